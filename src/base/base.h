@@ -1,0 +1,58 @@
+/* base.h - the few words that every file of the project speaks. */
+#ifndef BASE_BASE_H
+#define BASE_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+#define CONTAINER_OF(ptr, type, member)                                                \
+    ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+#define MIN_OF(a, b) ((a) < (b) ? (a) : (b))
+#define MAX_OF(a, b) ((a) > (b) ? (a) : (b))
+
+/* Bytes that somebody else owns. */
+struct span {
+    const uint8_t *p; /* borrowed; may be NULL when n is 0 */
+    size_t n;
+};
+
+static inline struct span span_of(const void *p, size_t n)
+{
+    return (struct span){ p, n };
+}
+
+static inline struct span span_str(const char *s)
+{
+    return (struct span){ (const uint8_t *)s, strlen(s) };
+}
+
+static inline bool span_eq(struct span a, struct span b)
+{
+    return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
+}
+
+/* Byte order, then length: the order of strcmp for text. */
+static inline int span_cmp(struct span a, struct span b)
+{
+    const size_t n = MIN_OF(a.n, b.n);
+    const int c = n ? memcmp(a.p, b.p, n) : 0;
+
+    if (c != 0)
+        return c;
+    return (a.n > b.n) - (a.n < b.n);
+}
+
+/* Time as data. The two clocks are never compared with each other: mono_ms is for
+ * our own deadlines, wall_us (since 1970, UTC) for what torchrun nodes share. */
+struct now {
+    uint64_t mono_ms;
+    int64_t wall_us;
+};
+
+#define MONO_NEVER UINT64_MAX
+#define WALL_NEVER INT64_MAX
+
+#endif

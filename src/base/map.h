@@ -1,0 +1,47 @@
+/* map.h - a hash map from byte strings to structures that carry their own link.
+ *
+ * Intrusive: whoever owns an entry owns its link and its key bytes, and takes it out of
+ * the map before either goes. Hashes are seeded, so that nobody outside can choose keys
+ * that collide. The order of iteration means nothing; neither adding nor removing is
+ * allowed during it. */
+#ifndef BASE_MAP_H
+#define BASE_MAP_H
+
+#include "base/base.h"
+
+struct map_link {
+    struct span key; /* borrowed from the entry for as long as it is in the map */
+};
+
+struct map_slot {
+    struct map_link *link; /* NULL: free */
+    uint32_t hash;
+};
+
+struct map {
+    struct map_slot *slots; /* owned; size is a power of two, or 0 */
+    size_t size;
+    size_t count;
+    uint64_t seed[2];
+};
+
+void map_init(struct map *m, uint64_t seed); /* cannot fail */
+void map_fini(struct map *m);                /* frees the slots, not the entries */
+
+struct map_link *map_get(const struct map *m, struct span key);
+
+/* Makes sure that the next map_add cannot fail: 0 or MUSTER_ENOMEM. */
+int map_reserve(struct map *m, size_t more);
+
+/* Adds a link whose key is not in the map. Room must have been reserved. */
+void map_add(struct map *m, struct map_link *link);
+
+/* Takes out a link that is in the map. */
+void map_remove(struct map *m, struct map_link *link);
+
+/* for (size_t i = 0; (l = map_next(m, &i));) ... */
+struct map_link *map_next(const struct map *m, size_t *i);
+
+uint64_t map_hash(const struct map *m, struct span key); /* SipHash-1-3 */
+
+#endif

@@ -1,0 +1,63 @@
+/* rdzv_handler.h - what every rendezvous looks like to the agent: asynchronous, on a
+ * uv loop. Implementations: dynamic (rdzv_driver.c, on c10d, file, etcd-v2, etcd-v3),
+ * static, legacy etcd, and a face over caller-registered blocking handlers.
+ *
+ * At most one next() is under way. Callbacks never come from inside the call. */
+#ifndef IO_RDZV_HANDLER_H
+#define IO_RDZV_HANDLER_H
+
+#include "io/astore.h"
+
+struct rdzv_handler;
+
+/* The outcome of a round; all pointers borrowed until the next next() or destroy. */
+struct rdzv_round {
+    uint64_t round;
+    int64_t rank, world_size;   /* of nodes */
+    struct astore *store;       /* the round's store, prefixed: role_info, barrier, ... */
+    const char *master_addr;    /* for the workers */
+    uint16_t master_port;
+};
+
+typedef void (*rdzv_next_cb)(void *ctx, int status, const struct rdzv_round *round,
+                             const struct muster_error *err);
+typedef void (*rdzv_done_cb)(void *ctx, int status, const struct muster_error *err);
+
+/* What a running agent must know, pushed rather than polled. */
+enum rdzv_news {
+    RDZV_NEWS_WAITING, /* somebody waits for the next round: num_nodes_waiting() > 0 */
+    RDZV_NEWS_LOST,    /* a member of the running round is gone */
+    RDZV_NEWS_EVICTED, /* the others have dropped us */
+    RDZV_NEWS_CLOSED,  /* the run id was closed */
+    RDZV_NEWS_BACKEND, /* the store is unreachable; err says why */
+};
+typedef void (*rdzv_news_cb)(void *ctx, enum rdzv_news news,
+                             const struct muster_error *err);
+
+struct rdzv_handler_ops {
+    const char *(*backend)(const struct rdzv_handler *h);
+    const char *(*run_id)(const struct rdzv_handler *h);
+    bool (*use_agent_store)(const struct rdzv_handler *h);
+    void (*next)(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx);
+    /* Leave while in next(): its callback comes with MUSTER_ECANCELED. */
+    void (*cancel)(struct rdzv_handler *h);
+    void (*on_news)(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx);
+    int64_t (*num_nodes_waiting)(const struct rdzv_handler *h); /* last known */
+    bool (*is_closed)(const struct rdzv_handler *h);            /* last known */
+    void (*set_closed)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
+    /* An orderly goodbye without closing: hands our place back. */
+    void (*leave)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
+    /* Ends heartbeats and, if close is true, closes the run id. */
+    void (*shutdown)(struct rdzv_handler *h, bool close, rdzv_done_cb cb, void *ctx);
+    /* Before new workers start: forget the keys of the last attempt in the worker store
+     * if this node hosts it. */
+    void (*wipe_worker_store)(struct rdzv_handler *h);
+    void (*destroy)(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx);
+};
+
+struct rdzv_handler {
+    const struct rdzv_handler_ops *ops;
+    uv_loop_t *loop;
+};
+
+#endif

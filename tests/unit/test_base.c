@@ -1,0 +1,184 @@
+/* test_base.c - err, mem, buf, map, rng. */
+#include "testing.h"
+
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/map.h"
+#include "base/rng.h"
+
+static void errors_carry_text(void **state)
+{
+    struct muster_error err;
+
+    (void)state;
+    assert_int_equal(err_set(&err, MUSTER_EINVAL, "port %d", 7), MUSTER_EINVAL);
+    assert_int_equal(err_wrap(&err, "joining %s", "r1"), MUSTER_EINVAL);
+    assert_string_equal(err.text, "joining r1: port 7");
+    err_add(&err, "; give another");
+    assert_string_equal(err.text, "joining r1: port 7; give another");
+    assert_string_equal(muster_code_name(MUSTER_EINVAL), "MUSTER_EINVAL");
+    assert_string_equal(muster_code_name(77), "MUSTER_E?");
+    assert_int_equal(err_set(NULL, MUSTER_EIO, "x"), MUSTER_EIO);
+}
+
+static void long_errors_are_cut(void **state)
+{
+    struct muster_error err;
+
+    (void)state;
+    (void)err_set(&err, MUSTER_EIO, "%0900d", 1);
+    for (int i = 0; i < 5; i++)
+        (void)err_wrap(&err, "a fairly long place number %d", i);
+    assert_true(strlen(err.text) < sizeof err.text);
+}
+
+static void buffers_grow_and_shrink(void **state)
+{
+    struct buf b;
+    struct rng r;
+    size_t in = 0, out = 0;
+
+    (void)state;
+    buf_init(&b, SIZE_MAX);
+    rng_init(&r, 3);
+    for (int i = 0; i < 20000; i++) { /* A queue of bytes that count up. */
+        size_t n = rng_below(&r, 50);
+
+        if (rng_below(&r, 2)) {
+            for (size_t k = 0; k < n; k++)
+                assert_int_equal(buf_u8(&b, (uint8_t)in++), 0);
+        } else {
+            n = MIN_OF(n, buf_len(&b));
+            for (size_t k = 0; k < n; k++)
+                assert_int_equal(buf_data(&b)[k], (uint8_t)out++);
+            buf_consume(&b, n);
+        }
+        if (rng_below(&r, 100) == 0)
+            buf_shrink(&b);
+    }
+    assert_int_equal(in - out, buf_len(&b));
+    buf_fini(&b);
+    buf_fini(NULL);
+}
+
+static void buffers_have_a_cap(void **state)
+{
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, 10);
+    assert_int_equal(buf_append(&b, "0123456789", 10), 0);
+    assert_int_equal(buf_u8(&b, 1), MUSTER_EFULL);
+    assert_int_equal(buf_append(&b, NULL, SIZE_MAX), MUSTER_EFULL);
+    assert_int_equal(buf_len(&b), 10);
+    buf_consume(&b, 4);
+    assert_int_equal(buf_u32(&b, 0x01020304), 0);
+    assert_memory_equal(buf_data(&b), "456789\4\3\2\1", 10);
+    buf_fini(&b);
+}
+
+static void buffers_survive_failing_memory(void **state)
+{
+    (void)state;
+    for (struct failing f = failing_first(); failing_next(&f);) {
+        struct buf b;
+        int rc = 0;
+
+        buf_init(&b, SIZE_MAX);
+        for (int i = 0; i < 100 && rc == 0; i++) {
+            const size_t before = buf_len(&b);
+
+            rc = buf_printf(&b, "line %d\n", i);
+            assert_true(rc == 0 || (rc == MUSTER_ENOMEM && buf_len(&b) == before));
+        }
+        buf_fini(&b);
+    }
+}
+
+struct word {
+    struct map_link link;
+    char text[16];
+    bool in;
+};
+
+static void maps_agree_with_an_array(void **state)
+{
+    static struct word words[3000];
+    struct map m;
+    struct rng r;
+    size_t count = 0, seen = 0;
+
+    (void)state;
+    map_init(&m, 42);
+    rng_init(&r, 9);
+    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+        (void)snprintf(words[i].text, sizeof words[i].text, "k%zu", i);
+        words[i].link.key = span_str(words[i].text);
+    }
+    for (int i = 0; i < 100000; i++) {
+        struct word *w = &words[rng_below(&r, ARRAY_LEN(words))];
+
+        assert_ptr_equal(map_get(&m, w->link.key), w->in ? &w->link : NULL);
+        if (w->in) {
+            map_remove(&m, &w->link);
+            count--;
+        } else {
+            assert_int_equal(map_reserve(&m, 1), 0);
+            map_add(&m, &w->link);
+            count++;
+        }
+        w->in = !w->in;
+        assert_int_equal(m.count, count);
+    }
+    for (size_t i = 0; map_next(&m, &i);)
+        seen++;
+    assert_int_equal(seen, count);
+    map_fini(&m);
+}
+
+static void hashes_match_the_reference(void **state)
+{
+    /* Same seed, same key, same hash; another seed, another hash. */
+    struct map a, b, c;
+
+    (void)state;
+    map_init(&a, 1);
+    map_init(&b, 1);
+    map_init(&c, 2);
+    assert_true(map_hash(&a, span_str("hello")) == map_hash(&b, span_str("hello")));
+    assert_true(map_hash(&a, span_str("hello")) != map_hash(&c, span_str("hello")));
+    assert_true(map_hash(&a, span_str("")) != map_hash(&a, span_of("", 1)));
+}
+
+static void random_numbers_repeat(void **state)
+{
+    struct rng a, b;
+
+    (void)state;
+    rng_init(&a, 5);
+    rng_init(&b, 5);
+    for (int i = 0; i < 1000; i++) {
+        assert_true(rng_u64(&a) == rng_u64(&b));
+        assert_true(rng_below(&a, 7) < 7);
+        (void)rng_u64(&b);
+    }
+    assert_true(rng_below(&a, 0) == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(errors_carry_text),
+        cmocka_unit_test(long_errors_are_cut),
+        cmocka_unit_test(buffers_grow_and_shrink),
+        cmocka_unit_test(buffers_have_a_cap),
+        cmocka_unit_test(buffers_survive_failing_memory),
+        cmocka_unit_test(maps_agree_with_an_array),
+        cmocka_unit_test(hashes_match_the_reference),
+        cmocka_unit_test(random_numbers_repeat),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
