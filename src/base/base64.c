@@ -1,0 +1,84 @@
+/* base64.c - see base64.h. Strict: one text for one string of bytes, so that comparing
+ * texts is comparing bytes. */
+#include "base/base64.h"
+
+#include "muster/error.h"
+
+static const char alphabet[] =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+int base64_encode(struct buf *out, struct span s)
+{
+    const size_t len = BASE64_LEN(s.n);
+    uint8_t *o = buf_room(out, len);
+
+    if (!o)
+        return buf_room_err(out, len);
+    for (size_t i = 0; i < s.n; i += 3) {
+        const size_t left = s.n - i;
+        const uint32_t w = (uint32_t)s.p[i] << 16 |
+                           (left > 1 ? (uint32_t)s.p[i + 1] << 8 : 0) |
+                           (left > 2 ? (uint32_t)s.p[i + 2] : 0);
+
+        *o++ = (uint8_t)alphabet[w >> 18];
+        *o++ = (uint8_t)alphabet[w >> 12 & 63];
+        *o++ = left > 1 ? (uint8_t)alphabet[w >> 6 & 63] : '=';
+        *o++ = left > 2 ? (uint8_t)alphabet[w & 63] : '=';
+    }
+    buf_commit(out, len);
+    return 0;
+}
+
+static int digit(uint8_t c)
+{
+    if (c >= 'A' && c <= 'Z')
+        return c - 'A';
+    if (c >= 'a' && c <= 'z')
+        return c - 'a' + 26;
+    if (c >= '0' && c <= '9')
+        return c - '0' + 52;
+    if (c == '+')
+        return 62;
+    return c == '/' ? 63 : -1;
+}
+
+/* The last group may stand for one or two bytes; the bits it has to spare are zero. */
+static int64_t decode_last(uint8_t *out, const uint8_t *p)
+{
+    const int a = digit(p[0]), b = digit(p[1]), c = digit(p[2]);
+
+    if (a < 0 || b < 0 || p[3] != '=')
+        return MUSTER_EPROTO;
+    out[0] = (uint8_t)(a << 2 | b >> 4);
+    if (p[2] == '=')
+        return (b & 15) == 0 ? 1 : MUSTER_EPROTO;
+    if (c < 0 || (c & 3) != 0)
+        return MUSTER_EPROTO;
+    out[1] = (uint8_t)((b & 15) << 4 | c >> 2);
+    return 2;
+}
+
+int64_t base64_decode(uint8_t *out, struct span text)
+{
+    uint8_t *o = out;
+
+    if (text.n % 4 != 0)
+        return MUSTER_EPROTO;
+    for (size_t i = 0; i < text.n; i += 4) {
+        const uint8_t *p = text.p + i;
+
+        if (p[3] == '=' && i + 4 == text.n) {
+            const int64_t last = decode_last(o, p);
+
+            return last < 0 ? last : (o - out) + last;
+        }
+        const int a = digit(p[0]), b = digit(p[1]), c = digit(p[2]), d = digit(p[3]);
+
+        if ((a | b | c | d) < 0)
+            return MUSTER_EPROTO;
+        *o++ = (uint8_t)(a << 2 | b >> 4);
+        *o++ = (uint8_t)((b & 15) << 4 | c >> 2);
+        *o++ = (uint8_t)((c & 3) << 6 | d);
+    }
+    return o - out;
+}

@@ -1,0 +1,18 @@
+/* base64.h - the standard alphabet with padding, in one line. */
+#ifndef BASE_BASE64_H
+#define BASE_BASE64_H
+
+#include "base/buf.h"
+
+#define BASE64_LEN(n)     (((size_t)(n) + 2) / 3 * 4)
+#define BASE64_DECODED(n) ((size_t)(n) / 4 * 3) /* at most */
+
+/* Appends the text of s: 0, MUSTER_EFULL or MUSTER_ENOMEM. */
+int base64_encode(struct buf *out, struct span s);
+
+/* Writes the bytes that text stands for to out, which has room for
+ * BASE64_DECODED(text.n), and returns how many they are; or MUSTER_EPROTO if text is no
+ * base64: a foreign character, missing or misplaced padding, leftover bits. */
+int64_t base64_decode(uint8_t *out, struct span text);
+
+#endif
