@@ -7,6 +7,7 @@
 #define IO_RDZV_HANDLER_H
 
 #include "io/astore.h"
+#include "rdzv/news.h"
 
 struct rdzv_handler;
 
@@ -23,14 +24,6 @@ typedef void (*rdzv_next_cb)(void *ctx, int status, const struct rdzv_round *rou
                              const struct muster_error *err);
 typedef void (*rdzv_done_cb)(void *ctx, int status, const struct muster_error *err);
 
-/* What a running agent must know, pushed rather than polled. */
-enum rdzv_news {
-    RDZV_NEWS_WAITING, /* somebody waits for the next round: num_nodes_waiting() > 0 */
-    RDZV_NEWS_LOST,    /* a member of the running round is gone */
-    RDZV_NEWS_EVICTED, /* the others have dropped us */
-    RDZV_NEWS_CLOSED,  /* the run id was closed */
-    RDZV_NEWS_BACKEND, /* the store is unreachable; err says why */
-};
 typedef void (*rdzv_news_cb)(void *ctx, enum rdzv_news news,
                              const struct muster_error *err);
 

@@ -1,0 +1,123 @@
+/* settings.c - see settings.h. */
+#include "rdzv/settings.h"
+
+#include <stdlib.h>
+
+#include "base/err.h"
+
+void rdzv_settings_init(struct rdzv_settings *s, int64_t min_nodes, int64_t max_nodes)
+{
+    *s = (struct rdzv_settings){
+        .min_nodes = min_nodes,
+        .max_nodes = max_nodes,
+        .join_ms = 600000,
+        .last_call_ms = 30000,
+        .close_ms = 30000,
+        .heartbeat_ms = 5000,
+        .keep_alive_interval_s = 5,
+        .keep_alive_max_attempt = 3,
+    };
+}
+
+int rdzv_settings_check(const struct rdzv_settings *s, struct muster_error *err)
+{
+    if (s->min_nodes < 1)
+        return err_set(err, MUSTER_EINVAL,
+                       "The minimum number of nodes (%lld) must be greater than zero.",
+                       (long long)s->min_nodes);
+    if (s->max_nodes < s->min_nodes)
+        return err_set(err, MUSTER_EINVAL,
+                       "The maximum number of nodes (%lld) must be greater than or "
+                       "equal to the minimum number of nodes (%lld).",
+                       (long long)s->max_nodes, (long long)s->min_nodes);
+    return 0;
+}
+
+/* Nobody means more than ten years; the cap keeps sums of times from overflowing. */
+static uint64_t seconds_to_ms(int64_t s)
+{
+    const int64_t most = 10ll * 366 * 86400;
+
+    return s <= 0 ? 0 : (uint64_t)MIN_OF(s, most) * 1000u;
+}
+
+uint64_t rdzv_interval_ms(const struct rdzv_settings *s)
+{
+    return seconds_to_ms(s->keep_alive_interval_s);
+}
+
+uint64_t rdzv_dead_after_ms(const struct rdzv_settings *s)
+{
+    int64_t product;
+
+    if (__builtin_mul_overflow(s->keep_alive_interval_s, s->keep_alive_max_attempt,
+                               &product))
+        return seconds_to_ms(INT64_MAX);
+    return seconds_to_ms(product);
+}
+
+/* X(word, value): what is published. Ours alone compares it, so the words are ours. */
+#define WORDS(X)                                                                       \
+    X("min", s->min_nodes)                                                             \
+    X("max", s->max_nodes)                                                             \
+    X("join_ms", s->join_ms)                                                           \
+    X("last_call_ms", s->last_call_ms)                                                 \
+    X("close_ms", s->close_ms)                                                         \
+    X("keep_alive_s", s->keep_alive_interval_s)                                        \
+    X("keep_alive_max", s->keep_alive_max_attempt)
+
+int rdzv_settings_print(const struct rdzv_settings *s, struct buf *out)
+{
+    const size_t before = buf_len(out);
+    int rc = 0;
+
+#define PRINT(word, value)                                                             \
+    if (rc == 0)                                                                       \
+        rc = buf_printf(out, "%s%s=%lld", buf_len(out) > before ? " " : "", word,      \
+                        (long long)(value));
+    WORDS(PRINT)
+#undef PRINT
+    return rc;
+}
+
+/* The number behind "word=" in text, or false if it is not there. */
+static bool find_word(struct span text, const char *word, long long *value)
+{
+    const size_t n = strlen(word);
+
+    for (size_t at = 0; at < text.n;) {
+        const uint8_t *p = text.p + at;
+        const uint8_t *end = memchr(p, ' ', text.n - at);
+        const size_t len = end ? (size_t)(end - p) : text.n - at;
+        char digits[24] = "";
+
+        at += len + 1;
+        if (len <= n + 1 || len - n - 1 >= sizeof digits || memcmp(p, word, n) != 0 ||
+            p[n] != '=')
+            continue;
+        memcpy(digits, p + n + 1, len - n - 1);
+        *value = strtoll(digits, NULL, 10);
+        return true;
+    }
+    return false;
+}
+
+int rdzv_settings_compare(const struct rdzv_settings *s, struct span theirs,
+                          struct muster_error *err)
+{
+    long long value;
+    int rc = 0;
+
+#define COMPARE(word, ours)                                                            \
+    if (find_word(theirs, word, &value) && value != (long long)(ours)) {               \
+        if (rc == 0)                                                                   \
+            rc = err_set(err, MUSTER_EINVAL,                                           \
+                         "nodes of this run were started with different settings:");   \
+        err_add(err, " %s is %lld here, %lld there;", word, (long long)(ours), value); \
+    }
+    WORDS(COMPARE)
+#undef COMPARE
+    if (rc < 0)
+        err_add(err, " start them all alike");
+    return rc;
+}
