@@ -42,14 +42,19 @@ enum c10d_op {
 #define C10D_OP_ENUM(name, code) C10D_##name = code,
     C10D_OPS(C10D_OP_ENUM)
 #undef C10D_OP_ENUM
-    C10D_OP_COUNT
+        C10D_OP_COUNT
 };
 
 const char *c10d_op_name(enum c10d_op op); /* "COMPARE_SET" */
 
 /* Which PyTorch the peer is: A 1.9 to 2.0, B 2.1, C 2.2 and later. A request is always
  * given in the opcodes of C. */
-enum c10d_dialect { C10D_DIALECT_UNKNOWN, C10D_DIALECT_A, C10D_DIALECT_B, C10D_DIALECT_C };
+enum c10d_dialect {
+    C10D_DIALECT_UNKNOWN,
+    C10D_DIALECT_A,
+    C10D_DIALECT_B,
+    C10D_DIALECT_C
+};
 
 /* A list of keys (CHECK, WAIT, MULTI_GET) or of key-value pairs (MULTI_SET), still
  * encoded: checked by the decoder, read with c10d_list_next. */
@@ -77,11 +82,12 @@ int c10d_list_add(struct buf *out, struct span element);
 
 struct c10d_decoder {
     enum c10d_dialect dialect;
-    enum c10d_dialect old; /* what an old client is taken for: A or B (see spec) */
-    bool validated;
+    enum c10d_dialect old; /* what an old client is taken for until it proves to be B;
+                              B unless the owner sets A */
+    bool validated;        /* the handshake is over, or the dialect has none */
     uint64_t offset;       /* of the request's first byte in the peer's stream */
-    size_t seen;           /* of the incomplete request: bytes already checked */
-    uint64_t left;         /* of its list: elements not yet checked */
+    size_t seen;           /* of an incomplete list: bytes already checked */
+    uint64_t left;         /* elements not yet checked; of pairs, both halves count */
     bool in_list;
 };
 
@@ -89,9 +95,10 @@ void c10d_decoder_init(struct c10d_decoder *d); /* waits for the handshake */
 
 /* Looks at the n bytes p, which begin with a request. Returns how many of them the
  * request takes and fills in out; or 0 if more are needed; or MUSTER_EPROTO with the
- * offset and the reason. `op` restrictions on what may come first are the spec's: the
- * first request must be VALIDATE, once, with the right magic, unless an old dialect is
- * recognised. Between calls the bytes may move, but must not be consumed otherwise. */
+ * offset in the peer's stream and the reason, after which the decoder is of no more
+ * use. The first request must be VALIDATE, once, with the right magic, unless the first
+ * bytes are those of an old dialect. Between calls the bytes may move, but what was
+ * shown must be shown again until it is returned as taken. */
 int64_t c10d_decode_request(struct c10d_decoder *d, const uint8_t *p, size_t n,
                             struct c10d_request *out, struct muster_error *err);
 
@@ -101,7 +108,8 @@ int c10d_encode_request(struct buf *out, const struct c10d_request *req,
 
 /* A reply. `word`: PING; `number`: ADD, DELETE_KEY, GETNUMKEYS, QUEUE_LEN, QUEUE_POP
  * (length before), and CHECK (0 ready, 1 not), WAIT, BARRIER (0 stop waiting),
- * CANCEL_WAIT (1); `value`: GET, COMPARE_SET, QUEUE_POP; `list`: MULTI_GET, LIST_KEYS. */
+ * CANCEL_WAIT (1); `value`: GET, COMPARE_SET, QUEUE_POP; `list`: MULTI_GET, LIST_KEYS.
+ */
 struct c10d_reply {
     enum c10d_op op;
     int64_t number;
@@ -115,8 +123,8 @@ bool c10d_has_reply(enum c10d_op op); /* SET, APPEND, MULTI_SET, ... have none *
 int c10d_encode_reply(struct buf *out, const struct c10d_reply *reply);
 
 struct c10d_reply_decoder {
-    enum c10d_op op;  /* what the reply answers */
-    size_t expect;    /* MULTI_GET: how many values */
+    enum c10d_op op; /* what the reply answers */
+    size_t expect;   /* MULTI_GET: how many values */
     size_t seen;
     uint64_t left;
     bool in_list;
