@@ -1,0 +1,103 @@
+"""What a user gets from `make install`, `make static` and `make deb`."""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = r"""
+#include <muster/error.h>
+#include <stdio.h>
+/* A name that the library uses inside: no clash, and ours is the one we call. */
+int buf_reserve(void);
+int buf_reserve(void) { return 7; }
+int main(void)
+{
+    printf("%s %s %d\n", muster_version(), muster_code_name(-1), buf_reserve());
+    return 0;
+}
+"""
+
+
+def run(*argv: object, **kwargs) -> str:
+    done = subprocess.run([str(a) for a in argv], cwd=ROOT, text=True, capture_output=True,
+                          **kwargs)
+    assert done.returncode == 0, f"{argv}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory) -> Path:
+    """An installation of a build of its own: the one in build/ belongs to other tests."""
+    work = tmp_path_factory.mktemp("install")
+    run("meson", "setup", work / "build", "--prefix", work / "usr", "--libdir", "lib",
+        "-Dtests=false")
+    run("ninja", "-j2", "-C", work / "build")
+    run("meson", "install", "-C", work / "build", "--no-rebuild")
+    return work / "usr"
+
+
+def flags(prefix: Path, *options: str) -> list[str]:
+    env = dict(os.environ, PKG_CONFIG_PATH=str(prefix / "lib/pkgconfig"))
+    return run("pkg-config", "--cflags", "--libs", *options, "muster", env=env).split()
+
+
+def version() -> str:
+    return run(ROOT / "build/muster", "--version").split()[1]
+
+
+def test_a_program_links_the_shared_library(prefix: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.c").write_text(PROGRAM)
+    run("cc", "-o", tmp_path / "p", tmp_path / "p.c", *flags(prefix),
+        f"-Wl,-rpath,{prefix}/lib")
+    assert run(tmp_path / "p").split() == [version(), "MUSTER_ENOMEM", "7"]
+    assert "libmuster.so" in run("ldd", tmp_path / "p")
+
+
+def test_a_program_links_the_archive(prefix: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.c").write_text(PROGRAM)
+    libs = [f for f in flags(prefix, "--static") if f != "-lmuster"]
+    run("cc", "-o", tmp_path / "p", tmp_path / "p.c", prefix / "lib/libmuster.a", *libs)
+    assert run(tmp_path / "p").split() == [version(), "MUSTER_ENOMEM", "7"]
+    assert "libmuster.so" not in run("ldd", tmp_path / "p")
+
+
+@pytest.mark.parametrize("name", ["libmuster.so", "libmuster.a"])
+def test_only_public_names_are_in_sight(prefix: Path, name: str) -> None:
+    dynamic = ["-D"] if name.endswith(".so") else []
+    out = run("nm", "-g", "--defined-only", *dynamic, prefix / "lib" / name)
+    names = [line.split()[-1] for line in out.splitlines() if len(line.split()) == 3]
+    assert "muster_version" in names
+    assert [n for n in names if not n.startswith("muster_")] == []
+
+
+def test_the_headers_stand_alone_in_c_and_cxx(prefix: Path, tmp_path: Path) -> None:
+    for header in sorted((prefix / "include/muster").glob("*.h")):
+        source = tmp_path / "h.c"
+        source.write_text(f"#include <muster/{header.name}>\nint x;\n")
+        for language in ("c", "c++"):
+            run("cc", "-x", language, "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
+                f"-I{prefix}/include", source)
+
+
+def test_the_static_binary_runs_in_an_empty_root(tmp_path: Path) -> None:
+    run("make", "-s", "static")
+    shutil.copy(ROOT / "build/static/muster", tmp_path)
+    assert os.listdir(tmp_path) == ["muster"]
+    assert run("chroot", tmp_path, "/muster", "--version").split()[1] == version()
+
+
+def test_the_debian_package_holds_what_it_should(tmp_path: Path) -> None:
+    package = ROOT / run("make", "-s", "deb").split()[-1]
+    run("dpkg-deb", "-x", package, tmp_path)
+    found = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    for wanted in ("usr/bin/muster", "usr/include/muster/error.h",
+                   "usr/share/doc/muster/copyright"):
+        assert wanted in found
+    assert "libc6" in run("dpkg-deb", "-f", package, "Depends")
+    assert run("dpkg-deb", "-f", package, "Version").strip() == version()
+    assert run(tmp_path / "usr/bin/muster", "--version").split()[1] == version()
