@@ -78,7 +78,6 @@ deb:
 	@packaging/deb
 
 wheel:
-	@scripts/deps bundle
 	@scripts/deps wheel
 	@packaging/wheel
 

@@ -1,0 +1,67 @@
+"""Builds the native part with meson and puts it into the wheel.
+
+The command goes where scripts go, so that `muster` starts without a Python; the library,
+which holds all of it and needs libc alone, goes to <prefix>/lib/muster, where the command
+finds it beside itself.
+"""
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # only version() is wanted
+    BuildHookInterface = object
+
+HERE = Path(__file__).resolve().parent
+NATIVE = HERE / "native" if (HERE / "native").is_dir() else HERE.parent
+
+
+def version() -> str:
+    match = re.search(r"version: '([^']+)'", (NATIVE / "meson.build").read_text())
+    assert match, "meson.build states the version"
+    return match[1]
+
+
+def run(*argv: str) -> str:
+    if shutil.which(argv[0]) is None:
+        raise RuntimeError(f"building muster from source needs {argv[0]}; on Debian, "
+                           "scripts/deps of the source repository installs what it takes")
+    done = subprocess.run(argv, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def libc_tag(binaries: list[Path]) -> str:
+    """The oldest glibc on which these run, as a platform tag."""
+    found = {(2, 17)}
+    for path in binaries:
+        for major, minor in re.findall(r"GLIBC_(\d+)\.(\d+)", run("objdump", "-T", str(path))):
+            found.add((int(major), int(minor)))
+    major, minor = max(found)
+    return f"manylinux_{major}_{minor}_{platform.machine()}"
+
+
+class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version == "editable":
+            return
+        work = HERE / "build" if NATIVE.name == "native" else NATIVE / "build" / "bundle"
+        if not (work / "build.ninja").exists():
+            run("meson", "setup", str(work), str(NATIVE), "--prefix", "/", "--libdir", "lib",
+                "-Dbundle=libs", "-Dtests=false", "-Dbuildtype=release")
+        run("ninja", "-C", str(work))
+        out = work / "wheel"  # an installation: the command's run path is then the final one
+        run("meson", "install", "-C", str(work), "--no-rebuild", "--strip", "--destdir",
+            str(out))
+        command, library = out / "bin/muster", (out / "lib/libmuster.so.0").resolve()
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{libc_tag([command, library])}"
+        build_data["shared_scripts"] = {str(command): "muster"}
+        build_data["shared_data"] = {str(library): "lib/muster/libmuster.so.0"}

@@ -1,0 +1,32 @@
+"""muster from Python: the store, the launcher, and torch's plug-in in muster.torch.
+
+Nothing is loaded before it is used: importing this package costs next to nothing.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._native import NativeError
+
+__all__ = ["NativeError"]
+
+_WHERE = {"NativeError": "_native"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("muster")
+    if name not in _WHERE:
+        raise AttributeError(f"module 'muster' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f".{_WHERE[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
