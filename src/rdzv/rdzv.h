@@ -25,17 +25,12 @@
 #include "muster/error.h"
 #include "rdzv/news.h"
 #include "rdzv/settings.h"
+#include "rdzv/state.h"
 
 /* Like torchrun, a join that timed out has so long to hand its seat back. */
 #define RDZV_ROLLBACK_MS 5000u
 
 struct rdzv;
-
-/* Who a node is to everybody: equal and ordered as the tuple. */
-struct rdzv_node {
-    struct span addr; /* UTF-8; borrowed */
-    int64_t pid, local_id;
-};
 
 struct rdzv_config {
     const char *run_id;       /* copied; for messages */
