@@ -1,7 +1,7 @@
 """Builds the native part with meson and puts it into the wheel.
 
 The command goes where scripts go, so that `muster` starts without a Python; the library,
-which holds all of it and needs libc alone, goes to <prefix>/lib/muster, where the command
+which holds all of it and needs libc alone, goes to <prefix>/libexec/muster, where the command
 finds it beside itself.
 """
 from __future__ import annotations
@@ -64,4 +64,4 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{libc_tag([command, library])}"
         build_data["shared_scripts"] = {str(command): "muster"}
-        build_data["shared_data"] = {str(library): "lib/muster/libmuster.so.0"}
+        build_data["shared_data"] = {str(library): "libexec/muster/libmuster.so.0"}

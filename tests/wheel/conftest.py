@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 from pathlib import Path
 
@@ -19,9 +20,9 @@ def run(*argv: object, ok: bool = True, **kwargs) -> subprocess.CompletedProcess
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory) -> Path:
+def wheel() -> Path:
     """build/dist/*.whl of these sources. Several test processes share one build."""
-    run_id = tmp_path_factory.getbasetemp().parent.name
+    run_id = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     (ROOT / "build").mkdir(exist_ok=True)
     with open(ROOT / "build/wheel.lock", "a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -19,7 +19,7 @@ def test_it_is_small_and_says_what_it_is_for(wheel: Path) -> None:
 
 
 def test_the_native_part_needs_libc_alone(venv: Path) -> None:
-    out = run("readelf", "-d", venv / "lib/muster/libmuster.so.0").stdout
+    out = run("readelf", "-d", venv / "libexec/muster/libmuster.so.0").stdout
     needed = set(re.findall(r"NEEDED.*\[(.*?)\]", out))
     assert needed <= {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
 
@@ -31,7 +31,7 @@ def test_three_ways_to_the_same_command(venv: Path) -> None:
     assert run(venv / "bin/python", "-c", code).stdout == VERSION
 
 
-def test_a_user_install_finds_its_native_part(wheel: Path, tmp_path: Path) -> None:
+def test_an_install_with_target_finds_its_native_part(wheel: Path, tmp_path: Path) -> None:
     run("pip", "install", "-q", "--no-index", "--target", tmp_path / "t", wheel)
     env = dict(os.environ, PYTHONPATH=str(tmp_path / "t"))
     assert run("python3", "-m", "muster", "--version", env=env).stdout == VERSION

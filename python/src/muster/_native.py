@@ -51,7 +51,7 @@ def command() -> Path:
 @functools.cache
 def library() -> ctypes.CDLL:
     """libmuster, loaded once."""
-    path = _installed(LIBRARY, "lib/muster", "MUSTER_LIBRARY")
+    path = _installed(LIBRARY, "libexec/muster", "MUSTER_LIBRARY")
     try:
         lib = ctypes.CDLL(str(path))
     except OSError as e:
