@@ -76,13 +76,17 @@ int on_add(struct store *s, const struct ask *a)
 
     if (k && k->present && !decimal_parse(key_value(k), &sum))
         return refuse_key(s, a, a->req->key, "its value is not a number");
-    if (fx_reserve(a->fx, waits_on(k) + 1) < 0 ||
-        make_room(s, a->req->key, DECIMAL_MAX, &k, &block) < 0)
-        return MUSTER_ENOMEM;
     sum = decimal_add(sum, a->req->number);
-    if (block)
-        value_put(s, k, block, span_of(text, 0)); /* Room for every number to come. */
-    put_and_wake(s, k, NULL, span_of(text, decimal_format(sum, text)), a->fx);
+
+    const struct span v = span_of(text, decimal_format(sum, text));
+
+    if (fx_reserve(a->fx, waits_on(k) + 1) < 0)
+        return MUSTER_ENOMEM;
+    if (!k) /* With room for every number to come. */
+        k = key_make(s, a->req->key, DECIMAL_MAX);
+    if (!k || make_room(s, a->req->key, v.n, &k, &block) < 0)
+        return MUSTER_ENOMEM;
+    put_and_wake(s, k, block, v, a->fx);
     return reply_number(a, sum);
 }
 

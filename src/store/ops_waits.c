@@ -97,8 +97,8 @@ static int barrier_done(struct store *s, const struct ask *a, struct key *k,
                         uint8_t *block, struct span text)
 {
     value_put(s, k, block, text);
-    peer_drop_wait(s,
-                   a->peer); /* k has a value now: it stays, whoever waited for it. */
+    /* The caller may have waited for k itself; with a value it stays. */
+    peer_drop_wait(s, a->peer);
     waits_written(s, k, a->fx);
     key_tidy(s, k);
     return reply_number(a, 0);
