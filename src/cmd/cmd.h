@@ -15,6 +15,7 @@ struct command {
 
 extern const struct command commands[]; /* a NULL name ends them */
 
+int cmd_store(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_launch(int argc, char **argv);
 int cmd_completion(int argc, char **argv);
