@@ -9,6 +9,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "group/slurm.h"
 #include "group/usage.h"
 #include "io/devices.h"
 #include "io/notes.h"
@@ -117,6 +118,7 @@ static int run(const char *prog, int argc, char **argv, bool launch)
 {
     const struct options_input in = { argv + 1, (size_t)(argc - 1), environ, launch };
     struct muster_error err = { 0 };
+    struct slurm_texts slurm; /* o borrows from it */
     struct notes notes;
     struct options o;
     enum options_fault fault;
@@ -136,7 +138,8 @@ static int run(const char *prog, int argc, char **argv, bool launch)
     }
     if (o.help)
         return print_help(prog, launch);
-    if (start(&o, launch, &notes, &err) == 0)
+    if ((!slurm_applies(&o, environ) || slurm_apply(&o, environ, &slurm, &err) == 0) &&
+        start(&o, launch, &notes, &err) == 0)
         return EXIT_SUCCESS;
     cmd_error(prog, &err);
     return EXIT_FAILURE;
