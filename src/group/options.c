@@ -349,6 +349,10 @@ static enum options_fault walk_words(struct walk *w)
             break;
         case WORD_OPTION:
             fault = take_option(w, word, &at);
+            if (fault && w->dry) {    /* Comes up in the second walk, unless there is */
+                fault = OPTIONS_FINE; /* something ambiguous behind it. */
+                at++;
+            }
             break;
         case WORD_VALUE:
         case WORD_DASHES:
@@ -357,8 +361,7 @@ static enum options_fault walk_words(struct walk *w)
             return OPTIONS_FINE;
         }
     }
-    /* What else is wrong comes up in the second walk, in argparse's order. */
-    return w->dry ? OPTIONS_FINE : fault;
+    return fault;
 }
 
 static const char *pet_value(const struct options_input *in,

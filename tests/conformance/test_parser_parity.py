@@ -1,0 +1,336 @@
+"""Our command line against torchrun's own parser and its own checks, in-process.
+
+Nothing is started: torch's `elastic_launch` is replaced by one that keeps what it was
+given, and ours is asked with --print-config. Both are fed the same words and variables,
+first chosen ones, then some thousand at random from a fixed seed.
+"""
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch.distributed.launch as torch_launch
+import torch.distributed.run as torch_run
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MUSTER = ROOT / "build" / "muster"
+VENV = ROOT / "build" / "venv"
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Captured(Exception):
+    """Carries what torchrun was about to launch."""
+
+
+def capture(config, entrypoint):
+    def launch(*args):
+        # The last check before anything is opened.
+        RendezvousParameters(
+            backend=config.rdzv_backend, endpoint=config.rdzv_endpoint,
+            run_id=config.run_id, min_nodes=config.min_nodes,
+            max_nodes=config.max_nodes, local_addr=config.local_addr,
+            **config.rdzv_configs)
+        raise Captured(config, entrypoint, list(args))
+
+    return launch
+
+
+def environment(extra: dict[str, str]) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "VIRTUAL_ENV": str(VENV), **extra}
+
+
+def ask_torch(argv: list[str], env: dict[str, str], launch: bool = False):
+    """("exit", code, text), ("error", text), or ("config", args, config)."""
+    err = io.StringIO()
+    module = torch_launch if launch else torch_run
+    with mock.patch.dict(os.environ, environment(env), clear=True), \
+            mock.patch.object(torch_run, "elastic_launch", capture), \
+            mock.patch.object(torch_run.torch.multiprocessing, "_set_thread_name"), \
+            mock.patch.object(sys, "argv", ["muster " + ("launch" if launch else "run")]), \
+            contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            args = module.parse_args(list(argv))
+            said = {k: v for k, v in vars(args).items()}
+            (torch_launch.launch if launch else torch_run.run)(args)
+        except SystemExit as e:
+            lines = err.getvalue().splitlines() or [""]
+            return "exit", e.code, lines[-1].partition("error: ")[2]
+        except Captured as e:
+            return "config", said, e.args
+        except Exception as e:  # what torchrun would die of
+            return "error", str(e), type(e).__name__
+    raise AssertionError("torchrun returned")
+
+
+def ask_muster(argv: list[str], env: dict[str, str], launch: bool = False):
+    done = subprocess.run(
+        [MUSTER, "launch" if launch else "run", "--print-config", *argv],
+        env=environment(env), capture_output=True, text=True, timeout=60, check=False)
+    lines = done.stderr.splitlines() or [""]
+    error = lines[-1].partition("error: ")[2]
+    if done.returncode == 0 and done.stdout.startswith("usage:"):
+        return "exit", 0, ""
+    if done.returncode == 0:
+        return "config", json.loads(done.stdout), done.stderr
+    if done.returncode == 2:
+        return "exit", 2, error
+    return "error", error, done.stderr
+
+
+def comma_list(text):
+    """Ours is printed as it was typed."""
+    if text is None:
+        return []
+    return [t.replace("\0", ",") for t in text.replace(",,", "\0").split(",")]
+
+
+def streams(value, nproc=10):
+    if isinstance(value, dict):
+        return [int(value.get(i, 0)) for i in range(nproc)]
+    return int(value)
+
+
+def compare_options(theirs: dict, ours: dict):
+    ours = dict(ours)
+    for name in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
+        ours[name] = comma_list(ours[name])
+    assert ours == theirs
+
+
+def compare_config(theirs, ours: dict):
+    config, entry, args = theirs
+    rdzv = ours["rdzv"]
+    assert rdzv["backend"] == config.rdzv_backend
+    assert rdzv["endpoint"] == config.rdzv_endpoint
+    assert (rdzv["min_nodes"], rdzv["max_nodes"]) == (config.min_nodes, config.max_nodes)
+    assert (rdzv["local_addr"] or None) == (config.local_addr or None)
+    assert rdzv["options"] == config.rdzv_configs
+    if UUID.fullmatch(config.run_id):
+        assert UUID.fullmatch(rdzv["run_id"])
+    elif config.run_id:
+        assert rdzv["run_id"] == config.run_id
+    else:
+        assert re.fullmatch(r"\d{30,39}", rdzv["run_id"])
+    assert ours["nproc"] == config.nproc_per_node
+    for name in ("role", "max_restarts", "monitor_interval", "start_method",
+                 "event_log_handler", "signals_to_handle", "shutdown_timeout",
+                 "duplicate_stdout_filters", "duplicate_stderr_filters",
+                 "virtual_local_rank"):
+        assert ours[name] == getattr(config, name), name
+    logs = config.logs_specs
+    assert ours["redirects"] == streams(logs._redirects)
+    assert ours["tee"] == streams(logs._tee)
+    ranks = logs._local_ranks_filter
+    assert ours["local_ranks_filter"] is None if ranks is None else \
+        set(ours["local_ranks_filter"]) == ranks
+    numa = config.numa_options
+    assert ours["numa_binding"] == (numa.affinity_mode.value if numa else "none")
+    if ours["nproc"] > 0:
+        compare_argv(entry, args, ours["argv"][0])
+
+
+def compare_argv(entry, args, ours):
+    substituted = torch_run.macros.substitute(list(args), "0")
+    if callable(entry):  # --run-path: ours is a program for python -c
+        assert ours[1:3] == ["-u", "-c"] and ours[4:] == substituted
+        return
+    if entry == sys.executable:
+        assert Path(ours[0]).resolve() == Path(entry).resolve()
+    else:
+        assert ours[0] == entry
+    assert ours[1:] == substituted
+
+
+def check(argv: list[str], env: dict[str, str] | None = None, launch: bool = False):
+    env = env or {}
+    theirs = ask_torch(argv, env, launch)
+    ours = ask_muster(argv, env, launch)
+    assert ours[0] == theirs[0], (theirs, ours)
+    if theirs[0] == "config":
+        compare_options(theirs[1], ours[1]["options"])
+        compare_config(theirs[2], ours[1]["config"])
+    elif theirs[0] == "exit":
+        assert ours[1:] == theirs[1:]
+    elif theirs[2] == "TypeError":  # names a Python class before it
+        assert ours[1] in theirs[1]
+    else:
+        assert ours[1] == theirs[1].splitlines()[0]
+
+
+def declared_options():
+    text = subprocess.run([MUSTER, "launch", "--help"], capture_output=True, text=True,
+                          env=environment({"COLUMNS": "80"}), check=True).stdout
+    head, _, ours = text.partition("options that torchrun does not have")
+    return (re.findall(r"^  (-.*?)(?:  .*)?$", head, re.M),
+            re.findall(r"^  (--[a-z-]+)", ours, re.M))
+
+
+def test_every_option_of_torch_is_declared_and_no_other():
+    parser = torch_run.get_args_parser()
+    parser.add_argument("--use-env", "--use_env", action="store_true")
+    formatter = parser.formatter_class(prog="x")
+    theirs = [formatter._format_action_invocation(a) for a in parser._actions
+              if a.option_strings]
+    declared, ours = declared_options()
+    assert [" ".join(d.split()) for d in declared] == theirs
+    assert all("_" not in o and len(o) > 4 for o in ours)  # long names only
+
+
+def test_help_is_on_stdout_only():
+    for argv in (["--help"], ["-h"], ["--hel"], ["-mh"], ["--standalone", "-h", "--bogus"]):
+        done = subprocess.run([MUSTER, "run", *argv], capture_output=True, text=True,
+                              check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("usage: muster run [-h] [--nnodes NNODES]")
+
+
+@pytest.mark.parametrize("name", ["torchrun", "muster"])
+def test_program_name(tmp_path, name):
+    link = tmp_path / name
+    link.symlink_to(MUSTER)
+    argv = [link] if name == "torchrun" else [link, "run"]
+    done = subprocess.run([*argv, "--bogus", "x"], capture_output=True, text=True,
+                          check=False)
+    prog = "torchrun" if name == "torchrun" else "muster run"
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == f"{prog}: error: unrecognized arguments: --bogus"
+
+
+CHOSEN = [
+    [], ["--"], ["--", "--"], ["x.py"], ["x.py", "a", "--", "b"], ["--", "x.py", "--", "a"],
+    ["--max", "1", "x"], ["--max-", "1", "x"], ["--max=", "x"], ["--=1", "x"],
+    ["--rdzv_b", "c10d", "x"], ["--nn", "1", "--stan", "--ro", "r", "--re", "3", "--t", "1", "x"],
+    ["-mr3", "mod"], ["-m=r3", "mod"], ["-mr=3", "mod"], ["-mrt", "mod"], ["-tm", "x"],
+    ["-mjson.tool"], ["-m=", "x"], ["-h="], ["-r"], ["-r", "--", "x"], ["-r", "-1", "x"],
+    ["--role", "-1e3", "x"], ["--role", "-.5", "x"], ["--role", "-a b", "x"], ["-a b"],
+    ["--role=", "x"], ["--role", "", "x"], [""], ["-"], ["-1"], ["-1.5", "y"], ["--max-restarts", "-1", "x"],
+    ["--max-restarts", " 1_0 ", "x"], ["--max-restarts", "1e3", "x"], ["--max-restarts", "it's \"q\"\n", "x"],
+    ["--monitor-interval", "1_0.5e-1", "x"], ["--monitor-interval", "nope", "x"],
+    ["--start-method", "fork", "x"], ["--start-method", "zz", "x"], ["--numa-binding", "zz", "x"],
+    ["--numa-binding", "socket", "x"], ["--nnodes", "1:2:3", "x"], ["--nnodes", "a", "x"],
+    ["--nnodes", "2:1", "x"], ["--nnodes", " 1 : 2 ", "x"], ["--nnodes", "", "x"], ["--nnodes", "0", "x"],
+    ["--nnodes", "1:0", "--standalone", "x"], ["--nnodes", "2", "--standalone", "x"],
+    ["--nproc-per-node", "x", "x"], ["--nproc-per-node", "gpu", "x"], ["--nproc-per-node", "xpu", "x"],
+    ["--nproc-per-node", "cpu", "x"], ["--nproc-per-node", "auto", "x"], ["--nproc-per-node", " 2 ", "x"],
+    ["--nproc-per-node", "-3", "x"], ["--rdzv-conf", "a", "x"], ["--rdzv-conf", "=1", "x"],
+    ["--rdzv-conf", "a=1,", "x"], ["--rdzv-conf", " a = 1 , b=2=3,a=4", "x"], ["--rdzv-conf", "a= ", "x"],
+    ["--rdzv-conf", "run_id=3", "x"], ["--rdzv-conf", "timeout=3", "--nnodes", "2", "x"], ["--rdzv-conf", "rank=9", "--master-port", "1", "x"],
+    ["--local-ranks-filter", "0, 1,2", "x"], ["--local-ranks-filter", "0,", "x"], ["--local-ranks-filter", "-1", "x"],
+    ["--logs-specs", "foo", "x"], ["-r", "4", "x"], ["-r", "0:1,1:2,0:3", "x"], ["-r", "10:1", "x"],
+    ["-r", "0:1,", "x"], ["-t", "", "x"], ["-t", "03", "x"], ["-r", "4", "-t", "5", "x"],
+    ["--log-dir", "/etc/passwd", "x"], ["--shutdown-timeout", "-1", "x"], ["--shutdown-timeout", "0", "x"],
+    ["--no-python", "-m", "x"], ["--no-python", "-m", "--run-path", "x"], ["--run-path", "/x.py", "$local_rank"],
+    ["--no-python", "$local_rank", "${local_rank}", "$$", "$", "${"], ["s$local_rank", "$$x"],
+    ["--duplicate-stdout-filters", "a,,b,zz", "x"], ["--duplicate-stdout-filters", "", "x"],
+    ["--duplicate-stderr-filters", ",,,,", "x"], ["--duplicate-stderr-filters", "a,,,b", "x"],
+    ["--rdzv-backend", "c10d", "--rdzv-id", "", "x"], ["--rdzv-backend", "", "x"], ["--rdzv-id", "me", "x"], ["--master-port", "1", "x"],
+    ["--master-addr", "h", "--nnodes", "2", "x"], ["--rdzv-endpoint", "h:1", "x"],
+    ["--rdzv-endpoint", "h:1", "--master-port", "3", "x"], ["--node-rank", "3", "--nnodes", "4", "x"],
+    ["--node-rank", "3", "--rdzv-backend", "c10d", "x"], ["--signals-to-handle", "", "x"],
+    ["--local-addr", "h", "x"], ["--virtual-local-rank", "x"], ["--use-env", "x"],
+    ["--event-log-handler", "zz", "x"], ["--module=1", "x"], ["--no_python=", "x"],
+]
+
+
+@pytest.mark.parametrize("argv", CHOSEN, ids=lambda a: " ".join(a) or "(nothing)")
+def test_chosen(argv):
+    check(argv)
+
+
+PET = [
+    {"PET_NPROC_PER_NODE": "2"}, {"PET_NO_PYTHON": "-3"}, {"PET_NO_PYTHON": " 0 "}, {"PET_STANDALONE": "yes"},
+    {"PET_STANDALONE": ""}, {"PET_START_METHOD": "bogus"}, {"PET_NUMA_BINDING": "node", "PET_LOGS_SPECS": "q"},
+    {"PET_MAX_RESTARTS": "x"}, {"PET_MAX_RESTARTS": ""}, {"PET_ROLE": ""}, {"PET_MASTER_PORT": "77"},
+    {"PET_RDZV_CONF": "a=1", "PET_RDZV_BACKEND": "c10d"}, {"PET_LOG_DIR": "/tmp"}, {"PET_TEE": "3"},
+    {"PET_DUPLICATE_STDOUT_FILTERS": ""}, {"PET_DUPLICATE_STDERR_FILTERS": "a,b"}, {"PET_MODULE": "1"},
+    {"PET_MODULE": "1", "PET_NO_PYTHON": "1"}, {"PET_RUN_PATH": "1"}, {"PET_LOCAL_RANKS_FILTER": "1,x"},
+    {"PET_VIRTUAL_LOCAL_RANK": "2"}, {"PET_SHUTDOWN_TIMEOUT": "3"}, {"PET_SHUTDOWN_TIMEOUT": "-3"},
+    {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "q"}, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "-3"},
+    {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": ""}, {"PYTHON_EXEC": "/bin/echo"}, {"OMP_NUM_THREADS": ""},
+    {"PET_USE_ENV": "1"}, {"PET_NNODES": "1:2"}, {"PET_HELP": "1"}, {"PET_SIGNALS_TO_HANDLE": "SIGUSR1"},
+]
+
+
+@pytest.mark.parametrize("env", PET, ids=lambda e: " ".join(f"{k}={v}" for k, v in e.items()))
+def test_variables(env):
+    check(["x.py", "a"], env)
+    check(["--role", "r", "--max-restarts", "3", "x.py"], env)
+    check(["--help"], env)
+
+
+@pytest.mark.parametrize("argv", [["x", "a"], ["--use-env", "x", "a"], ["--use_env", "-m", "x"],
+                                  ["--no-python", "x"], ["--no-python", "--use-env", "x"], ["--use", "x"],
+                                  ["--run-path", "/x"], ["--use-env=1", "x"], ["--no-python", "-m", "x"]],
+                         ids=" ".join)
+def test_launch(argv):
+    check(argv, launch=True)
+
+
+def random_words(rng: random.Random) -> list[str]:
+    """Words that mean something, mostly; the script and what follows it at the end."""
+    parser = torch_run.get_args_parser()
+    names = [o for a in parser._actions for o in a.option_strings]
+    values = ["0", "1", "2", "3", "-1", "1:2", "2:1", "a", "", " 1 ", "1_0", "x=1", "rank=3,timeout=2",
+              "c10d", "static", "0:1,1:2", "0,1", "fork", "node", "cpu", "h:29", "localhost", "SIGUSR1",
+              "-x", "a b", "-a b", "1.5", "é", "it's"]
+    words = []
+    for _ in range(rng.randrange(6)):
+        name = rng.choice(names)
+        kind = rng.randrange(10)
+        if kind == 0 and name.startswith("--"):
+            name = name[:rng.randrange(3, len(name) + 1)]
+        if kind < 4:
+            words.append(name + "=" + rng.choice(values))
+        elif kind < 8:
+            words += [name, rng.choice(values)]
+        elif kind < 9 and not name.startswith("--"):
+            words.append(name + rng.choice(["r3", "m", "t", "0", "h", "zz", "=1"]))
+        else:
+            words.append(name)
+        if rng.random() < 0.05:
+            words.append(rng.choice(["--", "--bogus", "-q", "-5", "---", "-"]))
+    if rng.random() < 0.9:
+        words += rng.choice([["x.py"], ["--", "x"], ["x", "--", "y"], ["x", "-q", "$local_rank", "$$"]])
+    return words
+
+
+def random_variables(rng: random.Random) -> dict[str, str]:
+    parser = torch_run.get_args_parser()
+    names = ["PET_" + a.dest.upper() for a in parser._actions if a.dest != "help"]
+    env = {}
+    while rng.random() < 0.3:
+        env[rng.choice(names)] = rng.choice(["0", "1", "2", "a", "", "1:2", "c10d", "0:3", " 1 ", "k=v"])
+    return env
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random(seed):
+    rng = random.Random(seed)
+    failed = []
+    for _ in range(150):
+        argv, env = random_words(rng), random_variables(rng)
+        if "training_script" in env:
+            continue
+        try:
+            if not refused_by_accident(argv, env):
+                check(argv, env)
+        except AssertionError as e:
+            failed.append((argv, env, str(e)[:600]))
+    assert not failed, f"{len(failed)} differ; the first: {failed[0]}"
+
+
+def refused_by_accident(argv, env) -> bool:
+    """torchrun holds the script's own arguments against its options (DIFFERENCES.md)."""
+    theirs = ask_torch(argv, env)
+    return theirs[0] == "exit" and theirs[2].startswith("ambiguous option") and \
+        "ambiguous option" not in ask_muster(argv, env)[-1]
