@@ -156,6 +156,13 @@ void map_remove(struct map *m, struct map_link *link)
     m->count--;
 }
 
+void map_clear(struct map *m)
+{
+    if (m->size)
+        memset(m->slots, 0, m->size * sizeof *m->slots);
+    m->count = 0;
+}
+
 struct map_link *map_next(const struct map *m, size_t *i)
 {
     while (*i < m->size) {

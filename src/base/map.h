@@ -39,6 +39,9 @@ void map_add(struct map *m, struct map_link *link);
 /* Takes out a link that is in the map. */
 void map_remove(struct map *m, struct map_link *link);
 
+/* Takes out all links at once and keeps the room that is reserved. */
+void map_clear(struct map *m);
+
 /* for (size_t i = 0; (l = map_next(m, &i));) ... */
 struct map_link *map_next(const struct map *m, size_t *i);
 

@@ -2,16 +2,94 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "muster/error.h"
+#include "cmd/cmd.h"
 
-static const char usage[] = "usage: muster --version\n";
+const struct command commands[] = {
+    { "run", cmd_run, "start workers as torchrun does" },
+    { "launch", cmd_launch, "the same with the habits of torch.distributed.launch" },
+    { "store", cmd_store, "serve a key-value store to PyTorch's TCPStore clients" },
+    { "completion", cmd_completion, "print a completion script for bash or zsh" },
+    { "help", cmd_help, "say more about a command" },
+    { NULL, NULL, NULL },
+};
+
+static const struct command *find(const char *name)
+{
+    for (const struct command *c = commands; c->name; c++)
+        if (strcmp(c->name, name) == 0)
+            return c;
+    return NULL;
+}
+
+static void usage(FILE *to)
+{
+    fputs("usage: muster COMMAND [ARGUMENTS]\n"
+          "       muster --version\n"
+          "\ncommands:\n",
+          to);
+    for (const struct command *c = commands; c->name; c++)
+        fprintf(to, "  %-12s%s\n", c->name, c->help);
+    fputs("\n`muster help COMMAND` says more. Under the name torchrun, muster is "
+          "`muster run`.\n",
+          to);
+}
+
+void cmd_error(const char *prog, const struct muster_error *err)
+{
+    const char *text = err->text;
+    const size_t first = strcspn(text, "\n");
+
+    for (const char *p = text + first; *p++ == '\n';) {
+        const size_t n = strcspn(p, "\n");
+
+        fprintf(stderr, "%s: %.*s\n", prog, (int)n, p);
+        p += n;
+    }
+    fprintf(stderr, "%s: error: %.*s\n", prog, (int)first, text);
+}
+
+int cmd_help(int argc, char **argv)
+{
+    const struct command *c = argc > 1 ? find(argv[1]) : NULL;
+    char *help[] = { argc > 1 ? argv[1] : NULL, (char *)"--help", NULL };
+
+    if (argc < 2) {
+        usage(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--man") == 0) /* for the build */
+        return cmd_man();
+    if (!c || c->run == cmd_help) {
+        fprintf(stderr, "muster: error: there is no help on %s\n", argv[1]);
+        return 2;
+    }
+    return c->run(2, help);
+}
 
 int main(int argc, char **argv)
 {
+    const char *slash = argc ? strrchr(argv[0], '/') : NULL;
+    const struct command *c;
+
+    if (argc && strcmp(slash ? slash + 1 : argv[0], "torchrun") == 0)
+        return cmd_run(argc, argv);
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
         printf("muster %s\n", muster_version());
         return 0;
     }
-    fputs(usage, stderr);
-    return 2;
+    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        usage(stdout);
+        return 0;
+    }
+    if (argc < 2) {
+        usage(stderr);
+        return 2;
+    }
+    c = find(argv[1]);
+    if (!c) {
+        usage(stderr);
+        fprintf(stderr, "muster: error: unknown command: %s\n", argv[1]);
+        return 2;
+    }
+    return c->run(argc - 1, argv + 1);
 }

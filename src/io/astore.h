@@ -79,6 +79,15 @@ int astore_multi_set(struct astore *s, const struct span *keys,
                      astore_cb cb, void *ctx, struct muster_error *err);
 int astore_delete(struct astore *s, struct span key, uint64_t timeout_ms, astore_cb cb,
                   void *ctx, struct muster_error *err);
+int astore_barrier(struct astore *s, struct span key, int64_t world_size,
+                   uint64_t timeout_ms, astore_cb cb, void *ctx,
+                   struct muster_error *err);
+
+/* A barrier out of ADD, SET and WAIT, the way torch does it on stores that have none of
+ * their own: for kinds of store. */
+int astore_generic_barrier(struct astore *s, struct span key, int64_t world_size,
+                           uint64_t timeout_ms, astore_cb cb, void *ctx,
+                           struct muster_error *err);
 
 /* A view of inner under "<prefix>/". If own is true, closing it closes inner too. */
 int astore_prefix(struct astore *inner, const char *prefix, bool own,

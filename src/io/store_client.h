@@ -12,12 +12,12 @@
 #include "io/astore.h"
 
 struct store_client_opts {
-    const char *host;      /* name or numeric, without brackets; copied */
+    const char *host; /* name or numeric, without brackets; copied */
     uint16_t port;
-    uint64_t timeout_ms;   /* to connect, handshake included; retried with backoff while
-                              refused or unresolvable, as torch does */
-    bool once;             /* do not retry: report the first round of failures */
-    bool raw_keys;         /* do not put "/" before keys */
+    uint64_t timeout_ms; /* to connect, handshake included; retried with backoff while
+                            refused or unresolvable, as torch does */
+    bool once;           /* do not retry: report the first round of failures */
+    bool raw_keys;       /* do not put "/" before keys */
     const struct trace *trace; /* borrowed, may be NULL */
 };
 
@@ -33,7 +33,8 @@ int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
 /* Tells when an established connection breaks, also while nothing is pending. */
 void store_client_on_loss(struct astore *s, store_open_cb cb, void *ctx);
 
-/* Numeric address and port of the peer and of our end, once connected: "10.0.0.1:29400",
+/* Numeric address and port of the peer and of our end, once connected:
+ * "10.0.0.1:29400",
  * "[::1]:29400". NULL before. */
 const char *store_client_peer(const struct astore *s);
 const char *store_client_local(const struct astore *s);

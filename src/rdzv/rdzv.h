@@ -23,12 +23,10 @@
 #include "base/base.h"
 #include "base/trace.h"
 #include "muster/error.h"
+#include "rdzv/decide.h"
 #include "rdzv/news.h"
 #include "rdzv/settings.h"
 #include "rdzv/state.h"
-
-/* Like torchrun, a join that timed out has so long to hand its seat back. */
-#define RDZV_ROLLBACK_MS 5000u
 
 struct rdzv;
 

@@ -102,6 +102,25 @@ static bool find_word(struct span text, const char *word, long long *value)
     return false;
 }
 
+int rdzv_settings_parse(struct span text, struct rdzv_settings *out,
+                        struct muster_error *err)
+{
+    struct rdzv_settings got, *s = &got;
+    long long value;
+
+    rdzv_settings_init(s, 0, 0);
+#define PARSE(word, field)                                                             \
+    if (!find_word(text, word, &value) || value < 0 || value > INT64_MAX / 1000000)    \
+        return err_set(err, MUSTER_EINVAL, "settings without a usable '%s'", word);    \
+    field = (__typeof__(field))value;
+    WORDS(PARSE)
+#undef PARSE
+    if (rdzv_settings_check(s, err) < 0)
+        return MUSTER_EINVAL;
+    *out = got;
+    return 0;
+}
+
 int rdzv_settings_compare(const struct rdzv_settings *s, struct span theirs,
                           struct muster_error *err)
 {

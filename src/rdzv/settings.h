@@ -29,6 +29,10 @@ uint64_t rdzv_interval_ms(const struct rdzv_settings *s);
 /* One line of text for a side key, so that nodes can compare: "min=2 max=4 ...". */
 int rdzv_settings_print(const struct rdzv_settings *s, struct buf *out);
 
+/* Reads such a line. 0, or MUSTER_EINVAL if a word is missing or out of range. */
+int rdzv_settings_parse(struct span text, struct rdzv_settings *out,
+                        struct muster_error *err);
+
 /* Compares with the text that another node published. 0 if alike; MUSTER_EINVAL with
  * each difference named if not. Unknown words are ignored: a later version may add. */
 int rdzv_settings_compare(const struct rdzv_settings *s, struct span theirs,

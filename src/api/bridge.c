@@ -1,0 +1,147 @@
+/* bridge.c - see bridge.h. The lock guards the queue, the jobs' done flags and `stop`;
+ * everything on the loop belongs to its thread. */
+#include "api/bridge.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+struct bridge {
+    uv_loop_t loop;
+    uv_async_t wake;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t told;
+    struct bridge_job *first, **last; /* not yet begun; borrowed from their callers */
+    bool stop;
+};
+
+static struct bridge_job *take(struct bridge *b)
+{
+    struct bridge_job *job;
+
+    pthread_mutex_lock(&b->lock);
+    job = b->first;
+    if (job) {
+        b->first = job->next;
+        if (!b->first)
+            b->last = &b->first;
+    } else if (b->stop && !uv_is_closing((uv_handle_t *)&b->wake)) {
+        uv_close((uv_handle_t *)&b->wake, NULL);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return job;
+}
+
+static void on_wake(uv_async_t *a)
+{
+    struct bridge *b = a->data;
+
+    for (struct bridge_job *job; (job = take(b));)
+        job->begin(job);
+}
+
+static void *thread_main(void *arg)
+{
+    struct bridge *b = arg;
+
+    (void)uv_run(&b->loop, UV_RUN_DEFAULT);
+    return NULL;
+}
+
+/* The program's signals are for the program's own threads. */
+static int start(struct bridge *b)
+{
+    sigset_t all, old;
+    int rc;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+    rc = pthread_create(&b->thread, NULL, thread_main, b);
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
+}
+
+int bridge_new(struct bridge **out, struct muster_error *err)
+{
+    struct bridge *b = mem_calloc(1, sizeof *b);
+    int rc;
+
+    if (!b)
+        return err_nomem(err);
+    rc = uv_loop_init(&b->loop);
+    if (rc < 0) {
+        mem_free(b);
+        return err_set(err, MUSTER_EIO, "making an event loop: %s", uv_strerror(rc));
+    }
+    b->last = &b->first;
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->told, NULL);
+    b->wake.data = b;
+    rc = uv_async_init(&b->loop, &b->wake, on_wake);
+    if (rc == 0 && start(b) == 0) {
+        *out = b;
+        return 0;
+    }
+    if (rc == 0) {
+        uv_close((uv_handle_t *)&b->wake, NULL);
+        (void)uv_run(&b->loop, UV_RUN_DEFAULT);
+    }
+    (void)uv_loop_close(&b->loop);
+    pthread_mutex_destroy(&b->lock);
+    pthread_cond_destroy(&b->told);
+    mem_free(b);
+    return err_set(err, MUSTER_EIO, "starting a thread failed");
+}
+
+uv_loop_t *bridge_loop(struct bridge *b)
+{
+    return &b->loop;
+}
+
+int bridge_call(struct bridge *b, struct bridge_job *job)
+{
+    job->bridge = b;
+    job->done = false;
+    job->next = NULL;
+    pthread_mutex_lock(&b->lock);
+    *b->last = job;
+    b->last = &job->next;
+    (void)uv_async_send(&b->wake);
+    while (!job->done)
+        pthread_cond_wait(&b->told, &b->lock);
+    pthread_mutex_unlock(&b->lock);
+    return job->status;
+}
+
+void bridge_done(struct bridge_job *job, int status, const struct muster_error *err)
+{
+    struct bridge *b = job->bridge;
+
+    pthread_mutex_lock(&b->lock);
+    job->status = status;
+    job->err.code = 0;
+    job->err.text[0] = '\0';
+    if (err && status < 0)
+        err_copy(&job->err, err);
+    job->done = true;
+    pthread_cond_broadcast(&b->told); /* After this the job is its caller's again. */
+    pthread_mutex_unlock(&b->lock);
+}
+
+void bridge_free(struct bridge *b)
+{
+    if (!b)
+        return;
+    pthread_mutex_lock(&b->lock);
+    b->stop = true;
+    (void)uv_async_send(&b->wake);
+    pthread_mutex_unlock(&b->lock);
+    (void)pthread_join(b->thread, NULL);
+    (void)uv_loop_close(&b->loop);
+    pthread_mutex_destroy(&b->lock);
+    pthread_cond_destroy(&b->told);
+    mem_free(b);
+}

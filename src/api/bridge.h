@@ -1,0 +1,38 @@
+/* bridge.h - a uv loop on a thread of its own, and blocking calls into it: what stands
+ * between the asynchronous drivers and a caller that wants an answer. */
+#ifndef API_BRIDGE_H
+#define API_BRIDGE_H
+
+#include <uv.h>
+
+#include "base/base.h"
+#include "muster/error.h"
+
+struct bridge;
+
+/* One call. Lives on the caller's stack until bridge_call() returns. */
+struct bridge_job {
+    /* On the loop's thread: starts the work. Sooner or later, there or in a callback,
+     * somebody calls bridge_done(). */
+    void (*begin)(struct bridge_job *job);
+    struct bridge *bridge; /* set by bridge_call */
+    int status;
+    struct muster_error err;
+    bool done;               /* under the bridge's lock */
+    struct bridge_job *next; /* in its queue */
+};
+
+int bridge_new(struct bridge **out, struct muster_error *err);
+
+uv_loop_t *bridge_loop(struct bridge *b); /* for use on its own thread */
+
+/* Any thread but the loop's own. Returns job->status; the error is in job->err. */
+int bridge_call(struct bridge *b, struct bridge_job *job);
+
+/* The loop's thread: the caller goes on. err may be NULL. */
+void bridge_done(struct bridge_job *job, int status, const struct muster_error *err);
+
+/* Ends the thread when every handle on the loop but our own is closed; waits for it. */
+void bridge_free(struct bridge *b);
+
+#endif

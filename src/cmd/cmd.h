@@ -1,0 +1,30 @@
+/* cmd.h - the commands of muster. Each gets argv from its own name on and returns the
+ * exit code. */
+#ifndef CMD_CMD_H
+#define CMD_CMD_H
+
+#include <stdbool.h>
+
+#include "muster/error.h"
+
+struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *help; /* one line */
+};
+
+extern const struct command commands[]; /* a NULL name ends them */
+
+int cmd_store(int argc, char **argv);
+int cmd_run(int argc, char **argv);
+int cmd_launch(int argc, char **argv);
+int cmd_completion(int argc, char **argv);
+int cmd_help(int argc, char **argv);
+int cmd_man(void); /* prints the manual page of run */
+
+/* Prints an error as all commands do: remedies first (the lines after the first of the
+ * text), then "<prog>: error: <first line>", so that the last line says what is wrong.
+ */
+void cmd_error(const char *prog, const struct muster_error *err);
+
+#endif

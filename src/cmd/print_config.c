@@ -1,0 +1,146 @@
+/* print_config.c - what a command line amounts to, as JSON: first the options as they
+ * were understood (torchrun's `args`), then what was derived from them. */
+#include <jansson.h>
+#include <stdio.h>
+
+#include "base/err.h"
+#include "cmd/run.h"
+
+static json_t *text_or_null(const char *text)
+{
+    /* Arguments may hold any bytes; JSON takes UTF-8 only. */
+    json_t *j = text ? json_string(text) : json_null();
+
+    return j ? j : json_stringn_nocheck(text, strlen(text));
+}
+
+static json_t *list_of(char *const *items, size_t count)
+{
+    json_t *a = json_array();
+
+    for (size_t i = 0; i < count; i++)
+        (void)json_array_append_new(a, text_or_null(items[i]));
+    return a;
+}
+
+static json_t *option_value(const struct options *o, const struct option_spec *s)
+{
+    const void *field = (const char *)o + s->field;
+    const struct option_int *number = field;
+
+    switch (s->kind) {
+    case OPTION_HELP:
+    case OPTION_FLAG:
+        return json_boolean(*(const bool *)field);
+    case OPTION_INT:
+        return number->given ? json_integer(number->value) : json_null();
+    case OPTION_FLOAT:
+        return json_real(*(const double *)field);
+    case OPTION_TEXT:
+    case OPTION_CHOICE:
+    case OPTION_LIST:
+        return text_or_null(*(const char *const *)field);
+    }
+    return NULL;
+}
+
+static json_t *options_json(const struct options *o, bool launch)
+{
+    json_t *j = json_object();
+
+    for (size_t i = 0; i < options_count; i++) {
+        const struct option_spec *s = &options_table[i];
+        char name[64];
+
+        (void)option_underscored(s, name, sizeof name);
+        if (option_applies(s, launch) && s->owner != OWNER_MUSTER &&
+            s->kind != OPTION_HELP)
+            (void)json_object_set_new(j, name, option_value(o, s));
+    }
+    (void)json_object_set_new(j, "training_script", text_or_null(o->script));
+    (void)json_object_set_new(j, "training_script_args",
+                              list_of(o->script_args, o->n_script_args));
+    return j;
+}
+
+static json_t *streams_json(const struct stream_map *m)
+{
+    json_t *a;
+
+    if (!m->each)
+        return json_integer(m->all);
+    a = json_array();
+    for (size_t i = 0; i < ARRAY_LEN(m->by_rank); i++)
+        (void)json_array_append_new(a, json_integer(m->by_rank[i]));
+    return a;
+}
+
+static json_t *rdzv_json(const struct rdzv_params *p)
+{
+    json_t *options = json_object();
+
+    for (size_t i = 0; i < p->count; i++) {
+        const struct rdzv_option *o = &p->options[i];
+
+        (void)json_object_set_new(options, o->key,
+                                  o->kind == RDZV_STR ? text_or_null(o->text)
+                                                      : json_integer(o->number));
+    }
+    return json_pack("{s:o, s:o, s:o, s:I, s:I, s:o, s:o}", "backend",
+                     text_or_null(p->backend), "endpoint", text_or_null(p->endpoint),
+                     "run_id", text_or_null(p->run_id), "min_nodes",
+                     (json_int_t)p->min_nodes, "max_nodes", (json_int_t)p->max_nodes,
+                     "local_addr", text_or_null(p->local_addr), "options", options);
+}
+
+static json_t *argv_json(const struct launch_config *c)
+{
+    json_t *all = json_array();
+    struct text_list argv;
+
+    for (int64_t i = 0; i < c->nproc && i < 1024; i++) {
+        if (worker_argv(&argv, c, i, NULL))
+            break;
+        (void)json_array_append_new(all, list_of(argv.items, argv.count));
+        text_list_fini(&argv);
+    }
+    return all;
+}
+
+static json_t *config_json(const struct launch_config *c)
+{
+    json_t *ranks = c->filter.on ? json_array() : json_null();
+
+    for (size_t i = 0; i < c->filter.count; i++)
+        (void)json_array_append_new(ranks, json_integer(c->filter.ranks[i]));
+    return json_pack(
+        "{s:o, s:I, s:o, s:I, s:f, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, "
+        "s:b, s:b, s:s, s:o, s:s}",
+        "rdzv", rdzv_json(&c->rdzv), "nproc", (json_int_t)c->nproc, "role",
+        text_or_null(c->role), "max_restarts", (json_int_t)c->max_restarts,
+        "monitor_interval", c->monitor_interval_s, "start_method",
+        text_or_null(c->start_method), "event_log_handler",
+        text_or_null(c->event_handler), "signals_to_handle", text_or_null(c->signals),
+        "shutdown_timeout", (json_int_t)c->shutdown_timeout_s, "log_dir",
+        text_or_null(c->log_dir), "redirects", streams_json(&c->redirects), "tee",
+        streams_json(&c->tee), "local_ranks_filter", ranks, "duplicate_stdout_filters",
+        list_of(c->stdout_needles.items, c->stdout_needles.count),
+        "duplicate_stderr_filters",
+        list_of(c->stderr_needles.items, c->stderr_needles.count),
+        "set_omp_num_threads", c->set_omp, "virtual_local_rank", c->virtual_local_rank,
+        "numa_binding", numa_mode_word(c->numa), "argv", argv_json(c), "report_name",
+        worker_report_name(c));
+}
+
+int print_config(const struct options *o, const struct launch_config *c, bool launch,
+                 struct muster_error *err)
+{
+    json_t *j = json_pack("{s:o, s:o}", "options", options_json(o, launch), "config",
+                          config_json(c));
+    int rc = j ? json_dumpf(j, stdout, JSON_INDENT(2)) : -1;
+
+    json_decref(j);
+    if (rc == 0)
+        rc = putchar('\n') == '\n' && fflush(stdout) == 0 ? 0 : -1;
+    return rc ? err_set(err, MUSTER_EIO, "the configuration cannot be printed") : 0;
+}

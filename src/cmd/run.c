@@ -1,0 +1,182 @@
+/* run.c - `muster run` and `muster launch`: from the command line to the agent. */
+#include "cmd/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "group/slurm.h"
+#include "group/usage.h"
+#include "io/devices.h"
+#include "io/notes.h"
+#include "io/python.h"
+
+#define EXIT_USAGE 2
+
+extern char **environ;
+
+static int count_devices(void *ctx, const char *word, int64_t *n,
+                         struct muster_error *err)
+{
+    const struct devices_ports real = devices_real(environ);
+
+    (void)ctx;
+    return devices_count(&real, word, n, err);
+}
+
+static bool is_file(void *ctx, const char *path)
+{
+    struct stat st;
+
+    (void)ctx;
+    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+}
+
+static void warn(void *ctx, const char *text)
+{
+    note(ctx, NOTE_WARN, "run", "%s", text);
+}
+
+/* As wide as argparse has it: COLUMNS, else 80. */
+static size_t columns(void)
+{
+    const char *text = getenv("COLUMNS");
+    const long n = text ? strtol(text, NULL, 10) : 0;
+
+    return n > 0 && n < 1000 ? (size_t)n : 80;
+}
+
+/* Prints the buffer, unless it could not be made (rc), and frees it. */
+static int print(struct buf *b, int rc)
+{
+    if (rc == 0 && fwrite(buf_data(b), 1, buf_len(b), stdout) != buf_len(b))
+        rc = MUSTER_EIO;
+    buf_fini(b);
+    return rc || fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+static int print_help(const char *prog, bool launch)
+{
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    return print(&b, usage_help(&b, prog, columns(), launch));
+}
+
+/* Fills in the interpreter and whether reports carry its name. Like torchrun, a
+ * PYTHON_EXEC that is our own choice anyway changes nothing. */
+static int settle_python(struct launch_config *c, struct muster_error *err)
+{
+    struct muster_error none;
+    char *found = NULL;
+    int rc;
+
+    if (c->entry == ENTRY_EXEC)
+        return 0;
+    rc = python_find(environ, NULL, &found, c->python ? &none : err);
+    if (!c->python) {
+        c->python = found;
+        return rc;
+    }
+    c->python_is_custom = rc != 0 || strcmp(found, c->python) != 0;
+    mem_free(found);
+    if (*c->python)
+        return 0;
+    return err_set(err, MUSTER_EINVAL,
+                   "PYTHON_EXEC is empty\n"
+                   "Unset it to have a Python found, or let it name one.");
+}
+
+static int start(const struct options *o, bool launch, const struct notes *notes,
+                 struct muster_error *err)
+{
+    struct derive_ports ports = { count_devices, is_file,
+                                  warn,          (void *)(uintptr_t)notes,
+                                  environ,       { 0 } };
+    struct launch_config c;
+    int rc;
+
+    if (getrandom(ports.random, sizeof ports.random, 0) != sizeof ports.random)
+        return err_set(err, MUSTER_EIO, "no random bytes for a run id");
+    rc = derive_config(&c, o, launch, &ports, err);
+    if (rc)
+        return rc;
+    rc = settle_python(&c, err);
+    if (rc == 0 && o->print_config)
+        rc = print_config(o, &c, launch, err);
+    else if (rc == 0)
+        rc = err_set(err, MUSTER_ENOTSUP, "this build cannot start workers");
+    launch_config_fini(&c);
+    return rc;
+}
+
+static int run(const char *prog, int argc, char **argv, bool launch)
+{
+    const struct options_input in = { argv + 1, (size_t)(argc - 1), environ, launch };
+    struct muster_error err = { 0 };
+    struct slurm_texts slurm; /* o borrows from it */
+    struct notes notes;
+    struct options o;
+    enum options_fault fault;
+
+    if (notes_init(&notes, environ, &err)) {
+        cmd_error(prog, &err);
+        return EXIT_FAILURE;
+    }
+    fault = options_parse(&o, &in, &err);
+    if (fault == OPTIONS_USAGE) {
+        fprintf(stderr, "usage: %s [options] training_script ...\n", prog);
+        fprintf(stderr, "%s: all options: %s --help\n", prog, prog);
+    }
+    if (fault) {
+        cmd_error(prog, &err);
+        return fault == OPTIONS_USAGE ? EXIT_USAGE : EXIT_FAILURE;
+    }
+    if (o.help)
+        return print_help(prog, launch);
+    if ((!slurm_applies(&o, environ) || slurm_apply(&o, environ, &slurm, &err) == 0) &&
+        start(&o, launch, &notes, &err) == 0)
+        return EXIT_SUCCESS;
+    cmd_error(prog, &err);
+    return EXIT_FAILURE;
+}
+
+int cmd_run(int argc, char **argv)
+{
+    const char *slash = strrchr(argv[0], '/');
+    const char *name = slash ? slash + 1 : argv[0];
+
+    return run(strcmp(name, "run") == 0 ? "muster run" : name, argc, argv, false);
+}
+
+int cmd_launch(int argc, char **argv)
+{
+    return run("muster launch", argc, argv, true);
+}
+
+int cmd_completion(int argc, char **argv)
+{
+    const bool bash = argc == 2 && strcmp(argv[1], "bash") == 0;
+    const bool zsh = argc == 2 && strcmp(argv[1], "zsh") == 0;
+    const bool help = argc == 2 && strcmp(argv[1], "--help") == 0;
+    struct buf b;
+
+    if (!bash && !zsh) {
+        fputs("usage: muster completion bash|zsh\n", help ? stdout : stderr);
+        return help ? EXIT_SUCCESS : EXIT_USAGE;
+    }
+    buf_init(&b, SIZE_MAX);
+    return print(&b, bash ? usage_bash(&b) : usage_zsh(&b));
+}
+
+int cmd_man(void)
+{
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    return print(&b, usage_man(&b, muster_version()));
+}

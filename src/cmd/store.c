@@ -1,0 +1,206 @@
+/* store.c - `muster store`: a stand-alone c10d store. */
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "cmd/cmd.h"
+#include "io/store_server.h"
+
+#define PROG "muster store"
+
+static const char help[] =
+    "usage: muster store [--bind ADDR] [--port N] [--port-file FILE]\n"
+    "\n"
+    "A key-value store that PyTorch's TCPStore clients take for their own. Prints\n"
+    "`listening on ADDR:PORT` when it is ready; SIGTERM or SIGINT end it.\n"
+    "\n"
+    "  --bind ADDR        numeric address to listen on; without it: every address of\n"
+    "                     this machine, IPv6 and IPv4, since clients come by host "
+    "name.\n"
+    "                     There is no authentication: on a machine that strangers can\n"
+    "                     reach, bind the address of the cluster's network\n"
+    "  --port N           port to listen on (default 29500); 0 takes any free one\n"
+    "  --port-file FILE   write the port number into FILE when ready\n"
+    "  --old-clients V    take clients that predate PyTorch 2.2 for version V: 2.1\n"
+    "                     (default) or 2.0, which stands for 1.9 to 2.0\n"
+    "  --help             this text\n";
+
+struct store_args {
+    struct store_server_opts server;
+    const char *port_file; /* borrowed, or NULL */
+};
+
+static int parse_port(const char *text, uint16_t *out, struct muster_error *err)
+{
+    char *end;
+    unsigned long v;
+
+    errno = 0;
+    v = strtoul(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || errno || v > 65535)
+        return err_set(
+            err, MUSTER_EINVAL,
+            "--port %s: a port is a number from 0 to 65535; 0 takes any free "
+            "one",
+            text);
+    *out = (uint16_t)v;
+    return 0;
+}
+
+static int parse_old(const char *text, bool *dialect_a, struct muster_error *err)
+{
+    if (strcmp(text, "2.0") != 0 && strcmp(text, "2.1") != 0)
+        return err_set(err, MUSTER_EINVAL, "--old-clients %s: give 2.0 or 2.1", text);
+    *dialect_a = text[2] == '0';
+    return 0;
+}
+
+/* 0, 1 if there is nothing left to do, or an error. */
+static int parse(int argc, char **argv, struct store_args *a, struct muster_error *err)
+{
+    static const struct option options[] = {
+        { "bind", required_argument, NULL, 'b' },
+        { "port", required_argument, NULL, 'p' },
+        { "port-file", required_argument, NULL, 'f' },
+        { "old-clients", required_argument, NULL, 'o' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
+    };
+    int rc = 0;
+
+    store_server_opts_init(&a->server);
+    a->server.port = 29500;
+    a->port_file = NULL;
+    optind = 0; /* In case somebody has used getopt before. */
+    opterr = 0;
+    for (int c; rc == 0 && (c = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
+        if (c == 'b')
+            a->server.bind = optarg;
+        else if (c == 'p')
+            rc = parse_port(optarg, &a->server.port, err);
+        else if (c == 'f')
+            a->port_file = optarg;
+        else if (c == 'o')
+            rc = parse_old(optarg, &a->server.dialect_a, err);
+        else if (c == 'h')
+            rc = 1;
+        else
+            return err_set(err, MUSTER_EINVAL, "%s: %s; see `muster store --help`",
+                           argv[optind - 1],
+                           c == ':' ? "needs a value" : "there is no such option");
+    }
+    if (rc == 0 && optind < argc)
+        return err_set(err, MUSTER_EINVAL,
+                       "%s: takes no arguments; see `muster store --help`",
+                       argv[optind]);
+    return rc;
+}
+
+/* Written beside it and renamed, so that a reader never finds half of it. */
+static int write_port_file(const char *path, uint16_t port, struct muster_error *err)
+{
+    char tmp[4096];
+    FILE *f;
+    int bad;
+
+    if ((size_t)snprintf(tmp, sizeof tmp, "%s.%ld", path, (long)getpid()) >= sizeof tmp)
+        return err_set(err, MUSTER_EINVAL, "--port-file: the name is too long");
+    f = fopen(tmp, "we");
+    if (f) {
+        bad = fprintf(f, "%u\n", (unsigned)port) < 0;
+        bad |= fclose(f) != 0;
+        if (!bad && rename(tmp, path) == 0)
+            return 0;
+    }
+    bad = errno;
+    (void)unlink(tmp);
+    return err_set(err, MUSTER_EIO,
+                   "cannot write the port file %s: %s; name a file in a folder that "
+                   "exists, is yours to write and has room",
+                   path, strerror(bad));
+}
+
+static void print_trace(void *ctx, enum trace_level level, const char *text)
+{
+    (void)ctx;
+    (void)level;
+    fprintf(stderr, "%s\n", text);
+}
+
+struct running {
+    struct store_server *server;
+    uv_signal_t term, interrupt;
+};
+
+static void on_signal(uv_signal_t *handle, int signum)
+{
+    struct running *r = handle->data;
+
+    (void)signum;
+    store_server_close(r->server, NULL, NULL);
+    uv_close((uv_handle_t *)&r->term, NULL);
+    uv_close((uv_handle_t *)&r->interrupt, NULL);
+}
+
+static void listen_for_signals(uv_loop_t *loop, struct running *r)
+{
+    r->term.data = r->interrupt.data = r;
+    (void)uv_signal_init(loop, &r->term);
+    (void)uv_signal_init(loop, &r->interrupt);
+    (void)uv_signal_start_oneshot(&r->term, on_signal, SIGTERM);
+    (void)uv_signal_start_oneshot(&r->interrupt, on_signal, SIGINT);
+}
+
+static int serve(const struct store_args *a, struct muster_error *err)
+{
+    struct running r;
+    uv_loop_t loop;
+    int rc;
+
+    (void)signal(SIGPIPE, SIG_IGN); /* Whoever reads our stdout may go. */
+    if (uv_loop_init(&loop) < 0)
+        return err_set(err, MUSTER_EIO, "cannot make an event loop");
+    rc = store_server_open(&loop, &a->server, &r.server, err);
+    if (rc == 0) {
+        listen_for_signals(&loop, &r);
+        if (a->port_file)
+            rc = write_port_file(a->port_file, store_server_port(r.server), err);
+        if (rc == 0) {
+            printf("listening on %s\n", store_server_address(r.server));
+            (void)fflush(stdout);
+        } else {
+            on_signal(&r.term, 0);
+        }
+        (void)uv_run(&loop, UV_RUN_DEFAULT);
+    }
+    (void)uv_run(&loop, UV_RUN_DEFAULT);
+    (void)uv_loop_close(&loop);
+    return rc;
+}
+
+int cmd_store(int argc, char **argv)
+{
+    const struct trace log = { .emit = print_trace, .least = TRACE_INFO };
+    struct muster_error err;
+    struct store_args a;
+    int rc = parse(argc, argv, &a, &err);
+
+    if (rc == 1) {
+        fputs(help, stdout);
+        return 0;
+    }
+    if (rc == 0) {
+        a.server.trace = &log;
+        store_server_allow_many();
+        rc = serve(&a, &err);
+    }
+    if (rc == 0)
+        return 0;
+    cmd_error(PROG, &err);
+    return 2;
+}

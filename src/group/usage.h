@@ -1,0 +1,20 @@
+/* usage.h - texts made from the table of options: --help, the manual page, completion
+ * scripts. Pure: everything goes into a buffer. All return 0 or MUSTER_ENOMEM. */
+#ifndef GROUP_USAGE_H
+#define GROUP_USAGE_H
+
+#include "group/options.h"
+
+/* In the layout of Python's argparse, `columns` wide. */
+int usage_help(struct buf *out, const char *prog, size_t columns, bool launch);
+
+/* muster-run(1), in troff. */
+int usage_man(struct buf *out, const char *version);
+
+int usage_bash(struct buf *out);
+int usage_zsh(struct buf *out);
+
+/* "NPROC_PER_NODE", "{spawn,fork,forkserver}"; nothing for flags. */
+int usage_metavar(struct buf *out, const struct option_spec *s);
+
+#endif

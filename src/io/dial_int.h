@@ -1,0 +1,26 @@
+/* dial_int.h - one attempt to reach one address; shared by dial.c and dial_attempt.c.
+ */
+#ifndef IO_DIAL_INT_H
+#define IO_DIAL_INT_H
+
+#include "io/dial.h"
+
+struct attempt;
+
+/* How an attempt ended: conn set (and the callee's), or a code and a reason. The
+ * attempt is gone by then. Never called from inside attempt_start. */
+typedef void (*attempt_cb)(void *ctx, struct attempt *a, struct dial_conn *conn,
+                           int code, const char *why);
+
+/* NULL with *code and *why if it fails at once. */
+struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
+                              uint32_t nonce, attempt_cb cb, void *ctx, int *code,
+                              char *why, size_t why_size);
+
+/* What it is waiting for, for the verdict when time is up. */
+void attempt_standing(const struct attempt *a, char *why, size_t why_size);
+
+/* Gives it up; no callback will come. */
+void attempt_stop(struct attempt *a);
+
+#endif

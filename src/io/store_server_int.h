@@ -1,0 +1,87 @@
+/* store_server_int.h - what store_server.c (the driver) and store_conn.c (bytes in and
+ * out of one connection) share. */
+#ifndef IO_STORE_SERVER_INT_H
+#define IO_STORE_SERVER_INT_H
+
+#include "io/listen.h"
+#include "io/store_server.h"
+#include "store/store.h"
+#include "wire/c10d.h"
+
+/* One client. Most of them are idle most of the time, and there may be many: buffers
+ * exist only while something is in them. */
+struct conn {
+    int fd;
+    uint32_t peer;    /* its number in the store */
+    bool known;       /* has sent a whole request */
+    bool timed;       /* in the list of deadlines */
+    bool dead;        /* closed; memory goes at the end of the turn */
+    bool ended;       /* the peer will send no more: close when all is written */
+    bool wants_write; /* epoll tells when there is room again */
+    struct c10d_decoder decoder;
+    struct buf *in;           /* owned; the beginning of a request, or NULL */
+    struct buf *out;          /* owned; what the peer has not yet taken, or NULL */
+    struct conn *prev, *next; /* in `timed`, `leaving` or `gone` */
+    uint64_t due_ms;          /* in `timed`: closed then */
+};
+
+struct conns {
+    struct conn *first, *last; /* borrowed */
+};
+
+struct store_server {
+    uv_loop_t *loop;  /* borrowed */
+    uv_poll_t poll;   /* on `epoll` */
+    uv_timer_t timer; /* the first deadline of `timed`, or when to accept again */
+    int closing;      /* handles still to be closed by libuv; 0: running */
+    void (*closed)(void *ctx);
+    void *closed_ctx;
+
+    struct store_server_opts opts;
+    int epoll, listener; /* owned */
+    bool paused;         /* out of descriptors: does not accept */
+    char address[ADDRESS_TEXT];
+    uint16_t port;
+
+    struct store *store; /* owned */
+    struct store_fx fx;
+    struct conn **conns; /* owned, as is each; by peer number */
+    size_t conns_size, count;
+    uint32_t *numbers; /* owned; a stack of free peer numbers, as large as conns */
+    size_t free_numbers;
+    size_t old_peers;     /* of PyTorch before 2.2, open now */
+    struct conns timed;   /* by deadline: not yet known, or ended and slow to read */
+    struct conns leaving; /* closed, the store does not know yet */
+    struct conns gone;    /* to be freed at the end of the turn */
+
+    struct conn *serving; /* whose requests run now: its replies gather in `out` */
+    uint64_t at;          /* where in its stream the request at hand begins */
+    struct buf out;
+    struct buf one;  /* a reply to somebody else */
+    uint8_t *shared; /* owned; what is read lands here first */
+};
+
+#define SHARED_SIZE 65536u
+
+/* store_server.c */
+int server_request(struct store_server *s, struct conn *c,
+                   const struct c10d_request *req);
+void server_known(struct store_server *s, struct conn *c); /* its first request is in */
+void server_time(struct store_server *s, struct conn *c);  /* it gets a deadline */
+void server_untime(struct store_server *s, struct conn *c);
+
+/* store_conn.c */
+void conn_read(struct store_server *s, struct conn *c); /* there is something to read */
+void conn_flush(struct store_server *s, struct conn *c); /* there is room to write */
+void conn_send(struct store_server *s, struct conn *c, struct span bytes);
+void conn_close(struct store_server *s, struct conn *c); /* at once; c is freed later */
+/* With one line for whoever looks after the machine. */
+void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void conn_watch(struct store_server *s, struct conn *c); /* as its state asks for */
+
+void conns_append(struct conns *list, struct conn *c);
+void conns_remove(struct conns *list, struct conn *c); /* for lists with prev */
+struct conn *conns_take(struct conns *list);           /* the first, or NULL */
+
+#endif

@@ -1,0 +1,92 @@
+/* host_int.h - what host.c (messages, time), host_seats.c (who sits where) and
+ * host_view.c (torchrun's side) share. */
+#ifndef RDZV_HOST_INT_H
+#define RDZV_HOST_INT_H
+
+#include "base/map.h"
+#include "rdzv/host.h"
+#include "rdzv/settings.h"
+#include "rdzv/state.h"
+
+/* A node of ours: connected, or gone for less than its grace. */
+struct holder {
+    struct map_link link;       /* by identity; the key's bytes lie behind the struct */
+    struct rdzv_node node;      /* addr borrowed from the key */
+    struct holder *prev, *next; /* in order of when we last heard of it */
+    uint64_t heard_ms;
+    uint64_t lost_by_ms; /* MONO_NEVER while connected */
+    uint64_t grace_ms;
+    uint64_t nonce;
+    uint64_t order_key;
+    enum hosted_order order;
+    uint32_t peer;
+    bool wish;   /* its JOIN has not been answered */
+    bool member; /* was told JOINED for the round that is complete now */
+    struct holder *wish_prev, *wish_next; /* in order of asking */
+    struct holder *gone_next;             /* in its grace */
+    int64_t joins;                        /* number of the last JOIN */
+};
+
+struct holder_list {
+    struct holder *first, *last;
+};
+
+struct rdzv_host {
+    char *run_id; /* owned */
+    const struct trace *trace;
+    struct rdzv_settings settings; /* those of the first node */
+    struct buf settings_text;
+    struct rdzv_state state;
+    struct rdzv_member *zero; /* rank 0 of the complete round; borrowed from state */
+    struct map holders;
+    struct holder **by_peer; /* owned */
+    size_t by_peer_size;
+    struct holder_list heard;   /* oldest first */
+    struct holder_list wishes;
+    struct holder *gone;        /* those in their grace */
+    size_t strangers;           /* torchrun's nodes in the state */
+    uint64_t last_call_by_ms;   /* of an incomplete round with enough nodes */
+    uint64_t strangers_due_ms;  /* when to look for silent torchrun nodes */
+    uint64_t resume_by_ms;      /* a round that a restarted host found running */
+    int64_t resume_world;
+    bool touched;               /* anybody ever joined: else the view says "no state" */
+    bool waiting_told;          /* members know that somebody waits */
+    bool reseat;                /* somebody's seat may have to change */
+    bool dirty;                 /* the state changed since the view was encoded */
+    uint64_t view_ms;
+    struct buf view;
+};
+
+/* host.c */
+struct holder *host_find(const struct rdzv_host *h, const struct rdzv_node *node);
+void host_send(struct rdzv_host_fx *fx, const struct holder *to, struct hosted_msg msg);
+void host_wish_end(struct rdzv_host *h, struct holder *w);
+void host_refuse(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
+                 int code, const char *text);
+void host_close_run(struct rdzv_host *h, struct rdzv_host_fx *fx);
+
+/* host_seats.c: none can fail; fx has room for three effects a holder. */
+void host_seat_one(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
+                   struct now now);
+void host_settle(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now);
+void host_leave_place(struct rdzv_host *h, struct rdzv_member *m);
+void host_tell_members(struct rdzv_host *h, struct rdzv_host_fx *fx,
+                       struct hosted_msg msg);
+void host_tell_waiting(struct rdzv_host *h, struct rdzv_host_fx *fx);
+void host_tell_joined(struct rdzv_host *h, struct rdzv_host_fx *fx);
+void host_complete_if_due(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now);
+
+/* Answers w's JOIN: the round is complete and w has a place in it. */
+void host_tell_rank(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w);
+
+/* Removes a node from the state and tells the running round: text says who and why. */
+void host_lose(struct rdzv_host *h, struct rdzv_host_fx *fx, struct rdzv_member *m,
+               enum trace_level level, const char *text);
+
+/* host_view.c */
+int host_seen(struct rdzv_host *h, const struct rdzv_host_event *ev,
+              struct rdzv_host_fx *fx, struct muster_error *err);
+void host_expire_strangers(struct rdzv_host *h, struct rdzv_host_fx *fx,
+                           struct now now);
+
+#endif

@@ -1,0 +1,212 @@
+/* host_view.c - the host's state as torchrun's nodes see and change it.
+ *
+ * They read the whole state, change their copy and compare-and-set it. A state that
+ * came back that way is taken as it is, with one exception: nodes of ours are judged by
+ * the host alone, so one that torchrun has dropped (its clock may be wrong) is put back,
+ * and one that it has invented is left to expire like any of its own. */
+#include <stdio.h>
+
+#include "base/err.h"
+#include "rdzv/host_int.h"
+#include "rdzv/rdzv.h"
+#include "wire/pickle.h"
+
+#define STRANGERS_EVERY_MS 1000u
+
+bool rdzv_host_stale(const struct rdzv_host *h, struct now now)
+{
+    const uint64_t fresh_ms = rdzv_interval_ms(&h->settings);
+
+    if (!h->touched)
+        return h->dirty;
+    return h->dirty || now.mono_ms - h->view_ms >= (fresh_ms ? fresh_ms : 1000);
+}
+
+int rdzv_host_view(struct rdzv_host *h, struct now now, struct span *text)
+{
+    int rc;
+
+    if (!h->touched) {
+        h->dirty = false;
+        *text = span_str(RDZV_C10D_SENTINEL);
+        return 0;
+    }
+    if (rdzv_host_stale(h, now)) {
+        /* The host vouches for its nodes: they are as alive as this very moment. */
+        for (struct holder *w = h->heard.first; w; w = w->next) {
+            struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
+
+            if (m)
+                m->beat_us = now.wall_us;
+        }
+        buf_clear(&h->view);
+        rc = pickle_write_text(&h->state, &h->view);
+        if (rc < 0) {
+            buf_clear(&h->view);
+            return rc;
+        }
+        h->dirty = false;
+        h->view_ms = now.mono_ms;
+    }
+    *text = buf_span(&h->view);
+    return 0;
+}
+
+/* Takes over what only we know of the nodes that both states list. */
+static void carry_over(struct rdzv_host *h, struct rdzv_state *from,
+                       struct rdzv_state *to, struct now now)
+{
+    h->strangers = 0;
+    for (struct rdzv_member *m = rdzv_first(to, RDZV_BEATS); m;
+         m = m->next[RDZV_BEATS]) {
+        const struct rdzv_member *old = rdzv_state_find(from, &m->node);
+
+        m->since_ms =
+            old && old->beat_us == m->beat_us ? old->since_ms : now.mono_ms;
+        if (!host_find(h, &m->node))
+            h->strangers++;
+    }
+}
+
+/* Puts a node of ours back where it was before a torchrun node dropped it. */
+static int put_back(struct rdzv_host *h, const struct holder *w,
+                    const struct rdzv_state *old, struct rdzv_state *now_state,
+                    struct now now)
+{
+    const struct rdzv_member *was = rdzv_state_find(old, &w->node);
+    struct rdzv_member *m;
+
+    if (!was)
+        return 0;
+    m = rdzv_state_put(now_state, &w->node, RDZV_BEATS);
+    if (!m)
+        return MUSTER_ENOMEM;
+    m->beat_us = now.wall_us;
+    m->since_ms = now.mono_ms;
+    if (rdzv_in(m, RDZV_PLACES) || rdzv_in(m, RDZV_WAITS) || rdzv_in(m, RDZV_SPARES))
+        return 0;
+    for (int list = RDZV_PLACES; list <= RDZV_SPARES; list++) {
+        /* A place counts only in the round it was taken in. */
+        if (!rdzv_in(was, (enum rdzv_list)list) ||
+            (list == RDZV_PLACES && old->round != now_state->round))
+            continue;
+        m = rdzv_state_put(now_state, &w->node, (enum rdzv_list)list);
+        if (!m)
+            return MUSTER_ENOMEM;
+        m->rank = was->rank;
+        h->dirty = true;
+    }
+    return 0;
+}
+
+/* True if the ranks of the complete round are 0 .. n - 1, as far as a sum can tell; the
+ * nodes of ours check their own against the world they are told. */
+static bool ranks_hold(const struct rdzv_state *s)
+{
+    const size_t n = rdzv_count(s, RDZV_PLACES);
+    uint64_t sum = 0;
+
+    for (const struct rdzv_member *m = rdzv_first(s, RDZV_PLACES); m;
+         m = m->next[RDZV_PLACES]) {
+        if (m->rank < 0 || (uint64_t)m->rank >= n)
+            return false;
+        sum += (uint64_t)m->rank;
+    }
+    return n && sum == (uint64_t)n * (n - 1) / 2;
+}
+
+static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_complete,
+                       int64_t was_round, struct now now)
+{
+    struct rdzv_state *s = &h->state;
+
+    if (s->closed) {
+        host_close_run(h, fx);
+        return;
+    }
+    h->last_call_by_ms = MONO_NEVER;
+    if (!s->complete && s->deadline_us != WALL_NEVER) {
+        const int64_t left = s->deadline_us - now.wall_us;
+        const uint64_t left_ms = left > 0 ? (uint64_t)left / 1000 : 0;
+
+        /* Their clock set it: never wait longer than our own last call. */
+        h->last_call_by_ms =
+            now.mono_ms + MIN_OF(left_ms, h->settings.last_call_ms);
+    }
+    if (s->round != was_round || !was_complete || !s->complete)
+        h->waiting_told = false;
+    if (s->complete && !(was_complete && was_round == s->round)) {
+        if (ranks_hold(s))
+            host_tell_joined(h, fx);
+        else
+            trace(h->trace, TRACE_ERROR,
+                  "rendezvous '%s': a torchrun node completed round %lld with ranks "
+                  "that have holes; its nodes' clocks are likely more than %llu s apart",
+                  h->run_id, (long long)s->round,
+                  (unsigned long long)rdzv_dead_after_ms(&h->settings) / 1000);
+    }
+    h->reseat = true;
+    host_settle(h, fx, now);
+}
+
+int host_seen(struct rdzv_host *h, const struct rdzv_host_event *ev,
+              struct rdzv_host_fx *fx, struct muster_error *err)
+{
+    const bool was_complete = h->state.complete;
+    const int64_t was_round = h->state.round;
+    struct rdzv_state seen;
+    int rc;
+
+    if (span_eq(ev->value, span_str(RDZV_C10D_SENTINEL)))
+        return 0;
+    rc = pickle_read_text(ev->value, &seen, err);
+    if (rc < 0) {
+        h->dirty = true; /* Ours overwrites it at the next look. */
+        return rc;
+    }
+    buf_clear(&h->view);
+    rc = buf_append_span(&h->view, ev->value);
+    for (struct holder *w = h->heard.first; w && rc == 0; w = w->next)
+        rc = put_back(h, w, &h->state, &seen, ev->now);
+    if (rc < 0) {
+        rdzv_state_fini(&seen);
+        h->dirty = true;
+        return err_nomem(err);
+    }
+    seen.closed = seen.closed || h->state.closed; /* Closed stays closed. */
+    carry_over(h, &h->state, &seen, ev->now);
+    rdzv_state_fini(&h->state);
+    h->state = seen;
+    h->zero = NULL;
+    h->touched = true;
+    h->view_ms = ev->now.mono_ms;
+    if (h->strangers)
+        h->strangers_due_ms = ev->now.mono_ms + STRANGERS_EVERY_MS;
+    after_seen(h, fx, was_complete, was_round, ev->now);
+    return 0;
+}
+
+void host_expire_strangers(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
+{
+    const uint64_t dead_ms = rdzv_dead_after_ms(&h->settings);
+    struct rdzv_member *next;
+
+    if (now.mono_ms < h->strangers_due_ms)
+        return;
+    h->strangers_due_ms = now.mono_ms + STRANGERS_EVERY_MS;
+    for (struct rdzv_member *m = rdzv_first(&h->state, RDZV_BEATS); m; m = next) {
+        char name[128];
+        char text[256];
+
+        next = m->next[RDZV_BEATS];
+        if (host_find(h, &m->node) || now.mono_ms - m->since_ms <= dead_ms)
+            continue;
+        (void)snprintf(text, sizeof text, "node %s has been silent for %llu s",
+                       rdzv_node_text(&m->node, name, sizeof name),
+                       (unsigned long long)(now.mono_ms - m->since_ms) / 1000);
+        (void)snprintf(fx->text, sizeof fx->text, "%s", text);
+        host_lose(h, fx, m, TRACE_WARN, fx->text);
+        h->strangers_due_ms = now.mono_ms; /* One at a time: see lose_one. */
+        return;
+    }
+}

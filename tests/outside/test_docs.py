@@ -1,0 +1,60 @@
+"""The documents say nothing that is not there: files, functions, links, man page syntax."""
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MAN = sorted((ROOT / "docs/man").glob("*.[1-8]"))
+
+
+def find(path: str) -> Path | None:
+    """`io/store.c` is below src; anything may also be named from the top."""
+    for base in (ROOT / "src", ROOT):
+        if (base / path).exists():
+            return base / path
+    return None
+
+
+def defines(source: Path, function: str) -> bool:
+    """A definition, or a declaration in a header; a macro counts."""
+    pattern = rf"^(?:[a-zA-Z_][\w\s*]*[\s*])?{re.escape(function)}\(|^#define {function}\("
+    return re.search(pattern, source.read_text(), re.M) is not None
+
+
+def test_architecture_names_what_exists() -> None:
+    """`dir/file.c` must exist; `function()` must be in the file named last before it."""
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    text = re.sub(r"```.*?```", "", text, flags=re.S)
+    source, files, functions, missing = None, 0, 0, []
+    for token in re.findall(r"`([^`\n]+)`", text):
+        if re.fullmatch(r"[\w.]+(/[\w.-]+)+\.(c|h|py|txt)", token):
+            files += 1
+            source = find(token)
+            if source is None:
+                missing.append(token)
+        elif m := re.fullmatch(r"(\w+)\(\)", token):
+            functions += 1
+            if source is None or not defines(source, m[1]):
+                missing.append(f"{token} in {source and source.relative_to(ROOT)}")
+    assert missing == []
+    assert files >= 5 and functions >= 5, "the page of hops has been emptied"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.S)
+    dead = [target for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+            if "://" not in target and not (path.parent / target).exists()]
+    assert dead == []
+
+
+@pytest.mark.parametrize("path", MAN, ids=lambda p: p.name)
+def test_man_pages_are_well_formed(path: Path) -> None:
+    done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", str(path)],
+                          capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,104 @@
+"""A real Slurm on the hosts of the rig: slurmctld on the first, slurmd on each."""
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Sequence
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "hosts"))
+from rig import Process, Rig  # noqa: E402
+
+CONF = """
+ClusterName=rig
+SlurmctldHost=node1
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={dir}/munge.socket
+CredType=cred/munge
+MpiDefault=none
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+ReturnToService=2
+StateSaveLocation={dir}/state
+SlurmdSpoolDir={dir}/spool-%n
+SlurmctldPidFile={dir}/slurmctld.pid
+SlurmdPidFile={dir}/slurmd-%n.pid
+SlurmctldLogFile={dir}/slurmctld.log
+SlurmdLogFile={dir}/slurmd-%n.log
+SlurmctldTimeout=30
+SlurmdTimeout=30
+KillWait=5
+InactiveLimit=0
+JobCompType=jobcomp/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+NodeName={nodes} CPUs=4 RealMemory=500 State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class Cluster:
+    def __init__(self, count: int) -> None:
+        self.rig = Rig(count)
+        try:
+            self._start(count)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, count: int) -> None:
+        here = self.rig.dir
+        (here / "state").mkdir()
+        key = here / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        self.conf = here / "slurm.conf"
+        self.conf.write_text(CONF.format(dir=here, nodes=f"node[1-{count}]"))
+        first = self.rig[0]
+        first.start(["munged", "--foreground", "--force", "--key-file", str(key),
+                     "--socket", str(here / "munge.socket"),
+                     "--pid-file", str(here / "munge.pid"),
+                     "--log-file", str(here / "munge.log"),
+                     "--seed-file", str(here / "munge.seed")])
+        self._until("munged", lambda: (here / "munge.socket").exists())
+        first.start(["slurmctld", "-D", "-f", str(self.conf)])
+        for host in self.rig.hosts:
+            host.start(["slurmd", "-D", "-f", str(self.conf), "-N", host.name])
+        self._until("every node to be idle", lambda: self._idle() == count)
+
+    def _idle(self) -> int:
+        try:
+            out = self.rig[0].run(["sinfo", "-h", "-N", "-o", "%T"], SLURM_CONF=str(self.conf))
+        except RuntimeError:
+            return 0
+        return out.split().count("idle")
+
+    def _until(self, what: str, done, timeout: float = 60) -> None:
+        deadline = time.monotonic() + timeout
+        while not done():
+            if time.monotonic() > deadline:
+                logs = "\n".join(p.read_text()[-2000:] for p in self.rig.dir.glob("*.log"))
+                raise RuntimeError(f"waited {timeout} s for {what}\n{logs}")
+            time.sleep(0.1)
+
+    def srun(self, argv: Sequence[str], **env: str) -> Process:
+        return self.rig[0].start(["srun", *argv], SLURM_CONF=str(self.conf), **env)
+
+    def run(self, argv: Sequence[str]) -> str:
+        return self.rig[0].run(argv, SLURM_CONF=str(self.conf))
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.rig.close()
