@@ -16,6 +16,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "io/store_hosts.h"
 #include "io/store_server_int.h"
 
 #define FIRST_BYTES_MS 30000u
@@ -216,6 +217,7 @@ static void end_turn(struct store_server *s)
 
     while ((c = conns_take(&s->leaving))) {
         s->conns[c->peer] = NULL;
+        hosts_left(s, c);
         feed(s, &(struct store_event){ .kind = STORE_LEFT, .peer = c->peer });
         s->numbers[s->free_numbers++] = c->peer;
         s->count--;
@@ -288,7 +290,38 @@ int server_request(struct store_server *s, struct conn *c,
                                     .request = req,
                                     .gives_up = c->decoder.dialect != C10D_DIALECT_C };
 
-    return try_feed(s, &ev);
+    int rc;
+
+    if (hosts_take(s, c, req, &rc))
+        return rc;
+    if (!s->hosts)
+        return try_feed(s, &ev);
+    hosts_before(s, req);
+    rc = try_feed(s, &ev);
+    if (rc == 0)
+        hosts_after(s, req);
+    return rc;
+}
+
+void server_set(struct store_server *s, const struct c10d_request *set)
+{
+    feed(s, &(struct store_event){
+                .kind = STORE_REQUEST, .peer = UINT32_MAX, .request = set });
+}
+
+void server_send(struct store_server *s, struct conn *c, struct span bytes)
+{
+    if (c != s->serving)
+        conn_send(s, c, bytes);
+    else if (buf_append_span(&s->out, bytes) < 0)
+        conn_refuse(s, c, "out of memory");
+}
+
+void server_end_turn(struct store_server *s)
+{
+    end_turn(s);
+    while (s->gone.first)
+        mem_free(conns_take(&s->gone));
 }
 
 /* ---- open and close ---- */
@@ -319,6 +352,7 @@ static void release(struct store_server *s)
         (void)close(s->epoll);
     if (s->listener >= 0)
         (void)close(s->listener);
+    hosts_free(s);
     store_free(s->store);
     store_fx_fini(&s->fx);
     buf_fini(&s->out);
@@ -439,6 +473,10 @@ void store_server_close(struct store_server *s, void (*cb)(void *ctx), void *ctx
     s->poll.data = s->timer.data = s;
     uv_close((uv_handle_t *)&s->poll, on_closed);
     uv_close((uv_handle_t *)&s->timer, on_closed);
+    if (s->hosts) {
+        s->closing++;
+        hosts_close(s, on_closed);
+    }
 }
 
 /* Enough for 20,000 clients and then some. Only root may raise the hard limit. */

@@ -8,6 +8,9 @@
 #include "store/store.h"
 #include "wire/c10d.h"
 
+struct hosted_run;
+struct store_hosts;
+
 /* One client. Most of them are idle most of the time, and there may be many: buffers
  * exist only while something is in them. */
 struct conn {
@@ -21,6 +24,7 @@ struct conn {
     struct c10d_decoder decoder;
     struct buf *in;           /* owned; the beginning of a request, or NULL */
     struct buf *out;          /* owned; what the peer has not yet taken, or NULL */
+    struct hosted_run *run;   /* borrowed; a node of this rendezvous, or NULL */
     struct conn *prev, *next; /* in `timed`, `leaving` or `gone` */
     uint64_t due_ms;          /* in `timed`: closed then */
 };
@@ -44,6 +48,7 @@ struct store_server {
     uint16_t port;
 
     struct store *store; /* owned */
+    struct store_hosts *hosts; /* owned; NULL until a node of ours says HELLO */
     struct store_fx fx;
     struct conn **conns; /* owned, as is each; by peer number */
     size_t conns_size, count;
@@ -69,6 +74,10 @@ int server_request(struct store_server *s, struct conn *c,
 void server_known(struct store_server *s, struct conn *c); /* its first request is in */
 void server_time(struct store_server *s, struct conn *c);  /* it gets a deadline */
 void server_untime(struct store_server *s, struct conn *c);
+
+void server_set(struct store_server *s, const struct c10d_request *set); /* by us */
+void server_send(struct store_server *s, struct conn *c, struct span bytes);
+void server_end_turn(struct store_server *s); /* those closed meanwhile leave */
 
 /* store_conn.c */
 void conn_read(struct store_server *s, struct conn *c); /* there is something to read */

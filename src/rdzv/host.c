@@ -196,9 +196,9 @@ void host_send(struct rdzv_host_fx *fx, const struct holder *to, struct hosted_m
     if (to->lost_by_ms != MONO_NEVER)
         return; /* Told what it missed when it comes back. */
     assert(fx->count < fx->size);
-    fx->items[fx->count++] = (struct rdzv_host_effect){
-        .kind = RDZV_HOST_SEND, .peer = to->peer, .msg = msg
-    };
+    fx->items[fx->count++] = (struct rdzv_host_effect){ .kind = RDZV_HOST_SEND,
+                                                        .peer = to->peer,
+                                                        .msg = msg };
 }
 
 void host_refuse(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
@@ -287,12 +287,13 @@ static void tell_state(struct rdzv_host *h, struct rdzv_host_fx *fx,
     host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_WELCOME });
     if (h->state.closed)
         host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_CLOSED });
-    else if (m->round >= 0 && !(rdzv_in(seat, RDZV_PLACES) && h->state.complete &&
-                                h->state.round == m->round))
-        host_send(fx, w,
-                  (struct hosted_msg){
-                      .kind = HOSTED_EVICTED,
-                      .text = span_str("the others went on while this node was away") });
+    else if (m->world > 0 && !(rdzv_in(seat, RDZV_PLACES) && h->state.complete &&
+                               h->state.round == m->round))
+        host_send(
+            fx, w,
+            (struct hosted_msg){
+                .kind = HOSTED_EVICTED,
+                .text = span_str("the others went on while this node was away") });
     else if (w->member && h->waiting_told)
         host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_WAITING, .count = 1 });
 }
@@ -350,10 +351,11 @@ static int on_hello(struct rdzv_host *h, const struct rdzv_host_event *ev,
     if (w && w->nonce != m->nonce) {
         char name[128];
 
-        rc = err_set(err, MUSTER_EEXIST,
-                     "node '%s' is already here as another process: two containers with "
-                     "the same host name and pid? give each its own --local-addr",
-                     rdzv_node_text(&node, name, sizeof name));
+        rc =
+            err_set(err, MUSTER_EEXIST,
+                    "node '%s' is already here as another process: two containers with "
+                    "the same host name and pid? give each its own --local-addr",
+                    rdzv_node_text(&node, name, sizeof name));
     }
     if (rc < 0) { /* The peer is no holder: it is told, and may go. */
         (void)snprintf(fx->text, sizeof fx->text, "%.500s", err->text);
@@ -391,7 +393,8 @@ static int on_hello(struct rdzv_host *h, const struct rdzv_host_event *ev,
     }
     if (!w->member && !h->state.complete && m->round >= h->state.round &&
         m->round < INT32_MAX) {
-        h->state.round = m->round + 1; /* Rounds only grow, over a host's restart too. */
+        h->state.round =
+            m->round + 1; /* Rounds only grow, over a host's restart too. */
         h->dirty = true;
     }
     tell_state(h, fx, w, m);
@@ -553,9 +556,9 @@ static void on_timer(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now no
         (void)snprintf(fx->text, sizeof fx->text,
                        "%zu of %" PRId64 " nodes came back after the host's restart",
                        rdzv_count(&h->state, RDZV_PLACES), h->resume_world);
-        host_tell_members(h, fx,
-                          (struct hosted_msg){ .kind = HOSTED_LOST,
-                                               .text = span_str(fx->text) });
+        host_tell_members(
+            h, fx,
+            (struct hosted_msg){ .kind = HOSTED_LOST, .text = span_str(fx->text) });
         return;
     }
     if (h->strangers)

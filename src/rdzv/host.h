@@ -70,13 +70,16 @@ int rdzv_host_step(struct rdzv_host *h, const struct rdzv_host_event *ev,
 /* When to send TIMER, by mono_ms; MONO_NEVER if nothing is due. */
 uint64_t rdzv_host_deadline(const struct rdzv_host *h);
 
-/* Whether the view's bytes would differ from the last ones: to be asked before somebody
- * reads or compares the key. Cheap. */
-bool rdzv_host_stale(const struct rdzv_host *h, struct now now);
+/* Whether the view should be encoded anew before somebody looks at the key: the state
+ * has changed, or, with aged, the heartbeats in it are getting old. Cheap. */
+bool rdzv_host_stale(const struct rdzv_host *h, struct now now, bool aged);
 
-/* The state as torchrun's nodes read it, encoded anew only if stale; borrowed until the
- * next call. 0, or MUSTER_ENOMEM. */
+/* The state as torchrun's nodes read it, encoded now; borrowed until the next call. 0,
+ * or MUSTER_ENOMEM. */
 int rdzv_host_view(struct rdzv_host *h, struct now now, struct span *text);
+
+/* The view last encoded or seen: empty if there was none. */
+struct span rdzv_host_last_view(const struct rdzv_host *h);
 
 /* For messages, tests and the simulator. */
 size_t rdzv_host_nodes(const struct rdzv_host *h); /* of ours, connected or in grace */

@@ -41,18 +41,18 @@ struct rdzv_host {
     struct map holders;
     struct holder **by_peer; /* owned */
     size_t by_peer_size;
-    struct holder_list heard;   /* oldest first */
+    struct holder_list heard; /* oldest first */
     struct holder_list wishes;
-    struct holder *gone;        /* those in their grace */
-    size_t strangers;           /* torchrun's nodes in the state */
-    uint64_t last_call_by_ms;   /* of an incomplete round with enough nodes */
-    uint64_t strangers_due_ms;  /* when to look for silent torchrun nodes */
-    uint64_t resume_by_ms;      /* a round that a restarted host found running */
+    struct holder *gone;       /* those in their grace */
+    size_t strangers;          /* torchrun's nodes in the state */
+    uint64_t last_call_by_ms;  /* of an incomplete round with enough nodes */
+    uint64_t strangers_due_ms; /* when to look for silent torchrun nodes */
+    uint64_t resume_by_ms;     /* a round that a restarted host found running */
     int64_t resume_world;
-    bool touched;               /* anybody ever joined: else the view says "no state" */
-    bool waiting_told;          /* members know that somebody waits */
-    bool reseat;                /* somebody's seat may have to change */
-    bool dirty;                 /* the state changed since the view was encoded */
+    bool touched;      /* anybody ever joined: else the view says "no state" */
+    bool waiting_told; /* members know that somebody waits */
+    bool reseat;       /* somebody's seat may have to change */
+    bool dirty;        /* the state changed since the view was encoded */
     uint64_t view_ms;
     struct buf view;
 };

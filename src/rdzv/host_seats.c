@@ -1,9 +1,9 @@
 /* host_seats.c - who sits where: torch's join rules, applied by the host.
  *
- * Every node that asked and was not answered is in h->wishes. A join seats itself alone,
- * O(1); what can move others' seats sets h->reseat, and then all wishes are walked in
- * order of asking: when a round begins, when it is complete, when a place in a full one
- * becomes free. So a round costs O(n) in all. */
+ * Every node that asked and was not answered is in h->wishes. A join seats itself
+ * alone, O(1); what can move others' seats sets h->reseat, and then all wishes are
+ * walked in order of asking: when a round begins, when it is complete, when a place in
+ * a full one becomes free. So a round costs O(n) in all. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -165,8 +165,7 @@ static void take_place(struct rdzv_host *h, struct rdzv_member *m, struct now no
     m->rank = 0;
     if (enough(h) && h->last_call_by_ms == MONO_NEVER) {
         h->last_call_by_ms = now.mono_ms + h->settings.last_call_ms;
-        h->state.deadline_us =
-            now.wall_us + (int64_t)h->settings.last_call_ms * 1000;
+        h->state.deadline_us = now.wall_us + (int64_t)h->settings.last_call_ms * 1000;
     }
 }
 

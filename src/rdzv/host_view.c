@@ -2,8 +2,8 @@
  *
  * They read the whole state, change their copy and compare-and-set it. A state that
  * came back that way is taken as it is, with one exception: nodes of ours are judged by
- * the host alone, so one that torchrun has dropped (its clock may be wrong) is put back,
- * and one that it has invented is left to expire like any of its own. */
+ * the host alone, so one that torchrun has dropped (its clock may be wrong) is put
+ * back, and one that it has invented is left to expire like any of its own. */
 #include <stdio.h>
 
 #include "base/err.h"
@@ -13,41 +13,46 @@
 
 #define STRANGERS_EVERY_MS 1000u
 
-bool rdzv_host_stale(const struct rdzv_host *h, struct now now)
+bool rdzv_host_stale(const struct rdzv_host *h, struct now now, bool aged)
 {
     const uint64_t fresh_ms = rdzv_interval_ms(&h->settings);
 
+    return h->dirty || (aged && h->touched &&
+                        now.mono_ms - h->view_ms >= (fresh_ms ? fresh_ms : 1000));
+}
+
+struct span rdzv_host_last_view(const struct rdzv_host *h)
+{
+    return buf_span(&h->view);
+}
+
+static int encode(struct rdzv_host *h, struct now now)
+{
     if (!h->touched)
-        return h->dirty;
-    return h->dirty || now.mono_ms - h->view_ms >= (fresh_ms ? fresh_ms : 1000);
+        return buf_append_str(&h->view, RDZV_C10D_SENTINEL);
+    /* The host vouches for its nodes: they are as alive as this very moment. */
+    for (const struct holder *w = h->heard.first; w; w = w->next) {
+        struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
+
+        if (m)
+            m->beat_us = now.wall_us;
+    }
+    return pickle_write_text(&h->state, &h->view);
 }
 
 int rdzv_host_view(struct rdzv_host *h, struct now now, struct span *text)
 {
     int rc;
 
-    if (!h->touched) {
-        h->dirty = false;
-        *text = span_str(RDZV_C10D_SENTINEL);
-        return 0;
-    }
-    if (rdzv_host_stale(h, now)) {
-        /* The host vouches for its nodes: they are as alive as this very moment. */
-        for (struct holder *w = h->heard.first; w; w = w->next) {
-            struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
-
-            if (m)
-                m->beat_us = now.wall_us;
-        }
+    buf_clear(&h->view);
+    rc = encode(h, now);
+    if (rc < 0) {
         buf_clear(&h->view);
-        rc = pickle_write_text(&h->state, &h->view);
-        if (rc < 0) {
-            buf_clear(&h->view);
-            return rc;
-        }
-        h->dirty = false;
-        h->view_ms = now.mono_ms;
+        h->dirty = true;
+        return rc;
     }
+    h->dirty = false;
+    h->view_ms = now.mono_ms;
     *text = buf_span(&h->view);
     return 0;
 }
@@ -61,8 +66,7 @@ static void carry_over(struct rdzv_host *h, struct rdzv_state *from,
          m = m->next[RDZV_BEATS]) {
         const struct rdzv_member *old = rdzv_state_find(from, &m->node);
 
-        m->since_ms =
-            old && old->beat_us == m->beat_us ? old->since_ms : now.mono_ms;
+        m->since_ms = old && old->beat_us == m->beat_us ? old->since_ms : now.mono_ms;
         if (!host_find(h, &m->node))
             h->strangers++;
     }
@@ -130,8 +134,7 @@ static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_co
         const uint64_t left_ms = left > 0 ? (uint64_t)left / 1000 : 0;
 
         /* Their clock set it: never wait longer than our own last call. */
-        h->last_call_by_ms =
-            now.mono_ms + MIN_OF(left_ms, h->settings.last_call_ms);
+        h->last_call_by_ms = now.mono_ms + MIN_OF(left_ms, h->settings.last_call_ms);
     }
     if (s->round != was_round || !was_complete || !s->complete)
         h->waiting_told = false;
@@ -139,11 +142,12 @@ static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_co
         if (ranks_hold(s))
             host_tell_joined(h, fx);
         else
-            trace(h->trace, TRACE_ERROR,
-                  "rendezvous '%s': a torchrun node completed round %lld with ranks "
-                  "that have holes; its nodes' clocks are likely more than %llu s apart",
-                  h->run_id, (long long)s->round,
-                  (unsigned long long)rdzv_dead_after_ms(&h->settings) / 1000);
+            trace(
+                h->trace, TRACE_ERROR,
+                "rendezvous '%s': a torchrun node completed round %lld with ranks "
+                "that have holes; its nodes' clocks are likely more than %llu s apart",
+                h->run_id, (long long)s->round,
+                (unsigned long long)rdzv_dead_after_ms(&h->settings) / 1000);
     }
     h->reseat = true;
     host_settle(h, fx, now);

@@ -37,13 +37,13 @@ static const struct {
 } fields[] = {
 #define FIELD(id, type, member)                                                        \
     [id] = { #member, type, offsetof(struct hosted_msg, member) }
-    FIELD(RUN_ID, T_SPAN, run_id),      FIELD(ADDR, T_SPAN, addr),
-    FIELD(PID, T_I64, pid),             FIELD(LOCAL_ID, T_I64, local_id),
-    FIELD(NONCE, T_I64, nonce),         FIELD(SETTINGS, T_SPAN, settings),
-    FIELD(ORDER, T_I32, order),         FIELD(ORDER_KEY, T_I64, order_key),
-    FIELD(GRACE, T_I64, grace_ms),      FIELD(ROUND, T_I64, round),
-    FIELD(RANK, T_I64, rank),           FIELD(WORLD, T_I64, world),
-    FIELD(COUNT, T_I64, count),         FIELD(CODE, T_I32, code),
+    FIELD(RUN_ID, T_SPAN, run_id), FIELD(ADDR, T_SPAN, addr),
+    FIELD(PID, T_I64, pid),        FIELD(LOCAL_ID, T_I64, local_id),
+    FIELD(NONCE, T_I64, nonce),    FIELD(SETTINGS, T_SPAN, settings),
+    FIELD(ORDER, T_I32, order),    FIELD(ORDER_KEY, T_I64, order_key),
+    FIELD(GRACE, T_I64, grace_ms), FIELD(ROUND, T_I64, round),
+    FIELD(RANK, T_I64, rank),      FIELD(WORLD, T_I64, world),
+    FIELD(COUNT, T_I64, count),    FIELD(CODE, T_I32, code),
     FIELD(TEXT, T_SPAN, text),
 #undef FIELD
 };
@@ -146,8 +146,9 @@ int hosted_decode(struct span bytes, struct hosted_msg *m, struct muster_error *
 
     *m = (struct hosted_msg){ 0 };
     if (bytes.n < 2 || bytes.n > HOSTED_MAX)
-        return err_set(err, MUSTER_EPROTO, "host message of %zu bytes, expected 2 to %u",
-                       bytes.n, HOSTED_MAX);
+        return err_set(err, MUSTER_EPROTO,
+                       "host message of %zu bytes, expected 2 to %u", bytes.n,
+                       HOSTED_MAX);
     if (bytes.p[0] != HOSTED_VERSION)
         return err_set(err, MUSTER_EPROTO,
                        "host message of version %u, this muster speaks version %u: use "

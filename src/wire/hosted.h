@@ -19,7 +19,7 @@
 /* X(name): node to host first, then host to node. */
 #define HOSTED_KINDS(X)                                                                \
     X(HELLO) /* who I am, which run, my settings, and the round I am still in */       \
-    X(JOIN)  /* I want the next round; a member leaves its round by it; count: which */ \
+    X(JOIN) /* I want the next round; a member leaves its round by it; count: which */ \
     X(LEAVE) /* I hand my seat back */                                                 \
     X(CLOSE) /* the run is over for everybody */                                       \
     X(ALIVE)                                                                           \
@@ -36,7 +36,7 @@ enum hosted_kind {
 #define HOSTED_KIND_ENUM(name) HOSTED_##name,
     HOSTED_KINDS(HOSTED_KIND_ENUM)
 #undef HOSTED_KIND_ENUM
-    HOSTED_KIND_COUNT
+        HOSTED_KIND_COUNT
 };
 
 const char *hosted_kind_name(enum hosted_kind kind); /* "HELLO" */
@@ -47,19 +47,20 @@ enum hosted_order { HOSTED_BY_NODE, HOSTED_BY_KEY, HOSTED_ORDERS };
 /* One struct for all kinds; a field says which kinds use it. Spans are borrowed. */
 struct hosted_msg {
     enum hosted_kind kind;
-    struct span run_id;           /* HELLO */
-    struct span addr;             /* HELLO; JOINED: rank 0's */
-    int64_t pid, local_id;        /* HELLO */
-    uint64_t nonce;               /* HELLO: tells a reconnect from a double */
-    struct span settings;         /* HELLO: as rdzv_settings_print writes them */
-    enum hosted_order order;      /* HELLO */
-    uint64_t order_key;           /* HELLO, HOSTED_BY_KEY: lower comes first */
-    uint64_t grace_ms;            /* HELLO: how long a broken connection may stay so */
-    int64_t round, rank, world;   /* JOINED; HELLO: the round still in, or -1 */
-    int64_t count;                /* WAITING: nodes; JOIN: the n-th of this node, so that
-                                     one repeated after a reconnect is known */
-    int32_t code;                 /* REFUSED: a MUSTER_E code */
-    struct span text;             /* REFUSED, LOST, EVICTED */
+    struct span run_id;         /* HELLO */
+    struct span addr;           /* HELLO; JOINED: rank 0's */
+    int64_t pid, local_id;      /* HELLO */
+    uint64_t nonce;             /* HELLO: tells a reconnect from a double */
+    struct span settings;       /* HELLO: as rdzv_settings_print writes them */
+    enum hosted_order order;    /* HELLO */
+    uint64_t order_key;         /* HELLO, HOSTED_BY_KEY: lower comes first */
+    uint64_t grace_ms;          /* HELLO: how long a broken connection may stay so */
+    int64_t round, rank, world; /* JOINED; HELLO: the last round, or -1; world
+                                   is 0 if no longer in it */
+    int64_t count;              /* WAITING: nodes; JOIN: the n-th of this node, so that
+                                   one repeated after a reconnect is known */
+    int32_t code;               /* REFUSED: a MUSTER_E code */
+    struct span text;           /* REFUSED, LOST, EVICTED */
 };
 
 /* Appends the message's bytes, without the outer length. */

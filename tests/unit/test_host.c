@@ -239,10 +239,8 @@ static void a_blink_is_no_loss(void **state)
     assert_int_equal(w.got[0][HOSTED_JOINED], 1); /* Away. */
     back = hello_of(&w, 0);
     assert_int_equal(say(&w, 6, back), 0);
-    assert_int_equal(say(&w, 6,
-                         (struct hosted_msg){ .kind = HOSTED_JOIN,
-                                              .count = w.joins[0] }),
-                     0);
+    assert_int_equal(
+        say(&w, 6, (struct hosted_msg){ .kind = HOSTED_JOIN, .count = w.joins[0] }), 0);
     assert_int_equal(w.last[6][HOSTED_JOINED].round, 1);
     assert_int_equal(w.last[6][HOSTED_JOINED].rank, 0);
     world_fini(&w);
@@ -429,13 +427,13 @@ static void our_node_completes_a_round_with_torchrun(void **state)
     torch_joins(&w, 9, false);
     (void)join(&w, 0);
     assert_int_equal(w.last[0][HOSTED_JOINED].world, 2);
-    assert_true(rdzv_host_stale(w.host, w.now));
+    assert_true(rdzv_host_stale(w.host, w.now, true));
     assert_int_equal(rdzv_host_view(w.host, w.now, &view), 0);
     assert_int_equal(pickle_read_text(view, &s, NULL), 0);
     assert_true(s.complete);
     assert_int_equal(rdzv_count(&s, RDZV_PLACES), 2);
     rdzv_state_fini(&s);
-    assert_false(rdzv_host_stale(w.host, w.now));
+    assert_false(rdzv_host_stale(w.host, w.now, true));
     world_fini(&w);
 }
 
@@ -446,9 +444,9 @@ static void garbage_from_torchrun_changes_nothing(void **state)
     (void)state;
     world_init(&w, 2, 2);
     hello_join(&w, 0);
-    assert_int_equal(feed(&w, (struct rdzv_host_event){ RDZV_HOST_SEEN,
-                                                        .value = span_str("YWJj") }),
-                     MUSTER_ESTATE);
+    assert_int_equal(
+        feed(&w, (struct rdzv_host_event){ RDZV_HOST_SEEN, .value = span_str("YWJj") }),
+        MUSTER_ESTATE);
     hello_join(&w, 1);
     assert_int_equal(w.got[0][HOSTED_JOINED], 1);
     world_fini(&w);

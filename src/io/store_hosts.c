@@ -1,0 +1,413 @@
+/* store_hosts.c - see store_hosts.h. Reads: messages in, the key before and after,
+ * time, feed, perform, open and close. */
+#include "io/store_hosts.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include "base/err.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "rdzv/host.h"
+#include "store/reserved.h"
+
+#define RUN_KEY  "/torch.rendezvous." /* and the run id */
+#define NOBODY   UINT32_MAX           /* as a peer of the store: the server itself */
+#define MAX_RUNS 1024u
+
+/* One rendezvous. Lives as long as the server: a run that is over stays closed. */
+struct hosted_run {
+    struct map_link link;   /* by the key's name; the bytes lie behind the struct */
+    struct rdzv_host *host; /* owned */
+    bool watched;           /* somebody waits for changes of the key */
+    struct hosted_run *next;
+};
+
+struct store_hosts {
+    struct map runs;
+    struct hosted_run *first;
+    uv_timer_t timer;
+    struct rdzv_host_fx fx;
+    struct store_fx store_fx;
+    struct buf out; /* one message on its way */
+};
+
+static void feed(struct store_server *s, struct hosted_run *run,
+                 struct rdzv_host_event *ev);
+static void arm(struct store_server *s);
+
+static struct now clocks(void)
+{
+    uv_timeval64_t wall = { 0, 0 };
+
+    (void)uv_gettimeofday(&wall);
+    return (struct now){ uv_hrtime() / 1000000u, wall.tv_sec * 1000000 + wall.tv_usec };
+}
+
+/* ---- runs ---- */
+
+static struct hosted_run *run_of_key(struct store_server *s, struct span key)
+{
+    const struct reserved r = reserved_parse(key);
+    struct map_link *link;
+
+    if (r.kind == RESERVED_IS_CHANGED)
+        key = r.key;
+    if (key.n < sizeof RUN_KEY || memcmp(key.p, RUN_KEY, sizeof RUN_KEY - 1) != 0)
+        return NULL;
+    link = map_get(&s->hosts->runs, key);
+    return link ? CONTAINER_OF(link, struct hosted_run, link) : NULL;
+}
+
+static struct store_hosts *hosts_new(struct store_server *s)
+{
+    struct store_hosts *h = mem_calloc(1, sizeof *h);
+
+    if (!h)
+        return NULL;
+    map_init(&h->runs, s->opts.seed);
+    rdzv_host_fx_init(&h->fx);
+    store_fx_init(&h->store_fx);
+    buf_init(&h->out, HOSTED_MAX + 64);
+    (void)uv_timer_init(s->loop, &h->timer);
+    h->timer.data = s;
+    return h;
+}
+
+static struct hosted_run *run_new(struct store_server *s, struct span run_id)
+{
+    const size_t fixed = sizeof RUN_KEY - 1;
+    struct hosted_run *run;
+    uint8_t *key;
+
+    if (map_reserve(&s->hosts->runs, 1) < 0)
+        return NULL;
+    run = mem_calloc(1, sizeof *run + fixed + run_id.n);
+    if (!run)
+        return NULL;
+    run->host = rdzv_host_new(run_id, s->opts.trace);
+    if (!run->host) {
+        mem_free(run);
+        return NULL;
+    }
+    key = (uint8_t *)(run + 1);
+    memcpy(key, RUN_KEY, fixed);
+    memcpy(key + fixed, run_id.p, run_id.n);
+    run->link.key = span_of(key, fixed + run_id.n);
+    map_add(&s->hosts->runs, &run->link);
+    run->next = s->hosts->first;
+    s->hosts->first = run;
+    return run;
+}
+
+/* ---- the key, as the store has it ---- */
+
+static bool key_value(struct store_server *s, struct hosted_run *run,
+                      struct span *value)
+{
+    const struct c10d_request get = { .op = C10D_GET, .key = run->link.key };
+    const struct store_event ev = { STORE_REQUEST, .peer = NOBODY, .request = &get };
+
+    if (store_step(s->store, &ev, &s->hosts->store_fx) < 0 ||
+        s->hosts->store_fx.count != 1 ||
+        s->hosts->store_fx.items[0].kind != STORE_REPLY)
+        return false;
+    *value = s->hosts->store_fx.items[0].reply.value;
+    return true;
+}
+
+/* Writes what the host has into the store, if it is not there yet. Whoever waits for
+ * the key to change is woken by it. */
+static void show(struct store_server *s, struct hosted_run *run, bool aged)
+{
+    const struct now now = clocks();
+    struct c10d_request set = { .op = C10D_SET, .key = run->link.key };
+
+    if (!rdzv_host_stale(run->host, now, aged) ||
+        rdzv_host_view(run->host, now, &set.value) < 0)
+        return;
+    server_set(s, &set);
+}
+
+static void look(struct store_server *s, struct hosted_run *run)
+{
+    struct rdzv_host_event ev = { .kind = RDZV_HOST_SEEN };
+
+    if (!key_value(s, run, &ev.value) || ev.value.n == 0 ||
+        span_eq(ev.value, rdzv_host_last_view(run->host)))
+        return;
+    feed(s, run, &ev);
+    if (run->watched)
+        show(s, run, false);
+}
+
+/* Calls fn for each run that the request's keys name. */
+static void each_run(struct store_server *s, const struct c10d_request *req,
+                     void (*fn)(struct store_server *, struct hosted_run *,
+                                const struct c10d_request *, struct span))
+{
+    struct c10d_list list = req->list;
+    struct span key = req->key;
+    struct hosted_run *run;
+
+    if (list.count == 0) {
+        run = run_of_key(s, key);
+        if (run)
+            fn(s, run, req, key);
+        return;
+    }
+    while (c10d_list_next(&list, &key)) { /* A value of MULTI_SET names no run. */
+        run = run_of_key(s, key);
+        if (run)
+            fn(s, run, req, key);
+    }
+}
+
+static void before(struct store_server *s, struct hosted_run *run,
+                   const struct c10d_request *req, struct span key)
+{
+    if (reserved_parse(key).kind == RESERVED_IS_CHANGED)
+        run->watched = true;
+    /* One that compares has just read: a fresher heartbeat would only make it fail. */
+    show(s, run, req->op != C10D_COMPARE_SET);
+}
+
+static void after(struct store_server *s, struct hosted_run *run,
+                  const struct c10d_request *req, struct span key)
+{
+    (void)key;
+    switch (req->op) {
+    case C10D_SET:
+    case C10D_COMPARE_SET:
+    case C10D_ADD:
+    case C10D_APPEND:
+    case C10D_MULTI_SET:
+    case C10D_BARRIER:
+        look(s, run);
+        return;
+    default:
+        return;
+    }
+}
+
+void hosts_before(struct store_server *s, const struct c10d_request *req)
+{
+    each_run(s, req, before);
+}
+
+void hosts_after(struct store_server *s, const struct c10d_request *req)
+{
+    each_run(s, req, after);
+    arm(s);
+}
+
+/* ---- messages ---- */
+
+/* A guest's connection tells of its end as early as the network lets it. */
+static void watch_socket(int fd)
+{
+    const int on = 1, idle_s = 5, every_s = 2, probes = 3;
+    const unsigned unacked_ms = 15000;
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacked_ms, sizeof unacked_ms);
+}
+
+/* The run that a HELLO names, made if it is new; torchrun's nodes may have begun it. */
+static struct hosted_run *run_of_hello(struct store_server *s, struct span run_id,
+                                       bool *begun)
+{
+    uint8_t key[sizeof RUN_KEY + HOSTED_MAX];
+    const size_t fixed = sizeof RUN_KEY - 1;
+    struct map_link *link;
+
+    memcpy(key, RUN_KEY, fixed);
+    memcpy(key + fixed, run_id.p, run_id.n);
+    link = map_get(&s->hosts->runs, span_of(key, fixed + run_id.n));
+    *begun = !link;
+    if (link)
+        return CONTAINER_OF(link, struct hosted_run, link);
+    return run_new(s, run_id);
+}
+
+static int on_hello(struct store_server *s, struct conn *c, const struct hosted_msg *m)
+{
+    struct rdzv_host_event ev = { .kind = RDZV_HOST_MSG, .peer = c->peer, .msg = m };
+    bool begun;
+
+    if (m->run_id.n == 0 || s->hosts->runs.count >= MAX_RUNS) {
+        conn_refuse(s, c,
+                    m->run_id.n ? "more than %u runs in one store"
+                                : "HELLO without a run id",
+                    MAX_RUNS);
+        return 0;
+    }
+    c->run = run_of_hello(s, m->run_id, &begun);
+    if (!c->run)
+        return MUSTER_ENOMEM;
+    watch_socket(c->fd);
+    feed(s, c->run, &ev);
+    if (begun)
+        look(s, c->run);
+    return 0;
+}
+
+bool hosts_take(struct store_server *s, struct conn *c, const struct c10d_request *req,
+                int *rc)
+{
+    struct rdzv_host_event ev = { .kind = RDZV_HOST_MSG, .peer = c->peer };
+    struct muster_error err;
+    struct hosted_msg msg;
+
+    if (req->op != C10D_QUEUE_PUSH || !span_eq(req->key, span_str(HOSTED_KEY)))
+        return false;
+    *rc = 0;
+    if (!s->hosts)
+        s->hosts = hosts_new(s);
+    if (!s->hosts) {
+        *rc = MUSTER_ENOMEM;
+        return true;
+    }
+    if (hosted_decode(req->value, &msg, &err) < 0) {
+        conn_refuse(s, c, "%s", err.text);
+        return true;
+    }
+    if (!c->run && msg.kind == HOSTED_HELLO) {
+        *rc = on_hello(s, c, &msg);
+    } else if (!c->run) {
+        conn_refuse(s, c, "%s message before HELLO", hosted_kind_name(msg.kind));
+    } else {
+        ev.msg = &msg;
+        feed(s, c->run, &ev);
+    }
+    arm(s);
+    return true;
+}
+
+void hosts_left(struct store_server *s, struct conn *c)
+{
+    struct rdzv_host_event ev = { .kind = RDZV_HOST_GONE, .peer = c->peer };
+
+    if (!c->run)
+        return;
+    feed(s, c->run, &ev);
+    arm(s);
+}
+
+/* ---- time ---- */
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct store_server *s = timer->data;
+    const struct now now = clocks();
+
+    for (struct hosted_run *run = s->hosts->first; run; run = run->next) {
+        struct rdzv_host_event ev = { .kind = RDZV_HOST_TIMER };
+
+        if (rdzv_host_deadline(run->host) <= now.mono_ms)
+            feed(s, run, &ev);
+    }
+    arm(s);
+    server_end_turn(s);
+}
+
+static void arm(struct store_server *s)
+{
+    const uint64_t now = uv_hrtime() / 1000000u;
+    uint64_t due = MONO_NEVER;
+
+    for (const struct hosted_run *run = s->hosts->first; run; run = run->next)
+        due = MIN_OF(due, rdzv_host_deadline(run->host));
+    if (due == MONO_NEVER) {
+        (void)uv_timer_stop(&s->hosts->timer);
+        return;
+    }
+    uv_update_time(s->loop);
+    (void)uv_timer_start(&s->hosts->timer, on_timer, due > now ? due - now : 0, 0);
+}
+
+/* ---- feed and perform ---- */
+
+static void send_msg(struct store_server *s, struct conn *c, const struct hosted_msg *m)
+{
+    struct buf *out = &s->hosts->out;
+    uint8_t length[8];
+
+    buf_clear(out);
+    if (buf_append(out, length, sizeof length) < 0 || hosted_encode(out, m) < 0) {
+        conn_refuse(s, c, "out of memory");
+        return;
+    }
+    put_u64(out->mem + out->head, buf_len(out) - sizeof length);
+    server_send(s, c, buf_span(out));
+}
+
+static void perform(struct store_server *s)
+{
+    const struct rdzv_host_fx *fx = &s->hosts->fx;
+
+    for (size_t i = 0; i < fx->count; i++) {
+        const struct rdzv_host_effect *e = &fx->items[i];
+        struct conn *c = e->peer < s->conns_size ? s->conns[e->peer] : NULL;
+
+        if (!c || c->dead)
+            continue;
+        switch (e->kind) {
+        case RDZV_HOST_SEND:
+            send_msg(s, c, &e->msg);
+            break;
+        case RDZV_HOST_DROP:
+            c->run = NULL; /* The host knows. */
+            conn_refuse(s, c, "%.*s", (int)e->msg.text.n, (const char *)e->msg.text.p);
+            break;
+        }
+    }
+}
+
+static void feed(struct store_server *s, struct hosted_run *run,
+                 struct rdzv_host_event *ev)
+{
+    struct muster_error err;
+    int rc;
+
+    ev->now = clocks();
+    rc = rdzv_host_step(run->host, ev, &s->hosts->fx, &err);
+    if (rc < 0) {
+        trace(s->opts.trace, TRACE_ERROR, "store %s, key %.*s: %s", s->address,
+              (int)run->link.key.n, (const char *)run->link.key.p, err.text);
+        return;
+    }
+    perform(s);
+    if (run->watched && ev->kind != RDZV_HOST_SEEN)
+        show(s, run, false);
+}
+
+/* ---- the end ---- */
+
+void hosts_close(struct store_server *s, uv_close_cb cb)
+{
+    uv_close((uv_handle_t *)&s->hosts->timer, cb);
+}
+
+void hosts_free(struct store_server *s)
+{
+    struct hosted_run *next;
+
+    if (!s->hosts)
+        return;
+    for (struct hosted_run *run = s->hosts->first; run; run = next) {
+        next = run->next;
+        rdzv_host_free(run->host);
+        mem_free(run);
+    }
+    map_fini(&s->hosts->runs);
+    rdzv_host_fx_fini(&s->hosts->fx);
+    store_fx_fini(&s->hosts->store_fx);
+    buf_fini(&s->hosts->out);
+    mem_free(s->hosts);
+    s->hosts = NULL;
+}
