@@ -7,11 +7,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._native import NativeError
+    from ._native import ConnectionFailed, Error, NativeError, TimedOut
+    from ._store import Store
 
-__all__ = ["NativeError"]
+__all__ = ["ConnectionFailed", "Error", "NativeError", "Store", "TimedOut"]
 
-_WHERE = {"NativeError": "_native"}
+_WHERE = {
+    "ConnectionFailed": "_native",
+    "Error": "_native",
+    "NativeError": "_native",
+    "Store": "_store",
+    "TimedOut": "_native",
+}
 
 
 def __getattr__(name: str) -> Any:

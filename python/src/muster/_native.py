@@ -6,8 +6,53 @@ import functools
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 LIBRARY = "libmuster.so.0"
+
+
+class Error(Exception):
+    """A call of the library failed. ``code`` is the name of the reason, MUSTER_E..."""
+
+    code = "MUSTER_E?"
+
+
+class TimedOut(Error, TimeoutError):
+    """It took longer than it may."""
+
+
+class ConnectionFailed(Error, ConnectionError):
+    """There is no connection, or no longer; the text says why and with whom."""
+
+
+_KINDS: dict[str, type[Error]] = {
+    "MUSTER_ETIMEDOUT": TimedOut,
+    "MUSTER_ECONN": ConnectionFailed,
+    "MUSTER_EREFUSED": ConnectionFailed,
+    "MUSTER_EUNREACH": ConnectionFailed,
+    "MUSTER_ERESOLVE": ConnectionFailed,
+    "MUSTER_ENOTSTORE": ConnectionFailed,
+    "MUSTER_EHANGUP": ConnectionFailed,
+}
+
+
+class ErrorText(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_int), ("text", ctypes.c_char * 1020))
+
+
+def call(function: Any, *args: Any) -> None:
+    """Calls a function of the library that ends with a struct muster_error, or raises."""
+    err = ErrorText()
+    rc = function(*args, ctypes.byref(err))
+    if rc < 0:
+        raise error(rc, err)
+
+
+def error(rc: int, err: ErrorText) -> Error:
+    code = library().muster_code_name(rc).decode()
+    raised = _KINDS.get(code, Error)(err.text.decode(errors="replace") or code)
+    raised.code = code
+    return raised
 
 
 class NativeError(ImportError):
