@@ -7,17 +7,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._native import ConnectionFailed, Error, NativeError, TimedOut
+    from ._native import Error, MusterConnectionError, MusterTimeoutError, NativeError
     from ._store import Store
 
-__all__ = ["ConnectionFailed", "Error", "NativeError", "Store", "TimedOut"]
+__all__ = ["Error", "MusterConnectionError", "MusterTimeoutError", "NativeError", "Store"]
 
 _WHERE = {
-    "ConnectionFailed": "_native",
     "Error": "_native",
+    "MusterConnectionError": "_native",
+    "MusterTimeoutError": "_native",
     "NativeError": "_native",
     "Store": "_store",
-    "TimedOut": "_native",
 }
 
 

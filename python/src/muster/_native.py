@@ -17,22 +17,22 @@ class Error(Exception):
     code = "MUSTER_E?"
 
 
-class TimedOut(Error, TimeoutError):
+class MusterTimeoutError(Error, TimeoutError):
     """It took longer than it may."""
 
 
-class ConnectionFailed(Error, ConnectionError):
+class MusterConnectionError(Error, ConnectionError):
     """There is no connection, or no longer; the text says why and with whom."""
 
 
 _KINDS: dict[str, type[Error]] = {
-    "MUSTER_ETIMEDOUT": TimedOut,
-    "MUSTER_ECONN": ConnectionFailed,
-    "MUSTER_EREFUSED": ConnectionFailed,
-    "MUSTER_EUNREACH": ConnectionFailed,
-    "MUSTER_ERESOLVE": ConnectionFailed,
-    "MUSTER_ENOTSTORE": ConnectionFailed,
-    "MUSTER_EHANGUP": ConnectionFailed,
+    "MUSTER_ETIMEDOUT": MusterTimeoutError,
+    "MUSTER_ECONN": MusterConnectionError,
+    "MUSTER_EREFUSED": MusterConnectionError,
+    "MUSTER_EUNREACH": MusterConnectionError,
+    "MUSTER_ERESOLVE": MusterConnectionError,
+    "MUSTER_ENOTSTORE": MusterConnectionError,
+    "MUSTER_EHANGUP": MusterConnectionError,
 }
 
 

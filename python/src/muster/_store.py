@@ -230,9 +230,8 @@ class Store:
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all the keys exist, now."""
         ready = c_bool()
-        call(
-            _lib().muster_store_check, self._open, _keys(keys), c_size_t(len(keys)), byref(ready)
-        )
+        count = c_size_t(len(keys))
+        call(_lib().muster_store_check, self._open, _keys(keys), count, byref(ready))
         return ready.value
 
     def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
