@@ -178,6 +178,7 @@ int rdzv_state_copy(struct rdzv_state *to, const struct rdzv_state *from)
             c->rank = m->rank;
             c->beat_us = m->beat_us;
             c->since_ms = m->since_ms;
+            c->told = m->told;
         }
     }
     *to = s;

@@ -40,6 +40,7 @@ struct rdzv_member {
     int64_t rank;      /* while in PLACES */
     int64_t beat_us;   /* while in BEATS */
     uint64_t since_ms; /* ours, not shared: by our mono clock, first seen with beat_us */
+    bool told;         /* ours: its clock was warned of */
 };
 
 struct rdzv_state {

@@ -1,0 +1,276 @@
+/* plan.c - from a fresh state to what this node does about it.
+ *
+ * torch writes after each action; we go on deciding on our copy until nothing more is to
+ * be changed, and write once: leaving the old round and queueing for the next is one
+ * compare-and-set instead of two. Nothing counts before that write is won.
+ *
+ * The dead: decisions see a state without them. What we write keeps the dead members of
+ * a completed round for as long as one of them lives, so that a member who reads late
+ * still sees the whole round, and learns of the loss as news rather than by being given
+ * another world than the others. */
+#include "base/err.h"
+#include "rdzv/rdzv_int.h"
+#include "wire/pickle.h"
+
+void rdzv_plan_fini(struct rdzv_plan *p)
+{
+    if (p->writes)
+        rdzv_state_fini(&p->next);
+    buf_fini(&p->text);
+    rdzv_roster_fini(&p->roster);
+    *p = (struct rdzv_plan){ 0 };
+}
+
+struct deaths {
+    const struct rdzv *r;
+    uint64_t now_ms;
+    bool spare_places; /* members of the round stay */
+};
+
+static bool to_bury(const void *ctx, const struct rdzv_member *m)
+{
+    const struct deaths *d = ctx;
+
+    if (d->spare_places && rdzv_in(m, RDZV_PLACES))
+        return false;
+    return rdzv_is_dead(d->r, m, d->now_ms);
+}
+
+static void bury(const struct rdzv *r, struct rdzv_state *s, uint64_t now_ms)
+{
+    struct deaths d = { r, now_ms, false };
+
+    d.spare_places = s->complete && rdzv_live(r, s, RDZV_PLACES, now_ms) > 0;
+    (void)rdzv_sweep(s, &r->settings, to_bury, &d);
+}
+
+static bool any_dead(const struct rdzv *r, const struct rdzv_state *s, uint64_t now_ms)
+{
+    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m; m = m->next[RDZV_BEATS]) {
+        if (rdzv_is_dead(r, m, now_ms))
+            return true;
+    }
+    return false;
+}
+
+/* torch's view, with our clocks: the living are counted, our beat and the last call are
+ * timed by the monotonic clock. */
+static struct rdzv_view look(const struct rdzv *r, const struct rdzv_state *s,
+                             struct now now, uint64_t due_ms)
+{
+    struct rdzv_view v = rdzv_view_of(s, &r->self, &r->settings, now, due_ms);
+    const uint64_t call_by_ms = r->call_since_ms + r->settings.last_call_ms;
+
+    v.placed = (int64_t)rdzv_live(r, s, RDZV_PLACES, now.mono_ms);
+    v.call_over = s->deadline_us != WALL_NEVER && s->deadline_us == r->call_us &&
+                  now.mono_ms > call_by_ms;
+    v.beat_due = rdzv_in(rdzv_state_find(s, &r->self), RDZV_BEATS) &&
+                 now.mono_ms >= r->beat_due_ms;
+    return v;
+}
+
+/* Whatever seat we have is given up; one that another process has is not ours to give. */
+static enum rdzv_action leave_next(const struct rdzv *r, const struct rdzv_view *v)
+{
+    if (!r->ours)
+        return RDZV_FINISH;
+    if (v->seat == SEAT_SPARE)
+        return RDZV_DROP_SPARE;
+    if (v->in_round)
+        return RDZV_DROP_PLACE;
+    return v->seat == SEAT_WAIT ? RDZV_DROP_WAIT : RDZV_FINISH;
+}
+
+/* We are listed in a round that is decided. Is it one that all of its members see alike? */
+static int finish(const struct rdzv *r, const struct rdzv_state *s, struct rdzv_plan *p,
+                  enum rdzv_action *a)
+{
+    const long long n = (long long)rdzv_count(s, RDZV_PLACES);
+    int rc;
+
+    if (n > r->settings.max_nodes) {
+        p->refused = err_set(&p->why, MUSTER_EINVAL,
+                             "round %lld has %lld nodes, but this node was started for at "
+                             "most %lld: start all nodes with the same --nnodes",
+                             (long long)s->round, n, (long long)r->settings.max_nodes);
+        *a = RDZV_SYNC;
+        return 0;
+    }
+    rdzv_roster_fini(&p->roster);
+    rc = n < r->settings.min_nodes ? MUSTER_ESTATE : rdzv_roster_make(&p->roster, s);
+    if (rc == MUSTER_ENOMEM)
+        return rc;
+    if (rc < 0) {
+        trace(r->trace, TRACE_WARN,
+              "round %lld of the rendezvous '%s' lost a member before we could read it: "
+              "leaving it for the next one, since others may see another world",
+              (long long)s->round, r->run_id);
+        *a = RDZV_DROP_PLACE;
+    }
+    return 0;
+}
+
+static int join_next(const struct rdzv *r, const struct rdzv_state *s,
+                     const struct rdzv_view *v, struct rdzv_plan *p, enum rdzv_action *a)
+{
+    if (r->in_old_round && !p->left_round) {
+        *a = rdzv_exit_next(v);
+        p->end = rdzv_action_writes(*a) ? RDZV_SYNC : *a;
+        if (*a == RDZV_FAIL_TIMEOUT)
+            return 0;
+        p->left_round = true;
+        if (*a != RDZV_FINISH)
+            return 0;
+    }
+    *a = rdzv_join_next(v);
+    if (*a == RDZV_FINISH && finish(r, s, p, a) < 0)
+        return MUSTER_ENOMEM;
+    if (*a == RDZV_DROP_SPARE)
+        p->renewed = true;
+    p->end = rdzv_action_writes(*a) ? RDZV_SYNC : *a;
+    return 0;
+}
+
+/* The entry under our name in a store that we have never written: another process, or
+ * what our predecessor in this container left behind. The wall clock may judge here,
+ * since both clocks are of one machine. */
+static bool name_is_taken(const struct rdzv *r, const struct rdzv_state *s,
+                          struct now now, struct rdzv_plan *p)
+{
+    const struct rdzv_member *m = rdzv_state_find(s, &r->self);
+    const struct rdzv_member *before = rdzv_state_find(&r->seen, &r->self);
+    const int64_t dead_us = (int64_t)rdzv_dead_after_ms(&r->settings) * 1000;
+
+    if (r->ours || !rdzv_in(m, RDZV_BEATS) || m->beat_us == r->beat_us)
+        return false;
+    if (m->beat_us < now.wall_us - dead_us || rdzv_is_dead(r, m, now.mono_ms))
+        return false;
+    if (rdzv_in(before, RDZV_BEATS) && before->beat_us != m->beat_us)
+        p->refused = err_set(
+            &p->why, MUSTER_EEXIST,
+            "a live node of the rendezvous '%s' is called '%s' already: two processes with "
+            "the same address and pid (containers?) are one node to this protocol; give "
+            "each its own --local-addr",
+            r->run_id, r->self_text);
+    return true;
+}
+
+/* The next action, by what is wanted most; a wish that is fulfilled is noted. */
+static int next_action(const struct rdzv *r, const struct rdzv_state *s, struct now now,
+                       struct rdzv_plan *p, enum rdzv_action *a)
+{
+    struct rdzv_view v = look(r, s, now, r->close.by_ms);
+
+    *a = RDZV_SYNC;
+    if (r->close.on && !p->closed) {
+        *a = rdzv_close_next(&v);
+        p->closed = *a == RDZV_FINISH;
+        if (rdzv_action_writes(*a))
+            return 0;
+    }
+    if (r->leave.on || r->tidy.on) {
+        *a = leave_next(r, &v);
+        p->left = p->tidied = *a == RDZV_FINISH;
+        return 0;
+    }
+    if (r->mode == MODE_MEMBER) {
+        v.due_ms = MONO_NEVER;
+        *a = rdzv_keep_alive_next(&v);
+    }
+    if (r->mode == MODE_JOINING) {
+        v.due_ms = r->join_by_ms;
+        return join_next(r, s, &v, p, a);
+    }
+    return 0;
+}
+
+/* Decides and applies until nothing more is to be changed. */
+static int pursue(const struct rdzv *r, struct rdzv_state *s, struct now now,
+                  struct rdzv_plan *p)
+{
+    struct rdzv_member *me;
+    enum rdzv_action a;
+    int rc;
+
+    for (int i = 0; i < 16; i++) { /* close, leave, rejoin: five at most */
+        rc = next_action(r, s, now, p, &a);
+        if (rc < 0 || !rdzv_action_writes(a))
+            return rc;
+        p->writes = true;
+        rc = rdzv_apply(s, a, &r->self, &r->settings, p->beat_us);
+        if (rc < 0)
+            return rc;
+        if (a == RDZV_KEEP_ALIVE)
+            return 0;
+        me = rdzv_state_find(s, &r->self);
+        if (me)
+            me->since_ms = now.mono_ms;
+        bury(r, s, now.mono_ms);
+    }
+    return 0;
+}
+
+static int encode(const struct rdzv *r, struct rdzv_state *s, struct rdzv_plan *p)
+{
+    struct rdzv_member *me = rdzv_state_find(s, &r->self);
+    int rc;
+
+    p->seated = me != NULL;
+    if (rdzv_in(me, RDZV_BEATS))
+        me->beat_us = p->beat_us; /* Any write of ours is a life sign, too. */
+    rc = pickle_write_text(s, &p->text);
+    if (rc == MUSTER_EFULL) {
+        p->refused = err_set(&p->why, MUSTER_EFULL,
+                             "the state of the rendezvous '%s' is too large for the store",
+                             r->run_id);
+        return 0;
+    }
+    return rc;
+}
+
+int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now now,
+                   struct rdzv_plan *out)
+{
+    struct rdzv_plan p = { .end = RDZV_SYNC };
+    struct rdzv_state work;
+    enum rdzv_action a = RDZV_SYNC;
+    int rc = 0;
+
+    buf_init(&p.text, SIZE_MAX);
+    if (r->mode == MODE_JOINING && name_is_taken(r, s, now, &p)) {
+        *out = p;
+        return 0;
+    }
+    /* Most looks change nothing: then there is no need of a copy. */
+    if (!any_dead(r, s, now.mono_ms)) {
+        rc = next_action(r, s, now, &p, &a);
+        if (rc == 0 && !rdzv_action_writes(a)) {
+            *out = p;
+            return 0;
+        }
+        rdzv_plan_fini(&p);
+        p.end = RDZV_SYNC;
+        buf_init(&p.text, SIZE_MAX);
+    }
+    if (rc == 0)
+        rc = rdzv_state_copy(&work, s);
+    if (rc < 0)
+        return rc;
+    p.beat_us = rdzv_beat_time(r, s, now.wall_us);
+    bury(r, &work, now.mono_ms);
+    rc = pursue(r, &work, now, &p);
+    if (rc == 0 && p.writes)
+        rc = encode(r, &work, &p);
+    if (rc == 0 && p.writes && !p.refused) {
+        p.next = work;
+        *out = p;
+        return 0;
+    }
+    p.writes = false;
+    rdzv_state_fini(&work);
+    if (rc < 0)
+        rdzv_plan_fini(&p);
+    else
+        *out = p;
+    return rc;
+}

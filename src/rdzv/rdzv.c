@@ -1,0 +1,223 @@
+/* rdzv.c - a node's step machine: events in, effects out; see rdzv.h.
+ *
+ * Every turn is the same: something is due, so the state is read; plan.c decides on what
+ * came; either that is written, or wishes are answered (answer.c), news told (tell.c) and
+ * the next look scheduled (turn.c). Here: wishes, timers, and the way in. */
+#include "rdzv/rdzv.h"
+
+#include <assert.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "rdzv/rdzv_int.h"
+
+int rdzv_new(const struct rdzv_config *cfg, struct rdzv **out, struct muster_error *err)
+{
+    struct rdzv *r;
+
+    if (!cfg->run_id || !cfg->run_id[0])
+        return err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
+    if (cfg->self.addr.n > RDZV_MAX_ADDR)
+        return err_set(err, MUSTER_EINVAL, "a node address of %zu bytes",
+                       cfg->self.addr.n);
+    if (rdzv_settings_check(&cfg->settings, err) < 0)
+        return MUSTER_EINVAL;
+    r = mem_calloc(1, sizeof *r);
+    if (!r)
+        return err_nomem(err);
+    r->run_id = mem_strdup(cfg->run_id);
+    r->addr = mem_strndup((const char *)cfg->self.addr.p, cfg->self.addr.n);
+    if (!r->run_id || !r->addr) {
+        rdzv_free(r);
+        return err_nomem(err);
+    }
+    r->self = cfg->self;
+    r->self.addr.p = (const uint8_t *)r->addr;
+    (void)rdzv_node_text(&r->self, r->self_text, sizeof r->self_text);
+    r->settings = cfg->settings;
+    r->poll_ms = cfg->poll_ms ? cfg->poll_ms : 1000;
+    r->trace = cfg->trace;
+    rdzv_state_init(&r->seen);
+    buf_init(&r->value, SIZE_MAX);
+    buf_init(&r->token, SIZE_MAX);
+    r->call_us = WALL_NEVER;
+    r->read_due_ms = MONO_NEVER;
+    rng_init(&r->rng, cfg->seed);
+    *out = r;
+    return 0;
+}
+
+void rdzv_free(struct rdzv *r)
+{
+    if (!r)
+        return;
+    rdzv_plan_fini(&r->doing);
+    rdzv_roster_fini(&r->roster);
+    rdzv_state_fini(&r->seen);
+    buf_fini(&r->value);
+    buf_fini(&r->token);
+    mem_free(r->run_id);
+    mem_free(r->addr);
+    mem_free(r);
+}
+
+struct rdzv_effect *rdzv_fx_add(struct rdzv_fx *fx, enum rdzv_effect_kind kind)
+{
+    struct rdzv_effect *e = &fx->at[fx->count++];
+
+    assert(fx->count <= RDZV_FX_MAX);
+    *e = (struct rdzv_effect){ .kind = kind };
+    return e;
+}
+
+void rdzv_read_now(struct rdzv *r, struct rdzv_fx *fx)
+{
+    if (r->busy != BUSY_NOT)
+        return;
+    r->busy = BUSY_READING;
+    (void)rdzv_fx_add(fx, RDZV_FX_READ_STATE);
+}
+
+bool rdzv_wants(const struct rdzv *r)
+{
+    return r->mode != MODE_IDLE || r->leave.on || r->close.on || r->tidy.on;
+}
+
+static void on_join(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    assert(r->mode != MODE_JOINING);
+    trace(r->trace, TRACE_INFO,
+          "The node '%s' attempts to join the next round of the rendezvous '%s'.",
+          r->self_text, r->run_id);
+    r->mode = MODE_JOINING;
+    r->in_old_round = true;
+    r->join_by_ms = now.mono_ms + r->settings.join_ms;
+    r->tidy.on = false;
+    r->losses = 0;
+    if (!r->ours) /* What happened while we were away says nothing about our name. */
+        rdzv_state_fini(&r->seen);
+    rdzv_read_now(r, fx);
+}
+
+static void on_leave(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    if (r->mode == MODE_JOINING) {
+        (void)err_set(&r->why, MUSTER_ECANCELED, "the join was given up");
+        rdzv_refuse(r, now, MUSTER_ECANCELED, fx);
+    }
+    r->mode = MODE_IDLE;
+    r->tidy.on = false;
+    r->leave = (struct rdzv_wish){ true, now.mono_ms + r->settings.close_ms };
+    if (r->busy == BUSY_NOT && !r->ours && r->beat_us == 0)
+        rdzv_done(r, &r->leave, RDZV_EV_LEAVE, 0, "", fx); /* We were never seated. */
+    else
+        rdzv_read_now(r, fx);
+}
+
+static void on_close(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    r->close = (struct rdzv_wish){ true, now.mono_ms + r->settings.close_ms };
+    rdzv_read_now(r, fx);
+}
+
+static bool is_spare(const struct rdzv *r)
+{
+    return r->ours && rdzv_in(rdzv_state_find(&r->seen, &r->self), RDZV_SPARES);
+}
+
+static void on_timer(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    static const char late[] = "the store did not answer in time";
+
+    if (r->leave.on && now.mono_ms > r->leave.by_ms)
+        rdzv_done(r, &r->leave, RDZV_EV_LEAVE, MUSTER_ETIMEDOUT, late, fx);
+    if (r->close.on && now.mono_ms > r->close.by_ms)
+        rdzv_done(r, &r->close, RDZV_EV_CLOSE, MUSTER_ETIMEDOUT, late, fx);
+    if (r->tidy.on && now.mono_ms > r->tidy.by_ms)
+        r->tidy.on = false;
+    if (r->mode == MODE_JOINING && now.mono_ms > r->join_by_ms + RDZV_ROLLBACK_MS &&
+        !is_spare(r))
+        rdzv_time_is_up(r, now, fx);
+    if (!rdzv_wants(r))
+        r->read_due_ms = MONO_NEVER;
+    else if (now.mono_ms >= r->read_due_ms)
+        rdzv_read_now(r, fx);
+}
+
+static void on_changed(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    const uint64_t due = r->read_ms + rdzv_spacing_ms(r);
+
+    if (r->mode == MODE_IDLE || r->busy != BUSY_NOT || r->losses)
+        return;
+    if (now.mono_ms >= due)
+        rdzv_read_now(r, fx);
+    else
+        r->read_due_ms = MIN_OF(r->read_due_ms, due);
+}
+
+int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+{
+    fx->count = 0;
+    switch (ev->kind) {
+    case RDZV_EV_JOIN:
+        on_join(r, ev->now, fx);
+        return 0;
+    case RDZV_EV_LEAVE:
+        on_leave(r, ev->now, fx);
+        return 0;
+    case RDZV_EV_CLOSE:
+        on_close(r, ev->now, fx);
+        return 0;
+    case RDZV_EV_STATE:
+        return rdzv_on_state(r, ev, fx);
+    case RDZV_EV_WROTE:
+        return rdzv_on_wrote(r, ev, fx);
+    case RDZV_EV_FAILED:
+        rdzv_on_failed(r, ev, fx);
+        return 0;
+    case RDZV_EV_CHANGED:
+        on_changed(r, ev->now, fx);
+        return 0;
+    case RDZV_EV_TIMER:
+        on_timer(r, ev->now, fx);
+        return 0;
+    }
+    return 0;
+}
+
+uint64_t rdzv_deadline(const struct rdzv *r)
+{
+    uint64_t due = r->busy == BUSY_NOT ? r->read_due_ms : MONO_NEVER;
+
+    if (r->leave.on)
+        due = MIN_OF(due, r->leave.by_ms + 1);
+    if (r->close.on)
+        due = MIN_OF(due, r->close.by_ms + 1);
+    if (r->tidy.on)
+        due = MIN_OF(due, r->tidy.by_ms + 1);
+    if (r->mode == MODE_JOINING && !is_spare(r))
+        due = MIN_OF(due, r->join_by_ms + RDZV_ROLLBACK_MS + 1);
+    return due;
+}
+
+void rdzv_can_watch(struct rdzv *r, bool yes)
+{
+    r->can_watch = yes;
+}
+
+int64_t rdzv_waiting(const struct rdzv *r)
+{
+    return (int64_t)r->waiting_told;
+}
+
+bool rdzv_closed(const struct rdzv *r)
+{
+    return r->seen.closed;
+}
+
+const struct rdzv_node *rdzv_members(const struct rdzv *r, size_t *count)
+{
+    *count = r->roster.count;
+    return r->roster.nodes;
+}

@@ -1,0 +1,254 @@
+/* turn.c - one turn of the machine: an answer of the backend comes, plan.c decides on
+ * it, and either that is written, or wishes are answered and the next look scheduled. */
+#include "base/err.h"
+#include "rdzv/rdzv_int.h"
+#include "wire/pickle.h"
+
+#define BACKOFF_MOST_MS 50u
+
+/* With many nodes, each change need not be looked at at once by each. */
+uint64_t rdzv_spacing_ms(const struct rdzv *r)
+{
+    const uint64_t nodes = r->seen.nodes.count;
+    const uint64_t pause = r->mode == MODE_MEMBER ? 20 * nodes : nodes > 8 ? nodes / 4 : 0;
+
+    return MIN_OF(pause, r->poll_ms);
+}
+
+/* Nothing to do for now: when to look again, and what to be told of. */
+static void rest(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    const bool beats = rdzv_in(rdzv_state_find(&r->seen, &r->self), RDZV_BEATS);
+    uint64_t due = r->can_watch ? MONO_NEVER : now.mono_ms + r->poll_ms;
+    struct rdzv_effect *e;
+
+    if (r->mode == MODE_IDLE) {
+        r->read_due_ms = rdzv_wants(r) ? now.mono_ms + r->poll_ms : MONO_NEVER;
+        return;
+    }
+    due = MIN_OF(due, rdzv_next_death(r, &r->seen));
+    if (beats && r->ours)
+        due = MIN_OF(due, MAX_OF(r->beat_due_ms, now.mono_ms));
+    if (r->mode == MODE_JOINING && r->seen.deadline_us != WALL_NEVER &&
+        r->call_since_ms + r->settings.last_call_ms >= now.mono_ms)
+        due = MIN_OF(due, r->call_since_ms + r->settings.last_call_ms + 1);
+    if (r->mode == MODE_JOINING && r->join_by_ms >= now.mono_ms)
+        due = MIN_OF(due, r->join_by_ms + 1);
+    r->read_due_ms = due;
+    if (!r->can_watch)
+        return;
+    e = rdzv_fx_add(fx, RDZV_FX_WATCH);
+    e->present = buf_len(&r->value) > 0;
+    e->value = buf_span(&r->value);
+}
+
+static void write_now(struct rdzv *r, struct rdzv_plan *p, struct rdzv_fx *fx)
+{
+    struct rdzv_effect *e = rdzv_fx_add(fx, RDZV_FX_WRITE_STATE);
+
+    rdzv_plan_fini(&r->doing);
+    r->doing = *p;
+    *p = (struct rdzv_plan){ 0 };
+    r->busy = BUSY_WRITING;
+    if (r->doing.seated)
+        r->beat_us = r->doing.beat_us;
+    e->value = buf_span(&r->doing.text);
+    e->present = true;
+    e->token = buf_span(&r->token);
+    e->has_token = r->has_token;
+}
+
+/* After a lost write, who waits a random while lets another one win. */
+static bool back_off(struct rdzv *r, struct now now)
+{
+    const uint64_t most = MIN_OF(1ull << MIN_OF(r->losses, 10u), BACKOFF_MOST_MS);
+    const uint64_t pause = r->losses ? rng_below(&r->rng, most + 1) : 0;
+
+    if (pause == 0)
+        return false;
+    r->read_due_ms = now.mono_ms + pause;
+    return true;
+}
+
+/* The plan was made on r->seen, which is fresh. */
+static void commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
+                   struct rdzv_fx *fx)
+{
+    bool again;
+
+    if (r->mode == MODE_MEMBER && !rdzv_tell(r, now, fx))
+        r->mode = MODE_IDLE;
+    if (p->writes) {
+        if (!back_off(r, now))
+            write_now(r, p, fx);
+        rdzv_plan_fini(p);
+        return;
+    }
+    r->losses = 0;
+    if (p->left_round)
+        r->in_old_round = false;
+    if (p->closed)
+        rdzv_done(r, &r->close, RDZV_EV_CLOSE, 0, "", fx);
+    if (r->mode == MODE_JOINING && !r->leave.on)
+        rdzv_end_join(r, p, now, fx);
+    again = r->mode == MODE_JOINING && r->leave.on;
+    if (p->left)
+        rdzv_done(r, &r->leave, RDZV_EV_LEAVE, 0, "", fx);
+    if (p->tidied)
+        r->tidy.on = false;
+    rdzv_plan_fini(p);
+    if (again)
+        rdzv_read_now(r, fx); /* Out of the old seat first: now for the new one. */
+    else
+        rest(r, now, fx);
+}
+
+/* Takes what the backend holds now, then acts on it. */
+int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+{
+    struct rdzv_state fresh;
+    struct rdzv_plan plan;
+    struct buf value, token;
+    struct muster_error why;
+    int rc;
+
+    rdzv_state_init(&fresh);
+    buf_init(&value, SIZE_MAX);
+    buf_init(&token, SIZE_MAX);
+    rc = ev->present ? pickle_read_text(ev->value, &fresh, &why) : 0;
+    if (rc == MUSTER_ESTATE) {
+        struct rdzv_event failed = { .kind = RDZV_EV_FAILED, .now = ev->now, .code = rc,
+                                     .text = why.text };
+
+        return rdzv_step(r, &failed, fx);
+    }
+    if (rc == 0 && ev->present)
+        rc = buf_append_span(&value, ev->value);
+    if (rc == 0 && ev->present)
+        rc = buf_append_span(&token, ev->token);
+    if (rc == 0) {
+        rdzv_observe(r, &fresh, ev->now);
+        rc = rdzv_plan_make(r, &fresh, ev->now, &plan);
+    }
+    if (rc < 0) {
+        rdzv_state_fini(&fresh);
+        buf_fini(&value);
+        buf_fini(&token);
+        return rc;
+    }
+    rdzv_state_fini(&r->seen);
+    buf_fini(&r->value);
+    buf_fini(&r->token);
+    r->seen = fresh;
+    r->value = value;
+    r->token = token;
+    r->has_token = ev->present;
+    r->read_ms = ev->now.mono_ms;
+    r->busy = BUSY_NOT;
+    r->failures = 0;
+    r->backend_told = false;
+    commit(r, &plan, ev->now, fx);
+    return 0;
+}
+
+/* A bit early and at random: nodes that came together need not beat together. */
+static uint64_t next_beat(struct rdzv *r, uint64_t now_ms)
+{
+    const uint64_t interval = rdzv_interval_ms(&r->settings);
+
+    return now_ms + interval - rng_below(&r->rng, interval / 8 + 1);
+}
+
+/* Ours is what the store holds now. */
+static int on_won(struct rdzv *r, const struct rdzv_event *ev)
+{
+    struct rdzv_plan *did = &r->doing;
+    struct buf token;
+
+    buf_init(&token, SIZE_MAX);
+    if (buf_append_span(&token, ev->token) < 0)
+        return MUSTER_ENOMEM;
+    rdzv_observe(r, &did->next, ev->now);
+    rdzv_state_fini(&r->seen);
+    r->seen = did->next;
+    did->writes = false;
+    buf_fini(&r->value);
+    r->value = did->text;
+    buf_init(&did->text, SIZE_MAX);
+    buf_fini(&r->token);
+    r->token = token;
+    r->has_token = true;
+    r->read_ms = ev->now.mono_ms;
+    r->busy = BUSY_NOT;
+    r->losses = r->failures = 0;
+    r->backend_told = false;
+    if (did->seated) {
+        r->ours = true;
+        r->beat_due_ms = next_beat(r, ev->now.mono_ms);
+    } else {
+        r->ours = false; /* Who comes under our name from now on is somebody else. */
+    }
+    if (did->left_round)
+        r->in_old_round = false;
+    if (did->renewed)
+        r->join_by_ms = ev->now.mono_ms + r->settings.join_ms;
+    return 0;
+}
+
+int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+{
+    struct rdzv_plan plan;
+    int rc;
+
+    if (!ev->won) {
+        trace(r->trace, TRACE_DEBUG,
+              "The node '%s' has a stale state and failed to sync its local changes with "
+              "other nodes in the rendezvous '%s'.",
+              r->self_text, r->run_id);
+        r->losses++;
+        return rdzv_on_state(r, ev, fx);
+    }
+    if (r->doing.writes) {
+        rc = on_won(r, ev);
+        if (rc < 0)
+            return rc;
+    }
+    rc = rdzv_plan_make(r, &r->seen, ev->now, &plan);
+    if (rc < 0)
+        return rc;
+    commit(r, &plan, ev->now, fx);
+    return 0;
+}
+
+/* The backend did not answer, or not with a state. */
+void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+{
+    const uint64_t pause = 100ull << MIN_OF(r->failures, 4u);
+    const char *text = ev->text ? ev->text : muster_code_text(ev->code);
+    const int code = ev->code ? ev->code : MUSTER_ECONN;
+    struct rdzv_effect *e;
+
+    r->busy = BUSY_NOT;
+    r->failures++;
+    trace(r->trace, TRACE_WARN,
+          "The node '%s' has failed to sync with the rendezvous '%s': %s", r->self_text,
+          r->run_id, text);
+    (void)err_set(&r->why, code, "%s", text);
+    if (r->mode == MODE_MEMBER && !r->backend_told) {
+        r->backend_told = true;
+        e = rdzv_fx_add(fx, RDZV_FX_NEWS);
+        e->news = RDZV_NEWS_BACKEND;
+        e->code = code;
+        e->text = r->why.text;
+    }
+    if (!ev->again) {
+        rdzv_done(r, &r->leave, RDZV_EV_LEAVE, code, r->why.text, fx);
+        rdzv_done(r, &r->close, RDZV_EV_CLOSE, code, r->why.text, fx);
+        r->tidy.on = false;
+        if (r->mode == MODE_JOINING) {
+            rdzv_refuse(r, ev->now, code, fx);
+            r->tidy.on = false;
+        }
+    }
+    r->read_due_ms = rdzv_wants(r) ? ev->now.mono_ms + MIN_OF(pause, 1000u) : MONO_NEVER;
+}
