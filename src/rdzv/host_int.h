@@ -49,6 +49,7 @@ struct rdzv_host {
     uint64_t strangers_due_ms; /* when to look for silent torchrun nodes */
     uint64_t resume_by_ms;     /* a round that a restarted host found running */
     int64_t resume_world;
+    unsigned departures;        /* said in the log since the last round or message */
     bool touched;      /* anybody ever joined: else the view says "no state" */
     bool waiting_told; /* members know that somebody waits */
     bool reseat;       /* somebody's seat may have to change */

@@ -129,6 +129,7 @@ static void complete(struct rdzv_host *h, struct rdzv_host_fx *fx)
         return;
     }
     h->state.complete = true;
+    h->departures = 0;
     h->state.deadline_us = WALL_NEVER;
     h->last_call_by_ms = MONO_NEVER;
     h->waiting_told = false;
@@ -231,13 +232,25 @@ void host_leave_place(struct rdzv_host *h, struct rdzv_member *m)
     }
 }
 
+/* A rack that loses power is one event to a reader of the log, not a thousand lines. */
+static void say_departure(struct rdzv_host *h, enum trace_level level, const char *text)
+{
+    const unsigned most = 8;
+
+    if (++h->departures <= most)
+        trace(h->trace, level, "rendezvous '%s': %s", h->run_id, text);
+    if (h->departures == most)
+        trace(h->trace, level, "rendezvous '%s': further departures are not listed",
+              h->run_id);
+}
+
 void host_lose(struct rdzv_host *h, struct rdzv_host_fx *fx, struct rdzv_member *m,
                enum trace_level level, const char *text)
 {
     const bool ran = h->state.complete && rdzv_in(m, RDZV_PLACES);
     struct holder *w = host_find(h, &m->node);
 
-    trace(h->trace, level, "rendezvous '%s': %s", h->run_id, text);
+    say_departure(h, level, text);
     if (w)
         w->member = false; /* It is not told of its own loss. */
     if (ran && !h->state.closed)

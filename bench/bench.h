@@ -1,0 +1,8 @@
+/* bench.h - the parts of muster-bench: each prints JSON as its last line. */
+#ifndef BENCH_BENCH_H
+#define BENCH_BENCH_H
+
+/* argv[0] is the part's name. Returns the exit code. */
+int bench_rdzv(int argc, char **argv);
+
+#endif

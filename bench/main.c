@@ -1,0 +1,28 @@
+/* main.c - muster-bench: finds the part and hands over. Loads are made on this
+ * machine's loopback only. */
+#include <stdio.h>
+#include <string.h>
+
+#include "bench.h"
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *help;
+} parts[] = {
+    { "rdzv", bench_rdzv, "rounds of many nodes against a real muster store" },
+};
+
+int main(int argc, char **argv)
+{
+    const size_t count = sizeof parts / sizeof parts[0];
+
+    for (size_t i = 0; argc > 1 && i < count; i++) {
+        if (strcmp(argv[1], parts[i].name) == 0)
+            return parts[i].run(argc - 1, argv + 1);
+    }
+    fputs("usage: muster-bench PART [options]\n", stderr);
+    for (size_t i = 0; i < count; i++)
+        fprintf(stderr, "  %-8s %s\n", parts[i].name, parts[i].help);
+    return 2;
+}
