@@ -23,6 +23,7 @@ typedef void (*astore_closed_cb)(void *ctx);
 enum astore_flags {
     ASTORE_BLOCK = 1, /* GET, MULTI_GET, QUEUE_POP: wait for the keys first, as torch's
                          get, multi_get and queue_pop do */
+    ASTORE_RAW = 2,   /* the keys are as on the wire: a TCP store puts no "/" before */
 };
 
 struct astore_ops {

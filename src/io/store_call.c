@@ -55,7 +55,9 @@ int call_new(const struct c10d_request *req, const char *prefix, unsigned flags,
         call->expect = req->list.count;
     rc = c10d_prefix_keys(&full, req, span_str(prefix), err);
     if (rc == 0) {
-        c10d_keys_text(&full.req, call->keys, sizeof call->keys);
+        /* torch shows the keys of waits as on the wire, that of a barrier as given. */
+        c10d_keys_text(req->op == C10D_BARRIER ? req : &full.req, call->keys,
+                       sizeof call->keys);
         /* Empty lists are answered here: some servers of torch crash on them. */
         if (!c10d_has_list(req->op) || req->list.count)
             rc = encode(call, &full.req, err);

@@ -58,7 +58,8 @@ static int client_call(struct astore *s, const struct c10d_request *req, unsigne
     if (c->calls >= MAX_CALLS)
         return err_set(err, MUSTER_EFULL, "%s: %zu calls are pending", c->name,
                        c->calls);
-    const int rc = call_new(req, c->opts.raw_keys ? "" : "/", flags, &call, err);
+    const bool raw = c->opts.raw_keys || (flags & ASTORE_RAW);
+    const int rc = call_new(req, raw ? "" : "/", flags, &call, err);
     if (rc < 0)
         return rc;
     call->cb = cb;

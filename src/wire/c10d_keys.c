@@ -77,6 +77,38 @@ int c10d_prefix_keys(struct c10d_prefixed *out, const struct c10d_request *req,
     return rc < 0 ? err_nomem(err) : 0;
 }
 
+/* First into a copy with the keys, then all that is left behind them; memory moves when
+ * it grows, so spans are set once it has its size. */
+int c10d_request_copy(struct c10d_prefixed *out, const struct c10d_request *req,
+                      struct span prefix, struct muster_error *err)
+{
+    const int rc = c10d_prefix_keys(out, req, prefix, err);
+    struct c10d_request *r = &out->req;
+    size_t keys;
+    uint8_t *to;
+
+    if (rc < 0)
+        return rc;
+    if (prefix.n == 0 &&
+        buf_append_span(&out->bytes,
+                        c10d_has_list(req->op) ? req->list.bytes : req->key) < 0)
+        return err_nomem(err);
+    keys = buf_len(&out->bytes);
+    to = buf_room(&out->bytes, r->value.n + r->expected.n);
+    if (!to)
+        return err_nomem(err);
+    (void)put(put(to, r->value), r->expected);
+    buf_commit(&out->bytes, r->value.n + r->expected.n);
+    to = out->bytes.mem;
+    if (c10d_has_list(req->op))
+        r->list.bytes = span_of(to, keys);
+    else
+        r->key = span_of(to, keys);
+    r->value = span_of(to + keys, r->value.n);
+    r->expected = span_of(to + keys + r->value.n, r->expected.n);
+    return 0;
+}
+
 void c10d_prefixed_fini(struct c10d_prefixed *p)
 {
     buf_fini(&p->bytes);

@@ -10,8 +10,8 @@ bool c10d_has_key(enum c10d_op op);   /* those with one key */
 bool c10d_may_block(enum c10d_op op); /* GET, MULTI_GET, QUEUE_POP: may be told to wait
                                          for their keys first */
 
-/* A request whose keys have got a prefix. Its spans point into `bytes` and into the
- * request it was made from. */
+/* A request whose keys have got a prefix. Its spans point into `bytes`, and its values
+ * into the request it was made from. May be moved. */
 struct c10d_prefixed {
     struct c10d_request req;
     struct buf bytes; /* owned */
@@ -20,6 +20,10 @@ struct c10d_prefixed {
 /* 0 or MUSTER_ENOMEM; to be finished in either case. */
 int c10d_prefix_keys(struct c10d_prefixed *out, const struct c10d_request *req,
                      struct span prefix, struct muster_error *err);
+
+/* The same, but nothing points into req afterwards: a copy to keep. */
+int c10d_request_copy(struct c10d_prefixed *out, const struct c10d_request *req,
+                      struct span prefix, struct muster_error *err);
 void c10d_prefixed_fini(struct c10d_prefixed *p);
 
 /* Appends to out the keys of the list that begin with prefix, without it, as a list;

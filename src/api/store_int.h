@@ -1,0 +1,49 @@
+/* store_int.h - the inside of a struct muster_store, for the files of api/.
+ *
+ * Stores made from one another (clones, views) share a home: a loop on a thread of its
+ * own, and the server if there is one. All that hangs on the loop is touched on its
+ * thread only. */
+#ifndef API_STORE_INT_H
+#define API_STORE_INT_H
+
+#include <stdatomic.h>
+
+#include "api/bridge.h"
+#include "io/astore.h"
+#include "io/store_server.h"
+#include "muster/store.h"
+
+struct home {
+    struct bridge *bridge;       /* owned */
+    struct store_server *server; /* owned, may be NULL */
+    size_t stores;               /* that live here; on the loop's thread */
+};
+
+/* An astore that several stores use: a view keeps what it looks at. */
+struct shared {
+    struct astore *astore; /* owned */
+    struct shared *under;  /* a reference, or NULL */
+    size_t refs;
+};
+
+struct muster_store {
+    struct home *home;
+    struct shared *shared; /* a reference */
+    _Atomic uint64_t timeout_ms;
+    char *name; /* owned */
+    uint16_t port;
+};
+
+int home_new(struct home **out, struct muster_error *err);
+void home_free(struct home *h); /* nothing lives there any more */
+
+/* On the loop's thread. Makes a store out of an open astore and counts it in; takes
+ * over a, and under (a reference) unless it fails. */
+int store_settle(struct home *h, struct astore *a, struct shared *under,
+                 uint64_t timeout_ms, uint16_t port, struct muster_store **out,
+                 struct muster_error *err);
+
+/* On the loop's thread: closes the server, if there is one, then calls cb. */
+void home_close_server(struct home *h, void (*cb)(void *ctx), void *ctx);
+
+#endif

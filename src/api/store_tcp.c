@@ -1,0 +1,275 @@
+/* store_tcp.c - opening a store over TCP: serve, connect, count the workers.
+ *
+ * As torch's TCPStore does it: every store of a job adds one to "init/", and the one
+ * that serves waits until all have. Where torch asks again every 10 ms, we wait on our
+ * own server for the number to change. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "api/store_int.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "io/store_client.h"
+#include "store/decimal.h"
+#include "store/reserved.h"
+
+#define WORKERS_KEY "init/"
+
+struct tcp_opening {
+    struct bridge_job job; /* first */
+    const struct muster_store_options *options;
+    struct home *home;
+    struct astore *client;
+    uint16_t port;
+    uint64_t deadline_ms;
+    int64_t joined;
+    struct muster_error err; /* why it fails, while things are undone */
+    struct muster_store *out;
+};
+
+void muster_store_options_init(struct muster_store_options *o)
+{
+    *o = (struct muster_store_options){ .timeout_ms = MUSTER_STORE_TIMEOUT_MS,
+                                        .listen_fd = -1,
+                                        .world_size = -1,
+                                        .wait_for_workers = true };
+}
+
+static uint64_t mono_ms(void)
+{
+    return uv_hrtime() / 1000000;
+}
+
+static uint64_t left_ms(const struct tcp_opening *o)
+{
+    const uint64_t now = mono_ms();
+
+    if (o->deadline_ms == MONO_NEVER)
+        return MONO_NEVER;
+    return o->deadline_ms > now ? o->deadline_ms - now : 0;
+}
+
+static void on_undone(void *ctx)
+{
+    struct tcp_opening *o = ctx;
+
+    bridge_done(&o->job, o->err.code, &o->err);
+}
+
+static void on_client_undone(void *ctx)
+{
+    struct tcp_opening *o = ctx;
+
+    home_close_server(o->home, on_undone, o);
+}
+
+static void fail(struct tcp_opening *o, const struct muster_error *err)
+{
+    struct astore *client = o->client;
+
+    o->err = *err;
+    o->client = NULL;
+    if (client)
+        astore_close(client, on_client_undone, o);
+    else
+        on_client_undone(o);
+}
+
+static void settle(struct tcp_opening *o)
+{
+    struct muster_error err;
+
+    if (store_settle(o->home, o->client, NULL, o->options->timeout_ms, o->port, &o->out,
+                     &err) < 0)
+        fail(o, &err);
+    else
+        bridge_done(&o->job, 0, NULL);
+}
+
+/* ---- counting the workers ---- */
+
+static void read_count(struct tcp_opening *o);
+
+static void too_late(struct tcp_opening *o)
+{
+    struct muster_error err;
+
+    (void)err_set(&err, MUSTER_ETIMEDOUT,
+                  "Timed out after %" PRIu64 " seconds waiting for clients. %" PRId64
+                  "/%" PRId64 " clients joined: are all workers started, and can they "
+                  "reach port %u of this host?",
+                  (o->options->timeout_ms + 999) / 1000, o->joined,
+                  o->options->world_size, o->port);
+    fail(o, &err);
+}
+
+static void on_count_changed(void *ctx, int status, const struct c10d_reply *reply,
+                             const struct muster_error *err)
+{
+    struct tcp_opening *o = ctx;
+
+    (void)reply;
+    if (status == MUSTER_ETIMEDOUT)
+        too_late(o);
+    else if (status < 0)
+        fail(o, err);
+    else
+        read_count(o);
+}
+
+static void await_change(struct tcp_opening *o, struct span value)
+{
+    char key[sizeof RESERVED_CHANGED + 17 + sizeof WORKERS_KEY];
+    struct muster_error err;
+    struct buf list;
+    struct c10d_request wait = { .op = C10D_WAIT };
+    int rc;
+
+    (void)snprintf(key, sizeof key, "%s%016" PRIx64 "/%s", RESERVED_CHANGED,
+                   reserved_hash(value), WORKERS_KEY);
+    buf_init(&list, SIZE_MAX);
+    rc = c10d_list_add(&list, span_str(key));
+    wait.list = (struct c10d_list){ buf_span(&list), 1 };
+    rc = rc < 0 ? err_nomem(&err)
+                : astore_call(o->client, &wait, ASTORE_RAW, left_ms(o),
+                              on_count_changed, o, &err);
+    buf_fini(&list);
+    if (rc < 0)
+        fail(o, &err);
+}
+
+static void on_count(void *ctx, int status, const struct c10d_reply *reply,
+                     const struct muster_error *why)
+{
+    struct tcp_opening *o = ctx;
+    struct muster_error err;
+
+    if (status < 0) {
+        fail(o, why);
+    } else if (!decimal_parse(reply->value, &o->joined)) {
+        (void)err_set(&err, MUSTER_ESTATE, "the store's count of workers is no number");
+        fail(o, &err);
+    } else if (o->joined >= o->options->world_size) {
+        settle(o);
+    } else if (left_ms(o) == 0) {
+        too_late(o);
+    } else {
+        await_change(o, reply->value);
+    }
+}
+
+static void read_count(struct tcp_opening *o)
+{
+    const struct c10d_request get = { .op = C10D_GET, .key = span_str(WORKERS_KEY) };
+    struct muster_error err;
+
+    if (astore_call(o->client, &get, ASTORE_RAW, o->options->timeout_ms, on_count, o,
+                    &err) < 0)
+        fail(o, &err);
+}
+
+static void on_counted_in(void *ctx, int status, const struct c10d_reply *reply,
+                          const struct muster_error *err)
+{
+    struct tcp_opening *o = ctx;
+
+    (void)reply;
+    if (status < 0)
+        fail(o, err);
+    else if (o->options->serve)
+        read_count(o);
+    else
+        settle(o);
+}
+
+static void on_connected(void *ctx, int status, const struct muster_error *why)
+{
+    const struct c10d_request add = { .op = C10D_ADD,
+                                      .key = span_str(WORKERS_KEY),
+                                      .number = 1 };
+    struct tcp_opening *o = ctx;
+    struct muster_error err;
+
+    if (!o->client)
+        return; /* It failed already, and is being closed. */
+    if (status < 0)
+        fail(o, why);
+    else if (o->options->world_size < 0 || !o->options->wait_for_workers)
+        settle(o);
+    else if (astore_call(o->client, &add, ASTORE_RAW, left_ms(o), on_counted_in, o,
+                         &err) < 0)
+        fail(o, &err);
+}
+
+/* ---- serving and connecting ---- */
+
+static int serve(struct tcp_opening *o, struct muster_error *err)
+{
+    struct store_server_opts server;
+    int rc;
+
+    store_server_opts_init(&server);
+    server.bind = o->options->bind;
+    server.port = o->options->port;
+    server.fd = o->options->listen_fd;
+    rc =
+        store_server_open(bridge_loop(o->home->bridge), &server, &o->home->server, err);
+    if (rc == 0)
+        o->port = store_server_port(o->home->server);
+    return rc;
+}
+
+static void begin(struct bridge_job *job)
+{
+    struct tcp_opening *o = (struct tcp_opening *)job;
+    const struct muster_store_options *options = o->options;
+    const char *own = options->bind ? options->bind : "127.0.0.1";
+    struct store_client_opts client = { .host = options->host ? options->host : own,
+                                        .timeout_ms = options->timeout_ms };
+    struct muster_error err;
+    int rc = 0;
+
+    o->port = options->port;
+    if (options->serve)
+        rc = serve(o, &err);
+    client.port = o->port;
+    if (rc == 0)
+        rc = store_client_open(bridge_loop(o->home->bridge), &client, on_connected, o,
+                               &o->client, &err);
+    if (rc < 0)
+        fail(o, &err);
+}
+
+static int check_options(const struct muster_store_options *o, struct muster_error *err)
+{
+    if (!o->host && !o->serve)
+        return err_set(err, MUSTER_EINVAL, "a TCP store needs the host of its server");
+    if (o->port == 0 && !o->serve)
+        return err_set(err, MUSTER_EINVAL, "a TCP store needs the port of its server");
+    if (o->world_size == 0)
+        return err_set(err, MUSTER_EINVAL, "TCPStore world size cannot be 0");
+    return 0;
+}
+
+int muster_store_open_tcp(const struct muster_store_options *options,
+                          struct muster_store **out, struct muster_error *err)
+{
+    struct tcp_opening o = { .job = { .begin = begin }, .options = options };
+    const uint64_t now = mono_ms();
+    int rc = check_options(options, err);
+
+    if (rc == 0)
+        rc = home_new(&o.home, err);
+    if (rc < 0)
+        return rc;
+    o.deadline_ms =
+        options->timeout_ms < MONO_NEVER - now ? now + options->timeout_ms : MONO_NEVER;
+    rc = bridge_call(o.home->bridge, &o.job);
+    if (rc < 0) {
+        (void)err_copy(err, &o.job.err);
+        home_free(o.home);
+        return rc;
+    }
+    *out = o.out;
+    return 0;
+}
