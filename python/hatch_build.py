@@ -1,8 +1,8 @@
 """Builds the native part with meson and puts it into the wheel.
 
 The command goes where scripts go, so that `muster` starts without a Python; the library,
-which holds all of it and needs libc alone, goes to <prefix>/libexec/muster, where the command
-finds it beside itself.
+which holds all of it and needs libc and libuv alone, goes to <prefix>/libexec/muster, where
+the command finds it, and so does libuv.
 """
 from __future__ import annotations
 
@@ -61,7 +61,12 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
         run("meson", "install", "-C", str(work), "--no-rebuild", "--strip", "--destdir",
             str(out))
         command, library = out / "bin/muster", (out / "lib/libmuster.so.0").resolve()
+        needs = run("ldd", str(work / "libmuster.so.0"))
+        (libuv,) = re.findall(r"libuv\.so\.1 => (\S+)", needs)
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{libc_tag([command, library])}"
+        build_data["tag"] = f"py3-none-{libc_tag([command, library, Path(libuv)])}"
         build_data["shared_scripts"] = {str(command): "muster"}
-        build_data["shared_data"] = {str(library): "libexec/muster/libmuster.so.0"}
+        build_data["shared_data"] = {
+            str(library): "libexec/muster/libmuster.so.0",
+            libuv: "libexec/muster/libuv.so.1",
+        }

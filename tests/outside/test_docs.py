@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MAN = sorted((ROOT / "docs/man").glob("*.[1-8]"))
+MAN = [*sorted((ROOT / "docs/man").glob("*.[1-8]")), ROOT / "build/docs/muster-run.1"]
 
 
 def find(path: str) -> Path | None:

@@ -84,6 +84,11 @@ def test_the_headers_stand_alone_in_c_and_cxx(prefix: Path, tmp_path: Path) -> N
                 f"-I{prefix}/include", source)
 
 
+def test_the_man_pages_are_there(prefix: Path) -> None:
+    found = {p.name for p in (prefix / "share/man").rglob("*.[1-8]")}
+    assert {"muster.1", "muster-run.1", "muster-store.1"} <= found
+
+
 def test_the_static_binary_runs_in_an_empty_root(tmp_path: Path) -> None:
     run("make", "-s", "static")
     shutil.copy(ROOT / "build/static/muster", tmp_path)

@@ -18,10 +18,14 @@ def test_it_is_small_and_says_what_it_is_for(wheel: Path) -> None:
         assert "muster/py.typed" in z.namelist()
 
 
-def test_the_native_part_needs_libc_alone(venv: Path) -> None:
-    out = run("readelf", "-d", venv / "libexec/muster/libmuster.so.0").stdout
-    needed = set(re.findall(r"NEEDED.*\[(.*?)\]", out))
-    assert needed <= {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
+def test_the_native_part_needs_libc_and_what_lies_beside_it(venv: Path) -> None:
+    beside = venv / "libexec/muster"
+    needed = set()
+    for library in beside.iterdir():
+        needed |= set(re.findall(r"NEEDED.*\[(.*?)\]", run("readelf", "-d", library).stdout))
+    assert needed <= {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "libuv.so.1"}
+    assert str(beside / "libuv.so.1") in os.path.realpath(
+        re.search(r"libuv\.so\.1 => (\S+)", run("ldd", beside / "libmuster.so.0").stdout)[1])
 
 
 def test_three_ways_to_the_same_command(venv: Path) -> None:
