@@ -6,56 +6,9 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "group/pyjson.h"
 
 #define WORKERS_MAX (INT64_C(1) << 40) /* Sums of hostile numbers stay in range. */
-
-/* One character of UTF-8 at p, and how many bytes it took; a byte that begins none is
- * returned as Python keeps it, as a lone surrogate. */
-static uint32_t next_char(const unsigned char *p, size_t *used)
-{
-    const unsigned lead = p[0];
-    const size_t more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : lead >= 0xc2 ? 1 : 0;
-    uint32_t c = lead & (0x3fu >> more);
-
-    *used = 1;
-    if (lead < 0x80)
-        return lead;
-    for (size_t i = 1; i <= more; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0xdc00 + lead;
-        c = c << 6 | (p[i] & 0x3fu);
-    }
-    if (more == 0 || lead > 0xf4 || (more == 2 && c < 0x800) ||
-        (c >= 0xd800 && c < 0xe000) || (more == 3 && (c < 0x10000 || c > 0x10ffff)))
-        return 0xdc00 + lead;
-    *used = more + 1;
-    return c;
-}
-
-static int put_escaped(struct buf *out, uint32_t c)
-{
-    static const char plain[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
-    const char *at = c && c < 0x80 ? strchr(plain, (int)c) : NULL;
-
-    if (at)
-        return buf_printf(out, "\\%c", letters[at - plain]);
-    if (c >= ' ' && c <= '~')
-        return buf_u8(out, (uint8_t)c);
-    if (c < 0x10000)
-        return buf_printf(out, "\\u%04x", c);
-    c -= 0x10000;
-    return buf_printf(out, "\\u%04x\\u%04x", 0xd800 + (c >> 10), 0xdc00 + (c & 0x3ff));
-}
-
-int json_text(struct buf *out, const char *text)
-{
-    const unsigned char *p = (const unsigned char *)text;
-    int rc = buf_u8(out, '"');
-
-    for (size_t used; rc == 0 && *p; p += used)
-        rc = put_escaped(out, next_char(p, &used));
-    return rc ? rc : buf_u8(out, '"');
-}
 
 int role_info_print(struct buf *out, const char *role, int64_t rank,
                     int64_t local_world_size)

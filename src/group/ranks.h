@@ -41,8 +41,4 @@ int ranks_assign(const struct role_info *infos, size_t count, struct rank_range 
 /* Without a word to the others, if all nodes are alike (and when there is one node). */
 struct rank_range ranks_identical(int64_t agent_rank, int64_t agents, int64_t nproc);
 
-/* Appends text as a JSON string the way Python does: ASCII only, \uXXXX for the rest.
- */
-int json_text(struct buf *out, const char *text);
-
 #endif
