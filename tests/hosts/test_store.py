@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from rig import MUSTER, PYTHON, Host, Process, Rig
+from rig import MUSTER, PYTHON, ROOT, Host, Process, Rig
 
 # A torch client that reports each call on a line of its own.
 CLIENT = """
@@ -115,3 +115,23 @@ print("got", store.get("after").decode(), flush=True)
         store.signal(18)  # SIGCONT
         assert other.wait(60) == 0, other.output()
         assert c.wait(60) == 0 and "got 2" in c.output(), c.output()
+
+
+def test_a_narrow_switch_ends_in_a_right_message() -> None:
+    """Long frames vanish on the way. torch's own client would wait here for ever."""
+    code = """
+import sys, muster
+store = muster.Store(sys.argv[1], 29400, timeout=3)
+print("small", store.add("n", 1), flush=True)
+store.set("big", "x" * 200000)
+print("big", len(store.get("big")), flush=True)
+"""
+    with Rig(2) as rig:
+        serve(rig[0])
+        rig[1].mtu(600)
+        c = rig[1].start([PYTHON, "-c", code, "node1"], PYTHONPATH=str(ROOT / "python/src"),
+                         MUSTER_LIBRARY=str(ROOT / "build/libmuster.so.0"))
+        assert c.wait(60) == 1
+        assert "small 1" in c.output() and "\nbig" not in c.output()
+        last = c.output().splitlines()[-1]
+        assert last.startswith("muster._native.MusterTimeoutError: ") and "node1:29400" in last
