@@ -160,6 +160,12 @@ int64_t etcd_lease_id(const struct etcd_lease *l)
     return l->id;
 }
 
+void etcd_lease_check(struct etcd_lease *l)
+{
+    if (!l->call)
+        wait_for(l, 0);
+}
+
 static void on_timer_closed(uv_handle_t *handle)
 {
     struct etcd_lease *l = handle->data;

@@ -21,6 +21,10 @@ int etcd_lease_start(struct etcd_client *c, uint64_t ttl_s, uint64_t seed,
                      void *ctx, struct etcd_lease **out, struct muster_error *err);
 int64_t etcd_lease_id(const struct etcd_lease *l); /* 0: none at present */
 
+/* A write under it was refused: ask now whether it is still there, not at the next
+ * beat. */
+void etcd_lease_check(struct etcd_lease *l);
+
 /* Gives the lease back, so that its keys go at once; waits for the server at most
  * timeout_ms, then calls cb, which may be NULL; l is gone by then. NULL is fine if cb
  * is NULL. */

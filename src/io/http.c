@@ -43,6 +43,8 @@ struct sock {
     struct http *http;
     uv_poll_t poll;
     curl_socket_t fd;
+    int events;  /* what libcurl waits for */
+    bool failed; /* libuv has reported an error once */
 };
 
 /* ---- Telling the users ------------------------------------------------------------
@@ -175,13 +177,19 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     struct http *h = s->http;
     int flags = 0, running;
 
-    if (status < 0)
-        flags = CURL_CSELECT_ERR;
     if (events & UV_READABLE)
         flags |= CURL_CSELECT_IN;
     if (events & UV_WRITABLE)
         flags |= CURL_CSELECT_OUT;
+    /* A peer that hung up may have said why, in bytes not yet read: let libcurl read
+     * them before we call it an error. libuv polls no further after one. */
+    if (status < 0)
+        flags = s->failed ? CURL_CSELECT_ERR : CURL_CSELECT_IN;
     (void)curl_multi_socket_action(h->multi, s->fd, flags, &running);
+    if (status < 0 && !uv_is_closing((uv_handle_t *)&s->poll)) {
+        s->failed = true;
+        (void)uv_poll_start(&s->poll, s->events, on_poll);
+    }
     settle(h);
 }
 
@@ -226,6 +234,7 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *so
         events |= UV_READABLE;
     if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
         events |= UV_WRITABLE;
+    s->events = events;
     return uv_poll_start(&s->poll, events, on_poll) < 0 ? -1 : 0;
 }
 

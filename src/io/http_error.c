@@ -84,7 +84,21 @@ static int connect_error(CURL *easy, const char *text, struct muster_error *err)
     return err_set(err, MUSTER_ECONN, "cannot connect (%s)", text);
 }
 
-static int other_error(CURLcode code, const char *text, struct muster_error *err)
+/* A server of TLS 1.3 refuses a client's certificate only after the handshake, and its
+ * reason may get lost when it hangs up on the request. */
+static bool fresh_tls(CURL *easy)
+{
+    curl_off_t tls_us = 0;
+    long made = 0, status = 0;
+
+    (void)curl_easy_getinfo(easy, CURLINFO_APPCONNECT_TIME_T, &tls_us);
+    (void)curl_easy_getinfo(easy, CURLINFO_NUM_CONNECTS, &made);
+    (void)curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+    return tls_us > 0 && made > 0 && status == 0;
+}
+
+static int other_error(CURL *easy, CURLcode code, const char *text,
+                       const struct http_tls *tls, struct muster_error *err)
 {
     switch ((int)code) {
     case CURLE_OUT_OF_MEMORY:
@@ -102,6 +116,13 @@ static int other_error(CURLcode code, const char *text, struct muster_error *err
     case CURLE_SEND_ERROR:
     case CURLE_RECV_ERROR:
     case CURLE_PARTIAL_FILE:
+        if (fresh_tls(easy))
+            return err_set(
+                err, MUSTER_EHANGUP,
+                "the server hung up right after TLS was set up (%s): perhaps "
+                "it asks for a client certificate and does not take ours "
+                "(%s)",
+                text, tls->cert_file ? tls->cert_file : "none given");
         return err_set(err, MUSTER_EHANGUP,
                        "the connection broke before the answer was whole (%s)", text);
     }
@@ -141,5 +162,5 @@ int http_error(CURL *easy, CURLcode code, const char *text, const struct http_tl
         if (rc < 0)
             return rc;
     }
-    return other_error(code, text, err);
+    return other_error(easy, code, text, tls, err);
 }

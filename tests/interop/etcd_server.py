@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TOOL = ROOT / "build/tests/interop/interop_etcd_tool"
+BUILD = Path(os.environ.get("MUSTER_BUILD", ROOT / "build"))
+TOOL = BUILD / "tests/interop/interop_etcd_tool"
 
 
 def binary(version: str = "3.4") -> str:

@@ -5,6 +5,9 @@
  *   watch KEY          prints READY, then PUT value, DELETE or RESYNC, until killed
  *   lease KEY TTL      writes KEY under a lease and keeps it until killed
  *   v2get KEY
+ *   store DIR          operations on a store, one a line of stdin: set K V, get K, add
+ * K N, wait K, check K, cas K OLD NEW, append K V, delete K, count; an answer a line
+ * ("-" for "")
  *
  * The option timeout_ms of CONF bounds get and put. Errors go to stderr, exit code 1.
  */
@@ -15,6 +18,7 @@
 #include "io/etcd_conf.h"
 #include "io/etcd_lease.h"
 #include "io/etcd_watch.h"
+#include "io/store_etcd.h"
 #include "rdzv/conf.h"
 
 static struct etcd_client *client;
@@ -119,6 +123,81 @@ static void on_failed(void *ctx, const struct muster_error *err)
     fprintf(stderr, "# %s\n", err->text);
 }
 
+static struct astore *store;
+
+static void next_line(void);
+
+static void on_closed(void *ctx)
+{
+    (void)ctx;
+    etcd_client_close(client, NULL, NULL);
+}
+
+static void on_store(void *ctx, int status, const struct c10d_reply *r,
+                     const struct muster_error *err)
+{
+    (void)ctx;
+    if (status < 0)
+        printf("%s: %s\n", muster_code_name(status), err->text);
+    else if (r->op == C10D_GET || r->op == C10D_COMPARE_SET)
+        printf("%.*s\n", (int)r->value.n, (const char *)r->value.p);
+    else
+        printf("%lld\n", (long long)r->number);
+    fflush(stdout);
+    next_line();
+}
+
+static struct span word(char **save)
+{
+    const char *w = strtok_r(NULL, " \n", save);
+
+    return !w || strcmp(w, "-") == 0 ? span_of("", 0) : span_str(w);
+}
+
+static void next_line(void)
+{
+    static const struct {
+        const char *word;
+        enum c10d_op op;
+    } table[] = { { "set", C10D_SET },         { "get", C10D_GET },
+                  { "add", C10D_ADD },         { "wait", C10D_WAIT },
+                  { "check", C10D_CHECK },     { "cas", C10D_COMPARE_SET },
+                  { "append", C10D_APPEND },   { "delete", C10D_DELETE_KEY },
+                  { "count", C10D_GETNUMKEYS } };
+    struct c10d_request req = { .op = C10D_OP_COUNT };
+    struct muster_error err = { 0 };
+    struct buf list;
+    char line[4096], *save = NULL;
+    const char *first;
+
+    if (!fgets(line, sizeof line, stdin)) {
+        astore_close(store, on_closed, NULL);
+        return;
+    }
+    first = strtok_r(line, " \n", &save);
+    for (size_t i = 0; first && i < ARRAY_LEN(table); i++)
+        if (strcmp(first, table[i].word) == 0)
+            req.op = table[i].op;
+    buf_init(&list, SIZE_MAX);
+    if (req.op != C10D_GETNUMKEYS)
+        req.key = word(&save);
+    if (req.op == C10D_ADD)
+        req.number = atoll((const char *)word(&save).p);
+    if (req.op == C10D_COMPARE_SET)
+        req.expected = word(&save);
+    req.value = word(&save);
+    if (req.op == C10D_WAIT || req.op == C10D_CHECK) {
+        (void)c10d_list_add(&list, req.key);
+        req.list = (struct c10d_list){ buf_span(&list), 1 };
+    }
+    if (astore_call(store, &req, req.op == C10D_GET ? ASTORE_BLOCK : 0, timeout_ms,
+                    on_store, NULL, &err) < 0) {
+        printf("%s\n", err.text);
+        exit(2);
+    }
+    buf_fini(&list);
+}
+
 static void run(const char *command, struct muster_error *err)
 {
     const struct etcd3_op op = { .kind = ETCD3_RANGE, .key = span_str(key) };
@@ -138,6 +217,12 @@ static void run(const char *command, struct muster_error *err)
     } else if (strcmp(command, "v2get") == 0) {
         call(etcd2_encode(&m, &(struct etcd2_request){ .key = span_str(key) }), &m, 0,
              on_v2);
+    } else if (strcmp(command, "v2store") == 0 || strcmp(command, "store") == 0) {
+        const struct etcd_kv kv = { client, *command == 'v' ? ETCD_V2 : ETCD_V3 };
+
+        if (store_etcd_open(&kv, key, NULL, &store, err) < 0)
+            exit(2);
+        next_line();
     } else if (strcmp(command, "watch") == 0) {
         if (etcd_watch_start(client, span_str(key), (struct span){ NULL, 0 }, 0,
                              on_change, NULL, &watch, err) < 0)
