@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <strings.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -155,6 +156,20 @@ bool resolve_numeric(const char *host, uint16_t port, struct sockaddr_storage *o
     return false;
 }
 
+/* Numeric addresses; and localhost, which RFC 6761 lets nobody else define, in both
+ * families, whatever the hosts file lacks. */
+static bool known_without_asking(struct lookup *l)
+{
+    if (strcasecmp(l->host, "localhost") == 0) {
+        (void)resolve_numeric("::1", l->port, &l->addrs[0]);
+        (void)resolve_numeric("127.0.0.1", l->port, &l->addrs[1]);
+        l->count = 2;
+        return true;
+    }
+    l->count = resolve_numeric(l->host, l->port, &l->addrs[0]);
+    return l->count > 0;
+}
+
 int resolve_start(uv_loop_t *loop, const char *host, uint16_t port, resolve_cb cb,
                   void *ctx, struct resolve **out, struct muster_error *err)
 {
@@ -177,8 +192,7 @@ int resolve_start(uv_loop_t *loop, const char *host, uint16_t port, resolve_cb c
     r->shared = l;
     r->cb = cb;
     r->ctx = ctx;
-    if (resolve_numeric(host, port, &l->addrs[0])) {
-        l->count = 1;
+    if (known_without_asking(l)) {
         (void)uv_async_send(&r->async);
     } else if (start_thread(l) < 0) {
         detach(r);

@@ -3,7 +3,7 @@
  * getaddrinfo cannot be interrupted and may take minutes when a name server is dead. It
  * runs on a thread of its own which nobody waits for: a lookup that is cancelled is
  * forgotten at once, and the loop can close while the thread still sits in it. Numeric
- * addresses start no thread and ask no resolver. */
+ * addresses and localhost start no thread and ask no resolver. */
 #ifndef IO_RESOLVE_H
 #define IO_RESOLVE_H
 
