@@ -5,6 +5,7 @@
  *   --more N         others that join the round by themselves: torchrun's (0)
  *   --processes P    the nodes are spread over             (2)
  *   --rounds R       one after the other                   (1)
+ *   --wait           before each further round, for a line on standard input
  *   --lose           kill one process's first node, time until all others are told
  *   --beat SECONDS   stay joined, and see what the heartbeats cost the host
  *   --endpoint H:P   use this store instead of starting one
@@ -34,7 +35,7 @@
 
 struct options {
     long nodes, more, processes, rounds, beat_s;
-    bool lose;
+    bool lose, wait;
     char host[256];
     uint16_t port;
     const char *muster;
@@ -347,15 +348,13 @@ static void stop(struct run *r)
 
 static bool parse(int argc, char **argv, struct options *o)
 {
-    static const struct option longs[] = { { "nodes", 1, NULL, 'n' },
-                                           { "more", 1, NULL, 'm' },
-                                           { "processes", 1, NULL, 'p' },
-                                           { "rounds", 1, NULL, 'r' },
-                                           { "lose", 0, NULL, 'l' },
-                                           { "beat", 1, NULL, 'b' },
-                                           { "endpoint", 1, NULL, 'e' },
-                                           { "muster", 1, NULL, 'x' },
-                                           { 0 } };
+    static const struct option longs[] = {
+        { "nodes", 1, NULL, 'n' },     { "more", 1, NULL, 'm' },
+        { "processes", 1, NULL, 'p' }, { "rounds", 1, NULL, 'r' },
+        { "lose", 0, NULL, 'l' },      { "wait", 0, NULL, 'w' },
+        { "beat", 1, NULL, 'b' },      { "endpoint", 1, NULL, 'e' },
+        { "muster", 1, NULL, 'x' },    { 0 }
+    };
     char *colon;
     int c;
 
@@ -375,6 +374,9 @@ static bool parse(int argc, char **argv, struct options *o)
             break;
         case 'l':
             o->lose = true;
+            break;
+        case 'w':
+            o->wait = true;
             break;
         case 'b':
             o->beat_s = strtol(optarg, NULL, 10);
@@ -440,7 +442,14 @@ int bench_rdzv(int argc, char **argv)
         goto out;
     }
     for (int i = 0; i < r.o.rounds; i++) {
-        const double s = one_round(&r, i);
+        double s;
+
+        if (i && r.o.wait) {
+            printf("joined\n");
+            (void)fflush(stdout);
+            (void)getchar();
+        }
+        s = one_round(&r, i);
 
         if (s < 0)
             goto out;
