@@ -28,6 +28,12 @@ static const char help[] =
     "  --port-file FILE   write the port number into FILE when ready\n"
     "  --old-clients V    take clients that predate PyTorch 2.2 for version V: 2.1\n"
     "                     (default) or 2.0, which stands for 1.9 to 2.0\n"
+    "  --silence SECONDS  close a connection that sends no whole request for so long\n"
+    "                     after it was made (default 30)\n"
+    "  --max-request MIB  close a connection that sends a larger one (default 256)\n"
+    "  --max-unread MIB   close a connection that leaves more than that of its "
+    "answers\n"
+    "                     unread (default 256)\n"
     "  --help             this text\n";
 
 struct store_args {
@@ -52,6 +58,21 @@ static int parse_port(const char *text, uint16_t *out, struct muster_error *err)
     return 0;
 }
 
+static int parse_count(const char *name, const char *text, uint64_t unit, uint64_t *out,
+                       struct muster_error *err)
+{
+    char *end;
+    unsigned long v;
+
+    errno = 0;
+    v = strtoul(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || errno || v == 0 || v > 1000000)
+        return err_set(err, MUSTER_EINVAL, "%s %s: give a number from 1 to 1000000",
+                       name, text);
+    *out = v * unit;
+    return 0;
+}
+
 static int parse_old(const char *text, bool *dialect_a, struct muster_error *err)
 {
     if (strcmp(text, "2.0") != 0 && strcmp(text, "2.1") != 0)
@@ -68,6 +89,9 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
         { "port", required_argument, NULL, 'p' },
         { "port-file", required_argument, NULL, 'f' },
         { "old-clients", required_argument, NULL, 'o' },
+        { "silence", required_argument, NULL, 's' },
+        { "max-request", required_argument, NULL, 'i' },
+        { "max-unread", required_argument, NULL, 'u' },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
@@ -87,6 +111,14 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
             a->port_file = optarg;
         else if (c == 'o')
             rc = parse_old(optarg, &a->server.dialect_a, err);
+        else if (c == 's')
+            rc = parse_count("--silence", optarg, 1000, &a->server.first_bytes_ms, err);
+        else if (c == 'i')
+            rc = parse_count("--max-request", optarg, 1 << 20, &a->server.max_input,
+                             err);
+        else if (c == 'u')
+            rc = parse_count("--max-unread", optarg, 1 << 20, &a->server.max_output,
+                             err);
         else if (c == 'h')
             rc = 1;
         else

@@ -116,6 +116,12 @@ void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
     conn_close(s, c);
 }
 
+void conn_too_much(struct store_server *s, struct conn *c)
+{
+    conn_refuse(s, c, "it leaves its answers unread: more than %zu bytes wait",
+                s->opts.max_output);
+}
+
 static void out_of_memory(struct store_server *s, struct conn *c)
 {
     conn_refuse(s, c, "out of memory");
@@ -131,8 +137,7 @@ static void keep_output(struct store_server *s, struct conn *c, struct span byte
     if (c->out)
         rc = buf_append_span(c->out, bytes);
     if (rc == MUSTER_EFULL)
-        conn_refuse(s, c, "it leaves its answers unread: more than %zu bytes wait",
-                    s->opts.max_output);
+        conn_too_much(s, c);
     else if (rc < 0)
         out_of_memory(s, c);
     else if (!c->wants_write) {

@@ -243,9 +243,10 @@ static void reply(struct store_server *s, struct conn *c, const struct c10d_repl
     } else {
         rc = c10d_encode_reply(&s->out, r);
     }
-    if (rc < 0)
-        conn_refuse(s, c,
-                    rc == MUSTER_EFULL ? "its answers are too large" : "out of memory");
+    if (rc == MUSTER_EFULL)
+        conn_too_much(s, c);
+    else if (rc < 0)
+        conn_refuse(s, c, "out of memory");
 }
 
 static void perform(struct store_server *s)

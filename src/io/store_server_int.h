@@ -87,7 +87,8 @@ void conn_close(struct store_server *s, struct conn *c); /* at once; c is freed 
 /* With one line for whoever looks after the machine. */
 void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-void conn_watch(struct store_server *s, struct conn *c); /* as its state asks for */
+void conn_too_much(struct store_server *s, struct conn *c); /* leaves too much unread */
+void conn_watch(struct store_server *s, struct conn *c);    /* as its state asks for */
 
 void conns_append(struct conns *list, struct conn *c);
 void conns_remove(struct conns *list, struct conn *c); /* for lists with prev */

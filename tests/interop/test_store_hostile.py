@@ -1,0 +1,327 @@
+"""Whatever strangers send to the store server, its clients do not notice."""
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+from stores import (ADD, GET, LIST, MAGIC, MGET, MUSTER, SET, WAIT, Wire, blob, ours, request, u64)
+
+TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(200))
+
+
+@pytest.fixture
+def server():
+    with ours() as s:
+        yield s
+        assert s.process.poll() is None, s.stderr()
+        assert s.stop() == 0
+
+
+@pytest.fixture
+def client(server):
+    """Somebody who counts all the while; every answer must be right and come soon."""
+    stop = threading.Event()
+    wire = Wire(server)
+    slowest, count = 0.0, 0
+    trouble = []
+
+    def work():
+        nonlocal slowest, count
+        try:
+            while not stop.is_set():
+                start = time.monotonic()
+                count += 1
+                assert wire.add("/client", 1) == count
+                slowest = max(slowest, time.monotonic() - start)
+                time.sleep(0.001)
+        except BaseException as e:  # noqa: BLE001
+            trouble.append(e)
+
+    t = threading.Thread(target=work, daemon=True)
+    t.start()
+    yield wire
+    stop.set()
+    t.join(60)
+    assert not t.is_alive() and not trouble, trouble
+    assert count > 0
+
+
+def memory(pid: int) -> int:
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(x.split()[1]) << 10 for x in f if x.startswith("VmRSS"))
+
+
+@pytest.mark.parametrize("data, says", [
+    (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "it looks like HTTP"),
+    (b"POST /v1 HTTP/1.1\r\n", "it looks like HTTP"),
+    (TLS_HELLO, "it looks like TLS"),
+    (b"SSH-2.0-OpenSSH_9.2\r\n", "not a c10d store client"),
+    (b"*1\r\n$4\r\nPING\r\n", "not a c10d store client"),
+    (b"\xff" * 100, "not a c10d store client"),
+])
+def test_other_protocols(server, client, data, says):
+    with Wire(server, b"") as c:
+        c.raw(data)
+        assert c.closed()
+        address = "%s:%d" % c.sock.getsockname()
+        log = server.wait_for_log(says)
+    lines = [x for x in log.splitlines() if address in x]
+    assert len(lines) == 1 and "at byte 0" in lines[0], log
+
+
+def test_random_bytes(server, client):
+    rng = random.Random(4)
+    for i in range(300):
+        hello = MAGIC if i % 2 else b""
+        try:
+            with Wire(server, hello) as c:
+                c.raw(rng.randbytes(rng.randrange(1, 400)))
+        except ConnectionError:
+            pass
+
+
+def test_requests_with_bits_flipped(server, client):
+    rng = random.Random(5)
+    good = MAGIC + b"".join([request(SET, "/a", "b"), request(ADD, "/n", 1), request(GET, "/a"),
+                             request(WAIT, ["/a", "/zz"]), request(MGET, ["/a"]), b"\x0c\x11"])
+    for _ in range(300):
+        bad = bytearray(good)
+        for _ in range(rng.randrange(1, 4)):
+            bad[rng.randrange(5, len(bad))] ^= 1 << rng.randrange(8)
+        try:
+            with Wire(server, b"") as c:
+                c.raw(bytes(bad[:rng.randrange(1, len(bad) + 1)]))
+        except ConnectionError:
+            pass
+
+
+def test_truncated_requests(server, client):
+    whole = request(SET, "/key", "x" * 100)
+    held = []
+    for n in range(1, len(whole)):
+        c = Wire(server)
+        c.raw(whole[:n])
+        if n % 2:
+            c.close()  # in the middle
+        else:
+            held.append((c, n))  # or never again, for now
+    for c, n in held:
+        c.raw(whole[n:])
+        assert c.get("/key") == b"x" * 100
+        c.close()
+
+
+def test_announced_lengths_take_no_memory(server, client):
+    before = memory(server.process.pid)
+    conns = []
+    for _ in range(200):
+        c = Wire(server)
+        c.raw(bytes([SET]) + blob("/k") + u64(8 << 20) + b"x")
+        d = Wire(server)
+        d.raw(bytes([WAIT]) + u64(131072) + blob("/k"))
+        conns += [c, d]
+    conns[0].set("/k", "v" * 0)  # more bytes of its value, in fact
+    with Wire(server) as c:
+        c.ping()
+    assert memory(server.process.pid) - before < 8 << 20
+    for c in conns:
+        c.close()
+
+
+def test_a_reader_that_stops():
+    with ours("--max-unread", "32") as server, Wire(server) as other:
+        value = os.urandom(8 << 20)
+        other.set("/big", value)
+        other.ping()
+        with Wire(server) as c:
+            c.sock.settimeout(60)
+            try:
+                for _ in range(50):
+                    c.raw(request(GET, "/big"))
+            except ConnectionError:
+                pass
+            address = "%s:%d" % c.sock.getsockname()
+            log = server.wait_for_log("leaves its answers unread")
+            assert address in log
+            assert other.get("/big") == value
+            other.ping()
+            assert memory(server.process.pid) < 200 << 20
+
+
+def test_a_slow_reader_gets_everything(server, client):
+    value = os.urandom(1 << 20)
+    with Wire(server) as c:
+        c.set("/big", value)
+        c.raw(request(GET, "/big") * 40)
+        time.sleep(0.3)
+        for _ in range(40):
+            assert c.blob() == value
+        c.ping()
+
+
+def test_a_reader_that_stops_and_half_closes():
+    with ours("--silence", "1") as server, Wire(server) as other:
+        other.set("/big", b"x" * (8 << 20))
+        other.ping()
+        with Wire(server) as c:
+            c.raw(request(GET, "/big") * 4)
+            c.sock.shutdown(socket.SHUT_WR)
+            server.wait_for_log("does not take its answers")
+        other.ping()
+
+
+def test_answers_that_would_be_enormous(server, client):
+    """131072 times the same large value."""
+    with Wire(server) as c:
+        c.set("/big", b"x" * (4 << 20))
+        c.raw(request(MGET, ["/big"] * 131072))
+        assert c.closed()
+    server.wait_for_log("MULTI_GET: the answer would have")
+
+
+def test_a_request_that_never_ends():
+    with ours("--max-request", "1") as server, Wire(server) as other:
+        with Wire(server) as c:
+            try:
+                c.raw(bytes([WAIT]) + u64(131072) + blob("k" * 8000) * 1000)
+            except ConnectionError:
+                pass
+            assert c.closed()
+        server.wait_for_log("its request has more than 1048576 bytes")
+        other.ping()
+
+
+def test_a_flood_of_tiny_requests(server, client):
+    with Wire(server) as c:
+        c.raw(request(LIST) * 20000 + b"\x0d\x01\x02\x03\x04")
+        for _ in range(20000):
+            for _ in range(c.number()):
+                c.blob()
+        assert c.take(4) == b"\x01\x02\x03\x04"
+
+
+def test_ten_thousand_silent_connections():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard < 10200:
+        pytest.skip(f"this process may open {hard} files only")
+    try:
+        with ours("--silence", "2") as server, Wire(server) as client:
+            client.ping()
+            before = memory(server.process.pid)
+            silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(10000)]
+            client.ping()
+            grown = memory(server.process.pid) - before
+            assert grown / 10000 < 1024, grown
+            for s in silent:  # Each is closed when its time has come.
+                s.settimeout(60)
+                assert s.recv(1) == b""
+                s.close()
+            client.ping()
+            assert server.stderr().count("no whole request within 2000 ms") == 10000
+            assert server.stop() == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_out_of_descriptors():
+    """Those who are in are served; those in the queue come in when somebody leaves."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+
+    if os.geteuid() == 0:
+        wrap = ["setpriv", "--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource"]
+        if subprocess.run([*wrap, "true"], capture_output=True).returncode:
+            pytest.skip("cannot give up the right to raise the limit")
+    else:
+        wrap = []
+    p = subprocess.Popen([*wrap, str(MUSTER), "store", "--port", "0", "--bind", "127.0.0.1"],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                         preexec_fn=limit)
+    try:
+        port = int(p.stdout.readline().rpartition(":")[2])
+        conns = [Wire(port) for _ in range(60)]
+        conns[0].ping()
+        for c in conns[:30]:
+            c.close()
+        for c in conns[30:]:
+            c.ping()
+            c.close()
+    finally:
+        p.terminate()
+        _, err = p.communicate(timeout=60)
+    assert "cannot accept more than" in err and p.returncode == 0
+
+
+# ---- the command ----
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
+def test_ends_cleanly(sig):
+    with ours() as s, Wire(s) as busy, Wire(s) as idle:
+        busy.wait("/never")
+        busy.ping()
+        assert s.stop(sig) == 0
+        assert busy.closed() and idle.closed()
+        assert s.stderr() == ""
+
+
+def run(*args: str) -> subprocess.CompletedProcess:
+    return subprocess.run([MUSTER, "store", *args], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("args, says", [
+    (["--bind", "nowhere"], "not a numeric IPv4 or IPv6 address"),
+    (["--bind", "192.0.2.1"], "this machine has no such address"),
+    (["--port", "65536"], "a port is a number from 0 to 65535"),
+    (["--port", "-1"], "a port is a number from 0 to 65535"),
+    (["--port", ""], "a port is a number from 0 to 65535"),
+    (["--port"], "needs a value"),
+    (["--prot", "1"], "there is no such option"),
+    (["extra"], "takes no arguments"),
+    (["--silence", "0"], "give a number from 1"),
+    (["--old-clients", "3.0"], "give 2.0 or 2.1"),
+    (["--port", "0", "--port-file", "/nonexistent/port"], "cannot write the port file"),
+])
+def test_bad_command_lines(args, says):
+    r = run(*args)
+    assert r.returncode == 2 and says in r.stderr and r.stdout == ""
+    assert r.stderr.startswith("muster store: error: ") and r.stderr.count("\n") == 1
+
+
+def test_port_in_use():
+    with ours() as s:
+        r = run("--bind", "127.0.0.1", "--port", str(s.port))
+        assert r.returncode == 2
+        assert f"127.0.0.1:{s.port}: address already in use" in r.stderr
+        assert "choose another port" in r.stderr
+
+
+def test_port_file(tmp_path):
+    path = tmp_path / "port"
+    with ours("--port-file", str(path)) as s:
+        assert path.read_text() == f"{s.port}\n"
+    assert os.listdir(tmp_path) == ["port"]
+
+
+def test_binds_only_what_was_asked():
+    with ours(bind="127.0.0.2") as s:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", s.port))
+        with Wire(s, host="127.0.0.2") as c:
+            c.ping()
+    with ours(bind=None) as s:
+        for host in ("127.0.0.1", "::1"):
+            with Wire(s, host=host) as c:
+                c.ping()
+
+
+def test_help():
+    r = run("--help")
+    assert r.returncode == 0 and "usage: muster store" in r.stdout
