@@ -125,14 +125,15 @@ void acall_fail(struct acall *call, const struct muster_error *why)
 
 void acall_time_out(struct acall *call, const char *why)
 {
+    const enum c10d_op op = call->copy.req.op;
     struct muster_error err;
     char keys[104];
 
     c10d_keys_text(&call->copy.req, keys, sizeof keys);
-    (void)err_set(&err, MUSTER_ETIMEDOUT,
-                  "wait timeout after %" PRIu64 "ms, keys: %s (", call->timeout_ms,
-                  keys);
-    err_add(&err, "%s of %s%s%s)", c10d_op_name(call->copy.req.op),
+    (void)err_set(&err, MUSTER_ETIMEDOUT, "%s timeout after %" PRIu64 "ms, %s: %s (",
+                  op == C10D_BARRIER ? "barrier" : "wait", call->timeout_ms,
+                  op == C10D_BARRIER ? "key" : "keys", keys);
+    err_add(&err, "%s of %s%s%s)", c10d_op_name(op),
             call->owner->ops->name(call->owner), why[0] ? ": " : "", why);
     if (call->cb)
         call->cb(call->ctx, err.code, NULL, &err);

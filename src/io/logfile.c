@@ -17,7 +17,7 @@
 int logfile_init(struct logfile *l, const char *path, uint64_t seed,
                  struct muster_error *err)
 {
-    *l = (struct logfile){ .fd = -1, .path = mem_strdup(path) };
+    *l = (struct logfile){ .held = -1, .fd = -1, .path = mem_strdup(path) };
     filelog_init(&l->log, seed);
     return l->path ? 0 : err_nomem(err);
 }
@@ -25,6 +25,8 @@ int logfile_init(struct logfile *l, const char *path, uint64_t seed,
 void logfile_fini(struct logfile *l)
 {
     logfile_unlock(l);
+    if (l->held >= 0)
+        (void)close(l->held);
     filelog_fini(&l->log);
     mem_free(l->path);
     l->path = NULL;
@@ -117,6 +119,30 @@ static int catch_up(struct logfile *l, struct muster_error *err)
     return rc;
 }
 
+/* From now on this is the file, and what we knew of another by its name is void. */
+static int begin_file(struct logfile *l, const struct stat *st,
+                      struct muster_error *err)
+{
+    const int fd = open(l->path, O_PATH | O_CLOEXEC);
+    struct stat same;
+
+    if (fd < 0)
+        return errno == ENOENT ? LOGFILE_BUSY : sys_error(l, "open", errno, err);
+    if (fstat(fd, &same) < 0 || same.st_ino != st->st_ino ||
+        same.st_dev != st->st_dev) {
+        (void)close(fd); /* Replaced just now. */
+        return LOGFILE_BUSY;
+    }
+    if (l->held >= 0)
+        (void)close(l->held);
+    l->held = fd;
+    l->dev = st->st_dev;
+    l->ino = st->st_ino;
+    l->pos = 0;
+    filelog_clear(&l->log);
+    return 0;
+}
+
 int logfile_lock(struct logfile *l, enum logfile_mode mode, struct muster_error *err)
 {
     struct stat st;
@@ -124,15 +150,12 @@ int logfile_lock(struct logfile *l, enum logfile_mode mode, struct muster_error 
 
     if (rc != 0)
         return rc;
-    if (st.st_dev != l->dev || st.st_ino != l->ino || (uint64_t)st.st_size < l->pos) {
-        filelog_clear(&l->log); /* Another file by that name, or cut by hand. */
-        l->pos = 0;
-        l->dev = st.st_dev;
-        l->ino = st.st_ino;
-    }
-    if ((uint64_t)st.st_size > l->pos)
+    if (l->held < 0 || st.st_dev != l->dev || st.st_ino != l->ino ||
+        (uint64_t)st.st_size < l->pos) /* another file, or cut by hand */
+        rc = begin_file(l, &st, err);
+    if (rc == 0 && (uint64_t)st.st_size > l->pos)
         rc = catch_up(l, err);
-    if (rc < 0)
+    if (rc != 0)
         logfile_unlock(l);
     return rc;
 }

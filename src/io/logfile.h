@@ -14,7 +14,8 @@ struct logfile {
     uint64_t pos;
     dev_t dev; /* which file that was: it may be removed and made anew */
     ino_t ino;
-    int fd; /* -1 unless locked */
+    int held; /* that file, kept so that no other gets its number; -1: none yet */
+    int fd;   /* -1 unless locked */
 };
 
 enum logfile_mode {
