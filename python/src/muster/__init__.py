@@ -7,17 +7,43 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._launch import (
+        ChildFailedError,
+        LaunchConfig,
+        LaunchError,
+        LogsSpecs,
+        ProcessFailure,
+        elastic_launch,
+    )
     from ._native import Error, MusterConnectionError, MusterTimeoutError, NativeError
     from ._store import Store
 
-__all__ = ["Error", "MusterConnectionError", "MusterTimeoutError", "NativeError", "Store"]
+__all__ = [
+    "ChildFailedError",
+    "Error",
+    "LaunchConfig",
+    "LaunchError",
+    "LogsSpecs",
+    "MusterConnectionError",
+    "MusterTimeoutError",
+    "NativeError",
+    "ProcessFailure",
+    "Store",
+    "elastic_launch",
+]
 
 _WHERE = {
+    "ChildFailedError": "_launch",
     "Error": "_native",
+    "LaunchConfig": "_launch",
+    "LaunchError": "_launch",
+    "LogsSpecs": "_launch",
     "MusterConnectionError": "_native",
     "MusterTimeoutError": "_native",
     "NativeError": "_native",
+    "ProcessFailure": "_launch",
     "Store": "_store",
+    "elastic_launch": "_launch",
 }
 
 

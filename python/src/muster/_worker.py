@@ -1,0 +1,67 @@
+"""What a worker of elastic_launch runs: loads the function, calls it, leaves its result.
+
+Started by path, by the agent, in a fresh interpreter: python _worker.py DIRECTORY. Only the
+standard library here; the caller's module search path comes with the work.
+"""
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import time
+import traceback
+from pathlib import Path
+
+
+def _record(error: BaseException) -> None:
+    """Tells the agent what went wrong, in the form that torch's own recorder uses."""
+    target = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not target:
+        return
+    text = {
+        "message": f"{type(error).__name__}: {error}",
+        "extraInfo": {
+            "py_callstack": traceback.format_exc(),
+            "timestamp": str(int(time.time())),
+        },
+    }
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
+    Path(target).write_text(json.dumps({"message": text}))
+
+
+def _leave(directory: Path, result: object) -> None:
+    """Whole or not at all: the parent takes what is there for a result."""
+    rank = os.environ["RANK"]
+    part = directory / f"part.{rank}.{os.getpid()}"
+    try:
+        part.write_bytes(pickle.dumps(result))
+    except Exception as e:
+        raise TypeError(
+            f"the result of rank {rank} cannot be pickled, so it cannot be returned: {e}"
+        ) from e
+    part.rename(directory / f"result.{rank}")
+
+
+def _main() -> None:
+    directory = Path(sys.argv[1])
+    os.environ.pop("MUSTER_EVENT_FILE", None)  # the agent's
+    # Empty stands for "not set", see elastic_launch.
+    if os.environ.get("OMP_NUM_THREADS") == "":
+        del os.environ["OMP_NUM_THREADS"]
+    work = directory / "work"
+    try:
+        with work.open("rb") as f:
+            preparation = pickle.load(f)
+            from multiprocessing import spawn
+
+            spawn.prepare(preparation)  # sys.path, sys.argv, the caller's __main__
+            function, args = pickle.load(f)
+        _leave(directory, function(*args))
+    except Exception as e:
+        _record(e)
+        raise
+
+
+if __name__ == "__main__":
+    _main()
