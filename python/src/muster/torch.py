@@ -1,0 +1,276 @@
+"""muster's rendezvous inside torch: `torchrun --rdzv-backend=muster`, and for programs.
+
+Nodes that use it, `muster run --rdzv-backend=c10d` nodes and torch's own c10d nodes meet in
+one group. Importing this module imports torch.
+"""
+from __future__ import annotations
+
+import base64
+import binascii
+import ctypes
+import sys
+import threading
+from collections.abc import Callable
+from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_uint16, c_uint64, c_void_p
+from datetime import timedelta
+from typing import Any
+
+from ._native import Error, ErrorText, call, error, library
+from ._store import Store
+
+try:
+    from torch.distributed import PrefixStore, TCPStore
+    from torch.distributed.elastic.rendezvous import (
+        RendezvousClosedError,
+        RendezvousConnectionError,
+        RendezvousGracefulExitError,
+        RendezvousHandler,
+        RendezvousInfo,
+        RendezvousParameters,
+        RendezvousStateError,
+        RendezvousStoreInfo,
+        RendezvousTimeoutError,
+    )
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend
+except ImportError as e:
+    found = getattr(sys.modules.get("torch"), "__version__", None)
+    raise ImportError(
+        "muster.torch needs PyTorch 2.6 or newer"
+        + (f"; this is {found}: {e}" if found else f", which cannot be imported here: {e}")
+    ) from e
+
+NAME = "muster"
+READ_TIMEOUT = 60
+
+_ERRORS: dict[str, type[Exception]] = {
+    "MUSTER_ECLOSED": RendezvousClosedError,
+    "MUSTER_ETIMEDOUT": RendezvousTimeoutError,
+    "MUSTER_ESTATE": RendezvousStateError,
+    "MUSTER_EGRACEFUL": RendezvousGracefulExitError,
+    "MUSTER_ECONN": RendezvousConnectionError,
+    "MUSTER_EREFUSED": RendezvousConnectionError,
+    "MUSTER_EUNREACH": RendezvousConnectionError,
+    "MUSTER_ERESOLVE": RendezvousConnectionError,
+    "MUSTER_ENOTSTORE": RendezvousConnectionError,
+    "MUSTER_EHANGUP": RendezvousConnectionError,
+    "MUSTER_EINVAL": ValueError,
+}
+
+
+class _Info(ctypes.Structure):
+    _fields_ = (
+        ("round", c_uint64),
+        ("rank", c_int64),
+        ("world_size", c_int64),
+        ("store", c_void_p),
+        ("master_addr", c_char_p),
+        ("master_port", c_uint16),
+    )
+
+
+def _lib() -> ctypes.CDLL:
+    """The library with the functions of params.h and rendezvous.h declared."""
+    lib = library()
+    if not hasattr(lib, "_muster_rendezvous_declared"):
+        for name in ("free", "cancel", "is_closed", "num_nodes_waiting", "use_agent_store"):
+            getattr(lib, f"muster_rendezvous_{name}").argtypes = [c_void_p]
+        lib.muster_rendezvous_free.restype = None
+        lib.muster_rendezvous_cancel.restype = None
+        lib.muster_rendezvous_num_nodes_waiting.restype = c_int64
+        lib.muster_params_free.argtypes = [c_void_p]
+        lib.muster_params_free.restype = None
+        lib.muster_store_port.argtypes = [c_void_p]
+        lib.muster_store_port.restype = c_uint16
+        lib.muster_store_name.argtypes = [c_void_p]
+        lib.muster_store_name.restype = c_char_p
+        lib.muster_rendezvous_next.argtypes = [c_void_p, POINTER(_Info), POINTER(ErrorText)]
+        lib.muster_rendezvous_next.restype = c_int
+        lib._muster_rendezvous_declared = True  # type: ignore[attr-defined]
+    return lib
+
+
+def _translated(e: Error) -> Exception:
+    """The same as torch would raise it."""
+    return _ERRORS.get(e.code, RuntimeError)(str(e))
+
+
+def _call(function: Any, *args: Any) -> None:
+    try:
+        call(function, *args)
+    except Error as e:
+        raise _translated(e) from e
+
+
+def _params(given: RendezvousParameters) -> c_void_p:
+    """torch's parameters as ours; the caller frees them."""
+    lib, out = _lib(), c_void_p()
+    local_addr = given.local_addr.encode() if given.local_addr else None
+    _call(
+        lib.muster_params_new,
+        b"c10d",
+        (given.endpoint or "").encode(),
+        given.run_id.encode(),
+        c_int64(given.min_nodes),
+        c_int64(given.max_nodes),
+        local_addr,
+        byref(out),
+    )
+    try:
+        for key, value in given.config.items():
+            if value is not None:
+                _call(lib.muster_params_set, out, str(key).encode(), str(value).encode())
+    except BaseException:
+        lib.muster_params_free(out)
+        raise
+    return out
+
+
+class MusterRendezvousHandler(RendezvousHandler):
+    """torch's ``RendezvousHandler`` on libmuster: heartbeats on a thread of the library."""
+
+    def __init__(self, params: RendezvousParameters) -> None:
+        self._handle = c_void_p()
+        lib = _lib()
+        self._run_id = params.run_id
+        self._read_timeout = params.get_as_int("read_timeout", READ_TIMEOUT) or READ_TIMEOUT
+        given = _params(params)
+        try:
+            _call(lib.muster_rendezvous_open, given, None, None, byref(self._handle))
+        finally:
+            lib.muster_params_free(given)
+
+    def __del__(self) -> None:
+        if self._handle:
+            _lib().muster_rendezvous_free(self._handle)
+
+    def get_backend(self) -> str:
+        return NAME
+
+    @property
+    def use_agent_store(self) -> bool:
+        return bool(_lib().muster_rendezvous_use_agent_store(self._handle))
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        info, err = _Info(), ErrorText()
+        answer: list[int] = []
+
+        def join() -> None:
+            answer.append(_lib().muster_rendezvous_next(self._handle, byref(info), byref(err)))
+
+        # On a thread, so that a signal to this one is acted on while we wait.
+        thread = threading.Thread(target=join, name="muster rendezvous", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(0.1)
+        except BaseException:
+            _lib().muster_rendezvous_cancel(self._handle)
+            thread.join()
+            raise
+        if answer[0] < 0:
+            e = error(answer[0], err)
+            raise _translated(e) from e
+        return RendezvousInfo(
+            self._torch_store(info),
+            int(info.rank),
+            int(info.world_size),
+            RendezvousStoreInfo(info.master_addr.decode(), int(info.master_port)),
+        )
+
+    def _torch_store(self, info: _Info) -> PrefixStore:
+        """The round's keys, as every other node of the group finds them."""
+        name = _lib().muster_store_name(info.store).decode()
+        address = name.split("://", 1)[1].split("/", 1)[0]
+        host = address.rsplit(":", 1)[0].strip("[]")
+        store = TCPStore(
+            host,
+            int(_lib().muster_store_port(info.store)),
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=self._read_timeout),
+        )
+        return PrefixStore(f"torch.rendezvous.{self._run_id}.{info.round}", store)
+
+    def is_closed(self) -> bool:
+        return bool(_lib().muster_rendezvous_is_closed(self._handle))
+
+    def set_closed(self) -> None:
+        _call(_lib().muster_rendezvous_set_closed, self._handle)
+
+    def num_nodes_waiting(self) -> int:
+        return int(_lib().muster_rendezvous_num_nodes_waiting(self._handle))
+
+    def get_run_id(self) -> str:
+        return str(self._run_id)
+
+    def shutdown(self) -> bool:
+        try:
+            call(_lib().muster_rendezvous_shutdown, self._handle)
+        except Error:
+            return False
+        return True
+
+
+class MusterRendezvousBackend(RendezvousBackend):
+    """torch's ``RendezvousBackend`` on :class:`muster.Store`, for handlers built by hand."""
+
+    _NOTHING = b"Y2FuaW1hZGFt"  # what torch's c10d nodes write for "no state yet"
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        if not run_id:
+            raise ValueError("The run id must be a non-empty string.")
+        self._store = store
+        self._key = "torch.rendezvous." + run_id
+        self._do(store.compare_set, self._key, "", self._NOTHING)
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    def get_state(self) -> tuple[bytes, Any] | None:
+        return self._decode(self._do(self._store.get, self._key))
+
+    def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None:
+        new = base64.b64encode(state)
+        if token is not None and not isinstance(token, bytes):
+            held = self.get_state()
+            return None if held is None else (*held, False)
+        expected = token or self._NOTHING
+        held = self._decode(self._do(self._store.compare_set, self._key, expected, new))
+        return None if held is None else (*held, held[1] == new)
+
+    def _do(self, method: Callable[..., bytes], *args: Any) -> bytes:
+        try:
+            return method(*args)
+        except Error as e:
+            raise RendezvousConnectionError(
+                f"The connection to the C10d store has failed. {e}"
+            ) from e
+
+    def _decode(self, value: bytes) -> tuple[bytes, Any] | None:
+        if value == self._NOTHING:
+            return None
+        try:
+            return base64.b64decode(value), value
+        except binascii.Error as e:
+            raise RendezvousStateError(
+                "The state object is corrupt. See inner exception for details."
+            ) from e
+
+
+def create_handler(params: RendezvousParameters) -> RendezvousHandler:
+    """What torch's registry calls for the backend ``muster``."""
+    return MusterRendezvousHandler(params)
+
+
+def torchrun_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
+    """The entry point of the group ``torchrun.handlers``."""
+    return create_handler
+
+
+__all__ = [
+    "MusterRendezvousBackend",
+    "MusterRendezvousHandler",
+    "create_handler",
+    "torchrun_handler",
+]
