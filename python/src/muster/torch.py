@@ -251,7 +251,7 @@ class MusterRendezvousBackend(RendezvousBackend):
         if value == self._NOTHING:
             return None
         try:
-            return base64.b64decode(value), value
+            return base64.b64decode(value, validate=True), value
         except binascii.Error as e:
             raise RendezvousStateError(
                 "The state object is corrupt. See inner exception for details."
@@ -259,18 +259,12 @@ class MusterRendezvousBackend(RendezvousBackend):
 
 
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """What torch's registry calls for the backend ``muster``."""
+    """For registries of your own: ``registry.register("muster", create_handler)``."""
     return MusterRendezvousHandler(params)
-
-
-def torchrun_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """The entry point of the group ``torchrun.handlers``."""
-    return create_handler
 
 
 __all__ = [
     "MusterRendezvousBackend",
     "MusterRendezvousHandler",
     "create_handler",
-    "torchrun_handler",
 ]
