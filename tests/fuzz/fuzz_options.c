@@ -1,0 +1,90 @@
+/* fuzz_options.c - command lines and environments, from words to the workers' argv and
+ * environment. Words end with a NUL; those of the form NAME=... with a capital first
+ * are variables. */
+#include <assert.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "group/derive.h"
+#include "group/worker.h"
+
+#define MOST 64
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static int count_devices(void *ctx, const char *word, int64_t *n,
+                         struct muster_error *err)
+{
+    (void)ctx;
+    *n = 2;
+    return word[0] == 'g' ? err_set(err, MUSTER_EINVAL, "none") : 0;
+}
+
+static bool is_file(void *ctx, const char *path)
+{
+    (void)ctx;
+    return path[0] == 'f';
+}
+
+static void warn(void *ctx, const char *text)
+{
+    (void)ctx;
+    assert(text[0]);
+}
+
+static void check_worker(const struct launch_config *c, char *const *envp)
+{
+    const struct worker_place p = { .master_addr = "h", .error_file = "e" };
+    struct text_list argv, env;
+    struct buf prefix;
+
+    assert(worker_argv(&argv, c, 0, NULL) == 0 && argv.count > 0);
+    text_list_fini(&argv);
+    if (worker_env(&env, c, &p, envp, NULL) == 0) {
+        assert(env_get(env.items, "RANK"));
+        text_list_fini(&env);
+    }
+    buf_init(&prefix, SIZE_MAX);
+    assert(worker_prefix(&prefix, c, 0, 0) == 0);
+    buf_fini(&prefix);
+    assert(worker_report_name(c) && worker_binary(c));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char *text = mem_calloc(1, size + 1), *argv[MOST + 1], *envp[MOST + 1];
+    struct options_input in = { argv, 0, envp, size % 2 == 1 };
+    struct derive_ports ports = { count_devices, is_file, warn, NULL, envp, { 1 } };
+    size_t n_env = 0;
+    struct options o;
+    struct launch_config c;
+    struct muster_error err = { 0 };
+
+    assert(text);
+    if (size)
+        memcpy(text, data, size);
+    for (size_t at = 0; at < size; at += strlen(text + at) + 1) {
+        char *word = text + at;
+
+        if (*word >= 'A' && *word <= 'Z' && strchr(word, '=') && n_env < MOST)
+            envp[n_env++] = word;
+        else if (in.argc < MOST)
+            argv[in.argc++] = word;
+    }
+    envp[n_env] = NULL;
+    argv[in.argc] = NULL;
+    if (options_parse(&o, &in, &err) == OPTIONS_FINE && !o.help) {
+        assert(o.script);
+        if (derive_config(&c, &o, in.launch, &ports, &err) == 0) {
+            if (c.entry != ENTRY_EXEC && !c.python)
+                assert(text_set(&c.python, "py") == 0);
+            check_worker(&c, envp);
+            launch_config_fini(&c);
+        } else {
+            assert(err.text[0]);
+        }
+    }
+    mem_free(text);
+    return 0;
+}
