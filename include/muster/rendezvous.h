@@ -1,0 +1,109 @@
+/* rendezvous.h - nodes find each other, agree who is in and in which order, and notice
+ * who is gone: torch's RendezvousHandler, for nodes of ours and of torchrun in one group.
+ *
+ *     muster_params_new("c10d", "head:29400", "job1", 2, 4, NULL, &params, &err);
+ *     muster_rendezvous_open(params, NULL, &rdzv, &err);
+ *     muster_rendezvous_next(rdzv, &info, &err);   // blocks; info.rank, info.world_size
+ *     ... work; num_nodes_waiting() > 0 or news: stop, and next() again ...
+ *     muster_rendezvous_shutdown(rdzv, &err);      // closes the run for everybody
+ *     muster_rendezvous_free(rdzv);
+ *
+ * The handler has a thread of its own, so that heartbeats go on while the caller
+ * computes. Its functions may be called from any thread; next() from one at a time. */
+#ifndef MUSTER_RENDEZVOUS_H
+#define MUSTER_RENDEZVOUS_H
+
+#include <stdint.h>
+
+#include <muster/error.h>
+#include <muster/params.h>
+#include <muster/registry.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct muster_rendezvous;
+struct muster_store; /* store.h */
+
+/* Where next() has led to. The pointers are the handler's and hold until its next
+ * next() or free. */
+struct muster_rendezvous_info {
+    uint64_t round;
+    int64_t rank, world_size;   /* of nodes */
+    struct muster_store *store; /* the round's own keys; not to be closed */
+    const char *master_addr;    /* where the workers' store is, or is to be */
+    uint16_t master_port;
+};
+
+/* What a running node should know. */
+enum muster_news {
+    MUSTER_NEWS_WAITING, /* somebody waits for the next round */
+    MUSTER_NEWS_LOST,    /* a member of the running round is gone */
+    MUSTER_NEWS_EVICTED, /* the others have dropped this node */
+    MUSTER_NEWS_CLOSED,  /* the run id was closed */
+    MUSTER_NEWS_BACKEND, /* the store is unreachable or unreadable */
+};
+
+enum muster_log_level { MUSTER_LOG_DEBUG, MUSTER_LOG_INFO, MUSTER_LOG_WARN, MUSTER_LOG_ERROR };
+
+/* All on the handler's own thread: be quick, and call nothing of the handler. */
+struct muster_rendezvous_hooks {
+    void *ctx;
+    void (*log)(void *ctx, enum muster_log_level level, const char *text);
+    void (*news)(void *ctx, enum muster_news news, const char *text);
+};
+
+/* Makes the handler of params' backend, connecting to nobody yet; params is copied.
+ * registry NULL: the built-in backends. hooks NULL: silence; else copied. Errors:
+ * MUSTER_EINVAL with torch's words for a wrong option, MUSTER_ENOENT for an unknown
+ * backend, MUSTER_ENOTSUP, MUSTER_ENOMEM, MUSTER_EIO. */
+MUSTER_API int muster_rendezvous_open(const struct muster_params *params,
+                                      const struct muster_registry *registry,
+                                      const struct muster_rendezvous_hooks *hooks,
+                                      struct muster_rendezvous **out,
+                                      struct muster_error *err);
+
+/* Takes part in the next round; blocks until it is complete. A member of the running
+ * round leaves that first. Errors: MUSTER_ECLOSED, MUSTER_EGRACEFUL (a spare that was
+ * not needed: no failure), MUSTER_ETIMEDOUT, MUSTER_ECONN, MUSTER_ESTATE,
+ * MUSTER_ECANCELED, MUSTER_ENOMEM. */
+MUSTER_API int muster_rendezvous_next(struct muster_rendezvous *r,
+                                      struct muster_rendezvous_info *out,
+                                      struct muster_error *err);
+
+/* From another thread: next() ends with MUSTER_ECANCELED, its place handed back. */
+MUSTER_API void muster_rendezvous_cancel(struct muster_rendezvous *r);
+
+/* As last heard. With a store of ours that is at most a moment old, with torch's up to a
+ * second. */
+MUSTER_API int muster_rendezvous_is_closed(struct muster_rendezvous *r);
+MUSTER_API int64_t muster_rendezvous_num_nodes_waiting(struct muster_rendezvous *r);
+
+/* Closes the run id for everybody, for good. */
+MUSTER_API int muster_rendezvous_set_closed(struct muster_rendezvous *r,
+                                            struct muster_error *err);
+
+/* An orderly goodbye that leaves the run open: the others learn at once that this node
+ * is gone. */
+MUSTER_API int muster_rendezvous_leave(struct muster_rendezvous *r,
+                                       struct muster_error *err);
+
+/* Closes the run id and ends the heartbeats. A host of the store stays until the others
+ * have read that, some seconds at the most. */
+MUSTER_API int muster_rendezvous_shutdown(struct muster_rendezvous *r,
+                                          struct muster_error *err);
+
+MUSTER_API const char *muster_rendezvous_run_id(const struct muster_rendezvous *r);
+MUSTER_API const char *muster_rendezvous_backend(const struct muster_rendezvous *r);
+
+/* 1 if an agent serves the workers' store (torch's default), 0 if worker 0 does. */
+MUSTER_API int muster_rendezvous_use_agent_store(const struct muster_rendezvous *r);
+
+/* Without shutdown or leave the others take the node for dead. NULL is fine. */
+MUSTER_API void muster_rendezvous_free(struct muster_rendezvous *r);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

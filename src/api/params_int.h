@@ -1,0 +1,20 @@
+/* params_int.h - what the public faces of params and registry hide. */
+#ifndef API_PARAMS_INT_H
+#define API_PARAMS_INT_H
+
+#include "io/registry.h"
+#include "muster/params.h"
+#include "muster/registry.h"
+#include "rdzv/params.h"
+
+struct muster_params {
+    struct rdzv_params inner;
+};
+
+struct muster_registry {
+    struct registry inner;
+    struct foreign **foreign; /* owned: what the caller has registered */
+    size_t count;
+};
+
+#endif

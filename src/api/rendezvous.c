@@ -1,0 +1,376 @@
+/* rendezvous.c - the blocking face of a rendezvous handler; see muster/rendezvous.h.
+ *
+ * The handler lives on the loop of its home, which has a thread of its own: beats go on
+ * there whatever the caller does. All that is the handler's is touched on that thread
+ * only; callers send jobs and wait. */
+#include "muster/rendezvous.h"
+
+#include "api/params_int.h"
+#include "api/store_int.h"
+#include "base/err.h"
+#include "base/mem.h"
+
+struct muster_rendezvous {
+    struct home *home; /* owned; counts us as one that lives there */
+    struct muster_rendezvous_hooks hooks;
+    struct trace trace;
+    char *run_id, *backend; /* owned */
+    bool use_agent_store;
+
+    /* On the loop's thread. */
+    struct rdzv_handler *h;      /* owned */
+    bool in_next, stopped;
+
+    /* The caller's of next(). */
+    struct muster_store *store; /* owned: the last round's */
+    char *master_addr;          /* owned */
+};
+
+/* ---- What the handler says ---- */
+
+static void on_trace(void *ctx, enum trace_level level, const char *text)
+{
+    const struct muster_rendezvous *r = ctx;
+    static const enum muster_log_level levels[] = {
+        [TRACE_DEBUG] = MUSTER_LOG_DEBUG,
+        [TRACE_INFO] = MUSTER_LOG_INFO,
+        [TRACE_WARN] = MUSTER_LOG_WARN,
+        [TRACE_ERROR] = MUSTER_LOG_ERROR,
+    };
+
+    r->hooks.log(r->hooks.ctx, levels[level], text);
+}
+
+static void on_news(void *ctx, enum rdzv_news news, const struct muster_error *err)
+{
+    const struct muster_rendezvous *r = ctx;
+    static const enum muster_news kinds[] = {
+        [RDZV_NEWS_WAITING] = MUSTER_NEWS_WAITING,
+        [RDZV_NEWS_LOST] = MUSTER_NEWS_LOST,
+        [RDZV_NEWS_EVICTED] = MUSTER_NEWS_EVICTED,
+        [RDZV_NEWS_CLOSED] = MUSTER_NEWS_CLOSED,
+        [RDZV_NEWS_BACKEND] = MUSTER_NEWS_BACKEND,
+    };
+
+    r->hooks.news(r->hooks.ctx, kinds[news], err ? err->text : "");
+}
+
+/* ---- Opening ---- */
+
+struct opening {
+    struct bridge_job job; /* first */
+    struct muster_rendezvous *r;
+    const struct muster_params *params;
+    const struct muster_registry *registry;
+};
+
+static void begin_open(struct bridge_job *job)
+{
+    struct opening *o = (struct opening *)job;
+    struct muster_rendezvous *r = o->r;
+    uv_loop_t *loop = bridge_loop(r->home->bridge);
+    const struct rdzv_params *params = &o->params->inner;
+    const struct trace *trace = r->hooks.log ? &r->trace : NULL;
+    struct muster_error err;
+    const int rc =
+        o->registry
+            ? registry_create(&o->registry->inner, loop, params, trace, &r->h, &err)
+            : rdzv_handler_create(loop, params, trace, &r->h, &err);
+
+    if (rc == 0) {
+        r->use_agent_store = r->h->ops->use_agent_store(r->h);
+        if (r->hooks.news)
+            r->h->ops->on_news(r->h, on_news, r);
+    }
+    bridge_done(job, rc, &err);
+}
+
+int muster_rendezvous_open(const struct muster_params *params,
+                           const struct muster_registry *registry,
+                           const struct muster_rendezvous_hooks *hooks,
+                           struct muster_rendezvous **out, struct muster_error *err)
+{
+    struct muster_rendezvous *r = mem_calloc(1, sizeof *r);
+    struct opening o = { .job = { .begin = begin_open }, .r = r, .params = params,
+                         .registry = registry };
+    int rc = r ? home_new(&r->home, err) : err_nomem(err);
+
+    if (rc < 0) {
+        mem_free(r);
+        return rc;
+    }
+    r->home->stores = 1; /* Ourselves: the last store to close must not end the loop. */
+    if (hooks)
+        r->hooks = *hooks;
+    r->trace = (struct trace){ on_trace, r, TRACE_DEBUG };
+    r->run_id = mem_strdup(params->inner.run_id);
+    r->backend = mem_strdup(params->inner.backend);
+    rc = r->run_id && r->backend ? bridge_call(r->home->bridge, &o.job) : err_nomem(&o.job.err);
+    if (rc < 0) {
+        if (err)
+            err_copy(err, &o.job.err);
+        muster_rendezvous_free(r);
+        return rc;
+    }
+    *out = r;
+    return 0;
+}
+
+/* ---- next ---- */
+
+struct joining {
+    struct bridge_job job; /* first */
+    struct muster_rendezvous *r;
+    struct muster_rendezvous_info info;
+    char *master_addr; /* owned until it is the handler's */
+};
+
+/* A connection of the caller's own: the agent's may be busy waiting. */
+static int settle(struct joining *j, const struct rdzv_round *round,
+                  struct muster_error *err)
+{
+    struct muster_rendezvous *r = j->r;
+    struct astore *a;
+    int rc;
+
+    j->master_addr = mem_strdup(round->master_addr ? round->master_addr : "");
+    if (!j->master_addr)
+        return err_nomem(err);
+    rc = round->store->ops->clone(round->store, &a, err);
+    if (rc < 0)
+        return rc;
+    rc = store_settle(r->home, a, NULL, MUSTER_STORE_TIMEOUT_MS, 0, &j->info.store, err);
+    if (rc < 0)
+        astore_close(a, NULL, NULL);
+    return rc;
+}
+
+static void on_next(void *ctx, int status, const struct rdzv_round *round,
+                    const struct muster_error *err)
+{
+    struct joining *j = ctx;
+    struct muster_error why;
+
+    j->r->in_next = false;
+    if (status < 0) {
+        bridge_done(&j->job, status, err);
+        return;
+    }
+    j->info = (struct muster_rendezvous_info){ .round = round->round,
+                                               .rank = round->rank,
+                                               .world_size = round->world_size,
+                                               .master_port = round->master_port };
+    status = settle(j, round, &why);
+    bridge_done(&j->job, status, &why);
+}
+
+static void begin_next(struct bridge_job *job)
+{
+    struct joining *j = (struct joining *)job;
+    struct muster_rendezvous *r = j->r;
+    struct muster_error err;
+
+    if (r->in_next || r->stopped) {
+        bridge_done(job,
+                    err_set(&err, MUSTER_EINVAL,
+                            r->stopped ? "run '%s': this handler has been shut down"
+                                       : "run '%s': another next is under way",
+                            r->run_id),
+                    &err);
+        return;
+    }
+    r->in_next = true;
+    r->h->ops->next(r->h, on_next, j);
+}
+
+int muster_rendezvous_next(struct muster_rendezvous *r,
+                           struct muster_rendezvous_info *out, struct muster_error *err)
+{
+    struct joining j = { .job = { .begin = begin_next }, .r = r };
+    const int rc = bridge_call(r->home->bridge, &j.job);
+
+    if (rc < 0) {
+        mem_free(j.master_addr);
+        if (err)
+            err_copy(err, &j.job.err);
+        return rc;
+    }
+    muster_store_close(r->store);
+    mem_free(r->master_addr);
+    r->store = j.info.store;
+    r->master_addr = j.master_addr;
+    *out = j.info;
+    out->master_addr = r->master_addr;
+    return 0;
+}
+
+/* ---- Everything else is one call of the handler's ---- */
+
+struct asking {
+    struct bridge_job job; /* first */
+    struct muster_rendezvous *r;
+    int64_t number;
+};
+
+static void on_done(void *ctx, int status, const struct muster_error *err)
+{
+    bridge_done(ctx, status, err);
+}
+
+static bool stopped(struct bridge_job *job)
+{
+    const struct muster_rendezvous *r = ((struct asking *)job)->r;
+    struct muster_error err;
+
+    if (r->stopped)
+        bridge_done(job,
+                    err_set(&err, MUSTER_EINVAL, "run '%s': this handler has been shut down",
+                            r->run_id),
+                    &err);
+    return r->stopped;
+}
+
+static void begin_cancel(struct bridge_job *job)
+{
+    struct muster_rendezvous *r = ((struct asking *)job)->r;
+
+    if (r->in_next)
+        r->h->ops->cancel(r->h);
+    bridge_done(job, 0, NULL);
+}
+
+static void begin_is_closed(struct bridge_job *job)
+{
+    struct asking *a = (struct asking *)job;
+
+    a->number = a->r->h->ops->is_closed(a->r->h);
+    bridge_done(job, 0, NULL);
+}
+
+static void begin_waiting(struct bridge_job *job)
+{
+    struct asking *a = (struct asking *)job;
+
+    a->number = a->r->h->ops->num_nodes_waiting(a->r->h);
+    bridge_done(job, 0, NULL);
+}
+
+static void begin_set_closed(struct bridge_job *job)
+{
+    struct muster_rendezvous *r = ((struct asking *)job)->r;
+
+    if (!stopped(job))
+        r->h->ops->set_closed(r->h, on_done, job);
+}
+
+static void begin_leave(struct bridge_job *job)
+{
+    struct muster_rendezvous *r = ((struct asking *)job)->r;
+
+    if (!stopped(job))
+        r->h->ops->leave(r->h, on_done, job);
+}
+
+static void begin_shutdown(struct bridge_job *job)
+{
+    struct muster_rendezvous *r = ((struct asking *)job)->r;
+
+    if (stopped(job))
+        return;
+    r->stopped = true;
+    r->h->ops->shutdown(r->h, true, on_done, job);
+}
+
+static int ask(struct muster_rendezvous *r, void (*begin)(struct bridge_job *job),
+               int64_t *number, struct muster_error *err)
+{
+    struct asking a = { .job = { .begin = begin }, .r = r };
+    const int rc = bridge_call(r->home->bridge, &a.job);
+
+    if (rc < 0 && err)
+        err_copy(err, &a.job.err);
+    if (number)
+        *number = a.number;
+    return rc;
+}
+
+void muster_rendezvous_cancel(struct muster_rendezvous *r)
+{
+    (void)ask(r, begin_cancel, NULL, NULL);
+}
+
+int muster_rendezvous_is_closed(struct muster_rendezvous *r)
+{
+    int64_t closed = 0;
+
+    (void)ask(r, begin_is_closed, &closed, NULL);
+    return closed != 0;
+}
+
+int64_t muster_rendezvous_num_nodes_waiting(struct muster_rendezvous *r)
+{
+    int64_t count = 0;
+
+    (void)ask(r, begin_waiting, &count, NULL);
+    return count;
+}
+
+int muster_rendezvous_set_closed(struct muster_rendezvous *r, struct muster_error *err)
+{
+    return ask(r, begin_set_closed, NULL, err);
+}
+
+int muster_rendezvous_leave(struct muster_rendezvous *r, struct muster_error *err)
+{
+    return ask(r, begin_leave, NULL, err);
+}
+
+int muster_rendezvous_shutdown(struct muster_rendezvous *r, struct muster_error *err)
+{
+    muster_store_close(r->store); /* A guest of ours would make the host linger. */
+    r->store = NULL;
+    return ask(r, begin_shutdown, NULL, err);
+}
+
+const char *muster_rendezvous_run_id(const struct muster_rendezvous *r)
+{
+    return r->run_id;
+}
+
+const char *muster_rendezvous_backend(const struct muster_rendezvous *r)
+{
+    return r->backend;
+}
+
+int muster_rendezvous_use_agent_store(const struct muster_rendezvous *r)
+{
+    return r->use_agent_store;
+}
+
+static void on_destroyed(void *ctx)
+{
+    bridge_done(ctx, 0, NULL);
+}
+
+static void begin_free(struct bridge_job *job)
+{
+    struct muster_rendezvous *r = ((struct asking *)job)->r;
+
+    if (r->h)
+        r->h->ops->destroy(r->h, on_destroyed, job);
+    else
+        bridge_done(job, 0, NULL);
+}
+
+void muster_rendezvous_free(struct muster_rendezvous *r)
+{
+    if (!r)
+        return;
+    muster_store_close(r->store);
+    (void)ask(r, begin_free, NULL, NULL);
+    home_free(r->home);
+    mem_free(r->run_id);
+    mem_free(r->backend);
+    mem_free(r->master_addr);
+    mem_free(r);
+}

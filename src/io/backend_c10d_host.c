@@ -1,0 +1,232 @@
+/* backend_c10d_host.c - the c10d backend's parameters, and who hosts its store.
+ *
+ * The user's word (is_host) counts first. Else the endpoint says: localhost, our host
+ * name, or an address of ours, numeric or resolved, on whichever interface. The resolver
+ * runs off the loop and has a deadline. Who was only guessed to be the host and cannot
+ * bind the port becomes a client: another agent of this machine was first. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "io/backend_c10d_int.h"
+#include "rdzv/pytext.h"
+
+#define RESOLVE_MS 5000u
+
+static void name_store(struct c10d *c)
+{
+    if (c->file)
+        (void)snprintf(c->where, sizeof c->where, "file://%.1000s", c->path);
+    else
+        (void)snprintf(c->where, sizeof c->where,
+                       strchr(c->at.host, ':') ? "tcp://[%s]:%d" : "tcp://%s:%d",
+                       c->at.host, (int)c->at.port);
+}
+
+static void no_news(void *ctx, int status, const struct muster_error *err)
+{
+    (void)ctx;
+    (void)status;
+    (void)err;
+}
+
+int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
+                    struct astore **out, struct muster_error *err)
+{
+    const struct store_client_opts opts = {
+        /* Our own server needs no resolver, and no name that may lead elsewhere. */
+        .host = c->server ? "127.0.0.1" : c->at.host,
+        .port = (uint16_t)c->at.port,
+        .timeout_ms = c->read_ms,
+        .once = once,
+        .trace = c->trace,
+    };
+
+    if (c->file)
+        return err_set(err, MUSTER_ENOTSUP, "store_type=file is not in this build");
+    return store_client_open(c->base.loop, &opts, cb ? cb : no_news, ctx, out, err);
+}
+
+static int serve(struct c10d *c, struct muster_error *err)
+{
+    struct store_server_opts opts;
+    int rc;
+
+    store_server_opts_init(&opts);
+    opts.port = (uint16_t)c->at.port;
+    /* Nobody on another machine can know a port that the system picked: stay at home. */
+    if (c->at.port == 0)
+        opts.bind = "127.0.0.1";
+    opts.trace = c->trace;
+    rc = store_server_open(c->base.loop, &opts, &c->server, err);
+    if (rc < 0)
+        return rc;
+    c->at.port = store_server_port(c->server);
+    name_store(c);
+    trace(c->trace, TRACE_INFO,
+          "Process %ld hosts the TCP store for the C10d rendezvous backend.",
+          (long)getpid());
+    return 0;
+}
+
+static void decided(struct c10d *c, const struct rdzv_local *q)
+{
+    struct muster_error err;
+
+    trace(c->trace, TRACE_DEBUG, "%s: %s the store: %s", c->where,
+          q->is_local ? "this process is to host" : "somebody else hosts", q->why);
+    if (q->is_local) {
+        const int rc = serve(c, &err);
+
+        if (rc < 0 && (c->is_host == 1 || rc == MUSTER_ENOMEM)) {
+            c10d_later(c, rc == MUSTER_ENOMEM ? rc : MUSTER_ECONN, &err);
+            return;
+        }
+        if (rc < 0)
+            trace(c->trace, TRACE_INFO,
+                  "%s: %s, but cannot be bound here (%s): joining it as a client",
+                  c->where, q->why, err.text);
+    }
+    c10d_connect(c);
+}
+
+static void on_resolved(void *ctx, void *data)
+{
+    struct c10d *c = ctx;
+    struct rdzv_local late = { 0 };
+
+    c->deciding = NULL;
+    if (!data)
+        (void)snprintf(late.why, sizeof late.why,
+                       "the resolver has not answered for %.100s within %u s", c->at.host,
+                       RESOLVE_MS / 1000);
+    decided(c, data ? data : &late);
+}
+
+static void resolve(struct c10d *c, const struct rdzv_local *q)
+{
+    struct rdzv_local *job = mem_memdup(q, sizeof *q);
+    struct muster_error err;
+    const int rc = job ? offload_run(c->base.loop, rdzv_local_resolve, job,
+                                     MIN_OF(RESOLVE_MS, c->read_ms), on_resolved, c,
+                                     &c->deciding, &err)
+                       : err_nomem(&err);
+
+    if (rc < 0) {
+        mem_free(job);
+        c10d_later(c, rc, &err);
+    }
+}
+
+void c10d_host_decide(struct c10d *c)
+{
+    struct rdzv_local q = { .is_local = c->is_host == 1 };
+
+    if (c->file) {
+        c10d_connect(c);
+        return;
+    }
+    memcpy(q.host, c->at.host, sizeof q.host);
+    if (c->is_host >= 0) {
+        (void)snprintf(q.why, sizeof q.why, "is_host=%d is given", c->is_host);
+        decided(c, &q);
+    } else if (rdzv_local_quick(&q)) {
+        decided(c, &q);
+    } else {
+        resolve(c, &q);
+    }
+}
+
+/* ---- Parameters ---- */
+
+static int read_kind(struct c10d *c, const struct rdzv_params *p,
+                     struct muster_error *err)
+{
+    const struct span kind = py_strip(span_str(params_str(p, "store_type", "tcp")));
+
+    if (kind.n == 4 && strncasecmp((const char *)kind.p, "file", 4) == 0)
+        c->file = true;
+    else if (kind.n != 3 || strncasecmp((const char *)kind.p, "tcp", 3) != 0)
+        return err_set(err, MUSTER_EINVAL,
+                       "Invalid store type given. Currently only supports file and tcp.");
+    return 0;
+}
+
+/* Like torch, an empty endpoint is a file of our own, of no use to other nodes. */
+static int read_path(struct c10d *c, const struct rdzv_params *p,
+                     struct muster_error *err)
+{
+    char temp[] = "/tmp/muster-rdzv-XXXXXX";
+    int fd;
+
+    if (!*p->endpoint) {
+        fd = mkstemp(temp);
+        if (fd < 0)
+            return err_set(err, MUSTER_EIO,
+                           "The file creation for C10d store has failed: %s: %m", temp);
+        (void)close(fd);
+    }
+    c->path = mem_strdup(*p->endpoint ? p->endpoint : temp);
+    return c->path ? 0 : err_nomem(err);
+}
+
+static int read_params(struct c10d *c, const struct rdzv_params *p,
+                       struct muster_error *err)
+{
+    int64_t seconds = 60;
+    int rc = read_kind(c, p, err);
+
+    if (rc == 0 && c->file)
+        rc = read_path(c, p, err);
+    if (rc == 0 && !c->file)
+        rc = endpoint_parse(p->endpoint, RDZV_C10D_PORT, &c->at, err);
+    if (rc == 0 && !c->file)
+        rc = params_bool(p, "is_host", -1, &c->is_host, err);
+    if (rc == 0 && !c->file)
+        rc = params_int(p, "read_timeout", 60, &seconds, err);
+    if (rc < 0)
+        return rc;
+    if (seconds <= 0)
+        return err_set(err, MUSTER_EINVAL,
+                       "The read timeout must be a positive integer.");
+    if (!*p->run_id)
+        return err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
+    c->read_ms = (uint64_t)MIN_OF(seconds, 10ll * 366 * 86400) * 1000;
+    c->run_id = mem_strdup(p->run_id);
+    c->key = mem_printf("%s%s", RDZV_C10D_PREFIX, p->run_id);
+    if (!c->run_id || !c->key)
+        return err_nomem(err);
+    if (strlen(c->key) > C10D_MAX_KEY / 2)
+        return err_set(err, MUSTER_EINVAL, "the run id is too long (%zu bytes)",
+                       strlen(p->run_id));
+    name_store(c);
+    return 0;
+}
+
+int backend_c10d_new(uv_loop_t *loop, const struct rdzv_params *params,
+                     const struct trace *trace, struct rdzv_backend **out,
+                     struct muster_error *err)
+{
+    struct c10d *c = mem_calloc(1, sizeof *c);
+    int rc;
+
+    if (!c)
+        return err_nomem(err);
+    c->base = (struct rdzv_backend){ &c10d_ops, loop };
+    c->trace = trace;
+    c->refs = 1;
+    buf_init(&c->call.sent, SIZE_MAX);
+    buf_init(&c->call.expected, SIZE_MAX);
+    rc = read_params(c, params, err);
+    if (rc < 0) {
+        c10d_release(c);
+        return rc;
+    }
+    (void)uv_timer_init(loop, &c->later.timer);
+    c->later.timer.data = c;
+    *out = &c->base;
+    return 0;
+}

@@ -1,0 +1,77 @@
+/* backend_c10d_int.h - shared by backend_c10d.c and backend_c10d_host.c. */
+#ifndef IO_BACKEND_C10D_INT_H
+#define IO_BACKEND_C10D_INT_H
+
+#include <assert.h>
+
+#include "base/buf.h"
+#include "io/offload.h"
+#include "io/rdzv_backend.h"
+#include "io/rdzv_local.h"
+#include "io/store_client.h"
+#include "io/store_server.h"
+#include "rdzv/endpoint.h"
+
+struct c10d {
+    struct rdzv_backend base;
+    const struct trace *trace; /* borrowed */
+    size_t refs;               /* the timer, and each handle that is closing */
+
+    /* From the parameters. */
+    char *run_id, *key; /* owned; key "torch.rendezvous.<run_id>" */
+    bool file;
+    char *path;         /* owned; of the file */
+    struct endpoint at; /* of the TCP store; the port is the real one once we host */
+    char where[1100];   /* "tcp://host:port", "file://path" */
+    uint64_t read_ms;
+    int is_host; /* 1, 0, or -1: to be found out */
+
+    struct offload *deciding;    /* owned while it runs */
+    struct store_server *server; /* owned, if we host */
+    struct astore *state;        /* owned: the connection for the state and the beats */
+    struct astore *watcher;      /* owned: the one that waits for changes */
+    bool up, connecting, can_watch, closing;
+    uint64_t lost_by_ms; /* reconnecting makes sense until then; 0: not lost */
+
+    rdzv_open_cb on_open;
+    void *open_ctx;
+    struct {
+        rdzv_state_cb cb; /* NULL: none under way */
+        void *ctx;
+        bool write;
+        uint64_t timeout_ms;
+        struct buf sent, expected;
+    } call;
+    struct {
+        rdzv_changed_cb cb;
+        void *ctx;
+        uint64_t wanted, waited; /* hashes of values */
+        bool waiting;
+    } watch;
+    struct {
+        uv_timer_t timer;
+        struct muster_error err;
+    } later;
+    rdzv_gone_cb on_gone;
+    void *gone_ctx;
+};
+
+extern const struct rdzv_backend_ops c10d_ops;
+
+/* Finds out who hosts, hosts if we do, then connects. */
+void c10d_host_decide(struct c10d *c);
+void c10d_connect(struct c10d *c);
+
+/* Another connection to the same store. cb may be NULL. */
+int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
+                    struct astore **out, struct muster_error *err);
+
+/* The call under way, now that the connection is there, or why it is not. */
+void c10d_call_go(struct c10d *c, int status, const struct muster_error *err);
+
+/* Fails what is under way (opening, or a call) from the loop. */
+void c10d_later(struct c10d *c, int code, const struct muster_error *err);
+
+void c10d_release(struct c10d *c);
+
+#endif

@@ -1,0 +1,607 @@
+/* rdzv_driver.c - the dynamic rendezvous at work: the core (rdzv/rdzv.c) decides, a
+ * backend (rdzv_backend.h) holds the state, and this goes between them and the agent.
+ *
+ * Top to bottom: callbacks, feed() (the only caller of rdzv_step), perform() (the only
+ * switch over its effects), then what the agent calls. An agent may call back from
+ * inside a callback: such wishes wait until the step that told it is through. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "io/rdzv_driver_int.h"
+
+#define LINGER_MS  5000u /* how long a host waits for others to read "closed" */
+#define LINGER_TICK_MS 20u
+#define MAX_RENAMES 3u
+
+static void feed(struct dynamic *d, struct rdzv_event *ev);
+static void wish(struct dynamic *d, enum rdzv_event_kind kind);
+
+static struct dynamic *dynamic_of(const struct rdzv_handler *h)
+{
+    return CONTAINER_OF(h, struct dynamic, base);
+}
+
+static struct now clocks(void)
+{
+    uv_timeval64_t wall = { 0, 0 };
+
+    (void)uv_gettimeofday(&wall);
+    return (struct now){ uv_hrtime() / 1000000u, wall.tv_sec * 1000000 + wall.tv_usec };
+}
+
+/* ---- Callbacks ---- */
+
+static void on_state(void *ctx, const struct rdzv_event *ev)
+{
+    struct dynamic *d = ctx;
+    struct rdzv_event copy = *ev;
+
+    if (d->stopped)
+        return;
+    /* Whether it can tell of changes shows when it is asked to: it may by now. */
+    if (ev->kind != RDZV_EV_FAILED)
+        rdzv_can_watch(d->core, d->backend->ops->watch != NULL);
+    feed(d, &copy);
+}
+
+static void on_changed(void *ctx)
+{
+    struct dynamic *d = ctx;
+    struct rdzv_event ev = { .kind = RDZV_EV_CHANGED };
+
+    if (!d->stopped)
+        feed(d, &ev);
+}
+
+static void on_timer(uv_timer_t *t)
+{
+    struct dynamic *d = t->data;
+    struct rdzv_event ev = { .kind = RDZV_EV_TIMER };
+
+    if (!d->stopped)
+        feed(d, &ev);
+}
+
+static void on_soon(uv_timer_t *t);
+
+static void soon(struct dynamic *d)
+{
+    (void)uv_timer_start(&d->soon, on_soon, 0, 0);
+}
+
+/* ---- next(): telling how it went ---- */
+
+static void next_failed(struct dynamic *d, int code, const char *text)
+{
+    const rdzv_next_cb cb = d->next_cb;
+    struct muster_error err;
+
+    if (!cb)
+        return;
+    d->next_cb = NULL;
+    d->joining = false;
+    cb(d->next_ctx, err_set(&err, code, "%s", text), NULL, &err);
+}
+
+static void on_master(void *ctx, int status, const char *addr, uint16_t port,
+                      const struct muster_error *err)
+{
+    struct dynamic *d = ctx;
+    const rdzv_next_cb cb = d->next_cb;
+
+    if (!cb)
+        return;
+    if (status < 0) {
+        next_failed(d, status, err->text);
+        return;
+    }
+    d->round.master_addr = addr;
+    d->round.master_port = port;
+    d->next_cb = NULL;
+    cb(d->next_ctx, 0, &d->round, NULL);
+}
+
+static void no_matter(void *ctx)
+{
+    (void)ctx;
+}
+
+static void close_stores(struct dynamic *d)
+{
+    if (d->prefixed)
+        astore_close(d->prefixed, no_matter, NULL);
+    if (d->store)
+        astore_close(d->store, no_matter, NULL);
+    d->prefixed = d->store = NULL;
+}
+
+/* The workers' keys of the last round would mislead those of this one. No other agent's
+ * workers have started yet: they wait for the ranks that our role_info is needed for,
+ * unless ranks are not agreed upon at all. */
+static void wipe_if_safe(struct dynamic *d)
+{
+    const char *identical = getenv("TORCH_ELASTIC_WORKER_IDENTICAL");
+
+    if (!identical || strcmp(identical, "1") != 0)
+        rdzv_master_wipe(d->master);
+}
+
+static void joined(struct dynamic *d, const struct rdzv_effect *e)
+{
+    char *prefix = mem_printf("torch.rendezvous.%s.%" PRId64, d->params.run_id, e->round);
+    struct rdzv_master_job job = { .round = (uint64_t)e->round, .rank = e->rank };
+    struct muster_error err;
+    int rc = prefix ? 0 : err_nomem(&err);
+
+    d->joining = false;
+    if (rc == 0)
+        rc = astore_prefix(d->store, prefix, false, &d->prefixed, &err);
+    mem_free(prefix);
+    if (rc < 0) {
+        next_failed(d, rc, err.text);
+        return;
+    }
+    d->round = (struct rdzv_round){ .round = (uint64_t)e->round, .rank = e->rank,
+                                    .world_size = e->world, .store = d->prefixed };
+    wipe_if_safe(d);
+    job.store = d->store;
+    job.members = rdzv_members(d->core, &job.count);
+    rdzv_master_start(d->master, &job, on_master, d);
+}
+
+static void begin_join(struct dynamic *d)
+{
+    const bool first = !d->store && !d->round.store;
+    struct muster_error err;
+
+    rdzv_master_cancel(d->master);
+    close_stores(d);
+    d->round = (struct rdzv_round){ 0 };
+    if (d->backend->ops->store(d->backend, &d->store, &err) < 0) {
+        d->store = NULL;
+        d->tell.next = true;
+        d->tell.next_err = err;
+        soon(d);
+        return;
+    }
+    if (first)
+        dynamic_settings(d);
+    d->joining = true;
+    wish(d, RDZV_EV_JOIN);
+}
+
+void dynamic_opened(struct dynamic *d)
+{
+    if (d->stage == STAGE_BROKEN) {
+        if (d->next_cb) {
+            d->tell.next = true;
+            d->tell.next_err = d->broken;
+        }
+        soon(d);
+    } else if (d->next_cb) {
+        begin_join(d);
+    }
+}
+
+/* ---- Feed and perform ---- */
+
+static void news(struct dynamic *d, const struct rdzv_effect *e)
+{
+    struct muster_error err;
+
+    if (d->next_cb && !d->joining && !d->tell.next &&
+        (e->news == RDZV_NEWS_LOST || e->news == RDZV_NEWS_EVICTED)) {
+        /* The round fell apart before we learnt the workers' address: its rank 0 may
+         * never tell it. The next round is what the agent wants. */
+        trace(d->trace, TRACE_INFO, "run '%s', round %" PRIu64 ": %s; joining again",
+              d->params.run_id, d->round.round, e->text ? e->text : "a member is gone");
+        begin_join(d);
+        return;
+    }
+    if (!d->news_cb)
+        return;
+    (void)err_set(&err, e->code, "%s", e->text ? e->text : "");
+    d->news_cb(d->news_ctx, e->news, &err);
+}
+
+static void tell(struct wish *w, int code, const char *text)
+{
+    const rdzv_done_cb cb = w->cb;
+    struct muster_error err;
+
+    w->cb = NULL;
+    if (cb)
+        cb(w->ctx, code, code < 0 && err_set(&err, code, "%s", text) ? &err : NULL);
+}
+
+static void stop_now(struct dynamic *d, int code, const char *text)
+{
+    d->stopped = true;
+    (void)uv_timer_stop(&d->timer);
+    (void)uv_timer_stop(&d->linger);
+    if (code < 0)
+        trace(d->trace, TRACE_WARN,
+              "The node '%s_%" PRId64 "_%" PRId64
+              "' has failed to shutdown the rendezvous '%s': %s",
+              d->addr, d->pid, d->local_id, d->params.run_id, text);
+    tell(&d->stop, code, text);
+}
+
+/* The store dies with its host; those who have not read "closed" by then would take the
+ * end of the run for a failure. */
+static void on_linger(uv_timer_t *t)
+{
+    struct dynamic *d = t->data;
+    const struct rdzv_backend_ops *ops = d->backend->ops;
+
+    if (ops->guests && ops->guests(d->backend) > 0 &&
+        uv_now(d->base.loop) < d->linger_by_ms)
+        (void)uv_timer_start(&d->linger, on_linger, LINGER_TICK_MS, 0);
+    else
+        stop_now(d, 0, NULL);
+}
+
+static void done(struct dynamic *d, const struct rdzv_effect *e)
+{
+    tell(e->wish == RDZV_EV_CLOSE ? &d->close : &d->leave, e->code, e->text);
+    if (!d->stop.cb || d->stop_closes != (e->wish == RDZV_EV_CLOSE))
+        return;
+    if (e->wish == RDZV_EV_CLOSE && e->code == 0 && d->backend->ops->guests) {
+        close_stores(d); /* It is no guest's. */
+        d->linger_by_ms = uv_now(d->base.loop) + LINGER_MS;
+        (void)uv_timer_start(&d->linger, on_linger, 0, 0);
+    } else {
+        stop_now(d, e->code, e->text);
+    }
+}
+
+static void perform(struct dynamic *d, const struct rdzv_effect *e)
+{
+    const struct rdzv_backend_ops *ops = d->backend->ops;
+
+    switch (e->kind) {
+    case RDZV_FX_READ_STATE:
+        ops->get(d->backend, UINT64_MAX, on_state, d);
+        return;
+    case RDZV_FX_WRITE_STATE:
+        ops->set(d->backend, e->value, e->has_token, e->token, UINT64_MAX, on_state, d);
+        return;
+    case RDZV_FX_WATCH:
+        rdzv_can_watch(d->core, ops->watch && ops->watch(d->backend, e->present, e->value,
+                                                         on_changed, d));
+        return;
+    case RDZV_FX_JOINED:
+        joined(d, e);
+        return;
+    case RDZV_FX_REFUSED:
+        d->collided = e->code == MUSTER_EEXIST && d->renamed < MAX_RENAMES;
+        if (!d->collided)
+            next_failed(d, e->code, e->text);
+        return;
+    case RDZV_FX_DONE:
+        done(d, e);
+        return;
+    case RDZV_FX_NEWS:
+        news(d, e);
+        return;
+    }
+}
+
+static void arm(struct dynamic *d)
+{
+    const uint64_t due = d->core ? rdzv_deadline(d->core) : MONO_NEVER;
+    const uint64_t now = uv_hrtime() / 1000000u;
+
+    if (due == MONO_NEVER || d->stopped) {
+        (void)uv_timer_stop(&d->timer);
+        return;
+    }
+    uv_update_time(d->base.loop);
+    (void)uv_timer_start(&d->timer, on_timer, due > now ? due - now : 0, 0);
+}
+
+/* Out of memory in the middle of a step leaves the core waiting for its answer: give it
+ * a failed one, and if even that does not go, end the wish. */
+static void step_failed(struct dynamic *d, const struct rdzv_event *ev,
+                        struct rdzv_fx *fx)
+{
+    struct rdzv_event failed = { .kind = RDZV_EV_FAILED, .now = ev->now,
+                                 .code = MUSTER_ENOMEM, .text = "out of memory",
+                                 .again = true };
+
+    if ((ev->kind == RDZV_EV_STATE || ev->kind == RDZV_EV_WROTE) &&
+        rdzv_step(d->core, &failed, fx) == 0)
+        return;
+    fx->count = 0;
+    if (ev->kind == RDZV_EV_JOIN)
+        next_failed(d, MUSTER_ENOMEM, "out of memory");
+}
+
+static void step(struct dynamic *d, struct rdzv_event *ev)
+{
+    struct rdzv_fx fx;
+
+    ev->now = clocks();
+    if (rdzv_step(d->core, ev, &fx) < 0)
+        step_failed(d, ev, &fx);
+    for (size_t i = 0; i < fx.count; i++)
+        perform(d, &fx.at[i]);
+}
+
+/* Somebody else's heartbeats come under our name: two containers with one host name and
+ * one process id, or our own former self. */
+static void rename_self(struct dynamic *d)
+{
+    struct muster_error err;
+    const int64_t old = d->local_id;
+
+    d->collided = false;
+    d->renamed++;
+    dynamic_rename(d);
+    if (dynamic_core(d, &err) < 0) {
+        next_failed(d, err.code, err.text);
+        return;
+    }
+    trace(d->trace, TRACE_WARN,
+          "another node of the rendezvous '%s' is alive as '%s_%" PRId64 "_%" PRId64
+          "'; joining as '%s_%" PRId64 "_%" PRId64 "' (--local-addr tells nodes apart)",
+          d->params.run_id, d->addr, d->pid, old, d->addr, d->pid, d->local_id);
+    d->wishes |= 1u << RDZV_EV_JOIN;
+}
+
+static void feed(struct dynamic *d, struct rdzv_event *ev)
+{
+    static const enum rdzv_event_kind order[] = { RDZV_EV_LEAVE, RDZV_EV_CLOSE,
+                                                  RDZV_EV_JOIN };
+
+    assert(!d->in_feed);
+    d->in_feed = true;
+    step(d, ev);
+    if (d->collided && !d->destroying)
+        rename_self(d);
+    for (size_t i = 0; i < ARRAY_LEN(order) && !d->destroying; i++) {
+        struct rdzv_event w = { .kind = order[i] };
+
+        if (!(d->wishes & 1u << order[i]))
+            continue;
+        d->wishes &= ~(1u << order[i]);
+        step(d, &w);
+        i = SIZE_MAX; /* That may have brought others. */
+    }
+    d->in_feed = false;
+    arm(d);
+}
+
+static void wish(struct dynamic *d, enum rdzv_event_kind kind)
+{
+    struct rdzv_event ev = { .kind = kind };
+
+    if (d->in_feed)
+        d->wishes |= 1u << kind;
+    else
+        feed(d, &ev);
+}
+
+static void on_soon(uv_timer_t *t)
+{
+    struct dynamic *d = t->data;
+
+    if (d->tell.next) {
+        d->tell.next = false;
+        next_failed(d, d->tell.next_err.code, d->tell.next_err.text);
+    }
+    if (d->tell.close) {
+        d->tell.close = false;
+        tell(&d->close, d->broken.code, d->broken.text);
+    }
+    if (d->tell.leave) {
+        d->tell.leave = false;
+        tell(&d->leave, 0, NULL);
+    }
+    if (d->tell.stop) {
+        d->tell.stop = false;
+        stop_now(d, 0, NULL);
+    }
+}
+
+/* ---- What the agent calls ---- */
+
+static const char *backend(const struct rdzv_handler *h)
+{
+    return dynamic_of(h)->backend->ops->name;
+}
+
+static const char *run_id(const struct rdzv_handler *h)
+{
+    return dynamic_of(h)->params.run_id;
+}
+
+static bool use_agent_store(const struct rdzv_handler *h)
+{
+    return dynamic_of(h)->share;
+}
+
+static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
+{
+    struct dynamic *d = dynamic_of(h);
+
+    assert(!d->next_cb && !d->stopped);
+    d->next_cb = cb;
+    d->next_ctx = ctx;
+    if (d->stage == STAGE_NEW)
+        dynamic_open(d);
+    else if (d->stage == STAGE_READY || d->stage == STAGE_BROKEN)
+        dynamic_opened(d);
+}
+
+static void cancel(struct rdzv_handler *h)
+{
+    struct dynamic *d = dynamic_of(h);
+
+    if (!d->next_cb)
+        return;
+    if (d->joining) {
+        wish(d, RDZV_EV_LEAVE);
+        return;
+    }
+    if (d->master)
+        rdzv_master_cancel(d->master);
+    if (d->stage == STAGE_READY)
+        wish(d, RDZV_EV_LEAVE);
+    d->tell.next = true;
+    (void)err_set(&d->tell.next_err, MUSTER_ECANCELED, "joining the run '%s' was canceled",
+                  d->params.run_id);
+    soon(d);
+}
+
+static void on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx)
+{
+    struct dynamic *d = dynamic_of(h);
+
+    d->news_cb = cb;
+    d->news_ctx = ctx;
+}
+
+static int64_t num_nodes_waiting(const struct rdzv_handler *h)
+{
+    const struct dynamic *d = dynamic_of(h);
+
+    return d->core ? rdzv_waiting(d->core) : 0;
+}
+
+static bool is_closed(const struct rdzv_handler *h)
+{
+    const struct dynamic *d = dynamic_of(h);
+
+    return d->core && rdzv_closed(d->core);
+}
+
+static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
+{
+    struct dynamic *d = dynamic_of(h);
+
+    assert(!d->close.cb && !d->stopped);
+    d->close = (struct wish){ cb, ctx };
+    if (d->stage == STAGE_READY) {
+        if (!d->stop.cb || !d->stop_closes)
+            wish(d, RDZV_EV_CLOSE);
+        return;
+    }
+    if (d->stage != STAGE_BROKEN)
+        (void)err_set(&d->broken, MUSTER_ECONN,
+                      "run '%s' cannot be closed before its store is open",
+                      d->params.run_id);
+    d->tell.close = true;
+    soon(d);
+}
+
+static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
+{
+    struct dynamic *d = dynamic_of(h);
+
+    assert(!d->leave.cb && !d->stopped);
+    d->leave = (struct wish){ cb, ctx };
+    if (d->stage == STAGE_READY) {
+        wish(d, RDZV_EV_LEAVE);
+        return;
+    }
+    d->tell.leave = true;
+    soon(d);
+}
+
+static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb,
+                             void *ctx)
+{
+    struct dynamic *d = dynamic_of(h);
+
+    assert(!d->stop.cb && !d->stopped);
+    if (d->next_cb)
+        cancel(h);
+    d->stop = (struct wish){ cb, ctx };
+    d->stop_closes = close;
+    if (d->stage != STAGE_READY) {
+        d->tell.stop = true;
+        soon(d);
+    } else if (!close) {
+        wish(d, RDZV_EV_LEAVE);
+    } else if (!d->close.cb) {
+        wish(d, RDZV_EV_CLOSE);
+    }
+}
+
+static void wipe_worker_store(struct rdzv_handler *h)
+{
+    (void)h; /* Done when the round is joined: by now workers elsewhere may be writing. */
+}
+
+/* ---- The end: stores and server first, then the backend, then the rest ---- */
+
+static void on_backend_gone(void *ctx)
+{
+    struct dynamic *d = ctx;
+    void (*cb)(void *) = d->gone_cb;
+    void *cb_ctx = d->gone_ctx;
+
+    dynamic_free(d);
+    cb(cb_ctx);
+}
+
+static void part_gone(void *ctx)
+{
+    struct dynamic *d = ctx;
+
+    if (--d->refs == 0)
+        d->backend->ops->close(d->backend, on_backend_gone, d);
+}
+
+static void on_handle_gone(uv_handle_t *h)
+{
+    part_gone(h->data);
+}
+
+static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
+{
+    struct dynamic *d = dynamic_of(h);
+
+    assert(!d->destroying);
+    d->destroying = d->stopped = true;
+    d->gone_cb = cb;
+    d->gone_ctx = ctx;
+    d->next_cb = NULL;
+    d->news_cb = NULL;
+    d->close.cb = d->leave.cb = d->stop.cb = NULL;
+    offload_cancel(d->naming);
+    d->naming = NULL;
+    d->refs = 4;
+    if (d->prefixed) {
+        d->refs++;
+        astore_close(d->prefixed, part_gone, d);
+    }
+    if (d->store) {
+        d->refs++;
+        astore_close(d->store, part_gone, d);
+    }
+    d->prefixed = d->store = NULL;
+    uv_close((uv_handle_t *)&d->timer, on_handle_gone);
+    uv_close((uv_handle_t *)&d->soon, on_handle_gone);
+    uv_close((uv_handle_t *)&d->linger, on_handle_gone);
+    rdzv_master_close(d->master, part_gone, d);
+}
+
+const struct rdzv_handler_ops dynamic_ops = {
+    .backend = backend,
+    .run_id = run_id,
+    .use_agent_store = use_agent_store,
+    .next = next,
+    .cancel = cancel,
+    .on_news = on_news,
+    .num_nodes_waiting = num_nodes_waiting,
+    .is_closed = is_closed,
+    .set_closed = set_closed,
+    .leave = leave,
+    .shutdown = shutdown_handler,
+    .wipe_worker_store = wipe_worker_store,
+    .destroy = destroy,
+};

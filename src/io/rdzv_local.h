@@ -1,0 +1,35 @@
+/* rdzv_local.h - who this machine is: does an endpoint mean us, and what are we called?
+ * Answers with the rule that matched, since nobody can guess it from outside. */
+#ifndef IO_RDZV_LOCAL_H
+#define IO_RDZV_LOCAL_H
+
+#include "base/base.h"
+
+struct rdzv_local {
+    char host[1025]; /* in: the endpoint's host */
+    bool is_local;
+    bool resolved;   /* the host name could be looked up */
+    char why[256];   /* "its address 10.0.0.1 belongs to interface eth0" */
+};
+
+/* What needs no resolver: localhost, our host name, numeric addresses. True if that
+ * settled it; q is filled in then. Does not block. */
+bool rdzv_local_quick(struct rdzv_local *q);
+
+/* The rest, by resolving the host and looking for its addresses on this machine's
+ * interfaces. Blocks as long as the resolver does; for a struct rdzv_local. */
+void rdzv_local_resolve(void *q);
+
+struct rdzv_fqdn {
+    char name[1025]; /* never empty */
+    bool resolves;   /* the machine's own name could be looked up */
+};
+
+/* The machine's name as Python's socket.getfqdn() has it; for a struct rdzv_fqdn. Blocks
+ * as long as the resolver does. */
+void rdzv_fqdn_resolve(void *f);
+
+/* gethostname(), or "localhost". Does not block. */
+void rdzv_hostname(char *out, size_t size);
+
+#endif
