@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import IO, Sequence
+from typing import IO, Callable, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = str(ROOT / "build/venv/bin/python")
@@ -74,6 +75,21 @@ class Process:
                 raise AssertionError(f"{self.argv} on {self.host.name} {why} and never "
                                      f"said {text!r}; it said:\n{out}")
             time.sleep(0.02)
+
+    def wait_for_match(self, pattern: str, count: int = 1, timeout: float = 60) -> str:
+        """The output, as soon as the pattern is in it so many times."""
+        self.wait_until(lambda: len(re.findall(pattern, self.output())) >= count
+                        or self.popen.poll() is not None, timeout)
+        out = self.output()
+        assert len(re.findall(pattern, out)) >= count, (
+            f"{self.argv} on {self.host.name} has not said {pattern!r} {count} times:\n{out}")
+        return out
+
+    def wait_until(self, done: Callable[[], bool], timeout: float = 60) -> None:
+        deadline = time.monotonic() + timeout
+        while not done() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert done(), f"{self.host.name}: not within {timeout} s; it said:\n{self.output()}"
 
     def wait(self, timeout: float = 120) -> int:
         try:
