@@ -25,6 +25,22 @@ static void on_backend(void *ctx, int status, const struct muster_error *err)
     dynamic_opened(d);
 }
 
+/* Ranks follow the order of the nodes' names, everywhere. node_order=N, which a
+ * scheduler knows, puts a number of fixed width before ours; where we can be reached is
+ * another matter. */
+static int order_name(struct dynamic *d, struct muster_error *err)
+{
+    char name[sizeof d->addr];
+    int64_t order;
+    int rc = params_int(&d->params, "node_order", -1, &order, err);
+
+    if (rc < 0 || order < 0)
+        return rc;
+    memcpy(name, d->addr, sizeof name);
+    (void)snprintf(d->addr, sizeof d->addr, "%08" PRId64 ".%.1000s", order, name);
+    return 0;
+}
+
 static void named(struct dynamic *d)
 {
     const struct rdzv_master_opts opts = {
@@ -34,8 +50,10 @@ static void named(struct dynamic *d)
         .timeout_ms = d->read_ms,
         .trace = d->trace,
     };
-    int rc = dynamic_core(d, &d->broken);
+    int rc = order_name(d, &d->broken);
 
+    if (rc == 0)
+        rc = dynamic_core(d, &d->broken);
     if (rc == 0)
         rc = rdzv_master_new(d->base.loop, &opts, &d->master, &d->broken);
     if (rc < 0) {
@@ -94,7 +112,7 @@ int dynamic_core(struct dynamic *d, struct muster_error *err)
         .self = { span_str(d->addr), d->pid, d->local_id },
         .settings = d->settings,
         .seed = uv_random(NULL, NULL, &seed, sizeof seed, 0, NULL) == 0 ? seed
-                                                                          : uv_hrtime(),
+                                                                        : uv_hrtime(),
         .trace = d->trace,
     };
     const int rc = rdzv_new(&cfg, &core, err);
@@ -154,7 +172,8 @@ static void duration(int64_t s, char *out, size_t size)
     }
     int n = 0;
     if (days != 0)
-        n = snprintf(out, size, "%" PRId64 " day%s, ", days, llabs(days) == 1 ? "" : "s");
+        n = snprintf(out, size, "%" PRId64 " day%s, ", days,
+                     llabs(days) == 1 ? "" : "s");
     (void)snprintf(out + n, size - (size_t)n, "%" PRId64 ":%02d:%02d", rest / 3600,
                    (int)(rest / 60 % 60), (int)(rest % 60));
 }
@@ -173,8 +192,8 @@ static int read_timeout(const struct rdzv_params *p, const char *name, uint64_t 
         return rc;
     if (seconds <= 0) {
         duration(seconds, text, sizeof text);
-        return err_set(err, MUSTER_EINVAL, "The %s timeout (%s) must be positive.", name,
-                       text);
+        return err_set(err, MUSTER_EINVAL, "The %s timeout (%s) must be positive.",
+                       name, text);
     }
     *ms = (uint64_t)MIN_OF(seconds, most) * 1000;
     return 0;
@@ -199,7 +218,8 @@ static int read_settings(struct dynamic *d, struct muster_error *err)
     if (rc == 0)
         rc = params_int(p, "keep_alive_interval", 5, &s->keep_alive_interval_s, err);
     if (rc == 0)
-        rc = params_int(p, "keep_alive_max_attempt", 3, &s->keep_alive_max_attempt, err);
+        rc =
+            params_int(p, "keep_alive_max_attempt", 3, &s->keep_alive_max_attempt, err);
     if (rc == 0)
         rc = params_int(p, "read_timeout", 60, &read_s, err);
     if (rc == 0 && !*p->run_id)
