@@ -14,6 +14,7 @@
 #include "io/devices.h"
 #include "io/notes.h"
 #include "io/python.h"
+#include "io/where.h"
 
 #define EXIT_USAGE 2
 
@@ -38,7 +39,20 @@ static bool is_file(void *ctx, const char *path)
 
 static void warn(void *ctx, const char *text)
 {
-    note(ctx, NOTE_WARN, "run", "%s", text);
+    static const struct {
+        const char *begin, *where;
+    } places[] = {
+        { "\n*", AT_OMP },
+        { "master_addr is", AT_MASTER_ADDR },
+        { "node_rank is", AT_NODE_RANK },
+        { "config has no", AT_RUN_ID },
+    };
+    const char *where = "muster/run";
+
+    for (size_t i = 0; i < ARRAY_LEN(places); i++)
+        if (strncmp(text, places[i].begin, strlen(places[i].begin)) == 0)
+            where = places[i].where;
+    note(ctx, NOTE_WARN, where, "%s", text);
 }
 
 /* As wide as argparse has it: COLUMNS, else 80. */
@@ -91,8 +105,8 @@ static int settle_python(struct launch_config *c, struct muster_error *err)
                    "Unset it to have a Python found, or let it name one.");
 }
 
-static int start(const struct options *o, bool launch, const struct notes *notes,
-                 struct muster_error *err)
+static int start(const char *prog, const struct options *o, bool launch,
+                 const struct notes *notes, int *exit_code, struct muster_error *err)
 {
     struct derive_ports ports = { count_devices, is_file,
                                   warn,          (void *)(uintptr_t)notes,
@@ -109,7 +123,7 @@ static int start(const struct options *o, bool launch, const struct notes *notes
     if (rc == 0 && o->print_config)
         rc = print_config(o, &c, launch, err);
     else if (rc == 0)
-        rc = err_set(err, MUSTER_ENOTSUP, "this build cannot start workers");
+        rc = run_agent(prog, &c, notes, exit_code, err);
     launch_config_fini(&c);
     return rc;
 }
@@ -122,6 +136,7 @@ static int run(const char *prog, int argc, char **argv, bool launch)
     struct notes notes;
     struct options o;
     enum options_fault fault;
+    int exit_code = EXIT_SUCCESS;
 
     if (notes_init(&notes, environ, &err)) {
         cmd_error(prog, &err);
@@ -139,8 +154,8 @@ static int run(const char *prog, int argc, char **argv, bool launch)
     if (o.help)
         return print_help(prog, launch);
     if ((!slurm_applies(&o, environ) || slurm_apply(&o, environ, &slurm, &err) == 0) &&
-        start(&o, launch, &notes, &err) == 0)
-        return EXIT_SUCCESS;
+        start(prog, &o, launch, &notes, &exit_code, &err) == 0)
+        return exit_code;
     cmd_error(prog, &err);
     return EXIT_FAILURE;
 }

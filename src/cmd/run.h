@@ -6,9 +6,15 @@
 #include "group/derive.h"
 #include "group/options.h"
 #include "group/worker.h"
+#include "io/notes.h"
 
 /* Prints options and configuration as JSON. */
 int print_config(const struct options *o, const struct launch_config *c, bool launch,
                  struct muster_error *err);
+
+/* Runs the agent to its end and says on stderr how it ended. 0 and *exit_code, or why
+ * it could not even begin. */
+int run_agent(const char *prog, const struct launch_config *c,
+              const struct notes *notes, int *exit_code, struct muster_error *err);
 
 #endif

@@ -328,10 +328,10 @@ void guard_stop(struct guard *g, void (*cb)(void *ctx), void *ctx)
     shutdown(g->sock, SHUT_RDWR);
     if (!g->lost)
         wait_for(g->pid);
-    close(g->sock);
     subreaper(g->was_subreaper);
     if (g->watched)
         uv_close((uv_handle_t *)&g->poll, on_poll_closed);
-    else
+    close(g->sock);
+    if (!g->watched)
         finish(g);
 }

@@ -12,6 +12,26 @@
 #include "group/options.h"
 #include "group/pyform.h"
 
+/* TORCH_LOGS: "distributed" is INFO, "+distributed" DEBUG, "-distributed" ERROR. */
+static enum note_level torch_level(char *const *envp)
+{
+    const char *p = env_get(envp, "TORCH_LOGS");
+    enum note_level level = NOTE_WARN;
+
+    while (p && *p) {
+        const size_t n = strcspn(p, ",");
+        const struct span item = span_of(p, n);
+        if (span_eq(item, span_str("distributed")))
+            level = NOTE_INFO;
+        else if (span_eq(item, span_str("+distributed")))
+            level = NOTE_DEBUG;
+        else if (span_eq(item, span_str("-distributed")))
+            level = NOTE_ERROR;
+        p += p[n] ? n + 1 : n;
+    }
+    return level;
+}
+
 int notes_init(struct notes *n, char *const *envp, struct muster_error *err)
 {
     static const struct {
@@ -27,7 +47,7 @@ int notes_init(struct notes *n, char *const *envp, struct muster_error *err)
     struct buf b;
     int rc;
 
-    *n = (struct notes){ STDERR_FILENO, NOTE_WARN };
+    *n = (struct notes){ STDERR_FILENO, NOTE_WARN, torch_level(envp) };
     if (!level)
         return 0;
     for (size_t i = 0; i < ARRAY_LEN(words); i++)
@@ -56,7 +76,7 @@ static int put_prefix(struct buf *b, enum note_level level, const char *where)
     (void)clock_gettime(CLOCK_REALTIME, &ts);
     (void)localtime_r(&ts.tv_sec, &tm);
     (void)strftime(when, sizeof when, "%m%d %H:%M:%S", &tm);
-    return buf_printf(b, "%c%s.%03ld000 %d muster/%s] ", "VIWEC"[level], when,
+    return buf_printf(b, "%c%s.%03ld000 %d %s] ", "VIWEC"[level], when,
                       ts.tv_nsec / 1000000, (int)getpid(), where);
 }
 
@@ -71,6 +91,14 @@ static void write_all(int fd, struct buf *b)
     }
 }
 
+/* These parts of torchrun do not listen to LOGLEVEL but to TORCH_LOGS. */
+static bool torch_logging(const char *where)
+{
+    return strstr(where, "elastic/multiprocessing/api.py") ||
+           strstr(where, "tail_log.py") || strstr(where, "error_handler.py") ||
+           strstr(where, "elastic/rendezvous/");
+}
+
 void note(const struct notes *n, enum note_level level, const char *where,
           const char *fmt, ...)
 {
@@ -79,7 +107,7 @@ void note(const struct notes *n, enum note_level level, const char *where,
     va_list ap;
     int rc = 0;
 
-    if (level < n->least)
+    if (level < (torch_logging(where) ? n->torch_least : n->least))
         return;
     va_start(ap, fmt);
     rc = vasprintf(&text, fmt, ap) < 0;

@@ -1,6 +1,6 @@
 /* notes.h - the agent's own messages on stderr, in torchrun's shape: every line begins
- * with `W1115 18:46:41.485000 27233 muster/run] `. One write a message, so that lines
- * of several processes do not mix. */
+ * with `W1115 18:46:41.485000 27233 <where>] ` (see where.h). One write a message, so
+ * that lines of several processes do not mix. */
 #ifndef IO_NOTES_H
 #define IO_NOTES_H
 
@@ -10,7 +10,8 @@ enum note_level { NOTE_DEBUG, NOTE_INFO, NOTE_WARN, NOTE_ERROR, NOTE_CRITICAL };
 
 struct notes {
     int fd;
-    enum note_level least;
+    enum note_level least;       /* LOGLEVEL */
+    enum note_level torch_least; /* TORCH_LOGS, for the parts that follow it */
 };
 
 /* Level from LOGLEVEL in envp, as torchrun reads it: DEBUG, INFO, WARNING, WARN, ERROR,

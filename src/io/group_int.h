@@ -1,0 +1,99 @@
+/* group_int.h - what the files of the group driver share: one struct agent. */
+#ifndef IO_GROUP_INT_H
+#define IO_GROUP_INT_H
+
+#include "base/buf.h"
+#include "group/ranks.h"
+#include "group/report.h"
+#include "group/worker.h"
+#include "io/group_driver.h"
+#include "io/logs.h"
+#include "io/offload.h"
+
+#define AGENT_SIGNALS_MAX 32
+
+struct agent_worker {
+    pid_t pid; /* 0 until the guard has told */
+    bool answered, exited;
+    int code;          /* as Python has it */
+    int64_t exited_us; /* wall clock */
+    uint64_t order;    /* of exits seen in this attempt */
+    char *error_file;  /* owned; "" if there is no log directory */
+    int result_fd;     /* -1: none */
+    struct buf result;
+};
+
+struct agent {
+    uv_loop_t loop;
+    struct group_opts opts;
+    const struct launch_config *config; /* borrowed */
+    struct group group;
+    struct group_event queue[64]; /* a ring of events not yet fed */
+    size_t queued, queue_head;
+    bool pumping;
+    struct group_fx_list fx;
+    uv_timer_t timer;
+
+    struct guard *guard;
+    struct logs *logs;
+    struct rdzv_handler *handler;
+    struct rdzv_round round; /* texts are the handler's, until the next join */
+    unsigned generation;     /* of rounds; late answers to older ones are dropped */
+    struct rank_range range;
+    struct agent_worker *workers; /* owned, nproc of them */
+    int64_t unanswered;
+    uint64_t exits;
+    int refused; /* errno of the first worker that could not be started, or 0 */
+    int64_t refused_worker;
+
+    uv_signal_t signals[AGENT_SIGNALS_MAX];
+    size_t signal_count;
+    bool signals_on;
+
+    struct failure *failures; /* owned: of the last attempt, as observed */
+    size_t failure_count;
+    int64_t oom_kills;      /* as of the start; -1: unknown */
+    char host[1025];        /* as Python's getfqdn has it, once known */
+    struct offload *naming; /* under way */
+
+    struct muster_error fatal; /* the first one */
+    struct group_fx last;      /* how it ends */
+    struct group_result *result;
+    uint64_t began_ms;
+};
+
+/* Queues an event; pump() feeds the queue. */
+void agent_post(struct agent *a, enum group_event_kind kind, int64_t worker, int code);
+void agent_pump(struct agent *a);
+/* Keeps the first reason, and posts FATAL. */
+void agent_fail(struct agent *a, const struct muster_error *why);
+
+/* group_store.c */
+void agent_assign(struct agent *a);
+void agent_barrier(struct agent *a);
+
+/* group_workers.c */
+extern const struct guard_events agent_guard_events;
+void agent_start_workers(struct agent *a, int64_t attempt);
+void agent_forget_workers(struct agent *a); /* frees what an attempt holds */
+
+/* group_signals.c */
+void agent_signals_on(struct agent *a);
+void agent_signals_off(struct agent *a);
+const char *agent_signal_name(int sig);
+
+/* group_failures.c */
+void agent_failed(struct agent *a);  /* collects the failures, says which came first */
+char *agent_report(struct agent *a); /* owned by the caller; NULL if there is none */
+void agent_tell_parent(struct agent *a, enum group_why why);
+void agent_forget_failures(struct agent *a);
+int64_t agent_oom_kills(void);
+
+/* group_info.c */
+void agent_say_config(struct agent *a);
+void agent_say_round(struct agent *a);
+
+/* group_say.c */
+void agent_say(struct agent *a, const struct group_fx *fx);
+
+#endif

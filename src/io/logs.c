@@ -1,0 +1,379 @@
+/* logs.c - see logs.h. */
+#include "io/logs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "group/options.h"
+#include "group/worker.h"
+#include "io/where.h"
+
+struct logs {
+    uv_loop_t *loop;
+    const struct launch_config *config; /* borrowed */
+    const struct notes *notes;          /* borrowed */
+    char *const *envp;                  /* borrowed */
+    bool none;                          /* /dev/null */
+    bool own_base;                      /* nobody named it */
+    char *base, *run, *attempt;         /* owned; run: made at the first attempt */
+    int filtered[2];                    /* shared by all local ranks; -1 */
+    struct tails *tails;                /* NULL until something is teed */
+    uv_timer_t later;                   /* for a drain with nothing to drain */
+    void (*drained)(void *ctx);
+    void *drained_ctx;
+};
+
+/* --- directories ------------------------------------------------------------------ */
+
+static int io_error(struct muster_error *err, const char *what, const char *path)
+{
+    const int errnum = errno;
+    const int code = errnum == EACCES || errnum == EPERM ? MUSTER_EACCES : MUSTER_EIO;
+
+    return err_set(err, code,
+                   "[Errno %d] %s: '%s'\n%s; give another directory with --log-dir.",
+                   errnum, strerror(errnum), path, what);
+}
+
+/* With all parents that are missing, as Python's makedirs. */
+static int make_dirs(const char *path, struct muster_error *err)
+{
+    char *copy = mem_strdup(path);
+    if (!copy)
+        return err_nomem(err);
+    for (char *p = copy + 1; *p; p++) {
+        if (*p != '/')
+            continue;
+        *p = '\0';
+        mkdir(copy, 0777); /* The last one tells. */
+        *p = '/';
+    }
+    const bool made = mkdir(copy, 0777) == 0 || errno == EEXIST;
+    mem_free(copy);
+    return made ? 0 : io_error(err, "The log directory cannot be made", path);
+}
+
+/* A new directory named <stem><8 random characters>, only for us, as mkdtemp. */
+static char *make_unique(const char *stem, struct muster_error *err)
+{
+    static const char alphabet[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
+    uint8_t random[8];
+
+    for (int tries = 0; tries < 100; tries++) {
+        if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+            break;
+        char *path = mem_printf("%sxxxxxxxx", stem);
+        if (!path)
+            break;
+        for (size_t i = 0; i < sizeof random; i++)
+            path[strlen(stem) + i] = alphabet[random[i] % (sizeof alphabet - 1)];
+        if (mkdir(path, 0700) == 0)
+            return path;
+        const bool again = errno == EEXIST;
+        if (!again)
+            io_error(err, "A directory for logs cannot be made", path);
+        mem_free(path);
+        if (!again)
+            return NULL;
+    }
+    err_set(err, MUSTER_EIO, "no name for a directory %s*", stem);
+    return NULL;
+}
+
+/* Python's temporary directory: the first that can be written to. */
+static const char *temp_dir(char *const *envp)
+{
+    const char *const list[] = { env_get(envp, "TMPDIR"),
+                                 env_get(envp, "TEMP"),
+                                 env_get(envp, "TMP"),
+                                 "/tmp",
+                                 "/var/tmp",
+                                 "/usr/tmp" };
+    struct stat st;
+
+    for (size_t i = 0; i < ARRAY_LEN(list); i++)
+        if (list[i] && list[i][0] && stat(list[i], &st) == 0 && S_ISDIR(st.st_mode) &&
+            access(list[i], W_OK | X_OK) == 0)
+            return list[i];
+    return ".";
+}
+
+static int remove_one(const char *path, const struct stat *st, int type,
+                      struct FTW *where)
+{
+    (void)st;
+    (void)type;
+    (void)where;
+    return remove(path);
+}
+
+static void remove_tree(const char *path)
+{
+    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int logs_open(uv_loop_t *loop, const struct launch_config *config,
+              const struct notes *notes, char *const *envp, struct logs **out,
+              struct muster_error *err)
+{
+    struct logs *l = mem_calloc(1, sizeof *l);
+    int rc = 0;
+
+    if (!l)
+        return err_nomem(err);
+    *l = (struct logs){ .loop = loop,
+                        .config = config,
+                        .notes = notes,
+                        .envp = envp,
+                        .filtered = { -1, -1 } };
+    uv_timer_init(loop, &l->later);
+    l->later.data = l;
+    if (config->log_dir && strcmp(config->log_dir, "/dev/null") == 0) {
+        l->none = true;
+    } else if (config->log_dir) {
+        l->base = mem_strdup(config->log_dir);
+        rc = l->base ? make_dirs(l->base, err) : err_nomem(err);
+    } else {
+        char *stem = mem_printf("%s/torchelastic_", temp_dir(envp));
+        l->own_base = true;
+        l->base = stem ? make_unique(stem, err) : NULL;
+        mem_free(stem);
+        rc = l->base ? 0 : err ? err->code : MUSTER_EIO;
+    }
+    *out = l; /* To be closed even after a failure: the timer is the loop's. */
+    return rc;
+}
+
+static int open_filtered(struct logs *l, int which, const struct text_list *needles,
+                         struct muster_error *err)
+{
+    const char *name = which ? "filtered_stderr.log" : "filtered_stdout.log";
+
+    if (needles->count == 0)
+        return 0;
+    char *path = mem_printf("%s/%s", l->none ? "/dev/null" : l->attempt, name);
+    if (!path)
+        return err_nomem(err);
+    l->filtered[which] = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const int rc = l->filtered[which] >= 0
+                       ? 0
+                       : io_error(err, "Duplicate filters need a log directory", path);
+    mem_free(path);
+    return rc;
+}
+
+static void close_filtered(struct logs *l)
+{
+    for (int i = 0; i < 2; i++) {
+        if (l->filtered[i] >= 0)
+            close(l->filtered[i]);
+        l->filtered[i] = -1;
+    }
+}
+
+static int make_run_dir(struct logs *l, struct muster_error *err)
+{
+    char *stem = mem_printf("%s/%s_", l->base, l->config->rdzv.run_id);
+
+    l->run = stem ? make_unique(stem, err) : NULL;
+    mem_free(stem);
+    return l->run ? 0 : err ? err->code : MUSTER_EIO;
+}
+
+int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
+{
+    int rc = 0;
+
+    close_filtered(l);
+    if (!l->none) {
+        if (!l->run)
+            rc = make_run_dir(l, err);
+        if (rc != 0)
+            return rc;
+        mem_free(l->attempt);
+        l->attempt = mem_printf("%s/attempt_%" PRId64, l->run, attempt);
+        if (!l->attempt)
+            return err_nomem(err);
+        if (mkdir(l->attempt, 0777) != 0) {
+            if (errno == EEXIST) /* Like torchrun: a new round of the same attempt. */
+                remove_tree(l->attempt);
+            if (mkdir(l->attempt, 0777) != 0)
+                return io_error(err, "The log directory cannot be made", l->attempt);
+        }
+    }
+    rc = open_filtered(l, 0, &l->config->stdout_needles, err);
+    if (rc == 0)
+        rc = open_filtered(l, 1, &l->config->stderr_needles, err);
+    return rc;
+}
+
+/* --- one worker ------------------------------------------------------------------- */
+
+static void on_trouble(void *ctx, const char *name, int errnum)
+{
+    const struct logs *l = ctx;
+
+    note(l->notes, NOTE_ERROR, AT_TAIL, "error in log tailer for %s. %s", name,
+         errnum == EPIPE ? "BrokenPipeError" : strerror(errnum));
+}
+
+static int follow(struct logs *l, const char *path, int which, int64_t local_rank,
+                  int64_t rank, struct muster_error *err)
+{
+    const struct launch_config *c = l->config;
+    const struct text_list *needles = which ? &c->stderr_needles : &c->stdout_needles;
+    const struct tails_opts opts = { l->loop, on_trouble, l };
+    char name[300];
+    struct buf prefix;
+    int rc = 0;
+
+    if (!l->tails)
+        rc = tails_open(&opts, &l->tails, err);
+    buf_init(&prefix, SIZE_MAX);
+    if (rc == 0 && worker_prefix(&prefix, c, rank, local_rank) != 0)
+        rc = err_nomem(err);
+    snprintf(name, sizeof name, "%s%" PRId64, c->role, local_rank);
+    if (rc == 0)
+        rc = tails_add(l->tails,
+                       &(struct tail_spec){ .path = path,
+                                            .name = name,
+                                            .prefix = buf_span(&prefix),
+                                            .is_stderr = which == 1,
+                                            .needles = needles->items,
+                                            .needle_count = needles->count,
+                                            .copy_fd = l->filtered[which] },
+                       err);
+    buf_fini(&prefix);
+    return rc;
+}
+
+/* One stream: a file, the console (-1), or nowhere if the console does not show it. */
+static int stream(struct logs *l, const char *dir, int which, int64_t local_rank,
+                  int64_t rank, int *fd, struct muster_error *err)
+{
+    const struct launch_config *c = l->config;
+    const uint8_t bit = which ? STREAM_ERR : STREAM_OUT;
+    const bool tee = stream_map_get(&c->tee, local_rank) & bit;
+    const bool to_file = tee || stream_map_get(&c->redirects, local_rank) & bit;
+    const bool shown = rank_filter_shows(&c->filter, local_rank);
+
+    *fd = -1;
+    if (l->none || !to_file) {
+        if (!shown)
+            *fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        return 0;
+    }
+    char *path = mem_printf("%s/%s", dir, which ? "stderr.log" : "stdout.log");
+    if (!path)
+        return err_nomem(err);
+    int rc = 0;
+    *fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (*fd < 0)
+        rc = io_error(err, "A worker's output cannot be redirected", path);
+    if (rc == 0 && tee && shown)
+        rc = follow(l, path, which, local_rank, rank, err);
+    mem_free(path);
+    return rc;
+}
+
+int logs_worker(struct logs *l, int64_t local_rank, int64_t rank,
+                struct logs_worker *out, struct muster_error *err)
+{
+    struct logs_worker w = { -1, -1, NULL };
+    char *dir = NULL;
+    int rc = 0;
+
+    if (l->none) {
+        w.error_file = mem_strdup("");
+    } else {
+        dir = mem_printf("%s/%" PRId64, l->attempt, local_rank);
+        w.error_file = dir ? mem_printf("%s/error.json", dir) : NULL;
+    }
+    if (!w.error_file)
+        rc = err_nomem(err);
+    if (rc == 0 && dir && mkdir(dir, 0777) != 0)
+        rc = io_error(err, "The log directory cannot be made", dir);
+    if (rc == 0)
+        rc = stream(l, dir, 0, local_rank, rank, &w.out, err);
+    if (rc == 0)
+        rc = stream(l, dir, 1, local_rank, rank, &w.err, err);
+    mem_free(dir);
+    if (rc == 0) {
+        *out = w;
+        return 0;
+    }
+    if (w.out >= 0)
+        close(w.out);
+    mem_free(w.error_file);
+    return rc;
+}
+
+/* --- the end ---------------------------------------------------------------------- */
+
+static void on_later(uv_timer_t *timer)
+{
+    struct logs *l = timer->data;
+    l->drained(l->drained_ctx);
+}
+
+void logs_drain(struct logs *l, void (*cb)(void *ctx), void *ctx)
+{
+    if (l->tails) {
+        tails_drain(l->tails, cb, ctx);
+        return;
+    }
+    l->drained = cb;
+    l->drained_ctx = ctx;
+    uv_timer_start(&l->later, on_later, 0, 0);
+}
+
+bool logs_full(const struct logs *l)
+{
+    struct statvfs st;
+
+    return !l->none && l->base && statvfs(l->base, &st) == 0 && st.f_bavail == 0;
+}
+
+const char *logs_base(const struct logs *l)
+{
+    return l->none ? "/dev/null" : l->base;
+}
+
+static int remove_empty(const char *path, const struct stat *st, int type,
+                        struct FTW *where)
+{
+    (void)st;
+    (void)where;
+    if (type == FTW_DP)
+        rmdir(path);
+    return 0;
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    mem_free(h->data);
+}
+
+void logs_close(struct logs *l, bool tidy)
+{
+    if (!l)
+        return;
+    if (tidy && l->own_base && l->base)
+        nftw(l->base, remove_empty, 16, FTW_DEPTH | FTW_PHYS);
+    close_filtered(l);
+    tails_close(l->tails);
+    mem_free(l->base);
+    mem_free(l->run);
+    mem_free(l->attempt);
+    uv_close((uv_handle_t *)&l->later, on_closed);
+}
