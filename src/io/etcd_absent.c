@@ -23,5 +23,3 @@ static int absent(const struct rdzv_params *params, struct muster_error *err)
     }
 
 ABSENT(rdzv_etcd_create)
-ABSENT(rdzv_etcd2_create)
-ABSENT(rdzv_etcd3_create)
