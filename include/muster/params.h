@@ -48,11 +48,10 @@ MUSTER_API int muster_params_get_as_int(const struct muster_params *p, const cha
                                         int64_t dflt, int64_t *out,
                                         struct muster_error *err);
 
-/* *out is 1 or 0, or dflt, which may be -1 for "not given". Texts, in any case: 1, true,
- * t, yes, y; 0, false, f, no, n. */
-MUSTER_API int muster_params_get_as_bool(const struct muster_params *p,
-                                         const char *key, int dflt, int *out,
-                                         struct muster_error *err);
+/* *out is 1 or 0, or dflt, which may be -1 for "not given". Texts, in any case: 1,
+ * true, t, yes, y; 0, false, f, no, n. */
+MUSTER_API int muster_params_get_as_bool(const struct muster_params *p, const char *key,
+                                         int dflt, int *out, struct muster_error *err);
 
 MUSTER_API const char *muster_params_backend(const struct muster_params *p);
 MUSTER_API const char *muster_params_endpoint(const struct muster_params *p);

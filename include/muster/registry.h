@@ -19,8 +19,8 @@ extern "C" {
 
 struct muster_registry;
 
-/* What a backend holds: bytes that mean nothing to it, and a token that changes whenever
- * they do. Memory comes from malloc and becomes the library's. */
+/* What a backend holds: bytes that mean nothing to it, and a token that changes
+ * whenever they do. Memory comes from malloc and becomes the library's. */
 struct muster_state {
     void *bytes; /* NULL with size 0: nothing is held */
     size_t size;

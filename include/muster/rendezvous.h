@@ -1,9 +1,11 @@
 /* rendezvous.h - nodes find each other, agree who is in and in which order, and notice
- * who is gone: torch's RendezvousHandler, for nodes of ours and of torchrun in one group.
+ * who is gone: torch's RendezvousHandler, for nodes of ours and of torchrun in one
+ * group.
  *
  *     muster_params_new("c10d", "head:29400", "job1", 2, 4, NULL, &params, &err);
  *     muster_rendezvous_open(params, NULL, &rdzv, &err);
- *     muster_rendezvous_next(rdzv, &info, &err);   // blocks; info.rank, info.world_size
+ *     muster_rendezvous_next(rdzv, &info, &err);   // blocks; info.rank,
+ * info.world_size
  *     ... work; num_nodes_waiting() > 0 or news: stop, and next() again ...
  *     muster_rendezvous_shutdown(rdzv, &err);      // closes the run for everybody
  *     muster_rendezvous_free(rdzv);
@@ -45,7 +47,12 @@ enum muster_news {
     MUSTER_NEWS_BACKEND, /* the store is unreachable or unreadable */
 };
 
-enum muster_log_level { MUSTER_LOG_DEBUG, MUSTER_LOG_INFO, MUSTER_LOG_WARN, MUSTER_LOG_ERROR };
+enum muster_log_level {
+    MUSTER_LOG_DEBUG,
+    MUSTER_LOG_INFO,
+    MUSTER_LOG_WARN,
+    MUSTER_LOG_ERROR
+};
 
 /* All on the handler's own thread: be quick, and call nothing of the handler. */
 struct muster_rendezvous_hooks {
@@ -75,8 +82,8 @@ MUSTER_API int muster_rendezvous_next(struct muster_rendezvous *r,
 /* From another thread: next() ends with MUSTER_ECANCELED, its place handed back. */
 MUSTER_API void muster_rendezvous_cancel(struct muster_rendezvous *r);
 
-/* As last heard. With a store of ours that is at most a moment old, with torch's up to a
- * second. */
+/* As last heard. With a store of ours that is at most a moment old, with torch's up to
+ * a second. */
 MUSTER_API int muster_rendezvous_is_closed(struct muster_rendezvous *r);
 MUSTER_API int64_t muster_rendezvous_num_nodes_waiting(struct muster_rendezvous *r);
 

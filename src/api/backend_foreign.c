@@ -1,8 +1,8 @@
 /* backend_foreign.c - a caller's blocking backend (muster_backend_ops) as one of ours.
  *
- * Its functions run on libuv's thread pool, one at a time: open, then gets and sets, and
- * close when the last of them has come back. The work is the pool's while it runs; what
- * the loop reads of it, it reads afterwards. */
+ * Its functions run on libuv's thread pool, one at a time: open, then gets and sets,
+ * and close when the last of them has come back. The work is the pool's while it runs;
+ * what the loop reads of it, it reads afterwards. */
 #include "api/backend_foreign.h"
 
 #include <assert.h>
@@ -85,7 +85,8 @@ static void start(struct foreign_backend *fb, enum work_kind kind)
     assert(!fb->busy);
     fb->busy = true;
     fb->kind = kind;
-    (void)uv_queue_work(fb->base.loop, &fb->work, run, on_ran); /* Fails for NULL only. */
+    (void)uv_queue_work(fb->base.loop, &fb->work, run,
+                        on_ran); /* Fails for NULL only. */
 }
 
 static void gone(struct foreign_backend *fb)
@@ -108,7 +109,8 @@ static void opened(struct foreign_backend *fb)
     fb->opened = rc == 0;
     if (rc == 0 && !store)
         rc = err_set(&fb->err, MUSTER_EINVAL,
-                     "the backend '%s' names no store for the group's keys", fb->f->name);
+                     "the backend '%s' names no store for the group's keys",
+                     fb->f->name);
     if (rc == 0)
         rc = endpoint_parse(store, RDZV_C10D_PORT, &fb->store, &fb->err);
     fb->on_open(fb->ctx, rc, rc == 0 ? NULL : &fb->err);
@@ -117,10 +119,12 @@ static void opened(struct foreign_backend *fb)
 static void answered(struct foreign_backend *fb)
 {
     const struct muster_state *s = &fb->state;
-    struct rdzv_event ev = { .kind = fb->kind == WORK_SET ? RDZV_EV_WROTE : RDZV_EV_STATE };
+    struct rdzv_event ev = { .kind =
+                                 fb->kind == WORK_SET ? RDZV_EV_WROTE : RDZV_EV_STATE };
 
     if (fb->status < 0) {
-        ev = (struct rdzv_event){ .kind = RDZV_EV_FAILED, .code = fb->status,
+        ev = (struct rdzv_event){ .kind = RDZV_EV_FAILED,
+                                  .code = fb->status,
                                   .text = fb->err.text };
     } else {
         ev.present = s->bytes != NULL;
@@ -163,7 +167,8 @@ static void open_backend(struct rdzv_backend *b, rdzv_open_cb cb, void *ctx)
     start(fb, WORK_OPEN);
 }
 
-static void get(struct rdzv_backend *b, uint64_t timeout_ms, rdzv_state_cb cb, void *ctx)
+static void get(struct rdzv_backend *b, uint64_t timeout_ms, rdzv_state_cb cb,
+                void *ctx)
 {
     struct foreign_backend *fb = foreign_of(b);
 
@@ -185,7 +190,8 @@ static void set(struct rdzv_backend *b, struct span value, bool has_token,
     buf_clear(&fb->token);
     fb->has_token = has_token;
     /* Without memory for the value nothing is written: read instead, and lose. */
-    if (buf_append_span(&fb->value, value) < 0 || buf_append_span(&fb->token, token) < 0)
+    if (buf_append_span(&fb->value, value) < 0 ||
+        buf_append_span(&fb->token, token) < 0)
         start(fb, WORK_GET);
     else
         start(fb, WORK_SET);

@@ -6,7 +6,7 @@
 #include "muster/registry.h"
 
 struct foreign {
-    char *name; /* owned */
+    char *name;                           /* owned */
     const struct muster_backend_ops *ops; /* borrowed */
     void *ctx;                            /* borrowed */
 };

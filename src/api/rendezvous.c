@@ -18,7 +18,7 @@ struct muster_rendezvous {
     bool use_agent_store;
 
     /* On the loop's thread. */
-    struct rdzv_handler *h;      /* owned */
+    struct rdzv_handler *h; /* owned */
     bool in_next, stopped;
 
     /* The caller's of next(). */
@@ -72,10 +72,9 @@ static void begin_open(struct bridge_job *job)
     const struct rdzv_params *params = &o->params->inner;
     const struct trace *trace = r->hooks.log ? &r->trace : NULL;
     struct muster_error err;
-    const int rc =
-        o->registry
-            ? registry_create(&o->registry->inner, loop, params, trace, &r->h, &err)
-            : rdzv_handler_create(loop, params, trace, &r->h, &err);
+    const int rc = o->registry ? registry_create(&o->registry->inner, loop, params,
+                                                 trace, &r->h, &err)
+                               : rdzv_handler_create(loop, params, trace, &r->h, &err);
 
     if (rc == 0) {
         r->use_agent_store = r->h->ops->use_agent_store(r->h);
@@ -91,8 +90,9 @@ int muster_rendezvous_open(const struct muster_params *params,
                            struct muster_rendezvous **out, struct muster_error *err)
 {
     struct muster_rendezvous *r = mem_calloc(1, sizeof *r);
-    struct opening o = { .job = { .begin = begin_open }, .r = r, .params = params,
-                         .registry = registry };
+    struct opening o = {
+        .job = { .begin = begin_open }, .r = r, .params = params, .registry = registry
+    };
     int rc = r ? home_new(&r->home, err) : err_nomem(err);
 
     if (rc < 0) {
@@ -105,7 +105,8 @@ int muster_rendezvous_open(const struct muster_params *params,
     r->trace = (struct trace){ on_trace, r, TRACE_DEBUG };
     r->run_id = mem_strdup(params->inner.run_id);
     r->backend = mem_strdup(params->inner.backend);
-    rc = r->run_id && r->backend ? bridge_call(r->home->bridge, &o.job) : err_nomem(&o.job.err);
+    rc = r->run_id && r->backend ? bridge_call(r->home->bridge, &o.job)
+                                 : err_nomem(&o.job.err);
     if (rc < 0) {
         if (err)
             err_copy(err, &o.job.err);
@@ -139,7 +140,8 @@ static int settle(struct joining *j, const struct rdzv_round *round,
     rc = round->store->ops->clone(round->store, &a, err);
     if (rc < 0)
         return rc;
-    rc = store_settle(r->home, a, NULL, MUSTER_STORE_TIMEOUT_MS, 0, &j->info.store, err);
+    rc =
+        store_settle(r->home, a, NULL, MUSTER_STORE_TIMEOUT_MS, 0, &j->info.store, err);
     if (rc < 0)
         astore_close(a, NULL, NULL);
     return rc;
@@ -224,8 +226,8 @@ static bool stopped(struct bridge_job *job)
 
     if (r->stopped)
         bridge_done(job,
-                    err_set(&err, MUSTER_EINVAL, "run '%s': this handler has been shut down",
-                            r->run_id),
+                    err_set(&err, MUSTER_EINVAL,
+                            "run '%s': this handler has been shut down", r->run_id),
                     &err);
     return r->stopped;
 }

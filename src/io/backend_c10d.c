@@ -118,9 +118,9 @@ static void on_primed(void *ctx, int status, const struct c10d_reply *reply,
 static void prime(struct c10d *c)
 {
     struct muster_error err;
-    const int rc =
-        astore_compare_set(c->state, span_str(c->key), span_of(NULL, 0),
-                           span_str(RDZV_C10D_SENTINEL), c->read_ms, on_primed, c, &err);
+    const int rc = astore_compare_set(c->state, span_str(c->key), span_of(NULL, 0),
+                                      span_str(RDZV_C10D_SENTINEL), c->read_ms,
+                                      on_primed, c, &err);
 
     if (rc < 0)
         connected(c, rc, &err);
@@ -149,6 +149,8 @@ void c10d_connect(struct c10d *c)
     rc = c10d_open_store(c, c->lost_by_ms != 0, on_connected, c, &c->state, &err);
     if (rc < 0)
         c10d_later(c, rc, &err);
+    else if (c->file) /* It is open at once; say so from the loop, as sockets do. */
+        c10d_later(c, 0, NULL);
 }
 
 /* ---- Get and set ---- */
@@ -210,13 +212,12 @@ void c10d_call_go(struct c10d *c, int status, const struct muster_error *err)
         fail(c, status, err);
         return;
     }
-    status = c->call.write
-                 ? astore_compare_set(c->state, span_str(c->key),
-                                      buf_span(&c->call.expected),
-                                      buf_span(&c->call.sent), c->call.timeout_ms,
-                                      on_reply, c, &why)
-                 : astore_get(c->state, span_str(c->key), c->call.timeout_ms, on_reply,
-                              c, &why);
+    status = c->call.write ? astore_compare_set(c->state, span_str(c->key),
+                                                buf_span(&c->call.expected),
+                                                buf_span(&c->call.sent),
+                                                c->call.timeout_ms, on_reply, c, &why)
+                           : astore_get(c->state, span_str(c->key), c->call.timeout_ms,
+                                        on_reply, c, &why);
     if (status < 0)
         c10d_later(c, status, &why);
 }
@@ -237,7 +238,8 @@ static void call(struct c10d *c, bool write, uint64_t timeout_ms, rdzv_state_cb 
         c10d_connect(c);
 }
 
-static void get(struct rdzv_backend *b, uint64_t timeout_ms, rdzv_state_cb cb, void *ctx)
+static void get(struct rdzv_backend *b, uint64_t timeout_ms, rdzv_state_cb cb,
+                void *ctx)
 {
     call(c10d_of(b), false, timeout_ms, cb, ctx);
 }
@@ -280,8 +282,8 @@ static bool watch_go(struct c10d *c)
 {
     char key[8192 + 64];
     struct span keys;
-    const int n = snprintf(key, sizeof key, CHANGED "%016" PRIx64 "//%s", c->watch.wanted,
-                           c->key);
+    const int n = snprintf(key, sizeof key, CHANGED "%016" PRIx64 "//%s",
+                           c->watch.wanted, c->key);
 
     if (n < 0 || (size_t)n >= sizeof key)
         return false;
@@ -423,7 +425,9 @@ static void on_later(uv_timer_t *t)
 
     if (c->closing)
         return;
-    if (c->connecting || c->on_open)
+    if (c->connecting && c->later.err.code == 0)
+        prime(c);
+    else if (c->connecting || c->on_open)
         connected(c, c->later.err.code, &c->later.err);
     else if (c->call.cb)
         fail(c, c->later.err.code, &c->later.err);
@@ -431,7 +435,8 @@ static void on_later(uv_timer_t *t)
 
 void c10d_later(struct c10d *c, int code, const struct muster_error *err)
 {
-    err_copy(&c->later.err, err);
+    if (err)
+        err_copy(&c->later.err, err);
     c->later.err.code = code;
     (void)uv_timer_start(&c->later.timer, on_later, 0, 0);
 }

@@ -1,9 +1,10 @@
 /* backend_c10d_host.c - the c10d backend's parameters, and who hosts its store.
  *
  * The user's word (is_host) counts first. Else the endpoint says: localhost, our host
- * name, or an address of ours, numeric or resolved, on whichever interface. The resolver
- * runs off the loop and has a deadline. Who was only guessed to be the host and cannot
- * bind the port becomes a client: another agent of this machine was first. */
+ * name, or an address of ours, numeric or resolved, on whichever interface. The
+ * resolver runs off the loop and has a deadline. Who was only guessed to be the host
+ * and cannot bind the port becomes a client: another agent of this machine was first.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -12,6 +13,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "io/backend_c10d_int.h"
+#include "io/store_file.h"
 #include "rdzv/pytext.h"
 
 #define RESOLVE_MS 5000u
@@ -46,7 +48,7 @@ int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
     };
 
     if (c->file)
-        return err_set(err, MUSTER_ENOTSUP, "store_type=file is not in this build");
+        return store_file_open(c->base.loop, c->path, -1, out, err);
     return store_client_open(c->base.loop, &opts, cb ? cb : no_news, ctx, out, err);
 }
 
@@ -57,7 +59,8 @@ static int serve(struct c10d *c, struct muster_error *err)
 
     store_server_opts_init(&opts);
     opts.port = (uint16_t)c->at.port;
-    /* Nobody on another machine can know a port that the system picked: stay at home. */
+    /* Nobody on another machine can know a port that the system picked: stay at home.
+     */
     if (c->at.port == 0)
         opts.bind = "127.0.0.1";
     opts.trace = c->trace;
@@ -101,8 +104,8 @@ static void on_resolved(void *ctx, void *data)
     c->deciding = NULL;
     if (!data)
         (void)snprintf(late.why, sizeof late.why,
-                       "the resolver has not answered for %.100s within %u s", c->at.host,
-                       RESOLVE_MS / 1000);
+                       "the resolver has not answered for %.100s within %u s",
+                       c->at.host, RESOLVE_MS / 1000);
     decided(c, data ? data : &late);
 }
 
@@ -150,8 +153,9 @@ static int read_kind(struct c10d *c, const struct rdzv_params *p,
     if (kind.n == 4 && strncasecmp((const char *)kind.p, "file", 4) == 0)
         c->file = true;
     else if (kind.n != 3 || strncasecmp((const char *)kind.p, "tcp", 3) != 0)
-        return err_set(err, MUSTER_EINVAL,
-                       "Invalid store type given. Currently only supports file and tcp.");
+        return err_set(
+            err, MUSTER_EINVAL,
+            "Invalid store type given. Currently only supports file and tcp.");
     return 0;
 }
 

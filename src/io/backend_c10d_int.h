@@ -69,7 +69,8 @@ int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
 /* The call under way, now that the connection is there, or why it is not. */
 void c10d_call_go(struct c10d *c, int status, const struct muster_error *err);
 
-/* Fails what is under way (opening, or a call) from the loop. */
+/* From the loop: fails what is under way (opening, or a call), or with code 0 goes on
+ * opening. */
 void c10d_later(struct c10d *c, int code, const struct muster_error *err);
 
 void c10d_release(struct c10d *c);

@@ -127,8 +127,9 @@ int offload_run(uv_loop_t *loop, offload_work work, void *data, uint64_t timeout
 
     if (!o)
         return err_nomem(err);
-    *o = (struct offload){ .wanted = true, .refs = 3, .work = work, .data = data,
-                           .done = done, .ctx = ctx };
+    *o = (struct offload){
+        .wanted = true, .refs = 3, .work = work, .data = data, .done = done, .ctx = ctx
+    };
     rc = uv_async_init(loop, &o->async, on_async);
     if (rc < 0) {
         mem_free(o);

@@ -20,8 +20,8 @@ struct rdzv_backend;
 
 typedef void (*rdzv_open_cb)(void *ctx, int status, const struct muster_error *err);
 
-/* ev->kind is STATE (get), WROTE (set) or FAILED (either), with its fields as rdzv.h has
- * them, borrowed until the callback returns; the driver stamps ev->now. FAILED with
+/* ev->kind is STATE (get), WROTE (set) or FAILED (either), with its fields as rdzv.h
+ * has them, borrowed until the callback returns; the driver stamps ev->now. FAILED with
  * `again`: worth repeating after a pause, the backend will reconnect by itself. */
 typedef void (*rdzv_state_cb)(void *ctx, const struct rdzv_event *ev);
 
@@ -48,9 +48,9 @@ struct rdzv_backend_ops {
     bool (*watch)(struct rdzv_backend *b, bool present, struct span value,
                   rdzv_changed_cb cb, void *ctx);
 
-    /* A store for the group's own keys, with a connection of its own, so that a blocking
-     * read does not hold up a beat. The caller closes it, before the backend. May be
-     * unconnected yet: calls wait. */
+    /* A store for the group's own keys, with a connection of its own, so that a
+     * blocking read does not hold up a beat. The caller closes it, before the backend.
+     * May be unconnected yet: calls wait. */
     int (*store)(struct rdzv_backend *b, struct astore **out, struct muster_error *err);
 
     /* "tcp://10.0.0.1:29400", for messages. */

@@ -11,9 +11,9 @@
 #include "base/mem.h"
 #include "io/rdzv_driver_int.h"
 
-#define LINGER_MS  5000u /* how long a host waits for others to read "closed" */
+#define LINGER_MS      5000u /* how long a host waits for others to read "closed" */
 #define LINGER_TICK_MS 20u
-#define MAX_RENAMES 3u
+#define MAX_RENAMES    3u
 
 static void feed(struct dynamic *d, struct rdzv_event *ev);
 static void wish(struct dynamic *d, enum rdzv_event_kind kind);
@@ -130,7 +130,8 @@ static void wipe_if_safe(struct dynamic *d)
 
 static void joined(struct dynamic *d, const struct rdzv_effect *e)
 {
-    char *prefix = mem_printf("torch.rendezvous.%s.%" PRId64, d->params.run_id, e->round);
+    char *prefix =
+        mem_printf("torch.rendezvous.%s.%" PRId64, d->params.run_id, e->round);
     struct rdzv_master_job job = { .round = (uint64_t)e->round, .rank = e->rank };
     struct muster_error err;
     int rc = prefix ? 0 : err_nomem(&err);
@@ -143,8 +144,10 @@ static void joined(struct dynamic *d, const struct rdzv_effect *e)
         next_failed(d, rc, err.text);
         return;
     }
-    d->round = (struct rdzv_round){ .round = (uint64_t)e->round, .rank = e->rank,
-                                    .world_size = e->world, .store = d->prefixed };
+    d->round = (struct rdzv_round){ .round = (uint64_t)e->round,
+                                    .rank = e->rank,
+                                    .world_size = e->world,
+                                    .store = d->prefixed };
     wipe_if_safe(d);
     job.store = d->store;
     job.members = rdzv_members(d->core, &job.count);
@@ -269,8 +272,8 @@ static void perform(struct dynamic *d, const struct rdzv_effect *e)
         ops->set(d->backend, e->value, e->has_token, e->token, UINT64_MAX, on_state, d);
         return;
     case RDZV_FX_WATCH:
-        rdzv_can_watch(d->core, ops->watch && ops->watch(d->backend, e->present, e->value,
-                                                         on_changed, d));
+        rdzv_can_watch(d->core, ops->watch && ops->watch(d->backend, e->present,
+                                                         e->value, on_changed, d));
         return;
     case RDZV_FX_JOINED:
         joined(d, e);
@@ -307,8 +310,10 @@ static void arm(struct dynamic *d)
 static void step_failed(struct dynamic *d, const struct rdzv_event *ev,
                         struct rdzv_fx *fx)
 {
-    struct rdzv_event failed = { .kind = RDZV_EV_FAILED, .now = ev->now,
-                                 .code = MUSTER_ENOMEM, .text = "out of memory",
+    struct rdzv_event failed = { .kind = RDZV_EV_FAILED,
+                                 .now = ev->now,
+                                 .code = MUSTER_ENOMEM,
+                                 .text = "out of memory",
                                  .again = true };
 
     if ((ev->kind == RDZV_EV_STATE || ev->kind == RDZV_EV_WROTE) &&
@@ -451,8 +456,8 @@ static void cancel(struct rdzv_handler *h)
     if (d->stage == STAGE_READY)
         wish(d, RDZV_EV_LEAVE);
     d->tell.next = true;
-    (void)err_set(&d->tell.next_err, MUSTER_ECANCELED, "joining the run '%s' was canceled",
-                  d->params.run_id);
+    (void)err_set(&d->tell.next_err, MUSTER_ECANCELED,
+                  "joining the run '%s' was canceled", d->params.run_id);
     soon(d);
 }
 
@@ -533,7 +538,8 @@ static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb
 
 static void wipe_worker_store(struct rdzv_handler *h)
 {
-    (void)h; /* Done when the round is joined: by now workers elsewhere may be writing. */
+    (void)
+        h; /* Done when the round is joined: by now workers elsewhere may be writing. */
 }
 
 /* ---- The end: stores and server first, then the backend, then the rest ---- */

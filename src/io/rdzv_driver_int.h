@@ -67,8 +67,8 @@ struct dynamic {
 
 extern const struct rdzv_handler_ops dynamic_ops;
 
-/* Finds our name and opens the backend; ends in STAGE_READY or STAGE_BROKEN, and then in
- * dynamic_opened(). */
+/* Finds our name and opens the backend; ends in STAGE_READY or STAGE_BROKEN, and then
+ * in dynamic_opened(). */
 void dynamic_open(struct dynamic *d);
 void dynamic_opened(struct dynamic *d);
 

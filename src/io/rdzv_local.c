@@ -25,13 +25,15 @@ static struct in6_addr widen(const struct sockaddr *sa)
     if (sa->sa_family == AF_INET6)
         return ((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr;
     a.s6_addr[10] = a.s6_addr[11] = 0xff;
-    memcpy(&a.s6_addr[12], &((const struct sockaddr_in *)(const void *)sa)->sin_addr, 4);
+    memcpy(&a.s6_addr[12], &((const struct sockaddr_in *)(const void *)sa)->sin_addr,
+           4);
     return a;
 }
 
 static bool is_loopback(const struct in6_addr *a)
 {
-    return IN6_IS_ADDR_LOOPBACK(a) || (IN6_IS_ADDR_V4MAPPED(a) && a->s6_addr[12] == 127);
+    return IN6_IS_ADDR_LOOPBACK(a) ||
+           (IN6_IS_ADDR_V4MAPPED(a) && a->s6_addr[12] == 127);
 }
 
 /* The interface that has the address, by name. */
@@ -43,8 +45,8 @@ static bool on_interface(const struct in6_addr *a, char *name, size_t size)
     if (getifaddrs(&all) != 0)
         return false;
     for (struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
-        if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET &&
-                             i->ifa_addr->sa_family != AF_INET6))
+        if (!i->ifa_addr ||
+            (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6))
             continue;
         const struct in6_addr own = widen(i->ifa_addr);
 
@@ -64,20 +66,19 @@ static bool is_ours(struct rdzv_local *q, const struct sockaddr *sa, const char 
     const struct in6_addr a = widen(sa);
     char text[INET6_ADDRSTRLEN] = "?", name[IF_NAMESIZE];
 
-    (void)inet_ntop(sa->sa_family,
-                    sa->sa_family == AF_INET6
-                        ? (const void *)&((const struct sockaddr_in6 *)(const void *)sa)
-                              ->sin6_addr
-                        : (const void *)&((const struct sockaddr_in *)(const void *)sa)
-                              ->sin_addr,
-                    text, sizeof text);
+    (void)inet_ntop(
+        sa->sa_family,
+        sa->sa_family == AF_INET6
+            ? (const void *)&((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr
+            : (const void *)&((const struct sockaddr_in *)(const void *)sa)->sin_addr,
+        text, sizeof text);
     if (is_loopback(&a)) {
         (void)snprintf(q->why, sizeof q->why, "%s is a loopback address%s", text, says);
         return true;
     }
     if (on_interface(&a, name, sizeof name)) {
-        (void)snprintf(q->why, sizeof q->why, "%s belongs to this machine's interface %s%s",
-                       text, name, says);
+        (void)snprintf(q->why, sizeof q->why,
+                       "%s belongs to this machine's interface %s%s", text, name, says);
         return true;
     }
     return false;
@@ -99,7 +100,8 @@ static bool numeric(struct rdzv_local *q)
     q->resolved = true;
     if (!q->is_local)
         (void)snprintf(q->why, sizeof q->why,
-                       "none of this machine's interfaces has the address %.64s", q->host);
+                       "none of this machine's interfaces has the address %.64s",
+                       q->host);
     return true;
 }
 
@@ -119,7 +121,8 @@ bool rdzv_local_quick(struct rdzv_local *q)
     rdzv_hostname(name, sizeof name);
     if (strcasecmp(q->host, name) == 0) {
         q->is_local = true;
-        (void)snprintf(q->why, sizeof q->why, "%.128s is this machine's host name", name);
+        (void)snprintf(q->why, sizeof q->why, "%.128s is this machine's host name",
+                       name);
         return true;
     }
     return false;

@@ -8,8 +8,8 @@
 struct rdzv_local {
     char host[1025]; /* in: the endpoint's host */
     bool is_local;
-    bool resolved;   /* the host name could be looked up */
-    char why[256];   /* "its address 10.0.0.1 belongs to interface eth0" */
+    bool resolved; /* the host name could be looked up */
+    char why[256]; /* "its address 10.0.0.1 belongs to interface eth0" */
 };
 
 /* What needs no resolver: localhost, our host name, numeric addresses. True if that
@@ -25,8 +25,8 @@ struct rdzv_fqdn {
     bool resolves;   /* the machine's own name could be looked up */
 };
 
-/* The machine's name as Python's socket.getfqdn() has it; for a struct rdzv_fqdn. Blocks
- * as long as the resolver does. */
+/* The machine's name as Python's socket.getfqdn() has it; for a struct rdzv_fqdn.
+ * Blocks as long as the resolver does. */
 void rdzv_fqdn_resolve(void *f);
 
 /* gethostname(), or "localhost". Does not block. */

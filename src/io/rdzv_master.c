@@ -1,10 +1,10 @@
 /* rdzv_master.c - see rdzv_master.h.
  *
- * Rank 0: the address of the last round if its server's node is still there and answers;
- * else its own server; published under the round's prefix.
- * Others: what rank 0 publishes in this round. If nothing comes, rank 0 is torch's and
- * relies on what it published in an earlier round: the newest one that carries rank 0's
- * name, provided that somebody answers there. */
+ * Rank 0: the address of the last round if its server's node is still there and
+ * answers; else its own server; published under the round's prefix. Others: what rank 0
+ * publishes in this round. If nothing comes, rank 0 is torch's and relies on what it
+ * published in an earlier round: the newest one that carries rank 0's name, provided
+ * that somebody answers there. */
 #include "io/rdzv_master.h"
 
 #include <assert.h>
@@ -23,10 +23,11 @@
 #define ADDR_KEY "MASTER_ADDR"
 #define PORT_KEY "MASTER_PORT"
 
-#define SLICE_MS  500u  /* one wait for this round's keys */
-#define PATIENT_MS 3000u /* before looking at earlier rounds: torch polls each second */
-#define PROBE_MS  2000u /* for a server of an earlier round to answer */
-#define MAX_BACK  64u   /* rounds to look back */
+#define SLICE_MS   500u  /* one wait for this round's keys */
+#define PATIENT_MS 3000u /* before looking at earlier rounds: torch polls each second  \
+                          */
+#define PROBE_MS 2000u   /* for a server of an earlier round to answer */
+#define MAX_BACK 64u     /* rounds to look back */
 
 struct address {
     char *host; /* owned, or NULL */
@@ -47,7 +48,7 @@ struct rdzv_master {
 
     struct store_server *server; /* owned; for the handler's life once it is there */
     struct address known;        /* of the last round */
-    char *owner_addr;            /* owned: the node that was rank 0 when it was announced */
+    char *owner_addr; /* owned: the node that was rank 0 when it was announced */
     int64_t owner_pid, owner_id;
 
     struct rdzv_master_job job;
@@ -55,9 +56,9 @@ struct rdzv_master {
     void *ctx;
     unsigned turn; /* answers to an older job are ignored */
     uint64_t started_ms, by_ms;
-    uint64_t back;         /* the earlier round that is being looked at, plus 1 */
-    struct address found;  /* there; being probed */
-    struct astore *probe;  /* owned */
+    uint64_t back;        /* the earlier round that is being looked at, plus 1 */
+    struct address found; /* there; being probed */
+    struct astore *probe; /* owned */
 };
 
 /* A callback's context that outlives the job it was made for. */
@@ -226,8 +227,8 @@ static void publish(struct rdzv_master *m)
         const struct span keys[] = { span_str(akey), span_str(pkey) };
         const struct span values[] = { span_str(m->known.host), span_str(port) };
 
-        rc = astore_multi_set(m->job.store, keys, values, 2, m->timeout_ms, on_published,
-                              a, &err);
+        rc = astore_multi_set(m->job.store, keys, values, 2, m->timeout_ms,
+                              on_published, a, &err);
         if (rc < 0)
             ask_free(a);
     }
@@ -311,8 +312,11 @@ static void probe(struct rdzv_master *m, const char *host, uint16_t port)
 {
     struct muster_error err;
     char *copy = mem_strdup(host);
-    const struct store_client_opts opts = { .host = host, .port = port, .once = true,
-                                            .timeout_ms = PROBE_MS, .trace = m->trace };
+    const struct store_client_opts opts = { .host = host,
+                                            .port = port,
+                                            .once = true,
+                                            .timeout_ms = PROBE_MS,
+                                            .trace = m->trace };
     int rc = copy ? 0 : err_nomem(&err);
 
     mem_free(m->found.host);
@@ -393,9 +397,10 @@ static int query(struct rdzv_master *m, uint64_t round, bool values)
     key_of(m, round, PORT_KEY, pkey, sizeof pkey);
     const struct span keys[] = { span_str(akey), span_str(pkey) };
 
-    rc = values ? astore_multi_get(m->job.store, keys, 2, m->timeout_ms, on_older, a, NULL)
-                : astore_check(m->job.store, keys, 2, m->timeout_ms, on_older_there, a,
-                               NULL);
+    rc = values
+             ? astore_multi_get(m->job.store, keys, 2, m->timeout_ms, on_older, a, NULL)
+             : astore_check(m->job.store, keys, 2, m->timeout_ms, on_older_there, a,
+                            NULL);
     if (rc < 0)
         ask_free(a);
     return rc;
@@ -414,7 +419,8 @@ static void on_older_there(void *ctx, int status, const struct c10d_reply *reply
     ask_free(a);
 }
 
-/* One round further back; when there is none, rank 0 serves and others go on waiting. */
+/* One round further back; when there is none, rank 0 serves and others go on waiting.
+ */
 static void look_back(struct rdzv_master *m)
 {
     while (m->back > 0 && m->job.round - (m->back - 1) <= MAX_BACK) {
@@ -580,8 +586,11 @@ int rdzv_master_new(uv_loop_t *loop, const struct rdzv_master_opts *opts,
 
     if (!m)
         return err_nomem(err);
-    *m = (struct rdzv_master){ .loop = loop, .share = opts->share, .refs = 1,
-                               .timeout_ms = opts->timeout_ms, .trace = opts->trace };
+    *m = (struct rdzv_master){ .loop = loop,
+                               .share = opts->share,
+                               .refs = 1,
+                               .timeout_ms = opts->timeout_ms,
+                               .trace = opts->trace };
     m->run_id = mem_strdup(opts->run_id);
     m->addr = mem_strdup(opts->addr);
     if (!m->run_id || !m->addr) {

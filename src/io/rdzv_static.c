@@ -1,8 +1,8 @@
 /* rdzv_static.c - the static rendezvous, as torch's: everybody knows its rank and where
  * rank 0 is. No rounds, no membership; the agents' store is the workers' store, too.
  *
- * Like torch's TCPStore with a world size, each agent adds 1 to the key "init/" (without
- * the slash that other keys get), and rank 0 waits until all have. */
+ * Like torch's TCPStore with a world size, each agent adds 1 to the key "init/"
+ * (without the slash that other keys get), and rank 0 waits until all have. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -100,8 +100,10 @@ static void all_here(struct fixed *f)
         fail(f, &err);
         return;
     }
-    f->round = (struct rdzv_round){ .rank = f->rank, .world_size = f->world,
-                                    .store = f->prefixed, .master_addr = f->at.host,
+    f->round = (struct rdzv_round){ .rank = f->rank,
+                                    .world_size = f->world,
+                                    .store = f->prefixed,
+                                    .master_addr = f->at.host,
                                     .master_port = (uint16_t)f->at.port };
     f->ready = true;
     soon(f);
@@ -137,7 +139,8 @@ static void wait_for_more(struct fixed *f, int64_t seen)
         h = (h ^ (uint8_t)text[i]) * 0x100000001b3u;
     (void)snprintf(key, sizeof key, "/\001muster/changed/%016" PRIx64 "/" INIT_KEY, h);
     keys = span_str(key);
-    if (astore_wait(f->counter, &keys, 1, MIN_OF(left_ms(f), 1000u), on_more, f, &err) < 0)
+    if (astore_wait(f->counter, &keys, 1, MIN_OF(left_ms(f), 1000u), on_more, f, &err) <
+        0)
         fail(f, &err);
 }
 
@@ -157,8 +160,9 @@ static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
         all_here(f);
     } else if (left_ms(f) == 0) {
         (void)err_set(&e, MUSTER_ETIMEDOUT,
-                      "Timed out after %" PRIu64 " seconds waiting for clients. %" PRId64
-                      "/%" PRId64 " clients joined. Start the missing nodes with the same "
+                      "Timed out after %" PRIu64
+                      " seconds waiting for clients. %" PRId64 "/%" PRId64
+                      " clients joined. Start the missing nodes with the same "
                       "--master-addr, --master-port and --nnodes",
                       f->timeout_ms / 1000 + 1, reply->number, f->world);
         fail(f, &e);
@@ -281,7 +285,8 @@ static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
         f->round.round++;
         soon(f);
     } else {
-        trace(f->trace, TRACE_INFO, "Creating TCPStore as the c10d::Store implementation");
+        trace(f->trace, TRACE_INFO,
+              "Creating TCPStore as the c10d::Store implementation");
         begin(f);
     }
 }
@@ -295,7 +300,8 @@ static void cancel(struct rdzv_handler *h)
         return;
     f->canceled = true;
     f->ready = false;
-    (void)err_set(&err, MUSTER_ECANCELED, "joining the run '%s' was canceled", f->run_id);
+    (void)err_set(&err, MUSTER_ECANCELED, "joining the run '%s' was canceled",
+                  f->run_id);
     fail(f, &err);
 }
 

@@ -9,7 +9,7 @@ static const struct {
     const char *name;
     rdzv_create_fn create;
 } built_in[] = {
-    { "etcd", rdzv_etcd_create },   { "etcd-v2", rdzv_etcd2_create },
+    { "etcd", rdzv_etcd_create },     { "etcd-v2", rdzv_etcd2_create },
     { "etcd-v3", rdzv_etcd3_create }, { "c10d", rdzv_c10d_create },
     { "static", rdzv_static_create },
 };
@@ -35,10 +35,11 @@ int registry_register(struct registry *r, const char *name, rdzv_create_fn creat
     if (e && e->create == create && e->ctx == ctx)
         return 0;
     if (e)
-        return err_set(err, MUSTER_EEXIST,
-                       "The rendezvous backend '%s' cannot be registered with '%p' as it "
-                       "is already registered with '%p'.",
-                       name, ctx, e->ctx);
+        return err_set(
+            err, MUSTER_EEXIST,
+            "The rendezvous backend '%s' cannot be registered with '%p' as it "
+            "is already registered with '%p'.",
+            name, ctx, e->ctx);
     e = mem_realloc_array(r->entries, r->count + 1, sizeof *e);
     if (!e)
         return err_nomem(err);
@@ -89,10 +90,11 @@ int registry_create(const struct registry *r, uv_loop_t *loop,
     int rc;
 
     if (!e)
-        return err_set(err, MUSTER_ENOENT,
-                       "The rendezvous backend '%s' is not registered. Did you forget to "
-                       "call `register`?",
-                       params->backend);
+        return err_set(
+            err, MUSTER_ENOENT,
+            "The rendezvous backend '%s' is not registered. Did you forget to "
+            "call `register`?",
+            params->backend);
     rc = e->create(e->ctx, loop, params, trace, &h, err);
     if (rc < 0)
         return rc;

@@ -34,8 +34,8 @@ void registry_fini(struct registry *r); /* NULL and zeroed are fine */
 int registry_register(struct registry *r, const char *name, rdzv_create_fn create,
                       void *ctx, struct muster_error *err);
 
-/* A handler for params->backend. MUSTER_ENOENT if nobody registered it, MUSTER_EINVAL if
- * the handler answers to another name, or what its creator says. */
+/* A handler for params->backend. MUSTER_ENOENT if nobody registered it, MUSTER_EINVAL
+ * if the handler answers to another name, or what its creator says. */
 int registry_create(const struct registry *r, uv_loop_t *loop,
                     const struct rdzv_params *params, const struct trace *trace,
                     struct rdzv_handler **out, struct muster_error *err);

@@ -1,4 +1,5 @@
-/* conf.h - the configuration string of --rdzv-conf: `<key>=<value>,...`, torch's rules. */
+/* conf.h - the configuration string of --rdzv-conf: `<key>=<value>,...`, torch's rules.
+ */
 #ifndef RDZV_CONF_H
 #define RDZV_CONF_H
 

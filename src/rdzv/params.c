@@ -140,9 +140,10 @@ int params_copy(struct rdzv_params *to, const struct rdzv_params *from,
     for (size_t i = 0; i < from->count && rc == 0; i++) {
         const struct rdzv_option *o = &from->options[i];
 
-        rc = o->kind == RDZV_STR   ? params_set_str(&made, o->key, o->text, err)
-             : o->kind == RDZV_INT ? params_set_int(&made, o->key, o->number, err)
-                                   : params_set_bool(&made, o->key, o->number != 0, err);
+        rc = o->kind == RDZV_STR ? params_set_str(&made, o->key, o->text, err)
+             : o->kind == RDZV_INT
+                 ? params_set_int(&made, o->key, o->number, err)
+                 : params_set_bool(&made, o->key, o->number != 0, err);
     }
     if (rc < 0) {
         params_fini(&made);
@@ -206,10 +207,11 @@ int params_bool(const struct rdzv_params *p, const char *key, int dflt, int *out
                 : o->number == 1    ? 1
                                     : -1;
         if (value < 0)
-            return err_set(err, MUSTER_EINVAL,
-                           "The rendezvous configuration option '%s' does not represent "
-                           "a valid boolean value.",
-                           key);
+            return err_set(
+                err, MUSTER_EINVAL,
+                "The rendezvous configuration option '%s' does not represent "
+                "a valid boolean value.",
+                key);
     }
     *out = value;
     return 0;

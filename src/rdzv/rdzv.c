@@ -203,6 +203,9 @@ uint64_t rdzv_deadline(const struct rdzv *r)
 
 void rdzv_can_watch(struct rdzv *r, bool yes)
 {
+    /* The next look was put off because we would be told: not any more. */
+    if (r->can_watch && !yes && r->mode != MODE_IDLE)
+        r->read_due_ms = MIN_OF(r->read_due_ms, r->read_ms + rdzv_poll_ms(r));
     r->can_watch = yes;
 }
 

@@ -130,6 +130,7 @@ void rdzv_end_join(struct rdzv *r, struct rdzv_plan *p, struct now now,
 int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx);
 int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx);
 void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx);
+uint64_t rdzv_poll_ms(const struct rdzv *r);
 uint64_t rdzv_spacing_ms(const struct rdzv *r);
 
 /* rdzv.c */

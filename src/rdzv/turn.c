@@ -15,11 +15,20 @@ uint64_t rdzv_spacing_ms(const struct rdzv *r)
     return MIN_OF(pause, r->poll_ms);
 }
 
+/* Where nobody tells of changes. torch looks once a second; while a small group forms,
+ * looking more often costs little and spares everybody the wait. */
+uint64_t rdzv_poll_ms(const struct rdzv *r)
+{
+    const uint64_t quick = MAX_OF(100u, 25u * (uint64_t)r->seen.nodes.count);
+
+    return r->mode == MODE_JOINING ? MIN_OF(quick, r->poll_ms) : r->poll_ms;
+}
+
 /* Nothing to do for now: when to look again, and what to be told of. */
 static void rest(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     const bool beats = rdzv_in(rdzv_state_find(&r->seen, &r->self), RDZV_BEATS);
-    uint64_t due = r->can_watch ? MONO_NEVER : now.mono_ms + r->poll_ms;
+    uint64_t due = r->can_watch ? MONO_NEVER : now.mono_ms + rdzv_poll_ms(r);
     struct rdzv_effect *e;
 
     if (r->mode == MODE_IDLE) {

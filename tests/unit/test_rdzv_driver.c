@@ -104,7 +104,8 @@ static void make(struct node *n, const char *backend, const char *endpoint, int6
     struct muster_error err;
 
     *n = (struct node){ 0 };
-    assert_int_equal(params_init(&p, backend, endpoint, "job", min, max, addr, &err), 0);
+    assert_int_equal(params_init(&p, backend, endpoint, "job", min, max, addr, &err),
+                     0);
     assert_int_equal(conf_parse(&p, conf, &err), 0);
     if (rdzv_handler_create(&loop, &p, &tracer, &n->h, &err) < 0)
         fail_msg("%s", err.text);
@@ -182,15 +183,19 @@ static void registry_says_what_torch_says(void **state)
                         "The rendezvous backend name must be a non-empty string.");
     assert_int_equal(registry_register(&r, "mine", other_name, &a, &err), 0);
     assert_int_equal(registry_register(&r, "mine", other_name, &a, &err), 0);
-    assert_int_equal(registry_register(&r, "mine", other_name, &b, &err), MUSTER_EEXIST);
-    assert_non_null(strstr(err.text, "The rendezvous backend 'mine' cannot be registered "
-                                     "with "));
-    assert_int_equal(registry_register(&r, "c10d", other_name, NULL, &err), MUSTER_EEXIST);
+    assert_int_equal(registry_register(&r, "mine", other_name, &b, &err),
+                     MUSTER_EEXIST);
+    assert_non_null(strstr(err.text,
+                           "The rendezvous backend 'mine' cannot be registered "
+                           "with "));
+    assert_int_equal(registry_register(&r, "c10d", other_name, NULL, &err),
+                     MUSTER_EEXIST);
 
     assert_int_equal(params_init(&p, "nobody", "", "job", 1, 1, NULL, &err), 0);
     assert_int_equal(registry_create(&r, &loop, &p, NULL, &h, &err), MUSTER_ENOENT);
-    assert_string_equal(err.text, "The rendezvous backend 'nobody' is not registered. Did "
-                                  "you forget to call `register`?");
+    assert_string_equal(err.text,
+                        "The rendezvous backend 'nobody' is not registered. Did "
+                        "you forget to call `register`?");
     params_fini(&p);
     assert_int_equal(params_init(&p, "mine", "h:1", "job", 1, 1, NULL, &err), 0);
     assert_int_equal(params_set_int(&p, "rank", 0, &err), 0);
@@ -381,6 +386,31 @@ static void one_machine_has_two_nodes(void **state)
     destroy(&a);
 }
 
+static void a_file_does_for_one_machine(void **state)
+{
+    struct node a, b;
+    char path[] = "/tmp/muster-test-rdzv-XXXXXX";
+    const int fd = mkstemp(path);
+
+    (void)state;
+    assert_true(fd >= 0);
+    (void)close(fd);
+    make(&a, "c10d", path, 2, 2, "node-a", "store_type=File");
+    make(&b, "c10d", path, 2, 2, "node-b", "store_type=file");
+    begin(&a);
+    begin(&b);
+    join(&a);
+    join(&b);
+    assert_int_equal(a.round.rank, 0);
+    assert_int_equal(b.round.rank, 1);
+    assert_string_equal(a.master, b.master);
+    stop(&a, true);
+    until(&b.news[RDZV_NEWS_CLOSED]);
+    destroy(&b);
+    destroy(&a);
+    assert_int_equal(unlink(path), 0);
+}
+
 static void nobody_is_there(void **state)
 {
     struct node n;
@@ -470,6 +500,7 @@ int main(void)
         WITH_LOOP(a_newcomer_is_told_and_let_in),
         WITH_LOOP(a_join_can_be_canceled),
         WITH_LOOP(one_machine_has_two_nodes),
+        WITH_LOOP(a_file_does_for_one_machine),
         WITH_LOOP(nobody_is_there),
         WITH_LOOP(static_nodes),
         WITH_LOOP(static_alone_waits_and_gives_up),

@@ -9,7 +9,9 @@
 #include "rdzv/params.h"
 #include "rdzv/pytext.h"
 
-#define PORT "The port number of the rendezvous endpoint '%s' must be an integer between 0 and 65536."
+#define PORT                                                                           \
+    "The port number of the rendezvous endpoint '%s' must be an integer between 0 "    \
+    "and 65536."
 #define HOST                                                                           \
     "The hostname of the rendezvous endpoint '%s' must be a dot-separated list of "    \
     "labels, an IPv4 address, or an IPv6 address."
@@ -31,7 +33,11 @@ static void endpoints_as_torch_reads_them(void **state)
         { "[::1]:123", "::1", 123 },
         { "::1", ":", 1 }, /* torch's misreading, and so ours: brackets are needed */
         { "fe80::1:29400", "fe80::1", 29400 },
-        { "b\xc3\xbc" "cher:1", "b\xc3\xbc" "cher", 1 },
+        { "b\xc3\xbc"
+          "cher:1",
+          "b\xc3\xbc"
+          "cher",
+          1 },
         { "\xe2\x80\x83h:1\xc2\xa0", "h", 1 }, /* em space, no-break space */
         { "a_b-c.d:65535", "a_b-c.d", 65535 },
     };
@@ -53,10 +59,20 @@ static void bad_endpoints_are_refused_in_torchs_words(void **state)
     static const struct {
         const char *in, *text;
     } rows[] = {
-        { "host:", PORT },   { "host:65536", PORT }, { "host:12a", PORT },
-        { "host:-1", PORT }, { "host:000080", PORT }, { "a b:1", HOST },
-        { "http://h:1", HOST }, { "[]", HOST }, { "[fe80::1%eth0]:1", HOST },
-        { ":1", HOST }, { "\xff:1", HOST }, { "a\xe2\x80\xa6" "b:1", HOST },
+        { "host:", PORT },
+        { "host:65536", PORT },
+        { "host:12a", PORT },
+        { "host:-1", PORT },
+        { "host:000080", PORT },
+        { "a b:1", HOST },
+        { "http://h:1", HOST },
+        { "[]", HOST },
+        { "[fe80::1%eth0]:1", HOST },
+        { ":1", HOST },
+        { "\xff:1", HOST },
+        { "a\xe2\x80\xa6"
+          "b:1",
+          HOST },
     };
 
     (void)state;
@@ -65,7 +81,8 @@ static void bad_endpoints_are_refused_in_torchs_words(void **state)
         struct muster_error err;
         char want[300];
 
-        (void)snprintf(want, sizeof want, rows[i].text[4] == 'p' ? PORT : HOST, rows[i].in);
+        (void)snprintf(want, sizeof want, rows[i].text[4] == 'p' ? PORT : HOST,
+                       rows[i].in);
         assert_int_equal(endpoint_parse(rows[i].in, 7, &e, &err), MUSTER_EINVAL);
         assert_string_equal(err.text, want);
         assert_int_equal(e.port, 99);
@@ -155,11 +172,20 @@ static void numbers_as_python_reads_them(void **state)
         bool ok;
         int64_t want;
     } rows[] = {
-        { "5", true, 5 },       { " -5\n", true, -5 },  { "+007", true, 7 },
-        { "1_000", true, 1000 }, { "1__0", false, 0 },  { "_1", false, 0 },
-        { "1_", false, 0 },     { "5.0", false, 0 },    { "", false, 0 },
-        { "- 5", false, 0 },    { "0x10", false, 0 },   { "-", false, 0 },
-        { "9223372036854775807", true, INT64_MAX }, { "9223372036854775808", false, 0 },
+        { "5", true, 5 },
+        { " -5\n", true, -5 },
+        { "+007", true, 7 },
+        { "1_000", true, 1000 },
+        { "1__0", false, 0 },
+        { "_1", false, 0 },
+        { "1_", false, 0 },
+        { "5.0", false, 0 },
+        { "", false, 0 },
+        { "- 5", false, 0 },
+        { "0x10", false, 0 },
+        { "-", false, 0 },
+        { "9223372036854775807", true, INT64_MAX },
+        { "9223372036854775808", false, 0 },
     };
 
     (void)state;
@@ -184,17 +210,19 @@ static void configuration_strings(void **state)
     assert_int_equal(p.count, 2);
     assert_string_equal(params_str(&p, "a", ""), "f");
     assert_string_equal(params_str(&p, "d", ""), "e");
-    for (const char *const *bad = (const char *const[]){ "a=b,", "=b", "a=b,,c=d", ",", NULL };
+    for (const char *const *bad =
+             (const char *const[]){ "a=b,", "=b", "a=b,,c=d", ",", NULL };
          *bad; bad++) {
         assert_int_equal(conf_parse(&p, *bad, &err), MUSTER_EINVAL);
         assert_string_equal(err.text, "The rendezvous configuration string must be in "
                                       "format <key1>=<value1>,...,<keyN>=<valueN>.");
     }
-    for (const char *const *bad = (const char *const[]){ "x", "a=b,x=", "x= ", NULL }; *bad;
-         bad++) {
+    for (const char *const *bad = (const char *const[]){ "x", "a=b,x=", "x= ", NULL };
+         *bad; bad++) {
         assert_int_equal(conf_parse(&p, *bad, &err), MUSTER_EINVAL);
-        assert_string_equal(err.text, "The rendezvous configuration option 'x' must have a "
-                                      "value specified.");
+        assert_string_equal(err.text,
+                            "The rendezvous configuration option 'x' must have a "
+                            "value specified.");
     }
     params_fini(&p);
 }
