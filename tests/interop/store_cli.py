@@ -1,6 +1,7 @@
 """The public store API as a process: see store_cli.c."""
 from __future__ import annotations
 
+import os
 import selectors
 import subprocess
 import time
@@ -8,7 +9,8 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-CLI = ROOT / "build" / "tests" / "interop" / "interop_store_cli"
+BUILD = ROOT / os.environ.get("MUSTER_BUILD", "build")
+CLI = BUILD / "tests" / "interop" / "interop_store_cli"
 
 
 def word(value: bytes | str | int) -> str:
@@ -45,8 +47,8 @@ class Cli:
     def ready(self) -> None:
         try:
             self._answer()
-        except BaseException:
-            self.close()
+        except StoreError:
+            self.close(1)
             raise
 
     def _line(self) -> str:
@@ -87,15 +89,16 @@ class Cli:
     def add(self, key, n) -> int:
         return int(self.call("add", key, n)[0])
 
-    def close(self) -> None:
-        if self.proc.poll() is None:
-            self.proc.stdin.close()
-            try:
-                self.proc.wait(self.patience)
-            except subprocess.TimeoutExpired:
-                self.proc.kill()
-                raise
-        self.proc.stdout.close()
+    def close(self, status: int = 0) -> None:
+        self.proc.stdin.close()
+        try:
+            assert self.proc.wait(self.patience) == status
+        except BaseException:
+            self.proc.kill()
+            self.proc.wait()
+            raise
+        finally:
+            self.proc.stdout.close()
 
     def __enter__(self):
         return self

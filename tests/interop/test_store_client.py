@@ -14,7 +14,7 @@ import pytest
 import torch.distributed as dist
 
 from fake_store import Fake, Peer
-from store_cli import ROOT, Cli, StoreError
+from store_cli import BUILD, CLI, Cli, StoreError
 
 
 class Ours:
@@ -22,7 +22,7 @@ class Ours:
 
     def __init__(self, *args: str):
         self.proc = subprocess.Popen(
-            [ROOT / "build" / "muster", "store", "--bind", "127.0.0.1", "--port", "0", *args],
+            [BUILD / "muster", "store", "--bind", "127.0.0.1", "--port", "0", *args],
             stdout=subprocess.PIPE,
         )
         line = self.proc.stdout.readline().decode()
@@ -548,7 +548,7 @@ def test_unreachable():
     subprocess.run(["ip", "netns", "add", ns], check=True)
     try:
         out = subprocess.run(
-            ["ip", "netns", "exec", ns, ROOT / "build/tests/interop/interop_store_cli",
+            ["ip", "netns", "exec", ns, CLI,
              "tcp", "192.0.2.1", "29500", "800"],
             capture_output=True, text=True, timeout=60,
         ).stdout
@@ -595,7 +595,7 @@ def test_a_stranger_on_the_other_family():
                 other.close()
     other.listen()
     ours = subprocess.Popen(
-        [ROOT / "build/muster", "store", "--bind", "127.0.0.1", "--port", str(port)],
+        [BUILD / "muster", "store", "--bind", "127.0.0.1", "--port", str(port)],
         stdout=subprocess.PIPE,
     )
     try:
@@ -631,12 +631,12 @@ def test_dead_name_server():
         )
         mute.stdout.readline()
         server = subprocess.Popen(
-            [*inside, ROOT / "build/muster", "store", "--bind", "127.0.0.1", "--port", "29511"],
+            [*inside, BUILD / "muster", "store", "--bind", "127.0.0.1", "--port", "29511"],
             stdout=subprocess.PIPE,
         )
         try:
             assert server.stdout.readline()
-            cli = ROOT / "build/tests/interop/interop_store_cli"
+            cli = CLI
             out = subprocess.run(
                 [*inside, cli, "tcp", "127.0.0.1", "29511", "20000"],
                 input="add n 1\n", capture_output=True, text=True, timeout=20,
