@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "group/pyform.h"
 #include "rdzv/conf.h"
+#include "rdzv/endpoint.h"
 #include "rdzv/pytext.h"
 
 #define RANDOM_ID_WARNING "config has no run_id, generated a random run_id: "
@@ -410,15 +411,52 @@ static int check_rendezvous(struct deriving *d)
     return 0;
 }
 
+/* Everybody must name the same port: a static rendezvous has none of its own. */
+static int check_static_endpoint(struct deriving *d)
+{
+    const char *text = d->c->rdzv.endpoint;
+    const struct span bare = py_strip(span_str(text));
+    struct endpoint e;
+    int rc;
+
+    if (!is_static(d))
+        return 0;
+    if (bare.n == 0)
+        return err_set(d->err, MUSTER_EINVAL,
+                       "Endpoint is missing in endpoint. Try to add --master-addr and "
+                       "--master-port");
+    rc = endpoint_parse(text, -1, &e, d->err);
+    if (rc == 0 && e.port < 0)
+        rc = err_set(d->err, MUSTER_EINVAL,
+                     "port is missing in endpoint: %.*s. Try to specify "
+                     "--master-port",
+                     (int)bare.n, (const char *)bare.p);
+    return rc;
+}
+
+/* torchrun dies of a bare AssertionError here. */
+static int check_positive(struct deriving *d)
+{
+    if (d->c->nproc < 1)
+        return err_set(d->err, MUSTER_EINVAL,
+                       "--nproc-per-node is %lld: at least one worker must run",
+                       (long long)d->c->nproc);
+    if (!(d->c->monitor_interval_s > 0))
+        return err_set(d->err, MUSTER_EINVAL,
+                       "--monitor-interval is %g: it must be more than 0 seconds",
+                       d->c->monitor_interval_s);
+    return 0;
+}
+
 int derive_config(struct launch_config *c, const struct options *o, bool launch,
                   const struct derive_ports *ports, struct muster_error *err)
 {
     static const derive_fn steps[] = {
-        check_launch,   choose_backend,       parse_nnodes,      check_sizes,
-        warn_of_unused, count_workers,        apply_omp_rule,    parse_rdzv_conf,
-        set_endpoint,   parse_ranks_filter,   check_logs_specs,  parse_streams,
-        check_log_dir,  set_shutdown_timeout, copy_plain_values, choose_entry,
-        set_run_id,     check_rendezvous,
+        check_launch,   choose_backend,       parse_nnodes,          check_sizes,
+        warn_of_unused, count_workers,        apply_omp_rule,        parse_rdzv_conf,
+        set_endpoint,   parse_ranks_filter,   check_logs_specs,      parse_streams,
+        check_log_dir,  set_shutdown_timeout, copy_plain_values,     choose_entry,
+        set_run_id,     check_rendezvous,     check_static_endpoint, check_positive,
     };
     struct deriving d = {
         .c = c, .o = o, .ports = ports, .err = err, .launch = launch

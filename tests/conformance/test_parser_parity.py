@@ -21,6 +21,7 @@ import pytest
 import torch.distributed.launch as torch_launch
 import torch.distributed.run as torch_run
 from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.launcher.api import _get_addr_and_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MUSTER = ROOT / "build" / "muster"
@@ -34,12 +35,15 @@ class Captured(Exception):
 
 def capture(config, entrypoint):
     def launch(*args):
-        # The last check before anything is opened.
-        RendezvousParameters(
+        # The last checks before anything is opened, and those of WorkerSpec.
+        params = RendezvousParameters(
             backend=config.rdzv_backend, endpoint=config.rdzv_endpoint,
             run_id=config.run_id, min_nodes=config.min_nodes,
             max_nodes=config.max_nodes, local_addr=config.local_addr,
             **config.rdzv_configs)
+        _get_addr_and_port(params)
+        if not config.nproc_per_node > 0 or not config.monitor_interval > 0:
+            raise AssertionError
         raise Captured(config, entrypoint, list(args))
 
     return launch
@@ -135,8 +139,7 @@ def compare_config(theirs, ours: dict):
         set(ours["local_ranks_filter"]) == ranks
     numa = config.numa_options
     assert ours["numa_binding"] == (numa.affinity_mode.value if numa else "none")
-    if ours["nproc"] > 0:
-        compare_argv(entry, args, ours["argv"][0])
+    compare_argv(entry, args, ours["argv"][0])
 
 
 def compare_argv(entry, args, ours):
@@ -163,7 +166,7 @@ def check(argv: list[str], env: dict[str, str] | None = None, launch: bool = Fal
         assert ours[1:] == theirs[1:]
     elif theirs[2] == "TypeError":  # names a Python class before it
         assert ours[1] in theirs[1]
-    else:
+    elif theirs[1]:  # AssertionError has nothing to say; ours has
         assert ours[1] == theirs[1].splitlines()[0]
 
 
@@ -238,7 +241,9 @@ CHOSEN = [
     ["--rdzv-endpoint", "h:1", "--master-port", "3", "x"], ["--node-rank", "3", "--nnodes", "4", "x"],
     ["--node-rank", "3", "--rdzv-backend", "c10d", "x"], ["--signals-to-handle", "", "x"],
     ["--local-addr", "h", "x"], ["--virtual-local-rank", "x"], ["--use-env", "x"],
-    ["--event-log-handler", "zz", "x"], ["--module=1", "x"], ["--no_python=", "x"],
+    ["--event-log-handler", "zz", "x"], ["--monitor-interval", "0", "x"], ["--monitor-interval", "nan", "x"],
+    ["--rdzv-endpoint", "h", "x"], ["--rdzv-endpoint", "  ", "x"], ["--rdzv-endpoint", "h:99999", "x"], ["--master-addr", "a b", "--master-port", "1", "x"],
+    ["--master-port", "-1", "x"], ["--module=1", "x"], ["--no_python=", "x"],
 ]
 
 
