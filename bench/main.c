@@ -11,6 +11,9 @@ static const struct {
     const char *help;
 } parts[] = {
     { "rdzv", bench_rdzv, "rounds of many nodes against a real muster store" },
+    { "load", bench_load, "a closed loop of requests to a store, Redis or echo" },
+    { "echo", bench_echo, "a server that only answers: the limit" },
+    { "crowd", bench_crowd, "many clients of a store: join, wake, idle, fill, start" },
 };
 
 int main(int argc, char **argv)
