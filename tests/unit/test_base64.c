@@ -73,8 +73,8 @@ static void refused(void **state)
         "Z=8A",
         "Zm=A",
         "Zg=A",
-        "\xc3\xa4"
-        "AA",
+        ("\xc3\xa4"
+         "AA"), /* in two, lest the A be taken for a digit */
     };
     uint8_t out[16];
 
