@@ -40,7 +40,9 @@ struct rdzv_guest {
     int64_t round, rank, world;
     int64_t waiting;
     bool closed;
-    char zero[RDZV_MAX_ADDR + 1];
+    char zero[RDZV_MAX_ADDR + 1]; /* rank 0 */
+    int64_t zero_pid, zero_local_id;
+    int64_t strangers;
     char text[1200];
 };
 
@@ -191,6 +193,9 @@ static void on_joined(struct rdzv_guest *g, struct rdzv_guest_fx *fx,
     g->world = m->world;
     memcpy(g->zero, m->addr.p, m->addr.n);
     g->zero[m->addr.n] = '\0';
+    g->zero_pid = m->pid;
+    g->zero_local_id = m->local_id;
+    g->strangers = m->count;
     tell(fx, (struct rdzv_effect){ .kind = RDZV_FX_JOINED,
                                    .round = m->round,
                                    .rank = m->rank,
@@ -450,7 +455,12 @@ bool rdzv_guest_up(const struct rdzv_guest *g)
     return g->link == LINK_HELD;
 }
 
-struct span rdzv_guest_zero(const struct rdzv_guest *g)
+struct rdzv_node rdzv_guest_zero(const struct rdzv_guest *g)
 {
-    return span_str(g->zero);
+    return (struct rdzv_node){ span_str(g->zero), g->zero_pid, g->zero_local_id };
+}
+
+int64_t rdzv_guest_strangers(const struct rdzv_guest *g)
+{
+    return g->strangers;
 }

@@ -83,6 +83,9 @@ bool rdzv_guest_closed(const struct rdzv_guest *g);
 bool rdzv_guest_up(const struct rdzv_guest *g);
 
 /* Rank 0 of the round last JOINED; borrowed until the next one. */
-struct span rdzv_guest_zero(const struct rdzv_guest *g);
+struct rdzv_node rdzv_guest_zero(const struct rdzv_guest *g);
+
+/* How many nodes of that round are torchrun's. */
+int64_t rdzv_guest_strangers(const struct rdzv_guest *g);
 
 #endif

@@ -54,6 +54,9 @@ void host_tell_rank(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder 
                   .rank = m->rank,
                   .world = (int64_t)rdzv_count(&h->state, RDZV_PLACES),
                   .addr = h->zero ? h->zero->node.addr : span_str(""),
+                  .pid = h->zero ? h->zero->node.pid : 0,
+                  .local_id = h->zero ? h->zero->node.local_id : 0,
+                  .count = (int64_t)h->strangers,
               });
 }
 

@@ -48,8 +48,8 @@ enum hosted_order { HOSTED_BY_NODE, HOSTED_BY_KEY, HOSTED_ORDERS };
 struct hosted_msg {
     enum hosted_kind kind;
     struct span run_id;         /* HELLO */
-    struct span addr;           /* HELLO; JOINED: rank 0's */
-    int64_t pid, local_id;      /* HELLO */
+    struct span addr;           /* HELLO: who I am; JOINED: who is rank 0 */
+    int64_t pid, local_id;      /* likewise */
     uint64_t nonce;             /* HELLO: tells a reconnect from a double */
     struct span settings;       /* HELLO: as rdzv_settings_print writes them */
     enum hosted_order order;    /* HELLO */
@@ -57,7 +57,8 @@ struct hosted_msg {
     uint64_t grace_ms;          /* HELLO: how long a broken connection may stay so */
     int64_t round, rank, world; /* JOINED; HELLO: the last round, or -1; world
                                    is 0 if no longer in it */
-    int64_t count;              /* WAITING: nodes; JOIN: the n-th of this node, so that
+    int64_t count;              /* WAITING: nodes; JOINED: how many of
+                                     the world are torchrun's; JOIN: the n-th of this node, so that
                                    one repeated after a reconnect is known */
     int32_t code;               /* REFUSED: a MUSTER_E code */
     struct span text;           /* REFUSED, LOST, EVICTED */
