@@ -78,6 +78,8 @@ static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
         return;
     c->can_watch =
         status == 0 && memmem(reply->value.p, reply->value.n, "changed", 7) != NULL;
+    c->can_host =
+        status == 0 && memmem(reply->value.p, reply->value.n, "hosted", 6) != NULL;
     connected(c, 0, err);
 }
 
@@ -352,6 +354,15 @@ static const char *where(const struct rdzv_backend *b)
     return CONTAINER_OF(b, struct c10d, base)->where;
 }
 
+static bool host(const struct rdzv_backend *b, const char **at, uint16_t *port)
+{
+    const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
+
+    *at = c->at.host;
+    *port = (uint16_t)c->at.port;
+    return c->can_host;
+}
+
 static size_t guests(const struct rdzv_backend *b)
 {
     const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
@@ -450,5 +461,6 @@ const struct rdzv_backend_ops c10d_ops = {
     .store = store,
     .where = where,
     .guests = guests,
+    .host = host,
     .close = close_backend,
 };

@@ -30,7 +30,7 @@ struct c10d {
     struct store_server *server; /* owned, if we host */
     struct astore *state;        /* owned: the connection for the state and the beats */
     struct astore *watcher;      /* owned: the one that waits for changes */
-    bool up, connecting, can_watch, closing;
+    bool up, connecting, can_watch, can_host, closing;
     uint64_t lost_by_ms; /* reconnecting makes sense until then; 0: not lost */
 
     rdzv_open_cb on_open;

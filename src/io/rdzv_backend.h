@@ -56,6 +56,10 @@ struct rdzv_backend_ops {
     /* "tcp://10.0.0.1:29400", for messages. */
     const char *(*where)(const struct rdzv_backend *b);
 
+    /* Where a store of ours hosts the rendezvous, so that its nodes need not read and
+     * write the state themselves. host is borrowed. False: it cannot. May be NULL. */
+    bool (*host)(const struct rdzv_backend *b, const char **host, uint16_t *port);
+
     /* How many connections others have to the store that this process hosts; 0 if it
      * hosts none. May be NULL. */
     size_t (*guests)(const struct rdzv_backend *b);

@@ -128,11 +128,29 @@ static void wipe_if_safe(struct dynamic *d)
         rdzv_master_wipe(d->master);
 }
 
+static void find_master(struct dynamic *d)
+{
+    struct rdzv_master_job job = { .round = d->round.round,
+                                   .rank = d->round.rank,
+                                   .store = d->store };
+
+    if (!d->guest) {
+        job.members = rdzv_members(d->core, &job.count);
+    } else if (d->members) {
+        job.members = d->members;
+        job.count = (size_t)d->round.world_size;
+    } else {
+        d->zero = rdzv_guest_zero(rdzv_guest_core(d->guest));
+        job.members = &d->zero;
+        job.count = 1;
+    }
+    rdzv_master_start(d->master, &job, on_master, d);
+}
+
 static void joined(struct dynamic *d, const struct rdzv_effect *e)
 {
     char *prefix =
         mem_printf("torch.rendezvous.%s.%" PRId64, d->params.run_id, e->round);
-    struct rdzv_master_job job = { .round = (uint64_t)e->round, .rank = e->rank };
     struct muster_error err;
     int rc = prefix ? 0 : err_nomem(&err);
 
@@ -149,9 +167,10 @@ static void joined(struct dynamic *d, const struct rdzv_effect *e)
                                     .world_size = e->world,
                                     .store = d->prefixed };
     wipe_if_safe(d);
-    job.store = d->store;
-    job.members = rdzv_members(d->core, &job.count);
-    rdzv_master_start(d->master, &job, on_master, d);
+    if (d->guest)
+        dynamic_hosted_members(d, find_master);
+    else
+        find_master(d);
 }
 
 static void begin_join(struct dynamic *d)
@@ -253,6 +272,10 @@ static void done(struct dynamic *d, const struct rdzv_effect *e)
         return;
     if (e->wish == RDZV_EV_CLOSE && e->code == 0 && d->backend->ops->guests) {
         close_stores(d); /* It is no guest's. */
+        if (d->guest)
+            rdzv_guest_close(d->guest, NULL, NULL);
+        d->guest = NULL;
+        d->ended = true;
         d->linger_by_ms = uv_now(d->base.loop) + LINGER_MS;
         (void)uv_timer_start(&d->linger, on_linger, 0, 0);
     } else {
@@ -383,10 +406,27 @@ static void wish(struct dynamic *d, enum rdzv_event_kind kind)
 {
     struct rdzv_event ev = { .kind = kind };
 
-    if (d->in_feed)
+    if (d->guest)
+        rdzv_guest_wish(d->guest, kind);
+    else if (d->in_feed)
         d->wishes |= 1u << kind;
     else
         feed(d, &ev);
+}
+
+void dynamic_told(void *ctx, const struct rdzv_effect *told)
+{
+    struct dynamic *d = ctx;
+
+    if (d->stopped)
+        return;
+    perform(d, told);
+    if (!d->collided || d->destroying)
+        return;
+    rename_self(d);
+    d->wishes = 0;
+    if (d->guest && dynamic_be_guest(d))
+        rdzv_guest_wish(d->guest, RDZV_EV_JOIN);
 }
 
 static void on_soon(uv_timer_t *t)
@@ -473,6 +513,8 @@ static int64_t num_nodes_waiting(const struct rdzv_handler *h)
 {
     const struct dynamic *d = dynamic_of(h);
 
+    if (d->guest)
+        return rdzv_guest_waiting(rdzv_guest_core(d->guest));
     return d->core ? rdzv_waiting(d->core) : 0;
 }
 
@@ -480,7 +522,9 @@ static bool is_closed(const struct rdzv_handler *h)
 {
     const struct dynamic *d = dynamic_of(h);
 
-    return d->core && rdzv_closed(d->core);
+    if (d->guest)
+        return rdzv_guest_closed(rdzv_guest_core(d->guest));
+    return d->ended || (d->core && rdzv_closed(d->core));
 }
 
 static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
@@ -590,6 +634,11 @@ static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
         astore_close(d->store, part_gone, d);
     }
     d->prefixed = d->store = NULL;
+    if (d->guest) {
+        d->refs++;
+        rdzv_guest_close(d->guest, part_gone, d);
+        d->guest = NULL;
+    }
     uv_close((uv_handle_t *)&d->timer, on_handle_gone);
     uv_close((uv_handle_t *)&d->soon, on_handle_gone);
     uv_close((uv_handle_t *)&d->linger, on_handle_gone);

@@ -8,8 +8,10 @@
 #include "base/err.h"
 #include "io/offload.h"
 #include "io/rdzv_backend.h"
+#include "io/rdzv_guest.h"
 #include "io/rdzv_local.h"
 #include "io/rdzv_master.h"
+#include "rdzv/state.h"
 
 /* Nothing yet; finding our name; opening the backend; at work; opening has failed. */
 enum dynamic_stage { STAGE_NEW, STAGE_NAME, STAGE_OPEN, STAGE_READY, STAGE_BROKEN };
@@ -31,10 +33,19 @@ struct dynamic {
     enum dynamic_stage stage;
     struct muster_error broken; /* STAGE_BROKEN: why */
     struct rdzv *core;          /* owned; from STAGE_OPEN on */
+    struct rdzv_guest_driver *guest; /* owned; in the core's place if the store hosts */
+    struct rdzv_node zero;      /* rank 0 of a hosted round; borrowed from guest */
+    struct rdzv_node *members;  /* owned; of a hosted round with torchrun's nodes */
+    struct rdzv_state *seen;    /* owned; members borrow from it */
+    void (*found_members)(struct dynamic *d);
+    int hosted;                 /* rdzv-conf hosted: 1, or 0 to do without */
+    int64_t grace_ms;           /* rdzv-conf loss_grace_ms */
+    int64_t order_key;          /* rdzv-conf rank_order_key; negative: none */
     uv_timer_t timer;           /* the core's deadline */
     uv_timer_t soon;            /* what is to be told from the loop */
     uv_timer_t linger;          /* a host's, after closing */
     bool in_feed, stopped, destroying;
+    bool ended; /* we have closed the run, and said goodbye to its host */
     bool collided; /* somebody else has our name: join under another */
     struct {
         bool next, close, leave, stop; /* to be told when `soon` fires */
@@ -74,6 +85,19 @@ void dynamic_opened(struct dynamic *d);
 
 /* Makes the core for who we are now. */
 int dynamic_core(struct dynamic *d, struct muster_error *err);
+
+/* Tells what the core or the guest has decided to whom it concerns. */
+void dynamic_told(void *ctx, const struct rdzv_effect *told);
+
+/* rdzv_hosted.c: in the core's place, if the backend's store hosts. False: it does not,
+ * or is not to. */
+bool dynamic_be_guest(struct dynamic *d);
+
+/* The members of the hosted round just joined, as far as the workers' address needs
+ * them; cb(d) comes at once or from the loop. */
+void dynamic_hosted_members(struct dynamic *d, void (*cb)(struct dynamic *d));
+
+void dynamic_forget_members(struct dynamic *d);
 
 /* Another local_id: somebody else is called as we are. */
 void dynamic_rename(struct dynamic *d);

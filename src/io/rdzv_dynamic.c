@@ -22,6 +22,8 @@ static void on_backend(void *ctx, int status, const struct muster_error *err)
     d->stage = status == 0 ? STAGE_READY : STAGE_BROKEN;
     if (status < 0)
         err_copy(&d->broken, err);
+    else
+        (void)dynamic_be_guest(d);
     dynamic_opened(d);
 }
 
@@ -222,6 +224,12 @@ static int read_settings(struct dynamic *d, struct muster_error *err)
             params_int(p, "keep_alive_max_attempt", 3, &s->keep_alive_max_attempt, err);
     if (rc == 0)
         rc = params_int(p, "read_timeout", 60, &read_s, err);
+    if (rc == 0)
+        rc = params_bool(p, "hosted", 1, &d->hosted, err);
+    if (rc == 0)
+        rc = params_int(p, "loss_grace_ms", 50, &d->grace_ms, err);
+    if (rc == 0)
+        rc = params_int(p, "rank_order_key", -1, &d->order_key, err);
     if (rc == 0 && !*p->run_id)
         rc = err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
     if (rc == 0)
@@ -271,6 +279,7 @@ int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
 void dynamic_free(struct dynamic *d)
 {
     rdzv_free(d->core);
+    dynamic_forget_members(d);
     params_fini(&d->params);
     mem_free(d);
 }

@@ -97,16 +97,28 @@ static void print(void *ctx, enum trace_level level, const char *text)
 
 static const struct trace tracer = { print, NULL, TRACE_DEBUG };
 
+/* Once as guests of the host, once by reading and writing the state ourselves. */
+static const char *hosted = "hosted=1";
+
+static int by_ourselves(void **state)
+{
+    (void)state;
+    hosted = "hosted=0";
+    return 0;
+}
+
 static void make(struct node *n, const char *backend, const char *endpoint, int64_t min,
                  int64_t max, const char *addr, const char *conf)
 {
     struct rdzv_params p;
     struct muster_error err;
+    char text[256];
 
     *n = (struct node){ 0 };
     assert_int_equal(params_init(&p, backend, endpoint, "job", min, max, addr, &err),
                      0);
-    assert_int_equal(conf_parse(&p, conf, &err), 0);
+    (void)snprintf(text, sizeof text, "%s%s%s", hosted, *conf ? "," : "", conf);
+    assert_int_equal(conf_parse(&p, text, &err), 0);
     if (rdzv_handler_create(&loop, &p, &tracer, &n->h, &err) < 0)
         fail_msg("%s", err.text);
     params_fini(&p);
@@ -506,5 +518,14 @@ int main(void)
         WITH_LOOP(static_alone_waits_and_gives_up),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest again[] = {
+        WITH_LOOP(one_node_alone),
+        WITH_LOOP(three_nodes_agree),
+        WITH_LOOP(a_newcomer_is_told_and_let_in),
+        WITH_LOOP(a_join_can_be_canceled),
+        WITH_LOOP(one_machine_has_two_nodes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL) +
+           cmocka_run_group_tests(again, by_ourselves, NULL);
 }
