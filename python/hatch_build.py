@@ -1,8 +1,8 @@
 """Builds the native part with meson and puts it into the wheel.
 
 The command goes where scripts go, so that `muster` starts without a Python; the library,
-which holds all of it and needs libc and libuv alone, goes to <prefix>/libexec/muster, where
-the command finds it, and so does libuv.
+which holds nearly all of it, goes to <prefix>/libexec/muster, where the command finds it, and
+so do the few shared libraries that it needs beside libc.
 """
 from __future__ import annotations
 
@@ -62,11 +62,13 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
             str(out))
         command, library = out / "bin/muster", (out / "lib/libmuster.so.0").resolve()
         needs = run("ldd", str(work / "libmuster.so.0"))
-        (libuv,) = re.findall(r"libuv\.so\.1 => (\S+)", needs)
+        beside = {name: path for name, path in re.findall(r"(\S+) => (/\S+)", needs)
+                  if name in ("libuv.so.1", "libjansson.so.4")}
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{libc_tag([command, library, Path(libuv)])}"
+        binaries = [command, library, *map(Path, beside.values())]
+        build_data["tag"] = f"py3-none-{libc_tag(binaries)}"
         build_data["shared_scripts"] = {str(command): "muster"}
         build_data["shared_data"] = {
             str(library): "libexec/muster/libmuster.so.0",
-            libuv: "libexec/muster/libuv.so.1",
+            **{path: f"libexec/muster/{name}" for name, path in beside.items()},
         }

@@ -50,7 +50,7 @@ def main() -> None:
         parts = [json.loads(v) for v in store.multi_get([f"{step}/{r}" for r in range(world)])]
         da, db, loss = (sum(column) / world for column in zip(*parts))
         a, b = a - RATE * da, b - RATE * db
-        time.sleep(0.05)  # a real step takes longer than this one
+        time.sleep(0.1)  # a real step takes longer than this one
         if rank == 0:
             part = checkpoint.with_suffix(".part")
             part.write_text(json.dumps({"step": step, "a": a, "b": b}))

@@ -23,7 +23,8 @@ def test_the_native_part_needs_libc_and_what_lies_beside_it(venv: Path) -> None:
     needed = set()
     for library in beside.iterdir():
         needed |= set(re.findall(r"NEEDED.*\[(.*?)\]", run("readelf", "-d", library).stdout))
-    assert needed <= {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "libuv.so.1"}
+    assert needed <= {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"} | {
+        path.name for path in beside.iterdir()}
     assert str(beside / "libuv.so.1") in os.path.realpath(
         re.search(r"libuv\.so\.1 => (\S+)", run("ldd", beside / "libmuster.so.0").stdout)[1])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import ctypes
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -79,8 +80,6 @@ def _lib() -> ctypes.CDLL:
         lib.muster_rendezvous_num_nodes_waiting.restype = c_int64
         lib.muster_params_free.argtypes = [c_void_p]
         lib.muster_params_free.restype = None
-        lib.muster_store_port.argtypes = [c_void_p]
-        lib.muster_store_port.restype = c_uint16
         lib.muster_store_name.argtypes = [c_void_p]
         lib.muster_store_name.restype = c_char_p
         lib.muster_rendezvous_next.argtypes = [c_void_p, POINTER(_Info), POINTER(ErrorText)]
@@ -180,11 +179,12 @@ class MusterRendezvousHandler(RendezvousHandler):
     def _torch_store(self, info: _Info) -> PrefixStore:
         """The round's keys, as every other node of the group finds them."""
         name = _lib().muster_store_name(info.store).decode()
-        address = name.split("://", 1)[1].split("/", 1)[0]
-        host = address.rsplit(":", 1)[0].strip("[]")
+        match = re.match(r"tcp://(\[[^]]+\]|[^:\s]+):(\d+)", name)
+        if match is None:
+            raise RendezvousConnectionError(f"the group's store is {name}, not a TCP store")
         store = TCPStore(
-            host,
-            int(_lib().muster_store_port(info.store)),
+            match[1].strip("[]"),
+            int(match[2]),
             is_master=False,
             wait_for_workers=False,
             timeout=timedelta(seconds=self._read_timeout),

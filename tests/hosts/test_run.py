@@ -1,0 +1,202 @@
+"""`muster run` on several hosts: how groups form, and what becomes of them when hosts,
+networks, names and clocks fail. Every case ends well, or in a right message in its time."""
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from rig import MUSTER, ROOT, Host, Process, Rig
+
+WORKER = str(Path(__file__).with_name("worker.py"))
+ENV = {"PYTHONPATH": str(ROOT / "python/src"),
+       "MUSTER_LIBRARY": str(ROOT / "build/libmuster.so.0"), "OMP_NUM_THREADS": "1"}
+# A lost node is noticed within three seconds, and nobody is waited for longer than this.
+CONF = "join_timeout=25,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+
+
+def node(host: Host, endpoint: str, tmp: Path, *options: str, nnodes: str = "3",
+         nproc: int = 1, conf: str = CONF) -> Process:
+    return host.start([MUSTER, "run", f"--nnodes={nnodes}", f"--nproc-per-node={nproc}",
+                       "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}",
+                       "--rdzv-id=job", f"--rdzv-conf={conf}", *options, WORKER, str(tmp)],
+                      **ENV)
+
+
+def up(nodes: list[Process], world: int, times: int = 1) -> dict[int, int]:
+    """Waits until a group of that size is up, `times` in all; rank -> pid of its workers."""
+    found: dict[int, int] = {}
+    for n in nodes:
+        pattern = rf"up rank (\d+) of {world} on \S+ pid (\d+)"
+        n.wait_for_match(pattern, times * world // len(nodes), timeout=90)
+        for rank, pid in re.findall(pattern, n.output()):
+            found[int(rank)] = int(pid)
+    assert sorted(found) == list(range(world))
+    return found
+
+
+def finish(nodes: list[Process], tmp: Path) -> None:
+    (tmp / "stop").touch()
+    for n in nodes:
+        assert n.wait(60) == 0, n.output()
+        assert n.host.processes().keys() <= {p.pid for p in nodes}
+
+
+def test_three_hosts_two_workers_each(tmp_path: Path) -> None:
+    with Rig(3) as rig:
+        nodes = [node(h, "node1:29400", tmp_path, nproc=2) for h in rig.hosts]
+        up(nodes, 6)
+        finish(nodes, tmp_path)
+        for host in rig.hosts:
+            assert host.processes() == {}
+
+
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+def test_one_family_only(tmp_path: Path, family: str) -> None:
+    with Rig(3, ipv4=family == "ipv4", ipv6=family == "ipv6") as rig:
+        end = rig[0].ip4 if rig.ipv4 else f"[{rig[0].ip6}]"
+        nodes = [node(h, f"{end}:29400", tmp_path) for h in rig.hosts]
+        up(nodes, 3)
+        finish(nodes, tmp_path)
+
+
+def test_late_and_lost_frames(tmp_path: Path) -> None:
+    with Rig(3) as rig:
+        for host in rig.hosts[1:]:
+            host.bad_cable(delay_ms=30, jitter_ms=20, loss=3)
+        nodes = [node(h, "node1:29400", tmp_path) for h in rig.hosts]
+        up(nodes, 3)
+        finish(nodes, tmp_path)
+
+
+def test_the_hosts_start_in_any_order(tmp_path: Path) -> None:
+    with Rig(3) as rig:
+        early = [node(h, "node1:29400", tmp_path) for h in rig.hosts[1:]]
+        for n in early:
+            assert n.popen.poll() is None
+        nodes = [node(rig[0], "node1:29400", tmp_path), *early]
+        up(nodes, 3)
+        finish(nodes, tmp_path)
+
+
+def test_a_dead_name_server_and_numeric_addresses(tmp_path: Path) -> None:
+    with Rig(3) as rig:
+        for host in rig.hosts:
+            host.hosts_file({})
+            host.dead_dns()
+        nodes = [node(h, f"{rig[0].ip4}:29400", tmp_path, f"--local-addr={h.ip4}")
+                 for h in rig.hosts]
+        up(nodes, 3)
+        finish(nodes, tmp_path)
+
+
+def test_a_dead_name_server_and_a_name(tmp_path: Path) -> None:
+    """Nobody can say who `head` is: an end in time, with the name in the message."""
+    with Rig(1) as rig:
+        rig[0].hosts_file({})
+        rig[0].dead_dns()
+        n = node(rig[0], "head.example:29400", tmp_path, conf=CONF + ",read_timeout=4")
+        assert n.wait(30) == 1
+        assert "head.example" in n.output()
+
+
+def test_names_that_mean_something_else_on_each_host(tmp_path: Path) -> None:
+    """As with containers: every host takes its own name for 127.0.1.1, and calls the others
+    by names of its own. Only the endpoint must mean the same to all."""
+    with Rig(3) as rig:
+        for host in rig.hosts:
+            host.hosts_file({host.name: "127.0.1.1", "head": rig[0].ip4}
+                            | {f"peer{h.index}-of-{host.name}": h.ip4 for h in rig.hosts})
+        nodes = [node(h, "head:29400", tmp_path, f"--local-addr={h.ip4}") for h in rig.hosts]
+        up(nodes, 3)
+        finish(nodes, tmp_path)
+
+
+def test_clocks_an_hour_apart(tmp_path: Path) -> None:
+    with Rig(3) as rig:
+        rig[1].clock_ahead(3600)
+        rig[2].clock_ahead(-3600)
+        nodes = [node(h, "node1:29400", tmp_path) for h in rig.hosts]
+        up(nodes, 3)
+        finish(nodes, tmp_path)
+
+
+def test_a_worker_is_killed(tmp_path: Path) -> None:
+    with Rig(3) as rig:
+        nodes = [node(h, "node1:29400", tmp_path, "--max-restarts=1") for h in rig.hosts]
+        pids = up(nodes, 3)
+        os.kill(pids[2], signal.SIGKILL)
+        again = up(nodes, 3, times=2)
+        assert set(again.values()).isdisjoint(pids.values())
+        finish(nodes, tmp_path)
+
+
+@pytest.mark.parametrize("how", ["cable", "kill", "stop", "off"])
+def test_a_host_is_lost_and_the_rest_go_on(tmp_path: Path, how: str) -> None:
+    with Rig(3) as rig:
+        nodes = [node(h, "node1:29400", tmp_path, "--max-restarts=3", nnodes="2:3")
+                 for h in rig.hosts]
+        up(nodes, 3)
+        if how == "cable":
+            rig[2].link(up=False)
+        elif how == "kill":
+            nodes[2].signal(signal.SIGKILL)
+        elif how == "stop":
+            rig[2].signal_all(signal.SIGSTOP)
+        else:
+            rig[2].power_off()
+        up(nodes[:2], 2)
+        if how == "kill":  # nothing outlives the agent
+            nodes[2].wait(5)
+            nodes[2].wait_until(lambda: rig[2].processes() == {}, 10)
+        finish(nodes[:2], tmp_path)
+
+
+def test_a_lost_host_comes_back(tmp_path: Path) -> None:
+    with Rig(3) as rig:
+        nodes = [node(h, "node1:29400", tmp_path, "--max-restarts=3", nnodes="2:3")
+                 for h in rig.hosts]
+        up(nodes, 3)
+        nodes[2].signal(signal.SIGKILL)
+        up(nodes[:2], 2)
+        back = node(rig[2], "node1:29400", tmp_path, "--max-restarts=3", nnodes="2:3")
+        back.wait_for("of 3 on node3", 60)
+        finish([*nodes[:2], back], tmp_path)
+
+
+def test_a_partition_and_its_end(tmp_path: Path) -> None:
+    """The smaller side is cut from the store and ends with a message; the other goes on."""
+    with Rig(3) as rig:
+        nodes = [node(h, "node1:29400", tmp_path, "--max-restarts=3", nnodes="2:3")
+                 for h in rig.hosts]
+        up(nodes, 3)
+        rig.part(rig.hosts[:2], rig.hosts[2:])
+        up(nodes[:2], 2)
+        rig.heal()
+        if nodes[2].popen.poll() is None:
+            finish(nodes, tmp_path)
+        else:
+            assert "node1:29400" in nodes[2].output() or "10.77.0.1" in nodes[2].output()
+            finish(nodes[:2], tmp_path)
+
+
+def test_too_few_hosts_end_in_time_with_a_message(tmp_path: Path) -> None:
+    with Rig(2) as rig:
+        conf = CONF.replace("join_timeout=25", "join_timeout=4")
+        nodes = [node(h, "node1:29400", tmp_path, nnodes="3", conf=conf) for h in rig.hosts]
+        assert [n.wait(40) for n in nodes] == [1, 1]
+        # Who gives up first closes the run; the other may hear of that before its own time.
+        said = [n.output() for n in nodes]
+        assert any("could not join the rendezvous 'job' within 4 s" in text
+                   and "of at least 3" in text for text in said), said
+        assert all("could not join" in text or "is closed" in text for text in said), said
+
+
+def test_nobody_hosts_the_store(tmp_path: Path) -> None:
+    with Rig(2) as rig:
+        conf = CONF.replace("join_timeout=25", "join_timeout=4") + ",is_host=false,read_timeout=4"
+        n = node(rig[1], "node1:29400", tmp_path, nnodes="2", conf=conf)
+        assert n.wait(60) == 1
+        assert "node1:29400" in n.output() and "refused" in n.output()
