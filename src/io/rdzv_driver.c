@@ -283,6 +283,19 @@ static void done(struct dynamic *d, const struct rdzv_effect *e)
     }
 }
 
+/* The core knows neither the run's place nor always its name. */
+static void refused(struct dynamic *d, const struct rdzv_effect *e)
+{
+    struct muster_error err;
+
+    (void)err_set(&err, e->code, "%s", e->text);
+    if (!strstr(err.text, d->params.run_id) ||
+        !strstr(err.text, d->backend->ops->where(d->backend)))
+        err_add(&err, " (run id '%s' at %s)", d->params.run_id,
+                d->backend->ops->where(d->backend));
+    next_failed(d, e->code, err.text);
+}
+
 static void perform(struct dynamic *d, const struct rdzv_effect *e)
 {
     const struct rdzv_backend_ops *ops = d->backend->ops;
@@ -304,7 +317,7 @@ static void perform(struct dynamic *d, const struct rdzv_effect *e)
     case RDZV_FX_REFUSED:
         d->collided = e->code == MUSTER_EEXIST && d->renamed < MAX_RENAMES;
         if (!d->collided)
-            next_failed(d, e->code, e->text);
+            refused(d, e);
         return;
     case RDZV_FX_DONE:
         done(d, e);
