@@ -250,9 +250,9 @@ static int on_hello(struct store_server *s, struct conn *c, const struct hosted_
     if (!c->run)
         return MUSTER_ENOMEM;
     watch_socket(c->fd);
-    feed(s, c->run, &ev);
     if (begun)
-        look(s, c->run);
+        look(s, c->run); /* Others may have begun it: then there is nothing to resume. */
+    feed(s, c->run, &ev);
     return 0;
 }
 

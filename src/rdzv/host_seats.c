@@ -29,10 +29,11 @@ void host_tell_members(struct rdzv_host *h, struct rdzv_host_fx *fx,
 }
 
 /* Members hear of it when the wait list stops being empty, and when it is again: what
- * they do about it does not depend on the number. */
+ * they do about it does not depend on the number. In a full round they do not: starting
+ * again would find no room either, and so on for ever. */
 void host_tell_waiting(struct rdzv_host *h, struct rdzv_host_fx *fx)
 {
-    const size_t count = rdzv_count(&h->state, RDZV_WAITS);
+    const size_t count = full(h) ? 0 : rdzv_count(&h->state, RDZV_WAITS);
 
     if (h->waiting_told == (count > 0))
         return;
@@ -173,7 +174,8 @@ static void take_place(struct rdzv_host *h, struct rdzv_member *m, struct now no
     }
 }
 
-/* Gives one wish the seat that torch's join table would: rows 10, 11, 13. */
+/* Gives one wish the seat that torch's join table would: rows 10, 11, 13. But who waited
+ * while a round filled up without it becomes a spare: torch leaves it waiting. */
 static void seat(struct rdzv_host *h, struct holder *w, struct now now)
 {
     struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
@@ -184,8 +186,8 @@ static void seat(struct rdzv_host *h, struct holder *w, struct now now)
         take_place(h, m, now);
     else if (!full(h) && !rdzv_in(m, RDZV_WAITS))
         move_to(h, m, RDZV_WAITS);
-    else if (full(h) && !rdzv_in(m, RDZV_WAITS) && !rdzv_in(m, RDZV_SPARES))
-        move_to(h, m, RDZV_SPARES);
+    else if (full(h) && !rdzv_in(m, RDZV_SPARES))
+        move_to(h, m, RDZV_SPARES); /* also who waited: see host_tell_waiting */
 }
 
 void host_seat_one(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,

@@ -119,6 +119,22 @@ static bool ranks_hold(const struct rdzv_state *s)
     return n && sum == (uint64_t)n * (n - 1) / 2;
 }
 
+/* Members whose round a torchrun node has ended without them. */
+static void tell_evicted(struct rdzv_host *h, struct rdzv_host_fx *fx, int64_t was_round)
+{
+    for (struct holder *w = h->heard.first; w; w = w->next) {
+        if (!w->member || (h->state.complete && h->state.round == was_round &&
+                           rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_PLACES)))
+            continue;
+        w->member = false;
+        host_send(fx, w,
+                  (struct hosted_msg){
+                      .kind = HOSTED_EVICTED,
+                      .text = span_str("a torchrun node found this node dead; its clock "
+                                       "may be wrong") });
+    }
+}
+
 static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_complete,
                        int64_t was_round, struct now now)
 {
@@ -128,6 +144,7 @@ static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_co
         host_close_run(h, fx);
         return;
     }
+    tell_evicted(h, fx, was_round);
     h->last_call_by_ms = MONO_NEVER;
     if (!s->complete && s->deadline_us != WALL_NEVER) {
         const int64_t left = s->deadline_us - now.wall_us;
@@ -136,8 +153,10 @@ static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_co
         /* Their clock set it: never wait longer than our own last call. */
         h->last_call_by_ms = now.mono_ms + MIN_OF(left_ms, h->settings.last_call_ms);
     }
-    if (s->round != was_round || !was_complete || !s->complete)
+    if (s->round != was_round || !was_complete || !s->complete) {
         h->waiting_told = false;
+        h->resume_by_ms = MONO_NEVER; /* The round that was resumed is over. */
+    }
     if (s->complete && !(was_complete && was_round == s->round)) {
         if (ranks_hold(s))
             host_tell_joined(h, fx);
@@ -153,11 +172,40 @@ static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_co
     host_settle(h, fx, now);
 }
 
+/* One that was in the round and now neither is nor queues for the next; NULL if all are
+ * there. A node that leaves by itself writes just that. */
+static const struct rdzv_member *who_left(const struct rdzv_state *was,
+                                          const struct rdzv_state *is)
+{
+    if (!was->complete || !is->complete || was->round != is->round)
+        return NULL;
+    for (const struct rdzv_member *m = rdzv_first(was, RDZV_PLACES); m;
+         m = m->next[RDZV_PLACES]) {
+        const struct rdzv_member *now = rdzv_state_find(is, &m->node);
+
+        if (!rdzv_in(now, RDZV_PLACES) && !rdzv_in(now, RDZV_WAITS))
+            return m;
+    }
+    return NULL;
+}
+
+static void tell_left(struct rdzv_host *h, struct rdzv_host_fx *fx,
+                      const struct rdzv_member *left)
+{
+    char name[128];
+
+    (void)snprintf(fx->text, sizeof fx->text, "node %s has left the round",
+                   rdzv_node_text(&left->node, name, sizeof name));
+    host_tell_members(
+        h, fx, (struct hosted_msg){ .kind = HOSTED_LOST, .text = span_str(fx->text) });
+}
+
 int host_seen(struct rdzv_host *h, const struct rdzv_host_event *ev,
               struct rdzv_host_fx *fx, struct muster_error *err)
 {
     const bool was_complete = h->state.complete;
     const int64_t was_round = h->state.round;
+    const struct rdzv_member *left;
     struct rdzv_state seen;
     int rc;
 
@@ -179,11 +227,14 @@ int host_seen(struct rdzv_host *h, const struct rdzv_host_event *ev,
     }
     seen.closed = seen.closed || h->state.closed; /* Closed stays closed. */
     carry_over(h, &h->state, &seen, ev->now);
+    left = who_left(&h->state, &seen);
+    if (left && !seen.closed)
+        tell_left(h, fx, left);
     rdzv_state_fini(&h->state);
     h->state = seen;
     h->zero = NULL;
     h->touched = true;
-    h->view_ms = ev->now.mono_ms;
+    /* view_ms stays: what they wrote has our nodes' heartbeats as old as before. */
     if (h->strangers)
         h->strangers_due_ms = ev->now.mono_ms + STRANGERS_EVERY_MS;
     after_seen(h, fx, was_complete, was_round, ev->now);
