@@ -51,7 +51,8 @@ void rdzv_time_is_up(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     rdzv_refuse(r, now, MUSTER_ETIMEDOUT, fx);
 }
 
-static void joined(struct rdzv *r, struct rdzv_plan *p, struct rdzv_fx *fx)
+static void joined(struct rdzv *r, struct rdzv_plan *p, struct now now,
+                   struct rdzv_fx *fx)
 {
     struct rdzv_effect *e = rdzv_fx_add(fx, RDZV_FX_JOINED);
 
@@ -59,6 +60,7 @@ static void joined(struct rdzv *r, struct rdzv_plan *p, struct rdzv_fx *fx)
     r->roster = p->roster;
     p->roster = (struct rdzv_roster){ 0 };
     r->mode = MODE_MEMBER;
+    r->stay_until_ms = r->roster.count > 1 ? now.mono_ms + LINGER_MS : 0;
     r->waiting_told = r->lost_told = 0;
     r->closed_told = false;
     e->round = r->roster.round;
@@ -80,7 +82,7 @@ void rdzv_end_join(struct rdzv *r, struct rdzv_plan *p, struct now now,
         r->why = p->why;
         rdzv_refuse(r, now, p->refused, fx);
     } else if (p->end == RDZV_FINISH) {
-        joined(r, p, fx);
+        joined(r, p, now, fx);
     } else if (p->end == RDZV_FAIL_TIMEOUT) {
         rdzv_time_is_up(r, now, fx);
     } else if (p->end == RDZV_FAIL_CLOSED) {

@@ -81,9 +81,38 @@ static enum rdzv_action leave_next(const struct rdzv *r, const struct rdzv_view 
     return v->seat == SEAT_WAIT ? RDZV_DROP_WAIT : RDZV_FINISH;
 }
 
+static bool sorts_last(const struct rdzv_state *s, const struct rdzv_node *n)
+{
+    for (const struct rdzv_member *m = rdzv_first(s, RDZV_PLACES); m;
+         m = m->next[RDZV_PLACES]) {
+        if (rdzv_node_cmp(&m->node, n) > 0)
+            return false;
+    }
+    return true;
+}
+
+/* A torchrun node removes those it finds dead also from a completed round. If that was
+ * the last rank, the ranks left look whole. But it must have been silent for the
+ * keep-alive bound: so either we knew it, or we have not looked for as long. */
+static bool lost_its_last(const struct rdzv *r, const struct rdzv_state *s,
+                          uint64_t now_ms)
+{
+    if (s == &r->seen)
+        return false; /* Just written by ourselves. */
+    if (now_ms - r->read_ms >= rdzv_dead_after_ms(&r->settings))
+        return true;
+    for (const struct rdzv_member *m = rdzv_first(&r->seen, RDZV_PLACES); m;
+         m = m->next[RDZV_PLACES]) {
+        if (!rdzv_in(rdzv_state_find(s, &m->node), RDZV_PLACES) &&
+            sorts_last(s, &m->node))
+            return true;
+    }
+    return false;
+}
+
 /* We are listed in a round that is decided. Is it one that all of its members see alike? */
-static int finish(const struct rdzv *r, const struct rdzv_state *s, struct rdzv_plan *p,
-                  enum rdzv_action *a)
+static int finish(const struct rdzv *r, const struct rdzv_state *s, struct now now,
+                  struct rdzv_plan *p, enum rdzv_action *a)
 {
     const long long n = (long long)rdzv_count(s, RDZV_PLACES);
     int rc;
@@ -97,7 +126,10 @@ static int finish(const struct rdzv *r, const struct rdzv_state *s, struct rdzv_
         return 0;
     }
     rdzv_roster_fini(&p->roster);
-    rc = n < r->settings.min_nodes ? MUSTER_ESTATE : rdzv_roster_make(&p->roster, s);
+    if (n < r->settings.min_nodes || lost_its_last(r, s, now.mono_ms))
+        rc = MUSTER_ESTATE;
+    else
+        rc = rdzv_roster_make(&p->roster, s);
     if (rc == MUSTER_ENOMEM)
         return rc;
     if (rc < 0) {
@@ -111,9 +143,14 @@ static int finish(const struct rdzv *r, const struct rdzv_state *s, struct rdzv_
 }
 
 static int join_next(const struct rdzv *r, const struct rdzv_state *s,
-                     const struct rdzv_view *v, struct rdzv_plan *p, enum rdzv_action *a)
+                     const struct rdzv_view *v, struct now now, struct rdzv_plan *p,
+                     enum rdzv_action *a)
 {
     if (r->in_old_round && !p->left_round) {
+        if (v->in_round && v->now_ms < r->stay_until_ms && !v->closed) {
+            *a = v->beat_due ? RDZV_KEEP_ALIVE : RDZV_SYNC;
+            return 0;
+        }
         *a = rdzv_exit_next(v);
         p->end = rdzv_action_writes(*a) ? RDZV_SYNC : *a;
         if (*a == RDZV_FAIL_TIMEOUT)
@@ -123,7 +160,12 @@ static int join_next(const struct rdzv *r, const struct rdzv_state *s,
             return 0;
     }
     *a = rdzv_join_next(v);
-    if (*a == RDZV_FINISH && finish(r, s, p, a) < 0)
+    /* torch leaves who waited in the wait list when the round fills up without it: then
+     * the members restart for its sake again and again, and never have room. */
+    if (v->complete && v->seat == SEAT_WAIT && v->placed >= v->max_nodes &&
+        !rdzv_action_writes(*a) && *a != RDZV_FAIL_CLOSED && *a != RDZV_FAIL_TIMEOUT)
+        *a = RDZV_DROP_WAIT;
+    if (*a == RDZV_FINISH && !p->writes && finish(r, s, now, p, a) < 0)
         return MUSTER_ENOMEM;
     if (*a == RDZV_DROP_SPARE)
         p->renewed = true;
@@ -179,7 +221,7 @@ static int next_action(const struct rdzv *r, const struct rdzv_state *s, struct 
     }
     if (r->mode == MODE_JOINING) {
         v.due_ms = r->join_by_ms;
-        return join_next(r, s, &v, p, a);
+        return join_next(r, s, &v, now, p, a);
     }
     return 0;
 }

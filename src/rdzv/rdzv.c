@@ -74,6 +74,7 @@ void rdzv_read_now(struct rdzv *r, struct rdzv_fx *fx)
 {
     if (r->busy != BUSY_NOT)
         return;
+    r->write_first = false;
     r->busy = BUSY_READING;
     (void)rdzv_fx_add(fx, RDZV_FX_READ_STATE);
 }
@@ -125,7 +126,18 @@ static bool is_spare(const struct rdzv *r)
     return r->ours && rdzv_in(rdzv_state_find(&r->seen, &r->self), RDZV_SPARES);
 }
 
-static void on_timer(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+/* The pause after a lost write is over. */
+static int write_again(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    struct rdzv_plan plan;
+    const int rc = rdzv_plan_make(r, &r->seen, now, &plan);
+
+    if (rc == 0)
+        rdzv_commit(r, &plan, now, fx);
+    return rc;
+}
+
+static int on_timer(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     static const char late[] = "the store did not answer in time";
 
@@ -138,10 +150,14 @@ static void on_timer(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     if (r->mode == MODE_JOINING && now.mono_ms > r->join_by_ms + RDZV_ROLLBACK_MS &&
         !is_spare(r))
         rdzv_time_is_up(r, now, fx);
-    if (!rdzv_wants(r))
+    if (!rdzv_wants(r)) {
         r->read_due_ms = MONO_NEVER;
-    else if (now.mono_ms >= r->read_due_ms)
+    } else if (now.mono_ms >= r->read_due_ms && r->busy == BUSY_NOT) {
+        if (r->write_first)
+            return write_again(r, now, fx);
         rdzv_read_now(r, fx);
+    }
+    return 0;
 }
 
 static void on_changed(struct rdzv *r, struct now now, struct rdzv_fx *fx)
@@ -180,8 +196,7 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
         on_changed(r, ev->now, fx);
         return 0;
     case RDZV_EV_TIMER:
-        on_timer(r, ev->now, fx);
-        return 0;
+        return on_timer(r, ev->now, fx);
     }
     return 0;
 }

@@ -9,6 +9,9 @@
 
 /* A peer whose fresh heartbeat is off by more than this is warned of. */
 #define SKEW_US 2000000ll
+/* A round that we joined keeps us for so long at least: torchrun's nodes look once a
+ * second, and one that finds a member gone before it looked is given a smaller world. */
+#define LINGER_MS 1200u
 /* Our heartbeats follow a peer's clock that is ahead by up to this; see beat.c. */
 #define LEAD_US 600000000ll
 
@@ -84,9 +87,12 @@ struct rdzv {
     uint64_t read_due_ms; /* next look at the state */
     bool can_watch;
     unsigned losses, failures; /* in a row */
+    uint64_t sent_ms, trip_ms; /* the write under way began; how long the last one took */
+    bool write_first;          /* what is due at read_due_ms is a write: no need to read */
     struct rng rng;
 
-    struct rdzv_roster roster; /* of the round last joined */
+    struct rdzv_roster roster; /* of the round last joined, */
+    uint64_t stay_until_ms;    /* which we do not leave before this for the next one */
     size_t waiting_told, lost_told;
     bool closed_told, backend_told;
     struct muster_error why; /* text of the effects of the last step */
@@ -131,6 +137,8 @@ int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
 int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx);
 void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx);
 uint64_t rdzv_poll_ms(const struct rdzv *r);
+void rdzv_commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
+                 struct rdzv_fx *fx); /* the plan was made on r->seen */
 uint64_t rdzv_spacing_ms(const struct rdzv *r);
 
 /* rdzv.c */

@@ -31,9 +31,14 @@ static size_t count_lost(const struct rdzv *r, uint64_t now_ms,
     return lost;
 }
 
+/* Those who wait are news only if there is room for them: a full round that starts
+ * again would be as full as before, with others left over. */
 static void tell_waiting(struct rdzv *r, uint64_t now_ms, struct rdzv_fx *fx)
 {
-    const size_t waiting = rdzv_live(r, &r->seen, RDZV_WAITS, now_ms);
+    const size_t live = rdzv_live(r, &r->seen, RDZV_PLACES, now_ms);
+    const size_t waiting = (int64_t)live >= r->settings.max_nodes
+                               ? 0
+                               : rdzv_live(r, &r->seen, RDZV_WAITS, now_ms);
 
     if (waiting > r->waiting_told) {
         (void)snprintf(r->news_text, sizeof r->news_text,

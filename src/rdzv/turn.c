@@ -41,6 +41,8 @@ static void rest(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     if (r->mode == MODE_JOINING && r->seen.deadline_us != WALL_NEVER &&
         r->call_since_ms + r->settings.last_call_ms >= now.mono_ms)
         due = MIN_OF(due, r->call_since_ms + r->settings.last_call_ms + 1);
+    if (r->mode == MODE_JOINING && r->in_old_round && r->stay_until_ms > now.mono_ms)
+        due = MIN_OF(due, r->stay_until_ms);
     if (r->mode == MODE_JOINING && r->join_by_ms >= now.mono_ms)
         due = MIN_OF(due, r->join_by_ms + 1);
     r->read_due_ms = due;
@@ -51,9 +53,13 @@ static void rest(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     e->value = buf_span(&r->value);
 }
 
-static void write_now(struct rdzv *r, struct rdzv_plan *p, struct rdzv_fx *fx)
+static void write_now(struct rdzv *r, struct rdzv_plan *p, struct now now,
+                      struct rdzv_fx *fx)
 {
     struct rdzv_effect *e = rdzv_fx_add(fx, RDZV_FX_WRITE_STATE);
+
+    r->sent_ms = now.mono_ms;
+    r->write_first = false;
 
     rdzv_plan_fini(&r->doing);
     r->doing = *p;
@@ -67,21 +73,24 @@ static void write_now(struct rdzv *r, struct rdzv_plan *p, struct rdzv_fx *fx)
     e->has_token = r->has_token;
 }
 
-/* After a lost write, who waits a random while lets another one win. */
+/* After a lost write, who waits a random while lets another one win. If that is less
+ * than a round trip, reading again would only make us later: the lost write has told us
+ * the state. */
 static bool back_off(struct rdzv *r, struct now now)
 {
     const uint64_t most = MIN_OF(1ull << MIN_OF(r->losses, 10u), BACKOFF_MOST_MS);
     const uint64_t pause = r->losses ? rng_below(&r->rng, most + 1) : 0;
 
-    if (pause == 0)
+    if (pause == 0 || r->write_first)
         return false;
     r->read_due_ms = now.mono_ms + pause;
+    r->write_first = pause < r->trip_ms;
     return true;
 }
 
 /* The plan was made on r->seen, which is fresh. */
-static void commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
-                   struct rdzv_fx *fx)
+void rdzv_commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
+                 struct rdzv_fx *fx)
 {
     bool again;
 
@@ -89,11 +98,12 @@ static void commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
         r->mode = MODE_IDLE;
     if (p->writes) {
         if (!back_off(r, now))
-            write_now(r, p, fx);
+            write_now(r, p, now, fx);
         rdzv_plan_fini(p);
         return;
     }
     r->losses = 0;
+    r->write_first = false;
     if (p->left_round)
         r->in_old_round = false;
     if (p->closed)
@@ -156,7 +166,7 @@ int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
     r->busy = BUSY_NOT;
     r->failures = 0;
     r->backend_told = false;
-    commit(r, &plan, ev->now, fx);
+    rdzv_commit(r, &plan, ev->now, fx);
     return 0;
 }
 
@@ -209,6 +219,7 @@ int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
     struct rdzv_plan plan;
     int rc;
 
+    r->trip_ms = ev->now.mono_ms - r->sent_ms;
     if (!ev->won) {
         trace(r->trace, TRACE_DEBUG,
               "The node '%s' has a stale state and failed to sync its local changes with "
@@ -225,7 +236,7 @@ int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
     rc = rdzv_plan_make(r, &r->seen, ev->now, &plan);
     if (rc < 0)
         return rc;
-    commit(r, &plan, ev->now, fx);
+    rdzv_commit(r, &plan, ev->now, fx);
     return 0;
 }
 
