@@ -1,0 +1,184 @@
+/* agent.c - what an agent does with what its rendezvous tells it: joins, runs, stops its
+ * workers and joins again when somebody comes or is lost, ends when the run is closed. */
+#include "sim/sim.h"
+
+void sim_do_at(struct sim_node *n, uint64_t t, enum sim_todo todo)
+{
+    struct sim_event *ev = sim_at(n->sim, t, SIM_EV_AGENT);
+
+    ev->node = n->index;
+    ev->boot = n->boot;
+    ev->what = todo;
+}
+
+/* Stopping workers takes a while. */
+static void soon(struct sim_node *n, uint64_t least_us, enum sim_todo todo)
+{
+    const uint64_t more = n->sim->react_us;
+
+    if (n->sim->autopilot)
+        sim_do_at(n, n->sim->t + least_us + (more ? rng_below(&n->rng, more) : 0), todo);
+}
+
+static void start(struct sim_node *n)
+{
+    if (n->alive)
+        return;
+    n->boot++;
+    n->alive = true;
+    n->pid++; /* a new process: another node to everybody */
+    n->wants_in = true;
+    n->stopped_t = 0;
+    n->timer_t = SIM_NEVER;
+    n->round = -1;
+    n->epoch = n->sim->host.epoch;
+    n->calm_from_t = n->sim->t;
+    n->driver->start(n);
+    sim_do(n, SIM_DO_JOIN);
+}
+
+static void join(struct sim_node *n)
+{
+    if (!n->alive || n->life == SIM_JOINING || !n->wants_in)
+        return;
+    sim_check_gone(n);
+    n->life = SIM_JOINING;
+    n->join_t = n->sim->t;
+    n->join_by_t = n->sim->t + n->sim->cfg.settings.join_ms * 1000;
+    sim_say(n->sim, n, "wants to JOIN");
+    n->driver->wish(n, RDZV_EV_JOIN);
+}
+
+void sim_kill(struct sim_node *n)
+{
+    if (!n->alive)
+        return;
+    sim_check_gone(n);
+    n->life = SIM_OFF;
+    n->driver->stop(n);
+    n->alive = false;
+    n->boot++;
+}
+
+void sim_do(struct sim_node *n, enum sim_todo todo)
+{
+    switch (todo) {
+    case SIM_DO_START:
+        start(n);
+        return;
+    case SIM_DO_JOIN:
+        join(n);
+        return;
+    case SIM_DO_FAIL:
+        if (n->life == SIM_RUNNING && n->round == n->fail_round)
+            join(n);
+        return;
+    case SIM_DO_LEAVE:
+        if (!n->alive || n->kind == SIM_TORCH)
+            return;
+        sim_check_gone(n);
+        n->life = SIM_LEAVING;
+        n->wants_in = false;
+        sim_say(n->sim, n, "wants to LEAVE");
+        n->driver->wish(n, RDZV_EV_LEAVE);
+        return;
+    case SIM_DO_CLOSE:
+        if (!n->alive)
+            return;
+        n->closing = true;
+        sim_say(n->sim, n, "wants to CLOSE");
+        n->driver->wish(n, RDZV_EV_CLOSE);
+        return;
+    case SIM_DO_END:
+        if (n->alive)
+            sim_say(n->sim, n, "ends");
+        n->wants_in = false;
+        sim_kill(n);
+        return;
+    }
+}
+
+static void on_refused(struct sim_node *n, const struct rdzv_effect *e)
+{
+    sim_say(n->sim, n, "REFUSED %s: %s", muster_code_name(e->code), e->text);
+    if (n->life == SIM_JOINING)
+        n->life = SIM_OFF;
+    if (e->code == MUSTER_ECLOSED || e->code == MUSTER_EGRACEFUL) {
+        n->wants_in = false;
+        soon(n, 0, SIM_DO_END);
+    } else if (e->code == MUSTER_EEXIST || e->code == MUSTER_ESTATE ||
+               e->code == MUSTER_EPROTO || e->code == MUSTER_EINVAL) {
+        sim_fail(n->sim, "%s: %s", n->name, e->text);
+    } else if (n->kind == SIM_TORCH && e->code == MUSTER_ECONN) {
+        sim_kill(n); /* torchrun ends; whoever runs the job starts it again */
+        soon(n, 1000000, SIM_DO_START);
+    } else if (n->wants_in) {
+        soon(n, 1000000, SIM_DO_JOIN);
+    }
+}
+
+static void on_news(struct sim_node *n, const struct rdzv_effect *e)
+{
+    sim_say(n->sim, n, "NEWS %s%s%s", rdzv_news_name(e->news), e->text ? ": " : "",
+            e->text ? e->text : "");
+    n->lost_since_t = SIM_NEVER;
+    switch (e->news) {
+    case RDZV_NEWS_WAITING:
+    case RDZV_NEWS_LOST:
+    case RDZV_NEWS_EVICTED:
+        if (n->life == SIM_RUNNING) {
+            n->fail_round = n->round;
+            soon(n, 100000, SIM_DO_FAIL);
+        }
+        return;
+    case RDZV_NEWS_CLOSED:
+        n->wants_in = false;
+        soon(n, 1000000, SIM_DO_END);
+        return;
+    case RDZV_NEWS_BACKEND:
+        if (n->kind != SIM_TORCH)
+            return;
+        sim_kill(n);
+        soon(n, 1000000, SIM_DO_START);
+        return;
+    }
+}
+
+void sim_told(struct sim_node *n, const struct rdzv_effect *e)
+{
+    switch (e->kind) {
+    case RDZV_FX_JOINED:
+        sim_say(n->sim, n, "JOINED round %lld as rank %lld of %lld", (long long)e->round,
+                (long long)e->rank, (long long)e->world);
+        sim_check_joined(n, e);
+        n->life = SIM_RUNNING;
+        n->round = e->round;
+        n->round_epoch = n->epoch;
+        n->rank = e->rank;
+        n->world = e->world;
+        n->lost_since_t = SIM_NEVER;
+        return;
+    case RDZV_FX_REFUSED:
+        on_refused(n, e);
+        return;
+    case RDZV_FX_DONE:
+        sim_say(n->sim, n, "DONE %s%s%s", rdzv_event_name(e->wish),
+                e->code ? ", but " : "", e->code ? e->text : "");
+        if (e->wish == RDZV_EV_LEAVE && n->life == SIM_LEAVING) {
+            n->life = SIM_OFF;
+            soon(n, 0, SIM_DO_END);
+        }
+        if (e->wish == RDZV_EV_CLOSE && e->code == 0) {
+            n->wants_in = false;
+            soon(n, 2000000, SIM_DO_END);
+        }
+        return;
+    case RDZV_FX_NEWS:
+        on_news(n, e);
+        return;
+    case RDZV_FX_READ_STATE:
+    case RDZV_FX_WRITE_STATE:
+    case RDZV_FX_WATCH:
+        return;
+    }
+}

@@ -1,0 +1,265 @@
+/* sim.h - many nodes and one host on a virtual clock and a network of bytes.
+ *
+ * The cores are the real ones: the nodes' rendezvous (rdzv.h, guest.h), the host's store
+ * engine and hosted rendezvous, and the c10d wire between them. What is simulated is
+ * what drivers do: clocks, connections, processes. One seed gives one run, always. */
+#ifndef SIM_SIM_H
+#define SIM_SIM_H
+
+#include "base/buf.h"
+#include "base/rng.h"
+#include "rdzv/guest.h"
+#include "rdzv/rdzv.h"
+#include "store/store.h"
+#include "wire/c10d.h"
+
+#define SIM_RUN      "sim"
+#define SIM_WIRE_KEY "/" RDZV_C10D_PREFIX SIM_RUN
+#define SIM_NEVER    UINT64_MAX
+#define SIM_WALL_US  1767323045000000ll /* the host's wall clock at time 0 */
+
+struct sim;
+struct sim_node;
+struct sim_conn;
+
+/* What a node is made of. */
+enum sim_kind {
+    SIM_OURS,   /* rdzv.c: compare-and-set on the state's key, told of changes */
+    SIM_POLLER, /* the same on a store that cannot tell of changes */
+    SIM_TORCH,  /* torchrun's protocol: polls, compares wall clocks */
+    SIM_HOSTED, /* guest.c: the host owns the state */
+    SIM_KINDS
+};
+
+extern const char *const sim_kind_names[SIM_KINDS];
+
+/* ---- world.c: time and what happens when ---- */
+
+enum sim_event_kind {
+    SIM_EV_UP,      /* bytes reach the host */
+    SIM_EV_DOWN,    /* bytes reach the node */
+    SIM_EV_OPENED,  /* the node's connection is there */
+    SIM_EV_BROKEN,  /* the node learns that it is not */
+    SIM_EV_DROPPED, /* the host learns */
+    SIM_EV_TIMER,   /* of a node */
+    SIM_EV_HOST_TIMER,
+    SIM_EV_AGENT, /* what = enum sim_todo */
+    SIM_EV_FAULT, /* what = enum sim_fault */
+};
+
+struct sim_event {
+    uint64_t t, seq; /* microseconds, then order of making */
+    enum sim_event_kind kind;
+    int what;
+    uint32_t node, boot; /* boot: which life of the node; stale events are dropped */
+    struct sim_conn *conn;
+    uint8_t *bytes; /* owned */
+    size_t n;
+};
+
+struct sim_event *sim_at(struct sim *s, uint64_t t, enum sim_event_kind kind);
+bool sim_next(struct sim *s, struct sim_event *out); /* false: nothing more */
+
+/* ---- the world ---- */
+
+struct sim_config {
+    uint64_t seed;
+    struct rdzv_settings settings;
+    uint64_t delay_us, jitter_us; /* one way */
+    bool quiet;                   /* no transcript */
+    bool any_cut;                 /* bytes come in arbitrary pieces */
+    uint64_t grace_ms;            /* of hosted nodes */
+};
+
+struct sim_host {
+    bool up;
+    struct store *store;
+    struct store_fx fx;
+    struct rdzv_host *rdzv; /* the hosted rendezvous, once somebody asked for it */
+    struct rdzv_host_fx *rdzv_fx;
+    bool watched; /* somebody waits for the state's key to change */
+    uint32_t epoch;          /* how often the store began empty */
+    struct sim_conn **conns; /* owned; by peer number */
+    size_t conn_count, conn_room;
+    uint64_t timer_t;
+    struct rdzv_state last; /* the state's key, as last written */
+    bool last_valid;
+    struct buf last_value;
+    uint64_t requests, bytes_in, bytes_out;
+};
+
+struct sim {
+    struct sim_config cfg;
+    struct rng rng;
+    uint64_t t; /* microseconds since the beginning */
+    struct sim_event *heap;
+    size_t heap_count, heap_room;
+    uint64_t seq, steps;
+    struct sim_host host;
+    struct sim_node *nodes;
+    size_t count;
+    struct buf out;  /* the transcript */
+    char fail[1024]; /* the first broken promise; empty: none */
+    struct sim_checks *checks;
+    uint64_t host_calm_t; /* the host is up since */
+    bool autopilot;       /* agents do by themselves what agents do */
+    uint64_t react_us;    /* and take up to so long to stop their workers */
+};
+
+void sim_init(struct sim *s, const struct sim_config *cfg);
+void sim_fini(struct sim *s);
+
+/* Adds a node; it does nothing until its agent is told to. */
+struct sim_node *sim_add(struct sim *s, enum sim_kind kind, const char *name);
+
+/* Runs until the time given, or until a promise is broken (false). */
+bool sim_run(struct sim *s, uint64_t until_t);
+
+/* One line of the transcript. */
+void sim_say(struct sim *s, const struct sim_node *n, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* A promise is broken: the run ends here. */
+void sim_fail(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- net.c: connections of bytes, in order, late, cut, broken ---- */
+
+enum sim_purpose { SIM_CONN_STATE, SIM_CONN_WATCH, SIM_CONN_HOSTED };
+
+struct sim_conn {
+    struct sim_node *node;
+    uint32_t node_index, boot, peer;
+    enum sim_purpose purpose;
+    bool at_node, at_host; /* open on that side */
+    uint32_t refs;         /* events that point here, and the two sides */
+    uint64_t up_t, down_t; /* no byte overtakes another */
+    struct buf in_host, in_node;
+    struct c10d_decoder decoder;
+    enum c10d_op asked[16]; /* requests without an answer, a ring */
+    unsigned asked_first, asked_count;
+    bool hosted; /* messages of hosted.h from now on */
+};
+
+struct sim_conn *sim_connect(struct sim_node *n, enum sim_purpose purpose);
+void sim_hang_up(struct sim_conn *c); /* the node closes */
+void sim_drop(struct sim_conn *c);    /* the host closes */
+void sim_send_up(struct sim_conn *c, struct span bytes);
+void sim_send_down(struct sim_conn *c, struct span bytes);
+void sim_request(struct sim_conn *c, const struct c10d_request *req);
+void sim_conn_unref(struct sim_conn *c);
+void sim_net_event(struct sim *s, struct sim_event *ev);
+
+/* ---- server.c: the host's side ---- */
+
+void sim_host_start(struct sim *s);
+void sim_host_stop(struct sim *s); /* crash: every connection breaks */
+void sim_host_bytes(struct sim *s, struct sim_conn *c);
+void sim_host_left(struct sim *s, struct sim_conn *c);
+void sim_host_timer(struct sim *s);
+
+/* ---- nodes ---- */
+
+/* How a kind of node does what its agent wants. */
+struct sim_driver {
+    void (*start)(struct sim_node *n);
+    void (*stop)(struct sim_node *n); /* frees what start made */
+    void (*wish)(struct sim_node *n, enum rdzv_event_kind wish);
+    void (*opened)(struct sim_conn *c);
+    void (*broken)(struct sim_conn *c);
+    void (*reply)(struct sim_conn *c, const struct c10d_reply *r);
+    void (*bytes)(struct sim_conn *c); /* instead of reply, if conn->hosted */
+    void (*timer)(struct sim_node *n);
+    uint64_t (*deadline)(const struct sim_node *n); /* mono_ms */
+};
+
+extern const struct sim_driver sim_ours, sim_torch, sim_hosted;
+
+enum sim_life {
+    SIM_OFF,     /* not started, or ended */
+    SIM_JOINING, /* JOIN has no answer yet */
+    SIM_RUNNING, /* member of a round */
+    SIM_LEAVING,
+};
+
+struct sim_node {
+    struct sim *sim;
+    enum sim_kind kind;
+    const struct sim_driver *driver;
+    char name[16];
+    uint32_t index, boot;
+    int64_t pid;
+    enum sim_life life;
+    bool alive;         /* the process is there */
+    uint64_t stopped_t; /* SIGSTOP until then */
+    uint64_t cut_t;     /* no byte gets through until then */
+    int64_t skew_us;    /* of its wall clock */
+    uint64_t mono_off_ms;
+    uint64_t timer_t; /* earliest TIMER event under way */
+    void *core;       /* of its driver */
+    struct rng rng;
+
+    /* What its agent knows and was told. */
+    bool spare, closing, wants_in;
+    uint64_t join_t, join_by_t; /* of the JOIN under way */
+    uint64_t calm_from_t;       /* nothing bad happened to it since */
+    int64_t round, rank, world; /* last joined */
+    uint32_t epoch;        /* of the host that it is connected to */
+    uint32_t round_epoch;  /* of the host that it joined that round at */
+    int64_t fail_round;    /* the round whose workers are about to end */
+    uint64_t lost_since_t; /* a member of our round is dead since, and we were not told */
+};
+
+struct now sim_now(const struct sim_node *n);
+struct rdzv_node sim_identity(const struct sim_node *n);
+void sim_arm(struct sim_node *n); /* a TIMER event by the driver's deadline */
+bool sim_is_stopped(const struct sim_node *n);
+
+/* ---- agent.c: what torchrun or muster run would do with the outcomes ---- */
+
+enum sim_todo {
+    SIM_DO_START,
+    SIM_DO_JOIN,
+    SIM_DO_FAIL, /* its workers are stopped or fail: join again, if still in that round */
+    SIM_DO_LEAVE,
+    SIM_DO_CLOSE,
+    SIM_DO_END
+};
+
+void sim_told(struct sim_node *n, const struct rdzv_effect *e);
+void sim_do(struct sim_node *n, enum sim_todo todo);
+void sim_do_at(struct sim_node *n, uint64_t t, enum sim_todo todo);
+void sim_kill(struct sim_node *n);
+
+/* ---- check.c: what must hold at every step ---- */
+
+struct sim_checks *sim_checks_new(void);
+void sim_checks_free(struct sim_checks *c);
+void sim_check_joined(struct sim_node *n, const struct rdzv_effect *e);
+void sim_check_gone(struct sim_node *n); /* it left its round, or died */
+void sim_check_state(struct sim *s, struct span value, uint32_t peer);
+void sim_check_step(struct sim *s);
+void sim_check_end(struct sim *s);
+
+/* ---- chaos.c: random runs ---- */
+
+enum sim_fault {
+    SIM_KILL,
+    SIM_STOP,
+    SIM_CUT,
+    SIM_RESET,
+    SIM_JUMP,
+    SIM_HOST_CRASH,
+    SIM_HOST_BACK,
+    SIM_FAULTS
+};
+
+void sim_fault_now(struct sim *s, const struct sim_event *ev);
+bool sim_play(uint64_t seed, const char *kinds, bool loud, uint64_t *node_us,
+              char *fail, size_t size);
+
+/* ---- script.c: cases with transcripts ---- */
+
+/* Plays the case and puts the file, with the transcript that came, into out. */
+int sim_script(const char *text, struct buf *out);
+
+#endif
