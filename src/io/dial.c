@@ -38,6 +38,7 @@ struct dialer {
     uint64_t again_ms;                     /* of a pause; MONO_NEVER otherwise */
     double pause_ms;
     int strangers;
+    enum greeting greeting; /* of this round */
 
     struct muster_error last;  /* why the last round failed */
     struct muster_error round; /* why this round fails, so far; code 0: no reason yet */
@@ -180,8 +181,12 @@ static void end_round(struct dialer *d)
     d->last = d->round;
     d->round = (struct muster_error){ 0 };
     d->strangers = d->last.code == MUSTER_ENOTSTORE ? d->strangers + 1 : 0;
-    if (d->once || now >= d->deadline_ms || d->last.code == MUSTER_ENOMEM ||
-        d->strangers >= STRANGER_MOST) {
+    /* Who hangs up on PING may be PyTorch 2.4 or older, or may be starting. */
+    const bool first_hangup =
+        d->last.code == MUSTER_EHANGUP && d->greeting == GREET_PING;
+    d->greeting = first_hangup ? GREET_NUM_KEYS : GREET_PING;
+    if ((d->once && !first_hangup) || now >= d->deadline_ms ||
+        d->last.code == MUSTER_ENOMEM || d->strangers >= STRANGER_MOST) {
         give_up(d);
         return;
     }
@@ -189,7 +194,7 @@ static void end_round(struct dialer *d)
     d->pause_ms = MIN_OF(d->pause_ms * 1.5, (double)PAUSE_MOST_MS);
     trace(d->trace, TRACE_INFO, "store at %s port %u not reached, again in %.1f s: %s",
           d->host, d->port, pause / 1000, d->last.text);
-    d->again_ms = now + (uint64_t)pause;
+    d->again_ms = first_hangup ? now : now + (uint64_t)pause;
 }
 
 static void arm(struct dialer *d);
@@ -205,7 +210,7 @@ static void try_next(struct dialer *d)
 
     while (d->next < d->count) {
         struct attempt *a = attempt_start(
-            d->loop, (const struct sockaddr *)&d->addrs[d->next],
+            d->loop, (const struct sockaddr *)&d->addrs[d->next], d->greeting,
             (uint32_t)rng_u64(&d->rng), on_attempt, d, &code, why, sizeof why);
 
         d->attempts[d->next++] = a;

@@ -19,9 +19,10 @@ struct attempt {
     attempt_cb cb; /* NULL once it is over */
     void *ctx;     /* borrowed */
     bool connected;
+    enum greeting greeting;
     uint32_t nonce;
     uint8_t hello[10];
-    uint8_t answer[8]; /* room to see that more comes than was asked for */
+    uint8_t answer[16]; /* room to see that more comes than was asked for */
     size_t got;
 };
 
@@ -109,21 +110,32 @@ static void succeed(struct attempt *a)
     cb(a->ctx, a, &a->conn, 0, NULL);
 }
 
-/* The peer's answer to PING is in, or something else in its place. */
+/* A store's number of keys, or somebody else's eight bytes? */
+static bool is_num_keys(const struct attempt *a)
+{
+    return a->greeting == GREET_NUM_KEYS && a->got == 8 &&
+           get_u64(a->answer) < (UINT64_C(1) << 32);
+}
+
+/* The peer's answer is in, or something else in its place. */
 static void judge(struct attempt *a)
 {
     char why[300];
     const uint32_t got = get_u32(a->answer);
+    const bool right = a->greeting == GREET_PING && got == a->nonce;
 
-    if (got == a->nonce && a->got == 4) {
+    if (is_num_keys(a) || (right && a->got == 4)) {
         succeed(a);
         return;
     }
-    if (got == a->nonce)
+    if (right)
         (void)snprintf(why, sizeof why, "%s: more came than PING asked for",
                        a->conn.peer);
     else if (memcmp(a->answer, "HTTP", 4) == 0)
         (void)snprintf(why, sizeof why, "%s: a web server answers there", a->conn.peer);
+    else if (a->greeting == GREET_NUM_KEYS)
+        (void)snprintf(why, sizeof why, "%s: what answers there is no store",
+                       a->conn.peer);
     else
         (void)snprintf(why, sizeof why,
                        "%s: Ping failed, invalid value returned from server. "
@@ -151,7 +163,7 @@ static void on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
         return;
     if (nread > 0) {
         a->got += (size_t)nread;
-        if (a->got >= 4)
+        if (a->got >= (a->greeting == GREET_PING ? 4 : 8))
             judge(a);
         return;
     }
@@ -173,18 +185,32 @@ static void on_written(uv_write_t *write, int status)
 
 static void greet(struct attempt *a)
 {
-    uv_buf_t buf = uv_buf_init((char *)a->hello, sizeof a->hello);
+    const bool ping = a->greeting == GREET_PING;
+    uv_buf_t buf = uv_buf_init((char *)a->hello, ping ? 10 : 6);
     int rc;
 
     a->hello[0] = C10D_VALIDATE;
     put_u32(a->hello + 1, C10D_MAGIC);
-    a->hello[5] = C10D_PING;
+    a->hello[5] = ping ? C10D_PING : C10D_GETNUMKEYS;
     put_u32(a->hello + 6, a->nonce);
     rc = uv_read_start((uv_stream_t *)&a->conn.tcp, on_alloc, on_read);
     if (rc == 0)
         rc = uv_write(&a->write, (uv_stream_t *)&a->conn.tcp, &buf, 1, on_written);
     if (rc < 0)
         fail_uv(a, "greeting: ", rc);
+}
+
+/* Where nobody listens on a port that our own end happens to get, TCP connects us to
+ * ourselves. */
+static bool is_self(const struct attempt *a)
+{
+    struct sockaddr_storage local = { 0 }, peer = { 0 };
+    int local_len = sizeof local, peer_len = sizeof peer;
+
+    return uv_tcp_getsockname(&a->conn.tcp, (struct sockaddr *)&local, &local_len) ==
+               0 &&
+           uv_tcp_getpeername(&a->conn.tcp, (struct sockaddr *)&peer, &peer_len) == 0 &&
+           local_len == peer_len && memcmp(&local, &peer, (size_t)local_len) == 0;
 }
 
 static void on_connect(uv_connect_t *connect, int status)
@@ -197,14 +223,18 @@ static void on_connect(uv_connect_t *connect, int status)
         fail_uv(a, "", status);
         return;
     }
+    if (is_self(a)) {
+        fail_uv(a, "", UV_ECONNREFUSED);
+        return;
+    }
     a->connected = true;
     tune(a);
     greet(a);
 }
 
 struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
-                              uint32_t nonce, attempt_cb cb, void *ctx, int *code,
-                              char *why, size_t why_size)
+                              enum greeting greeting, uint32_t nonce, attempt_cb cb,
+                              void *ctx, int *code, char *why, size_t why_size)
 {
     struct attempt *a = mem_calloc(1, sizeof *a);
     int rc;
@@ -216,6 +246,7 @@ struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
     }
     a->cb = cb;
     a->ctx = ctx;
+    a->greeting = greeting;
     a->nonce = nonce;
     address_text(addr, a->conn.peer);
     rc = uv_tcp_init(loop, &a->conn.tcp);

@@ -12,10 +12,15 @@ struct attempt;
 typedef void (*attempt_cb)(void *ctx, struct attempt *a, struct dial_conn *conn,
                            int code, const char *why);
 
+/* How to make sure that it is a store: PING has an answer that nobody gives by chance;
+ * PyTorch 2.2 to 2.4 has none, and hangs up on it, but can be asked for its number of
+ * keys. */
+enum greeting { GREET_PING, GREET_NUM_KEYS };
+
 /* NULL with *code and *why if it fails at once. */
 struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
-                              uint32_t nonce, attempt_cb cb, void *ctx, int *code,
-                              char *why, size_t why_size);
+                              enum greeting greeting, uint32_t nonce, attempt_cb cb,
+                              void *ctx, int *code, char *why, size_t why_size);
 
 /* What it is waiting for, for the verdict when time is up. */
 void attempt_standing(const struct attempt *a, char *why, size_t why_size);

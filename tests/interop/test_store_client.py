@@ -13,7 +13,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from fake_store import Fake, Peer
+from fake_store import HELLO, Fake, Peer
 from store_cli import BUILD, CLI, Cli, StoreError
 
 
@@ -484,6 +484,31 @@ def test_answers_byte_by_byte(key):
         assert c.call("list") == [b"k"]
 
 
+@pytest.mark.parametrize("pieces", [False, True])
+def test_servers_without_ping(pieces):
+    """PyTorch 2.2 to 2.4 hangs up on PING: it is then asked for its number of keys."""
+
+    def script(peer: Peer, n: int) -> None:
+        assert peer.read(5) == HELLO
+        op = peer.read(1)
+        if n == 0:
+            assert op == b"\x0d"
+            return
+        assert op == b"\x07"
+        answer = struct.pack("<q", 3)
+        if pieces:
+            peer.write(answer[:3])
+            time.sleep(0.05)
+        peer.write(answer[3 if pieces else 0 :])
+        assert peer.read(1) == b"\x04" and peer.bytes() == b"/n"
+        peer.write(peer.read(8))
+        peer.until_closed()
+
+    with Fake(script) as f, Cli("tcp", "127.0.0.1", f.port, 20000) as c:
+        assert c.add("n", 7) == 7
+        assert f.connections == 2
+
+
 def test_greeting_is_one_write():
     seen = []
 
@@ -556,6 +581,25 @@ def test_unreachable():
         subprocess.run(["ip", "netns", "delete", ns], check=True)
     assert out.startswith("err MUSTER_EUNREACH"), out
     assert "192.0.2.1:29500" in out and "routes" in out
+
+
+def test_not_connected_to_itself():
+    """Where clients get the port that nobody listens on, TCP connects them to themselves:
+    that is as good as refused."""
+    ns = f"muster-{time.monotonic_ns()}"
+    subprocess.run(["ip", "netns", "add", ns], check=True)
+    inside = ["ip", "netns", "exec", ns]
+    try:
+        subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
+        subprocess.run([*inside, "sysctl", "-qw", "net.ipv4.ip_local_port_range=30000 30001"],
+                       check=True)
+        out = subprocess.run(
+            [*inside, CLI, "tcp", "127.0.0.1", "30000", "2500"],
+            capture_output=True, text=True, timeout=60,
+        ).stdout
+    finally:
+        subprocess.run(["ip", "netns", "delete", ns], check=True)
+    assert out.startswith("err MUSTER_EREFUSED"), out
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "::1", "dual"])
