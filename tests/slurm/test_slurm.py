@@ -29,3 +29,55 @@ def test_another_number_of_nodes_is_refused(slurm) -> None:
                        "--no-python", "true"])
     assert srun.wait(60) != 0
     assert "--nnodes=2, but this Slurm job step has 3 nodes" in srun.output()
+
+
+SHOW = 'echo "$(hostname) group $GROUP_RANK rank $RANK of $WORLD_SIZE id $TORCHELASTIC_RUN_ID"'
+
+
+def test_the_nodes_of_a_step_find_each_other(slurm) -> None:
+    """No address, no id, no number of nodes; ranks in the order of the nodes."""
+    srun = slurm.srun(["-N3", "--ntasks-per-node=1", MUSTER, "run", "--nproc-per-node=2",
+                       "--no-python", "sh", "-c", SHOW.replace("$(", "$$(")],
+                      OMP_NUM_THREADS="1")
+    assert srun.wait(90) == 0, srun.output()
+    lines = sorted(line for line in srun.output().splitlines() if " group " in line)
+    job = lines[0].split()[-1]
+    assert job.startswith("slurm-") and job.endswith(".0")
+    assert lines == [f"node{n + 1} group {n} rank {2 * n + w} of 6 id {job}"
+                     for n in range(3) for w in range(2)]
+
+
+def test_two_steps_at_once_do_not_meet(slurm) -> None:
+    argv = ["-N3", "--ntasks-per-node=1", "--overlap", MUSTER, "run", "--no-python", "sh", "-c",
+            SHOW.replace("$(", "$$(")]
+    steps = [slurm.srun(argv) for _ in range(2)]
+    ids = set()
+    for step in steps:
+        assert step.wait(90) == 0, step.output()
+        found = {line.split()[-1] for line in step.output().splitlines() if " group " in line}
+        assert len(found) == 1
+        ids |= found
+    assert len(ids) == 2
+
+
+def test_standalone_is_a_job_in_each_task(slurm) -> None:
+    srun = slurm.srun(["-N2", "-n4", MUSTER, "run", "--standalone", "--no-python", "sh", "-c",
+                       "echo world $WORLD_SIZE"])
+    assert srun.wait(90) == 0, srun.output()
+    assert srun.output().split("\n").count("world 1") == 4
+
+
+def test_a_cancelled_job_ends_its_workers_in_good_order(slurm, tmp_path: Path) -> None:
+    """scancel sends SIGTERM: the workers hear of it, and nothing is left behind."""
+    work = tmp_path / "work.sh"
+    work.write_text(f'trap "echo bye >{tmp_path}/bye.$RANK; exit 0" TERM\n'
+                    "echo working\nwhile :; do sleep 0.1; done\n")
+    srun = slurm.srun(["-N3", "--ntasks-per-node=1", MUSTER, "run", "--no-python", "sh",
+                       str(work)])
+    srun.wait_for_match("working", 3)
+    job = slurm.run(["squeue", "-h", "-o", "%i"]).split()[0]
+    slurm.run(["scancel", job])
+    assert srun.wait(60) != 0
+    srun.wait_until(lambda: len(list(tmp_path.glob("bye.*"))) == 3, 30)
+    srun.wait_until(lambda: not any("work.sh" in c for h in slurm.rig.hosts
+                                    for c in h.processes().values()), 30)
