@@ -411,6 +411,9 @@ static bool copy_tls(struct http_tls *to, const struct http_tls *from)
 int http_new(uv_loop_t *loop, const struct http_tls *tls, struct http **out,
              struct muster_error *err)
 {
+    const int rc = late_curl_load(err);
+    if (rc != 0)
+        return rc;
     struct http *h = mem_calloc(1, sizeof *h);
 
     if (!h)

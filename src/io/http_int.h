@@ -2,9 +2,8 @@
 #ifndef IO_HTTP_INT_H
 #define IO_HTTP_INT_H
 
-#include <curl/curl.h>
-
 #include "io/http.h"
+#include "io/late_curl.h"
 
 /* Turns libcurl's verdict on a transfer into one of our codes, and says in err what to
  * do about it. text is libcurl's own description, may be empty. */

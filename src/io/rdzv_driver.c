@@ -257,10 +257,13 @@ static void on_linger(uv_timer_t *t)
 {
     struct dynamic *d = t->data;
     const struct rdzv_backend_ops *ops = d->backend->ops;
+    const uint64_t now = uv_now(d->base.loop);
+    const uint64_t waited = now + LINGER_MS - d->linger_by_ms;
 
-    if (ops->guests && ops->guests(d->backend) > 0 &&
-        uv_now(d->base.loop) < d->linger_by_ms)
-        (void)uv_timer_start(&d->linger, on_linger, LINGER_TICK_MS, 0);
+    /* The first ticks are short: mostly the only guest was ourselves, just closed. */
+    if (ops->guests && ops->guests(d->backend) > 0 && now < d->linger_by_ms)
+        (void)uv_timer_start(&d->linger, on_linger, MIN_OF(1 + waited, LINGER_TICK_MS),
+                             0);
     else
         stop_now(d, 0, NULL);
 }

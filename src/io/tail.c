@@ -209,8 +209,9 @@ static void look(struct tails *t)
         uv_timer_start(&t->timer, on_drained, 0, 0);
     else if (blocked)
         uv_timer_stop(&t->timer); /* the console's readiness wakes us */
-    else if (more)
-        uv_timer_start(&t->timer, on_timer, 0, 0);
+    else if (more) /* Not 0: libuv would call us again before it looks at anything else.
+                    */
+        uv_timer_start(&t->timer, on_timer, 1, 0);
     else if (t->drained) /* only the console is behind */
         uv_timer_start(&t->timer, on_timer, BUSY_MS, 0);
     else if (any)
