@@ -9,6 +9,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "group/order.h"
 #include "group/slurm.h"
 #include "group/usage.h"
 #include "io/devices.h"
@@ -132,7 +133,8 @@ static int run(const char *prog, int argc, char **argv, bool launch)
 {
     const struct options_input in = { argv + 1, (size_t)(argc - 1), environ, launch };
     struct muster_error err = { 0 };
-    struct slurm_texts slurm; /* o borrows from it */
+    struct slurm_texts slurm; /* o borrows from it, */
+    struct order_text order;  /* and from this */
     struct notes notes;
     struct options o;
     enum options_fault fault;
@@ -154,6 +156,7 @@ static int run(const char *prog, int argc, char **argv, bool launch)
     if (o.help)
         return print_help(prog, launch);
     if ((!slurm_applies(&o, environ) || slurm_apply(&o, environ, &slurm, &err) == 0) &&
+        order_apply(&o, environ, &order, &err) == 0 &&
         start(prog, &o, launch, &notes, &exit_code, &err) == 0)
         return exit_code;
     cmd_error(prog, &err);

@@ -2,6 +2,7 @@
  * takes them, so that of two mistakes the same one is reported. */
 #include "group/derive.h"
 
+#include <string.h>
 #include <stdio.h>
 
 #include "base/err.h"
@@ -125,7 +126,8 @@ static int warn_of_unused(struct deriving *d)
         d->ports->warn(d->ports->ctx,
                        "master_addr is only used for static rdzv_backend and when "
                        "rdzv_endpoint is not specified.");
-    if (d->o->node_rank.value != 0) {
+    if (d->o->node_rank.value != 0 &&
+        !(d->o->rank_order && strcmp(d->o->rank_order, "given") == 0)) {
         (void)snprintf(text, sizeof text,
                        "node_rank is only used for static rdzv_backend. It will be "
                        "ignored for rdzv_backend=%s.",

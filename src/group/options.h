@@ -53,6 +53,7 @@ struct options {
     bool virtual_local_rank;
     bool use_env;
     bool print_config;
+    const char *rank_order; /* NULL: not given */
     bool help; /* --help was met before any error: nothing else counts */
     const char *script;
     char *const *script_args; /* borrowed from argv, or NULL */

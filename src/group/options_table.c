@@ -8,6 +8,8 @@ static const char *const start_methods[] = { "spawn", "fork", "forkserver", NULL
 static const char *const numa_bindings[] = { "node", "socket", "exclusive",
                                              "core-complex", NULL };
 
+static const char *const rank_orders[] = { "node", "given", "slurm", "index", NULL };
+
 const struct option_spec options_table[] = {
     { "help", 'h', OPTION_HELP, OWNER_TORCH, false, NULL, NULL, FIELD(help),
       "Print this text and exit." },
@@ -97,6 +99,11 @@ const struct option_spec options_table[] = {
       "alone." },
     { "use-env", 0, OPTION_FLAG, OWNER_LAUNCH, false, NULL, NULL, FIELD(use_env),
       "Do not give --local-rank to the script: it reads LOCAL_RANK." },
+    { "rank-order", 0, OPTION_CHOICE, OWNER_MUSTER, false, NULL, rank_orders,
+      FIELD(rank_order),
+      "Which node of a c10d group gets which rank: by node name, as torchrun does; as "
+      "given by --node-rank; by SLURM_NODEID; or by index, the number of a Kubernetes "
+      "Job or StatefulSet pod. Counts when all nodes are ours." },
     { "print-config", 0, OPTION_FLAG, OWNER_MUSTER, false, NULL, NULL,
       FIELD(print_config),
       "Print what the command line and the environment amount to as JSON, start "

@@ -40,7 +40,7 @@ struct dynamic {
     void (*found_members)(struct dynamic *d);
     int hosted;                 /* rdzv-conf hosted: 1, or 0 to do without */
     int64_t grace_ms;           /* rdzv-conf loss_grace_ms */
-    int64_t order_key;          /* rdzv-conf rank_order_key; negative: none */
+    int64_t order_key;          /* rdzv-conf node_order; negative: none */
     uv_timer_t timer;           /* the core's deadline */
     uv_timer_t soon;            /* what is to be told from the loop */
     uv_timer_t linger;          /* a host's, after closing */

@@ -229,7 +229,7 @@ static int read_settings(struct dynamic *d, struct muster_error *err)
     if (rc == 0)
         rc = params_int(p, "loss_grace_ms", 50, &d->grace_ms, err);
     if (rc == 0)
-        rc = params_int(p, "rank_order_key", -1, &d->order_key, err);
+        rc = params_int(p, "node_order", -1, &d->order_key, err);
     if (rc == 0 && !*p->run_id)
         rc = err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
     if (rc == 0)
