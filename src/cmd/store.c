@@ -205,10 +205,10 @@ static int serve(const struct store_args *a, struct muster_error *err)
         if (rc == 0) {
             printf("listening on %s\n", store_server_address(r.server));
             (void)fflush(stdout);
+            store_server_run(r.server);
         } else {
             on_signal(&r.term, 0);
         }
-        (void)uv_run(&loop, UV_RUN_DEFAULT);
     }
     (void)uv_run(&loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&loop);

@@ -39,6 +39,11 @@ size_t store_server_connections(const struct store_server *s);
  * stay; waits that are pending stay. */
 void store_server_wipe(struct store_server *s);
 
+/* Runs the loop until the server is closed and its callback was called; a little faster
+ * than uv_run, for a program whose loop has little else to do. Nothing that runs there
+ * may add sockets or other descriptors to the loop meanwhile. */
+void store_server_run(struct store_server *s);
+
 /* Raises this process's limit of open files as far as it may, up to STORE_SERVER_MANY.
  * For a process that does little else than serve a store: children inherit it. */
 #define STORE_SERVER_MANY 65536u

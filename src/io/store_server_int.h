@@ -43,11 +43,12 @@ struct store_server {
 
     struct store_server_opts opts;
     int epoll, listener; /* owned */
-    bool paused;         /* out of descriptors: does not accept */
+    bool *over;  /* borrowed; in store_server_run: set when the server is closed */
+    bool paused; /* out of descriptors: does not accept */
     char address[ADDRESS_TEXT];
     uint16_t port;
 
-    struct store *store; /* owned */
+    struct store *store;       /* owned */
     struct store_hosts *hosts; /* owned; NULL until a node of ours says HELLO */
     struct store_fx fx;
     struct conn **conns; /* owned, as is each; by peer number */
@@ -69,6 +70,7 @@ struct store_server {
 #define SHARED_SIZE 65536u
 
 /* store_server.c */
+void server_on_events(uv_poll_t *poll, int status, int what);
 int server_request(struct store_server *s, struct conn *c,
                    const struct c10d_request *req);
 void server_known(struct store_server *s, struct conn *c); /* its first request is in */
