@@ -12,6 +12,8 @@
 #include "base/mem.h"
 #include "io/store_server_int.h"
 
+#define READS 4 /* of one connection, then the others have their turn */
+
 void conns_append(struct conns *list, struct conn *c)
 {
     c->prev = list->last;
@@ -285,24 +287,40 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
         drop_buf(&c->in);
 }
 
-void conn_read(struct store_server *s, struct conn *c)
+/* One read; true if there may be more. */
+static bool read_once(struct store_server *s, struct conn *c, bool hung_up)
 {
     size_t size;
-    uint8_t *to;
+    uint8_t *to = read_room(s, c, &size);
     ssize_t n;
 
-    if (c->dead || c->ended)
-        return;
-    to = read_room(s, c, &size);
     if (!to)
-        return;
+        return false;
     do
         n = read(c->fd, to, size);
     while (n < 0 && errno == EINTR);
-    if (n > 0)
+    if (n > 0) {
         on_bytes(s, c, to, (size_t)n);
-    else if (n == 0)
+        return (size_t)n == size || hung_up;
+    }
+    if (n == 0)
         on_end(s, c);
     else if (errno != EAGAIN && errno != EWOULDBLOCK)
         conn_close(s, c);
+    return false;
+}
+
+/* The kernel tells once when something comes, not again and again while it is there:
+ * who sends much is read up to a measure, and then asked after again. A short read has
+ * taken all there was, unless the end of the stream stands behind it. */
+void conn_read(struct store_server *s, struct conn *c, bool hung_up)
+{
+    for (int i = 0; !c->dead && !c->ended; i++) {
+        if (i == READS) {
+            conn_watch(s, c);
+            return;
+        }
+        if (!read_once(s, c, hung_up))
+            return;
+    }
 }

@@ -49,7 +49,7 @@ static int number_reserve(struct store_server *s)
 
 static int conn_new(struct store_server *s, int fd)
 {
-    struct epoll_event ev = { .events = EPOLLIN };
+    struct epoll_event ev = { .events = (uint32_t)EPOLLET | CONN_READS };
     struct conn *c;
 
     if (number_reserve(s) < 0)
@@ -135,8 +135,8 @@ static bool serve_once(struct store_server *s, int timeout_ms)
         }
         if (events[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
             conn_flush(s, c);
-        if (events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP))
-            conn_read(s, c);
+        if (events[i].events & (CONN_READS | EPOLLERR | EPOLLHUP))
+            conn_read(s, c, events[i].events & (EPOLLRDHUP | EPOLLERR | EPOLLHUP));
         if (s->leaving.first)
             end_turn(s);
     }

@@ -68,6 +68,7 @@ struct store_server {
 };
 
 #define SHARED_SIZE 65536u
+#define CONN_READS  ((uint32_t)(EPOLLIN | EPOLLRDHUP))
 
 /* store_server.c */
 void server_on_events(uv_poll_t *poll, int status, int what);
@@ -82,7 +83,8 @@ void server_send(struct store_server *s, struct conn *c, struct span bytes);
 void server_end_turn(struct store_server *s); /* those closed meanwhile leave */
 
 /* store_conn.c */
-void conn_read(struct store_server *s, struct conn *c); /* there is something to read */
+/* There is something to read; hung_up: and the end of the stream, or an error. */
+void conn_read(struct store_server *s, struct conn *c, bool hung_up);
 void conn_flush(struct store_server *s, struct conn *c); /* there is room to write */
 void conn_send(struct store_server *s, struct conn *c, struct span bytes);
 void conn_close(struct store_server *s, struct conn *c); /* at once; c is freed later */
