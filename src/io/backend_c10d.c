@@ -358,7 +358,7 @@ static bool host(const struct rdzv_backend *b, const char **at, uint16_t *port)
 {
     const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
 
-    *at = c->at.host;
+    *at = c->server ? "127.0.0.1" : c->at.host; /* as c10d_open_store */
     *port = (uint16_t)c->at.port;
     return c->can_host;
 }

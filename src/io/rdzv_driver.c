@@ -201,10 +201,16 @@ void dynamic_opened(struct dynamic *d)
             d->tell.next = true;
             d->tell.next_err = d->broken;
         }
+        d->tell.close = d->close.cb != NULL;
         soon(d);
-    } else if (d->next_cb) {
-        begin_join(d);
+        return;
     }
+    if (d->close.cb && d->close_waits) {
+        d->close_waits = false;
+        wish(d, RDZV_EV_CLOSE);
+    }
+    if (d->next_cb)
+        begin_join(d);
 }
 
 /* ---- Feed and perform ---- */
@@ -552,14 +558,14 @@ static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
     if (d->stage == STAGE_READY) {
         if (!d->stop.cb || !d->stop_closes)
             wish(d, RDZV_EV_CLOSE);
-        return;
+    } else if (d->stage == STAGE_BROKEN) {
+        d->tell.close = true;
+        soon(d);
+    } else {
+        d->close_waits = true;
+        if (d->stage == STAGE_NEW)
+            dynamic_open(d);
     }
-    if (d->stage != STAGE_BROKEN)
-        (void)err_set(&d->broken, MUSTER_ECONN,
-                      "run '%s' cannot be closed before its store is open",
-                      d->params.run_id);
-    d->tell.close = true;
-    soon(d);
 }
 
 static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)

@@ -69,6 +69,7 @@ struct dynamic {
         void *ctx;
     } close, leave, stop;
     bool stop_closes;
+    bool close_waits; /* until the backend is open */
     uint64_t linger_by_ms;
 
     size_t refs; /* of destroy(): what is still closing */
