@@ -1,15 +1,18 @@
 /* run.c - `muster run` and `muster launch`: from the command line to the agent. */
 #include "cmd/run.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "group/order.h"
+#include "group/report.h"
 #include "group/slurm.h"
 #include "group/usage.h"
 #include "io/devices.h"
@@ -106,6 +109,35 @@ static int settle_python(struct launch_config *c, struct muster_error *err)
                    "Unset it to have a Python found, or let it name one.");
 }
 
+/* Where whoever started us looks for our error. As in torch, the old launcher has no
+ * such file. */
+static const char *own_error_file(bool launch)
+{
+    const char *path = getenv("TORCHELASTIC_ERROR_FILE");
+
+    return launch || !path || !*path ? NULL : path;
+}
+
+/* Prints why the job could not begin, and leaves it where our parent looks. */
+static int give_up(const char *prog, bool launch, const struct muster_error *err)
+{
+    const char *path = own_error_file(launch);
+    FILE *f = path ? fopen(path, "we") : NULL;
+    struct muster_error first = *err;
+    struct buf b;
+
+    first.text[strcspn(first.text, "\n")] = '\0';
+    buf_init(&b, SIZE_MAX);
+    if (f && error_file_print(&b, first.text, err->text, (int64_t)time(NULL)) == 0)
+        (void)fwrite(buf_data(&b), 1, buf_len(&b), f);
+    buf_fini(&b);
+    if (path && (!f || fclose(f) != 0))
+        fprintf(stderr, "%s: TORCHELASTIC_ERROR_FILE=%s: %s\n", prog, path,
+                strerror(errno));
+    cmd_error(prog, err);
+    return EXIT_FAILURE;
+}
+
 static int start(const char *prog, const struct options *o, bool launch,
                  const struct notes *notes, int *exit_code, struct muster_error *err)
 {
@@ -124,7 +156,7 @@ static int start(const char *prog, const struct options *o, bool launch,
     if (rc == 0 && o->print_config)
         rc = print_config(o, &c, launch, err);
     else if (rc == 0)
-        rc = run_agent(prog, &c, notes, exit_code, err);
+        rc = run_agent(prog, &c, notes, own_error_file(launch), exit_code, err);
     launch_config_fini(&c);
     return rc;
 }
@@ -140,27 +172,24 @@ static int run(const char *prog, int argc, char **argv, bool launch)
     enum options_fault fault;
     int exit_code = EXIT_SUCCESS;
 
-    if (notes_init(&notes, environ, &err)) {
-        cmd_error(prog, &err);
-        return EXIT_FAILURE;
-    }
+    if (notes_init(&notes, environ, &err))
+        return give_up(prog, launch, &err);
     fault = options_parse(&o, &in, &err);
     if (fault == OPTIONS_USAGE) {
         fprintf(stderr, "usage: %s [options] training_script ...\n", prog);
         fprintf(stderr, "%s: all options: %s --help\n", prog, prog);
-    }
-    if (fault) {
         cmd_error(prog, &err);
-        return fault == OPTIONS_USAGE ? EXIT_USAGE : EXIT_FAILURE;
+        return EXIT_USAGE;
     }
+    if (fault)
+        return give_up(prog, launch, &err);
     if (o.help)
         return print_help(prog, launch);
     if ((!slurm_applies(&o, environ) || slurm_apply(&o, environ, &slurm, &err) == 0) &&
         order_apply(&o, environ, &order, &err) == 0 &&
         start(prog, &o, launch, &notes, &exit_code, &err) == 0)
         return exit_code;
-    cmd_error(prog, &err);
-    return EXIT_FAILURE;
+    return give_up(prog, launch, &err);
 }
 
 int cmd_run(int argc, char **argv)

@@ -1,6 +1,5 @@
 /* run_agent.c - the agent as a command: runs it, and words its end as torchrun does. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -10,14 +9,15 @@
 extern char **environ;
 
 int run_agent(const char *prog, const struct launch_config *c,
-              const struct notes *notes, int *exit_code, struct muster_error *err)
+              const struct notes *notes, const char *error_file, int *exit_code,
+              struct muster_error *err)
 {
     const struct group_opts opts = {
         .config = c,
         .envp = environ,
         .notes = notes,
         .handle_signals = true,
-        .error_file = getenv("TORCHELASTIC_ERROR_FILE"),
+        .error_file = error_file,
     };
     struct group_result r;
 

@@ -95,30 +95,43 @@ static bool failed(const struct agent_worker *w)
     return w->exited && w->code != 0;
 }
 
-/* In order of observation. */
+static void add_failure(struct agent *a, int64_t i)
+{
+    const struct agent_worker *w = &a->workers[i];
+    struct failure *f = &a->failures[a->failure_count++];
+
+    *f = (struct failure){
+        .local_rank = i,
+        .rank = a->range.base_rank + i,
+        .pid = w->pid,
+        .code = w->code,
+        .signal_name = w->code < 0 ? agent_signal_name(-w->code) : NULL,
+        .time_s = w->exited_us / 1000000,
+    };
+    take_error_file(a, f, w->error_file);
+    stamp(f);
+}
+
+/* The worker that ended first, then the others by local rank: in this order torchrun
+ * meets those that it has stopped itself. */
 static void collect(struct agent *a)
 {
     const int64_t n = a->config->nproc;
+    int64_t first = -1;
 
     agent_forget_failures(a);
     a->failures = mem_calloc((size_t)n, sizeof *a->failures);
-    for (uint64_t order = 0; a->failures && order < a->exits; order++)
-        for (int64_t i = 0; i < n; i++) {
-            const struct agent_worker *w = &a->workers[i];
-            if (!failed(w) || w->order != order)
-                continue;
-            struct failure *f = &a->failures[a->failure_count++];
-            *f = (struct failure){
-                .local_rank = i,
-                .rank = a->range.base_rank + i,
-                .pid = w->pid,
-                .code = w->code,
-                .signal_name = w->code < 0 ? agent_signal_name(-w->code) : NULL,
-                .time_s = w->exited_us / 1000000,
-            };
-            take_error_file(a, f, w->error_file);
-            stamp(f);
-        }
+    if (!a->failures)
+        return;
+    for (int64_t i = 0; i < n; i++)
+        if (failed(&a->workers[i]) &&
+            (first < 0 || a->workers[i].order < a->workers[first].order))
+            first = i;
+    if (first >= 0)
+        add_failure(a, first);
+    for (int64_t i = 0; i < n; i++)
+        if (failed(&a->workers[i]) && i != first)
+            add_failure(a, i);
 }
 
 static void say_oom(struct agent *a)

@@ -78,7 +78,7 @@ void agent_start_workers(struct agent *a, int64_t attempt);
 void agent_forget_workers(struct agent *a); /* frees what an attempt holds */
 
 /* group_signals.c */
-void agent_signals_on(struct agent *a);
+int agent_signals_on(struct agent *a, struct muster_error *err);
 void agent_signals_off(struct agent *a);
 const char *agent_signal_name(int sig);
 

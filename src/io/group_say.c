@@ -20,6 +20,8 @@ void agent_say(struct agent *a, const struct group_fx *fx)
              "Received %d death signal, shutting down workers", fx->sig);
         break;
     case GROUP_FX_SIGNAL:
+        if (worker_of(a, fx)->pid == 0) /* It never came to be. */
+            break;
         note(n, NOTE_WARN, AT_CLOSING, "Sending process %d closing signal %s",
              (int)worker_of(a, fx)->pid, agent_signal_name(fx->sig));
         break;

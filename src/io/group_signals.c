@@ -70,10 +70,10 @@ static void handle_one(struct agent *a, int sig)
     uv_unref((uv_handle_t *)s);
 }
 
-void agent_signals_on(struct agent *a)
+int agent_signals_on(struct agent *a, struct muster_error *err)
 {
     if (a->signals_on || !a->opts.handle_signals)
-        return;
+        return 0;
     a->signals_on = true;
     const char *p = a->config->signals;
     for (;;) {
@@ -84,14 +84,12 @@ void agent_signals_on(struct agent *a)
         while (name.n && isspace(name.p[name.n - 1]))
             name.n--;
         const int sig = number_of(name);
-        if (sig == SIGKILL || sig == SIGSTOP) {
-            struct muster_error err;
-            err_set(&err, MUSTER_EINVAL,
-                    "[Errno 22] Invalid argument\n--signals-to-handle names "
-                    "%s, which nobody can handle.",
-                    agent_signal_name(sig));
-            agent_fail(a, &err);
-        } else if (sig == 0) {
+        if (sig == SIGKILL || sig == SIGSTOP)
+            return err_set(err, MUSTER_EINVAL,
+                           "[Errno 22] Invalid argument\n--signals-to-handle names "
+                           "%s, which nobody can handle.",
+                           agent_signal_name(sig));
+        if (sig == 0) {
             note(a->opts.notes, NOTE_WARN, AT_SIGNAL_UNKNOWN,
                  "Failed to register signal handler for %.*s", (int)name.n,
                  (const char *)name.p);
@@ -99,7 +97,7 @@ void agent_signals_on(struct agent *a)
             handle_one(a, sig);
         }
         if (!p[n])
-            break;
+            return 0;
         p += n + 1;
     }
 }

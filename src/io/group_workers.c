@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "io/group_int.h"
+#include "io/numa.h"
 
 void agent_forget_workers(struct agent *a)
 {
@@ -46,6 +47,7 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
     struct worker_place place = place_of(a, i, attempt);
     struct text_list env = { 0 }, argv = { 0 };
     struct logs_worker files = { -1, -1, NULL };
+    struct cpu_mask cpus = { 0 };
     int rc = logs_worker(a->logs, i, place.rank, &files, err);
 
     if (rc == 0) {
@@ -56,6 +58,11 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
 
     if (rc == 0 && a->config->entry != ENTRY_FUNCTION)
         rc = worker_argv(&argv, a->config, i, err);
+    if (rc == 0 && a->config->numa != NUMA_NONE) {
+        const struct devices_ports ports = devices_real(a->opts.envp);
+
+        rc = numa_mask(&ports, a->config->numa, i, &cpus, err);
+    }
     if (rc == 0) {
         const struct proc_spec spec = {
             .argv = argv.items,
@@ -63,6 +70,8 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
             .fd = { -1, files.out, files.err },
             .session = a->config->entry != ENTRY_RUN_PATH &&
                        a->config->entry != ENTRY_FUNCTION,
+            .cpus = cpus.bits,
+            .cpus_size = cpus.size,
         };
         rc = guard_spawn(a->guard, (uint32_t)i, &spec, -1, err);
     }
@@ -72,6 +81,7 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
         close(files.err);
     text_list_fini(&env);
     text_list_fini(&argv);
+    cpu_mask_fini(&cpus);
     return rc;
 }
 
@@ -80,14 +90,14 @@ void agent_start_workers(struct agent *a, int64_t attempt)
 {
     struct muster_error err;
 
-    agent_signals_on(a);
     a->oom_kills = agent_oom_kills();
     if (a->handler->ops->wipe_worker_store)
         a->handler->ops->wipe_worker_store(a->handler);
     a->unanswered = a->config->nproc;
     a->refused = 0;
     a->exits = 0;
-    int rc = logs_attempt(a->logs, attempt, &err);
+    int rc = agent_signals_on(a, &err);
+    rc = rc ? rc : logs_attempt(a->logs, attempt, &err);
     for (int64_t i = 0; i < a->config->nproc; i++) {
         if (rc == 0)
             rc = start_one(a, i, attempt, &err);
