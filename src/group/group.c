@@ -202,6 +202,8 @@ static bool any_failed(const struct group *g)
 
 static void on_empty(struct group *g, struct group_fx_list *fx)
 {
+    if (g->alive > 0)
+        return; /* One was gone before the next was there: the last word is to come. */
     g->empty = true;
     if (g->phase == GROUP_RUNNING) {
         g->why = WHY_SUCCESS;
@@ -214,6 +216,8 @@ static void on_empty(struct group *g, struct group_fx_list *fx)
 /* The workers are gone, what they started is not. */
 static void on_leftovers(struct group *g, struct now now, struct group_fx_list *fx)
 {
+    if (g->alive > 0)
+        return;
     if (g->phase == GROUP_RUNNING) {
         g->why = WHY_SUCCESS; /* no failure, or we would be stopping */
         g->phase = GROUP_STOPPING;

@@ -53,6 +53,16 @@ void agent_fail(struct agent *a, const struct muster_error *why)
 
 /* --- the rendezvous --------------------------------------------------------------- */
 
+/* Tells how long the phase took, and begins the next. */
+static void took(struct agent *a, const char *state)
+{
+    const uint64_t now = uv_hrtime();
+
+    if (state)
+        agent_event(a, state, (double)(now - a->phase_began_ns) / 1e6, NULL);
+    a->phase_began_ns = now;
+}
+
 static void on_joined(void *ctx, int status, const struct rdzv_round *round,
                       const struct muster_error *err)
 {
@@ -61,6 +71,7 @@ static void on_joined(void *ctx, int status, const struct rdzv_round *round,
     if (status == MUSTER_ECANCELED)
         return;
     if (status == 0) {
+        took(a, "RENDEZVOUS");
         a->round = *round;
         agent_post(a, GROUP_EV_JOINED, 0, 0);
     } else {
@@ -136,6 +147,7 @@ static void perform(struct agent *a, const struct group_fx *fx)
     case GROUP_FX_JOIN:
         a->generation++;
         agent_forget_workers(a);
+        took(a, NULL);
         a->handler->ops->next(a->handler, on_joined, a);
         break;
     case GROUP_FX_CANCEL_JOIN:
@@ -145,6 +157,8 @@ static void perform(struct agent *a, const struct group_fx *fx)
         agent_assign(a);
         break;
     case GROUP_FX_START:
+        took(a, "ASSIGN_WORKER_RANKS");
+        a->assigned = true;
         agent_say_round(a);
         agent_start_workers(a, fx->attempt);
         break;
@@ -159,6 +173,7 @@ static void perform(struct agent *a, const struct group_fx *fx)
         guard_kill_all(a->guard);
         break;
     case GROUP_FX_DRAIN:
+        agent_watch_off(a);
         logs_drain(a->logs, on_drained, a);
         break;
     case GROUP_FX_BARRIER:
@@ -251,6 +266,7 @@ static void end(struct agent *a, const struct group_fx *fx)
         r->exit_code = 0; /* A spare that was never needed has done its duty. */
     a->result->report = fx->why == WHY_FAILURE ? agent_report(a) : NULL;
     agent_tell_parent(a, fx->why);
+    agent_events_end(a, fx->why);
     uv_stop(&a->loop);
 }
 
@@ -265,8 +281,12 @@ static void on_named(void *ctx, void *data)
     a->naming = NULL;
     if (f)
         snprintf(a->host, sizeof a->host, "%s", f->name);
-    if (a->group.phase == GROUP_DONE)
+    if (a->group.phase == GROUP_DONE) {
         end(a, &a->last);
+    } else if (a->group.phase == GROUP_NEW) { /* Events name the host from the start. */
+        agent_post(a, GROUP_EV_BEGIN, 0, 0);
+        agent_pump(a);
+    }
 }
 
 static void find_name(struct agent *a)
@@ -289,7 +309,10 @@ static void close_all(struct agent *a)
 {
     agent_signals_off(a);
     offload_cancel(a->naming);
+    agent_watch_off(a);
+    agent_events_close(a);
     uv_close((uv_handle_t *)&a->timer, NULL);
+    uv_close((uv_handle_t *)&a->stuck_timer, NULL);
     if (a->handler)
         a->handler->ops->destroy(a->handler, on_gone, a);
     logs_close(a->logs, a->result->why == WHY_SUCCESS);
@@ -297,9 +320,11 @@ static void close_all(struct agent *a)
     uv_run(&a->loop, UV_RUN_DEFAULT);
     const int rc = uv_loop_close(&a->loop);
     if (rc != 0)
-        note(a->opts.notes, NOTE_DEBUG, "muster/agent", "the loop ended with open handles");
+        note(a->opts.notes, NOTE_DEBUG, "muster/agent",
+             "the loop ended with open handles");
     agent_forget_workers(a);
     agent_forget_failures(a);
+    mem_free(a->timer_file);
     mem_free(a->workers);
     group_fini(&a->group);
     group_fx_fini(&a->fx);
@@ -315,6 +340,10 @@ static int open_all(struct agent *a, struct muster_error *err)
             c->shutdown_timeout_s > 0 ? (uint64_t)c->shutdown_timeout_s * 1000 : 0,
     };
     int rc = group_init(&a->group, &set, err);
+
+    a->event_fd = -1;
+    if (rc == 0)
+        rc = agent_events_open(a, err);
 
     a->workers = mem_calloc((size_t)c->nproc, sizeof *a->workers);
     if (rc == 0 && !a->workers)
@@ -348,13 +377,17 @@ int group_run(const struct group_opts *opts, struct group_result *out,
         return rc;
     uv_loop_init(&a.loop);
     uv_timer_init(&a.loop, &a.timer);
-    a.timer.data = &a;
+    uv_timer_init(&a.loop, &a.stuck_timer);
+    a.timer.data = a.stuck_timer.data = &a;
     rc = open_all(&a, err);
     if (rc == 0) {
         a.began_ms = uv_now(&a.loop);
         rdzv_hostname(a.host, sizeof a.host);
         agent_say_config(&a);
-        agent_post(&a, GROUP_EV_BEGIN, 0, 0);
+        if (a.event_fd >= 0)
+            find_name(&a);
+        if (!a.naming)
+            agent_post(&a, GROUP_EV_BEGIN, 0, 0);
         agent_pump(&a);
         uv_run(&a.loop, UV_RUN_DEFAULT);
     }

@@ -9,17 +9,19 @@
 #include "io/group_driver.h"
 #include "io/logs.h"
 #include "io/offload.h"
+#include "io/watchdog.h"
 
 #define AGENT_SIGNALS_MAX 32
 
 struct agent_worker {
     pid_t pid; /* 0 until the guard has told */
     bool answered, exited;
-    int code;          /* as Python has it */
-    int64_t exited_us; /* wall clock */
-    uint64_t order;    /* of exits seen in this attempt */
-    char *error_file;  /* owned; "" if there is no log directory */
-    int result_fd;     /* -1: none */
+    int code;             /* as Python has it */
+    int64_t exited_us;    /* wall clock */
+    uint64_t order;       /* of exits seen in this attempt */
+    uint64_t stuck_since; /* loop time; 0: not in uninterruptible sleep */
+    char *error_file;     /* owned; "" if there is no log directory */
+    int result_fd;        /* -1: none */
     struct buf result;
 };
 
@@ -49,6 +51,15 @@ struct agent {
     uv_signal_t signals[AGENT_SIGNALS_MAX];
     size_t signal_count;
     bool signals_on;
+
+    uv_timer_t stuck_timer;
+    struct watchdog *watchdog; /* while workers run, if asked for */
+    char *timer_file;          /* owned; its FIFO */
+
+    int event_fd; /* -1: nobody wants events */
+    bool assigned;
+    int64_t run_time_s;
+    uint64_t phase_began_ns; /* of what takes a duration in events */
 
     struct failure *failures; /* owned: of the last attempt, as observed */
     size_t failure_count;
@@ -88,6 +99,21 @@ char *agent_report(struct agent *a); /* owned by the caller; NULL if there is no
 void agent_tell_parent(struct agent *a, enum group_why why);
 void agent_forget_failures(struct agent *a);
 int64_t agent_oom_kills(void);
+
+/* group_events.c */
+int agent_events_open(struct agent *a, struct muster_error *err);
+void agent_events_close(struct agent *a);
+void agent_event(struct agent *a, const char *state, double duration_ms,
+                 const char *raw_error);
+void agent_worker_event(struct agent *a, const char *state, int64_t local_rank,
+                        const struct failure *f, const char *raw_error);
+void agent_watchdog_event(struct agent *a, const char *name,
+                          const struct timer_entry *e);
+void agent_events_end(struct agent *a, enum group_why why);
+
+/* group_watch.c */
+int agent_watch_on(struct agent *a, struct muster_error *err);
+void agent_watch_off(struct agent *a);
 
 /* group_info.c */
 void agent_say_config(struct agent *a);

@@ -38,6 +38,7 @@ static struct worker_place place_of(const struct agent *a, int64_t local_rank,
         .restart_count = attempt,
         .use_agent_store = a->handler->ops->use_agent_store(a->handler),
         .error_file = "",
+        .timer_file = a->watchdog ? a->timer_file : NULL,
     };
 }
 
@@ -97,7 +98,10 @@ void agent_start_workers(struct agent *a, int64_t attempt)
     a->refused = 0;
     a->exits = 0;
     int rc = agent_signals_on(a, &err);
-    rc = rc ? rc : logs_attempt(a->logs, attempt, &err);
+    if (rc == 0)
+        rc = agent_watch_on(a, &err);
+    if (rc == 0)
+        rc = logs_attempt(a->logs, attempt, &err);
     for (int64_t i = 0; i < a->config->nproc; i++) {
         if (rc == 0)
             rc = start_one(a, i, attempt, &err);
@@ -119,6 +123,8 @@ void agent_start_workers(struct agent *a, int64_t attempt)
 static void all_answered(struct agent *a)
 {
     if (a->refused == 0) {
+        for (int64_t i = 0; i < a->config->nproc; i++)
+            agent_worker_event(a, "START", i, NULL, NULL);
         agent_post(a, GROUP_EV_STARTED, 0, 0);
         return;
     }
