@@ -274,7 +274,7 @@ static bool can_resume(const struct rdzv_host *h, const struct hosted_msg *m)
         m->world > h->settings.max_nodes)
         return false;
     if (!h->touched)
-        return true;
+        return m->round >= h->state.round;
     return h->resume_by_ms != MONO_NEVER && h->state.round == m->round;
 }
 

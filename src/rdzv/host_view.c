@@ -216,6 +216,14 @@ int host_seen(struct rdzv_host *h, const struct rdzv_host_event *ev,
         h->dirty = true; /* Ours overwrites it at the next look. */
         return rc;
     }
+    if (seen.round < h->state.round) {
+        rc = err_set(err, MUSTER_ESTATE,
+                     "a node wrote round %lld after round %lld: rounds only grow",
+                     (long long)seen.round, (long long)h->state.round);
+        rdzv_state_fini(&seen);
+        h->dirty = true;
+        return rc;
+    }
     buf_clear(&h->view);
     rc = buf_append_span(&h->view, ev->value);
     for (struct holder *w = h->heard.first; w && rc == 0; w = w->next)

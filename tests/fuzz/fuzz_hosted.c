@@ -1,0 +1,94 @@
+/* fuzz_hosted.c - messages to the host of a rendezvous, in any order, from many peers,
+ * with losses, time and what torchrun's nodes might write in between.
+ *
+ * Input: steps of a byte that chooses and its data. What must always hold is asserted:
+ * ranks of a round are told once each, rounds only grow, a message that was read is
+ * written back byte for byte. */
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "rdzv/host.h"
+#include "rdzv/settings.h"
+
+#define PEERS 16u
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check(const struct rdzv_host *h, const struct rdzv_host_fx *fx,
+                  int64_t *round)
+{
+    bool told[64] = { false };
+
+    assert(rdzv_host_round(h) >= *round);
+    *round = rdzv_host_round(h);
+    for (size_t i = 0; i < fx->count; i++) {
+        const struct hosted_msg *m = &fx->items[i].msg;
+
+        if (fx->items[i].kind != RDZV_HOST_SEND || m->kind != HOSTED_JOINED)
+            continue;
+        assert(m->rank >= 0 && m->rank < m->world);
+        if (m->rank >= 64)
+            continue;
+        assert(!told[m->rank]);
+        told[m->rank] = true;
+    }
+}
+
+static void again(const struct hosted_msg *m, struct span bytes)
+{
+    struct buf out;
+
+    buf_init(&out, SIZE_MAX);
+    assert(hosted_encode(&out, m) == 0);
+    assert(span_eq(buf_span(&out), bytes));
+    buf_fini(&out);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct rdzv_host *h = rdzv_host_new(span_str("run"), NULL);
+    struct now now = { 1000, 1700000000000000 };
+    struct rdzv_host_fx fx;
+    int64_t round = 0;
+
+    assert(h);
+    rdzv_host_fx_init(&fx);
+    while (size >= 2) {
+        const uint8_t what = data[0];
+        const size_t n = data[1] < size - 2 ? data[1] : size - 2;
+        const struct span bytes = span_of(data + 2, n);
+        struct rdzv_host_event ev = { .now = now, .peer = what % PEERS };
+        struct hosted_msg msg;
+        struct span view;
+
+        data += 2 + n;
+        size -= 2 + n;
+        if (what < 0xc0) {
+            if (hosted_decode(bytes, &msg, NULL) < 0)
+                continue;
+            again(&msg, bytes);
+            ev.kind = RDZV_HOST_MSG;
+            ev.msg = &msg;
+        } else if (what < 0xd0) {
+            ev.kind = RDZV_HOST_GONE;
+        } else if (what < 0xe0) {
+            ev.kind = RDZV_HOST_SEEN;
+            ev.value = bytes;
+        } else if (what < 0xf0) {
+            assert(rdzv_host_view(h, now, &view) == 0);
+            continue;
+        } else {
+            now.mono_ms += 100u * n + 1;
+            now.wall_us += 1000 * (100 * (int64_t)n + 1);
+            ev.now = now;
+            ev.kind = RDZV_HOST_TIMER;
+        }
+        if (rdzv_host_step(h, &ev, &fx, NULL) == 0)
+            check(h, &fx, &round);
+    }
+    rdzv_host_free(h);
+    rdzv_host_fx_fini(&fx);
+    return 0;
+}
