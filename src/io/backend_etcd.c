@@ -9,6 +9,7 @@
 #include "io/etcd_conf.h"
 #include "io/etcd_kv.h"
 #include "io/etcd_lease.h"
+#include "io/etcd_presence.h"
 #include "io/etcd_watch.h"
 #include "io/rdzv_backend.h"
 #include "io/registry.h"
@@ -27,6 +28,11 @@ struct etcd_state {
     struct etcd_client *client; /* owned */
     struct etcd_kv kv;
     char *key, *dir; /* owned: of the state; of the run's store */
+    char *nodes;     /* owned: v3: where the nodes show themselves */
+    uint64_t lease_ttl_s;
+    struct etcd_presence *here; /* v3 */
+    rdzv_peer_cb on_peer;
+    void *peer_ctx;
     uint64_t read_ms;
     rdzv_open_cb on_open;
     void *open_ctx;
@@ -378,6 +384,31 @@ static void open_backend(struct rdzv_backend *base, rdzv_open_cb cb, void *ctx)
         (void)uv_timer_start(&b->soon, on_late_failure, 0, 0);
 }
 
+/* ---- Who is there -----------------------------------------------------------------
+ */
+
+static void on_peer_gone(void *ctx, struct span name)
+{
+    struct etcd_state *b = ctx;
+
+    if (b->on_peer)
+        b->on_peer(b->peer_ctx, name);
+}
+
+static void presence(struct rdzv_backend *base, const char *self, rdzv_peer_cb cb,
+                     void *ctx)
+{
+    struct etcd_state *b = state_of(base);
+    int rc;
+
+    b->on_peer = cb;
+    b->peer_ctx = ctx;
+    rc = b->here ? etcd_presence_rename(b->here, self)
+                 : etcd_presence_start(&b->kv, b->nodes, self, b->lease_ttl_s,
+                                       on_peer_gone, b, &b->here, NULL);
+    (void)rc; /* Without it the heartbeats tell, later. */
+}
+
 /* ---- The rest ---------------------------------------------------------------------
  */
 
@@ -398,6 +429,7 @@ static void state_free(struct etcd_state *b)
 {
     mem_free(b->key);
     mem_free(b->dir);
+    mem_free(b->nodes);
     mem_free(b);
 }
 
@@ -425,6 +457,13 @@ static void on_client_closed(void *ctx)
     maybe_gone(b);
 }
 
+static void on_presence_gone(void *ctx)
+{
+    struct etcd_state *b = ctx;
+
+    etcd_client_close(b->client, on_client_closed, b);
+}
+
 static void close_backend(struct rdzv_backend *base, rdzv_gone_cb cb, void *ctx)
 {
     struct etcd_state *b = state_of(base);
@@ -436,19 +475,23 @@ static void close_backend(struct rdzv_backend *base, rdzv_gone_cb cb, void *ctx)
     etcd_op_cancel(b->req);
     etcd_op_cancel(b->wait);
     etcd_watch_stop(b->watch);
+    b->on_peer = NULL;
     etcd_lease_drop(b->lease); /* Others may still read what we wrote. */
-    etcd_client_close(b->client, on_client_closed, b);
+    if (b->here)
+        etcd_presence_stop(b->here, on_presence_gone, b);
+    else
+        on_presence_gone(b);
     uv_close((uv_handle_t *)&b->soon, on_soon_closed);
 }
 
-#define OPS(which)                                                                     \
+#define OPS(which, here)                                                               \
     {                                                                                  \
         .name = which, .open = open_backend, .get = get, .set = set, .watch = watch,   \
-        .store = store, .where = where, .close = close_backend,                        \
+        .presence = here, .store = store, .where = where, .close = close_backend,      \
     }
 
-static const struct rdzv_backend_ops v2_ops = OPS("etcd-v2");
-static const struct rdzv_backend_ops v3_ops = OPS("etcd-v3");
+static const struct rdzv_backend_ops v2_ops = OPS("etcd-v2", NULL);
+static const struct rdzv_backend_ops v3_ops = OPS("etcd-v3", presence);
 
 static int name_keys(struct etcd_state *b, const struct etcd_conf *conf,
                      const char *run_id)
@@ -469,9 +512,11 @@ static int name_keys(struct etcd_state *b, const struct etcd_conf *conf,
                             (const char *)buf_data(&id));
         b->dir = mem_printf("%s/%.*s/store/", conf->prefix, (int)buf_len(&id),
                             (const char *)buf_data(&id));
+        b->nodes = mem_printf("%s/%.*s/nodes/", conf->prefix, (int)buf_len(&id),
+                              (const char *)buf_data(&id));
     }
     buf_fini(&id);
-    return b->key && b->dir ? 0 : MUSTER_ENOMEM;
+    return b->key && b->dir && b->nodes ? 0 : MUSTER_ENOMEM;
 }
 
 static int state_new(uv_loop_t *loop, enum etcd_backend kind,
@@ -494,6 +539,7 @@ static int state_new(uv_loop_t *loop, enum etcd_backend kind,
             (struct rdzv_backend){ kind == ETCD_BACKEND_V2 ? &v2_ops : &v3_ops, loop };
         b->kv = (struct etcd_kv){ b->client, conf.client.api };
         b->read_ms = conf.read_timeout_ms;
+        b->lease_ttl_s = conf.lease_ttl_s;
         rc = name_keys(b, &conf, params->run_id);
         if (rc < 0 || uv_timer_init(loop, &b->soon) < 0) {
             etcd_client_close(b->client, NULL, NULL);

@@ -27,6 +27,7 @@ typedef void (*rdzv_state_cb)(void *ctx, const struct rdzv_event *ev);
 
 typedef void (*rdzv_changed_cb)(void *ctx);
 typedef void (*rdzv_gone_cb)(void *ctx);
+typedef void (*rdzv_peer_cb)(void *ctx, struct span node);
 
 struct rdzv_backend_ops {
     const char *name; /* "c10d": what the handler's backend() answers */
@@ -47,6 +48,12 @@ struct rdzv_backend_ops {
      * present; the driver polls. May be NULL. */
     bool (*watch)(struct rdzv_backend *b, bool present, struct span value,
                   rdzv_changed_cb cb, void *ctx);
+
+    /* Shows our node, by its text, to the others for as long as this process lives, and
+     * tells which of them end. Again with another text: that is our name from now on. The
+     * text is copied. May be NULL: only heartbeats tell. */
+    void (*presence)(struct rdzv_backend *b, const char *self, rdzv_peer_cb cb,
+                     void *ctx);
 
     /* A store for the group's own keys, with a connection of its own, so that a
      * blocking read does not hold up a beat. The caller closes it, before the backend.

@@ -55,6 +55,15 @@ static void on_changed(void *ctx)
         feed(d, &ev);
 }
 
+void dynamic_peer_gone(void *ctx, struct span node)
+{
+    struct dynamic *d = ctx;
+    struct rdzv_event ev = { .kind = RDZV_EV_GONE, .value = node };
+
+    if (!d->stopped && d->core)
+        feed(d, &ev);
+}
+
 static void on_timer(uv_timer_t *t)
 {
     struct dynamic *d = t->data;
@@ -398,6 +407,7 @@ static void rename_self(struct dynamic *d)
           "another node of the rendezvous '%s' is alive as '%s_%" PRId64 "_%" PRId64
           "'; joining as '%s_%" PRId64 "_%" PRId64 "' (--local-addr tells nodes apart)",
           d->params.run_id, d->addr, d->pid, old, d->addr, d->pid, d->local_id);
+    dynamic_present(d);
     d->wishes |= 1u << RDZV_EV_JOIN;
 }
 

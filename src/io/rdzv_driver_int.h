@@ -103,6 +103,10 @@ void dynamic_forget_members(struct dynamic *d);
 /* Another local_id: somebody else is called as we are. */
 void dynamic_rename(struct dynamic *d);
 
+/* Shows us to the others by way of the backend, if it can; and one of them ended. */
+void dynamic_present(struct dynamic *d);
+void dynamic_peer_gone(void *ctx, struct span node);
+
 /* Compares our settings with those of whoever came first, and says so in the log. */
 void dynamic_settings(struct dynamic *d);
 

@@ -13,6 +13,17 @@
 
 /* ---- Our name ---- */
 
+/* Where the backend can tell who ends, sooner than heartbeats do. */
+void dynamic_present(struct dynamic *d)
+{
+    const struct rdzv_node self = { span_str(d->addr), d->pid, d->local_id };
+    char text[128]; /* as long as the core has it: the two are compared */
+
+    if (d->backend->ops->presence)
+        d->backend->ops->presence(d->backend, rdzv_node_text(&self, text, sizeof text),
+                                  dynamic_peer_gone, d);
+}
+
 static void on_backend(void *ctx, int status, const struct muster_error *err)
 {
     struct dynamic *d = ctx;
@@ -22,8 +33,8 @@ static void on_backend(void *ctx, int status, const struct muster_error *err)
     d->stage = status == 0 ? STAGE_READY : STAGE_BROKEN;
     if (status < 0)
         err_copy(&d->broken, err);
-    else
-        (void)dynamic_be_guest(d);
+    else if (!dynamic_be_guest(d))
+        dynamic_present(d);
     dynamic_opened(d);
 }
 

@@ -172,6 +172,25 @@ static void on_changed(struct rdzv *r, struct now now, struct rdzv_fx *fx)
         r->read_due_ms = MIN_OF(r->read_due_ms, due);
 }
 
+/* As if its heartbeat had not changed for long enough; one that changes after all brings
+ * the node back. */
+static void on_gone(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+{
+    const uint64_t after = rdzv_dead_after_ms(&r->settings) + 1;
+    char text[sizeof r->self_text];
+
+    for (struct rdzv_member *m = rdzv_first(&r->seen, RDZV_BEATS); m;
+         m = m->next[RDZV_BEATS]) {
+        if (rdzv_node_cmp(&m->node, &r->self) == 0 ||
+            !span_eq(span_str(rdzv_node_text(&m->node, text, sizeof text)), ev->value))
+            continue;
+        m->since_ms = ev->now.mono_ms > after ? ev->now.mono_ms - after : 0;
+        if (r->mode != MODE_IDLE)
+            rdzv_read_now(r, fx);
+        return;
+    }
+}
+
 int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
     fx->count = 0;
@@ -194,6 +213,9 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
         return 0;
     case RDZV_EV_CHANGED:
         on_changed(r, ev->now, fx);
+        return 0;
+    case RDZV_EV_GONE:
+        on_gone(r, ev, fx);
         return 0;
     case RDZV_EV_TIMER:
         return on_timer(r, ev->now, fx);

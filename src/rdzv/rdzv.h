@@ -54,6 +54,7 @@ void rdzv_free(struct rdzv *r); /* NULL is fine */
     X(WROTE)   /* answers WRITE_STATE */                                               \
     X(FAILED)  /* answers either: code and text; see below */                          \
     X(CHANGED) /* the state may no longer be the one of the last WATCH */              \
+    X(GONE)    /* the backend knows that the node called `value` has ended */          \
     X(TIMER)   /* rdzv_deadline() has come */
 
 enum rdzv_event_kind {

@@ -172,6 +172,59 @@ def test_any_number_of_jobs_and_nothing_left(tmp_path):
                     n.kill()
 
 
+def test_a_dead_node_is_known_by_its_lease(tmp_path):
+    """Heartbeats would need minutes here: it is etcd that tells."""
+    conf = "last_call_timeout=1,keep_alive_interval=60,lease_ttl=2"
+    with Etcd(tmp_path, v2=False) as etcd:
+        nodes = [Node("etcd-v3", etcd.endpoint, "lease", (2, 3), conf) for _ in range(3)]
+        try:
+            for n in nodes:
+                n.send("next")
+            assert sorted(n.answer().rank for n in nodes) == [0, 1, 2]
+            assert len(etcd.keys("/muster/lease/nodes/")) == 3
+            nodes[1].kill()
+            for n in (nodes[0], nodes[2]):
+                n.wait_news("lost")
+            for n in (nodes[0], nodes[2]):
+                n.send("next")
+            answers = [nodes[0].answer(), nodes[2].answer()]
+            assert {a.world for a in answers} == {2}, [a.text for a in answers]
+            # One that stops for longer than its lease is taken for dead, and comes back.
+            nodes[2].proc.send_signal(signal.SIGSTOP)
+            nodes[0].wait_news("lost")
+            nodes[2].proc.send_signal(signal.SIGCONT)
+            nodes[0].send("next")
+            nodes[2].send("next")
+            answers = [nodes[0].answer(), nodes[2].answer()]
+            assert {a.world for a in answers} == {2}, [a.text for a in answers]
+        finally:
+            for n in nodes:
+                n.kill()
+
+
+def test_late_joiner_and_closing(tmp_path):
+    with Etcd(tmp_path, v2=False) as etcd:
+        nodes = [Node("etcd-v3", etcd.endpoint, "late", (1, 2), "last_call_timeout=1")
+                 for _ in range(3)]
+        try:
+            assert nodes[0]("next").world == 1
+            nodes[1].send("next")
+            nodes[0].wait_news("waiting")
+            nodes[0].send("next")
+            answers = [nodes[0].answer(), nodes[1].answer()]
+            assert sorted(a.rank for a in answers) == [0, 1]
+            assert len({a.address for a in answers}) == 1
+            nodes[2].send("next")  # a spare: all places are taken
+            assert nodes[0]("shutdown").what() == "done"
+            nodes[1].wait_news("closed")
+            # Not needed if it was a spare by then, else too late.
+            assert nodes[2].answer()[1] in ("MUSTER_EGRACEFUL", "MUSTER_ECLOSED")
+            assert nodes[1]("next").text.startswith("failed MUSTER_ECLOSED")
+        finally:
+            for n in nodes:
+                n.kill()
+
+
 TRAIN = """
 import os, sys, time
 import torch

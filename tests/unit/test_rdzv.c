@@ -247,6 +247,31 @@ static void beats_keep_the_round(void **state)
     world_fini(&w);
 }
 
+/* The backend knows before the heartbeats do; one that beats on is back. */
+static void the_backend_tells_who_is_gone(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 1, 3, 3);
+    for (size_t i = 0; i < 3; i++)
+        wish(&w, i, RDZV_EV_JOIN);
+    expect_world(&w, 2, 0, 2, 3);
+    feed(&w, 1, (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n7_10_0") });
+    feed(&w, 1, (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n1_10_0") });
+    assert_int_equal(w.told[1], 0); /* nobody, and ourselves */
+    feed(&w, 1, (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n0_10_0") });
+    assert_int_equal(w.told[1], 1);
+    assert_int_equal(w.news[1].news, RDZV_NEWS_LOST);
+    wish(&w, 1, RDZV_EV_JOIN);
+    feed(&w, 2, (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n0_10_0") });
+    wish(&w, 2, RDZV_EV_JOIN);
+    pass(&w, 40000, 1u << 0);
+    assert_int_equal(w.joined[1].world, 2);
+    assert_int_equal(w.joined[2].world, 2);
+    world_fini(&w);
+}
+
 static void a_lost_member_makes_room(void **state)
 {
     struct world w;
@@ -562,6 +587,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_nodes_join_at_once),
         cmocka_unit_test(beats_keep_the_round),
+        cmocka_unit_test(the_backend_tells_who_is_gone),
         cmocka_unit_test(a_lost_member_makes_room),
         cmocka_unit_test(a_spare_waits_and_is_dismissed),
         cmocka_unit_test(late_joins_hand_their_seat_back),
