@@ -3,7 +3,7 @@
 #include "rdzv/rdzv_int.h"
 
 void rdzv_done(struct rdzv *r, struct rdzv_wish *wish, enum rdzv_event_kind kind,
-                 int code, const char *text, struct rdzv_fx *fx)
+               int code, const char *text, struct rdzv_fx *fx)
 {
     struct rdzv_effect *e;
 
@@ -67,16 +67,17 @@ static void joined(struct rdzv *r, struct rdzv_plan *p, struct now now,
     e->world = (int64_t)r->roster.count;
     while (rdzv_node_cmp(&r->roster.nodes[e->rank], &r->self) != 0)
         e->rank++;
-    trace(r->trace, TRACE_INFO,
-          "The node '%s' has joined round %lld of the rendezvous '%s' as rank %lld in a "
-          "world of size %lld.",
-          r->self_text, (long long)e->round, r->run_id, (long long)e->rank,
-          (long long)e->world);
+    trace(
+        r->trace, TRACE_INFO,
+        "The node '%s' has joined round %lld of the rendezvous '%s' as rank %lld in a "
+        "world of size %lld.",
+        r->self_text, (long long)e->round, r->run_id, (long long)e->rank,
+        (long long)e->world);
 }
 
 /* The join came to an end by what the state says. */
 void rdzv_end_join(struct rdzv *r, struct rdzv_plan *p, struct now now,
-                     struct rdzv_fx *fx)
+                   struct rdzv_fx *fx)
 {
     if (p->refused) {
         r->why = p->why;
@@ -86,9 +87,10 @@ void rdzv_end_join(struct rdzv *r, struct rdzv_plan *p, struct now now,
     } else if (p->end == RDZV_FAIL_TIMEOUT) {
         rdzv_time_is_up(r, now, fx);
     } else if (p->end == RDZV_FAIL_CLOSED) {
-        (void)err_set(&r->why, MUSTER_ECLOSED,
-                      "The rendezvous '%s' is closed: the run has ended; use a new run id",
-                      r->run_id);
+        (void)err_set(
+            &r->why, MUSTER_ECLOSED,
+            "The rendezvous '%s' is closed: the run has ended; use a new run id",
+            r->run_id);
         rdzv_refuse(r, now, MUSTER_ECLOSED, fx);
     } else if (p->end == RDZV_DISMISSED) {
         (void)err_set(&r->why, MUSTER_EGRACEFUL,

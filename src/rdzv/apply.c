@@ -21,7 +21,8 @@ int rdzv_complete_round(struct rdzv_state *s)
 
     if (!order)
         return MUSTER_ENOMEM;
-    for (struct rdzv_member *m = rdzv_first(s, RDZV_PLACES); m; m = m->next[RDZV_PLACES])
+    for (struct rdzv_member *m = rdzv_first(s, RDZV_PLACES); m;
+         m = m->next[RDZV_PLACES])
         order[i++] = m;
     qsort(order, count, sizeof *order, by_node);
     for (i = 0; i < count; i++)
@@ -79,7 +80,8 @@ static int take_wait(struct rdzv_state *s, const struct rdzv_node *me, int64_t w
 }
 
 /* Out of the list, and without a heartbeat. */
-static void unseat(struct rdzv_state *s, const struct rdzv_node *me, enum rdzv_list list)
+static void unseat(struct rdzv_state *s, const struct rdzv_node *me,
+                   enum rdzv_list list)
 {
     rdzv_state_drop(s, rdzv_state_find(s, me), list);
     rdzv_state_drop(s, rdzv_state_find(s, me), RDZV_BEATS);

@@ -29,13 +29,15 @@ size_t rdzv_live(const struct rdzv *r, const struct rdzv_state *s, enum rdzv_lis
 
 /* A torchrun node whose clock is ahead of ours by more than the keep-alive bound would
  * find each of our heartbeats too old. Following the newest one in the state keeps us
- * alive to it, and costs only that our death is noticed later by that much. A clock that
- * is hours ahead is somebody's mistake: not followed. The value always changes. */
-int64_t rdzv_beat_time(const struct rdzv *r, const struct rdzv_state *s, int64_t wall_us)
+ * alive to it, and costs only that our death is noticed later by that much. A clock
+ * that is hours ahead is somebody's mistake: not followed. The value always changes. */
+int64_t rdzv_beat_time(const struct rdzv *r, const struct rdzv_state *s,
+                       int64_t wall_us)
 {
     int64_t beat = wall_us;
 
-    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m; m = m->next[RDZV_BEATS]) {
+    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m;
+         m = m->next[RDZV_BEATS]) {
         if (m->beat_us > beat && m->beat_us - wall_us <= LEAD_US)
             beat = m->beat_us;
     }
@@ -47,7 +49,8 @@ uint64_t rdzv_next_death(const struct rdzv *r, const struct rdzv_state *s)
     const uint64_t after = rdzv_dead_after_ms(&r->settings) + 1;
     uint64_t due = MONO_NEVER;
 
-    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m; m = m->next[RDZV_BEATS]) {
+    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m;
+         m = m->next[RDZV_BEATS]) {
         if (r->ours && rdzv_node_cmp(&m->node, &r->self) == 0)
             continue;
         if (m->since_ms + after > r->read_ms) /* else it is known already */
@@ -66,18 +69,20 @@ static void check_clock(const struct rdzv *r, struct rdzv_member *m, struct now 
     if (m->told || (ahead_us <= SKEW_US && ahead_us >= -SKEW_US - gap_us))
         return;
     m->told = true;
-    trace(r->trace, TRACE_WARN,
-          "the clock of node '%s' is %.1f s %s ours: torchrun's nodes compare clocks and "
-          "drop nodes that are more than %llu s off; synchronise them (NTP)",
-          rdzv_node_text(&m->node, text, sizeof text),
-          (double)(ahead_us < 0 ? -ahead_us : ahead_us) / 1e6,
-          ahead_us < 0 ? "behind" : "ahead of",
-          (unsigned long long)rdzv_dead_after_ms(&r->settings) / 1000);
+    trace(
+        r->trace, TRACE_WARN,
+        "the clock of node '%s' is %.1f s %s ours: torchrun's nodes compare clocks and "
+        "drop nodes that are more than %llu s off; synchronise them (NTP)",
+        rdzv_node_text(&m->node, text, sizeof text),
+        (double)(ahead_us < 0 ? -ahead_us : ahead_us) / 1e6,
+        ahead_us < 0 ? "behind" : "ahead of",
+        (unsigned long long)rdzv_dead_after_ms(&r->settings) / 1000);
 }
 
 void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now)
 {
-    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m; m = m->next[RDZV_BEATS]) {
+    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m;
+         m = m->next[RDZV_BEATS]) {
         const struct rdzv_member *old = rdzv_state_find(&r->seen, &m->node);
         const bool known = rdzv_in(old, RDZV_BEATS);
 

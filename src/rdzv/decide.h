@@ -31,7 +31,7 @@ enum rdzv_action {
 #define RDZV_ACTION_ENUM(name, torch) RDZV_##name,
     RDZV_ACTIONS(RDZV_ACTION_ENUM)
 #undef RDZV_ACTION_ENUM
-    RDZV_ACTION_COUNT
+        RDZV_ACTION_COUNT
 };
 
 const char *rdzv_action_name(enum rdzv_action a);       /* "TAKE_PLACE" */
@@ -50,8 +50,8 @@ struct rdzv_view {
     bool in_round; /* among the participants, whatever else */
     bool closed, complete;
     int64_t placed, min_nodes, max_nodes;
-    bool call_over; /* a last call was set and has ended */
-    bool beat_due;  /* we have a heartbeat and it is an interval old */
+    bool call_over;          /* a last call was set and has ended */
+    bool beat_due;           /* we have a heartbeat and it is an interval old */
     uint64_t now_ms, due_ms; /* monotonic: now, and the deadline of the operation */
 };
 

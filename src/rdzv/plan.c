@@ -1,7 +1,7 @@
 /* plan.c - from a fresh state to what this node does about it.
  *
- * torch writes after each action; we go on deciding on our copy until nothing more is to
- * be changed, and write once: leaving the old round and queueing for the next is one
+ * torch writes after each action; we go on deciding on our copy until nothing more is
+ * to be changed, and write once: leaving the old round and queueing for the next is one
  * compare-and-set instead of two. Nothing counts before that write is won.
  *
  * The dead: decisions see a state without them. What we write keeps the dead members of
@@ -46,7 +46,8 @@ static void bury(const struct rdzv *r, struct rdzv_state *s, uint64_t now_ms)
 
 static bool any_dead(const struct rdzv *r, const struct rdzv_state *s, uint64_t now_ms)
 {
-    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m; m = m->next[RDZV_BEATS]) {
+    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m;
+         m = m->next[RDZV_BEATS]) {
         if (rdzv_is_dead(r, m, now_ms))
             return true;
     }
@@ -69,7 +70,8 @@ static struct rdzv_view look(const struct rdzv *r, const struct rdzv_state *s,
     return v;
 }
 
-/* Whatever seat we have is given up; one that another process has is not ours to give. */
+/* Whatever seat we have is given up; one that another process has is not ours to give.
+ */
 static enum rdzv_action leave_next(const struct rdzv *r, const struct rdzv_view *v)
 {
     if (!r->ours)
@@ -110,7 +112,8 @@ static bool lost_its_last(const struct rdzv *r, const struct rdzv_state *s,
     return false;
 }
 
-/* We are listed in a round that is decided. Is it one that all of its members see alike? */
+/* We are listed in a round that is decided. Is it one that all of its members see
+ * alike? */
 static int finish(const struct rdzv *r, const struct rdzv_state *s, struct now now,
                   struct rdzv_plan *p, enum rdzv_action *a)
 {
@@ -118,10 +121,11 @@ static int finish(const struct rdzv *r, const struct rdzv_state *s, struct now n
     int rc;
 
     if (n > r->settings.max_nodes) {
-        p->refused = err_set(&p->why, MUSTER_EINVAL,
-                             "round %lld has %lld nodes, but this node was started for at "
-                             "most %lld: start all nodes with the same --nnodes",
-                             (long long)s->round, n, (long long)r->settings.max_nodes);
+        p->refused =
+            err_set(&p->why, MUSTER_EINVAL,
+                    "round %lld has %lld nodes, but this node was started for at "
+                    "most %lld: start all nodes with the same --nnodes",
+                    (long long)s->round, n, (long long)r->settings.max_nodes);
         *a = RDZV_SYNC;
         return 0;
     }
@@ -133,10 +137,11 @@ static int finish(const struct rdzv *r, const struct rdzv_state *s, struct now n
     if (rc == MUSTER_ENOMEM)
         return rc;
     if (rc < 0) {
-        trace(r->trace, TRACE_WARN,
-              "round %lld of the rendezvous '%s' lost a member before we could read it: "
-              "leaving it for the next one, since others may see another world",
-              (long long)s->round, r->run_id);
+        trace(
+            r->trace, TRACE_WARN,
+            "round %lld of the rendezvous '%s' lost a member before we could read it: "
+            "leaving it for the next one, since others may see another world",
+            (long long)s->round, r->run_id);
         *a = RDZV_DROP_PLACE;
     }
     return 0;
@@ -188,12 +193,13 @@ static bool name_is_taken(const struct rdzv *r, const struct rdzv_state *s,
     if (m->beat_us < now.wall_us - dead_us || rdzv_is_dead(r, m, now.mono_ms))
         return false;
     if (rdzv_in(before, RDZV_BEATS) && before->beat_us != m->beat_us)
-        p->refused = err_set(
-            &p->why, MUSTER_EEXIST,
-            "a live node of the rendezvous '%s' is called '%s' already: two processes with "
-            "the same address and pid (containers?) are one node to this protocol; give "
-            "each its own --local-addr",
-            r->run_id, r->self_text);
+        p->refused = err_set(&p->why, MUSTER_EEXIST,
+                             "a live node of the rendezvous '%s' is called '%s' "
+                             "already: two processes with "
+                             "the same address and pid (containers?) are one node to "
+                             "this protocol; give "
+                             "each its own --local-addr",
+                             r->run_id, r->self_text);
     return true;
 }
 
@@ -262,9 +268,9 @@ static int encode(const struct rdzv *r, struct rdzv_state *s, struct rdzv_plan *
         me->beat_us = p->beat_us; /* Any write of ours is a life sign, too. */
     rc = pickle_write_text(s, &p->text);
     if (rc == MUSTER_EFULL) {
-        p->refused = err_set(&p->why, MUSTER_EFULL,
-                             "the state of the rendezvous '%s' is too large for the store",
-                             r->run_id);
+        p->refused = err_set(
+            &p->why, MUSTER_EFULL,
+            "the state of the rendezvous '%s' is too large for the store", r->run_id);
         return 0;
     }
     return rc;

@@ -1,8 +1,9 @@
 /* rdzv.c - a node's step machine: events in, effects out; see rdzv.h.
  *
- * Every turn is the same: something is due, so the state is read; plan.c decides on what
- * came; either that is written, or wishes are answered (answer.c), news told (tell.c) and
- * the next look scheduled (turn.c). Here: wishes, timers, and the way in. */
+ * Every turn is the same: something is due, so the state is read; plan.c decides on
+ * what came; either that is written, or wishes are answered (answer.c), news told
+ * (tell.c) and the next look scheduled (turn.c). Here: wishes, timers, and the way in.
+ */
 #include "rdzv/rdzv.h"
 
 #include <assert.h>
@@ -95,8 +96,10 @@ static void on_join(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     r->join_by_ms = now.mono_ms + r->settings.join_ms;
     r->tidy.on = false;
     r->losses = 0;
-    if (!r->ours) /* What happened while we were away says nothing about our name. */
+    if (!r->ours) { /* What happened while we were away says nothing about our name. */
         rdzv_state_fini(&r->seen);
+        buf_clear(&r->value);
+    }
     rdzv_read_now(r, fx);
 }
 

@@ -15,8 +15,8 @@
  *   - after JOINED, beats and news go on until LEAVE or the next JOIN.
  *
  * Clocks: our own deadlines, our beats and the silence of peers are measured by mono_ms
- * alone. Wall time goes into the state for torchrun's nodes to compare, and is read only
- * to warn of skew. */
+ * alone. Wall time goes into the state for torchrun's nodes to compare, and is read
+ * only to warn of skew. */
 #ifndef RDZV_RDZV_H
 #define RDZV_RDZV_H
 
@@ -31,11 +31,11 @@
 struct rdzv;
 
 struct rdzv_config {
-    const char *run_id;       /* copied; for messages */
-    struct rdzv_node self;    /* copied */
+    const char *run_id;    /* copied; for messages */
+    struct rdzv_node self; /* copied */
     struct rdzv_settings settings;
-    uint64_t poll_ms;         /* between reads while nothing tells of changes; 0: 1000 */
-    uint64_t seed;            /* of the random delays after a lost write */
+    uint64_t poll_ms; /* between reads while nothing tells of changes; 0: 1000 */
+    uint64_t seed;    /* of the random delays after a lost write */
     const struct trace *trace; /* borrowed, may be NULL */
 };
 
@@ -68,15 +68,16 @@ struct rdzv_event {
     struct now now;
     /* STATE, and WROTE with won == false: what the backend holds now. `present` false:
      * it holds nothing (c10d: the sentinel). WROTE with won == true: only the token
-     * counts (c10d: the value that was written). value is the text as stored (base64). */
+     * counts (c10d: the value that was written). value is the text as stored (base64).
+     */
     bool present;
     struct span value;
     struct span token; /* opaque; comes back in WRITE_STATE. c10d: the value itself */
     bool won;
-    /* FAILED: MUSTER_E code and reason. With `again` the request may be repeated after a
-     * pause, since the driver is reconnecting or the answer got lost (a write may have
-     * been done or not: we read again before we decide). Without it, a JOIN, LEAVE or
-     * CLOSE under way ends with this error. */
+    /* FAILED: MUSTER_E code and reason. With `again` the request may be repeated after
+     * a pause, since the driver is reconnecting or the answer got lost (a write may
+     * have been done or not: we read again before we decide). Without it, a JOIN, LEAVE
+     * or CLOSE under way ends with this error. */
     int code;
     const char *text; /* borrowed for the call */
     bool again;

@@ -10,7 +10,8 @@
 /* A peer whose fresh heartbeat is off by more than this is warned of. */
 #define SKEW_US 2000000ll
 /* A round that we joined keeps us for so long at least: torchrun's nodes look once a
- * second, and one that finds a member gone before it looked is given a smaller world. */
+ * second, and one that finds a member gone before it looked is given a smaller world.
+ */
 #define LINGER_MS 1200u
 /* Our heartbeats follow a peer's clock that is ahead by up to this; see beat.c. */
 #define LEAD_US 600000000ll
@@ -51,8 +52,8 @@ struct rdzv_plan {
 
 struct rdzv {
     /* Fixed. */
-    char *run_id;            /* owned */
-    char *addr;              /* owned; self.addr points to it */
+    char *run_id; /* owned */
+    char *addr;   /* owned; self.addr points to it */
     struct rdzv_node self;
     char self_text[128];
     struct rdzv_settings settings;
@@ -64,9 +65,9 @@ struct rdzv {
     struct buf value;       /* its text; empty: nothing there */
     struct buf token;
     bool has_token;
-    uint64_t read_ms;             /* when that was */
-    int64_t call_us;              /* its last call, */
-    uint64_t call_since_ms;       /* and since when we know of this one */
+    uint64_t read_ms;       /* when that was */
+    int64_t call_us;        /* its last call, */
+    uint64_t call_since_ms; /* and since when we know of this one */
 
     /* The request under way. */
     enum rdzv_busy busy;
@@ -77,7 +78,8 @@ struct rdzv {
     bool in_old_round; /* JOINING: our place in the last round is to be handed back */
     uint64_t join_by_ms;
     struct rdzv_wish leave, close;
-    struct rdzv_wish tidy; /* after a failed join, nobody waits for it: give our seat up */
+    struct rdzv_wish
+        tidy; /* after a failed join, nobody waits for it: give our seat up */
 
     /* Our life sign. */
     bool ours;            /* the entry under our name is of our making */
@@ -87,8 +89,9 @@ struct rdzv {
     uint64_t read_due_ms; /* next look at the state */
     bool can_watch;
     unsigned losses, failures; /* in a row */
-    uint64_t sent_ms, trip_ms; /* the write under way began; how long the last one took */
-    bool write_first;          /* what is due at read_due_ms is a write: no need to read */
+    uint64_t sent_ms,
+        trip_ms;      /* the write under way began; how long the last one took */
+    bool write_first; /* what is due at read_due_ms is a write: no need to read */
     struct rng rng;
 
     struct rdzv_roster roster; /* of the round last joined, */

@@ -8,7 +8,8 @@ void rdzv_roster_fini(struct rdzv_roster *r)
     *r = (struct rdzv_roster){ 0 };
 }
 
-static bool ranks_are_whole(const struct rdzv_state *s, const struct rdzv_member **by_rank)
+static bool ranks_are_whole(const struct rdzv_state *s,
+                            const struct rdzv_member **by_rank)
 {
     const size_t count = rdzv_count(s, RDZV_PLACES);
 

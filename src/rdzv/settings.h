@@ -13,7 +13,8 @@ struct rdzv_settings {
     uint64_t last_call_ms; /* last_call_timeout */
     uint64_t close_ms;     /* close_timeout */
     uint64_t heartbeat_ms; /* heartbeat_timeout: one beat may take so long */
-    int64_t keep_alive_interval_s, keep_alive_max_attempt; /* not range-checked: torch */
+    int64_t keep_alive_interval_s,
+        keep_alive_max_attempt; /* not range-checked: torch */
 };
 
 /* torch's defaults: 600 s, 30 s, 30 s, 5 s; a beat each 5 s, dead after 3 of them. */

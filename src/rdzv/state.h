@@ -3,7 +3,8 @@
  * Each node that the state mentions is one struct rdzv_member, found by hash, that sits
  * in any of four lists. Lists keep their order, as Python's dicts do, so that what was
  * read is written back in the same order; every operation on one node is O(1).
- * A member lives for as long as it is in some list. A state can be moved by assignment. */
+ * A member lives for as long as it is in some list. A state can be moved by assignment.
+ */
 #ifndef RDZV_STATE_H
 #define RDZV_STATE_H
 
@@ -34,13 +35,15 @@ enum rdzv_list {
 struct rdzv_member {
     struct map_link link;
     struct rdzv_node node; /* its addr lies behind this struct */
-    struct rdzv_member *next[RDZV_LISTS], *prev[RDZV_LISTS]; /* borrowed from the state */
-    unsigned in;       /* bit 1 << list for each list it is in */
-    uint32_t memo;     /* scratch of the pickle writer */
-    int64_t rank;      /* while in PLACES */
-    int64_t beat_us;   /* while in BEATS */
-    uint64_t since_ms; /* ours, not shared: by our mono clock, first seen with beat_us */
-    bool told;         /* ours: its clock was warned of */
+    struct rdzv_member *next[RDZV_LISTS],
+        *prev[RDZV_LISTS]; /* borrowed from the state */
+    unsigned in;           /* bit 1 << list for each list it is in */
+    uint32_t memo;         /* scratch of the pickle writer */
+    int64_t rank;          /* while in PLACES */
+    int64_t beat_us;       /* while in BEATS */
+    uint64_t
+        since_ms; /* ours, not shared: by our mono clock, first seen with beat_us */
+    bool told;    /* ours: its clock was warned of */
 };
 
 struct rdzv_state {

@@ -1,5 +1,6 @@
 /* turn.c - one turn of the machine: an answer of the backend comes, plan.c decides on
- * it, and either that is written, or wishes are answered and the next look scheduled. */
+ * it, and either that is written, or wishes are answered and the next look scheduled.
+ */
 #include "base/err.h"
 #include "rdzv/rdzv_int.h"
 #include "wire/pickle.h"
@@ -10,7 +11,9 @@
 uint64_t rdzv_spacing_ms(const struct rdzv *r)
 {
     const uint64_t nodes = r->seen.nodes.count;
-    const uint64_t pause = r->mode == MODE_MEMBER ? 20 * nodes : nodes > 8 ? nodes / 4 : 0;
+    const uint64_t pause = r->mode == MODE_MEMBER ? 20 * nodes
+                           : nodes > 8            ? nodes / 4
+                                                  : 0;
 
     return MIN_OF(pause, r->poll_ms);
 }
@@ -122,6 +125,31 @@ void rdzv_commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
         rest(r, now, fx);
 }
 
+/* Nothing has changed but the time: no need to decode it all again. */
+static int on_same(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+{
+    struct rdzv_plan plan;
+    struct buf token;
+    int rc;
+
+    buf_init(&token, SIZE_MAX);
+    rc = buf_append_span(&token, ev->token);
+    if (rc == 0)
+        rc = rdzv_plan_make(r, &r->seen, ev->now, &plan);
+    if (rc < 0) {
+        buf_fini(&token);
+        return rc;
+    }
+    buf_fini(&r->token);
+    r->token = token;
+    r->read_ms = ev->now.mono_ms;
+    r->busy = BUSY_NOT;
+    r->failures = 0;
+    r->backend_told = false;
+    rdzv_commit(r, &plan, ev->now, fx);
+    return 0;
+}
+
 /* Takes what the backend holds now, then acts on it. */
 int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
@@ -131,13 +159,16 @@ int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
     struct muster_error why;
     int rc;
 
+    if (ev->present && span_eq(ev->value, buf_span(&r->value)))
+        return on_same(r, ev, fx);
     rdzv_state_init(&fresh);
     buf_init(&value, SIZE_MAX);
     buf_init(&token, SIZE_MAX);
     rc = ev->present ? pickle_read_text(ev->value, &fresh, &why) : 0;
     if (rc == MUSTER_ESTATE) {
-        struct rdzv_event failed = { .kind = RDZV_EV_FAILED, .now = ev->now, .code = rc,
-                                     .text = why.text };
+        struct rdzv_event failed = {
+            .kind = RDZV_EV_FAILED, .now = ev->now, .code = rc, .text = why.text
+        };
 
         return rdzv_step(r, &failed, fx);
     }
@@ -221,10 +252,11 @@ int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
 
     r->trip_ms = ev->now.mono_ms - r->sent_ms;
     if (!ev->won) {
-        trace(r->trace, TRACE_DEBUG,
-              "The node '%s' has a stale state and failed to sync its local changes with "
-              "other nodes in the rendezvous '%s'.",
-              r->self_text, r->run_id);
+        trace(
+            r->trace, TRACE_DEBUG,
+            "The node '%s' has a stale state and failed to sync its local changes with "
+            "other nodes in the rendezvous '%s'.",
+            r->self_text, r->run_id);
         r->losses++;
         return rdzv_on_state(r, ev, fx);
     }
@@ -270,5 +302,6 @@ void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx 
             r->tidy.on = false;
         }
     }
-    r->read_due_ms = rdzv_wants(r) ? ev->now.mono_ms + MIN_OF(pause, 1000u) : MONO_NEVER;
+    r->read_due_ms =
+        rdzv_wants(r) ? ev->now.mono_ms + MIN_OF(pause, 1000u) : MONO_NEVER;
 }

@@ -1,5 +1,6 @@
-/* agent.c - what an agent does with what its rendezvous tells it: joins, runs, stops its
- * workers and joins again when somebody comes or is lost, ends when the run is closed. */
+/* agent.c - what an agent does with what its rendezvous tells it: joins, runs, stops
+ * its workers and joins again when somebody comes or is lost, ends when the run is
+ * closed. */
 #include "sim/sim.h"
 
 void sim_do_at(struct sim_node *n, uint64_t t, enum sim_todo todo)
@@ -8,7 +9,7 @@ void sim_do_at(struct sim_node *n, uint64_t t, enum sim_todo todo)
 
     ev->node = n->index;
     ev->boot = n->boot;
-    ev->what = todo;
+    ev->what = (int)todo;
 }
 
 /* Stopping workers takes a while. */
@@ -17,7 +18,8 @@ static void soon(struct sim_node *n, uint64_t least_us, enum sim_todo todo)
     const uint64_t more = n->sim->react_us;
 
     if (n->sim->autopilot)
-        sim_do_at(n, n->sim->t + least_us + (more ? rng_below(&n->rng, more) : 0), todo);
+        sim_do_at(n, n->sim->t + least_us + (more ? rng_below(&n->rng, more) : 0),
+                  todo);
 }
 
 static void start(struct sim_node *n)
@@ -148,8 +150,8 @@ void sim_told(struct sim_node *n, const struct rdzv_effect *e)
 {
     switch (e->kind) {
     case RDZV_FX_JOINED:
-        sim_say(n->sim, n, "JOINED round %lld as rank %lld of %lld", (long long)e->round,
-                (long long)e->rank, (long long)e->world);
+        sim_say(n->sim, n, "JOINED round %lld as rank %lld of %lld",
+                (long long)e->round, (long long)e->rank, (long long)e->world);
         sim_check_joined(n, e);
         n->life = SIM_RUNNING;
         n->round = e->round;

@@ -65,8 +65,8 @@ static void host_crash(struct sim *s)
 
 static void node_fault(struct sim *s, struct sim_node *n, enum sim_fault fault)
 {
-    const uint64_t for_us = 100000 + rng_below(&s->rng, rng_below(&s->rng, 3) ? 8000000
-                                                                               : 35000000);
+    const uint64_t for_us =
+        100000 + rng_below(&s->rng, rng_below(&s->rng, 3) ? 8000000 : 35000000);
 
     n->calm_from_t = MAX_OF(n->calm_from_t, s->t);
     switch (fault) {
@@ -131,7 +131,7 @@ static enum sim_kind draw_kind(struct rng *r, const char *kinds)
 
 static void draw_settings(struct rng *r, struct sim_config *cfg, size_t nodes)
 {
-    static const uint8_t beats[][2] = { { 2, 3 }, { 5, 3 }, { 5, 2 } };
+    static const uint8_t beats[][2] = { { 2, 3 }, { 5, 3 }, { 3, 4 } };
     const size_t b = rng_below(r, ARRAY_LEN(beats));
     const int64_t max = 1 + (int64_t)rng_below(r, nodes);
     const int64_t min = 1 + (int64_t)rng_below(r, (uint64_t)max);
@@ -139,11 +139,12 @@ static void draw_settings(struct rng *r, struct sim_config *cfg, size_t nodes)
     rdzv_settings_init(&cfg->settings, min, max);
     cfg->settings.keep_alive_interval_s = beats[b][0];
     cfg->settings.keep_alive_max_attempt = beats[b][1];
-    cfg->settings.last_call_ms = 1500 + rng_below(r, 3000); /* torch polls each second */
+    cfg->settings.last_call_ms =
+        1500 + rng_below(r, 3000); /* torch polls each second */
     cfg->settings.join_ms = 60000 + rng_below(r, 60000);
     cfg->delay_us = 50 + rng_below(r, 2000);
-    cfg->jitter_us = rng_below(r, 4) ? rng_below(r, 1000) : rng_below(r, b == 1 ? 200000
-                                                                                : 20000);
+    cfg->jitter_us =
+        rng_below(r, 4) ? rng_below(r, 1000) : rng_below(r, b == 1 ? 200000 : 20000);
     cfg->grace_ms = rng_below(r, 2) ? 0 : rng_below(r, 3000);
     cfg->any_cut = rng_below(r, 4) == 0;
 }
@@ -161,9 +162,10 @@ static void draw_luck(struct sim *s, struct rng *r, const char *kinds)
         if (rng_below(r, 12) == 0)
             fault = SIM_HOST_CRASH;
         if (torch && fault == SIM_JUMP)
-            fault = SIM_CUT; /* torch's nodes evict each other for ever: not ours to mend */
+            fault =
+                SIM_CUT; /* torch's nodes evict each other for ever: not ours to mend */
         ev = sim_at(s, rng_below(r, LUCK_US), SIM_EV_FAULT);
-        ev->what = fault;
+        ev->what = (int)fault;
         ev->node = (uint32_t)rng_below(r, s->count);
     }
     if (rng_below(r, 10) == 0) {
@@ -190,8 +192,8 @@ static uint64_t calm_end(const struct sim *s)
     return t + 1000 * (4 * rdzv_dead_after_ms(set) + 4 * set->last_call_ms + 30000);
 }
 
-bool sim_play(uint64_t seed, const char *kinds, bool loud, uint64_t *node_us, char *fail,
-              size_t size)
+bool sim_play(uint64_t seed, const char *kinds, bool loud, uint64_t *node_us,
+              char *fail, size_t size)
 {
     struct sim_config cfg = { .seed = rng_mix(seed), .quiet = !loud };
     struct rng r;
@@ -213,8 +215,8 @@ bool sim_play(uint64_t seed, const char *kinds, bool loud, uint64_t *node_us, ch
     }
     draw_luck(&s, &r, kinds);
     for (size_t i = 0; i < nodes; i++)
-        sim_do_at(&s.nodes[i], rng_below(&r, 4) ? rng_below(&r, 400000)
-                                                : rng_below(&r, 20000000),
+        sim_do_at(&s.nodes[i],
+                  rng_below(&r, 4) ? rng_below(&r, 400000) : rng_below(&r, 20000000),
                   SIM_DO_START);
     good = sim_run(&s, LUCK_US + 20000000) && sim_run(&s, calm_end(&s));
     if (good) {

@@ -1,5 +1,5 @@
-/* hosted.c - the driver of a node whose host owns the rendezvous: guest.c on a simulated
- * connection; see sim.h. */
+/* hosted.c - the driver of a node whose host owns the rendezvous: guest.c on a
+ * simulated connection; see sim.h. */
 #include <assert.h>
 
 #include "base/mem.h"
@@ -18,8 +18,7 @@ static void send_msg(struct sim_conn *c, const struct hosted_msg *m)
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    if (hosted_encode(&b, m) < 0)
-        assert(!"message");
+    sim_must(hosted_encode(&b, m));
     push.value = buf_span(&b);
     c->hosted = true;
     sim_request(c, &push);
@@ -117,8 +116,7 @@ static void on_start(struct sim_node *n)
 
     assert(o);
     n->core = o;
-    if (rdzv_guest_new(&cfg, &o->guest, NULL) < 0)
-        assert(!"configuration");
+    sim_must(rdzv_guest_new(&cfg, &o->guest, NULL));
 }
 
 static void on_stop(struct sim_node *n)

@@ -4,13 +4,15 @@
  *   muster-sim --seeds A:B [--kind K]       all of A .. B-1 (N: of 0 .. N-1); the first
  *                                           failure ends it
  *   muster-sim --case FILE... [--update]    the transcript must be the file's own
+ *   muster-sim --nodes N [--kind ours]      one large group, hosted unless told
+ * otherwise
  *
  * K: ours, mixed (with torchrun's protocol), torch, hosted, fallback, visited (hosted,
- * with torchrun's protocol), or any. A failure prints the one line that plays it again. */
+ * with torchrun's protocol), or any. A failure prints the one line that plays it again.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "sim/sim.h"
 
@@ -21,17 +23,9 @@ static const char *kind_of(const char *kind, uint64_t seed)
     return strcmp(kind, "any") == 0 ? kinds[seed % ARRAY_LEN(kinds)] : kind;
 }
 
-static double cpu_seconds(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 static int play(uint64_t from, uint64_t to, const char *kind, bool loud)
 {
-    const double begin = cpu_seconds();
+    const double begin = sim_cpu_seconds();
     uint64_t node_us = 0;
     char fail[1024];
     double used;
@@ -40,13 +34,14 @@ static int play(uint64_t from, uint64_t to, const char *kind, bool loud)
         const char *k = kind_of(kind, seed);
 
         if (!sim_play(seed, k, loud, &node_us, fail, sizeof fail)) {
-            printf("FAILED %s\nplay it again: muster-sim --seed %llu --kind %s -v\n", fail,
-                   (unsigned long long)seed, k);
+            printf("FAILED %s\nplay it again: muster-sim --seed %llu --kind %s -v\n",
+                   fail, (unsigned long long)seed, k);
             return 1;
         }
     }
-    used = cpu_seconds() - begin;
-    printf("%llu seeds of kind %s: every promise kept; %.1f simulated node-hours in %.2f s "
+    used = sim_cpu_seconds() - begin;
+    printf("%llu seeds of kind %s: every promise kept; %.1f simulated node-hours in "
+           "%.2f s "
            "of CPU, %.0f node-hours a second\n",
            (unsigned long long)(to - from), kind, (double)node_us / 3.6e9, used,
            (double)node_us / 3.6e9 / used);
@@ -116,7 +111,7 @@ static int run_case(const char *path, bool update)
 
 int main(int argc, char **argv)
 {
-    unsigned long long from = 0, to = 1000;
+    unsigned long long from = 0, to = 1000, nodes = 0;
     const char *kind = "any";
     bool loud = false, update = false, cases = false;
     int failed = 0, count = 0;
@@ -132,6 +127,8 @@ int main(int argc, char **argv)
             }
         } else if (strcmp(argv[i], "--kind") == 0 && i + 1 < argc) {
             kind = argv[++i];
+        } else if (strcmp(argv[i], "--nodes") == 0 && i + 1 < argc) {
+            nodes = strtoull(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "-v") == 0) {
             loud = true;
         } else if (strcmp(argv[i], "--update") == 0) {
@@ -142,11 +139,14 @@ int main(int argc, char **argv)
             failed += run_case(argv[i], update);
             count++;
         } else {
-            fprintf(stderr, "usage: muster-sim [--seed N | --seeds A:B] [--kind K] [-v] | "
-                            "[--update] --case FILE...\n");
+            fprintf(stderr, "usage: muster-sim [--seed N | --seeds A:B | --nodes N] "
+                            "[--kind K] [-v] | [--update] --case FILE...\n");
             return 2;
         }
     }
+    if (nodes)
+        return sim_crowd((size_t)nodes,
+                         strcmp(kind, "ours") == 0 ? SIM_OURS : SIM_HOSTED);
     if (!cases)
         return play(from, to, kind, loud);
     printf("%d cases, %d failed\n", count, failed);

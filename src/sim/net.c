@@ -12,7 +12,8 @@ static uint64_t delay(struct sim *s)
     return c->delay_us + (c->jitter_us ? rng_below(&s->rng, c->jitter_us) : 0);
 }
 
-/* When a byte sent now arrives: after the delay, after the cut, after those before it. */
+/* When a byte sent now arrives: after the delay, after the cut, after those before it.
+ */
 static uint64_t arrival(struct sim_node *n, uint64_t *last_t)
 {
     uint64_t t = n->sim->t + delay(n->sim);
@@ -38,10 +39,11 @@ static struct sim_event *conn_event(struct sim_conn *c, uint64_t t,
 
 static uint32_t free_peer(struct sim_host *h)
 {
-    size_t i = 0;
+    size_t i = h->free_from;
 
     while (i < h->conn_count && h->conns[i])
         i++;
+    h->free_from = i + 1;
     if (i == h->conn_room) {
         h->conn_room = h->conn_room ? h->conn_room * 2 : 64;
         h->conns = mem_realloc_array(h->conns, h->conn_room, sizeof *h->conns);
@@ -90,12 +92,21 @@ void sim_hang_up(struct sim_conn *c)
     sim_conn_unref(c);
 }
 
+/* The host's side is gone. */
+static void forget_peer(struct sim_conn *c)
+{
+    struct sim_host *h = &c->node->sim->host;
+
+    c->at_host = false;
+    h->conns[c->peer] = NULL;
+    h->free_from = MIN_OF(h->free_from, c->peer);
+}
+
 void sim_drop(struct sim_conn *c)
 {
     if (!c->at_host)
         return;
-    c->at_host = false;
-    c->node->sim->host.conns[c->peer] = NULL;
+    forget_peer(c);
     if (c->at_node)
         (void)conn_event(c, arrival(c->node, &c->down_t), SIM_EV_BROKEN);
     sim_conn_unref(c);
@@ -140,8 +151,7 @@ void sim_request(struct sim_conn *c, const struct c10d_request *req)
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    if (c10d_encode_request(&b, req, NULL) < 0)
-        assert(!"request");
+    sim_must(c10d_encode_request(&b, req, NULL));
     if (c10d_has_reply(req->op)) {
         assert(c->asked_count < ARRAY_LEN(c->asked));
         c->asked[(c->asked_first + c->asked_count++) % ARRAY_LEN(c->asked)] = req->op;
@@ -215,15 +225,13 @@ void sim_net_event(struct sim *s, struct sim_event *ev)
         if (!c->at_host)
             return;
         s->host.bytes_in += ev->n;
-        if (buf_append(&c->in_host, ev->bytes, ev->n) < 0)
-            assert(!"memory");
+        sim_must(buf_append(&c->in_host, ev->bytes, ev->n));
         sim_host_bytes(s, c);
         return;
     case SIM_EV_DOWN:
         if (!c->at_node)
             return;
-        if (buf_append(&c->in_node, ev->bytes, ev->n) < 0)
-            assert(!"memory");
+        sim_must(buf_append(&c->in_node, ev->bytes, ev->n));
         if (c->hosted && c->asked_count == 0)
             c->node->driver->bytes(c);
         else
@@ -241,8 +249,7 @@ void sim_net_event(struct sim *s, struct sim_event *ev)
     case SIM_EV_DROPPED:
         if (!c->at_host)
             return;
-        c->at_host = false;
-        s->host.conns[c->peer] = NULL;
+        forget_peer(c);
         sim_host_left(s, c);
         sim_conn_unref(c);
         return;

@@ -10,16 +10,16 @@
 struct ours {
     struct rdzv *rdzv;
     struct sim_conn *state, *watch;
-    bool primed;          /* the sentinel was put on this connection */
-    bool priming;         /* its answer comes first */
+    bool primed;  /* the sentinel was put on this connection */
+    bool priming; /* its answer comes first */
     enum { NOTHING, READ, WRITE } call;
-    bool sent;            /* the call is on its way */
+    bool sent; /* the call is on its way */
     struct buf value, expected;
-    uint64_t retry_ms;    /* connect again */
-    bool waiting;         /* a WAIT is under way, for */
+    uint64_t retry_ms; /* connect again */
+    bool waiting;      /* a WAIT is under way, for */
     uint64_t wait_hash;
-    bool cancelled;       /* it is not wanted any more; another one, */
-    bool next_wait;       /* is to follow, for */
+    bool cancelled; /* it is not wanted any more; another one, */
+    bool next_wait; /* is to follow, for */
     uint64_t next_hash;
 };
 
@@ -66,8 +66,7 @@ static void send_call(struct sim_node *n)
 static void on_watch(struct sim_node *n, const struct rdzv_effect *e)
 {
     struct ours *o = n->core;
-    const struct span held =
-        e->present ? e->value : span_str(RDZV_C10D_SENTINEL);
+    const struct span held = e->present ? e->value : span_str(RDZV_C10D_SENTINEL);
     const struct c10d_request cancel = { .op = C10D_CANCEL_WAIT };
 
     o->next_hash = reserved_hash(held);
@@ -97,8 +96,7 @@ static void send_wait(struct sim_node *n)
     (void)snprintf(name, sizeof name, "%s%016llx/%s", RESERVED_CHANGED,
                    (unsigned long long)o->next_hash, SIM_WIRE_KEY);
     buf_init(&list, SIZE_MAX);
-    if (c10d_list_add(&list, span_str(name)) < 0)
-        assert(!"memory");
+    sim_must(c10d_list_add(&list, span_str(name)));
     wait.list = (struct c10d_list){ buf_span(&list), 1 };
     sim_request(o->watch, &wait);
     buf_fini(&list);
@@ -110,8 +108,7 @@ static void send_wait(struct sim_node *n)
 static void keep(struct buf *b, struct span s)
 {
     buf_clear(b);
-    if (buf_append_span(b, s) < 0)
-        assert(!"memory");
+    sim_must(buf_append_span(b, s));
 }
 
 static void perform(struct sim_node *n, const struct rdzv_effect *e)
@@ -152,8 +149,7 @@ static void feed(struct sim_node *n, struct rdzv_event ev)
     struct rdzv_fx fx;
 
     ev.now = sim_now(n);
-    if (rdzv_step(o->rdzv, &ev, &fx) < 0)
-        assert(!"memory");
+    sim_must(rdzv_step(o->rdzv, &ev, &fx));
     for (size_t i = 0; i < fx.count && n->alive && n->boot == boot; i++)
         perform(n, &fx.at[i]);
     if (!n->alive || n->boot != boot)
@@ -235,8 +231,7 @@ static void on_start(struct sim_node *n)
     n->core = o;
     buf_init(&o->value, SIZE_MAX);
     buf_init(&o->expected, SIZE_MAX);
-    if (rdzv_new(&cfg, &o->rdzv, NULL) < 0)
-        assert(!"configuration");
+    sim_must(rdzv_new(&cfg, &o->rdzv, NULL));
     rdzv_can_watch(o->rdzv, n->kind == SIM_OURS);
 }
 

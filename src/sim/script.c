@@ -108,8 +108,10 @@ static int on_action(struct script *c, struct sim_node *n, const char *what, dou
     static const struct {
         const char *name;
         enum sim_todo todo;
-    } todos[] = { { "start", SIM_DO_START }, { "join", SIM_DO_JOIN },
-                  { "leave", SIM_DO_LEAVE }, { "close", SIM_DO_CLOSE },
+    } todos[] = { { "start", SIM_DO_START },
+                  { "join", SIM_DO_JOIN },
+                  { "leave", SIM_DO_LEAVE },
+                  { "close", SIM_DO_CLOSE },
                   { "end", SIM_DO_END } };
     const uint64_t until_t = c->sim.t + (uint64_t)(arg * 1e6);
 

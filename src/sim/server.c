@@ -1,5 +1,5 @@
-/* server.c - the host: store engine, wire and hosted rendezvous as io/store_server.c and
- * io/store_hosts.c join them, on simulated connections; see sim.h. */
+/* server.c - the host: store engine, wire and hosted rendezvous as io/store_server.c
+ * and io/store_hosts.c join them, on simulated connections; see sim.h. */
 #include <assert.h>
 
 #include "base/mem.h"
@@ -69,8 +69,7 @@ static void reply(struct sim *s, const struct store_effect *e)
         return;
     }
     buf_init(&b, SIZE_MAX);
-    if (c10d_encode_reply(&b, &e->reply) < 0)
-        assert(!"memory");
+    sim_must(c10d_encode_reply(&b, &e->reply));
     sim_send_down(c, buf_span(&b));
     buf_fini(&b);
 }
@@ -79,8 +78,7 @@ static void step(struct sim *s, const struct store_event *ev)
 {
     struct sim_host *h = &s->host;
 
-    if (store_step(h->store, ev, &h->fx) < 0)
-        assert(!"memory");
+    sim_must(store_step(h->store, ev, &h->fx));
     for (size_t i = 0; i < h->fx.count && h->up; i++)
         reply(s, &h->fx.items[i]);
 }
@@ -92,8 +90,7 @@ static struct span key_value(struct sim *s)
     const struct store_event ev = { STORE_REQUEST, .peer = NOBODY, .request = &get };
     const struct sim_host *h = &s->host;
 
-    if (store_step(h->store, &ev, &s->host.fx) < 0)
-        assert(!"memory");
+    sim_must(store_step(h->store, &ev, &s->host.fx));
     if (h->fx.count != 1 || h->fx.items[0].kind != STORE_REPLY)
         return span_of("", 0);
     return h->fx.items[0].reply.value;
@@ -110,8 +107,7 @@ static void show(struct sim *s, bool aged)
 
     if (!h->rdzv || !rdzv_host_stale(h->rdzv, now, aged))
         return;
-    if (rdzv_host_view(h->rdzv, now, &set.value) < 0)
-        assert(!"memory");
+    sim_must(rdzv_host_view(h->rdzv, now, &set.value));
     step(s, &ev);
     sim_check_state(s, set.value, NOBODY);
 }
@@ -136,8 +132,8 @@ static void send_msg(struct sim_conn *c, const struct hosted_msg *m)
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    if (buf_append(&b, length, sizeof length) < 0 || hosted_encode(&b, m) < 0)
-        assert(!"memory");
+    sim_must(buf_append(&b, length, sizeof length));
+    sim_must(hosted_encode(&b, m));
     put_u64(b.mem + b.head, buf_len(&b) - sizeof length);
     sim_send_down(c, buf_span(&b));
     buf_fini(&b);
@@ -191,7 +187,8 @@ static void host_feed(struct sim *s, struct rdzv_host_event *ev)
         if (!c)
             continue;
         if (e->kind == RDZV_HOST_SEND) {
-            sim_say(s, NULL, "tells %s %s", c->node->name, hosted_kind_name(e->msg.kind));
+            sim_say(s, NULL, "tells %s %s", c->node->name,
+                    hosted_kind_name(e->msg.kind));
             send_msg(c, &e->msg);
         } else {
             sim_drop(c);
@@ -240,7 +237,8 @@ static bool names_the_key(struct sim_host *h, const struct c10d_request *req)
     return span_eq(name, span_str(SIM_WIRE_KEY));
 }
 
-static void on_request(struct sim *s, struct sim_conn *c, const struct c10d_request *req)
+static void on_request(struct sim *s, struct sim_conn *c,
+                       const struct c10d_request *req)
 {
     const struct store_event ev = { STORE_REQUEST, .peer = c->peer, .request = req };
     const bool key = names_the_key(&s->host, req);

@@ -1,8 +1,9 @@
 /* sim.h - many nodes and one host on a virtual clock and a network of bytes.
  *
- * The cores are the real ones: the nodes' rendezvous (rdzv.h, guest.h), the host's store
- * engine and hosted rendezvous, and the c10d wire between them. What is simulated is
- * what drivers do: clocks, connections, processes. One seed gives one run, always. */
+ * The cores are the real ones: the nodes' rendezvous (rdzv.h, guest.h), the host's
+ * store engine and hosted rendezvous, and the c10d wire between them. What is simulated
+ * is what drivers do: clocks, connections, processes. One seed gives one run, always.
+ */
 #ifndef SIM_SIM_H
 #define SIM_SIM_H
 
@@ -69,6 +70,7 @@ struct sim_config {
     bool quiet;                   /* no transcript */
     bool any_cut;                 /* bytes come in arbitrary pieces */
     uint64_t grace_ms;            /* of hosted nodes */
+    bool many;                    /* too many nodes for checks that look at each */
 };
 
 struct sim_host {
@@ -77,10 +79,11 @@ struct sim_host {
     struct store_fx fx;
     struct rdzv_host *rdzv; /* the hosted rendezvous, once somebody asked for it */
     struct rdzv_host_fx *rdzv_fx;
-    bool watched; /* somebody waits for the state's key to change */
+    bool watched;            /* somebody waits for the state's key to change */
     uint32_t epoch;          /* how often the store began empty */
     struct sim_conn **conns; /* owned; by peer number */
     size_t conn_count, conn_room;
+    size_t free_from; /* no peer number below it is free */
     uint64_t timer_t;
     struct rdzv_state last; /* the state's key, as last written */
     bool last_valid;
@@ -119,8 +122,12 @@ bool sim_run(struct sim *s, uint64_t until_t);
 void sim_say(struct sim *s, const struct sim_node *n, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* For what can only fail for want of memory, or by a mistake of the simulator's. */
+void sim_must(int rc);
+
 /* A promise is broken: the run ends here. */
-void sim_fail(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void sim_fail(struct sim *s, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* ---- net.c: connections of bytes, in order, late, cut, broken ---- */
 
@@ -203,10 +210,11 @@ struct sim_node {
     uint64_t join_t, join_by_t; /* of the JOIN under way */
     uint64_t calm_from_t;       /* nothing bad happened to it since */
     int64_t round, rank, world; /* last joined */
-    uint32_t epoch;        /* of the host that it is connected to */
-    uint32_t round_epoch;  /* of the host that it joined that round at */
-    int64_t fail_round;    /* the round whose workers are about to end */
-    uint64_t lost_since_t; /* a member of our round is dead since, and we were not told */
+    uint32_t epoch;             /* of the host that it is connected to */
+    uint32_t round_epoch;       /* of the host that it joined that round at */
+    int64_t fail_round;         /* the round whose workers are about to end */
+    uint64_t
+        lost_since_t; /* a member of our round is dead since, and we were not told */
 };
 
 struct now sim_now(const struct sim_node *n);
@@ -219,7 +227,8 @@ bool sim_is_stopped(const struct sim_node *n);
 enum sim_todo {
     SIM_DO_START,
     SIM_DO_JOIN,
-    SIM_DO_FAIL, /* its workers are stopped or fail: join again, if still in that round */
+    SIM_DO_FAIL, /* its workers are stopped or fail: join again, if still in that round
+                  */
     SIM_DO_LEAVE,
     SIM_DO_CLOSE,
     SIM_DO_END
@@ -254,8 +263,13 @@ enum sim_fault {
 };
 
 void sim_fault_now(struct sim *s, const struct sim_event *ev);
+double sim_cpu_seconds(void);
 bool sim_play(uint64_t seed, const char *kinds, bool loud, uint64_t *node_us,
               char *fail, size_t size);
+
+/* One run of so many nodes: a round, a minute of beats, a loss, the next round. Prints
+ * figures; 0, or 1 if a promise was broken. */
+int sim_crowd(size_t nodes, enum sim_kind kind);
 
 /* ---- script.c: cases with transcripts ---- */
 

@@ -1,7 +1,7 @@
 /* torch.c - a node that follows torchrun's protocol to the letter: a cache of a second,
- * a poll a second, wall clocks compared, one write for each action, no pause after a lost
- * one, a world from the sanitized state, no reconnect; see sim.h. The decisions are those
- * of rdzv/decide.h, which equal torch's own, case by case. */
+ * a poll a second, wall clocks compared, one write for each action, no pause after a
+ * lost one, a world from the sanitized state, no reconnect; see sim.h. The decisions
+ * are those of rdzv/decide.h, which equal torch's own, case by case. */
 #include <assert.h>
 
 #include "base/mem.h"
@@ -83,7 +83,8 @@ static void joined(struct sim_node *n)
     const struct rdzv_effect e = { .kind = RDZV_FX_JOINED,
                                    .round = o->state.round,
                                    .rank = m->rank,
-                                   .world = (int64_t)rdzv_count(&o->state, RDZV_PLACES) };
+                                   .world =
+                                       (int64_t)rdzv_count(&o->state, RDZV_PLACES) };
 
     o->op = OP_NONE;
     o->member = true;
@@ -96,8 +97,8 @@ static enum rdzv_action decide(struct sim_node *n)
 {
     struct torch *o = n->core;
     const struct rdzv_node me = sim_identity(n);
-    const struct rdzv_view v = rdzv_view_of(&o->state, &me, &n->sim->cfg.settings,
-                                            sim_now(n), o->due_ms);
+    const struct rdzv_view v =
+        rdzv_view_of(&o->state, &me, &n->sim->cfg.settings, sim_now(n), o->due_ms);
 
     switch (o->op) {
     case OP_EXIT:
@@ -150,8 +151,7 @@ static bool act(struct sim_node *n)
     default:
         break;
     }
-    if (rdzv_apply(&o->state, a, &me, settings, sim_now(n).wall_us) < 0)
-        assert(!"memory");
+    sim_must(rdzv_apply(&o->state, a, &me, settings, sim_now(n).wall_us));
     if (a == RDZV_DROP_SPARE)
         o->due_ms = sim_now(n).mono_ms + settings->join_ms;
     o->dirty = true;
@@ -175,10 +175,10 @@ static void ask(struct sim_node *n)
         req.value = span_str(RDZV_C10D_SENTINEL);
     } else if (o->dirty) {
         buf_clear(&o->value);
-        if (pickle_write_text(&o->state, &o->value) < 0)
-            assert(!"memory");
+        sim_must(pickle_write_text(&o->state, &o->value));
         req.value = buf_span(&o->value);
-        req.expected = o->has_token ? buf_span(&o->token) : span_str(RDZV_C10D_SENTINEL);
+        req.expected =
+            o->has_token ? buf_span(&o->token) : span_str(RDZV_C10D_SENTINEL);
     } else {
         req = (struct c10d_request){ .op = C10D_GET, .key = req.key };
     }
@@ -205,9 +205,9 @@ static void go_on(struct sim_node *n)
     if (o->op == OP_NONE && o->next != OP_NONE) {
         o->op = o->next;
         o->next = OP_NONE;
-        o->due_ms = sim_now(n).mono_ms + (o->op == OP_EXIT
-                                              ? n->sim->cfg.settings.join_ms
-                                              : n->sim->cfg.settings.close_ms);
+        o->due_ms =
+            sim_now(n).mono_ms + (o->op == OP_EXIT ? n->sim->cfg.settings.join_ms
+                                                   : n->sim->cfg.settings.close_ms);
         go_on(n);
         return;
     }
@@ -227,8 +227,7 @@ static void take(struct sim_node *n, struct span value)
     }
     o->has_token = !none;
     buf_clear(&o->token);
-    if (!none && buf_append_span(&o->token, value) < 0)
-        assert(!"memory");
+    sim_must(!none && buf_append_span(&o->token, value));
     o->dirty = false;
     o->synced_ms = sim_now(n).mono_ms;
     (void)rdzv_sanitize(&o->state, &n->sim->cfg.settings, sim_now(n).wall_us);
@@ -309,9 +308,9 @@ static void on_wish(struct sim_node *n, enum rdzv_event_kind wish)
         return;
     }
     o->op = wish == RDZV_EV_JOIN ? OP_EXIT : OP_CLOSE;
-    o->due_ms = sim_now(n).mono_ms + (wish == RDZV_EV_JOIN
-                                          ? n->sim->cfg.settings.join_ms
-                                          : n->sim->cfg.settings.close_ms);
+    o->due_ms =
+        sim_now(n).mono_ms + (wish == RDZV_EV_JOIN ? n->sim->cfg.settings.join_ms
+                                                   : n->sim->cfg.settings.close_ms);
     go_on(n);
 }
 

@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/mem.h"
 #include "sim/sim.h"
@@ -220,12 +221,20 @@ bool sim_run(struct sim *s, uint64_t until_t)
         if (ev.conn)
             sim_conn_unref(ev.conn);
         mem_free(ev.bytes);
-        if ((s->steps & 15) == 0)
+        if ((s->steps & 15) == 0 && !s->cfg.many)
             sim_check_step(s);
     }
     if (!s->fail[0])
         s->t = until_t;
     return !s->fail[0];
+}
+
+void sim_must(int rc)
+{
+    if (rc >= 0)
+        return;
+    fprintf(stderr, "muster-sim: %s\n", muster_code_text(rc));
+    abort();
 }
 
 void sim_say(struct sim *s, const struct sim_node *n, const char *fmt, ...)

@@ -13,8 +13,8 @@
 
 #define PICKLE_MAX_BYTES 8388608u /* what a store can hold */
 
-/* Fills in *out, which is initialised here, or leaves it alone and returns MUSTER_ESTATE
- * with offset and opcode, or MUSTER_ENOMEM. */
+/* Fills in *out, which is initialised here, or leaves it alone and returns
+ * MUSTER_ESTATE with offset and opcode, or MUSTER_ENOMEM. */
 int pickle_read(struct span bytes, struct rdzv_state *out, struct muster_error *err);
 
 /* Appends the canonical bytes: protocol 4, nodes shared by value. Uses `memo` of the
@@ -22,7 +22,8 @@ int pickle_read(struct span bytes, struct rdzv_state *out, struct muster_error *
 int pickle_write(struct rdzv_state *s, struct buf *out);
 
 /* The same for the text in the store. */
-int pickle_read_text(struct span text, struct rdzv_state *out, struct muster_error *err);
+int pickle_read_text(struct span text, struct rdzv_state *out,
+                     struct muster_error *err);
 int pickle_write_text(struct rdzv_state *s, struct buf *out);
 
 #endif

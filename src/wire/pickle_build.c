@@ -50,8 +50,9 @@ int unpickle_node(struct unpickler *u, uint32_t box, struct rdzv_node *out)
 
         (void)box_next(u, box, &run, &at, &value);
         if (i == ARRAY_LEN(names) || (seen & 1u << i))
-            return unpickle_refuse(u, "a node with a field that is none of addr, pid and "
-                                      "local_id, or with one twice");
+            return unpickle_refuse(u,
+                                   "a node with a field that is none of addr, pid and "
+                                   "local_id, or with one twice");
         seen |= 1u << i;
         field[i] = value;
     }
@@ -63,8 +64,8 @@ int unpickle_node(struct unpickler *u, uint32_t box, struct rdzv_node *out)
     out->pid = field[1].num;
     out->local_id = field[2].num;
     if (out->addr.n > RDZV_MAX_ADDR || !is_utf8(out->addr))
-        return unpickle_refuse(u, "a node whose addr is no UTF-8 or longer than %u bytes",
-                               RDZV_MAX_ADDR);
+        return unpickle_refuse(
+            u, "a node whose addr is no UTF-8 or longer than %u bytes", RDZV_MAX_ADDR);
     return 0;
 }
 
@@ -83,7 +84,7 @@ enum field {
 #define FIELD_ENUM(name, text, type) F_##name,
     FIELDS(FIELD_ENUM)
 #undef FIELD_ENUM
-    F_COUNT
+        F_COUNT
 };
 
 static const char *const field_names[] = {
@@ -108,8 +109,9 @@ static int read_fields(struct unpickler *u, uint32_t box, struct pv *field)
         const size_t i = which(u, key, field_names, F_COUNT);
 
         if (i == F_COUNT && key.type == PV_STR)
-            return unpickle_refuse(u, "a state with a field '%.*s', which torch 2.6 to "
-                                      "2.15 do not have",
+            return unpickle_refuse(u,
+                                   "a state with a field '%.*s', which torch 2.6 to "
+                                   "2.15 do not have",
                                    (int)MIN_OF(key.len, 80),
                                    (const char *)pv_span(u, key).p);
         if (i == F_COUNT || (seen & 1u << i))
@@ -119,10 +121,9 @@ static int read_fields(struct unpickler *u, uint32_t box, struct pv *field)
     }
     for (size_t i = 0; i < F_COUNT; i++) {
         if (!(seen & 1u << i))
-            return unpickle_refuse(u, "a state without %s%s", field_names[i],
-                                   i == F_REDUNDANCY_LIST
-                                       ? ": a node of this run uses torch <= 2.2"
-                                       : "");
+            return unpickle_refuse(
+                u, "a state without %s%s", field_names[i],
+                i == F_REDUNDANCY_LIST ? ": a node of this run uses torch <= 2.2" : "");
         if (field[i].type != field_types[i] &&
             !(i == F_DEADLINE && field[i].type == PV_NONE))
             return unpickle_refuse(u, "%s is of the wrong type", field_names[i]);

@@ -99,8 +99,8 @@ struct pv_array {
 
 struct unpickler {
     struct span in;
-    size_t pos;      /* behind what was read so far */
-    size_t op_at;    /* offset and value of the opcode being done */
+    size_t pos;   /* behind what was read so far */
+    size_t op_at; /* offset and value of the opcode being done */
     uint8_t op;
     struct pv_array stack, memo, items; /* of struct pv */
     struct pv_array runs, boxes, objects;

@@ -33,9 +33,10 @@ int unpickle_refuse(struct unpickler *u, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
-    return err_set(u->err, MUSTER_ESTATE,
-                   "The rendezvous state is corrupt: offset %zu, opcode 0x%02x (%s): %s",
-                   u->op_at, u->op, op_name(u->op), why);
+    return err_set(
+        u->err, MUSTER_ESTATE,
+        "The rendezvous state is corrupt: offset %zu, opcode 0x%02x (%s): %s", u->op_at,
+        u->op, op_name(u->op), why);
 }
 
 /* Room for one more entry of the size given, or NULL. */
@@ -216,11 +217,12 @@ static int on_global(struct unpickler *u)
             return push(u, PV_GLOBAL, 0, (int64_t)i);
         }
     }
-    return unpickle_refuse(u,
-                           "refers to %.*s.%.*s: not a rendezvous state; if nobody else "
-                           "uses this run id, somebody tampers with the store",
-                           (int)MIN_OF(module.n, 80), (const char *)module.p,
-                           (int)MIN_OF(name.n, 80), (const char *)name.p);
+    return unpickle_refuse(
+        u,
+        "refers to %.*s.%.*s: not a rendezvous state; if nobody else "
+        "uses this run id, somebody tampers with the store",
+        (int)MIN_OF(module.n, 80), (const char *)module.p, (int)MIN_OF(name.n, 80),
+        (const char *)name.p);
 }
 
 static int on_newobj(struct unpickler *u)
@@ -237,7 +239,7 @@ static int on_newobj(struct unpickler *u)
     o = more(&u->objects, sizeof *o);
     if (!o)
         return err_nomem(u->err);
-    *o = (struct pv_object){ .global = (uint8_t)class.num };
+    *o = (struct pv_object){ .global = (uint8_t) class.num };
     u->stack.count -= 2;
     return push(u, PV_OBJECT, 0, (int64_t)u->objects.count - 1);
 }
@@ -402,9 +404,10 @@ static int on_reduce(struct unpickler *u)
     if (call.num == PG_TIMEZONE && args.type == PV_DELTA_ARGS)
         return push(u, PV_UTC, 0, 0);
     if (call.num == PG_DATETIME && args.type == PV_NAIVE_ARGS)
-        return unpickle_refuse(u, "a time without a zone: a node of this run uses torch "
-                                  "<= 2.5, which later ones cannot share a run with; "
-                                  "upgrade it to torch 2.6 or later");
+        return unpickle_refuse(u,
+                               "a time without a zone: a node of this run uses torch "
+                               "<= 2.5, which later ones cannot share a run with; "
+                               "upgrade it to torch 2.6 or later");
     if (call.num != PG_DATETIME || args.type != PV_TIME_ARGS)
         return unpickle_refuse(u, "a call that no state has");
     if (!pytime_read(u->in.p + args.num, &us))
@@ -548,10 +551,11 @@ int pickle_read_text(struct span text, struct rdzv_state *out, struct muster_err
         return err_nomem(err);
     n = base64_decode(bytes, text);
     if (n < 0)
-        rc = err_set(err, MUSTER_ESTATE,
-                     "The state object is corrupt: its %zu bytes are not base64; another "
-                     "program uses this key",
-                     text.n);
+        rc = err_set(
+            err, MUSTER_ESTATE,
+            "The state object is corrupt: its %zu bytes are not base64; another "
+            "program uses this key",
+            text.n);
     else
         rc = pickle_read(span_of(bytes, (size_t)n), out, err);
     mem_free(bytes);

@@ -271,7 +271,7 @@ static int frame(struct buf *out, size_t head)
 
 int pickle_write(struct rdzv_state *s, struct buf *out)
 {
-    struct pickler w = { out, 0, NO_MEMO, { NO_MEMO, NO_MEMO, NO_MEMO },
+    struct pickler w = { out,     0,       NO_MEMO, { NO_MEMO, NO_MEMO, NO_MEMO },
                          NO_MEMO, NO_MEMO, NO_MEMO, 0 };
     const uint8_t proto[] = { OP_PROTO, 4 };
     size_t head;

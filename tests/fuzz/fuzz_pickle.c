@@ -1,5 +1,5 @@
-/* fuzz_pickle.c - the reader of the shared state: whatever it takes, it writes and takes
- * again, to the same bytes. */
+/* fuzz_pickle.c - the reader of the shared state: whatever it takes, it writes and
+ * takes again, to the same bytes. */
 #include <assert.h>
 
 #include "base/mem.h"

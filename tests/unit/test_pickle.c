@@ -198,10 +198,11 @@ struct refusal {
     const char *says, *hex, *word;
 };
 
-#define PROTO  "8004"
-#define STATE_ "8c37746f7263682e64697374726962757465642e656c61737469632e72656e64657a766f75" \
-               "732e64796e616d69635f72656e64657a766f7573948c105f52656e64657a766f757353746174" \
-               "659493942981"
+#define PROTO "8004"
+#define STATE_                                                                         \
+    "8c37746f7263682e64697374726962757465642e656c61737469632e72656e64657a766f75"       \
+    "732e64796e616d69635f72656e64657a766f7573948c105f52656e64657a766f757353746174"     \
+    "659493942981"
 
 static void refusals_name_the_place(void **state)
 {
@@ -211,7 +212,8 @@ static void refusals_name_the_place(void **state)
         { "the header twice", "800480044e2e", "first" },
         { "no object", PROTO "4e2e", "not one object" },
         { "a foreign global", PROTO "8c026f738c0673797374656d93", "os.system" },
-        { "the text opcode GLOBAL", PROTO "636f730a73797374656d0a", "offset 2, opcode 0x63" },
+        { "the text opcode GLOBAL", PROTO "636f730a73797374656d0a",
+          "offset 2, opcode 0x63" },
         { "bytes behind the end", PROTO "4e2e2e", "behind the end" },
         { "a memo that is not there", PROTO "6807", "memo 7 of 0" },
         { "marks without end", PROTO "282828282828282828", "nested too deeply" },
@@ -247,7 +249,8 @@ static void text_must_be_base64(void **state)
     struct muster_error err;
 
     (void)state;
-    assert_int_equal(pickle_read_text(span_str("Y2FuaW1hZGFt"), &s, &err), MUSTER_ESTATE);
+    assert_int_equal(pickle_read_text(span_str("Y2FuaW1hZGFt"), &s, &err),
+                     MUSTER_ESTATE);
     assert_int_equal(pickle_read_text(span_str("gASV="), &s, &err), MUSTER_ESTATE);
     assert_non_null(strstr(err.text, "base64"));
     assert_int_equal(pickle_read_text(span_of("", 0), &s, NULL), MUSTER_ESTATE);
@@ -340,13 +343,22 @@ static void failing_memory_is_told(void **state)
 
 static void times_cover_python_years(void **state)
 {
-    static const int64_t edges[] = { PYTIME_MIN_US, PYTIME_MAX_US, 0, -1, 951782400000000,
-                                     951868799999999, 1767323045678901 };
+    static const int64_t edges[] = {
+        PYTIME_MIN_US,   PYTIME_MAX_US,   0, -1, 951782400000000,
+        951868799999999, 1767323045678901
+    };
     static const uint8_t bad[][PYTIME_BYTES] = {
-        { 0, 0, 1, 1 },           { 0x27, 0x10, 1, 1 },      { 7, 0xea, 0, 1 },
-        { 7, 0xea, 13, 1 },       { 7, 0xea, 2, 29 },        { 7, 0xea, 1, 0 },
-        { 7, 0xea, 1, 1, 24 },    { 7, 0xea, 1, 1, 0, 60 },  { 7, 0xea, 1, 1, 0, 0, 60 },
-        { 7, 0xea, 1, 1, 0, 0, 0, 15, 66, 64 }, { 7, 0xea, 0x81, 1 },
+        { 0, 0, 1, 1 },
+        { 0x27, 0x10, 1, 1 },
+        { 7, 0xea, 0, 1 },
+        { 7, 0xea, 13, 1 },
+        { 7, 0xea, 2, 29 },
+        { 7, 0xea, 1, 0 },
+        { 7, 0xea, 1, 1, 24 },
+        { 7, 0xea, 1, 1, 0, 60 },
+        { 7, 0xea, 1, 1, 0, 0, 60 },
+        { 7, 0xea, 1, 1, 0, 0, 0, 15, 66, 64 },
+        { 7, 0xea, 0x81, 1 },
     };
     struct rng r;
     uint8_t b[PYTIME_BYTES];

@@ -18,8 +18,8 @@ struct world {
     struct now now;
     int64_t skew_us[NODES];
     uint64_t writes;
-    bool down; /* the store fails each request, for good */
-    bool mute; /* the store answers nothing */
+    bool down;        /* the store fails each request, for good */
+    bool mute;        /* the store answers nothing */
     unsigned stopped; /* nodes that hear and do nothing, by bit */
     /* The last outcome of each. */
     struct rdzv_effect joined[NODES], refused[NODES], done[NODES], news[NODES];
@@ -70,8 +70,8 @@ static void do_read(struct world *w, size_t i)
 static void do_write(struct world *w, size_t i, const struct rdzv_effect *e)
 {
     struct rdzv_event ev = { .kind = RDZV_EV_WROTE };
-    const bool same = e->has_token ? span_eq(e->token, buf_span(&w->value))
-                                   : buf_len(&w->value) == 0;
+    const bool same =
+        e->has_token ? span_eq(e->token, buf_span(&w->value)) : buf_len(&w->value) == 0;
     struct buf held;
 
     if (same) {
@@ -566,7 +566,8 @@ static void wrong_configurations_are_refused(void **state)
 
 static void c10d_answers_are_understood(void **state)
 {
-    const struct span none = span_of("", 0), old = span_str("old"), new = span_str("new");
+    const struct span none = span_of("", 0), old = span_str("old"),
+                      new = span_str("new");
     struct rdzv_event ev = { 0 };
 
     (void)state;
