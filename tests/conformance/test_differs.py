@@ -1,0 +1,41 @@
+"""The deliberate differences: torchrun's way and ours, side by side, as
+docs/DIFFERENCES.md has them. A row here that torchrun no longer shows can go."""
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from conform import ROOT, normalise
+
+# (name, shell, torchrun's output, ours, words of its row in DIFFERENCES.md)
+ROWS = [
+    ("the script's arguments", "torchrun --no-python echo --max 2>/dev/null; echo $?", "2", "--max\n0", "ambiguous"),
+    ("49 orphans of SIGKILL", "bg --no-python sh trap.sh; kill -9 $A; wait $P; sleep 1; "
+     "N=0; for p in $(pgrep -fx 'sh trap.sh'); do [ \"$(readlink /proc/$p/cwd)\" = \"$PWD\" ] && { N=1; kill -9 $p; }; done; echo left $N",
+     "left 1", "left 0", "orphan|outlives|left running"),
+    ("85 orphans of another signal", "bg --no-python sh trap.sh; kill -USR1 $A; wait $P; echo $?; sleep 0.5; "
+     "N=0; for p in $(pgrep -fx 'sh trap.sh'); do [ \"$(readlink /proc/$p/cwd)\" = \"$PWD\" ] && { N=1; kill -9 $p; }; done; echo left $N",
+     "138\nleft 1", "138\nleft 0", "orphan|outlives|left running"),
+    ("a daemon of a failed worker", "torchrun --no-python sh -c 'setsid sleep 64.5 & exit 3' 2>/dev/null; sleep 0.3; "
+     "N=0; for p in $(pgrep -fx 'sleep 64.5'); do [ \"$(readlink /proc/$p/cwd)\" = \"$PWD\" ] && { N=1; kill -9 $p; }; done; echo left $N",
+     "left 1", "left 0", "descend|tree|outlives|orphan|left running"),
+    ("nohup", "bgh() { env --default-signal --ignore-signal=HUP torchrun \"$@\" >bg.out 2>bg.err & P=$!; }; bgh --no-python sh -c 'trap \"\" HUP; echo up; sleep 2; echo end'; "
+     "until grep -q up bg.out 2>/dev/null; do sleep 0.05; done; sleep 0.2; kill -HUP $P; wait $P; echo $? $(tail -1 bg.out)",
+     "1 end", "0 end", "nohup|ignored"),
+    ("D7 sys.exit without a code", "echo 'import sys; sys.exit()' >rp.py; [ $SIDE = torch ] && T=12 || T=60; timeout -s KILL $T torchrun --run-path $PWD/rp.py >/dev/null 2>&1; echo $?", "137", "0", "sys.exit"),
+    ("D8 a broken error file", "torchrun --no-python sh -c 'echo { >$TORCHELASTIC_ERROR_FILE; exit 3' 2>&1 | grep -c 'sh FAILED'", "0", "1", "error file|error.json"),
+    ("an empty PYTHON_EXEC", "PYTHON_EXEC= torchrun x.py 2>&1 | tail -1", "ERROR: ", "ERROR: PYTHON_EXEC is empty", "PYTHON_EXEC"),
+    ("no workers", "torchrun --nproc-per-node 0 x.py 2>&1 | tail -1", "ERROR: ", "ERROR: --nproc-per-node is 0: at least one worker must run", "AssertionError"),
+    ("usage", "COLUMNS=80 torchrun 2>&1 | wc -l", r"\d\d", "3", "usage"),
+]
+
+
+@pytest.mark.parametrize("shell,theirs,ours,words", [r[1:] for r in ROWS], ids=[r[0] for r in ROWS])
+def test_row(bench, shell, theirs, ours, words):
+    pair = bench.pair(shell)
+    got = ["\n".join(normalise(side.out, side.directory)) for side in (pair.torch, pair.muster)]
+    assert re.fullmatch(theirs, got[0]), ("torchrun", got[0])
+    assert re.fullmatch(ours, got[1]), ("muster", got[1])
+    documented = (ROOT / "docs" / "DIFFERENCES.md").read_text()
+    assert any(line.startswith("|") and re.search(words, line) for line in documented.splitlines())
