@@ -1,9 +1,10 @@
-/* bridge.c - see bridge.h. The lock guards the queue, the jobs' done flags and `stop`;
- * everything on the loop belongs to its thread. */
+/* bridge.c - see bridge.h. The lock guards the queue, the jobs' done flags, `driven`
+ * and `stop`; everything on the loop belongs to its thread, or to who set `driven`. */
 #include "api/bridge.h"
 
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -15,6 +16,8 @@ struct bridge {
     pthread_mutex_t lock;
     pthread_cond_t told;
     struct bridge_job *first, **last; /* not yet begun; borrowed from their callers */
+    bool by_turns;                    /* no thread */
+    bool driven;                      /* by_turns: somebody runs the loop just now */
     bool stop;
 };
 
@@ -64,7 +67,7 @@ static int start(struct bridge *b)
     return rc;
 }
 
-int bridge_new(struct bridge **out, struct muster_error *err)
+static int make(bool by_turns, struct bridge **out, struct muster_error *err)
 {
     struct bridge *b = mem_calloc(1, sizeof *b);
     int rc;
@@ -76,12 +79,13 @@ int bridge_new(struct bridge **out, struct muster_error *err)
         mem_free(b);
         return err_set(err, MUSTER_EIO, "making an event loop: %s", uv_strerror(rc));
     }
+    b->by_turns = by_turns;
     b->last = &b->first;
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->told, NULL);
     b->wake.data = b;
     rc = uv_async_init(&b->loop, &b->wake, on_wake);
-    if (rc == 0 && start(b) == 0) {
+    if (rc == 0 && (by_turns || start(b) == 0)) {
         *out = b;
         return 0;
     }
@@ -96,9 +100,72 @@ int bridge_new(struct bridge **out, struct muster_error *err)
     return err_set(err, MUSTER_EIO, "starting a thread failed");
 }
 
+int bridge_new(struct bridge **out, struct muster_error *err)
+{
+    return make(false, out, err);
+}
+
+int bridge_new_by_turns(struct bridge **out, struct muster_error *err)
+{
+    return make(true, out, err);
+}
+
 uv_loop_t *bridge_loop(struct bridge *b)
 {
     return &b->loop;
+}
+
+/* Writing to a connection that the peer has closed raises SIGPIPE, which is for
+ * programs that write to pipes, not for the callers of a library. */
+struct quiet {
+    sigset_t old, pipe;
+    bool was_pending;
+};
+
+static bool pipe_pending(void)
+{
+    sigset_t pending;
+
+    return sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+}
+
+static void quiet_begin(struct quiet *q)
+{
+    (void)sigemptyset(&q->pipe);
+    (void)sigaddset(&q->pipe, SIGPIPE);
+    q->was_pending = pipe_pending();
+    (void)pthread_sigmask(SIG_BLOCK, &q->pipe, &q->old);
+}
+
+static void quiet_end(struct quiet *q)
+{
+    const struct timespec now = { 0, 0 };
+
+    if (!q->was_pending && pipe_pending())
+        (void)sigtimedwait(&q->pipe, NULL, &now);
+    (void)pthread_sigmask(SIG_SETMASK, &q->old, NULL);
+}
+
+/* Under the lock, which it gives up meanwhile: runs the loop until our job is done. */
+static void drive(struct bridge *b, const struct bridge_job *job)
+{
+    struct quiet quiet;
+
+    b->driven = true;
+    pthread_mutex_unlock(&b->lock);
+    quiet_begin(&quiet);
+    on_wake(&b->wake);
+    pthread_mutex_lock(&b->lock);
+    while (!job->done) {
+        pthread_mutex_unlock(&b->lock);
+        (void)uv_run(&b->loop, UV_RUN_ONCE);
+        pthread_mutex_lock(&b->lock);
+    }
+    pthread_mutex_unlock(&b->lock);
+    quiet_end(&quiet);
+    pthread_mutex_lock(&b->lock);
+    b->driven = false;
+    pthread_cond_broadcast(&b->told); /* Whoever is left takes over. */
 }
 
 int bridge_call(struct bridge *b, struct bridge_job *job)
@@ -109,9 +176,14 @@ int bridge_call(struct bridge *b, struct bridge_job *job)
     pthread_mutex_lock(&b->lock);
     *b->last = job;
     b->last = &job->next;
-    (void)uv_async_send(&b->wake);
-    while (!job->done)
-        pthread_cond_wait(&b->told, &b->lock);
+    if (!b->by_turns || b->driven)
+        (void)uv_async_send(&b->wake);
+    while (!job->done) {
+        if (b->by_turns && !b->driven)
+            drive(b, job);
+        else
+            pthread_cond_wait(&b->told, &b->lock);
+    }
     pthread_mutex_unlock(&b->lock);
     return job->status;
 }
@@ -139,7 +211,15 @@ void bridge_free(struct bridge *b)
     b->stop = true;
     (void)uv_async_send(&b->wake);
     pthread_mutex_unlock(&b->lock);
-    (void)pthread_join(b->thread, NULL);
+    if (b->by_turns) {
+        struct quiet quiet;
+
+        quiet_begin(&quiet);
+        (void)uv_run(&b->loop, UV_RUN_DEFAULT);
+        quiet_end(&quiet);
+    } else {
+        (void)pthread_join(b->thread, NULL);
+    }
     (void)uv_loop_close(&b->loop);
     pthread_mutex_destroy(&b->lock);
     pthread_cond_destroy(&b->told);

@@ -1,5 +1,9 @@
-/* bridge.h - a uv loop on a thread of its own, and blocking calls into it: what stands
- * between the asynchronous drivers and a caller that wants an answer. */
+/* bridge.h - a uv loop, and blocking calls into it: what stands between the
+ * asynchronous drivers and a caller that wants an answer.
+ *
+ * The loop has a thread of its own; or, where nothing needs to happen between calls, it
+ * is run by turns by those who wait for an answer, which saves each call two changes of
+ * thread. */
 #ifndef API_BRIDGE_H
 #define API_BRIDGE_H
 
@@ -24,7 +28,11 @@ struct bridge_job {
 
 int bridge_new(struct bridge **out, struct muster_error *err);
 
-uv_loop_t *bridge_loop(struct bridge *b); /* for use on its own thread */
+/* Without a thread: the loop runs while somebody is inside bridge_call or bridge_free,
+ * on one of their threads at a time, and rests otherwise. */
+int bridge_new_by_turns(struct bridge **out, struct muster_error *err);
+
+uv_loop_t *bridge_loop(struct bridge *b); /* for use on its own thread, from begin() */
 
 /* Any thread but the loop's own. Returns job->status; the error is in job->err. */
 int bridge_call(struct bridge *b, struct bridge_job *job);

@@ -8,10 +8,11 @@
 #include "io/store_file.h"
 #include "io/store_hash.h"
 
-int home_new(struct home **out, struct muster_error *err)
+static int make_home(int (*make_bridge)(struct bridge **, struct muster_error *),
+                     struct home **out, struct muster_error *err)
 {
     struct home *h = mem_calloc(1, sizeof *h);
-    int rc = h ? bridge_new(&h->bridge, err) : err_nomem(err);
+    int rc = h ? make_bridge(&h->bridge, err) : err_nomem(err);
 
     if (rc < 0) {
         mem_free(h);
@@ -21,21 +22,41 @@ int home_new(struct home **out, struct muster_error *err)
     return 0;
 }
 
-void home_free(struct home *h)
+int home_new(struct home **out, struct muster_error *err)
 {
-    bridge_free(h->bridge);
-    mem_free(h);
+    return make_home(bridge_new, out, err);
 }
 
-void home_close_server(struct home *h, void (*cb)(void *ctx), void *ctx)
+int home_new_by_turns(struct home **out, struct muster_error *err)
 {
-    struct store_server *server = h->server;
+    return make_home(bridge_new_by_turns, out, err);
+}
 
-    h->server = NULL;
-    if (server)
-        store_server_close(server, cb, ctx);
-    else
-        cb(ctx);
+struct server_closing {
+    struct bridge_job job; /* first */
+    struct store_server *server;
+};
+
+static void on_server_closed(void *ctx)
+{
+    bridge_done(ctx, 0, NULL);
+}
+
+static void begin_server_closing(struct bridge_job *job)
+{
+    store_server_close(((struct server_closing *)job)->server, on_server_closed, job);
+}
+
+void home_free(struct home *h)
+{
+    struct server_closing c = { .job = { .begin = begin_server_closing },
+                                .server = h->server };
+
+    bridge_free(h->bridge);
+    if (h->server)
+        (void)bridge_call(h->serving, &c.job);
+    bridge_free(h->serving);
+    mem_free(h);
 }
 
 int store_settle(struct home *h, struct astore *a, struct shared *under,
@@ -73,6 +94,8 @@ struct opening {
     int64_t world_size;
     uint64_t timeout_ms;
     int (*make)(struct opening *o, struct astore **out, struct muster_error *err);
+    struct astore *made;
+    struct muster_error err; /* why it fails, while things are undone */
     struct muster_store *out;
 };
 
@@ -80,31 +103,55 @@ static void on_undone(void *ctx)
 {
     struct opening *o = ctx;
 
-    bridge_done(&o->job, o->job.err.code, &o->job.err);
+    bridge_done(&o->job, o->err.code, &o->err);
 }
 
-static void begin_opening(struct bridge_job *job)
+static void settle(struct opening *o, struct shared *under)
 {
-    struct opening *o = (struct opening *)job;
-    struct shared *under = NULL;
-    struct astore *a;
-    struct muster_error err;
+    const uint16_t port = o->from ? o->from->port : 0;
 
-    if (o->make(o, &a, &err) < 0) {
-        bridge_done(job, err.code, &err);
-        return;
-    }
-    if (o->from && strcmp(a->ops->kind, "prefix") == 0 && o->text)
-        under = o->from->shared;
-    if (store_settle(o->home, a, under, o->timeout_ms, o->from ? o->from->port : 0,
-                     &o->out, &err) < 0) {
-        job->err = err;
-        astore_close(a, on_undone, o);
+    if (store_settle(o->home, o->made, under, o->timeout_ms, port, &o->out, &o->err) <
+        0) {
+        astore_close(o->made, on_undone, o);
         return;
     }
     if (under)
         under->refs++;
-    bridge_done(job, 0, NULL);
+    bridge_done(&o->job, 0, NULL);
+}
+
+static void on_usable(void *ctx, int status, const struct c10d_reply *reply,
+                      const struct muster_error *err)
+{
+    struct opening *o = ctx;
+
+    (void)reply;
+    if (status == 0) {
+        settle(o, NULL);
+        return;
+    }
+    o->err = *err;
+    astore_close(o->made, on_undone, o);
+}
+
+/* A store is open once it has answered a question about nothing: the connection is
+ * there, the file is counted in. A view is as open as what it looks at. */
+static void begin_opening(struct bridge_job *job)
+{
+    struct opening *o = (struct opening *)job;
+    int rc = o->make(o, &o->made, &o->err);
+
+    if (rc < 0) {
+        bridge_done(job, rc, &o->err);
+        return;
+    }
+    if (o->from && o->text) {
+        settle(o, o->from->shared);
+        return;
+    }
+    rc = astore_check(o->made, NULL, 0, o->timeout_ms, on_usable, o, &o->err);
+    if (rc < 0)
+        astore_close(o->made, on_undone, o);
 }
 
 static int open_here(struct opening *o, struct muster_store **out,
@@ -123,7 +170,7 @@ static int open_here(struct opening *o, struct muster_store **out,
 static int open_at_home(struct opening *o, struct muster_store **out,
                         struct muster_error *err)
 {
-    int rc = home_new(&o->home, err);
+    int rc = home_new_by_turns(&o->home, err);
 
     if (rc < 0)
         return rc;
@@ -208,13 +255,6 @@ struct closing {
     bool last; /* nothing lives in its home any more */
 };
 
-static void on_server_closed(void *ctx)
-{
-    struct closing *c = ctx;
-
-    bridge_done(&c->job, 0, NULL);
-}
-
 /* Lets go of what the store used, layer by layer, as far as nobody else uses it. */
 static void let_go(void *ctx)
 {
@@ -230,10 +270,7 @@ static void let_go(void *ctx)
         return;
     }
     c->last = --c->store->home->stores == 0;
-    if (c->last)
-        home_close_server(c->store->home, on_server_closed, c);
-    else
-        bridge_done(&c->job, 0, NULL);
+    bridge_done(&c->job, 0, NULL);
 }
 
 static void begin_closing(struct bridge_job *job)

@@ -1,8 +1,8 @@
 /* store_int.h - the inside of a struct muster_store, for the files of api/.
  *
- * Stores made from one another (clones, views) share a home: a loop on a thread of its
- * own, and the server if there is one. All that hangs on the loop is touched on its
- * thread only. */
+ * Stores made from one another (clones, views) share a home: a loop, which the callers
+ * run by turns, and the server if there is one, on a loop with a thread of its own. All
+ * that hangs on a loop is touched from it only. */
 #ifndef API_STORE_INT_H
 #define API_STORE_INT_H
 
@@ -15,8 +15,9 @@
 
 struct home {
     struct bridge *bridge;       /* owned */
+    struct bridge *serving;      /* owned, may be NULL: where the server runs */
     struct store_server *server; /* owned, may be NULL */
-    size_t stores;               /* that live here; on the loop's thread */
+    size_t stores;               /* that live here; from the loop */
 };
 
 /* An astore that several stores use: a view keeps what it looks at. */
@@ -34,16 +35,16 @@ struct muster_store {
     uint16_t port;
 };
 
-int home_new(struct home **out, struct muster_error *err);
-void home_free(struct home *h); /* nothing lives there any more */
+int home_new(struct home **out, struct muster_error *err); /* with a thread */
+int home_new_by_turns(struct home **out, struct muster_error *err);
 
-/* On the loop's thread. Makes a store out of an open astore and counts it in; takes
+/* Nothing lives there any more. Ends the server, if there is one. */
+void home_free(struct home *h);
+
+/* From the loop. Makes a store out of an open astore and counts it in; takes
  * over a, and under (a reference) unless it fails. */
 int store_settle(struct home *h, struct astore *a, struct shared *under,
                  uint64_t timeout_ms, uint16_t port, struct muster_store **out,
                  struct muster_error *err);
-
-/* On the loop's thread: closes the server, if there is one, then calls cb. */
-void home_close_server(struct home *h, void (*cb)(void *ctx), void *ctx);
 
 #endif

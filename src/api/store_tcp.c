@@ -56,23 +56,13 @@ static void on_undone(void *ctx)
     bridge_done(&o->job, o->err.code, &o->err);
 }
 
-static void on_client_undone(void *ctx)
-{
-    struct tcp_opening *o = ctx;
-
-    home_close_server(o->home, on_undone, o);
-}
-
 static void fail(struct tcp_opening *o, const struct muster_error *err)
 {
     struct astore *client = o->client;
 
     o->err = *err;
     o->client = NULL;
-    if (client)
-        astore_close(client, on_client_undone, o);
-    else
-        on_client_undone(o);
+    astore_close(client, on_undone, o);
 }
 
 static void settle(struct tcp_opening *o)
@@ -190,8 +180,6 @@ static void on_connected(void *ctx, int status, const struct muster_error *why)
     struct tcp_opening *o = ctx;
     struct muster_error err;
 
-    if (!o->client)
-        return; /* It failed already, and is being closed. */
     if (status < 0)
         fail(o, why);
     else if (o->options->world_size < 0 || !o->options->wait_for_workers)
@@ -203,41 +191,55 @@ static void on_connected(void *ctx, int status, const struct muster_error *why)
 
 /* ---- serving and connecting ---- */
 
-static int serve(struct tcp_opening *o, struct muster_error *err)
+static void begin_serving(struct bridge_job *job)
 {
+    struct tcp_opening *o = (struct tcp_opening *)job;
     struct store_server_opts server;
-    int rc;
+    struct muster_error err = { 0 };
 
     store_server_opts_init(&server);
     server.bind = o->options->bind;
     server.port = o->options->port;
     server.fd = o->options->listen_fd;
-    rc =
-        store_server_open(bridge_loop(o->home->bridge), &server, &o->home->server, err);
+    const int rc = store_server_open(bridge_loop(o->home->serving), &server,
+                                     &o->home->server, &err);
     if (rc == 0)
         o->port = store_server_port(o->home->server);
-    return rc;
+    bridge_done(job, rc, &err);
 }
 
-static void begin(struct bridge_job *job)
+static void begin_connecting(struct bridge_job *job)
 {
     struct tcp_opening *o = (struct tcp_opening *)job;
     const struct muster_store_options *options = o->options;
     const char *own = options->bind ? options->bind : "127.0.0.1";
-    struct store_client_opts client = { .host = options->host ? options->host : own,
-                                        .timeout_ms = options->timeout_ms };
+    const struct store_client_opts client = { .host =
+                                                  options->host ? options->host : own,
+                                              .port = o->port,
+                                              .timeout_ms = options->timeout_ms };
     struct muster_error err;
+
+    if (store_client_open(bridge_loop(o->home->bridge), &client, on_connected, o,
+                          &o->client, &err) < 0)
+        bridge_done(job, err.code, &err);
+}
+
+static int open_at_home(struct tcp_opening *o, struct muster_error *err)
+{
     int rc = 0;
 
-    o->port = options->port;
-    if (options->serve)
-        rc = serve(o, &err);
-    client.port = o->port;
-    if (rc == 0)
-        rc = store_client_open(bridge_loop(o->home->bridge), &client, on_connected, o,
-                               &o->client, &err);
-    if (rc < 0)
-        fail(o, &err);
+    if (o->options->serve) {
+        rc = bridge_new(&o->home->serving, err);
+        if (rc < 0)
+            return rc;
+        o->job.begin = begin_serving;
+        rc = bridge_call(o->home->serving, &o->job);
+    }
+    if (rc == 0) {
+        o->job.begin = begin_connecting;
+        rc = bridge_call(o->home->bridge, &o->job);
+    }
+    return rc < 0 ? err_copy(err, &o->job.err) : 0;
 }
 
 static int check_options(const struct muster_store_options *o, struct muster_error *err)
@@ -254,19 +256,18 @@ static int check_options(const struct muster_store_options *o, struct muster_err
 int muster_store_open_tcp(const struct muster_store_options *options,
                           struct muster_store **out, struct muster_error *err)
 {
-    struct tcp_opening o = { .job = { .begin = begin }, .options = options };
+    struct tcp_opening o = { .options = options, .port = options->port };
     const uint64_t now = mono_ms();
     int rc = check_options(options, err);
 
     if (rc == 0)
-        rc = home_new(&o.home, err);
+        rc = home_new_by_turns(&o.home, err);
     if (rc < 0)
         return rc;
     o.deadline_ms =
         options->timeout_ms < MONO_NEVER - now ? now + options->timeout_ms : MONO_NEVER;
-    rc = bridge_call(o.home->bridge, &o.job);
+    rc = open_at_home(&o, err);
     if (rc < 0) {
-        (void)err_copy(err, &o.job.err);
         home_free(o.home);
         return rc;
     }

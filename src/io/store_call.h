@@ -21,6 +21,7 @@ struct call {
     bool waits;        /* the first thing it sends blocks */
     bool orphan;       /* its callback has been called; only the wire still knows it */
     struct buf bytes;  /* not yet sent */
+    bool overdue;      /* CANCELING: for the second time */
     size_t wait_bytes; /* of them, the WAIT in front of the request; 0: none */
     size_t expect;     /* MULTI_GET: values */
     uint64_t timeout_ms, deadline_ms;

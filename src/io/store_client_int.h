@@ -12,11 +12,12 @@
 #include "io/store_call.h"
 #include "io/store_client.h"
 
-#define MAX_REPLY  ((size_t)1 << 30)
-#define MAX_CALLS  ((size_t)1 << 17)
-#define OUT_ENOUGH ((size_t)1 << 20) /* unsent bytes at which calls stay queued */
-#define READ_ROOM  ((size_t)16384)
-#define CANCEL_MS  10000 /* for the answer to CANCEL_WAIT */
+#define MAX_REPLY     ((size_t)1 << 30)
+#define MAX_CALLS     ((size_t)1 << 17)
+#define OUT_ENOUGH    ((size_t)1 << 20) /* unsent bytes at which calls stay queued */
+#define READ_ROOM     ((size_t)16384)
+#define CANCEL_MS     9000 /* for the answer to CANCEL_WAIT */
+#define READ_FIRST_MS 1000 /* and a bit more, see expire() */
 
 /* Bytes that the loop writes. It outlives the client if need be. */
 struct outgoing {

@@ -178,6 +178,12 @@ static void expire(struct client *c, struct call *call, struct call_list *in)
     const bool queued = call->phase == CALL_QUEUED;
     struct muster_error err;
 
+    if (call->phase == CALL_CANCELING && !call->overdue) {
+        /* The loop may have rested for long, with the answer waiting to be read. */
+        call->overdue = true;
+        call->deadline_ms = client_mono_ms() + READ_FIRST_MS;
+        return;
+    }
     if (call->phase == CALL_CANCELING) {
         (void)err_set(&err, MUSTER_ETIMEDOUT,
                       "%s at %s: no answer to CANCEL_WAIT within %d ms", c->name,

@@ -462,6 +462,44 @@ def test_hangs_up_in_the_middle(call, how):
             c.call("num")
 
 
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_hangs_up_while_idle(how):
+    """The next call says so; and no SIGPIPE ends the program."""
+    gone = threading.Event()
+
+    def script(peer: Peer, n: int) -> None:
+        peer.greet()
+        if how == "reset":
+            peer.reset()
+        peer.conn.close()
+        gone.set()
+
+    with Fake(script) as f, Cli("tcp", "127.0.0.1", f.port, 20000) as c:
+        gone.wait(20)
+        for call in (("add", "n", 1), ("set", "k", "v")):
+            with fails("EHANGUP", f"127.0.0.1:{f.port}"):
+                c.call(*call)
+
+
+def test_cancel_is_answered_while_nobody_looks():
+    """A caller that comes back after long finds the connection in step."""
+
+    def script(peer: Peer, n: int) -> None:
+        peer.greet()
+        assert peer.read(1) == b"\x06" and peer.keys() == [b"/k"]
+        assert peer.read(1) == b"\x0c"
+        peer.write(b"\x01")
+        assert peer.read(1) == b"\x07"
+        peer.write(struct.pack("<q", 42))
+        peer.until_closed()
+
+    with Fake(script) as f, Cli("tcp", "127.0.0.1", f.port, 20000) as c:
+        with fails("ETIMEDOUT"):
+            c.call("wait", 50, "k")
+        time.sleep(10.5)
+        assert c.call("num") == [b"42"]
+
+
 def test_answers_byte_by_byte(key):
     def script(peer: Peer, n: int) -> None:
         hello = peer.read(10)

@@ -195,8 +195,10 @@ def test_lock_held_while_opening_and_closing(tmp_path):
     path.touch()
     with open(path, "rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        c = Cli("file", path, 1, 20000)
-        time.sleep(0.05)
+        c = Cli("file", path, 1, 20000, wait=False)
+        with pytest.raises(StoreError, match="ETIMEDOUT.*holds the file's lock"):
+            Cli("file", path, 1, 100)
+    c.ready()
     assert c.add("n", 1) == 1
     c.close()
     assert not path.exists()
