@@ -3,6 +3,7 @@
 #include "io/group_driver.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -264,6 +265,8 @@ static void end(struct agent *a, const struct group_fx *fx)
         r->error = a->fatal;
     if (fx->why == WHY_FATAL && a->fatal.code == MUSTER_EGRACEFUL)
         r->exit_code = 0; /* A spare that was never needed has done its duty. */
+    if (fx->why == WHY_SUCCESS)
+        agent_take_answers(a);
     a->result->report = fx->why == WHY_FAILURE ? agent_report(a) : NULL;
     agent_tell_parent(a, fx->why);
     agent_events_end(a, fx->why);
@@ -308,6 +311,7 @@ static void on_gone(void *ctx)
 static void close_all(struct agent *a)
 {
     agent_signals_off(a);
+    agent_forget_workers(a);
     offload_cancel(a->naming);
     agent_watch_off(a);
     agent_events_close(a);
@@ -322,7 +326,6 @@ static void close_all(struct agent *a)
     if (rc != 0)
         note(a->opts.notes, NOTE_DEBUG, "muster/agent",
              "the loop ended with open handles");
-    agent_forget_workers(a);
     agent_forget_failures(a);
     mem_free(a->timer_file);
     mem_free(a->workers);
@@ -367,6 +370,8 @@ int group_run(const struct group_opts *opts, struct group_result *out,
 {
     struct agent a = { .opts = *opts, .config = opts->config, .result = out };
 
+    struct sigaction quiet = { .sa_handler = SIG_IGN }, before;
+
     *out = (struct group_result){ 0 };
     if (a.config->nproc < 1)
         return err_set(err, MUSTER_EINVAL,
@@ -375,6 +380,7 @@ int group_run(const struct group_opts *opts, struct group_result *out,
     int rc = guard_start(opts->fn, opts->fn_ctx, &a.guard, err);
     if (rc != 0)
         return rc;
+    sigaction(SIGPIPE, &quiet, &before); /* A console that goes is an error code. */
     uv_loop_init(&a.loop);
     uv_timer_init(&a.loop, &a.timer);
     uv_timer_init(&a.loop, &a.stuck_timer);
@@ -392,6 +398,7 @@ int group_run(const struct group_opts *opts, struct group_result *out,
         uv_run(&a.loop, UV_RUN_DEFAULT);
     }
     close_all(&a);
+    sigaction(SIGPIPE, &before, NULL);
     return rc;
 }
 

@@ -16,12 +16,13 @@
 struct agent_worker {
     pid_t pid; /* 0 until the guard has told */
     bool answered, exited;
-    int code;             /* as Python has it */
-    int64_t exited_us;    /* wall clock */
-    uint64_t order;       /* of exits seen in this attempt */
-    uint64_t stuck_since; /* loop time; 0: not in uninterruptible sleep */
-    char *error_file;     /* owned; "" if there is no log directory */
-    int result_fd;        /* -1: none */
+    int code;               /* as Python has it */
+    int64_t exited_us;      /* wall clock */
+    uint64_t order;         /* of exits seen in this attempt */
+    uint64_t stuck_since;   /* loop time; 0: not in uninterruptible sleep */
+    char *error_file;       /* owned; "" if there is no log directory */
+    int result_fd;          /* -1: none */
+    uv_poll_t *result_poll; /* on the heap: it outlives the attempt by a turn */
     struct buf result;
 };
 
@@ -87,6 +88,12 @@ void agent_barrier(struct agent *a);
 extern const struct guard_events agent_guard_events;
 void agent_start_workers(struct agent *a, int64_t attempt);
 void agent_forget_workers(struct agent *a); /* frees what an attempt holds */
+
+/* group_answers.c: the pipes of function workers */
+int agent_answer_open(struct agent *a, int64_t local_rank, int *worker_end,
+                      struct muster_error *err);
+void agent_answer_close(struct agent_worker *w);
+void agent_take_answers(struct agent *a); /* into the result */
 
 /* group_signals.c */
 int agent_signals_on(struct agent *a, struct muster_error *err);

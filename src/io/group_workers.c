@@ -12,9 +12,7 @@ void agent_forget_workers(struct agent *a)
 {
     for (int64_t i = 0; a->workers && i < a->config->nproc; i++) {
         struct agent_worker *w = &a->workers[i];
-        if (w->result_fd > 0)
-            close(w->result_fd);
-        buf_fini(&w->result);
+        agent_answer_close(w);
         mem_free(w->error_file);
         *w = (struct agent_worker){ .result_fd = -1 };
     }
@@ -49,6 +47,7 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
     struct text_list env = { 0 }, argv = { 0 };
     struct logs_worker files = { -1, -1, NULL };
     struct cpu_mask cpus = { 0 };
+    int answer = -1;
     int rc = logs_worker(a->logs, i, place.rank, &files, err);
 
     if (rc == 0) {
@@ -64,6 +63,8 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
 
         rc = numa_mask(&ports, a->config->numa, i, &cpus, err);
     }
+    if (rc == 0)
+        rc = agent_answer_open(a, i, &answer, err);
     if (rc == 0) {
         const struct proc_spec spec = {
             .argv = argv.items,
@@ -74,8 +75,10 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
             .cpus = cpus.bits,
             .cpus_size = cpus.size,
         };
-        rc = guard_spawn(a->guard, (uint32_t)i, &spec, -1, err);
+        rc = guard_spawn(a->guard, (uint32_t)i, &spec, answer, err);
     }
+    if (answer >= 0)
+        close(answer);
     if (files.out >= 0)
         close(files.out);
     if (files.err >= 0)

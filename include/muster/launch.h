@@ -1,0 +1,104 @@
+/* launch.h - starts the workers of this node and sees them through: torch's
+ * elastic_launch. Rendezvous, ranks, restarts, logs and reports are those of
+ * `muster run`; nodes of `muster run`, of torchrun and of this call form one group.
+ *
+ *     muster_launch_config_new(&config, &err);
+ *     muster_launch_config_set(config, "nproc-per-node", "4", &err);
+ *     muster_launch_config_set(config, "max-restarts", "3", &err);
+ *     rc = muster_launch(config, &entry, &result, &err);
+ *
+ * The call blocks until this node's part of the job is over. It forks: a program with
+ * several threads should make it before it starts them, or use a command as entry. */
+#ifndef MUSTER_LAUNCH_H
+#define MUSTER_LAUNCH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <muster/error.h>
+#include <muster/registry.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct muster_launch_config;
+struct muster_launch_result;
+
+/* Defaults are those of `muster run` without flags: one node, one worker, c10d on a
+ * free port. */
+MUSTER_API int muster_launch_config_new(struct muster_launch_config **out,
+                                        struct muster_error *err);
+MUSTER_API void muster_launch_config_free(struct muster_launch_config *c);
+
+/* Any option of `muster run` by its long name ("nnodes", "rdzv-endpoint", "log-dir",
+ * "tee",
+ * ...), its value as on the command line; for flags ("standalone") value is NULL. The
+ * last value of an option counts. Values are checked by muster_launch. */
+MUSTER_API int muster_launch_config_set(struct muster_launch_config *c,
+                                        const char *name, const char *value,
+                                        struct muster_error *err);
+
+/* Backends of the caller's own; must outlive the launch. NULL: the built-in ones. */
+MUSTER_API void muster_launch_config_registry(struct muster_launch_config *c,
+                                              const struct muster_registry *registry);
+
+/* Messages of the agent, as torchrun logs them: "WARNING", "INFO", ...; to stderr.
+ * Without this call the library prints nothing. */
+MUSTER_API int muster_launch_config_log(struct muster_launch_config *c,
+                                        const char *level, struct muster_error *err);
+
+/* A worker as a function sees it. */
+struct muster_worker {
+    int64_t rank, world_size;
+    int64_t local_rank, local_world_size;
+    int64_t group_rank, group_world_size; /* of nodes */
+    int64_t role_rank, role_world_size;
+    int64_t restart_count;
+    const char *master_addr; /* of the workers' store */
+    uint16_t master_port;
+    int result_fd;
+};
+
+/* Runs in a process of its own, forked for it, with the environment that a command
+ * would have. What it returns is the exit code: 0 is success. */
+typedef int (*muster_worker_fn)(void *ctx, const struct muster_worker *w);
+
+/* Within such a function: bytes for the caller of muster_launch, appended to what was
+ * given before. 0 or MUSTER_EIO. */
+MUSTER_API int muster_worker_return(const struct muster_worker *w, const void *bytes,
+                                    size_t size);
+
+/* Exactly one of argv and fn. */
+struct muster_entry {
+    const char *const *argv; /* program and arguments, NULL at the end; ${local_rank} is
+                                replaced in arguments */
+    muster_worker_fn fn;
+    void *ctx;        /* for fn */
+    const char *name; /* of fn, in reports; may be NULL */
+};
+
+/* 0: every worker of this node succeeded. MUSTER_ECHILD: one failed for good; the
+ * report is in the result. MUSTER_ESIGNAL: a handled signal came. Else what kept the
+ * agent from its work. *out (may be NULL) is set in the first three cases. */
+MUSTER_API int muster_launch(const struct muster_launch_config *config,
+                             const struct muster_entry *entry,
+                             struct muster_launch_result **out,
+                             struct muster_error *err);
+
+/* How many results there are (one for each function worker of this node that
+ * succeeded), and the i-th of them, in order of global rank. */
+MUSTER_API size_t muster_launch_result_count(const struct muster_launch_result *r);
+MUSTER_API int64_t muster_launch_result_rank(const struct muster_launch_result *r,
+                                             size_t i);
+MUSTER_API const void *muster_launch_result_bytes(const struct muster_launch_result *r,
+                                                  size_t i, size_t *size);
+
+/* torch's report of the failure, "" if there was none. */
+MUSTER_API const char *muster_launch_report(const struct muster_launch_result *r);
+MUSTER_API void muster_launch_result_free(struct muster_launch_result *r);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,297 @@
+/* launch.c - muster_launch: the agent behind the command, for programs.
+ *
+ * A config is kept as the words of a command line, so that its options, checks and
+ * defaults cannot differ from the command's. */
+#include "muster/launch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "api/params_int.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "group/derive.h"
+#include "io/devices.h"
+#include "io/group_driver.h"
+
+extern char **environ;
+
+struct muster_launch_config {
+    struct text_list words; /* --name=value */
+    const struct muster_registry *registry;
+    struct notes notes;
+};
+
+struct muster_launch_result {
+    struct group_result inner;
+};
+
+/* --- the config ------------------------------------------------------------------- */
+
+int muster_launch_config_new(struct muster_launch_config **out,
+                             struct muster_error *err)
+{
+    struct muster_launch_config *c = mem_calloc(1, sizeof *c);
+
+    if (!c)
+        return err_nomem(err);
+    c->notes = (struct notes){ -1, NOTE_CRITICAL, NOTE_CRITICAL };
+    *out = c;
+    return 0;
+}
+
+void muster_launch_config_free(struct muster_launch_config *c)
+{
+    if (!c)
+        return;
+    text_list_fini(&c->words);
+    mem_free(c);
+}
+
+int muster_launch_config_set(struct muster_launch_config *c, const char *name,
+                             const char *value, struct muster_error *err)
+{
+    if (!name || !name[0] || name[0] == '-')
+        return err_set(err, MUSTER_EINVAL,
+                       "an option is named without leading hyphens: nproc-per-node");
+    char *word = value ? mem_printf("--%s=%s", name, value) : mem_printf("--%s", name);
+    const int rc = word ? text_list_add(&c->words, word, strlen(word)) : MUSTER_ENOMEM;
+
+    mem_free(word);
+    return rc ? err_nomem(err) : 0;
+}
+
+void muster_launch_config_registry(struct muster_launch_config *c,
+                                   const struct muster_registry *registry)
+{
+    c->registry = registry;
+}
+
+int muster_launch_config_log(struct muster_launch_config *c, const char *level,
+                             struct muster_error *err)
+{
+    char *text = mem_printf("LOGLEVEL=%s", level);
+    char *const envp[] = { text, NULL };
+    const int rc = text ? notes_init(&c->notes, envp, err) : err_nomem(err);
+
+    mem_free(text);
+    return rc;
+}
+
+/* --- from the config to the agent ------------------------------------------------- */
+
+static int count_devices(void *ctx, const char *word, int64_t *n,
+                         struct muster_error *err)
+{
+    const struct devices_ports real = devices_real(environ);
+
+    (void)ctx;
+    return devices_count(&real, word, n, err);
+}
+
+static bool is_file(void *ctx, const char *path)
+{
+    struct stat st;
+
+    (void)ctx;
+    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+}
+
+static void warn(void *ctx, const char *text)
+{
+    note(ctx, NOTE_WARN, "muster/launch", "%s", text);
+}
+
+/* The whole command line: options, --no-python, the command. */
+static int all_words(struct text_list *out, const struct muster_launch_config *c,
+                     const struct muster_entry *entry)
+{
+    const char *const fn[] = { entry->name ? entry->name : "function", NULL };
+    const char *const *argv = entry->argv ? entry->argv : fn;
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < c->words.count; i++)
+        rc = text_list_add(out, c->words.items[i], strlen(c->words.items[i]));
+    if (rc == 0)
+        rc = text_list_add(out, "--no-python", strlen("--no-python"));
+    if (rc == 0) /* The first "--" goes; what follows is taken as it is. */
+        rc = text_list_add(out, "--", 2);
+    for (; rc == 0 && *argv; argv++)
+        rc = text_list_add(out, *argv, strlen(*argv));
+    return rc;
+}
+
+static int derive(struct launch_config *out, const struct text_list *words,
+                  const struct muster_launch_config *c, struct muster_error *err)
+{
+    char *const no_env[] = { NULL }; /* PET_ variables are for the command */
+    const struct options_input in = { words->items, words->count, no_env, false };
+    struct derive_ports ports = { count_devices, is_file,
+                                  warn,          (void *)(uintptr_t)&c->notes,
+                                  environ,       { 0 } };
+    struct options o;
+
+    if (options_parse(&o, &in, err) != OPTIONS_FINE)
+        return err->code ? err->code : MUSTER_EINVAL;
+    if (o.help)
+        return err_set(err, MUSTER_EINVAL, "help is no option of a launch");
+    if (getrandom(ports.random, sizeof ports.random, 0) != (ssize_t)sizeof ports.random)
+        return err_set(err, MUSTER_EIO, "no random bytes for a run id");
+    return derive_config(out, &o, false, &ports, err);
+}
+
+/* --- function workers ------------------------------------------------------------- */
+
+static int64_t number(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? strtoll(text, NULL, 10) : 0;
+}
+
+static int run_function(void *ctx, int result_fd)
+{
+    const struct muster_entry *entry = ctx;
+    const struct muster_worker w = {
+        .rank = number("RANK"),
+        .world_size = number("WORLD_SIZE"),
+        .local_rank = number("LOCAL_RANK"),
+        .local_world_size = number("LOCAL_WORLD_SIZE"),
+        .group_rank = number("GROUP_RANK"),
+        .group_world_size = number("GROUP_WORLD_SIZE"),
+        .role_rank = number("ROLE_RANK"),
+        .role_world_size = number("ROLE_WORLD_SIZE"),
+        .restart_count = number("TORCHELASTIC_RESTART_COUNT"),
+        .master_addr = getenv("MASTER_ADDR"),
+        .master_port = (uint16_t)number("MASTER_PORT"),
+        .result_fd = result_fd,
+    };
+    return entry->fn(entry->ctx, &w);
+}
+
+int muster_worker_return(const struct muster_worker *w, const void *bytes, size_t size)
+{
+    const char *p = bytes;
+
+    while (size > 0) {
+        const ssize_t n = write(w->result_fd, p, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return MUSTER_EIO;
+        p += n;
+        size -= (size_t)n;
+    }
+    return 0;
+}
+
+/* --- the launch ------------------------------------------------------------------- */
+
+static int outcome(const struct group_result *r, struct muster_error *err)
+{
+    switch (r->why) {
+    case WHY_FAILURE:
+        return err_set(err, MUSTER_ECHILD, "a worker failed; see the report");
+    case WHY_SIGNAL:
+        return err_set(err, MUSTER_ESIGNAL, "ended by signal %d", r->signal);
+    case WHY_FATAL:
+        err_copy(err, &r->error);
+        return r->error.code ? r->error.code : MUSTER_EBUG;
+    case WHY_NONE:
+    case WHY_SUCCESS:
+    case WHY_MEMBERSHIP:
+    case WHY_STUCK:
+        break;
+    }
+    return 0;
+}
+
+static int launch(const struct launch_config *config,
+                  const struct muster_launch_config *c,
+                  const struct muster_entry *entry, struct muster_launch_result **out,
+                  struct muster_error *err)
+{
+    const struct group_opts opts = {
+        .config = config,
+        .envp = environ,
+        .registry = c->registry ? &c->registry->inner : NULL,
+        .notes = &c->notes,
+        .fn = entry->fn ? run_function : NULL,
+        .fn_ctx = (void *)(uintptr_t)entry,
+        /* As torch: only on the main thread. */
+        .handle_signals = syscall(SYS_gettid) == getpid(),
+    };
+    struct muster_launch_result *r = mem_calloc(1, sizeof *r);
+
+    if (!r)
+        return err_nomem(err);
+    int rc = group_run(&opts, &r->inner, err);
+    if (rc == 0)
+        rc = outcome(&r->inner, err);
+    if (out && (rc == 0 || rc == MUSTER_ECHILD || rc == MUSTER_ESIGNAL))
+        *out = r;
+    else
+        muster_launch_result_free(r);
+    return rc;
+}
+
+int muster_launch(const struct muster_launch_config *c,
+                  const struct muster_entry *entry, struct muster_launch_result **out,
+                  struct muster_error *err)
+{
+    struct muster_error own = { 0 };
+    struct text_list words = { 0 };
+    struct launch_config config;
+
+    err = err ? err : &own;
+    if (!entry->argv == !entry->fn || (entry->argv && !entry->argv[0]))
+        return err_set(err, MUSTER_EINVAL,
+                       "an entry has either a command or a function");
+    int rc = all_words(&words, c, entry);
+    if (rc != 0) {
+        text_list_fini(&words);
+        return err_nomem(err);
+    }
+    rc = derive(&config, &words, c, err);
+    if (rc == 0) {
+        if (entry->fn)
+            config.entry = ENTRY_FUNCTION;
+        rc = launch(&config, c, entry, out, err);
+        launch_config_fini(&config);
+    }
+    text_list_fini(&words);
+    return rc;
+}
+
+size_t muster_launch_result_count(const struct muster_launch_result *r)
+{
+    return r->inner.answer_count;
+}
+
+int64_t muster_launch_result_rank(const struct muster_launch_result *r, size_t i)
+{
+    return r->inner.answers[i].rank;
+}
+
+const void *muster_launch_result_bytes(const struct muster_launch_result *r, size_t i,
+                                       size_t *size)
+{
+    *size = r->inner.answers[i].count;
+    return r->inner.answers[i].bytes;
+}
+
+const char *muster_launch_report(const struct muster_launch_result *r)
+{
+    return r->inner.report ? r->inner.report : "";
+}
+
+void muster_launch_result_free(struct muster_launch_result *r)
+{
+    if (!r)
+        return;
+    group_result_fini(&r->inner);
+    mem_free(r);
+}
