@@ -26,7 +26,7 @@ while True:
     store.wait([f"done/{step}"])
     state = {"rank": rank, "world": world, "step": step, "time": time.time(), "port": port,
              "pid": os.getpid(), "host": platform.node()}
-    part = note.with_suffix(".part")
+    part = note.with_name(note.name + ".part")
     part.write_text(json.dumps(state))
     part.rename(note)
     if step > 50:
