@@ -81,7 +81,10 @@ static void listen_for(struct store_server *s, bool on)
     (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->listener, &ev);
 }
 
-/* Out of descriptors: those in the backlog wait until somebody leaves. */
+static void arm(struct store_server *s);
+
+/* Out of descriptors: those in the backlog wait until somebody leaves, here or
+ * elsewhere in the process. */
 static void pause_accepting(struct store_server *s, int e)
 {
     trace(s->opts.trace, TRACE_WARN,
@@ -89,6 +92,7 @@ static void pause_accepting(struct store_server *s, int e)
           "limit of open files (ulimit -n)",
           s->address, s->count, strerror(e));
     listen_for(s, false);
+    arm(s);
 }
 
 static void on_accept(struct store_server *s)
@@ -177,8 +181,6 @@ void store_server_run(struct store_server *s)
     }
     (void)uv_run(loop, UV_RUN_DEFAULT);
 }
-
-static void arm(struct store_server *s);
 
 static void on_timer(uv_timer_t *timer)
 {
