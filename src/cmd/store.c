@@ -14,7 +14,7 @@
 #define PROG "muster store"
 
 static const char help[] =
-    "usage: muster store [--bind ADDR] [--port N] [--port-file FILE]\n"
+    "usage: muster store [--bind ADDR] [--port N] [--port-file FILE] [options]\n"
     "\n"
     "A key-value store that PyTorch's TCPStore clients take for their own. Prints\n"
     "`listening on ADDR:PORT` when it is ready; SIGTERM or SIGINT end it.\n"
