@@ -96,7 +96,8 @@ MUSTER_API int muster_store_open_prefix(struct muster_store *inner, const char *
                                         struct muster_store **out,
                                         struct muster_error *err);
 
-/* Another store on the same data, with a connection of its own. */
+/* Another store on the same data, with a connection of its own, which is there on
+ * return. */
 MUSTER_API int muster_store_clone(struct muster_store *s, struct muster_store **out,
                                   struct muster_error *err);
 

@@ -2,6 +2,7 @@
 servers that misbehave."""
 from __future__ import annotations
 
+import signal
 import socket
 import struct
 import subprocess
@@ -574,6 +575,43 @@ def test_server_that_does_not_read():
         stop.set()
 
 
+@pytest.mark.parametrize(
+    "call", [("get", "k"), ("wait", 20000, "k"), ("barrier", "b", 2, 20000), ("pop", "q", 1)]
+)
+def test_killed_while_waiting(call):
+    server = Ours()
+    with Cli("tcp", "127.0.0.1", server.port, 20000) as c:
+        c.add("n", 1)
+        c.send(*call)
+        with Cli("tcp", "127.0.0.1", server.port, 20000) as other:
+            other.add("n", 1)  # the server has seen what came before
+        server.proc.kill()
+        with fails("EHANGUP", "Did the remote server shutdown or crash"):
+            c.answer()
+    server.close()
+
+
+def test_stopped_server():
+    """Calls end in time; what was on its way counts once the server goes on, and the
+    connection is in step."""
+    server = Ours()
+    with Cli("tcp", "127.0.0.1", server.port, 20000) as c:
+        assert c.add("n", 1) == 1
+        server.proc.send_signal(signal.SIGSTOP)
+        c.call("timeout", 300)
+        with fails("ETIMEDOUT", "ADD of /n timed out after 300 ms"):
+            c.add("n", 1)
+        with fails("ETIMEDOUT", "wait timeout after 300ms, keys: /n"):
+            c.get("n")
+        with fails("ETIMEDOUT", "does not answer"):
+            Cli("tcp", "127.0.0.1", server.port, 500)
+        server.proc.send_signal(signal.SIGCONT)
+        c.call("timeout", 20000)
+        assert c.add("n", 1) == 3
+        assert c.get("n") == b"3"
+    server.close()
+
+
 # ---- finding the server ----
 
 
@@ -660,6 +698,31 @@ def test_localhost(listen, name):
     with Cli("tcp", name, store.port, 20000) as c:
         c.call("set", "k", "v")
         assert store.get("k") == b"v"
+
+
+def test_ipv6_switched_off():
+    ns = f"muster-{time.monotonic_ns()}"
+    subprocess.run(["ip", "netns", "add", ns], check=True)
+    inside = ["ip", "netns", "exec", ns]
+    try:
+        subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
+        subprocess.run([*inside, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"],
+                       check=True)
+        server = subprocess.Popen(
+            [*inside, BUILD / "muster", "store", "--bind", "127.0.0.1", "--port", "29512"],
+            stdout=subprocess.PIPE,
+        )
+        assert server.stdout.readline()
+        out = subprocess.run(
+            [*inside, CLI, "tcp", "localhost", "29512", "20000"],
+            input="add n 1\n", capture_output=True, text=True, timeout=60,
+        ).stdout
+        server.terminate()
+        server.wait(30)
+        server.stdout.close()
+    finally:
+        subprocess.run(["ip", "netns", "delete", ns], check=True)
+    assert out == "ok\nok 1\n"
 
 
 def test_a_stranger_on_the_other_family():
