@@ -28,7 +28,9 @@ struct span rdzv_host_last_view(const struct rdzv_host *h)
 
 static int encode(struct rdzv_host *h, struct now now)
 {
-    if (!h->touched)
+    /* A restarted host may know of earlier rounds before anybody joins: whoever begins
+     * must begin after them. */
+    if (!h->touched && h->state.round == 0)
         return buf_append_str(&h->view, RDZV_C10D_SENTINEL);
     /* The host vouches for its nodes: they are as alive as this very moment. */
     for (const struct holder *w = h->heard.first; w; w = w->next) {
@@ -243,8 +245,9 @@ int host_seen(struct rdzv_host *h, const struct rdzv_host_event *ev,
     h->zero = NULL;
     h->touched = true;
     /* view_ms stays: what they wrote has our nodes' heartbeats as old as before. */
-    if (h->strangers)
-        h->strangers_due_ms = ev->now.mono_ms + STRANGERS_EVERY_MS;
+    if (h->strangers) /* Their writes must not put the look at them off for ever. */
+        h->strangers_due_ms =
+            MIN_OF(h->strangers_due_ms, ev->now.mono_ms + STRANGERS_EVERY_MS);
     after_seen(h, fx, was_complete, was_round, ev->now);
     return 0;
 }

@@ -21,20 +21,18 @@ static void say_fault(struct sim *s, const struct sim_node *n, const char *what,
 
 static void kill_node(struct sim *s, struct sim_node *n)
 {
-    const bool power = rng_below(&s->rng, 3) == 0; /* no FIN leaves the machine */
+    const bool power = rng_below(&s->rng, 3) == 0; /* not even a FIN leaves the machine */
 
-    if (power)
-        n->cut_t = MAX_OF(n->cut_t, s->t + 30000000);
+    for (size_t i = 0; power && i < s->host.conn_count; i++) {
+        if (s->host.conns[i] && s->host.conns[i]->node == n)
+            s->host.conns[i]->mute = true;
+    }
     say_fault(s, n, power ? "loses power" : "is killed", 0);
     sim_kill(n);
-    if (rng_below(&s->rng, 10) < 7) {
-        const uint64_t back_t = s->t + 100000 + rng_below(&s->rng, 8000000);
-
-        n->cut_t = MIN_OF(n->cut_t, back_t);
-        sim_do_at(n, back_t, SIM_DO_START);
-    } else {
+    if (rng_below(&s->rng, 10) < 7)
+        sim_do_at(n, s->t + 100000 + rng_below(&s->rng, 8000000), SIM_DO_START);
+    else
         n->wants_in = false;
-    }
 }
 
 static void reset_node(struct sim *s, const struct sim_node *n)

@@ -222,7 +222,7 @@ void sim_net_event(struct sim *s, struct sim_event *ev)
         on_opened(s, c);
         return;
     case SIM_EV_UP:
-        if (!c->at_host)
+        if (!c->at_host || c->mute)
             return;
         s->host.bytes_in += ev->n;
         sim_must(buf_append(&c->in_host, ev->bytes, ev->n));
@@ -247,7 +247,7 @@ void sim_net_event(struct sim *s, struct sim_event *ev)
         sim_conn_unref(c);
         return;
     case SIM_EV_DROPPED:
-        if (!c->at_host)
+        if (!c->at_host || c->mute)
             return;
         forget_peer(c);
         sim_host_left(s, c);

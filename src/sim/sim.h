@@ -145,6 +145,7 @@ struct sim_conn {
     enum c10d_op asked[16]; /* requests without an answer, a ring */
     unsigned asked_first, asked_count;
     bool hosted; /* messages of hosted.h from now on */
+    bool mute;   /* the machine is without power: nothing more comes from it */
 };
 
 struct sim_conn *sim_connect(struct sim_node *n, enum sim_purpose purpose);
