@@ -118,24 +118,25 @@ static void opened(struct foreign_backend *fb)
 
 static void answered(struct foreign_backend *fb)
 {
-    const struct muster_state *s = &fb->state;
-    struct rdzv_event ev = { .kind =
-                                 fb->kind == WORK_SET ? RDZV_EV_WROTE : RDZV_EV_STATE };
+    const struct muster_state s = fb->state; /* The callback may start the next call. */
+    const struct muster_error err = fb->err;
+    struct rdzv_event ev = { .kind = fb->kind == WORK_SET ? RDZV_EV_WROTE
+                                                          : RDZV_EV_STATE };
 
+    fb->state = (struct muster_state){ 0 };
     if (fb->status < 0) {
         ev = (struct rdzv_event){ .kind = RDZV_EV_FAILED,
                                   .code = fb->status,
-                                  .text = fb->err.text };
+                                  .text = err.text };
     } else {
-        ev.present = s->bytes != NULL;
-        ev.value = span_of(s->bytes, s->size);
-        ev.token = span_of(s->token, s->token_size);
-        ev.won = s->won != 0;
+        ev.present = s.bytes != NULL;
+        ev.value = span_of(s.bytes, s.size);
+        ev.token = span_of(s.token, s.token_size);
+        ev.won = s.won != 0;
     }
     fb->on_state(fb->ctx, &ev);
-    free(fb->state.bytes); /* The caller's, from malloc. */
-    free(fb->state.token);
-    fb->state = (struct muster_state){ 0 };
+    free(s.bytes); /* The caller's, from malloc. */
+    free(s.token);
 }
 
 static void on_ran(uv_work_t *w, int status)
