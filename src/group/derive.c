@@ -340,7 +340,7 @@ static int copy_plain_values(struct deriving *d)
         { &c->start_method, o->start_method },
         { &c->event_handler, o->event_log_handler },
         { &c->signals, o->signals_to_handle },
-        { &c->log_dir, o->log_dir },
+        { &c->log_dir, o->log_dir && *o->log_dir ? o->log_dir : NULL },
         { &c->prefix_template,
           env_get(d->ports->envp, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") },
         { &c->script, o->script },

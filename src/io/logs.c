@@ -183,7 +183,9 @@ static void close_filtered(struct logs *l)
 
 static int make_run_dir(struct logs *l, struct muster_error *err)
 {
-    char *stem = mem_printf("%s/%s_", l->base, l->config->rdzv.run_id);
+    const size_t n = strlen(l->base);
+    const char *slash = n && l->base[n - 1] == '/' ? "" : "/";
+    char *stem = mem_printf("%s%s%s_", l->base, slash, l->config->rdzv.run_id);
 
     l->run = stem ? make_unique(stem, err) : NULL;
     mem_free(stem);

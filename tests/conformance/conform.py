@@ -93,6 +93,16 @@ def free_ports(n: int) -> list[int]:
             s.close()
 
 
+def end_all_in(directory: Path) -> None:
+    """Kills what a case has left behind: processes that stand in its directory."""
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and directory in (p := Path(os.readlink(entry / "cwd")), *p.parents):
+                os.kill(int(entry.name), signal.SIGKILL)
+        except OSError:
+            pass  # gone, or not ours
+
+
 @dataclass
 class Bench:
     """Where the cases of one test session run."""
@@ -122,7 +132,8 @@ class Bench:
             out, _ = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            out, _ = process.communicate()
+            end_all_in(work)
+            out, _ = process.communicate(timeout=30)
             out += "\nTIMED OUT"
         return Outcome(out, process.returncode, work)
 
@@ -156,6 +167,7 @@ class Bench:
 
     def clean(self):
         for work in self.kept:
+            end_all_in(work)
             shutil.rmtree(work, ignore_errors=True)
         self.kept.clear()
 
