@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import queue
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -90,7 +89,7 @@ class TorchHost:
 
     def __init__(self):
         self.proc = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent / "etcd_torch_node.py")],
+            [str(ROOT / "build/venv/bin/python"), str(Path(__file__).parent / "etcd_torch_node.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         self.nodes: dict[int, TorchNode] = {}
         threading.Thread(target=self._read, daemon=True).start()
