@@ -57,7 +57,7 @@ def main() -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     hosts = [TorchHost() for _ in range(4)]
     store = subprocess.Popen([ROOT / "build/muster", "store", "--bind", "127.0.0.1", "--port", "0"],
-                             stdout=subprocess.PIPE, text=True)
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         with tempfile.TemporaryDirectory() as directory, Etcd(Path(directory)) as etcd, \
                 out.open("a") as log:

@@ -17,4 +17,12 @@ int usage_zsh(struct buf *out);
 /* "NPROC_PER_NODE", "{spawn,fork,forkserver}"; nothing for flags. */
 int usage_metavar(struct buf *out, const struct option_spec *s);
 
+/* A key of --rdzv-conf, for the manual page. */
+struct conf_key {
+    const char *name, *backends, *initial, *help;
+};
+
+extern const struct conf_key conf_keys[];
+extern const size_t conf_keys_count;
+
 #endif

@@ -50,6 +50,28 @@ static int put_man_options(struct buf *out, bool ours)
     return rc;
 }
 
+static int put_man_conf(struct buf *out)
+{
+    int rc = buf_append_str(
+        out, ".SH SETTINGS OF THE RENDEZVOUS\nKeys of \\fB\\-\\-rdzv\\-conf\\fR, the "
+             "backends that read them, and their defaults. Others are ignored.\n");
+
+    for (size_t i = 0; rc == 0 && i < conf_keys_count; i++) {
+        const struct conf_key *k = &conf_keys[i];
+
+        rc = buf_append_str(out, ".TP\n.B ");
+        rc = rc ? rc : put_troff(out, k->name);
+        rc = rc ? rc : buf_append_str(out, " \\fR(");
+        rc = rc ? rc : put_troff(out, k->backends);
+        rc = rc ? rc : buf_append_str(out, ")\n");
+        rc = rc ? rc : put_troff(out, k->help);
+        rc = rc ? rc : buf_append_str(out, " Default: ");
+        rc = rc ? rc : put_troff(out, k->initial);
+        rc = rc ? rc : buf_u8(out, '\n');
+    }
+    return rc;
+}
+
 static const char man_head[] =
     ".SH NAME\n"
     "muster\\-run \\- start and watch the workers of a distributed job\n"
@@ -90,6 +112,7 @@ int usage_man(struct buf *out, const char *version)
     rc = rc ? rc : put_man_options(out, false);
     rc = rc ? rc : buf_append_str(out, ".SS Options that torchrun does not have\n");
     rc = rc ? rc : put_man_options(out, true);
+    rc = rc ? rc : put_man_conf(out);
     return rc ? rc : buf_append_str(out, man_tail);
 }
 
