@@ -43,17 +43,18 @@ struct rdzv_host {
     size_t by_peer_size;
     struct holder_list heard; /* oldest first */
     struct holder_list wishes;
-    struct holder *gone;       /* those in their grace */
-    size_t strangers;          /* torchrun's nodes in the state */
+    struct holder *gone; /* those in their grace */
+    size_t strangers;    /* torchrun's nodes in the state */
+    int64_t lead_us;     /* how far the furthest of their clocks is ahead of ours */
     uint64_t last_call_by_ms;  /* of an incomplete round with enough nodes */
     uint64_t strangers_due_ms; /* when to look for silent torchrun nodes */
     uint64_t resume_by_ms;     /* a round that a restarted host found running */
     int64_t resume_world;
-    unsigned departures;        /* said in the log since the last round or message */
-    bool touched;      /* anybody ever joined: else the view says "no state" */
-    bool waiting_told; /* members know that somebody waits */
-    bool reseat;       /* somebody's seat may have to change */
-    bool dirty;        /* the state changed since the view was encoded */
+    unsigned departures; /* said in the log since the last round or message */
+    bool touched;        /* anybody ever joined: else the view says "no state" */
+    bool waiting_told;   /* members know that somebody waits */
+    bool reseat;         /* somebody's seat may have to change */
+    bool dirty;          /* the state changed since the view was encoded */
     uint64_t view_ms;
     struct buf view;
 };

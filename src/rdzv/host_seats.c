@@ -170,12 +170,14 @@ static void take_place(struct rdzv_host *h, struct rdzv_member *m, struct now no
     m->rank = 0;
     if (enough(h) && h->last_call_by_ms == MONO_NEVER) {
         h->last_call_by_ms = now.mono_ms + h->settings.last_call_ms;
-        h->state.deadline_us = now.wall_us + (int64_t)h->settings.last_call_ms * 1000;
+        h->state.deadline_us =
+            now.wall_us + h->lead_us + (int64_t)h->settings.last_call_ms * 1000;
     }
 }
 
-/* Gives one wish the seat that torch's join table would: rows 10, 11, 13. But who waited
- * while a round filled up without it becomes a spare: torch leaves it waiting. */
+/* Gives one wish the seat that torch's join table would: rows 10, 11, 13. But who
+ * waited while a round filled up without it becomes a spare: torch leaves it waiting.
+ */
 static void seat(struct rdzv_host *h, struct holder *w, struct now now)
 {
     struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);

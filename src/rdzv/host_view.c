@@ -12,6 +12,8 @@
 #include "wire/pickle.h"
 
 #define STRANGERS_EVERY_MS 1000u
+#define SKEW_US            2000000ll   /* more than this is worth a warning */
+#define LEAD_US            600000000ll /* more than this we do not follow */
 
 bool rdzv_host_stale(const struct rdzv_host *h, struct now now, bool aged)
 {
@@ -37,7 +39,7 @@ static int encode(struct rdzv_host *h, struct now now)
         struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
 
         if (m)
-            m->beat_us = now.wall_us;
+            m->beat_us = now.wall_us + h->lead_us;
     }
     return pickle_write_text(&h->state, &h->view);
 }
@@ -59,6 +61,26 @@ int rdzv_host_view(struct rdzv_host *h, struct now now, struct span *text)
     return 0;
 }
 
+/* A torchrun node takes a heartbeat that is old by its own clock for a dead node's. If
+ * its clock is ahead of the host's, the host's nodes beat by that one: a heartbeat from
+ * the future does no harm to anybody. */
+static void follow_clock(struct rdzv_host *h, const struct rdzv_member *m,
+                         struct now now)
+{
+    const int64_t ahead = m->beat_us - now.wall_us;
+
+    if (ahead <= h->lead_us || ahead > LEAD_US)
+        return;
+    if (ahead - h->lead_us > SKEW_US)
+        trace(
+            h->trace, TRACE_WARN,
+            "rendezvous '%s': the clock of torchrun's node %.*s is %lld s ahead of the "
+            "store's host; set the clocks (NTP)",
+            h->run_id, (int)m->node.addr.n, (const char *)m->node.addr.p,
+            (long long)(ahead / 1000000));
+    h->lead_us = ahead;
+}
+
 /* Takes over what only we know of the nodes that both states list. */
 static void carry_over(struct rdzv_host *h, struct rdzv_state *from,
                        struct rdzv_state *to, struct now now)
@@ -69,9 +91,14 @@ static void carry_over(struct rdzv_host *h, struct rdzv_state *from,
         const struct rdzv_member *old = rdzv_state_find(from, &m->node);
 
         m->since_ms = old && old->beat_us == m->beat_us ? old->since_ms : now.mono_ms;
-        if (!host_find(h, &m->node))
-            h->strangers++;
+        if (host_find(h, &m->node))
+            continue;
+        h->strangers++;
+        if (m->since_ms == now.mono_ms)
+            follow_clock(h, m, now);
     }
+    if (h->strangers == 0)
+        h->lead_us = 0;
 }
 
 /* Puts a node of ours back where it was before a torchrun node dropped it. */
@@ -87,7 +114,7 @@ static int put_back(struct rdzv_host *h, const struct holder *w,
     m = rdzv_state_put(now_state, &w->node, RDZV_BEATS);
     if (!m)
         return MUSTER_ENOMEM;
-    m->beat_us = now.wall_us;
+    m->beat_us = now.wall_us + h->lead_us;
     m->since_ms = now.mono_ms;
     if (rdzv_in(m, RDZV_PLACES) || rdzv_in(m, RDZV_WAITS) || rdzv_in(m, RDZV_SPARES))
         return 0;
@@ -122,18 +149,20 @@ static bool ranks_hold(const struct rdzv_state *s)
 }
 
 /* Members whose round a torchrun node has ended without them. */
-static void tell_evicted(struct rdzv_host *h, struct rdzv_host_fx *fx, int64_t was_round)
+static void tell_evicted(struct rdzv_host *h, struct rdzv_host_fx *fx,
+                         int64_t was_round)
 {
     for (struct holder *w = h->heard.first; w; w = w->next) {
         if (!w->member || (h->state.complete && h->state.round == was_round &&
                            rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_PLACES)))
             continue;
         w->member = false;
-        host_send(fx, w,
-                  (struct hosted_msg){
-                      .kind = HOSTED_EVICTED,
-                      .text = span_str("a torchrun node found this node dead; its clock "
-                                       "may be wrong") });
+        host_send(
+            fx, w,
+            (struct hosted_msg){
+                .kind = HOSTED_EVICTED,
+                .text = span_str("a torchrun node found this node dead; its clock "
+                                 "may be wrong") });
     }
 }
 
@@ -149,7 +178,7 @@ static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_co
     tell_evicted(h, fx, was_round);
     h->last_call_by_ms = MONO_NEVER;
     if (!s->complete && s->deadline_us != WALL_NEVER) {
-        const int64_t left = s->deadline_us - now.wall_us;
+        const int64_t left = s->deadline_us - now.wall_us - h->lead_us;
         const uint64_t left_ms = left > 0 ? (uint64_t)left / 1000 : 0;
 
         /* Their clock set it: never wait longer than our own last call. */

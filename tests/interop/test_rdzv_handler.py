@@ -104,6 +104,26 @@ def test_torch_newcomer_grows_our_job(nodes):
     assert said[1][3] == first[3]
 
 
+@pytest.mark.parametrize("zero", ["ours", "torch"])
+def test_worker_zero_serves(nodes, zero, monkeypatch):
+    """TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: rank 0 names a port, anew in each round."""
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    at = f"127.0.0.1:{free_port()}"
+    a = nodes(Node, at, nodes=(2, 2), addr="a" if zero == "ours" else "z")
+    a.tell("next")
+    a.heard("hosts the TCP store")
+    t = nodes(TorchNode, at, nodes=(2, 2), addr="m")
+    next_all(t)
+    for more in (True, False):
+        said = round_of(a, t)
+        name, port = said[0][3].rsplit(":", 1)
+        assert name == ("a" if zero == "ours" else "m")
+        with socket.create_server(("127.0.0.1", int(port))):
+            pass  # nobody listens there: that is for the worker
+        if more:
+            next_all(a, t)
+
+
 def test_grow_shrink_grow(nodes):
     """1 -> 2 -> 3, rank 0 leaves, 2 -> 3 again: with torch's shared store on."""
     at = f"127.0.0.1:{free_port()}"
@@ -257,6 +277,38 @@ def test_a_busy_reader_keeps_beating(nodes):
     time.sleep(4)
     assert not a.news and not b.news
     assert a.ask("barrier") == "passed" and b.answer() == "passed"
+
+
+@pytest.fixture(scope="session")
+def clock(tmp_path_factory):
+    """A library that shifts the wall clock of whoever preloads it."""
+    library = tmp_path_factory.mktemp("clock") / "clock.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, ROOT / "tests/hosts/clock.c", "-ldl"],
+                   check=True)
+    return str(library)
+
+
+@pytest.mark.parametrize("ahead", [-20, 20])
+@pytest.mark.parametrize("host", ["ours", "torch"])
+def test_skewed_clocks_with_torch(nodes, clock, host, ahead):
+    """Among torch's own nodes, 20 s of skew give one node a world of 1, the other of 2."""
+    at = f"127.0.0.1:{free_port()}"
+    env = {"LD_PRELOAD": clock, "CLOCK_AHEAD": str(ahead)}
+    if host == "torch":
+        t = nodes(TorchNode, at, nodes=(2, 2), addr="127.0.0.1", is_host=True)
+        a = nodes(Node, at, nodes=(2, 2), addr="z", conf="is_host=0", env=env)
+        next_all(t, a)
+    else:
+        a = nodes(Node, at, nodes=(2, 2), addr="127.0.0.1", env=env)
+        a.tell("next")
+        a.heard("hosts the TCP store")
+        t = nodes(TorchNode, at, nodes=(2, 2), addr="z")
+        next_all(t)
+    round_of(a, t)
+    time.sleep(2.5)  # polls and beats of both see the other alive
+    assert t.handler.num_nodes_waiting() == 0 and not a.news
+    next_all(a, t)
+    round_of(a, t)
 
 
 def test_the_example():
