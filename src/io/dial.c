@@ -82,27 +82,6 @@ static void finish(struct dialer *d, struct dial_conn *conn,
     cb(d->ctx, conn, err);
 }
 
-static const char *remedy(int code)
-{
-    switch (code) {
-    case MUSTER_EREFUSED:
-        return "nothing listens there: is the store running, and is the port right?";
-    case MUSTER_EUNREACH:
-        return "check the address, the routes and the network of both hosts";
-    case MUSTER_ERESOLVE:
-        return "check the spelling and the name service, or give a numeric address";
-    case MUSTER_ENOTSTORE:
-        return "another service has that port: check host and port";
-    case MUSTER_EHANGUP:
-        return "the store may be PyTorch 2.4 or older, or a proxy without a store "
-               "behind";
-    case MUSTER_ETIMEDOUT:
-        return "a firewall may drop packets, or the store's process may be stopped";
-    default:
-        return "see the reason above";
-    }
-}
-
 /* The words are torch's, so that a search for them finds something. */
 static void give_up(struct dialer *d)
 {
@@ -120,44 +99,8 @@ static void give_up(struct dialer *d)
                       "The client socket has timed out after %" PRIu64
                       "ms while trying to connect to (%s, %u)",
                       d->timeout_ms, d->host, d->port);
-    err_add(&err, ": %.700s; %s", d->last.text, remedy(d->last.code));
+    err_add(&err, ": %.700s; %s", d->last.text, dial_remedy(d->last.code));
     finish(d, NULL, &err);
-}
-
-/* What says most about the peer wins: that another service answered outweighs that a
- * second address refused. */
-static int weight(int code)
-{
-    switch (code) {
-    case MUSTER_ENOMEM:
-        return 7;
-    case MUSTER_ENOTSTORE:
-        return 6;
-    case MUSTER_EHANGUP:
-        return 5;
-    case MUSTER_ETIMEDOUT:
-        return 4;
-    case MUSTER_EREFUSED:
-        return 3;
-    case MUSTER_ERESOLVE:
-        return 2;
-    case MUSTER_EUNREACH:
-        return 1;
-    default:
-        return 0;
-    }
-}
-
-static void note(struct dialer *d, int code, const char *why)
-{
-    if (d->round.code == 0) {
-        (void)err_set(&d->round, code, "%s", why);
-        return;
-    }
-    if (weight(code) > weight(d->round.code))
-        d->round.code = code;
-    if (strlen(d->round.text) < 500)
-        err_add(&d->round, "; %s", why);
 }
 
 static void note_standing(struct dialer *d)
@@ -168,7 +111,7 @@ static void note_standing(struct dialer *d)
         if (!d->attempts[i])
             continue;
         attempt_standing(d->attempts[i], why, sizeof why);
-        note(d, MUSTER_ETIMEDOUT, why);
+        dial_note(&d->round, MUSTER_ETIMEDOUT, why);
     }
 }
 
@@ -218,7 +161,7 @@ static void try_next(struct dialer *d)
             d->next_ms = d->next < d->count ? mono_ms() + STAGGER_MS : MONO_NEVER;
             return;
         }
-        note(d, code, why);
+        dial_note(&d->round, code, why);
     }
     d->next_ms = MONO_NEVER;
     if (!racing(d))
@@ -237,7 +180,7 @@ static void on_attempt(void *ctx, struct attempt *a, struct dial_conn *conn, int
         finish(d, conn, NULL);
         return;
     }
-    note(d, code, why);
+    dial_note(&d->round, code, why);
     try_next(d);
     if (d->cb)
         arm(d);
@@ -272,7 +215,7 @@ static void on_resolved(void *ctx, int status, const struct sockaddr_storage *ad
 
     d->lookup = NULL;
     if (status < 0) {
-        note(d, status, err->text);
+        dial_note(&d->round, status, err->text);
         end_round(d);
     } else {
         order(d, addrs, count);
@@ -290,7 +233,7 @@ static void start_round(struct dialer *d)
     d->again_ms = MONO_NEVER;
     if (resolve_start(d->loop, d->host, d->port, on_resolved, d, &d->lookup, &err) <
         0) {
-        note(d, err.code, err.text);
+        dial_note(&d->round, err.code, err.text);
         end_round(d);
     }
 }

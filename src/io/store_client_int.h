@@ -58,17 +58,22 @@ struct client {
     int handles; /* still to be closed */
 };
 
-uint64_t client_mono_ms(void);
+/* All of these are called from the loop, and callbacks come from inside them. */
 
-/* store_client_send.c. Called from the loop only: callbacks come from inside these. */
+/* store_client_send.c */
 void client_run(struct client *c); /* all that can be done now */
 void client_send_rest(struct client *c, struct call *call); /* its wait is over */
+
+/* store_client_time.c */
+uint64_t client_mono_ms(void);
 void client_arm(struct client *c, uint64_t due_ms);
 
-/* Calls back once; what is an orphan already stays silent. */
+/* store_client_end.c. tell calls back once: an orphan stays silent. */
 void client_tell(struct call *call, int status, const struct c10d_reply *reply,
                  const struct muster_error *err);
 void client_end(struct client *c, struct call *call);
+void client_fail_call(struct client *c, struct call *call,
+                      const struct muster_error *why);
 void client_fail_all(struct client *c, const struct muster_error *why);
 
 /* Closes the connection, or gives up making it. */

@@ -50,8 +50,8 @@ static void table(void **state)
 static void nonsense(void **state)
 {
     static const char *const bad[] = { "x\n", "{}\n", "[1]\n",
-                                       "{\"pid\": \"1\", \"scope_id\": \"a\", "
-                                       "\"expiration_time\": 1, \"signal\": 9}\n" };
+                                       ("{\"pid\": \"1\", \"scope_id\": \"a\", "
+                                        "\"expiration_time\": 1, \"signal\": 9}\n") };
     struct timers t;
     struct muster_error err;
     (void)state;
