@@ -28,7 +28,8 @@ BENCH = str(ROOT / "build/muster-bench")
 MUSTER = str(ROOT / "build/muster")
 PYTHON = str(ROOT / "build/venv/bin/python")
 CORES = sorted(os.sched_getaffinity(0))
-SERVER_CORE, LOAD_CORE = str(CORES[0]), str(CORES[-1])
+SERVER_ON = ["taskset", "-c", str(CORES[0])]
+LOAD_ON = ["taskset", "-c", str(CORES[-1])]
 
 TORCH = """
 import sys, torch.distributed as dist
@@ -81,7 +82,7 @@ class Server:
     def __init__(self, name: str, argv: list[str], port: int | None = None):
         self.name = name
         self.dir = tempfile.mkdtemp()
-        self.process = subprocess.Popen(["taskset", "-c", SERVER_CORE, *argv], cwd=self.dir,
+        self.process = subprocess.Popen([*SERVER_ON, *argv], cwd=self.dir,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.DEVNULL, text=True)
         if port is None:
@@ -138,7 +139,7 @@ def start(name: str, dns: Dns, op: str = "add") -> Server:
 
 
 def bench(*args: str) -> dict:
-    run = subprocess.run(["taskset", "-c", LOAD_CORE, BENCH, *args], capture_output=True,
+    run = subprocess.run([*LOAD_ON, BENCH, *args], capture_output=True,
                          text=True)
     if run.returncode:
         sys.exit(f"muster-bench {' '.join(args)}: {run.stderr.strip()}")
@@ -151,7 +152,7 @@ def load(server: Server, op: str, conns: int, seconds: float) -> dict:
             "--seconds", str(seconds)]
     if proto == "echo":
         args += ["--size", str(SIZES[op][0]), "--reply", str(SIZES[op][1])]
-    p = subprocess.Popen(["taskset", "-c", LOAD_CORE, BENCH, "load", *args],
+    p = subprocess.Popen([*LOAD_ON, BENCH, "load", *args],
                          stdout=subprocess.PIPE, text=True)
     if p.stdout.readline() != "ready\n":
         sys.exit("muster-bench load does not start")
@@ -186,13 +187,13 @@ def median(runs: list[dict], field: str) -> float:
     return statistics.median(r[field] for r in runs)
 
 
-def loads(report: Report, dns: Dns, times: int, seconds: float) -> None:
+def loads(report: Report, dns: Dns, times: int, seconds: float, ops: list[str]) -> None:
     names = ["muster", "torch", "redis", "echo"]
     print("closed loop: rate of muster as a multiple of the others'; p99 and server CPU of "
           "each, in microseconds\n")
     print(f"{'op':6}{'conns':>6}{'muster/s':>10} {'/torch':>9} {'/redis':>9} {'/echo':>9}   "
           f"{'p99: muster torch redis echo':38} cpu/op: muster torch redis echo")
-    for op in ("add", "get", "check"):
+    for op in ops:
         with contextlib.ExitStack() as stack:
             servers = [stack.enter_context(start(n, dns, op)) for n in names]
             for conns in (1, 16, 256, 1000):
@@ -299,14 +300,20 @@ def main() -> int:
     ap.add_argument("--quick", action="store_true")
     ap.add_argument("--times", type=int)
     ap.add_argument("--seconds", type=float)
+    ap.add_argument("--ops", default="add,get,check")
+    ap.add_argument("--realtime", action="store_true",
+                    help="as root: other work on the machine does not come in between")
     ap.add_argument("--rows", default="load,crowd,dns,memory,start")
     a = ap.parse_args()
     times = a.times or (1 if a.quick else 5)
     seconds = a.seconds or (0.3 if a.quick else 2.0)
     rows = a.rows.split(",")
+    if a.realtime:
+        for on in (SERVER_ON, LOAD_ON):
+            on[:0] = ["chrt", "-f", "1"]
     report, dns = Report(), Dns()
     if "load" in rows:
-        loads(report, dns, times, seconds)
+        loads(report, dns, times, seconds, a.ops.split(","))
         print()
     if "crowd" in rows:
         crowds(report, dns, times, 4096)
