@@ -268,6 +268,23 @@ static void check_change(struct sim *s, const struct rdzv_state *was,
     }
 }
 
+static bool is_spare(const struct sim_node *n)
+{
+    const struct rdzv_node me = sim_identity(n);
+
+    return n->spare || (n->sim->host.last_valid &&
+                        rdzv_in(rdzv_state_find(&n->sim->host.last, &me), RDZV_SPARES));
+}
+
+/* A spare waits for as long as it takes; its time to join begins when it is none. */
+static void renew_spares(struct sim *s)
+{
+    for (size_t i = 0; i < s->count && !s->cfg.many; i++) {
+        if (s->nodes[i].alive && is_spare(&s->nodes[i]))
+            s->nodes[i].join_by_t = s->t + s->cfg.settings.join_ms * 1000;
+    }
+}
+
 void sim_check_state(struct sim *s, struct span value, uint32_t peer)
 {
     struct sim_host *h = &s->host;
@@ -289,19 +306,12 @@ void sim_check_state(struct sim *s, struct span value, uint32_t peer)
     }
     describe(s, &is, peer);
     if (h->last_valid) {
+        renew_spares(s);
         check_change(s, &h->last, &is, peer == UINT32_MAX);
         rdzv_state_fini(&h->last);
     }
     h->last = is;
     h->last_valid = true;
-}
-
-static bool is_spare(const struct sim_node *n)
-{
-    const struct rdzv_node me = sim_identity(n);
-
-    return n->spare || (n->sim->host.last_valid &&
-                        rdzv_in(rdzv_state_find(&n->sim->host.last, &me), RDZV_SPARES));
 }
 
 static void check_node(struct sim_node *n)
@@ -314,8 +324,6 @@ static void check_node(struct sim_node *n)
 
     if (!n->alive || sim_is_stopped(n))
         return;
-    if (is_spare(n)) /* waits for as long as it takes, then anew */
-        n->join_by_t = s->t + s->cfg.settings.join_ms * 1000;
     if (n->kind == SIM_TORCH && n->calm_from_t > n->join_t)
         due_t = SIM_NEVER; /* torch may hang in a read for long */
     due_t = MAX_OF(due_t, n->stopped_t + slack_us);
