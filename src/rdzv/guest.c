@@ -153,6 +153,8 @@ static void on_down(struct rdzv_guest *g, const struct rdzv_guest_event *ev)
     else
         g->pause_ms = MIN_OF(g->pause_ms * 2, MAX_PAUSE_MS);
     g->link = LINK_PAUSED;
+    if (g->join.by_ms == MONO_NEVER) /* a spare, until the host says so again */
+        g->join.by_ms = ev->now.mono_ms + g->cfg.settings.join_ms;
     g->redial_ms = ev->now.mono_ms + g->pause_ms;
     g->beat_ms = MONO_NEVER;
     if (g->away_ms == MONO_NEVER) {
@@ -250,6 +252,12 @@ static void on_msg(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
         g->waiting = m->count;
         if (m->count > 0 && g->member)
             tell_news(g, fx, RDZV_NEWS_WAITING, 0, span_str(""));
+        return;
+    case HOSTED_SPARE:
+        /* Like torch's, a spare waits for as long as the run goes on; once it is none,
+         * its time begins anew. */
+        g->join.by_ms =
+            m->count ? MONO_NEVER : ev->now.mono_ms + g->cfg.settings.join_ms;
         return;
     case HOSTED_LOST:
         if (g->member)

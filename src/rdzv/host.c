@@ -324,6 +324,7 @@ static int take_settings(struct rdzv_host *h, const struct hosted_msg *m,
 static void attach(struct rdzv_host *h, struct holder *w, uint32_t peer)
 {
     gone_end(h, w);
+    w->spare = false; /* What it was told may have been lost. */
     w->peer = peer;
     h->by_peer[peer] = w;
 }
@@ -415,6 +416,7 @@ static int on_join(struct rdzv_host *h, struct holder *w, struct rdzv_host_fx *f
     if (repeated(w, number) || w->wish) {
         if (w->member)
             host_tell_rank(h, fx, w);
+        host_tell_spare(h, fx, w);
         return 0;
     }
     w->joins = number;
@@ -427,7 +429,7 @@ static int on_join(struct rdzv_host *h, struct holder *w, struct rdzv_host_fx *f
         return MUSTER_ENOMEM;
     m->beat_us = now.wall_us;
     h->touched = true;
-    w->member = false;
+    w->member = w->spare = false;
     host_leave_place(h, m);
     wish_begin(h, w);
     host_seat_one(h, fx, w, now);
@@ -481,6 +483,7 @@ static int on_msg(struct rdzv_host *h, const struct rdzv_host_event *ev,
     case HOSTED_LEFT:
     case HOSTED_CLOSED:
     case HOSTED_WAITING:
+    case HOSTED_SPARE:
     case HOSTED_LOST:
     case HOSTED_EVICTED:
     case HOSTED_KIND_COUNT:
@@ -586,7 +589,7 @@ int rdzv_host_step(struct rdzv_host *h, const struct rdzv_host_event *ev,
 
     if (!err)
         err = &mine;
-    if (fx_reserve(fx, 4 * (h->holders.count + 1) + 8) < 0)
+    if (fx_reserve(fx, 6 * (h->holders.count + 1) + 8) < 0)
         return err_nomem(err);
     switch (ev->kind) {
     case RDZV_HOST_MSG:

@@ -21,6 +21,7 @@ struct holder {
     enum hosted_order order;
     uint32_t peer;
     bool wish;   /* its JOIN has not been answered */
+    bool spare;  /* was told that it is a spare */
     bool member; /* was told JOINED for the round that is complete now */
     struct holder *wish_prev, *wish_next; /* in order of asking */
     struct holder *gone_next;             /* in its grace */
@@ -77,6 +78,9 @@ void host_tell_members(struct rdzv_host *h, struct rdzv_host_fx *fx,
 void host_tell_waiting(struct rdzv_host *h, struct rdzv_host_fx *fx);
 void host_tell_joined(struct rdzv_host *h, struct rdzv_host_fx *fx);
 void host_complete_if_due(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now);
+
+/* Tells w whether it is a spare, if it does not know: then its JOIN has no time limit. */
+void host_tell_spare(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w);
 
 /* Answers w's JOIN: the round is complete and w has a place in it. */
 void host_tell_rank(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w);

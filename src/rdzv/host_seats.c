@@ -47,6 +47,7 @@ void host_tell_rank(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder 
     const struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
 
     host_wish_end(h, w);
+    w->spare = false;
     w->member = true;
     host_send(fx, w,
               (struct hosted_msg){
@@ -192,10 +193,22 @@ static void seat(struct rdzv_host *h, struct holder *w, struct now now)
         move_to(h, m, RDZV_SPARES); /* also who waited: see host_tell_waiting */
 }
 
+void host_tell_spare(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w)
+{
+    const bool spare =
+        w->wish && rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_SPARES);
+
+    if (spare == w->spare)
+        return;
+    w->spare = spare;
+    host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_SPARE, .count = spare });
+}
+
 void host_seat_one(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
                    struct now now)
 {
     seat(h, w, now);
+    host_tell_spare(h, fx, w);
     host_complete_if_due(h, fx, now);
 }
 

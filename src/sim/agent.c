@@ -45,6 +45,7 @@ static void join(struct sim_node *n)
         return;
     sim_check_gone(n);
     n->life = SIM_JOINING;
+    n->spare = false;
     n->join_t = n->sim->t;
     n->join_by_t = n->sim->t + n->sim->cfg.settings.join_ms * 1000;
     sim_say(n->sim, n, "wants to JOIN");

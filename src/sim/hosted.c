@@ -64,12 +64,21 @@ static void on_opened(struct sim_conn *c)
     feed(c->node, (struct rdzv_guest_event){ .kind = RDZV_GUEST_UP });
 }
 
+/* For check.c: a spare has no time limit; once it is none, its time begins anew. */
+static void set_spare(struct sim_node *n, bool spare)
+{
+    n->spare = spare;
+    n->join_by_t = n->sim->t + n->sim->cfg.settings.join_ms * 1000;
+}
+
 static void on_broken(struct sim_conn *c)
 {
     struct hosted *o = c->node->core;
 
     if (c != o->conn)
         return;
+    if (c->node->spare)
+        set_spare(c->node, false);
     o->conn = NULL;
     feed(c->node, (struct rdzv_guest_event){ .kind = RDZV_GUEST_DOWN,
                                              .code = MUSTER_EHANGUP,
@@ -94,6 +103,8 @@ static void on_bytes(struct sim_conn *c)
             return;
         }
         ev.msg = &msg;
+        if (msg.kind == HOSTED_SPARE)
+            set_spare(n, msg.count != 0);
         feed(n, ev);
         buf_consume(&c->in_node, (size_t)len + 8);
     }

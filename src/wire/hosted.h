@@ -30,6 +30,7 @@
     X(CLOSED)  /* the run is closed; also the answer to CLOSE */                       \
     X(WAITING) /* so many nodes wait for the next round */                             \
     X(LOST)    /* a member of the running round is gone: text says who and why */      \
+    X(SPARE)   /* you are one (count 1), or no longer (0): a spare waits without limit */  \
     X(EVICTED) /* the others have dropped you: text */
 
 enum hosted_kind {
