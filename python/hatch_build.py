@@ -18,6 +18,7 @@ try:
 except ImportError:  # only version() is wanted
     BuildHookInterface = object
 
+LIBC = ("libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.so", "ld-linux")
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE / "native" if (HERE / "native").is_dir() else HERE.parent
 
@@ -63,7 +64,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
         command, library = out / "bin/muster", (out / "lib/libmuster.so.0").resolve()
         needs = run("ldd", str(work / "libmuster.so.0"))
         beside = {name: path for name, path in re.findall(r"(\S+) => (/\S+)", needs)
-                  if name in ("libuv.so.1", "libjansson.so.4")}
+                  if not name.startswith(LIBC)}
         build_data["pure_python"] = False
         binaries = [command, library, *map(Path, beside.values())]
         build_data["tag"] = f"py3-none-{libc_tag(binaries)}"

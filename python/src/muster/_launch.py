@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,8 @@ class LaunchConfig:
     """What to launch: the fields and defaults of ``torch.distributed.launcher.LaunchConfig``.
 
     With the default backend and no endpoint, a job of one node needs no rendezvous of the
-    user: it gets one of its own.
+    user: it gets one of its own. ``event_log_handler`` is ``null`` or ``console``; the
+    latter prints the events when the job is over.
     """
 
     min_nodes: int
@@ -66,7 +68,6 @@ class LaunchConfig:
             f"--max-restarts={self.max_restarts}",
             f"--monitor-interval={self.monitor_interval}",
             f"--role={self.role}",
-            f"--event-log-handler={self.event_log_handler}",
             f"--signals-to-handle={self.signals_to_handle}",
             *self._rendezvous(),
             *self._logs(),
@@ -153,7 +154,12 @@ class ChildFailedError(Error):
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
         """Global rank and failure of the worker that failed first."""
-        rank = min(self.failures, key=lambda r: self.failures[r].timestamp)
+
+        def when(rank: int) -> tuple[int, bool]:
+            failure = self.failures[rank]  # SIGTERM is what the others get after the first
+            return failure.timestamp, failure.exitcode == -signal.SIGTERM
+
+        rank = min(self.failures, key=when)
         return rank, self.failures[rank]
 
 
@@ -165,6 +171,7 @@ def _work(function: Callable[..., Any], args: tuple[Any, ...], to: Path) -> None
     from multiprocessing import spawn
 
     preparation = spawn.get_preparation_data("muster worker")
+    preparation.pop("authkey", None)  # a secret of this process, and of no use there
     try:
         data = pickle.dumps((function, args))
     except Exception as e:
@@ -176,10 +183,9 @@ def _work(function: Callable[..., Any], args: tuple[Any, ...], to: Path) -> None
     to.write_bytes(pickle.dumps(preparation) + data)
 
 
-def _environment(config: LaunchConfig, events: Path) -> dict[str, str]:
+def _environment(config: LaunchConfig) -> dict[str, str]:
     """Ours, without what would change the meaning of the flags."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PET_")}
-    env["MUSTER_EVENT_FILE"] = str(events)
     env.setdefault("OMP_NUM_THREADS", "")  # torch's API does not set it; its command does
     if config.log_line_prefix_template is not None:
         env["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = config.log_line_prefix_template
@@ -191,7 +197,7 @@ def _failures(events: Path) -> tuple[set[int], dict[int, ProcessFailure]]:
     ranks: set[int] = set()
     failures: dict[int, ProcessFailure] = {}
     lines = events.read_text().splitlines() if events.exists() else []
-    for order, line in enumerate(lines):
+    for line in lines:
         event = json.loads(line)
         data = event["metadata"]
         if event["source"] != "WORKER" or data.get("global_rank") is None:
@@ -209,24 +215,24 @@ def _failures(events: Path) -> tuple[set[int], dict[int, ProcessFailure]]:
             pid=int(data["worker_id"]),
             exitcode=int(inner["exit_code"][0]),
             error_file=str(data.get("error_file", "<N/A>")),
-            **_message(data, inner, order),
+            **_message(data, int(inner["exit_code"][0])),
         )
     return ranks, failures
 
 
-def _message(data: Mapping[str, Any], inner: Mapping[str, Any], order: int) -> dict[str, Any]:
-    raw = json.loads(data["raw_error"] or '{"message": "<NONE>"}')["message"]
+def _message(data: Mapping[str, Any], code: int) -> dict[str, Any]:
+    """What the worker said of its end, or what its exit code says; and when."""
+    raw = json.loads(data["raw_error"] or "{}").get("message")
     if isinstance(raw, dict):
         extra = raw.get("extraInfo", {})
         text = extra.get("py_callstack") or raw.get("message", "")
-        return {"message": text, "timestamp": int(extra.get("timestamp", order))}
-    code = int(inner["exit_code"][0])
+        return {"message": text, "timestamp": int(extra.get("timestamp", time.time()))}
     if code < 0:
         name = signal.Signals(-code).name
         text = f"Signal {-code} ({name}) received by PID {data['worker_id']}"
     else:
         text = f"exit code {code}, and no traceback: the worker did not end by an exception"
-    return {"message": text, "timestamp": sys.maxsize - 10**6 + order}
+    return {"message": text, "timestamp": int(time.time())}
 
 
 def _run(argv: list[str], env: Mapping[str, str]) -> int:
@@ -272,6 +278,7 @@ class elastic_launch:  # noqa: N801 - torch's name
     def _launch(self, directory: Path, args: tuple[Any, ...]) -> dict[int, Any]:
         entry, events = self._entrypoint, directory / "events"
         options = [str(command()), "run", *self._config._options(), "--no-python"]
+        options.append(f"--event-log-handler=file:{events}")
         if callable(entry):
             title = getattr(entry, "__qualname__", repr(entry))
             _work(entry, args, directory / "work")
@@ -280,7 +287,9 @@ class elastic_launch:  # noqa: N801 - torch's name
         else:
             title = entry
             argv = [*options, entry, *[str(a) for a in args]]
-        rc = _run(argv, _environment(self._config, events))
+        rc = _run(argv, _environment(self._config))
+        if self._config.event_log_handler == "console" and events.exists():
+            sys.stderr.write(events.read_text())
         ranks, failures = _failures(events)
         if rc != 0 and failures:
             raise ChildFailedError(title, failures)

@@ -45,7 +45,6 @@ def _leave(directory: Path, result: object) -> None:
 
 def _main() -> None:
     directory = Path(sys.argv[1])
-    os.environ.pop("MUSTER_EVENT_FILE", None)  # the agent's
     # Empty stands for "not set", see elastic_launch.
     if os.environ.get("OMP_NUM_THREADS") == "":
         del os.environ["OMP_NUM_THREADS"]
