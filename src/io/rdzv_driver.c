@@ -41,8 +41,10 @@ static void on_state(void *ctx, const struct rdzv_event *ev)
     if (d->stopped)
         return;
     /* Whether it can tell of changes shows when it is asked to: it may by now. */
-    if (ev->kind != RDZV_EV_FAILED)
+    if (ev->kind != RDZV_EV_FAILED) {
         rdzv_can_watch(d->core, d->backend->ops->watch != NULL);
+        (void)uv_timer_stop(&d->away); /* Back before it was worth telling. */
+    }
     feed(d, &copy);
 }
 
@@ -224,6 +226,14 @@ void dynamic_opened(struct dynamic *d)
 
 /* ---- Feed and perform ---- */
 
+static void on_away(uv_timer_t *t)
+{
+    struct dynamic *d = t->data;
+
+    if (d->news_cb && !d->stopped)
+        d->news_cb(d->news_ctx, RDZV_NEWS_BACKEND, &d->away_err);
+}
+
 static void news(struct dynamic *d, const struct rdzv_effect *e)
 {
     struct muster_error err;
@@ -240,6 +250,13 @@ static void news(struct dynamic *d, const struct rdzv_effect *e)
     if (!d->news_cb)
         return;
     (void)err_set(&err, e->code, "%s", e->text ? e->text : "");
+    if (e->news == RDZV_NEWS_BACKEND && e->code == MUSTER_ECONN && !d->guest) {
+        /* It is tried again and again; a store that comes back in the time that a node
+         * may be silent has done nobody harm. */
+        d->away_err = err;
+        (void)uv_timer_start(&d->away, on_away, rdzv_dead_after_ms(&d->settings), 0);
+        return;
+    }
     d->news_cb(d->news_ctx, e->news, &err);
 }
 
@@ -258,6 +275,7 @@ static void stop_now(struct dynamic *d, int code, const char *text)
     d->stopped = true;
     (void)uv_timer_stop(&d->timer);
     (void)uv_timer_stop(&d->linger);
+    (void)uv_timer_stop(&d->away);
     if (code < 0)
         trace(d->trace, TRACE_WARN,
               "The node '%s_%" PRId64 "_%" PRId64
@@ -656,7 +674,7 @@ static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
     d->close.cb = d->leave.cb = d->stop.cb = NULL;
     offload_cancel(d->naming);
     d->naming = NULL;
-    d->refs = 4;
+    d->refs = 5;
     if (d->prefixed) {
         d->refs++;
         astore_close(d->prefixed, part_gone, d);
@@ -674,6 +692,7 @@ static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
     uv_close((uv_handle_t *)&d->timer, on_handle_gone);
     uv_close((uv_handle_t *)&d->soon, on_handle_gone);
     uv_close((uv_handle_t *)&d->linger, on_handle_gone);
+    uv_close((uv_handle_t *)&d->away, on_handle_gone);
     rdzv_master_close(d->master, part_gone, d);
 }
 

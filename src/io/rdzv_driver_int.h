@@ -31,21 +31,23 @@ struct dynamic {
     struct offload *naming; /* owned while it runs */
 
     enum dynamic_stage stage;
-    struct muster_error broken; /* STAGE_BROKEN: why */
-    struct rdzv *core;          /* owned; from STAGE_OPEN on */
+    struct muster_error broken;      /* STAGE_BROKEN: why */
+    struct rdzv *core;               /* owned; from STAGE_OPEN on */
     struct rdzv_guest_driver *guest; /* owned; in the core's place if the store hosts */
-    struct rdzv_node zero;      /* rank 0 of a hosted round; borrowed from guest */
-    struct rdzv_node *members;  /* owned; of a hosted round with torchrun's nodes */
-    struct rdzv_state *seen;    /* owned; members borrow from it */
+    struct rdzv_node zero;           /* rank 0 of a hosted round; borrowed from guest */
+    struct rdzv_node *members; /* owned; of a hosted round with torchrun's nodes */
+    struct rdzv_state *seen;   /* owned; members borrow from it */
     void (*found_members)(struct dynamic *d);
-    int hosted;                 /* rdzv-conf hosted: 1, or 0 to do without */
-    int64_t grace_ms;           /* rdzv-conf loss_grace_ms */
-    int64_t order_key;          /* rdzv-conf node_order; negative: none */
-    uv_timer_t timer;           /* the core's deadline */
-    uv_timer_t soon;            /* what is to be told from the loop */
-    uv_timer_t linger;          /* a host's, after closing */
+    int hosted;        /* rdzv-conf hosted: 1, or 0 to do without */
+    int64_t grace_ms;  /* rdzv-conf loss_grace_ms */
+    int64_t order_key; /* rdzv-conf node_order; negative: none */
+    uv_timer_t timer;  /* the core's deadline */
+    uv_timer_t soon;   /* what is to be told from the loop */
+    uv_timer_t away;   /* the store is unreachable, and since when */
+    struct muster_error away_err;
+    uv_timer_t linger; /* a host's, after closing */
     bool in_feed, stopped, destroying;
-    bool ended; /* we have closed the run, and said goodbye to its host */
+    bool ended;    /* we have closed the run, and said goodbye to its host */
     bool collided; /* somebody else has our name: join under another */
     struct {
         bool next, close, leave, stop; /* to be told when `soon` fires */

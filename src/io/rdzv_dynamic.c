@@ -282,7 +282,8 @@ int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
     (void)uv_timer_init(loop, &d->timer);
     (void)uv_timer_init(loop, &d->soon);
     (void)uv_timer_init(loop, &d->linger);
-    d->timer.data = d->soon.data = d->linger.data = d;
+    (void)uv_timer_init(loop, &d->away);
+    d->timer.data = d->soon.data = d->linger.data = d->away.data = d;
     *out = &d->base;
     return 0;
 }

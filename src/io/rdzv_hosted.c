@@ -24,6 +24,7 @@ bool dynamic_be_guest(struct dynamic *d)
         .settings = d->settings,
         .nonce = nonce_of(d),
         .grace_ms = (uint64_t)MAX_OF(d->grace_ms, 0),
+        .away_ms = d->read_ms,
         .order = d->order_key < 0 ? HOSTED_BY_NODE : HOSTED_BY_KEY,
         .order_key = (uint64_t)MAX_OF(d->order_key, 0),
         .trace = d->trace,

@@ -160,10 +160,8 @@ static void on_down(struct rdzv_guest *g, const struct rdzv_guest_event *ev)
     if (g->away_ms == MONO_NEVER) {
         g->away_ms = ev->now.mono_ms;
         trace(g->cfg.trace, TRACE_WARN,
-              "the host of the rendezvous '%s' is away: %s; trying again until it is "
-              "back, for at most %" PRIu64 " s",
-              g->run_id, ev->text ? ev->text : "the connection broke",
-              g->cfg.settings.join_ms / 1000);
+              "the host of the rendezvous '%s' is away: %s; trying again", g->run_id,
+              ev->text ? ev->text : "the connection broke");
     }
     (void)snprintf(g->text, sizeof g->text, "%.1000s",
                    ev->text ? ev->text : "the connection broke");
@@ -337,12 +335,26 @@ static void time_out(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now 
         if (held(g))
             send(fx, (struct hosted_msg){ .kind = HOSTED_LEAVE });
     }
+    if (g->join.on && g->cfg.away_ms && g->away_ms != MONO_NEVER &&
+        now.mono_ms - g->away_ms >= g->cfg.away_ms) {
+        (void)snprintf(text, sizeof text,
+                       "the host of the rendezvous '%.100s' has been away for %" PRIu64
+                       " s (read_timeout); it ended, or cannot be reached",
+                       g->run_id, g->cfg.away_ms / 1000);
+        refused(g, fx, MUSTER_ECONN, span_str(text));
+    }
     if (due(&g->leave, now))
         done(fx, &g->leave, RDZV_EV_LEAVE, MUSTER_ETIMEDOUT,
              "the host did not answer the goodbye in time");
     if (due(&g->close, now))
         done(fx, &g->close, RDZV_EV_CLOSE, MUSTER_ETIMEDOUT,
              "the host did not confirm within close_timeout that the run is closed");
+}
+
+/* A member judges its host as it would any other: silent for so long is dead. */
+static uint64_t away_limit_ms(const struct rdzv_guest *g)
+{
+    return MAX_OF(rdzv_dead_after_ms(&g->cfg.settings), 1000u);
 }
 
 static void on_timer(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now now)
@@ -355,12 +367,14 @@ static void on_timer(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now 
         send(fx, (struct hosted_msg){ .kind = HOSTED_ALIVE });
     }
     if (g->away_ms != MONO_NEVER && !g->away_told &&
-        now.mono_ms - g->away_ms >= g->cfg.settings.join_ms) {
+        now.mono_ms - g->away_ms >= away_limit_ms(g)) {
         g->away_told = true;
         if (g->member)
-            tell_news(g, fx, RDZV_NEWS_BACKEND, MUSTER_ECONN,
-                      span_str("the host of the rendezvous has been away for the whole "
-                               "join_timeout"));
+            tell_news(
+                g, fx, RDZV_NEWS_BACKEND, MUSTER_ECONN,
+                span_str("the host of the rendezvous has been away for as long as "
+                         "a node may be silent (keep_alive_interval * "
+                         "keep_alive_max_attempt)"));
     }
 }
 
@@ -370,6 +384,8 @@ uint64_t rdzv_guest_deadline(const struct rdzv_guest *g)
 
     if (g->join.on)
         by = MIN_OF(by, g->join.by_ms);
+    if (g->join.on && g->cfg.away_ms && g->away_ms != MONO_NEVER)
+        by = MIN_OF(by, g->away_ms + g->cfg.away_ms);
     if (g->leave.on)
         by = MIN_OF(by, g->leave.by_ms);
     if (g->close.on)
@@ -379,7 +395,7 @@ uint64_t rdzv_guest_deadline(const struct rdzv_guest *g)
     if (held(g))
         by = MIN_OF(by, g->beat_ms);
     if (g->away_ms != MONO_NEVER && !g->away_told)
-        by = MIN_OF(by, g->away_ms + g->cfg.settings.join_ms);
+        by = MIN_OF(by, g->away_ms + away_limit_ms(g));
     return by;
 }
 

@@ -10,7 +10,8 @@
  *   - a connection that breaks is made again, at once and then with growing pauses, and
  *     whatever had no answer is said again: the host knows a repeated JOIN by its
  * number;
- *   - a host that stays away for the join timeout is news (BACKEND), once. */
+ *   - a host that stays away as long as a node may be silent is news (BACKEND), once.
+ */
 #ifndef RDZV_GUEST_H
 #define RDZV_GUEST_H
 
@@ -25,6 +26,7 @@ struct rdzv_guest_config {
     struct rdzv_settings settings;
     uint64_t nonce;    /* of this process */
     uint64_t grace_ms; /* how long the host shall wait for us to come back */
+    uint64_t away_ms;  /* a join gives a host up that is away for so long; 0: never */
     enum hosted_order order;
     uint64_t order_key;
     const struct trace *trace; /* borrowed, may be NULL */

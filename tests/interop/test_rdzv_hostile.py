@@ -117,3 +117,23 @@ def test_store_restarted_empty():
     finally:
         node.end()
         host.end()
+
+
+@pytest.mark.parametrize("hosted", [0, 1])
+def test_host_killed_for_good(hosted):
+    """The others know within the time that a node may be silent, and a join gives up."""
+    at = f"127.0.0.1:{free_port()}"
+    conf = f"hosted={hosted},keep_alive_interval=1,keep_alive_max_attempt=2,read_timeout=4"
+    host = Node(at, "job", (2, 2), "a", conf)
+    node = Node(at, "job", (2, 2), "b", conf + ",is_host=0")
+    try:
+        host.tell("next")
+        node.tell("next")
+        assert host.joined()[2] == node.joined()[2] == 2
+        host.kill()
+        node.heard("BACKEND")
+        said = node.ask("next")
+        assert said.startswith("error MUSTER_ECONN") and "'job'" in said and at in said
+    finally:
+        node.end()
+        host.end()
