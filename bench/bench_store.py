@@ -96,12 +96,6 @@ class Server:
             time.sleep(0.02)
         sys.exit(f"{name} does not start")
 
-    def cpu_ns(self) -> int:
-        total = 0
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            total += int((task / "schedstat").read_text().split()[0])
-        return total
-
     def memory(self) -> int:
         """Private bytes: what this process alone takes."""
         text = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
@@ -149,20 +143,10 @@ def bench(*args: str) -> dict:
 def load(server: Server, op: str, conns: int, seconds: float) -> dict:
     proto = {"redis": "resp", "echo": "echo"}.get(server.name, "c10d")
     args = ["--proto", proto, "--op", op, "--port", str(server.port), "--count", str(conns),
-            "--seconds", str(seconds)]
+            "--seconds", str(seconds), "--server", str(server.process.pid)]
     if proto == "echo":
         args += ["--size", str(SIZES[op][0]), "--reply", str(SIZES[op][1])]
-    p = subprocess.Popen([*LOAD_ON, BENCH, "load", *args],
-                         stdout=subprocess.PIPE, text=True)
-    if p.stdout.readline() != "ready\n":
-        sys.exit("muster-bench load does not start")
-    before = server.cpu_ns()
-    line = p.stdout.readline()
-    used = server.cpu_ns() - before
-    p.wait()
-    result = json.loads(line)
-    result["cpu_us"] = used / result["all_ops"] / 1e3
-    return result
+    return bench("load", *args)
 
 
 class Report:

@@ -31,6 +31,7 @@ void net_parse(int argc, char **argv, struct net_args *a)
         { "size", required_argument, NULL, 's' },
         { "reply", required_argument, NULL, 'r' },
         { "seconds", required_argument, NULL, 't' },
+        { "server", required_argument, NULL, 'S' },
         { NULL, 0, NULL, 0 },
     };
 
@@ -54,6 +55,8 @@ void net_parse(int argc, char **argv, struct net_args *a)
             a->size = (size_t)atol(optarg);
         else if (c == 'r')
             a->reply = (size_t)atol(optarg);
+        else if (c == 'S')
+            a->server = atoi(optarg);
         else if (c == 't')
             a->seconds = atof(optarg);
         else
@@ -67,6 +70,18 @@ uint64_t net_ns(void)
     struct timespec t;
 
     (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t net_cpu_ns(int pid)
+{
+    struct timespec t = { 0, 0 };
+    clockid_t clock;
+
+    if (!pid)
+        return 0;
+    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) < 0)
+        net_die("the server's CPU time");
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
@@ -91,6 +106,8 @@ int net_listen(uint16_t *port)
     return fd;
 }
 
+#define PER_ADDRESS 8192u
+
 /* The kernel looks long for a free port when half of them are taken: a source address
  * of its own for every few thousand connections. */
 int net_connect(uint16_t port)
@@ -102,10 +119,12 @@ int net_connect(uint16_t port)
 
     if (fd < 0)
         net_die("socket");
-    from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + count++ / 8192);
-    (void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
-    if (bind(fd, (struct sockaddr *)&from, sizeof from) < 0)
-        net_die("bind");
+    if (++count > PER_ADDRESS) {
+        from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + count / PER_ADDRESS);
+        (void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+        if (bind(fd, (struct sockaddr *)&from, sizeof from) < 0)
+            net_die("bind");
+    }
     if (connect(fd, (const struct sockaddr *)&a, sizeof a) < 0)
         net_die("connect");
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);

@@ -15,6 +15,7 @@ struct net_args {
     size_t size;       /* --size: of values, of messages */
     size_t reply;      /* --reply: bytes of an answer */
     double seconds;    /* --seconds */
+    int server;        /* --server: process whose CPU time is measured, or 0 */
     char **rest;       /* behind -- */
 };
 
@@ -22,6 +23,7 @@ void net_parse(int argc, char **argv, struct net_args *a);
 void net_die(const char *what) __attribute__((noreturn));
 
 uint64_t net_ns(void);
+uint64_t net_cpu_ns(int pid); /* user and system, all threads; 0 if pid is 0 */
 int net_listen(uint16_t *port);
 int net_connect(uint16_t port); /* blocking, TCP_NODELAY, to 127.0.0.1 */
 void net_nonblock(int fd);
