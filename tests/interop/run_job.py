@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MUSTER = ROOT / "build" / "muster"
+MUSTER = Path(os.environ.get("MUSTER_BINARY", ROOT / "build" / "muster"))
 VENV = ROOT / "build" / "venv" / "bin"
 PATIENCE = 120
 

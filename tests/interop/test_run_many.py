@@ -5,7 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from run_job import ROOT, Job, environment, run
+from run_job import MUSTER, ROOT, Job, environment, run
 
 EXAMPLES = ROOT / "build" / "examples"
 
@@ -33,7 +33,7 @@ def test_tee_keeps_every_line(tmp_path):
     lines, log = 100_000, tmp_path / "log"
     program = f"import os\nr=os.environ['RANK']\nfor i in range({lines}): print(f'line {{i}} of {{r}} ' + 'x' * (i % 97))"
     with (tmp_path / "tee.out").open("wb") as out:
-        subprocess.run([ROOT / "build" / "muster", "run", "--standalone", "--nproc-per-node=4", "--log-dir", log, "-t",
+        subprocess.run([MUSTER, "run", "--standalone", "--nproc-per-node=4", "--log-dir", log, "-t",
                         "1", "--no-python", "python3", "-c", program], stdout=out, check=True, env=environment())
     seen = collections.Counter()
     for line in (tmp_path / "tee.out").open():
@@ -51,7 +51,7 @@ def test_tee_keeps_every_line(tmp_path):
 def test_a_slow_reader_loses_nothing(tmp_path):
     """The console is a pipe that is read late: the agent waits, and stays alive."""
     lines = 30_000
-    with subprocess.Popen([ROOT / "build" / "muster", "run", "--standalone", "-t", "1", "--no-python", "seq", str(lines)],
+    with subprocess.Popen([MUSTER, "run", "--standalone", "-t", "1", "--no-python", "seq", str(lines)],
                           stdout=subprocess.PIPE, env=environment()) as agent:
         import time
         time.sleep(0.5)
@@ -62,7 +62,7 @@ def test_a_slow_reader_loses_nothing(tmp_path):
 
 def test_a_reader_that_goes(tmp_path):
     """`muster run -t 1 ... | head -1`: said once, and the exit code is the workers'."""
-    with subprocess.Popen([ROOT / "build" / "muster", "run", "--standalone", "-t", "1", "--no-python", "seq", "300000"],
+    with subprocess.Popen([MUSTER, "run", "--standalone", "-t", "1", "--no-python", "seq", "300000"],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as agent:
         agent.stdout.readline()
         agent.stdout.close()
