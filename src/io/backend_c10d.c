@@ -363,6 +363,27 @@ static bool host(const struct rdzv_backend *b, const char **at, uint16_t *port)
     return c->can_host;
 }
 
+/* A host is reached as the endpoint says; others as their end of the connection. */
+static bool own_addr(const struct rdzv_backend *b, char *out, size_t size)
+{
+    const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
+    const char *local = c->state && !c->file ? store_client_local(c->state) : NULL;
+    const char *colon = local ? strrchr(local, ':') : NULL;
+
+    if (c->server) {
+        (void)snprintf(out, size, "%s", c->at.host);
+        return true;
+    }
+    if (!colon)
+        return false;
+    if (local[0] == '[' && colon > local + 1) { /* "[fd77::1]:29400" */
+        local++;
+        colon--;
+    }
+    (void)snprintf(out, size, "%.*s", (int)(colon - local), local);
+    return true;
+}
+
 static size_t guests(const struct rdzv_backend *b)
 {
     const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
@@ -460,6 +481,7 @@ const struct rdzv_backend_ops c10d_ops = {
     .watch = watch,
     .store = store,
     .where = where,
+    .own_addr = own_addr,
     .guests = guests,
     .host = host,
     .close = close_backend,

@@ -79,7 +79,7 @@ static void decided(struct c10d *c, const struct rdzv_local *q)
 {
     struct muster_error err;
 
-    trace(c->trace, TRACE_DEBUG, "%s: %s the store: %s", c->where,
+    trace(c->trace, TRACE_INFO, "%s: %s the store: %s", c->where,
           q->is_local ? "this process is to host" : "somebody else hosts", q->why);
     if (q->is_local) {
         const int rc = serve(c, &err);

@@ -67,6 +67,11 @@ struct rdzv_backend_ops {
      * write the state themselves. host is borrowed. False: it cannot. May be NULL. */
     bool (*host)(const struct rdzv_backend *b, const char **host, uint16_t *port);
 
+    /* Under which address other nodes can reach this machine, by what the store's
+     * connection shows; for machines whose own name does not resolve. False: nobody
+     * knows. May be NULL. */
+    bool (*own_addr)(const struct rdzv_backend *b, char *out, size_t size);
+
     /* How many connections others have to the store that this process hosts; 0 if it
      * hosts none. May be NULL. */
     size_t (*guests)(const struct rdzv_backend *b);

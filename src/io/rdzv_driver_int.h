@@ -28,6 +28,7 @@ struct dynamic {
     char addr[1025]; /* who we are: addr, pid, local_id */
     int64_t pid, local_id;
     char where[1025];       /* MASTER_ADDR if we are rank 0 */
+    bool nameless;          /* our own name does not resolve */
     struct offload *naming; /* owned while it runs */
 
     enum dynamic_stage stage;

@@ -24,6 +24,21 @@ void dynamic_present(struct dynamic *d)
                                   dynamic_peer_gone, d);
 }
 
+/* torch would announce a name that leads nowhere, and the workers would fail. */
+static void announce_number(struct dynamic *d)
+{
+    char addr[1025];
+
+    if (!d->backend->ops->own_addr ||
+        !d->backend->ops->own_addr(d->backend, addr, sizeof addr) ||
+        rdzv_master_set_addr(d->master, addr) < 0)
+        return;
+    trace(d->trace, TRACE_WARN,
+          "this machine's name '%s' does not resolve: as MASTER_ADDR it is '%s' "
+          "(--local-addr gives another)",
+          d->addr, addr);
+}
+
 static void on_backend(void *ctx, int status, const struct muster_error *err)
 {
     struct dynamic *d = ctx;
@@ -35,6 +50,8 @@ static void on_backend(void *ctx, int status, const struct muster_error *err)
         err_copy(&d->broken, err);
     else if (!dynamic_be_guest(d))
         dynamic_present(d);
+    if (status == 0 && d->nameless)
+        announce_number(d);
     dynamic_opened(d);
 }
 
@@ -84,6 +101,7 @@ static void on_name(void *ctx, void *data)
     const struct rdzv_fqdn *f = data;
 
     d->naming = NULL;
+    d->nameless = !f || !f->resolves;
     if (f) {
         (void)snprintf(d->addr, sizeof d->addr, "%s", f->name);
     } else {

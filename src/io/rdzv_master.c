@@ -541,6 +541,17 @@ void rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
     (void)uv_timer_start(&m->timer, begin, 0, 0);
 }
 
+int rdzv_master_set_addr(struct rdzv_master *m, const char *addr)
+{
+    char *copy = mem_strdup(addr);
+
+    if (!copy)
+        return MUSTER_ENOMEM;
+    mem_free(m->addr);
+    m->addr = copy;
+    return 0;
+}
+
 void rdzv_master_cancel(struct rdzv_master *m)
 {
     m->cb = NULL;

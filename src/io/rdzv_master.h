@@ -37,6 +37,9 @@ typedef void (*rdzv_master_cb)(void *ctx, int status, const char *addr, uint16_t
 int rdzv_master_new(uv_loop_t *loop, const struct rdzv_master_opts *opts,
                     struct rdzv_master **out, struct muster_error *err);
 
+/* Another address of our own to announce; while nothing is under way. */
+int rdzv_master_set_addr(struct rdzv_master *m, const char *addr);
+
 /* One at a time. The callback comes from the loop, unless it is cancelled before. */
 void rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
                        rdzv_master_cb cb, void *ctx);

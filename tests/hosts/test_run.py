@@ -92,6 +92,16 @@ def test_a_dead_name_server_and_numeric_addresses(tmp_path: Path) -> None:
         finish(nodes, tmp_path)
 
 
+def test_hosts_whose_names_nobody_knows(tmp_path: Path) -> None:
+    """Not even themselves: the workers are told addresses."""
+    with Rig(3) as rig:
+        for host in rig.hosts:
+            host.hosts_file({})
+        nodes = [node(h, f"{rig[0].ip4}:29400", tmp_path) for h in rig.hosts]
+        up(nodes, 3)
+        finish(nodes, tmp_path)
+
+
 def test_a_dead_name_server_and_a_name(tmp_path: Path) -> None:
     """Nobody can say who `head` is: an end in time, with the name in the message."""
     with Rig(1) as rig:
