@@ -107,7 +107,8 @@ void client_lose_uv(struct client *c, int uv)
 {
     struct muster_error err;
 
-    (void)err_set(&err, MUSTER_EHANGUP, "%s at %s: %s", c->name, c->peer,
+    (void)err_set(&err, uv == UV_ENOMEM ? MUSTER_ENOMEM : MUSTER_EHANGUP,
+                  "%s at %s: %s", c->name, c->peer,
                   uv == UV_EOF ? "Failed to recv, got 0 bytes. Connection was likely "
                                  "closed. Did the remote server shutdown or crash?"
                   : uv == UV_ECONNRESET ? "Connection reset by peer"

@@ -348,6 +348,87 @@ static void names_are_asked_for_elsewhere(void **state)
     }
 }
 
+/* A call is done, or says that memory ran out; what is left of the store can be used or
+ * says why not, and can be closed. */
+static void use_until_it_fails(struct muster_store *s)
+{
+    const char *keys[] = { "k", "e" };
+    const struct muster_bytes values[] = { { (void *)(uintptr_t) "v", 1 }, { 0 } };
+    struct muster_store *view = NULL, *clone = NULL;
+    struct muster_bytes value = { 0 };
+    struct muster_bytes_list list = { 0 };
+    int rc = muster_store_set(s, "k", "v", 1, NULL);
+
+    if (rc == 0)
+        rc = muster_store_add(s, "n", 1, NULL, NULL);
+    if (rc == 0)
+        rc = muster_store_get(s, "k", &value, NULL);
+    muster_bytes_free(&value);
+    if (rc == 0)
+        rc = muster_store_multi_set(s, keys, values, 2, NULL);
+    if (rc == 0)
+        rc = muster_store_multi_get(s, keys, 2, &list, NULL);
+    muster_bytes_list_free(&list);
+    if (rc == 0)
+        rc = muster_store_list_keys(s, &list, NULL);
+    muster_bytes_list_free(&list);
+    if (rc == 0)
+        rc = muster_store_append(s, "a", "b", 1, NULL);
+    if (rc == 0)
+        rc = muster_store_open_prefix(s, "p", &view, NULL);
+    if (rc == 0)
+        rc = muster_store_barrier(view, "b", 0, 1, NULL);
+    if (rc == MUSTER_ETIMEDOUT) /* as it should, for no world size */
+        rc = muster_store_clone(view, &clone, NULL);
+    if (rc == 0)
+        rc = muster_store_compare_set(clone, "c", "", 0, "d", 1, &value, NULL);
+    muster_bytes_free(&value);
+    if (rc != 0 && rc != MUSTER_ENOMEM)
+        fail_msg("memory ran out, and a call said %s", muster_code_name(rc));
+    muster_store_close(clone);
+    muster_store_close(view);
+    muster_store_close(s);
+}
+
+static int open_again(size_t kind, struct muster_store *server,
+                      struct muster_store **out)
+{
+    struct muster_store_options o;
+    char path[64];
+
+    if (kind == 1) {
+        (void)snprintf(path, sizeof path, "/tmp/muster-test-%d-m", getpid());
+        (void)unlink(path); /* Who had no memory could not count itself out. */
+        return muster_store_open_file(path, 1, LONG_MS, out, NULL);
+    }
+    if (kind == 2)
+        return muster_store_open_hash(LONG_MS, out, NULL);
+    muster_store_options_init(&o);
+    o.host = "127.0.0.1";
+    o.port = muster_store_port(server);
+    o.timeout_ms = LONG_MS;
+    return muster_store_open_tcp(&o, out, NULL);
+}
+
+/* Only the memory of this thread fails: the server has one of its own. */
+static void memory_may_run_out_anywhere(void **state)
+{
+    struct muster_store *server = serve();
+
+    (void)state;
+    for (size_t kind = 0; kind < ARRAY_LEN(kinds); kind++)
+        for (struct failing f = failing_first(); failing_next(&f);) {
+            struct muster_store *s = NULL;
+            const int rc = open_again(kind, server, &s);
+
+            if (rc == 0)
+                use_until_it_fails(s);
+            else
+                assert_int_equal(rc, MUSTER_ENOMEM);
+        }
+    muster_store_close(server);
+}
+
 static size_t open_files(void)
 {
     DIR *dir = opendir("/proc/self/fd");
@@ -390,6 +471,7 @@ int main(void)
         cmocka_unit_test(results_are_the_callers),
         cmocka_unit_test(deadlines_hold),
         cmocka_unit_test(bad_arguments_are_refused),
+        cmocka_unit_test(memory_may_run_out_anywhere),
         cmocka_unit_test(nothing_stays_open), /* before threads are left behind */
         cmocka_unit_test(names_are_asked_for_elsewhere),
     };
