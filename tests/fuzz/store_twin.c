@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MANY 512
+#define MANY  512 /* more keys and items than a script has steps */
+#define WANTS 8   /* keys in one wait; scripts name at most 5 */
 
 struct bytes {
     size_t n;
@@ -23,7 +24,7 @@ struct pending {
     bool on;
     enum c10d_op op;
     unsigned long age;
-    struct want want[MANY];
+    struct want want[WANTS];
     size_t count;
 };
 
