@@ -2,6 +2,7 @@
  * core, perform() is the only switch over its effects. */
 #include "io/group_driver.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -178,6 +179,7 @@ static void perform(struct agent *a, const struct group_fx *fx)
         logs_drain(a->logs, on_drained, a);
         break;
     case GROUP_FX_BARRIER:
+        took(a, NULL);
         agent_barrier(a);
         break;
     case GROUP_FX_LEAVE:
@@ -365,6 +367,15 @@ static int open_all(struct agent *a, struct muster_error *err)
     return rc;
 }
 
+/* Whoever started us without one of these three must not get our sockets in its place.
+ */
+static void fill_standard_fds(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+            return;
+}
+
 int group_run(const struct group_opts *opts, struct group_result *out,
               struct muster_error *err)
 {
@@ -377,6 +388,7 @@ int group_run(const struct group_opts *opts, struct group_result *out,
         return err_set(err, MUSTER_EINVAL,
                        "--nproc-per-node is %" PRId64 ": at least one worker must run",
                        a.config->nproc);
+    fill_standard_fds();
     int rc = guard_start(opts->fn, opts->fn_ctx, &a.guard, err);
     if (rc != 0)
         return rc;

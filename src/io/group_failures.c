@@ -153,9 +153,15 @@ void agent_failed(struct agent *a)
     if (a->failure_count == 0)
         return;
     const struct failure *f = &a->failures[failure_root(a->failures, a->failure_count)];
-    note(a->opts.notes, NOTE_ERROR, AT_FAILED,
-         "failed (exitcode: %d) local_rank: %" PRId64 " (pid: %d) of binary: %s",
-         f->code, f->local_rank, f->pid, worker_binary(a->config));
+    if (a->config->entry == ENTRY_RUN_PATH)
+        note(a->opts.notes, NOTE_ERROR, AT_FAILED_FN,
+             "failed (exitcode: %d) local_rank: %" PRId64
+             " (pid: %d) of fn: run_script_path (start_method: %s)",
+             f->code, f->local_rank, f->pid, a->config->start_method);
+    else
+        note(a->opts.notes, NOTE_ERROR, AT_FAILED,
+             "failed (exitcode: %d) local_rank: %" PRId64 " (pid: %d) of binary: %s",
+             f->code, f->local_rank, f->pid, worker_binary(a->config));
     if (f->code == -9)
         say_oom(a);
     if (logs_full(a->logs))

@@ -44,7 +44,9 @@ void agent_say(struct agent *a, const struct group_fx *fx)
         note(n, NOTE_WARN, AT_BARRIER_SIGNAL, "Got termination signal: %d", fx->sig);
         break;
     case GROUP_FX_SAY_NO_BARRIER:
-        note(n, NOTE_ERROR, AT_BARRIER_ERROR, "Error waiting on exit barrier. %s",
+        note(n, NOTE_ERROR, AT_BARRIER_ERROR,
+             "Error waiting on exit barrier. Elapsed: %.2f seconds\n%s",
+             (double)(uv_hrtime() - a->phase_began_ns) / 1e9,
              a->fatal.code ? a->fatal.text : "Another node was lost.");
         break;
     case GROUP_FX_SAY_SUCCEEDED:

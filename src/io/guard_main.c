@@ -388,6 +388,26 @@ static void prepare(struct keeper *k)
     k->chld = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
+/* Our command line is the agent's, byte for byte, until we change it: `pkill -9 -f`
+ * would get both at once, and the daemons of workers would survive. */
+static void rename_self(void)
+{
+    static const char name[] = "muster-guard";
+    char now[4096];
+    const int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    size_t size = 0;
+    ssize_t n;
+
+    while (fd >= 0 && (n = read(fd, now, sizeof now)) > 0)
+        size += (size_t)n;
+    if (fd >= 0)
+        close(fd);
+    if (size <= sizeof name)
+        return;
+    memset(program_invocation_name, 0, size);
+    memcpy(program_invocation_name, name, sizeof name);
+}
+
 static void close_others(int keep)
 {
     if (keep > 3)
@@ -402,8 +422,10 @@ void guard_main(int sock, pid_t agent, guard_fn fn, void *fn_ctx)
     buf_init(&k.out, 16u << 20);
     /* A function finds the descriptors it knew, as after any fork; and libuv's handler
      * for forks would close strange ones if its own were gone. */
-    if (!fn)
+    if (!fn) {
         close_others(sock);
+        rename_self();
+    }
     prepare(&k);
     if (getppid() != agent)
         k.ended = true;
