@@ -24,10 +24,12 @@ test: all
 	@tests/run
 
 # Two nodes with two workers each, here; one worker is killed while you watch.
-demo: all
+demo: setup
+	@ninja -C $(BUILD) product
 	@scripts/demo
 
-demo-torch: all
+demo-torch: setup
+	@ninja -C $(BUILD) product
 	@scripts/deps torch
 	@scripts/demo --torch
 
