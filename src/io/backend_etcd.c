@@ -29,6 +29,7 @@ struct etcd_state {
     struct etcd_kv kv;
     char *key, *dir; /* owned: of the state; of the run's store */
     char *nodes;     /* owned: v3: where the nodes show themselves */
+    char *bell;      /* owned: v3: rings with each change of the state */
     uint64_t lease_ttl_s;
     struct etcd_presence *here; /* v3 */
     rdzv_peer_cb on_peer;
@@ -128,9 +129,9 @@ static void answer(struct etcd_state *b, enum rdzv_event_kind kind, bool won,
     b->resync = false;
     if (b->kv.api == ETCD_V3 &&
         !b->watch) /* if it fails, the next answer tries again */
-        (void)etcd_watch_start(b->client, span_str(b->key), (struct span){ NULL, 0 },
-                               (int64_t)held->revision + 1, on_events, b, &b->watch,
-                               NULL);
+        (void)etcd_watch_start(b->client, span_str(b->bell), (struct span){ NULL, 0 },
+                               false, (int64_t)held->revision + 1, on_events, b,
+                               &b->watch, NULL);
     tell(b, &ev);
     if (b->on_changed && stale(b)) /* somebody was faster than this answer */
         (void)uv_timer_start(&b->soon, on_soon, 0, 0);
@@ -193,6 +194,7 @@ static void set(struct rdzv_backend *base, struct span value, bool has_token,
         .token = has_token ? token_number(token) : 0,
         .ttl_s = V2_TTL_S,
         .lease = b->lease_id,
+        .bell = b->bell ? span_str(b->bell) : (struct span){ NULL, 0 },
         .unique = true, /* each state has its writer's own beat in it, to the µs */
     };
     const uint64_t ms = MIN_OF(timeout_ms, MIN_OF(b->read_ms, REQUEST_MS));
@@ -266,7 +268,7 @@ static void on_events(void *ctx, const struct etcd3_reply *events)
 
     b->resync = b->resync || !events;
     for (size_t i = 0; events && i < events->event_count; i++)
-        if (span_eq(events->events[i].kv.key, span_str(b->key)))
+        if (span_eq(events->events[i].kv.key, span_str(b->bell)))
             b->newest = MAX_OF(b->newest, (uint64_t)events->events[i].kv.mod_revision);
     if (!b->on_state && stale(b))
         changed(b);
@@ -430,6 +432,7 @@ static void state_free(struct etcd_state *b)
     mem_free(b->key);
     mem_free(b->dir);
     mem_free(b->nodes);
+    mem_free(b->bell);
     mem_free(b);
 }
 
@@ -512,11 +515,13 @@ static int name_keys(struct etcd_state *b, const struct etcd_conf *conf,
                             (const char *)buf_data(&id));
         b->dir = mem_printf("%s/%.*s/store/", conf->prefix, (int)buf_len(&id),
                             (const char *)buf_data(&id));
+        b->bell = mem_printf("%s/%.*s/bell", conf->prefix, (int)buf_len(&id),
+                             (const char *)buf_data(&id));
         b->nodes = mem_printf("%s/%.*s/nodes/", conf->prefix, (int)buf_len(&id),
                               (const char *)buf_data(&id));
     }
     buf_fini(&id);
-    return b->key && b->dir && b->nodes ? 0 : MUSTER_ENOMEM;
+    return b->key && b->dir && b->nodes && b->bell ? 0 : MUSTER_ENOMEM;
 }
 
 static int state_new(uv_loop_t *loop, enum etcd_backend kind,

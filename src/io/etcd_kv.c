@@ -10,6 +10,7 @@ static void op_free(struct etcd_op *op)
 {
     mem_free((uint8_t *)op->path.p);
     mem_free((uint8_t *)op->value.p);
+    mem_free((uint8_t *)op->bell.p);
     mem_free(op);
 }
 
@@ -139,7 +140,9 @@ int etcd_kv_put(const struct etcd_kv *kv, const struct etcd_put *put,
     op->ttl_s = put->ttl_s;
     op->lease = put->lease;
     op->unique = put->unique;
-    if (!op->value.p) {
+    if (put->bell.n)
+        op->bell = span_of(mem_memdup(put->bell.p, put->bell.n), put->bell.n);
+    if (!op->value.p || (put->bell.n && !op->bell.p)) {
         op_free(op);
         return err_nomem(err);
     }

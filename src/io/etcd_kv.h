@@ -49,6 +49,8 @@ struct etcd_put {
     uint64_t token;
     uint64_t ttl_s; /* v2; 0: for ever */
     int64_t lease;  /* v3; 0: none */
+    struct span bell; /* v3: a key of no value that is written along with it: a watch of
+                         it tells of each write and carries none; may be none */
     bool unique;    /* nobody else writes this very value: a conditional write may be
                        repeated after a lost answer, since we know our own */
 };

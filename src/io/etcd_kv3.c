@@ -68,14 +68,15 @@ static int put(struct etcd_op *op, struct muster_error *err)
         .key = op->path,
         .revision = op->cond == ETCD_IF_ABSENT ? 0 : (int64_t)op->token,
     };
-    const struct etcd3_op yes = {
-        .kind = ETCD3_PUT, .key = op->path, .value = op->value, .lease = op->lease
+    const struct etcd3_op yes[] = {
+        { .kind = ETCD3_PUT, .key = op->path, .value = op->value, .lease = op->lease },
+        { .kind = ETCD3_PUT, .key = op->bell, .lease = op->lease },
     };
     const struct etcd3_op no = { .kind = ETCD3_RANGE, .key = op->path };
     const struct etcd3_txn txn = { .compare = &compare,
                                    .compare_count = op->cond != ETCD_ALWAYS,
-                                   .yes = &yes,
-                                   .yes_count = 1,
+                                   .yes = yes,
+                                   .yes_count = op->bell.n ? 2 : 1,
                                    .no = &no,
                                    .no_count = 1 };
     struct etcd_msg m;
@@ -212,7 +213,7 @@ static int wait(struct etcd_op *op, struct muster_error *err)
         rc = etcd3_prefix_end(&end, op->path);
     if (rc == 0)
         rc =
-            etcd_watch_start(op->kv.client, op->path, buf_span(&end),
+            etcd_watch_start(op->kv.client, op->path, buf_span(&end), false,
                              (int64_t)op->revision + 1, on_change, op, &op->watch, err);
     else
         err_nomem(err);

@@ -18,6 +18,7 @@ struct etcd_op {
     enum etcd_op_kind kind;
     struct span path;  /* owned */
     struct span value; /* owned: of a put, to recognise it */
+    struct span bell;  /* owned: see struct etcd_put */
     enum etcd_cond cond;
     uint64_t token, revision, by_ms, ttl_s;
     int64_t lease;

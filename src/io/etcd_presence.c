@@ -93,7 +93,7 @@ static int watch(struct etcd_presence *p, struct muster_error *err)
     buf_init(&end, SIZE_MAX);
     rc = etcd3_prefix_end(&end, span_str(p->dir));
     if (rc == 0)
-        rc = etcd_watch_start(p->kv.client, span_str(p->dir), buf_span(&end), 0,
+        rc = etcd_watch_start(p->kv.client, span_str(p->dir), buf_span(&end), true, 0,
                               on_change, p, &p->watch, err);
     else
         err_nomem(err);

@@ -17,7 +17,7 @@ struct etcd_watch {
     struct http_call *stream;
     size_t at, seen;
     unsigned tries;
-    bool created, stopped;
+    bool only_ends, created, stopped;
     uv_timer_t timer;
     etcd_watch_cb on_change;
     void *ctx;
@@ -194,7 +194,7 @@ static int start(struct etcd_watch *w, struct muster_error *err)
     w->at = etcd_client_current(c);
     w->created = false;
     w->seen = 0;
-    rc = etcd3_encode_watch(&m, w->key, w->end, w->next);
+    rc = etcd3_encode_watch(&m, w->key, w->end, w->only_ends, w->next);
     if (rc == 0)
         url = mem_printf("%s%s", etcd_client_url(c, w->at),
                          (const char *)buf_data(&m.path));
@@ -237,8 +237,8 @@ static void watch_free(struct etcd_watch *w)
 }
 
 int etcd_watch_start(struct etcd_client *c, struct span key, struct span end,
-                     int64_t start_revision, etcd_watch_cb on_change, void *ctx,
-                     struct etcd_watch **out, struct muster_error *err)
+                     bool only_ends, int64_t start_revision, etcd_watch_cb on_change,
+                     void *ctx, struct etcd_watch **out, struct muster_error *err)
 {
     struct etcd_watch *w = mem_calloc(1, sizeof *w);
 
@@ -246,6 +246,7 @@ int etcd_watch_start(struct etcd_client *c, struct span key, struct span end,
         return err_nomem(err);
     w->client = c;
     w->next = start_revision;
+    w->only_ends = only_ends;
     w->on_change = on_change;
     w->ctx = ctx;
     w->key = span_of(mem_memdup(key.p, key.n), key.n);

@@ -13,10 +13,11 @@ struct etcd_watch;
 typedef void (*etcd_watch_cb)(void *ctx, const struct etcd3_reply *events);
 
 /* From start_revision on, or, if that is 0, from now on. key and end are copied; no
- * end: the key alone. The client must outlive the watch. */
+ * end: the key alone. only_ends: deletions and expiries alone. The client must outlive
+ * the watch. */
 int etcd_watch_start(struct etcd_client *c, struct span key, struct span end,
-                     int64_t start_revision, etcd_watch_cb on_change, void *ctx,
-                     struct etcd_watch **out, struct muster_error *err);
+                     bool only_ends, int64_t start_revision, etcd_watch_cb on_change,
+                     void *ctx, struct etcd_watch **out, struct muster_error *err);
 void etcd_watch_stop(struct etcd_watch *w); /* NULL is fine */
 
 #endif

@@ -47,7 +47,7 @@ int etcd3_encode_keepalive(struct etcd_msg *out, int64_t id);
 int etcd3_encode_revoke(struct etcd_msg *out, int64_t id);
 int etcd3_encode_auth(struct etcd_msg *out, struct span name, struct span password);
 int etcd3_encode_watch(struct etcd_msg *out, struct span key, struct span end,
-                       int64_t start_revision); /* 0: from now on */
+                       bool only_ends, int64_t start_revision); /* 0: from now on */
 
 /* Appends the end of the range of all keys that begin with prefix. */
 int etcd3_prefix_end(struct buf *out, struct span prefix);

@@ -162,7 +162,7 @@ int etcd3_encode_auth(struct etcd_msg *out, struct span name, struct span passwo
 }
 
 int etcd3_encode_watch(struct etcd_msg *out, struct span key, struct span end,
-                       int64_t start_revision)
+                       bool only_ends, int64_t start_revision)
 {
     struct buf *b = &out->body;
     int rc = start(out, "/v3/watch");
@@ -171,6 +171,8 @@ int etcd3_encode_watch(struct etcd_msg *out, struct span key, struct span end,
         rc = put_bytes(b, "{\"create_request\":{", "key", key);
     if (rc == 0 && end.n != 0)
         rc = put_bytes(b, ",", "range_end", end);
+    if (rc == 0 && only_ends)
+        rc = buf_append_str(b, ",\"filters\":[\"NOPUT\"]");
     if (rc == 0 && start_revision != 0)
         rc = buf_printf(b, ",\"start_revision\":\"%" PRId64 "\"", start_revision);
     return rc == 0 ? buf_append_str(b, "}}") : rc;

@@ -224,7 +224,7 @@ static void run(const char *command, struct muster_error *err)
             exit(2);
         next_line();
     } else if (strcmp(command, "watch") == 0) {
-        if (etcd_watch_start(client, span_str(key), (struct span){ NULL, 0 }, 0,
+        if (etcd_watch_start(client, span_str(key), (struct span){ NULL, 0 }, false, 0,
                              on_change, NULL, &watch, err) < 0)
             exit(2);
         call(etcd3_encode_range(&m, &op), &m, ETCD3_EXPECT_RANGE, on_put);

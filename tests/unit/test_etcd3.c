@@ -78,10 +78,10 @@ static void requests(void **state)
             "{\"name\":\"a\\\"b\",\"password\":\"\\\\\\u000a\"}");
     etcd_msg_fini(&m);
     etcd_msg_init(&m);
-    assert_int_equal(etcd3_encode_watch(&m, span_str("k"), span_str("l"), 12), 0);
+    assert_int_equal(etcd3_encode_watch(&m, span_str("k"), span_str("l"), true, 12), 0);
     body_is(&m, "/v3/watch",
             "{\"create_request\":{\"key\":\"aw==\",\"range_end\":\"bA==\","
-            "\"start_revision\":\"12\"}}");
+            "\"filters\":[\"NOPUT\"],\"start_revision\":\"12\"}}");
     etcd_msg_fini(&m);
 }
 
