@@ -39,6 +39,7 @@ struct rdzv_guest {
     bool member;
     int64_t round, rank, world;
     int64_t waiting;
+    int64_t gathered; /* have a place in the round that we wait for */
     bool closed;
     char zero[RDZV_MAX_ADDR + 1]; /* rank 0 */
     int64_t zero_pid, zero_local_id;
@@ -246,6 +247,9 @@ static void on_msg(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
     case HOSTED_CLOSED:
         on_closed(g, fx);
         return;
+    case HOSTED_GATHERED:
+        g->gathered = m->count;
+        return;
     case HOSTED_WAITING:
         g->waiting = m->count;
         if (m->count > 0 && g->member)
@@ -328,9 +332,11 @@ static void time_out(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now 
 
     if (due(&g->join, now)) {
         (void)snprintf(text, sizeof text,
-                       "the rendezvous '%.100s' did not complete within %" PRIu64
-                       " s (join_timeout)%s",
-                       g->run_id, g->cfg.settings.join_ms / 1000, away);
+                       "could not join the rendezvous '%.100s' within %" PRIu64
+                       " s (join_timeout): %" PRId64 " node(s) of at least %" PRId64
+                       " were there%s",
+                       g->run_id, g->cfg.settings.join_ms / 1000, g->gathered,
+                       g->cfg.settings.min_nodes, away);
         refused(g, fx, MUSTER_ETIMEDOUT, span_str(text));
         if (held(g))
             send(fx, (struct hosted_msg){ .kind = HOSTED_LEAVE });

@@ -479,6 +479,7 @@ static int on_msg(struct rdzv_host *h, const struct rdzv_host_event *ev,
     case HOSTED_HELLO:
     case HOSTED_WELCOME:
     case HOSTED_JOINED:
+    case HOSTED_GATHERED:
     case HOSTED_REFUSED:
     case HOSTED_LEFT:
     case HOSTED_CLOSED:
@@ -566,6 +567,7 @@ static void on_timer(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now no
     }
     if (h->strangers)
         host_expire_strangers(h, fx, now);
+    host_tell_gathered(h, fx, now);
     host_settle(h, fx, now);
 }
 
@@ -573,6 +575,7 @@ uint64_t rdzv_host_deadline(const struct rdzv_host *h)
 {
     uint64_t by = MIN_OF(h->last_call_by_ms, h->resume_by_ms);
 
+    by = MIN_OF(by, h->gathered_due_ms);
     if (h->strangers)
         by = MIN_OF(by, h->strangers_due_ms);
     if (h->heard.first)
@@ -626,6 +629,7 @@ struct rdzv_host *rdzv_host_new(struct span run_id, const struct trace *trace)
     buf_init(&h->settings_text, HOSTED_MAX);
     buf_init(&h->view, SIZE_MAX);
     h->last_call_by_ms = h->resume_by_ms = h->strangers_due_ms = MONO_NEVER;
+    h->gathered_due_ms = MONO_NEVER;
     h->dirty = true;
     return h;
 }

@@ -51,11 +51,13 @@ struct rdzv_host {
     uint64_t strangers_due_ms; /* when to look for silent torchrun nodes */
     uint64_t resume_by_ms;     /* a round that a restarted host found running */
     int64_t resume_world;
-    unsigned departures; /* said in the log since the last round or message */
-    bool touched;        /* anybody ever joined: else the view says "no state" */
-    bool waiting_told;   /* members know that somebody waits */
-    bool reseat;         /* somebody's seat may have to change */
-    bool dirty;          /* the state changed since the view was encoded */
+    uint64_t gathered_due_ms; /* when those who wait are told how many have come */
+    size_t gathered;          /* and what they were told last */
+    unsigned departures;      /* said in the log since the last round or message */
+    bool touched;             /* anybody ever joined: else the view says "no state" */
+    bool waiting_told;        /* members know that somebody waits */
+    bool reseat;              /* somebody's seat may have to change */
+    bool dirty;               /* the state changed since the view was encoded */
     uint64_t view_ms;
     struct buf view;
 };
@@ -76,10 +78,12 @@ void host_leave_place(struct rdzv_host *h, struct rdzv_member *m);
 void host_tell_members(struct rdzv_host *h, struct rdzv_host_fx *fx,
                        struct hosted_msg msg);
 void host_tell_waiting(struct rdzv_host *h, struct rdzv_host_fx *fx);
+void host_tell_gathered(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now);
 void host_tell_joined(struct rdzv_host *h, struct rdzv_host_fx *fx);
 void host_complete_if_due(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now);
 
-/* Tells w whether it is a spare, if it does not know: then its JOIN has no time limit. */
+/* Tells w whether it is a spare, if it does not know: then its JOIN has no time limit.
+ */
 void host_tell_spare(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w);
 
 /* Answers w's JOIN: the round is complete and w has a place in it. */

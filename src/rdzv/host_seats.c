@@ -204,6 +204,28 @@ void host_tell_spare(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder
     host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_SPARE, .count = spare });
 }
 
+/* Who waits wants to know for whom. All are told once a second at most, so that n nodes
+ * that arrive together do not tell each other n times. */
+static struct hosted_msg gathered(const struct rdzv_host *h)
+{
+    return (struct hosted_msg){ .kind = HOSTED_GATHERED,
+                                .count = (int64_t)rdzv_count(&h->state, RDZV_PLACES) };
+}
+
+void host_tell_gathered(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
+{
+    const size_t count = rdzv_count(&h->state, RDZV_PLACES);
+
+    if (now.mono_ms < h->gathered_due_ms)
+        return;
+    h->gathered_due_ms = MONO_NEVER;
+    if (h->state.complete || count == h->gathered)
+        return;
+    h->gathered = count;
+    for (const struct holder *w = h->wishes.first; w; w = w->wish_next)
+        host_send(fx, w, gathered(h));
+}
+
 void host_seat_one(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
                    struct now now)
 {
@@ -220,7 +242,8 @@ void host_settle(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
         h->reseat = false;
         for (struct holder *w = h->wishes.first; w; w = next) {
             next = w->wish_next;
-            host_seat_one(h, fx, w, now);
+            seat(h, w, now);
+            host_complete_if_due(h, fx, now);
             if (h->reseat)
                 break; /* The round has just filled up: those left over are late. */
         }

@@ -55,6 +55,7 @@ static const uint8_t layout[HOSTED_KIND_COUNT][16] = {
     [HOSTED_JOINED] = { ROUND, RANK, WORLD, ADDR, PID, LOCAL_ID, COUNT },
     [HOSTED_REFUSED] = { CODE, TEXT },
     [HOSTED_WAITING] = { COUNT },
+    [HOSTED_GATHERED] = { COUNT },
     [HOSTED_SPARE] = { COUNT },
     [HOSTED_LOST] = { TEXT },
     [HOSTED_EVICTED] = { TEXT },

@@ -24,13 +24,15 @@
     X(CLOSE) /* the run is over for everybody */                                       \
     X(ALIVE)                                                                           \
     X(WELCOME)                                                                         \
-    X(JOINED)  /* round, rank, world, and rank 0's address */                          \
-    X(REFUSED) /* the JOIN or HELLO is over: code, text */                             \
-    X(LEFT)    /* answers LEAVE */                                                     \
-    X(CLOSED)  /* the run is closed; also the answer to CLOSE */                       \
-    X(WAITING) /* so many nodes wait for the next round */                             \
-    X(LOST)    /* a member of the running round is gone: text says who and why */      \
-    X(SPARE)   /* you are one (count 1), or no longer (0): a spare waits without limit */  \
+    X(JOINED)   /* round, rank, world, and rank 0's address */                         \
+    X(GATHERED) /* so many have a place in the round that you wait for */              \
+    X(REFUSED)  /* the JOIN or HELLO is over: code, text */                            \
+    X(LEFT)     /* answers LEAVE */                                                    \
+    X(CLOSED)   /* the run is closed; also the answer to CLOSE */                      \
+    X(WAITING)  /* so many nodes wait for the next round */                            \
+    X(LOST)     /* a member of the running round is gone: text says who and why */     \
+    X(SPARE)   /* you are one (count 1), or no longer (0): a spare waits without limit \
+                */                                                                     \
     X(EVICTED) /* the others have dropped you: text */
 
 enum hosted_kind {
