@@ -332,6 +332,37 @@ static void a_spare_waits_and_is_dismissed(void **state)
     world_fini(&w);
 }
 
+/* Two wait for one place: the one left over must not keep the others restarting. */
+static void who_waited_in_vain_becomes_a_spare(void **state)
+{
+    struct rdzv_state s;
+    struct world w;
+    unsigned told;
+
+    (void)state;
+    world_init(&w, 1, 2, 3);
+    wish(&w, 0, RDZV_EV_JOIN);
+    pass(&w, 31000, 0);
+    expect_world(&w, 0, 0, 0, 1);
+    wish(&w, 1, RDZV_EV_JOIN);
+    wish(&w, 2, RDZV_EV_JOIN);
+    pass(&w, 100, 0);
+    assert_int_equal(w.news[0].news, RDZV_NEWS_WAITING);
+    wish(&w, 0, RDZV_EV_JOIN);
+    pass(&w, 1000, 0);
+    expect_world(&w, 0, 1, 0, 2);
+    assert_int_equal(w.joins[1] + w.joins[2], 1);
+    told = w.told[0] + w.told[1] + w.told[2];
+    pass(&w, 60000, 0);
+    assert_int_equal(w.told[0] + w.told[1] + w.told[2], told);
+    assert_int_equal(pickle_read_text(buf_span(&w.value), &s, NULL), 0);
+    assert_int_equal(rdzv_count(&s, RDZV_WAITS), 0);
+    assert_int_equal(rdzv_count(&s, RDZV_SPARES), 1);
+    assert_true(s.complete && s.round == 1);
+    rdzv_state_fini(&s);
+    world_fini(&w);
+}
+
 static void late_joins_hand_their_seat_back(void **state)
 {
     struct rdzv_state s;
@@ -591,6 +622,7 @@ int main(void)
         cmocka_unit_test(the_backend_tells_who_is_gone),
         cmocka_unit_test(a_lost_member_makes_room),
         cmocka_unit_test(a_spare_waits_and_is_dismissed),
+        cmocka_unit_test(who_waited_in_vain_becomes_a_spare),
         cmocka_unit_test(late_joins_hand_their_seat_back),
         cmocka_unit_test(a_silent_store_is_no_excuse),
         cmocka_unit_test(a_broken_store_is_told),
