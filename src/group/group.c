@@ -84,7 +84,8 @@ static void join(struct group *g, struct group_fx_list *fx)
 static void leave(struct group *g, struct now now, struct group_fx_list *fx)
 {
     g->phase = GROUP_LEAVING;
-    g->due_ms = now.mono_ms + GROUP_CLOSE_MS;
+    g->due_ms =
+        now.mono_ms + (g->why == WHY_FATAL ? GROUP_CLOSE_FATAL_MS : GROUP_CLOSE_MS);
     /* As torchrun: a signal leaves the run id open, so that the job can go on without
      * this node; every other end closes it. */
     put(fx, (struct group_fx){ .kind = GROUP_FX_LEAVE, .close = g->why != WHY_SIGNAL });

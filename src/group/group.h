@@ -10,13 +10,16 @@
 #include "base/base.h"
 #include "muster/error.h"
 
-#define GROUP_FAILURE_GRACE_MS 30000u /* torchrun's, whatever --shutdown-timeout says  \
-                                       */
-#define GROUP_REAP_MS         30000u /* after SIGKILL; only a kernel wait outlasts it */
-#define GROUP_LEFTOVER_MS     5000u  /* what workers left behind gets so long to go */
-#define GROUP_BARRIER_LOST_MS 1000u  /* barrier: a lost member may still have counted  \
-                                      */
-#define GROUP_CLOSE_MS 5000u         /* a goodbye that nobody takes is cut short */
+#define GROUP_FAILURE_GRACE_MS                                                         \
+    30000u                       /* torchrun's, whatever --shutdown-timeout says       \
+                                  */
+#define GROUP_REAP_MS     30000u /* after SIGKILL; only a kernel wait outlasts it */
+#define GROUP_LEFTOVER_MS 5000u  /* what workers left behind gets so long to go */
+#define GROUP_BARRIER_LOST_MS                                                          \
+    1000u                          /* barrier: a lost member may still have counted    \
+                                    */
+#define GROUP_CLOSE_MS       5000u /* a goodbye that nobody takes is cut short, */
+#define GROUP_CLOSE_FATAL_MS 500u  /* sooner if it may be the store that failed us */
 
 #define GROUP_PHASES(X)                                                                \
     X(GROUP_NEW)                                                                       \

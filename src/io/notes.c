@@ -1,6 +1,8 @@
 /* notes.c - see notes.h. */
 #include "io/notes.h"
 
+#include <limits.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +13,8 @@
 #include "base/err.h"
 #include "group/options.h"
 #include "group/pyform.h"
+
+#define PATIENCE_MS 100
 
 /* TORCH_LOGS: "distributed" is INFO, "+distributed" DEBUG, "-distributed" ERROR. */
 static enum note_level torch_level(char *const *envp)
@@ -80,10 +84,17 @@ static int put_prefix(struct buf *b, enum note_level level, const char *where)
                       ts.tv_nsec / 1000000, (int)getpid(), where);
 }
 
+/* A pipe that nobody reads must not stop the agent, heartbeats and all: what does not
+ * go within a moment is dropped. Ready for writing, a pipe takes PIPE_BUF bytes at
+ * once. */
 static void write_all(int fd, struct buf *b)
 {
+    struct pollfd ready = { .fd = fd, .events = POLLOUT };
+
     while (buf_len(b)) {
-        const ssize_t n = write(fd, buf_data(b), buf_len(b));
+        if (poll(&ready, 1, PATIENCE_MS) == 0)
+            return;
+        const ssize_t n = write(fd, buf_data(b), MIN_OF(buf_len(b), PIPE_BUF));
 
         if (n <= 0) /* Nobody listens: nothing more to say. */
             return;
@@ -107,7 +118,7 @@ void note(const struct notes *n, enum note_level level, const char *where,
     va_list ap;
     int rc = 0;
 
-    if (level < (torch_logging(where) ? n->torch_least : n->least))
+    if (n->fd < 0 || level < (torch_logging(where) ? n->torch_least : n->least))
         return;
     va_start(ap, fmt);
     rc = vasprintf(&text, fmt, ap) < 0;
