@@ -226,12 +226,23 @@ void host_tell_gathered(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now
         host_send(fx, w, gathered(h));
 }
 
-void host_seat_one(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
-                   struct now now)
+static void seat_and_tell(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
+                          struct now now)
 {
     seat(h, w, now);
     host_tell_spare(h, fx, w);
     host_complete_if_due(h, fx, now);
+}
+
+void host_seat_one(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
+                   struct now now)
+{
+    seat_and_tell(h, fx, w, now);
+    if (h->state.complete || !w->wish)
+        return;
+    host_send(fx, w, gathered(h));
+    if (h->gathered_due_ms == MONO_NEVER)
+        h->gathered_due_ms = now.mono_ms + 1000;
 }
 
 void host_settle(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
@@ -242,8 +253,7 @@ void host_settle(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
         h->reseat = false;
         for (struct holder *w = h->wishes.first; w; w = next) {
             next = w->wish_next;
-            seat(h, w, now);
-            host_complete_if_due(h, fx, now);
+            seat_and_tell(h, fx, w, now);
             if (h->reseat)
                 break; /* The round has just filled up: those left over are late. */
         }
