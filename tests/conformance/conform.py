@@ -26,7 +26,8 @@ SUFFIX = r"_[a-z0-9_]{8}"
 UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 # What both sides find in their directory. bg: a shell ignores SIGINT and SIGQUIT for
-# what it starts in the background, which muster would respect (DIFFERENCES.md).
+# what it starts in the background, which muster would respect (DIFFERENCES.md). up:
+# torchrun's second node waits up to a minute if it comes before the first.
 SETUP = r"""
 cat > env.py <<'X'
 import os,sys
@@ -37,6 +38,7 @@ cat > trap.sh <<'X'
 for s in INT TERM HUP QUIT USR1; do trap "echo $s; [ -n \"$STAY\" ] || exit 0" $s; done
 echo up; i=0; while [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done
 X
+up() { until ss -ltnH "sport = :$PORT0" | grep -q .; do sleep 0.05; done; }
 bg() { env --default-signal torchrun "$@" >bg.out 2>bg.err & P=$!; for i in $(seq 200); do grep -q up bg.out 2>/dev/null && break; sleep 0.05; done; sleep 0.1; [ -f .agent ] && A=$(cat .agent) || A=$P; }
 """
 
@@ -110,7 +112,7 @@ class Bench:
     directory: Path
     kept: list[Path] = field(default_factory=list)
 
-    def run(self, script: str, side: str, timeout: float = 60, real: bool = False,
+    def run(self, script: str, side: str, timeout: float = 120, real: bool = False,
             env: dict[str, str] | None = None) -> Outcome:
         work = Path(tempfile.mkdtemp(prefix=f"{side}-", dir=self.directory))
         self.kept.append(work)
@@ -133,7 +135,10 @@ class Bench:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             end_all_in(work)
-            out, _ = process.communicate(timeout=30)
+            try:
+                out, _ = process.communicate(timeout=20)
+            except subprocess.TimeoutExpired as e:
+                out = (e.output or b"").decode("utf-8", "backslashreplace")
             out += "\nTIMED OUT"
         return Outcome(out, process.returncode, work)
 
@@ -155,7 +160,7 @@ class Bench:
             if not f.is_symlink():
                 f.chmod(0o755)
 
-    def pair(self, script: str, timeout: float = 60, real: bool = False,
+    def pair(self, script: str, timeout: float = 120, real: bool = False,
              env: dict[str, str] | None = None) -> Pair:
         if TORCH_ONLY:
             theirs = self.run(script, "torch", timeout, real, env)
