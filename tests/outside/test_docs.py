@@ -58,3 +58,13 @@ def test_man_pages_are_well_formed(path: Path) -> None:
     done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", str(path)],
                           capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_library_page_names_what_is_declared() -> None:
+    text = (ROOT / "docs/man/libmuster.3").read_text()
+    headers = "".join(p.read_text() for p in (ROOT / "include/muster").glob("*.h"))
+    named = set(re.findall(r"\bmuster_[a-z_]+(?= ?[\" ]*\(\))", text))
+    assert len(named) >= 15
+    assert [n for n in sorted(named) if not re.search(rf"\b{n}\(", headers)] == []
+    for header in (ROOT / "include/muster").glob("*.h"):
+        assert f"muster/{header.name}" in text

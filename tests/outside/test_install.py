@@ -86,7 +86,7 @@ def test_the_headers_stand_alone_in_c_and_cxx(prefix: Path, tmp_path: Path) -> N
 
 def test_the_man_pages_are_there(prefix: Path) -> None:
     found = {p.name for p in (prefix / "share/man").rglob("*.[1-8]")}
-    assert {"muster.1", "muster-run.1", "muster-store.1"} <= found
+    assert {"libmuster.3", "muster.1", "muster-run.1", "muster-store.1"} <= found
 
 
 def test_the_static_binary_runs_in_an_empty_root(tmp_path: Path) -> None:
@@ -94,6 +94,9 @@ def test_the_static_binary_runs_in_an_empty_root(tmp_path: Path) -> None:
     shutil.copy(ROOT / "build/static/muster", tmp_path)
     assert os.listdir(tmp_path) == ["muster"]
     assert run("chroot", tmp_path, "/muster", "--version").split()[1] == version()
+    job = run("chroot", tmp_path, "/muster", "run", "--nproc-per-node=2", "--no-python",
+              "/muster", "--version")
+    assert job.split() == ["muster", version()] * 2
 
 
 def test_the_debian_package_holds_what_it_should(tmp_path: Path) -> None:
