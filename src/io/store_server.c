@@ -3,8 +3,8 @@
  *
  * Connections are in an epoll set of our own, which the uv loop watches as one
  * descriptor: a uv handle for each of 20,000 idle clients would be most of the memory
- * that they take. Reads top to bottom: what the loop tells us, feed, perform, open,
- * close. */
+ * that they take. Reads top to bottom: what the loop tells us, feed, perform. The
+ * beginning and the end are in store_open.c. */
 #include "io/store_server.h"
 
 #include <errno.h>
@@ -15,8 +15,9 @@
 #include "io/store_hosts.h"
 #include "io/store_server_int.h"
 
-#define ACCEPTS  64    /* in one go, then the others have their turn */
-#define PAUSE_MS 1000u /* without descriptors, at most */
+#define ACCEPTS     64     /* in one go, then the others have their turn */
+#define PAUSE_MS    1000u  /* without descriptors, at most */
+#define COMPLAIN_MS 60000u /* between two lines about that */
 
 static void feed(struct store_server *s, const struct store_event *ev);
 static void end_turn(struct store_server *s);
@@ -87,10 +88,16 @@ static void arm(struct store_server *s);
  * elsewhere in the process. */
 static void pause_accepting(struct store_server *s, int e)
 {
-    trace(s->opts.trace, TRACE_WARN,
-          "store %s: cannot accept more than %zu connections for now: %s; raise the "
-          "limit of open files (ulimit -n)",
-          s->address, s->count, strerror(e));
+    const uint64_t now = uv_now(s->loop);
+
+    if (now >= s->complain_ms) {
+        trace(
+            s->opts.trace, TRACE_WARN,
+            "store %s: cannot accept more than %zu connections for now: %s; raise the "
+            "limit of open files (ulimit -n)",
+            s->address, s->count, strerror(e));
+        s->complain_ms = now + COMPLAIN_MS;
+    }
     listen_for(s, false);
     arm(s);
 }
@@ -99,20 +106,21 @@ static void on_accept(struct store_server *s)
 {
     for (int i = 0; i < ACCEPTS; i++) {
         const int fd = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        const int e = errno;
 
-        if (fd >= 0 && conn_new(s, fd) == 0)
+        if (fd < 0 && (e == EINTR || e == ECONNABORTED))
             continue;
-        if (fd >= 0) {
+        if (fd < 0) {
+            if (e == EMFILE || e == ENFILE || e == ENOBUFS || e == ENOMEM)
+                pause_accepting(s, e);
+            return;
+        }
+        if (conn_new(s, fd) < 0) {
             (void)close(fd);
             trace(s->opts.trace, TRACE_WARN,
                   "store %s: turned a connection away: out of memory", s->address);
             return;
         }
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-            pause_accepting(s, errno);
-        if (errno == EINTR || errno == ECONNABORTED)
-            continue;
-        return;
     }
 }
 

@@ -45,6 +45,7 @@ struct store_server {
     int epoll, listener; /* owned */
     bool *over;  /* borrowed; in store_server_run: set when the server is closed */
     bool paused; /* out of descriptors: does not accept */
+    uint64_t complain_ms; /* when to speak again of being out of descriptors */
     char address[ADDRESS_TEXT];
     uint16_t port;
 
