@@ -109,6 +109,7 @@ class Node:
                 self.tell("quit")
                 self.process.stdin.close()
                 self.process.wait(20)
+                assert self.process.returncode == 0, self.log[-60:]
             except (OSError, subprocess.TimeoutExpired):
                 self.process.kill()
         self.process.wait()
