@@ -2,8 +2,8 @@
  * backend (rdzv_backend.h) holds the state, and this goes between them and the agent.
  *
  * Top to bottom: callbacks, feed() (the only caller of rdzv_step), perform() (the only
- * switch over its effects), then what the agent calls. An agent may call back from
- * inside a callback: such wishes wait until the step that told it is through. */
+ * switch over its effects). What the agent calls is in rdzv_face.c; it may call back
+ * from inside a callback: such wishes wait until the step that told it is through. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +16,6 @@
 #define MAX_RENAMES    3u
 
 static void feed(struct dynamic *d, struct rdzv_event *ev);
-static void wish(struct dynamic *d, enum rdzv_event_kind kind);
-
-static struct dynamic *dynamic_of(const struct rdzv_handler *h)
-{
-    return CONTAINER_OF(h, struct dynamic, base);
-}
 
 static struct now clocks(void)
 {
@@ -77,7 +71,7 @@ static void on_timer(uv_timer_t *t)
 
 static void on_soon(uv_timer_t *t);
 
-static void soon(struct dynamic *d)
+void dynamic_soon(struct dynamic *d)
 {
     (void)uv_timer_start(&d->soon, on_soon, 0, 0);
 }
@@ -196,13 +190,13 @@ static void begin_join(struct dynamic *d)
         d->store = NULL;
         d->tell.next = true;
         d->tell.next_err = err;
-        soon(d);
+        dynamic_soon(d);
         return;
     }
     if (first)
         dynamic_settings(d);
     d->joining = true;
-    wish(d, RDZV_EV_JOIN);
+    dynamic_wish(d, RDZV_EV_JOIN);
 }
 
 void dynamic_opened(struct dynamic *d)
@@ -213,12 +207,12 @@ void dynamic_opened(struct dynamic *d)
             d->tell.next_err = d->broken;
         }
         d->tell.close = d->close.cb != NULL;
-        soon(d);
+        dynamic_soon(d);
         return;
     }
     if (d->close.cb && d->close_waits) {
         d->close_waits = false;
-        wish(d, RDZV_EV_CLOSE);
+        dynamic_wish(d, RDZV_EV_CLOSE);
     }
     if (d->next_cb)
         begin_join(d);
@@ -452,7 +446,7 @@ static void feed(struct dynamic *d, struct rdzv_event *ev)
     arm(d);
 }
 
-static void wish(struct dynamic *d, enum rdzv_event_kind kind)
+void dynamic_wish(struct dynamic *d, enum rdzv_event_kind kind)
 {
     struct rdzv_event ev = { .kind = kind };
 
@@ -500,214 +494,3 @@ static void on_soon(uv_timer_t *t)
         stop_now(d, 0, NULL);
     }
 }
-
-/* ---- What the agent calls ---- */
-
-static const char *backend(const struct rdzv_handler *h)
-{
-    return dynamic_of(h)->backend->ops->name;
-}
-
-static const char *run_id(const struct rdzv_handler *h)
-{
-    return dynamic_of(h)->params.run_id;
-}
-
-static bool use_agent_store(const struct rdzv_handler *h)
-{
-    return dynamic_of(h)->share;
-}
-
-static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
-{
-    struct dynamic *d = dynamic_of(h);
-
-    assert(!d->next_cb && !d->stopped);
-    d->next_cb = cb;
-    d->next_ctx = ctx;
-    if (d->stage == STAGE_NEW)
-        dynamic_open(d);
-    else if (d->stage == STAGE_READY || d->stage == STAGE_BROKEN)
-        dynamic_opened(d);
-}
-
-static void cancel(struct rdzv_handler *h)
-{
-    struct dynamic *d = dynamic_of(h);
-
-    if (!d->next_cb)
-        return;
-    if (d->joining) {
-        wish(d, RDZV_EV_LEAVE);
-        return;
-    }
-    if (d->master)
-        rdzv_master_cancel(d->master);
-    if (d->stage == STAGE_READY)
-        wish(d, RDZV_EV_LEAVE);
-    d->tell.next = true;
-    (void)err_set(&d->tell.next_err, MUSTER_ECANCELED,
-                  "joining the run '%s' was canceled", d->params.run_id);
-    soon(d);
-}
-
-static void on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx)
-{
-    struct dynamic *d = dynamic_of(h);
-
-    d->news_cb = cb;
-    d->news_ctx = ctx;
-}
-
-static int64_t num_nodes_waiting(const struct rdzv_handler *h)
-{
-    const struct dynamic *d = dynamic_of(h);
-
-    if (d->guest)
-        return rdzv_guest_waiting(rdzv_guest_core(d->guest));
-    return d->core ? rdzv_waiting(d->core) : 0;
-}
-
-static bool is_closed(const struct rdzv_handler *h)
-{
-    const struct dynamic *d = dynamic_of(h);
-
-    if (d->guest)
-        return rdzv_guest_closed(rdzv_guest_core(d->guest));
-    return d->ended || (d->core && rdzv_closed(d->core));
-}
-
-static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
-{
-    struct dynamic *d = dynamic_of(h);
-
-    assert(!d->close.cb && !d->stopped);
-    d->close = (struct wish){ cb, ctx };
-    if (d->stage == STAGE_READY) {
-        if (!d->stop.cb || !d->stop_closes)
-            wish(d, RDZV_EV_CLOSE);
-    } else if (d->stage == STAGE_BROKEN) {
-        d->tell.close = true;
-        soon(d);
-    } else {
-        d->close_waits = true;
-        if (d->stage == STAGE_NEW)
-            dynamic_open(d);
-    }
-}
-
-static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
-{
-    struct dynamic *d = dynamic_of(h);
-
-    assert(!d->leave.cb && !d->stopped);
-    d->leave = (struct wish){ cb, ctx };
-    if (d->stage == STAGE_READY) {
-        wish(d, RDZV_EV_LEAVE);
-        return;
-    }
-    d->tell.leave = true;
-    soon(d);
-}
-
-static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb,
-                             void *ctx)
-{
-    struct dynamic *d = dynamic_of(h);
-
-    assert(!d->stop.cb && !d->stopped);
-    if (d->next_cb)
-        cancel(h);
-    d->stop = (struct wish){ cb, ctx };
-    d->stop_closes = close;
-    if (d->stage != STAGE_READY) {
-        d->tell.stop = true;
-        soon(d);
-    } else if (!close) {
-        wish(d, RDZV_EV_LEAVE);
-    } else if (!d->close.cb) {
-        wish(d, RDZV_EV_CLOSE);
-    }
-}
-
-static void wipe_worker_store(struct rdzv_handler *h)
-{
-    (void)
-        h; /* Done when the round is joined: by now workers elsewhere may be writing. */
-}
-
-/* ---- The end: stores and server first, then the backend, then the rest ---- */
-
-static void on_backend_gone(void *ctx)
-{
-    struct dynamic *d = ctx;
-    void (*cb)(void *) = d->gone_cb;
-    void *cb_ctx = d->gone_ctx;
-
-    dynamic_free(d);
-    cb(cb_ctx);
-}
-
-static void part_gone(void *ctx)
-{
-    struct dynamic *d = ctx;
-
-    if (--d->refs == 0)
-        d->backend->ops->close(d->backend, on_backend_gone, d);
-}
-
-static void on_handle_gone(uv_handle_t *h)
-{
-    part_gone(h->data);
-}
-
-static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
-{
-    struct dynamic *d = dynamic_of(h);
-
-    assert(!d->destroying);
-    d->destroying = d->stopped = true;
-    d->gone_cb = cb;
-    d->gone_ctx = ctx;
-    d->next_cb = NULL;
-    d->news_cb = NULL;
-    d->close.cb = d->leave.cb = d->stop.cb = NULL;
-    offload_cancel(d->naming);
-    d->naming = NULL;
-    d->refs = 5;
-    if (d->prefixed) {
-        d->refs++;
-        astore_close(d->prefixed, part_gone, d);
-    }
-    if (d->store) {
-        d->refs++;
-        astore_close(d->store, part_gone, d);
-    }
-    d->prefixed = d->store = NULL;
-    if (d->guest) {
-        d->refs++;
-        rdzv_guest_close(d->guest, part_gone, d);
-        d->guest = NULL;
-    }
-    uv_close((uv_handle_t *)&d->timer, on_handle_gone);
-    uv_close((uv_handle_t *)&d->soon, on_handle_gone);
-    uv_close((uv_handle_t *)&d->linger, on_handle_gone);
-    uv_close((uv_handle_t *)&d->away, on_handle_gone);
-    rdzv_master_close(d->master, part_gone, d);
-}
-
-const struct rdzv_handler_ops dynamic_ops = {
-    .backend = backend,
-    .run_id = run_id,
-    .use_agent_store = use_agent_store,
-    .next = next,
-    .cancel = cancel,
-    .on_news = on_news,
-    .num_nodes_waiting = num_nodes_waiting,
-    .is_closed = is_closed,
-    .set_closed = set_closed,
-    .leave = leave,
-    .shutdown = shutdown_handler,
-    .wipe_worker_store = wipe_worker_store,
-    .destroy = destroy,
-};

@@ -1,5 +1,6 @@
-/* rdzv_driver_int.h - the dynamic handler, shared by rdzv_driver.c (the core's driver)
- * and rdzv_dynamic.c (parameters, who we are, opening). */
+/* rdzv_driver_int.h - the dynamic handler, shared by rdzv_driver.c (the core's driver),
+ * rdzv_face.c (what the agent calls) and rdzv_dynamic.c (parameters, our name,
+ * opening). */
 #ifndef IO_RDZV_DRIVER_INT_H
 #define IO_RDZV_DRIVER_INT_H
 
@@ -81,6 +82,12 @@ struct dynamic {
 };
 
 extern const struct rdzv_handler_ops dynamic_ops;
+
+/* A wish for the core or the guest; at once, or after the step that is under way. */
+void dynamic_wish(struct dynamic *d, enum rdzv_event_kind kind);
+
+/* What `tell` has is told from the loop. */
+void dynamic_soon(struct dynamic *d);
 
 /* Finds our name and opens the backend; ends in STAGE_READY or STAGE_BROKEN, and then
  * in dynamic_opened(). */
