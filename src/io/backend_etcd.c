@@ -62,8 +62,7 @@ static struct etcd_state *state_of(struct rdzv_backend *b)
     return CONTAINER_OF(b, struct etcd_state, base);
 }
 
-/* ---- Get and set ------------------------------------------------------------------
- */
+/* ---- Get and set ---- */
 
 /* Whether it is worth asking again: nobody answered, or etcd was busy with itself. */
 static bool transient(int code)
@@ -205,8 +204,7 @@ static void set(struct rdzv_backend *base, struct span value, bool has_token,
         unmade(b);
 }
 
-/* ---- Watching ---------------------------------------------------------------------
- */
+/* ---- Watching ---- */
 
 static void start_wait(struct etcd_state *b);
 
@@ -291,8 +289,7 @@ static bool watch(struct rdzv_backend *base, bool present, struct span value,
     return b->kv.api == ETCD_V2 || b->watch;
 }
 
-/* ---- Open -------------------------------------------------------------------------
- */
+/* ---- Open ---- */
 
 static void opened(struct etcd_state *b, int status, const struct muster_error *why)
 {
@@ -386,8 +383,7 @@ static void open_backend(struct rdzv_backend *base, rdzv_open_cb cb, void *ctx)
         (void)uv_timer_start(&b->soon, on_late_failure, 0, 0);
 }
 
-/* ---- Who is there -----------------------------------------------------------------
- */
+/* ---- Who is there ---- */
 
 static void on_peer_gone(void *ctx, struct span name)
 {
@@ -411,8 +407,7 @@ static void presence(struct rdzv_backend *base, const char *self, rdzv_peer_cb c
     (void)rc; /* Without it the heartbeats tell, later. */
 }
 
-/* ---- The rest ---------------------------------------------------------------------
- */
+/* ---- The rest ---- */
 
 static int store(struct rdzv_backend *base, struct astore **out,
                  struct muster_error *err)

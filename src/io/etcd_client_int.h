@@ -1,7 +1,9 @@
-/* etcd_client_int.h - what etcd_client.c lends to etcd_stream.c. */
+/* etcd_client_int.h - what etcd_client.c lends to etcd_watch.c and shares with
+ * etcd_call.c. */
 #ifndef IO_ETCD_CLIENT_INT_H
 #define IO_ETCD_CLIENT_INT_H
 
+#include "base/rng.h"
 #include "io/etcd_client.h"
 
 struct http *etcd_client_http(struct etcd_client *c);
@@ -28,5 +30,44 @@ uint64_t etcd_client_pause(struct etcd_client *c, unsigned tries);
 void etcd_client_hold(struct etcd_client *c);
 void etcd_client_release(struct etcd_client *c);
 bool etcd_client_closing(const struct etcd_client *c);
+
+/* etcd_client.c and etcd_call.c only. */
+
+struct etcd_client {
+    uv_loop_t *loop;
+    enum etcd_api api;
+    struct http *http;
+    char **urls; /* owned, and so is each */
+    size_t count, current;
+    char *where; /* owned */
+    uint64_t attempt_ms;
+    char *user, *password;  /* owned, or NULL */
+    char *authorization;    /* owned: v2's header, or v3's token once we have it */
+    struct etcd_call *auth; /* under way */
+    struct rng rng;
+    const struct trace *trace;
+    struct etcd_call *calls;
+    size_t holds; /* calls whose timers are not closed, streams, http */
+    bool closing;
+    void (*on_closed)(void *ctx);
+    void *closed_ctx;
+};
+
+struct etcd_call {
+    struct etcd_call *next, **prev_next;
+    struct etcd_client *client;
+    struct etcd_msg msg; /* owned */
+    char *key;           /* owned */
+    struct etcd_call_opts opts;
+    uint64_t by_ms; /* uv_now; UINT64_MAX: never */
+    uv_timer_t timer;
+    struct http_call *http; /* while a try is under way */
+    size_t at;              /* endpoint of the try */
+    unsigned tries;
+    bool reauthed, wants_token;
+    struct muster_error last; /* why the last try failed */
+    etcd_cb cb;
+    void *ctx;
+};
 
 #endif

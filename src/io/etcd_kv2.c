@@ -31,8 +31,7 @@ static struct etcd_held held_of(const struct etcd2_reply *r)
                                .revision = MAX_OF(r->index, r->node.modified_index) };
 }
 
-/* ---- Get, and what a lost put finds -----------------------------------------------
- */
+/* ---- Get, and what a lost put finds ---- */
 
 static void on_read(void *ctx, int status, const struct etcd_answer *a,
                     const struct muster_error *err)
@@ -57,8 +56,7 @@ static void on_read(void *ctx, int status, const struct etcd_answer *a,
     etcd_op_finish(op, status, &held, err);
 }
 
-/* ---- Put --------------------------------------------------------------------------
- */
+/* ---- Put ---- */
 
 static void on_put(void *ctx, int status, const struct etcd_answer *a,
                    const struct muster_error *err)
@@ -105,8 +103,7 @@ static int put(struct etcd_op *op, struct muster_error *err)
     return etcd_op_send(op, etcd2_encode(&m, &req), &m, 0, 0, on_put, err);
 }
 
-/* ---- Delete and list --------------------------------------------------------------
- */
+/* ---- Delete and list ---- */
 
 static void on_delete(void *ctx, int status, const struct etcd_answer *a,
                       const struct muster_error *err)
@@ -188,8 +185,7 @@ static int list(struct etcd_op *op, struct muster_error *err)
     return etcd_op_send(op, etcd2_encode(&m, &req), &m, 0, 0, on_list, err);
 }
 
-/* ---- Wait -------------------------------------------------------------------------
- */
+/* ---- Wait ---- */
 
 static int wait(struct etcd_op *op, struct muster_error *err);
 

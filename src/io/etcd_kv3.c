@@ -36,8 +36,7 @@ static int get(struct etcd_op *op, struct muster_error *err)
                         on_get, err);
 }
 
-/* ---- Put --------------------------------------------------------------------------
- */
+/* ---- Put ---- */
 
 /* The server tells in the same answer what is there if we lost. */
 static void on_put(void *ctx, int status, const struct etcd_answer *a,
@@ -86,8 +85,7 @@ static int put(struct etcd_op *op, struct muster_error *err)
                         err);
 }
 
-/* ---- Delete and list --------------------------------------------------------------
- */
+/* ---- Delete and list ---- */
 
 static void on_delete(void *ctx, int status, const struct etcd_answer *a,
                       const struct muster_error *err)
@@ -173,8 +171,7 @@ static int list(struct etcd_op *op, struct muster_error *err)
     return rc;
 }
 
-/* ---- Wait -------------------------------------------------------------------------
- */
+/* ---- Wait ---- */
 
 static void on_change(void *ctx, const struct etcd3_reply *events)
 {

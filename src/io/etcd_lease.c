@@ -56,8 +56,7 @@ static int request(struct etcd_lease *l, int rc, struct etcd_msg *m,
     return etcd_client_call(l->client, m, &opts, cb, l, &l->call, NULL);
 }
 
-/* ---- Grant ------------------------------------------------------------------------
- */
+/* ---- Grant ---- */
 
 static void granted(struct etcd_lease *l)
 {
@@ -94,8 +93,7 @@ static void grant(struct etcd_lease *l)
         wait_for(l, 1000);
 }
 
-/* ---- Beats ------------------------------------------------------------------------
- */
+/* ---- Beats ---- */
 
 static void on_beat(void *ctx, int status, const struct etcd_answer *answer,
                     const struct muster_error *err)
@@ -129,8 +127,7 @@ static void beat(struct etcd_lease *l)
         wait_for(l, 200);
 }
 
-/* ---- Open and close ---------------------------------------------------------------
- */
+/* ---- Open and close ---- */
 
 int etcd_lease_start(struct etcd_client *c, uint64_t ttl_s, uint64_t seed,
                      etcd_lease_cb on_granted, etcd_lease_failed_cb on_failed,

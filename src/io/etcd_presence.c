@@ -101,8 +101,7 @@ static int watch(struct etcd_presence *p, struct muster_error *err)
     return rc;
 }
 
-/* ---- Open and close ---------------------------------------------------------------
- */
+/* ---- Open and close ---- */
 
 static void presence_free(struct etcd_presence *p)
 {

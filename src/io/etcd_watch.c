@@ -58,8 +58,7 @@ static void be_patient(struct etcd_watch *w, uint64_t ms)
     (void)uv_timer_start(&w->timer, on_silence, ms, 0);
 }
 
-/* ---- What the stream says ---------------------------------------------------------
- */
+/* ---- What the stream says ---- */
 
 static void on_created(struct etcd_watch *w, const struct etcd3_reply *r)
 {
@@ -131,23 +130,16 @@ static bool on_line(struct etcd_watch *w, struct span line)
 static size_t on_data(void *ctx, const struct http_answer *sofar)
 {
     struct etcd_watch *w = ctx;
+    struct span line;
     size_t used = 0;
 
     if (sofar->status != 200)
         return 0; /* on_end tells */
     be_patient(w, IDLE_MS);
-    while (used < sofar->body.n) {
-        const uint8_t *p = sofar->body.p + used;
-        const uint8_t *from = p + w->seen;
-        const uint8_t *nl = memchr(from, '\n', sofar->body.n - used - w->seen);
-
-        if (!nl) {
-            w->seen = sofar->body.n - used;
-            break;
-        }
-        w->seen = 0;
-        used += (size_t)(nl - p) + 1;
-        if (!on_line(w, span_of(p, (size_t)(nl - p))))
+    while (etcd3_next_line(span_of(sofar->body.p + used, sofar->body.n - used),
+                           &w->seen, &line)) {
+        used += line.n + 1;
+        if (!on_line(w, line))
             break;
     }
     return used;
@@ -180,8 +172,7 @@ static void on_end(void *ctx, int status, const struct http_answer *http, bool s
     reopen(w, true);
 }
 
-/* ---- Open and close ---------------------------------------------------------------
- */
+/* ---- Open and close ---- */
 
 static int start(struct etcd_watch *w, struct muster_error *err)
 {

@@ -47,8 +47,7 @@ struct sock {
     bool failed; /* libuv has reported an error once */
 };
 
-/* ---- Telling the users ------------------------------------------------------------
- */
+/* ---- Telling the users ---- */
 
 /* Out of the list and out of libcurl's hands; only call_free is left to do. */
 static void call_detach(struct http_call *c)
@@ -130,8 +129,7 @@ again:
     }
 }
 
-/* ---- libcurl's callbacks ----------------------------------------------------------
- */
+/* ---- libcurl's callbacks ---- */
 
 static size_t on_body(char *p, size_t size, size_t n, void *ctx)
 {
@@ -261,8 +259,7 @@ static int on_timeout(CURLM *multi, long ms, void *ctx)
     return uv_timer_start(&h->timer, on_timer, (uint64_t)ms, 0) < 0 ? -1 : 0;
 }
 
-/* ---- Requests ---------------------------------------------------------------------
- */
+/* ---- Requests ---- */
 
 static bool add_header(struct http_call *c, const char *name, const char *value)
 {
@@ -368,8 +365,7 @@ void http_cancel(struct http_call *call)
     call_free(call);
 }
 
-/* ---- Open and close ---------------------------------------------------------------
- */
+/* ---- Open and close ---- */
 
 static void http_free(struct http *h)
 {

@@ -87,7 +87,7 @@ static struct old *old_of(const struct rdzv_handler *h)
     return CONTAINER_OF(h, struct old, base);
 }
 
-/* ---- The store of a version ---------------------------------------------------- */
+/* ---- The store of a version ---- */
 
 static void no_matter(void *ctx)
 {
@@ -103,8 +103,7 @@ static void drop_store(struct old *o)
     o->store = NULL;
 }
 
-/* ---- Telling the agent ------------------------------------------------------------
- */
+/* ---- Telling the agent ---- */
 
 static void tell_next(struct old *o)
 {
@@ -176,8 +175,7 @@ static void soon(struct old *o)
     (void)uv_timer_start(&o->soon, on_soon, 0, 0);
 }
 
-/* ---- The workers' address ---------------------------------------------------------
- */
+/* ---- The workers' address ---- */
 
 static void refuse(struct old *o, int code, const struct muster_error *err)
 {
@@ -315,8 +313,7 @@ static void settle_address(struct old *o)
     }
 }
 
-/* ---- Keys kept alive --------------------------------------------------------------
- */
+/* ---- Keys kept alive ---- */
 
 static void on_keep_timer(uv_timer_t *timer);
 
@@ -372,8 +369,7 @@ static void start_keeping(struct keep *k, const struct legacy_effect *e)
     (void)uv_timer_start(&k->timer, on_keep_timer, 0, 0);
 }
 
-/* ---- Requests ---------------------------------------------------------------------
- */
+/* ---- Requests ---- */
 
 static void on_hiccup(uv_timer_t *timer)
 {
@@ -436,8 +432,7 @@ static void request(struct old *o, const struct legacy_effect *e)
     (void)uv_timer_start(&o->hiccup, on_hiccup, HICCUP_MS, 0);
 }
 
-/* ---- Feed and perform -------------------------------------------------------------
- */
+/* ---- Feed and perform ---- */
 
 static void joined(struct old *o, const struct legacy_effect *e)
 {
@@ -550,8 +545,7 @@ static void wish(struct old *o, enum legacy_event_kind kind)
     feed(o, &ev);
 }
 
-/* ---- What the agent calls ---------------------------------------------------------
- */
+/* ---- What the agent calls ---- */
 
 static const char *backend(const struct rdzv_handler *h)
 {
@@ -667,8 +661,7 @@ static void wipe_worker_store(struct rdzv_handler *h)
     (void)h; /* Worker 0 hosts it, anew each time. */
 }
 
-/* ---- Open and close ---------------------------------------------------------------
- */
+/* ---- Open and close ---- */
 
 static void old_free(struct old *o)
 {

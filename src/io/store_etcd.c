@@ -37,8 +37,7 @@ int etcd_store_value(const struct etcd_store *s, struct span held, struct buf *o
     return 0;
 }
 
-/* ---- The end of a call ------------------------------------------------------------
- */
+/* ---- The end of a call ---- */
 
 uint64_t ecall_left(const struct ecall *c)
 {
@@ -92,8 +91,7 @@ void ecall_fail(struct ecall *c, int status, const struct muster_error *err)
     c->cb(c->ctx, status, NULL, err);
 }
 
-/* ---- Calls ------------------------------------------------------------------------
- */
+/* ---- Calls ---- */
 
 static void on_start(uv_timer_t *timer)
 {
@@ -205,8 +203,7 @@ static int call(struct astore *base, const struct c10d_request *req, unsigned fl
     return 0;
 }
 
-/* ---- Open and close ---------------------------------------------------------------
- */
+/* ---- Open and close ---- */
 
 static void store_free(struct etcd_store *s)
 {

@@ -28,8 +28,7 @@ static void started(struct ecall *c, int rc, const struct muster_error *err)
         ecall_fail(c, rc, err);
 }
 
-/* ---- Writing ----------------------------------------------------------------------
- */
+/* ---- Writing ---- */
 
 static void on_held(void *ctx, int status, const struct etcd_held *held,
                     const struct muster_error *err);
@@ -92,8 +91,7 @@ static void on_deleted(void *ctx, int status, const struct etcd_held *held,
     ecall_done(c, &reply);
 }
 
-/* ---- Read, change, write ----------------------------------------------------------
- */
+/* ---- Read, change, write ---- */
 
 /* c->out has what is to be written, made of what was read; a lost race starts anew from
  * what the winner wrote. */
@@ -190,8 +188,7 @@ static void compare_set(struct ecall *c, const struct etcd_held *held)
         change(c, c->value, held);
 }
 
-/* ---- Reading ----------------------------------------------------------------------
- */
+/* ---- Reading ---- */
 
 static void on_waited(void *ctx, int status, const struct etcd_held *held,
                       const struct muster_error *err)
@@ -343,8 +340,7 @@ static void on_listed(void *ctx, int status, const struct etcd_held *held,
     ecall_done(c, &reply);
 }
 
-/* ---- The request that each operation begins with ----------------------------------
- */
+/* ---- The request that each operation begins with ---- */
 
 static void look(struct ecall *c)
 {

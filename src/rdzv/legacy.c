@@ -17,8 +17,7 @@ void legacy_emit(struct legacy_fx *fx, const struct legacy_effect *e)
         fx->at[fx->count++] = *e;
 }
 
-/* ---- Requests ---------------------------------------------------------------------
- */
+/* ---- Requests ---- */
 
 int legacy_request(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
                    const struct etcd2_request *req)
@@ -89,8 +88,7 @@ int legacy_list(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase)
     return legacy_request(l, fx, phase, &req);
 }
 
-/* ---- From phase to phase ----------------------------------------------------------
- */
+/* ---- From phase to phase ---- */
 
 void legacy_pause(struct legacy *l, enum legacy_phase phase, uint64_t ms)
 {
@@ -160,8 +158,7 @@ int legacy_again(struct legacy *l, struct legacy_fx *fx)
                           l->made ? &create : &tree);
 }
 
-/* ---- Wishes -----------------------------------------------------------------------
- */
+/* ---- Wishes ---- */
 
 static void interrupt(struct legacy *l, struct legacy_fx *fx)
 {
@@ -206,8 +203,7 @@ static int on_close(struct legacy *l, struct legacy_fx *fx)
     return legacy_get(l, fx, LEGACY_PH_CLOSE_GET);
 }
 
-/* ---- Step -------------------------------------------------------------------------
- */
+/* ---- Step ---- */
 
 static void out_of_memory(struct legacy *l, struct legacy_fx *fx)
 {
@@ -271,8 +267,7 @@ bool legacy_closed(const struct legacy *l)
     return l->closed;
 }
 
-/* ---- New and free -----------------------------------------------------------------
- */
+/* ---- New and free ---- */
 
 static bool make_paths(struct legacy *l, const struct legacy_config *cfg)
 {

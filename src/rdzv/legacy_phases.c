@@ -18,8 +18,7 @@
 
 static int on_doc(struct legacy *l, struct legacy_fx *fx);
 
-/* ---- The tree ---------------------------------------------------------------------
- */
+/* ---- The tree ---- */
 
 static int make_next(struct legacy *l, struct legacy_fx *fx)
 {
@@ -49,8 +48,7 @@ static int make_next(struct legacy *l, struct legacy_fx *fx)
     return legacy_again(l, fx);
 }
 
-/* ---- A new version ----------------------------------------------------------------
- */
+/* ---- A new version ---- */
 
 static int count_version(struct legacy *l, const struct legacy_event *ev,
                          struct legacy_fx *fx)
@@ -102,8 +100,7 @@ static int publish(struct legacy *l, struct legacy_fx *fx)
     return legacy_swap(l, fx, LEGACY_PH_PUBLISH, 0);
 }
 
-/* ---- Joining ----------------------------------------------------------------------
- */
+/* ---- Joining ---- */
 
 static int start_join(struct legacy *l)
 {
@@ -182,8 +179,7 @@ static int peers(struct legacy *l, struct legacy_fx *fx)
     return 0;
 }
 
-/* ---- Confirming -------------------------------------------------------------------
- */
+/* ---- Confirming ---- */
 
 static int confirm(struct legacy *l, struct legacy_fx *fx)
 {
@@ -246,8 +242,7 @@ static int final(struct legacy *l, struct legacy_fx *fx)
     return 0;
 }
 
-/* ---- Waiting for a running version to end -----------------------------------------
- */
+/* ---- Waiting for a running version to end ---- */
 
 static int announce(struct legacy *l, struct legacy_fx *fx)
 {
@@ -291,8 +286,7 @@ static int free_version(struct legacy *l, const struct legacy_event *ev,
     return legacy_request(l, fx, LEGACY_PH_FREE_DELETE, &del);
 }
 
-/* ---- Being a member ---------------------------------------------------------------
- */
+/* ---- Being a member ---- */
 
 static int member(struct legacy *l, struct legacy_fx *fx)
 {
@@ -327,8 +321,7 @@ static int member_list(struct legacy *l, const struct legacy_event *ev,
     return legacy_wait(l, fx, LEGACY_PH_MEMBER_WAIT, true, MEMBER_POLL_MS);
 }
 
-/* ---- Closing ----------------------------------------------------------------------
- */
+/* ---- Closing ---- */
 
 static int closed(struct legacy *l, struct legacy_fx *fx, int code, const char *text)
 {
@@ -363,8 +356,7 @@ static int close_nothing(struct legacy *l, struct legacy_fx *fx)
     return legacy_request(l, fx, LEGACY_PH_CLOSE_NEW, &req);
 }
 
-/* ---- Answers ----------------------------------------------------------------------
- */
+/* ---- Answers ---- */
 
 /* A document has been read: what it means to the phase that asked. */
 static int on_doc(struct legacy *l, struct legacy_fx *fx)

@@ -284,16 +284,15 @@ void etcd3_reply_fini(struct etcd3_reply *r)
     *r = (struct etcd3_reply){ .error = 0 };
 }
 
-bool etcd3_next_line(const struct buf *in, size_t *seen, struct span *line)
+bool etcd3_next_line(struct span in, size_t *seen, struct span *line)
 {
-    const uint8_t *p = buf_data(in);
     const uint8_t *nl;
 
-    if (*seen >= buf_len(in))
+    if (*seen >= in.n)
         return false;
-    nl = memchr(p + *seen, '\n', buf_len(in) - *seen);
-    *seen = nl ? 0 : buf_len(in);
+    nl = memchr(in.p + *seen, '\n', in.n - *seen);
+    *seen = nl ? 0 : in.n;
     if (nl)
-        *line = span_of(p, (size_t)(nl - p));
+        *line = span_of(in.p, (size_t)(nl - in.p));
     return nl != NULL;
 }

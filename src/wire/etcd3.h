@@ -122,6 +122,6 @@ int etcd3_error(const struct etcd3_reply *r, struct muster_error *err);
 /* The next whole line of a stream, or false: more bytes are needed. Consuming it from
  * the buffer (line.n + 1 bytes) is the caller's affair. *seen, zero at first, remembers
  * how far earlier calls have looked. */
-bool etcd3_next_line(const struct buf *in, size_t *seen, struct span *line);
+bool etcd3_next_line(struct span in, size_t *seen, struct span *line);
 
 #endif

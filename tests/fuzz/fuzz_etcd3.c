@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t i = 2; i < size; i += 7) {
         if (buf_append(&in, data + i, MIN_OF(size - i, 7u)) < 0)
             break;
-        while (etcd3_next_line(&in, &seen, &line)) {
+        while (etcd3_next_line(buf_span(&in), &seen, &line)) {
             decode(200, ETCD3_EXPECT_WATCH, line);
             buf_consume(&in, line.n + 1);
         }

@@ -187,7 +187,7 @@ static void stream_of(const char *version, const char *name, size_t *created,
         struct span line;
 
         assert_int_equal(buf_u8(&in, a.http.body.p[i]), 0);
-        while (etcd3_next_line(&in, &seen, &line)) {
+        while (etcd3_next_line(buf_span(&in), &seen, &line)) {
             const struct etcd_http http = { 200, 0, line };
             struct etcd3_reply r;
 

@@ -12,8 +12,7 @@
 #include "rdzv/legacy.h"
 #include "rdzv/legacy_doc.h"
 
-/* ---- A model of etcd --------------------------------------------------------------
- */
+/* ---- A model of etcd ---- */
 
 #define KEYS  64
 #define NODES 5
@@ -163,8 +162,7 @@ static bool happened(const struct etcd2_request *r)
     return false;
 }
 
-/* ---- Nodes ------------------------------------------------------------------------
- */
+/* ---- Nodes ---- */
 
 struct node {
     struct legacy *l;
@@ -350,8 +348,7 @@ static void end(void)
             kill_node(i);
 }
 
-/* ---- Tests ------------------------------------------------------------------------
- */
+/* ---- Tests ---- */
 
 static void all_come(void **state)
 {
