@@ -9,6 +9,7 @@
 #include "api/store_int.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "io/clock.h"
 #include "io/store_client.h"
 #include "store/decimal.h"
 #include "store/reserved.h"
@@ -35,14 +36,9 @@ void muster_store_options_init(struct muster_store_options *o)
                                         .wait_for_workers = true };
 }
 
-static uint64_t mono_ms(void)
-{
-    return uv_hrtime() / 1000000;
-}
-
 static uint64_t left_ms(const struct tcp_opening *o)
 {
-    const uint64_t now = mono_ms();
+    const uint64_t now = clock_mono_ms();
 
     if (o->deadline_ms == MONO_NEVER)
         return MONO_NEVER;
@@ -257,7 +253,7 @@ int muster_store_open_tcp(const struct muster_store_options *options,
                           struct muster_store **out, struct muster_error *err)
 {
     struct tcp_opening o = { .options = options, .port = options->port };
-    const uint64_t now = mono_ms();
+    const uint64_t now = clock_mono_ms();
     int rc = check_options(options, err);
 
     if (rc == 0)

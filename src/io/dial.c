@@ -3,6 +3,7 @@
  * A dialer resolves, races, or pauses. One timer is armed for whatever is due next: the
  * deadline, the next address of the race, the end of a pause, the end of patience. */
 #include "io/dial.h"
+#include "io/clock.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -46,11 +47,6 @@ struct dialer {
 
 static void start_round(struct dialer *d);
 
-static uint64_t mono_ms(void)
-{
-    return uv_hrtime() / 1000000;
-}
-
 static bool racing(const struct dialer *d)
 {
     for (size_t i = 0; i < d->next; i++)
@@ -92,7 +88,7 @@ static void give_up(struct dialer *d)
     if (d->last.code == 0)
         (void)err_set(&d->last, MUSTER_ETIMEDOUT,
                       "the name %s has not been resolved yet", d->host);
-    if (d->once || mono_ms() < d->deadline_ms)
+    if (d->once || clock_mono_ms() < d->deadline_ms)
         (void)err_set(&err, d->last.code, "cannot connect to the store at %s", where);
     else
         (void)err_set(&err, d->last.code,
@@ -117,7 +113,7 @@ static void note_standing(struct dialer *d)
 
 static void end_round(struct dialer *d)
 {
-    const uint64_t now = mono_ms();
+    const uint64_t now = clock_mono_ms();
     double pause;
 
     stop_attempts(d);
@@ -158,7 +154,7 @@ static void try_next(struct dialer *d)
 
         d->attempts[d->next++] = a;
         if (a) {
-            d->next_ms = d->next < d->count ? mono_ms() + STAGGER_MS : MONO_NEVER;
+            d->next_ms = d->next < d->count ? clock_mono_ms() + STAGGER_MS : MONO_NEVER;
             return;
         }
         dial_note(&d->round, code, why);
@@ -219,7 +215,7 @@ static void on_resolved(void *ctx, int status, const struct sockaddr_storage *ad
         end_round(d);
     } else {
         order(d, addrs, count);
-        d->patience_ms = mono_ms() + PATIENCE_MS;
+        d->patience_ms = clock_mono_ms() + PATIENCE_MS;
         try_next(d);
     }
     if (d->cb)
@@ -241,7 +237,7 @@ static void start_round(struct dialer *d)
 static void on_due(uv_timer_t *timer)
 {
     struct dialer *d = timer->data;
-    const uint64_t now = mono_ms();
+    const uint64_t now = clock_mono_ms();
 
     if (now >= d->deadline_ms) {
         note_standing(d);
@@ -266,7 +262,7 @@ static void on_due(uv_timer_t *timer)
  */
 static void arm(struct dialer *d)
 {
-    const uint64_t now = mono_ms();
+    const uint64_t now = clock_mono_ms();
     uint64_t due = MIN_OF(d->deadline_ms, d->again_ms);
 
     due = MIN_OF(due, d->next_ms);
@@ -288,7 +284,7 @@ int dial_start(uv_loop_t *loop, const struct dial_opts *opts, dial_cb cb, void *
 {
     struct dialer *d = mem_calloc(1, sizeof *d);
     char *host = mem_strdup(opts->host);
-    const uint64_t now = mono_ms();
+    const uint64_t now = clock_mono_ms();
 
     if (!d || !host) {
         mem_free(d);

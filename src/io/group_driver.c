@@ -1,6 +1,7 @@
 /* group_driver.c - see group_driver.h. Callbacks post events, pump() feeds them to the
  * core, perform() is the only switch over its effects. */
 #include "io/group_driver.h"
+#include "io/clock.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -207,17 +208,8 @@ static void perform(struct agent *a, const struct group_fx *fx)
 
 static void arm(struct agent *a)
 {
-    const uint64_t due = group_deadline(&a->group);
-
-    if (a->group.phase == GROUP_DONE)
-        return;
-    if (due == MONO_NEVER) {
-        uv_timer_stop(&a->timer);
-        return;
-    }
-    uv_update_time(&a->loop);
-    const uint64_t now = uv_now(&a->loop);
-    uv_timer_start(&a->timer, on_timer, due > now ? due - now : 0, 0);
+    if (a->group.phase != GROUP_DONE)
+        clock_arm(&a->timer, on_timer, group_deadline(&a->group));
 }
 
 void agent_pump(struct agent *a)

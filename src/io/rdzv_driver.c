@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "io/clock.h"
 #include "io/rdzv_driver_int.h"
 
 #define LINGER_MS      5000u /* how long a host waits for others to read "closed" */
@@ -16,14 +17,6 @@
 #define MAX_RENAMES    3u
 
 static void feed(struct dynamic *d, struct rdzv_event *ev);
-
-static struct now clocks(void)
-{
-    uv_timeval64_t wall = { 0, 0 };
-
-    (void)uv_gettimeofday(&wall);
-    return (struct now){ uv_hrtime() / 1000000u, wall.tv_sec * 1000000 + wall.tv_usec };
-}
 
 /* ---- Callbacks ---- */
 
@@ -360,15 +353,8 @@ static void perform(struct dynamic *d, const struct rdzv_effect *e)
 
 static void arm(struct dynamic *d)
 {
-    const uint64_t due = d->core ? rdzv_deadline(d->core) : MONO_NEVER;
-    const uint64_t now = uv_hrtime() / 1000000u;
-
-    if (due == MONO_NEVER || d->stopped) {
-        (void)uv_timer_stop(&d->timer);
-        return;
-    }
-    uv_update_time(d->base.loop);
-    (void)uv_timer_start(&d->timer, on_timer, due > now ? due - now : 0, 0);
+    clock_arm(&d->timer, on_timer,
+              d->core && !d->stopped ? rdzv_deadline(d->core) : MONO_NEVER);
 }
 
 /* Out of memory in the middle of a step leaves the core waiting for its answer: give it
@@ -394,7 +380,7 @@ static void step(struct dynamic *d, struct rdzv_event *ev)
 {
     struct rdzv_fx fx;
 
-    ev->now = clocks();
+    ev->now = clock_now();
     if (rdzv_step(d->core, ev, &fx) < 0)
         step_failed(d, ev, &fx);
     for (size_t i = 0; i < fx.count; i++)

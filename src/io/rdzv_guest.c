@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "io/clock.h"
 #include "io/host_session.h"
 
 #define DIAL_MS 5000u
@@ -27,14 +28,6 @@ struct rdzv_guest_driver {
 };
 
 static void feed(struct rdzv_guest_driver *d, struct rdzv_guest_event *ev);
-
-static struct now clocks(void)
-{
-    uv_timeval64_t wall = { 0, 0 };
-
-    (void)uv_gettimeofday(&wall);
-    return (struct now){ uv_hrtime() / 1000000u, wall.tv_sec * 1000000 + wall.tv_usec };
-}
 
 /* ---- callbacks ---- */
 
@@ -129,24 +122,11 @@ static void perform(struct rdzv_guest_driver *d, const struct rdzv_guest_effect 
     }
 }
 
-static void arm(struct rdzv_guest_driver *d)
-{
-    const uint64_t due = rdzv_guest_deadline(d->core);
-    const uint64_t now = uv_hrtime() / 1000000u;
-
-    if (due == MONO_NEVER) {
-        (void)uv_timer_stop(&d->timer);
-        return;
-    }
-    uv_update_time(d->loop);
-    (void)uv_timer_start(&d->timer, on_timer, due > now ? due - now : 0, 0);
-}
-
 static void feed(struct rdzv_guest_driver *d, struct rdzv_guest_event *ev)
 {
     struct rdzv_guest_fx fx;
 
-    ev->now = clocks();
+    ev->now = clock_now();
     rdzv_guest_step(d->core, ev, &fx);
     d->in_feed = true;
     for (size_t i = 0; i < fx.count && !d->closed; i++)
@@ -154,7 +134,7 @@ static void feed(struct rdzv_guest_driver *d, struct rdzv_guest_event *ev)
     d->in_feed = false;
     if (d->closed)
         return;
-    arm(d);
+    clock_arm(&d->timer, on_timer, rdzv_guest_deadline(d->core));
     if (d->wishes)
         (void)uv_timer_start(&d->soon, on_soon, 0, 0);
 }

@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "io/acall.h"
+#include "io/clock.h"
 #include "io/file_ops.h"
 
 #define LOCK_FIRST_MS  1 /* a lock is held for microseconds, mostly */
@@ -206,17 +207,11 @@ static void time_out(struct file_store *f)
 
 static void arm(struct file_store *f)
 {
-    const uint64_t now = acall_mono_ms();
     uint64_t due = MIN_OF(acall_first_due(&f->queued), acall_first_due(&f->waiting));
 
     due = MIN_OF(due, f->retry_ms);
     due = MIN_OF(due, f->look_ms);
-    if (due == MONO_NEVER) {
-        (void)uv_timer_stop(&f->timer);
-        return;
-    }
-    uv_update_time(f->base.loop);
-    (void)uv_timer_start(&f->timer, on_time, due > now ? due - now : 0, 0);
+    clock_arm(&f->timer, on_time, due);
 }
 
 static void say_goodbye(struct file_store *f);

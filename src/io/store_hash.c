@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "io/acall.h"
+#include "io/clock.h"
 #include "store/store.h"
 
 #define MAX_REPLY ((size_t)1 << 30)
@@ -173,18 +174,12 @@ static void on_time(uv_timer_t *timer)
 
 static void arm(struct core *c)
 {
-    const uint64_t now = acall_mono_ms();
     uint64_t due = acall_first_due(&c->queued);
 
     for (size_t i = 0; i < c->peers_size; i++)
         if (c->peers[i])
             due = MIN_OF(due, c->peers[i]->deadline_ms);
-    if (due == MONO_NEVER) {
-        (void)uv_timer_stop(&c->timer);
-        return;
-    }
-    uv_update_time(c->timer.loop);
-    (void)uv_timer_start(&c->timer, on_time, due > now ? due - now : 0, 0);
+    clock_arm(&c->timer, on_time, due);
 }
 
 /* What is ready is served even if its time is up; what waits is not. */

@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "io/clock.h"
 #include "rdzv/host.h"
 #include "store/reserved.h"
 
@@ -36,14 +37,6 @@ struct store_hosts {
 static void feed(struct store_server *s, struct hosted_run *run,
                  struct rdzv_host_event *ev);
 static void arm(struct store_server *s);
-
-static struct now clocks(void)
-{
-    uv_timeval64_t wall = { 0, 0 };
-
-    (void)uv_gettimeofday(&wall);
-    return (struct now){ uv_hrtime() / 1000000u, wall.tv_sec * 1000000 + wall.tv_usec };
-}
 
 /* ---- runs ---- */
 
@@ -121,7 +114,7 @@ static bool key_value(struct store_server *s, struct hosted_run *run,
  * the key to change is woken by it. */
 static void show(struct store_server *s, struct hosted_run *run, bool aged)
 {
-    const struct now now = clocks();
+    const struct now now = clock_now();
     struct c10d_request set = { .op = C10D_SET, .key = run->link.key };
 
     if (!rdzv_host_stale(run->host, now, aged) ||
@@ -251,7 +244,8 @@ static int on_hello(struct store_server *s, struct conn *c, const struct hosted_
         return MUSTER_ENOMEM;
     watch_socket(c->fd);
     if (begun)
-        look(s, c->run); /* Others may have begun it: then there is nothing to resume. */
+        look(s,
+             c->run); /* Others may have begun it: then there is nothing to resume. */
     feed(s, c->run, &ev);
     return 0;
 }
@@ -303,7 +297,7 @@ void hosts_left(struct store_server *s, struct conn *c)
 static void on_timer(uv_timer_t *timer)
 {
     struct store_server *s = timer->data;
-    const struct now now = clocks();
+    const struct now now = clock_now();
 
     for (struct hosted_run *run = s->hosts->first; run; run = run->next) {
         struct rdzv_host_event ev = { .kind = RDZV_HOST_TIMER };
@@ -317,17 +311,11 @@ static void on_timer(uv_timer_t *timer)
 
 static void arm(struct store_server *s)
 {
-    const uint64_t now = uv_hrtime() / 1000000u;
     uint64_t due = MONO_NEVER;
 
     for (const struct hosted_run *run = s->hosts->first; run; run = run->next)
         due = MIN_OF(due, rdzv_host_deadline(run->host));
-    if (due == MONO_NEVER) {
-        (void)uv_timer_stop(&s->hosts->timer);
-        return;
-    }
-    uv_update_time(s->loop);
-    (void)uv_timer_start(&s->hosts->timer, on_timer, due > now ? due - now : 0, 0);
+    clock_arm(&s->hosts->timer, on_timer, due);
 }
 
 /* ---- feed and perform ---- */
@@ -374,7 +362,7 @@ static void feed(struct store_server *s, struct hosted_run *run,
     struct muster_error err;
     int rc;
 
-    ev->now = clocks();
+    ev->now = clock_now();
     rc = rdzv_host_step(run->host, ev, &s->hosts->fx, &err);
     if (rc < 0) {
         trace(s->opts.trace, TRACE_ERROR, "store %s, key %.*s: %s", s->address,
