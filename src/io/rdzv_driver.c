@@ -153,6 +153,13 @@ static void joined(struct dynamic *d, const struct rdzv_effect *e)
     int rc = prefix ? 0 : err_nomem(&err);
 
     d->joining = false;
+    if (d->guest)
+        trace(d->trace, TRACE_INFO,
+              "The node '%s_%" PRId64 "_%" PRId64 "' has joined round %" PRId64
+              " of the rendezvous '%s' as rank %" PRId64 " in a world of size %" PRId64
+              ".",
+              d->addr, d->pid, d->local_id, e->round, d->params.run_id, e->rank,
+              e->world);
     if (rc == 0)
         rc = astore_prefix(d->store, prefix, false, &d->prefixed, &err);
     mem_free(prefix);
@@ -189,6 +196,12 @@ static void begin_join(struct dynamic *d)
     if (first)
         dynamic_settings(d);
     d->joining = true;
+    /* torch's words, which the core of a node that is no guest says itself. */
+    if (d->guest)
+        trace(d->trace, TRACE_INFO,
+              "The node '%s_%" PRId64 "_%" PRId64
+              "' attempts to join the next round of the rendezvous '%s'.",
+              d->addr, d->pid, d->local_id, d->params.run_id);
     dynamic_wish(d, RDZV_EV_JOIN);
 }
 
@@ -290,6 +303,10 @@ static void on_linger(uv_timer_t *t)
 
 static void done(struct dynamic *d, const struct rdzv_effect *e)
 {
+    if (d->guest && e->wish == RDZV_EV_CLOSE && e->code == 0)
+        trace(d->trace, TRACE_INFO,
+              "The node '%s_%" PRId64 "_%" PRId64 "' has closed the rendezvous '%s'.",
+              d->addr, d->pid, d->local_id, d->params.run_id);
     tell(e->wish == RDZV_EV_CLOSE ? &d->close : &d->leave, e->code, e->text);
     if (!d->stop.cb || d->stop_closes != (e->wish == RDZV_EV_CLOSE))
         return;
