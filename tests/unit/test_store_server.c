@@ -119,6 +119,46 @@ static void two_on_one_loop(void **state)
     (void)close(y);
 }
 
+struct ending {
+    uv_timer_t timer;
+    struct store_server *server;
+    int client, left;
+};
+
+/* Closes the server once the client has its answer. */
+static void on_look(uv_timer_t *timer)
+{
+    struct ending *e = CONTAINER_OF(timer, struct ending, timer);
+    struct pollfd p = { .fd = e->client, .events = POLLIN };
+
+    if (poll(&p, 1, 0) == 0)
+        return;
+    uv_close((uv_handle_t *)timer, NULL);
+    store_server_close(e->server, count_down, &e->left);
+}
+
+static void alone_on_its_loop(void **state)
+{
+    struct ending e = { .left = 1 };
+    uint8_t answer[8];
+    uv_loop_t loop;
+
+    (void)state;
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(store_server_open(&loop, &local, &e.server, NULL), 0);
+    (void)uv_timer_init(&loop, &e.timer);
+    (void)uv_timer_start(&e.timer, on_look, 1, 1);
+    e.client = dial(store_server_port(e.server));
+    ask(e.client, true,
+        &(struct c10d_request){ .op = C10D_ADD, .key = span_str("/n"), .number = 4 });
+    store_server_run(e.server);
+    assert_int_equal(e.left, 0);
+    assert_int_equal(read(e.client, answer, sizeof answer), 8);
+    assert_int_equal(get_u64(answer), 4);
+    finish(&loop);
+    (void)close(e.client);
+}
+
 static int bound_socket(bool listening, uint16_t *port)
 {
     struct sockaddr_in a = { .sin_family = AF_INET };
@@ -240,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_on_one_loop),
+        cmocka_unit_test(alone_on_its_loop),
         cmocka_unit_test(sockets_handed_over),
         cmocka_unit_test(what_cannot_be_bound),
         cmocka_unit_test(memory_fails_while_serving),
