@@ -57,10 +57,8 @@ static void show(struct buf *out, const struct group_fx *f)
 
 struct play {
     const char *says;
-    const char *script; /* words: see feed_word() */
+    const char *script; /* words: see feed_word(); settings first */
     const char *want;
-    int64_t nproc, restarts;
-    uint64_t shutdown_s;
 };
 
 static void feed_word(struct group *g, const char *word, uint64_t *ms, struct buf *out)
@@ -123,11 +121,10 @@ static const struct play plays[] = {
     { "one fails, no restarts", UP "exit1=3 exit0-15 empty drained left",
       UP_FX " signal0:15 leftovers drain say-failed+final leave+close finish1" },
     { "one fails, one restart",
-      UP "exit1=3 exit0-15 empty drained joined assigned started "
-         "exit0=0 exit1=0 empty drained opened left",
+      "restarts=1 " UP "exit1=3 exit0-15 empty drained joined assigned started "
+      "exit0=0 exit1=0 empty drained opened left",
       UP_FX " signal0:15 leftovers drain say-failed join assign start1 drain "
-            "say-succeeded barrier leave+close finish0",
-      .restarts = 1 },
+            "say-succeeded barrier leave+close finish0" },
     { "a failure while starting waits",
       "begin joined assigned exit0=1 started exit1-15 empty drained left",
       UP_FX " signal1:15 leftovers drain say-failed+final leave+close finish1" },
@@ -150,19 +147,19 @@ static const struct play plays[] = {
     { "the store is gone", UP "fatal exit0-15 exit1-15 empty drained left",
       UP_FX " signal0:15 signal1:15 drain leave+close finish1" },
     { "the join fails", "begin fatal left", " join leave+close finish1" },
-    { "stuck: as torchrun, no failure", UP "stuck exit0-15 exit1-15 empty drained left",
-      UP_FX " signal0:15 signal1:15 drain say-terminated leave+close finish0",
-      .restarts = 3 },
+    { "stuck: as torchrun, no failure",
+      "restarts=3 " UP "stuck exit0-15 exit1-15 empty drained left",
+      UP_FX " signal0:15 signal1:15 drain say-terminated leave+close finish0" },
     { "Ctrl-C", UP "sig2 exit0-2 exit1-2 empty drained left",
       UP_FX " say-signal signal0:2 signal1:2 drain leave finish1" },
     { "Ctrl-C three times", UP "sig2 sig2 sig2 exit0-9 exit1-9 empty drained left",
       UP_FX " say-signal signal0:2 signal1:2 say-signal signal0:15 signal1:15 "
             "say-signal say-kill0:15 say-kill1:15 kill-all drain leave finish1" },
-    { "a signal, and nobody goes", UP "sig15 2s exit0-9 exit1-9 empty drained left",
+    { "a signal, and nobody goes",
+      "shutdown=2 " UP "sig15 2s exit0-9 exit1-9 empty drained left",
       UP_FX
       " say-signal signal0:15 signal1:15 say-kill0:15 say-kill1:15 kill-all drain "
-      "leave finish1",
-      .shutdown_s = 2 },
+      "leave finish1" },
     { "a signal between attempts",
       UP "changed exit0-15 exit1-15 empty drained sig15 left",
       UP_FX " signal0:15 signal1:15 drain join say-signal cancel leave finish1" },
@@ -183,21 +180,23 @@ static void transcripts(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(plays); i++) {
         const struct play *p = &plays[i];
-        const struct group_settings set = {
-            .nproc = 2,
-            .max_restarts = p->restarts,
-            .shutdown_ms = (p->shutdown_s ? p->shutdown_s : 30) * 1000
-        };
+        struct group_settings set = { .nproc = 2, .shutdown_ms = 30000 };
         struct group g;
         struct buf out;
         char script[512], *save = NULL;
         uint64_t ms = 1000;
 
         buf_init(&out, SIZE_MAX);
-        assert_int_equal(group_init(&g, &set, NULL), 0);
         snprintf(script, sizeof script, "%s", p->script);
+        int number;
+        if (sscanf(script, "restarts=%d", &number) == 1)
+            set.max_restarts = number;
+        if (sscanf(script, "shutdown=%d", &number) == 1)
+            set.shutdown_ms = (uint64_t)number * 1000;
+        assert_int_equal(group_init(&g, &set, NULL), 0);
         for (char *w = strtok_r(script, " ", &save); w; w = strtok_r(NULL, " ", &save))
-            feed_word(&g, w, &ms, &out);
+            if (!strchr(w, '=') || strncmp(w, "exit", 4) == 0)
+                feed_word(&g, w, &ms, &out);
         buf_u8(&out, 0);
         if (strcmp((const char *)buf_data(&out), p->want) != 0)
             fail_msg("%s:\nwant%s\ngot %s", p->says, p->want,
