@@ -7,6 +7,9 @@
 #include "base/rng.h"
 #include "io/etcd_client_int.h"
 
+#define GRANT_MS 2000u /* then our user hears of it, and we try again */
+#define PAUSE_MS 500u
+
 struct etcd_lease {
     struct etcd_client *client;
     uint64_t ttl_ms;
@@ -46,7 +49,8 @@ static int request(struct etcd_lease *l, int rc, struct etcd_msg *m,
                    uint64_t timeout_ms, etcd_cb cb)
 {
     const struct etcd_call_opts opts = { .timeout_ms = timeout_ms,
-                                         .attempt_ms = MAX_OF(l->ttl_ms / 6, 500u),
+                                         .attempt_ms =
+                                             MIN_OF(MAX_OF(l->ttl_ms / 6, 500u), 3000u),
                                          .expect = ETCD3_EXPECT_LEASE };
 
     if (rc < 0) {
@@ -77,7 +81,7 @@ static void on_grant(void *ctx, int status, const struct etcd_answer *answer,
         granted(l);
         return;
     }
-    wait_for(l, l->ttl_ms / 3);
+    wait_for(l, PAUSE_MS);
     l->on_failed(l->ctx, err);
 }
 
@@ -89,7 +93,7 @@ static void grant(struct etcd_lease *l)
     etcd_msg_init(&m);
     l->asked = (int64_t)(rng_u64(&l->rng) >> 1 | 1);
     if (request(l, etcd3_encode_grant(&m, l->asked, (int64_t)(l->ttl_ms / 1000)), &m,
-                l->ttl_ms, on_grant) < 0)
+                MIN_OF(l->ttl_ms, GRANT_MS), on_grant) < 0)
         wait_for(l, 1000);
 }
 

@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from etcd_server import BUILD, ROOT, Cluster, Etcd, b64
+from etcd_server import BUILD, ROOT, Cluster, Etcd, b64, free_ports
 from etcd_nodes import Node
 
 NODES = 8
@@ -200,6 +200,16 @@ def test_a_dead_node_is_known_by_its_lease(tmp_path):
         finally:
             for n in nodes:
                 n.kill()
+
+
+@pytest.mark.parametrize("backend", ["etcd-v2", "etcd-v3"])
+def test_nobody_there_is_an_error_in_time(backend):
+    node = Node(backend, f"127.0.0.1:{free_ports(1)[0]}", "none", (1, 1), "read_timeout=2")
+    try:
+        text = node("next").text
+        assert text.startswith("failed MUSTER_ECONN") and "connection refused" in text
+    finally:
+        node.kill()
 
 
 def test_late_joiner_and_closing(tmp_path):
