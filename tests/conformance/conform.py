@@ -187,6 +187,7 @@ NUMBERS = [
     (re.compile(UUID), "UUID"),
     (re.compile(rf"(UUID|none|torchelastic|job\w*){SUFFIX}(?=/|$|\s)"), r"\1_SFX"),
     (re.compile(r"of binary: \S*python\S*"), "of binary: PY"),
+    (re.compile(r"^([=-])\1{47,57}$"), r"\1 as wide as the block"),  # which holds a pid
 ]
 
 

@@ -39,3 +39,10 @@ def test_row(bench, shell, theirs, ours, words):
     assert re.fullmatch(ours, got[1]), ("muster", got[1])
     documented = (ROOT / "docs" / "DIFFERENCES.md").read_text()
     assert any(line.startswith("|") and re.search(words, line) for line in documented.splitlines())
+
+
+def test_stdout_closed(bench):
+    """Needs the real torchrun: the zygote's client cannot hand on what is closed."""
+    pair = bench.pair("torchrun --no-python sh -c 'echo hi' >&- 2>/dev/null; echo $?", real=True)
+    assert (pair.torch.out, pair.muster.out) == ("1\n", "0\n")
+    assert "closed stdout" in (ROOT / "docs" / "DIFFERENCES.md").read_text()

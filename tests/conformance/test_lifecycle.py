@@ -39,8 +39,8 @@ ROWS = [
     ("71d four workers", "torchrun --nproc-per-node 4 --no-python sh -c '[ $RANK = 2 ] && exit 3; exec sleep 9' 2>&1 | grep -E '^\\[|rank|exitcode  '", ".*"),
     ("72 signal death", "torchrun --no-python sh -c 'kill -SEGV $$$$' 2>&1 | tail -2 | head -1", r"  traceback : Signal 11 \(SIGSEGV\) received by PID N"),
     ("72b narrow report", "torchrun --no-python sh -c 'kill -KILL $$$$'" + LAST,
-     r"={50,56}\nsh FAILED\n-{50,56}\nFailures:\n  <NO_OTHER_FAILURES>\n-{50,56}\nRoot Cause \(first observed failure\):\n\[0\]:\n  time      : TIME\n  host      : \S+\n"
-     r"  rank      : 0 \(local_rank: 0\)\n  exitcode  : -9 \(pid: N\)  \(SIGKILL\)\n  error_file: <N/A>\n  traceback : Signal 9 \(SIGKILL\) received by PID N\n={50,56}"),
+     r"= as wide as the block\nsh FAILED\n- as wide as the block\nFailures:\n  <NO_OTHER_FAILURES>\n- as wide as the block\nRoot Cause \(first observed failure\):\n\[0\]:\n  time      : TIME\n  host      : \S+\n"
+     r"  rank      : 0 \(local_rank: 0\)\n  exitcode  : -9 \(pid: N\)  \(SIGKILL\)\n  error_file: <N/A>\n  traceback : Signal 9 \(SIGKILL\) received by PID N\n= as wide as the block"),
     ("72c real-time signal", "torchrun --no-python bash -c 'kill -40 $$$$' 2>&1 | grep -E 'exitcode  |traceback'", ".*40.*"),
     ("72d long title", "printf '#!/bin/sh\\nexit 1\\n' >$(printf 'y%.0s' $(seq 70)); chmod +x yy*; torchrun --no-python ./yy*" + LAST, ".*={60}"),
     ("73 @record", REC + "torchrun --nproc-per-node 2 rec.py 2>&1 | grep -A1 'error_file: [^<]'", "  error_file: DIR/.tmp/torchelastic_SFX/UUID_SFX/attempt_0/1/error.json\n  traceback : .*"),

@@ -76,9 +76,3 @@ def test_row(bench, shell, pattern):
     pair = bench.pair(shell)
     expect(pair, pattern)
     same(pair)
-
-
-def test_stdout_closed(bench):
-    pair = bench.pair("torchrun --no-python sh -c 'echo hi' >&- 2>/dev/null; echo $?", real=True)
-    expect(pair, "1")
-    same(pair)

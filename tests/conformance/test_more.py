@@ -9,7 +9,7 @@ TWO = "torchrun --nproc-per-node 2 "
 
 ROWS = [
     ("twelve workers redirected", "torchrun --nproc-per-node 12 --log-dir L -r 3 --no-python sh -c 'echo $RANK'; cat L/*/attempt_0/*/stdout.log | sort -n | tr '\\n' ' '; ls L/*/attempt_0 | wc -l", r"0 1 2 .* 11 12"),
-    ("a map reaches nine", "torchrun --nproc-per-node 12 --log-dir L -r 9:1 --no-python sh -c '[ $RANK -ge 9 ] && echo r$RANK' 2>/dev/null | sort; cat L/*/attempt_0/9/stdout.log", ".*r9"),
+    ("a map reaches nine", "torchrun --nproc-per-node 12 --log-dir L -r 9:1 --no-python sh -c '[ $RANK -lt 9 ] || echo r$RANK' 2>/dev/null | sort; cat L/*/attempt_0/9/stdout.log", ".*r9"),
     ("sixty-four", "torchrun --nproc-per-node 64 --no-python sh -c 'echo $RANK' 2>/dev/null | sort -n | md5sum", ".*"),
     ("log dir with a slash", "torchrun --log-dir L/ --no-python sh -c 'echo $TORCHELASTIC_ERROR_FILE'", "L/UUID_SFX/attempt_0/0/error.json"),
     ("log dir is a dot", "torchrun --log-dir . --no-python sh -c 'echo $TORCHELASTIC_ERROR_FILE'", r"\./UUID_SFX/attempt_0/0/error.json"),
