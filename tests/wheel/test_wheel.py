@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import zipfile
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_three_ways_to_the_same_command(venv: Path) -> None:
 
 
 def test_an_install_with_target_finds_its_native_part(wheel: Path, tmp_path: Path) -> None:
-    run("pip", "install", "-q", "--no-index", "--target", tmp_path / "t", wheel)
+    run(sys.executable, "-m", "pip", "install", "-q", "--no-index", "--target", tmp_path / "t", wheel)
     env = dict(os.environ, PYTHONPATH=str(tmp_path / "t"))
     assert run("python3", "-m", "muster", "--version", env=env).stdout == VERSION
 
