@@ -29,6 +29,7 @@ struct keeper {
     int sock, chld;
     guard_fn fn;
     void *fn_ctx;
+    char *started;     /* owned: the program that was started last */
     struct held *held; /* the workers that live */
     size_t count, size;
     struct buf out;      /* replies that the socket would not take yet */
@@ -86,6 +87,14 @@ static void signal_list(const struct proc_list *l, int sig)
 {
     for (size_t i = 0; i < l->count; i++)
         kill(l->pids[i], sig);
+}
+
+/* One that is only just being started leads no group yet: then it gets it alone, and it
+ * waits there until the program is loaded. */
+static void signal_worker(const struct held *w, int sig)
+{
+    if (!w->group || (kill(-w->pid, sig) < 0 && errno == ESRCH))
+        kill(w->pid, sig);
 }
 
 static void kill_below(void)
@@ -296,10 +305,19 @@ static int start(struct keeper *k, const struct parcel *p, pid_t *pid)
         k->held = held;
         k->size = size;
     }
-    const int rc =
-        p->req.flags & GUARD_FN ? fork_fn(k, p, &spec, pid) : proc_spawn(&spec, pid);
+    const bool known =
+        k->started && spec.argv[0] && strcmp(k->started, spec.argv[0]) == 0;
+    int rc;
+    if (p->req.flags & GUARD_FN)
+        rc = fork_fn(k, p, &spec, pid);
+    else
+        rc = known ? proc_spawn_again(&spec, pid) : proc_spawn(&spec, pid);
     if (rc != 0)
         return rc;
+    if (!known && spec.argv[0]) {
+        mem_free(k->started);
+        k->started = mem_strdup(spec.argv[0]);
+    }
     k->held[k->count++] = (struct held){ *pid, p->req.id, spec.session };
     k->filled = true;
     k->leftovers_told = false;
@@ -337,7 +355,7 @@ static void on_request(struct keeper *k)
     case GUARD_SIGNAL:
         for (size_t i = 0; i < k->count; i++)
             if (k->held[i].id == p.req.id)
-                kill(k->held[i].group ? -k->held[i].pid : k->held[i].pid, p.req.sig);
+                signal_worker(&k->held[i], p.req.sig);
         break;
     case GUARD_LEFTOVERS:
         signal_leftovers(k, p.req.sig);

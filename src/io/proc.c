@@ -55,7 +55,7 @@ int proc_become(const struct proc_spec *spec, pid_t parent)
         return errno;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) /* It died before the line above. */
-        raise(SIGKILL);
+        kill(getpid(), SIGKILL);
     if (spec->cpus && sched_setaffinity(0, spec->cpus_size, spec->cpus) < 0)
         return errno;
     const int rc = place_fds(spec->fd);
@@ -105,26 +105,24 @@ static char **candidates(const char *name, char *const *envp)
     return out;
 }
 
-/* In the child of a vfork: memory is the parent's, so change nothing but *failure. */
-static void __attribute__((noreturn))
-become_and_exec(const struct proc_spec *spec, char *const *paths, pid_t parent,
-                volatile int *failure)
+/* In the child. After a vfork memory is the parent's: nothing is changed here. Returns
+ * only if it failed: why. */
+static int become_and_exec(const struct proc_spec *spec, char *const *paths,
+                           pid_t parent)
 {
     int saved = 0;
-    int rc = proc_become(spec, parent);
+    const int rc = proc_become(spec, parent);
 
-    if (rc == 0) {
-        close_above(3);
-        for (size_t i = 0; paths[i]; i++) {
-            execve(paths[i], spec->argv, spec->envp);
-            /* A file that cannot be run says more than one that is not there. */
-            if (saved == 0 && errno != ENOENT && errno != ENOTDIR)
-                saved = errno;
-        }
-        rc = saved ? saved : errno;
+    if (rc != 0)
+        return rc;
+    close_above(3);
+    for (size_t i = 0; paths[i]; i++) {
+        execve(paths[i], spec->argv, spec->envp);
+        /* A file that cannot be run says more than one that is not there. */
+        if (saved == 0 && errno != ENOENT && errno != ENOTDIR)
+            saved = errno;
     }
-    *failure = rc;
-    _exit(127);
+    return saved ? saved : errno;
 }
 
 int proc_spawn(const struct proc_spec *spec, pid_t *pid)
@@ -139,13 +137,39 @@ int proc_spawn(const struct proc_spec *spec, pid_t *pid)
     const pid_t parent = getpid();
     const pid_t child = vfork();
 
-    if (child == 0)
-        become_and_exec(spec, paths, parent, &failure);
+    if (child == 0) {
+        failure = become_and_exec(spec, paths, parent);
+        _exit(127);
+    }
     const int rc = child < 0 ? errno : failure;
     mem_free(paths);
     if (rc == 0)
         *pid = child;
     return rc; /* A child that failed is reaped like any other. */
+}
+
+int proc_spawn_again(const struct proc_spec *spec, pid_t *pid)
+{
+    char **paths = candidates(spec->argv[0], spec->envp);
+    if (!paths)
+        return ENOMEM;
+
+    /* Not fork(): its handlers (libuv's) close descriptors by numbers of another life.
+     */
+    const pid_t parent = getpid();
+    const pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+
+    if (child == 0) {
+        const int errnum = become_and_exec(spec, paths, parent);
+        dprintf(STDERR_FILENO, "muster: [Errno %d] %s: '%s'\n", errnum,
+                strerror(errnum), spec->argv[0]);
+        _exit(127);
+    }
+    const int rc = child < 0 ? errno : 0;
+    mem_free(paths);
+    if (rc == 0)
+        *pid = child;
+    return rc;
 }
 
 /* --- trees ---------------------------------------------------------------------- */
