@@ -166,6 +166,16 @@ static void tell_evicted(struct rdzv_host *h, struct rdzv_host_fx *fx,
     }
 }
 
+/* Their clock set the deadline and ours may be far from it, so only that it is a new
+ * one counts: then our own last call begins. They look at their clocks themselves. */
+static void follow_last_call(struct rdzv_host *h, int64_t was_us, struct now now)
+{
+    if (h->state.complete || h->state.deadline_us == WALL_NEVER)
+        h->last_call_by_ms = MONO_NEVER;
+    else if (h->state.deadline_us != was_us || h->last_call_by_ms == MONO_NEVER)
+        h->last_call_by_ms = now.mono_ms + h->settings.last_call_ms;
+}
+
 static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_complete,
                        int64_t was_round, struct now now)
 {
@@ -176,14 +186,6 @@ static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_co
         return;
     }
     tell_evicted(h, fx, was_round);
-    h->last_call_by_ms = MONO_NEVER;
-    if (!s->complete && s->deadline_us != WALL_NEVER) {
-        const int64_t left = s->deadline_us - now.wall_us - h->lead_us;
-        const uint64_t left_ms = left > 0 ? (uint64_t)left / 1000 : 0;
-
-        /* Their clock set it: never wait longer than our own last call. */
-        h->last_call_by_ms = now.mono_ms + MIN_OF(left_ms, h->settings.last_call_ms);
-    }
     if (s->round != was_round || !was_complete || !s->complete) {
         h->waiting_told = false;
         h->resume_by_ms = MONO_NEVER; /* The round that was resumed is over. */
@@ -235,7 +237,7 @@ int host_seen(struct rdzv_host *h, const struct rdzv_host_event *ev,
               struct rdzv_host_fx *fx, struct muster_error *err)
 {
     const bool was_complete = h->state.complete;
-    const int64_t was_round = h->state.round;
+    const int64_t was_round = h->state.round, was_deadline_us = h->state.deadline_us;
     const struct rdzv_member *left;
     struct rdzv_state seen;
     int rc;
@@ -277,6 +279,7 @@ int host_seen(struct rdzv_host *h, const struct rdzv_host_event *ev,
     if (h->strangers) /* Their writes must not put the look at them off for ever. */
         h->strangers_due_ms =
             MIN_OF(h->strangers_due_ms, ev->now.mono_ms + STRANGERS_EVERY_MS);
+    follow_last_call(h, was_deadline_us, ev->now);
     after_seen(h, fx, was_complete, was_round, ev->now);
     return 0;
 }
