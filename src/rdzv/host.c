@@ -76,7 +76,8 @@ void host_wish_end(struct rdzv_host *h, struct holder *w)
 {
     if (!w->wish)
         return;
-    w->wish = false;
+    h->staying -= w->stays;
+    w->wish = w->stays = false;
     *(w->wish_prev ? &w->wish_prev->wish_next : &h->wishes.first) = w->wish_next;
     *(w->wish_next ? &w->wish_next->wish_prev : &h->wishes.last) = w->wish_prev;
     w->wish_prev = w->wish_next = NULL;
@@ -402,6 +403,28 @@ static int on_hello(struct rdzv_host *h, const struct rdzv_host_event *ev,
     return 0;
 }
 
+bool host_unsettled(const struct rdzv_host *h, const struct holder *w, struct now now)
+{
+    return h->strangers && h->state.complete && now.mono_ms < h->settled_by_ms &&
+           rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_PLACES);
+}
+
+/* Those who want the next round, and stayed for the sake of nodes that poll. */
+static void leave_stayed(struct rdzv_host *h)
+{
+    for (struct holder *w = h->wishes.first; w && h->staying; w = w->wish_next) {
+        struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
+
+        if (!w->stays)
+            continue;
+        w->stays = false;
+        h->staying--;
+        if (m)
+            host_leave_place(h, m);
+    }
+    h->reseat = true;
+}
+
 /* A node repeats its last JOIN after a reconnect, since the answer may be lost. */
 static bool repeated(const struct holder *w, int64_t number)
 {
@@ -430,8 +453,13 @@ static int on_join(struct rdzv_host *h, struct holder *w, struct rdzv_host_fx *f
     m->beat_us = now.wall_us;
     h->touched = true;
     w->member = w->spare = false;
-    host_leave_place(h, m);
     wish_begin(h, w);
+    if (host_unsettled(h, w, now)) {
+        w->stays = true;
+        h->staying++;
+        return 0;
+    }
+    host_leave_place(h, m);
     host_seat_one(h, fx, w, now);
     host_settle(h, fx, now);
     return 0;
@@ -518,12 +546,16 @@ static void on_gone(struct rdzv_host *h, const struct rdzv_host_event *ev,
                     struct rdzv_host_fx *fx)
 {
     struct holder *w = holder_of(h, ev->peer);
+    uint64_t by_ms;
 
     if (!w)
         return;
+    by_ms = ev->now.mono_ms + w->grace_ms;
+    if (host_unsettled(h, w, ev->now))
+        by_ms = MAX_OF(by_ms, h->settled_by_ms);
     h->by_peer[ev->peer] = NULL;
-    gone_begin(h, w, ev->now.mono_ms + w->grace_ms);
-    if (w->grace_ms == 0) {
+    gone_begin(h, w, by_ms);
+    if (by_ms <= ev->now.mono_ms) {
         lose_holder(h, w, fx, "its connection broke");
         host_settle(h, fx, ev->now);
     }
@@ -567,6 +599,8 @@ static void on_timer(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now no
     }
     if (h->strangers)
         host_expire_strangers(h, fx, now);
+    if (h->staying && now.mono_ms >= h->settled_by_ms)
+        leave_stayed(h);
     host_tell_gathered(h, fx, now);
     host_settle(h, fx, now);
 }
@@ -576,6 +610,8 @@ uint64_t rdzv_host_deadline(const struct rdzv_host *h)
     uint64_t by = MIN_OF(h->last_call_by_ms, h->resume_by_ms);
 
     by = MIN_OF(by, h->gathered_due_ms);
+    if (h->staying)
+        by = MIN_OF(by, h->settled_by_ms);
     if (h->strangers)
         by = MIN_OF(by, h->strangers_due_ms);
     if (h->heard.first)

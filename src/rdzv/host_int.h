@@ -8,6 +8,9 @@
 #include "rdzv/settings.h"
 #include "rdzv/state.h"
 
+/* torchrun's nodes look once a second. */
+#define HOST_SETTLE_MS 1200u
+
 /* A node of ours: connected, or gone for less than its grace. */
 struct holder {
     struct map_link link;       /* by identity; the key's bytes lie behind the struct */
@@ -20,6 +23,7 @@ struct holder {
     uint64_t order_key;
     enum hosted_order order;
     uint32_t peer;
+    bool stays;  /* wants the next round, but keeps its place until settled_by_ms */
     bool wish;   /* its JOIN has not been answered */
     bool spare;  /* was told that it is a spare */
     bool member; /* was told JOINED for the round that is complete now */
@@ -51,6 +55,8 @@ struct rdzv_host {
     uint64_t strangers_due_ms; /* when to look for silent torchrun nodes */
     uint64_t resume_by_ms;     /* a round that a restarted host found running */
     int64_t resume_world;
+    uint64_t settled_by_ms;   /* until then torchrun's nodes may not have looked */
+    size_t staying;           /* holders that stay until then */
     uint64_t gathered_due_ms; /* when those who wait are told how many have come */
     size_t gathered;          /* and what they were told last */
     unsigned departures;      /* said in the log since the last round or message */
@@ -69,6 +75,10 @@ void host_wish_end(struct rdzv_host *h, struct holder *w);
 void host_refuse(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
                  int code, const char *text);
 void host_close_run(struct rdzv_host *h, struct rdzv_host_fx *fx);
+
+/* Whether nodes that poll have yet to look at the round that is complete: who leaves it
+ * before they have would make the world that they see a smaller one. */
+bool host_unsettled(const struct rdzv_host *h, const struct holder *w, struct now now);
 
 /* host_seats.c: none can fail; fx has room for three effects a holder. */
 void host_seat_one(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,

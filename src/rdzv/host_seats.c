@@ -125,7 +125,7 @@ static bool rank_places(struct rdzv_host *h)
     return true;
 }
 
-static void complete(struct rdzv_host *h, struct rdzv_host_fx *fx)
+static void complete(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
 {
     if (!rank_places(h)) {
         trace(h->trace, TRACE_ERROR,
@@ -134,6 +134,7 @@ static void complete(struct rdzv_host *h, struct rdzv_host_fx *fx)
         return;
     }
     h->state.complete = true;
+    h->settled_by_ms = now.mono_ms + HOST_SETTLE_MS;
     h->departures = 0;
     h->state.deadline_us = WALL_NEVER;
     h->last_call_by_ms = MONO_NEVER;
@@ -151,7 +152,7 @@ void host_complete_if_due(struct rdzv_host *h, struct rdzv_host_fx *fx, struct n
         !enough(h))
         return;
     if (full(h) || now.mono_ms >= h->last_call_by_ms)
-        complete(h, fx);
+        complete(h, fx, now);
 }
 
 static void move_to(struct rdzv_host *h, struct rdzv_member *m, enum rdzv_list list)
@@ -226,8 +227,8 @@ void host_tell_gathered(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now
         host_send(fx, w, gathered(h));
 }
 
-static void seat_and_tell(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
-                          struct now now)
+static void seat_and_tell(struct rdzv_host *h, struct rdzv_host_fx *fx,
+                          struct holder *w, struct now now)
 {
     seat(h, w, now);
     host_tell_spare(h, fx, w);

@@ -191,6 +191,7 @@ static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_co
         h->resume_by_ms = MONO_NEVER; /* The round that was resumed is over. */
     }
     if (s->complete && !(was_complete && was_round == s->round)) {
+        h->settled_by_ms = now.mono_ms + HOST_SETTLE_MS;
         if (ranks_hold(s))
             host_tell_joined(h, fx);
         else
