@@ -18,6 +18,8 @@
 #define PAUSE_FIRST_MS 500
 #define PAUSE_MOST_MS  10000 /* torch goes up to 60 s, and comes late by as much */
 #define STRANGER_MOST  3     /* rounds in which another service answered */
+#define SAY_FIRST_MS   4000  /* of waiting, before a person should hear of it */
+#define SAY_AGAIN_MS   30000
 
 struct dialer {
     uv_loop_t *loop;
@@ -38,6 +40,7 @@ struct dialer {
     uint64_t next_ms, patience_ms;         /* of a race; MONO_NEVER otherwise */
     uint64_t again_ms;                     /* of a pause; MONO_NEVER otherwise */
     double pause_ms;
+    uint64_t start_ms, say_ms; /* when we began; when to tell of our waiting */
     int strangers;
     enum greeting greeting; /* of this round */
 
@@ -111,6 +114,20 @@ static void note_standing(struct dialer *d)
     }
 }
 
+/* A person who waits should know for what: seldom in a log, all of it for
+ * LOGLEVEL=INFO. */
+static void say_waiting(struct dialer *d, double pause, uint64_t now)
+{
+    trace(d->trace, TRACE_INFO, "store at %s port %u not reached, again in %.1f s: %s",
+          d->host, d->port, pause / 1000, d->last.text);
+    if (now < d->say_ms)
+        return;
+    d->say_ms = now + SAY_AGAIN_MS;
+    trace(d->trace, TRACE_WARN, "waiting for the store at %s port %u, %u s of %u: %s",
+          d->host, d->port, (unsigned)((now - d->start_ms) / 1000),
+          (unsigned)(d->timeout_ms / 1000), d->last.text);
+}
+
 static void end_round(struct dialer *d)
 {
     const uint64_t now = clock_mono_ms();
@@ -131,8 +148,7 @@ static void end_round(struct dialer *d)
     }
     pause = d->pause_ms * (0.5 + rng_unit(&d->rng));
     d->pause_ms = MIN_OF(d->pause_ms * 1.5, (double)PAUSE_MOST_MS);
-    trace(d->trace, TRACE_INFO, "store at %s port %u not reached, again in %.1f s: %s",
-          d->host, d->port, pause / 1000, d->last.text);
+    say_waiting(d, pause, now);
     d->again_ms = first_hangup ? now : now + (uint64_t)pause;
 }
 
@@ -304,6 +320,8 @@ int dial_start(uv_loop_t *loop, const struct dial_opts *opts, dial_cb cb, void *
     d->pause_ms = PAUSE_FIRST_MS;
     d->next_ms = d->patience_ms = MONO_NEVER;
     d->again_ms = now; /* The first round starts from the loop. */
+    d->start_ms = now;
+    d->say_ms = now + SAY_FIRST_MS;
     rng_init(&d->rng, seed());
     (void)uv_timer_init(loop, &d->timer);
     d->timer.data = d;

@@ -327,6 +327,21 @@ static void close_all(struct agent *a)
     group_fx_fini(&a->fx);
 }
 
+/* Like torchrun's, the rendezvous follows TORCH_LOGS below warnings. */
+static void on_trace(void *ctx, enum trace_level level, const char *text)
+{
+    static const enum note_level levels[] = {
+        [TRACE_DEBUG] = NOTE_DEBUG,
+        [TRACE_INFO] = NOTE_INFO,
+        [TRACE_WARN] = NOTE_WARN,
+        [TRACE_ERROR] = NOTE_ERROR,
+    };
+    const struct agent *a = ctx;
+
+    if (level >= TRACE_WARN || levels[level] >= a->opts.notes->torch_least)
+        note(a->opts.notes, levels[level], "muster/rendezvous", "%s", text);
+}
+
 static int open_all(struct agent *a, struct muster_error *err)
 {
     const struct launch_config *c = a->config;
@@ -339,6 +354,7 @@ static int open_all(struct agent *a, struct muster_error *err)
     int rc = group_init(&a->group, &set, err);
 
     a->event_fd = -1;
+    a->trace = (struct trace){ on_trace, a, TRACE_DEBUG };
     if (rc == 0)
         rc = agent_events_open(a, err);
 
@@ -350,10 +366,10 @@ static int open_all(struct agent *a, struct muster_error *err)
     if (rc == 0)
         rc = logs_open(&a->loop, c, a->opts.notes, a->opts.envp, &a->logs, err);
     if (rc == 0 && a->opts.registry)
-        rc = registry_create(a->opts.registry, &a->loop, &c->rdzv, NULL, &a->handler,
-                             err);
+        rc = registry_create(a->opts.registry, &a->loop, &c->rdzv, &a->trace,
+                             &a->handler, err);
     else if (rc == 0)
-        rc = rdzv_handler_create(&a->loop, &c->rdzv, NULL, &a->handler, err);
+        rc = rdzv_handler_create(&a->loop, &c->rdzv, &a->trace, &a->handler, err);
     if (rc == 0)
         a->handler->ops->on_news(a->handler, on_news, a);
     return rc;

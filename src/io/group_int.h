@@ -29,6 +29,7 @@ struct agent_worker {
 struct agent {
     uv_loop_t loop;
     struct group_opts opts;
+    struct trace trace;                 /* what the rendezvous and its store tell */
     const struct launch_config *config; /* borrowed */
     struct group group;
     struct group_event queue[64]; /* a ring of events not yet fed */

@@ -210,3 +210,19 @@ def test_nobody_hosts_the_store(tmp_path: Path) -> None:
         n = node(rig[1], "node1:29400", tmp_path, nnodes="2", conf=conf)
         assert n.wait(60) == 1
         assert "node1:29400" in n.output() and "refused" in n.output()
+
+
+def test_a_name_that_does_not_resolve_yet_is_waited_for(tmp_path: Path) -> None:
+    """As with a headless service, whose name exists only once its pod does."""
+    with Rig(2) as rig:
+        for host in rig.hosts:
+            host.hosts_file({host.name: host.ip4})
+        early = node(rig[1], "head:29400", tmp_path, "--local-addr=" + rig[1].ip4, nnodes="2")
+        early.wait_for("head", 20)  # it says what it waits for
+        assert early.popen.poll() is None
+        for host in rig.hosts:
+            host.hosts_file({host.name: host.ip4, "head": rig[0].ip4})
+        nodes = [early, node(rig[0], "head:29400", tmp_path, "--local-addr=" + rig[0].ip4,
+                             nnodes="2")]
+        up(nodes, 2)
+        finish(nodes, tmp_path)
