@@ -338,8 +338,7 @@ static void on_trace(void *ctx, enum trace_level level, const char *text)
     };
     const struct agent *a = ctx;
 
-    if (level >= TRACE_WARN || levels[level] >= a->opts.notes->torch_least)
-        note(a->opts.notes, levels[level], "muster/rendezvous", "%s", text);
+    note(a->opts.notes, levels[level], "muster/rendezvous", "%s", text);
 }
 
 static int open_all(struct agent *a, struct muster_error *err)

@@ -107,7 +107,7 @@ static bool torch_logging(const char *where)
 {
     return strstr(where, "elastic/multiprocessing/api.py") ||
            strstr(where, "tail_log.py") || strstr(where, "error_handler.py") ||
-           strstr(where, "elastic/rendezvous/");
+           strstr(where, "elastic/rendezvous/") || strstr(where, "muster/rendezvous");
 }
 
 void note(const struct notes *n, enum note_level level, const char *where,

@@ -304,7 +304,7 @@ void host_lose(struct rdzv_host *h, struct rdzv_host_fx *fx, struct rdzv_member 
     const bool ran = h->state.complete && rdzv_in(m, RDZV_PLACES);
     struct holder *w = host_find(h, &m->node);
 
-    say_departure(h, level, text);
+    say_departure(h, h->state.closed ? TRACE_DEBUG : level, text);
     if (w)
         w->member = false; /* It is not told of its own loss. */
     if (ran && !h->state.closed)
