@@ -33,7 +33,7 @@ ROWS = [
      r"1\nE\] failed \(exitcode: 7\) local_rank: 0 \(pid: N\) of binary: sh\n  exitcode  : 7 \(pid: N\) "),
     ("71 survivors", TWO + "sh -c '[ $RANK = 1 ] && exit 3; exec sleep 9' 2>&1 | grep '  exitcode'",
      r"  exitcode  : -15 \(pid: N\)  \(SIGTERM\)\n  exitcode  : 3 \(pid: N\) "),
-    ("71b survivor that ends well", TWO + "sh -c '[ $RANK = 1 ] && exit 3; trap \"exit 0\" TERM; while :; do sleep 0.1; done' 2>&1 | grep -c '  exitcode'", "1"),
+    ("71b survivor that ends well", TWO + "sh -c '[ $RANK = 1 ] && sleep 0.5 && exit 3; trap \"exit 0\" TERM; while :; do sleep 0.1; done' 2>&1 | grep -c '  exitcode'", "1"),
     ("71c the whole report", TWO + "sh -c '[ $RANK = 1 ] && exit 3; exec sleep 9' 2>&1",
      r"W\] Sending process N closing signal SIGTERM\nE\] failed \(exitcode: 3\) local_rank: 1 \(pid: N\) of binary: sh\nERROR: \n={60}\nsh FAILED\n-{60}\nFailures:\n.*={60}"),
     ("71d four workers", "torchrun --nproc-per-node 4 --no-python sh -c '[ $RANK = 2 ] && exit 3; exec sleep 9' 2>&1 | grep -E '^\\[|rank|exitcode  '", ".*"),
@@ -108,7 +108,7 @@ def test_65_bad_level(bench):
 def test_80_failure_grace_is_30_seconds(bench):
     """The flag governs signalled shutdowns only; here 30 seconds pass whatever it says."""
     pair = bench.pair("torchrun --shutdown-timeout 1 --nproc-per-node 2 --no-python sh -c "
-                      "'[ $RANK = 1 ] && exit 3; trap \"\" TERM; while :; do sleep 1; done' 2>&1 "
+                      "'[ $RANK = 1 ] && sleep 0.5 && exit 3; trap \"\" TERM; while :; do sleep 1; done' 2>&1 "
                       "| grep -c 'via 15, forcefully exiting via 9'; [ $SECONDS -ge 30 ] && echo patient", timeout=90)
     expect(pair, "1\npatient")
     same(pair)

@@ -305,5 +305,8 @@ int main(void)
         cmocka_unit_test(functions),       cmocka_unit_test(guard_is_killed),
         cmocka_unit_test(agent_is_killed),
     };
+
+    signal(SIGINT, SIG_DFL); /* A shell ignores both for what it runs in background. */
+    signal(SIGQUIT, SIG_DFL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
