@@ -122,7 +122,10 @@ def test_a_dead_name_server_keeps_one_waiting() -> None:
 def test_power_off_leaves_nothing_running() -> None:
     with Rig(2) as rig:
         victim = rig[0].start(["sleep", "1000"])
-        assert victim.pid in rig[0].processes()
+        end = time.monotonic() + 30  # it may not have entered the host's network yet
+        while victim.pid not in rig[0].processes():
+            assert time.monotonic() < end
+            time.sleep(0.02)
         rig[0].power_off()
         assert victim.wait(5) == -signal.SIGKILL
         assert rig[0].processes() == {}

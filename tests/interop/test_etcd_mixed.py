@@ -81,11 +81,12 @@ def test_two_nodes_each_way(make, backend, first):
 @pytest.mark.parametrize("late", ["ours", "torch"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_late_joiner(make, backend, late):
-    run = fresh()
-    first = make("torch" if late == "ours" else "ours", backend, run, (1, 2))
+    # torch sleeps a second between tries: a shorter last call may end without it.
+    run, conf = fresh(), "last_call_timeout=6"
+    first = make("torch" if late == "ours" else "ours", backend, run, (1, 2), conf)
     first.send("next")
     check_round([first.answer()], 1)
-    second = make(late, backend, run, (1, 2))
+    second = make(late, backend, run, (1, 2), conf)
     second.send("next")
     end = time.monotonic() + 30
     while first("waiting").text != "waiting 1":
