@@ -61,7 +61,7 @@ ROWS = [
     ("76 nobody to tell", ERR + f"export TEXT='{RECORD}'; " + TWO + "sh err.sh 2>&1 | grep -c 'no error file defined for parent'", "1"),
     ("77 restarts", "torchrun --max-restarts 2 --no-python sh -c 'echo $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS; [ $TORCHELASTIC_RESTART_COUNT = 1 ]' 2>/dev/null; echo $?", "0/2\n1/2\n0"),
     ("77b all used up", "torchrun --max-restarts 2 --no-python sh -c 'echo $TORCHELASTIC_RESTART_COUNT; exit 4' 2>e; echo $?; grep -c 'failed (exit' e; grep -c FAILED e", "0\n1\n2\n1\n3\n1"),
-    ("77c both are restarted", "torchrun --nproc-per-node 2 --max-restarts 1 --no-python sh -c 'echo $RANK.$TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || { [ $RANK = 1 ] && exit 1; exec sleep 20; }' 2>/dev/null | sort", "0.0\n0.1\n1.0\n1.1"),
+    ("77c both are restarted", "torchrun --nproc-per-node 2 --max-restarts 1 --no-python sh -c 'echo $RANK.$TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || { [ $RANK = 1 ] && sleep 0.5 && exit 1; exec sleep 20; }' 2>/dev/null | sort", "0.0\n0.1\n1.0\n1.1"),
     ("78 attempts", "torchrun --log-dir L7 --max-restarts 1 --no-python false 2>/dev/null; ls L7/*", "attempt_0\nattempt_1"),
     ("78b logs of attempts", "torchrun --log-dir L7 -r1 --max-restarts 1 --no-python sh -c 'echo $TORCHELASTIC_RESTART_COUNT; false' 2>/dev/null; cat L7/*/attempt_0/0/stdout.log L7/*/attempt_1/0/stdout.log", "0\n1"),
     ("78c tee of attempts", "torchrun -t1 --max-restarts 1 --no-python sh -c 'echo $TORCHELASTIC_RESTART_COUNT; false' 2>/dev/null", r"\[default0\]:0\n\[default0\]:1"),
