@@ -1,7 +1,9 @@
 """The soak's job: every worker meets the others again and again, and writes down what it sees.
 
 usage: worker.py DIRECTORY. Leaves DIRECTORY/<host>.<pid> with rank, world and the last step
-that the whole group has finished. Fails, as a real job would, when the others are gone.
+that the whole group has finished, and one line for each start in DIRECTORY/rounds: whom it
+met (a name that the first in the store made up), as which rank of how many. Fails, as a real
+job would, when the others are gone.
 """
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import os
 import platform
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import muster
@@ -18,6 +21,12 @@ rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 port = int(os.environ["MASTER_PORT"])
 store = muster.Store(os.environ["MASTER_ADDR"], port, timeout=20)
 note = Path(sys.argv[1], f"{platform.node()}.{os.getpid()}")
+met = store.compare_set("round", "", str(uuid.uuid4())).decode()
+with Path(sys.argv[1], "rounds").open("a") as rounds:  # one write: lines stay whole
+    rounds.write(json.dumps({"round": met, "rank": rank, "world": world,
+                             "group_rank": int(os.environ["GROUP_RANK"]),
+                             "local_rank": int(os.environ["LOCAL_RANK"]),
+                             "host": platform.node()}) + "\n")
 step = 0
 while True:
     step += 1
