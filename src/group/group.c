@@ -1,4 +1,5 @@
-/* group.c - see group.h. One handler per event; each looks at the phase first. */
+/* group.c - see group.h. One handler per event; each looks at the phase first. What
+ * ends workers is in group_end.c. */
 #include "group/group.h"
 
 #include <assert.h>
@@ -6,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "group/group_int.h"
 
 const char *group_phase_name(enum group_phase p)
 {
@@ -57,15 +59,15 @@ static int reserve(struct group_fx_list *fx, size_t more)
     return 0;
 }
 
-static void put(struct group_fx_list *fx, struct group_fx what)
+void group_put(struct group_fx_list *fx, struct group_fx what)
 {
     assert(fx->count < fx->size);
     fx->items[fx->count++] = what;
 }
 
-static void put_kind(struct group_fx_list *fx, enum group_fx_kind kind)
+void group_put_kind(struct group_fx_list *fx, enum group_fx_kind kind)
 {
-    put(fx, (struct group_fx){ .kind = kind });
+    group_put(fx, (struct group_fx){ .kind = kind });
 }
 
 /* --- joining and starting --------------------------------------------------------- */
@@ -77,29 +79,7 @@ static void join(struct group *g, struct group_fx_list *fx)
     g->stop_sig = 0;
     g->changed = false;
     g->due_ms = MONO_NEVER;
-    put_kind(fx, GROUP_FX_JOIN);
-}
-
-/* Says goodbye with a deadline, then finishes. */
-static void leave(struct group *g, struct now now, struct group_fx_list *fx)
-{
-    g->phase = GROUP_LEAVING;
-    g->due_ms =
-        now.mono_ms + (g->why == WHY_FATAL ? GROUP_CLOSE_FATAL_MS : GROUP_CLOSE_MS);
-    /* As torchrun: a signal leaves the run id open, so that the job can go on without
-     * this node; every other end closes it. */
-    put(fx, (struct group_fx){ .kind = GROUP_FX_LEAVE, .close = g->why != WHY_SIGNAL });
-}
-
-static void finish(struct group *g, struct group_fx_list *fx)
-{
-    /* Like torchrun, an unhealthy (stuck) group is no failure. */
-    const bool good = g->why == WHY_SUCCESS || g->why == WHY_STUCK;
-
-    g->phase = GROUP_DONE;
-    g->due_ms = MONO_NEVER;
-    put(fx, (struct group_fx){
-                .kind = GROUP_FX_FINISH, .why = g->why, .code = good ? 0 : 1 });
+    group_put_kind(fx, GROUP_FX_JOIN);
 }
 
 static void start(struct group *g, struct group_fx_list *fx)
@@ -109,70 +89,8 @@ static void start(struct group *g, struct group_fx_list *fx)
     g->alive = g->set.nproc;
     for (int64_t i = 0; i < g->set.nproc; i++)
         g->workers[i] = (struct group_worker){ .alive = true };
-    put(fx, (struct group_fx){ .kind = GROUP_FX_START, .attempt = group_attempt(g) });
-}
-
-/* --- stopping --------------------------------------------------------------------- */
-
-static void drain(struct group *g, struct group_fx_list *fx)
-{
-    g->phase = GROUP_DRAINING;
-    g->due_ms = MONO_NEVER;
-    put_kind(fx, GROUP_FX_DRAIN);
-}
-
-static void ask_leftovers(struct group *g, struct now now, struct group_fx_list *fx)
-{
-    if (g->leftovers_asked)
-        return;
-    g->leftovers_asked = true;
-    put(fx, (struct group_fx){ .kind = GROUP_FX_LEFTOVERS, .sig = SIGTERM });
-    if (g->alive == 0)
-        g->due_ms = MIN_OF(g->due_ms, now.mono_ms + GROUP_LEFTOVER_MS);
-}
-
-static void kill_all(struct group *g, struct now now, struct group_fx_list *fx)
-{
-    for (int64_t i = 0; i < g->set.nproc; i++)
-        if (g->workers[i].alive)
-            put(fx, (struct group_fx){
-                        .kind = GROUP_FX_SAY_KILL, .worker = i, .sig = g->stop_sig });
-    g->phase = GROUP_KILLING;
-    g->due_ms = now.mono_ms + GROUP_REAP_MS;
-    put_kind(fx, GROUP_FX_KILL_ALL);
-}
-
-/* Tells every living worker to go by sig; all else follows from exits and the clock. */
-static void stop(struct group *g, enum group_why why, int sig, uint64_t grace_ms,
-                 struct now now, struct group_fx_list *fx)
-{
-    g->why = why;
-    g->phase = GROUP_STOPPING;
-    g->stop_sig = sig;
-    g->due_ms = now.mono_ms + grace_ms;
-    if (g->empty) {
-        drain(g, fx);
-        return;
-    }
-    for (int64_t i = 0; i < g->set.nproc; i++)
-        if (g->workers[i].alive)
-            put(fx,
-                (struct group_fx){ .kind = GROUP_FX_SIGNAL, .worker = i, .sig = sig });
-    if (g->alive < g->set.nproc)
-        ask_leftovers(g, now, fx);
-    if (grace_ms == 0)
-        kill_all(g, now, fx);
-}
-
-static uint64_t grace_of(const struct group *g, enum group_why why)
-{
-    return why == WHY_SIGNAL ? g->set.shutdown_ms : GROUP_FAILURE_GRACE_MS;
-}
-
-static bool has_workers(const struct group *g)
-{
-    return g->phase == GROUP_STARTING || g->phase == GROUP_RUNNING ||
-           g->phase == GROUP_STOPPING || g->phase == GROUP_KILLING;
+    group_put(fx,
+              (struct group_fx){ .kind = GROUP_FX_START, .attempt = group_attempt(g) });
 }
 
 /* --- events ----------------------------------------------------------------------- */
@@ -188,7 +106,7 @@ static void on_exit(struct group *g, const struct group_event *ev,
     w->code = ev->code;
     g->alive--;
     if (g->phase == GROUP_RUNNING && ev->code != 0)
-        stop(g, WHY_FAILURE, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
+        group_stop(g, WHY_FAILURE, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
     /* While still starting, a failure waits for STARTED: the others' pids come first.
      */
 }
@@ -208,9 +126,9 @@ static void on_empty(struct group *g, struct group_fx_list *fx)
     g->empty = true;
     if (g->phase == GROUP_RUNNING) {
         g->why = WHY_SUCCESS;
-        drain(g, fx);
+        group_drain(g, fx);
     } else if (g->phase == GROUP_STOPPING || g->phase == GROUP_KILLING) {
-        drain(g, fx);
+        group_drain(g, fx);
     }
 }
 
@@ -227,7 +145,7 @@ static void on_leftovers(struct group *g, struct now now, struct group_fx_list *
     if (g->phase != GROUP_STOPPING)
         return;
     g->leftovers_asked = false; /* more may have come since */
-    ask_leftovers(g, now, fx);
+    group_ask_leftovers(g, now, fx);
 }
 
 static void on_started(struct group *g, const struct group_event *ev,
@@ -237,9 +155,9 @@ static void on_started(struct group *g, const struct group_event *ev,
         return;
     g->phase = GROUP_RUNNING;
     if (g->changed)
-        stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
+        group_stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
     else if (any_failed(g))
-        stop(g, WHY_FAILURE, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
+        group_stop(g, WHY_FAILURE, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
     else if (g->empty)
         on_empty(g, fx);
     else if (g->alive == 0)
@@ -254,15 +172,15 @@ static void on_drained(struct group *g, struct now now, struct group_fx_list *fx
     switch (g->why) {
     case WHY_SUCCESS:
         g->phase = GROUP_BARRIER;
-        put_kind(fx, GROUP_FX_SAY_SUCCEEDED);
-        put_kind(fx, GROUP_FX_BARRIER);
+        group_put_kind(fx, GROUP_FX_SAY_SUCCEEDED);
+        group_put_kind(fx, GROUP_FX_BARRIER);
         return;
     case WHY_MEMBERSHIP:
         join(g, fx);
         return;
     case WHY_FAILURE:
-        put(fx, (struct group_fx){ .kind = GROUP_FX_SAY_FAILED,
-                                   .final = g->remaining == 0 });
+        group_put(fx, (struct group_fx){ .kind = GROUP_FX_SAY_FAILED,
+                                         .final = g->remaining == 0 });
         if (g->remaining > 0) {
             g->remaining--;
             join(g, fx);
@@ -270,14 +188,14 @@ static void on_drained(struct group *g, struct now now, struct group_fx_list *fx
         }
         break;
     case WHY_STUCK:
-        put_kind(fx, GROUP_FX_SAY_TERMINATED);
+        group_put_kind(fx, GROUP_FX_SAY_TERMINATED);
         break;
     case WHY_NONE:
     case WHY_FATAL:
     case WHY_SIGNAL:
         break;
     }
-    leave(g, now, fx);
+    group_leave(g, now, fx);
 }
 
 /* Somebody waits, or a member is gone. Both mean a new round, which is not counted. */
@@ -287,95 +205,13 @@ static void on_change(struct group *g, const struct group_event *ev,
     const bool lost = ev->kind == GROUP_EV_LOST;
 
     if (g->phase == GROUP_RUNNING) {
-        stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
+        group_stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
     } else if (g->phase == GROUP_ASSIGNING && lost) {
         join(g, fx); /* The ranks wait for word from a node that will not speak. */
     } else if (g->phase == GROUP_STARTING || g->phase == GROUP_ASSIGNING) {
         g->changed = true; /* dealt with as soon as they run */
     } else if (g->phase == GROUP_BARRIER && lost) {
         g->due_ms = MIN_OF(g->due_ms, ev->now.mono_ms + GROUP_BARRIER_LOST_MS);
-    }
-}
-
-static void on_fatal(struct group *g, struct now now, struct group_fx_list *fx)
-{
-    switch (g->phase) {
-    case GROUP_STARTING:
-    case GROUP_RUNNING:
-        stop(g, WHY_FATAL, SIGTERM, GROUP_FAILURE_GRACE_MS, now, fx);
-        return;
-    case GROUP_STOPPING:
-    case GROUP_KILLING:
-    case GROUP_DRAINING:
-        if (g->why < WHY_FATAL && g->why != WHY_SUCCESS)
-            g->why = WHY_FATAL;
-        return;
-    case GROUP_NEW:
-    case GROUP_JOINING:
-    case GROUP_ASSIGNING:
-        g->why = WHY_FATAL;
-        leave(g, now, fx);
-        return;
-    case GROUP_BARRIER: /* Our work is done: as torchrun, say so and end well. */
-        put_kind(fx, GROUP_FX_SAY_NO_BARRIER);
-        leave(g, now, fx);
-        return;
-    case GROUP_LEAVING:
-    case GROUP_DONE:
-        return;
-    }
-}
-
-/* First: the workers get the same. Second: SIGTERM and a new grace. Third: the end. */
-static void on_signal(struct group *g, const struct group_event *ev,
-                      struct group_fx_list *fx)
-{
-    if (g->phase == GROUP_LEAVING || g->phase == GROUP_DONE)
-        return;
-    g->signals++;
-    g->signal = ev->code;
-    put(fx, (struct group_fx){ .kind = g->phase == GROUP_BARRIER ? GROUP_FX_SAY_BARRIER
-                                                                 : GROUP_FX_SAY_SIGNAL,
-                               .sig = ev->code });
-    if (has_workers(g) && g->signals >= 3) {
-        g->why = WHY_SIGNAL;
-        kill_all(g, ev->now, fx);
-    } else if (has_workers(g)) {
-        stop(g, WHY_SIGNAL, g->signals == 1 ? ev->code : SIGTERM,
-             grace_of(g, WHY_SIGNAL), ev->now, fx);
-    } else if (g->phase == GROUP_DRAINING && g->signals < 3) {
-        g->why = WHY_SIGNAL;
-    } else {
-        g->why = WHY_SIGNAL;
-        if (g->phase == GROUP_JOINING)
-            put_kind(fx, GROUP_FX_CANCEL_JOIN);
-        leave(g, ev->now, fx);
-    }
-}
-
-static void on_timeout(struct group *g, struct now now, struct group_fx_list *fx)
-{
-    if (now.mono_ms < g->due_ms)
-        return;
-    g->due_ms = MONO_NEVER;
-    if (g->phase == GROUP_STOPPING) {
-        kill_all(g, now, fx);
-    } else if (g->phase == GROUP_KILLING) {
-        for (int64_t i = 0; i < g->set.nproc; i++) {
-            struct group_worker *w = &g->workers[i];
-            if (!w->alive)
-                continue;
-            put(fx, (struct group_fx){ .kind = GROUP_FX_SAY_ABANDONED, .worker = i });
-            w->alive = false;
-            w->code = -SIGKILL;
-        }
-        g->alive = 0;
-        drain(g, fx);
-    } else if (g->phase == GROUP_BARRIER) {
-        put_kind(fx, GROUP_FX_SAY_NO_BARRIER);
-        leave(g, now, fx);
-    } else if (g->phase == GROUP_LEAVING) {
-        finish(g, fx);
     }
 }
 
@@ -391,7 +227,7 @@ int group_step(struct group *g, const struct group_event *ev, struct group_fx_li
     case GROUP_EV_JOINED:
         if (g->phase == GROUP_JOINING) {
             g->phase = GROUP_ASSIGNING;
-            put_kind(fx, GROUP_FX_ASSIGN);
+            group_put_kind(fx, GROUP_FX_ASSIGN);
         }
         break;
     case GROUP_EV_ASSIGNED:
@@ -404,7 +240,7 @@ int group_step(struct group *g, const struct group_event *ev, struct group_fx_li
         on_started(g, ev, fx);
         break;
     case GROUP_EV_FATAL:
-        on_fatal(g, ev->now, fx);
+        group_on_fatal(g, ev->now, fx);
         break;
     case GROUP_EV_EXIT:
         on_exit(g, ev, fx);
@@ -425,22 +261,21 @@ int group_step(struct group *g, const struct group_event *ev, struct group_fx_li
     case GROUP_EV_STUCK:
         if (g->phase == GROUP_RUNNING) {
             g->remaining = 0;
-            stop(g, WHY_STUCK, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
+            group_stop(g, WHY_STUCK, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
         }
         break;
     case GROUP_EV_SIGNAL:
-        on_signal(g, ev, fx);
+        group_on_signal(g, ev, fx);
         break;
     case GROUP_EV_BARRIER_DONE:
         if (g->phase == GROUP_BARRIER)
-            leave(g, ev->now, fx);
+            group_leave(g, ev->now, fx);
         break;
     case GROUP_EV_LEFT:
-        if (g->phase == GROUP_LEAVING)
-            finish(g, fx);
+        group_on_left(g, fx);
         break;
     case GROUP_EV_TIMEOUT:
-        on_timeout(g, ev->now, fx);
+        group_on_timeout(g, ev->now, fx);
         break;
     }
     return 0;

@@ -139,7 +139,8 @@ struct group {
     bool changed;         /* the membership, while nothing could be done about it */
     int stop_sig;         /* what the workers were told last */
     int signal;           /* that ended us, or 0 */
-    int signals;          /* how many came */
+    int signals;          /* how many came, */
+    int interrupts;       /* and how many of them were SIGINT */
     uint64_t due_ms;      /* MONO_NEVER if nothing is awaited by time */
 };
 

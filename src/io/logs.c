@@ -3,11 +3,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -16,6 +14,7 @@
 #include "base/mem.h"
 #include "group/options.h"
 #include "group/worker.h"
+#include "io/log_dirs.h"
 #include "io/where.h"
 
 struct logs {
@@ -32,95 +31,6 @@ struct logs {
     void (*drained)(void *ctx);
     void *drained_ctx;
 };
-
-/* --- directories ------------------------------------------------------------------ */
-
-static int io_error(struct muster_error *err, const char *what, const char *path)
-{
-    const int errnum = errno;
-    const int code = errnum == EACCES || errnum == EPERM ? MUSTER_EACCES : MUSTER_EIO;
-
-    return err_set(err, code,
-                   "[Errno %d] %s: '%s'\n%s; give another directory with --log-dir.",
-                   errnum, strerror(errnum), path, what);
-}
-
-/* With all parents that are missing, as Python's makedirs. */
-static int make_dirs(const char *path, struct muster_error *err)
-{
-    char *copy = mem_strdup(path);
-    if (!copy)
-        return err_nomem(err);
-    for (char *p = copy + 1; *p; p++) {
-        if (*p != '/')
-            continue;
-        *p = '\0';
-        mkdir(copy, 0777); /* The last one tells. */
-        *p = '/';
-    }
-    const bool made = mkdir(copy, 0777) == 0 || errno == EEXIST;
-    mem_free(copy);
-    return made ? 0 : io_error(err, "The log directory cannot be made", path);
-}
-
-/* A new directory named <stem><8 random characters>, only for us, as mkdtemp. */
-static char *make_unique(const char *stem, struct muster_error *err)
-{
-    static const char alphabet[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
-    uint8_t random[8];
-
-    for (int tries = 0; tries < 100; tries++) {
-        if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-            break;
-        char *path = mem_printf("%sxxxxxxxx", stem);
-        if (!path)
-            break;
-        for (size_t i = 0; i < sizeof random; i++)
-            path[strlen(stem) + i] = alphabet[random[i] % (sizeof alphabet - 1)];
-        if (mkdir(path, 0700) == 0)
-            return path;
-        const bool again = errno == EEXIST;
-        if (!again)
-            io_error(err, "A directory for logs cannot be made", path);
-        mem_free(path);
-        if (!again)
-            return NULL;
-    }
-    err_set(err, MUSTER_EIO, "no name for a directory %s*", stem);
-    return NULL;
-}
-
-/* Python's temporary directory: the first that can be written to. */
-static const char *temp_dir(char *const *envp)
-{
-    const char *const list[] = { env_get(envp, "TMPDIR"),
-                                 env_get(envp, "TEMP"),
-                                 env_get(envp, "TMP"),
-                                 "/tmp",
-                                 "/var/tmp",
-                                 "/usr/tmp" };
-    struct stat st;
-
-    for (size_t i = 0; i < ARRAY_LEN(list); i++)
-        if (list[i] && list[i][0] && stat(list[i], &st) == 0 && S_ISDIR(st.st_mode) &&
-            access(list[i], W_OK | X_OK) == 0)
-            return list[i];
-    return ".";
-}
-
-static int remove_one(const char *path, const struct stat *st, int type,
-                      struct FTW *where)
-{
-    (void)st;
-    (void)type;
-    (void)where;
-    return remove(path);
-}
-
-static void remove_tree(const char *path)
-{
-    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
 
 int logs_open(uv_loop_t *loop, const struct launch_config *config,
               const struct notes *notes, char *const *envp, struct logs **out,
@@ -142,11 +52,11 @@ int logs_open(uv_loop_t *loop, const struct launch_config *config,
         l->none = true;
     } else if (config->log_dir) {
         l->base = mem_strdup(config->log_dir);
-        rc = l->base ? make_dirs(l->base, err) : err_nomem(err);
+        rc = l->base ? log_dirs_make(l->base, err) : err_nomem(err);
     } else {
-        char *stem = mem_printf("%s/torchelastic_", temp_dir(envp));
+        char *stem = mem_printf("%s/torchelastic_", log_dirs_temp(envp));
         l->own_base = true;
-        l->base = stem ? make_unique(stem, err) : NULL;
+        l->base = stem ? log_dirs_unique(stem, err) : NULL;
         mem_free(stem);
         rc = l->base ? 0 : err ? err->code : MUSTER_EIO;
     }
@@ -165,9 +75,10 @@ static int open_filtered(struct logs *l, int which, const struct text_list *need
     if (!path)
         return err_nomem(err);
     l->filtered[which] = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    const int rc = l->filtered[which] >= 0
-                       ? 0
-                       : io_error(err, "Duplicate filters need a log directory", path);
+    const int rc =
+        l->filtered[which] >= 0
+            ? 0
+            : log_dirs_error(err, "Duplicate filters need a log directory", path);
     mem_free(path);
     return rc;
 }
@@ -187,9 +98,28 @@ static int make_run_dir(struct logs *l, struct muster_error *err)
     const char *slash = n && l->base[n - 1] == '/' ? "" : "/";
     char *stem = mem_printf("%s%s%s_", l->base, slash, l->config->rdzv.run_id);
 
-    l->run = stem ? make_unique(stem, err) : NULL;
+    l->run = stem ? log_dirs_unique(stem, err) : NULL;
     mem_free(stem);
     return l->run ? 0 : err ? err->code : MUSTER_EIO;
+}
+
+/* Like torchrun's, a new round of the same attempt (nodes came or went) has its files
+ * at the same place; those of the round before are not lost to it. */
+static int next_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
+{
+    char name[32], *moved = NULL;
+
+    snprintf(name, sizeof name, "attempt_%" PRId64, attempt);
+    mem_free(l->attempt);
+    l->attempt = mem_printf("%s/%s", l->run, name);
+    if (!l->attempt)
+        return err_nomem(err);
+    const int rc = log_dirs_renew(l->run, name, &moved, err);
+    if (moved)
+        note(l->notes, NOTE_INFO, "muster/logs",
+             "the logs of the round that is over are in %s", moved);
+    mem_free(moved);
+    return rc;
 }
 
 int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
@@ -202,16 +132,9 @@ int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
             rc = make_run_dir(l, err);
         if (rc != 0)
             return rc;
-        mem_free(l->attempt);
-        l->attempt = mem_printf("%s/attempt_%" PRId64, l->run, attempt);
-        if (!l->attempt)
-            return err_nomem(err);
-        if (mkdir(l->attempt, 0777) != 0) {
-            if (errno == EEXIST) /* Like torchrun: a new round of the same attempt. */
-                remove_tree(l->attempt);
-            if (mkdir(l->attempt, 0777) != 0)
-                return io_error(err, "The log directory cannot be made", l->attempt);
-        }
+        rc = next_attempt(l, attempt, err);
+        if (rc != 0)
+            return rc;
     }
     rc = open_filtered(l, 0, &l->config->stdout_needles, err);
     if (rc == 0)
@@ -281,7 +204,7 @@ static int stream(struct logs *l, const char *dir, int which, int64_t local_rank
     int rc = 0;
     *fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (*fd < 0)
-        rc = io_error(err, "A worker's output cannot be redirected", path);
+        rc = log_dirs_error(err, "A worker's output cannot be redirected", path);
     if (rc == 0 && tee && shown)
         rc = follow(l, path, which, local_rank, rank, err);
     mem_free(path);
@@ -304,7 +227,7 @@ int logs_worker(struct logs *l, int64_t local_rank, int64_t rank,
     if (!w.error_file)
         rc = err_nomem(err);
     if (rc == 0 && dir && mkdir(dir, 0777) != 0)
-        rc = io_error(err, "The log directory cannot be made", dir);
+        rc = log_dirs_error(err, "The log directory cannot be made", dir);
     if (rc == 0)
         rc = stream(l, dir, 0, local_rank, rank, &w.out, err);
     if (rc == 0)
@@ -351,16 +274,6 @@ const char *logs_base(const struct logs *l)
     return l->none ? "/dev/null" : l->base;
 }
 
-static int remove_empty(const char *path, const struct stat *st, int type,
-                        struct FTW *where)
-{
-    (void)st;
-    (void)where;
-    if (type == FTW_DP)
-        rmdir(path);
-    return 0;
-}
-
 static void on_closed(uv_handle_t *h)
 {
     mem_free(h->data);
@@ -371,7 +284,7 @@ void logs_close(struct logs *l, bool tidy)
     if (!l)
         return;
     if (tidy && l->own_base && l->base)
-        nftw(l->base, remove_empty, 16, FTW_DEPTH | FTW_PHYS);
+        log_dirs_tidy(l->base);
     close_filtered(l);
     tails_close(l->tails);
     mem_free(l->base);

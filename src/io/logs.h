@@ -18,7 +18,8 @@ int logs_open(uv_loop_t *loop, const struct launch_config *config,
               const struct notes *notes, char *const *envp, struct logs **out,
               struct muster_error *err);
 
-/* Makes the directory of an attempt; what is there of it already goes. */
+/* Makes the directory of an attempt; what is there of it already moves to
+ * earlier/attempt_<n>.<k>. */
 int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err);
 
 struct logs_worker {

@@ -20,6 +20,8 @@ ROWS = [
     ("a daemon of a failed worker", "torchrun --no-python sh -c 'setsid sleep 64.5 & exit 3' 2>/dev/null; sleep 0.3; "
      "N=0; for p in $(pgrep -fx 'sleep 64.5'); do [ \"$(readlink /proc/$p/cwd)\" = \"$PWD\" ] && { N=1; kill -9 $p; }; done; echo left $N",
      "left 1", "left 0", "descend|tree|outlives|orphan|left running"),
+    ("84 a second Ctrl-C", "STAY=1 bg --shutdown-timeout 3 --no-python sh trap.sh; kill -INT $P; until grep -q INT bg.out; do sleep 0.05; done; sleep 0.3; "
+     "kill -INT $P; wait $P; echo $? $(tail -n +2 bg.out); grep -c 'exiting via 9' bg.err", "1 INT TERM\n1", "1 INT\n1", "Ctrl-C"),
     ("nohup", "bgh() { env --default-signal --ignore-signal=HUP torchrun \"$@\" >bg.out 2>bg.err & P=$!; }; bgh --no-python sh -c 'trap \"\" HUP; echo up; sleep 2; echo end'; "
      "until grep -q up bg.out 2>/dev/null; do sleep 0.05; done; sleep 0.2; kill -HUP $P; wait $P; echo $? $(tail -1 bg.out)",
      "1 end", "0 end", "nohup|ignored"),

@@ -152,8 +152,16 @@ static const struct play plays[] = {
       UP_FX " signal0:15 signal1:15 drain say-terminated leave+close finish0" },
     { "Ctrl-C", UP "sig2 exit0-2 exit1-2 empty drained left",
       UP_FX " say-signal signal0:2 signal1:2 drain leave finish1" },
-    { "Ctrl-C three times", UP "sig2 sig2 sig2 exit0-9 exit1-9 empty drained left",
+    { "Ctrl-C twice", UP "sig2 sig2 exit0-9 exit1-9 empty drained left",
+      UP_FX " say-signal signal0:2 signal1:2 say-signal say-kill0:2 say-kill1:2 "
+            "kill-all drain leave finish1" },
+    { "Ctrl-C, then SIGTERM, then Ctrl-C", UP "sig2 sig15 sig2 exit0-9 exit1-9 empty",
       UP_FX " say-signal signal0:2 signal1:2 say-signal signal0:15 signal1:15 "
+            "say-signal say-kill0:15 say-kill1:15 kill-all drain" },
+    { "Ctrl-C of a job that is told to end", UP "sig15 sig2 exit0-15 exit1-15 empty",
+      UP_FX " say-signal signal0:15 signal1:15 say-signal signal0:15 signal1:15 drain" },
+    { "SIGTERM three times", UP "sig15 sig15 sig15 exit0-9 exit1-9 empty drained left",
+      UP_FX " say-signal signal0:15 signal1:15 say-signal signal0:15 signal1:15 "
             "say-signal say-kill0:15 say-kill1:15 kill-all drain leave finish1" },
     { "a signal, and nobody goes",
       "shutdown=2 " UP "sig15 2s exit0-9 exit1-9 empty drained left",

@@ -1,0 +1,30 @@
+"""Logs of jobs whose nodes come and go."""
+from run_job import Job, free_port
+
+# Says which round this is, and goes on until the file STOP is there.
+WORKER = "echo world $WORLD_SIZE; until [ -e STOP ]; do sleep 0.02; done"
+
+
+def node(where, name, port, *words):
+    return Job(where, name, "--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-id=grow", "--local-addr=127.0.0.1",
+               f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=last_call_timeout=1", *words, "--no-python", "sh", "-c",
+               WORKER, env={"LOGLEVEL": "INFO"})
+
+
+def test_a_new_round_keeps_the_logs_of_the_old(tmp_path):
+    """torchrun wipes attempt_0 when a node joins. Its place stays the same with us; the
+    files move aside."""
+    port = free_port()
+    said = lambda: [f.read_text() for f in tmp_path.glob("logs/grow_*/attempt_0/0/stdout.log")]
+    with node(tmp_path, "one", port, "--log-dir=logs", "-r3") as one:
+        one.until(lambda _: said() == ["world 1\n"])
+        with node(tmp_path, "two", port, "--log-dir=/dev/null") as two:
+            two.until("world 2")
+            one.until(lambda _: said() == ["world 2\n"])
+            (tmp_path / "STOP").touch()
+            assert (one.wait(), two.wait()) == (0, 0), one.text() + two.text()
+    run, = (tmp_path / "logs").iterdir()
+    assert sorted(p.name for p in run.iterdir()) == ["attempt_0", "earlier"]
+    kept = {str(p.relative_to(run / "earlier")): p.read_text() for p in (run / "earlier").rglob("*") if p.is_file()}
+    assert kept == {"attempt_0.0/0/stdout.log": "world 1\n", "attempt_0.0/0/stderr.log": ""}
+    assert f"the logs of the round that is over are in {run.relative_to(tmp_path)}/earlier/attempt_0.0" in one.text()
