@@ -1,6 +1,6 @@
 /* etcd_call.c - one request to an etcd cluster: a little machine that tries
- * (http_start), looks at what came (on_done), and is done, or pauses and tries again
- * elsewhere. */
+ * (http_start), has what came judged (rdzv/etcd_try.c), and is done, or pauses and
+ * tries again elsewhere. */
 #include "base/err.h"
 #include "base/mem.h"
 #include "io/etcd_client_int.h"
@@ -44,12 +44,6 @@ static void finish(struct etcd_call *call, int status, const struct etcd_answer 
     cb(ctx, status, answer, err);
 }
 
-static void wrap(const struct etcd_call *call, struct muster_error *err)
-{
-    err_wrap(err, call->key ? "etcd at %s, key %s" : "etcd at %s",
-             call->client->urls[call->at], call->key);
-}
-
 /* ---- After a try ---- */
 
 static uint64_t left_ms(const struct etcd_call *call)
@@ -66,123 +60,43 @@ static void on_again(uv_timer_t *timer)
     attempt(timer->data);
 }
 
-/* Whether another try might do better: not if every endpoint has said for good why. */
-static bool hopeless(const struct etcd_call *call, int code)
-{
-    switch (code) {
-    case MUSTER_EACCES:
-    case MUSTER_EINVAL:
-    case MUSTER_ENOTSUP:
-    case MUSTER_ENOTSTORE:
-        return call->tries >= call->client->count;
-    case MUSTER_ENOMEM:
-        return true;
-    }
-    return false;
-}
-
-/* The try failed for lack of a server: elsewhere, after a pause, or not at all. */
-static void try_again(struct etcd_call *call, bool sent)
-{
-    struct etcd_client *c = call->client;
-    const uint64_t left = left_ms(call);
-    /* The other endpoints get their turn at once; only a whole round is a pause. */
-    uint64_t pause = call->tries % c->count == 0
-                         ? etcd_client_pause(c, call->tries / (unsigned)c->count)
-                         : 0;
-
-    etcd_client_failed(c, call->at);
-    trace(c->trace, TRACE_DEBUG, "%s (try %u)", call->last.text, call->tries);
-    if (hopeless(call, call->last.code) || (sent && call->opts.once)) {
-        finish(call, call->last.code, NULL, &call->last);
-        return;
-    }
-    if (left == 0) {
-        err_add(&call->last, " (gave up after %u tries)", call->tries);
-        finish(call,
-               call->last.code == MUSTER_ENOMEM ? MUSTER_ENOMEM : MUSTER_ETIMEDOUT,
-               NULL, &call->last);
-        return;
-    }
-    (void)uv_timer_start(&call->timer, on_again, MIN_OF(pause, left), 0);
-}
-
-/* Whether etcd itself says that another try may do better. */
-static bool unavailable(int code)
-{
-    return code == MUSTER_ECONN;
-}
-
-static void on_reply(struct etcd_call *call, int code, const struct etcd_answer *answer,
-                     struct muster_error *err)
-{
-    struct etcd_client *c = call->client;
-
-    if (code == 0) {
-        finish(call, 0, answer, err);
-        return;
-    }
-    if (answer->v3 && answer->v3->error == ETCD3_UNAUTHENTICATED && c->user &&
-        !call->reauthed && call->opts.expect != ETCD3_EXPECT_TOKEN) {
-        call->reauthed = true; /* The token has run out, or the server has restarted. */
-        etcd_client_forget_token(c);
-        (void)uv_timer_start(&call->timer, on_again, 0, 0);
-        return;
-    }
-    wrap(call, err);
-    if (unavailable(code)) {
-        call->last = *err;
-        try_again(call, true);
-        return;
-    }
-    finish(call, code, answer, err);
-}
-
 static void on_done(void *ctx, int status, const struct http_answer *http, bool sent,
                     const struct muster_error *why)
 {
     struct etcd_call *call = ctx;
-    struct muster_error err = { 0 };
-    struct etcd2_reply v2 = { .error = 0 };
-    struct etcd3_reply v3 = { .error = 0 };
-    struct etcd_answer answer = { .v2 = NULL };
+    struct etcd_client *c = call->client;
+    struct etcd_outcome o = { .status = status,
+                              .sent = sent,
+                              .why = why,
+                              .endpoints = c->count,
+                              .left_ms = left_ms(call),
+                              .where = c->urls[call->at],
+                              .key = call->key };
+    struct etcd_judged j;
+    enum etcd_verdict verdict;
 
     call->http = NULL;
-    if (status == 0) {
-        const struct etcd_http in = { http->status, http->etcd_index, http->body };
-
-        if (call->opts.raw && in.status == 200) {
-            answer.body = in.body;
-            finish(call, 0, &answer, &err);
-            return;
-        }
-        status = call->client->api == ETCD_V2
-                     ? etcd2_decode(&in, &v2, &err)
-                     : etcd3_decode(&in, call->opts.expect, &v3, &err);
-        /* A gateway in between answers 5xx with a page while the server is away. */
-        if (status < 0 && in.status >= 500)
-            err.code = MUSTER_ECONN;
-    } else {
-        err = *why;
+    if (status == 0)
+        o.http = (struct etcd_http){ http->status, http->etcd_index, http->body };
+    verdict = etcd_try_judge(&call->state, &c->rng, &o, &j);
+    if (j.failed) {
+        etcd_client_failed(c, call->at);
+        trace(c->trace, TRACE_DEBUG, "%s (try %u)", call->state.last.text,
+              call->state.tries);
     }
-    if (status < 0) {
-        wrap(call, &err);
-        /* A try that our deadline cut short says less than the one before. */
-        if (err.code != MUSTER_ETIMEDOUT || !call->last.code)
-            call->last = err;
-        try_again(call, sent);
-        return;
+    switch (verdict) {
+    case ETCD_DONE:
+        finish(call, j.status, j.answered ? &j.answer : NULL, &j.err);
+        break;
+    case ETCD_REAUTH:
+        etcd_client_forget_token(c);
+        (void)uv_timer_start(&call->timer, on_again, 0, 0);
+        break;
+    case ETCD_AGAIN:
+        (void)uv_timer_start(&call->timer, on_again, j.pause_ms, 0);
+        break;
     }
-    if (call->client->api == ETCD_V2) {
-        answer.v2 = &v2;
-        status = v2.error ? etcd2_error(&v2, &err) : 0;
-    } else {
-        answer.v3 = &v3;
-        status = v3.error ? etcd3_error(&v3, &err) : 0;
-    }
-    on_reply(call, status, &answer, &err);
-    etcd2_reply_fini(&v2);
-    etcd3_reply_fini(&v3);
+    etcd_judged_fini(&j);
 }
 
 /* ---- A token first ---- */
@@ -202,7 +116,7 @@ static void on_token(void *ctx, int status, const struct etcd_answer *answer,
             continue;
         call->wants_token = false;
         if (status < 0)
-            call->last = *err;
+            call->state.last = *err;
         if (status < 0 && status != MUSTER_ETIMEDOUT) {
             /* One by one: a callback may cancel the next. */
             finish(call, status, NULL, err);
@@ -273,17 +187,17 @@ static void attempt(struct etcd_call *call)
     int rc;
 
     if (left == 0) {
-        if (!call->last.code)
-            err_set(&call->last, MUSTER_ETIMEDOUT, "etcd at %s: no time left",
+        if (!call->state.last.code)
+            err_set(&call->state.last, MUSTER_ETIMEDOUT, "etcd at %s: no time left",
                     c->urls[c->current]);
-        finish(call, MUSTER_ETIMEDOUT, NULL, &call->last);
+        finish(call, MUSTER_ETIMEDOUT, NULL, &call->state.last);
         return;
     }
     if (etcd_client_needs_token(c) && call->opts.expect != ETCD3_EXPECT_TOKEN) {
         call->wants_token = true;
         rc = get_token(c, left, &err);
     } else {
-        call->tries++;
+        call->state.tries++;
         rc = start(call, left, &err);
     }
     if (rc < 0)
@@ -310,6 +224,11 @@ int etcd_client_call(struct etcd_client *c, struct etcd_msg *msg,
     call->msg = *msg;
     call->opts = *opts;
     call->opts.key = (struct span){ NULL, 0 };
+    call->state = (struct etcd_try){ .api = c->api,
+                                     .expect = opts->expect,
+                                     .once = opts->once,
+                                     .raw = opts->raw,
+                                     .user = c->user != NULL };
     call->by_ms = opts->timeout_ms > UINT64_MAX / 2
                       ? UINT64_MAX
                       : uv_now(c->loop) + opts->timeout_ms;

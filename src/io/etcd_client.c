@@ -55,9 +55,7 @@ void etcd_client_forget_token(struct etcd_client *c)
 
 uint64_t etcd_client_pause(struct etcd_client *c, unsigned tries)
 {
-    const uint64_t ms = MIN_OF(50ull << MIN_OF(tries, 6u), 2000ull);
-
-    return ms / 2 + rng_below(&c->rng, ms / 2 + 1);
+    return etcd_pause_ms(&c->rng, tries);
 }
 
 uv_loop_t *etcd_client_loop(const struct etcd_client *c)

@@ -9,13 +9,10 @@
 
 #include "base/trace.h"
 #include "io/http.h"
-#include "wire/etcd2.h"
-#include "wire/etcd3.h"
+#include "rdzv/etcd_ask.h"
 
 struct etcd_client;
 struct etcd_call;
-
-enum etcd_api { ETCD_V2, ETCD_V3 };
 
 struct etcd_client_opts { /* all copied, but the trace */
     enum etcd_api api;
@@ -48,13 +45,6 @@ struct etcd_call_opts {
                   and the caller could not tell */
     bool raw;  /* the answer is no JSON: pass the body of status 200 on as it is */
     enum etcd3_expect expect;
-};
-
-/* The decoded answer: v2 or v3 as the client is, borrowed for the callback. */
-struct etcd_answer {
-    const struct etcd2_reply *v2;
-    const struct etcd3_reply *v3;
-    struct span body; /* raw */
 };
 
 /* status 0: done. Negative with an answer: etcd says no (v2: see answer->v2->error).

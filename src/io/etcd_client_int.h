@@ -5,6 +5,7 @@
 
 #include "base/rng.h"
 #include "io/etcd_client.h"
+#include "rdzv/etcd_try.h"
 
 struct http *etcd_client_http(struct etcd_client *c);
 const struct trace *etcd_client_trace(const struct etcd_client *c);
@@ -22,8 +23,7 @@ const char *etcd_client_authorization(const struct etcd_client *c);
 bool etcd_client_needs_token(const struct etcd_client *c);
 void etcd_client_forget_token(struct etcd_client *c);
 
-/* A pause before the tries-th repetition: doubling from 50 ms to 2 s, half of it
- * random. */
+/* See etcd_pause_ms. */
 uint64_t etcd_client_pause(struct etcd_client *c, unsigned tries);
 
 /* Streams hold the client: it waits for them to be gone when it closes. */
@@ -63,9 +63,8 @@ struct etcd_call {
     uv_timer_t timer;
     struct http_call *http; /* while a try is under way */
     size_t at;              /* endpoint of the try */
-    unsigned tries;
-    bool reauthed, wants_token;
-    struct muster_error last; /* why the last try failed */
+    struct etcd_try state;
+    bool wants_token;
     etcd_cb cb;
     void *ctx;
 };

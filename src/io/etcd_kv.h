@@ -1,31 +1,15 @@
 /* etcd_kv.h - what the rendezvous wants of an etcd, v2 and v3 alike: keys with a token
  * that changes with each write, conditional writes, listings, waiting for a change.
  *
- * Paths are whole keys, "/torch/elastic/..."; values of v2 must be text. Callbacks
- * never come from inside a call, and exactly once unless the operation is canceled. */
+ * What is asked and what an answer means is in rdzv/etcd_ask.h. Callbacks never come
+ * from inside a call, and exactly once unless the operation is canceled. */
 #ifndef IO_ETCD_KV_H
 #define IO_ETCD_KV_H
 
 #include "io/etcd_client.h"
+#include "rdzv/etcd_ask.h"
 
 struct etcd_op;
-
-enum etcd_cond { ETCD_ALWAYS, ETCD_IF_ABSENT, ETCD_IF_TOKEN };
-
-struct etcd_item {
-    struct span key, value; /* key: without the directory; borrowed */
-    uint64_t token;
-};
-
-/* What the store holds, after the operation; borrowed for the callback. */
-struct etcd_held {
-    bool present;
-    struct span value;
-    uint64_t token;
-    uint64_t revision;             /* of the whole store: wait for changes after it */
-    const struct etcd_item *items; /* listing */
-    size_t count;
-};
 
 /* 0: done. MUSTER_EEXIST: a conditional write lost, held is what is there instead.
  * Other negative codes: failed, held is NULL. */
@@ -42,18 +26,6 @@ struct etcd_kv {
 int etcd_kv_get(const struct etcd_kv *kv, struct span path, uint64_t timeout_ms,
                 etcd_held_cb cb, void *ctx, struct etcd_op **out,
                 struct muster_error *err);
-
-struct etcd_put {
-    struct span path, value;
-    enum etcd_cond cond;
-    uint64_t token;
-    uint64_t ttl_s; /* v2; 0: for ever */
-    int64_t lease;  /* v3; 0: none */
-    struct span bell; /* v3: a key of no value that is written along with it: a watch of
-                         it tells of each write and carries none; may be none */
-    bool unique;    /* nobody else writes this very value: a conditional write may be
-                       repeated after a lost answer, since we know our own */
-};
 
 int etcd_kv_put(const struct etcd_kv *kv, const struct etcd_put *put,
                 uint64_t timeout_ms, etcd_held_cb cb, void *ctx, struct etcd_op **out,

@@ -1,21 +1,14 @@
-/* etcd_lease.c - see etcd_lease.h. Three beats to a lease's life; each beat may be
- * tried at every endpoint before the next is due. */
+/* etcd_lease.c - see etcd_lease.h. What is sent when is in rdzv/etcd_grant.c. */
 #include "io/etcd_lease.h"
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "io/etcd_client_int.h"
-
-#define GRANT_MS 2000u /* then our user hears of it, and we try again */
-#define PAUSE_MS 500u
+#include "rdzv/etcd_grant.h"
 
 struct etcd_lease {
     struct etcd_client *client;
-    uint64_t ttl_ms;
-    struct rng rng;
-    int64_t id;             /* 0: none granted */
-    int64_t asked;          /* the id of the grant under way */
+    struct etcd_grant state;
     struct etcd_call *call; /* the one request under way */
     uv_timer_t timer;
     bool stopped;
@@ -26,17 +19,11 @@ struct etcd_lease {
     void *gone_ctx;
 };
 
-static void grant(struct etcd_lease *l);
-static void beat(struct etcd_lease *l);
+static void ask(struct etcd_lease *l);
 
 static void on_timer(uv_timer_t *timer)
 {
-    struct etcd_lease *l = timer->data;
-
-    if (l->id)
-        beat(l);
-    else
-        grant(l);
+    ask(timer->data);
 }
 
 static void wait_for(struct etcd_lease *l, uint64_t ms)
@@ -49,8 +36,7 @@ static int request(struct etcd_lease *l, int rc, struct etcd_msg *m,
                    uint64_t timeout_ms, etcd_cb cb)
 {
     const struct etcd_call_opts opts = { .timeout_ms = timeout_ms,
-                                         .attempt_ms =
-                                             MIN_OF(MAX_OF(l->ttl_ms / 6, 500u), 3000u),
+                                         .attempt_ms = etcd_grant_attempt_ms(&l->state),
                                          .expect = ETCD3_EXPECT_LEASE };
 
     if (rc < 0) {
@@ -60,75 +46,45 @@ static int request(struct etcd_lease *l, int rc, struct etcd_msg *m,
     return etcd_client_call(l->client, m, &opts, cb, l, &l->call, NULL);
 }
 
-/* ---- Grant ---- */
-
-static void granted(struct etcd_lease *l)
-{
-    l->id = l->asked;
-    wait_for(l, l->ttl_ms / 3);
-    l->on_granted(l->ctx, l->id);
-}
-
-static void on_grant(void *ctx, int status, const struct etcd_answer *answer,
-                     const struct muster_error *err)
+static void on_answer(void *ctx, int status, const struct etcd_answer *answer,
+                      const struct muster_error *err)
 {
     struct etcd_lease *l = ctx;
+    uint64_t pause;
+    const enum etcd_grant_told told =
+        etcd_grant_answer(&l->state, status, answer, &pause);
 
-    (void)answer;
     l->call = NULL;
-    /* "already exists": the first try did reach a server. */
-    if (status == 0 || status == MUSTER_EEXIST) {
-        granted(l);
+    wait_for(l, pause);
+    switch (told) {
+    case ETCD_GRANT_KEPT:
         return;
-    }
-    wait_for(l, PAUSE_MS);
-    l->on_failed(l->ctx, err);
-}
-
-/* The id is ours to choose: then a repeated request makes no second lease. */
-static void grant(struct etcd_lease *l)
-{
-    struct etcd_msg m;
-
-    etcd_msg_init(&m);
-    l->asked = (int64_t)(rng_u64(&l->rng) >> 1 | 1);
-    if (request(l, etcd3_encode_grant(&m, l->asked, (int64_t)(l->ttl_ms / 1000)), &m,
-                MIN_OF(l->ttl_ms, GRANT_MS), on_grant) < 0)
-        wait_for(l, 1000);
-}
-
-/* ---- Beats ---- */
-
-static void on_beat(void *ctx, int status, const struct etcd_answer *answer,
-                    const struct muster_error *err)
-{
-    struct etcd_lease *l = ctx;
-
-    l->call = NULL;
-    if (status == 0 && answer->v3->lease_ttl <= 0) {
+    case ETCD_GRANT_NEW:
+        l->on_granted(l->ctx, l->state.id);
+        return;
+    case ETCD_GRANT_NONE:
+        l->on_failed(l->ctx, err);
+        return;
+    case ETCD_GRANT_RAN_OUT:
         trace(etcd_client_trace(l->client), TRACE_WARN,
               "our lease at %s has run out: asking for another",
               etcd_client_where(l->client));
-        l->id = 0;
-        grant(l);
         return;
-    }
-    if (status < 0) {
+    case ETCD_GRANT_LATE:
         trace(etcd_client_trace(l->client), TRACE_WARN, "keeping our lease: %s",
               err->text);
-        wait_for(l, 200);
         return;
     }
-    wait_for(l, l->ttl_ms / 3);
 }
 
-static void beat(struct etcd_lease *l)
+static void ask(struct etcd_lease *l)
 {
+    const uint64_t ms = etcd_grant_timeout_ms(&l->state);
     struct etcd_msg m;
 
     etcd_msg_init(&m);
-    if (request(l, etcd3_encode_keepalive(&m, l->id), &m, l->ttl_ms / 2, on_beat) < 0)
-        wait_for(l, 200);
+    if (request(l, etcd_grant_encode(&l->state, &m), &m, ms, on_answer) < 0)
+        wait_for(l, 1000);
 }
 
 /* ---- Open and close ---- */
@@ -144,21 +100,20 @@ int etcd_lease_start(struct etcd_client *c, uint64_t ttl_s, uint64_t seed,
         return err_nomem(err);
     }
     l->client = c;
-    l->ttl_ms = ttl_s * 1000;
     l->on_granted = on_granted;
     l->on_failed = on_failed;
     l->ctx = ctx;
     l->timer.data = l;
-    rng_init(&l->rng, seed);
+    etcd_grant_init(&l->state, ttl_s, seed);
     etcd_client_hold(c);
-    grant(l);
+    ask(l);
     *out = l;
     return 0;
 }
 
 int64_t etcd_lease_id(const struct etcd_lease *l)
 {
-    return l->id;
+    return l->state.id;
 }
 
 void etcd_lease_check(struct etcd_lease *l)
@@ -200,7 +155,7 @@ static void on_revoked(void *ctx, int status, const struct etcd_answer *answer,
 void etcd_lease_stop(struct etcd_lease *l, uint64_t timeout_ms, etcd_lease_gone_cb cb,
                      void *ctx)
 {
-    const int64_t id = l ? (l->id ? l->id : l->asked) : 0;
+    const int64_t id = l ? (l->state.id ? l->state.id : l->state.asked) : 0;
     struct etcd_msg m;
 
     if (!l)

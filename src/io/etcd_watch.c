@@ -6,18 +6,14 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "io/etcd_client_int.h"
-
-#define CREATE_MS 3000u  /* a living member answers a watch at once */
-#define IDLE_MS   20000u /* a quiet stream may be a dead one: open another */
+#include "rdzv/etcd_stream.h"
 
 struct etcd_watch {
     struct etcd_client *client;
-    struct span key, end; /* owned */
-    int64_t next;         /* revision that we have not seen; 0: from now on */
+    struct etcd_stream state;
     struct http_call *stream;
     size_t at, seen;
-    unsigned tries;
-    bool only_ends, created, stopped;
+    bool stopped;
     uv_timer_t timer;
     etcd_watch_cb on_change;
     void *ctx;
@@ -41,7 +37,7 @@ static void reopen(struct etcd_watch *w, bool failed)
         return;
     if (failed) {
         etcd_client_failed(w->client, w->at);
-        pause = etcd_client_pause(w->client, w->tries++);
+        pause = etcd_client_pause(w->client, w->state.tries++);
     }
     (void)uv_timer_start(&w->timer, on_pause_over, pause, 0);
 }
@@ -50,7 +46,7 @@ static void on_silence(uv_timer_t *timer)
 {
     struct etcd_watch *w = timer->data;
 
-    reopen(w, !w->created);
+    reopen(w, !w->state.created);
 }
 
 static void be_patient(struct etcd_watch *w, uint64_t ms)
@@ -60,70 +56,34 @@ static void be_patient(struct etcd_watch *w, uint64_t ms)
 
 /* ---- What the stream says ---- */
 
-static void on_created(struct etcd_watch *w, const struct etcd3_reply *r)
+static void say_went_back(const struct etcd_watch *w, int64_t from, int64_t to)
 {
-    w->created = true;
-    w->tries = 0;
-    if (w->next > r->revision + 1) {
-        /* The cluster was restored from a backup: what we saw has not happened. */
-        trace(etcd_client_trace(w->client), TRACE_WARN,
-              "etcd at %s: its revision went back from %lld to %lld (restored from a "
-              "backup?): reading everything again",
-              etcd_client_url(w->client, w->at), (long long)w->next - 1,
-              (long long)r->revision);
-        w->next = r->revision + 1;
-        reopen(w, false);
-        w->on_change(w->ctx, NULL);
-        return;
-    }
-    if (w->next == 0)
-        w->next = r->revision + 1;
+    trace(etcd_client_trace(w->client), TRACE_WARN,
+          "etcd at %s: its revision went back from %lld to %lld (restored from a "
+          "backup?): reading everything again",
+          etcd_client_url(w->client, w->at), (long long)from, (long long)to);
 }
 
-static void on_message(struct etcd_watch *w, const struct etcd3_reply *r)
-{
-    if (r->created) {
-        on_created(w, r);
-        return;
-    }
-    if (r->canceled) {
-        const bool compacted = r->compact_revision > 0;
-
-        w->next = r->compact_revision;
-        reopen(w, !compacted);
-        if (compacted)
-            w->on_change(w->ctx, NULL);
-        return;
-    }
-    for (size_t i = 0; i < r->event_count; i++)
-        w->next = MAX_OF(w->next, r->events[i].kv.mod_revision + 1);
-    if (r->event_count)
-        w->on_change(w->ctx, r);
-}
-
-/* One line: true if the stream goes on. */
+/* One line: true if the stream goes on. The user may stop us in on_change: then there
+ * is no stream any more. */
 static bool on_line(struct etcd_watch *w, struct span line)
 {
-    const struct etcd_http http = { 200, 0, line };
-    struct muster_error err = { 0 };
-    struct etcd3_reply r;
-    int rc = etcd3_decode(&http, ETCD3_EXPECT_WATCH, &r, &err);
+    struct etcd_stream_news news;
+    const enum etcd_stream_next next = etcd_stream_line(&w->state, line, &news);
 
-    if (rc == 0 && r.error) {
-        if (r.error == ETCD3_UNAUTHENTICATED)
-            etcd_client_forget_token(w->client);
-        rc = etcd3_error(&r, &err);
-        etcd3_reply_fini(&r);
-    }
-    if (rc < 0) {
+    if (news.token)
+        etcd_client_forget_token(w->client);
+    if (news.went_back)
+        say_went_back(w, news.went_back, news.reply.revision);
+    if (next == ETCD_STREAM_FAILED)
         trace(etcd_client_trace(w->client), TRACE_WARN, "etcd at %s, watch of %.*s: %s",
-              etcd_client_url(w->client, w->at), (int)w->key.n, (const char *)w->key.p,
-              err.text);
-        reopen(w, true);
-        return false;
-    }
-    on_message(w, &r);
-    etcd3_reply_fini(&r);
+              etcd_client_url(w->client, w->at), (int)w->state.key.n,
+              (const char *)w->state.key.p, news.err.text);
+    if (next != ETCD_STREAM_ON)
+        reopen(w, next == ETCD_STREAM_FAILED);
+    if (news.events || news.missed)
+        w->on_change(w->ctx, news.missed ? NULL : &news.reply);
+    etcd3_reply_fini(&news.reply);
     return w->stream != NULL;
 }
 
@@ -135,7 +95,7 @@ static size_t on_data(void *ctx, const struct http_answer *sofar)
 
     if (sofar->status != 200)
         return 0; /* on_end tells */
-    be_patient(w, IDLE_MS);
+    be_patient(w, ETCD_IDLE_MS);
     while (etcd3_next_line(span_of(sofar->body.p + used, sofar->body.n - used),
                            &w->seen, &line)) {
         used += line.n + 1;
@@ -149,26 +109,21 @@ static void on_end(void *ctx, int status, const struct http_answer *http, bool s
                    const struct muster_error *why)
 {
     struct etcd_watch *w = ctx;
-    struct muster_error err = *why;
-    struct etcd3_reply r;
+    struct etcd_stream_news news = { .err = *why };
 
     (void)sent;
     w->stream = NULL;
     if (status == 0) {
         const struct etcd_http in = { http->status, 0, http->body };
 
-        err_set(&err, MUSTER_EHANGUP, "the stream ended");
-        if (http->status != 200 &&
-            etcd3_decode(&in, ETCD3_EXPECT_WATCH, &r, &err) == 0) {
-            if (r.error == ETCD3_UNAUTHENTICATED)
-                etcd_client_forget_token(w->client);
-            (void)etcd3_error(&r, &err);
-            etcd3_reply_fini(&r);
-        }
+        (void)etcd_stream_ended(&in, &news);
     }
+    if (news.token)
+        etcd_client_forget_token(w->client);
     trace(etcd_client_trace(w->client), TRACE_DEBUG, "etcd at %s, watch of %.*s: %s",
-          etcd_client_url(w->client, w->at), (int)w->key.n, (const char *)w->key.p,
-          err.text);
+          etcd_client_url(w->client, w->at), (int)w->state.key.n,
+          (const char *)w->state.key.p, news.err.text);
+    etcd3_reply_fini(&news.reply);
     reopen(w, true);
 }
 
@@ -183,9 +138,8 @@ static int start(struct etcd_watch *w, struct muster_error *err)
 
     etcd_msg_init(&m);
     w->at = etcd_client_current(c);
-    w->created = false;
     w->seen = 0;
-    rc = etcd3_encode_watch(&m, w->key, w->end, w->only_ends, w->next);
+    rc = etcd_stream_encode(&w->state, &m);
     if (rc == 0)
         url = mem_printf("%s%s", etcd_client_url(c, w->at),
                          (const char *)buf_data(&m.path));
@@ -198,7 +152,7 @@ static int start(struct etcd_watch *w, struct muster_error *err)
             .type = m.type,
             .body = buf_span(&m.body),
             .authorization = etcd_client_authorization(c),
-            .connect_ms = CREATE_MS,
+            .connect_ms = ETCD_CREATE_MS,
             .timeout_ms = UINT64_MAX,
             .max_answer = ETCD_MAX_ANSWER,
         };
@@ -217,13 +171,12 @@ static void open_stream(struct etcd_watch *w)
     if (etcd_client_needs_token(w->client) || start(w, &err) < 0)
         (void)uv_timer_start(&w->timer, on_pause_over, 200, 0);
     else
-        be_patient(w, CREATE_MS);
+        be_patient(w, ETCD_CREATE_MS);
 }
 
 static void watch_free(struct etcd_watch *w)
 {
-    mem_free((uint8_t *)w->key.p);
-    mem_free((uint8_t *)w->end.p);
+    etcd_stream_fini(&w->state);
     mem_free(w);
 }
 
@@ -236,15 +189,10 @@ int etcd_watch_start(struct etcd_client *c, struct span key, struct span end,
     if (!w)
         return err_nomem(err);
     w->client = c;
-    w->next = start_revision;
-    w->only_ends = only_ends;
     w->on_change = on_change;
     w->ctx = ctx;
-    w->key = span_of(mem_memdup(key.p, key.n), key.n);
-    if (end.n)
-        w->end = span_of(mem_memdup(end.p, end.n), end.n);
-    if (!w->key.p || (end.n && !w->end.p) ||
-        uv_timer_init(etcd_client_loop(c), &w->timer)) {
+    if (etcd_stream_init(&w->state, key, end, only_ends, start_revision) < 0 ||
+        uv_timer_init(etcd_client_loop(c), &w->timer) < 0) {
         watch_free(w);
         return err_nomem(err);
     }

@@ -1,355 +1,59 @@
 /* rdzv_etcd_legacy.c - the backend "etcd": torch's first etcd handler, whose groups mix
  * with ours. The state machine (rdzv/legacy.c) decides; this sends its requests, keeps
- * its keys alive, and settles the workers' address in the version's store.
+ * its keys alive, and performs what it says. The workers' address is settled in the
+ * version's store (rdzv_legacy_addr.c).
  *
- * What the agent is told is told from the loop, by on_soon, never from inside a step:
- * so it may ask for anything in its callbacks. */
+ * What the agent is told is told from the loop (rdzv_legacy_face.c), never from inside
+ * a step: so it may ask for anything in its callbacks. */
 #include <assert.h>
 #include <inttypes.h>
-#include <netinet/in.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "io/etcd_conf.h"
-#include "io/offload.h"
-#include "io/rdzv_local.h"
+#include "io/rdzv_legacy_int.h"
 #include "io/registry.h"
 #include "io/store_etcd.h"
-#include "rdzv/legacy.h"
-
-#define REQUEST_MS 10000u
-#define POLL_MS    20000u  /* one long poll */
-#define STORE_MS   300000u /* torch's EtcdStore waits so long */
-#define NAME_MS    3000u
-#define HICCUP_MS  500u /* before a wait that broke is taken for over */
-#define NEWS_MAX   8
-
-/* A key that lives as long as we refresh it. */
-struct keep {
-    struct old *owner;
-    struct buf path; /* owned */
-    uint64_t ttl_s;
-    bool on;
-    uv_timer_t timer;
-    struct etcd_call *call;
-};
-
-struct wish {
-    rdzv_done_cb cb;
-    void *ctx;
-};
-
-struct old {
-    struct rdzv_handler base;
-    const struct trace *trace; /* borrowed */
-    struct legacy *core;
-    struct etcd_client *client;
-    struct etcd_kv kv;
-    char *run_id, *local_addr; /* owned; local_addr may be NULL */
-    struct etcd_call *req;     /* the core's request */
-    bool waiting;              /* and it is a long poll */
-    struct keep run, rank;
-    uv_timer_t timer, soon, hiccup;
-
-    struct astore *store; /* owned: of the version */
-    struct rdzv_round round;
-    char addr[1025], master[1025];
-    struct offload *naming;
-
-    rdzv_next_cb next_cb;
-    void *next_ctx;
-    struct muster_error refused; /* code 0: not */
-    bool rejoin;
-    bool joined; /* and the workers' address is known: to be told */
-    rdzv_news_cb news_cb;
-    void *news_ctx;
-    struct {
-        enum rdzv_news kind;
-        struct muster_error err;
-    } news[NEWS_MAX];
-    size_t news_count;
-    struct wish close, leave, stop;
-    bool closing, close_done, leave_done, stopped, destroying;
-    struct muster_error close_err;
-    size_t refs;
-    void (*gone_cb)(void *ctx);
-    void *gone_ctx;
-};
 
 static void feed(struct old *o, struct legacy_event *ev);
-static void wish(struct old *o, enum legacy_event_kind kind);
-
-static struct old *old_of(const struct rdzv_handler *h)
-{
-    return CONTAINER_OF(h, struct old, base);
-}
-
-/* ---- The store of a version ---- */
-
-static void no_matter(void *ctx)
-{
-    (void)ctx;
-}
-
-static void drop_store(struct old *o)
-{
-    offload_cancel(o->naming);
-    o->naming = NULL;
-    if (o->store)
-        astore_close(o->store, no_matter, NULL);
-    o->store = NULL;
-}
-
-/* ---- Telling the agent ---- */
-
-static void tell_next(struct old *o)
-{
-    const rdzv_next_cb cb = o->next_cb;
-    struct muster_error err = o->refused;
-    const bool joined = o->joined;
-
-    o->refused.code = 0;
-    o->joined = false;
-    if (!cb || (!joined && !err.code))
-        return;
-    o->next_cb = NULL;
-    cb(o->next_ctx, err.code, err.code ? NULL : &o->round, err.code ? &err : NULL);
-}
-
-static void tell_wish(struct wish *w, const struct muster_error *err)
-{
-    const rdzv_done_cb cb = w->cb;
-
-    w->cb = NULL;
-    if (cb)
-        cb(w->ctx, err->code, err->code ? err : NULL);
-}
-
-static void stop_keeping(struct keep *k)
-{
-    k->on = false;
-    etcd_call_cancel(k->call);
-    k->call = NULL;
-    (void)uv_timer_stop(&k->timer);
-}
-
-static void on_soon(uv_timer_t *timer)
-{
-    struct old *o = timer->data;
-    const struct muster_error none = { 0 };
-
-    if (o->destroying)
-        return;
-    if (o->rejoin && o->next_cb && !o->joined && !o->refused.code) {
-        drop_store(o);
-        wish(o, LEGACY_EV_JOIN);
-    }
-    o->rejoin = false;
-    tell_next(o);
-    for (size_t i = 0; i < o->news_count && !o->destroying; i++)
-        if (o->news_cb)
-            o->news_cb(o->news_ctx, o->news[i].kind, &o->news[i].err);
-    o->news_count = 0;
-    if (o->close_done && !o->destroying) {
-        o->close_done = o->closing = false;
-        if (o->stop.cb) {
-            o->stopped = true;
-            stop_keeping(&o->rank);
-            stop_keeping(&o->run);
-        }
-        tell_wish(&o->close, &o->close_err);
-        tell_wish(&o->stop, &o->close_err);
-    }
-    if (o->leave_done && !o->destroying) {
-        o->leave_done = false;
-        tell_wish(&o->leave, &none);
-        tell_wish(&o->stop, &none);
-    }
-}
-
-static void soon(struct old *o)
-{
-    (void)uv_timer_start(&o->soon, on_soon, 0, 0);
-}
-
-/* ---- The workers' address ---- */
-
-static void refuse(struct old *o, int code, const struct muster_error *err)
-{
-    if (code == MUSTER_ECANCELED)
-        return; /* The store was closed under it: by us. */
-    o->refused = *err;
-    o->refused.code = code;
-    soon(o);
-}
-
-static void on_address(void *ctx, int status, const struct c10d_reply *r,
-                       const struct muster_error *err)
-{
-    struct old *o = ctx;
-    struct muster_error bad = { 0 };
-    struct c10d_list list;
-    struct span addr = { NULL, 0 }, port = { NULL, 0 };
-    char text[8] = "";
-    long number;
-
-    if (status < 0) {
-        refuse(o, status, err);
-        return;
-    }
-    list = r->list;
-    (void)c10d_list_next(&list, &addr);
-    (void)c10d_list_next(&list, &port);
-    (void)snprintf(text, sizeof text, "%.*s", (int)MIN_OF(port.n, 7u),
-                   (const char *)port.p);
-    number = strtol(text, NULL, 10);
-    if (addr.n == 0 || addr.n >= sizeof o->master || number < 1 || number > 65535) {
-        err_set(&bad, MUSTER_ESTATE, "rank 0 has announced no address but '%.*s:%s'",
-                (int)MIN_OF(addr.n, 200u), (const char *)addr.p, text);
-        refuse(o, MUSTER_ESTATE, &bad);
-        return;
-    }
-    (void)snprintf(o->master, sizeof o->master, "%.*s", (int)addr.n,
-                   (const char *)addr.p);
-    o->round.master_addr = o->master;
-    o->round.master_port = (uint16_t)number;
-    o->joined = true;
-    soon(o);
-}
-
-static void read_address(struct old *o)
-{
-    const struct span keys[] = { span_str("MASTER_ADDR"), span_str("MASTER_PORT") };
-    struct muster_error err = { 0 };
-    const int rc = astore_multi_get(o->store, keys, 2, STORE_MS, on_address, o, &err);
-
-    if (rc < 0)
-        refuse(o, rc, &err);
-}
-
-static void on_published(void *ctx, int status, const struct c10d_reply *r,
-                         const struct muster_error *err)
-{
-    (void)r;
-    if (status < 0)
-        refuse(ctx, status, err);
-    else
-        read_address(ctx);
-}
-
-/* Worker 0 will bind it: free now, and likely to be so in a moment. */
-static int free_port(uint16_t *port, struct muster_error *err)
-{
-    struct sockaddr_in sa = { .sin_family = AF_INET };
-    socklen_t n = sizeof sa;
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int rc = 0;
-
-    if (fd < 0 || bind(fd, (struct sockaddr *)&sa, n) != 0 ||
-        getsockname(fd, (struct sockaddr *)&sa, &n) != 0)
-        rc = err_set(err, MUSTER_EIO, "looking for a free port: %m");
-    else
-        *port = ntohs(sa.sin_port);
-    if (fd >= 0)
-        (void)close(fd);
-    return rc;
-}
-
-static void publish(struct old *o)
-{
-    struct muster_error err = { 0 };
-    uint16_t port = 0;
-    char text[8];
-    int rc = free_port(&port, &err);
-
-    if (rc == 0) {
-        const struct span keys[] = { span_str("MASTER_ADDR"), span_str("MASTER_PORT") };
-        struct span values[] = { span_str(o->addr), { NULL, 0 } };
-
-        (void)snprintf(text, sizeof text, "%u", port);
-        values[1] = span_str(text);
-        rc = astore_multi_set(o->store, keys, values, 2, STORE_MS, on_published, o,
-                              &err);
-    }
-    if (rc < 0)
-        refuse(o, rc, &err);
-}
-
-static void on_name(void *ctx, void *data)
-{
-    struct old *o = ctx;
-    const struct rdzv_fqdn *f = data;
-
-    o->naming = NULL;
-    if (f)
-        (void)snprintf(o->addr, sizeof o->addr, "%s", f->name);
-    else
-        rdzv_hostname(o->addr, sizeof o->addr);
-    publish(o);
-}
-
-static void settle_address(struct old *o)
-{
-    struct rdzv_fqdn *job;
-
-    if (o->round.rank != 0) {
-        read_address(o);
-        return;
-    }
-    if (o->local_addr)
-        (void)snprintf(o->addr, sizeof o->addr, "%s", o->local_addr);
-    if (o->addr[0]) {
-        publish(o);
-        return;
-    }
-    job = mem_calloc(1, sizeof *job);
-    if (!job || offload_run(o->base.loop, rdzv_fqdn_resolve, job, NAME_MS, on_name, o,
-                            &o->naming, NULL) < 0) {
-        mem_free(job);
-        on_name(o, NULL);
-    }
-}
 
 /* ---- Keys kept alive ---- */
 
 static void on_keep_timer(uv_timer_t *timer);
 
+void legacy_keep_stop(struct keep *k)
+{
+    k->state.on = false;
+    etcd_call_cancel(k->call);
+    k->call = NULL;
+    (void)uv_timer_stop(&k->timer);
+}
+
 static void on_kept(void *ctx, int status, const struct etcd_answer *a,
                     const struct muster_error *err)
 {
     struct keep *k = ctx;
+    uint64_t pause;
 
     (void)a;
     k->call = NULL;
-    if (!k->on)
-        return;
-    if (status == MUSTER_ENOENT) {
-        k->on = false; /* Too late: the others will see it, and so will the core. */
-        return;
-    }
-    if (status < 0)
+    pause = legacy_keep_answer(&k->state, status);
+    if (status < 0 && k->state.on)
         trace(k->owner->trace, TRACE_WARN, "keeping a key alive: %s", err->text);
-    (void)uv_timer_start(&k->timer, on_keep_timer,
-                         status < 0 ? 1000 : k->ttl_s * 1000 / 2, 0);
+    if (pause != MONO_NEVER)
+        (void)uv_timer_start(&k->timer, on_keep_timer, pause, 0);
 }
 
 static void on_keep_timer(uv_timer_t *timer)
 {
     struct keep *k = timer->data;
-    const struct etcd2_request req = { .verb = ETCD2_PUT,
-                                       .key = buf_span(&k->path),
-                                       .ttl_s = k->ttl_s,
-                                       .refresh = true,
-                                       .prev_exist = ETCD2_MUST_EXIST };
-    const struct etcd_call_opts opts = { .key = buf_span(&k->path),
-                                         .timeout_ms = k->ttl_s * 1000 / 2 };
+    const struct etcd_call_opts opts = { .key = buf_span(&k->state.path),
+                                         .timeout_ms =
+                                             legacy_keep_timeout_ms(&k->state) };
     struct etcd_msg m;
 
     etcd_msg_init(&m);
-    if (etcd2_encode(&m, &req) < 0) {
+    if (legacy_keep_encode(&k->state, &m) < 0) {
         etcd_msg_fini(&m);
         (void)uv_timer_start(&k->timer, on_keep_timer, 1000, 0);
     } else if (etcd_client_call(k->owner->client, &m, &opts, on_kept, k, &k->call,
@@ -360,13 +64,9 @@ static void on_keep_timer(uv_timer_t *timer)
 
 static void start_keeping(struct keep *k, const struct legacy_effect *e)
 {
-    stop_keeping(k);
-    buf_clear(&k->path);
-    if (buf_append_span(&k->path, e->path) < 0)
-        return;
-    k->ttl_s = e->ttl_s;
-    k->on = true;
-    (void)uv_timer_start(&k->timer, on_keep_timer, 0, 0);
+    legacy_keep_stop(k);
+    if (legacy_keep_start(&k->state, e) == 0)
+        (void)uv_timer_start(&k->timer, on_keep_timer, 0, 0);
 }
 
 /* ---- Requests ---- */
@@ -378,58 +78,36 @@ static void on_hiccup(uv_timer_t *timer)
     feed(timer->data, &ev);
 }
 
-static bool fatal(int code)
-{
-    return code == MUSTER_EACCES || code == MUSTER_ENOTSUP || code == MUSTER_EINVAL ||
-           code == MUSTER_ENOTSTORE;
-}
-
 static void on_reply(void *ctx, int status, const struct etcd_answer *a,
                      const struct muster_error *err)
 {
     struct old *o = ctx;
-    struct legacy_event ev = { .kind = LEGACY_EV_REPLY,
-                               .code = status,
-                               .fatal = fatal(status),
-                               .text = err ? err->text : NULL };
+    struct legacy_event ev;
 
     o->req = NULL;
-    if (o->waiting && !a && !ev.fatal && status != MUSTER_ETIMEDOUT) {
-        /* A wait that broke is over: what it waited for is read again, elsewhere. */
-        (void)uv_timer_start(&o->hiccup, on_hiccup, HICCUP_MS, 0);
-        return;
-    }
-    if (a && a->v2) {
-        ev.value = a->v2->node.value;
-        ev.modified_index = a->v2->node.modified_index;
-        ev.index = MAX_OF(a->v2->index, a->v2->node.modified_index);
-        ev.nodes = a->v2->nodes;
-        ev.count = a->v2->count;
-    }
-    feed(o, &ev);
+    if (legacy_reply(&ev, o->waiting, status, a, err))
+        (void)uv_timer_start(&o->hiccup, on_hiccup, LEGACY_HICCUP_MS, 0);
+    else
+        feed(o, &ev);
 }
 
-/* A conditional write is not repeated if it may have been done: whether a document with
- * one more rank is ours or another node's, nobody can tell. */
 static void request(struct old *o, const struct legacy_effect *e)
 {
-    const struct etcd2_request *r = &e->request;
-    const struct etcd_call_opts opts = {
-        .key = r->key,
-        .timeout_ms = r->wait ? MIN_OF(e->timeout_ms, POLL_MS) : REQUEST_MS,
-        .attempt_ms = r->wait ? POLL_MS : 0,
-        .once = r->verb != ETCD2_GET || r->wait,
-    };
+    const struct legacy_manner how = legacy_manner_of(e);
+    const struct etcd_call_opts opts = { .key = e->request.key,
+                                         .timeout_ms = how.timeout_ms,
+                                         .attempt_ms = how.attempt_ms,
+                                         .once = how.once };
     struct etcd_msg m;
 
     assert(!o->req);
     etcd_msg_init(&m);
-    o->waiting = r->wait;
-    if (etcd2_encode(&m, r) < 0)
+    o->waiting = e->request.wait;
+    if (etcd2_encode(&m, &e->request) < 0)
         etcd_msg_fini(&m);
     else if (etcd_client_call(o->client, &m, &opts, on_reply, o, &o->req, NULL) == 0)
         return;
-    (void)uv_timer_start(&o->hiccup, on_hiccup, HICCUP_MS, 0);
+    (void)uv_timer_start(&o->hiccup, on_hiccup, LEGACY_HICCUP_MS, 0);
 }
 
 /* ---- Feed and perform ---- */
@@ -443,7 +121,7 @@ static void joined(struct old *o, const struct legacy_effect *e)
 
     mem_free(dir);
     if (rc < 0) {
-        refuse(o, rc, &err);
+        legacy_refused(o, rc, &err);
         return;
     }
     o->round = (struct rdzv_round){ .round = e->version,
@@ -454,7 +132,7 @@ static void joined(struct old *o, const struct legacy_effect *e)
           "Joined rendezvous version %" PRIu64 " of run '%s' as rank %" PRId64
           " in a world of size %" PRId64,
           e->version, o->run_id, e->node_rank, e->world);
-    settle_address(o);
+    legacy_settle_address(o);
 }
 
 static void add_news(struct old *o, const struct legacy_effect *e)
@@ -462,7 +140,7 @@ static void add_news(struct old *o, const struct legacy_effect *e)
     /* The version fell apart before its rank 0 told the address: the next one, then. */
     if (o->next_cb && !o->joined && e->news == RDZV_NEWS_LOST) {
         o->rejoin = true;
-        soon(o);
+        legacy_soon(o);
         return;
     }
     if (o->news_count == NEWS_MAX)
@@ -471,7 +149,7 @@ static void add_news(struct old *o, const struct legacy_effect *e)
     err_set(&o->news[o->news_count].err, e->code ? e->code : MUSTER_ECONN, "%s",
             e->text ? e->text : "");
     o->news_count++;
-    soon(o);
+    legacy_soon(o);
 }
 
 static void perform(struct old *o, const struct legacy_effect *e)
@@ -489,7 +167,7 @@ static void perform(struct old *o, const struct legacy_effect *e)
         start_keeping(e->rank ? &o->rank : &o->run, e);
         return;
     case LEGACY_FX_DROP:
-        stop_keeping(&o->rank);
+        legacy_keep_stop(&o->rank);
         return;
     case LEGACY_FX_JOINED:
         joined(o, e);
@@ -497,14 +175,14 @@ static void perform(struct old *o, const struct legacy_effect *e)
     case LEGACY_FX_REFUSED:
         err_set(&o->refused, e->code, "run '%s' on etcd at %s: %s", o->run_id,
                 etcd_client_where(o->client), e->text ? e->text : "");
-        soon(o);
+        legacy_soon(o);
         return;
     case LEGACY_FX_CLOSED:
         o->close_done = true;
         o->close_err.code = e->code;
         if (e->code)
             err_set(&o->close_err, e->code, "closing run '%s': %s", o->run_id, e->text);
-        soon(o);
+        legacy_soon(o);
         return;
     case LEGACY_FX_NEWS:
         add_news(o, e);
@@ -538,215 +216,24 @@ static void feed(struct old *o, struct legacy_event *ev)
                          due > ev->now.mono_ms ? due - ev->now.mono_ms : 0, 0);
 }
 
-static void wish(struct old *o, enum legacy_event_kind kind)
+void legacy_wish(struct old *o, enum legacy_event_kind kind)
 {
     struct legacy_event ev = { .kind = kind };
 
     feed(o, &ev);
 }
 
-/* ---- What the agent calls ---- */
-
-static const char *backend(const struct rdzv_handler *h)
-{
-    (void)h;
-    return "etcd";
-}
-
-static const char *run_id(const struct rdzv_handler *h)
-{
-    return old_of(h)->run_id;
-}
-
-static bool use_agent_store(const struct rdzv_handler *h)
-{
-    (void)h;
-    return false;
-}
-
-static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
-{
-    struct old *o = old_of(h);
-
-    assert(!o->next_cb && !o->stopped);
-    o->next_cb = cb;
-    o->next_ctx = ctx;
-    o->refused.code = 0;
-    o->joined = false;
-    o->news_count = 0;
-    drop_store(o);
-    trace(o->trace, TRACE_INFO, "Attempting to join next rendezvous of run '%s'",
-          o->run_id);
-    wish(o, LEGACY_EV_JOIN);
-}
-
-static void cancel(struct rdzv_handler *h)
-{
-    struct old *o = old_of(h);
-
-    if (!o->next_cb)
-        return;
-    drop_store(o);
-    wish(o, LEGACY_EV_LEAVE);
-    err_set(&o->refused, MUSTER_ECANCELED, "joining the run '%s' was canceled",
-            o->run_id);
-    soon(o);
-}
-
-static void on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx)
-{
-    old_of(h)->news_cb = cb;
-    old_of(h)->news_ctx = ctx;
-}
-
-static int64_t num_nodes_waiting(const struct rdzv_handler *h)
-{
-    return legacy_waiting(old_of(h)->core);
-}
-
-static bool is_closed(const struct rdzv_handler *h)
-{
-    return legacy_closed(old_of(h)->core);
-}
-
-static void begin_close(struct old *o)
-{
-    if (!o->closing)
-        wish(o, LEGACY_EV_CLOSE);
-    o->closing = true;
-}
-
-static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
-{
-    struct old *o = old_of(h);
-
-    assert(!o->close.cb && !o->stopped);
-    o->close = (struct wish){ cb, ctx };
-    begin_close(o);
-}
-
-static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
-{
-    struct old *o = old_of(h);
-
-    assert(!o->leave.cb && !o->stopped);
-    o->leave = (struct wish){ cb, ctx };
-    wish(o, LEGACY_EV_LEAVE);
-    o->leave_done = true;
-    soon(o);
-}
-
-static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb,
-                             void *ctx)
-{
-    struct old *o = old_of(h);
-
-    assert(!o->stop.cb && !o->stopped);
-    if (o->next_cb)
-        cancel(h);
-    o->stop = (struct wish){ cb, ctx };
-    if (close) {
-        begin_close(o);
-        return;
-    }
-    o->stopped = true;
-    wish(o, LEGACY_EV_LEAVE);
-    stop_keeping(&o->run);
-    o->leave_done = true;
-    soon(o);
-}
-
-static void wipe_worker_store(struct rdzv_handler *h)
-{
-    (void)h; /* Worker 0 hosts it, anew each time. */
-}
-
 /* ---- Open and close ---- */
 
-static void old_free(struct old *o)
+void legacy_old_free(struct old *o)
 {
     legacy_free(o->core);
-    buf_fini(&o->run.path);
-    buf_fini(&o->rank.path);
+    legacy_keep_fini(&o->run.state);
+    legacy_keep_fini(&o->rank.state);
     mem_free(o->run_id);
     mem_free(o->local_addr);
     mem_free(o);
 }
-
-static void part_gone(void *ctx)
-{
-    struct old *o = ctx;
-    void (*cb)(void *) = o->gone_cb;
-    void *const cb_ctx = o->gone_ctx;
-
-    if (--o->refs)
-        return;
-    old_free(o);
-    if (cb)
-        cb(cb_ctx);
-}
-
-static void on_timer_gone(uv_handle_t *handle)
-{
-    part_gone(handle->data);
-}
-
-static void on_keep_gone(uv_handle_t *handle)
-{
-    part_gone(((struct keep *)handle->data)->owner);
-}
-
-static void on_store_gone(void *ctx)
-{
-    struct old *o = ctx;
-
-    etcd_client_close(o->client, part_gone, o);
-}
-
-static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
-{
-    struct old *o = old_of(h);
-
-    o->destroying = o->stopped = true;
-    o->gone_cb = cb;
-    o->gone_ctx = ctx;
-    o->next_cb = NULL;
-    o->news_cb = NULL;
-    o->close.cb = o->leave.cb = o->stop.cb = NULL;
-    offload_cancel(o->naming);
-    o->naming = NULL;
-    etcd_call_cancel(o->req);
-    o->req = NULL;
-    stop_keeping(&o->run);
-    stop_keeping(&o->rank);
-    o->refs = 6;
-    uv_close((uv_handle_t *)&o->timer, on_timer_gone);
-    uv_close((uv_handle_t *)&o->soon, on_timer_gone);
-    uv_close((uv_handle_t *)&o->hiccup, on_timer_gone);
-    uv_close((uv_handle_t *)&o->run.timer, on_keep_gone);
-    uv_close((uv_handle_t *)&o->rank.timer, on_keep_gone);
-    if (o->store)
-        astore_close(o->store, on_store_gone, o);
-    else
-        on_store_gone(o);
-    o->store = NULL;
-}
-
-static const struct rdzv_handler_ops ops = {
-    .backend = backend,
-    .run_id = run_id,
-    .use_agent_store = use_agent_store,
-    .next = next,
-    .cancel = cancel,
-    .on_news = on_news,
-    .num_nodes_waiting = num_nodes_waiting,
-    .is_closed = is_closed,
-    .set_closed = set_closed,
-    .leave = leave,
-    .shutdown = shutdown_handler,
-    .wipe_worker_store = wipe_worker_store,
-    .destroy = destroy,
-};
 
 static void init_timers(struct old *o, uv_loop_t *loop)
 {
@@ -759,7 +246,7 @@ static void init_timers(struct old *o, uv_loop_t *loop)
     }
     for (size_t i = 0; i < ARRAY_LEN(keeps); i++) {
         keeps[i]->owner = o;
-        buf_init(&keeps[i]->path, SIZE_MAX);
+        legacy_keep_init(&keeps[i]->state);
         (void)uv_timer_init(loop, &keeps[i]->timer);
         keeps[i]->timer.data = keeps[i];
     }
@@ -814,14 +301,14 @@ int rdzv_etcd_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *param
         return rc;
     o = mem_calloc(1, sizeof *o);
     if (o) {
-        o->base = (struct rdzv_handler){ &ops, loop };
+        o->base = (struct rdzv_handler){ &legacy_ops, loop };
         o->trace = trace;
     }
     rc = o ? make_parts(o, params, &conf, err) : err_nomem(err);
     etcd_conf_fini(&conf);
     if (rc < 0) {
         if (o)
-            old_free(o);
+            legacy_old_free(o);
         return rc;
     }
     o->kv = (struct etcd_kv){ o->client, ETCD_V2 };

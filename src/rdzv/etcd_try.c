@@ -1,0 +1,119 @@
+/* etcd_try.c - see etcd_try.h. */
+#include "rdzv/etcd_try.h"
+
+#include "base/err.h"
+
+uint64_t etcd_pause_ms(struct rng *rng, unsigned tries)
+{
+    const uint64_t ms = MIN_OF(50ull << MIN_OF(tries, 6u), 2000ull);
+
+    return ms / 2 + rng_below(rng, ms / 2 + 1);
+}
+
+void etcd_judged_fini(struct etcd_judged *j)
+{
+    etcd2_reply_fini(&j->v2);
+    etcd3_reply_fini(&j->v3);
+}
+
+/* Whether another try might do better: not if every endpoint has said for good why. */
+static bool hopeless(const struct etcd_try *t, size_t endpoints)
+{
+    switch (t->last.code) {
+    case MUSTER_EACCES:
+    case MUSTER_EINVAL:
+    case MUSTER_ENOTSUP:
+    case MUSTER_ENOTSTORE:
+        return t->tries >= endpoints;
+    case MUSTER_ENOMEM:
+        return true;
+    }
+    return false;
+}
+
+/* The try failed for lack of a server: elsewhere, after a pause, or not at all. */
+static enum etcd_verdict fail(struct etcd_try *t, struct rng *rng,
+                              const struct etcd_outcome *o, bool sent,
+                              struct etcd_judged *out)
+{
+    const unsigned n = (unsigned)o->endpoints;
+
+    out->failed = true;
+    out->err = t->last;
+    out->status = t->last.code;
+    /* The other endpoints get their turn at once; only a whole round is a pause. */
+    out->pause_ms = t->tries % n == 0 ? etcd_pause_ms(rng, t->tries / n) : 0;
+    out->pause_ms = MIN_OF(out->pause_ms, o->left_ms);
+    if (hopeless(t, o->endpoints) || (sent && t->once))
+        return ETCD_DONE;
+    if (o->left_ms > 0)
+        return ETCD_AGAIN;
+    err_add(&out->err, " (gave up after %u tries)", t->tries);
+    if (out->status != MUSTER_ENOMEM)
+        out->status = MUSTER_ETIMEDOUT;
+    return ETCD_DONE;
+}
+
+static void wrap(const struct etcd_outcome *o, struct muster_error *err)
+{
+    err_wrap(err, o->key ? "etcd at %s, key %s" : "etcd at %s", o->where, o->key);
+}
+
+static int decode(struct etcd_try *t, const struct etcd_http *http,
+                  struct etcd_judged *out)
+{
+    int rc = t->api == ETCD_V2 ? etcd2_decode(http, &out->v2, &out->err)
+                               : etcd3_decode(http, t->expect, &out->v3, &out->err);
+
+    /* A gateway in between answers 5xx with a page while the server is away. */
+    if (rc < 0 && http->status >= 500)
+        out->err.code = MUSTER_ECONN;
+    if (rc < 0)
+        return rc;
+    out->answered = true;
+    if (t->api == ETCD_V2) {
+        out->answer.v2 = &out->v2;
+        out->status = out->v2.error ? etcd2_error(&out->v2, &out->err) : 0;
+    } else {
+        out->answer.v3 = &out->v3;
+        out->status = out->v3.error ? etcd3_error(&out->v3, &out->err) : 0;
+    }
+    return 0;
+}
+
+enum etcd_verdict etcd_try_judge(struct etcd_try *t, struct rng *rng,
+                                 const struct etcd_outcome *o, struct etcd_judged *out)
+{
+    int rc = o->status;
+
+    *out = (struct etcd_judged){ .status = 0 };
+    if (rc == 0 && t->raw && o->http.status == 200) {
+        out->answered = true;
+        out->answer.body = o->http.body;
+        return ETCD_DONE;
+    }
+    if (rc < 0)
+        out->err = *o->why;
+    else
+        rc = decode(t, &o->http, out);
+    if (rc < 0) {
+        wrap(o, &out->err);
+        /* A try that our deadline cut short says less than the one before. */
+        if (out->err.code != MUSTER_ETIMEDOUT || !t->last.code)
+            t->last = out->err;
+        return fail(t, rng, o, o->sent, out);
+    }
+    if (out->status == 0)
+        return ETCD_DONE;
+    if (out->v3.error == ETCD3_UNAUTHENTICATED && t->user && !t->reauthed &&
+        t->expect != ETCD3_EXPECT_TOKEN) {
+        t->reauthed = true; /* The token has run out, or the server has restarted. */
+        return ETCD_REAUTH;
+    }
+    wrap(o, &out->err);
+    if (out->status != MUSTER_ECONN)
+        return ETCD_DONE;
+    t->last = out->err; /* etcd itself says that another try may do better. */
+    out->answered = false;
+    return fail(t, rng, o, true, out);
+}

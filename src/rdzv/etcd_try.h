@@ -1,0 +1,59 @@
+/* etcd_try.h - a request to a cluster of several endpoints: what becomes of it after a
+ * try, done, or another one, here or elsewhere, at once or after a pause.
+ *
+ * Pure: io/etcd_call.c makes the tries, the simulator makes them on a model. */
+#ifndef RDZV_ETCD_TRY_H
+#define RDZV_ETCD_TRY_H
+
+#include "base/rng.h"
+#include "rdzv/etcd_ask.h"
+
+struct etcd_try {
+    enum etcd_api api;
+    enum etcd3_expect expect;
+    bool once; /* do not repeat it if it may have reached a server */
+    bool raw;  /* the answer is no JSON: the body of status 200 counts */
+    bool user; /* tokens are asked for */
+    bool reauthed;
+    unsigned tries;           /* begun so far */
+    struct muster_error last; /* why the last one failed; code 0: none has */
+};
+
+/* How a try ended. */
+struct etcd_outcome {
+    int status;                     /* 0: an answer; else nobody answered, and why */
+    struct etcd_http http;          /* borrowed */
+    bool sent;                      /* it may have reached the server */
+    const struct muster_error *why; /* borrowed */
+    size_t endpoints;               /* how many there are */
+    uint64_t left_ms;               /* until the request's deadline */
+    const char *where, *key;        /* for messages; key may be NULL */
+};
+
+enum etcd_verdict {
+    ETCD_DONE,
+    ETCD_AGAIN, /* after pause_ms */
+    ETCD_REAUTH /* our token is not taken any more: get another, then again */
+};
+
+struct etcd_judged {
+    int status;                /* DONE: 0, or a negative code */
+    bool answered;             /* DONE: answer is etcd's own, be it a refusal */
+    struct etcd_answer answer; /* points into v2, v3 and the outcome */
+    struct muster_error err;
+    bool failed; /* this endpoint is of no use just now: on to the next */
+    uint64_t pause_ms;
+    struct etcd2_reply v2;
+    struct etcd3_reply v3;
+};
+
+/* The caller finishes the judged. */
+enum etcd_verdict etcd_try_judge(struct etcd_try *t, struct rng *rng,
+                                 const struct etcd_outcome *o, struct etcd_judged *out);
+void etcd_judged_fini(struct etcd_judged *j);
+
+/* A pause before the tries-th repetition: doubling from 50 ms to 2 s, half of it
+ * random. */
+uint64_t etcd_pause_ms(struct rng *rng, unsigned tries);
+
+#endif
