@@ -15,7 +15,7 @@
 #include "io/store_hosts.h"
 #include "io/store_server_int.h"
 
-#define ACCEPTS     64     /* in one go, then the others have their turn */
+#define ACCEPTS     1024   /* in one go, then the others have their turn */
 #define PAUSE_MS    1000u  /* without descriptors, at most */
 #define COMPLAIN_MS 60000u /* between two lines about that */
 

@@ -3,7 +3,7 @@
  * Nodes of ours say HELLO, JOIN, LEAVE, CLOSE, ALIVE and are told the outcome: each
  * message costs O(1), a round O(n) in all. Torchrun's nodes see and change the same
  * state through its key: the driver asks for the view when one of them reads, and says
- * when one of them has replaced it. Pure; the driver is io/host_driver.c, and the
+ * when one of them has replaced it. Pure; the driver is io/store_hosts.c, and the
  * simulator plays it too. What always holds:
  *
  *   - the seats are torch's: places, wait list, spares, and the rules by which a node

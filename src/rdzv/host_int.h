@@ -1,5 +1,6 @@
-/* host_int.h - what host.c (messages, time), host_seats.c (who sits where) and
- * host_view.c (torchrun's side) share. */
+/* host_int.h - what the files of the host share: host.c (messages), host_hello.c (the
+ * first of them), host_holders.c (nodes of ours), host_seats.c (who sits where),
+ * host_time.c (loss, deadlines) and host_view.c (torchrun's side). */
 #ifndef RDZV_HOST_INT_H
 #define RDZV_HOST_INT_H
 
@@ -10,6 +11,11 @@
 
 /* torchrun's nodes look once a second. */
 #define HOST_SETTLE_MS 1200u
+
+/* Those who wait are told how many have come: at first soon, then seldom enough to cost
+ * less than their heartbeats. */
+#define GATHERED_FIRST_MS 1000u
+#define GATHERED_MOST_MS  8000u
 
 /* A node of ours: connected, or gone for less than its grace. */
 struct holder {
@@ -28,7 +34,7 @@ struct holder {
     bool spare;  /* was told that it is a spare */
     bool member; /* was told JOINED for the round that is complete now */
     struct holder *wish_prev, *wish_next; /* in order of asking */
-    struct holder *gone_next;             /* in its grace */
+    struct holder *gone_prev, *gone_next; /* in its grace */
     int64_t joins;                        /* number of the last JOIN */
 };
 
@@ -48,30 +54,53 @@ struct rdzv_host {
     size_t by_peer_size;
     struct holder_list heard; /* oldest first */
     struct holder_list wishes;
-    struct holder *gone; /* those in their grace */
-    size_t strangers;    /* torchrun's nodes in the state */
-    int64_t lead_us;     /* how far the furthest of their clocks is ahead of ours */
+    struct holder_list gone; /* in their grace; who is lost first comes first */
+    size_t strangers;        /* torchrun's nodes in the state */
+    int64_t lead_us;         /* how far the furthest of their clocks is ahead of ours */
     uint64_t last_call_by_ms;  /* of an incomplete round with enough nodes */
     uint64_t strangers_due_ms; /* when to look for silent torchrun nodes */
     uint64_t resume_by_ms;     /* a round that a restarted host found running */
     int64_t resume_world;
-    uint64_t settled_by_ms;   /* until then torchrun's nodes may not have looked */
-    size_t staying;           /* holders that stay until then */
-    uint64_t gathered_due_ms; /* when those who wait are told how many have come */
-    size_t gathered;          /* and what they were told last */
-    unsigned departures;      /* said in the log since the last round or message */
-    bool touched;             /* anybody ever joined: else the view says "no state" */
-    bool waiting_told;        /* members know that somebody waits */
-    bool reseat;              /* somebody's seat may have to change */
-    bool dirty;               /* the state changed since the view was encoded */
+    uint64_t settled_by_ms;     /* until then torchrun's nodes may not have looked */
+    size_t staying;             /* holders that stay until then */
+    uint64_t gathered_due_ms;   /* when those who wait are told how many have come */
+    uint64_t gathered_pause_ms; /* grows while a round is long in coming */
+    size_t gathered;            /* and what they were told last */
+    unsigned departures;        /* said in the log since the last round or message */
+    unsigned losses;            /* of members of the round that is complete */
+    bool touched;               /* anybody ever joined: else the view says "no state" */
+    bool waiting_told;          /* members know that somebody waits */
+    bool reseat;                /* somebody's seat may have to change */
+    bool dirty;                 /* the state changed since the view was encoded */
     uint64_t view_ms;
     struct buf view;
 };
 
-/* host.c */
+/* host_holders.c */
 struct holder *host_find(const struct rdzv_host *h, const struct rdzv_node *node);
-void host_send(struct rdzv_host_fx *fx, const struct holder *to, struct hosted_msg msg);
+struct holder *holder_of(const struct rdzv_host *h, uint32_t peer);
+struct holder *holder_new(struct rdzv_host *h, const struct rdzv_node *node);
+void holder_remove(struct rdzv_host *h, struct holder *w);
+void holder_heard(struct rdzv_host *h, struct holder *w, struct now now); /* at first */
+void holder_hear(struct rdzv_host *h, struct holder *w, struct now now);  /* again */
+int host_reserve_peer(struct rdzv_host *h, uint32_t peer);
+void host_wish_begin(struct rdzv_host *h, struct holder *w);
 void host_wish_end(struct rdzv_host *h, struct holder *w);
+void host_gone_begin(struct rdzv_host *h, struct holder *w, uint64_t by_ms);
+void host_gone_end(struct rdzv_host *h, struct holder *w);
+
+/* host_hello.c */
+int host_hello(struct rdzv_host *h, const struct rdzv_host_event *ev,
+               struct rdzv_host_fx *fx, struct muster_error *err);
+
+/* host_time.c */
+void host_gone(struct rdzv_host *h, const struct rdzv_host_event *ev,
+               struct rdzv_host_fx *fx);
+void host_timer(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now);
+
+/* host.c */
+void host_send(struct rdzv_host_fx *fx, const struct holder *to, struct hosted_msg msg);
+void host_drop(struct rdzv_host_fx *fx, uint32_t peer); /* fx->text says why */
 void host_refuse(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
                  int code, const char *text);
 void host_close_run(struct rdzv_host *h, struct rdzv_host_fx *fx);

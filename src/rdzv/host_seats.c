@@ -9,6 +9,11 @@
 #include "base/mem.h"
 #include "rdzv/host_int.h"
 
+/* Of one round. The first makes its members go for the next one, a few more say how bad
+ * it is; to tell each of n nodes of each other of a rack would be a message for every
+ * pair. */
+#define LOSSES_TOLD 4u
+
 static bool full(const struct rdzv_host *h)
 {
     return rdzv_count(&h->state, RDZV_PLACES) >= (size_t)h->settings.max_nodes;
@@ -135,7 +140,8 @@ static void complete(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now no
     }
     h->state.complete = true;
     h->settled_by_ms = now.mono_ms + HOST_SETTLE_MS;
-    h->departures = 0;
+    h->departures = h->losses = 0;
+    h->gathered_pause_ms = GATHERED_FIRST_MS;
     h->state.deadline_us = WALL_NEVER;
     h->last_call_by_ms = MONO_NEVER;
     h->waiting_told = false;
@@ -205,8 +211,8 @@ void host_tell_spare(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder
     host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_SPARE, .count = spare });
 }
 
-/* Who waits wants to know for whom. All are told once a second at most, so that n nodes
- * that arrive together do not tell each other n times. */
+/* Who waits wants to know for whom. All are told now and then, so that n nodes that
+ * arrive together do not tell each other n times. */
 static struct hosted_msg gathered(const struct rdzv_host *h)
 {
     return (struct hosted_msg){ .kind = HOSTED_GATHERED,
@@ -223,6 +229,7 @@ void host_tell_gathered(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now
     if (h->state.complete || count == h->gathered)
         return;
     h->gathered = count;
+    h->gathered_pause_ms = MIN_OF(2 * h->gathered_pause_ms, GATHERED_MOST_MS);
     for (const struct holder *w = h->wishes.first; w; w = w->wish_next)
         host_send(fx, w, gathered(h));
 }
@@ -243,7 +250,7 @@ void host_seat_one(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *
         return;
     host_send(fx, w, gathered(h));
     if (h->gathered_due_ms == MONO_NEVER)
-        h->gathered_due_ms = now.mono_ms + 1000;
+        h->gathered_due_ms = now.mono_ms + h->gathered_pause_ms;
 }
 
 void host_settle(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
@@ -307,7 +314,7 @@ void host_lose(struct rdzv_host *h, struct rdzv_host_fx *fx, struct rdzv_member 
     say_departure(h, h->state.closed ? TRACE_DEBUG : level, text);
     if (w)
         w->member = false; /* It is not told of its own loss. */
-    if (ran && !h->state.closed)
+    if (ran && !h->state.closed && ++h->losses <= LOSSES_TOLD)
         host_tell_members(
             h, fx, (struct hosted_msg){ .kind = HOSTED_LOST, .text = span_str(text) });
     host_leave_place(h, m);
