@@ -62,6 +62,7 @@ int launch_config_init(struct launch_config *c, struct muster_error *err)
         text_set(&c->role, "default") == 0 &&
         text_set(&c->start_method, "spawn") == 0 &&
         text_set(&c->event_handler, "null") == 0 &&
+        text_set(&c->metrics_handler, "null") == 0 &&
         text_set(&c->signals, "SIGTERM,SIGINT,SIGHUP,SIGQUIT") == 0)
         return 0;
     launch_config_fini(c);
@@ -74,7 +75,7 @@ void launch_config_fini(struct launch_config *c)
         return;
     char *const texts[] = { c->role,    c->start_method, c->event_handler,
                             c->signals, c->log_dir,      c->prefix_template,
-                            c->script,  c->python };
+                            c->script,  c->python,       c->metrics_handler };
 
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)
         mem_free(texts[i]);

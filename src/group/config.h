@@ -65,6 +65,7 @@ struct launch_config {
     double monitor_interval_s;  /* only checked: we do not poll */
     char *start_method;         /* spawn, fork, forkserver; any text from PET_ */
     char *event_handler;        /* null, console, ... */
+    char *metrics_handler;      /* the same words */
     char *signals;              /* --signals-to-handle, unparsed */
     int64_t shutdown_timeout_s; /* flag, else variable, else 30; variable may be < 0 */
 

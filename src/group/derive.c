@@ -339,6 +339,7 @@ static int copy_plain_values(struct deriving *d)
         { &c->rdzv.local_addr, o->local_addr && *o->local_addr ? o->local_addr : NULL },
         { &c->start_method, o->start_method },
         { &c->event_handler, o->event_log_handler },
+        { &c->metrics_handler, o->metrics_handler },
         { &c->signals, o->signals_to_handle },
         { &c->log_dir, o->log_dir && *o->log_dir ? o->log_dir : NULL },
         { &c->prefix_template,

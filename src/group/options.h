@@ -54,6 +54,7 @@ struct options {
     bool use_env;
     bool print_config;
     const char *rank_order; /* NULL: not given */
+    const char *metrics_handler;
     bool help; /* --help was met before any error: nothing else counts */
     const char *script;
     char *const *script_args; /* borrowed from argv, or NULL */

@@ -24,7 +24,8 @@ const struct option_spec options_table[] = {
       "How the nodes find each other: static, c10d, etcd, etcd-v2 or etcd-v3." },
     { "rdzv-endpoint", 0, OPTION_TEXT, OWNER_TORCH, true, "", NULL,
       FIELD(rdzv_endpoint),
-      "Where they meet: HOST or HOST:PORT; for etcd also a list, HOST:PORT,HOST:PORT." },
+      "Where they meet: HOST or HOST:PORT; for etcd also a list, "
+      "HOST:PORT,HOST:PORT." },
     { "rdzv-id", 0, OPTION_TEXT, OWNER_TORCH, true, "none", NULL, FIELD(rdzv_id),
       "Name of the job, the same on all nodes." },
     { "rdzv-conf", 0, OPTION_TEXT, OWNER_TORCH, true, "", NULL, FIELD(rdzv_conf),
@@ -43,7 +44,8 @@ const struct option_spec options_table[] = {
       "Accepted. Each --run-path worker gets an interpreter of its own." },
     { "event-log-handler", 0, OPTION_TEXT, OWNER_TORCH, true, "null", NULL,
       FIELD(event_log_handler),
-      "Where events go: null, or console (JSON lines on stderr)." },
+      "Where events go: null, console (JSON lines on stderr), or file:PATH (JSON lines "
+      "at its end)." },
     { "role", 0, OPTION_TEXT, OWNER_TORCH, true, "default", NULL, FIELD(role),
       "Role of this node's workers: ROLE_NAME, and part of the prefix of teed lines." },
     { "module", 'm', OPTION_FLAG, OWNER_TORCH, true, NULL, NULL, FIELD(module),
@@ -105,6 +107,11 @@ const struct option_spec options_table[] = {
       "Which node of a c10d group gets which rank: by node name, as torchrun does; as "
       "given by --node-rank; by SLURM_NODEID; or by index, the number of a Kubernetes "
       "Job or StatefulSet pod. Counts when all nodes are ours." },
+    { "metrics-handler", 0, OPTION_TEXT, OWNER_MUSTER, false, "null", NULL,
+      FIELD(metrics_handler),
+      "Where torch's metrics of the agent go: null, console (as torch's "
+      "ConsoleMetricHandler prints them, on stdout), or file:PATH (JSON lines at its "
+      "end)." },
     { "print-config", 0, OPTION_FLAG, OWNER_MUSTER, false, NULL, NULL,
       FIELD(print_config),
       "Print what the command line and the environment amount to as JSON, start "

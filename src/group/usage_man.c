@@ -136,7 +136,8 @@ static const char *words_for(const struct option_spec *s)
     static const char *const rows[][2] = {
         { "nproc-per-node", "auto cpu gpu xpu" },
         { "rdzv-backend", "static c10d etcd etcd-v2 etcd-v3" },
-        { "event-log-handler", "null console" },
+        { "event-log-handler", "null console file:" },
+        { "metrics-handler", "null console file:" },
         { "redirects", "0 1 2 3" },
         { "tee", "0 1 2 3" },
     };

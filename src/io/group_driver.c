@@ -146,6 +146,7 @@ static void find_name(struct agent *a);
 
 static void perform(struct agent *a, const struct group_fx *fx)
 {
+    agent_measure(a, fx);
     switch (fx->kind) {
     case GROUP_FX_JOIN:
         a->generation++;
@@ -264,6 +265,7 @@ static void end(struct agent *a, const struct group_fx *fx)
     a->result->report = fx->why == WHY_FAILURE ? agent_report(a) : NULL;
     agent_tell_parent(a, fx->why);
     agent_events_end(a, fx->why);
+    agent_measure_end(a, fx->why);
     uv_stop(&a->loop);
 }
 
@@ -308,7 +310,8 @@ static void close_all(struct agent *a)
     agent_forget_workers(a);
     offload_cancel(a->naming);
     agent_watch_off(a);
-    agent_events_close(a);
+    sink_close(&a->events);
+    sink_close(&a->metrics);
     uv_close((uv_handle_t *)&a->timer, NULL);
     uv_close((uv_handle_t *)&a->stuck_timer, NULL);
     if (a->handler)
@@ -352,10 +355,12 @@ static int open_all(struct agent *a, struct muster_error *err)
     };
     int rc = group_init(&a->group, &set, err);
 
-    a->event_fd = -1;
+    a->events.fd = a->metrics.fd = -1;
     a->trace = (struct trace){ on_trace, a, TRACE_DEBUG };
     if (rc == 0)
         rc = agent_events_open(a, err);
+    if (rc == 0)
+        rc = agent_metrics_open(a, err);
 
     a->workers = mem_calloc((size_t)c->nproc, sizeof *a->workers);
     if (rc == 0 && !a->workers)
@@ -409,7 +414,7 @@ int group_run(const struct group_opts *opts, struct group_result *out,
         a.began_ms = uv_now(&a.loop);
         rdzv_hostname(a.host, sizeof a.host);
         agent_say_config(&a);
-        if (a.event_fd >= 0)
+        if (a.events.fd >= 0)
             find_name(&a);
         if (!a.naming)
             agent_post(&a, GROUP_EV_BEGIN, 0, 0);

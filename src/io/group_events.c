@@ -1,15 +1,10 @@
 /* group_events.c - events of the run, to whoever --event-log-handler names. */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include "base/err.h"
 #include "group/events.h"
 #include "group/options.h"
 #include "io/group_int.h"
-
-#define FILE_HANDLER "file:" /* ours: JSON lines at the end of a file */
 
 int agent_events_open(struct agent *a, struct muster_error *err)
 {
@@ -17,31 +12,10 @@ int agent_events_open(struct agent *a, struct muster_error *err)
     const bool quiet =
         env_get(a->opts.envp, "LOGLEVEL") && a->opts.notes->least > NOTE_INFO;
 
-    a->event_fd = -1;
-    if (strcmp(name, "null") == 0 || strcmp(name, "dynamic_rendezvous") == 0)
-        return 0;
-    if (strcmp(name, "console") == 0) {
-        a->event_fd = quiet ? -1 : STDERR_FILENO;
-        return 0;
-    }
-    if (strncmp(name, FILE_HANDLER, strlen(FILE_HANDLER)) != 0)
-        return err_set(err, MUSTER_EINVAL,
-                       "'%s'\n--event-log-handler is one of null, console, "
-                       "file:<path>.",
-                       name);
-    const char *path = name + strlen(FILE_HANDLER);
-    a->event_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (a->event_fd < 0)
-        return err_set(err, MUSTER_EIO, "--event-log-handler: %s: %s", path,
-                       strerror(errno));
-    return 0;
-}
-
-void agent_events_close(struct agent *a)
-{
-    if (a->event_fd > STDERR_FILENO)
-        close(a->event_fd);
-    a->event_fd = -1;
+    if (strcmp(name, "dynamic_rendezvous") == 0) /* torch's own: discards */
+        name = "null";
+    return sink_open(&a->events, "--event-log-handler", name,
+                     quiet ? -1 : STDERR_FILENO, err);
 }
 
 static struct event base_of(const struct agent *a, const char *state)
@@ -66,19 +40,14 @@ static struct event base_of(const struct agent *a, const char *state)
 
 static void put(struct agent *a, struct buf *b, int rc)
 {
-    if (rc == 0)
-        rc = buf_u8(b, '\n');
-    /* One write a line, so that lines of several agents do not mix. */
-    if (rc == 0 && write(a->event_fd, buf_data(b), buf_len(b)) < 0)
-        agent_events_close(a); /* Nobody listens any more. */
-    buf_fini(b);
+    sink_put(&a->events, b, rc ? rc : buf_u8(b, '\n'));
 }
 
 static void record(struct agent *a, const struct event *e)
 {
     struct buf b;
 
-    if (a->event_fd < 0)
+    if (a->events.fd < 0)
         return;
     buf_init(&b, SIZE_MAX);
     put(a, &b, event_print(&b, e));
@@ -138,7 +107,7 @@ void agent_events_end(struct agent *a, enum group_why why)
 {
     char text[128];
 
-    if (a->event_fd < 0)
+    if (a->events.fd < 0)
         return;
     a->run_time_s = (int64_t)((uv_now(&a->loop) - a->began_ms) / 1000);
     if (why == WHY_SIGNAL) {
@@ -168,7 +137,7 @@ void agent_watchdog_event(struct agent *a, const char *name,
     struct watchdog_event w = { .name = name, .base = &base };
     struct buf b;
 
-    if (a->event_fd < 0)
+    if (a->events.fd < 0)
         return;
     if (e) {
         w.of_timer = true;

@@ -3,12 +3,14 @@
 #define IO_GROUP_INT_H
 
 #include "base/buf.h"
+#include "group/metrics.h"
 #include "group/ranks.h"
 #include "group/report.h"
 #include "group/worker.h"
 #include "io/group_driver.h"
 #include "io/logs.h"
 #include "io/offload.h"
+#include "io/sink.h"
 #include "io/watchdog.h"
 
 #define AGENT_SIGNALS_MAX 32
@@ -58,7 +60,9 @@ struct agent {
     struct watchdog *watchdog; /* while workers run, if asked for */
     char *timer_file;          /* owned; its FIFO */
 
-    int event_fd; /* -1: nobody wants events */
+    struct sink events, metrics;
+    bool metrics_json;         /* rather than as torch prints them */
+    uint64_t calls_ns[CALLS]; /* when each began; 0: not under way */
     bool assigned;
     int64_t run_time_s;
     uint64_t phase_began_ns; /* of what takes a duration in events */
@@ -110,7 +114,6 @@ int64_t agent_oom_kills(void);
 
 /* group_events.c */
 int agent_events_open(struct agent *a, struct muster_error *err);
-void agent_events_close(struct agent *a);
 void agent_event(struct agent *a, const char *state, double duration_ms,
                  const char *raw_error);
 void agent_worker_event(struct agent *a, const char *state, int64_t local_rank,
@@ -118,6 +121,12 @@ void agent_worker_event(struct agent *a, const char *state, int64_t local_rank,
 void agent_watchdog_event(struct agent *a, const char *name,
                           const struct timer_entry *e);
 void agent_events_end(struct agent *a, enum group_why why);
+
+/* group_metrics.c */
+int agent_metrics_open(struct agent *a, struct muster_error *err);
+void agent_measure(struct agent *a, const struct group_fx *fx);
+void agent_measure_started(struct agent *a);
+void agent_measure_end(struct agent *a, enum group_why why);
 
 /* group_watch.c */
 int agent_watch_on(struct agent *a, struct muster_error *err);

@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 
+import torch.distributed.elastic.metrics as metrics
 import torch.distributed.launch  # noqa: F401
 import torch.distributed.run  # noqa: F401
 from torch.distributed.elastic.multiprocessing.errors import record  # noqa: F401
@@ -44,6 +45,8 @@ def become(request: dict, fds: list[int]) -> None:
         stream = open(number, mode, buffering=1 if number == 2 else -1, closefd=False,
                       errors="backslashreplace" if number == 2 else "strict")
         setattr(sys, ("stdin", "stdout", "stderr")[number], stream)
+    if os.environ.pop("ZYGOTE_METRICS", None):  # what a program around torchrun can do
+        metrics.configure(metrics.ConsoleMetricHandler())
     module = sys.modules["torch.distributed." + request["entry"]]
     code = 0
     try:
