@@ -3,7 +3,7 @@
  * Its functions run on libuv's thread pool, one at a time: open, then gets and sets,
  * and close when the last of them has come back. The work is the pool's while it runs;
  * what the loop reads of it, it reads afterwards. */
-#include "api/backend_foreign.h"
+#include "api/foreign.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static struct foreign_backend *foreign_of(const struct rdzv_backend *b)
 static void run(uv_work_t *w)
 {
     struct foreign_backend *fb = w->data;
-    const struct muster_backend_ops *ops = fb->f->ops;
+    const struct muster_backend_ops *ops = fb->f->backend;
 
     fb->state = (struct muster_state){ 0 };
     fb->err.code = 0;
@@ -103,7 +103,7 @@ static void gone(struct foreign_backend *fb)
 
 static void opened(struct foreign_backend *fb)
 {
-    const char *store = fb->status == 0 ? fb->f->ops->store(fb->self) : NULL;
+    const char *store = fb->status == 0 ? fb->f->backend->store(fb->self) : NULL;
     int rc = fb->status;
 
     fb->opened = rc == 0;

@@ -1,7 +1,7 @@
 /* registry.c - the public face of io/registry.h. */
 #include "muster/registry.h"
 
-#include "api/backend_foreign.h"
+#include "api/foreign.h"
 #include "api/params_int.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -37,26 +37,25 @@ void muster_registry_free(struct muster_registry *r)
     mem_free(r);
 }
 
-static bool same(const struct muster_registry *r, const char *name,
-                 const struct muster_backend_ops *ops, void *ctx)
+static bool same(const struct muster_registry *r, const struct foreign *like)
 {
     for (size_t i = 0; i < r->count; i++) {
         const struct foreign *f = r->foreign[i];
 
-        if (strcmp(f->name, name) == 0 && f->ops == ops && f->ctx == ctx)
+        if (strcmp(f->name, like->name) == 0 && f->backend == like->backend &&
+            f->handler == like->handler && f->ctx == like->ctx)
             return true;
     }
     return false;
 }
 
-int muster_registry_register(struct muster_registry *r, const char *name,
-                             const struct muster_backend_ops *ops, void *ctx,
-                             struct muster_error *err)
+static int add(struct muster_registry *r, const struct foreign *like,
+               rdzv_create_fn create, struct muster_error *err)
 {
     struct foreign **all, *f;
     int rc;
 
-    if (name && same(r, name, ops, ctx))
+    if (same(r, like))
         return 0;
     all = mem_realloc_array(r->foreign, r->count + 1, sizeof(struct foreign *));
     if (!all)
@@ -65,8 +64,9 @@ int muster_registry_register(struct muster_registry *r, const char *name,
     f = mem_calloc(1, sizeof *f);
     if (!f)
         return err_nomem(err);
-    *f = (struct foreign){ mem_strdup(name ? name : ""), ops, ctx };
-    rc = f->name ? registry_register(&r->inner, name, foreign_create, f, err)
+    *f = *like;
+    f->name = mem_strdup(like->name);
+    rc = f->name ? registry_register(&r->inner, f->name, create, f, err)
                  : err_nomem(err);
     if (rc < 0) {
         foreign_free(f);
@@ -74,6 +74,34 @@ int muster_registry_register(struct muster_registry *r, const char *name,
     }
     all[r->count++] = f;
     return 0;
+}
+
+/* registry_register() has the words for an empty name; it gets one to refuse. */
+static struct foreign named(const char *name, void *ctx)
+{
+    return (struct foreign){ .name = (char *)(uintptr_t)(name ? name : ""),
+                             .ctx = ctx };
+}
+
+int muster_registry_register(struct muster_registry *r, const char *name,
+                             const struct muster_backend_ops *ops, void *ctx,
+                             struct muster_error *err)
+{
+    struct foreign f = named(name, ctx);
+
+    f.backend = ops;
+    return add(r, &f, foreign_create, err);
+}
+
+int muster_registry_register_handler(struct muster_registry *r, const char *name,
+                                     const struct muster_handler_ops *ops, void *ctx,
+                                     struct muster_error *err)
+{
+    struct foreign f = named(name, ctx);
+    const int rc = f.name[0] ? foreign_handler_check(f.name, ops, err) : 0;
+
+    f.handler = ops;
+    return rc < 0 ? rc : add(r, &f, foreign_handler_create, err);
 }
 
 int muster_registry_has(const struct muster_registry *r, const char *name)

@@ -90,6 +90,24 @@ def test_command_workers():
     assert "MUSTER_ECHILD" in out.stderr and "exitcode  : 4" in out.stderr
 
 
+def test_a_rendezvous_of_ones_own(tmp_path):
+    """examples/handler.c: ranks in the order of arrival, and one that waits can be ended."""
+    port = tmp_path / "port"
+    with subprocess.Popen([MUSTER, "store", "--bind", "127.0.0.1", "--port", "0", "--port-file", port],
+                          stdout=subprocess.PIPE, text=True) as store:
+        try:
+            assert store.stdout.readline().startswith("listening on ")
+            at = f"127.0.0.1:{port.read_text().strip()}"
+            nodes = [subprocess.Popen([EXAMPLES / "example_handler", at, "job", "3", "sh", "-c",
+                                       "echo $RANK of $WORLD_SIZE in $TORCHELASTIC_RUN_ID"],
+                                      stdout=subprocess.PIPE, text=True, env=environment()) for _ in range(3)]
+            lines = [node.communicate(timeout=100)[0] for node in nodes]
+            assert [node.returncode for node in nodes] == [0, 0, 0]
+            assert sorted(lines) == [f"{i} of 3 in job\n" for i in range(3)]
+        finally:
+            store.terminate()
+
+
 def test_no_descriptors_leak(tmp_path):
     """Restarts do not pile up descriptors in the agent."""
     script = "cat /proc/$AGENT/status >/dev/null; ls /proc/$AGENT/fd | wc -l; exit 1"

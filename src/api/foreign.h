@@ -1,0 +1,30 @@
+/* foreign.h - what a caller registers, made one of ours: a place for the state of the
+ * dynamic rendezvous (backend_foreign.c), or a whole handler (handler_foreign.c). */
+#ifndef API_FOREIGN_H
+#define API_FOREIGN_H
+
+#include "io/rdzv_backend.h"
+#include "io/registry.h"
+#include "muster/registry.h"
+
+/* Exactly one of backend and handler. */
+struct foreign {
+    char *name;                               /* owned */
+    const struct muster_backend_ops *backend; /* borrowed */
+    const struct muster_handler_ops *handler; /* borrowed */
+    void *ctx;                                /* borrowed */
+};
+
+/* Each a rdzv_create_fn whose ctx is a struct foreign. */
+int foreign_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
+                   const struct trace *trace, struct rdzv_handler **out,
+                   struct muster_error *err);
+int foreign_handler_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
+                           const struct trace *trace, struct rdzv_handler **out,
+                           struct muster_error *err);
+
+/* MUSTER_EINVAL, with its name, if a function that every handler needs is missing. */
+int foreign_handler_check(const char *name, const struct muster_handler_ops *ops,
+                          struct muster_error *err);
+
+#endif
