@@ -39,7 +39,9 @@ int muster_launch_config_new(struct muster_launch_config **out,
 
     if (!c)
         return err_nomem(err);
-    c->notes = (struct notes){ -1, NOTE_CRITICAL, NOTE_CRITICAL };
+    c->notes = (struct notes){
+        .fd = -1, .least = NOTE_CRITICAL, .torch_least = NOTE_CRITICAL, .copy_fd = -1
+    };
     *out = c;
     return 0;
 }

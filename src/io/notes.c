@@ -1,6 +1,8 @@
 /* notes.c - see notes.h. */
 #include "io/notes.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -8,9 +10,11 @@
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
+#include <uv.h>
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "group/logline.h"
 #include "group/options.h"
 #include "group/pyform.h"
 
@@ -36,7 +40,7 @@ static enum note_level torch_level(char *const *envp)
     return level;
 }
 
-int notes_init(struct notes *n, char *const *envp, struct muster_error *err)
+static int read_level(struct notes *n, char *const *envp, struct muster_error *err)
 {
     static const struct {
         const char *word;
@@ -51,7 +55,6 @@ int notes_init(struct notes *n, char *const *envp, struct muster_error *err)
     struct buf b;
     int rc;
 
-    *n = (struct notes){ STDERR_FILENO, NOTE_WARN, torch_level(envp) };
     if (!level)
         return 0;
     for (size_t i = 0; i < ARRAY_LEN(words); i++)
@@ -69,6 +72,46 @@ int notes_init(struct notes *n, char *const *envp, struct muster_error *err)
                      (const char *)buf_data(&b));
     buf_fini(&b);
     return rc;
+}
+
+/* As Python's FileHandler: made if it is not there, written at its end. */
+static int open_copy(struct notes *n, const char *path, struct muster_error *err)
+{
+    if (!path)
+        return 0;
+    n->copy_fd = open(*path ? path : ".",
+                      O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (n->copy_fd >= 0)
+        return 0;
+    return err_set(err, MUSTER_EIO,
+                   "[Errno %d] %s: '%s'\nTORCH_LOGS_OUT names a file for a copy of all "
+                   "messages; it cannot be opened.",
+                   errno, strerror(errno), path);
+}
+
+int notes_init(struct notes *n, char *const *envp, struct muster_error *err)
+{
+    const char *format = env_get(envp, "TORCH_LOGS_FORMAT");
+    struct muster_error bad;
+
+    *n = (struct notes){ .fd = STDERR_FILENO,
+                         .least = NOTE_WARN,
+                         .torch_least = torch_level(envp),
+                         .copy_fd = -1,
+                         .began_ns = uv_hrtime() };
+    int rc = format ? logline_format(format, &n->format, &bad) : 0;
+    if (rc != 0 && rc != MUSTER_ENOTSUP) {
+        if (err)
+            *err = bad;
+        return rc;
+    }
+    int level = read_level(n, envp, err);
+    if (level == 0)
+        level = open_copy(n, env_get(envp, "TORCH_LOGS_OUT"), err);
+    if (rc != 0 && level == 0)
+        note(n, NOTE_WARN, "muster/notes",
+             "TORCH_LOGS_FORMAT: %s\nMessages come in the usual form.", bad.text);
+    return level;
 }
 
 static int put_prefix(struct buf *b, enum note_level level, const char *where)
@@ -110,6 +153,49 @@ static bool torch_logging(const char *where)
            strstr(where, "elastic/rendezvous/") || strstr(where, "muster/rendezvous");
 }
 
+/* The usual form: every line has the prefix. */
+static int put_usual(struct buf *b, enum note_level level, const char *where,
+                     const char *text)
+{
+    int rc = 0;
+
+    for (const char *p = text; p && rc == 0;) {
+        const size_t len = strcspn(p, "\n");
+
+        rc = put_prefix(b, level, where);
+        rc = rc ? rc : buf_printf(b, "%.*s\n", (int)len, p);
+        p = p[len] ? p + len + 1 : NULL;
+    }
+    return rc;
+}
+
+/* As TORCH_LOGS_FORMAT has it. */
+static int put_formatted(struct buf *b, const struct notes *n, enum note_level level,
+                         const char *where, const char *text)
+{
+    static const char *const names[] = { "DEBUG", "INFO", "WARNING", "ERROR",
+                                         "CRITICAL" };
+    struct timespec ts;
+    struct tm tm;
+    char when[32], asctime[48];
+
+    (void)clock_gettime(CLOCK_REALTIME, &ts);
+    (void)localtime_r(&ts.tv_sec, &tm);
+    (void)strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &tm);
+    (void)snprintf(asctime, sizeof asctime, "%s,%03ld", when, ts.tv_nsec / 1000000);
+    const struct log_record r = {
+        .level = names[level],
+        .level_number = 10 + 10 * (int)level,
+        .where = where,
+        .message = text,
+        .asctime = asctime,
+        .created = (double)ts.tv_sec + (double)ts.tv_nsec / 1e9,
+        .since_start = (double)(uv_hrtime() - n->began_ns) / 1e6,
+        .pid = (int)getpid(),
+    };
+    return logline_print(b, n->format, &r);
+}
+
 void note(const struct notes *n, enum note_level level, const char *where,
           const char *fmt, ...)
 {
@@ -123,14 +209,14 @@ void note(const struct notes *n, enum note_level level, const char *where,
     va_start(ap, fmt);
     rc = vasprintf(&text, fmt, ap) < 0;
     va_end(ap);
+    if (rc != 0)
+        return;
     buf_init(&b, SIZE_MAX);
-    for (const char *p = rc ? NULL : text; p && rc == 0;) {
-        const size_t len = strcspn(p, "\n");
-
-        rc = put_prefix(&b, level, where);
-        rc = rc ? rc : buf_printf(&b, "%.*s\n", (int)len, p);
-        p = p[len] ? p + len + 1 : NULL;
-    }
+    rc = n->format ? put_formatted(&b, n, level, where, text)
+                   : put_usual(&b, level, where, text);
+    /* One write a message; a full disk costs the copy alone. */
+    if (rc == 0 && n->copy_fd >= 0 && write(n->copy_fd, buf_data(&b), buf_len(&b)) < 0)
+        rc = 0;
     write_all(n->fd, &b);
     buf_fini(&b);
     free(text);

@@ -4,6 +4,8 @@
 #ifndef IO_NOTES_H
 #define IO_NOTES_H
 
+#include <stdint.h>
+
 #include "muster/error.h"
 
 enum note_level { NOTE_DEBUG, NOTE_INFO, NOTE_WARN, NOTE_ERROR, NOTE_CRITICAL };
@@ -12,10 +14,16 @@ struct notes {
     int fd;
     enum note_level least;       /* LOGLEVEL */
     enum note_level torch_least; /* TORCH_LOGS, for the parts that follow it */
+    int copy_fd;                 /* TORCH_LOGS_OUT: all of it once more; -1: nowhere */
+    const char *format; /* TORCH_LOGS_FORMAT, borrowed from envp; NULL: the usual one */
+    uint64_t began_ns;
 };
 
 /* Level from LOGLEVEL in envp, as torchrun reads it: DEBUG, INFO, WARNING, WARN, ERROR,
- * CRITICAL, FATAL, NOTSET in capitals. MUSTER_EINVAL: something else. */
+ * CRITICAL, FATAL, NOTSET in capitals. MUSTER_EINVAL: something else. Also what
+ * TORCH_LOGS, TORCH_LOGS_FORMAT and TORCH_LOGS_OUT say; whoever sets the last wants the
+ * file to be there, so that it cannot be opened is an error, as with torchrun. It stays
+ * open until the process ends. */
 int notes_init(struct notes *n, char *const *envp, struct muster_error *err);
 
 /* A message, perhaps of several lines; where says which part speaks. */
