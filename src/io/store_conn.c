@@ -88,7 +88,7 @@ void conn_close(struct store_server *s, struct conn *c)
 }
 
 /* How much the socket took; 0 if it is full, -1 if the connection is broken. */
-static ssize_t write_some(struct conn *c, struct span bytes)
+static ssize_t write_some(struct store_server *s, struct conn *c, struct span bytes)
 {
     ssize_t n;
 
@@ -97,6 +97,8 @@ static ssize_t write_some(struct conn *c, struct span bytes)
     while (n < 0 && errno == EINTR);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return 0;
+    if (n > 0)
+        s->stats.bytes_out += (uint64_t)n;
     return n;
 }
 
@@ -114,7 +116,7 @@ void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
     trace(s->opts.trace, TRACE_WARN, "store %s: closed the connection of %s: %s",
           s->address, who, why);
     if (c == s->serving && !c->out) /* What it asked before that was in order. */
-        (void)write_some(c, buf_span(&s->out));
+        (void)write_some(s, c, buf_span(&s->out));
     conn_close(s, c);
 }
 
@@ -155,7 +157,7 @@ void conn_send(struct store_server *s, struct conn *c, struct span bytes)
     if (c->dead || bytes.n == 0)
         return;
     if (!c->out) {
-        n = write_some(c, bytes);
+        n = write_some(s, c, bytes);
         if (n < 0) {
             conn_close(s, c);
             return;
@@ -171,7 +173,7 @@ void conn_flush(struct store_server *s, struct conn *c)
 
     if (c->dead || !c->out)
         return;
-    n = write_some(c, buf_span(c->out));
+    n = write_some(s, c, buf_span(c->out));
     if (n < 0) {
         conn_close(s, c);
         return;
@@ -207,6 +209,7 @@ static size_t drain(struct store_server *s, struct conn *c, const uint8_t *p, si
             break;
         if (!c->known)
             server_known(s, c);
+        s->stats.requests++;
         if (server_request(s, c, &req) < 0)
             out_of_memory(s, c);
         used += (size_t)took;
@@ -300,6 +303,7 @@ static bool read_once(struct store_server *s, struct conn *c, bool hung_up)
         n = read(c->fd, to, size);
     while (n < 0 && errno == EINTR);
     if (n > 0) {
+        s->stats.bytes_in += (uint64_t)n;
         on_bytes(s, c, to, (size_t)n);
         return (size_t)n == size || hung_up;
     }

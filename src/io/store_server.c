@@ -278,6 +278,7 @@ static void reply(struct store_server *s, struct conn *c, const struct c10d_repl
 {
     int rc;
 
+    s->stats.answers++;
     if (c != s->serving) {
         buf_clear(&s->one);
         rc = c10d_encode_reply(&s->one, r);
@@ -338,6 +339,8 @@ int server_request(struct store_server *s, struct conn *c,
 
     if (hosts_take(s, c, req, &rc))
         return rc;
+    if (stats_take(s, c, req))
+        return 0;
     if (!s->hosts)
         return try_feed(s, &ev);
     hosts_before(s, req);
@@ -355,6 +358,7 @@ void server_set(struct store_server *s, const struct c10d_request *set)
 
 void server_send(struct store_server *s, struct conn *c, struct span bytes)
 {
+    s->stats.answers++;
     if (c != s->serving)
         conn_send(s, c, bytes);
     else if (buf_append_span(&s->out, bytes) < 0)

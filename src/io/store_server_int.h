@@ -33,6 +33,15 @@ struct conns {
     struct conn *first, *last; /* borrowed */
 };
 
+/* What GET of STATS_KEY answers: "requests N answers N bytes_in N bytes_out N
+ * connections N", since the server was opened, for whoever wants to know what a run
+ * costs. Like all reserved keys it is no entry of the store. */
+#define STATS_KEY "/\x01muster/stats"
+
+struct server_stats {
+    uint64_t requests, answers, bytes_in, bytes_out;
+};
+
 struct store_server {
     uv_loop_t *loop;  /* borrowed */
     uv_poll_t poll;   /* on `epoll` */
@@ -61,6 +70,8 @@ struct store_server {
     struct conns leaving; /* closed, the store does not know yet */
     struct conns gone;    /* to be freed at the end of the turn */
 
+    struct server_stats stats;
+
     struct conn *serving; /* whose requests run now: its replies gather in `out` */
     uint64_t at;          /* where in its stream the request at hand begins */
     struct buf out;
@@ -82,6 +93,9 @@ void server_untime(struct store_server *s, struct conn *c);
 void server_set(struct store_server *s, const struct c10d_request *set); /* by us */
 void server_send(struct store_server *s, struct conn *c, struct span bytes);
 void server_end_turn(struct store_server *s); /* those closed meanwhile leave */
+
+/* store_stats.c: true if the request asked for them, and has been answered. */
+bool stats_take(struct store_server *s, struct conn *c, const struct c10d_request *req);
 
 /* store_conn.c */
 /* There is something to read; hung_up: and the end of the stream, or an error. */

@@ -1,0 +1,135 @@
+/* rdzv_crew.c - a process of nodes of ours, each with a connection of its own. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "base/base.h"
+#include "io/rdzv_guest.h"
+#include "rdzv.h"
+#include "rdzv/settings.h"
+
+/* As many reports as a pipe takes whole, whoever else writes to it. */
+#define BATCH (4096 / sizeof(struct rdzv_report))
+
+struct crew;
+
+struct node {
+    struct crew *crew;
+    struct rdzv_guest_driver *guest;
+    bool lost_told;
+};
+
+struct crew {
+    struct node *nodes;
+    long count;
+    int round;
+    int reports, orders; /* pipes */
+    struct rdzv_report batch[BATCH];
+    size_t batched;
+    uv_loop_t loop;
+    uv_poll_t poll;
+    uv_prepare_t prepare;
+};
+
+static void flush(struct crew *c)
+{
+    const size_t size = c->batched * sizeof c->batch[0];
+
+    if (size && write(c->reports, c->batch, size) != (ssize_t)size)
+        _exit(3);
+    c->batched = 0;
+}
+
+static void on_prepare(uv_prepare_t *p)
+{
+    flush(p->data);
+}
+
+/* Stamped now, sent with others before the loop waits: what is measured is the
+ * rendezvous, not the pipe. */
+static void report(struct crew *c, struct rdzv_report r)
+{
+    r.at_s = rdzv_now_s();
+    c->batch[c->batched++] = r;
+    if (c->batched == BATCH)
+        flush(c);
+}
+
+static void on_told(void *ctx, const struct rdzv_effect *told)
+{
+    struct node *n = ctx;
+    struct crew *c = n->crew;
+
+    if (told->kind == RDZV_FX_JOINED) {
+        report(c, (struct rdzv_report){ REPORT_RANK, c->round, told->rank, told->world,
+                                        0 });
+    } else if (told->kind == RDZV_FX_REFUSED) {
+        fprintf(stderr, "muster-bench: a node was refused: %s\n", told->text);
+        report(c, (struct rdzv_report){ .kind = REPORT_FAILED });
+    } else if (told->kind == RDZV_FX_NEWS && told->news == RDZV_NEWS_LOST &&
+               !n->lost_told) {
+        n->lost_told = true;
+        report(c, (struct rdzv_report){ .kind = REPORT_LOST });
+    }
+}
+
+static void on_order(uv_poll_t *p, int status, int events)
+{
+    struct crew *c = p->data;
+    char order;
+
+    (void)status;
+    (void)events;
+    if (read(c->orders, &order, 1) != 1 || order == 'q')
+        _exit(0);
+    if (order == 'k') {
+        rdzv_guest_close(c->nodes[0].guest, NULL, NULL);
+        c->nodes[0].guest = NULL;
+        return;
+    }
+    c->round++;
+    for (long i = 0; i < c->count; i++)
+        rdzv_guest_wish(c->nodes[i].guest, RDZV_EV_JOIN);
+}
+
+static void open_nodes(struct crew *c, const struct rdzv_options *o, long first)
+{
+    struct muster_error err;
+
+    for (long i = 0; i < c->count; i++) {
+        struct rdzv_guest_config cfg = { .run_id = "bench",
+                                         .self = { span_str("bench"), first + i, 0 },
+                                         .nonce = (uint64_t)(first + i) };
+
+        rdzv_settings_init(&cfg.settings, o->nodes + o->more, o->nodes + o->more);
+        c->nodes[i].crew = c;
+        if (rdzv_guest_open(&c->loop, &cfg, o->host, o->port, on_told, &c->nodes[i],
+                            &c->nodes[i].guest, &err) < 0) {
+            fprintf(stderr, "muster-bench: %s\n", err.text);
+            _exit(3);
+        }
+    }
+}
+
+void rdzv_crew_run(const struct rdzv_options *o, long first, long count, int orders,
+                   int reports)
+{
+    static struct crew c;
+
+    c = (struct crew){
+        .count = count, .reports = reports, .orders = orders, .round = -1
+    };
+    c.nodes = calloc((size_t)count, sizeof *c.nodes);
+    if (!c.nodes || uv_loop_init(&c.loop) < 0)
+        _exit(3);
+    open_nodes(&c, o, first);
+    (void)uv_poll_init(&c.loop, &c.poll, orders);
+    c.poll.data = &c;
+    (void)uv_poll_start(&c.poll, UV_READABLE, on_order);
+    (void)uv_prepare_init(&c.loop, &c.prepare);
+    c.prepare.data = &c;
+    (void)uv_prepare_start(&c.prepare, on_prepare);
+    (void)uv_run(&c.loop, UV_RUN_DEFAULT);
+    _exit(0);
+}
