@@ -1,7 +1,8 @@
 /* map.c - open addressing, linear probing, backward-shift removal; see map.h.
  *
- * A slot keeps 32 bits of the hash, so that probing touches an entry only when it is
- * very likely the right one, and growing does not hash again. */
+ * A slot is 32 bits of the hash and a link, in two arrays: probing runs along the
+ * hashes, sixteen to a cache line, touches an entry only when it is very likely the
+ * right one, and growing does not hash again. */
 #include "base/map.h"
 
 #include <assert.h>
@@ -20,8 +21,9 @@ void map_fini(struct map *m)
 {
     if (!m)
         return;
-    mem_free(m->slots);
-    m->slots = NULL;
+    mem_free(m->links);
+    m->links = NULL;
+    m->hashes = NULL;
     m->size = m->count = 0;
 }
 
@@ -75,101 +77,118 @@ uint64_t map_hash(const struct map *m, struct span key)
     return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
 }
 
+static struct span key_of(const struct map *m, const struct map_link *link)
+{
+    return m->key_of ? m->key_of(link) : link->key;
+}
+
+/* What a slot keeps of it: never 0, which is a free slot. */
+static uint32_t short_hash(const struct map *m, struct span key)
+{
+    const uint32_t hash = (uint32_t)map_hash(m, key);
+
+    return hash ? hash : 1;
+}
+
 struct map_link *map_get(const struct map *m, struct span key)
 {
     uint32_t hash;
 
     if (m->count == 0)
         return NULL;
-    hash = (uint32_t)map_hash(m, key);
-    for (size_t i = hash & (m->size - 1);; i = (i + 1) & (m->size - 1)) {
-        const struct map_slot *slot = &m->slots[i];
-
-        if (!slot->link)
-            return NULL;
-        if (slot->hash == hash && span_eq(slot->link->key, key))
-            return slot->link;
+    hash = short_hash(m, key);
+    for (size_t i = hash & (m->size - 1); m->hashes[i]; i = (i + 1) & (m->size - 1)) {
+        if (m->hashes[i] == hash && span_eq(key_of(m, m->links[i]), key))
+            return m->links[i];
     }
+    return NULL;
 }
 
-static void put(struct map *m, struct map_slot slot)
+static void put(struct map *m, struct map_link *link, uint32_t hash)
 {
-    size_t i = slot.hash & (m->size - 1);
+    size_t i = hash & (m->size - 1);
 
-    while (m->slots[i].link)
+    while (m->hashes[i])
         i = (i + 1) & (m->size - 1);
-    m->slots[i] = slot;
+    m->links[i] = link;
+    m->hashes[i] = hash;
+}
+
+/* At most seven eighths full: a miss then looks at thirty hashes, which is two cache
+ * lines, at the worst. */
+static size_t room_in(size_t size)
+{
+    return size / 8 * 7;
 }
 
 int map_reserve(struct map *m, size_t more)
 {
-    struct map_slot *old = m->slots;
-    const size_t old_size = m->size;
-    struct map_slot *slots;
-    size_t size = old_size ? old_size : 16;
+    const struct map old = *m;
+    size_t size = old.size ? old.size : 16;
+    struct map_link **links;
 
-    if (more > SIZE_MAX / 16 || m->count > SIZE_MAX / 16)
+    if (more > SIZE_MAX / 32 || m->count > SIZE_MAX / 32)
         return MUSTER_ENOMEM;
-    while (size / 4 * 3 < m->count + more) /* At most three quarters full. */
+    while (room_in(size) < m->count + more)
         size *= 2;
-    if (size == old_size)
+    if (size == old.size)
         return 0;
-    slots = mem_calloc(size, sizeof *slots);
-    if (!slots)
+    links = mem_calloc(size, sizeof *links + sizeof *m->hashes);
+    if (!links)
         return MUSTER_ENOMEM;
-    m->slots = slots;
+    m->links = links;
+    m->hashes = (uint32_t *)(void *)(links + size);
     m->size = size;
-    for (size_t i = 0; i < old_size; i++) {
-        if (old[i].link)
-            put(m, old[i]);
+    for (size_t i = 0; i < old.size; i++) {
+        if (old.hashes[i])
+            put(m, old.links[i], old.hashes[i]);
     }
-    mem_free(old);
+    mem_free(old.links);
     return 0;
 }
 
 void map_add(struct map *m, struct map_link *link)
 {
-    assert(m->count < m->size / 4 * 3);
-    put(m, (struct map_slot){ link, (uint32_t)map_hash(m, link->key) });
+    assert(m->count < room_in(m->size));
+    put(m, link, short_hash(m, key_of(m, link)));
     m->count++;
 }
 
 void map_remove(struct map *m, struct map_link *link)
 {
     const size_t mask = m->size - 1;
-    size_t hole = (uint32_t)map_hash(m, link->key) & mask;
+    size_t hole = short_hash(m, key_of(m, link)) & mask;
 
-    while (m->slots[hole].link != link) {
-        assert(m->slots[hole].link); /* Else the link was never in this map. */
+    while (!m->hashes[hole] || m->links[hole] != link) {
+        assert(m->hashes[hole]); /* Else the link was never in this map. */
         hole = (hole + 1) & mask;
     }
-    for (size_t i = (hole + 1) & mask; m->slots[i].link; i = (i + 1) & mask) {
-        const size_t home = m->slots[i].hash & mask;
+    for (size_t i = (hole + 1) & mask; m->hashes[i]; i = (i + 1) & mask) {
+        const size_t home = m->hashes[i] & mask;
 
         /* May slot i move back to the hole? Yes unless its home lies in between. */
         if (((i - home) & mask) >= ((i - hole) & mask)) {
-            m->slots[hole] = m->slots[i];
+            m->links[hole] = m->links[i];
+            m->hashes[hole] = m->hashes[i];
             hole = i;
         }
     }
-    m->slots[hole].link = NULL;
+    m->hashes[hole] = 0;
     m->count--;
 }
 
 void map_clear(struct map *m)
 {
     if (m->size)
-        memset(m->slots, 0, m->size * sizeof *m->slots);
+        memset(m->hashes, 0, m->size * sizeof *m->hashes);
     m->count = 0;
 }
 
 struct map_link *map_next(const struct map *m, size_t *i)
 {
-    while (*i < m->size) {
-        struct map_link *link = m->slots[(*i)++].link;
-
-        if (link)
-            return link;
+    for (; *i < m->size; ++*i) {
+        if (m->hashes[*i])
+            return m->links[(*i)++];
     }
     return NULL;
 }

@@ -13,20 +13,21 @@ struct map_link {
     struct span key; /* borrowed from the entry for as long as it is in the map */
 };
 
-struct map_slot {
-    struct map_link *link; /* NULL: free */
-    uint32_t hash;
-};
+/* For entries that would rather not spend two words on a span: the link is then only an
+ * address that leads to the entry, and this tells the entry's key. */
+typedef struct span (*map_key_fn)(const struct map_link *link);
 
 struct map {
-    struct map_slot *slots; /* owned; size is a power of two, or 0 */
+    struct map_link **links; /* owned; size is a power of two, or 0 */
+    uint32_t *hashes;        /* behind the links, in the same memory; 0: free */
     size_t size;
     size_t count;
+    map_key_fn key_of; /* NULL: the link holds it */
     uint64_t seed[2];
 };
 
 void map_init(struct map *m, uint64_t seed); /* cannot fail */
-void map_fini(struct map *m);                /* frees the slots, not the entries */
+void map_fini(struct map *m);                /* frees the room, not the entries */
 
 struct map_link *map_get(const struct map *m, struct span key);
 

@@ -10,11 +10,32 @@
 /* A larger value gets memory of its own, so that it can be given back alone. */
 #define INLINE_MAX 1024u
 
+/* Room behind each name: for the address of a block, wherever the name ends. */
+#define INLINE_MIN (2 * sizeof(uint8_t *) - 1)
+
+struct span name_of_link(const struct map_link *link)
+{
+    return key_name(key_of_link(link));
+}
+
 struct key *key_find(const struct store *s, struct span name)
 {
-    struct map_link *link = map_get(&s->map, name);
+    return key_of_link(map_get(&s->map, name));
+}
 
-    return link ? CONTAINER_OF(link, struct key, link) : NULL;
+/* The first address behind the name that may hold one: leak checkers look only there.
+ */
+static uint8_t **block_of(struct key *k)
+{
+    const size_t end = offsetof(struct key, bytes) + k->name_len;
+    const size_t align = sizeof(uint8_t *);
+
+    return (uint8_t **)(void *)((uint8_t *)k + (end + align - 1) / align * align);
+}
+
+uint8_t *value_at(struct key *k)
+{
+    return k->outside ? *block_of(k) : k->bytes + k->name_len;
 }
 
 /* What malloc would hand out anyway: blocks end 8 bytes before a multiple of 16. */
@@ -23,29 +44,21 @@ static size_t round_up(size_t n)
     return ((n + 8 + 15) & ~(size_t)15) - 8;
 }
 
-static bool is_inline(const struct key *k)
-{
-    return k->value == k->bytes + k->link.key.n;
-}
-
 struct key *key_make(struct store *s, struct span name, size_t n)
 {
     const size_t fixed = offsetof(struct key, bytes) + name.n;
-    const size_t size =
-        round_up(MAX_OF(fixed + (n <= INLINE_MAX ? n : 0), sizeof(struct key)));
+    const size_t size = round_up(fixed + MAX_OF(n <= INLINE_MAX ? n : 0, INLINE_MIN));
     struct key *k;
 
-    if (map_reserve(&s->map, 1) < 0)
+    if (name.n > UINT32_MAX / 2 || map_reserve(&s->map, 1) < 0)
         return NULL;
     k = mem_alloc(size);
     if (!k)
         return NULL;
-    *k = (struct key){ .cap = (uint32_t)(size - fixed) };
+    *k = (struct key){ .name_len = (uint32_t)name.n, .cap = (uint32_t)(size - fixed) };
     if (name.n)
         memcpy(k->bytes, name.p, name.n);
-    k->link.key = span_of(k->bytes, name.n);
-    k->value = k->bytes + name.n;
-    map_add(&s->map, &k->link);
+    map_add(&s->map, key_link(k));
     return k;
 }
 
@@ -59,14 +72,14 @@ void key_tidy(struct store *s, struct key *k)
     }
     if (k->present || k->more)
         return;
-    map_remove(&s->map, &k->link);
+    map_remove(&s->map, key_link(k));
     key_free(k);
 }
 
 void key_free(struct key *k)
 {
-    if (!is_inline(k))
-        mem_free(k->value);
+    if (k->outside)
+        mem_free(value_at(k));
     if (k->more)
         queue_clear(k->more);
     mem_free(k->more);
@@ -91,9 +104,10 @@ int value_reserve(struct key *k, size_t n, uint8_t **block)
 
 static void take_block(struct key *k, uint8_t *block, size_t size)
 {
-    if (!is_inline(k))
-        mem_free(k->value);
-    k->value = block;
+    if (k->outside)
+        mem_free(value_at(k));
+    k->outside = true;
+    *block_of(k) = block;
     k->cap = (uint32_t)size;
 }
 
@@ -101,7 +115,7 @@ void value_set_len(struct store *s, struct key *k, size_t len)
 {
     if (!k->present) {
         s->present++;
-        s->name_bytes += k->link.key.n;
+        s->name_bytes += k->name_len;
     }
     k->present = true;
     k->len = (uint32_t)len;
@@ -113,7 +127,7 @@ void value_put(struct store *s, struct key *k, uint8_t *block, struct span v)
         take_block(k, block, round_up(v.n));
     assert(v.n <= k->cap);
     if (v.n)
-        memcpy(k->value, v.p, v.n);
+        memcpy(value_at(k), v.p, v.n);
     value_set_len(s, k, v.n);
 }
 
@@ -129,7 +143,7 @@ int value_grow(struct key *k, size_t n)
     if (!block)
         return MUSTER_ENOMEM;
     if (k->present && k->len)
-        memcpy(block, k->value, k->len);
+        memcpy(block, value_at(k), k->len);
     take_block(k, block, size);
     return 0;
 }
@@ -138,19 +152,20 @@ void value_drop(struct store *s, struct key *k)
 {
     assert(k->present);
     s->present--;
-    s->name_bytes -= k->link.key.n;
+    s->name_bytes -= k->name_len;
     k->present = false;
-    if (!is_inline(
-            k)) { /* The entry may live on for its waiters, without the weight. */
-        take_block(k, k->bytes + k->link.key.n, 0);
-    }
+    if (!k->outside)
+        return;
+    mem_free(value_at(k)); /* The entry may live on for its waiters without it. */
+    k->outside = false;
+    k->cap = INLINE_MIN;
 }
 
 void value_slim(struct key *k, size_t n)
 {
     uint8_t *block;
 
-    if (is_inline(k) || k->cap < 4 * INLINE_MAX || n > k->cap / 4)
+    if (!k->outside || k->cap < 4 * INLINE_MAX || n > k->cap / 4)
         return;
     block = mem_alloc(round_up(n));
     if (block)

@@ -109,7 +109,7 @@ int on_append(struct store *s, const struct ask *a)
         return MUSTER_ENOMEM;
     }
     if (v.n)
-        memcpy(k->value + old, v.p, v.n);
+        memcpy(value_at(k) + old, v.p, v.n);
     value_set_len(s, k, len);
     waits_written(s, k, a->fx);
     key_tidy(s, k);

@@ -17,8 +17,9 @@ int on_list_keys(struct store *s, const struct ask *a)
     if (size > s->max_reply)
         return refuse_size(s, a, size);
     for (size_t i = 0; (l = map_next(&s->map, &i));) {
-        if (CONTAINER_OF(l, struct key, link)->present &&
-            c10d_list_add(&a->fx->lists, l->key) < 0)
+        const struct key *k = key_of_link(l);
+
+        if (k->present && c10d_list_add(&a->fx->lists, key_name(k)) < 0)
             return MUSTER_ENOMEM;
     }
     reply.number = (int64_t)s->present;

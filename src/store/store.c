@@ -106,7 +106,7 @@ static int on_wipe(struct store *s, struct store_fx *fx)
     if (fx_reserve(fx, s->waits) < 0)
         return MUSTER_ENOMEM;
     for (size_t i = 0; (l = map_next(&s->map, &i));) {
-        struct key *k = CONTAINER_OF(l, struct key, link);
+        struct key *k = key_of_link(l);
 
         if (k->present)
             value_drop(s, k);
@@ -124,7 +124,7 @@ static int on_wipe(struct store *s, struct store_fx *fx)
     }
     map_clear(&s->map);
     for (; stay; stay = stay->more->next)
-        map_add(&s->map, &stay->link);
+        map_add(&s->map, key_link(stay));
     return 0;
 }
 
@@ -158,6 +158,7 @@ struct store *store_new(uint64_t seed, size_t max_reply)
     if (!s)
         return NULL;
     map_init(&s->map, seed);
+    s->map.key_of = name_of_link;
     s->max_reply = max_reply;
     return s;
 }
@@ -173,7 +174,7 @@ void store_free(struct store *s)
         mem_free(s->peers[i].owed);
     }
     for (size_t i = 0; (l = map_next(&s->map, &i));)
-        key_free(CONTAINER_OF(l, struct key, link));
+        key_free(key_of_link(l));
     map_fini(&s->map);
     mem_free(s->peers);
     mem_free(s->popped);

@@ -48,14 +48,17 @@ struct more {
     struct key *next; /* during a wipe: another key that stays */
 };
 
-/* An entry of the map. It exists while it has a value, a queue or somebody waiting. */
+/* An entry of the map. It exists while it has a value, a queue or somebody waiting.
+ * There may be very many, so it is one piece of memory with little beside name and
+ * value; only a value that has outgrown its place has a block of its own, and then the
+ * block's address is where the value was. */
 struct key {
-    struct map_link link; /* the name, in bytes[] */
-    uint8_t *value;       /* in bytes[] behind the name, or owned memory */
-    struct more *more;    /* owned, NULL for most */
-    uint32_t len, cap;    /* of value; cap may be 0 */
-    bool present;         /* has a value: in the map as users know it */
-    uint8_t bytes[];
+    struct more *more; /* owned, NULL for most */
+    uint32_t name_len;
+    uint32_t len, cap; /* of the value */
+    bool present;      /* has a value: in the map as users know it */
+    bool outside;      /* the value is in a block, which is owned */
+    uint8_t bytes[];   /* the name, and behind it the value */
 };
 
 struct peer {
@@ -75,6 +78,7 @@ struct store {
 };
 
 /* keys.c */
+struct span name_of_link(const struct map_link *link); /* for the map */
 struct key *key_find(const struct store *s, struct span name);
 /* Makes an entry without a value, but with room for one of n bytes. The caller gives it
  * a value, a queue or a wait, or calls key_tidy. */
@@ -83,9 +87,26 @@ void key_tidy(struct store *s, struct key *k); /* frees what is no longer needed
 void key_free(struct key *k);                  /* k is not in the map, nobody waits */
 int key_need_more(struct key *k);              /* so that k->more exists */
 
-static inline struct span key_value(const struct key *k)
+static inline struct span key_name(const struct key *k)
 {
-    return k && k->present ? span_of(k->value, k->len) : span_of(NULL, 0);
+    return span_of(k->bytes, k->name_len);
+}
+
+static inline struct key *key_of_link(const struct map_link *link)
+{
+    return (struct key *)(uintptr_t)link;
+}
+
+static inline struct map_link *key_link(struct key *k)
+{
+    return (struct map_link *)(void *)k; /* Only an address: see map_key_fn. */
+}
+
+uint8_t *value_at(struct key *k); /* cap bytes */
+
+static inline struct span key_value(struct key *k)
+{
+    return k && k->present ? span_of(value_at(k), k->len) : span_of(NULL, 0);
 }
 
 static inline bool key_ready(const struct key *k)
