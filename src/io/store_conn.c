@@ -47,6 +47,12 @@ struct conn *conns_take(struct conns *list)
     return c;
 }
 
+void conns_free(struct conns *list)
+{
+    while (list->first)
+        mem_free(conns_take(list));
+}
+
 static void drop_buf(struct buf **b)
 {
     buf_fini(*b);

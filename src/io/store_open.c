@@ -147,10 +147,8 @@ void store_server_close(struct store_server *s, void (*cb)(void *ctx), void *ctx
         if (s->conns[i])
             conn_close(s, s->conns[i]);
     }
-    while (s->leaving.first)
-        mem_free(conns_take(&s->leaving));
-    while (s->gone.first)
-        mem_free(conns_take(&s->gone));
+    conns_free(&s->leaving);
+    conns_free(&s->gone);
     s->closing = 2;
     if (s->over)
         *s->over = true;

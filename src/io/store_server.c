@@ -1,193 +1,28 @@
 /* store_server.c - the driver of the store: sockets and deadlines outside, decisions in
  * store/. See store_server.h.
  *
- * Connections are in an epoll set of our own, which the uv loop watches as one
- * descriptor: a uv handle for each of 20,000 idle clients would be most of the memory
- * that they take. Reads top to bottom: what the loop tells us, feed, perform. The
- * beginning and the end are in store_open.c. */
+ * Here: deadlines, feed, perform. What the sockets tell is in store_loop.c, the bytes
+ * of a connection in store_conn.c, the beginning and the end in store_open.c. */
 #include "io/store_server.h"
 
-#include <errno.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include "base/mem.h"
 #include "io/store_hosts.h"
 #include "io/store_server_int.h"
 
-#define ACCEPTS     1024   /* in one go, then the others have their turn */
-#define PAUSE_MS    1000u  /* without descriptors, at most */
-#define COMPLAIN_MS 60000u /* between two lines about that */
+#define PAUSE_MS 1000u /* without descriptors, at most */
 
 static void feed(struct store_server *s, const struct store_event *ev);
-static void end_turn(struct store_server *s);
 
-/* ---- what the loop tells us ---- */
+/* ---- deadlines, and who has left ---- */
 
-static int number_reserve(struct store_server *s)
-{
-    const size_t size = s->conns_size ? s->conns_size * 2 : 64;
-    struct conn **conns;
-    uint32_t *numbers;
-
-    if (s->free_numbers)
-        return 0;
-    conns = mem_realloc_array(s->conns, size, sizeof *conns);
-    if (!conns)
-        return MUSTER_ENOMEM;
-    s->conns = conns;
-    numbers = mem_realloc_array(s->numbers, size, sizeof *numbers);
-    if (!numbers)
-        return MUSTER_ENOMEM;
-    s->numbers = numbers;
-    for (size_t i = size; i-- > s->conns_size;) { /* The lowest is taken first. */
-        s->conns[i] = NULL;
-        s->numbers[s->free_numbers++] = (uint32_t)i;
-    }
-    s->conns_size = size;
-    return 0;
-}
-
-static int conn_new(struct store_server *s, int fd)
-{
-    struct epoll_event ev = { .events = (uint32_t)EPOLLET | CONN_READS };
-    struct conn *c;
-
-    if (number_reserve(s) < 0)
-        return MUSTER_ENOMEM;
-    c = mem_calloc(1, sizeof *c);
-    if (!c)
-        return MUSTER_ENOMEM;
-    ev.data.ptr = c;
-    if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev) < 0) {
-        mem_free(c);
-        return MUSTER_ENOMEM;
-    }
-    c->fd = fd;
-    c->peer = s->numbers[--s->free_numbers];
-    c10d_decoder_init(&c->decoder);
-    if (s->opts.dialect_a)
-        c->decoder.old = C10D_DIALECT_A;
-    s->conns[c->peer] = c;
-    s->count++;
-    server_time(s, c);
-    return 0;
-}
-
-static void listen_for(struct store_server *s, bool on)
+void server_listen(struct store_server *s, bool on)
 {
     struct epoll_event ev = { .events = on ? EPOLLIN : 0, .data.ptr = s };
 
     s->paused = !on;
     (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->listener, &ev);
-}
-
-static void arm(struct store_server *s);
-
-/* Out of descriptors: those in the backlog wait until somebody leaves, here or
- * elsewhere in the process. */
-static void pause_accepting(struct store_server *s, int e)
-{
-    const uint64_t now = uv_now(s->loop);
-
-    if (now >= s->complain_ms) {
-        trace(
-            s->opts.trace, TRACE_WARN,
-            "store %s: cannot accept more than %zu connections for now: %s; raise the "
-            "limit of open files (ulimit -n)",
-            s->address, s->count, strerror(e));
-        s->complain_ms = now + COMPLAIN_MS;
-    }
-    listen_for(s, false);
-    arm(s);
-}
-
-static void on_accept(struct store_server *s)
-{
-    for (int i = 0; i < ACCEPTS; i++) {
-        const int fd = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        const int e = errno;
-
-        if (fd < 0 && (e == EINTR || e == ECONNABORTED))
-            continue;
-        if (fd < 0) {
-            if (e == EMFILE || e == ENFILE || e == ENOBUFS || e == ENOMEM)
-                pause_accepting(s, e);
-            return;
-        }
-        if (conn_new(s, fd) < 0) {
-            (void)close(fd);
-            trace(s->opts.trace, TRACE_WARN,
-                  "store %s: turned a connection away: out of memory", s->address);
-            return;
-        }
-    }
-}
-
-/* What the sockets have to tell, waiting for that up to a time; true if the uv loop has
- * something to do as well. */
-static bool serve_once(struct store_server *s, int timeout_ms)
-{
-    struct epoll_event events[256];
-    bool loop_too = false;
-    const int n = epoll_wait(s->epoll, events, (int)ARRAY_LEN(events), timeout_ms);
-
-    if (timeout_ms)
-        uv_update_time(s->loop);
-    for (int i = 0; i < n; i++) {
-        struct conn *c = events[i].data.ptr;
-
-        if (events[i].data.ptr == s) {
-            on_accept(s);
-            continue;
-        }
-        if (events[i].data.ptr == s->loop) {
-            loop_too = true;
-            continue;
-        }
-        if (events[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
-            conn_flush(s, c);
-        if (events[i].events & (CONN_READS | EPOLLERR | EPOLLHUP))
-            conn_read(s, c, events[i].events & (EPOLLRDHUP | EPOLLERR | EPOLLHUP));
-        if (s->leaving.first)
-            end_turn(s);
-    }
-    while (s->gone.first) /* No event of this batch points to them any more. */
-        mem_free(conns_take(&s->gone));
-    return loop_too;
-}
-
-void server_on_events(uv_poll_t *poll, int status, int what)
-{
-    (void)status;
-    (void)what;
-    (void)serve_once(CONTAINER_OF(poll, struct store_server, poll), 0);
-}
-
-/* The sets are nested the other way round: the loop's descriptor is in ours, which
- * saves a system call for each batch. */
-void store_server_run(struct store_server *s)
-{
-    uv_loop_t *loop = s->loop;
-    struct epoll_event ev = { .events = EPOLLIN, .data.ptr = loop };
-    bool over = false;
-
-    (void)uv_poll_stop(&s->poll);
-    if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, uv_backend_fd(loop), &ev) < 0) {
-        (void)uv_poll_start(&s->poll, UV_READABLE, server_on_events);
-        (void)uv_run(loop, UV_RUN_DEFAULT);
-        return;
-    }
-    s->over = &over; /* The server may be gone when the loop has had its turn. */
-    (void)uv_run(loop, UV_RUN_NOWAIT);
-    while (!over) {
-        const int timeout_ms = uv_loop_alive(loop) ? uv_backend_timeout(loop) : -1;
-        const bool loop_too = serve_once(s, timeout_ms);
-
-        if (loop_too || uv_backend_timeout(loop) == 0)
-            (void)uv_run(loop, UV_RUN_NOWAIT);
-    }
-    (void)uv_run(loop, UV_RUN_DEFAULT);
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -197,7 +32,7 @@ static void on_timer(uv_timer_t *timer)
     struct conn *c;
 
     if (s->paused)
-        listen_for(s, true);
+        server_listen(s, true);
     while ((c = s->timed.first) && c->due_ms <= now) {
         if (c->ended)
             conn_refuse(s, c, "it has ended and does not take its answers");
@@ -208,13 +43,12 @@ static void on_timer(uv_timer_t *timer)
                         (unsigned long long)c->decoder.offset,
                         (unsigned long long)s->opts.first_bytes_ms);
     }
-    end_turn(s);
-    while (s->gone.first)
-        mem_free(conns_take(&s->gone));
-    arm(s);
+    server_tell_left(s);
+    conns_free(&s->gone);
+    server_arm(s);
 }
 
-static void arm(struct store_server *s)
+void server_arm(struct store_server *s)
 {
     const uint64_t now = uv_now(s->loop);
     uint64_t after = MONO_NEVER;
@@ -235,7 +69,7 @@ void server_time(struct store_server *s, struct conn *c)
     c->due_ms = uv_now(s->loop) + s->opts.first_bytes_ms;
     conns_append(&s->timed, c);
     if (!uv_is_active((uv_handle_t *)&s->timer))
-        arm(s); /* Else it is armed for somebody older, and then looks again. */
+        server_arm(s); /* Else it is armed for somebody older, and then looks again. */
 }
 
 void server_untime(struct store_server *s, struct conn *c)
@@ -254,7 +88,7 @@ void server_known(struct store_server *s, struct conn *c)
 }
 
 /* The store hears who has left, as soon as the event at hand is dealt with. */
-static void end_turn(struct store_server *s)
+void server_tell_left(struct store_server *s)
 {
     struct conn *c;
 
@@ -268,7 +102,7 @@ static void end_turn(struct store_server *s)
             s->old_peers--;
         conns_append(&s->gone, c);
         if (s->paused)
-            listen_for(s, true);
+            server_listen(s, true);
     }
 }
 
@@ -367,13 +201,12 @@ void server_send(struct store_server *s, struct conn *c, struct span bytes)
 
 void server_end_turn(struct store_server *s)
 {
-    end_turn(s);
-    while (s->gone.first)
-        mem_free(conns_take(&s->gone));
+    server_tell_left(s);
+    conns_free(&s->gone);
 }
 
 void store_server_wipe(struct store_server *s)
 {
     feed(s, &(struct store_event){ .kind = STORE_WIPE });
-    end_turn(s);
+    server_tell_left(s);
 }

@@ -1,5 +1,5 @@
-/* store_server_int.h - what store_server.c (the driver) and store_conn.c (bytes in and
- * out of one connection) share. */
+/* store_server_int.h - what store_server.c (the driver), store_loop.c (what the sockets
+ * tell) and store_conn.c (bytes in and out of one connection) share. */
 #ifndef IO_STORE_SERVER_INT_H
 #define IO_STORE_SERVER_INT_H
 
@@ -52,8 +52,10 @@ struct store_server {
 
     struct store_server_opts opts;
     int epoll, listener; /* owned */
-    bool *over;  /* borrowed; in store_server_run: set when the server is closed */
-    bool paused; /* out of descriptors: does not accept */
+    bool *over;    /* borrowed; in store_server_run: set when the server is closed */
+    unsigned naps; /* in store_server_run: sleeps in a row that were hardly any */
+    bool may_wait_awake;  /* the clients may be on another processor */
+    bool paused;          /* out of descriptors: does not accept */
     uint64_t complain_ms; /* when to speak again of being out of descriptors */
     char address[ADDRESS_TEXT];
     uint16_t port;
@@ -82,8 +84,13 @@ struct store_server {
 #define SHARED_SIZE 65536u
 #define CONN_READS  ((uint32_t)(EPOLLIN | EPOLLRDHUP))
 
-/* store_server.c */
+/* store_loop.c */
 void server_on_events(uv_poll_t *poll, int status, int what);
+
+/* store_server.c */
+void server_listen(struct store_server *s, bool on); /* or leave them in the backlog */
+void server_arm(struct store_server *s);       /* the timer, for what is due next */
+void server_tell_left(struct store_server *s); /* the store, who was closed */
 int server_request(struct store_server *s, struct conn *c,
                    const struct c10d_request *req);
 void server_known(struct store_server *s, struct conn *c); /* its first request is in */
@@ -112,5 +119,6 @@ void conn_watch(struct store_server *s, struct conn *c);    /* as its state asks
 void conns_append(struct conns *list, struct conn *c);
 void conns_remove(struct conns *list, struct conn *c); /* for lists with prev */
 struct conn *conns_take(struct conns *list);           /* the first, or NULL */
+void conns_free(struct conns *list);                   /* each of them */
 
 #endif

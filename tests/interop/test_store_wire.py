@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import time
 
 import pytest
 from stores import (ADD, APPEND, BARRIER, CAS, CHECK, DELETE, GET, MAGIC, MGET, MSET,
@@ -690,3 +691,23 @@ def test_no_late_answer_for_an_old_client_that_gave_up(our_server, key):
         b.set(key, "v")
         b.ping()
         assert a.quiet(0.05)
+
+
+# ---- waiting ----
+
+def processor_ns(pid: int) -> int:
+    """What the process has used so far."""
+    with open(f"/proc/{pid}/schedstat") as f:
+        return int(f.read().split()[0])
+
+
+def test_a_server_that_was_busy_sleeps_when_nobody_asks(our_server, key):
+    """It stays awake for a moment while one request follows the other, no longer."""
+    with Wire(our_server) as c:
+        for i in range(2000):
+            assert c.add(key, 1) == i + 1
+        time.sleep(0.1)
+        before = processor_ns(our_server.process.pid)
+        time.sleep(1)
+        assert processor_ns(our_server.process.pid) - before < 20e6
+        assert c.add(key, 1) == 2001
