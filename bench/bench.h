@@ -5,6 +5,7 @@
 /* argv[0] is the part's name. Returns the exit code. */
 int bench_rdzv(int argc, char **argv);
 int bench_load(int argc, char **argv);
+int bench_bare(int argc, char **argv);
 int bench_echo(int argc, char **argv);
 int bench_crowd(int argc, char **argv);
 

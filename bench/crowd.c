@@ -38,7 +38,7 @@ static void until_all_woken(int ep, size_t count)
     struct epoll_event events[512];
 
     while (count) {
-        const int n = epoll_wait(ep, events, 512, -1);
+        const int n = epoll_wait(ep, events, 512, 0);
 
         for (int i = 0; i < n; i++) {
             char byte;
@@ -64,7 +64,7 @@ static int join(const struct net_args *a)
 {
     int *fds = calloc(a->count, sizeof *fds);
     const int ep = epoll_create1(EPOLL_CLOEXEC);
-    const uint64_t start = net_ns();
+    const uint64_t start = net_ns(), cpu = net_cpu_ns(a->server);
     struct message hello = { .n = 0 }, add = { .n = 0 }, wait = { .n = 0 },
                    set = { .n = 0 };
     uint64_t connected, joined, answer, last = 0;
@@ -96,10 +96,13 @@ static int join(const struct net_args *a)
     net_send(fds[a->count - 1], set.bytes, set.n);
     until_all_woken(ep, a->count);
     printf("{\"bench\": \"join\", \"clients\": %zu, \"seconds\": %.6f, "
-           "\"connect_s\": %.6f, \"add_s\": %.6f, \"wake_s\": %.6f}\n",
+           "\"connect_s\": %.6f, \"add_s\": %.6f, \"wake_s\": %.6f, "
+           "\"server_cpu_s\": %.6f, \"own_cpu_s\": %.6f}\n",
            a->count, (double)(net_ns() - start) / 1e9,
            (double)(connected - start) / 1e9, (double)(joined - connected) / 1e9,
-           (double)(net_ns() - joined) / 1e9);
+           (double)(net_ns() - joined) / 1e9,
+           (double)(net_cpu_ns(a->server) - cpu) / 1e9,
+           (double)net_cpu_ns(getpid()) / 1e9);
     return 0;
 }
 
@@ -108,7 +111,7 @@ static int wake(const struct net_args *a)
     const int ep = epoll_create1(EPOLL_CLOEXEC), setter = net_connect(a->port);
     struct message hello = { .n = 0 }, wait = { .n = 0 }, set = { .n = 0 };
     char key[64];
-    uint64_t start;
+    uint64_t start, cpu, own;
     uint32_t answer;
 
     (void)snprintf(key, sizeof key, "/wake/%d/%llu", (int)getpid(),
@@ -131,10 +134,15 @@ static int wake(const struct net_args *a)
         watch(ep, fd);
     }
     start = net_ns();
+    cpu = net_cpu_ns(a->server);
+    own = net_cpu_ns(getpid());
     net_send(setter, set.bytes, set.n);
     until_all_woken(ep, a->count);
-    printf("{\"bench\": \"wake\", \"clients\": %zu, \"seconds\": %.6f}\n", a->count,
-           (double)(net_ns() - start) / 1e9);
+    printf("{\"bench\": \"wake\", \"clients\": %zu, \"seconds\": %.6f, "
+           "\"server_cpu_s\": %.6f, \"own_cpu_s\": %.6f}\n",
+           a->count, (double)(net_ns() - start) / 1e9,
+           (double)(net_cpu_ns(a->server) - cpu) / 1e9,
+           (double)(net_cpu_ns(getpid()) - own) / 1e9);
     return 0;
 }
 

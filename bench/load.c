@@ -146,7 +146,7 @@ static void loop(const struct net_args *a, const struct kind *k, struct client *
     for (size_t i = 0; i < a->count; i++)
         ask(&clients[i], k);
     while (now < end) {
-        const int n = epoll_wait(ep, events, 512, -1);
+        const int n = epoll_wait(ep, events, 512, a->sleep ? -1 : 0);
 
         for (int i = 0; i < n; i++) {
             struct client *c = events[i].data.ptr;

@@ -13,6 +13,7 @@ static const struct {
     { "rdzv", bench_rdzv, "rounds of many nodes against a real muster store" },
     { "load", bench_load, "a closed loop of requests to a store, Redis or echo" },
     { "echo", bench_echo, "a server that only answers: the limit" },
+    { "bare", bench_bare, "a server that only answers a crowd: the limit" },
     { "crowd", bench_crowd, "many clients of a store: join, wake, idle, fill, start" },
 };
 

@@ -32,6 +32,7 @@ void net_parse(int argc, char **argv, struct net_args *a)
         { "reply", required_argument, NULL, 'r' },
         { "seconds", required_argument, NULL, 't' },
         { "server", required_argument, NULL, 'S' },
+        { "sleep", no_argument, NULL, 'z' },
         { NULL, 0, NULL, 0 },
     };
 
@@ -57,6 +58,8 @@ void net_parse(int argc, char **argv, struct net_args *a)
             a->reply = (size_t)atol(optarg);
         else if (c == 'S')
             a->server = atoi(optarg);
+        else if (c == 'z')
+            a->sleep = 1;
         else if (c == 't')
             a->seconds = atof(optarg);
         else
@@ -155,8 +158,10 @@ void net_take(int fd, void *p, size_t n)
     char *at = p;
 
     while (n) {
-        const ssize_t k = recv(fd, at, n, 0);
+        const ssize_t k = recv(fd, at, n, MSG_DONTWAIT);
 
+        if (k < 0 && errno == EAGAIN)
+            continue;
         if (k <= 0)
             net_die("the server closed a connection");
         at += k;

@@ -16,6 +16,7 @@ struct net_args {
     size_t reply;      /* --reply: bytes of an answer */
     double seconds;    /* --seconds */
     int server;        /* --server: process whose CPU time is measured, or 0 */
+    int sleep;         /* --sleep: while there is nothing to read */
     char **rest;       /* behind -- */
 };
 
