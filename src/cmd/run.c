@@ -167,6 +167,7 @@ static int run(const char *prog, int argc, char **argv, bool launch)
     struct muster_error err = { 0 };
     struct slurm_texts slurm; /* o borrows from it, */
     struct order_text order;  /* and from this */
+    struct notes_screen screen;
     struct notes notes;
     struct options o;
     enum options_fault fault;
@@ -174,6 +175,7 @@ static int run(const char *prog, int argc, char **argv, bool launch)
 
     if (notes_init(&notes, environ, &err))
         return give_up(prog, launch, &err);
+    notes_on_screen(&notes, &screen, environ);
     fault = options_parse(&o, &in, &err);
     if (fault == OPTIONS_USAGE) {
         fprintf(stderr, "usage: %s [options] training_script ...\n", prog);

@@ -71,6 +71,7 @@ static void on_joined(void *ctx, int status, const struct rdzv_round *round,
 {
     struct agent *a = ctx;
 
+    agent_wait_end(a, status == 0 ? round : NULL);
     if (status == MUSTER_ECANCELED)
         return;
     if (status == 0) {
@@ -152,9 +153,11 @@ static void perform(struct agent *a, const struct group_fx *fx)
         a->generation++;
         agent_forget_workers(a);
         took(a, NULL);
+        agent_wait_begin(a);
         a->handler->ops->next(a->handler, on_joined, a);
         break;
     case GROUP_FX_CANCEL_JOIN:
+        agent_wait_end(a, NULL);
         a->handler->ops->cancel(a->handler);
         break;
     case GROUP_FX_ASSIGN:
@@ -313,6 +316,7 @@ static void close_all(struct agent *a)
     sink_close(&a->events);
     sink_close(&a->metrics);
     uv_close((uv_handle_t *)&a->timer, NULL);
+    uv_close((uv_handle_t *)&a->wait_timer, NULL);
     uv_close((uv_handle_t *)&a->stuck_timer, NULL);
     if (a->handler)
         a->handler->ops->destroy(a->handler, on_gone, a);
@@ -407,8 +411,9 @@ int group_run(const struct group_opts *opts, struct group_result *out,
     sigaction(SIGPIPE, &quiet, &before); /* A console that goes is an error code. */
     uv_loop_init(&a.loop);
     uv_timer_init(&a.loop, &a.timer);
+    uv_timer_init(&a.loop, &a.wait_timer);
     uv_timer_init(&a.loop, &a.stuck_timer);
-    a.timer.data = a.stuck_timer.data = &a;
+    a.timer.data = a.wait_timer.data = a.stuck_timer.data = &a;
     rc = open_all(&a, err);
     if (rc == 0) {
         a.began_ms = uv_now(&a.loop);

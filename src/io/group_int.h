@@ -56,6 +56,10 @@ struct agent {
     size_t signal_count;
     bool signals_on;
 
+    uv_timer_t wait_timer; /* while joining: tells what for */
+    uint64_t wait_since_ms;
+    bool wait_told;
+
     uv_timer_t stuck_timer;
     struct watchdog *watchdog; /* while workers run, if asked for */
     char *timer_file;          /* owned; its FIFO */
@@ -127,6 +131,10 @@ int agent_metrics_open(struct agent *a, struct muster_error *err);
 void agent_measure(struct agent *a, const struct group_fx *fx);
 void agent_measure_started(struct agent *a);
 void agent_measure_end(struct agent *a, enum group_why why);
+
+/* group_wait.c: what is shown while joining; round: what came of it, or NULL */
+void agent_wait_begin(struct agent *a);
+void agent_wait_end(struct agent *a, const struct rdzv_round *round);
 
 /* group_watch.c */
 int agent_watch_on(struct agent *a, struct muster_error *err);

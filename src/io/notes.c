@@ -217,6 +217,7 @@ void note(const struct notes *n, enum note_level level, const char *where,
     /* One write a message; a full disk costs the copy alone. */
     if (rc == 0 && n->copy_fd >= 0 && write(n->copy_fd, buf_data(&b), buf_len(&b)) < 0)
         rc = 0;
+    notes_line(n, NULL); /* It comes back with the next look at the clock. */
     write_all(n->fd, &b);
     buf_fini(&b);
     free(text);

@@ -25,6 +25,7 @@ struct dynamic {
     const struct trace *trace; /* borrowed */
     bool share;                /* the workers' store is served by an agent */
     uint64_t read_ms;
+    uint64_t open_by_ms; /* the backend is reached by then, or not at all */
 
     char addr[1025]; /* who we are: addr, pid, local_id */
     int64_t pid, local_id;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "io/clock.h"
 #include "io/rdzv_driver_int.h"
 
 #define NAME_MS 3000u /* for the resolver to tell our own name */
@@ -92,6 +93,7 @@ static void named(struct dynamic *d)
         return;
     }
     d->stage = STAGE_OPEN;
+    d->open_by_ms = clock_mono_ms() + d->read_ms;
     d->backend->ops->open(d->backend, on_backend, d);
 }
 

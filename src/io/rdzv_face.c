@@ -74,6 +74,23 @@ static int64_t num_nodes_waiting(const struct rdzv_handler *h)
     return d->core ? rdzv_waiting(d->core) : 0;
 }
 
+static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
+{
+    const struct dynamic *d = dynamic_of(h);
+
+    if (d->stage == STAGE_NAME || d->stage == STAGE_OPEN) {
+        *out = (struct rdzv_progress){ .stage = RDZV_AT_STORE,
+                                       .by_ms = d->stage == STAGE_OPEN ? d->open_by_ms
+                                                                       : MONO_NEVER,
+                                       .start_by_ms = MONO_NEVER };
+        return true;
+    }
+    if (!d->joining)
+        return false;
+    return d->guest ? rdzv_guest_progress(rdzv_guest_core(d->guest), out)
+                    : rdzv_progress(d->core, out);
+}
+
 static bool is_closed(const struct rdzv_handler *h)
 {
     const struct dynamic *d = dynamic_of(h);
@@ -211,6 +228,7 @@ const struct rdzv_handler_ops dynamic_ops = {
     .on_news = on_news,
     .num_nodes_waiting = num_nodes_waiting,
     .is_closed = is_closed,
+    .progress = progress,
     .set_closed = set_closed,
     .leave = leave,
     .shutdown = shutdown_handler,

@@ -8,6 +8,7 @@
 
 #include "io/astore.h"
 #include "rdzv/news.h"
+#include "rdzv/progress.h"
 
 struct rdzv_handler;
 
@@ -37,6 +38,8 @@ struct rdzv_handler_ops {
     void (*on_news)(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx);
     int64_t (*num_nodes_waiting)(const struct rdzv_handler *h); /* last known */
     bool (*is_closed)(const struct rdzv_handler *h);            /* last known */
+    /* How it stands with next(); false: nothing to tell. May be NULL. */
+    bool (*progress)(const struct rdzv_handler *h, struct rdzv_progress *out);
     void (*set_closed)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
     /* An orderly goodbye without closing: hands our place back. */
     void (*leave)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);

@@ -39,7 +39,10 @@ struct rdzv_guest {
     bool member;
     int64_t round, rank, world;
     int64_t waiting;
-    int64_t gathered; /* have a place in the round that we wait for */
+    int64_t gathered;              /* have a place in the round that we wait for, */
+    char names[RDZV_NAMES_SIZE];   /* who they are, */
+    char missing[RDZV_NAMES_SIZE]; /* who was there before and is not now, */
+    uint64_t start_by_ms;          /* and when it starts without them */
     bool closed;
     char zero[RDZV_MAX_ADDR + 1]; /* rank 0 */
     int64_t zero_pid, zero_local_id;
@@ -214,6 +217,18 @@ static void on_closed(struct rdzv_guest *g, struct rdzv_guest_fx *fx)
         tell_news(g, fx, RDZV_NEWS_CLOSED, 0, span_str("the run was closed"));
 }
 
+static void on_gathered(struct rdzv_guest *g, const struct hosted_msg *m,
+                        struct now now)
+{
+    g->gathered = m->count;
+    g->start_by_ms =
+        m->grace_ms > MONO_NEVER - now.mono_ms ? MONO_NEVER : now.mono_ms + m->grace_ms;
+    if (!m->text.n)
+        return;
+    names_copy(g->names, m->text);
+    names_copy(g->missing, m->addr);
+}
+
 static void on_msg(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
                    struct rdzv_guest_fx *fx)
 {
@@ -248,7 +263,7 @@ static void on_msg(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
         on_closed(g, fx);
         return;
     case HOSTED_GATHERED:
-        g->gathered = m->count;
+        on_gathered(g, m, ev->now);
         return;
     case HOSTED_WAITING:
         g->waiting = m->count;
@@ -300,6 +315,9 @@ static void on_wish(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
     if (ev->wish == RDZV_EV_JOIN) {
         g->member = false;
         g->joins++;
+        g->gathered = 0;
+        g->names[0] = g->missing[0] = '\0';
+        g->start_by_ms = MONO_NEVER;
         begin(g, fx, &g->join, s->join_ms,
               (struct hosted_msg){ .kind = HOSTED_JOIN, .count = g->joins }, ev->now);
     } else if (ev->wish == RDZV_EV_CLOSE) {
@@ -493,4 +511,24 @@ struct rdzv_node rdzv_guest_zero(const struct rdzv_guest *g)
 int64_t rdzv_guest_strangers(const struct rdzv_guest *g)
 {
     return g->strangers;
+}
+
+bool rdzv_guest_progress(const struct rdzv_guest *g, struct rdzv_progress *out)
+{
+    if (!g->join.on)
+        return false;
+    *out = (struct rdzv_progress){
+        .stage = !held(g)                      ? RDZV_AT_STORE
+                 : g->join.by_ms == MONO_NEVER ? RDZV_AT_SPARE
+                 : g->gathered == 0            ? RDZV_AT_NEXT
+                                               : RDZV_AT_ROUND,
+        .here = g->gathered,
+        .min_nodes = g->cfg.settings.min_nodes,
+        .max_nodes = g->cfg.settings.max_nodes,
+        .by_ms = g->join.by_ms,
+        .start_by_ms = g->start_by_ms,
+    };
+    memcpy(out->names, g->names, sizeof out->names);
+    memcpy(out->missing, g->missing, sizeof out->missing);
+    return true;
 }

@@ -84,6 +84,9 @@ int64_t rdzv_guest_waiting(const struct rdzv_guest *g);
 bool rdzv_guest_closed(const struct rdzv_guest *g);
 bool rdzv_guest_up(const struct rdzv_guest *g);
 
+/* How it stands with the JOIN under way, as last told; false: there is none. */
+bool rdzv_guest_progress(const struct rdzv_guest *g, struct rdzv_progress *out);
+
 /* Rank 0 of the round last JOINED; borrowed until the next one. */
 struct rdzv_node rdzv_guest_zero(const struct rdzv_guest *g);
 

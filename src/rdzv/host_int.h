@@ -6,6 +6,7 @@
 
 #include "base/map.h"
 #include "rdzv/host.h"
+#include "rdzv/progress.h"
 #include "rdzv/settings.h"
 #include "rdzv/state.h"
 
@@ -61,17 +62,21 @@ struct rdzv_host {
     uint64_t strangers_due_ms; /* when to look for silent torchrun nodes */
     uint64_t resume_by_ms;     /* a round that a restarted host found running */
     int64_t resume_world;
-    uint64_t settled_by_ms;     /* until then torchrun's nodes may not have looked */
-    size_t staying;             /* holders that stay until then */
-    uint64_t gathered_due_ms;   /* when those who wait are told how many have come */
-    uint64_t gathered_pause_ms; /* grows while a round is long in coming */
-    size_t gathered;            /* and what they were told last */
-    unsigned departures;        /* said in the log since the last round or message */
-    unsigned losses;            /* of members of the round that is complete */
-    bool touched;               /* anybody ever joined: else the view says "no state" */
-    bool waiting_told;          /* members know that somebody waits */
-    bool reseat;                /* somebody's seat may have to change */
-    bool dirty;                 /* the state changed since the view was encoded */
+    uint64_t settled_by_ms;        /* until then torchrun's nodes may not have looked */
+    size_t staying;                /* holders that stay until then */
+    uint64_t gathered_due_ms;      /* when those who wait are told how many have come */
+    uint64_t gathered_pause_ms;    /* grows while a round is long in coming */
+    uint64_t gathered_ms;          /* when they were told last, */
+    size_t gathered;               /* and what */
+    char names[RDZV_NAMES_SIZE];   /* of those who have come, */
+    char missing[RDZV_NAMES_SIZE]; /* of those who were there before and are not, */
+    char members[RDZV_NAMES_SIZE]; /* and of all in the round before */
+    unsigned departures;           /* said in the log since the last round or message */
+    unsigned losses;               /* of members of the round that is complete */
+    bool touched;      /* anybody ever joined: else the view says "no state" */
+    bool waiting_told; /* members know that somebody waits */
+    bool reseat;       /* somebody's seat may have to change */
+    bool dirty;        /* the state changed since the view was encoded */
     uint64_t view_ms;
     struct buf view;
 };

@@ -146,6 +146,7 @@ static void complete(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now no
     h->last_call_by_ms = MONO_NEVER;
     h->waiting_told = false;
     h->dirty = true;
+    names_of(&h->state, RDZV_PLACES, h->members);
     trace(h->trace, TRACE_INFO, "rendezvous '%s': round %lld is complete, %zu nodes",
           h->run_id, (long long)h->state.round, rdzv_count(&h->state, RDZV_PLACES));
     host_tell_joined(h, fx);
@@ -213,10 +214,16 @@ void host_tell_spare(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder
 
 /* Who waits wants to know for whom. All are told now and then, so that n nodes that
  * arrive together do not tell each other n times. */
-static struct hosted_msg gathered(const struct rdzv_host *h)
+static struct hosted_msg gathered(const struct rdzv_host *h, struct now now)
 {
-    return (struct hosted_msg){ .kind = HOSTED_GATHERED,
-                                .count = (int64_t)rdzv_count(&h->state, RDZV_PLACES) };
+    return (struct hosted_msg){
+        .kind = HOSTED_GATHERED,
+        .count = (int64_t)rdzv_count(&h->state, RDZV_PLACES),
+        .grace_ms = h->last_call_by_ms == MONO_NEVER ? MONO_NEVER
+                    : h->last_call_by_ms <= now.mono_ms
+                        ? 0
+                        : h->last_call_by_ms - now.mono_ms,
+    };
 }
 
 void host_tell_gathered(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
@@ -229,9 +236,16 @@ void host_tell_gathered(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now
     if (h->state.complete || count == h->gathered)
         return;
     h->gathered = count;
-    h->gathered_pause_ms = MIN_OF(2 * h->gathered_pause_ms, GATHERED_MOST_MS);
+    if (count > RDZV_NAMES_MAX) /* A few may hear of each other every second. */
+        h->gathered_pause_ms = MIN_OF(2 * h->gathered_pause_ms, GATHERED_MOST_MS);
+    h->gathered_ms = now.mono_ms;
+    names_of(&h->state, RDZV_PLACES, h->names);
+    names_without(h->members, h->names, h->missing);
+    struct hosted_msg all = gathered(h, now);
+    all.text = span_str(h->names);
+    all.addr = span_str(h->missing);
     for (const struct holder *w = h->wishes.first; w; w = w->wish_next)
-        host_send(fx, w, gathered(h));
+        host_send(fx, w, all);
 }
 
 static void seat_and_tell(struct rdzv_host *h, struct rdzv_host_fx *fx,
@@ -248,7 +262,7 @@ void host_seat_one(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *
     seat_and_tell(h, fx, w, now);
     if (h->state.complete || !w->wish)
         return;
-    host_send(fx, w, gathered(h));
+    host_send(fx, w, gathered(h, now));
     if (h->gathered_due_ms == MONO_NEVER)
         h->gathered_due_ms = now.mono_ms + h->gathered_pause_ms;
 }
@@ -285,9 +299,12 @@ void host_leave_place(struct rdzv_host *h, struct rdzv_member *m)
         h->waiting_told = false;
         h->resume_by_ms = MONO_NEVER;
         h->reseat = true;
-    } else if (!s->complete && !enough(h)) {
-        s->deadline_us = WALL_NEVER;
-        h->last_call_by_ms = MONO_NEVER;
+    } else if (!s->complete) {
+        h->gathered_due_ms = h->gathered_ms + h->gathered_pause_ms;
+        if (!enough(h)) {
+            s->deadline_us = WALL_NEVER;
+            h->last_call_by_ms = MONO_NEVER;
+        }
     } else if (s->complete && rdzv_count(s, RDZV_SPARES) > 0) {
         h->reseat = true; /* A place is free: the spares become waiting nodes. */
     }

@@ -25,6 +25,7 @@
 #include "muster/error.h"
 #include "rdzv/decide.h"
 #include "rdzv/news.h"
+#include "rdzv/progress.h"
 #include "rdzv/settings.h"
 #include "rdzv/state.h"
 
@@ -141,6 +142,9 @@ void rdzv_can_watch(struct rdzv *r, bool yes);
 /* Last known. */
 int64_t rdzv_waiting(const struct rdzv *r); /* num_nodes_waiting() */
 bool rdzv_closed(const struct rdzv *r);
+
+/* How it stands with the JOIN under way, as last seen; false: there is none. */
+bool rdzv_progress(const struct rdzv *r, struct rdzv_progress *out);
 
 /* The members of the round that was last JOINED, in rank order; borrowed until the next
  * JOINED. (Rank 0's addr says whose MASTER_ADDR counts.) */

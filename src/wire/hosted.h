@@ -25,7 +25,7 @@
     X(ALIVE)                                                                           \
     X(WELCOME)                                                                         \
     X(JOINED)   /* round, rank, world, and rank 0's address */                         \
-    X(GATHERED) /* so many have a place in the round that you wait for */              \
+    X(GATHERED) /* so many, and who, have a place in the round that you wait for */    \
     X(REFUSED)  /* the JOIN or HELLO is over: code, text */                            \
     X(LEFT)     /* answers LEAVE */                                                    \
     X(CLOSED)   /* the run is closed; also the answer to CLOSE */                      \
@@ -51,20 +51,24 @@ enum hosted_order { HOSTED_BY_NODE, HOSTED_BY_KEY, HOSTED_ORDERS };
 struct hosted_msg {
     enum hosted_kind kind;
     struct span run_id;         /* HELLO */
-    struct span addr;           /* HELLO: who I am; JOINED: who is rank 0 */
+    struct span addr;           /* HELLO: who I am; JOINED: who is rank 0;
+                                   GATHERED: who is missing, as far as known */
     int64_t pid, local_id;      /* likewise */
     uint64_t nonce;             /* HELLO: tells a reconnect from a double */
     struct span settings;       /* HELLO: as rdzv_settings_print writes them */
     enum hosted_order order;    /* HELLO */
     uint64_t order_key;         /* HELLO, HOSTED_BY_KEY: lower comes first */
-    uint64_t grace_ms;          /* HELLO: how long a broken connection may stay so */
+    uint64_t grace_ms;          /* HELLO: how long a broken connection may stay so;
+                                   GATHERED: until the round starts without the
+                                   rest, or MONO_NEVER */
     int64_t round, rank, world; /* JOINED; HELLO: the last round, or -1; world
                                    is 0 if no longer in it */
     int64_t count;              /* WAITING: nodes; JOINED: how many of
                                      the world are torchrun's; JOIN: the n-th of this node, so that
                                    one repeated after a reconnect is known */
     int32_t code;               /* REFUSED: a MUSTER_E code */
-    struct span text;           /* REFUSED, LOST, EVICTED */
+    struct span text;           /* REFUSED, LOST, EVICTED; GATHERED: names, see
+                                   rdzv/progress.h; empty: as you know */
 };
 
 /* Appends the message's bytes, without the outer length. */

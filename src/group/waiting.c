@@ -1,0 +1,133 @@
+/* waiting.c - see waiting.h. */
+#include "group/waiting.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* "waiting 12 s, until 14:03:20 (588 s more): ". First in the line, which a terminal
+ * may cut off at its end. */
+static int print_times(struct buf *b, const struct waiting *w, uint64_t by_ms,
+                       const char *until)
+{
+    const uint64_t left = by_ms > w->now_ms ? (by_ms - w->now_ms + 999) / 1000 : 0;
+    const uint64_t at = ((uint64_t)w->wall_s + left) % 86400;
+    int rc = buf_printf(b, "waiting %" PRIu64 " s",
+                        (w->now_ms - MIN_OF(w->since_ms, w->now_ms)) / 1000);
+
+    if (rc == 0 && by_ms != MONO_NEVER)
+        rc = buf_printf(
+            b, ", %s %02" PRIu64 ":%02" PRIu64 ":%02" PRIu64 " (%" PRIu64 " s more)",
+            until, at / 3600, at / 60 % 60, at % 60, left);
+    return rc ? rc : buf_append_str(b, ": ");
+}
+
+/* Whom the round lacks: by name as far as known, and how many more. */
+static int print_missing(struct buf *b, const struct waiting *w)
+{
+    const struct rdzv_progress *p = w->progress;
+    const int64_t count = p->min_nodes - p->here;
+    char names[RDZV_NAMES_SIZE];
+
+    memcpy(names, p->missing, sizeof names);
+    if (p->names[0] && names_count(w->expected) == (size_t)p->max_nodes)
+        names_without(w->expected, p->names, names);
+    if (!names[0])
+        return buf_printf(b, ", %" PRId64 " missing", count);
+    if ((int64_t)names_count(names) >= count)
+        return buf_printf(b, ", missing: %s", names);
+    return buf_printf(b, ", missing: %s and %" PRId64 " more", names,
+                      count - (int64_t)names_count(names));
+}
+
+static int print_round(struct buf *b, const struct waiting *w)
+{
+    const struct rdzv_progress *p = w->progress;
+    const bool called = p->here >= p->min_nodes && p->start_by_ms != MONO_NEVER;
+    int rc = called ? print_times(b, w, p->start_by_ms, "starting at")
+                    : print_times(b, w, p->by_ms, "until");
+
+    if (rc == 0 && p->here >= p->min_nodes)
+        rc = buf_printf(b, "%" PRId64 " nodes are here, %" PRId64 " may be", p->here,
+                        p->max_nodes);
+    else if (rc == 0)
+        rc = buf_printf(b, "%" PRId64 " of %" PRId64 " nodes are here", p->here,
+                        p->min_nodes);
+    if (rc == 0 && p->here < p->min_nodes)
+        rc = print_missing(b, w);
+    if (rc == 0 && p->names[0])
+        rc = buf_printf(b, "; here: %s", p->names);
+    return rc;
+}
+
+int waiting_print(struct buf *b, const struct waiting *w)
+{
+    const struct rdzv_progress *p = w->progress;
+    int rc = 0;
+
+    if (p->stage == RDZV_AT_ROUND)
+        return print_round(b, w);
+    rc = print_times(b, w, p->by_ms, "until");
+    if (rc)
+        return rc;
+    if (p->stage == RDZV_AT_STORE)
+        return buf_printf(b, "the store at %s has not been reached", w->store);
+    if (p->stage == RDZV_AT_SPARE)
+        return buf_printf(b, "a spare, since all %" PRId64 " places are taken",
+                          p->max_nodes);
+    return buf_append_str(b, "the group is at work in a round without this node");
+}
+
+/* ---- Slurm's host lists ---- */
+
+/* Adds prefix and each number of "03-05" to the list; `text` ends at one of ",]". */
+static bool add_range(char *to, struct span prefix, const char *text, size_t n)
+{
+    char name[300], *end;
+    const unsigned long from = strtoul(text, &end, 10);
+    const int width = (int)(end - text);
+    const unsigned long last = *end == '-' ? strtoul(end + 1, &end, 10) : from;
+
+    if (width == 0 || end != text + n || last < from || last - from >= RDZV_NAMES_MAX ||
+        prefix.n > 200)
+        return false;
+    for (unsigned long i = from; i <= last; i++) {
+        (void)snprintf(name, sizeof name, "%.*s%0*lu", (int)prefix.n,
+                       (const char *)prefix.p, width, i);
+        if (!names_add(to, span_str(name)))
+            return false;
+    }
+    return true;
+}
+
+static bool add_names(char *to, const char *p)
+{
+    while (*p) {
+        const struct span prefix = span_of(p, strcspn(p, "[,"));
+
+        p += prefix.n;
+        if (*p != '[') {
+            if (prefix.n == 0 || !names_add(to, prefix))
+                return false;
+        } else {
+            do {
+                const size_t n = strcspn(++p, ",]");
+
+                if (!add_range(to, prefix, p, n))
+                    return false;
+                p += n;
+            } while (*p == ',');
+            if (*p++ != ']' || (*p && *p != ',')) /* or a suffix: rare, not listed */
+                return false;
+        }
+        p += *p == ',';
+    }
+    return true;
+}
+
+void waiting_slurm_names(const char *list, char *to)
+{
+    *to = '\0';
+    if (!add_names(to, list))
+        *to = '\0';
+}
