@@ -10,18 +10,21 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "io/clock.h"
+#include "io/store_rounds.h"
 #include "rdzv/host.h"
 #include "store/reserved.h"
 
-#define RUN_KEY  "/torch.rendezvous." /* and the run id */
-#define NOBODY   UINT32_MAX           /* as a peer of the store: the server itself */
-#define MAX_RUNS 1024u
+#define RUN_KEY     "/torch.rendezvous." /* and the run id */
+#define NOBODY      UINT32_MAX           /* as a peer of the store: the server itself */
+#define MAX_RUNS    1024u
+#define FORGET_MOST 8
 
 /* One rendezvous. Lives as long as the server: a run that is over stays closed. */
 struct hosted_run {
     struct map_link link;   /* by the key's name; the bytes lie behind the struct */
     struct rdzv_host *host; /* owned */
     bool watched;           /* somebody waits for changes of the key */
+    int64_t kept;           /* the first round whose keys are still there */
     struct hosted_run *next;
 };
 
@@ -356,6 +359,18 @@ static void perform(struct store_server *s)
     }
 }
 
+/* Slow nodes may still read of the round that is just over. One that says it is the
+ * millionth, after a restart of ours or in a stranger's state, has few to forget. */
+static void forget_rounds(struct store_server *s, struct hosted_run *run)
+{
+    const int64_t round = rdzv_host_round(run->host);
+
+    if (round > 1 && round - 1 - run->kept > FORGET_MOST)
+        run->kept = round - 1 - FORGET_MOST;
+    for (; run->kept + 1 < round; run->kept++)
+        store_forget_round(s->store, &s->hosts->store_fx, run->link.key, run->kept);
+}
+
 static void feed(struct store_server *s, struct hosted_run *run,
                  struct rdzv_host_event *ev)
 {
@@ -370,6 +385,7 @@ static void feed(struct store_server *s, struct hosted_run *run,
         return;
     }
     perform(s);
+    forget_rounds(s, run);
     if (run->watched && ev->kind != RDZV_HOST_SEEN)
         show(s, run, false);
 }
