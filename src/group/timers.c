@@ -121,7 +121,7 @@ double timers_next(const struct timers *t)
     double next = INFINITY;
 
     for (size_t i = 0; i < t->count; i++)
-        next = fmin(next, t->list[i].expires);
+        next = MIN_OF(t->list[i].expires, next); /* not a number: next */
     return next;
 }
 

@@ -2,7 +2,6 @@
  * uninterruptible sleep, the file timer, and the health check that torchrun only talks
  * about. */
 #include <inttypes.h>
-#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -148,7 +147,7 @@ int agent_watch_on(struct agent *a, struct muster_error *err)
 
     say_health(a);
     if (stuck_limit(a) > 0) {
-        const uint64_t ms = (uint64_t)(fmin(fmax(interval, 0.01), 60) * 1000);
+        const uint64_t ms = (uint64_t)(MIN_OF(MAX_OF(interval, 0.01), 60.0) * 1000);
         uv_timer_start(&a->stuck_timer, on_look, ms, ms);
     }
     return open_watchdog(a, err);

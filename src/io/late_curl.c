@@ -7,21 +7,13 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <string.h>
+
+#include "io/late.h"
 
 struct late_curl late_curl;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool loaded;
-
-static bool find(void *lib, const char *name, void *to)
-{
-    void *p = dlsym(lib, name);
-
-    memcpy(to, &p, sizeof p); /* ISO C has no cast from void * to a function. */
-    return p != NULL;
-}
 
 static int load(struct muster_error *err)
 {
@@ -33,7 +25,7 @@ static int load(struct muster_error *err)
                        dlerror());
     struct late_curl got;
     bool all = true;
-#define LATE_CURL_FIND(name) all = find(lib, "curl_" #name, &got.name) && all;
+#define LATE_CURL_FIND(name) all = late_find(lib, "curl_" #name, &got.name) && all;
     LATE_CURL(LATE_CURL_FIND)
 #undef LATE_CURL_FIND
     if (!all)
@@ -58,7 +50,7 @@ const char *late_verify_text(long result)
     void *lib = dlopen("libcrypto.so.3", RTLD_NOW | RTLD_NOLOAD); /* libcurl's own */
 
     if (lib)
-        find(lib, "X509_verify_cert_error_string", &text);
+        late_find(lib, "X509_verify_cert_error_string", &text);
     return text ? text(result) : "the verification failed";
 }
 

@@ -32,7 +32,7 @@ unsigned numa_node_of(const char *root, const char *pci)
 }
 
 #ifdef HAVE_HWLOC
-#include <hwloc.h>
+#include "io/late_hwloc.h"
 
 static unsigned lowest(hwloc_const_cpuset_t set, unsigned otherwise)
 {
@@ -79,17 +79,19 @@ static int by_cpu(const void *a, const void *b)
 int numa_read(struct hwloc_topology *topology, bool (*allowed)(unsigned cpu),
               struct numa_table *out, struct muster_error *err)
 {
-    const int n = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
-    struct numa_table t = { mem_calloc((size_t)MAX_OF(n, 1), sizeof *t.cpus), 0 };
+    const int rc = late_hwloc_load(err);
+
+    if (rc < 0)
+        return rc;
+    const int depth = hwloc_get_type_depth(topology, HWLOC_OBJ_PU);
+    const unsigned n = hwloc_get_nbobjs_by_depth(topology, depth);
+    struct numa_table t = { mem_calloc(MAX_OF(n, 1), sizeof *t.cpus), 0 };
 
     if (!t.cpus)
         return err_nomem(err);
-    for (int i = 0; i < n; i++) {
-        const hwloc_obj_t pu =
-            hwloc_get_obj_by_type(topology, HWLOC_OBJ_PU, (unsigned)i);
-
-        t.cpus[t.count++] = describe(topology, pu, allowed);
-    }
+    for (unsigned i = 0; i < n; i++)
+        t.cpus[t.count++] =
+            describe(topology, hwloc_get_obj_by_depth(topology, depth, i), allowed);
     qsort(t.cpus, t.count, sizeof *t.cpus, by_cpu);
     *out = t;
     return 0;
@@ -113,8 +115,10 @@ static int read_machine(const char *root, struct numa_table *out,
                         struct muster_error *err)
 {
     hwloc_topology_t topology;
-    int rc;
+    int rc = late_hwloc_load(err);
 
+    if (rc < 0)
+        return rc;
     if (hwloc_topology_init(&topology) != 0)
         return err_nomem(err);
     if (*root)

@@ -40,7 +40,7 @@ static void arm(struct watchdog *w)
         uv_timer_stop(&w->timer);
     else
         uv_timer_start(&w->timer, on_timer,
-                       (uint64_t)(fmin(fmax(left, 0), 60) * 1000) + 1, 0);
+                       (uint64_t)(MIN_OF(MAX_OF(left, 0.0), 60.0) * 1000) + 1, 0);
 }
 
 static void on_timer(uv_timer_t *timer)
