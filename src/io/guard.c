@@ -160,24 +160,25 @@ int guard_watch(struct guard *g, uv_loop_t *loop, const struct guard_events *eve
 /* --- what we ask ------------------------------------------------------------------ */
 
 /* Waits for room: the guard never blocks on us, so this is short. */
-static int send_all(struct guard *g, struct msghdr *m, const void *bytes, size_t n)
+static int send_all(struct guard *g, struct msghdr *m)
 {
-    struct iovec iov = { (void *)(uintptr_t)bytes, n };
-
-    m->msg_iov = &iov;
-    m->msg_iovlen = 1;
-    while (iov.iov_len > 0) {
-        const ssize_t sent = sendmsg(g->sock, m, MSG_NOSIGNAL);
+    while (m->msg_iovlen > 0) {
+        ssize_t sent = sendmsg(g->sock, m, MSG_NOSIGNAL);
         if (sent < 0 && (errno == EAGAIN || errno == EINTR)) {
             poll(&(struct pollfd){ .fd = g->sock, .events = POLLOUT }, 1, -1);
             continue;
         }
         if (sent < 0)
             return errno;
-        iov.iov_base = (char *)iov.iov_base + sent;
-        iov.iov_len -= (size_t)sent;
         m->msg_control = NULL; /* The descriptors ride on the first byte only. */
         m->msg_controllen = 0;
+        for (; m->msg_iovlen > 0 && (size_t)sent >= m->msg_iov->iov_len;
+             m->msg_iov++, m->msg_iovlen--)
+            sent -= (ssize_t)m->msg_iov->iov_len;
+        if (m->msg_iovlen > 0) {
+            m->msg_iov->iov_base = (char *)m->msg_iov->iov_base + sent;
+            m->msg_iov->iov_len -= (size_t)sent;
+        }
     }
     return 0;
 }
@@ -219,7 +220,9 @@ static int send_spawn(struct guard *g, struct guard_req *req, const struct buf *
         req->flags |= bits[i];
         list[count++] = fd[i];
     }
-    struct msghdr m = { 0 };
+    struct iovec iov[2] = { { req, sizeof *req },
+                            { (void *)(uintptr_t)buf_data(body), buf_len(body) } };
+    struct msghdr m = { .msg_iov = iov, .msg_iovlen = 2 };
     if (count > 0) {
         m.msg_control = control.bytes;
         m.msg_controllen = CMSG_SPACE(sizeof(int) * count);
@@ -229,10 +232,7 @@ static int send_spawn(struct guard *g, struct guard_req *req, const struct buf *
         c->cmsg_len = CMSG_LEN(sizeof(int) * count);
         memcpy(CMSG_DATA(c), list, sizeof(int) * count);
     }
-    const int rc = send_all(g, &m, req, sizeof *req);
-    if (rc != 0)
-        return rc;
-    return send_all(g, &(struct msghdr){ 0 }, buf_data(body), buf_len(body));
+    return send_all(g, &m);
 }
 
 int guard_spawn(struct guard *g, uint32_t id, const struct proc_spec *spec,
@@ -262,10 +262,11 @@ int guard_spawn(struct guard *g, uint32_t id, const struct proc_spec *spec,
 
 static void ask(struct guard *g, enum guard_op op, uint32_t id, int sig)
 {
-    const struct guard_req req = { .op = op, .id = id, .sig = sig };
+    struct guard_req req = { .op = op, .id = id, .sig = sig };
+    struct iovec iov = { &req, sizeof req };
 
     if (!g->lost)
-        send_all(g, &(struct msghdr){ 0 }, &req, sizeof req);
+        send_all(g, &(struct msghdr){ .msg_iov = &iov, .msg_iovlen = 1 });
 }
 
 void guard_signal(struct guard *g, uint32_t id, int sig)
@@ -313,6 +314,16 @@ static void wait_for(pid_t pid)
     waitpid(pid, NULL, fd >= 0 ? WNOHANG : 0);
 }
 
+void guard_dismiss(struct guard *g)
+{
+    if (!g || g->stopping)
+        return;
+    g->stopping = true;
+    if (g->watched)
+        uv_poll_stop(&g->poll);
+    shutdown(g->sock, SHUT_RDWR);
+}
+
 void guard_stop(struct guard *g, void (*cb)(void *ctx), void *ctx)
 {
     if (!g) {
@@ -320,12 +331,9 @@ void guard_stop(struct guard *g, void (*cb)(void *ctx), void *ctx)
             cb(ctx);
         return;
     }
-    g->stopping = true;
+    guard_dismiss(g);
     g->stopped = cb;
     g->stopped_ctx = ctx;
-    if (g->watched)
-        uv_poll_stop(&g->poll);
-    shutdown(g->sock, SHUT_RDWR);
     if (!g->lost)
         wait_for(g->pid);
     subreaper(g->was_subreaper);

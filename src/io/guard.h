@@ -67,6 +67,10 @@ void guard_kill_all(struct guard *g);
 
 pid_t guard_pid(const struct guard *g);
 
+/* Has the guard begin to end, and all it holds; guard_stop waits for it. In between no
+ * other call is of use. NULL is fine. */
+void guard_dismiss(struct guard *g);
+
 /* Ends the guard and all it holds, waits for it, and frees g; then cb, if not NULL. */
 void guard_stop(struct guard *g, void (*cb)(void *ctx), void *ctx);
 
