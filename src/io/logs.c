@@ -245,6 +245,17 @@ int logs_worker(struct logs *l, int64_t local_rank, int64_t rank,
 
 /* --- the end ---------------------------------------------------------------------- */
 
+void logs_worker_left(struct logs *l, int64_t local_rank)
+{
+    char *dir = l->own_base && l->attempt
+                    ? mem_printf("%s/%" PRId64, l->attempt, local_rank)
+                    : NULL;
+
+    if (dir)
+        (void)rmdir(dir);
+    mem_free(dir);
+}
+
 static void on_later(uv_timer_t *timer)
 {
     struct logs *l = timer->data;
@@ -283,8 +294,10 @@ void logs_close(struct logs *l, bool tidy)
 {
     if (!l)
         return;
-    if (tidy && l->own_base && l->base)
-        log_dirs_tidy(l->base);
+    if (tidy && l->own_base && l->base &&
+        !(l->attempt && rmdir(l->attempt) == 0 && rmdir(l->run) == 0 &&
+          rmdir(l->base) == 0))
+        log_dirs_tidy(l->base); /* There is more. */
     close_filtered(l);
     tails_close(l->tails);
     mem_free(l->base);

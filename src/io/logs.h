@@ -32,6 +32,10 @@ struct logs_worker {
 int logs_worker(struct logs *l, int64_t local_rank, int64_t rank,
                 struct logs_worker *out, struct muster_error *err);
 
+/* The worker has ended well. Its directory goes at once if it is empty and nobody asked
+ * for it: rmdir may wait for the disk, and now others compute meanwhile. */
+void logs_worker_left(struct logs *l, int64_t local_rank);
+
 /* The workers are gone: all they wrote is shown, then cb, never from within. */
 void logs_drain(struct logs *l, void (*cb)(void *ctx), void *ctx);
 
