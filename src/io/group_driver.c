@@ -293,8 +293,13 @@ static void on_named(void *ctx, void *data)
 
 static void find_name(struct agent *a)
 {
-    struct rdzv_fqdn *f = mem_calloc(1, sizeof *f);
+    struct rdzv_fqdn own, *f;
 
+    if (rdzv_fqdn_quick(&own)) {
+        snprintf(a->host, sizeof a->host, "%s", own.name);
+        return;
+    }
+    f = mem_calloc(1, sizeof *f);
     if (!f || a->naming ||
         offload_run(&a->loop, rdzv_fqdn_resolve, f, NAMING_MS, on_named, a, &a->naming,
                     NULL) != 0)
@@ -309,6 +314,7 @@ static void on_gone(void *ctx)
 
 static void close_all(struct agent *a)
 {
+    guard_dismiss(a->guard); /* It takes its time while we tidy up. */
     agent_signals_off(a);
     agent_forget_workers(a);
     offload_cancel(a->naming);

@@ -119,13 +119,17 @@ static void on_name(void *ctx, void *data)
 
 void dynamic_open(struct dynamic *d)
 {
-    struct rdzv_fqdn *job;
+    struct rdzv_fqdn *job, own;
 
     d->stage = STAGE_NAME;
     if (d->params.local_addr) {
         (void)snprintf(d->addr, sizeof d->addr, "%s", d->params.local_addr);
         (void)snprintf(d->where, sizeof d->where, "%s", d->addr);
         named(d);
+        return;
+    }
+    if (rdzv_fqdn_quick(&own)) {
+        on_name(d, &own);
         return;
     }
     job = mem_calloc(1, sizeof *job);

@@ -2,6 +2,7 @@
 #include "io/rdzv_local.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -9,6 +10,8 @@
 #include <stdio.h>
 #include <strings.h>
 #include <unistd.h>
+
+#include "rdzv/hosts.h"
 
 void rdzv_hostname(char *out, size_t size)
 {
@@ -149,6 +152,30 @@ void rdzv_local_resolve(void *arg)
         (void)snprintf(q->why, sizeof q->why,
                        "no address of %.100s belongs to this machine", q->host);
     freeaddrinfo(list);
+}
+
+/* What is there, up to the room; 0 if it cannot be read or may be longer. */
+static size_t read_file(const char *path, char *to, size_t room)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd >= 0 ? read(fd, to, room) : 0;
+
+    if (fd >= 0)
+        (void)close(fd);
+    return n > 0 && (size_t)n < room ? (size_t)n : 0;
+}
+
+bool rdzv_fqdn_quick(struct rdzv_fqdn *f)
+{
+    char order[4096], hosts[16384], name[sizeof f->name];
+    const size_t order_n = read_file("/etc/nsswitch.conf", order, sizeof order);
+    const size_t hosts_n =
+        order_n ? read_file("/etc/hosts", hosts, sizeof hosts) : 0;
+
+    rdzv_hostname(name, sizeof name);
+    f->resolves = hosts_fqdn(span_of(order, order_n), span_of(hosts, hosts_n), name,
+                             f->name, sizeof f->name);
+    return f->resolves;
 }
 
 /* The first of the canonical name and the aliases that has a dot. */

@@ -29,6 +29,9 @@ struct rdzv_fqdn {
  * Blocks as long as the resolver does. */
 void rdzv_fqdn_resolve(void *f);
 
+/* The same from the hosts file, if that settles it beyond doubt. Does not block. */
+bool rdzv_fqdn_quick(struct rdzv_fqdn *f);
+
 /* gethostname(), or "localhost". Does not block. */
 void rdzv_hostname(char *out, size_t size);
 
