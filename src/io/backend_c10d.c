@@ -108,7 +108,7 @@ static void on_primed(void *ctx, int status, const struct c10d_reply *reply,
     (void)reply; /* Whoever was first: the sentinel, or a state, is there now. */
     if (c->closing)
         return;
-    if (status < 0 || c->file) {
+    if (status < 0 || c->file || c->memory) {
         connected(c, status, err);
         return;
     }
@@ -151,7 +151,7 @@ void c10d_connect(struct c10d *c)
     rc = c10d_open_store(c, c->lost_by_ms != 0, on_connected, c, &c->state, &err);
     if (rc < 0)
         c10d_later(c, rc, &err);
-    else if (c->file) /* It is open at once; say so from the loop, as sockets do. */
+    else if (c->file || c->memory) /* Open at once; said from the loop, as sockets do. */
         c10d_later(c, 0, NULL);
 }
 
@@ -330,6 +330,8 @@ static bool watch(struct rdzv_backend *b, bool present, struct span value,
 {
     struct c10d *c = c10d_of(b);
 
+    if (c->memory)
+        return true; /* Only we ourselves change it. */
     if (!c->up || !c->can_watch)
         return false;
     c->watch.wanted = fnv1a(present ? value : span_str(RDZV_C10D_SENTINEL));
@@ -367,10 +369,11 @@ static bool host(const struct rdzv_backend *b, const char **at, uint16_t *port)
 static bool own_addr(const struct rdzv_backend *b, char *out, size_t size)
 {
     const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
-    const char *local = c->state && !c->file ? store_client_local(c->state) : NULL;
+    const bool client = c->state && !c->file && !c->memory;
+    const char *local = client ? store_client_local(c->state) : NULL;
     const char *colon = local ? strrchr(local, ':') : NULL;
 
-    if (c->server) {
+    if (c->server || c->memory) {
         (void)snprintf(out, size, "%s", c->at.host);
         return true;
     }
@@ -424,6 +427,7 @@ static void close_backend(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx)
     c->deciding = NULL;
     drop(c, &c->state);
     drop(c, &c->watcher);
+    drop(c, &c->memory);
     if (c->server) {
         c->refs++;
         store_server_close(c->server, on_server_closed, c);

@@ -4,7 +4,8 @@
  * name, or an address of ours, numeric or resolved, on whichever interface. The
  * resolver runs off the loop and has a deadline. Who was only guessed to be the host
  * and cannot bind the port becomes a client: another agent of this machine was first.
- */
+ * A run of one node on a free port (--standalone) needs no server: nobody else could
+ * find it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -14,6 +15,7 @@
 #include "base/mem.h"
 #include "io/backend_c10d_int.h"
 #include "io/store_file.h"
+#include "io/store_hash.h"
 #include "rdzv/pytext.h"
 
 #define RESOLVE_MS 5000u
@@ -49,6 +51,8 @@ int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
 
     if (c->file)
         return store_file_open(c->base.loop, c->path, -1, out, err);
+    if (c->memory)
+        return c->memory->ops->clone(c->memory, out, err);
     return store_client_open(c->base.loop, &opts, cb ? cb : no_news, ctx, out, err);
 }
 
@@ -57,6 +61,13 @@ static int serve(struct c10d *c, struct muster_error *err)
     struct store_server_opts opts;
     int rc;
 
+    if (c->alone) {
+        trace(c->trace, TRACE_INFO,
+              "Process %ld keeps the store of the C10d rendezvous backend to itself: "
+              "one node, and a port that no other can know",
+              (long)getpid());
+        return store_hash_open(c->base.loop, &c->memory, err);
+    }
     store_server_opts_init(&opts);
     opts.port = (uint16_t)c->at.port;
     /* Nobody on another machine can know a port that the system picked: stay at home.
@@ -198,6 +209,7 @@ static int read_params(struct c10d *c, const struct rdzv_params *p,
                        "The read timeout must be a positive integer.");
     if (!*p->run_id)
         return err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
+    c->alone = !c->file && c->at.port == 0 && p->max_nodes == 1;
     c->read_ms = (uint64_t)MIN_OF(seconds, 10ll * 366 * 86400) * 1000;
     c->run_id = mem_strdup(p->run_id);
     c->key = mem_printf("%s%s", RDZV_C10D_PREFIX, p->run_id);

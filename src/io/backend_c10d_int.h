@@ -25,9 +25,11 @@ struct c10d {
     char where[1100];   /* "tcp://host:port", "file://path" */
     uint64_t read_ms;
     int is_host; /* 1, 0, or -1: to be found out */
+    bool alone;  /* one node, and a port that nobody can know: no other can come */
 
     struct offload *deciding;    /* owned while it runs */
     struct store_server *server; /* owned, if we host */
+    struct astore *memory;       /* owned, if we host for ourselves alone */
     struct astore *state;        /* owned: the connection for the state and the beats */
     struct astore *watcher;      /* owned: the one that waits for changes */
     bool up, connecting, can_watch, can_host, closing;
