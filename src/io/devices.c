@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "group/options.h"
+#include "io/cgroup.h"
 
 #define NVML   "libnvidia-ml.so.1"
 #define CUDA   "libcuda.so.1"
@@ -297,9 +298,8 @@ static int64_t count_intel(const struct devices_ports *p, struct device_list *sc
     return (int64_t)visible_intel(env_get(p->envp, "ZE_AFFINITY_MASK"), scratch->count);
 }
 
-/* The affinity mask alone, as torchrun counts: limits of a control group say how much
- * time a process gets, not on how many CPUs. */
-static int64_t count_cpus(void)
+/* The affinity mask, as torchrun counts; */
+static int64_t count_allowed(void)
 {
     for (size_t max = 1024; max <= 1 << 20; max *= 4) {
         cpu_set_t *set = CPU_ALLOC(max);
@@ -312,6 +312,15 @@ static int64_t count_cpus(void)
             return n;
     }
     return sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/* and no more than the control group gives time for: in a container with 2 CPUs of a
+ * machine that has 128, so many workers would stand in each other's way. */
+static int64_t count_cpus(const struct devices_ports *p)
+{
+    const int64_t allowed = count_allowed(), limit = cgroup_cpus(p->root);
+
+    return limit > 0 && limit < allowed ? limit : allowed;
 }
 
 int devices_count(const struct devices_ports *ports, const char *word, int64_t *n,
@@ -338,6 +347,6 @@ int devices_count(const struct devices_ports *ports, const char *word, int64_t *
                            "No Intel device is visible here: look at ZE_AFFINITY_MASK "
                            "and the driver, or give a number.");
     }
-    *n = count ? count : count_cpus();
+    *n = count ? count : count_cpus(ports);
     return 0;
 }

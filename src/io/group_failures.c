@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "io/cgroup.h"
 #include "io/group_int.h"
 #include "io/where.h"
 
@@ -136,14 +137,15 @@ static void collect(struct agent *a)
 
 static void say_oom(struct agent *a)
 {
-    const int64_t now = agent_oom_kills();
+    const int64_t now = cgroup_oom_kills("");
 
     if (a->oom_kills >= 0 && now > a->oom_kills)
         note(a->opts.notes, NOTE_ERROR, "muster/agent",
-             "the kernel's OOM killer was active in this cgroup while the workers ran: "
-             "memory.events oom_kill rose from %" PRId64 " to %" PRId64
-             "\nGive the job more memory, or let it use less.",
-             a->oom_kills, now);
+             "out of memory: the kernel's OOM killer has killed %" PRId64
+             " of the processes in this job's cgroup while the workers ran (oom_kill "
+             "rose from %" PRId64 " to %" PRId64
+             ")\nGive the job more memory, or let it use less.",
+             now - a->oom_kills, a->oom_kills, now);
     a->oom_kills = now;
 }
 
@@ -162,8 +164,7 @@ void agent_failed(struct agent *a)
         note(a->opts.notes, NOTE_ERROR, AT_FAILED,
              "failed (exitcode: %d) local_rank: %" PRId64 " (pid: %d) of binary: %s",
              f->code, f->local_rank, f->pid, worker_binary(a->config));
-    if (f->code == -9)
-        say_oom(a);
+    say_oom(a); /* Also if it was a child of a worker, which then gave up. */
     if (logs_full(a->logs))
         note(
             a->opts.notes, NOTE_ERROR, "muster/agent",
@@ -263,29 +264,4 @@ void agent_tell_parent(struct agent *a, enum group_why why)
     } else if (why == WHY_FATAL && a->fatal.code != MUSTER_EGRACEFUL) {
         write_own(a, a->fatal.text);
     }
-}
-
-/* --- the OOM killer --------------------------------------------------------------- */
-
-/* oom_kill of memory.events of our cgroup (v2), or -1 if nobody can tell. */
-int64_t agent_oom_kills(void)
-{
-    char line[512], path[600];
-    int64_t kills = -1;
-    FILE *f = fopen("/proc/self/cgroup", "re");
-
-    path[0] = '\0';
-    while (f && fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = '\0';
-        if (strncmp(line, "0::", 3) == 0)
-            snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.events", line + 3);
-    }
-    if (f)
-        fclose(f);
-    f = path[0] ? fopen(path, "re") : NULL;
-    while (f && fgets(line, sizeof line, f))
-        sscanf(line, "oom_kill %" SCNd64, &kills);
-    if (f)
-        fclose(f);
-    return kills;
 }

@@ -114,7 +114,6 @@ void agent_failed(struct agent *a);  /* collects the failures, says which came f
 char *agent_report(struct agent *a); /* owned by the caller; NULL if there is none */
 void agent_tell_parent(struct agent *a, enum group_why why);
 void agent_forget_failures(struct agent *a);
-int64_t agent_oom_kills(void);
 
 /* group_events.c */
 int agent_events_open(struct agent *a, struct muster_error *err);

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "io/cgroup.h"
 #include "io/group_int.h"
 #include "io/numa.h"
 
@@ -94,7 +95,6 @@ void agent_start_workers(struct agent *a, int64_t attempt)
 {
     struct muster_error err;
 
-    a->oom_kills = agent_oom_kills();
     if (a->handler->ops->wipe_worker_store)
         a->handler->ops->wipe_worker_store(a->handler);
     a->unanswered = a->config->nproc;
@@ -119,6 +119,7 @@ void agent_start_workers(struct agent *a, int64_t attempt)
         if (a->unanswered == 0)
             agent_post(a, GROUP_EV_EMPTY, 0, 0);
     }
+    a->oom_kills = cgroup_oom_kills(""); /* while they come up */
 }
 
 /* --- what the guard tells --------------------------------------------------------- */

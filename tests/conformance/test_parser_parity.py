@@ -29,6 +29,16 @@ VENV = ROOT / "build" / "venv"
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
+@pytest.fixture(autouse=True)
+def one_cpu():
+    """`--nproc-per-node=cpu` counts the affinity mask; ours also looks at the limits of a
+    container (DIFFERENCES.md), which are never below one."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
 class Captured(Exception):
     """Carries what torchrun was about to launch."""
 

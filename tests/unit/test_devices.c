@@ -224,6 +224,16 @@ static void test_nothing_there(void **state)
     assert_int_equal(count(NULL, "auto", NULL), count(NULL, "cpu", NULL));
 }
 
+static void test_a_container_with_one_cpu(void **state)
+{
+    (void)state;
+    put("proc/self/cgroup", "0::/\n");
+    put("proc/self/mountinfo", "29 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n");
+    put("sys/fs/cgroup/cpu.max", "70000 100000\n");
+    assert_int_equal(count(NULL, "cpu", NULL), 1);
+    assert_int_equal(count(NULL, "auto", NULL), 1);
+}
+
 static void test_trees(void **state)
 {
     (void)state;
@@ -268,6 +278,7 @@ int main(void)
         cmocka_unit_test(test_intel_mask),
         cmocka_unit_test_setup_teardown(test_libraries, make_tree, NULL),
         cmocka_unit_test(test_nothing_there),
+        cmocka_unit_test(test_a_container_with_one_cpu),
         cmocka_unit_test_teardown(test_trees, remove_tree),
     };
 
