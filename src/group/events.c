@@ -87,6 +87,15 @@ static int middle(struct buf *out, const struct event *e, const char *state)
     return rc ? rc : put_text(out, ", \"raw_error\": ", e->raw_error);
 }
 
+static int failure(struct buf *out, const struct event *e)
+{
+    int rc = put_number(out, ", \"failed_at\": ", e->failed_at);
+
+    if (rc == 0)
+        rc = put_text(out, ", \"error_file\": ", e->error_file);
+    return rc ? rc : buf_printf(out, ", \"first\": %s", e->first ? "true" : "false");
+}
+
 int event_print(struct buf *out, const struct event *e)
 {
     struct buf md;
@@ -107,6 +116,8 @@ int event_print(struct buf *out, const struct event *e)
     if (rc == 0)
         rc = e->duration_ms < 0 ? buf_append_str(out, "null")
                                 : put_real(out, e->duration_ms);
+    if (rc == 0 && e->failed_at.given)
+        rc = failure(out, e);
     buf_fini(&md);
     return rc ? rc : buf_append_str(out, "}}");
 }

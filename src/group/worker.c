@@ -140,7 +140,8 @@ int worker_env(struct text_list *out, const struct launch_config *c,
     int rc = 0;
 
     for (char *const *e = envp; rc == 0 && e && *e; e++)
-        rc = text_list_add(&l, *e, strlen(*e));
+        if (strcmp(*e, "OMP_NUM_THREADS=") != 0) /* OpenMP complains of an empty one. */
+            rc = text_list_add(&l, *e, strlen(*e));
     rc = rc ? rc : put_numbers(&l, c, p);
     rc = rc ? rc : put_texts(&l, c, p, envp);
     if (rc)

@@ -78,6 +78,9 @@ void agent_worker_event(struct agent *a, const char *state, int64_t i,
     if (f) {
         e.exit_code = (struct event_number){ true, f->code };
         e.worker_pid = (struct event_number){ true, f->pid };
+        e.failed_at = (struct event_number){ a->events.fd > STDERR_FILENO, f->time_s };
+        e.error_file = f->error_file;
+        e.first = f == &a->failures[failure_root(a->failures, a->failure_count)];
     }
     record(a, &e);
 }

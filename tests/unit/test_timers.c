@@ -118,6 +118,16 @@ static void events(void **state)
         "[1], "
         "\\\"exit_code\\\": [null], \\\"worker_pid\\\": [null]}\", "
         "\"agent_restarts\": 0, \"duration_ms\": null}}");
+    buf_clear(&b);
+    e.failed_at = (struct event_number){ true, 1763251200 };
+    e.error_file = "/logs/0/error.json";
+    e.first = true;
+    assert_int_equal(event_print(&b, &e), 0);
+    buf_u8(&b, 0);
+    assert_non_null(strstr((const char *)buf_data(&b),
+                           "\"duration_ms\": null, \"failed_at\": 1763251200, "
+                           "\"error_file\": \"/logs/0/error.json\", "
+                           "\"first\": true}}"));
     buf_fini(&b);
 }
 

@@ -136,7 +136,7 @@ static void test_env(void **state)
         { "TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT" },
     };
     char *const envp[] = { (char *)"RANK=77", (char *)"HOME=/h", (char *)"RANKS=5",
-                           NULL };
+                           (char *)"OMP_NUM_THREADS=", NULL };
     struct launch_config c;
     struct text_list env;
 
@@ -148,6 +148,7 @@ static void test_env(void **state)
     assert_int_equal(env.count, ARRAY_LEN(want) + 2);
     assert_string_equal(env.items[0], "RANK=3"); /* in its old place */
     assert_string_equal(get(&env, "RANKS"), "5");
+    assert_string_equal(get(&env, "OMP_NUM_THREADS"), "(none)");
     text_list_fini(&env);
     launch_config_fini(&c);
 }

@@ -3,20 +3,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*argv: object, ok: bool = True, **kwargs) -> subprocess.CompletedProcess[str]:
-    kwargs = {"text": True, "capture_output": True, "timeout": 240} | kwargs
-    done = subprocess.run([str(a) for a in argv], **kwargs)
-    if ok:
-        assert done.returncode == 0, f"{argv}:\n{done.stdout}\n{done.stderr}"
-    return done
+from wheels import ROOT, run
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +31,16 @@ def wheel() -> Path:
 def venv(wheel: Path, tmp_path_factory) -> Path:
     """An empty virtual environment with the wheel, and nothing else, in it."""
     where = tmp_path_factory.mktemp("venv") / "v"
-    run("python3", "-m", "venv", where)
-    run(where / "bin/pip", "install", "-q", "--no-index", "--disable-pip-version-check", wheel)
+    run("python3", "-m", "venv", "--without-pip", where)
+    run(sys.executable, "-m", "pip", "--python", where / "bin/python", "install", "-q",
+        "--no-index", "--disable-pip-version-check", wheel)
     return where
+
+
+@pytest.fixture(scope="module")
+def env(wheel: Path, tmp_path_factory) -> dict[str, str]:
+    """torch's environment with the wheel laid over it, as pip --target does."""
+    target = tmp_path_factory.mktemp("over") / "site"
+    run(sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps",
+        "--disable-pip-version-check", "--target", target, wheel)
+    return dict(os.environ, PYTHONPATH=str(target))

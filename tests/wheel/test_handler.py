@@ -6,19 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from conftest import ROOT, run
+from wheels import ROOT, free_port, run
 
 BIN = Path(sys.executable).parent  # of build/venv: torch and torchrun are there
-
-
-@pytest.fixture(scope="module")
-def env(wheel: Path, tmp_path_factory) -> dict[str, str]:
-    """torch's environment with the wheel laid over it, as pip --target does."""
-    target = tmp_path_factory.mktemp("over") / "site"
-    run(sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps",
-        "--disable-pip-version-check", "--target", target, wheel)
-    return dict(os.environ, PYTHONPATH=str(target))
 
 
 def python(env: dict[str, str], code: str, *args: object, ok: bool = True):
@@ -75,13 +65,6 @@ else:
     raise AssertionError("a wrong option was taken")
 print("all well")
 """
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return s.getsockname()[1]
 
 
 def test_the_handler_keeps_torchs_contract(env: dict[str, str]) -> None:

@@ -3,25 +3,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import run
-
-# The plain python3 for certain, and others from 3.9 on that are here.
-OTHERS = [*Path.home().glob(".pyenv/versions/3.*/bin/python3"),
-          *[Path(p) for p in (shutil.which(f"python3.{m}") for m in range(9, 20)) if p]]
-PYTHONS = ["python3"]
-for path in sorted(OTHERS):
-    known = subprocess.run([path, "-c", "import sys; print(*sys.version_info[:2])"],
-                           capture_output=True, text=True)
-    if known.returncode == 0 and tuple(map(int, known.stdout.split())) in ((3, 9), (3, 13)):
-        PYTHONS.append(str(path))
+from wheels import free_port, run
 
 PRELUDE = """
 import os, sys, time
@@ -46,8 +34,40 @@ def die(rank):
 def vanish():
     os._exit(0)
 
+def leave(code):
+    sys.exit(code)
+
 def unpicklable():
     return lambda: None
+
+class Picky:
+    def __reduce__(self):
+        return Picky.load, (os.getpid(),)
+    def load(pid):
+        if pid != os.getpid():
+            raise RuntimeError("only at home")
+
+def picky():
+    return Picky()
+
+def late(ready):
+    # Rank 1 ends by itself, rank 0 by an exception when it is told to.
+    if os.environ["RANK"] == "1":
+        while not os.path.exists(ready):
+            time.sleep(0.02)
+        sys.exit(3)
+    import signal
+    def stop(*_):
+        raise InterruptedError("told to stop")
+    signal.signal(signal.SIGTERM, stop)
+    open(ready, "w").close()
+    time.sleep(100)
+
+def again(x):
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if attempt == 0 and os.environ["RANK"] == "1":
+        raise RuntimeError("once")
+    return attempt, x, "OMP_NUM_THREADS" in os.environ
 
 def wait(path):
     open(os.path.join(path, "pid." + os.environ["RANK"]), "w").write(str(os.getpid()))
@@ -79,17 +99,6 @@ def test_results_of_four_workers(venv: Path, tmp_path: Path) -> None:
     assert done.stdout == "{0: (0, '4'), 1: (10, '4'), 2: (20, '4'), 3: (30, '4')}\n"
 
 
-@pytest.mark.parametrize("python", PYTHONS)
-def test_other_interpreters(wheel: Path, tmp_path: Path, python: str) -> None:
-    run(python, "-m", "venv", "--without-pip", tmp_path / "v")
-    site = run(tmp_path / "v/bin/python", "-c",
-               "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip()
-    run(sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps",
-        "--disable-pip-version-check", "--target", site, wheel)
-    done = script(tmp_path / "v", tmp_path, "print(muster.elastic_launch(config(2), times)(1))")
-    assert done.stdout == "{0: (0, '2'), 1: (1, '2')}\n"
-
-
 def test_a_command_has_no_results(venv: Path, tmp_path: Path) -> None:
     done = script(venv, tmp_path, "print(muster.elastic_launch(config(2), 'echo')('hi', 7))")
     assert sorted(done.stdout.splitlines()) == ["hi 7", "hi 7", "{0: None, 1: None}"]
@@ -109,6 +118,45 @@ except muster.ChildFailedError as e:
         "rank 2 local 2 exit 1 name fail", "traceback True True", "all [0, 1, 2, 3] True"]
 
 
+def test_the_first_failure_is_the_cause_whatever_the_others_wrote(venv, tmp_path: Path) -> None:
+    done = script(venv, tmp_path, """
+logs = muster.LogsSpecs(log_dir=sys.argv[1])
+try:
+    muster.elastic_launch(config(2, logs_specs=logs), late)(sys.argv[2])
+except muster.ChildFailedError as e:
+    rank, first = e.get_first_failure()
+    print(rank, first.exitcode, first.error_file, "no traceback" in first.message)
+    other = e.failures[0]
+    print(other.exitcode, os.path.exists(other.error_file), other.message.splitlines()[-1])
+    print(other.error_file_data["message"]["message"], abs(time.time() - other.timestamp) < 3600)
+""", tmp_path / "logs", tmp_path / "ready")
+    assert done.stdout.splitlines() == [
+        "1 3 <N/A> True", "1 True InterruptedError: told to stop",
+        "InterruptedError: told to stop True"]
+
+
+def test_a_restart_counts_only_with_its_last_attempt(venv: Path, tmp_path: Path) -> None:
+    done = script(venv, tmp_path, "c = config(2); c.max_restarts = 1\n"
+                  "print(muster.elastic_launch(c, again)('x'))")
+    assert done.stdout == "{0: (1, 'x', False), 1: (1, 'x', False)}\n"
+
+
+def test_two_nodes_each_have_the_results_of_their_workers(venv: Path, tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(PRELUDE + """
+if __name__ == "__main__":
+    c = muster.LaunchConfig(2, 2, 2, run_id="job", rdzv_backend="c10d", max_restarts=0,
+                            rdzv_endpoint="127.0.0.1:" + sys.argv[1], local_addr="127.0.0.1")
+    print(muster.elastic_launch(c, times)(10))
+""")
+    port = free_port()
+    nodes = [subprocess.Popen([venv / "bin/python", path, str(port)], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    out = [n.communicate(timeout=100) for n in nodes]
+    assert sorted(o for o, _ in out) == ["{0: (0, '4'), 1: (10, '4')}\n",
+                                         "{2: (20, '4'), 3: (30, '4')}\n"], out
+
+
 def test_a_worker_that_was_killed(venv: Path, tmp_path: Path) -> None:
     done = script(venv, tmp_path, """
 try:
@@ -126,8 +174,27 @@ except muster.ChildFailedError as e:
      "cannot be pickled"),
     ("muster.elastic_launch(config(1), unpicklable)()", "ChildFailedError",
      "the result of rank 0 cannot be pickled"),
+    ("muster.elastic_launch(config(1), picky)()", "LaunchError",
+     "the result of rank 0 cannot be loaded here: RuntimeError: only at home"),
     ("muster.elastic_launch(config(1), vanish)()", "LaunchError", "left no result"),
-    ("muster.elastic_launch(config(0), times)(1)", "LaunchError", "exit code 1"),
+    ("muster.elastic_launch(config(1), leave)(0)", "LaunchError", "left no result"),
+    ("muster.elastic_launch(config(1), leave)(3)", "ChildFailedError", "exit code 3"),
+    ("muster.elastic_launch(config(0), times)(1)", "ValueError", "must be at least 1"),
+    ("muster.elastic_launch(muster.LaunchConfig(0, 1, 1), times)(1)", "ValueError",
+     "The minimum number of rendezvous nodes (0) must be greater than zero."),
+    ("muster.elastic_launch(muster.LaunchConfig(2, 1, 1), times)(1)", "ValueError",
+     "must be greater than or equal to the minimum number of rendezvous nodes (2)."),
+    ("muster.elastic_launch(config(1, event_log_handler='smoke'), times)(1)", "ValueError",
+     "neither 'null' nor 'console'"),
+    ("muster.elastic_launch(config(1, logs_specs=7), times)(1)", "TypeError",
+     "logs_specs: int has no log_dir; use muster.LogsSpecs"),
+    ("muster.elastic_launch(config(1), '/no/such/program')()", "LaunchError",
+     "/no/such/program"),
+    ("muster.elastic_launch(config(1, rdzv_backend='smoke'), times)(1)", "LaunchError",
+     "the launcher ended with exit code 1"),
+    ("muster.elastic_launch(muster.LaunchConfig(2, 2, 1, run_id='x', rdzv_backend='c10d',"
+     " rdzv_endpoint='localhost:0', rdzv_configs={'join_timeout': 1}), times)(1)",
+     "LaunchError", "ended with exit code 1: "),
     ("muster.elastic_launch(config(1, start_method='fork'), times)(1)", "ValueError", "spawn"),
     ("muster.elastic_launch(config(1), 7)", "TypeError", "function, or a command"),
     ("muster.elastic_launch(config(1, rdzv_backend='c10d', rdzv_configs={'a': '1,2'}), times)(1)",
@@ -137,6 +204,15 @@ def test_bad_input(venv: Path, tmp_path: Path, body: str, kind: str, says: str) 
     done = script(venv, tmp_path, body, ok=False)
     assert done.returncode == 1
     assert kind in done.stderr and says in done.stderr
+
+
+def test_a_function_of_the_prompt_cannot_be_sent(venv: Path) -> None:
+    code = ("import muster\ndef f(): pass\n"
+            "muster.elastic_launch(muster.LaunchConfig(1, 1, 1), f)()")
+    done = run(venv / "bin/python", "-c", code, ok=False)
+    assert done.stderr.splitlines()[-1] == (
+        "TypeError: 'f' was defined at a prompt or in a notebook, where no other process can "
+        "find it: put it into a module and import it from there")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -1,21 +1,10 @@
 """muster.torch: its backend beside torch's own, and what it says without torch."""
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
-import pytest
-from conftest import run
-
-
-@pytest.fixture(scope="module")
-def env(wheel: Path, tmp_path_factory) -> dict[str, str]:
-    """torch's environment with the wheel laid over it, as pip --target does."""
-    target = tmp_path_factory.mktemp("over") / "site"
-    run(sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps",
-        "--disable-pip-version-check", "--target", target, wheel)
-    return dict(os.environ, PYTHONPATH=str(target))
+from wheels import run
 
 
 def python(env: dict[str, str], code: str, *args: object, ok: bool = True):

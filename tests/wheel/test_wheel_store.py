@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, run
+from wheels import ROOT, run
 
 SCRIPT = r"""
 import sys, threading

@@ -7,14 +7,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._launch import (
-        ChildFailedError,
-        LaunchConfig,
-        LaunchError,
-        LogsSpecs,
-        ProcessFailure,
-        elastic_launch,
-    )
+    from ._config import LaunchConfig, LogsSpecs
+    from ._failures import ChildFailedError, ProcessFailure
+    from ._launch import LaunchError, elastic_launch
     from ._native import Error, MusterConnectionError, MusterTimeoutError, NativeError
     from ._store import Store
 
@@ -33,15 +28,15 @@ __all__ = [
 ]
 
 _WHERE = {
-    "ChildFailedError": "_launch",
+    "ChildFailedError": "_failures",
     "Error": "_native",
-    "LaunchConfig": "_launch",
+    "LaunchConfig": "_config",
     "LaunchError": "_launch",
-    "LogsSpecs": "_launch",
+    "LogsSpecs": "_config",
     "MusterConnectionError": "_native",
     "MusterTimeoutError": "_native",
     "NativeError": "_native",
-    "ProcessFailure": "_launch",
+    "ProcessFailure": "_failures",
     "Store": "_store",
     "elastic_launch": "_launch",
 }

@@ -88,21 +88,41 @@ def _installed(name: str, where: str, variable: str) -> Path:
     )
 
 
+def _fits(path: Path) -> None:
+    """Raises unless it is for the kind of machine that this interpreter is for."""
+    if not sys.platform.startswith("linux"):
+        raise NativeError(f"muster: {path} is for Linux, and this is {sys.platform}")
+    try:
+        with path.open("rb") as theirs, open("/proc/self/exe", "rb") as ours:
+            kinds = [(head[4:6], head[18:20]) for head in (theirs.read(20), ours.read(20))
+                     if head.startswith(b"\x7fELF")]
+    except OSError as e:
+        raise NativeError(f"muster: {path} cannot be read: {e.strerror}") from e
+    if len(set(kinds)) > 1:
+        raise NativeError(
+            f"muster: {path} is for another type of machine than this Python, which is for "
+            f"{os.uname().machine}; install the wheel with this Python's own pip"
+        )
+
+
 def command() -> Path:
     """The muster program."""
-    return _installed("muster", "bin", "MUSTER_COMMAND")
+    path = _installed("muster", "bin", "MUSTER_COMMAND")
+    _fits(path)
+    return path
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
     """libmuster, loaded once."""
     path = _installed(LIBRARY, "libexec/muster", "MUSTER_LIBRARY")
+    _fits(path)
     try:
         lib = ctypes.CDLL(str(path))
     except OSError as e:
         raise NativeError(
-            f"muster: {path} cannot be loaded here: {e}; this wheel is for Linux on "
-            f"another machine type or with a newer C library than yours"
+            f"muster: {path} cannot be loaded here: {e}; if it is the C library that is too "
+            "old, build from the sdist, else reinstall the wheel"
         ) from e
     lib.muster_version.restype = ctypes.c_char_p
     lib.muster_code_name.restype = ctypes.c_char_p

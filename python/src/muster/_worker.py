@@ -32,22 +32,20 @@ def _record(error: BaseException) -> None:
 
 def _leave(directory: Path, result: object) -> None:
     """Whole or not at all: the parent takes what is there for a result."""
-    rank = os.environ["RANK"]
-    part = directory / f"part.{rank}.{os.getpid()}"
     try:
-        part.write_bytes(pickle.dumps(result))
+        data = pickle.dumps(result)
     except Exception as e:
         raise TypeError(
-            f"the result of rank {rank} cannot be pickled, so it cannot be returned: {e}"
+            f"the result of rank {os.environ['RANK']} cannot be pickled, so it cannot be "
+            f"returned: {e}"
         ) from e
-    part.rename(directory / f"result.{rank}")
+    part = directory / f"part.{os.getpid()}"
+    part.write_bytes(data)
+    part.rename(directory / f"result.{os.getpid()}")
 
 
 def _main() -> None:
     directory = Path(sys.argv[1])
-    # Empty stands for "not set", see elastic_launch.
-    if os.environ.get("OMP_NUM_THREADS") == "":
-        del os.environ["OMP_NUM_THREADS"]
     work = directory / "work"
     try:
         with work.open("rb") as f:

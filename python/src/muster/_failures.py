@@ -1,0 +1,137 @@
+"""How workers failed: torch's ProcessFailure and ChildFailedError, from the agent's events."""
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ._native import Error
+
+_NONE = "<N/A>"
+
+
+@dataclass(frozen=True)
+class ProcessFailure:
+    """How one worker failed.
+
+    :param message: its traceback; or, if it left none, what its exit code says.
+    :param error_file: where it wrote that, ``<N/A>`` if it did not.
+    :param error_file_data: what is there, in torch's form.
+    """
+
+    local_rank: int
+    pid: int
+    exitcode: int
+    error_file: str
+    message: str
+    timestamp: int
+    error_file_data: dict[str, Any] = field(default_factory=dict)
+
+    def signal_name(self) -> str:
+        """``SIGKILL``, if it was ended by that; ``<N/A>`` if it ended by itself."""
+        try:
+            return signal.Signals(-self.exitcode).name if self.exitcode < 0 else _NONE
+        except ValueError:  # one of the real-time signals
+            return _NONE
+
+    def timestamp_isoformat(self) -> str:
+        """When, in local time: YYYY-MM-DD_HH:MM:SS."""
+        return datetime.fromtimestamp(self.timestamp).isoformat(sep="_")
+
+
+class ChildFailedError(Error):
+    """Workers failed and no restart is left.
+
+    ``failures`` holds all of this node by global rank, ``name`` what was launched.
+    """
+
+    code = "MUSTER_ECHILD"
+
+    def __init__(
+        self, name: str, failures: Mapping[int, ProcessFailure], first: int | None = None
+    ) -> None:
+        if not failures:
+            raise ValueError("no failure to tell of")
+        self.name = name
+        self.failures = dict(failures)
+        self._first = first
+        rank, failure = self.get_first_failure()
+        how = f"exit code {failure.exitcode}"
+        if failure.exitcode < 0:
+            how = f"signal {-failure.exitcode} ({failure.signal_name()})"
+        super().__init__(
+            f"{name} FAILED: {len(failures)} of its workers; first rank {rank} (local rank "
+            f"{failure.local_rank}, pid {failure.pid}) by {how}\n{failure.message}"
+        )
+
+    def get_first_failure(self) -> tuple[int, ProcessFailure]:
+        """Global rank and failure of the worker that failed first."""
+        if self._first in self.failures:
+            return self._first, self.failures[self._first]
+        rank = min(self.failures, key=lambda r: self.failures[r].timestamp)
+        return rank, self.failures[rank]
+
+
+@dataclass
+class Outcome:
+    """What the events of a run say of this node."""
+
+    pids: dict[int, int] = field(default_factory=dict)  # of who succeeded, by global rank
+    failures: dict[int, ProcessFailure] = field(default_factory=dict)
+    first: int | None = None  # global rank of the root cause
+    reason: str = ""  # of the agent, if it gave up itself
+
+
+def outcome(events: Path) -> Outcome:
+    out = Outcome()
+    for line in events.read_text().splitlines() if events.exists() else []:
+        event = json.loads(line)
+        data = event["metadata"]
+        if event["source"] == "AGENT":
+            if data["state"] == "FAILED":
+                out.reason = data["raw_error"] or ""
+            continue
+        rank = data["global_rank"]
+        if data["state"] == "SUCCEEDED":
+            out.pids[rank] = int(data["worker_id"])
+        if data["state"] == "FAILED":
+            out.failures[rank] = _failure(data)
+            if data["first"]:
+                out.first = rank
+    return out
+
+
+def _failure(data: Mapping[str, Any]) -> ProcessFailure:
+    inner = json.loads(data["metadata"])
+    (local_rank,), (code,) = inner["local_rank"], inner["exit_code"]
+    said = json.loads(data["raw_error"] or "{}")
+    return ProcessFailure(
+        local_rank=local_rank,
+        pid=int(data["worker_id"]),
+        exitcode=code,
+        error_file=data["error_file"] or _NONE,
+        message=_message(said.get("message"), code, data["worker_id"])
+        if data["error_file"]
+        else _message(None, code, data["worker_id"]),
+        timestamp=data["failed_at"],
+        error_file_data=said,
+    )
+
+
+def _message(said: Any, code: int, pid: str) -> str:
+    """What the worker said of its end, or what its exit code says."""
+    if isinstance(said, dict):
+        said = said.get("extraInfo", {}).get("py_callstack") or said.get("message")
+    if said:
+        return str(said)
+    if code >= 0:
+        return f"exit code {code}, and no traceback: the worker did not end by an exception"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = _NONE
+    return f"Signal {-code} ({name}) received by PID {pid}"
