@@ -1,5 +1,5 @@
-/* store_hosts.c - see store_hosts.h. Reads: messages in, the key before and after,
- * time, feed, perform, open and close. */
+/* store_hosts.c - see store_hosts.h. Reads: runs, messages in, time, feed, perform, the
+ * end. The key that torchrun's nodes use is in store_hosts_key.c. */
 #include "io/store_hosts.h"
 
 #include <netinet/in.h>
@@ -7,54 +7,15 @@
 #include <sys/socket.h>
 
 #include "base/err.h"
-#include "base/map.h"
 #include "base/mem.h"
 #include "io/clock.h"
+#include "io/store_hosts_int.h"
 #include "io/store_rounds.h"
-#include "rdzv/host.h"
-#include "store/reserved.h"
 
-#define RUN_KEY     "/torch.rendezvous." /* and the run id */
-#define NOBODY      UINT32_MAX           /* as a peer of the store: the server itself */
 #define MAX_RUNS    1024u
-#define FORGET_MOST 8
-
-/* One rendezvous. Lives as long as the server: a run that is over stays closed. */
-struct hosted_run {
-    struct map_link link;   /* by the key's name; the bytes lie behind the struct */
-    struct rdzv_host *host; /* owned */
-    bool watched;           /* somebody waits for changes of the key */
-    int64_t kept;           /* the first round whose keys are still there */
-    struct hosted_run *next;
-};
-
-struct store_hosts {
-    struct map runs;
-    struct hosted_run *first;
-    uv_timer_t timer;
-    struct rdzv_host_fx fx;
-    struct store_fx store_fx;
-    struct buf out; /* one message on its way */
-};
-
-static void feed(struct store_server *s, struct hosted_run *run,
-                 struct rdzv_host_event *ev);
-static void arm(struct store_server *s);
+#define FORGET_MOST 8 /* rounds at once */
 
 /* ---- runs ---- */
-
-static struct hosted_run *run_of_key(struct store_server *s, struct span key)
-{
-    const struct reserved r = reserved_parse(key);
-    struct map_link *link;
-
-    if (r.kind == RESERVED_IS_CHANGED)
-        key = r.key;
-    if (key.n < sizeof RUN_KEY || memcmp(key.p, RUN_KEY, sizeof RUN_KEY - 1) != 0)
-        return NULL;
-    link = map_get(&s->hosts->runs, key);
-    return link ? CONTAINER_OF(link, struct hosted_run, link) : NULL;
-}
 
 static struct store_hosts *hosts_new(struct store_server *s)
 {
@@ -95,107 +56,6 @@ static struct hosted_run *run_new(struct store_server *s, struct span run_id)
     run->next = s->hosts->first;
     s->hosts->first = run;
     return run;
-}
-
-/* ---- the key, as the store has it ---- */
-
-static bool key_value(struct store_server *s, struct hosted_run *run,
-                      struct span *value)
-{
-    const struct c10d_request get = { .op = C10D_GET, .key = run->link.key };
-    const struct store_event ev = { STORE_REQUEST, .peer = NOBODY, .request = &get };
-
-    if (store_step(s->store, &ev, &s->hosts->store_fx) < 0 ||
-        s->hosts->store_fx.count != 1 ||
-        s->hosts->store_fx.items[0].kind != STORE_REPLY)
-        return false;
-    *value = s->hosts->store_fx.items[0].reply.value;
-    return true;
-}
-
-/* Writes what the host has into the store, if it is not there yet. Whoever waits for
- * the key to change is woken by it. */
-static void show(struct store_server *s, struct hosted_run *run, bool aged)
-{
-    const struct now now = clock_now();
-    struct c10d_request set = { .op = C10D_SET, .key = run->link.key };
-
-    if (!rdzv_host_stale(run->host, now, aged) ||
-        rdzv_host_view(run->host, now, &set.value) < 0)
-        return;
-    server_set(s, &set);
-}
-
-static void look(struct store_server *s, struct hosted_run *run)
-{
-    struct rdzv_host_event ev = { .kind = RDZV_HOST_SEEN };
-
-    if (!key_value(s, run, &ev.value) || ev.value.n == 0 ||
-        span_eq(ev.value, rdzv_host_last_view(run->host)))
-        return;
-    feed(s, run, &ev);
-    if (run->watched)
-        show(s, run, false);
-}
-
-/* Calls fn for each run that the request's keys name. */
-static void each_run(struct store_server *s, const struct c10d_request *req,
-                     void (*fn)(struct store_server *, struct hosted_run *,
-                                const struct c10d_request *, struct span))
-{
-    struct c10d_list list = req->list;
-    struct span key = req->key;
-    struct hosted_run *run;
-
-    if (list.count == 0) {
-        run = run_of_key(s, key);
-        if (run)
-            fn(s, run, req, key);
-        return;
-    }
-    while (c10d_list_next(&list, &key)) { /* A value of MULTI_SET names no run. */
-        run = run_of_key(s, key);
-        if (run)
-            fn(s, run, req, key);
-    }
-}
-
-static void before(struct store_server *s, struct hosted_run *run,
-                   const struct c10d_request *req, struct span key)
-{
-    if (reserved_parse(key).kind == RESERVED_IS_CHANGED)
-        run->watched = true;
-    /* One that compares has just read: a fresher heartbeat would only make it fail. */
-    show(s, run, req->op != C10D_COMPARE_SET);
-}
-
-static void after(struct store_server *s, struct hosted_run *run,
-                  const struct c10d_request *req, struct span key)
-{
-    (void)key;
-    switch (req->op) {
-    case C10D_SET:
-    case C10D_COMPARE_SET:
-    case C10D_ADD:
-    case C10D_APPEND:
-    case C10D_MULTI_SET:
-    case C10D_BARRIER:
-        look(s, run);
-        return;
-    default:
-        return;
-    }
-}
-
-void hosts_before(struct store_server *s, const struct c10d_request *req)
-{
-    each_run(s, req, before);
-}
-
-void hosts_after(struct store_server *s, const struct c10d_request *req)
-{
-    each_run(s, req, after);
-    arm(s);
 }
 
 /* ---- messages ---- */
@@ -247,9 +107,9 @@ static int on_hello(struct store_server *s, struct conn *c, const struct hosted_
         return MUSTER_ENOMEM;
     watch_socket(c->fd);
     if (begun)
-        look(s,
-             c->run); /* Others may have begun it: then there is nothing to resume. */
-    feed(s, c->run, &ev);
+        hosts_look(
+            s, c->run); /* Others may have begun it: then there is nothing to resume. */
+    hosts_feed(s, c->run, &ev);
     return 0;
 }
 
@@ -279,9 +139,9 @@ bool hosts_take(struct store_server *s, struct conn *c, const struct c10d_reques
         conn_refuse(s, c, "%s message before HELLO", hosted_kind_name(msg.kind));
     } else {
         ev.msg = &msg;
-        feed(s, c->run, &ev);
+        hosts_feed(s, c->run, &ev);
     }
-    arm(s);
+    hosts_arm(s);
     return true;
 }
 
@@ -291,8 +151,8 @@ void hosts_left(struct store_server *s, struct conn *c)
 
     if (!c->run)
         return;
-    feed(s, c->run, &ev);
-    arm(s);
+    hosts_feed(s, c->run, &ev);
+    hosts_arm(s);
 }
 
 /* ---- time ---- */
@@ -306,13 +166,13 @@ static void on_timer(uv_timer_t *timer)
         struct rdzv_host_event ev = { .kind = RDZV_HOST_TIMER };
 
         if (rdzv_host_deadline(run->host) <= now.mono_ms)
-            feed(s, run, &ev);
+            hosts_feed(s, run, &ev);
     }
-    arm(s);
+    hosts_arm(s);
     server_end_turn(s);
 }
 
-static void arm(struct store_server *s)
+void hosts_arm(struct store_server *s)
 {
     uint64_t due = MONO_NEVER;
 
@@ -371,8 +231,8 @@ static void forget_rounds(struct store_server *s, struct hosted_run *run)
         store_forget_round(s->store, &s->hosts->store_fx, run->link.key, run->kept);
 }
 
-static void feed(struct store_server *s, struct hosted_run *run,
-                 struct rdzv_host_event *ev)
+void hosts_feed(struct store_server *s, struct hosted_run *run,
+                struct rdzv_host_event *ev)
 {
     struct muster_error err;
     int rc;
@@ -387,7 +247,7 @@ static void feed(struct store_server *s, struct hosted_run *run,
     perform(s);
     forget_rounds(s, run);
     if (run->watched && ev->kind != RDZV_HOST_SEEN)
-        show(s, run, false);
+        hosts_show(s, run, false);
 }
 
 /* ---- the end ---- */
