@@ -2,8 +2,8 @@
  * takes them, so that of two mistakes the same one is reported. */
 #include "group/derive.h"
 
-#include <string.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -255,7 +255,9 @@ int derive_streams(struct stream_map *m, const char *text, struct muster_error *
             break;
     }
     return err_set(err, MUSTER_EINVAL,
-                   "%s does not match: <^[0123]$> or <^(\\d:[0123],)*(\\d:[0123])$>",
+                   "%s does not match: <^[0123]$> or <^(\\d:[0123],)*(\\d:[0123])$>\n"
+                   "Give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or one for each "
+                   "local rank from 0 to 9: 0:3,1:2.",
                    text);
 }
 

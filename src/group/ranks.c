@@ -28,6 +28,11 @@ static int shown(struct span text)
     return (int)MIN_OF(text.n, 200);
 }
 
+/* What to do about keys that no agent can have written. */
+#define FOREIGN                                                                        \
+    "Does something else use this store under the same run id? Give the job an id "    \
+    "(--rdzv-id) or a port of its own."
+
 int role_info_parse(struct role_info *r, struct span text, struct muster_error *err)
 {
     json_t *root = json_loadb((const char *)text.p, text.n, 0, NULL);
@@ -38,8 +43,10 @@ int role_info_parse(struct role_info *r, struct span text, struct muster_error *
 
     if (!role || !json_is_integer(rank) || !json_is_integer(size) ||
         json_integer_value(size) < 1 || json_integer_value(size) > 1 << 24) {
-        rc = err_set(err, MUSTER_EPROTO, "an agent's role_info is no such thing: %.*s",
-                     shown(text), (const char *)text.p);
+        rc = err_set(
+            err, MUSTER_EPROTO,
+            "role_info of another node is not what an agent writes: %.*s\n" FOREIGN,
+            shown(text), (const char *)text.p);
     } else {
         char *copy = mem_strdup(role);
         if (copy)
@@ -78,9 +85,10 @@ int rank_range_parse(struct rank_range *r, struct span text, struct muster_error
     }
     json_decref(root);
     if (!good)
-        return err_set(err, MUSTER_EPROTO,
-                       "assigned_ranks of this node make no sense: %.*s", shown(text),
-                       (const char *)text.p);
+        return err_set(
+            err, MUSTER_EPROTO,
+            "assigned_ranks of this node is not what an agent writes: %.*s\n" FOREIGN,
+            shown(text), (const char *)text.p);
     *r = (struct rank_range){ v[0], v[1], v[2], v[3] };
     return 0;
 }

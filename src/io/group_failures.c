@@ -149,6 +149,21 @@ static void say_oom(struct agent *a)
     a->oom_kills = now;
 }
 
+/* Python has said so itself, but perhaps into a file, and not where it looked. */
+static void say_script(struct agent *a, const struct failure *f)
+{
+    const struct launch_config *c = a->config;
+    char here[1024];
+
+    if (c->entry != ENTRY_SCRIPT || f->code != 2 || strchr(c->script, '$') ||
+        access(c->script, R_OK) == 0)
+        return;
+    note(a->opts.notes, NOTE_ERROR, "muster/agent",
+         "the script '%s' cannot be read: %s\nThe workers look for it from %s; it must "
+         "be there on every node, and readable.",
+         c->script, strerror(errno), getcwd(here, sizeof here) ? here : "here");
+}
+
 void agent_failed(struct agent *a)
 {
     collect(a);
@@ -164,6 +179,7 @@ void agent_failed(struct agent *a)
         note(a->opts.notes, NOTE_ERROR, AT_FAILED,
              "failed (exitcode: %d) local_rank: %" PRId64 " (pid: %d) of binary: %s",
              f->code, f->local_rank, f->pid, worker_binary(a->config));
+    say_script(a, f);
     say_oom(a); /* Also if it was a child of a worker, which then gave up. */
     if (logs_full(a->logs))
         note(

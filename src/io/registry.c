@@ -93,7 +93,7 @@ int registry_create(const struct registry *r, uv_loop_t *loop,
         return err_set(
             err, MUSTER_ENOENT,
             "The rendezvous backend '%s' is not registered. Did you forget to "
-            "call `register`?",
+            "call `register`?\nmuster knows static, c10d, etcd, etcd-v2 and etcd-v3.",
             params->backend);
     rc = e->create(e->ctx, loop, params, trace, &h, err);
     if (rc < 0)
