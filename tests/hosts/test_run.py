@@ -164,6 +164,19 @@ def test_a_host_is_lost_and_the_rest_go_on(tmp_path: Path, how: str) -> None:
         finish(nodes[:2], tmp_path)
 
 
+def test_a_half_open_connection_is_found(tmp_path: Path) -> None:
+    """A host falls off the network without a word, and the first heartbeat is ten minutes
+    away: it is TCP that finds out, within seconds."""
+    slow = "join_timeout=60,last_call_timeout=1,keep_alive_interval=600"
+    with Rig(3) as rig:
+        nodes = [node(h, "node1:29400", tmp_path, "--max-restarts=3", nnodes="2:3", conf=slow)
+                 for h in rig.hosts]
+        up(nodes, 3)
+        rig[2].link(up=False)
+        up(nodes[:2], 2)
+        finish(nodes[:2], tmp_path)
+
+
 def test_a_lost_host_comes_back(tmp_path: Path) -> None:
     with Rig(3) as rig:
         nodes = [node(h, "node1:29400", tmp_path, "--max-restarts=3", nnodes="2:3")
