@@ -18,6 +18,13 @@ const struct conf_key conf_keys[] = {
       "Seconds for the store, or the etcd cluster, to answer." },
     { "store_type", "c10d", "tcp", "tcp, or file: then the endpoint is a path." },
     { "is_host", "c10d", "found out", "Whether this node hosts the store." },
+    { "hosted", "c10d", "1",
+      "Whether a store of ours may own the state and tell each node; 0: read and write "
+      "it "
+      "as torch's nodes do." },
+    { "loss_grace_ms", "c10d", "50",
+      "Milliseconds that a node whose connection broke has to come back before it is "
+      "lost, at most 60000." },
     { "timeout", "etcd, static", "900",
       "Seconds until a node that waits for a round gives up." },
     { "protocol", "etcd, etcd-v2, etcd-v3", "http", "http or https." },
