@@ -64,8 +64,9 @@ static void begin(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct wish_st
     *w = (struct wish_state){ true, now.mono_ms + timeout_ms };
     if (guest_held(g))
         guest_send(fx, msg);
-    else if (g->link == LINK_NONE)
-        guest_dial(g, fx);
+    else if (g->link == LINK_NONE ||
+             (g->link == LINK_PAUSED && g->away_ms == MONO_NEVER))
+        guest_dial(g, fx); /* A host that turned us away is there: ask it at once. */
 }
 
 static void on_wish(struct rdzv_guest *g, const struct rdzv_guest_event *ev,

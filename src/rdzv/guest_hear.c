@@ -61,6 +61,21 @@ static void on_gathered(struct rdzv_guest *g, const struct hosted_msg *m,
     names_copy(g->missing, m->addr);
 }
 
+/* The HELLO itself is refused: a later try needs a new one. Who is no guest has no
+ * place to leave, and cannot close the run of those who are. */
+static void on_turned_away(struct rdzv_guest *g, struct rdzv_guest_fx *fx,
+                           const struct hosted_msg *m, struct now now)
+{
+    g->link = LINK_PAUSED;
+    g->redial_ms = now.mono_ms + GUEST_MAX_PAUSE_MS;
+    g->away_ms = MONO_NEVER;
+    (void)snprintf(g->text, sizeof g->text, "%.*s", (int)MIN_OF(m->text.n, 1100),
+                   (const char *)m->text.p);
+    guest_done(fx, &g->leave, RDZV_EV_LEAVE, 0, NULL);
+    guest_done(fx, &g->close, RDZV_EV_CLOSE, m->code < 0 ? m->code : MUSTER_EPROTO,
+               g->text);
+}
+
 void guest_hear(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
                 struct rdzv_guest_fx *fx)
 {
@@ -82,10 +97,8 @@ void guest_hear(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
         return;
     case HOSTED_REFUSED:
         guest_refused(g, fx, m->code < 0 ? m->code : MUSTER_EPROTO, m->text);
-        if (g->link == LINK_UP) { /* The HELLO itself: a later try needs a new one. */
-            g->link = LINK_PAUSED;
-            g->redial_ms = ev->now.mono_ms + GUEST_MAX_PAUSE_MS;
-        }
+        if (g->link == LINK_UP)
+            on_turned_away(g, fx, m, ev->now);
         return;
     case HOSTED_LEFT:
         g->member = false;
