@@ -177,6 +177,22 @@ void map_remove(struct map *m, struct map_link *link)
     m->count--;
 }
 
+int map_init_as(struct map *m, const struct map *like)
+{
+    struct map_link **links = NULL;
+
+    if (like->size) {
+        links = mem_calloc(like->size, sizeof *links + sizeof *like->hashes);
+        if (!links)
+            return MUSTER_ENOMEM;
+    }
+    *m = *like;
+    m->links = links;
+    m->hashes = links ? (uint32_t *)(void *)(links + like->size) : NULL;
+    m->count = 0;
+    return 0;
+}
+
 void map_clear(struct map *m)
 {
     if (m->size)

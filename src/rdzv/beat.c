@@ -79,6 +79,17 @@ static void check_clock(const struct rdzv *r, struct rdzv_member *m, struct now 
         (unsigned long long)rdzv_dead_after_ms(&r->settings) / 1000);
 }
 
+void rdzv_beat_seen(struct rdzv *r, struct rdzv_member *m, int64_t beat_us,
+                    struct now now)
+{
+    m->beat_us = beat_us;
+    m->since_ms = now.mono_ms;
+    if (beat_us == r->beat_us && rdzv_node_cmp(&m->node, &r->self) == 0)
+        r->ours = true; /* what we sent has arrived, even if its answer was lost */
+    else
+        check_clock(r, m, now);
+}
+
 void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now)
 {
     for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m;

@@ -36,12 +36,13 @@ static bool to_bury(const void *ctx, const struct rdzv_member *m)
     return rdzv_is_dead(d->r, m, d->now_ms);
 }
 
-static void bury(const struct rdzv *r, struct rdzv_state *s, uint64_t now_ms)
+/* Returns how many. */
+static size_t bury(const struct rdzv *r, struct rdzv_state *s, uint64_t now_ms)
 {
     struct deaths d = { r, now_ms, false };
 
     d.spare_places = s->complete && rdzv_live(r, s, RDZV_PLACES, now_ms) > 0;
-    (void)rdzv_sweep(s, &r->settings, to_bury, &d);
+    return rdzv_sweep(s, &r->settings, to_bury, &d);
 }
 
 static bool any_dead(const struct rdzv *r, const struct rdzv_state *s, uint64_t now_ms)
@@ -248,25 +249,33 @@ static int pursue(const struct rdzv *r, struct rdzv_state *s, struct now now,
         rc = rdzv_apply(s, a, &r->self, &r->settings, p->beat_us);
         if (rc < 0)
             return rc;
-        if (a == RDZV_KEEP_ALIVE)
+        if (a == RDZV_KEEP_ALIVE) {
+            p->only_beat = i == 0;
             return 0;
+        }
         me = rdzv_state_find(s, &r->self);
         if (me)
             me->since_ms = now.mono_ms;
-        bury(r, s, now.mono_ms);
+        (void)bury(r, s, now.mono_ms);
     }
     return 0;
 }
 
-static int encode(const struct rdzv *r, struct rdzv_state *s, struct rdzv_plan *p)
+/* like: the text of a state that s differs from in our heartbeat alone, or empty. */
+static int encode(const struct rdzv *r, struct rdzv_state *s, struct span like,
+                  struct rdzv_plan *p)
 {
     struct rdzv_member *me = rdzv_state_find(s, &r->self);
-    int rc;
+    int rc = 0;
 
     p->seated = me != NULL;
     if (rdzv_in(me, RDZV_BEATS))
         me->beat_us = p->beat_us; /* Any write of ours is a life sign, too. */
-    rc = pickle_write_text(s, &p->text);
+    if (like.n && me)
+        rc = pickle_write_beat(s, me, like, &p->text);
+    if (rc == 0)
+        rc = pickle_write_text(s, &p->text);
+    rc = MIN_OF(rc, 0);
     if (rc == MUSTER_EFULL) {
         p->refused = err_set(
             &p->why, MUSTER_EFULL,
@@ -282,6 +291,8 @@ int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now 
     struct rdzv_plan p = { .end = RDZV_SYNC };
     struct rdzv_state work;
     enum rdzv_action a = RDZV_SYNC;
+    struct span like = { 0 };
+    bool buried;
     int rc = 0;
 
     buf_init(&p.text, SIZE_MAX);
@@ -305,10 +316,12 @@ int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now 
     if (rc < 0)
         return rc;
     p.beat_us = rdzv_beat_time(r, s, now.wall_us);
-    bury(r, &work, now.mono_ms);
+    buried = bury(r, &work, now.mono_ms) > 0;
     rc = pursue(r, &work, now, &p);
+    if (p.only_beat && !buried && s == &r->seen) /* whose text we have */
+        like = buf_span(&r->value);
     if (rc == 0 && p.writes)
-        rc = encode(r, &work, &p);
+        rc = encode(r, &work, like, &p);
     if (rc == 0 && p.writes && !p.refused) {
         p.next = work;
         *out = p;

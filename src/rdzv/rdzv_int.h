@@ -39,6 +39,7 @@ struct rdzv_plan {
     struct buf text;        /* owned: next, encoded */
     int64_t beat_us;        /* our heartbeat in next */
     bool seated;            /* next lists us somewhere */
+    bool only_beat;         /* next has a heartbeat of ours, and is else as it was */
     /* Come true once next is in the store: */
     bool left_round; /* our place in the last round is handed back */
     bool renewed;    /* no spare any more: the time to join begins anew */
@@ -121,6 +122,9 @@ int64_t rdzv_beat_time(const struct rdzv *r, const struct rdzv_state *s,
                        int64_t wall_us);
 /* When the next silent node must be taken for dead; MONO_NEVER if there is none. */
 uint64_t rdzv_next_death(const struct rdzv *r, const struct rdzv_state *s);
+/* A node of r->seen has a new heartbeat. */
+void rdzv_beat_seen(struct rdzv *r, struct rdzv_member *m, int64_t beat_us,
+                    struct now now);
 /* Carries what we know of its nodes over from the state before. */
 void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now);
 

@@ -59,12 +59,32 @@ static struct span key_of(uint8_t *room, const struct rdzv_node *n)
     return span_of(room, KEY_HEAD + n->addr.n);
 }
 
+/* In a table of this size, looking at each is quicker than hashing. */
+#define FEW_SLOTS 16u
+
+static struct rdzv_member *find_of_few(const struct rdzv_state *s,
+                                       const struct rdzv_node *n)
+{
+    struct map_link *link;
+
+    for (size_t i = 0; (link = map_next(&s->nodes, &i));) {
+        struct rdzv_member *m = CONTAINER_OF(link, struct rdzv_member, link);
+        if (m->node.pid == n->pid && m->node.local_id == n->local_id &&
+            span_eq(m->node.addr, n->addr))
+            return m;
+    }
+    return NULL;
+}
+
 struct rdzv_member *rdzv_state_find(const struct rdzv_state *s,
                                     const struct rdzv_node *n)
 {
     uint8_t room[KEY_HEAD + RDZV_MAX_ADDR];
-    struct map_link *link = map_get(&s->nodes, key_of(room, n));
+    struct map_link *link;
 
+    if (s->nodes.size <= FEW_SLOTS)
+        return find_of_few(s, n);
+    link = map_get(&s->nodes, key_of(room, n));
     return link ? CONTAINER_OF(link, struct rdzv_member, link) : NULL;
 }
 
@@ -154,32 +174,54 @@ void rdzv_state_forget(struct rdzv_state *s, struct rdzv_member *m)
     mem_free(m);
 }
 
+static struct rdzv_member *twin_of(const struct rdzv_member *m)
+{
+    return m ? m->twin : NULL;
+}
+
+static struct rdzv_member *make_twin(struct rdzv_member *m)
+{
+    struct rdzv_member *twin = mem_memdup(m, sizeof *m + m->link.key.n);
+
+    if (!twin)
+        return NULL;
+    twin->link.key.p = (uint8_t *)(twin + 1);
+    twin->node.addr.p = twin->link.key.p + KEY_HEAD;
+    m->twin = twin;
+    return twin;
+}
+
+/* Member by member into the same slots, then all links at once: nothing is hashed. */
 int rdzv_state_copy(struct rdzv_state *to, const struct rdzv_state *from)
 {
-    struct rdzv_state s;
+    struct rdzv_state s = *from;
+    struct map_link *link;
 
-    rdzv_state_init(&s);
-    s.round = from->round;
-    s.complete = from->complete;
-    s.closed = from->closed;
-    s.deadline_us = from->deadline_us;
-    if (map_reserve(&s.nodes, from->nodes.count) < 0)
+    if (map_init_as(&s.nodes, &from->nodes) < 0)
         return MUSTER_ENOMEM;
-    for (unsigned list = 0; list < RDZV_LISTS; list++) {
-        const struct rdzv_member *m;
+    for (size_t i = 0; i < from->nodes.size; i++) {
+        struct rdzv_member *twin;
 
-        for (m = from->list[list].first; m; m = m->next[list]) {
-            struct rdzv_member *c = rdzv_state_put(&s, &m->node, (enum rdzv_list)list);
-
-            if (!c) {
-                rdzv_state_fini(&s);
-                return MUSTER_ENOMEM;
-            }
-            c->rank = m->rank;
-            c->beat_us = m->beat_us;
-            c->since_ms = m->since_ms;
-            c->told = m->told;
+        if (!from->nodes.hashes[i])
+            continue;
+        twin = make_twin(CONTAINER_OF(from->nodes.links[i], struct rdzv_member, link));
+        if (!twin) {
+            rdzv_state_fini(&s);
+            return MUSTER_ENOMEM;
         }
+        map_put_at(&s.nodes, i, &twin->link, from->nodes.hashes[i]);
+    }
+    for (size_t i = 0; (link = map_next(&s.nodes, &i));) {
+        struct rdzv_member *m = CONTAINER_OF(link, struct rdzv_member, link);
+
+        for (unsigned list = 0; list < RDZV_LISTS; list++) {
+            m->next[list] = m->in & 1u << list ? twin_of(m->next[list]) : NULL;
+            m->prev[list] = m->in & 1u << list ? twin_of(m->prev[list]) : NULL;
+        }
+    }
+    for (unsigned list = 0; list < RDZV_LISTS; list++) {
+        s.list[list].first = twin_of(from->list[list].first);
+        s.list[list].last = twin_of(from->list[list].last);
     }
     *to = s;
     return 0;

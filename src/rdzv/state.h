@@ -39,8 +39,10 @@ struct rdzv_member {
         *prev[RDZV_LISTS]; /* borrowed from the state */
     unsigned in;           /* bit 1 << list for each list it is in */
     uint32_t memo;         /* scratch of the pickle writer */
-    int64_t rank;          /* while in PLACES */
-    int64_t beat_us;       /* while in BEATS */
+    uint32_t beat_at;      /* of the pickle: where its bytes have beat_us; 0: unknown */
+    struct rdzv_member *twin; /* scratch of rdzv_state_copy */
+    int64_t rank;             /* while in PLACES */
+    int64_t beat_us;          /* while in BEATS */
     uint64_t
         since_ms; /* ours, not shared: by our mono clock, first seen with beat_us */
     bool told;    /* ours: its clock was warned of */
@@ -49,7 +51,8 @@ struct rdzv_member {
 struct rdzv_state {
     int64_t round;
     bool complete, closed;
-    int64_t deadline_us; /* of the last call, wall clock; WALL_NEVER: none */
+    int64_t deadline_us;  /* of the last call, wall clock; WALL_NEVER: none */
+    uint32_t deadline_at; /* as a member's beat_at */
     struct {
         struct rdzv_member *first, *last; /* owned */
         size_t count;

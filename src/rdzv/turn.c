@@ -125,29 +125,69 @@ void rdzv_commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
         rest(r, now, fx);
 }
 
-/* Nothing has changed but the time: no need to decode it all again. */
+/* Mostly as long as the one before: then there is room for it. */
+static int set_token(struct rdzv *r, struct span token)
+{
+    struct buf fresh;
+
+    if (span_eq(token, buf_span(&r->token)))
+        return 0;
+    if (token.n == buf_len(&r->token)) {
+        buf_clear(&r->token);
+        return buf_append_span(&r->token, token); /* cannot fail */
+    }
+    buf_init(&fresh, SIZE_MAX);
+    if (buf_append_span(&fresh, token) < 0)
+        return MUSTER_ENOMEM;
+    buf_fini(&r->token);
+    r->token = fresh;
+    return 0;
+}
+
+/* Nothing has changed but the time, or nothing but heartbeats, which r->seen has: no
+ * need to decode it all again. */
 static int on_same(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
     struct rdzv_plan plan;
-    struct buf token;
-    int rc;
+    int rc = set_token(r, ev->token);
 
-    buf_init(&token, SIZE_MAX);
-    rc = buf_append_span(&token, ev->token);
     if (rc == 0)
         rc = rdzv_plan_make(r, &r->seen, ev->now, &plan);
-    if (rc < 0) {
-        buf_fini(&token);
+    if (rc < 0)
         return rc;
-    }
-    buf_fini(&r->token);
-    r->token = token;
     r->read_ms = ev->now.mono_ms;
     r->busy = BUSY_NOT;
     r->failures = 0;
     r->backend_told = false;
     rdzv_commit(r, &plan, ev->now, fx);
     return 0;
+}
+
+struct beats {
+    struct rdzv *r;
+    struct now now;
+};
+
+static void on_beat(void *ctx, struct rdzv_member *m, int64_t beat_us)
+{
+    const struct beats *b = ctx;
+
+    rdzv_beat_seen(b->r, m, beat_us, b->now);
+}
+
+/* Takes over a text that brings nothing but heartbeats. Not before the entry under our
+ * name is ours: until then it matters whether that one beats (plan.c, name_is_taken).
+ */
+static bool take_beats(struct rdzv *r, const struct rdzv_event *ev)
+{
+    struct beats b = { r, ev->now };
+
+    if (!r->ours ||
+        !pickle_only_beats(&r->seen, buf_span(&r->value), ev->value, on_beat, &b))
+        return false;
+    buf_clear(&r->value);
+    (void)buf_append_span(&r->value, ev->value); /* as long as before: there is room */
+    return true;
 }
 
 /* Takes what the backend holds now, then acts on it. */
@@ -159,7 +199,7 @@ int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
     struct muster_error why;
     int rc;
 
-    if (ev->present && span_eq(ev->value, buf_span(&r->value)))
+    if (ev->present && (span_eq(ev->value, buf_span(&r->value)) || take_beats(r, ev)))
         return on_same(r, ev, fx);
     rdzv_state_init(&fresh);
     buf_init(&value, SIZE_MAX);

@@ -285,16 +285,40 @@ static void renew_spares(struct sim *s)
     }
 }
 
+static void on_beat(void *ctx, struct rdzv_member *m, int64_t beat_us)
+{
+    (void)ctx;
+    m->beat_us = beat_us;
+}
+
+/* Of what check_change looks at, heartbeats change nothing. */
+static bool check_beats(struct sim *s, struct span value, uint32_t peer)
+{
+    struct sim_host *h = &s->host;
+    const struct sim_conn *c = peer == UINT32_MAX ? NULL : h->conns[peer];
+
+    if (!h->last_valid ||
+        !pickle_only_beats(&h->last, buf_span(&h->last_value), value, on_beat, NULL))
+        return false;
+    sim_say(s, NULL, "holds %s's heartbeat", c ? c->node->name : "the host");
+    renew_spares(s);
+    return true;
+}
+
 void sim_check_state(struct sim *s, struct span value, uint32_t peer)
 {
     struct sim_host *h = &s->host;
     struct rdzv_state is;
     struct muster_error err;
+    bool known;
 
     if (span_eq(value, buf_span(&h->last_value)))
         return;
+    known = check_beats(s, value, peer);
     buf_clear(&h->last_value);
     sim_must(buf_append_span(&h->last_value, value));
+    if (known)
+        return;
     if (value.n == 0 || span_eq(value, span_str(RDZV_C10D_SENTINEL))) {
         if (h->last_valid)
             sim_fail(s, "the state vanished");

@@ -5,6 +5,7 @@
 #include <assert.h>
 
 #include "base/mem.h"
+#include "store/reserved.h"
 #include "store/store_int.h"
 
 /* A larger value gets memory of its own, so that it can be given back alone. */
@@ -62,6 +63,21 @@ struct key *key_make(struct store *s, struct span name, size_t n)
     return k;
 }
 
+static void forget_hash(struct store *s, const struct key *k)
+{
+    if (s->hashed == k)
+        s->hashed = NULL;
+}
+
+uint64_t value_hash(struct store *s, struct key *k)
+{
+    if (!k || s->hashed != k) {
+        s->hash = reserved_hash(key_value(k));
+        s->hashed = k;
+    }
+    return s->hash;
+}
+
 void key_tidy(struct store *s, struct key *k)
 {
     struct more *m = k->more;
@@ -73,6 +89,7 @@ void key_tidy(struct store *s, struct key *k)
     if (k->present || k->more)
         return;
     map_remove(&s->map, key_link(k));
+    forget_hash(s, k);
     key_free(k);
 }
 
@@ -119,6 +136,7 @@ void value_set_len(struct store *s, struct key *k, size_t len)
     }
     k->present = true;
     k->len = (uint32_t)len;
+    forget_hash(s, k);
 }
 
 void value_put(struct store *s, struct key *k, uint8_t *block, struct span v)
@@ -154,6 +172,7 @@ void value_drop(struct store *s, struct key *k)
     s->present--;
     s->name_bytes -= k->name_len;
     k->present = false;
+    forget_hash(s, k);
     if (!k->outside)
         return;
     mem_free(value_at(k)); /* The entry may live on for its waiters without it. */

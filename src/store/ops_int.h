@@ -53,6 +53,6 @@ void put_and_wake(struct store *s, struct key *k, uint8_t *block, struct span v,
                   struct store_fx *fx);
 
 /* ops_lists.c */
-bool name_ready(const struct store *s, struct span name);
+bool name_ready(struct store *s, struct span name);
 
 #endif

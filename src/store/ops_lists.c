@@ -125,12 +125,12 @@ out:
     return rc;
 }
 
-bool name_ready(const struct store *s, struct span name)
+bool name_ready(struct store *s, struct span name)
 {
     const struct reserved r = reserved_parse(name);
 
     if (r.kind == RESERVED_IS_CHANGED)
-        return reserved_hash(key_value(key_find(s, r.key))) != r.hash;
+        return value_hash(s, key_find(s, r.key)) != r.hash;
     return r.kind == RESERVED_IS_CAPS || key_ready(key_find(s, name));
 }
 

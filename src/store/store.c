@@ -123,6 +123,7 @@ static int on_wipe(struct store *s, struct store_fx *fx)
         }
     }
     map_clear(&s->map);
+    s->hashed = NULL; /* It may be one of those that are gone. */
     for (; stay; stay = stay->more->next)
         map_add(&s->map, key_link(stay));
     return 0;

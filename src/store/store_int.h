@@ -75,6 +75,8 @@ struct store {
     struct peer *peers; /* owned, by number; grows when somebody waits */
     size_t peers_size;
     struct item *popped; /* owned: answered by the last step, may be gone by the next */
+    const struct key *hashed; /* whose value has `hash`; NULL: nobody's is known */
+    uint64_t hash;
 };
 
 /* keys.c */
@@ -122,6 +124,10 @@ int value_grow(struct key *k, size_t n); /* room for n bytes, those there are ke
 void value_set_len(struct store *s, struct key *k, size_t len);
 void value_drop(struct store *s, struct key *k);
 void value_slim(struct key *k, size_t n); /* gives back most of a far too large block */
+
+/* reserved_hash of its value; k may be NULL. Those who watch a key ask for the hash of
+ * one value many times: the last answer is kept. */
+uint64_t value_hash(struct store *s, struct key *k);
 
 int queue_push(struct key *k, struct span v);
 struct item *queue_pop(struct key *k); /* the caller's from now on */

@@ -6,7 +6,6 @@
 #include <assert.h>
 
 #include "base/mem.h"
-#include "store/reserved.h"
 #include "store/store_int.h"
 
 static void link_in(struct links *in, struct link *l)
@@ -226,7 +225,7 @@ void waits_changed(struct store *s, struct key *k, struct store_fx *fx)
 
     if (!k->more || !k->more->watch.first)
         return;
-    hash = reserved_hash(key_value(k));
+    hash = value_hash(s, k);
     for (l = k->more->watch.first; l; l = next) {
         next = l->next; /* Of another wait, or of one that is not yet answered. */
         if (l->hash == hash || !strike(l))

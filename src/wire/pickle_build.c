@@ -156,8 +156,10 @@ static int read_list(struct unpickler *u, struct pv field, enum rdzv_list list,
             return err_nomem(u->err);
         if (list == RDZV_PLACES)
             m->rank = value.num;
-        if (list == RDZV_BEATS)
+        if (list == RDZV_BEATS) {
             m->beat_us = value.num;
+            m->beat_at = value.len;
+        }
     }
     return 0;
 }
@@ -180,8 +182,10 @@ int unpickle_state(struct unpickler *u, uint32_t box, struct rdzv_state *out)
     s.round = field[F_ROUND].num;
     s.complete = field[F_COMPLETE].num;
     s.closed = field[F_CLOSED].num;
-    if (field[F_DEADLINE].type == PV_TIME)
+    if (field[F_DEADLINE].type == PV_TIME) {
         s.deadline_us = field[F_DEADLINE].num;
+        s.deadline_at = field[F_DEADLINE].len;
+    }
     for (unsigned list = 0; list < RDZV_LISTS && rc == 0; list++)
         rc = read_list(u, field[from[list]], (enum rdzv_list)list, &s);
     if (rc < 0) {

@@ -64,7 +64,7 @@ enum pv_type {
     PV_UTC,        /* timezone(timedelta) */
     PV_TIME_ARGS,  /* (bytes, utc); num: offset of the bytes */
     PV_NAIVE_ARGS, /* (bytes,): a time without a zone */
-    PV_TIME,       /* num: microseconds since 1970 */
+    PV_TIME,       /* num: microseconds since 1970; len: offset of its bytes */
 };
 
 enum pickle_global { PG_STATE, PG_NODE, PG_DATETIME, PG_TIMEZONE, PG_TIMEDELTA };

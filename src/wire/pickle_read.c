@@ -412,7 +412,7 @@ static int on_reduce(struct unpickler *u)
         return unpickle_refuse(u, "a call that no state has");
     if (!pytime_read(u->in.p + args.num, &us))
         return unpickle_refuse(u, "no such date and time");
-    return push(u, PV_TIME, 0, us);
+    return push(u, PV_TIME, (uint32_t)args.num, us);
 }
 
 static int step(struct unpickler *u)

@@ -13,6 +13,7 @@
 
 struct pickler {
     struct buf *out;
+    size_t base;   /* where in out the pickle begins */
     uint32_t memo; /* the next number */
     uint32_t node_class, node_attr[3];
     uint32_t time_module, time_class, utc;
@@ -134,8 +135,10 @@ static void utc(struct pickler *w)
     w->utc = memoize(w);
 }
 
-static void moment(struct pickler *w, int64_t us)
+/* Returns where its bytes lie. */
+static uint32_t moment(struct pickler *w, int64_t us)
 {
+    uint32_t at;
     uint8_t b[2 + PYTIME_BYTES] = { OP_SHORT_BINBYTES, PYTIME_BYTES };
 
     if (w->time_class == NO_MEMO) {
@@ -147,6 +150,7 @@ static void moment(struct pickler *w, int64_t us)
         get(w, w->time_class);
     }
     pytime_write(b + 2, us);
+    at = (uint32_t)(buf_len(w->out) - w->base + 2);
     bytes(w, b, sizeof b);
     (void)memoize(w);
     utc(w);
@@ -154,6 +158,7 @@ static void moment(struct pickler *w, int64_t us)
     (void)memoize(w);
     op(w, OP_REDUCE);
     (void)memoize(w);
+    return at;
 }
 
 static void node(struct pickler *w, struct rdzv_member *m)
@@ -192,7 +197,7 @@ static void item(struct pickler *w, struct rdzv_member *m, enum rdzv_list list)
     if (list == RDZV_PLACES)
         integer(w, m->rank);
     if (list == RDZV_BEATS)
-        moment(w, m->beat_us);
+        m->beat_at = moment(w, m->beat_us);
 }
 
 /* A map or set, in batches as CPython cuts them. */
@@ -218,7 +223,7 @@ static void list(struct pickler *w, const char *title, const struct rdzv_state *
     }
 }
 
-static void state(struct pickler *w, const struct rdzv_state *s)
+static void state(struct pickler *w, struct rdzv_state *s)
 {
     (void)string(w, span_str(PICKLE_MODULE));
     (void)string(w, span_str("_RendezvousState"));
@@ -235,10 +240,11 @@ static void state(struct pickler *w, const struct rdzv_state *s)
     (void)string(w, span_str("complete"));
     boolean(w, s->complete);
     (void)string(w, span_str("deadline"));
+    s->deadline_at = 0;
     if (s->deadline_us == WALL_NEVER)
         op(w, OP_NONE);
     else
-        moment(w, s->deadline_us);
+        s->deadline_at = moment(w, s->deadline_us);
     (void)string(w, span_str("closed"));
     boolean(w, s->closed);
     list(w, "participants", s, RDZV_PLACES);
@@ -250,11 +256,13 @@ static void state(struct pickler *w, const struct rdzv_state *s)
     op(w, OP_STOP);
 }
 
+#define FRAME_HEAD 9u
+
 /* One frame if it all fits into one, else none: frames are optional to every reader. */
-static int frame(struct buf *out, size_t head)
+static int frame(struct buf *out, size_t head, struct rdzv_state *s)
 {
     const size_t n = buf_len(out) - head;
-    uint8_t b[9] = { OP_FRAME };
+    uint8_t b[FRAME_HEAD] = { OP_FRAME };
     uint8_t *p;
 
     if (n > FRAME_MOST)
@@ -266,13 +274,21 @@ static int frame(struct buf *out, size_t head)
     memmove(p + sizeof b, p, n);
     put_u64(b + 1, n);
     memcpy(p, b, sizeof b);
+    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m; m = m->next[RDZV_BEATS])
+        m->beat_at += FRAME_HEAD;
+    s->deadline_at += s->deadline_at ? FRAME_HEAD : 0;
     return 0;
 }
 
 int pickle_write(struct rdzv_state *s, struct buf *out)
 {
-    struct pickler w = { out,     0,       NO_MEMO, { NO_MEMO, NO_MEMO, NO_MEMO },
-                         NO_MEMO, NO_MEMO, NO_MEMO, 0 };
+    struct pickler w = { .out = out,
+                         .base = buf_len(out),
+                         .node_class = NO_MEMO,
+                         .node_attr = { NO_MEMO, NO_MEMO, NO_MEMO },
+                         .time_module = NO_MEMO,
+                         .time_class = NO_MEMO,
+                         .utc = NO_MEMO };
     const uint8_t proto[] = { OP_PROTO, 4 };
     size_t head;
 
@@ -283,7 +299,7 @@ int pickle_write(struct rdzv_state *s, struct buf *out)
     bytes(&w, proto, sizeof proto);
     head = buf_len(out);
     state(&w, s);
-    return w.rc < 0 ? w.rc : frame(out, head);
+    return w.rc < 0 ? w.rc : frame(out, head, s);
 }
 
 int pickle_write_text(struct rdzv_state *s, struct buf *out)
