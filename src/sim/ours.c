@@ -63,13 +63,24 @@ static void send_call(struct sim_node *n)
     sim_request(o->state, &req);
 }
 
+/* The nodes of a group ask for the hash of one value one after another. */
+static uint64_t hash_of(struct sim *s, struct span value)
+{
+    if (!span_eq(value, buf_span(&s->hashed))) {
+        buf_clear(&s->hashed);
+        sim_must(buf_append_span(&s->hashed, value));
+        s->hash = reserved_hash(value);
+    }
+    return s->hash;
+}
+
 static void on_watch(struct sim_node *n, const struct rdzv_effect *e)
 {
     struct ours *o = n->core;
     const struct span held = e->present ? e->value : span_str(RDZV_C10D_SENTINEL);
     const struct c10d_request cancel = { .op = C10D_CANCEL_WAIT };
 
-    o->next_hash = reserved_hash(held);
+    o->next_hash = hash_of(n->sim, held);
     if (o->waiting && !o->cancelled && o->wait_hash == o->next_hash)
         return;
     o->next_wait = true;

@@ -101,8 +101,10 @@ struct sim {
     struct sim_host host;
     struct sim_node *nodes;
     size_t count;
-    struct buf out;  /* the transcript */
-    char fail[1024]; /* the first broken promise; empty: none */
+    struct buf out;    /* the transcript */
+    struct buf hashed; /* the value that was last watched, */
+    uint64_t hash;     /* and reserved_hash of it */
+    char fail[1024];   /* the first broken promise; empty: none */
     struct sim_checks *checks;
     uint64_t host_calm_t; /* the host is up since */
     bool autopilot;       /* agents do by themselves what agents do */

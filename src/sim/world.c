@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "sim/sim.h"
+#include "store/reserved.h"
 
 const char *const sim_kind_names[SIM_KINDS] = { "ours", "poller", "torch", "hosted" };
 
@@ -64,6 +65,8 @@ void sim_init(struct sim *s, const struct sim_config *cfg)
     *s = (struct sim){ .cfg = *cfg };
     rng_init(&s->rng, cfg->seed);
     buf_init(&s->out, SIZE_MAX);
+    buf_init(&s->hashed, SIZE_MAX);
+    s->hash = reserved_hash(span_of("", 0));
     buf_init(&s->host.last_value, SIZE_MAX);
     s->checks = sim_checks_new();
     sim_host_start(s);
@@ -85,6 +88,7 @@ void sim_fini(struct sim *s)
     mem_free(s->nodes);
     mem_free(s->host.conns);
     buf_fini(&s->out);
+    buf_fini(&s->hashed);
     buf_fini(&s->host.last_value);
     sim_checks_free(s->checks);
 }
