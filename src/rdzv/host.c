@@ -112,12 +112,19 @@ static bool repeated(const struct holder *w, int64_t number)
     return number == w->joins && (w->wish || w->member);
 }
 
+/* The answer to its JOIN was lost, and since then a member of that round was, too: told
+ * now, its world would be another one than the others were told. So it joins anew. */
+static bool outdated(const struct rdzv_host *h, const struct holder *w)
+{
+    return w->member && rdzv_count(&h->state, RDZV_PLACES) != h->world;
+}
+
 static int on_join(struct rdzv_host *h, struct holder *w, struct rdzv_host_fx *fx,
                    int64_t number, struct now now)
 {
     struct rdzv_member *m;
 
-    if (repeated(w, number) || w->wish) {
+    if ((repeated(w, number) || w->wish) && !outdated(h, w)) {
         if (w->member)
             host_tell_rank(h, fx, w);
         host_tell_spare(h, fx, w);

@@ -50,6 +50,8 @@ struct rdzv_host {
     struct buf settings_text;
     struct rdzv_state state;
     struct rdzv_member *zero; /* rank 0 of the complete round; borrowed from state */
+    size_t world;             /* how many were told of that round */
+    int64_t base_us;          /* wall minus monotonic clock, as far as it goes forward */
     struct map holders;
     struct holder **by_peer; /* owned */
     size_t by_peer_size;
@@ -124,6 +126,7 @@ void host_tell_members(struct rdzv_host *h, struct rdzv_host_fx *fx,
 void host_tell_waiting(struct rdzv_host *h, struct rdzv_host_fx *fx);
 void host_tell_gathered(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now);
 void host_tell_joined(struct rdzv_host *h, struct rdzv_host_fx *fx);
+void host_call_last(struct rdzv_host *h, struct now now); /* if there are enough */
 void host_complete_if_due(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now);
 
 /* Tells w whether it is a spare, if it does not know: then its JOIN has no time limit.
@@ -138,6 +141,7 @@ void host_lose(struct rdzv_host *h, struct rdzv_host_fx *fx, struct rdzv_member 
                enum trace_level level, const char *text);
 
 /* host_view.c */
+int64_t host_wall_us(struct rdzv_host *h, struct now now); /* what we tell torchrun's */
 int host_seen(struct rdzv_host *h, const struct rdzv_host_event *ev,
               struct rdzv_host_fx *fx, struct muster_error *err);
 void host_expire_strangers(struct rdzv_host *h, struct rdzv_host_fx *fx,

@@ -71,6 +71,7 @@ void host_tell_joined(struct rdzv_host *h, struct rdzv_host_fx *fx)
 {
     struct holder *next;
 
+    h->world = rdzv_count(&h->state, RDZV_PLACES);
     h->zero = NULL;
     for (struct rdzv_member *m = rdzv_first(&h->state, RDZV_PLACES); m;
          m = m->next[RDZV_PLACES]) {
@@ -162,6 +163,16 @@ void host_complete_if_due(struct rdzv_host *h, struct rdzv_host_fx *fx, struct n
         complete(h, fx, now);
 }
 
+void host_call_last(struct rdzv_host *h, struct now now)
+{
+    if (h->state.complete || !enough(h) || h->last_call_by_ms != MONO_NEVER)
+        return;
+    h->last_call_by_ms = now.mono_ms + h->settings.last_call_ms;
+    h->state.deadline_us =
+        host_wall_us(h, now) + (int64_t)h->settings.last_call_ms * 1000;
+    h->dirty = true;
+}
+
 static void move_to(struct rdzv_host *h, struct rdzv_member *m, enum rdzv_list list)
 {
     /* The member is in BEATS, so adding it to a list takes no memory. */
@@ -177,11 +188,7 @@ static void take_place(struct rdzv_host *h, struct rdzv_member *m, struct now no
 {
     move_to(h, m, RDZV_PLACES);
     m->rank = 0;
-    if (enough(h) && h->last_call_by_ms == MONO_NEVER) {
-        h->last_call_by_ms = now.mono_ms + h->settings.last_call_ms;
-        h->state.deadline_us =
-            now.wall_us + h->lead_us + (int64_t)h->settings.last_call_ms * 1000;
-    }
+    host_call_last(h, now);
 }
 
 /* Gives one wish the seat that torch's join table would: rows 10, 11, 13. But who

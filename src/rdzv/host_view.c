@@ -15,6 +15,17 @@
 #define SKEW_US            2000000ll   /* more than this is worth a warning */
 #define LEAD_US            600000000ll /* more than this we do not follow */
 
+/* A clock that is set back must not make our nodes' heartbeats old to those who compare
+ * them with theirs: the time that we tell goes on as it was. */
+int64_t host_wall_us(struct rdzv_host *h, struct now now)
+{
+    const int64_t base_us = now.wall_us - (int64_t)now.mono_ms * 1000;
+
+    if (base_us > h->base_us || h->base_us - base_us > LEAD_US)
+        h->base_us = base_us;
+    return h->base_us + (int64_t)now.mono_ms * 1000 + h->lead_us;
+}
+
 bool rdzv_host_stale(const struct rdzv_host *h, struct now now, bool aged)
 {
     const uint64_t fresh_ms = rdzv_interval_ms(&h->settings);
@@ -39,7 +50,7 @@ static int encode(struct rdzv_host *h, struct now now)
         struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
 
         if (m)
-            m->beat_us = now.wall_us + h->lead_us;
+            m->beat_us = host_wall_us(h, now);
     }
     return pickle_write_text(&h->state, &h->view);
 }
@@ -114,7 +125,7 @@ static int put_back(struct rdzv_host *h, const struct holder *w,
     m = rdzv_state_put(now_state, &w->node, RDZV_BEATS);
     if (!m)
         return MUSTER_ENOMEM;
-    m->beat_us = now.wall_us + h->lead_us;
+    m->beat_us = host_wall_us(h, now);
     m->since_ms = now.mono_ms;
     if (rdzv_in(m, RDZV_PLACES) || rdzv_in(m, RDZV_WAITS) || rdzv_in(m, RDZV_SPARES))
         return 0;
@@ -167,13 +178,17 @@ static void tell_evicted(struct rdzv_host *h, struct rdzv_host_fx *fx,
 }
 
 /* Their clock set the deadline and ours may be far from it, so only that it is a new
- * one counts: then our own last call begins. They look at their clocks themselves. */
+ * one counts: then our own last call begins. They look at their clocks themselves. One
+ * that found us dead has taken the last call back; with us put back there are enough
+ * again, and nobody else would begin another. */
 static void follow_last_call(struct rdzv_host *h, int64_t was_us, struct now now)
 {
     if (h->state.complete || h->state.deadline_us == WALL_NEVER)
         h->last_call_by_ms = MONO_NEVER;
     else if (h->state.deadline_us != was_us || h->last_call_by_ms == MONO_NEVER)
         h->last_call_by_ms = now.mono_ms + h->settings.last_call_ms;
+    if (buf_len(&h->settings_text) && !h->state.closed)
+        host_call_last(h, now);
 }
 
 static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_complete,

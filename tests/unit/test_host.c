@@ -437,6 +437,98 @@ static void our_node_completes_a_round_with_torchrun(void **state)
     world_fini(&w);
 }
 
+static void read_view(struct world *w, struct rdzv_state *s)
+{
+    struct span view;
+
+    assert_int_equal(rdzv_host_view(w->host, w->now, &view), 0);
+    assert_int_equal(pickle_read_text(view, s, NULL), 0);
+}
+
+static int64_t beat_of(struct world *w, uint32_t node)
+{
+    const struct rdzv_node n = { span_str("host"), 100 + node, 0 };
+    struct rdzv_state s;
+    int64_t beat_us;
+
+    read_view(w, &s);
+    beat_us = rdzv_state_find(&s, &n)->beat_us;
+    rdzv_state_fini(&s);
+    return beat_us;
+}
+
+/* torchrun's nodes would find everybody of ours dead at once. */
+static void a_host_whose_clock_is_set_back(void **state)
+{
+    struct world w;
+    int64_t before_us;
+
+    (void)state;
+    world_init(&w, 2, 3);
+    hello_join(&w, 0);
+    torch_joins(&w, 9, false);
+    before_us = beat_of(&w, 0);
+    w.now.wall_us -= 20000000;
+    w.now.mono_ms += 1000;
+    assert_int_equal(beat_of(&w, 0), before_us + 1000000);
+    world_fini(&w);
+}
+
+/* A torchrun node that finds ours dead takes the last call back, as too few are left.
+ * The host knows better about its own, so there are enough again. */
+static void a_last_call_that_torchrun_took_back(void **state)
+{
+    const struct rdzv_node ours = { span_str("host"), 100, 0 };
+    struct rdzv_state s;
+    struct buf text;
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 3);
+    hello_join(&w, 0);
+    torch_joins(&w, 9, false);
+    read_view(&w, &s);
+    rdzv_state_forget(&s, rdzv_state_find(&s, &ours));
+    s.deadline_us = WALL_NEVER;
+    buf_init(&text, SIZE_MAX);
+    assert_int_equal(pickle_write_text(&s, &text), 0);
+    assert_int_equal(
+        feed(&w, (struct rdzv_host_event){ RDZV_HOST_SEEN, .value = buf_span(&text) }),
+        0);
+    buf_fini(&text);
+    rdzv_state_fini(&s);
+    for (int i = 0; i < 4; i++) {
+        pass(&w, 8000);
+        alive(&w, 1);
+        torch_joins(&w, 9, false); /* its heartbeat */
+    }
+    assert_int_equal(w.last[0][HOSTED_JOINED].world, 2);
+    world_fini(&w);
+}
+
+/* Its JOINED was lost with the connection; meanwhile another member has left. Told
+ * again it would be alone in a world of one, beside one who was told two. */
+static void an_answer_repeated_too_late(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    hello_join(&w, 0);
+    hello_join(&w, 1);
+    assert_int_equal(w.last[1][HOSTED_JOINED].world, 2);
+    (void)say(&w, 1, (struct hosted_msg){ .kind = HOSTED_JOIN, .count = w.joins[1] });
+    assert_int_equal(w.got[1][HOSTED_JOINED], 2); /* all there: told again */
+    assert_int_equal(w.last[1][HOSTED_JOINED].round, 0);
+    (void)join(&w, 0);
+    (void)say(&w, 1, (struct hosted_msg){ .kind = HOSTED_JOIN, .count = w.joins[1] });
+    for (uint32_t p = 0; p < 2; p++) {
+        assert_int_equal(w.last[p][HOSTED_JOINED].round, 1);
+        assert_int_equal(w.last[p][HOSTED_JOINED].world, 2);
+    }
+    world_fini(&w);
+}
+
 static void garbage_from_torchrun_changes_nothing(void **state)
 {
     struct world w;
@@ -583,6 +675,9 @@ int main(void)
         cmocka_unit_test(users_order_counts_among_our_nodes),
         cmocka_unit_test(torchrun_nodes_share_the_state),
         cmocka_unit_test(our_node_completes_a_round_with_torchrun),
+        cmocka_unit_test(a_host_whose_clock_is_set_back),
+        cmocka_unit_test(a_last_call_that_torchrun_took_back),
+        cmocka_unit_test(an_answer_repeated_too_late),
         cmocka_unit_test(garbage_from_torchrun_changes_nothing),
         cmocka_unit_test(random_lives),
         cmocka_unit_test(failing_memory_changes_nothing),
