@@ -1,7 +1,6 @@
-"""muster.torch's handler: torch's contract for it, and real torchrun with it."""
+"""muster.torch's handler under real torchrun, and under what calls torch's launcher itself."""
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,67 +8,6 @@ from pathlib import Path
 from wheels import ROOT, free_port, run
 
 BIN = Path(sys.executable).parent  # of build/venv: torch and torchrun are there
-
-
-def python(env: dict[str, str], code: str, *args: object, ok: bool = True):
-    return run(sys.executable, "-c", code, *args, env=env, ok=ok)
-
-
-HANDLER = """
-import sys, threading
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.api import (
-    RendezvousClosedError, RendezvousTimeoutError)
-from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
-
-def params(run_id, n, **more):
-    return RendezvousParameters("muster", f"127.0.0.1:{sys.argv[1]}", run_id, n, n,
-                                local_addr="127.0.0.1", **more)
-
-a = get_rendezvous_handler(params("job", 2))
-assert a.get_backend() == "muster" and a.get_run_id() == "job" and a.use_agent_store is True
-b = get_rendezvous_handler(params("job", 2, is_host="false"))
-got = {}
-other = threading.Thread(target=lambda: got.update(b=b.next_rendezvous()))
-other.start()
-got["a"] = a.next_rendezvous(); other.join()
-assert sorted(g.rank for g in got.values()) == [0, 1]
-assert all(g.world_size == 2 for g in got.values())
-got["a"].store.set("k", "v")
-assert got["b"].store.get("k") == b"v"                           # one store, torch's own
-infos = {(g.bootstrap_store_info.master_addr, g.bootstrap_store_info.master_port)
-         for g in got.values()}
-assert len(infos) == 1 and infos.pop()[1] > 0
-assert a.num_nodes_waiting() == 0 and not a.is_closed()
-alone = get_rendezvous_handler(params("late", 3, join_timeout=1, is_host="false"))
-try:
-    alone.next_rendezvous()
-except RendezvousTimeoutError:
-    pass
-else:
-    raise AssertionError("joined alone")
-b.set_closed()
-assert b.is_closed()
-try:
-    a.next_rendezvous()
-except RendezvousClosedError:
-    pass
-else:
-    raise AssertionError("joined a closed rendezvous")
-assert a.is_closed() and b.shutdown() is True and a.shutdown() is True
-try:
-    get_rendezvous_handler(params("x", 1, join_timeout="soon"))
-except ValueError as e:
-    assert "does not represent a valid integer value" in str(e)
-else:
-    raise AssertionError("a wrong option was taken")
-print("all well")
-"""
-
-
-def test_the_handler_keeps_torchs_contract(env: dict[str, str]) -> None:
-    done = python(env, HANDLER, free_port())
-    assert done.stdout == "all well\n"
 
 
 def test_torchrun_with_the_plug_in_and_muster_run_in_one_group(env, tmp_path: Path) -> None:
@@ -92,3 +30,18 @@ def test_torchrun_with_the_plug_in_and_muster_run_in_one_group(env, tmp_path: Pa
     assert [n.returncode for n in nodes] == [0, 0, 0], "\n----\n".join(out)
     lines = sorted(line for text in out for line in text.splitlines() if "sum" in line)
     assert lines == [f"rank {r} sum 3" for r in range(3)]
+
+
+def test_accelerates_own_launcher_with_the_plug_in(env, tmp_path: Path) -> None:
+    """`accelerate launch` does not run torchrun but calls it; the plug-in gets in all the same."""
+    frameworks = ROOT / "build/frameworks/bin"
+    home = tmp_path / "home"
+    home.mkdir()
+    done = run(frameworks / "accelerate", "launch", "--multi_gpu", "--num_processes=2",
+               "--num_machines=1", "--rdzv_backend=muster", f"--main_process_port={free_port()}",
+               "--mixed_precision=no", "--dynamo_backend=no",
+               ROOT / "tests/frameworks/train_accelerate.py", tmp_path / "state",
+               env=dict(env, HOME=str(home), OMP_NUM_THREADS="1"))
+    said = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
+    assert [line[:len("rank 0 of 2 MULTI_CPU")] for line in said] == [
+        "rank 0 of 2 MULTI_CPU", "rank 1 of 2 MULTI_CPU"], done.stderr

@@ -1,64 +1,29 @@
-"""muster.torch: its backend beside torch's own, and what it says without torch."""
+"""muster.torch: what it says without a torch, and with one that will not do."""
 from __future__ import annotations
 
-import sys
+import os
 from pathlib import Path
 
+import pytest
 from wheels import run
 
 
-def python(env: dict[str, str], code: str, *args: object, ok: bool = True):
-    return run(sys.executable, "-c", code, *args, env=env, ok=ok)
-
-
-BACKEND = """
-import muster
-from muster.torch import MusterRendezvousBackend
-from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousStateError
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from torch.distributed import TCPStore
-
-server = muster.Store("127.0.0.1", 0, serve=True)
-ours = MusterRendezvousBackend(muster.Store("127.0.0.1", server.port), "run")
-theirs = C10dRendezvousBackend(TCPStore("127.0.0.1", server.port, is_master=False), "run")
-assert ours.name == "muster"
-assert ours.get_state() is None
-assert ours.set_state(b"x", b"no such token") is None          # nothing there: not written
-state, token, won = ours.set_state(b"one")
-assert (state, won) == (b"one", True)
-assert theirs.get_state() == (b"one", token)                     # torch reads the same
-state2, token2, won = theirs.set_state(b"two", token)
-assert won
-assert ours.set_state(b"three", token) == (b"two", token2, False)  # fenced by the token
-assert ours.set_state(b"three", 7) == (b"two", token2, False)      # no token of ours
-assert ours.set_state(b"three") == (b"two", token2, False)         # something is there
-assert ours.set_state(b"three", token2)[2] is True
-server.set("torch.rendezvous.run", "###")
-try:
-    ours.get_state()
-except RendezvousStateError:
-    pass
-else:
-    raise AssertionError("corrupt state was read")
-try:
-    MusterRendezvousBackend(server, "")
-except ValueError as e:
-    assert str(e) == "The run id must be a non-empty string."
-client = muster.Store("127.0.0.1", server.port, timeout=5)
-mine = MusterRendezvousBackend(client, "other")
-server.close()
-try:
-    mine.get_state()
-except RendezvousConnectionError as e:
-    assert "127.0.0.1" in str(e)
-else:
-    raise AssertionError("no connection error")
-print("all well")
-"""
-
-
-def test_the_backend_keeps_torchs_contract(env: dict[str, str]) -> None:
-    assert python(env, BACKEND).stdout == "all well\n"
+@pytest.mark.parametrize(("version", "more", "says"), [
+    ("2.5.1", "", "muster.torch needs PyTorch 2.6 or newer; this is 2.5.1: "),
+    ("1.13.0a0+git1", "", "muster.torch needs PyTorch 2.6 or newer; this is 1.13.0a0+git1: "),
+    ("unknown", "", "muster.torch needs PyTorch 2.6 or newer; this is unknown: "),
+    ("2.99.0", "class distributed:\n    is_available = staticmethod(lambda: False)",
+     "muster.torch needs PyTorch 2.6 or newer, built with torch.distributed; "),
+    ("2.99.0", "class distributed:\n    is_available = staticmethod(lambda: True)",
+     "muster.torch does not know this PyTorch, it seems: "),
+])
+def test_a_torch_that_will_not_do(venv: Path, tmp_path: Path, version, more, says) -> None:
+    """A stand-in: a real torch of old is larger than all of our tests."""
+    (tmp_path / "torch.py").write_text(f"__version__ = {version!r}\n{more}\n")
+    done = run(venv / "bin/python", "-c", "import muster.torch", ok=False,
+               env=dict(os.environ, PYTHONPATH=str(tmp_path)))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: " + says)
 
 
 def test_without_torch_the_plug_in_says_so(venv: Path) -> None:

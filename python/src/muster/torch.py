@@ -9,7 +9,6 @@ import base64
 import binascii
 import ctypes
 import re
-import sys
 import threading
 from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_uint16, c_uint64, c_void_p
@@ -19,6 +18,22 @@ from typing import Any
 from ._native import Error, ErrorText, call, error, library
 from ._store import Store
 
+
+def _needs_torch(least: tuple[int, int] = (2, 6)) -> None:
+    """torch 2.6 has plug-ins, and the form of the shared state that all newer ones have."""
+    wanted = "muster.torch needs PyTorch {}.{} or newer".format(*least)
+    try:
+        import torch
+    except ImportError as e:
+        raise ImportError(f"{wanted}, which cannot be imported here: {e}") from e
+    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if found is None or (int(found[1]), int(found[2])) < least:
+        raise ImportError(f"{wanted}; this is {torch.__version__}: {torch.__file__}")
+    if not torch.distributed.is_available():
+        raise ImportError(f"{wanted}, built with torch.distributed; {torch.__file__} is not")
+
+
+_needs_torch()
 try:
     from torch.distributed import PrefixStore, TCPStore
     from torch.distributed.elastic.rendezvous import (
@@ -33,12 +48,8 @@ try:
         RendezvousTimeoutError,
     )
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend
-except ImportError as e:
-    found = getattr(sys.modules.get("torch"), "__version__", None)
-    raise ImportError(
-        "muster.torch needs PyTorch 2.6 or newer"
-        + (f"; this is {found}: {e}" if found else f", which cannot be imported here: {e}")
-    ) from e
+except ImportError as e:  # a torch to come that has moved something
+    raise ImportError(f"muster.torch does not know this PyTorch, it seems: {e}") from e
 
 NAME = "muster"
 READ_TIMEOUT = 60
@@ -129,6 +140,7 @@ class MusterRendezvousHandler(RendezvousHandler):
 
     def __init__(self, params: RendezvousParameters) -> None:
         self._handle = c_void_p()
+        self._down = False  # the run was closed by this handler, which is then at its end
         lib = _lib()
         self._run_id = params.run_id
         self._read_timeout = params.get_as_int("read_timeout", READ_TIMEOUT) or READ_TIMEOUT
@@ -150,6 +162,8 @@ class MusterRendezvousHandler(RendezvousHandler):
         return bool(_lib().muster_rendezvous_use_agent_store(self._handle))
 
     def next_rendezvous(self) -> RendezvousInfo:
+        if self._down:
+            raise RendezvousClosedError(f"run '{self._run_id}': this handler was shut down")
         info, err = _Info(), ErrorText()
         answer: list[int] = []
 
@@ -192,10 +206,11 @@ class MusterRendezvousHandler(RendezvousHandler):
         return PrefixStore(f"torch.rendezvous.{self._run_id}.{info.round}", store)
 
     def is_closed(self) -> bool:
-        return bool(_lib().muster_rendezvous_is_closed(self._handle))
+        return self._down or bool(_lib().muster_rendezvous_is_closed(self._handle))
 
     def set_closed(self) -> None:
-        _call(_lib().muster_rendezvous_set_closed, self._handle)
+        if not self._down:
+            _call(_lib().muster_rendezvous_set_closed, self._handle)
 
     def num_nodes_waiting(self) -> int:
         return int(_lib().muster_rendezvous_num_nodes_waiting(self._handle))
@@ -204,10 +219,13 @@ class MusterRendezvousHandler(RendezvousHandler):
         return str(self._run_id)
 
     def shutdown(self) -> bool:
-        try:
-            call(_lib().muster_rendezvous_shutdown, self._handle)
-        except Error:
-            return False
+        """Closes the run for everybody; whether they could be told. Again is no error."""
+        if not self._down:
+            try:
+                call(_lib().muster_rendezvous_shutdown, self._handle)
+            except Error:
+                return False
+            self._down = True
         return True
 
 
@@ -232,7 +250,7 @@ class MusterRendezvousBackend(RendezvousBackend):
 
     def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None:
         new = base64.b64encode(state)
-        if token is not None and not isinstance(token, bytes):
+        if token and not isinstance(token, bytes):
             held = self.get_state()
             return None if held is None else (*held, False)
         expected = token or self._NOTHING
