@@ -5,11 +5,12 @@ import os
 import re
 import signal
 import subprocess
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
-from wheels import free_port, run
+from wheels import ROOT, free_port, run
 
 PRELUDE = """
 import os, sys, time
@@ -213,6 +214,16 @@ def test_a_function_of_the_prompt_cannot_be_sent(venv: Path) -> None:
     assert done.stderr.splitlines()[-1] == (
         "TypeError: 'f' was defined at a prompt or in a notebook, where no other process can "
         "find it: put it into a module and import it from there")
+
+
+@pytest.mark.parametrize("document", ["docs/guides/python.md", "python/README.md"])
+def test_the_example_does_what_the_documents_say(venv: Path, tmp_path, document: str) -> None:
+    text = (ROOT / document).read_text()
+    (block,) = re.findall(r"^( *)(import .*?elastic_launch\(.*?\n)(?=```|\n(?! ))", text, re.M | re.S)
+    example = tmp_path / "example.py"
+    example.write_text(textwrap.dedent("".join(block)))
+    said = re.search(r"# (\{0: .*\})", example.read_text())[1]
+    assert run(venv / "bin/python", example).stdout == said + "\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
