@@ -15,7 +15,10 @@
 #include "group/options.h"
 #include "group/worker.h"
 #include "io/log_dirs.h"
+#include "io/sweep.h"
 #include "io/where.h"
+
+#define MANY 16 /* workers whose directories are worth a thread's time */
 
 struct logs {
     uv_loop_t *loop;
@@ -27,6 +30,9 @@ struct logs {
     char *base, *run, *attempt;         /* owned; run: made at the first attempt */
     int filtered[2];                    /* shared by all local ranks; -1 */
     struct tails *tails;                /* NULL until something is teed */
+    struct sweep *sweep;                /* NULL until many workers end well */
+    size_t sweeping;                    /* sweeps not yet closed */
+    bool closed, tidy;                  /* as soon as they are */
     uv_timer_t later;                   /* for a drain with nothing to drain */
     void (*drained)(void *ctx);
     void *drained_ctx;
@@ -122,11 +128,29 @@ static int next_attempt(struct logs *l, int64_t attempt, struct muster_error *er
     return rc;
 }
 
+static void finish(struct logs *l);
+
+static void on_swept(void *ctx)
+{
+    struct logs *l = ctx;
+
+    if (--l->sweeping == 0 && l->closed)
+        finish(l);
+}
+
+static void end_sweep(struct logs *l)
+{
+    if (l->sweep)
+        sweep_close(l->sweep, on_swept, l);
+    l->sweep = NULL;
+}
+
 int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
 {
     int rc = 0;
 
     close_filtered(l);
+    end_sweep(l);
     if (!l->none) {
         if (!l->run)
             rc = make_run_dir(l, err);
@@ -247,10 +271,16 @@ int logs_worker(struct logs *l, int64_t local_rank, int64_t rank,
 
 void logs_worker_left(struct logs *l, int64_t local_rank)
 {
-    char *dir = l->own_base && l->attempt
-                    ? mem_printf("%s/%" PRId64, l->attempt, local_rank)
-                    : NULL;
-
+    if (!l->own_base || !l->attempt)
+        return;
+    if (l->config->nproc >= MANY && !l->sweep &&
+        sweep_open(l->loop, l->attempt, &l->sweep, NULL) == 0)
+        l->sweeping++;
+    if (l->sweep) {
+        sweep_remove(l->sweep, local_rank);
+        return;
+    }
+    char *dir = mem_printf("%s/%" PRId64, l->attempt, local_rank);
     if (dir)
         (void)rmdir(dir);
     mem_free(dir);
@@ -290,18 +320,27 @@ static void on_closed(uv_handle_t *h)
     mem_free(h->data);
 }
 
-void logs_close(struct logs *l, bool tidy)
+static void finish(struct logs *l)
 {
-    if (!l)
-        return;
-    if (tidy && l->own_base && l->base &&
+    if (l->tidy && l->own_base && l->base &&
         !(l->attempt && rmdir(l->attempt) == 0 && rmdir(l->run) == 0 &&
           rmdir(l->base) == 0))
         log_dirs_tidy(l->base); /* There is more. */
-    close_filtered(l);
-    tails_close(l->tails);
     mem_free(l->base);
     mem_free(l->run);
     mem_free(l->attempt);
     uv_close((uv_handle_t *)&l->later, on_closed);
+}
+
+void logs_close(struct logs *l, bool tidy)
+{
+    if (!l)
+        return;
+    l->closed = true;
+    l->tidy = tidy;
+    close_filtered(l);
+    tails_close(l->tails);
+    end_sweep(l);
+    if (l->sweeping == 0)
+        finish(l);
 }

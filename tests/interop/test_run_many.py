@@ -27,6 +27,19 @@ def test_256_workers(tmp_path):
     assert code == 0 and sorted(map(int, text.split())) == list(range(256))
 
 
+def test_many_leave_nothing_behind(tmp_path):
+    """Of forty workers that end well, no directory stays; of one that wrote there, its own."""
+    (tmp_path / "tmp").mkdir()
+    env = {**environment(), "TMPDIR": str(tmp_path / "tmp")}
+    command = [MUSTER, "run", "--standalone", "--nproc-per-node=40", "--no-python"]
+    subprocess.run(command + ["/bin/true"], check=True, env=env)
+    assert list((tmp_path / "tmp").iterdir()) == []
+    keep = 'if [ $RANK = 7 ]; then echo hi > "${TORCHELASTIC_ERROR_FILE%/*}/note"; fi'
+    subprocess.run(command + ["sh", "-c", keep], check=True, env=env)
+    assert [p.name for p in (tmp_path / "tmp").glob("*/*/*/*")] == ["7"]
+    assert [p.name for p in (tmp_path / "tmp").rglob("*") if p.is_file()] == ["note"]
+
+
 def test_tee_keeps_every_line(tmp_path):
     """Four workers write as fast as they can; nothing is torn, lost or out of order, and
     the files hold the very bytes."""
