@@ -301,14 +301,6 @@ static void on_linger(uv_timer_t *t)
         stop_now(d, 0, NULL);
 }
 
-/* A free port that was never announced, as of --standalone: no guest can come. */
-static bool port_is_ours_alone(const struct dynamic *d)
-{
-    const char *colon = strrchr(d->params.endpoint, ':');
-
-    return d->params.max_nodes == 1 && colon && strcmp(colon, ":0") == 0;
-}
-
 static void done(struct dynamic *d, const struct rdzv_effect *e)
 {
     if (d->guest && e->wish == RDZV_EV_CLOSE && e->code == 0)
@@ -319,7 +311,7 @@ static void done(struct dynamic *d, const struct rdzv_effect *e)
     if (!d->stop.cb || d->stop_closes != (e->wish == RDZV_EV_CLOSE))
         return;
     if (e->wish == RDZV_EV_CLOSE && e->code == 0 && d->backend->ops->guests &&
-        !port_is_ours_alone(d)) {
+        !dynamic_is_alone(d)) {
         close_stores(d); /* It is no guest's. */
         if (d->guest)
             rdzv_guest_close(d->guest, NULL, NULL);

@@ -90,6 +90,10 @@ void dynamic_wish(struct dynamic *d, enum rdzv_event_kind kind);
 /* What `tell` has is told from the loop. */
 void dynamic_soon(struct dynamic *d);
 
+/* One node, and a free port that was never announced, as of --standalone: no other node
+ * can come. */
+bool dynamic_is_alone(const struct dynamic *d);
+
 /* Finds our name and opens the backend; ends in STAGE_READY or STAGE_BROKEN, and then
  * in dynamic_opened(). */
 void dynamic_open(struct dynamic *d);

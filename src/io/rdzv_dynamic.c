@@ -117,6 +117,13 @@ static void on_name(void *ctx, void *data)
     named(d);
 }
 
+bool dynamic_is_alone(const struct dynamic *d)
+{
+    const char *colon = strrchr(d->params.endpoint, ':');
+
+    return d->params.max_nodes == 1 && colon && strcmp(colon, ":0") == 0;
+}
+
 void dynamic_open(struct dynamic *d)
 {
     struct rdzv_fqdn *job, own;
@@ -130,6 +137,12 @@ void dynamic_open(struct dynamic *d)
     }
     if (rdzv_fqdn_quick(&own)) {
         on_name(d, &own);
+        return;
+    }
+    if (dynamic_is_alone(d)) { /* All who want to reach us are here: no DNS for that. */
+        rdzv_hostname(d->addr, sizeof d->addr);
+        (void)snprintf(d->where, sizeof d->where, "localhost");
+        named(d);
         return;
     }
     job = mem_calloc(1, sizeof *job);
