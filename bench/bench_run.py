@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """`muster run` beside torchrun, hydra's mpiexec and a plain fork and exec.
 
-Prints a table, and writes JSON lines to build/bench/run.jsonl. `--quick` measures less
-often and leaves out what takes minutes.
+Prints each figure as it comes and a table with ratios and goals at the end, which is
+Markdown; JSON lines go to build/bench/run.jsonl. `--parts start,tee` runs some of the
+parts, `--quick` measures less often and shorter.
 """
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -20,21 +22,28 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MUSTER = [str(ROOT / "build/muster"), "run"]
 TORCHRUN = [str(ROOT / "build/venv/bin/torchrun")]
+BENCH = str(ROOT / "build/muster-bench")
 HYDRA = shutil.which("mpiexec.hydra")
-QUICK = "--quick" in sys.argv
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
 TRUE = ["--standalone", "--no-python", "/bin/true"]
-rows = []
+STAMP = 'echo $EPOCHREALTIME >> "$0.$1"'
+QUICK = False
+rows: list[dict] = []
+table: list[tuple[str, str, str, str, bool]] = []
 
 
 def row(work: str, who: str, value: float, unit: str) -> float:
     rows.append({"bench": "run", "work": work, "who": who, "value": round(value, 3), "unit": unit})
-    print(f"{work:44s} {who:12s} {value:12.2f} {unit}", flush=True)
+    print(f"{work:46s} {who:12s} {value:12.2f} {unit}", flush=True)
     return value
 
 
+def goal(work: str, ours: str, peers: str, wanted: str, met: bool) -> None:
+    table.append((work, ours, peers, wanted, met))
+
+
 def once(command, **more) -> tuple[float, float]:
-    """(wall, CPU with all children)"""
+    """(wall, CPU with all children), in seconds"""
     began = time.perf_counter()
     p = subprocess.Popen(command, env=ENV, stderr=subprocess.DEVNULL, **more)
     _, status, usage = os.wait4(p.pid, 0)
@@ -44,27 +53,65 @@ def once(command, **more) -> tuple[float, float]:
     return time.perf_counter() - began, usage.ru_utime + usage.ru_stime
 
 
-def middle(command, times: int) -> float:
-    return statistics.median(once(command)[0] for _ in range(times)) * 1000
+def at_most(seconds: float, command) -> float:
+    """Its wall time, or more than the given one: then it is ended."""
+    began = time.perf_counter()
+    p = subprocess.Popen(command, env=ENV, stderr=subprocess.DEVNULL)
+    try:
+        p.wait(seconds)
+    except subprocess.TimeoutExpired:
+        p.kill()
+        p.wait()
+    return time.perf_counter() - began
+
+
+def in_turn(commands: dict[str, list], times: int) -> dict[str, tuple[float, float]]:
+    """Medians of wall and CPU in ms; taken in turn, so that a mood of the machine meets all."""
+    got: dict[str, list] = {who: [] for who in commands}
+    for _ in range(times):
+        for who, command in commands.items():
+            got[who].append(once(command))
+    return {who: tuple(1000 * statistics.median(column) for column in zip(*pairs)) for who, pairs in got.items()}
+
+
+def show(work: str, figures: dict[str, tuple[float, float]]) -> None:
+    for who, (wall, cpu) in figures.items():
+        row(work, who, wall, "ms")
+        row(work, who, cpu, "ms CPU")
 
 
 def start() -> None:
-    n = 10 if QUICK else 50
     work = "one /bin/true, start to end"
-    limit = row(work, "fork+exec", middle(["/bin/true"], n), "ms")
-    ours = row(work, "muster", middle(MUSTER + TRUE, n), "ms")
-    row(work, "over limit", ours - limit, "ms")
+    commands = {"fork+exec": ["/bin/true"], "muster": MUSTER + TRUE}
     if HYDRA:
-        row(work, "hydra", middle([HYDRA, "-n", "1", "/bin/true"], n), "ms")
-    theirs = row(work, "torchrun", middle(TORCHRUN + TRUE, 2 if QUICK else 5), "ms")
+        commands["hydra"] = [HYDRA, "-n", "1", "/bin/true"]
+    got = in_turn(commands, 10 if QUICK else 100)
+    got |= in_turn({"torchrun": TORCHRUN + TRUE}, 1 if QUICK else 5)
+    show(work, got)
+    ours, limit, theirs = got["muster"][0], got["fork+exec"][0], got["torchrun"][0]
     row(work, "ratio", theirs / ours, "x")
+    hydra = got.get("hydra", (float("nan"),))[0]
+    goal("`run --standalone --no-python /bin/true`", f"{ours:.1f} ms",
+         f"torchrun {theirs:.0f} ms ({theirs / ours:.0f}x), hydra {hydra:.1f} ms, fork and exec {limit:.1f} ms",
+         "300x torchrun, faster than hydra, limit + 4 ms",
+         theirs / ours >= 300 and not ours >= hydra and ours <= limit + 4)
+
+
+def many() -> None:
     work = "256 x /bin/true"
-    row(work, "muster", middle(MUSTER + ["--nproc-per-node=256"] + TRUE, 3 if QUICK else 10), "ms")
+    commands = {"muster": MUSTER + ["--nproc-per-node=256"] + TRUE}
     if HYDRA:
-        row(work, "hydra", middle([HYDRA, "-n", "256", "/bin/true"], 3 if QUICK else 10), "ms")
+        commands["hydra"] = [HYDRA, "-n", "256", "/bin/true"]
+    got = in_turn(commands, 3 if QUICK else 15)
+    show(work, got)
+    if HYDRA:
+        (ours, cpu), (theirs, their_cpu) = got["muster"], got["hydra"]
+        goal(work, f"{ours:.0f} ms, {cpu:.0f} ms CPU", f"hydra {theirs:.0f} ms, {their_cpu:.0f} ms CPU", "faster",
+             ours < theirs)
 
 
 def memory() -> None:
+    peaks = {}
     for who, command in (("muster", MUSTER), ("torchrun", TORCHRUN)):
         with tempfile.TemporaryDirectory() as tmp:
             script = Path(tmp) / "w.sh"
@@ -77,14 +124,15 @@ def memory() -> None:
             peak = next(line for line in Path(f"/proc/{p.pid}/status").read_text().splitlines() if "VmHWM" in line)
             p.terminate()
             p.wait()
-            row("peak memory of the agent", who, int(peak.split()[1]) / 1024, "MB")
-
-
-STAMP = 'echo $EPOCHREALTIME >> "$0.$1"'
+            peaks[who] = row("peak memory of the agent", who, int(peak.split()[1]) / 1024, "MB")
+    goal("peak memory of the agent", f"{peaks['muster']:.1f} MB",
+         f"torchrun {peaks['torchrun']:.0f} MB ({peaks['torchrun'] / peaks['muster']:.0f}x)", "4 MB", peaks["muster"] <= 4)
 
 
 def restart() -> None:
     """From a worker's SIGKILL to the first line of the next attempt's first worker."""
+    work = "SIGKILL of a worker to the next attempt"
+    medians = {}
     for who, command in (("muster", MUSTER), ("torchrun", TORCHRUN)):
         gaps = []
         for _ in range(2 if QUICK else (10 if who == "muster" else 4)):
@@ -98,7 +146,10 @@ def restart() -> None:
                 gone = float((Path(tmp) / "w.sh.gone").read_text())
                 back = min(map(float, (Path(tmp) / "w.sh.back").read_text().split()))
                 gaps.append(back - gone)
-        row("SIGKILL of a worker to the next attempt", who, statistics.median(gaps) * 1000, "ms")
+        medians[who] = row(work, who, statistics.median(gaps) * 1000, "ms")
+    goal(work, f"{medians['muster']:.1f} ms",
+         f"torchrun {medians['torchrun']:.0f} ms ({medians['torchrun'] / medians['muster']:.0f}x)", "10 ms",
+         medians["muster"] <= 10)
 
 
 def free_port() -> int:
@@ -107,7 +158,7 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-def lost_node() -> None:
+def lost() -> None:
     """Two nodes and a spare; one node is killed. torchrun never notices by itself."""
     gaps = []
     for _ in range(1 if QUICK else 5):
@@ -117,7 +168,8 @@ def lost_node() -> None:
             command = MUSTER + ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=b", f"--rdzv-endpoint=127.0.0.1:{port}",
                                 "--no-python", "bash", str(script)]
             agents = [subprocess.Popen(command, env=ENV, stderr=subprocess.DEVNULL) for _ in range(2)]
-            stamps = lambda: (Path(tmp) / "w.sh.up").read_text().split() if (Path(tmp) / "w.sh.up").exists() else []
+            up = Path(tmp) / "w.sh.up"
+            stamps = lambda: up.read_text().split() if up.exists() else []
             while len(stamps()) < 2:
                 time.sleep(0.01)
             agents.append(subprocess.Popen(command, env=ENV, stderr=subprocess.DEVNULL))
@@ -131,64 +183,143 @@ def lost_node() -> None:
             for a in agents:
                 a.kill()
                 a.wait()
-    row("node killed to the new group (with a spare)", "muster", statistics.median(gaps) * 1000, "ms")
+    work = "node killed to the new group, with a spare"
+    ours = row(work, "muster", statistics.median(gaps) * 1000, "ms")
+    goal(work, f"{ours:.0f} ms", "torchrun: never, within 60 s", "1 s", ours < 1000)
+
+
+def agent_cpu(command, **more) -> tuple[float, float]:
+    """(wall, CPU of the agent's own process), in seconds; the latter as of its last moments."""
+    began, used = time.perf_counter(), 0
+    p = subprocess.Popen(command, env=ENV, stderr=subprocess.DEVNULL, **more)
+    stat = Path(f"/proc/{p.pid}/stat")
+    while p.poll() is None:
+        with open(stat) as f:
+            fields = f.read().rpartition(")")[2].split()
+        used = max(used, int(fields[11]) + int(fields[12]))
+        time.sleep(0.02)
+    if p.returncode:
+        sys.exit(f"{command}: exit code {p.returncode}")
+    return time.perf_counter() - began, used / os.sysconf("SC_CLK_TCK")
 
 
 def tee() -> None:
-    """Lines from four workers: what the tee itself costs is what it costs more than the
-    same job with its output in files alone."""
-    total = 200 << 20 if QUICK else 1 << 30
-    share = total // 4
-    program = f"yes 'step 12345 loss 0.12345678 lr 0.0001 tokens/s 123456' | head -c {share - share % 53}"
+    """Lines from four workers through the agent to the console, every one looked at."""
+    total = (64 << 20 if QUICK else 1 << 30)
+    count = total // 4 // 64
+    work = f"tee of {total >> 20} MB of lines from 4 workers"
+    got = {}
     for who, command in (("muster", MUSTER), ("torchrun", TORCHRUN)):
-        cost = {}
-        for how in ("-r", "-t"):
-            with tempfile.TemporaryDirectory(dir=ROOT / "build") as tmp, open(f"{tmp}/console", "wb") as console:
-                wall, cpu = once(command + ["--standalone", "--nproc-per-node=4", "--log-dir", tmp, how, "1",
-                                               "--no-python", "sh", "-c", program], stdout=console)
-                cost[how] = (wall, cpu)
-                if how == "-t":
-                    lines = int(subprocess.run(["wc", "-l", f"{tmp}/console"], capture_output=True, text=True,
-                                               check=True).stdout.split()[0])
-        work = f"tee of {total >> 20} MB of lines from 4 workers"
-        row(work, who, cost["-t"][0], "s wall")
-        row(work, who, cost["-t"][1] - cost["-r"][1], "s CPU")
-        row(work, who, lines, "lines")
+        with tempfile.TemporaryDirectory(dir=ROOT / "build") as tmp:
+            with open(f"{tmp}/console", "wb") as console:
+                wall, cpu = agent_cpu(
+                    command + ["--standalone", "--nproc-per-node=4", "--log-dir", tmp, "-t", "1", "--no-python", "sh", "-c",
+                               f"exec {BENCH} lines $RANK {count}"], stdout=console)
+            with open(f"{tmp}/console", "rb") as console:
+                check = subprocess.run([BENCH, "lines-check", "4", str(count)], stdin=console, capture_output=True, text=True)
+            lines = json.loads(check.stdout)
+        row(work, who, wall, "s wall")
+        row(work, who, cpu, "s CPU")
+        for what in ("good", "torn", "astray", "lost"):
+            row(work, who, lines[what], f"lines {what}")
+        got[who] = (wall, cpu, lines)
+    (wall, cpu, lines), (their_wall, their_cpu, theirs) = got["muster"], got["torchrun"]
+    bad = lambda l: l["torn"] + l["astray"] + l["lost"]
+    goal(f"tee of {total >> 20} MB, 4 workers, {4 * count / 1e6:.1f} M lines",
+         f"{wall:.1f} s, {cpu:.1f} s CPU, {bad(lines)} lines harmed",
+         f"torchrun {their_wall:.0f} s, {their_cpu:.0f} s CPU ({their_cpu / cpu:.0f}x), {bad(theirs)} harmed",
+         "5x less CPU, all whole", their_cpu / cpu >= 5 and bad(lines) == 0)
+
+
+def usage(pid: int) -> tuple[int, int]:
+    """(ticks of CPU, times that a thread went to sleep)"""
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    switches = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for line in (task / "status").read_text().splitlines():
+            if line.startswith("voluntary_ctxt_switches"):
+                switches += int(line.split()[1])
+    return int(stat[11]) + int(stat[12]), switches
 
 
 def idle() -> None:
+    """Agents with eight sleeping workers each, all at once: an idle one disturbs nobody."""
     seconds = 10 if QUICK else 60
+    work = f"idle agent with 8 workers, {seconds} s"
+    agents = {}
     for who, command in (("muster", MUSTER), ("torchrun", TORCHRUN)):
-        p = subprocess.Popen(command + ["--standalone", "--nproc-per-node=8", "--no-python", "sleep", "1000"], env=ENV,
-                             stderr=subprocess.DEVNULL)
-        time.sleep(8)
-
-        def used() -> tuple[int, int]:
-            stat = Path(f"/proc/{p.pid}/stat").read_text().rpartition(")")[2].split()
-            switches = 0
-            for task in Path(f"/proc/{p.pid}/task").iterdir():
-                for line in (task / "status").read_text().splitlines():
-                    if line.startswith("voluntary_ctxt_switches"):
-                        switches += int(line.split()[1])
-            return int(stat[11]) + int(stat[12]), switches
-
-        before = used()
-        time.sleep(seconds)
-        after = used()
+        agents[who] = subprocess.Popen(command + ["--standalone", "--nproc-per-node=8", "--no-python", "sleep", "1000"],
+                                       env=ENV, stderr=subprocess.DEVNULL)
+    time.sleep(8)
+    pids = {"muster": [agents["muster"].pid], "torchrun": [agents["torchrun"].pid]}
+    children = Path(f"/proc/{agents['muster'].pid}/task/{agents['muster'].pid}/children").read_text().split()
+    pids["muster"] += [int(c) for c in children]  # its guard
+    sums = lambda who: [sum(column) for column in zip(*(usage(pid) for pid in pids[who]))]
+    before = {who: sums(who) for who in pids}
+    time.sleep(seconds)
+    after = {who: sums(who) for who in pids}
+    got = {}
+    for who, p in agents.items():
         p.terminate()
         p.wait()
-        row("idle agent with 8 workers", who, 100 * (after[0] - before[0]) / os.sysconf("SC_CLK_TCK") / seconds, "% CPU")
-        row("idle agent with 8 workers", who, (after[1] - before[1]) / seconds, "wake-ups/s")
+        ticks, switches = (a - b for a, b in zip(after[who], before[who]))
+        got[who] = (row(work, who, 100 * ticks / os.sysconf("SC_CLK_TCK") / seconds, "% CPU"),
+                    row(work, who, switches, "wake-ups"))
+    beats = seconds / 5 + 1
+    goal(work, f"{got['muster'][0]:.2f} % CPU, {got['muster'][1]:.0f} wake-ups",
+         f"torchrun {got['torchrun'][0]:.2f} % CPU, {got['torchrun'][1]:.0f} wake-ups", "heartbeats alone (each 5 s)",
+         got["muster"][1] <= beats)
+
+
+def dns() -> None:
+    """The machine's name is in no file, and the name server takes questions and is silent."""
+    work = "start with a DNS server that never answers"
+    if os.geteuid():
+        print(f"{work}: left out, only root can set it up", flush=True)
+        return
+    with tempfile.TemporaryDirectory() as tmp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.79", 53))
+        files = {"resolv.conf": "nameserver 127.0.0.79\n", "hosts": "127.0.0.1 localhost\n", "nsswitch.conf": "hosts: files dns\n"}
+        mounts = ""
+        for name, text in files.items():
+            (Path(tmp) / name).write_text(text)
+            mounts += f"mount --bind {tmp}/{name} /etc/{name} && "
+        wrap = lambda c: ["unshare", "-m", "-u", "sh", "-c", f'hostname nobody-knows && {mounts} exec "$@"', "sh", *c]
+        n = 3 if QUICK else 20
+        plain = lambda c: ["unshare", "-m", "-u", "sh", "-c", f'hostname nobody-knows && {mounts} '
+                           'echo "127.0.0.1 nobody-knows" >/etc/hosts && exec "$@"', "sh", *c]
+        figures = in_turn({"muster, DNS well": plain(MUSTER + TRUE), "muster": wrap(MUSTER + TRUE)}, n)
+        (Path(tmp) / "hosts").write_text(files["hosts"])
+        theirs = 1000 * at_most(40, wrap(TORCHRUN + TRUE))
+    for who, (wall, _) in figures.items():
+        row(work, who, wall, "ms")
+    row(work, "torchrun", theirs, "ms")
+    ours, well = figures["muster"][0], figures["muster, DNS well"][0]
+    late = f"{theirs / 1000:.0f} s in all" if theirs < 40000 else "not through after 40 s"
+    goal(work, f"{ours - well:+.1f} ms", f"torchrun: {late}", "unchanged", ours - well < 2)
+
+
+PARTS = (start, many, memory, restart, lost, tee, dns, idle)
 
 
 def main() -> None:
+    global QUICK
+    p = argparse.ArgumentParser()
+    p.add_argument("--quick", action="store_true")
+    p.add_argument("--parts", default=",".join(f.__name__ for f in PARTS))
+    args = p.parse_args()
+    QUICK = args.quick
     if not Path(TORCHRUN[0]).exists():
         sys.exit("no torchrun in build/venv: run scripts/deps bench")
-    for part in (start, memory, restart, lost_node, tee, idle):
-        part()
+    known = {f.__name__: f for f in PARTS}
+    for name in args.parts.split(","):
+        known[name]()
     out = ROOT / "build/bench/run.jsonl"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    print("\n| work | muster | beside | goal | met |\n| --- | --- | --- | --- | --- |")
+    for work, ours, peers, wanted, met in table:
+        print(f"| {work} | {ours} | {peers} | {wanted} | {'yes' if met else 'no'} |")
 
 
 main()

@@ -14,6 +14,8 @@ static const struct {
     { "load", bench_load, "a closed loop of requests to a store, Redis or echo" },
     { "echo", bench_echo, "a server that only answers: the limit" },
     { "bare", bench_bare, "a server that only answers a crowd: the limit" },
+    { "lines", bench_lines, "numbered lines, as fast as they can be written" },
+    { "lines-check", bench_lines_check, "whether each has come through a tee, whole" },
     { "crowd", bench_crowd, "many clients of a store: join, wake, idle, fill, start" },
 };
 
@@ -27,6 +29,6 @@ int main(int argc, char **argv)
     }
     fputs("usage: muster-bench PART [options]\n", stderr);
     for (size_t i = 0; i < count; i++)
-        fprintf(stderr, "  %-8s %s\n", parts[i].name, parts[i].help);
+        fprintf(stderr, "  %-12s %s\n", parts[i].name, parts[i].help);
     return 2;
 }
