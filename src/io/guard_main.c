@@ -2,7 +2,8 @@
  *
  * One loop over the agent's socket and SIGCHLD. It never blocks on a write, so the
  * agent may block on its own. Replies go out together when there is nothing else to do,
- * so that the agent wakes up once for many. All signals are blocked: only SIGKILL ends it early. */
+ * so that the agent wakes up once for many. All signals are blocked: only SIGKILL ends
+ * it early. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

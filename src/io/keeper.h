@@ -34,10 +34,13 @@ struct parcel {
     const char *cwd;
 };
 
-#define PARCEL_INIT { .fd = { -1, -1, -1, -1 } }
+#define PARCEL_INIT                                                                    \
+    {                                                                                  \
+        .fd = { -1, -1, -1, -1 }                                                       \
+    }
 
-/* keeper_start.c. Reads wait for the rest of what has begun to come; false: the agent is
- * gone, or we are out of memory. */
+/* keeper_start.c. Reads wait for the rest of what has begun to come; false: the agent
+ * is gone, or we are out of memory. */
 bool parcel_read_header(int sock, struct parcel *p);
 bool parcel_read_body(int sock, struct parcel *p);
 void parcel_fini(struct parcel *p);

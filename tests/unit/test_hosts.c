@@ -1,5 +1,6 @@
 /* test_hosts.c - our full name from the hosts file, and when that is not beyond doubt.
- * The wanted names are what glibc and Python's socket.getfqdn() gave for these files. */
+ * The wanted names are what glibc and Python's socket.getfqdn() gave for these files.
+ */
 #include "testing.h"
 
 #include "rdzv/hosts.h"
@@ -42,8 +43,9 @@ static void names(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         char out[64] = "untouched";
-        const bool found = hosts_fqdn(span_str(rows[i].nsswitch), span_str(rows[i].hosts),
-                                      rows[i].name, out, sizeof out);
+        const bool found =
+            hosts_fqdn(span_str(rows[i].nsswitch), span_str(rows[i].hosts),
+                       rows[i].name, out, sizeof out);
         const char *want = rows[i].want ? rows[i].want : "untouched";
 
         if (found != (rows[i].want != NULL) || strcmp(out, want) != 0)
