@@ -1,5 +1,7 @@
-"""Logs of jobs whose nodes come and go."""
-from run_job import Job, free_port
+"""Logs of jobs whose nodes come and go, and events in a file."""
+import json
+
+from run_job import Job, free_port, run
 
 # Says which round this is, and goes on until the file STOP is there.
 WORKER = "echo world $WORLD_SIZE; until [ -e STOP ]; do sleep 0.02; done"
@@ -28,3 +30,18 @@ def test_a_new_round_keeps_the_logs_of_the_old(tmp_path):
     kept = {str(p.relative_to(run / "earlier")): p.read_text() for p in (run / "earlier").rglob("*") if p.is_file()}
     assert kept == {"attempt_0.0/0/stdout.log": "world 1\n", "attempt_0.0/0/stderr.log": ""}
     assert f"the logs of the round that is over are in {run.relative_to(tmp_path)}/earlier/attempt_0.0" in one.text()
+
+
+def test_events_in_a_file(tmp_path):
+    """The records of the console, a line each; a second job adds to them."""
+    names = []
+    for words in (["true"], ["sh", "-c", "exit 3"]):
+        code, text = run(tmp_path, "--standalone", "--event-log-handler=file:events", "--no-python", *words)
+        assert code == (words != ["true"]) and '"metadata"' not in text, text
+    for line in (tmp_path / "events").read_text().splitlines():
+        event = json.loads(line)
+        assert list(event) == ["name", "source", "timestamp", "metadata"]
+        names.append((event["source"], event["name"].rpartition(".")[2]))
+    begin = [("AGENT", "RENDEZVOUS"), ("AGENT", "ASSIGN_WORKER_RANKS"), ("WORKER", "START")]
+    assert names == [*begin, ("WORKER", "SUCCEEDED"), ("AGENT", "SUCCEEDED"),
+                     *begin, ("WORKER", "FAILED"), ("AGENT", "SUCCEEDED")]

@@ -1,6 +1,7 @@
 """Nobody is left behind, whoever is killed and whenever: workers that double-fork, that
 ignore SIGTERM, that lead sessions of their own."""
 import os
+import pty
 import random
 import signal
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from run_job import Job, until_gone
+from run_job import MUSTER, Job, environment, until_gone
 
 TIMES = int(os.environ.get("MUSTER_TEST_KILLS", "12"))
 SCRIPT = """
@@ -51,6 +52,44 @@ def test_signalled(tmp_path, sig):
         # Not handled: the default action, as with torchrun; but nothing stays.
         assert agent.wait() == (-sig if sig == signal.SIGUSR1 else 1)
     until_gone(mark)
+
+
+def test_ctrl_c_twice_at_a_terminal(tmp_path):
+    """The workers ignore the first; after the second nothing is left, long before the
+    shutdown timeout."""
+    mark = f"mark-ctrl-c-{os.getpid()}-{time.monotonic_ns()}"
+    (tmp_path / "worker.sh").write_text("trap 'echo ignored' INT\n" + SCRIPT)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(MUSTER, ["muster", "run", "--standalone", "--nproc-per-node=2", "--shutdown-timeout=250",
+                           "--no-python", "sh", "worker.sh", mark], environment(MARK=mark))
+    seen = b""
+
+    def until(word, count):
+        nonlocal seen
+        while seen.count(word) < count:
+            try:
+                seen += os.read(terminal, 65536)
+            except OSError:  # the other side is closed
+                break
+        assert seen.count(word) >= count, seen
+
+    try:
+        until(b"up", 2)
+        os.write(terminal, b"\x03")
+        until(b"ignored", 2)
+        os.write(terminal, b"\x03")
+        until(b"got signal: 2", 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+        pid = 0
+        assert seen.count(b"Unable to shutdown process") == 2, seen
+        until_gone(mark)
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(terminal)
 
 
 def test_daemons_of_a_worker_that_fails(tmp_path):
