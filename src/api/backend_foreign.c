@@ -120,8 +120,8 @@ static void answered(struct foreign_backend *fb)
 {
     const struct muster_state s = fb->state; /* The callback may start the next call. */
     const struct muster_error err = fb->err;
-    struct rdzv_event ev = { .kind = fb->kind == WORK_SET ? RDZV_EV_WROTE
-                                                          : RDZV_EV_STATE };
+    struct rdzv_event ev = { .kind =
+                                 fb->kind == WORK_SET ? RDZV_EV_WROTE : RDZV_EV_STATE };
 
     fb->state = (struct muster_state){ 0 };
     if (fb->status < 0) {
@@ -180,10 +180,12 @@ static void get(struct rdzv_backend *b, uint64_t timeout_ms, rdzv_state_cb cb,
 }
 
 static void set(struct rdzv_backend *b, struct span value, bool has_token,
-                struct span token, uint64_t timeout_ms, rdzv_state_cb cb, void *ctx)
+                struct span token, bool quiet, uint64_t timeout_ms, rdzv_state_cb cb,
+                void *ctx)
 {
     struct foreign_backend *fb = foreign_of(b);
 
+    (void)quiet; /* whoever watches is told of every change */
     (void)timeout_ms;
     fb->on_state = cb;
     fb->ctx = ctx;

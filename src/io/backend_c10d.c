@@ -247,12 +247,14 @@ static void get(struct rdzv_backend *b, uint64_t timeout_ms, rdzv_state_cb cb,
 }
 
 static void set(struct rdzv_backend *b, struct span value, bool has_token,
-                struct span token, uint64_t timeout_ms, rdzv_state_cb cb, void *ctx)
+                struct span token, bool quiet, uint64_t timeout_ms, rdzv_state_cb cb,
+                void *ctx)
 {
     struct c10d *c = c10d_of(b);
     struct muster_error err;
     const struct span expected = has_token ? token : span_str(RDZV_C10D_SENTINEL);
 
+    (void)quiet; /* whoever watches is told of every change */
     buf_clear(&c->call.sent);
     buf_clear(&c->call.expected);
     if (buf_append_span(&c->call.sent, value) < 0 ||

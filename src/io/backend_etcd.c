@@ -92,11 +92,12 @@ void etcd_state_get(struct rdzv_backend *base, uint64_t timeout_ms, rdzv_state_c
 }
 
 void etcd_state_set(struct rdzv_backend *base, struct span value, bool has_token,
-                    struct span token, uint64_t timeout_ms, rdzv_state_cb cb, void *ctx)
+                    struct span token, bool quiet, uint64_t timeout_ms,
+                    rdzv_state_cb cb, void *ctx)
 {
     struct etcd_state *b = etcd_state_of(base);
     const struct etcd_put put =
-        etcd_state_put(&b->names, value, has_token, token, b->lease_id);
+        etcd_state_put(&b->names, value, has_token, token, quiet, b->lease_id);
     const uint64_t ms = MIN_OF(timeout_ms, MIN_OF(b->read_ms, ETCD_REQUEST_MS));
 
     b->on_state = cb;

@@ -48,8 +48,8 @@ static inline struct etcd_state *etcd_state_of(struct rdzv_backend *b)
 void etcd_state_get(struct rdzv_backend *base, uint64_t timeout_ms, rdzv_state_cb cb,
                     void *ctx);
 void etcd_state_set(struct rdzv_backend *base, struct span value, bool has_token,
-                    struct span token, uint64_t timeout_ms, rdzv_state_cb cb,
-                    void *ctx);
+                    struct span token, bool quiet, uint64_t timeout_ms,
+                    rdzv_state_cb cb, void *ctx);
 bool etcd_state_watch(struct rdzv_backend *base, bool present, struct span value,
                       rdzv_changed_cb cb, void *ctx);
 

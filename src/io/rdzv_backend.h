@@ -39,9 +39,10 @@ struct rdzv_backend_ops {
                 void *ctx);
 
     /* Replaces the value if token is still its token; without a token, if there is no
-     * value. Copies value and token if it needs them longer than the call. */
+     * value. quiet: those who watch need not be told of it, if that can be had. Copies
+     * value and token if it needs them longer than the call. */
     void (*set)(struct rdzv_backend *b, struct span value, bool has_token,
-                struct span token, uint64_t timeout_ms, rdzv_state_cb cb, void *ctx);
+                struct span token, bool quiet, uint64_t timeout_ms, rdzv_state_cb cb, void *ctx);
 
     /* Calls cb once, when what is held may differ from value (from nothing, if not
      * present). Replaces the watch before, whose cb then never comes. False: cannot, at

@@ -346,7 +346,8 @@ static void perform(struct dynamic *d, const struct rdzv_effect *e)
         ops->get(d->backend, UINT64_MAX, on_state, d);
         return;
     case RDZV_FX_WRITE_STATE:
-        ops->set(d->backend, e->value, e->has_token, e->token, UINT64_MAX, on_state, d);
+        ops->set(d->backend, e->value, e->has_token, e->token, e->quiet, UINT64_MAX,
+                 on_state, d);
         return;
     case RDZV_FX_WATCH:
         rdzv_can_watch(d->core, ops->watch && ops->watch(d->backend, e->present,

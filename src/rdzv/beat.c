@@ -90,6 +90,23 @@ void rdzv_beat_seen(struct rdzv *r, struct rdzv_member *m, int64_t beat_us,
         check_clock(r, m, now);
 }
 
+/* While the backend was away nobody could beat: that time says nothing about them. */
+static uint64_t since(const struct rdzv *r, const struct rdzv_member *m,
+                      uint64_t now_ms)
+{
+    if (r->away_ms < AWAY_MS || m->since_ms == 0) /* 0: known to have ended */
+        return m->since_ms;
+    return MIN_OF(m->since_ms + r->away_ms, now_ms);
+}
+
+void rdzv_forgive(struct rdzv *r, uint64_t now_ms)
+{
+    for (struct rdzv_member *m = rdzv_first(&r->seen, RDZV_BEATS); m;
+         m = m->next[RDZV_BEATS])
+        m->since_ms = since(r, m, now_ms);
+    r->asked_ms = now_ms; /* once */
+}
+
 void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now)
 {
     for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m;
@@ -97,7 +114,8 @@ void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now)
         const struct rdzv_member *old = rdzv_state_find(&r->seen, &m->node);
         const bool known = rdzv_in(old, RDZV_BEATS);
 
-        m->since_ms = known && old->beat_us == m->beat_us ? old->since_ms : now.mono_ms;
+        m->since_ms = known && old->beat_us == m->beat_us ? since(r, old, now.mono_ms)
+                                                          : now.mono_ms;
         m->told = old && old->told;
         if (m->beat_us == r->beat_us && rdzv_node_cmp(&m->node, &r->self) == 0)
             r->ours = true; /* what we sent has arrived, even if its answer was lost */

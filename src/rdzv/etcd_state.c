@@ -57,7 +57,8 @@ static uint64_t token_number(struct span token)
 }
 
 struct etcd_put etcd_state_put(const struct etcd_names *n, struct span value,
-                               bool has_token, struct span token, int64_t lease)
+                               bool has_token, struct span token, bool quiet,
+                               int64_t lease)
 {
     return (struct etcd_put){
         .path = span_str(n->key),
@@ -66,7 +67,7 @@ struct etcd_put etcd_state_put(const struct etcd_names *n, struct span value,
         .token = has_token ? token_number(token) : 0,
         .ttl_s = V2_TTL_S,
         .lease = lease,
-        .bell = n->bell ? span_str(n->bell) : (struct span){ NULL, 0 },
+        .bell = n->bell && !quiet ? span_str(n->bell) : (struct span){ NULL, 0 },
         .unique = true, /* each state has its writer's own beat in it, to the µs */
     };
 }

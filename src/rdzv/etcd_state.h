@@ -22,9 +22,10 @@ int etcd_names_init(struct etcd_names *n, enum etcd_api api, const char *prefix,
                     const char *run_id);
 void etcd_names_fini(struct etcd_names *n);
 
-/* The compare-and-set of the state. */
+/* The compare-and-set of the state. A quiet one does not ring v3's bell. */
 struct etcd_put etcd_state_put(const struct etcd_names *n, struct span value,
-                               bool has_token, struct span token, int64_t lease);
+                               bool has_token, struct span token, bool quiet,
+                               int64_t lease);
 
 #define ETCD_TOKEN_SIZE 24
 

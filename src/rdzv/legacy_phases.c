@@ -332,6 +332,8 @@ static int closed(struct legacy *l, struct legacy_fx *fx, int code, const char *
     l->close = false;
     l->closed = l->closed || code == 0;
     l->phase = LEGACY_PH_IDLE;
+    if (code && l->member) /* not closed after all: we are as we were */
+        legacy_pause(l, LEGACY_PH_MEMBER_DELAY, 1000);
     legacy_emit(fx, &e);
     return 0;
 }

@@ -96,18 +96,23 @@ static bool sorts_last(const struct rdzv_state *s, const struct rdzv_node *n)
 
 /* A torchrun node removes those it finds dead also from a completed round. If that was
  * the last rank, the ranks left look whole. But it must have been silent for the
- * keep-alive bound: so either we knew it, or we have not looked for as long. */
+ * keep-alive bound: so either we knew it, or we have not looked for as long. In a round
+ * that has begun since our last look, whoever we knew had a wait for its seat. */
 static bool lost_its_last(const struct rdzv *r, const struct rdzv_state *s,
                           uint64_t now_ms)
 {
+    const bool same = r->seen.round == s->round;
+    const enum rdzv_list list = same ? RDZV_PLACES : RDZV_WAITS;
+
     if (s == &r->seen)
         return false; /* Just written by ourselves. */
     if (now_ms - r->read_ms >= rdzv_dead_after_ms(&r->settings))
         return true;
-    for (const struct rdzv_member *m = rdzv_first(&r->seen, RDZV_PLACES); m;
-         m = m->next[RDZV_PLACES]) {
-        if (!rdzv_in(rdzv_state_find(s, &m->node), RDZV_PLACES) &&
-            sorts_last(s, &m->node))
+    for (const struct rdzv_member *m = rdzv_first(&r->seen, list); m;
+         m = m->next[list]) {
+        const struct rdzv_member *o = rdzv_state_find(s, &m->node);
+
+        if ((same ? !rdzv_in(o, RDZV_PLACES) : !o) && sorts_last(s, &m->node))
             return true;
     }
     return false;
@@ -233,6 +238,42 @@ static int next_action(const struct rdzv *r, const struct rdzv_state *s, struct 
     return 0;
 }
 
+/* Who opens a round, or comes to one that is open, seats those who wait for it as well,
+ * as they would do themselves, one after the other, each against all others. */
+static int seat_those_who_wait(const struct rdzv *r, struct rdzv_state *s,
+                               uint64_t now_ms)
+{
+    struct rdzv_member *next;
+
+    for (struct rdzv_member *m = rdzv_first(s, RDZV_WAITS); m; m = next) {
+        next = m->next[RDZV_WAITS];
+        if ((int64_t)rdzv_count(s, RDZV_PLACES) + 1 >= r->settings.max_nodes)
+            return 0; /* the last place is ours */
+        if (rdzv_node_cmp(&m->node, &r->self) == 0 ||
+            now_ms - m->since_ms > rdzv_interval_ms(&r->settings))
+            continue; /* who has not beaten lately may be dead */
+        if (!rdzv_state_put(s, &m->node, RDZV_PLACES))
+            return MUSTER_ENOMEM;
+        rdzv_state_drop(s, m, RDZV_WAITS);
+    }
+    return 0;
+}
+
+static int apply(const struct rdzv *r, struct rdzv_state *s, enum rdzv_action a,
+                 int64_t beat_us, uint64_t now_ms)
+{
+    int rc = a == RDZV_TAKE_PLACE ? seat_those_who_wait(r, s, now_ms) : 0;
+
+    if (rc == 0)
+        rc = rdzv_apply(s, a, &r->self, &r->settings, beat_us);
+    /* With several at once the number may jump past min_nodes. */
+    if (rc == 0 && a == RDZV_TAKE_PLACE && !s->complete &&
+        s->deadline_us == WALL_NEVER &&
+        (int64_t)rdzv_count(s, RDZV_PLACES) >= r->settings.min_nodes)
+        s->deadline_us = beat_us + (int64_t)r->settings.last_call_ms * 1000;
+    return rc;
+}
+
 /* Decides and applies until nothing more is to be changed. */
 static int pursue(const struct rdzv *r, struct rdzv_state *s, struct now now,
                   struct rdzv_plan *p)
@@ -246,7 +287,7 @@ static int pursue(const struct rdzv *r, struct rdzv_state *s, struct now now,
         if (rc < 0 || !rdzv_action_writes(a))
             return rc;
         p->writes = true;
-        rc = rdzv_apply(s, a, &r->self, &r->settings, p->beat_us);
+        rc = apply(r, s, a, p->beat_us, now.mono_ms);
         if (rc < 0)
             return rc;
         if (a == RDZV_KEEP_ALIVE) {
@@ -283,6 +324,25 @@ static int encode(const struct rdzv *r, struct rdzv_state *s, struct span like,
         return 0;
     }
     return rc;
+}
+
+/* Whether nobody need look at the new state for its own sake: heartbeats, and one more
+ * in a round that is still open. Who wants to write learns of it when it tries. */
+static bool is_quiet(const struct rdzv_state *was, const struct rdzv_state *is)
+{
+    if (was->round != is->round || was->complete != is->complete ||
+        was->closed != is->closed || was->deadline_us != is->deadline_us ||
+        rdzv_count(was, RDZV_WAITS) != rdzv_count(is, RDZV_WAITS) ||
+        rdzv_count(was, RDZV_SPARES) != rdzv_count(is, RDZV_SPARES))
+        return false;
+    for (const struct rdzv_member *m = rdzv_first(was, RDZV_BEATS); m;
+         m = m->next[RDZV_BEATS]) {
+        const struct rdzv_member *o = rdzv_state_find(is, &m->node);
+
+        if (!o || o->in != m->in)
+            return false;
+    }
+    return !is->complete || was->nodes.count == is->nodes.count;
 }
 
 int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now now,
@@ -323,6 +383,7 @@ int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now 
     if (rc == 0 && p.writes)
         rc = encode(r, &work, like, &p);
     if (rc == 0 && p.writes && !p.refused) {
+        p.quiet = is_quiet(s, &work);
         p.next = work;
         *out = p;
         return 0;

@@ -175,11 +175,10 @@ static void on_changed(struct rdzv *r, struct now now, struct rdzv_fx *fx)
         r->read_due_ms = MIN_OF(r->read_due_ms, due);
 }
 
-/* As if its heartbeat had not changed for long enough; one that changes after all brings
- * the node back. */
+/* As if its heartbeat had not changed for long enough; one that changes after all
+ * brings the node back. */
 static void on_gone(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
-    const uint64_t after = rdzv_dead_after_ms(&r->settings) + 1;
     char text[sizeof r->self_text];
 
     for (struct rdzv_member *m = rdzv_first(&r->seen, RDZV_BEATS); m;
@@ -187,16 +186,15 @@ static void on_gone(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx 
         if (rdzv_node_cmp(&m->node, &r->self) == 0 ||
             !span_eq(span_str(rdzv_node_text(&m->node, text, sizeof text)), ev->value))
             continue;
-        m->since_ms = ev->now.mono_ms > after ? ev->now.mono_ms - after : 0;
+        m->since_ms = 0; /* as long ago as can be */
         if (r->mode != MODE_IDLE)
             rdzv_read_now(r, fx);
         return;
     }
 }
 
-int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+static int step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
-    fx->count = 0;
     switch (ev->kind) {
     case RDZV_EV_JOIN:
         on_join(r, ev->now, fx);
@@ -224,6 +222,21 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
         return on_timer(r, ev->now, fx);
     }
     return 0;
+}
+
+int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+{
+    const bool free =
+        r->busy == BUSY_NOT || ev->kind == RDZV_EV_STATE || ev->kind == RDZV_EV_WROTE;
+    int rc;
+
+    fx->count = 0;
+    if (ev->kind == RDZV_EV_STATE || ev->kind == RDZV_EV_WROTE)
+        r->away_ms = ev->now.mono_ms - r->asked_ms;
+    rc = step(r, ev, fx);
+    if (rc == 0 && free && r->busy != BUSY_NOT && r->failures == 0)
+        r->asked_ms = ev->now.mono_ms;
+    return rc;
 }
 
 uint64_t rdzv_deadline(const struct rdzv *r)

@@ -111,6 +111,7 @@ struct rdzv_effect {
     bool present;
     struct span token; /* WRITE_STATE */
     bool has_token;
+    bool quiet;                 /* WRITE_STATE: those who watch need not be told */
     int64_t round, rank, world; /* JOINED */
     enum rdzv_event_kind wish;  /* DONE: RDZV_EV_LEAVE or RDZV_EV_CLOSE */
     enum rdzv_news news;

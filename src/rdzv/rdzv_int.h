@@ -16,6 +16,9 @@
 /* Our heartbeats follow a peer's clock that is ahead by up to this; see beat.c. */
 #define LEAD_US 600000000ll
 
+/* An answer that takes so long comes from a backend that was away. */
+#define AWAY_MS 1000u
+
 enum rdzv_mode { MODE_IDLE, MODE_JOINING, MODE_MEMBER };
 enum rdzv_busy { BUSY_NOT, BUSY_READING, BUSY_WRITING };
 
@@ -40,6 +43,7 @@ struct rdzv_plan {
     int64_t beat_us;        /* our heartbeat in next */
     bool seated;            /* next lists us somewhere */
     bool only_beat;         /* next has a heartbeat of ours, and is else as it was */
+    bool quiet;             /* nobody need look at it for its own sake */
     /* Come true once next is in the store: */
     bool left_round; /* our place in the last round is handed back */
     bool renewed;    /* no spare any more: the time to join begins anew */
@@ -67,6 +71,8 @@ struct rdzv {
     struct buf token;
     bool has_token;
     uint64_t read_ms;       /* when that was */
+    uint64_t asked_ms;      /* when we first asked for what it has not said yet */
+    uint64_t away_ms;       /* how long it kept us waiting for its last answer */
     int64_t call_us;        /* its last call, */
     uint64_t call_since_ms; /* and since when we know of this one */
 
@@ -90,8 +96,9 @@ struct rdzv {
     uint64_t read_due_ms; /* next look at the state */
     bool can_watch;
     unsigned losses, failures; /* in a row */
-    uint64_t sent_ms,
-        trip_ms;      /* the write under way began; how long the last one took */
+    uint64_t sent_ms;          /* the write under way began, */
+    uint64_t trip_ms;          /* and the last one took */
+    uint64_t slot_ms;          /* the shortest one so far; 0: none yet */
     bool write_first; /* what is due at read_due_ms is a write: no need to read */
     struct rng rng;
 
@@ -125,6 +132,8 @@ uint64_t rdzv_next_death(const struct rdzv *r, const struct rdzv_state *s);
 /* A node of r->seen has a new heartbeat. */
 void rdzv_beat_seen(struct rdzv *r, struct rdzv_member *m, int64_t beat_us,
                     struct now now);
+/* Nothing has changed, but the backend may have been away: r->seen as of now. */
+void rdzv_forgive(struct rdzv *r, uint64_t now_ms);
 /* Carries what we know of its nodes over from the state before. */
 void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now);
 

@@ -5,15 +5,18 @@
 #include "rdzv/rdzv_int.h"
 #include "wire/pickle.h"
 
-#define BACKOFF_MOST_MS 50u
+#define BACKOFF_MOST_MS 150u
+#define SLOT_MOST_MS    4u
 
 /* With many nodes, each change need not be looked at at once by each. */
 uint64_t rdzv_spacing_ms(const struct rdzv *r)
 {
     const uint64_t nodes = r->seen.nodes.count;
+    const bool placed = rdzv_in(rdzv_state_find(&r->seen, &r->self), RDZV_PLACES);
     const uint64_t pause = r->mode == MODE_MEMBER ? 20 * nodes
-                           : nodes > 8            ? nodes / 4
-                                                  : 0;
+                           : nodes <= 8           ? 0
+                           : placed               ? nodes /* waits for the others */
+                                                  : nodes / 4;
 
     return MIN_OF(pause, r->poll_ms);
 }
@@ -74,14 +77,34 @@ static void write_now(struct rdzv *r, struct rdzv_plan *p, struct now now,
     e->present = true;
     e->token = buf_span(&r->token);
     e->has_token = r->has_token;
+    e->quiet = r->doing.quiet;
 }
 
-/* After a lost write, who waits a random while lets another one win. If that is less
- * than a round trip, reading again would only make us later: the lost write has told us
- * the state. */
+/* How many others want to write now, as far as the state shows: those who have still to
+ * come to an open round, or to leave one that is over. */
+static uint64_t rivals(const struct rdzv *r)
+{
+    const uint64_t placed = rdzv_count(&r->seen, RDZV_PLACES);
+    const uint64_t wanted = (uint64_t)r->settings.min_nodes;
+
+    if (r->mode != MODE_JOINING)
+        return 1;
+    if (r->seen.complete)
+        return placed;
+    return wanted > placed ? wanted - placed : 1;
+}
+
+/* After a lost write, who waits a random while lets another one win. One write of so
+ * many can win at a time, and each takes a slot: that many slots are to be drawn from,
+ * but few at first, for most often few are there. If the pause is less than a round
+ * trip, reading again would only make us later: the lost write has told us the state.
+ */
 static bool back_off(struct rdzv *r, struct now now)
 {
-    const uint64_t most = MIN_OF(1ull << MIN_OF(r->losses, 10u), BACKOFF_MOST_MS);
+    const uint64_t slot = MIN_OF(MAX_OF(r->slot_ms, 1u), SLOT_MOST_MS);
+    const uint64_t most = MIN_OF(
+        MAX_OF(1ull << MIN_OF(r->losses, 4u), r->losses > 1 ? rivals(r) * slot : 0),
+        BACKOFF_MOST_MS);
     const uint64_t pause = r->losses ? rng_below(&r->rng, most + 1) : 0;
 
     if (pause == 0 || r->write_first)
@@ -151,6 +174,7 @@ static int on_same(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *
     struct rdzv_plan plan;
     int rc = set_token(r, ev->token);
 
+    rdzv_forgive(r, ev->now.mono_ms);
     if (rc == 0)
         rc = rdzv_plan_make(r, &r->seen, ev->now, &plan);
     if (rc < 0)
@@ -291,6 +315,7 @@ int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
     int rc;
 
     r->trip_ms = ev->now.mono_ms - r->sent_ms;
+    r->slot_ms = r->slot_ms ? MIN_OF(r->slot_ms, r->trip_ms) : r->trip_ms;
     if (!ev->won) {
         trace(
             r->trace, TRACE_DEBUG,

@@ -125,6 +125,8 @@ static void on_news(struct sim_node *n, const struct rdzv_effect *e)
     sim_say(n->sim, n, "NEWS %s%s%s", rdzv_news_name(e->news), e->text ? ": " : "",
             e->text ? e->text : "");
     n->lost_since_t = SIM_NEVER;
+    if (e->news == RDZV_NEWS_LOST || e->news == RDZV_NEWS_EVICTED)
+        sim_check_lost(n);
     switch (e->news) {
     case RDZV_NEWS_WAITING:
     case RDZV_NEWS_LOST:

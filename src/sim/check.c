@@ -6,7 +6,8 @@
  *   4  min <= size <= max;
  *   5  a node that lives is answered before its deadline;
  *   6  a member that dies is known to the others within the keep-alive bound;
- *   7  when everything is calm again, those who live are together in one round.
+ *   7  when everything is calm again, those who live are together in one round;
+ *   8  on etcd, what happens to the cluster alone costs no node its round.
  *
  * torchrun's nodes break 1 by themselves where a member leaves or seems dead before
  * they looked, and are not told what 6 says: for them those do not count. */
@@ -16,6 +17,10 @@
 #include "base/mem.h"
 #include "sim/sim.h"
 #include "wire/pickle.h"
+
+/* A rank's key lives 10 s, a member looks every 15 s, and either may take a try more.
+ */
+#define LEGACY_DEAD_US 40000000u
 
 #define ROUNDS 32 /* how far back somebody may still be told of one */
 
@@ -68,17 +73,15 @@ static struct seen_round *round_of(struct sim *s, uint32_t epoch, int64_t round,
     return r;
 }
 
-const struct rdzv_node *sim_ours_members(const struct sim_node *n, size_t *count);
-
 static void check_roster(struct sim_node *n, struct seen_round *r, int64_t rank)
 {
     uint64_t hash = 14695981039346656037u;
     const struct rdzv_node *members, me = sim_identity(n);
     size_t count;
 
-    if (n->driver != &sim_ours)
+    if (!n->driver->members)
         return;
-    members = sim_ours_members(n, &count);
+    members = n->driver->members(n, &count);
     for (size_t i = 0; i < count; i++) {
         for (size_t k = 0; k < members[i].addr.n; k++)
             hash = (hash ^ members[i].addr.p[k]) * 1099511628211u;
@@ -133,6 +136,17 @@ void sim_check_joined(struct sim_node *n, const struct rdzv_effect *e)
     check_roster(n, r, e->rank);
 }
 
+/* Somebody is told that a member is gone, or to have been dropped. */
+void sim_check_lost(struct sim_node *n)
+{
+    const bool ours = n->kind == SIM_ETCD2 || n->kind == SIM_ETCD3;
+
+    /* The legacy protocol lets keys of 10 s run out while nobody can refresh them. */
+    if (ours && !n->sim->hurt)
+        sim_fail(n->sim, "%s is told of a loss, but all that happened is the cluster's",
+                 n->name);
+}
+
 /* A member is no more: the others of its round must hear of it. */
 void sim_check_gone(struct sim_node *n)
 {
@@ -141,6 +155,7 @@ void sim_check_gone(struct sim_node *n)
     if (n->life != SIM_RUNNING)
         return;
     n->lost_since_t = SIM_NEVER;
+    s->hurt = true;
     for (size_t i = 0; i < s->count && !s->cfg.many; i++) {
         struct sim_node *m = &s->nodes[i];
 
@@ -192,18 +207,19 @@ static void describe(struct sim *s, const struct rdzv_state *st, uint32_t peer)
 {
     char places[400], waits[200], spares[200];
     const struct sim_conn *c = peer == UINT32_MAX ? NULL : s->host.conns[peer];
+    const struct sim_node *n = c ? c->node : s->writer;
 
     if (s->cfg.quiet)
         return;
     if (s->host.last_valid && only_beats(&s->host.last, st)) {
-        sim_say(s, NULL, "holds %s's heartbeat", c ? c->node->name : "the host");
+        sim_say(s, NULL, "holds %s's heartbeat", n ? n->name : "the host");
         return;
     }
     names(st, RDZV_PLACES, places, sizeof places);
     names(st, RDZV_WAITS, waits, sizeof waits);
     names(st, RDZV_SPARES, spares, sizeof spares);
     sim_say(s, NULL, "holds %s's round %lld %s [%s]%s%s%s%s%s%s%s%s",
-            c ? c->node->name : "the host", (long long)st->round,
+            n ? n->name : "the host", (long long)st->round,
             st->complete ? "complete" : "open", places, waits[0] ? " wait [" : "",
             waits, waits[0] ? "]" : "", spares[0] ? " spare [" : "", spares,
             spares[0] ? "]" : "", st->deadline_us != WALL_NEVER ? ", last call" : "",
@@ -296,11 +312,12 @@ static bool check_beats(struct sim *s, struct span value, uint32_t peer)
 {
     struct sim_host *h = &s->host;
     const struct sim_conn *c = peer == UINT32_MAX ? NULL : h->conns[peer];
+    const struct sim_node *n = c ? c->node : s->writer;
 
     if (!h->last_valid ||
         !pickle_only_beats(&h->last, buf_span(&h->last_value), value, on_beat, NULL))
         return false;
-    sim_say(s, NULL, "holds %s's heartbeat", c ? c->node->name : "the host");
+    sim_say(s, NULL, "holds %s's heartbeat", n ? n->name : "the host");
     renew_spares(s);
     return true;
 }
@@ -331,7 +348,7 @@ void sim_check_state(struct sim *s, struct span value, uint32_t peer)
     describe(s, &is, peer);
     if (h->last_valid) {
         renew_spares(s);
-        check_change(s, &h->last, &is, peer == UINT32_MAX);
+        check_change(s, &h->last, &is, peer == UINT32_MAX && !s->writer);
         rdzv_state_fini(&h->last);
     }
     h->last = is;
@@ -343,7 +360,8 @@ static void check_node(struct sim_node *n)
     const struct sim *s = n->sim;
     const uint64_t calm_t = MAX_OF(n->calm_from_t, s->host_calm_t);
     const uint64_t slack_us = 3000000 + 4 * (s->cfg.delay_us + s->cfg.jitter_us);
-    const uint64_t dead_us = rdzv_dead_after_ms(&s->cfg.settings) * 1000;
+    const uint64_t dead_us =
+        s->legacy ? LEGACY_DEAD_US : rdzv_dead_after_ms(&s->cfg.settings) * 1000;
     uint64_t due_t = n->join_by_t + RDZV_ROLLBACK_MS * 1000 + slack_us;
 
     if (!n->alive || sim_is_stopped(n))
@@ -403,7 +421,7 @@ void sim_check_end(struct sim *s)
     }
     if (s->host.last_valid && s->host.last.closed)
         return;
-    if (torch && live > set->max_nodes)
+    if ((torch || s->legacy) && live > set->max_nodes)
         return; /* torch's waiting nodes make a full round start again, for ever */
     if (live >= set->min_nodes && running != MIN_OF(live, set->max_nodes))
         sim_fail(s, "%lld nodes live, a round takes %lld to %lld, but %lld are in one",

@@ -8,7 +8,8 @@
  * otherwise
  *
  * K: ours, mixed (with torchrun's protocol), torch, hosted, fallback, visited (hosted,
- * with torchrun's protocol), or any. A failure prints the one line that plays it again.
+ * with torchrun's protocol), etcd-v2, etcd-v3, etcd, or any. A failure prints the one
+ * line that plays it again.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,8 @@
 
 #include "sim/sim.h"
 
-static const char *const kinds[] = { "ours", "mixed", "hosted", "fallback", "visited" };
+static const char *const kinds[] = { "ours",    "mixed",   "hosted",  "fallback",
+                                     "visited", "etcd-v2", "etcd-v3", "etcd" };
 
 static const char *kind_of(const char *kind, uint64_t seed)
 {

@@ -257,6 +257,10 @@ void sim_net_event(struct sim *s, struct sim_event *ev)
     case SIM_EV_HOST_TIMER:
     case SIM_EV_AGENT:
     case SIM_EV_FAULT:
+    case SIM_EV_ETCD_AT:
+    case SIM_EV_ETCD_BACK:
+    case SIM_EV_ETCD_TICK:
+    case SIM_EV_ALARM:
         return;
     }
 }

@@ -278,6 +278,13 @@ static uint64_t deadline(const struct sim_node *n)
     return rdzv_deadline(o->rdzv);
 }
 
+static const struct rdzv_node *members(const struct sim_node *n, size_t *count)
+{
+    const struct ours *o = n->core;
+
+    return rdzv_members(o->rdzv, count);
+}
+
 const struct sim_driver sim_ours = {
     .start = on_start,
     .stop = on_stop,
@@ -287,13 +294,5 @@ const struct sim_driver sim_ours = {
     .reply = on_reply,
     .timer = on_timer,
     .deadline = deadline,
+    .members = members,
 };
-
-/* For check.c: what the node was told of the members of its round. */
-const struct rdzv_node *sim_ours_members(const struct sim_node *n, size_t *count);
-const struct rdzv_node *sim_ours_members(const struct sim_node *n, size_t *count)
-{
-    const struct ours *o = n->core;
-
-    return rdzv_members(o->rdzv, count);
-}

@@ -22,6 +22,9 @@
 struct sim;
 struct sim_node;
 struct sim_conn;
+struct sim_call;
+struct sim_timer;
+struct sim_etcd;
 
 /* What a node is made of. */
 enum sim_kind {
@@ -29,6 +32,9 @@ enum sim_kind {
     SIM_POLLER, /* the same on a store that cannot tell of changes */
     SIM_TORCH,  /* torchrun's protocol: polls, compares wall clocks */
     SIM_HOSTED, /* guest.c: the host owns the state */
+    SIM_ETCD2,  /* rdzv.c on a model of etcd, by its v2 interface */
+    SIM_ETCD3,  /* by v3: with leases and streams */
+    SIM_LEGACY, /* legacy.c: torch's first etcd handler */
     SIM_KINDS
 };
 
@@ -44,8 +50,12 @@ enum sim_event_kind {
     SIM_EV_DROPPED, /* the host learns */
     SIM_EV_TIMER,   /* of a node */
     SIM_EV_HOST_TIMER,
-    SIM_EV_AGENT, /* what = enum sim_todo */
-    SIM_EV_FAULT, /* what = enum sim_fault */
+    SIM_EV_AGENT,     /* what = enum sim_todo */
+    SIM_EV_FAULT,     /* what = enum sim_fault */
+    SIM_EV_ETCD_AT,   /* a request reaches a member of the cluster */
+    SIM_EV_ETCD_BACK, /* something comes back to the node */
+    SIM_EV_ETCD_TICK, /* what = enum etcd_tick */
+    SIM_EV_ALARM,     /* of a node; n: which */
 };
 
 struct sim_event {
@@ -54,7 +64,8 @@ struct sim_event {
     int what;
     uint32_t node, boot; /* boot: which life of the node; stale events are dropped */
     struct sim_conn *conn;
-    uint8_t *bytes; /* owned */
+    struct sim_call *call; /* a reference */
+    uint8_t *bytes;        /* owned */
     size_t n;
 };
 
@@ -62,6 +73,13 @@ struct sim_event *sim_at(struct sim *s, uint64_t t, enum sim_event_kind kind);
 bool sim_next(struct sim *s, struct sim_event *out); /* false: nothing more */
 
 /* ---- the world ---- */
+
+/* The document of a legacy group, as last written. */
+struct sim_legacy_doc {
+    uint64_t version;
+    bool closed, final;
+    size_t participants;
+};
 
 struct sim_config {
     uint64_t seed;
@@ -106,9 +124,14 @@ struct sim {
     uint64_t hash;     /* and reserved_hash of it */
     char fail[1024];   /* the first broken promise; empty: none */
     struct sim_checks *checks;
-    uint64_t host_calm_t; /* the host is up since */
-    bool autopilot;       /* agents do by themselves what agents do */
-    uint64_t react_us;    /* and take up to so long to stop their workers */
+    uint64_t host_calm_t;          /* the host is up since */
+    bool autopilot;                /* agents do by themselves what agents do */
+    uint64_t react_us;             /* and take up to so long to stop their workers */
+    struct sim_etcd *etcd;         /* the cluster, if the group is on one */
+    const struct sim_node *writer; /* of the change that is looked at; NULL: nobody */
+    bool hurt; /* something happened to a node, or one has left its round */
+    bool legacy;                   /* the group is one of torch's first etcd handler */
+    struct sim_legacy_doc doc;
 };
 
 void sim_init(struct sim *s, const struct sim_config *cfg);
@@ -180,9 +203,11 @@ struct sim_driver {
     void (*bytes)(struct sim_conn *c); /* instead of reply, if conn->hosted */
     void (*timer)(struct sim_node *n);
     uint64_t (*deadline)(const struct sim_node *n); /* mono_ms */
+    /* In rank order, of the round that was last joined. NULL: it does not know. */
+    const struct rdzv_node *(*members)(const struct sim_node *n, size_t *count);
 };
 
-extern const struct sim_driver sim_ours, sim_torch, sim_hosted;
+extern const struct sim_driver sim_ours, sim_torch, sim_hosted, sim_etcd, sim_legacy;
 
 enum sim_life {
     SIM_OFF,     /* not started, or ended */
@@ -204,8 +229,11 @@ struct sim_node {
     uint64_t cut_t;     /* no byte gets through until then */
     int64_t skew_us;    /* of its wall clock */
     uint64_t mono_off_ms;
-    uint64_t timer_t; /* earliest TIMER event under way */
-    void *core;       /* of its driver */
+    uint64_t timer_t;         /* earliest TIMER event under way */
+    void *core;               /* of its driver */
+    struct sim_call *calls;   /* to the etcd cluster, without an answer */
+    struct sim_timer *timers; /* of what talks to it */
+    unsigned opened;          /* members to which it is connected, a bit each */
     struct rng rng;
 
     /* What its agent knows and was told. */
@@ -247,10 +275,13 @@ void sim_kill(struct sim_node *n);
 struct sim_checks *sim_checks_new(void);
 void sim_checks_free(struct sim_checks *c);
 void sim_check_joined(struct sim_node *n, const struct rdzv_effect *e);
+void sim_check_lost(struct sim_node *n);
 void sim_check_gone(struct sim_node *n); /* it left its round, or died */
 void sim_check_state(struct sim *s, struct span value, uint32_t peer);
 void sim_check_step(struct sim *s);
 void sim_check_end(struct sim *s);
+
+void sim_legacy_check(struct sim *s, struct span value); /* legacy.c */
 
 /* ---- chaos.c: random runs ---- */
 

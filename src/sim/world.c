@@ -5,13 +5,16 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "sim/etcd.h"
 #include "sim/sim.h"
 #include "store/reserved.h"
 
-const char *const sim_kind_names[SIM_KINDS] = { "ours", "poller", "torch", "hosted" };
+const char *const sim_kind_names[SIM_KINDS] = { "ours",    "poller",  "torch", "hosted",
+                                                "etcd-v2", "etcd-v3", "etcd" };
 
-static const struct sim_driver *const drivers[SIM_KINDS] = { &sim_ours, &sim_ours,
-                                                             &sim_torch, &sim_hosted };
+static const struct sim_driver *const drivers[SIM_KINDS] = {
+    &sim_ours, &sim_ours, &sim_torch, &sim_hosted, &sim_etcd, &sim_etcd, &sim_legacy
+};
 
 static bool before(const struct sim_event *a, const struct sim_event *b)
 {
@@ -72,6 +75,15 @@ void sim_init(struct sim *s, const struct sim_config *cfg)
     sim_host_start(s);
 }
 
+static void event_fini(struct sim_event *ev)
+{
+    if (ev->conn)
+        sim_conn_unref(ev->conn);
+    if (ev->call)
+        sim_call_unref(ev->call);
+    mem_free(ev->bytes);
+}
+
 void sim_fini(struct sim *s)
 {
     struct sim_event ev;
@@ -79,11 +91,9 @@ void sim_fini(struct sim *s)
     for (size_t i = 0; i < s->count; i++)
         sim_kill(&s->nodes[i]);
     sim_host_stop(s);
-    while (sim_next(s, &ev)) {
-        if (ev.conn)
-            sim_conn_unref(ev.conn);
-        mem_free(ev.bytes);
-    }
+    sim_etcd_stop(s);
+    while (sim_next(s, &ev))
+        event_fini(&ev);
     mem_free(s->heap);
     mem_free(s->nodes);
     mem_free(s->host.conns);
@@ -186,6 +196,19 @@ static void dispatch(struct sim *s, struct sim_event *ev)
     case SIM_EV_FAULT:
         sim_fault_now(s, ev);
         return;
+    case SIM_EV_ETCD_AT:
+        sim_etcd_request(s, ev->call);
+        return;
+    case SIM_EV_ETCD_BACK:
+        sim_http_back(ev);
+        return;
+    case SIM_EV_ETCD_TICK:
+        sim_etcd_tick(s, ev);
+        return;
+    case SIM_EV_ALARM:
+        if (n->alive && n->boot == ev->boot)
+            sim_timer_fire(n, ev->n);
+        return;
     }
 }
 
@@ -198,7 +221,8 @@ static bool wait_for_wakeup(struct sim *s, const struct sim_event *ev)
 
     if (ev->kind != SIM_EV_DOWN && ev->kind != SIM_EV_OPENED &&
         ev->kind != SIM_EV_BROKEN && ev->kind != SIM_EV_TIMER &&
-        ev->kind != SIM_EV_AGENT)
+        ev->kind != SIM_EV_AGENT && ev->kind != SIM_EV_ETCD_BACK &&
+        ev->kind != SIM_EV_ALARM)
         return false;
     n = &s->nodes[ev->node];
     if (!sim_is_stopped(n) || n->boot != ev->boot)
@@ -222,9 +246,7 @@ bool sim_run(struct sim *s, uint64_t until_t)
             continue;
         s->steps++;
         dispatch(s, &ev);
-        if (ev.conn)
-            sim_conn_unref(ev.conn);
-        mem_free(ev.bytes);
+        event_fini(&ev);
         if ((s->steps & 15) == 0 && !s->cfg.many)
             sim_check_step(s);
     }
@@ -252,7 +274,10 @@ void sim_say(struct sim *s, const struct sim_node *n, const char *fmt, ...)
     (void)vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
     (void)buf_printf(&s->out, "%9.3f  %-6s %s\n", (double)s->t / 1e6,
-                     n ? n->name : "store", line);
+                     n         ? n->name
+                     : s->etcd ? "etcd"
+                               : "store",
+                     line);
 }
 
 void sim_fail(struct sim *s, const char *fmt, ...)
