@@ -82,7 +82,7 @@ def store(tmp_path):
 def pair(store, request):
     """`a` talks to the store, `b` through a proxy; both are in round 0."""
     proxy = Proxy(store)
-    conf = f"is_host=0,loss_grace_ms={request.param}"
+    conf = f"is_host=0,last_call_timeout=300,loss_grace_ms={request.param}"
     a = Node(f"127.0.0.1:{store}", "job", (1, 2), "a", conf)
     b = Node(f"127.0.0.1:{proxy.port}", "job", (1, 2), "b", conf)
     for node in (a, b):
