@@ -147,6 +147,42 @@ def test_killed_node(agents, tmp_path, second):
     assert a.workers()[-1][:2] == (0, 1)
 
 
+def test_an_ended_guest_makes_room(agents, tmp_path):
+    """SIGTERM of our agent beside torchrun, which hosts: its place is handed back, so the next one
+    need not wait until it expires (which would take three minutes here)."""
+    port, go = free_port(), tmp_path / "go"
+    conf = "last_call_timeout=3,keep_alive_interval=60,keep_alive_max_attempt=3"
+    host = agents("torch", "127.0.0.1", port=port, nnodes="1:2", want=f"2@{go}", conf=conf)
+    hosting(host, port)
+    first = agents("ours", "localhost", port=port, nnodes="1:2", want=f"2@{go}", conf=conf)
+    for m in (host, first):
+        m.until(lambda m: m.workers() and m.workers()[-1][1] == 2)
+    first.process.send_signal(signal.SIGTERM)
+    assert first.wait() == 1, first.text()
+    assert "SIGTERM" in first.text() and host.process.poll() is None, first.text()
+    rounds = len(host.workers())
+    second = agents("ours", "127.0.0.2", port=port, nnodes="1:2", want=f"2@{go}", conf=conf)
+    for m in (host, second):
+        m.until(lambda m: len(m.workers()) > (rounds if m is host else 0) and m.workers()[-1][1] == 2)
+    go.touch()
+    assert [second.wait(), host.wait()] == [0, 0], host.text()[-2000:] + second.text()[-2000:]
+    all_agree([host, second], 2)
+
+
+def test_an_ended_host_leaves_nobody_hanging(agents):
+    """SIGTERM of our agent that hosts: torchrun's ends with it, at once, as it would with its own."""
+    port = free_port()
+    host = agents("ours", "127.0.0.1", port=port, nnodes=2, want=99)
+    hosting(host, port)
+    guest = agents("torch", "localhost", port=port, nnodes=2, want=99)
+    for m in (host, guest):
+        m.until(lambda m: m.workers() and m.workers()[-1][1] == 2)
+    host.process.send_signal(signal.SIGTERM)
+    assert host.wait() == 1, host.text()
+    assert guest.wait() == 1, guest.text()
+    assert "RendezvousConnectionError" in guest.text(), guest.text()[-2000:]
+
+
 def close_run(port):
     node = Node(f"127.0.0.1:{port}", "mixed", (1, 1), "y", "is_host=0")
     try:
