@@ -2,13 +2,17 @@
 message for each way in which it can go wrong."""
 from __future__ import annotations
 
+import base64
+import http.client
 import http.server
+import json
 import queue
 import signal
 import subprocess
 import threading
 
 import pytest
+from etcd_nodes import Node
 from etcd_server import TOOL, Certificates, Cluster, Etcd, b64, free_ports, tool
 
 
@@ -154,6 +158,43 @@ def test_users(tmp_path):
         ]:
             code, _, text = tool(e, conf, "get", "/a")
             assert code == 1 and words in text, text
+
+
+def v2_auth(server: Etcd, method: str, path: str, message: dict, user: str = "") -> None:
+    conn = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    headers = {"Content-Type": "application/json"}
+    if user:
+        headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
+    conn.request(method, "/v2/auth/" + path, json.dumps(message), headers)
+    answer = conn.getresponse()
+    assert answer.status in (200, 201), answer.read()
+    conn.close()
+
+
+def test_users_of_v2(tmp_path):
+    """v2 knows no tokens: each request brings name and password along."""
+    everything = {"kv": {"read": ["/*"], "write": ["/*"]}}
+    with Etcd(tmp_path) as server:
+        v2_auth(server, "PUT", "users/root", {"user": "root", "password": "secret"})
+        v2_auth(server, "PUT", "enable", {})
+        v2_auth(server, "PUT", "roles/guest", {"role": "guest", "revoke": everything}, "root:secret")
+        for backend in ("etcd-v2", "etcd"):
+            # One node: v2 hashes the password anew for each request, at a tenth of a second.
+            node = Node(backend, server.endpoint, f"users-{backend}", (1, 1),
+                        "last_call_timeout=1,user=root,password=secret")
+            try:
+                assert node("next", seconds=120).text.startswith("joined ")
+            finally:
+                node.kill()
+            for conf in ("user=root,password=wrong", "last_call_timeout=1"):
+                node = Node(backend, server.endpoint, "none", (1, 1), conf)
+                try:
+                    text = node("next", seconds=120).text
+                finally:
+                    node.kill()
+                assert text.startswith("failed MUSTER_EACCES"), text
+                assert server.endpoint in text and "key /torch" in text, text
+                assert "Give a user" in text, text
 
 
 def test_user_where_there_are_none(etcd):
