@@ -24,7 +24,7 @@ from typing import IO, Callable, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = str(ROOT / "build/venv/bin/python")
-MUSTER = str(ROOT / "build/muster")
+MUSTER = str(ROOT / os.environ.get("MUSTER_BUILD", "build") / "muster")
 PR_SET_PDEATHSIG = 1
 
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-BUILD = Path(os.environ.get("MUSTER_BUILD", ROOT / "build"))
+BUILD = ROOT / os.environ.get("MUSTER_BUILD", "build")
 TOOL = BUILD / "tests/interop/interop_etcd_tool"
 
 

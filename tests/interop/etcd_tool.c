@@ -238,7 +238,7 @@ int main(int argc, char **argv)
 {
     const struct trace tr = { on_trace, NULL, TRACE_DEBUG };
     struct muster_error err = { 0 };
-    struct rdzv_params p;
+    struct rdzv_params p = { 0 };
     struct etcd_conf conf;
     int64_t ms;
     const bool v2 = argc > 3 && strncmp(argv[3], "v2", 2) == 0;
@@ -255,6 +255,7 @@ int main(int argc, char **argv)
             0 ||
         etcd_client_new(uv_default_loop(), &conf.client, &client, &err) < 0) {
         fail(&err);
+        params_fini(&p);
         return 1;
     }
     timeout_ms = (uint64_t)ms;

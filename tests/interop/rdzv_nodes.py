@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NODE = ROOT / "build/tests/interop/interop_rdzv_node"
-MUSTER = ROOT / "build/muster"
+BUILD = ROOT / os.environ.get("MUSTER_BUILD", "build")
+NODE = BUILD / "tests/interop/interop_rdzv_node"
+MUSTER = BUILD / "muster"
 VENV = ROOT / "build/venv/bin"
 PATIENCE = 40
 

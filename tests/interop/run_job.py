@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MUSTER = Path(os.environ.get("MUSTER_BINARY", ROOT / "build" / "muster"))
+MUSTER = ROOT / os.environ.get("MUSTER_BUILD", "build") / "muster"
 VENV = ROOT / "build" / "venv" / "bin"
 PATIENCE = 120
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MUSTER = Path(os.environ.get("MUSTER", ROOT / "build/muster"))
+MUSTER = ROOT / os.environ.get("MUSTER_BUILD", "build") / "muster"
 
 TORCH_SERVER = """
 import sys

@@ -3,6 +3,7 @@ losses, and a host that is killed and comes back."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -27,7 +28,7 @@ class Store:
     def start(self) -> None:
         self.port_file.unlink(missing_ok=True)
         self.proc = subprocess.Popen(
-            [ROOT / "build/muster", "store", "--bind", "127.0.0.1", "--port", self.port,
+            [ROOT / os.environ.get("MUSTER_BUILD", "build") / "muster", "store", "--bind", "127.0.0.1", "--port", self.port,
              "--port-file", self.port_file],
             stdout=subprocess.DEVNULL, stderr=self.log)
         while not (self.port_file.exists() and self.port_file.read_text().strip()):

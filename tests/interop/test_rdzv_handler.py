@@ -313,7 +313,7 @@ def test_skewed_clocks_with_torch(nodes, clock, host, ahead):
 
 def test_the_example():
     at = f"127.0.0.1:{free_port()}"
-    program = ROOT / "build/examples/example_rendezvous"
+    program = ROOT / os.environ.get("MUSTER_BUILD", "build") / "examples/example_rendezvous"
     runs = [subprocess.Popen([program, at, "example", "3"], stdout=subprocess.PIPE, text=True)
             for _ in range(3)]
     said = sorted(p.communicate(timeout=60)[0] for p in runs)

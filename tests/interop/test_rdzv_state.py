@@ -5,6 +5,7 @@ its clocks set by hand; actions and resulting states must be equal.
 """
 from __future__ import annotations
 
+import os
 import base64
 import pickle
 import random
@@ -18,7 +19,8 @@ import pytest
 dyn = pytest.importorskip("torch.distributed.elastic.rendezvous.dynamic_rendezvous")
 from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError  # noqa: E402
 
-PROGRAM = Path(__file__).resolve().parents[2] / "build/tests/interop/interop_rdzv_state"
+PROGRAM = (Path(__file__).resolve().parents[2] / os.environ.get("MUSTER_BUILD", "build")
+           / "tests/interop/interop_rdzv_state")
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, timezone.utc)
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MONO = 1000.0

@@ -1,6 +1,7 @@
 """Endpoints, configuration strings and option values, beside torch's own functions."""
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 torch_utils = pytest.importorskip("torch.distributed.elastic.rendezvous.utils")
 from torch.distributed.elastic.rendezvous.api import RendezvousParameters  # noqa: E402
 
-PROGRAM = Path(__file__).resolve().parents[2] / "build/tests/interop/interop_rdzv_text"
+PROGRAM = (Path(__file__).resolve().parents[2] / os.environ.get("MUSTER_BUILD", "build")
+           / "tests/interop/interop_rdzv_text")
 
 HOST_BITS = ["host", "a.b", "10.0.0.1", "::1", "[::1]", "[", "]", ":", "-", "_", " ", "\t",
              "%eth0", "ü", "日本", "\u2003", "\u00a0", "é.fr", "/", "http://", "1", "x" * 60]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from run_job import MUSTER, ROOT, Job, environment, run
 
-EXAMPLES = ROOT / "build" / "examples"
+EXAMPLES = ROOT / os.environ.get("MUSTER_BUILD", "build") / "examples"
 
 
 def test_ten_standalone_jobs(tmp_path):

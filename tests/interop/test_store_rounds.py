@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MUSTER = os.environ.get("MUSTER_BIN") or str(ROOT / "build/muster")
+MUSTER = str(ROOT / os.environ.get("MUSTER_BUILD", "build") / "muster")
 os.environ["MUSTER_LIBRARY"] = str(ROOT / "build/libmuster.so.0")
 sys.path.insert(0, str(ROOT / "python/src"))
 import muster  # noqa: E402

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-
-ROOT = Path(__file__).resolve().parents[2]
-MUSTER = str(ROOT / "build/muster")
+from rig import MUSTER
 
 
 @pytest.fixture(scope="module")
