@@ -53,6 +53,13 @@ def test_three_hosts_two_workers_each(tmp_path: Path) -> None:
             assert host.processes() == {}
 
 
+def test_eight_hosts(tmp_path: Path) -> None:
+    with Rig(8) as rig:
+        nodes = [node(h, "node1:29400", tmp_path, nnodes="8") for h in rig.hosts]
+        up(nodes, 8)
+        finish(nodes, tmp_path)
+
+
 @pytest.mark.parametrize("family", ["ipv4", "ipv6"])
 def test_one_family_only(tmp_path: Path, family: str) -> None:
     with Rig(3, ipv4=family == "ipv4", ipv6=family == "ipv6") as rig:
@@ -238,4 +245,28 @@ def test_a_name_that_does_not_resolve_yet_is_waited_for(tmp_path: Path) -> None:
         nodes = [early, node(rig[0], "head:29400", tmp_path, "--local-addr=" + rig[0].ip4,
                              nnodes="2")]
         up(nodes, 2)
+        finish(nodes, tmp_path)
+
+
+def test_who_is_missing_is_named_after_a_restart(tmp_path: Path) -> None:
+    with Rig(3) as rig:
+        conf = CONF.replace("join_timeout=25", "join_timeout=60")
+        nodes = [node(h, "node1:29400", tmp_path, "--max-restarts=3", conf=conf)
+                 for h in rig.hosts]
+        up(nodes, 3)
+        nodes[2].signal(signal.SIGKILL)
+        for n in nodes[:2]:
+            n.wait_for("2 of 3 nodes are here, missing: node3; here: node1, node2")
+        back = node(rig[2], "node1:29400", tmp_path, "--max-restarts=3", conf=conf)
+        for n in nodes[:2]:
+            n.wait_for("the group is complete after")
+        finish([*nodes[:2], back], tmp_path)
+
+
+def test_a_narrow_switch_and_a_group_of_small_messages(tmp_path: Path) -> None:
+    """The MTUs do not fit: long frames of one host vanish. What the agents say is short."""
+    with Rig(3) as rig:
+        rig[1].mtu(1000)
+        nodes = [node(h, "node1:29400", tmp_path) for h in rig.hosts]
+        up(nodes, 3)
         finish(nodes, tmp_path)

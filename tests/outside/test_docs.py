@@ -68,3 +68,34 @@ def test_the_library_page_names_what_is_declared() -> None:
     assert [n for n in sorted(named) if not re.search(rf"\b{n}\(", headers)] == []
     for header in (ROOT / "include/muster").glob("*.h"):
         assert f"muster/{header.name}" in text
+
+
+def messages(guide: str) -> list[str]:
+    """The first column of each table of messages."""
+    text = (ROOT / "docs/guides" / guide).read_text()
+    found: list[str] = []
+    for table in re.findall(r"^\| message[^\n]*\n\| ---[^\n]*\n((?:\|[^\n]*\n)+)", text, re.M):
+        found += [row.split("|")[1].strip().strip("`") for row in table.splitlines()]
+    return found
+
+
+def literals() -> str:
+    """Every text in the sources of the product, adjacent literals joined, %s and such as a
+    blank that matches anything."""
+    code = "".join(p.read_text() for p in [*(ROOT / "src").rglob("*.[ch]"),
+                                           *(ROOT / "include").rglob("*.h")])
+    code = re.sub(r'"\s*(?:PRI[a-zA-Z0-9]+\s*)?"', "", code)
+    return code
+
+
+@pytest.mark.parametrize("guide,least", [("troubleshooting.md", 10), ("etcd.md", 10)])
+def test_every_message_in_a_guide_can_be_printed(guide: str, least: int) -> None:
+    """Word by word between what varies: `...`, capitals that stand for a number, quotes."""
+    code, rows, unknown = literals(), messages(guide), []
+    for row in rows:
+        for alternative in row.split(" / "):
+            parts = re.split(r"\.\.\.|\b[NM]\b|=|'|\(|\)|\d+", alternative)
+            if not all(part.strip(" :,;") in code for part in parts):
+                unknown.append(alternative)
+    assert unknown == []
+    assert len(rows) >= least, "the table has been emptied"

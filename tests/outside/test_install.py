@@ -109,3 +109,19 @@ def test_the_debian_package_holds_what_it_should(tmp_path: Path) -> None:
     assert "libc6" in run("dpkg-deb", "-f", package, "Depends")
     assert run("dpkg-deb", "-f", package, "Version").strip() == version()
     assert run(tmp_path / "usr/bin/muster", "--version").split()[1] == version()
+
+
+def test_the_debian_package_installs_and_goes(tmp_path: Path) -> None:
+    """dpkg itself, with a database and a root of its own."""
+    package = ROOT / run("make", "-s", "deb").split()[-1]
+    dpkg = ["dpkg", f"--root={tmp_path}", "--force-depends", "--force-not-root",
+            "--force-script-chrootless"]
+    for folder in ("var/lib/dpkg/updates", "var/lib/dpkg/info", "var/log"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    for file in ("status", "available"):
+        (tmp_path / "var/lib/dpkg" / file).touch()
+    run(*dpkg, "-i", package)
+    assert "ok installed" in run(*dpkg, "-s", "muster")
+    assert run(tmp_path / "usr/bin/muster", "--version").split()[1] == version()
+    run(*dpkg, "-r", "muster")
+    assert not (tmp_path / "usr/bin/muster").exists()

@@ -79,3 +79,25 @@ def test_a_cancelled_job_ends_its_workers_in_good_order(slurm, tmp_path: Path) -
     srun.wait_until(lambda: len(list(tmp_path.glob("bye.*"))) == 3, 30)
     srun.wait_until(lambda: not any("work.sh" in c for h in slurm.rig.hosts
                                     for c in h.processes().values()), 30)
+
+
+def test_who_is_missing_is_named(slurm) -> None:
+    """Slurm knows the names of all nodes of the step."""
+    late = f'[ "$(hostname)" != node3 ] || sleep 12; exec {MUSTER} run --no-python true'
+    srun = slurm.srun(["-N3", "--ntasks-per-node=1", "sh", "-c", late])
+    assert srun.wait(120) == 0, srun.output()
+    assert "2 of 3 nodes are here, missing: node3; here: node1, node2" in srun.output()
+
+
+def test_the_signal_before_the_time_limit(slurm, tmp_path: Path) -> None:
+    """--signal=TERM@50 with a limit of a minute: the workers hear of it and end in order."""
+    work = tmp_path / "work.sh"
+    work.write_text(f'trap "echo saved >{tmp_path}/saved.$RANK; exit 0" TERM\n'
+                    "echo working\nwhile :; do sleep 0.1; done\n")
+    srun = slurm.srun(["-N3", "--ntasks-per-node=1", "--time=1", "--signal=TERM@55", MUSTER,
+                       "run", "--no-python", "sh", str(work)])
+    srun.wait_for_match("working", 3)
+    srun.wait(110)
+    srun.wait_until(lambda: len(list(tmp_path.glob("saved.*"))) == 3, 30)
+    srun.wait_until(lambda: not any("work.sh" in c for h in slurm.rig.hosts
+                                    for c in h.processes().values()), 30)
