@@ -1,12 +1,14 @@
 """`srun muster run`, on a real Slurm with three nodes."""
 from __future__ import annotations
 
-import json
+import re
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from rig import MUSTER
+from rig import MUSTER, ROOT
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,19 @@ def test_the_nodes_of_a_step_find_each_other(slurm) -> None:
                      for n in range(3) for w in range(2)]
 
 
+def test_the_line_of_the_readme(slurm, tmp_path: Path) -> None:
+    """In a job with three nodes."""
+    (line,) = re.findall(r"`(srun [^`]*)`", (ROOT / "README.md").read_text())
+    script = tmp_path / "train.py"
+    script.write_text("import os; os.write(1, f\"rank {os.environ['RANK']}\\n\".encode())")
+    argv = shlex.split(line.replace("train.py", str(script)).replace(" muster ", f" {MUSTER} "))
+    srun = slurm.rig[0].start(["salloc", "-N3", "-Q", *argv], SLURM_CONF=str(slurm.conf),
+                              OMP_NUM_THREADS="1", PYTHON_EXEC=sys.executable)
+    assert srun.wait(120) == 0, srun.output()
+    ranks = re.findall(r"^rank (\d+)$", srun.output(), re.M)
+    assert sorted(map(int, ranks)) == list(range(24)), srun.output()
+
+
 def test_two_steps_at_once_do_not_meet(slurm) -> None:
     argv = ["-N3", "--ntasks-per-node=1", "--overlap", MUSTER, "run", "--no-python", "sh", "-c",
             SHOW.replace("$(", "$$(")]
@@ -81,12 +96,14 @@ def test_a_cancelled_job_ends_its_workers_in_good_order(slurm, tmp_path: Path) -
                                     for c in h.processes().values()), 30)
 
 
-def test_who_is_missing_is_named(slurm) -> None:
+def test_who_is_missing_is_named(slurm, tmp_path: Path) -> None:
     """Slurm knows the names of all nodes of the step."""
-    late = f'[ "$(hostname)" != node3 ] || sleep 12; exec {MUSTER} run --no-python true'
+    late = (f'[ "$(hostname)" != node3 ] || until [ -e {tmp_path}/go ]; do sleep 0.1; done; '
+            f"exec {MUSTER} run --no-python true")
     srun = slurm.srun(["-N3", "--ntasks-per-node=1", "sh", "-c", late])
+    srun.wait_for_match("2 of 3 nodes are here, missing: node3; here: node[12], node[12]")
+    (tmp_path / "go").touch()
     assert srun.wait(120) == 0, srun.output()
-    assert "2 of 3 nodes are here, missing: node3; here: node1, node2" in srun.output()
 
 
 def test_the_signal_before_the_time_limit(slurm, tmp_path: Path) -> None:
