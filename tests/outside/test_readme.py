@@ -45,18 +45,9 @@ def test_demo_torch() -> None:
     assert "kill -9" in done.stdout and "ended well" in done.stdout
 
 
-def test_soak() -> None:
-    """A few blows, so that it can be trusted when somebody has an hour for it."""
-    assert "`make soak MINUTES=" in TEXT
-    done = subprocess.run(["make", "soak", "MINUTES=0.15"], cwd=ROOT, env=ENV, text=True,
-                          capture_output=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "soak: ended well" in done.stdout
-
-
 def test_every_target_is_there() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    named = set(re.findall(r"\bmake ([a-z][a-z-]*)", TEXT))
+    named = set(re.findall(r"(?:`|^)make ([a-z][a-z-]*)", TEXT, re.M))
     assert {"demo", "test", "bench", "wheel", "static", "deb", "install", "soak"} <= named
     assert [t for t in named if not re.search(rf"^{t}:", makefile, re.M)] == []
 
