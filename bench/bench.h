@@ -7,6 +7,7 @@ int bench_rdzv(int argc, char **argv);
 int bench_load(int argc, char **argv);
 int bench_bare(int argc, char **argv);
 int bench_echo(int argc, char **argv);
+int bench_echo_uring(int argc, char **argv);
 int bench_crowd(int argc, char **argv);
 int bench_lines(int argc, char **argv);
 int bench_lines_check(int argc, char **argv);

@@ -32,6 +32,13 @@ static void add_set(struct message *m, const char *key, const void *value, size_
     message_bytes(m, value, n);
 }
 
+/* One that the server has not seen, however often it was asked before. */
+static void new_key(char key[64], const char *what)
+{
+    (void)snprintf(key, 64, "/%s/%d/%llu", what, (int)getpid(),
+                   (unsigned long long)net_ns());
+}
+
 /* Waits until each of the sockets in the set has said one byte. */
 static void until_all_woken(int ep, size_t count)
 {
@@ -68,13 +75,16 @@ static int join(const struct net_args *a)
     struct message hello = { .n = 0 }, add = { .n = 0 }, wait = { .n = 0 },
                    set = { .n = 0 };
     uint64_t connected, joined, answer, last = 0;
+    char key[64];
 
     message_hello(&hello, 7);
+    new_key(key, "joined");
     message_u8(&add, 4);
-    message_bytes(&add, "/joined", 7);
+    message_bytes(&add, key, strlen(key));
     message_u64(&add, 1);
-    add_wait(&wait, "/all");
-    add_set(&set, "/all", "1", 1);
+    new_key(key, "all");
+    add_wait(&wait, key);
+    add_set(&set, key, "1", 1);
     for (size_t i = 0; i < a->count; i++) {
         fds[i] = net_connect(a->port);
         net_send(fds[i], hello.bytes, hello.n);
@@ -114,8 +124,7 @@ static int wake(const struct net_args *a)
     uint64_t start, cpu, own;
     uint32_t answer;
 
-    (void)snprintf(key, sizeof key, "/wake/%d/%llu", (int)getpid(),
-                   (unsigned long long)net_ns());
+    new_key(key, "wake");
     message_hello(&hello, 7);
     add_wait(&wait, key);
     /* A PING behind the WAIT: when it is answered, the wait is on. */

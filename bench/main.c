@@ -13,6 +13,7 @@ static const struct {
     { "rdzv", bench_rdzv, "rounds of many nodes against a real muster store" },
     { "load", bench_load, "a closed loop of requests to a store, Redis or echo" },
     { "echo", bench_echo, "a server that only answers: the limit" },
+    { "echo-uring", bench_echo_uring, "the same on io_uring" },
     { "bare", bench_bare, "a server that only answers a crowd: the limit" },
     { "lines", bench_lines, "numbered lines, as fast as they can be written" },
     { "lines-check", bench_lines_check, "whether each has come through a tee, whole" },

@@ -306,7 +306,7 @@ static bool read_once(struct store_server *s, struct conn *c, bool hung_up)
     if (!to)
         return false;
     do
-        n = read(c->fd, to, size);
+        n = recv(c->fd, to, size, 0);
     while (n < 0 && errno == EINTR);
     if (n > 0) {
         s->stats.bytes_in += (uint64_t)n;
