@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The store server beside torch's, Redis, and servers that only answer (the limit).
 
-Each figure is the median of several runs, taken in turn, so that a change of the
-machine's mood meets all of them. The generator never sleeps: what it takes to wake it is
-no property of a server. `--quick` runs once and short, to see that everything works;
-`--realtime`, as root, keeps other work of the machine out. The table at the end is the
-summary. JSON lines: build/bench/store.jsonl; docs/PERFORMANCE.md says what limits what.
+Each figure is the median of several runs, taken in turn, and each ratio the median of the
+ratios in each turn, so that a change of the machine's mood meets all of them. The
+generator never sleeps: what it takes to wake it is no property of a server. `--quick` runs
+once and short, to see that everything works; `--realtime`, as root, keeps other work of
+the machine out. The table at the end is the summary. JSON lines: build/bench/store.jsonl;
+docs/PERFORMANCE.md says what limits what.
 """
 from __future__ import annotations
 
@@ -70,6 +71,12 @@ def median(runs: list[dict], field: str) -> float:
     return statistics.median(r[field] for r in runs)
 
 
+def ratio(runs: dict[str, list[dict]], field: str, name: str, peer: str) -> float:
+    """How many times better `name` was than `peer`, turn by turn."""
+    pairs = [(a[field], b[field]) for a, b in zip(runs[name], runs[peer])]
+    return statistics.median(a / b if field == "rate" else b / a for a, b in pairs)
+
+
 def loads(report: Report, dns: Dns, times: int, seconds: float, ops: list[str]) -> None:
     names = ["muster", "torch", "redis", "echo"]
     seen: dict[tuple, dict] = {}
@@ -85,66 +92,66 @@ def loads(report: Report, dns: Dns, times: int, seconds: float, ops: list[str]) 
                         r = load(s, op, conns, seconds)
                         report.raw(server=s.name, **r)
                         runs[s.name].append(r)
-                fields = ("rate", "p99_us", "cpu_us")
-                f = {i: {n: median(runs[n], i) for n in names} for i in fields}
-                seen[op, conns] = f
+                seen[op, conns] = runs
                 print(f"{op:6}{conns:6}  " + "  ".join(
-                    " ".join(f"{f[i][n]:8.{0 if i == 'rate' else 1}f}" for n in names)
-                    for i in fields), flush=True)
+                    " ".join(f"{median(runs[n], i):8.{0 if i == 'rate' else 1}f}" for n in names)
+                    for i in ("rate", "p99_us", "cpu_us")), flush=True)
     sum_up(report, seen)
 
 
-def least(seen: dict, conns, field: str, peer: str) -> tuple[float, str, dict]:
-    """The smallest ratio of those at so many connections, in favour of the larger."""
-    def ratio(f: dict) -> float:
-        a, b = f[field]["muster"], f[field][peer]
-        return a / b if field == "rate" else b / a
+def least(seen: dict, conns, field: str, peer: str) -> tuple[float, str, dict, float]:
+    """The smallest ratio of those at so many connections, what it was, the figures, and
+    the ratio of the echo server to the same peer."""
+    def of(key: tuple) -> float:
+        return ratio(seen[key], field, "muster", peer)
 
-    (op, n), f = min(((k, f) for k, f in seen.items() if k[1] in conns),
-                     key=lambda kf: ratio(kf[1]))
-    return ratio(f), f"{op.upper()}, {n}", f[field]
+    key = min((k for k in seen if k[1] in conns), key=of)
+    figures = {n: median(r, field) for n, r in seen[key].items()}
+    return (of(key), f"{key[0].upper()}, {key[1]}", figures,
+            ratio(seen[key], field, "echo", peer))
 
 
 def sum_up(report: Report, seen: dict) -> None:
     for conns in CONNS:
-        r, what, f = least(seen, (conns,), "rate", "torch")
+        r, what, f, limit = least(seen, (conns,), "rate", "torch")
         report.add(f"rate, {what} connection{'s' if conns > 1 else ''}", f"{f['muster']:,.0f}/s",
-                   f"torch {f['torch']:,.0f}/s", r, goal=1.2, limit=f["echo"] / f["torch"])
+                   f"torch {f['torch']:,.0f}/s", r, goal=1.2, limit=limit)
     for conns in CONNS:
-        r, what, f = least(seen, (conns,), "p99_us", "torch")
+        r, what, f, limit = least(seen, (conns,), "p99_us", "torch")
         report.add(f"p99, {what}", f"{f['muster']:,.0f} us", f"torch {f['torch']:,.0f} us", r,
-                   goal=1.0, limit=f["torch"] / f["echo"])
+                   goal=1.0, limit=limit)
     for field, unit, words in (("rate", "/s", "rate"), ("p99_us", " us", "p99")):
         for peer, goal in (("redis", 1.0), ("echo", 0.85 if field == "rate" else 1.0)):
-            r, what, f = least(seen, CONNS, field, peer)
+            r, what, f, _ = least(seen, CONNS, field, peer)
             report.add(f"{words} beside {'Redis' if peer == 'redis' else 'the bare echo'}, {what}",
                        f"{f['muster']:,.0f}{unit}", f"{peer} {f[peer]:,.0f}{unit}", r, goal=goal)
     for peer in ("torch", "redis"):
-        r, what, f = least(seen, CONNS, "cpu_us", peer)
+        r, what, f, _ = least(seen, CONNS, "cpu_us", peer)
         report.add(f"server CPU per operation, {what}", f"{f['muster']:.1f} us",
                    f"{peer} {f[peer]:.1f} us", r, goal=1.0)
 
 
 def crowds(report: Report, dns: Dns, times: int, clients: int) -> None:
     names = ("muster", "torch", "bare")
-    took: dict[tuple, list[dict]] = {}
+    took: dict[str, dict[str, list[dict]]] = {m: {n: [] for n in names} for m in ("join", "wake")}
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(start(n, dns)) for n in names]
         for _ in range(times):
-            for mode in ("join", "wake"):
+            for mode in took:
                 for s in servers:
                     r = crowd(s, mode, clients)
                     report.raw(server=s.name, **r)
-                    took.setdefault((mode, s.name), []).append(r)
+                    took[mode][s.name].append(r)
                     time.sleep(0.1)  # The server closes what the crowd has left behind.
     for mode, words, goal in (("join", "connect, VALIDATE, PING, ADD, WAIT for the last", 3.0),
                               ("wake", "one SET to the last wake-up", 2.0)):
         for field, what in (("seconds", words), ("server_cpu_s", "  server CPU of that")):
-            ours, theirs, bare = (median(took[mode, n], field) * 1e3 for n in names)
+            ours, theirs = (median(took[mode][n], field) * 1e3 for n in ("muster", "torch"))
             timed = field == "seconds"
             report.add(f"{clients} clients: {what}" if timed else what, f"{ours:.1f} ms",
-                       f"torch {theirs:.1f} ms", theirs / ours, goal=goal if timed else None,
-                       limit=theirs / bare)
+                       f"torch {theirs:.1f} ms", ratio(took[mode], field, "muster", "torch"),
+                       goal=goal if timed else None,
+                       limit=ratio(took[mode], field, "bare", "torch"))
 
 
 def names(report: Report, dns: Dns, clients: int) -> None:
@@ -219,8 +226,8 @@ def main() -> int:
     ap.add_argument("--realtime", action="store_true", help=peers.realtime.__doc__)
     ap.add_argument("--rows", default="load,crowd,dns,memory,start")
     a = ap.parse_args()
-    times = a.times or (1 if a.quick else 5)
-    seconds = a.seconds or (0.1 if a.quick else 0.3)
+    times = a.times or (1 if a.quick else 9)
+    seconds = a.seconds or (0.05 if a.quick else 0.15)
     rows = a.rows.split(",")
     if a.realtime:
         peers.realtime()
