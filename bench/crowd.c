@@ -90,12 +90,12 @@ static int join(const struct net_args *a)
         net_send(fds[i], hello.bytes, hello.n);
     }
     for (size_t i = 0; i < a->count; i++)
-        net_take(fds[i], &answer, 4);
+        net_take_awake(fds[i], &answer, 4);
     connected = net_ns();
     for (size_t i = 0; i < a->count; i++)
         net_send(fds[i], add.bytes, add.n);
     for (size_t i = 0; i < a->count; i++) {
-        net_take(fds[i], &answer, 8);
+        net_take_awake(fds[i], &answer, 8);
         last = answer > last ? answer : last;
         net_send(fds[i], wait.bytes, wait.n);
         watch(ep, fds[i]);
@@ -131,15 +131,15 @@ static int wake(const struct net_args *a)
     static const uint8_t ping[] = { 0x0d, 1, 2, 3, 4 };
     add_set(&set, key, "1", 1);
     net_send(setter, hello.bytes, hello.n);
-    net_take(setter, &answer, 4);
+    net_take_awake(setter, &answer, 4);
     for (size_t i = 0; i < a->count; i++) {
         const int fd = net_connect(a->port);
 
         net_send(fd, hello.bytes, hello.n);
-        net_take(fd, &answer, 4);
+        net_take_awake(fd, &answer, 4);
         net_send(fd, wait.bytes, wait.n);
         net_send(fd, ping, sizeof ping);
-        net_take(fd, &answer, 4);
+        net_take_awake(fd, &answer, 4);
         watch(ep, fd);
     }
     start = net_ns();

@@ -153,12 +153,12 @@ void net_send(int fd, const void *p, size_t n)
     }
 }
 
-void net_take(int fd, void *p, size_t n)
+static void take(int fd, void *p, size_t n, int flags)
 {
     char *at = p;
 
     while (n) {
-        const ssize_t k = recv(fd, at, n, MSG_DONTWAIT);
+        const ssize_t k = recv(fd, at, n, flags);
 
         if (k < 0 && errno == EAGAIN)
             continue;
@@ -167,6 +167,16 @@ void net_take(int fd, void *p, size_t n)
         at += k;
         n -= (size_t)k;
     }
+}
+
+void net_take(int fd, void *p, size_t n)
+{
+    take(fd, p, n, 0);
+}
+
+void net_take_awake(int fd, void *p, size_t n)
+{
+    take(fd, p, n, MSG_DONTWAIT);
 }
 
 void net_allow_many(void)

@@ -30,6 +30,7 @@ int net_connect(uint16_t port); /* blocking, TCP_NODELAY, to 127.0.0.1 */
 void net_nonblock(int fd);
 void net_send(int fd, const void *p, size_t n); /* all of it; fd blocks */
 void net_take(int fd, void *p, size_t n);
+void net_take_awake(int fd, void *p, size_t n); /* the server is on another core */
 void net_allow_many(void);
 
 /* A c10d request, by hand: the generator shares no code with the server. */
