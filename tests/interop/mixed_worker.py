@@ -1,11 +1,15 @@
 """A worker without torch: tells its place, sees that the workers' store answers there,
 and ends once the group is as large as it is told to wait for."""
+import ctypes
 import os
+import signal
 import socket
 import struct
 import sys
 import time
 
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed torchrun leaves us behind
 env = os.environ
 want, _, flag = sys.argv[1].partition("@")  # a size, and a file that must exist, too
 addr, port = env["MASTER_ADDR"], int(env["MASTER_PORT"])
