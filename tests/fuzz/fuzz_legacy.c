@@ -8,21 +8,27 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* As the state machine does it: each change has a status that it is for. */
 static int change(struct legacy_doc *d, uint8_t how)
 {
-    switch (how % 6) {
-    case 0:
-        return legacy_doc_join(d);
-    case 1:
-        return legacy_doc_freeze(d);
-    case 2:
-        return legacy_doc_confirm(d, "/torchelastic/p2p/run_x/rdzv/v_1/rank_0");
-    case 3:
-        return legacy_doc_wait(d);
-    case 4:
-        return legacy_doc_close(d);
+    switch (d->status) {
+    case LEGACY_JOINABLE:
+        if (how % 3 != 2)
+            return how % 3 ? legacy_doc_freeze(d) : legacy_doc_join(d);
+        break;
+    case LEGACY_FROZEN:
+        if (how % 3 != 2)
+            return legacy_doc_confirm(d, "/torchelastic/p2p/run_x/rdzv/v_1/rank_0");
+        break;
+    case LEGACY_FINAL:
+        if (how % 3 != 2)
+            return legacy_doc_wait(d);
+        break;
+    case LEGACY_SETUP:
+    case LEGACY_CLOSED:
+        break;
     }
-    return 0;
+    return legacy_doc_close(d);
 }
 
 static void check_doc(uint8_t how, struct span text)
