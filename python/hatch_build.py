@@ -10,6 +10,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,30 @@ def libc_tag(binaries: list[Path]) -> str:
     return f"manylinux_{major}_{minor}_{platform.machine()}"
 
 
+def notices(files: list[str]) -> dict[str, str]:
+    """Licences of the libraries inside, as Debian states them: file -> place in the wheel."""
+    if shutil.which("dpkg") is None:
+        return {}
+    owners = subprocess.run(["dpkg", "-S", *files], capture_output=True, text=True).stdout
+    names = sorted({line.split(":")[0] for line in owners.splitlines()})
+    paths = {f"/usr/share/doc/{name}/copyright": name for name in names}
+    return {path: f"share/doc/muster/{name}.copyright" for path, name in paths.items()
+            if Path(path).is_file()}
+
+
+def inside(work: Path, beside: list[str]) -> list[str]:
+    """The libraries inside, by their real names: those beside ours, and those linked in."""
+    linked = re.findall(r"(/\S+\.a)\b", (work / "build.ninja").read_text())
+    found = {str(Path(f).resolve()) for f in (*beside, *linked) if not f.startswith(str(work))}
+    return sorted(found | {f.removeprefix("/usr") for f in found})  # one of a merged /usr
+
+
 class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             return
+        if sys.platform != "linux":
+            raise RuntimeError(f"muster runs on Linux; this is {sys.platform}")
         work = HERE / "build" if NATIVE.name == "native" else NATIVE / "build" / "bundle"
         if not (work / "build.ninja").exists():
             run("meson", "setup", str(work), str(NATIVE), "--prefix", "/", "--libdir", "lib",
@@ -72,4 +93,5 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
         build_data["shared_data"] = {
             str(library): "libexec/muster/libmuster.so.0",
             **{path: f"libexec/muster/{name}" for name, path in beside.items()},
+            **notices(inside(work, list(beside.values()))),
         }
