@@ -118,6 +118,18 @@ static bool lost_its_last(const struct rdzv *r, const struct rdzv_state *s,
     return false;
 }
 
+/* Who leaves a round for the next one waits for that, and the ranks left may look whole.
+ * While there is room, though, nobody waits when a round completes who could have had a
+ * seat: so somebody has come or gone since. Either way a new round is due, and nothing is
+ * lost by going straight there. Not so for who completed it: nobody saw it before. */
+static bool may_have_shrunk(const struct rdzv *r, const struct rdzv_state *s,
+                            uint64_t now_ms)
+{
+    return s->round != r->completed &&
+           (int64_t)rdzv_count(s, RDZV_PLACES) < r->settings.max_nodes &&
+           rdzv_live(r, s, RDZV_WAITS, now_ms) > 0;
+}
+
 /* We are listed in a round that is decided. Is it one that all of its members see
  * alike? */
 static int finish(const struct rdzv *r, const struct rdzv_state *s, struct now now,
@@ -136,7 +148,8 @@ static int finish(const struct rdzv *r, const struct rdzv_state *s, struct now n
         return 0;
     }
     rdzv_roster_fini(&p->roster);
-    if (n < r->settings.min_nodes || lost_its_last(r, s, now.mono_ms))
+    if (n < r->settings.min_nodes || lost_its_last(r, s, now.mono_ms) ||
+        may_have_shrunk(r, s, now.mono_ms))
         rc = MUSTER_ESTATE;
     else
         rc = rdzv_roster_make(&p->roster, s);

@@ -39,6 +39,7 @@ int rdzv_new(const struct rdzv_config *cfg, struct rdzv **out, struct muster_err
     r->poll_ms = cfg->poll_ms ? cfg->poll_ms : 1000;
     r->trace = cfg->trace;
     rdzv_state_init(&r->seen);
+    r->completed = -1;
     buf_init(&r->value, SIZE_MAX);
     buf_init(&r->token, SIZE_MAX);
     r->call_us = WALL_NEVER;
@@ -96,6 +97,7 @@ static void on_join(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     r->join_by_ms = now.mono_ms + r->settings.join_ms;
     r->tidy.on = false;
     r->losses = 0;
+    r->completed = -1;
     if (!r->ours) { /* What happened while we were away says nothing about our name. */
         rdzv_state_fini(&r->seen);
         buf_clear(&r->value);

@@ -67,6 +67,7 @@ struct rdzv {
 
     /* What the backend last said. */
     struct rdzv_state seen; /* as it is there, the dead included */
+    int64_t completed;      /* the round that a write of ours completed; -1: none */
     struct buf value;       /* its text; empty: nothing there */
     struct buf token;
     bool has_token;

@@ -283,6 +283,8 @@ static int on_won(struct rdzv *r, const struct rdzv_event *ev)
     if (buf_append_span(&token, ev->token) < 0)
         return MUSTER_ENOMEM;
     rdzv_observe(r, &did->next, ev->now);
+    if (did->next.complete && !(r->seen.complete && r->seen.round == did->next.round))
+        r->completed = did->next.round;
     rdzv_state_fini(&r->seen);
     r->seen = did->next;
     did->writes = false;
