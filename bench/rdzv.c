@@ -25,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -178,8 +179,10 @@ static int start_crews(struct run *r)
         if (pipe(orders) < 0)
             return -1;
         r->crews[p] = fork();
-        if (r->crews[p] == 0)
+        if (r->crews[p] == 0) {
+            (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody else would end it */
             rdzv_crew_run(&r->o, first, count, orders[0], reports[1]);
+        }
         if (r->crews[p] < 0)
             return -1;
         r->orders[p] = orders[1];

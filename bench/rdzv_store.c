@@ -1,9 +1,11 @@
 /* rdzv_store.c - the store that the nodes meet at, and what it costs. */
 #include <inttypes.h>
 #include <netdb.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,6 +27,7 @@ pid_t rdzv_store_start(struct rdzv_options *o)
         return -1;
     pid = fork();
     if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr))
             _exit(127);
         execl(o->muster, o->muster, "store", "--bind", "127.0.0.1", "--port", "0",

@@ -40,8 +40,8 @@ void map_add(struct map *m, struct map_link *link);
 /* Takes out a link that is in the map. */
 void map_remove(struct map *m, struct map_link *link);
 
-/* An empty map like another one, with slots as many and alike, so that what is in slot i
- * there may be put at i here: for copies. 0 or MUSTER_ENOMEM. */
+/* An empty map like another one, with slots as many and alike, so that what is in slot
+ * i there may be put at i here: for copies. 0 or MUSTER_ENOMEM. */
 int map_init_as(struct map *m, const struct map *like);
 static inline void map_put_at(struct map *m, size_t i, struct map_link *link,
                               uint32_t hash)

@@ -1,4 +1,5 @@
-/* trace.h - where core tells its story. The driver prints it, the simulator reads it. */
+/* trace.h - where core tells its story. The driver prints it, the simulator reads it.
+ */
 #ifndef BASE_TRACE_H
 #define BASE_TRACE_H
 

@@ -23,9 +23,10 @@ struct event {
     int worker_id; /* pid */
     struct event_number exit_code, worker_pid;
     /* of a worker that failed: what torch keeps to itself, for our own handler only */
-    struct event_number failed_at; /* seconds; not given: none of the three is printed */
-    const char *error_file;        /* NULL: it left none */
-    bool first;                    /* the failure that the report calls the root cause */
+    struct event_number
+        failed_at;          /* seconds; not given: none of the three is printed */
+    const char *error_file; /* NULL: it left none */
+    bool first;             /* the failure that the report calls the root cause */
 };
 
 /* Without the newline. 0, MUSTER_ENOMEM or MUSTER_EFULL. */

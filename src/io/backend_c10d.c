@@ -151,7 +151,8 @@ void c10d_connect(struct c10d *c)
     rc = c10d_open_store(c, c->lost_by_ms != 0, on_connected, c, &c->state, &err);
     if (rc < 0)
         c10d_later(c, rc, &err);
-    else if (c->file || c->memory) /* Open at once; said from the loop, as sockets do. */
+    else if (c->file ||
+             c->memory) /* Open at once; said from the loop, as sockets do. */
         c10d_later(c, 0, NULL);
 }
 

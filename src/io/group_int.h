@@ -65,7 +65,7 @@ struct agent {
     char *timer_file;          /* owned; its FIFO */
 
     struct sink events, metrics;
-    bool metrics_json;         /* rather than as torch prints them */
+    bool metrics_json;        /* rather than as torch prints them */
     uint64_t calls_ns[CALLS]; /* when each began; 0: not under way */
     bool assigned;
     int64_t run_time_s;

@@ -8,9 +8,10 @@
 
 #include "io/keeper.h"
 
-#define AGAIN_MS   5
-#define GIVE_UP_MS 60000 /* Nothing but a process stuck in the kernel takes so long.   \
-                          */
+#define AGAIN_MS 5
+#define GIVE_UP_MS                                                                     \
+    60000 /* Nothing but a process stuck in the kernel takes so long.                  \
+           */
 
 static bool is_worker(const struct keeper *k, pid_t pid)
 {

@@ -23,9 +23,9 @@ struct proc_spec {
  * with its parent. Returns 0 and *pid, or the errno of what failed (mostly exec). */
 int proc_spawn(const struct proc_spec *spec, pid_t *pid);
 
-/* The same without waiting for the exec, which may then be on another CPU: for a program
- * that has been started before. If it fails after all, the child says so on its stderr
- * and exits with 127. */
+/* The same without waiting for the exec, which may then be on another CPU: for a
+ * program that has been started before. If it fails after all, the child says so on its
+ * stderr and exits with 127. */
 int proc_spawn_again(const struct proc_spec *spec, pid_t *pid);
 
 /* What the child of a plain fork does to be such a process without exec: session,

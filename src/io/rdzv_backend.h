@@ -42,7 +42,8 @@ struct rdzv_backend_ops {
      * value. quiet: those who watch need not be told of it, if that can be had. Copies
      * value and token if it needs them longer than the call. */
     void (*set)(struct rdzv_backend *b, struct span value, bool has_token,
-                struct span token, bool quiet, uint64_t timeout_ms, rdzv_state_cb cb, void *ctx);
+                struct span token, bool quiet, uint64_t timeout_ms, rdzv_state_cb cb,
+                void *ctx);
 
     /* Calls cb once, when what is held may differ from value (from nothing, if not
      * present). Replaces the watch before, whose cb then never comes. False: cannot, at
@@ -51,8 +52,8 @@ struct rdzv_backend_ops {
                   rdzv_changed_cb cb, void *ctx);
 
     /* Shows our node, by its text, to the others for as long as this process lives, and
-     * tells which of them end. Again with another text: that is our name from now on. The
-     * text is copied. May be NULL: only heartbeats tell. */
+     * tells which of them end. Again with another text: that is our name from now on.
+     * The text is copied. May be NULL: only heartbeats tell. */
     void (*presence)(struct rdzv_backend *b, const char *self, rdzv_peer_cb cb,
                      void *ctx);
 

@@ -1,6 +1,6 @@
-/* rdzv_guest.h - the driver of rdzv/guest.c: a node of a hosted rendezvous on a uv loop,
- * with its line to the host. The dynamic handler (rdzv_driver.c) uses it when the store
- * can host; so does the benchmark, with thousands of them. */
+/* rdzv_guest.h - the driver of rdzv/guest.c: a node of a hosted rendezvous on a uv
+ * loop, with its line to the host. The dynamic handler (rdzv_driver.c) uses it when the
+ * store can host; so does the benchmark, with thousands of them. */
 #ifndef IO_RDZV_GUEST_H
 #define IO_RDZV_GUEST_H
 
@@ -10,8 +10,8 @@
 
 struct rdzv_guest_driver;
 
-/* JOINED, REFUSED, DONE and NEWS, as rdzv.h has them; borrowed for the call. Always from
- * the loop, never from inside a call of the functions below. */
+/* JOINED, REFUSED, DONE and NEWS, as rdzv.h has them; borrowed for the call. Always
+ * from the loop, never from inside a call of the functions below. */
 typedef void (*rdzv_told_cb)(void *ctx, const struct rdzv_effect *told);
 
 /* cfg is copied as rdzv_guest_new does; host is copied. */

@@ -15,9 +15,9 @@ struct rdzv_handler;
 /* The outcome of a round; all pointers borrowed until the next next() or destroy. */
 struct rdzv_round {
     uint64_t round;
-    int64_t rank, world_size;   /* of nodes */
-    struct astore *store;       /* the round's store, prefixed: role_info, barrier, ... */
-    const char *master_addr;    /* for the workers */
+    int64_t rank, world_size; /* of nodes */
+    struct astore *store;     /* the round's store, prefixed: role_info, barrier, ... */
+    const char *master_addr;  /* for the workers */
     uint16_t master_port;
 };
 

@@ -23,11 +23,12 @@
 #define ADDR_KEY "MASTER_ADDR"
 #define PORT_KEY "MASTER_PORT"
 
-#define SLICE_MS   500u  /* one wait for this round's keys */
-#define PATIENT_MS 3000u /* before looking at earlier rounds: torch polls each second  \
-                          */
-#define PROBE_MS 2000u   /* for a server of an earlier round to answer */
-#define MAX_BACK 64u     /* rounds to look back */
+#define SLICE_MS 500u /* one wait for this round's keys */
+#define PATIENT_MS                                                                     \
+    3000u              /* before looking at earlier rounds: torch polls each second    \
+                        */
+#define PROBE_MS 2000u /* for a server of an earlier round to answer */
+#define MAX_BACK 64u   /* rounds to look back */
 
 struct address {
     char *host; /* owned, or NULL */

@@ -51,7 +51,7 @@ struct rdzv_host {
     struct rdzv_state state;
     struct rdzv_member *zero; /* rank 0 of the complete round; borrowed from state */
     size_t world;             /* how many were told of that round */
-    int64_t base_us;          /* wall minus monotonic clock, as far as it goes forward */
+    int64_t base_us; /* wall minus monotonic clock, as far as it goes forward */
     struct map holders;
     struct holder **by_peer; /* owned */
     size_t by_peer_size;

@@ -118,10 +118,11 @@ static bool lost_its_last(const struct rdzv *r, const struct rdzv_state *s,
     return false;
 }
 
-/* Who leaves a round for the next one waits for that, and the ranks left may look whole.
- * While there is room, though, nobody waits when a round completes who could have had a
- * seat: so somebody has come or gone since. Either way a new round is due, and nothing is
- * lost by going straight there. Not so for who completed it: nobody saw it before. */
+/* Who leaves a round for the next one waits for that, and the ranks left may look
+ * whole. While there is room, though, nobody waits when a round completes who could
+ * have had a seat: so somebody has come or gone since. Either way a new round is due,
+ * and nothing is lost by going straight there. Not so for who completed it: nobody saw
+ * it before. */
 static bool may_have_shrunk(const struct rdzv *r, const struct rdzv_state *s,
                             uint64_t now_ms)
 {

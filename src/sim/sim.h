@@ -129,8 +129,8 @@ struct sim {
     uint64_t react_us;             /* and take up to so long to stop their workers */
     struct sim_etcd *etcd;         /* the cluster, if the group is on one */
     const struct sim_node *writer; /* of the change that is looked at; NULL: nobody */
-    bool hurt; /* something happened to a node, or one has left its round */
-    bool legacy;                   /* the group is one of torch's first etcd handler */
+    bool hurt;   /* something happened to a node, or one has left its round */
+    bool legacy; /* the group is one of torch's first etcd handler */
     struct sim_legacy_doc doc;
 };
 

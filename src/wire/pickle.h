@@ -21,18 +21,18 @@ int pickle_read(struct span bytes, struct rdzv_state *out, struct muster_error *
  * members. 0, MUSTER_EFULL or MUSTER_ENOMEM; out is then to be thrown away. */
 int pickle_write(struct rdzv_state *s, struct buf *out);
 
-/* For a text that differs in nothing but heartbeats from the one that s was read from or
- * written as: calls beat() for each member whose heartbeat is another one, and returns
- * true. s is not changed here. False, without a call, if anything else differs, or it
- * cannot be told without reading it all. A group that runs reads little else: this costs
- * a comparison of two texts, and nothing is allocated. */
+/* For a text that differs in nothing but heartbeats from the one that s was read from
+ * or written as: calls beat() for each member whose heartbeat is another one, and
+ * returns true. s is not changed here. False, without a call, if anything else differs,
+ * or it cannot be told without reading it all. A group that runs reads little else:
+ * this costs a comparison of two texts, and nothing is allocated. */
 typedef void (*pickle_beat_fn)(void *ctx, struct rdzv_member *m, int64_t beat_us);
 bool pickle_only_beats(const struct rdzv_state *s, struct span was, struct span text,
                        pickle_beat_fn beat, void *ctx);
 
-/* Appends `was`, the text that s was read from or written as, with the heartbeat that m,
- * one of its members, has by now: 1. 0, with nothing done, if that cannot be told from
- * the text; else MUSTER_EFULL or MUSTER_ENOMEM, and out is to be thrown away. */
+/* Appends `was`, the text that s was read from or written as, with the heartbeat that
+ * m, one of its members, has by now: 1. 0, with nothing done, if that cannot be told
+ * from the text; else MUSTER_EFULL or MUSTER_ENOMEM, and out is to be thrown away. */
 int pickle_write_beat(const struct rdzv_state *s, const struct rdzv_member *m,
                       struct span was, struct buf *out);
 

@@ -475,8 +475,8 @@ static void on_list(struct twin *t, uint32_t peer, const struct c10d_request *r)
         e->reply.number = (int64_t)n;
     } else {
         for (; c10d_list_next(&l, &name); n++)
-            (void)c10d_list_add(&t->list,
-                                is_caps(name) ? span_str("changed hosted") : value(t, name));
+            (void)c10d_list_add(&t->list, is_caps(name) ? span_str("changed hosted")
+                                                        : value(t, name));
     }
     e->reply.list = (struct c10d_list){ buf_span(&t->list), n };
 }

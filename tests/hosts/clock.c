@@ -1,5 +1,6 @@
-/* clock.c - preloaded on a host of the rig: its wall clock is CLOCK_AHEAD seconds ahead.
- * CLOCK_AHEAD=@FILE: as many as the file says at that moment, so that it can jump.
+/* clock.c - preloaded on a host of the rig: its wall clock is CLOCK_AHEAD seconds
+ * ahead. CLOCK_AHEAD=@FILE: as many as the file says at that moment, so that it can
+ * jump.
  *
  * Time namespaces shift the monotonic clock only; what nodes share is the other one. */
 #define _GNU_SOURCE

@@ -73,8 +73,8 @@ static void obey(struct muster_rendezvous *r, const char *line,
         rc = muster_rendezvous_next(r, info, &err);
         if (rc == 0)
             (void)snprintf(text, sizeof text,
-                           "joined %" PRIu64 " %" PRId64 " %" PRId64 " %s:%u", info->round,
-                           info->rank, info->world_size, info->master_addr,
+                           "joined %" PRIu64 " %" PRId64 " %" PRId64 " %s:%u",
+                           info->round, info->rank, info->world_size, info->master_addr,
                            info->master_port);
         say(rc, &err, text);
     } else if (strcmp(line, "barrier") == 0) {

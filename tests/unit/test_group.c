@@ -159,7 +159,8 @@ static const struct play plays[] = {
       UP_FX " say-signal signal0:2 signal1:2 say-signal signal0:15 signal1:15 "
             "say-signal say-kill0:15 say-kill1:15 kill-all drain" },
     { "Ctrl-C of a job that is told to end", UP "sig15 sig2 exit0-15 exit1-15 empty",
-      UP_FX " say-signal signal0:15 signal1:15 say-signal signal0:15 signal1:15 drain" },
+      UP_FX
+      " say-signal signal0:15 signal1:15 say-signal signal0:15 signal1:15 drain" },
     { "SIGTERM three times", UP "sig15 sig15 sig15 exit0-9 exit1-9 empty drained left",
       UP_FX " say-signal signal0:15 signal1:15 say-signal signal0:15 signal1:15 "
             "say-signal say-kill0:15 say-kill1:15 kill-all drain leave finish1" },

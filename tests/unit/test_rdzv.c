@@ -213,8 +213,8 @@ static void two_nodes_join_at_once(void **state)
     assert_int_equal(count, 2);
     assert_true(span_eq(members[0].addr, span_str("n0")));
 
-    /* Again: each leaves and queues in one write; the last one opens the next round, and
-     * seats who waits for it. */
+    /* Again: each leaves and queues in one write; the last one opens the next round,
+     * and seats who waits for it. */
     wish(&w, 0, RDZV_EV_JOIN);
     pass(&w, 1100, 0);
     assert_int_equal(w.told[1], 0); /* torch's nodes may not have looked yet */
@@ -258,14 +258,18 @@ static void the_backend_tells_who_is_gone(void **state)
     for (size_t i = 0; i < 3; i++)
         wish(&w, i, RDZV_EV_JOIN);
     expect_world(&w, 2, 0, 2, 3);
-    feed(&w, 1, (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n7_10_0") });
-    feed(&w, 1, (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n1_10_0") });
+    feed(&w, 1,
+         (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n7_10_0") });
+    feed(&w, 1,
+         (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n1_10_0") });
     assert_int_equal(w.told[1], 0); /* nobody, and ourselves */
-    feed(&w, 1, (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n0_10_0") });
+    feed(&w, 1,
+         (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n0_10_0") });
     assert_int_equal(w.told[1], 1);
     assert_int_equal(w.news[1].news, RDZV_NEWS_LOST);
     wish(&w, 1, RDZV_EV_JOIN);
-    feed(&w, 2, (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n0_10_0") });
+    feed(&w, 2,
+         (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n0_10_0") });
     wish(&w, 2, RDZV_EV_JOIN);
     pass(&w, 40000, 1u << 0);
     assert_int_equal(w.joined[1].world, 2);
