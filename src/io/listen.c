@@ -177,3 +177,20 @@ int listen_open(const struct listen_opts *o, int *fd, struct muster_error *err)
     *fd = rc;
     return 0;
 }
+
+int listen_free_port(uint16_t *port, struct muster_error *err)
+{
+    struct sockaddr_in sa = { .sin_family = AF_INET };
+    socklen_t n = sizeof sa;
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int rc = 0;
+
+    if (fd < 0 || bind(fd, (struct sockaddr *)&sa, n) != 0 ||
+        getsockname(fd, (struct sockaddr *)&sa, &n) != 0)
+        rc = err_set(err, MUSTER_EIO, "looking for a free port: %m");
+    else
+        *port = ntohs(sa.sin_port);
+    if (fd >= 0)
+        (void)close(fd);
+    return rc;
+}

@@ -24,4 +24,7 @@ int listen_open(const struct listen_opts *o, int *fd, struct muster_error *err);
 void address_of_peer(int fd, char out[ADDRESS_TEXT]);
 uint16_t address_port(const struct sockaddr_storage *a);
 
+/* For worker 0 to bind: free now, and likely to be so in a moment. */
+int listen_free_port(uint16_t *port, struct muster_error *err);
+
 #endif

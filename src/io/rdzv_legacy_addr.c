@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "io/listen.h"
 #include "io/rdzv_legacy_int.h"
 #include "io/rdzv_local.h"
 
@@ -94,30 +95,12 @@ static void on_published(void *ctx, int status, const struct c10d_reply *r,
         read_address(ctx);
 }
 
-/* Worker 0 will bind it: free now, and likely to be so in a moment. */
-static int free_port(uint16_t *port, struct muster_error *err)
-{
-    struct sockaddr_in sa = { .sin_family = AF_INET };
-    socklen_t n = sizeof sa;
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int rc = 0;
-
-    if (fd < 0 || bind(fd, (struct sockaddr *)&sa, n) != 0 ||
-        getsockname(fd, (struct sockaddr *)&sa, &n) != 0)
-        rc = err_set(err, MUSTER_EIO, "looking for a free port: %m");
-    else
-        *port = ntohs(sa.sin_port);
-    if (fd >= 0)
-        (void)close(fd);
-    return rc;
-}
-
 static void publish(struct old *o)
 {
     struct muster_error err = { 0 };
     uint16_t port = 0;
     char text[8];
-    int rc = free_port(&port, &err);
+    int rc = listen_free_port(&port, &err);
 
     if (rc == 0) {
         const struct span keys[] = { span_str("MASTER_ADDR"), span_str("MASTER_PORT") };

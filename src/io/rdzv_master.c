@@ -6,6 +6,7 @@
  * published in an earlier round: the newest one that carries rank 0's name, provided
  * that somebody answers there. */
 #include "io/rdzv_master.h"
+#include "io/listen.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -248,29 +249,11 @@ static int serve(struct rdzv_master *m, struct muster_error *err)
     return store_server_open(m->loop, &opts, &m->server, err);
 }
 
-/* For worker 0 to bind: free now, and likely to be so in a moment. */
-static int free_port(uint16_t *port, struct muster_error *err)
-{
-    struct sockaddr_in sa = { .sin_family = AF_INET };
-    socklen_t n = sizeof sa;
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int rc = 0;
-
-    if (fd < 0 || bind(fd, (struct sockaddr *)&sa, n) != 0 ||
-        getsockname(fd, (struct sockaddr *)&sa, &n) != 0)
-        rc = err_set(err, MUSTER_EIO, "looking for a free port: %m");
-    else
-        *port = ntohs(sa.sin_port);
-    if (fd >= 0)
-        (void)close(fd);
-    return rc;
-}
-
 static void publish_own(struct rdzv_master *m)
 {
     struct muster_error err;
     uint16_t port = 0;
-    int rc = m->share ? serve(m, &err) : free_port(&port, &err);
+    int rc = m->share ? serve(m, &err) : listen_free_port(&port, &err);
 
     if (rc == 0 && m->share)
         port = store_server_port(m->server);
