@@ -35,6 +35,8 @@ static int read_status(struct legacy_doc *d, struct muster_error *err)
     return bad(err, "status is missing or unknown");
 }
 
+/* A field that is there has its form in every state, so that whatever is made of a
+ * document that was read can be read again; which must be there, the state says. */
 static int read_version(struct legacy_doc *d, struct muster_error *err)
 {
     const char *text = json_string_value(json_object_get(d->root, "version"));
@@ -46,30 +48,56 @@ static int read_version(struct legacy_doc *d, struct muster_error *err)
     return *end == '\0' ? 0 : bad(err, "version is not decimal text");
 }
 
-static int read_lists(struct legacy_doc *d, struct muster_error *err)
+static int read_participants(struct legacy_doc *d, struct muster_error *err)
 {
-    const json_t *participants = json_object_get(d->root, "participants");
-    const json_t *alive = json_object_get(d->root, "keep_alives");
-    const json_t *waiting = json_object_get(d->root, "num_workers_waiting");
+    const json_t *list = json_object_get(d->root, "participants");
 
-    d->participants = json_array_size(participants);
-    d->keep_alives = json_array_size(alive);
-    if (!json_is_array(participants) || d->participants > MAX_NODES)
+    d->participants = json_array_size(list);
+    if (!json_is_array(list) || d->participants > MAX_NODES)
         return bad(err, "participants is no list, or endless");
-    if (d->status == LEGACY_JOINABLE || d->status == LEGACY_CLOSED)
-        return 0;
-    if (!json_is_array(alive) || d->keep_alives > d->participants)
-        return bad(err, "keep_alives is no list, or longer than participants");
-    for (size_t i = 0; i < d->keep_alives; i++)
-        if (!json_is_string(json_array_get(alive, i)))
-            return bad(err, "keep_alives has something else than paths");
-    if (d->status != LEGACY_FINAL)
-        return 0;
-    if (!json_is_integer(waiting) || json_integer_value(waiting) < 0)
-        return bad(err, "num_workers_waiting is no number");
-    d->waiting = json_integer_value(waiting);
     return 0;
 }
+
+static int read_keep_alives(struct legacy_doc *d, struct muster_error *err)
+{
+    const json_t *list = json_object_get(d->root, "keep_alives");
+
+    d->keep_alives = json_array_size(list);
+    if (!json_is_array(list) || d->keep_alives > d->participants)
+        return bad(err, "keep_alives is no list, or longer than participants");
+    for (size_t i = 0; i < d->keep_alives; i++)
+        if (!json_is_string(json_array_get(list, i)))
+            return bad(err, "keep_alives has something else than paths");
+    if (d->status == LEGACY_FROZEN && d->keep_alives == d->participants)
+        return bad(err, "it is frozen, yet keep_alives has everybody");
+    return 0;
+}
+
+static int read_waiting(struct legacy_doc *d, struct muster_error *err)
+{
+    const json_t *waiting = json_object_get(d->root, "num_workers_waiting");
+
+    d->waiting = json_integer_value(waiting);
+    if (!json_is_integer(waiting) || d->waiting < 0 || d->waiting > (int64_t)MAX_NODES)
+        return bad(err, "num_workers_waiting is no number, or endless");
+    return 0;
+}
+
+#define IN(status) (1u << (status))
+
+/* Setup needs none of them; a run may be closed out of any state, also out of setup. */
+static const struct {
+    const char *name;
+    int (*read)(struct legacy_doc *d, struct muster_error *err);
+    unsigned needed_in;
+} fields[] = {
+    { "version", read_version,
+      IN(LEGACY_JOINABLE) | IN(LEGACY_FROZEN) | IN(LEGACY_FINAL) },
+    { "participants", read_participants,
+      IN(LEGACY_JOINABLE) | IN(LEGACY_FROZEN) | IN(LEGACY_FINAL) },
+    { "keep_alives", read_keep_alives, IN(LEGACY_FROZEN) | IN(LEGACY_FINAL) },
+    { "num_workers_waiting", read_waiting, IN(LEGACY_FINAL) },
+};
 
 int legacy_doc_read(struct legacy_doc *d, struct span text, struct muster_error *err)
 {
@@ -85,13 +113,10 @@ int legacy_doc_read(struct legacy_doc *d, struct span text, struct muster_error 
         return bad(err, "it is no JSON object");
     }
     rc = read_status(d, err);
-    /* A run may be closed out of any state, also out of setup. */
-    if (rc == 0 && d->status != LEGACY_SETUP &&
-        (d->status != LEGACY_CLOSED || json_object_get(d->root, "version"))) {
-        rc = read_version(d, err);
-        if (rc == 0)
-            rc = read_lists(d, err);
-    }
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(fields); i++)
+        if (fields[i].needed_in & IN(d->status) ||
+            json_object_get(d->root, fields[i].name))
+            rc = fields[i].read(d, err);
     if (rc < 0)
         legacy_doc_fini(d);
     return rc;
@@ -164,7 +189,9 @@ int legacy_doc_confirm(struct legacy_doc *d, const char *path)
 
 int legacy_doc_wait(struct legacy_doc *d)
 {
-    return set(d, "num_workers_waiting", json_integer(++d->waiting));
+    if (d->waiting < (int64_t)MAX_NODES)
+        d->waiting++;
+    return set(d, "num_workers_waiting", json_integer(d->waiting));
 }
 
 int legacy_doc_close(struct legacy_doc *d)

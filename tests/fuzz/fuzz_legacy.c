@@ -13,8 +13,10 @@ static int change(struct legacy_doc *d, uint8_t how)
 {
     switch (d->status) {
     case LEGACY_JOINABLE:
-        if (how % 3 != 2)
-            return how % 3 ? legacy_doc_freeze(d) : legacy_doc_join(d);
+        if (how % 3 == 0)
+            return legacy_doc_join(d);
+        if (how % 3 == 1 && d->participants)
+            return legacy_doc_freeze(d);
         break;
     case LEGACY_FROZEN:
         if (how % 3 != 2)

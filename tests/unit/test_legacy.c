@@ -524,6 +524,15 @@ static void documents(void **state)
         "\"keep_alives\": [\"a\"]}",
         "{\"status\": \"final\", \"version\": \"1\", \"participants\": [0], "
         "\"keep_alives\": [\"a\"], \"num_workers_waiting\": \"x\"}",
+        /* nobody writes these: they could be changed into what nobody reads */
+        "{\"status\": \"frozen\", \"version\": \"1\", \"participants\": [0], "
+        "\"keep_alives\": [\"a\"]}",
+        "{\"status\": \"joinable\", \"version\": \"1\", \"participants\": [0], "
+        "\"keep_alives\": [true]}",
+        "{\"status\": \"setup\", \"version\": \"1x\"}",
+        "{\"status\": \"closed\", \"participants\": 1}",
+        "{\"status\": \"final\", \"version\": \"1\", \"participants\": [0], "
+        "\"keep_alives\": [\"a\"], \"num_workers_waiting\": 9223372036854775807}",
     };
     struct legacy_doc d;
     struct buf b;
