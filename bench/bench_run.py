@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -158,6 +160,11 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
 def lost() -> None:
     """Two nodes and a spare; one node is killed. torchrun never notices by itself."""
     gaps = []
@@ -167,7 +174,10 @@ def lost() -> None:
             script.write_text(f"set -- up; {STAMP}; exec sleep 60\n")
             command = MUSTER + ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=b", f"--rdzv-endpoint=127.0.0.1:{port}",
                                 "--no-python", "bash", str(script)]
-            agents = [subprocess.Popen(command, env=ENV, stderr=subprocess.DEVNULL) for _ in range(2)]
+            agents = [subprocess.Popen(command, env=ENV, stderr=subprocess.DEVNULL)]
+            while not listens(port):
+                time.sleep(0.01)  # the first is the host, the second the one that is lost
+            agents.append(subprocess.Popen(command, env=ENV, stderr=subprocess.DEVNULL))
             up = Path(tmp) / "w.sh.up"
             stamps = lambda: up.read_text().split() if up.exists() else []
             while len(stamps()) < 2:
@@ -186,6 +196,60 @@ def lost() -> None:
     work = "node killed to the new group, with a spare"
     ours = row(work, "muster", statistics.median(gaps) * 1000, "ms")
     goal(work, f"{ours:.0f} ms", "torchrun: never, within 60 s", "1 s", ours < 1000)
+
+
+ORPHANS = """(setsid sh -c 'trap "" TERM INT HUP; while :; do sleep 0.1; done' "$1" >/dev/null 2>&1 &)
+( ( sh -c 'while :; do sleep 0.1; done' "$1" >/dev/null 2>&1 & ) & )
+while :; do sleep 0.1; done
+"""
+
+
+def marked(mark: str) -> list[int]:
+    """Living processes that have the mark in their command line."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/cmdline", "rb") as f, open(f"/proc/{entry}/stat") as stat:
+                if mark.encode() in f.read() and stat.read().rpartition(")")[2].split()[0] != "Z":
+                    found.append(int(entry))
+        except OSError:
+            pass  # gone meanwhile
+    return found
+
+
+def orphans() -> None:
+    """The agent is killed at a random moment under workers that fork daemons, twice each."""
+    work, times, rng = "SIGKILL of the agent until nothing is left", 5 if QUICK else 100, random.Random(5)
+    gaps, left = [], 0
+    with tempfile.TemporaryDirectory() as tmp:
+        script = Path(tmp) / "w.sh"
+        script.write_text(ORPHANS)
+
+        def killed(command, after: float, patience: float) -> tuple[float, int]:
+            mark = f"{tmp}-{time.monotonic_ns()}"
+            p = subprocess.Popen(command + ["--standalone", "--nproc-per-node=2", "--no-python", "sh", str(script), mark],
+                                 env=ENV, stderr=subprocess.DEVNULL)
+            time.sleep(after)
+            began = time.monotonic()
+            p.kill()
+            p.wait()
+            while (rest := marked(mark)) and time.monotonic() < began + patience:
+                time.sleep(0.002)
+            gap = time.monotonic() - began
+            for pid in rest:
+                os.kill(pid, signal.SIGKILL)
+            return gap, len(rest)
+
+        for _ in range(times):
+            gap, rest = killed(MUSTER, rng.uniform(0, 0.2), 20)
+            gaps.append(gap)
+            left += rest
+        _, theirs = killed(TORCHRUN, 5, 3)
+    worst = row(work, "muster", 1000 * max(gaps), "ms, the worst")
+    row(work, "muster", 1000 * statistics.median(gaps), "ms, the median")
+    row(work, "torchrun", theirs, "processes left after 3 s")
+    goal(f"{work}, {times} times", f"{worst:.0f} ms at the worst, {left} left", f"torchrun: {theirs} processes run on",
+         "200 ms", worst <= 200 and left == 0)
 
 
 def agent_cpu(command, **more) -> tuple[float, float]:
@@ -279,17 +343,18 @@ def dns() -> None:
         return
     with tempfile.TemporaryDirectory() as tmp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.79", 53))
-        files = {"resolv.conf": "nameserver 127.0.0.79\n", "hosts": "127.0.0.1 localhost\n", "nsswitch.conf": "hosts: files dns\n"}
-        mounts = ""
+        files = {"resolv.conf": "nameserver 127.0.0.79\n", "hosts": "127.0.0.1 localhost\n", "nsswitch.conf": "hosts: files dns\n",
+                 "hosts-known": "127.0.0.1 localhost nobody-knows\n"}
         for name, text in files.items():
             (Path(tmp) / name).write_text(text)
-            mounts += f"mount --bind {tmp}/{name} /etc/{name} && "
-        wrap = lambda c: ["unshare", "-m", "-u", "sh", "-c", f'hostname nobody-knows && {mounts} exec "$@"', "sh", *c]
-        n = 3 if QUICK else 20
-        plain = lambda c: ["unshare", "-m", "-u", "sh", "-c", f'hostname nobody-knows && {mounts} '
-                           'echo "127.0.0.1 nobody-knows" >/etc/hosts && exec "$@"', "sh", *c]
-        figures = in_turn({"muster, DNS well": plain(MUSTER + TRUE), "muster": wrap(MUSTER + TRUE)}, n)
-        (Path(tmp) / "hosts").write_text(files["hosts"])
+
+        def wrap(command, hosts="hosts"):
+            sources = {"resolv.conf": "resolv.conf", "nsswitch.conf": "nsswitch.conf", "hosts": hosts}
+            mounts = " && ".join(f"mount --bind {tmp}/{source} /etc/{name}" for name, source in sources.items())
+            return ["unshare", "-m", "-u", "sh", "-c", f'hostname nobody-knows && {mounts} && exec "$@"', "sh", *command]
+
+        figures = in_turn({"muster, DNS well": wrap(MUSTER + TRUE, "hosts-known"), "muster": wrap(MUSTER + TRUE)},
+                          3 if QUICK else 20)
         theirs = 1000 * at_most(40, wrap(TORCHRUN + TRUE))
     for who, (wall, _) in figures.items():
         row(work, who, wall, "ms")
@@ -299,7 +364,7 @@ def dns() -> None:
     goal(work, f"{ours - well:+.1f} ms", f"torchrun: {late}", "unchanged", ours - well < 2)
 
 
-PARTS = (start, many, memory, restart, lost, tee, dns, idle)
+PARTS = (start, many, memory, restart, lost, orphans, tee, dns, idle)
 
 
 def main() -> None:
