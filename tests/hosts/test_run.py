@@ -248,6 +248,45 @@ def test_a_name_that_does_not_resolve_yet_is_waited_for(tmp_path: Path) -> None:
         finish(nodes, tmp_path)
 
 
+# What Kubeflow's operator puts into the pods of a job: sizes and ranks of nodes, also under
+# the names that a worker reads, and the name of a service that is there when its pod is.
+KUBEFLOW = {
+    "fixed": {"PET_NNODES": "3", "PET_MASTER_ADDR": "job-worker-0", "PET_MASTER_PORT": "23456"},
+    "elastic": {"PET_NNODES": "2:3", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ID": "job",
+                "PET_RDZV_ENDPOINT": "job-worker-0:23456", "PET_MAX_RESTARTS": "3",
+                "PET_RDZV_CONF": CONF},
+}
+
+
+@pytest.mark.parametrize("kind", KUBEFLOW)
+def test_what_kubeflow_sets_is_enough(tmp_path: Path, kind: str) -> None:
+    def pod(index: int) -> Process:
+        env = {**ENV, **KUBEFLOW[kind], "PET_NPROC_PER_NODE": "2", "PYTHONUNBUFFERED": "1",
+               "MASTER_ADDR": "job-worker-0", "MASTER_PORT": "23456", "WORLD_SIZE": "3",
+               "RANK": str(index)}
+        if kind == "fixed":
+            env["PET_NODE_RANK"] = str(index)
+        else:  # a pod's own name means nothing to others: the guide's advice
+            env["PET_LOCAL_ADDR"] = rig[index].ip4
+        return rig[index].start([MUSTER, "run", WORKER, str(tmp_path)], **env)
+
+    with Rig(3) as rig:
+        for host in rig.hosts:
+            host.hosts_file({host.name: host.ip4})
+        early = [pod(2), pod(1)]
+        for n in early:
+            n.wait_for_match("job-worker-0.*not")  # resolves to nothing yet
+        for host in rig.hosts:
+            host.hosts_file({host.name: host.ip4, "job-worker-0": rig[0].ip4})
+        nodes = [pod(0), *reversed(early)]
+        found = up(nodes, 6)
+        if kind == "fixed":
+            assert [found[r] for r in (0, 1)] == [
+                int(pid) for _, pid in sorted(re.findall(r"up rank (\d) of 6 on \S+ pid (\d+)",
+                                                         nodes[0].output()))]
+        finish(nodes, tmp_path)
+
+
 def test_who_is_missing_is_named_after_a_restart(tmp_path: Path) -> None:
     with Rig(3) as rig:
         conf = CONF.replace("join_timeout=25", "join_timeout=60")
