@@ -1,5 +1,5 @@
-/* legacy.c - see legacy.h: events, effects, and going from phase to phase. What each
- * phase does is in legacy_phases.c. */
+/* legacy.c - see legacy.h: events, effects, and going from phase to phase. What
+ * follows which answer is in legacy_phases.c. */
 #include "rdzv/legacy.h"
 
 #include <inttypes.h>

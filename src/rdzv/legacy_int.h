@@ -1,10 +1,13 @@
-/* legacy_int.h - what legacy.c and legacy_phases.c share. */
+/* legacy_int.h - what legacy.c and its parts share: legacy_phases.c (which step follows
+ * which answer), legacy_join.c and legacy_member.c (the steps). */
 #ifndef RDZV_LEGACY_INT_H
 #define RDZV_LEGACY_INT_H
 
 #include "base/rng.h"
 #include "rdzv/legacy.h"
 #include "rdzv/legacy_doc.h"
+
+#define LEGACY_COALESCE_MS 200u /* of changes: mostly more than one node moves */
 
 /* X(name): which answer, or which pause, we are waiting for. */
 #define LEGACY_PHASES(X)                                                               \
@@ -106,6 +109,36 @@ void legacy_later(struct legacy *l, const char *why);         /* in a second */
 void legacy_refuse(struct legacy *l, struct legacy_fx *fx, int code, const char *text);
 void legacy_news(struct legacy *l, struct legacy_fx *fx, enum rdzv_news news,
                  const char *text);
+
+/* legacy_join.c: steps on the way into a version. All return 0 or MUSTER_ENOMEM. */
+int legacy_make_next(struct legacy *l, struct legacy_fx *fx); /* of the tree */
+int legacy_read_counter(struct legacy *l, struct legacy_fx *fx);
+int legacy_count_version(struct legacy *l, const struct legacy_event *ev,
+                         struct legacy_fx *fx);
+int legacy_make_version(struct legacy *l, struct legacy_fx *fx);
+int legacy_publish(struct legacy *l, struct legacy_fx *fx);
+int legacy_start_join(struct legacy *l);
+int legacy_join(struct legacy *l, struct legacy_fx *fx);
+int legacy_joined(struct legacy *l, struct legacy_fx *fx);
+int legacy_last_call(struct legacy *l, struct legacy_fx *fx);
+int legacy_hold_call(struct legacy *l, struct legacy_fx *fx); /* kept alive: go on */
+int legacy_peers(struct legacy *l, struct legacy_fx *fx);
+int legacy_confirm(struct legacy *l, struct legacy_fx *fx);
+int legacy_confirm_put(struct legacy *l, struct legacy_fx *fx);
+int legacy_confirmed(struct legacy *l, struct legacy_fx *fx);
+int legacy_final(struct legacy *l, struct legacy_fx *fx);
+
+/* legacy_member.c: steps beside a running version, in it, and to close the run. */
+int legacy_announce(struct legacy *l, struct legacy_fx *fx);
+int legacy_free_version(struct legacy *l, const struct legacy_event *ev,
+                        struct legacy_fx *fx);
+int legacy_member(struct legacy *l, struct legacy_fx *fx);
+int legacy_member_list(struct legacy *l, const struct legacy_event *ev,
+                       struct legacy_fx *fx);
+int legacy_close_put(struct legacy *l, struct legacy_fx *fx);
+int legacy_close_nothing(struct legacy *l, struct legacy_fx *fx); /* no document */
+int legacy_close_done(struct legacy *l, struct legacy_fx *fx, int code,
+                      const char *text);
 
 /* legacy_phases.c */
 int legacy_on_reply(struct legacy *l, const struct legacy_event *ev,
