@@ -2,6 +2,8 @@
 #ifndef WIRE_PICKLE_INT_H
 #define WIRE_PICKLE_INT_H
 
+#include "base/err.h"
+#include "base/mem.h"
 #include "wire/pickle.h"
 
 #define PICKLE_MODULE "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
@@ -122,6 +124,54 @@ static inline struct span pv_span(const struct unpickler *u, struct pv v)
 {
     return span_of(u->in.p + v.num, v.len);
 }
+
+/* Room for one more entry of the size given, or NULL. */
+static inline void *pv_more(struct pv_array *a, size_t size)
+{
+    if (a->count == a->room) {
+        const size_t room = a->room ? a->room * 2 : 64;
+        void *at = mem_realloc_array(a->at, room, size);
+
+        if (!at)
+            return NULL;
+        a->at = at;
+        a->room = room;
+    }
+    return (char *)a->at + a->count++ * size;
+}
+
+static inline int pv_push(struct unpickler *u, enum pv_type type, uint32_t len,
+                          int64_t num)
+{
+    struct pv *v = pv_more(&u->stack, sizeof *v);
+
+    if (!v)
+        return err_nomem(u->err);
+    *v = (struct pv){ (uint8_t)type, len, num };
+    return 0;
+}
+
+/* How many values lie above the last mark. */
+static inline size_t pv_above_mark(const struct unpickler *u)
+{
+    return u->stack.count - (u->mark_count ? u->marks[u->mark_count - 1] : 0);
+}
+
+static inline struct pv *pv_top(struct unpickler *u, size_t below)
+{
+    return (struct pv *)u->stack.at + u->stack.count - 1 - below;
+}
+
+/* pickle_objects.c: an opcode each. */
+int unpickle_global(struct unpickler *u);
+int unpickle_newobj(struct unpickler *u);
+int unpickle_build(struct unpickler *u);
+int unpickle_box(struct unpickler *u, enum pv_type type); /* an empty map or set */
+int unpickle_mark(struct unpickler *u);
+int unpickle_setitem(struct unpickler *u);
+int unpickle_items(struct unpickler *u, enum pv_type type); /* SETITEMS, ADDITEMS */
+int unpickle_tuple(struct unpickler *u, size_t n);
+int unpickle_reduce(struct unpickler *u);
 
 /* BUILD of a node from the dict: exactly addr, pid, local_id. */
 int unpickle_node(struct unpickler *u, uint32_t box, struct rdzv_node *out);
