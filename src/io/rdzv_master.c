@@ -2,74 +2,18 @@
  *
  * Rank 0: the address of the last round if its server's node is still there and
  * answers; else its own server; published under the round's prefix. Others: what rank 0
- * publishes in this round. If nothing comes, rank 0 is torch's and relies on what it
- * published in an earlier round: the newest one that carries rank 0's name, provided
- * that somebody answers there. */
+ * publishes in this round (rdzv_master_keys.c). If nothing comes, rank 0 is torch's and
+ * relies on what it published in an earlier round (rdzv_master_back.c). */
 #include "io/rdzv_master.h"
-#include "io/listen.h"
 
 #include <assert.h>
 #include <inttypes.h>
-#include <netinet/in.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "io/store_client.h"
-#include "io/store_server.h"
+#include "io/rdzv_master_int.h"
 
-#define ADDR_KEY "MASTER_ADDR"
-#define PORT_KEY "MASTER_PORT"
-
-#define SLICE_MS 500u /* one wait for this round's keys */
-#define PATIENT_MS                                                                     \
-    3000u              /* before looking at earlier rounds: torch polls each second    \
-                        */
-#define PROBE_MS 2000u /* for a server of an earlier round to answer */
-#define MAX_BACK 64u   /* rounds to look back */
-
-struct address {
-    char *host; /* owned, or NULL */
-    uint16_t port;
-};
-
-struct rdzv_master {
-    uv_loop_t *loop;
-    uv_timer_t timer;
-    char *run_id, *addr; /* owned */
-    bool share;
-    uint64_t timeout_ms;
-    const struct trace *trace;
-    size_t refs; /* the timer, and each thing that is closing */
-    bool closing;
-    void (*on_gone)(void *ctx);
-    void *gone_ctx;
-
-    struct store_server *server; /* owned; for the handler's life once it is there */
-    struct address known;        /* of the last round */
-    char *owner_addr; /* owned: the node that was rank 0 when it was announced */
-    int64_t owner_pid, owner_id;
-
-    struct rdzv_master_job job;
-    rdzv_master_cb cb; /* NULL: idle */
-    void *ctx;
-    unsigned turn; /* answers to an older job are ignored */
-    uint64_t started_ms, by_ms;
-    uint64_t back;        /* the earlier round that is being looked at, plus 1 */
-    struct address found; /* there; being probed */
-    struct astore *probe; /* owned */
-};
-
-/* A callback's context that outlives the job it was made for. */
-struct ask {
-    struct rdzv_master *m;
-    unsigned turn;
-};
-
-static void release(struct rdzv_master *m)
+void master_release(struct rdzv_master *m)
 {
     if (--m->refs > 0)
         return;
@@ -88,10 +32,10 @@ static void release(struct rdzv_master *m)
 
 static void on_released(void *ctx)
 {
-    release(ctx);
+    master_release(ctx);
 }
 
-static void drop_probe(struct rdzv_master *m)
+void master_drop_probe(struct rdzv_master *m)
 {
     if (!m->probe)
         return;
@@ -100,30 +44,30 @@ static void drop_probe(struct rdzv_master *m)
     m->probe = NULL;
 }
 
-static void finish(struct rdzv_master *m, int status, const struct muster_error *err)
+void master_finish(struct rdzv_master *m, int status, const struct muster_error *err)
 {
     const rdzv_master_cb cb = m->cb;
 
     (void)uv_timer_stop(&m->timer);
-    drop_probe(m);
+    master_drop_probe(m);
     m->cb = NULL;
     m->turn++;
     cb(m->ctx, status, m->known.host, m->known.port, err);
 }
 
-static void fail(struct rdzv_master *m, int code, const struct muster_error *err)
+void master_fail(struct rdzv_master *m, int code, const struct muster_error *err)
 {
     struct muster_error e;
 
     err_copy(&e, err);
     e.code = code;
-    (void)err_wrap(&e, "agreeing on " ADDR_KEY " in round %" PRIu64 " of run '%s'",
+    (void)err_wrap(&e, "agreeing on MASTER_ADDR in round %" PRIu64 " of run '%s'",
                    m->job.round, m->run_id);
-    finish(m, code, &e);
+    master_finish(m, code, &e);
 }
 
 /* The address that counts from now on, and whose it is. */
-static int take(struct rdzv_master *m, const char *host, uint16_t port)
+int master_take(struct rdzv_master *m, const char *host, uint16_t port)
 {
     const struct rdzv_node *zero = &m->job.members[0];
     char *copy = mem_strdup(host);
@@ -143,7 +87,7 @@ static int take(struct rdzv_master *m, const char *host, uint16_t port)
         mem_free(owner); /* Announced again: its server is where it was. */
     }
     mem_free(m->known.host);
-    m->known = (struct address){ copy, port };
+    m->known = (struct master_address){ copy, port };
     return 0;
 }
 
@@ -162,323 +106,6 @@ static bool owner_is_member(const struct rdzv_master *m)
     return false;
 }
 
-static bool is_member_addr(const struct rdzv_master *m, const char *addr)
-{
-    for (size_t i = 0; i < m->job.count; i++) {
-        if (span_eq(m->job.members[i].addr, span_str(addr)))
-            return true;
-    }
-    return false;
-}
-
-static void key_of(const struct rdzv_master *m, uint64_t round, const char *name,
-                   char *out, size_t size)
-{
-    (void)snprintf(out, size, "torch.rendezvous.%s.%" PRIu64 "/%s", m->run_id, round,
-                   name);
-}
-
-#define KEY_SIZE 8192
-
-/* ---- Rank 0: publish ---- */
-
-static struct ask *ask_new(struct rdzv_master *m)
-{
-    struct ask *a = mem_alloc(sizeof *a);
-
-    if (a) {
-        *a = (struct ask){ m, m->turn };
-        m->refs++;
-    }
-    return a;
-}
-
-static void ask_free(struct ask *a)
-{
-    release(a->m);
-    mem_free(a);
-}
-
-static void on_published(void *ctx, int status, const struct c10d_reply *reply,
-                         const struct muster_error *err)
-{
-    struct ask *a = ctx;
-    struct rdzv_master *m = a->m;
-
-    (void)reply;
-    if (a->turn == m->turn && m->cb) {
-        if (status < 0)
-            fail(m, status, err);
-        else
-            finish(m, 0, NULL);
-    }
-    ask_free(a);
-}
-
-static void publish(struct rdzv_master *m)
-{
-    char akey[KEY_SIZE], pkey[KEY_SIZE], port[8];
-    struct ask *a = ask_new(m);
-    struct muster_error err;
-    int rc = a ? 0 : err_nomem(&err);
-
-    key_of(m, m->job.round, ADDR_KEY, akey, sizeof akey);
-    key_of(m, m->job.round, PORT_KEY, pkey, sizeof pkey);
-    (void)snprintf(port, sizeof port, "%u", (unsigned)m->known.port);
-    if (rc == 0) {
-        const struct span keys[] = { span_str(akey), span_str(pkey) };
-        const struct span values[] = { span_str(m->known.host), span_str(port) };
-
-        rc = astore_multi_set(m->job.store, keys, values, 2, m->timeout_ms,
-                              on_published, a, &err);
-        if (rc < 0)
-            ask_free(a);
-    }
-    if (rc < 0)
-        fail(m, rc, &err);
-}
-
-static int serve(struct rdzv_master *m, struct muster_error *err)
-{
-    struct store_server_opts opts;
-
-    if (m->server)
-        return 0;
-    store_server_opts_init(&opts);
-    opts.trace = m->trace;
-    return store_server_open(m->loop, &opts, &m->server, err);
-}
-
-static void publish_own(struct rdzv_master *m)
-{
-    struct muster_error err;
-    uint16_t port = 0;
-    int rc = m->share ? serve(m, &err) : listen_free_port(&port, &err);
-
-    if (rc == 0 && m->share)
-        port = store_server_port(m->server);
-    if (rc == 0 && take(m, m->addr, port) < 0)
-        rc = err_nomem(&err);
-    if (rc < 0)
-        fail(m, rc, &err);
-    else
-        publish(m);
-}
-
-/* ---- Does a server of an earlier round still answer? ---- */
-
-static void look_back(struct rdzv_master *m);
-
-static void on_probed(void *ctx, int status, const struct muster_error *err)
-{
-    struct rdzv_master *m = ctx;
-
-    (void)err;
-    if (!m->cb || !m->probe)
-        return;
-    drop_probe(m);
-    if (status < 0) {
-        look_back(m);
-        return;
-    }
-    if (take(m, m->found.host, m->found.port) < 0) {
-        struct muster_error e;
-
-        fail(m, err_nomem(&e), &e);
-    } else if (m->job.rank == 0) {
-        publish(m);
-    } else {
-        finish(m, 0, NULL);
-    }
-}
-
-static void probe(struct rdzv_master *m, const char *host, uint16_t port)
-{
-    struct muster_error err;
-    char *copy = mem_strdup(host);
-    const struct store_client_opts opts = { .host = host,
-                                            .port = port,
-                                            .once = true,
-                                            .timeout_ms = PROBE_MS,
-                                            .trace = m->trace };
-    int rc = copy ? 0 : err_nomem(&err);
-
-    mem_free(m->found.host);
-    m->found = (struct address){ copy, port };
-    if (rc == 0)
-        rc = store_client_open(m->loop, &opts, on_probed, m, &m->probe, &err);
-    if (rc < 0)
-        fail(m, rc, &err);
-}
-
-/* ---- Earlier rounds, newest first ---- */
-
-static void wait_for_it(struct rdzv_master *m);
-
-static bool parse_port(struct span s, uint16_t *out)
-{
-    uint32_t port = 0;
-
-    if (s.n == 0 || s.n > 5)
-        return false;
-    for (size_t i = 0; i < s.n; i++) {
-        if (s.p[i] < '0' || s.p[i] > '9')
-            return false;
-        port = port * 10 + (uint32_t)(s.p[i] - '0');
-    }
-    *out = (uint16_t)port;
-    return port > 0 && port < 65536;
-}
-
-/* The two values of a MULTI_GET, which come from a store that anybody can write to. */
-static bool parse_pair(const struct c10d_reply *reply, char host[1025], uint16_t *port)
-{
-    struct c10d_list list = reply->list;
-    struct span h, p;
-
-    if (!c10d_list_next(&list, &h) || !c10d_list_next(&list, &p) || h.n == 0 ||
-        h.n >= 1025 || memchr(h.p, '\0', h.n) || memchr(h.p, '\n', h.n) ||
-        !parse_port(p, port))
-        return false;
-    memcpy(host, h.p, h.n);
-    host[h.n] = '\0';
-    return true;
-}
-
-static void on_older(void *ctx, int status, const struct c10d_reply *reply,
-                     const struct muster_error *err)
-{
-    struct ask *a = ctx;
-    struct rdzv_master *m = a->m;
-    char host[1025];
-    uint16_t port;
-
-    (void)err;
-    if (a->turn == m->turn && m->cb) {
-        /* A torch rank 0 stands by its own; a new rank 0 may take over anybody's. */
-        if (status == 0 && parse_pair(reply, host, &port) &&
-            (m->job.rank == 0 ? is_member_addr(m, host)
-                              : span_eq(m->job.members[0].addr, span_str(host))))
-            probe(m, host, port);
-        else
-            look_back(m);
-    }
-    ask_free(a);
-}
-
-static void on_older_there(void *ctx, int status, const struct c10d_reply *reply,
-                           const struct muster_error *err);
-
-static int query(struct rdzv_master *m, uint64_t round, bool values)
-{
-    char akey[KEY_SIZE], pkey[KEY_SIZE];
-    struct ask *a = ask_new(m);
-    int rc;
-
-    if (!a)
-        return MUSTER_ENOMEM;
-    key_of(m, round, ADDR_KEY, akey, sizeof akey);
-    key_of(m, round, PORT_KEY, pkey, sizeof pkey);
-    const struct span keys[] = { span_str(akey), span_str(pkey) };
-
-    rc = values
-             ? astore_multi_get(m->job.store, keys, 2, m->timeout_ms, on_older, a, NULL)
-             : astore_check(m->job.store, keys, 2, m->timeout_ms, on_older_there, a,
-                            NULL);
-    if (rc < 0)
-        ask_free(a);
-    return rc;
-}
-
-static void on_older_there(void *ctx, int status, const struct c10d_reply *reply,
-                           const struct muster_error *err)
-{
-    struct ask *a = ctx;
-    struct rdzv_master *m = a->m;
-
-    (void)err;
-    if (a->turn == m->turn && m->cb &&
-        (status < 0 || reply->number != 0 || query(m, m->back, true) < 0))
-        look_back(m);
-    ask_free(a);
-}
-
-/* One round further back; when there is none, rank 0 serves and others go on waiting.
- */
-static void look_back(struct rdzv_master *m)
-{
-    while (m->back > 0 && m->job.round - (m->back - 1) <= MAX_BACK) {
-        m->back--;
-        if (query(m, m->back, false) == 0)
-            return;
-    }
-    m->back = 0;
-    if (m->job.rank == 0)
-        publish_own(m);
-    else
-        wait_for_it(m);
-}
-
-/* ---- Others: wait for this round's ---- */
-
-static void on_now(void *ctx, int status, const struct c10d_reply *reply,
-                   const struct muster_error *err)
-{
-    struct ask *a = ctx;
-    struct rdzv_master *m = a->m;
-    const uint64_t now = uv_now(m->loop);
-    char host[1025];
-    uint16_t port;
-    struct muster_error e;
-
-    if (a->turn != m->turn || !m->cb) {
-        ;
-    } else if (status == 0 && !parse_pair(reply, host, &port)) {
-        (void)err_set(&e, MUSTER_ESTATE, "the store holds no address there");
-        fail(m, MUSTER_ESTATE, &e);
-    } else if (status == 0) {
-        if (take(m, host, port) < 0)
-            fail(m, err_nomem(&e), &e);
-        else
-            finish(m, 0, NULL);
-    } else if (status != MUSTER_ETIMEDOUT) {
-        fail(m, status, err);
-    } else if (now >= m->by_ms) {
-        (void)err_set(&e, MUSTER_ETIMEDOUT,
-                      "rank 0 ('%.*s') has announced none within %" PRIu64 " s",
-                      (int)m->job.members[0].addr.n,
-                      (const char *)m->job.members[0].addr.p, m->timeout_ms / 1000);
-        fail(m, MUSTER_ETIMEDOUT, &e);
-    } else if (m->share && m->job.round > 0 && now >= m->started_ms + PATIENT_MS) {
-        m->back = m->job.round;
-        look_back(m);
-    } else {
-        wait_for_it(m);
-    }
-    ask_free(a);
-}
-
-static void wait_for_it(struct rdzv_master *m)
-{
-    char akey[KEY_SIZE], pkey[KEY_SIZE];
-    struct ask *a = ask_new(m);
-    struct muster_error err;
-    int rc = a ? 0 : err_nomem(&err);
-
-    key_of(m, m->job.round, ADDR_KEY, akey, sizeof akey);
-    key_of(m, m->job.round, PORT_KEY, pkey, sizeof pkey);
-    if (rc == 0) {
-        const struct span keys[] = { span_str(akey), span_str(pkey) };
-
-        rc = astore_multi_get(m->job.store, keys, 2, MIN_OF(SLICE_MS, m->timeout_ms),
-                              on_now, a, &err);
-        if (rc < 0)
-            ask_free(a);
-    }
-    if (rc < 0)
-        fail(m, rc, &err);
-}
-
 /* ---- Start and end ---- */
 
 static void begin(uv_timer_t *t)
@@ -490,24 +117,25 @@ static void begin(uv_timer_t *t)
         return;
     if (!m->share) {
         if (zero)
-            publish_own(m);
+            master_publish_own(m);
         else
-            wait_for_it(m);
+            master_wait(m);
     } else if (zero && m->server && m->known.host &&
                m->known.port == store_server_port(m->server)) {
-        publish_own(m);
+        master_publish_own(m);
     } else if (zero && m->known.host && owner_is_member(m)) {
         m->back = 0; /* If it does not answer, we serve ourselves. */
-        probe(m, m->known.host, m->known.port);
+        master_probe(m, m->known.host, m->known.port);
     } else if (zero && !m->known.host && m->job.round > 0) {
         m->back = m->job.round;
-        look_back(m);
+        master_look_back(m);
     } else if (zero) {
-        publish_own(m);
+        master_publish_own(m);
     } else if (m->known.host && owner_is(m, &m->job.members[0])) {
-        finish(m, 0, NULL); /* It keeps its server; a torch one says nothing anew. */
+        master_finish(m, 0,
+                      NULL); /* It keeps its server; a torch one says nothing anew. */
     } else {
-        wait_for_it(m);
+        master_wait(m);
     }
 }
 
@@ -541,7 +169,7 @@ void rdzv_master_cancel(struct rdzv_master *m)
     m->cb = NULL;
     m->turn++;
     (void)uv_timer_stop(&m->timer);
-    drop_probe(m);
+    master_drop_probe(m);
 }
 
 void rdzv_master_wipe(struct rdzv_master *m)
@@ -552,7 +180,7 @@ void rdzv_master_wipe(struct rdzv_master *m)
 
 static void on_timer_closed(uv_handle_t *h)
 {
-    release(h->data);
+    master_release(h->data);
 }
 
 void rdzv_master_close(struct rdzv_master *m, void (*cb)(void *ctx), void *ctx)
@@ -589,7 +217,7 @@ int rdzv_master_new(uv_loop_t *loop, const struct rdzv_master_opts *opts,
     m->run_id = mem_strdup(opts->run_id);
     m->addr = mem_strdup(opts->addr);
     if (!m->run_id || !m->addr) {
-        release(m);
+        master_release(m);
         return err_nomem(err);
     }
     (void)uv_timer_init(loop, &m->timer);
