@@ -40,7 +40,10 @@ JobCompType=jobcomp/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 NodeName={nodes} CPUs=4 RealMemory=500 State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 """
 
 
@@ -75,7 +78,7 @@ class Cluster:
 
     def _idle(self) -> int:
         try:
-            out = self.rig[0].run(["sinfo", "-h", "-N", "-o", "%T"], SLURM_CONF=str(self.conf))
+            out = self.rig[0].run(["sinfo", "-h", "-N", "-p", "main", "-o", "%T"], SLURM_CONF=str(self.conf))
         except RuntimeError:
             return 0
         return out.split().count("idle")

@@ -118,3 +118,20 @@ def test_the_signal_before_the_time_limit(slurm, tmp_path: Path) -> None:
     srun.wait_until(lambda: len(list(tmp_path.glob("saved.*"))) == 3, 30)
     srun.wait_until(lambda: not any("work.sh" in c for h in slurm.rig.hosts
                                     for c in h.processes().values()), 30)
+
+
+def test_a_preempted_job_gets_its_grace(slurm, tmp_path: Path) -> None:
+    """A job of a partition with a higher tier takes the nodes: Slurm sends SIGTERM, and
+    SIGKILL only when the grace time is over. The workers save and end; the other runs."""
+    work = tmp_path / "work.sh"
+    work.write_text(f'trap "sleep 1; echo saved >{tmp_path}/saved.$RANK; exit 0" TERM\n'
+                    "echo working\nwhile :; do sleep 0.1; done\n")
+    low = slurm.srun(["-N3", "--exclusive", "--ntasks-per-node=1", MUSTER, "run",
+                      "--no-python", "sh", str(work)])
+    low.wait_for_match("working", 3)
+    urgent = slurm.srun(["-p", "urgent", "-N3", "--exclusive", "--ntasks-per-node=1", MUSTER,
+                         "run", "--no-python", "echo", "urgent"])
+    assert low.wait(100) != 0
+    assert len(list(tmp_path.glob("saved.*"))) == 3, low.output()
+    assert urgent.wait(100) == 0, urgent.output()
+    assert urgent.output().split().count("urgent") == 3
