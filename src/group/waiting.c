@@ -40,6 +40,11 @@ static int print_missing(struct buf *b, const struct waiting *w)
                       count - (int64_t)names_count(names));
 }
 
+static int print_why(struct buf *b, const struct rdzv_progress *p, const char *before)
+{
+    return p->why[0] ? buf_printf(b, "%s%s", before, p->why) : 0;
+}
+
 static int print_round(struct buf *b, const struct waiting *w)
 {
     const struct rdzv_progress *p = w->progress;
@@ -57,7 +62,7 @@ static int print_round(struct buf *b, const struct waiting *w)
         rc = print_missing(b, w);
     if (rc == 0 && p->names[0])
         rc = buf_printf(b, "; here: %s", p->names);
-    return rc;
+    return rc ? rc : print_why(b, p, "; ");
 }
 
 int waiting_print(struct buf *b, const struct waiting *w)
@@ -70,12 +75,23 @@ int waiting_print(struct buf *b, const struct waiting *w)
     rc = print_times(b, w, p->by_ms, "until");
     if (rc)
         return rc;
-    if (p->stage == RDZV_AT_STORE)
-        return buf_printf(b, "the store at %s has not been reached", w->store);
-    if (p->stage == RDZV_AT_SPARE)
+    switch (p->stage) {
+    case RDZV_AT_STORE:
+        rc = buf_printf(b, "the store at %s has not been reached", w->store);
+        return rc ? rc : print_why(b, p, ": ");
+    case RDZV_AT_SPARE:
         return buf_printf(b, "a spare, since all %" PRId64 " places are taken",
                           p->max_nodes);
-    return buf_append_str(b, "the group is at work in a round without this node");
+    case RDZV_AT_ADDRESS:
+        return buf_append_str(
+            b, "the group is complete, and node rank 0 has to tell where its workers' "
+               "store is");
+    case RDZV_AT_ROUND:
+    case RDZV_AT_NEXT:
+        break;
+    }
+    rc = buf_append_str(b, "the group is at work in a round without this node");
+    return rc ? rc : print_why(b, p, "; ");
 }
 
 /* ---- Slurm's host lists ---- */

@@ -99,6 +99,14 @@ static void on_done(void *ctx, int status, const struct http_answer *http, bool 
     etcd_judged_fini(&j);
 }
 
+const char *etcd_client_trouble(const struct etcd_client *c)
+{
+    for (const struct etcd_call *call = c->calls; call; call = call->next)
+        if (call->state.last.code)
+            return call->state.last.text;
+    return NULL;
+}
+
 /* ---- A token first ---- */
 
 static void on_token(void *ctx, int status, const struct etcd_answer *answer,

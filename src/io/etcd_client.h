@@ -58,4 +58,7 @@ int etcd_client_call(struct etcd_client *c, struct etcd_msg *msg,
                      struct etcd_call **out, struct muster_error *err);
 void etcd_call_cancel(struct etcd_call *call); /* NULL is fine */
 
+/* Why the last try of a call that is still under way failed; NULL: none has. */
+const char *etcd_client_trouble(const struct etcd_client *c);
+
 #endif

@@ -62,8 +62,7 @@ static void on_wait(uv_timer_t *timer)
 
     if (!a->handler->ops->progress(a->handler, &p))
         return;
-    /* In a log, whoever dials tells of it, and why the store does not answer. */
-    if (p.stage == RDZV_AT_STORE && !on_screen(a))
+    if (p.stage == RDZV_AT_STORE && p.dialled && !on_screen(a))
         return;
     show(a, &p);
     a->wait_told = true;

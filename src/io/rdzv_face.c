@@ -77,11 +77,20 @@ static int64_t num_nodes_waiting(const struct rdzv_handler *h)
 static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
 {
     const struct dynamic *d = dynamic_of(h);
+    uint64_t by_ms;
 
     if (d->stage == STAGE_NAME || d->stage == STAGE_OPEN) {
-        *out = (struct rdzv_progress){ .stage = RDZV_AT_STORE,
-                                       .by_ms = d->stage == STAGE_OPEN ? d->open_by_ms
-                                                                       : MONO_NEVER,
+        *out = (struct rdzv_progress){
+            .stage = RDZV_AT_STORE,
+            .by_ms = d->stage == STAGE_OPEN ? d->open_by_ms : MONO_NEVER,
+            .start_by_ms = MONO_NEVER,
+            .dialled = strncmp(d->backend->ops->name, "etcd", 4) != 0,
+        };
+        return true;
+    }
+    if (d->next_cb && rdzv_master_waits(d->master, &by_ms)) {
+        *out = (struct rdzv_progress){ .stage = RDZV_AT_ADDRESS,
+                                       .by_ms = by_ms,
                                        .start_by_ms = MONO_NEVER };
         return true;
     }

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "io/clock.h"
 #include "io/listen.h"
 #include "io/rdzv_legacy_int.h"
 #include "io/rdzv_local.h"
@@ -132,6 +133,7 @@ void legacy_settle_address(struct old *o)
 {
     struct rdzv_fqdn *job;
 
+    o->addr_by_ms = clock_mono_ms() + STORE_MS;
     if (o->round.rank != 0) {
         read_address(o);
         return;

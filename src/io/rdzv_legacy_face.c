@@ -139,6 +139,27 @@ static bool is_closed(const struct rdzv_handler *h)
     return legacy_closed(old_of(h)->core);
 }
 
+static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
+{
+    const struct old *o = old_of(h);
+
+    if (!o->next_cb)
+        return false;
+    if (!o->store && legacy_progress(o->core, out)) {
+        const char *trouble = etcd_client_trouble(o->client);
+
+        if (out->stage == RDZV_AT_STORE && trouble)
+            progress_why(out, trouble);
+        return true;
+    }
+    if (!o->store)
+        return false;
+    *out = (struct rdzv_progress){ .stage = RDZV_AT_ADDRESS,
+                                   .by_ms = o->addr_by_ms,
+                                   .start_by_ms = MONO_NEVER };
+    return !o->joined;
+}
+
 static void begin_close(struct old *o)
 {
     if (!o->closing)
@@ -261,6 +282,7 @@ const struct rdzv_handler_ops legacy_ops = {
     .on_news = on_news,
     .num_nodes_waiting = num_nodes_waiting,
     .is_closed = is_closed,
+    .progress = progress,
     .set_closed = set_closed,
     .leave = leave,
     .shutdown = shutdown_handler,

@@ -38,6 +38,7 @@ struct old {
     struct astore *store; /* owned: of the version */
     struct rdzv_round round;
     char addr[1025], master[1025];
+    uint64_t addr_by_ms; /* rank 0 has told the workers' address by then */
     struct offload *naming;
 
     rdzv_next_cb next_cb;

@@ -164,6 +164,14 @@ int rdzv_master_set_addr(struct rdzv_master *m, const char *addr)
     return 0;
 }
 
+bool rdzv_master_waits(const struct rdzv_master *m, uint64_t *by_ms)
+{
+    if (!m || !m->cb)
+        return false;
+    *by_ms = m->by_ms;
+    return true;
+}
+
 void rdzv_master_cancel(struct rdzv_master *m)
 {
     m->cb = NULL;

@@ -45,6 +45,9 @@ void rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
                        rdzv_master_cb cb, void *ctx);
 void rdzv_master_cancel(struct rdzv_master *m);
 
+/* True while it is under way; *by_ms: until when. NULL m is not. */
+bool rdzv_master_waits(const struct rdzv_master *m, uint64_t *by_ms);
+
 /* Forgets the workers' keys of earlier attempts if this process serves them. */
 void rdzv_master_wipe(struct rdzv_master *m);
 

@@ -202,6 +202,7 @@ bool rdzv_guest_progress(const struct rdzv_guest *g, struct rdzv_progress *out)
         .max_nodes = g->cfg.settings.max_nodes,
         .by_ms = g->join.by_ms,
         .start_by_ms = g->start_by_ms,
+        .dialled = true,
     };
     memcpy(out->names, g->names, sizeof out->names);
     memcpy(out->missing, g->missing, sizeof out->missing);

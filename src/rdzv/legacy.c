@@ -27,6 +27,7 @@ int legacy_request(struct legacy *l, struct legacy_fx *fx, enum legacy_phase pha
     l->phase = phase;
     l->due_ms = MONO_NEVER;
     l->requested = true;
+    l->polling = false;
     legacy_emit(fx, &e);
     return 0;
 }
@@ -72,7 +73,7 @@ int legacy_wait(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
             MIN_OF(most_ms, (l->join_by_ms > now ? l->join_by_ms - now : 0) + 1000);
     l->phase = phase;
     l->due_ms = MONO_NEVER;
-    l->requested = true;
+    l->requested = l->polling = true;
     legacy_emit(fx, &e);
     return 0;
 }
@@ -175,7 +176,7 @@ static int on_join(struct legacy *l, struct legacy_fx *fx)
 {
     interrupt(l, fx);
     l->joining = true;
-    l->member = l->told_lost = false;
+    l->member = l->told_lost = l->seen = false;
     l->waiting = l->told_waiting = 0;
     l->reason[0] = '\0';
     l->join_by_ms = l->now.mono_ms + l->timeout_ms;
@@ -238,6 +239,7 @@ int legacy_step(struct legacy *l, const struct legacy_event *ev, struct legacy_f
         break;
     case LEGACY_EV_REPLY:
         l->requested = false;
+        legacy_heard(l, ev);
         rc = legacy_on_reply(l, ev, fx);
         break;
     case LEGACY_EV_TIMER:
@@ -307,7 +309,7 @@ int legacy_new(const struct legacy_config *cfg, struct legacy **out,
     l->timeout_ms = cfg->timeout_ms;
     l->last_call_ms = cfg->last_call_ms;
     l->trace = cfg->trace;
-    l->due_ms = MONO_NEVER;
+    l->due_ms = l->call_since_ms = MONO_NEVER;
     rng_init(&l->rng, cfg->seed);
     buf_init(&l->text, SIZE_MAX);
     buf_init(&l->put, SIZE_MAX);

@@ -13,6 +13,7 @@
 #include "base/base.h"
 #include "base/trace.h"
 #include "rdzv/news.h"
+#include "rdzv/progress.h"
 #include "wire/etcd2.h"
 
 struct legacy;
@@ -95,5 +96,8 @@ uint64_t legacy_deadline(const struct legacy *l); /* by mono_ms; MONO_NEVER */
 /* Last known. */
 int64_t legacy_waiting(const struct legacy *l);
 bool legacy_closed(const struct legacy *l);
+
+/* How it stands with a JOIN, as of the document last read; false: nothing to tell. */
+bool legacy_progress(const struct legacy *l, struct rdzv_progress *out);
 
 #endif

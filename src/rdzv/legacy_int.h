@@ -76,6 +76,7 @@ struct legacy {
     bool member;    /* of a running version: news are wanted */
     bool close;     /* a CLOSE is to be answered */
     bool requested; /* a request is under way */
+    bool polling;   /* and it is a wait */
     struct now now; /* of the event that is dealt with */
     uint64_t due_ms, join_by_ms, call_by_ms;
 
@@ -89,6 +90,9 @@ struct legacy {
     uint64_t index;        /* of the server, when that was read */
     int64_t waiting, told_waiting;
     bool closed, told_lost;
+    bool reached; /* etcd has answered the last request that it should have */
+    bool seen;    /* a document, since the JOIN */
+    uint64_t seen_version, call_since_ms; /* that enough have come; MONO_NEVER */
     char reason[1020];
 };
 
@@ -139,6 +143,10 @@ int legacy_close_put(struct legacy *l, struct legacy_fx *fx);
 int legacy_close_nothing(struct legacy *l, struct legacy_fx *fx); /* no document */
 int legacy_close_done(struct legacy *l, struct legacy_fx *fx, int code,
                       const char *text);
+
+/* legacy_progress.c: what is kept for legacy_progress(). */
+void legacy_heard(struct legacy *l, const struct legacy_event *ev);
+void legacy_seen(struct legacy *l);
 
 /* legacy_phases.c */
 int legacy_on_reply(struct legacy *l, const struct legacy_event *ev,

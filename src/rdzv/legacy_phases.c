@@ -11,6 +11,7 @@
 static int on_doc(struct legacy *l, struct legacy_fx *fx)
 {
     l->closed = l->doc.status == LEGACY_CLOSED;
+    legacy_seen(l);
     switch ((int)l->phase) {
     case LEGACY_PH_LOOK:
         break;

@@ -1,7 +1,17 @@
 /* progress.c - see progress.h. */
 #include "rdzv/progress.h"
 
+#include <stdio.h>
+
 #include "rdzv/rdzv_int.h"
+
+void progress_why(struct rdzv_progress *p, const char *text)
+{
+    (void)snprintf(p->why, sizeof p->why, "%.*s", (int)sizeof p->why - 1, text);
+    for (char *c = p->why; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
+}
 
 /* "00000007.node8", see io/rdzv_dynamic.c: seven comes before eight, and node8 is who
  * it is. */

@@ -1,76 +1,21 @@
 """What a person sees while nodes gather: one line on a terminal, few in a log."""
 from __future__ import annotations
 
-import os
-import pty
 import re
-import select
 import signal
-import socket
 import subprocess
-import time
-from pathlib import Path
 
 import pytest
+from screens import MUSTER, free_port, screen  # noqa: F401 (a fixture)
 
-ROOT = Path(__file__).resolve().parents[2]
-MUSTER = str(ROOT / os.environ.get("MUSTER_BUILD", "build") / "muster")
 BACK = "\033[A\r\033[K"
 COLOUR = re.compile(r"\033\[\d+m")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return s.getsockname()[1]
 
 
 def command(port: int, *, nnodes: str = "2", conf: str = "join_timeout=60") -> list[str]:
     return [MUSTER, "run", f"--nnodes={nnodes}", "--rdzv-backend=c10d",
             f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job", f"--rdzv-conf={conf}",
             "--local-addr=127.0.0.1", "--no-python", "true"]
-
-
-class Screen:
-    """A node whose stderr is a terminal; what it wrote, as it came."""
-
-    def __init__(self, argv: list[str], **env: str) -> None:
-        self.master, slave = pty.openpty()
-        self.process = subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave,
-                                        env=dict(os.environ, TERM="xterm") | env)
-        os.close(slave)
-        self.text = ""
-
-    def read(self, until: str, timeout: float = 60) -> str:
-        """Everything so far, as soon as the pattern is in it."""
-        deadline = time.monotonic() + timeout
-        while not re.search(until, self.text):
-            left = deadline - time.monotonic()
-            assert left > 0, f"no {until!r} in {self.text!r}"
-            if select.select([self.master], [], [], left)[0]:
-                try:
-                    self.text += os.read(self.master, 65536).decode()
-                except OSError:  # the other end is closed
-                    assert re.search(until, self.text), self.text
-        return self.text
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        os.close(self.master)
-
-
-@pytest.fixture
-def screen():
-    made = []
-
-    def make(*args, **env: str) -> Screen:
-        made.append(Screen(*args, **env))
-        return made[-1]
-
-    yield make
-    for s in made:
-        s.close()
 
 
 def test_a_line_on_a_terminal_is_kept_up_to_date(screen) -> None:

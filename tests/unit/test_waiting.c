@@ -3,6 +3,12 @@
 
 #include "group/waiting.h"
 
+#define P(at, n, min, max, who, not_here, by, start)                                   \
+    {                                                                                  \
+        .stage = at, .here = n, .min_nodes = min, .max_nodes = max, .names = who,      \
+        .missing = not_here, .by_ms = by, .start_by_ms = start                         \
+    }
+
 static const struct row {
     const char *says;
     struct rdzv_progress p;
@@ -10,52 +16,60 @@ static const struct row {
     const char *want;
 } rows[] = {
     { "nobody knows who is missing",
-      { RDZV_AT_ROUND, 1, 3, 3, "a", "", 60000, MONO_NEVER },
-      "",
+      P(RDZV_AT_ROUND, 1, 3, 3, "a", "", 60000, MONO_NEVER), "",
       "waiting 12 s, until 00:00:46 (48 s more): 1 of 3 nodes are here, 2 missing; "
       "here: a" },
     { "one of the last round is away",
-      { RDZV_AT_ROUND, 2, 3, 4, "a, b", "c", 60000, MONO_NEVER },
-      "",
+      P(RDZV_AT_ROUND, 2, 3, 4, "a, b", "c", 60000, MONO_NEVER), "",
       "waiting 12 s, until 00:00:46 (48 s more): 2 of 3 nodes are here, missing: c; "
       "here: a, b" },
     { "one is known, another is not",
-      { RDZV_AT_ROUND, 1, 3, 3, "a", "c", 60000, MONO_NEVER },
-      "",
+      P(RDZV_AT_ROUND, 1, 3, 3, "a", "c", 60000, MONO_NEVER), "",
       "waiting 12 s, until 00:00:46 (48 s more): 1 of 3 nodes are here, missing: c and "
       "1 more; here: a" },
     { "the scheduler knows them all",
-      { RDZV_AT_ROUND, 1, 3, 3, "b.cluster", "", 60000, MONO_NEVER },
-      "a, b, c",
+      P(RDZV_AT_ROUND, 1, 3, 3, "b.cluster", "", 60000, MONO_NEVER), "a, b, c",
       "waiting 12 s, until 00:00:46 (48 s more): 1 of 3 nodes are here, missing: a, c; "
       "here: b.cluster" },
     { "the scheduler has others in mind",
-      { RDZV_AT_ROUND, 1, 3, 3, "b", "", 60000, MONO_NEVER },
-      "a, b",
+      P(RDZV_AT_ROUND, 1, 3, 3, "b", "", 60000, MONO_NEVER), "a, b",
       "waiting 12 s, until 00:00:46 (48 s more): 1 of 3 nodes are here, 2 missing; "
       "here: b" },
     { "more are here than anybody lists",
-      { RDZV_AT_ROUND, 20, 64, 64, "", "", 60000, MONO_NEVER },
-      "",
+      P(RDZV_AT_ROUND, 20, 64, 64, "", "", 60000, MONO_NEVER), "",
       "waiting 12 s, until 00:00:46 (48 s more): 20 of 64 nodes are here, 44 missing" },
-    { "the last call",
-      { RDZV_AT_ROUND, 2, 2, 4, "a, b", "", 60000, 30000 },
-      "",
+    { "the last call", P(RDZV_AT_ROUND, 2, 2, 4, "a, b", "", 60000, 30000), "",
       "waiting 12 s, starting at 00:00:16 (18 s more): 2 nodes are here, 4 may be; "
       "here: a, b" },
-    { "the store is far",
-      { RDZV_AT_STORE, 0, 0, 0, "", "", 12000, MONO_NEVER },
-      "",
+    { "the store is far", P(RDZV_AT_STORE, 0, 0, 0, "", "", 12000, MONO_NEVER), "",
       "waiting 12 s, until 23:59:58 (0 s more): the store at head:29400 has not been "
       "reached" },
-    { "the others work",
-      { RDZV_AT_NEXT, 0, 2, 4, "", "", 12001, MONO_NEVER },
+    { "the store is far, and why is known",
+      { .stage = RDZV_AT_STORE, .by_ms = 12000, .why = "connection refused" },
       "",
+      "waiting 12 s, until 23:59:58 (0 s more): the store at head:29400 has not been "
+      "reached: connection refused" },
+    { "something is in the way",
+      { .stage = RDZV_AT_ROUND,
+        .here = 2,
+        .min_nodes = 2,
+        .max_nodes = 2,
+        .by_ms = 60000,
+        .start_by_ms = MONO_NEVER,
+        .why = "no place left" },
+      "",
+      "waiting 12 s, until 00:00:46 (48 s more): 2 nodes are here, 2 may be; no place "
+      "left" },
+    { "the workers' address",
+      { .stage = RDZV_AT_ADDRESS, .by_ms = 60000, .start_by_ms = MONO_NEVER },
+      "",
+      "waiting 12 s, until 00:00:46 (48 s more): the group is complete, and node rank "
+      "0 "
+      "has to tell where its workers' store is" },
+    { "the others work", P(RDZV_AT_NEXT, 0, 2, 4, "", "", 12001, MONO_NEVER), "",
       "waiting 12 s, until 23:59:59 (1 s more): the group is at work in a round "
       "without this node" },
-    { "a spare",
-      { RDZV_AT_SPARE, 0, 2, 4, "", "", MONO_NEVER, MONO_NEVER },
-      "",
+    { "a spare", P(RDZV_AT_SPARE, 0, 2, 4, "", "", MONO_NEVER, MONO_NEVER), "",
       "waiting 12 s: a spare, since all 4 places are taken" },
 };
 

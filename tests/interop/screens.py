@@ -1,0 +1,64 @@
+"""Nodes whose words are read as they come: on a terminal, or in a log."""
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MUSTER = str(ROOT / os.environ.get("MUSTER_BUILD", "build") / "muster")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        return s.getsockname()[1]
+
+
+class Screen:
+    """A node whose stderr is a terminal; what it wrote, as it came."""
+
+    def __init__(self, argv: list[str], **env: str) -> None:
+        self.master, slave = pty.openpty()
+        self.process = subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave,
+                                        env=dict(os.environ, TERM="xterm") | env)
+        os.close(slave)
+        self.text = ""
+
+    def read(self, until: str, timeout: float = 60) -> str:
+        """Everything so far, as soon as the pattern is in it."""
+        deadline = time.monotonic() + timeout
+        while not re.search(until, self.text):
+            left = deadline - time.monotonic()
+            assert left > 0, f"no {until!r} in {self.text!r}"
+            if select.select([self.master], [], [], left)[0]:
+                try:
+                    self.text += os.read(self.master, 65536).decode()
+                except OSError:  # the other end is closed
+                    assert re.search(until, self.text), self.text
+        return self.text
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+
+@pytest.fixture
+def screen():
+    made = []
+
+    def make(*args, **env: str) -> Screen:
+        made.append(Screen(*args, **env))
+        return made[-1]
+
+    yield make
+    for s in made:
+        s.close()
