@@ -1,6 +1,6 @@
 /* rdzv_driver_int.h - the dynamic handler, shared by rdzv_driver.c (the core's driver),
- * rdzv_face.c (what the agent calls) and rdzv_dynamic.c (parameters, our name,
- * opening). */
+ * rdzv_round.c and rdzv_tell.c (what the agent hears), rdzv_face.c (what it calls) and
+ * rdzv_dynamic.c (parameters, our name, opening). */
 #ifndef IO_RDZV_DRIVER_INT_H
 #define IO_RDZV_DRIVER_INT_H
 
@@ -87,7 +87,17 @@ extern const struct rdzv_handler_ops dynamic_ops;
 /* A wish for the core or the guest; at once, or after the step that is under way. */
 void dynamic_wish(struct dynamic *d, enum rdzv_event_kind kind);
 
-/* What `tell` has is told from the loop. */
+/* rdzv_round.c: next(), its outcome, and the stores of its round. */
+void dynamic_begin_join(struct dynamic *d);
+void dynamic_joined(struct dynamic *d, const struct rdzv_effect *e);
+void dynamic_refused(struct dynamic *d, const struct rdzv_effect *e);
+void dynamic_next_failed(struct dynamic *d, int code, const char *text);
+void dynamic_close_stores(struct dynamic *d);
+
+/* rdzv_tell.c: news, and what became of close, leave and shutdown. What d->tell has is
+ * told from the loop. */
+void dynamic_news(struct dynamic *d, const struct rdzv_effect *e);
+void dynamic_done(struct dynamic *d, const struct rdzv_effect *e);
 void dynamic_soon(struct dynamic *d);
 
 /* One node, and a free port that was never announced, as of --standalone: no other node
