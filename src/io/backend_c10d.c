@@ -1,159 +1,17 @@
 /* backend_c10d.c - the rendezvous state in a c10d store: one key, compared and set.
  *
- * Opens in steps: whose store is it (backend_c10d_host.c), a server if it is ours, a
- * connection, the sentinel under our key, and whether the server can tell of changes.
- * A connection that broke is opened again by the next get or set; the sentinel is then
- * put again too, since a host that was restarted starts empty. */
-#include <inttypes.h>
+ * Opens in steps: whose store is it, a server if it is ours (backend_c10d_host.c), a
+ * connection (backend_c10d_open.c). One that broke is opened again by the next get or
+ * set. Changes are told by backend_c10d_watch.c. */
 #include <stdio.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "io/backend_c10d_int.h"
 
-#define CAPS    "\001muster/caps"
-#define CHANGED "\001muster/changed/"
-
 static struct c10d *c10d_of(struct rdzv_backend *b)
 {
     return CONTAINER_OF(b, struct c10d, base);
-}
-
-/* ---- Connecting ---- */
-
-static void on_lost_closed(void *ctx)
-{
-    c10d_release(ctx);
-}
-
-static void drop(struct c10d *c, struct astore **s)
-{
-    if (!*s)
-        return;
-    c->refs++;
-    astore_close(*s, on_lost_closed, c);
-    *s = NULL;
-}
-
-/* torch's words first, for whoever searches for them; then what really happened. */
-static void describe(const struct c10d *c, const struct muster_error *err,
-                     struct muster_error *out)
-{
-    err_copy(out, err);
-    (void)err_wrap(out, "The connection to the C10d store has failed (%s, run id '%s')",
-                   c->where, c->run_id);
-    if (out->code != MUSTER_ENOMEM)
-        out->code = MUSTER_ECONN;
-}
-
-static void connected(struct c10d *c, int status, const struct muster_error *err)
-{
-    const rdzv_open_cb cb = c->on_open;
-
-    struct muster_error e = { .code = 0 };
-
-    c->connecting = false;
-    c->up = status == 0;
-    if (status < 0)
-        drop(c, &c->state);
-    else
-        c->lost_by_ms = 0;
-    if (cb) {
-        c->on_open = NULL;
-        if (status < 0)
-            describe(c, err, &e);
-        cb(c->open_ctx, e.code, status == 0 ? NULL : &e);
-        return;
-    }
-    if (c->call.cb)
-        c10d_call_go(c, status, err);
-}
-
-static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
-                    const struct muster_error *err)
-{
-    struct c10d *c = ctx;
-
-    if (c->closing)
-        return;
-    c->can_watch =
-        status == 0 && memmem(reply->value.p, reply->value.n, "changed", 7) != NULL;
-    c->can_host =
-        status == 0 && memmem(reply->value.p, reply->value.n, "hosted", 6) != NULL;
-    connected(c, 0, err);
-}
-
-static void on_caps_there(void *ctx, int status, const struct c10d_reply *reply,
-                          const struct muster_error *err)
-{
-    struct c10d *c = ctx;
-    const struct c10d_request get = { .op = C10D_GET, .key = span_str(CAPS) };
-
-    if (c->closing)
-        return;
-    c->can_watch = false;
-    if (status == 0 && reply->number == 0 &&
-        astore_call(c->state, &get, 0, c->read_ms, on_caps, c, NULL) == 0)
-        return;
-    connected(c, status, err);
-}
-
-static void on_primed(void *ctx, int status, const struct c10d_reply *reply,
-                      const struct muster_error *err)
-{
-    struct c10d *c = ctx;
-    const struct span caps = span_str(CAPS);
-    struct muster_error why;
-
-    (void)reply; /* Whoever was first: the sentinel, or a state, is there now. */
-    if (c->closing)
-        return;
-    if (status < 0 || c->file || c->memory) {
-        connected(c, status, err);
-        return;
-    }
-    status = astore_check(c->state, &caps, 1, c->read_ms, on_caps_there, c, &why);
-    if (status < 0)
-        connected(c, status, &why);
-}
-
-static void prime(struct c10d *c)
-{
-    struct muster_error err;
-    const int rc = astore_compare_set(c->state, span_str(c->key), span_of(NULL, 0),
-                                      span_str(RDZV_C10D_SENTINEL), c->read_ms,
-                                      on_primed, c, &err);
-
-    if (rc < 0)
-        connected(c, rc, &err);
-}
-
-static void on_connected(void *ctx, int status, const struct muster_error *err)
-{
-    struct c10d *c = ctx;
-
-    if (c->closing)
-        return;
-    if (status < 0)
-        connected(c, status, err);
-    else
-        prime(c);
-}
-
-void c10d_connect(struct c10d *c)
-{
-    struct muster_error err;
-    int rc;
-
-    assert(!c->state && !c->connecting);
-    c->connecting = true;
-    /* The first time we may have come before the host; later it has been there. */
-    rc = c10d_open_store(c, c->lost_by_ms != 0, on_connected, c, &c->state, &err);
-    if (rc < 0)
-        c10d_later(c, rc, &err);
-    else if (c->file ||
-             c->memory) /* Open at once; said from the loop, as sockets do. */
-        c10d_later(c, 0, NULL);
 }
 
 /* ---- Get and set ---- */
@@ -171,7 +29,7 @@ static bool is_broken(int code)
     return code != MUSTER_ETIMEDOUT && code != MUSTER_ENOMEM && code != MUSTER_EINVAL;
 }
 
-static void fail(struct c10d *c, int code, const struct muster_error *err)
+void c10d_fail(struct c10d *c, int code, const struct muster_error *err)
 {
     struct rdzv_event ev = { .kind = RDZV_EV_FAILED };
     struct muster_error e;
@@ -179,12 +37,12 @@ static void fail(struct c10d *c, int code, const struct muster_error *err)
 
     if (is_broken(code)) {
         c->up = false;
-        drop(c, &c->state);
+        c10d_drop(c, &c->state);
         if (c->lost_by_ms == 0)
             c->lost_by_ms = now + c->read_ms;
         ev.again = now < c->lost_by_ms && !c->server;
     }
-    describe(c, err, &e);
+    c10d_describe(c, err, &e);
     ev.code = e.code;
     ev.text = e.text;
     answer(c, &ev);
@@ -199,7 +57,7 @@ static void on_reply(void *ctx, int status, const struct c10d_reply *reply,
     if (c->closing || !c->call.cb)
         return;
     if (status < 0) {
-        fail(c, status, err);
+        c10d_fail(c, status, err);
         return;
     }
     rdzv_c10d_answer(&ev, c->call.write, buf_span(&c->call.expected),
@@ -212,7 +70,7 @@ void c10d_call_go(struct c10d *c, int status, const struct muster_error *err)
     struct muster_error why;
 
     if (status < 0) {
-        fail(c, status, err);
+        c10d_fail(c, status, err);
         return;
     }
     status = c->call.write ? astore_compare_set(c->state, span_str(c->key),
@@ -266,85 +124,6 @@ static void set(struct rdzv_backend *b, struct span value, bool has_token,
         return;
     }
     call(c, true, timeout_ms, cb, ctx);
-}
-
-/* ---- Watching ---- */
-
-static uint64_t fnv1a(struct span s)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-
-    for (size_t i = 0; i < s.n; i++)
-        h = (h ^ s.p[i]) * 0x100000001b3u;
-    return h;
-}
-
-static void on_change(void *ctx, int status, const struct c10d_reply *reply,
-                      const struct muster_error *err);
-
-/* Waits on the watcher's connection for the wanted value to be replaced. */
-static bool watch_go(struct c10d *c)
-{
-    char key[8192 + 64];
-    struct span keys;
-    const int n = snprintf(key, sizeof key, CHANGED "%016" PRIx64 "//%s",
-                           c->watch.wanted, c->key);
-
-    if (n < 0 || (size_t)n >= sizeof key)
-        return false;
-    /* One slash ends the hash, the other begins every key of a c10d client. */
-    if (!c->watcher && c10d_open_store(c, true, NULL, c, &c->watcher, NULL) < 0)
-        return false;
-    keys = span_of(key, (size_t)n);
-    if (astore_wait(c->watcher, &keys, 1, UINT64_MAX, on_change, c, NULL) < 0) {
-        drop(c, &c->watcher);
-        return false;
-    }
-    c->watch.waited = c->watch.wanted;
-    c->watch.waiting = true;
-    return true;
-}
-
-static void on_change(void *ctx, int status, const struct c10d_reply *reply,
-                      const struct muster_error *err)
-{
-    struct c10d *c = ctx;
-    const rdzv_changed_cb cb = c->watch.cb;
-
-    (void)reply;
-    (void)err;
-    c->watch.waiting = false;
-    if (c->closing)
-        return;
-    if (status < 0) {
-        /* Say so as a change: whoever looks will meet the broken connection, too. */
-        c->can_watch = false;
-        drop(c, &c->watcher);
-    } else if (cb && c->watch.waited != c->watch.wanted && watch_go(c)) {
-        return; /* It was the watch before; this one is on its way. */
-    }
-    c->watch.cb = NULL;
-    if (cb)
-        cb(c->watch.ctx);
-}
-
-static bool watch(struct rdzv_backend *b, bool present, struct span value,
-                  rdzv_changed_cb cb, void *ctx)
-{
-    struct c10d *c = c10d_of(b);
-
-    if (c->memory)
-        return true; /* Only we ourselves change it. */
-    if (!c->up || !c->can_watch)
-        return false;
-    c->watch.wanted = fnv1a(present ? value : span_str(RDZV_C10D_SENTINEL));
-    c->watch.cb = cb;
-    c->watch.ctx = ctx;
-    /* A wait for an older value ends by itself, as that value is no longer there. */
-    if (c->watch.waiting || watch_go(c))
-        return true;
-    c->watch.cb = NULL;
-    return false;
 }
 
 /* ---- The rest ---- */
@@ -428,9 +207,9 @@ static void close_backend(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx)
     c->gone_ctx = ctx;
     offload_cancel(c->deciding);
     c->deciding = NULL;
-    drop(c, &c->state);
-    drop(c, &c->watcher);
-    drop(c, &c->memory);
+    c10d_drop(c, &c->state);
+    c10d_drop(c, &c->watcher);
+    c10d_drop(c, &c->memory);
     if (c->server) {
         c->refs++;
         store_server_close(c->server, on_server_closed, c);
@@ -457,35 +236,12 @@ void c10d_release(struct c10d *c)
         cb(ctx);
 }
 
-/* An error found inside a call is told from the loop. */
-static void on_later(uv_timer_t *t)
-{
-    struct c10d *c = t->data;
-
-    if (c->closing)
-        return;
-    if (c->connecting && c->later.err.code == 0)
-        prime(c);
-    else if (c->connecting || c->on_open)
-        connected(c, c->later.err.code, &c->later.err);
-    else if (c->call.cb)
-        fail(c, c->later.err.code, &c->later.err);
-}
-
-void c10d_later(struct c10d *c, int code, const struct muster_error *err)
-{
-    if (err)
-        err_copy(&c->later.err, err);
-    c->later.err.code = code;
-    (void)uv_timer_start(&c->later.timer, on_later, 0, 0);
-}
-
 const struct rdzv_backend_ops c10d_ops = {
     .name = "c10d",
     .open = open_backend,
     .get = get,
     .set = set,
-    .watch = watch,
+    .watch = c10d_watch,
     .store = store,
     .where = where,
     .own_addr = own_addr,
