@@ -49,20 +49,52 @@ static enum etcd_stream_next on_created(struct etcd_stream *s,
     return ETCD_STREAM_ON;
 }
 
+/* The gRPC code of a canceled watch is a part of its text. 3.5 says "permission denied"
+ * of a token that has run out, too: it may always be that. */
+static void on_refused(struct etcd_stream_news *out)
+{
+    static const struct {
+        const char *word;
+        enum etcd3_code code;
+    } words[] = { { "permission denied", ETCD3_DENIED },
+                  { "invalid auth token", ETCD3_UNAUTHENTICATED } };
+    struct etcd3_reply why = { .message = out->reply.message };
+
+    for (size_t i = 0; i < ARRAY_LEN(words) && !out->token; i++) {
+        if (!memmem(why.message.p, why.message.n, words[i].word, strlen(words[i].word)))
+            continue;
+        why.error = words[i].code;
+        out->token = true;
+    }
+    (void)etcd3_error(&why, &out->err);
+}
+
+static enum etcd_stream_next on_canceled(struct etcd_stream *s,
+                                         struct etcd_stream_news *out)
+{
+    const struct etcd3_reply *r = &out->reply;
+
+    if (r->compact_revision > 0) {
+        out->missed = true;
+        s->next = r->compact_revision;
+        return ETCD_STREAM_REOPEN;
+    }
+    /* We go on where we were, elsewhere. */
+    err_set(&out->err, MUSTER_EHANGUP, "the watch was canceled");
+    if (r->message.n)
+        on_refused(out);
+    return ETCD_STREAM_FAILED;
+}
+
 static enum etcd_stream_next on_message(struct etcd_stream *s,
                                         struct etcd_stream_news *out)
 {
     const struct etcd3_reply *r = &out->reply;
 
+    if (r->canceled) /* a watch that is refused is "created" in the same line */
+        return on_canceled(s, out);
     if (r->created)
         return on_created(s, out);
-    if (r->canceled) {
-        out->missed = r->compact_revision > 0;
-        if (out->missed) /* else we go on where we were, elsewhere */
-            s->next = r->compact_revision;
-        err_set(&out->err, MUSTER_EHANGUP, "the watch was canceled");
-        return out->missed ? ETCD_STREAM_REOPEN : ETCD_STREAM_FAILED;
-    }
     for (size_t i = 0; i < r->event_count; i++)
         s->next = MAX_OF(s->next, r->events[i].kv.mod_revision + 1);
     out->events = r->event_count > 0;

@@ -50,9 +50,9 @@ class Recorder:
     def v3(self, name: str, path: str, message: dict) -> dict:
         return json.loads(self.keep(name, "POST", path, json.dumps(message), kind="json"))
 
-    def stream(self, name: str, message: dict, during, lines: int) -> None:
+    def stream(self, name: str, message: dict, during, lines: int, headers: dict = {}) -> None:
         conn = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        conn.request("POST", "/v3/watch", json.dumps(message), {})
+        conn.request("POST", "/v3/watch", json.dumps(message), headers)
         answer = conn.getresponse()
         got = [answer.readline() for _ in range(lines - 1)]
         during()
@@ -131,6 +131,10 @@ def record_v3(r: Recorder) -> None:
         conn.request("POST", "/v3/kv/range", json.dumps({"key": key}), {"Authorization": value})
         answer = conn.getresponse()
         (r.out / name).write_bytes(f"{answer.status} 0\n".encode() + answer.read())
+    for name, headers in (("v3-watch-denied", {"Authorization": token}),
+                          ("v3-watch-none", {}),
+                          ("v3-watch-stale", {"Authorization": "nonsense.1"})):
+        r.stream(name, {"create_request": both}, lambda: None, 1, headers)
 
 
 def main() -> None:
