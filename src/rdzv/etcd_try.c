@@ -16,19 +16,27 @@ void etcd_judged_fini(struct etcd_judged *j)
     etcd3_reply_fini(&j->v3);
 }
 
-/* Whether another try might do better: not if every endpoint has said for good why. */
+static bool for_good(int code)
+{
+    return code == MUSTER_EACCES || code == MUSTER_EINVAL || code == MUSTER_ENOTSUP ||
+           code == MUSTER_ENOTSTORE;
+}
+
+/* Whether another try might do better: not if every endpoint has said for good why. One
+ * that is merely away meanwhile may be the one that is right. */
 static bool hopeless(const struct etcd_try *t, size_t endpoints)
 {
-    switch (t->last.code) {
-    case MUSTER_EACCES:
-    case MUSTER_EINVAL:
-    case MUSTER_ENOTSUP:
-    case MUSTER_ENOTSTORE:
-        return t->tries >= endpoints;
-    case MUSTER_ENOMEM:
-        return true;
-    }
-    return false;
+    return t->last.code == MUSTER_ENOMEM || t->refused >= endpoints;
+}
+
+static void remember(struct etcd_try *t, const struct etcd_outcome *o,
+                     const struct muster_error *err)
+{
+    t->refused = for_good(err->code) ? t->refused + 1 : 0;
+    /* A try that our deadline cut short says less than the one before; but it has the
+     * last word on a request that it may have brought to a server. */
+    if (err->code != MUSTER_ETIMEDOUT || !t->last.code || (o->sent && t->once))
+        t->last = *err;
 }
 
 /* The try failed for lack of a server: elsewhere, after a pause, or not at all. */
@@ -98,9 +106,7 @@ enum etcd_verdict etcd_try_judge(struct etcd_try *t, struct rng *rng,
         rc = decode(t, &o->http, out);
     if (rc < 0) {
         wrap(o, &out->err);
-        /* A try that our deadline cut short says less than the one before. */
-        if (out->err.code != MUSTER_ETIMEDOUT || !t->last.code)
-            t->last = out->err;
+        remember(t, o, &out->err);
         return fail(t, rng, o, o->sent, out);
     }
     if (out->status == 0)
@@ -113,7 +119,7 @@ enum etcd_verdict etcd_try_judge(struct etcd_try *t, struct rng *rng,
     wrap(o, &out->err);
     if (out->status != MUSTER_ECONN)
         return ETCD_DONE;
-    t->last = out->err; /* etcd itself says that another try may do better. */
+    remember(t, o, &out->err); /* etcd itself says that another try may do better. */
     out->answered = false;
     return fail(t, rng, o, true, out);
 }

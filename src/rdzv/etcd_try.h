@@ -16,6 +16,7 @@ struct etcd_try {
     bool user; /* tokens are asked for */
     bool reauthed;
     unsigned tries;           /* begun so far */
+    unsigned refused;         /* of those, the last ones that failed for good */
     struct muster_error last; /* why the last one failed; code 0: none has */
 };
 
