@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -10,6 +11,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "group/cause.h"
 #include "io/cgroup.h"
 #include "io/group_int.h"
 #include "io/where.h"
@@ -135,11 +137,13 @@ static void collect(struct agent *a)
             add_failure(a, i);
 }
 
-static void say_oom(struct agent *a)
+/* True if the kernel has killed for want of memory. */
+static bool say_oom(struct agent *a)
 {
     const int64_t now = cgroup_oom_kills("");
+    const bool killed = a->oom_kills >= 0 && now > a->oom_kills;
 
-    if (a->oom_kills >= 0 && now > a->oom_kills)
+    if (killed)
         note(a->opts.notes, NOTE_ERROR, "muster/agent",
              "out of memory: the kernel's OOM killer has killed %" PRId64
              " of the processes in this job's cgroup while the workers ran (oom_kill "
@@ -147,6 +151,20 @@ static void say_oom(struct agent *a)
              ")\nGive the job more memory, or let it use less.",
              now - a->oom_kills, a->oom_kills, now);
     a->oom_kills = now;
+    return killed;
+}
+
+/* What the exit code alone does not tell a person. */
+static void say_cause(struct agent *a, const struct failure *f)
+{
+    struct buf b;
+
+    buf_init(&b, 1024);
+    if (cause_print(&b, f->code, f->signal_name) && buf_u8(&b, 0) == 0)
+        note(a->opts.notes, NOTE_ERROR, "muster/agent",
+             "rank %" PRId64 " on %s (pid %d) %s", f->rank, a->host, f->pid,
+             (const char *)buf_data(&b));
+    buf_fini(&b);
 }
 
 /* Python has said so itself, but perhaps into a file, and not where it looked. */
@@ -180,7 +198,9 @@ void agent_failed(struct agent *a)
              "failed (exitcode: %d) local_rank: %" PRId64 " (pid: %d) of binary: %s",
              f->code, f->local_rank, f->pid, worker_binary(a->config));
     say_script(a, f);
-    say_oom(a); /* Also if it was a child of a worker, which then gave up. */
+    /* Also if it was a child of a worker, which then gave up. */
+    if (!say_oom(a) || f->code != -SIGKILL)
+        say_cause(a, f);
     if (logs_full(a->logs))
         note(
             a->opts.notes, NOTE_ERROR, "muster/agent",

@@ -180,6 +180,7 @@ class Bench:
 LOG = re.compile(r"^([VIWEC])\d{4} \d\d:\d\d:\d\d\.\d{3}\d* +\d+ \S+\] ?")
 EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt)(?:: |$)")
 OURS = re.compile(r"^(?:torchrun|muster run|muster launch|launch\.py|run\.py): error: ?")
+CAUSE = re.compile(r"^E\d{4} .* muster/agent\] rank \d+ on \S+ \(pid \d+\) (?:died|ended with code)")
 REMEDY = re.compile(r"^(?:torchrun|muster run|muster launch): (?!error: )")
 NUMBERS = [
     (re.compile(r"(pid[:=] ?|PID |[Pp]rocess |pid )\d+"), r"\1N"),
@@ -214,7 +215,7 @@ def normalise(text: str, directory: Path) -> list[str]:
     text = text.replace(str(directory), "DIR")
     out = []
     for line in drop_tracebacks(text.splitlines()):
-        if REMEDY.match(line) or re.match(r"^bash: line \d+: +\d+ ", line) or line.startswith("usage: ") or \
+        if REMEDY.match(line) or CAUSE.match(line) or re.match(r"^bash: line \d+: +\d+ ", line) or line.startswith("usage: ") or \
                 re.match(r"^ {8,}(\[-|training_script)", line):
             continue
         line = LOG.sub(r"\1] ", line)

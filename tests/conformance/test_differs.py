@@ -29,6 +29,7 @@ ROWS = [
     ("D8 a broken error file", "torchrun --no-python sh -c 'echo { >$TORCHELASTIC_ERROR_FILE; exit 3' 2>&1 | grep -c 'sh FAILED'", "0", "1", "error file|error.json"),
     ("an empty PYTHON_EXEC", "PYTHON_EXEC= torchrun x.py 2>&1 | tail -1", "ERROR: ", "ERROR: PYTHON_EXEC is empty", "PYTHON_EXEC"),
     ("no workers", "torchrun --nproc-per-node 0 x.py 2>&1 | tail -1", "ERROR: ", "ERROR: --nproc-per-node is 0: at least one worker must run", "AssertionError"),
+    ("what a signal means", "torchrun --no-python bash -c 'kill -SEGV $$$$' 2>&1 | grep -o 'died of signal 11 (SIGSEGV): a fault'", "", r"died of signal 11 \(SIGSEGV\): a fault", "what the signal means"),
     ("usage", "COLUMNS=80 torchrun 2>&1 | wc -l", r"\d\d", "3", "usage"),
 ]
 

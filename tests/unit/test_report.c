@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "group/cause.h"
 #include "group/pyjson.h"
 #include "group/report.h"
 
@@ -183,6 +184,35 @@ static void numbers(void **state)
     }
 }
 
+/* Every signal gets its name and a meaning; a program's own codes are left alone. */
+static void causes(void **state)
+{
+    static const struct {
+        int code;
+        const char *name, *begins, *has;
+    } rows[] = {
+        { -9, "SIGKILL", "died of signal 9 (SIGKILL): ", "dmesg" },
+        { -11, "SIGSEGV", "died of signal 11 (SIGSEGV): ", "PYTHONFAULTHANDLER" },
+        { -7, "SIGBUS", "died of signal 7 (SIGBUS): ", "/dev/shm" },
+        { -40, NULL, "died of signal 40 (<N/A>): ", "no handler" },
+        { 137, NULL, "ended with code 137, ", "signal 9: " },
+        { 192, NULL, "ended with code 192, ", "signal 64: " },
+    };
+    static const int own[] = { 0, 1, 2, 127, 128, 193, 255 };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct buf b;
+        buf_init(&b, SIZE_MAX);
+        assert_true(cause_print(&b, rows[i].code, rows[i].name));
+        assert_ptr_equal(strstr(text_of(&b), rows[i].begins), buf_data(&b));
+        assert_non_null(strstr((const char *)buf_data(&b), rows[i].has));
+        buf_fini(&b);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(own); i++)
+        assert_false(cause_print(NULL, own[i], NULL));
+}
+
 static void no_memory(void **state)
 {
     (void)state;
@@ -205,7 +235,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_failures), cmocka_unit_test(one_narrow),
         cmocka_unit_test(error_files),  cmocka_unit_test(for_parents),
-        cmocka_unit_test(numbers),      cmocka_unit_test(no_memory),
+        cmocka_unit_test(numbers),      cmocka_unit_test(causes),
+        cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,12 @@
+/* cause.h - what a worker's exit code means to a person: which signal, who sends such a
+ * one, and where to look next. Pure. */
+#ifndef GROUP_CAUSE_H
+#define GROUP_CAUSE_H
+
+#include "base/buf.h"
+
+/* As of a process's end: negative for a signal. False, and nothing is printed, if the
+ * code is the program's own affair. `signal_name` is as in struct failure. */
+bool cause_print(struct buf *out, int code, const char *signal_name);
+
+#endif
