@@ -1,72 +1,15 @@
 /* derive.c - see derive.h. One function a step, in the order in which torchrun 2.13
- * takes them, so that of two mistakes the same one is reported. */
+ * takes them, so that of two mistakes the same one is reported. What is about the
+ * rendezvous is in derive_rdzv.c, what is about the workers and their output here. */
 #include "group/derive.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "group/derive_int.h"
 #include "group/pyform.h"
-#include "rdzv/conf.h"
-#include "rdzv/endpoint.h"
 #include "rdzv/pytext.h"
-
-#define RANDOM_ID_WARNING "config has no run_id, generated a random run_id: "
-
-struct deriving {
-    struct launch_config *c;
-    const struct options *o;
-    const struct derive_ports *ports;
-    struct muster_error *err;
-    const char *backend, *endpoint, *id; /* after the standalone rule */
-    char uuid[40];
-    bool launch;
-};
-
-typedef int (*derive_fn)(struct deriving *d);
-
-static int bad_int(struct muster_error *err, const char *text, size_t n,
-                   const char *remedy)
-{
-    char *copy = mem_strndup(text, n);
-    struct buf b;
-    int rc;
-
-    buf_init(&b, SIZE_MAX);
-    if (!copy || py_repr(&b, copy) != 0 || buf_u8(&b, 0) != 0)
-        rc = err_nomem(err);
-    else
-        rc = err_set(err, MUSTER_EINVAL,
-                     "invalid literal for int() with base 10: %s\n%s",
-                     (const char *)buf_data(&b), remedy);
-    mem_free(copy);
-    buf_fini(&b);
-    return rc;
-}
-
-static int parse_nnodes(struct deriving *d)
-{
-    static const char remedy[] = "--nnodes takes a number, or a range as in 2:4.";
-    const char *text = d->o->nnodes, *colon = strchr(text, ':');
-    const size_t n = colon ? (size_t)(colon - text) : strlen(text);
-    struct rdzv_params *p = &d->c->rdzv;
-
-    if (colon && strchr(colon + 1, ':'))
-        return err_set(d->err, MUSTER_EINVAL,
-                       "nnodes=%s is not in \"MIN:MAX\" format\n%s", text, remedy);
-    if (!py_int(span_of(text, n), &p->min_nodes))
-        return bad_int(d->err, text, n, remedy);
-    p->max_nodes = p->min_nodes;
-    if (colon && !py_int(span_str(colon + 1), &p->max_nodes))
-        return bad_int(d->err, colon + 1, strlen(colon + 1), remedy);
-    return 0;
-}
-
-static bool is_static(const struct deriving *d)
-{
-    return strcmp(d->backend, "static") == 0;
-}
 
 static int check_launch(struct deriving *d)
 {
@@ -74,66 +17,6 @@ static int check_launch(struct deriving *d)
         return err_set(d->err, MUSTER_EINVAL,
                        "When using the '--no-python' flag, you must also set the "
                        "'--use-env' flag.");
-    return 0;
-}
-
-/* A job on one node needs no address from the user: c10d on a free port and a random
- * id. Like torchrun this drops an id that the user gave. */
-static int choose_backend(struct deriving *d)
-{
-    bool alone = d->o->standalone;
-    int rc;
-
-    d->backend = d->o->rdzv_backend;
-    d->endpoint = d->o->rdzv_endpoint;
-    d->id = d->o->rdzv_id;
-    if (!alone && is_static(d) && !*d->endpoint && !d->o->master_port.given) {
-        rc = parse_nnodes(d);
-        if (rc)
-            return rc;
-        alone = d->c->rdzv.max_nodes == 1;
-    }
-    if (!alone)
-        return 0;
-    derive_uuid(d->ports->random, d->uuid);
-    d->backend = "c10d";
-    d->endpoint = "localhost:0";
-    d->id = d->uuid;
-    return 0;
-}
-
-static int check_sizes(struct deriving *d)
-{
-    const struct rdzv_params *c = &d->c->rdzv;
-
-    if (c->min_nodes <= 0 || c->min_nodes > c->max_nodes)
-        return err_set(d->err, MUSTER_EINVAL,
-                       "min_nodes must be > 0 and <= max_nodes, got min_nodes=%lld, "
-                       "max_nodes=%lld",
-                       (long long)c->min_nodes, (long long)c->max_nodes);
-    if (d->o->max_restarts.value < 0)
-        return err_set(d->err, MUSTER_EINVAL, "max_restarts must be >= 0");
-    return 0;
-}
-
-static int warn_of_unused(struct deriving *d)
-{
-    char text[512];
-
-    if (is_static(d))
-        return 0;
-    if (!*d->endpoint)
-        d->ports->warn(d->ports->ctx,
-                       "master_addr is only used for static rdzv_backend and when "
-                       "rdzv_endpoint is not specified.");
-    if (d->o->node_rank.value != 0 &&
-        !(d->o->rank_order && strcmp(d->o->rank_order, "given") == 0)) {
-        (void)snprintf(text, sizeof text,
-                       "node_rank is only used for static rdzv_backend. It will be "
-                       "ignored for rdzv_backend=%s.",
-                       d->backend);
-        d->ports->warn(d->ports->ctx, text);
-    }
     return 0;
 }
 
@@ -166,34 +49,6 @@ static int apply_omp_rule(struct deriving *d)
         return 0;
     d->c->set_omp = true;
     d->ports->warn(d->ports->ctx, text);
-    return 0;
-}
-
-static int parse_rdzv_conf(struct deriving *d)
-{
-    struct rdzv_params *p = &d->c->rdzv;
-    int rc = conf_parse(p, d->o->rdzv_conf, d->err);
-
-    if (rc == 0 && is_static(d))
-        rc = params_set_int(p, "rank", d->o->node_rank.value, d->err);
-    if (rc == 0 && !params_get(p, "timeout"))
-        rc = params_set_int(p, "timeout", 900, d->err);
-    return rc;
-}
-
-static int set_endpoint(struct deriving *d)
-{
-    char *text;
-
-    if (!is_static(d) || *d->endpoint)
-        return text_set(&d->c->rdzv.endpoint, d->endpoint) ? err_nomem(d->err) : 0;
-    text = mem_printf("%s:%lld", d->o->master_addr,
-                      d->o->master_port.given ? (long long)d->o->master_port.value
-                                              : 29500LL);
-    if (!text)
-        return err_nomem(d->err);
-    mem_free(d->c->rdzv.endpoint);
-    d->c->rdzv.endpoint = text;
     return 0;
 }
 
@@ -288,8 +143,8 @@ static int set_shutdown_timeout(struct deriving *d)
                        (long long)flag->value);
     d->c->shutdown_timeout_s = flag->given ? flag->value : 30;
     if (!flag->given && text && !py_int(span_str(text), &d->c->shutdown_timeout_s))
-        return bad_int(d->err, text, strlen(text),
-                       "TORCH_ELASTIC_SHUTDOWN_TIMEOUT takes whole seconds.");
+        return py_bad_int(d->err, text, strlen(text),
+                          "TORCH_ELASTIC_SHUTDOWN_TIMEOUT takes whole seconds.");
     return 0;
 }
 
@@ -385,60 +240,6 @@ static int choose_entry(struct deriving *d)
     return text_set(&d->c->python, python) ? err_nomem(d->err) : 0;
 }
 
-static int set_run_id(struct deriving *d)
-{
-    char text[sizeof RANDOM_ID_WARNING + 40];
-
-    if (!*d->id) {
-        derive_uuid_decimal(d->ports->random, d->uuid);
-        d->id = d->uuid;
-        (void)snprintf(text, sizeof text, RANDOM_ID_WARNING "%s", d->uuid);
-        d->ports->warn(d->ports->ctx, text);
-    }
-    return text_set(&d->c->rdzv.run_id, d->id) ? err_nomem(d->err) : 0;
-}
-
-/* Some keys have flags of their own; torchrun dies of the double argument. */
-static int check_rendezvous(struct deriving *d)
-{
-    static const char *const keys[] = { "backend",   "endpoint",  "run_id",
-                                        "min_nodes", "max_nodes", "local_addr" };
-
-    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
-        if (params_get(&d->c->rdzv, keys[i]))
-            return err_set(d->err, MUSTER_EINVAL,
-                           "got multiple values for keyword argument '%s'\n"
-                           "Leave %s= out of --rdzv-conf: it has a flag of its own.",
-                           keys[i], keys[i]);
-    if (!*d->backend)
-        return err_set(d->err, MUSTER_EINVAL,
-                       "The rendezvous backend name must be a non-empty string.");
-    return 0;
-}
-
-/* Everybody must name the same port: a static rendezvous has none of its own. */
-static int check_static_endpoint(struct deriving *d)
-{
-    const char *text = d->c->rdzv.endpoint;
-    const struct span bare = py_strip(span_str(text));
-    struct endpoint e;
-    int rc;
-
-    if (!is_static(d))
-        return 0;
-    if (bare.n == 0)
-        return err_set(d->err, MUSTER_EINVAL,
-                       "Endpoint is missing in endpoint. Try to add --master-addr and "
-                       "--master-port");
-    rc = endpoint_parse(text, -1, &e, d->err);
-    if (rc == 0 && e.port < 0)
-        rc = err_set(d->err, MUSTER_EINVAL,
-                     "port is missing in endpoint: %.*s. Try to specify "
-                     "--master-port",
-                     (int)bare.n, (const char *)bare.p);
-    return rc;
-}
-
 /* torchrun dies of a bare AssertionError here. */
 static int check_positive(struct deriving *d)
 {
@@ -457,11 +258,26 @@ int derive_config(struct launch_config *c, const struct options *o, bool launch,
                   const struct derive_ports *ports, struct muster_error *err)
 {
     static const derive_fn steps[] = {
-        check_launch,   choose_backend,       parse_nnodes,          check_sizes,
-        warn_of_unused, count_workers,        apply_omp_rule,        parse_rdzv_conf,
-        set_endpoint,   parse_ranks_filter,   check_logs_specs,      parse_streams,
-        check_log_dir,  set_shutdown_timeout, copy_plain_values,     choose_entry,
-        set_run_id,     check_rendezvous,     check_static_endpoint, check_positive,
+        check_launch,
+        derive_choose_backend,
+        derive_parse_nnodes,
+        derive_check_sizes,
+        derive_warn_of_unused,
+        count_workers,
+        apply_omp_rule,
+        derive_parse_rdzv_conf,
+        derive_set_endpoint,
+        parse_ranks_filter,
+        check_logs_specs,
+        parse_streams,
+        check_log_dir,
+        set_shutdown_timeout,
+        copy_plain_values,
+        choose_entry,
+        derive_set_run_id,
+        derive_check_rendezvous,
+        derive_check_static_endpoint,
+        check_positive,
     };
     struct deriving d = {
         .c = c, .o = o, .ports = ports, .err = err, .launch = launch

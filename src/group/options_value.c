@@ -130,17 +130,12 @@ enum options_fault options_take_env_flags(struct walk *w)
         if (!value)
             continue;
         if (!py_int(span_str(value), &on)) {
-            struct buf b;
+            char remedy[100];
 
-            buf_init(&b, SIZE_MAX);
-            if (py_repr(&b, value) || buf_u8(&b, 0))
-                (void)err_nomem(w->err);
-            else
-                (void)err_set(w->err, MUSTER_EINVAL,
-                              "invalid literal for int() with base 10: %s\n"
-                              "The PET_ variable of --%s switches it: 0 off, 1 on.",
-                              (const char *)buf_data(&b), s->name);
-            buf_fini(&b);
+            (void)snprintf(remedy, sizeof remedy,
+                           "The PET_ variable of --%s switches it: 0 off, 1 on.",
+                           s->name);
+            (void)py_bad_int(w->err, value, strlen(value), remedy);
             return OPTIONS_VALUE;
         }
         *(bool *)((char *)w->o + s->field) = on != 0;

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/err.h"
+#include "base/mem.h"
 #include "rdzv/pytext.h"
 
 static bool is_digit(char c)
@@ -136,4 +138,22 @@ int py_repr(struct buf *b, const char *text)
         p += n;
     }
     return rc ? rc : buf_u8(b, (uint8_t)quote);
+}
+
+int py_bad_int(struct muster_error *err, const char *text, size_t n, const char *remedy)
+{
+    char *copy = mem_strndup(text, n);
+    struct buf b;
+    int rc;
+
+    buf_init(&b, SIZE_MAX);
+    if (!copy || py_repr(&b, copy) != 0 || buf_u8(&b, 0) != 0)
+        rc = err_nomem(err);
+    else
+        rc = err_set(err, MUSTER_EINVAL,
+                     "invalid literal for int() with base 10: %s\n%s",
+                     (const char *)buf_data(&b), remedy);
+    mem_free(copy);
+    buf_fini(&b);
+    return rc;
 }
