@@ -248,6 +248,25 @@ def test_a_name_that_does_not_resolve_yet_is_waited_for(tmp_path: Path) -> None:
         finish(nodes, tmp_path)
 
 
+def test_the_log_says_who_hosts_and_why(tmp_path: Path) -> None:
+    with Rig(2) as rig:
+        here, there = rig.hosts
+        here.hosts_file({here.name: here.ip4, there.name: there.ip4, "alias": here.ip6})
+        host, other = "this process is to host", "somebody else hosts"
+        for end, who, why in (("localhost", host, "the endpoint is localhost"),
+                              (here.name, host, f"{here.name} is this machine's host name"),
+                              (here.ip4, host, f"{here.ip4} belongs to this machine's"),
+                              (f"[{here.ip6}]", host, f"{here.ip6} belongs to this machine's"),
+                              ("alias", host, "alias"), (there.name, other, there.name),
+                              (there.ip4, other, there.ip4), ("nobody", other, "nobody")):
+            n = here.start([MUSTER, "run", "--nnodes=1:2", "--rdzv-backend=c10d",
+                            f"--rdzv-endpoint={end}:29400", "--no-python",
+                            "--rdzv-conf=last_call_timeout=1,read_timeout=2", "true"],
+                           TORCH_LOGS="+distributed")
+            assert (n.wait() == 0) == (who == host), n.output()
+            assert re.search(f"{who} the store: .*{re.escape(why)}", n.output()), n.output()
+
+
 # What Kubeflow's operator puts into the pods of a job: sizes and ranks of nodes, also under
 # the names that a worker reads, and the name of a service that is there when its pod is.
 KUBEFLOW = {

@@ -45,6 +45,16 @@ def test_architecture_names_what_exists() -> None:
     assert files >= 15 and functions >= 15, "the page of hops has been emptied"
 
 
+def test_each_weakness_has_its_test() -> None:
+    """`path::name` is a test there; `path` alone is a file."""
+    text = (ROOT / "docs/DIFFERENCES.md").read_text().partition("# Weaknesses")[2]
+    named = re.findall(r"`((?:tests|bench)/[^`:]+)(?:::(\w+))?`", text)
+    missing = [f"{path}::{name}" for path, name in named if not (ROOT / path).is_file() or
+               name and f"\ndef {name}(" not in (ROOT / path).read_text()]
+    assert missing == []
+    assert len(named) >= 30
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(path: Path) -> None:
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.S)
