@@ -6,17 +6,14 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/random.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "api/params_int.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "group/derive.h"
-#include "io/devices.h"
 #include "io/group_driver.h"
+#include "io/launch_ports.h"
 
 extern char **environ;
 
@@ -86,23 +83,6 @@ int muster_launch_config_log(struct muster_launch_config *c, const char *level,
 
 /* --- from the config to the agent ------------------------------------------------- */
 
-static int count_devices(void *ctx, const char *word, int64_t *n,
-                         struct muster_error *err)
-{
-    const struct devices_ports real = devices_real(environ);
-
-    (void)ctx;
-    return devices_count(&real, word, n, err);
-}
-
-static bool is_file(void *ctx, const char *path)
-{
-    struct stat st;
-
-    (void)ctx;
-    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
-}
-
 static void warn(void *ctx, const char *text)
 {
     note(ctx, NOTE_WARN, "muster/launch", "%s", text);
@@ -132,18 +112,16 @@ static int derive(struct launch_config *out, const struct text_list *words,
 {
     char *const no_env[] = { NULL }; /* PET_ variables are for the command */
     const struct options_input in = { words->items, words->count, no_env, false };
-    struct derive_ports ports = { count_devices, is_file,
-                                  warn,          (void *)(uintptr_t)&c->notes,
-                                  environ,       { 0 } };
+    struct derive_ports ports;
     struct options o;
+    int rc;
 
     if (options_parse(&o, &in, err) != OPTIONS_FINE)
         return err->code ? err->code : MUSTER_EINVAL;
     if (o.help)
         return err_set(err, MUSTER_EINVAL, "help is no option of a launch");
-    if (getrandom(ports.random, sizeof ports.random, 0) != (ssize_t)sizeof ports.random)
-        return err_set(err, MUSTER_EIO, "no random bytes for a run id");
-    return derive_config(out, &o, false, &ports, err);
+    rc = launch_ports(&ports, warn, (void *)(uintptr_t)&c->notes, err);
+    return rc ? rc : derive_config(out, &o, false, &ports, err);
 }
 
 /* --- function workers ------------------------------------------------------------- */

@@ -4,8 +4,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,7 +13,7 @@
 #include "group/report.h"
 #include "group/slurm.h"
 #include "group/usage.h"
-#include "io/devices.h"
+#include "io/launch_ports.h"
 #include "io/notes.h"
 #include "io/python.h"
 #include "io/where.h"
@@ -23,23 +21,6 @@
 #define EXIT_USAGE 2
 
 extern char **environ;
-
-static int count_devices(void *ctx, const char *word, int64_t *n,
-                         struct muster_error *err)
-{
-    const struct devices_ports real = devices_real(environ);
-
-    (void)ctx;
-    return devices_count(&real, word, n, err);
-}
-
-static bool is_file(void *ctx, const char *path)
-{
-    struct stat st;
-
-    (void)ctx;
-    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
-}
 
 static void warn(void *ctx, const char *text)
 {
@@ -141,14 +122,12 @@ static int give_up(const char *prog, bool launch, const struct muster_error *err
 static int start(const char *prog, const struct options *o, bool launch,
                  const struct notes *notes, int *exit_code, struct muster_error *err)
 {
-    struct derive_ports ports = { count_devices, is_file,
-                                  warn,          (void *)(uintptr_t)notes,
-                                  environ,       { 0 } };
+    struct derive_ports ports;
     struct launch_config c;
-    int rc;
+    int rc = launch_ports(&ports, warn, (void *)(uintptr_t)notes, err);
 
-    if (getrandom(ports.random, sizeof ports.random, 0) != sizeof ports.random)
-        return err_set(err, MUSTER_EIO, "no random bytes for a run id");
+    if (rc)
+        return rc;
     rc = derive_config(&c, o, launch, &ports, err);
     if (rc)
         return rc;

@@ -1,32 +1,10 @@
 /* test_pickle.c - states written by real torch, and what nobody should write. */
-#include "golden.h"
-
-#include <jansson.h>
+#include "state_vectors.h"
 
 #include "base/err.h"
 #include "base/rng.h"
 #include "wire/pickle.h"
 #include "wire/pytime.h"
-
-static json_t *vectors;
-
-static int load(void **state)
-{
-    size_t n;
-    char *text = golden_read("rdzv-state-vectors.json", &n);
-
-    (void)state;
-    vectors = json_loadb(text, n, 0, NULL);
-    free(text);
-    return vectors ? 0 : -1;
-}
-
-static int unload(void **state)
-{
-    (void)state;
-    json_decref(vectors);
-    return 0;
-}
 
 static const char *text_of(json_t *v, const char *name)
 {

@@ -1,32 +1,10 @@
 /* test_pickle_beats.c - reading and writing only what heartbeats have changed must say
  * what reading and writing it all says. */
-#include "golden.h"
-
-#include <jansson.h>
+#include "state_vectors.h"
 
 #include "base/base64.h"
 #include "base/rng.h"
 #include "wire/pickle.h"
-
-static json_t *vectors;
-
-static int load(void **state)
-{
-    size_t n;
-    char *text = golden_read("rdzv-state-vectors.json", &n);
-
-    (void)state;
-    vectors = json_loadb(text, n, 0, NULL);
-    free(text);
-    return vectors ? 0 : -1;
-}
-
-static int unload(void **state)
-{
-    (void)state;
-    json_decref(vectors);
-    return 0;
-}
 
 static void text_of(struct rdzv_state *s, struct buf *out)
 {
