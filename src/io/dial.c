@@ -3,7 +3,6 @@
  * A dialer resolves, races, or pauses. One timer is armed for whatever is due next: the
  * deadline, the next address of the race, the end of a pause, the end of patience. */
 #include "io/dial.h"
-#include "io/clock.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,6 +10,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "io/clock.h"
 #include "io/dial_int.h"
 
 #define STAGGER_MS     250   /* between two addresses of one race */

@@ -167,6 +167,17 @@ static int set_token(struct rdzv *r, struct span token)
     return 0;
 }
 
+/* The backend has answered, and this is what follows from it. Cannot fail. */
+static void act_on(struct rdzv *r, struct rdzv_plan *plan, struct now now,
+                   struct rdzv_fx *fx)
+{
+    r->read_ms = now.mono_ms;
+    r->busy = BUSY_NOT;
+    r->failures = 0;
+    r->backend_told = false;
+    rdzv_commit(r, plan, now, fx);
+}
+
 /* Nothing has changed but the time, or nothing but heartbeats, which r->seen has: no
  * need to decode it all again. */
 static int on_same(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
@@ -179,11 +190,7 @@ static int on_same(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *
         rc = rdzv_plan_make(r, &r->seen, ev->now, &plan);
     if (rc < 0)
         return rc;
-    r->read_ms = ev->now.mono_ms;
-    r->busy = BUSY_NOT;
-    r->failures = 0;
-    r->backend_told = false;
-    rdzv_commit(r, &plan, ev->now, fx);
+    act_on(r, &plan, ev->now, fx);
     return 0;
 }
 
@@ -257,11 +264,7 @@ int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
     r->value = value;
     r->token = token;
     r->has_token = ev->present;
-    r->read_ms = ev->now.mono_ms;
-    r->busy = BUSY_NOT;
-    r->failures = 0;
-    r->backend_told = false;
-    rdzv_commit(r, &plan, ev->now, fx);
+    act_on(r, &plan, ev->now, fx);
     return 0;
 }
 
