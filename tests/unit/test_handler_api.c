@@ -53,9 +53,10 @@ static int desk_next(void *self, struct muster_handler_round *out,
 
     while (d->block && (!d->canceled || d->deaf))
         (void)usleep(1000);
-    d->back = true;
-    if (d->canceled)
+    if (d->canceled) {
+        d->back = true; /* the desk may be gone from here on */
         return MUSTER_ECANCELED;
+    }
     if (d->closed) {
         (void)snprintf(err->text, sizeof err->text, "the desk is closed");
         return MUSTER_ECLOSED;
