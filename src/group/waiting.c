@@ -22,13 +22,22 @@ static int print_times(struct buf *b, const struct waiting *w, uint64_t by_ms,
     return rc ? rc : buf_append_str(b, ": ");
 }
 
+static int64_t here(const struct waiting *w)
+{
+    return w->roll ? w->roll->count : w->progress->here;
+}
+
 /* Whom the round lacks: by name as far as known, and how many more. */
 static int print_missing(struct buf *b, const struct waiting *w)
 {
     const struct rdzv_progress *p = w->progress;
-    const int64_t count = p->min_nodes - p->here;
+    const int64_t count = p->min_nodes - here(w);
     char names[RDZV_NAMES_SIZE];
 
+    if (w->roll && w->roll->world == p->min_nodes) {
+        const int rc = buf_append_str(b, ", missing: ");
+        return rc ? rc : roll_print(b, w->roll);
+    }
     memcpy(names, p->missing, sizeof names);
     if (p->names[0] && names_count(w->expected) == (size_t)p->max_nodes)
         names_without(w->expected, p->names, names);
@@ -48,24 +57,25 @@ static int print_why(struct buf *b, const struct rdzv_progress *p, const char *b
 static int print_round(struct buf *b, const struct waiting *w)
 {
     const struct rdzv_progress *p = w->progress;
-    const bool called = p->here >= p->min_nodes && p->start_by_ms != MONO_NEVER;
+    const bool enough = here(w) >= p->min_nodes;
+    const bool called = enough && p->start_by_ms != MONO_NEVER;
     int rc = called ? print_times(b, w, p->start_by_ms, "starting at")
                     : print_times(b, w, p->by_ms, "until");
 
-    if (rc == 0 && p->here >= p->min_nodes)
-        rc = buf_printf(b, "%" PRId64 " nodes are here, %" PRId64 " may be", p->here,
+    if (rc == 0 && enough)
+        rc = buf_printf(b, "%" PRId64 " nodes are here, %" PRId64 " may be", here(w),
                         p->max_nodes);
     else if (rc == 0)
-        rc = buf_printf(b, "%" PRId64 " of %" PRId64 " nodes are here", p->here,
+        rc = buf_printf(b, "%" PRId64 " of %" PRId64 " nodes are here", here(w),
                         p->min_nodes);
-    if (rc == 0 && p->here < p->min_nodes)
+    if (rc == 0 && !enough)
         rc = print_missing(b, w);
     if (rc == 0 && p->names[0])
         rc = buf_printf(b, "; here: %s", p->names);
     return rc ? rc : print_why(b, p, "; ");
 }
 
-int waiting_print(struct buf *b, const struct waiting *w)
+static int print_rendezvous(struct buf *b, const struct waiting *w)
 {
     const struct rdzv_progress *p = w->progress;
     int rc = 0;
@@ -92,6 +102,55 @@ int waiting_print(struct buf *b, const struct waiting *w)
     }
     rc = buf_append_str(b, "the group is at work in a round without this node");
     return rc ? rc : print_why(b, p, "; ");
+}
+
+/* ---- After the rendezvous ---- */
+
+static int print_nodes(struct buf *b, const struct waiting *w)
+{
+    const struct roll *r = w->roll;
+    int rc;
+
+    if (!r || r->count == r->world)
+        return buf_append_str(b,
+                              "the nodes of this round have to tell how many workers "
+                              "they start");
+    rc = buf_printf(b,
+                    "%" PRId64 " of %" PRId64 " nodes are here to get ranks, missing: ",
+                    r->count, r->world);
+    return rc ? rc : roll_print(b, r);
+}
+
+static int print_end(struct buf *b, const struct waiting *w)
+{
+    if (w->done < 1 || w->done >= w->world)
+        return buf_append_str(b, "this node is done, others are not");
+    return buf_printf(b,
+                      "%" PRId64 " of %" PRId64 " nodes are done, %" PRId64 " at work",
+                      w->done, w->world, w->world - w->done);
+}
+
+int waiting_print(struct buf *b, const struct waiting *w)
+{
+    int rc;
+
+    if (w->what == WAITING_FOR_ROUND)
+        return print_rendezvous(b, w);
+    rc = print_times(b, w, w->by_ms, "until");
+    if (rc)
+        return rc;
+    switch (w->what) {
+    case WAITING_FOR_NODES:
+        return print_nodes(b, w);
+    case WAITING_FOR_RANKS:
+        return buf_append_str(b, "node rank 0 has not given out ranks; its log tells "
+                                 "which nodes are missing");
+    case WAITING_FOR_END:
+        return print_end(b, w);
+    case WAITING_FOR_ROUND:
+        break;
+    }
+    return 0;
 }
 
 /* ---- Slurm's host lists ---- */

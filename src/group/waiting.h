@@ -5,11 +5,23 @@
 #define GROUP_WAITING_H
 
 #include "base/buf.h"
+#include "group/roll.h"
 #include "rdzv/progress.h"
 
+enum waiting_for {
+    WAITING_FOR_ROUND, /* the rendezvous */
+    WAITING_FOR_NODES, /* rank 0: all of the round to tell of their workers, */
+    WAITING_FOR_RANKS, /* the others: rank 0 to give out ranks then */
+    WAITING_FOR_END,   /* the exit barrier: the others to be done, too */
+};
+
 struct waiting {
-    const struct rdzv_progress *progress;
-    const char *store; /* where the rendezvous lives, as the user named it */
+    enum waiting_for what;
+    const struct rdzv_progress *progress; /* FOR_ROUND */
+    const struct roll *roll; /* FOR_ROUND, FOR_NODES: who has come; NULL: not known */
+    int64_t done, world;     /* FOR_END: nodes; done 0: not known */
+    uint64_t by_ms;          /* all but FOR_ROUND, which has its own */
+    const char *store;       /* where the rendezvous lives, as the user named it */
     const char
         *expected; /* names of all, in a list of rdzv/progress.h; "": not known */
     uint64_t since_ms, now_ms;

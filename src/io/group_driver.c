@@ -71,12 +71,13 @@ static void on_joined(void *ctx, int status, const struct rdzv_round *round,
 {
     struct agent *a = ctx;
 
-    agent_wait_end(a, status == 0 ? round : NULL);
+    if (status == 0)
+        a->round = *round;
+    agent_wait_end(a, status == 0);
     if (status == MUSTER_ECANCELED)
         return;
     if (status == 0) {
         took(a, "RENDEZVOUS");
-        a->round = *round;
         agent_post(a, GROUP_EV_JOINED, 0, 0);
     } else {
         agent_fail(a, err);
@@ -153,11 +154,11 @@ static void perform(struct agent *a, const struct group_fx *fx)
         a->generation++;
         agent_forget_workers(a);
         took(a, NULL);
-        agent_wait_begin(a);
+        agent_wait_begin(a, WAITING_FOR_ROUND, MONO_NEVER);
         a->handler->ops->next(a->handler, on_joined, a);
         break;
     case GROUP_FX_CANCEL_JOIN:
-        agent_wait_end(a, NULL);
+        agent_wait_end(a, false);
         a->handler->ops->cancel(a->handler);
         break;
     case GROUP_FX_ASSIGN:
@@ -188,6 +189,7 @@ static void perform(struct agent *a, const struct group_fx *fx)
         agent_barrier(a);
         break;
     case GROUP_FX_LEAVE:
+        agent_wait_end(a, false);
         leave(a, fx->close);
         break;
     case GROUP_FX_FINISH:
@@ -314,6 +316,7 @@ static void on_gone(void *ctx)
 
 static void close_all(struct agent *a)
 {
+    agent_wait_end(a, false);
     guard_dismiss(a->guard); /* It takes its time while we tidy up. */
     agent_signals_off(a);
     agent_forget_workers(a);
@@ -322,7 +325,7 @@ static void close_all(struct agent *a)
     sink_close(&a->events);
     sink_close(&a->metrics);
     uv_close((uv_handle_t *)&a->timer, NULL);
-    uv_close((uv_handle_t *)&a->wait_timer, NULL);
+    uv_close((uv_handle_t *)&a->wait.timer, NULL);
     uv_close((uv_handle_t *)&a->stuck_timer, NULL);
     if (a->handler)
         a->handler->ops->destroy(a->handler, on_gone, a);
@@ -417,9 +420,9 @@ int group_run(const struct group_opts *opts, struct group_result *out,
     sigaction(SIGPIPE, &quiet, &before); /* A console that goes is an error code. */
     uv_loop_init(&a.loop);
     uv_timer_init(&a.loop, &a.timer);
-    uv_timer_init(&a.loop, &a.wait_timer);
+    uv_timer_init(&a.loop, &a.wait.timer);
     uv_timer_init(&a.loop, &a.stuck_timer);
-    a.timer.data = a.wait_timer.data = a.stuck_timer.data = &a;
+    a.timer.data = a.wait.timer.data = a.stuck_timer.data = &a;
     rc = open_all(&a, err);
     if (rc == 0) {
         a.began_ms = uv_now(&a.loop);

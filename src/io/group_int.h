@@ -6,8 +6,10 @@
 #include "group/metrics.h"
 #include "group/ranks.h"
 #include "group/report.h"
+#include "group/waiting.h"
 #include "group/worker.h"
 #include "io/group_driver.h"
+#include "io/group_look.h"
 #include "io/logs.h"
 #include "io/offload.h"
 #include "io/sink.h"
@@ -56,9 +58,13 @@ struct agent {
     size_t signal_count;
     bool signals_on;
 
-    uv_timer_t wait_timer; /* while joining: tells what for */
-    uint64_t wait_since_ms;
-    bool wait_told;
+    struct {
+        uv_timer_t timer; /* while we wait for other nodes: tells what for */
+        enum waiting_for what;
+        uint64_t since_ms, by_ms;
+        struct look *look; /* owned; once somebody is to be told */
+        bool told;
+    } wait;
 
     uv_timer_t stuck_timer;
     struct watchdog *watchdog; /* while workers run, if asked for */
@@ -131,9 +137,11 @@ void agent_measure(struct agent *a, const struct group_fx *fx);
 void agent_measure_started(struct agent *a);
 void agent_measure_end(struct agent *a, enum group_why why);
 
-/* group_wait.c: what is shown while joining; round: what came of it, or NULL */
-void agent_wait_begin(struct agent *a);
-void agent_wait_end(struct agent *a, const struct rdzv_round *round);
+/* group_wait.c: what is shown while we wait for other nodes, until by_ms (the
+ * rendezvous knows its own). Whatever was waited for before is over; came: as it should
+ * be. */
+void agent_wait_begin(struct agent *a, enum waiting_for what, uint64_t by_ms);
+void agent_wait_end(struct agent *a, bool came);
 
 /* group_watch.c */
 int agent_watch_on(struct agent *a, struct muster_error *err);

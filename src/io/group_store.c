@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "group/options.h"
+#include "io/clock.h"
 #include "io/group_int.h"
 
 #define READ_TIMEOUT_MS 60000u  /* as c10d's read_timeout by default */
@@ -76,6 +77,12 @@ static void give_up(struct exchange *x, const struct muster_error *err)
     agent_fail(x->agent, err);
 }
 
+static void came(struct agent *a, enum group_event_kind what)
+{
+    agent_wait_end(a, true);
+    agent_post(a, what, 0, 0);
+}
+
 /* --- ranks ------------------------------------------------------------------------ */
 
 static struct span key_of(char *to, size_t size, const char *prefix, int64_t rank)
@@ -97,7 +104,7 @@ static void on_own_range(void *ctx, int status, const struct c10d_reply *reply,
         else if (rank_range_parse(&x->agent->range, reply->value, &why) != 0)
             agent_fail(x->agent, &why);
         else
-            agent_post(x->agent, GROUP_EV_ASSIGNED, 0, 0);
+            came(x->agent, GROUP_EV_ASSIGNED);
     }
     answer_done(x, true);
 }
@@ -262,6 +269,8 @@ void agent_assign(struct agent *a)
     struct exchange *x = exchange_new(a);
     if (!x)
         return;
+    agent_wait_begin(a, x->rank == 0 ? WAITING_FOR_NODES : WAITING_FOR_RANKS,
+                     clock_mono_ms() + timeout_ms(a));
     int rc = tell_own(x, &err);
     if (rc == 0)
         rc = x->rank == 0 ? ask_all(x, &err) : get_own(x, &err);
@@ -285,7 +294,7 @@ static void on_barrier(void *ctx, int status, const struct c10d_reply *reply,
         if (status != 0)
             agent_fail(x->agent, err);
         else
-            agent_post(x->agent, GROUP_EV_BARRIER_DONE, 0, 0);
+            came(x->agent, GROUP_EV_BARRIER_DONE);
     }
     answer_done(x, true);
 }
@@ -331,6 +340,7 @@ void agent_barrier(struct agent *a)
     struct exchange *x = exchange_new(a);
     if (!x)
         return;
+    agent_wait_begin(a, WAITING_FOR_END, clock_mono_ms() + BARRIER_MS);
     const int rc = astore_add(a->round.store, span_str(RANKS_MEMBERS_KEY), 1,
                               BARRIER_MS, on_counted, x, &err);
     if (rc != 0) {

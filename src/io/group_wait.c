@@ -1,9 +1,8 @@
-/* group_wait.c - what a person sees while the agent waits for the group: on a terminal
- * one line that is kept up to date, in a log a line now and then. */
+/* group_wait.c - what a person sees while the agent waits for other nodes: on a
+ * terminal one line that is kept up to date, in a log a line now and then. */
 #include <time.h>
 
 #include "group/options.h"
-#include "group/waiting.h"
 #include "io/clock.h"
 #include "io/group_int.h"
 
@@ -25,25 +24,12 @@ static int64_t seconds_of_day(void)
     return tm.tm_hour * 3600 + tm.tm_min * 60 + tm.tm_sec;
 }
 
-static void show(struct agent *a, const struct rdzv_progress *p)
+static void print(struct agent *a, const struct waiting *w)
 {
-    const char *list =
-        a->opts.envp ? env_get(a->opts.envp, "SLURM_STEP_NODELIST") : NULL;
-    char expected[RDZV_NAMES_SIZE] = "";
-    const struct waiting w = {
-        .progress = p,
-        .store = a->config->rdzv.endpoint,
-        .expected = expected,
-        .since_ms = a->wait_since_ms,
-        .now_ms = clock_mono_ms(),
-        .wall_s = seconds_of_day(),
-    };
     struct buf b;
 
-    if (list)
-        waiting_slurm_names(list, expected);
     buf_init(&b, 4096);
-    if (waiting_print(&b, &w) == 0 && buf_u8(&b, 0) == 0) {
+    if (waiting_print(&b, w) == 0 && buf_u8(&b, 0) == 0) {
         const char *text = (const char *)buf_data(&b);
 
         if (on_screen(a))
@@ -53,41 +39,129 @@ static void show(struct agent *a, const struct rdzv_progress *p)
                  a->config->rdzv.run_id, text);
     }
     buf_fini(&b);
+    a->wait.told = true;
 }
 
+static void show(struct agent *a)
+{
+    const char *list =
+        a->opts.envp ? env_get(a->opts.envp, "SLURM_STEP_NODELIST") : NULL;
+    const struct look_seen seen = look_seen(a->wait.look);
+    char expected[RDZV_NAMES_SIZE] = "";
+    struct rdzv_progress p = { 0 };
+    struct waiting w = {
+        .what = a->wait.what,
+        .progress = &p,
+        .roll = seen.roll,
+        .done = seen.done,
+        .world = a->round.world_size,
+        .by_ms = a->wait.by_ms,
+        .store = a->config->rdzv.endpoint,
+        .expected = expected,
+        .since_ms = a->wait.since_ms,
+        .now_ms = clock_mono_ms(),
+        .wall_s = seconds_of_day(),
+    };
+
+    if (w.what == WAITING_FOR_ROUND) {
+        if (!a->handler->ops->progress(a->handler, &p))
+            return;
+        if (p.stage == RDZV_AT_STORE && p.dialled && !on_screen(a))
+            return;
+        if (list)
+            waiting_slurm_names(list, expected);
+    } else if (w.what == WAITING_FOR_END) { /* which a loss cuts short */
+        w.by_ms = MIN_OF(w.by_ms, group_deadline(&a->group));
+    }
+    print(a, &w);
+}
+
+static void on_looked(void *ctx)
+{
+    show(ctx);
+}
+
+/* Who has come may be in the store: then that is asked first. */
+static struct look *look_for(struct agent *a)
+{
+    const struct rdzv_handler_ops *ops = a->handler->ops;
+    struct astore *store = NULL;
+    struct rdzv_progress p;
+
+    switch (a->wait.what) {
+    case WAITING_FOR_ROUND:
+        store = ops->gathers_at ? ops->gathers_at(a->handler) : NULL;
+        if (!store || !ops->progress(a->handler, &p) || p.stage != RDZV_AT_ROUND)
+            return NULL;
+        return look_open(store, LOOK_AT_RANKS, p.max_nodes, 0, on_looked, a);
+    case WAITING_FOR_NODES:
+        return look_open(a->round.store, LOOK_AT_RANKS, a->round.world_size,
+                         a->round.rank, on_looked, a);
+    case WAITING_FOR_END:
+        return look_open(a->round.store, LOOK_AT_COUNT, a->round.world_size,
+                         a->round.rank, on_looked, a);
+    case WAITING_FOR_RANKS:
+        break;
+    }
+    return NULL;
+}
+
+/* If the store has not answered since the last time, the line is as old, but there. */
 static void on_wait(uv_timer_t *timer)
 {
     struct agent *a = timer->data;
-    struct rdzv_progress p;
 
-    if (!a->handler->ops->progress(a->handler, &p))
-        return;
-    if (p.stage == RDZV_AT_STORE && p.dialled && !on_screen(a))
-        return;
-    show(a, &p);
-    a->wait_told = true;
+    if (!a->wait.look)
+        a->wait.look = look_for(a);
+    if (!a->wait.look || !look_ask(a->wait.look))
+        show(a);
 }
 
-void agent_wait_begin(struct agent *a)
+void agent_wait_begin(struct agent *a, enum waiting_for what, uint64_t by_ms)
 {
-    a->wait_since_ms = clock_mono_ms();
-    a->wait_told = false;
-    if (!a->handler->ops->progress || a->opts.notes->fd < 0)
+    agent_wait_end(a, false);
+    a->wait.what = what;
+    a->wait.by_ms = by_ms;
+    a->wait.since_ms = clock_mono_ms();
+    if (a->opts.notes->fd < 0 ||
+        (what == WAITING_FOR_ROUND && !a->handler->ops->progress))
         return;
-    (void)uv_timer_start(&a->wait_timer, on_wait, on_screen(a) ? LINE_MS : LOG_FIRST_MS,
+    (void)uv_timer_start(&a->wait.timer, on_wait, on_screen(a) ? LINE_MS : LOG_FIRST_MS,
                          on_screen(a) ? LINE_MS : LOG_AGAIN_MS);
 }
 
-void agent_wait_end(struct agent *a, const struct rdzv_round *round)
+static void say_came(const struct agent *a)
 {
-    (void)uv_timer_stop(&a->wait_timer);
+    const double s = (double)(clock_mono_ms() - a->wait.since_ms) / 1000;
+    const long long world = a->round.world_size, rank = a->round.rank;
+    const char *run = a->config->rdzv.run_id;
+
+    switch (a->wait.what) {
+    case WAITING_FOR_ROUND:
+        note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
+             "run '%s': the group is complete after %.1f s: %lld nodes, this is number "
+             "%lld",
+             run, s, world, rank);
+        break;
+    case WAITING_FOR_NODES:
+    case WAITING_FOR_RANKS:
+        note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
+             "run '%s': all %lld nodes have their ranks after %.1f s", run, world, s);
+        break;
+    case WAITING_FOR_END:
+        note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
+             "run '%s': all %lld nodes are done after %.1f s", run, world, s);
+        break;
+    }
+}
+
+void agent_wait_end(struct agent *a, bool came)
+{
+    (void)uv_timer_stop(&a->wait.timer);
+    look_close(a->wait.look);
+    a->wait.look = NULL;
     notes_line(a->opts.notes, NULL);
-    if (!a->wait_told || !round)
-        return;
-    a->wait_told = false;
-    note(
-        a->opts.notes, NOTE_WARN, "muster/rendezvous",
-        "run '%s': the group is complete after %.1f s: %lld nodes, this is number %lld",
-        a->config->rdzv.run_id, (double)(clock_mono_ms() - a->wait_since_ms) / 1000,
-        (long long)round->world_size, (long long)round->rank);
+    if (came && a->wait.told)
+        say_came(a);
+    a->wait.told = false;
 }

@@ -40,6 +40,9 @@ struct rdzv_handler_ops {
     bool (*is_closed)(const struct rdzv_handler *h);            /* last known */
     /* How it stands with next(); false: nothing to tell. May be NULL. */
     bool (*progress)(const struct rdzv_handler *h, struct rdzv_progress *out);
+    /* To rank 0 whose next() waits for others: where those who have come leave word of
+     * their ranks (group/ranks.h). NULL: nowhere, or not now. May be NULL. */
+    struct astore *(*gathers_at)(const struct rdzv_handler *h);
     void (*set_closed)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
     /* An orderly goodbye without closing: hands our place back. */
     void (*leave)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);

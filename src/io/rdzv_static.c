@@ -29,6 +29,7 @@ struct fixed {
     struct astore *store;        /* owned */
     struct astore *counter;      /* owned: the connection for init/ */
     struct astore *prefixed;     /* owned */
+    int64_t here; /* who has counted in, as rank 0 has seen it; 0: we have not */
     bool ready, destroying, canceled;
     struct rdzv_round round;
     rdzv_next_cb next_cb;
@@ -93,13 +94,7 @@ static uint64_t left_ms(const struct fixed *f)
 
 static void all_here(struct fixed *f)
 {
-    struct muster_error err;
-
     drop(f, &f->counter);
-    if (astore_prefix(f->store, f->run_id, false, &f->prefixed, &err) < 0) {
-        fail(f, &err);
-        return;
-    }
     f->round = (struct rdzv_round){ .rank = f->rank,
                                     .world_size = f->world,
                                     .store = f->prefixed,
@@ -167,6 +162,7 @@ static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
                       f->timeout_ms / 1000 + 1, reply->number, f->world);
         fail(f, &e);
     } else {
+        f->here = reply->number;
         wait_for_more(f, reply->number);
     }
 }
@@ -242,10 +238,13 @@ static void begin(struct fixed *f)
     struct muster_error err;
     int rc = serve(f, &err);
 
+    f->here = 0;
     f->by_ms = uv_now(f->base.loop) + f->timeout_ms;
     opts.port = (uint16_t)f->at.port;
     if (rc == 0)
         rc = store_client_open(f->base.loop, &opts, no_matter, f, &f->store, &err);
+    if (rc == 0)
+        rc = astore_prefix(f->store, f->run_id, false, &f->prefixed, &err);
     opts.raw_keys = true;
     if (rc == 0)
         rc = store_client_open(f->base.loop, &opts, on_open, f, &f->counter, &err);
@@ -322,6 +321,28 @@ static bool is_closed(const struct rdzv_handler *h)
 {
     (void)h;
     return false;
+}
+
+/* Only rank 0 waits for others here; they are in its store by the time it waits. */
+static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
+{
+    const struct fixed *f = fixed_of(h);
+
+    *out = (struct rdzv_progress){ .stage = f->here ? RDZV_AT_ROUND : RDZV_AT_STORE,
+                                   .here = f->here,
+                                   .min_nodes = f->world,
+                                   .max_nodes = f->world,
+                                   .by_ms = f->by_ms,
+                                   .start_by_ms = MONO_NEVER,
+                                   .dialled = true };
+    return f->next_cb && !f->ready;
+}
+
+static struct astore *gathers_at(const struct rdzv_handler *h)
+{
+    const struct fixed *f = fixed_of(h);
+
+    return f->next_cb && !f->ready && f->here ? f->prefixed : NULL;
 }
 
 static void tell(struct rdzv_handler *h, size_t which, rdzv_done_cb cb, void *ctx)
@@ -423,6 +444,8 @@ static const struct rdzv_handler_ops static_ops = {
     .on_news = on_news,
     .num_nodes_waiting = num_nodes_waiting,
     .is_closed = is_closed,
+    .progress = progress,
+    .gathers_at = gathers_at,
     .set_closed = set_closed,
     .leave = leave,
     .shutdown = shutdown_handler,

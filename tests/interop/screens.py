@@ -1,12 +1,15 @@
 """Nodes whose words are read as they come: on a terminal, or in a log."""
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import re
 import select
 import socket
+import struct
 import subprocess
+import termios
 import time
 from pathlib import Path
 
@@ -24,8 +27,9 @@ def free_port() -> int:
 class Screen:
     """A node whose stderr is a terminal; what it wrote, as it came."""
 
-    def __init__(self, argv: list[str], **env: str) -> None:
+    def __init__(self, argv: list[str], columns: int = 0, **env: str) -> None:
         self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 0, columns, 0, 0))
         self.process = subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave,
                                         env=dict(os.environ, TERM="xterm") | env)
         os.close(slave)
@@ -55,8 +59,8 @@ class Screen:
 def screen():
     made = []
 
-    def make(*args, **env: str) -> Screen:
-        made.append(Screen(*args, **env))
+    def make(*args, **how) -> Screen:
+        made.append(Screen(*args, **how))
         return made[-1]
 
     yield make

@@ -1,9 +1,12 @@
 """What a person sees of each wait that an agent can be in: who is missing, until when."""
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from etcd_server import Etcd, free_ports
-from screens import MUSTER, screen  # noqa: F401 (a fixture)
+from screens import MUSTER, free_port, screen  # noqa: F401 (a fixture)
+from stores import Wire
 
 TIMES = r"waiting \d+ s, until \d\d:\d\d:\d\d \(\d+ s more\): "
 LOG = {"TERM": "dumb"}  # a terminal that cannot rewrite a line gets what a log gets
@@ -54,3 +57,59 @@ def test_an_etcd_that_does_not_answer_is_told_in_a_log(screen) -> None:
         n.read(TIMES + f"the store at 127.0.0.1:{port} has not been reached")
     nodes["etcd"].read("has not been reached: .*connection refused")
     end(list(nodes.values()))
+
+
+def static(port: int, rank: int, nnodes: int) -> list[str]:
+    return [MUSTER, "run", f"--nnodes={nnodes}", f"--node-rank={rank}",
+            "--master-addr=127.0.0.1", f"--master-port={port}", "--rdzv-id=job",
+            "--no-python", "true"]
+
+
+def test_a_static_group_names_the_ranks_that_are_missing(screen) -> None:
+    port = free_port()
+    nodes = [screen(static(port, 0, 3), columns=200)]
+    nodes[0].read(TIMES + "1 of 3 nodes are here, missing: node ranks 1, 2")
+    nodes += [screen(static(port, 1, 3), columns=200)]
+    nodes[0].read(TIMES + r"2 of 3 nodes are here, missing: node rank 2\b")
+    nodes[1].read(TIMES + "node rank 0 has not given out ranks")
+    nodes += [screen(static(port, 2, 3), columns=200)]
+    nodes[0].read("the group is complete after .* 3 nodes")
+    nodes[1].read("all 3 nodes have their ranks after")
+    for n in nodes:
+        assert n.process.wait(60) == 0, n.text
+
+
+def test_a_node_that_does_not_tell_of_its_workers(screen) -> None:
+    """Node 1 counts itself in and falls silent: at the ranks, and once more at the end."""
+    key = "/job/torchelastic/"
+    port = free_port()
+    node = screen(static(port, 0, 2), columns=200)
+    node.read(TIMES + r"1 of 2 nodes are here, missing: node rank 1\b")
+    with Wire(port) as silent:
+        silent.add("init/", 1)
+        node.read(TIMES + r"1 of 2 nodes are here to get ranks, missing: node rank 1\b")
+        silent.set(key + "role_info/1",
+                   '{"role": "default", "rank": 1, "local_world_size": 1}')
+        node.read("all 2 nodes have their ranks after")
+        node.read(TIMES + "1 of 2 nodes are done, 1 at work")
+        silent.add(key + "agent/terminal_state/num_members", 1)
+        silent.set(key + "agent/terminal_state/last_member", "<val_ignored>")
+        node.read("all 2 nodes are done after")
+    assert node.process.wait(60) == 0, node.text
+
+
+@pytest.mark.parametrize("backend", ["c10d", "etcd"])
+def test_who_is_done_waits_for_the_others(screen, etcd, tmp_path: Path, backend) -> None:
+    go = tmp_path / "go"
+    script = f"echo rank $GROUP_RANK; [ $GROUP_RANK = 0 ] || until [ -e {go} ]; do sleep 0.1; done"
+    endpoint = f"127.0.0.1:{free_port()}" if backend == "c10d" else etcd.endpoint
+    nodes = [screen([MUSTER, "run", "--nnodes=2", f"--rdzv-backend={backend}",
+                     f"--rdzv-endpoint={endpoint}", "--rdzv-id=end", "--no-python",
+                     "--local-addr=127.0.0.1", "sh", "-c", script], columns=200)
+             for _ in range(2)]
+    first = next(n for n in nodes if "rank 0" in n.read(r"rank \d"))
+    first.read(TIMES + "1 of 2 nodes are done, 1 at work")
+    go.touch()
+    first.read("all 2 nodes are done after")
+    for n in nodes:
+        assert n.process.wait(60) == 0, n.text

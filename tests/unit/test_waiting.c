@@ -73,22 +73,135 @@ static const struct row {
       "waiting 12 s: a spare, since all 4 places are taken" },
 };
 
+static void check_line(const struct waiting *w, const char *says, const char *want)
+{
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(waiting_print(&b, w), 0);
+    assert_int_equal(buf_u8(&b, 0), 0);
+    if (strcmp((const char *)buf_data(&b), want) != 0)
+        fail_msg("%s:\nwant %s\ngot  %s", says, want, (const char *)buf_data(&b));
+    buf_fini(&b);
+}
+
 static void test_lines(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        const struct waiting w = { &rows[i].p, "head:29400", rows[i].expected,
-                                   0,          12000,        86398 };
-        struct buf b;
+        const struct waiting w = { .progress = &rows[i].p,
+                                   .store = "head:29400",
+                                   .expected = rows[i].expected,
+                                   .now_ms = 12000,
+                                   .wall_s = 86398 };
 
-        buf_init(&b, SIZE_MAX);
-        assert_int_equal(waiting_print(&b, &w), 0);
-        assert_int_equal(buf_u8(&b, 0), 0);
-        if (strcmp((const char *)buf_data(&b), rows[i].want) != 0)
-            fail_msg("%s:\nwant %s\ngot  %s", rows[i].says, rows[i].want,
-                     (const char *)buf_data(&b));
-        buf_fini(&b);
+        check_line(&w, rows[i].says, rows[i].want);
     }
+}
+
+#define UNTIL "waiting 12 s, until 00:00:46 (48 s more): "
+
+static const struct {
+    const char *says;
+    enum waiting_for what;
+    const char *here; /* the roll, 'x' for who has come; NULL: not known */
+    int64_t done;
+    const char *want;
+} waits[] = {
+    { "a static group gathers", WAITING_FOR_ROUND, "x..", 0,
+      UNTIL "1 of 3 nodes are here, missing: node ranks 1, 2" },
+    { "nobody could ask who has come", WAITING_FOR_ROUND, NULL, 0,
+      UNTIL "2 of 3 nodes are here, 1 missing" },
+    { "the store knows more than the count", WAITING_FOR_ROUND, "xxx", 0,
+      UNTIL "3 nodes are here, 3 may be" },
+    { "one has not told", WAITING_FOR_NODES, "xx.", 0,
+      UNTIL "2 of 3 nodes are here to get ranks, missing: node rank 2" },
+    { "nobody knows who has", WAITING_FOR_NODES, NULL, 0,
+      UNTIL "the nodes of this round have to tell how many workers they start" },
+    { "all have, this moment", WAITING_FOR_NODES, "xxx", 0,
+      UNTIL "the nodes of this round have to tell how many workers they start" },
+    { "rank 0 has not told", WAITING_FOR_RANKS, NULL, 0,
+      UNTIL
+      "node rank 0 has not given out ranks; its log tells which nodes are missing" },
+    { "one is at work", WAITING_FOR_END, NULL, 2,
+      UNTIL "2 of 3 nodes are done, 1 at work" },
+    { "nobody knows how many", WAITING_FOR_END, NULL, 0,
+      UNTIL "this node is done, others are not" },
+    { "the last one is about to tell", WAITING_FOR_END, NULL, 3,
+      UNTIL "this node is done, others are not" },
+};
+
+static void fill(struct roll *r, const char *here)
+{
+    assert_int_equal(roll_init(r, (int64_t)strlen(here), NULL), 0);
+    for (size_t i = 0; here[i]; i++)
+        if (here[i] == 'x')
+            roll_mark(r, (int64_t)i);
+}
+
+static void test_other_waits(void **state)
+{
+    const struct rdzv_progress p = P(RDZV_AT_ROUND, 2, 3, 3, "", "", 60000, MONO_NEVER);
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(waits); i++) {
+        struct roll r = { 0 };
+        const struct waiting w = { .what = waits[i].what,
+                                   .progress = &p,
+                                   .roll = waits[i].here ? &r : NULL,
+                                   .done = waits[i].done,
+                                   .world = 3,
+                                   .by_ms = 60000,
+                                   .store = "head:29400",
+                                   .expected = "",
+                                   .now_ms = 12000,
+                                   .wall_s = 86398 };
+
+        if (waits[i].here)
+            fill(&r, waits[i].here);
+        check_line(&w, waits[i].says, waits[i].want);
+        roll_fini(&r);
+    }
+}
+
+static void test_roll(void **state)
+{
+    static const struct {
+        const char *here, *want;
+    } rolls[] = {
+        { "xxx", "" },
+        { "x", "" },
+        { ".", "node rank 0" },
+        { "x.x", "node rank 1" },
+        { "...", "node ranks 0-2" },
+        { "..", "node ranks 0, 1" },
+        { "x...x.x..", "node ranks 1-3, 5, 7, 8" },
+        { ".x.x.x.x.x.x.x.x.x..", "node ranks 0, 2, 4, 6, 8, 10, 12, 14 and 3 more" },
+    };
+    struct roll r = { 0 };
+    struct buf b;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rolls); i++) {
+        fill(&r, rolls[i].here);
+        buf_init(&b, SIZE_MAX);
+        assert_int_equal(roll_print(&b, &r), 0);
+        assert_int_equal(buf_u8(&b, 0), 0);
+        assert_string_equal((const char *)buf_data(&b), rolls[i].want);
+        buf_fini(&b);
+        roll_fini(&r);
+    }
+    fill(&r, "x..");
+    roll_mark(&r, 0); /* once is enough */
+    roll_mark(&r, 3); /* none of us */
+    roll_mark(&r, -1);
+    assert_int_equal(r.count, 1);
+    assert_int_equal(roll_missing(&r, 0), 1);
+    assert_int_equal(roll_missing(&r, 2), 2);
+    assert_int_equal(roll_missing(&r, 3), -1);
+    roll_fini(&r);
+    roll_fini(&r);
+    roll_fini(NULL);
 }
 
 static void test_slurm_lists(void **state)
@@ -163,6 +276,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_other_waits),
+        cmocka_unit_test(test_roll),
         cmocka_unit_test(test_slurm_lists),
         cmocka_unit_test(test_who_is_not_there),
         cmocka_unit_test(test_names_from_outside),
