@@ -1,6 +1,7 @@
-/* http.c - see http.h. libcurl tells which sockets and which timeout it waits for; we
- * poll them on the loop. Whatever libcurl calls back from its depths only takes notes:
- * users are told afterwards, in settle(), where they may start and cancel at will. */
+/* http.c - see http.h. libcurl tells which sockets and which timeout it waits for;
+ * http_loop.c has them polled. Whatever libcurl calls back from its depths only takes
+ * notes: users are told afterwards, in http_settle(), where they may start and cancel
+ * at will. */
 #include "io/http.h"
 
 #include <stdio.h>
@@ -11,19 +12,6 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "io/http_int.h"
-
-struct http {
-    uv_loop_t *loop;
-    CURLM *multi;
-    uv_timer_t timer;
-    struct http_tls tls; /* strings owned */
-    struct http_call *calls;
-    struct http_call *telling; /* whose on_data runs; NULL once that is canceled */
-    size_t polls;              /* uv handles not yet closed */
-    bool closing, timer_closed;
-    void (*on_closed)(void *ctx);
-    void *closed_ctx;
-};
 
 struct http_call {
     struct http_call *next, **prev_next;
@@ -37,14 +25,6 @@ struct http_call {
     http_data_cb on_data;
     void *ctx;
     char text[CURL_ERROR_SIZE];
-};
-
-struct sock {
-    struct http *http;
-    uv_poll_t poll;
-    curl_socket_t fd;
-    int events;  /* what libcurl waits for */
-    bool failed; /* libuv has reported an error once */
 };
 
 /* ---- Telling the users ---- */
@@ -106,7 +86,7 @@ static void tell_done(struct http_call *c, CURLcode code)
 }
 
 /* Users may do anything in their callbacks, so each look at the list starts anew. */
-static void settle(struct http *h)
+void http_settle(struct http *h)
 {
     CURLMsg *m;
     int left;
@@ -155,108 +135,6 @@ static size_t on_header(char *p, size_t size, size_t n, void *ctx)
         c->etcd_index = strtoull(number, NULL, 10);
     }
     return n;
-}
-
-static void maybe_closed(struct http *h);
-
-static void on_poll_closed(uv_handle_t *handle)
-{
-    struct sock *s = handle->data;
-    struct http *h = s->http;
-
-    mem_free(s);
-    h->polls--;
-    maybe_closed(h);
-}
-
-static void on_poll(uv_poll_t *poll, int status, int events)
-{
-    struct sock *s = poll->data;
-    struct http *h = s->http;
-    int flags = 0, running;
-
-    if (events & UV_READABLE)
-        flags |= CURL_CSELECT_IN;
-    if (events & UV_WRITABLE)
-        flags |= CURL_CSELECT_OUT;
-    /* A peer that hung up may have said why, in bytes not yet read: let libcurl read
-     * them before we call it an error. libuv polls no further after one. */
-    if (status < 0)
-        flags = s->failed ? CURL_CSELECT_ERR : CURL_CSELECT_IN;
-    (void)curl_multi_socket_action(h->multi, s->fd, flags, &running);
-    if (status < 0 && !uv_is_closing((uv_handle_t *)&s->poll)) {
-        s->failed = true;
-        (void)uv_poll_start(&s->poll, s->events, on_poll);
-    }
-    settle(h);
-}
-
-static struct sock *sock_new(struct http *h, curl_socket_t fd)
-{
-    struct sock *s = mem_calloc(1, sizeof *s);
-
-    if (!s)
-        return NULL;
-    s->http = h;
-    s->fd = fd;
-    s->poll.data = s;
-    if (uv_poll_init_socket(h->loop, &s->poll, fd) < 0) {
-        mem_free(s);
-        return NULL;
-    }
-    h->polls++;
-    (void)curl_multi_assign(h->multi, fd, s);
-    return s;
-}
-
-static int on_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *sock)
-{
-    struct http *h = ctx;
-    struct sock *s = sock;
-    int events = 0;
-
-    (void)easy;
-    if (what == CURL_POLL_REMOVE) {
-        if (s) {
-            (void)uv_poll_stop(&s->poll);
-            uv_close((uv_handle_t *)&s->poll, on_poll_closed);
-            (void)curl_multi_assign(h->multi, fd, NULL);
-        }
-        return 0;
-    }
-    if (!s)
-        s = sock_new(h, fd);
-    if (!s)
-        return -1; /* libcurl fails the transfers with an internal error */
-    if (what == CURL_POLL_IN || what == CURL_POLL_INOUT)
-        events |= UV_READABLE;
-    if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
-        events |= UV_WRITABLE;
-    s->events = events;
-    return uv_poll_start(&s->poll, events, on_poll) < 0 ? -1 : 0;
-}
-
-static void on_timer(uv_timer_t *timer)
-{
-    struct http *h = timer->data;
-    int running;
-
-    (void)curl_multi_socket_action(h->multi, CURL_SOCKET_TIMEOUT, 0, &running);
-    settle(h);
-}
-
-static int on_timeout(CURLM *multi, long ms, void *ctx)
-{
-    struct http *h = ctx;
-
-    (void)multi;
-    if (h->closing)
-        return 0;
-    if (ms < 0)
-        return uv_timer_stop(&h->timer) < 0 ? -1 : 0;
-    /* The loop's clock may be as old as the last turn. */
-    uv_update_time(h->loop);
-    return uv_timer_start(&h->timer, on_timer, (uint64_t)ms, 0) < 0 ? -1 : 0;
 }
 
 /* ---- Requests ---- */
@@ -375,7 +253,7 @@ static void http_free(struct http *h)
     mem_free(h);
 }
 
-static void maybe_closed(struct http *h)
+void http_maybe_closed(struct http *h)
 {
     if (!h->timer_closed || h->polls)
         return;
@@ -389,7 +267,7 @@ static void on_timer_closed(uv_handle_t *handle)
     struct http *h = handle->data;
 
     h->timer_closed = true;
-    maybe_closed(h);
+    http_maybe_closed(h);
 }
 
 static bool copy_tls(struct http_tls *to, const struct http_tls *from)
@@ -422,9 +300,9 @@ int http_new(uv_loop_t *loop, const struct http_tls *tls, struct http **out,
         return err_nomem(err);
     }
     h->timer.data = h;
-    (void)curl_multi_setopt(h->multi, CURLMOPT_SOCKETFUNCTION, on_socket);
+    (void)curl_multi_setopt(h->multi, CURLMOPT_SOCKETFUNCTION, http_on_socket);
     (void)curl_multi_setopt(h->multi, CURLMOPT_SOCKETDATA, h);
-    (void)curl_multi_setopt(h->multi, CURLMOPT_TIMERFUNCTION, on_timeout);
+    (void)curl_multi_setopt(h->multi, CURLMOPT_TIMERFUNCTION, http_on_timeout);
     (void)curl_multi_setopt(h->multi, CURLMOPT_TIMERDATA, h);
     *out = h;
     return 0;
