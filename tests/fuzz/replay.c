@@ -1,4 +1,6 @@
-/* replay.c - feeds each file of the given folders to a fuzz target, as a plain test. */
+/* replay.c - feeds each file of the given folders to a fuzz target, as a plain test:
+ * whole, cut off at every length, and with one bit wrong at every place (large files:
+ * at a thousand of them). */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -6,6 +8,34 @@
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define PLACES 1024u
+
+/* In memory of just that size, so that a sanitizer sees a read past its end. */
+static void play(const uint8_t *data, size_t size, size_t wrong)
+{
+    uint8_t *copy = malloc(size ? size : 1);
+
+    if (!copy)
+        abort();
+    if (size)
+        memcpy(copy, data, size);
+    if (wrong < size)
+        copy[wrong] ^= (uint8_t)(1u << wrong % 8);
+    (void)LLVMFuzzerTestOneInput(copy, size);
+    free(copy);
+}
+
+static void play_all(const uint8_t *data, size_t size)
+{
+    const size_t step = size / PLACES + 1;
+
+    play(data, size, SIZE_MAX);
+    for (size_t i = 0; i < size; i += step) {
+        play(data, i, SIZE_MAX);
+        play(data, size, i);
+    }
+}
 
 static int replay(const char *path)
 {
@@ -29,9 +59,7 @@ static int replay(const char *path)
         size += n;
     }
     (void)fclose(f);
-    /* In memory of just that size, so that a sanitizer sees a read past its end. */
-    data = realloc(data, size ? size : 1);
-    (void)LLVMFuzzerTestOneInput(data, size);
+    play_all(data, size);
     free(data);
     return 0;
 }
