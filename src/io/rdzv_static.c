@@ -2,87 +2,28 @@
  * rank 0 is. No rounds, no membership; the agents' store is the workers' store, too.
  *
  * Like torch's TCPStore with a world size, each agent adds 1 to the key "init/"
- * (without the slash that other keys get), and rank 0 waits until all have. */
-#include <assert.h>
+ * (without the slash that other keys get), and rank 0 waits until all have. What
+ * the agent calls is in rdzv_static_face.c. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "io/rdzv_static_int.h"
 #include "io/registry.h"
 #include "io/store_client.h"
-#include "io/store_server.h"
-#include "rdzv/endpoint.h"
 #include "rdzv/pytext.h"
+#include "store/reserved.h"
 
 #define INIT_KEY "init/"
 
-struct fixed {
-    struct rdzv_handler base;
-    const struct trace *trace; /* borrowed */
-    char *run_id;              /* owned */
-    struct endpoint at;
-    int64_t rank, world;
-    uint64_t timeout_ms, by_ms;
-
-    struct store_server *server; /* owned; rank 0 */
-    struct astore *store;        /* owned */
-    struct astore *counter;      /* owned: the connection for init/ */
-    struct astore *prefixed;     /* owned */
-    int64_t here; /* who has counted in, as rank 0 has seen it; 0: we have not */
-    bool ready, destroying, canceled;
-    struct rdzv_round round;
-    rdzv_next_cb next_cb;
-    void *next_ctx;
-    uv_timer_t soon;
-    struct muster_error why; /* of a failure that is told soon; code 0: none */
-    struct {
-        rdzv_done_cb cb;
-        void *ctx;
-    } done[3]; /* set_closed, leave, shutdown: told soon */
-    size_t refs;
-    void (*gone_cb)(void *ctx);
-    void *gone_ctx;
-};
-
-static struct fixed *fixed_of(const struct rdzv_handler *h)
-{
-    return CONTAINER_OF(h, struct fixed, base);
-}
-
-static void on_soon(uv_timer_t *t)
-{
-    struct fixed *f = t->data;
-    const rdzv_next_cb cb = f->next_cb;
-
-    for (size_t i = 0; i < ARRAY_LEN(f->done); i++) {
-        const rdzv_done_cb done = f->done[i].cb;
-
-        f->done[i].cb = NULL;
-        if (done)
-            done(f->done[i].ctx, 0, NULL);
-    }
-    if (!cb || f->destroying || (f->why.code == 0 && !f->ready))
-        return;
-    f->next_cb = NULL;
-    cb(f->next_ctx, f->why.code, f->why.code == 0 ? &f->round : NULL,
-       f->why.code == 0 ? NULL : &f->why);
-}
-
-static void soon(struct fixed *f)
-{
-    (void)uv_timer_start(&f->soon, on_soon, 0, 0);
-}
-
-static void drop(struct fixed *f, struct astore **s);
-
-static void fail(struct fixed *f, const struct muster_error *err)
+void fixed_fail(struct fixed *f, const struct muster_error *err)
 {
     err_copy(&f->why, err);
-    drop(f, &f->counter);
-    drop(f, &f->prefixed);
-    drop(f, &f->store);
-    soon(f);
+    fixed_drop(f, &f->counter);
+    fixed_drop(f, &f->prefixed);
+    fixed_drop(f, &f->store);
+    fixed_soon(f);
 }
 
 static uint64_t left_ms(const struct fixed *f)
@@ -94,14 +35,14 @@ static uint64_t left_ms(const struct fixed *f)
 
 static void all_here(struct fixed *f)
 {
-    drop(f, &f->counter);
+    fixed_drop(f, &f->counter);
     f->round = (struct rdzv_round){ .rank = f->rank,
                                     .world_size = f->world,
                                     .store = f->prefixed,
                                     .master_addr = f->at.host,
                                     .master_port = (uint16_t)f->at.port };
     f->ready = true;
-    soon(f);
+    fixed_soon(f);
 }
 
 /* ---- Counting in ---- */
@@ -119,24 +60,22 @@ static void on_more(void *ctx, int status, const struct c10d_reply *reply,
     if (status == 0 || status == MUSTER_ETIMEDOUT)
         count(f, 0);
     else
-        fail(f, err);
+        fixed_fail(f, err);
 }
 
 static void wait_for_more(struct fixed *f, int64_t seen)
 {
     char text[24], key[80];
-    uint64_t h = 0xcbf29ce484222325u;
     struct span keys;
     struct muster_error err;
-    const int n = snprintf(text, sizeof text, "%" PRId64, seen);
 
-    for (int i = 0; i < n; i++)
-        h = (h ^ (uint8_t)text[i]) * 0x100000001b3u;
-    (void)snprintf(key, sizeof key, "/\001muster/changed/%016" PRIx64 "/" INIT_KEY, h);
+    (void)snprintf(text, sizeof text, "%" PRId64, seen);
+    (void)snprintf(key, sizeof key, RESERVED_CHANGED "%016" PRIx64 "/" INIT_KEY,
+                   reserved_hash(span_str(text)));
     keys = span_str(key);
     if (astore_wait(f->counter, &keys, 1, MIN_OF(left_ms(f), 1000u), on_more, f, &err) <
         0)
-        fail(f, &err);
+        fixed_fail(f, &err);
 }
 
 static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
@@ -150,7 +89,7 @@ static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
     if (status < 0) {
         err_copy(&e, err);
         (void)err_wrap(&e, "static rendezvous at %s:%d", f->at.host, (int)f->at.port);
-        fail(f, &e);
+        fixed_fail(f, &e);
     } else if (f->rank != 0 || reply->number >= f->world) {
         all_here(f);
     } else if (left_ms(f) == 0) {
@@ -160,7 +99,7 @@ static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
                       " clients joined. Start the missing nodes with the same "
                       "--master-addr, --master-port and --nnodes",
                       f->timeout_ms / 1000 + 1, reply->number, f->world);
-        fail(f, &e);
+        fixed_fail(f, &e);
     } else {
         f->here = reply->number;
         wait_for_more(f, reply->number);
@@ -173,7 +112,7 @@ static void count(struct fixed *f, int64_t delta)
 
     if (astore_add(f->counter, span_str(INIT_KEY), delta, MAX_OF(left_ms(f), 1000u),
                    on_counted, f, &err) < 0)
-        fail(f, &err);
+        fixed_fail(f, &err);
 }
 
 /* ---- Connecting ---- */
@@ -196,7 +135,7 @@ static void on_open(void *ctx, int status, const struct muster_error *err)
                        "ms while trying to connect to (%s, %d)",
                        f->timeout_ms, f->at.host, (int)f->at.port);
     e.code = MUSTER_ECONN;
-    fail(f, &e);
+    fixed_fail(f, &e);
 }
 
 static void no_matter(void *ctx, int status, const struct muster_error *err)
@@ -228,7 +167,7 @@ static int serve(struct fixed *f, struct muster_error *err)
     return 0;
 }
 
-static void begin(struct fixed *f)
+void fixed_begin(struct fixed *f)
 {
     struct store_client_opts opts = {
         .host = f->rank == 0 ? "127.0.0.1" : f->at.host,
@@ -249,209 +188,10 @@ static void begin(struct fixed *f)
     if (rc == 0)
         rc = store_client_open(f->base.loop, &opts, on_open, f, &f->counter, &err);
     if (rc < 0)
-        fail(f, &err);
+        fixed_fail(f, &err);
 }
 
-/* ---- What the agent calls ---- */
-
-static const char *backend(const struct rdzv_handler *h)
-{
-    (void)h;
-    return "static";
-}
-
-static const char *run_id(const struct rdzv_handler *h)
-{
-    return fixed_of(h)->run_id;
-}
-
-static bool use_agent_store(const struct rdzv_handler *h)
-{
-    (void)h;
-    return true;
-}
-
-static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
-{
-    struct fixed *f = fixed_of(h);
-
-    assert(!f->next_cb);
-    f->next_cb = cb;
-    f->next_ctx = ctx;
-    f->why.code = 0;
-    f->canceled = false;
-    if (f->ready) {
-        f->round.round++;
-        soon(f);
-    } else {
-        trace(f->trace, TRACE_INFO,
-              "Creating TCPStore as the c10d::Store implementation");
-        begin(f);
-    }
-}
-
-static void cancel(struct rdzv_handler *h)
-{
-    struct fixed *f = fixed_of(h);
-    struct muster_error err;
-
-    if (!f->next_cb)
-        return;
-    f->canceled = true;
-    f->ready = false;
-    (void)err_set(&err, MUSTER_ECANCELED, "joining the run '%s' was canceled",
-                  f->run_id);
-    fail(f, &err);
-}
-
-static void on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx)
-{
-    (void)h;
-    (void)cb; /* Nothing ever changes. */
-    (void)ctx;
-}
-
-static int64_t num_nodes_waiting(const struct rdzv_handler *h)
-{
-    (void)h;
-    return 0;
-}
-
-static bool is_closed(const struct rdzv_handler *h)
-{
-    (void)h;
-    return false;
-}
-
-/* Only rank 0 waits for others here; they are in its store by the time it waits. */
-static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
-{
-    const struct fixed *f = fixed_of(h);
-
-    *out = (struct rdzv_progress){ .stage = f->here ? RDZV_AT_ROUND : RDZV_AT_STORE,
-                                   .here = f->here,
-                                   .min_nodes = f->world,
-                                   .max_nodes = f->world,
-                                   .by_ms = f->by_ms,
-                                   .start_by_ms = MONO_NEVER,
-                                   .dialled = true };
-    return f->next_cb && !f->ready;
-}
-
-static struct astore *gathers_at(const struct rdzv_handler *h)
-{
-    const struct fixed *f = fixed_of(h);
-
-    return f->next_cb && !f->ready && f->here ? f->prefixed : NULL;
-}
-
-static void tell(struct rdzv_handler *h, size_t which, rdzv_done_cb cb, void *ctx)
-{
-    struct fixed *f = fixed_of(h);
-
-    f->done[which].cb = cb;
-    f->done[which].ctx = ctx;
-    soon(f);
-}
-
-static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
-{
-    tell(h, 0, cb, ctx);
-}
-
-static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
-{
-    cancel(h);
-    tell(h, 1, cb, ctx);
-}
-
-static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb,
-                             void *ctx)
-{
-    (void)close;
-    cancel(h);
-    tell(h, 2, cb, ctx);
-}
-
-/* With other nodes about, their agents' keys are in there, too. */
-static void wipe_worker_store(struct rdzv_handler *h)
-{
-    struct fixed *f = fixed_of(h);
-
-    if (f->server && f->world == 1)
-        store_server_wipe(f->server);
-}
-
-/* ---- The end ---- */
-
-static void release(struct fixed *f)
-{
-    void (*cb)(void *) = f->gone_cb;
-    void *ctx = f->gone_ctx;
-
-    if (--f->refs > 0)
-        return;
-    mem_free(f->run_id);
-    mem_free(f);
-    if (cb)
-        cb(ctx);
-}
-
-static void on_gone(void *ctx)
-{
-    release(ctx);
-}
-
-static void on_handle_gone(uv_handle_t *h)
-{
-    release(h->data);
-}
-
-static void drop(struct fixed *f, struct astore **s)
-{
-    if (!*s)
-        return;
-    f->refs++;
-    astore_close(*s, on_gone, f);
-    *s = NULL;
-}
-
-static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
-{
-    struct fixed *f = fixed_of(h);
-
-    f->destroying = true;
-    f->next_cb = NULL;
-    f->gone_cb = cb;
-    f->gone_ctx = ctx;
-    drop(f, &f->counter);
-    drop(f, &f->prefixed);
-    drop(f, &f->store);
-    if (f->server) {
-        f->refs++;
-        store_server_close(f->server, on_gone, f);
-        f->server = NULL;
-    }
-    uv_close((uv_handle_t *)&f->soon, on_handle_gone);
-}
-
-static const struct rdzv_handler_ops static_ops = {
-    .backend = backend,
-    .run_id = run_id,
-    .use_agent_store = use_agent_store,
-    .next = next,
-    .cancel = cancel,
-    .on_news = on_news,
-    .num_nodes_waiting = num_nodes_waiting,
-    .is_closed = is_closed,
-    .progress = progress,
-    .gathers_at = gathers_at,
-    .set_closed = set_closed,
-    .leave = leave,
-    .shutdown = shutdown_handler,
-    .wipe_worker_store = wipe_worker_store,
-    .destroy = destroy,
-};
+/* ---- Parameters ---- */
 
 static int read_params(struct fixed *f, const struct rdzv_params *p,
                        struct muster_error *err)
@@ -505,7 +245,7 @@ int rdzv_static_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *par
     f->refs = 1;
     rc = read_params(f, params, err);
     if (rc < 0) {
-        release(f);
+        fixed_release(f);
         return rc;
     }
     (void)uv_timer_init(loop, &f->soon);
