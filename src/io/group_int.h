@@ -95,6 +95,13 @@ void agent_pump(struct agent *a);
 /* Keeps the first reason, and posts FATAL. */
 void agent_fail(struct agent *a, const struct muster_error *why);
 
+/* What the rendezvous tells beside a round: an event or none. */
+void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *err);
+
+/* group_run.c: the result, once it is known; and this machine's name, for reports. */
+void agent_end(struct agent *a, const struct group_fx *fx);
+void agent_find_name(struct agent *a);
+
 /* group_store.c */
 void agent_assign(struct agent *a);
 void agent_barrier(struct agent *a);
