@@ -204,6 +204,28 @@ static void test_roll(void **state)
     roll_fini(NULL);
 }
 
+/* Without memory there is no line, and nothing else is harmed. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    for (struct failing f = failing_first(); failing_next(&f);) {
+        struct waiting w = { .what = WAITING_FOR_NODES, .by_ms = 1 };
+        struct roll r = { 0 };
+        struct buf b;
+        int rc = roll_init(&r, 40, NULL);
+
+        assert_true(rc == 0 || rc == MUSTER_ENOMEM);
+        for (int64_t i = 0; rc == 0 && i < 40; i += 2)
+            roll_mark(&r, i);
+        w.roll = rc == 0 ? &r : NULL;
+        buf_init(&b, SIZE_MAX);
+        rc = waiting_print(&b, &w);
+        assert_true(rc == 0 || rc == MUSTER_ENOMEM);
+        buf_fini(&b);
+        roll_fini(&r);
+    }
+}
+
 static void test_slurm_lists(void **state)
 {
     static const struct {
@@ -278,6 +300,7 @@ int main(void)
         cmocka_unit_test(test_lines),
         cmocka_unit_test(test_other_waits),
         cmocka_unit_test(test_roll),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_slurm_lists),
         cmocka_unit_test(test_who_is_not_there),
         cmocka_unit_test(test_names_from_outside),
