@@ -34,6 +34,8 @@ struct etcd_state {
     struct etcd_watch *watch; /* v3 */
     struct etcd_lease *lease; /* v3 */
     int64_t lease_id;
+    struct muster_error
+        not_granted; /* why, the last time; code 0: it was not refused */
     rdzv_gone_cb on_gone;
     void *gone_ctx;
     bool soon_closed, client_closed;

@@ -67,6 +67,7 @@ static void on_not_granted(void *ctx, const struct muster_error *err)
     struct etcd_state *b = ctx;
 
     b->lease_id = 0;
+    b->not_granted = *err;
     if (!etcd_is_transient(err->code) || uv_now(b->base.loop) >= b->open_by_ms)
         opened(b, err->code, err);
 }
@@ -138,6 +139,14 @@ static const char *where(const struct rdzv_backend *base)
     return etcd_client_where(CONTAINER_OF(base, struct etcd_state, base)->client);
 }
 
+static const char *trouble(const struct rdzv_backend *base)
+{
+    const struct etcd_state *b = CONTAINER_OF(base, struct etcd_state, base);
+    const char *text = etcd_client_trouble(b->client);
+
+    return text || !b->not_granted.code ? text : b->not_granted.text;
+}
+
 static void state_free(struct etcd_state *b)
 {
     etcd_names_fini(&b->names);
@@ -199,7 +208,7 @@ static void close_backend(struct rdzv_backend *base, rdzv_gone_cb cb, void *ctx)
     {                                                                                  \
         .name = which, .open = open_backend, .get = etcd_state_get,                    \
         .set = etcd_state_set, .watch = etcd_state_watch, .presence = here,            \
-        .store = store, .where = where, .close = close_backend,                        \
+        .store = store, .where = where, .trouble = trouble, .close = close_backend,    \
     }
 
 static const struct rdzv_backend_ops v2_ops = OPS("etcd-v2", NULL);

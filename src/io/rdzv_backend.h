@@ -65,6 +65,10 @@ struct rdzv_backend_ops {
     /* "tcp://10.0.0.1:29400", for messages. */
     const char *(*where)(const struct rdzv_backend *b);
 
+    /* Why open() is not through, for those who wait; NULL: not known yet. May be NULL:
+     * then it tells of it by itself, in the trace. */
+    const char *(*trouble)(const struct rdzv_backend *b);
+
     /* Where a store of ours hosts the rendezvous, so that its nodes need not read and
      * write the state themselves. host is borrowed. False: it cannot. May be NULL. */
     bool (*host)(const struct rdzv_backend *b, const char **host, uint16_t *port);

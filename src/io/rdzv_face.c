@@ -77,6 +77,7 @@ static int64_t num_nodes_waiting(const struct rdzv_handler *h)
 static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
 {
     const struct dynamic *d = dynamic_of(h);
+    const struct rdzv_backend_ops *ops = d->backend->ops;
     uint64_t by_ms;
 
     if (d->stage == STAGE_NAME || d->stage == STAGE_OPEN) {
@@ -84,8 +85,10 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
             .stage = RDZV_AT_STORE,
             .by_ms = d->stage == STAGE_OPEN ? d->open_by_ms : MONO_NEVER,
             .start_by_ms = MONO_NEVER,
-            .dialled = strncmp(d->backend->ops->name, "etcd", 4) != 0,
+            .dialled = !ops->trouble,
         };
+        if (ops->trouble && ops->trouble(d->backend))
+            progress_why(out, ops->trouble(d->backend));
         return true;
     }
     if (d->next_cb && rdzv_master_waits(d->master, &by_ms)) {
