@@ -160,9 +160,9 @@ static int get_token(struct etcd_client *c, uint64_t timeout_ms,
 static int start(struct etcd_call *call, uint64_t left, struct muster_error *err)
 {
     struct etcd_client *c = call->client;
-    const uint64_t most = call->opts.attempt_ms ? call->opts.attempt_ms
-                          : c->count > 1        ? c->attempt_ms
-                                                : UINT64_MAX;
+    const uint64_t most = call->opts.attempt_ms
+                              ? call->opts.attempt_ms
+                              : etcd_try_patience_ms(&call->state, c->count);
     char *url;
     int rc;
 
@@ -236,7 +236,8 @@ int etcd_client_call(struct etcd_client *c, struct etcd_msg *msg,
                                      .expect = opts->expect,
                                      .once = opts->once,
                                      .raw = opts->raw,
-                                     .user = c->user != NULL };
+                                     .user = c->user != NULL,
+                                     .attempt_ms = c->attempt_ms };
     call->by_ms = opts->timeout_ms > UINT64_MAX / 2
                       ? UINT64_MAX
                       : uv_now(c->loop) + opts->timeout_ms;

@@ -7,8 +7,6 @@
 #include "base/mem.h"
 #include "io/etcd_client_int.h"
 
-#define ATTEMPT_MS 3000u
-
 /* ---- For calls and streams ---- */
 
 struct http *etcd_client_http(struct etcd_client *c)
@@ -174,7 +172,7 @@ int etcd_client_new(uv_loop_t *loop, const struct etcd_client_opts *opts,
         return err_nomem(err);
     c->loop = loop;
     c->api = opts->api;
-    c->attempt_ms = opts->attempt_ms ? opts->attempt_ms : ATTEMPT_MS;
+    c->attempt_ms = opts->attempt_ms ? opts->attempt_ms : ETCD_ATTEMPT_MS;
     c->trace = opts->trace;
     rng_init(&c->rng, opts->seed);
     rc = copy_opts(c, opts);

@@ -20,7 +20,7 @@ struct etcd_client_opts { /* all copied, but the trace */
     size_t count;
     struct http_tls tls;
     const char *user, *password; /* NULL: none. v3: tokens; v2: basic authentication */
-    uint64_t attempt_ms;         /* one try, if there are several endpoints; 0: 3000 */
+    uint64_t attempt_ms;         /* one try: see etcd_try_patience_ms(); 0: 3000 */
     uint64_t seed;               /* of the pauses */
     const struct trace *trace;   /* borrowed, may be NULL */
 };

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "rdzv/endpoint.h"
+#include "rdzv/etcd_state.h"
 
 #define LEASE_TTL_S 10
 
@@ -156,6 +157,25 @@ static int read_numbers(struct etcd_conf *conf, enum etcd_backend backend,
     return 0;
 }
 
+/* torch's first handler has no such thing: its keys live 10 s. */
+static int read_patience(struct etcd_conf *conf, enum etcd_backend backend,
+                         const struct rdzv_params *params, struct muster_error *err)
+{
+    struct rdzv_settings s;
+    int rc;
+
+    if (backend == ETCD_BACKEND_LEGACY)
+        return 0;
+    rdzv_settings_init(&s, params->min_nodes, params->max_nodes);
+    rc = params_int(params, "keep_alive_interval", 5, &s.keep_alive_interval_s, err);
+    if (rc == 0)
+        rc = params_int(params, "keep_alive_max_attempt", 3, &s.keep_alive_max_attempt,
+                        err);
+    if (rc == 0)
+        conf->client.attempt_ms = etcd_patience_ms(&s);
+    return rc;
+}
+
 int etcd_conf_read(struct etcd_conf *conf, enum etcd_backend backend,
                    const struct rdzv_params *params, const struct trace *trace,
                    struct muster_error *err)
@@ -164,6 +184,8 @@ int etcd_conf_read(struct etcd_conf *conf, enum etcd_backend backend,
 
     *conf = (struct etcd_conf){ .prefix = NULL };
     rc = read_numbers(conf, backend, params, err);
+    if (rc == 0)
+        rc = read_patience(conf, backend, params, err);
     if (rc == 0)
         rc = read_protocol(conf, backend, params, err);
     if (rc == 0)

@@ -90,13 +90,22 @@ void rdzv_beat_seen(struct rdzv *r, struct rdzv_member *m, int64_t beat_us,
         check_clock(r, m, now);
 }
 
-/* While the backend was away nobody could beat: that time says nothing about them. */
+/* While the backend was away nobody could beat: that time says nothing about them. When
+ * it was away from us for as long as a node rests between two beats, it was so from
+ * others, and whoever lives may still be on its way to a part of it that answers (of an
+ * etcd cluster one member may hang while the rest is back): half of the time that
+ * silence takes to be death is theirs from now on, whatever went before. */
 static uint64_t since(const struct rdzv *r, const struct rdzv_member *m,
                       uint64_t now_ms)
 {
+    const uint64_t dead_ms = rdzv_dead_after_ms(&r->settings);
+    uint64_t at = m->since_ms + r->away_ms;
+
     if (r->away_ms < AWAY_MS || m->since_ms == 0) /* 0: known to have ended */
         return m->since_ms;
-    return MIN_OF(m->since_ms + r->away_ms, now_ms);
+    if (r->away_ms >= rdzv_interval_ms(&r->settings) && now_ms > dead_ms / 2)
+        at = MAX_OF(at, now_ms - dead_ms / 2);
+    return MIN_OF(at, now_ms);
 }
 
 void rdzv_forgive(struct rdzv *r, uint64_t now_ms)

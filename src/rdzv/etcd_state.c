@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "rdzv/etcd_try.h"
 
 #define V2_STATE_DIR "/torch/elastic/rendezvous/"
 #define V2_STORE_DIR "/torch/elastic/store/"
@@ -45,6 +46,11 @@ void etcd_names_fini(struct etcd_names *n)
     mem_free(n->nodes);
     mem_free(n->bell);
     *n = (struct etcd_names){ .key = NULL };
+}
+
+uint64_t etcd_patience_ms(const struct rdzv_settings *s)
+{
+    return MIN_OF(MAX_OF(rdzv_dead_after_ms(s) / 6, 500u), ETCD_ATTEMPT_MS);
 }
 
 static uint64_t token_number(struct span token)

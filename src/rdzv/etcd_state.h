@@ -22,6 +22,10 @@ int etcd_names_init(struct etcd_names *n, enum etcd_api api, const char *prefix,
                     const char *run_id);
 void etcd_names_fini(struct etcd_names *n);
 
+/* How long one try of a request may take: a node whose member of the cluster hangs, and
+ * the next one too, has beaten elsewhere long before the others find it dead. */
+uint64_t etcd_patience_ms(const struct rdzv_settings *s);
+
 /* The compare-and-set of the state. A quiet one does not ring v3's bell. */
 struct etcd_put etcd_state_put(const struct etcd_names *n, struct span value,
                                bool has_token, struct span token, bool quiet,

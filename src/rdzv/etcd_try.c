@@ -10,6 +10,13 @@ uint64_t etcd_pause_ms(struct rng *rng, unsigned tries)
     return ms / 2 + rng_below(rng, ms / 2 + 1);
 }
 
+uint64_t etcd_try_patience_ms(const struct etcd_try *t, size_t endpoints)
+{
+    if (endpoints > 1)
+        return t->attempt_ms;
+    return t->once ? UINT64_MAX : t->attempt_ms << MIN_OF(t->tries - 1, 10u);
+}
+
 void etcd_judged_fini(struct etcd_judged *j)
 {
     etcd2_reply_fini(&j->v2);
@@ -51,7 +58,7 @@ static enum etcd_verdict fail(struct etcd_try *t, struct rng *rng,
     out->status = t->last.code;
     /* The other endpoints get their turn at once; only a whole round is a pause. */
     out->pause_ms = t->tries % n == 0 ? etcd_pause_ms(rng, t->tries / n) : 0;
-    out->pause_ms = MIN_OF(out->pause_ms, o->left_ms);
+    out->pause_ms = MIN_OF(MIN_OF(out->pause_ms, t->attempt_ms), o->left_ms);
     if (hopeless(t, o->endpoints) || (sent && t->once))
         return ETCD_DONE;
     if (o->left_ms > 0)

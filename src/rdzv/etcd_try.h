@@ -8,6 +8,8 @@
 #include "base/rng.h"
 #include "rdzv/etcd_ask.h"
 
+#define ETCD_ATTEMPT_MS 3000u /* what a try may take where nobody says otherwise */
+
 struct etcd_try {
     enum etcd_api api;
     enum etcd3_expect expect;
@@ -15,6 +17,7 @@ struct etcd_try {
     bool raw;  /* the answer is no JSON: the body of status 200 counts */
     bool user; /* tokens are asked for */
     bool reauthed;
+    uint64_t attempt_ms;      /* what a try may take, and a pause at most */
     unsigned tries;           /* begun so far */
     unsigned refused;         /* of those, the last ones that failed for good */
     struct muster_error last; /* why the last one failed; code 0: none has */
@@ -52,6 +55,12 @@ struct etcd_judged {
 enum etcd_verdict etcd_try_judge(struct etcd_try *t, struct rng *rng,
                                  const struct etcd_outcome *o, struct etcd_judged *out);
 void etcd_judged_fini(struct etcd_judged *j);
+
+/* How long the try that begins (it is counted already) may wait for its answer. Several
+ * endpoints: attempt_ms, for the next may answer at once. One alone: twice as long with
+ * each try, so that it is not asked in vain for ever if it is only slow; and as long as
+ * it takes if the request is not to be repeated. */
+uint64_t etcd_try_patience_ms(const struct etcd_try *t, size_t endpoints);
 
 /* A pause before the tries-th repetition: doubling from 50 ms to 2 s, half of it
  * random. */

@@ -7,7 +7,7 @@
  *   5  a node that lives is answered before its deadline;
  *   6  a member that dies is known to the others within the keep-alive bound;
  *   7  when everything is calm again, those who live are together in one round;
- *   8  on etcd, members that are killed and come back cost no node its round.
+ *   8  on etcd, what happens to the cluster alone costs no node its round.
  *
  * torchrun's nodes break 1 by themselves where a member leaves or seems dead before
  * they looked, and are not told what 6 says: for them those do not count. */

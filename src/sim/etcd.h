@@ -207,6 +207,7 @@ struct sim_client {
     struct sim_node *node;
     enum etcd_api api;
     size_t count, current;
+    uint64_t attempt_ms;
     struct rng rng;
 };
 

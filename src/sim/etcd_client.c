@@ -6,8 +6,6 @@
 #include "base/mem.h"
 #include "sim/etcd.h"
 
-#define ATTEMPT_MS 3000u
-
 struct sim_ask {
     struct sim_client *client;
     struct etcd_msg msg;
@@ -83,11 +81,9 @@ static void attempt(void *ctx)
     struct sim_ask *a = ctx;
     struct sim_client *c = a->client;
     const uint64_t left = left_ms(a);
-    const uint64_t most = a->opts.attempt_ms ? a->opts.attempt_ms
-                          : c->count > 1     ? ATTEMPT_MS
-                                             : UINT64_MAX;
     struct muster_error err = { .code = MUSTER_ETIMEDOUT };
     struct etcd_msg m;
+    uint64_t most;
 
     if (left == 0) {
         if (a->state.last.code)
@@ -96,6 +92,8 @@ static void attempt(void *ctx)
         return;
     }
     a->state.tries++;
+    most = a->opts.attempt_ms ? a->opts.attempt_ms
+                              : etcd_try_patience_ms(&a->state, c->count);
     a->at = c->current;
     etcd_msg_init(&m);
     m.method = a->msg.method;
@@ -113,7 +111,9 @@ struct sim_ask *sim_ask(struct sim_client *c, struct etcd_msg *m,
     assert(a);
     *a = (struct sim_ask){ .client = c, .msg = *m, .opts = *o, .cb = cb, .ctx = ctx };
     a->by_ms = o->timeout_ms > UINT64_MAX / 2 ? UINT64_MAX : now + o->timeout_ms;
-    a->state = (struct etcd_try){ .api = c->api, .expect = o->expect, .once = o->once };
+    a->state = (struct etcd_try){
+        .api = c->api, .expect = o->expect, .once = o->once, .attempt_ms = c->attempt_ms
+    };
     sim_timer_start(c->node, &a->timer, 0, attempt, a);
     return a;
 }

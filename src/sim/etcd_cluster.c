@@ -292,13 +292,11 @@ void sim_etcd_fault(struct sim *s, enum etcd_tick fault, size_t member, uint64_t
     case ETCD_FAULT_STOP:
         sim_say(s, NULL, "-- m%zu is stopped until %.3f", member, (double)back_t / 1e6);
         m->stopped_t = MAX_OF(m->stopped_t, back_t);
-        s->hurt = true; /* its nodes lose seconds before they ask another one */
         break;
     case ETCD_FAULT_CUT:
         sim_say(s, NULL, "-- m%zu is cut off from the others until %.3f", member,
                 (double)back_t / 1e6);
         m->cut_t = MAX_OF(m->cut_t, back_t);
-        s->hurt = true;
         break;
     case ETCD_FAULT_COMPACT:
         sim_say(s, NULL, "-- its history is compacted");

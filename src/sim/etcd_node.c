@@ -335,7 +335,8 @@ static void on_start(struct sim_node *n)
     d->node = n;
     d->client = (struct sim_client){ .node = n,
                                      .api = n->kind == SIM_ETCD2 ? ETCD_V2 : ETCD_V3,
-                                     .count = n->sim->etcd->count };
+                                     .count = n->sim->etcd->count,
+                                     .attempt_ms = etcd_patience_ms(&cfg.settings) };
     d->client.current = rng_below(&n->rng, d->client.count);
     rng_init(&d->client.rng, rng_u64(&n->rng));
     sim_must(etcd_names_init(&d->names, d->client.api, "/muster", SIM_RUN));

@@ -189,8 +189,10 @@ static void on_start(struct sim_node *n)
     n->core = o;
     n->opened = 0;
     o->node = n;
-    o->client =
-        (struct sim_client){ .node = n, .api = ETCD_V2, .count = n->sim->etcd->count };
+    o->client = (struct sim_client){ .node = n,
+                                     .api = ETCD_V2,
+                                     .count = n->sim->etcd->count,
+                                     .attempt_ms = ETCD_ATTEMPT_MS };
     o->client.current = rng_below(&n->rng, o->client.count);
     rng_init(&o->client.rng, rng_u64(&n->rng));
     o->run.owner = o->rank.owner = o;

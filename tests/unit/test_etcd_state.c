@@ -62,6 +62,33 @@ static void no_memory_for_names(void **state)
     }
 }
 
+/* ---- Patience ---- */
+
+/* Two members that hang, one after the other, and a beat's rest before them, leave time
+ * enough to be heard elsewhere. */
+static void patience(void **state)
+{
+    static const struct {
+        int64_t interval_s, attempts;
+        uint64_t want;
+    } rows[] = {
+        { 5, 3, 2500 }, { 2, 3, 1000 },  { 1, 1, 500 },
+        { 0, 3, 500 },  { 60, 3, 3000 }, { INT64_MAX, INT64_MAX, 3000 },
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct rdzv_settings s;
+
+        rdzv_settings_init(&s, 1, 2);
+        s.keep_alive_interval_s = rows[i].interval_s;
+        s.keep_alive_max_attempt = rows[i].attempts;
+        assert_int_equal(etcd_patience_ms(&s), rows[i].want);
+        if (rows[i].attempts == 3 && rows[i].interval_s > 0)
+            assert_true(rdzv_interval_ms(&s) + 2 * etcd_patience_ms(&s) <
+                        rdzv_dead_after_ms(&s));
+    }
+}
+
 /* ---- Writing ---- */
 
 static void puts_state(void **state)
@@ -242,9 +269,10 @@ static void staleness(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names),      cmocka_unit_test(no_memory_for_names),
-        cmocka_unit_test(puts_state), cmocka_unit_test(events),
-        cmocka_unit_test(failures),   cmocka_unit_test(staleness),
+        cmocka_unit_test(names),     cmocka_unit_test(no_memory_for_names),
+        cmocka_unit_test(patience),  cmocka_unit_test(puts_state),
+        cmocka_unit_test(events),    cmocka_unit_test(failures),
+        cmocka_unit_test(staleness),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

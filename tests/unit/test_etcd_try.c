@@ -252,6 +252,7 @@ static void judge(const struct row *row, uint64_t seed)
                           .raw = row->raw,
                           .user = row->user,
                           .reauthed = row->reauthed,
+                          .attempt_ms = 3000,
                           .tries = row->tries ? row->tries : 1 };
     struct said said = { .text = NULL };
     struct muster_error why = { 0 };
@@ -311,7 +312,7 @@ static void hopes(void **state)
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(sequences); i++) {
-        struct etcd_try t = { .api = ETCD_V2 };
+        struct etcd_try t = { .api = ETCD_V2, .attempt_ms = 3000 };
         enum etcd_verdict verdict = ETCD_AGAIN;
         struct etcd_judged j;
         struct rng rng;
@@ -351,7 +352,9 @@ static void in_turn(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 50; seed++) {
-        struct etcd_try t = { .api = ETCD_V3, .expect = ETCD3_EXPECT_TXN };
+        struct etcd_try t = { .api = ETCD_V3,
+                              .expect = ETCD3_EXPECT_TXN,
+                              .attempt_ms = 3000 };
         struct muster_error why = { 0 };
         uint64_t left = 2000, pauses = 0;
         enum etcd_verdict verdict = ETCD_AGAIN;
@@ -413,6 +416,58 @@ static void pauses(void **state)
     }
 }
 
+/* A node that has to be heard within seconds does not rest for two of them. */
+static void short_pauses(void **state)
+{
+    (void)state;
+    for (unsigned tries = 1; tries < 100; tries++) {
+        struct etcd_try t = { .api = ETCD_V3, .attempt_ms = 500, .tries = tries };
+        const struct muster_error why = { .code = MUSTER_EREFUSED };
+        const struct etcd_outcome o = { .status = MUSTER_EREFUSED,
+                                        .why = &why,
+                                        .endpoints = 1,
+                                        .left_ms = 60000,
+                                        .where = WHERE };
+        struct etcd_judged j;
+        struct rng rng;
+
+        rng_init(&rng, tries);
+        assert_int_equal(etcd_try_judge(&t, &rng, &o, &j), ETCD_AGAIN);
+        assert_in_range(j.pause_ms, 50, 500);
+        etcd_judged_fini(&j);
+    }
+}
+
+static void patience(void **state)
+{
+    static const struct {
+        const char *says;
+        size_t endpoints;
+        unsigned tries;
+        bool once;
+        uint64_t want;
+    } steps[] = {
+        { "the first of three", 3, 1, false, 1000 },
+        { "the next may answer at once, however often", 3, 50, false, 1000 },
+        { "a write, too", 3, 1, true, 1000 },
+        { "one alone: its request may be lost", 1, 1, false, 1000 },
+        { "or it is slow", 1, 2, false, 2000 },
+        { "very slow", 1, 4, false, 8000 },
+        { "no end of it", 1, 1000, false, 1024000 },
+        { "not to be repeated: as long as it takes", 1, 1, true, UINT64_MAX },
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
+        const struct etcd_try t = { .once = steps[i].once,
+                                    .attempt_ms = 1000,
+                                    .tries = steps[i].tries };
+
+        number_is(steps[i].says, "patience",
+                  (long long)etcd_try_patience_ms(&t, steps[i].endpoints),
+                  (long long)steps[i].want);
+    }
+}
+
 /* ---- Memory ---- */
 
 /* An answer that there is no memory for is no answer, whatever it said. */
@@ -456,6 +511,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(verdicts),      cmocka_unit_test(hopes),
         cmocka_unit_test(in_turn),       cmocka_unit_test(pauses),
+        cmocka_unit_test(short_pauses),  cmocka_unit_test(patience),
         cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -248,6 +248,34 @@ static void beats_keep_the_round(void **state)
     world_fini(&w);
 }
 
+/* A member had not beaten for 11 of the 15 s when the store went away for 20. Alive, it
+ * may take a while until it finds the store again; dead, that is known soon after. */
+static void who_was_silent_before_an_outage_gets_time(void **state)
+{
+    for (unsigned dead = 0; dead < 2; dead++) {
+        struct world w;
+
+        (void)state;
+        world_init(&w, 2, 2, 2);
+        wish(&w, 0, RDZV_EV_JOIN);
+        wish(&w, 1, RDZV_EV_JOIN);
+        pass(&w, 11000, 1u << 1);
+        w.down = true;
+        pass(&w, 20000, 1u << 1);
+        assert_true(w.told[0] == 1 && w.news[0].news == RDZV_NEWS_BACKEND);
+        w.down = false;
+        pass(&w, 7000, 1u << 1);
+        assert_int_equal(w.told[0], 1);
+        pass(&w, 2000, dead << 1);
+        assert_int_equal(w.told[0], 1 + dead);
+        pass(&w, 60000, dead << 1);
+        assert_int_equal(w.told[0], 1 + dead);
+        if (dead)
+            assert_int_equal(w.news[0].news, RDZV_NEWS_LOST);
+        world_fini(&w);
+    }
+}
+
 /* The backend knows before the heartbeats do; one that beats on is back. */
 static void the_backend_tells_who_is_gone(void **state)
 {
@@ -625,6 +653,7 @@ int main(void)
         cmocka_unit_test(two_nodes_join_at_once),
         cmocka_unit_test(beats_keep_the_round),
         cmocka_unit_test(the_backend_tells_who_is_gone),
+        cmocka_unit_test(who_was_silent_before_an_outage_gets_time),
         cmocka_unit_test(a_lost_member_makes_room),
         cmocka_unit_test(a_spare_waits_and_is_dismissed),
         cmocka_unit_test(who_waited_in_vain_becomes_a_spare),
