@@ -8,7 +8,7 @@
 #include "io/backend_c10d_int.h"
 #include "store/reserved.h"
 
-#define CAPS (RESERVED_CAPS + 1) /* the client puts the slash */
+#define CAPS (&RESERVED_CAPS[1]) /* the client puts the slash */
 
 static void on_lost_closed(void *ctx)
 {

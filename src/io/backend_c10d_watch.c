@@ -17,7 +17,7 @@ static bool watch_go(struct c10d *c)
     struct span keys;
     /* The client puts the first slash; one ends the hash, and one begins every key. */
     const int n = snprintf(key, sizeof key, "%s%016" PRIx64 "//%s",
-                           RESERVED_CHANGED + 1, c->watch.wanted, c->key);
+                           &RESERVED_CHANGED[1], c->watch.wanted, c->key);
 
     if (n < 0 || (size_t)n >= sizeof key)
         return false;

@@ -63,7 +63,7 @@ static void on_refused(struct etcd_stream_news *out)
     for (size_t i = 0; i < ARRAY_LEN(words) && !out->token; i++) {
         if (!memmem(why.message.p, why.message.n, words[i].word, strlen(words[i].word)))
             continue;
-        why.error = words[i].code;
+        why.error = (int)words[i].code;
         out->token = true;
     }
     (void)etcd3_error(&why, &out->err);
