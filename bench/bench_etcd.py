@@ -23,6 +23,7 @@ sys.path[:0] = [str(ROOT / "tests/interop"),
 
 from etcd_nodes import Node, TorchHost  # noqa: E402
 from etcd_server import Etcd  # noqa: E402
+from table import Table  # noqa: E402
 
 TIMES = 3
 CONF = "last_call_timeout=5,join_timeout=300"
@@ -92,13 +93,29 @@ def table(counts: list[int], hosts: list, etcd: Etcd, c10d: str, log) -> None:
             ("etcd-v3, ours", ours("etcd-v3", etcd.endpoint), kill),
             ("c10d, ours", ours("c10d", c10d), kill)]
     print(f"{'':16} {'nodes':>5} {'first s':>8} {'next s':>8}")
+    closing = Table()
     for count in counts:
+        got = {}
         for name, make, close in rows:
-            first, second = measure(make, close, count)
+            first, second = got[name] = measure(make, close, count)
             print(f"{name:16} {count:5} {first:8.2f} {second:8.2f}", flush=True)
             log.write(json.dumps({"bench": "etcd", "what": name, "nodes": count,
                                   "first_s": round(first, 3),
                                   "next_s": round(second, 3)}) + "\n")
+        beside(closing, count, got)
+    closing.show()
+
+
+def beside(closing: Table, count: int, got: dict[str, tuple[float, float]]) -> None:
+    """Of each pair the first round and the next, in ms."""
+    said = {name: " and ".join(f"{1000 * s:.0f}" for s in pair) + " ms" for name, pair in got.items()}
+    ratio = lambda a, b: " and ".join(f"{y / x:.1f}x" for x, y in zip(got[a], got[b]))
+    closing.add(f"{count} nodes on etcd-v2, first round and next", said["etcd-v2, ours"],
+                f"torch on etcd-v2 {said['etcd-v2, torch']} ({ratio('etcd-v2, ours', 'etcd-v2, torch')})", "faster",
+                all(x < y for x, y in zip(got["etcd-v2, ours"], got["etcd-v2, torch"])))
+    closing.add(f"{count} nodes on etcd-v3, first round and next", said["etcd-v3, ours"],
+                f"c10d on `muster store` {said['c10d, ours']}, torch on etcd-v2 "
+                f"({ratio('etcd-v3, ours', 'etcd-v2, torch')})")
 
 
 main()

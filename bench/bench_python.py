@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+from table import Table
+
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = str(ROOT / "build/venv/bin/python")
 QUICK = "--quick" in sys.argv
@@ -34,10 +36,11 @@ if __name__ == "__main__":
 rows = []
 
 
-def row(work: str, who: str, value: float) -> None:
+def row(work: str, who: str, value: float) -> float:
     rows.append({"bench": "python", "work": work, "who": who, "value": round(value, 3),
                  "unit": "ms"})
     print(f"{work:44s} {who:12s} {value:12.2f} ms", flush=True)
+    return value
 
 
 def took(*argv: str) -> float:
@@ -55,17 +58,24 @@ def main() -> None:
     took(PYTHON, "-c", "import muster, torch")  # once for the disk
     nothing = middle(n, PYTHON, "-c", "pass")
     row("python, start to end", "python", nothing)
+    imports, launches = {}, {}
     for code, who, times in (("import muster", "muster", n),
                              ("import muster; muster.Store.hash().close()", "with library", n),
                              ("import torch", "torch", 2 if QUICK else 5)):
-        row("import, on top of that", who, middle(times, PYTHON, "-c", code) - nothing)
+        imports[who] = row("import, on top of that", who, middle(times, PYTHON, "-c", code) - nothing)
     script = ROOT / "build/bench/launch.py"
     for code, who in ((LAUNCH, "muster"), (TORCH_LAUNCH, "torch")):
         script.write_text(code)
-        row("a function on 4 workers", who, middle(2 if QUICK else 5, PYTHON, str(script)))
+        launches[who] = row("a function on 4 workers", who, middle(2 if QUICK else 5, PYTHON, str(script)))
     script.unlink()
     with open(ROOT / "build/bench/python.jsonl", "w") as out:
         out.writelines(json.dumps(r) + "\n" for r in rows)
+    table = Table()
+    table.add("`import muster`, over Python itself", f"{imports['muster']:.0f} ms", f"`import torch` {imports['torch']:.0f} ms")
+    table.add("`elastic_launch` of a function on 4 workers", f"{launches['muster']:.0f} ms",
+              f"torch's {launches['torch']:.0f} ms ({launches['torch'] / launches['muster']:.1f}x)", "faster",
+              launches["muster"] < launches["torch"])
+    table.show()
 
 
 main()

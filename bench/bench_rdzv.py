@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/interop"))
 
 from rdzv_nodes import Node, TorchNode, free_port  # noqa: E402
+from table import Table  # noqa: E402
 
 
 # Without a host that tells them, our nodes stay in a round for 1.2 s, until even those who
@@ -82,11 +83,19 @@ def main() -> None:
     out = ROOT / "build/bench/rdzv.jsonl"
     out.parent.mkdir(parents=True, exist_ok=True)
     print(f"{'two nodes, last arrival to both having their rank':50} {'median':>10} {'worst':>10}")
+    medians = {}
     with out.open("a") as lines:
         for name, run in cases.items():
             ms = [run(i) * 1000 for i in range(rounds)]
+            medians[name] = statistics.median(ms)
             print(f"{name:50} {statistics.median(ms):7.1f} ms {max(ms):7.1f} ms", flush=True)
             lines.write(json.dumps({"bench": "rdzv", "case": name, "ms": ms, "at": time.time()}) + "\n")
+    us, theirs = medians["muster, its own store"], medians["torch, torch's store"]
+    foreign, table = medians["muster, torch's store"], Table()
+    table.add("two nodes, last arrival to both having their rank", f"{us:.1f} ms",
+              f"torch's handlers {theirs:.0f} ms ({theirs / us:.0f}x)", "5 ms", us < 5)
+    table.add("the same on torch's store", f"{foreign:.1f} ms", "")
+    table.show()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from table import Table
+
 ROOT = Path(__file__).resolve().parent.parent
 MUSTER = [str(ROOT / "build/muster"), "run"]
 TORCHRUN = [str(ROOT / "build/venv/bin/torchrun")]
@@ -31,17 +33,14 @@ TRUE = ["--standalone", "--no-python", "/bin/true"]
 STAMP = 'echo $EPOCHREALTIME >> "$0.$1"'
 QUICK = False
 rows: list[dict] = []
-table: list[tuple[str, str, str, str, bool]] = []
+table = Table()
+goal = table.add
 
 
 def row(work: str, who: str, value: float, unit: str) -> float:
     rows.append({"bench": "run", "work": work, "who": who, "value": round(value, 3), "unit": unit})
     print(f"{work:46s} {who:12s} {value:12.2f} {unit}", flush=True)
     return value
-
-
-def goal(work: str, ours: str, peers: str, wanted: str, met: bool) -> None:
-    table.append((work, ours, peers, wanted, met))
 
 
 def once(command, **more) -> tuple[float, float]:
@@ -382,9 +381,7 @@ def main() -> None:
     out = ROOT / "build/bench/run.jsonl"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    print("\n| work | muster | beside | goal | met |\n| --- | --- | --- | --- | --- |")
-    for work, ours, peers, wanted, met in table:
-        print(f"| {work} | {ours} | {peers} | {wanted} | {'yes' if met else 'no'} |")
+    table.show()
 
 
 main()
