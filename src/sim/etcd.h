@@ -161,8 +161,10 @@ struct sim_etcd {
     struct etcd_store store;
     struct etcd_member members[ETCD_MEMBERS_MAX];
     size_t count;
-    int leader; /* -1: none */
+    int leader;         /* -1: none */
+    uint64_t elected_t; /* 0: it leads from the beginning */
     bool electing;
+    bool flaps; /* the leader was lost again before every node could be heard */
     struct etcd_pending *pending;
     size_t pending_count;
     struct etcd_watcher *watchers;
@@ -194,6 +196,7 @@ void sim_etcd_tick(struct sim *s, const struct sim_event *ev);
 void sim_etcd_fault(struct sim *s, enum etcd_tick fault, size_t member,
                     uint64_t for_us);
 bool sim_etcd_member_ok(const struct sim *s, size_t member);
+bool sim_etcd_flaps(struct sim *s);
 
 /* etcd_watch.c */
 void sim_etcd_watch(struct sim *s, struct sim_call *c, struct etcd_want *w);

@@ -195,12 +195,27 @@ static void on_patience(struct sim *s, struct sim_call *c)
 
 /* ---- The leader ---- */
 
+static uint64_t dead_us(const struct sim *s)
+{
+    return rdzv_dead_after_ms(&s->cfg.settings) * 1000;
+}
+
+/* Over when a leader has stayed for so long that every node that lives was heard. */
+bool sim_etcd_flaps(struct sim *s)
+{
+    struct sim_etcd *e = s->etcd;
+
+    e->flaps &= e->leader < 0 || s->t - e->elected_t <= dead_us(s);
+    return e->flaps;
+}
+
 /* A leader that is gone takes along what it had not committed: some of it is lost, some
  * is in the next leader's log, and of none can anybody tell which. */
 static void lose_leader(struct sim *s)
 {
     struct sim_etcd *e = s->etcd;
 
+    e->flaps |= e->elected_t && s->t - e->elected_t < dead_us(s) / 2;
     e->leader = -1;
     sim_say(s, NULL, "-- the cluster has no leader");
     for (size_t i = e->pending_count; i-- > 0;) {
@@ -241,6 +256,7 @@ static void on_elect(struct sim *s)
     while (!healthy(s, at))
         at = (at + 1) % e->count;
     e->leader = (int)at;
+    e->elected_t = s->t;
     sim_say(s, NULL, "-- m%zu leads the cluster", at);
     for (size_t i = 0; i < e->store.lease_count;
          i++) /* a new leader starts them anew */
