@@ -165,10 +165,8 @@ static int on_lost(struct legacy *l, const struct legacy_event *ev,
         return legacy_make_next(l, fx);
     case LEGACY_PH_CREATE:
         return legacy_get(l, fx, LEGACY_PH_LOOK);
-    case LEGACY_PH_COUNTER_PUT:
-        legacy_refuse(
-            l, fx, MUSTER_ESTATE,
-            "Unexpected state of EtcdRendezvousHandler, worker needs to die.");
+    case LEGACY_PH_COUNTER_PUT: /* We were away, and our setup document expired. */
+        legacy_later(l, "somebody else has counted a version meanwhile");
         return 0;
     case LEGACY_PH_JOIN_PUT:
         legacy_delay(l, LEGACY_PH_JOIN_DELAY);
