@@ -6,6 +6,7 @@
 #include "io/etcd_client_int.h"
 
 #define CONNECT_MS 3000u
+#define TOKEN_MS   10000u
 
 static void attempt(struct etcd_call *call);
 
@@ -153,6 +154,11 @@ static int get_token(struct etcd_client *c, uint64_t timeout_ms,
         return err_nomem(err);
     }
     return etcd_client_call(c, &m, &opts, on_token, c, &c->auth, err);
+}
+
+void etcd_client_get_token(struct etcd_client *c)
+{
+    (void)get_token(c, TOKEN_MS, NULL); /* If memory is short, who waits asks again. */
 }
 
 /* ---- A try ---- */

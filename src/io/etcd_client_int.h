@@ -21,6 +21,7 @@ void etcd_client_failed(struct etcd_client *c, size_t at);
 /* The Authorization header's value; NULL if none is needed, or none is there yet. */
 const char *etcd_client_authorization(const struct etcd_client *c);
 bool etcd_client_needs_token(const struct etcd_client *c);
+void etcd_client_get_token(struct etcd_client *c); /* unless that is under way */
 void etcd_client_forget_token(struct etcd_client *c);
 
 /* See etcd_pause_ms. */

@@ -163,13 +163,19 @@ static int start(struct etcd_watch *w, struct muster_error *err)
     return rc;
 }
 
-/* Waits for the client's token, if one is needed: the calls beside us fetch it. */
+/* With the client's token, if one is needed: there may be no call beside us that gets
+ * another when the one we had is not taken any more. */
 static void open_stream(struct etcd_watch *w)
 {
+    struct etcd_client *c = w->client;
     struct muster_error err = { 0 };
+    const bool wanting = etcd_client_needs_token(c);
 
-    if (etcd_client_needs_token(w->client) || start(w, &err) < 0)
-        (void)uv_timer_start(&w->timer, on_pause_over, 200, 0);
+    if (wanting)
+        etcd_client_get_token(c);
+    if (wanting || start(w, &err) < 0)
+        (void)uv_timer_start(&w->timer, on_pause_over,
+                             etcd_client_pause(c, w->state.tries++), 0);
     else
         be_patient(w, ETCD_CREATE_MS);
 }

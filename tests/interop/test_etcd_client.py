@@ -160,6 +160,33 @@ def test_users(tmp_path):
             assert code == 1 and words in text, text
 
 
+@pytest.mark.parametrize("version", ["3.4", "3.5"])
+def test_watch_survives_a_token_that_is_void(tmp_path, version):
+    """The server calls a watch that it refuses "created", and nobody but the watch is there to get
+    another token."""
+    conf = "user=root,password=secret"
+    with Etcd(tmp_path, version=version) as server:
+        for path, message in [
+            ("user/add", {"name": "root", "password": "secret"}),
+            ("role/add", {"name": "root"}),
+            ("user/grant", {"user": "root", "role": "root"}),
+            ("enable", {}),
+        ]:
+            assert server.v3("/v3/auth/" + path, message)[0] == 200
+        with Lines(server.endpoint, conf, "watch", "/w") as watch:
+            assert watch.next() == "READY"
+            assert tool(server.endpoint, conf, "put", "/w", "one")[0] == 0
+            assert watch.next() == "PUT one"
+            # A password that is changed, be it to the same, ends all tokens of its user.
+            root = {"name": "root", "password": "secret"}
+            token = server.v3("/v3/auth/authenticate", root)[1]["token"]
+            assert server.v3("/v3/auth/user/changepw", root, token=token)[0] == 200
+            server.kill()
+            server.start().wait_up()
+            assert tool(server.endpoint, conf, "put", "/w", "two")[0] == 0
+            assert watch.next() == "PUT two"
+
+
 def v2_auth(server: Etcd, method: str, path: str, message: dict, user: str = "") -> None:
     conn = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     headers = {"Content-Type": "application/json"}
