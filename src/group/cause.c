@@ -13,10 +13,6 @@ static const struct {
     int sig;
     const char *means;
 } causes[] = {
-    { SIGKILL,
-      "unless a line near this one says who did it, that was somebody's "
-      "kill -9, the batch system, or the kernel for want of memory on the whole "
-      "machine (dmesg tells)" },
     { SIGTERM, "somebody outside of this job asked it to end" },
     { SIGINT, "somebody outside of this job interrupted it" },
     { SIGHUP, "its terminal or session was closed" },
@@ -40,24 +36,32 @@ static const struct {
     { SIGXFSZ, "a file grew over its limit (ulimit -f)" },
 };
 
-static const char *means(int sig)
+static const char *means(int sig, bool had_memory)
 {
+    if (sig == SIGKILL && had_memory)
+        return "somebody's kill -9, or the batch system; the kernel's OOM killer has "
+               "not "
+               "been at work in this job's cgroup";
+    if (sig == SIGKILL)
+        return "somebody's kill -9, the batch system, or the kernel for want of memory "
+               "(dmesg tells)";
     for (size_t i = 0; i < ARRAY_LEN(causes); i++)
         if (causes[i].sig == sig)
             return causes[i].means;
     return "it had no handler for that signal";
 }
 
-bool cause_print(struct buf *out, int code, const char *signal_name)
+bool cause_print(struct buf *out, int code, const char *signal_name, bool had_memory)
 {
     if (code < 0)
         return buf_printf(out, "died of signal %d (%s): %s", -code,
-                          signal_name ? signal_name : "<N/A>", means(-code)) == 0;
+                          signal_name ? signal_name : "<N/A>",
+                          means(-code, had_memory)) == 0;
     if (code > SHELL_BASE && code <= SHELL_BASE + SIGNAL_MAX)
         return buf_printf(
                    out,
                    "ended with code %d, with which a shell tells that its command "
                    "died of signal %d: %s",
-                   code, code - SHELL_BASE, means(code - SHELL_BASE)) == 0;
+                   code, code - SHELL_BASE, means(code - SHELL_BASE, had_memory)) == 0;
     return false;
 }

@@ -137,30 +137,30 @@ static void collect(struct agent *a)
             add_failure(a, i);
 }
 
-/* True if the kernel has killed for want of memory. */
-static bool say_oom(struct agent *a)
+/* How many the kernel has killed for want of memory; negative: not known. */
+static int64_t say_oom(struct agent *a)
 {
     const int64_t now = cgroup_oom_kills("");
-    const bool killed = a->oom_kills >= 0 && now > a->oom_kills;
+    const int64_t killed = a->oom_kills >= 0 && now >= 0 ? now - a->oom_kills : -1;
 
-    if (killed)
+    if (killed > 0)
         note(a->opts.notes, NOTE_ERROR, "muster/agent",
              "out of memory: the kernel's OOM killer has killed %" PRId64
              " of the processes in this job's cgroup while the workers ran (oom_kill "
              "rose from %" PRId64 " to %" PRId64
              ")\nGive the job more memory, or let it use less.",
-             now - a->oom_kills, a->oom_kills, now);
+             killed, a->oom_kills, now);
     a->oom_kills = now;
     return killed;
 }
 
 /* What the exit code alone does not tell a person. */
-static void say_cause(struct agent *a, const struct failure *f)
+static void say_cause(struct agent *a, const struct failure *f, bool had_memory)
 {
     struct buf b;
 
     buf_init(&b, 1024);
-    if (cause_print(&b, f->code, f->signal_name) && buf_u8(&b, 0) == 0)
+    if (cause_print(&b, f->code, f->signal_name, had_memory) && buf_u8(&b, 0) == 0)
         note(a->opts.notes, NOTE_ERROR, "muster/agent",
              "rank %" PRId64 " on %s (pid %d) %s", f->rank, a->host, f->pid,
              (const char *)buf_data(&b));
@@ -199,8 +199,9 @@ void agent_failed(struct agent *a)
              f->code, f->local_rank, f->pid, worker_binary(a->config));
     say_script(a, f);
     /* Also if it was a child of a worker, which then gave up. */
-    if (!say_oom(a) || f->code != -SIGKILL)
-        say_cause(a, f);
+    const int64_t oom = say_oom(a);
+    if (oom <= 0 || (f->code != -SIGKILL && f->code != 128 + SIGKILL))
+        say_cause(a, f, oom == 0);
     if (logs_full(a->logs))
         note(
             a->opts.notes, NOTE_ERROR, "muster/agent",

@@ -190,13 +190,16 @@ static void causes(void **state)
     static const struct {
         int code;
         const char *name, *begins, *has;
+        bool had_memory;
     } rows[] = {
-        { -9, "SIGKILL", "died of signal 9 (SIGKILL): ", "dmesg" },
-        { -11, "SIGSEGV", "died of signal 11 (SIGSEGV): ", "PYTHONFAULTHANDLER" },
-        { -7, "SIGBUS", "died of signal 7 (SIGBUS): ", "/dev/shm" },
-        { -40, NULL, "died of signal 40 (<N/A>): ", "no handler" },
-        { 137, NULL, "ended with code 137, ", "signal 9: " },
-        { 192, NULL, "ended with code 192, ", "signal 64: " },
+        { -9, "SIGKILL", "died of signal 9 (SIGKILL): ", "dmesg", false },
+        { -9, "SIGKILL", "died of signal 9 (SIGKILL): ", "OOM killer has not", true },
+        { -11, "SIGSEGV", "died of signal 11 (SIGSEGV): ", "PYTHONFAULTHANDLER",
+          false },
+        { -7, "SIGBUS", "died of signal 7 (SIGBUS): ", "/dev/shm", false },
+        { -40, NULL, "died of signal 40 (<N/A>): ", "no handler", false },
+        { 137, NULL, "ended with code 137, ", "signal 9: ", false },
+        { 192, NULL, "ended with code 192, ", "signal 64: ", false },
     };
     static const int own[] = { 0, 1, 2, 127, 128, 193, 255 };
 
@@ -204,13 +207,13 @@ static void causes(void **state)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct buf b;
         buf_init(&b, SIZE_MAX);
-        assert_true(cause_print(&b, rows[i].code, rows[i].name));
+        assert_true(cause_print(&b, rows[i].code, rows[i].name, rows[i].had_memory));
         assert_ptr_equal(strstr(text_of(&b), rows[i].begins), buf_data(&b));
         assert_non_null(strstr((const char *)buf_data(&b), rows[i].has));
         buf_fini(&b);
     }
     for (size_t i = 0; i < ARRAY_LEN(own); i++)
-        assert_false(cause_print(NULL, own[i], NULL));
+        assert_false(cause_print(NULL, own[i], NULL, false));
 }
 
 static void no_memory(void **state)
