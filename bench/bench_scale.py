@@ -88,9 +88,9 @@ def main() -> None:
     table = Table()
     log = (out / "scale.jsonl").open("w")
 
-    def row(work: str, ours: str, beside: str, goal: str, met: bool | None, **data: float) -> None:
-        print(f"{work}: {ours}{beside and ', ' + beside}", flush=True)
-        table.add(work, ours, beside, goal, met)
+    def row(work: str, here: str, beside: str, goal: str, met: bool | None, **data: float) -> None:
+        print(f"{work}: {here}{beside and ', ' + beside}", flush=True)
+        table.add(work, here, beside, goal, met)
         log.write(json.dumps({"work": work, **data}) + "\n")
         log.flush()
 
