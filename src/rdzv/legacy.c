@@ -174,6 +174,14 @@ static void interrupt(struct legacy *l, struct legacy_fx *fx)
 
 static int on_join(struct legacy *l, struct legacy_fx *fx)
 {
+    const struct legacy_effect closing = { .kind = LEGACY_FX_REFUSED,
+                                           .code = MUSTER_ECLOSED,
+                                           .text = "the rendezvous is being closed" };
+
+    if (l->close) { /* which goes on, and is answered */
+        legacy_emit(fx, &closing);
+        return 0;
+    }
     interrupt(l, fx);
     l->joining = true;
     l->member = l->told_lost = l->seen = false;
