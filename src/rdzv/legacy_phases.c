@@ -192,13 +192,17 @@ static int on_lost(struct legacy *l, const struct legacy_event *ev,
 }
 
 /* A wait is over, with or without an event: read again. */
-static int on_waited(struct legacy *l, struct legacy_fx *fx)
+static int on_waited(struct legacy *l, const struct legacy_event *ev,
+                     struct legacy_fx *fx)
 {
     if (l->joining && l->now.mono_ms > l->join_by_ms)
         return legacy_again(l, fx); /* which gives up */
     switch ((int)l->phase) {
     case LEGACY_PH_LOOK_WAIT:
-        legacy_later(l, "somebody else is setting up or completing a version");
+        if (ev->code == 0) /* torch sleeps a second, and may sleep past a last call */
+            legacy_delay(l, LEGACY_PH_RETRY);
+        else
+            legacy_later(l, "somebody else is setting up or completing a version");
         return 0;
     case LEGACY_PH_CALL_WAIT:
         return legacy_get(l, fx, LEGACY_PH_CALL_GET);
@@ -240,7 +244,7 @@ int legacy_on_reply(struct legacy *l, const struct legacy_event *ev,
     case LEGACY_PH_FREE_WAIT:
     case LEGACY_PH_MEMBER_WAIT:
         if (ev->code == 0 || ev->code == MUSTER_ETIMEDOUT || ev->code == MUSTER_ESTATE)
-            return on_waited(l, fx);
+            return on_waited(l, ev, fx);
         return on_failure(l, ev, fx);
     case LEGACY_PH_MAKE_PREFIX:
     case LEGACY_PH_MAKE_RUN:

@@ -174,7 +174,7 @@ def test_any_number_of_jobs_and_nothing_left(tmp_path):
 
 def test_a_dead_node_is_known_by_its_lease(tmp_path):
     """Heartbeats would need minutes here: it is etcd that tells."""
-    conf = "last_call_timeout=1,keep_alive_interval=60,lease_ttl=2"
+    conf = "last_call_timeout=5,keep_alive_interval=60,lease_ttl=2"
     with Etcd(tmp_path, v2=False) as etcd:
         nodes = [Node("etcd-v3", etcd.endpoint, "lease", (2, 3), conf) for _ in range(3)]
         try:
@@ -214,7 +214,7 @@ def test_nobody_there_is_an_error_in_time(backend):
 
 def test_late_joiner_and_closing(tmp_path):
     with Etcd(tmp_path, v2=False) as etcd:
-        nodes = [Node("etcd-v3", etcd.endpoint, "late", (1, 2), "last_call_timeout=1")
+        nodes = [Node("etcd-v3", etcd.endpoint, "late", (1, 2), "last_call_timeout=4")
                  for _ in range(3)]
         try:
             assert nodes[0]("next").world == 1

@@ -127,7 +127,7 @@ def test_worker_zero_serves(nodes, zero, monkeypatch):
 def test_grow_shrink_grow(nodes):
     """1 -> 2 -> 3, rank 0 leaves, 2 -> 3 again: with torch's shared store on."""
     at = f"127.0.0.1:{free_port()}"
-    conf = "last_call_timeout=1"
+    conf = "last_call_timeout=3"
     host = nodes(Node, at, nodes=(1, 3), addr="m", conf=conf)
     host.tell("next")
     host.joined()
@@ -202,7 +202,7 @@ def test_the_host_waits_until_closed_was_read(nodes):
 
 def test_a_killed_member_is_noticed(nodes):
     at = f"127.0.0.1:{free_port()}"
-    conf = "keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=1"
+    conf = "keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=4"
     a = nodes(Node, at, nodes=(1, 2), addr="a", conf=conf)
     a.tell("next")
     a.heard("hosts the TCP store")
@@ -218,7 +218,7 @@ def test_a_killed_member_is_noticed(nodes):
 def test_an_evicted_node_is_told_and_comes_back(nodes):
     """Stopped for longer than its beats may stay away, then continued."""
     at = f"127.0.0.1:{free_port()}"
-    conf = "keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=2"
+    conf = "keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=4"
     a = nodes(Node, at, nodes=(1, 2), addr="a", conf=conf)
     a.tell("next")
     a.heard("hosts the TCP store")

@@ -24,7 +24,7 @@ struct key {
 };
 
 static struct key keys[KEYS];
-static uint64_t clock_ms, etcd_index;
+static uint64_t clock_ms, etcd_index, last_call_ms;
 static struct {
     uint64_t index;
     char path[200];
@@ -259,7 +259,7 @@ static void start(size_t i, int64_t min, int64_t max, uint64_t timeout_ms)
                                        .min_nodes = min,
                                        .max_nodes = max,
                                        .timeout_ms = timeout_ms,
-                                       .last_call_ms = 3000,
+                                       .last_call_ms = last_call_ms,
                                        .seed = rng_u64(&dice) };
     struct node *n = &nodes[i];
 
@@ -337,6 +337,7 @@ static void reset(uint64_t seed)
     memset(nodes, 0, sizeof nodes);
     history_count = 0;
     clock_ms = 1000;
+    last_call_ms = 3000;
     etcd_index = 3;
     rng_init(&dice, seed);
 }
@@ -378,6 +379,24 @@ static void last_call_ends(void **state)
         start(2, 2, 4, 60000); /* within the last call */
         assert_false(nodes[0].joined);
         run(20000);
+        for (size_t i = 0; i < 3; i++) {
+            assert_true(nodes[i].joined);
+            assert_int_equal(nodes[i].world, 3);
+        }
+        end();
+    }
+}
+
+/* Who meets a version that another is setting up does not sleep past its last call. */
+static void short_last_call(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        reset(seed);
+        last_call_ms = 1000;
+        for (size_t i = 0; i < 3; i++)
+            start(i, 2, 3, 60000);
+        run(5000);
         for (size_t i = 0; i < 3; i++) {
             assert_true(nodes[i].joined);
             assert_int_equal(nodes[i].world, 3);
@@ -572,11 +591,11 @@ static void prefix(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_come),    cmocka_unit_test(last_call_ends),
-        cmocka_unit_test(late_joiner), cmocka_unit_test(killed_member),
-        cmocka_unit_test(closing),     cmocka_unit_test(alone_for_too_long),
-        cmocka_unit_test(chaos),       cmocka_unit_test(documents),
-        cmocka_unit_test(prefix),
+        cmocka_unit_test(all_come),           cmocka_unit_test(last_call_ends),
+        cmocka_unit_test(short_last_call),    cmocka_unit_test(late_joiner),
+        cmocka_unit_test(killed_member),      cmocka_unit_test(closing),
+        cmocka_unit_test(alone_for_too_long), cmocka_unit_test(chaos),
+        cmocka_unit_test(documents),          cmocka_unit_test(prefix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
