@@ -3,7 +3,7 @@
  *   muster-sim --seed N [--kind K] [-v]     one run; -v prints its transcript
  *   muster-sim --seeds A:B [--kind K]       all of A .. B-1 (N: of 0 .. N-1); the first
  *                                           failure ends it
- *   muster-sim --case FILE... [--update]    the transcript must be the file's own
+ *   muster-sim [--update] --case FILE...    the transcript must be the file's own
  *   muster-sim --nodes N [--kind ours]      one large group, hosted unless told
  * otherwise
  *
@@ -111,46 +111,109 @@ static int run_case(const char *path, bool update)
     return rc < 0 || (!same && !update);
 }
 
-int main(int argc, char **argv)
-{
-    unsigned long long from = 0, to = 1000, nodes = 0;
-    const char *kind = "any";
-    bool loud = false, update = false, cases = false;
-    int failed = 0, count = 0;
+/* ---- The command line ---- */
 
+struct options {
+    unsigned long long from, to, nodes;
+    const char *kind;
+    bool loud, update;
+    int cases; /* the index of the first FILE, or 0 */
+};
+
+static bool known(const char *kind)
+{
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+        if (strcmp(kind, kinds[i]) == 0)
+            return true;
+    return strcmp(kind, "any") == 0 || strcmp(kind, "torch") == 0;
+}
+
+static bool number(const char *text, unsigned long long *out, const char **rest)
+{
+    char *end = NULL;
+
+    *out = strtoull(text, &end, 10);
+    *rest = end;
+    return text[0] >= '0' && text[0] <= '9';
+}
+
+/* N, or A:B with A < B. */
+static bool seeds(const char *text, struct options *o)
+{
+    const char *rest;
+
+    o->from = 0;
+    if (!number(text, &o->to, &rest))
+        return false;
+    if (*rest == ':') {
+        o->from = o->to;
+        if (!number(rest + 1, &o->to, &rest))
+            return false;
+    }
+    return *rest == '\0' && o->from < o->to;
+}
+
+/* An option with its value; false: bad. */
+static bool valued(const char *name, const char *value, struct options *o)
+{
+    const char *rest = "";
+
+    if (strcmp(name, "--seed") == 0) {
+        const bool ok = number(value, &o->from, &rest) && *rest == '\0';
+
+        o->to = o->from + 1;
+        return ok;
+    }
+    if (strcmp(name, "--seeds") == 0)
+        return seeds(value, o);
+    if (strcmp(name, "--nodes") == 0)
+        return number(value, &o->nodes, &rest) && *rest == '\0' && o->nodes > 0;
+    o->kind = value;
+    return strcmp(name, "--kind") == 0 && known(value);
+}
+
+static bool read_options(int argc, char **argv, struct options *o)
+{
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
-            from = strtoull(argv[++i], NULL, 10);
-            to = from + 1;
-        } else if (strcmp(argv[i], "--seeds") == 0 && i + 1 < argc) {
-            if (sscanf(argv[++i], "%llu:%llu", &from, &to) != 2) {
-                from = 0;
-                to = strtoull(argv[i], NULL, 10);
-            }
-        } else if (strcmp(argv[i], "--kind") == 0 && i + 1 < argc) {
-            kind = argv[++i];
-        } else if (strcmp(argv[i], "--nodes") == 0 && i + 1 < argc) {
-            nodes = strtoull(argv[++i], NULL, 10);
-        } else if (strcmp(argv[i], "-v") == 0) {
-            loud = true;
+        if (strcmp(argv[i], "-v") == 0) {
+            o->loud = true;
         } else if (strcmp(argv[i], "--update") == 0) {
-            update = true;
+            o->update = true;
         } else if (strcmp(argv[i], "--case") == 0) {
-            cases = true;
-        } else if (cases) {
-            failed += run_case(argv[i], update);
-            count++;
+            o->cases = i + 1;
+            return i + 1 < argc;
+        } else if (i + 1 == argc || !valued(argv[i], argv[i + 1], o)) {
+            fprintf(stderr, "muster-sim: '%s%s%s' is nothing that it knows\n", argv[i],
+                    i + 1 < argc ? " " : "", i + 1 < argc ? argv[i + 1] : "");
+            return false;
         } else {
-            fprintf(stderr, "usage: muster-sim [--seed N | --seeds A:B | --nodes N] "
-                            "[--kind K] [-v] | [--update] --case FILE...\n");
-            return 2;
+            i++;
         }
     }
-    if (nodes)
-        return sim_crowd((size_t)nodes,
-                         strcmp(kind, "ours") == 0 ? SIM_OURS : SIM_HOSTED);
-    if (!cases)
-        return play(from, to, kind, loud);
-    printf("%d cases, %d failed\n", count, failed);
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = { .to = 1000, .kind = "any" };
+    int failed = 0;
+
+    if (!read_options(argc, argv, &o)) {
+        fprintf(stderr, "usage: muster-sim [--seed N | --seeds A:B | --nodes N] "
+                        "[--kind K] [-v] | [--update] --case FILE...\n"
+                        "K: any, torch");
+        for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+            fprintf(stderr, ", %s", kinds[i]);
+        fprintf(stderr, "\n");
+        return 2;
+    }
+    if (o.nodes)
+        return sim_crowd((size_t)o.nodes,
+                         strcmp(o.kind, "ours") == 0 ? SIM_OURS : SIM_HOSTED);
+    if (!o.cases)
+        return play(o.from, o.to, o.kind, o.loud);
+    for (int i = o.cases; i < argc; i++)
+        failed += run_case(argv[i], o.update);
+    printf("%d cases, %d failed\n", argc - o.cases, failed);
     return failed != 0;
 }
