@@ -36,9 +36,9 @@ static const struct {
     { SIGXFSZ, "a file grew over its limit (ulimit -f)" },
 };
 
-static const char *means(int sig, bool had_memory)
+static const char *means(int sig, int64_t oom_kills)
 {
-    if (sig == SIGKILL && had_memory)
+    if (sig == SIGKILL && oom_kills == 0)
         return "somebody's kill -9, or the batch system; the kernel's OOM killer has "
                "not "
                "been at work in this job's cgroup";
@@ -51,17 +51,19 @@ static const char *means(int sig, bool had_memory)
     return "it had no handler for that signal";
 }
 
-bool cause_print(struct buf *out, int code, const char *signal_name, bool had_memory)
+bool cause_print(struct buf *out, int code, const char *signal_name, int64_t oom_kills)
 {
-    if (code < 0)
-        return buf_printf(out, "died of signal %d (%s): %s", -code,
-                          signal_name ? signal_name : "<N/A>",
-                          means(-code, had_memory)) == 0;
-    if (code > SHELL_BASE && code <= SHELL_BASE + SIGNAL_MAX)
+    const bool shell = code > SHELL_BASE && code <= SHELL_BASE + SIGNAL_MAX;
+    const int sig = shell ? code - SHELL_BASE : -code;
+
+    if (sig <= 0 || (sig == SIGKILL && oom_kills > 0))
+        return false;
+    if (shell)
         return buf_printf(
                    out,
                    "ended with code %d, with which a shell tells that its command "
                    "died of signal %d: %s",
-                   code, code - SHELL_BASE, means(code - SHELL_BASE, had_memory)) == 0;
-    return false;
+                   code, sig, means(sig, oom_kills)) == 0;
+    return buf_printf(out, "died of signal %d (%s): %s", sig,
+                      signal_name ? signal_name : "<N/A>", means(sig, oom_kills)) == 0;
 }

@@ -7,7 +7,8 @@
 
 /* As of a process's end: negative for a signal. False, and nothing is printed, if the
  * code is the program's own affair. `signal_name` is as in struct failure;
- * `had_memory`: the kernel is known not to have killed for want of it. */
-bool cause_print(struct buf *out, int code, const char *signal_name, bool had_memory);
+ * `oom_kills` is how many the kernel has killed for want of memory, negative if that is
+ * not known: if it has, that is the cause of a SIGKILL, and for others to tell. */
+bool cause_print(struct buf *out, int code, const char *signal_name, int64_t oom_kills);
 
 #endif

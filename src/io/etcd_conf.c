@@ -167,10 +167,7 @@ static int read_patience(struct etcd_conf *conf, enum etcd_backend backend,
     if (backend == ETCD_BACKEND_LEGACY)
         return 0;
     rdzv_settings_init(&s, params->min_nodes, params->max_nodes);
-    rc = params_int(params, "keep_alive_interval", 5, &s.keep_alive_interval_s, err);
-    if (rc == 0)
-        rc = params_int(params, "keep_alive_max_attempt", 3, &s.keep_alive_max_attempt,
-                        err);
+    rc = rdzv_settings_keep_alive(&s, params, err);
     if (rc == 0)
         conf->client.attempt_ms = etcd_patience_ms(&s);
     return rc;

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -155,12 +154,12 @@ static int64_t say_oom(struct agent *a)
 }
 
 /* What the exit code alone does not tell a person. */
-static void say_cause(struct agent *a, const struct failure *f, bool had_memory)
+static void say_cause(struct agent *a, const struct failure *f, int64_t oom_kills)
 {
     struct buf b;
 
     buf_init(&b, 1024);
-    if (cause_print(&b, f->code, f->signal_name, had_memory) && buf_u8(&b, 0) == 0)
+    if (cause_print(&b, f->code, f->signal_name, oom_kills) && buf_u8(&b, 0) == 0)
         note(a->opts.notes, NOTE_ERROR, "muster/agent",
              "rank %" PRId64 " on %s (pid %d) %s", f->rank, a->host, f->pid,
              (const char *)buf_data(&b));
@@ -199,9 +198,7 @@ void agent_failed(struct agent *a)
              f->code, f->local_rank, f->pid, worker_binary(a->config));
     say_script(a, f);
     /* Also if it was a child of a worker, which then gave up. */
-    const int64_t oom = say_oom(a);
-    if (oom <= 0 || (f->code != -SIGKILL && f->code != 128 + SIGKILL))
-        say_cause(a, f, oom == 0);
+    say_cause(a, f, say_oom(a));
     if (logs_full(a->logs))
         note(
             a->opts.notes, NOTE_ERROR, "muster/agent",

@@ -266,10 +266,7 @@ static int read_settings(struct dynamic *d, struct muster_error *err)
     if (rc == 0)
         rc = read_timeout(p, "heartbeat", &s->heartbeat_ms, err);
     if (rc == 0)
-        rc = params_int(p, "keep_alive_interval", 5, &s->keep_alive_interval_s, err);
-    if (rc == 0)
-        rc =
-            params_int(p, "keep_alive_max_attempt", 3, &s->keep_alive_max_attempt, err);
+        rc = rdzv_settings_keep_alive(s, p, err);
     if (rc == 0)
         rc = params_int(p, "read_timeout", 60, &read_s, err);
     if (rc == 0)

@@ -208,7 +208,6 @@ static int on_close(struct legacy *l, struct legacy_fx *fx)
     l->close = true;
     if (l->joining)
         legacy_refuse(l, fx, MUSTER_ECLOSED, "the rendezvous is being closed");
-    l->joining = false;
     return legacy_get(l, fx, LEGACY_PH_CLOSE_GET);
 }
 

@@ -19,6 +19,17 @@ void rdzv_settings_init(struct rdzv_settings *s, int64_t min_nodes, int64_t max_
     };
 }
 
+int rdzv_settings_keep_alive(struct rdzv_settings *s, const struct rdzv_params *p,
+                             struct muster_error *err)
+{
+    const int rc = params_int(p, "keep_alive_interval", s->keep_alive_interval_s,
+                              &s->keep_alive_interval_s, err);
+
+    return rc < 0 ? rc
+                  : params_int(p, "keep_alive_max_attempt", s->keep_alive_max_attempt,
+                               &s->keep_alive_max_attempt, err);
+}
+
 int rdzv_settings_check(const struct rdzv_settings *s, struct muster_error *err)
 {
     if (s->min_nodes < 1)

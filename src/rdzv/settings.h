@@ -6,6 +6,7 @@
 #include "base/base.h"
 #include "base/buf.h"
 #include "muster/error.h"
+#include "rdzv/params.h"
 
 struct rdzv_settings {
     int64_t min_nodes, max_nodes;
@@ -19,6 +20,10 @@ struct rdzv_settings {
 
 /* torch's defaults: 600 s, 30 s, 30 s, 5 s; a beat each 5 s, dead after 3 of them. */
 void rdzv_settings_init(struct rdzv_settings *s, int64_t min_nodes, int64_t max_nodes);
+
+/* keep_alive_interval and keep_alive_max_attempt, where they are given. */
+int rdzv_settings_keep_alive(struct rdzv_settings *s, const struct rdzv_params *p,
+                             struct muster_error *err);
 
 /* torch's checks and words: 1 <= min <= max, else MUSTER_EINVAL. */
 int rdzv_settings_check(const struct rdzv_settings *s, struct muster_error *err);

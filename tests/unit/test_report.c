@@ -190,16 +190,15 @@ static void causes(void **state)
     static const struct {
         int code;
         const char *name, *begins, *has;
-        bool had_memory;
+        int64_t oom_kills;
     } rows[] = {
-        { -9, "SIGKILL", "died of signal 9 (SIGKILL): ", "dmesg", false },
-        { -9, "SIGKILL", "died of signal 9 (SIGKILL): ", "OOM killer has not", true },
-        { -11, "SIGSEGV", "died of signal 11 (SIGSEGV): ", "PYTHONFAULTHANDLER",
-          false },
-        { -7, "SIGBUS", "died of signal 7 (SIGBUS): ", "/dev/shm", false },
-        { -40, NULL, "died of signal 40 (<N/A>): ", "no handler", false },
-        { 137, NULL, "ended with code 137, ", "signal 9: ", false },
-        { 192, NULL, "ended with code 192, ", "signal 64: ", false },
+        { -9, "SIGKILL", "died of signal 9 (SIGKILL): ", "dmesg", -1 },
+        { -9, "SIGKILL", "died of signal 9 (SIGKILL): ", "OOM killer has not", 0 },
+        { -11, "SIGSEGV", "died of signal 11 (SIGSEGV): ", "PYTHONFAULTHANDLER", -1 },
+        { -7, "SIGBUS", "died of signal 7 (SIGBUS): ", "/dev/shm", -1 },
+        { -40, NULL, "died of signal 40 (<N/A>): ", "no handler", -1 },
+        { 137, NULL, "ended with code 137, ", "signal 9: ", -1 },
+        { 192, NULL, "ended with code 192, ", "signal 64: ", -1 },
     };
     static const int own[] = { 0, 1, 2, 127, 128, 193, 255 };
 
@@ -207,13 +206,15 @@ static void causes(void **state)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct buf b;
         buf_init(&b, SIZE_MAX);
-        assert_true(cause_print(&b, rows[i].code, rows[i].name, rows[i].had_memory));
+        assert_true(cause_print(&b, rows[i].code, rows[i].name, rows[i].oom_kills));
         assert_ptr_equal(strstr(text_of(&b), rows[i].begins), buf_data(&b));
         assert_non_null(strstr((const char *)buf_data(&b), rows[i].has));
         buf_fini(&b);
     }
     for (size_t i = 0; i < ARRAY_LEN(own); i++)
-        assert_false(cause_print(NULL, own[i], NULL, false));
+        assert_false(cause_print(NULL, own[i], NULL, -1));
+    assert_false(cause_print(NULL, -9, "SIGKILL", 1)); /* told by who counted them */
+    assert_false(cause_print(NULL, 137, NULL, 1));
 }
 
 static void no_memory(void **state)
