@@ -101,18 +101,13 @@ static void take_all(int ep, int listener)
 int bench_bare(int argc, char **argv)
 {
     struct epoll_event events[256], ev = { .events = EPOLLIN };
-    const int ep = epoll_create1(EPOLL_CLOEXEC), on = 1;
-    uint16_t port;
-    const int listener = net_listen(&port);
+    const int ep = epoll_create1(EPOLL_CLOEXEC);
+    const int listener = net_serve();
 
     (void)argc;
     (void)argv;
-    net_allow_many();
-    (void)setsockopt(listener, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     ev.data.fd = listener;
     (void)epoll_ctl(ep, EPOLL_CTL_ADD, listener, &ev);
-    printf("listening on 127.0.0.1:%u\n", (unsigned)port);
-    (void)fflush(stdout);
     for (;;) {
         const int n = epoll_wait(ep, events, 256, -1);
 

@@ -24,6 +24,10 @@ from pathlib import Path
 from table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/interop"))
+
+from run_job import DAEMONS, free_port, marked  # noqa: E402
+
 MUSTER = [str(ROOT / "build/muster"), "run"]
 TORCHRUN = [str(ROOT / "build/venv/bin/torchrun")]
 BENCH = str(ROOT / "build/muster-bench")
@@ -153,12 +157,6 @@ def restart() -> None:
          medians["muster"] <= 10)
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 def listens(port: int) -> bool:
     with socket.socket() as s:
         return s.connect_ex(("127.0.0.1", port)) == 0
@@ -197,37 +195,18 @@ def lost() -> None:
     goal(work, f"{ours:.0f} ms", "torchrun: never, within 60 s", "1 s", ours < 1000)
 
 
-ORPHANS = """(setsid sh -c 'trap "" TERM INT HUP; while :; do sleep 0.1; done' "$1" >/dev/null 2>&1 &)
-( ( sh -c 'while :; do sleep 0.1; done' "$1" >/dev/null 2>&1 & ) & )
-while :; do sleep 0.1; done
-"""
-
-
-def marked(mark: str) -> list[int]:
-    """Living processes that have the mark in their command line."""
-    found = []
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{entry}/cmdline", "rb") as f, open(f"/proc/{entry}/stat") as stat:
-                if mark.encode() in f.read() and stat.read().rpartition(")")[2].split()[0] != "Z":
-                    found.append(int(entry))
-        except OSError:
-            pass  # gone meanwhile
-    return found
-
-
 def orphans() -> None:
     """The agent is killed at a random moment under workers that fork daemons, twice each."""
     work, times, rng = "SIGKILL of the agent until nothing is left", 5 if QUICK else 100, random.Random(5)
     gaps, left = [], 0
     with tempfile.TemporaryDirectory() as tmp:
         script = Path(tmp) / "w.sh"
-        script.write_text(ORPHANS)
+        script.write_text(DAEMONS)
 
         def killed(command, after: float, patience: float) -> tuple[float, int]:
             mark = f"{tmp}-{time.monotonic_ns()}"
             p = subprocess.Popen(command + ["--standalone", "--nproc-per-node=2", "--no-python", "sh", str(script), mark],
-                                 env=ENV, stderr=subprocess.DEVNULL)
+                                 env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             time.sleep(after)
             began = time.monotonic()
             p.kill()

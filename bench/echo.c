@@ -28,19 +28,14 @@ static void serve(int fd, const struct net_args *a)
 int bench_echo(int argc, char **argv)
 {
     struct epoll_event events[512], ev = { .events = EPOLLIN };
-    const int ep = epoll_create1(EPOLL_CLOEXEC), on = 1;
+    const int ep = epoll_create1(EPOLL_CLOEXEC);
     struct net_args a;
-    uint16_t port;
     int listener;
 
     net_parse(argc, argv, &a);
-    net_allow_many();
-    listener = net_listen(&port);
-    (void)setsockopt(listener, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    listener = net_serve();
     ev.data.fd = listener;
     (void)epoll_ctl(ep, EPOLL_CTL_ADD, listener, &ev);
-    printf("listening on 127.0.0.1:%u\n", (unsigned)port);
-    (void)fflush(stdout);
     for (;;) {
         const int n = epoll_wait(ep, events, 512, -1);
 

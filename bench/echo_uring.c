@@ -151,19 +151,11 @@ static void on_read(struct ring *r, const struct io_uring_cqe *c,
 int bench_echo_uring(int argc, char **argv)
 {
     static struct ring r;
-    const int on = 1;
     struct net_args a;
-    uint16_t port;
-    int listener;
 
     net_parse(argc, argv, &a);
-    net_allow_many();
-    listener = net_listen(&port);
-    (void)setsockopt(listener, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     open_ring(&r);
-    next(&r, IORING_OP_ACCEPT, listener, ACCEPT)->ioprio = IORING_ACCEPT_MULTISHOT;
-    printf("listening on 127.0.0.1:%u\n", (unsigned)port);
-    (void)fflush(stdout);
+    next(&r, IORING_OP_ACCEPT, net_serve(), ACCEPT)->ioprio = IORING_ACCEPT_MULTISHOT;
     for (;;) {
         unsigned tail;
 

@@ -96,16 +96,20 @@ static struct sockaddr_in loopback(uint16_t port)
     return a;
 }
 
-int net_listen(uint16_t *port)
+int net_serve(void)
 {
     struct sockaddr_in a = loopback(0);
     socklen_t n = sizeof a;
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0),
+              on = 1;
 
+    net_allow_many();
     if (fd < 0 || bind(fd, (struct sockaddr *)&a, n) < 0 || listen(fd, 1 << 20) < 0 ||
         getsockname(fd, (struct sockaddr *)&a, &n) < 0)
         net_die("listen");
-    *port = ntohs(a.sin_port);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    printf("listening on 127.0.0.1:%u\n", (unsigned)ntohs(a.sin_port));
+    (void)fflush(stdout);
     return fd;
 }
 

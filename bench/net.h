@@ -25,7 +25,7 @@ void net_die(const char *what) __attribute__((noreturn));
 
 uint64_t net_ns(void);
 uint64_t net_cpu_ns(int pid); /* user and system, all threads; 0 if pid is 0 */
-int net_listen(uint16_t *port);
+int net_serve(void);          /* listens on a free port, TCP_NODELAY, and says where */
 int net_connect(uint16_t port); /* blocking, TCP_NODELAY, to 127.0.0.1 */
 void net_nonblock(int fd);
 void net_send(int fd, const void *p, size_t n); /* all of it; fd blocks */

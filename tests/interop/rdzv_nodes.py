@@ -4,11 +4,12 @@ from __future__ import annotations
 import os
 import queue
 import signal
-import socket
 import subprocess
 import threading
 import time
 from pathlib import Path
+
+from run_job import free_port  # noqa: F401 (for whoever starts nodes)
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("MUSTER_BUILD", "build")
@@ -16,12 +17,6 @@ NODE = BUILD / "tests/interop/interop_rdzv_node"
 MUSTER = BUILD / "muster"
 VENV = ROOT / "build/venv/bin"
 PATIENCE = 40
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Node:

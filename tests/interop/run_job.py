@@ -76,6 +76,15 @@ def run(where: Path, *words, kind="muster", env=None, patience=PATIENCE):
         return job.wait(patience), job.text()
 
 
+# A worker that forks two daemons, one of them deaf to signals; its argument marks them all.
+DAEMONS = """
+(setsid sh -c 'trap "" TERM INT HUP; while :; do sleep 0.1; done' "$1" >/dev/null 2>&1 &)
+( ( sh -c 'while :; do sleep 0.1; done' "$1" >/dev/null 2>&1 & ) & )
+echo up
+while :; do sleep 0.1; done
+"""
+
+
 def marked(mark: str) -> list[int]:
     """Living processes with the mark in their command line or environment."""
     found = []

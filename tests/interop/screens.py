@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import select
-import socket
 import struct
 import subprocess
 import termios
@@ -14,14 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
+from run_job import free_port  # noqa: F401 (for whoever starts nodes here)
 
 ROOT = Path(__file__).resolve().parents[2]
 MUSTER = str(ROOT / os.environ.get("MUSTER_BUILD", "build") / "muster")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return s.getsockname()[1]
 
 
 class Screen:

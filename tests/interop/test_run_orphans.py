@@ -9,19 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from run_job import MUSTER, Job, environment, until_gone
+from run_job import DAEMONS, MUSTER, Job, environment, until_gone
 
 TIMES = {"agent": 100, "guard": 20}
-SCRIPT = """
-(setsid sh -c 'trap "" TERM INT HUP; while :; do sleep 0.1; done' "$1" >/dev/null 2>&1 &)
-( ( sh -c 'while :; do sleep 0.1; done' "$1" >/dev/null 2>&1 & ) & )
-echo up
-while :; do sleep 0.1; done
-"""
 
 
 def job(where, mark, *words):
-    (where / "worker.sh").write_text(SCRIPT)
+    (where / "worker.sh").write_text(DAEMONS)
     return Job(where, mark, "--standalone", "--nproc-per-node=2", *words, "--no-python", "sh", "worker.sh", mark,
                env={"MARK": mark})
 
@@ -58,7 +52,7 @@ def test_ctrl_c_twice_at_a_terminal(tmp_path):
     """The workers ignore the first; after the second nothing is left, long before the
     shutdown timeout."""
     mark = f"mark-ctrl-c-{os.getpid()}-{time.monotonic_ns()}"
-    (tmp_path / "worker.sh").write_text("trap 'echo ignored' INT\n" + SCRIPT)
+    (tmp_path / "worker.sh").write_text("trap 'echo ignored' INT\n" + DAEMONS)
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
@@ -94,7 +88,7 @@ def test_ctrl_c_twice_at_a_terminal(tmp_path):
 
 def test_daemons_of_a_worker_that_fails(tmp_path):
     mark = f"mark-fails-{os.getpid()}-{time.monotonic_ns()}"
-    (tmp_path / "fails.sh").write_text(SCRIPT.partition("echo up")[0] + "exit 3\n")
+    (tmp_path / "fails.sh").write_text(DAEMONS.partition("echo up")[0] + "exit 3\n")
     with Job(tmp_path, mark, "--standalone", "--no-python", "sh", "fails.sh", mark, env={"MARK": mark}) as agent:
         assert agent.wait() == 1
         assert "exitcode  : 3" in agent.text()
