@@ -266,7 +266,7 @@ def test_equal_names_are_told_apart(nodes):
 def test_a_busy_reader_keeps_beating(nodes):
     """torch's node that sits in a blocking read is dropped after its keep-alive time."""
     at = f"127.0.0.1:{free_port()}"
-    conf = "keep_alive_interval=1,keep_alive_max_attempt=2"
+    conf = "keep_alive_interval=1,keep_alive_max_attempt=4"
     a = nodes(Node, at, nodes=(2, 2), addr="a", conf=conf)
     a.tell("next")
     a.heard("hosts the TCP store")
@@ -274,7 +274,7 @@ def test_a_busy_reader_keeps_beating(nodes):
     b.tell("next")
     round_of(a, b)
     b.tell("barrier")  # blocks: a does not come yet
-    time.sleep(4)
+    time.sleep(6)
     assert not a.news and not b.news
     assert a.ask("barrier") == "passed" and b.answer() == "passed"
 
