@@ -1,5 +1,7 @@
 /* backend_etcd_open.c - the rendezvous state in etcd: open, who is there, close. See
  * backend_etcd.c. */
+#include <stdio.h>
+
 #include "base/err.h"
 #include "base/mem.h"
 #include "io/backend_etcd_int.h"
@@ -139,6 +141,15 @@ static const char *where(const struct rdzv_backend *base)
     return etcd_client_where(CONTAINER_OF(base, struct etcd_state, base)->client);
 }
 
+static bool own_addr(const struct rdzv_backend *base, char *out, size_t size)
+{
+    const struct etcd_state *b = CONTAINER_OF(base, const struct etcd_state, base);
+    const char *local = etcd_client_local(b->client);
+
+    (void)snprintf(out, size, "%s", local);
+    return local[0] != '\0';
+}
+
 static const char *trouble(const struct rdzv_backend *base)
 {
     const struct etcd_state *b = CONTAINER_OF(base, struct etcd_state, base);
@@ -208,7 +219,8 @@ static void close_backend(struct rdzv_backend *base, rdzv_gone_cb cb, void *ctx)
     {                                                                                  \
         .name = which, .open = open_backend, .get = etcd_state_get,                    \
         .set = etcd_state_set, .watch = etcd_state_watch, .presence = here,            \
-        .store = store, .where = where, .trouble = trouble, .close = close_backend,    \
+        .store = store, .where = where, .trouble = trouble, .own_addr = own_addr,      \
+        .close = close_backend,                                                        \
     }
 
 static const struct rdzv_backend_ops v2_ops = OPS("etcd-v2", NULL);

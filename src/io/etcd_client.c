@@ -66,6 +66,11 @@ const char *etcd_client_where(const struct etcd_client *c)
     return c->where;
 }
 
+const char *etcd_client_local(const struct etcd_client *c)
+{
+    return http_local(c->http);
+}
+
 bool etcd_client_closing(const struct etcd_client *c)
 {
     return c->closing;

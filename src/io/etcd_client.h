@@ -37,6 +37,9 @@ int etcd_client_add(struct etcd_client *c, struct span url);
 uv_loop_t *etcd_client_loop(const struct etcd_client *c);
 const char *etcd_client_where(const struct etcd_client *c); /* "http://h1:2379,..." */
 
+/* Our address as the cluster sees it, without port; empty before the first answer. */
+const char *etcd_client_local(const struct etcd_client *c);
+
 struct etcd_call_opts {
     struct span key; /* for messages; copied */
     uint64_t timeout_ms;

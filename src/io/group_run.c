@@ -10,8 +10,6 @@
 #include "io/group_int.h"
 #include "io/rdzv_local.h"
 
-#define NAMING_MS 1000u
-
 /* --- the result ------------------------------------------------------------------- */
 
 void agent_end(struct agent *a, const struct group_fx *fx)
@@ -67,8 +65,8 @@ void agent_find_name(struct agent *a)
     }
     f = mem_calloc(1, sizeof *f);
     if (!f || a->naming ||
-        offload_run(&a->loop, rdzv_fqdn_resolve, f, NAMING_MS, on_named, a, &a->naming,
-                    NULL) != 0)
+        offload_run(&a->loop, rdzv_fqdn_resolve, f, RDZV_NAME_MS, on_named, a,
+                    &a->naming, NULL) != 0)
         mem_free(f);
 }
 

@@ -48,6 +48,14 @@ static void call_free(struct http_call *c)
     mem_free(c);
 }
 
+static void note_local(struct http_call *c)
+{
+    const char *ip = NULL;
+
+    if (curl_easy_getinfo(c->easy, CURLINFO_LOCAL_IP, &ip) == CURLE_OK && ip && ip[0])
+        (void)snprintf(c->http->local, sizeof c->http->local, "%s", ip);
+}
+
 static struct http_answer answer_of(struct http_call *c)
 {
     struct http_answer a = { .etcd_index = c->etcd_index, .body = buf_span(&c->in) };
@@ -80,6 +88,8 @@ static void tell_done(struct http_call *c, CURLcode code)
     (void)curl_easy_getinfo(c->easy, CURLINFO_REQUEST_SIZE, &sent);
     if (code != CURLE_OK)
         rc = http_error(c->easy, code, c->text, &c->http->tls, &err);
+    else
+        note_local(c);
     call_detach(c); /* The user may close everything from inside. */
     c->on_done(c->ctx, rc, rc < 0 ? NULL : &a, sent > 0, &err);
     call_free(c);
@@ -280,6 +290,11 @@ static bool copy_tls(struct http_tls *to, const struct http_tls *from)
         to->key_file = mem_strdup(from->key_file);
     return !from->ca_file == !to->ca_file && !from->cert_file == !to->cert_file &&
            !from->key_file == !to->key_file;
+}
+
+const char *http_local(const struct http *h)
+{
+    return h->local;
 }
 
 int http_new(uv_loop_t *loop, const struct http_tls *tls, struct http **out,

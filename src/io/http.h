@@ -50,6 +50,10 @@ typedef size_t (*http_data_cb)(void *ctx, const struct http_answer *sofar);
 int http_new(uv_loop_t *loop, const struct http_tls *tls, struct http **out,
              struct muster_error *err);
 
+/* Our address as the server last saw it, without port; empty before the first
+ * connection. Valid until h is closed. */
+const char *http_local(const struct http *h);
+
 /* on_data may be NULL: the whole body comes with on_done. */
 int http_start(struct http *h, const struct http_request *req, http_done_cb on_done,
                http_data_cb on_data, void *ctx, struct http_call **out,

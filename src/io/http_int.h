@@ -10,6 +10,7 @@ struct http {
     CURLM *multi;
     uv_timer_t timer;
     struct http_tls tls; /* strings owned */
+    char local[64];      /* our end of the last connection: an address */
     struct http_call *calls;
     struct http_call *telling; /* whose on_data runs; NULL once that is canceled */
     size_t polls;              /* uv handles not yet closed */

@@ -10,8 +10,6 @@
 #include "io/clock.h"
 #include "io/rdzv_driver_int.h"
 
-#define NAME_MS 3000u /* for the resolver to tell our own name */
-
 /* ---- Our name ---- */
 
 /* Where the backend can tell who ends, sooner than heartbeats do. */
@@ -111,7 +109,7 @@ static void on_name(void *ctx, void *data)
         trace(d->trace, TRACE_WARN,
               "the resolver has not told this machine's full name within %u s; it is "
               "'%s' to the other nodes (--local-addr gives another)",
-              NAME_MS / 1000, d->addr);
+              RDZV_NAME_MS / 1000, d->addr);
     }
     (void)snprintf(d->where, sizeof d->where, "%s", d->addr);
     named(d);
@@ -146,8 +144,8 @@ void dynamic_open(struct dynamic *d)
         return;
     }
     job = mem_calloc(1, sizeof *job);
-    if (!job || offload_run(d->base.loop, rdzv_fqdn_resolve, job, NAME_MS, on_name, d,
-                            &d->naming, &d->broken) < 0) {
+    if (!job || offload_run(d->base.loop, rdzv_fqdn_resolve, job, RDZV_NAME_MS, on_name,
+                            d, &d->naming, &d->broken) < 0) {
         mem_free(job);
         on_name(d, NULL);
     }

@@ -13,7 +13,6 @@
 #include "io/rdzv_local.h"
 
 #define STORE_MS 300000u /* torch's EtcdStore waits so long */
-#define NAME_MS  3000u
 
 /* ---- The store of a version ---- */
 
@@ -116,6 +115,20 @@ static void publish(struct old *o)
         legacy_refused(o, rc, &err);
 }
 
+/* torch would announce a name that leads nowhere, and the workers would fail. */
+static void take_number(struct old *o)
+{
+    const char *local = etcd_client_local(o->client);
+
+    if (!local[0])
+        return;
+    trace(o->trace, TRACE_WARN,
+          "this machine's name '%s' does not resolve: as MASTER_ADDR it is '%s' "
+          "(--local-addr gives another)",
+          o->addr, local);
+    (void)snprintf(o->addr, sizeof o->addr, "%s", local);
+}
+
 static void on_name(void *ctx, void *data)
 {
     struct old *o = ctx;
@@ -126,12 +139,14 @@ static void on_name(void *ctx, void *data)
         (void)snprintf(o->addr, sizeof o->addr, "%s", f->name);
     else
         rdzv_hostname(o->addr, sizeof o->addr);
+    if (!f || !f->resolves)
+        take_number(o);
     publish(o);
 }
 
 void legacy_settle_address(struct old *o)
 {
-    struct rdzv_fqdn *job;
+    struct rdzv_fqdn *job, own;
 
     o->addr_by_ms = clock_mono_ms() + STORE_MS;
     if (o->round.rank != 0) {
@@ -144,9 +159,13 @@ void legacy_settle_address(struct old *o)
         publish(o);
         return;
     }
+    if (rdzv_fqdn_quick(&own)) {
+        on_name(o, &own);
+        return;
+    }
     job = mem_calloc(1, sizeof *job);
-    if (!job || offload_run(o->base.loop, rdzv_fqdn_resolve, job, NAME_MS, on_name, o,
-                            &o->naming, NULL) < 0) {
+    if (!job || offload_run(o->base.loop, rdzv_fqdn_resolve, job, RDZV_NAME_MS, on_name,
+                            o, &o->naming, NULL) < 0) {
         mem_free(job);
         on_name(o, NULL);
     }

@@ -20,6 +20,10 @@ bool rdzv_local_quick(struct rdzv_local *q);
  * interfaces. Blocks as long as the resolver does; for a struct rdzv_local. */
 void rdzv_local_resolve(void *q);
 
+/* For the resolver to tell our own name. Its own patience with one name server is five
+ * seconds: who has not answered in one is not there. */
+#define RDZV_NAME_MS 1000u
+
 struct rdzv_fqdn {
     char name[1025]; /* never empty */
     bool resolves;   /* the machine's own name could be looked up */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -18,9 +19,9 @@ CONF = "join_timeout=25,last_call_timeout=1,keep_alive_interval=1,keep_alive_max
 
 
 def node(host: Host, endpoint: str, tmp: Path, *options: str, nnodes: str = "3",
-         nproc: int = 1, conf: str = CONF) -> Process:
+         nproc: int = 1, conf: str = CONF, backend: str = "c10d") -> Process:
     return host.start([MUSTER, "run", f"--nnodes={nnodes}", f"--nproc-per-node={nproc}",
-                       "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}",
+                       f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}",
                        "--rdzv-id=job", f"--rdzv-conf={conf}", *options, WORKER, str(tmp)],
                       **ENV)
 
@@ -99,14 +100,44 @@ def test_a_dead_name_server_and_numeric_addresses(tmp_path: Path) -> None:
         finish(nodes, tmp_path)
 
 
-def test_hosts_whose_names_nobody_knows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dns", ["none", "dead"])
+def test_hosts_whose_names_nobody_knows(tmp_path: Path, dns: str) -> None:
     """Not even themselves: the workers are told addresses."""
     with Rig(3) as rig:
         for host in rig.hosts:
             host.hosts_file({})
+            if dns == "dead":
+                host.dead_dns()
         nodes = [node(h, f"{rig[0].ip4}:29400", tmp_path) for h in rig.hosts]
         up(nodes, 3)
         finish(nodes, tmp_path)
+
+
+def test_hosts_whose_names_nobody_knows_on_etcd(tmp_path: Path) -> None:
+    """The same where the rendezvous is elsewhere: their end of the connection tells."""
+    with Rig(4) as rig:
+        for host in rig.hosts:
+            host.hosts_file({})
+        rig[1].dead_dns()
+        url = f"http://{rig[3].ip4}:2379"
+        etcd = rig[3].start([shutil.which("etcd"), "--data-dir", str(tmp_path / "data"), "--enable-v2",
+                             "--listen-client-urls", url, "--advertise-client-urls", url])
+        etcd.wait_for("ready to serve client requests")
+        for backend in ("etcd-v3", "etcd-v2"):
+            there = tmp_path / backend
+            there.mkdir()
+            nodes = [node(h, f"{rig[3].ip4}:2379", there, backend=backend) for h in rig.hosts[:3]]
+            up(nodes, 3)
+            assert "does not resolve: as MASTER_ADDR it is '10.77.0.1'" in nodes[0].output()
+            finish(nodes, there)
+        # There, worker 0 serves: what it and the others are told is enough.
+        nodes = [h.start([MUSTER, "run", "--nnodes=3", "--rdzv-backend=etcd", "--rdzv-id=old",
+                          f"--rdzv-endpoint={rig[3].ip4}:2379", "--no-python", "sh", "-c",
+                          "echo rank $RANK at $MASTER_ADDR"]) for h in rig.hosts[:3]]
+        assert [n.wait() for n in nodes] == [0, 0, 0], nodes[0].output()
+        said = [re.search(r"rank (\d) at (\S+)", n.output()).groups() for n in nodes]
+        zero = next(n for n, (rank, _) in zip(nodes, said) if rank == "0")
+        assert {at for _, at in said} == {zero.host.ip4}
 
 
 def test_a_dead_name_server_and_a_name(tmp_path: Path) -> None:
