@@ -16,9 +16,9 @@
 #define STAGGER_MS     250   /* between two addresses of one race */
 #define PATIENCE_MS    15000 /* for one race, before all is tried anew */
 #define PAUSE_FIRST_MS 500
-#define PAUSE_MOST_MS  10000 /* torch goes up to 60 s, and comes late by as much */
-#define STRANGER_MOST  3     /* rounds in which another service answered */
-#define SAY_FIRST_MS   4000  /* of waiting, before a person should hear of it */
+#define PAUSE_MOST_MS  2000 /* torch goes up to 60 s, and comes late by as much */
+#define STRANGER_MOST  3    /* rounds in which another service answered */
+#define SAY_FIRST_MS   4000 /* of waiting, before a person should hear of it */
 #define SAY_AGAIN_MS   30000
 
 struct dialer {
