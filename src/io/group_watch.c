@@ -13,6 +13,7 @@
 #include "group/options.h"
 #include "group/pyform.h"
 #include "io/group_int.h"
+#include "io/log_dirs.h"
 #include "io/where.h"
 #include "rdzv/pytext.h"
 
@@ -65,16 +66,26 @@ static void on_look(uv_timer_t *timer)
 
 /* --- the file timer --------------------------------------------------------------- */
 
+static bool is_dead(pid_t pid)
+{
+    const char state = proc_state(pid, NULL);
+
+    return state == 0 || state == 'Z';
+}
+
 static void on_expired(void *ctx, const struct timer_entry *e)
 {
     struct agent *a = ctx;
     const pid_t pid = (pid_t)e->pid;
 
+    if (e->pid > 1 &&
+        is_dead(pid)) /* It died within its time: that is its own story. */
+        return;
     agent_watchdog_event(a, "timer expired", e);
     if (e->sig == 0 || e->pid <= 1)
         return;
     /* Whoever wrote the line chose the pid: only our own workers' trees are touched. */
-    if (proc_state(pid, NULL) && !proc_descends(pid, guard_pid(a->guard))) {
+    if (!proc_descends(pid, guard_pid(a->guard))) {
         note(a->opts.notes, NOTE_WARN, AT_WATCHDOG,
              "a timer names process %d, which is no worker of ours: not killed", pid);
         return;
@@ -100,7 +111,6 @@ static void on_nonsense(void *ctx, const struct muster_error *err)
 static char *timer_path(struct agent *a)
 {
     const char *given = env_get(a->opts.envp, "TORCHELASTIC_TIMER_FILE");
-    const char *tmp = env_get(a->opts.envp, "TMPDIR");
     uint8_t random[16];
     char uuid[37];
 
@@ -109,7 +119,7 @@ static char *timer_path(struct agent *a)
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         return NULL;
     derive_uuid(random, uuid);
-    return mem_printf("%s/watchdog_timer_%s", tmp && *tmp ? tmp : "/tmp", uuid);
+    return mem_printf("%s/watchdog_timer_%s", log_dirs_temp(a->opts.envp), uuid);
 }
 
 static int open_watchdog(struct agent *a, struct muster_error *err)

@@ -179,6 +179,8 @@ static void on_exited(void *ctx, uint32_t id, const struct guard_exit *how)
     struct agent *a = ctx;
     struct agent_worker *w = &a->workers[id];
 
+    if (!w->answered)
+        return; /* It was given up long ago; its successor is only being started. */
     w->exited = true;
     w->exited_us = how->wall_us;
     w->order = a->exits++;

@@ -51,8 +51,10 @@ int guard_start(guard_fn fn, void *fn_ctx, struct guard **out,
 int guard_watch(struct guard *g, uv_loop_t *loop, const struct guard_events *events,
                 void *ctx, struct muster_error *err);
 
-/* Starts worker id (unique among the living). spec's fds are ours: -1 stands for what
- * the guard has inherited. With argv NULL: fn, whose result goes to result_fd. */
+/* Starts worker id (unique among the living). After guard_kill_all, before on_empty:
+ * those that have not died are given up, nothing more is told of them. spec's fds are
+ * ours: -1 stands for what the guard has inherited. With argv NULL: fn, whose result
+ * goes to result_fd. */
 int guard_spawn(struct guard *g, uint32_t id, const struct proc_spec *spec,
                 int result_fd, struct muster_error *err);
 

@@ -57,6 +57,7 @@ static void tell_note(struct keeper *k, enum guard_note note)
 
 static void on_reaped(struct keeper *k, pid_t pid, int status, const struct rusage *ru)
 {
+    keeper_forget(k, pid);
     for (size_t i = 0; i < k->count; i++) {
         if (k->held[i].pid != pid)
             continue;
@@ -81,7 +82,7 @@ static void reap(struct keeper *k)
         on_reaped(k, pid, status, &ru);
     if (k->count > 0 || !k->filled)
         return;
-    if (pid < 0) {
+    if (pid < 0 || keeper_only_given_up(k)) {
         k->filled = k->killing = k->leftovers_told = false;
         tell_note(k, GUARD_EMPTY);
     } else if (!k->leftovers_told) {

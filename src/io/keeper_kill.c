@@ -50,6 +50,41 @@ void keeper_kill_below(void)
     proc_list_fini(&l);
 }
 
+/* Stuck in the kernel, most likely. SIGKILL waits there for each of them. */
+void keeper_give_up(struct keeper *k)
+{
+    k->killing = false;
+    k->count = 0;
+    k->given_up.count = 0;
+    (void)proc_children(getpid(), &k->given_up);
+}
+
+void keeper_forget(struct keeper *k, pid_t pid)
+{
+    for (size_t i = 0; i < k->given_up.count; i++)
+        if (k->given_up.pids[i] == pid)
+            k->given_up.pids[i--] = k->given_up.pids[--k->given_up.count];
+}
+
+static bool is_given_up(const struct keeper *k, pid_t pid)
+{
+    for (size_t i = 0; i < k->given_up.count; i++)
+        if (k->given_up.pids[i] == pid)
+            return true;
+    return false;
+}
+
+bool keeper_only_given_up(const struct keeper *k)
+{
+    struct proc_list now = { 0 };
+    bool only = k->given_up.count > 0 && proc_children(getpid(), &now) == 0;
+
+    for (size_t i = 0; only && i < now.count; i++)
+        only = is_given_up(k, now.pids[i]);
+    proc_list_fini(&now);
+    return only;
+}
+
 void keeper_signal_leftovers(const struct keeper *k, int sig)
 {
     struct proc_list top = { 0 };

@@ -115,6 +115,8 @@ int keeper_start(struct keeper *k, const struct parcel *p, pid_t *pid)
         .cpus = p->req.cpus_size ? p->bytes : NULL,
         .cpus_size = p->req.cpus_size,
     };
+    if (k->killing)
+        keeper_give_up(k);
     if (k->count == k->size) {
         const size_t size = k->size ? k->size * 2 : 16;
         struct held *held = mem_realloc_array(k->held, size, sizeof *held);

@@ -70,6 +70,24 @@ TORCHELASTIC_ENABLE_FILE_TIMER=1 torchrun --no-python sh t.sh 2>e; echo $?"""
     same(pair)
 
 
+def test_timer_of_a_process_that_is_gone(bench):
+    """It ended within its time: nobody is killed for it. And no TMPDIR is no reason to fail."""
+    program = r"""cat > t.py <<'X'
+import json, os, time
+if os.environ["RANK"] == "1":
+    time.sleep(4)
+else:
+    fd = os.open(os.environ["TORCHELASTIC_TIMER_FILE"], os.O_RDWR)
+    os.write(fd, (json.dumps({"version": 1, "pid": os.getpid(), "scope_id": "s",
+                              "expiration_time": time.time() + 2, "signal": 9}) + "\n").encode())
+print("rank", os.environ["RANK"], "is through", flush=True)
+X
+TMPDIR=/nonexistent TORCHELASTIC_ENABLE_FILE_TIMER=1 torchrun --nproc-per-node 2 t.py 2>e; echo $?"""
+    pair = bench.pair(program)
+    expect(pair, "rank 0 is through\nrank 1 is through\n0")
+    same(pair)
+
+
 def test_master_port_zero_differs(bench):
     """torchrun exports the 0 that was asked for, with which no worker can do anything."""
     pair = bench.pair("torchrun --master-port 0 --no-python sh -c '[ $MASTER_PORT = 0 ]; echo $?'")

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -205,6 +206,39 @@ static void signals_and_leftovers(void **state)
     close_rig(&r);
 }
 
+/* One that SIGKILL does not end (here: its debugger keeps the corpse) is given up by
+ * whoever starts the next: that one is neither killed nor taken for the old one. */
+static void one_that_will_not_die(void **state)
+{
+    struct rig r;
+    (void)state;
+    open_rig(&r);
+    spawn(&r, 0, "exec sleep 100");
+    while (r.seen.started < 1)
+        uv_run(&r.loop, UV_RUN_ONCE);
+    const pid_t stuck = r.seen.pid;
+    assert_int_equal(ptrace(PTRACE_SEIZE, stuck, NULL, NULL), 0);
+    guard_kill_all(r.guard);
+    siginfo_t dead; /* which its parent cannot see until we have looked */
+    assert_int_equal(waitid(P_PID, (id_t)stuck, &dead, WEXITED | WNOWAIT | __WALL), 0);
+
+    spawn(&r, 0, "sleep 0.2; exit 7");
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.started, 2);
+    assert_int_equal(r.seen.exited, 1);
+    assert_int_equal(WEXITSTATUS(r.seen.last_status), 7);
+    assert_int_equal(r.seen.empty, 1);
+    assert_int_equal(r.seen.leftovers, 0);
+
+    assert_int_equal(waitpid(stuck, NULL, __WALL), stuck);
+    spawn(&r, 0, "exit 8");
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(WEXITSTATUS(r.seen.last_status), 8);
+    assert_int_equal(r.seen.exited, 2);
+    assert_int_equal(r.seen.empty, 2);
+    close_rig(&r);
+}
+
 static void functions(void **state)
 {
     struct rig r;
@@ -305,7 +339,7 @@ int main(void)
         cmocka_unit_test(exit_codes),      cmocka_unit_test(refused),
         cmocka_unit_test(attributes),      cmocka_unit_test(signals_and_leftovers),
         cmocka_unit_test(functions),       cmocka_unit_test(guard_is_killed),
-        cmocka_unit_test(agent_is_killed),
+        cmocka_unit_test(agent_is_killed), cmocka_unit_test(one_that_will_not_die),
     };
 
     signal(SIGINT, SIG_DFL); /* A shell ignores both for what it runs in background. */
