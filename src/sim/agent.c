@@ -80,6 +80,7 @@ void sim_do(struct sim_node *n, enum sim_todo todo)
         if (!n->alive || n->kind == SIM_TORCH)
             return;
         sim_check_gone(n);
+        n->sim->hurt = true; /* others may have seated it, joined or not */
         n->life = SIM_LEAVING;
         n->wants_in = false;
         sim_say(n->sim, n, "wants to LEAVE");
