@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/err.h"
+
 /* One character of UTF-8 at p, and how many bytes it took; a byte that begins none is
  * returned as Python keeps it, as a lone surrogate. */
 static uint32_t next_char(const unsigned char *p, size_t *used)
@@ -126,4 +128,94 @@ int json_python(struct buf *out, const json_t *value)
         break;
     }
     return buf_append_str(out, "null");
+}
+
+/* --- reading ---------------------------------------------------------------------- */
+
+#define ESCAPE_LEN 6 /* backslash, u, four digits */
+
+static bool is_high(int32_t unit)
+{
+    return unit >= 0xd800 && unit < 0xdc00;
+}
+
+static bool is_low(int32_t unit)
+{
+    return unit >= 0xdc00 && unit < 0xe000;
+}
+
+/* The number of the \u escape that text begins with, -1 if it begins with none. */
+static int32_t escape_at(struct span text)
+{
+    int32_t unit = 0;
+
+    if (text.n < ESCAPE_LEN || text.p[0] != '\\' || text.p[1] != 'u')
+        return -1;
+    for (size_t i = 2; i < ESCAPE_LEN; i++) {
+        static const char digits[] = "0123456789abcdefABCDEF";
+        const char *at = text.p[i] ? strchr(digits, text.p[i]) : NULL;
+        if (!at)
+            return -1;
+        const int32_t value = (int32_t)(at - digits);
+        unit = unit * 16 + (value < 16 ? value : value - 6);
+    }
+    return unit;
+}
+
+/* At a backslash: how many bytes stay as they are, a whole pair, or an escape with what
+ * it escapes, so that its second backslash is not taken for a first. 0: an escape that
+ * nobody can read. */
+static size_t fine_here(struct span text)
+{
+    const int32_t unit = escape_at(text);
+
+    if (is_high(unit) &&
+        is_low(escape_at(span_of(text.p + ESCAPE_LEN, text.n - ESCAPE_LEN))))
+        return 2 * ESCAPE_LEN;
+    if (unit == 0 || is_high(unit) || is_low(unit))
+        return 0;
+    return MIN_OF(text.n, 2);
+}
+
+int json_tame(struct buf *out, struct span text)
+{
+    int rc = 0;
+
+    while (rc == 0 && text.n > 0) {
+        const uint8_t *next = memchr(text.p, '\\', text.n);
+        size_t n = next ? (size_t)(next - text.p) : text.n;
+        if (n == 0) {
+            n = fine_here(text);
+            if (n == 0) {
+                rc = buf_u8(out, '\\');
+                n = ESCAPE_LEN;
+            }
+        }
+        if (rc == 0)
+            rc = buf_append(out, text.p, n);
+        text = span_of(text.p + n, text.n - n);
+    }
+    return rc;
+}
+
+int json_from_python(json_t **out, struct span text, struct muster_error *err)
+{
+    json_error_t why;
+    struct buf tame;
+
+    buf_init(&tame, SIZE_MAX);
+    if (json_tame(&tame, text) != 0) {
+        buf_fini(&tame);
+        return err_nomem(err);
+    }
+    json_t *root = json_loadb(tame.len ? (const char *)buf_data(&tame) : "",
+                              buf_len(&tame), 0, &why);
+    buf_fini(&tame);
+    if (!root && json_error_code(&why) == json_error_out_of_memory)
+        return err_nomem(err);
+    if (!root)
+        return err_set(err, MUSTER_ESTATE, "%s (line %d column %d)", why.text, why.line,
+                       why.column);
+    *out = root;
+    return 0;
 }

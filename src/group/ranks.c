@@ -35,12 +35,14 @@ static int shown(struct span text)
 
 int role_info_parse(struct role_info *r, struct span text, struct muster_error *err)
 {
-    json_t *root = json_loadb((const char *)text.p, text.n, 0, NULL);
+    json_t *root = NULL; /* stays so if it is no JSON; then nothing is in it */
+    int rc = json_from_python(&root, text, NULL);
     const char *role = json_string_value(json_object_get(root, "role"));
     json_t *rank = json_object_get(root, "rank");
     json_t *size = json_object_get(root, "local_world_size");
-    int rc = 0;
 
+    if (rc == MUSTER_ENOMEM)
+        return err_nomem(err);
     if (!role || !json_is_integer(rank) || !json_is_integer(size) ||
         json_integer_value(size) < 1 || json_integer_value(size) > 1 << 24) {
         rc = err_set(

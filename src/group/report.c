@@ -90,14 +90,13 @@ static int read_message(struct error_file *e, const json_t *root,
 int error_file_parse(struct error_file *e, struct span bytes, struct muster_error *err)
 {
     struct error_file out = { 0 };
-    json_error_t why;
     struct buf text;
-    json_t *root = json_loadb((const char *)bytes.p, bytes.n, 0, &why);
+    json_t *root;
+    int rc = json_from_python(&root, bytes, err);
 
-    if (!root)
-        return err_set(err, MUSTER_ESTATE, "%s (line %d column %d)", why.text, why.line,
-                       why.column);
-    int rc = read_message(&out, root, err);
+    if (rc != 0)
+        return rc;
+    rc = read_message(&out, root, err);
     buf_init(&text, SIZE_MAX);
     if (rc == 0) {
         rc = json_python(&text, root);

@@ -1,11 +1,11 @@
 /* timers.c - see timers.h. */
 #include "group/timers.h"
 
-#include <jansson.h>
 #include <math.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "group/pyjson.h"
 
 #define LINE_MAX_BYTES 65536u
 
@@ -62,13 +62,15 @@ static int add(struct timers *t, int64_t pid, const char *scope,
 /* A negative time takes the entry out, any other puts it in or moves it. */
 static int apply(struct timers *t, struct span line, struct muster_error *err)
 {
-    json_t *root = json_loadb((const char *)line.p, line.n, 0, NULL);
+    json_t *root = NULL; /* stays so if it is no JSON; then nothing is in it */
+    int rc = json_from_python(&root, line, NULL);
     const json_t *pid = json_object_get(root, "pid");
     const char *scope = json_string_value(json_object_get(root, "scope_id"));
     const json_t *when = json_object_get(root, "expiration_time");
     const json_t *sig = json_object_get(root, "signal");
-    int rc = 0;
 
+    if (rc == MUSTER_ENOMEM)
+        return err_nomem(err);
     if (!json_is_integer(pid) || !scope || !json_is_number(when) ||
         !json_is_integer(sig)) {
         rc = err_set(err, MUSTER_EPROTO, "no timer request: %.*s",

@@ -16,6 +16,23 @@ def main():
 main()
 X
 """
+# A path that is not UTF-8, and a NUL: Python's JSON has escapes for both that are no
+# characters. torchrun prints NUL as it is, we write it out.
+ODD = r"""
+cat > odd.py <<'X'
+import os
+from torch.distributed.elastic.multiprocessing.errors import record
+@record
+def main():
+    raise ValueError(f"cannot read {os.fsdecode(bytes([99, 0xe9]))}: bad header: {chr(0)}{chr(1)}")
+main()
+X
+cat > read.py <<'X'
+import json
+print(json.load(open("A"))["message"]["message"].replace(chr(0), r"\u0000"))
+X
+export PYTHONIOENCODING=:backslashreplace
+"""
 # What @record writes, without the seconds of importing torch.
 ERR = r"""
 cat > err.sh <<'X'
@@ -52,6 +69,8 @@ ROWS = [
     ("73e neither", ERR + "export TEXT='{\"message\": {\"extraInfo\": {\"timestamp\": \"17\"}}}'; " + TWO + "sh err.sh 2>&1 | grep traceback", ".*<N/A>.*"),
     ("73f empty message", ERR + "export TEXT='{\"message\": \"\", \"timestamp\": 17}'; " + TWO + "sh err.sh 2>&1 | grep -E 'traceback'", ".*To enable traceback.*"),
     ("73g the earliest is the root", ERR + "export TEXT='{\"message\": \"m\", \"timestamp\": 5}' BAD=0; " + TWO + "sh -c '[ $RANK = 1 ] && { sleep 0.3; exit 4; }; sh err.sh' 2>&1 | grep -A4 'Root'", ".*rank      : 0.*"),
+    ("73h @record of odd bytes", ODD + "TORCHELASTIC_ERROR_FILE=$PWD/A torchrun odd.py 2>&1 | sed 's/\\x00/\\\\u0000/g' | sed -n '/Root Cause/,$p' | grep -v 'line [0-9]*, in\\|^ *[@^~]*$\\|^    '; python3 read.py",
+     r"Root Cause .*error_file: DIR/.*/error.json\n  traceback : Traceback .*\n  ValueError: cannot read c\\udce9: bad header: \\u0000\x01\n={60}\nERROR: cannot read c\\udce9: bad header: \\u0000\x01"),
     ("74 copy of the root's file", ERR + f"export TEXT='{RECORD}' CODE=3; TORCHELASTIC_ERROR_FILE=$PWD/A " + TWO + "sh err.sh 2>/dev/null; cat A", r".*\"errorCode\": 3.*"),
     ("74b a plain message is copied as it is", ERR + "export TEXT='{\"message\": \"m\", \"timestamp\": 5}'; TORCHELASTIC_ERROR_FILE=$PWD/A " + TWO + "sh err.sh 2>e; cat A; echo; grep -v '^ ' e | head -4", ".*"),
     ("74c an old file is replaced", ERR + f"echo '{{\"old\": 1}}' >A; export TEXT='{RECORD}'; TORCHELASTIC_ERROR_FILE=$PWD/A " + TWO + "sh err.sh 2>e; grep -c errorCode A; grep -c 'will be overwritten' e", "1\n1"),

@@ -34,6 +34,14 @@ static void parsed(void **state)
     assert_string_equal(r.role, "x");
     assert_int_equal(r.rank, 4);
     role_info_fini(&r);
+    assert_int_equal(/* --role from bytes that are no UTF-8, as all agents write it */
+                     role_info_parse(&r,
+                                     span_str("{\"role\": \"\\udce9\", \"rank\": 0, "
+                                              "\"local_world_size\": 1}"),
+                                     NULL),
+                     0);
+    assert_string_equal(r.role, "\\udce9");
+    role_info_fini(&r);
     assert_int_equal(rank_range_parse(&g, span_str("[4, 8, 2, 4]"), NULL), 0);
     assert_int_equal(g.role_world_size, 4);
 

@@ -133,6 +133,77 @@ static void error_files(void **state)
     }
 }
 
+/* Escapes that Python writes and nobody else can read become text; those before which
+ * stands another backslash are text already. */
+static void tamed(void **state)
+{
+    static const struct {
+        const char *in, *want;
+    } rows[] = {
+        { "", "" },
+        { "plain \\n \\\" \\u00e9", NULL },
+        { "\\ud83d\\ude00", NULL }, /* a pair */
+        { "\\uD83D\\uDE00", NULL },
+        { "\\uDBff\\udFFF", NULL },
+        { "\\ud7ff\\ue000\\u0001", NULL }, /* the neighbours */
+        { "\\udce9", "\\\\udce9" },
+        { "\\uDCE9x", "\\\\uDCE9x" },
+        { "\\ud83d", "\\\\ud83d" },
+        { "\\uD83Dx", "\\\\uD83Dx" },
+        { "\\ud83d\\n", "\\\\ud83d\\n" },
+        { "\\ud83d\\u0041", "\\\\ud83d\\u0041" },
+        { "\\ud83d\\ud83d\\ude00", "\\\\ud83d\\ud83d\\ude00" },
+        { "\\ud83d\\u0000", "\\\\ud83d\\\\u0000" },
+        { "\\ude00\\ud83d", "\\\\ude00\\\\ud83d" },
+        { "\\ud83d\\ude0", "\\\\ud83d\\ude0" }, /* cut */
+        { "\\u0000", "\\\\u0000" },
+        { "\\\\udce9", NULL }, /* a backslash, then udce9 */
+        { "\\\\\\udce9", "\\\\\\\\udce9" },
+        { "\\\\\\\\u0000", NULL },
+        { "\\udce", NULL },
+        { "\\u", NULL },
+        { "\\", NULL },
+        { "\\udcg9\\ud\x10"
+          "00",
+          NULL },
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct buf b;
+        buf_init(&b, SIZE_MAX);
+        assert_int_equal(json_tame(&b, span_str(rows[i].in)), 0);
+        assert_string_equal(text_of(&b), rows[i].want ? rows[i].want : rows[i].in);
+        buf_fini(&b);
+    }
+}
+
+/* What @record writes of a path that is no UTF-8, and of a NUL; in names too. */
+static void error_files_of_odd_bytes(void **state)
+{
+    struct error_file e = { 0 };
+    struct buf b;
+    (void)state;
+    assert_int_equal(
+        error_file_parse(
+            &e,
+            span_str("{\"message\": {\"message\": \"E: c\\udce9\", \"extraInfo\": "
+                     "{\"py_callstack\": \"T\\nE: c\\udce9 \\u0000\\u0001 \\\\ud83d "
+                     "\\ud83d\\ude00\", \"timestamp\": \"9\", \"\\u0000\": 1}}}"),
+            NULL),
+        0);
+    assert_string_equal(e.text,
+                        "T\n  E: c\\udce9 \\u0000\x01 \\ud83d \xf0\x9f\x98\x80");
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(error_file_for_parent(&b, &e, 1), 0);
+    assert_string_equal(text_of(&b),
+                        "{\"message\": {\"message\": \"E: c\\\\udce9\", \"extraInfo\": "
+                        "{\"py_callstack\": \"T\\nE: c\\\\udce9 \\\\u0000\\u0001 "
+                        "\\\\ud83d \\ud83d\\ude00\", \"timestamp\": \"9\", "
+                        "\"\\\\u0000\": 1}, \"errorCode\": 1}}");
+    buf_fini(&b);
+    error_file_fini(&e);
+}
+
 static void for_parents(void **state)
 {
     struct error_file e;
@@ -225,7 +296,7 @@ static void no_memory(void **state)
         struct buf b;
         const struct failure one = { .when = "now", .code = 1 };
         buf_init(&b, SIZE_MAX);
-        int rc = error_file_parse(&e, span_str("{\"message\": \"m\"}"), NULL);
+        int rc = error_file_parse(&e, span_str("{\"message\": \"\\udce9\"}"), NULL);
         if (rc == 0)
             rc = report_print(&b, "n", "h", &one, 1);
         assert_true(rc == 0 || rc == MUSTER_ENOMEM);
@@ -237,9 +308,14 @@ static void no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_failures), cmocka_unit_test(one_narrow),
-        cmocka_unit_test(error_files),  cmocka_unit_test(for_parents),
-        cmocka_unit_test(numbers),      cmocka_unit_test(causes),
+        cmocka_unit_test(two_failures),
+        cmocka_unit_test(one_narrow),
+        cmocka_unit_test(error_files),
+        cmocka_unit_test(tamed),
+        cmocka_unit_test(error_files_of_odd_bytes),
+        cmocka_unit_test(for_parents),
+        cmocka_unit_test(numbers),
+        cmocka_unit_test(causes),
         cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

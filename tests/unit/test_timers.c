@@ -43,6 +43,9 @@ static void table(void **state)
     assert_true(timers_next(&t) == 60);
     feed(&t, 8, "a", -1, 0); /* released */
     feed(&t, 9, "never there", -1, 0);
+    feed(&t, 8, "/c\\udce9/train.py#3", 70, 9); /* a path that is no UTF-8 */
+    assert_true(timers_next(&t) == 70);
+    feed(&t, 8, "/c\\udce9/train.py#3", -1, 0);
     assert_true(isinf(timers_next(&t)));
     timers_fini(&t);
 }
