@@ -55,4 +55,13 @@ struct now {
 #define MONO_NEVER UINT64_MAX
 #define WALL_NEVER INT64_MAX
 
+/* Seconds as users give them. Nobody means more than ten years, though some write
+ * sys.maxsize for "never"; the cap keeps products and sums from overflowing. */
+static inline uint64_t ms_of_seconds(int64_t s)
+{
+    const int64_t most = 10ll * 366 * 86400;
+
+    return s <= 0 ? 0 : (uint64_t)MIN_OF(s, most) * 1000u;
+}
+
 #endif

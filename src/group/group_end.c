@@ -70,7 +70,8 @@ void group_stop(struct group *g, enum group_why why, int sig, uint64_t grace_ms,
     g->why = why;
     g->phase = GROUP_STOPPING;
     g->stop_sig = sig;
-    g->due_ms = now.mono_ms + grace_ms;
+    g->due_ms =
+        grace_ms < MONO_NEVER - now.mono_ms ? now.mono_ms + grace_ms : MONO_NEVER;
     if (g->empty) {
         group_drain(g, fx);
         return;

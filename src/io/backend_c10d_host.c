@@ -210,7 +210,7 @@ static int read_params(struct c10d *c, const struct rdzv_params *p,
     if (!*p->run_id)
         return err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
     c->alone = !c->file && c->at.port == 0 && p->max_nodes == 1;
-    c->read_ms = (uint64_t)MIN_OF(seconds, 10ll * 366 * 86400) * 1000;
+    c->read_ms = ms_of_seconds(seconds);
     c->run_id = mem_strdup(p->run_id);
     c->key = mem_printf("%s%s", RDZV_C10D_PREFIX, p->run_id);
     if (!c->run_id || !c->key)

@@ -101,8 +101,7 @@ static int open_all(struct agent *a, struct muster_error *err)
     const struct group_settings set = {
         .nproc = c->nproc,
         .max_restarts = c->max_restarts,
-        .shutdown_ms =
-            c->shutdown_timeout_s > 0 ? (uint64_t)c->shutdown_timeout_s * 1000 : 0,
+        .shutdown_ms = ms_of_seconds(c->shutdown_timeout_s),
     };
     int rc = group_init(&a->group, &set, err);
 

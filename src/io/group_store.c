@@ -32,8 +32,7 @@ static uint64_t timeout_ms(const struct agent *a)
 
     params_int(&a->config->rdzv, is_static ? "timeout" : "read_timeout", seconds,
                &seconds, &ignored);
-    return seconds > 0 && seconds < 1000000 ? (uint64_t)seconds * 1000
-                                            : READ_TIMEOUT_MS;
+    return seconds > 0 ? ms_of_seconds(seconds) : READ_TIMEOUT_MS;
 }
 
 static struct exchange *exchange_new(struct agent *a)

@@ -229,7 +229,6 @@ static void duration(int64_t s, char *out, size_t size)
 static int read_timeout(const struct rdzv_params *p, const char *name, uint64_t *ms,
                         struct muster_error *err)
 {
-    const int64_t most = 10ll * 366 * 86400;
     char key[64], text[64];
     int64_t seconds;
     int rc;
@@ -243,7 +242,7 @@ static int read_timeout(const struct rdzv_params *p, const char *name, uint64_t 
         return err_set(err, MUSTER_EINVAL, "The %s timeout (%s) must be positive.",
                        name, text);
     }
-    *ms = (uint64_t)MIN_OF(seconds, most) * 1000;
+    *ms = ms_of_seconds(seconds);
     return 0;
 }
 

@@ -225,7 +225,7 @@ static int read_params(struct fixed *f, const struct rdzv_params *p,
                        " nodes' ranks, which count from 0; give --node-rank less than "
                        "--nnodes",
                        f->rank, f->world);
-    f->timeout_ms = (uint64_t)MAX_OF(MIN_OF(seconds, 10ll * 366 * 86400), 0) * 1000;
+    f->timeout_ms = ms_of_seconds(seconds);
     f->run_id = mem_strdup(p->run_id);
     return f->run_id ? 0 : err_nomem(err);
 }

@@ -44,17 +44,9 @@ int rdzv_settings_check(const struct rdzv_settings *s, struct muster_error *err)
     return 0;
 }
 
-/* Nobody means more than ten years; the cap keeps sums of times from overflowing. */
-static uint64_t seconds_to_ms(int64_t s)
-{
-    const int64_t most = 10ll * 366 * 86400;
-
-    return s <= 0 ? 0 : (uint64_t)MIN_OF(s, most) * 1000u;
-}
-
 uint64_t rdzv_interval_ms(const struct rdzv_settings *s)
 {
-    return seconds_to_ms(s->keep_alive_interval_s);
+    return ms_of_seconds(s->keep_alive_interval_s);
 }
 
 uint64_t rdzv_dead_after_ms(const struct rdzv_settings *s)
@@ -63,8 +55,8 @@ uint64_t rdzv_dead_after_ms(const struct rdzv_settings *s)
 
     if (__builtin_mul_overflow(s->keep_alive_interval_s, s->keep_alive_max_attempt,
                                &product))
-        return seconds_to_ms(INT64_MAX);
-    return seconds_to_ms(product);
+        return ms_of_seconds(INT64_MAX);
+    return ms_of_seconds(product);
 }
 
 /* X(word, value): what is published. Ours alone compares it, so the words are ours. */

@@ -9,6 +9,7 @@ ROWS = [
     ("81 shutdown timeout", "STAY=1 bg --shutdown-timeout 1 --no-python sh trap.sh; kill -TERM $P; wait $P; echo $?; grep -c 'via 15, forcefully exiting via 9' bg.err", "1\n1"),
     ("81b its variable", "export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=1; STAY=1 bg --no-python sh trap.sh; kill -TERM $P; wait $P; echo $?; grep -c 'forcefully exiting via 9' bg.err", "1\n1"),
     ("81c zero", "STAY=1 bg --shutdown-timeout 0 --no-python sh trap.sh; kill -TERM $P; wait $P; echo $?", "1"),
+    ("81d never", "bg --shutdown-timeout 9223372036854775807 --no-python sh -c 'trap \"sleep 1; echo saved; exit 0\" TERM; echo up; while :; do sleep 0.1; done'; kill -TERM $P; wait $P; echo $?; cat bg.out; grep -c forcefully bg.err", "1\nup\nsaved\n0"),
     ("82 INT", "bg --no-python sh trap.sh; kill -INT $P; wait $P; echo $? $(tail -1 bg.out)", "1 INT"),
     ("82 TERM", "bg --no-python sh trap.sh; kill -TERM $P; wait $P; echo $? $(tail -1 bg.out)", "1 TERM"),
     ("82 HUP", "bg --no-python sh trap.sh; kill -HUP $P; wait $P; echo $? $(tail -1 bg.out)", "1 HUP"),

@@ -34,6 +34,21 @@ static void long_errors_are_cut(void **state)
     assert_true(strlen(err.text) < sizeof err.text);
 }
 
+/* sys.maxsize seconds are a long time, and a deadline of ours can be that far away. */
+static void seconds_do_not_overflow(void **state)
+{
+    const uint64_t years_ms = UINT64_C(1000) * 86400 * 365;
+
+    (void)state;
+    assert_int_equal(ms_of_seconds(INT64_MIN), 0);
+    assert_int_equal(ms_of_seconds(-1), 0);
+    assert_int_equal(ms_of_seconds(0), 0);
+    assert_int_equal(ms_of_seconds(30), 30000);
+    assert_true(ms_of_seconds(INT64_MAX) >= 10 * years_ms);
+    assert_true(ms_of_seconds(INT64_MAX) < 11 * years_ms);
+    assert_true(ms_of_seconds(INT64_MAX / 1000 + 1) >= 10 * years_ms);
+}
+
 static void buffers_grow_and_shrink(void **state)
 {
     struct buf b;
@@ -172,6 +187,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_carry_text),
         cmocka_unit_test(long_errors_are_cut),
+        cmocka_unit_test(seconds_do_not_overflow),
         cmocka_unit_test(buffers_grow_and_shrink),
         cmocka_unit_test(buffers_have_a_cap),
         cmocka_unit_test(buffers_survive_failing_memory),

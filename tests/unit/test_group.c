@@ -169,6 +169,12 @@ static const struct play plays[] = {
       UP_FX
       " say-signal signal0:15 signal1:15 say-kill0:15 say-kill1:15 kill-all drain "
       "leave finish1" },
+    { "a signal, and sys.maxsize seconds to go",
+      "shutdown=9223372036854775807 " UP "sig15 99999s exit0=0 exit1=0 empty drained",
+      UP_FX " say-signal signal0:15 signal1:15 drain leave" },
+    { "a signal, and all the time there is",
+      "shutdown=never " UP "sig15 99999s exit0=0 exit1=0 empty drained",
+      UP_FX " say-signal signal0:15 signal1:15 drain leave" },
     { "a signal between attempts",
       UP "changed exit0-15 exit1-15 empty drained sig15 left",
       UP_FX " signal0:15 signal1:15 drain join say-signal cancel leave finish1" },
@@ -200,8 +206,11 @@ static void transcripts(void **state)
         int number;
         if (sscanf(script, "restarts=%d", &number) == 1)
             set.max_restarts = number;
-        if (sscanf(script, "shutdown=%d", &number) == 1)
-            set.shutdown_ms = (uint64_t)number * 1000;
+        long long seconds;
+        if (sscanf(script, "shutdown=%lld", &seconds) == 1)
+            set.shutdown_ms = ms_of_seconds(seconds);
+        if (strncmp(script, "shutdown=never", 14) == 0)
+            set.shutdown_ms = MONO_NEVER;
         assert_int_equal(group_init(&g, &set, NULL), 0);
         for (char *w = strtok_r(script, " ", &save); w; w = strtok_r(NULL, " ", &save))
             if (!strchr(w, '=') || strncmp(w, "exit", 4) == 0)
