@@ -88,7 +88,8 @@ void conn_close(struct store_server *s, struct conn *c)
      * then not take it out of the set. */
     (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL);
     (void)close(c->fd);
-    drop_buf(&c->in);
+    if (c != s->serving) /* Else its request lies there, and on_bytes is not through. */
+        drop_buf(&c->in);
     drop_buf(&c->out);
     conns_append(&s->leaving, c);
 }
@@ -289,10 +290,9 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
     buf_commit(c->in, n);
     used = drain(s, c, buf_data(c->in), buf_len(c->in));
     send_replies(s, c);
-    if (c->dead)
-        return;
-    buf_consume(c->in, used);
-    if (buf_len(c->in) == 0)
+    if (!c->dead)
+        buf_consume(c->in, used);
+    if (c->dead || buf_len(c->in) == 0)
         drop_buf(&c->in);
 }
 

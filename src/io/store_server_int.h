@@ -109,7 +109,9 @@ bool stats_take(struct store_server *s, struct conn *c, const struct c10d_reques
 void conn_read(struct store_server *s, struct conn *c, bool hung_up);
 void conn_flush(struct store_server *s, struct conn *c); /* there is room to write */
 void conn_send(struct store_server *s, struct conn *c, struct span bytes);
-void conn_close(struct store_server *s, struct conn *c); /* at once; c is freed later */
+/* At once; c is freed later, and so are the bytes of a request that it is just served.
+ */
+void conn_close(struct store_server *s, struct conn *c);
 /* With one line for whoever looks after the machine. */
 void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

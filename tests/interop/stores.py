@@ -109,6 +109,20 @@ def request(op: int, *fields) -> bytes:
     return out
 
 
+SETTINGS = ("min=2 max=2 join_ms=60000 last_call_ms=1000 close_ms=30000 keep_alive_s=5 "
+            "keep_alive_max=3")
+
+
+def hello(run: str, addr: str = "node", pid: int = 1, settings: str = SETTINGS) -> bytes:
+    """What a node of ours says first to the host of its run (src/wire/hosted.c)."""
+    def text(t: str) -> bytes:
+        return struct.pack("<I", len(t.encode())) + t.encode()
+
+    message = (b"\x01\x00" + text(run) + text(addr) + struct.pack("<qqQ", pid, 0, pid) +
+               text(settings) + struct.pack("<iQQqqq", 0, 0, 1000, -1, -1, 0))
+    return request(PUSH, "/\x01muster/host", message)
+
+
 class Closed(Exception):
     pass
 

@@ -11,7 +11,8 @@ import threading
 import time
 
 import pytest
-from stores import (ADD, GET, LIST, MAGIC, MGET, MUSTER, SET, WAIT, Wire, blob, ours, request, u64)
+from stores import (ADD, APPEND, CAS, GET, LIST, MAGIC, MGET, MSET, MUSTER, PUSH,
+                    SET, WAIT, Wire, blob, hello, ours, request, u64)
 
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(200))
 
@@ -196,6 +197,71 @@ def test_a_request_that_never_ends():
             assert c.closed()
         server.wait_for_log("its request has more than 1048576 bytes")
         other.ping()
+
+
+RUN = "/torch.rendezvous.some.run"
+OURS = "/\x01muster/something"
+
+
+def greet(node: Wire) -> None:
+    node.raw(hello("some.run"))
+    assert node.blob()[1] == 5  # WELCOME
+
+
+def in_pieces(server, other: Wire, data: bytes) -> None:
+    """From a peer that is closed because of it."""
+    with Wire(server) as c:
+        c.ping()
+        c.raw(data[:20])
+        other.ping()  # It has been read; the rest comes by itself.
+        try:
+            c.raw(data[20:])
+            while c.sock.recv(1 << 20):
+                pass
+        except ConnectionError:
+            pass
+
+
+@pytest.mark.parametrize("data, says", [
+    (request(ADD, "/a.long.enough.counter", 1), "ADD of key"),
+    (request(ADD, RUN, 1), "ADD of key"),
+    (request(SET, OURS, "x"), "SET of key"),
+    (request(CAS, OURS, "x", "y"), "COMPARE_SET of key"),
+    (request(APPEND, OURS, "x"), "APPEND of key"),
+    (request(PUSH, OURS, "x"), "QUEUE_PUSH of key"),
+    (request(MSET, [RUN, "v", OURS, "x"]), "MULTI_SET of key"),
+    (request(MGET, ["/big"] * 40), "MULTI_GET: the answer would have"),
+    (request(MGET, ["/big"] * 30) * 2 + request(GET, RUN), "leaves its answers unread"),
+    (hello("", addr="x"), "HELLO without a run id"),
+    (hello("other", addr=""), "HELLO with an address of 0 bytes"),
+], ids=["add", "add-run", "set", "cas", "append", "push", "mset", "mget", "unread", "no-run",
+        "no-address"])
+def test_a_request_in_pieces_that_is_refused(data, says):
+    """While nodes of ours have their rendezvous here: after each request their host looks
+    at its keys, those of a peer that was just thrown out too."""
+    with ours("--max-unread", "1") as server, Wire(server) as node, Wire(server) as other:
+        greet(node)
+        other.set("/a.long.enough.counter", "abc")
+        other.set("/big", "x" * 30000)
+        in_pieces(server, other, data)
+        server.wait_for_log(says)
+        assert other.get("/a.long.enough.counter") == b"abc"
+        node.raw(request(PUSH, "/\x01muster/host", b"\x01\x02"))  # LEAVE
+        assert node.blob()[1] == 9  # LEFT
+        assert server.stop() == 0, server.stderr()
+
+
+def test_a_change_in_pieces_whose_answer_is_too_much():
+    """The peer is thrown out, but what it wrote it has written: the host must see it."""
+    with ours("--max-unread", "1") as server, Wire(server) as node, Wire(server) as other:
+        greet(node)
+        other.set("/big", "x" * 30000)
+        other.set("/rest", "x" * ((1 << 20) - 34 * 30008 - 500))
+        in_pieces(server, other, request(MGET, ["/big"] * 34 + ["/rest"]) +
+                  request(CAS, RUN, other.get(RUN), "z" * 2000))
+        log = server.wait_for_log("leaves its answers unread")
+        assert f"key {RUN}: " in log, log
+        assert server.stop() == 0, server.stderr()
 
 
 def test_a_flood_of_tiny_requests(server, client):
