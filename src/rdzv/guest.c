@@ -62,7 +62,9 @@ static void begin(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct wish_st
                   uint64_t timeout_ms, struct hosted_msg msg, struct now now)
 {
     *w = (struct wish_state){ true, now.mono_ms + timeout_ms };
-    if (guest_held(g))
+    if (guest_held(g) && msg.kind == HOSTED_LEAVE)
+        guest_goodbye(g, fx);
+    else if (guest_held(g))
         guest_send(fx, msg);
     else if (g->link == LINK_NONE ||
              (g->link == LINK_PAUSED && g->away_ms == MONO_NEVER))
@@ -92,6 +94,7 @@ static void on_wish(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
             g->leave.on = true;
             guest_done(fx, &g->leave, RDZV_EV_LEAVE, 0, NULL);
         } else {
+            g->owed = true;
             begin(g, fx, &g->leave, s->close_ms,
                   (struct hosted_msg){ .kind = HOSTED_LEAVE }, ev->now);
         }

@@ -8,7 +8,7 @@ static void on_joined(struct rdzv_guest *g, struct rdzv_guest_fx *fx,
                       const struct hosted_msg *m)
 {
     if (!g->join.on)
-        return; /* We gave up meanwhile: LEAVE is on its way. */
+        return; /* We gave up meanwhile, and have said so or shall. */
     if (m->world < 1 || m->rank < 0 || m->rank >= m->world ||
         m->addr.n > RDZV_MAX_ADDR) {
         (void)snprintf(g->text, sizeof g->text,
@@ -76,11 +76,20 @@ static void on_turned_away(struct rdzv_guest *g, struct rdzv_guest_fx *fx,
                g->text);
 }
 
+/* What was said before the host heard our LEAVE is about the place that we gave up, not
+ * about the one that we may have asked for since: its LEFT comes after it. */
+static bool is_stale(const struct rdzv_guest *g, enum hosted_kind kind)
+{
+    return g->lefts_due > 0 && kind != HOSTED_LEFT && kind != HOSTED_CLOSED;
+}
+
 void guest_hear(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
                 struct rdzv_guest_fx *fx)
 {
     const struct hosted_msg *m = ev->msg;
 
+    if (is_stale(g, m->kind))
+        return;
     switch (m->kind) {
     case HOSTED_WELCOME:
         g->link = LINK_HELD;
@@ -102,6 +111,7 @@ void guest_hear(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
         return;
     case HOSTED_LEFT:
         g->member = false;
+        g->lefts_due = MAX_OF(g->lefts_due - 1, 0);
         guest_done(fx, &g->leave, RDZV_EV_LEAVE, 0, NULL);
         return;
     case HOSTED_CLOSED:

@@ -35,6 +35,8 @@ struct rdzv_guest {
     bool away_told;
     int64_t joins;
     struct wish_state join, leave, close;
+    int64_t lefts_due; /* LEAVEs said on this connection without an answer yet */
+    bool owed;         /* a LEAVE that the host has not had: it may hold our place */
     bool member;
     int64_t round, rank, world;
     int64_t waiting;
@@ -63,6 +65,7 @@ void guest_refused(struct rdzv_guest *g, struct rdzv_guest_fx *fx, int code,
 /* guest_link.c */
 bool guest_held(const struct rdzv_guest *g); /* the host knows us */
 void guest_dial(struct rdzv_guest *g, struct rdzv_guest_fx *fx);
+void guest_goodbye(struct rdzv_guest *g, struct rdzv_guest_fx *fx); /* soon, if away */
 void guest_say_again(struct rdzv_guest *g, struct rdzv_guest_fx *fx);
 void guest_up(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now now);
 void guest_down(struct rdzv_guest *g, const struct rdzv_guest_event *ev);

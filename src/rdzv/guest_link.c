@@ -29,11 +29,20 @@ static void hello(struct rdzv_guest *g, struct rdzv_guest_fx *fx)
                    });
 }
 
+void guest_goodbye(struct rdzv_guest *g, struct rdzv_guest_fx *fx)
+{
+    g->owed = !guest_held(g);
+    if (g->owed)
+        return;
+    g->lefts_due++;
+    guest_send(fx, (struct hosted_msg){ .kind = HOSTED_LEAVE });
+}
+
 /* Says everything that has no answer yet, in an order that makes sense to the host. */
 void guest_say_again(struct rdzv_guest *g, struct rdzv_guest_fx *fx)
 {
-    if (g->leave.on)
-        guest_send(fx, (struct hosted_msg){ .kind = HOSTED_LEAVE });
+    if (g->leave.on || g->owed)
+        guest_goodbye(g, fx);
     if (g->close.on)
         guest_send(fx, (struct hosted_msg){ .kind = HOSTED_CLOSE });
     if (g->join.on)
@@ -61,6 +70,8 @@ void guest_down(struct rdzv_guest *g, const struct rdzv_guest_event *ev)
     else
         g->pause_ms = MIN_OF(g->pause_ms * 2, GUEST_MAX_PAUSE_MS);
     g->link = LINK_PAUSED;
+    g->owed = g->owed || g->lefts_due > 0;
+    g->lefts_due = 0;
     if (g->join.by_ms == MONO_NEVER) /* a spare, until the host says so again */
         g->join.by_ms = ev->now.mono_ms + g->cfg.settings.join_ms;
     g->redial_ms = ev->now.mono_ms + g->pause_ms;

@@ -23,8 +23,7 @@ static void time_out(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now 
                        g->run_id, g->cfg.settings.join_ms / 1000, g->gathered,
                        g->cfg.settings.min_nodes, away);
         guest_refused(g, fx, MUSTER_ETIMEDOUT, span_str(text));
-        if (guest_held(g))
-            guest_send(fx, (struct hosted_msg){ .kind = HOSTED_LEAVE });
+        guest_goodbye(g, fx);
     }
     if (g->join.on && g->cfg.away_ms && g->away_ms != MONO_NEVER &&
         now.mono_ms - g->away_ms >= g->cfg.away_ms) {
@@ -33,6 +32,7 @@ static void time_out(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now 
                        " s (read_timeout); it ended, or cannot be reached",
                        g->run_id, g->cfg.away_ms / 1000);
         guest_refused(g, fx, MUSTER_ECONN, span_str(text));
+        guest_goodbye(g, fx);
     }
     if (due(&g->leave, now))
         guest_done(fx, &g->leave, RDZV_EV_LEAVE, MUSTER_ETIMEDOUT,

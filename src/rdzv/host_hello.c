@@ -71,6 +71,14 @@ static void tell_state(struct rdzv_host *h, struct rdzv_host_fx *fx,
         host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_WAITING, .count = 1 });
 }
 
+/* Whoever set the settings is gone, and nobody else is there: they may have been a
+ * mistake, which the next one need not repeat. */
+static bool is_deserted(const struct rdzv_host *h)
+{
+    return h->holders.count == 0 && rdzv_count(&h->state, RDZV_PLACES) == 0 &&
+           rdzv_count(&h->state, RDZV_BEATS) == 0;
+}
+
 static int take_settings(struct rdzv_host *h, const struct hosted_msg *m,
                          struct muster_error *err)
 {
@@ -79,16 +87,18 @@ static int take_settings(struct rdzv_host *h, const struct hosted_msg *m,
 
     if (rc < 0)
         return rc;
-    if (buf_len(&h->settings_text) == 0) {
+    if (buf_len(&h->settings_text) == 0 || is_deserted(h)) {
         h->settings = theirs;
+        buf_clear(&h->settings_text);
         return buf_append_span(&h->settings_text, m->settings);
     }
     rc = rdzv_settings_compare(&h->settings, m->settings, err);
     if (rc == 0)
         return 0;
     if (theirs.min_nodes != h->settings.min_nodes ||
-        theirs.max_nodes != h->settings.max_nodes)
-        return rc; /* Such nodes could never agree when a round is full. */
+        theirs.max_nodes != h->settings.max_nodes) /* They could never agree when a
+                                                      round is full. "here" is there. */
+        return rdzv_settings_compare(&theirs, buf_span(&h->settings_text), err);
     trace(h->trace, TRACE_WARN, "rendezvous '%s': node %.*s: %s", h->run_id,
           (int)MIN_OF(m->addr.n, 200), (const char *)m->addr.p, err->text);
     return 0;

@@ -136,12 +136,84 @@ static void wishes_survive_a_reconnect(void **state)
     rdzv_guest_free(p.g);
 }
 
+static void is_welcome(struct play *p)
+{
+    feed(p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_UP });
+    hear(p, (struct hosted_msg){ .kind = HOSTED_WELCOME });
+}
+
+static const struct hosted_msg joined = { .kind = HOSTED_JOINED, .world = 2 };
+
+/* JOINED crossed our LEAVE on the wire, and is no answer to the JOIN after it. */
+static void what_crossed_a_goodbye_is_not_heard(void **state)
+{
+    struct play p;
+
+    (void)state;
+    for (int timed_out = 0; timed_out < 2; timed_out++) {
+        play_begin(&p);
+        wish(&p, RDZV_EV_JOIN);
+        is_welcome(&p);
+        if (timed_out) {
+            p.now.mono_ms += 600001;
+            feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_TIMER });
+            assert_int_equal(told(&p, 0)->code, MUSTER_ETIMEDOUT);
+        } else {
+            wish(&p, RDZV_EV_LEAVE);
+            assert_int_equal(told(&p, 0)->code, MUSTER_ECANCELED);
+        }
+        is_sent(&p, 1, HOSTED_LEAVE);
+        wish(&p, RDZV_EV_JOIN);
+        is_sent(&p, 0, HOSTED_JOIN);
+        hear(&p, joined);
+        assert_int_equal(p.fx.count, 0);
+        hear(&p, (struct hosted_msg){ .kind = HOSTED_REFUSED, .code = MUSTER_EFULL });
+        assert_int_equal(p.fx.count, 0);
+        hear(&p, (struct hosted_msg){ .kind = HOSTED_LEFT });
+        hear(&p, joined);
+        assert_int_equal(told(&p, 0)->kind, RDZV_FX_JOINED);
+        rdzv_guest_free(p.g);
+    }
+}
+
+/* Who gave up while the host was away says so when it is back: it may hold our place.
+ */
+static void a_goodbye_is_owed(void **state)
+{
+    struct play p;
+
+    (void)state;
+    play_begin(&p);
+    wish(&p, RDZV_EV_JOIN);
+    is_welcome(&p);
+    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_DOWN, .text = "reset" });
+    p.now.mono_ms += 600001;
+    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_TIMER });
+    assert_int_equal(told(&p, 0)->code, MUSTER_ETIMEDOUT);
+    wish(&p, RDZV_EV_JOIN);
+    is_welcome(&p);
+    is_sent(&p, 0, HOSTED_LEAVE);
+    is_sent(&p, 1, HOSTED_JOIN);
+    /* And if nobody knows whether that was heard, once more. */
+    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_DOWN, .text = "reset" });
+    is_welcome(&p);
+    is_sent(&p, 0, HOSTED_LEAVE);
+    is_sent(&p, 1, HOSTED_JOIN);
+    hear(&p, (struct hosted_msg){ .kind = HOSTED_LEFT });
+    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_DOWN, .text = "reset" });
+    is_welcome(&p);
+    is_sent(&p, 0, HOSTED_JOIN);
+    rdzv_guest_free(p.g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_turned_away_is_told_at_once),
         cmocka_unit_test(one_without_a_host_waits_for_it),
         cmocka_unit_test(wishes_survive_a_reconnect),
+        cmocka_unit_test(what_crossed_a_goodbye_is_not_heard),
+        cmocka_unit_test(a_goodbye_is_owed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

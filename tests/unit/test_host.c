@@ -281,8 +281,28 @@ static void doubles_and_strange_settings_are_refused(void **state)
     settings_for(&w, w.settings, sizeof w.settings);
     assert_int_equal(say(&w, 2, hello_of(&w, 2)), 0);
     assert_int_equal(w.last[2][HOSTED_REFUSED].code, MUSTER_EINVAL);
+    assert_non_null(
+        strstr(w.fx.text, "max is 3 here, 2 there")); /* as the node sees it */
     assert_int_equal(say(&w, 3, (struct hosted_msg){ .kind = HOSTED_JOIN }), 0);
     assert_true(w.dropped[3]); /* JOIN before HELLO. */
+    world_fini(&w);
+}
+
+/* Started with a wrong number of nodes, ended, and started with the right one. */
+static void settings_go_with_the_last_node(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 3, 3);
+    hello_join(&w, 0);
+    assert_int_equal(say(&w, 0, (struct hosted_msg){ .kind = HOSTED_LEAVE }), 0);
+    gone(&w, 0);
+    pass(&w, 1000);
+    w.min = w.max = 1;
+    settings_for(&w, w.settings, sizeof w.settings);
+    hello_join(&w, 1);
+    assert_int_equal(w.got[1][HOSTED_JOINED], 1);
     world_fini(&w);
 }
 
@@ -669,6 +689,7 @@ int main(void)
         cmocka_unit_test(a_blink_is_no_loss),
         cmocka_unit_test(silence_is_a_loss),
         cmocka_unit_test(doubles_and_strange_settings_are_refused),
+        cmocka_unit_test(settings_go_with_the_last_node),
         cmocka_unit_test(closed_stays_closed),
         cmocka_unit_test(a_restarted_host_goes_on),
         cmocka_unit_test(who_does_not_come_back_is_lost),
