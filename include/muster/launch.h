@@ -61,11 +61,14 @@ struct muster_worker {
 };
 
 /* Runs in a process of its own, forked for it, with the environment that a command
- * would have. What it returns is the exit code: 0 is success. */
+ * would have. What it returns is the exit code: 0 is success. Streams of stdio are
+ * flushed, in the caller before the first worker and in the worker when the function
+ * returns; the caller's atexit handlers do not run in workers. */
 typedef int (*muster_worker_fn)(void *ctx, const struct muster_worker *w);
 
 /* Within such a function: bytes for the caller of muster_launch, appended to what was
- * given before. 0 or MUSTER_EIO. */
+ * given before. 0 or MUSTER_EIO. A worker may return 256 MiB; more ends the launch with
+ * MUSTER_EFULL (large results belong in a file). */
 MUSTER_API int muster_worker_return(const struct muster_worker *w, const void *bytes,
                                     size_t size);
 

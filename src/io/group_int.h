@@ -114,6 +114,7 @@ void agent_forget_workers(struct agent *a); /* frees what an attempt holds */
 /* group_answers.c: the pipes of function workers */
 int agent_answer_open(struct agent *a, int64_t local_rank, int *worker_end,
                       struct muster_error *err);
+void agent_answer_read(struct agent *a, int64_t local_rank); /* what is there by now */
 void agent_answer_close(struct agent_worker *w);
 void agent_take_answers(struct agent *a); /* into the result */
 

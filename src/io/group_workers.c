@@ -186,6 +186,7 @@ static void on_exited(void *ctx, uint32_t id, const struct guard_exit *how)
     w->order = a->exits++;
     w->code =
         WIFSIGNALED(how->status) ? -WTERMSIG(how->status) : WEXITSTATUS(how->status);
+    agent_answer_read(a, id); /* too much is a failure before this is a success */
     if (w->code == 0)
         logs_worker_left(a->logs, id);
     agent_post(a, GROUP_EV_EXIT, id, w->code);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -52,6 +53,8 @@ int guard_start(guard_fn fn, void *fn_ctx, struct guard **out, struct muster_err
     }
     const pid_t agent = getpid();
     g->was_subreaper = subreaper(true);
+    if (fn)
+        fflush(NULL); /* or each worker would print it once more */
     g->pid = fork();
     if (g->pid == 0) {
         close(pair[0]); /* or it would never see us go */

@@ -1,5 +1,6 @@
 /* keeper_start.c - the guard as parent: reads what is to be started, and starts it. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -100,7 +101,9 @@ static int fork_fn(struct keeper *k, const struct parcel *p,
         putenv(*e);
     if (proc_become(spec, parent) != 0)
         _exit(127);
-    exit(k->fn(k->fn_ctx, p->fd[3]));
+    const int code = k->fn(k->fn_ctx, p->fd[3]);
+    fflush(NULL);
+    _exit(code); /* What the caller has asked for at its exit is not ours to do. */
 }
 
 int keeper_start(struct keeper *k, const struct parcel *p, pid_t *pid)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from run_job import MUSTER, ROOT, Job, environment, run
 
-EXAMPLES = ROOT / os.environ.get("MUSTER_BUILD", "build") / "examples"
+BUILD = ROOT / os.environ.get("MUSTER_BUILD", "build")
+EXAMPLES = BUILD / "examples"
+INTEROP = BUILD / "tests" / "interop"
 
 
 def test_ten_standalone_jobs(tmp_path):
@@ -90,6 +92,32 @@ def test_function_workers():
     assert out.returncode == 0, out.stderr
     assert out.stdout.splitlines()[-1] == "total 500000500000"
     assert [line.split(":")[0] for line in out.stdout.splitlines()[:4]] == [f"rank {i}" for i in range(4)]
+
+
+def launch_host(workers: int, size: int) -> subprocess.CompletedProcess:
+    return subprocess.run([INTEROP / "interop_launch_host", str(workers), str(size)], capture_output=True, text=True,
+                          env=environment(), timeout=120)
+
+
+def test_function_workers_print_only_their_own():
+    """stdout is a pipe: what the caller had not flushed yet, and its exit handler, come once."""
+    out = launch_host(2, 3)
+    assert out.returncode == 0, out.stderr
+    lines = out.stdout.splitlines()
+    assert sorted(lines[1:3]) == ["worker 0", "worker 1"]
+    assert lines[:1] + lines[3:] == ["before", "rank 0: 3", "rank 1: 3", "exit handler"]
+
+
+def test_function_workers_return_up_to_the_limit():
+    limit = 256 << 20
+    out = launch_host(1, limit)
+    assert (out.returncode, out.stderr) == (0, "")
+    assert f"rank 0: {limit}" in out.stdout.splitlines()
+    for more in 1, 1 << 20:  # which a pipe holds, and which would keep the worker waiting
+        out = launch_host(1, limit + more)
+        assert out.returncode == 1
+        assert "MUSTER_EFULL: rank 0 returned more than 256 MiB" in out.stderr
+        assert "write a large result to a file" in out.stderr
 
 
 def test_command_workers():
