@@ -60,6 +60,7 @@ static void on_refused(struct etcd_stream_news *out)
                   { "invalid auth token", ETCD3_UNAUTHENTICATED } };
     struct etcd3_reply why = { .message = out->reply.message };
 
+    out->token = etcd3_token_outdated(&why);
     for (size_t i = 0; i < ARRAY_LEN(words) && !out->token; i++) {
         if (!memmem(why.message.p, why.message.n, words[i].word, strlen(words[i].word)))
             continue;
@@ -107,7 +108,8 @@ static int read(const struct etcd_http *http, struct etcd_stream_news *out)
     int rc = etcd3_decode(http, ETCD3_EXPECT_WATCH, &out->reply, &out->err);
 
     if (rc == 0 && out->reply.error) {
-        out->token = out->reply.error == ETCD3_UNAUTHENTICATED;
+        out->token = out->reply.error == ETCD3_UNAUTHENTICATED ||
+                     etcd3_token_outdated(&out->reply);
         rc = etcd3_error(&out->reply, &out->err);
     }
     return rc;

@@ -3,6 +3,8 @@
 
 #include "base/err.h"
 
+#define OUTDATED_MOST 10u /* each costs the server a slow hash of the password */
+
 uint64_t etcd_pause_ms(struct rng *rng, unsigned tries)
 {
     const uint64_t ms = MIN_OF(50ull << MIN_OF(tries, 6u), 2000ull);
@@ -96,6 +98,18 @@ static int decode(struct etcd_try *t, const struct etcd_http *http,
     return 0;
 }
 
+/* How many tokens the refusal is worth: one if ours has run out, or the server has
+ * restarted; a few if they go stale while somebody is at work on users and roles,
+ * change by change. */
+static unsigned fresh_tokens(const struct etcd_try *t, const struct etcd3_reply *r)
+{
+    if (!r->error || !t->user || t->expect == ETCD3_EXPECT_TOKEN)
+        return 0;
+    if (etcd3_token_outdated(r))
+        return OUTDATED_MOST;
+    return r->error == ETCD3_UNAUTHENTICATED ? 1 : 0;
+}
+
 enum etcd_verdict etcd_try_judge(struct etcd_try *t, struct rng *rng,
                                  const struct etcd_outcome *o, struct etcd_judged *out)
 {
@@ -118,9 +132,8 @@ enum etcd_verdict etcd_try_judge(struct etcd_try *t, struct rng *rng,
     }
     if (out->status == 0)
         return ETCD_DONE;
-    if (out->v3.error == ETCD3_UNAUTHENTICATED && t->user && !t->reauthed &&
-        t->expect != ETCD3_EXPECT_TOKEN) {
-        t->reauthed = true; /* The token has run out, or the server has restarted. */
+    if (t->reauthed < fresh_tokens(t, &out->v3)) {
+        t->reauthed++;
         return ETCD_REAUTH;
     }
     wrap(o, &out->err);

@@ -72,6 +72,7 @@ struct etcd3_event {
 
 /* gRPC's status codes that mean something to us. */
 enum etcd3_code {
+    ETCD3_CANCELED = 1,
     ETCD3_DEADLINE = 4,
     ETCD3_NOT_FOUND = 5,
     ETCD3_DENIED = 7,
@@ -118,6 +119,10 @@ void etcd3_reply_fini(struct etcd3_reply *r);
  * gone), EACCES, EFULL (NOSPACE alarm), ECONN (no leader, no quorum: try again),
  * ETIMEDOUT, EINVAL (too large), ESTATE (compacted), else EPROTO. */
 int etcd3_error(const struct etcd3_reply *r, struct muster_error *err);
+
+/* Whether the error means that users or roles have changed since our token was made:
+ * signed tokens (--auth-token=jwt) are void then, all of them. */
+bool etcd3_token_outdated(const struct etcd3_reply *r);
 
 /* The next whole line of a stream, or false: more bytes are needed. Consuming it from
  * the buffer (line.n + 1 bytes) is the caller's affair. *seen, zero at first, remembers

@@ -7,6 +7,12 @@ static bool says(struct span s, const char *word)
     return s.p && memmem(s.p, s.n, word, strlen(word)) != NULL;
 }
 
+bool etcd3_token_outdated(const struct etcd3_reply *r)
+{
+    return says(r->message, "revision of auth store is old") || /* 3.4 */
+           says(r->message, "revision in header is old");       /* 3.5 */
+}
+
 /* The gRPC code decides, except where etcd uses one code for several things. */
 static int code_of(const struct etcd3_reply *r)
 {
@@ -20,19 +26,24 @@ static int code_of(const struct etcd3_reply *r)
         return says(r->message, "too many requests") ? MUSTER_ECONN : MUSTER_EFULL;
     case ETCD3_UNAVAILABLE:
     case ETCD3_DEADLINE:
+    case ETCD3_CANCELED: /* not by us: the member is going down */
         return MUSTER_ECONN;
     case ETCD3_OUT_OF_RANGE:
         return MUSTER_ESTATE;
     case ETCD3_PRECONDITION:
         return says(r->message, "already exists") ? MUSTER_EEXIST : MUSTER_EACCES;
     }
-    if (says(r->message, "user name is empty") || says(r->message, "authentication"))
+    if (says(r->message, "user name is empty") || says(r->message, "authentication") ||
+        etcd3_token_outdated(r))
         return MUSTER_EACCES;
     if (says(r->message, "too large"))
         return MUSTER_EINVAL;
-    /* An old gateway reports a lost leader as "unknown". */
-    return says(r->message, "leader") || says(r->message, "timed out") ? MUSTER_ECONN
-                                                                       : MUSTER_EPROTO;
+    /* An old gateway reports a lost leader as "unknown", a new one what was under way
+     * while the leader changed or the member stopped. */
+    return says(r->message, "leader") || says(r->message, "timed out") ||
+                   says(r->message, "proposal dropped") || says(r->message, "stopped")
+               ? MUSTER_ECONN
+               : MUSTER_EPROTO;
 }
 
 static const char *remedy(const struct etcd3_reply *r, int code)
@@ -52,6 +63,8 @@ static const char *remedy(const struct etcd3_reply *r, int code)
         return ". Check user and password";
     if (r->error == ETCD3_DENIED)
         return ". Grant the user's role readwrite on the prefix of the keys";
+    if (r->error == ETCD3_CANCELED)
+        return ". This member is going down";
     if (code == MUSTER_ECONN)
         return ". The cluster has no leader or no quorum just now: see `etcdctl "
                "endpoint "

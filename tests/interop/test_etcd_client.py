@@ -198,6 +198,44 @@ def test_watch_survives_a_token_that_is_void(tmp_path, version):
             until_told(server, conf, watch, "two")
 
 
+@pytest.mark.parametrize("version", ["3.4", "3.5"])
+def test_signed_tokens_are_void_when_users_change(tmp_path, version):
+    """With --auth-token=jwt any change of users or roles ends the tokens of all users."""
+    for args in (["genrsa", "-out", "private", "2048"],
+                 ["rsa", "-in", "private", "-pubout", "-out", "public"]):
+        subprocess.run(["openssl", *args], cwd=tmp_path, check=True, capture_output=True)
+    tokens = "jwt,pub-key=public,priv-key=private,sign-method=RS256,ttl=10m"
+    root = {"name": "root", "password": "secret"}
+    conf = "user=root,password=secret,timeout_ms=20000"
+    with Etcd(tmp_path, version=version, extra=["--auth-token", tokens]) as server:
+        for path, message in [
+            ("user/add", root),
+            ("role/add", {"name": "root"}),
+            ("user/grant", {"user": "root", "role": "root"}),
+            ("enable", {}),
+        ]:
+            assert server.v3("/v3/auth/" + path, message)[0] == 200
+        with Lines(server.endpoint, conf, "watch", "/w") as watch, \
+                subprocess.Popen([TOOL, server.endpoint, conf, "store", "/s/"], text=True,
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE) as store:
+            assert watch.next() == "READY"
+            until_told(server, conf, watch, "one")
+            for request in ("set a 1", "get a"):
+                store.stdin.write(request + "\n")
+                store.stdin.flush()
+                assert "MUSTER_" not in store.stdout.readline()
+                token = server.v3("/v3/auth/authenticate", root)[1]["token"]
+                other = {"name": f"after {request}", "password": "x"}
+                assert server.v3("/v3/auth/user/add", other, token=token)[0] == 200
+            store.stdin.write("get a\n")
+            store.stdin.close()
+            assert store.stdout.readline() == "1\n"
+            # A stream that is there goes on; the next one needs a new token.
+            server.kill()
+            server.start().wait_up()
+            until_told(server, conf, watch, "two")
+
+
 def v2_auth(server: Etcd, method: str, path: str, message: dict, user: str = "") -> None:
     conn = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     headers = {"Content-Type": "application/json"}

@@ -275,6 +275,14 @@ static void rare_errors(void **state)
           "" },
         { "{\"error\":{\"grpc_code\":14,\"http_code\":503,\"message\":\"no leader\"}}",
           MUSTER_ECONN, "no leader" },
+        { "{\"error\":\"raft proposal dropped\",\"code\":2}", MUSTER_ECONN, "quorum" },
+        { "{\"error\":\"raft: stopped\",\"code\":2}", MUSTER_ECONN, "" },
+        { "{\"error\":\"grpc: the client connection is closing\",\"code\":1}",
+          MUSTER_ECONN, "going down" },
+        { "{\"error\":\"etcdserver: revision of auth store is old\",\"code\":3}",
+          MUSTER_EACCES, "old" },
+        { "{\"error\":\"auth: revision in header is old\",\"code\":2}", MUSTER_EACCES,
+          "old" },
         { "{\"error\":\"?\",\"code\":-3}", MUSTER_EPROTO, "?" },
     };
     (void)state;

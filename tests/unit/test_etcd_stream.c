@@ -86,6 +86,18 @@ static const struct row {
               "quorum just now: see `etcdctl endpoint status --cluster`" },
     { "the token has run out", 8, true, STALE, ETCD_STREAM_FAILED, 8, .token = true,
       .code = MUSTER_EACCES, .text = "etcd says: etcdserver: invalid auth token" },
+    { "users have changed: signed tokens are void", 8, true,
+      "{\"error\":{\"grpc_code\":2,\"message\":\"auth: revision in header is old\"}}",
+      ETCD_STREAM_FAILED, 8, .token = true, .code = MUSTER_EACCES,
+      .text = "etcd says: auth: revision in header is old" },
+    { "as a watch is told of it", 8, true,
+      LINE("12", ",\"created\":true,\"canceled\":true,\"cancel_reason\":\"rpc error: "
+                 "code = InvalidArgument desc = etcdserver: revision of auth store is "
+                 "old\""),
+      ETCD_STREAM_FAILED, 8, .token = true, .code = MUSTER_EACCES,
+      .text =
+          "etcd says: rpc error: code = InvalidArgument desc = etcdserver: revision "
+          "of auth store is old" },
     /* Nonsense. */
     { "a line cut short", 8, false, "{\"result\":{\"header\":{\"rev",
       ETCD_STREAM_FAILED, 8, .created = true, .code = MUSTER_EPROTO,

@@ -25,14 +25,18 @@
        "now: see `etcdctl endpoint status --cluster`"
 #define NO_SPACE                                                                       \
     "500 0 {\"error\":\"etcdserver: mvcc: database space exceeded\",\"code\":8}"
-#define REFUSED AT "connection refused"
+#define OUTDATED_34                                                                    \
+    "400 0 {\"error\":\"etcdserver: revision of auth store is old\",\"code\":3}"
+#define OUTDATED_35 "500 0 {\"error\":\"auth: revision in header is old\",\"code\":2}"
+#define REFUSED     AT "connection refused"
 
 static const struct row {
     const char *says;
     /* the request so far */
     enum etcd_api api;
     enum etcd3_expect expect;
-    bool once, raw, user, reauthed;
+    bool once, raw, user;
+    unsigned reauthed;
     unsigned tries; /* this one counted; 0 stands for 1 */
     int last;       /* code of the try before; 0: there was none */
     /* the try */
@@ -100,7 +104,7 @@ static const struct row {
     { "the token has run out: another, and again", ETCD_V3, .user = true,
       .said = "=v3-auth-stale", .verdict = ETCD_REAUTH, .want = MUSTER_EACCES,
       .answered = true, .text = "etcd says: etcdserver: invalid auth token" },
-    { "a fresh one is not taken either", ETCD_V3, .user = true, .reauthed = true,
+    { "a fresh one is not taken either", ETCD_V3, .user = true, .reauthed = 1,
       .said = "=v3-auth-stale", .want = MUSTER_EACCES, .answered = true,
       .text = AT "etcd says: etcdserver: invalid auth token" },
     { "nobody to ask a token for", ETCD_V3, .said = "=v3-auth-stale",
@@ -109,6 +113,16 @@ static const struct row {
     { "the request for a token itself", ETCD_V3, ETCD3_EXPECT_TOKEN, .user = true,
       .said = "=v3-auth-stale", .want = MUSTER_EACCES, .answered = true,
       .text = AT "etcd says: etcdserver: invalid auth token" },
+    { "users have changed: signed tokens are void", ETCD_V3, .user = true,
+      .said = OUTDATED_35, .verdict = ETCD_REAUTH, .want = MUSTER_EACCES,
+      .answered = true, .text = "etcd says: auth: revision in header is old" },
+    { "and again, in the middle of it", ETCD_V3, .once = true, .user = true,
+      .reauthed = 9, .said = OUTDATED_34, .verdict = ETCD_REAUTH, .want = MUSTER_EACCES,
+      .answered = true,
+      .text = "etcd says: etcdserver: revision of auth store is old" },
+    { "but not for ever", ETCD_V3, .user = true, .reauthed = 10, .said = OUTDATED_34,
+      .want = MUSTER_EACCES, .answered = true,
+      .text = AT "etcd says: etcdserver: revision of auth store is old" },
     { "a wrong password", ETCD_V3, ETCD3_EXPECT_TOKEN, .user = true, .nameless = true,
       .said = "=v3-auth-wrong", .want = MUSTER_EACCES, .answered = true,
       .text = "etcd at " WHERE ": etcd says: etcdserver: authentication failed, "
@@ -168,6 +182,17 @@ static const struct row {
       .endpoints = 3, .late = true, .want = MUSTER_ETIMEDOUT, .failed = true,
       .pause_least = 0, .pause_most = 0,
       .text = LEADERLESS " (gave up after 9 tries)" },
+    { "the leader changes under the request", ETCD_V3,
+      .said = "500 0 {\"error\":\"raft proposal dropped\",\"code\":2}", .sent = true,
+      .endpoints = 3, .verdict = ETCD_AGAIN, .want = MUSTER_ECONN, .failed = true,
+      .text = AT "etcd says: raft proposal dropped. The cluster has no leader or no "
+                 "quorum just now: see `etcdctl endpoint status --cluster`" },
+    { "the member goes down", ETCD_V3,
+      .said = "408 0 {\"error\":\"grpc: the client connection is closing\",\"code\":1}",
+      .sent = true, .endpoints = 3, .verdict = ETCD_AGAIN, .want = MUSTER_ECONN,
+      .failed = true,
+      .text = AT "etcd says: grpc: the client connection is closing. This member is "
+                 "going down" },
     { "v2: an election", ETCD_V2,
       .said = "500 0 {\"errorCode\":301,\"message\":\"During Leader Election\","
               "\"index\":7}",
@@ -228,7 +253,7 @@ static void check(const struct row *row, const struct etcd_try *t,
     number_is(row->says, "answered", j->answered, row->answered);
     number_is(row->says, "failed", j->failed, row->failed);
     number_is(row->says, "reauthed", t->reauthed,
-              row->reauthed || row->verdict == ETCD_REAUTH);
+              row->reauthed + (row->verdict == ETCD_REAUTH));
     if (row->text)
         text_is(row->says, j->err.text, row->text);
     if (j->pause_ms < row->pause_least || j->pause_ms > row->pause_most)
