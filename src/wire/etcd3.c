@@ -182,18 +182,21 @@ static int read_watch(struct etcd3_reply *r, const json_t *o, struct muster_erro
     return rc;
 }
 
-/* {"error":"text","code":5} for a request, {"error":{"grpc_code":5,"message":"text"}}
- * in a stream. */
+/* Up to 3.5 {"error":"text","code":5} for a request, and in a stream
+ * {"error":{"grpc_code":5,"message":"text"}}; since 3.6 {"code":5,"message":"text"} and
+ * {"error":{"code":5,"message":"text"}}. */
 static int read_error(struct etcd3_reply *r, struct muster_error *err)
 {
     const json_t *e = json_object_get(r->root, "error");
     const bool nested = json_is_object(e);
     const json_t *o = nested ? e : r->root;
+    const bool bare = !json_is_string(json_object_get(o, "error"));
     int64_t code = 0;
-    int rc = etcd_get_i64(o, nested ? "grpc_code" : "code", &code, err);
+    int rc = etcd_get_i64(o, json_object_get(o, "grpc_code") ? "grpc_code" : "code",
+                          &code, err);
 
     if (rc == 0)
-        rc = etcd_get_text(o, nested ? "message" : "error", &r->message, err);
+        rc = etcd_get_text(o, bare ? "message" : "error", &r->message, err);
     r->error = code > 0 && code <= 16 ? (int)code : 2; /* 2: unknown, says gRPC */
     return rc;
 }
@@ -231,6 +234,14 @@ static int read_answer(struct etcd3_reply *r, enum etcd3_expect expect,
     return MUSTER_EBUG;
 }
 
+/* A proxy's own refusal may well be {"message":"text"}: only etcd's has a code. */
+static bool is_error(const struct etcd_http *http, const json_t *root)
+{
+    return json_object_get(root, "error") ||
+           (http->status >= 400 && json_is_integer(json_object_get(root, "code")) &&
+            json_is_string(json_object_get(root, "message")));
+}
+
 static int refuse_text(const struct etcd_http *http, struct muster_error *err)
 {
     if (http->status == 404 && http->body.n && http->body.p[0] != '{')
@@ -256,7 +267,7 @@ int etcd3_decode(const struct etcd_http *http, enum etcd3_expect expect,
     r.arena = mem_alloc(http->body.n + 1);
     if (!r.arena)
         rc = err_nomem(err);
-    else if (json_object_get(r.root, "error"))
+    else if (is_error(http, r.root))
         rc = read_error(&r, err);
     else if (http->status >= 400)
         rc = err_set(err, MUSTER_EPROTO, "HTTP status %ld without an error text",

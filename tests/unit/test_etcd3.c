@@ -284,6 +284,20 @@ static void rare_errors(void **state)
         { "{\"error\":\"auth: revision in header is old\",\"code\":2}", MUSTER_EACCES,
           "old" },
         { "{\"error\":\"?\",\"code\":-3}", MUSTER_EPROTO, "?" },
+        /* Since 3.6: of a request, and in a stream. */
+        { "{\"code\":5,\"message\":\"etcdserver: requested lease not found\","
+          "\"details\":[]}",
+          MUSTER_ENOENT, "lease not found" },
+        { "{\"code\":16,\"message\":\"etcdserver: invalid auth token\",\"details\":[]}",
+          MUSTER_EACCES, "token" },
+        { "{\"code\":9,\"message\":\"etcdserver: lease already "
+          "exists\",\"details\":[]}",
+          MUSTER_EEXIST, "exists" },
+        { "{\"error\":{\"code\":14,\"message\":\"etcdserver: no leader\",\"details\":["
+          "]}}",
+          MUSTER_ECONN, "no leader" },
+        { "{\"error\":{\"code\":16,\"message\":\"etcdserver: invalid auth token\"}}",
+          MUSTER_EACCES, "token" },
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -329,6 +343,9 @@ static void strangers(void **state)
         { 200, "{\"result\":{\"header\":{},\"events\":[{\"type\":\"X\",\"kv\":{}}]}}",
           ETCD3_EXPECT_WATCH, MUSTER_EPROTO },
         { 500, "{\"header\":{}}", ETCD3_EXPECT_TXN, MUSTER_EPROTO },
+        { 503, "{\"message\":\"no upstream\"}", ETCD3_EXPECT_TXN, MUSTER_EPROTO },
+        { 200, "{\"code\":5,\"message\":\"?\"}", ETCD3_EXPECT_TXN, MUSTER_EPROTO },
+        { 404, "{\"code\":5,\"message\":[]}", ETCD3_EXPECT_TXN, MUSTER_EPROTO },
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {

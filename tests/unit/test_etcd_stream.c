@@ -86,6 +86,11 @@ static const struct row {
               "quorum just now: see `etcdctl endpoint status --cluster`" },
     { "the token has run out", 8, true, STALE, ETCD_STREAM_FAILED, 8, .token = true,
       .code = MUSTER_EACCES, .text = "etcd says: etcdserver: invalid auth token" },
+    { "as 3.6 says it", 8, true,
+      "{\"error\":{\"code\":16,\"message\":\"etcdserver: invalid auth token\","
+      "\"details\":[]}}",
+      ETCD_STREAM_FAILED, 8, .token = true, .code = MUSTER_EACCES,
+      .text = "etcd says: etcdserver: invalid auth token" },
     { "users have changed: signed tokens are void", 8, true,
       "{\"error\":{\"grpc_code\":2,\"message\":\"auth: revision in header is old\"}}",
       ETCD_STREAM_FAILED, 8, .token = true, .code = MUSTER_EACCES,
