@@ -68,7 +68,8 @@ static void on_not_granted(void *ctx, const struct muster_error *err)
 {
     struct etcd_state *b = ctx;
 
-    b->lease_id = 0;
+    /* A lease that has run out stays in lease_id: what is written under it fails, and
+     * is written again under the next. Without one it would stay for ever. */
     b->not_granted = *err;
     if (!etcd_is_transient(err->code) || uv_now(b->base.loop) >= b->open_by_ms)
         opened(b, err->code, err);

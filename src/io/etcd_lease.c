@@ -166,7 +166,7 @@ void etcd_lease_stop(struct etcd_lease *l, uint64_t timeout_ms, etcd_lease_gone_
     l->on_gone = cb;
     l->gone_ctx = ctx;
     etcd_msg_init(&m);
-    if (request(l, etcd3_encode_revoke(&m, id), &m, timeout_ms, on_revoked) < 0)
+    if (!id || request(l, etcd3_encode_revoke(&m, id), &m, timeout_ms, on_revoked) < 0)
         end(l);
 }
 

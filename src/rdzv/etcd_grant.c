@@ -2,9 +2,10 @@
  * tried at every endpoint before the next is due. */
 #include "rdzv/etcd_grant.h"
 
-#define GRANT_MS 2000u /* then our user hears of it, and we try again */
-#define PAUSE_MS 500u
-#define LATE_MS  200u
+#define GRANT_MS      2000u  /* then our user hears of it, and we try again, */
+#define GRANT_MOST_MS 10000u /* with more patience each time: it may only be slow */
+#define PAUSE_MS      500u
+#define LATE_MS       200u
 
 void etcd_grant_init(struct etcd_grant *g, uint64_t ttl_s, uint64_t seed)
 {
@@ -16,30 +17,40 @@ int etcd_grant_encode(struct etcd_grant *g, struct etcd_msg *m)
 {
     if (g->id)
         return etcd3_encode_keepalive(m, g->id);
-    /* The id is ours to choose: then a repeated request makes no second lease. */
-    g->asked = (int64_t)(rng_u64(&g->rng) >> 1 | 1);
+    /* The id is ours to choose, and stays until it is granted: then a repeated request
+     * makes no second lease. */
+    if (!g->asked)
+        g->asked = (int64_t)(rng_u64(&g->rng) >> 1 | 1);
     return etcd3_encode_grant(m, g->asked, (int64_t)(g->ttl_ms / 1000));
 }
 
 uint64_t etcd_grant_timeout_ms(const struct etcd_grant *g)
 {
-    return g->id ? g->ttl_ms / 2 : MIN_OF(g->ttl_ms, GRANT_MS);
+    if (g->id)
+        return g->ttl_ms / 2;
+    return MIN_OF(g->ttl_ms, MIN_OF(GRANT_MS << MIN_OF(g->failed, 4u), GRANT_MOST_MS));
 }
 
 uint64_t etcd_grant_attempt_ms(const struct etcd_grant *g)
 {
-    return MIN_OF(MAX_OF(g->ttl_ms / 6, 500u), 3000u);
+    const uint64_t ms = MIN_OF(MAX_OF(g->ttl_ms / 6, 500u), 3000u);
+
+    return g->id ? ms : MAX_OF(ms, etcd_grant_timeout_ms(g) / 2);
 }
 
 static enum etcd_grant_told on_grant(struct etcd_grant *g, int status,
                                      uint64_t *pause_ms)
 {
-    /* "already exists": the first try did reach a server. */
+    /* "already exists": an earlier try did reach a server. It may have been long ago,
+     * so that a beat is due. */
     if (status == 0 || status == MUSTER_EEXIST) {
         g->id = g->asked;
-        *pause_ms = g->ttl_ms / 3;
+        g->asked = 0;
+        g->failed = 0;
+        *pause_ms = status == 0 ? g->ttl_ms / 3 : 0;
         return ETCD_GRANT_NEW;
     }
+    g->failed++;
     *pause_ms = PAUSE_MS;
     return ETCD_GRANT_NONE;
 }

@@ -12,8 +12,9 @@
 struct etcd_grant {
     uint64_t ttl_ms;
     struct rng rng;
-    int64_t id;    /* 0: none granted */
-    int64_t asked; /* the id of the grant under way */
+    int64_t id;      /* 0: none granted */
+    int64_t asked;   /* the id of the grant under way; 0: another is to be chosen */
+    unsigned failed; /* grants in a row */
 };
 
 void etcd_grant_init(struct etcd_grant *g, uint64_t ttl_s, uint64_t seed);

@@ -28,6 +28,7 @@ struct dynamic {
     struct sim_ask *wait_req;
     struct sim_stream stream, peers; /* v3 */
     struct sim_lease run, here;
+    int64_t run_id;      /* of the last lease that was granted; it may have run out */
     struct etcd_ask put; /* of our presence */
     struct sim_ask *put_req;
     struct sim_timer put_timer;
@@ -68,12 +69,12 @@ static void send_call(struct dynamic *d)
 {
     const uint64_t now = sim_now(d->node).mono_ms;
 
-    if (is_v3(d) && !d->run.state.id && !d->seen.revision) {
+    if (is_v3(d) && !d->run_id) {
         d->want_call = true; /* opening: the first lease comes first */
         return;
     }
     d->want_call = false;
-    d->ask.lease = d->run.state.id;
+    d->ask.lease = d->run_id;
     d->req_by_ms = now + ETCD_REQUEST_MS;
     d->req = send(d, &d->ask, ETCD_REQUEST_MS, on_asked);
 }
@@ -304,6 +305,7 @@ static void on_run_lease(void *ctx)
 {
     struct dynamic *d = ctx;
 
+    d->run_id = d->run.state.id;
     if (d->want_call)
         send_call(d);
 }

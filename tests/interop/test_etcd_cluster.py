@@ -5,6 +5,9 @@ No wrong round: in each round every node that was told of it was told the same w
 a rank of its own. No lost node: all are in the last round."""
 from __future__ import annotations
 
+import http.client
+import http.server
+import json
 import os
 import signal
 import subprocess
@@ -200,6 +203,66 @@ def test_a_dead_node_is_known_by_its_lease(tmp_path):
         finally:
             for n in nodes:
                 n.kill()
+
+
+class NoGrants(http.server.BaseHTTPRequestHandler):
+    """In front of an etcd: while `full`, no lease is granted; `loose` are writes without one."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        front = self.server
+        if self.path == "/v3/watch":
+            status, answer = 503, b'{"error":"no watches here","code":14}'
+        elif self.path == "/v3/lease/grant" and front.full:
+            front.refused += 1
+            status = 500
+            answer = b'{"error":"etcdserver: mvcc: database space exceeded","code":8}'
+        else:
+            if self.path == "/v3/kv/txn":
+                front.txns += 1
+                front.loose += [op for op in json.loads(body)["success"]
+                                if "request_put" in op and "lease" not in op["request_put"]]
+            conn = http.client.HTTPConnection("127.0.0.1", front.upstream, timeout=60)
+            conn.request("POST", self.path, body)
+            got = conn.getresponse()
+            status, answer = got.status, got.read()
+            conn.close()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_nothing_is_written_without_a_lease(tmp_path):
+    """A lease has run out and there is no other yet: what is written now would stay for ever."""
+    with Etcd(tmp_path, v2=False) as etcd, \
+            http.server.ThreadingHTTPServer(("127.0.0.1", 0), NoGrants) as front:
+        front.upstream, front.full, front.refused, front.txns, front.loose = etcd.port, False, 0, 0, []
+        threading.Thread(target=front.serve_forever, daemon=True).start()
+        node = Node("etcd-v3", f"127.0.0.1:{front.server_port}", "loose", (1, 1),
+                    "last_call_timeout=1,join_timeout=120")
+        try:
+            assert node("next").what() == "joined"
+            _, got = etcd.v3("/v3/kv/range", {"key": b64("/muster/loose/state")})
+            front.full = True
+            etcd.v3("/v3/lease/revoke", {"ID": got["kvs"][0]["lease"]})
+            node.send("next")
+            # The first refusal is known to the node when the second comes.
+            for what, more in (("refused", 2), ("txns", 2)):
+                want = getattr(front, what) + more
+                end = time.monotonic() + 60
+                while getattr(front, what) < want and time.monotonic() < end:
+                    time.sleep(0.05)
+                assert getattr(front, what) >= want, what
+            front.full = False
+            assert node.answer(120).what() == "joined"
+            assert not front.loose
+        finally:
+            node.kill()
+            front.shutdown()
 
 
 @pytest.mark.parametrize("backend", ["etcd-v2", "etcd-v3"])
