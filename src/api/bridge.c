@@ -1,5 +1,6 @@
-/* bridge.c - see bridge.h. The lock guards the queue, the jobs' done flags, `driven`
- * and `stop`; everything on the loop belongs to its thread, or to who set `driven`. */
+/* bridge.c - see bridge.h. The lock guards the queue, the jobs' done flags, `inside`,
+ * `driven` and `stop`; everything on the loop belongs to its thread, or to who set
+ * `driven`. */
 #include "api/bridge.h"
 
 #include <pthread.h>
@@ -16,6 +17,7 @@ struct bridge {
     pthread_mutex_t lock;
     pthread_cond_t told;
     struct bridge_job *first, **last; /* not yet begun; borrowed from their callers */
+    size_t inside;                    /* callers that have not left bridge_call */
     bool by_turns;                    /* no thread */
     bool driven;                      /* by_turns: somebody runs the loop just now */
     bool stop;
@@ -174,6 +176,7 @@ int bridge_call(struct bridge *b, struct bridge_job *job)
     job->done = false;
     job->next = NULL;
     pthread_mutex_lock(&b->lock);
+    b->inside++;
     *b->last = job;
     b->last = &job->next;
     if (!b->by_turns || b->driven)
@@ -184,7 +187,9 @@ int bridge_call(struct bridge *b, struct bridge_job *job)
         else
             pthread_cond_wait(&b->told, &b->lock);
     }
-    pthread_mutex_unlock(&b->lock);
+    b->inside--;
+    pthread_cond_broadcast(&b->told); /* bridge_free may wait for us. */
+    pthread_mutex_unlock(&b->lock);   /* From here b may be gone. */
     return job->status;
 }
 
@@ -208,6 +213,8 @@ void bridge_free(struct bridge *b)
     if (!b)
         return;
     pthread_mutex_lock(&b->lock);
+    while (b->inside) /* Their jobs are done, but they, or the loop they drive, not. */
+        pthread_cond_wait(&b->told, &b->lock);
     b->stop = true;
     (void)uv_async_send(&b->wake);
     pthread_mutex_unlock(&b->lock);

@@ -40,7 +40,9 @@ int bridge_call(struct bridge *b, struct bridge_job *job);
 /* The loop's thread: the caller goes on. err may be NULL. */
 void bridge_done(struct bridge_job *job, int status, const struct muster_error *err);
 
-/* Ends the thread when every handle on the loop but our own is closed; waits for it. */
+/* Ends the thread when every handle on the loop but our own is closed; waits for it,
+ * and before that for those who are still on their way out of bridge_call. Nobody may
+ * come in any more. */
 void bridge_free(struct bridge *b);
 
 #endif
