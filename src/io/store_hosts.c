@@ -1,9 +1,11 @@
-/* store_hosts.c - see store_hosts.h. Reads: runs, messages in, time, feed, perform, the
- * end. The key that torchrun's nodes use is in store_hosts_key.c. */
+/* store_hosts.c - see store_hosts.h. Reads: messages, time, feed, perform, the end. The
+ * runs are in store_hosts_runs.c, the key that torchrun's nodes use in
+ * store_hosts_key.c. */
 #include "io/store_hosts.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <sys/socket.h>
 
 #include "base/err.h"
@@ -12,10 +14,7 @@
 #include "io/store_hosts_int.h"
 #include "io/store_rounds.h"
 
-#define MAX_RUNS    1024u
 #define FORGET_MOST 8 /* rounds at once */
-
-/* ---- runs ---- */
 
 static struct store_hosts *hosts_new(struct store_server *s)
 {
@@ -32,33 +31,21 @@ static struct store_hosts *hosts_new(struct store_server *s)
     return h;
 }
 
-static struct hosted_run *run_new(struct store_server *s, struct span run_id)
-{
-    const size_t fixed = sizeof RUN_KEY - 1;
-    struct hosted_run *run;
-    uint8_t *key;
-
-    if (map_reserve(&s->hosts->runs, 1) < 0)
-        return NULL;
-    run = mem_calloc(1, sizeof *run + fixed + run_id.n);
-    if (!run)
-        return NULL;
-    run->host = rdzv_host_new(run_id, s->opts.trace);
-    if (!run->host) {
-        mem_free(run);
-        return NULL;
-    }
-    key = (uint8_t *)(run + 1);
-    memcpy(key, RUN_KEY, fixed);
-    memcpy(key + fixed, run_id.p, run_id.n);
-    run->link.key = span_of(key, fixed + run_id.n);
-    map_add(&s->hosts->runs, &run->link);
-    run->next = s->hosts->first;
-    s->hosts->first = run;
-    return run;
-}
-
 /* ---- messages ---- */
+
+static void send_msg(struct store_server *s, struct conn *c, const struct hosted_msg *m)
+{
+    struct buf *out = &s->hosts->out;
+    uint8_t length[8];
+
+    buf_clear(out);
+    if (buf_append(out, length, sizeof length) < 0 || hosted_encode(out, m) < 0) {
+        conn_refuse(s, c, "out of memory");
+        return;
+    }
+    put_u64(out->mem + out->head, buf_len(out) - sizeof length);
+    server_send(s, c, buf_span(out));
+}
 
 /* A guest's connection tells of its end as early as the network lets it. */
 static void watch_socket(int fd)
@@ -73,43 +60,49 @@ static void watch_socket(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacked_ms, sizeof unacked_ms);
 }
 
-/* The run that a HELLO names, made if it is new; torchrun's nodes may have begun it. */
-static struct hosted_run *run_of_hello(struct store_server *s, struct span run_id,
-                                       bool *begun)
+static void no_room(struct store_server *s, struct conn *c, struct span run_id)
 {
-    uint8_t key[sizeof RUN_KEY + HOSTED_MAX];
-    const size_t fixed = sizeof RUN_KEY - 1;
-    struct map_link *link;
+    char text[256];
 
-    memcpy(key, RUN_KEY, fixed);
-    memcpy(key + fixed, run_id.p, run_id.n);
-    link = map_get(&s->hosts->runs, span_of(key, fixed + run_id.n));
-    *begun = !link;
-    if (link)
-        return CONTAINER_OF(link, struct hosted_run, link);
-    return run_new(s, run_id);
+    (void)snprintf(text, sizeof text,
+                   "the store %s is host to %u runs that all go on, as many as it can "
+                   "be: end some of them, or give this one another store",
+                   s->address, HOSTED_RUNS);
+    trace(s->opts.trace, TRACE_WARN, "turned a node of run '%.*s' away: %s",
+          (int)MIN_OF(run_id.n, 100), (const char *)run_id.p, text);
+    send_msg(s, c,
+             &(struct hosted_msg){ .kind = HOSTED_REFUSED,
+                                   .code = MUSTER_EFULL,
+                                   .text = span_str(text) });
 }
 
 static int on_hello(struct store_server *s, struct conn *c, const struct hosted_msg *m)
 {
     struct rdzv_host_event ev = { .kind = RDZV_HOST_MSG, .peer = c->peer, .msg = m };
+    struct hosted_run *run;
     bool begun;
+    int rc;
 
-    if (m->run_id.n == 0 || s->hosts->runs.count >= MAX_RUNS) {
-        conn_refuse(s, c,
-                    m->run_id.n ? "more than %u runs in one store"
-                                : "HELLO without a run id",
-                    MAX_RUNS);
+    if (m->run_id.n == 0) {
+        conn_refuse(s, c, "HELLO without a run id");
         return 0;
     }
-    c->run = run_of_hello(s, m->run_id, &begun);
-    if (!c->run)
-        return MUSTER_ENOMEM;
+    rc = run_of_hello(s, m->run_id, &run, &begun);
+    if (rc == MUSTER_EFULL) {
+        no_room(s, c, m->run_id);
+        return 0;
+    }
+    if (rc < 0)
+        return rc;
+    run_hold(run, c);
     watch_socket(c->fd);
     if (begun)
-        hosts_look(
-            s, c->run); /* Others may have begun it: then there is nothing to resume. */
-    hosts_feed(s, c->run, &ev);
+        hosts_look(s, run); /* Others may have begun it: nothing to resume then. */
+    hosts_feed(s, run, &ev);
+    if (begun && rdzv_host_nodes(run->host) == 0) { /* It was refused. */
+        run_let_go(c);
+        run_free(s, run);
+    }
     return 0;
 }
 
@@ -152,6 +145,7 @@ void hosts_left(struct store_server *s, struct conn *c)
     if (!c->run)
         return;
     hosts_feed(s, c->run, &ev);
+    run_let_go(c);
     hosts_arm(s);
 }
 
@@ -183,20 +177,6 @@ void hosts_arm(struct store_server *s)
 
 /* ---- feed and perform ---- */
 
-static void send_msg(struct store_server *s, struct conn *c, const struct hosted_msg *m)
-{
-    struct buf *out = &s->hosts->out;
-    uint8_t length[8];
-
-    buf_clear(out);
-    if (buf_append(out, length, sizeof length) < 0 || hosted_encode(out, m) < 0) {
-        conn_refuse(s, c, "out of memory");
-        return;
-    }
-    put_u64(out->mem + out->head, buf_len(out) - sizeof length);
-    server_send(s, c, buf_span(out));
-}
-
 static void perform(struct store_server *s)
 {
     const struct rdzv_host_fx *fx = &s->hosts->fx;
@@ -212,7 +192,7 @@ static void perform(struct store_server *s)
             send_msg(s, c, &e->msg);
             break;
         case RDZV_HOST_DROP:
-            c->run = NULL; /* The host knows. */
+            run_let_go(c); /* The host knows. */
             conn_refuse(s, c, "%.*s", (int)e->msg.text.n, (const char *)e->msg.text.p);
             break;
         }
@@ -259,15 +239,10 @@ void hosts_close(struct store_server *s, uv_close_cb cb)
 
 void hosts_free(struct store_server *s)
 {
-    struct hosted_run *next;
-
     if (!s->hosts)
         return;
-    for (struct hosted_run *run = s->hosts->first; run; run = next) {
-        next = run->next;
-        rdzv_host_free(run->host);
-        mem_free(run);
-    }
+    while (s->hosts->first)
+        run_free(s, s->hosts->first);
     map_fini(&s->hosts->runs);
     rdzv_host_fx_fini(&s->hosts->fx);
     store_fx_fini(&s->hosts->store_fx);

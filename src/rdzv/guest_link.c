@@ -63,9 +63,8 @@ void guest_up(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now now)
 
 void guest_down(struct rdzv_guest *g, const struct rdzv_guest_event *ev)
 {
-    const bool was_here = g->link == LINK_UP || g->link == LINK_HELD;
-
-    if (was_here)
+    /* One that hangs up at our HELLO is no better than one that is not there. */
+    if (g->link == LINK_HELD)
         g->pause_ms = GUEST_FIRST_PAUSE_MS;
     else
         g->pause_ms = MIN_OF(g->pause_ms * 2, GUEST_MAX_PAUSE_MS);

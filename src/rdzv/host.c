@@ -291,3 +291,8 @@ bool rdzv_host_closed(const struct rdzv_host *h)
 {
     return h->state.closed;
 }
+
+bool rdzv_host_over(const struct rdzv_host *h)
+{
+    return h->state.closed || (h->holders.count == 0 && h->strangers == 0);
+}

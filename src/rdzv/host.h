@@ -85,5 +85,6 @@ struct span rdzv_host_last_view(const struct rdzv_host *h);
 size_t rdzv_host_nodes(const struct rdzv_host *h); /* of ours, connected or in grace */
 int64_t rdzv_host_round(const struct rdzv_host *h);
 bool rdzv_host_closed(const struct rdzv_host *h);
+bool rdzv_host_over(const struct rdzv_host *h); /* closed, or nobody is in it */
 
 #endif

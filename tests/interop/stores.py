@@ -109,7 +109,7 @@ def request(op: int, *fields) -> bytes:
     return out
 
 
-SETTINGS = ("min=2 max=2 join_ms=60000 last_call_ms=1000 close_ms=30000 keep_alive_s=5 "
+SETTINGS = ("min=2 max=2 join_ms=60000 last_call_ms=1000 close_ms=30000 keep_alive_s=99 "
             "keep_alive_max=3")
 
 

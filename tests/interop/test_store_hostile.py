@@ -246,7 +246,7 @@ def test_a_request_in_pieces_that_is_refused(data, says):
         in_pieces(server, other, data)
         server.wait_for_log(says)
         assert other.get("/a.long.enough.counter") == b"abc"
-        node.raw(request(PUSH, "/\x01muster/host", b"\x01\x02"))  # LEAVE
+        node.raw(message(2))  # LEAVE
         assert node.blob()[1] == 9  # LEFT
         assert server.stop() == 0, server.stderr()
 
@@ -259,9 +259,64 @@ def test_a_change_in_pieces_whose_answer_is_too_much():
         other.set("/rest", "x" * ((1 << 20) - 34 * 30008 - 500))
         in_pieces(server, other, request(MGET, ["/big"] * 34 + ["/rest"]) +
                   request(CAS, RUN, other.get(RUN), "z" * 2000))
-        log = server.wait_for_log("leaves its answers unread")
-        assert f"key {RUN}: " in log, log
+        assert "leaves its answers unread" in server.wait_for_log(f"key {RUN}: ")
         assert server.stop() == 0, server.stderr()
+
+
+def message(kind: int) -> bytes:
+    return request(PUSH, "/\x01muster/host", bytes([1, kind]))
+
+
+def test_more_runs_than_a_host_can_have():
+    """It lets go of those that are over, and not of what is known of them."""
+    def node(run: str, closes: bool = False, **more) -> Wire:
+        w = Wire(server)
+        w.raw(hello(run, **more) + (message(3) if closes else b""))
+        return w
+
+    def job(run: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [MUSTER, "run", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{server.port}",
+             f"--rdzv-id={run}", "--local-addr=127.0.0.1", "--no-python", "true"],
+            capture_output=True, text=True, timeout=120)
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1200:
+        pytest.skip(f"this process may open {hard} files only")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    live = []
+    try:
+        with ours() as server:
+            for i in range(1100):
+                with node(f"over{i}", closes=True) as w:
+                    assert w.blob()[1] == 5 and w.blob()[1] == 10  # WELCOME, CLOSED
+                with node(f"wrong{i}", settings="") as w:
+                    assert w.blob()[1] == 8  # REFUSED
+            for i in range(1024):
+                live.append(node(f"live{i}"))
+                assert live[-1].blob()[1] == 5
+            with node("another") as w:
+                refused = w.blob()
+                assert refused[1] == 8 and refused[2:6] == (-16 & 0xFFFFFFFF).to_bytes(4, "little")
+                assert b"host to 1024 runs that all go on" in refused
+            with node("live7", addr="second") as w:
+                assert w.blob()[1] == 5
+            r = job("another")
+            assert r.returncode and "host to 1024 runs that all go on" in r.stderr, r.stderr
+            assert server.stderr().count("turned a node of run 'another' away") < 5
+
+            live[0].raw(message(3))
+            assert live[0].blob()[1] == 10
+            live[0].close()
+            r = job("another")
+            assert r.returncode == 0, r.stderr
+            with node("over3") as w:  # in the place of "another", which is over
+                assert w.blob()[1] == 5 and w.blob()[1] == 10
+            assert server.stop() == 0
+    finally:
+        for w in live:
+            w.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_flood_of_tiny_requests(server, client):

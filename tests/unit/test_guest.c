@@ -206,6 +206,31 @@ static void a_goodbye_is_owed(void **state)
     rdzv_guest_free(p.g);
 }
 
+/* A host that hangs up at each HELLO was asked fifty times a second. */
+static void one_hung_up_on_asks_less_and_less_often(void **state)
+{
+    static const uint64_t pauses[] = { 40, 80, 160, 320, 640, 1000, 1000 };
+    struct play p;
+
+    (void)state;
+    play_begin(&p);
+    wish(&p, RDZV_EV_JOIN);
+    for (size_t i = 0; i < ARRAY_LEN(pauses); i++) {
+        dials(&p);
+        feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_UP });
+        is_sent(&p, 0, HOSTED_HELLO);
+        feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_DOWN });
+        assert_int_equal(rdzv_guest_deadline(p.g), p.now.mono_ms + pauses[i]);
+        p.now.mono_ms += pauses[i];
+        feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_TIMER });
+    }
+    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_UP });
+    hear(&p, (struct hosted_msg){ .kind = HOSTED_WELCOME });
+    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_DOWN });
+    assert_int_equal(rdzv_guest_deadline(p.g), p.now.mono_ms + 20);
+    rdzv_guest_free(p.g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -214,6 +239,7 @@ int main(void)
         cmocka_unit_test(wishes_survive_a_reconnect),
         cmocka_unit_test(what_crossed_a_goodbye_is_not_heard),
         cmocka_unit_test(a_goodbye_is_owed),
+        cmocka_unit_test(one_hung_up_on_asks_less_and_less_often),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
