@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "rdzv/legacy_int.h"
 
 #define RETRY_MS 1000u /* torch's pause between attempts */
@@ -306,6 +307,12 @@ int legacy_new(const struct legacy_config *cfg, struct legacy **out,
             "and torch, which compares them, would wait for ever. Use "
             "etcd_prefix=/%s on every node",
             cfg->prefix, cfg->prefix);
+    if (!utf8_valid(span_str(cfg->prefix)) || !utf8_valid(span_str(cfg->run_id)))
+        return err_set(err, MUSTER_EINVAL,
+                       "the run id or etcd_prefix ('%s', '%s') is not UTF-8, but nodes "
+                       "of this backend keep their keys as JSON. Give another "
+                       "--rdzv-id, or use --rdzv-backend=etcd-v2 on every node",
+                       cfg->run_id, cfg->prefix);
     l = mem_calloc(1, sizeof *l);
     if (!l || !make_paths(l, cfg)) {
         legacy_free(l);

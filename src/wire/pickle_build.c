@@ -1,29 +1,7 @@
 /* pickle_build.c - from the items of a pickle to nodes and the state; see pickle.h. */
 #include "base/err.h"
+#include "base/utf8.h"
 #include "wire/pickle_int.h"
-
-/* Well-formed and shortest, no surrogates: so that byte order is Python's order. */
-static bool is_utf8(struct span s)
-{
-    for (size_t i = 0; i < s.n;) {
-        const uint8_t c = s.p[i];
-        const size_t more = c < 0x80 ? 0 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
-        uint32_t point = more == 0 ? c : c & (0x3fu >> more);
-        static const uint32_t least[] = { 0, 0x80, 0x800, 0x10000 };
-
-        if ((c >= 0x80 && c < 0xc2) || c > 0xf4 || more > s.n - i - 1)
-            return false;
-        for (size_t k = 1; k <= more; k++) {
-            if ((s.p[i + k] & 0xc0) != 0x80)
-                return false;
-            point = point << 6 | (s.p[i + k] & 0x3fu);
-        }
-        if (point < least[more] || point > 0x10ffff || (point >> 11) == 0x1b)
-            return false;
-        i += more + 1;
-    }
-    return true;
-}
 
 /* Which of the names a field is, or count for none. */
 static size_t which(const struct unpickler *u, struct pv key, const char *const *names,
@@ -63,7 +41,7 @@ int unpickle_node(struct unpickler *u, uint32_t box, struct rdzv_node *out)
     out->addr = pv_span(u, field[0]);
     out->pid = field[1].num;
     out->local_id = field[2].num;
-    if (out->addr.n > RDZV_MAX_ADDR || !is_utf8(out->addr))
+    if (out->addr.n > RDZV_MAX_ADDR || !utf8_valid(out->addr))
         return unpickle_refuse(
             u, "a node whose addr is no UTF-8 or longer than %u bytes", RDZV_MAX_ADDR);
     return 0;

@@ -586,6 +586,13 @@ static void prefix(void **state)
     (void)state;
     assert_int_equal(legacy_new(&cfg, &l, &err), MUSTER_EINVAL);
     assert_non_null(strstr(err.text, "etcd_prefix=/custom"));
+
+    static const struct legacy_config odd[] = { { .prefix = "/p", .run_id = "r\xe9" },
+                                                { .prefix = "/\xe9", .run_id = "r" } };
+    for (size_t i = 0; i < ARRAY_LEN(odd); i++) {
+        assert_int_equal(legacy_new(&odd[i], &l, &err), MUSTER_EINVAL);
+        assert_non_null(strstr(err.text, "is not UTF-8"));
+    }
 }
 
 int main(void)
