@@ -80,7 +80,8 @@ static void perform(struct dynamic *d, const struct rdzv_effect *e)
         dynamic_joined(d, e);
         return;
     case RDZV_FX_REFUSED:
-        d->collided = e->code == MUSTER_EEXIST && d->renamed < MAX_RENAMES;
+        d->collided =
+            e->code == MUSTER_EEXIST && d->renamed < MAX_RENAMES && !d->canceling;
         if (!d->collided)
             dynamic_refused(d, e);
         return;
@@ -137,6 +138,10 @@ static void rename_self(struct dynamic *d)
     const int64_t old = d->local_id;
 
     d->collided = false;
+    if (d->canceling) {
+        dynamic_canceled(d);
+        return;
+    }
     d->renamed++;
     dynamic_rename(d);
     if (dynamic_core(d, &err) < 0) {
@@ -164,6 +169,10 @@ static void feed(struct dynamic *d, struct rdzv_event *ev)
     for (size_t i = 0; i < ARRAY_LEN(order) && !d->destroying; i++) {
         struct rdzv_event w = { .kind = order[i] };
 
+        if (d->unjoined) {
+            d->unjoined = false;
+            dynamic_canceled(d);
+        }
         if (!(d->wishes & 1u << order[i]))
             continue;
         d->wishes &= ~(1u << order[i]);
@@ -178,12 +187,17 @@ void dynamic_wish(struct dynamic *d, enum rdzv_event_kind kind)
 {
     struct rdzv_event ev = { .kind = kind };
 
-    if (d->guest)
+    if (d->guest) {
         rdzv_guest_wish(d->guest, kind);
-    else if (d->in_feed)
+    } else if (d->in_feed) {
+        if (kind == RDZV_EV_LEAVE && d->wishes & 1u << RDZV_EV_JOIN) {
+            d->wishes &= ~(1u << RDZV_EV_JOIN); /* As rdzv_guest_wish() does. */
+            d->unjoined = true;
+        }
         d->wishes |= 1u << kind;
-    else
+    } else {
         feed(d, &ev);
+    }
 }
 
 void dynamic_told(void *ctx, const struct rdzv_effect *told)

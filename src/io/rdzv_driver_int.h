@@ -61,7 +61,9 @@ struct dynamic {
 
     rdzv_next_cb next_cb; /* NULL: no next() under way */
     void *next_ctx;
-    bool joining; /* the core has the JOIN */
+    bool joining;   /* the core has the JOIN */
+    bool canceling; /* next() is to end with MUSTER_ECANCELED, whatever comes of it */
+    bool unjoined;  /* a JOIN was taken back during a feed: to be told */
     struct rdzv_round round;
     struct rdzv_master *master; /* owned */
     struct astore *store;       /* owned: the group's, without prefix */
@@ -91,6 +93,7 @@ void dynamic_wish(struct dynamic *d, enum rdzv_event_kind kind);
 void dynamic_begin_join(struct dynamic *d);
 void dynamic_joined(struct dynamic *d, const struct rdzv_effect *e);
 void dynamic_refused(struct dynamic *d, const struct rdzv_effect *e);
+void dynamic_canceled(struct dynamic *d);
 void dynamic_next_failed(struct dynamic *d, int code, const char *text);
 void dynamic_close_stores(struct dynamic *d);
 

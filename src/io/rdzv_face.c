@@ -31,6 +31,7 @@ static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
     assert(!d->next_cb && !d->stopped);
     d->next_cb = cb;
     d->next_ctx = ctx;
+    d->canceling = false;
     if (d->stage == STAGE_NEW)
         dynamic_open(d);
     else if (d->stage == STAGE_READY || d->stage == STAGE_BROKEN)
@@ -41,8 +42,9 @@ static void cancel(struct rdzv_handler *h)
 {
     struct dynamic *d = dynamic_of(h);
 
-    if (!d->next_cb)
+    if (!d->next_cb || d->canceling)
         return;
+    d->canceling = true;
     if (d->joining) {
         dynamic_wish(d, RDZV_EV_LEAVE);
         return;
@@ -137,10 +139,12 @@ static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
 
     assert(!d->leave.cb && !d->stopped);
     d->leave = (struct wish){ cb, ctx };
-    if (d->stage == STAGE_READY) {
+    if (d->next_cb && !d->canceling)
+        cancel(h); /* Which leaves, too, once there is what can be left. */
+    else if (d->stage == STAGE_READY)
         dynamic_wish(d, RDZV_EV_LEAVE);
+    if (d->stage == STAGE_READY)
         return;
-    }
     d->tell.leave = true;
     dynamic_soon(d);
 }

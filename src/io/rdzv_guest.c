@@ -19,6 +19,7 @@ struct rdzv_guest_driver {
     uv_timer_t soon;              /* wishes to be taken up from the loop */
     unsigned wishes;              /* bits 1 << kind */
     bool in_feed, closed;
+    bool unjoined; /* a JOIN was taken back before the core had it: to be told */
     struct muster_error dial_err; /* a dial that could not even begin */
     rdzv_told_cb cb;
     void *ctx;
@@ -68,7 +69,14 @@ static void take_wishes(struct rdzv_guest_driver *d)
 {
     static const enum rdzv_event_kind order[] = { RDZV_EV_LEAVE, RDZV_EV_CLOSE,
                                                   RDZV_EV_JOIN };
+    const struct rdzv_effect refused = { .kind = RDZV_FX_REFUSED,
+                                         .code = MUSTER_ECANCELED,
+                                         .text = "leaving" };
 
+    if (d->unjoined) {
+        d->unjoined = false;
+        d->cb(d->ctx, &refused);
+    }
     for (size_t i = 0; i < ARRAY_LEN(order) && !d->closed; i++) {
         struct rdzv_guest_event ev = { .kind = RDZV_GUEST_WISH, .wish = order[i] };
 
@@ -143,6 +151,12 @@ static void feed(struct rdzv_guest_driver *d, struct rdzv_guest_event *ev)
 
 void rdzv_guest_wish(struct rdzv_guest_driver *d, enum rdzv_event_kind kind)
 {
+    /* Wishes are taken up LEAVE first, which is right for those that come in that
+     * order: who leaves and then joins. */
+    if (kind == RDZV_EV_LEAVE && d->wishes & 1u << RDZV_EV_JOIN) {
+        d->wishes &= ~(1u << RDZV_EV_JOIN);
+        d->unjoined = true;
+    }
     d->wishes |= 1u << kind;
     if (!d->in_feed)
         (void)uv_timer_start(&d->soon, on_soon, 0, 0);

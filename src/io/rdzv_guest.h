@@ -19,7 +19,8 @@ int rdzv_guest_open(uv_loop_t *loop, const struct rdzv_guest_config *cfg,
                     const char *host, uint16_t port, rdzv_told_cb cb, void *ctx,
                     struct rdzv_guest_driver **out, struct muster_error *err);
 
-/* kind: RDZV_EV_JOIN, LEAVE or CLOSE. May be called from inside cb. */
+/* kind: RDZV_EV_JOIN, LEAVE or CLOSE. May be called from inside cb. LEAVE ends a JOIN
+ * with REFUSED and MUSTER_ECANCELED, however short it came before. */
 void rdzv_guest_wish(struct rdzv_guest_driver *d, enum rdzv_event_kind kind);
 
 const struct rdzv_guest *rdzv_guest_core(const struct rdzv_guest_driver *d);

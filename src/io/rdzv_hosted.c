@@ -94,7 +94,7 @@ static void on_members(void *ctx, const struct rdzv_event *ev)
 {
     struct dynamic *d = ctx;
 
-    if (d->stopped || !d->next_cb || d->joining)
+    if (d->stopped || !d->next_cb || d->joining || d->canceling)
         return; /* The round is over already. */
     if (ev->kind == RDZV_EV_STATE && ev->present)
         remember(d, ev->value);

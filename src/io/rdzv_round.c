@@ -18,13 +18,22 @@ void dynamic_next_failed(struct dynamic *d, int code, const char *text)
     cb(d->next_ctx, err_set(&err, code, "%s", text), NULL, &err);
 }
 
+void dynamic_canceled(struct dynamic *d)
+{
+    struct muster_error err;
+
+    (void)err_set(&err, MUSTER_ECANCELED, "joining the run '%s' was canceled",
+                  d->params.run_id);
+    dynamic_next_failed(d, err.code, err.text);
+}
+
 static void on_master(void *ctx, int status, const char *addr, uint16_t port,
                       const struct muster_error *err)
 {
     struct dynamic *d = ctx;
     const rdzv_next_cb cb = d->next_cb;
 
-    if (!cb)
+    if (!cb || d->canceling)
         return;
     if (status < 0) {
         dynamic_next_failed(d, status, err->text);
@@ -88,6 +97,11 @@ void dynamic_joined(struct dynamic *d, const struct rdzv_effect *e)
     int rc = prefix ? 0 : err_nomem(&err);
 
     d->joining = false;
+    if (d->canceling) { /* The LEAVE that ends this seat as well is on its way. */
+        mem_free(prefix);
+        dynamic_canceled(d);
+        return;
+    }
     if (d->guest)
         trace(d->trace, TRACE_INFO,
               "The node '%s_%" PRId64 "_%" PRId64 "' has joined round %" PRId64
@@ -118,6 +132,10 @@ void dynamic_refused(struct dynamic *d, const struct rdzv_effect *e)
 {
     struct muster_error err;
 
+    if (d->canceling) {
+        dynamic_canceled(d);
+        return;
+    }
     (void)err_set(&err, e->code, "%s", e->text);
     if (!strstr(err.text, d->params.run_id) ||
         !strstr(err.text, d->backend->ops->where(d->backend)))
@@ -156,7 +174,7 @@ void dynamic_begin_join(struct dynamic *d)
 void dynamic_opened(struct dynamic *d)
 {
     if (d->stage == STAGE_BROKEN) {
-        if (d->next_cb) {
+        if (d->next_cb && !d->canceling) {
             d->tell.next = true;
             d->tell.next_err = d->broken;
         }
@@ -168,6 +186,6 @@ void dynamic_opened(struct dynamic *d)
         d->close_waits = false;
         dynamic_wish(d, RDZV_EV_CLOSE);
     }
-    if (d->next_cb)
+    if (d->next_cb && !d->canceling)
         dynamic_begin_join(d);
 }
