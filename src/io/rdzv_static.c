@@ -2,8 +2,10 @@
  * rank 0 is. No rounds, no membership; the agents' store is the workers' store, too.
  *
  * Like torch's TCPStore with a world size, each agent adds 1 to the key "init/"
- * (without the slash that other keys get), and rank 0 waits until all have. What
- * the agent calls is in rdzv_static_face.c. */
+ * (without the slash that other keys get), and rank 0 waits until all have. A next()
+ * that failed must leave nobody counted twice: rank 0's server ends with it, as torch's
+ * does, and the others leave word that they have counted. What the agent calls is in
+ * rdzv_static_face.c. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -23,6 +25,7 @@ void fixed_fail(struct fixed *f, const struct muster_error *err)
     fixed_drop(f, &f->counter);
     fixed_drop(f, &f->prefixed);
     fixed_drop(f, &f->store);
+    fixed_end_server(f);
     fixed_soon(f);
 }
 
@@ -47,6 +50,13 @@ static void all_here(struct fixed *f)
 
 /* ---- Counting in ---- */
 
+/* A connection that was dropped tells its last calls so, perhaps only when another
+ * next() is under way. */
+static bool is_over(const struct fixed *f, int status)
+{
+    return f->destroying || status == MUSTER_ECANCELED;
+}
+
 static void count(struct fixed *f, int64_t delta);
 
 static void on_more(void *ctx, int status, const struct c10d_reply *reply,
@@ -55,7 +65,7 @@ static void on_more(void *ctx, int status, const struct c10d_reply *reply,
     struct fixed *f = ctx;
 
     (void)reply;
-    if (f->destroying || f->canceled)
+    if (is_over(f, status))
         return;
     if (status == 0 || status == MUSTER_ETIMEDOUT)
         count(f, 0);
@@ -84,7 +94,7 @@ static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
     struct fixed *f = ctx;
     struct muster_error e;
 
-    if (f->destroying || f->canceled)
+    if (is_over(f, status))
         return;
     if (status < 0) {
         err_copy(&e, err);
@@ -115,6 +125,63 @@ static void count(struct fixed *f, int64_t delta)
         fixed_fail(f, &err);
 }
 
+static void no_reply(void *ctx, int status, const struct c10d_reply *reply,
+                     const struct muster_error *err)
+{
+    (void)ctx; /* Most likely the count next to it has failed, too. */
+    (void)status;
+    (void)reply;
+    (void)err;
+}
+
+/* An ADD whose answer we did not live to see may have been heard or not, and the server
+ * may be another by the time we try again. So a word of our own goes along with it. */
+static void count_in(struct fixed *f)
+{
+    struct muster_error err;
+
+    if (f->rank != 0 && astore_set(f->counter, span_str(f->word), span_str("1"),
+                                   MAX_OF(left_ms(f), 1000u), no_reply, NULL, &err) < 0)
+        fixed_fail(f, &err);
+    else
+        count(f, 1);
+    f->tried = true;
+}
+
+static void on_word(void *ctx, int status, const struct c10d_reply *reply,
+                    const struct muster_error *err)
+{
+    struct fixed *f = ctx;
+
+    if (is_over(f, status))
+        return;
+    if (status < 0)
+        fixed_fail(f, err);
+    else if (reply->number == 0) /* ready, in c10d's words */
+        count(f, 0);
+    else
+        count_in(f);
+}
+
+static void look_for_word(struct fixed *f)
+{
+    const struct span word = span_str(f->word);
+    struct muster_error err;
+
+    if (astore_check(f->counter, &word, 1, MAX_OF(left_ms(f), 1000u), on_word, f,
+                     &err) < 0)
+        fixed_fail(f, &err);
+}
+
+void fixed_take_word(struct fixed *f)
+{
+    const struct c10d_request req = { .op = C10D_DELETE_KEY, .key = span_str(f->word) };
+
+    if (f->rank != 0 && f->tried)
+        (void)astore_call(f->store, &req, ASTORE_RAW, 1000, no_reply, NULL, NULL);
+    f->tried = false;
+}
+
 /* ---- Connecting ---- */
 
 static void on_open(void *ctx, int status, const struct muster_error *err)
@@ -122,10 +189,13 @@ static void on_open(void *ctx, int status, const struct muster_error *err)
     struct fixed *f = ctx;
     struct muster_error e;
 
-    if (f->destroying || f->canceled || f->why.code != 0)
+    if (is_over(f, status))
         return;
     if (status == 0) {
-        count(f, 1);
+        if (f->rank != 0 && f->tried)
+            look_for_word(f);
+        else
+            count_in(f);
         return;
     }
     err_copy(&e, err);
@@ -197,6 +267,7 @@ static int read_params(struct fixed *f, const struct rdzv_params *p,
                        struct muster_error *err)
 {
     int64_t seconds;
+    uint64_t nonce;
     int rc;
 
     if (!params_get(p, "rank"))
@@ -226,6 +297,10 @@ static int read_params(struct fixed *f, const struct rdzv_params *p,
                        "--nnodes",
                        f->rank, f->world);
     f->timeout_ms = ms_of_seconds(seconds);
+    if (uv_random(NULL, NULL, &nonce, sizeof nonce, 0, NULL) != 0)
+        nonce = uv_hrtime();
+    (void)snprintf(f->word, sizeof f->word, INIT_KEY "%" PRId64 "/%016" PRIx64, f->rank,
+                   nonce);
     f->run_id = mem_strdup(p->run_id);
     return f->run_id ? 0 : err_nomem(err);
 }

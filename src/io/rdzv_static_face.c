@@ -23,9 +23,11 @@ static void on_soon(uv_timer_t *t)
         if (done)
             done(f->done[i].ctx, 0, NULL);
     }
-    if (!cb || f->destroying || (f->why.code == 0 && !f->ready))
+    if (!cb || f->destroying || f->ending || (f->why.code == 0 && !f->ready))
         return;
     f->next_cb = NULL;
+    if (f->why.code == 0)
+        fixed_take_word(f);
     cb(f->next_ctx, f->why.code, f->why.code == 0 ? &f->round : NULL,
        f->why.code == 0 ? NULL : &f->why);
 }
@@ -62,7 +64,6 @@ static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
     f->next_cb = cb;
     f->next_ctx = ctx;
     f->why.code = 0;
-    f->canceled = false;
     if (f->ready) {
         f->round.round++;
         fixed_soon(f);
@@ -80,7 +81,6 @@ static void cancel(struct rdzv_handler *h)
 
     if (!f->next_cb)
         return;
-    f->canceled = true;
     f->ready = false;
     (void)err_set(&err, MUSTER_ECANCELED, "joining the run '%s' was canceled",
                   f->run_id);
@@ -199,6 +199,26 @@ void fixed_drop(struct fixed *f, struct astore **s)
     *s = NULL;
 }
 
+static void on_server_gone(void *ctx)
+{
+    struct fixed *f = ctx;
+
+    f->ending = false;
+    if (!f->destroying)
+        fixed_soon(f);
+    fixed_release(f);
+}
+
+void fixed_end_server(struct fixed *f)
+{
+    if (!f->server)
+        return;
+    f->refs++;
+    f->ending = true;
+    store_server_close(f->server, on_server_gone, f);
+    f->server = NULL;
+}
+
 static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
 {
     struct fixed *f = fixed_of(h);
@@ -210,11 +230,7 @@ static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
     fixed_drop(f, &f->counter);
     fixed_drop(f, &f->prefixed);
     fixed_drop(f, &f->store);
-    if (f->server) {
-        f->refs++;
-        store_server_close(f->server, on_gone, f);
-        f->server = NULL;
-    }
+    fixed_end_server(f);
     uv_close((uv_handle_t *)&f->soon, on_handle_gone);
 }
 

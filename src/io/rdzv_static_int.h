@@ -19,8 +19,11 @@ struct fixed {
     struct astore *store;        /* owned */
     struct astore *counter;      /* owned: the connection for init/ */
     struct astore *prefixed;     /* owned */
-    int64_t here; /* who has counted in, as rank 0 has seen it; 0: we have not */
-    bool ready, destroying, canceled;
+    int64_t here;  /* who has counted in, as rank 0 has seen it; 0: we have not */
+    char word[64]; /* the key by which we know that we have counted; not rank 0's */
+    bool tried;    /* to count in: the word may be there */
+    bool ready, destroying;
+    bool ending; /* our server: its port is free again before anything is told */
     struct rdzv_round round;
     rdzv_next_cb next_cb;
     void *next_ctx;
@@ -38,11 +41,13 @@ struct fixed {
 /* rdzv_static.c: serves if we are rank 0, connects, counts us in and waits for all. */
 void fixed_begin(struct fixed *f);
 void fixed_fail(struct fixed *f, const struct muster_error *err);
+void fixed_take_word(struct fixed *f); /* back: we shall not count again */
 
 /* rdzv_static_face.c. What there is to tell is told from the loop. */
 extern const struct rdzv_handler_ops static_ops;
 void fixed_soon(struct fixed *f);
 void fixed_drop(struct fixed *f, struct astore **s); /* NULL in *s is fine */
+void fixed_end_server(struct fixed *f);
 void fixed_release(struct fixed *f);
 
 #endif

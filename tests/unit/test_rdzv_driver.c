@@ -12,6 +12,8 @@
 #include "base/err.h"
 #include "io/rdzv_backend.h"
 #include "io/registry.h"
+#include "io/store_client.h"
+#include "io/store_server.h"
 #include "rdzv/conf.h"
 
 #define PATIENCE_MS UINT64_C(30000)
@@ -378,6 +380,57 @@ static void a_join_can_be_canceled(void **state)
     destroy(&n);
 }
 
+static void turn(int turns)
+{
+    for (int i = 0; i < turns; i++)
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+}
+
+static void cancels_whenever_it_is_told_to(void **state)
+{
+    struct node n;
+
+    (void)state;
+    for (int turns = 0; turns < 40; turns++) {
+        make(&n, "c10d", "localhost:0", 2, 2, "node-a", "");
+        begin(&n);
+        turn(turns);
+        n.h->ops->cancel(n.h);
+        until(&n.joined);
+        assert_int_equal(n.status, MUSTER_ECANCELED);
+        begin(&n); /* By now it is open, or nearly. */
+        turn(turns % 3);
+        n.h->ops->cancel(n.h);
+        until(&n.joined);
+        assert_int_equal(n.status, MUSTER_ECANCELED);
+        destroy(&n);
+    }
+}
+
+static void leaving_ends_a_join(void **state)
+{
+    struct node n;
+    char at[64];
+
+    (void)state;
+    local_endpoint(at);
+    for (int turns = 0; turns < 40; turns += 3) {
+        /* Where nobody is, and at a store of our own. */
+        if (turns % 2)
+            make(&n, "c10d", at, 2, 2, "node-a", "is_host=0");
+        else
+            make(&n, "c10d", "localhost:0", 2, 2, "node-a", "");
+        begin(&n);
+        turn(turns);
+        n.h->ops->leave(n.h, on_done, &n);
+        until(&n.done);
+        assert_int_equal(n.done_status, 0);
+        until(&n.joined);
+        assert_int_equal(n.status, MUSTER_ECANCELED);
+        destroy(&n);
+    }
+}
+
 static void one_machine_has_two_nodes(void **state)
 {
     struct node a, b;
@@ -483,7 +536,116 @@ static void static_alone_waits_and_gives_up(void **state)
     until(&n.joined);
     assert_int_equal(n.status, MUSTER_ETIMEDOUT);
     assert_non_null(strstr(n.err.text, "1/2 clients joined"));
+    begin(&n); /* As torch says the second time. */
+    until(&n.joined);
+    assert_int_equal(n.status, MUSTER_ETIMEDOUT);
+    assert_non_null(strstr(n.err.text, "1/2 clients joined"));
+    begin(&n);
+    n.h->ops->cancel(n.h);
+    until(&n.joined);
+    assert_int_equal(n.status, MUSTER_ECANCELED);
+    begin(&n);
+    until(&n.joined);
+    assert_int_equal(n.status, MUSTER_ETIMEDOUT);
+    assert_non_null(strstr(n.err.text, "1/2 clients joined"));
     destroy(&n);
+}
+
+static void on_number(void *ctx, int status, const struct c10d_reply *reply,
+                      const struct muster_error *err)
+{
+    struct node *n = ctx;
+
+    (void)err;
+    n->done = true;
+    n->done_status = status == 0 ? (int)reply->number : -1;
+}
+
+/* What the store has under init/, which is soon its only key. */
+static void assert_counted(const char *at, int want)
+{
+    const struct c10d_request num_keys = { .op = C10D_GETNUMKEYS };
+    const struct store_client_opts opts = {
+        .host = "127.0.0.1",
+        .port = (uint16_t)atoi(strchr(at, ':') + 1),
+        .timeout_ms = PATIENCE_MS,
+        .raw_keys = true,
+    };
+    struct muster_error err;
+    struct astore *store;
+    struct node n = { 0 };
+
+    assert_int_equal(store_client_open(&loop, &opts, NULL, NULL, &store, &err), 0);
+    assert_int_equal(
+        astore_add(store, span_str("init/"), 0, PATIENCE_MS, on_number, &n, &err), 0);
+    until(&n.done);
+    assert_int_equal(n.done_status, want);
+    n.done_status = 0;
+    for (int i = 0; i < 5000 && n.done_status != 1; i++) {
+        n.done = false;
+        assert_int_equal(
+            astore_call(store, &num_keys, 0, PATIENCE_MS, on_number, &n, &err), 0);
+        until(&n.done);
+    }
+    assert_int_equal(n.done_status, 1);
+    astore_close(store, on_gone, &n);
+    until(&n.gone);
+}
+
+static void serve(const char *at, struct store_server **server)
+{
+    struct store_server_opts opts;
+    struct muster_error err;
+
+    store_server_opts_init(&opts);
+    opts.port = (uint16_t)atoi(strchr(at, ':') + 1);
+    if (store_server_open(&loop, &opts, server, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+static void end_server(struct store_server *server)
+{
+    struct node n = { 0 };
+
+    store_server_close(server, on_gone, &n);
+    until(&n.gone);
+}
+
+/* Canceled after each possible number of turns of the loop, on the same server and with
+ * another one for the second try: counted once, and nothing of it is left behind. */
+static void static_counts_once(void **state)
+{
+    bool joined = false;
+
+    (void)state;
+    for (int turns = 0; !joined; turns++) {
+        for (int restart = 0; restart < 2; restart++) {
+            struct store_server *server;
+            struct node n;
+            char at[64];
+
+            serve(local_endpoint(at), &server);
+            make(&n, "static", at, 2, 2, NULL, "rank=1,timeout=20");
+            begin(&n);
+            for (int i = 0; i < turns && !n.joined; i++)
+                (void)uv_run(&loop, UV_RUN_NOWAIT);
+            joined = n.joined;
+            if (!joined) {
+                n.h->ops->cancel(n.h);
+                until(&n.joined);
+                assert_int_equal(n.status, MUSTER_ECANCELED);
+                if (restart) {
+                    end_server(server);
+                    serve(at, &server);
+                }
+                begin(&n);
+            }
+            join(&n);
+            assert_counted(at, 1);
+            destroy(&n);
+            end_server(server);
+        }
+    }
 }
 
 static int set_up(void **state)
@@ -511,11 +673,15 @@ int main(void)
         WITH_LOOP(three_nodes_agree),
         WITH_LOOP(a_newcomer_is_told_and_let_in),
         WITH_LOOP(a_join_can_be_canceled),
+        WITH_LOOP(cancels_whenever_it_is_told_to),
+        WITH_LOOP(leaving_ends_a_join),
         WITH_LOOP(one_machine_has_two_nodes),
         WITH_LOOP(a_file_does_for_one_machine),
         WITH_LOOP(nobody_is_there),
         WITH_LOOP(static_nodes),
+
         WITH_LOOP(static_alone_waits_and_gives_up),
+        WITH_LOOP(static_counts_once),
     };
 
     const struct CMUnitTest again[] = {
@@ -523,6 +689,8 @@ int main(void)
         WITH_LOOP(three_nodes_agree),
         WITH_LOOP(a_newcomer_is_told_and_let_in),
         WITH_LOOP(a_join_can_be_canceled),
+        WITH_LOOP(cancels_whenever_it_is_told_to),
+        WITH_LOOP(leaving_ends_a_join),
         WITH_LOOP(one_machine_has_two_nodes),
     };
 
