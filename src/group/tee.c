@@ -152,6 +152,7 @@ int tee_feed(struct tee *t, struct span bytes, struct buf *out, struct buf *copy
     const bool has_cr = n > 0 && memchr(p, '\r', n) != NULL;
     int rc = 0;
 
+    t->fresh = !tee_holds(t);
     while (n > 0 && rc == 0) {
         if (t->after_cr && *p == '\n') {
             p++;
@@ -164,6 +165,7 @@ int tee_feed(struct tee *t, struct span bytes, struct buf *out, struct buf *copy
         const struct span line = span_of(p, (size_t)(end - p));
         rc = tee_holds(t) ? put_held(t, line, out, copy)
                           : put_line(t, line, true, out, copy);
+        t->fresh = true;
         t->after_cr = *end == '\r';
         n -= line.n + 1;
         p = end + 1;
@@ -174,8 +176,10 @@ int tee_feed(struct tee *t, struct span bytes, struct buf *out, struct buf *copy
         rc = buf_append(&t->held, p, take);
         p += take;
         n -= take;
-        if (rc == 0 && n > 0)
+        if (rc == 0 && n > 0) {
             rc = tee_flush(t, out, copy);
+            t->fresh = true;
+        }
     }
     return rc;
 }

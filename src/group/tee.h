@@ -16,6 +16,7 @@ struct tee {
     char *const *needles; /* borrowed; lines with one of them are also copied */
     size_t needle_count;
     struct buf held; /* the line so far */
+    bool fresh;      /* none of what is held is older than the last tee_feed */
     bool after_cr;   /* the last line ended in \r: a \n now belongs to it */
 };
 

@@ -78,6 +78,36 @@ static void partial(void **state)
     tee_fini(&t);
 }
 
+/* How long a line has been waiting is counted from its first byte, not its last. */
+static void fresh(void **state)
+{
+    static const struct {
+        const char *says, *in;
+        bool want;
+    } feeds[] = {
+        { "a line begins", ".", true },
+        { "it grows", ".", false },
+        { "and grows", "..", false },
+        { "it ends, the next begins", "\n.", true },
+        { "which ends in a feed", ".\r", true },
+        { "whose end that was", "\n.", true },
+        { "and grows", ".", false },
+    };
+    struct tee t;
+    struct buf out;
+
+    (void)state;
+    buf_init(&out, SIZE_MAX);
+    tee_init(&t, span_str(""), NULL, 0);
+    for (size_t i = 0; i < ARRAY_LEN(feeds); i++) {
+        assert_int_equal(tee_feed(&t, span_str(feeds[i].in), &out, NULL), 0);
+        if (t.fresh != feeds[i].want)
+            fail_msg("feed %zu, %s: fresh is %d", i, feeds[i].says, t.fresh);
+    }
+    buf_fini(&out);
+    tee_fini(&t);
+}
+
 static void needles(void **state)
 {
     char *const list[] = { (char *)"a,b", (char *)"zz" };
@@ -146,9 +176,9 @@ static void no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines),     cmocka_unit_test(partial),
-        cmocka_unit_test(needles),   cmocka_unit_test(endless),
-        cmocka_unit_test(no_memory),
+        cmocka_unit_test(lines),   cmocka_unit_test(partial),
+        cmocka_unit_test(fresh),   cmocka_unit_test(needles),
+        cmocka_unit_test(endless), cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
