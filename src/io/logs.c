@@ -1,5 +1,5 @@
 /* logs.c - see logs.h. */
-#include "io/logs.h"
+#include "io/logs_int.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,30 +13,9 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "group/options.h"
-#include "group/worker.h"
 #include "io/log_dirs.h"
-#include "io/sweep.h"
-#include "io/where.h"
 
 #define MANY 16 /* workers whose directories are worth a thread's time */
-
-struct logs {
-    uv_loop_t *loop;
-    const struct launch_config *config; /* borrowed */
-    const struct notes *notes;          /* borrowed */
-    char *const *envp;                  /* borrowed */
-    bool none;                          /* /dev/null */
-    bool own_base;                      /* nobody named it */
-    char *base, *run, *attempt;         /* owned; run: made at the first attempt */
-    int filtered[2];                    /* shared by all local ranks; -1 */
-    struct tails *tails;                /* NULL until something is teed */
-    struct sweep *sweep;                /* NULL until many workers end well */
-    size_t sweeping;                    /* sweeps not yet closed */
-    bool closed, tidy;                  /* as soon as they are */
-    uv_timer_t later;                   /* for a drain with nothing to drain */
-    void (*drained)(void *ctx);
-    void *drained_ctx;
-};
 
 int logs_open(uv_loop_t *loop, const struct launch_config *config,
               const struct notes *notes, char *const *envp, struct logs **out,
@@ -168,44 +147,6 @@ int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
 
 /* --- one worker ------------------------------------------------------------------- */
 
-static void on_trouble(void *ctx, const char *name, int errnum)
-{
-    const struct logs *l = ctx;
-
-    note(l->notes, NOTE_ERROR, AT_TAIL, "error in log tailer for %s. %s", name,
-         errnum == EPIPE ? "BrokenPipeError" : strerror(errnum));
-}
-
-static int follow(struct logs *l, const char *path, int which, int64_t local_rank,
-                  int64_t rank, struct muster_error *err)
-{
-    const struct launch_config *c = l->config;
-    const struct text_list *needles = which ? &c->stderr_needles : &c->stdout_needles;
-    const struct tails_opts opts = { l->loop, on_trouble, l };
-    char name[300];
-    struct buf prefix;
-    int rc = 0;
-
-    if (!l->tails)
-        rc = tails_open(&opts, &l->tails, err);
-    buf_init(&prefix, SIZE_MAX);
-    if (rc == 0 && worker_prefix(&prefix, c, rank, local_rank) != 0)
-        rc = err_nomem(err);
-    snprintf(name, sizeof name, "%s%" PRId64, c->role, local_rank);
-    if (rc == 0)
-        rc = tails_add(l->tails,
-                       &(struct tail_spec){ .path = path,
-                                            .name = name,
-                                            .prefix = buf_span(&prefix),
-                                            .is_stderr = which == 1,
-                                            .needles = needles->items,
-                                            .needle_count = needles->count,
-                                            .copy_fd = l->filtered[which] },
-                       err);
-    buf_fini(&prefix);
-    return rc;
-}
-
 /* One stream: a file, the console (-1), or nowhere if the console does not show it. */
 static int stream(struct logs *l, const char *dir, int which, int64_t local_rank,
                   int64_t rank, int *fd, struct muster_error *err)
@@ -230,7 +171,7 @@ static int stream(struct logs *l, const char *dir, int which, int64_t local_rank
     if (*fd < 0)
         rc = log_dirs_error(err, "A worker's output cannot be redirected", path);
     if (rc == 0 && tee && shown)
-        rc = follow(l, path, which, local_rank, rank, err);
+        rc = logs_follow(l, path, which, local_rank, rank, err);
     mem_free(path);
     return rc;
 }

@@ -3,8 +3,9 @@
  * The worker writes its file itself, so the file is exact whatever happens to us. We
  * are told of writes by inotify, read what is new, and print it by lines (group/tee.h).
  * While output keeps coming we look every few milliseconds instead, which costs less
- * than an event for each write. If the console is slow we stop reading: the file is the
- * queue. */
+ * than an event for each write; where there is no inotify to be had we look every 100
+ * milliseconds. If a console is slow we stop reading what goes there: the file is the
+ * queue. If it is gone we read on for the copy, as long as there is one. */
 #ifndef IO_TAIL_H
 #define IO_TAIL_H
 
@@ -17,8 +18,10 @@ struct tails;
 
 struct tails_opts {
     uv_loop_t *loop;
-    /* A stream could not be shown any more; name is that of tails_add. */
+    /* A stream could not be shown or copied any more; name is that of tails_add. */
     void (*on_trouble)(void *ctx, const char *name, int errnum);
+    /* No inotify, from now on the files are looked at every so often. At most once. */
+    void (*on_blind)(void *ctx, unsigned every_ms, int errnum);
     void *ctx;
 };
 

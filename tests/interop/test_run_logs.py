@@ -1,7 +1,10 @@
 """Logs of jobs whose nodes come and go, and events in a file."""
 import json
+import subprocess
 
-from run_job import Job, free_port, run
+import pytest
+
+from run_job import MUSTER, Job, environment, free_port, run
 
 # Says which round this is, and goes on until the file STOP is there.
 WORKER = "echo world $WORLD_SIZE; until [ -e STOP ]; do sleep 0.02; done"
@@ -45,3 +48,34 @@ def test_events_in_a_file(tmp_path):
     begin = [("AGENT", "RENDEZVOUS"), ("AGENT", "ASSIGN_WORKER_RANKS"), ("WORKER", "START")]
     assert names == [*begin, ("WORKER", "SUCCEEDED"), ("AGENT", "SUCCEEDED"),
                      *begin, ("WORKER", "FAILED"), ("AGENT", "SUCCEEDED")]
+
+
+def test_without_inotify(tmp_path):
+    """All containers of a user share 128 instances: a job runs without one, and says so once."""
+    none = ["unshare", "-U", "-r", "sh", "-c", 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"', "sh"]
+    if subprocess.run([*none, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no user namespaces here")
+    out = subprocess.run([*none, MUSTER, "run", "--standalone", "--nproc-per-node=2", "-t3", "--no-python", "sh", "-c",
+                          "echo hi; echo ho >&2"], capture_output=True, text=True, cwd=tmp_path, env=environment(), timeout=100)
+    assert out.returncode == 0, out.stderr
+    assert sorted(out.stdout.splitlines()) == ["[default0]:hi", "[default1]:hi"]
+    err = out.stderr.splitlines()
+    assert sorted(line for line in err if line.startswith("[")) == ["[default0]:ho", "[default1]:ho"]
+    said, = (line for line in err if "inotify" in line)
+    assert said.startswith("W") and "(Too many open files): log files are looked at every 100 ms" in said
+
+
+def test_a_filter_file_outlives_the_console(tmp_path):
+    """`muster run -t 1 --duplicate-stdout-filters ... | head -1`: the file has every line."""
+    worker = "for i in 1 2 3 4; do until [ -e GO$i ]; do sleep 0.02; done; echo zz$i; echo no; done"
+    with Job(tmp_path, "job", "--standalone", "--log-dir=logs", "-t1", "--duplicate-stdout-filters=zz", "--no-python",
+             "sh", "-c", worker, stdout=subprocess.PIPE) as job:
+        (tmp_path / "GO1").touch()
+        assert job.process.stdout.readline() == b"[default0]:zz1\n"
+        job.process.stdout.close()
+        for i in (2, 3, 4):
+            (tmp_path / f"GO{i}").touch()
+            want = "".join(f"[default0]:zz{n}\n" for n in range(1, i + 1))
+            job.until(lambda _: [f.read_text() for f in tmp_path.glob("logs/*/attempt_0/filtered_stdout.log")] == [want])
+        assert job.wait() == 0, job.text()
+    assert job.text().count("error in log tailer for default0. BrokenPipeError") == 1
