@@ -7,10 +7,11 @@
  * Every call blocks, and every call has a deadline: that of its timeout_ms argument
  * where it has one, else the store's own (300 s unless set otherwise). When it is over
  * the call returns MUSTER_ETIMEDOUT and the store stays usable.
- * Other errors: MUSTER_EHANGUP the server closed the connection, after which every
- * further call on this store fails; MUSTER_EPROTO it answered nonsense; MUSTER_EINVAL
- * an argument is wrong; MUSTER_ENOTSUP this kind of store cannot do it; MUSTER_ENOMEM.
- * The texts name the operation, the key and the address.
+ * Other errors: MUSTER_EHANGUP the server closed the connection, or was silent for so
+ * long after a wait had timed out that it was given up, after which every further call
+ * on this store fails; MUSTER_EPROTO it answered nonsense; MUSTER_EINVAL an argument is
+ * wrong; MUSTER_ENOTSUP this kind of store cannot do it; MUSTER_ENOMEM. The texts name
+ * the operation, the key and the address.
  *
  * A store may be used from several threads at once. Its calls share one connection:
  * while one of them waits for a key, the others wait too, each at most until its own

@@ -61,22 +61,44 @@ static const char *held_up_by(const struct client *c, const struct call *call)
     return c->blocked ? "another call on this connection waits" : "";
 }
 
+/* Until when somebody waits for the connection to be free again; 0: nobody does. */
+static uint64_t wanted_until(const struct client *c)
+{
+    uint64_t until = 0;
+
+    for (const struct call *call = c->queued.first; call; call = call->next)
+        until = MAX_OF(until, call->deadline_ms);
+    return until;
+}
+
+/* A server that does not answer CANCEL_WAIT may be stopped for a while: those in the
+ * queue have the time that they were given. With nobody left there is no use in a
+ * connection on which nothing can be asked. */
+static void cancel_unanswered(struct client *c, struct call *call)
+{
+    const uint64_t now = client_mono_ms(), wanted_ms = wanted_until(c);
+    struct muster_error err;
+
+    if (!call->overdue || wanted_ms > now) {
+        /* The loop may have rested for long, with the answer waiting to be read. */
+        call->deadline_ms = call->overdue ? wanted_ms : now + READ_FIRST_MS;
+        call->overdue = true;
+        return;
+    }
+    (void)err_set(&err, MUSTER_EHANGUP,
+                  "%s at %s: the connection was given up, since the server did not "
+                  "answer CANCEL_WAIT for %d s: it hangs, or the network does",
+                  c->name, c->peer, (CANCEL_MS + READ_FIRST_MS) / 1000);
+    client_lose(c, &err);
+}
+
 static void expire(struct client *c, struct call *call, struct call_list *in)
 {
     const bool queued = call->phase == CALL_QUEUED;
     struct muster_error err;
 
-    if (call->phase == CALL_CANCELING && !call->overdue) {
-        /* The loop may have rested for long, with the answer waiting to be read. */
-        call->overdue = true;
-        call->deadline_ms = client_mono_ms() + READ_FIRST_MS;
-        return;
-    }
     if (call->phase == CALL_CANCELING) {
-        (void)err_set(&err, MUSTER_ETIMEDOUT,
-                      "%s at %s: no answer to CANCEL_WAIT within %d ms", c->name,
-                      c->peer, CANCEL_MS);
-        client_lose(c, &err);
+        cancel_unanswered(c, call);
         return;
     }
     call_timed_out(call, c->name, held_up_by(c, call), &err);

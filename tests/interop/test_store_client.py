@@ -294,8 +294,8 @@ def test_silent_after_accept():
 
 
 def test_silent_after_wait():
-    """Neither WAIT nor CANCEL_WAIT is answered: the call ends in time, the next one too,
-    and the connection is given up when the cancel is not answered."""
+    """Neither WAIT nor CANCEL_WAIT is answered: the call ends in time, the next ones too,
+    and when none is left that has time the connection is given up for good."""
 
     def script(peer: Peer, n: int) -> None:
         peer.greet()
@@ -307,9 +307,33 @@ def test_silent_after_wait():
         c.call("timeout", 200)
         with fails("ETIMEDOUT", "GET of /x timed out", "another call"):
             c.get("x")
-        c.call("timeout", 20000)
-        with fails("ETIMEDOUT", "no answer to CANCEL_WAIT"):
+        c.call("timeout", 11000)
+        with fails("ETIMEDOUT", "GET of /x timed out", "another call"):
             c.get("x")
+        for _ in range(2):
+            with fails("EHANGUP", "given up", "did not answer CANCEL_WAIT"):
+                c.get("x")
+
+
+def test_an_answer_to_a_cancel_that_is_late():
+    """By more than the ten seconds after which nobody would wait for it: the call that
+    does has its answer."""
+
+    def script(peer: Peer, n: int) -> None:
+        peer.greet()
+        assert peer.read(1) == b"\x06" and peer.keys() == [b"/k"] and peer.read(1) == b"\x0c"
+        time.sleep(11)
+        peer.write(b"\x01")
+        assert peer.read(1) == b"\x06" and peer.keys() == [b"/x"]
+        peer.write(b"\x00")
+        assert peer.read(1) == b"\x03" and peer.bytes() == b"/x"
+        peer.write(struct.pack("<Q", 1) + b"v")
+        peer.until_closed()
+
+    with Fake(script) as f, Cli("tcp", "127.0.0.1", f.port, 20000) as c:
+        with fails("ETIMEDOUT", "wait timeout after 200ms, keys: /k"):
+            c.call("wait", 200, "k")
+        assert c.get("x") == b"v"
 
 
 def test_silent_after_add():
