@@ -204,11 +204,24 @@ static void begin_serving(struct bridge_job *job)
     bridge_done(job, rc, &err);
 }
 
+/* To oneself, where one listens: "[::1]" is a way to write an address to listen on, and
+ * no name of a host. */
+static const char *own_host(const char *bind, char host[128])
+{
+    const size_t n = bind ? strlen(bind) : 0;
+
+    if (n < 3 || n >= 128 || bind[0] != '[' || bind[n - 1] != ']')
+        return bind ? bind : "127.0.0.1";
+    (void)snprintf(host, 128, "%.*s", (int)n - 2, bind + 1);
+    return host;
+}
+
 static void begin_connecting(struct bridge_job *job)
 {
     struct tcp_opening *o = (struct tcp_opening *)job;
     const struct muster_store_options *options = o->options;
-    const char *own = options->bind ? options->bind : "127.0.0.1";
+    char host[128];
+    const char *own = own_host(options->bind, host);
     const struct store_client_opts client = { .host =
                                                   options->host ? options->host : own,
                                               .port = o->port,

@@ -172,6 +172,7 @@ static void look(struct file_store *f)
     watch(f); /* Before looking, so that nothing falls between. */
     rc = logfile_lock(&f->file, LOGFILE_READ, &err);
     if (rc == LOGFILE_BUSY) {
+        f->changed = true; /* As far as we know: the look is still to be taken. */
         lock_later(f);
         return;
     }
@@ -235,6 +236,8 @@ static void run(struct file_store *f)
     time_out(f);
     if (!f->waiting.first)
         unwatch(f);
+    if (!f->queued.first && !(f->waiting.first && f->changed))
+        got_lock(f); /* or need it no more */
     arm(f);
 }
 

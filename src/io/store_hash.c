@@ -215,6 +215,22 @@ static void on_kick(uv_idle_t *idle)
     run(idle->data);
 }
 
+/* What can be read again: a reply holds no more, and the engine counts in 32 bits. */
+static int check_sizes(const struct c10d_request *req, struct muster_error *err)
+{
+    struct c10d_list list = req->list;
+    size_t most = MAX_OF(req->value.n, req->expected.n);
+    struct span item;
+
+    while (c10d_list_next(&list, &item))
+        most = MAX_OF(most, item.n);
+    if (most <= STORE_MAX_VALUE)
+        return 0;
+    return err_set(err, MUSTER_EINVAL,
+                   "%s: a value of %zu bytes; a store in memory takes at most %u",
+                   c10d_op_name(req->op), most, STORE_MAX_VALUE);
+}
+
 static int hash_call(struct astore *s, const struct c10d_request *req, unsigned flags,
                      uint64_t timeout_ms, astore_cb cb, void *ctx,
                      struct muster_error *err)
@@ -226,6 +242,9 @@ static int hash_call(struct astore *s, const struct c10d_request *req, unsigned 
     if (req->op == C10D_VALIDATE || req->op == C10D_PING || req->op == C10D_CANCEL_WAIT)
         return err_set(err, MUSTER_EINVAL, "%s is not for callers of a store",
                        c10d_op_name(req->op));
+    rc = check_sizes(req, err);
+    if (rc < 0)
+        return rc;
     rc = acall_new(s, req, "", flags, timeout_ms, cb, ctx, &call, err);
     if (rc < 0)
         return rc;

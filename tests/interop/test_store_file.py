@@ -3,11 +3,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import struct
 import subprocess
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -187,6 +189,36 @@ def test_lock_held_by_another(tmp_path):
             c.send("add", "n", 1)
             time.sleep(0.05)
         assert c.answer() == [b"1"]
+        assert c.get("k") == b"v"
+
+
+def naps(pid: int) -> int:
+    """How often its threads have gone to sleep so far."""
+    count = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        count += int(re.search(r"\nvoluntary_ctxt_switches:\s*(\d+)", status.read_text())[1])
+    return count
+
+
+def test_who_waits_sleeps_while_the_lock_is_held(tmp_path):
+    """It tries every ten milliseconds to have its look, and not at all when it need not."""
+    def wakes_per_second(seconds: float) -> float:
+        start, before = time.monotonic(), naps(c.proc.pid)
+        time.sleep(seconds)
+        return (naps(c.proc.pid) - before) / (time.monotonic() - start)
+
+    path = tmp_path / "f"
+    with Cli("file", path, -1, 20000) as c:
+        c.call("set", "k", "v")
+        c.send("wait", 3000, "missing")
+        time.sleep(0.3)
+        with open(path, "rb") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            time.sleep(1)  # It looks now and then even if nothing seems to happen.
+            assert wakes_per_second(1) < 300
+            with pytest.raises(StoreError, match="ETIMEDOUT"):
+                c.answer()
+            assert wakes_per_second(0.5) < 100
         assert c.get("k") == b"v"
 
 

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "muster/store.h"
@@ -429,6 +430,57 @@ static void memory_may_run_out_anywhere(void **state)
     muster_store_close(server);
 }
 
+/* They could be set and not got, and beyond 32 bits were something else. */
+static void values_too_large_are_refused(void **state)
+{
+    static const size_t sizes[] = { ((size_t)1 << 30) + 1, ((size_t)4 << 30) + 1 };
+    const size_t most = sizes[1];
+    void *zeros =
+        mmap(NULL, most, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    struct muster_store *s = open_hash();
+    struct muster_bytes was = { 0 };
+    struct muster_error err;
+
+    (void)state;
+    assert_true(zeros != MAP_FAILED);
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        const size_t n = sizes[i];
+
+        assert_int_equal(muster_store_set(s, "k", zeros, n, &err), MUSTER_EINVAL);
+        assert_non_null(strstr(err.text, "at most 1073741824"));
+        assert_int_equal(muster_store_append(s, "k", zeros, n, NULL), MUSTER_EINVAL);
+        assert_int_equal(muster_store_queue_push(s, "q", zeros, n, NULL),
+                         MUSTER_EINVAL);
+        assert_int_equal(muster_store_compare_set(s, "k", "", 0, zeros, n, &was, NULL),
+                         MUSTER_EINVAL);
+        assert_int_equal(muster_store_compare_set(s, "k", zeros, n, "", 0, &was, NULL),
+                         MUSTER_EINVAL);
+    }
+    muster_store_close(s);
+    (void)munmap(zeros, most);
+}
+
+/* It used to look for a host of that name, for as long as it was given. */
+static void an_own_address_in_brackets_is_reached(void **state)
+{
+    struct muster_store_options o;
+    struct muster_store *s = NULL;
+    struct muster_error err = { 0 };
+
+    (void)state;
+    muster_store_options_init(&o);
+    o.serve = true;
+    o.bind = "[::1]";
+    o.timeout_ms = LONG_MS;
+    if (muster_store_open_tcp(&o, &s, &err) < 0) {
+        if (strstr(err.text, "no such address"))
+            skip(); /* a machine without IPv6 */
+        fail_msg("%s", err.text);
+    }
+    assert_int_equal(muster_store_set(s, "k", "v", 1, NULL), 0);
+    muster_store_close(s);
+}
+
 static size_t open_files(void)
 {
     DIR *dir = opendir("/proc/self/fd");
@@ -471,6 +523,8 @@ int main(void)
         cmocka_unit_test(results_are_the_callers),
         cmocka_unit_test(deadlines_hold),
         cmocka_unit_test(bad_arguments_are_refused),
+        cmocka_unit_test(values_too_large_are_refused),
+        cmocka_unit_test(an_own_address_in_brackets_is_reached),
         cmocka_unit_test(memory_may_run_out_anywhere),
         cmocka_unit_test(nothing_stays_open), /* before threads are left behind */
         cmocka_unit_test(names_are_asked_for_elsewhere),
