@@ -6,7 +6,8 @@
 #include "base/mem.h"
 #include "io/etcd_watch.h"
 
-#define POLL_MS 20000u /* one long poll: a member that hangs is noticed after this */
+#define HICCUP_MS 500u   /* after a wait that broke: so may the next, at once */
+#define POLL_MS   20000u /* one long poll: a member that hangs is noticed after this */
 
 struct etcd_op {
     struct etcd_kv kv;
@@ -14,8 +15,10 @@ struct etcd_op {
     uint64_t by_ms;
     struct etcd_call *call;
     struct etcd_watch *watch; /* v3's wait */
-    uv_timer_t timer;         /* v3's wait; has_timer: it must be closed */
+    uv_timer_t timer;         /* of a wait; has_timer: it must be closed */
     bool has_timer, ended;
+    int broken; /* v2's wait: how it ends when the timer does; 0: it is asked again */
+    struct muster_error why;
     etcd_held_cb cb;
     void *ctx;
 };
@@ -77,6 +80,50 @@ static uint64_t left_ms(const struct etcd_op *op)
 
 static int send_ask(struct etcd_op *op, struct muster_error *err);
 
+static int need_timer(struct etcd_op *op, struct muster_error *err)
+{
+    if (op->has_timer)
+        return 0;
+    if (uv_timer_init(etcd_client_loop(op->kv.client), &op->timer) < 0)
+        return err_nomem(err);
+    op->timer.data = op;
+    op->has_timer = true;
+    return 0;
+}
+
+static void ask_again(struct etcd_op *op, int status, struct muster_error *why)
+{
+    if (op->ask.kind != ETCD_ASK_WAIT || left_ms(op) > 0)
+        status = send_ask(op, why);
+    if (!op->call)
+        finish(op, status, NULL, why);
+}
+
+static void on_hiccup_over(uv_timer_t *timer)
+{
+    struct etcd_op *op = timer->data;
+    struct muster_error why = op->why;
+
+    if (op->broken)
+        finish(op, op->broken, NULL, &why);
+    else
+        ask_again(op, MUSTER_ETIMEDOUT, &why);
+}
+
+/* A balancer without a server behind it, or a proxy that cuts off long polls and serves
+ * all else, breaks each wait at once; and who is told of it looks, and waits again. */
+static bool be_slow(struct etcd_op *op, bool over, int status,
+                    const struct muster_error *why)
+{
+    if (op->ask.kind != ETCD_ASK_WAIT || status == 0 || status == MUSTER_ETIMEDOUT ||
+        need_timer(op, NULL) < 0)
+        return false;
+    op->broken = over ? status : 0;
+    op->why = *why;
+    (void)uv_timer_start(&op->timer, on_hiccup_over, MIN_OF(HICCUP_MS, left_ms(op)), 0);
+    return true;
+}
+
 static void on_answer(void *ctx, int status, const struct etcd_answer *answer,
                       const struct muster_error *err)
 {
@@ -84,18 +131,17 @@ static void on_answer(void *ctx, int status, const struct etcd_answer *answer,
     struct muster_error why = *err;
     struct etcd_held held;
     int rc = status;
+    const bool over = etcd_ask_answer(&op->ask, &rc, answer, &held);
 
     op->call = NULL;
-    if (etcd_ask_answer(&op->ask, &rc, answer, &held)) {
-        if (rc == MUSTER_ENOMEM)
-            err_nomem(&why);
-        finish(op, rc, rc < 0 && rc != MUSTER_EEXIST ? NULL : &held, &why);
+    if (over && rc == MUSTER_ENOMEM)
+        err_nomem(&why);
+    if (be_slow(op, over, rc, &why))
         return;
-    }
-    if (op->ask.kind != ETCD_ASK_WAIT || left_ms(op) > 0)
-        status = send_ask(op, &why);
-    if (!op->call)
-        finish(op, status, NULL, &why);
+    if (over)
+        finish(op, rc, rc < 0 && rc != MUSTER_EEXIST ? NULL : &held, &why);
+    else
+        ask_again(op, status, &why);
 }
 
 static int send_ask(struct etcd_op *op, struct muster_error *err)
@@ -149,12 +195,10 @@ static int watch(struct etcd_op *op, struct muster_error *err)
     const struct span path = op->ask.path;
     const bool below = path.n && path.p[path.n - 1] == '/';
     struct buf end;
-    int rc = 0;
+    int rc = need_timer(op, err);
 
-    if (uv_timer_init(etcd_client_loop(op->kv.client), &op->timer) < 0)
-        return err_nomem(err);
-    op->timer.data = op;
-    op->has_timer = true;
+    if (rc < 0)
+        return rc;
     buf_init(&end, SIZE_MAX);
     if (below)
         rc = etcd3_prefix_end(&end, path);

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import datetime
+import http.client
+import http.server
 import subprocess
 import threading
 
@@ -133,6 +135,43 @@ def test_a_wait_that_is_in_vain(etcd, v2):
     with Store(etcd.endpoint, f"/vain{v2}/", v2, timeout_ms=700) as s:
         assert "Key nothing not found in EtcdStore" in s("get", "nothing")
         assert "Timeout while waiting for keys in EtcdStore" in s("wait", "nothing")
+
+
+class NoLongPolls(http.server.BaseHTTPRequestHandler):
+    """In front of an etcd: serves all but waits, which it counts."""
+
+    def do_GET(self):
+        if "wait=true" in self.path:
+            self.server.waits += 1
+            self.close_connection = True
+            if self.server.says:
+                self.send_error(self.server.says)
+            return
+        conn = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=60)
+        conn.request("GET", self.path)
+        got = conn.getresponse()
+        body = got.read()
+        conn.close()
+        self.send_response(got.status)
+        for name in ("Content-Type", "X-Etcd-Index"):
+            self.send_header(name, got.headers[name])
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("says", [0, 403])
+def test_a_wait_that_breaks_is_not_repeated_at_once(etcd, says):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), NoLongPolls) as front:
+        front.upstream, front.says, front.waits = etcd.port, says, 0
+        threading.Thread(target=front.serve_forever, daemon=True).start()
+        with Store(f"127.0.0.1:{front.server_port}", "/slow/", v2=True, timeout_ms=2000) as store:
+            assert store("wait", "never").startswith("MUSTER_ETIMEDOUT")
+        front.shutdown()
+        assert 1 <= front.waits <= 10
 
 
 def test_v3_waits_across_a_restart(tmp_path):
