@@ -196,7 +196,8 @@ static void on_leave(struct legacy *l, struct legacy_fx *fx)
 {
     const struct legacy_effect drop = { .kind = LEGACY_FX_DROP };
 
-    interrupt(l, fx);
+    if (!l->close) /* which goes on: somebody waits for it, and no JOIN is under way */
+        interrupt(l, fx);
     l->member = false;
     legacy_emit(fx, &drop);
     if (l->joining)

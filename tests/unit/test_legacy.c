@@ -475,6 +475,33 @@ static void closing(void **state)
     end();
 }
 
+/* Whoever leaves in the middle of it is told of the end all the same. */
+static void leaving_while_closing(void **state)
+{
+    (void)state;
+    for (uint64_t ms = 0; ms < 200; ms += 7) { /* at each of its requests and pauses */
+        reset(ms);
+        start(0, 1, 2, 60000);
+        run(8000);
+        assert_true(nodes[0].joined && nodes[0].keep_ms != MONO_NEVER);
+        feed(&nodes[0], (struct legacy_event){ .kind = LEGACY_EV_CLOSE });
+        run(ms);
+        feed(&nodes[0], (struct legacy_event){ .kind = LEGACY_EV_LEAVE });
+        assert_true(nodes[0].keep_ms == MONO_NEVER);
+        run(1000);
+        assert_true(nodes[0].closed && legacy_closed(nodes[0].l));
+        /* A join, and another close, are answered. */
+        feed(&nodes[0], (struct legacy_event){ .kind = LEGACY_EV_JOIN });
+        run(3000);
+        assert_int_equal(nodes[0].refused, MUSTER_ECLOSED);
+        nodes[0].closed = false;
+        feed(&nodes[0], (struct legacy_event){ .kind = LEGACY_EV_CLOSE });
+        run(1000);
+        assert_true(nodes[0].closed);
+        end();
+    }
+}
+
 static void alone_for_too_long(void **state)
 {
     (void)state;
@@ -598,11 +625,17 @@ static void prefix(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_come),           cmocka_unit_test(last_call_ends),
-        cmocka_unit_test(short_last_call),    cmocka_unit_test(late_joiner),
-        cmocka_unit_test(killed_member),      cmocka_unit_test(closing),
-        cmocka_unit_test(alone_for_too_long), cmocka_unit_test(chaos),
-        cmocka_unit_test(documents),          cmocka_unit_test(prefix),
+        cmocka_unit_test(all_come),
+        cmocka_unit_test(last_call_ends),
+        cmocka_unit_test(short_last_call),
+        cmocka_unit_test(late_joiner),
+        cmocka_unit_test(killed_member),
+        cmocka_unit_test(closing),
+        cmocka_unit_test(leaving_while_closing),
+        cmocka_unit_test(alone_for_too_long),
+        cmocka_unit_test(chaos),
+        cmocka_unit_test(documents),
+        cmocka_unit_test(prefix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
