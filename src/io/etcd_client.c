@@ -183,11 +183,13 @@ int etcd_client_new(uv_loop_t *loop, const struct etcd_client_opts *opts,
     rc = copy_opts(c, opts);
     if (rc == 0 && c->api == ETCD_V2 && c->user)
         rc = basic(c);
-    if (rc == 0)
-        rc = http_new(loop, &opts->tls, &c->http, err);
+    if (rc < 0)
+        err_nomem(err);
+    else
+        rc = http_new(loop, &opts->tls, &c->http, err); /* which knows why not */
     if (rc < 0) {
         client_free(c);
-        return err_nomem(err);
+        return rc;
     }
     etcd_client_hold(c); /* for http */
     *out = c;

@@ -76,9 +76,21 @@ static void wrap(const struct etcd_outcome *o, struct muster_error *err)
     err_wrap(err, o->key ? "etcd at %s, key %s" : "etcd at %s", o->where, o->key);
 }
 
+static int decode_raw(const struct etcd_http *http, struct etcd_judged *out)
+{
+    const int rc = etcd2_check_machines(http, &out->err);
+
+    out->answered = rc == 0;
+    out->answer.body = http->body;
+    return rc;
+}
+
 static int decode(struct etcd_try *t, const struct etcd_http *http,
                   struct etcd_judged *out)
 {
+    if (t->raw && http->status == 200)
+        return decode_raw(http, out);
+
     int rc = t->api == ETCD_V2 ? etcd2_decode(http, &out->v2, &out->err)
                                : etcd3_decode(http, t->expect, &out->v3, &out->err);
 
@@ -116,11 +128,6 @@ enum etcd_verdict etcd_try_judge(struct etcd_try *t, struct rng *rng,
     int rc = o->status;
 
     *out = (struct etcd_judged){ .status = 0 };
-    if (rc == 0 && t->raw && o->http.status == 200) {
-        out->answered = true;
-        out->answer.body = o->http.body;
-        return ETCD_DONE;
-    }
     if (rc < 0)
         out->err = *o->why;
     else

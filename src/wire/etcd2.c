@@ -275,7 +275,7 @@ int etcd2_error(const struct etcd2_reply *r, struct muster_error *err)
     return code;
 }
 
-bool etcd2_machines_next(struct span *list, struct span *url)
+static bool next_word(struct span *list, struct span *word)
 {
     const uint8_t *p = list->p, *end = p ? p + list->n : p;
 
@@ -283,10 +283,32 @@ bool etcd2_machines_next(struct span *list, struct span *url)
         p++;
     if (p == end)
         return false;
-    *url = span_of(p, 0);
+    *word = span_of(p, 0);
     while (p < end && *p != ',' && *p != ' ')
         p++;
-    url->n = (size_t)(p - url->p);
+    word->n = (size_t)(p - word->p);
     *list = span_of(p, (size_t)(end - p));
     return true;
+}
+
+static bool begins(struct span s, const char *with)
+{
+    return s.n >= strlen(with) && memcmp(s.p, with, strlen(with)) == 0;
+}
+
+bool etcd2_machines_next(struct span *list, struct span *url)
+{
+    while (next_word(list, url))
+        if (begins(*url, "http://") || begins(*url, "https://"))
+            return true;
+    return false;
+}
+
+int etcd2_check_machines(const struct etcd_http *http, struct muster_error *err)
+{
+    struct span list = http->body, url;
+
+    if (list.n == 0 || (!etcd_is_html(list) && etcd2_machines_next(&list, &url)))
+        return 0;
+    return etcd_stranger(http, err);
 }

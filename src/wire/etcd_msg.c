@@ -71,7 +71,7 @@ static void excerpt(struct span s, char out[81])
     out[n] = '\0';
 }
 
-static bool is_html(struct span s)
+bool etcd_is_html(struct span s)
 {
     size_t i = 0;
 
@@ -81,19 +81,28 @@ static bool is_html(struct span s)
                             strncasecmp((const char *)s.p + i, "<!doc", 5) == 0);
 }
 
-static json_t *refuse(const struct etcd_http *http, const json_error_t *why,
-                      struct muster_error *err)
+int etcd_stranger(const struct etcd_http *http, struct muster_error *err)
 {
     char text[81];
 
     excerpt(http->body, text);
-    if (is_html(http->body))
-        err_set(err, MUSTER_ENOTSTORE,
-                "a web page came back (HTTP status %ld: %s): a proxy or another web "
-                "server answers here, not etcd. Check host and port, and that no proxy "
-                "stands between (no_proxy)",
-                http->status, text);
-    else if (http->body.n == 0)
+    if (etcd_is_html(http->body))
+        return err_set(
+            err, MUSTER_ENOTSTORE,
+            "a web page came back (HTTP status %ld: %s): a proxy or another web "
+            "server answers here, not etcd. Check host and port, and that no proxy "
+            "stands between (no_proxy)",
+            http->status, text);
+    return err_set(
+        err, MUSTER_ENOTSTORE,
+        "the answer is not etcd's (HTTP status %ld: %s). Check host and port",
+        http->status, text);
+}
+
+static json_t *refuse(const struct etcd_http *http, const json_error_t *why,
+                      struct muster_error *err)
+{
+    if (http->body.n == 0)
         err_set(err, MUSTER_EPROTO, "HTTP status %ld with an empty body", http->status);
     else if (http->body.p[0] == '{')
         err_set(err, MUSTER_EPROTO,
@@ -101,9 +110,7 @@ static json_t *refuse(const struct etcd_http *http, const json_error_t *why,
                 "%d",
                 http->status, http->body.n, why->text, why->position);
     else
-        err_set(err, MUSTER_ENOTSTORE,
-                "the answer is not etcd's (HTTP status %ld: %s). Check host and port",
-                http->status, text);
+        (void)etcd_stranger(http, err);
     return NULL;
 }
 

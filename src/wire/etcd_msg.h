@@ -34,6 +34,10 @@ int etcd_escape(struct buf *out, struct span s, bool slash);
  * answered instead: a web page, a cut-off text, another service. */
 json_t *etcd_parse(const struct etcd_http *http, struct muster_error *err);
 
+/* Says in err who seems to have answered, if not etcd. MUSTER_ENOTSTORE. */
+int etcd_stranger(const struct etcd_http *http, struct muster_error *err);
+bool etcd_is_html(struct span body);
+
 /* All of these take a missing member for zero, false or nothing, as proto3 writes them,
  * and fail with MUSTER_EPROTO on a member of another type. */
 int etcd_get_i64(const json_t *o, const char *name, int64_t *out,

@@ -6,6 +6,7 @@ import base64
 import http.client
 import http.server
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import threading
 
 import pytest
 from etcd_nodes import Node
-from etcd_server import TOOL, Certificates, Cluster, Etcd, b64, free_ports, tool
+from etcd_server import BUILD, TOOL, Certificates, Cluster, Etcd, b64, free_ports, tool
 
 
 class Lines:
@@ -331,6 +332,37 @@ def test_strangers(status, page, missing, words):
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_page_instead_of_v2():
+    """Its words are not taken for the other members of the cluster."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    server.page = b"<!DOCTYPE html>\n<html><body><h1>Welcome, you</h1> http://localhost:1</body></html>"
+    server.status, server.missing = 200, 0
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    node = Node("etcd-v2", f"127.0.0.1:{server.server_port}", "page", (1, 1), "read_timeout=20")
+    try:
+        text = node("next").text
+        assert text.startswith("failed MUSTER_ECONN") and "a web page came back" in text, text
+        assert f"http://127.0.0.1:{server.server_port}, key" in text, text
+    finally:
+        node.kill()
+        server.shutdown()
+        server.server_close()
+
+
+def test_without_libcurl(tmp_path):
+    """It is loaded when somebody wants etcd; that it cannot be is told, and what to install."""
+    program = BUILD / "muster"
+    needs = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    if "libcurl" in needs:
+        pytest.skip("this build is linked with it")
+    (tmp_path / "libcurl.so.4").touch()
+    done = subprocess.run([program, "run", "--nnodes=1", "--rdzv-backend=etcd-v3",
+                           "--rdzv-endpoint=127.0.0.1:1", "none.py"], capture_output=True, text=True,
+                          env=dict(os.environ, LD_LIBRARY_PATH=str(tmp_path)), timeout=60)
+    assert done.returncode != 0
+    assert "libcurl, which cannot be loaded" in done.stderr and "Debian: libcurl4" in done.stderr
 
 
 def test_nobody_there():

@@ -145,14 +145,23 @@ static void listing(void **state)
 
 static void machines(void **state)
 {
-    struct span list = span_str("http://h1:2379, http://h2:2379,"), url;
+    struct span list = span_str("http://h1:2379, h, https://h2:2379,ftp://h3, http:/"),
+                url;
 
     (void)state;
     assert_true(etcd2_machines_next(&list, &url));
     assert_true(span_eq(url, span_str("http://h1:2379")));
     assert_true(etcd2_machines_next(&list, &url));
-    assert_true(span_eq(url, span_str("http://h2:2379")));
+    assert_true(span_eq(url, span_str("https://h2:2379")));
     assert_false(etcd2_machines_next(&list, &url));
+    /* A page may well name URLs. */
+    const struct etcd_http page = {
+        200, 0, span_str("<!DOCTYPE html>\n<p>Go to http://h1:2379 now</p>")
+    };
+    struct muster_error err = { 0 };
+
+    assert_int_equal(etcd2_check_machines(&page, &err), MUSTER_ENOTSTORE);
+    assert_non_null(strstr(err.text, "a web page came back"));
 }
 
 static void strangers(void **state)
