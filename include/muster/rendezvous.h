@@ -3,15 +3,17 @@
  * group.
  *
  *     muster_params_new("c10d", "head:29400", "job1", 2, 4, NULL, &params, &err);
- *     muster_rendezvous_open(params, NULL, &rdzv, &err);
- *     muster_rendezvous_next(rdzv, &info, &err);   // blocks; info.rank,
- * info.world_size
+ *     muster_rendezvous_open(params, NULL, NULL, &rdzv, &err);
+ *     muster_rendezvous_next(rdzv, &info, &err); // blocks; info.rank of world_size
  *     ... work; num_nodes_waiting() > 0 or news: stop, and next() again ...
- *     muster_rendezvous_shutdown(rdzv, &err);      // closes the run for everybody
+ *     muster_rendezvous_shutdown(rdzv, &err);    // closes the run for everybody
  *     muster_rendezvous_free(rdzv);
  *
  * The handler has a thread of its own, so that heartbeats go on while the caller
- * computes. Its functions may be called from any thread; next() from one at a time. */
+ * computes. Its functions may be called from any thread; next() from one at a time:
+ * another one meanwhile is MUSTER_EINVAL. Several set_closed() at once, or leave(), are
+ * one, and all get its answer. After shutdown(), also while it is under way, all of
+ * these are MUSTER_EINVAL. */
 #ifndef MUSTER_RENDEZVOUS_H
 #define MUSTER_RENDEZVOUS_H
 
@@ -29,7 +31,7 @@ struct muster_rendezvous;
 struct muster_store; /* store.h */
 
 /* Where next() has led to. The pointers are the handler's and hold until its next
- * next() or free. */
+ * next() or free; the store until shutdown, too, which closes it. */
 struct muster_rendezvous_info {
     uint64_t round;
     int64_t rank, world_size;   /* of nodes */
@@ -87,16 +89,19 @@ MUSTER_API void muster_rendezvous_cancel(struct muster_rendezvous *r);
 MUSTER_API int muster_rendezvous_is_closed(struct muster_rendezvous *r);
 MUSTER_API int64_t muster_rendezvous_num_nodes_waiting(struct muster_rendezvous *r);
 
-/* Closes the run id for everybody, for good. */
+/* Closes the run id for everybody, for good; connects first if next() has not. Errors:
+ * MUSTER_ECONN if there is no store within read_timeout, MUSTER_ETIMEDOUT,
+ * MUSTER_ESTATE, MUSTER_EINVAL. */
 MUSTER_API int muster_rendezvous_set_closed(struct muster_rendezvous *r,
                                             struct muster_error *err);
 
 /* An orderly goodbye that leaves the run open: the others learn at once that this node
- * is gone. */
+ * is gone. Ends a next() with MUSTER_ECANCELED. */
 MUSTER_API int muster_rendezvous_leave(struct muster_rendezvous *r,
                                        struct muster_error *err);
 
-/* Closes the run id and ends the heartbeats. A host of the store stays until the others
+/* Closes the run id, as set_closed() does and with its errors, and ends the heartbeats,
+ * in any case. A host of the store stays until the others
  * have read that, some seconds at the most. */
 MUSTER_API int muster_rendezvous_shutdown(struct muster_rendezvous *r,
                                           struct muster_error *err);

@@ -5,10 +5,14 @@
  * only; callers send jobs and wait. */
 #include "muster/rendezvous.h"
 
+#include <pthread.h>
+
 #include "api/params_int.h"
 #include "api/store_int.h"
 #include "base/err.h"
 #include "base/mem.h"
+
+struct asking;
 
 struct muster_rendezvous {
     struct home *home; /* owned; counts us as one that lives there */
@@ -20,10 +24,13 @@ struct muster_rendezvous {
     /* On the loop's thread. */
     struct rdzv_handler *h; /* owned */
     bool in_next, stopped;
+    struct asking *closing, *leaving; /* who waits for set_closed and leave; borrowed */
+
+    pthread_mutex_t lock;
+    struct muster_store *store; /* owned: the last round's; under the lock */
 
     /* The caller's of next(). */
-    struct muster_store *store; /* owned: the last round's */
-    char *master_addr;          /* owned */
+    char *master_addr; /* owned */
 };
 
 /* ---- What the handler says ---- */
@@ -102,6 +109,7 @@ int muster_rendezvous_open(const struct muster_params *params,
     r->home->stores = 1; /* Ourselves: the last store to close must not end the loop. */
     if (hooks)
         r->hooks = *hooks;
+    (void)pthread_mutex_init(&r->lock, NULL);
     r->trace = (struct trace){ on_trace, r, TRACE_DEBUG };
     r->run_id = mem_strdup(params->inner.run_id);
     r->backend = mem_strdup(params->inner.backend);
@@ -118,6 +126,18 @@ int muster_rendezvous_open(const struct muster_params *params,
 }
 
 /* ---- next ---- */
+
+/* next() and shutdown() may end at once, on two threads. */
+static void change_store(struct muster_rendezvous *r, struct muster_store *store)
+{
+    struct muster_store *old;
+
+    pthread_mutex_lock(&r->lock);
+    old = r->store;
+    r->store = store;
+    pthread_mutex_unlock(&r->lock);
+    muster_store_close(old);
+}
 
 struct joining {
     struct bridge_job job; /* first */
@@ -197,9 +217,8 @@ int muster_rendezvous_next(struct muster_rendezvous *r,
             err_copy(err, &j.job.err);
         return rc;
     }
-    muster_store_close(r->store);
+    change_store(r, j.info.store);
     mem_free(r->master_addr);
-    r->store = j.info.store;
     r->master_addr = j.master_addr;
     *out = j.info;
     out->master_addr = r->master_addr;
@@ -212,6 +231,7 @@ struct asking {
     struct bridge_job job; /* first */
     struct muster_rendezvous *r;
     int64_t number;
+    struct asking *next; /* who asked for the same before */
 };
 
 static void on_done(void *ctx, int status, const struct muster_error *err)
@@ -257,20 +277,50 @@ static void begin_waiting(struct bridge_job *job)
     bridge_done(job, 0, NULL);
 }
 
+/* A handler takes one wish of a kind at a time. Whoever wants the same meanwhile waits
+ * for the same answer. True: a is the first. */
+static bool queue(struct asking **all, struct asking *a)
+{
+    a->next = *all;
+    *all = a;
+    return !a->next;
+}
+
+static void answer(struct asking **all, int status, const struct muster_error *err)
+{
+    struct asking *a = *all, *next;
+
+    *all = NULL;
+    for (; a; a = next) {
+        next = a->next; /* It is its caller's, who goes on. */
+        bridge_done(&a->job, status, err);
+    }
+}
+
+static void on_closed(void *ctx, int status, const struct muster_error *err)
+{
+    answer(&((struct muster_rendezvous *)ctx)->closing, status, err);
+}
+
 static void begin_set_closed(struct bridge_job *job)
 {
-    struct muster_rendezvous *r = ((struct asking *)job)->r;
+    struct asking *a = (struct asking *)job;
 
-    if (!stopped(job))
-        r->h->ops->set_closed(r->h, on_done, job);
+    if (!stopped(job) && queue(&a->r->closing, a))
+        a->r->h->ops->set_closed(a->r->h, on_closed, a->r);
+}
+
+static void on_left(void *ctx, int status, const struct muster_error *err)
+{
+    answer(&((struct muster_rendezvous *)ctx)->leaving, status, err);
 }
 
 static void begin_leave(struct bridge_job *job)
 {
-    struct muster_rendezvous *r = ((struct asking *)job)->r;
+    struct asking *a = (struct asking *)job;
 
-    if (!stopped(job))
-        r->h->ops->leave(r->h, on_done, job);
+    if (!stopped(job) && queue(&a->r->leaving, a))
+        a->r->h->ops->leave(a->r->h, on_left, a->r);
 }
 
 static void begin_shutdown(struct bridge_job *job)
@@ -329,8 +379,7 @@ int muster_rendezvous_leave(struct muster_rendezvous *r, struct muster_error *er
 
 int muster_rendezvous_shutdown(struct muster_rendezvous *r, struct muster_error *err)
 {
-    muster_store_close(r->store); /* A guest of ours would make the host linger. */
-    r->store = NULL;
+    change_store(r, NULL); /* A guest of ours would make the host linger. */
     return ask(r, begin_shutdown, NULL, err);
 }
 
@@ -374,5 +423,6 @@ void muster_rendezvous_free(struct muster_rendezvous *r)
     mem_free(r->run_id);
     mem_free(r->backend);
     mem_free(r->master_addr);
+    (void)pthread_mutex_destroy(&r->lock);
     mem_free(r);
 }

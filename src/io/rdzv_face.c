@@ -114,6 +114,13 @@ static bool is_closed(const struct rdzv_handler *h)
     return d->ended || (d->core && rdzv_closed(d->core));
 }
 
+static void close_when_open(struct dynamic *d)
+{
+    d->close_waits = true;
+    if (d->stage == STAGE_NEW)
+        dynamic_open(d);
+}
+
 static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
 {
     struct dynamic *d = dynamic_of(h);
@@ -127,9 +134,7 @@ static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
         d->tell.close = true;
         dynamic_soon(d);
     } else {
-        d->close_waits = true;
-        if (d->stage == STAGE_NEW)
-            dynamic_open(d);
+        close_when_open(d);
     }
 }
 
@@ -159,9 +164,11 @@ static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb
         cancel(h);
     d->stop = (struct wish){ cb, ctx };
     d->stop_closes = close;
-    if (d->stage != STAGE_READY) {
+    if (d->stage == STAGE_BROKEN || (d->stage != STAGE_READY && !close)) {
         d->tell.stop = true;
         dynamic_soon(d);
+    } else if (d->stage != STAGE_READY) {
+        close_when_open(d);
     } else if (!close) {
         dynamic_wish(d, RDZV_EV_LEAVE);
     } else if (!d->close.cb) {

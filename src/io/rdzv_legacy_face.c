@@ -66,7 +66,8 @@ static void on_soon(uv_timer_t *timer)
     if (o->leave_done && !o->destroying) {
         o->leave_done = false;
         tell_wish(&o->leave, &none);
-        tell_wish(&o->stop, &none);
+        if (o->stopped) /* Else it closes, which is not done yet. */
+            tell_wish(&o->stop, &none);
     }
 }
 
@@ -182,7 +183,10 @@ static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
 
     assert(!o->leave.cb && !o->stopped);
     o->leave = (struct wish){ cb, ctx };
-    legacy_wish(o, LEGACY_EV_LEAVE);
+    if (o->next_cb)
+        cancel(h); /* Which leaves, too. */
+    else
+        legacy_wish(o, LEGACY_EV_LEAVE);
     o->leave_done = true;
     legacy_soon(o);
 }

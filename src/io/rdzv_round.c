@@ -173,16 +173,19 @@ void dynamic_begin_join(struct dynamic *d)
 
 void dynamic_opened(struct dynamic *d)
 {
+    if (d->stopped)
+        return;
     if (d->stage == STAGE_BROKEN) {
         if (d->next_cb && !d->canceling) {
             d->tell.next = true;
             d->tell.next_err = d->broken;
         }
         d->tell.close = d->close.cb != NULL;
+        d->tell.stop |= d->stop.cb && d->stop_closes;
         dynamic_soon(d);
         return;
     }
-    if (d->close.cb && d->close_waits) {
+    if (d->close_waits) {
         d->close_waits = false;
         dynamic_wish(d, RDZV_EV_CLOSE);
     }

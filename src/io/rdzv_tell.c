@@ -57,11 +57,17 @@ static void tell(struct wish *w, int code, const char *text)
 
 static void stop_now(struct dynamic *d, int code, const char *text)
 {
+    /* Whoever else still waits is not to wait for ever. */
+    if (d->stop_closes)
+        tell(&d->close, code, text);
+    else
+        tell(&d->close, MUSTER_ECANCELED, "shut down before the run was closed");
+    tell(&d->leave, code, text);
     d->stopped = true;
     (void)uv_timer_stop(&d->timer);
     (void)uv_timer_stop(&d->linger);
     (void)uv_timer_stop(&d->away);
-    if (code < 0)
+    if (code < 0 && d->stage != STAGE_BROKEN)
         trace(d->trace, TRACE_WARN,
               "The node '%s_%" PRId64 "_%" PRId64
               "' has failed to shutdown the rendezvous '%s': %s",
@@ -129,7 +135,10 @@ static void on_soon(uv_timer_t *t)
     }
     if (d->tell.stop) {
         d->tell.stop = false;
-        stop_now(d, 0, NULL);
+        if (d->stop_closes && d->stage == STAGE_BROKEN)
+            stop_now(d, d->broken.code, d->broken.text);
+        else
+            stop_now(d, 0, NULL);
     }
 }
 

@@ -294,6 +294,136 @@ static void next_can_be_canceled(void **state)
     muster_params_free(p);
 }
 
+/* ---- Several at once, and before any next ---- */
+
+struct call {
+    struct muster_rendezvous *r;
+    int (*function)(struct muster_rendezvous *r, struct muster_error *err);
+    pthread_barrier_t *together;
+    int rc;
+};
+
+static void *call_main(void *arg)
+{
+    struct call *c = arg;
+    struct muster_error err;
+
+    (void)pthread_barrier_wait(c->together);
+    c->rc = c->function(c->r, &err);
+    return NULL;
+}
+
+#define AT_ONCE 4
+
+static struct muster_rendezvous *handler_of(const char *backend, const char *at,
+                                            const char *conf)
+{
+    struct muster_params *p;
+    struct muster_rendezvous *r;
+    struct muster_error err;
+
+    assert_int_equal(muster_params_new(backend, at, "job", 2, 2, "a", &p, &err), 0);
+    assert_int_equal(muster_params_parse(p, conf, &err), 0);
+    if (muster_rendezvous_open(p, NULL, NULL, &r, &err) < 0)
+        fail_msg("%s", err.text);
+    muster_params_free(p);
+    return r;
+}
+
+static void call_at_once(struct muster_rendezvous *r,
+                         int (*function)(struct muster_rendezvous *r,
+                                         struct muster_error *err))
+{
+    pthread_barrier_t together;
+    pthread_t threads[AT_ONCE];
+    struct call calls[AT_ONCE];
+
+    (void)pthread_barrier_init(&together, NULL, AT_ONCE);
+    for (size_t i = 0; i < AT_ONCE; i++) {
+        calls[i] = (struct call){ r, function, &together, 1 };
+        assert_int_equal(pthread_create(&threads[i], NULL, call_main, &calls[i]), 0);
+    }
+    for (size_t i = 0; i < AT_ONCE; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(calls[i].rc, 0);
+    }
+    (void)pthread_barrier_destroy(&together);
+}
+
+static void several_may_close_and_leave(void **state)
+{
+    static const struct {
+        const char *backend, *at, *conf;
+    } kinds[] = {
+        { "c10d", "localhost:0", "hosted=1" },
+        { "c10d", "localhost:0", "hosted=0" },
+        { "static", "127.0.0.1:0", "rank=0" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        struct muster_rendezvous *r =
+            handler_of(kinds[i].backend, kinds[i].at, kinds[i].conf);
+
+        call_at_once(r, muster_rendezvous_leave);
+        call_at_once(r, muster_rendezvous_set_closed);
+        call_at_once(r, muster_rendezvous_leave);
+        muster_rendezvous_free(r);
+    }
+}
+
+/* Nobody listens at port 1. */
+static void shutdown_ends_a_set_closed(void **state)
+{
+    struct muster_rendezvous *r =
+        handler_of("c10d", "127.0.0.1:1", "is_host=0,read_timeout=2");
+    pthread_barrier_t together;
+    struct call c = { r, muster_rendezvous_set_closed, &together, 1 };
+    struct muster_error err;
+    pthread_t thread;
+
+    (void)state;
+    (void)pthread_barrier_init(&together, NULL, 2);
+    assert_int_equal(pthread_create(&thread, NULL, call_main, &c), 0);
+    (void)pthread_barrier_wait(&together);
+    (void)usleep(200000);
+    assert_int_equal(muster_rendezvous_shutdown(r, &err), MUSTER_ECONN);
+    assert_non_null(strstr(err.text, "127.0.0.1:1"));
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    /* A thread that slept for so long finds the handler shut down. */
+    assert_true(c.rc == MUSTER_ECONN || c.rc == MUSTER_EINVAL);
+    (void)pthread_barrier_destroy(&together);
+    muster_rendezvous_free(r);
+}
+
+static void shutdown_closes_without_a_next(void **state)
+{
+    struct muster_store_options opts;
+    struct muster_store *store;
+    struct muster_rendezvous_info info;
+    struct muster_rendezvous *r;
+    struct muster_error err;
+    char at[64];
+
+    (void)state;
+    muster_store_options_init(&opts);
+    opts.host = "127.0.0.1";
+    opts.serve = true;
+    for (int hosted = 0; hosted < 2; hosted++) {
+        const char *conf = hosted ? "is_host=0" : "is_host=0,hosted=0";
+
+        assert_int_equal(muster_store_open_tcp(&opts, &store, &err), 0);
+        (void)snprintf(at, sizeof at, "127.0.0.1:%u", muster_store_port(store));
+        r = handler_of("c10d", at, conf);
+        assert_int_equal(muster_rendezvous_shutdown(r, &err), 0);
+        muster_rendezvous_free(r);
+        r = handler_of("c10d", at, conf);
+        assert_int_equal(muster_rendezvous_next(r, &info, &err), MUSTER_ECLOSED);
+        muster_rendezvous_free(r);
+        muster_store_close(store);
+    }
+}
+
 static void unknown_backends_are_refused(void **state)
 {
     struct muster_params *p;
@@ -320,6 +450,9 @@ int main(void)
         cmocka_unit_test(a_callers_backend),
         cmocka_unit_test(c10d_on_threads),
         cmocka_unit_test(next_can_be_canceled),
+        cmocka_unit_test(several_may_close_and_leave),
+        cmocka_unit_test(shutdown_ends_a_set_closed),
+        cmocka_unit_test(shutdown_closes_without_a_next),
         cmocka_unit_test(unknown_backends_are_refused),
     };
 
