@@ -258,6 +258,12 @@ int group_step(struct group *g, const struct group_event *ev, struct group_fx_li
     case GROUP_EV_LOST:
         on_change(g, ev, fx);
         break;
+    case GROUP_EV_DESERTED:
+        if (g->phase == GROUP_BARRIER) {
+            group_put_kind(fx, GROUP_FX_SAY_NO_BARRIER);
+            group_leave(g, ev->now, fx);
+        }
+        break;
     case GROUP_EV_STUCK:
         if (g->phase == GROUP_RUNNING) {
             g->remaining = 0;

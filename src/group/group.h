@@ -66,6 +66,7 @@ enum group_event_kind {
     GROUP_EV_DRAINED,
     GROUP_EV_CHANGED, /* somebody waits for the next round, or a member is lost */
     GROUP_EV_LOST,
+    GROUP_EV_DESERTED, /* whoever has not come to the exit barrier will not */
     GROUP_EV_STUCK,
     GROUP_EV_SIGNAL, /* code: its number */
     GROUP_EV_BARRIER_DONE,

@@ -126,8 +126,8 @@ static const char man_tail[] =
     "The same of a round that ended because nodes came or went.\n"
     ".SH EXIT STATUS\n"
     "0: all workers succeeded. 1: a worker failed, the job could not start, or a "
-    "signal "
-    "ended it. 2: the command line is wrong.\n"
+    "signal ended it while its workers ran; before that the signal ends it as any "
+    "program (128 and its number to a shell). 2: the command line is wrong.\n"
     ".SH SEE ALSO\n.BR muster (1)\n";
 
 int usage_man(struct buf *out, const char *version)

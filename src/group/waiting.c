@@ -125,9 +125,11 @@ static int print_end(struct buf *b, const struct waiting *w)
 {
     if (w->done < 1 || w->done >= w->world)
         return buf_append_str(b, "this node is done, others are not");
-    return buf_printf(b,
-                      "%" PRId64 " of %" PRId64 " nodes are done, %" PRId64 " at work",
-                      w->done, w->world, w->world - w->done);
+    return buf_printf(b, "%" PRId64 " of %" PRId64 " nodes are done, %" PRId64 " %s",
+                      w->done, w->world, w->world - w->done,
+                      w->closed ? "not; another node has closed the run: it failed, or "
+                                  "was ended"
+                                : "at work");
 }
 
 int waiting_print(struct buf *b, const struct waiting *w)

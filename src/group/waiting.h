@@ -20,6 +20,7 @@ struct waiting {
     const struct rdzv_progress *progress; /* FOR_ROUND */
     const struct roll *roll; /* FOR_ROUND, FOR_NODES: who has come; NULL: not known */
     int64_t done, world;     /* FOR_END: nodes; done 0: not known */
+    bool closed;             /* FOR_END: by a node that was not done */
     uint64_t by_ms;          /* all but FOR_ROUND, which has its own */
     const char *store;       /* where the rendezvous lives, as the user named it */
     const char

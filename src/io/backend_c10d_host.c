@@ -99,10 +99,12 @@ static void decided(struct c10d *c, const struct rdzv_local *q)
             c10d_later(c, rc == MUSTER_ENOMEM ? rc : MUSTER_ECONN, &err);
             return;
         }
-        if (rc < 0)
+        if (rc < 0) {
+            err_copy(&c->unbound, &err);
             trace(c->trace, TRACE_INFO,
                   "%s: %s, but cannot be bound here (%s): joining it as a client",
                   c->where, q->why, err.text);
+        }
     }
     c10d_connect(c);
 }

@@ -24,8 +24,9 @@ struct c10d {
     struct endpoint at; /* of the TCP store; the port is the real one once we host */
     char where[1100];   /* "tcp://host:port", "file://path" */
     uint64_t read_ms;
-    int is_host; /* 1, 0, or -1: to be found out */
-    bool alone;  /* one node, and a port that nobody can know: no other can come */
+    int is_host;                 /* 1, 0, or -1: to be found out */
+    struct muster_error unbound; /* why we do not host although it is our part */
+    bool alone; /* one node, and a port that nobody can know: no other can come */
 
     struct offload *deciding;    /* owned while it runs */
     struct store_server *server; /* owned, if we host */

@@ -31,6 +31,8 @@ void c10d_describe(const struct c10d *c, const struct muster_error *err,
     err_copy(out, err);
     (void)err_wrap(out, "The connection to the C10d store has failed (%s, run id '%s')",
                    c->where, c->run_id);
+    if (c->unbound.code)
+        err_add(out, ". This machine was to host it, but: %.600s", c->unbound.text);
     if (out->code != MUSTER_ENOMEM)
         out->code = MUSTER_ECONN;
 }

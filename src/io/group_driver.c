@@ -92,6 +92,7 @@ void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *er
         agent_fail(a, err);
         break;
     case RDZV_NEWS_CLOSED: /* Like torchrun's, our workers run to their own end. */
+        agent_on_run_closed(a);
         break;
     }
     agent_pump(a);

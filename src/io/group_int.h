@@ -65,6 +65,7 @@ struct agent {
         struct look *look; /* owned; once somebody is to be told */
         bool told;
     } wait;
+    bool run_closed; /* by another node */
 
     uv_timer_t stuck_timer;
     struct watchdog *watchdog; /* while workers run, if asked for */
@@ -148,6 +149,7 @@ void agent_measure_end(struct agent *a, enum group_why why);
 /* group_wait.c: what is shown while we wait for other nodes, until by_ms (the
  * rendezvous knows its own). Whatever was waited for before is over; came: as it should
  * be. */
+void agent_on_run_closed(struct agent *a);
 void agent_wait_begin(struct agent *a, enum waiting_for what, uint64_t by_ms);
 void agent_wait_end(struct agent *a, bool came);
 

@@ -47,7 +47,10 @@ void agent_say(struct agent *a, const struct group_fx *fx)
         note(n, NOTE_ERROR, AT_BARRIER_ERROR,
              "Error waiting on exit barrier. Elapsed: %.2f seconds\n%s",
              (double)(uv_hrtime() - a->phase_began_ns) / 1e9,
-             a->fatal.code ? a->fatal.text : "Another node was lost.");
+             a->fatal.code   ? a->fatal.text
+             : a->run_closed ? "Another node has closed the run: it failed, or was "
+                               "ended. Its log tells why."
+                             : "Another node was lost.");
         break;
     case GROUP_FX_SAY_SUCCEEDED:
     case GROUP_FX_SAY_TERMINATED:

@@ -9,6 +9,7 @@
 #define LINE_MS      1000u /* a terminal's line is this old at most */
 #define LOG_FIRST_MS 5000u /* of waiting, before a log should tell of it */
 #define LOG_AGAIN_MS 30000u
+#define CLOSED_MS    1000u
 
 static bool on_screen(const struct agent *a)
 {
@@ -73,7 +74,12 @@ static void show(struct agent *a)
     } else if (w.what == WAITING_FOR_END) { /* which a loss cuts short */
         w.by_ms = MIN_OF(w.by_ms, group_deadline(&a->group));
     }
+    w.closed = a->run_closed;
     print(a, &w);
+    if (w.what == WAITING_FOR_END && w.closed && w.done >= w.world - 1) {
+        agent_post(a, GROUP_EV_DESERTED, 0, 0);
+        agent_pump(a);
+    }
 }
 
 static void on_looked(void *ctx)
@@ -117,12 +123,38 @@ static void on_wait(uv_timer_t *timer)
         show(a);
 }
 
+/* Who is through closes the run when all are: it takes a moment until each knows it.
+ * Later, the one that has closed it will not come. Others may, and need the store. */
+static void look_who_comes(struct agent *a)
+{
+    (void)uv_timer_start(&a->wait.timer, on_wait, CLOSED_MS,
+                         on_screen(a) ? LINE_MS : LOG_AGAIN_MS);
+}
+
+void agent_on_run_closed(struct agent *a)
+{
+    const enum group_phase phase = a->group.phase;
+
+    a->run_closed = true;
+    if (phase == GROUP_ASSIGNING || phase == GROUP_STARTING || phase == GROUP_RUNNING)
+        note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
+             "run '%s': another node has closed the run: it failed, or was ended. The "
+             "workers here go on to their own end; the other nodes' logs tell why",
+             a->config->rdzv.run_id);
+    else if (phase == GROUP_BARRIER)
+        look_who_comes(a);
+}
+
 void agent_wait_begin(struct agent *a, enum waiting_for what, uint64_t by_ms)
 {
     agent_wait_end(a, false);
     a->wait.what = what;
     a->wait.by_ms = by_ms;
     a->wait.since_ms = clock_mono_ms();
+    if (what == WAITING_FOR_END && a->run_closed) {
+        look_who_comes(a);
+        return;
+    }
     if (a->opts.notes->fd < 0 ||
         (what == WAITING_FOR_ROUND && !a->handler->ops->progress))
         return;

@@ -44,7 +44,9 @@ static void on_closed(struct rdzv_guest *g, struct rdzv_guest_fx *fx)
 
     g->closed = true;
     guest_done(fx, &g->close, RDZV_EV_CLOSE, 0, NULL);
-    guest_refused(g, fx, MUSTER_ECLOSED, span_str("the rendezvous is closed"));
+    guest_refused(g, fx, MUSTER_ECLOSED,
+                  span_str("the rendezvous is closed: the run has ended; use a "
+                           "new run id"));
     if (!known && g->member)
         guest_news(g, fx, RDZV_NEWS_CLOSED, 0, span_str("the run was closed"));
 }

@@ -81,7 +81,8 @@ static void refuse_closed(struct rdzv_host *h, struct rdzv_host_fx *fx,
         host_refuse(h, fx, w, MUSTER_EGRACEFUL,
                     "the run ended without this spare node being needed");
     else
-        host_refuse(h, fx, w, MUSTER_ECLOSED, "the rendezvous is closed");
+        host_refuse(h, fx, w, MUSTER_ECLOSED,
+                    "the rendezvous is closed: the run has ended; use a new run id");
 }
 
 void host_close_run(struct rdzv_host *h, struct rdzv_host_fx *fx)

@@ -59,22 +59,23 @@ uint64_t rdzv_dead_after_ms(const struct rdzv_settings *s)
     return ms_of_seconds(product);
 }
 
-/* X(word, value): what is published. Ours alone compares it, so the words are ours. */
+/* X(word, value, option): what is published. Ours alone compares it, so the words are
+ * ours; people are told the options. */
 #define WORDS(X)                                                                       \
-    X("min", s->min_nodes)                                                             \
-    X("max", s->max_nodes)                                                             \
-    X("join_ms", s->join_ms)                                                           \
-    X("last_call_ms", s->last_call_ms)                                                 \
-    X("close_ms", s->close_ms)                                                         \
-    X("keep_alive_s", s->keep_alive_interval_s)                                        \
-    X("keep_alive_max", s->keep_alive_max_attempt)
+    X("min", s->min_nodes, "the least of --nnodes")                                    \
+    X("max", s->max_nodes, "the most of --nnodes")                                     \
+    X("join_ms", s->join_ms, "join_timeout in ms")                                     \
+    X("last_call_ms", s->last_call_ms, "last_call_timeout in ms")                      \
+    X("close_ms", s->close_ms, "close_timeout in ms")                                  \
+    X("keep_alive_s", s->keep_alive_interval_s, "keep_alive_interval")                 \
+    X("keep_alive_max", s->keep_alive_max_attempt, "keep_alive_max_attempt")
 
 int rdzv_settings_print(const struct rdzv_settings *s, struct buf *out)
 {
     const size_t before = buf_len(out);
     int rc = 0;
 
-#define PRINT(word, value)                                                             \
+#define PRINT(word, value, option)                                                     \
     if (rc == 0)                                                                       \
         rc = buf_printf(out, "%s%s=%lld", buf_len(out) > before ? " " : "", word,      \
                         (long long)(value));
@@ -112,7 +113,7 @@ int rdzv_settings_parse(struct span text, struct rdzv_settings *out,
     long long value;
 
     rdzv_settings_init(s, 0, 0);
-#define PARSE(word, field)                                                             \
+#define PARSE(word, field, option)                                                     \
     if (!find_word(text, word, &value) || value < 0 || value > INT64_MAX / 1000000)    \
         return err_set(err, MUSTER_EINVAL, "settings without a usable '%s'", word);    \
     field = (__typeof__(field))value;
@@ -130,12 +131,13 @@ int rdzv_settings_compare(const struct rdzv_settings *s, struct span theirs,
     long long value;
     int rc = 0;
 
-#define COMPARE(word, ours)                                                            \
+#define COMPARE(word, ours, option)                                                    \
     if (find_word(theirs, word, &value) && value != (long long)(ours)) {               \
         if (rc == 0)                                                                   \
             rc = err_set(err, MUSTER_EINVAL,                                           \
                          "nodes of this run were started with different settings:");   \
-        err_add(err, " %s is %lld here, %lld there;", word, (long long)(ours), value); \
+        err_add(err, " %s is %lld here, %lld there;", option, (long long)(ours),       \
+                value);                                                                \
     }
     WORDS(COMPARE)
 #undef COMPARE

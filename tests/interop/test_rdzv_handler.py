@@ -245,7 +245,7 @@ def test_other_settings_are_told(nodes):
     a.heard("hosts the TCP store")
     b = nodes(Node, at, nodes=(2, 3), addr="b", conf="join_timeout=5")
     b.tell("next")
-    assert "max is 3 here, 2 there" in b.heard("different settings")
+    assert "the most of --nnodes is 3 here, 2 there" in b.heard("different settings")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs process namespaces")

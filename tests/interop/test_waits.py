@@ -1,6 +1,7 @@
 """What a person sees of each wait that an agent can be in: who is missing, until when."""
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,34 @@ def test_a_node_that_does_not_tell_of_its_workers(screen) -> None:
         silent.set(key + "agent/terminal_state/last_member", "<val_ignored>")
         node.read("all 2 nodes are done after")
     assert node.process.wait(60) == 0, node.text
+
+
+@pytest.mark.parametrize("backend", ["c10d", "etcd-v3"])
+def test_who_is_done_does_not_wait_for_one_that_has_failed(etcd, tmp_path: Path, backend) -> None:
+    """Its node has closed the run: torchrun waits for it for five minutes."""
+    go = tmp_path / "go"
+    script = f"[ $GROUP_RANK = 0 ] || exit 7; until [ -e {go} ]; do sleep 0.1; done"
+    endpoint = f"127.0.0.1:{free_port()}" if backend == "c10d" else etcd.endpoint
+    nodes = [subprocess.Popen([MUSTER, "run", "--nnodes=2", f"--rdzv-backend={backend}",
+                               f"--rdzv-endpoint={endpoint}", "--rdzv-id=fails", "--no-python",
+                               f"--local-addr={name}", "sh", "-c", script],
+                              stderr=subprocess.PIPE, text=True) for name in ("127.0.0.1", "localhost")]
+    try:
+        assert nodes[1].communicate(timeout=60)[0] is None and nodes[1].returncode == 1
+        seen = ""
+        while "another node has closed the run: it failed" not in seen:
+            line = nodes[0].stderr.readline()
+            assert line, seen
+            seen += line
+        go.touch()
+        text = nodes[0].communicate(timeout=60)[1]  # the barrier itself would take 300 s
+        assert "1 of 2 nodes are done, 1 not; another node has closed the run" in text
+        assert "Another node has closed the run: it failed, or was ended. Its log tells why." in text
+        assert nodes[0].returncode == 0
+    finally:
+        for n in nodes:
+            n.kill()
+            n.wait()
 
 
 @pytest.mark.parametrize("backend", ["c10d", "etcd"])

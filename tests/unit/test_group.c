@@ -73,7 +73,7 @@ static void feed_word(struct group *g, const char *word, uint64_t *ms, struct bu
         { "empty", GROUP_EV_EMPTY },       { "drained", GROUP_EV_DRAINED },
         { "changed", GROUP_EV_CHANGED },   { "lost", GROUP_EV_LOST },
         { "stuck", GROUP_EV_STUCK },       { "opened", GROUP_EV_BARRIER_DONE },
-        { "left", GROUP_EV_LEFT },
+        { "left", GROUP_EV_LEFT },         { "deserted", GROUP_EV_DESERTED },
     };
     struct group_event ev = { 0 };
     struct group_fx_list fx = { 0 };
@@ -185,6 +185,9 @@ static const struct play plays[] = {
       UP_FX " signal1:15 leftovers say-signal signal1:15 drain leave finish1" },
     { "a member is lost in the barrier",
       UP "exit0=0 exit1=0 empty drained lost 1s left",
+      UP_FX " drain say-succeeded barrier say-no-barrier leave+close finish0" },
+    { "whoever is missing in the barrier has failed",
+      UP "deserted exit0=0 exit1=0 empty drained deserted left",
       UP_FX " drain say-succeeded barrier say-no-barrier leave+close finish0" },
     { "nobody hears the goodbye", UP "exit0=0 exit1=0 empty drained opened 5s",
       UP_FX " drain say-succeeded barrier leave+close finish0" },

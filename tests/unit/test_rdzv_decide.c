@@ -306,8 +306,9 @@ static void settings_are_compared(void **state)
     b.min_nodes = 2;
     b.last_call_ms = 1000;
     assert_int_equal(rdzv_settings_compare(&b, buf_span(&text), &err), MUSTER_EINVAL);
-    assert_non_null(strstr(err.text, "min is 2 here, 1 there"));
-    assert_non_null(strstr(err.text, "last_call_ms is 1000 here, 30000 there"));
+    assert_non_null(strstr(err.text, "the least of --nnodes is 2 here, 1 there"));
+    assert_non_null(
+        strstr(err.text, "last_call_timeout in ms is 1000 here, 30000 there"));
     assert_null(strstr(err.text, "max is"));
     assert_int_equal(rdzv_settings_compare(&a, span_str("color=1 min"), &err), 0);
     assert_int_equal(rdzv_settings_check(&a, &err), 0);

@@ -1,6 +1,8 @@
 /* What a person is told while the agent waits: group/waiting.c, rdzv/progress.c. */
 #include "testing.h"
 
+#include <stdlib.h>
+
 #include "group/waiting.h"
 
 #define P(at, n, min, max, who, not_here, by, start)                                   \
@@ -125,6 +127,9 @@ static const struct {
       "node rank 0 has not given out ranks; its log tells which nodes are missing" },
     { "one is at work", WAITING_FOR_END, NULL, 2,
       UNTIL "2 of 3 nodes are done, 1 at work" },
+    { "one has closed the run", WAITING_FOR_END, NULL, -2,
+      UNTIL "2 of 3 nodes are done, 1 not; another node has closed the run: it failed, "
+            "or was ended" },
     { "nobody knows how many", WAITING_FOR_END, NULL, 0,
       UNTIL "this node is done, others are not" },
     { "the last one is about to tell", WAITING_FOR_END, NULL, 3,
@@ -149,7 +154,8 @@ static void test_other_waits(void **state)
         const struct waiting w = { .what = waits[i].what,
                                    .progress = &p,
                                    .roll = waits[i].here ? &r : NULL,
-                                   .done = waits[i].done,
+                                   .done = llabs(waits[i].done),
+                                   .closed = waits[i].done < 0,
                                    .world = 3,
                                    .by_ms = 60000,
                                    .store = "head:29400",
