@@ -13,7 +13,12 @@
  * computes. Its functions may be called from any thread; next() from one at a time:
  * another one meanwhile is MUSTER_EINVAL. Several set_closed() at once, or leave(), are
  * one, and all get its answer. After shutdown(), also while it is under way, all of
- * these are MUSTER_EINVAL. */
+ * these are MUSTER_EINVAL.
+ *
+ * A handler does not survive fork(): in the child its functions fail with
+ * MUSTER_EINVAL, is_closed and num_nodes_waiting say 0, cancel does nothing, and free
+ * does no more than free memory: the parent's handler goes on whatever the child does.
+ */
 #ifndef MUSTER_RENDEZVOUS_H
 #define MUSTER_RENDEZVOUS_H
 
@@ -35,7 +40,8 @@ struct muster_store; /* store.h */
 struct muster_rendezvous_info {
     uint64_t round;
     int64_t rank, world_size;   /* of nodes */
-    struct muster_store *store; /* the round's own keys; not to be closed */
+    struct muster_store *store; /* the round's own keys; not to be closed, but clones
+                                   and views of it are, before the handler is freed */
     const char *master_addr;    /* where the workers' store is, or is to be */
     uint16_t master_port;
 };

@@ -15,7 +15,12 @@
  *
  * A store may be used from several threads at once. Its calls share one connection:
  * while one of them waits for a key, the others wait too, each at most until its own
- * deadline. Threads that wait often have a clone each. A store does not survive fork().
+ * deadline. Threads that wait often have a clone each.
+ *
+ * A store does not survive fork(): in the child every call on it fails with
+ * MUSTER_EINVAL, and muster_store_close does no more than free memory, so that the
+ * parent's store goes on whatever the child does. The child opens its own. It holds the
+ * parent's sockets, that of a server too, until it ends or calls exec.
  *
  * Keys are text without NUL; values are any bytes. A TCP store takes keys of up to 8191
  * bytes and values of up to 8 MiB. */

@@ -6,11 +6,13 @@
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 
 struct bridge {
+    pid_t owner; /* who made it; a child of fork() has a copy */
     uv_loop_t loop;
     uv_async_t wake;
     pthread_t thread;
@@ -81,6 +83,7 @@ static int make(bool by_turns, struct bridge **out, struct muster_error *err)
         mem_free(b);
         return err_set(err, MUSTER_EIO, "making an event loop: %s", uv_strerror(rc));
     }
+    b->owner = getpid();
     b->by_turns = by_turns;
     b->last = &b->first;
     pthread_mutex_init(&b->lock, NULL);
@@ -115,6 +118,24 @@ int bridge_new_by_turns(struct bridge **out, struct muster_error *err)
 uv_loop_t *bridge_loop(struct bridge *b)
 {
     return &b->loop;
+}
+
+/* In a child of fork() nothing of it may be touched: its epoll set is the parent's,
+ * too, and what is taken off it the parent never hears of again; its thread is not
+ * here; its lock may be held for ever. */
+static bool inherited(const struct bridge *b)
+{
+    return getpid() != b->owner;
+}
+
+static int refuse(const struct bridge *b, struct bridge_job *job)
+{
+    job->status = err_set(&job->err, MUSTER_EINVAL,
+                          "opened by process %d, and this is process %d: a store or a "
+                          "rendezvous handler does not survive fork(); a child has to "
+                          "open its own",
+                          (int)b->owner, (int)getpid());
+    return job->status;
 }
 
 /* Writing to a connection that the peer has closed raises SIGPIPE, which is for
@@ -172,6 +193,8 @@ static void drive(struct bridge *b, const struct bridge_job *job)
 
 int bridge_call(struct bridge *b, struct bridge_job *job)
 {
+    if (inherited(b))
+        return refuse(b, job);
     job->bridge = b;
     job->done = false;
     job->next = NULL;
@@ -210,7 +233,7 @@ void bridge_done(struct bridge_job *job, int status, const struct muster_error *
 
 void bridge_free(struct bridge *b)
 {
-    if (!b)
+    if (!b || inherited(b)) /* A child has the memory until it ends. */
         return;
     pthread_mutex_lock(&b->lock);
     while (b->inside) /* Their jobs are done, but they, or the loop they drive, not. */

@@ -3,7 +3,10 @@
  *
  * The loop has a thread of its own; or, where nothing needs to happen between calls, it
  * is run by turns by those who wait for an answer, which saves each call two changes of
- * thread. */
+ * thread.
+ *
+ * It belongs to the process that made it: in a child of fork() every call is refused
+ * with MUSTER_EINVAL, and bridge_free does nothing. */
 #ifndef API_BRIDGE_H
 #define API_BRIDGE_H
 

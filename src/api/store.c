@@ -284,7 +284,8 @@ void muster_store_close(struct muster_store *s)
 
     if (!s)
         return;
-    (void)bridge_call(s->home->bridge, &c.job);
+    (void)bridge_call(s->home->bridge,
+                      &c.job); /* In a child of fork() no more is ours. */
     if (c.last)
         home_free(s->home);
     mem_free(s->name);

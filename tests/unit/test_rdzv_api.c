@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "muster/rendezvous.h"
@@ -424,6 +425,52 @@ static void shutdown_closes_without_a_next(void **state)
     }
 }
 
+/* The child: whether every call says no, and the end is silent. */
+static bool is_refused(struct muster_rendezvous *r)
+{
+    struct muster_rendezvous_info info;
+    struct muster_error err = { 0 };
+    const bool told = muster_rendezvous_next(r, &info, &err) == MUSTER_EINVAL &&
+                      strstr(err.text, "fork()") &&
+                      muster_rendezvous_leave(r, &err) == MUSTER_EINVAL &&
+                      muster_rendezvous_shutdown(r, &err) == MUSTER_EINVAL;
+
+    muster_rendezvous_cancel(r);
+    if (muster_rendezvous_is_closed(r) || muster_rendezvous_num_nodes_waiting(r))
+        return false;
+    muster_rendezvous_free(r);
+    return told;
+}
+
+static void a_child_leaves_the_handler_alone(void **state)
+{
+    struct muster_params *p;
+    struct muster_rendezvous *r;
+    struct muster_rendezvous_info info;
+    struct muster_error err;
+    int status;
+    pid_t child;
+
+    (void)state;
+    assert_int_equal(
+        muster_params_new("c10d", "localhost:0", "job", 1, 1, "a", &p, &err), 0);
+    assert_int_equal(muster_rendezvous_open(p, NULL, NULL, &r, &err), 0);
+    assert_int_equal(muster_rendezvous_next(r, &info, &err), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        (void)alarm(60); /* Should it hang. */
+        _exit(!is_refused(r));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(muster_store_add(info.store, "n", 1, NULL, &err), 0);
+    assert_int_equal(muster_rendezvous_is_closed(r), 0);
+    assert_int_equal(muster_rendezvous_shutdown(r, &err), 0);
+    muster_rendezvous_free(r);
+    muster_params_free(p);
+}
+
 static void unknown_backends_are_refused(void **state)
 {
     struct muster_params *p;
@@ -453,6 +500,7 @@ int main(void)
         cmocka_unit_test(several_may_close_and_leave),
         cmocka_unit_test(shutdown_ends_a_set_closed),
         cmocka_unit_test(shutdown_closes_without_a_next),
+        cmocka_unit_test(a_child_leaves_the_handler_alone),
         cmocka_unit_test(unknown_backends_are_refused),
     };
 

@@ -1,8 +1,12 @@
-/* test_store_ends.c - how stores end: from many threads at once.
+/* test_store_ends.c - how stores end: from many threads at once, in a child of fork().
  * Also built with the thread sanitizer: see tests/interop/test_threads.py. */
 #include "testing.h"
 
 #include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "muster/store.h"
 
@@ -83,10 +87,134 @@ static void stores_of_a_home_close_at_once(void **state)
         close_at_once(serve());
 }
 
+/* ---- fork ---- */
+
+static struct muster_store *join(uint16_t port)
+{
+    struct muster_store_options o;
+    struct muster_store *s = NULL;
+
+    muster_store_options_init(&o);
+    o.host = "127.0.0.1";
+    o.port = port;
+    o.timeout_ms = LONG_MS;
+    return muster_store_open_tcp(&o, &s, NULL) == 0 ? s : NULL;
+}
+
+static struct muster_store *open_file(void)
+{
+    struct muster_store *s = NULL;
+    char path[64];
+
+    (void)snprintf(path, sizeof path, "/tmp/muster-test-ends-%d", getpid());
+    assert_int_equal(muster_store_open_file(path, 1, LONG_MS, &s, NULL), 0);
+    return s;
+}
+
+static bool refused(int rc, const struct muster_error *err)
+{
+    return rc == MUSTER_EINVAL && err->code == MUSTER_EINVAL &&
+           strstr(err->text, "fork()") && strstr(err->text, "open its own");
+}
+
+/* The child: returns what was wrong, NULL if nothing. cmocka is the parent's. */
+static const char *use_inherited(struct muster_store *s)
+{
+    struct muster_store *other = NULL;
+    struct muster_bytes value = { 0 };
+    struct muster_error err = { 0 };
+
+    if (!refused(muster_store_get(s, "k", &value, &err), &err) || value.data)
+        return "get";
+    if (!refused(muster_store_clone(s, &other, &err), &err) || other)
+        return "clone";
+    if (!refused(muster_store_open_prefix(s, "p", &other, &err), &err) || other)
+        return "prefix";
+    if (muster_store_port(s)) { /* The server is the parent's, and there. */
+        other = join(muster_store_port(s));
+        if (!other || muster_store_get(other, "k", &value, NULL) < 0)
+            return "a store of its own";
+        muster_bytes_free(&value);
+        muster_store_close(other);
+    }
+    muster_store_close(s);
+    return NULL;
+}
+
+/* Forks a child that uses and closes s, which goes on in the parent. */
+static void fork_with(struct muster_store *s)
+{
+    const pid_t child = fork();
+    struct muster_bytes value = { 0 };
+    int status;
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        (void)alarm(60); /* Should it hang. */
+        const char *wrong = use_inherited(s);
+
+        if (wrong)
+            (void)fprintf(stderr, "in the child: %s\n", wrong);
+        _exit(wrong != NULL);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(muster_store_get(s, "k", &value, NULL), 0);
+    assert_string_equal(value.data, "v");
+    muster_bytes_free(&value);
+}
+
+static void a_child_leaves_the_parents_store_alone(void **state)
+{
+    struct muster_store *server = serve();
+    struct muster_store *const stores[] = { join(muster_store_port(server)), server,
+                                            open_file(), open_hash() };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(stores); i++) {
+        assert_non_null(stores[i]);
+        assert_int_equal(muster_store_set(stores[i], "k", "v", 1, NULL), 0);
+        fork_with(stores[i]);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(stores); i++)
+        muster_store_close(stores[i]);
+}
+
+static void *await_word(void *s)
+{
+    struct muster_bytes value = { 0 };
+
+    if (muster_store_get(s, "word", &value, NULL) < 0)
+        return NULL;
+    muster_bytes_free(&value);
+    return s;
+}
+
+/* In the child that thread, which drives the loop, is not there. */
+static void a_child_of_many_threads(void **state)
+{
+    struct muster_store *s = serve(), *clone = NULL;
+    pthread_t thread;
+    void *got = NULL;
+
+    (void)state;
+    assert_int_equal(muster_store_set(s, "k", "v", 1, NULL), 0);
+    assert_int_equal(muster_store_clone(s, &clone, NULL), 0);
+    assert_int_equal(pthread_create(&thread, NULL, await_word, s), 0);
+    fork_with(clone);
+    assert_int_equal(muster_store_set(clone, "word", "x", 1, NULL), 0);
+    assert_int_equal(pthread_join(thread, &got), 0);
+    assert_ptr_equal(got, s);
+    muster_store_close(clone);
+    muster_store_close(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stores_of_a_home_close_at_once),
+        cmocka_unit_test(a_child_leaves_the_parents_store_alone),
+        cmocka_unit_test(a_child_of_many_threads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -86,6 +86,9 @@ class Store:
     comes back is bytes. A failed call raises :class:`muster.Error`, of which
     ``TimeoutError`` and ``ConnectionError`` are bases where they fit.
 
+    A store does not survive ``os.fork``: a child's calls raise :class:`muster.Error`, closing
+    its copy leaves the parent's alone, and it has to open its own.
+
     :param host: name or address of the server.
     :param port: its port; with ``serve``, 0 takes any free one (see :attr:`port`).
     :param timeout: seconds, to connect and for each call.
