@@ -3,8 +3,12 @@
  * As torch's TCPStore does it: every store of a job adds one to "init/", and the one
  * that serves waits until all have. Where torch asks again every 10 ms, we wait on our
  * own server for the number to change. */
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "api/store_int.h"
 #include "base/err.h"
@@ -21,6 +25,7 @@ struct tcp_opening {
     const struct muster_store_options *options;
     struct home *home;
     struct astore *client;
+    int listen_fd; /* the server's copy of the caller's, or -1 */
     uint16_t port;
     uint64_t deadline_ms;
     int64_t joined;
@@ -196,11 +201,13 @@ static void begin_serving(struct bridge_job *job)
     store_server_opts_init(&server);
     server.bind = o->options->bind;
     server.port = o->options->port;
-    server.fd = o->options->listen_fd;
+    server.fd = o->listen_fd;
     const int rc = store_server_open(bridge_loop(o->home->serving), &server,
                                      &o->home->server, &err);
     if (rc == 0)
         o->port = store_server_port(o->home->server);
+    else if (o->listen_fd >= 0)
+        (void)close(o->listen_fd);
     bridge_done(job, rc, &err);
 }
 
@@ -233,12 +240,27 @@ static void begin_connecting(struct bridge_job *job)
         bridge_done(job, err.code, &err);
 }
 
+/* The server closes what it is given, whatever becomes of the store: that is a copy, as
+ * the caller's own is ours only on success. */
+static int copy_listen_fd(struct tcp_opening *o, struct muster_error *err)
+{
+    const int fd = o->options->listen_fd;
+
+    o->listen_fd = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0 || o->listen_fd >= 0)
+        return 0;
+    return err_set(err, errno == EBADF ? MUSTER_EINVAL : MUSTER_EIO,
+                   "listen_fd %d cannot be served on: %s", fd, strerror(errno));
+}
+
 static int open_at_home(struct tcp_opening *o, struct muster_error *err)
 {
     int rc = 0;
 
     if (o->options->serve) {
         rc = bridge_new(&o->home->serving, err);
+        if (rc == 0)
+            rc = copy_listen_fd(o, err);
         if (rc < 0)
             return rc;
         o->job.begin = begin_serving;
@@ -280,6 +302,8 @@ int muster_store_open_tcp(const struct muster_store_options *options,
         home_free(o.home);
         return rc;
     }
+    if (options->serve && options->listen_fd >= 0)
+        (void)close(options->listen_fd);
     *out = o.out;
     return 0;
 }

@@ -1,10 +1,14 @@
-/* test_store_ends.c - how stores end: from many threads at once, in a child of fork().
+/* test_store_ends.c - how stores end: from many threads at once, in a child of fork(),
+ * before they were open.
  * Also built with the thread sanitizer: see tests/interop/test_threads.py. */
 #include "testing.h"
 
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -209,12 +213,61 @@ static void a_child_of_many_threads(void **state)
     muster_store_close(s);
 }
 
+/* ---- a socket of the caller's ---- */
+
+static int bound_socket(void)
+{
+    const struct sockaddr_in any = { .sin_family = AF_INET,
+                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_true(fd >= 0);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&any, sizeof any), 0);
+    return fd;
+}
+
+static bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) >= 0;
+}
+
+static void a_socket_is_ours_on_success_only(void **state)
+{
+    struct muster_store_options o;
+    struct muster_store *s = NULL;
+    struct muster_error err = { 0 };
+    const int fd = bound_socket(), number_after = dup(fd);
+
+    (void)state;
+    (void)close(number_after);
+    muster_store_options_init(&o);
+    o.serve = true;
+    o.listen_fd = fd;
+    o.world_size = 2; /* The second one does not come. */
+    o.timeout_ms = 50;
+    assert_int_equal(muster_store_open_tcp(&o, &s, &err), MUSTER_ETIMEDOUT);
+    assert_true(is_open(fd));
+    assert_false(is_open(number_after)); /* Nor is a copy left behind. */
+
+    o.world_size = -1; /* The same socket again, and now it goes well. */
+    o.timeout_ms = LONG_MS;
+    assert_int_equal(muster_store_open_tcp(&o, &s, &err), 0);
+    assert_int_equal(muster_store_set(s, "k", "v", 1, NULL), 0);
+    assert_false(is_open(fd));
+    muster_store_close(s);
+
+    o.listen_fd = 1 << 30; /* nothing */
+    assert_int_equal(muster_store_open_tcp(&o, &s, &err), MUSTER_EINVAL);
+    assert_non_null(strstr(err.text, "listen_fd"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stores_of_a_home_close_at_once),
         cmocka_unit_test(a_child_leaves_the_parents_store_alone),
         cmocka_unit_test(a_child_of_many_threads),
+        cmocka_unit_test(a_socket_is_ours_on_success_only),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
