@@ -107,8 +107,8 @@ MUSTER_API int muster_rendezvous_leave(struct muster_rendezvous *r,
                                        struct muster_error *err);
 
 /* Closes the run id, as set_closed() does and with its errors, and ends the heartbeats,
- * in any case. A host of the store stays until the others
- * have read that, some seconds at the most. */
+ * in any case. A host of the store stays until the others have read that, some seconds
+ * at the most. */
 MUSTER_API int muster_rendezvous_shutdown(struct muster_rendezvous *r,
                                           struct muster_error *err);
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "io/clock.h"
 #include "io/rdzv_driver_int.h"
 
@@ -274,6 +275,12 @@ static int read_settings(struct dynamic *d, struct muster_error *err)
         rc = params_int(p, "node_order", -1, &d->order_key, err);
     if (rc == 0 && !*p->run_id)
         rc = err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
+    if (rc == 0 && p->local_addr && !utf8_valid(span_str(p->local_addr)))
+        rc =
+            err_set(err, MUSTER_EINVAL,
+                    "the local address (--local-addr) is no UTF-8, and the other nodes "
+                    "could not read the list of nodes with it; give this machine's "
+                    "host name or IP address");
     if (rc == 0)
         rc = rdzv_settings_check(s, err);
     d->read_ms = (uint64_t)MAX_OF(MIN_OF(read_s, 31536000), 1) * 1000;

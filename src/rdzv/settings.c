@@ -22,12 +22,21 @@ void rdzv_settings_init(struct rdzv_settings *s, int64_t min_nodes, int64_t max_
 int rdzv_settings_keep_alive(struct rdzv_settings *s, const struct rdzv_params *p,
                              struct muster_error *err)
 {
-    const int rc = params_int(p, "keep_alive_interval", s->keep_alive_interval_s,
-                              &s->keep_alive_interval_s, err);
+    int rc = params_int(p, "keep_alive_interval", s->keep_alive_interval_s,
+                        &s->keep_alive_interval_s, err);
 
-    return rc < 0 ? rc
-                  : params_int(p, "keep_alive_max_attempt", s->keep_alive_max_attempt,
-                               &s->keep_alive_max_attempt, err);
+    if (rc == 0)
+        rc = params_int(p, "keep_alive_max_attempt", s->keep_alive_max_attempt,
+                        &s->keep_alive_max_attempt, err);
+    /* torch takes them, and its nodes drop themselves until the join times out. */
+    if (rc == 0 && (s->keep_alive_interval_s < 1 || s->keep_alive_max_attempt < 1))
+        rc = err_set(
+            err, MUSTER_EINVAL,
+            "keep_alive_interval (%lld) and keep_alive_max_attempt (%lld) must "
+            "be at least 1: else every node counts as dead at once, and no "
+            "round completes",
+            (long long)s->keep_alive_interval_s, (long long)s->keep_alive_max_attempt);
+    return rc;
 }
 
 int rdzv_settings_check(const struct rdzv_settings *s, struct muster_error *err)

@@ -224,7 +224,7 @@ static void registry_says_what_torch_says(void **state)
 static void wrong_options_are_refused(void **state)
 {
     static const struct {
-        const char *backend, *endpoint, *run_id, *conf, *text;
+        const char *backend, *endpoint, *run_id, *conf, *text, *addr;
     } rows[] = {
         { "c10d", "localhost:0", "j", "store_type=etcd",
           "Invalid store type given. Currently only supports file and tcp." },
@@ -238,6 +238,17 @@ static void wrong_options_are_refused(void **state)
         { "c10d", "localhost:0", "j", "is_host=maybe",
           "The rendezvous configuration option 'is_host' does not represent a valid "
           "boolean value." },
+        { "c10d", "localhost:0", "j", "keep_alive_interval=0",
+          "keep_alive_interval (0) and keep_alive_max_attempt (3) must be at least 1: "
+          "else every node counts as dead at once, and no round completes" },
+        { "c10d", "localhost:0", "j", "keep_alive_max_attempt=-1",
+          "keep_alive_interval (5) and keep_alive_max_attempt (-1) must be at least 1: "
+          "else every node counts as dead at once, and no round completes" },
+        { "c10d", "localhost:0", "j", "",
+          "the local address (--local-addr) is no UTF-8, and the other nodes could not "
+          "read the list of nodes with it; give this machine's host name or IP address",
+          "h\xff"
+          "1" },
         { "static", "h:1", "j", "",
           "rank is absent in RendezvousParameters.Try add --node-rank to the cmd "
           "request" },
@@ -255,7 +266,7 @@ static void wrong_options_are_refused(void **state)
         struct muster_error err = { 0 };
 
         assert_int_equal(params_init(&p, rows[i].backend, rows[i].endpoint,
-                                     rows[i].run_id, 1, 1, NULL, &err),
+                                     rows[i].run_id, 1, 1, rows[i].addr, &err),
                          0);
         assert_int_equal(conf_parse(&p, rows[i].conf, &err), 0);
         assert_int_equal(rdzv_handler_create(&loop, &p, NULL, &h, &err), MUSTER_EINVAL);
