@@ -27,7 +27,8 @@ static void on_joined(struct rdzv_guest *g, struct rdzv_guest_fx *fx,
     g->round = m->round;
     g->rank = m->rank;
     g->world = m->world;
-    memcpy(g->zero, m->addr.p, m->addr.n);
+    if (m->addr.n)
+        memcpy(g->zero, m->addr.p, m->addr.n);
     g->zero[m->addr.n] = '\0';
     g->zero_pid = m->pid;
     g->zero_local_id = m->local_id;
