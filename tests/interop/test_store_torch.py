@@ -166,7 +166,7 @@ def test_a_get_blocked_on_compare_set(servers):
 
 
 def test_no_stale_queue_waiter_for_real_clients(servers):
-    a, b = connect(servers["ours"].port), connect(servers["ours"].port, 1)
+    a, b = connect(servers["ours"].port), connect(servers["ours"].port)
     pop = in_thread(a.queue_pop, "stale")
     b.queue_push("stale", "1")
     assert pop() == b"1"
