@@ -68,7 +68,7 @@ struct muster_store_options {
                    (torch: is_master). port 0 takes any free one: muster_store_port. */
     const char *bind; /* serve: numeric address to listen on; NULL: every address */
     int listen_fd;    /* serve: an already bound socket instead, or -1; ours on success,
-                         the    caller's to close otherwise */
+                         the caller's to close otherwise */
     int64_t world_size; /* how many stores will join, the server's own included; -1: not
                            known, nobody is counted */
     bool wait_for_workers; /* with a world_size: count in, and if serving wait until all

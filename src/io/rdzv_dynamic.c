@@ -24,7 +24,6 @@ void dynamic_present(struct dynamic *d)
                                   dynamic_peer_gone, d);
 }
 
-/* torch would announce a name that leads nowhere, and the workers would fail. */
 static void announce_number(struct dynamic *d)
 {
     char addr[1025];
@@ -33,10 +32,7 @@ static void announce_number(struct dynamic *d)
         !d->backend->ops->own_addr(d->backend, addr, sizeof addr) ||
         rdzv_master_set_addr(d->master, addr) < 0)
         return;
-    trace(d->trace, TRACE_WARN,
-          "this machine's name '%s' does not resolve: as MASTER_ADDR it is '%s' "
-          "(--local-addr gives another)",
-          d->addr, addr);
+    rdzv_say_nameless(d->trace, d->addr, addr);
 }
 
 static void on_backend(void *ctx, int status, const struct muster_error *err)

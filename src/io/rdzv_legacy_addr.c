@@ -115,17 +115,13 @@ static void publish(struct old *o)
         legacy_refused(o, rc, &err);
 }
 
-/* torch would announce a name that leads nowhere, and the workers would fail. */
 static void take_number(struct old *o)
 {
     const char *local = etcd_client_local(o->client);
 
     if (!local[0])
         return;
-    trace(o->trace, TRACE_WARN,
-          "this machine's name '%s' does not resolve: as MASTER_ADDR it is '%s' "
-          "(--local-addr gives another)",
-          o->addr, local);
+    rdzv_say_nameless(o->trace, o->addr, local);
     (void)snprintf(o->addr, sizeof o->addr, "%s", local);
 }
 

@@ -4,6 +4,7 @@
 #define IO_RDZV_LOCAL_H
 
 #include "base/base.h"
+#include "base/trace.h"
 
 struct rdzv_local {
     char host[1025]; /* in: the endpoint's host */
@@ -35,6 +36,10 @@ void rdzv_fqdn_resolve(void *f);
 
 /* The same from the hosts file, if that settles it beyond doubt. Does not block. */
 bool rdzv_fqdn_quick(struct rdzv_fqdn *f);
+
+/* Says that the machine is announced by its address, its own name leading nowhere:
+ * torch would announce that, and the workers would fail. */
+void rdzv_say_nameless(const struct trace *t, const char *name, const char *addr);
 
 /* gethostname(), or "localhost". Does not block. */
 void rdzv_hostname(char *out, size_t size);
