@@ -5,9 +5,9 @@
 #include <uv.h>
 
 #include "base/base.h"
-#include "io/rdzv_guest.h"
+#include "rendezvous/member_driver.h"
 #include "rdzv.h"
-#include "rdzv/settings.h"
+#include "rendezvous/core/settings.h"
 
 /* As many reports as a pipe takes whole, whoever else writes to it. */
 #define BATCH (4096 / sizeof(struct rdzv_report))

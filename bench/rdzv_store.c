@@ -12,7 +12,7 @@
 #include "base/base.h"
 #include "net.h"
 #include "rdzv.h"
-#include "wire/c10d.h"
+#include "store/core/wire.h"
 
 static const char stats_key[] = "/\x01muster/stats";
 

@@ -3,8 +3,8 @@
 #ifndef API_FOREIGN_H
 #define API_FOREIGN_H
 
-#include "io/rdzv_backend.h"
-#include "io/registry.h"
+#include "rendezvous/state_backend.h"
+#include "rendezvous/registry.h"
 #include "muster/registry.h"
 
 /* Exactly one of backend and handler. */

@@ -12,8 +12,8 @@
 #include "api/params_int.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "io/group_driver.h"
-#include "io/launch_ports.h"
+#include "agent/agent.h"
+#include "launch/machine.h"
 
 extern char **environ;
 

@@ -1,11 +1,11 @@
-/* params.c - the public face of rdzv/params.h, rdzv/conf.h and rdzv/endpoint.h. */
+/* params.c - the public face of rendezvous/core/params.h, rendezvous/core/params.h and rendezvous/core/endpoint.h. */
 #include "muster/params.h"
 
 #include "api/params_int.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "rdzv/conf.h"
-#include "rdzv/endpoint.h"
+#include "rendezvous/core/params.h"
+#include "rendezvous/core/endpoint.h"
 
 int muster_params_new(const char *backend, const char *endpoint, const char *run_id,
                       int64_t min_nodes, int64_t max_nodes, const char *local_addr,

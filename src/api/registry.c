@@ -1,4 +1,4 @@
-/* registry.c - the public face of io/registry.h. */
+/* registry.c - the public face of rendezvous/registry.h. */
 #include "muster/registry.h"
 
 #include "api/foreign.h"

@@ -5,8 +5,8 @@
 #include "api/store_int.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "io/store_file.h"
-#include "io/store_hash.h"
+#include "store/file_store.h"
+#include "store/memory_store.h"
 
 static int make_home(int (*make_bridge)(struct bridge **, struct muster_error *),
                      struct home **out, struct muster_error *err)

@@ -8,9 +8,9 @@
 
 #include <stdatomic.h>
 
-#include "api/bridge.h"
-#include "io/astore.h"
-#include "io/store_server.h"
+#include "api/blocking_loop.h"
+#include "store/async_store.h"
+#include "store/server.h"
 #include "muster/store.h"
 
 struct home {

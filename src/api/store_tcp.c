@@ -13,10 +13,10 @@
 #include "api/store_int.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "io/clock.h"
-#include "io/store_client.h"
-#include "store/decimal.h"
-#include "store/reserved.h"
+#include "loop/clock.h"
+#include "store/client.h"
+#include "store/core/decimal.h"
+#include "store/core/reserved.h"
 
 #define WORKERS_KEY "init/"
 

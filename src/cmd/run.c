@@ -1,22 +1,22 @@
 /* run.c - `muster run` and `muster launch`: from the command line to the agent. */
 #include "cmd/run.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
-
 #include "base/err.h"
 #include "base/mem.h"
-#include "group/order.h"
-#include "group/report.h"
-#include "group/slurm.h"
-#include "group/usage.h"
-#include "io/launch_ports.h"
-#include "io/notes.h"
-#include "io/python.h"
-#include "io/where.h"
+#include "launch/core/rank_order.h"
+#include "agent/core/failure_report.h"
+#include "launch/core/slurm.h"
+#include "launch/core/help.h"
+#include "launch/machine.h"
+#include "logs/log.h"
+#include "process/find_python.h"
+#include "logs/torch_locations.h"
+#include <sys/prctl.h>
+#include "agent/agent.h"
 
 #define EXIT_USAGE 2
 
@@ -207,4 +207,48 @@ int cmd_man(void)
 
     buf_init(&b, SIZE_MAX);
     return print(&b, usage_man(&b, muster_version()));
+}
+
+/* run_agent.c - the agent as a command: runs it, and words its end as torchrun does. */
+extern char **environ;
+
+int run_agent(const char *prog, const struct launch_config *c,
+              const struct notes *notes, const char *error_file, int *exit_code,
+              struct muster_error *err)
+{
+    const struct group_opts opts = {
+        .config = c,
+        .envp = environ,
+        .notes = notes,
+        .handle_signals = true,
+        .error_file = error_file,
+    };
+    struct group_result r;
+
+    prctl(PR_SET_NAME, "pt_elastic"); /* People find torchrun's agents by this name. */
+    const int rc = group_run(&opts, &r, err);
+    if (rc != 0)
+        return rc;
+    switch (r.why) {
+    case WHY_FAILURE:
+        fputs(r.report ? r.report : "", stderr);
+        break;
+    case WHY_SIGNAL:
+        fprintf(stderr,
+                "torch.distributed.elastic.multiprocessing.api.SignalException: "
+                "Process %d got signal: %d\n",
+                (int)getpid(), r.signal);
+        break;
+    case WHY_FATAL:
+        cmd_error(prog, &r.error);
+        break;
+    case WHY_NONE:
+    case WHY_SUCCESS:
+    case WHY_MEMBERSHIP:
+    case WHY_STUCK:
+        break;
+    }
+    *exit_code = r.exit_code;
+    group_result_fini(&r);
+    return 0;
 }

@@ -3,10 +3,10 @@
 #define CMD_RUN_H
 
 #include "cmd/cmd.h"
-#include "group/derive.h"
-#include "group/options.h"
-#include "group/worker.h"
-#include "io/notes.h"
+#include "launch/core/derive.h"
+#include "launch/core/options.h"
+#include "agent/core/worker_env.h"
+#include "logs/log.h"
 
 /* Prints options and configuration as JSON. */
 int print_config(const struct options *o, const struct launch_config *c, bool launch,

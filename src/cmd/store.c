@@ -9,7 +9,7 @@
 
 #include "base/err.h"
 #include "cmd/cmd.h"
-#include "io/store_server.h"
+#include "store/server.h"
 
 #define PROG "muster store"
 

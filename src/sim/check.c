@@ -18,7 +18,7 @@
 #include "base/mem.h"
 #include "sim/etcd.h"
 #include "sim/sim.h"
-#include "wire/pickle.h"
+#include "rendezvous/core/state_pickle.h"
 
 /* A rank's key lives 10 s, a member looks every 15 s, and either may take a try more.
  */

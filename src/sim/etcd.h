@@ -9,9 +9,9 @@
 #ifndef SIM_ETCD_H
 #define SIM_ETCD_H
 
-#include "rdzv/etcd_grant.h"
-#include "rdzv/etcd_stream.h"
-#include "rdzv/etcd_try.h"
+#include "etcd/core/lease.h"
+#include "etcd/core/watch_stream.h"
+#include "etcd/core/retry.h"
 #include "sim/sim.h"
 
 #define ETCD_MEMBERS_MAX 5
@@ -204,7 +204,7 @@ void sim_etcd_changed(struct sim *s);
 void sim_etcd_push(struct sim *s, struct sim_call *c);
 void sim_etcd_drop_watchers(struct sim *s, size_t member, bool all);
 
-/* ---- etcd_client.c: what io/etcd_call.c does ---- */
+/* ---- etcd_client.c: what etcd/client.c does ---- */
 
 struct sim_client {
     struct sim_node *node;
@@ -229,7 +229,7 @@ struct sim_ask *sim_ask(struct sim_client *c, struct etcd_msg *m,
                         const struct sim_ask_opts *o, sim_ask_done cb, void *ctx);
 void sim_ask_cancel(struct sim_ask *a); /* NULL is fine */
 
-/* ---- etcd_parts.c: what io/etcd_watch.c and io/etcd_lease.c do ---- */
+/* ---- etcd_parts.c: what etcd/watch.c and etcd/lease.c do ---- */
 
 struct sim_stream {
     struct etcd_stream state;

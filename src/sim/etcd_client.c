@@ -1,5 +1,5 @@
 /* etcd_client.c - a node's requests to the cluster, tried at one member after the
- * other: what io/etcd_call.c does, on simulated HTTP; see etcd.h. */
+ * other: what etcd/client.c does, on simulated HTTP; see etcd.h. */
 #include <assert.h>
 #include <stdio.h>
 

@@ -1,9 +1,9 @@
 /* etcd_node.c - the driver of a node of ours whose state is in etcd, v2 or v3: what
- * io/rdzv_driver.c and io/backend_etcd.c do, on a simulated cluster; see etcd.h. */
+ * rendezvous/dynamic.c and etcd/rdzv_backend.c do, on a simulated cluster; see etcd.h. */
 #include <assert.h>
 
 #include "base/mem.h"
-#include "rdzv/etcd_state.h"
+#include "etcd/core/rdzv_state.h"
 #include "sim/etcd.h"
 
 #define LEASE_TTL_S 10u

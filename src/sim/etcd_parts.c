@@ -1,5 +1,5 @@
-/* etcd_parts.c - a v3 stream and a v3 lease of a simulated node: what io/etcd_watch.c
- * and io/etcd_lease.c do; see etcd.h. */
+/* etcd_parts.c - a v3 stream and a v3 lease of a simulated node: what etcd/watch.c
+ * and etcd/lease.c do; see etcd.h. */
 #include "base/mem.h"
 #include "sim/etcd.h"
 

@@ -1,11 +1,11 @@
 /* legacy.c - the driver of a node of torch's first etcd handler: what
- * io/rdzv_etcd_legacy.c does, on a simulated cluster; and what must hold of the
+ * etcd/legacy/handler.c does, on a simulated cluster; and what must hold of the
  * document that its nodes share. See etcd.h. */
 #include <assert.h>
 
 #include "base/mem.h"
-#include "rdzv/legacy_doc.h"
-#include "rdzv/legacy_link.h"
+#include "etcd/legacy/core/document.h"
+#include "etcd/legacy/core/requests.h"
 #include "sim/etcd.h"
 
 struct keep {

@@ -1,11 +1,11 @@
-/* ours.c - the driver of a node of ours on the state's key: what io/rdzv_driver.c and
+/* ours.c - the driver of a node of ours on the state's key: what rendezvous/dynamic.c and
  * its c10d backend do, on a simulated connection; see sim.h. */
 #include <assert.h>
 #include <stdio.h>
 
 #include "base/mem.h"
 #include "sim/sim.h"
-#include "store/reserved.h"
+#include "store/core/reserved.h"
 
 struct ours {
     struct rdzv *rdzv;

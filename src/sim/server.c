@@ -1,12 +1,12 @@
-/* server.c - the host: store engine, wire and hosted rendezvous as io/store_server.c
- * and io/store_hosts.c join them, on simulated connections; see sim.h. */
+/* server.c - the host: store engine, wire and hosted rendezvous as store/server.c
+ * and rendezvous/coordinator_driver.c join them, on simulated connections; see sim.h. */
 #include <assert.h>
 
 #include "base/mem.h"
-#include "rdzv/host.h"
+#include "rendezvous/core/coordinator.h"
 #include "sim/sim.h"
-#include "store/reserved.h"
-#include "wire/hosted.h"
+#include "store/core/reserved.h"
+#include "rendezvous/core/coordinator_wire.h"
 
 #define NOBODY UINT32_MAX
 

@@ -9,10 +9,10 @@
 
 #include "base/buf.h"
 #include "base/rng.h"
-#include "rdzv/guest.h"
-#include "rdzv/rdzv.h"
-#include "store/store.h"
-#include "wire/c10d.h"
+#include "rendezvous/core/member.h"
+#include "rendezvous/core/cas_node.h"
+#include "store/core/store.h"
+#include "store/core/wire.h"
 
 #define SIM_RUN      "sim"
 #define SIM_WIRE_KEY "/" RDZV_C10D_PREFIX SIM_RUN

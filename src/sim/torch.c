@@ -1,13 +1,13 @@
 /* torch.c - a node that follows torchrun's protocol to the letter: a cache of a second,
  * a poll a second, wall clocks compared, one write for each action, no pause after a
  * lost one, a world from the sanitized state, no reconnect; see sim.h. The decisions
- * are those of rdzv/decide.h, which equal torch's own, case by case. */
+ * are those of rendezvous/core/decisions.h, which equal torch's own, case by case. */
 #include <assert.h>
 
 #include "base/mem.h"
-#include "rdzv/decide.h"
+#include "rendezvous/core/decisions.h"
 #include "sim/sim.h"
-#include "wire/pickle.h"
+#include "rendezvous/core/state_pickle.h"
 
 enum op { OP_NONE, OP_EXIT, OP_JOIN, OP_CLOSE, OP_BEAT, OP_POLL };
 

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "sim/etcd.h"
 #include "sim/sim.h"
-#include "store/reserved.h"
+#include "store/core/reserved.h"
 
 const char *const sim_kind_names[SIM_KINDS] = { "ours",    "poller",  "torch", "hosted",
                                                 "etcd-v2", "etcd-v3", "etcd" };

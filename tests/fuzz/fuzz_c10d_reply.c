@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "wire/c10d.h"
+#include "store/core/wire.h"
 
 #define MOST 100000
 

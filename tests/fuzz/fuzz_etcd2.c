@@ -2,7 +2,7 @@
  * two bytes are the HTTP status. */
 #include <assert.h>
 
-#include "wire/etcd2.h"
+#include "etcd/core/v2_wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

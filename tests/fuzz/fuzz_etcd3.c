@@ -2,7 +2,7 @@
  * The first two bytes choose what is expected and the HTTP status. */
 #include <assert.h>
 
-#include "wire/etcd3.h"
+#include "etcd/core/v3_wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

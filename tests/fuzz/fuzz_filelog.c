@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "store/filelog.h"
+#include "store/core/filelog.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

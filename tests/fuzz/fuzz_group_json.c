@@ -3,8 +3,8 @@
 #include <assert.h>
 #include <stdint.h>
 
-#include "group/ranks.h"
-#include "group/report.h"
+#include "agent/core/rank_exchange.h"
+#include "agent/core/failure_report.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

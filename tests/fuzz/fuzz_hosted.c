@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "base/buf.h"
-#include "rdzv/host.h"
-#include "rdzv/settings.h"
+#include "rendezvous/core/coordinator.h"
+#include "rendezvous/core/settings.h"
 
 #define PEERS 16u
 

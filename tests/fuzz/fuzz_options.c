@@ -6,8 +6,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "group/derive.h"
-#include "group/worker.h"
+#include "launch/core/derive.h"
+#include "agent/core/worker_env.h"
 
 #define MOST 64
 

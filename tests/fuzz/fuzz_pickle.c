@@ -3,7 +3,7 @@
 #include <assert.h>
 
 #include "base/mem.h"
-#include "wire/pickle.h"
+#include "rendezvous/core/state_pickle.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "rdzv/conf.h"
-#include "rdzv/endpoint.h"
+#include "rendezvous/core/params.h"
+#include "rendezvous/core/endpoint.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdint.h>
 
-#include "group/tee.h"
+#include "logs/core/prefix_lines.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

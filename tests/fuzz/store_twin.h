@@ -3,7 +3,7 @@
 #ifndef TESTS_STORE_TWIN_H
 #define TESTS_STORE_TWIN_H
 
-#include "store/store.h"
+#include "store/core/store.h"
 
 #define TWIN_PEERS 6
 

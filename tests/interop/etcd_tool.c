@@ -15,11 +15,11 @@
 #include <stdlib.h>
 
 #include "base/err.h"
-#include "io/etcd_conf.h"
-#include "io/etcd_lease.h"
-#include "io/etcd_watch.h"
-#include "io/store_etcd.h"
-#include "rdzv/conf.h"
+#include "etcd/options.h"
+#include "etcd/lease.h"
+#include "etcd/watch.h"
+#include "etcd/etcd_store.h"
+#include "rendezvous/core/params.h"
 
 static struct etcd_client *client;
 static struct etcd_watch *watch;

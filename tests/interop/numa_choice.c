@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "group/numa.h"
+#include "process/core/numa.h"
 
 static unsigned number(void)
 {

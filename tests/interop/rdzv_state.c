@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "rdzv/decide.h"
-#include "wire/pickle.h"
+#include "rendezvous/core/decisions.h"
+#include "rendezvous/core/state_pickle.h"
 
 static void print_state(struct rdzv_state *s)
 {

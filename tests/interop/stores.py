@@ -114,7 +114,7 @@ SETTINGS = ("min=2 max=2 join_ms=60000 last_call_ms=1000 close_ms=30000 keep_ali
 
 
 def hello(run: str, addr: str = "node", pid: int = 1, settings: str = SETTINGS) -> bytes:
-    """What a node of ours says first to the host of its run (src/wire/hosted.c)."""
+    """What a node of ours says first to the host of its run (src/rendezvous/core/coordinator_wire.c)."""
     def text(t: str) -> bytes:
         return struct.pack("<I", len(t.encode())) + t.encode()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 BUILD = Path(__file__).resolve().parent.parent.parent / "build"
-PROGRAMS = ["handler_api", "offload", "rdzv_api", "rdzv_driver", "store_api", "store_client",
+PROGRAMS = ["handler_api", "blocking_call", "rendezvous_api", "dynamic", "store_api", "store_client",
             "store_ends"]
 
 

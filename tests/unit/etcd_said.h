@@ -5,7 +5,7 @@
 
 #include "golden.h"
 
-#include "rdzv/etcd_ask.h"
+#include "etcd/core/kv_operation.h"
 
 struct said {
     char *text; /* owned */

@@ -1,0 +1,450 @@
+/* group_driver.c - see group_driver.h. Callbacks post events, pump() feeds them to the
+ * core, perform() is the only switch over its effects. Begin and end: group_run.c. */
+#include "agent/agent.h"
+#include <stdlib.h>
+#include <time.h>
+#include "loop/clock.h"
+#include "agent/agent_int.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include "base/err.h"
+#include "base/mem.h"
+#include "rendezvous/local_identity.h"
+
+/* --- events in -------------------------------------------------------------------- */
+
+static struct now now_of(struct agent *a)
+{
+    struct timespec ts;
+
+    uv_update_time(&a->loop);
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (struct now){ uv_now(&a->loop), ts.tv_sec * 1000000LL + ts.tv_nsec / 1000 };
+}
+
+static void step(struct agent *a, struct group_event ev)
+{
+    ev.now = now_of(a);
+    if (group_step(&a->group, &ev, &a->fx) < 0)
+        abort(); /* A few hundred bytes; the guard ends the workers. */
+}
+
+void agent_post(struct agent *a, enum group_event_kind kind, int64_t worker, int code)
+{
+    const struct group_event ev = { .kind = kind, .worker = worker, .code = code };
+
+    if (a->queued == ARRAY_LEN(a->queue)) { /* 256 exits at once: feed some now */
+        step(a, a->queue[a->queue_head]);
+        a->queue_head = (a->queue_head + 1) % ARRAY_LEN(a->queue);
+        a->queued--;
+    }
+    a->queue[(a->queue_head + a->queued++) % ARRAY_LEN(a->queue)] = ev;
+}
+
+void agent_fail(struct agent *a, const struct muster_error *why)
+{
+    if (a->fatal.code == 0)
+        a->fatal = *why;
+    agent_post(a, GROUP_EV_FATAL, 0, 0);
+}
+
+/* --- the rendezvous --------------------------------------------------------------- */
+
+/* Tells how long the phase took, and begins the next. */
+static void took(struct agent *a, const char *state)
+{
+    const uint64_t now = uv_hrtime();
+
+    if (state)
+        agent_event(a, state, (double)(now - a->phase_began_ns) / 1e6, NULL);
+    a->phase_began_ns = now;
+}
+
+static void on_joined(void *ctx, int status, const struct rdzv_round *round,
+                      const struct muster_error *err)
+{
+    struct agent *a = ctx;
+
+    if (status == 0)
+        a->round = *round;
+    agent_wait_end(a, status == 0);
+    if (status == MUSTER_ECANCELED)
+        return;
+    if (status == 0) {
+        took(a, "RENDEZVOUS");
+        agent_post(a, GROUP_EV_JOINED, 0, 0);
+    } else {
+        agent_fail(a, err);
+    }
+    agent_pump(a);
+}
+
+void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *err)
+{
+    struct agent *a = ctx;
+
+    switch (news) {
+    case RDZV_NEWS_WAITING:
+        agent_post(a, GROUP_EV_CHANGED, 0, 0);
+        break;
+    case RDZV_NEWS_LOST:
+    case RDZV_NEWS_EVICTED:
+        agent_post(a, GROUP_EV_LOST, 0, 0);
+        break;
+    case RDZV_NEWS_BACKEND:
+        agent_fail(a, err);
+        break;
+    case RDZV_NEWS_CLOSED: /* Like torchrun's, our workers run to their own end. */
+        agent_on_run_closed(a);
+        break;
+    }
+    agent_pump(a);
+}
+
+static void on_left(void *ctx, int status, const struct muster_error *err)
+{
+    struct agent *a = ctx;
+
+    (void)status; /* Gone is gone: nobody is helped by the reason. */
+    (void)err;
+    agent_post(a, GROUP_EV_LEFT, 0, 0);
+    agent_pump(a);
+}
+
+static void on_place_returned(void *ctx, int status, const struct muster_error *err)
+{
+    struct agent *a = ctx;
+
+    (void)status;
+    (void)err;
+    a->handler->ops->shutdown(a->handler, false, on_left, a);
+}
+
+static void leave(struct agent *a, bool close)
+{
+    a->generation++;
+    if (close)
+        a->handler->ops->shutdown(a->handler, true, on_left, a);
+    else
+        a->handler->ops->leave(a->handler, on_place_returned, a);
+}
+
+static void on_drained(void *ctx)
+{
+    agent_post(ctx, GROUP_EV_DRAINED, 0, 0);
+    agent_pump(ctx);
+}
+
+/* --- effects out ------------------------------------------------------------------ */
+
+static void on_timer(uv_timer_t *timer);
+
+static void perform(struct agent *a, const struct group_fx *fx)
+{
+    agent_measure(a, fx);
+    switch (fx->kind) {
+    case GROUP_FX_JOIN:
+        a->generation++;
+        agent_forget_workers(a);
+        took(a, NULL);
+        agent_wait_begin(a, WAITING_FOR_ROUND, MONO_NEVER);
+        a->handler->ops->next(a->handler, on_joined, a);
+        break;
+    case GROUP_FX_CANCEL_JOIN:
+        agent_wait_end(a, false);
+        a->handler->ops->cancel(a->handler);
+        break;
+    case GROUP_FX_ASSIGN:
+        agent_assign(a);
+        break;
+    case GROUP_FX_START:
+        took(a, "ASSIGN_WORKER_RANKS");
+        a->assigned = true;
+        agent_say_round(a);
+        agent_start_workers(a, fx->attempt);
+        break;
+    case GROUP_FX_SIGNAL:
+        agent_say(a, fx);
+        guard_signal(a->guard, (uint32_t)fx->worker, fx->sig);
+        break;
+    case GROUP_FX_LEFTOVERS:
+        guard_signal_leftovers(a->guard, fx->sig);
+        break;
+    case GROUP_FX_KILL_ALL:
+        guard_kill_all(a->guard);
+        break;
+    case GROUP_FX_DRAIN:
+        agent_watch_off(a);
+        logs_drain(a->logs, on_drained, a);
+        break;
+    case GROUP_FX_BARRIER:
+        took(a, NULL);
+        agent_barrier(a);
+        break;
+    case GROUP_FX_LEAVE:
+        agent_wait_end(a, false);
+        leave(a, fx->close);
+        break;
+    case GROUP_FX_FINISH:
+        agent_end(a, fx);
+        break;
+    case GROUP_FX_SAY_SIGNAL:
+    case GROUP_FX_SAY_KILL:
+    case GROUP_FX_SAY_ABANDONED:
+    case GROUP_FX_SAY_FAILED:
+        if (fx->final)
+            agent_find_name(a);
+        agent_say(a, fx);
+        break;
+    case GROUP_FX_SAY_SUCCEEDED:
+    case GROUP_FX_SAY_TERMINATED:
+    case GROUP_FX_SAY_BARRIER:
+    case GROUP_FX_SAY_NO_BARRIER:
+        agent_say(a, fx);
+        break;
+    }
+}
+
+static void arm(struct agent *a)
+{
+    if (a->group.phase != GROUP_DONE)
+        clock_arm(&a->timer, on_timer, group_deadline(&a->group));
+}
+
+void agent_pump(struct agent *a)
+{
+    if (a->pumping)
+        return; /* Called from within perform: the loop below goes on. */
+    a->pumping = true;
+    while (a->queued > 0 || a->fx.count > 0) {
+        struct group_fx_list fx = a->fx;
+        a->fx = (struct group_fx_list){ 0 };
+        for (size_t i = 0; i < fx.count; i++)
+            perform(a, &fx.items[i]);
+        group_fx_fini(&fx);
+        if (a->queued == 0)
+            continue;
+        const struct group_event ev = a->queue[a->queue_head];
+        a->queue_head = (a->queue_head + 1) % ARRAY_LEN(a->queue);
+        a->queued--;
+        step(a, ev);
+    }
+    a->pumping = false;
+    arm(a);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct agent *a = timer->data;
+
+    agent_post(a, GROUP_EV_TIMEOUT, 0, 0);
+    agent_pump(a);
+}
+
+/* group_run.c - a run of the agent from its beginning to its end: what it opens, what
+ * it closes, and the result. What happens in between is group_driver.c's. */
+/* --- the result ------------------------------------------------------------------- */
+
+void agent_end(struct agent *a, const struct group_fx *fx)
+{
+    struct group_result *r = a->result;
+
+    a->last = *fx;
+    if (a->naming)
+        return; /* once more when it is known */
+
+    r->exit_code = fx->code;
+    r->why = fx->why;
+    r->signal = a->group.signal;
+    if (fx->why == WHY_FATAL)
+        r->error = a->fatal;
+    if (fx->why == WHY_FATAL && a->fatal.code == MUSTER_EGRACEFUL)
+        r->exit_code = 0; /* A spare that was never needed has done its duty. */
+    if (fx->why == WHY_SUCCESS)
+        agent_take_answers(a);
+    a->result->report = fx->why == WHY_FAILURE ? agent_report(a) : NULL;
+    agent_tell_parent(a, fx->why);
+    agent_events_end(a, fx->why);
+    agent_measure_end(a, fx->why);
+    uv_stop(&a->loop);
+}
+
+/* The report names this machine as Python does, which may take the resolver a while. It
+ * is asked when the first failure is seen, and the end waits for it, but not for long.
+ */
+static void on_named(void *ctx, void *data)
+{
+    struct agent *a = ctx;
+    const struct rdzv_fqdn *f = data;
+
+    a->naming = NULL;
+    if (f)
+        snprintf(a->host, sizeof a->host, "%s", f->name);
+    if (a->group.phase == GROUP_DONE) {
+        agent_end(a, &a->last);
+    } else if (a->group.phase == GROUP_NEW) { /* Events name the host from the start. */
+        agent_post(a, GROUP_EV_BEGIN, 0, 0);
+        agent_pump(a);
+    }
+}
+
+void agent_find_name(struct agent *a)
+{
+    struct rdzv_fqdn own, *f;
+
+    if (rdzv_fqdn_quick(&own)) {
+        snprintf(a->host, sizeof a->host, "%s", own.name);
+        return;
+    }
+    f = mem_calloc(1, sizeof *f);
+    if (!f || a->naming ||
+        offload_run(&a->loop, rdzv_fqdn_resolve, f, RDZV_NAME_MS, on_named, a,
+                    &a->naming, NULL) != 0)
+        mem_free(f);
+}
+
+void group_result_fini(struct group_result *r)
+{
+    for (size_t i = 0; i < r->answer_count; i++)
+        mem_free(r->answers[i].bytes);
+    mem_free(r->answers);
+    mem_free(r->report);
+    *r = (struct group_result){ 0 };
+}
+
+/* --- open and close --------------------------------------------------------------- */
+
+/* Like torchrun's, the rendezvous follows TORCH_LOGS below warnings. */
+static void on_trace(void *ctx, enum trace_level level, const char *text)
+{
+    static const enum note_level levels[] = {
+        [TRACE_DEBUG] = NOTE_DEBUG,
+        [TRACE_INFO] = NOTE_INFO,
+        [TRACE_WARN] = NOTE_WARN,
+        [TRACE_ERROR] = NOTE_ERROR,
+    };
+    const struct agent *a = ctx;
+
+    note(a->opts.notes, levels[level], "muster/rendezvous", "%s", text);
+}
+
+static int open_all(struct agent *a, struct muster_error *err)
+{
+    const struct launch_config *c = a->config;
+    const struct group_settings set = {
+        .nproc = c->nproc,
+        .max_restarts = c->max_restarts,
+        .shutdown_ms = ms_of_seconds(c->shutdown_timeout_s),
+    };
+    int rc = group_init(&a->group, &set, err);
+
+    a->events.fd = a->metrics.fd = -1;
+    a->trace = (struct trace){ on_trace, a, TRACE_DEBUG };
+    if (rc == 0)
+        rc = agent_events_open(a, err);
+    if (rc == 0)
+        rc = agent_metrics_open(a, err);
+
+    a->workers = mem_calloc((size_t)c->nproc, sizeof *a->workers);
+    if (rc == 0 && !a->workers)
+        rc = err_nomem(err);
+    if (rc == 0)
+        rc = guard_watch(a->guard, &a->loop, &agent_guard_events, a, err);
+    if (rc == 0)
+        rc = logs_open(&a->loop, c, a->opts.notes, a->opts.envp, &a->logs, err);
+    if (rc == 0 && a->opts.registry)
+        rc = registry_create(a->opts.registry, &a->loop, &c->rdzv, &a->trace,
+                             &a->handler, err);
+    else if (rc == 0)
+        rc = rdzv_handler_create(&a->loop, &c->rdzv, &a->trace, &a->handler, err);
+    if (rc == 0)
+        a->handler->ops->on_news(a->handler, agent_on_news, a);
+    return rc;
+}
+
+static void on_gone(void *ctx)
+{
+    struct agent *a = ctx;
+    a->handler = NULL;
+}
+
+static void close_all(struct agent *a)
+{
+    agent_wait_end(a, false);
+    guard_dismiss(a->guard); /* It takes its time while we tidy up. */
+    agent_signals_off(a);
+    agent_forget_workers(a);
+    offload_cancel(a->naming);
+    agent_watch_off(a);
+    sink_close(&a->events);
+    sink_close(&a->metrics);
+    uv_close((uv_handle_t *)&a->timer, NULL);
+    uv_close((uv_handle_t *)&a->wait.timer, NULL);
+    uv_close((uv_handle_t *)&a->stuck_timer, NULL);
+    if (a->handler)
+        a->handler->ops->destroy(a->handler, on_gone, a);
+    logs_close(a->logs, a->result->why == WHY_SUCCESS);
+    guard_stop(a->guard, NULL, NULL);
+    uv_run(&a->loop, UV_RUN_DEFAULT);
+    const int rc = uv_loop_close(&a->loop);
+    if (rc != 0)
+        note(a->opts.notes, NOTE_DEBUG, "muster/agent",
+             "the loop ended with open handles");
+    agent_forget_failures(a);
+    mem_free(a->timer_file);
+    mem_free(a->workers);
+    group_fini(&a->group);
+    group_fx_fini(&a->fx);
+}
+
+/* --- run -------------------------------------------------------------------------- */
+
+/* Whoever started us without one of these three must not get our sockets in its place.
+ */
+static void fill_standard_fds(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+            return;
+}
+
+int group_run(const struct group_opts *opts, struct group_result *out,
+              struct muster_error *err)
+{
+    struct agent a = { .opts = *opts, .config = opts->config, .result = out };
+
+    struct sigaction quiet = { .sa_handler = SIG_IGN }, before;
+
+    *out = (struct group_result){ 0 };
+    if (a.config->nproc < 1)
+        return err_set(err, MUSTER_EINVAL,
+                       "--nproc-per-node is %" PRId64 ": at least one worker must run",
+                       a.config->nproc);
+    fill_standard_fds();
+    int rc = guard_start(opts->fn, opts->fn_ctx, &a.guard, err);
+    if (rc != 0)
+        return rc;
+    sigaction(SIGPIPE, &quiet, &before); /* A console that goes is an error code. */
+    uv_loop_init(&a.loop);
+    uv_timer_init(&a.loop, &a.timer);
+    uv_timer_init(&a.loop, &a.wait.timer);
+    uv_timer_init(&a.loop, &a.stuck_timer);
+    a.timer.data = a.wait.timer.data = a.stuck_timer.data = &a;
+    rc = open_all(&a, err);
+    if (rc == 0) {
+        a.began_ms = uv_now(&a.loop);
+        rdzv_hostname(a.host, sizeof a.host);
+        agent_say_config(&a);
+        if (a.events.fd >= 0)
+            agent_find_name(&a);
+        if (!a.naming)
+            agent_post(&a, GROUP_EV_BEGIN, 0, 0);
+        agent_pump(&a);
+        uv_run(&a.loop, UV_RUN_DEFAULT);
+    }
+    close_all(&a);
+    sigaction(SIGPIPE, &before, NULL);
+    return rc;
+}

@@ -1,0 +1,167 @@
+/* group_int.h - what the files of the group driver share: one struct agent. */
+#ifndef AGENT_AGENT_INT_H
+#define AGENT_AGENT_INT_H
+
+#include "base/buf.h"
+#include "agent/core/metric_names.h"
+#include "agent/core/rank_exchange.h"
+#include "agent/core/failure_report.h"
+#include "agent/core/wait_message.h"
+#include "agent/core/worker_env.h"
+#include "agent/agent.h"
+#include "agent/roll_call.h"
+#include "logs/worker_logs.h"
+#include "loop/blocking_call.h"
+#include "agent/record_sink.h"
+#include "agent/file_timer.h"
+
+#define AGENT_SIGNALS_MAX 32
+
+struct agent_worker {
+    pid_t pid; /* 0 until the guard has told */
+    bool answered, exited;
+    int code;               /* as Python has it */
+    int64_t exited_us;      /* wall clock */
+    uint64_t order;         /* of exits seen in this attempt */
+    uint64_t stuck_since;   /* loop time; 0: not in uninterruptible sleep */
+    char *error_file;       /* owned; "" if there is no log directory */
+    int result_fd;          /* -1: none */
+    uv_poll_t *result_poll; /* on the heap: it outlives the attempt by a turn */
+    struct buf result;
+};
+
+struct agent {
+    uv_loop_t loop;
+    struct group_opts opts;
+    struct trace trace;                 /* what the rendezvous and its store tell */
+    const struct launch_config *config; /* borrowed */
+    struct group group;
+    struct group_event queue[64]; /* a ring of events not yet fed */
+    size_t queued, queue_head;
+    bool pumping;
+    struct group_fx_list fx;
+    uv_timer_t timer;
+
+    struct guard *guard;
+    struct logs *logs;
+    struct rdzv_handler *handler;
+    struct rdzv_round round; /* texts are the handler's, until the next join */
+    unsigned generation;     /* of rounds; late answers to older ones are dropped */
+    struct rank_range range;
+    struct agent_worker *workers; /* owned, nproc of them */
+    int64_t unanswered;
+    uint64_t exits;
+    int refused; /* errno of the first worker that could not be started, or 0 */
+    int64_t refused_worker;
+
+    uv_signal_t signals[AGENT_SIGNALS_MAX];
+    size_t signal_count;
+    bool signals_on;
+
+    struct {
+        uv_timer_t timer; /* while we wait for other nodes: tells what for */
+        enum waiting_for what;
+        uint64_t since_ms, by_ms;
+        struct look *look; /* owned; once somebody is to be told */
+        bool told;
+    } wait;
+    bool run_closed; /* by another node */
+
+    uv_timer_t stuck_timer;
+    struct watchdog *watchdog; /* while workers run, if asked for */
+    char *timer_file;          /* owned; its FIFO */
+
+    struct sink events, metrics;
+    bool metrics_json;        /* rather than as torch prints them */
+    uint64_t calls_ns[CALLS]; /* when each began; 0: not under way */
+    bool assigned;
+    int64_t run_time_s;
+    uint64_t phase_began_ns; /* of what takes a duration in events */
+
+    struct failure *failures; /* owned: of the last attempt, as observed */
+    size_t failure_count;
+    int64_t oom_kills;      /* as of the start; -1: unknown */
+    char host[1025];        /* as Python's getfqdn has it, once known */
+    struct offload *naming; /* under way */
+
+    struct muster_error fatal; /* the first one */
+    struct group_fx last;      /* how it ends */
+    struct group_result *result;
+    uint64_t began_ms;
+};
+
+/* Queues an event; pump() feeds the queue. */
+void agent_post(struct agent *a, enum group_event_kind kind, int64_t worker, int code);
+void agent_pump(struct agent *a);
+/* Keeps the first reason, and posts FATAL. */
+void agent_fail(struct agent *a, const struct muster_error *why);
+
+/* What the rendezvous tells beside a round: an event or none. */
+void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *err);
+
+/* group_run.c: the result, once it is known; and this machine's name, for reports. */
+void agent_end(struct agent *a, const struct group_fx *fx);
+void agent_find_name(struct agent *a);
+
+/* group_store.c */
+void agent_assign(struct agent *a);
+void agent_barrier(struct agent *a);
+
+/* group_workers.c */
+extern const struct guard_events agent_guard_events;
+void agent_start_workers(struct agent *a, int64_t attempt);
+void agent_forget_workers(struct agent *a); /* frees what an attempt holds */
+
+/* group_answers.c: the pipes of function workers */
+int agent_answer_open(struct agent *a, int64_t local_rank, int *worker_end,
+                      struct muster_error *err);
+void agent_answer_read(struct agent *a, int64_t local_rank); /* what is there by now */
+void agent_answer_close(struct agent_worker *w);
+void agent_take_answers(struct agent *a); /* into the result */
+
+/* group_signals.c */
+int agent_signals_on(struct agent *a, struct muster_error *err);
+void agent_signals_off(struct agent *a);
+const char *agent_signal_name(int sig);
+
+/* group_failures.c */
+void agent_failed(struct agent *a);  /* collects the failures, says which came first */
+char *agent_report(struct agent *a); /* owned by the caller; NULL if there is none */
+void agent_tell_parent(struct agent *a, enum group_why why);
+void agent_forget_failures(struct agent *a);
+
+/* group_events.c */
+int agent_events_open(struct agent *a, struct muster_error *err);
+void agent_event(struct agent *a, const char *state, double duration_ms,
+                 const char *raw_error);
+void agent_worker_event(struct agent *a, const char *state, int64_t local_rank,
+                        const struct failure *f, const char *raw_error);
+void agent_watchdog_event(struct agent *a, const char *name,
+                          const struct timer_entry *e);
+void agent_events_end(struct agent *a, enum group_why why);
+
+/* group_metrics.c */
+int agent_metrics_open(struct agent *a, struct muster_error *err);
+void agent_measure(struct agent *a, const struct group_fx *fx);
+void agent_measure_started(struct agent *a);
+void agent_measure_end(struct agent *a, enum group_why why);
+
+/* group_wait.c: what is shown while we wait for other nodes, until by_ms (the
+ * rendezvous knows its own). Whatever was waited for before is over; came: as it should
+ * be. */
+void agent_on_run_closed(struct agent *a);
+void agent_wait_begin(struct agent *a, enum waiting_for what, uint64_t by_ms);
+void agent_wait_end(struct agent *a, bool came);
+
+/* group_watch.c */
+int agent_watch_on(struct agent *a, struct muster_error *err);
+void agent_watch_off(struct agent *a);
+
+/* group_info.c */
+void agent_say_config(struct agent *a);
+void agent_say_round(struct agent *a);
+
+/* group_say.c */
+void agent_say(struct agent *a, const struct group_fx *fx);
+
+#endif

@@ -1,0 +1,168 @@
+/* group.h - what an agent does next: the life of the workers of one node, decided.
+ *
+ *     join -> assign ranks -> start -> run -> (stop -> join ...) -> barrier -> leave
+ *
+ * Pure: the driver (agent/agent.c) feeds events and performs effects, in order.
+ * Workers are local ranks 0 .. nproc - 1. All times are mono_ms. */
+#ifndef AGENT_CORE_AGENT_CORE_H
+#define AGENT_CORE_AGENT_CORE_H
+
+#include "base/base.h"
+#include "muster/error.h"
+
+#define GROUP_FAILURE_GRACE_MS                                                         \
+    30000u                       /* torchrun's, whatever --shutdown-timeout says       \
+                                  */
+#define GROUP_REAP_MS     30000u /* after SIGKILL; only a kernel wait outlasts it */
+#define GROUP_LEFTOVER_MS 5000u  /* what workers left behind gets so long to go */
+#define GROUP_BARRIER_LOST_MS                                                          \
+    1000u                          /* barrier: a lost member may still have counted    \
+                                    */
+#define GROUP_CLOSE_MS       5000u /* a goodbye that nobody takes is cut short, */
+#define GROUP_CLOSE_FATAL_MS 500u  /* sooner if it may be the store that failed us */
+
+#define GROUP_PHASES(X)                                                                \
+    X(GROUP_NEW)                                                                       \
+    X(GROUP_JOINING)                                                                   \
+    X(GROUP_ASSIGNING)                                                                 \
+    X(GROUP_STARTING)                                                                  \
+    X(GROUP_RUNNING)                                                                   \
+    X(GROUP_STOPPING) /* told to go; the deadline brings SIGKILL */                    \
+    X(GROUP_KILLING)                                                                   \
+    X(GROUP_DRAINING) /* all gone; what they wrote is being passed on */               \
+    X(GROUP_BARRIER)                                                                   \
+    X(GROUP_LEAVING)                                                                   \
+    X(GROUP_DONE)
+
+enum group_phase {
+#define GROUP_PHASE_ENUM(name) name,
+    GROUP_PHASES(GROUP_PHASE_ENUM)
+#undef GROUP_PHASE_ENUM
+};
+
+const char *group_phase_name(enum group_phase p);
+
+/* Why the workers are ended, or have ended. The first reason stands unless a graver one
+ * (further down) comes. */
+enum group_why {
+    WHY_NONE,
+    WHY_SUCCESS,
+    WHY_MEMBERSHIP, /* somebody waits or is lost: a new round, not counted */
+    WHY_FAILURE,
+    WHY_STUCK,  /* uninterruptible sleep */
+    WHY_FATAL,  /* the rendezvous, the guard or a start failed */
+    WHY_SIGNAL, /* to the agent */
+};
+
+enum group_event_kind {
+    GROUP_EV_BEGIN,
+    GROUP_EV_JOINED,
+    GROUP_EV_ASSIGNED,
+    GROUP_EV_STARTED, /* every worker of this node */
+    GROUP_EV_FATAL,   /* whatever the driver could not do; it keeps the reason */
+    GROUP_EV_EXIT,    /* worker: local rank; code */
+    GROUP_EV_LEFTOVERS,
+    GROUP_EV_EMPTY,
+    GROUP_EV_DRAINED,
+    GROUP_EV_CHANGED, /* somebody waits for the next round, or a member is lost */
+    GROUP_EV_LOST,
+    GROUP_EV_DESERTED, /* whoever has not come to the exit barrier will not */
+    GROUP_EV_STUCK,
+    GROUP_EV_SIGNAL, /* code: its number */
+    GROUP_EV_BARRIER_DONE,
+    GROUP_EV_LEFT,
+    GROUP_EV_TIMEOUT,
+};
+
+struct group_event {
+    enum group_event_kind kind;
+    struct now now;
+    int64_t worker;
+    int code; /* EXIT: as Python has it, negative for a signal */
+};
+
+enum group_fx_kind {
+    GROUP_FX_JOIN,
+    GROUP_FX_CANCEL_JOIN,
+    GROUP_FX_ASSIGN,
+    GROUP_FX_START,     /* attempt: the restart count */
+    GROUP_FX_SIGNAL,    /* worker, sig */
+    GROUP_FX_LEFTOVERS, /* sig: to what exited workers left */
+    GROUP_FX_KILL_ALL,
+    GROUP_FX_DRAIN,
+    GROUP_FX_BARRIER,
+    GROUP_FX_LEAVE,  /* close: also close the run id */
+    GROUP_FX_FINISH, /* why, code: the exit code */
+    /* News for people: the driver words them. */
+    GROUP_FX_SAY_SIGNAL,     /* sig: received */
+    GROUP_FX_SAY_KILL,       /* worker, sig: did not go by sig */
+    GROUP_FX_SAY_ABANDONED,  /* worker: did not even go by SIGKILL */
+    GROUP_FX_SAY_FAILED,     /* the attempt failed; final: for good */
+    GROUP_FX_SAY_SUCCEEDED,  /* every worker exited 0 */
+    GROUP_FX_SAY_TERMINATED, /* an unhealthy group has been ended */
+    GROUP_FX_SAY_BARRIER,    /* sig: came during the barrier */
+    GROUP_FX_SAY_NO_BARRIER, /* it was given up */
+};
+
+struct group_fx {
+    enum group_fx_kind kind;
+    int64_t worker;
+    int sig, code;
+    int64_t attempt;
+    bool close, final;
+    enum group_why why;
+};
+
+struct group_fx_list {
+    struct group_fx *items; /* owned */
+    size_t count, size;
+};
+
+struct group_settings {
+    int64_t nproc, max_restarts;
+    uint64_t shutdown_ms;
+};
+
+struct group_worker {
+    bool alive, stuck;
+    int code; /* once it has exited */
+};
+
+struct group {
+    struct group_settings set;
+    enum group_phase phase;
+    enum group_why why;
+    int64_t remaining;            /* restarts */
+    struct group_worker *workers; /* owned */
+    int64_t alive;
+    bool empty;           /* not a process is left of this attempt */
+    bool leftovers_asked; /* they have been told to go */
+    bool changed;         /* the membership, while nothing could be done about it */
+    int stop_sig;         /* what the workers were told last */
+    int signal;           /* that ended us, or 0 */
+    int signals;          /* how many came, */
+    int interrupts;       /* and how many of them were SIGINT */
+    uint64_t due_ms;      /* MONO_NEVER if nothing is awaited by time */
+};
+
+int group_init(struct group *g, const struct group_settings *set,
+               struct muster_error *err);
+void group_fini(struct group *g); /* NULL and zeroed are fine */
+
+/* Adds effects to fx. 0, or MUSTER_ENOMEM with nothing changed. */
+int group_step(struct group *g, const struct group_event *ev, struct group_fx_list *fx);
+
+static inline uint64_t group_deadline(const struct group *g)
+{
+    return g->due_ms;
+}
+
+/* TORCHELASTIC_RESTART_COUNT of the current attempt. */
+static inline int64_t group_attempt(const struct group *g)
+{
+    return g->set.max_restarts - g->remaining;
+}
+
+void group_fx_fini(struct group_fx_list *fx);
+
+#endif

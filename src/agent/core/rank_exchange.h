@@ -1,0 +1,44 @@
+/* ranks.h - how the agents of a round agree on the ranks of their workers: torch's keys
+ * and JSON, so that torchrun's agents and ours can do it together. Pure. */
+#ifndef AGENT_CORE_RANK_EXCHANGE_H
+#define AGENT_CORE_RANK_EXCHANGE_H
+
+#include "base/buf.h"
+#include "muster/error.h"
+
+#define RANKS_ROLE_KEY     "torchelastic/role_info/"      /* + agent rank */
+#define RANKS_ASSIGNED_KEY "torchelastic/assigned_ranks/" /* + agent rank */
+#define RANKS_MEMBERS_KEY  "torchelastic/agent/terminal_state/num_members"
+#define RANKS_LAST_KEY     "torchelastic/agent/terminal_state/last_member"
+#define RANKS_LAST_VALUE   "<val_ignored>"
+
+/* What an agent tells of itself. */
+struct role_info {
+    char *role; /* owned */
+    int64_t rank, local_world_size;
+};
+
+/* What an agent is told: of its first worker, and how many there are. */
+struct rank_range {
+    int64_t base_rank, world_size, base_role_rank, role_world_size;
+};
+
+/* {"role": "default", "rank": 0, "local_world_size": 1} as Python's json.dumps. */
+int role_info_print(struct buf *out, const char *role, int64_t rank,
+                    int64_t local_world_size);
+/* MUSTER_EPROTO if the text is not that. */
+int role_info_parse(struct role_info *r, struct span text, struct muster_error *err);
+void role_info_fini(struct role_info *r);
+
+/* [1, 3, 0, 2] */
+int rank_range_print(struct buf *out, const struct rank_range *r);
+int rank_range_parse(struct rank_range *r, struct span text, struct muster_error *err);
+
+/* Walks the agents in rank order: out[i] is for infos[i], whose rank must be i. */
+int ranks_assign(const struct role_info *infos, size_t count, struct rank_range *out,
+                 struct muster_error *err);
+
+/* Without a word to the others, if all nodes are alike (and when there is one node). */
+struct rank_range ranks_identical(int64_t agent_rank, int64_t agents, int64_t nproc);
+
+#endif

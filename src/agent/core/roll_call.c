@@ -1,0 +1,70 @@
+/* roll.c - see roll.h. */
+#include "agent/core/roll_call.h"
+
+#include <assert.h>
+#include <inttypes.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+#define RUNS_MAX 8 /* of ranks in one line */
+
+int roll_init(struct roll *r, int64_t world, struct muster_error *err)
+{
+    uint8_t *here;
+
+    assert(world > 0);
+    here = mem_calloc((size_t)world, 1);
+    if (!here)
+        return err_nomem(err);
+    *r = (struct roll){ here, world, 0 };
+    return 0;
+}
+
+void roll_fini(struct roll *r)
+{
+    if (!r)
+        return;
+    mem_free(r->here);
+    *r = (struct roll){ 0 };
+}
+
+void roll_mark(struct roll *r, int64_t rank)
+{
+    if (rank < 0 || rank >= r->world || r->here[rank])
+        return;
+    r->here[rank] = 1;
+    r->count++;
+}
+
+int64_t roll_missing(const struct roll *r, int64_t from)
+{
+    for (; from < r->world; from++)
+        if (!r->here[from])
+            return from;
+    return -1;
+}
+
+int roll_print(struct buf *b, const struct roll *r)
+{
+    const int64_t missing = r->world - r->count;
+    int64_t told = 0, at = roll_missing(r, 0);
+    int rc = 0;
+
+    if (missing > 0)
+        rc = buf_append_str(b, missing == 1 ? "node rank " : "node ranks ");
+    for (int i = 0; i < RUNS_MAX && rc == 0 && at >= 0; i++) {
+        int64_t last = at;
+
+        while (last + 1 < r->world && !r->here[last + 1])
+            last++;
+        rc = buf_printf(b, "%s%" PRId64, told ? ", " : "", at);
+        if (rc == 0 && last > at)
+            rc = buf_printf(b, "%s%" PRId64, last == at + 1 ? ", " : "-", last);
+        told += last - at + 1;
+        at = roll_missing(r, last + 1);
+    }
+    return rc == 0 && told < missing
+               ? buf_printf(b, " and %" PRId64 " more", missing - told)
+               : rc;
+}

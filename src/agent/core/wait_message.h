@@ -1,0 +1,39 @@
+/* waiting.h - the line that tells a person what the agent waits for: who is here, who
+ * is missing, for how long, until when. Pure: the driver has the clocks and the screen.
+ */
+#ifndef AGENT_CORE_WAIT_MESSAGE_H
+#define AGENT_CORE_WAIT_MESSAGE_H
+
+#include "base/buf.h"
+#include "agent/core/roll_call.h"
+#include "rendezvous/core/progress.h"
+
+enum waiting_for {
+    WAITING_FOR_ROUND, /* the rendezvous */
+    WAITING_FOR_NODES, /* rank 0: all of the round to tell of their workers, */
+    WAITING_FOR_RANKS, /* the others: rank 0 to give out ranks then */
+    WAITING_FOR_END,   /* the exit barrier: the others to be done, too */
+};
+
+struct waiting {
+    enum waiting_for what;
+    const struct rdzv_progress *progress; /* FOR_ROUND */
+    const struct roll *roll; /* FOR_ROUND, FOR_NODES: who has come; NULL: not known */
+    int64_t done, world;     /* FOR_END: nodes; done 0: not known */
+    bool closed;             /* FOR_END: by a node that was not done */
+    uint64_t by_ms;          /* all but FOR_ROUND, which has its own */
+    const char *store;       /* where the rendezvous lives, as the user named it */
+    const char
+        *expected; /* names of all, in a list of rendezvous/core/progress.h; "": not known */
+    uint64_t since_ms, now_ms;
+    int64_t wall_s; /* seconds since local midnight, now */
+};
+
+/* Appends the line, without a newline. 0 or MUSTER_ENOMEM. */
+int waiting_print(struct buf *b, const struct waiting *w);
+
+/* All names of a Slurm host list ("gpu[03-05,7],x9"), in its order; empty if it is none
+ * or has more than RDZV_NAMES_MAX. */
+void waiting_slurm_names(const char *list, char *to);
+
+#endif

@@ -1,0 +1,251 @@
+/* worker.c - see worker.h. */
+#include "agent/core/worker_env.h"
+
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/py/template.h"
+#include "launch/core/options.h"
+#include "base/py/text.h"
+
+#define RUN_PATH_NAME "run_script_path"
+
+/* Runs the script as torchrun's --run-path does: in an interpreter of its own, as
+ * __main__, under torch's error recorder if there is a torch. Unlike there, a script
+ * that calls sys.exit() ends well (torchrun 2.13 hangs). */
+static const char run_path_program[] =
+    "import runpy, sys\n"
+    "sys.argv = sys.argv[1:]\n"
+    "def run_script_path():\n"
+    "    runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    "try:\n"
+    "    from torch.distributed.elastic.multiprocessing.errors import record\n"
+    "except ImportError:\n"
+    "    record = lambda f: f\n"
+    "record(run_script_path)()\n";
+
+/* Sets NAME=value where NAME is, else at the end. */
+static int put(struct text_list *l, const char *name, const char *value)
+{
+    const size_t n = strlen(name);
+    char *text = mem_printf("%s=%s", name, value);
+    int rc = text ? 0 : MUSTER_ENOMEM;
+
+    for (size_t i = 0; rc == 0 && i < l->count; i++)
+        if (strncmp(l->items[i], name, n) == 0 && l->items[i][n] == '=') {
+            mem_free(l->items[i]);
+            l->items[i] = text;
+            return 0;
+        }
+    rc = rc ? rc : text_list_add(l, text, strlen(text));
+    mem_free(text);
+    return rc;
+}
+
+static int put_int(struct text_list *l, const char *name, int64_t value)
+{
+    char text[24];
+
+    (void)snprintf(text, sizeof text, "%lld", (long long)value);
+    return put(l, name, text);
+}
+
+static int put_numbers(struct text_list *l, const struct launch_config *c,
+                       const struct worker_place *p)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } rows[] = {
+        { "RANK", p->rank },
+        { "GROUP_RANK", p->group_rank },
+        { "ROLE_RANK", p->role_rank },
+        { "LOCAL_WORLD_SIZE", c->nproc },
+        { "WORLD_SIZE", p->world_size },
+        { "GROUP_WORLD_SIZE", p->group_world_size },
+        { "ROLE_WORLD_SIZE", p->role_world_size },
+        { "MASTER_PORT", p->master_port },
+        { "TORCHELASTIC_RESTART_COUNT", p->restart_count },
+        { "TORCHELASTIC_MAX_RESTARTS", c->max_restarts },
+        { "LOCAL_RANK", c->virtual_local_rank ? 0 : p->local_rank },
+    };
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(rows); i++)
+        rc = put_int(l, rows[i].name, rows[i].value);
+    return rc;
+}
+
+static int put_texts(struct text_list *l, const struct launch_config *c,
+                     const struct worker_place *p, char *const *envp)
+{
+    const char *nccl = env_get(envp, "TORCH_NCCL_ASYNC_ERROR_HANDLING");
+    const struct {
+        const char *name, *value; /* NULL: leave as it is */
+    } rows[] = {
+        { "ROLE_NAME", c->role },
+        { "MASTER_ADDR", p->master_addr },
+        { "TORCHELASTIC_RUN_ID", c->rdzv.run_id },
+        { "TORCHELASTIC_USE_AGENT_STORE", p->use_agent_store ? "True" : "False" },
+        { "TORCH_NCCL_ASYNC_ERROR_HANDLING", nccl ? NULL : "1" },
+        { "TORCHELASTIC_ERROR_FILE", p->error_file },
+        { "TORCHELASTIC_SIGNALS_TO_HANDLE", c->signals },
+        { "TORCHELASTIC_TIMER_FILE", p->timer_file },
+        { "OMP_NUM_THREADS", c->set_omp ? "1" : NULL },
+    };
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(rows); i++)
+        if (rows[i].value)
+            rc = put(l, rows[i].name, rows[i].value);
+    return rc;
+}
+
+/* Each worker sees one device, under the number 0. */
+static int put_virtual_device(struct text_list *l, int64_t local_rank,
+                              char *const *envp, struct muster_error *err)
+{
+    const char *all = env_get(envp, "CUDA_VISIBLE_DEVICES"), *item = all;
+    struct span device;
+    char *text;
+    int rc;
+
+    if (!all)
+        return put_int(l, "CUDA_VISIBLE_DEVICES", local_rank) ? err_nomem(err) : 0;
+    for (int64_t i = 0; i < local_rank && item; i++) {
+        item = strchr(item, ',');
+        item = item ? item + 1 : NULL;
+    }
+    if (!item)
+        return err_set(err, MUSTER_EINVAL,
+                       "local_rank %lld exceeds available GPUs in "
+                       "CUDA_VISIBLE_DEVICES=%s\n"
+                       "--virtual-local-rank needs a device for each worker: lower "
+                       "--nproc-per-node or name more devices.",
+                       (long long)local_rank, all);
+    device = py_strip(span_of(item, strcspn(item, ",")));
+    text = mem_strndup((const char *)device.p, device.n);
+    rc = text ? put(l, "CUDA_VISIBLE_DEVICES", text) : MUSTER_ENOMEM;
+    mem_free(text);
+    return rc ? err_nomem(err) : 0;
+}
+
+int worker_env(struct text_list *out, const struct launch_config *c,
+               const struct worker_place *p, char *const *envp,
+               struct muster_error *err)
+{
+    struct text_list l = { 0 };
+    int rc = 0;
+
+    for (char *const *e = envp; rc == 0 && e && *e; e++)
+        if (strcmp(*e, "OMP_NUM_THREADS=") != 0) /* OpenMP complains of an empty one. */
+            rc = text_list_add(&l, *e, strlen(*e));
+    rc = rc ? rc : put_numbers(&l, c, p);
+    rc = rc ? rc : put_texts(&l, c, p, envp);
+    if (rc)
+        rc = err_nomem(err);
+    else if (c->virtual_local_rank)
+        rc = put_virtual_device(&l, p->local_rank, envp, err);
+    if (rc) {
+        text_list_fini(&l);
+        return rc;
+    }
+    *out = l;
+    return 0;
+}
+
+static int add_expanded(struct text_list *l, const char *text, const char *local_rank)
+{
+    const struct macro macros[] = { { "local_rank", local_rank } };
+    struct buf b;
+    int rc;
+
+    buf_init(&b, SIZE_MAX);
+    rc = macro_expand(&b, text, macros, ARRAY_LEN(macros));
+    rc = rc ? rc : buf_u8(&b, 0);
+    rc = rc ? rc : text_list_add(l, (const char *)buf_data(&b), buf_len(&b) - 1);
+    buf_fini(&b);
+    return rc;
+}
+
+static int add_plain(struct text_list *l, const char *text)
+{
+    return text_list_add(l, text, strlen(text));
+}
+
+/* Program, interpreter flags and script: the part that differs by mode. */
+static int add_command(struct text_list *l, const struct launch_config *c,
+                       const char *local_rank)
+{
+    int rc;
+
+    if (c->entry == ENTRY_EXEC)
+        return add_plain(l, c->script); /* As in torchrun, no macros in this one. */
+    rc = add_plain(l, c->python);
+    rc = rc ? rc : add_plain(l, "-u");
+    if (rc == 0 && c->entry == ENTRY_MODULE)
+        rc = add_plain(l, "-m");
+    if (rc == 0 && c->entry == ENTRY_RUN_PATH) {
+        rc = add_plain(l, "-c");
+        rc = rc ? rc : add_plain(l, run_path_program);
+    }
+    return rc ? rc : add_expanded(l, c->script, local_rank);
+}
+
+int worker_argv(struct text_list *out, const struct launch_config *c,
+                int64_t local_rank, struct muster_error *err)
+{
+    struct text_list l = { 0 };
+    char number[24];
+    int rc;
+
+    (void)snprintf(number, sizeof number, "%lld", (long long)local_rank);
+    rc = add_command(&l, c, number);
+    if (rc == 0 && c->local_rank_arg)
+        rc = add_expanded(&l, "--local-rank=${local_rank}", number);
+    for (size_t i = 0; rc == 0 && i < c->args.count; i++)
+        rc = add_expanded(&l, c->args.items[i], number);
+    if (rc) {
+        text_list_fini(&l);
+        return err_nomem(err);
+    }
+    *out = l;
+    return 0;
+}
+
+int worker_prefix(struct buf *out, const struct launch_config *c, int64_t rank,
+                  int64_t local_rank)
+{
+    char r[24], l[24];
+    const struct macro macros[] = { { "role_name", c->role },
+                                    { "rank", r },
+                                    { "local_rank", l } };
+
+    (void)snprintf(r, sizeof r, "%lld", (long long)rank);
+    (void)snprintf(l, sizeof l, "%lld", (long long)local_rank);
+    if (!c->prefix_template || !*c->prefix_template)
+        return buf_printf(out, "[%s%s]:", c->role, l);
+    return macro_expand(out, c->prefix_template, macros, ARRAY_LEN(macros));
+}
+
+const char *worker_binary(const struct launch_config *c)
+{
+    if (c->entry == ENTRY_RUN_PATH)
+        return RUN_PATH_NAME;
+    return c->entry == ENTRY_EXEC || c->entry == ENTRY_FUNCTION ? c->script : c->python;
+}
+
+const char *worker_report_name(const struct launch_config *c)
+{
+    if (c->entry == ENTRY_RUN_PATH || c->entry == ENTRY_EXEC ||
+        c->entry == ENTRY_FUNCTION || c->python_is_custom)
+        return worker_binary(c);
+    if (c->script[0] != '-')
+        return c->script;
+    for (size_t i = 0; i < c->args.count; i++) /* The first that is no flag. */
+        if (c->args.items[i][0] != '-')
+            return c->args.items[i];
+    return "";
+}

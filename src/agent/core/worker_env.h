@@ -1,0 +1,44 @@
+/* worker.h - what one worker is started with: environment, arguments, the prefix of its
+ * teed lines, and the name that reports give it. Pure; torch's tables. */
+#ifndef AGENT_CORE_WORKER_ENV_H
+#define AGENT_CORE_WORKER_ENV_H
+
+#include "base/buf.h"
+#include "launch/core/config.h"
+
+/* A worker's place in the group, and what only the running agent knows. */
+struct worker_place {
+    int64_t group_rank, group_world_size; /* of nodes */
+    int64_t rank, world_size;
+    int64_t local_rank;
+    int64_t role_rank, role_world_size;
+    const char *master_addr; /* borrowed, as are all texts here */
+    int64_t master_port;
+    int64_t restart_count;
+    bool use_agent_store;
+    const char *error_file; /* "" if there is no log directory */
+    const char *timer_file; /* NULL: no file timer */
+};
+
+/* The whole environment: the agent's (envp) with the worker's on top. MUSTER_EINVAL if
+ * --virtual-local-rank finds fewer devices than workers. */
+int worker_env(struct text_list *out, const struct launch_config *c,
+               const struct worker_place *p, char *const *envp,
+               struct muster_error *err);
+
+/* argv, macros replaced. Not for ENTRY_FUNCTION. */
+int worker_argv(struct text_list *out, const struct launch_config *c,
+                int64_t local_rank, struct muster_error *err);
+
+/* Before each teed line: "[default0]:", or the user's template. */
+int worker_prefix(struct buf *out, const struct launch_config *c, int64_t rank,
+                  int64_t local_rank);
+
+/* "train.py" in "train.py FAILED". Borrowed from the config, or a constant. */
+const char *worker_report_name(const struct launch_config *c);
+
+/* The program as log lines and events name it: "binary" of failed workers, and (its
+ * last part) "entry_point" of events. Borrowed from the config, or a constant. */
+const char *worker_binary(const struct launch_config *c);
+
+#endif

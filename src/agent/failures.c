@@ -1,0 +1,301 @@
+/* group_failures.c - failed workers: their error files, the line, the report, and the
+ * agent's own error file for whoever started it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "agent/core/exit_cause.h"
+#include "process/cgroup.h"
+#include "agent/agent_int.h"
+#include "logs/torch_locations.h"
+
+/* --- error files ------------------------------------------------------------------ */
+
+/* A worker may have put anything there: only a regular file of sane size is read, and
+ * opening it neither blocks nor follows a link. MUSTER_ENOENT: there is none. */
+static int read_file(const char *path, struct buf *out, struct muster_error *err)
+{
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+
+    if (fd < 0)
+        return err_set(err, errno == ENOENT ? MUSTER_ENOENT : MUSTER_EIO, "%s",
+                       errno == ELOOP ? "it is a symbolic link" : strerror(errno));
+    int rc = fstat(fd, &st) == 0 ? 0 : MUSTER_EIO;
+    if (rc == 0 && !S_ISREG(st.st_mode))
+        rc = err_set(err, MUSTER_ENOENT, "it is no regular file"); /* as torch: none */
+    else if (rc == 0 && st.st_size > ERROR_FILE_MAX)
+        rc = err_set(err, MUSTER_EFULL, "it has %" PRId64 " bytes; at most %u are read",
+                     (int64_t)st.st_size, ERROR_FILE_MAX);
+    while (rc == 0) {
+        uint8_t *room = buf_room(out, 65536);
+        const ssize_t n = room ? read(fd, room, 65536) : -1;
+        if (n < 0)
+            rc = err_set(err, MUSTER_EIO, "%s", strerror(errno));
+        if (n <= 0)
+            break;
+        buf_commit(out, (size_t)n);
+        if (buf_len(out) > ERROR_FILE_MAX)
+            rc = err_set(err, MUSTER_EFULL, "it grows while it is read");
+    }
+    close(fd);
+    return rc;
+}
+
+/* Fills in what the file says, if it says anything. A broken one is named in the log,
+ * and the report goes on without it (torchrun would die here). */
+static void take_error_file(struct agent *a, struct failure *f, const char *path)
+{
+    struct muster_error err = { 0 };
+    struct buf bytes;
+
+    if (!path || !path[0])
+        return;
+    buf_init(&bytes, SIZE_MAX);
+    int rc = read_file(path, &bytes, &err);
+    if (rc == 0)
+        rc = error_file_parse(&f->data, buf_span(&bytes), &err);
+    buf_fini(&bytes);
+    if (rc == 0) {
+        f->time_s = f->data.time_s;
+        f->error_file = mem_strdup(path);
+    } else if (rc != MUSTER_ENOENT) {
+        note(a->opts.notes, NOTE_ERROR, AT_ERROR_FILE,
+             "Failed to parse reply file: %s\n%s", path, err.text);
+    }
+}
+
+static void stamp(struct failure *f)
+{
+    const time_t t = (time_t)f->time_s;
+    struct tm tm;
+
+    if (!localtime_r(&t, &tm) ||
+        !strftime(f->when, sizeof f->when, "%Y-%m-%d_%H:%M:%S", &tm))
+        snprintf(f->when, sizeof f->when, "%" PRId64, f->time_s);
+}
+
+/* --- failures --------------------------------------------------------------------- */
+
+void agent_forget_failures(struct agent *a)
+{
+    for (size_t i = 0; i < a->failure_count; i++)
+        failure_fini(&a->failures[i]);
+    mem_free(a->failures);
+    a->failures = NULL;
+    a->failure_count = 0;
+}
+
+static bool failed(const struct agent_worker *w)
+{
+    return w->exited && w->code != 0;
+}
+
+static void add_failure(struct agent *a, int64_t i)
+{
+    const struct agent_worker *w = &a->workers[i];
+    struct failure *f = &a->failures[a->failure_count++];
+
+    *f = (struct failure){
+        .local_rank = i,
+        .rank = a->range.base_rank + i,
+        .pid = w->pid,
+        .code = w->code,
+        .signal_name = w->code < 0 ? agent_signal_name(-w->code) : NULL,
+        .time_s = w->exited_us / 1000000,
+    };
+    take_error_file(a, f, w->error_file);
+    stamp(f);
+}
+
+/* The worker that ended first, then the others by local rank: in this order torchrun
+ * meets those that it has stopped itself. */
+static void collect(struct agent *a)
+{
+    const int64_t n = a->config->nproc;
+    int64_t first = -1;
+
+    agent_forget_failures(a);
+    a->failures = mem_calloc((size_t)n, sizeof *a->failures);
+    if (!a->failures)
+        return;
+    for (int64_t i = 0; i < n; i++)
+        if (failed(&a->workers[i]) &&
+            (first < 0 || a->workers[i].order < a->workers[first].order))
+            first = i;
+    if (first >= 0)
+        add_failure(a, first);
+    for (int64_t i = 0; i < n; i++)
+        if (failed(&a->workers[i]) && i != first)
+            add_failure(a, i);
+}
+
+/* How many the kernel has killed for want of memory; negative: not known. */
+static int64_t say_oom(struct agent *a)
+{
+    const int64_t now = cgroup_oom_kills("");
+    const int64_t killed = a->oom_kills >= 0 && now >= 0 ? now - a->oom_kills : -1;
+
+    if (killed > 0)
+        note(a->opts.notes, NOTE_ERROR, "muster/agent",
+             "out of memory: the kernel's OOM killer has killed %" PRId64
+             " of the processes in this job's cgroup while the workers ran (oom_kill "
+             "rose from %" PRId64 " to %" PRId64
+             ")\nGive the job more memory, or let it use less.",
+             killed, a->oom_kills, now);
+    a->oom_kills = now;
+    return killed;
+}
+
+/* What the exit code alone does not tell a person. */
+static void say_cause(struct agent *a, const struct failure *f, int64_t oom_kills)
+{
+    struct buf b;
+
+    buf_init(&b, 1024);
+    if (cause_print(&b, f->code, f->signal_name, oom_kills) && buf_u8(&b, 0) == 0)
+        note(a->opts.notes, NOTE_ERROR, "muster/agent",
+             "rank %" PRId64 " on %s (pid %d) %s", f->rank, a->host, f->pid,
+             (const char *)buf_data(&b));
+    buf_fini(&b);
+}
+
+/* Python has said so itself, but perhaps into a file, and not where it looked. */
+static void say_script(struct agent *a, const struct failure *f)
+{
+    const struct launch_config *c = a->config;
+    char here[1024];
+
+    if (c->entry != ENTRY_SCRIPT || f->code != 2 || strchr(c->script, '$') ||
+        access(c->script, R_OK) == 0)
+        return;
+    note(a->opts.notes, NOTE_ERROR, "muster/agent",
+         "the script '%s' cannot be read: %s\nThe workers look for it from %s; it must "
+         "be there on every node, and readable.",
+         c->script, strerror(errno), getcwd(here, sizeof here) ? here : "here");
+}
+
+void agent_failed(struct agent *a)
+{
+    collect(a);
+    if (a->failure_count == 0)
+        return;
+    const struct failure *f = &a->failures[failure_root(a->failures, a->failure_count)];
+    if (a->config->entry == ENTRY_RUN_PATH)
+        note(a->opts.notes, NOTE_ERROR, AT_FAILED_FN,
+             "failed (exitcode: %d) local_rank: %" PRId64
+             " (pid: %d) of fn: run_script_path (start_method: %s)",
+             f->code, f->local_rank, f->pid, a->config->start_method);
+    else
+        note(a->opts.notes, NOTE_ERROR, AT_FAILED,
+             "failed (exitcode: %d) local_rank: %" PRId64 " (pid: %d) of binary: %s",
+             f->code, f->local_rank, f->pid, worker_binary(a->config));
+    say_script(a, f);
+    /* Also if it was a child of a worker, which then gave up. */
+    say_cause(a, f, say_oom(a));
+    if (logs_full(a->logs))
+        note(
+            a->opts.notes, NOTE_ERROR, "muster/agent",
+            "the file system of the log directory is full: %s\nWorkers may have failed "
+            "because of it. Make room, or give another --log-dir.",
+            logs_base(a->logs));
+}
+
+char *agent_report(struct agent *a)
+{
+    struct buf b;
+    char *text = NULL;
+
+    if (a->failure_count == 0)
+        return NULL;
+    buf_init(&b, SIZE_MAX);
+    if (buf_append_str(&b, "torch.distributed.elastic.multiprocessing.errors."
+                           "ChildFailedError: ") == 0 &&
+        report_print(&b, worker_report_name(a->config), a->host, a->failures,
+                     a->failure_count) == 0)
+        text = mem_strndup((const char *)buf_data(&b), buf_len(&b));
+    buf_fini(&b);
+    return text;
+}
+
+/* --- for the agent's parent ------------------------------------------------------- */
+
+static void write_error_file(struct agent *a, const char *path, const struct buf *b)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const ssize_t n = fd >= 0 ? write(fd, buf_data(b), buf_len(b)) : -1;
+
+    if (n != (ssize_t)buf_len(b))
+        note(a->opts.notes, NOTE_WARN, "muster/agent",
+             "Unable to write error to file. %s: %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+}
+
+/* The root cause's error file becomes ours, its exit code added. */
+static void pass_on(struct agent *a, const struct failure *root)
+{
+    const char *path = a->opts.error_file;
+    struct buf b, old;
+    struct muster_error err;
+
+    if (!path || !path[0]) {
+        note(a->opts.notes, NOTE_ERROR, AT_NO_PARENT_FILE,
+             "no error file defined for parent, to copy child error file (%s)",
+             root->error_file);
+        return;
+    }
+    if (!root->data.object)
+        note(a->opts.notes, NOTE_WARN, AT_NEW_FORMAT,
+             "child error file (%s) has a new message format. \nskipping error code "
+             "override",
+             root->error_file);
+    buf_init(&b, SIZE_MAX);
+    buf_init(&old, SIZE_MAX);
+    if (read_file(path, &old, &err) == 0) {
+        note(a->opts.notes, NOTE_WARN, AT_OVERWRITE,
+             "%s already exists and will be overwritten. Original contents:\n%.*s",
+             path, (int)MIN_OF(buf_len(&old), 65536), (const char *)buf_data(&old));
+        unlink(path);
+    }
+    if (error_file_for_parent(&b, &root->data, root->code) == 0)
+        write_error_file(a, path, &b);
+    buf_fini(&b);
+    buf_fini(&old);
+}
+
+static void write_own(struct agent *a, const char *message)
+{
+    struct buf b;
+
+    if (!a->opts.error_file || !a->opts.error_file[0])
+        return;
+    buf_init(&b, SIZE_MAX);
+    if (error_file_print(&b, message, message, (int64_t)time(NULL)) == 0)
+        write_error_file(a, a->opts.error_file, &b);
+    buf_fini(&b);
+}
+
+void agent_tell_parent(struct agent *a, enum group_why why)
+{
+    char text[96];
+
+    if (why == WHY_FAILURE && a->failure_count > 0) {
+        const struct failure *root =
+            &a->failures[failure_root(a->failures, a->failure_count)];
+        if (root->error_file)
+            pass_on(a, root);
+    } else if (why == WHY_SIGNAL) {
+        snprintf(text, sizeof text, "SignalException: Process %d got signal: %d",
+                 (int)getpid(), a->group.signal);
+        write_own(a, text);
+    } else if (why == WHY_FATAL && a->fatal.code != MUSTER_EGRACEFUL) {
+        write_own(a, a->fatal.text);
+    }
+}

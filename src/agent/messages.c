@@ -1,0 +1,177 @@
+/* group_info.c - what LOGLEVEL=INFO shows: the launch configuration and each round. */
+#include <inttypes.h>
+#include "agent/agent_int.h"
+#include "logs/torch_locations.h"
+#include <signal.h>
+
+/* {'timeout': 900} as Python shows a dict. */
+static void put_options(struct buf *b, const struct rdzv_params *p)
+{
+    buf_u8(b, '{');
+    for (size_t i = 0; i < p->count; i++) {
+        const struct rdzv_option *o = &p->options[i];
+        buf_printf(b, "%s'%s': ", i ? ", " : "", o->key);
+        if (o->kind == RDZV_STR)
+            buf_printf(b, "'%s'", o->text);
+        else if (o->kind == RDZV_BOOL)
+            buf_append_str(b, o->number ? "True" : "False");
+        else
+            buf_printf(b, "%" PRId64, o->number);
+    }
+    buf_append(b, "}", 2);
+}
+
+static void put_texts(struct buf *b, const struct text_list *l)
+{
+    buf_u8(b, '[');
+    for (size_t i = 0; i < l->count; i++)
+        buf_printf(b, "%s'%s'", i ? ", " : "", l->items[i]);
+    buf_append(b, "]", 2);
+}
+
+static const char *text_of(const struct buf *b)
+{
+    return buf_len(b) ? (const char *)buf_data(b) : "";
+}
+
+void agent_say_config(struct agent *a)
+{
+    const struct launch_config *c = a->config;
+    struct buf options, out, err;
+
+    if (a->opts.notes->least > NOTE_INFO)
+        return;
+    buf_init(&options, SIZE_MAX);
+    buf_init(&out, SIZE_MAX);
+    buf_init(&err, SIZE_MAX);
+    put_options(&options, &c->rdzv);
+    put_texts(&out, &c->stdout_needles);
+    put_texts(&err, &c->stderr_needles);
+    note(a->opts.notes, NOTE_INFO, AT_CONFIG,
+         "Starting elastic_operator with launch configs:\n"
+         "  entrypoint               : %s\n"
+         "  min_nodes                : %" PRId64 "\n"
+         "  max_nodes                : %" PRId64 "\n"
+         "  nproc_per_node           : %" PRId64 "\n"
+         "  run_id                   : %s\n"
+         "  rdzv_backend             : %s\n"
+         "  rdzv_endpoint            : %s\n"
+         "  rdzv_configs             : %s\n"
+         "  max_restarts             : %" PRId64 "\n"
+         "  monitor_interval         : %g\n"
+         "  log_dir                  : %s\n"
+         "  metrics_cfg              : {}\n"
+         "  event_log_handler        : %s\n"
+         "  numa_options             : %s\n"
+         "  signals_to_handle        : %s\n"
+         "  duplicate_stdout_filters : %s\n"
+         "  duplicate_stderr_filters : %s\n",
+         worker_report_name(c), c->rdzv.min_nodes, c->rdzv.max_nodes, c->nproc,
+         c->rdzv.run_id, c->rdzv.backend, c->rdzv.endpoint, text_of(&options),
+         c->max_restarts, c->monitor_interval_s, logs_base(a->logs), c->event_handler,
+         c->numa == NUMA_NONE ? "None" : numa_mode_word(c->numa), c->signals,
+         text_of(&out), text_of(&err));
+    buf_fini(&options);
+    buf_fini(&out);
+    buf_fini(&err);
+}
+
+static void put_numbers(struct buf *b, const char *name, int64_t first, int64_t step,
+                        int64_t count)
+{
+    buf_printf(b, "\n  %s=[", name);
+    for (int64_t i = 0; i < count; i++)
+        buf_printf(b, "%s%" PRId64, i ? ", " : "", first + i * step);
+    buf_u8(b, ']');
+}
+
+void agent_say_round(struct agent *a)
+{
+    const int64_t n = a->config->nproc;
+    const struct rank_range *r = &a->range;
+    struct buf b;
+
+    if (a->opts.notes->least > NOTE_INFO)
+        return;
+    buf_init(&b, SIZE_MAX);
+    put_numbers(&b, "local_ranks", 0, 1, n);
+    put_numbers(&b, "role_ranks", r->base_role_rank, 1, n);
+    put_numbers(&b, "global_ranks", r->base_rank, 1, n);
+    put_numbers(&b, "role_world_sizes", r->role_world_size, 0, n);
+    put_numbers(&b, "global_world_sizes", r->world_size, 0, n);
+    buf_u8(&b, 0);
+    note(a->opts.notes, NOTE_INFO, AT_ROUND,
+         "[%s] Rendezvous complete for workers. Result:\n"
+         "  restart_count=%" PRId64 "\n  master_addr=%s\n  master_port=%u\n"
+         "  group_rank=%" PRId64 "\n  group_world_size=%" PRId64 "%s\n"
+         "  event_log_handler=%s\n",
+         a->config->role, group_attempt(&a->group), a->round.master_addr,
+         a->round.master_port, a->round.rank, a->round.world_size, text_of(&b),
+         a->config->event_handler);
+    buf_fini(&b);
+}
+
+/* group_say.c - what the agent says while it works, in torchrun's words. */
+static const struct agent_worker *worker_of(const struct agent *a,
+                                            const struct group_fx *fx)
+{
+    return &a->workers[fx->worker];
+}
+
+void agent_say(struct agent *a, const struct group_fx *fx)
+{
+    const struct notes *n = a->opts.notes;
+
+    switch (fx->kind) {
+    case GROUP_FX_SAY_SIGNAL:
+        note(n, NOTE_WARN, AT_DEATH_SIGNAL,
+             "Received %d death signal, shutting down workers", fx->sig);
+        break;
+    case GROUP_FX_SIGNAL:
+        if (worker_of(a, fx)->pid == 0) /* It never came to be. */
+            break;
+        note(n, NOTE_WARN, AT_CLOSING, "Sending process %d closing signal %s",
+             (int)worker_of(a, fx)->pid, agent_signal_name(fx->sig));
+        break;
+    case GROUP_FX_SAY_KILL:
+        note(n, NOTE_WARN, AT_KILLING,
+             "Unable to shutdown process %d via %d, forcefully exiting via %d",
+             (int)worker_of(a, fx)->pid, fx->sig, SIGKILL);
+        break;
+    case GROUP_FX_SAY_ABANDONED:
+        note(n, NOTE_ERROR, AT_ABANDONED,
+             "Process %d did not exit after SIGKILL within %us; abandoning and "
+             "continuing teardown. Worker may be in uninterruptible kernel sleep (e.g. "
+             "wedged on GPU/NIC); host may need to be recycled.",
+             (int)worker_of(a, fx)->pid, GROUP_REAP_MS / 1000);
+        break;
+    case GROUP_FX_SAY_FAILED:
+        agent_failed(a);
+        break;
+    case GROUP_FX_SAY_BARRIER:
+        note(n, NOTE_WARN, AT_BARRIER_SIGNAL, "Got termination signal: %d", fx->sig);
+        break;
+    case GROUP_FX_SAY_NO_BARRIER:
+        note(n, NOTE_ERROR, AT_BARRIER_ERROR,
+             "Error waiting on exit barrier. Elapsed: %.2f seconds\n%s",
+             (double)(uv_hrtime() - a->phase_began_ns) / 1e9,
+             a->fatal.code   ? a->fatal.text
+             : a->run_closed ? "Another node has closed the run: it failed, or was "
+                               "ended. Its log tells why."
+                             : "Another node was lost.");
+        break;
+    case GROUP_FX_SAY_SUCCEEDED:
+    case GROUP_FX_SAY_TERMINATED:
+    case GROUP_FX_JOIN:
+    case GROUP_FX_CANCEL_JOIN:
+    case GROUP_FX_ASSIGN:
+    case GROUP_FX_START:
+    case GROUP_FX_LEFTOVERS:
+    case GROUP_FX_KILL_ALL:
+    case GROUP_FX_DRAIN:
+    case GROUP_FX_BARRIER:
+    case GROUP_FX_LEAVE:
+    case GROUP_FX_FINISH:
+        break;
+    }
+}

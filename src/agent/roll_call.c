@@ -1,0 +1,164 @@
+/* group_look.c - see group_look.h. One CHECK for each node that is missing, a few at a
+ * time: the store's answer to a CHECK of many keys is one for all of them. */
+#include "agent/roll_call.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "agent/core/rank_exchange.h"
+
+#define SLOTS   32u   /* questions under way at once */
+#define LOOK_MS 5000u /* for each */
+
+struct slot {
+    struct look *look;
+    int64_t rank;
+};
+
+struct look {
+    struct astore *store; /* owned: a handle of our own */
+    enum look_at at;
+    struct roll roll;
+    int64_t done;
+    int64_t next; /* rank to ask for; -1: all have been asked */
+    struct slot slots[SLOTS];
+    unsigned pending;
+    bool asking, answered, closing;
+    void (*told)(void *ctx);
+    void *ctx;
+};
+
+static void ask_next(struct look *l, struct slot *s);
+
+static void end_asking(struct look *l)
+{
+    if (l->pending || l->closing || !l->asking)
+        return;
+    l->asking = false;
+    l->told(l->ctx);
+}
+
+/* --- ranks ------------------------------------------------------------------------ */
+
+static void on_checked(void *ctx, int status, const struct c10d_reply *reply,
+                       const struct muster_error *err)
+{
+    struct slot *s = ctx;
+    struct look *l = s->look;
+
+    (void)err; /* The wait itself fails by the same, and says so. */
+    l->pending--;
+    if (status < 0) {
+        l->next = -1;
+    } else {
+        l->answered = true;
+        if (reply->number == 0)
+            roll_mark(&l->roll, s->rank);
+    }
+    if (!l->closing)
+        ask_next(l, s);
+    end_asking(l);
+}
+
+static void ask_next(struct look *l, struct slot *s)
+{
+    char text[sizeof RANKS_ROLE_KEY + 20];
+    struct span key;
+
+    if (l->next >= 0)
+        l->next = roll_missing(&l->roll, l->next);
+    if (l->next < 0)
+        return;
+    *s = (struct slot){ l, l->next };
+    (void)snprintf(text, sizeof text, RANKS_ROLE_KEY "%" PRId64, l->next);
+    key = span_str(text);
+    if (astore_check(l->store, &key, 1, LOOK_MS, on_checked, s, NULL) < 0) {
+        l->next = -1;
+        return;
+    }
+    l->next++;
+    l->pending++;
+}
+
+/* --- how many are done ------------------------------------------------------------ */
+
+static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
+                       const struct muster_error *err)
+{
+    struct look *l = ctx;
+    char text[24];
+
+    (void)err;
+    l->pending--;
+    if (status == 0 && reply->value.n < sizeof text) {
+        (void)snprintf(text, sizeof text, "%.*s", (int)reply->value.n,
+                       reply->value.n ? (const char *)reply->value.p : "");
+        l->done = MIN_OF(MAX_OF(strtoll(text, NULL, 10), 0), l->roll.world);
+    }
+    end_asking(l);
+}
+
+static void ask_count(struct look *l)
+{
+    if (astore_get(l->store, span_str(RANKS_MEMBERS_KEY), LOOK_MS, on_counted, l,
+                   NULL) == 0)
+        l->pending++;
+}
+
+/* --- open, ask, close ------------------------------------------------------------- */
+
+struct look *look_open(struct astore *store, enum look_at at, int64_t world,
+                       int64_t own_rank, void (*told)(void *ctx), void *ctx)
+{
+    struct look *l = mem_calloc(1, sizeof *l);
+
+    if (!l)
+        return NULL;
+    *l = (struct look){ .at = at, .told = told, .ctx = ctx };
+    if (roll_init(&l->roll, world, NULL) < 0 ||
+        store->ops->clone(store, &l->store, NULL) < 0) {
+        roll_fini(&l->roll);
+        mem_free(l);
+        return NULL;
+    }
+    roll_mark(&l->roll, own_rank);
+    return l;
+}
+
+bool look_ask(struct look *l)
+{
+    if (l->asking)
+        return false;
+    l->next = 0;
+    if (l->at == LOOK_AT_COUNT)
+        ask_count(l);
+    for (size_t i = 0; i < SLOTS && l->at == LOOK_AT_RANKS; i++)
+        ask_next(l, &l->slots[i]);
+    l->asking = l->pending > 0;
+    return l->asking;
+}
+
+struct look_seen look_seen(const struct look *l)
+{
+    if (!l)
+        return (struct look_seen){ NULL, 0 };
+    return (struct look_seen){ l->answered ? &l->roll : NULL, l->done };
+}
+
+static void on_closed(void *ctx)
+{
+    struct look *l = ctx;
+
+    roll_fini(&l->roll);
+    mem_free(l);
+}
+
+void look_close(struct look *l)
+{
+    if (!l)
+        return;
+    l->closing = true;
+    astore_close(l->store, on_closed, l);
+}

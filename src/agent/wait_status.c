@@ -1,0 +1,199 @@
+/* group_wait.c - what a person sees while the agent waits for other nodes: on a
+ * terminal one line that is kept up to date, in a log a line now and then. */
+#include <time.h>
+
+#include "launch/core/options.h"
+#include "loop/clock.h"
+#include "agent/agent_int.h"
+
+#define LINE_MS      1000u /* a terminal's line is this old at most */
+#define LOG_FIRST_MS 5000u /* of waiting, before a log should tell of it */
+#define LOG_AGAIN_MS 30000u
+#define CLOSED_MS    1000u
+
+static bool on_screen(const struct agent *a)
+{
+    return a->opts.notes->screen && a->opts.notes->screen->lines;
+}
+
+static int64_t seconds_of_day(void)
+{
+    const time_t now = time(NULL);
+    struct tm tm;
+
+    (void)localtime_r(&now, &tm);
+    return tm.tm_hour * 3600 + tm.tm_min * 60 + tm.tm_sec;
+}
+
+static void print(struct agent *a, const struct waiting *w)
+{
+    struct buf b;
+
+    buf_init(&b, 4096);
+    if (waiting_print(&b, w) == 0 && buf_u8(&b, 0) == 0) {
+        const char *text = (const char *)buf_data(&b);
+
+        if (on_screen(a))
+            notes_line(a->opts.notes, text);
+        else
+            note(a->opts.notes, NOTE_WARN, "muster/rendezvous", "run '%s': %s",
+                 a->config->rdzv.run_id, text);
+    }
+    buf_fini(&b);
+    a->wait.told = true;
+}
+
+static void show(struct agent *a)
+{
+    const char *list =
+        a->opts.envp ? env_get(a->opts.envp, "SLURM_STEP_NODELIST") : NULL;
+    const struct look_seen seen = look_seen(a->wait.look);
+    char expected[RDZV_NAMES_SIZE] = "";
+    struct rdzv_progress p = { 0 };
+    struct waiting w = {
+        .what = a->wait.what,
+        .progress = &p,
+        .roll = seen.roll,
+        .done = seen.done,
+        .world = a->round.world_size,
+        .by_ms = a->wait.by_ms,
+        .store = a->config->rdzv.endpoint,
+        .expected = expected,
+        .since_ms = a->wait.since_ms,
+        .now_ms = clock_mono_ms(),
+        .wall_s = seconds_of_day(),
+    };
+
+    if (w.what == WAITING_FOR_ROUND) {
+        if (!a->handler->ops->progress(a->handler, &p))
+            return;
+        if (p.stage == RDZV_AT_STORE && p.dialled && !on_screen(a))
+            return;
+        if (list)
+            waiting_slurm_names(list, expected);
+    } else if (w.what == WAITING_FOR_END) { /* which a loss cuts short */
+        w.by_ms = MIN_OF(w.by_ms, group_deadline(&a->group));
+    }
+    w.closed = a->run_closed;
+    print(a, &w);
+    if (w.what == WAITING_FOR_END && w.closed && w.done >= w.world - 1) {
+        agent_post(a, GROUP_EV_DESERTED, 0, 0);
+        agent_pump(a);
+    }
+}
+
+static void on_looked(void *ctx)
+{
+    show(ctx);
+}
+
+/* Who has come may be in the store: then that is asked first. */
+static struct look *look_for(struct agent *a)
+{
+    const struct rdzv_handler_ops *ops = a->handler->ops;
+    struct astore *store = NULL;
+    struct rdzv_progress p;
+
+    switch (a->wait.what) {
+    case WAITING_FOR_ROUND:
+        store = ops->gathers_at ? ops->gathers_at(a->handler) : NULL;
+        if (!store || !ops->progress(a->handler, &p) || p.stage != RDZV_AT_ROUND)
+            return NULL;
+        return look_open(store, LOOK_AT_RANKS, p.max_nodes, 0, on_looked, a);
+    case WAITING_FOR_NODES:
+        return look_open(a->round.store, LOOK_AT_RANKS, a->round.world_size,
+                         a->round.rank, on_looked, a);
+    case WAITING_FOR_END:
+        return look_open(a->round.store, LOOK_AT_COUNT, a->round.world_size,
+                         a->round.rank, on_looked, a);
+    case WAITING_FOR_RANKS:
+        break;
+    }
+    return NULL;
+}
+
+/* If the store has not answered since the last time, the line is as old, but there. */
+static void on_wait(uv_timer_t *timer)
+{
+    struct agent *a = timer->data;
+
+    if (!a->wait.look)
+        a->wait.look = look_for(a);
+    if (!a->wait.look || !look_ask(a->wait.look))
+        show(a);
+}
+
+/* Who is through closes the run when all are: it takes a moment until each knows it.
+ * Later, the one that has closed it will not come. Others may, and need the store. */
+static void look_who_comes(struct agent *a)
+{
+    (void)uv_timer_start(&a->wait.timer, on_wait, CLOSED_MS,
+                         on_screen(a) ? LINE_MS : LOG_AGAIN_MS);
+}
+
+void agent_on_run_closed(struct agent *a)
+{
+    const enum group_phase phase = a->group.phase;
+
+    a->run_closed = true;
+    if (phase == GROUP_ASSIGNING || phase == GROUP_STARTING || phase == GROUP_RUNNING)
+        note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
+             "run '%s': another node has closed the run: it failed, or was ended. The "
+             "workers here go on to their own end; the other nodes' logs tell why",
+             a->config->rdzv.run_id);
+    else if (phase == GROUP_BARRIER)
+        look_who_comes(a);
+}
+
+void agent_wait_begin(struct agent *a, enum waiting_for what, uint64_t by_ms)
+{
+    agent_wait_end(a, false);
+    a->wait.what = what;
+    a->wait.by_ms = by_ms;
+    a->wait.since_ms = clock_mono_ms();
+    if (what == WAITING_FOR_END && a->run_closed) {
+        look_who_comes(a);
+        return;
+    }
+    if (a->opts.notes->fd < 0 ||
+        (what == WAITING_FOR_ROUND && !a->handler->ops->progress))
+        return;
+    (void)uv_timer_start(&a->wait.timer, on_wait, on_screen(a) ? LINE_MS : LOG_FIRST_MS,
+                         on_screen(a) ? LINE_MS : LOG_AGAIN_MS);
+}
+
+static void say_came(const struct agent *a)
+{
+    const double s = (double)(clock_mono_ms() - a->wait.since_ms) / 1000;
+    const long long world = a->round.world_size, rank = a->round.rank;
+    const char *run = a->config->rdzv.run_id;
+
+    switch (a->wait.what) {
+    case WAITING_FOR_ROUND:
+        note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
+             "run '%s': the group is complete after %.1f s: %lld nodes, this is number "
+             "%lld",
+             run, s, world, rank);
+        break;
+    case WAITING_FOR_NODES:
+    case WAITING_FOR_RANKS:
+        note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
+             "run '%s': all %lld nodes have their ranks after %.1f s", run, world, s);
+        break;
+    case WAITING_FOR_END:
+        note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
+             "run '%s': all %lld nodes are done after %.1f s", run, world, s);
+        break;
+    }
+}
+
+void agent_wait_end(struct agent *a, bool came)
+{
+    (void)uv_timer_stop(&a->wait.timer);
+    look_close(a->wait.look);
+    a->wait.look = NULL;
+    notes_line(a->opts.notes, NULL);
+    if (came && a->wait.told)
+        say_came(a);
+    a->wait.told = false;
+}

@@ -1,0 +1,174 @@
+/* group_watch.c - what is watched while workers run, beside their exits:
+ * uninterruptible sleep, the file timer, and the health check that torchrun only talks
+ * about. */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "launch/core/derive.h"
+#include "launch/core/options.h"
+#include "base/py/repr.h"
+#include "agent/agent_int.h"
+#include "logs/directories.h"
+#include "logs/torch_locations.h"
+#include "base/py/text.h"
+
+/* --- uninterruptible sleep -------------------------------------------------------- */
+
+static double stuck_limit(const struct agent *a)
+{
+    const char *text =
+        env_get(a->opts.envp, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
+    double seconds = 0;
+
+    if (!text || !py_float(text, &seconds) || !(seconds > 0))
+        return 0;
+    return seconds;
+}
+
+static void on_look(uv_timer_t *timer)
+{
+    struct agent *a = timer->data;
+    const double limit = stuck_limit(a);
+    const uint64_t now = uv_now(&a->loop);
+
+    for (int64_t i = 0; i < a->config->nproc; i++) {
+        struct agent_worker *w = &a->workers[i];
+        if (w->exited || w->pid == 0 || proc_state(w->pid, NULL) != 'D') {
+            w->stuck_since = 0;
+            continue;
+        }
+        if (w->stuck_since == 0) {
+            w->stuck_since = now;
+            note(
+                a->opts.notes, NOTE_WARN, AT_STUCK_SOON,
+                "[%s] Worker pid=%d entered uninterruptible sleep (D-state); will mark "
+                "UNHEALTHY if it remains for %.1fs.",
+                a->config->role, (int)w->pid, limit);
+        } else if ((double)(now - w->stuck_since) >= limit * 1000) {
+            note(
+                a->opts.notes, NOTE_ERROR, AT_STUCK,
+                "[%s] Worker pid=%d stuck in uninterruptible sleep (D-state) for %.1fs "
+                "(>= %.1fs); marking worker group UNHEALTHY and disabling restarts.",
+                a->config->role, (int)w->pid, (double)(now - w->stuck_since) / 1000,
+                limit);
+            uv_timer_stop(&a->stuck_timer);
+            agent_post(a, GROUP_EV_STUCK, i, 0);
+            break;
+        }
+    }
+    agent_pump(a);
+}
+
+/* --- the file timer --------------------------------------------------------------- */
+
+static bool is_dead(pid_t pid)
+{
+    const char state = proc_state(pid, NULL);
+
+    return state == 0 || state == 'Z';
+}
+
+static void on_expired(void *ctx, const struct timer_entry *e)
+{
+    struct agent *a = ctx;
+    const pid_t pid = (pid_t)e->pid;
+
+    if (e->pid > 1 &&
+        is_dead(pid)) /* It died within its time: that is its own story. */
+        return;
+    agent_watchdog_event(a, "timer expired", e);
+    if (e->sig == 0 || e->pid <= 1)
+        return;
+    /* Whoever wrote the line chose the pid: only our own workers' trees are touched. */
+    if (!proc_descends(pid, guard_pid(a->guard))) {
+        note(a->opts.notes, NOTE_WARN, AT_WATCHDOG,
+             "a timer names process %d, which is no worker of ours: not killed", pid);
+        return;
+    }
+    kill(pid, e->sig);
+    agent_watchdog_event(a, "kill worker process", e);
+    note(a->opts.notes, NOTE_WARN, AT_WATCHDOG,
+         "the timer '%s' of process %d expired: it and this agent get signal %d",
+         e->scope ? e->scope : "", pid, e->sig);
+    /* Like torchrun, which then ends itself the same way. The guard ends the rest. */
+    watchdog_close(a->watchdog);
+    a->watchdog = NULL;
+    kill(getpid(), e->sig);
+}
+
+static void on_nonsense(void *ctx, const struct muster_error *err)
+{
+    struct agent *a = ctx;
+    note(a->opts.notes, NOTE_ERROR, AT_WATCHDOG, "Error running watchdog\n%s",
+         err->text);
+}
+
+static char *timer_path(struct agent *a)
+{
+    const char *given = env_get(a->opts.envp, "TORCHELASTIC_TIMER_FILE");
+    uint8_t random[16];
+    char uuid[37];
+
+    if (given)
+        return mem_strdup(given);
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return NULL;
+    derive_uuid(random, uuid);
+    return mem_printf("%s/watchdog_timer_%s", log_dirs_temp(a->opts.envp), uuid);
+}
+
+static int open_watchdog(struct agent *a, struct muster_error *err)
+{
+    const char *on = env_get(a->opts.envp, "TORCHELASTIC_ENABLE_FILE_TIMER");
+
+    if (!on || strcmp(on, "1") != 0)
+        return 0;
+    mem_free(a->timer_file);
+    a->timer_file = timer_path(a);
+    if (!a->timer_file)
+        return err_nomem(err);
+    const struct watchdog_opts opts = { &a->loop, a->timer_file, on_expired,
+                                        on_nonsense, a };
+    const int rc = watchdog_open(&opts, &a->watchdog, err);
+    if (rc == 0)
+        agent_watchdog_event(a, "watchdog started", NULL);
+    return rc;
+}
+
+/* --- from start to stop ----------------------------------------------------------- */
+
+static void say_health(struct agent *a)
+{
+    const char *port = env_get(a->opts.envp, "TORCHELASTIC_HEALTH_CHECK_PORT");
+    int64_t number;
+
+    if (port && py_int(span_str(port), &number))
+        note(a->opts.notes, NOTE_WARN, AT_HEALTH, "No health check server started");
+}
+
+int agent_watch_on(struct agent *a, struct muster_error *err)
+{
+    const double interval = a->config->monitor_interval_s;
+
+    say_health(a);
+    if (stuck_limit(a) > 0) {
+        const uint64_t ms = (uint64_t)(MIN_OF(MAX_OF(interval, 0.01), 60.0) * 1000);
+        uv_timer_start(&a->stuck_timer, on_look, ms, ms);
+    }
+    return open_watchdog(a, err);
+}
+
+void agent_watch_off(struct agent *a)
+{
+    uv_timer_stop(&a->stuck_timer);
+    if (!a->watchdog)
+        return;
+    agent_watchdog_event(a, "watchdog stopped", NULL);
+    watchdog_close(a->watchdog);
+    a->watchdog = NULL;
+}

@@ -1,0 +1,145 @@
+/* group_answers.c - what function workers return: bytes through a pipe each, kept until
+ * the group has succeeded. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "agent/agent_int.h"
+
+#define ANSWER_MAX (256u << 20) /* include/muster/launch.h names it */
+#define READ_MAX   65536u
+
+/* Takes what is there. MUSTER_EFULL if that is more than a worker may return. */
+static int read_some(struct agent_worker *w)
+{
+    for (;;) {
+        const size_t left = ANSWER_MAX - buf_len(&w->result);
+        const size_t n = left ? MIN_OF(left, READ_MAX) : 1;
+        uint8_t one;
+        uint8_t *room = left ? buf_room(&w->result, n) : &one;
+        if (!room)
+            return MUSTER_ENOMEM;
+        const ssize_t got = read(w->result_fd, room, n);
+        if (got <= 0)
+            return 0;
+        if (!left)
+            return MUSTER_EFULL;
+        buf_commit(&w->result, (size_t)got);
+    }
+}
+
+/* Nobody reads on: the worker must not wait for that. */
+static void refuse(struct agent *a, struct agent_worker *w, int why)
+{
+    const int64_t rank = a->range.base_rank + (w - a->workers);
+    struct muster_error err;
+
+    if (why == MUSTER_EFULL)
+        err_set(&err, why,
+                "rank %" PRId64 " returned more than %u MiB, the most that a function "
+                "worker may return\nHave it write a large result to a file, and return "
+                "the name of that.",
+                rank, ANSWER_MAX >> 20);
+    else
+        err_set(&err, why,
+                "out of memory for the result of rank %" PRId64 " (%zu bytes so far)\n"
+                "Have it write a large result to a file, and return the name of that.",
+                rank, buf_len(&w->result));
+    agent_fail(a, &err);
+    agent_answer_close(w);
+}
+
+void agent_answer_read(struct agent *a, int64_t i)
+{
+    struct agent_worker *w = &a->workers[i];
+    const int rc = w->result_poll ? read_some(w) : 0;
+
+    if (rc < 0)
+        refuse(a, w, rc);
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+    struct agent *a = CONTAINER_OF(poll->loop, struct agent, loop);
+    struct agent_worker *w = poll->data;
+
+    agent_answer_read(a, w - a->workers);
+    if (w->result_poll && (status < 0 || (events & UV_DISCONNECT)))
+        uv_poll_stop(poll);
+    agent_pump(a);
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    mem_free(h);
+}
+
+int agent_answer_open(struct agent *a, int64_t i, int *worker_end,
+                      struct muster_error *err)
+{
+    struct agent_worker *w = &a->workers[i];
+    int ends[2];
+
+    *worker_end = -1;
+    if (a->config->entry != ENTRY_FUNCTION)
+        return 0;
+    uv_poll_t *poll = mem_calloc(1, sizeof *poll);
+    if (!poll)
+        return err_nomem(err);
+    if (pipe2(ends, O_CLOEXEC) < 0) {
+        mem_free(poll);
+        return err_set(err, MUSTER_EIO, "no pipe for a worker's result: %s",
+                       strerror(errno));
+    }
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    buf_init(&w->result, ANSWER_MAX);
+    w->result_fd = ends[0];
+    w->result_poll = poll;
+    poll->data = w;
+    uv_poll_init(&a->loop, poll, ends[0]);
+    uv_poll_start(poll, UV_READABLE | UV_DISCONNECT, on_readable);
+    *worker_end = ends[1];
+    return 0;
+}
+
+void agent_answer_close(struct agent_worker *w)
+{
+    if (w->result_poll)
+        uv_close((uv_handle_t *)w->result_poll, on_closed);
+    w->result_poll = NULL;
+    if (w->result_fd > 0)
+        close(w->result_fd);
+    w->result_fd = -1;
+    buf_fini(&w->result);
+}
+
+/* Its memory, rather than a copy for which there may be no room. */
+static uint8_t *take(struct buf *b)
+{
+    uint8_t *mem = b->mem;
+
+    assert(b->head == 0); /* Nothing was consumed. */
+    buf_init(b, 0);
+    return mem ? mem : mem_calloc(1, 1);
+}
+
+void agent_take_answers(struct agent *a)
+{
+    struct group_result *r = a->result;
+    const size_t n = (size_t)a->config->nproc;
+
+    if (a->config->entry != ENTRY_FUNCTION)
+        return;
+    r->answers = mem_calloc(n, sizeof *r->answers);
+    for (size_t i = 0; r->answers && i < n; i++) {
+        struct buf *b = &a->workers[i].result;
+        const size_t count = buf_len(b);
+        r->answers[i] =
+            (struct group_answer){ a->range.base_rank + (int64_t)i, take(b), count };
+        r->answer_count++;
+    }
+}

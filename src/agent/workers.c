@@ -1,0 +1,230 @@
+/* group_workers.c - the workers of one attempt: started, watched, forgotten. */
+#include <errno.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "process/cgroup.h"
+#include "agent/agent_int.h"
+#include "process/numa.h"
+
+void agent_forget_workers(struct agent *a)
+{
+    for (int64_t i = 0; a->workers && i < a->config->nproc; i++) {
+        struct agent_worker *w = &a->workers[i];
+        agent_answer_close(w);
+        mem_free(w->error_file);
+        *w = (struct agent_worker){ .result_fd = -1 };
+    }
+}
+
+static struct worker_place place_of(const struct agent *a, int64_t local_rank,
+                                    int64_t attempt)
+{
+    const struct rank_range *r = &a->range;
+
+    return (struct worker_place){
+        .group_rank = a->round.rank,
+        .group_world_size = a->round.world_size,
+        .rank = r->base_rank + local_rank,
+        .world_size = r->world_size,
+        .local_rank = local_rank,
+        .role_rank = r->base_role_rank + local_rank,
+        .role_world_size = r->role_world_size,
+        .master_addr = a->round.master_addr,
+        .master_port = a->round.master_port,
+        .restart_count = attempt,
+        .use_agent_store = a->handler->ops->use_agent_store(a->handler),
+        .error_file = "",
+        .timer_file = a->watchdog ? a->timer_file : NULL,
+    };
+}
+
+static int start_one(struct agent *a, int64_t i, int64_t attempt,
+                     struct muster_error *err)
+{
+    struct worker_place place = place_of(a, i, attempt);
+    struct text_list env = { 0 }, argv = { 0 };
+    struct logs_worker files = { -1, -1, NULL };
+    struct cpu_mask cpus = { 0 };
+    int answer = -1;
+    int rc = logs_worker(a->logs, i, place.rank, &files, err);
+
+    if (rc == 0) {
+        a->workers[i].error_file = files.error_file;
+        place.error_file = files.error_file;
+        rc = worker_env(&env, a->config, &place, a->opts.envp, err);
+    }
+
+    if (rc == 0 && a->config->entry != ENTRY_FUNCTION)
+        rc = worker_argv(&argv, a->config, i, err);
+    if (rc == 0 && a->config->numa != NUMA_NONE) {
+        const struct devices_ports ports = devices_real(a->opts.envp);
+
+        rc = numa_mask(&ports, a->config->numa, i, &cpus, err);
+    }
+    if (rc == 0)
+        rc = agent_answer_open(a, i, &answer, err);
+    if (rc == 0) {
+        const struct proc_spec spec = {
+            .argv = argv.items,
+            .envp = env.items,
+            .fd = { -1, files.out, files.err },
+            .session = a->config->entry != ENTRY_RUN_PATH &&
+                       a->config->entry != ENTRY_FUNCTION,
+            .cpus = cpus.bits,
+            .cpus_size = cpus.size,
+        };
+        rc = guard_spawn(a->guard, (uint32_t)i, &spec, answer, err);
+    }
+    if (answer >= 0)
+        close(answer);
+    if (files.out >= 0)
+        close(files.out);
+    if (files.err >= 0)
+        close(files.err);
+    text_list_fini(&env);
+    text_list_fini(&argv);
+    cpu_mask_fini(&cpus);
+    return rc;
+}
+
+/* Local-rank order, without waiting for each other. */
+void agent_start_workers(struct agent *a, int64_t attempt)
+{
+    struct muster_error err;
+
+    if (a->handler->ops->wipe_worker_store)
+        a->handler->ops->wipe_worker_store(a->handler);
+    a->unanswered = a->config->nproc;
+    a->refused = 0;
+    a->exits = 0;
+    int rc = agent_signals_on(a, &err);
+    if (rc == 0)
+        rc = agent_watch_on(a, &err);
+    if (rc == 0)
+        rc = logs_attempt(a->logs, attempt, &err);
+    for (int64_t i = 0; i < a->config->nproc; i++) {
+        if (rc == 0)
+            rc = start_one(a, i, attempt, &err);
+        if (rc == 0)
+            continue;
+        agent_fail(a, &err);
+        for (; i < a->config->nproc; i++) { /* The rest will not come. */
+            a->workers[i].answered = true;
+            a->unanswered--;
+            agent_post(a, GROUP_EV_EXIT, i, 127);
+        }
+        if (a->unanswered == 0)
+            agent_post(a, GROUP_EV_EMPTY, 0, 0);
+    }
+    a->oom_kills = cgroup_oom_kills(""); /* while they come up */
+}
+
+/* --- what the guard tells --------------------------------------------------------- */
+
+static void all_answered(struct agent *a)
+{
+    if (a->refused == 0) {
+        for (int64_t i = 0; i < a->config->nproc; i++)
+            agent_worker_event(a, "START", i, NULL, NULL);
+        agent_measure_started(a);
+        agent_post(a, GROUP_EV_STARTED, 0, 0);
+        return;
+    }
+    struct muster_error err;
+    const char *binary = worker_binary(a->config);
+    err_set(&err, a->refused == ENOENT ? MUSTER_ENOENT : MUSTER_EACCES,
+            "[Errno %d] %s: '%s'\nThe program of the workers could not be started on "
+            "this node.",
+            a->refused, strerror(a->refused), binary);
+    agent_fail(a, &err);
+}
+
+static void on_started(void *ctx, uint32_t id, pid_t pid)
+{
+    struct agent *a = ctx;
+
+    a->workers[id].pid = pid;
+    a->workers[id].answered = true;
+    if (--a->unanswered == 0)
+        all_answered(a);
+    agent_pump(a);
+}
+
+static void on_refused(void *ctx, uint32_t id, int errnum)
+{
+    struct agent *a = ctx;
+    bool none = true;
+
+    a->workers[id].answered = true;
+    if (a->refused == 0) {
+        a->refused = errnum;
+        a->refused_worker = id;
+    }
+    agent_post(a, GROUP_EV_EXIT, id, 127);
+    for (int64_t i = 0; i < a->config->nproc; i++)
+        none = none && a->workers[i].pid == 0;
+    if (--a->unanswered == 0) {
+        all_answered(a);
+        if (none)
+            agent_post(a, GROUP_EV_EMPTY, 0, 0);
+    }
+    agent_pump(a);
+}
+
+static void on_exited(void *ctx, uint32_t id, const struct guard_exit *how)
+{
+    struct agent *a = ctx;
+    struct agent_worker *w = &a->workers[id];
+
+    if (!w->answered)
+        return; /* It was given up long ago; its successor is only being started. */
+    w->exited = true;
+    w->exited_us = how->wall_us;
+    w->order = a->exits++;
+    w->code =
+        WIFSIGNALED(how->status) ? -WTERMSIG(how->status) : WEXITSTATUS(how->status);
+    agent_answer_read(a, id); /* too much is a failure before this is a success */
+    if (w->code == 0)
+        logs_worker_left(a->logs, id);
+    agent_post(a, GROUP_EV_EXIT, id, w->code);
+    agent_pump(a);
+}
+
+static void on_leftovers(void *ctx)
+{
+    agent_post(ctx, GROUP_EV_LEFTOVERS, 0, 0);
+    agent_pump(ctx);
+}
+
+static void on_empty(void *ctx)
+{
+    agent_post(ctx, GROUP_EV_EMPTY, 0, 0);
+    agent_pump(ctx);
+}
+
+static void on_lost(void *ctx)
+{
+    struct agent *a = ctx;
+    struct muster_error err;
+
+    err_set(&err, MUSTER_EIO,
+            "the guard process was killed, and the workers with it\n"
+            "Somebody sent SIGKILL to muster-guard, or the kernel was out of memory.");
+    agent_fail(a, &err);
+    for (int64_t i = 0; i < a->config->nproc; i++)
+        agent_post(a, GROUP_EV_EXIT, i, -9);
+    agent_post(a, GROUP_EV_EMPTY, 0, 0);
+    agent_pump(a);
+}
+
+const struct guard_events agent_guard_events = {
+    .on_started = on_started,
+    .on_refused = on_refused,
+    .on_exited = on_exited,
+    .on_leftovers = on_leftovers,
+    .on_empty = on_empty,
+    .on_lost = on_lost,
+};

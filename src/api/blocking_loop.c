@@ -1,0 +1,257 @@
+/* bridge.c - see bridge.h. The lock guards the queue, the jobs' done flags, `inside`,
+ * `driven` and `stop`; everything on the loop belongs to its thread, or to who set
+ * `driven`. */
+#include "api/blocking_loop.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+struct bridge {
+    pid_t owner; /* who made it; a child of fork() has a copy */
+    uv_loop_t loop;
+    uv_async_t wake;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t told;
+    struct bridge_job *first, **last; /* not yet begun; borrowed from their callers */
+    size_t inside;                    /* callers that have not left bridge_call */
+    bool by_turns;                    /* no thread */
+    bool driven;                      /* by_turns: somebody runs the loop just now */
+    bool stop;
+};
+
+static struct bridge_job *take(struct bridge *b)
+{
+    struct bridge_job *job;
+
+    pthread_mutex_lock(&b->lock);
+    job = b->first;
+    if (job) {
+        b->first = job->next;
+        if (!b->first)
+            b->last = &b->first;
+    } else if (b->stop && !uv_is_closing((uv_handle_t *)&b->wake)) {
+        uv_close((uv_handle_t *)&b->wake, NULL);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return job;
+}
+
+static void on_wake(uv_async_t *a)
+{
+    struct bridge *b = a->data;
+
+    for (struct bridge_job *job; (job = take(b));)
+        job->begin(job);
+}
+
+static void *thread_main(void *arg)
+{
+    struct bridge *b = arg;
+
+    (void)uv_run(&b->loop, UV_RUN_DEFAULT);
+    return NULL;
+}
+
+/* The program's signals are for the program's own threads. */
+static int start(struct bridge *b)
+{
+    sigset_t all, old;
+    int rc;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+    rc = pthread_create(&b->thread, NULL, thread_main, b);
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
+}
+
+static int make(bool by_turns, struct bridge **out, struct muster_error *err)
+{
+    struct bridge *b = mem_calloc(1, sizeof *b);
+    int rc;
+
+    if (!b)
+        return err_nomem(err);
+    rc = uv_loop_init(&b->loop);
+    if (rc < 0) {
+        mem_free(b);
+        return err_set(err, MUSTER_EIO, "making an event loop: %s", uv_strerror(rc));
+    }
+    b->owner = getpid();
+    b->by_turns = by_turns;
+    b->last = &b->first;
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->told, NULL);
+    b->wake.data = b;
+    rc = uv_async_init(&b->loop, &b->wake, on_wake);
+    if (rc == 0 && (by_turns || start(b) == 0)) {
+        *out = b;
+        return 0;
+    }
+    if (rc == 0) {
+        uv_close((uv_handle_t *)&b->wake, NULL);
+        (void)uv_run(&b->loop, UV_RUN_DEFAULT);
+    }
+    (void)uv_loop_close(&b->loop);
+    pthread_mutex_destroy(&b->lock);
+    pthread_cond_destroy(&b->told);
+    mem_free(b);
+    return err_set(err, MUSTER_EIO, "starting a thread failed");
+}
+
+int bridge_new(struct bridge **out, struct muster_error *err)
+{
+    return make(false, out, err);
+}
+
+int bridge_new_by_turns(struct bridge **out, struct muster_error *err)
+{
+    return make(true, out, err);
+}
+
+uv_loop_t *bridge_loop(struct bridge *b)
+{
+    return &b->loop;
+}
+
+/* In a child of fork() nothing of it may be touched: its epoll set is the parent's,
+ * too, and what is taken off it the parent never hears of again; its thread is not
+ * here; its lock may be held for ever. */
+static bool inherited(const struct bridge *b)
+{
+    return getpid() != b->owner;
+}
+
+static int refuse(const struct bridge *b, struct bridge_job *job)
+{
+    job->status = err_set(&job->err, MUSTER_EINVAL,
+                          "opened by process %d, and this is process %d: a store or a "
+                          "rendezvous handler does not survive fork(); a child has to "
+                          "open its own",
+                          (int)b->owner, (int)getpid());
+    return job->status;
+}
+
+/* Writing to a connection that the peer has closed raises SIGPIPE, which is for
+ * programs that write to pipes, not for the callers of a library. */
+struct quiet {
+    sigset_t old, pipe;
+    bool was_pending;
+};
+
+static bool pipe_pending(void)
+{
+    sigset_t pending;
+
+    return sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+}
+
+static void quiet_begin(struct quiet *q)
+{
+    (void)sigemptyset(&q->pipe);
+    (void)sigaddset(&q->pipe, SIGPIPE);
+    q->was_pending = pipe_pending();
+    (void)pthread_sigmask(SIG_BLOCK, &q->pipe, &q->old);
+}
+
+static void quiet_end(struct quiet *q)
+{
+    const struct timespec now = { 0, 0 };
+
+    if (!q->was_pending && pipe_pending())
+        (void)sigtimedwait(&q->pipe, NULL, &now);
+    (void)pthread_sigmask(SIG_SETMASK, &q->old, NULL);
+}
+
+/* Under the lock, which it gives up meanwhile: runs the loop until our job is done. */
+static void drive(struct bridge *b, const struct bridge_job *job)
+{
+    struct quiet quiet;
+
+    b->driven = true;
+    pthread_mutex_unlock(&b->lock);
+    quiet_begin(&quiet);
+    on_wake(&b->wake);
+    pthread_mutex_lock(&b->lock);
+    while (!job->done) {
+        pthread_mutex_unlock(&b->lock);
+        (void)uv_run(&b->loop, UV_RUN_ONCE);
+        pthread_mutex_lock(&b->lock);
+    }
+    pthread_mutex_unlock(&b->lock);
+    quiet_end(&quiet);
+    pthread_mutex_lock(&b->lock);
+    b->driven = false;
+    pthread_cond_broadcast(&b->told); /* Whoever is left takes over. */
+}
+
+int bridge_call(struct bridge *b, struct bridge_job *job)
+{
+    if (inherited(b))
+        return refuse(b, job);
+    job->bridge = b;
+    job->done = false;
+    job->next = NULL;
+    pthread_mutex_lock(&b->lock);
+    b->inside++;
+    *b->last = job;
+    b->last = &job->next;
+    if (!b->by_turns || b->driven)
+        (void)uv_async_send(&b->wake);
+    while (!job->done) {
+        if (b->by_turns && !b->driven)
+            drive(b, job);
+        else
+            pthread_cond_wait(&b->told, &b->lock);
+    }
+    b->inside--;
+    pthread_cond_broadcast(&b->told); /* bridge_free may wait for us. */
+    pthread_mutex_unlock(&b->lock);   /* From here b may be gone. */
+    return job->status;
+}
+
+void bridge_done(struct bridge_job *job, int status, const struct muster_error *err)
+{
+    struct bridge *b = job->bridge;
+
+    pthread_mutex_lock(&b->lock);
+    job->status = status;
+    job->err.code = 0;
+    job->err.text[0] = '\0';
+    if (err && status < 0)
+        err_copy(&job->err, err);
+    job->done = true;
+    pthread_cond_broadcast(&b->told); /* After this the job is its caller's again. */
+    pthread_mutex_unlock(&b->lock);
+}
+
+void bridge_free(struct bridge *b)
+{
+    if (!b || inherited(b)) /* A child has the memory until it ends. */
+        return;
+    pthread_mutex_lock(&b->lock);
+    while (b->inside) /* Their jobs are done, but they, or the loop they drive, not. */
+        pthread_cond_wait(&b->told, &b->lock);
+    b->stop = true;
+    (void)uv_async_send(&b->wake);
+    pthread_mutex_unlock(&b->lock);
+    if (b->by_turns) {
+        struct quiet quiet;
+
+        quiet_begin(&quiet);
+        (void)uv_run(&b->loop, UV_RUN_DEFAULT);
+        quiet_end(&quiet);
+    } else {
+        (void)pthread_join(b->thread, NULL);
+    }
+    (void)uv_loop_close(&b->loop);
+    pthread_mutex_destroy(&b->lock);
+    pthread_cond_destroy(&b->told);
+    mem_free(b);
+}

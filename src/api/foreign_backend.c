@@ -1,0 +1,264 @@
+/* backend_foreign.c - a caller's blocking backend (muster_backend_ops) as one of ours.
+ *
+ * Its functions run on libuv's thread pool, one at a time: open, then gets and sets,
+ * and close when the last of them has come back. The work is the pool's while it runs;
+ * what the loop reads of it, it reads afterwards. */
+#include "api/foreign.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "api/params_int.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "store/client.h"
+#include "rendezvous/core/endpoint.h"
+
+#define STORE_MS 60000u
+
+enum work_kind { WORK_OPEN, WORK_GET, WORK_SET, WORK_CLOSE };
+
+struct foreign_backend {
+    struct rdzv_backend base;
+    const struct foreign *f; /* borrowed from the registry */
+    const struct trace *trace;
+    struct rdzv_backend_ops ops; /* with the caller's name */
+    struct muster_params params; /* owned copy */
+    void *self;                  /* the caller's */
+    bool opened, closing;
+    struct endpoint store;
+    char where[1100];
+
+    uv_work_t work;
+    bool busy;
+    enum work_kind kind;
+    struct buf value, token; /* of a set */
+    bool has_token;
+    struct muster_state state; /* the answer */
+    int status;
+    struct muster_error err;
+
+    rdzv_open_cb on_open;
+    rdzv_state_cb on_state;
+    rdzv_gone_cb on_gone;
+    void *ctx, *gone_ctx;
+};
+
+static struct foreign_backend *foreign_of(const struct rdzv_backend *b)
+{
+    return CONTAINER_OF(b, struct foreign_backend, base);
+}
+
+static void run(uv_work_t *w)
+{
+    struct foreign_backend *fb = w->data;
+    const struct muster_backend_ops *ops = fb->f->backend;
+
+    fb->state = (struct muster_state){ 0 };
+    fb->err.code = 0;
+    fb->err.text[0] = '\0';
+    switch (fb->kind) {
+    case WORK_OPEN:
+        fb->status = ops->open(fb->f->ctx, &fb->params, &fb->self, &fb->err);
+        return;
+    case WORK_GET:
+        fb->status = ops->get_state(fb->self, &fb->state, &fb->err);
+        return;
+    case WORK_SET:
+        fb->status = ops->set_state(fb->self, buf_data(&fb->value), buf_len(&fb->value),
+                                    fb->has_token ? buf_data(&fb->token) : NULL,
+                                    fb->has_token ? buf_len(&fb->token) : 0, &fb->state,
+                                    &fb->err);
+        return;
+    case WORK_CLOSE:
+        if (fb->opened)
+            ops->close(fb->self);
+        fb->status = 0;
+        return;
+    }
+}
+
+static void on_ran(uv_work_t *w, int status);
+
+static void start(struct foreign_backend *fb, enum work_kind kind)
+{
+    assert(!fb->busy);
+    fb->busy = true;
+    fb->kind = kind;
+    (void)uv_queue_work(fb->base.loop, &fb->work, run,
+                        on_ran); /* Fails for NULL only. */
+}
+
+static void gone(struct foreign_backend *fb)
+{
+    const rdzv_gone_cb cb = fb->on_gone;
+    void *ctx = fb->gone_ctx;
+
+    buf_fini(&fb->value);
+    buf_fini(&fb->token);
+    params_fini(&fb->params.inner);
+    mem_free(fb);
+    cb(ctx);
+}
+
+static void opened(struct foreign_backend *fb)
+{
+    const char *store = fb->status == 0 ? fb->f->backend->store(fb->self) : NULL;
+    int rc = fb->status;
+
+    fb->opened = rc == 0;
+    if (rc == 0 && !store)
+        rc = err_set(&fb->err, MUSTER_EINVAL,
+                     "the backend '%s' names no store for the group's keys",
+                     fb->f->name);
+    if (rc == 0)
+        rc = endpoint_parse(store, RDZV_C10D_PORT, &fb->store, &fb->err);
+    fb->on_open(fb->ctx, rc, rc == 0 ? NULL : &fb->err);
+}
+
+static void answered(struct foreign_backend *fb)
+{
+    const struct muster_state s = fb->state; /* The callback may start the next call. */
+    const struct muster_error err = fb->err;
+    struct rdzv_event ev = { .kind =
+                                 fb->kind == WORK_SET ? RDZV_EV_WROTE : RDZV_EV_STATE };
+
+    fb->state = (struct muster_state){ 0 };
+    if (fb->status < 0) {
+        ev = (struct rdzv_event){ .kind = RDZV_EV_FAILED,
+                                  .code = fb->status,
+                                  .text = err.text };
+    } else {
+        ev.present = s.bytes != NULL;
+        ev.value = span_of(s.bytes, s.size);
+        ev.token = span_of(s.token, s.token_size);
+        ev.won = s.won != 0;
+    }
+    fb->on_state(fb->ctx, &ev);
+    free(s.bytes); /* The caller's, from malloc. */
+    free(s.token);
+}
+
+static void on_ran(uv_work_t *w, int status)
+{
+    struct foreign_backend *fb = w->data;
+
+    (void)status;
+    fb->busy = false;
+    if (fb->kind == WORK_CLOSE) {
+        gone(fb);
+    } else if (fb->closing) {
+        fb->opened = fb->opened || (fb->kind == WORK_OPEN && fb->status == 0);
+        free(fb->state.bytes);
+        free(fb->state.token);
+        start(fb, WORK_CLOSE);
+    } else if (fb->kind == WORK_OPEN) {
+        opened(fb);
+    } else {
+        answered(fb);
+    }
+}
+
+static void open_backend(struct rdzv_backend *b, rdzv_open_cb cb, void *ctx)
+{
+    struct foreign_backend *fb = foreign_of(b);
+
+    fb->on_open = cb;
+    fb->ctx = ctx;
+    start(fb, WORK_OPEN);
+}
+
+static void get(struct rdzv_backend *b, uint64_t timeout_ms, rdzv_state_cb cb,
+                void *ctx)
+{
+    struct foreign_backend *fb = foreign_of(b);
+
+    (void)timeout_ms; /* Nobody can interrupt the caller's function. */
+    fb->on_state = cb;
+    fb->ctx = ctx;
+    start(fb, WORK_GET);
+}
+
+static void set(struct rdzv_backend *b, struct span value, bool has_token,
+                struct span token, bool quiet, uint64_t timeout_ms, rdzv_state_cb cb,
+                void *ctx)
+{
+    struct foreign_backend *fb = foreign_of(b);
+
+    (void)quiet; /* whoever watches is told of every change */
+    (void)timeout_ms;
+    fb->on_state = cb;
+    fb->ctx = ctx;
+    buf_clear(&fb->value);
+    buf_clear(&fb->token);
+    fb->has_token = has_token;
+    /* Without memory for the value nothing is written: read instead, and lose. */
+    if (buf_append_span(&fb->value, value) < 0 ||
+        buf_append_span(&fb->token, token) < 0)
+        start(fb, WORK_GET);
+    else
+        start(fb, WORK_SET);
+}
+
+static void no_matter(void *ctx, int status, const struct muster_error *err)
+{
+    (void)ctx;
+    (void)status;
+    (void)err;
+}
+
+static int store(struct rdzv_backend *b, struct astore **out, struct muster_error *err)
+{
+    struct foreign_backend *fb = foreign_of(b);
+    const struct store_client_opts opts = { .host = fb->store.host,
+                                            .port = (uint16_t)fb->store.port,
+                                            .timeout_ms = STORE_MS,
+                                            .trace = fb->trace };
+
+    return store_client_open(fb->base.loop, &opts, no_matter, NULL, out, err);
+}
+
+static const char *where(const struct rdzv_backend *b)
+{
+    return foreign_of(b)->f->name;
+}
+
+static void close_backend(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx)
+{
+    struct foreign_backend *fb = foreign_of(b);
+
+    fb->closing = true;
+    fb->on_gone = cb;
+    fb->gone_ctx = ctx;
+    if (!fb->busy)
+        start(fb, WORK_CLOSE);
+}
+
+int foreign_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
+                   const struct trace *trace, struct rdzv_handler **out,
+                   struct muster_error *err)
+{
+    struct foreign_backend *fb = mem_calloc(1, sizeof *fb);
+    int rc = fb ? params_copy(&fb->params.inner, params, err) : err_nomem(err);
+
+    if (rc < 0) {
+        mem_free(fb);
+        return rc;
+    }
+    fb->f = ctx;
+    fb->ops = (struct rdzv_backend_ops){
+        .name = fb->f->name,
+        .open = open_backend,
+        .get = get,
+        .set = set,
+        .store = store,
+        .where = where,
+        .close = close_backend,
+    };
+    fb->base = (struct rdzv_backend){ &fb->ops, loop };
+    fb->trace = trace;
+    fb->work.data = fb;
+    buf_init(&fb->value, SIZE_MAX);
+    buf_init(&fb->token, SIZE_MAX);
+    return rdzv_dynamic_create(loop, params, trace, &fb->base, out, err);
+}

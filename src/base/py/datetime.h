@@ -1,0 +1,19 @@
+/* pytime.h - Python's datetime as its pickle has it: ten bytes <-> microseconds. */
+#ifndef BASE_PY_DATETIME_H
+#define BASE_PY_DATETIME_H
+
+#include "base/base.h"
+
+#define PYTIME_BYTES 10u
+
+/* The first and last moment that Python knows, in microseconds since 1970. */
+#define PYTIME_MIN_US (-62135596800000000ll)
+#define PYTIME_MAX_US 253402300799999999ll
+
+/* False if the bytes are no date and time of the years 1 to 9999, or fold is set. */
+bool pytime_read(const uint8_t bytes[PYTIME_BYTES], int64_t *us);
+
+/* Times outside of Python's range become its first or last moment. */
+void pytime_write(uint8_t bytes[PYTIME_BYTES], int64_t us);
+
+#endif

@@ -1,0 +1,221 @@
+/* pyjson.c - see pyjson.h. */
+#include "base/py/json.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/err.h"
+
+/* One character of UTF-8 at p, and how many bytes it took; a byte that begins none is
+ * returned as Python keeps it, as a lone surrogate. */
+static uint32_t next_char(const unsigned char *p, size_t *used)
+{
+    const unsigned lead = p[0];
+    const size_t more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : lead >= 0xc2 ? 1 : 0;
+    uint32_t c = lead & (0x3fu >> more);
+
+    *used = 1;
+    if (lead < 0x80)
+        return lead;
+    for (size_t i = 1; i <= more; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return 0xdc00 + lead;
+        c = c << 6 | (p[i] & 0x3fu);
+    }
+    if (more == 0 || lead > 0xf4 || (more == 2 && c < 0x800) ||
+        (c >= 0xd800 && c < 0xe000) || (more == 3 && (c < 0x10000 || c > 0x10ffff)))
+        return 0xdc00 + lead;
+    *used = more + 1;
+    return c;
+}
+
+static int put_escaped(struct buf *out, uint32_t c)
+{
+    static const char plain[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
+    const char *at = c && c < 0x80 ? strchr(plain, (int)c) : NULL;
+
+    if (at)
+        return buf_printf(out, "\\%c", letters[at - plain]);
+    if (c >= ' ' && c <= '~')
+        return buf_u8(out, (uint8_t)c);
+    if (c < 0x10000)
+        return buf_printf(out, "\\u%04x", c);
+    c -= 0x10000;
+    return buf_printf(out, "\\u%04x\\u%04x", 0xd800 + (c >> 10), 0xdc00 + (c & 0x3ff));
+}
+
+int json_text(struct buf *out, const char *text)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    int rc = buf_u8(out, '"');
+
+    for (size_t used; rc == 0 && *p; p += used)
+        rc = put_escaped(out, next_char(p, &used));
+    return rc ? rc : buf_u8(out, '"');
+}
+
+/* The shortest text that reads back as the same number, and looks like a float. */
+static int put_real(struct buf *out, double v)
+{
+    char text[40];
+
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (strtod(text, NULL) == v)
+            break;
+    }
+    const bool plain = !strpbrk(text, ".einf");
+    /* Python changes to exponents at 1e16, %g as soon as the digits run out. */
+    if (strpbrk(text, "e") && fabs(v) < 1e16 && fabs(v) >= 1e-4)
+        snprintf(text, sizeof text, "%.1f", v);
+    return buf_printf(out, "%s%s", text, plain ? ".0" : "");
+}
+
+static int put_members(struct buf *out, const json_t *value)
+{
+    const char *key;
+    json_t *member;
+    bool first = true;
+    int rc = buf_u8(out, '{');
+
+    json_object_foreach((json_t *)(uintptr_t)value, key, member)
+    {
+        if (rc == 0 && !first)
+            rc = buf_append_str(out, ", ");
+        if (rc == 0)
+            rc = json_text(out, key);
+        if (rc == 0)
+            rc = buf_append_str(out, ": ");
+        if (rc == 0)
+            rc = json_python(out, member);
+        first = false;
+    }
+    return rc ? rc : buf_u8(out, '}');
+}
+
+static int put_items(struct buf *out, const json_t *value)
+{
+    int rc = buf_u8(out, '[');
+
+    for (size_t i = 0; rc == 0 && i < json_array_size(value); i++) {
+        if (i > 0)
+            rc = buf_append_str(out, ", ");
+        if (rc == 0)
+            rc = json_python(out, json_array_get(value, i));
+    }
+    return rc ? rc : buf_u8(out, ']');
+}
+
+int json_python(struct buf *out, const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        return put_members(out, value);
+    case JSON_ARRAY:
+        return put_items(out, value);
+    case JSON_STRING:
+        return json_text(out, json_string_value(value));
+    case JSON_INTEGER:
+        return buf_printf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    case JSON_REAL:
+        return put_real(out, json_real_value(value));
+    case JSON_TRUE:
+        return buf_append_str(out, "true");
+    case JSON_FALSE:
+        return buf_append_str(out, "false");
+    case JSON_NULL:
+        break;
+    }
+    return buf_append_str(out, "null");
+}
+
+/* --- reading ---------------------------------------------------------------------- */
+
+#define ESCAPE_LEN 6 /* backslash, u, four digits */
+
+static bool is_high(int32_t unit)
+{
+    return unit >= 0xd800 && unit < 0xdc00;
+}
+
+static bool is_low(int32_t unit)
+{
+    return unit >= 0xdc00 && unit < 0xe000;
+}
+
+/* The number of the \u escape that text begins with, -1 if it begins with none. */
+static int32_t escape_at(struct span text)
+{
+    int32_t unit = 0;
+
+    if (text.n < ESCAPE_LEN || text.p[0] != '\\' || text.p[1] != 'u')
+        return -1;
+    for (size_t i = 2; i < ESCAPE_LEN; i++) {
+        static const char digits[] = "0123456789abcdefABCDEF";
+        const char *at = text.p[i] ? strchr(digits, text.p[i]) : NULL;
+        if (!at)
+            return -1;
+        const int32_t value = (int32_t)(at - digits);
+        unit = unit * 16 + (value < 16 ? value : value - 6);
+    }
+    return unit;
+}
+
+/* At a backslash: how many bytes stay as they are, a whole pair, or an escape with what
+ * it escapes, so that its second backslash is not taken for a first. 0: an escape that
+ * nobody can read. */
+static size_t fine_here(struct span text)
+{
+    const int32_t unit = escape_at(text);
+
+    if (is_high(unit) &&
+        is_low(escape_at(span_of(text.p + ESCAPE_LEN, text.n - ESCAPE_LEN))))
+        return 2 * ESCAPE_LEN;
+    if (unit == 0 || is_high(unit) || is_low(unit))
+        return 0;
+    return MIN_OF(text.n, 2);
+}
+
+int json_tame(struct buf *out, struct span text)
+{
+    int rc = 0;
+
+    while (rc == 0 && text.n > 0) {
+        const uint8_t *next = memchr(text.p, '\\', text.n);
+        size_t n = next ? (size_t)(next - text.p) : text.n;
+        if (n == 0) {
+            n = fine_here(text);
+            if (n == 0) {
+                rc = buf_u8(out, '\\');
+                n = ESCAPE_LEN;
+            }
+        }
+        if (rc == 0)
+            rc = buf_append(out, text.p, n);
+        text = span_of(text.p + n, text.n - n);
+    }
+    return rc;
+}
+
+int json_from_python(json_t **out, struct span text, struct muster_error *err)
+{
+    json_error_t why;
+    struct buf tame;
+
+    buf_init(&tame, SIZE_MAX);
+    if (json_tame(&tame, text) != 0) {
+        buf_fini(&tame);
+        return err_nomem(err);
+    }
+    json_t *root = json_loadb(tame.len ? (const char *)buf_data(&tame) : "",
+                              buf_len(&tame), 0, &why);
+    buf_fini(&tame);
+    if (!root && json_error_code(&why) == json_error_out_of_memory)
+        return err_nomem(err);
+    if (!root)
+        return err_set(err, MUSTER_ESTATE, "%s (line %d column %d)", why.text, why.line,
+                       why.column);
+    *out = root;
+    return 0;
+}

@@ -1,0 +1,18 @@
+/* macro.h - ${local_rank} and its like in arguments and prefixes: Python's
+ * string.Template.safe_substitute. Pure. */
+#ifndef BASE_PY_TEMPLATE_H
+#define BASE_PY_TEMPLATE_H
+
+#include "base/base.h"
+#include "base/buf.h"
+
+struct macro {
+    const char *name, *value; /* borrowed */
+};
+
+/* Appends text to out with $name and ${name} replaced and $$ turned into $. Unknown
+ * names and a lone $ stay as they are. 0, MUSTER_ENOMEM or MUSTER_EFULL. */
+int macro_expand(struct buf *out, const char *text, const struct macro *macros,
+                 size_t count);
+
+#endif

@@ -1,0 +1,73 @@
+/* etcd_client_int.h - what etcd_client.c lends to etcd_watch.c and shares with
+ * etcd_call.c. */
+#ifndef ETCD_CLIENT_INT_H
+#define ETCD_CLIENT_INT_H
+
+#include "base/rng.h"
+#include "etcd/client.h"
+#include "etcd/core/retry.h"
+
+struct http *etcd_client_http(struct etcd_client *c);
+const struct trace *etcd_client_trace(const struct etcd_client *c);
+
+/* The endpoint in use, by number, and its URL. */
+size_t etcd_client_current(const struct etcd_client *c);
+const char *etcd_client_url(const struct etcd_client *c, size_t at);
+
+/* That endpoint failed: the next one is in use from now on, unless another call has
+ * gone on already. */
+void etcd_client_failed(struct etcd_client *c, size_t at);
+
+/* The Authorization header's value; NULL if none is needed, or none is there yet. */
+const char *etcd_client_authorization(const struct etcd_client *c);
+bool etcd_client_needs_token(const struct etcd_client *c);
+void etcd_client_get_token(struct etcd_client *c); /* unless that is under way */
+void etcd_client_forget_token(struct etcd_client *c);
+
+/* See etcd_pause_ms. */
+uint64_t etcd_client_pause(struct etcd_client *c, unsigned tries);
+
+/* Streams hold the client: it waits for them to be gone when it closes. */
+void etcd_client_hold(struct etcd_client *c);
+void etcd_client_release(struct etcd_client *c);
+bool etcd_client_closing(const struct etcd_client *c);
+
+/* etcd_client.c and etcd_call.c only. */
+
+struct etcd_client {
+    uv_loop_t *loop;
+    enum etcd_api api;
+    struct http *http;
+    char **urls; /* owned, and so is each */
+    size_t count, current;
+    char *where; /* owned */
+    uint64_t attempt_ms;
+    char *user, *password;  /* owned, or NULL */
+    char *authorization;    /* owned: v2's header, or v3's token once we have it */
+    struct etcd_call *auth; /* under way */
+    struct rng rng;
+    const struct trace *trace;
+    struct etcd_call *calls;
+    size_t holds; /* calls whose timers are not closed, streams, http */
+    bool closing;
+    void (*on_closed)(void *ctx);
+    void *closed_ctx;
+};
+
+struct etcd_call {
+    struct etcd_call *next, **prev_next;
+    struct etcd_client *client;
+    struct etcd_msg msg; /* owned */
+    char *key;           /* owned */
+    struct etcd_call_opts opts;
+    uint64_t by_ms; /* uv_now; UINT64_MAX: never */
+    uv_timer_t timer;
+    struct http_call *http; /* while a try is under way */
+    size_t at;              /* endpoint of the try */
+    struct etcd_try state;
+    bool wants_token;
+    etcd_cb cb;
+    void *ctx;
+};
+
+#endif

@@ -1,0 +1,96 @@
+/* etcd_ask.h - one operation on a key of etcd, v2 and v3 alike: what to ask, what an
+ * answer means, and whether to ask once more.
+ *
+ * Pure: etcd/kv.c sends what it encodes and gives it what came; the simulator does
+ * the same on a model of a cluster. Paths are whole keys, "/torch/elastic/..."; values
+ * of v2 must be text. */
+#ifndef ETCD_CORE_KV_OPERATION_H
+#define ETCD_CORE_KV_OPERATION_H
+
+#include "etcd/core/v2_wire.h"
+#include "etcd/core/v3_wire.h"
+
+enum etcd_api { ETCD_V2, ETCD_V3 };
+
+/* A decoded answer: v2 or v3, borrowed for the call; the other one is NULL. */
+struct etcd_answer {
+    const struct etcd2_reply *v2;
+    const struct etcd3_reply *v3;
+    struct span body; /* raw */
+};
+
+enum etcd_cond { ETCD_ALWAYS, ETCD_IF_ABSENT, ETCD_IF_TOKEN };
+
+struct etcd_item {
+    struct span key, value; /* key: without the directory; borrowed */
+    uint64_t token;
+};
+
+/* What the store holds, after the operation; borrowed from the answer and the ask. */
+struct etcd_held {
+    bool present;
+    struct span value;
+    uint64_t token;
+    uint64_t revision;             /* of the whole store: wait for changes after it */
+    const struct etcd_item *items; /* listing */
+    size_t count;
+};
+
+struct etcd_put {
+    struct span path, value;
+    enum etcd_cond cond;
+    uint64_t token;
+    uint64_t ttl_s;   /* v2; 0: for ever */
+    int64_t lease;    /* v3; 0: none */
+    struct span bell; /* v3: a key of no value that is written along with it: a watch of
+                         it tells of each write and carries none; may be none */
+    bool unique;      /* nobody else writes this very value: a conditional write may be
+                         repeated after a lost answer, since we know our own */
+};
+
+enum etcd_ask_kind {
+    ETCD_ASK_GET,
+    ETCD_ASK_PUT,
+    ETCD_ASK_DELETE,
+    ETCD_ASK_LIST, /* the keys right below path, which ends in "/" */
+    ETCD_ASK_WAIT, /* for a change after `revision`. v3 waits by a stream instead */
+};
+
+struct etcd_ask {
+    enum etcd_api api;
+    enum etcd_ask_kind kind;
+    struct span path;        /* owned */
+    struct span value;       /* owned: of a put, to recognise it */
+    struct span bell;        /* owned */
+    struct etcd_item *items; /* owned: of a listing */
+    enum etcd_cond cond;
+    uint64_t token, revision, ttl_s;
+    int64_t lease;
+    bool directory;        /* DELETE: with all below it */
+    bool unique, checking; /* checking: a lost write reads what is there */
+};
+
+/* Copies. MUSTER_ENOMEM leaves nothing to finish. */
+int etcd_ask_init(struct etcd_ask *a, enum etcd_api api, enum etcd_ask_kind kind,
+                  struct span path);
+int etcd_ask_init_put(struct etcd_ask *a, enum etcd_api api,
+                      const struct etcd_put *put);
+void etcd_ask_fini(struct etcd_ask *a);
+
+/* The request to send now. 0 or MUSTER_ENOMEM. */
+int etcd_ask_encode(const struct etcd_ask *a, struct etcd_msg *m);
+enum etcd3_expect etcd_ask_expect(const struct etcd_ask *a); /* v3 */
+
+/* Whether the request must not be repeated once it may have reached a server: a
+ * conditional write whose answer got lost would lose to itself, and only a value that
+ * is ours alone tells. */
+bool etcd_ask_once(const struct etcd_ask *a);
+
+/* What came: *status as etcd2_error() and etcd3_error() say it, answer NULL if nobody
+ * answered. True: done; *status is 0, MUSTER_EEXIST (a conditional write lost; held is
+ * what is there instead), or why it failed. False: encode again, and send that. A
+ * missing key is no failure: held says that it is not present. */
+bool etcd_ask_answer(struct etcd_ask *a, int *status, const struct etcd_answer *answer,
+                     struct etcd_held *held);
+
+#endif

@@ -1,0 +1,153 @@
+/* etcd_ask2.c - operations on keys by the v2 interface; see etcd_ask.h. */
+#include "base/mem.h"
+#include "etcd/core/kv_operation_int.h"
+
+static bool is_dir(struct span path)
+{
+    return path.n && path.p[path.n - 1] == '/';
+}
+
+int etcd_ask2_encode(const struct etcd_ask *a, struct etcd_msg *m)
+{
+    struct etcd2_request req = { .key = a->path };
+
+    switch (a->kind) {
+    case ETCD_ASK_GET:
+    case ETCD_ASK_LIST:
+        req.quorum = true;
+        break;
+    case ETCD_ASK_PUT:
+        if (a->checking) {
+            req.quorum = true;
+            break;
+        }
+        req.verb = ETCD2_PUT;
+        req.value = a->value;
+        req.ttl_s = a->ttl_s;
+        req.prev_exist = a->cond == ETCD_IF_ABSENT ? ETCD2_MUST_NOT_EXIST : ETCD2_ANY;
+        req.prev_index = a->cond == ETCD_IF_TOKEN ? a->token : 0;
+        break;
+    case ETCD_ASK_DELETE:
+        req.verb = ETCD2_DELETE;
+        req.dir = req.recursive = a->directory;
+        break;
+    case ETCD_ASK_WAIT:
+        req.wait = true;
+        req.wait_index = a->revision + 1;
+        req.recursive = is_dir(a->path);
+        break;
+    }
+    return etcd2_encode(m, &req);
+}
+
+static struct etcd_held held_of(const struct etcd2_reply *r)
+{
+    /* A write's answer may carry an older X-Etcd-Index than the write itself. */
+    return (struct etcd_held){ .present = true,
+                               .value = r->node.value,
+                               .token = r->node.modified_index,
+                               .revision = MAX_OF(r->index, r->node.modified_index) };
+}
+
+/* Get, and what a lost put finds. */
+static void on_read(struct etcd_ask *a, int *status, const struct etcd2_reply *r,
+                    struct etcd_held *held)
+{
+    if (*status == 0)
+        *held = held_of(r);
+    else if (*status == MUSTER_ENOENT && r)
+        held->revision = r->index;
+    else
+        return;
+    *status = 0;
+    /* A put that was repeated may have lost to itself. */
+    if (a->checking && !(a->unique && held->present && span_eq(held->value, a->value)))
+        *status = MUSTER_EEXIST;
+}
+
+static bool on_put(struct etcd_ask *a, int *status, const struct etcd2_reply *r,
+                   struct etcd_held *held)
+{
+    if (a->checking) {
+        on_read(a, status, r, held);
+        return true;
+    }
+    if (*status == 0) {
+        *held = held_of(r);
+        return true;
+    }
+    if (*status == MUSTER_ENOENT && r && a->cond == ETCD_IF_TOKEN) {
+        /* Expired or deleted meanwhile: lost, and nothing is there. */
+        held->revision = r->index;
+        *status = MUSTER_EEXIST;
+        return true;
+    }
+    a->checking = *status == MUSTER_EEXIST;
+    return !a->checking;
+}
+
+/* The server answers whole keys; one that is not below our path is not ours. */
+static int take_items(struct etcd_ask *a, const struct etcd2_reply *r,
+                      struct etcd_held *held)
+{
+    mem_free(a->items);
+    a->items = mem_calloc(r->count, sizeof *a->items);
+    if (!a->items)
+        return MUSTER_ENOMEM;
+    for (size_t i = 0; i < r->count; i++) {
+        const struct etcd2_node *node = &r->nodes[i];
+
+        if (node->dir || node->key.n <= a->path.n ||
+            memcmp(node->key.p, a->path.p, a->path.n) != 0)
+            continue;
+        a->items[held->count++] =
+            (struct etcd_item){ span_of(node->key.p + a->path.n,
+                                        node->key.n - a->path.n),
+                                node->value, node->modified_index };
+    }
+    held->items = a->items;
+    return 0;
+}
+
+/* Delete and list: that nothing is there is an answer, too. */
+static void on_dir(struct etcd_ask *a, int *status, const struct etcd2_reply *r,
+                   struct etcd_held *held)
+{
+    if (*status < 0 && (*status != MUSTER_ENOENT || !r))
+        return;
+    held->present = *status == 0;
+    held->revision = r->index;
+    *status = 0;
+    if (a->kind == ETCD_ASK_LIST && held->present && r->count)
+        *status = take_items(a, r, held);
+}
+
+/* A long poll that ends without an event is repeated; history that is gone, or a server
+ * that has lost its index, is a reason to read again. */
+static bool on_waited(int *status, const struct etcd2_reply *r, struct etcd_held *held)
+{
+    if (r)
+        held->revision = MAX_OF(r->index, r->node.modified_index);
+    if (*status == MUSTER_ESTATE)
+        *status = 0;
+    return *status != MUSTER_ETIMEDOUT && *status != MUSTER_EHANGUP;
+}
+
+bool etcd_ask2_answer(struct etcd_ask *a, int *status, const struct etcd2_reply *r,
+                      struct etcd_held *held)
+{
+    switch (a->kind) {
+    case ETCD_ASK_GET:
+        on_read(a, status, r, held);
+        return true;
+    case ETCD_ASK_PUT:
+        return on_put(a, status, r, held);
+    case ETCD_ASK_DELETE:
+    case ETCD_ASK_LIST:
+        on_dir(a, status, r, held);
+        return true;
+    case ETCD_ASK_WAIT:
+        return on_waited(status, r, held);
+    }
+    return true;
+}

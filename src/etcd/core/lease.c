@@ -1,0 +1,75 @@
+/* etcd_grant.c - see etcd_grant.h. Three beats to a lease's life; each beat may be
+ * tried at every endpoint before the next is due. */
+#include "etcd/core/lease.h"
+
+#define GRANT_MS      2000u  /* then our user hears of it, and we try again, */
+#define GRANT_MOST_MS 10000u /* with more patience each time: it may only be slow */
+#define PAUSE_MS      500u
+#define LATE_MS       200u
+
+void etcd_grant_init(struct etcd_grant *g, uint64_t ttl_s, uint64_t seed)
+{
+    *g = (struct etcd_grant){ .ttl_ms = ttl_s * 1000 };
+    rng_init(&g->rng, seed);
+}
+
+int etcd_grant_encode(struct etcd_grant *g, struct etcd_msg *m)
+{
+    if (g->id)
+        return etcd3_encode_keepalive(m, g->id);
+    /* The id is ours to choose, and stays until it is granted: then a repeated request
+     * makes no second lease. */
+    if (!g->asked)
+        g->asked = (int64_t)(rng_u64(&g->rng) >> 1 | 1);
+    return etcd3_encode_grant(m, g->asked, (int64_t)(g->ttl_ms / 1000));
+}
+
+uint64_t etcd_grant_timeout_ms(const struct etcd_grant *g)
+{
+    if (g->id)
+        return g->ttl_ms / 2;
+    return MIN_OF(g->ttl_ms, MIN_OF(GRANT_MS << MIN_OF(g->failed, 4u), GRANT_MOST_MS));
+}
+
+uint64_t etcd_grant_attempt_ms(const struct etcd_grant *g)
+{
+    const uint64_t ms = MIN_OF(MAX_OF(g->ttl_ms / 6, 500u), 3000u);
+
+    return g->id ? ms : MAX_OF(ms, etcd_grant_timeout_ms(g) / 2);
+}
+
+static enum etcd_grant_told on_grant(struct etcd_grant *g, int status,
+                                     uint64_t *pause_ms)
+{
+    /* "already exists": an earlier try did reach a server. It may have been long ago,
+     * so that a beat is due. */
+    if (status == 0 || status == MUSTER_EEXIST) {
+        g->id = g->asked;
+        g->asked = 0;
+        g->failed = 0;
+        *pause_ms = status == 0 ? g->ttl_ms / 3 : 0;
+        return ETCD_GRANT_NEW;
+    }
+    g->failed++;
+    *pause_ms = PAUSE_MS;
+    return ETCD_GRANT_NONE;
+}
+
+enum etcd_grant_told etcd_grant_answer(struct etcd_grant *g, int status,
+                                       const struct etcd_answer *answer,
+                                       uint64_t *pause_ms)
+{
+    if (!g->id)
+        return on_grant(g, status, pause_ms);
+    if (status < 0) {
+        *pause_ms = LATE_MS;
+        return ETCD_GRANT_LATE;
+    }
+    if (answer->v3->lease_ttl <= 0) {
+        g->id = 0;
+        *pause_ms = 0;
+        return ETCD_GRANT_RAN_OUT;
+    }
+    *pause_ms = g->ttl_ms / 3;
+    return ETCD_GRANT_KEPT;
+}

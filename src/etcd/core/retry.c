@@ -1,0 +1,152 @@
+/* etcd_try.c - see etcd_try.h. */
+#include "etcd/core/retry.h"
+
+#include "base/err.h"
+
+#define OUTDATED_MOST 10u /* each costs the server a slow hash of the password */
+
+uint64_t etcd_pause_ms(struct rng *rng, unsigned tries)
+{
+    const uint64_t ms = MIN_OF(50ull << MIN_OF(tries, 6u), 2000ull);
+
+    return ms / 2 + rng_below(rng, ms / 2 + 1);
+}
+
+uint64_t etcd_try_patience_ms(const struct etcd_try *t, size_t endpoints)
+{
+    if (endpoints > 1)
+        return t->attempt_ms;
+    return t->once ? UINT64_MAX : t->attempt_ms << MIN_OF(t->tries - 1, 10u);
+}
+
+void etcd_judged_fini(struct etcd_judged *j)
+{
+    etcd2_reply_fini(&j->v2);
+    etcd3_reply_fini(&j->v3);
+}
+
+static bool for_good(int code)
+{
+    return code == MUSTER_EACCES || code == MUSTER_EINVAL || code == MUSTER_ENOTSUP ||
+           code == MUSTER_ENOTSTORE;
+}
+
+/* Whether another try might do better: not if every endpoint has said for good why. One
+ * that is merely away meanwhile may be the one that is right. */
+static bool hopeless(const struct etcd_try *t, size_t endpoints)
+{
+    return t->last.code == MUSTER_ENOMEM || t->refused >= endpoints;
+}
+
+static void remember(struct etcd_try *t, const struct etcd_outcome *o,
+                     const struct muster_error *err)
+{
+    t->refused = for_good(err->code) ? t->refused + 1 : 0;
+    /* A try that our deadline cut short says less than the one before; but it has the
+     * last word on a request that it may have brought to a server. */
+    if (err->code != MUSTER_ETIMEDOUT || !t->last.code || (o->sent && t->once))
+        t->last = *err;
+}
+
+/* The try failed for lack of a server: elsewhere, after a pause, or not at all. */
+static enum etcd_verdict fail(struct etcd_try *t, struct rng *rng,
+                              const struct etcd_outcome *o, bool sent,
+                              struct etcd_judged *out)
+{
+    const unsigned n = (unsigned)o->endpoints;
+
+    out->failed = true;
+    out->err = t->last;
+    out->status = t->last.code;
+    /* The other endpoints get their turn at once; only a whole round is a pause. */
+    out->pause_ms = t->tries % n == 0 ? etcd_pause_ms(rng, t->tries / n) : 0;
+    out->pause_ms = MIN_OF(MIN_OF(out->pause_ms, t->attempt_ms), o->left_ms);
+    if (hopeless(t, o->endpoints) || (sent && t->once))
+        return ETCD_DONE;
+    if (o->left_ms > 0)
+        return ETCD_AGAIN;
+    err_add(&out->err, " (gave up after %u tries)", t->tries);
+    if (out->status != MUSTER_ENOMEM)
+        out->status = MUSTER_ETIMEDOUT;
+    return ETCD_DONE;
+}
+
+static void wrap(const struct etcd_outcome *o, struct muster_error *err)
+{
+    err_wrap(err, o->key ? "etcd at %s, key %s" : "etcd at %s", o->where, o->key);
+}
+
+static int decode_raw(const struct etcd_http *http, struct etcd_judged *out)
+{
+    const int rc = etcd2_check_machines(http, &out->err);
+
+    out->answered = rc == 0;
+    out->answer.body = http->body;
+    return rc;
+}
+
+static int decode(struct etcd_try *t, const struct etcd_http *http,
+                  struct etcd_judged *out)
+{
+    if (t->raw && http->status == 200)
+        return decode_raw(http, out);
+
+    int rc = t->api == ETCD_V2 ? etcd2_decode(http, &out->v2, &out->err)
+                               : etcd3_decode(http, t->expect, &out->v3, &out->err);
+
+    /* A gateway in between answers 5xx with a page while the server is away. */
+    if (rc < 0 && http->status >= 500)
+        out->err.code = MUSTER_ECONN;
+    if (rc < 0)
+        return rc;
+    out->answered = true;
+    if (t->api == ETCD_V2) {
+        out->answer.v2 = &out->v2;
+        out->status = out->v2.error ? etcd2_error(&out->v2, &out->err) : 0;
+    } else {
+        out->answer.v3 = &out->v3;
+        out->status = out->v3.error ? etcd3_error(&out->v3, &out->err) : 0;
+    }
+    return 0;
+}
+
+/* How many tokens the refusal is worth: one if ours has run out, or the server has
+ * restarted; a few if they go stale while somebody is at work on users and roles,
+ * change by change. */
+static unsigned fresh_tokens(const struct etcd_try *t, const struct etcd3_reply *r)
+{
+    if (!r->error || !t->user || t->expect == ETCD3_EXPECT_TOKEN)
+        return 0;
+    if (etcd3_token_outdated(r))
+        return OUTDATED_MOST;
+    return r->error == ETCD3_UNAUTHENTICATED ? 1 : 0;
+}
+
+enum etcd_verdict etcd_try_judge(struct etcd_try *t, struct rng *rng,
+                                 const struct etcd_outcome *o, struct etcd_judged *out)
+{
+    int rc = o->status;
+
+    *out = (struct etcd_judged){ .status = 0 };
+    if (rc < 0)
+        out->err = *o->why;
+    else
+        rc = decode(t, &o->http, out);
+    if (rc < 0) {
+        wrap(o, &out->err);
+        remember(t, o, &out->err);
+        return fail(t, rng, o, o->sent, out);
+    }
+    if (out->status == 0)
+        return ETCD_DONE;
+    if (t->reauthed < fresh_tokens(t, &out->v3)) {
+        t->reauthed++;
+        return ETCD_REAUTH;
+    }
+    wrap(o, &out->err);
+    if (out->status != MUSTER_ECONN)
+        return ETCD_DONE;
+    remember(t, o, &out->err); /* etcd itself says that another try may do better. */
+    out->answered = false;
+    return fail(t, rng, o, true, out);
+}

@@ -1,0 +1,314 @@
+/* etcd2.c - see etcd2.h. */
+#include "etcd/core/v2_wire.h"
+
+#include <inttypes.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+#define FORM "application/x-www-form-urlencoded"
+
+/* Appends "name=" behind a "&" unless it is the first; *rc keeps the first failure. */
+static void field(struct buf *out, bool *first, const char *name, int *rc)
+{
+    if (*rc == 0)
+        *rc = buf_printf(out, "%s%s=", *first ? "" : "&", name);
+    *first = false;
+}
+
+static void field_span(struct buf *out, bool *first, const char *name, struct span v,
+                       int *rc)
+{
+    if (!v.p)
+        return;
+    field(out, first, name, rc);
+    if (*rc == 0)
+        *rc = etcd_escape(out, v, false);
+}
+
+static void field_number(struct buf *out, bool *first, const char *name, uint64_t v,
+                         int *rc)
+{
+    if (v == 0)
+        return;
+    field(out, first, name, rc);
+    if (*rc == 0)
+        *rc = buf_printf(out, "%" PRIu64, v);
+}
+
+static void field_true(struct buf *out, bool *first, const char *name, bool v, int *rc)
+{
+    if (v)
+        field_span(out, first, name, span_str("true"), rc);
+}
+
+/* What PUT sends as a form, DELETE and GET send as a query: the server reads both. */
+static int fields(struct buf *out, const struct etcd2_request *req)
+{
+    bool first = true;
+    int rc = 0;
+
+    field_span(out, &first, "value", req->value, &rc);
+    field_number(out, &first, "ttl", req->ttl_s, &rc);
+    field_true(out, &first, "dir", req->dir, &rc);
+    field_true(out, &first, "refresh", req->refresh, &rc);
+    if (req->prev_exist != ETCD2_ANY)
+        field_span(out, &first, "prevExist",
+                   span_str(req->prev_exist == ETCD2_MUST_EXIST ? "true" : "false"),
+                   &rc);
+    field_number(out, &first, "prevIndex", req->prev_index, &rc);
+    field_span(out, &first, "prevValue", req->prev_value, &rc);
+    field_true(out, &first, "wait", req->wait, &rc);
+    field_number(out, &first, "waitIndex", req->wait_index, &rc);
+    field_true(out, &first, "recursive", req->recursive, &rc);
+    field_true(out, &first, "quorum", req->quorum, &rc);
+    return rc;
+}
+
+int etcd2_encode(struct etcd_msg *out, const struct etcd2_request *req)
+{
+    static const char *const verbs[] = { "GET", "PUT", "DELETE" };
+    struct buf query;
+    int rc;
+
+    out->method = verbs[req->verb];
+    buf_init(&query, SIZE_MAX);
+    rc = fields(&query, req);
+    if (rc == 0)
+        rc = buf_append_str(&out->path, "/v2/keys");
+    if (rc == 0 && (req->key.n == 0 || req->key.p[0] != '/'))
+        rc = buf_u8(&out->path, '/');
+    if (rc == 0)
+        rc = etcd_escape(&out->path, req->key, true);
+    if (rc == 0 && req->verb == ETCD2_PUT) {
+        out->type = FORM;
+        rc = buf_append_span(&out->body, buf_span(&query));
+    } else if (rc == 0 && buf_len(&query) != 0) {
+        rc = buf_u8(&out->path, '?');
+        if (rc == 0)
+            rc = buf_append_span(&out->path, buf_span(&query));
+    }
+    if (rc == 0)
+        rc = buf_u8(&out->path, '\0');
+    buf_fini(&query);
+    return rc;
+}
+
+int etcd2_encode_machines(struct etcd_msg *out)
+{
+    static const char path[] = "/v2/machines";
+
+    out->method = "GET";
+    return buf_append(&out->path, path, sizeof path);
+}
+
+static int get_index(const json_t *o, const char *name, uint64_t *out,
+                     struct muster_error *err)
+{
+    int64_t n;
+    const int rc = etcd_get_i64(o, name, &n, err);
+
+    if (rc < 0)
+        return rc;
+    if (n < 0)
+        return err_set(err, MUSTER_EPROTO, "field \"%s\" of the answer is negative",
+                       name);
+    *out = (uint64_t)n;
+    return 0;
+}
+
+static int read_node(const json_t *o, struct etcd2_node *out, struct muster_error *err)
+{
+    struct etcd2_node n = { .dir = false };
+    int rc = etcd_get_text(o, "key", &n.key, err);
+
+    if (rc == 0)
+        rc = etcd_get_text(o, "value", &n.value, err);
+    if (rc == 0)
+        rc = etcd_get_bool(o, "dir", &n.dir, err);
+    if (rc == 0)
+        rc = get_index(o, "modifiedIndex", &n.modified_index, err);
+    if (rc == 0)
+        rc = get_index(o, "createdIndex", &n.created_index, err);
+    if (rc == 0)
+        *out = n;
+    return rc;
+}
+
+static int read_children(const json_t *node, struct etcd2_reply *out,
+                         struct muster_error *err)
+{
+    const json_t *list;
+    int rc = etcd_get_array(node, "nodes", &list, err);
+
+    if (rc < 0 || !list || json_array_size(list) == 0)
+        return rc;
+    out->nodes = mem_calloc(json_array_size(list), sizeof *out->nodes);
+    if (!out->nodes)
+        return err_nomem(err);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *child = json_array_get(list, i);
+
+        if (!json_is_object(child))
+            return err_set(err, MUSTER_EPROTO, "a node of the listing is no object");
+        rc = read_node(child, &out->nodes[i], err);
+        if (rc < 0)
+            return rc;
+        out->count++;
+    }
+    return 0;
+}
+
+static int read_error(struct etcd2_reply *out, struct muster_error *err)
+{
+    int64_t code;
+    int rc = etcd_get_i64(out->root, "errorCode", &code, err);
+
+    if (rc == 0)
+        rc = etcd_get_text(out->root, "message", &out->message, err);
+    if (rc == 0)
+        rc = etcd_get_text(out->root, "cause", &out->cause, err);
+    if (rc == 0)
+        rc = get_index(out->root, "index", &out->index, err);
+    if (rc == 0 && (code <= 0 || code > 9999))
+        return err_set(err, MUSTER_EPROTO, "error code %lld in the answer",
+                       (long long)code);
+    if (rc == 0)
+        out->error = (int)code;
+    return rc;
+}
+
+static int read_reply(struct etcd2_reply *out, struct muster_error *err)
+{
+    const json_t *node;
+    int rc = etcd_get_object(out->root, "node", &node, err);
+
+    if (rc == 0 && !node)
+        return err_set(err, MUSTER_EPROTO, "the answer has neither node nor errorCode");
+    if (rc == 0)
+        rc = etcd_get_text(out->root, "action", &out->action, err);
+    if (rc == 0)
+        rc = read_node(node, &out->node, err);
+    if (rc == 0)
+        rc = read_children(node, out, err);
+    return rc;
+}
+
+/* "404 page not found" is how Go's server says that nothing is mounted at /v2. */
+static int refuse_text(const struct etcd_http *http, struct muster_error *err)
+{
+    static const char page[] = "404 page not found";
+
+    if (http->status != 404 || http->body.n < sizeof page - 1 ||
+        memcmp(http->body.p, page, sizeof page - 1) != 0)
+        return 0;
+    return err_set(err, MUSTER_ENOTSUP,
+                   "this server does not offer etcd's v2 API (HTTP status 404). Start "
+                   "etcd (3.2 to 3.5) with --enable-v2, or use "
+                   "--rdzv-backend=etcd-v3, which needs nothing enabled");
+}
+
+int etcd2_decode(const struct etcd_http *http, struct etcd2_reply *out,
+                 struct muster_error *err)
+{
+    struct etcd2_reply r = { .index = http->index };
+    int rc = refuse_text(http, err);
+
+    if (rc < 0)
+        return rc;
+    r.root = etcd_parse(http, err);
+    if (!r.root)
+        return err ? err->code : MUSTER_EPROTO;
+    if (json_object_get(r.root, "errorCode"))
+        rc = read_error(&r, err);
+    else if (http->status >= 400)
+        rc = err_set(err, MUSTER_EPROTO, "HTTP status %ld without an error code",
+                     http->status);
+    else
+        rc = read_reply(&r, err);
+    if (rc < 0) {
+        etcd2_reply_fini(&r);
+        return rc;
+    }
+    *out = r;
+    return 0;
+}
+
+void etcd2_reply_fini(struct etcd2_reply *r)
+{
+    if (!r)
+        return;
+    json_decref(r->root);
+    mem_free(r->nodes);
+    *r = (struct etcd2_reply){ .error = 0 };
+}
+
+int etcd2_error(const struct etcd2_reply *r, struct muster_error *err)
+{
+    int code = MUSTER_EPROTO;
+
+    switch (r->error) {
+    case ETCD2_KEY_NOT_FOUND:
+        code = MUSTER_ENOENT;
+        break;
+    case ETCD2_COMPARE_FAILED:
+    case ETCD2_EXISTS:
+        code = MUSTER_EEXIST;
+        break;
+    case ETCD2_UNAUTHORIZED:
+        code = MUSTER_EACCES;
+        break;
+    case ETCD2_RAFT_INTERNAL:
+    case ETCD2_LEADER_ELECT:
+        code = MUSTER_ECONN;
+        break;
+    case ETCD2_CLEARED:
+        code = MUSTER_ESTATE;
+        break;
+    }
+    err_set(
+        err, code, "etcd says: %.*s (%.*s), error %d", (int)MIN_OF(r->message.n, 200),
+        r->message.p ? (const char *)r->message.p : "", (int)MIN_OF(r->cause.n, 300),
+        r->cause.p ? (const char *)r->cause.p : "", r->error);
+    if (code == MUSTER_EACCES)
+        err_add(err, ". Give a user who may read and write this key");
+    return code;
+}
+
+static bool next_word(struct span *list, struct span *word)
+{
+    const uint8_t *p = list->p, *end = p ? p + list->n : p;
+
+    while (p < end && (*p == ',' || *p == ' '))
+        p++;
+    if (p == end)
+        return false;
+    *word = span_of(p, 0);
+    while (p < end && *p != ',' && *p != ' ')
+        p++;
+    word->n = (size_t)(p - word->p);
+    *list = span_of(p, (size_t)(end - p));
+    return true;
+}
+
+static bool begins(struct span s, const char *with)
+{
+    return s.n >= strlen(with) && memcmp(s.p, with, strlen(with)) == 0;
+}
+
+bool etcd2_machines_next(struct span *list, struct span *url)
+{
+    while (next_word(list, url))
+        if (begins(*url, "http://") || begins(*url, "https://"))
+            return true;
+    return false;
+}
+
+int etcd2_check_machines(const struct etcd_http *http, struct muster_error *err)
+{
+    struct span list = http->body, url;
+
+    if (list.n == 0 || (!etcd_is_html(list) && etcd2_machines_next(&list, &url)))
+        return 0;
+    return etcd_stranger(http, err);
+}

@@ -1,0 +1,77 @@
+/* etcd2.h - etcd's v2 interface: requests to HTTP, answers to structs. Encode and
+ * decode only. What torch's etcd classes speak. */
+#ifndef ETCD_CORE_V2_WIRE_H
+#define ETCD_CORE_V2_WIRE_H
+
+#include "etcd/core/http_message.h"
+
+enum etcd2_verb { ETCD2_GET, ETCD2_PUT, ETCD2_DELETE };
+enum etcd2_exist { ETCD2_ANY, ETCD2_MUST_EXIST, ETCD2_MUST_NOT_EXIST };
+
+/* One request on a key. Fields that are zero are not sent; a value whose p is NULL is
+ * none, and one of no bytes is the empty value. */
+struct etcd2_request {
+    enum etcd2_verb verb;
+    struct span key; /* "/torch/elastic/..."; a "/" at its end is kept */
+    struct span value;
+    struct span prev_value;
+    uint64_t prev_index;
+    enum etcd2_exist prev_exist;
+    uint64_t ttl_s;
+    uint64_t wait_index; /* of a wait */
+    bool dir, refresh;   /* PUT */
+    bool wait, recursive;
+    bool quorum; /* GET: ask the leader, not this member's memory */
+};
+
+int etcd2_encode(struct etcd_msg *out, const struct etcd2_request *req);
+int etcd2_encode_machines(struct etcd_msg *out); /* GET /v2/machines */
+
+/* etcd's error codes that mean something to us. */
+enum etcd2_error {
+    ETCD2_KEY_NOT_FOUND = 100,
+    ETCD2_COMPARE_FAILED = 101,
+    ETCD2_NOT_A_FILE = 102,
+    ETCD2_NOT_A_DIR = 104,
+    ETCD2_EXISTS = 105,
+    ETCD2_UNAUTHORIZED = 110,
+    ETCD2_LEADER_ELECT = 301,
+    ETCD2_RAFT_INTERNAL = 300,
+    ETCD2_CLEARED = 401,
+};
+
+struct etcd2_node {
+    struct span key, value; /* borrowed from the reply; value.p NULL: none */
+    uint64_t modified_index, created_index;
+    bool dir;
+};
+
+struct etcd2_reply {
+    json_t *root; /* owned: all spans point into it */
+    int error;    /* 0, or etcd's error code: then only message, cause, index are set */
+    struct span message, cause;
+    uint64_t index; /* X-Etcd-Index, or the index in an error */
+    struct span action;
+    struct etcd2_node node;
+    struct etcd2_node *nodes; /* owned: direct children of node */
+    size_t count;
+};
+
+/* 0 also for an error of etcd's own (see reply->error); a negative code if this is no
+ * answer of a v2 interface, with the remedy in err. The caller finishes the reply. */
+int etcd2_decode(const struct etcd_http *http, struct etcd2_reply *out,
+                 struct muster_error *err);
+void etcd2_reply_fini(struct etcd2_reply *r);
+
+/* Turns an error of etcd's into one of ours: MUSTER_ENOENT, EEXIST (a compare lost),
+ * EACCES, ECONN (no leader: try again), ESTATE (cleared history), else EPROTO. */
+int etcd2_error(const struct etcd2_reply *r, struct muster_error *err);
+
+/* 0, or MUSTER_ENOTSTORE if this is no list of machines. */
+int etcd2_check_machines(const struct etcd_http *http, struct muster_error *err);
+
+/* The next URL of a /v2/machines answer, "http://10.0.0.1:2379"; false at the end. What
+ * is no URL is passed over. */
+bool etcd2_machines_next(struct span *list, struct span *url);
+
+#endif

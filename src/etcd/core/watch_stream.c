@@ -1,0 +1,134 @@
+/* etcd_stream.c - see etcd_stream.h. */
+#include "etcd/core/watch_stream.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+
+int etcd_stream_init(struct etcd_stream *s, struct span key, struct span end,
+                     bool only_ends, int64_t start_revision)
+{
+    *s = (struct etcd_stream){ .only_ends = only_ends, .next = start_revision };
+    s->key = span_of(mem_memdup(key.p, key.n), key.n);
+    if (end.n)
+        s->end = span_of(mem_memdup(end.p, end.n), end.n);
+    if (s->key.p && (!end.n || s->end.p))
+        return 0;
+    etcd_stream_fini(s);
+    return MUSTER_ENOMEM;
+}
+
+void etcd_stream_fini(struct etcd_stream *s)
+{
+    mem_free((uint8_t *)s->key.p);
+    mem_free((uint8_t *)s->end.p);
+    s->key = s->end = (struct span){ NULL, 0 };
+}
+
+int etcd_stream_encode(struct etcd_stream *s, struct etcd_msg *m)
+{
+    s->created = false;
+    return etcd3_encode_watch(m, s->key, s->end, s->only_ends, s->next);
+}
+
+static enum etcd_stream_next on_created(struct etcd_stream *s,
+                                        struct etcd_stream_news *out)
+{
+    const int64_t revision = out->reply.revision;
+
+    s->created = true;
+    s->tries = 0;
+    if (s->next > revision + 1) {
+        /* The cluster was restored from a backup: what we saw has not happened. */
+        out->went_back = s->next - 1;
+        out->missed = true;
+        s->next = revision + 1;
+        return ETCD_STREAM_REOPEN;
+    }
+    if (s->next == 0)
+        s->next = revision + 1;
+    return ETCD_STREAM_ON;
+}
+
+/* The gRPC code of a canceled watch is a part of its text. 3.5 says "permission denied"
+ * of a token that has run out, too: it may always be that. */
+static void on_refused(struct etcd_stream_news *out)
+{
+    static const struct {
+        const char *word;
+        enum etcd3_code code;
+    } words[] = { { "permission denied", ETCD3_DENIED },
+                  { "invalid auth token", ETCD3_UNAUTHENTICATED } };
+    struct etcd3_reply why = { .message = out->reply.message };
+
+    out->token = etcd3_token_outdated(&why);
+    for (size_t i = 0; i < ARRAY_LEN(words) && !out->token; i++) {
+        if (!memmem(why.message.p, why.message.n, words[i].word, strlen(words[i].word)))
+            continue;
+        why.error = (int)words[i].code;
+        out->token = true;
+    }
+    (void)etcd3_error(&why, &out->err);
+}
+
+static enum etcd_stream_next on_canceled(struct etcd_stream *s,
+                                         struct etcd_stream_news *out)
+{
+    const struct etcd3_reply *r = &out->reply;
+
+    if (r->compact_revision > 0) {
+        out->missed = true;
+        s->next = r->compact_revision;
+        return ETCD_STREAM_REOPEN;
+    }
+    /* We go on where we were, elsewhere. */
+    err_set(&out->err, MUSTER_EHANGUP, "the watch was canceled");
+    if (r->message.n)
+        on_refused(out);
+    return ETCD_STREAM_FAILED;
+}
+
+static enum etcd_stream_next on_message(struct etcd_stream *s,
+                                        struct etcd_stream_news *out)
+{
+    const struct etcd3_reply *r = &out->reply;
+
+    if (r->canceled) /* a watch that is refused is "created" in the same line */
+        return on_canceled(s, out);
+    if (r->created)
+        return on_created(s, out);
+    for (size_t i = 0; i < r->event_count; i++)
+        s->next = MAX_OF(s->next, r->events[i].kv.mod_revision + 1);
+    out->events = r->event_count > 0;
+    return ETCD_STREAM_ON;
+}
+
+/* 0, or a negative code with why in out->err. */
+static int read(const struct etcd_http *http, struct etcd_stream_news *out)
+{
+    int rc = etcd3_decode(http, ETCD3_EXPECT_WATCH, &out->reply, &out->err);
+
+    if (rc == 0 && out->reply.error) {
+        out->token = out->reply.error == ETCD3_UNAUTHENTICATED ||
+                     etcd3_token_outdated(&out->reply);
+        rc = etcd3_error(&out->reply, &out->err);
+    }
+    return rc;
+}
+
+enum etcd_stream_next etcd_stream_line(struct etcd_stream *s, struct span line,
+                                       struct etcd_stream_news *out)
+{
+    const struct etcd_http http = { 200, 0, line };
+
+    *out = (struct etcd_stream_news){ .missed = false };
+    return read(&http, out) < 0 ? ETCD_STREAM_FAILED : on_message(s, out);
+}
+
+enum etcd_stream_next etcd_stream_ended(const struct etcd_http *http,
+                                        struct etcd_stream_news *out)
+{
+    *out = (struct etcd_stream_news){ .missed = false };
+    if (http->status == 200 || read(http, out) == 0)
+        err_set(&out->err, MUSTER_EHANGUP, "the stream ended");
+    return ETCD_STREAM_FAILED;
+}

@@ -1,0 +1,56 @@
+/* store_etcd_int.h - what store_etcd.c and store_etcd_ops.c share. */
+#ifndef ETCD_ETCD_STORE_INT_H
+#define ETCD_ETCD_STORE_INT_H
+
+#include "etcd/etcd_store.h"
+
+struct etcd_store {
+    struct astore base;
+    struct etcd_kv kv;
+    char *dir, *name;     /* owned */
+    const int64_t *lease; /* borrowed, may be NULL */
+    struct ecall *calls;
+    uv_timer_t closer; /* never runs: so that the end is told from the loop */
+    size_t ending;     /* uv handles that are being closed */
+    bool closing;
+    astore_closed_cb on_closed;
+    void *closed_ctx;
+};
+
+/* One call: a walk over its keys, with a request to etcd at each. */
+struct ecall {
+    struct ecall *next, **prev_next;
+    struct etcd_store *store;
+    enum c10d_op op;
+    bool block, has_list;
+    struct buf bytes; /* owned: what the spans below point into */
+    struct span value, expected;
+    int64_t delta, sum;
+    struct c10d_list list; /* keys still to come; MULTI_SET: with values */
+    struct span key;       /* the one that is looked at, as the user knows it */
+    struct buf path;       /* owned: of that key */
+    struct buf out;        /* owned: the answer's list, or a value that is made */
+    size_t total, found;
+    uint64_t by_ms;
+    struct etcd_op *req; /* under way */
+    uv_timer_t timer;
+    astore_cb cb;
+    void *ctx;
+};
+
+/* The path of a key: dir, and the key as this kind of etcd has it. */
+int etcd_store_path(const struct etcd_store *s, struct span key, struct buf *out);
+
+/* What etcd holds, as the user wrote it; appended to out. MUSTER_ESTATE: not base64. */
+int etcd_store_value(const struct etcd_store *s, struct span held, struct buf *out);
+
+uint64_t ecall_left(const struct ecall *c);
+
+/* Tells the caller; c is gone. */
+void ecall_done(struct ecall *c, const struct c10d_reply *reply);
+void ecall_fail(struct ecall *c, int status, const struct muster_error *err);
+
+/* The first request of a call, from the loop. */
+void ecall_start(struct ecall *c);
+
+#endif

@@ -1,0 +1,393 @@
+/* store_etcd_ops.c - what each operation of the store asks etcd for.
+ *
+ * All are made of get, put, delete and wait on one key at a time. torch's EtcdStore
+ * lists the whole directory for each get, which holds every key of every run that ever
+ * was; walking over the keys costs no more than the keys. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/base64.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "etcd/etcd_store_int.h"
+
+#define REQUEST_MS 60000u
+
+static void look(struct ecall *c);
+
+static uint64_t request_ms(const struct ecall *c)
+{
+    return MIN_OF(ecall_left(c), REQUEST_MS);
+}
+
+/* What comes back from starting a request: nothing, or the reason why not. */
+static void started(struct ecall *c, int rc, const struct muster_error *err)
+{
+    if (rc < 0)
+        ecall_fail(c, rc, err);
+}
+
+/* ---- Writing ---- */
+
+static void on_held(void *ctx, int status, const struct etcd_held *held,
+                    const struct muster_error *err);
+
+/* value: as the user has it. */
+static void put(struct ecall *c, struct span value, enum etcd_cond cond, uint64_t token,
+                etcd_held_cb cb)
+{
+    struct etcd_store *s = c->store;
+    struct muster_error err = { 0 };
+    struct etcd_put p = { .path = buf_span(&c->path),
+                          .value = value,
+                          .cond = cond,
+                          .token = token,
+                          .lease = s->lease ? *s->lease : 0 };
+    struct buf text;
+    int rc = 0;
+
+    buf_init(&text, SIZE_MAX);
+    if (s->kv.api == ETCD_V2) {
+        rc = base64_encode(&text, value);
+        p.value = buf_len(&text) ? buf_span(&text) : span_of("", 0);
+    }
+    if (rc < 0)
+        err_nomem(&err);
+    else
+        rc = etcd_kv_put(&s->kv, &p, request_ms(c), cb, c, &c->req, &err);
+    buf_fini(&text);
+    started(c, rc, &err);
+}
+
+static void on_set(void *ctx, int status, const struct etcd_held *held,
+                   const struct muster_error *err)
+{
+    struct ecall *c = ctx;
+    const struct c10d_reply reply = { .op = c->op };
+
+    (void)held;
+    c->req = NULL;
+    if (status < 0)
+        ecall_fail(c, status, err);
+    else if (c->op == C10D_MULTI_SET && c10d_list_next(&c->list, &c->key))
+        look(c);
+    else
+        ecall_done(c, &reply);
+}
+
+static void on_deleted(void *ctx, int status, const struct etcd_held *held,
+                       const struct muster_error *err)
+{
+    struct ecall *c = ctx;
+    struct c10d_reply reply = { .op = c->op };
+
+    c->req = NULL;
+    if (status < 0) {
+        ecall_fail(c, status, err);
+        return;
+    }
+    reply.number = held->present;
+    ecall_done(c, &reply);
+}
+
+/* ---- Read, change, write ---- */
+
+/* c->out has what is to be written, made of what was read; a lost race starts anew from
+ * what the winner wrote. */
+static void on_changed(void *ctx, int status, const struct etcd_held *held,
+                       const struct muster_error *err)
+{
+    struct ecall *c = ctx;
+    struct c10d_reply reply = { .op = c->op };
+
+    c->req = NULL;
+    if (status == MUSTER_EEXIST) {
+        on_held(c, 0, held, err);
+        return;
+    }
+    if (status < 0) {
+        ecall_fail(c, status, err);
+        return;
+    }
+    reply.value = buf_span(&c->out);
+    if (c->op == C10D_ADD)
+        reply.number = c->sum;
+    ecall_done(c, &reply);
+}
+
+static void change(struct ecall *c, struct span value, const struct etcd_held *held)
+{
+    put(c, value, held->present ? ETCD_IF_TOKEN : ETCD_IF_ABSENT, held->token,
+        on_changed);
+}
+
+/* Decimal text in c->out, with the rules of torch's int(): no more than digits here. */
+static int number_of(const struct ecall *c, int64_t *out, struct muster_error *err)
+{
+    char text[24];
+    char *end = text;
+    const size_t n = buf_len(&c->out);
+
+    if (n > 0 && n < sizeof text) {
+        memcpy(text, buf_data(&c->out), n);
+        text[n] = '\0';
+        errno = 0;
+        *out = strtoll(text, &end, 10);
+    }
+    if (end == text || *end != '\0' || errno != 0)
+        return err_set(err, MUSTER_EINVAL, "ADD to %.*s: its value is no number",
+                       (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p);
+    return 0;
+}
+
+static void add(struct ecall *c, const struct etcd_held *held)
+{
+    struct muster_error err = { 0 };
+    int64_t old = 0;
+    int rc = held->present ? number_of(c, &old, &err) : 0;
+
+    if (rc == 0 && __builtin_add_overflow(old, c->delta, &c->sum))
+        rc = err_set(&err, MUSTER_EINVAL, "ADD to %.*s: the sum is too large",
+                     (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p);
+    buf_clear(&c->out);
+    if (rc == 0 && buf_printf(&c->out, "%" PRId64, c->sum) < 0)
+        rc = err_nomem(&err);
+    if (rc < 0)
+        ecall_fail(c, rc, &err);
+    else
+        change(c, buf_span(&c->out), held);
+}
+
+static void append(struct ecall *c, const struct etcd_held *held)
+{
+    struct muster_error err = { 0 };
+
+    if (buf_append_span(&c->out, c->value) < 0)
+        ecall_fail(c, err_nomem(&err), &err);
+    else
+        change(c, buf_span(&c->out), held);
+}
+
+/* The rules of c10d's compareSet, which the rendezvous relies on. */
+static void compare_set(struct ecall *c, const struct etcd_held *held)
+{
+    const struct span current = buf_span(&c->out);
+    const struct c10d_reply reply = { .op = c->op,
+                                      .value = held->present ? current : c->expected };
+    struct muster_error err = { 0 };
+
+    if (held->present ? !span_eq(current, c->expected) : c->expected.n != 0) {
+        ecall_done(c, &reply);
+        return;
+    }
+    buf_clear(&c->out);
+    if (buf_append_span(&c->out, c->value) < 0)
+        ecall_fail(c, err_nomem(&err), &err);
+    else
+        change(c, c->value, held);
+}
+
+/* ---- Reading ---- */
+
+static void on_waited(void *ctx, int status, const struct etcd_held *held,
+                      const struct muster_error *err)
+{
+    struct ecall *c = ctx;
+    struct muster_error late = { 0 };
+
+    (void)status; /* Whatever it was: look again, which tells if etcd is gone. */
+    (void)held;
+    (void)err;
+    c->req = NULL;
+    if (ecall_left(c) > 0) {
+        look(c);
+        return;
+    }
+    err_set(&late, MUSTER_ETIMEDOUT,
+            c->op == C10D_GET
+                ? "Key %.*s not found in EtcdStore (%s)"
+                : "Timeout while waiting for keys in EtcdStore: %.*s (%s)",
+            (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p, c->store->name);
+    ecall_fail(c, MUSTER_ETIMEDOUT, &late);
+}
+
+static void missing(struct ecall *c, const struct etcd_held *held)
+{
+    struct muster_error err = { 0 };
+    const struct c10d_reply no = { .op = c->op, .number = 1 };
+
+    if (c->op == C10D_CHECK) {
+        ecall_done(c, &no);
+        return;
+    }
+    if (!c->block) {
+        err_set(&err, MUSTER_ENOENT, "Key %.*s not found in EtcdStore (%s)",
+                (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p, c->store->name);
+        ecall_fail(c, MUSTER_ENOENT, &err);
+        return;
+    }
+    started(c,
+            etcd_kv_wait(&c->store->kv, buf_span(&c->path), held->revision,
+                         ecall_left(c), on_waited, c, &c->req, &err),
+            &err);
+}
+
+/* The key is there: on to the next, or the answer. */
+static void found(struct ecall *c)
+{
+    struct c10d_reply reply = { .op = c->op };
+
+    c->found++;
+    if (c->found < c->total && c10d_list_next(&c->list, &c->key)) {
+        look(c);
+        return;
+    }
+    if (c->op == C10D_MULTI_GET)
+        reply.list = (struct c10d_list){ buf_span(&c->out), c->found };
+    else if (c->op == C10D_GET)
+        reply.value = buf_span(&c->out);
+    ecall_done(c, &reply);
+}
+
+/* Puts what etcd holds into c->out, as the user wrote it; if that fails, so has the
+ * call, and c is gone. */
+static bool take_value(struct ecall *c, const struct etcd_held *held)
+{
+    struct muster_error err = { 0 };
+    struct buf value;
+    int rc;
+
+    buf_init(&value, SIZE_MAX);
+    rc = etcd_store_value(c->store, held->value, &value);
+    if (rc == 0)
+        rc = c->op == C10D_MULTI_GET ? c10d_list_add(&c->out, buf_span(&value))
+                                     : buf_append_span(&c->out, buf_span(&value));
+    buf_fini(&value);
+    if (rc == 0)
+        return true;
+    err_set(&err, rc, "%s of %.*s: %s", c10d_op_name(c->op),
+            (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p,
+            rc == MUSTER_ESTATE ? "its value is not base64: torch did not write it"
+                                : muster_code_text(rc));
+    ecall_fail(c, rc, &err);
+    return false;
+}
+
+static void on_held(void *ctx, int status, const struct etcd_held *held,
+                    const struct muster_error *err)
+{
+    struct ecall *c = ctx;
+
+    c->req = NULL;
+    if (status < 0) {
+        ecall_fail(c, status, err);
+        return;
+    }
+    if (c->op != C10D_MULTI_GET)
+        buf_clear(&c->out);
+    if (held->present && !take_value(c, held))
+        return;
+    switch ((int)c->op) {
+    case C10D_ADD:
+        add(c, held);
+        return;
+    case C10D_APPEND:
+        append(c, held);
+        return;
+    case C10D_COMPARE_SET:
+        compare_set(c, held);
+        return;
+    }
+    if (held->present)
+        found(c);
+    else
+        missing(c, held);
+}
+
+static void on_listed(void *ctx, int status, const struct etcd_held *held,
+                      const struct muster_error *err)
+{
+    struct ecall *c = ctx;
+    struct c10d_reply reply = { .op = c->op };
+    struct muster_error why = { 0 };
+    int rc = 0;
+
+    c->req = NULL;
+    if (status < 0) {
+        ecall_fail(c, status, err);
+        return;
+    }
+    reply.number = (int64_t)held->count;
+    for (size_t i = 0; rc == 0 && c->op == C10D_LIST_KEYS && i < held->count; i++) {
+        struct buf key;
+
+        buf_init(&key, SIZE_MAX);
+        rc = etcd_store_value(c->store, held->items[i].key, &key);
+        if (rc == 0)
+            rc = c10d_list_add(&c->out, buf_span(&key));
+        if (rc == MUSTER_ESTATE)
+            rc = 0; /* not a key of the store */
+        else
+            reply.list.count++;
+        buf_fini(&key);
+    }
+    if (rc < 0) {
+        ecall_fail(c, err_nomem(&why), &why);
+        return;
+    }
+    reply.list.bytes = buf_span(&c->out);
+    ecall_done(c, &reply);
+}
+
+/* ---- The request that each operation begins with ---- */
+
+static void look(struct ecall *c)
+{
+    const struct etcd_kv *kv = &c->store->kv;
+    struct muster_error err = { 0 };
+    struct span value;
+    int rc;
+
+    buf_clear(&c->path);
+    rc = etcd_store_path(c->store, c->key, &c->path);
+    if (rc < 0) {
+        ecall_fail(c, err_nomem(&err), &err);
+        return;
+    }
+    switch ((int)c->op) {
+    case C10D_SET:
+        put(c, c->value, ETCD_ALWAYS, 0, on_set);
+        return;
+    case C10D_MULTI_SET:
+        if (!c10d_list_next(&c->list, &value))
+            value = span_of("", 0);
+        put(c, value, ETCD_ALWAYS, 0, on_set);
+        return;
+    case C10D_DELETE_KEY:
+        rc = etcd_kv_delete(kv, buf_span(&c->path), false, request_ms(c), on_deleted, c,
+                            &c->req, &err);
+        break;
+    case C10D_GETNUMKEYS:
+    case C10D_LIST_KEYS:
+        rc = etcd_kv_list(kv, span_str(c->store->dir), request_ms(c), on_listed, c,
+                          &c->req, &err);
+        break;
+    default:
+        rc = etcd_kv_get(kv, buf_span(&c->path), request_ms(c), on_held, c, &c->req,
+                         &err);
+    }
+    started(c, rc, &err);
+}
+
+void ecall_start(struct ecall *c)
+{
+    struct c10d_reply none = { .op = c->op };
+
+    if (c->has_list && !c10d_list_next(&c->list, &c->key)) {
+        none.list.bytes = span_of("", 0);
+        ecall_done(c, &none);
+        return;
+    }
+    look(c);
+}

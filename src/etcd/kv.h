@@ -1,0 +1,53 @@
+/* etcd_kv.h - what the rendezvous wants of an etcd, v2 and v3 alike: keys with a token
+ * that changes with each write, conditional writes, listings, waiting for a change.
+ *
+ * What is asked and what an answer means is in etcd/core/kv_operation.h. Callbacks never come
+ * from inside a call, and exactly once unless the operation is canceled. */
+#ifndef ETCD_KV_H
+#define ETCD_KV_H
+
+#include "etcd/client.h"
+#include "etcd/core/kv_operation.h"
+
+struct etcd_op;
+
+/* 0: done. MUSTER_EEXIST: a conditional write lost, held is what is there instead.
+ * Other negative codes: failed, held is NULL. */
+typedef void (*etcd_held_cb)(void *ctx, int status, const struct etcd_held *held,
+                             const struct muster_error *err);
+
+struct etcd_kv {
+    struct etcd_client *client; /* borrowed */
+    enum etcd_api api;
+};
+
+/* All copy what they are given; out may be NULL. A missing key is no error: held says
+ * that it is not present. */
+int etcd_kv_get(const struct etcd_kv *kv, struct span path, uint64_t timeout_ms,
+                etcd_held_cb cb, void *ctx, struct etcd_op **out,
+                struct muster_error *err);
+
+int etcd_kv_put(const struct etcd_kv *kv, const struct etcd_put *put,
+                uint64_t timeout_ms, etcd_held_cb cb, void *ctx, struct etcd_op **out,
+                struct muster_error *err);
+
+/* held->present says whether there was something to delete. */
+int etcd_kv_delete(const struct etcd_kv *kv, struct span path, bool directory,
+                   uint64_t timeout_ms, etcd_held_cb cb, void *ctx,
+                   struct etcd_op **out, struct muster_error *err);
+
+/* The keys right below path, which ends in "/"; a missing directory is empty. */
+int etcd_kv_list(const struct etcd_kv *kv, struct span path, uint64_t timeout_ms,
+                 etcd_held_cb cb, void *ctx, struct etcd_op **out,
+                 struct muster_error *err);
+
+/* Comes back once something at path (below it, if it ends in "/") may have changed
+ * after that revision: read again. Comes back with MUSTER_ETIMEDOUT when the time is
+ * over. */
+int etcd_kv_wait(const struct etcd_kv *kv, struct span path, uint64_t revision,
+                 uint64_t timeout_ms, etcd_held_cb cb, void *ctx, struct etcd_op **out,
+                 struct muster_error *err);
+
+void etcd_op_cancel(struct etcd_op *op); /* NULL is fine */
+
+#endif

@@ -1,0 +1,180 @@
+/* etcd_lease.c - see etcd_lease.h. What is sent when is in etcd/core/lease.c. */
+#include "etcd/lease.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "etcd/client_int.h"
+#include "etcd/core/lease.h"
+
+struct etcd_lease {
+    struct etcd_client *client;
+    struct etcd_grant state;
+    struct etcd_call *call; /* the one request under way */
+    uv_timer_t timer;
+    bool stopped;
+    etcd_lease_cb on_granted;
+    etcd_lease_failed_cb on_failed;
+    void *ctx;
+    etcd_lease_gone_cb on_gone;
+    void *gone_ctx;
+};
+
+static void ask(struct etcd_lease *l);
+
+static void on_timer(uv_timer_t *timer)
+{
+    ask(timer->data);
+}
+
+static void wait_for(struct etcd_lease *l, uint64_t ms)
+{
+    (void)uv_timer_start(&l->timer, on_timer, ms, 0);
+}
+
+/* rc of encoding, then the call; what fails here is memory. */
+static int request(struct etcd_lease *l, int rc, struct etcd_msg *m,
+                   uint64_t timeout_ms, etcd_cb cb)
+{
+    const struct etcd_call_opts opts = { .timeout_ms = timeout_ms,
+                                         .attempt_ms = etcd_grant_attempt_ms(&l->state),
+                                         .expect = ETCD3_EXPECT_LEASE };
+
+    if (rc < 0) {
+        etcd_msg_fini(m);
+        return rc;
+    }
+    return etcd_client_call(l->client, m, &opts, cb, l, &l->call, NULL);
+}
+
+static void on_answer(void *ctx, int status, const struct etcd_answer *answer,
+                      const struct muster_error *err)
+{
+    struct etcd_lease *l = ctx;
+    uint64_t pause;
+    const enum etcd_grant_told told =
+        etcd_grant_answer(&l->state, status, answer, &pause);
+
+    l->call = NULL;
+    wait_for(l, pause);
+    switch (told) {
+    case ETCD_GRANT_KEPT:
+        return;
+    case ETCD_GRANT_NEW:
+        l->on_granted(l->ctx, l->state.id);
+        return;
+    case ETCD_GRANT_NONE:
+        l->on_failed(l->ctx, err);
+        return;
+    case ETCD_GRANT_RAN_OUT:
+        trace(etcd_client_trace(l->client), TRACE_WARN,
+              "our lease at %s has run out: asking for another",
+              etcd_client_where(l->client));
+        return;
+    case ETCD_GRANT_LATE:
+        trace(etcd_client_trace(l->client), TRACE_WARN, "keeping our lease: %s",
+              err->text);
+        return;
+    }
+}
+
+static void ask(struct etcd_lease *l)
+{
+    const uint64_t ms = etcd_grant_timeout_ms(&l->state);
+    struct etcd_msg m;
+
+    etcd_msg_init(&m);
+    if (request(l, etcd_grant_encode(&l->state, &m), &m, ms, on_answer) < 0)
+        wait_for(l, 1000);
+}
+
+/* ---- Open and close ---- */
+
+int etcd_lease_start(struct etcd_client *c, uint64_t ttl_s, uint64_t seed,
+                     etcd_lease_cb on_granted, etcd_lease_failed_cb on_failed,
+                     void *ctx, struct etcd_lease **out, struct muster_error *err)
+{
+    struct etcd_lease *l = mem_calloc(1, sizeof *l);
+
+    if (!l || uv_timer_init(etcd_client_loop(c), &l->timer) < 0) {
+        mem_free(l);
+        return err_nomem(err);
+    }
+    l->client = c;
+    l->on_granted = on_granted;
+    l->on_failed = on_failed;
+    l->ctx = ctx;
+    l->timer.data = l;
+    etcd_grant_init(&l->state, ttl_s, seed);
+    etcd_client_hold(c);
+    ask(l);
+    *out = l;
+    return 0;
+}
+
+int64_t etcd_lease_id(const struct etcd_lease *l)
+{
+    return l->state.id;
+}
+
+void etcd_lease_check(struct etcd_lease *l)
+{
+    if (!l->call)
+        wait_for(l, 0);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    struct etcd_lease *l = handle->data;
+    struct etcd_client *c = l->client;
+
+    if (l->on_gone)
+        l->on_gone(l->gone_ctx);
+    mem_free(l);
+    etcd_client_release(c);
+}
+
+static void end(struct etcd_lease *l)
+{
+    if (!l->stopped)
+        uv_close((uv_handle_t *)&l->timer, on_timer_closed);
+    l->stopped = true;
+}
+
+static void on_revoked(void *ctx, int status, const struct etcd_answer *answer,
+                       const struct muster_error *err)
+{
+    struct etcd_lease *l = ctx;
+
+    (void)status; /* If it failed, the lease runs out by itself. */
+    (void)answer;
+    (void)err;
+    l->call = NULL;
+    end(l);
+}
+
+void etcd_lease_stop(struct etcd_lease *l, uint64_t timeout_ms, etcd_lease_gone_cb cb,
+                     void *ctx)
+{
+    const int64_t id = l ? (l->state.id ? l->state.id : l->state.asked) : 0;
+    struct etcd_msg m;
+
+    if (!l)
+        return;
+    etcd_call_cancel(l->call);
+    l->call = NULL;
+    (void)uv_timer_stop(&l->timer);
+    l->on_gone = cb;
+    l->gone_ctx = ctx;
+    etcd_msg_init(&m);
+    if (!id || request(l, etcd3_encode_revoke(&m, id), &m, timeout_ms, on_revoked) < 0)
+        end(l);
+}
+
+void etcd_lease_drop(struct etcd_lease *l)
+{
+    if (!l)
+        return;
+    etcd_call_cancel(l->call);
+    l->call = NULL;
+    end(l);
+}

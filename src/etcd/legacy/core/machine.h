@@ -1,0 +1,103 @@
+/* legacy.h - one node's part in a rendezvous of torch's first etcd handler (backend
+ * "etcd"): a JSON document that all change by compare-and-swap, a version at a time,
+ * from setup over joinable and frozen to final.
+ *
+ * Pure: the driver (etcd/legacy/handler.c) performs the effects on etcd's v2 interface.
+ * What always holds: at most one REQUEST is under way, and its answer is one REPLY;
+ * CANCEL takes it back, and then no REPLY comes. JOIN is answered by exactly one JOINED
+ * or REFUSED, CLOSE by one CLOSED, at the latest a request's time after its deadline.
+ * There is no name of a node here: rank is the order of joining. */
+#ifndef ETCD_LEGACY_CORE_MACHINE_H
+#define ETCD_LEGACY_CORE_MACHINE_H
+
+#include "base/base.h"
+#include "base/trace.h"
+#include "rendezvous/core/news.h"
+#include "rendezvous/core/progress.h"
+#include "etcd/core/v2_wire.h"
+
+struct legacy;
+
+struct legacy_config {
+    const char *prefix; /* copied; must start with "/"; need not end in one */
+    const char *run_id; /* copied */
+    int64_t min_nodes, max_nodes;
+    uint64_t timeout_ms, last_call_ms;
+    uint64_t seed;             /* of the random delays before a write */
+    const struct trace *trace; /* borrowed, may be NULL */
+};
+
+int legacy_new(const struct legacy_config *cfg, struct legacy **out,
+               struct muster_error *err);
+void legacy_free(struct legacy *l); /* NULL is fine */
+
+enum legacy_event_kind {
+    LEGACY_EV_JOIN,  /* take part in the next version; a member leaves its own */
+    LEGACY_EV_LEAVE, /* stop; a JOIN under way ends with ECANCELED */
+    LEGACY_EV_CLOSE, /* close the run id for everybody */
+    LEGACY_EV_REPLY, /* of the REQUEST under way */
+    LEGACY_EV_TIMER, /* legacy_deadline() has come */
+};
+
+struct legacy_event {
+    enum legacy_event_kind kind;
+    struct now now;
+    /* REPLY. 0: done; MUSTER_ENOENT, MUSTER_EEXIST (compare lost), MUSTER_ETIMEDOUT (a
+     * wait without an event), MUSTER_ESTATE (history cleared): etcd's answers; others:
+     * the request failed. `fatal`: and would fail again. */
+    int code;
+    bool fatal;
+    const char *text;               /* borrowed for the call */
+    struct span value;              /* of the node */
+    uint64_t modified_index, index; /* of the node; of the server */
+    const struct etcd2_node *nodes; /* of a listing; borrowed for the call */
+    size_t count;
+};
+
+enum legacy_effect_kind {
+    LEGACY_FX_REQUEST, /* send it; a wait may take timeout_ms */
+    LEGACY_FX_CANCEL,  /* the request under way is of no interest any more */
+    LEGACY_FX_KEEP,    /* refresh `path` (TTL ttl_s) at each half of its life; ... */
+    LEGACY_FX_DROP,    /* ... and no longer that of our rank */
+    LEGACY_FX_JOINED,  /* version, rank, world; the store is below `path` */
+    LEGACY_FX_REFUSED, /* the JOIN failed: code, text */
+    LEGACY_FX_CLOSED,  /* the CLOSE is through: code 0, or code and text */
+    LEGACY_FX_NEWS,    /* news, text */
+};
+
+/* All spans and texts are borrowed until the next step. */
+struct legacy_effect {
+    enum legacy_effect_kind kind;
+    struct etcd2_request request;
+    uint64_t timeout_ms; /* of a wait */
+    struct span path;
+    uint64_t ttl_s;
+    bool rank; /* KEEP: of our rank (DROP ends it), not of the run */
+    uint64_t version;
+    int64_t node_rank, world;
+    int code;
+    enum rdzv_news news;
+    const char *text;
+};
+
+#define LEGACY_FX_MAX 8
+
+struct legacy_fx {
+    struct legacy_effect at[LEGACY_FX_MAX];
+    size_t count;
+};
+
+/* 0 with the effects in fx (cleared first), or MUSTER_ENOMEM: then the JOIN or CLOSE
+ * under way has failed, and fx says so. */
+int legacy_step(struct legacy *l, const struct legacy_event *ev, struct legacy_fx *fx);
+
+uint64_t legacy_deadline(const struct legacy *l); /* by mono_ms; MONO_NEVER */
+
+/* Last known. */
+int64_t legacy_waiting(const struct legacy *l);
+bool legacy_closed(const struct legacy *l);
+
+/* How it stands with a JOIN, as of the document last read; false: nothing to tell. */
+bool legacy_progress(const struct legacy *l, struct rdzv_progress *out);
+
+#endif

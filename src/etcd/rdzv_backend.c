@@ -1,0 +1,528 @@
+/* backend_etcd.c - the rendezvous state in etcd, for the dynamic handler: get, set and
+ * watch. Open, presence and close are in backend_etcd_open.c, what is no I/O in
+ * etcd/core/rdzv_state.c.
+ *
+ * etcd-v2: torch's keys and bytes, so that torchrun --rdzv-backend=etcd-v2 shares the
+ * group. etcd-v3: ours. There everything a node writes hangs on a lease that the node
+ * keeps alive while it lives: the state is written by all, so it stays while anybody
+ * beats, and a few minutes after the last node has gone nothing of the run is left. */
+#include "etcd/kv.h"
+#include "etcd/lease.h"
+#include "etcd/presence.h"
+#include "etcd/watch.h"
+#include "rendezvous/state_backend.h"
+#include "etcd/core/rdzv_state.h"
+#include "base/err.h"
+#include <stdio.h>
+#include "base/mem.h"
+#include "etcd/options.h"
+#include "rendezvous/registry.h"
+#include "etcd/etcd_store.h"
+
+/* backend_etcd_int.h - what backend_etcd.c and backend_etcd_open.c share. */
+struct etcd_state {
+    struct rdzv_backend base;
+    struct etcd_client *client; /* owned */
+    struct etcd_kv kv;
+    struct etcd_names names;
+    uint64_t lease_ttl_s;
+    struct etcd_presence *here; /* v3 */
+    rdzv_peer_cb on_peer;
+    void *peer_ctx;
+    uint64_t read_ms;
+    rdzv_open_cb on_open;
+    void *open_ctx;
+    uint64_t open_by_ms;
+    struct etcd_op *req; /* get or set under way */
+    rdzv_state_cb on_state;
+    void *state_ctx;
+    struct etcd_seen seen;
+    bool unmade; /* a request that could not even be made is to be told */
+    rdzv_changed_cb on_changed;
+    void *changed_ctx;
+    uv_timer_t soon;          /* tells a change that is known already; repeats a wait */
+    struct etcd_op *wait;     /* v2 */
+    struct etcd_watch *watch; /* v3 */
+    struct etcd_lease *lease; /* v3 */
+    int64_t lease_id;
+    struct muster_error
+        not_granted; /* why, the last time; code 0: it was not refused */
+    rdzv_gone_cb on_gone;
+    void *gone_ctx;
+    bool soon_closed, client_closed;
+};
+
+static inline struct etcd_state *etcd_state_of(struct rdzv_backend *b)
+{
+    return CONTAINER_OF(b, struct etcd_state, base);
+}
+
+/* backend_etcd.c */
+static void etcd_state_get(struct rdzv_backend *base, uint64_t timeout_ms, rdzv_state_cb cb,
+                    void *ctx);
+static void etcd_state_set(struct rdzv_backend *base, struct span value, bool has_token,
+                    struct span token, bool quiet, uint64_t timeout_ms,
+                    rdzv_state_cb cb, void *ctx);
+static bool etcd_state_watch(struct rdzv_backend *base, bool present, struct span value,
+                      rdzv_changed_cb cb, void *ctx);
+
+/* ---- Get and set ---- */
+
+static void tell(struct etcd_state *b, struct rdzv_event *ev)
+{
+    const rdzv_state_cb cb = b->on_state;
+
+    b->req = NULL;
+    b->on_state = NULL;
+    cb(b->state_ctx, ev);
+}
+
+static void fail(struct etcd_state *b, int code, const struct muster_error *why)
+{
+    struct muster_error err = *why;
+    struct rdzv_event ev;
+
+    if (code == MUSTER_ENOENT && b->lease)
+        etcd_lease_check(b->lease);
+    etcd_state_failed(&ev, code);
+    err_wrap(&err, "The connection to etcd has failed");
+    ev.text = err.text;
+    tell(b, &ev);
+}
+
+static void on_soon(uv_timer_t *timer);
+static void on_events(void *ctx, const struct etcd3_reply *events);
+
+static void answer(struct etcd_state *b, bool write, bool won,
+                   const struct etcd_held *held)
+{
+    char token[ETCD_TOKEN_SIZE];
+    struct rdzv_event ev;
+
+    etcd_state_event(&ev, write, won, held, token);
+    etcd_seen_told(&b->seen, held);
+    if (b->kv.api == ETCD_V3 &&
+        !b->watch) /* if it fails, the next answer tries again */
+        (void)etcd_watch_start(
+            b->client, span_str(b->names.bell), (struct span){ NULL, 0 }, false,
+            (int64_t)held->revision + 1, on_events, b, &b->watch, NULL);
+    tell(b, &ev);
+    if (b->on_changed && etcd_is_stale(&b->seen)) /* somebody was faster */
+        (void)uv_timer_start(&b->soon, on_soon, 0, 0);
+}
+
+static void on_got(void *ctx, int status, const struct etcd_held *held,
+                   const struct muster_error *err)
+{
+    if (status < 0)
+        fail(ctx, status, err);
+    else
+        answer(ctx, false, false, held);
+}
+
+static void on_put(void *ctx, int status, const struct etcd_held *held,
+                   const struct muster_error *err)
+{
+    if (status < 0 && status != MUSTER_EEXIST)
+        fail(ctx, status, err);
+    else
+        answer(ctx, true, status == 0, held);
+}
+
+/* Told from the loop, like every other. */
+static void unmade(struct etcd_state *b)
+{
+    b->unmade = true;
+    (void)uv_timer_start(&b->soon, on_soon, 0, 0);
+}
+
+static void etcd_state_get(struct rdzv_backend *base, uint64_t timeout_ms, rdzv_state_cb cb,
+                    void *ctx)
+{
+    struct etcd_state *b = etcd_state_of(base);
+    const uint64_t ms = MIN_OF(timeout_ms, MIN_OF(b->read_ms, ETCD_REQUEST_MS));
+
+    b->on_state = cb;
+    b->state_ctx = ctx;
+    if (etcd_kv_get(&b->kv, span_str(b->names.key), ms, on_got, b, &b->req, NULL) < 0)
+        unmade(b);
+}
+
+static void etcd_state_set(struct rdzv_backend *base, struct span value, bool has_token,
+                    struct span token, bool quiet, uint64_t timeout_ms,
+                    rdzv_state_cb cb, void *ctx)
+{
+    struct etcd_state *b = etcd_state_of(base);
+    const struct etcd_put put =
+        etcd_state_put(&b->names, value, has_token, token, quiet, b->lease_id);
+    const uint64_t ms = MIN_OF(timeout_ms, MIN_OF(b->read_ms, ETCD_REQUEST_MS));
+
+    b->on_state = cb;
+    b->state_ctx = ctx;
+    if (etcd_kv_put(&b->kv, &put, ms, on_put, b, &b->req, NULL) < 0)
+        unmade(b);
+}
+
+/* ---- Watching ---- */
+
+static void start_wait(struct etcd_state *b);
+
+static void changed(struct etcd_state *b)
+{
+    const rdzv_changed_cb cb = b->on_changed;
+
+    b->on_changed = NULL;
+    if (cb)
+        cb(b->changed_ctx);
+}
+
+static void on_soon(uv_timer_t *timer)
+{
+    struct etcd_state *b = timer->data;
+    struct muster_error err = { 0 };
+
+    if (b->unmade) {
+        b->unmade = false;
+        fail(b, err_nomem(&err), &err);
+    } else if (etcd_is_stale(&b->seen)) {
+        changed(b);
+    } else if (b->on_changed) {
+        start_wait(b);
+    }
+}
+
+static void on_waited(void *ctx, int status, const struct etcd_held *held,
+                      const struct muster_error *err)
+{
+    struct etcd_state *b = ctx;
+
+    (void)held;
+    (void)err;
+    b->wait = NULL;
+    b->seen.resync = status == 0;
+    if (status == 0)
+        changed(b);
+    else if (b->on_changed) /* etcd is away, and every read says so. */
+        (void)uv_timer_start(&b->soon, on_soon, 1000, 0);
+}
+
+static void start_wait(struct etcd_state *b)
+{
+    if (b->kv.api != ETCD_V2)
+        return; /* v3's watch runs all the time */
+    etcd_op_cancel(b->wait);
+    b->wait = NULL;
+    if (etcd_kv_wait(&b->kv, span_str(b->names.key), b->seen.revision, UINT64_MAX,
+                     on_waited, b, &b->wait, NULL) < 0)
+        (void)uv_timer_start(&b->soon, on_soon, 1000, 0);
+}
+
+static void on_events(void *ctx, const struct etcd3_reply *events)
+{
+    struct etcd_state *b = ctx;
+
+    etcd_seen_events(&b->seen, b->names.bell, events);
+    if (!b->on_state && etcd_is_stale(&b->seen))
+        changed(b);
+}
+
+static bool etcd_state_watch(struct rdzv_backend *base, bool present, struct span value,
+                      rdzv_changed_cb cb, void *ctx)
+{
+    struct etcd_state *b = etcd_state_of(base);
+
+    (void)present; /* The driver watches what it has seen last: as of b->seen. */
+    (void)value;
+    b->on_changed = cb;
+    b->changed_ctx = ctx;
+    (void)uv_timer_stop(&b->soon);
+    if (etcd_is_stale(&b->seen))
+        (void)uv_timer_start(&b->soon, on_soon, 0, 0);
+    else
+        start_wait(b);
+    return b->kv.api == ETCD_V2 || b->watch;
+}
+
+/* backend_etcd_open.c - the rendezvous state in etcd: open, who is there, close. See
+ * backend_etcd.c. */
+static void opened(struct etcd_state *b, int status, const struct muster_error *why)
+{
+    const rdzv_open_cb cb = b->on_open;
+    struct muster_error err = { 0 };
+
+    if (!cb)
+        return;
+    b->on_open = NULL;
+    if (status < 0) {
+        err = *why;
+        err.code = status == MUSTER_ENOMEM ? status : MUSTER_ECONN;
+        err_wrap(&err, "The connection to etcd has failed");
+    }
+    cb(b->open_ctx, err.code, status < 0 ? &err : NULL);
+}
+
+/* Like torch's client, we learn the other members, to go on when this one is gone. */
+static void on_machines(void *ctx, int status, const struct etcd_answer *a,
+                        const struct muster_error *err)
+{
+    struct etcd_state *b = ctx;
+    struct span list, url;
+
+    if (status == 0) {
+        list = a->body;
+        while (etcd2_machines_next(&list, &url))
+            if (etcd_client_add(b->client, url) < 0)
+                break;
+    }
+    opened(b, status, err);
+}
+
+static int open_v2(struct etcd_state *b, struct muster_error *err)
+{
+    const struct etcd_call_opts opts = { .timeout_ms = b->read_ms,
+                                         .key = span_str(b->names.key),
+                                         .raw = true };
+    struct etcd_msg m;
+
+    etcd_msg_init(&m);
+    if (etcd2_encode_machines(&m) < 0) {
+        etcd_msg_fini(&m);
+        return err_nomem(err);
+    }
+    return etcd_client_call(b->client, &m, &opts, on_machines, b, NULL, err);
+}
+
+static void on_granted(void *ctx, int64_t id)
+{
+    struct etcd_state *b = ctx;
+
+    b->lease_id = id;
+    opened(b, 0, NULL);
+}
+
+static void on_not_granted(void *ctx, const struct muster_error *err)
+{
+    struct etcd_state *b = ctx;
+
+    /* A lease that has run out stays in lease_id: what is written under it fails, and
+     * is written again under the next. Without one it would stay for ever. */
+    b->not_granted = *err;
+    if (!etcd_is_transient(err->code) || uv_now(b->base.loop) >= b->open_by_ms)
+        opened(b, err->code, err);
+}
+
+static void on_late_failure(uv_timer_t *timer)
+{
+    struct etcd_state *b = timer->data;
+    struct muster_error err = { 0 };
+
+    err_nomem(&err);
+    opened(b, MUSTER_ENOMEM, &err);
+}
+
+static void open_backend(struct rdzv_backend *base, rdzv_open_cb cb, void *ctx)
+{
+    struct etcd_state *b = etcd_state_of(base);
+    struct muster_error err = { 0 };
+    int rc;
+
+    b->on_open = cb;
+    b->open_ctx = ctx;
+    b->open_by_ms = uv_now(base->loop) + b->read_ms;
+    if (b->kv.api == ETCD_V2)
+        rc = open_v2(b, &err);
+    else
+        rc = etcd_lease_start(b->client, ETCD_RUN_TTL_S,
+                              uv_hrtime() ^ (uint64_t)uv_os_getpid(), on_granted,
+                              on_not_granted, b, &b->lease, &err);
+    if (rc < 0)
+        (void)uv_timer_start(&b->soon, on_late_failure, 0, 0);
+}
+
+/* ---- Who is there ---- */
+
+static void on_peer_gone(void *ctx, struct span name)
+{
+    struct etcd_state *b = ctx;
+
+    if (b->on_peer)
+        b->on_peer(b->peer_ctx, name);
+}
+
+static void presence(struct rdzv_backend *base, const char *self, rdzv_peer_cb cb,
+                     void *ctx)
+{
+    struct etcd_state *b = etcd_state_of(base);
+    int rc;
+
+    b->on_peer = cb;
+    b->peer_ctx = ctx;
+    rc = b->here ? etcd_presence_rename(b->here, self)
+                 : etcd_presence_start(&b->kv, b->names.nodes, self, b->lease_ttl_s,
+                                       on_peer_gone, b, &b->here, NULL);
+    (void)rc; /* Without it the heartbeats tell, later. */
+}
+
+/* ---- The rest ---- */
+
+static int store(struct rdzv_backend *base, struct astore **out,
+                 struct muster_error *err)
+{
+    struct etcd_state *b = etcd_state_of(base);
+
+    return store_etcd_open(&b->kv, b->names.dir, &b->lease_id, out, err);
+}
+
+static const char *where(const struct rdzv_backend *base)
+{
+    return etcd_client_where(CONTAINER_OF(base, struct etcd_state, base)->client);
+}
+
+static bool own_addr(const struct rdzv_backend *base, char *out, size_t size)
+{
+    const struct etcd_state *b = CONTAINER_OF(base, const struct etcd_state, base);
+    const char *local = etcd_client_local(b->client);
+
+    (void)snprintf(out, size, "%s", local);
+    return local[0] != '\0';
+}
+
+static const char *trouble(const struct rdzv_backend *base)
+{
+    const struct etcd_state *b = CONTAINER_OF(base, struct etcd_state, base);
+    const char *text = etcd_client_trouble(b->client);
+
+    return text || !b->not_granted.code ? text : b->not_granted.text;
+}
+
+static void state_free(struct etcd_state *b)
+{
+    etcd_names_fini(&b->names);
+    mem_free(b);
+}
+
+static void maybe_gone(struct etcd_state *b)
+{
+    if (!b->soon_closed || !b->client_closed)
+        return;
+    b->on_gone(b->gone_ctx);
+    state_free(b);
+}
+
+static void on_soon_closed(uv_handle_t *handle)
+{
+    struct etcd_state *b = handle->data;
+
+    b->soon_closed = true;
+    maybe_gone(b);
+}
+
+static void on_client_closed(void *ctx)
+{
+    struct etcd_state *b = ctx;
+
+    b->client_closed = true;
+    maybe_gone(b);
+}
+
+static void on_presence_gone(void *ctx)
+{
+    struct etcd_state *b = ctx;
+
+    etcd_client_close(b->client, on_client_closed, b);
+}
+
+static void close_backend(struct rdzv_backend *base, rdzv_gone_cb cb, void *ctx)
+{
+    struct etcd_state *b = etcd_state_of(base);
+
+    b->on_gone = cb;
+    b->gone_ctx = ctx;
+    b->on_open = NULL;
+    b->on_changed = NULL;
+    etcd_op_cancel(b->req);
+    etcd_op_cancel(b->wait);
+    etcd_watch_stop(b->watch);
+    b->on_peer = NULL;
+    etcd_lease_drop(b->lease); /* Others may still read what we wrote. */
+    if (b->here)
+        etcd_presence_stop(b->here, on_presence_gone, b);
+    else
+        on_presence_gone(b);
+    uv_close((uv_handle_t *)&b->soon, on_soon_closed);
+}
+
+#define OPS(which, here)                                                               \
+    {                                                                                  \
+        .name = which, .open = open_backend, .get = etcd_state_get,                    \
+        .set = etcd_state_set, .watch = etcd_state_watch, .presence = here,            \
+        .store = store, .where = where, .trouble = trouble, .own_addr = own_addr,      \
+        .close = close_backend,                                                        \
+    }
+
+static const struct rdzv_backend_ops v2_ops = OPS("etcd-v2", NULL);
+static const struct rdzv_backend_ops v3_ops = OPS("etcd-v3", presence);
+
+static int state_new(uv_loop_t *loop, enum etcd_backend kind,
+                     const struct rdzv_params *params, const struct trace *trace,
+                     struct rdzv_backend **out, struct muster_error *err)
+{
+    struct etcd_state *b;
+    struct etcd_conf conf;
+    int rc;
+
+    if (!params->run_id || !params->run_id[0])
+        return err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
+    rc = etcd_conf_read(&conf, kind, params, trace, err);
+    if (rc < 0)
+        return rc;
+    b = mem_calloc(1, sizeof *b);
+    rc = b ? etcd_client_new(loop, &conf.client, &b->client, err) : err_nomem(err);
+    if (rc == 0) {
+        b->base =
+            (struct rdzv_backend){ kind == ETCD_BACKEND_V2 ? &v2_ops : &v3_ops, loop };
+        b->kv = (struct etcd_kv){ b->client, conf.client.api };
+        b->read_ms = conf.read_timeout_ms;
+        b->lease_ttl_s = conf.lease_ttl_s;
+        rc = etcd_names_init(&b->names, b->kv.api, conf.prefix, params->run_id);
+        if (rc < 0 || uv_timer_init(loop, &b->soon) < 0) {
+            etcd_client_close(b->client, NULL, NULL);
+            rc = err_nomem(err);
+        }
+    }
+    etcd_conf_fini(&conf);
+    if (rc < 0) {
+        if (b)
+            state_free(b);
+        return rc;
+    }
+    b->soon.data = b;
+    *out = &b->base;
+    return 0;
+}
+
+static int create(enum etcd_backend kind, uv_loop_t *loop,
+                  const struct rdzv_params *params, const struct trace *trace,
+                  struct rdzv_handler **out, struct muster_error *err)
+{
+    struct rdzv_backend *b;
+    const int rc = state_new(loop, kind, params, trace, &b, err);
+
+    return rc < 0 ? rc : rdzv_dynamic_create(loop, params, trace, b, out, err);
+}
+
+int rdzv_etcd2_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
+                      const struct trace *trace, struct rdzv_handler **out,
+                      struct muster_error *err)
+{
+    (void)ctx;
+    return create(ETCD_BACKEND_V2, loop, params, trace, out, err);
+}
+
+int rdzv_etcd3_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
+                      const struct trace *trace, struct rdzv_handler **out,
+                      struct muster_error *err)
+{
+    (void)ctx;
+    return create(ETCD_BACKEND_V3, loop, params, trace, out, err);
+}

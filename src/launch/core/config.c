@@ -1,0 +1,107 @@
+/* config.c - making, changing and freeing a launch configuration; see config.h. */
+#include "launch/core/config.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+
+const char *numa_mode_word(enum numa_mode mode)
+{
+    static const char *const words[] = {
+#define NUMA_MODE_WORD(name, word) [name] = word,
+        NUMA_MODES(NUMA_MODE_WORD)
+#undef NUMA_MODE_WORD
+    };
+
+    return words[mode];
+}
+
+int text_set(char **field, const char *text)
+{
+    char *copy = NULL;
+
+    if (text && !(copy = mem_strdup(text)))
+        return MUSTER_ENOMEM;
+    mem_free(*field);
+    *field = copy;
+    return 0;
+}
+
+int text_list_add(struct text_list *l, const char *text, size_t n)
+{
+    char **items = mem_realloc_array(l->items, l->count + 2, sizeof *items);
+
+    if (!items)
+        return MUSTER_ENOMEM;
+    l->items = items;
+    items[l->count] = NULL;
+
+    char *copy = mem_strndup(text, n);
+    if (!copy)
+        return MUSTER_ENOMEM;
+    items[l->count++] = copy;
+    items[l->count] = NULL;
+    return 0;
+}
+
+void text_list_fini(struct text_list *l)
+{
+    for (size_t i = 0; i < l->count; i++)
+        mem_free(l->items[i]);
+    mem_free(l->items);
+    *l = (struct text_list){ 0 };
+}
+
+int launch_config_init(struct launch_config *c, struct muster_error *err)
+{
+    *c = (struct launch_config){
+        .nproc = 1,
+        .monitor_interval_s = 0.1,
+        .shutdown_timeout_s = 30,
+    };
+    if (params_init(&c->rdzv, "static", "", "none", 1, 1, NULL, err) == 0 &&
+        text_set(&c->role, "default") == 0 &&
+        text_set(&c->start_method, "spawn") == 0 &&
+        text_set(&c->event_handler, "null") == 0 &&
+        text_set(&c->metrics_handler, "null") == 0 &&
+        text_set(&c->signals, "SIGTERM,SIGINT,SIGHUP,SIGQUIT") == 0)
+        return 0;
+    launch_config_fini(c);
+    return err_nomem(err);
+}
+
+void launch_config_fini(struct launch_config *c)
+{
+    if (!c)
+        return;
+    char *const texts[] = { c->role,    c->start_method, c->event_handler,
+                            c->signals, c->log_dir,      c->prefix_template,
+                            c->script,  c->python,       c->metrics_handler };
+
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+        mem_free(texts[i]);
+    params_fini(&c->rdzv);
+    mem_free(c->filter.ranks);
+    text_list_fini(&c->stdout_needles);
+    text_list_fini(&c->stderr_needles);
+    text_list_fini(&c->args);
+    *c = (struct launch_config){ 0 };
+}
+
+uint8_t stream_map_get(const struct stream_map *m, int64_t local_rank)
+{
+    if (!m->each)
+        return m->all;
+    if (local_rank < 0 || local_rank >= (int64_t)ARRAY_LEN(m->by_rank))
+        return STREAM_NONE;
+    return m->by_rank[local_rank];
+}
+
+bool rank_filter_shows(const struct rank_filter *f, int64_t local_rank)
+{
+    if (!f->on)
+        return true;
+    for (size_t i = 0; i < f->count; i++)
+        if (f->ranks[i] == local_rank)
+            return true;
+    return false;
+}

@@ -1,0 +1,105 @@
+/* config.h - what to launch, in full: the one structure between whoever asks (the
+ * command line, the C API) and the agent that does it.
+ *
+ * Field for field it is what torchrun's LaunchConfig and entry point hold together.
+ * Pure memory; one owner; all texts are owned by the config. */
+#ifndef LAUNCH_CORE_CONFIG_H
+#define LAUNCH_CORE_CONFIG_H
+
+#include "base/base.h"
+#include "muster/error.h"
+#include "rendezvous/core/params.h"
+
+/* X(name, torch's word) */
+#define NUMA_MODES(X)                                                                  \
+    X(NUMA_NONE, "none")                                                               \
+    X(NUMA_NODE, "node")                                                               \
+    X(NUMA_SOCKET, "socket")                                                           \
+    X(NUMA_EXCLUSIVE, "exclusive")                                                     \
+    X(NUMA_CORE_COMPLEX, "core-complex")
+
+enum numa_mode {
+#define NUMA_MODE_ENUM(name, word) name,
+    NUMA_MODES(NUMA_MODE_ENUM)
+#undef NUMA_MODE_ENUM
+};
+
+enum launch_entry {
+    ENTRY_SCRIPT,   /* <python> -u <script> <args> */
+    ENTRY_MODULE,   /* <python> -u -m <module> <args> */
+    ENTRY_EXEC,     /* <script> <args> */
+    ENTRY_RUN_PATH, /* runpy in a child interpreter, under torch's error recorder */
+    ENTRY_FUNCTION, /* a C function of the caller, in a forked worker (C API) */
+};
+
+/* Which streams: bits. */
+enum { STREAM_NONE = 0, STREAM_OUT = 1, STREAM_ERR = 2, STREAM_BOTH = 3 };
+
+/* A value of -r or -t: one for all local ranks, or one each for ranks 0 to 9. */
+struct stream_map {
+    bool each;
+    uint8_t all;
+    uint8_t by_rank[10];
+};
+
+struct text_list {
+    char **items; /* owned, and so is each item; a NULL follows the last */
+    size_t count;
+};
+
+/* --local-ranks-filter: which local ranks the console shows. */
+struct rank_filter {
+    bool on;        /* off: all of them */
+    int64_t *ranks; /* owned */
+    size_t count;
+};
+
+struct launch_config {
+    /* Backend, endpoint as the user wrote it (static: made from the master's), run id
+     * (never empty), number of nodes, options of --rdzv-conf (static: also "rank"). */
+    struct rdzv_params rdzv;
+
+    int64_t nproc; /* workers on this node, already counted; not yet known to be > 0 */
+    char *role;    /* may be empty */
+    int64_t max_restarts;
+    double monitor_interval_s;  /* only checked: we do not poll */
+    char *start_method;         /* spawn, fork, forkserver; any text from PET_ */
+    char *event_handler;        /* null, console, ... */
+    char *metrics_handler;      /* the same words */
+    char *signals;              /* --signals-to-handle, unparsed */
+    int64_t shutdown_timeout_s; /* flag, else variable, else 30; variable may be < 0 */
+
+    char *log_dir;         /* NULL: not given */
+    char *prefix_template; /* of teed lines; NULL or empty: the default */
+    struct stream_map redirects, tee;
+    struct rank_filter filter;
+    struct text_list stdout_needles, stderr_needles; /* duplicate filters */
+
+    bool set_omp; /* put OMP_NUM_THREADS=1 into the workers' environment */
+    bool virtual_local_rank;
+    enum numa_mode numa;
+
+    enum launch_entry entry;
+    char *script;          /* script, module or executable */
+    struct text_list args; /* of the script, before macros are replaced */
+    bool local_rank_arg;   /* `muster launch`: --local-rank=<n> before the args */
+    char *python;          /* the interpreter; NULL for ENTRY_EXEC and ENTRY_FUNCTION */
+    bool python_is_custom; /* PYTHON_EXEC gave it: reports then carry its name */
+};
+
+/* All fields as torchrun has them without any flag. 0 or MUSTER_ENOMEM. */
+int launch_config_init(struct launch_config *c, struct muster_error *err);
+void launch_config_fini(struct launch_config *c); /* NULL and zeroed are fine */
+
+/* The streams of one local rank: redirects, or tee (which implies a redirect). */
+uint8_t stream_map_get(const struct stream_map *m, int64_t local_rank);
+bool rank_filter_shows(const struct rank_filter *f, int64_t local_rank);
+
+/* Replaces the text by a copy of another (NULL stays NULL). 0 or MUSTER_ENOMEM. */
+int text_set(char **field, const char *text);
+int text_list_add(struct text_list *l, const char *text, size_t n);
+void text_list_fini(struct text_list *l);
+
+const char *numa_mode_word(enum numa_mode mode);
+
+#endif

@@ -1,0 +1,292 @@
+/* derive.c - see derive.h. One function a step, in the order in which torchrun 2.13
+ * takes them, so that of two mistakes the same one is reported. What is about the
+ * rendezvous is in derive_rdzv.c, what is about the workers and their output here. */
+#include "launch/core/derive.h"
+
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "launch/core/derive_int.h"
+#include "base/py/repr.h"
+#include "base/py/text.h"
+
+static int check_launch(struct deriving *d)
+{
+    if (d->launch && d->o->no_python && !d->o->use_env)
+        return err_set(d->err, MUSTER_EINVAL,
+                       "When using the '--no-python' flag, you must also set the "
+                       "'--use-env' flag.");
+    return 0;
+}
+
+static int count_workers(struct deriving *d)
+{
+    static const char *const words[] = { "cpu", "gpu", "xpu", "auto" };
+    const char *text = d->o->nproc_per_node;
+
+    if (py_int(span_str(text), &d->c->nproc))
+        return 0;
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        if (strcmp(text, words[i]) == 0)
+            return d->ports->count_devices(d->ports->ctx, text, &d->c->nproc, d->err);
+    return err_set(d->err, MUSTER_EINVAL,
+                   "Unsupported nproc_per_node value: %s\n"
+                   "--nproc-per-node takes a number, or cpu, gpu, xpu or auto.",
+                   text);
+}
+
+static int apply_omp_rule(struct deriving *d)
+{
+    static const char text[] =
+        "\n*****************************************\n"
+        "Setting OMP_NUM_THREADS environment variable for each process to be 1 in "
+        "default, to avoid your system being overloaded, please further tune the "
+        "variable for optimal performance in your application as needed. \n"
+        "*****************************************";
+
+    if (d->c->nproc <= 1 || env_get(d->ports->envp, "OMP_NUM_THREADS"))
+        return 0;
+    d->c->set_omp = true;
+    d->ports->warn(d->ports->ctx, text);
+    return 0;
+}
+
+static int parse_ranks_filter(struct deriving *d)
+{
+    struct rank_filter *f = &d->c->filter;
+
+    if (!*d->o->local_ranks_filter)
+        return 0;
+    f->on = true;
+    for (const char *p = d->o->local_ranks_filter; p;) {
+        const char *comma = strchr(p, ',');
+        int64_t *ranks = mem_realloc_array(f->ranks, f->count + 1, sizeof *ranks);
+
+        if (!ranks)
+            return err_nomem(d->err);
+        f->ranks = ranks;
+        if (!py_int(span_of(p, comma ? (size_t)(comma - p) : strlen(p)),
+                    &ranks[f->count]))
+            return err_set(d->err, MUSTER_EINVAL,
+                           "--local_ranks_filter must be a comma-separated list of "
+                           "integers e.g. --local_ranks_filter=0,1,2");
+        f->count++;
+        p = comma ? comma + 1 : NULL;
+    }
+    return 0;
+}
+
+static int check_logs_specs(struct deriving *d)
+{
+    if (!d->o->logs_specs)
+        return 0;
+    return err_set(d->err, MUSTER_EINVAL,
+                   "Could not find entrypoint under 'torchrun.logs_specs[%s]' key\n"
+                   "muster has no Python plug-ins: leave --logs-specs away.",
+                   d->o->logs_specs);
+}
+
+int derive_streams(struct stream_map *m, const char *text, struct muster_error *err)
+{
+    struct stream_map out = { 0 };
+    const size_t n = strlen(text);
+
+    if (n == 1 && text[0] >= '0' && text[0] <= '3') {
+        *m = (struct stream_map){ .all = (uint8_t)(text[0] - '0') };
+        return 0;
+    }
+    out.each = true;
+    for (size_t i = 0; n % 4 == 3; i += 4) {
+        if (text[i] < '0' || text[i] > '9' || text[i + 1] != ':' || text[i + 2] < '0' ||
+            text[i + 2] > '3')
+            break;
+        out.by_rank[text[i] - '0'] = (uint8_t)(text[i + 2] - '0');
+        if (i + 3 == n) {
+            *m = out;
+            return 0;
+        }
+        if (text[i + 3] != ',')
+            break;
+    }
+    return err_set(err, MUSTER_EINVAL,
+                   "%s does not match: <^[0123]$> or <^(\\d:[0123],)*(\\d:[0123])$>\n"
+                   "Give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or one for each "
+                   "local rank from 0 to 9: 0:3,1:2.",
+                   text);
+}
+
+static int parse_streams(struct deriving *d)
+{
+    const int rc = derive_streams(&d->c->redirects, d->o->redirects, d->err);
+
+    return rc ? rc : derive_streams(&d->c->tee, d->o->tee, d->err);
+}
+
+static int check_log_dir(struct deriving *d)
+{
+    const char *dir = d->o->log_dir;
+
+    if (dir && strcmp(dir, "/dev/null") != 0 && d->ports->is_file(d->ports->ctx, dir))
+        return err_set(d->err, MUSTER_EINVAL, "log_dir: %s is a file", dir);
+    return 0;
+}
+
+static int set_shutdown_timeout(struct deriving *d)
+{
+    const struct option_int *flag = &d->o->shutdown_timeout;
+    const char *text = env_get(d->ports->envp, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+
+    if (flag->given && flag->value < 0)
+        return err_set(d->err, MUSTER_EINVAL,
+                       "shutdown_timeout must be non-negative, got %lld",
+                       (long long)flag->value);
+    d->c->shutdown_timeout_s = flag->given ? flag->value : 30;
+    if (!flag->given && text && !py_int(span_str(text), &d->c->shutdown_timeout_s))
+        return py_bad_int(d->err, text, strlen(text),
+                          "TORCH_ELASTIC_SHUTDOWN_TIMEOUT takes whole seconds.");
+    return 0;
+}
+
+/* At single commas; two of them stand for one. */
+static int split_list(struct text_list *l, const char *text)
+{
+    struct buf b;
+    int rc = 0;
+
+    if (!text)
+        return 0;
+    buf_init(&b, SIZE_MAX);
+    for (const char *p = text; rc == 0; p++) {
+        if (p[0] == ',' && p[1] == ',') {
+            rc = buf_u8(&b, ',');
+            p++;
+        } else if (*p == ',' || *p == '\0') {
+            rc = text_list_add(l, buf_len(&b) ? (const char *)buf_data(&b) : "",
+                               buf_len(&b));
+            buf_clear(&b);
+        } else {
+            rc = buf_u8(&b, (uint8_t)*p);
+        }
+        if (*p == '\0')
+            break;
+    }
+    buf_fini(&b);
+    return rc;
+}
+
+static enum numa_mode numa_of(const char *word)
+{
+    for (enum numa_mode m = NUMA_NODE; word && m <= NUMA_CORE_COMPLEX; m++)
+        if (strcmp(numa_mode_word(m), word) == 0)
+            return m;
+    return NUMA_NONE;
+}
+
+static int copy_plain_values(struct deriving *d)
+{
+    struct launch_config *c = d->c;
+    const struct options *o = d->o;
+    const struct {
+        char **to;
+        const char *from;
+    } texts[] = {
+        { &c->role, o->role },
+        { &c->rdzv.backend, d->backend },
+        { &c->rdzv.local_addr, o->local_addr && *o->local_addr ? o->local_addr : NULL },
+        { &c->start_method, o->start_method },
+        { &c->event_handler, o->event_log_handler },
+        { &c->metrics_handler, o->metrics_handler },
+        { &c->signals, o->signals_to_handle },
+        { &c->log_dir, o->log_dir && *o->log_dir ? o->log_dir : NULL },
+        { &c->prefix_template,
+          env_get(d->ports->envp, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") },
+        { &c->script, o->script },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+        if (text_set(texts[i].to, texts[i].from))
+            return err_nomem(d->err);
+    for (size_t i = 0; i < o->n_script_args; i++)
+        if (text_list_add(&c->args, o->script_args[i], strlen(o->script_args[i])))
+            return err_nomem(d->err);
+    if (split_list(&c->stdout_needles, o->duplicate_stdout_filters) ||
+        split_list(&c->stderr_needles, o->duplicate_stderr_filters))
+        return err_nomem(d->err);
+    c->max_restarts = o->max_restarts.value;
+    c->monitor_interval_s = o->monitor_interval;
+    c->virtual_local_rank = o->virtual_local_rank;
+    c->numa = numa_of(o->numa_binding);
+    return 0;
+}
+
+static int choose_entry(struct deriving *d)
+{
+    const struct options *o = d->o;
+    const char *python = env_get(d->ports->envp, "PYTHON_EXEC");
+
+    d->c->local_rank_arg = d->launch && !o->use_env;
+    if (!o->run_path && o->no_python && o->module)
+        return err_set(d->err, MUSTER_EINVAL,
+                       "Don't use both the '--no-python' flag and the '--module' flag "
+                       "at the same time.");
+    d->c->entry = o->run_path    ? ENTRY_RUN_PATH
+                  : o->no_python ? ENTRY_EXEC
+                  : o->module    ? ENTRY_MODULE
+                                 : ENTRY_SCRIPT;
+    if (!python || d->c->entry == ENTRY_EXEC || d->c->entry == ENTRY_RUN_PATH)
+        return 0;
+    d->c->python_is_custom = true;
+    return text_set(&d->c->python, python) ? err_nomem(d->err) : 0;
+}
+
+/* torchrun dies of a bare AssertionError here. */
+static int check_positive(struct deriving *d)
+{
+    if (d->c->nproc < 1)
+        return err_set(d->err, MUSTER_EINVAL,
+                       "--nproc-per-node is %lld: at least one worker must run",
+                       (long long)d->c->nproc);
+    if (!(d->c->monitor_interval_s > 0))
+        return err_set(d->err, MUSTER_EINVAL,
+                       "--monitor-interval is %g: it must be more than 0 seconds",
+                       d->c->monitor_interval_s);
+    return 0;
+}
+
+int derive_config(struct launch_config *c, const struct options *o, bool launch,
+                  const struct derive_ports *ports, struct muster_error *err)
+{
+    static const derive_fn steps[] = {
+        check_launch,
+        derive_choose_backend,
+        derive_parse_nnodes,
+        derive_check_sizes,
+        derive_warn_of_unused,
+        count_workers,
+        apply_omp_rule,
+        derive_parse_rdzv_conf,
+        derive_set_endpoint,
+        parse_ranks_filter,
+        check_logs_specs,
+        parse_streams,
+        check_log_dir,
+        set_shutdown_timeout,
+        copy_plain_values,
+        choose_entry,
+        derive_set_run_id,
+        derive_check_rendezvous,
+        derive_check_static_endpoint,
+        check_positive,
+    };
+    struct deriving d = {
+        .c = c, .o = o, .ports = ports, .err = err, .launch = launch
+    };
+    int rc = launch_config_init(c, err);
+
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(steps); i++)
+        rc = steps[i](&d);
+    if (rc)
+        launch_config_fini(c);
+    return rc;
+}

@@ -1,0 +1,36 @@
+/* derive.h - from what the user said to what is launched: torchrun's checks in
+ * torchrun's order, with its words, and the values it derives. Pure: what only the
+ * machine can tell comes in through struct derive_ports.
+ *
+ * Error texts: the first line is torch's message; lines after it are the remedy. */
+#ifndef LAUNCH_CORE_DERIVE_H
+#define LAUNCH_CORE_DERIVE_H
+
+#include "launch/core/config.h"
+#include "launch/core/options.h"
+
+struct derive_ports {
+    /* How many workers a word (cpu, gpu, xpu, auto) stands for, or an error. */
+    int (*count_devices)(void *ctx, const char *word, int64_t *n,
+                         struct muster_error *err);
+    bool (*is_file)(void *ctx, const char *path); /* exists and is no directory */
+    /* One message for the log. May have several lines. */
+    void (*warn)(void *ctx, const char *text);
+    void *ctx;
+    char *const *envp;
+    uint8_t random[16]; /* for the run id, if one must be made up */
+};
+
+/* Fills in *c (to be freed with launch_config_fini). c->python is only set if
+ * PYTHON_EXEC is: finding an interpreter is the caller's part. */
+int derive_config(struct launch_config *c, const struct options *o, bool launch,
+                  const struct derive_ports *ports, struct muster_error *err);
+
+/* "-r" and "-t": 0 to 3, or a map like 0:1,1:3. */
+int derive_streams(struct stream_map *m, const char *text, struct muster_error *err);
+
+/* 128 bits as a version 4 UUID, in its usual form or as a decimal number. */
+void derive_uuid(const uint8_t random[16], char text[37]);
+void derive_uuid_decimal(const uint8_t random[16], char text[40]);
+
+#endif

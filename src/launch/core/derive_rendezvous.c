@@ -1,0 +1,178 @@
+/* derive_rdzv.c - the steps of derive.c that are about the rendezvous: how many nodes,
+ * which backend, where, under which run id. */
+#include <stdio.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "launch/core/derive_int.h"
+#include "base/py/repr.h"
+#include "rendezvous/core/params.h"
+#include "rendezvous/core/endpoint.h"
+#include "base/py/text.h"
+
+#define RANDOM_ID_WARNING "config has no run_id, generated a random run_id: "
+
+int derive_parse_nnodes(struct deriving *d)
+{
+    static const char remedy[] = "--nnodes takes a number, or a range as in 2:4.";
+    const char *text = d->o->nnodes, *colon = strchr(text, ':');
+    const size_t n = colon ? (size_t)(colon - text) : strlen(text);
+    struct rdzv_params *p = &d->c->rdzv;
+
+    if (colon && strchr(colon + 1, ':'))
+        return err_set(d->err, MUSTER_EINVAL,
+                       "nnodes=%s is not in \"MIN:MAX\" format\n%s", text, remedy);
+    if (!py_int(span_of(text, n), &p->min_nodes))
+        return py_bad_int(d->err, text, n, remedy);
+    p->max_nodes = p->min_nodes;
+    if (colon && !py_int(span_str(colon + 1), &p->max_nodes))
+        return py_bad_int(d->err, colon + 1, strlen(colon + 1), remedy);
+    return 0;
+}
+
+static bool is_static(const struct deriving *d)
+{
+    return strcmp(d->backend, "static") == 0;
+}
+
+/* A job on one node needs no address from the user: c10d on a free port and a random
+ * id. Like torchrun this drops an id that the user gave. */
+int derive_choose_backend(struct deriving *d)
+{
+    bool alone = d->o->standalone;
+    int rc;
+
+    d->backend = d->o->rdzv_backend;
+    d->endpoint = d->o->rdzv_endpoint;
+    d->id = d->o->rdzv_id;
+    if (!alone && is_static(d) && !*d->endpoint && !d->o->master_port.given) {
+        rc = derive_parse_nnodes(d);
+        if (rc)
+            return rc;
+        alone = d->c->rdzv.max_nodes == 1;
+    }
+    if (!alone)
+        return 0;
+    derive_uuid(d->ports->random, d->uuid);
+    d->backend = "c10d";
+    d->endpoint = "localhost:0";
+    d->id = d->uuid;
+    return 0;
+}
+
+int derive_check_sizes(struct deriving *d)
+{
+    const struct rdzv_params *c = &d->c->rdzv;
+
+    if (c->min_nodes <= 0 || c->min_nodes > c->max_nodes)
+        return err_set(d->err, MUSTER_EINVAL,
+                       "min_nodes must be > 0 and <= max_nodes, got min_nodes=%lld, "
+                       "max_nodes=%lld",
+                       (long long)c->min_nodes, (long long)c->max_nodes);
+    if (d->o->max_restarts.value < 0)
+        return err_set(d->err, MUSTER_EINVAL, "max_restarts must be >= 0");
+    return 0;
+}
+
+int derive_warn_of_unused(struct deriving *d)
+{
+    char text[512];
+
+    if (is_static(d))
+        return 0;
+    if (!*d->endpoint)
+        d->ports->warn(d->ports->ctx,
+                       "master_addr is only used for static rdzv_backend and when "
+                       "rdzv_endpoint is not specified.");
+    if (d->o->node_rank.value != 0 &&
+        !(d->o->rank_order && strcmp(d->o->rank_order, "given") == 0)) {
+        (void)snprintf(text, sizeof text,
+                       "node_rank is only used for static rdzv_backend. It will be "
+                       "ignored for rdzv_backend=%s.",
+                       d->backend);
+        d->ports->warn(d->ports->ctx, text);
+    }
+    return 0;
+}
+
+int derive_parse_rdzv_conf(struct deriving *d)
+{
+    struct rdzv_params *p = &d->c->rdzv;
+    int rc = conf_parse(p, d->o->rdzv_conf, d->err);
+
+    if (rc == 0 && is_static(d))
+        rc = params_set_int(p, "rank", d->o->node_rank.value, d->err);
+    if (rc == 0 && !params_get(p, "timeout"))
+        rc = params_set_int(p, "timeout", 900, d->err);
+    return rc;
+}
+
+int derive_set_endpoint(struct deriving *d)
+{
+    char *text;
+
+    if (!is_static(d) || *d->endpoint)
+        return text_set(&d->c->rdzv.endpoint, d->endpoint) ? err_nomem(d->err) : 0;
+    text = mem_printf("%s:%lld", d->o->master_addr,
+                      d->o->master_port.given ? (long long)d->o->master_port.value
+                                              : 29500LL);
+    if (!text)
+        return err_nomem(d->err);
+    mem_free(d->c->rdzv.endpoint);
+    d->c->rdzv.endpoint = text;
+    return 0;
+}
+
+int derive_set_run_id(struct deriving *d)
+{
+    char text[sizeof RANDOM_ID_WARNING + 40];
+
+    if (!*d->id) {
+        derive_uuid_decimal(d->ports->random, d->uuid);
+        d->id = d->uuid;
+        (void)snprintf(text, sizeof text, RANDOM_ID_WARNING "%s", d->uuid);
+        d->ports->warn(d->ports->ctx, text);
+    }
+    return text_set(&d->c->rdzv.run_id, d->id) ? err_nomem(d->err) : 0;
+}
+
+/* Some keys have flags of their own; torchrun dies of the double argument. */
+int derive_check_rendezvous(struct deriving *d)
+{
+    static const char *const keys[] = { "backend",   "endpoint",  "run_id",
+                                        "min_nodes", "max_nodes", "local_addr" };
+
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+        if (params_get(&d->c->rdzv, keys[i]))
+            return err_set(d->err, MUSTER_EINVAL,
+                           "got multiple values for keyword argument '%s'\n"
+                           "Leave %s= out of --rdzv-conf: it has a flag of its own.",
+                           keys[i], keys[i]);
+    if (!*d->backend)
+        return err_set(d->err, MUSTER_EINVAL,
+                       "The rendezvous backend name must be a non-empty string.");
+    return 0;
+}
+
+/* Everybody must name the same port: a static rendezvous has none of its own. */
+int derive_check_static_endpoint(struct deriving *d)
+{
+    const char *text = d->c->rdzv.endpoint;
+    const struct span bare = py_strip(span_str(text));
+    struct endpoint e;
+    int rc;
+
+    if (!is_static(d))
+        return 0;
+    if (bare.n == 0)
+        return err_set(d->err, MUSTER_EINVAL,
+                       "Endpoint is missing in endpoint. Try to add --master-addr and "
+                       "--master-port");
+    rc = endpoint_parse(text, -1, &e, d->err);
+    if (rc == 0 && e.port < 0)
+        rc = err_set(d->err, MUSTER_EINVAL,
+                     "port is missing in endpoint: %.*s. Try to specify "
+                     "--master-port",
+                     (int)bare.n, (const char *)bare.p);
+    return rc;
+}

@@ -1,0 +1,258 @@
+/* usage_man.c - the manual page and the completion scripts; see usage.h. */
+#include "launch/core/help.h"
+
+/* Text for troff: hyphens that can be copied, no line taken for a request. */
+static int put_troff(struct buf *out, const char *text)
+{
+    int rc = 0;
+
+    if (*text == '.' || *text == '\'')
+        rc = buf_append_str(out, "\\&");
+    for (const char *p = text; rc == 0 && *p; p++)
+        rc = *p == '-'    ? buf_append_str(out, "\\-")
+             : *p == '\\' ? buf_append_str(out, "\\e")
+                          : buf_u8(out, (uint8_t)*p);
+    return rc;
+}
+
+static int put_man_option(struct buf *out, const struct option_spec *s)
+{
+    struct buf names, meta;
+    int rc;
+
+    buf_init(&names, SIZE_MAX);
+    buf_init(&meta, SIZE_MAX);
+    rc = option_names(&names, s, ", ");
+    rc = rc ? rc : buf_u8(&names, 0);
+    rc = rc ? rc : usage_metavar(&meta, s);
+    rc = rc ? rc : buf_append_str(out, ".TP\n.B ");
+    rc = rc ? rc : put_troff(out, (const char *)buf_data(&names));
+    if (rc == 0 && buf_len(&meta))
+        rc = buf_printf(out, " \\fI%.*s\\fR", (int)buf_len(&meta), buf_data(&meta));
+    rc = rc ? rc : buf_u8(out, '\n');
+    rc = rc ? rc : put_troff(out, s->help);
+    if (rc == 0 && s->initial && *s->initial) {
+        rc = buf_append_str(out, " Default: ");
+        rc = rc ? rc : put_troff(out, s->initial);
+    }
+    buf_fini(&names);
+    buf_fini(&meta);
+    return rc ? rc : buf_u8(out, '\n');
+}
+
+static int put_man_options(struct buf *out, bool ours)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < options_count; i++)
+        if ((options_table[i].owner == OWNER_MUSTER) == ours)
+            rc = put_man_option(out, &options_table[i]);
+    return rc;
+}
+
+static int put_man_conf(struct buf *out)
+{
+    int rc = buf_append_str(
+        out, ".SH SETTINGS OF THE RENDEZVOUS\nKeys of \\fB\\-\\-rdzv\\-conf\\fR, the "
+             "backends that read them, and their defaults. Others are ignored.\n");
+
+    for (size_t i = 0; rc == 0 && i < conf_keys_count; i++) {
+        const struct conf_key *k = &conf_keys[i];
+
+        rc = buf_append_str(out, ".TP\n.B ");
+        rc = rc ? rc : put_troff(out, k->name);
+        rc = rc ? rc : buf_append_str(out, " \\fR(");
+        rc = rc ? rc : put_troff(out, k->backends);
+        rc = rc ? rc : buf_append_str(out, ")\n");
+        rc = rc ? rc : put_troff(out, k->help);
+        rc = rc ? rc : buf_append_str(out, " Default: ");
+        rc = rc ? rc : put_troff(out, k->initial);
+        rc = rc ? rc : buf_u8(out, '\n');
+    }
+    return rc;
+}
+
+static const char man_head[] =
+    ".SH NAME\n"
+    "muster\\-run \\- start and watch the workers of a distributed job\n"
+    ".SH SYNOPSIS\n"
+    ".B muster run\n[\\fIoptions\\fR] \\fIscript\\fR [\\fIargument\\fR ...]\n.br\n"
+    ".B muster launch\n[\\fIoptions\\fR] \\fIscript\\fR [\\fIargument\\fR ...]\n"
+    ".SH DESCRIPTION\n"
+    "Starts workers on this node, gives them their ranks, starts them again when one "
+    "fails or when nodes come and go, and reports what went wrong. Flags, variables, "
+    "files and exit codes are those of PyTorch's torchrun; under the name\n"
+    ".B torchrun\nthe program behaves as\n.BR \"muster run\" .\n.PP\n"
+    "Options come before the script; everything after it belongs to the script, where\n"
+    ".B ${local_rank}\nbecomes the local rank of each worker and\n.B $$\na single $. "
+    "Long options may be shortened as far as they stay unique, and be spelled with "
+    "hyphens or with underscores.\n.PP\n"
+    ".B muster launch\nis torch.distributed.launch: without\n.B \\-\\-use\\-env\nthe "
+    "script gets an argument \\-\\-local\\-rank=N.\n"
+    ".SH OPTIONS\n";
+
+static const char man_tail[] =
+    ".SH ENVIRONMENT\n"
+    "A variable \\fBPET_\\fINAME\\fR gives the default of the option \\fINAME\\fR (in "
+    "capitals, with underscores); for flags 0 is off and any other number on. "
+    "PYTHON_EXEC names the interpreter; without it the one of the active virtual "
+    "environment is used, then the one beside this program, then python3 or python on "
+    "PATH.\n.PP\n"
+    "LOGLEVEL (DEBUG, INFO, WARNING, ERROR, CRITICAL) and, for the rendezvous, "
+    "TORCH_LOGS=distributed or +distributed say how much is logged; TORCH_LOGS_FORMAT "
+    "(short, or a format of Python's logging) in which form, and TORCH_LOGS_OUT names "
+    "a file for a copy.\n"
+    ".SH WAITING\n"
+    "While it waits for other nodes (to join, to agree on ranks, and to end) it says "
+    "who is here, who is missing as far as that is known, for how long and until when: "
+    "on a terminal in one line that is kept up to date, in a log after 5 seconds and "
+    "then every 30. Colours are for terminals, and not if NO_COLOR is set.\n"
+    ".SH SIGNALS\n"
+    "Those of \\fB\\-\\-signals\\-to\\-handle\\fR are passed on to the workers, which "
+    "then have \\fB\\-\\-shutdown\\-timeout\\fR seconds to end before they are killed. "
+    "A "
+    "second SIGINT (Ctrl\\-C) kills them at once. Any other second signal sends them "
+    "SIGTERM and starts the time anew; a third one kills. Signals that were ignored "
+    "when the program was started (\\fBnohup\\fR) stay ignored. What the workers have "
+    "started ends with them, also if this program is killed.\n"
+    ".SH FILES\n"
+    ".TP\n"
+    "\\fIlog\\-dir\\fB/\\fIrun\\-id\\fB_\\fIsuffix\\fB/attempt_\\fIn\\fB/"
+    "\\fIlocal\\-rank\\fR\n"
+    "Output (stdout.log, stderr.log) and error file (error.json) of each worker.\n"
+    ".TP\n"
+    "\\fIlog\\-dir\\fB/\\fIrun\\-id\\fB_\\fIsuffix\\fB/earlier/"
+    "attempt_\\fIn\\fB.\\fIk\\fR\n"
+    "The same of a round that ended because nodes came or went.\n"
+    ".SH EXIT STATUS\n"
+    "0: all workers succeeded. 1: a worker failed, the job could not start, or a "
+    "signal ended it while its workers ran; before that the signal ends it as any "
+    "program (128 and its number to a shell). 2: the command line is wrong.\n"
+    ".SH SEE ALSO\n.BR muster (1)\n";
+
+int usage_man(struct buf *out, const char *version)
+{
+    int rc = buf_printf(out, ".TH MUSTER\\-RUN 1 \"\" \"muster %s\"\n", version);
+
+    rc = rc ? rc : buf_append_str(out, man_head);
+    rc = rc ? rc : put_man_options(out, false);
+    rc = rc ? rc : buf_append_str(out, ".SS Options that torchrun does not have\n");
+    rc = rc ? rc : put_man_options(out, true);
+    rc = rc ? rc : put_man_conf(out);
+    return rc ? rc : buf_append_str(out, man_tail);
+}
+
+/* Words that the shell may offer behind an option; NULL: none, or files. */
+static const char *words_for(const struct option_spec *s)
+{
+    static const char *const rows[][2] = {
+        { "nproc-per-node", "auto cpu gpu xpu" },
+        { "rdzv-backend", "static c10d etcd etcd-v2 etcd-v3" },
+        { "event-log-handler", "null console file:" },
+        { "metrics-handler", "null console file:" },
+        { "redirects", "0 1 2 3" },
+        { "tee", "0 1 2 3" },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        if (strcmp(rows[i][0], s->name) == 0)
+            return rows[i][1];
+    return NULL;
+}
+
+static int put_choices(struct buf *out, const struct option_spec *s)
+{
+    int rc = 0;
+
+    if (!s->choices)
+        return buf_append_str(out, words_for(s) ? words_for(s) : "");
+    for (size_t i = 0; rc == 0 && s->choices[i]; i++)
+        rc = buf_printf(out, "%s%s", i ? " " : "", s->choices[i]);
+    return rc;
+}
+
+static bool has_words(const struct option_spec *s)
+{
+    return s->choices || words_for(s);
+}
+
+static int put_bash_cases(struct buf *out)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < options_count; i++) {
+        const struct option_spec *s = &options_table[i];
+
+        if (!has_words(s))
+            continue;
+        rc = buf_append_str(out, "    ");
+        rc = rc ? rc : option_names(out, s, "|");
+        rc = rc ? rc : buf_append_str(out, ") words='");
+        rc = rc ? rc : put_choices(out, s);
+        rc = rc ? rc : buf_append_str(out, "' ;;\n");
+    }
+    return rc;
+}
+
+static const char bash_head[] =
+    "# bash completion for muster run; source it, or put it where bash looks.\n"
+    "_muster() {\n"
+    "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=\n"
+    "  COMPREPLY=()\n"
+    "  if [ \"$COMP_CWORD\" = 1 ] && [ \"${COMP_WORDS[0]##*/}\" != torchrun ]; then\n"
+    "    COMPREPLY=($(compgen -W 'run launch store completion help --version' -- "
+    "\"$cur\"))\n"
+    "    return\n"
+    "  fi\n"
+    "  case $prev in\n";
+
+int usage_bash(struct buf *out)
+{
+    int rc = buf_append_str(out, bash_head);
+
+    rc = rc ? rc : put_bash_cases(out);
+    rc = rc ? rc
+            : buf_append_str(out, "    --log-dir|--log_dir) COMPREPLY=($(compgen -d "
+                                  "-- \"$cur\")); return ;;\n  esac\n"
+                                  "  [ -n \"$words\" ] || case $cur in -*) words='");
+    for (size_t i = 0; rc == 0 && i < options_count; i++)
+        rc = buf_printf(out, "%s--%s", i ? " " : "", options_table[i].name);
+    return rc ? rc
+              : buf_append_str(out, "' ;; esac\n"
+                                    "  if [ -n \"$words\" ]; then COMPREPLY=($(compgen "
+                                    "-W \"$words\" -- \"$cur\"))\n"
+                                    "  else COMPREPLY=($(compgen -f -- \"$cur\")); fi\n"
+                                    "}\n"
+                                    "complete -o filenames -F _muster muster\n");
+}
+
+/* A help text in zsh's brackets: what would end them is left out. */
+static int put_zsh_help(struct buf *out, const char *text)
+{
+    int rc = 0;
+
+    for (; rc == 0 && *text; text++)
+        if (!strchr("[]':", *text))
+            rc = buf_u8(out, (uint8_t)*text);
+    return rc;
+}
+
+int usage_zsh(struct buf *out)
+{
+    int rc =
+        buf_append_str(out, "#compdef muster\n_arguments -s \\\n"
+                            "  '1:command:(run launch store completion help)' \\\n");
+
+    for (size_t i = 0; rc == 0 && i < options_count; i++) {
+        const struct option_spec *s = &options_table[i];
+        const bool flag = s->kind == OPTION_FLAG || s->kind == OPTION_HELP;
+
+        rc = buf_printf(out, "  '--%s%s[", s->name, flag ? "" : "=");
+        rc = rc ? rc : put_zsh_help(out, s->help);
+        rc = rc ? rc : buf_append_str(out, flag ? "]" : "]:value:(");
+        rc = rc || flag ? rc : put_choices(out, s);
+        rc = rc || flag ? rc : buf_u8(out, ')');
+        rc = rc ? rc : buf_append_str(out, "' \\\n");
+    }
+    return rc ? rc : buf_append_str(out, "  '*:file:_files'\n");
+}

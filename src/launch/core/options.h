@@ -1,0 +1,113 @@
+/* options.h - the command line of `muster run`, which is torchrun's.
+ *
+ * One table (options_table) drives the parser, the PET_ variables, --help, the man
+ * page, shell completion and the test that compares us with torchrun's own parser.
+ * Parsing is pure: words and environment come in as data. Texts in the result are
+ * borrowed from argv, from the environment or from the table, and live as long as
+ * those. */
+#ifndef LAUNCH_CORE_OPTIONS_H
+#define LAUNCH_CORE_OPTIONS_H
+
+#include "base/base.h"
+#include "base/buf.h"
+#include "muster/error.h"
+
+enum option_kind {
+    OPTION_HELP,
+    OPTION_FLAG,
+    OPTION_TEXT,
+    OPTION_INT,
+    OPTION_FLOAT,
+    OPTION_CHOICE,
+    OPTION_LIST, /* at commas; two commas stand for one */
+};
+
+/* Whose the option is. */
+enum option_owner {
+    OWNER_TORCH,  /* torchrun's */
+    OWNER_LAUNCH, /* only of torch.distributed.launch */
+    OWNER_MUSTER, /* ours: never abbreviated, so that prefixes mean what they did */
+};
+
+struct option_int {
+    bool given;
+    int64_t value;
+};
+
+/* What the user said, before anything is checked or derived: torchrun's `args`. */
+struct options {
+    const char *nnodes, *nproc_per_node;
+    const char *rdzv_backend, *rdzv_endpoint, *rdzv_id, *rdzv_conf;
+    bool standalone;
+    struct option_int max_restarts;
+    double monitor_interval;
+    const char *start_method, *event_log_handler, *role;
+    bool module, no_python, run_path;
+    const char *log_dir; /* NULL: not given */
+    const char *redirects, *tee, *local_ranks_filter;
+    const char *duplicate_stdout_filters, *duplicate_stderr_filters; /* NULL: none */
+    struct option_int node_rank, master_port;
+    const char *master_addr, *local_addr, *logs_specs, *numa_binding;
+    const char *signals_to_handle;
+    struct option_int shutdown_timeout;
+    bool virtual_local_rank;
+    bool use_env;
+    bool print_config;
+    const char *rank_order; /* NULL: not given */
+    const char *metrics_handler;
+    bool help; /* --help was met before any error: nothing else counts */
+    const char *script;
+    char *const *script_args; /* borrowed from argv, or NULL */
+    size_t n_script_args;
+};
+
+struct option_spec {
+    const char *name; /* with hyphens, without the leading two */
+    char letter;      /* short form, or 0 */
+    enum option_kind kind;
+    enum option_owner owner;
+    bool pet;                   /* PET_<NAME> gives the default */
+    const char *initial;        /* default as text; NULL: none */
+    const char *const *choices; /* NULL-terminated */
+    size_t field;               /* offset in struct options */
+    const char *help;
+};
+
+extern const struct option_spec options_table[];
+extern const size_t options_count;
+
+/* How a command line went wrong; decides the exit code. */
+enum options_fault {
+    OPTIONS_FINE,
+    OPTIONS_USAGE, /* the parser refuses: exit 2 */
+    OPTIONS_VALUE, /* torchrun would die of an exception: exit 1 */
+};
+
+struct options_input {
+    char *const *argv; /* after the program or command name */
+    size_t argc;
+    char *const *envp; /* NULL-terminated */
+    bool launch;       /* `muster launch`: --use-env exists */
+};
+
+/* Fills in *o, or says in err what is wrong. The code is MUSTER_EINVAL, or
+ * MUSTER_ENOMEM with OPTIONS_VALUE. */
+enum options_fault options_parse(struct options *o, const struct options_input *in,
+                                 struct muster_error *err);
+
+/* The option's names as messages show them: "-r/--redirects". */
+int option_names(struct buf *b, const struct option_spec *s, const char *between);
+
+/* True if s can be used in this command. */
+static inline bool option_applies(const struct option_spec *s, bool launch)
+{
+    return s->owner != OWNER_LAUNCH || launch;
+}
+
+/* True if the underscored spelling differs: "nproc_per_node". Writes it. */
+bool option_underscored(const struct option_spec *s, char *to, size_t size);
+
+/* The value of a variable in a list of NAME=value, or NULL. */
+const char *env_get(char *const *envp, const char *name);
+
+#endif

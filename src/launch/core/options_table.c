@@ -1,0 +1,120 @@
+/* options_table.c - every option, in the order in which torchrun declares them (which
+ * is the order of its --help and of its "could match" messages). */
+#include "launch/core/options.h"
+
+#define FIELD(f) offsetof(struct options, f)
+
+static const char *const start_methods[] = { "spawn", "fork", "forkserver", NULL };
+static const char *const numa_bindings[] = { "node", "socket", "exclusive",
+                                             "core-complex", NULL };
+
+static const char *const rank_orders[] = { "node", "given", "slurm", "index", NULL };
+
+const struct option_spec options_table[] = {
+    { "help", 'h', OPTION_HELP, OWNER_TORCH, false, NULL, NULL, FIELD(help),
+      "Print this text and exit." },
+    { "nnodes", 0, OPTION_TEXT, OWNER_TORCH, true, "1:1", NULL, FIELD(nnodes),
+      "How many nodes take part: a number, or a range MIN:MAX." },
+    { "nproc-per-node", 0, OPTION_TEXT, OWNER_TORCH, true, "1", NULL,
+      FIELD(nproc_per_node),
+      "Workers on this node: a number, or cpu, gpu, xpu (as many as this machine has) "
+      "or auto (accelerators if there are any, else CPUs)." },
+    { "rdzv-backend", 0, OPTION_TEXT, OWNER_TORCH, true, "static", NULL,
+      FIELD(rdzv_backend),
+      "How the nodes find each other: static, c10d, etcd, etcd-v2 or etcd-v3." },
+    { "rdzv-endpoint", 0, OPTION_TEXT, OWNER_TORCH, true, "", NULL,
+      FIELD(rdzv_endpoint),
+      "Where they meet: HOST or HOST:PORT; for etcd also a list, "
+      "HOST:PORT,HOST:PORT." },
+    { "rdzv-id", 0, OPTION_TEXT, OWNER_TORCH, true, "none", NULL, FIELD(rdzv_id),
+      "Name of the job, the same on all nodes." },
+    { "rdzv-conf", 0, OPTION_TEXT, OWNER_TORCH, true, "", NULL, FIELD(rdzv_conf),
+      "More settings of the rendezvous: KEY=VALUE,KEY=VALUE,... (join_timeout, "
+      "last_call_timeout, close_timeout, read_timeout, is_host, ...)." },
+    { "standalone", 0, OPTION_FLAG, OWNER_TORCH, true, NULL, NULL, FIELD(standalone),
+      "A job of its own on this machine: c10d on a free port and a random id, whatever "
+      "--rdzv-backend, --rdzv-endpoint and --rdzv-id say." },
+    { "max-restarts", 0, OPTION_INT, OWNER_TORCH, true, "0", NULL, FIELD(max_restarts),
+      "How often the workers are started again after a failure before the job fails." },
+    { "monitor-interval", 0, OPTION_FLOAT, OWNER_TORCH, true, "0.1", NULL,
+      FIELD(monitor_interval),
+      "Accepted and checked. The end of a worker is seen at once, without polling." },
+    { "start-method", 0, OPTION_CHOICE, OWNER_TORCH, true, "spawn", start_methods,
+      FIELD(start_method),
+      "Accepted. Each --run-path worker gets an interpreter of its own." },
+    { "event-log-handler", 0, OPTION_TEXT, OWNER_TORCH, true, "null", NULL,
+      FIELD(event_log_handler),
+      "Where events go: null, console (JSON lines on stderr), or file:PATH (JSON lines "
+      "at its end)." },
+    { "role", 0, OPTION_TEXT, OWNER_TORCH, true, "default", NULL, FIELD(role),
+      "Role of this node's workers: ROLE_NAME, and part of the prefix of teed lines." },
+    { "module", 'm', OPTION_FLAG, OWNER_TORCH, true, NULL, NULL, FIELD(module),
+      "The script is the name of a Python module, as in python -m." },
+    { "no-python", 0, OPTION_FLAG, OWNER_TORCH, true, NULL, NULL, FIELD(no_python),
+      "The script is a program: run it without Python." },
+    { "run-path", 0, OPTION_FLAG, OWNER_TORCH, true, NULL, NULL, FIELD(run_path),
+      "Run the script by runpy under torch's error recorder, so that exceptions reach "
+      "the report without a decorator. Comes before --no-python." },
+    { "log-dir", 0, OPTION_TEXT, OWNER_TORCH, true, NULL, NULL, FIELD(log_dir),
+      "Directory for log files; a directory named after the job is made in it." },
+    { "redirects", 'r', OPTION_TEXT, OWNER_TORCH, true, "0", NULL, FIELD(redirects),
+      "Streams that go to files instead of the console: 1 stdout, 2 stderr, 3 both, "
+      "0 none; or one for each local rank, as in 0:3,1:2." },
+    { "tee", 't', OPTION_TEXT, OWNER_TORCH, true, "0", NULL, FIELD(tee),
+      "Streams that go to files and, line by line with a prefix, to the console; "
+      "values as for --redirects." },
+    { "local-ranks-filter", 0, OPTION_TEXT, OWNER_TORCH, true, "", NULL,
+      FIELD(local_ranks_filter),
+      "Local ranks whose output the console shows, as in 0,1,2. Files are not "
+      "affected." },
+    { "duplicate-stdout-filters", 0, OPTION_LIST, OWNER_TORCH, true, NULL, NULL,
+      FIELD(duplicate_stdout_filters),
+      "Texts, between commas (two commas for one): teed stdout lines that contain one "
+      "of them also go to filtered_stdout.log." },
+    { "duplicate-stderr-filters", 0, OPTION_LIST, OWNER_TORCH, true, NULL, NULL,
+      FIELD(duplicate_stderr_filters), "The same for stderr." },
+    { "node-rank", 0, OPTION_INT, OWNER_TORCH, true, "0", NULL, FIELD(node_rank),
+      "Rank of this node; static rendezvous only." },
+    { "master-addr", 0, OPTION_TEXT, OWNER_TORCH, true, "127.0.0.1", NULL,
+      FIELD(master_addr),
+      "Address of node 0, a name or a numeric address; static rendezvous only." },
+    { "master-port", 0, OPTION_INT, OWNER_TORCH, true, NULL, NULL, FIELD(master_port),
+      "Port of node 0; static rendezvous only. 29500 if not given." },
+    { "local-addr", 0, OPTION_TEXT, OWNER_TORCH, true, NULL, NULL, FIELD(local_addr),
+      "Address of this node, as the others should use it." },
+    { "logs-specs", 0, OPTION_TEXT, OWNER_TORCH, false, NULL, NULL, FIELD(logs_specs),
+      "Python plug-ins for logging; there are none here, so every name is refused." },
+    { "numa-binding", 0, OPTION_CHOICE, OWNER_TORCH, false, NULL, numa_bindings,
+      FIELD(numa_binding),
+      "Bind each worker to CPUs near its device: to those of the NUMA node, of the "
+      "socket, to an equal share of the node's cores, or to one group of cores that "
+      "share a cache." },
+    { "signals-to-handle", 0, OPTION_TEXT, OWNER_TORCH, true,
+      "SIGTERM,SIGINT,SIGHUP,SIGQUIT", NULL, FIELD(signals_to_handle),
+      "Signals that are handed on to the workers and end the job in good order." },
+    { "shutdown-timeout", 0, OPTION_INT, OWNER_TORCH, true, NULL, NULL,
+      FIELD(shutdown_timeout),
+      "Seconds that workers have to end after such a signal before they are killed; "
+      "else TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30." },
+    { "virtual-local-rank", 0, OPTION_FLAG, OWNER_TORCH, true, NULL, NULL,
+      FIELD(virtual_local_rank),
+      "LOCAL_RANK is 0 for each worker and CUDA_VISIBLE_DEVICES holds its device "
+      "alone." },
+    { "use-env", 0, OPTION_FLAG, OWNER_LAUNCH, false, NULL, NULL, FIELD(use_env),
+      "Do not give --local-rank to the script: it reads LOCAL_RANK." },
+    { "rank-order", 0, OPTION_CHOICE, OWNER_MUSTER, false, NULL, rank_orders,
+      FIELD(rank_order),
+      "Which node of a c10d group gets which rank: by node name, as torchrun does; as "
+      "given by --node-rank; by SLURM_NODEID; or by index, the number of a Kubernetes "
+      "Job or StatefulSet pod. Counts when all nodes are ours." },
+    { "metrics-handler", 0, OPTION_TEXT, OWNER_MUSTER, false, "null", NULL,
+      FIELD(metrics_handler),
+      "Where torch's metrics of the agent go: null, console (as torch's "
+      "ConsoleMetricHandler prints them, on stdout), or file:PATH (JSON lines at its "
+      "end)." },
+    { "print-config", 0, OPTION_FLAG, OWNER_MUSTER, false, NULL, NULL,
+      FIELD(print_config),
+      "Print what the command line and the environment amount to as JSON, start "
+      "nothing, and exit." },
+};
+const size_t options_count = ARRAY_LEN(options_table);

@@ -1,0 +1,170 @@
+/* slurm.c - see slurm.h. */
+#include "launch/core/slurm.h"
+
+#include <stdio.h>
+
+#include "base/err.h"
+#include "base/py/text.h"
+
+/* Below the ports that systems give out by themselves, and apart for each step, so that
+ * two steps that share their first node do not meet. */
+#define PORT_FIRST 15000
+#define PORT_COUNT 15000
+
+static bool get_int(char *const *envp, const char *name, int64_t *out)
+{
+    const char *text = env_get(envp, name);
+
+    return text && py_int(span_str(text), out);
+}
+
+static bool is_default(const char *text, const char *initial)
+{
+    return strcmp(text, initial) == 0;
+}
+
+bool slurm_applies(const struct options *o, char *const *envp)
+{
+    int64_t tasks;
+
+    if (!env_get(envp, "SLURM_STEP_ID") ||
+        !get_int(envp, "SLURM_STEP_NUM_TASKS", &tasks))
+        return false; /* a batch script itself is no step */
+    return tasks > 1 && !o->standalone && is_default(o->rdzv_backend, "static") &&
+           !*o->rdzv_endpoint && is_default(o->master_addr, "127.0.0.1") &&
+           !o->master_port.given && o->node_rank.value == 0 &&
+           strcmp(o->nnodes, "1") != 0;
+}
+
+int slurm_first_host(const char *list, char *to, size_t size)
+{
+    size_t n = 0;
+
+    for (const char *p = list; *p && *p != ','; p++) {
+        if (*p == '[') {
+            for (p++; *p && *p != ',' && *p != '-' && *p != ']'; p++) {
+                if (n + 1 >= size)
+                    return MUSTER_EINVAL;
+                to[n++] = *p;
+            }
+            p = strchr(p, ']');
+            if (!p)
+                return MUSTER_EINVAL;
+            continue;
+        }
+        if (n + 1 >= size || *p == ']')
+            return MUSTER_EINVAL;
+        to[n++] = *p;
+    }
+    if (n == 0)
+        return MUSTER_EINVAL;
+    to[n] = '\0';
+    return 0;
+}
+
+static int bad_variable(char *const *envp, const char *name, struct muster_error *err)
+{
+    const char *text = env_get(envp, name);
+
+    return err_set(err, MUSTER_EINVAL,
+                   "%s is %s%s%s: that is no Slurm job step\n"
+                   "Start muster with srun, or name the rendezvous yourself: "
+                   "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT --nnodes=N.",
+                   name, text ? "\"" : "not set", text ? text : "", text ? "\"" : "");
+}
+
+static int check_layout(char *const *envp, int64_t nodes, struct muster_error *err)
+{
+    const char *layout = env_get(envp, "SLURM_STEP_TASKS_PER_NODE");
+    int64_t tasks;
+
+    if (!get_int(envp, "SLURM_STEP_NUM_TASKS", &tasks))
+        return bad_variable(envp, "SLURM_STEP_NUM_TASKS", err);
+    if (tasks == nodes)
+        return 0;
+    return err_set(err, MUSTER_EINVAL,
+                   "srun started %lld tasks on %lld nodes (%s on each), but one muster "
+                   "per node starts all of its workers\n"
+                   "Give srun --ntasks-per-node=1, and muster run --nproc-per-node for "
+                   "the workers. For a job of its own in each task: --standalone.",
+                   (long long)tasks, (long long)nodes, layout ? layout : "?");
+}
+
+static int check_nnodes(const struct options *o, int64_t nodes,
+                        struct muster_error *err)
+{
+    const char *text = o->nnodes, *colon = strchr(text, ':');
+    const size_t n = colon ? (size_t)(colon - text) : strlen(text);
+    int64_t min, max;
+
+    if (is_default(text, "1:1"))
+        return 0;
+    if (!py_int(span_of(text, n), &min))
+        return 0; /* derive_config has the words for it */
+    max = min;
+    if (colon && !py_int(span_str(colon + 1), &max))
+        return 0;
+    if (min <= nodes && nodes <= max)
+        return 0;
+    return err_set(err, MUSTER_EINVAL,
+                   "--nnodes=%s, but this Slurm job step has %lld nodes (%s)\n"
+                   "Leave --nnodes away, or give srun as many nodes with -N.",
+                   text, (long long)nodes, "SLURM_STEP_NUM_NODES");
+}
+
+/* The user's options, then who hosts the store and our place in the order of ranks.
+ * What the user says of either wins. */
+static bool put_conf(const char *conf, int64_t rank, struct slurm_texts *texts)
+{
+    const int n = snprintf(texts->conf, sizeof texts->conf, "%s%snode_order=%lld%s",
+                           conf, *conf ? "," : "", (long long)rank,
+                           strstr(conf, "is_host=") ? ""
+                           : rank == 0              ? ",is_host=true"
+                                                    : ",is_host=false");
+
+    return n > 0 && (size_t)n < sizeof texts->conf;
+}
+
+int slurm_apply(struct options *o, char *const *envp, struct slurm_texts *texts,
+                struct muster_error *err)
+{
+    const char *job = env_get(envp, "SLURM_JOB_ID"), *list;
+    int64_t nodes, rank, job_number, step;
+    char host[256];
+    int rc;
+
+    if (!get_int(envp, "SLURM_STEP_NUM_NODES", &nodes) || nodes < 1)
+        return bad_variable(envp, "SLURM_STEP_NUM_NODES", err);
+    if (!get_int(envp, "SLURM_NODEID", &rank) || rank < 0 || rank >= nodes)
+        return bad_variable(envp, "SLURM_NODEID", err);
+    if (!get_int(envp, "SLURM_JOB_ID", &job_number) || job_number < 0 ||
+        job_number > INT32_MAX * 1024LL)
+        return bad_variable(envp, "SLURM_JOB_ID", err);
+    if (!get_int(envp, "SLURM_STEP_ID", &step))
+        return bad_variable(envp, "SLURM_STEP_ID", err);
+    list = env_get(envp, "SLURM_STEP_NODELIST");
+    if (!list || slurm_first_host(list, host, sizeof host))
+        return bad_variable(envp, "SLURM_STEP_NODELIST", err);
+    rc = check_layout(envp, nodes, err);
+    if (rc == 0)
+        rc = check_nnodes(o, nodes, err);
+    if (rc)
+        return rc;
+
+    const int64_t port = PORT_FIRST + (job_number * 7 + (step & 0xff)) % PORT_COUNT;
+    (void)snprintf(texts->endpoint, sizeof texts->endpoint, "%s:%d", host, (int)port);
+    (void)snprintf(texts->nnodes, sizeof texts->nnodes, "%lld", (long long)nodes);
+    (void)snprintf(texts->id, sizeof texts->id, "slurm-%.20s.%lld", job,
+                   (long long)step);
+    if (!put_conf(o->rdzv_conf, rank, texts))
+        return err_set(err, MUSTER_EINVAL, "--rdzv-conf is longer than %zu characters",
+                       sizeof texts->conf);
+    o->rdzv_conf = texts->conf;
+    if (is_default(o->nnodes, "1:1"))
+        o->nnodes = texts->nnodes;
+    if (is_default(o->rdzv_id, "none"))
+        o->rdzv_id = texts->id;
+    o->rdzv_backend = "c10d";
+    o->rdzv_endpoint = texts->endpoint;
+    return 0;
+}

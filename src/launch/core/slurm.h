@@ -1,0 +1,30 @@
+/* slurm.h - what Slurm's environment says of a job step, and what that means for a
+ * command line without any rendezvous flag: the nodes of the step form one group.
+ *
+ * Called between options_parse and derive_config. Pure: the environment is data. */
+#ifndef LAUNCH_CORE_SLURM_H
+#define LAUNCH_CORE_SLURM_H
+
+#include "launch/core/options.h"
+
+/* Texts that the options then borrow; lives as long as they do. */
+struct slurm_texts {
+    char nnodes[24], id[64], endpoint[300], conf[400];
+};
+
+/* True if srun started us as one task of several and the user left the rendezvous to
+ * us: no backend, endpoint, master address or port, node rank, --standalone, and
+ * --nnodes absent or not 1. */
+bool slurm_applies(const struct options *o, char *const *envp);
+
+/* Fills in nnodes, backend, endpoint, id and the place of this node in the rank order.
+ * MUSTER_EINVAL with the remedy if the step's layout contradicts: several tasks on a
+ * node, another number of nodes than --nnodes, or variables that make no sense. */
+int slurm_apply(struct options *o, char *const *envp, struct slurm_texts *texts,
+                struct muster_error *err);
+
+/* The first host of a Slurm host list ("gpu[03-05,7],x9" gives "gpu03"). 0, or
+ * MUSTER_EINVAL if it is no list or the name does not fit. */
+int slurm_first_host(const char *list, char *to, size_t size);
+
+#endif

@@ -1,0 +1,41 @@
+/* launch_ports.c - see launch_ports.h. */
+#include "launch/machine.h"
+
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "process/devices.h"
+
+static int count_devices(void *ctx, const char *word, int64_t *n,
+                         struct muster_error *err)
+{
+    const struct devices_ports real = devices_real(environ);
+
+    (void)ctx;
+    return devices_count(&real, word, n, err);
+}
+
+static bool is_file(void *ctx, const char *path)
+{
+    struct stat st;
+
+    (void)ctx;
+    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+}
+
+int launch_ports(struct derive_ports *out, void (*warn)(void *ctx, const char *text),
+                 void *ctx, struct muster_error *err)
+{
+    struct derive_ports ports = { .count_devices = count_devices,
+                                  .is_file = is_file,
+                                  .warn = warn,
+                                  .ctx = ctx,
+                                  .envp = environ };
+
+    if (getrandom(ports.random, sizeof ports.random, 0) != (ssize_t)sizeof ports.random)
+        return err_set(err, MUSTER_EIO, "no random bytes for a run id");
+    *out = ports;
+    return 0;
+}

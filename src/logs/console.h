@@ -1,0 +1,43 @@
+/* console.h - writing to an inherited stdout or stderr without ever blocking the loop.
+ *
+ * A pipe or terminal is opened anew for that, since making the inherited descriptor
+ * non-blocking would do so for every process that shares it. */
+#ifndef LOGS_CONSOLE_H
+#define LOGS_CONSOLE_H
+
+#include <uv.h>
+
+#include "base/buf.h"
+
+#define CONSOLE_ENOUGH (256u << 10) /* more than this waits: writers should pause */
+
+struct console {
+    int fd;
+    bool own, socket, polled;
+    int broken; /* errno of what made it useless, or 0 */
+    struct buf out;
+    uv_poll_t poll;
+    uv_loop_t *loop;
+    void (*on_ready)(void *ctx); /* what waited is written, or the console broke */
+    void *ctx;
+};
+
+/* fd is 1 or 2, borrowed. */
+int console_open(struct console *c, uv_loop_t *loop, int fd,
+                 void (*on_ready)(void *ctx), void *ctx);
+void console_flush(struct console *c); /* as much as goes now; the rest by itself */
+
+static inline bool console_full(const struct console *c)
+{
+    return buf_len(&c->out) >= CONSOLE_ENOUGH;
+}
+
+static inline bool console_empty(const struct console *c)
+{
+    return buf_len(&c->out) == 0;
+}
+
+/* True if cb comes, with a handle whose data is c: only then may c's memory go. */
+bool console_close(struct console *c, uv_close_cb cb);
+
+#endif

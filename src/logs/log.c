@@ -1,0 +1,224 @@
+/* notes.c - see notes.h. */
+#include "logs/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "logs/core/log_format.h"
+#include "launch/core/options.h"
+#include "base/py/repr.h"
+
+#define PATIENCE_MS 100
+
+/* TORCH_LOGS: "distributed" is INFO, "+distributed" DEBUG, "-distributed" ERROR. */
+static enum note_level torch_level(char *const *envp)
+{
+    const char *p = env_get(envp, "TORCH_LOGS");
+    enum note_level level = NOTE_WARN;
+
+    while (p && *p) {
+        const size_t n = strcspn(p, ",");
+        const struct span item = span_of(p, n);
+        if (span_eq(item, span_str("distributed")))
+            level = NOTE_INFO;
+        else if (span_eq(item, span_str("+distributed")))
+            level = NOTE_DEBUG;
+        else if (span_eq(item, span_str("-distributed")))
+            level = NOTE_ERROR;
+        p += p[n] ? n + 1 : n;
+    }
+    return level;
+}
+
+static int read_level(struct notes *n, char *const *envp, struct muster_error *err)
+{
+    static const struct {
+        const char *word;
+        enum note_level level;
+    } words[] = {
+        { "DEBUG", NOTE_DEBUG },    { "NOTSET", NOTE_WARN },
+        { "INFO", NOTE_INFO },      { "WARNING", NOTE_WARN },
+        { "WARN", NOTE_WARN },      { "ERROR", NOTE_ERROR },
+        { "FATAL", NOTE_CRITICAL }, { "CRITICAL", NOTE_CRITICAL },
+    };
+    const char *level = env_get(envp, "LOGLEVEL");
+    struct buf b;
+    int rc;
+
+    if (!level)
+        return 0;
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        if (strcmp(words[i].word, level) == 0) {
+            n->least = words[i].level;
+            return 0;
+        }
+    buf_init(&b, SIZE_MAX);
+    if (py_repr(&b, level) || buf_u8(&b, 0))
+        rc = err_nomem(err);
+    else
+        rc = err_set(err, MUSTER_EINVAL,
+                     "Unknown level: %s\n"
+                     "LOGLEVEL is one of DEBUG, INFO, WARNING, ERROR, CRITICAL.",
+                     (const char *)buf_data(&b));
+    buf_fini(&b);
+    return rc;
+}
+
+/* As Python's FileHandler: made if it is not there, written at its end. */
+static int open_copy(struct notes *n, const char *path, struct muster_error *err)
+{
+    if (!path)
+        return 0;
+    n->copy_fd = open(*path ? path : ".",
+                      O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (n->copy_fd >= 0)
+        return 0;
+    return err_set(err, MUSTER_EIO,
+                   "[Errno %d] %s: '%s'\nTORCH_LOGS_OUT names a file for a copy of all "
+                   "messages; it cannot be opened.",
+                   errno, strerror(errno), path);
+}
+
+int notes_init(struct notes *n, char *const *envp, struct muster_error *err)
+{
+    const char *format = env_get(envp, "TORCH_LOGS_FORMAT");
+    struct muster_error bad;
+
+    *n = (struct notes){ .fd = STDERR_FILENO,
+                         .least = NOTE_WARN,
+                         .torch_least = torch_level(envp),
+                         .copy_fd = -1,
+                         .began_ns = uv_hrtime() };
+    int rc = format ? logline_format(format, &n->format, &bad) : 0;
+    if (rc != 0 && rc != MUSTER_ENOTSUP) {
+        if (err)
+            *err = bad;
+        return rc;
+    }
+    int level = read_level(n, envp, err);
+    if (level == 0)
+        level = open_copy(n, env_get(envp, "TORCH_LOGS_OUT"), err);
+    if (rc != 0 && level == 0)
+        note(n, NOTE_WARN, "muster/notes",
+             "TORCH_LOGS_FORMAT: %s\nMessages come in the usual form.", bad.text);
+    return level;
+}
+
+static int put_prefix(struct buf *b, enum note_level level, const char *where)
+{
+    struct timespec ts;
+    struct tm tm;
+    char when[32];
+
+    (void)clock_gettime(CLOCK_REALTIME, &ts);
+    (void)localtime_r(&ts.tv_sec, &tm);
+    (void)strftime(when, sizeof when, "%m%d %H:%M:%S", &tm);
+    return buf_printf(b, "%c%s.%03ld000 %d %s] ", "VIWEC"[level], when,
+                      ts.tv_nsec / 1000000, (int)getpid(), where);
+}
+
+/* A pipe that nobody reads must not stop the agent, heartbeats and all: what does not
+ * go within a moment is dropped. Ready for writing, a pipe takes PIPE_BUF bytes at
+ * once. */
+static void write_all(int fd, struct buf *b)
+{
+    struct pollfd ready = { .fd = fd, .events = POLLOUT };
+
+    while (buf_len(b)) {
+        if (poll(&ready, 1, PATIENCE_MS) == 0)
+            return;
+        const ssize_t n = write(fd, buf_data(b), MIN_OF(buf_len(b), PIPE_BUF));
+
+        if (n <= 0) /* Nobody listens: nothing more to say. */
+            return;
+        buf_consume(b, (size_t)n);
+    }
+}
+
+/* These parts of torchrun do not listen to LOGLEVEL but to TORCH_LOGS. */
+static bool torch_logging(const char *where)
+{
+    return strstr(where, "elastic/multiprocessing/api.py") ||
+           strstr(where, "tail_log.py") || strstr(where, "error_handler.py") ||
+           strstr(where, "elastic/rendezvous/") || strstr(where, "muster/rendezvous");
+}
+
+/* The usual form: every line has the prefix. */
+static int put_usual(struct buf *b, enum note_level level, const char *where,
+                     const char *text)
+{
+    int rc = 0;
+
+    for (const char *p = text; p && rc == 0;) {
+        const size_t len = strcspn(p, "\n");
+
+        rc = put_prefix(b, level, where);
+        rc = rc ? rc : buf_printf(b, "%.*s\n", (int)len, p);
+        p = p[len] ? p + len + 1 : NULL;
+    }
+    return rc;
+}
+
+/* As TORCH_LOGS_FORMAT has it. */
+static int put_formatted(struct buf *b, const struct notes *n, enum note_level level,
+                         const char *where, const char *text)
+{
+    static const char *const names[] = { "DEBUG", "INFO", "WARNING", "ERROR",
+                                         "CRITICAL" };
+    struct timespec ts;
+    struct tm tm;
+    char when[32], asctime[48];
+
+    (void)clock_gettime(CLOCK_REALTIME, &ts);
+    (void)localtime_r(&ts.tv_sec, &tm);
+    (void)strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &tm);
+    (void)snprintf(asctime, sizeof asctime, "%s,%03ld", when, ts.tv_nsec / 1000000);
+    const struct log_record r = {
+        .level = names[level],
+        .level_number = 10 + 10 * (int)level,
+        .where = where,
+        .message = text,
+        .asctime = asctime,
+        .created = (double)ts.tv_sec + (double)ts.tv_nsec / 1e9,
+        .since_start = (double)(uv_hrtime() - n->began_ns) / 1e6,
+        .pid = (int)getpid(),
+    };
+    return logline_print(b, n->format, &r);
+}
+
+void note(const struct notes *n, enum note_level level, const char *where,
+          const char *fmt, ...)
+{
+    struct buf b;
+    char *text = NULL;
+    va_list ap;
+    int rc = 0;
+
+    if (n->fd < 0 || level < (torch_logging(where) ? n->torch_least : n->least))
+        return;
+    va_start(ap, fmt);
+    rc = vasprintf(&text, fmt, ap) < 0;
+    va_end(ap);
+    if (rc != 0)
+        return;
+    buf_init(&b, SIZE_MAX);
+    rc = n->format ? put_formatted(&b, n, level, where, text)
+                   : put_usual(&b, level, where, text);
+    /* One write a message; a full disk costs the copy alone. */
+    if (rc == 0 && n->copy_fd >= 0 && write(n->copy_fd, buf_data(&b), buf_len(&b)) < 0)
+        rc = 0;
+    notes_line(n, NULL); /* It comes back with the next look at the clock. */
+    write_all(n->fd, &b);
+    buf_fini(&b);
+    free(text);
+}

@@ -1,0 +1,49 @@
+/* notes_line.c - the one line at the bottom of a terminal; see notes.h. */
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "launch/core/options.h"
+#include "logs/log.h"
+
+#define BACK  "\033[A\r\033[K" /* to the line above, and empty it */
+#define CYAN  "\033[36m"
+#define PLAIN "\033[0m"
+
+void notes_on_screen(struct notes *n, struct notes_screen *screen, char *const *envp)
+{
+    const char *term = env_get(envp, "TERM"), *plain = env_get(envp, "NO_COLOR");
+    const bool lines = isatty(n->fd) && term && *term && strcmp(term, "dumb") != 0;
+
+    *screen =
+        (struct notes_screen){ .lines = lines, .colours = lines && !(plain && *plain) };
+    n->screen = screen;
+}
+
+/* A line that wraps could not be taken back. */
+static int width(int fd)
+{
+    struct winsize size;
+
+    return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col - 1 : 79;
+}
+
+void notes_line(const struct notes *n, const char *text)
+{
+    struct notes_screen *s = n->screen;
+    struct pollfd ready = { .fd = n->fd, .events = POLLOUT };
+    struct buf b;
+
+    if (n->fd < 0 || !s || !s->lines || (!text && !s->shown))
+        return;
+    buf_init(&b, SIZE_MAX);
+    /* Ends in a newline, so that a shell finds its place even if we are killed. A
+     * terminal that takes nothing just now goes without. */
+    if (buf_append_str(&b, s->shown ? BACK : "") == 0 &&
+        (!text || buf_printf(&b, "%s%.*s%s\n", s->colours ? CYAN : "", width(n->fd),
+                             text, s->colours ? PLAIN : "") == 0) &&
+        poll(&ready, 1, 0) == 1 && write(n->fd, buf_data(&b), buf_len(&b)) > 0)
+        s->shown = text != NULL;
+    buf_fini(&b);
+}

@@ -1,0 +1,363 @@
+/* logs.c - see logs.h. */
+#include "logs/worker_logs.h"
+#include "logs/remove_dirs.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include "base/err.h"
+#include "base/mem.h"
+#include "launch/core/options.h"
+#include "logs/directories.h"
+#include <string.h>
+#include "agent/core/worker_env.h"
+#include "logs/torch_locations.h"
+
+/* logs_int.h - what logs.c and logs_follow.c share. */
+struct logs {
+    uv_loop_t *loop;
+    const struct launch_config *config; /* borrowed */
+    const struct notes *notes;          /* borrowed */
+    char *const *envp;                  /* borrowed */
+    bool none;                          /* /dev/null */
+    bool own_base;                      /* nobody named it */
+    char *base, *run, *attempt;         /* owned; run: made at the first attempt */
+    int filtered[2];                    /* shared by all local ranks; -1 */
+    struct tails *tails;                /* NULL until something is teed */
+    struct sweep *sweep;                /* NULL until many workers end well */
+    size_t sweeping;                    /* sweeps not yet closed */
+    bool closed, tidy;                  /* as soon as they are */
+    uv_timer_t later;                   /* for a drain with nothing to drain */
+    void (*drained)(void *ctx);
+    void *drained_ctx;
+};
+
+/* From now on the console shows what the worker writes to path: which is 0 for its
+ * stdout, 1 for its stderr. */
+static int logs_follow(struct logs *l, const char *path, int which, int64_t local_rank,
+                int64_t rank, struct muster_error *err);
+
+#define MANY 16 /* workers whose directories are worth a thread's time */
+
+int logs_open(uv_loop_t *loop, const struct launch_config *config,
+              const struct notes *notes, char *const *envp, struct logs **out,
+              struct muster_error *err)
+{
+    struct logs *l = mem_calloc(1, sizeof *l);
+    int rc = 0;
+
+    if (!l)
+        return err_nomem(err);
+    *l = (struct logs){ .loop = loop,
+                        .config = config,
+                        .notes = notes,
+                        .envp = envp,
+                        .filtered = { -1, -1 } };
+    uv_timer_init(loop, &l->later);
+    l->later.data = l;
+    if (config->log_dir && strcmp(config->log_dir, "/dev/null") == 0) {
+        l->none = true;
+    } else if (config->log_dir) {
+        l->base = mem_strdup(config->log_dir);
+        rc = l->base ? log_dirs_make(l->base, err) : err_nomem(err);
+    } else {
+        char *stem = mem_printf("%s/torchelastic_", log_dirs_temp(envp));
+        l->own_base = true;
+        l->base = stem ? log_dirs_unique(stem, err) : NULL;
+        mem_free(stem);
+        rc = l->base ? 0 : err ? err->code : MUSTER_EIO;
+    }
+    *out = l; /* To be closed even after a failure: the timer is the loop's. */
+    return rc;
+}
+
+static int open_filtered(struct logs *l, int which, const struct text_list *needles,
+                         struct muster_error *err)
+{
+    const char *name = which ? "filtered_stderr.log" : "filtered_stdout.log";
+
+    if (needles->count == 0)
+        return 0;
+    char *path = mem_printf("%s/%s", l->none ? "/dev/null" : l->attempt, name);
+    if (!path)
+        return err_nomem(err);
+    l->filtered[which] = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const int rc =
+        l->filtered[which] >= 0
+            ? 0
+            : log_dirs_error(err, "Duplicate filters need a log directory", path);
+    mem_free(path);
+    return rc;
+}
+
+static void close_filtered(struct logs *l)
+{
+    for (int i = 0; i < 2; i++) {
+        if (l->filtered[i] >= 0)
+            close(l->filtered[i]);
+        l->filtered[i] = -1;
+    }
+}
+
+static int make_run_dir(struct logs *l, struct muster_error *err)
+{
+    const size_t n = strlen(l->base);
+    const char *slash = n && l->base[n - 1] == '/' ? "" : "/";
+    char *stem = mem_printf("%s%s%s_", l->base, slash, l->config->rdzv.run_id);
+
+    l->run = stem ? log_dirs_unique(stem, err) : NULL;
+    mem_free(stem);
+    return l->run ? 0 : err ? err->code : MUSTER_EIO;
+}
+
+/* Like torchrun's, a new round of the same attempt (nodes came or went) has its files
+ * at the same place; those of the round before are not lost to it. */
+static int next_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
+{
+    char name[32], *moved = NULL;
+
+    snprintf(name, sizeof name, "attempt_%" PRId64, attempt);
+    mem_free(l->attempt);
+    l->attempt = mem_printf("%s/%s", l->run, name);
+    if (!l->attempt)
+        return err_nomem(err);
+    const int rc = log_dirs_renew(l->run, name, &moved, err);
+    if (moved)
+        note(l->notes, NOTE_INFO, "muster/logs",
+             "the logs of the round that is over are in %s", moved);
+    mem_free(moved);
+    return rc;
+}
+
+static void finish(struct logs *l);
+
+static void on_swept(void *ctx)
+{
+    struct logs *l = ctx;
+
+    if (--l->sweeping == 0 && l->closed)
+        finish(l);
+}
+
+static void end_sweep(struct logs *l)
+{
+    if (l->sweep)
+        sweep_close(l->sweep, on_swept, l);
+    l->sweep = NULL;
+}
+
+int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
+{
+    int rc = 0;
+
+    close_filtered(l);
+    end_sweep(l);
+    if (!l->none) {
+        if (!l->run)
+            rc = make_run_dir(l, err);
+        if (rc != 0)
+            return rc;
+        rc = next_attempt(l, attempt, err);
+        if (rc != 0)
+            return rc;
+    }
+    rc = open_filtered(l, 0, &l->config->stdout_needles, err);
+    if (rc == 0)
+        rc = open_filtered(l, 1, &l->config->stderr_needles, err);
+    return rc;
+}
+
+/* --- one worker ------------------------------------------------------------------- */
+
+/* One stream: a file, the console (-1), or nowhere if the console does not show it. */
+static int stream(struct logs *l, const char *dir, int which, int64_t local_rank,
+                  int64_t rank, int *fd, struct muster_error *err)
+{
+    const struct launch_config *c = l->config;
+    const uint8_t bit = which ? STREAM_ERR : STREAM_OUT;
+    const bool tee = stream_map_get(&c->tee, local_rank) & bit;
+    const bool to_file = tee || stream_map_get(&c->redirects, local_rank) & bit;
+    const bool shown = rank_filter_shows(&c->filter, local_rank);
+
+    *fd = -1;
+    if (l->none || !to_file) {
+        if (!shown)
+            *fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        return 0;
+    }
+    char *path = mem_printf("%s/%s", dir, which ? "stderr.log" : "stdout.log");
+    if (!path)
+        return err_nomem(err);
+    int rc = 0;
+    *fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (*fd < 0)
+        rc = log_dirs_error(err, "A worker's output cannot be redirected", path);
+    if (rc == 0 && tee && shown)
+        rc = logs_follow(l, path, which, local_rank, rank, err);
+    mem_free(path);
+    return rc;
+}
+
+int logs_worker(struct logs *l, int64_t local_rank, int64_t rank,
+                struct logs_worker *out, struct muster_error *err)
+{
+    struct logs_worker w = { -1, -1, NULL };
+    char *dir = NULL;
+    int rc = 0;
+
+    if (l->none) {
+        w.error_file = mem_strdup("");
+    } else {
+        dir = mem_printf("%s/%" PRId64, l->attempt, local_rank);
+        w.error_file = dir ? mem_printf("%s/error.json", dir) : NULL;
+    }
+    if (!w.error_file)
+        rc = err_nomem(err);
+    if (rc == 0 && dir && mkdir(dir, 0777) != 0)
+        rc = log_dirs_error(err, "The log directory cannot be made", dir);
+    if (rc == 0)
+        rc = stream(l, dir, 0, local_rank, rank, &w.out, err);
+    if (rc == 0)
+        rc = stream(l, dir, 1, local_rank, rank, &w.err, err);
+    mem_free(dir);
+    if (rc == 0) {
+        *out = w;
+        return 0;
+    }
+    if (w.out >= 0)
+        close(w.out);
+    mem_free(w.error_file);
+    return rc;
+}
+
+/* --- the end ---------------------------------------------------------------------- */
+
+void logs_worker_left(struct logs *l, int64_t local_rank)
+{
+    if (!l->own_base || !l->attempt)
+        return;
+    if (l->config->nproc >= MANY && !l->sweep &&
+        sweep_open(l->loop, l->attempt, &l->sweep, NULL) == 0)
+        l->sweeping++;
+    if (l->sweep) {
+        sweep_remove(l->sweep, local_rank);
+        return;
+    }
+    char *dir = mem_printf("%s/%" PRId64, l->attempt, local_rank);
+    if (dir)
+        (void)rmdir(dir);
+    mem_free(dir);
+}
+
+static void on_later(uv_timer_t *timer)
+{
+    struct logs *l = timer->data;
+    l->drained(l->drained_ctx);
+}
+
+void logs_drain(struct logs *l, void (*cb)(void *ctx), void *ctx)
+{
+    if (l->tails) {
+        tails_drain(l->tails, cb, ctx);
+        return;
+    }
+    l->drained = cb;
+    l->drained_ctx = ctx;
+    uv_timer_start(&l->later, on_later, 0, 0);
+}
+
+bool logs_full(const struct logs *l)
+{
+    struct statvfs st;
+
+    return !l->none && l->base && statvfs(l->base, &st) == 0 && st.f_bavail == 0;
+}
+
+const char *logs_base(const struct logs *l)
+{
+    return l->none ? "/dev/null" : l->base;
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    mem_free(h->data);
+}
+
+static void finish(struct logs *l)
+{
+    if (l->tidy && l->own_base && l->base &&
+        !(l->attempt && rmdir(l->attempt) == 0 && rmdir(l->run) == 0 &&
+          rmdir(l->base) == 0))
+        log_dirs_tidy(l->base); /* There is more. */
+    mem_free(l->base);
+    mem_free(l->run);
+    mem_free(l->attempt);
+    uv_close((uv_handle_t *)&l->later, on_closed);
+}
+
+void logs_close(struct logs *l, bool tidy)
+{
+    if (!l)
+        return;
+    l->closed = true;
+    l->tidy = tidy;
+    close_filtered(l);
+    tails_close(l->tails);
+    end_sweep(l);
+    if (l->sweeping == 0)
+        finish(l);
+}
+
+/* logs_follow.c - see logs_int.h: teed streams, and what there is to say of them. */
+static void on_trouble(void *ctx, const char *name, int errnum)
+{
+    const struct logs *l = ctx;
+
+    note(l->notes, NOTE_ERROR, AT_TAIL, "error in log tailer for %s. %s", name,
+         errnum == EPIPE ? "BrokenPipeError" : strerror(errnum));
+}
+
+static void on_blind(void *ctx, unsigned every_ms, int errnum)
+{
+    const struct logs *l = ctx;
+
+    note(l->notes, NOTE_WARN, "muster/logs",
+         "inotify cannot be used (%s): log files are looked at every %u ms instead. "
+         "All processes of a user share its limits, fs.inotify.max_user_instances and "
+         "fs.inotify.max_user_watches: see sysctl.",
+         strerror(errnum), every_ms);
+}
+
+static int logs_follow(struct logs *l, const char *path, int which, int64_t local_rank,
+                int64_t rank, struct muster_error *err)
+{
+    const struct launch_config *c = l->config;
+    const struct text_list *needles = which ? &c->stderr_needles : &c->stdout_needles;
+    const struct tails_opts opts = { l->loop, on_trouble, on_blind, l };
+    char name[300];
+    struct buf prefix;
+    int rc = 0;
+
+    if (!l->tails)
+        rc = tails_open(&opts, &l->tails, err);
+    buf_init(&prefix, SIZE_MAX);
+    if (rc == 0 && worker_prefix(&prefix, c, rank, local_rank) != 0)
+        rc = err_nomem(err);
+    snprintf(name, sizeof name, "%s%" PRId64, c->role, local_rank);
+    if (rc == 0)
+        rc = tails_add(l->tails,
+                       &(struct tail_spec){ .path = path,
+                                            .name = name,
+                                            .prefix = buf_span(&prefix),
+                                            .is_stderr = which == 1,
+                                            .needles = needles->items,
+                                            .needle_count = needles->count,
+                                            .copy_fd = l->filtered[which] },
+                       err);
+    buf_fini(&prefix);
+    return rc;
+}

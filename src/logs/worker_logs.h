@@ -1,0 +1,49 @@
+/* logs.h - where the workers' output goes: torchrun's directories and files.
+ *
+ *     <log dir>/<run id>_<8 chars>/attempt_<n>/<local
+ * rank>/{stdout.log,stderr.log,error.json}
+ *
+ * One struct logs per agent. With --log-dir /dev/null there are no files at all. */
+#ifndef LOGS_WORKER_LOGS_H
+#define LOGS_WORKER_LOGS_H
+
+#include "launch/core/config.h"
+#include "logs/log.h"
+#include "logs/follow.h"
+
+struct logs;
+
+/* Makes the base directory (the given one, or a new one under TMPDIR). */
+int logs_open(uv_loop_t *loop, const struct launch_config *config,
+              const struct notes *notes, char *const *envp, struct logs **out,
+              struct muster_error *err);
+
+/* Makes the directory of an attempt; what is there of it already moves to
+ * earlier/attempt_<n>.<k>. */
+int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err);
+
+struct logs_worker {
+    int out, err;     /* for the worker: -1: the console; else the caller closes it */
+    char *error_file; /* owned by the caller; "" if there are no files */
+};
+
+/* The files of one worker of the current attempt. Teed ones are followed from now on.
+ */
+int logs_worker(struct logs *l, int64_t local_rank, int64_t rank,
+                struct logs_worker *out, struct muster_error *err);
+
+/* The worker has ended well. Its directory goes at once if it is empty and nobody asked
+ * for it: rmdir may wait for the disk, and now others compute meanwhile. */
+void logs_worker_left(struct logs *l, int64_t local_rank);
+
+/* The workers are gone: all they wrote is shown, then cb, never from within. */
+void logs_drain(struct logs *l, void (*cb)(void *ctx), void *ctx);
+
+/* Whether the file system of the logs has no room left. */
+bool logs_full(const struct logs *l);
+const char *logs_base(const struct logs *l);
+
+/* tidy: remove what is empty and nobody asked for (a base directory of our own). */
+void logs_close(struct logs *l, bool tidy);
+
+#endif

@@ -1,0 +1,151 @@
+/* offload.c - see offload.h. Two owners share a job, the loop and the thread; the last
+ * of them to let go frees it. The thread touches `async` only under the lock and while
+ * `wanted` holds, the loop closes it only after taking `wanted` back. */
+#include "loop/blocking_call.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+struct offload {
+    uv_async_t async;
+    uv_timer_t timer;
+    pthread_mutex_t lock;
+    bool wanted, finished; /* under lock */
+    int refs;              /* under lock: the thread, and each open handle */
+    offload_work work;
+    void *data; /* owned */
+    offload_done done;
+    void *ctx;
+};
+
+static void release(struct offload *o)
+{
+    bool last;
+
+    pthread_mutex_lock(&o->lock);
+    last = --o->refs == 0;
+    pthread_mutex_unlock(&o->lock);
+    if (!last)
+        return;
+    pthread_mutex_destroy(&o->lock);
+    mem_free(o->data);
+    mem_free(o);
+}
+
+static void *thread_main(void *arg)
+{
+    struct offload *o = arg;
+
+    o->work(o->data);
+    pthread_mutex_lock(&o->lock);
+    o->finished = true;
+    if (o->wanted)
+        (void)uv_async_send(&o->async);
+    pthread_mutex_unlock(&o->lock);
+    release(o);
+    return NULL;
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    release(h->data);
+}
+
+void offload_cancel(struct offload *o)
+{
+    if (!o)
+        return;
+    pthread_mutex_lock(&o->lock);
+    o->wanted = false;
+    pthread_mutex_unlock(&o->lock);
+    o->done = NULL;
+    uv_close((uv_handle_t *)&o->async, on_closed);
+    uv_close((uv_handle_t *)&o->timer, on_closed);
+}
+
+static void finish(struct offload *o, bool in_time)
+{
+    const offload_done done = o->done;
+    void *data = NULL;
+
+    if (!done)
+        return;
+    if (in_time) { /* The thread is through with it. */
+        data = o->data;
+        o->data = NULL;
+    }
+    offload_cancel(o);
+    done(o->ctx, data);
+    mem_free(data);
+}
+
+static void on_async(uv_async_t *a)
+{
+    struct offload *o = a->data;
+    bool finished;
+
+    pthread_mutex_lock(&o->lock);
+    finished = o->finished;
+    pthread_mutex_unlock(&o->lock);
+    if (finished)
+        finish(o, true);
+}
+
+static void on_timer(uv_timer_t *t)
+{
+    finish(t->data, false);
+}
+
+/* Signals are the loop's thread's business. */
+static int start(struct offload *o)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+    sigset_t all, old;
+    int rc = pthread_attr_init(&attr);
+
+    if (rc != 0)
+        return rc;
+    (void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+    rc = pthread_create(&thread, &attr, thread_main, o);
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    (void)pthread_attr_destroy(&attr);
+    return rc;
+}
+
+int offload_run(uv_loop_t *loop, offload_work work, void *data, uint64_t timeout_ms,
+                offload_done done, void *ctx, struct offload **out,
+                struct muster_error *err)
+{
+    struct offload *o = mem_calloc(1, sizeof *o);
+    int rc;
+
+    if (!o)
+        return err_nomem(err);
+    *o = (struct offload){
+        .wanted = true, .refs = 3, .work = work, .data = data, .done = done, .ctx = ctx
+    };
+    rc = uv_async_init(loop, &o->async, on_async);
+    if (rc < 0) {
+        mem_free(o);
+        return err_set(err, MUSTER_EIO, "starting a thread: %s", uv_strerror(rc));
+    }
+    pthread_mutex_init(&o->lock, NULL);
+    (void)uv_timer_init(loop, &o->timer);
+    o->async.data = o->timer.data = o;
+    rc = start(o);
+    if (rc != 0) {
+        o->data = NULL;
+        o->refs = 2;
+        offload_cancel(o);
+        return err_set(err, MUSTER_EIO, "starting a thread: %s", strerror(rc));
+    }
+    (void)uv_timer_start(&o->timer, on_timer, timeout_ms, 0);
+    *out = o;
+    return 0;
+}

@@ -1,0 +1,18 @@
+/* clock.h - the real clocks, as core wants them, and timers set by them. */
+#ifndef LOOP_CLOCK_H
+#define LOOP_CLOCK_H
+
+#include <uv.h>
+
+#include "base/base.h"
+
+uint64_t clock_mono_ms(void);
+struct now clock_now(void);
+
+/* One timer, armed for a core's deadline by clock_mono_ms; MONO_NEVER stops it. What is
+ * due already comes in a millisecond, not at once: libuv runs timers that are due
+ * before it looks at sockets, and one that is always due would keep it from ever doing
+ * so. */
+void clock_arm(uv_timer_t *timer, uv_timer_cb cb, uint64_t due_ms);
+
+#endif

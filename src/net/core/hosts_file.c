@@ -1,0 +1,154 @@
+/* hosts.c - see hosts.h. As glibc reads the files: # ends a line, white space parts the
+ * words, letters count without their case. */
+#include "net/core/hosts_file.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <strings.h>
+
+static bool is_blank(uint8_t c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* Takes the next line, without its comment, off the text. */
+static bool next_line(struct span *text, struct span *line)
+{
+    if (text->n == 0)
+        return false;
+    const uint8_t *end = memchr(text->p, '\n', text->n);
+    const size_t n = end ? (size_t)(end - text->p) : text->n;
+    const uint8_t *hash = memchr(text->p, '#', n);
+
+    *line = span_of(text->p, hash ? (size_t)(hash - text->p) : n);
+    *text = span_of(text->p + n + (end ? 1 : 0), text->n - n - (end ? 1 : 0));
+    return true;
+}
+
+static bool next_word(struct span *line, struct span *word)
+{
+    while (line->n > 0 && is_blank(line->p[0]))
+        *line = span_of(line->p + 1, line->n - 1);
+    size_t n = 0;
+    while (n < line->n && !is_blank(line->p[n]))
+        n++;
+    *word = span_of(line->p, n);
+    *line = span_of(line->p + n, line->n - n);
+    return n > 0;
+}
+
+static bool same_name(struct span word, const char *name)
+{
+    return word.n == strlen(name) &&
+           strncasecmp((const char *)word.p, name, word.n) == 0;
+}
+
+/* "hosts: files dns", without a rule in brackets about what files says. */
+static bool files_first(struct span nsswitch)
+{
+    struct span line, word;
+
+    while (next_line(&nsswitch, &line)) {
+        if (!next_word(&line, &word) || !same_name(word, "hosts:"))
+            continue;
+        return next_word(&line, &word) && same_name(word, "files") &&
+               !(next_word(&line, &word) && word.p[0] == '[');
+    }
+    return false;
+}
+
+struct address {
+    int family; /* 0: none */
+    uint8_t bytes[16];
+};
+
+static struct address parse(struct span word)
+{
+    struct address a = { 0 };
+    char text[INET6_ADDRSTRLEN + 1];
+
+    if (word.n >= sizeof text)
+        return a;
+    memcpy(text, word.p, word.n);
+    text[word.n] = '\0';
+    if (inet_pton(AF_INET, text, a.bytes) == 1)
+        a.family = AF_INET;
+    else if (inet_pton(AF_INET6, text, a.bytes) == 1)
+        a.family = AF_INET6;
+    return a;
+}
+
+/* The address of the only line that has the name. */
+static bool only_address(struct span hosts, const char *name, struct address *out)
+{
+    struct span line, word;
+    size_t found = 0;
+
+    while (next_line(&hosts, &line)) {
+        if (!next_word(&line, &word))
+            continue;
+        const struct address a = parse(word);
+        while (a.family && next_word(&line, &word)) {
+            if (!same_name(word, name))
+                continue;
+            *out = a;
+            found++;
+            break; /* Twice in one line is once. */
+        }
+    }
+    return found == 1;
+}
+
+/* ::1 and ::ffff:a.b.c.d are IPv4 to glibc when it is asked for IPv4. */
+static bool may_be_ipv4(const struct address *a)
+{
+    struct in6_addr six;
+
+    memcpy(&six, a->bytes, sizeof six);
+    return a->family == AF_INET6 &&
+           (IN6_IS_ADDR_LOOPBACK(&six) || IN6_IS_ADDR_V4MAPPED(&six));
+}
+
+/* The names of the first line that has the address. */
+static bool names_of(struct span hosts, const struct address *want, struct span *names)
+{
+    struct span line, word;
+
+    while (next_line(&hosts, &line)) {
+        if (!next_word(&line, &word))
+            continue;
+        const struct address a = parse(word);
+        if (want->family == AF_INET && may_be_ipv4(&a))
+            return false;
+        if (a.family != want->family || memcmp(a.bytes, want->bytes, 16) != 0)
+            continue;
+        *names = line;
+        return next_word(&line, &word);
+    }
+    return false;
+}
+
+bool hosts_fqdn(struct span nsswitch, struct span hosts, const char *name, char *out,
+                size_t size)
+{
+    struct address at;
+    struct span names, word, best;
+
+    /* A name that begins with a digit may be an address itself. */
+    if (!*name || (*name >= '0' && *name <= '9') || strchr(name, ':') ||
+        !files_first(nsswitch) || !only_address(hosts, name, &at) ||
+        !names_of(hosts, &at, &names) || !next_word(&names, &best))
+        return false;
+    /* Like Python: the first that has a dot, else the first. */
+    for (word = best; !memchr(word.p, '.', word.n);)
+        if (!next_word(&names, &word)) {
+            word = best;
+            break;
+        }
+    if (word.n >= size)
+        return false;
+    memcpy(out, word.p, word.n);
+    out[word.n] = '\0';
+    return true;
+}

@@ -1,0 +1,16 @@
+/* hosts.h - this machine's full name, where its hosts file alone tells it.
+ *
+ * Asking the system's resolver takes a thread, since it may block, and a millisecond;
+ * mostly all that it does is to read these two files. */
+#ifndef NET_CORE_HOSTS_FILE_H
+#define NET_CORE_HOSTS_FILE_H
+
+#include "base/base.h"
+
+/* What Python's socket.getfqdn() makes of the host name `name`, given the texts of
+ * nsswitch.conf and hosts. False, and out untouched, unless that is beyond doubt: hosts
+ * is asked first, and has the name exactly once. */
+bool hosts_fqdn(struct span nsswitch, struct span hosts, const char *name, char *out,
+                size_t size);
+
+#endif

@@ -1,0 +1,70 @@
+/* late_curl.h - libcurl, loaded when the first etcd client wants it.
+ *
+ * It brings some thirty libraries along. Linked in the usual way they would cost every
+ * start of every command several milliseconds and megabytes, and most jobs never speak
+ * to etcd. With MUSTER_LATE (shared builds) the functions below are looked up by name
+ * at first use; callers write the names that libcurl's manual has. */
+#ifndef NET_CURL_DL_H
+#define NET_CURL_DL_H
+
+#include <curl/curl.h>
+
+#include "muster/error.h"
+
+#ifdef MUSTER_LATE
+
+#undef curl_easy_setopt /* macros that check types, for compilers that can */
+#undef curl_easy_getinfo
+#undef curl_multi_setopt
+
+#define LATE_CURL(X)                                                                   \
+    X(easy_cleanup)                                                                    \
+    X(easy_getinfo)                                                                    \
+    X(easy_init)                                                                       \
+    X(easy_setopt)                                                                     \
+    X(easy_strerror)                                                                   \
+    X(multi_add_handle)                                                                \
+    X(multi_assign)                                                                    \
+    X(multi_cleanup)                                                                   \
+    X(multi_info_read)                                                                 \
+    X(multi_init)                                                                      \
+    X(multi_remove_handle)                                                             \
+    X(multi_setopt)                                                                    \
+    X(multi_socket_action)                                                             \
+    X(slist_append)                                                                    \
+    X(slist_free_all)
+
+struct late_curl {
+#define LATE_CURL_MEMBER(name) __typeof__(&curl_##name) name;
+    LATE_CURL(LATE_CURL_MEMBER)
+#undef LATE_CURL_MEMBER
+};
+
+extern struct late_curl late_curl;
+
+#define curl_easy_cleanup        late_curl.easy_cleanup
+#define curl_easy_getinfo        late_curl.easy_getinfo
+#define curl_easy_init           late_curl.easy_init
+#define curl_easy_setopt         late_curl.easy_setopt
+#define curl_easy_strerror       late_curl.easy_strerror
+#define curl_multi_add_handle    late_curl.multi_add_handle
+#define curl_multi_assign        late_curl.multi_assign
+#define curl_multi_cleanup       late_curl.multi_cleanup
+#define curl_multi_info_read     late_curl.multi_info_read
+#define curl_multi_init          late_curl.multi_init
+#define curl_multi_remove_handle late_curl.multi_remove_handle
+#define curl_multi_setopt        late_curl.multi_setopt
+#define curl_multi_socket_action late_curl.multi_socket_action
+#define curl_slist_append        late_curl.slist_append
+#define curl_slist_free_all      late_curl.slist_free_all
+
+#endif
+
+/* Before anything else of libcurl. MUSTER_ENOTSUP: it is not installed. Cheap once it
+ * has succeeded; safe from several threads. */
+int late_curl_load(struct muster_error *err);
+
+/* OpenSSL's words for the result of a verification. */
+const char *late_verify_text(long result);
+
+#endif

@@ -1,0 +1,16 @@
+/* cgroup.h - what the control group of this process says: of version 2, or of version
+ * 1, which still holds the controllers on many machines. root goes before every path:
+ * "" on a real machine, a tree of its own in tests. */
+#ifndef PROCESS_CGROUP_H
+#define PROCESS_CGROUP_H
+
+#include <stdint.h>
+
+/* How many processes in it the kernel has killed for want of memory; -1: unknown. */
+int64_t cgroup_oom_kills(const char *root);
+
+/* How many CPUs' time it may use, rounded up: the least of its own limit and its
+ * parents', as far as they can be seen. 0: as much as there is, or unknown. */
+int64_t cgroup_cpus(const char *root);
+
+#endif

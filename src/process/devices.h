@@ -1,0 +1,32 @@
+/* devices.h - counting CPUs and accelerators without torch.
+ *
+ * NVIDIA: NVML (or the driver, where NVML is missing or the devices are MIG parts),
+ * else /proc/driver/nvidia. AMD: /sys/class/kfd. Intel: the Level Zero loader, else
+ * sysfs. */
+#ifndef PROCESS_DEVICES_H
+#define PROCESS_DEVICES_H
+
+#include "base/base.h"
+#include "process/core/visible_devices.h"
+#include "muster/error.h"
+
+/* Where to look: tests give a tree of their own and functions in place of libraries. */
+struct devices_ports {
+    const char *root; /* before every path; "" on a real machine */
+    /* The address of a function of a shared library, or NULL. */
+    void *(*symbol)(void *ctx, const char *library, const char *name);
+    void *ctx;
+    char *const *envp;
+};
+
+struct devices_ports devices_real(char *const *envp);
+
+/* How many workers a word (cpu, gpu, xpu, auto) stands for. MUSTER_EINVAL with torch's
+ * words if there is no such device. */
+int devices_count(const struct devices_ports *ports, const char *word, int64_t *n,
+                  struct muster_error *err);
+
+/* The GPUs that a process started here would see, in the order of their numbers. */
+void devices_gpus(const struct devices_ports *ports, struct device_list *out);
+
+#endif

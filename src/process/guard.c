@@ -1,0 +1,348 @@
+/* guard.c - the agent's side of the guard: see guard.h. */
+#include "process/guard.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "process/guard_wire.h"
+
+struct guard {
+    int sock;
+    pid_t pid;
+    bool lost, stopping;
+    bool was_subreaper;
+    uv_poll_t poll;
+    bool watched;
+    struct buf in;
+    const struct guard_events *events; /* borrowed */
+    void *ctx;                         /* borrowed */
+    void (*stopped)(void *ctx);
+    void *stopped_ctx;
+};
+
+static bool subreaper(bool on)
+{
+    int was = 0;
+    prctl(PR_GET_CHILD_SUBREAPER, &was);
+    prctl(PR_SET_CHILD_SUBREAPER, on ? 1 : 0);
+    return was != 0;
+}
+
+int guard_start(guard_fn fn, void *fn_ctx, struct guard **out, struct muster_error *err)
+{
+    int pair[2];
+    struct guard *g = mem_calloc(1, sizeof *g);
+
+    if (!g)
+        return err_nomem(err);
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) {
+        mem_free(g);
+        return err_set(err, MUSTER_EIO, "no socket for the guard process: %s",
+                       strerror(errno));
+    }
+    const pid_t agent = getpid();
+    g->was_subreaper = subreaper(true);
+    if (fn)
+        fflush(NULL); /* or each worker would print it once more */
+    g->pid = fork();
+    if (g->pid == 0) {
+        close(pair[0]); /* or it would never see us go */
+        guard_main(pair[1], agent, fn, fn_ctx);
+    }
+    const int errnum = errno;
+    close(pair[1]);
+    if (g->pid < 0) {
+        close(pair[0]);
+        mem_free(g);
+        return err_set(err, MUSTER_EIO, "the guard process cannot be forked: %s",
+                       strerror(errnum));
+    }
+    g->sock = pair[0];
+    buf_init(&g->in, 64u << 20);
+    *out = g;
+    return 0;
+}
+
+pid_t guard_pid(const struct guard *g)
+{
+    return g->pid;
+}
+
+/* --- what the guard tells --------------------------------------------------------- */
+
+static void deliver(struct guard *g, const struct guard_reply *r)
+{
+    const struct guard_exit how = { r->value, r->wall_us, r->peak_kb };
+
+    switch ((enum guard_note)r->note) {
+    case GUARD_STARTED:
+        g->events->on_started(g->ctx, r->id, r->value);
+        break;
+    case GUARD_REFUSED:
+        g->events->on_refused(g->ctx, r->id, r->value);
+        break;
+    case GUARD_EXITED:
+        g->events->on_exited(g->ctx, r->id, &how);
+        break;
+    case GUARD_HAS_LEFTOVERS:
+        g->events->on_leftovers(g->ctx);
+        break;
+    case GUARD_EMPTY:
+        g->events->on_empty(g->ctx);
+        break;
+    }
+}
+
+/* The guard was killed. Workers have died with it; the rest is now below us. */
+static void on_loss(struct guard *g)
+{
+    g->lost = true;
+    uv_poll_stop(&g->poll);
+    waitpid(g->pid, NULL, 0);
+    for (int i = 0; i < 2000 && guard_kill_strays(); i++)
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    g->events->on_lost(g->ctx);
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+    struct guard *g = poll->data;
+    (void)status;
+    (void)events;
+
+    bool end = false;
+    for (;;) {
+        uint8_t *room = buf_room(&g->in, 4096);
+        if (!room)
+            break; /* Later, when there is memory again. */
+        const ssize_t n = recv(g->sock, room, 4096, MSG_DONTWAIT);
+        if (n > 0) {
+            buf_commit(&g->in, (size_t)n);
+            continue;
+        }
+        end = n == 0 || (errno != EAGAIN && errno != EINTR);
+        break;
+    }
+    struct guard_reply r;
+    while (!g->stopping && buf_len(&g->in) >= sizeof r) {
+        memcpy(&r, buf_data(&g->in), sizeof r);
+        buf_consume(&g->in, sizeof r);
+        deliver(g, &r);
+    }
+    if (end && !g->stopping)
+        on_loss(g);
+}
+
+int guard_watch(struct guard *g, uv_loop_t *loop, const struct guard_events *events,
+                void *ctx, struct muster_error *err)
+{
+    g->events = events;
+    g->ctx = ctx;
+    g->poll.data = g;
+    int rc = uv_poll_init(loop, &g->poll, g->sock);
+    if (rc == 0) {
+        g->watched = true;
+        rc = uv_poll_start(&g->poll, UV_READABLE, on_readable);
+    }
+    if (rc != 0)
+        return err_set(err, MUSTER_EIO, "watching the guard: %s", uv_strerror(rc));
+    return 0;
+}
+
+/* --- what we ask ------------------------------------------------------------------ */
+
+/* Waits for room: the guard never blocks on us, so this is short. */
+static int send_all(struct guard *g, struct msghdr *m)
+{
+    while (m->msg_iovlen > 0) {
+        ssize_t sent = sendmsg(g->sock, m, MSG_NOSIGNAL);
+        if (sent < 0 && (errno == EAGAIN || errno == EINTR)) {
+            poll(&(struct pollfd){ .fd = g->sock, .events = POLLOUT }, 1, -1);
+            continue;
+        }
+        if (sent < 0)
+            return errno;
+        m->msg_control = NULL; /* The descriptors ride on the first byte only. */
+        m->msg_controllen = 0;
+        for (; m->msg_iovlen > 0 && (size_t)sent >= m->msg_iov->iov_len;
+             m->msg_iov++, m->msg_iovlen--)
+            sent -= (ssize_t)m->msg_iov->iov_len;
+        if (m->msg_iovlen > 0) {
+            m->msg_iov->iov_base = (char *)m->msg_iov->iov_base + sent;
+            m->msg_iov->iov_len -= (size_t)sent;
+        }
+    }
+    return 0;
+}
+
+static int pack(const struct proc_spec *spec, struct guard_req *req, struct buf *b)
+{
+    int rc = 0;
+
+    if (spec->cpus) {
+        req->cpus_size = (uint32_t)spec->cpus_size;
+        rc = buf_append(b, spec->cpus, spec->cpus_size);
+    }
+    for (char *const *s = spec->argv; rc == 0 && s && *s; s++, req->argc++)
+        rc = buf_append(b, *s, strlen(*s) + 1);
+    for (char *const *s = spec->envp; rc == 0 && s && *s; s++, req->envc++)
+        rc = buf_append(b, *s, strlen(*s) + 1);
+    if (rc == 0 && spec->cwd) {
+        req->flags |= GUARD_CWD;
+        rc = buf_append(b, spec->cwd, strlen(spec->cwd) + 1);
+    }
+    req->len = (uint32_t)buf_len(b);
+    return rc;
+}
+
+static int send_spawn(struct guard *g, struct guard_req *req, const struct buf *body,
+                      const int fd[4])
+{
+    static const uint32_t bits[] = { GUARD_IN, GUARD_OUT, GUARD_ERR, GUARD_RESULT };
+    union {
+        char bytes[CMSG_SPACE(sizeof(int) * 4)];
+        struct cmsghdr align;
+    } control = { .bytes = { 0 } };
+    int list[4];
+    size_t count = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(bits); i++) {
+        if (fd[i] < 0)
+            continue;
+        req->flags |= bits[i];
+        list[count++] = fd[i];
+    }
+    struct iovec iov[2] = { { req, sizeof *req },
+                            { (void *)(uintptr_t)buf_data(body), buf_len(body) } };
+    struct msghdr m = { .msg_iov = iov, .msg_iovlen = 2 };
+    if (count > 0) {
+        m.msg_control = control.bytes;
+        m.msg_controllen = CMSG_SPACE(sizeof(int) * count);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int) * count);
+        memcpy(CMSG_DATA(c), list, sizeof(int) * count);
+    }
+    return send_all(g, &m);
+}
+
+int guard_spawn(struct guard *g, uint32_t id, const struct proc_spec *spec,
+                int result_fd, struct muster_error *err)
+{
+    struct guard_req req = { .op = GUARD_SPAWN, .id = id };
+    struct buf body;
+
+    buf_init(&body, 1u << 30);
+    if (spec->session)
+        req.flags |= GUARD_SESSION;
+    if (!spec->argv)
+        req.flags |= GUARD_FN;
+    int rc = pack(spec, &req, &body);
+    if (rc == 0) {
+        const int fd[4] = { spec->fd[0], spec->fd[1], spec->fd[2], result_fd };
+        const int errnum = send_spawn(g, &req, &body, fd);
+        if (errnum != 0)
+            rc = err_set(err, MUSTER_EIO, "asking the guard for a worker: %s",
+                         strerror(errnum));
+    } else {
+        err_set(err, rc, "a worker's arguments and environment are too large");
+    }
+    buf_fini(&body);
+    return rc;
+}
+
+static void ask(struct guard *g, enum guard_op op, uint32_t id, int sig)
+{
+    struct guard_req req = { .op = op, .id = id, .sig = sig };
+    struct iovec iov = { &req, sizeof req };
+
+    if (!g->lost)
+        send_all(g, &(struct msghdr){ .msg_iov = &iov, .msg_iovlen = 1 });
+}
+
+void guard_signal(struct guard *g, uint32_t id, int sig)
+{
+    ask(g, GUARD_SIGNAL, id, sig);
+}
+
+void guard_signal_leftovers(struct guard *g, int sig)
+{
+    ask(g, GUARD_LEFTOVERS, 0, sig);
+}
+
+void guard_kill_all(struct guard *g)
+{
+    ask(g, GUARD_KILL_ALL, 0, SIGKILL);
+}
+
+/* --- the end ---------------------------------------------------------------------- */
+
+static void finish(struct guard *g)
+{
+    void (*cb)(void *) = g->stopped;
+    void *ctx = g->stopped_ctx;
+
+    buf_fini(&g->in);
+    mem_free(g);
+    if (cb)
+        cb(ctx);
+}
+
+static void on_poll_closed(uv_handle_t *h)
+{
+    finish(h->data);
+}
+
+/* It goes at once if it holds nothing; a worker stuck in the kernel is not waited for.
+ */
+static void wait_for(pid_t pid)
+{
+    const int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd >= 0) {
+        poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 2000);
+        close(fd);
+    }
+    waitpid(pid, NULL, fd >= 0 ? WNOHANG : 0);
+}
+
+void guard_dismiss(struct guard *g)
+{
+    if (!g || g->stopping)
+        return;
+    g->stopping = true;
+    if (g->watched)
+        uv_poll_stop(&g->poll);
+    shutdown(g->sock, SHUT_RDWR);
+}
+
+void guard_stop(struct guard *g, void (*cb)(void *ctx), void *ctx)
+{
+    if (!g) {
+        if (cb)
+            cb(ctx);
+        return;
+    }
+    guard_dismiss(g);
+    g->stopped = cb;
+    g->stopped_ctx = ctx;
+    if (!g->lost)
+        wait_for(g->pid);
+    subreaper(g->was_subreaper);
+    if (g->watched)
+        uv_close((uv_handle_t *)&g->poll, on_poll_closed);
+    close(g->sock);
+    if (!g->watched)
+        finish(g);
+}

@@ -1,0 +1,79 @@
+/* guard.h - the process that holds the workers, so that nothing outlives the agent.
+ *
+ *     agent (the pid a user sees) -- guard -- worker 0 -- whatever it starts
+ *                                          \- worker 1
+ *
+ * The guard is a child of the agent, forked before there is a loop, and the parent of
+ * every worker; agent and guard are both subreapers. So a process that a worker left
+ * behind, daemons of their own session included, becomes a child of the guard. If the
+ * agent goes, however it goes, its end of the socket closes: the guard kills everything
+ * below it and ends. If the guard is killed, the workers get SIGKILL by PDEATHSIG, the
+ * rest falls to the agent, which does the same.
+ *
+ * The agent asks over the socket, the guard starts, signals, reaps and reports. Calls
+ * below do not wait for the guard's answer; callbacks come from the loop. */
+#ifndef PROCESS_GUARD_H
+#define PROCESS_GUARD_H
+
+#include <sys/types.h>
+#include <uv.h>
+
+#include "process/proc.h"
+#include "muster/error.h"
+
+struct guard;
+
+struct guard_exit {
+    int status;      /* as from waitpid */
+    int64_t wall_us; /* when it was reaped */
+    uint64_t peak_kb;
+};
+
+struct guard_events {
+    void (*on_started)(void *ctx, uint32_t id, pid_t pid);
+    void (*on_refused)(void *ctx, uint32_t id, int errnum); /* exec failed */
+    void (*on_exited)(void *ctx, uint32_t id, const struct guard_exit *how);
+    void (*on_leftovers)(void *ctx); /* every worker is gone, processes of theirs not */
+    void (*on_empty)(void *ctx);     /* no worker, and nothing that came of one */
+    void (*on_lost)(void *ctx);      /* the guard died; all it held was killed */
+};
+
+/* The body of a worker that is no program: runs in a fork of the guard. result_fd is
+ * for its result; what it returns is the exit code. */
+typedef int (*guard_fn)(void *ctx, int result_fd);
+
+/* Forks the guard. fn (may be NULL) is what guard_spawn runs when asked for function
+ * workers. Call it early: the guard is as large as the caller is now. */
+int guard_start(guard_fn fn, void *fn_ctx, struct guard **out,
+                struct muster_error *err);
+
+/* From now on events come on this loop. */
+int guard_watch(struct guard *g, uv_loop_t *loop, const struct guard_events *events,
+                void *ctx, struct muster_error *err);
+
+/* Starts worker id (unique among the living). After guard_kill_all, before on_empty:
+ * those that have not died are given up, nothing more is told of them. spec's fds are
+ * ours: -1 stands for what the guard has inherited. With argv NULL: fn, whose result
+ * goes to result_fd. */
+int guard_spawn(struct guard *g, uint32_t id, const struct proc_spec *spec,
+                int result_fd, struct muster_error *err);
+
+/* To the process group that worker id leads, unless it has exited. */
+void guard_signal(struct guard *g, uint32_t id, int sig);
+
+/* To what exited workers have left behind. */
+void guard_signal_leftovers(struct guard *g, int sig);
+
+/* SIGKILL to all, again and again until on_empty. */
+void guard_kill_all(struct guard *g);
+
+pid_t guard_pid(const struct guard *g);
+
+/* Has the guard begin to end, and all it holds; guard_stop waits for it. In between no
+ * other call is of use. NULL is fine. */
+void guard_dismiss(struct guard *g);
+
+/* Ends the guard and all it holds, waits for it, and frees g; then cb, if not NULL. */
+void guard_stop(struct guard *g, void (*cb)(void *ctx), void *ctx);
+
+#endif

@@ -1,0 +1,229 @@
+/* guard_main.c - the guard's side: parent of the workers, executioner of what is left.
+ *
+ * One loop over the agent's socket and SIGCHLD. It never blocks on a write, so the
+ * agent may block on its own. Replies go out together when there is nothing else to do,
+ * so that the agent wakes up once for many. All signals are blocked: only SIGKILL ends
+ * it early. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "process/guard_child.h"
+
+#define KILL_AGAIN_MS 5
+#define TELL_AT_ONCE  2048 /* bytes of replies that wait no longer for others */
+
+static int64_t wall_us(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return ts.tv_sec * 1000000LL + ts.tv_nsec / 1000;
+}
+
+static void flush(struct keeper *k)
+{
+    k->blocked = false;
+    while (buf_len(&k->out) > 0) {
+        const ssize_t n = send(k->sock, buf_data(&k->out), buf_len(&k->out),
+                               MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0) {
+            k->blocked = true; /* poll tells of the end, or the next read */
+            return;
+        }
+        buf_consume(&k->out, (size_t)n);
+    }
+}
+
+static void tell(struct keeper *k, const struct guard_reply *r)
+{
+    if (buf_append(&k->out, r, sizeof *r) < 0)
+        k->ended = true; /* Deaf is as good as dead: end it all. */
+}
+
+static void tell_note(struct keeper *k, enum guard_note note)
+{
+    tell(k, &(struct guard_reply){ .note = note });
+}
+
+/* --- reaping -------------------------------------------------------------------- */
+
+static void on_reaped(struct keeper *k, pid_t pid, int status, const struct rusage *ru)
+{
+    keeper_forget(k, pid);
+    for (size_t i = 0; i < k->count; i++) {
+        if (k->held[i].pid != pid)
+            continue;
+        const struct guard_reply r = { .note = GUARD_EXITED,
+                                       .id = k->held[i].id,
+                                       .value = status,
+                                       .wall_us = wall_us(),
+                                       .peak_kb = (uint64_t)ru->ru_maxrss };
+        k->held[i] = k->held[--k->count];
+        tell(k, &r);
+        return;
+    }
+}
+
+static void reap(struct keeper *k)
+{
+    struct rusage ru;
+    int status;
+    pid_t pid;
+
+    while ((pid = wait4(-1, &status, WNOHANG, &ru)) > 0)
+        on_reaped(k, pid, status, &ru);
+    if (k->count > 0 || !k->filled)
+        return;
+    if (pid < 0 || keeper_only_given_up(k)) {
+        k->filled = k->killing = k->leftovers_told = false;
+        tell_note(k, GUARD_EMPTY);
+    } else if (!k->leftovers_told) {
+        k->leftovers_told = true;
+        tell_note(k, GUARD_HAS_LEFTOVERS);
+    }
+}
+
+/* --- the loop ------------------------------------------------------------------- */
+
+static void on_spawn(struct keeper *k, struct parcel *p)
+{
+    pid_t pid = 0;
+
+    if (!parcel_read_body(k->sock, p)) {
+        k->ended = true;
+        return;
+    }
+    const int rc = keeper_start(k, p, &pid);
+    tell(k, &(struct guard_reply){ .note = rc ? GUARD_REFUSED : GUARD_STARTED,
+                                   .id = p->req.id,
+                                   .value = rc ? rc : pid });
+}
+
+static void on_request(struct keeper *k)
+{
+    struct parcel p = PARCEL_INIT;
+
+    if (!parcel_read_header(k->sock, &p)) {
+        k->ended = true;
+        return;
+    }
+    switch ((enum guard_op)p.req.op) {
+    case GUARD_SPAWN:
+        on_spawn(k, &p);
+        break;
+    case GUARD_SIGNAL:
+        keeper_signal(k, p.req.id, p.req.sig);
+        break;
+    case GUARD_LEFTOVERS:
+        keeper_signal_leftovers(k, p.req.sig);
+        break;
+    case GUARD_KILL_ALL:
+        k->killing = k->filled;
+        if (!k->filled)
+            tell_note(k, GUARD_EMPTY);
+        break;
+    }
+    parcel_fini(&p);
+}
+
+static void prepare(struct keeper *k)
+{
+    sigset_t all, chld;
+    struct sigaction old;
+
+    setsid(); /* Whoever kills the agent's whole process group does not get us. */
+    prctl(PR_SET_NAME, "muster-guard");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    for (int sig = 1; sig < NSIG; sig++) /* Handlers of ours must not run in a vfork. */
+        if (sigaction(sig, NULL, &old) == 0 && old.sa_handler != SIG_IGN &&
+            old.sa_handler != SIG_DFL)
+            signal(sig, SIG_DFL);
+    signal(SIGCHLD, SIG_DFL); /* Ignored, it would eat the exit codes. */
+    sigemptyset(&chld);
+    sigaddset(&chld, SIGCHLD);
+    k->chld = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+/* Our command line is the agent's, byte for byte, until we change it: `pkill -9 -f`
+ * would get both at once, and the daemons of workers would survive. */
+static void rename_self(void)
+{
+    static const char name[] = "muster-guard";
+    char now[4096];
+    const int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    size_t size = 0;
+    ssize_t n;
+
+    while (fd >= 0 && (n = read(fd, now, sizeof now)) > 0)
+        size += (size_t)n;
+    if (fd >= 0)
+        close(fd);
+    if (size <= sizeof name)
+        return;
+    memset(program_invocation_name, 0, size);
+    memcpy(program_invocation_name, name, sizeof name);
+}
+
+static void close_others(int keep)
+{
+    if (keep > 3)
+        close_range(3, (unsigned)keep - 1, 0);
+    close_range((unsigned)keep + 1, ~0U, 0);
+}
+
+static void turn(struct keeper *k)
+{
+    const bool pending = buf_len(&k->out) > 0;
+    struct pollfd p[2] = {
+        { .fd = k->sock, .events = (short)(POLLIN | (k->blocked ? POLLOUT : 0)) },
+        { .fd = k->chld, .events = POLLIN },
+    };
+
+    if (k->killing)
+        keeper_kill_below();
+    const int idle = k->killing ? KILL_AGAIN_MS : -1;
+    const int n = poll(p, 2, pending && !k->blocked ? 0 : idle);
+    if (n < 0 && errno != EINTR) {
+        k->ended = true;
+        return;
+    }
+    if (p[1].revents) {
+        struct signalfd_siginfo si; /* There is one at most. */
+        (void)!read(k->chld, &si, sizeof si);
+    }
+    if (p[1].revents || k->killing)
+        reap(k);
+    if (!(p[0].revents & POLLIN) || buf_len(&k->out) >= TELL_AT_ONCE)
+        flush(k);
+    if (p[0].revents & (POLLIN | POLLHUP | POLLERR))
+        on_request(k);
+}
+
+void guard_main(int sock, pid_t agent, guard_fn fn, void *fn_ctx)
+{
+    struct keeper k = { .sock = sock, .fn = fn, .fn_ctx = fn_ctx };
+
+    buf_init(&k.out, 16u << 20);
+    /* A function finds the descriptors it knew, as after any fork; and libuv's handler
+     * for forks would close strange ones if its own were gone. */
+    if (!fn) {
+        close_others(sock);
+        rename_self();
+    }
+    prepare(&k);
+    if (getppid() != agent)
+        k.ended = true;
+    while (!k.ended)
+        turn(&k);
+    keeper_end();
+}

@@ -1,0 +1,148 @@
+/* keeper_start.c - the guard as parent: reads what is to be started, and starts it. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "process/guard_child.h"
+
+void parcel_fini(struct parcel *p)
+{
+    for (int i = 0; i < 4; i++)
+        if (p->fd[i] >= 0)
+            close(p->fd[i]);
+    mem_free(p->bytes);
+    mem_free(p->strings);
+}
+
+static bool read_all(int fd, void *to, size_t n)
+{
+    char *p = to;
+    while (n > 0) {
+        const ssize_t got = recv(fd, p, n, MSG_WAITALL);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return false;
+        p += got;
+        n -= (size_t)got;
+    }
+    return true;
+}
+
+/* The header and the descriptors that ride on it. */
+bool parcel_read_header(int sock, struct parcel *p)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int) * 4)];
+        struct cmsghdr align;
+    } control;
+    struct iovec iov = { &p->req, sizeof p->req };
+    struct msghdr m = { .msg_iov = &iov,
+                        .msg_iovlen = 1,
+                        .msg_control = control.bytes,
+                        .msg_controllen = sizeof control.bytes };
+    const ssize_t n = recvmsg(sock, &m, MSG_CMSG_CLOEXEC);
+
+    if (n <= 0)
+        return false;
+    const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+        const unsigned bits[] = { GUARD_IN, GUARD_OUT, GUARD_ERR, GUARD_RESULT };
+        const unsigned char *data = CMSG_DATA(c);
+        for (size_t i = 0; i < ARRAY_LEN(bits); i++) {
+            if (!(p->req.flags & bits[i]))
+                continue;
+            memcpy(&p->fd[i], data, sizeof(int));
+            data += sizeof(int);
+        }
+    }
+    return read_all(sock, (char *)&p->req + n, sizeof p->req - (size_t)n);
+}
+
+bool parcel_read_body(int sock, struct parcel *p)
+{
+    const size_t count = (size_t)p->req.argc + p->req.envc + 2;
+
+    p->bytes = mem_alloc((size_t)p->req.len + 1);
+    p->strings = mem_calloc(count, sizeof *p->strings);
+    if (!p->bytes || !p->strings || !read_all(sock, p->bytes, p->req.len))
+        return false;
+    p->bytes[p->req.len] = '\0';
+    char *at = p->bytes + p->req.cpus_size;
+    for (size_t i = 0; i < count; i++) {
+        if (i == p->req.argc || i == count - 1)
+            continue;
+        p->strings[i] = at;
+        at += strlen(at) + 1;
+    }
+    p->cwd = p->req.flags & GUARD_CWD ? at : NULL;
+    return true;
+}
+
+static int fork_fn(struct keeper *k, const struct parcel *p,
+                   const struct proc_spec *spec, pid_t *pid)
+{
+    const pid_t parent = getpid();
+    const pid_t child = fork();
+
+    if (child < 0)
+        return errno;
+    if (child > 0) {
+        *pid = child;
+        return 0;
+    }
+    close(k->sock);
+    close(k->chld);
+    clearenv();
+    for (char **e = p->strings + p->req.argc + 1; *e; e++)
+        putenv(*e);
+    if (proc_become(spec, parent) != 0)
+        _exit(127);
+    const int code = k->fn(k->fn_ctx, p->fd[3]);
+    fflush(NULL);
+    _exit(code); /* What the caller has asked for at its exit is not ours to do. */
+}
+
+int keeper_start(struct keeper *k, const struct parcel *p, pid_t *pid)
+{
+    const struct proc_spec spec = {
+        .argv = p->strings,
+        .envp = p->strings + p->req.argc + 1,
+        .cwd = p->cwd,
+        .fd = { p->fd[0] >= 0 ? p->fd[0] : 0, p->fd[1] >= 0 ? p->fd[1] : 1,
+                p->fd[2] >= 0 ? p->fd[2] : 2 },
+        .session = p->req.flags & GUARD_SESSION,
+        .cpus = p->req.cpus_size ? p->bytes : NULL,
+        .cpus_size = p->req.cpus_size,
+    };
+    if (k->killing)
+        keeper_give_up(k);
+    if (k->count == k->size) {
+        const size_t size = k->size ? k->size * 2 : 16;
+        struct held *held = mem_realloc_array(k->held, size, sizeof *held);
+        if (!held)
+            return ENOMEM;
+        k->held = held;
+        k->size = size;
+    }
+    const bool known =
+        k->started && spec.argv[0] && strcmp(k->started, spec.argv[0]) == 0;
+    int rc;
+    if (p->req.flags & GUARD_FN)
+        rc = fork_fn(k, p, &spec, pid);
+    else
+        rc = known ? proc_spawn_again(&spec, pid) : proc_spawn(&spec, pid);
+    if (rc != 0)
+        return rc;
+    if (!known && spec.argv[0]) {
+        mem_free(k->started);
+        k->started = mem_strdup(spec.argv[0]);
+    }
+    k->held[k->count++] = (struct held){ *pid, p->req.id, spec.session };
+    k->filled = true;
+    k->leftovers_told = false;
+    return 0;
+}

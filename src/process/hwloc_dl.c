@@ -1,0 +1,56 @@
+/* late_hwloc.c - see late_hwloc.h. */
+#include "process/hwloc_dl.h"
+
+#ifdef MUSTER_LATE
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include "base/err.h"
+#include "loop/dlopen.h"
+
+struct late_hwloc late_hwloc;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool loaded;
+
+static int load(struct muster_error *err)
+{
+    void *lib = dlopen("libhwloc.so.15", RTLD_NOW | RTLD_LOCAL);
+    if (!lib)
+        return err_set(err, MUSTER_ENOTSUP,
+                       "Failed to apply NUMA binding: hwloc tells the machine's shape, "
+                       "and it cannot be loaded: %s\n"
+                       "Install it (Debian: libhwloc15), or leave --numa-binding away.",
+                       dlerror());
+    struct late_hwloc got;
+    bool all = true;
+#define LATE_HWLOC_FIND(name) all = late_find(lib, "hwloc_" #name, &got.name) && all;
+    LATE_HWLOC(LATE_HWLOC_FIND)
+#undef LATE_HWLOC_FIND
+    if (!all)
+        return err_set(err, MUSTER_ENOTSUP,
+                       "Failed to apply NUMA binding: libhwloc.so.15 lacks functions: "
+                       "it is too old");
+    late_hwloc = got;
+    loaded = true;
+    return 0;
+}
+
+int late_hwloc_load(struct muster_error *err)
+{
+    pthread_mutex_lock(&lock);
+    const int rc = loaded ? 0 : load(err);
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+#else
+
+int late_hwloc_load(struct muster_error *err)
+{
+    (void)err;
+    return 0;
+}
+
+#endif

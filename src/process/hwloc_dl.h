@@ -1,0 +1,49 @@
+/* late_hwloc.h - hwloc, loaded when a job asks for --numa-binding; see late.h.
+ *
+ * Callers write the names that hwloc's manual has; of its inline functions only those
+ * that call no other. */
+#ifndef PROCESS_HWLOC_DL_H
+#define PROCESS_HWLOC_DL_H
+
+#include <hwloc.h>
+
+#include "muster/error.h"
+
+#ifdef MUSTER_LATE
+
+#define LATE_HWLOC(X)                                                                  \
+    X(bitmap_first)                                                                    \
+    X(get_nbobjs_by_depth)                                                             \
+    X(get_obj_by_depth)                                                                \
+    X(get_type_depth)                                                                  \
+    X(obj_type_is_dcache)                                                              \
+    X(topology_destroy)                                                                \
+    X(topology_init)                                                                   \
+    X(topology_load)                                                                   \
+    X(topology_set_flags)
+
+struct late_hwloc {
+#define LATE_HWLOC_MEMBER(name) __typeof__(&hwloc_##name) name;
+    LATE_HWLOC(LATE_HWLOC_MEMBER)
+#undef LATE_HWLOC_MEMBER
+};
+
+extern struct late_hwloc late_hwloc;
+
+#define hwloc_bitmap_first        late_hwloc.bitmap_first
+#define hwloc_get_nbobjs_by_depth late_hwloc.get_nbobjs_by_depth
+#define hwloc_get_obj_by_depth    late_hwloc.get_obj_by_depth
+#define hwloc_get_type_depth      late_hwloc.get_type_depth
+#define hwloc_obj_type_is_dcache  late_hwloc.obj_type_is_dcache
+#define hwloc_topology_destroy    late_hwloc.topology_destroy
+#define hwloc_topology_init       late_hwloc.topology_init
+#define hwloc_topology_load       late_hwloc.topology_load
+#define hwloc_topology_set_flags  late_hwloc.topology_set_flags
+
+#endif
+
+/* Before anything else of hwloc. MUSTER_ENOTSUP: it is not installed. Cheap once it has
+ * succeeded; safe from several threads. */
+int late_hwloc_load(struct muster_error *err);
+
+#endif

@@ -1,0 +1,305 @@
+/* proc.c - see proc.h. */
+#include "process/proc.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "muster/error.h"
+
+/* --- starting ------------------------------------------------------------------- */
+
+static void close_above(int lowest)
+{
+    if (syscall(SYS_close_range, (unsigned)lowest, ~0U, 0) == 0)
+        return;
+    const long limit = sysconf(_SC_OPEN_MAX); /* A kernel before 5.9. */
+    for (int fd = lowest; fd < (limit > 0 ? (int)limit : 1024); fd++)
+        close(fd);
+}
+
+/* Puts fd[i] at i. The sources may themselves be 0, 1 or 2, so they are moved out of
+ * the way first. */
+static int place_fds(const int fd[3])
+{
+    int moved[3];
+
+    for (int i = 0; i < 3; i++) {
+        moved[i] = fcntl(fd[i], F_DUPFD, 10);
+        if (moved[i] < 0)
+            moved[i] = -1; /* A closed stdin stays closed, as with any shell. */
+    }
+    for (int i = 0; i < 3; i++) {
+        if (moved[i] < 0) {
+            close(i);
+            continue;
+        }
+        if (dup2(moved[i], i) < 0)
+            return errno;
+        close(moved[i]);
+    }
+    return 0;
+}
+
+int proc_become(const struct proc_spec *spec, pid_t parent)
+{
+    if (spec->session && setsid() < 0)
+        return errno;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) /* It died before the line above. */
+        kill(getpid(), SIGKILL);
+    if (spec->cpus && sched_setaffinity(0, spec->cpus_size, spec->cpus) < 0)
+        return errno;
+    const int rc = place_fds(spec->fd);
+    if (rc != 0)
+        return rc;
+    if (spec->cwd && chdir(spec->cwd) < 0)
+        return errno;
+
+    /* As Python's subprocess leaves them; what a caller ignores (nohup) stays so. */
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    return 0;
+}
+
+/* The PATH of the worker's environment, or Python's default. */
+static const char *path_of(char *const *envp)
+{
+    for (size_t i = 0; envp[i]; i++)
+        if (strncmp(envp[i], "PATH=", 5) == 0)
+            return envp[i] + 5;
+    return "/bin:/usr/bin";
+}
+
+/* All the paths to try for name, in order, NULL at the end; one block to free. */
+static char **candidates(const char *name, char *const *envp)
+{
+    const bool direct = strchr(name, '/') != NULL;
+    const char *path = direct ? "" : path_of(envp);
+    size_t count = 1;
+    for (const char *p = path; *p; p++)
+        count += *p == ':';
+    const size_t each = strlen(name) + 2;
+    char **out = mem_alloc((count + 1) * sizeof *out + strlen(path) + count * each);
+    if (!out)
+        return NULL;
+    char *at = (char *)(out + count + 1);
+    for (size_t i = 0; i < count; i++) {
+        const size_t n = direct ? 0 : strcspn(path, ":");
+        out[i] = at;
+        at += sprintf(at, "%.*s%s%s", (int)n, path, n ? "/" : "", name) + 1;
+        path += direct ? 0 : n + 1;
+    }
+    out[count] = NULL;
+    return out;
+}
+
+/* In the child. After a vfork memory is the parent's: nothing is changed here. Returns
+ * only if it failed: why. */
+static int become_and_exec(const struct proc_spec *spec, char *const *paths,
+                           pid_t parent)
+{
+    int saved = 0;
+    const int rc = proc_become(spec, parent);
+
+    if (rc != 0)
+        return rc;
+    close_above(3);
+    for (size_t i = 0; paths[i]; i++) {
+        execve(paths[i], spec->argv, spec->envp);
+        /* A file that cannot be run says more than one that is not there. */
+        if (saved == 0 && errno != ENOENT && errno != ENOTDIR)
+            saved = errno;
+    }
+    return saved ? saved : errno;
+}
+
+int proc_spawn(const struct proc_spec *spec, pid_t *pid)
+{
+    char **paths = candidates(spec->argv[0], spec->envp);
+    if (!paths)
+        return ENOMEM;
+
+    /* Signals stay blocked until the child has let go of our memory: the caller (the
+     * guard) keeps them all blocked anyway. */
+    volatile int failure = 0;
+    const pid_t parent = getpid();
+    const pid_t child = vfork();
+
+    if (child == 0) {
+        failure = become_and_exec(spec, paths, parent);
+        _exit(127);
+    }
+    const int rc = child < 0 ? errno : failure;
+    mem_free(paths);
+    if (rc == 0)
+        *pid = child;
+    return rc; /* A child that failed is reaped like any other. */
+}
+
+int proc_spawn_again(const struct proc_spec *spec, pid_t *pid)
+{
+    char **paths = candidates(spec->argv[0], spec->envp);
+    if (!paths)
+        return ENOMEM;
+
+    /* Not fork(): its handlers (libuv's) close descriptors by numbers of another life.
+     */
+    const pid_t parent = getpid();
+    const pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+
+    if (child == 0) {
+        const int errnum = become_and_exec(spec, paths, parent);
+        dprintf(STDERR_FILENO, "muster: [Errno %d] %s: '%s'\n", errnum,
+                strerror(errnum), spec->argv[0]);
+        _exit(127);
+    }
+    const int rc = child < 0 ? errno : 0;
+    mem_free(paths);
+    if (rc == 0)
+        *pid = child;
+    return rc;
+}
+
+/* --- trees ---------------------------------------------------------------------- */
+
+void proc_list_fini(struct proc_list *l)
+{
+    mem_free(l->pids);
+    *l = (struct proc_list){ 0 };
+}
+
+static int add(struct proc_list *l, pid_t pid)
+{
+    if (l->count == l->size) {
+        const size_t size = l->size ? l->size * 2 : 64;
+        pid_t *pids = mem_realloc_array(l->pids, size, sizeof *pids);
+        if (!pids)
+            return MUSTER_ENOMEM;
+        l->pids = pids;
+        l->size = size;
+    }
+    l->pids[l->count++] = pid;
+    return 0;
+}
+
+char proc_state(pid_t pid, pid_t *ppid)
+{
+    char path[64], text[512];
+
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    const ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0)
+        return 0;
+    text[n] = '\0';
+    const char *end = strrchr(text, ')'); /* The name before it may hold anything. */
+    char state;
+    int parent;
+    if (!end || sscanf(end + 1, " %c %d", &state, &parent) != 2)
+        return 0;
+    if (ppid)
+        *ppid = parent;
+    return state;
+}
+
+bool proc_descends(pid_t pid, pid_t root)
+{
+    for (int depth = 0; pid > 1 && depth < 4096; depth++) {
+        if (pid == root)
+            return true;
+        if (!proc_state(pid, &pid))
+            return false;
+    }
+    return false;
+}
+
+/* Adds what one thread has forked: "12 34 ". */
+static int add_children_file(const char *path, struct proc_list *l)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0; /* The thread is gone; its children are its siblings' now. */
+    char text[4096];
+    size_t have = 0;
+    int rc = 0;
+    for (;;) {
+        const ssize_t n = read(fd, text + have, sizeof text - 1 - have);
+        if (n <= 0)
+            break;
+        have += (size_t)n;
+        text[have] = '\0';
+        char *p = text;
+        for (char *blank; rc == 0 && (blank = strchr(p, ' ')); p = blank + 1)
+            rc = add(l, (pid_t)strtol(p, NULL, 10));
+        have -= (size_t)(p - text); /* A number cut in two waits for its rest. */
+        memmove(text, p, have);
+    }
+    close(fd);
+    return rc;
+}
+
+/* Without CONFIG_PROC_CHILDREN: everybody is asked for their parent. */
+static int children_by_scan(pid_t root, struct proc_list *l)
+{
+    DIR *dir = opendir("/proc");
+    if (!dir)
+        return MUSTER_EIO;
+    int rc = 0;
+    for (struct dirent *e; rc == 0 && (e = readdir(dir));) {
+        const long pid = strtol(e->d_name, NULL, 10);
+        pid_t parent;
+        if (pid > 0 && proc_state((pid_t)pid, &parent) && parent == root)
+            rc = add(l, (pid_t)pid);
+    }
+    closedir(dir);
+    return rc;
+}
+
+int proc_children(pid_t root, struct proc_list *l)
+{
+    char path[sizeof "/proc//task//children" + 40 + 256];
+
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)getpid(),
+             (int)getpid());
+    if (access(path, R_OK) != 0)
+        return children_by_scan(root, l);
+    snprintf(path, sizeof path, "/proc/%d/task", (int)root);
+    DIR *dir = opendir(path);
+    if (!dir)
+        return 0; /* Gone: so are its children, or they are somebody else's. */
+    int rc = 0;
+    for (struct dirent *e; rc == 0 && (e = readdir(dir));) {
+        if (e->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%s/children", (int)root, e->d_name);
+        rc = add_children_file(path, l);
+    }
+    closedir(dir);
+    return rc;
+}
+
+int proc_descendants(pid_t root, struct proc_list *l)
+{
+    const size_t limit = l->count + 1000000; /* Against a /proc that runs in circles. */
+    size_t next = l->count;
+    int rc = proc_children(root, l);
+
+    for (; rc == 0 && next < l->count && l->count < limit; next++)
+        rc = proc_children(l->pids[next], l);
+    return rc;
+}

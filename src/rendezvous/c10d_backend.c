@@ -1,0 +1,322 @@
+/* backend_c10d.c - the rendezvous state in a c10d store: one key, compared and set.
+ *
+ * Opens in steps: whose store is it, a server if it is ours (backend_c10d_host.c), a
+ * connection (backend_c10d_open.c). One that broke is opened again by the next get or
+ * set. Changes are told by backend_c10d_watch.c. */
+#include <stdio.h>
+#include "base/err.h"
+#include "base/mem.h"
+#include "rendezvous/c10d_backend_int.h"
+#include <inttypes.h>
+#include "store/core/reserved.h"
+
+static struct c10d *c10d_of(struct rdzv_backend *b)
+{
+    return CONTAINER_OF(b, struct c10d, base);
+}
+
+/* ---- Get and set ---- */
+
+static void answer(struct c10d *c, const struct rdzv_event *ev)
+{
+    const rdzv_state_cb cb = c->call.cb;
+
+    c->call.cb = NULL;
+    cb(c->call.ctx, ev);
+}
+
+static bool is_broken(int code)
+{
+    return code != MUSTER_ETIMEDOUT && code != MUSTER_ENOMEM && code != MUSTER_EINVAL;
+}
+
+void c10d_fail(struct c10d *c, int code, const struct muster_error *err)
+{
+    struct rdzv_event ev = { .kind = RDZV_EV_FAILED };
+    struct muster_error e;
+    const uint64_t now = uv_now(c->base.loop);
+
+    if (is_broken(code)) {
+        c->up = false;
+        c10d_drop(c, &c->state);
+        if (c->lost_by_ms == 0)
+            c->lost_by_ms = now + c->read_ms;
+        ev.again = now < c->lost_by_ms && !c->server;
+    }
+    c10d_describe(c, err, &e);
+    ev.code = e.code;
+    ev.text = e.text;
+    answer(c, &ev);
+}
+
+static void on_reply(void *ctx, int status, const struct c10d_reply *reply,
+                     const struct muster_error *err)
+{
+    struct c10d *c = ctx;
+    struct rdzv_event ev = { 0 };
+
+    if (c->closing || !c->call.cb)
+        return;
+    if (status < 0) {
+        c10d_fail(c, status, err);
+        return;
+    }
+    rdzv_c10d_answer(&ev, c->call.write, buf_span(&c->call.expected),
+                     buf_span(&c->call.sent), reply->value);
+    answer(c, &ev);
+}
+
+void c10d_call_go(struct c10d *c, int status, const struct muster_error *err)
+{
+    struct muster_error why;
+
+    if (status < 0) {
+        c10d_fail(c, status, err);
+        return;
+    }
+    status = c->call.write ? astore_compare_set(c->state, span_str(c->key),
+                                                buf_span(&c->call.expected),
+                                                buf_span(&c->call.sent),
+                                                c->call.timeout_ms, on_reply, c, &why)
+                           : astore_get(c->state, span_str(c->key), c->call.timeout_ms,
+                                        on_reply, c, &why);
+    if (status < 0)
+        c10d_later(c, status, &why);
+}
+
+static void call(struct c10d *c, bool write, uint64_t timeout_ms, rdzv_state_cb cb,
+                 void *ctx)
+{
+    static const struct muster_error none;
+
+    assert(!c->call.cb && !c->on_open);
+    c->call.write = write;
+    c->call.timeout_ms = MIN_OF(timeout_ms, c->read_ms);
+    c->call.cb = cb;
+    c->call.ctx = ctx;
+    if (c->up)
+        c10d_call_go(c, 0, &none);
+    else if (!c->connecting)
+        c10d_connect(c);
+}
+
+static void get(struct rdzv_backend *b, uint64_t timeout_ms, rdzv_state_cb cb,
+                void *ctx)
+{
+    call(c10d_of(b), false, timeout_ms, cb, ctx);
+}
+
+static void set(struct rdzv_backend *b, struct span value, bool has_token,
+                struct span token, bool quiet, uint64_t timeout_ms, rdzv_state_cb cb,
+                void *ctx)
+{
+    struct c10d *c = c10d_of(b);
+    struct muster_error err;
+    const struct span expected = has_token ? token : span_str(RDZV_C10D_SENTINEL);
+
+    (void)quiet; /* whoever watches is told of every change */
+    buf_clear(&c->call.sent);
+    buf_clear(&c->call.expected);
+    if (buf_append_span(&c->call.sent, value) < 0 ||
+        buf_append_span(&c->call.expected, expected) < 0) {
+        c->call.cb = cb;
+        c->call.ctx = ctx;
+        c10d_later(c, err_nomem(&err), &err);
+        return;
+    }
+    call(c, true, timeout_ms, cb, ctx);
+}
+
+/* ---- The rest ---- */
+
+static int store(struct rdzv_backend *b, struct astore **out, struct muster_error *err)
+{
+    return c10d_open_store(c10d_of(b), false, NULL, NULL, out, err);
+}
+
+static const char *where(const struct rdzv_backend *b)
+{
+    return CONTAINER_OF(b, struct c10d, base)->where;
+}
+
+static bool host(const struct rdzv_backend *b, const char **at, uint16_t *port)
+{
+    const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
+
+    *at = c->server ? "127.0.0.1" : c->at.host; /* as c10d_open_store */
+    *port = (uint16_t)c->at.port;
+    return c->can_host;
+}
+
+/* A host is reached as the endpoint says; others as their end of the connection. */
+static bool own_addr(const struct rdzv_backend *b, char *out, size_t size)
+{
+    const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
+    const bool client = c->state && !c->file && !c->memory;
+    const char *local = client ? store_client_local(c->state) : NULL;
+    const char *colon = local ? strrchr(local, ':') : NULL;
+
+    if (c->server || c->memory) {
+        (void)snprintf(out, size, "%s", c->at.host);
+        return true;
+    }
+    if (!colon)
+        return false;
+    if (local[0] == '[' && colon > local + 1) { /* "[fd77::1]:29400" */
+        local++;
+        colon--;
+    }
+    (void)snprintf(out, size, "%.*s", (int)(colon - local), local);
+    return true;
+}
+
+static size_t guests(const struct rdzv_backend *b)
+{
+    const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
+    const size_t own = (c->state ? 1u : 0u) + (c->watcher ? 1u : 0u);
+    const size_t all = c->server ? store_server_connections(c->server) : 0;
+
+    return all > own ? all - own : 0;
+}
+
+static void open_backend(struct rdzv_backend *b, rdzv_open_cb cb, void *ctx)
+{
+    struct c10d *c = c10d_of(b);
+
+    c->on_open = cb;
+    c->open_ctx = ctx;
+    c10d_host_decide(c);
+}
+
+static void on_server_closed(void *ctx)
+{
+    c10d_release(ctx);
+}
+
+static void on_handle_closed(uv_handle_t *h)
+{
+    c10d_release(h->data);
+}
+
+static void close_backend(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx)
+{
+    struct c10d *c = c10d_of(b);
+
+    assert(!c->closing);
+    c->closing = true;
+    c->on_gone = cb;
+    c->gone_ctx = ctx;
+    offload_cancel(c->deciding);
+    c->deciding = NULL;
+    c10d_drop(c, &c->state);
+    c10d_drop(c, &c->watcher);
+    c10d_drop(c, &c->memory);
+    if (c->server) {
+        c->refs++;
+        store_server_close(c->server, on_server_closed, c);
+        c->server = NULL;
+    }
+    /* The last reference: the timer's, which is there always. */
+    uv_close((uv_handle_t *)&c->later.timer, on_handle_closed);
+}
+
+void c10d_release(struct c10d *c)
+{
+    const rdzv_gone_cb cb = c->on_gone;
+    void *ctx = c->gone_ctx;
+
+    if (--c->refs > 0)
+        return;
+    buf_fini(&c->call.sent);
+    buf_fini(&c->call.expected);
+    mem_free(c->key);
+    mem_free(c->run_id);
+    mem_free(c->path);
+    mem_free(c);
+    if (cb)
+        cb(ctx);
+}
+
+const struct rdzv_backend_ops c10d_ops = {
+    .name = "c10d",
+    .open = open_backend,
+    .get = get,
+    .set = set,
+    .watch = c10d_watch,
+    .store = store,
+    .where = where,
+    .own_addr = own_addr,
+    .guests = guests,
+    .host = host,
+    .close = close_backend,
+};
+
+/* backend_c10d_watch.c - waiting for the rendezvous state in a c10d store to change, on
+ * a connection of its own, if the server is ours (store/core/reserved.h). */
+static void on_change(void *ctx, int status, const struct c10d_reply *reply,
+                      const struct muster_error *err);
+
+/* Waits on the watcher's connection for the wanted value to be replaced. */
+static bool watch_go(struct c10d *c)
+{
+    char key[8192 + 64];
+    struct span keys;
+    /* The client puts the first slash; one ends the hash, and one begins every key. */
+    const int n = snprintf(key, sizeof key, "%s%016" PRIx64 "//%s",
+                           &RESERVED_CHANGED[1], c->watch.wanted, c->key);
+
+    if (n < 0 || (size_t)n >= sizeof key)
+        return false;
+    if (!c->watcher && c10d_open_store(c, true, NULL, c, &c->watcher, NULL) < 0)
+        return false;
+    keys = span_of(key, (size_t)n);
+    if (astore_wait(c->watcher, &keys, 1, UINT64_MAX, on_change, c, NULL) < 0) {
+        c10d_drop(c, &c->watcher);
+        return false;
+    }
+    c->watch.waited = c->watch.wanted;
+    c->watch.waiting = true;
+    return true;
+}
+
+static void on_change(void *ctx, int status, const struct c10d_reply *reply,
+                      const struct muster_error *err)
+{
+    struct c10d *c = ctx;
+    const rdzv_changed_cb cb = c->watch.cb;
+
+    (void)reply;
+    (void)err;
+    c->watch.waiting = false;
+    if (c->closing)
+        return;
+    if (status < 0) {
+        /* Say so as a change: whoever looks will meet the broken connection, too. */
+        c->can_watch = false;
+        c10d_drop(c, &c->watcher);
+    } else if (cb && c->watch.waited != c->watch.wanted && watch_go(c)) {
+        return; /* It was the watch before; this one is on its way. */
+    }
+    c->watch.cb = NULL;
+    if (cb)
+        cb(c->watch.ctx);
+}
+
+bool c10d_watch(struct rdzv_backend *b, bool present, struct span value,
+                rdzv_changed_cb cb, void *ctx)
+{
+    struct c10d *c = CONTAINER_OF(b, struct c10d, base);
+
+    if (c->memory)
+        return true; /* Only we ourselves change it. */
+    if (!c->up || !c->can_watch)
+        return false;
+    c->watch.wanted = reserved_hash(present ? value : span_str(RDZV_C10D_SENTINEL));
+    c->watch.cb = cb;
+    c->watch.ctx = ctx;
+    /* A wait for an older value ends by itself, as that value is no longer there. */
+    if (c->watch.waiting || watch_go(c))
+        return true;
+    c->watch.cb = NULL;
+    return false;
+}

@@ -1,0 +1,417 @@
+/* backend_c10d_open.c - the c10d backend's connection for the state: opening it, and
+ * again when it broke. Who hosts is known by then (backend_c10d_host.c).
+ *
+ * Step by step: a connection, the sentinel under our key, and whether the server can
+ * tell of changes and host. The sentinel is put again each time, since a host that was
+ * restarted starts empty. */
+#include "base/err.h"
+#include "rendezvous/c10d_backend_int.h"
+#include "store/core/reserved.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <unistd.h>
+#include "base/mem.h"
+#include "store/file_store.h"
+#include "store/memory_store.h"
+#include "base/py/text.h"
+
+#define CAPS (&RESERVED_CAPS[1]) /* the client puts the slash */
+
+static void on_lost_closed(void *ctx)
+{
+    c10d_release(ctx);
+}
+
+void c10d_drop(struct c10d *c, struct astore **s)
+{
+    if (!*s)
+        return;
+    c->refs++;
+    astore_close(*s, on_lost_closed, c);
+    *s = NULL;
+}
+
+/* torch's words first, for whoever searches for them; then what really happened. */
+void c10d_describe(const struct c10d *c, const struct muster_error *err,
+                   struct muster_error *out)
+{
+    err_copy(out, err);
+    (void)err_wrap(out, "The connection to the C10d store has failed (%s, run id '%s')",
+                   c->where, c->run_id);
+    if (c->unbound.code)
+        err_add(out, ". This machine was to host it, but: %.600s", c->unbound.text);
+    if (out->code != MUSTER_ENOMEM)
+        out->code = MUSTER_ECONN;
+}
+
+static void connected(struct c10d *c, int status, const struct muster_error *err)
+{
+    const rdzv_open_cb cb = c->on_open;
+    struct muster_error e = { .code = 0 };
+
+    c->connecting = false;
+    c->up = status == 0;
+    if (status < 0)
+        c10d_drop(c, &c->state);
+    else
+        c->lost_by_ms = 0;
+    if (cb) {
+        c->on_open = NULL;
+        if (status < 0)
+            c10d_describe(c, err, &e);
+        cb(c->open_ctx, e.code, status == 0 ? NULL : &e);
+        return;
+    }
+    if (c->call.cb)
+        c10d_call_go(c, status, err);
+}
+
+static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
+                    const struct muster_error *err)
+{
+    struct c10d *c = ctx;
+
+    if (c->closing)
+        return;
+    c->can_watch =
+        status == 0 && memmem(reply->value.p, reply->value.n, "changed", 7) != NULL;
+    c->can_host =
+        status == 0 && memmem(reply->value.p, reply->value.n, "hosted", 6) != NULL;
+    connected(c, 0, err);
+}
+
+static void on_caps_there(void *ctx, int status, const struct c10d_reply *reply,
+                          const struct muster_error *err)
+{
+    struct c10d *c = ctx;
+    const struct c10d_request get = { .op = C10D_GET, .key = span_str(CAPS) };
+
+    if (c->closing)
+        return;
+    c->can_watch = false;
+    if (status == 0 && reply->number == 0 &&
+        astore_call(c->state, &get, 0, c->read_ms, on_caps, c, NULL) == 0)
+        return;
+    connected(c, status, err);
+}
+
+static void on_primed(void *ctx, int status, const struct c10d_reply *reply,
+                      const struct muster_error *err)
+{
+    struct c10d *c = ctx;
+    const struct span caps = span_str(CAPS);
+    struct muster_error why;
+
+    (void)reply; /* Whoever was first: the sentinel, or a state, is there now. */
+    if (c->closing)
+        return;
+    if (status < 0 || c->file || c->memory) {
+        connected(c, status, err);
+        return;
+    }
+    status = astore_check(c->state, &caps, 1, c->read_ms, on_caps_there, c, &why);
+    if (status < 0)
+        connected(c, status, &why);
+}
+
+static void prime(struct c10d *c)
+{
+    struct muster_error err;
+    const int rc = astore_compare_set(c->state, span_str(c->key), span_of(NULL, 0),
+                                      span_str(RDZV_C10D_SENTINEL), c->read_ms,
+                                      on_primed, c, &err);
+
+    if (rc < 0)
+        connected(c, rc, &err);
+}
+
+static void on_connected(void *ctx, int status, const struct muster_error *err)
+{
+    struct c10d *c = ctx;
+
+    if (c->closing)
+        return;
+    if (status < 0)
+        connected(c, status, err);
+    else
+        prime(c);
+}
+
+void c10d_connect(struct c10d *c)
+{
+    struct muster_error err;
+    int rc;
+
+    assert(!c->state && !c->connecting);
+    c->connecting = true;
+    /* The first time we may have come before the host; later it has been there. */
+    rc = c10d_open_store(c, c->lost_by_ms != 0, on_connected, c, &c->state, &err);
+    if (rc < 0)
+        c10d_later(c, rc, &err);
+    else if (c->file ||
+             c->memory) /* Open at once; said from the loop, as sockets do. */
+        c10d_later(c, 0, NULL);
+}
+
+/* An error found inside a call is told from the loop. */
+static void on_later(uv_timer_t *t)
+{
+    struct c10d *c = t->data;
+
+    if (c->closing)
+        return;
+    if (c->connecting && c->later.err.code == 0)
+        prime(c);
+    else if (c->connecting || c->on_open)
+        connected(c, c->later.err.code, &c->later.err);
+    else if (c->call.cb)
+        c10d_fail(c, c->later.err.code, &c->later.err);
+}
+
+void c10d_later(struct c10d *c, int code, const struct muster_error *err)
+{
+    if (err)
+        err_copy(&c->later.err, err);
+    c->later.err.code = code;
+    (void)uv_timer_start(&c->later.timer, on_later, 0, 0);
+}
+
+/* backend_c10d_host.c - the c10d backend's parameters, and who hosts its store.
+ *
+ * The user's word (is_host) counts first. Else the endpoint says: localhost, our host
+ * name, or an address of ours, numeric or resolved, on whichever interface. The
+ * resolver runs off the loop and has a deadline. Who was only guessed to be the host
+ * and cannot bind the port becomes a client: another agent of this machine was first.
+ * A run of one node on a free port (--standalone) needs no server: nobody else could
+ * find it. */
+#define RESOLVE_MS 5000u
+
+static void name_store(struct c10d *c)
+{
+    if (c->file)
+        (void)snprintf(c->where, sizeof c->where, "file://%.1000s", c->path);
+    else
+        (void)snprintf(c->where, sizeof c->where,
+                       strchr(c->at.host, ':') ? "tcp://[%s]:%d" : "tcp://%s:%d",
+                       c->at.host, (int)c->at.port);
+}
+
+static void no_news(void *ctx, int status, const struct muster_error *err)
+{
+    (void)ctx;
+    (void)status;
+    (void)err;
+}
+
+int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
+                    struct astore **out, struct muster_error *err)
+{
+    const struct store_client_opts opts = {
+        /* Our own server needs no resolver, and no name that may lead elsewhere. */
+        .host = c->server ? "127.0.0.1" : c->at.host,
+        .port = (uint16_t)c->at.port,
+        .timeout_ms = c->read_ms,
+        .once = once,
+        .trace = c->trace,
+    };
+
+    if (c->file)
+        return store_file_open(c->base.loop, c->path, -1, out, err);
+    if (c->memory)
+        return c->memory->ops->clone(c->memory, out, err);
+    return store_client_open(c->base.loop, &opts, cb ? cb : no_news, ctx, out, err);
+}
+
+static int serve(struct c10d *c, struct muster_error *err)
+{
+    struct store_server_opts opts;
+    int rc;
+
+    if (c->alone) {
+        trace(c->trace, TRACE_INFO,
+              "Process %ld keeps the store of the C10d rendezvous backend to itself: "
+              "one node, and a port that no other can know",
+              (long)getpid());
+        return store_hash_open(c->base.loop, &c->memory, err);
+    }
+    store_server_opts_init(&opts);
+    opts.port = (uint16_t)c->at.port;
+    /* Nobody on another machine can know a port that the system picked: stay at home.
+     */
+    if (c->at.port == 0)
+        opts.bind = "127.0.0.1";
+    opts.trace = c->trace;
+    rc = store_server_open(c->base.loop, &opts, &c->server, err);
+    if (rc < 0)
+        return rc;
+    c->at.port = store_server_port(c->server);
+    name_store(c);
+    trace(c->trace, TRACE_INFO,
+          "Process %ld hosts the TCP store for the C10d rendezvous backend.",
+          (long)getpid());
+    return 0;
+}
+
+static void decided(struct c10d *c, const struct rdzv_local *q)
+{
+    struct muster_error err;
+
+    trace(c->trace, TRACE_INFO, "%s: %s the store: %s", c->where,
+          q->is_local ? "this process is to host" : "somebody else hosts", q->why);
+    if (q->is_local) {
+        const int rc = serve(c, &err);
+
+        if (rc < 0 && (c->is_host == 1 || rc == MUSTER_ENOMEM)) {
+            c10d_later(c, rc == MUSTER_ENOMEM ? rc : MUSTER_ECONN, &err);
+            return;
+        }
+        if (rc < 0) {
+            err_copy(&c->unbound, &err);
+            trace(c->trace, TRACE_INFO,
+                  "%s: %s, but cannot be bound here (%s): joining it as a client",
+                  c->where, q->why, err.text);
+        }
+    }
+    c10d_connect(c);
+}
+
+static void on_resolved(void *ctx, void *data)
+{
+    struct c10d *c = ctx;
+    struct rdzv_local late = { 0 };
+
+    c->deciding = NULL;
+    if (!data)
+        (void)snprintf(late.why, sizeof late.why,
+                       "the resolver has not answered for %.100s within %u s",
+                       c->at.host, RESOLVE_MS / 1000);
+    decided(c, data ? data : &late);
+}
+
+static void resolve(struct c10d *c, const struct rdzv_local *q)
+{
+    struct rdzv_local *job = mem_memdup(q, sizeof *q);
+    struct muster_error err;
+    const int rc = job ? offload_run(c->base.loop, rdzv_local_resolve, job,
+                                     MIN_OF(RESOLVE_MS, c->read_ms), on_resolved, c,
+                                     &c->deciding, &err)
+                       : err_nomem(&err);
+
+    if (rc < 0) {
+        mem_free(job);
+        c10d_later(c, rc, &err);
+    }
+}
+
+void c10d_host_decide(struct c10d *c)
+{
+    struct rdzv_local q = { .is_local = c->is_host == 1 };
+
+    if (c->file) {
+        c10d_connect(c);
+        return;
+    }
+    memcpy(q.host, c->at.host, sizeof q.host);
+    if (c->is_host >= 0) {
+        (void)snprintf(q.why, sizeof q.why, "is_host=%d is given", c->is_host);
+        decided(c, &q);
+    } else if (rdzv_local_quick(&q)) {
+        decided(c, &q);
+    } else {
+        resolve(c, &q);
+    }
+}
+
+/* ---- Parameters ---- */
+
+static int read_kind(struct c10d *c, const struct rdzv_params *p,
+                     struct muster_error *err)
+{
+    const struct span kind = py_strip(span_str(params_str(p, "store_type", "tcp")));
+
+    if (kind.n == 4 && strncasecmp((const char *)kind.p, "file", 4) == 0)
+        c->file = true;
+    else if (kind.n != 3 || strncasecmp((const char *)kind.p, "tcp", 3) != 0)
+        return err_set(
+            err, MUSTER_EINVAL,
+            "Invalid store type given. Currently only supports file and tcp.");
+    return 0;
+}
+
+/* Like torch, an empty endpoint is a file of our own, of no use to other nodes. */
+static int read_path(struct c10d *c, const struct rdzv_params *p,
+                     struct muster_error *err)
+{
+    char temp[] = "/tmp/muster-rdzv-XXXXXX";
+    int fd;
+
+    if (!*p->endpoint) {
+        fd = mkstemp(temp);
+        if (fd < 0)
+            return err_set(err, MUSTER_EIO,
+                           "The file creation for C10d store has failed: %s: %m", temp);
+        (void)close(fd);
+    }
+    c->path = mem_strdup(*p->endpoint ? p->endpoint : temp);
+    return c->path ? 0 : err_nomem(err);
+}
+
+static int read_params(struct c10d *c, const struct rdzv_params *p,
+                       struct muster_error *err)
+{
+    int64_t seconds = 60;
+    int rc = read_kind(c, p, err);
+
+    if (rc == 0 && c->file)
+        rc = read_path(c, p, err);
+    if (rc == 0 && !c->file)
+        rc = endpoint_parse(p->endpoint, RDZV_C10D_PORT, &c->at, err);
+    if (rc == 0 && !c->file)
+        rc = params_bool(p, "is_host", -1, &c->is_host, err);
+    if (rc == 0 && !c->file)
+        rc = params_int(p, "read_timeout", 60, &seconds, err);
+    if (rc < 0)
+        return rc;
+    if (seconds <= 0)
+        return err_set(err, MUSTER_EINVAL,
+                       "The read timeout must be a positive integer.");
+    if (!*p->run_id)
+        return err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
+    c->alone = !c->file && c->at.port == 0 && p->max_nodes == 1;
+    c->read_ms = ms_of_seconds(seconds);
+    c->run_id = mem_strdup(p->run_id);
+    c->key = mem_printf("%s%s", RDZV_C10D_PREFIX, p->run_id);
+    if (!c->run_id || !c->key)
+        return err_nomem(err);
+    if (strlen(c->key) > C10D_MAX_KEY / 2)
+        return err_set(err, MUSTER_EINVAL, "the run id is too long (%zu bytes)",
+                       strlen(p->run_id));
+    name_store(c);
+    return 0;
+}
+
+int backend_c10d_new(uv_loop_t *loop, const struct rdzv_params *params,
+                     const struct trace *trace, struct rdzv_backend **out,
+                     struct muster_error *err)
+{
+    struct c10d *c = mem_calloc(1, sizeof *c);
+    int rc;
+
+    if (!c)
+        return err_nomem(err);
+    c->base = (struct rdzv_backend){ &c10d_ops, loop };
+    c->trace = trace;
+    c->refs = 1;
+    buf_init(&c->call.sent, SIZE_MAX);
+    buf_init(&c->call.expected, SIZE_MAX);
+    rc = read_params(c, params, err);
+    if (rc < 0) {
+        c10d_release(c);
+        return rc;
+    }
+    (void)uv_timer_init(loop, &c->later.timer);
+    c->later.timer.data = c;
+    *out = &c->base;
+    return 0;
+}

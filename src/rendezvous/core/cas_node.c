@@ -1,0 +1,394 @@
+/* rdzv.c - a node's step machine: events in, effects out; see rdzv.h.
+ *
+ * Every turn is the same: something is due, so the state is read; plan.c decides on
+ * what came; either that is written, or wishes are answered (answer.c), news told
+ * (tell.c) and the next look scheduled (turn.c). Here: wishes, timers, and the way in.
+ */
+#include "rendezvous/core/cas_node.h"
+#include <assert.h>
+#include "base/err.h"
+#include "base/mem.h"
+#include "rendezvous/core/cas_node_int.h"
+
+int rdzv_new(const struct rdzv_config *cfg, struct rdzv **out, struct muster_error *err)
+{
+    struct rdzv *r;
+
+    if (!cfg->run_id || !cfg->run_id[0])
+        return err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
+    if (cfg->self.addr.n > RDZV_MAX_ADDR)
+        return err_set(err, MUSTER_EINVAL, "a node address of %zu bytes",
+                       cfg->self.addr.n);
+    if (rdzv_settings_check(&cfg->settings, err) < 0)
+        return MUSTER_EINVAL;
+    r = mem_calloc(1, sizeof *r);
+    if (!r)
+        return err_nomem(err);
+    r->run_id = mem_strdup(cfg->run_id);
+    r->addr = mem_strndup((const char *)cfg->self.addr.p, cfg->self.addr.n);
+    if (!r->run_id || !r->addr) {
+        rdzv_free(r);
+        return err_nomem(err);
+    }
+    r->self = cfg->self;
+    r->self.addr.p = (const uint8_t *)r->addr;
+    (void)rdzv_node_text(&r->self, r->self_text, sizeof r->self_text);
+    r->settings = cfg->settings;
+    r->poll_ms = cfg->poll_ms ? cfg->poll_ms : 1000;
+    r->trace = cfg->trace;
+    rdzv_state_init(&r->seen);
+    r->completed = -1;
+    buf_init(&r->value, SIZE_MAX);
+    buf_init(&r->token, SIZE_MAX);
+    r->call_us = WALL_NEVER;
+    r->read_due_ms = MONO_NEVER;
+    rng_init(&r->rng, cfg->seed);
+    *out = r;
+    return 0;
+}
+
+void rdzv_free(struct rdzv *r)
+{
+    if (!r)
+        return;
+    rdzv_plan_fini(&r->doing);
+    rdzv_roster_fini(&r->roster);
+    rdzv_state_fini(&r->seen);
+    buf_fini(&r->value);
+    buf_fini(&r->token);
+    mem_free(r->run_id);
+    mem_free(r->addr);
+    mem_free(r);
+}
+
+struct rdzv_effect *rdzv_fx_add(struct rdzv_fx *fx, enum rdzv_effect_kind kind)
+{
+    struct rdzv_effect *e = &fx->at[fx->count++];
+
+    assert(fx->count <= RDZV_FX_MAX);
+    *e = (struct rdzv_effect){ .kind = kind };
+    return e;
+}
+
+void rdzv_read_now(struct rdzv *r, struct rdzv_fx *fx)
+{
+    if (r->busy != BUSY_NOT)
+        return;
+    r->write_first = false;
+    r->busy = BUSY_READING;
+    (void)rdzv_fx_add(fx, RDZV_FX_READ_STATE);
+}
+
+bool rdzv_wants(const struct rdzv *r)
+{
+    return r->mode != MODE_IDLE || r->leave.on || r->close.on || r->tidy.on;
+}
+
+static void on_join(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    assert(r->mode != MODE_JOINING);
+    trace(r->trace, TRACE_INFO,
+          "The node '%s' attempts to join the next round of the rendezvous '%s'.",
+          r->self_text, r->run_id);
+    r->mode = MODE_JOINING;
+    r->in_old_round = true;
+    r->join_by_ms = now.mono_ms + r->settings.join_ms;
+    r->tidy.on = false;
+    r->losses = 0;
+    r->completed = -1;
+    if (!r->ours) { /* What happened while we were away says nothing about our name. */
+        rdzv_state_fini(&r->seen);
+        buf_clear(&r->value);
+    }
+    rdzv_read_now(r, fx);
+}
+
+static void on_leave(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    if (r->mode == MODE_JOINING) {
+        (void)err_set(&r->why, MUSTER_ECANCELED, "the join was given up");
+        rdzv_refuse(r, now, MUSTER_ECANCELED, fx);
+    }
+    r->mode = MODE_IDLE;
+    r->tidy.on = false;
+    r->leave = (struct rdzv_wish){ true, now.mono_ms + r->settings.close_ms };
+    if (r->busy == BUSY_NOT && !r->ours && r->beat_us == 0)
+        rdzv_done(r, &r->leave, RDZV_EV_LEAVE, 0, "", fx); /* We were never seated. */
+    else
+        rdzv_read_now(r, fx);
+}
+
+static void on_close(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    r->close = (struct rdzv_wish){ true, now.mono_ms + r->settings.close_ms };
+    rdzv_read_now(r, fx);
+}
+
+static bool is_spare(const struct rdzv *r)
+{
+    return r->ours && rdzv_in(rdzv_state_find(&r->seen, &r->self), RDZV_SPARES);
+}
+
+/* The pause after a lost write is over. */
+static int write_again(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    struct rdzv_plan plan;
+    const int rc = rdzv_plan_make(r, &r->seen, now, &plan);
+
+    if (rc == 0)
+        rdzv_commit(r, &plan, now, fx);
+    return rc;
+}
+
+static int on_timer(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    static const char late[] = "the store did not answer in time";
+
+    if (r->leave.on && now.mono_ms > r->leave.by_ms)
+        rdzv_done(r, &r->leave, RDZV_EV_LEAVE, MUSTER_ETIMEDOUT, late, fx);
+    if (r->close.on && now.mono_ms > r->close.by_ms)
+        rdzv_done(r, &r->close, RDZV_EV_CLOSE, MUSTER_ETIMEDOUT, late, fx);
+    if (r->tidy.on && now.mono_ms > r->tidy.by_ms)
+        r->tidy.on = false;
+    if (r->mode == MODE_JOINING && now.mono_ms > r->join_by_ms + RDZV_ROLLBACK_MS &&
+        !is_spare(r))
+        rdzv_time_is_up(r, now, fx);
+    if (!rdzv_wants(r)) {
+        r->read_due_ms = MONO_NEVER;
+    } else if (now.mono_ms >= r->read_due_ms && r->busy == BUSY_NOT) {
+        if (r->write_first)
+            return write_again(r, now, fx);
+        rdzv_read_now(r, fx);
+    }
+    return 0;
+}
+
+static void on_changed(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    const uint64_t due = r->read_ms + rdzv_spacing_ms(r);
+
+    if (r->mode == MODE_IDLE || r->busy != BUSY_NOT || r->losses)
+        return;
+    if (now.mono_ms >= due)
+        rdzv_read_now(r, fx);
+    else
+        r->read_due_ms = MIN_OF(r->read_due_ms, due);
+}
+
+/* As if its heartbeat had not changed for long enough; one that changes after all
+ * brings the node back. */
+static void on_gone(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+{
+    char text[sizeof r->self_text];
+
+    for (struct rdzv_member *m = rdzv_first(&r->seen, RDZV_BEATS); m;
+         m = m->next[RDZV_BEATS]) {
+        if (rdzv_node_cmp(&m->node, &r->self) == 0 ||
+            !span_eq(span_str(rdzv_node_text(&m->node, text, sizeof text)), ev->value))
+            continue;
+        m->since_ms = 0; /* as long ago as can be */
+        if (r->mode != MODE_IDLE)
+            rdzv_read_now(r, fx);
+        return;
+    }
+}
+
+static int step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+{
+    switch (ev->kind) {
+    case RDZV_EV_JOIN:
+        on_join(r, ev->now, fx);
+        return 0;
+    case RDZV_EV_LEAVE:
+        on_leave(r, ev->now, fx);
+        return 0;
+    case RDZV_EV_CLOSE:
+        on_close(r, ev->now, fx);
+        return 0;
+    case RDZV_EV_STATE:
+        return rdzv_on_state(r, ev, fx);
+    case RDZV_EV_WROTE:
+        return rdzv_on_wrote(r, ev, fx);
+    case RDZV_EV_FAILED:
+        rdzv_on_failed(r, ev, fx);
+        return 0;
+    case RDZV_EV_CHANGED:
+        on_changed(r, ev->now, fx);
+        return 0;
+    case RDZV_EV_GONE:
+        on_gone(r, ev, fx);
+        return 0;
+    case RDZV_EV_TIMER:
+        return on_timer(r, ev->now, fx);
+    }
+    return 0;
+}
+
+int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+{
+    const bool free =
+        r->busy == BUSY_NOT || ev->kind == RDZV_EV_STATE || ev->kind == RDZV_EV_WROTE;
+    int rc;
+
+    fx->count = 0;
+    if (ev->kind == RDZV_EV_STATE || ev->kind == RDZV_EV_WROTE)
+        r->away_ms = ev->now.mono_ms - r->asked_ms;
+    rc = step(r, ev, fx);
+    if (rc == 0 && free && r->busy != BUSY_NOT && r->failures == 0)
+        r->asked_ms = ev->now.mono_ms;
+    return rc;
+}
+
+uint64_t rdzv_deadline(const struct rdzv *r)
+{
+    uint64_t due = r->busy == BUSY_NOT ? r->read_due_ms : MONO_NEVER;
+
+    if (r->leave.on)
+        due = MIN_OF(due, r->leave.by_ms + 1);
+    if (r->close.on)
+        due = MIN_OF(due, r->close.by_ms + 1);
+    if (r->tidy.on)
+        due = MIN_OF(due, r->tidy.by_ms + 1);
+    if (r->mode == MODE_JOINING && !is_spare(r))
+        due = MIN_OF(due, r->join_by_ms + RDZV_ROLLBACK_MS + 1);
+    return due;
+}
+
+void rdzv_can_watch(struct rdzv *r, bool yes)
+{
+    /* The next look was put off because we would be told: not any more. */
+    if (r->can_watch && !yes && r->mode != MODE_IDLE)
+        r->read_due_ms = MIN_OF(r->read_due_ms, r->read_ms + rdzv_poll_ms(r));
+    r->can_watch = yes;
+}
+
+int64_t rdzv_waiting(const struct rdzv *r)
+{
+    return (int64_t)r->waiting_told;
+}
+
+bool rdzv_closed(const struct rdzv *r)
+{
+    return r->seen.closed;
+}
+
+const struct rdzv_node *rdzv_members(const struct rdzv *r, size_t *count)
+{
+    *count = r->roster.count;
+    return r->roster.nodes;
+}
+
+/* answer.c - how wishes end: JOINED, REFUSED, DONE. */
+void rdzv_done(struct rdzv *r, struct rdzv_wish *wish, enum rdzv_event_kind kind,
+               int code, const char *text, struct rdzv_fx *fx)
+{
+    struct rdzv_effect *e;
+
+    if (!wish->on)
+        return;
+    wish->on = false;
+    if (kind == RDZV_EV_CLOSE && code == 0) {
+        r->closed_told = true;
+        trace(r->trace, TRACE_INFO, "The node '%s' has closed the rendezvous '%s'.",
+              r->self_text, r->run_id);
+    }
+    e = rdzv_fx_add(fx, RDZV_FX_DONE);
+    e->wish = kind;
+    e->code = code;
+    e->text = text;
+}
+
+/* The join ends. A seat that may be left behind is given up later, unless the run is
+ * over or the seat belongs to another process. */
+void rdzv_refuse(struct rdzv *r, struct now now, int code, struct rdzv_fx *fx)
+{
+    struct rdzv_effect *e = rdzv_fx_add(fx, RDZV_FX_REFUSED);
+
+    e->code = code;
+    e->text = r->why.text;
+    r->mode = MODE_IDLE;
+    if (code != MUSTER_ECLOSED && code != MUSTER_EGRACEFUL && code != MUSTER_EEXIST) {
+        r->tidy = (struct rdzv_wish){ true, now.mono_ms + r->settings.close_ms };
+        r->read_due_ms = now.mono_ms;
+    }
+}
+
+void rdzv_time_is_up(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    (void)err_set(&r->why, MUSTER_ETIMEDOUT,
+                  "the node '%s' could not join the rendezvous '%s' within %llu s: "
+                  "%zu node(s) of at least %lld were there%s",
+                  r->self_text, r->run_id,
+                  (unsigned long long)r->settings.join_ms / 1000,
+                  rdzv_live(r, &r->seen, RDZV_PLACES, now.mono_ms),
+                  (long long)r->settings.min_nodes,
+                  r->seen.complete ? ", in a round that goes on without it" : "");
+    if (r->busy != BUSY_NOT)
+        err_add(&r->why, "; the store did not answer");
+    rdzv_refuse(r, now, MUSTER_ETIMEDOUT, fx);
+}
+
+static void joined(struct rdzv *r, struct rdzv_plan *p, struct now now,
+                   struct rdzv_fx *fx)
+{
+    struct rdzv_effect *e = rdzv_fx_add(fx, RDZV_FX_JOINED);
+
+    rdzv_roster_fini(&r->roster);
+    r->roster = p->roster;
+    p->roster = (struct rdzv_roster){ 0 };
+    r->mode = MODE_MEMBER;
+    r->stay_until_ms = r->roster.count > 1 ? now.mono_ms + LINGER_MS : 0;
+    r->waiting_told = r->lost_told = 0;
+    r->closed_told = false;
+    e->round = r->roster.round;
+    e->world = (int64_t)r->roster.count;
+    while (rdzv_node_cmp(&r->roster.nodes[e->rank], &r->self) != 0)
+        e->rank++;
+    trace(
+        r->trace, TRACE_INFO,
+        "The node '%s' has joined round %lld of the rendezvous '%s' as rank %lld in a "
+        "world of size %lld.",
+        r->self_text, (long long)e->round, r->run_id, (long long)e->rank,
+        (long long)e->world);
+}
+
+/* The join came to an end by what the state says. */
+void rdzv_end_join(struct rdzv *r, struct rdzv_plan *p, struct now now,
+                   struct rdzv_fx *fx)
+{
+    if (p->refused) {
+        r->why = p->why;
+        rdzv_refuse(r, now, p->refused, fx);
+    } else if (p->end == RDZV_FINISH) {
+        joined(r, p, now, fx);
+    } else if (p->end == RDZV_FAIL_TIMEOUT) {
+        rdzv_time_is_up(r, now, fx);
+    } else if (p->end == RDZV_FAIL_CLOSED) {
+        (void)err_set(
+            &r->why, MUSTER_ECLOSED,
+            "The rendezvous '%s' is closed: the run has ended; use a new run id",
+            r->run_id);
+        rdzv_refuse(r, now, MUSTER_ECLOSED, fx);
+    } else if (p->end == RDZV_DISMISSED) {
+        (void)err_set(&r->why, MUSTER_EGRACEFUL,
+                      "The rendezvous '%s' is closed, terminating pending rendezvous.",
+                      r->run_id);
+        rdzv_refuse(r, now, MUSTER_EGRACEFUL, fx);
+    }
+}
+
+/* c10d_state.c - what an answer of a c10d store means for the state; see rdzv.h. */
+void rdzv_c10d_answer(struct rdzv_event *ev, bool write, struct span expected,
+                      struct span sent, struct span answer)
+{
+    /* The store answers with `expected` and stores nothing if the key is missing: an
+     * equal value would have been swapped. The host has started anew. */
+    const bool missing = write && span_eq(answer, expected) && !span_eq(answer, sent);
+
+    ev->kind = write ? RDZV_EV_WROTE : RDZV_EV_STATE;
+    ev->won = write && span_eq(answer, sent);
+    ev->present =
+        !missing && answer.n > 0 && !span_eq(answer, span_str(RDZV_C10D_SENTINEL));
+    ev->value = answer;
+    ev->token = answer;
+}

@@ -1,0 +1,166 @@
+/* rdzv.h - one node's part in a rendezvous whose state lives in somebody else's store:
+ * read, decide, compare-and-set, as torch's DynamicRendezvousHandler does.
+ *
+ * Pure: the driver (rendezvous/dynamic.c) performs the effects on any backend that can get
+ * a value with a token and replace it if the token still holds: c10d, file, etcd v2 and
+ * v3. The simulator does the same on virtual nodes. What always holds:
+ *
+ *   - at most one READ_STATE or WRITE_STATE is under way; its answer is exactly one
+ *     event: STATE, WROTE or FAILED;
+ *   - JOIN is answered by exactly one JOINED or REFUSED, LEAVE and CLOSE each by one
+ *     DONE, at the latest at their deadline plus RDZV_ROLLBACK_MS, whatever the backend
+ *     does, as long as TIMER events come when rdzv_deadline() says so;
+ *   - JOINED never tells a world that another member of the round could see otherwise:
+ *     its ranks are 0 .. world - 1, each once;
+ *   - after JOINED, beats and news go on until LEAVE or the next JOIN.
+ *
+ * Clocks: our own deadlines, our beats and the silence of peers are measured by mono_ms
+ * alone. Wall time goes into the state for torchrun's nodes to compare, and is read
+ * only to warn of skew. */
+#ifndef RENDEZVOUS_CORE_CAS_NODE_H
+#define RENDEZVOUS_CORE_CAS_NODE_H
+
+#include "base/base.h"
+#include "base/trace.h"
+#include "muster/error.h"
+#include "rendezvous/core/decisions.h"
+#include "rendezvous/core/news.h"
+#include "rendezvous/core/progress.h"
+#include "rendezvous/core/settings.h"
+#include "rendezvous/core/state.h"
+
+struct rdzv;
+
+struct rdzv_config {
+    const char *run_id;    /* copied; for messages */
+    struct rdzv_node self; /* copied */
+    struct rdzv_settings settings;
+    uint64_t poll_ms; /* between reads while nothing tells of changes; 0: 1000 */
+    uint64_t seed;    /* of the random delays after a lost write */
+    const struct trace *trace; /* borrowed, may be NULL */
+};
+
+int rdzv_new(const struct rdzv_config *cfg, struct rdzv **out,
+             struct muster_error *err);
+void rdzv_free(struct rdzv *r); /* NULL is fine */
+
+/* X(name): what happened. */
+#define RDZV_EVENTS(X)                                                                 \
+    /* Wishes of the agent. */                                                         \
+    X(JOIN)  /* take part in the next round; a member leaves its round first */        \
+    X(LEAVE) /* hand our seat back, end beats; a JOIN under way ends with ECANCELED */ \
+    X(CLOSE) /* close the run id for everybody; beats go on */                         \
+    /* From the backend. */                                                            \
+    X(STATE)   /* answers READ_STATE */                                                \
+    X(WROTE)   /* answers WRITE_STATE */                                               \
+    X(FAILED)  /* answers either: code and text; see below */                          \
+    X(CHANGED) /* the state may no longer be the one of the last WATCH */              \
+    X(GONE)    /* the backend knows that the node called `value` has ended */          \
+    X(TIMER)   /* rdzv_deadline() has come */
+
+enum rdzv_event_kind {
+#define RDZV_EVENT_ENUM(name) RDZV_EV_##name,
+    RDZV_EVENTS(RDZV_EVENT_ENUM)
+#undef RDZV_EVENT_ENUM
+};
+
+struct rdzv_event {
+    enum rdzv_event_kind kind;
+    struct now now;
+    /* STATE, and WROTE with won == false: what the backend holds now. `present` false:
+     * it holds nothing (c10d: the sentinel). WROTE with won == true: only the token
+     * counts (c10d: the value that was written). value is the text as stored (base64).
+     */
+    bool present;
+    struct span value;
+    struct span token; /* opaque; comes back in WRITE_STATE. c10d: the value itself */
+    bool won;
+    /* FAILED: MUSTER_E code and reason. With `again` the request may be repeated after
+     * a pause, since the driver is reconnecting or the answer got lost (a write may
+     * have been done or not: we read again before we decide). Without it, a JOIN, LEAVE
+     * or CLOSE under way ends with this error. */
+    int code;
+    const char *text; /* borrowed for the call */
+    bool again;
+};
+
+/* X(name): what to do, in order. */
+#define RDZV_EFFECTS(X)                                                                \
+    X(READ_STATE)                                                                      \
+    X(WRITE_STATE) /* value, under token; no token: create only if nothing is there */ \
+    X(WATCH)       /* tell CHANGED once the backend's value differs from `value`; */   \
+                   /* replaces the WATCH before; ignored where it cannot be told */    \
+    X(JOINED)      /* round, rank, world; rdzv_members() has them all */               \
+    X(REFUSED)     /* the JOIN failed: code, text */                                   \
+    X(DONE)        /* LEAVE or CLOSE (`wish`) ended: code 0, or code and text */       \
+    X(NEWS)        /* news, count (WAITING: how many), text */
+
+enum rdzv_effect_kind {
+#define RDZV_EFFECT_ENUM(name) RDZV_FX_##name,
+    RDZV_EFFECTS(RDZV_EFFECT_ENUM)
+#undef RDZV_EFFECT_ENUM
+};
+
+const char *rdzv_event_name(enum rdzv_event_kind kind);   /* "JOIN" */
+const char *rdzv_effect_name(enum rdzv_effect_kind kind); /* "READ_STATE" */
+
+/* All spans and texts are borrowed until the next step. */
+struct rdzv_effect {
+    enum rdzv_effect_kind kind;
+    struct span value; /* WRITE_STATE, WATCH: empty with `present` false means none */
+    bool present;
+    struct span token; /* WRITE_STATE */
+    bool has_token;
+    bool quiet;                 /* WRITE_STATE: those who watch need not be told */
+    int64_t round, rank, world; /* JOINED */
+    enum rdzv_event_kind wish;  /* DONE: RDZV_EV_LEAVE or RDZV_EV_CLOSE */
+    enum rdzv_news news;
+    int64_t count;
+    int code; /* REFUSED: ECLOSED, EGRACEFUL (a spare that was not needed), ETIMEDOUT,
+                 ESTATE, EEXIST (our identity is alive elsewhere), ECANCELED, or
+                 FAILED's; DONE */
+    const char *text;
+};
+
+#define RDZV_FX_MAX 12
+
+struct rdzv_fx {
+    struct rdzv_effect at[RDZV_FX_MAX];
+    size_t count;
+};
+
+/* Returns 0 with the effects in fx (cleared first), or MUSTER_ENOMEM with nothing
+ * changed: the driver may give the same event again. */
+int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx);
+
+/* When to send TIMER, by mono_ms; MONO_NEVER if nothing is due. */
+uint64_t rdzv_deadline(const struct rdzv *r);
+
+/* Whether CHANGED will come for each WATCH (our store: yes; torchrun's: no). Without it
+ * we poll. May be called at any time, e.g. when the driver has connected. */
+void rdzv_can_watch(struct rdzv *r, bool yes);
+
+/* Last known. */
+int64_t rdzv_waiting(const struct rdzv *r); /* num_nodes_waiting() */
+bool rdzv_closed(const struct rdzv *r);
+
+/* How it stands with the JOIN under way, as last seen; false: there is none. */
+bool rdzv_progress(const struct rdzv *r, struct rdzv_progress *out);
+
+/* The members of the round that was last JOINED, in rank order; borrowed until the next
+ * JOINED. (Rank 0's addr says whose MASTER_ADDR counts.) */
+const struct rdzv_node *rdzv_members(const struct rdzv *r, size_t *count);
+
+/* ---- The c10d backend's part that is no I/O, for driver and simulator ---- */
+
+/* "torch.rendezvous.<run_id>", and the value that stands for "no state". */
+#define RDZV_C10D_PREFIX   "torch.rendezvous."
+#define RDZV_C10D_SENTINEL "Y2FuaW1hZGFt"
+
+/* Turns the answer of a GET or COMPARE_SET into STATE or WROTE: sets kind, present,
+ * value, token, won. `sent` is the desired value of the COMPARE_SET and `expected` what
+ * it expected; both empty for a GET. All spans stay borrowed from the arguments. */
+void rdzv_c10d_answer(struct rdzv_event *ev, bool write, struct span expected,
+                      struct span sent, struct span answer);
+
+#endif

@@ -1,0 +1,96 @@
+/* tell.c - what a member of a running round must know, once for each thing. */
+#include <stdio.h>
+
+#include "rendezvous/core/cas_node_int.h"
+
+static void news(struct rdzv *r, struct rdzv_fx *fx, enum rdzv_news what, int64_t count)
+{
+    struct rdzv_effect *e = rdzv_fx_add(fx, RDZV_FX_NEWS);
+
+    e->news = what;
+    e->count = count;
+    e->text = r->news_text;
+}
+
+/* How many of the round's members are neither in it nor queueing for the next one, and
+ * one of them for the message. */
+static size_t count_lost(const struct rdzv *r, uint64_t now_ms,
+                         const struct rdzv_node **one)
+{
+    size_t lost = 0;
+
+    for (size_t i = 0; i < r->roster.count; i++) {
+        const struct rdzv_member *m = rdzv_state_find(&r->seen, &r->roster.nodes[i]);
+
+        if ((rdzv_in(m, RDZV_PLACES) || rdzv_in(m, RDZV_WAITS)) &&
+            !rdzv_is_dead(r, m, now_ms))
+            continue;
+        lost++;
+        *one = &r->roster.nodes[i];
+    }
+    return lost;
+}
+
+/* Those who wait are news only if there is room for them: a full round that starts
+ * again would be as full as before, with others left over. */
+static void tell_waiting(struct rdzv *r, uint64_t now_ms, struct rdzv_fx *fx)
+{
+    const size_t live = rdzv_live(r, &r->seen, RDZV_PLACES, now_ms);
+    const size_t waiting = (int64_t)live >= r->settings.max_nodes
+                               ? 0
+                               : rdzv_live(r, &r->seen, RDZV_WAITS, now_ms);
+
+    if (waiting > r->waiting_told) {
+        (void)snprintf(r->news_text, sizeof r->news_text,
+                       "%zu node(s) wait for the next round of the rendezvous '%s'",
+                       waiting, r->run_id);
+        news(r, fx, RDZV_NEWS_WAITING, (int64_t)waiting);
+    }
+    r->waiting_told = waiting;
+}
+
+static void tell_lost(struct rdzv *r, uint64_t now_ms, struct rdzv_fx *fx)
+{
+    const struct rdzv_node *one = NULL;
+    char name[128];
+    size_t lost;
+
+    if (rdzv_live(r, &r->seen, RDZV_PLACES, now_ms) == r->roster.count)
+        return; /* All are there: the usual case, without a look at each. */
+    lost = count_lost(r, now_ms, &one);
+    if (lost > r->lost_told) {
+        (void)snprintf(r->news_text, sizeof r->news_text,
+                       "node '%s' is gone from round %lld of the rendezvous '%s'",
+                       rdzv_node_text(one, name, sizeof name),
+                       (long long)r->roster.round, r->run_id);
+        news(r, fx, RDZV_NEWS_LOST, (int64_t)lost);
+        r->lost_told = lost;
+    }
+}
+
+bool rdzv_tell(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    const struct rdzv_member *me = rdzv_state_find(&r->seen, &r->self);
+    const bool in = rdzv_in(me, RDZV_PLACES) && r->seen.complete &&
+                    r->seen.round == r->roster.round;
+
+    if (r->seen.closed && !r->closed_told && !r->close.on) {
+        (void)snprintf(r->news_text, sizeof r->news_text,
+                       "the rendezvous '%s' was closed", r->run_id);
+        news(r, fx, RDZV_NEWS_CLOSED, 0);
+        r->closed_told = true;
+    }
+    if (!in) {
+        (void)snprintf(r->news_text, sizeof r->news_text,
+                       "the other nodes have dropped '%s' from round %lld of the "
+                       "rendezvous '%s'",
+                       r->self_text, (long long)r->roster.round, r->run_id);
+        news(r, fx, RDZV_NEWS_EVICTED, 0);
+        return false;
+    }
+    if (r->seen.closed)
+        return true; /* The run ends: members leave, and nobody need come. */
+    tell_waiting(r, now.mono_ms, fx);
+    tell_lost(r, now.mono_ms, fx);
+    return true;
+}

@@ -1,0 +1,469 @@
+/* plan.c - from a fresh state to what this node does about it.
+ *
+ * torch writes after each action; we go on deciding on our copy until nothing more is
+ * to be changed, and write once: leaving the old round and queueing for the next is one
+ * compare-and-set instead of two. Nothing counts before that write is won.
+ *
+ * The dead: decisions see a state without them. What we write keeps the dead members of
+ * a completed round for as long as one of them lives, so that a member who reads late
+ * still sees the whole round, and learns of the loss as news rather than by being given
+ * another world than the others. */
+#include "base/err.h"
+#include "rendezvous/core/cas_node_int.h"
+#include "rendezvous/core/state_pickle.h"
+#include "base/mem.h"
+
+void rdzv_plan_fini(struct rdzv_plan *p)
+{
+    if (p->writes)
+        rdzv_state_fini(&p->next);
+    buf_fini(&p->text);
+    rdzv_roster_fini(&p->roster);
+    *p = (struct rdzv_plan){ 0 };
+}
+
+struct deaths {
+    const struct rdzv *r;
+    uint64_t now_ms;
+    bool spare_places; /* members of the round stay */
+};
+
+static bool to_bury(const void *ctx, const struct rdzv_member *m)
+{
+    const struct deaths *d = ctx;
+
+    if (d->spare_places && rdzv_in(m, RDZV_PLACES))
+        return false;
+    return rdzv_is_dead(d->r, m, d->now_ms);
+}
+
+/* Returns how many. */
+static size_t bury(const struct rdzv *r, struct rdzv_state *s, uint64_t now_ms)
+{
+    struct deaths d = { r, now_ms, false };
+
+    d.spare_places = s->complete && rdzv_live(r, s, RDZV_PLACES, now_ms) > 0;
+    return rdzv_sweep(s, &r->settings, to_bury, &d);
+}
+
+static bool any_dead(const struct rdzv *r, const struct rdzv_state *s, uint64_t now_ms)
+{
+    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m;
+         m = m->next[RDZV_BEATS]) {
+        if (rdzv_is_dead(r, m, now_ms))
+            return true;
+    }
+    return false;
+}
+
+/* torch's view, with our clocks: the living are counted, our beat and the last call are
+ * timed by the monotonic clock. */
+static struct rdzv_view look(const struct rdzv *r, const struct rdzv_state *s,
+                             struct now now, uint64_t due_ms)
+{
+    struct rdzv_view v = rdzv_view_of(s, &r->self, &r->settings, now, due_ms);
+    const uint64_t call_by_ms = r->call_since_ms + r->settings.last_call_ms;
+
+    v.placed = (int64_t)rdzv_live(r, s, RDZV_PLACES, now.mono_ms);
+    v.call_over = s->deadline_us != WALL_NEVER && s->deadline_us == r->call_us &&
+                  now.mono_ms > call_by_ms;
+    v.beat_due = rdzv_in(rdzv_state_find(s, &r->self), RDZV_BEATS) &&
+                 now.mono_ms >= r->beat_due_ms;
+    return v;
+}
+
+/* Whatever seat we have is given up; one that another process has is not ours to give.
+ */
+static enum rdzv_action leave_next(const struct rdzv *r, const struct rdzv_view *v)
+{
+    if (!r->ours)
+        return RDZV_FINISH;
+    if (v->seat == SEAT_SPARE)
+        return RDZV_DROP_SPARE;
+    if (v->in_round)
+        return RDZV_DROP_PLACE;
+    return v->seat == SEAT_WAIT ? RDZV_DROP_WAIT : RDZV_FINISH;
+}
+
+static bool sorts_last(const struct rdzv_state *s, const struct rdzv_node *n)
+{
+    for (const struct rdzv_member *m = rdzv_first(s, RDZV_PLACES); m;
+         m = m->next[RDZV_PLACES]) {
+        if (rdzv_node_cmp(&m->node, n) > 0)
+            return false;
+    }
+    return true;
+}
+
+/* A torchrun node removes those it finds dead also from a completed round. If that was
+ * the last rank, the ranks left look whole. But it must have been silent for the
+ * keep-alive bound: so either we knew it, or we have not looked for as long. In a round
+ * that has begun since our last look, whoever we knew had a wait for its seat. */
+static bool lost_its_last(const struct rdzv *r, const struct rdzv_state *s,
+                          uint64_t now_ms)
+{
+    const bool same = r->seen.round == s->round;
+    const enum rdzv_list list = same ? RDZV_PLACES : RDZV_WAITS;
+
+    if (s == &r->seen)
+        return false; /* Just written by ourselves. */
+    if (now_ms - r->read_ms >= rdzv_dead_after_ms(&r->settings))
+        return true;
+    for (const struct rdzv_member *m = rdzv_first(&r->seen, list); m;
+         m = m->next[list]) {
+        const struct rdzv_member *o = rdzv_state_find(s, &m->node);
+
+        if ((same ? !rdzv_in(o, RDZV_PLACES) : !o) && sorts_last(s, &m->node))
+            return true;
+    }
+    return false;
+}
+
+/* Who leaves a round for the next one waits for that, and the ranks left may look
+ * whole. While there is room, though, nobody waits when a round completes who could
+ * have had a seat: so somebody has come or gone since. Either way a new round is due,
+ * and nothing is lost by going straight there. Not so for who completed it: nobody saw
+ * it before. */
+static bool may_have_shrunk(const struct rdzv *r, const struct rdzv_state *s,
+                            uint64_t now_ms)
+{
+    return s->round != r->completed &&
+           (int64_t)rdzv_count(s, RDZV_PLACES) < r->settings.max_nodes &&
+           rdzv_live(r, s, RDZV_WAITS, now_ms) > 0;
+}
+
+/* We are listed in a round that is decided. Is it one that all of its members see
+ * alike? */
+static int finish(const struct rdzv *r, const struct rdzv_state *s, struct now now,
+                  struct rdzv_plan *p, enum rdzv_action *a)
+{
+    const long long n = (long long)rdzv_count(s, RDZV_PLACES);
+    int rc;
+
+    if (n > r->settings.max_nodes) {
+        p->refused =
+            err_set(&p->why, MUSTER_EINVAL,
+                    "round %lld has %lld nodes, but this node was started for at "
+                    "most %lld: start all nodes with the same --nnodes",
+                    (long long)s->round, n, (long long)r->settings.max_nodes);
+        *a = RDZV_SYNC;
+        return 0;
+    }
+    rdzv_roster_fini(&p->roster);
+    if (n < r->settings.min_nodes || lost_its_last(r, s, now.mono_ms) ||
+        may_have_shrunk(r, s, now.mono_ms))
+        rc = MUSTER_ESTATE;
+    else
+        rc = rdzv_roster_make(&p->roster, s);
+    if (rc == MUSTER_ENOMEM)
+        return rc;
+    if (rc < 0) {
+        trace(
+            r->trace, TRACE_WARN,
+            "round %lld of the rendezvous '%s' lost a member before we could read it: "
+            "leaving it for the next one, since others may see another world",
+            (long long)s->round, r->run_id);
+        *a = RDZV_DROP_PLACE;
+    }
+    return 0;
+}
+
+static int join_next(const struct rdzv *r, const struct rdzv_state *s,
+                     const struct rdzv_view *v, struct now now, struct rdzv_plan *p,
+                     enum rdzv_action *a)
+{
+    if (r->in_old_round && !p->left_round) {
+        if (v->in_round && v->now_ms < r->stay_until_ms && !v->closed) {
+            *a = v->beat_due ? RDZV_KEEP_ALIVE : RDZV_SYNC;
+            return 0;
+        }
+        *a = rdzv_exit_next(v);
+        p->end = rdzv_action_writes(*a) ? RDZV_SYNC : *a;
+        if (*a == RDZV_FAIL_TIMEOUT)
+            return 0;
+        p->left_round = true;
+        if (*a != RDZV_FINISH)
+            return 0;
+    }
+    *a = rdzv_join_next(v);
+    /* torch leaves who waited in the wait list when the round fills up without it: then
+     * the members restart for its sake again and again, and never have room. */
+    if (v->complete && v->seat == SEAT_WAIT && v->placed >= v->max_nodes &&
+        !rdzv_action_writes(*a) && *a != RDZV_FAIL_CLOSED && *a != RDZV_FAIL_TIMEOUT)
+        *a = RDZV_DROP_WAIT;
+    if (*a == RDZV_FINISH && !p->writes && finish(r, s, now, p, a) < 0)
+        return MUSTER_ENOMEM;
+    if (*a == RDZV_DROP_SPARE)
+        p->renewed = true;
+    p->end = rdzv_action_writes(*a) ? RDZV_SYNC : *a;
+    return 0;
+}
+
+/* The entry under our name in a store that we have never written: another process, or
+ * what our predecessor in this container left behind. The wall clock may judge here,
+ * since both clocks are of one machine. */
+static bool name_is_taken(const struct rdzv *r, const struct rdzv_state *s,
+                          struct now now, struct rdzv_plan *p)
+{
+    const struct rdzv_member *m = rdzv_state_find(s, &r->self);
+    const struct rdzv_member *before = rdzv_state_find(&r->seen, &r->self);
+    const int64_t dead_us = (int64_t)rdzv_dead_after_ms(&r->settings) * 1000;
+
+    if (r->ours || !rdzv_in(m, RDZV_BEATS) || m->beat_us == r->beat_us)
+        return false;
+    if (m->beat_us < now.wall_us - dead_us || rdzv_is_dead(r, m, now.mono_ms))
+        return false;
+    if (rdzv_in(before, RDZV_BEATS) && before->beat_us != m->beat_us)
+        p->refused = err_set(&p->why, MUSTER_EEXIST,
+                             "a live node of the rendezvous '%s' is called '%s' "
+                             "already: two processes with "
+                             "the same address and pid (containers?) are one node to "
+                             "this protocol; give "
+                             "each its own --local-addr",
+                             r->run_id, r->self_text);
+    return true;
+}
+
+/* The next action, by what is wanted most; a wish that is fulfilled is noted. */
+static int next_action(const struct rdzv *r, const struct rdzv_state *s, struct now now,
+                       struct rdzv_plan *p, enum rdzv_action *a)
+{
+    struct rdzv_view v = look(r, s, now, r->close.by_ms);
+
+    *a = RDZV_SYNC;
+    if (r->close.on && !p->closed) {
+        *a = rdzv_close_next(&v);
+        p->closed = *a == RDZV_FINISH;
+        if (rdzv_action_writes(*a))
+            return 0;
+    }
+    if (r->leave.on || r->tidy.on) {
+        *a = leave_next(r, &v);
+        p->left = p->tidied = *a == RDZV_FINISH;
+        return 0;
+    }
+    if (r->mode == MODE_MEMBER) {
+        v.due_ms = MONO_NEVER;
+        *a = rdzv_keep_alive_next(&v);
+    }
+    if (r->mode == MODE_JOINING) {
+        v.due_ms = r->join_by_ms;
+        return join_next(r, s, &v, now, p, a);
+    }
+    return 0;
+}
+
+/* Who opens a round, or comes to one that is open, seats those who wait for it as well,
+ * as they would do themselves, one after the other, each against all others. */
+static int seat_those_who_wait(const struct rdzv *r, struct rdzv_state *s,
+                               uint64_t now_ms)
+{
+    struct rdzv_member *next;
+
+    for (struct rdzv_member *m = rdzv_first(s, RDZV_WAITS); m; m = next) {
+        next = m->next[RDZV_WAITS];
+        if ((int64_t)rdzv_count(s, RDZV_PLACES) + 1 >= r->settings.max_nodes)
+            return 0; /* the last place is ours */
+        if (rdzv_node_cmp(&m->node, &r->self) == 0 ||
+            now_ms - m->since_ms > rdzv_interval_ms(&r->settings))
+            continue; /* who has not beaten lately may be dead */
+        if (!rdzv_state_put(s, &m->node, RDZV_PLACES))
+            return MUSTER_ENOMEM;
+        rdzv_state_drop(s, m, RDZV_WAITS);
+    }
+    return 0;
+}
+
+static int apply(const struct rdzv *r, struct rdzv_state *s, enum rdzv_action a,
+                 int64_t beat_us, uint64_t now_ms)
+{
+    int rc = a == RDZV_TAKE_PLACE ? seat_those_who_wait(r, s, now_ms) : 0;
+
+    if (rc == 0)
+        rc = rdzv_apply(s, a, &r->self, &r->settings, beat_us);
+    /* With several at once the number may jump past min_nodes. */
+    if (rc == 0 && a == RDZV_TAKE_PLACE && !s->complete &&
+        s->deadline_us == WALL_NEVER &&
+        (int64_t)rdzv_count(s, RDZV_PLACES) >= r->settings.min_nodes)
+        s->deadline_us = beat_us + (int64_t)r->settings.last_call_ms * 1000;
+    return rc;
+}
+
+/* Decides and applies until nothing more is to be changed. */
+static int pursue(const struct rdzv *r, struct rdzv_state *s, struct now now,
+                  struct rdzv_plan *p)
+{
+    struct rdzv_member *me;
+    enum rdzv_action a;
+    int rc;
+
+    for (int i = 0; i < 16; i++) { /* close, leave, rejoin: five at most */
+        rc = next_action(r, s, now, p, &a);
+        if (rc < 0 || !rdzv_action_writes(a))
+            return rc;
+        p->writes = true;
+        rc = apply(r, s, a, p->beat_us, now.mono_ms);
+        if (rc < 0)
+            return rc;
+        if (a == RDZV_KEEP_ALIVE) {
+            p->only_beat = i == 0;
+            return 0;
+        }
+        me = rdzv_state_find(s, &r->self);
+        if (me)
+            me->since_ms = now.mono_ms;
+        (void)bury(r, s, now.mono_ms);
+    }
+    return 0;
+}
+
+/* like: the text of a state that s differs from in our heartbeat alone, or empty. */
+static int encode(const struct rdzv *r, struct rdzv_state *s, struct span like,
+                  struct rdzv_plan *p)
+{
+    struct rdzv_member *me = rdzv_state_find(s, &r->self);
+    int rc = 0;
+
+    p->seated = me != NULL;
+    if (rdzv_in(me, RDZV_BEATS))
+        me->beat_us = p->beat_us; /* Any write of ours is a life sign, too. */
+    if (like.n && me)
+        rc = pickle_write_beat(s, me, like, &p->text);
+    if (rc == 0)
+        rc = pickle_write_text(s, &p->text);
+    rc = MIN_OF(rc, 0);
+    if (rc == MUSTER_EFULL) {
+        p->refused = err_set(
+            &p->why, MUSTER_EFULL,
+            "the state of the rendezvous '%s' is too large for the store", r->run_id);
+        return 0;
+    }
+    return rc;
+}
+
+/* Whether nobody need look at the new state for its own sake: heartbeats, and one more
+ * in a round that is still open. Who wants to write learns of it when it tries. */
+static bool is_quiet(const struct rdzv_state *was, const struct rdzv_state *is)
+{
+    if (was->round != is->round || was->complete != is->complete ||
+        was->closed != is->closed || was->deadline_us != is->deadline_us ||
+        rdzv_count(was, RDZV_WAITS) != rdzv_count(is, RDZV_WAITS) ||
+        rdzv_count(was, RDZV_SPARES) != rdzv_count(is, RDZV_SPARES))
+        return false;
+    for (const struct rdzv_member *m = rdzv_first(was, RDZV_BEATS); m;
+         m = m->next[RDZV_BEATS]) {
+        const struct rdzv_member *o = rdzv_state_find(is, &m->node);
+
+        if (!o || o->in != m->in)
+            return false;
+    }
+    return !is->complete || was->nodes.count == is->nodes.count;
+}
+
+int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now now,
+                   struct rdzv_plan *out)
+{
+    struct rdzv_plan p = { .end = RDZV_SYNC };
+    struct rdzv_state work;
+    enum rdzv_action a = RDZV_SYNC;
+    struct span like = { 0 };
+    bool buried;
+    int rc = 0;
+
+    buf_init(&p.text, SIZE_MAX);
+    if (r->mode == MODE_JOINING && name_is_taken(r, s, now, &p)) {
+        *out = p;
+        return 0;
+    }
+    /* Most looks change nothing: then there is no need of a copy. */
+    if (!any_dead(r, s, now.mono_ms)) {
+        rc = next_action(r, s, now, &p, &a);
+        if (rc == 0 && !rdzv_action_writes(a)) {
+            *out = p;
+            return 0;
+        }
+        rdzv_plan_fini(&p);
+        p.end = RDZV_SYNC;
+        buf_init(&p.text, SIZE_MAX);
+    }
+    if (rc == 0)
+        rc = rdzv_state_copy(&work, s);
+    if (rc < 0)
+        return rc;
+    p.beat_us = rdzv_beat_time(r, s, now.wall_us);
+    buried = bury(r, &work, now.mono_ms) > 0;
+    rc = pursue(r, &work, now, &p);
+    if (p.only_beat && !buried && s == &r->seen) /* whose text we have */
+        like = buf_span(&r->value);
+    if (rc == 0 && p.writes)
+        rc = encode(r, &work, like, &p);
+    if (rc == 0 && p.writes && !p.refused) {
+        p.quiet = is_quiet(s, &work);
+        p.next = work;
+        *out = p;
+        return 0;
+    }
+    p.writes = false;
+    rdzv_state_fini(&work);
+    if (rc < 0)
+        rdzv_plan_fini(&p);
+    else
+        *out = p;
+    return rc;
+}
+
+/* roster.c - the members of a completed round, in rank order. */
+void rdzv_roster_fini(struct rdzv_roster *r)
+{
+    mem_free(r->nodes);
+    *r = (struct rdzv_roster){ 0 };
+}
+
+static bool ranks_are_whole(const struct rdzv_state *s,
+                            const struct rdzv_member **by_rank)
+{
+    const size_t count = rdzv_count(s, RDZV_PLACES);
+
+    for (const struct rdzv_member *m = rdzv_first(s, RDZV_PLACES); m;
+         m = m->next[RDZV_PLACES]) {
+        if (m->rank < 0 || (uint64_t)m->rank >= count || by_rank[m->rank])
+            return false;
+        by_rank[m->rank] = m;
+    }
+    return true;
+}
+
+int rdzv_roster_make(struct rdzv_roster *out, const struct rdzv_state *s)
+{
+    const size_t count = rdzv_count(s, RDZV_PLACES);
+    const struct rdzv_member **by_rank = mem_calloc(count + 1, sizeof *by_rank);
+    struct rdzv_node *nodes = NULL;
+    size_t bytes = 0;
+    int rc = MUSTER_ENOMEM;
+
+    if (!by_rank)
+        return MUSTER_ENOMEM;
+    if (!ranks_are_whole(s, by_rank)) {
+        rc = MUSTER_ESTATE;
+        goto done;
+    }
+    for (size_t i = 0; i < count; i++)
+        bytes += by_rank[i]->node.addr.n;
+    nodes = mem_alloc(count * sizeof *nodes + bytes + 1);
+    if (!nodes)
+        goto done;
+    for (size_t i = 0, at = 0; i < count; i++) {
+        uint8_t *addr = (uint8_t *)(nodes + count) + at;
+
+        nodes[i] = by_rank[i]->node;
+        if (nodes[i].addr.n)
+            memcpy(addr, nodes[i].addr.p, nodes[i].addr.n);
+        at += nodes[i].addr.n;
+        nodes[i].addr.p = addr;
+    }
+    *out = (struct rdzv_roster){ nodes, count, s->round };
+    rc = 0;
+done:
+    mem_free(by_rank);
+    return rc;
+}

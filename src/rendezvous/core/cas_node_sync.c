@@ -1,0 +1,377 @@
+/* turn.c - one turn of the machine: an answer of the backend comes, plan.c decides on
+ * it, and either that is written, or wishes are answered and the next look scheduled.
+ */
+#include "base/err.h"
+#include "rendezvous/core/cas_node_int.h"
+#include "rendezvous/core/state_pickle.h"
+
+#define BACKOFF_MOST_MS 150u
+#define SLOT_MOST_MS    4u
+
+/* With many nodes, each change need not be looked at at once by each. */
+uint64_t rdzv_spacing_ms(const struct rdzv *r)
+{
+    const uint64_t nodes = r->seen.nodes.count;
+    const bool placed = rdzv_in(rdzv_state_find(&r->seen, &r->self), RDZV_PLACES);
+    const uint64_t pause = r->mode == MODE_MEMBER ? 20 * nodes
+                           : nodes <= 8           ? 0
+                           : placed               ? nodes /* waits for the others */
+                                                  : nodes / 4;
+
+    return MIN_OF(pause, r->poll_ms);
+}
+
+/* Where nobody tells of changes. torch looks once a second; while a small group forms,
+ * looking more often costs little and spares everybody the wait. */
+uint64_t rdzv_poll_ms(const struct rdzv *r)
+{
+    const uint64_t quick = MAX_OF(100u, 25u * (uint64_t)r->seen.nodes.count);
+
+    return r->mode == MODE_JOINING ? MIN_OF(quick, r->poll_ms) : r->poll_ms;
+}
+
+/* Nothing to do for now: when to look again, and what to be told of. */
+static void rest(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    const bool beats = rdzv_in(rdzv_state_find(&r->seen, &r->self), RDZV_BEATS);
+    uint64_t due = r->can_watch ? MONO_NEVER : now.mono_ms + rdzv_poll_ms(r);
+    struct rdzv_effect *e;
+
+    if (r->mode == MODE_IDLE) {
+        r->read_due_ms = rdzv_wants(r) ? now.mono_ms + r->poll_ms : MONO_NEVER;
+        return;
+    }
+    due = MIN_OF(due, rdzv_next_death(r, &r->seen));
+    if (beats && r->ours)
+        due = MIN_OF(due, MAX_OF(r->beat_due_ms, now.mono_ms));
+    if (r->mode == MODE_JOINING && r->seen.deadline_us != WALL_NEVER &&
+        r->call_since_ms + r->settings.last_call_ms >= now.mono_ms)
+        due = MIN_OF(due, r->call_since_ms + r->settings.last_call_ms + 1);
+    if (r->mode == MODE_JOINING && r->in_old_round && r->stay_until_ms > now.mono_ms)
+        due = MIN_OF(due, r->stay_until_ms);
+    if (r->mode == MODE_JOINING && r->join_by_ms >= now.mono_ms)
+        due = MIN_OF(due, r->join_by_ms + 1);
+    r->read_due_ms = due;
+    if (!r->can_watch)
+        return;
+    e = rdzv_fx_add(fx, RDZV_FX_WATCH);
+    e->present = buf_len(&r->value) > 0;
+    e->value = buf_span(&r->value);
+}
+
+static void write_now(struct rdzv *r, struct rdzv_plan *p, struct now now,
+                      struct rdzv_fx *fx)
+{
+    struct rdzv_effect *e = rdzv_fx_add(fx, RDZV_FX_WRITE_STATE);
+
+    r->sent_ms = now.mono_ms;
+    r->write_first = false;
+
+    rdzv_plan_fini(&r->doing);
+    r->doing = *p;
+    *p = (struct rdzv_plan){ 0 };
+    r->busy = BUSY_WRITING;
+    if (r->doing.seated)
+        r->beat_us = r->doing.beat_us;
+    e->value = buf_span(&r->doing.text);
+    e->present = true;
+    e->token = buf_span(&r->token);
+    e->has_token = r->has_token;
+    e->quiet = r->doing.quiet;
+}
+
+/* How many others want to write now, as far as the state shows: those who have still to
+ * come to an open round, or to leave one that is over. */
+static uint64_t rivals(const struct rdzv *r)
+{
+    const uint64_t placed = rdzv_count(&r->seen, RDZV_PLACES);
+    const uint64_t wanted = (uint64_t)r->settings.min_nodes;
+
+    if (r->mode != MODE_JOINING)
+        return 1;
+    if (r->seen.complete)
+        return placed;
+    return wanted > placed ? wanted - placed : 1;
+}
+
+/* After a lost write, who waits a random while lets another one win. One write of so
+ * many can win at a time, and each takes a slot: that many slots are to be drawn from,
+ * but few at first, for most often few are there. If the pause is less than a round
+ * trip, reading again would only make us later: the lost write has told us the state.
+ */
+static bool back_off(struct rdzv *r, struct now now)
+{
+    const uint64_t slot = MIN_OF(MAX_OF(r->slot_ms, 1u), SLOT_MOST_MS);
+    const uint64_t most = MIN_OF(
+        MAX_OF(1ull << MIN_OF(r->losses, 4u), r->losses > 1 ? rivals(r) * slot : 0),
+        BACKOFF_MOST_MS);
+    const uint64_t pause = r->losses ? rng_below(&r->rng, most + 1) : 0;
+
+    if (pause == 0 || r->write_first)
+        return false;
+    r->read_due_ms = now.mono_ms + pause;
+    r->write_first = pause < r->trip_ms;
+    return true;
+}
+
+/* The plan was made on r->seen, which is fresh. */
+void rdzv_commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
+                 struct rdzv_fx *fx)
+{
+    bool again;
+
+    if (r->mode == MODE_MEMBER && !rdzv_tell(r, now, fx))
+        r->mode = MODE_IDLE;
+    if (p->writes) {
+        if (!back_off(r, now))
+            write_now(r, p, now, fx);
+        rdzv_plan_fini(p);
+        return;
+    }
+    r->losses = 0;
+    r->write_first = false;
+    if (p->left_round)
+        r->in_old_round = false;
+    if (p->closed)
+        rdzv_done(r, &r->close, RDZV_EV_CLOSE, 0, "", fx);
+    if (r->mode == MODE_JOINING && !r->leave.on)
+        rdzv_end_join(r, p, now, fx);
+    again = r->mode == MODE_JOINING && r->leave.on;
+    if (p->left)
+        rdzv_done(r, &r->leave, RDZV_EV_LEAVE, 0, "", fx);
+    if (p->tidied)
+        r->tidy.on = false;
+    rdzv_plan_fini(p);
+    if (again)
+        rdzv_read_now(r, fx); /* Out of the old seat first: now for the new one. */
+    else
+        rest(r, now, fx);
+}
+
+/* Mostly as long as the one before: then there is room for it. */
+static int set_token(struct rdzv *r, struct span token)
+{
+    struct buf fresh;
+
+    if (span_eq(token, buf_span(&r->token)))
+        return 0;
+    if (token.n == buf_len(&r->token)) {
+        buf_clear(&r->token);
+        return buf_append_span(&r->token, token); /* cannot fail */
+    }
+    buf_init(&fresh, SIZE_MAX);
+    if (buf_append_span(&fresh, token) < 0)
+        return MUSTER_ENOMEM;
+    buf_fini(&r->token);
+    r->token = fresh;
+    return 0;
+}
+
+/* The backend has answered, and this is what follows from it. Cannot fail. */
+static void act_on(struct rdzv *r, struct rdzv_plan *plan, struct now now,
+                   struct rdzv_fx *fx)
+{
+    r->read_ms = now.mono_ms;
+    r->busy = BUSY_NOT;
+    r->failures = 0;
+    r->backend_told = false;
+    rdzv_commit(r, plan, now, fx);
+}
+
+/* Nothing has changed but the time, or nothing but heartbeats, which r->seen has: no
+ * need to decode it all again. */
+static int on_same(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+{
+    struct rdzv_plan plan;
+    int rc = set_token(r, ev->token);
+
+    rdzv_forgive(r, ev->now.mono_ms);
+    if (rc == 0)
+        rc = rdzv_plan_make(r, &r->seen, ev->now, &plan);
+    if (rc < 0)
+        return rc;
+    act_on(r, &plan, ev->now, fx);
+    return 0;
+}
+
+struct beats {
+    struct rdzv *r;
+    struct now now;
+};
+
+static void on_beat(void *ctx, struct rdzv_member *m, int64_t beat_us)
+{
+    const struct beats *b = ctx;
+
+    rdzv_beat_seen(b->r, m, beat_us, b->now);
+}
+
+/* Takes over a text that brings nothing but heartbeats. Not before the entry under our
+ * name is ours: until then it matters whether that one beats (plan.c, name_is_taken).
+ */
+static bool take_beats(struct rdzv *r, const struct rdzv_event *ev)
+{
+    struct beats b = { r, ev->now };
+
+    if (!r->ours ||
+        !pickle_only_beats(&r->seen, buf_span(&r->value), ev->value, on_beat, &b))
+        return false;
+    buf_clear(&r->value);
+    (void)buf_append_span(&r->value, ev->value); /* as long as before: there is room */
+    return true;
+}
+
+/* Takes what the backend holds now, then acts on it. */
+int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+{
+    struct rdzv_state fresh;
+    struct rdzv_plan plan;
+    struct buf value, token;
+    struct muster_error why;
+    int rc;
+
+    if (ev->present && (span_eq(ev->value, buf_span(&r->value)) || take_beats(r, ev)))
+        return on_same(r, ev, fx);
+    rdzv_state_init(&fresh);
+    buf_init(&value, SIZE_MAX);
+    buf_init(&token, SIZE_MAX);
+    rc = ev->present ? pickle_read_text(ev->value, &fresh, &why) : 0;
+    if (rc == MUSTER_ESTATE) {
+        struct rdzv_event failed = {
+            .kind = RDZV_EV_FAILED, .now = ev->now, .code = rc, .text = why.text
+        };
+
+        return rdzv_step(r, &failed, fx);
+    }
+    if (rc == 0 && ev->present)
+        rc = buf_append_span(&value, ev->value);
+    if (rc == 0 && ev->present)
+        rc = buf_append_span(&token, ev->token);
+    if (rc == 0) {
+        rdzv_observe(r, &fresh, ev->now);
+        rc = rdzv_plan_make(r, &fresh, ev->now, &plan);
+    }
+    if (rc < 0) {
+        rdzv_state_fini(&fresh);
+        buf_fini(&value);
+        buf_fini(&token);
+        return rc;
+    }
+    rdzv_state_fini(&r->seen);
+    buf_fini(&r->value);
+    buf_fini(&r->token);
+    r->seen = fresh;
+    r->value = value;
+    r->token = token;
+    r->has_token = ev->present;
+    act_on(r, &plan, ev->now, fx);
+    return 0;
+}
+
+/* A bit early and at random: nodes that came together need not beat together. */
+static uint64_t next_beat(struct rdzv *r, uint64_t now_ms)
+{
+    const uint64_t interval = rdzv_interval_ms(&r->settings);
+
+    return now_ms + interval - rng_below(&r->rng, interval / 8 + 1);
+}
+
+/* Ours is what the store holds now. */
+static int on_won(struct rdzv *r, const struct rdzv_event *ev)
+{
+    struct rdzv_plan *did = &r->doing;
+    struct buf token;
+
+    buf_init(&token, SIZE_MAX);
+    if (buf_append_span(&token, ev->token) < 0)
+        return MUSTER_ENOMEM;
+    rdzv_observe(r, &did->next, ev->now);
+    if (did->next.complete && !(r->seen.complete && r->seen.round == did->next.round))
+        r->completed = did->next.round;
+    rdzv_state_fini(&r->seen);
+    r->seen = did->next;
+    did->writes = false;
+    buf_fini(&r->value);
+    r->value = did->text;
+    buf_init(&did->text, SIZE_MAX);
+    buf_fini(&r->token);
+    r->token = token;
+    r->has_token = true;
+    r->read_ms = ev->now.mono_ms;
+    r->busy = BUSY_NOT;
+    r->losses = r->failures = 0;
+    r->backend_told = false;
+    if (did->seated) {
+        r->ours = true;
+        r->beat_due_ms = next_beat(r, ev->now.mono_ms);
+    } else {
+        r->ours = false; /* Who comes under our name from now on is somebody else. */
+    }
+    if (did->left_round)
+        r->in_old_round = false;
+    if (did->renewed)
+        r->join_by_ms = ev->now.mono_ms + r->settings.join_ms;
+    return 0;
+}
+
+int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+{
+    struct rdzv_plan plan;
+    int rc;
+
+    r->trip_ms = ev->now.mono_ms - r->sent_ms;
+    r->slot_ms = r->slot_ms ? MIN_OF(r->slot_ms, r->trip_ms) : r->trip_ms;
+    if (!ev->won) {
+        trace(
+            r->trace, TRACE_DEBUG,
+            "The node '%s' has a stale state and failed to sync its local changes with "
+            "other nodes in the rendezvous '%s'.",
+            r->self_text, r->run_id);
+        r->losses++;
+        return rdzv_on_state(r, ev, fx);
+    }
+    if (r->doing.writes) {
+        rc = on_won(r, ev);
+        if (rc < 0)
+            return rc;
+    }
+    rc = rdzv_plan_make(r, &r->seen, ev->now, &plan);
+    if (rc < 0)
+        return rc;
+    rdzv_commit(r, &plan, ev->now, fx);
+    return 0;
+}
+
+/* The backend did not answer, or not with a state. */
+void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+{
+    const uint64_t pause = 100ull << MIN_OF(r->failures, 4u);
+    const char *text = ev->text ? ev->text : muster_code_text(ev->code);
+    const int code = ev->code ? ev->code : MUSTER_ECONN;
+    struct rdzv_effect *e;
+
+    r->busy = BUSY_NOT;
+    r->failures++;
+    trace(r->trace, TRACE_WARN,
+          "The node '%s' has failed to sync with the rendezvous '%s': %s", r->self_text,
+          r->run_id, text);
+    (void)err_set(&r->why, code, "%s", text);
+    if (r->mode == MODE_MEMBER && !r->backend_told) {
+        r->backend_told = true;
+        e = rdzv_fx_add(fx, RDZV_FX_NEWS);
+        e->news = RDZV_NEWS_BACKEND;
+        e->code = code;
+        e->text = r->why.text;
+    }
+    if (!ev->again) {
+        rdzv_done(r, &r->leave, RDZV_EV_LEAVE, code, r->why.text, fx);
+        rdzv_done(r, &r->close, RDZV_EV_CLOSE, code, r->why.text, fx);
+        r->tidy.on = false;
+        if (r->mode == MODE_JOINING) {
+            rdzv_refuse(r, ev->now, code, fx);
+            r->tidy.on = false;
+        }
+    }
+    r->read_due_ms =
+        rdzv_wants(r) ? ev->now.mono_ms + MIN_OF(pause, 1000u) : MONO_NEVER;
+}

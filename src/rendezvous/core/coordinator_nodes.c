@@ -1,0 +1,149 @@
+/* host_holders.c - the nodes of ours that a host knows, and the lists they are in: who
+ * was heard of when, who waits for an answer, who is gone for less than its grace.
+ *
+ * Whatever happens to one node costs the same however many there are. */
+#include "base/mem.h"
+#include "rendezvous/core/coordinator_int.h"
+
+/* Identity as bytes: two numbers, then the address. */
+#define KEY_FIXED 16u
+#define KEY_MAX   (KEY_FIXED + RDZV_MAX_ADDR)
+
+static struct span identity(uint8_t *key, const struct rdzv_node *n)
+{
+    put_u64(key, (uint64_t)n->pid);
+    put_u64(key + 8, (uint64_t)n->local_id);
+    memcpy(key + KEY_FIXED, n->addr.p, n->addr.n);
+    return span_of(key, KEY_FIXED + n->addr.n);
+}
+
+struct holder *host_find(const struct rdzv_host *h, const struct rdzv_node *node)
+{
+    uint8_t key[KEY_MAX];
+    struct map_link *link;
+
+    if (node->addr.n > RDZV_MAX_ADDR)
+        return NULL;
+    link = map_get(&h->holders, identity(key, node));
+    return link ? CONTAINER_OF(link, struct holder, link) : NULL;
+}
+
+struct holder *holder_of(const struct rdzv_host *h, uint32_t peer)
+{
+    return peer < h->by_peer_size ? h->by_peer[peer] : NULL;
+}
+
+static void heard_unlink(struct rdzv_host *h, struct holder *w)
+{
+    *(w->prev ? &w->prev->next : &h->heard.first) = w->next;
+    *(w->next ? &w->next->prev : &h->heard.last) = w->prev;
+    w->prev = w->next = NULL;
+}
+
+void holder_heard(struct rdzv_host *h, struct holder *w, struct now now)
+{
+    w->heard_ms = now.mono_ms;
+    w->prev = h->heard.last;
+    w->next = NULL;
+    *(w->prev ? &w->prev->next : &h->heard.first) = w;
+    h->heard.last = w;
+}
+
+void holder_hear(struct rdzv_host *h, struct holder *w, struct now now)
+{
+    heard_unlink(h, w);
+    holder_heard(h, w, now);
+}
+
+void host_wish_begin(struct rdzv_host *h, struct holder *w)
+{
+    w->wish = true;
+    w->wish_prev = h->wishes.last;
+    w->wish_next = NULL;
+    *(w->wish_prev ? &w->wish_prev->wish_next : &h->wishes.first) = w;
+    h->wishes.last = w;
+}
+
+void host_wish_end(struct rdzv_host *h, struct holder *w)
+{
+    if (!w->wish)
+        return;
+    h->staying -= w->stays;
+    w->wish = w->stays = false;
+    *(w->wish_prev ? &w->wish_prev->wish_next : &h->wishes.first) = w->wish_next;
+    *(w->wish_next ? &w->wish_next->wish_prev : &h->wishes.last) = w->wish_prev;
+    w->wish_prev = w->wish_next = NULL;
+}
+
+/* By when they are lost. Nodes of one run have one grace, so whoever goes last is lost
+ * last: the search ends where it begins. */
+void host_gone_begin(struct rdzv_host *h, struct holder *w, uint64_t by_ms)
+{
+    struct holder *before = h->gone.last;
+
+    while (before && before->lost_by_ms > by_ms)
+        before = before->gone_prev;
+    w->lost_by_ms = by_ms;
+    w->gone_prev = before;
+    w->gone_next = before ? before->gone_next : h->gone.first;
+    *(before ? &before->gone_next : &h->gone.first) = w;
+    *(w->gone_next ? &w->gone_next->gone_prev : &h->gone.last) = w;
+}
+
+void host_gone_end(struct rdzv_host *h, struct holder *w)
+{
+    if (w->lost_by_ms == MONO_NEVER)
+        return;
+    *(w->gone_prev ? &w->gone_prev->gone_next : &h->gone.first) = w->gone_next;
+    *(w->gone_next ? &w->gone_next->gone_prev : &h->gone.last) = w->gone_prev;
+    w->gone_prev = w->gone_next = NULL;
+    w->lost_by_ms = MONO_NEVER;
+}
+
+void holder_remove(struct rdzv_host *h, struct holder *w)
+{
+    host_wish_end(h, w);
+    heard_unlink(h, w);
+    host_gone_end(h, w);
+    if (holder_of(h, w->peer) == w)
+        h->by_peer[w->peer] = NULL;
+    map_remove(&h->holders, &w->link);
+    mem_free(w);
+}
+
+int host_reserve_peer(struct rdzv_host *h, uint32_t peer)
+{
+    size_t size = h->by_peer_size ? h->by_peer_size : 64;
+    struct holder **by_peer;
+
+    if (peer < h->by_peer_size)
+        return 0;
+    while (size <= peer)
+        size *= 2;
+    by_peer = mem_realloc_array(h->by_peer, size, sizeof *by_peer);
+    if (!by_peer)
+        return MUSTER_ENOMEM;
+    memset(by_peer + h->by_peer_size, 0, (size - h->by_peer_size) * sizeof *by_peer);
+    h->by_peer = by_peer;
+    h->by_peer_size = size;
+    return 0;
+}
+
+struct holder *holder_new(struct rdzv_host *h, const struct rdzv_node *node)
+{
+    struct holder *w;
+    uint8_t *key;
+
+    if (map_reserve(&h->holders, 1) < 0)
+        return NULL;
+    w = mem_calloc(1, sizeof *w + KEY_FIXED + node->addr.n);
+    if (!w)
+        return NULL;
+    key = (uint8_t *)(w + 1);
+    w->link.key = identity(key, node);
+    w->node = *node;
+    w->node.addr.p = key + KEY_FIXED;
+    w->lost_by_ms = MONO_NEVER;
+    map_add(&h->holders, &w->link);
+    return w;
+}

@@ -1,0 +1,351 @@
+/* host_seats.c - who sits where: torch's join rules, applied by the host.
+ *
+ * Every node that asked and was not answered is in h->wishes. A join seats itself
+ * alone, O(1); what can move others' seats sets h->reseat, and then all wishes are
+ * walked in order of asking: when a round begins, when it is complete, when a place in
+ * a full one becomes free. So a round costs O(n) in all. */
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "rendezvous/core/coordinator_int.h"
+
+/* Of one round. The first makes its members go for the next one, a few more say how bad
+ * it is; to tell each of n nodes of each other of a rack would be a message for every
+ * pair. */
+#define LOSSES_TOLD 4u
+
+static bool full(const struct rdzv_host *h)
+{
+    return rdzv_count(&h->state, RDZV_PLACES) >= (size_t)h->settings.max_nodes;
+}
+
+static bool enough(const struct rdzv_host *h)
+{
+    return rdzv_count(&h->state, RDZV_PLACES) >= (size_t)h->settings.min_nodes;
+}
+
+void host_tell_members(struct rdzv_host *h, struct rdzv_host_fx *fx,
+                       struct hosted_msg msg)
+{
+    for (const struct holder *w = h->heard.first; w; w = w->next) {
+        if (w->member)
+            host_send(fx, w, msg);
+    }
+}
+
+/* Members hear of it when the wait list stops being empty, and when it is again: what
+ * they do about it does not depend on the number. In a full round they do not: starting
+ * again would find no room either, and so on for ever. */
+void host_tell_waiting(struct rdzv_host *h, struct rdzv_host_fx *fx)
+{
+    const size_t count = full(h) ? 0 : rdzv_count(&h->state, RDZV_WAITS);
+
+    if (h->waiting_told == (count > 0))
+        return;
+    h->waiting_told = count > 0;
+    host_tell_members(
+        h, fx, (struct hosted_msg){ .kind = HOSTED_WAITING, .count = (int64_t)count });
+}
+
+void host_tell_rank(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w)
+{
+    const struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
+
+    host_wish_end(h, w);
+    w->spare = false;
+    w->member = true;
+    host_send(fx, w,
+              (struct hosted_msg){
+                  .kind = HOSTED_JOINED,
+                  .round = h->state.round,
+                  .rank = m->rank,
+                  .world = (int64_t)rdzv_count(&h->state, RDZV_PLACES),
+                  .addr = h->zero ? h->zero->node.addr : span_str(""),
+                  .pid = h->zero ? h->zero->node.pid : 0,
+                  .local_id = h->zero ? h->zero->node.local_id : 0,
+                  .count = (int64_t)h->strangers,
+              });
+}
+
+void host_tell_joined(struct rdzv_host *h, struct rdzv_host_fx *fx)
+{
+    struct holder *next;
+
+    h->world = rdzv_count(&h->state, RDZV_PLACES);
+    h->zero = NULL;
+    for (struct rdzv_member *m = rdzv_first(&h->state, RDZV_PLACES); m;
+         m = m->next[RDZV_PLACES]) {
+        if (m->rank == 0)
+            h->zero = m;
+    }
+    for (struct holder *w = h->wishes.first; w; w = next) {
+        next = w->wish_next;
+        if (rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_PLACES))
+            host_tell_rank(h, fx, w);
+    }
+}
+
+struct ranked {
+    struct rdzv_member *m;
+    const struct holder *w; /* NULL: a node of torchrun */
+};
+
+static int by_node(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+
+    return rdzv_node_cmp(&x->m->node, &y->m->node);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+
+    if (x->w->order_key != y->w->order_key)
+        return x->w->order_key < y->w->order_key ? -1 : 1;
+    return by_node(a, b);
+}
+
+/* Ranks in torch's order, or in the users' own if all are nodes of ours that have one.
+ * False: out of memory, and the round stays open until the next event. */
+static bool rank_places(struct rdzv_host *h)
+{
+    const size_t count = rdzv_count(&h->state, RDZV_PLACES);
+    struct ranked *all = mem_calloc(count, sizeof *all);
+    bool keyed = true;
+    size_t n = 0;
+
+    if (!all)
+        return false;
+    for (struct rdzv_member *m = rdzv_first(&h->state, RDZV_PLACES); m;
+         m = m->next[RDZV_PLACES]) {
+        all[n].m = m;
+        all[n].w = host_find(h, &m->node);
+        keyed = keyed && all[n].w && all[n].w->order == HOSTED_BY_KEY;
+        n++;
+    }
+    qsort(all, n, sizeof *all, keyed ? by_key : by_node);
+    for (size_t i = 0; i < n; i++)
+        all[i].m->rank = (int64_t)i;
+    mem_free(all);
+    return true;
+}
+
+static void complete(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
+{
+    if (!rank_places(h)) {
+        trace(h->trace, TRACE_ERROR,
+              "rendezvous '%s': out of memory, round %lld waits for the next event",
+              h->run_id, (long long)h->state.round);
+        return;
+    }
+    h->state.complete = true;
+    h->settled_by_ms = now.mono_ms + HOST_SETTLE_MS;
+    h->departures = h->losses = 0;
+    h->gathered_pause_ms = GATHERED_FIRST_MS;
+    h->state.deadline_us = WALL_NEVER;
+    h->last_call_by_ms = MONO_NEVER;
+    h->waiting_told = false;
+    h->dirty = true;
+    names_of(&h->state, RDZV_PLACES, h->members);
+    trace(h->trace, TRACE_INFO, "rendezvous '%s': round %lld is complete, %zu nodes",
+          h->run_id, (long long)h->state.round, rdzv_count(&h->state, RDZV_PLACES));
+    host_tell_joined(h, fx);
+    h->reseat = h->wishes.first != NULL;
+}
+
+void host_complete_if_due(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
+{
+    if (h->state.complete || h->state.closed || !buf_len(&h->settings_text) ||
+        !enough(h))
+        return;
+    if (full(h) || now.mono_ms >= h->last_call_by_ms)
+        complete(h, fx, now);
+}
+
+void host_call_last(struct rdzv_host *h, struct now now)
+{
+    if (h->state.complete || !enough(h) || h->last_call_by_ms != MONO_NEVER)
+        return;
+    h->last_call_by_ms = now.mono_ms + h->settings.last_call_ms;
+    h->state.deadline_us =
+        host_wall_us(h, now) + (int64_t)h->settings.last_call_ms * 1000;
+    h->dirty = true;
+}
+
+static void move_to(struct rdzv_host *h, struct rdzv_member *m, enum rdzv_list list)
+{
+    /* The member is in BEATS, so adding it to a list takes no memory. */
+    (void)rdzv_state_put(&h->state, &m->node, list);
+    for (int other = RDZV_PLACES; other <= RDZV_SPARES; other++) {
+        if (other != (int)list)
+            rdzv_state_drop(&h->state, m, (enum rdzv_list)other);
+    }
+    h->dirty = true;
+}
+
+static void take_place(struct rdzv_host *h, struct rdzv_member *m, struct now now)
+{
+    move_to(h, m, RDZV_PLACES);
+    m->rank = 0;
+    host_call_last(h, now);
+}
+
+/* Gives one wish the seat that torch's join table would: rows 10, 11, 13. But who
+ * waited while a round filled up without it becomes a spare: torch leaves it waiting.
+ */
+static void seat(struct rdzv_host *h, struct holder *w, struct now now)
+{
+    struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
+
+    if (rdzv_in(m, RDZV_PLACES))
+        return;
+    if (!h->state.complete)
+        take_place(h, m, now);
+    else if (!full(h) && !rdzv_in(m, RDZV_WAITS))
+        move_to(h, m, RDZV_WAITS);
+    else if (full(h) && !rdzv_in(m, RDZV_SPARES))
+        move_to(h, m, RDZV_SPARES); /* also who waited: see host_tell_waiting */
+}
+
+void host_tell_spare(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w)
+{
+    const bool spare =
+        w->wish && rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_SPARES);
+
+    if (spare == w->spare)
+        return;
+    w->spare = spare;
+    host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_SPARE, .count = spare });
+}
+
+/* Who waits wants to know for whom. All are told now and then, so that n nodes that
+ * arrive together do not tell each other n times. */
+static struct hosted_msg gathered(const struct rdzv_host *h, struct now now)
+{
+    return (struct hosted_msg){
+        .kind = HOSTED_GATHERED,
+        .count = (int64_t)rdzv_count(&h->state, RDZV_PLACES),
+        .grace_ms = h->last_call_by_ms == MONO_NEVER ? MONO_NEVER
+                    : h->last_call_by_ms <= now.mono_ms
+                        ? 0
+                        : h->last_call_by_ms - now.mono_ms,
+    };
+}
+
+void host_tell_gathered(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
+{
+    const size_t count = rdzv_count(&h->state, RDZV_PLACES);
+
+    if (now.mono_ms < h->gathered_due_ms)
+        return;
+    h->gathered_due_ms = MONO_NEVER;
+    if (h->state.complete || count == h->gathered)
+        return;
+    h->gathered = count;
+    if (count > RDZV_NAMES_MAX) /* A few may hear of each other every second. */
+        h->gathered_pause_ms = MIN_OF(2 * h->gathered_pause_ms, GATHERED_MOST_MS);
+    h->gathered_ms = now.mono_ms;
+    names_of(&h->state, RDZV_PLACES, h->names);
+    names_without(h->members, h->names, h->missing);
+    struct hosted_msg all = gathered(h, now);
+    all.text = span_str(h->names);
+    all.addr = span_str(h->missing);
+    for (const struct holder *w = h->wishes.first; w; w = w->wish_next)
+        host_send(fx, w, all);
+}
+
+static void seat_and_tell(struct rdzv_host *h, struct rdzv_host_fx *fx,
+                          struct holder *w, struct now now)
+{
+    seat(h, w, now);
+    host_tell_spare(h, fx, w);
+    host_complete_if_due(h, fx, now);
+}
+
+void host_seat_one(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
+                   struct now now)
+{
+    seat_and_tell(h, fx, w, now);
+    if (h->state.complete || !w->wish)
+        return;
+    host_send(fx, w, gathered(h, now));
+    if (h->gathered_due_ms == MONO_NEVER)
+        h->gathered_due_ms = now.mono_ms + h->gathered_pause_ms;
+}
+
+void host_settle(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
+{
+    while (h->reseat) {
+        struct holder *next;
+
+        h->reseat = false;
+        for (struct holder *w = h->wishes.first; w; w = next) {
+            next = w->wish_next;
+            seat_and_tell(h, fx, w, now);
+            if (h->reseat)
+                break; /* The round has just filled up: those left over are late. */
+        }
+    }
+    host_complete_if_due(h, fx, now);
+    host_tell_waiting(h, fx);
+}
+
+/* Torch's epilogue of every departure. */
+void host_leave_place(struct rdzv_host *h, struct rdzv_member *m)
+{
+    struct rdzv_state *s = &h->state;
+
+    if (!rdzv_in(m, RDZV_PLACES))
+        return;
+    rdzv_state_drop(s, m, RDZV_PLACES);
+    h->dirty = true;
+    if (s->complete && rdzv_count(s, RDZV_PLACES) == 0) {
+        s->complete = false;
+        s->round++;
+        h->waiting_told = false;
+        h->resume_by_ms = MONO_NEVER;
+        h->reseat = true;
+    } else if (!s->complete) {
+        h->gathered_due_ms = h->gathered_ms + h->gathered_pause_ms;
+        if (!enough(h)) {
+            s->deadline_us = WALL_NEVER;
+            h->last_call_by_ms = MONO_NEVER;
+        }
+    } else if (s->complete && rdzv_count(s, RDZV_SPARES) > 0) {
+        h->reseat = true; /* A place is free: the spares become waiting nodes. */
+    }
+}
+
+/* A rack that loses power is one event to a reader of the log, not a thousand lines. */
+static void say_departure(struct rdzv_host *h, enum trace_level level, const char *text)
+{
+    const unsigned most = 8;
+
+    if (++h->departures <= most)
+        trace(h->trace, level, "rendezvous '%s': %s", h->run_id, text);
+    if (h->departures == most)
+        trace(h->trace, level, "rendezvous '%s': further departures are not listed",
+              h->run_id);
+}
+
+void host_lose(struct rdzv_host *h, struct rdzv_host_fx *fx, struct rdzv_member *m,
+               enum trace_level level, const char *text)
+{
+    const bool ran = h->state.complete && rdzv_in(m, RDZV_PLACES);
+    struct holder *w = host_find(h, &m->node);
+
+    say_departure(h, h->state.closed ? TRACE_DEBUG : level, text);
+    if (w)
+        w->member = false; /* It is not told of its own loss. */
+    if (ran && !h->state.closed && ++h->losses <= LOSSES_TOLD)
+        host_tell_members(
+            h, fx, (struct hosted_msg){ .kind = HOSTED_LOST, .text = span_str(text) });
+    host_leave_place(h, m);
+    if (!w)
+        h->strangers--;
+    if (h->zero == m)
+        h->zero = NULL;
+    rdzv_state_forget(&h->state, m);
+    h->dirty = true;
+}

@@ -1,0 +1,80 @@
+/* hosted.h - what a node of ours and the host of a rendezvous say to each other.
+ *
+ * Carried over an ordinary store connection, so that nothing changes for others: a node
+ * sends each message as the value of a QUEUE_PUSH to HOSTED_KEY, and from then on the
+ * server's bytes on that connection are messages too, each behind a u64 length. Every
+ * message is of bounded size; none grows with the number of nodes. */
+#ifndef RENDEZVOUS_CORE_COORDINATOR_WIRE_H
+#define RENDEZVOUS_CORE_COORDINATOR_WIRE_H
+
+#include "base/base.h"
+#include "base/buf.h"
+#include "muster/error.h"
+
+/* On the wire; our client puts the first slash there itself. */
+#define HOSTED_KEY     "/\x01muster/host"
+#define HOSTED_VERSION 1u
+#define HOSTED_MAX     8192u /* bytes of one message */
+
+/* X(name): node to host first, then host to node. */
+#define HOSTED_KINDS(X)                                                                \
+    X(HELLO) /* who I am, which run, my settings, and the round I am still in */       \
+    X(JOIN) /* I want the next round; a member leaves its round by it; count: which */ \
+    X(LEAVE) /* I hand my seat back */                                                 \
+    X(CLOSE) /* the run is over for everybody */                                       \
+    X(ALIVE)                                                                           \
+    X(WELCOME)                                                                         \
+    X(JOINED)   /* round, rank, world, and rank 0's address */                         \
+    X(GATHERED) /* so many, and who, have a place in the round that you wait for */    \
+    X(REFUSED)  /* the JOIN or HELLO is over: code, text */                            \
+    X(LEFT)     /* answers LEAVE */                                                    \
+    X(CLOSED)   /* the run is closed; also the answer to CLOSE */                      \
+    X(WAITING)  /* so many nodes wait for the next round */                            \
+    X(LOST)     /* a member of the running round is gone: text says who and why */     \
+    X(SPARE)   /* you are one (count 1), or no longer (0): a spare waits without limit \
+                */                                                                     \
+    X(EVICTED) /* the others have dropped you: text */
+
+enum hosted_kind {
+#define HOSTED_KIND_ENUM(name) HOSTED_##name,
+    HOSTED_KINDS(HOSTED_KIND_ENUM)
+#undef HOSTED_KIND_ENUM
+        HOSTED_KIND_COUNT
+};
+
+const char *hosted_kind_name(enum hosted_kind kind); /* "HELLO" */
+
+/* How a group of our nodes is ordered; in mixed groups it is always by descriptor. */
+enum hosted_order { HOSTED_BY_NODE, HOSTED_BY_KEY, HOSTED_ORDERS };
+
+/* One struct for all kinds; a field says which kinds use it. Spans are borrowed. */
+struct hosted_msg {
+    enum hosted_kind kind;
+    struct span run_id;         /* HELLO */
+    struct span addr;           /* HELLO: who I am; JOINED: who is rank 0;
+                                   GATHERED: who is missing, as far as known */
+    int64_t pid, local_id;      /* likewise */
+    uint64_t nonce;             /* HELLO: tells a reconnect from a double */
+    struct span settings;       /* HELLO: as rdzv_settings_print writes them */
+    enum hosted_order order;    /* HELLO */
+    uint64_t order_key;         /* HELLO, HOSTED_BY_KEY: lower comes first */
+    uint64_t grace_ms;          /* HELLO: how long a broken connection may stay so;
+                                   GATHERED: until the round starts without the
+                                   rest, or MONO_NEVER */
+    int64_t round, rank, world; /* JOINED; HELLO: the last round, or -1; world
+                                   is 0 if no longer in it */
+    int64_t count;              /* WAITING: nodes; JOINED: how many of
+                                     the world are torchrun's; JOIN: the n-th of this node, so that
+                                   one repeated after a reconnect is known */
+    int32_t code;               /* REFUSED: a MUSTER_E code */
+    struct span text;           /* REFUSED, LOST, EVICTED; GATHERED: names, see
+                                   rendezvous/core/progress.h; empty: as you know */
+};
+
+/* Appends the message's bytes, without the outer length. */
+int hosted_encode(struct buf *out, const struct hosted_msg *m);
+
+/* Reads one whole message; MUSTER_EPROTO names the field that is wrong. */
+int hosted_decode(struct span bytes, struct hosted_msg *m, struct muster_error *err);
+
+#endif

@@ -1,0 +1,21 @@
+/* news.h - what a running agent must know, pushed rather than polled. */
+#ifndef RENDEZVOUS_CORE_NEWS_H
+#define RENDEZVOUS_CORE_NEWS_H
+
+/* X(name, "short description") */
+#define RDZV_NEWS_KINDS(X)                                                             \
+    X(WAITING, "somebody waits for the next round")                                    \
+    X(LOST, "a member of the running round is gone")                                   \
+    X(EVICTED, "the others have dropped us")                                           \
+    X(CLOSED, "the run id was closed")                                                 \
+    X(BACKEND, "the store is unreachable or unreadable; err says why")
+
+enum rdzv_news {
+#define RDZV_NEWS_ENUM(name, text) RDZV_NEWS_##name,
+    RDZV_NEWS_KINDS(RDZV_NEWS_ENUM)
+#undef RDZV_NEWS_ENUM
+};
+
+const char *rdzv_news_name(enum rdzv_news news); /* "LOST" */
+
+#endif

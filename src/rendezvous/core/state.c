@@ -1,0 +1,228 @@
+/* state.c - see state.h. */
+#include "rendezvous/core/state.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "base/mem.h"
+#include "muster/error.h"
+
+/* The key of the map: pid and local_id, 8 bytes each, then addr. */
+#define KEY_HEAD 16u
+
+int rdzv_node_cmp(const struct rdzv_node *a, const struct rdzv_node *b)
+{
+    const int c = span_cmp(a->addr, b->addr);
+
+    if (c != 0)
+        return c;
+    if (a->pid != b->pid)
+        return a->pid < b->pid ? -1 : 1;
+    return (a->local_id > b->local_id) - (a->local_id < b->local_id);
+}
+
+const char *rdzv_node_text(const struct rdzv_node *n, char *text, size_t size)
+{
+    (void)snprintf(text, size, "%.*s_%lld_%lld", (int)n->addr.n,
+                   n->addr.n ? (const char *)n->addr.p : "", (long long)n->pid,
+                   (long long)n->local_id);
+    return text;
+}
+
+void rdzv_state_init(struct rdzv_state *s)
+{
+    *s = (struct rdzv_state){ .deadline_us = WALL_NEVER };
+    /* Whoever chooses addresses that collide slows down its own run and no other. */
+    map_init(&s->nodes, 0);
+}
+
+void rdzv_state_fini(struct rdzv_state *s)
+{
+    struct map_link *link;
+
+    if (!s)
+        return;
+    for (size_t i = 0; (link = map_next(&s->nodes, &i));)
+        mem_free(CONTAINER_OF(link, struct rdzv_member, link));
+    map_fini(&s->nodes);
+    rdzv_state_init(s);
+}
+
+static struct span key_of(uint8_t *room, const struct rdzv_node *n)
+{
+    assert(n->addr.n <= RDZV_MAX_ADDR);
+    put_u64(room, (uint64_t)n->pid);
+    put_u64(room + 8, (uint64_t)n->local_id);
+    if (n->addr.n)
+        memcpy(room + KEY_HEAD, n->addr.p, n->addr.n);
+    return span_of(room, KEY_HEAD + n->addr.n);
+}
+
+/* In a table of this size, looking at each is quicker than hashing. */
+#define FEW_SLOTS 16u
+
+static struct rdzv_member *find_of_few(const struct rdzv_state *s,
+                                       const struct rdzv_node *n)
+{
+    struct map_link *link;
+
+    for (size_t i = 0; (link = map_next(&s->nodes, &i));) {
+        struct rdzv_member *m = CONTAINER_OF(link, struct rdzv_member, link);
+        if (m->node.pid == n->pid && m->node.local_id == n->local_id &&
+            span_eq(m->node.addr, n->addr))
+            return m;
+    }
+    return NULL;
+}
+
+struct rdzv_member *rdzv_state_find(const struct rdzv_state *s,
+                                    const struct rdzv_node *n)
+{
+    uint8_t room[KEY_HEAD + RDZV_MAX_ADDR];
+    struct map_link *link;
+
+    if (s->nodes.size <= FEW_SLOTS)
+        return find_of_few(s, n);
+    link = map_get(&s->nodes, key_of(room, n));
+    return link ? CONTAINER_OF(link, struct rdzv_member, link) : NULL;
+}
+
+static struct rdzv_member *add(struct rdzv_state *s, const struct rdzv_node *n)
+{
+    struct rdzv_member *m;
+    uint8_t *key;
+
+    if (map_reserve(&s->nodes, 1) < 0)
+        return NULL;
+    m = mem_alloc(sizeof *m + KEY_HEAD + n->addr.n);
+    if (!m)
+        return NULL;
+    *m = (struct rdzv_member){ .node = *n };
+    key = (uint8_t *)(m + 1);
+    m->link.key = key_of(key, n);
+    m->node.addr.p = key + KEY_HEAD;
+    map_add(&s->nodes, &m->link);
+    return m;
+}
+
+static void append(struct rdzv_state *s, struct rdzv_member *m, enum rdzv_list list)
+{
+    m->in |= 1u << list;
+    m->next[list] = NULL;
+    m->prev[list] = s->list[list].last;
+    if (m->prev[list])
+        m->prev[list]->next[list] = m;
+    else
+        s->list[list].first = m;
+    s->list[list].last = m;
+    s->list[list].count++;
+}
+
+struct rdzv_member *rdzv_state_put(struct rdzv_state *s, const struct rdzv_node *n,
+                                   enum rdzv_list list)
+{
+    struct rdzv_member *m = rdzv_state_find(s, n);
+
+    if (!m)
+        m = add(s, n);
+    if (!m || rdzv_in(m, list))
+        return m;
+    append(s, m, list);
+    if (list == RDZV_PLACES)
+        m->rank = 0;
+    if (list == RDZV_BEATS)
+        m->beat_us = 0;
+    return m;
+}
+
+static void unlink_from(struct rdzv_state *s, struct rdzv_member *m,
+                        enum rdzv_list list)
+{
+    struct rdzv_member *next = m->next[list], *prev = m->prev[list];
+
+    if (next)
+        next->prev[list] = prev;
+    else
+        s->list[list].last = prev;
+    if (prev)
+        prev->next[list] = next;
+    else
+        s->list[list].first = next;
+    s->list[list].count--;
+    m->in &= ~(1u << list);
+}
+
+void rdzv_state_drop(struct rdzv_state *s, struct rdzv_member *m, enum rdzv_list list)
+{
+    if (!rdzv_in(m, list))
+        return;
+    unlink_from(s, m, list);
+    if (m->in)
+        return;
+    map_remove(&s->nodes, &m->link);
+    mem_free(m);
+}
+
+void rdzv_state_forget(struct rdzv_state *s, struct rdzv_member *m)
+{
+    for (unsigned list = 0; list < RDZV_LISTS; list++) {
+        if (m->in & 1u << list)
+            unlink_from(s, m, (enum rdzv_list)list);
+    }
+    map_remove(&s->nodes, &m->link);
+    mem_free(m);
+}
+
+static struct rdzv_member *twin_of(const struct rdzv_member *m)
+{
+    return m ? m->twin : NULL;
+}
+
+static struct rdzv_member *make_twin(struct rdzv_member *m)
+{
+    struct rdzv_member *twin = mem_memdup(m, sizeof *m + m->link.key.n);
+
+    if (!twin)
+        return NULL;
+    twin->link.key.p = (uint8_t *)(twin + 1);
+    twin->node.addr.p = twin->link.key.p + KEY_HEAD;
+    m->twin = twin;
+    return twin;
+}
+
+/* Member by member into the same slots, then all links at once: nothing is hashed. */
+int rdzv_state_copy(struct rdzv_state *to, const struct rdzv_state *from)
+{
+    struct rdzv_state s = *from;
+    struct map_link *link;
+
+    if (map_init_as(&s.nodes, &from->nodes) < 0)
+        return MUSTER_ENOMEM;
+    for (size_t i = 0; i < from->nodes.size; i++) {
+        struct rdzv_member *twin;
+
+        if (!from->nodes.hashes[i])
+            continue;
+        twin = make_twin(CONTAINER_OF(from->nodes.links[i], struct rdzv_member, link));
+        if (!twin) {
+            rdzv_state_fini(&s);
+            return MUSTER_ENOMEM;
+        }
+        map_put_at(&s.nodes, i, &twin->link, from->nodes.hashes[i]);
+    }
+    for (size_t i = 0; (link = map_next(&s.nodes, &i));) {
+        struct rdzv_member *m = CONTAINER_OF(link, struct rdzv_member, link);
+
+        for (unsigned list = 0; list < RDZV_LISTS; list++) {
+            m->next[list] = m->in & 1u << list ? twin_of(m->next[list]) : NULL;
+            m->prev[list] = m->in & 1u << list ? twin_of(m->prev[list]) : NULL;
+        }
+    }
+    for (unsigned list = 0; list < RDZV_LISTS; list++) {
+        s.list[list].first = twin_of(from->list[list].first);
+        s.list[list].last = twin_of(from->list[list].last);
+    }
+    *to = s;
+    return 0;
+}

@@ -1,0 +1,619 @@
+/* rdzv_driver.c - the dynamic rendezvous at work: the core (rendezvous/core/cas_node.c) decides, a
+ * backend (rdzv_backend.h) holds the state, and this goes between them and the agent.
+ *
+ * Top to bottom: callbacks, feed() (the only caller of rdzv_step), perform() (the only
+ * switch over its effects). Rounds come to the agent by rdzv_round.c, all else by
+ * rdzv_tell.c. What the agent calls is in rdzv_face.c; it may call back from inside a
+ * callback: such wishes wait until the step that told it is through. */
+#include <inttypes.h>
+#include "loop/clock.h"
+#include "rendezvous/dynamic_int.h"
+
+#define MAX_RENAMES 3u
+
+static void feed(struct dynamic *d, struct rdzv_event *ev);
+
+/* ---- Callbacks ---- */
+
+static void on_state(void *ctx, const struct rdzv_event *ev)
+{
+    struct dynamic *d = ctx;
+    struct rdzv_event copy = *ev;
+
+    if (d->stopped)
+        return;
+    /* Whether it can tell of changes shows when it is asked to: it may by now. */
+    if (ev->kind != RDZV_EV_FAILED) {
+        rdzv_can_watch(d->core, d->backend->ops->watch != NULL);
+        (void)uv_timer_stop(&d->away); /* Back before it was worth telling. */
+    }
+    feed(d, &copy);
+}
+
+static void on_changed(void *ctx)
+{
+    struct dynamic *d = ctx;
+    struct rdzv_event ev = { .kind = RDZV_EV_CHANGED };
+
+    if (!d->stopped)
+        feed(d, &ev);
+}
+
+void dynamic_peer_gone(void *ctx, struct span node)
+{
+    struct dynamic *d = ctx;
+    struct rdzv_event ev = { .kind = RDZV_EV_GONE, .value = node };
+
+    if (!d->stopped && d->core)
+        feed(d, &ev);
+}
+
+static void on_timer(uv_timer_t *t)
+{
+    struct dynamic *d = t->data;
+    struct rdzv_event ev = { .kind = RDZV_EV_TIMER };
+
+    if (!d->stopped)
+        feed(d, &ev);
+}
+
+/* ---- Feed and perform ---- */
+
+static void perform(struct dynamic *d, const struct rdzv_effect *e)
+{
+    const struct rdzv_backend_ops *ops = d->backend->ops;
+
+    switch (e->kind) {
+    case RDZV_FX_READ_STATE:
+        ops->get(d->backend, UINT64_MAX, on_state, d);
+        return;
+    case RDZV_FX_WRITE_STATE:
+        ops->set(d->backend, e->value, e->has_token, e->token, e->quiet, UINT64_MAX,
+                 on_state, d);
+        return;
+    case RDZV_FX_WATCH:
+        rdzv_can_watch(d->core, ops->watch && ops->watch(d->backend, e->present,
+                                                         e->value, on_changed, d));
+        return;
+    case RDZV_FX_JOINED:
+        dynamic_joined(d, e);
+        return;
+    case RDZV_FX_REFUSED:
+        d->collided =
+            e->code == MUSTER_EEXIST && d->renamed < MAX_RENAMES && !d->canceling;
+        if (!d->collided)
+            dynamic_refused(d, e);
+        return;
+    case RDZV_FX_DONE:
+        dynamic_done(d, e);
+        return;
+    case RDZV_FX_NEWS:
+        dynamic_news(d, e);
+        return;
+    }
+}
+
+static void arm(struct dynamic *d)
+{
+    clock_arm(&d->timer, on_timer,
+              d->core && !d->stopped ? rdzv_deadline(d->core) : MONO_NEVER);
+}
+
+/* Out of memory in the middle of a step leaves the core waiting for its answer: give it
+ * a failed one, and if even that does not go, end the wish. */
+static void step_failed(struct dynamic *d, const struct rdzv_event *ev,
+                        struct rdzv_fx *fx)
+{
+    struct rdzv_event failed = { .kind = RDZV_EV_FAILED,
+                                 .now = ev->now,
+                                 .code = MUSTER_ENOMEM,
+                                 .text = "out of memory",
+                                 .again = true };
+
+    if ((ev->kind == RDZV_EV_STATE || ev->kind == RDZV_EV_WROTE) &&
+        rdzv_step(d->core, &failed, fx) == 0)
+        return;
+    fx->count = 0;
+    if (ev->kind == RDZV_EV_JOIN)
+        dynamic_next_failed(d, MUSTER_ENOMEM, "out of memory");
+}
+
+static void step(struct dynamic *d, struct rdzv_event *ev)
+{
+    struct rdzv_fx fx;
+
+    ev->now = clock_now();
+    if (rdzv_step(d->core, ev, &fx) < 0)
+        step_failed(d, ev, &fx);
+    for (size_t i = 0; i < fx.count; i++)
+        perform(d, &fx.at[i]);
+}
+
+/* Somebody else's heartbeats come under our name: two containers with one host name and
+ * one process id, or our own former self. */
+static void rename_self(struct dynamic *d)
+{
+    struct muster_error err;
+    const int64_t old = d->local_id;
+
+    d->collided = false;
+    if (d->canceling) {
+        dynamic_canceled(d);
+        return;
+    }
+    d->renamed++;
+    dynamic_rename(d);
+    if (dynamic_core(d, &err) < 0) {
+        dynamic_next_failed(d, err.code, err.text);
+        return;
+    }
+    trace(d->trace, TRACE_WARN,
+          "another node of the rendezvous '%s' is alive as '%s_%" PRId64 "_%" PRId64
+          "'; joining as '%s_%" PRId64 "_%" PRId64 "' (--local-addr tells nodes apart)",
+          d->params.run_id, d->addr, d->pid, old, d->addr, d->pid, d->local_id);
+    dynamic_present(d);
+    d->wishes |= 1u << RDZV_EV_JOIN;
+}
+
+static void feed(struct dynamic *d, struct rdzv_event *ev)
+{
+    static const enum rdzv_event_kind order[] = { RDZV_EV_LEAVE, RDZV_EV_CLOSE,
+                                                  RDZV_EV_JOIN };
+
+    assert(!d->in_feed);
+    d->in_feed = true;
+    step(d, ev);
+    if (d->collided && !d->destroying)
+        rename_self(d);
+    for (size_t i = 0; i < ARRAY_LEN(order) && !d->destroying; i++) {
+        struct rdzv_event w = { .kind = order[i] };
+
+        if (d->unjoined) {
+            d->unjoined = false;
+            dynamic_canceled(d);
+        }
+        if (!(d->wishes & 1u << order[i]))
+            continue;
+        d->wishes &= ~(1u << order[i]);
+        step(d, &w);
+        i = SIZE_MAX; /* That may have brought others. */
+    }
+    d->in_feed = false;
+    arm(d);
+}
+
+void dynamic_wish(struct dynamic *d, enum rdzv_event_kind kind)
+{
+    struct rdzv_event ev = { .kind = kind };
+
+    if (d->guest) {
+        rdzv_guest_wish(d->guest, kind);
+    } else if (d->in_feed) {
+        if (kind == RDZV_EV_LEAVE && d->wishes & 1u << RDZV_EV_JOIN) {
+            d->wishes &= ~(1u << RDZV_EV_JOIN); /* As rdzv_guest_wish() does. */
+            d->unjoined = true;
+        }
+        d->wishes |= 1u << kind;
+    } else {
+        feed(d, &ev);
+    }
+}
+
+void dynamic_told(void *ctx, const struct rdzv_effect *told)
+{
+    struct dynamic *d = ctx;
+
+    if (d->stopped)
+        return;
+    perform(d, told);
+    if (!d->collided || d->destroying)
+        return;
+    rename_self(d);
+    d->wishes = 0;
+    if (d->guest && dynamic_be_guest(d))
+        rdzv_guest_wish(d->guest, RDZV_EV_JOIN);
+}
+
+/* rdzv_tell.c - what the dynamic handler tells the agent beside a round: news, that a
+ * wish is done, and the end. See rdzv_driver.c. */
+#define LINGER_MS      5000u /* how long a host waits for others to read "closed" */
+#define LINGER_TICK_MS 20u
+
+/* ---- News ---- */
+
+static void on_away(uv_timer_t *t)
+{
+    struct dynamic *d = t->data;
+
+    if (d->news_cb && !d->stopped)
+        d->news_cb(d->news_ctx, RDZV_NEWS_BACKEND, &d->away_err);
+}
+
+void dynamic_news(struct dynamic *d, const struct rdzv_effect *e)
+{
+    struct muster_error err;
+
+    if (d->next_cb && !d->joining && !d->tell.next &&
+        (e->news == RDZV_NEWS_LOST || e->news == RDZV_NEWS_EVICTED)) {
+        /* The round fell apart before we learnt the workers' address: its rank 0 may
+         * never tell it. The next round is what the agent wants. */
+        trace(d->trace, TRACE_INFO, "run '%s', round %" PRIu64 ": %s; joining again",
+              d->params.run_id, d->round.round, e->text ? e->text : "a member is gone");
+        dynamic_begin_join(d);
+        return;
+    }
+    if (!d->news_cb)
+        return;
+    (void)err_set(&err, e->code, "%s", e->text ? e->text : "");
+    if (e->news == RDZV_NEWS_BACKEND && e->code == MUSTER_ECONN && !d->guest) {
+        /* It is tried again and again; a store that comes back in the time that a node
+         * may be silent has done nobody harm. */
+        d->away_err = err;
+        (void)uv_timer_start(&d->away, on_away, rdzv_dead_after_ms(&d->settings), 0);
+        return;
+    }
+    d->news_cb(d->news_ctx, e->news, &err);
+}
+
+/* ---- Wishes, and the end ---- */
+
+static void tell(struct wish *w, int code, const char *text)
+{
+    const rdzv_done_cb cb = w->cb;
+    struct muster_error err;
+
+    w->cb = NULL;
+    if (cb)
+        cb(w->ctx, code, code < 0 && err_set(&err, code, "%s", text) ? &err : NULL);
+}
+
+static void stop_now(struct dynamic *d, int code, const char *text)
+{
+    /* Whoever else still waits is not to wait for ever. */
+    if (d->stop_closes)
+        tell(&d->close, code, text);
+    else
+        tell(&d->close, MUSTER_ECANCELED, "shut down before the run was closed");
+    tell(&d->leave, code, text);
+    d->stopped = true;
+    (void)uv_timer_stop(&d->timer);
+    (void)uv_timer_stop(&d->linger);
+    (void)uv_timer_stop(&d->away);
+    if (code < 0 && d->stage != STAGE_BROKEN)
+        trace(d->trace, TRACE_WARN,
+              "The node '%s_%" PRId64 "_%" PRId64
+              "' has failed to shutdown the rendezvous '%s': %s",
+              d->addr, d->pid, d->local_id, d->params.run_id, text);
+    tell(&d->stop, code, text);
+}
+
+/* The store dies with its host; those who have not read "closed" by then would take the
+ * end of the run for a failure. */
+static void on_linger(uv_timer_t *t)
+{
+    struct dynamic *d = t->data;
+    const struct rdzv_backend_ops *ops = d->backend->ops;
+    const uint64_t now = uv_now(d->base.loop);
+    const uint64_t waited = now + LINGER_MS - d->linger_by_ms;
+
+    /* The first ticks are short: mostly the only guest was ourselves, just closed. */
+    if (ops->guests && ops->guests(d->backend) > 0 && now < d->linger_by_ms)
+        (void)uv_timer_start(&d->linger, on_linger, MIN_OF(1 + waited, LINGER_TICK_MS),
+                             0);
+    else
+        stop_now(d, 0, NULL);
+}
+
+void dynamic_done(struct dynamic *d, const struct rdzv_effect *e)
+{
+    if (d->guest && e->wish == RDZV_EV_CLOSE && e->code == 0)
+        trace(d->trace, TRACE_INFO,
+              "The node '%s_%" PRId64 "_%" PRId64 "' has closed the rendezvous '%s'.",
+              d->addr, d->pid, d->local_id, d->params.run_id);
+    tell(e->wish == RDZV_EV_CLOSE ? &d->close : &d->leave, e->code, e->text);
+    if (!d->stop.cb || d->stop_closes != (e->wish == RDZV_EV_CLOSE))
+        return;
+    if (e->wish == RDZV_EV_CLOSE && e->code == 0 && d->backend->ops->guests &&
+        !dynamic_is_alone(d)) {
+        dynamic_close_stores(d); /* It is no guest's. */
+        if (d->guest)
+            rdzv_guest_close(d->guest, NULL, NULL);
+        d->guest = NULL;
+        d->ended = true;
+        d->linger_by_ms = uv_now(d->base.loop) + LINGER_MS;
+        (void)uv_timer_start(&d->linger, on_linger, 0, 0);
+    } else {
+        stop_now(d, e->code, e->text);
+    }
+}
+
+/* ---- From the loop: what was found out inside a call of the agent ---- */
+
+static void on_soon(uv_timer_t *t)
+{
+    struct dynamic *d = t->data;
+
+    if (d->tell.next) {
+        d->tell.next = false;
+        dynamic_next_failed(d, d->tell.next_err.code, d->tell.next_err.text);
+    }
+    if (d->tell.close) {
+        d->tell.close = false;
+        tell(&d->close, d->broken.code, d->broken.text);
+    }
+    if (d->tell.leave) {
+        d->tell.leave = false;
+        tell(&d->leave, 0, NULL);
+    }
+    if (d->tell.stop) {
+        d->tell.stop = false;
+        if (d->stop_closes && d->stage == STAGE_BROKEN)
+            stop_now(d, d->broken.code, d->broken.text);
+        else
+            stop_now(d, 0, NULL);
+    }
+}
+
+void dynamic_soon(struct dynamic *d)
+{
+    (void)uv_timer_start(&d->soon, on_soon, 0, 0);
+}
+
+/* rdzv_face.c - the dynamic handler as the agent sees it: what it may ask for, and the
+ * end. What follows from it is rdzv_driver.c's. */
+static struct dynamic *dynamic_of(const struct rdzv_handler *h)
+{
+    return CONTAINER_OF(h, struct dynamic, base);
+}
+
+/* ---- What the agent calls ---- */
+
+static const char *backend(const struct rdzv_handler *h)
+{
+    return dynamic_of(h)->backend->ops->name;
+}
+
+static const char *run_id(const struct rdzv_handler *h)
+{
+    return dynamic_of(h)->params.run_id;
+}
+
+static bool use_agent_store(const struct rdzv_handler *h)
+{
+    return dynamic_of(h)->share;
+}
+
+static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
+{
+    struct dynamic *d = dynamic_of(h);
+
+    assert(!d->next_cb && !d->stopped);
+    d->next_cb = cb;
+    d->next_ctx = ctx;
+    d->canceling = false;
+    if (d->stage == STAGE_NEW)
+        dynamic_open(d);
+    else if (d->stage == STAGE_READY || d->stage == STAGE_BROKEN)
+        dynamic_opened(d);
+}
+
+static void cancel(struct rdzv_handler *h)
+{
+    struct dynamic *d = dynamic_of(h);
+
+    if (!d->next_cb || d->canceling)
+        return;
+    d->canceling = true;
+    if (d->joining) {
+        dynamic_wish(d, RDZV_EV_LEAVE);
+        return;
+    }
+    if (d->master)
+        rdzv_master_cancel(d->master);
+    if (d->stage == STAGE_READY)
+        dynamic_wish(d, RDZV_EV_LEAVE);
+    d->tell.next = true;
+    (void)err_set(&d->tell.next_err, MUSTER_ECANCELED,
+                  "joining the run '%s' was canceled", d->params.run_id);
+    dynamic_soon(d);
+}
+
+static void on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx)
+{
+    struct dynamic *d = dynamic_of(h);
+
+    d->news_cb = cb;
+    d->news_ctx = ctx;
+}
+
+static int64_t num_nodes_waiting(const struct rdzv_handler *h)
+{
+    const struct dynamic *d = dynamic_of(h);
+
+    if (d->guest)
+        return rdzv_guest_waiting(rdzv_guest_core(d->guest));
+    return d->core ? rdzv_waiting(d->core) : 0;
+}
+
+static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
+{
+    const struct dynamic *d = dynamic_of(h);
+    const struct rdzv_backend_ops *ops = d->backend->ops;
+    uint64_t by_ms;
+
+    if (d->stage == STAGE_NAME || d->stage == STAGE_OPEN) {
+        *out = (struct rdzv_progress){
+            .stage = RDZV_AT_STORE,
+            .by_ms = d->stage == STAGE_OPEN ? d->open_by_ms : MONO_NEVER,
+            .start_by_ms = MONO_NEVER,
+            .dialled = !ops->trouble,
+        };
+        if (ops->trouble && ops->trouble(d->backend))
+            progress_why(out, ops->trouble(d->backend));
+        return true;
+    }
+    if (d->next_cb && rdzv_master_waits(d->master, &by_ms)) {
+        *out = (struct rdzv_progress){ .stage = RDZV_AT_ADDRESS,
+                                       .by_ms = by_ms,
+                                       .start_by_ms = MONO_NEVER };
+        return true;
+    }
+    if (!d->joining)
+        return false;
+    return d->guest ? rdzv_guest_progress(rdzv_guest_core(d->guest), out)
+                    : rdzv_progress(d->core, out);
+}
+
+static bool is_closed(const struct rdzv_handler *h)
+{
+    const struct dynamic *d = dynamic_of(h);
+
+    if (d->guest)
+        return rdzv_guest_closed(rdzv_guest_core(d->guest));
+    return d->ended || (d->core && rdzv_closed(d->core));
+}
+
+static void close_when_open(struct dynamic *d)
+{
+    d->close_waits = true;
+    if (d->stage == STAGE_NEW)
+        dynamic_open(d);
+}
+
+static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
+{
+    struct dynamic *d = dynamic_of(h);
+
+    assert(!d->close.cb && !d->stopped);
+    d->close = (struct wish){ cb, ctx };
+    if (d->stage == STAGE_READY) {
+        if (!d->stop.cb || !d->stop_closes)
+            dynamic_wish(d, RDZV_EV_CLOSE);
+    } else if (d->stage == STAGE_BROKEN) {
+        d->tell.close = true;
+        dynamic_soon(d);
+    } else {
+        close_when_open(d);
+    }
+}
+
+static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
+{
+    struct dynamic *d = dynamic_of(h);
+
+    assert(!d->leave.cb && !d->stopped);
+    d->leave = (struct wish){ cb, ctx };
+    if (d->next_cb && !d->canceling)
+        cancel(h); /* Which leaves, too, once there is what can be left. */
+    else if (d->stage == STAGE_READY)
+        dynamic_wish(d, RDZV_EV_LEAVE);
+    if (d->stage == STAGE_READY)
+        return;
+    d->tell.leave = true;
+    dynamic_soon(d);
+}
+
+static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb,
+                             void *ctx)
+{
+    struct dynamic *d = dynamic_of(h);
+
+    assert(!d->stop.cb && !d->stopped);
+    if (d->next_cb)
+        cancel(h);
+    d->stop = (struct wish){ cb, ctx };
+    d->stop_closes = close;
+    if (d->stage == STAGE_BROKEN || (d->stage != STAGE_READY && !close)) {
+        d->tell.stop = true;
+        dynamic_soon(d);
+    } else if (d->stage != STAGE_READY) {
+        close_when_open(d);
+    } else if (!close) {
+        dynamic_wish(d, RDZV_EV_LEAVE);
+    } else if (!d->close.cb) {
+        dynamic_wish(d, RDZV_EV_CLOSE);
+    }
+}
+
+static void wipe_worker_store(struct rdzv_handler *h)
+{
+    (void)
+        h; /* Done when the round is joined: by now workers elsewhere may be writing. */
+}
+
+/* ---- The end: stores and server first, then the backend, then the rest ---- */
+
+static void on_backend_gone(void *ctx)
+{
+    struct dynamic *d = ctx;
+    void (*cb)(void *) = d->gone_cb;
+    void *cb_ctx = d->gone_ctx;
+
+    dynamic_free(d);
+    cb(cb_ctx);
+}
+
+static void part_gone(void *ctx)
+{
+    struct dynamic *d = ctx;
+
+    if (--d->refs == 0)
+        d->backend->ops->close(d->backend, on_backend_gone, d);
+}
+
+static void on_handle_gone(uv_handle_t *h)
+{
+    part_gone(h->data);
+}
+
+static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
+{
+    struct dynamic *d = dynamic_of(h);
+
+    assert(!d->destroying);
+    d->destroying = d->stopped = true;
+    d->gone_cb = cb;
+    d->gone_ctx = ctx;
+    d->next_cb = NULL;
+    d->news_cb = NULL;
+    d->close.cb = d->leave.cb = d->stop.cb = NULL;
+    offload_cancel(d->naming);
+    d->naming = NULL;
+    d->refs = 5;
+    if (d->prefixed) {
+        d->refs++;
+        astore_close(d->prefixed, part_gone, d);
+    }
+    if (d->store) {
+        d->refs++;
+        astore_close(d->store, part_gone, d);
+    }
+    d->prefixed = d->store = NULL;
+    if (d->guest) {
+        d->refs++;
+        rdzv_guest_close(d->guest, part_gone, d);
+        d->guest = NULL;
+    }
+    uv_close((uv_handle_t *)&d->timer, on_handle_gone);
+    uv_close((uv_handle_t *)&d->soon, on_handle_gone);
+    uv_close((uv_handle_t *)&d->linger, on_handle_gone);
+    uv_close((uv_handle_t *)&d->away, on_handle_gone);
+    rdzv_master_close(d->master, part_gone, d);
+}
+
+const struct rdzv_handler_ops dynamic_ops = {
+    .backend = backend,
+    .run_id = run_id,
+    .use_agent_store = use_agent_store,
+    .next = next,
+    .cancel = cancel,
+    .on_news = on_news,
+    .num_nodes_waiting = num_nodes_waiting,
+    .is_closed = is_closed,
+    .progress = progress,
+    .set_closed = set_closed,
+    .leave = leave,
+    .shutdown = shutdown_handler,
+    .wipe_worker_store = wipe_worker_store,
+    .destroy = destroy,
+};

@@ -1,0 +1,331 @@
+/* rdzv_dynamic.c - the dynamic handler before it is at work: its parameters, its name
+ * among the nodes, and opening its backend. See rdzv_driver.c for the rest. */
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "loop/clock.h"
+#include "rendezvous/dynamic_int.h"
+
+/* ---- Our name ---- */
+
+/* Where the backend can tell who ends, sooner than heartbeats do. */
+void dynamic_present(struct dynamic *d)
+{
+    const struct rdzv_node self = { span_str(d->addr), d->pid, d->local_id };
+    char text[128]; /* as long as the core has it: the two are compared */
+
+    if (d->backend->ops->presence)
+        d->backend->ops->presence(d->backend, rdzv_node_text(&self, text, sizeof text),
+                                  dynamic_peer_gone, d);
+}
+
+static void announce_number(struct dynamic *d)
+{
+    char addr[1025];
+
+    if (!d->backend->ops->own_addr ||
+        !d->backend->ops->own_addr(d->backend, addr, sizeof addr) ||
+        rdzv_master_set_addr(d->master, addr) < 0)
+        return;
+    rdzv_say_nameless(d->trace, d->addr, addr);
+}
+
+static void on_backend(void *ctx, int status, const struct muster_error *err)
+{
+    struct dynamic *d = ctx;
+
+    if (d->destroying)
+        return;
+    d->stage = status == 0 ? STAGE_READY : STAGE_BROKEN;
+    if (status < 0)
+        err_copy(&d->broken, err);
+    else if (!dynamic_be_guest(d))
+        dynamic_present(d);
+    if (status == 0 && d->nameless)
+        announce_number(d);
+    dynamic_opened(d);
+}
+
+/* Ranks follow the order of the nodes' names, everywhere. node_order=N, which a
+ * scheduler knows, puts a number of fixed width before ours; where we can be reached is
+ * another matter. */
+static int order_name(struct dynamic *d, struct muster_error *err)
+{
+    char name[sizeof d->addr];
+    int64_t order;
+    int rc = params_int(&d->params, "node_order", -1, &order, err);
+
+    if (rc < 0 || order < 0)
+        return rc;
+    memcpy(name, d->addr, sizeof name);
+    (void)snprintf(d->addr, sizeof d->addr, "%08" PRId64 ".%.1000s", order, name);
+    return 0;
+}
+
+static void named(struct dynamic *d)
+{
+    const struct rdzv_master_opts opts = {
+        .run_id = d->params.run_id,
+        .addr = d->where,
+        .share = d->share,
+        .timeout_ms = d->read_ms,
+        .trace = d->trace,
+    };
+    int rc = order_name(d, &d->broken);
+
+    if (rc == 0)
+        rc = dynamic_core(d, &d->broken);
+    if (rc == 0)
+        rc = rdzv_master_new(d->base.loop, &opts, &d->master, &d->broken);
+    if (rc < 0) {
+        d->stage = STAGE_BROKEN;
+        dynamic_opened(d);
+        return;
+    }
+    d->stage = STAGE_OPEN;
+    d->open_by_ms = clock_mono_ms() + d->read_ms;
+    d->backend->ops->open(d->backend, on_backend, d);
+}
+
+static void on_name(void *ctx, void *data)
+{
+    struct dynamic *d = ctx;
+    const struct rdzv_fqdn *f = data;
+
+    d->naming = NULL;
+    d->nameless = !f || !f->resolves;
+    if (f) {
+        (void)snprintf(d->addr, sizeof d->addr, "%s", f->name);
+    } else {
+        rdzv_hostname(d->addr, sizeof d->addr);
+        trace(d->trace, TRACE_WARN,
+              "the resolver has not told this machine's full name within %u s; it is "
+              "'%s' to the other nodes (--local-addr gives another)",
+              RDZV_NAME_MS / 1000, d->addr);
+    }
+    (void)snprintf(d->where, sizeof d->where, "%s", d->addr);
+    named(d);
+}
+
+bool dynamic_is_alone(const struct dynamic *d)
+{
+    const char *colon = strrchr(d->params.endpoint, ':');
+
+    return d->params.max_nodes == 1 && colon && strcmp(colon, ":0") == 0;
+}
+
+void dynamic_open(struct dynamic *d)
+{
+    struct rdzv_fqdn *job, own;
+
+    d->stage = STAGE_NAME;
+    if (d->params.local_addr) {
+        (void)snprintf(d->addr, sizeof d->addr, "%s", d->params.local_addr);
+        (void)snprintf(d->where, sizeof d->where, "%s", d->addr);
+        named(d);
+        return;
+    }
+    if (rdzv_fqdn_quick(&own)) {
+        on_name(d, &own);
+        return;
+    }
+    if (dynamic_is_alone(d)) { /* All who want to reach us are here: no DNS for that. */
+        rdzv_hostname(d->addr, sizeof d->addr);
+        (void)snprintf(d->where, sizeof d->where, "localhost");
+        named(d);
+        return;
+    }
+    job = mem_calloc(1, sizeof *job);
+    if (!job || offload_run(d->base.loop, rdzv_fqdn_resolve, job, RDZV_NAME_MS, on_name,
+                            d, &d->naming, &d->broken) < 0) {
+        mem_free(job);
+        on_name(d, NULL);
+    }
+}
+
+int dynamic_core(struct dynamic *d, struct muster_error *err)
+{
+    struct rdzv *core;
+    uint64_t seed;
+    const struct rdzv_config cfg = {
+        .run_id = d->params.run_id,
+        .self = { span_str(d->addr), d->pid, d->local_id },
+        .settings = d->settings,
+        .seed = uv_random(NULL, NULL, &seed, sizeof seed, 0, NULL) == 0 ? seed
+                                                                        : uv_hrtime(),
+        .trace = d->trace,
+    };
+    const int rc = rdzv_new(&cfg, &core, err);
+
+    if (rc == 0) {
+        rdzv_free(d->core);
+        d->core = core;
+    }
+    return rc;
+}
+
+void dynamic_rename(struct dynamic *d)
+{
+    uint32_t id;
+
+    if (uv_random(NULL, NULL, &id, sizeof id, 0, NULL) != 0)
+        id = (uint32_t)uv_hrtime();
+    d->local_id = 1000 + id % 1000000000u;
+}
+
+/* ---- Settings ---- */
+
+static void on_settings(void *ctx, int status, const struct c10d_reply *reply,
+                        const struct muster_error *err)
+{
+    struct dynamic *d = ctx;
+    struct muster_error why;
+
+    (void)err; /* Not every store can compare and set; then nobody is told. */
+    if (status == 0 && rdzv_settings_compare(&d->settings, reply->value, &why) < 0)
+        trace(d->trace, TRACE_WARN, "run '%s': %s", d->params.run_id, why.text);
+}
+
+void dynamic_settings(struct dynamic *d)
+{
+    char *key = mem_printf("muster.rendezvous.%s.settings", d->params.run_id);
+    struct buf ours;
+
+    buf_init(&ours, 4096);
+    if (key && rdzv_settings_print(&d->settings, &ours) == 0)
+        (void)astore_compare_set(d->store, span_str(key), span_of(NULL, 0),
+                                 buf_span(&ours), d->read_ms, on_settings, d, NULL);
+    buf_fini(&ours);
+    mem_free(key);
+}
+
+/* ---- Parameters ---- */
+
+/* str(timedelta): "0:10:00", "-1 day, 23:59:59". */
+static void duration(int64_t s, char *out, size_t size)
+{
+    int64_t days = s / 86400, rest = s % 86400;
+
+    if (rest < 0) {
+        rest += 86400;
+        days--;
+    }
+    int n = 0;
+    if (days != 0)
+        n = snprintf(out, size, "%" PRId64 " day%s, ", days,
+                     llabs(days) == 1 ? "" : "s");
+    (void)snprintf(out + n, size - (size_t)n, "%" PRId64 ":%02d:%02d", rest / 3600,
+                   (int)(rest / 60 % 60), (int)(rest % 60));
+}
+
+static int read_timeout(const struct rdzv_params *p, const char *name, uint64_t *ms,
+                        struct muster_error *err)
+{
+    char key[64], text[64];
+    int64_t seconds;
+    int rc;
+
+    (void)snprintf(key, sizeof key, "%s_timeout", name);
+    rc = params_int(p, key, (int64_t)(*ms / 1000), &seconds, err);
+    if (rc < 0)
+        return rc;
+    if (seconds <= 0) {
+        duration(seconds, text, sizeof text);
+        return err_set(err, MUSTER_EINVAL, "The %s timeout (%s) must be positive.",
+                       name, text);
+    }
+    *ms = ms_of_seconds(seconds);
+    return 0;
+}
+
+static int read_settings(struct dynamic *d, struct muster_error *err)
+{
+    const struct rdzv_params *p = &d->params;
+    struct rdzv_settings *s = &d->settings;
+    int64_t read_s = 60;
+    int rc = 0;
+
+    rdzv_settings_init(s, p->min_nodes, p->max_nodes);
+    if (rc == 0)
+        rc = read_timeout(p, "join", &s->join_ms, err);
+    if (rc == 0)
+        rc = read_timeout(p, "last_call", &s->last_call_ms, err);
+    if (rc == 0)
+        rc = read_timeout(p, "close", &s->close_ms, err);
+    if (rc == 0)
+        rc = read_timeout(p, "heartbeat", &s->heartbeat_ms, err);
+    if (rc == 0)
+        rc = rdzv_settings_keep_alive(s, p, err);
+    if (rc == 0)
+        rc = params_int(p, "read_timeout", 60, &read_s, err);
+    if (rc == 0)
+        rc = params_bool(p, "hosted", 1, &d->hosted, err);
+    if (rc == 0)
+        rc = params_int(p, "loss_grace_ms", 50, &d->grace_ms, err);
+    if (rc == 0)
+        rc = params_int(p, "node_order", -1, &d->order_key, err);
+    if (rc == 0 && !*p->run_id)
+        rc = err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
+    if (rc == 0 && p->local_addr && !utf8_valid(span_str(p->local_addr)))
+        rc =
+            err_set(err, MUSTER_EINVAL,
+                    "the local address (--local-addr) is no UTF-8, and the other nodes "
+                    "could not read the list of nodes with it; give this machine's "
+                    "host name or IP address");
+    if (rc == 0)
+        rc = rdzv_settings_check(s, err);
+    d->read_ms = (uint64_t)MAX_OF(MIN_OF(read_s, 31536000), 1) * 1000;
+    return rc;
+}
+
+static void ignore(void *ctx)
+{
+    (void)ctx;
+}
+
+int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
+                        const struct trace *trace, struct rdzv_backend *b,
+                        struct rdzv_handler **out, struct muster_error *err)
+{
+    /* Two handlers of one process are two nodes, so this counts for the process. */
+    static _Atomic int64_t local_ids;
+    struct dynamic *d = mem_calloc(1, sizeof *d);
+    const char *share = getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+    int rc = d ? params_copy(&d->params, params, err) : err_nomem(err);
+
+    if (rc == 0)
+        rc = read_settings(d, err);
+    if (rc < 0) {
+        if (d)
+            params_fini(&d->params);
+        mem_free(d);
+        b->ops->close(b, ignore, NULL);
+        return rc;
+    }
+    d->base = (struct rdzv_handler){ &dynamic_ops, loop };
+    d->backend = b;
+    d->trace = trace;
+    d->share = !(share && strcmp(share, "1") == 0);
+    d->pid = getpid();
+    d->local_id = atomic_fetch_add(&local_ids, 1);
+    (void)uv_timer_init(loop, &d->timer);
+    (void)uv_timer_init(loop, &d->soon);
+    (void)uv_timer_init(loop, &d->linger);
+    (void)uv_timer_init(loop, &d->away);
+    d->timer.data = d->soon.data = d->linger.data = d->away.data = d;
+    *out = &d->base;
+    return 0;
+}
+
+void dynamic_free(struct dynamic *d)
+{
+    rdzv_free(d->core);
+    dynamic_forget_members(d);
+    params_fini(&d->params);
+    mem_free(d);
+}

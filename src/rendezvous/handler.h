@@ -1,0 +1,62 @@
+/* rdzv_handler.h - what every rendezvous looks like to the agent: asynchronous, on a
+ * uv loop. Implementations: dynamic (rdzv_driver.c, on c10d, file, etcd-v2, etcd-v3),
+ * static, legacy etcd, and a face over caller-registered blocking handlers.
+ *
+ * At most one next() is under way. Callbacks never come from inside the call. */
+#ifndef RENDEZVOUS_HANDLER_H
+#define RENDEZVOUS_HANDLER_H
+
+#include "store/async_store.h"
+#include "rendezvous/core/news.h"
+#include "rendezvous/core/progress.h"
+
+struct rdzv_handler;
+
+/* The outcome of a round; all pointers borrowed until the next next() or destroy. */
+struct rdzv_round {
+    uint64_t round;
+    int64_t rank, world_size; /* of nodes */
+    struct astore *store;     /* the round's store, prefixed: role_info, barrier, ... */
+    const char *master_addr;  /* for the workers */
+    uint16_t master_port;
+};
+
+typedef void (*rdzv_next_cb)(void *ctx, int status, const struct rdzv_round *round,
+                             const struct muster_error *err);
+typedef void (*rdzv_done_cb)(void *ctx, int status, const struct muster_error *err);
+
+typedef void (*rdzv_news_cb)(void *ctx, enum rdzv_news news,
+                             const struct muster_error *err);
+
+struct rdzv_handler_ops {
+    const char *(*backend)(const struct rdzv_handler *h);
+    const char *(*run_id)(const struct rdzv_handler *h);
+    bool (*use_agent_store)(const struct rdzv_handler *h);
+    void (*next)(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx);
+    /* Leave while in next(): its callback comes with MUSTER_ECANCELED. */
+    void (*cancel)(struct rdzv_handler *h);
+    void (*on_news)(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx);
+    int64_t (*num_nodes_waiting)(const struct rdzv_handler *h); /* last known */
+    bool (*is_closed)(const struct rdzv_handler *h);            /* last known */
+    /* How it stands with next(); false: nothing to tell. May be NULL. */
+    bool (*progress)(const struct rdzv_handler *h, struct rdzv_progress *out);
+    /* To rank 0 whose next() waits for others: where those who have come leave word of
+     * their ranks (agent/core/rank_exchange.h). NULL: nowhere, or not now. May be NULL. */
+    struct astore *(*gathers_at)(const struct rdzv_handler *h);
+    void (*set_closed)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
+    /* An orderly goodbye without closing: hands our place back. */
+    void (*leave)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
+    /* Ends heartbeats and, if close is true, closes the run id. */
+    void (*shutdown)(struct rdzv_handler *h, bool close, rdzv_done_cb cb, void *ctx);
+    /* Before new workers start: forget the keys of the last attempt in the worker store
+     * if this node hosts it. */
+    void (*wipe_worker_store)(struct rdzv_handler *h);
+    void (*destroy)(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx);
+};
+
+struct rdzv_handler {
+    const struct rdzv_handler_ops *ops;
+    uv_loop_t *loop;
+};
+
+#endif

@@ -1,0 +1,229 @@
+/* rdzv_local.c - see rdzv_local.h. Called from threads too: no state. */
+#include "rendezvous/local_identity.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "net/core/hosts_file.h"
+
+void rdzv_hostname(char *out, size_t size)
+{
+    if (gethostname(out, size) != 0 || !out[0])
+        (void)snprintf(out, size, "localhost");
+    out[size - 1] = '\0';
+}
+
+/* An IPv4 address that travels as ::ffff:a.b.c.d is the IPv4 address. */
+static struct in6_addr widen(const struct sockaddr *sa)
+{
+    struct in6_addr a = IN6ADDR_ANY_INIT;
+
+    if (sa->sa_family == AF_INET6)
+        return ((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr;
+    a.s6_addr[10] = a.s6_addr[11] = 0xff;
+    memcpy(&a.s6_addr[12], &((const struct sockaddr_in *)(const void *)sa)->sin_addr,
+           4);
+    return a;
+}
+
+static bool is_loopback(const struct in6_addr *a)
+{
+    return IN6_IS_ADDR_LOOPBACK(a) ||
+           (IN6_IS_ADDR_V4MAPPED(a) && a->s6_addr[12] == 127);
+}
+
+/* The interface that has the address, by name. */
+static bool on_interface(const struct in6_addr *a, char *name, size_t size)
+{
+    struct ifaddrs *all;
+    bool found = false;
+
+    if (getifaddrs(&all) != 0)
+        return false;
+    for (struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
+        if (!i->ifa_addr ||
+            (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6))
+            continue;
+        const struct in6_addr own = widen(i->ifa_addr);
+
+        if (memcmp(&own, a, sizeof own) == 0) {
+            (void)snprintf(name, size, "%s", i->ifa_name);
+            found = true;
+        }
+    }
+    freeifaddrs(all);
+    return found;
+}
+
+/* Whether one address of the endpoint is ours. Always false for 0.0.0.0 and ::, which
+ * are nobody's address, as with torch. */
+static bool is_ours(struct rdzv_local *q, const struct sockaddr *sa, const char *says)
+{
+    const struct in6_addr a = widen(sa);
+    char text[INET6_ADDRSTRLEN] = "?", name[IF_NAMESIZE];
+
+    (void)inet_ntop(
+        sa->sa_family,
+        sa->sa_family == AF_INET6
+            ? (const void *)&((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr
+            : (const void *)&((const struct sockaddr_in *)(const void *)sa)->sin_addr,
+        text, sizeof text);
+    if (is_loopback(&a)) {
+        (void)snprintf(q->why, sizeof q->why, "%s is a loopback address%s", text, says);
+        return true;
+    }
+    if (on_interface(&a, name, sizeof name)) {
+        (void)snprintf(q->why, sizeof q->why,
+                       "%s belongs to this machine's interface %s%s", text, name, says);
+        return true;
+    }
+    return false;
+}
+
+static bool numeric(struct rdzv_local *q)
+{
+    struct sockaddr_in v4 = { .sin_family = AF_INET };
+    struct sockaddr_in6 v6 = { .sin6_family = AF_INET6 };
+    const struct sockaddr *sa = NULL;
+
+    if (inet_pton(AF_INET, q->host, &v4.sin_addr) == 1)
+        sa = (const struct sockaddr *)&v4;
+    else if (inet_pton(AF_INET6, q->host, &v6.sin6_addr) == 1)
+        sa = (const struct sockaddr *)&v6;
+    else
+        return false;
+    q->is_local = is_ours(q, sa, "");
+    q->resolved = true;
+    if (!q->is_local)
+        (void)snprintf(q->why, sizeof q->why,
+                       "none of this machine's interfaces has the address %.64s",
+                       q->host);
+    return true;
+}
+
+bool rdzv_local_quick(struct rdzv_local *q)
+{
+    char name[1025];
+
+    q->is_local = q->resolved = false;
+    q->why[0] = '\0';
+    if (strcmp(q->host, "localhost") == 0) {
+        q->is_local = true;
+        (void)snprintf(q->why, sizeof q->why, "the endpoint is localhost");
+        return true;
+    }
+    if (numeric(q))
+        return true;
+    rdzv_hostname(name, sizeof name);
+    if (strcasecmp(q->host, name) == 0) {
+        q->is_local = true;
+        (void)snprintf(q->why, sizeof q->why, "%.128s is this machine's host name",
+                       name);
+        return true;
+    }
+    return false;
+}
+
+void rdzv_local_resolve(void *arg)
+{
+    struct rdzv_local *q = arg;
+    const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+    struct addrinfo *list = NULL;
+    const int rc = getaddrinfo(q->host, NULL, &hints, &list);
+    char says[160];
+
+    if (rc != 0) {
+        (void)snprintf(q->why, sizeof q->why, "%.100s does not resolve (%s)", q->host,
+                       gai_strerror(rc));
+        return;
+    }
+    q->resolved = true;
+    (void)snprintf(says, sizeof says, ", which %.100s resolves to", q->host);
+    for (struct addrinfo *a = list; a && !q->is_local; a = a->ai_next)
+        q->is_local = is_ours(q, a->ai_addr, says);
+    if (!q->is_local)
+        (void)snprintf(q->why, sizeof q->why,
+                       "no address of %.100s belongs to this machine", q->host);
+    freeaddrinfo(list);
+}
+
+/* What is there, up to the room; 0 if it cannot be read or may be longer. */
+static size_t read_file(const char *path, char *to, size_t room)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd >= 0 ? read(fd, to, room) : 0;
+
+    if (fd >= 0)
+        (void)close(fd);
+    return n > 0 && (size_t)n < room ? (size_t)n : 0;
+}
+
+void rdzv_say_nameless(const struct trace *t, const char *name, const char *addr)
+{
+    trace(t, TRACE_WARN,
+          "this machine's name '%s' does not resolve: as MASTER_ADDR it is '%s' "
+          "(--local-addr gives another)",
+          name, addr);
+}
+
+bool rdzv_fqdn_quick(struct rdzv_fqdn *f)
+{
+    char order[4096], hosts[16384], name[sizeof f->name];
+    const size_t order_n = read_file("/etc/nsswitch.conf", order, sizeof order);
+    const size_t hosts_n = order_n ? read_file("/etc/hosts", hosts, sizeof hosts) : 0;
+
+    rdzv_hostname(name, sizeof name);
+    f->resolves = hosts_fqdn(span_of(order, order_n), span_of(hosts, hosts_n), name,
+                             f->name, sizeof f->name);
+    return f->resolves;
+}
+
+/* The first of the canonical name and the aliases that has a dot. */
+static void take_name(struct rdzv_fqdn *f, const struct hostent *he)
+{
+    const char *best = he->h_name;
+
+    if (!strchr(best, '.')) {
+        for (char **alias = he->h_aliases; alias && *alias; alias++) {
+            if (strchr(*alias, '.')) {
+                best = *alias;
+                break;
+            }
+        }
+    }
+    if (*best)
+        (void)snprintf(f->name, sizeof f->name, "%s", best);
+}
+
+void rdzv_fqdn_resolve(void *arg)
+{
+    struct rdzv_fqdn *f = arg;
+    const struct addrinfo hints = { .ai_socktype = SOCK_DGRAM };
+    struct addrinfo *list = NULL;
+    struct hostent he, *found = NULL;
+    char room[8192];
+    int why;
+
+    rdzv_hostname(f->name, sizeof f->name);
+    f->resolves = getaddrinfo(f->name, NULL, &hints, &list) == 0 && list;
+    if (!f->resolves)
+        return;
+    const struct sockaddr *sa = list->ai_addr;
+    const void *addr =
+        sa->sa_family == AF_INET6
+            ? (const void *)&((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr
+            : (const void *)&((const struct sockaddr_in *)(const void *)sa)->sin_addr;
+
+    if (gethostbyaddr_r(addr, sa->sa_family == AF_INET6 ? 16 : 4, sa->sa_family, &he,
+                        room, sizeof room, &found, &why) == 0 &&
+        found && found->h_name)
+        take_name(f, found);
+    freeaddrinfo(list);
+}

@@ -1,0 +1,57 @@
+/* rdzv_master.h - where the workers of a round find their store: MASTER_ADDR and
+ * MASTER_PORT, agreed upon through the round's store.
+ *
+ * With the shared store (torch's default) an agent serves it for the workers; else
+ * worker 0 does, and rank 0 only names a free port. torch's nodes remember the first
+ * address they got and never look again, so ours keep an address alive as long as its
+ * server's node is a member, and announce it in every round, for newcomers. */
+#ifndef RENDEZVOUS_MASTER_ADDR_H
+#define RENDEZVOUS_MASTER_ADDR_H
+
+#include "base/trace.h"
+#include "store/async_store.h"
+#include "rendezvous/core/cas_node.h"
+
+struct rdzv_master;
+
+struct rdzv_master_opts {
+    const char *run_id;        /* copied */
+    const char *addr;          /* our own, to be announced; copied */
+    bool share;                /* agents serve the workers' store */
+    uint64_t timeout_ms;       /* to learn the address */
+    const struct trace *trace; /* borrowed, may be NULL */
+};
+
+struct rdzv_master_job {
+    uint64_t round;
+    int64_t rank;
+    const struct rdzv_node *members; /* borrowed until it is done; in rank order */
+    size_t count;
+    struct astore *store; /* without prefix; borrowed until it is done */
+};
+
+/* addr is borrowed until the next start or close. */
+typedef void (*rdzv_master_cb)(void *ctx, int status, const char *addr, uint16_t port,
+                               const struct muster_error *err);
+
+int rdzv_master_new(uv_loop_t *loop, const struct rdzv_master_opts *opts,
+                    struct rdzv_master **out, struct muster_error *err);
+
+/* Another address of our own to announce; while nothing is under way. */
+int rdzv_master_set_addr(struct rdzv_master *m, const char *addr);
+
+/* One at a time. The callback comes from the loop, unless it is cancelled before. */
+void rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
+                       rdzv_master_cb cb, void *ctx);
+void rdzv_master_cancel(struct rdzv_master *m);
+
+/* True while it is under way; *by_ms: until when. NULL m is not. */
+bool rdzv_master_waits(const struct rdzv_master *m, uint64_t *by_ms);
+
+/* Forgets the workers' keys of earlier attempts if this process serves them. */
+void rdzv_master_wipe(struct rdzv_master *m);
+
+/* Ends the server, too. cb may be NULL; NULL m calls cb at once. */
+void rdzv_master_close(struct rdzv_master *m, void (*cb)(void *ctx), void *ctx);
+
+#endif

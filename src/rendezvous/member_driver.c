@@ -1,0 +1,221 @@
+/* rdzv_guest.c - see rdzv_guest.h: callbacks, feed, perform, open and close. */
+#include "rendezvous/member_driver.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "loop/clock.h"
+#include "rendezvous/member_session.h"
+
+#define DIAL_MS 5000u
+
+struct rdzv_guest_driver {
+    uv_loop_t *loop; /* borrowed */
+    struct rdzv_guest *core;
+    char *host; /* owned */
+    uint16_t port;
+    const struct trace *trace;
+    struct host_session *session; /* owned, or NULL */
+    uv_timer_t timer;             /* the core's deadline */
+    uv_timer_t soon;              /* wishes to be taken up from the loop */
+    unsigned wishes;              /* bits 1 << kind */
+    bool in_feed, closed;
+    bool unjoined; /* a JOIN was taken back before the core had it: to be told */
+    struct muster_error dial_err; /* a dial that could not even begin */
+    rdzv_told_cb cb;
+    void *ctx;
+    int handles;
+    void (*gone)(void *ctx);
+    void *gone_ctx;
+};
+
+static void feed(struct rdzv_guest_driver *d, struct rdzv_guest_event *ev);
+
+/* ---- callbacks ---- */
+
+static void on_up(void *ctx)
+{
+    struct rdzv_guest_event ev = { .kind = RDZV_GUEST_UP };
+
+    feed(ctx, &ev);
+}
+
+static void on_msg(void *ctx, const struct hosted_msg *m)
+{
+    struct rdzv_guest_event ev = { .kind = RDZV_GUEST_MSG, .msg = m };
+
+    feed(ctx, &ev);
+}
+
+static void on_down(void *ctx, const struct muster_error *err)
+{
+    struct rdzv_guest_driver *d = ctx;
+    struct rdzv_guest_event ev = { .kind = RDZV_GUEST_DOWN,
+                                   .code = err->code,
+                                   .text = err->text };
+
+    host_session_close(d->session);
+    d->session = NULL;
+    feed(d, &ev);
+}
+
+static void on_timer(uv_timer_t *t)
+{
+    struct rdzv_guest_event ev = { .kind = RDZV_GUEST_TIMER };
+
+    feed(t->data, &ev);
+}
+
+static void take_wishes(struct rdzv_guest_driver *d)
+{
+    static const enum rdzv_event_kind order[] = { RDZV_EV_LEAVE, RDZV_EV_CLOSE,
+                                                  RDZV_EV_JOIN };
+    const struct rdzv_effect refused = { .kind = RDZV_FX_REFUSED,
+                                         .code = MUSTER_ECANCELED,
+                                         .text = "leaving" };
+
+    if (d->unjoined) {
+        d->unjoined = false;
+        d->cb(d->ctx, &refused);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(order) && !d->closed; i++) {
+        struct rdzv_guest_event ev = { .kind = RDZV_GUEST_WISH, .wish = order[i] };
+
+        if (!(d->wishes & 1u << order[i]))
+            continue;
+        d->wishes &= ~(1u << order[i]);
+        feed(d, &ev);
+    }
+}
+
+static void on_soon(uv_timer_t *t)
+{
+    struct rdzv_guest_driver *d = t->data;
+    struct rdzv_guest_event ev = { .kind = RDZV_GUEST_DOWN };
+
+    if (d->dial_err.code) {
+        ev.code = d->dial_err.code;
+        ev.text = d->dial_err.text;
+        d->dial_err.code = 0;
+        feed(d, &ev);
+    }
+    take_wishes(d);
+}
+
+/* ---- feed and perform ---- */
+
+static void dial(struct rdzv_guest_driver *d)
+{
+    static const struct host_session_cbs cbs = { on_up, on_msg, on_down };
+
+    host_session_close(d->session);
+    d->session = NULL;
+    if (host_session_open(d->loop, d->host, d->port, DIAL_MS, d->trace, &cbs, d,
+                          &d->session, &d->dial_err) < 0)
+        (void)uv_timer_start(&d->soon, on_soon, 0, 0);
+}
+
+static void perform(struct rdzv_guest_driver *d, const struct rdzv_guest_effect *e)
+{
+    switch (e->kind) {
+    case RDZV_GUEST_DIAL:
+        dial(d);
+        return;
+    case RDZV_GUEST_SEND:
+        if (d->session)
+            host_session_send(d->session, &e->msg);
+        return;
+    case RDZV_GUEST_TELL:
+        d->cb(d->ctx, &e->told);
+        return;
+    }
+}
+
+static void feed(struct rdzv_guest_driver *d, struct rdzv_guest_event *ev)
+{
+    struct rdzv_guest_fx fx;
+
+    ev->now = clock_now();
+    rdzv_guest_step(d->core, ev, &fx);
+    d->in_feed = true;
+    for (size_t i = 0; i < fx.count && !d->closed; i++)
+        perform(d, &fx.at[i]);
+    d->in_feed = false;
+    if (d->closed)
+        return;
+    clock_arm(&d->timer, on_timer, rdzv_guest_deadline(d->core));
+    if (d->wishes)
+        (void)uv_timer_start(&d->soon, on_soon, 0, 0);
+}
+
+/* ---- what the owner calls ---- */
+
+void rdzv_guest_wish(struct rdzv_guest_driver *d, enum rdzv_event_kind kind)
+{
+    /* Wishes are taken up LEAVE first, which is right for those that come in that
+     * order: who leaves and then joins. */
+    if (kind == RDZV_EV_LEAVE && d->wishes & 1u << RDZV_EV_JOIN) {
+        d->wishes &= ~(1u << RDZV_EV_JOIN);
+        d->unjoined = true;
+    }
+    d->wishes |= 1u << kind;
+    if (!d->in_feed)
+        (void)uv_timer_start(&d->soon, on_soon, 0, 0);
+}
+
+const struct rdzv_guest *rdzv_guest_core(const struct rdzv_guest_driver *d)
+{
+    return d->core;
+}
+
+int rdzv_guest_open(uv_loop_t *loop, const struct rdzv_guest_config *cfg,
+                    const char *host, uint16_t port, rdzv_told_cb cb, void *ctx,
+                    struct rdzv_guest_driver **out, struct muster_error *err)
+{
+    struct rdzv_guest_driver *d = mem_calloc(1, sizeof *d);
+    int rc;
+
+    if (!d)
+        return err_nomem(err);
+    d->host = mem_strdup(host);
+    rc = d->host ? rdzv_guest_new(cfg, &d->core, err) : err_nomem(err);
+    if (rc < 0) {
+        mem_free(d->host);
+        mem_free(d);
+        return rc;
+    }
+    d->loop = loop;
+    d->port = port;
+    d->trace = cfg->trace;
+    d->cb = cb;
+    d->ctx = ctx;
+    (void)uv_timer_init(loop, &d->timer);
+    (void)uv_timer_init(loop, &d->soon);
+    d->timer.data = d->soon.data = d;
+    *out = d;
+    return 0;
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    struct rdzv_guest_driver *d = h->data;
+
+    if (--d->handles)
+        return;
+    if (d->gone)
+        d->gone(d->gone_ctx);
+    rdzv_guest_free(d->core);
+    mem_free(d->host);
+    mem_free(d);
+}
+
+void rdzv_guest_close(struct rdzv_guest_driver *d, void (*gone)(void *ctx), void *ctx)
+{
+    d->closed = true;
+    d->gone = gone;
+    d->gone_ctx = ctx;
+    host_session_close(d->session);
+    d->session = NULL;
+    d->handles = 2;
+    uv_close((uv_handle_t *)&d->timer, on_closed);
+    uv_close((uv_handle_t *)&d->soon, on_closed);
+}

@@ -1,0 +1,257 @@
+/* host_session.c - see host_session.h. */
+#include "rendezvous/member_session.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "store/connect.h"
+#include "store/core/wire.h"
+
+#define READ_ROOM 4096u
+
+struct host_session {
+    uv_loop_t *loop; /* borrowed */
+    struct host_session_cbs cbs;
+    void *ctx;
+    struct dialer *dialer;  /* owned, while connecting */
+    struct dial_conn *conn; /* owned, once connected */
+    struct buf in;
+    bool over;   /* down() was called, or is about to be */
+    bool inside; /* a callback runs: closing waits for its end */
+    bool closed; /* by the owner, from inside a callback */
+};
+
+/* One write under way; outlives the session if need be. */
+struct sending {
+    uv_write_t write;
+    struct host_session *session; /* borrowed; valid only while status is 0 or above */
+    struct buf bytes;
+};
+
+static void release(struct host_session *s)
+{
+    dial_free(s->dialer);
+    if (s->conn) {
+        s->conn->tcp.data = NULL;
+        dial_conn_close(s->conn);
+    }
+    buf_fini(&s->in);
+    mem_free(s);
+}
+
+/* Returns false if the session is gone. */
+static bool leave_callback(struct host_session *s)
+{
+    s->inside = false;
+    if (!s->closed)
+        return true;
+    release(s);
+    return false;
+}
+
+static void down(struct host_session *s, const struct muster_error *err)
+{
+    if (s->over)
+        return;
+    s->over = true;
+    if (s->conn)
+        (void)uv_read_stop((uv_stream_t *)&s->conn->tcp);
+    s->inside = true;
+    s->cbs.down(s->ctx, err);
+    (void)leave_callback(s);
+}
+
+static void broke(struct host_session *s, int uv)
+{
+    struct muster_error err;
+
+    (void)err_set(&err, MUSTER_EHANGUP, "the connection to %s %s%s", s->conn->peer,
+                  uv == UV_EOF ? "was closed by the host" : "broke: ",
+                  uv == UV_EOF ? "" : uv_strerror(uv));
+    down(s, &err);
+}
+
+/* Hands over one message at the front of the input. False: none is whole, or the
+ * session is over or gone. */
+static bool take_one(struct host_session *s)
+{
+    const size_t have = buf_len(&s->in);
+    struct muster_error err;
+    struct hosted_msg m;
+    uint64_t size;
+
+    if (have < 8)
+        return false;
+    size = get_u64(buf_data(&s->in));
+    if (size > HOSTED_MAX) {
+        (void)err_set(&err, MUSTER_ENOTSTORE,
+                      "%s sent a message of %llu bytes, expected at most %u: is it a "
+                      "muster store?",
+                      s->conn->peer, (unsigned long long)size, HOSTED_MAX);
+        down(s, &err);
+        return false;
+    }
+    if (have - 8 < size)
+        return false;
+    if (hosted_decode(span_of(buf_data(&s->in) + 8, (size_t)size), &m, &err) < 0) {
+        (void)err_wrap(&err, "%s", s->conn->peer);
+        down(s, &err);
+        return false;
+    }
+    s->inside = true;
+    s->cbs.msg(s->ctx, &m);
+    if (!leave_callback(s))
+        return false;
+    buf_consume(&s->in, 8 + (size_t)size);
+    return !s->over;
+}
+
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out)
+{
+    struct host_session *s = handle->data;
+    uint8_t *room = s ? buf_room(&s->in, READ_ROOM) : NULL;
+
+    (void)suggested;
+    *out = uv_buf_init((char *)room, room ? READ_ROOM : 0);
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
+{
+    struct host_session *s = stream->data;
+
+    (void)b;
+    if (!s || n == 0)
+        return;
+    if (n < 0) {
+        broke(s, (int)n);
+        return;
+    }
+    buf_commit(&s->in, (size_t)n);
+    while (take_one(s))
+        ;
+}
+
+/* The host must notice a node that is gone, and a node a host that is gone: with
+ * something unacknowledged for so long, the connection counts as broken. */
+static void watch_socket(uv_tcp_t *tcp)
+{
+    const unsigned unacked_ms = 15000;
+    uv_os_fd_t fd;
+
+    (void)uv_tcp_nodelay(tcp, 1);
+    (void)uv_tcp_keepalive(tcp, 1, 5);
+    if (uv_fileno((uv_handle_t *)tcp, &fd) == 0)
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacked_ms,
+                         sizeof unacked_ms);
+}
+
+static void on_dialed(void *ctx, struct dial_conn *conn, const struct muster_error *err)
+{
+    struct host_session *s = ctx;
+    int rc;
+
+    if (!conn) {
+        down(s, err);
+        return;
+    }
+    s->conn = conn;
+    conn->tcp.data = s;
+    watch_socket(&conn->tcp);
+    rc = uv_read_start((uv_stream_t *)&conn->tcp, on_alloc, on_read);
+    if (rc < 0) {
+        broke(s, rc);
+        return;
+    }
+    s->inside = true;
+    s->cbs.up(s->ctx);
+    (void)leave_callback(s);
+}
+
+static void on_sent(uv_write_t *write, int status)
+{
+    struct sending *out = CONTAINER_OF(write, struct sending, write);
+    struct host_session *s = write->handle->data; /* NULL once it is closed. */
+
+    buf_fini(&out->bytes);
+    mem_free(out);
+    if (status < 0 && s)
+        broke(s, status);
+}
+
+static int encode(struct buf *out, const struct hosted_msg *m)
+{
+    struct c10d_request push = { .op = C10D_QUEUE_PUSH, .key = span_str(HOSTED_KEY) };
+    struct buf value;
+    int rc;
+
+    buf_init(&value, HOSTED_MAX);
+    rc = hosted_encode(&value, m);
+    push.value = buf_span(&value);
+    if (rc == 0)
+        rc = c10d_encode_request(out, &push, NULL);
+    buf_fini(&value);
+    return rc;
+}
+
+void host_session_send(struct host_session *s, const struct hosted_msg *m)
+{
+    struct sending *out;
+    uv_buf_t b;
+
+    if (s->over || !s->conn)
+        return;
+    out = mem_calloc(1, sizeof *out);
+    if (!out)
+        return; /* The host will take our silence for what it is. */
+    buf_init(&out->bytes, SIZE_MAX);
+    b = uv_buf_init(NULL, 0);
+    if (encode(&out->bytes, m) == 0)
+        b = uv_buf_init((char *)out->bytes.mem + out->bytes.head,
+                        (unsigned)buf_len(&out->bytes));
+    if (b.len == 0 ||
+        uv_write(&out->write, (uv_stream_t *)&s->conn->tcp, &b, 1, on_sent) < 0) {
+        buf_fini(&out->bytes);
+        mem_free(out);
+    }
+}
+
+int host_session_open(uv_loop_t *loop, const char *host, uint16_t port,
+                      uint64_t timeout_ms, const struct trace *trace,
+                      const struct host_session_cbs *cbs, void *ctx,
+                      struct host_session **out, struct muster_error *err)
+{
+    const struct dial_opts opts = { .host = host,
+                                    .port = port,
+                                    .timeout_ms = timeout_ms,
+                                    .once = true,
+                                    .trace = trace };
+    struct host_session *s = mem_calloc(1, sizeof *s);
+    int rc;
+
+    if (!s)
+        return err_nomem(err);
+    s->loop = loop;
+    s->cbs = *cbs;
+    s->ctx = ctx;
+    buf_init(&s->in, 4 * (HOSTED_MAX + READ_ROOM));
+    rc = dial_start(loop, &opts, on_dialed, s, &s->dialer, err);
+    if (rc < 0) {
+        s->dialer = NULL;
+        release(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+void host_session_close(struct host_session *s)
+{
+    if (!s)
+        return;
+    s->closed = s->over = true;
+    if (!s->inside)
+        release(s);
+}

@@ -1,0 +1,135 @@
+/* registry.c - see registry.h. */
+#include "rendezvous/registry.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "rendezvous/state_backend.h"
+
+static const struct {
+    const char *name;
+    rdzv_create_fn create;
+} built_in[] = {
+    { "etcd", rdzv_etcd_create },     { "etcd-v2", rdzv_etcd2_create },
+    { "etcd-v3", rdzv_etcd3_create }, { "c10d", rdzv_c10d_create },
+    { "static", rdzv_static_create },
+};
+
+static struct registry_entry *find(const struct registry *r, const char *name)
+{
+    for (size_t i = 0; i < r->count; i++) {
+        if (strcmp(r->entries[i].name, name) == 0)
+            return &r->entries[i];
+    }
+    return NULL;
+}
+
+int registry_register(struct registry *r, const char *name, rdzv_create_fn create,
+                      void *ctx, struct muster_error *err)
+{
+    struct registry_entry *e;
+
+    if (!name || !*name)
+        return err_set(err, MUSTER_EINVAL,
+                       "The rendezvous backend name must be a non-empty string.");
+    e = find(r, name);
+    if (e && e->create == create && e->ctx == ctx)
+        return 0;
+    if (e)
+        return err_set(
+            err, MUSTER_EEXIST,
+            "The rendezvous backend '%s' cannot be registered with '%p' as it "
+            "is already registered with '%p'.",
+            name, ctx, e->ctx);
+    e = mem_realloc_array(r->entries, r->count + 1, sizeof *e);
+    if (!e)
+        return err_nomem(err);
+    r->entries = e;
+    e += r->count;
+    e->name = mem_strdup(name);
+    if (!e->name)
+        return err_nomem(err);
+    e->create = create;
+    e->ctx = ctx;
+    r->count++;
+    return 0;
+}
+
+int registry_init(struct registry *r, struct muster_error *err)
+{
+    int rc = 0;
+
+    *r = (struct registry){ 0 };
+    for (size_t i = 0; i < ARRAY_LEN(built_in) && rc == 0; i++)
+        rc = registry_register(r, built_in[i].name, built_in[i].create, NULL, err);
+    if (rc < 0)
+        registry_fini(r);
+    return rc;
+}
+
+void registry_fini(struct registry *r)
+{
+    if (!r)
+        return;
+    for (size_t i = 0; i < r->count; i++)
+        mem_free(r->entries[i].name);
+    mem_free(r->entries);
+    *r = (struct registry){ 0 };
+}
+
+static void ignore(void *ctx)
+{
+    (void)ctx;
+}
+
+int registry_create(const struct registry *r, uv_loop_t *loop,
+                    const struct rdzv_params *params, const struct trace *trace,
+                    struct rdzv_handler **out, struct muster_error *err)
+{
+    const struct registry_entry *e = find(r, params->backend);
+    struct rdzv_handler *h = NULL;
+    int rc;
+
+    if (!e)
+        return err_set(
+            err, MUSTER_ENOENT,
+            "The rendezvous backend '%s' is not registered. Did you forget to "
+            "call `register`?\nmuster knows static, c10d, etcd, etcd-v2 and etcd-v3.",
+            params->backend);
+    rc = e->create(e->ctx, loop, params, trace, &h, err);
+    if (rc < 0)
+        return rc;
+    if (strcmp(h->ops->backend(h), params->backend) != 0) {
+        rc = err_set(err, MUSTER_EINVAL,
+                     "The rendezvous backend '%s' does not match the requested backend "
+                     "'%s'.",
+                     h->ops->backend(h), params->backend);
+        h->ops->destroy(h, ignore, NULL);
+        return rc;
+    }
+    *out = h;
+    return 0;
+}
+
+int rdzv_handler_create(uv_loop_t *loop, const struct rdzv_params *params,
+                        const struct trace *trace, struct rdzv_handler **out,
+                        struct muster_error *err)
+{
+    struct registry r;
+    int rc = registry_init(&r, err);
+
+    if (rc == 0)
+        rc = registry_create(&r, loop, params, trace, out, err);
+    registry_fini(&r);
+    return rc;
+}
+
+int rdzv_c10d_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
+                     const struct trace *trace, struct rdzv_handler **out,
+                     struct muster_error *err)
+{
+    struct rdzv_backend *b;
+    const int rc = backend_c10d_new(loop, params, trace, &b, err);
+
+    (void)ctx;
+    return rc < 0 ? rc : rdzv_dynamic_create(loop, params, trace, b, out, err);
+}

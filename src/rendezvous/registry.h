@@ -1,0 +1,66 @@
+/* registry.h - rendezvous backends by name: torch's RendezvousHandlerRegistry.
+ *
+ * A value, not a global: whoever wants backends of its own makes one. Built in: c10d,
+ * static, etcd, etcd-v2, etcd-v3. */
+#ifndef RENDEZVOUS_REGISTRY_H
+#define RENDEZVOUS_REGISTRY_H
+
+#include "base/trace.h"
+#include "rendezvous/handler.h"
+#include "rendezvous/core/params.h"
+
+/* Makes a handler, connecting to nobody yet: that is for its first next(). */
+typedef int (*rdzv_create_fn)(void *ctx, uv_loop_t *loop,
+                              const struct rdzv_params *params,
+                              const struct trace *trace, struct rdzv_handler **out,
+                              struct muster_error *err);
+
+struct registry_entry {
+    char *name; /* owned */
+    rdzv_create_fn create;
+    void *ctx; /* borrowed */
+};
+
+struct registry {
+    struct registry_entry *entries; /* owned */
+    size_t count;
+};
+
+int registry_init(struct registry *r, struct muster_error *err); /* the built-ins */
+void registry_fini(struct registry *r); /* NULL and zeroed are fine */
+
+/* MUSTER_EINVAL for an empty name, MUSTER_EEXIST if the name has another creator (or
+ * the same with another ctx); the same again is fine. */
+int registry_register(struct registry *r, const char *name, rdzv_create_fn create,
+                      void *ctx, struct muster_error *err);
+
+/* A handler for params->backend. MUSTER_ENOENT if nobody registered it, MUSTER_EINVAL
+ * if the handler answers to another name, or what its creator says. */
+int registry_create(const struct registry *r, uv_loop_t *loop,
+                    const struct rdzv_params *params, const struct trace *trace,
+                    struct rdzv_handler **out, struct muster_error *err);
+
+/* The same with the built-ins alone. */
+int rdzv_handler_create(uv_loop_t *loop, const struct rdzv_params *params,
+                        const struct trace *trace, struct rdzv_handler **out,
+                        struct muster_error *err);
+
+/* The built-in creators. */
+int rdzv_c10d_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
+                     const struct trace *trace, struct rdzv_handler **out,
+                     struct muster_error *err);
+int rdzv_static_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
+                       const struct trace *trace, struct rdzv_handler **out,
+                       struct muster_error *err);
+/* In etcd_*.c: "etcd" (legacy), "etcd-v2", "etcd-v3". */
+int rdzv_etcd_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
+                     const struct trace *trace, struct rdzv_handler **out,
+                     struct muster_error *err);
+int rdzv_etcd2_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
+                      const struct trace *trace, struct rdzv_handler **out,
+                      struct muster_error *err);
+int rdzv_etcd3_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
+                      const struct trace *trace, struct rdzv_handler **out,
+                      struct muster_error *err);
+
+#endif

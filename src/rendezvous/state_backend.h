@@ -1,0 +1,106 @@
+/* rdzv_backend.h - where a dynamic rendezvous keeps its state: one value that is read,
+ * and replaced if nobody else has replaced it. torch's RendezvousBackend, asynchronous,
+ * on a uv loop. Implementations: backend_c10d.c (TCP and file store), etcd-v2, etcd-v3,
+ * and a face over a caller's blocking functions.
+ *
+ * The driver (rdzv_driver.c) is the only caller. At most one get or set is under way,
+ * and beside it one watch. Callbacks never come from inside the call, always on the
+ * loop's thread, exactly once for each get, set and open; none after close was called,
+ * except close's own. */
+#ifndef RENDEZVOUS_STATE_BACKEND_H
+#define RENDEZVOUS_STATE_BACKEND_H
+
+#include "base/trace.h"
+#include "store/async_store.h"
+#include "rendezvous/handler.h"
+#include "rendezvous/core/params.h"
+#include "rendezvous/core/cas_node.h"
+
+struct rdzv_backend;
+
+typedef void (*rdzv_open_cb)(void *ctx, int status, const struct muster_error *err);
+
+/* ev->kind is STATE (get), WROTE (set) or FAILED (either), with its fields as rdzv.h
+ * has them, borrowed until the callback returns; the driver stamps ev->now. FAILED with
+ * `again`: worth repeating after a pause, the backend will reconnect by itself. */
+typedef void (*rdzv_state_cb)(void *ctx, const struct rdzv_event *ev);
+
+typedef void (*rdzv_changed_cb)(void *ctx);
+typedef void (*rdzv_gone_cb)(void *ctx);
+typedef void (*rdzv_peer_cb)(void *ctx, struct span node);
+
+struct rdzv_backend_ops {
+    const char *name; /* "c10d": what the handler's backend() answers */
+
+    /* Connects, and hosts the store if that is our part. Called once, first. */
+    void (*open)(struct rdzv_backend *b, rdzv_open_cb cb, void *ctx);
+
+    void (*get)(struct rdzv_backend *b, uint64_t timeout_ms, rdzv_state_cb cb,
+                void *ctx);
+
+    /* Replaces the value if token is still its token; without a token, if there is no
+     * value. quiet: those who watch need not be told of it, if that can be had. Copies
+     * value and token if it needs them longer than the call. */
+    void (*set)(struct rdzv_backend *b, struct span value, bool has_token,
+                struct span token, bool quiet, uint64_t timeout_ms, rdzv_state_cb cb,
+                void *ctx);
+
+    /* Calls cb once, when what is held may differ from value (from nothing, if not
+     * present). Replaces the watch before, whose cb then never comes. False: cannot, at
+     * present; the driver polls. May be NULL. */
+    bool (*watch)(struct rdzv_backend *b, bool present, struct span value,
+                  rdzv_changed_cb cb, void *ctx);
+
+    /* Shows our node, by its text, to the others for as long as this process lives, and
+     * tells which of them end. Again with another text: that is our name from now on.
+     * The text is copied. May be NULL: only heartbeats tell. */
+    void (*presence)(struct rdzv_backend *b, const char *self, rdzv_peer_cb cb,
+                     void *ctx);
+
+    /* A store for the group's own keys, with a connection of its own, so that a
+     * blocking read does not hold up a beat. The caller closes it, before the backend.
+     * May be unconnected yet: calls wait. */
+    int (*store)(struct rdzv_backend *b, struct astore **out, struct muster_error *err);
+
+    /* "tcp://10.0.0.1:29400", for messages. */
+    const char *(*where)(const struct rdzv_backend *b);
+
+    /* Why open() is not through, for those who wait; NULL: not known yet. May be NULL:
+     * then it tells of it by itself, in the trace. */
+    const char *(*trouble)(const struct rdzv_backend *b);
+
+    /* Where a store of ours hosts the rendezvous, so that its nodes need not read and
+     * write the state themselves. host is borrowed. False: it cannot. May be NULL. */
+    bool (*host)(const struct rdzv_backend *b, const char **host, uint16_t *port);
+
+    /* Under which address other nodes can reach this machine, by what the store's
+     * connection shows; for machines whose own name does not resolve. False: nobody
+     * knows. May be NULL. */
+    bool (*own_addr)(const struct rdzv_backend *b, char *out, size_t size);
+
+    /* How many connections others have to the store that this process hosts; 0 if it
+     * hosts none. May be NULL. */
+    size_t (*guests)(const struct rdzv_backend *b);
+
+    /* Ends everything; then b is gone. */
+    void (*close)(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx);
+};
+
+struct rdzv_backend {
+    const struct rdzv_backend_ops *ops;
+    uv_loop_t *loop;
+};
+
+/* A dynamic handler on b, which it owns from then on (also if it fails). Reads torch's
+ * settings from params: join_timeout, last_call_timeout, ... MUSTER_EINVAL with torch's
+ * words if one is wrong. params is copied; trace is borrowed, may be NULL. */
+int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
+                        const struct trace *trace, struct rdzv_backend *b,
+                        struct rdzv_handler **out, struct muster_error *err);
+
+/* The built-in backend "c10d": options store_type, read_timeout, is_host. */
+int backend_c10d_new(uv_loop_t *loop, const struct rdzv_params *params,
+                     const struct trace *trace, struct rdzv_backend **out,
+                     struct muster_error *err);
+
+#endif

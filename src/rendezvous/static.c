@@ -1,0 +1,625 @@
+/* rdzv_static.c - the static rendezvous, as torch's: everybody knows its rank and where
+ * rank 0 is. No rounds, no membership; the agents' store is the workers' store, too.
+ *
+ * Like torch's TCPStore with a world size, each agent adds 1 to the key "init/"
+ * (without the slash that other keys get), and rank 0 waits until all have. A next()
+ * that failed must leave nobody counted twice: rank 0's server ends with it, as torch's
+ * does, and the others leave word that they have counted. What the agent calls is in
+ * rdzv_static_face.c. */
+#include "rendezvous/handler.h"
+#include "store/server.h"
+#include "rendezvous/core/endpoint.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include "base/err.h"
+#include "base/mem.h"
+#include "rendezvous/registry.h"
+#include "store/client.h"
+#include "base/py/text.h"
+#include "store/core/reserved.h"
+#include <assert.h>
+
+/* rdzv_static_int.h - the static handler, shared by rdzv_static.c (counting in) and
+ * rdzv_static_face.c (what the agent calls). */
+struct fixed {
+    struct rdzv_handler base;
+    const struct trace *trace; /* borrowed */
+    char *run_id;              /* owned */
+    struct endpoint at;
+    int64_t rank, world;
+    uint64_t timeout_ms, by_ms;
+
+    struct store_server *server; /* owned; rank 0 */
+    struct astore *store;        /* owned */
+    struct astore *counter;      /* owned: the connection for init/ */
+    struct astore *prefixed;     /* owned */
+    int64_t here;  /* who has counted in, as rank 0 has seen it; 0: we have not */
+    char word[64]; /* the key by which we know that we have counted; not rank 0's */
+    bool tried;    /* to count in: the word may be there */
+    bool ready, destroying;
+    bool ending; /* our server: its port is free again before anything is told */
+    struct rdzv_round round;
+    rdzv_next_cb next_cb;
+    void *next_ctx;
+    uv_timer_t soon;
+    struct muster_error why; /* of a failure that is told soon; code 0: none */
+    struct {
+        rdzv_done_cb cb;
+        void *ctx;
+    } done[3]; /* set_closed, leave, shutdown: told soon */
+    size_t refs;
+    void (*gone_cb)(void *ctx);
+    void *gone_ctx;
+};
+
+/* rdzv_static.c: serves if we are rank 0, connects, counts us in and waits for all. */
+static void fixed_begin(struct fixed *f);
+static void fixed_fail(struct fixed *f, const struct muster_error *err);
+static void fixed_take_word(struct fixed *f); /* back: we shall not count again */
+
+/* rdzv_static_face.c. What there is to tell is told from the loop. */
+extern const struct rdzv_handler_ops static_ops;
+static void fixed_soon(struct fixed *f);
+static void fixed_drop(struct fixed *f, struct astore **s); /* NULL in *s is fine */
+static void fixed_end_server(struct fixed *f);
+static void fixed_release(struct fixed *f);
+
+#define INIT_KEY "init/"
+
+static void fixed_fail(struct fixed *f, const struct muster_error *err)
+{
+    err_copy(&f->why, err);
+    fixed_drop(f, &f->counter);
+    fixed_drop(f, &f->prefixed);
+    fixed_drop(f, &f->store);
+    fixed_end_server(f);
+    fixed_soon(f);
+}
+
+static uint64_t left_ms(const struct fixed *f)
+{
+    const uint64_t now = uv_now(f->base.loop);
+
+    return f->by_ms > now ? f->by_ms - now : 0;
+}
+
+static void all_here(struct fixed *f)
+{
+    fixed_drop(f, &f->counter);
+    f->round = (struct rdzv_round){ .rank = f->rank,
+                                    .world_size = f->world,
+                                    .store = f->prefixed,
+                                    .master_addr = f->at.host,
+                                    .master_port = (uint16_t)f->at.port };
+    f->ready = true;
+    fixed_soon(f);
+}
+
+/* ---- Counting in ---- */
+
+/* A connection that was dropped tells its last calls so, perhaps only when another
+ * next() is under way. */
+static bool is_over(const struct fixed *f, int status)
+{
+    return f->destroying || status == MUSTER_ECANCELED;
+}
+
+static void count(struct fixed *f, int64_t delta);
+
+static void on_more(void *ctx, int status, const struct c10d_reply *reply,
+                    const struct muster_error *err)
+{
+    struct fixed *f = ctx;
+
+    (void)reply;
+    if (is_over(f, status))
+        return;
+    if (status == 0 || status == MUSTER_ETIMEDOUT)
+        count(f, 0);
+    else
+        fixed_fail(f, err);
+}
+
+static void wait_for_more(struct fixed *f, int64_t seen)
+{
+    char text[24], key[80];
+    struct span keys;
+    struct muster_error err;
+
+    (void)snprintf(text, sizeof text, "%" PRId64, seen);
+    (void)snprintf(key, sizeof key, RESERVED_CHANGED "%016" PRIx64 "/" INIT_KEY,
+                   reserved_hash(span_str(text)));
+    keys = span_str(key);
+    if (astore_wait(f->counter, &keys, 1, MIN_OF(left_ms(f), 1000u), on_more, f, &err) <
+        0)
+        fixed_fail(f, &err);
+}
+
+static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
+                       const struct muster_error *err)
+{
+    struct fixed *f = ctx;
+    struct muster_error e;
+
+    if (is_over(f, status))
+        return;
+    if (status < 0) {
+        err_copy(&e, err);
+        (void)err_wrap(&e, "static rendezvous at %s:%d", f->at.host, (int)f->at.port);
+        fixed_fail(f, &e);
+    } else if (f->rank != 0 || reply->number >= f->world) {
+        all_here(f);
+    } else if (left_ms(f) == 0) {
+        (void)err_set(&e, MUSTER_ETIMEDOUT,
+                      "Timed out after %" PRIu64
+                      " seconds waiting for clients. %" PRId64 "/%" PRId64
+                      " clients joined. Start the missing nodes with the same "
+                      "--master-addr, --master-port and --nnodes",
+                      f->timeout_ms / 1000 + 1, reply->number, f->world);
+        fixed_fail(f, &e);
+    } else {
+        f->here = reply->number;
+        wait_for_more(f, reply->number);
+    }
+}
+
+static void count(struct fixed *f, int64_t delta)
+{
+    struct muster_error err;
+
+    if (astore_add(f->counter, span_str(INIT_KEY), delta, MAX_OF(left_ms(f), 1000u),
+                   on_counted, f, &err) < 0)
+        fixed_fail(f, &err);
+}
+
+static void no_reply(void *ctx, int status, const struct c10d_reply *reply,
+                     const struct muster_error *err)
+{
+    (void)ctx; /* Most likely the count next to it has failed, too. */
+    (void)status;
+    (void)reply;
+    (void)err;
+}
+
+/* An ADD whose answer we did not live to see may have been heard or not, and the server
+ * may be another by the time we try again. So a word of our own goes along with it. */
+static void count_in(struct fixed *f)
+{
+    struct muster_error err;
+
+    if (f->rank != 0 && astore_set(f->counter, span_str(f->word), span_str("1"),
+                                   MAX_OF(left_ms(f), 1000u), no_reply, NULL, &err) < 0)
+        fixed_fail(f, &err);
+    else
+        count(f, 1);
+    f->tried = true;
+}
+
+static void on_word(void *ctx, int status, const struct c10d_reply *reply,
+                    const struct muster_error *err)
+{
+    struct fixed *f = ctx;
+
+    if (is_over(f, status))
+        return;
+    if (status < 0)
+        fixed_fail(f, err);
+    else if (reply->number == 0) /* ready, in c10d's words */
+        count(f, 0);
+    else
+        count_in(f);
+}
+
+static void look_for_word(struct fixed *f)
+{
+    const struct span word = span_str(f->word);
+    struct muster_error err;
+
+    if (astore_check(f->counter, &word, 1, MAX_OF(left_ms(f), 1000u), on_word, f,
+                     &err) < 0)
+        fixed_fail(f, &err);
+}
+
+static void fixed_take_word(struct fixed *f)
+{
+    const struct c10d_request req = { .op = C10D_DELETE_KEY, .key = span_str(f->word) };
+
+    if (f->rank != 0 && f->tried)
+        (void)astore_call(f->store, &req, ASTORE_RAW, 1000, no_reply, NULL, NULL);
+    f->tried = false;
+}
+
+/* ---- Connecting ---- */
+
+static void on_open(void *ctx, int status, const struct muster_error *err)
+{
+    struct fixed *f = ctx;
+    struct muster_error e;
+
+    if (is_over(f, status))
+        return;
+    if (status == 0) {
+        if (f->rank != 0 && f->tried)
+            look_for_word(f);
+        else
+            count_in(f);
+        return;
+    }
+    err_copy(&e, err);
+    if (status == MUSTER_ETIMEDOUT || status == MUSTER_EREFUSED)
+        (void)err_wrap(&e,
+                       "The client socket has timed out after %" PRIu64
+                       "ms while trying to connect to (%s, %d)",
+                       f->timeout_ms, f->at.host, (int)f->at.port);
+    e.code = MUSTER_ECONN;
+    fixed_fail(f, &e);
+}
+
+static void no_matter(void *ctx, int status, const struct muster_error *err)
+{
+    (void)ctx;
+    (void)status;
+    (void)err;
+}
+
+static int serve(struct fixed *f, struct muster_error *err)
+{
+    struct store_server_opts opts;
+    int rc;
+
+    if (f->rank != 0 || f->server)
+        return 0;
+    store_server_opts_init(&opts);
+    opts.port = (uint16_t)f->at.port;
+    opts.trace = f->trace;
+    rc = store_server_open(f->base.loop, &opts, &f->server, err);
+    if (rc < 0) {
+        (void)err_wrap(err,
+                       "The server socket has failed to listen on any local network "
+                       "address. port: %d",
+                       (int)f->at.port);
+        return rc;
+    }
+    f->at.port = store_server_port(f->server);
+    return 0;
+}
+
+static void fixed_begin(struct fixed *f)
+{
+    struct store_client_opts opts = {
+        .host = f->rank == 0 ? "127.0.0.1" : f->at.host,
+        .timeout_ms = f->timeout_ms,
+        .trace = f->trace,
+    };
+    struct muster_error err;
+    int rc = serve(f, &err);
+
+    f->here = 0;
+    f->by_ms = uv_now(f->base.loop) + f->timeout_ms;
+    opts.port = (uint16_t)f->at.port;
+    if (rc == 0)
+        rc = store_client_open(f->base.loop, &opts, no_matter, f, &f->store, &err);
+    if (rc == 0)
+        rc = astore_prefix(f->store, f->run_id, false, &f->prefixed, &err);
+    opts.raw_keys = true;
+    if (rc == 0)
+        rc = store_client_open(f->base.loop, &opts, on_open, f, &f->counter, &err);
+    if (rc < 0)
+        fixed_fail(f, &err);
+}
+
+/* ---- Parameters ---- */
+
+static int read_params(struct fixed *f, const struct rdzv_params *p,
+                       struct muster_error *err)
+{
+    int64_t seconds;
+    uint64_t nonce;
+    int rc;
+
+    if (!params_get(p, "rank"))
+        return err_set(err, MUSTER_EINVAL,
+                       "rank is absent in RendezvousParameters."
+                       "Try add --node-rank to the cmd request");
+    if (py_strip(span_str(p->endpoint)).n == 0)
+        return err_set(err, MUSTER_EINVAL,
+                       "endpoint is absent in RendezvousParameters"
+                       "Try add --master-port and --master-addr to the cmd request");
+    rc = endpoint_parse(p->endpoint, -1, &f->at, err);
+    if (rc == 0 && f->at.port == -1)
+        rc = err_set(err, MUSTER_EINVAL,
+                     "Port is absent in endpoint: %s. Try launching with --master-port",
+                     p->endpoint);
+    f->world = p->max_nodes;
+    if (rc == 0)
+        rc = params_int(p, "rank", 0, &f->rank, err);
+    if (rc == 0)
+        rc = params_int(p, "timeout", 600, &seconds, err);
+    if (rc < 0)
+        return rc;
+    if (f->rank < 0 || f->rank >= f->world)
+        return err_set(err, MUSTER_EINVAL,
+                       "the node rank %" PRId64 " is not one of the %" PRId64
+                       " nodes' ranks, which count from 0; give --node-rank less than "
+                       "--nnodes",
+                       f->rank, f->world);
+    f->timeout_ms = ms_of_seconds(seconds);
+    if (uv_random(NULL, NULL, &nonce, sizeof nonce, 0, NULL) != 0)
+        nonce = uv_hrtime();
+    (void)snprintf(f->word, sizeof f->word, INIT_KEY "%" PRId64 "/%016" PRIx64, f->rank,
+                   nonce);
+    f->run_id = mem_strdup(p->run_id);
+    return f->run_id ? 0 : err_nomem(err);
+}
+
+int rdzv_static_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
+                       const struct trace *trace, struct rdzv_handler **out,
+                       struct muster_error *err)
+{
+    struct fixed *f = mem_calloc(1, sizeof *f);
+    int rc;
+
+    (void)ctx;
+    if (!f)
+        return err_nomem(err);
+    f->base = (struct rdzv_handler){ &static_ops, loop };
+    f->trace = trace;
+    f->refs = 1;
+    rc = read_params(f, params, err);
+    if (rc < 0) {
+        fixed_release(f);
+        return rc;
+    }
+    (void)uv_timer_init(loop, &f->soon);
+    f->soon.data = f;
+    *out = &f->base;
+    return 0;
+}
+
+/* rdzv_static_face.c - the static handler as the agent sees it: what it may ask for,
+ * what it hears, and the end. What follows from it is rdzv_static.c's. */
+static struct fixed *fixed_of(const struct rdzv_handler *h)
+{
+    return CONTAINER_OF(h, struct fixed, base);
+}
+
+static void on_soon(uv_timer_t *t)
+{
+    struct fixed *f = t->data;
+    const rdzv_next_cb cb = f->next_cb;
+
+    for (size_t i = 0; i < ARRAY_LEN(f->done); i++) {
+        const rdzv_done_cb done = f->done[i].cb;
+
+        f->done[i].cb = NULL;
+        if (done)
+            done(f->done[i].ctx, 0, NULL);
+    }
+    if (!cb || f->destroying || f->ending || (f->why.code == 0 && !f->ready))
+        return;
+    f->next_cb = NULL;
+    if (f->why.code == 0)
+        fixed_take_word(f);
+    cb(f->next_ctx, f->why.code, f->why.code == 0 ? &f->round : NULL,
+       f->why.code == 0 ? NULL : &f->why);
+}
+
+static void fixed_soon(struct fixed *f)
+{
+    (void)uv_timer_start(&f->soon, on_soon, 0, 0);
+}
+
+/* ---- What the agent calls ---- */
+
+static const char *backend(const struct rdzv_handler *h)
+{
+    (void)h;
+    return "static";
+}
+
+static const char *run_id(const struct rdzv_handler *h)
+{
+    return fixed_of(h)->run_id;
+}
+
+static bool use_agent_store(const struct rdzv_handler *h)
+{
+    (void)h;
+    return true;
+}
+
+static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
+{
+    struct fixed *f = fixed_of(h);
+
+    assert(!f->next_cb);
+    f->next_cb = cb;
+    f->next_ctx = ctx;
+    f->why.code = 0;
+    if (f->ready) {
+        f->round.round++;
+        fixed_soon(f);
+    } else {
+        trace(f->trace, TRACE_INFO,
+              "Creating TCPStore as the c10d::Store implementation");
+        fixed_begin(f);
+    }
+}
+
+static void cancel(struct rdzv_handler *h)
+{
+    struct fixed *f = fixed_of(h);
+    struct muster_error err;
+
+    if (!f->next_cb)
+        return;
+    f->ready = false;
+    (void)err_set(&err, MUSTER_ECANCELED, "joining the run '%s' was canceled",
+                  f->run_id);
+    fixed_fail(f, &err);
+}
+
+static void on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx)
+{
+    (void)h;
+    (void)cb; /* Nothing ever changes. */
+    (void)ctx;
+}
+
+static int64_t num_nodes_waiting(const struct rdzv_handler *h)
+{
+    (void)h;
+    return 0;
+}
+
+static bool is_closed(const struct rdzv_handler *h)
+{
+    (void)h;
+    return false;
+}
+
+/* Only rank 0 waits for others here; they are in its store by the time it waits. */
+static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
+{
+    const struct fixed *f = fixed_of(h);
+
+    *out = (struct rdzv_progress){ .stage = f->here ? RDZV_AT_ROUND : RDZV_AT_STORE,
+                                   .here = f->here,
+                                   .min_nodes = f->world,
+                                   .max_nodes = f->world,
+                                   .by_ms = f->by_ms,
+                                   .start_by_ms = MONO_NEVER,
+                                   .dialled = true };
+    return f->next_cb && !f->ready;
+}
+
+static struct astore *gathers_at(const struct rdzv_handler *h)
+{
+    const struct fixed *f = fixed_of(h);
+
+    return f->next_cb && !f->ready && f->here ? f->prefixed : NULL;
+}
+
+static void tell(struct rdzv_handler *h, size_t which, rdzv_done_cb cb, void *ctx)
+{
+    struct fixed *f = fixed_of(h);
+
+    f->done[which].cb = cb;
+    f->done[which].ctx = ctx;
+    fixed_soon(f);
+}
+
+static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
+{
+    tell(h, 0, cb, ctx);
+}
+
+static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
+{
+    cancel(h);
+    tell(h, 1, cb, ctx);
+}
+
+static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb,
+                             void *ctx)
+{
+    (void)close;
+    cancel(h);
+    tell(h, 2, cb, ctx);
+}
+
+/* With other nodes about, their agents' keys are in there, too. */
+static void wipe_worker_store(struct rdzv_handler *h)
+{
+    struct fixed *f = fixed_of(h);
+
+    if (f->server && f->world == 1)
+        store_server_wipe(f->server);
+}
+
+/* ---- The end ---- */
+
+static void fixed_release(struct fixed *f)
+{
+    void (*cb)(void *) = f->gone_cb;
+    void *ctx = f->gone_ctx;
+
+    if (--f->refs > 0)
+        return;
+    mem_free(f->run_id);
+    mem_free(f);
+    if (cb)
+        cb(ctx);
+}
+
+static void on_gone(void *ctx)
+{
+    fixed_release(ctx);
+}
+
+static void on_handle_gone(uv_handle_t *h)
+{
+    fixed_release(h->data);
+}
+
+static void fixed_drop(struct fixed *f, struct astore **s)
+{
+    if (!*s)
+        return;
+    f->refs++;
+    astore_close(*s, on_gone, f);
+    *s = NULL;
+}
+
+static void on_server_gone(void *ctx)
+{
+    struct fixed *f = ctx;
+
+    f->ending = false;
+    if (!f->destroying)
+        fixed_soon(f);
+    fixed_release(f);
+}
+
+static void fixed_end_server(struct fixed *f)
+{
+    if (!f->server)
+        return;
+    f->refs++;
+    f->ending = true;
+    store_server_close(f->server, on_server_gone, f);
+    f->server = NULL;
+}
+
+static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
+{
+    struct fixed *f = fixed_of(h);
+
+    f->destroying = true;
+    f->next_cb = NULL;
+    f->gone_cb = cb;
+    f->gone_ctx = ctx;
+    fixed_drop(f, &f->counter);
+    fixed_drop(f, &f->prefixed);
+    fixed_drop(f, &f->store);
+    fixed_end_server(f);
+    uv_close((uv_handle_t *)&f->soon, on_handle_gone);
+}
+
+const struct rdzv_handler_ops static_ops = {
+    .backend = backend,
+    .run_id = run_id,
+    .use_agent_store = use_agent_store,
+    .next = next,
+    .cancel = cancel,
+    .on_news = on_news,
+    .num_nodes_waiting = num_nodes_waiting,
+    .is_closed = is_closed,
+    .progress = progress,
+    .gathers_at = gathers_at,
+    .set_closed = set_closed,
+    .leave = leave,
+    .shutdown = shutdown_handler,
+    .wipe_worker_store = wipe_worker_store,
+    .destroy = destroy,
+};

@@ -1,0 +1,112 @@
+/* astore.c - short hands for calls on any store; see astore.h. */
+#include "store/async_store.h"
+
+#include "base/err.h"
+
+int astore_set(struct astore *s, struct span key, struct span value,
+               uint64_t timeout_ms, astore_cb cb, void *ctx, struct muster_error *err)
+{
+    const struct c10d_request req = { .op = C10D_SET, .key = key, .value = value };
+
+    return astore_call(s, &req, 0, timeout_ms, cb, ctx, err);
+}
+
+int astore_get(struct astore *s, struct span key, uint64_t timeout_ms, astore_cb cb,
+               void *ctx, struct muster_error *err)
+{
+    const struct c10d_request req = { .op = C10D_GET, .key = key };
+
+    return astore_call(s, &req, ASTORE_BLOCK, timeout_ms, cb, ctx, err);
+}
+
+int astore_add(struct astore *s, struct span key, int64_t delta, uint64_t timeout_ms,
+               astore_cb cb, void *ctx, struct muster_error *err)
+{
+    const struct c10d_request req = { .op = C10D_ADD, .key = key, .number = delta };
+
+    return astore_call(s, &req, 0, timeout_ms, cb, ctx, err);
+}
+
+int astore_compare_set(struct astore *s, struct span key, struct span expected,
+                       struct span desired, uint64_t timeout_ms, astore_cb cb,
+                       void *ctx, struct muster_error *err)
+{
+    const struct c10d_request req = {
+        .op = C10D_COMPARE_SET, .key = key, .expected = expected, .value = desired
+    };
+
+    return astore_call(s, &req, 0, timeout_ms, cb, ctx, err);
+}
+
+int astore_delete(struct astore *s, struct span key, uint64_t timeout_ms, astore_cb cb,
+                  void *ctx, struct muster_error *err)
+{
+    const struct c10d_request req = { .op = C10D_DELETE_KEY, .key = key };
+
+    return astore_call(s, &req, 0, timeout_ms, cb, ctx, err);
+}
+
+int astore_barrier(struct astore *s, struct span key, int64_t world_size,
+                   uint64_t timeout_ms, astore_cb cb, void *ctx,
+                   struct muster_error *err)
+{
+    const struct c10d_request req = { .op = C10D_BARRIER,
+                                      .key = key,
+                                      .number = world_size };
+
+    return astore_call(s, &req, 0, timeout_ms, cb, ctx, err);
+}
+
+/* keys, or keys and values in turn if values is not NULL. */
+static int call_list(struct astore *s, enum c10d_op op, const struct span *keys,
+                     const struct span *values, size_t count, unsigned flags,
+                     uint64_t timeout_ms, astore_cb cb, void *ctx,
+                     struct muster_error *err)
+{
+    struct c10d_request req = { .op = op };
+    struct buf list;
+    int rc = 0;
+
+    buf_init(&list, SIZE_MAX);
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        rc = c10d_list_add(&list, keys[i]);
+        if (rc == 0 && values)
+            rc = c10d_list_add(&list, values[i]);
+    }
+    if (rc < 0) {
+        (void)err_nomem(err);
+    } else {
+        req.list = (struct c10d_list){ buf_span(&list), count };
+        rc = astore_call(s, &req, flags, timeout_ms, cb, ctx, err);
+    }
+    buf_fini(&list);
+    return rc;
+}
+
+int astore_check(struct astore *s, const struct span *keys, size_t count,
+                 uint64_t timeout_ms, astore_cb cb, void *ctx, struct muster_error *err)
+{
+    return call_list(s, C10D_CHECK, keys, NULL, count, 0, timeout_ms, cb, ctx, err);
+}
+
+int astore_wait(struct astore *s, const struct span *keys, size_t count,
+                uint64_t timeout_ms, astore_cb cb, void *ctx, struct muster_error *err)
+{
+    return call_list(s, C10D_WAIT, keys, NULL, count, 0, timeout_ms, cb, ctx, err);
+}
+
+int astore_multi_get(struct astore *s, const struct span *keys, size_t count,
+                     uint64_t timeout_ms, astore_cb cb, void *ctx,
+                     struct muster_error *err)
+{
+    return call_list(s, C10D_MULTI_GET, keys, NULL, count, ASTORE_BLOCK, timeout_ms, cb,
+                     ctx, err);
+}
+
+int astore_multi_set(struct astore *s, const struct span *keys,
+                     const struct span *values, size_t count, uint64_t timeout_ms,
+                     astore_cb cb, void *ctx, struct muster_error *err)
+{
+    return call_list(s, C10D_MULTI_SET, keys, values, count, 0, timeout_ms, cb, ctx,
+                     err);
+}

@@ -1,0 +1,414 @@
+/* ops_keys.c - requests about one key; see ops_int.h. */
+#include "store/core/decimal.h"
+#include "store/core/ops.h"
+#include "store/core/reserved.h"
+#include "base/mem.h"
+
+int make_room(struct store *s, struct span name, size_t n, struct key **k,
+              uint8_t **block)
+{
+    if (!*k)
+        *k = key_make(s, name, n);
+    if (!*k)
+        return MUSTER_ENOMEM;
+    if (value_reserve(*k, n, block) == 0)
+        return 0;
+    key_tidy(s, *k);
+    return MUSTER_ENOMEM;
+}
+
+void put_and_wake(struct store *s, struct key *k, uint8_t *block, struct span v,
+                  struct store_fx *fx)
+{
+    value_put(s, k, block, v);
+    waits_written(s, k, fx);
+    key_tidy(s, k);
+}
+
+int on_set(struct store *s, const struct ask *a)
+{
+    uint8_t *block;
+    struct key *k = key_find(s, a->req->key);
+
+    if (fx_reserve(a->fx, waits_on(k)) < 0 ||
+        make_room(s, a->req->key, a->req->value.n, &k, &block) < 0)
+        return MUSTER_ENOMEM;
+    value_slim(k, a->req->value.n);
+    put_and_wake(s, k, block, a->req->value, a->fx);
+    return 0;
+}
+
+int on_compare_set(struct store *s, const struct ask *a)
+{
+    const struct c10d_request *r = a->req;
+    struct key *k = key_find(s, r->key);
+    const bool present = k && k->present;
+    uint8_t *block;
+
+    if (present && !span_eq(key_value(k), r->expected))
+        return reply_value(a, key_value(k));
+    if (!present && r->expected.n)
+        return reply_value(a,
+                           r->expected); /* Sic: torch says so, and stores nothing. */
+    if (fx_reserve(a->fx, waits_on(k) + 1) < 0 ||
+        make_room(s, r->key, r->value.n, &k, &block) < 0)
+        return MUSTER_ENOMEM;
+    put_and_wake(s, k, block, r->value, a->fx);
+    return reply_value(a, r->value);
+}
+
+int on_get(struct store *s, const struct ask *a)
+{
+    if (reserved_parse(a->req->key).kind == RESERVED_IS_CAPS)
+        return reply_value(a, span_str(RESERVED_CAPS_TEXT));
+
+    const struct span v = key_value(key_find(s, a->req->key));
+
+    if (v.n > s->max_reply)
+        return refuse_size(s, a, v.n);
+    return reply_value(a, v);
+}
+
+int on_add(struct store *s, const struct ask *a)
+{
+    struct key *k = key_find(s, a->req->key);
+    uint8_t text[DECIMAL_MAX], *block;
+    int64_t sum = 0;
+
+    if (k && k->present && !decimal_parse(key_value(k), &sum))
+        return refuse_key(s, a, a->req->key, "its value is not a number");
+    sum = decimal_add(sum, a->req->number);
+
+    const struct span v = span_of(text, decimal_format(sum, text));
+
+    if (fx_reserve(a->fx, waits_on(k) + 1) < 0)
+        return MUSTER_ENOMEM;
+    if (!k) /* With room for every number to come. */
+        k = key_make(s, a->req->key, DECIMAL_MAX);
+    if (!k || make_room(s, a->req->key, v.n, &k, &block) < 0)
+        return MUSTER_ENOMEM;
+    put_and_wake(s, k, block, v, a->fx);
+    return reply_number(a, sum);
+}
+
+int on_append(struct store *s, const struct ask *a)
+{
+    const struct span v = a->req->value;
+    struct key *k = key_find(s, a->req->key);
+    const size_t old = key_value(k).n, len = old + v.n;
+
+    if (len > STORE_MAX_VALUE)
+        return refuse_key(s, a, a->req->key, "the value would be too large");
+    if (fx_reserve(a->fx, waits_on(k)) < 0)
+        return MUSTER_ENOMEM;
+    if (!k)
+        k = key_make(s, a->req->key, len);
+    if (!k)
+        return MUSTER_ENOMEM;
+    if (value_grow(k, len) < 0) {
+        key_tidy(s, k);
+        return MUSTER_ENOMEM;
+    }
+    if (v.n)
+        memcpy(value_at(k) + old, v.p, v.n);
+    value_set_len(s, k, len);
+    waits_written(s, k, a->fx);
+    key_tidy(s, k);
+    return 0;
+}
+
+int on_delete(struct store *s, const struct ask *a)
+{
+    struct key *k = key_find(s, a->req->key);
+
+    if (!k || !k->present)
+        return reply_number(a, 0);
+    if (fx_reserve(a->fx, waits_on(k) + 1) < 0)
+        return MUSTER_ENOMEM;
+    value_drop(s, k);
+    waits_changed(s, k, a->fx); /* A missing key is a change, too. */
+    key_tidy(s, k);
+    return reply_number(a, 1);
+}
+
+/* ops_lists.c - requests about many keys; see ops_int.h. */
+int on_num_keys(struct store *s, const struct ask *a)
+{
+    return reply_number(a, (int64_t)s->present);
+}
+
+int on_list_keys(struct store *s, const struct ask *a)
+{
+    const uint64_t size = 8 + (uint64_t)s->present * 8 + s->name_bytes;
+    struct c10d_reply reply = { .op = C10D_LIST_KEYS };
+    struct map_link *l;
+
+    if (size > s->max_reply)
+        return refuse_size(s, a, size);
+    for (size_t i = 0; (l = map_next(&s->map, &i));) {
+        const struct key *k = key_of_link(l);
+
+        if (k->present && c10d_list_add(&a->fx->lists, key_name(k)) < 0)
+            return MUSTER_ENOMEM;
+    }
+    reply.number = (int64_t)s->present;
+    reply.list = (struct c10d_list){ buf_span(&a->fx->lists), s->present };
+    fx_reply(a->fx, a->peer, &reply);
+    return 0;
+}
+
+static struct span value_of_name(const struct store *s, struct span name)
+{
+    if (reserved_parse(name).kind == RESERVED_IS_CAPS)
+        return span_str(RESERVED_CAPS_TEXT);
+    return key_value(key_find(s, name));
+}
+
+int on_multi_get(struct store *s, const struct ask *a)
+{
+    struct c10d_reply reply = { .op = C10D_MULTI_GET };
+    struct c10d_list keys = a->req->list;
+    struct span name;
+    uint64_t size = 0;
+
+    while (c10d_list_next(&keys, &name))
+        size += 8 + value_of_name(s, name).n;
+    if (size > s->max_reply)
+        return refuse_size(s, a, size);
+    for (keys = a->req->list; c10d_list_next(&keys, &name);) {
+        if (c10d_list_add(&a->fx->lists, value_of_name(s, name)) < 0)
+            return MUSTER_ENOMEM;
+    }
+    reply.list = (struct c10d_list){ buf_span(&a->fx->lists), a->req->list.count };
+    fx_reply(a->fx, a->peer, &reply);
+    return 0;
+}
+
+struct staged {
+    struct key *key;
+    uint8_t *block;
+    struct span value;
+};
+
+/* All memory for all pairs first, so that either all are set or none is. */
+static int stage(struct store *s, struct c10d_list list, struct staged *to,
+                 size_t *done)
+{
+    struct span name, value;
+
+    for (; c10d_list_next(&list, &name) && c10d_list_next(&list, &value); ++*done) {
+        to[*done] = (struct staged){ .key = key_find(s, name), .value = value };
+        if (make_room(s, name, value.n, &to[*done].key, &to[*done].block) < 0)
+            return MUSTER_ENOMEM;
+    }
+    return 0;
+}
+
+/* A key may be there twice, and goes with the first that finds it useless: so blocks
+ * first, and then each entry by name. */
+static void unstage(struct store *s, struct c10d_list list, struct staged *st, size_t n)
+{
+    struct span name, value;
+
+    for (size_t i = 0; i < n; i++)
+        mem_free(st[i].block);
+    while (n-- && c10d_list_next(&list, &name) && c10d_list_next(&list, &value)) {
+        struct key *k = key_find(s, name);
+
+        if (k)
+            key_tidy(s, k);
+    }
+}
+
+int on_multi_set(struct store *s, const struct ask *a)
+{
+    const size_t count = a->req->list.count;
+    struct c10d_list keys = a->req->list;
+    struct staged *st;
+    struct span name, value;
+    size_t done = 0;
+    int rc = MUSTER_ENOMEM;
+
+    while (c10d_list_next(&keys, &name) && c10d_list_next(&keys, &value)) {
+        if (reserved_parse(name).kind != RESERVED_NONE)
+            return refuse_key(s, a, name, "the key is reserved");
+    }
+    st = mem_alloc(count * sizeof *st);
+    if (!st)
+        return MUSTER_ENOMEM;
+    if (fx_reserve(a->fx, s->waits) < 0 || stage(s, a->req->list, st, &done) < 0) {
+        unstage(s, a->req->list, st, done);
+        goto out;
+    }
+    for (size_t i = 0; i < done; i++)
+        value_put(s, st[i].key, st[i].block, st[i].value);
+    /* Wake when all are there: a waiter may read another of them next. No entry goes
+     * away here, since each has a value. */
+    for (size_t i = 0; i < done; i++) {
+        waits_written(s, st[i].key, a->fx);
+        key_tidy(s, st[i].key);
+    }
+    rc = 0;
+out:
+    mem_free(st);
+    return rc;
+}
+
+bool name_ready(struct store *s, struct span name)
+{
+    const struct reserved r = reserved_parse(name);
+
+    if (r.kind == RESERVED_IS_CHANGED)
+        return value_hash(s, key_find(s, r.key)) != r.hash;
+    return r.kind == RESERVED_IS_CAPS || key_ready(key_find(s, name));
+}
+
+int on_check(struct store *s, const struct ask *a)
+{
+    struct c10d_list keys = a->req->list;
+    struct span name;
+
+    while (c10d_list_next(&keys, &name)) {
+        if (!name_ready(s, name))
+            return reply_number(a, 1);
+    }
+    return reply_number(a, 0);
+}
+
+/* ops_waits.c - requests that block, and queues, which wake one at a time; see
+ * ops_int.h. */
+static int wait_for(struct store *s, struct wait *w, struct span name)
+{
+    const struct reserved r = reserved_parse(name);
+
+    if (name_ready(s, name))
+        return 0;
+    if (r.kind == RESERVED_IS_CHANGED)
+        return wait_for_change(s, w, r.key, r.hash);
+    return wait_for_ready(s, w, name);
+}
+
+int on_wait(struct store *s, const struct ask *a)
+{
+    struct c10d_list keys = a->req->list;
+    struct wait *w;
+    struct span name;
+    size_t missing = 0;
+
+    while (c10d_list_next(&keys, &name)) {
+        if (reserved_parse(name).kind == RESERVED_UNKNOWN)
+            return refuse_key(s, a, name, "no such reserved key");
+        missing += !name_ready(s, name);
+    }
+    if (missing == 0) {
+        peer_drop_wait(s, a->peer);
+        return reply_number(a, 0);
+    }
+    if (wait_new(s, a->peer, C10D_WAIT, missing, &w) < 0)
+        return MUSTER_ENOMEM;
+    for (keys = a->req->list; c10d_list_next(&keys, &name);) {
+        if (wait_for(s, w, name) < 0) {
+            wait_free(s, w);
+            return MUSTER_ENOMEM;
+        }
+    }
+    wait_begin(s, w, a->fx);
+    return 0;
+}
+
+int on_cancel(struct store *s, const struct ask *a)
+{
+    peer_leave(s, a->peer, a->fx);
+    return reply_number(a, 1);
+}
+
+int on_queue_push(struct store *s, const struct ask *a)
+{
+    struct key *k = key_find(s, a->req->key);
+
+    if (!k)
+        k = key_make(s, a->req->key, 0);
+    if (!k)
+        return MUSTER_ENOMEM;
+    if (queue_push(k, a->req->value) < 0) {
+        key_tidy(s, k);
+        return MUSTER_ENOMEM;
+    }
+    waits_pushed(s, k, a->fx);
+    return 0;
+}
+
+int on_queue_pop(struct store *s, const struct ask *a)
+{
+    struct key *k = key_find(s, a->req->key);
+    struct c10d_reply reply = { .op = C10D_QUEUE_POP };
+
+    if (!k || !k->more || !k->more->items)
+        return reply_number(a, 0);
+    reply.number = (int64_t)k->more->items;
+    s->popped = queue_pop(k);
+    reply.value = span_of(s->popped->bytes, s->popped->n);
+    fx_reply(a->fx, a->peer, &reply);
+    if (k->more->items == 0)
+        queue_is_empty(s, k);
+    else
+        peer_popped(s, a->peer, k);
+    key_tidy(s, k);
+    return 0;
+}
+
+int on_queue_len(struct store *s, const struct ask *a)
+{
+    const struct key *k = key_find(s, a->req->key);
+
+    return reply_number(a, k && k->more ? (int64_t)k->more->items : 0);
+}
+
+/* The last to come answers everybody, itself at the end. */
+static int barrier_done(struct store *s, const struct ask *a, struct key *k,
+                        uint8_t *block, struct span text)
+{
+    value_put(s, k, block, text);
+    /* The caller may have waited for k itself; with a value it stays. */
+    peer_drop_wait(s, a->peer);
+    waits_written(s, k, a->fx);
+    key_tidy(s, k);
+    return reply_number(a, 0);
+}
+
+int on_barrier(struct store *s, const struct ask *a)
+{
+    struct key *k = key_find(s, a->req->key);
+    uint8_t text[DECIMAL_MAX], *block;
+    struct wait *w;
+    int64_t n = 0;
+
+    if (k && k->present && !decimal_parse(key_value(k), &n))
+        return refuse_key(s, a, a->req->key, "its value is not a number");
+    n = decimal_add(n, 1);
+
+    const struct span count = span_of(text, decimal_format(n, text));
+
+    if (fx_reserve(a->fx, waits_on(k) + 2) < 0 ||
+        make_room(s, a->req->key, count.n, &k, &block) < 0)
+        return MUSTER_ENOMEM;
+    if (n >= a->req->number)
+        return barrier_done(s, a, k, block, count);
+    if (wait_new(s, a->peer, C10D_BARRIER, 1, &w) < 0)
+        goto nomem;
+    if (wait_for_ready(s, w, a->req->key) < 0) {
+        wait_free(s, w); /* Without a link yet. */
+        goto nomem;
+    }
+    value_put(s, k, block, count); /* The key exists now, but that wakes nobody. */
+    wait_begin(s, w, a->fx);
+    waits_changed(s, k, a->fx);
+    key_tidy(s, k);
+    return 0;
+nomem:
+    mem_free(block);
+    k = key_find(s, a->req->key);
+    if (k)
+        key_tidy(s, k);
+    return MUSTER_ENOMEM;
+}

@@ -1,0 +1,13 @@
+/* quote.h - a peer's bytes in a message for people: printable, short, on one line. */
+#ifndef STORE_CORE_QUOTE_H
+#define STORE_CORE_QUOTE_H
+
+#include "base/base.h"
+
+#define QUOTE_MAX 168
+
+/* Writes "text" with quotes, strange bytes as \xNN, "..." where it was cut; returns to.
+ */
+const char *quote(struct span bytes, char to[QUOTE_MAX]);
+
+#endif

@@ -1,0 +1,54 @@
+/* reserved.c - see reserved.h. */
+#include "store/core/reserved.h"
+
+uint64_t reserved_hash(struct span value)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+
+    for (size_t i = 0; i < value.n; i++)
+        h = (h ^ value.p[i]) * 0x100000001b3u;
+    return h;
+}
+
+static bool starts_with(struct span s, const char *prefix, size_t n)
+{
+    return s.n >= n && memcmp(s.p, prefix, n) == 0;
+}
+
+/* Lower case only: one spelling for each number. */
+static bool parse_hex(const uint8_t *p, uint64_t *out)
+{
+    uint64_t v = 0;
+
+    for (int i = 0; i < 16; i++) {
+        if (p[i] >= '0' && p[i] <= '9')
+            v = v << 4 | (uint64_t)(p[i] - '0');
+        else if (p[i] >= 'a' && p[i] <= 'f')
+            v = v << 4 | (uint64_t)(p[i] - 'a' + 10);
+        else
+            return false;
+    }
+    *out = v;
+    return true;
+}
+
+struct reserved reserved_parse_slow(struct span name)
+{
+    const size_t fixed = sizeof RESERVED_CHANGED - 1;
+    struct reserved r = { .kind = RESERVED_UNKNOWN };
+
+    if (!starts_with(name, RESERVED_PREFIX, sizeof RESERVED_PREFIX - 1))
+        return (struct reserved){ .kind = RESERVED_NONE };
+    if (span_eq(name, span_str(RESERVED_CAPS))) {
+        r.kind = RESERVED_IS_CAPS;
+        return r;
+    }
+    if (!starts_with(name, RESERVED_CHANGED, fixed) || name.n < fixed + 17 ||
+        name.p[fixed + 16] != '/' || !parse_hex(name.p + fixed, &r.hash))
+        return r;
+    r.key = span_of(name.p + fixed + 17, name.n - fixed - 17);
+    /* What is reserved has no value that could change. */
+    if (!starts_with(r.key, RESERVED_PREFIX, sizeof RESERVED_PREFIX - 1))
+        r.kind = RESERVED_IS_CHANGED;
+    return r;
+}

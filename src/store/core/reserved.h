@@ -1,0 +1,44 @@
+/* reserved.h - keys that are questions to our server rather than entries in its map.
+ *
+ * On the wire they begin with "/\x01muster/" (clients put the "/" before every key). A
+ * CHECK of the caps key tells a muster server from torch's, where it is a key nobody
+ * has set. A WAIT for a changed key ends as soon as the value of another key differs
+ * from the one the caller knows, so that nobody needs to poll. */
+#ifndef STORE_CORE_RESERVED_H
+#define STORE_CORE_RESERVED_H
+
+#include "base/base.h"
+
+#define RESERVED_PREFIX  "/\x01muster/"
+#define RESERVED_CAPS    RESERVED_PREFIX "caps"
+#define RESERVED_CHANGED RESERVED_PREFIX "changed/" /* 16 hex digits, "/", wire key */
+
+/* What a GET of the caps key answers: words with a space between them. */
+#define RESERVED_CAPS_TEXT "changed hosted"
+
+enum reserved_kind {
+    RESERVED_NONE, /* an ordinary key */
+    RESERVED_IS_CAPS,
+    RESERVED_IS_CHANGED,
+    RESERVED_UNKNOWN, /* with the prefix, but nothing we know */
+};
+
+struct reserved {
+    enum reserved_kind kind;
+    uint64_t hash;   /* CHANGED: of the value that the caller knows */
+    struct span key; /* CHANGED: the key watched; points into the name parsed */
+};
+
+/* FNV-1a, 64 bits. A key that is missing hashes like an empty value. */
+uint64_t reserved_hash(struct span value);
+
+struct reserved reserved_parse_slow(struct span name);
+
+static inline struct reserved reserved_parse(struct span name)
+{
+    if (name.n < sizeof RESERVED_PREFIX - 1 || name.p[1] != RESERVED_PREFIX[1])
+        return (struct reserved){ .kind = RESERVED_NONE };
+    return reserved_parse_slow(name);
+}
+
+#endif

@@ -1,0 +1,163 @@
+/* store_int.h - what the files of store/ share. */
+#ifndef STORE_CORE_STORE_INT_H
+#define STORE_CORE_STORE_INT_H
+
+#include "base/map.h"
+#include "store/core/store.h"
+
+struct wait;
+
+/* One wait's interest in one key. Lives inside the wait. */
+struct link {
+    struct key *key; /* borrowed; NULL once struck */
+    struct link *prev, *next;
+    struct wait *wait; /* borrowed: the wait that it is part of */
+    struct links *in;  /* the list it hangs in, so that it can leave by itself */
+    uint64_t hash;     /* in `watch`: of the value that must change */
+};
+
+struct links {
+    struct link *first, *last; /* oldest first; borrowed from the waits */
+    size_t count;
+};
+
+/* A pending WAIT or BARRIER of one peer; or, once a push has answered it, the note that
+ * this peer owes a pop (see `owed`). */
+struct wait {
+    uint32_t peer;
+    enum c10d_op op;
+    size_t pending; /* links not yet struck; 0: answered */
+    size_t count;   /* of links in use */
+    struct link links[];
+};
+
+struct item {
+    struct item *next; /* owned by the queue */
+    size_t n;
+    uint8_t bytes[];
+};
+
+/* What few keys have: somebody waits for them, or they are queues. */
+struct more {
+    struct links ready; /* waits that end when the key appears or is written */
+    struct links watch; /* waits that end when the value becomes another one */
+    struct links owed;  /* woken by a push and not yet back for the item: should they
+                           leave, the next waiter must be told */
+    struct item *first, *last; /* owned; the queue, oldest first */
+    size_t items;
+    struct key *next; /* during a wipe: another key that stays */
+};
+
+/* An entry of the map. It exists while it has a value, a queue or somebody waiting.
+ * There may be very many, so it is one piece of memory with little beside name and
+ * value; only a value that has outgrown its place has a block of its own, and then the
+ * block's address is where the value was. */
+struct key {
+    struct more *more; /* owned, NULL for most */
+    uint32_t name_len;
+    uint32_t len, cap; /* of the value */
+    bool present;      /* has a value: in the map as users know it */
+    bool outside;      /* the value is in a block, which is owned */
+    uint8_t bytes[];   /* the name, and behind it the value */
+};
+
+struct peer {
+    struct wait *wait; /* owned; pending, or NULL */
+    struct wait *owed; /* owned; see struct wait, or NULL */
+};
+
+struct store {
+    struct map map;
+    size_t max_reply;
+    size_t present;     /* keys with a value */
+    size_t name_bytes;  /* of those: what LIST_KEYS answers without the lengths */
+    size_t waits;       /* pending */
+    struct peer *peers; /* owned, by number; grows when somebody waits */
+    size_t peers_size;
+    struct item *popped; /* owned: answered by the last step, may be gone by the next */
+    const struct key *hashed; /* whose value has `hash`; NULL: nobody's is known */
+    uint64_t hash;
+};
+
+/* keys.c */
+struct span name_of_link(const struct map_link *link); /* for the map */
+struct key *key_find(const struct store *s, struct span name);
+/* Makes an entry without a value, but with room for one of n bytes. The caller gives it
+ * a value, a queue or a wait, or calls key_tidy. */
+struct key *key_make(struct store *s, struct span name, size_t n);
+void key_tidy(struct store *s, struct key *k); /* frees what is no longer needed */
+void key_free(struct key *k);                  /* k is not in the map, nobody waits */
+int key_need_more(struct key *k);              /* so that k->more exists */
+
+static inline struct span key_name(const struct key *k)
+{
+    return span_of(k->bytes, k->name_len);
+}
+
+static inline struct key *key_of_link(const struct map_link *link)
+{
+    return (struct key *)(uintptr_t)link;
+}
+
+static inline struct map_link *key_link(struct key *k)
+{
+    return (struct map_link *)(void *)k; /* Only an address: see map_key_fn. */
+}
+
+uint8_t *value_at(struct key *k); /* cap bytes */
+
+static inline struct span key_value(struct key *k)
+{
+    return k && k->present ? span_of(value_at(k), k->len) : span_of(NULL, 0);
+}
+
+static inline bool key_ready(const struct key *k)
+{
+    return k && (k->present || (k->more && k->more->items));
+}
+
+/* Memory for a value of n bytes: *block is NULL if the entry's own will do. */
+int value_reserve(struct key *k, size_t n, uint8_t **block);
+/* Cannot fail: block comes from value_reserve with at least v.n, and is taken over. */
+void value_put(struct store *s, struct key *k, uint8_t *block, struct span v);
+int value_grow(struct key *k, size_t n); /* room for n bytes, those there are kept */
+void value_set_len(struct store *s, struct key *k, size_t len);
+void value_drop(struct store *s, struct key *k);
+void value_slim(struct key *k, size_t n); /* gives back most of a far too large block */
+
+/* reserved_hash of its value; k may be NULL. Those who watch a key ask for the hash of
+ * one value many times: the last answer is kept. */
+uint64_t value_hash(struct store *s, struct key *k);
+
+int queue_push(struct key *k, struct span v);
+struct item *queue_pop(struct key *k); /* the caller's from now on */
+void queue_clear(struct more *m);
+
+/* waits.c */
+int peers_reserve(struct store *s, uint32_t peer);
+int wait_new(struct store *s, uint32_t peer, enum c10d_op op, size_t links,
+             struct wait **out);
+int wait_for_ready(struct store *s, struct wait *w, struct span name);
+int wait_for_change(struct store *s, struct wait *w, struct span name, uint64_t hash);
+/* Now it is the peer's pending one, and the only one. One effect. */
+void wait_begin(struct store *s, struct wait *w, struct store_fx *fx);
+void wait_free(struct store *s, struct wait *w); /* leaves all its keys; NULL is fine */
+void peer_drop_wait(struct store *s, uint32_t peer);
+/* The peer will not pop: the next waiter of that queue is told, if items are left. */
+void peer_pass_on(struct store *s, uint32_t peer, struct store_fx *fx);
+void peer_popped(struct store *s, uint32_t peer, struct key *k);
+
+size_t waits_on(const struct key *k); /* the most that a change of k may answer */
+void waits_written(struct store *s, struct key *k, struct store_fx *fx);
+void waits_changed(struct store *s, struct key *k, struct store_fx *fx);
+void waits_pushed(struct store *s, struct key *k, struct store_fx *fx);
+void queue_is_empty(struct store *s, struct key *k); /* nobody owes a pop any more */
+
+/* fx.c; those without a result need room reserved before. */
+void fx_begin(struct store_fx *fx);
+int fx_reserve(struct store_fx *fx, size_t more);
+void fx_reply(struct store_fx *fx, uint32_t peer, const struct c10d_reply *reply);
+void fx_close(struct store_fx *fx, uint32_t peer, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

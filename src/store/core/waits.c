@@ -1,0 +1,270 @@
+/* waits.c - who waits for which keys.
+ *
+ * A wait is struck off key by key and answered when none is left. It hangs in one list
+ * for each key it still waits for, and leaves them all in time proportional to its own
+ * keys: a peer that is gone costs nothing afterwards. */
+#include <assert.h>
+
+#include "base/mem.h"
+#include "store/core/store_int.h"
+
+static void link_in(struct links *in, struct link *l)
+{
+    l->in = in;
+    l->prev = in->last;
+    l->next = NULL;
+    if (in->last)
+        in->last->next = l;
+    else
+        in->first = l;
+    in->last = l;
+    in->count++;
+}
+
+static void link_out(struct link *l)
+{
+    struct links *in = l->in;
+
+    if (l->prev)
+        l->prev->next = l->next;
+    else
+        in->first = l->next;
+    if (l->next)
+        l->next->prev = l->prev;
+    else
+        in->last = l->prev;
+    in->count--;
+    l->in = NULL;
+}
+
+int peers_reserve(struct store *s, uint32_t peer)
+{
+    size_t size = s->peers_size ? s->peers_size : 16;
+    struct peer *peers;
+
+    if (peer < s->peers_size)
+        return 0;
+    while (size <= peer)
+        size *= 2;
+    peers = mem_realloc_array(s->peers, size, sizeof *peers);
+    if (!peers)
+        return MUSTER_ENOMEM;
+    memset(peers + s->peers_size, 0, (size - s->peers_size) * sizeof *peers);
+    s->peers = peers;
+    s->peers_size = size;
+    return 0;
+}
+
+int wait_new(struct store *s, uint32_t peer, enum c10d_op op, size_t links,
+             struct wait **out)
+{
+    struct wait *w;
+
+    if (peers_reserve(s, peer) < 0)
+        return MUSTER_ENOMEM;
+    w = mem_alloc(sizeof *w + links * sizeof w->links[0]);
+    if (!w)
+        return MUSTER_ENOMEM;
+    *w = (struct wait){ .peer = peer, .op = op };
+    *out = w;
+    return 0;
+}
+
+static int key_for_wait(struct store *s, struct span name, struct key **out)
+{
+    struct key *k = key_find(s, name);
+
+    if (!k)
+        k = key_make(s, name, 0);
+    if (!k)
+        return MUSTER_ENOMEM;
+    if (key_need_more(k) < 0) {
+        key_tidy(s, k);
+        return MUSTER_ENOMEM;
+    }
+    *out = k;
+    return 0;
+}
+
+static void add_link(struct wait *w, struct key *k, struct links *in, uint64_t hash)
+{
+    struct link *l = &w->links[w->count++];
+
+    *l = (struct link){ .key = k, .wait = w, .hash = hash };
+    link_in(in, l);
+    w->pending++;
+}
+
+/* A key named twice is one key: the wait is then already the last in its list. */
+int wait_for_ready(struct store *s, struct wait *w, struct span name)
+{
+    struct key *k;
+
+    if (key_for_wait(s, name, &k) < 0)
+        return MUSTER_ENOMEM;
+    if (!k->more->ready.last || k->more->ready.last->wait != w)
+        add_link(w, k, &k->more->ready, 0);
+    return 0;
+}
+
+int wait_for_change(struct store *s, struct wait *w, struct span name, uint64_t hash)
+{
+    struct key *k;
+
+    if (key_for_wait(s, name, &k) < 0)
+        return MUSTER_ENOMEM;
+    add_link(w, k, &k->more->watch, hash);
+    return 0;
+}
+
+/* A peer that blocks again has not come back for the item it was woken for. */
+void wait_begin(struct store *s, struct wait *w, struct store_fx *fx)
+{
+    assert(w->pending);
+    peer_drop_wait(s, w->peer); /* One at a time: the newest. */
+    s->peers[w->peer].wait = w;
+    s->waits++;
+    peer_pass_on(s, w->peer, fx);
+}
+
+void wait_free(struct store *s, struct wait *w)
+{
+    if (!w)
+        return;
+    for (size_t i = 0; i < w->count; i++) {
+        struct link *l = &w->links[i];
+
+        if (!l->key)
+            continue;
+        link_out(l);
+        key_tidy(s, l->key);
+    }
+    mem_free(w);
+}
+
+void peer_drop_wait(struct store *s, uint32_t peer)
+{
+    if (peer >= s->peers_size || !s->peers[peer].wait)
+        return;
+    wait_free(s, s->peers[peer].wait);
+    s->peers[peer].wait = NULL;
+    s->waits--;
+}
+
+static void drop_owed(struct store *s, uint32_t peer)
+{
+    struct wait *w = s->peers[peer].owed;
+
+    s->peers[peer].owed = NULL;
+    wait_free(s, w);
+}
+
+static struct key *owed_key(const struct wait *w)
+{
+    for (size_t i = 0; w && i < w->count; i++) {
+        if (w->links[i].key)
+            return w->links[i].key;
+    }
+    return NULL;
+}
+
+void peer_pass_on(struct store *s, uint32_t peer, struct store_fx *fx)
+{
+    struct wait *w = peer < s->peers_size ? s->peers[peer].owed : NULL;
+
+    if (!w)
+        return;
+    s->peers[peer].owed = NULL;       /* It may be woken itself, if it waits again. */
+    waits_pushed(s, owed_key(w), fx); /* w still hangs there, so the key stays. */
+    wait_free(s, w);
+}
+
+void peer_popped(struct store *s, uint32_t peer, struct key *k)
+{
+    if (peer < s->peers_size && owed_key(s->peers[peer].owed) == k)
+        drop_owed(s, peer);
+}
+
+void queue_is_empty(struct store *s, struct key *k)
+{
+    struct link *l;
+
+    while (k->more && (l = k->more->owed.first)) {
+        link_out(l);
+        s->peers[l->wait->peer].owed = NULL;
+        mem_free(l->wait); /* All its other links were struck. */
+    }
+}
+
+size_t waits_on(const struct key *k)
+{
+    return k && k->more ? k->more->ready.count + k->more->watch.count : 0;
+}
+
+static bool strike(struct link *l)
+{
+    link_out(l);
+    l->key = NULL;
+    return --l->wait->pending == 0;
+}
+
+static void answer(struct store *s, struct wait *w, struct store_fx *fx)
+{
+    const struct c10d_reply stop = { .op = w->op, .number = 0 };
+
+    assert(s->peers[w->peer].wait == w);
+    s->peers[w->peer].wait = NULL;
+    s->waits--;
+    fx_reply(fx, w->peer, &stop);
+}
+
+void waits_changed(struct store *s, struct key *k, struct store_fx *fx)
+{
+    struct link *l, *next;
+    uint64_t hash;
+
+    if (!k->more || !k->more->watch.first)
+        return;
+    hash = value_hash(s, k);
+    for (l = k->more->watch.first; l; l = next) {
+        next = l->next; /* Of another wait, or of one that is not yet answered. */
+        if (l->hash == hash || !strike(l))
+            continue;
+        answer(s, l->wait, fx);
+        mem_free(l->wait);
+    }
+}
+
+void waits_written(struct store *s, struct key *k, struct store_fx *fx)
+{
+    if (!k->more)
+        return;
+    while (k->more->ready.first) {
+        struct link *l = k->more->ready.first;
+
+        if (!strike(l))
+            continue;
+        answer(s, l->wait, fx);
+        mem_free(l->wait);
+    }
+    waits_changed(s, k, fx);
+}
+
+/* One item, one waiter: the oldest that lacks nothing else. It is answered and from
+ * then on owes a pop. Those before it are struck, since they saw the queue filled. */
+void waits_pushed(struct store *s, struct key *k, struct store_fx *fx)
+{
+    while (k->more->items && k->more->ready.first) {
+        struct link *l = k->more->ready.first;
+        struct wait *w = l->wait;
+
+        if (!strike(l))
+            continue;
+        answer(s, w, fx);
+        l->key = k;
+        link_in(&k->more->owed, l);
+        assert(!s->peers[w->peer].owed); /* Passed on when this wait began. */
+        s->peers[w->peer].owed = w;
+        return;
+    }
+}

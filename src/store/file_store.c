@@ -1,0 +1,397 @@
+/* store_file.c - a store in a file; see store_file.h.
+ *
+ * Calls are served in order, each under the file's lock; one that has to wait for keys
+ * steps aside. The kernel does not tell when a lock is free, so that alone is asked for
+ * again and again; changes of the file come by inotify, and by looking now and then
+ * where other hosts may write. */
+#include "store/file_store.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "store/call.h"
+#include "loop/clock.h"
+#include "store/file_store_ops.h"
+
+#define LOCK_FIRST_MS  1 /* a lock is held for microseconds, mostly */
+#define LOCK_MOST_MS   10
+#define LOOK_LOCAL_MS  1000 /* in case inotify missed something */
+#define LOOK_REMOTE_MS 20   /* torch: 10 */
+#define CLOSE_MS       5000 /* for the lock, to say goodbye */
+
+struct file_store {
+    struct astore base; /* first */
+    struct logfile file;
+    char *name; /* owned */
+    int64_t world_size;
+    bool counted; /* our refcount is in the file */
+    struct acall_list queued, waiting;
+    bool changed;      /* the file may have: those that wait must look */
+    uint64_t retry_ms; /* when to ask for the lock again; MONO_NEVER */
+    uint64_t look_ms;  /* when to look at the file again; MONO_NEVER */
+    uint64_t lock_pause_ms;
+    struct muster_error trouble; /* why those that wait cannot look: no file, mostly */
+    uv_idle_t kick;
+    uv_timer_t timer;
+    uv_fs_event_t watch;
+    bool watching;
+    bool closing;
+    uint64_t close_by_ms;
+    int handles;
+    astore_closed_cb closed_cb;
+    void *closed_ctx;
+};
+
+static void run(struct file_store *f);
+
+static void on_kick(uv_idle_t *idle)
+{
+    (void)uv_idle_stop(idle);
+    run(idle->data);
+}
+
+static void kick(struct file_store *f)
+{
+    (void)uv_idle_start(&f->kick, on_kick);
+}
+
+static void on_time(uv_timer_t *timer)
+{
+    run(timer->data);
+}
+
+static void on_change(uv_fs_event_t *watch, const char *name, int events, int status)
+{
+    struct file_store *f = watch->data;
+
+    (void)name;
+    (void)events;
+    (void)status;
+    f->changed = true;
+    kick(f);
+}
+
+/* A watch holds on to a file, not to a name: it is made anew at each look, which also
+ * makes sure that what happens from then on is seen. */
+static void watch(struct file_store *f)
+{
+    bool seen = false;
+
+    if (f->watching)
+        (void)uv_fs_event_stop(&f->watch);
+    f->watching = uv_fs_event_start(&f->watch, on_change, f->file.path, 0) == 0;
+    seen = f->watching && !logfile_is_remote(&f->file);
+    f->look_ms = acall_mono_ms() + (seen ? LOOK_LOCAL_MS : LOOK_REMOTE_MS);
+}
+
+static void unwatch(struct file_store *f)
+{
+    if (f->watching)
+        (void)uv_fs_event_stop(&f->watch);
+    f->watching = false;
+    f->look_ms = MONO_NEVER;
+}
+
+static void lock_later(struct file_store *f)
+{
+    f->retry_ms = acall_mono_ms() + f->lock_pause_ms;
+    f->lock_pause_ms = MIN_OF(f->lock_pause_ms * 2, (uint64_t)LOCK_MOST_MS);
+}
+
+static void got_lock(struct file_store *f)
+{
+    f->retry_ms = MONO_NEVER;
+    f->lock_pause_ms = LOCK_FIRST_MS;
+}
+
+static void fail_and_unlock(struct file_store *f, struct acall *call,
+                            const struct muster_error *err)
+{
+    logfile_unlock(&f->file);
+    acall_fail(call, err);
+}
+
+/* The first in the queue. False if it has to wait for the lock. */
+static bool serve_first(struct file_store *f)
+{
+    struct acall *call = f->queued.first;
+    struct file_answer answer;
+    struct muster_error err;
+    const int locked = logfile_lock(&f->file, file_op_mode(call->copy.req.op), &err);
+
+    if (locked == LOGFILE_BUSY) {
+        lock_later(f);
+        return false;
+    }
+    (void)acall_take(&f->queued);
+    got_lock(f);
+    if (locked == MUSTER_ENOENT && file_op_mode(call->copy.req.op) != LOGFILE_WRITE) {
+        f->trouble = err;
+        acall_add(&f->waiting, call); /* It may come: so torch waits, too. */
+        f->changed = f->changed || !f->watching;
+        return true;
+    }
+    if (locked < 0) {
+        acall_fail(call, &err);
+        return true;
+    }
+    if (file_op_must_wait(&f->file, call->copy.req.op, call->flags, &call->copy.req)) {
+        logfile_unlock(&f->file);
+        acall_add(&f->waiting, call);
+        f->changed = f->changed || !f->watching;
+        return true;
+    }
+    file_answer_init(&answer);
+    if (file_op_perform(&f->file, &call->copy.req, &answer, &err) < 0) {
+        fail_and_unlock(f, call, &err);
+    } else {
+        logfile_unlock(&f->file);
+        f->counted = f->counted || (call->flags & FILE_OP_COUNT_IN);
+        acall_succeed(call, &answer.reply);
+    }
+    file_answer_fini(&answer);
+    return true;
+}
+
+static bool is_ready(const struct acall *call, const void *arg)
+{
+    const struct file_store *f = arg;
+
+    return !file_op_must_wait(&f->file, call->copy.req.op, call->flags,
+                              &call->copy.req);
+}
+
+/* Those that can go on go back into the queue. */
+static void look(struct file_store *f)
+{
+    struct muster_error err;
+    int rc;
+
+    watch(f); /* Before looking, so that nothing falls between. */
+    rc = logfile_lock(&f->file, LOGFILE_READ, &err);
+    if (rc == LOGFILE_BUSY) {
+        f->changed = true; /* As far as we know: the look is still to be taken. */
+        lock_later(f);
+        return;
+    }
+    f->changed = false;
+    got_lock(f);
+    f->trouble = rc < 0 ? err : (struct muster_error){ 0 };
+    if (rc == 0) {
+        logfile_unlock(&f->file);
+        acall_move(&f->waiting, &f->queued, is_ready, f);
+    } else if (rc != MUSTER_ENOENT) {
+        struct acall_list all = f->waiting;
+        struct acall *call;
+
+        f->waiting = (struct acall_list){ NULL, NULL };
+        while ((call = acall_take(&all)))
+            acall_fail(call, &err);
+    }
+}
+
+static void time_out(struct file_store *f)
+{
+    const uint64_t now = acall_mono_ms();
+    struct acall_list late = { NULL, NULL };
+    struct acall *call;
+
+    acall_move(&f->queued, &late, acall_is_due, &now);
+    while ((call = acall_take(&late)))
+        acall_time_out(call, "another process holds the file's lock");
+    acall_move(&f->waiting, &late, acall_is_due, &now);
+    while ((call = acall_take(&late)))
+        acall_time_out(call, f->trouble.text);
+}
+
+static void arm(struct file_store *f)
+{
+    uint64_t due = MIN_OF(acall_first_due(&f->queued), acall_first_due(&f->waiting));
+
+    due = MIN_OF(due, f->retry_ms);
+    due = MIN_OF(due, f->look_ms);
+    clock_arm(&f->timer, on_time, due);
+}
+
+static void say_goodbye(struct file_store *f);
+
+static void run(struct file_store *f)
+{
+    if (f->closing) {
+        say_goodbye(f);
+        return;
+    }
+    do {
+        while (!f->closing && f->queued.first && serve_first(f))
+            ;
+        if (f->waiting.first &&
+            (f->changed || acall_mono_ms() >= f->look_ms || f->look_ms == MONO_NEVER))
+            look(f);
+        /* look() may have put some back, and those are served now. */
+    } while (!f->closing && f->queued.first && f->retry_ms == MONO_NEVER);
+    if (f->closing)
+        return;
+    time_out(f);
+    if (!f->waiting.first)
+        unwatch(f);
+    if (!f->queued.first && !(f->waiting.first && f->changed))
+        got_lock(f); /* or need it no more */
+    arm(f);
+}
+
+/* ---- open and close ---- */
+
+static int file_call(struct astore *s, const struct c10d_request *req, unsigned flags,
+                     uint64_t timeout_ms, astore_cb cb, void *ctx,
+                     struct muster_error *err)
+{
+    struct file_store *f = (struct file_store *)s;
+    struct acall *call;
+    int rc;
+
+    if (req->op == C10D_BARRIER)
+        return astore_generic_barrier(s, req->key, req->number, timeout_ms, cb, ctx,
+                                      err);
+    rc = file_op_check(req->op, err);
+    if (rc == 0)
+        rc = acall_new(s, req, flags & ASTORE_RAW ? "" : "/", flags, timeout_ms, cb,
+                       ctx, &call, err);
+    if (rc < 0)
+        return rc;
+    acall_add(&f->queued, call);
+    kick(f);
+    return 0;
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct file_store *f = handle->data;
+    struct muster_error err;
+    struct acall *call;
+
+    if (--f->handles)
+        return;
+    (void)err_set(&err, MUSTER_ECANCELED, "%s: the store was closed", f->name);
+    while ((call = acall_take(&f->queued)) || (call = acall_take(&f->waiting)))
+        acall_fail(call, &err);
+    if (f->closed_cb)
+        f->closed_cb(f->closed_ctx);
+    logfile_fini(&f->file);
+    mem_free(f->name);
+    mem_free(f);
+}
+
+static void close_handles(struct file_store *f)
+{
+    f->handles = 3;
+    uv_close((uv_handle_t *)&f->kick, on_closed);
+    uv_close((uv_handle_t *)&f->timer, on_closed);
+    uv_close((uv_handle_t *)&f->watch, on_closed);
+}
+
+/* Counts itself out, and removes the file if it is the last. A lock that is not to be
+ * had in time is no reason to hang: the file then stays. */
+static void say_goodbye(struct file_store *f)
+{
+    if (f->counted && file_count_out(&f->file, f->world_size) == LOGFILE_BUSY &&
+        acall_mono_ms() < f->close_by_ms) {
+        lock_later(f);
+        uv_update_time(f->base.loop);
+        (void)uv_timer_start(&f->timer, on_time, f->lock_pause_ms, 0);
+        return;
+    }
+    if (f->handles == 0)
+        close_handles(f);
+}
+
+static void file_close(struct astore *s, astore_closed_cb cb, void *ctx)
+{
+    struct file_store *f = (struct file_store *)s;
+
+    assert(!f->closing);
+    f->closing = true;
+    f->closed_cb = cb;
+    f->closed_ctx = ctx;
+    f->close_by_ms = acall_mono_ms() + CLOSE_MS;
+    unwatch(f);
+    kick(f); /* From the loop: we may be inside a callback of ours. */
+}
+
+static const char *file_name(const struct astore *s)
+{
+    return ((const struct file_store *)s)->name;
+}
+
+static int file_clone(struct astore *s, struct astore **out, struct muster_error *err)
+{
+    struct file_store *f = (struct file_store *)s;
+
+    return store_file_open(s->loop, f->file.path, f->world_size, out, err);
+}
+
+static const struct astore_ops file_store_ops = {
+    .kind = "file",
+    .call = file_call,
+    .clone = file_clone,
+    .close = file_close,
+    .name = file_name,
+};
+
+/* At once, so that a path that cannot be is reported where it was given; later if the
+ * lock is taken just now. */
+static int count_in(struct file_store *f, struct muster_error *err)
+{
+    const struct c10d_request add = { .op = C10D_ADD,
+                                      .key = span_str(FILELOG_REFCOUNT),
+                                      .number = 1 };
+    struct acall *call;
+    int rc = acall_new(&f->base, &add, "", FILE_OP_COUNT_IN, MONO_NEVER, NULL, NULL,
+                       &call, err);
+
+    if (rc < 0)
+        return rc;
+    rc = file_count_in(&f->file, err);
+    if (rc == LOGFILE_BUSY) {
+        acall_add(&f->queued, call);
+        kick(f);
+        return 0;
+    }
+    f->counted = rc == 0;
+    acall_free(call);
+    return rc;
+}
+
+int store_file_open(uv_loop_t *loop, const char *path, int64_t world_size,
+                    struct astore **out, struct muster_error *err)
+{
+    struct file_store *f = mem_calloc(1, sizeof *f);
+    uint64_t seed = uv_hrtime();
+    int rc;
+
+    if (!f)
+        return err_nomem(err);
+    (void)uv_random(NULL, NULL, &seed, sizeof seed, 0, NULL);
+    f->base = (struct astore){ &file_store_ops, loop };
+    f->world_size = world_size;
+    f->retry_ms = f->look_ms = MONO_NEVER;
+    f->lock_pause_ms = LOCK_FIRST_MS;
+    f->name = mem_printf("file://%s", path);
+    rc = logfile_init(&f->file, path, seed, err);
+    if (!f->name)
+        rc = err_nomem(err);
+    (void)uv_idle_init(loop, &f->kick);
+    (void)uv_timer_init(loop, &f->timer);
+    (void)uv_fs_event_init(loop, &f->watch);
+    f->kick.data = f->timer.data = f->watch.data = f;
+    if (rc == 0)
+        rc = count_in(f, err);
+    if (rc < 0) {
+        f->closing = true;
+        close_handles(f);
+        return rc;
+    }
+    *out = &f->base;
+    return 0;
+}

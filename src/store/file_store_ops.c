@@ -1,0 +1,284 @@
+/* file_ops.c - the operations of a store on its locked file; see file_ops.h.
+ *
+ * Records are those that torch's FileStore writes, so that both can use one file. */
+#include "store/file_store_ops.h"
+
+#include "base/err.h"
+#include "store/async_store.h"
+#include "store/core/decimal.h"
+#include "store/core/wire_keys.h"
+
+void file_answer_init(struct file_answer *a)
+{
+    a->reply = (struct c10d_reply){ 0 };
+    buf_init(&a->bytes, SIZE_MAX);
+}
+
+void file_answer_fini(struct file_answer *a)
+{
+    buf_fini(&a->bytes);
+}
+
+int file_op_check(enum c10d_op op, struct muster_error *err)
+{
+    switch ((int)op) {
+    case C10D_QUEUE_PUSH:
+    case C10D_QUEUE_POP:
+    case C10D_QUEUE_LEN:
+        return err_set(
+            err, MUSTER_ENOTSUP,
+            "queue support is not implemented by file stores: use a TCP store");
+    case C10D_VALIDATE:
+    case C10D_PING:
+    case C10D_CANCEL_WAIT:
+    case C10D_BARRIER:
+        return err_set(err, MUSTER_EINVAL, "%s is not for callers of a store",
+                       c10d_op_name(op));
+    default:
+        return 0;
+    }
+}
+
+enum logfile_mode file_op_mode(enum c10d_op op)
+{
+    switch ((int)op) {
+    case C10D_SET:
+    case C10D_ADD:
+    case C10D_COMPARE_SET:
+    case C10D_APPEND:
+    case C10D_MULTI_SET:
+        return LOGFILE_WRITE;
+    case C10D_DELETE_KEY:
+        return LOGFILE_CHANGE;
+    default:
+        return LOGFILE_READ;
+    }
+}
+
+static bool has_all(const struct logfile *f, struct c10d_list keys)
+{
+    struct span key;
+
+    while (c10d_list_next(&keys, &key))
+        if (!filelog_get(&f->log, key, NULL))
+            return false;
+    return true;
+}
+
+bool file_op_must_wait(const struct logfile *f, enum c10d_op op, unsigned flags,
+                       const struct c10d_request *req)
+{
+    if (op == C10D_WAIT || (op == C10D_MULTI_GET && (flags & ASTORE_BLOCK)))
+        return !has_all(f, req->list);
+    return op == C10D_GET && (flags & ASTORE_BLOCK) &&
+           !filelog_get(&f->log, req->key, NULL);
+}
+
+static int write_record(struct logfile *f, struct span key, struct span value,
+                        struct buf *scratch, struct muster_error *err)
+{
+    int rc = filelog_record(scratch, key, value);
+
+    if (rc == MUSTER_EINVAL)
+        return err_set(err, rc, "file://%s: no key or value can have 4 GiB", f->path);
+    if (rc < 0)
+        return err_nomem(err);
+    return logfile_append(f, buf_span(scratch), err);
+}
+
+static int add(struct logfile *f, const struct c10d_request *req,
+               struct file_answer *out, struct muster_error *err)
+{
+    uint8_t text[DECIMAL_MAX];
+    struct span old;
+    int64_t number = 0;
+
+    if (filelog_get(&f->log, req->key, &old) && old.n && !decimal_parse(old, &number))
+        return err_set(err, MUSTER_EINVAL, "file://%s: the value there is not a number",
+                       f->path);
+    out->reply.number = decimal_add(number, req->number);
+    return write_record(f, req->key,
+                        span_of(text, decimal_format(out->reply.number, text)),
+                        &out->bytes, err);
+}
+
+static int compare_set(struct logfile *f, const struct c10d_request *req,
+                       struct file_answer *out, struct muster_error *err)
+{
+    struct span old = { NULL, 0 };
+    const bool there = filelog_get(&f->log, req->key, &old);
+    int rc;
+
+    if (!span_eq(old, req->expected)) {
+        out->reply.value = there ? old : req->expected; /* As torch answers. */
+        return 0;
+    }
+    rc = write_record(f, req->key, req->value, &out->bytes, err);
+    out->reply.value = req->value;
+    return rc;
+}
+
+static int append(struct logfile *f, const struct c10d_request *req,
+                  struct file_answer *out, struct muster_error *err)
+{
+    struct span old = { NULL, 0 };
+    struct buf joined;
+    int rc;
+
+    (void)filelog_get(&f->log, req->key, &old);
+    buf_init(&joined, SIZE_MAX);
+    if (buf_append_span(&joined, old) < 0 || buf_append_span(&joined, req->value) < 0)
+        rc = err_nomem(err);
+    else
+        rc = write_record(f, req->key, buf_span(&joined), &out->bytes, err);
+    buf_fini(&joined);
+    return rc;
+}
+
+/* torch always writes the record; whether the key was there only we tell. */
+static int delete_key(struct logfile *f, const struct c10d_request *req,
+                      struct file_answer *out, struct muster_error *err)
+{
+    struct buf key;
+    int rc;
+
+    out->reply.number = filelog_get(&f->log, req->key, NULL);
+    buf_init(&key, SIZE_MAX);
+    if (buf_append_str(&key, "-") < 0 || buf_append_span(&key, req->key) < 0)
+        rc = err_nomem(err);
+    else
+        rc = write_record(f, buf_span(&key), span_of(NULL, 0), &out->bytes, err);
+    buf_fini(&key);
+    return rc;
+}
+
+static int multi_set(struct logfile *f, const struct c10d_request *req,
+                     struct file_answer *out, struct muster_error *err)
+{
+    struct c10d_list list = req->list;
+    struct span key, value;
+    int rc = 0;
+
+    while (rc == 0 && c10d_list_next(&list, &key) && c10d_list_next(&list, &value))
+        rc = filelog_record(&out->bytes, key, value);
+    if (rc < 0)
+        return err_set(err, rc, "file://%s: %s", f->path, muster_code_text(rc));
+    return logfile_append(f, buf_span(&out->bytes), err);
+}
+
+static int multi_get(struct logfile *f, const struct c10d_request *req,
+                     struct file_answer *out, struct muster_error *err)
+{
+    struct c10d_list list = req->list;
+    struct span key;
+
+    while (c10d_list_next(&list, &key)) {
+        struct span value = { NULL, 0 };
+
+        (void)filelog_get(&f->log, key, &value);
+        if (c10d_list_add(&out->bytes, value) < 0)
+            return err_nomem(err);
+    }
+    out->reply.list = (struct c10d_list){ buf_span(&out->bytes), list.count };
+    return 0;
+}
+
+/* The counters of the file itself are nobody's keys. */
+static int list_keys(struct logfile *f, struct file_answer *out,
+                     struct muster_error *err)
+{
+    struct span key;
+    size_t count = 0;
+
+    for (size_t i = 0; filelog_next(&f->log, &i, &key);) {
+        if (key.n == 0 || key.p[0] != '/')
+            continue;
+        if (c10d_list_add(&out->bytes, span_of(key.p + 1, key.n - 1)) < 0)
+            return err_nomem(err);
+        count++;
+    }
+    out->reply.list = (struct c10d_list){ buf_span(&out->bytes), count };
+    return 0;
+}
+
+int file_op_perform(struct logfile *f, const struct c10d_request *req,
+                    struct file_answer *out, struct muster_error *err)
+{
+    out->reply.op = req->op;
+    switch ((int)req->op) {
+    case C10D_SET:
+        return write_record(f, req->key, req->value, &out->bytes, err);
+    case C10D_COMPARE_SET:
+        return compare_set(f, req, out, err);
+    case C10D_GET:
+        (void)filelog_get(&f->log, req->key, &out->reply.value);
+        return 0;
+    case C10D_ADD:
+        return add(f, req, out, err);
+    case C10D_CHECK:
+        out->reply.number = !has_all(f, req->list);
+        return 0;
+    case C10D_WAIT:
+        return 0;
+    case C10D_GETNUMKEYS:
+        out->reply.number = (int64_t)filelog_count(&f->log);
+        return 0;
+    case C10D_DELETE_KEY:
+        return delete_key(f, req, out, err);
+    case C10D_APPEND:
+        return append(f, req, out, err);
+    case C10D_MULTI_GET:
+        return multi_get(f, req, out, err);
+    case C10D_MULTI_SET:
+        return multi_set(f, req, out, err);
+    case C10D_LIST_KEYS:
+        return list_keys(f, out, err);
+    default:
+        return file_op_check(req->op, err);
+    }
+}
+
+int file_count_in(struct logfile *f, struct muster_error *err)
+{
+    const struct c10d_request req = { .op = C10D_ADD,
+                                      .key = span_str(FILELOG_REFCOUNT),
+                                      .number = 1 };
+    struct file_answer answer;
+    int rc = logfile_lock(f, LOGFILE_WRITE, err);
+
+    if (rc != 0)
+        return rc;
+    file_answer_init(&answer);
+    rc = add(f, &req, &answer, err);
+    file_answer_fini(&answer);
+    logfile_unlock(f);
+    return rc;
+}
+
+/* In torch's order, but under one lock: between the two nobody can see the file as
+ * unused and remove it twice. If the file is gone, so is the matter. */
+int file_count_out(struct logfile *f, int64_t world_size)
+{
+    struct c10d_request req = { .op = C10D_ADD,
+                                .key = span_str(FILELOG_CLEANUP),
+                                .number = 1 };
+    struct file_answer finished, users;
+    int rc = logfile_lock(f, LOGFILE_CHANGE, NULL);
+
+    if (rc != 0)
+        return rc;
+    file_answer_init(&finished);
+    file_answer_init(&users);
+    rc = add(f, &req, &finished, NULL);
+    req.key = span_str(FILELOG_REFCOUNT);
+    req.number = -1;
+    if (rc == 0)
+        rc = add(f, &req, &users, NULL);
+    if (rc == 0 && users.reply.number == 0 && world_size >= 0 &&
+        finished.reply.number >= world_size)
+        logfile_remove(f);
+    file_answer_fini(&finished);
+    file_answer_fini(&users);
+    logfile_unlock(f);
+    return rc;
+}

@@ -1,0 +1,215 @@
+/* logfile.c - the file of a FileStore; see logfile.h. */
+#include "store/locked_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+#define READ_ROOM ((size_t)65536)
+
+int logfile_init(struct logfile *l, const char *path, uint64_t seed,
+                 struct muster_error *err)
+{
+    *l = (struct logfile){ .held = -1, .fd = -1, .path = mem_strdup(path) };
+    filelog_init(&l->log, seed);
+    return l->path ? 0 : err_nomem(err);
+}
+
+void logfile_fini(struct logfile *l)
+{
+    logfile_unlock(l);
+    if (l->held >= 0)
+        (void)close(l->held);
+    filelog_fini(&l->log);
+    mem_free(l->path);
+    l->path = NULL;
+}
+
+static int sys_error(const struct logfile *l, const char *doing, int sys,
+                     struct muster_error *err)
+{
+    const int code = sys == ENOENT                                   ? MUSTER_ENOENT
+                     : sys == EACCES || sys == EPERM || sys == EROFS ? MUSTER_EACCES
+                     : sys == ENOMEM                                 ? MUSTER_ENOMEM
+                                                                     : MUSTER_EIO;
+
+    return err_set(err, code, "file://%s: %s: %s", l->path, doing, strerror(sys));
+}
+
+/* Opens and locks the file that the path names at the end of it: one that was removed
+ * while we waited for its lock is nobody's file any more. */
+static int open_locked(struct logfile *l, enum logfile_mode mode, struct stat *st,
+                       struct muster_error *err)
+{
+    const int flags[] = { [LOGFILE_READ] = O_RDONLY | O_CLOEXEC,
+                          [LOGFILE_CHANGE] = O_RDWR | O_CLOEXEC,
+                          [LOGFILE_WRITE] = O_RDWR | O_CREAT | O_CLOEXEC };
+
+    for (int tries = 0; tries < 10; tries++) {
+        const int fd = open(l->path, flags[mode], 0644);
+
+        if (fd < 0)
+            return sys_error(l, "open", errno, err);
+        if (flock(fd, (mode == LOGFILE_READ ? LOCK_SH : LOCK_EX) | LOCK_NB) < 0) {
+            const int sys = errno;
+
+            (void)close(fd);
+            return sys == EWOULDBLOCK || sys == EINTR ? LOGFILE_BUSY
+                                                      : sys_error(l, "flock", sys, err);
+        }
+        if (fstat(fd, st) == 0 && st->st_nlink > 0) {
+            l->fd = fd;
+            return 0;
+        }
+        (void)close(fd);
+    }
+    return LOGFILE_BUSY;
+}
+
+static int cut_off(const struct logfile *l, size_t rest, struct muster_error *err)
+{
+    return err_set(
+        err, MUSTER_ESTATE,
+        "file://%s: its last record, at byte %" PRIu64
+        ", is cut off after %zu bytes: a process was killed while it wrote, or "
+        "the disk is full. Cut the file to %" PRIu64
+        " bytes (truncate -s), or remove it and start all processes anew",
+        l->path, l->pos, rest, l->pos);
+}
+
+/* Reads what others have appended since we looked last. */
+static int catch_up(struct logfile *l, struct muster_error *err)
+{
+    struct buf in;
+    ssize_t n = 1;
+    int rc = 0;
+
+    buf_init(&in, SIZE_MAX);
+    while (n > 0 && rc == 0) {
+        uint8_t *room = buf_room(&in, READ_ROOM);
+        size_t used;
+
+        if (!room) {
+            rc = err_nomem(err);
+            break;
+        }
+        n = pread(l->fd, room, READ_ROOM, (off_t)(l->pos + buf_len(&in)));
+        if (n < 0) {
+            rc = errno == EINTR ? 0 : sys_error(l, "read", errno, err);
+            n = rc == 0;
+            continue;
+        }
+        buf_commit(&in, (size_t)n);
+        rc = filelog_feed(&l->log, buf_data(&in), buf_len(&in), &used);
+        buf_consume(&in, used);
+        l->pos += used;
+        if (rc < 0)
+            (void)err_nomem(err);
+    }
+    if (rc == 0 && buf_len(&in))
+        rc = cut_off(l, buf_len(&in), err);
+    buf_fini(&in);
+    return rc;
+}
+
+/* From now on this is the file, and what we knew of another by its name is void. */
+static int begin_file(struct logfile *l, const struct stat *st,
+                      struct muster_error *err)
+{
+    const int fd = open(l->path, O_PATH | O_CLOEXEC);
+    struct stat same;
+
+    if (fd < 0)
+        return errno == ENOENT ? LOGFILE_BUSY : sys_error(l, "open", errno, err);
+    if (fstat(fd, &same) < 0 || same.st_ino != st->st_ino ||
+        same.st_dev != st->st_dev) {
+        (void)close(fd); /* Replaced just now. */
+        return LOGFILE_BUSY;
+    }
+    if (l->held >= 0)
+        (void)close(l->held);
+    l->held = fd;
+    l->dev = st->st_dev;
+    l->ino = st->st_ino;
+    l->pos = 0;
+    filelog_clear(&l->log);
+    return 0;
+}
+
+int logfile_lock(struct logfile *l, enum logfile_mode mode, struct muster_error *err)
+{
+    struct stat st;
+    int rc = open_locked(l, mode, &st, err);
+
+    if (rc != 0)
+        return rc;
+    if (l->held < 0 || st.st_dev != l->dev || st.st_ino != l->ino ||
+        (uint64_t)st.st_size < l->pos) /* another file, or cut by hand */
+        rc = begin_file(l, &st, err);
+    if (rc == 0 && (uint64_t)st.st_size > l->pos)
+        rc = catch_up(l, err);
+    if (rc != 0)
+        logfile_unlock(l);
+    return rc;
+}
+
+void logfile_unlock(struct logfile *l)
+{
+    if (l->fd >= 0)
+        (void)close(l->fd); /* and with it the lock */
+    l->fd = -1;
+}
+
+int logfile_append(struct logfile *l, struct span records, struct muster_error *err)
+{
+    size_t done = 0, used;
+
+    while (done < records.n) {
+        const ssize_t n =
+            pwrite(l->fd, records.p + done, records.n - done, (off_t)(l->pos + done));
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            const int sys = n == 0 ? ENOSPC : errno;
+
+            /* Half a record would stop every reader for good. */
+            if (done && ftruncate(l->fd, (off_t)l->pos) < 0)
+                return sys_error(l, "write failed halfway, and so did ftruncate", errno,
+                                 err);
+            return sys_error(l, "write", sys, err);
+        }
+        done += (size_t)n;
+    }
+    const int rc = filelog_feed(&l->log, records.p, records.n, &used);
+    l->pos += used; /* If memory ran out, the rest is read again next time. */
+    return rc < 0 ? err_nomem(err) : 0;
+}
+
+void logfile_remove(struct logfile *l)
+{
+    (void)unlink(l->path);
+}
+
+bool logfile_is_remote(const struct logfile *l)
+{
+    /* NFS, CIFS, SMB2, FUSE, Lustre, GPFS, Ceph, 9P, AFS, BeeGFS, OCFS2, GFS2 */
+    static const uint32_t magics[] = { 0x6969,     0xff534d42, 0xfe534d42, 0x65735546,
+                                       0x0bd00bd0, 0x47504653, 0x00c36400, 0x01021997,
+                                       0x5346414f, 0x19830326, 0x7461636f, 0x01161970 };
+    struct statfs fs;
+
+    if (statfs(l->path, &fs) < 0)
+        return true;
+    for (size_t i = 0; i < ARRAY_LEN(magics); i++)
+        if ((uint32_t)fs.f_type == magics[i])
+            return true;
+    return false;
+}

@@ -1,0 +1,48 @@
+/* logfile.h - the file of a FileStore: opened anew, locked, read up to its end,
+ * appended to, let go, for each operation, as torch does. Nothing here waits: a lock
+ * that another process holds is reported, and the caller tries again later. */
+#ifndef STORE_LOCKED_FILE_H
+#define STORE_LOCKED_FILE_H
+
+#include <sys/types.h>
+
+#include "store/core/filelog.h"
+
+struct logfile {
+    char *path;         /* owned */
+    struct filelog log; /* what the file says, up to pos */
+    uint64_t pos;
+    dev_t dev; /* which file that was: it may be removed and made anew */
+    ino_t ino;
+    int held; /* that file, kept so that no other gets its number; -1: none yet */
+    int fd;   /* -1 unless locked */
+};
+
+enum logfile_mode {
+    LOGFILE_READ,   /* shared lock */
+    LOGFILE_CHANGE, /* exclusive lock, of a file that exists */
+    LOGFILE_WRITE,  /* exclusive lock, the file is made if need be */
+};
+
+int logfile_init(struct logfile *l, const char *path, uint64_t seed,
+                 struct muster_error *err);
+void logfile_fini(struct logfile *l);
+
+#define LOGFILE_BUSY 1
+
+/* 0: locked, and l->log is what the file says now; to be unlocked. LOGFILE_BUSY:
+ * somebody else has the lock. MUSTER_ENOENT: no such file. MUSTER_ESTATE: its end is
+ * cut off. MUSTER_EACCES, MUSTER_EIO, MUSTER_ENOMEM. */
+int logfile_lock(struct logfile *l, enum logfile_mode mode, struct muster_error *err);
+void logfile_unlock(struct logfile *l);
+
+/* Under an exclusive lock: all the records, or none of them. */
+int logfile_append(struct logfile *l, struct span records, struct muster_error *err);
+
+/* Under an exclusive lock. */
+void logfile_remove(struct logfile *l);
+
+/* Whether other hosts may write it unseen by inotify. */
+bool logfile_is_remote(const struct logfile *l);
+
+#endif

@@ -1,0 +1,362 @@
+/* store_hash.c - a store in memory; see store_hash.h.
+ *
+ * Handles (a store and its clones) share one core: the engine, and the calls under way.
+ * Each call is a peer of the engine for as long as it lasts, so that each may wait. */
+#include "store/memory_store.h"
+
+#include <assert.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "store/call.h"
+#include "loop/clock.h"
+#include "store/core/store.h"
+
+#define MAX_REPLY ((size_t)1 << 30)
+
+struct core {
+    struct store *store; /* owned */
+    struct store_fx fx;
+    size_t handles_open;  /* struct handle */
+    struct acall **peers; /* owned; by the engine's number, NULL if free */
+    size_t peers_size;
+    struct acall_list queued; /* not yet begun */
+    struct acall_list again;  /* their wait is over */
+    uv_idle_t kick;
+    uv_timer_t timer;
+    int closing;
+};
+
+struct handle {
+    struct astore base; /* first */
+    struct core *core;
+    uv_idle_t idle; /* only closed, so that closing ends from the loop */
+    astore_closed_cb closed_cb;
+    void *closed_ctx;
+};
+
+static void run(struct core *c);
+static void on_kick(uv_idle_t *idle);
+static const struct astore_ops hash_ops;
+
+static int take_number(struct core *c, struct acall *call)
+{
+    for (uint32_t i = 0; i < c->peers_size; i++)
+        if (!c->peers[i]) {
+            c->peers[i] = call;
+            call->peer = i;
+            return 0;
+        }
+    const size_t size = c->peers_size ? 2 * c->peers_size : 8;
+    struct acall **peers = mem_realloc_array(c->peers, size, sizeof *peers);
+    if (!peers)
+        return MUSTER_ENOMEM;
+    memset(peers + c->peers_size, 0, (size - c->peers_size) * sizeof *peers);
+    call->peer = (uint32_t)c->peers_size;
+    peers[c->peers_size] = call;
+    c->peers = peers;
+    c->peers_size = size;
+    return 0;
+}
+
+static void refuse(struct acall *call, int code, const char *why)
+{
+    struct muster_error err;
+
+    (void)err_set(&err, code, "%s", why);
+    acall_fail(call, &err);
+}
+
+/* A reply ends a call, or its wait; a refusal ends it. */
+static void perform(struct core *c)
+{
+    for (size_t i = 0; i < c->fx.count; i++) {
+        const struct store_effect *fx = &c->fx.items[i];
+        struct acall *call = fx->peer < c->peers_size ? c->peers[fx->peer] : NULL;
+
+        if (!call)
+            continue;
+        c->peers[fx->peer] = NULL;
+        if (fx->kind == STORE_CLOSE) {
+            refuse(call, MUSTER_EINVAL, fx->reason);
+        } else if (call->waiting) {
+            call->waiting = false;
+            acall_add(&c->again, call);
+        } else if (fx->reply.op == C10D_QUEUE_POP && fx->reply.number == 0) {
+            refuse(call, MUSTER_EEMPTY, "queue is empty");
+        } else {
+            acall_succeed(call, &fx->reply);
+        }
+    }
+}
+
+static int step(struct core *c, uint32_t peer, const struct c10d_request *req)
+{
+    const struct store_event ev = { .kind = STORE_REQUEST,
+                                    .peer = peer,
+                                    .request = req };
+
+    return store_step(c->store, &ev, &c->fx);
+}
+
+/* torch's HashStore counts an empty value as 0, unlike its TCPStore. */
+static void empty_is_zero(struct core *c, struct acall *call)
+{
+    struct c10d_request req = { .op = C10D_GET, .key = call->copy.req.key };
+    struct buf list;
+
+    if (step(c, call->peer, &req) < 0 || c->fx.count != 1 ||
+        c->fx.items[0].kind != STORE_REPLY || c->fx.items[0].reply.value.n)
+        return;
+    buf_init(&list, SIZE_MAX);
+    if (c10d_list_add(&list, call->copy.req.key) == 0) {
+        req = (struct c10d_request){ .op = C10D_CHECK, .list = { buf_span(&list), 1 } };
+        if (step(c, call->peer, &req) == 0 && c->fx.items[0].reply.number == 0) {
+            req = (struct c10d_request){ .op = C10D_SET,
+                                         .key = call->copy.req.key,
+                                         .value = span_str("0") };
+            (void)step(c, call->peer, &req);
+        }
+    }
+    buf_fini(&list);
+}
+
+static void begin(struct core *c, struct acall *call, bool may_wait)
+{
+    const struct c10d_request *req = &call->copy.req;
+    struct c10d_request wait = { .op = C10D_WAIT, .list = req->list };
+    struct buf one;
+    int rc = take_number(c, call);
+
+    buf_init(&one, SIZE_MAX);
+    call->waiting = may_wait && (call->flags & ASTORE_BLOCK) && c10d_may_block(req->op);
+    if (call->waiting && req->op != C10D_MULTI_GET) {
+        if (rc == 0)
+            rc = c10d_list_add(&one, req->key);
+        wait.list = (struct c10d_list){ buf_span(&one), 1 };
+    }
+    if (rc == 0 && req->op == C10D_ADD)
+        empty_is_zero(c, call);
+    if (rc == 0)
+        rc = step(c, call->peer, call->waiting ? &wait : req);
+    buf_fini(&one);
+    if (rc < 0) {
+        if (call->peer < c->peers_size && c->peers[call->peer] == call)
+            c->peers[call->peer] = NULL;
+        refuse(call, MUSTER_ENOMEM, "out of memory");
+        return;
+    }
+    const uint32_t peer = call->peer;
+    const enum c10d_op op = req->op;
+    perform(c);
+    if (!c10d_has_reply(op) && c->peers[peer] == call) {
+        const struct c10d_reply nothing = { .op = op };
+
+        c->peers[peer] = NULL;
+        acall_succeed(call, &nothing);
+    }
+}
+
+/* Gives up a call that may wait inside the engine. */
+static void leave(struct core *c, struct acall *call)
+{
+    const struct store_event ev = { .kind = STORE_LEFT, .peer = call->peer };
+
+    c->peers[call->peer] = NULL;
+    if (store_step(c->store, &ev, &c->fx) == 0)
+        perform(c);
+}
+
+static void on_time(uv_timer_t *timer)
+{
+    run(timer->data);
+}
+
+static void arm(struct core *c)
+{
+    uint64_t due = acall_first_due(&c->queued);
+
+    for (size_t i = 0; i < c->peers_size; i++)
+        if (c->peers[i])
+            due = MIN_OF(due, c->peers[i]->deadline_ms);
+    clock_arm(&c->timer, on_time, due);
+}
+
+/* What is ready is served even if its time is up; what waits is not. */
+static void run(struct core *c)
+{
+    const uint64_t now = acall_mono_ms();
+    struct acall *call;
+
+    for (;;) {
+        if ((call = acall_take(&c->again)))
+            begin(c, call, false);
+        else if ((call = acall_take(&c->queued)))
+            begin(c, call, true);
+        else
+            break;
+    }
+    for (size_t i = 0; i < c->peers_size; i++) {
+        call = c->peers[i];
+        if (!call || call->deadline_ms > now)
+            continue;
+        leave(c, call);
+        acall_time_out(call, "");
+    }
+    if (c->again.first || c->queued.first)
+        (void)uv_idle_start(&c->kick, on_kick);
+    if (!c->closing)
+        arm(c);
+}
+
+static void on_kick(uv_idle_t *idle)
+{
+    (void)uv_idle_stop(idle);
+    run(idle->data);
+}
+
+/* What can be read again: a reply holds no more, and the engine counts in 32 bits. */
+static int check_sizes(const struct c10d_request *req, struct muster_error *err)
+{
+    struct c10d_list list = req->list;
+    size_t most = MAX_OF(req->value.n, req->expected.n);
+    struct span item;
+
+    while (c10d_list_next(&list, &item))
+        most = MAX_OF(most, item.n);
+    if (most <= STORE_MAX_VALUE)
+        return 0;
+    return err_set(err, MUSTER_EINVAL,
+                   "%s: a value of %zu bytes; a store in memory takes at most %u",
+                   c10d_op_name(req->op), most, STORE_MAX_VALUE);
+}
+
+static int hash_call(struct astore *s, const struct c10d_request *req, unsigned flags,
+                     uint64_t timeout_ms, astore_cb cb, void *ctx,
+                     struct muster_error *err)
+{
+    struct core *c = ((struct handle *)s)->core;
+    struct acall *call;
+    int rc;
+
+    if (req->op == C10D_VALIDATE || req->op == C10D_PING || req->op == C10D_CANCEL_WAIT)
+        return err_set(err, MUSTER_EINVAL, "%s is not for callers of a store",
+                       c10d_op_name(req->op));
+    rc = check_sizes(req, err);
+    if (rc < 0)
+        return rc;
+    rc = acall_new(s, req, "", flags, timeout_ms, cb, ctx, &call, err);
+    if (rc < 0)
+        return rc;
+    acall_add(&c->queued, call);
+    (void)uv_idle_start(&c->kick, on_kick);
+    return 0;
+}
+
+static int make_handle(uv_loop_t *loop, struct core *c, struct astore **out,
+                       struct muster_error *err)
+{
+    struct handle *h = mem_calloc(1, sizeof *h);
+
+    if (!h)
+        return err_nomem(err);
+    h->base = (struct astore){ &hash_ops, loop };
+    h->core = c;
+    (void)uv_idle_init(loop, &h->idle);
+    h->idle.data = h;
+    c->handles_open++;
+    *out = &h->base;
+    return 0;
+}
+
+static int hash_clone(struct astore *s, struct astore **out, struct muster_error *err)
+{
+    return make_handle(s->loop, ((struct handle *)s)->core, out, err);
+}
+
+static void on_core_closed(uv_handle_t *uv)
+{
+    struct core *c = uv->data;
+
+    if (--c->closing)
+        return;
+    store_free(c->store);
+    store_fx_fini(&c->fx);
+    mem_free(c->peers);
+    mem_free(c);
+}
+
+static void on_handle_closed(uv_handle_t *uv)
+{
+    struct handle *h = uv->data;
+    struct core *c = h->core;
+    struct acall_list ours = { NULL, NULL };
+    struct muster_error err;
+    struct acall *call;
+
+    acall_move(&c->queued, &ours, acall_is_of, &h->base);
+    acall_move(&c->again, &ours, acall_is_of, &h->base);
+    for (size_t i = 0; i < c->peers_size; i++) {
+        call = c->peers[i];
+        if (!call || call->owner != &h->base)
+            continue;
+        leave(c, call);
+        acall_add(&ours, call);
+    }
+    (void)err_set(&err, MUSTER_ECANCELED, "the store was closed");
+    while ((call = acall_take(&ours)))
+        acall_fail(call, &err);
+    if (--c->handles_open == 0) {
+        c->closing = 2;
+        uv_close((uv_handle_t *)&c->kick, on_core_closed);
+        uv_close((uv_handle_t *)&c->timer, on_core_closed);
+    }
+    if (h->closed_cb)
+        h->closed_cb(h->closed_ctx);
+    mem_free(h);
+}
+
+static void hash_close(struct astore *s, astore_closed_cb cb, void *ctx)
+{
+    struct handle *h = (struct handle *)s;
+
+    h->closed_cb = cb;
+    h->closed_ctx = ctx;
+    uv_close((uv_handle_t *)&h->idle, on_handle_closed);
+}
+
+static const char *hash_name(const struct astore *s)
+{
+    (void)s;
+    return "hash://";
+}
+
+static const struct astore_ops hash_ops = {
+    .kind = "hash",
+    .call = hash_call,
+    .clone = hash_clone,
+    .close = hash_close,
+    .name = hash_name,
+};
+
+int store_hash_open(uv_loop_t *loop, struct astore **out, struct muster_error *err)
+{
+    struct core *c = mem_calloc(1, sizeof *c);
+    uint64_t seed = uv_hrtime();
+
+    (void)uv_random(NULL, NULL, &seed, sizeof seed, 0, NULL);
+    if (c)
+        c->store = store_new(seed, MAX_REPLY);
+    if (!c || !c->store || make_handle(loop, c, out, err) < 0) {
+        if (c)
+            store_free(c->store);
+        mem_free(c);
+        return err_nomem(err);
+    }
+    store_fx_init(&c->fx);
+    (void)uv_idle_init(loop, &c->kick);
+    (void)uv_timer_init(loop, &c->timer);
+    c->kick.data = c;
+    c->timer.data = c;
+    return 0;
+}

@@ -1,0 +1,10 @@
+/* store_hash.h - a store in this process's memory, as torch's HashStore: the engine of
+ * our server without the wire. Clones share the data; all live on one loop. */
+#ifndef STORE_MEMORY_STORE_H
+#define STORE_MEMORY_STORE_H
+
+#include "store/async_store.h"
+
+int store_hash_open(uv_loop_t *loop, struct astore **out, struct muster_error *err);
+
+#endif

@@ -1,0 +1,207 @@
+/* astore_prefix.c - a view of another store under "<prefix>/"; see astore.h.
+ *
+ * As torch's PrefixStore, but listing keys checks the "/" and skips foreign keys. Calls
+ * are passed on with longer keys; each is remembered until it ends, so that closing the
+ * view ends its calls even where the store behind it lives on. */
+#include <stdio.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "store/async_store.h"
+#include "store/core/wire_keys.h"
+
+struct view_call {
+    struct view_call *prev, *next;
+    struct view *view; /* NULL: the view has gone, and nobody is to be told */
+    enum c10d_op op;
+    astore_cb cb;
+    void *ctx;
+};
+
+struct view {
+    struct astore base; /* first */
+    struct astore *inner;
+    bool own;
+    char *prefix;           /* owned; ends in "/" */
+    char *name;             /* owned */
+    struct view_call calls; /* head of a ring */
+    uv_idle_t idle;
+    astore_closed_cb closed_cb;
+    void *closed_ctx;
+    int closing; /* handles and stores still to be closed */
+};
+
+static void unlink_call(struct view_call *call)
+{
+    call->prev->next = call->next;
+    call->next->prev = call->prev;
+}
+
+static int strip(struct view *v, const struct c10d_reply *reply, struct c10d_reply *out,
+                 struct buf *keys)
+{
+    size_t count;
+
+    *out = *reply;
+    if (c10d_strip_keys(keys, reply->list, span_str(v->prefix), &count) < 0)
+        return MUSTER_ENOMEM;
+    out->list = (struct c10d_list){ buf_span(keys), count };
+    return 0;
+}
+
+static void on_done(void *ctx, int status, const struct c10d_reply *reply,
+                    const struct muster_error *err)
+{
+    struct view_call *call = ctx;
+    struct view_call told = *call;
+    struct muster_error nomem;
+    struct c10d_reply stripped;
+    struct buf keys;
+
+    if (call->view)
+        unlink_call(call);
+    mem_free(call);
+    if (!told.view)
+        return;
+    buf_init(&keys, SIZE_MAX);
+    if (status == 0 && told.op == C10D_LIST_KEYS) {
+        status = strip(told.view, reply, &stripped, &keys);
+        reply = &stripped;
+        if (status < 0) {
+            (void)err_nomem(&nomem);
+            err = &nomem;
+        }
+    }
+    told.cb(told.ctx, status, status == 0 ? reply : NULL, err);
+    buf_fini(&keys);
+}
+
+/* Its own barrier is the generic one, as torch's is: members with and without a prefix
+ * of their own would otherwise count at different keys. */
+static int view_call(struct astore *s, const struct c10d_request *req, unsigned flags,
+                     uint64_t timeout_ms, astore_cb cb, void *ctx,
+                     struct muster_error *err)
+{
+    struct view *v = (struct view *)s;
+    struct c10d_prefixed full;
+    struct view_call *call;
+    int rc;
+
+    if (req->op == C10D_BARRIER)
+        return astore_generic_barrier(s, req->key, req->number, timeout_ms, cb, ctx,
+                                      err);
+    call = mem_calloc(1, sizeof *call);
+    if (!call)
+        return err_nomem(err);
+    *call = (struct view_call){
+        .view = v, .op = req->op, .cb = cb, .ctx = ctx, .next = &v->calls
+    };
+    rc = c10d_prefix_keys(&full, req, span_str(v->prefix), err);
+    if (rc == 0)
+        rc = astore_call(v->inner, &full.req, flags, timeout_ms, on_done, call, err);
+    c10d_prefixed_fini(&full);
+    if (rc < 0) {
+        mem_free(call);
+        return rc;
+    }
+    call->prev = v->calls.prev;
+    call->prev->next = call;
+    v->calls.prev = call;
+    return 0;
+}
+
+static void finish_close(struct view *v)
+{
+    struct muster_error err;
+    struct view_call *call;
+
+    if (--v->closing)
+        return;
+    (void)err_set(&err, MUSTER_ECANCELED, "%s: the store was closed", v->name);
+    while ((call = v->calls.next) != &v->calls) {
+        unlink_call(call);
+        call->view = NULL; /* The store behind still knows it. */
+        call->cb(call->ctx, err.code, NULL, &err);
+    }
+    if (v->closed_cb)
+        v->closed_cb(v->closed_ctx);
+    mem_free(v->prefix);
+    mem_free(v->name);
+    mem_free(v);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    finish_close(handle->data);
+}
+
+static void on_inner_closed(void *ctx)
+{
+    finish_close(ctx);
+}
+
+static void view_close(struct astore *s, astore_closed_cb cb, void *ctx)
+{
+    struct view *v = (struct view *)s;
+
+    v->closed_cb = cb;
+    v->closed_ctx = ctx;
+    v->closing = v->own ? 2 : 1;
+    uv_close((uv_handle_t *)&v->idle, on_handle_closed);
+    if (v->own)
+        astore_close(v->inner, on_inner_closed, v);
+}
+
+static int view_clone(struct astore *s, struct astore **out, struct muster_error *err)
+{
+    struct view *v = (struct view *)s;
+    struct astore *inner;
+    char *prefix = mem_strndup(v->prefix, strlen(v->prefix) - 1);
+    int rc = prefix ? v->inner->ops->clone(v->inner, &inner, err) : err_nomem(err);
+
+    if (rc == 0) {
+        rc = astore_prefix(inner, prefix, true, out, err);
+        if (rc < 0)
+            astore_close(inner, NULL, NULL);
+    }
+    mem_free(prefix);
+    return rc;
+}
+
+static const char *view_name(const struct astore *s)
+{
+    return ((const struct view *)s)->name;
+}
+
+static const struct astore_ops view_ops = {
+    .kind = "prefix",
+    .call = view_call,
+    .clone = view_clone,
+    .close = view_close,
+    .name = view_name,
+};
+
+int astore_prefix(struct astore *inner, const char *prefix, bool own,
+                  struct astore **out, struct muster_error *err)
+{
+    struct view *v = mem_calloc(1, sizeof *v);
+    char *with_slash = mem_printf("%s/", prefix);
+    char *name = mem_printf("%s under %s/", inner->ops->name(inner), prefix);
+
+    if (!v || !with_slash || !name) {
+        mem_free(v);
+        mem_free(with_slash);
+        mem_free(name);
+        return err_nomem(err);
+    }
+    v->base = (struct astore){ &view_ops, inner->loop };
+    v->inner = inner;
+    v->own = own;
+    v->prefix = with_slash;
+    v->name = name;
+    v->calls.prev = v->calls.next = &v->calls;
+    (void)uv_idle_init(inner->loop, &v->idle); /* Only closed, so that close is late. */
+    v->idle.data = v;
+    *out = &v->base;
+    return 0;
+}

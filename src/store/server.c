@@ -1,0 +1,614 @@
+/* store_server.c - the driver of the store: sockets and deadlines outside, decisions in
+ * store/. See store_server.h.
+ *
+ * Here: deadlines, feed, perform. What the sockets tell is in store_loop.c, the bytes
+ * of a connection in store_conn.c, the beginning and the end in store_open.c. */
+#include "store/server.h"
+#include <sys/epoll.h>
+#include "base/mem.h"
+#include "rendezvous/coordinator_driver.h"
+#include "store/server_int.h"
+#include <errno.h>
+#include <unistd.h>
+#include <assert.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include "base/err.h"
+#include <inttypes.h>
+
+#define PAUSE_MS 1000u /* without descriptors, at most */
+
+static void feed(struct store_server *s, const struct store_event *ev);
+
+/* ---- deadlines, and who has left ---- */
+
+void server_listen(struct store_server *s, bool on)
+{
+    struct epoll_event ev = { .events = on ? EPOLLIN : 0, .data.ptr = s };
+
+    s->paused = !on;
+    (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->listener, &ev);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct store_server *s = CONTAINER_OF(timer, struct store_server, timer);
+    const uint64_t now = uv_now(s->loop);
+    struct conn *c;
+
+    if (s->paused)
+        server_listen(s, true);
+    while ((c = s->timed.first) && c->due_ms <= now) {
+        if (c->ended)
+            conn_refuse(s, c, "it has ended and does not take its answers");
+        else if (s->old_peers)
+            server_untime(s, c); /* Clients of PyTorch 2.0 keep a silent connection. */
+        else
+            conn_refuse(s, c, "at byte %llu: no whole request within %llu ms",
+                        (unsigned long long)c->decoder.offset,
+                        (unsigned long long)s->opts.first_bytes_ms);
+    }
+    server_tell_left(s);
+    conns_free(&s->gone);
+    server_arm(s);
+}
+
+void server_arm(struct store_server *s)
+{
+    const uint64_t now = uv_now(s->loop);
+    uint64_t after = MONO_NEVER;
+
+    if (s->timed.first)
+        after = s->timed.first->due_ms > now ? s->timed.first->due_ms - now : 0;
+    if (s->paused)
+        after = MIN_OF(after, PAUSE_MS);
+    if (after != MONO_NEVER)
+        (void)uv_timer_start(&s->timer, on_timer, after, 0);
+}
+
+void server_time(struct store_server *s, struct conn *c)
+{
+    if (c->timed)
+        return;
+    c->timed = true;
+    c->due_ms = uv_now(s->loop) + s->opts.first_bytes_ms;
+    conns_append(&s->timed, c);
+    if (!uv_is_active((uv_handle_t *)&s->timer))
+        server_arm(s); /* Else it is armed for somebody older, and then looks again. */
+}
+
+void server_untime(struct store_server *s, struct conn *c)
+{
+    if (c->timed)
+        conns_remove(&s->timed, c);
+    c->timed = false;
+}
+
+void server_known(struct store_server *s, struct conn *c)
+{
+    c->known = true;
+    server_untime(s, c);
+    if (c->decoder.dialect != C10D_DIALECT_C)
+        s->old_peers++;
+}
+
+/* The store hears who has left, as soon as the event at hand is dealt with. */
+void server_tell_left(struct store_server *s)
+{
+    struct conn *c;
+
+    while ((c = conns_take(&s->leaving))) {
+        s->conns[c->peer] = NULL;
+        hosts_left(s, c);
+        feed(s, &(struct store_event){ .kind = STORE_LEFT, .peer = c->peer });
+        s->numbers[s->free_numbers++] = c->peer;
+        s->count--;
+        if (c->known && c->decoder.dialect != C10D_DIALECT_C)
+            s->old_peers--;
+        conns_append(&s->gone, c);
+        if (s->paused)
+            server_listen(s, true);
+    }
+}
+
+/* ---- feed and perform ---- */
+
+static void reply(struct store_server *s, struct conn *c, const struct c10d_reply *r)
+{
+    int rc;
+
+    s->stats.answers++;
+    if (c != s->serving) {
+        buf_clear(&s->one);
+        rc = c10d_encode_reply(&s->one, r);
+        if (rc == 0)
+            conn_send(s, c, buf_span(&s->one));
+    } else {
+        rc = c10d_encode_reply(&s->out, r);
+    }
+    if (rc == MUSTER_EFULL)
+        conn_too_much(s, c);
+    else if (rc < 0)
+        conn_refuse(s, c, "out of memory");
+}
+
+static void perform(struct store_server *s)
+{
+    for (size_t i = 0; i < s->fx.count; i++) {
+        const struct store_effect *e = &s->fx.items[i];
+        struct conn *c = e->peer < s->conns_size ? s->conns[e->peer] : NULL;
+
+        if (!c || c->dead)
+            continue;
+        switch (e->kind) {
+        case STORE_REPLY:
+            reply(s, c, &e->reply);
+            break;
+        case STORE_CLOSE:
+            conn_refuse(s, c, "at byte %llu: %s", (unsigned long long)s->at, e->reason);
+            break;
+        }
+    }
+}
+
+static int try_feed(struct store_server *s, const struct store_event *ev)
+{
+    const int rc = store_step(s->store, ev, &s->fx);
+
+    if (rc == 0)
+        perform(s);
+    return rc;
+}
+
+static void feed(struct store_server *s, const struct store_event *ev)
+{
+    if (try_feed(s, ev) < 0)
+        trace(s->opts.trace, TRACE_ERROR, "store %s: out of memory", s->address);
+}
+
+int server_request(struct store_server *s, struct conn *c,
+                   const struct c10d_request *req)
+{
+    const struct store_event ev = { .kind = STORE_REQUEST,
+                                    .peer = c->peer,
+                                    .request = req,
+                                    .gives_up = c->decoder.dialect != C10D_DIALECT_C };
+
+    int rc;
+
+    if (hosts_take(s, c, req, &rc))
+        return rc;
+    if (stats_take(s, c, req))
+        return 0;
+    if (!s->hosts)
+        return try_feed(s, &ev);
+    hosts_before(s, req);
+    rc = try_feed(s, &ev);
+    if (rc == 0)
+        hosts_after(s, req);
+    return rc;
+}
+
+void server_set(struct store_server *s, const struct c10d_request *set)
+{
+    feed(s, &(struct store_event){
+                .kind = STORE_REQUEST, .peer = UINT32_MAX, .request = set });
+}
+
+void server_send(struct store_server *s, struct conn *c, struct span bytes)
+{
+    s->stats.answers++;
+    if (c != s->serving)
+        conn_send(s, c, bytes);
+    else if (buf_append_span(&s->out, bytes) < 0)
+        conn_refuse(s, c, "out of memory");
+}
+
+void server_end_turn(struct store_server *s)
+{
+    server_tell_left(s);
+    conns_free(&s->gone);
+}
+
+void store_server_wipe(struct store_server *s)
+{
+    feed(s, &(struct store_event){ .kind = STORE_WIPE });
+    server_tell_left(s);
+}
+
+/* store_loop.c - what the sockets tell the store server: connections that come, bytes,
+ * and the loops that wait for them. See store_server.h; what follows from it is in
+ * store_conn.c and store_server.c.
+ *
+ * Connections are in an epoll set of our own, which the uv loop watches as one
+ * descriptor: a uv handle for each of 20,000 idle clients would be most of the memory
+ * that they take. */
+#define ACCEPTS     1024   /* in one go, then the others have their turn */
+#define EVENTS      256    /* likewise */
+#define COMPLAIN_MS 60000u /* between two lines about being out of descriptors */
+#define AWAKE_NS    50000u /* to wait without going to sleep, when that pays */
+#define NAP_NS      (2u * AWAKE_NS) /* a sleep so short might as well not have been */
+#define NAPS        4u              /* of them in a row: it pays */
+
+static int number_reserve(struct store_server *s)
+{
+    const size_t size = s->conns_size ? s->conns_size * 2 : 64;
+    struct conn **conns;
+    uint32_t *numbers;
+
+    if (s->free_numbers)
+        return 0;
+    conns = mem_realloc_array(s->conns, size, sizeof *conns);
+    if (!conns)
+        return MUSTER_ENOMEM;
+    s->conns = conns;
+    numbers = mem_realloc_array(s->numbers, size, sizeof *numbers);
+    if (!numbers)
+        return MUSTER_ENOMEM;
+    s->numbers = numbers;
+    for (size_t i = size; i-- > s->conns_size;) { /* The lowest is taken first. */
+        s->conns[i] = NULL;
+        s->numbers[s->free_numbers++] = (uint32_t)i;
+    }
+    s->conns_size = size;
+    return 0;
+}
+
+static int conn_new(struct store_server *s, int fd)
+{
+    struct epoll_event ev = { .events = (uint32_t)EPOLLET | CONN_READS };
+    struct conn *c;
+
+    if (number_reserve(s) < 0)
+        return MUSTER_ENOMEM;
+    c = mem_calloc(1, sizeof *c);
+    if (!c)
+        return MUSTER_ENOMEM;
+    ev.data.ptr = c;
+    if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev) < 0) {
+        mem_free(c);
+        return MUSTER_ENOMEM;
+    }
+    c->fd = fd;
+    c->peer = s->numbers[--s->free_numbers];
+    c10d_decoder_init(&c->decoder);
+    if (s->opts.dialect_a)
+        c->decoder.old = C10D_DIALECT_A;
+    s->conns[c->peer] = c;
+    s->count++;
+    server_time(s, c);
+    return 0;
+}
+
+/* Out of descriptors: those in the backlog wait until somebody leaves, here or
+ * elsewhere in the process. */
+static void pause_accepting(struct store_server *s, int e)
+{
+    const uint64_t now = uv_now(s->loop);
+
+    if (now >= s->complain_ms) {
+        trace(
+            s->opts.trace, TRACE_WARN,
+            "store %s: cannot accept more than %zu connections for now: %s; raise the "
+            "limit of open files (ulimit -n)",
+            s->address, s->count, strerror(e));
+        s->complain_ms = now + COMPLAIN_MS;
+    }
+    server_listen(s, false);
+    server_arm(s);
+}
+
+static void on_accept(struct store_server *s)
+{
+    for (int i = 0; i < ACCEPTS; i++) {
+        const int fd = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        const int e = errno;
+
+        if (fd < 0 && (e == EINTR || e == ECONNABORTED))
+            continue;
+        if (fd < 0) {
+            if (e == EMFILE || e == ENFILE || e == ENOBUFS || e == ENOMEM)
+                pause_accepting(s, e);
+            return;
+        }
+        if (conn_new(s, fd) < 0) {
+            (void)close(fd);
+            trace(s->opts.trace, TRACE_WARN,
+                  "store %s: turned a connection away: out of memory", s->address);
+            return;
+        }
+    }
+}
+
+static void on_event(struct store_server *s, struct conn *c, uint32_t what)
+{
+    if (what & (EPOLLOUT | EPOLLERR | EPOLLHUP))
+        conn_flush(s, c);
+    if (what & (CONN_READS | EPOLLERR | EPOLLHUP))
+        conn_read(s, c, what & (EPOLLRDHUP | EPOLLERR | EPOLLHUP));
+    if (s->leaving.first)
+        server_tell_left(s);
+}
+
+/* True if the uv loop has something to do as well. */
+static bool serve(struct store_server *s, const struct epoll_event *events, int n)
+{
+    bool loop_too = false;
+
+    for (int i = 0; i < n; i++) {
+        if (events[i].data.ptr == s)
+            on_accept(s);
+        else if (events[i].data.ptr == s->loop)
+            loop_too = true;
+        else
+            on_event(s, events[i].data.ptr, events[i].events);
+    }
+    conns_free(&s->gone); /* No event of this batch points to them any more. */
+    return loop_too;
+}
+
+void server_on_events(uv_poll_t *poll, int status, int what)
+{
+    struct store_server *s = CONTAINER_OF(poll, struct store_server, poll);
+    struct epoll_event events[EVENTS];
+
+    (void)status;
+    (void)what;
+    (void)serve(s, events, epoll_wait(s->epoll, events, EVENTS, 0));
+}
+
+static int wait_awake(struct store_server *s, struct epoll_event *events)
+{
+    const uint64_t until = uv_hrtime() + AWAKE_NS;
+    int n;
+
+    do
+        n = epoll_wait(s->epoll, events, EVENTS, 0);
+    while (n == 0 && uv_hrtime() < until);
+    return n;
+}
+
+/* A client that asks one thing after the other is back within microseconds. To be put
+ * to sleep and woken up for each takes several times as long, and more processor time
+ * than to stay awake. So, when the last few sleeps were hardly any, we stay awake for a
+ * moment, and go back to sleeping as soon as that was for nothing. */
+static int wait_for_events(struct store_server *s, struct epoll_event *events,
+                           int timeout_ms)
+{
+    uint64_t before;
+    int n = 0;
+
+    if (timeout_ms && s->naps >= NAPS) {
+        n = wait_awake(s, events);
+        if (n == 0)
+            s->naps = 0;
+    }
+    if (n == 0) {
+        before = uv_hrtime();
+        n = epoll_wait(s->epoll, events, EVENTS, timeout_ms);
+        s->naps = s->may_wait_awake && uv_hrtime() - before < NAP_NS ? s->naps + 1 : 0;
+    }
+    if (timeout_ms)
+        uv_update_time(s->loop);
+    return n;
+}
+
+/* The sets are nested the other way round: the loop's descriptor is in ours, which
+ * saves a system call for each batch. */
+void store_server_run(struct store_server *s)
+{
+    uv_loop_t *loop = s->loop;
+    struct epoll_event ev = { .events = EPOLLIN, .data.ptr = loop }, events[EVENTS];
+    bool over = false;
+
+    (void)uv_poll_stop(&s->poll);
+    if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, uv_backend_fd(loop), &ev) < 0) {
+        (void)uv_poll_start(&s->poll, UV_READABLE, server_on_events);
+        (void)uv_run(loop, UV_RUN_DEFAULT);
+        return;
+    }
+    s->over = &over; /* The server may be gone when the loop has had its turn. */
+    s->may_wait_awake = sysconf(_SC_NPROCESSORS_ONLN) > 1;
+    (void)uv_run(loop, UV_RUN_NOWAIT);
+    while (!over) {
+        const int timeout_ms = uv_loop_alive(loop) ? uv_backend_timeout(loop) : -1;
+        const int n = wait_for_events(s, events, timeout_ms);
+
+        if (serve(s, events, n) || uv_backend_timeout(loop) == 0)
+            (void)uv_run(loop, UV_RUN_NOWAIT);
+    }
+    (void)uv_run(loop, UV_RUN_DEFAULT);
+}
+
+/* store_open.c - the beginning and the end of a store server; see store_server.h. */
+#define FIRST_BYTES_MS 30000u
+#define MAX_BYTES      (256u << 20) /* of a request, and of unread answers */
+
+void store_server_opts_init(struct store_server_opts *o)
+{
+    *o = (struct store_server_opts){ .fd = -1 };
+}
+
+static void set_defaults(struct store_server *s, const struct store_server_opts *opts)
+{
+    s->opts = *opts;
+    s->opts.bind = NULL; /* Not needed any more, and not ours to keep. */
+    if (!s->opts.first_bytes_ms)
+        s->opts.first_bytes_ms = FIRST_BYTES_MS;
+    if (!s->opts.max_input)
+        s->opts.max_input = MAX_BYTES;
+    if (!s->opts.max_output)
+        s->opts.max_output = MAX_BYTES;
+    while (!s->opts.seed)
+        if (getrandom(&s->opts.seed, sizeof s->opts.seed, 0) < 0)
+            s->opts.seed = (uint64_t)(uintptr_t)s ^ uv_hrtime();
+}
+
+static void release(struct store_server *s)
+{
+    if (s->epoll >= 0)
+        (void)close(s->epoll);
+    if (s->listener >= 0)
+        (void)close(s->listener);
+    hosts_free(s);
+    store_free(s->store);
+    store_fx_fini(&s->fx);
+    buf_fini(&s->out);
+    buf_fini(&s->one);
+    mem_free(s->conns);
+    mem_free(s->numbers);
+    mem_free(s->shared);
+    mem_free(s);
+}
+
+static int take_memory(struct store_server *s, struct muster_error *err)
+{
+    buf_init(&s->out, s->opts.max_output);
+    buf_init(&s->one, s->opts.max_output);
+    store_fx_init(&s->fx);
+    s->shared = mem_alloc(SHARED_SIZE);
+    s->store = store_new(s->opts.seed, s->opts.max_output);
+    return s->shared && s->store ? 0 : err_nomem(err);
+}
+
+static int watch_listener(struct store_server *s, struct muster_error *err)
+{
+    struct epoll_event ev = { .events = EPOLLIN, .data.ptr = s };
+    int rc;
+
+    s->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (s->epoll < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->listener, &ev) < 0)
+        return err_set(err, MUSTER_EIO, "cannot watch sockets: %s", strerror(errno));
+    rc = uv_poll_init(s->loop, &s->poll, s->epoll);
+    if (rc < 0)
+        return err_set(err, MUSTER_EIO, "cannot watch sockets: %s", uv_strerror(rc));
+    return 0;
+}
+
+int store_server_open(uv_loop_t *loop, const struct store_server_opts *opts,
+                      struct store_server **out, struct muster_error *err)
+{
+    const struct listen_opts lo = { opts->bind, opts->port, opts->fd, opts->backlog };
+    struct store_server *s = mem_calloc(1, sizeof *s);
+    struct sockaddr_storage a = { .ss_family = AF_UNSPEC };
+    socklen_t n = sizeof a;
+    int rc;
+
+    if (!s)
+        return err_nomem(err);
+    s->loop = loop;
+    s->epoll = s->listener = -1;
+    set_defaults(s, opts);
+    rc = take_memory(s, err);
+    if (rc == 0)
+        rc = listen_open(&lo, &s->listener, err);
+    if (rc == 0)
+        rc = watch_listener(s, err);
+    if (rc < 0) {
+        if (s->listener == opts->fd)
+            s->listener = -1; /* Still the caller's. */
+        release(s);
+        return rc;
+    }
+    (void)getsockname(s->listener, (struct sockaddr *)&a, &n);
+    address_text((struct sockaddr *)&a, s->address);
+    s->port = address_port(&a);
+    (void)uv_timer_init(loop, &s->timer);
+    (void)uv_poll_start(&s->poll, UV_READABLE, server_on_events);
+    *out = s;
+    return 0;
+}
+
+uint16_t store_server_port(const struct store_server *s)
+{
+    return s->port;
+}
+
+const char *store_server_address(const struct store_server *s)
+{
+    return s->address;
+}
+
+size_t store_server_connections(const struct store_server *s)
+{
+    return s->count;
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct store_server *s = handle->data;
+    void (*closed)(void *) = s->closed;
+    void *ctx = s->closed_ctx;
+
+    if (--s->closing)
+        return;
+    release(s);
+    if (closed)
+        closed(ctx);
+}
+
+void store_server_close(struct store_server *s, void (*cb)(void *ctx), void *ctx)
+{
+    assert(!s->closing);
+    s->closed = cb;
+    s->closed_ctx = ctx;
+    /* Nobody is woken by another's end here: they all end. */
+    for (size_t i = 0; i < s->conns_size; i++) {
+        if (s->conns[i])
+            conn_close(s, s->conns[i]);
+    }
+    conns_free(&s->leaving);
+    conns_free(&s->gone);
+    s->closing = 2;
+    if (s->over)
+        *s->over = true;
+    s->poll.data = s->timer.data = s;
+    uv_close((uv_handle_t *)&s->poll, on_closed);
+    uv_close((uv_handle_t *)&s->timer, on_closed);
+    if (s->hosts) {
+        s->closing++;
+        hosts_close(s, on_closed);
+    }
+}
+
+/* Enough for 20,000 clients and then some. Only root may raise the hard limit. */
+void store_server_allow_many(void)
+{
+    struct rlimit old, new;
+
+    if (getrlimit(RLIMIT_NOFILE, &old) < 0 || old.rlim_cur >= STORE_SERVER_MANY)
+        return;
+    new.rlim_cur = STORE_SERVER_MANY;
+    new.rlim_max = MAX_OF(old.rlim_max, new.rlim_cur);
+    if (setrlimit(RLIMIT_NOFILE, &new) == 0)
+        return;
+    new.rlim_cur = new.rlim_max = old.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &new);
+}
+
+/* store_stats.c - what a store server has done so far, for whoever asks. */
+bool stats_take(struct store_server *s, struct conn *c, const struct c10d_request *req)
+{
+    const struct server_stats *is = &s->stats;
+    struct c10d_reply r = { .op = C10D_GET };
+    struct buf text, out;
+
+    if (req->op != C10D_GET || !span_eq(req->key, span_str(STATS_KEY)))
+        return false;
+    buf_init(&text, 256);
+    buf_init(&out, 512);
+    if (buf_printf(&text,
+                   "requests %" PRIu64 " answers %" PRIu64 " bytes_in %" PRIu64
+                   " bytes_out %" PRIu64 " connections %zu",
+                   is->requests, is->answers, is->bytes_in, is->bytes_out,
+                   s->count) < 0)
+        buf_clear(&text);
+    r.value = buf_span(&text);
+    if (c10d_encode_reply(&out, &r) < 0)
+        conn_refuse(s, c, "out of memory");
+    else
+        server_send(s, c, buf_span(&out));
+    buf_fini(&text);
+    buf_fini(&out);
+    return true;
+}

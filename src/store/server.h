@@ -1,0 +1,55 @@
+/* store_server.h - a c10d store for real PyTorch clients, on a uv loop.
+ *
+ * Owns the engine (store/core/store.c) and the connections. Never resolves a peer. */
+#ifndef STORE_SERVER_H
+#define STORE_SERVER_H
+
+#include <uv.h>
+
+#include "base/base.h"
+#include "base/trace.h"
+#include "muster/error.h"
+
+struct store_server;
+
+struct store_server_opts {
+    const char *bind; /* numeric address; NULL: every address, IPv6 and IPv4 */
+    uint16_t port;    /* 0: any free one */
+    int fd;           /* an already bound or listening socket, or -1; owned once open
+                         has succeeded */
+    int backlog;      /* 0: the system's maximum */
+    uint64_t first_bytes_ms;      /* 0: default; a peer silent for so long is closed */
+    size_t max_input, max_output; /* per connection; 0: defaults */
+    uint64_t seed;                /* of the hash map; 0: taken from the system */
+    bool dialect_a;            /* take old clients for PyTorch <= 2.0 rather than 2.1 */
+    const struct trace *trace; /* borrowed, may be NULL */
+};
+
+void store_server_opts_init(struct store_server_opts *o);
+
+/* Bound and listening on return. Errors: MUSTER_EINUSE, EACCES, EINVAL, EIO. */
+int store_server_open(uv_loop_t *loop, const struct store_server_opts *opts,
+                      struct store_server **out, struct muster_error *err);
+
+uint16_t store_server_port(const struct store_server *s);
+const char *store_server_address(const struct store_server *s); /* "[::]:29400" */
+size_t store_server_connections(const struct store_server *s);
+
+/* Forgets every key and queue, as before a new attempt of the workers. Connections
+ * stay; waits that are pending stay. */
+void store_server_wipe(struct store_server *s);
+
+/* Runs the loop until the server is closed and its callback was called; a little faster
+ * than uv_run, for a program whose loop has little else to do. Nothing that runs there
+ * may add sockets or other descriptors to the loop meanwhile. */
+void store_server_run(struct store_server *s);
+
+/* Raises this process's limit of open files as far as it may, up to STORE_SERVER_MANY.
+ * For a process that does little else than serve a store: children inherit it. */
+#define STORE_SERVER_MANY 65536u
+void store_server_allow_many(void);
+
+/* Closes every connection, then calls cb (may be NULL); s is gone by then. */
+void store_server_close(struct store_server *s, void (*cb)(void *ctx), void *ctx);
+
+#endif

@@ -1,0 +1,336 @@
+/* store_conn.c - bytes into and out of one connection of the store server.
+ *
+ * Requests are decoded where the kernel put them, in a buffer that all connections
+ * share; only what is left of an incomplete one is kept. Replies of one read gather and
+ * go out in one write. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "store/server_int.h"
+
+#define READS 4 /* of one connection, then the others have their turn */
+
+void conns_append(struct conns *list, struct conn *c)
+{
+    c->prev = list->last;
+    c->next = NULL;
+    if (list->last)
+        list->last->next = c;
+    else
+        list->first = c;
+    list->last = c;
+}
+
+void conns_remove(struct conns *list, struct conn *c)
+{
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        list->first = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    else
+        list->last = c->prev;
+    c->prev = c->next = NULL;
+}
+
+struct conn *conns_take(struct conns *list)
+{
+    struct conn *c = list->first;
+
+    if (c)
+        conns_remove(list, c);
+    return c;
+}
+
+void conns_free(struct conns *list)
+{
+    while (list->first)
+        mem_free(conns_take(list));
+}
+
+static void drop_buf(struct buf **b)
+{
+    buf_fini(*b);
+    mem_free(*b);
+    *b = NULL;
+}
+
+static struct buf *new_buf(size_t cap)
+{
+    struct buf *b = mem_alloc(sizeof *b);
+
+    if (b)
+        buf_init(b, cap);
+    return b;
+}
+
+void conn_watch(struct store_server *s, struct conn *c)
+{
+    struct epoll_event ev = { .data.ptr = c };
+
+    ev.events =
+        (c->ended ? 0u : (uint32_t)EPOLLIN) | (c->out ? (uint32_t)EPOLLOUT : 0u);
+    (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, c->fd, &ev);
+}
+
+void conn_close(struct store_server *s, struct conn *c)
+{
+    if (c->dead)
+        return;
+    c->dead = true;
+    server_untime(s, c);
+    /* A child that was forked just now may still hold the socket: closing it would
+     * then not take it out of the set. */
+    (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL);
+    (void)close(c->fd);
+    if (c != s->serving) /* Else its request lies there, and on_bytes is not through. */
+        drop_buf(&c->in);
+    drop_buf(&c->out);
+    conns_append(&s->leaving, c);
+}
+
+/* How much the socket took; 0 if it is full, -1 if the connection is broken. */
+static ssize_t write_some(struct store_server *s, struct conn *c, struct span bytes)
+{
+    ssize_t n;
+
+    do
+        n = send(c->fd, bytes.p, bytes.n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return 0;
+    if (n > 0)
+        s->stats.bytes_out += (uint64_t)n;
+    return n;
+}
+
+void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
+{
+    char who[ADDRESS_TEXT], why[512];
+    va_list ap;
+
+    if (c->dead)
+        return;
+    address_of_peer(c->fd, who);
+    va_start(ap, fmt);
+    (void)vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    trace(s->opts.trace, TRACE_WARN, "store %s: closed the connection of %s: %s",
+          s->address, who, why);
+    if (c == s->serving && !c->out) /* What it asked before that was in order. */
+        (void)write_some(s, c, buf_span(&s->out));
+    conn_close(s, c);
+}
+
+void conn_too_much(struct store_server *s, struct conn *c)
+{
+    conn_refuse(s, c, "it leaves its answers unread: more than %zu bytes wait",
+                s->opts.max_output);
+}
+
+static void out_of_memory(struct store_server *s, struct conn *c)
+{
+    conn_refuse(s, c, "out of memory");
+}
+
+/* Keeps what the socket did not take. */
+static void keep_output(struct store_server *s, struct conn *c, struct span bytes)
+{
+    int rc = MUSTER_ENOMEM;
+
+    if (!c->out)
+        c->out = new_buf(s->opts.max_output);
+    if (c->out)
+        rc = buf_append_span(c->out, bytes);
+    if (rc == MUSTER_EFULL)
+        conn_too_much(s, c);
+    else if (rc < 0)
+        out_of_memory(s, c);
+    else if (!c->wants_write) {
+        c->wants_write = true;
+        conn_watch(s, c);
+    }
+}
+
+void conn_send(struct store_server *s, struct conn *c, struct span bytes)
+{
+    ssize_t n = 0;
+
+    if (c->dead || bytes.n == 0)
+        return;
+    if (!c->out) {
+        n = write_some(s, c, bytes);
+        if (n < 0) {
+            conn_close(s, c);
+            return;
+        }
+    }
+    if ((size_t)n < bytes.n)
+        keep_output(s, c, span_of(bytes.p + n, bytes.n - (size_t)n));
+}
+
+void conn_flush(struct store_server *s, struct conn *c)
+{
+    ssize_t n;
+
+    if (c->dead || !c->out)
+        return;
+    n = write_some(s, c, buf_span(c->out));
+    if (n < 0) {
+        conn_close(s, c);
+        return;
+    }
+    buf_consume(c->out, (size_t)n);
+    if (buf_len(c->out))
+        return;
+    drop_buf(&c->out);
+    c->wants_write = false;
+    if (c->ended)
+        conn_close(s, c);
+    else
+        conn_watch(s, c);
+}
+
+/* Runs the requests at the front of the bytes; returns how many bytes they took. */
+static size_t drain(struct store_server *s, struct conn *c, const uint8_t *p, size_t n)
+{
+    struct c10d_request req;
+    struct muster_error err;
+    size_t used = 0;
+
+    while (!c->dead && used < n) {
+        s->at = c->decoder.offset;
+        const int64_t took =
+            c10d_decode_request(&c->decoder, p + used, n - used, &req, &err);
+
+        if (took < 0) {
+            conn_refuse(s, c, "%s", err.text);
+            break;
+        }
+        if (took == 0)
+            break;
+        if (!c->known)
+            server_known(s, c);
+        s->stats.requests++;
+        if (server_request(s, c, &req) < 0)
+            out_of_memory(s, c);
+        used += (size_t)took;
+    }
+    return used;
+}
+
+/* The peer closed its side. What it asked for is on its way; when that is out, so is
+ * the peer. */
+static void on_end(struct store_server *s, struct conn *c)
+{
+    if (!c->out) {
+        conn_close(s, c);
+        return;
+    }
+    c->ended = true;
+    server_time(s, c);
+    conn_watch(s, c);
+}
+
+static void keep_input(struct store_server *s, struct conn *c, struct span rest)
+{
+    if (c->dead || rest.n == 0)
+        return;
+    c->in = new_buf(s->opts.max_input);
+    if (!c->in || buf_append_span(c->in, rest) < 0)
+        out_of_memory(s, c);
+}
+
+/* Where to read to: the shared buffer, or behind what is already there. The longer a
+ * request has become, the larger the pieces. */
+static uint8_t *read_room(struct store_server *s, struct conn *c, size_t *size)
+{
+    uint8_t *to;
+
+    *size = SHARED_SIZE;
+    if (!c->in)
+        return s->shared;
+    *size = MAX_OF(*size, MIN_OF(buf_len(c->in), 16u * SHARED_SIZE));
+    *size = MIN_OF(*size, s->opts.max_input - buf_len(c->in));
+    to = *size ? buf_room(c->in, *size) : NULL;
+    if (*size == 0)
+        conn_refuse(s, c, "at byte %llu: its request has more than %zu bytes",
+                    (unsigned long long)c->decoder.offset, s->opts.max_input);
+    else if (!to)
+        out_of_memory(s, c);
+    return to;
+}
+
+/* What came in this read has been served: one write for all the answers. */
+static void send_replies(struct store_server *s, struct conn *c)
+{
+    s->serving = NULL;
+    conn_send(s, c, buf_span(&s->out));
+    buf_clear(&s->out);
+    if (s->out.size > 16u * SHARED_SIZE)
+        buf_fini(&s->out);
+}
+
+static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, size_t n)
+{
+    size_t used;
+
+    s->serving = c;
+    if (!c->in) {
+        used = drain(s, c, p, n);
+        send_replies(s, c);
+        keep_input(s, c, span_of(p + used, n - used));
+        return;
+    }
+    buf_commit(c->in, n);
+    used = drain(s, c, buf_data(c->in), buf_len(c->in));
+    send_replies(s, c);
+    if (!c->dead)
+        buf_consume(c->in, used);
+    if (c->dead || buf_len(c->in) == 0)
+        drop_buf(&c->in);
+}
+
+/* One read; true if there may be more. */
+static bool read_once(struct store_server *s, struct conn *c, bool hung_up)
+{
+    size_t size;
+    uint8_t *to = read_room(s, c, &size);
+    ssize_t n;
+
+    if (!to)
+        return false;
+    do
+        n = recv(c->fd, to, size, 0);
+    while (n < 0 && errno == EINTR);
+    if (n > 0) {
+        s->stats.bytes_in += (uint64_t)n;
+        on_bytes(s, c, to, (size_t)n);
+        return (size_t)n == size || hung_up;
+    }
+    if (n == 0)
+        on_end(s, c);
+    else if (errno != EAGAIN && errno != EWOULDBLOCK)
+        conn_close(s, c);
+    return false;
+}
+
+/* The kernel tells once when something comes, not again and again while it is there:
+ * who sends much is read up to a measure, and then asked after again. A short read has
+ * taken all there was, unless the end of the stream stands behind it. */
+void conn_read(struct store_server *s, struct conn *c, bool hung_up)
+{
+    for (int i = 0; !c->dead && !c->ended; i++) {
+        if (i == READS) {
+            conn_watch(s, c);
+            return;
+        }
+        if (!read_once(s, c, hung_up))
+            return;
+    }
+}

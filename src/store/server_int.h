@@ -1,0 +1,126 @@
+/* store_server_int.h - what store_server.c (the driver), store_loop.c (what the sockets
+ * tell) and store_conn.c (bytes in and out of one connection) share. */
+#ifndef STORE_SERVER_INT_H
+#define STORE_SERVER_INT_H
+
+#include "net/listen.h"
+#include "store/server.h"
+#include "store/core/store.h"
+#include "store/core/wire.h"
+
+struct hosted_run;
+struct store_hosts;
+
+/* One client. Most of them are idle most of the time, and there may be many: buffers
+ * exist only while something is in them. */
+struct conn {
+    int fd;
+    uint32_t peer;    /* its number in the store */
+    bool known;       /* has sent a whole request */
+    bool timed;       /* in the list of deadlines */
+    bool dead;        /* closed; memory goes at the end of the turn */
+    bool ended;       /* the peer will send no more: close when all is written */
+    bool wants_write; /* epoll tells when there is room again */
+    struct c10d_decoder decoder;
+    struct buf *in;           /* owned; the beginning of a request, or NULL */
+    struct buf *out;          /* owned; what the peer has not yet taken, or NULL */
+    struct hosted_run *run;   /* borrowed; a node of this rendezvous, or NULL */
+    struct conn *prev, *next; /* in `timed`, `leaving` or `gone` */
+    uint64_t due_ms;          /* in `timed`: closed then */
+};
+
+struct conns {
+    struct conn *first, *last; /* borrowed */
+};
+
+/* What GET of STATS_KEY answers: "requests N answers N bytes_in N bytes_out N
+ * connections N", since the server was opened, for whoever wants to know what a run
+ * costs. Like all reserved keys it is no entry of the store. */
+#define STATS_KEY "/\x01muster/stats"
+
+struct server_stats {
+    uint64_t requests, answers, bytes_in, bytes_out;
+};
+
+struct store_server {
+    uv_loop_t *loop;  /* borrowed */
+    uv_poll_t poll;   /* on `epoll` */
+    uv_timer_t timer; /* the first deadline of `timed`, or when to accept again */
+    int closing;      /* handles still to be closed by libuv; 0: running */
+    void (*closed)(void *ctx);
+    void *closed_ctx;
+
+    struct store_server_opts opts;
+    int epoll, listener; /* owned */
+    bool *over;    /* borrowed; in store_server_run: set when the server is closed */
+    unsigned naps; /* in store_server_run: sleeps in a row that were hardly any */
+    bool may_wait_awake;  /* the clients may be on another processor */
+    bool paused;          /* out of descriptors: does not accept */
+    uint64_t complain_ms; /* when to speak again of being out of descriptors */
+    char address[ADDRESS_TEXT];
+    uint16_t port;
+
+    struct store *store;       /* owned */
+    struct store_hosts *hosts; /* owned; NULL until a node of ours says HELLO */
+    struct store_fx fx;
+    struct conn **conns; /* owned, as is each; by peer number */
+    size_t conns_size, count;
+    uint32_t *numbers; /* owned; a stack of free peer numbers, as large as conns */
+    size_t free_numbers;
+    size_t old_peers;     /* of PyTorch before 2.2, open now */
+    struct conns timed;   /* by deadline: not yet known, or ended and slow to read */
+    struct conns leaving; /* closed, the store does not know yet */
+    struct conns gone;    /* to be freed at the end of the turn */
+
+    struct server_stats stats;
+
+    struct conn *serving; /* whose requests run now: its replies gather in `out` */
+    uint64_t at;          /* where in its stream the request at hand begins */
+    struct buf out;
+    struct buf one;  /* a reply to somebody else */
+    uint8_t *shared; /* owned; what is read lands here first */
+};
+
+#define SHARED_SIZE 65536u
+#define CONN_READS  ((uint32_t)(EPOLLIN | EPOLLRDHUP))
+
+/* store_loop.c */
+void server_on_events(uv_poll_t *poll, int status, int what);
+
+/* store_server.c */
+void server_listen(struct store_server *s, bool on); /* or leave them in the backlog */
+void server_arm(struct store_server *s);       /* the timer, for what is due next */
+void server_tell_left(struct store_server *s); /* the store, who was closed */
+int server_request(struct store_server *s, struct conn *c,
+                   const struct c10d_request *req);
+void server_known(struct store_server *s, struct conn *c); /* its first request is in */
+void server_time(struct store_server *s, struct conn *c);  /* it gets a deadline */
+void server_untime(struct store_server *s, struct conn *c);
+
+void server_set(struct store_server *s, const struct c10d_request *set); /* by us */
+void server_send(struct store_server *s, struct conn *c, struct span bytes);
+void server_end_turn(struct store_server *s); /* those closed meanwhile leave */
+
+/* store_stats.c: true if the request asked for them, and has been answered. */
+bool stats_take(struct store_server *s, struct conn *c, const struct c10d_request *req);
+
+/* store_conn.c */
+/* There is something to read; hung_up: and the end of the stream, or an error. */
+void conn_read(struct store_server *s, struct conn *c, bool hung_up);
+void conn_flush(struct store_server *s, struct conn *c); /* there is room to write */
+void conn_send(struct store_server *s, struct conn *c, struct span bytes);
+/* At once; c is freed later, and so are the bytes of a request that it is just served.
+ */
+void conn_close(struct store_server *s, struct conn *c);
+/* With one line for whoever looks after the machine. */
+void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void conn_too_much(struct store_server *s, struct conn *c); /* leaves too much unread */
+void conn_watch(struct store_server *s, struct conn *c);    /* as its state asks for */
+
+void conns_append(struct conns *list, struct conn *c);
+void conns_remove(struct conns *list, struct conn *c); /* for lists with prev */
+struct conn *conns_take(struct conns *list);           /* the first, or NULL */
+void conns_free(struct conns *list);                   /* each of them */
+
+#endif

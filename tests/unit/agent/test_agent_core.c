@@ -1,0 +1,299 @@
+/* test_agent_core.c - the agent's decisions as transcripts: events in, effects out. */
+#include "testing.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "agent/core/agent_core.h"
+
+static const char *const fx_names[] = {
+    [GROUP_FX_JOIN] = "join",
+    [GROUP_FX_CANCEL_JOIN] = "cancel",
+    [GROUP_FX_ASSIGN] = "assign",
+    [GROUP_FX_START] = "start",
+    [GROUP_FX_SIGNAL] = "signal",
+    [GROUP_FX_LEFTOVERS] = "leftovers",
+    [GROUP_FX_KILL_ALL] = "kill-all",
+    [GROUP_FX_DRAIN] = "drain",
+    [GROUP_FX_BARRIER] = "barrier",
+    [GROUP_FX_LEAVE] = "leave",
+    [GROUP_FX_FINISH] = "finish",
+    [GROUP_FX_SAY_SIGNAL] = "say-signal",
+    [GROUP_FX_SAY_KILL] = "say-kill",
+    [GROUP_FX_SAY_ABANDONED] = "say-abandoned",
+    [GROUP_FX_SAY_FAILED] = "say-failed",
+    [GROUP_FX_SAY_SUCCEEDED] = "say-succeeded",
+    [GROUP_FX_SAY_TERMINATED] = "say-terminated",
+    [GROUP_FX_SAY_BARRIER] = "say-barrier",
+    [GROUP_FX_SAY_NO_BARRIER] = "say-no-barrier",
+};
+
+/* One effect as a word: "signal1:15", "start0", "leave+close", "finish0". */
+static void show(struct buf *out, const struct group_fx *f)
+{
+    assert_int_equal(buf_printf(out, " %s", fx_names[f->kind]), 0);
+    switch (f->kind) {
+    case GROUP_FX_START:
+        buf_printf(out, "%d", (int)f->attempt);
+        break;
+    case GROUP_FX_SIGNAL:
+    case GROUP_FX_SAY_KILL:
+        buf_printf(out, "%d:%d", (int)f->worker, f->sig);
+        break;
+    case GROUP_FX_LEAVE:
+        buf_append_str(out, f->close ? "+close" : "");
+        break;
+    case GROUP_FX_FINISH:
+        buf_printf(out, "%d", f->code);
+        break;
+    case GROUP_FX_SAY_FAILED:
+        buf_append_str(out, f->final ? "+final" : "");
+        break;
+    default:
+        break;
+    }
+}
+
+struct play {
+    const char *says;
+    const char *script; /* words: see feed_word(); settings first */
+    const char *want;
+};
+
+static void feed_word(struct group *g, const char *word, uint64_t *ms, struct buf *out)
+{
+    static const struct {
+        const char *word;
+        enum group_event_kind kind;
+    } words[] = {
+        { "begin", GROUP_EV_BEGIN },       { "joined", GROUP_EV_JOINED },
+        { "assigned", GROUP_EV_ASSIGNED }, { "started", GROUP_EV_STARTED },
+        { "fatal", GROUP_EV_FATAL },       { "leftovers", GROUP_EV_LEFTOVERS },
+        { "empty", GROUP_EV_EMPTY },       { "drained", GROUP_EV_DRAINED },
+        { "changed", GROUP_EV_CHANGED },   { "lost", GROUP_EV_LOST },
+        { "stuck", GROUP_EV_STUCK },       { "opened", GROUP_EV_BARRIER_DONE },
+        { "left", GROUP_EV_LEFT },         { "deserted", GROUP_EV_DESERTED },
+    };
+    struct group_event ev = { 0 };
+    struct group_fx_list fx = { 0 };
+    int worker, code;
+    char sign;
+
+    if (sscanf(word, "exit%d%c%d", &worker, &sign, &code) == 3) {
+        ev.kind = GROUP_EV_EXIT;
+        ev.worker = worker;
+        ev.code = sign == '-' ? -code : code;
+    } else if (sscanf(word, "sig%d", &code) == 1) {
+        ev.kind = GROUP_EV_SIGNAL;
+        ev.code = code;
+    } else if (sscanf(word, "%ds", &code) == 1) {
+        ev.kind = GROUP_EV_TIMEOUT;
+        *ms += (uint64_t)code * 1000;
+    } else {
+        size_t i = 0;
+        while (i < ARRAY_LEN(words) && strcmp(words[i].word, word) != 0)
+            i++;
+        if (i == ARRAY_LEN(words))
+            fail_msg("no such word: %s", word);
+        ev.kind = words[i].kind;
+    }
+    ev.now.mono_ms = *ms;
+    assert_int_equal(group_step(g, &ev, &fx), 0);
+    for (size_t i = 0; i < fx.count; i++)
+        show(out, &fx.items[i]);
+    group_fx_fini(&fx);
+}
+
+#define UP    "begin joined assigned started "
+#define UP_FX " join assign start0"
+
+static const struct play plays[] = {
+    { "all is well", UP "exit1=0 exit0=0 empty drained opened left",
+      UP_FX " drain say-succeeded barrier leave+close finish0" },
+    { "an early end is no news", UP "exit0=0", UP_FX },
+    { "workers end before all have been told of",
+      "begin joined assigned exit0=0 exit1=0 empty started drained",
+      UP_FX " drain say-succeeded barrier" },
+    { "the first is gone before the second is there",
+      "begin joined assigned exit0=0 empty started exit1=1 empty drained left",
+      UP_FX " leftovers drain say-failed+final leave+close finish1" },
+    { "one fails, no restarts", UP "exit1=3 exit0-15 empty drained left",
+      UP_FX " signal0:15 leftovers drain say-failed+final leave+close finish1" },
+    { "one fails, one restart",
+      "restarts=1 " UP "exit1=3 exit0-15 empty drained joined assigned started "
+      "exit0=0 exit1=0 empty drained opened left",
+      UP_FX " signal0:15 leftovers drain say-failed join assign start1 drain "
+            "say-succeeded barrier leave+close finish0" },
+    { "a failure while starting waits",
+      "begin joined assigned exit0=1 started exit1-15 empty drained left",
+      UP_FX " signal1:15 leftovers drain say-failed+final leave+close finish1" },
+    { "a worker will not go", UP "exit1=3 30s exit0-9 empty drained left",
+      UP_FX " signal0:15 leftovers say-kill0:15 kill-all drain say-failed+final "
+            "leave+close finish1" },
+    { "nor by SIGKILL", UP "exit1=3 30s 30s drained left",
+      UP_FX " signal0:15 leftovers say-kill0:15 kill-all say-abandoned drain "
+            "say-failed+final leave+close finish1" },
+    { "a daemon outlives success", UP "exit0=0 exit1=0 leftovers 5s empty drained",
+      UP_FX " leftovers kill-all drain say-succeeded barrier" },
+    { "a newcomer: not counted", UP "changed exit0-15 exit1-15 empty drained",
+      UP_FX " signal0:15 signal1:15 drain join" },
+    { "a node is lost", UP "lost exit0-15 exit1-15 empty drained",
+      UP_FX " signal0:15 signal1:15 drain join" },
+    { "a node is lost before ranks are known", "begin joined lost assigned",
+      " join assign join" },
+    { "a newcomer while ranks are agreed on", "begin joined changed assigned",
+      " join assign join" },
+    { "the store is gone", UP "fatal exit0-15 exit1-15 empty drained left",
+      UP_FX " signal0:15 signal1:15 drain leave+close finish1" },
+    { "the join fails", "begin fatal left", " join leave+close finish1" },
+    { "stuck: as torchrun, no failure",
+      "restarts=3 " UP "stuck exit0-15 exit1-15 empty drained left",
+      UP_FX " signal0:15 signal1:15 drain say-terminated leave+close finish0" },
+    { "Ctrl-C", UP "sig2 exit0-2 exit1-2 empty drained left",
+      UP_FX " say-signal signal0:2 signal1:2 drain leave finish1" },
+    { "Ctrl-C twice", UP "sig2 sig2 exit0-9 exit1-9 empty drained left",
+      UP_FX " say-signal signal0:2 signal1:2 say-signal say-kill0:2 say-kill1:2 "
+            "kill-all drain leave finish1" },
+    { "Ctrl-C, then SIGTERM, then Ctrl-C", UP "sig2 sig15 sig2 exit0-9 exit1-9 empty",
+      UP_FX " say-signal signal0:2 signal1:2 say-signal signal0:15 signal1:15 "
+            "say-signal say-kill0:15 say-kill1:15 kill-all drain" },
+    { "Ctrl-C of a job that is told to end", UP "sig15 sig2 exit0-15 exit1-15 empty",
+      UP_FX
+      " say-signal signal0:15 signal1:15 say-signal signal0:15 signal1:15 drain" },
+    { "SIGTERM three times", UP "sig15 sig15 sig15 exit0-9 exit1-9 empty drained left",
+      UP_FX " say-signal signal0:15 signal1:15 say-signal signal0:15 signal1:15 "
+            "say-signal say-kill0:15 say-kill1:15 kill-all drain leave finish1" },
+    { "a signal, and nobody goes",
+      "shutdown=2 " UP "sig15 2s exit0-9 exit1-9 empty drained left",
+      UP_FX
+      " say-signal signal0:15 signal1:15 say-kill0:15 say-kill1:15 kill-all drain "
+      "leave finish1" },
+    { "a signal, and sys.maxsize seconds to go",
+      "shutdown=9223372036854775807 " UP "sig15 99999s exit0=0 exit1=0 empty drained",
+      UP_FX " say-signal signal0:15 signal1:15 drain leave" },
+    { "a signal, and all the time there is",
+      "shutdown=never " UP "sig15 99999s exit0=0 exit1=0 empty drained",
+      UP_FX " say-signal signal0:15 signal1:15 drain leave" },
+    { "a signal between attempts",
+      UP "changed exit0-15 exit1-15 empty drained sig15 left",
+      UP_FX " signal0:15 signal1:15 drain join say-signal cancel leave finish1" },
+    { "a signal in the barrier", UP "exit0=0 exit1=0 empty drained sig15 left",
+      UP_FX " drain say-succeeded barrier say-barrier leave finish1" },
+    { "a signal while a failure is dealt with",
+      UP "exit0=1 sig15 exit1-15 empty drained left",
+      UP_FX " signal1:15 leftovers say-signal signal1:15 drain leave finish1" },
+    { "a member is lost in the barrier",
+      UP "exit0=0 exit1=0 empty drained lost 1s left",
+      UP_FX " drain say-succeeded barrier say-no-barrier leave+close finish0" },
+    { "whoever is missing in the barrier has failed",
+      UP "deserted exit0=0 exit1=0 empty drained deserted left",
+      UP_FX " drain say-succeeded barrier say-no-barrier leave+close finish0" },
+    { "nobody hears the goodbye", UP "exit0=0 exit1=0 empty drained opened 5s",
+      UP_FX " drain say-succeeded barrier leave+close finish0" },
+};
+
+static void transcripts(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(plays); i++) {
+        const struct play *p = &plays[i];
+        struct group_settings set = { .nproc = 2, .shutdown_ms = 30000 };
+        struct group g;
+        struct buf out;
+        char script[512], *save = NULL;
+        uint64_t ms = 1000;
+
+        buf_init(&out, SIZE_MAX);
+        snprintf(script, sizeof script, "%s", p->script);
+        int number;
+        if (sscanf(script, "restarts=%d", &number) == 1)
+            set.max_restarts = number;
+        long long seconds;
+        if (sscanf(script, "shutdown=%lld", &seconds) == 1)
+            set.shutdown_ms = ms_of_seconds(seconds);
+        if (strncmp(script, "shutdown=never", 14) == 0)
+            set.shutdown_ms = MONO_NEVER;
+        assert_int_equal(group_init(&g, &set, NULL), 0);
+        for (char *w = strtok_r(script, " ", &save); w; w = strtok_r(NULL, " ", &save))
+            if (!strchr(w, '=') || strncmp(w, "exit", 4) == 0)
+                feed_word(&g, w, &ms, &out);
+        buf_u8(&out, 0);
+        if (strcmp((const char *)buf_data(&out), p->want) != 0)
+            fail_msg("%s:\nwant%s\ngot %s", p->says, p->want,
+                     (const char *)buf_data(&out));
+        buf_fini(&out);
+        group_fini(&g);
+    }
+}
+
+/* Whatever comes in whatever order: it never asserts, it ends only once, never with
+ * workers alive, and a third signal always leads to the end. */
+static void any_order(void **state)
+{
+    uint64_t seed = 12345;
+    (void)state;
+    for (int round = 0; round < 20000; round++) {
+        const struct group_settings set = { .nproc = 3,
+                                            .max_restarts = 2,
+                                            .shutdown_ms = 2000 };
+        struct group g;
+        struct group_fx_list fx = { 0 };
+        int finished = 0;
+        uint64_t ms = 0;
+
+        assert_int_equal(group_init(&g, &set, NULL), 0);
+        for (int k = 0; k < 60; k++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            const struct group_event ev = {
+                .kind = k == 0 ? GROUP_EV_BEGIN
+                               : (enum group_event_kind)(1 + (seed >> 33) %
+                                                                 GROUP_EV_TIMEOUT),
+                .worker = (int64_t)((seed >> 40) % 3),
+                .code = (int)((seed >> 50) % 2) * 15,
+                .now = { .mono_ms = ms += (seed >> 45) % 4000 },
+            };
+            fx.count = 0;
+            assert_int_equal(group_step(&g, &ev, &fx), 0);
+            for (size_t i = 0; i < fx.count; i++) {
+                if (fx.items[i].kind != GROUP_FX_FINISH)
+                    continue;
+                finished++;
+                assert_int_equal(g.phase, GROUP_DONE);
+            }
+            assert_true(g.alive >= 0 && g.remaining >= 0);
+        }
+        assert_true(finished <= 1);
+        group_fx_fini(&fx);
+        group_fini(&g);
+    }
+}
+
+static void no_memory(void **state)
+{
+    (void)state;
+    for (struct failing f = failing_first(); failing_next(&f);) {
+        const struct group_settings set = { .nproc = 2 };
+        struct group g;
+        struct group_fx_list fx = { 0 };
+        int rc = group_init(&g, &set, NULL);
+        if (rc == 0) {
+            rc = group_step(&g, &(struct group_event){ .kind = GROUP_EV_BEGIN }, &fx);
+            if (rc != 0)
+                assert_int_equal(g.phase, GROUP_NEW);
+        }
+        assert_true(rc == 0 || rc == MUSTER_ENOMEM);
+        group_fx_fini(&fx);
+        group_fini(&g);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(transcripts),
+        cmocka_unit_test(any_order),
+        cmocka_unit_test(no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,316 @@
+/* What a person is told while the agent waits: agent/core/wait_message.c, rendezvous/core/progress.c. */
+#include "testing.h"
+
+#include <stdlib.h>
+
+#include "agent/core/wait_message.h"
+
+#define P(at, n, min, max, who, not_here, by, start)                                   \
+    {                                                                                  \
+        .stage = at, .here = n, .min_nodes = min, .max_nodes = max, .names = who,      \
+        .missing = not_here, .by_ms = by, .start_by_ms = start                         \
+    }
+
+static const struct row {
+    const char *says;
+    struct rdzv_progress p;
+    const char *expected;
+    const char *want;
+} rows[] = {
+    { "nobody knows who is missing",
+      P(RDZV_AT_ROUND, 1, 3, 3, "a", "", 60000, MONO_NEVER), "",
+      "waiting 12 s, until 00:00:46 (48 s more): 1 of 3 nodes are here, 2 missing; "
+      "here: a" },
+    { "one of the last round is away",
+      P(RDZV_AT_ROUND, 2, 3, 4, "a, b", "c", 60000, MONO_NEVER), "",
+      "waiting 12 s, until 00:00:46 (48 s more): 2 of 3 nodes are here, missing: c; "
+      "here: a, b" },
+    { "one is known, another is not",
+      P(RDZV_AT_ROUND, 1, 3, 3, "a", "c", 60000, MONO_NEVER), "",
+      "waiting 12 s, until 00:00:46 (48 s more): 1 of 3 nodes are here, missing: c and "
+      "1 more; here: a" },
+    { "the scheduler knows them all",
+      P(RDZV_AT_ROUND, 1, 3, 3, "b.cluster", "", 60000, MONO_NEVER), "a, b, c",
+      "waiting 12 s, until 00:00:46 (48 s more): 1 of 3 nodes are here, missing: a, c; "
+      "here: b.cluster" },
+    { "the scheduler has others in mind",
+      P(RDZV_AT_ROUND, 1, 3, 3, "b", "", 60000, MONO_NEVER), "a, b",
+      "waiting 12 s, until 00:00:46 (48 s more): 1 of 3 nodes are here, 2 missing; "
+      "here: b" },
+    { "more are here than anybody lists",
+      P(RDZV_AT_ROUND, 20, 64, 64, "", "", 60000, MONO_NEVER), "",
+      "waiting 12 s, until 00:00:46 (48 s more): 20 of 64 nodes are here, 44 missing" },
+    { "the last call", P(RDZV_AT_ROUND, 2, 2, 4, "a, b", "", 60000, 30000), "",
+      "waiting 12 s, starting at 00:00:16 (18 s more): 2 nodes are here, 4 may be; "
+      "here: a, b" },
+    { "the store is far", P(RDZV_AT_STORE, 0, 0, 0, "", "", 12000, MONO_NEVER), "",
+      "waiting 12 s, until 23:59:58 (0 s more): the store at head:29400 has not been "
+      "reached" },
+    { "the store is far, and why is known",
+      { .stage = RDZV_AT_STORE, .by_ms = 12000, .why = "connection refused" },
+      "",
+      "waiting 12 s, until 23:59:58 (0 s more): the store at head:29400 has not been "
+      "reached: connection refused" },
+    { "something is in the way",
+      { .stage = RDZV_AT_ROUND,
+        .here = 2,
+        .min_nodes = 2,
+        .max_nodes = 2,
+        .by_ms = 60000,
+        .start_by_ms = MONO_NEVER,
+        .why = "no place left" },
+      "",
+      "waiting 12 s, until 00:00:46 (48 s more): 2 nodes are here, 2 may be; no place "
+      "left" },
+    { "the workers' address",
+      { .stage = RDZV_AT_ADDRESS, .by_ms = 60000, .start_by_ms = MONO_NEVER },
+      "",
+      "waiting 12 s, until 00:00:46 (48 s more): the group is complete, and node rank "
+      "0 "
+      "has to tell where its workers' store is" },
+    { "the others work", P(RDZV_AT_NEXT, 0, 2, 4, "", "", 12001, MONO_NEVER), "",
+      "waiting 12 s, until 23:59:59 (1 s more): the group is at work in a round "
+      "without this node" },
+    { "a spare", P(RDZV_AT_SPARE, 0, 2, 4, "", "", MONO_NEVER, MONO_NEVER), "",
+      "waiting 12 s: a spare, since all 4 places are taken" },
+};
+
+static void check_line(const struct waiting *w, const char *says, const char *want)
+{
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(waiting_print(&b, w), 0);
+    assert_int_equal(buf_u8(&b, 0), 0);
+    if (strcmp((const char *)buf_data(&b), want) != 0)
+        fail_msg("%s:\nwant %s\ngot  %s", says, want, (const char *)buf_data(&b));
+    buf_fini(&b);
+}
+
+static void test_lines(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const struct waiting w = { .progress = &rows[i].p,
+                                   .store = "head:29400",
+                                   .expected = rows[i].expected,
+                                   .now_ms = 12000,
+                                   .wall_s = 86398 };
+
+        check_line(&w, rows[i].says, rows[i].want);
+    }
+}
+
+#define UNTIL "waiting 12 s, until 00:00:46 (48 s more): "
+
+static const struct {
+    const char *says;
+    enum waiting_for what;
+    const char *here; /* the roll, 'x' for who has come; NULL: not known */
+    int64_t done;
+    const char *want;
+} waits[] = {
+    { "a static group gathers", WAITING_FOR_ROUND, "x..", 0,
+      UNTIL "1 of 3 nodes are here, missing: node ranks 1, 2" },
+    { "nobody could ask who has come", WAITING_FOR_ROUND, NULL, 0,
+      UNTIL "2 of 3 nodes are here, 1 missing" },
+    { "the store knows more than the count", WAITING_FOR_ROUND, "xxx", 0,
+      UNTIL "3 nodes are here, 3 may be" },
+    { "one has not told", WAITING_FOR_NODES, "xx.", 0,
+      UNTIL "2 of 3 nodes are here to get ranks, missing: node rank 2" },
+    { "nobody knows who has", WAITING_FOR_NODES, NULL, 0,
+      UNTIL "the nodes of this round have to tell how many workers they start" },
+    { "all have, this moment", WAITING_FOR_NODES, "xxx", 0,
+      UNTIL "the nodes of this round have to tell how many workers they start" },
+    { "rank 0 has not told", WAITING_FOR_RANKS, NULL, 0,
+      UNTIL
+      "node rank 0 has not given out ranks; its log tells which nodes are missing" },
+    { "one is at work", WAITING_FOR_END, NULL, 2,
+      UNTIL "2 of 3 nodes are done, 1 at work" },
+    { "one has closed the run", WAITING_FOR_END, NULL, -2,
+      UNTIL "2 of 3 nodes are done, 1 not; another node has closed the run: it failed, "
+            "or was ended" },
+    { "nobody knows how many", WAITING_FOR_END, NULL, 0,
+      UNTIL "this node is done, others are not" },
+    { "the last one is about to tell", WAITING_FOR_END, NULL, 3,
+      UNTIL "this node is done, others are not" },
+};
+
+static void fill(struct roll *r, const char *here)
+{
+    assert_int_equal(roll_init(r, (int64_t)strlen(here), NULL), 0);
+    for (size_t i = 0; here[i]; i++)
+        if (here[i] == 'x')
+            roll_mark(r, (int64_t)i);
+}
+
+static void test_other_waits(void **state)
+{
+    const struct rdzv_progress p = P(RDZV_AT_ROUND, 2, 3, 3, "", "", 60000, MONO_NEVER);
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(waits); i++) {
+        struct roll r = { 0 };
+        const struct waiting w = { .what = waits[i].what,
+                                   .progress = &p,
+                                   .roll = waits[i].here ? &r : NULL,
+                                   .done = llabs(waits[i].done),
+                                   .closed = waits[i].done < 0,
+                                   .world = 3,
+                                   .by_ms = 60000,
+                                   .store = "head:29400",
+                                   .expected = "",
+                                   .now_ms = 12000,
+                                   .wall_s = 86398 };
+
+        if (waits[i].here)
+            fill(&r, waits[i].here);
+        check_line(&w, waits[i].says, waits[i].want);
+        roll_fini(&r);
+    }
+}
+
+static void test_roll(void **state)
+{
+    static const struct {
+        const char *here, *want;
+    } rolls[] = {
+        { "xxx", "" },
+        { "x", "" },
+        { ".", "node rank 0" },
+        { "x.x", "node rank 1" },
+        { "...", "node ranks 0-2" },
+        { "..", "node ranks 0, 1" },
+        { "x...x.x..", "node ranks 1-3, 5, 7, 8" },
+        { ".x.x.x.x.x.x.x.x.x..", "node ranks 0, 2, 4, 6, 8, 10, 12, 14 and 3 more" },
+    };
+    struct roll r = { 0 };
+    struct buf b;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rolls); i++) {
+        fill(&r, rolls[i].here);
+        buf_init(&b, SIZE_MAX);
+        assert_int_equal(roll_print(&b, &r), 0);
+        assert_int_equal(buf_u8(&b, 0), 0);
+        assert_string_equal((const char *)buf_data(&b), rolls[i].want);
+        buf_fini(&b);
+        roll_fini(&r);
+    }
+    fill(&r, "x..");
+    roll_mark(&r, 0); /* once is enough */
+    roll_mark(&r, 3); /* none of us */
+    roll_mark(&r, -1);
+    assert_int_equal(r.count, 1);
+    assert_int_equal(roll_missing(&r, 0), 1);
+    assert_int_equal(roll_missing(&r, 2), 2);
+    assert_int_equal(roll_missing(&r, 3), -1);
+    roll_fini(&r);
+    roll_fini(&r);
+    roll_fini(NULL);
+}
+
+/* Without memory there is no line, and nothing else is harmed. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    for (struct failing f = failing_first(); failing_next(&f);) {
+        struct waiting w = { .what = WAITING_FOR_NODES, .by_ms = 1 };
+        struct roll r = { 0 };
+        struct buf b;
+        int rc = roll_init(&r, 40, NULL);
+
+        assert_true(rc == 0 || rc == MUSTER_ENOMEM);
+        for (int64_t i = 0; rc == 0 && i < 40; i += 2)
+            roll_mark(&r, i);
+        w.roll = rc == 0 ? &r : NULL;
+        buf_init(&b, SIZE_MAX);
+        rc = waiting_print(&b, &w);
+        assert_true(rc == 0 || rc == MUSTER_ENOMEM);
+        buf_fini(&b);
+        roll_fini(&r);
+    }
+}
+
+static void test_slurm_lists(void **state)
+{
+    static const struct {
+        const char *list, *want;
+    } lists[] = {
+        { "node1", "node1" },
+        { "node[1-3]", "node1, node2, node3" },
+        { "gpu[03-05,7],x9", "gpu03, gpu04, gpu05, gpu7, x9" },
+        { "a,b[9-11]", "a, b9, b10, b11" },
+        { "gpu[1-17]", "" },
+        { "gpu[3-1]", "" },
+        { "gpu[1", "" },
+        { "gpu[]", "" },
+        { "gpu[1-2]-ib", "" },
+        { ",", "" },
+        { "", "" },
+        { "gpu[99999999999999999999-1]", "" },
+    };
+    char names[RDZV_NAMES_SIZE];
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
+        waiting_slurm_names(lists[i].list, names);
+        if (strcmp(names, lists[i].want) != 0)
+            fail_msg("%s: want '%s', got '%s'", lists[i].list, lists[i].want, names);
+    }
+}
+
+static void test_who_is_not_there(void **state)
+{
+    static const struct {
+        const char *all, *here, *want;
+    } rows_of[] = {
+        { "a, b, c", "b", "a, c" },
+        { "a, a, b", "a", "a, b" },
+        { "a", "a.example.org", "" },
+        { "10.0.0.1, 10.0.0.11", "10.0.0.1", "10.0.0.11" },
+        { "10.0.0.1", "10", "" }, /* a short name may be anybody's */
+        { "", "a", "" },
+        { "a", "", "a" },
+    };
+    char names[RDZV_NAMES_SIZE];
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows_of); i++) {
+        names_without(rows_of[i].all, rows_of[i].here, names);
+        assert_string_equal(names, rows_of[i].want);
+    }
+}
+
+/* What a hostile host sends is a list of names, or none. */
+static void test_names_from_outside(void **state)
+{
+    char names[RDZV_NAMES_SIZE], text[2000];
+
+    (void)state;
+    names_copy(names, span_str("00000007.node8, x\033[2Jy,, z\n"));
+    assert_string_equal(names, "node8, x?[2Jy, ?z?");
+    memset(text, 'x', sizeof text);
+    names_copy(names, span_of(text, sizeof text));
+    assert_string_equal(names, "");
+    memset(text, ',', sizeof text);
+    names_copy(names, span_of(text, sizeof text));
+    assert_true(strlen(names) < sizeof names);
+    assert_int_equal(names_count("a, b, c"), 3);
+    assert_int_equal(names_count(""), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_other_waits),
+        cmocka_unit_test(test_roll),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_slurm_lists),
+        cmocka_unit_test(test_who_is_not_there),
+        cmocka_unit_test(test_names_from_outside),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,109 @@
+/* test_help.c - texts made from the table: every option is in each of them. */
+#include <stdio.h>
+
+#include "launch/core/help.h"
+#include "testing.h"
+
+static char *text_of(int (*make)(struct buf *))
+{
+    struct buf b;
+    char *text;
+
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(make(&b), 0);
+    text = mem_strndup((const char *)buf_data(&b), buf_len(&b));
+    assert_non_null(text);
+    buf_fini(&b);
+    return text;
+}
+
+static int make_help(struct buf *b)
+{
+    return usage_help(b, "torchrun", 80, true);
+}
+
+static int make_narrow(struct buf *b)
+{
+    return usage_help(b, "torchrun", 1, true);
+}
+
+static int make_man(struct buf *b)
+{
+    return usage_man(b, "1.2.3");
+}
+
+static void assert_has_all(const char *text, bool troff)
+{
+    for (size_t i = 0; i < options_count; i++) {
+        char name[128] = "";
+
+        for (const char *p = options_table[i].name; *p; p++)
+            (void)snprintf(name + strlen(name), sizeof name - strlen(name), "%s%c",
+                           troff && *p == '-' ? "\\" : "", *p);
+        if (!strstr(text, name))
+            fail_msg("%s is missing", name);
+    }
+}
+
+static void test_every_option_is_everywhere(void **state)
+{
+    int (*const makers[])(struct buf *) = { make_help, make_narrow, usage_bash,
+                                            usage_zsh, make_man };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(makers); i++) {
+        char *text = text_of(makers[i]);
+
+        assert_has_all(text, makers[i] == make_man);
+        mem_free(text);
+    }
+}
+
+static void test_help_begins_like_torchruns(void **state)
+{
+    char *text = text_of(make_help);
+
+    (void)state;
+    assert_memory_equal(text,
+                        "usage: torchrun [-h] [--nnodes NNODES] [--nproc-per-node "
+                        "NPROC_PER_NODE]\n                [--rdzv-backend ",
+                        strlen("usage: torchrun [-h]") + 80);
+    assert_non_null(strstr(text, "\n  -r REDIRECTS, --redirects REDIRECTS\n"));
+    assert_non_null(strstr(text, "\n  --start-method {spawn,fork,forkserver}, "
+                                 "--start_method {spawn,fork,forkserver}\n"));
+    for (const char *p = text; *p;) { /* Only what cannot be broken is wider. */
+        const size_t n = strcspn(p, "\n");
+
+        if (n > 78 && strncmp(p, "  -", 3) != 0 && strncmp(p, "Each", 4) != 0)
+            fail_msg("too wide: %.*s", (int)n, p);
+        p += n + (p[n] == '\n');
+    }
+    mem_free(text);
+}
+
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    for (struct failing f = failing_first(); failing_next(&f);) {
+        struct buf b;
+
+        buf_init(&b, SIZE_MAX);
+        const int a = usage_help(&b, "p", 80, false);
+        const int m = usage_man(&b, "1");
+
+        assert_true(a == 0 || a == MUSTER_ENOMEM);
+        assert_true(m == 0 || m == MUSTER_ENOMEM);
+        buf_fini(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_option_is_everywhere),
+        cmocka_unit_test(test_help_begins_like_torchruns),
+        cmocka_unit_test(test_out_of_memory),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

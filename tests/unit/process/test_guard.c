@@ -1,0 +1,348 @@
+/* test_guard.c - real processes under a real guard: start, signal, reap, and nobody
+ * left behind whoever is killed. */
+#include "testing.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "process/guard.h"
+
+struct seen {
+    uv_loop_t *loop;
+    int started, refused, exited, leftovers, empty, lost;
+    int errnum, last_status;
+    pid_t pid;
+    int stop_after; /* exits */
+};
+
+static void on_started(void *ctx, uint32_t id, pid_t pid)
+{
+    struct seen *s = ctx;
+    (void)id;
+    s->started++;
+    s->pid = pid;
+}
+
+static void on_refused(void *ctx, uint32_t id, int errnum)
+{
+    struct seen *s = ctx;
+    (void)id;
+    s->refused++;
+    s->errnum = errnum;
+    uv_stop(s->loop);
+}
+
+static void on_exited(void *ctx, uint32_t id, const struct guard_exit *how)
+{
+    struct seen *s = ctx;
+    (void)id;
+    s->exited++;
+    s->last_status = how->status;
+}
+
+static void on_leftovers(void *ctx)
+{
+    struct seen *s = ctx;
+    s->leftovers++;
+    uv_stop(s->loop);
+}
+
+static void on_empty(void *ctx)
+{
+    struct seen *s = ctx;
+    s->empty++;
+    uv_stop(s->loop);
+}
+
+static void on_lost(void *ctx)
+{
+    struct seen *s = ctx;
+    s->lost++;
+    uv_stop(s->loop);
+}
+
+static const struct guard_events events = {
+    .on_started = on_started,
+    .on_refused = on_refused,
+    .on_exited = on_exited,
+    .on_leftovers = on_leftovers,
+    .on_empty = on_empty,
+    .on_lost = on_lost,
+};
+
+struct rig {
+    uv_loop_t loop;
+    struct guard *guard;
+    struct seen seen;
+};
+
+static int answer(void *ctx, int result_fd)
+{
+    const char *text = getenv("RANK");
+    (void)ctx;
+    return write(result_fd, text, strlen(text)) > 0 ? 5 : 1;
+}
+
+static void open_rig(struct rig *r)
+{
+    struct muster_error err;
+    memset(r, 0, sizeof *r);
+    assert_int_equal(guard_start(answer, NULL, &r->guard, &err), 0);
+    assert_int_equal(uv_loop_init(&r->loop), 0);
+    r->seen.loop = &r->loop;
+    assert_int_equal(guard_watch(r->guard, &r->loop, &events, &r->seen, &err), 0);
+}
+
+static void close_rig(struct rig *r)
+{
+    guard_stop(r->guard, NULL, NULL);
+    uv_run(&r->loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&r->loop), 0);
+}
+
+static void spawn(struct rig *r, uint32_t id, const char *text)
+{
+    char *argv[] = { (char *)"sh", (char *)"-c", (char *)(uintptr_t)text, NULL };
+    char *envp[] = { (char *)"PATH=/nowhere:/bin:/usr/bin", NULL };
+    const struct proc_spec spec = {
+        .argv = argv, .envp = envp, .fd = { -1, -1, -1 }, .session = true
+    };
+    struct muster_error err;
+    assert_int_equal(guard_spawn(r->guard, id, &spec, -1, &err), 0);
+}
+
+static void exit_codes(void **state)
+{
+    struct rig r;
+    (void)state;
+    open_rig(&r);
+    spawn(&r, 0, "exit 7");
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.empty, 1);
+    assert_int_equal(r.seen.exited, 1);
+    assert_int_equal(WEXITSTATUS(r.seen.last_status), 7);
+
+    for (uint32_t i = 0; i < 300; i++) /* more replies than a socket holds */
+        spawn(&r, i, "exit 0");
+    while (r.seen.exited < 301)
+        uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.started, 301);
+    close_rig(&r);
+}
+
+static void refused(void **state)
+{
+    struct rig r;
+    char *argv[] = { (char *)"./no-such-program", NULL }, *envp[] = { NULL };
+    const struct proc_spec spec = { .argv = argv, .envp = envp, .fd = { -1, -1, -1 } };
+    (void)state;
+    open_rig(&r);
+    assert_int_equal(guard_spawn(r.guard, 1, &spec, -1, NULL), 0);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.refused, 1);
+    assert_int_equal(r.seen.errnum, ENOENT);
+    argv[0] = (char *)"/etc/passwd";
+    assert_int_equal(guard_spawn(r.guard, 1, &spec, -1, NULL), 0);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.errnum, EACCES);
+    close_rig(&r);
+}
+
+/* Its own session, no descriptor but three, all signals as they should be. */
+static void attributes(void **state)
+{
+    struct rig r;
+    (void)state;
+    signal(SIGPIPE, SIG_IGN); /* as a careless parent leaves it */
+    open_rig(&r);
+    spawn(&r, 0,
+          "set -- $(cat /proc/$$/stat); [ $1 = $5 ] && [ $1 = $6 ] || exit 1;"
+          "for fd in 3 4 5 6 7 8; do [ -e /proc/$$/fd/$fd ] && exit 2; done;"
+          /* Of what is ignored, SIGPIPE and SIGXFSZ are not inherited; the rest is. */
+          "ign=$(sed -n 's/^SigIgn:.//p' /proc/self/status); ign=${ign#????????};"
+          "[ $((0x$ign & 0x1001000)) = 0 ] || exit 3;"
+          "grep -q 'SigBlk:\t0*$' /proc/self/status || exit 4; exit 9");
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    signal(SIGPIPE, SIG_DFL);
+    assert_int_equal(WEXITSTATUS(r.seen.last_status), 9);
+    close_rig(&r);
+}
+
+static void signals_and_leftovers(void **state)
+{
+    struct rig r;
+    (void)state;
+    open_rig(&r);
+    /* A daemon with a session of its own, which will not hear of SIGTERM. */
+    spawn(&r, 4,
+          "trap 'exit 3' TERM;"
+          "(setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' &); "
+          "sleep 0.1; kill -TERM $$; sleep 5");
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.exited, 1);
+    assert_int_equal(r.seen.leftovers, 1);
+    guard_signal_leftovers(r.guard, SIGTERM);
+    guard_kill_all(r.guard);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.empty, 1);
+    guard_kill_all(r.guard); /* nothing there: said at once */
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.empty, 2);
+
+    spawn(&r, 5, "exec sleep 100");
+    while (r.seen.started < 2)
+        uv_run(&r.loop, UV_RUN_ONCE);
+    guard_signal(r.guard, 5, SIGINT);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(WTERMSIG(r.seen.last_status), SIGINT);
+    close_rig(&r);
+}
+
+/* One that SIGKILL does not end (here: its debugger keeps the corpse) is given up by
+ * whoever starts the next: that one is neither killed nor taken for the old one. */
+static void one_that_will_not_die(void **state)
+{
+    struct rig r;
+    (void)state;
+    open_rig(&r);
+    spawn(&r, 0, "exec sleep 100");
+    while (r.seen.started < 1)
+        uv_run(&r.loop, UV_RUN_ONCE);
+    const pid_t stuck = r.seen.pid;
+    assert_int_equal(ptrace(PTRACE_SEIZE, stuck, NULL, NULL), 0);
+    guard_kill_all(r.guard);
+    siginfo_t dead; /* which its parent cannot see until we have looked */
+    assert_int_equal(waitid(P_PID, (id_t)stuck, &dead, WEXITED | WNOWAIT | __WALL), 0);
+
+    spawn(&r, 0, "sleep 0.2; exit 7");
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.started, 2);
+    assert_int_equal(r.seen.exited, 1);
+    assert_int_equal(WEXITSTATUS(r.seen.last_status), 7);
+    assert_int_equal(r.seen.empty, 1);
+    assert_int_equal(r.seen.leftovers, 0);
+
+    assert_int_equal(waitpid(stuck, NULL, __WALL), stuck);
+    spawn(&r, 0, "exit 8");
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(WEXITSTATUS(r.seen.last_status), 8);
+    assert_int_equal(r.seen.exited, 2);
+    assert_int_equal(r.seen.empty, 2);
+    close_rig(&r);
+}
+
+static void functions(void **state)
+{
+    struct rig r;
+    int result[2];
+    char text[8] = "";
+    char *envp[] = { (char *)"RANK=3", NULL };
+    const struct proc_spec spec = { .envp = envp, .fd = { -1, -1, -1 } };
+    (void)state;
+    open_rig(&r);
+    assert_int_equal(pipe2(result, O_CLOEXEC), 0);
+    assert_int_equal(guard_spawn(r.guard, 1, &spec, result[1], NULL), 0);
+    close(result[1]);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(WEXITSTATUS(r.seen.last_status), 5);
+    assert_int_equal(read(result[0], text, sizeof text), 1);
+    assert_string_equal(text, "3");
+    close(result[0]);
+    close_rig(&r);
+}
+
+/* Every process of the tree below holds the write end: end of file means all are gone.
+ */
+#define TREE                                                                           \
+    "(setsid sh -c 'sleep 100 & trap \"\" TERM; echo up >&3; wait' 3>&1 >/dev/null "   \
+    "&);"                                                                              \
+    " sleep 100"
+
+static void gone_within(int fd, int ms)
+{
+    char text[64];
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    for (;;) {
+        assert_true(poll(&p, 1, ms) > 0);
+        if (read(fd, text, sizeof text) <= 0)
+            return;
+    }
+}
+
+static void spawn_tree(struct rig *r, int out)
+{
+    char *argv[] = { (char *)"/bin/sh", (char *)"-c", (char *)TREE, NULL };
+    char *envp[] = { (char *)"PATH=/bin:/usr/bin", NULL };
+    const struct proc_spec spec = {
+        .argv = argv, .envp = envp, .fd = { -1, out, -1 }, .session = true
+    };
+    assert_int_equal(guard_spawn(r->guard, 0, &spec, -1, NULL), 0);
+}
+
+static void guard_is_killed(void **state)
+{
+    struct rig r;
+    int fds[2];
+    char text[4];
+    (void)state;
+    open_rig(&r);
+    assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+    spawn_tree(&r, fds[1]);
+    close(fds[1]);
+    assert_int_equal(read(fds[0], text, 3), 3);
+    kill(guard_pid(r.guard), SIGKILL);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.lost, 1);
+    gone_within(fds[0], 2000);
+    close(fds[0]);
+    close_rig(&r);
+}
+
+static void agent_is_killed(void **state)
+{
+    int fds[2];
+    char text[4];
+    (void)state;
+    assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+    const pid_t agent = fork();
+    if (agent == 0) {
+        struct rig r;
+        open_rig(&r);
+        spawn_tree(&r, fds[1]);
+        close(fds[1]);
+        uv_run(&r.loop, UV_RUN_DEFAULT);
+        _exit(0);
+    }
+    close(fds[1]);
+    assert_int_equal(read(fds[0], text, 3), 3);
+    kill(agent, SIGKILL);
+    gone_within(fds[0], 2000);
+    waitpid(agent, NULL, 0);
+    close(fds[0]);
+}
+
+int main(void)
+{
+    /* Whoever runs the tests may ignore some, as a shell does for its background. */
+    for (int sig = 1; sig < NSIG; sig++)
+        (void)signal(sig, SIG_DFL);
+
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exit_codes),      cmocka_unit_test(refused),
+        cmocka_unit_test(attributes),      cmocka_unit_test(signals_and_leftovers),
+        cmocka_unit_test(functions),       cmocka_unit_test(guard_is_killed),
+        cmocka_unit_test(agent_is_killed), cmocka_unit_test(one_that_will_not_die),
+    };
+
+    signal(SIGINT, SIG_DFL); /* A shell ignores both for what it runs in background. */
+    signal(SIGQUIT, SIG_DFL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,675 @@
+/* test_cas_node.c - the step machine of nodes on a store in memory and a clock by hand.
+ * Many nodes in bad weather are the simulator's; here is what must be exact. */
+#include "testing.h"
+
+#include <stdio.h>
+
+#include "base/err.h"
+#include "rendezvous/core/cas_node.h"
+#include "rendezvous/core/state_pickle.h"
+
+#define NODES 4
+
+/* One store, up to four nodes, one clock. */
+struct world {
+    struct rdzv *node[NODES];
+    bool watch;
+    struct buf value; /* empty: nothing there */
+    struct now now;
+    int64_t skew_us[NODES];
+    uint64_t writes;
+    bool down;        /* the store fails each request, for good */
+    bool mute;        /* the store answers nothing */
+    unsigned stopped; /* nodes that hear and do nothing, by bit */
+    /* The last outcome of each. */
+    struct rdzv_effect joined[NODES], refused[NODES], done[NODES], news[NODES];
+    char why[NODES][256];
+    unsigned joins[NODES], refusals[NODES], dones[NODES], told[NODES];
+    int rc; /* first ENOMEM */
+};
+
+static void world_init(struct world *w, int64_t min, int64_t max, size_t nodes)
+{
+    *w = (struct world){ .now = { 1000000, 1767323045678901 }, .watch = true };
+    buf_init(&w->value, SIZE_MAX);
+    for (size_t i = 0; i < nodes; i++) {
+        char addr[8];
+        struct rdzv_config cfg = { .run_id = "r1", .seed = i };
+
+        (void)snprintf(addr, sizeof addr, "n%zu", i);
+        cfg.self = (struct rdzv_node){ span_str(addr), 10, 0 };
+        rdzv_settings_init(&cfg.settings, min, max);
+        w->rc = rdzv_new(&cfg, &w->node[i], NULL);
+        if (w->rc < 0)
+            return;
+        rdzv_can_watch(w->node[i], true);
+    }
+}
+
+static void world_fini(struct world *w)
+{
+    for (size_t i = 0; i < NODES; i++)
+        rdzv_free(w->node[i]);
+    buf_fini(&w->value);
+}
+
+static void feed(struct world *w, size_t i, struct rdzv_event ev);
+
+static void do_read(struct world *w, size_t i)
+{
+    struct rdzv_event ev = { 0 };
+
+    if (w->down) {
+        feed(w, i, (struct rdzv_event){ .kind = RDZV_EV_FAILED, .code = MUSTER_ECONN });
+        return;
+    }
+    rdzv_c10d_answer(&ev, false, span_of("", 0), span_of("", 0), buf_span(&w->value));
+    feed(w, i, ev);
+}
+
+static void do_write(struct world *w, size_t i, const struct rdzv_effect *e)
+{
+    struct rdzv_event ev = { .kind = RDZV_EV_WROTE };
+    const bool same =
+        e->has_token ? span_eq(e->token, buf_span(&w->value)) : buf_len(&w->value) == 0;
+    struct buf held;
+
+    if (same) {
+        buf_clear(&w->value);
+        if (buf_append_span(&w->value, e->value) < 0) {
+            w->rc = MUSTER_ENOMEM;
+            return;
+        }
+        w->writes++;
+    }
+    buf_init(&held, SIZE_MAX); /* the node may free its own copy in the step */
+    if (buf_append_span(&held, buf_span(&w->value)) < 0) {
+        w->rc = MUSTER_ENOMEM;
+        return;
+    }
+    ev.won = same;
+    ev.present = true;
+    ev.value = ev.token = buf_span(&held);
+    feed(w, i, ev);
+    buf_fini(&held);
+    for (size_t k = 0; same && k < NODES && w->rc == 0; k++) {
+        if (k != i && w->node[k] && w->watch && !(w->stopped & 1u << k))
+            feed(w, k, (struct rdzv_event){ .kind = RDZV_EV_CHANGED });
+    }
+}
+
+static void note(struct world *w, size_t i, const struct rdzv_effect *e)
+{
+    switch (e->kind) {
+    case RDZV_FX_JOINED:
+        w->joined[i] = *e;
+        w->joins[i]++;
+        break;
+    case RDZV_FX_REFUSED:
+        w->refused[i] = *e;
+        w->refusals[i]++;
+        (void)snprintf(w->why[i], sizeof w->why[i], "%s", e->text);
+        break;
+    case RDZV_FX_DONE:
+        w->done[i] = *e;
+        w->dones[i]++;
+        break;
+    case RDZV_FX_NEWS:
+        w->news[i] = *e;
+        w->told[i]++;
+        break;
+    case RDZV_FX_READ_STATE:
+    case RDZV_FX_WRITE_STATE:
+    case RDZV_FX_WATCH:
+        break;
+    }
+}
+
+static void feed(struct world *w, size_t i, struct rdzv_event ev)
+{
+    struct rdzv_fx fx;
+    int rc;
+
+    if (w->rc < 0)
+        return;
+    ev.now = w->now;
+    ev.now.wall_us += w->skew_us[i];
+    rc = rdzv_step(w->node[i], &ev, &fx);
+    if (rc < 0) {
+        assert_int_equal(rc, MUSTER_ENOMEM);
+        w->rc = rc;
+        return;
+    }
+    for (size_t k = 0; k < fx.count; k++)
+        note(w, i, &fx.at[k]);
+    for (size_t k = 0; k < fx.count; k++) {
+        if (w->mute)
+            continue;
+        if (fx.at[k].kind == RDZV_FX_READ_STATE)
+            do_read(w, i);
+        if (fx.at[k].kind == RDZV_FX_WRITE_STATE)
+            do_write(w, i, &fx.at[k]);
+    }
+}
+
+static void wish(struct world *w, size_t i, enum rdzv_event_kind kind)
+{
+    feed(w, i, (struct rdzv_event){ .kind = kind });
+}
+
+/* Lets the time pass, with every timer on its way; nodes of the mask are stopped. */
+static void pass(struct world *w, uint64_t ms, unsigned stopped)
+{
+    const uint64_t end = w->now.mono_ms + ms;
+
+    w->stopped = stopped;
+    while (w->rc == 0) {
+        uint64_t due = MONO_NEVER;
+        size_t who = 0;
+
+        for (size_t i = 0; i < NODES; i++) {
+            if (!w->node[i] || stopped & 1u << i || rdzv_deadline(w->node[i]) >= due)
+                continue;
+            due = rdzv_deadline(w->node[i]);
+            who = i;
+        }
+        if (due > end)
+            break;
+        if (due > w->now.mono_ms) {
+            w->now.wall_us += (int64_t)(due - w->now.mono_ms) * 1000;
+            w->now.mono_ms = due;
+        }
+        wish(w, who, RDZV_EV_TIMER);
+    }
+    w->now.wall_us += (int64_t)(end - w->now.mono_ms) * 1000;
+    w->now.mono_ms = end;
+}
+
+static void expect_world(const struct world *w, size_t i, int64_t round, int64_t rank,
+                         int64_t world)
+{
+    if (!w->joins[i] || w->joined[i].round != round || w->joined[i].rank != rank ||
+        w->joined[i].world != world)
+        fail_msg("node %zu: %u joins, round %lld, rank %lld of %lld", i, w->joins[i],
+                 (long long)w->joined[i].round, (long long)w->joined[i].rank,
+                 (long long)w->joined[i].world);
+}
+
+static void two_nodes_join_at_once(void **state)
+{
+    struct world w;
+    const struct rdzv_node *members;
+    size_t count;
+
+    (void)state;
+    world_init(&w, 2, 2, 2);
+    wish(&w, 1, RDZV_EV_JOIN);
+    assert_int_equal(w.joins[1], 0);
+    wish(&w, 0, RDZV_EV_JOIN);
+    expect_world(&w, 0, 0, 0, 2);
+    expect_world(&w, 1, 0, 1, 2); /* told by the change, not by a poll */
+    assert_int_equal(w.writes, 2);
+    members = rdzv_members(w.node[1], &count);
+    assert_int_equal(count, 2);
+    assert_true(span_eq(members[0].addr, span_str("n0")));
+
+    /* Again: each leaves and queues in one write; the last one opens the next round,
+     * and seats who waits for it. */
+    wish(&w, 0, RDZV_EV_JOIN);
+    pass(&w, 1100, 0);
+    assert_int_equal(w.told[1], 0); /* torch's nodes may not have looked yet */
+    pass(&w, 100, 0);
+    assert_int_equal(w.told[1], 1);
+    assert_int_equal(w.news[1].news, RDZV_NEWS_WAITING);
+    wish(&w, 1, RDZV_EV_JOIN);
+    expect_world(&w, 0, 1, 0, 2);
+    expect_world(&w, 1, 1, 1, 2);
+    assert_int_equal(w.writes, 4);
+    world_fini(&w);
+}
+
+static void beats_keep_the_round(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2, 2);
+    wish(&w, 0, RDZV_EV_JOIN);
+    wish(&w, 1, RDZV_EV_JOIN);
+    w.skew_us[0] = 20000000; /* clocks that jump move nothing */
+    pass(&w, 60000, 0);
+    w.skew_us[1] = -3600000000ll;
+    pass(&w, 60000, 0);
+    assert_int_equal(w.told[0] + w.told[1], 0);
+    assert_true(w.writes >= 2 + 2 * 24 && w.writes < 2 + 2 * 30);
+    pass(&w, 16000, 1u << 1);
+    assert_int_equal(w.told[0], 1);
+    assert_int_equal(w.news[0].news, RDZV_NEWS_LOST);
+    world_fini(&w);
+}
+
+/* A member had not beaten for 11 of the 15 s when the store went away for 20. Alive, it
+ * may take a while until it finds the store again; dead, that is known soon after. */
+static void who_was_silent_before_an_outage_gets_time(void **state)
+{
+    for (unsigned dead = 0; dead < 2; dead++) {
+        struct world w;
+
+        (void)state;
+        world_init(&w, 2, 2, 2);
+        wish(&w, 0, RDZV_EV_JOIN);
+        wish(&w, 1, RDZV_EV_JOIN);
+        pass(&w, 11000, 1u << 1);
+        w.down = true;
+        pass(&w, 20000, 1u << 1);
+        assert_true(w.told[0] == 1 && w.news[0].news == RDZV_NEWS_BACKEND);
+        w.down = false;
+        pass(&w, 7000, 1u << 1);
+        assert_int_equal(w.told[0], 1);
+        pass(&w, 2000, dead << 1);
+        assert_int_equal(w.told[0], 1 + dead);
+        pass(&w, 60000, dead << 1);
+        assert_int_equal(w.told[0], 1 + dead);
+        if (dead)
+            assert_int_equal(w.news[0].news, RDZV_NEWS_LOST);
+        world_fini(&w);
+    }
+}
+
+/* The backend knows before the heartbeats do; one that beats on is back. */
+static void the_backend_tells_who_is_gone(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 1, 3, 3);
+    for (size_t i = 0; i < 3; i++)
+        wish(&w, i, RDZV_EV_JOIN);
+    expect_world(&w, 2, 0, 2, 3);
+    feed(&w, 1,
+         (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n7_10_0") });
+    feed(&w, 1,
+         (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n1_10_0") });
+    assert_int_equal(w.told[1], 0); /* nobody, and ourselves */
+    feed(&w, 1,
+         (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n0_10_0") });
+    assert_int_equal(w.told[1], 1);
+    assert_int_equal(w.news[1].news, RDZV_NEWS_LOST);
+    wish(&w, 1, RDZV_EV_JOIN);
+    feed(&w, 2,
+         (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n0_10_0") });
+    wish(&w, 2, RDZV_EV_JOIN);
+    pass(&w, 40000, 1u << 0);
+    assert_int_equal(w.joined[1].world, 2);
+    assert_int_equal(w.joined[2].world, 2);
+    world_fini(&w);
+}
+
+static void a_lost_member_makes_room(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 1, 3, 3);
+    for (size_t i = 0; i < 3; i++)
+        wish(&w, i, RDZV_EV_JOIN);
+    expect_world(&w, 2, 0, 2, 3);
+    pass(&w, 20000, 1u << 0);
+    assert_true(w.told[1] == 1 && w.told[2] == 1);
+    wish(&w, 1, RDZV_EV_JOIN);
+    wish(&w, 2, RDZV_EV_JOIN);
+    pass(&w, 31000, 1u << 0);
+    expect_world(&w, 1, 1, 0, 2);
+    expect_world(&w, 2, 1, 1, 2);
+    /* The one that was stopped finds itself out, and comes back. */
+    pass(&w, 1, 0);
+    assert_int_equal(w.news[0].news, RDZV_NEWS_EVICTED);
+    wish(&w, 0, RDZV_EV_JOIN);
+    assert_int_equal(w.news[1].news, RDZV_NEWS_WAITING);
+    wish(&w, 1, RDZV_EV_JOIN);
+    wish(&w, 2, RDZV_EV_JOIN);
+    pass(&w, 1000, 0);
+    expect_world(&w, 0, 2, 0, 3);
+    expect_world(&w, 2, 2, 2, 3);
+    world_fini(&w);
+}
+
+static void a_spare_waits_and_is_dismissed(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 1, 2, 4);
+    wish(&w, 0, RDZV_EV_JOIN);
+    wish(&w, 1, RDZV_EV_JOIN);
+    wish(&w, 2, RDZV_EV_JOIN);
+    pass(&w, 700000, 0); /* longer than any join may take */
+    assert_int_equal(w.refusals[2], 0);
+    wish(&w, 1, RDZV_EV_LEAVE);
+    assert_true(w.dones[1] == 1 && w.done[1].code == 0);
+    pass(&w, 100, 0);
+    assert_int_equal(w.news[0].news, RDZV_NEWS_WAITING); /* the spare came forward */
+    wish(&w, 0, RDZV_EV_JOIN);
+    pass(&w, 100, 0);
+    expect_world(&w, 2, 1, 1, 2);
+    wish(&w, 3, RDZV_EV_JOIN);
+    wish(&w, 0, RDZV_EV_CLOSE);
+    pass(&w, 100, 0);
+    assert_true(w.dones[0] == 1 && w.done[0].code == 0 &&
+                w.done[0].wish == RDZV_EV_CLOSE);
+    assert_int_equal(w.refused[3].code, MUSTER_EGRACEFUL);
+    assert_int_equal(w.news[2].news, RDZV_NEWS_CLOSED);
+    assert_true(rdzv_closed(w.node[2]));
+    wish(&w, 1, RDZV_EV_JOIN);
+    assert_int_equal(w.refused[1].code, MUSTER_ECLOSED);
+    world_fini(&w);
+}
+
+/* Two wait for one place: the one left over must not keep the others restarting. */
+static void who_waited_in_vain_becomes_a_spare(void **state)
+{
+    struct rdzv_state s;
+    struct world w;
+    unsigned told;
+
+    (void)state;
+    world_init(&w, 1, 2, 3);
+    wish(&w, 0, RDZV_EV_JOIN);
+    pass(&w, 31000, 0);
+    expect_world(&w, 0, 0, 0, 1);
+    wish(&w, 1, RDZV_EV_JOIN);
+    wish(&w, 2, RDZV_EV_JOIN);
+    pass(&w, 100, 0);
+    assert_int_equal(w.news[0].news, RDZV_NEWS_WAITING);
+    wish(&w, 0, RDZV_EV_JOIN);
+    pass(&w, 1000, 0);
+    expect_world(&w, 0, 1, 0, 2);
+    assert_int_equal(w.joins[1] + w.joins[2], 1);
+    told = w.told[0] + w.told[1] + w.told[2];
+    pass(&w, 60000, 0);
+    assert_int_equal(w.told[0] + w.told[1] + w.told[2], told);
+    assert_int_equal(pickle_read_text(buf_span(&w.value), &s, NULL), 0);
+    assert_int_equal(rdzv_count(&s, RDZV_WAITS), 0);
+    assert_int_equal(rdzv_count(&s, RDZV_SPARES), 1);
+    assert_true(s.complete && s.round == 1);
+    rdzv_state_fini(&s);
+    world_fini(&w);
+}
+
+static void late_joins_hand_their_seat_back(void **state)
+{
+    struct rdzv_state s;
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2, 1);
+    wish(&w, 0, RDZV_EV_JOIN);
+    pass(&w, 600000, 0);
+    assert_int_equal(w.refusals[0], 0);
+    pass(&w, 2, 0);
+    assert_int_equal(w.refused[0].code, MUSTER_ETIMEDOUT);
+    assert_non_null(strstr(w.why[0], "within 600 s"));
+    assert_int_equal(pickle_read_text(buf_span(&w.value), &s, NULL), 0);
+    assert_int_equal(s.nodes.count, 0);
+    rdzv_state_fini(&s);
+    world_fini(&w);
+}
+
+static void a_silent_store_is_no_excuse(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2, 2);
+    w.mute = true;
+    wish(&w, 0, RDZV_EV_JOIN);
+    wish(&w, 1, RDZV_EV_CLOSE);
+    pass(&w, 30001, 0);
+    assert_int_equal(w.done[1].code, MUSTER_ETIMEDOUT);
+    pass(&w, 575001, 0);
+    assert_int_equal(w.refused[0].code, MUSTER_ETIMEDOUT);
+    assert_non_null(strstr(w.why[0], "did not answer"));
+    world_fini(&w);
+}
+
+static void a_broken_store_is_told(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 1, 1, 2);
+    wish(&w, 0, RDZV_EV_JOIN);
+    expect_world(&w, 0, 0, 0, 1);
+    w.down = true;
+    wish(&w, 1, RDZV_EV_JOIN);
+    assert_int_equal(w.refused[1].code, MUSTER_ECONN);
+    pass(&w, 60000, 0);
+    assert_true(w.told[0] == 1 && w.news[0].news == RDZV_NEWS_BACKEND);
+    w.down = false;
+    pass(&w, 60000, 0);
+    assert_int_equal(w.told[0], 1); /* it went on beating: still a member */
+    assert_int_equal(buf_append_str(&w.value, "nonsense"), 0);
+    wish(&w, 1, RDZV_EV_JOIN);
+    assert_int_equal(w.refused[1].code, MUSTER_ESTATE);
+    world_fini(&w);
+}
+
+static void two_of_one_name_are_told_apart(void **state)
+{
+    struct world w;
+    struct rdzv_config cfg = { .run_id = "r1", .seed = 9 };
+
+    (void)state;
+    world_init(&w, 1, 4, 2);
+    rdzv_free(w.node[1]);
+    cfg.self = (struct rdzv_node){ span_str("n0"), 10, 0 };
+    rdzv_settings_init(&cfg.settings, 1, 4);
+    assert_int_equal(rdzv_new(&cfg, &w.node[1], NULL), 0);
+    rdzv_can_watch(w.node[1], true);
+    wish(&w, 0, RDZV_EV_JOIN);
+    wish(&w, 1, RDZV_EV_JOIN);
+    pass(&w, 29000, 0);
+    assert_int_equal(w.refused[1].code, MUSTER_EEXIST);
+    assert_int_equal(w.refusals[0], 0);
+    pass(&w, 3000, 0);
+    expect_world(&w, 0, 0, 0, 1);
+
+    /* What a killed predecessor left behind does not stop us, once it is old. */
+    rdzv_free(w.node[0]);
+    w.node[0] = NULL;
+    wish(&w, 1, RDZV_EV_JOIN);
+    pass(&w, 50000, 0);
+    assert_int_equal(w.refusals[1], 1);
+    expect_world(&w, 1, 1, 0, 1);
+    world_fini(&w);
+}
+
+/* A torch node swept one member of a completed round away before we could read it. */
+static void a_torn_round_is_no_world(void **state)
+{
+    struct rdzv_settings settings;
+    struct rdzv_state s;
+    struct world w;
+
+    (void)state;
+    world_init(&w, 1, 3, 3);
+    w.watch = false;
+    wish(&w, 2, RDZV_EV_JOIN);
+    wish(&w, 1, RDZV_EV_JOIN);
+    rdzv_settings_init(&settings, 1, 3);
+    assert_int_equal(pickle_read_text(buf_span(&w.value), &s, NULL), 0);
+    for (int i = 0; i < 2; i++) { /* a and b join, which completes; a vanishes */
+        const struct rdzv_node n = { span_str("a"), 1, 0 };
+
+        assert_int_equal(rdzv_apply(&s, i ? RDZV_DROP_PLACE : RDZV_TAKE_PLACE, &n,
+                                    &settings, w.now.wall_us),
+                         0);
+    }
+    assert_true(s.complete && rdzv_count(&s, RDZV_PLACES) == 2);
+    buf_clear(&w.value);
+    assert_int_equal(pickle_write_text(&s, &w.value), 0);
+    rdzv_state_fini(&s);
+    wish(&w, 1, RDZV_EV_CHANGED);
+    assert_int_equal(w.joins[1], 0);
+    wish(&w, 2, RDZV_EV_CHANGED);
+    pass(&w, 40000, 0);
+    expect_world(&w, 1, 1, 0, 2);
+    expect_world(&w, 2, 1, 1, 2);
+    world_fini(&w);
+}
+
+static void more_nodes_than_we_allow(void **state)
+{
+    struct world w;
+    struct rdzv_config cfg = { .run_id = "r1" };
+
+    (void)state;
+    world_init(&w, 1, 3, 3);
+    rdzv_free(w.node[2]);
+    cfg.self = (struct rdzv_node){ span_str("n2"), 10, 0 };
+    rdzv_settings_init(&cfg.settings, 1, 2);
+    assert_int_equal(rdzv_new(&cfg, &w.node[2], NULL), 0);
+    for (size_t i = 0; i < 3; i++)
+        wish(&w, i, RDZV_EV_JOIN);
+    pass(&w, 31000, 0);
+    assert_int_equal(w.refused[2].code, MUSTER_EINVAL);
+    assert_non_null(strstr(w.why[2], "--nnodes"));
+    world_fini(&w);
+}
+
+static void the_last_call_is_timed_by_one_clock(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 4, 3);
+    w.skew_us[0] = 60000000; /* fast by a minute: torch would complete at once */
+    w.skew_us[1] = -60000000;
+    wish(&w, 1, RDZV_EV_JOIN);
+    wish(&w, 0, RDZV_EV_JOIN);
+    pass(&w, 29000, 0);
+    assert_int_equal(w.joins[0], 0);
+    wish(&w, 2, RDZV_EV_JOIN);
+    pass(&w, 1100, 0);
+    expect_world(&w, 0, 0, 0, 3);
+    expect_world(&w, 1, 0, 1, 3);
+    expect_world(&w, 2, 0, 2, 3);
+    world_fini(&w);
+}
+
+/* torch sees our heartbeats as young even if its clock is ahead of ours. */
+static void heartbeats_follow_the_clock_ahead(void **state)
+{
+    struct rdzv_settings settings;
+    struct rdzv_state s;
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2, 2);
+    w.skew_us[0] = 40000000;
+    wish(&w, 0, RDZV_EV_JOIN);
+    wish(&w, 1, RDZV_EV_JOIN);
+    pass(&w, 33000, 0);
+    rdzv_settings_init(&settings, 2, 2);
+    assert_int_equal(pickle_read_text(buf_span(&w.value), &s, NULL), 0);
+    assert_int_equal(rdzv_sanitize(&s, &settings, w.now.wall_us + w.skew_us[0]), 0);
+    rdzv_state_fini(&s);
+    world_fini(&w);
+}
+
+static void leaving_ends_a_join(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2, 1);
+    wish(&w, 0, RDZV_EV_LEAVE); /* never seated: nothing to ask the store for */
+    assert_true(w.dones[0] == 1 && w.done[0].code == 0);
+    wish(&w, 0, RDZV_EV_JOIN);
+    wish(&w, 0, RDZV_EV_LEAVE);
+    assert_int_equal(w.refused[0].code, MUSTER_ECANCELED);
+    assert_true(w.dones[0] == 2 && w.done[0].code == 0);
+    pass(&w, 100000, 0);
+    assert_int_equal(w.writes, 2);
+    assert_int_equal(rdzv_deadline(w.node[0]), MONO_NEVER);
+    world_fini(&w);
+}
+
+static void failing_memory_is_told(void **state)
+{
+    (void)state;
+    for (struct failing f = failing_first(); failing_next(&f);) {
+        struct world w;
+
+        world_init(&w, 2, 2, 2);
+        if (w.rc == 0) {
+            wish(&w, 0, RDZV_EV_JOIN);
+            wish(&w, 1, RDZV_EV_JOIN);
+            pass(&w, 6000, 0);
+            if (w.rc == 0)
+                expect_world(&w, 1, 0, 1, 2);
+        }
+        world_fini(&w);
+    }
+}
+
+static void wrong_configurations_are_refused(void **state)
+{
+    struct rdzv_config cfg = { .run_id = "" };
+    struct muster_error err;
+    struct rdzv *r;
+
+    (void)state;
+    rdzv_settings_init(&cfg.settings, 1, 2);
+    assert_int_equal(rdzv_new(&cfg, &r, &err), MUSTER_EINVAL);
+    cfg.run_id = "x";
+    cfg.settings.max_nodes = 0;
+    assert_int_equal(rdzv_new(&cfg, &r, &err), MUSTER_EINVAL);
+    rdzv_free(NULL);
+}
+
+static void c10d_answers_are_understood(void **state)
+{
+    const struct span none = span_of("", 0), old = span_str("old"),
+                      new = span_str("new");
+    struct rdzv_event ev = { 0 };
+
+    (void)state;
+    rdzv_c10d_answer(&ev, false, none, none, span_str(RDZV_C10D_SENTINEL));
+    assert_true(ev.kind == RDZV_EV_STATE && !ev.present);
+    rdzv_c10d_answer(&ev, false, none, none, old);
+    assert_true(ev.present && span_eq(ev.token, old));
+    rdzv_c10d_answer(&ev, true, old, new, new);
+    assert_true(ev.kind == RDZV_EV_WROTE && ev.won);
+    rdzv_c10d_answer(&ev, true, old, new, span_str("other"));
+    assert_true(!ev.won && ev.present);
+    rdzv_c10d_answer(&ev, true, old, new, old); /* the key is gone */
+    assert_true(!ev.won && !ev.present);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_nodes_join_at_once),
+        cmocka_unit_test(beats_keep_the_round),
+        cmocka_unit_test(the_backend_tells_who_is_gone),
+        cmocka_unit_test(who_was_silent_before_an_outage_gets_time),
+        cmocka_unit_test(a_lost_member_makes_room),
+        cmocka_unit_test(a_spare_waits_and_is_dismissed),
+        cmocka_unit_test(who_waited_in_vain_becomes_a_spare),
+        cmocka_unit_test(late_joins_hand_their_seat_back),
+        cmocka_unit_test(a_silent_store_is_no_excuse),
+        cmocka_unit_test(a_broken_store_is_told),
+        cmocka_unit_test(two_of_one_name_are_told_apart),
+        cmocka_unit_test(a_torn_round_is_no_world),
+        cmocka_unit_test(more_nodes_than_we_allow),
+        cmocka_unit_test(the_last_call_is_timed_by_one_clock),
+        cmocka_unit_test(heartbeats_follow_the_clock_ahead),
+        cmocka_unit_test(leaving_ends_a_join),
+        cmocka_unit_test(failing_memory_is_told),
+        cmocka_unit_test(wrong_configurations_are_refused),
+        cmocka_unit_test(c10d_answers_are_understood),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,709 @@
+/* test_coordinator.c - the host of a run: seats, ranks, losses, torchrun's side, restarts. */
+#include "testing.h"
+
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "base/rng.h"
+#include "rendezvous/core/coordinator.h"
+#include "rendezvous/core/settings.h"
+#include "rendezvous/core/state.h"
+#include "rendezvous/core/state_pickle.h"
+
+#define PEERS 40
+
+/* A run with its peers, each of which remembers the last message of each kind. */
+struct world {
+    struct rdzv_host *host;
+    struct rdzv_host_fx fx;
+    struct now now;
+    int64_t min, max;
+    struct hosted_msg last[PEERS][HOSTED_KIND_COUNT];
+    int got[PEERS][HOSTED_KIND_COUNT];
+    int64_t joins[PEERS];
+    bool dropped[PEERS];
+    char settings[256];
+};
+
+static void settings_for(struct world *w, char *text, size_t size)
+{
+    struct rdzv_settings s;
+    struct buf b;
+
+    rdzv_settings_init(&s, w->min, w->max);
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(rdzv_settings_print(&s, &b), 0);
+    (void)snprintf(text, size, "%.*s", (int)buf_len(&b), (const char *)buf_data(&b));
+    buf_fini(&b);
+}
+
+static void world_init(struct world *w, int64_t min, int64_t max)
+{
+    *w = (struct world){ .min = min, .max = max, .now = { 1000, 1700000000000000 } };
+    w->host = rdzv_host_new(span_str("run"), NULL);
+    assert_non_null(w->host);
+    rdzv_host_fx_init(&w->fx);
+    settings_for(w, w->settings, sizeof w->settings);
+}
+
+static void world_fini(struct world *w)
+{
+    rdzv_host_free(w->host);
+    rdzv_host_fx_fini(&w->fx);
+}
+
+static int feed(struct world *w, struct rdzv_host_event ev)
+{
+    struct muster_error err;
+    int rc;
+
+    ev.now = w->now;
+    rc = rdzv_host_step(w->host, &ev, &w->fx, &err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < w->fx.count; i++) {
+        const struct rdzv_host_effect *e = &w->fx.items[i];
+
+        assert_true(e->peer < PEERS);
+        if (e->kind == RDZV_HOST_DROP) {
+            w->dropped[e->peer] = true;
+            continue;
+        }
+        w->last[e->peer][e->msg.kind] = e->msg;
+        w->got[e->peer][e->msg.kind]++;
+    }
+    return 0;
+}
+
+static int say(struct world *w, uint32_t peer, struct hosted_msg msg)
+{
+    return feed(w,
+                (struct rdzv_host_event){ RDZV_HOST_MSG, .peer = peer, .msg = &msg });
+}
+
+static struct hosted_msg hello_of(struct world *w, uint32_t node)
+{
+    return (struct hosted_msg){
+        .kind = HOSTED_HELLO,
+        .run_id = span_str("run"),
+        .addr = span_str("host"),
+        .pid = 100 + node,
+        .nonce = 7000 + node,
+        .settings = span_str(w->settings),
+        .round = -1,
+        .grace_ms = 50,
+    };
+}
+
+static int join(struct world *w, uint32_t peer)
+{
+    return say(w, peer,
+               (struct hosted_msg){ .kind = HOSTED_JOIN, .count = ++w->joins[peer] });
+}
+
+static void hello_join(struct world *w, uint32_t peer)
+{
+    assert_int_equal(say(w, peer, hello_of(w, peer)), 0);
+    assert_int_equal(w->got[peer][HOSTED_WELCOME], 1);
+    assert_int_equal(join(w, peer), 0);
+}
+
+static void gone(struct world *w, uint32_t peer)
+{
+    assert_int_equal(feed(w, (struct rdzv_host_event){ RDZV_HOST_GONE, .peer = peer }),
+                     0);
+}
+
+static void pass(struct world *w, uint64_t ms)
+{
+    const uint64_t until = w->now.mono_ms + ms;
+
+    while (rdzv_host_deadline(w->host) <= until) {
+        const uint64_t at = MAX_OF(w->now.mono_ms, rdzv_host_deadline(w->host));
+
+        w->now.wall_us += (int64_t)(at - w->now.mono_ms) * 1000;
+        w->now.mono_ms = at;
+        assert_int_equal(feed(w, (struct rdzv_host_event){ RDZV_HOST_TIMER }), 0);
+    }
+    w->now.wall_us += (int64_t)(until - w->now.mono_ms) * 1000;
+    w->now.mono_ms = until;
+}
+
+static void alive(struct world *w, uint32_t peers)
+{
+    for (uint32_t p = 0; p < peers; p++)
+        (void)say(w, p, (struct hosted_msg){ .kind = HOSTED_ALIVE });
+}
+
+static void a_full_round_completes_at_once(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 3, 3);
+    hello_join(&w, 2);
+    hello_join(&w, 0);
+    assert_int_equal(w.got[0][HOSTED_JOINED], 0);
+    hello_join(&w, 1);
+    for (uint32_t p = 0; p < 3; p++) {
+        assert_int_equal(w.got[p][HOSTED_JOINED], 1);
+        assert_int_equal(w.last[p][HOSTED_JOINED].rank, p); /* By pid. */
+        assert_int_equal(w.last[p][HOSTED_JOINED].world, 3);
+        assert_int_equal(w.last[p][HOSTED_JOINED].round, 0);
+    }
+    world_fini(&w);
+}
+
+static void the_last_call_ends_an_elastic_round(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 1, 4);
+    hello_join(&w, 0);
+    hello_join(&w, 1);
+    pass(&w, 14000);
+    alive(&w, 2);
+    pass(&w, 14000);
+    alive(&w, 2);
+    assert_int_equal(w.got[0][HOSTED_JOINED], 0);
+    pass(&w, 2000);
+    assert_int_equal(w.last[0][HOSTED_JOINED].world, 2);
+    assert_int_equal(w.last[1][HOSTED_JOINED].rank, 1);
+
+    hello_join(&w, 2); /* Late: waits, and the members hear of it. */
+    assert_int_equal(w.got[2][HOSTED_JOINED], 0);
+    assert_int_equal(w.got[0][HOSTED_WAITING], 1);
+    assert_int_equal(w.got[1][HOSTED_WAITING], 1);
+    (void)join(&w, 0);
+    (void)join(&w, 1);
+    pass(&w, 14000);
+    alive(&w, 3);
+    pass(&w, 14000);
+    alive(&w, 3);
+    pass(&w, 3000);
+    for (uint32_t p = 0; p < 3; p++) {
+        assert_int_equal(w.last[p][HOSTED_JOINED].round, 1);
+        assert_int_equal(w.last[p][HOSTED_JOINED].world, 3);
+    }
+    world_fini(&w);
+}
+
+static void a_broken_connection_is_a_loss_after_its_grace(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    hello_join(&w, 0);
+    hello_join(&w, 1);
+    hello_join(&w, 2); /* A spare. */
+    gone(&w, 1);
+    pass(&w, 49);
+    assert_int_equal(w.got[0][HOSTED_LOST], 0);
+    pass(&w, 2);
+    assert_int_equal(w.got[0][HOSTED_LOST], 1);
+    assert_int_equal(w.got[0][HOSTED_WAITING], 1); /* The spare waits now. */
+    (void)join(&w, 0);
+    assert_int_equal(w.last[0][HOSTED_JOINED].round, 1);
+    assert_int_equal(w.last[2][HOSTED_JOINED].round, 1);
+    assert_int_equal(w.last[2][HOSTED_JOINED].rank, 1);
+    world_fini(&w);
+}
+
+static void a_blink_is_no_loss(void **state)
+{
+    struct world w;
+    struct hosted_msg back;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    hello_join(&w, 0);
+    hello_join(&w, 1);
+    gone(&w, 1);
+    pass(&w, 30);
+    back = hello_of(&w, 1);
+    back.round = 0;
+    assert_int_equal(say(&w, 5, back), 0);
+    pass(&w, 200);
+    assert_int_equal(w.got[0][HOSTED_LOST], 0);
+    assert_int_equal(w.got[5][HOSTED_WELCOME], 1);
+    assert_int_equal(w.got[5][HOSTED_EVICTED], 0);
+
+    /* The answer to a JOIN that was lost with the connection is told again. */
+    (void)join(&w, 0);
+    gone(&w, 0);
+    w.joins[5] = w.joins[1];
+    (void)join(&w, 5);
+    assert_int_equal(w.last[5][HOSTED_JOINED].round, 1);
+    assert_int_equal(w.got[0][HOSTED_JOINED], 1); /* Away. */
+    back = hello_of(&w, 0);
+    assert_int_equal(say(&w, 6, back), 0);
+    assert_int_equal(
+        say(&w, 6, (struct hosted_msg){ .kind = HOSTED_JOIN, .count = w.joins[0] }), 0);
+    assert_int_equal(w.last[6][HOSTED_JOINED].round, 1);
+    assert_int_equal(w.last[6][HOSTED_JOINED].rank, 0);
+    world_fini(&w);
+}
+
+static void silence_is_a_loss(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    hello_join(&w, 0);
+    hello_join(&w, 1);
+    for (int i = 0; i < 2; i++) {
+        pass(&w, 7000);
+        (void)say(&w, 0, (struct hosted_msg){ .kind = HOSTED_ALIVE });
+    }
+    assert_int_equal(w.got[0][HOSTED_LOST], 0);
+    pass(&w, 2000);
+    assert_int_equal(w.got[0][HOSTED_LOST], 1);
+    assert_true(w.dropped[1]);
+    world_fini(&w);
+}
+
+static void doubles_and_strange_settings_are_refused(void **state)
+{
+    struct world w;
+    struct hosted_msg twin;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    hello_join(&w, 0);
+    twin = hello_of(&w, 0);
+    twin.nonce++;
+    assert_int_equal(say(&w, 1, twin), 0);
+    assert_int_equal(w.last[1][HOSTED_REFUSED].code, MUSTER_EEXIST);
+    w.max = 3;
+    settings_for(&w, w.settings, sizeof w.settings);
+    assert_int_equal(say(&w, 2, hello_of(&w, 2)), 0);
+    assert_int_equal(w.last[2][HOSTED_REFUSED].code, MUSTER_EINVAL);
+    assert_non_null(
+        strstr(w.fx.text, "--nnodes is 3 here, 2 there")); /* as the node sees it */
+    assert_int_equal(say(&w, 3, (struct hosted_msg){ .kind = HOSTED_JOIN }), 0);
+    assert_true(w.dropped[3]); /* JOIN before HELLO. */
+    world_fini(&w);
+}
+
+/* Started with a wrong number of nodes, ended, and started with the right one. */
+static void settings_go_with_the_last_node(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 3, 3);
+    hello_join(&w, 0);
+    assert_int_equal(say(&w, 0, (struct hosted_msg){ .kind = HOSTED_LEAVE }), 0);
+    gone(&w, 0);
+    pass(&w, 1000);
+    w.min = w.max = 1;
+    settings_for(&w, w.settings, sizeof w.settings);
+    hello_join(&w, 1);
+    assert_int_equal(w.got[1][HOSTED_JOINED], 1);
+    world_fini(&w);
+}
+
+static void closed_stays_closed(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 1, 1);
+    hello_join(&w, 0);
+    hello_join(&w, 1); /* A spare. */
+    (void)say(&w, 0, (struct hosted_msg){ .kind = HOSTED_CLOSE });
+    assert_int_equal(w.got[0][HOSTED_CLOSED], 1);
+    assert_int_equal(w.last[1][HOSTED_REFUSED].code, MUSTER_EGRACEFUL);
+    hello_join(&w, 2);
+    assert_int_equal(w.last[2][HOSTED_REFUSED].code, MUSTER_ECLOSED);
+    world_fini(&w);
+}
+
+static void a_restarted_host_goes_on(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    for (uint32_t p = 0; p < 2; p++) {
+        struct hosted_msg back = hello_of(&w, p);
+
+        back.round = 4;
+        back.rank = p;
+        back.world = 2;
+        assert_int_equal(say(&w, p, back), 0);
+        assert_int_equal(w.got[p][HOSTED_EVICTED], 0);
+    }
+    pass(&w, 10000);
+    alive(&w, 2);
+    pass(&w, 10000);
+    assert_int_equal(w.got[0][HOSTED_LOST], 0);
+    (void)join(&w, 0);
+    (void)join(&w, 1);
+    assert_int_equal(w.last[1][HOSTED_JOINED].round, 5);
+    world_fini(&w);
+}
+
+static void who_does_not_come_back_is_lost(void **state)
+{
+    struct world w;
+    struct hosted_msg back;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    back = hello_of(&w, 0);
+    back.round = 4;
+    back.world = 2;
+    assert_int_equal(say(&w, 0, back), 0);
+    pass(&w, 10000);
+    alive(&w, 1);
+    assert_int_equal(w.got[0][HOSTED_LOST], 0);
+    pass(&w, 6000);
+    assert_int_equal(w.got[0][HOSTED_LOST], 1);
+    world_fini(&w);
+}
+
+static void users_order_counts_among_our_nodes(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 3, 3);
+    for (uint32_t p = 0; p < 3; p++) {
+        struct hosted_msg m = hello_of(&w, p);
+
+        m.order = HOSTED_BY_KEY;
+        m.order_key = 10 - p;
+        assert_int_equal(say(&w, p, m), 0);
+        (void)join(&w, p);
+    }
+    for (uint32_t p = 0; p < 3; p++)
+        assert_int_equal(w.last[p][HOSTED_JOINED].rank, 2 - p);
+    world_fini(&w);
+}
+
+/* What a torchrun node does: read the view, change it, write it back. */
+static void torch_joins(struct world *w, int64_t pid, bool complete)
+{
+    const struct rdzv_node me = { span_str("torch"), pid, 0 };
+    struct rdzv_state s;
+    struct span view;
+    struct buf text;
+    int64_t rank = 0;
+
+    assert_int_equal(rdzv_host_view(w->host, w->now, &view), 0);
+    if (view.n == 12)
+        rdzv_state_init(&s);
+    else
+        assert_int_equal(pickle_read_text(view, &s, NULL), 0);
+    rdzv_state_put(&s, &me, RDZV_PLACES)->rank = 0;
+    rdzv_state_put(&s, &me, RDZV_BEATS)->beat_us = w->now.wall_us;
+    if (complete) {
+        s.complete = true;
+        for (struct rdzv_member *m = rdzv_first(&s, RDZV_PLACES); m;
+             m = m->next[RDZV_PLACES])
+            m->rank = rank++;
+    }
+    buf_init(&text, SIZE_MAX);
+    assert_int_equal(pickle_write_text(&s, &text), 0);
+    assert_int_equal(
+        feed(w, (struct rdzv_host_event){ RDZV_HOST_SEEN, .value = buf_span(&text) }),
+        0);
+    buf_fini(&text);
+    rdzv_state_fini(&s);
+}
+
+static void torchrun_nodes_share_the_state(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    hello_join(&w, 0);
+    torch_joins(&w, 9, true);
+    assert_int_equal(w.last[0][HOSTED_JOINED].world, 2);
+    assert_int_equal(w.last[0][HOSTED_JOINED].rank, 0);
+    /* It falls silent: we are told. */
+    for (int i = 0; i < 3; i++) {
+        pass(&w, 6000);
+        alive(&w, 1);
+    }
+    assert_int_equal(w.got[0][HOSTED_LOST], 1);
+    world_fini(&w);
+}
+
+static void our_node_completes_a_round_with_torchrun(void **state)
+{
+    struct world w;
+    struct rdzv_state s;
+    struct span view;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    assert_int_equal(say(&w, 0, hello_of(&w, 0)), 0);
+    torch_joins(&w, 9, false);
+    (void)join(&w, 0);
+    assert_int_equal(w.last[0][HOSTED_JOINED].world, 2);
+    assert_true(rdzv_host_stale(w.host, w.now, true));
+    assert_int_equal(rdzv_host_view(w.host, w.now, &view), 0);
+    assert_int_equal(pickle_read_text(view, &s, NULL), 0);
+    assert_true(s.complete);
+    assert_int_equal(rdzv_count(&s, RDZV_PLACES), 2);
+    rdzv_state_fini(&s);
+    assert_false(rdzv_host_stale(w.host, w.now, true));
+    world_fini(&w);
+}
+
+static void read_view(struct world *w, struct rdzv_state *s)
+{
+    struct span view;
+
+    assert_int_equal(rdzv_host_view(w->host, w->now, &view), 0);
+    assert_int_equal(pickle_read_text(view, s, NULL), 0);
+}
+
+static int64_t beat_of(struct world *w, uint32_t node)
+{
+    const struct rdzv_node n = { span_str("host"), 100 + node, 0 };
+    struct rdzv_state s;
+    int64_t beat_us;
+
+    read_view(w, &s);
+    beat_us = rdzv_state_find(&s, &n)->beat_us;
+    rdzv_state_fini(&s);
+    return beat_us;
+}
+
+/* torchrun's nodes would find everybody of ours dead at once. */
+static void a_host_whose_clock_is_set_back(void **state)
+{
+    struct world w;
+    int64_t before_us;
+
+    (void)state;
+    world_init(&w, 2, 3);
+    hello_join(&w, 0);
+    torch_joins(&w, 9, false);
+    before_us = beat_of(&w, 0);
+    w.now.wall_us -= 20000000;
+    w.now.mono_ms += 1000;
+    assert_int_equal(beat_of(&w, 0), before_us + 1000000);
+    world_fini(&w);
+}
+
+/* A torchrun node that finds ours dead takes the last call back, as too few are left.
+ * The host knows better about its own, so there are enough again. */
+static void a_last_call_that_torchrun_took_back(void **state)
+{
+    const struct rdzv_node ours = { span_str("host"), 100, 0 };
+    struct rdzv_state s;
+    struct buf text;
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 3);
+    hello_join(&w, 0);
+    torch_joins(&w, 9, false);
+    read_view(&w, &s);
+    rdzv_state_forget(&s, rdzv_state_find(&s, &ours));
+    s.deadline_us = WALL_NEVER;
+    buf_init(&text, SIZE_MAX);
+    assert_int_equal(pickle_write_text(&s, &text), 0);
+    assert_int_equal(
+        feed(&w, (struct rdzv_host_event){ RDZV_HOST_SEEN, .value = buf_span(&text) }),
+        0);
+    buf_fini(&text);
+    rdzv_state_fini(&s);
+    for (int i = 0; i < 4; i++) {
+        pass(&w, 8000);
+        alive(&w, 1);
+        torch_joins(&w, 9, false); /* its heartbeat */
+    }
+    assert_int_equal(w.last[0][HOSTED_JOINED].world, 2);
+    world_fini(&w);
+}
+
+/* Its JOINED was lost with the connection; meanwhile another member has left. Told
+ * again it would be alone in a world of one, beside one who was told two. */
+static void an_answer_repeated_too_late(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    hello_join(&w, 0);
+    hello_join(&w, 1);
+    assert_int_equal(w.last[1][HOSTED_JOINED].world, 2);
+    (void)say(&w, 1, (struct hosted_msg){ .kind = HOSTED_JOIN, .count = w.joins[1] });
+    assert_int_equal(w.got[1][HOSTED_JOINED], 2); /* all there: told again */
+    assert_int_equal(w.last[1][HOSTED_JOINED].round, 0);
+    (void)join(&w, 0);
+    (void)say(&w, 1, (struct hosted_msg){ .kind = HOSTED_JOIN, .count = w.joins[1] });
+    for (uint32_t p = 0; p < 2; p++) {
+        assert_int_equal(w.last[p][HOSTED_JOINED].round, 1);
+        assert_int_equal(w.last[p][HOSTED_JOINED].world, 2);
+    }
+    world_fini(&w);
+}
+
+static void garbage_from_torchrun_changes_nothing(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    hello_join(&w, 0);
+    assert_int_equal(
+        feed(&w, (struct rdzv_host_event){ RDZV_HOST_SEEN, .value = span_str("YWJj") }),
+        MUSTER_ESTATE);
+    hello_join(&w, 1);
+    assert_int_equal(w.got[0][HOSTED_JOINED], 1);
+    world_fini(&w);
+}
+
+/* Random wishes, losses and returns; what must always hold is checked at each step. */
+static void random_lives(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        struct world w;
+        struct rng r;
+        bool here[PEERS] = { false };
+        int64_t round = 0;
+
+        rng_init(&r, seed);
+        world_init(&w, 1 + (int64_t)rng_below(&r, 3), 3 + (int64_t)rng_below(&r, 5));
+        for (int step = 0; step < 200; step++) {
+            const uint32_t p = (uint32_t)rng_below(&r, 12);
+            bool ranks[PEERS] = { false };
+
+            switch (rng_below(&r, 8)) {
+            case 0:
+            case 1:
+            case 2:
+                if (!here[p])
+                    (void)say(&w, p, hello_of(&w, p));
+                here[p] = true;
+                (void)join(&w, p);
+                break;
+            case 3:
+                gone(&w, p);
+                here[p] = false;
+                break;
+            case 4:
+                if (here[p])
+                    (void)say(&w, p, (struct hosted_msg){ .kind = HOSTED_LEAVE });
+                break;
+            case 5:
+                alive(&w, 12);
+                break;
+            default:
+                pass(&w, rng_below(&r, 4000));
+            }
+            for (uint32_t q = 0; q < PEERS; q++) {
+                here[q] = here[q] && !w.dropped[q];
+                w.dropped[q] = false;
+            }
+            assert_true(rdzv_host_round(w.host) >= round);
+            round = rdzv_host_round(w.host);
+            for (size_t i = 0; i < w.fx.count; i++) {
+                const struct hosted_msg *m = &w.fx.items[i].msg;
+
+                if (w.fx.items[i].kind != RDZV_HOST_SEND || m->kind != HOSTED_JOINED)
+                    continue;
+                assert_int_equal(m->round, round);
+                assert_in_range(m->world, w.min, w.max);
+                assert_in_range(m->rank, 0, m->world - 1);
+                assert_false(ranks[m->rank]);
+                ranks[m->rank] = true;
+            }
+        }
+        world_fini(&w);
+    }
+}
+
+static void failing_memory_changes_nothing(void **state)
+{
+    (void)state;
+    for (struct failing f = failing_first(); failing_next(&f);) {
+        struct rdzv_host *host = rdzv_host_new(span_str("run"), NULL);
+        struct world w = { .host = host, .min = 2, .max = 2, .now = { 1, 1 } };
+        int rc;
+
+        if (!host)
+            continue;
+        rdzv_host_fx_init(&w.fx);
+        mem_fail_from(0);
+        settings_for(&w, w.settings, sizeof w.settings);
+        mem_fail_from(f.nth);
+        for (uint32_t p = 0; p < 2; p++) {
+            rc = say(&w, p, hello_of(&w, p));
+            assert_true(rc == 0 || rc == MUSTER_ENOMEM);
+            if (rc == 0)
+                rc = join(&w, p);
+            assert_true(rc == 0 || rc == MUSTER_ENOMEM);
+        }
+        world_fini(&w);
+    }
+}
+
+static void messages_round_trip(void **state)
+{
+    struct hosted_msg m = { .kind = HOSTED_HELLO,
+                            .run_id = span_str("r"),
+                            .addr = span_str("a"),
+                            .pid = -3,
+                            .nonce = UINT64_MAX,
+                            .settings = span_str("min=1"),
+                            .order = HOSTED_BY_KEY,
+                            .order_key = 5,
+                            .round = -1,
+                            .world = 1 };
+    struct hosted_msg got;
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(hosted_encode(&b, &m), 0);
+    for (size_t n = 0; n < buf_len(&b); n++)
+        assert_int_equal(hosted_decode(span_of(buf_data(&b), n), &got, NULL),
+                         MUSTER_EPROTO);
+    assert_int_equal(hosted_decode(buf_span(&b), &got, NULL), 0);
+    assert_true(span_eq(got.run_id, m.run_id) && span_eq(got.settings, m.settings));
+    assert_int_equal(got.pid, -3);
+    assert_true(got.nonce == UINT64_MAX && got.order_key == 5 && got.round == -1);
+    assert_int_equal(buf_u8(&b, 0), 0);
+    assert_int_equal(hosted_decode(buf_span(&b), &got, NULL), MUSTER_EPROTO);
+    buf_fini(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_full_round_completes_at_once),
+        cmocka_unit_test(the_last_call_ends_an_elastic_round),
+        cmocka_unit_test(a_broken_connection_is_a_loss_after_its_grace),
+        cmocka_unit_test(a_blink_is_no_loss),
+        cmocka_unit_test(silence_is_a_loss),
+        cmocka_unit_test(doubles_and_strange_settings_are_refused),
+        cmocka_unit_test(settings_go_with_the_last_node),
+        cmocka_unit_test(closed_stays_closed),
+        cmocka_unit_test(a_restarted_host_goes_on),
+        cmocka_unit_test(who_does_not_come_back_is_lost),
+        cmocka_unit_test(users_order_counts_among_our_nodes),
+        cmocka_unit_test(torchrun_nodes_share_the_state),
+        cmocka_unit_test(our_node_completes_a_round_with_torchrun),
+        cmocka_unit_test(a_host_whose_clock_is_set_back),
+        cmocka_unit_test(a_last_call_that_torchrun_took_back),
+        cmocka_unit_test(an_answer_repeated_too_late),
+        cmocka_unit_test(garbage_from_torchrun_changes_nothing),
+        cmocka_unit_test(random_lives),
+        cmocka_unit_test(failing_memory_changes_nothing),
+        cmocka_unit_test(messages_round_trip),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,298 @@
+/* test_store_client.c - struct astore over TCP, file, hash and views, on one loop with
+ * a server of ours: callbacks, their order, closing at any moment. */
+#include "testing.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "store/client.h"
+#include "store/file_store.h"
+#include "store/memory_store.h"
+#include "store/server.h"
+
+#define LONG_MS 60000
+
+/* What the callbacks told, in order: "open:0 SET:0 GET:0=v ". */
+static char told[4000];
+static int inside; /* a call of ours is on the stack: no callback may come */
+
+static void tell(const char *what, int status, struct span value)
+{
+    const size_t len = strlen(told);
+
+    assert_int_equal(inside, 0);
+    (void)snprintf(told + len, sizeof told - len, "%s:%s%s%.*s ", what,
+                   status ? muster_code_name(status) + 7 : "0", value.n ? "=" : "",
+                   (int)value.n, (const char *)value.p);
+}
+
+static void on_done(void *ctx, int status, const struct c10d_reply *reply,
+                    const struct muster_error *err)
+{
+    assert_int_equal(status, err ? err->code : 0);
+    tell(ctx, status, reply ? reply->value : span_of(NULL, 0));
+}
+
+static void on_open(void *ctx, int status, const struct muster_error *err)
+{
+    (void)err;
+    tell(ctx, status, span_of(NULL, 0));
+}
+
+static void on_closed(void *ctx)
+{
+    tell(ctx, 0, span_of(NULL, 0));
+}
+
+#define CALL(what)                                                                     \
+    do {                                                                               \
+        inside++;                                                                      \
+        assert_int_equal(what, 0);                                                     \
+        inside--;                                                                      \
+    } while (0)
+
+static void run_until_told(uv_loop_t *loop, const char *what)
+{
+    while (!strstr(told, what))
+        if (!uv_run(loop, UV_RUN_ONCE) && !strstr(told, what))
+            fail_msg("nothing more will happen, and %s did not: %s", what, told);
+}
+
+static void finish(uv_loop_t *loop)
+{
+    while (uv_run(loop, UV_RUN_DEFAULT))
+        ;
+    assert_int_equal(uv_loop_close(loop), 0);
+}
+
+static struct store_server *serve(uv_loop_t *loop)
+{
+    struct store_server_opts o;
+    struct store_server *server;
+
+    store_server_opts_init(&o);
+    o.bind = "127.0.0.1";
+    assert_int_equal(store_server_open(loop, &o, &server, NULL), 0);
+    return server;
+}
+
+static struct astore *connect_to(uv_loop_t *loop, uint16_t port)
+{
+    const struct store_client_opts o = { .host = "127.0.0.1",
+                                         .port = port,
+                                         .timeout_ms = LONG_MS };
+    struct astore *s;
+
+    CALL(store_client_open(loop, &o, on_open, "open", &s, NULL));
+    return s;
+}
+
+static void calls_wait_for_the_connection(void **state)
+{
+    uv_loop_t loop;
+    struct store_server *server;
+    struct astore *s;
+
+    (void)state;
+    told[0] = '\0';
+    assert_int_equal(uv_loop_init(&loop), 0);
+    server = serve(&loop);
+    s = connect_to(&loop, store_server_port(server));
+    CALL(astore_set(s, span_str("k"), span_str("v"), LONG_MS, on_done, "SET", NULL));
+    CALL(astore_get(s, span_str("k"), LONG_MS, on_done, "GET", NULL));
+    CALL(astore_add(s, span_str("n"), 1, LONG_MS, on_done, "ADD", NULL));
+    assert_string_equal(told, "");
+    run_until_told(&loop, "ADD");
+    assert_string_equal(told, "open:0 SET:0 GET:0=v ADD:0 ");
+    CALL(astore_wait(s, NULL, 0, LONG_MS, on_done, "WAIT", NULL)); /* for nothing */
+    run_until_told(&loop, "WAIT:0");
+    assert_non_null(store_client_peer(s));
+    astore_close(s, on_closed, "closed");
+    store_server_close(server, NULL, NULL);
+    finish(&loop);
+}
+
+static void loss_is_told_while_idle(void **state)
+{
+    uv_loop_t loop;
+    struct store_server *server;
+    struct astore *s;
+
+    (void)state;
+    told[0] = '\0';
+    assert_int_equal(uv_loop_init(&loop), 0);
+    server = serve(&loop);
+    s = connect_to(&loop, store_server_port(server));
+    store_client_on_loss(s, on_open, "loss");
+    run_until_told(&loop, "open");
+    store_server_close(server, NULL, NULL);
+    run_until_told(&loop, "loss");
+    CALL(astore_add(s, span_str("n"), 1, LONG_MS, on_done, "ADD", NULL));
+    run_until_told(&loop, "ADD");
+    assert_string_equal(told, "open:0 loss:EHANGUP ADD:EHANGUP ");
+    astore_close(s, on_closed, "closed");
+    finish(&loop);
+}
+
+static void pending_calls_end_with_the_server(void **state)
+{
+    uv_loop_t loop;
+    struct store_server *server;
+    struct astore *s;
+    const struct span key = span_str("k");
+
+    (void)state;
+    told[0] = '\0';
+    assert_int_equal(uv_loop_init(&loop), 0);
+    server = serve(&loop);
+    s = connect_to(&loop, store_server_port(server));
+    CALL(astore_wait(s, &key, 1, UINT64_MAX, on_done, "WAIT", NULL));
+    CALL(astore_add(s, key, 1, LONG_MS, on_done, "ADD", NULL)); /* held back */
+    run_until_told(&loop, "open");
+    (void)uv_run(&loop, UV_RUN_NOWAIT);
+    store_server_close(server, NULL, NULL);
+    run_until_told(&loop, "ADD");
+    assert_string_equal(told, "open:0 WAIT:EHANGUP ADD:EHANGUP ");
+    astore_close(s, NULL, NULL);
+    finish(&loop);
+}
+
+/* After each number of turns of the loop: what is pending ends before the store. */
+static void closing_is_safe_at_any_moment(void **state)
+{
+    (void)state;
+    for (int turns = 0; turns < 30; turns++) {
+        uv_loop_t loop;
+        struct store_server *server;
+        struct astore *tcp, *view, *hash, *file;
+        const struct span key = span_str("k");
+        char path[64];
+
+        told[0] = '\0';
+        (void)snprintf(path, sizeof path, "/tmp/muster-test-%d", getpid());
+        assert_int_equal(uv_loop_init(&loop), 0);
+        server = serve(&loop);
+        tcp = connect_to(&loop, store_server_port(server));
+        CALL(astore_prefix(tcp, "p", false, &view, NULL));
+        CALL(store_hash_open(&loop, &hash, NULL));
+        CALL(store_file_open(&loop, path, 1, &file, NULL));
+        CALL(astore_set(tcp, key, key, LONG_MS, on_done, "a", NULL));
+        CALL(astore_get(view, key, LONG_MS, on_done, "b", NULL));
+        CALL(astore_barrier(view, key, 2, LONG_MS, on_done, "c", NULL));
+        CALL(astore_wait(hash, &key, 1, LONG_MS, on_done, "d", NULL));
+        CALL(astore_barrier(hash, span_str("x"), 2, LONG_MS, on_done, "e", NULL));
+        CALL(astore_wait(file, &key, 1, LONG_MS, on_done, "f", NULL));
+        CALL(astore_barrier(file, span_str("x"), 2, LONG_MS, on_done, "g", NULL));
+        for (int i = 0; i < turns; i++)
+            (void)uv_run(&loop, UV_RUN_NOWAIT);
+        inside++;
+        astore_close(view, on_closed, "V");
+        astore_close(tcp, on_closed, "T");
+        astore_close(hash, on_closed, "H");
+        astore_close(file, on_closed, "F");
+        inside--;
+        store_server_close(server, NULL, NULL);
+        finish(&loop);
+        for (const char *c = "abcdefgVTHF"; *c; c++) {
+            const char once[] = { *c, ':', '\0' };
+            const char *first = strstr(told, once);
+
+            assert_non_null(first);
+            assert_null(strstr(first + 1, once));
+        }
+        assert_non_null(strstr(told, "b:ECANCELED"));
+        assert_true(strstr(told, "b:") < strstr(told, "V:"));
+        assert_true(strstr(told, "e:") < strstr(told, "H:"));
+        assert_true(strstr(told, "g:") < strstr(told, "F:"));
+        assert_int_not_equal(access(path, F_OK), 0); /* the last one removes it */
+    }
+}
+
+static void close_inside(void *ctx, int status, const struct c10d_reply *reply,
+                         const struct muster_error *err)
+{
+    (void)reply;
+    (void)err;
+    tell("closer", status, span_of(NULL, 0));
+    astore_close(ctx, on_closed, "closed");
+}
+
+/* From inside a callback, with others pending, on every kind. */
+static void callbacks_may_close(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        uv_loop_t loop;
+        struct store_server *server;
+        struct astore *s, *inner;
+        const struct span key = span_str("k");
+        char path[64];
+
+        told[0] = '\0';
+        (void)snprintf(path, sizeof path, "/tmp/muster-test-%d", getpid());
+        assert_int_equal(uv_loop_init(&loop), 0);
+        server = serve(&loop);
+        if (kind == 0)
+            s = connect_to(&loop, store_server_port(server));
+        else if (kind == 1)
+            CALL(store_hash_open(&loop, &s, NULL));
+        else if (kind == 2)
+            CALL(store_file_open(&loop, path, 1, &s, NULL));
+        else {
+            inner = connect_to(&loop, store_server_port(server));
+            CALL(astore_prefix(inner, "p", true, &s, NULL));
+        }
+        CALL(astore_set(s, key, key, LONG_MS, close_inside, s, NULL));
+        CALL(astore_add(s, span_str("n"), 1, LONG_MS, on_done, "ADD", NULL));
+        CALL(astore_wait(s, &key, 1, LONG_MS, on_done, "WAIT", NULL));
+        run_until_told(&loop, "closed:");
+        assert_non_null(strstr(told, "closer:0"));
+        assert_non_null(strstr(told, "ADD:"));
+        assert_non_null(strstr(told, "WAIT:"));
+        store_server_close(server, NULL, NULL);
+        finish(&loop);
+    }
+}
+
+/* Waits of many calls on one hash store: woken in any order, each once. */
+static void hash_waits_are_independent(void **state)
+{
+    uv_loop_t loop;
+    struct astore *s, *clone;
+    const struct span keys[] = { span_str("a"), span_str("b") };
+
+    (void)state;
+    told[0] = '\0';
+    assert_int_equal(uv_loop_init(&loop), 0);
+    CALL(store_hash_open(&loop, &s, NULL));
+    CALL(s->ops->clone(s, &clone, NULL));
+    CALL(astore_get(s, keys[0], LONG_MS, on_done, "A", NULL));
+    CALL(astore_get(s, keys[1], LONG_MS, on_done, "B", NULL));
+    CALL(astore_wait(clone, keys, 2, LONG_MS, on_done, "AB", NULL));
+    CALL(astore_wait(clone, keys, 1, 20, on_done, "late", NULL));
+    run_until_told(&loop, "late");
+    CALL(astore_set(clone, keys[1], span_str("2"), LONG_MS, on_done, "SET", NULL));
+    CALL(astore_add(s, keys[0], 1, LONG_MS, on_done, "ADD", NULL));
+    run_until_told(&loop, "AB:");
+    assert_non_null(strstr(told, "late:ETIMEDOUT "));
+    assert_non_null(strstr(told, "B:0=2 "));
+    assert_non_null(strstr(told, "A:0=1 "));
+    assert_non_null(strstr(told, "AB:0 "));
+    astore_close(s, on_closed, "closed");
+    astore_close(clone, on_closed, "closed");
+    finish(&loop);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_wait_for_the_connection),
+        cmocka_unit_test(loss_is_told_while_idle),
+        cmocka_unit_test(pending_calls_end_with_the_server),
+        cmocka_unit_test(closing_is_safe_at_any_moment),
+        cmocka_unit_test(callbacks_may_close),
+        cmocka_unit_test(hash_waits_are_independent),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
