@@ -5,9 +5,9 @@
 #include <uv.h>
 
 #include "base/base.h"
-#include "rendezvous/member_driver.h"
 #include "rdzv.h"
 #include "rendezvous/core/settings.h"
+#include "rendezvous/member_driver.h"
 
 /* As many reports as a pipe takes whole, whoever else writes to it. */
 #define BATCH (4096 / sizeof(struct rdzv_report))
@@ -16,7 +16,7 @@ struct crew;
 
 struct node {
     struct crew *crew;
-    struct rdzv_guest_driver *guest;
+    struct member_driver *guest;
     bool lost_told;
 };
 
@@ -84,13 +84,13 @@ static void on_order(uv_poll_t *p, int status, int events)
     if (read(c->orders, &order, 1) != 1 || order == 'q')
         _exit(0);
     if (order == 'k') {
-        rdzv_guest_close(c->nodes[0].guest, NULL, NULL);
+        member_driver_close(c->nodes[0].guest, NULL, NULL);
         c->nodes[0].guest = NULL;
         return;
     }
     c->round++;
     for (long i = 0; i < c->count; i++)
-        rdzv_guest_wish(c->nodes[i].guest, RDZV_EV_JOIN);
+        member_driver_request(c->nodes[i].guest, RDZV_EV_JOIN);
 }
 
 static void open_nodes(struct crew *c, const struct rdzv_options *o, long first)
@@ -98,14 +98,14 @@ static void open_nodes(struct crew *c, const struct rdzv_options *o, long first)
     struct muster_error err;
 
     for (long i = 0; i < c->count; i++) {
-        struct rdzv_guest_config cfg = { .run_id = "bench",
-                                         .self = { span_str("bench"), first + i, 0 },
-                                         .nonce = (uint64_t)(first + i) };
+        struct member_config cfg = { .run_id = "bench",
+                                     .self = { span_str("bench"), first + i, 0 },
+                                     .nonce = (uint64_t)(first + i) };
 
         rdzv_settings_init(&cfg.settings, o->nodes + o->more, o->nodes + o->more);
         c->nodes[i].crew = c;
-        if (rdzv_guest_open(&c->loop, &cfg, o->host, o->port, on_told, &c->nodes[i],
-                            &c->nodes[i].guest, &err) < 0) {
+        if (member_driver_open(&c->loop, &cfg, o->host, o->port, on_told, &c->nodes[i],
+                               &c->nodes[i].guest, &err) < 0) {
             fprintf(stderr, "muster-bench: %s\n", err.text);
             _exit(3);
         }

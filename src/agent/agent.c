@@ -1,17 +1,18 @@
-/* group_driver.c - see group_driver.h. Callbacks post events, pump() feeds them to the
- * core, perform() is the only switch over its effects. Begin and end: group_run.c. */
+/* agent_core_driver.c - see agent_core_driver.h. Callbacks post events, pump() feeds
+ * them to the core, perform() is the only switch over its effects. Begin and end:
+ * agent_core_run.c. */
 #include "agent/agent.h"
-#include <stdlib.h>
-#include <time.h>
-#include "loop/clock.h"
 #include "agent/agent_int.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "loop/clock.h"
+#include "rendezvous/local_identity.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
-#include "base/err.h"
-#include "base/mem.h"
-#include "rendezvous/local_identity.h"
+#include <stdlib.h>
+#include <time.h>
 
 /* --- events in -------------------------------------------------------------------- */
 
@@ -24,16 +25,17 @@ static struct now now_of(struct agent *a)
     return (struct now){ uv_now(&a->loop), ts.tv_sec * 1000000LL + ts.tv_nsec / 1000 };
 }
 
-static void step(struct agent *a, struct group_event ev)
+static void step(struct agent *a, struct agent_core_event ev)
 {
     ev.now = now_of(a);
-    if (group_step(&a->group, &ev, &a->fx) < 0)
+    if (agent_core_step(&a->group, &ev, &a->fx) < 0)
         abort(); /* A few hundred bytes; the guard ends the workers. */
 }
 
-void agent_post(struct agent *a, enum group_event_kind kind, int64_t worker, int code)
+void agent_post(struct agent *a, enum agent_core_event_kind kind, int64_t worker,
+                int code)
 {
-    const struct group_event ev = { .kind = kind, .worker = worker, .code = code };
+    const struct agent_core_event ev = { .kind = kind, .worker = worker, .code = code };
 
     if (a->queued == ARRAY_LEN(a->queue)) { /* 256 exits at once: feed some now */
         step(a, a->queue[a->queue_head]);
@@ -141,7 +143,7 @@ static void on_drained(void *ctx)
 
 static void on_timer(uv_timer_t *timer);
 
-static void perform(struct agent *a, const struct group_fx *fx)
+static void perform(struct agent *a, const struct agent_core_fx *fx)
 {
     agent_measure(a, fx);
     switch (fx->kind) {
@@ -210,7 +212,7 @@ static void perform(struct agent *a, const struct group_fx *fx)
 static void arm(struct agent *a)
 {
     if (a->group.phase != GROUP_DONE)
-        clock_arm(&a->timer, on_timer, group_deadline(&a->group));
+        clock_arm(&a->timer, on_timer, agent_core_deadline(&a->group));
 }
 
 void agent_pump(struct agent *a)
@@ -219,14 +221,14 @@ void agent_pump(struct agent *a)
         return; /* Called from within perform: the loop below goes on. */
     a->pumping = true;
     while (a->queued > 0 || a->fx.count > 0) {
-        struct group_fx_list fx = a->fx;
-        a->fx = (struct group_fx_list){ 0 };
+        struct agent_core_fx_list fx = a->fx;
+        a->fx = (struct agent_core_fx_list){ 0 };
         for (size_t i = 0; i < fx.count; i++)
             perform(a, &fx.items[i]);
-        group_fx_fini(&fx);
+        agent_core_fx_fini(&fx);
         if (a->queued == 0)
             continue;
-        const struct group_event ev = a->queue[a->queue_head];
+        const struct agent_core_event ev = a->queue[a->queue_head];
         a->queue_head = (a->queue_head + 1) % ARRAY_LEN(a->queue);
         a->queued--;
         step(a, ev);
@@ -243,13 +245,13 @@ static void on_timer(uv_timer_t *timer)
     agent_pump(a);
 }
 
-/* group_run.c - a run of the agent from its beginning to its end: what it opens, what
- * it closes, and the result. What happens in between is group_driver.c's. */
+/* agent_core_run.c - a run of the agent from its beginning to its end: what it opens,
+ * what it closes, and the result. What happens in between is agent_core_driver.c's. */
 /* --- the result ------------------------------------------------------------------- */
 
-void agent_end(struct agent *a, const struct group_fx *fx)
+void agent_end(struct agent *a, const struct agent_core_fx *fx)
 {
-    struct group_result *r = a->result;
+    struct agent_core_result *r = a->result;
 
     a->last = *fx;
     if (a->naming)
@@ -300,18 +302,18 @@ void agent_find_name(struct agent *a)
     }
     f = mem_calloc(1, sizeof *f);
     if (!f || a->naming ||
-        offload_run(&a->loop, rdzv_fqdn_resolve, f, RDZV_NAME_MS, on_named, a,
-                    &a->naming, NULL) != 0)
+        blocking_call_run(&a->loop, rdzv_fqdn_resolve, f, RDZV_NAME_MS, on_named, a,
+                          &a->naming, NULL) != 0)
         mem_free(f);
 }
 
-void group_result_fini(struct group_result *r)
+void agent_core_result_fini(struct agent_core_result *r)
 {
     for (size_t i = 0; i < r->answer_count; i++)
         mem_free(r->answers[i].bytes);
     mem_free(r->answers);
     mem_free(r->report);
-    *r = (struct group_result){ 0 };
+    *r = (struct agent_core_result){ 0 };
 }
 
 /* --- open and close --------------------------------------------------------------- */
@@ -333,12 +335,12 @@ static void on_trace(void *ctx, enum trace_level level, const char *text)
 static int open_all(struct agent *a, struct muster_error *err)
 {
     const struct launch_config *c = a->config;
-    const struct group_settings set = {
+    const struct agent_core_settings set = {
         .nproc = c->nproc,
         .max_restarts = c->max_restarts,
         .shutdown_ms = ms_of_seconds(c->shutdown_timeout_s),
     };
-    int rc = group_init(&a->group, &set, err);
+    int rc = agent_core_init(&a->group, &set, err);
 
     a->events.fd = a->metrics.fd = -1;
     a->trace = (struct trace){ on_trace, a, TRACE_DEBUG };
@@ -376,10 +378,10 @@ static void close_all(struct agent *a)
     guard_dismiss(a->guard); /* It takes its time while we tidy up. */
     agent_signals_off(a);
     agent_forget_workers(a);
-    offload_cancel(a->naming);
+    blocking_call_cancel(a->naming);
     agent_watch_off(a);
-    sink_close(&a->events);
-    sink_close(&a->metrics);
+    record_sink_close(&a->events);
+    record_sink_close(&a->metrics);
     uv_close((uv_handle_t *)&a->timer, NULL);
     uv_close((uv_handle_t *)&a->wait.timer, NULL);
     uv_close((uv_handle_t *)&a->stuck_timer, NULL);
@@ -395,8 +397,8 @@ static void close_all(struct agent *a)
     agent_forget_failures(a);
     mem_free(a->timer_file);
     mem_free(a->workers);
-    group_fini(&a->group);
-    group_fx_fini(&a->fx);
+    agent_core_fini(&a->group);
+    agent_core_fx_fini(&a->fx);
 }
 
 /* --- run -------------------------------------------------------------------------- */
@@ -410,14 +412,14 @@ static void fill_standard_fds(void)
             return;
 }
 
-int group_run(const struct group_opts *opts, struct group_result *out,
-              struct muster_error *err)
+int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result *out,
+                   struct muster_error *err)
 {
     struct agent a = { .opts = *opts, .config = opts->config, .result = out };
 
     struct sigaction quiet = { .sa_handler = SIG_IGN }, before;
 
-    *out = (struct group_result){ 0 };
+    *out = (struct agent_core_result){ 0 };
     if (a.config->nproc < 1)
         return err_set(err, MUSTER_EINVAL,
                        "--nproc-per-node is %" PRId64 ": at least one worker must run",

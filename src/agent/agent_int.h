@@ -2,18 +2,18 @@
 #ifndef AGENT_AGENT_INT_H
 #define AGENT_AGENT_INT_H
 
-#include "base/buf.h"
+#include "agent/agent.h"
+#include "agent/core/failure_report.h"
 #include "agent/core/metric_names.h"
 #include "agent/core/rank_exchange.h"
-#include "agent/core/failure_report.h"
 #include "agent/core/wait_message.h"
 #include "agent/core/worker_env.h"
-#include "agent/agent.h"
+#include "agent/file_timer.h"
+#include "agent/record_sink.h"
 #include "agent/roll_call.h"
+#include "base/buf.h"
 #include "logs/worker_logs.h"
 #include "loop/blocking_call.h"
-#include "agent/record_sink.h"
-#include "agent/file_timer.h"
 
 #define AGENT_SIGNALS_MAX 32
 
@@ -32,14 +32,14 @@ struct agent_worker {
 
 struct agent {
     uv_loop_t loop;
-    struct group_opts opts;
+    struct agent_core_opts opts;
     struct trace trace;                 /* what the rendezvous and its store tell */
     const struct launch_config *config; /* borrowed */
-    struct group group;
-    struct group_event queue[64]; /* a ring of events not yet fed */
+    struct agent_core group;
+    struct agent_core_event queue[64]; /* a ring of events not yet fed */
     size_t queued, queue_head;
     bool pumping;
-    struct group_fx_list fx;
+    struct agent_core_fx_list fx;
     uv_timer_t timer;
 
     struct guard *guard;
@@ -71,7 +71,7 @@ struct agent {
     struct watchdog *watchdog; /* while workers run, if asked for */
     char *timer_file;          /* owned; its FIFO */
 
-    struct sink events, metrics;
+    struct record_sink events, metrics;
     bool metrics_json;        /* rather than as torch prints them */
     uint64_t calls_ns[CALLS]; /* when each began; 0: not under way */
     bool assigned;
@@ -80,18 +80,19 @@ struct agent {
 
     struct failure *failures; /* owned: of the last attempt, as observed */
     size_t failure_count;
-    int64_t oom_kills;      /* as of the start; -1: unknown */
-    char host[1025];        /* as Python's getfqdn has it, once known */
-    struct offload *naming; /* under way */
+    int64_t oom_kills;            /* as of the start; -1: unknown */
+    char host[1025];              /* as Python's getfqdn has it, once known */
+    struct blocking_call *naming; /* under way */
 
     struct muster_error fatal; /* the first one */
-    struct group_fx last;      /* how it ends */
-    struct group_result *result;
+    struct agent_core_fx last; /* how it ends */
+    struct agent_core_result *result;
     uint64_t began_ms;
 };
 
 /* Queues an event; pump() feeds the queue. */
-void agent_post(struct agent *a, enum group_event_kind kind, int64_t worker, int code);
+void agent_post(struct agent *a, enum agent_core_event_kind kind, int64_t worker,
+                int code);
 void agent_pump(struct agent *a);
 /* Keeps the first reason, and posts FATAL. */
 void agent_fail(struct agent *a, const struct muster_error *why);
@@ -99,15 +100,16 @@ void agent_fail(struct agent *a, const struct muster_error *why);
 /* What the rendezvous tells beside a round: an event or none. */
 void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *err);
 
-/* group_run.c: the result, once it is known; and this machine's name, for reports. */
-void agent_end(struct agent *a, const struct group_fx *fx);
+/* agent_core_run.c: the result, once it is known; and this machine's name, for reports.
+ */
+void agent_end(struct agent *a, const struct agent_core_fx *fx);
 void agent_find_name(struct agent *a);
 
 /* group_store.c */
 void agent_assign(struct agent *a);
 void agent_barrier(struct agent *a);
 
-/* group_workers.c */
+/* agent_core_workers.c */
 extern const struct guard_events agent_guard_events;
 void agent_start_workers(struct agent *a, int64_t attempt);
 void agent_forget_workers(struct agent *a); /* frees what an attempt holds */
@@ -127,7 +129,7 @@ const char *agent_signal_name(int sig);
 /* group_failures.c */
 void agent_failed(struct agent *a);  /* collects the failures, says which came first */
 char *agent_report(struct agent *a); /* owned by the caller; NULL if there is none */
-void agent_tell_parent(struct agent *a, enum group_why why);
+void agent_tell_parent(struct agent *a, enum agent_core_why why);
 void agent_forget_failures(struct agent *a);
 
 /* group_events.c */
@@ -138,13 +140,13 @@ void agent_worker_event(struct agent *a, const char *state, int64_t local_rank,
                         const struct failure *f, const char *raw_error);
 void agent_watchdog_event(struct agent *a, const char *name,
                           const struct timer_entry *e);
-void agent_events_end(struct agent *a, enum group_why why);
+void agent_events_end(struct agent *a, enum agent_core_why why);
 
 /* group_metrics.c */
 int agent_metrics_open(struct agent *a, struct muster_error *err);
-void agent_measure(struct agent *a, const struct group_fx *fx);
+void agent_measure(struct agent *a, const struct agent_core_fx *fx);
 void agent_measure_started(struct agent *a);
-void agent_measure_end(struct agent *a, enum group_why why);
+void agent_measure_end(struct agent *a, enum agent_core_why why);
 
 /* group_wait.c: what is shown while we wait for other nodes, until by_ms (the
  * rendezvous knows its own). Whatever was waited for before is over; came: as it should
@@ -162,6 +164,6 @@ void agent_say_config(struct agent *a);
 void agent_say_round(struct agent *a);
 
 /* group_say.c */
-void agent_say(struct agent *a, const struct group_fx *fx);
+void agent_say(struct agent *a, const struct agent_core_fx *fx);
 
 #endif

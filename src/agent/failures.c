@@ -8,12 +8,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/agent_int.h"
+#include "agent/core/exit_cause.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "agent/core/exit_cause.h"
-#include "process/cgroup.h"
-#include "agent/agent_int.h"
 #include "logs/torch_locations.h"
+#include "process/cgroup.h"
 
 /* --- error files ------------------------------------------------------------------ */
 
@@ -159,7 +159,7 @@ static void say_cause(struct agent *a, const struct failure *f, int64_t oom_kill
     struct buf b;
 
     buf_init(&b, 1024);
-    if (cause_print(&b, f->code, f->signal_name, oom_kills) && buf_u8(&b, 0) == 0)
+    if (exit_cause_print(&b, f->code, f->signal_name, oom_kills) && buf_u8(&b, 0) == 0)
         note(a->opts.notes, NOTE_ERROR, "muster/agent",
              "rank %" PRId64 " on %s (pid %d) %s", f->rank, a->host, f->pid,
              (const char *)buf_data(&b));
@@ -282,7 +282,7 @@ static void write_own(struct agent *a, const char *message)
     buf_fini(&b);
 }
 
-void agent_tell_parent(struct agent *a, enum group_why why)
+void agent_tell_parent(struct agent *a, enum agent_core_why why)
 {
     char text[96];
 

@@ -1,7 +1,7 @@
 /* group_info.c - what LOGLEVEL=INFO shows: the launch configuration and each round. */
-#include <inttypes.h>
 #include "agent/agent_int.h"
 #include "logs/torch_locations.h"
+#include <inttypes.h>
 #include <signal.h>
 
 /* {'timeout': 900} as Python shows a dict. */
@@ -105,7 +105,7 @@ void agent_say_round(struct agent *a)
          "  restart_count=%" PRId64 "\n  master_addr=%s\n  master_port=%u\n"
          "  group_rank=%" PRId64 "\n  group_world_size=%" PRId64 "%s\n"
          "  event_log_handler=%s\n",
-         a->config->role, group_attempt(&a->group), a->round.master_addr,
+         a->config->role, agent_core_attempt(&a->group), a->round.master_addr,
          a->round.master_port, a->round.rank, a->round.world_size, text_of(&b),
          a->config->event_handler);
     buf_fini(&b);
@@ -113,14 +113,14 @@ void agent_say_round(struct agent *a)
 
 /* group_say.c - what the agent says while it works, in torchrun's words. */
 static const struct agent_worker *worker_of(const struct agent *a,
-                                            const struct group_fx *fx)
+                                            const struct agent_core_fx *fx)
 {
     return &a->workers[fx->worker];
 }
 
-void agent_say(struct agent *a, const struct group_fx *fx)
+void agent_say(struct agent *a, const struct agent_core_fx *fx)
 {
-    const struct notes *n = a->opts.notes;
+    const struct log *n = a->opts.notes;
 
     switch (fx->kind) {
     case GROUP_FX_SAY_SIGNAL:

@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "agent/agent_int.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "launch/core/options.h"
 #include "loop/clock.h"
-#include "agent/agent_int.h"
 
 #define READ_TIMEOUT_MS 60000u  /* as c10d's read_timeout by default */
 #define BARRIER_MS      300000u /* torchrun's, fixed */
@@ -76,7 +76,7 @@ static void give_up(struct exchange *x, const struct muster_error *err)
     agent_fail(x->agent, err);
 }
 
-static void came(struct agent *a, enum group_event_kind what)
+static void came(struct agent *a, enum agent_core_event_kind what)
 {
     agent_wait_end(a, true);
     agent_post(a, what, 0, 0);
@@ -147,8 +147,8 @@ static int publish(struct exchange *x, const struct rank_range *ranges,
         at += keys[i].n + values[i].n;
     }
     if (rc == 0)
-        rc = astore_multi_set(x->agent->round.store, keys, values, count,
-                              timeout_ms(x->agent), on_written, x, err);
+        rc = async_store_multi_set(x->agent->round.store, keys, values, count,
+                                   timeout_ms(x->agent), on_written, x, err);
     buf_fini(&text);
     mem_free(keys);
     return rc;
@@ -186,9 +186,9 @@ static int get_own(struct exchange *x, struct muster_error *err)
 {
     char key[96];
 
-    const int rc = astore_get(x->agent->round.store,
-                              key_of(key, sizeof key, RANKS_ASSIGNED_KEY, x->rank),
-                              timeout_ms(x->agent), on_own_range, x, err);
+    const int rc = async_store_get(x->agent->round.store,
+                                   key_of(key, sizeof key, RANKS_ASSIGNED_KEY, x->rank),
+                                   timeout_ms(x->agent), on_own_range, x, err);
     if (rc == 0)
         x->pending++;
     return rc;
@@ -226,8 +226,8 @@ static int ask_all(struct exchange *x, struct muster_error *err)
         return err_nomem(err);
     for (size_t i = 0; i < count; i++)
         keys[i] = key_of(text + i * each, each, RANKS_ROLE_KEY, (int64_t)i);
-    const int rc = astore_multi_get(x->agent->round.store, keys, count,
-                                    timeout_ms(x->agent), on_infos, x, err);
+    const int rc = async_store_multi_get(x->agent->round.store, keys, count,
+                                         timeout_ms(x->agent), on_infos, x, err);
     if (rc == 0)
         x->pending++;
     mem_free(keys);
@@ -245,9 +245,9 @@ static int tell_own(struct exchange *x, struct muster_error *err)
     if (rc != 0)
         err_nomem(err);
     else
-        rc =
-            astore_set(a->round.store, key_of(key, sizeof key, RANKS_ROLE_KEY, x->rank),
-                       buf_span(&text), timeout_ms(a), on_written, x, err);
+        rc = async_store_set(a->round.store,
+                             key_of(key, sizeof key, RANKS_ROLE_KEY, x->rank),
+                             buf_span(&text), timeout_ms(a), on_written, x, err);
     if (rc == 0)
         x->pending++;
     buf_fini(&text);
@@ -303,7 +303,7 @@ static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
                        const struct muster_error *err)
 {
     struct exchange *x = ctx;
-    struct astore *store = x->agent->round.store;
+    struct async_store *store = x->agent->round.store;
     const struct span key = span_str(RANKS_LAST_KEY);
     struct muster_error why;
 
@@ -315,12 +315,12 @@ static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
     if (rc != 0)
         why = *err;
     if (rc == 0 && reply->number == x->world) {
-        rc = astore_set(store, key, span_str(RANKS_LAST_VALUE), BARRIER_MS, on_written,
-                        x, &why);
+        rc = async_store_set(store, key, span_str(RANKS_LAST_VALUE), BARRIER_MS,
+                             on_written, x, &why);
         x->pending += rc == 0;
     }
     if (rc == 0) {
-        rc = astore_wait(store, &key, 1, BARRIER_MS, on_barrier, x, &why);
+        rc = async_store_wait(store, &key, 1, BARRIER_MS, on_barrier, x, &why);
         x->pending += rc == 0;
     }
     if (rc != 0)
@@ -340,8 +340,8 @@ void agent_barrier(struct agent *a)
     if (!x)
         return;
     agent_wait_begin(a, WAITING_FOR_END, clock_mono_ms() + BARRIER_MS);
-    const int rc = astore_add(a->round.store, span_str(RANKS_MEMBERS_KEY), 1,
-                              BARRIER_MS, on_counted, x, &err);
+    const int rc = async_store_add(a->round.store, span_str(RANKS_MEMBERS_KEY), 1,
+                                   BARRIER_MS, on_counted, x, &err);
     if (rc != 0) {
         agent_fail(a, &err);
         mem_free(x);

@@ -12,10 +12,10 @@
 #define FILE_NAME   "file:"
 #define PATIENCE_MS 100
 
-int sink_open(struct sink *s, const char *flag, const char *name, int console_fd,
-              struct muster_error *err)
+int record_sink_open(struct record_sink *s, const char *flag, const char *name,
+                     int console_fd, struct muster_error *err)
 {
-    *s = (struct sink){ .fd = -1 };
+    *s = (struct record_sink){ .fd = -1 };
     if (strcmp(name, "null") == 0)
         return 0;
     if (strcmp(name, "console") == 0) {
@@ -36,19 +36,19 @@ int sink_open(struct sink *s, const char *flag, const char *name, int console_fd
     return 0;
 }
 
-void sink_close(struct sink *s)
+void record_sink_close(struct record_sink *s)
 {
     if (s->file && s->fd >= 0)
         close(s->fd);
     s->fd = -1;
 }
 
-void sink_put(struct sink *s, struct buf *b, int rc)
+void record_sink_put(struct record_sink *s, struct buf *b, int rc)
 {
     struct pollfd ready = { s->fd, POLLOUT, 0 };
 
     if (s->fd >= 0 && rc == 0 && poll(&ready, 1, PATIENCE_MS) > 0 &&
         write(s->fd, buf_data(b), buf_len(b)) < 0 && errno != EAGAIN && errno != EINTR)
-        sink_close(s); /* Nobody listens any more. */
+        record_sink_close(s); /* Nobody listens any more. */
     buf_fini(b);
 }

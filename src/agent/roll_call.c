@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "agent/core/rank_exchange.h"
+#include "base/mem.h"
 
 #define SLOTS   32u   /* questions under way at once */
 #define LOOK_MS 5000u /* for each */
@@ -18,9 +18,9 @@ struct slot {
 };
 
 struct look {
-    struct astore *store; /* owned: a handle of our own */
+    struct async_store *store; /* owned: a handle of our own */
     enum look_at at;
-    struct roll roll;
+    struct roll_call roll;
     int64_t done;
     int64_t next; /* rank to ask for; -1: all have been asked */
     struct slot slots[SLOTS];
@@ -55,7 +55,7 @@ static void on_checked(void *ctx, int status, const struct c10d_reply *reply,
     } else {
         l->answered = true;
         if (reply->number == 0)
-            roll_mark(&l->roll, s->rank);
+            roll_call_mark(&l->roll, s->rank);
     }
     if (!l->closing)
         ask_next(l, s);
@@ -68,13 +68,13 @@ static void ask_next(struct look *l, struct slot *s)
     struct span key;
 
     if (l->next >= 0)
-        l->next = roll_missing(&l->roll, l->next);
+        l->next = roll_call_missing(&l->roll, l->next);
     if (l->next < 0)
         return;
     *s = (struct slot){ l, l->next };
     (void)snprintf(text, sizeof text, RANKS_ROLE_KEY "%" PRId64, l->next);
     key = span_str(text);
-    if (astore_check(l->store, &key, 1, LOOK_MS, on_checked, s, NULL) < 0) {
+    if (async_store_check(l->store, &key, 1, LOOK_MS, on_checked, s, NULL) < 0) {
         l->next = -1;
         return;
     }
@@ -102,14 +102,14 @@ static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
 
 static void ask_count(struct look *l)
 {
-    if (astore_get(l->store, span_str(RANKS_MEMBERS_KEY), LOOK_MS, on_counted, l,
-                   NULL) == 0)
+    if (async_store_get(l->store, span_str(RANKS_MEMBERS_KEY), LOOK_MS, on_counted, l,
+                        NULL) == 0)
         l->pending++;
 }
 
 /* --- open, ask, close ------------------------------------------------------------- */
 
-struct look *look_open(struct astore *store, enum look_at at, int64_t world,
+struct look *look_open(struct async_store *store, enum look_at at, int64_t world,
                        int64_t own_rank, void (*told)(void *ctx), void *ctx)
 {
     struct look *l = mem_calloc(1, sizeof *l);
@@ -117,13 +117,13 @@ struct look *look_open(struct astore *store, enum look_at at, int64_t world,
     if (!l)
         return NULL;
     *l = (struct look){ .at = at, .told = told, .ctx = ctx };
-    if (roll_init(&l->roll, world, NULL) < 0 ||
+    if (roll_call_init(&l->roll, world, NULL) < 0 ||
         store->ops->clone(store, &l->store, NULL) < 0) {
-        roll_fini(&l->roll);
+        roll_call_fini(&l->roll);
         mem_free(l);
         return NULL;
     }
-    roll_mark(&l->roll, own_rank);
+    roll_call_mark(&l->roll, own_rank);
     return l;
 }
 
@@ -151,7 +151,7 @@ static void on_closed(void *ctx)
 {
     struct look *l = ctx;
 
-    roll_fini(&l->roll);
+    roll_call_fini(&l->roll);
     mem_free(l);
 }
 
@@ -160,5 +160,5 @@ void look_close(struct look *l)
     if (!l)
         return;
     l->closing = true;
-    astore_close(l->store, on_closed, l);
+    async_store_close(l->store, on_closed, l);
 }

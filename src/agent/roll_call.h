@@ -18,13 +18,13 @@ struct look;
 
 /* What is known so far; done is 0 until it is. Borrowed until the look is closed. */
 struct look_seen {
-    const struct roll *roll; /* LOOK_AT_RANKS; NULL: nothing yet */
-    int64_t done;            /* LOOK_AT_COUNT */
+    const struct roll_call *roll; /* LOOK_AT_RANKS; NULL: nothing yet */
+    int64_t done;                 /* LOOK_AT_COUNT */
 };
 
 /* own_rank has come in any case. told(ctx) comes from the loop at the end of each
  * asking, also of one that failed. NULL: it cannot be. */
-struct look *look_open(struct astore *store, enum look_at at, int64_t world,
+struct look *look_open(struct async_store *store, enum look_at at, int64_t world,
                        int64_t own_rank, void (*told)(void *ctx), void *ctx);
 
 /* False if the last asking is still under way, or this one could not be begun. */

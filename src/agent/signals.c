@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <signal.h>
 
-#include "base/err.h"
 #include "agent/agent_int.h"
+#include "base/err.h"
 #include "logs/torch_locations.h"
 
 static const struct {

@@ -1,11 +1,11 @@
 /* group_events.c - events of the run, to whoever --event-log-handler names. */
-#include <stdio.h>
-#include <unistd.h>
-#include "agent/core/event_json.h"
-#include "launch/core/options.h"
 #include "agent/agent_int.h"
-#include <time.h>
+#include "agent/core/event_json.h"
 #include "agent/core/metric_names.h"
+#include "launch/core/options.h"
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
 
 int agent_events_open(struct agent *a, struct muster_error *err)
 {
@@ -15,8 +15,8 @@ int agent_events_open(struct agent *a, struct muster_error *err)
 
     if (strcmp(name, "dynamic_rendezvous") == 0) /* torch's own: discards */
         name = "null";
-    return sink_open(&a->events, "--event-log-handler", name,
-                     quiet ? -1 : STDERR_FILENO, err);
+    return record_sink_open(&a->events, "--event-log-handler", name,
+                            quiet ? -1 : STDERR_FILENO, err);
 }
 
 static struct event base_of(const struct agent *a, const char *state)
@@ -33,7 +33,7 @@ static struct event base_of(const struct agent *a, const char *state)
         .entry_point = slash ? slash + 1 : binary,
         .group_rank = { a->assigned, a->assigned ? a->round.rank : 0 },
         .group_world_size = { a->assigned, a->assigned ? a->round.world_size : 0 },
-        .agent_restarts = group_attempt(&a->group),
+        .agent_restarts = agent_core_attempt(&a->group),
         .total_run_time_s = a->run_time_s,
         .duration_ms = -1,
     };
@@ -41,7 +41,7 @@ static struct event base_of(const struct agent *a, const char *state)
 
 static void put(struct agent *a, struct buf *b, int rc)
 {
-    sink_put(&a->events, b, rc ? rc : buf_u8(b, '\n'));
+    record_sink_put(&a->events, b, rc ? rc : buf_u8(b, '\n'));
 }
 
 static void record(struct agent *a, const struct event *e)
@@ -107,7 +107,7 @@ static const char *raw_error(const struct agent *a, const struct failure *f)
     return "{\"message\": \"<NONE>\"}";
 }
 
-void agent_events_end(struct agent *a, enum group_why why)
+void agent_events_end(struct agent *a, enum agent_core_why why)
 {
     char text[128];
 
@@ -162,7 +162,7 @@ int agent_metrics_open(struct agent *a, struct muster_error *err)
     const char *name = a->config->metrics_handler;
 
     a->metrics_json = strcmp(name, "console") != 0;
-    return sink_open(&a->metrics, "--metrics-handler", name, STDOUT_FILENO, err);
+    return record_sink_open(&a->metrics, "--metrics-handler", name, STDOUT_FILENO, err);
 }
 
 static void metrics_put(struct agent *a, const char *name, int64_t value)
@@ -176,8 +176,8 @@ static void metrics_put(struct agent *a, const char *name, int64_t value)
     const struct metric m = { (double)ts.tv_sec + (double)ts.tv_nsec / 1e9, name,
                               value };
     buf_init(&b, SIZE_MAX);
-    sink_put(&a->metrics, &b,
-             a->metrics_json ? metric_print_json(&b, &m) : metric_print(&b, &m));
+    record_sink_put(&a->metrics, &b,
+                    a->metrics_json ? metric_print_json(&b, &m) : metric_print(&b, &m));
 }
 
 static void put_workers(struct agent *a, const char *what, int64_t value)
@@ -241,7 +241,7 @@ static void on_join(struct agent *a)
     begin(a, CALL_RENDEZVOUS);
 }
 
-void agent_measure(struct agent *a, const struct group_fx *fx)
+void agent_measure(struct agent *a, const struct agent_core_fx *fx)
 {
     switch (fx->kind) {
     case GROUP_FX_JOIN:
@@ -298,9 +298,9 @@ void agent_measure_started(struct agent *a)
     put_state(a, "healthy", a->group.remaining);
 }
 
-void agent_measure_end(struct agent *a, enum group_why why)
+void agent_measure_end(struct agent *a, enum agent_core_why why)
 {
-    const struct group *g = &a->group;
+    const struct agent_core *g = &a->group;
     const bool failed = why == WHY_FAILURE;
     const bool again = g->remaining != g->set.max_restarts;
 

@@ -2,9 +2,9 @@
  * terminal one line that is kept up to date, in a log a line now and then. */
 #include <time.h>
 
+#include "agent/agent_int.h"
 #include "launch/core/options.h"
 #include "loop/clock.h"
-#include "agent/agent_int.h"
 
 #define LINE_MS      1000u /* a terminal's line is this old at most */
 #define LOG_FIRST_MS 5000u /* of waiting, before a log should tell of it */
@@ -34,7 +34,7 @@ static void print(struct agent *a, const struct waiting *w)
         const char *text = (const char *)buf_data(&b);
 
         if (on_screen(a))
-            notes_line(a->opts.notes, text);
+            status_line(a->opts.notes, text);
         else
             note(a->opts.notes, NOTE_WARN, "muster/rendezvous", "run '%s': %s",
                  a->config->rdzv.run_id, text);
@@ -72,7 +72,7 @@ static void show(struct agent *a)
         if (list)
             waiting_slurm_names(list, expected);
     } else if (w.what == WAITING_FOR_END) { /* which a loss cuts short */
-        w.by_ms = MIN_OF(w.by_ms, group_deadline(&a->group));
+        w.by_ms = MIN_OF(w.by_ms, agent_core_deadline(&a->group));
     }
     w.closed = a->run_closed;
     print(a, &w);
@@ -91,7 +91,7 @@ static void on_looked(void *ctx)
 static struct look *look_for(struct agent *a)
 {
     const struct rdzv_handler_ops *ops = a->handler->ops;
-    struct astore *store = NULL;
+    struct async_store *store = NULL;
     struct rdzv_progress p;
 
     switch (a->wait.what) {
@@ -133,7 +133,7 @@ static void look_who_comes(struct agent *a)
 
 void agent_on_run_closed(struct agent *a)
 {
-    const enum group_phase phase = a->group.phase;
+    const enum agent_core_phase phase = a->group.phase;
 
     a->run_closed = true;
     if (phase == GROUP_ASSIGNING || phase == GROUP_STARTING || phase == GROUP_RUNNING)
@@ -192,7 +192,7 @@ void agent_wait_end(struct agent *a, bool came)
     (void)uv_timer_stop(&a->wait.timer);
     look_close(a->wait.look);
     a->wait.look = NULL;
-    notes_line(a->opts.notes, NULL);
+    status_line(a->opts.notes, NULL);
     if (came && a->wait.told)
         say_came(a);
     a->wait.told = false;

@@ -7,15 +7,15 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "agent/agent_int.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/py/repr.h"
+#include "base/py/text.h"
 #include "launch/core/derive.h"
 #include "launch/core/options.h"
-#include "base/py/repr.h"
-#include "agent/agent_int.h"
 #include "logs/directories.h"
 #include "logs/torch_locations.h"
-#include "base/py/text.h"
 
 /* --- uninterruptible sleep -------------------------------------------------------- */
 

@@ -6,9 +6,9 @@
 #include <inttypes.h>
 #include <unistd.h>
 
+#include "agent/agent_int.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "agent/agent_int.h"
 
 #define ANSWER_MAX (256u << 20) /* include/muster/launch.h names it */
 #define READ_MAX   65536u
@@ -129,7 +129,7 @@ static uint8_t *take(struct buf *b)
 
 void agent_take_answers(struct agent *a)
 {
-    struct group_result *r = a->result;
+    struct agent_core_result *r = a->result;
     const size_t n = (size_t)a->config->nproc;
 
     if (a->config->entry != ENTRY_FUNCTION)
@@ -138,8 +138,8 @@ void agent_take_answers(struct agent *a)
     for (size_t i = 0; r->answers && i < n; i++) {
         struct buf *b = &a->workers[i].result;
         const size_t count = buf_len(b);
-        r->answers[i] =
-            (struct group_answer){ a->range.base_rank + (int64_t)i, take(b), count };
+        r->answers[i] = (struct agent_core_answer){ a->range.base_rank + (int64_t)i,
+                                                    take(b), count };
         r->answer_count++;
     }
 }

@@ -1,12 +1,12 @@
-/* group_workers.c - the workers of one attempt: started, watched, forgotten. */
+/* agent_core_workers.c - the workers of one attempt: started, watched, forgotten. */
 #include <errno.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/agent_int.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "process/cgroup.h"
-#include "agent/agent_int.h"
 #include "process/numa.h"
 
 void agent_forget_workers(struct agent *a)

@@ -11,23 +11,24 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-struct bridge {
+struct blocking_loop {
     pid_t owner; /* who made it; a child of fork() has a copy */
     uv_loop_t loop;
     uv_async_t wake;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t told;
-    struct bridge_job *first, **last; /* not yet begun; borrowed from their callers */
-    size_t inside;                    /* callers that have not left bridge_call */
-    bool by_turns;                    /* no thread */
-    bool driven;                      /* by_turns: somebody runs the loop just now */
+    struct blocking_loop_job *first,
+        **last;    /* not yet begun; borrowed from their callers */
+    size_t inside; /* callers that have not left blocking_loop_call */
+    bool by_turns; /* no thread */
+    bool driven;   /* by_turns: somebody runs the loop just now */
     bool stop;
 };
 
-static struct bridge_job *take(struct bridge *b)
+static struct blocking_loop_job *take(struct blocking_loop *b)
 {
-    struct bridge_job *job;
+    struct blocking_loop_job *job;
 
     pthread_mutex_lock(&b->lock);
     job = b->first;
@@ -44,22 +45,22 @@ static struct bridge_job *take(struct bridge *b)
 
 static void on_wake(uv_async_t *a)
 {
-    struct bridge *b = a->data;
+    struct blocking_loop *b = a->data;
 
-    for (struct bridge_job *job; (job = take(b));)
+    for (struct blocking_loop_job *job; (job = take(b));)
         job->begin(job);
 }
 
 static void *thread_main(void *arg)
 {
-    struct bridge *b = arg;
+    struct blocking_loop *b = arg;
 
     (void)uv_run(&b->loop, UV_RUN_DEFAULT);
     return NULL;
 }
 
 /* The program's signals are for the program's own threads. */
-static int start(struct bridge *b)
+static int start(struct blocking_loop *b)
 {
     sigset_t all, old;
     int rc;
@@ -71,9 +72,9 @@ static int start(struct bridge *b)
     return rc;
 }
 
-static int make(bool by_turns, struct bridge **out, struct muster_error *err)
+static int make(bool by_turns, struct blocking_loop **out, struct muster_error *err)
 {
-    struct bridge *b = mem_calloc(1, sizeof *b);
+    struct blocking_loop *b = mem_calloc(1, sizeof *b);
     int rc;
 
     if (!b)
@@ -105,17 +106,17 @@ static int make(bool by_turns, struct bridge **out, struct muster_error *err)
     return err_set(err, MUSTER_EIO, "starting a thread failed");
 }
 
-int bridge_new(struct bridge **out, struct muster_error *err)
+int blocking_loop_new(struct blocking_loop **out, struct muster_error *err)
 {
     return make(false, out, err);
 }
 
-int bridge_new_by_turns(struct bridge **out, struct muster_error *err)
+int blocking_loop_new_by_turns(struct blocking_loop **out, struct muster_error *err)
 {
     return make(true, out, err);
 }
 
-uv_loop_t *bridge_loop(struct bridge *b)
+uv_loop_t *blocking_loop_loop(struct blocking_loop *b)
 {
     return &b->loop;
 }
@@ -123,12 +124,12 @@ uv_loop_t *bridge_loop(struct bridge *b)
 /* In a child of fork() nothing of it may be touched: its epoll set is the parent's,
  * too, and what is taken off it the parent never hears of again; its thread is not
  * here; its lock may be held for ever. */
-static bool inherited(const struct bridge *b)
+static bool inherited(const struct blocking_loop *b)
 {
     return getpid() != b->owner;
 }
 
-static int refuse(const struct bridge *b, struct bridge_job *job)
+static int refuse(const struct blocking_loop *b, struct blocking_loop_job *job)
 {
     job->status = err_set(&job->err, MUSTER_EINVAL,
                           "opened by process %d, and this is process %d: a store or a "
@@ -170,7 +171,7 @@ static void quiet_end(struct quiet *q)
 }
 
 /* Under the lock, which it gives up meanwhile: runs the loop until our job is done. */
-static void drive(struct bridge *b, const struct bridge_job *job)
+static void drive(struct blocking_loop *b, const struct blocking_loop_job *job)
 {
     struct quiet quiet;
 
@@ -191,7 +192,7 @@ static void drive(struct bridge *b, const struct bridge_job *job)
     pthread_cond_broadcast(&b->told); /* Whoever is left takes over. */
 }
 
-int bridge_call(struct bridge *b, struct bridge_job *job)
+int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job)
 {
     if (inherited(b))
         return refuse(b, job);
@@ -211,14 +212,15 @@ int bridge_call(struct bridge *b, struct bridge_job *job)
             pthread_cond_wait(&b->told, &b->lock);
     }
     b->inside--;
-    pthread_cond_broadcast(&b->told); /* bridge_free may wait for us. */
+    pthread_cond_broadcast(&b->told); /* blocking_loop_free may wait for us. */
     pthread_mutex_unlock(&b->lock);   /* From here b may be gone. */
     return job->status;
 }
 
-void bridge_done(struct bridge_job *job, int status, const struct muster_error *err)
+void blocking_loop_done(struct blocking_loop_job *job, int status,
+                        const struct muster_error *err)
 {
-    struct bridge *b = job->bridge;
+    struct blocking_loop *b = job->bridge;
 
     pthread_mutex_lock(&b->lock);
     job->status = status;
@@ -231,7 +233,7 @@ void bridge_done(struct bridge_job *job, int status, const struct muster_error *
     pthread_mutex_unlock(&b->lock);
 }
 
-void bridge_free(struct bridge *b)
+void blocking_loop_free(struct blocking_loop *b)
 {
     if (!b || inherited(b)) /* A child has the memory until it ends. */
         return;

@@ -6,7 +6,7 @@
  * thread.
  *
  * It belongs to the process that made it: in a child of fork() every call is refused
- * with MUSTER_EINVAL, and bridge_free does nothing. */
+ * with MUSTER_EINVAL, and blocking_loop_free does nothing. */
 #ifndef API_BLOCKING_LOOP_H
 #define API_BLOCKING_LOOP_H
 
@@ -15,37 +15,39 @@
 #include "base/base.h"
 #include "muster/error.h"
 
-struct bridge;
+struct blocking_loop;
 
-/* One call. Lives on the caller's stack until bridge_call() returns. */
-struct bridge_job {
+/* One call. Lives on the caller's stack until blocking_loop_call() returns. */
+struct blocking_loop_job {
     /* On the loop's thread: starts the work. Sooner or later, there or in a callback,
-     * somebody calls bridge_done(). */
-    void (*begin)(struct bridge_job *job);
-    struct bridge *bridge; /* set by bridge_call */
+     * somebody calls blocking_loop_done(). */
+    void (*begin)(struct blocking_loop_job *job);
+    struct blocking_loop *bridge; /* set by blocking_loop_call */
     int status;
     struct muster_error err;
-    bool done;               /* under the bridge's lock */
-    struct bridge_job *next; /* in its queue */
+    bool done;                      /* under the bridge's lock */
+    struct blocking_loop_job *next; /* in its queue */
 };
 
-int bridge_new(struct bridge **out, struct muster_error *err);
+int blocking_loop_new(struct blocking_loop **out, struct muster_error *err);
 
-/* Without a thread: the loop runs while somebody is inside bridge_call or bridge_free,
- * on one of their threads at a time, and rests otherwise. */
-int bridge_new_by_turns(struct bridge **out, struct muster_error *err);
+/* Without a thread: the loop runs while somebody is inside blocking_loop_call or
+ * blocking_loop_free, on one of their threads at a time, and rests otherwise. */
+int blocking_loop_new_by_turns(struct blocking_loop **out, struct muster_error *err);
 
-uv_loop_t *bridge_loop(struct bridge *b); /* for use on its own thread, from begin() */
+uv_loop_t *blocking_loop_loop(
+    struct blocking_loop *b); /* for use on its own thread, from begin() */
 
 /* Any thread but the loop's own. Returns job->status; the error is in job->err. */
-int bridge_call(struct bridge *b, struct bridge_job *job);
+int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job);
 
 /* The loop's thread: the caller goes on. err may be NULL. */
-void bridge_done(struct bridge_job *job, int status, const struct muster_error *err);
+void blocking_loop_done(struct blocking_loop_job *job, int status,
+                        const struct muster_error *err);
 
 /* Ends the thread when every handle on the loop but our own is closed; waits for it,
- * and before that for those who are still on their way out of bridge_call. Nobody may
- * come in any more. */
-void bridge_free(struct bridge *b);
+ * and before that for those who are still on their way out of blocking_loop_call.
+ * Nobody may come in any more. */
+void blocking_loop_free(struct blocking_loop *b);
 
 #endif

@@ -3,9 +3,9 @@
 #ifndef API_FOREIGN_H
 #define API_FOREIGN_H
 
-#include "rendezvous/state_backend.h"
-#include "rendezvous/registry.h"
 #include "muster/registry.h"
+#include "rendezvous/registry.h"
+#include "rendezvous/state_backend.h"
 
 /* Exactly one of backend and handler. */
 struct foreign {

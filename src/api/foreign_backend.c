@@ -11,8 +11,8 @@
 #include "api/params_int.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "store/client.h"
 #include "rendezvous/core/endpoint.h"
+#include "store/client.h"
 
 #define STORE_MS 60000u
 
@@ -207,7 +207,8 @@ static void no_matter(void *ctx, int status, const struct muster_error *err)
     (void)err;
 }
 
-static int store(struct rdzv_backend *b, struct astore **out, struct muster_error *err)
+static int store(struct rdzv_backend *b, struct async_store **out,
+                 struct muster_error *err)
 {
     struct foreign_backend *fb = foreign_of(b);
     const struct store_client_opts opts = { .host = fb->store.host,

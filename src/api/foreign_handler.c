@@ -1,12 +1,12 @@
 /* handler_face.c - a caller's handler as the agent sees it: what it may ask for, what
  * is done about it when, and the end. */
-#include <assert.h>
+#include "api/foreign.h"
 #include "api/foreign_handler_int.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "api/foreign.h"
-#include "store/client.h"
 #include "rendezvous/core/endpoint.h"
+#include "store/client.h"
+#include <assert.h>
 
 #define POLL_MS   1000u  /* as torch: what is known is at most a second old */
 #define CANCEL_MS 10000u /* for next to come back once it is canceled */
@@ -286,13 +286,13 @@ static void on_store_gone(void *ctx)
 
 void handler_drop_store(struct foreign_handler *h)
 {
-    struct astore *store = h->store;
+    struct async_store *store = h->store;
 
     if (!store)
         return;
     h->refs++;
     h->store = NULL;
-    astore_close(store, on_store_gone, h);
+    async_store_close(store, on_store_gone, h);
 }
 
 static void tell_next(struct foreign_handler *h, int status,
@@ -348,7 +348,7 @@ static int open_store(struct foreign_handler *h, struct muster_error *err)
 {
     struct store_client_opts opts = { .timeout_ms = STORE_MS, .trace = h->trace };
     struct endpoint at;
-    struct astore *view;
+    struct async_store *view;
     int rc = endpoint_parse(h->found.store, RDZV_C10D_PORT, &at, err);
 
     if (rc < 0)
@@ -358,7 +358,7 @@ static int open_store(struct foreign_handler *h, struct muster_error *err)
     rc = store_client_open(h->base.loop, &opts, on_store_open, h, &h->store, err);
     if (rc < 0 || !h->found.prefix[0])
         return rc;
-    rc = astore_prefix(h->store, h->found.prefix, true, &view, err);
+    rc = async_store_prefix(h->store, h->found.prefix, true, &view, err);
     if (rc == 0)
         h->store = view;
     return rc;

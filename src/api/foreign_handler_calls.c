@@ -101,7 +101,7 @@ static void on_done(void *ctx, void *data)
 
 void handler_give_up(struct foreign_handler *h)
 {
-    offload_cancel(h->running);
+    blocking_call_cancel(h->running);
     h->running = NULL;
     lose(h);
     handler_go(h);
@@ -118,9 +118,9 @@ void handler_start(struct foreign_handler *h, enum call_kind kind)
         c->kind = kind;
         c->ops = h->f->handler;
         c->self = h->self;
-        failed.status =
-            offload_run(h->base.loop, work, c, kind == CALL_NEXT ? UINT64_MAX : CALL_MS,
-                        on_done, h, &h->running, &failed.err);
+        failed.status = blocking_call_run(h->base.loop, work, c,
+                                          kind == CALL_NEXT ? UINT64_MAX : CALL_MS,
+                                          on_done, h, &h->running, &failed.err);
         if (failed.status == 0)
             return;
         mem_free(c);

@@ -47,14 +47,14 @@ struct foreign_handler {
     void *self;                  /* the caller's */
     uv_timer_t timer;            /* whatever is to be done later */
 
-    struct offload *running; /* the call under way, or NULL */
-    enum call_kind kind;     /* of it */
-    bool lost;               /* a call did not come back: self is out of reach */
+    struct blocking_call *running; /* the call under way, or NULL */
+    enum call_kind kind;           /* of it */
+    bool lost;                     /* a call did not come back: self is out of reach */
 
     rdzv_next_cb next_cb;
     void *next_ctx;
     bool next_wanted, canceled;
-    struct astore *store; /* owned: the round's */
+    struct async_store *store; /* owned: the round's */
     struct muster_handler_round found;
     struct rdzv_round round;
 

@@ -9,10 +9,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "agent/agent.h"
 #include "api/params_int.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "agent/agent.h"
 #include "launch/machine.h"
 
 extern char **environ;
@@ -20,11 +20,11 @@ extern char **environ;
 struct muster_launch_config {
     struct text_list words; /* --name=value */
     const struct muster_registry *registry;
-    struct notes notes;
+    struct log notes;
 };
 
 struct muster_launch_result {
-    struct group_result inner;
+    struct agent_core_result inner;
 };
 
 /* --- the config ------------------------------------------------------------------- */
@@ -36,7 +36,7 @@ int muster_launch_config_new(struct muster_launch_config **out,
 
     if (!c)
         return err_nomem(err);
-    c->notes = (struct notes){
+    c->notes = (struct log){
         .fd = -1, .least = NOTE_CRITICAL, .torch_least = NOTE_CRITICAL, .copy_fd = -1
     };
     *out = c;
@@ -75,7 +75,7 @@ int muster_launch_config_log(struct muster_launch_config *c, const char *level,
 {
     char *text = mem_printf("LOGLEVEL=%s", level);
     char *const envp[] = { text, NULL };
-    const int rc = text ? notes_init(&c->notes, envp, err) : err_nomem(err);
+    const int rc = text ? log_init(&c->notes, envp, err) : err_nomem(err);
 
     mem_free(text);
     return rc;
@@ -120,7 +120,7 @@ static int derive(struct launch_config *out, const struct text_list *words,
         return err->code ? err->code : MUSTER_EINVAL;
     if (o.help)
         return err_set(err, MUSTER_EINVAL, "help is no option of a launch");
-    rc = launch_ports(&ports, warn, (void *)(uintptr_t)&c->notes, err);
+    rc = machine_ports(&ports, warn, (void *)(uintptr_t)&c->notes, err);
     return rc ? rc : derive_config(out, &o, false, &ports, err);
 }
 
@@ -170,7 +170,7 @@ int muster_worker_return(const struct muster_worker *w, const void *bytes, size_
 
 /* --- the launch ------------------------------------------------------------------- */
 
-static int outcome(const struct group_result *r, struct muster_error *err)
+static int outcome(const struct agent_core_result *r, struct muster_error *err)
 {
     switch (r->why) {
     case WHY_FAILURE:
@@ -194,7 +194,7 @@ static int launch(const struct launch_config *config,
                   const struct muster_entry *entry, struct muster_launch_result **out,
                   struct muster_error *err)
 {
-    const struct group_opts opts = {
+    const struct agent_core_opts opts = {
         .config = config,
         .envp = environ,
         .registry = c->registry ? &c->registry->inner : NULL,
@@ -208,7 +208,7 @@ static int launch(const struct launch_config *config,
 
     if (!r)
         return err_nomem(err);
-    int rc = group_run(&opts, &r->inner, err);
+    int rc = agent_core_run(&opts, &r->inner, err);
     if (rc == 0)
         rc = outcome(&r->inner, err);
     if (out && (rc == 0 || rc == MUSTER_ECHILD || rc == MUSTER_ESIGNAL))
@@ -272,6 +272,6 @@ void muster_launch_result_free(struct muster_launch_result *r)
 {
     if (!r)
         return;
-    group_result_fini(&r->inner);
+    agent_core_result_fini(&r->inner);
     mem_free(r);
 }

@@ -1,11 +1,12 @@
-/* params.c - the public face of rendezvous/core/params.h, rendezvous/core/params.h and rendezvous/core/endpoint.h. */
+/* params.c - the public face of rendezvous/core/params.h, rendezvous/core/params.h and
+ * rendezvous/core/endpoint.h. */
 #include "muster/params.h"
 
 #include "api/params_int.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "rendezvous/core/params.h"
 #include "rendezvous/core/endpoint.h"
+#include "rendezvous/core/params.h"
 
 int muster_params_new(const char *backend, const char *endpoint, const char *run_id,
                       int64_t min_nodes, int64_t max_nodes, const char *local_addr,

@@ -2,10 +2,10 @@
 #ifndef API_PARAMS_INT_H
 #define API_PARAMS_INT_H
 
-#include "rendezvous/registry.h"
 #include "muster/params.h"
 #include "muster/registry.h"
 #include "rendezvous/core/params.h"
+#include "rendezvous/registry.h"
 
 struct muster_params {
     struct rdzv_params inner;

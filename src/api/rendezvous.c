@@ -65,17 +65,17 @@ static void on_news(void *ctx, enum rdzv_news news, const struct muster_error *e
 /* ---- Opening ---- */
 
 struct opening {
-    struct bridge_job job; /* first */
+    struct blocking_loop_job job; /* first */
     struct muster_rendezvous *r;
     const struct muster_params *params;
     const struct muster_registry *registry;
 };
 
-static void begin_open(struct bridge_job *job)
+static void begin_open(struct blocking_loop_job *job)
 {
     struct opening *o = (struct opening *)job;
     struct muster_rendezvous *r = o->r;
-    uv_loop_t *loop = bridge_loop(r->home->bridge);
+    uv_loop_t *loop = blocking_loop_loop(r->home->bridge);
     const struct rdzv_params *params = &o->params->inner;
     const struct trace *trace = r->hooks.log ? &r->trace : NULL;
     struct muster_error err;
@@ -88,7 +88,7 @@ static void begin_open(struct bridge_job *job)
         if (r->hooks.news)
             r->h->ops->on_news(r->h, on_news, r);
     }
-    bridge_done(job, rc, &err);
+    blocking_loop_done(job, rc, &err);
 }
 
 int muster_rendezvous_open(const struct muster_params *params,
@@ -113,7 +113,7 @@ int muster_rendezvous_open(const struct muster_params *params,
     r->trace = (struct trace){ on_trace, r, TRACE_DEBUG };
     r->run_id = mem_strdup(params->inner.run_id);
     r->backend = mem_strdup(params->inner.backend);
-    rc = r->run_id && r->backend ? bridge_call(r->home->bridge, &o.job)
+    rc = r->run_id && r->backend ? blocking_loop_call(r->home->bridge, &o.job)
                                  : err_nomem(&o.job.err);
     if (rc < 0) {
         if (err)
@@ -140,7 +140,7 @@ static void change_store(struct muster_rendezvous *r, struct muster_store *store
 }
 
 struct joining {
-    struct bridge_job job; /* first */
+    struct blocking_loop_job job; /* first */
     struct muster_rendezvous *r;
     struct muster_rendezvous_info info;
     char *master_addr; /* owned until it is the handler's */
@@ -151,7 +151,7 @@ static int settle(struct joining *j, const struct rdzv_round *round,
                   struct muster_error *err)
 {
     struct muster_rendezvous *r = j->r;
-    struct astore *a;
+    struct async_store *a;
     int rc;
 
     j->master_addr = mem_strdup(round->master_addr ? round->master_addr : "");
@@ -163,7 +163,7 @@ static int settle(struct joining *j, const struct rdzv_round *round,
     rc =
         store_settle(r->home, a, NULL, MUSTER_STORE_TIMEOUT_MS, 0, &j->info.store, err);
     if (rc < 0)
-        astore_close(a, NULL, NULL);
+        async_store_close(a, NULL, NULL);
     return rc;
 }
 
@@ -175,7 +175,7 @@ static void on_next(void *ctx, int status, const struct rdzv_round *round,
 
     j->r->in_next = false;
     if (status < 0) {
-        bridge_done(&j->job, status, err);
+        blocking_loop_done(&j->job, status, err);
         return;
     }
     j->info = (struct muster_rendezvous_info){ .round = round->round,
@@ -183,22 +183,23 @@ static void on_next(void *ctx, int status, const struct rdzv_round *round,
                                                .world_size = round->world_size,
                                                .master_port = round->master_port };
     status = settle(j, round, &why);
-    bridge_done(&j->job, status, &why);
+    blocking_loop_done(&j->job, status, &why);
 }
 
-static void begin_next(struct bridge_job *job)
+static void begin_next(struct blocking_loop_job *job)
 {
     struct joining *j = (struct joining *)job;
     struct muster_rendezvous *r = j->r;
     struct muster_error err;
 
     if (r->in_next || r->stopped) {
-        bridge_done(job,
-                    err_set(&err, MUSTER_EINVAL,
-                            r->stopped ? "run '%s': this handler has been shut down"
+        blocking_loop_done(job,
+                           err_set(&err, MUSTER_EINVAL,
+                                   r->stopped
+                                       ? "run '%s': this handler has been shut down"
                                        : "run '%s': another next is under way",
-                            r->run_id),
-                    &err);
+                                   r->run_id),
+                           &err);
         return;
     }
     r->in_next = true;
@@ -209,7 +210,7 @@ int muster_rendezvous_next(struct muster_rendezvous *r,
                            struct muster_rendezvous_info *out, struct muster_error *err)
 {
     struct joining j = { .job = { .begin = begin_next }, .r = r };
-    const int rc = bridge_call(r->home->bridge, &j.job);
+    const int rc = blocking_loop_call(r->home->bridge, &j.job);
 
     if (rc < 0) {
         mem_free(j.master_addr);
@@ -228,7 +229,7 @@ int muster_rendezvous_next(struct muster_rendezvous *r,
 /* ---- Everything else is one call of the handler's ---- */
 
 struct asking {
-    struct bridge_job job; /* first */
+    struct blocking_loop_job job; /* first */
     struct muster_rendezvous *r;
     int64_t number;
     struct asking *next; /* who asked for the same before */
@@ -236,45 +237,46 @@ struct asking {
 
 static void on_done(void *ctx, int status, const struct muster_error *err)
 {
-    bridge_done(ctx, status, err);
+    blocking_loop_done(ctx, status, err);
 }
 
-static bool stopped(struct bridge_job *job)
+static bool stopped(struct blocking_loop_job *job)
 {
     const struct muster_rendezvous *r = ((struct asking *)job)->r;
     struct muster_error err;
 
     if (r->stopped)
-        bridge_done(job,
-                    err_set(&err, MUSTER_EINVAL,
-                            "run '%s': this handler has been shut down", r->run_id),
-                    &err);
+        blocking_loop_done(job,
+                           err_set(&err, MUSTER_EINVAL,
+                                   "run '%s': this handler has been shut down",
+                                   r->run_id),
+                           &err);
     return r->stopped;
 }
 
-static void begin_cancel(struct bridge_job *job)
+static void begin_cancel(struct blocking_loop_job *job)
 {
     struct muster_rendezvous *r = ((struct asking *)job)->r;
 
     if (r->in_next)
         r->h->ops->cancel(r->h);
-    bridge_done(job, 0, NULL);
+    blocking_loop_done(job, 0, NULL);
 }
 
-static void begin_is_closed(struct bridge_job *job)
+static void begin_is_closed(struct blocking_loop_job *job)
 {
     struct asking *a = (struct asking *)job;
 
     a->number = a->r->h->ops->is_closed(a->r->h);
-    bridge_done(job, 0, NULL);
+    blocking_loop_done(job, 0, NULL);
 }
 
-static void begin_waiting(struct bridge_job *job)
+static void begin_waiting(struct blocking_loop_job *job)
 {
     struct asking *a = (struct asking *)job;
 
     a->number = a->r->h->ops->num_nodes_waiting(a->r->h);
-    bridge_done(job, 0, NULL);
+    blocking_loop_done(job, 0, NULL);
 }
 
 /* A handler takes one wish of a kind at a time. Whoever wants the same meanwhile waits
@@ -293,7 +295,7 @@ static void answer(struct asking **all, int status, const struct muster_error *e
     *all = NULL;
     for (; a; a = next) {
         next = a->next; /* It is its caller's, who goes on. */
-        bridge_done(&a->job, status, err);
+        blocking_loop_done(&a->job, status, err);
     }
 }
 
@@ -302,7 +304,7 @@ static void on_closed(void *ctx, int status, const struct muster_error *err)
     answer(&((struct muster_rendezvous *)ctx)->closing, status, err);
 }
 
-static void begin_set_closed(struct bridge_job *job)
+static void begin_set_closed(struct blocking_loop_job *job)
 {
     struct asking *a = (struct asking *)job;
 
@@ -315,7 +317,7 @@ static void on_left(void *ctx, int status, const struct muster_error *err)
     answer(&((struct muster_rendezvous *)ctx)->leaving, status, err);
 }
 
-static void begin_leave(struct bridge_job *job)
+static void begin_leave(struct blocking_loop_job *job)
 {
     struct asking *a = (struct asking *)job;
 
@@ -323,7 +325,7 @@ static void begin_leave(struct bridge_job *job)
         a->r->h->ops->leave(a->r->h, on_left, a->r);
 }
 
-static void begin_shutdown(struct bridge_job *job)
+static void begin_shutdown(struct blocking_loop_job *job)
 {
     struct muster_rendezvous *r = ((struct asking *)job)->r;
 
@@ -333,11 +335,12 @@ static void begin_shutdown(struct bridge_job *job)
     r->h->ops->shutdown(r->h, true, on_done, job);
 }
 
-static int ask(struct muster_rendezvous *r, void (*begin)(struct bridge_job *job),
-               int64_t *number, struct muster_error *err)
+static int ask(struct muster_rendezvous *r,
+               void (*begin)(struct blocking_loop_job *job), int64_t *number,
+               struct muster_error *err)
 {
     struct asking a = { .job = { .begin = begin }, .r = r };
-    const int rc = bridge_call(r->home->bridge, &a.job);
+    const int rc = blocking_loop_call(r->home->bridge, &a.job);
 
     if (rc < 0 && err)
         err_copy(err, &a.job.err);
@@ -400,17 +403,17 @@ int muster_rendezvous_use_agent_store(const struct muster_rendezvous *r)
 
 static void on_destroyed(void *ctx)
 {
-    bridge_done(ctx, 0, NULL);
+    blocking_loop_done(ctx, 0, NULL);
 }
 
-static void begin_free(struct bridge_job *job)
+static void begin_free(struct blocking_loop_job *job)
 {
     struct muster_rendezvous *r = ((struct asking *)job)->r;
 
     if (r->h)
         r->h->ops->destroy(r->h, on_destroyed, job);
     else
-        bridge_done(job, 0, NULL);
+        blocking_loop_done(job, 0, NULL);
 }
 
 void muster_rendezvous_free(struct muster_rendezvous *r)

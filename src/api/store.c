@@ -8,7 +8,7 @@
 #include "store/file_store.h"
 #include "store/memory_store.h"
 
-static int make_home(int (*make_bridge)(struct bridge **, struct muster_error *),
+static int make_home(int (*make_bridge)(struct blocking_loop **, struct muster_error *),
                      struct home **out, struct muster_error *err)
 {
     struct home *h = mem_calloc(1, sizeof *h);
@@ -24,25 +24,25 @@ static int make_home(int (*make_bridge)(struct bridge **, struct muster_error *)
 
 int home_new(struct home **out, struct muster_error *err)
 {
-    return make_home(bridge_new, out, err);
+    return make_home(blocking_loop_new, out, err);
 }
 
 int home_new_by_turns(struct home **out, struct muster_error *err)
 {
-    return make_home(bridge_new_by_turns, out, err);
+    return make_home(blocking_loop_new_by_turns, out, err);
 }
 
 struct server_closing {
-    struct bridge_job job; /* first */
+    struct blocking_loop_job job; /* first */
     struct store_server *server;
 };
 
 static void on_server_closed(void *ctx)
 {
-    bridge_done(ctx, 0, NULL);
+    blocking_loop_done(ctx, 0, NULL);
 }
 
-static void begin_server_closing(struct bridge_job *job)
+static void begin_server_closing(struct blocking_loop_job *job)
 {
     store_server_close(((struct server_closing *)job)->server, on_server_closed, job);
 }
@@ -52,14 +52,14 @@ void home_free(struct home *h)
     struct server_closing c = { .job = { .begin = begin_server_closing },
                                 .server = h->server };
 
-    bridge_free(h->bridge);
+    blocking_loop_free(h->bridge);
     if (h->server)
-        (void)bridge_call(h->serving, &c.job);
-    bridge_free(h->serving);
+        (void)blocking_loop_call(h->serving, &c.job);
+    blocking_loop_free(h->serving);
     mem_free(h);
 }
 
-int store_settle(struct home *h, struct astore *a, struct shared *under,
+int store_settle(struct home *h, struct async_store *a, struct shared *under,
                  uint64_t timeout_ms, uint16_t port, struct muster_store **out,
                  struct muster_error *err)
 {
@@ -73,7 +73,7 @@ int store_settle(struct home *h, struct astore *a, struct shared *under,
         mem_free(name);
         return err_nomem(err);
     }
-    *shared = (struct shared){ .astore = a, .under = under, .refs = 1 };
+    *shared = (struct shared){ .async_store = a, .under = under, .refs = 1 };
     s->home = h;
     s->shared = shared;
     s->name = name;
@@ -87,14 +87,14 @@ int store_settle(struct home *h, struct astore *a, struct shared *under,
 /* ---- file, hash, views, clones: all that opens at once ---- */
 
 struct opening {
-    struct bridge_job job; /* first */
+    struct blocking_loop_job job; /* first */
     struct home *home;
     struct muster_store *from; /* views and clones */
     const char *text;          /* path or prefix */
     int64_t world_size;
     uint64_t timeout_ms;
-    int (*make)(struct opening *o, struct astore **out, struct muster_error *err);
-    struct astore *made;
+    int (*make)(struct opening *o, struct async_store **out, struct muster_error *err);
+    struct async_store *made;
     struct muster_error err; /* why it fails, while things are undone */
     struct muster_store *out;
 };
@@ -103,7 +103,7 @@ static void on_undone(void *ctx)
 {
     struct opening *o = ctx;
 
-    bridge_done(&o->job, o->err.code, &o->err);
+    blocking_loop_done(&o->job, o->err.code, &o->err);
 }
 
 static void settle(struct opening *o, struct shared *under)
@@ -112,12 +112,12 @@ static void settle(struct opening *o, struct shared *under)
 
     if (store_settle(o->home, o->made, under, o->timeout_ms, port, &o->out, &o->err) <
         0) {
-        astore_close(o->made, on_undone, o);
+        async_store_close(o->made, on_undone, o);
         return;
     }
     if (under)
         under->refs++;
-    bridge_done(&o->job, 0, NULL);
+    blocking_loop_done(&o->job, 0, NULL);
 }
 
 static void on_usable(void *ctx, int status, const struct c10d_reply *reply,
@@ -131,27 +131,27 @@ static void on_usable(void *ctx, int status, const struct c10d_reply *reply,
         return;
     }
     o->err = *err;
-    astore_close(o->made, on_undone, o);
+    async_store_close(o->made, on_undone, o);
 }
 
 /* A store is open once it has answered a question about nothing: the connection is
  * there, the file is counted in. A view is as open as what it looks at. */
-static void begin_opening(struct bridge_job *job)
+static void begin_opening(struct blocking_loop_job *job)
 {
     struct opening *o = (struct opening *)job;
     int rc = o->make(o, &o->made, &o->err);
 
     if (rc < 0) {
-        bridge_done(job, rc, &o->err);
+        blocking_loop_done(job, rc, &o->err);
         return;
     }
     if (o->from && o->text) {
         settle(o, o->from->shared);
         return;
     }
-    rc = astore_check(o->made, NULL, 0, o->timeout_ms, on_usable, o, &o->err);
+    rc = async_store_check(o->made, NULL, 0, o->timeout_ms, on_usable, o, &o->err);
     if (rc < 0)
-        astore_close(o->made, on_undone, o);
+        async_store_close(o->made, on_undone, o);
 }
 
 static int open_here(struct opening *o, struct muster_store **out,
@@ -160,7 +160,7 @@ static int open_here(struct opening *o, struct muster_store **out,
     int rc;
 
     o->job.begin = begin_opening;
-    rc = bridge_call(o->home->bridge, &o->job);
+    rc = blocking_loop_call(o->home->bridge, &o->job);
     if (rc < 0)
         return err_copy(err, &o->job.err);
     *out = o->out;
@@ -180,10 +180,11 @@ static int open_at_home(struct opening *o, struct muster_store **out,
     return rc;
 }
 
-static int make_file(struct opening *o, struct astore **out, struct muster_error *err)
+static int make_file(struct opening *o, struct async_store **out,
+                     struct muster_error *err)
 {
-    return store_file_open(bridge_loop(o->home->bridge), o->text, o->world_size, out,
-                           err);
+    return store_file_open(blocking_loop_loop(o->home->bridge), o->text, o->world_size,
+                           out, err);
 }
 
 int muster_store_open_file(const char *path, int64_t world_size, uint64_t timeout_ms,
@@ -199,9 +200,10 @@ int muster_store_open_file(const char *path, int64_t world_size, uint64_t timeou
     return open_at_home(&o, out, err);
 }
 
-static int make_hash(struct opening *o, struct astore **out, struct muster_error *err)
+static int make_hash(struct opening *o, struct async_store **out,
+                     struct muster_error *err)
 {
-    return store_hash_open(bridge_loop(o->home->bridge), out, err);
+    return store_hash_open(blocking_loop_loop(o->home->bridge), out, err);
 }
 
 int muster_store_open_hash(uint64_t timeout_ms, struct muster_store **out,
@@ -212,9 +214,10 @@ int muster_store_open_hash(uint64_t timeout_ms, struct muster_store **out,
     return open_at_home(&o, out, err);
 }
 
-static int make_view(struct opening *o, struct astore **out, struct muster_error *err)
+static int make_view(struct opening *o, struct async_store **out,
+                     struct muster_error *err)
 {
-    return astore_prefix(o->from->shared->astore, o->text, false, out, err);
+    return async_store_prefix(o->from->shared->async_store, o->text, false, out, err);
 }
 
 int muster_store_open_prefix(struct muster_store *inner, const char *prefix,
@@ -229,9 +232,10 @@ int muster_store_open_prefix(struct muster_store *inner, const char *prefix,
     return open_here(&o, out, err);
 }
 
-static int make_clone(struct opening *o, struct astore **out, struct muster_error *err)
+static int make_clone(struct opening *o, struct async_store **out,
+                      struct muster_error *err)
 {
-    struct astore *a = o->from->shared->astore;
+    struct async_store *a = o->from->shared->async_store;
 
     return a->ops->clone(a, out, err);
 }
@@ -250,7 +254,7 @@ int muster_store_clone(struct muster_store *s, struct muster_store **out,
 /* ---- closing ---- */
 
 struct closing {
-    struct bridge_job job; /* first */
+    struct blocking_loop_job job; /* first */
     struct muster_store *store;
     bool last; /* nothing lives in its home any more */
 };
@@ -262,18 +266,18 @@ static void let_go(void *ctx)
     struct shared *shared = c->store->shared;
 
     if (shared && --shared->refs == 0) {
-        struct astore *a = shared->astore;
+        struct async_store *a = shared->async_store;
 
         c->store->shared = shared->under;
         mem_free(shared);
-        astore_close(a, let_go, c);
+        async_store_close(a, let_go, c);
         return;
     }
     c->last = --c->store->home->stores == 0;
-    bridge_done(&c->job, 0, NULL);
+    blocking_loop_done(&c->job, 0, NULL);
 }
 
-static void begin_closing(struct bridge_job *job)
+static void begin_closing(struct blocking_loop_job *job)
 {
     let_go(job);
 }
@@ -284,8 +288,8 @@ void muster_store_close(struct muster_store *s)
 
     if (!s)
         return;
-    (void)bridge_call(s->home->bridge,
-                      &c.job); /* In a child of fork() no more is ours. */
+    (void)blocking_loop_call(s->home->bridge,
+                             &c.job); /* In a child of fork() no more is ours. */
     if (c.last)
         home_free(s->home);
     mem_free(s->name);

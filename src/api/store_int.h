@@ -9,21 +9,21 @@
 #include <stdatomic.h>
 
 #include "api/blocking_loop.h"
+#include "muster/store.h"
 #include "store/async_store.h"
 #include "store/server.h"
-#include "muster/store.h"
 
 struct home {
-    struct bridge *bridge;       /* owned */
-    struct bridge *serving;      /* owned, may be NULL: where the server runs */
-    struct store_server *server; /* owned, may be NULL */
-    size_t stores;               /* that live here; from the loop */
+    struct blocking_loop *bridge;  /* owned */
+    struct blocking_loop *serving; /* owned, may be NULL: where the server runs */
+    struct store_server *server;   /* owned, may be NULL */
+    size_t stores;                 /* that live here; from the loop */
 };
 
-/* An astore that several stores use: a view keeps what it looks at. */
+/* An async_store that several stores use: a view keeps what it looks at. */
 struct shared {
-    struct astore *astore; /* owned */
-    struct shared *under;  /* a reference, or NULL */
+    struct async_store *async_store; /* owned */
+    struct shared *under;            /* a reference, or NULL */
     size_t refs;
 };
 
@@ -41,9 +41,9 @@ int home_new_by_turns(struct home **out, struct muster_error *err);
 /* Nothing lives there any more. Ends the server, if there is one. */
 void home_free(struct home *h);
 
-/* From the loop. Makes a store out of an open astore and counts it in; takes
+/* From the loop. Makes a store out of an open async_store and counts it in; takes
  * over a, and under (a reference) unless it fails. */
-int store_settle(struct home *h, struct astore *a, struct shared *under,
+int store_settle(struct home *h, struct async_store *a, struct shared *under,
                  uint64_t timeout_ms, uint16_t port, struct muster_store **out,
                  struct muster_error *err);
 

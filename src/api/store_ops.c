@@ -7,7 +7,7 @@
 #include "base/mem.h"
 
 struct op {
-    struct bridge_job job; /* first */
+    struct blocking_loop_job job; /* first */
     struct muster_store *store;
     struct c10d_request req;
     unsigned flags;
@@ -73,18 +73,18 @@ static void on_reply(void *ctx, int status, const struct c10d_reply *reply,
         status = err_nomem(&nomem);
         err = &nomem;
     }
-    bridge_done(&op->job, status, err);
+    blocking_loop_done(&op->job, status, err);
 }
 
-static void begin(struct bridge_job *job)
+static void begin(struct blocking_loop_job *job)
 {
     struct op *op = (struct op *)job;
     struct muster_error err;
-    const int rc = astore_call(op->store->shared->astore, &op->req, op->flags,
-                               op->timeout_ms, on_reply, op, &err);
+    const int rc = async_store_call(op->store->shared->async_store, &op->req, op->flags,
+                                    op->timeout_ms, on_reply, op, &err);
 
     if (rc < 0)
-        bridge_done(job, rc, &err);
+        blocking_loop_done(job, rc, &err);
 }
 
 static struct op op_on(struct muster_store *s, enum c10d_op what, const char *key)
@@ -99,7 +99,7 @@ static struct op op_on(struct muster_store *s, enum c10d_op what, const char *ke
 
 static int perform(struct op *op, struct muster_error *err)
 {
-    const int rc = bridge_call(op->store->home->bridge, &op->job);
+    const int rc = blocking_loop_call(op->store->home->bridge, &op->job);
 
     if (rc < 0)
         (void)err_copy(err, &op->job.err);

@@ -21,10 +21,10 @@
 #define WORKERS_KEY "init/"
 
 struct tcp_opening {
-    struct bridge_job job; /* first */
+    struct blocking_loop_job job; /* first */
     const struct muster_store_options *options;
     struct home *home;
-    struct astore *client;
+    struct async_store *client;
     int listen_fd; /* the server's copy of the caller's, or -1 */
     uint16_t port;
     uint64_t deadline_ms;
@@ -54,16 +54,16 @@ static void on_undone(void *ctx)
 {
     struct tcp_opening *o = ctx;
 
-    bridge_done(&o->job, o->err.code, &o->err);
+    blocking_loop_done(&o->job, o->err.code, &o->err);
 }
 
 static void fail(struct tcp_opening *o, const struct muster_error *err)
 {
-    struct astore *client = o->client;
+    struct async_store *client = o->client;
 
     o->err = *err;
     o->client = NULL;
-    astore_close(client, on_undone, o);
+    async_store_close(client, on_undone, o);
 }
 
 static void settle(struct tcp_opening *o)
@@ -74,7 +74,7 @@ static void settle(struct tcp_opening *o)
                      &err) < 0)
         fail(o, &err);
     else
-        bridge_done(&o->job, 0, NULL);
+        blocking_loop_done(&o->job, 0, NULL);
 }
 
 /* ---- counting the workers ---- */
@@ -122,8 +122,8 @@ static void await_change(struct tcp_opening *o, struct span value)
     rc = c10d_list_add(&list, span_str(key));
     wait.list = (struct c10d_list){ buf_span(&list), 1 };
     rc = rc < 0 ? err_nomem(&err)
-                : astore_call(o->client, &wait, ASTORE_RAW, left_ms(o),
-                              on_count_changed, o, &err);
+                : async_store_call(o->client, &wait, ASTORE_RAW, left_ms(o),
+                                   on_count_changed, o, &err);
     buf_fini(&list);
     if (rc < 0)
         fail(o, &err);
@@ -154,8 +154,8 @@ static void read_count(struct tcp_opening *o)
     const struct c10d_request get = { .op = C10D_GET, .key = span_str(WORKERS_KEY) };
     struct muster_error err;
 
-    if (astore_call(o->client, &get, ASTORE_RAW, o->options->timeout_ms, on_count, o,
-                    &err) < 0)
+    if (async_store_call(o->client, &get, ASTORE_RAW, o->options->timeout_ms, on_count,
+                         o, &err) < 0)
         fail(o, &err);
 }
 
@@ -185,14 +185,14 @@ static void on_connected(void *ctx, int status, const struct muster_error *why)
         fail(o, why);
     else if (o->options->world_size < 0 || !o->options->wait_for_workers)
         settle(o);
-    else if (astore_call(o->client, &add, ASTORE_RAW, left_ms(o), on_counted_in, o,
-                         &err) < 0)
+    else if (async_store_call(o->client, &add, ASTORE_RAW, left_ms(o), on_counted_in, o,
+                              &err) < 0)
         fail(o, &err);
 }
 
 /* ---- serving and connecting ---- */
 
-static void begin_serving(struct bridge_job *job)
+static void begin_serving(struct blocking_loop_job *job)
 {
     struct tcp_opening *o = (struct tcp_opening *)job;
     struct store_server_opts server;
@@ -202,13 +202,13 @@ static void begin_serving(struct bridge_job *job)
     server.bind = o->options->bind;
     server.port = o->options->port;
     server.fd = o->listen_fd;
-    const int rc = store_server_open(bridge_loop(o->home->serving), &server,
+    const int rc = store_server_open(blocking_loop_loop(o->home->serving), &server,
                                      &o->home->server, &err);
     if (rc == 0)
         o->port = store_server_port(o->home->server);
     else if (o->listen_fd >= 0)
         (void)close(o->listen_fd);
-    bridge_done(job, rc, &err);
+    blocking_loop_done(job, rc, &err);
 }
 
 /* To oneself, where one listens: "[::1]" is a way to write an address to listen on, and
@@ -223,7 +223,7 @@ static const char *own_host(const char *bind, char host[128])
     return host;
 }
 
-static void begin_connecting(struct bridge_job *job)
+static void begin_connecting(struct blocking_loop_job *job)
 {
     struct tcp_opening *o = (struct tcp_opening *)job;
     const struct muster_store_options *options = o->options;
@@ -235,9 +235,9 @@ static void begin_connecting(struct bridge_job *job)
                                               .timeout_ms = options->timeout_ms };
     struct muster_error err;
 
-    if (store_client_open(bridge_loop(o->home->bridge), &client, on_connected, o,
+    if (store_client_open(blocking_loop_loop(o->home->bridge), &client, on_connected, o,
                           &o->client, &err) < 0)
-        bridge_done(job, err.code, &err);
+        blocking_loop_done(job, err.code, &err);
 }
 
 /* The server closes what it is given, whatever becomes of the store: that is a copy, as
@@ -258,17 +258,17 @@ static int open_at_home(struct tcp_opening *o, struct muster_error *err)
     int rc = 0;
 
     if (o->options->serve) {
-        rc = bridge_new(&o->home->serving, err);
+        rc = blocking_loop_new(&o->home->serving, err);
         if (rc == 0)
             rc = copy_listen_fd(o, err);
         if (rc < 0)
             return rc;
         o->job.begin = begin_serving;
-        rc = bridge_call(o->home->serving, &o->job);
+        rc = blocking_loop_call(o->home->serving, &o->job);
     }
     if (rc == 0) {
         o->job.begin = begin_connecting;
-        rc = bridge_call(o->home->bridge, &o->job);
+        rc = blocking_loop_call(o->home->bridge, &o->job);
     }
     return rc < 0 ? err_copy(err, &o->job.err) : 0;
 }

@@ -1,22 +1,22 @@
 /* run.c - `muster run` and `muster launch`: from the command line to the agent. */
 #include "cmd/run.h"
+#include "agent/agent.h"
+#include "agent/core/failure_report.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "launch/core/help.h"
+#include "launch/core/rank_order.h"
+#include "launch/core/slurm.h"
+#include "launch/machine.h"
+#include "logs/log.h"
+#include "logs/torch_locations.h"
+#include "process/find_python.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
-#include "base/err.h"
-#include "base/mem.h"
-#include "launch/core/rank_order.h"
-#include "agent/core/failure_report.h"
-#include "launch/core/slurm.h"
-#include "launch/core/help.h"
-#include "launch/machine.h"
-#include "logs/log.h"
-#include "process/find_python.h"
-#include "logs/torch_locations.h"
-#include <sys/prctl.h>
-#include "agent/agent.h"
 
 #define EXIT_USAGE 2
 
@@ -120,11 +120,11 @@ static int give_up(const char *prog, bool launch, const struct muster_error *err
 }
 
 static int start(const char *prog, const struct options *o, bool launch,
-                 const struct notes *notes, int *exit_code, struct muster_error *err)
+                 const struct log *notes, int *exit_code, struct muster_error *err)
 {
     struct derive_ports ports;
     struct launch_config c;
-    int rc = launch_ports(&ports, warn, (void *)(uintptr_t)notes, err);
+    int rc = machine_ports(&ports, warn, (void *)(uintptr_t)notes, err);
 
     if (rc)
         return rc;
@@ -144,17 +144,17 @@ static int run(const char *prog, int argc, char **argv, bool launch)
 {
     const struct options_input in = { argv + 1, (size_t)(argc - 1), environ, launch };
     struct muster_error err = { 0 };
-    struct slurm_texts slurm; /* o borrows from it, */
-    struct order_text order;  /* and from this */
-    struct notes_screen screen;
-    struct notes notes;
+    struct slurm_texts slurm;     /* o borrows from it, */
+    struct rank_order_text order; /* and from this */
+    struct log_screen screen;
+    struct log notes;
     struct options o;
     enum options_fault fault;
     int exit_code = EXIT_SUCCESS;
 
-    if (notes_init(&notes, environ, &err))
+    if (log_init(&notes, environ, &err))
         return give_up(prog, launch, &err);
-    notes_on_screen(&notes, &screen, environ);
+    log_on_screen(&notes, &screen, environ);
     fault = options_parse(&o, &in, &err);
     if (fault == OPTIONS_USAGE) {
         fprintf(stderr, "usage: %s [options] training_script ...\n", prog);
@@ -167,7 +167,7 @@ static int run(const char *prog, int argc, char **argv, bool launch)
     if (o.help)
         return print_help(prog, launch);
     if ((!slurm_applies(&o, environ) || slurm_apply(&o, environ, &slurm, &err) == 0) &&
-        order_apply(&o, environ, &order, &err) == 0 &&
+        rank_order_apply(&o, environ, &order, &err) == 0 &&
         start(prog, &o, launch, &notes, &exit_code, &err) == 0)
         return exit_code;
     return give_up(prog, launch, &err);
@@ -212,21 +212,20 @@ int cmd_man(void)
 /* run_agent.c - the agent as a command: runs it, and words its end as torchrun does. */
 extern char **environ;
 
-int run_agent(const char *prog, const struct launch_config *c,
-              const struct notes *notes, const char *error_file, int *exit_code,
-              struct muster_error *err)
+int run_agent(const char *prog, const struct launch_config *c, const struct log *notes,
+              const char *error_file, int *exit_code, struct muster_error *err)
 {
-    const struct group_opts opts = {
+    const struct agent_core_opts opts = {
         .config = c,
         .envp = environ,
         .notes = notes,
         .handle_signals = true,
         .error_file = error_file,
     };
-    struct group_result r;
+    struct agent_core_result r;
 
     prctl(PR_SET_NAME, "pt_elastic"); /* People find torchrun's agents by this name. */
-    const int rc = group_run(&opts, &r, err);
+    const int rc = agent_core_run(&opts, &r, err);
     if (rc != 0)
         return rc;
     switch (r.why) {
@@ -249,6 +248,6 @@ int run_agent(const char *prog, const struct launch_config *c,
         break;
     }
     *exit_code = r.exit_code;
-    group_result_fini(&r);
+    agent_core_result_fini(&r);
     return 0;
 }

@@ -2,10 +2,10 @@
 #ifndef CMD_RUN_H
 #define CMD_RUN_H
 
+#include "agent/core/worker_env.h"
 #include "cmd/cmd.h"
 #include "launch/core/derive.h"
 #include "launch/core/options.h"
-#include "agent/core/worker_env.h"
 #include "logs/log.h"
 
 /* Prints options and configuration as JSON. */
@@ -14,8 +14,7 @@ int print_config(const struct options *o, const struct launch_config *c, bool la
 
 /* Runs the agent to its end and says on stderr how it ended. 0 and *exit_code, or why
  * it could not even begin. error_file is for whoever started us, or NULL. */
-int run_agent(const char *prog, const struct launch_config *c,
-              const struct notes *notes, const char *error_file, int *exit_code,
-              struct muster_error *err);
+int run_agent(const char *prog, const struct launch_config *c, const struct log *notes,
+              const char *error_file, int *exit_code, struct muster_error *err);
 
 #endif

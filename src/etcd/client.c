@@ -287,7 +287,7 @@ static void on_done(void *ctx, int status, const struct http_answer *http, bool 
     call->http = NULL;
     if (status == 0)
         o.http = (struct etcd_http){ http->status, http->etcd_index, http->body };
-    verdict = etcd_try_judge(&call->state, &c->rng, &o, &j);
+    verdict = etcd_retry_judge(&call->state, &c->rng, &o, &j);
     if (j.failed) {
         etcd_client_failed(c, call->at);
         trace(c->trace, TRACE_DEBUG, "%s (try %u)", call->state.last.text,
@@ -376,7 +376,7 @@ static int start(struct etcd_call *call, uint64_t left, struct muster_error *err
     struct etcd_client *c = call->client;
     const uint64_t most = call->opts.attempt_ms
                               ? call->opts.attempt_ms
-                              : etcd_try_patience_ms(&call->state, c->count);
+                              : etcd_retry_patience_ms(&call->state, c->count);
     char *url;
     int rc;
 
@@ -446,12 +446,12 @@ int etcd_client_call(struct etcd_client *c, struct etcd_msg *msg,
     call->msg = *msg;
     call->opts = *opts;
     call->opts.key = (struct span){ NULL, 0 };
-    call->state = (struct etcd_try){ .api = c->api,
-                                     .expect = opts->expect,
-                                     .once = opts->once,
-                                     .raw = opts->raw,
-                                     .user = c->user != NULL,
-                                     .attempt_ms = c->attempt_ms };
+    call->state = (struct etcd_retry){ .api = c->api,
+                                       .expect = opts->expect,
+                                       .once = opts->once,
+                                       .raw = opts->raw,
+                                       .user = c->user != NULL,
+                                       .attempt_ms = c->attempt_ms };
     call->by_ms = opts->timeout_ms > UINT64_MAX / 2
                       ? UINT64_MAX
                       : uv_now(c->loop) + opts->timeout_ms;

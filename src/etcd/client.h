@@ -8,8 +8,8 @@
 #define ETCD_CLIENT_H
 
 #include "base/trace.h"
-#include "net/http.h"
 #include "etcd/core/kv_operation.h"
+#include "net/http.h"
 
 struct etcd_client;
 struct etcd_call;
@@ -20,7 +20,7 @@ struct etcd_client_opts { /* all copied, but the trace */
     size_t count;
     struct http_tls tls;
     const char *user, *password; /* NULL: none. v3: tokens; v2: basic authentication */
-    uint64_t attempt_ms;         /* one try: see etcd_try_patience_ms(); 0: 3000 */
+    uint64_t attempt_ms;         /* one try: see etcd_retry_patience_ms(); 0: 3000 */
     uint64_t seed;               /* of the pauses */
     const struct trace *trace;   /* borrowed, may be NULL */
 };

@@ -64,7 +64,7 @@ struct etcd_call {
     uv_timer_t timer;
     struct http_call *http; /* while a try is under way */
     size_t at;              /* endpoint of the try */
-    struct etcd_try state;
+    struct etcd_retry state;
     bool wants_token;
     etcd_cb cb;
     void *ctx;

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "etcd/etcd_store_int.h"
 
-static struct etcd_store *store_of(const struct astore *s)
+static struct etcd_store *store_of(const struct async_store *s)
 {
     return CONTAINER_OF(s, struct etcd_store, base);
 }
@@ -177,8 +177,9 @@ static int ecall_new(struct etcd_store *s, const struct c10d_request *req,
     return 0;
 }
 
-static int call(struct astore *base, const struct c10d_request *req, unsigned flags,
-                uint64_t timeout_ms, astore_cb cb, void *ctx, struct muster_error *err)
+static int call(struct async_store *base, const struct c10d_request *req,
+                unsigned flags, uint64_t timeout_ms, async_store_cb cb, void *ctx,
+                struct muster_error *err)
 {
     struct etcd_store *s = store_of(base);
     struct ecall *c;
@@ -188,8 +189,8 @@ static int call(struct astore *base, const struct c10d_request *req, unsigned fl
                        "%s is not supported by a store in etcd (%s)",
                        c10d_op_name(req->op), s->name);
     if (req->op == C10D_BARRIER)
-        return astore_generic_barrier(base, req->key, req->number, timeout_ms, cb, ctx,
-                                      err);
+        return async_store_generic_barrier(base, req->key, req->number, timeout_ms, cb,
+                                           ctx, err);
     if (ecall_new(s, req, flags, timeout_ms, &c) < 0)
         return err_nomem(err);
     c->cb = cb;
@@ -244,7 +245,7 @@ static void cancel_all(struct etcd_store *s)
     }
 }
 
-static void close_store(struct astore *base, astore_closed_cb cb, void *ctx)
+static void close_store(struct async_store *base, async_store_closed_cb cb, void *ctx)
 {
     struct etcd_store *s = store_of(base);
 
@@ -256,13 +257,13 @@ static void close_store(struct astore *base, astore_closed_cb cb, void *ctx)
     uv_close((uv_handle_t *)&s->closer, on_closer);
 }
 
-static const char *name(const struct astore *base)
+static const char *name(const struct async_store *base)
 {
     return store_of(base)->name;
 }
 
 /* Requests run side by side in any case: another handle needs no other connection. */
-static int clone_store(struct astore *base, struct astore **out,
+static int clone_store(struct async_store *base, struct async_store **out,
                        struct muster_error *err)
 {
     const struct etcd_store *s = store_of(base);
@@ -270,16 +271,17 @@ static int clone_store(struct astore *base, struct astore **out,
     return store_etcd_open(&s->kv, s->dir, s->lease, out, err);
 }
 
-static const struct astore_ops ops = { "etcd", call, clone_store, close_store, name };
+static const struct async_store_ops ops = { "etcd", call, clone_store, close_store,
+                                            name };
 
 int store_etcd_open(const struct etcd_kv *kv, const char *dir, const int64_t *lease,
-                    struct astore **out, struct muster_error *err)
+                    struct async_store **out, struct muster_error *err)
 {
     struct etcd_store *s = mem_calloc(1, sizeof *s);
 
     if (!s)
         return err_nomem(err);
-    s->base = (struct astore){ &ops, etcd_client_loop(kv->client) };
+    s->base = (struct async_store){ &ops, etcd_client_loop(kv->client) };
     s->kv = *kv;
     s->lease = lease;
     s->dir = mem_strdup(dir);

@@ -1,4 +1,4 @@
-/* store_etcd.h - a store in etcd as a struct astore: torch's EtcdStore, and what
+/* store_etcd.h - a store in etcd as a struct async_store: torch's EtcdStore, and what
  * torch's lacks (compare_set, append, delete, counting), on v2 and v3.
  *
  * On v2 keys and values are base64 below the directory, as torch writes them, so that
@@ -6,12 +6,12 @@
 #ifndef ETCD_ETCD_STORE_H
 #define ETCD_ETCD_STORE_H
 
-#include "store/async_store.h"
 #include "etcd/kv.h"
+#include "store/async_store.h"
 
 /* dir ends in "/". kv's client is borrowed: it must outlive the store. The lease, 0 or
  * one of v3's, is what all keys are written under; *lease is read at each write. */
 int store_etcd_open(const struct etcd_kv *kv, const char *dir, const int64_t *lease,
-                    struct astore **out, struct muster_error *err);
+                    struct async_store **out, struct muster_error *err);
 
 #endif

@@ -5,7 +5,7 @@
 #include "etcd/etcd_store.h"
 
 struct etcd_store {
-    struct astore base;
+    struct async_store base;
     struct etcd_kv kv;
     char *dir, *name;     /* owned */
     const int64_t *lease; /* borrowed, may be NULL */
@@ -13,7 +13,7 @@ struct etcd_store {
     uv_timer_t closer; /* never runs: so that the end is told from the loop */
     size_t ending;     /* uv handles that are being closed */
     bool closing;
-    astore_closed_cb on_closed;
+    async_store_closed_cb on_closed;
     void *closed_ctx;
 };
 
@@ -34,7 +34,7 @@ struct ecall {
     uint64_t by_ms;
     struct etcd_op *req; /* under way */
     uv_timer_t timer;
-    astore_cb cb;
+    async_store_cb cb;
     void *ctx;
 };
 

@@ -11,7 +11,7 @@
 
 struct etcd_op {
     struct etcd_kv kv;
-    struct etcd_ask ask;
+    struct kv_operation ask;
     uint64_t by_ms;
     struct etcd_call *call;
     struct etcd_watch *watch; /* v3's wait */
@@ -25,7 +25,7 @@ struct etcd_op {
 
 static void op_free(struct etcd_op *op)
 {
-    etcd_ask_fini(&op->ask);
+    kv_operation_fini(&op->ask);
     mem_free(op);
 }
 
@@ -93,7 +93,7 @@ static int need_timer(struct etcd_op *op, struct muster_error *err)
 
 static void ask_again(struct etcd_op *op, int status, struct muster_error *why)
 {
-    if (op->ask.kind != ETCD_ASK_WAIT || left_ms(op) > 0)
+    if (op->ask.kind != KV_OPERATION_WAIT || left_ms(op) > 0)
         status = send_ask(op, why);
     if (!op->call)
         finish(op, status, NULL, why);
@@ -115,8 +115,8 @@ static void on_hiccup_over(uv_timer_t *timer)
 static bool be_slow(struct etcd_op *op, bool over, int status,
                     const struct muster_error *why)
 {
-    if (op->ask.kind != ETCD_ASK_WAIT || status == 0 || status == MUSTER_ETIMEDOUT ||
-        need_timer(op, NULL) < 0)
+    if (op->ask.kind != KV_OPERATION_WAIT || status == 0 ||
+        status == MUSTER_ETIMEDOUT || need_timer(op, NULL) < 0)
         return false;
     op->broken = over ? status : 0;
     op->why = *why;
@@ -131,7 +131,7 @@ static void on_answer(void *ctx, int status, const struct etcd_answer *answer,
     struct muster_error why = *err;
     struct etcd_held held;
     int rc = status;
-    const bool over = etcd_ask_answer(&op->ask, &rc, answer, &held);
+    const bool over = kv_operation_answer(&op->ask, &rc, answer, &held);
 
     op->call = NULL;
     if (over && rc == MUSTER_ENOMEM)
@@ -146,19 +146,19 @@ static void on_answer(void *ctx, int status, const struct etcd_answer *answer,
 
 static int send_ask(struct etcd_op *op, struct muster_error *err)
 {
-    const struct etcd_ask *a = &op->ask;
+    const struct kv_operation *a = &op->ask;
     const struct etcd_call_opts opts = {
         .key = a->path,
         .timeout_ms = left_ms(op),
-        .attempt_ms = a->kind == ETCD_ASK_WAIT ? POLL_MS : 0,
-        .once = etcd_ask_once(a),
-        .expect = etcd_ask_expect(a),
+        .attempt_ms = a->kind == KV_OPERATION_WAIT ? POLL_MS : 0,
+        .once = kv_operation_once(a),
+        .expect = kv_operation_expect(a),
     };
     struct etcd_msg m;
     int rc;
 
     etcd_msg_init(&m);
-    rc = etcd_ask_encode(a, &m);
+    rc = kv_operation_encode(a, &m);
     if (rc < 0) {
         etcd_msg_fini(&m);
         return err_set(err, rc, "etcd: %s", muster_code_text(rc));
@@ -217,15 +217,15 @@ static int watch(struct etcd_op *op, struct muster_error *err)
 /* ---- Making ---- */
 
 /* Takes the ask over. */
-static int start(const struct etcd_kv *kv, struct etcd_ask *ask, uint64_t timeout_ms,
-                 etcd_held_cb cb, void *ctx, struct etcd_op **out,
+static int start(const struct etcd_kv *kv, struct kv_operation *ask,
+                 uint64_t timeout_ms, etcd_held_cb cb, void *ctx, struct etcd_op **out,
                  struct muster_error *err)
 {
     struct etcd_op *op = mem_calloc(1, sizeof *op);
     int rc;
 
     if (!op) {
-        etcd_ask_fini(ask);
+        kv_operation_fini(ask);
         return err_nomem(err);
     }
     op->kv = *kv;
@@ -235,8 +235,8 @@ static int start(const struct etcd_kv *kv, struct etcd_ask *ask, uint64_t timeou
                     : uv_now(etcd_client_loop(kv->client)) + timeout_ms;
     op->cb = cb;
     op->ctx = ctx;
-    rc = kv->api == ETCD_V3 && ask->kind == ETCD_ASK_WAIT ? watch(op, err)
-                                                          : send_ask(op, err);
+    rc = kv->api == ETCD_V3 && ask->kind == KV_OPERATION_WAIT ? watch(op, err)
+                                                              : send_ask(op, err);
     if (rc < 0) {
         op->call = NULL;
         etcd_op_cancel(op);
@@ -251,9 +251,9 @@ int etcd_kv_get(const struct etcd_kv *kv, struct span path, uint64_t timeout_ms,
                 etcd_held_cb cb, void *ctx, struct etcd_op **out,
                 struct muster_error *err)
 {
-    struct etcd_ask ask;
+    struct kv_operation ask;
 
-    if (etcd_ask_init(&ask, kv->api, ETCD_ASK_GET, path) < 0)
+    if (kv_operation_init(&ask, kv->api, KV_OPERATION_GET, path) < 0)
         return err_nomem(err);
     return start(kv, &ask, timeout_ms, cb, ctx, out, err);
 }
@@ -262,9 +262,9 @@ int etcd_kv_put(const struct etcd_kv *kv, const struct etcd_put *put,
                 uint64_t timeout_ms, etcd_held_cb cb, void *ctx, struct etcd_op **out,
                 struct muster_error *err)
 {
-    struct etcd_ask ask;
+    struct kv_operation ask;
 
-    if (etcd_ask_init_put(&ask, kv->api, put) < 0)
+    if (kv_operation_init_put(&ask, kv->api, put) < 0)
         return err_nomem(err);
     return start(kv, &ask, timeout_ms, cb, ctx, out, err);
 }
@@ -273,9 +273,9 @@ int etcd_kv_delete(const struct etcd_kv *kv, struct span path, bool directory,
                    uint64_t timeout_ms, etcd_held_cb cb, void *ctx,
                    struct etcd_op **out, struct muster_error *err)
 {
-    struct etcd_ask ask;
+    struct kv_operation ask;
 
-    if (etcd_ask_init(&ask, kv->api, ETCD_ASK_DELETE, path) < 0)
+    if (kv_operation_init(&ask, kv->api, KV_OPERATION_DELETE, path) < 0)
         return err_nomem(err);
     ask.directory = directory;
     return start(kv, &ask, timeout_ms, cb, ctx, out, err);
@@ -285,9 +285,9 @@ int etcd_kv_list(const struct etcd_kv *kv, struct span path, uint64_t timeout_ms
                  etcd_held_cb cb, void *ctx, struct etcd_op **out,
                  struct muster_error *err)
 {
-    struct etcd_ask ask;
+    struct kv_operation ask;
 
-    if (etcd_ask_init(&ask, kv->api, ETCD_ASK_LIST, path) < 0)
+    if (kv_operation_init(&ask, kv->api, KV_OPERATION_LIST, path) < 0)
         return err_nomem(err);
     return start(kv, &ask, timeout_ms, cb, ctx, out, err);
 }
@@ -296,9 +296,9 @@ int etcd_kv_wait(const struct etcd_kv *kv, struct span path, uint64_t revision,
                  uint64_t timeout_ms, etcd_held_cb cb, void *ctx, struct etcd_op **out,
                  struct muster_error *err)
 {
-    struct etcd_ask ask;
+    struct kv_operation ask;
 
-    if (etcd_ask_init(&ask, kv->api, ETCD_ASK_WAIT, path) < 0)
+    if (kv_operation_init(&ask, kv->api, KV_OPERATION_WAIT, path) < 0)
         return err_nomem(err);
     ask.revision = revision;
     return start(kv, &ask, timeout_ms, cb, ctx, out, err);

@@ -1,8 +1,8 @@
 /* etcd_kv.h - what the rendezvous wants of an etcd, v2 and v3 alike: keys with a token
  * that changes with each write, conditional writes, listings, waiting for a change.
  *
- * What is asked and what an answer means is in etcd/core/kv_operation.h. Callbacks never come
- * from inside a call, and exactly once unless the operation is canceled. */
+ * What is asked and what an answer means is in etcd/core/kv_operation.h. Callbacks
+ * never come from inside a call, and exactly once unless the operation is canceled. */
 #ifndef ETCD_KV_H
 #define ETCD_KV_H
 

@@ -8,7 +8,7 @@
 
 struct etcd_lease {
     struct etcd_client *client;
-    struct etcd_grant state;
+    struct lease_grant state;
     struct etcd_call *call; /* the one request under way */
     uv_timer_t timer;
     bool stopped;
@@ -36,7 +36,8 @@ static int request(struct etcd_lease *l, int rc, struct etcd_msg *m,
                    uint64_t timeout_ms, etcd_cb cb)
 {
     const struct etcd_call_opts opts = { .timeout_ms = timeout_ms,
-                                         .attempt_ms = etcd_grant_attempt_ms(&l->state),
+                                         .attempt_ms =
+                                             lease_grant_attempt_ms(&l->state),
                                          .expect = ETCD3_EXPECT_LEASE };
 
     if (rc < 0) {
@@ -51,8 +52,8 @@ static void on_answer(void *ctx, int status, const struct etcd_answer *answer,
 {
     struct etcd_lease *l = ctx;
     uint64_t pause;
-    const enum etcd_grant_told told =
-        etcd_grant_answer(&l->state, status, answer, &pause);
+    const enum lease_grant_told told =
+        lease_grant_answer(&l->state, status, answer, &pause);
 
     l->call = NULL;
     wait_for(l, pause);
@@ -79,11 +80,11 @@ static void on_answer(void *ctx, int status, const struct etcd_answer *answer,
 
 static void ask(struct etcd_lease *l)
 {
-    const uint64_t ms = etcd_grant_timeout_ms(&l->state);
+    const uint64_t ms = lease_grant_timeout_ms(&l->state);
     struct etcd_msg m;
 
     etcd_msg_init(&m);
-    if (request(l, etcd_grant_encode(&l->state, &m), &m, ms, on_answer) < 0)
+    if (request(l, lease_grant_encode(&l->state, &m), &m, ms, on_answer) < 0)
         wait_for(l, 1000);
 }
 
@@ -104,7 +105,7 @@ int etcd_lease_start(struct etcd_client *c, uint64_t ttl_s, uint64_t seed,
     l->on_failed = on_failed;
     l->ctx = ctx;
     l->timer.data = l;
-    etcd_grant_init(&l->state, ttl_s, seed);
+    lease_grant_init(&l->state, ttl_s, seed);
     etcd_client_hold(c);
     ask(l);
     *out = l;

@@ -11,8 +11,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "rendezvous/core/endpoint.h"
 #include "etcd/core/rdzv_state.h"
+#include "rendezvous/core/endpoint.h"
 
 #define LEASE_TTL_S 10
 

@@ -6,18 +6,18 @@
  * group. etcd-v3: ours. There everything a node writes hangs on a lease that the node
  * keeps alive while it lives: the state is written by all, so it stays while anybody
  * beats, and a few minutes after the last node has gone nothing of the run is left. */
+#include "base/err.h"
+#include "base/mem.h"
+#include "etcd/core/rdzv_state.h"
+#include "etcd/etcd_store.h"
 #include "etcd/kv.h"
 #include "etcd/lease.h"
+#include "etcd/options.h"
 #include "etcd/presence.h"
 #include "etcd/watch.h"
-#include "rendezvous/state_backend.h"
-#include "etcd/core/rdzv_state.h"
-#include "base/err.h"
-#include <stdio.h>
-#include "base/mem.h"
-#include "etcd/options.h"
 #include "rendezvous/registry.h"
-#include "etcd/etcd_store.h"
+#include "rendezvous/state_backend.h"
+#include <stdio.h>
 
 /* backend_etcd_int.h - what backend_etcd.c and backend_etcd_open.c share. */
 struct etcd_state {
@@ -58,13 +58,13 @@ static inline struct etcd_state *etcd_state_of(struct rdzv_backend *b)
 }
 
 /* backend_etcd.c */
-static void etcd_state_get(struct rdzv_backend *base, uint64_t timeout_ms, rdzv_state_cb cb,
-                    void *ctx);
+static void etcd_state_get(struct rdzv_backend *base, uint64_t timeout_ms,
+                           rdzv_state_cb cb, void *ctx);
 static void etcd_state_set(struct rdzv_backend *base, struct span value, bool has_token,
-                    struct span token, bool quiet, uint64_t timeout_ms,
-                    rdzv_state_cb cb, void *ctx);
+                           struct span token, bool quiet, uint64_t timeout_ms,
+                           rdzv_state_cb cb, void *ctx);
 static bool etcd_state_watch(struct rdzv_backend *base, bool present, struct span value,
-                      rdzv_changed_cb cb, void *ctx);
+                             rdzv_changed_cb cb, void *ctx);
 
 /* ---- Get and set ---- */
 
@@ -136,8 +136,8 @@ static void unmade(struct etcd_state *b)
     (void)uv_timer_start(&b->soon, on_soon, 0, 0);
 }
 
-static void etcd_state_get(struct rdzv_backend *base, uint64_t timeout_ms, rdzv_state_cb cb,
-                    void *ctx)
+static void etcd_state_get(struct rdzv_backend *base, uint64_t timeout_ms,
+                           rdzv_state_cb cb, void *ctx)
 {
     struct etcd_state *b = etcd_state_of(base);
     const uint64_t ms = MIN_OF(timeout_ms, MIN_OF(b->read_ms, ETCD_REQUEST_MS));
@@ -149,8 +149,8 @@ static void etcd_state_get(struct rdzv_backend *base, uint64_t timeout_ms, rdzv_
 }
 
 static void etcd_state_set(struct rdzv_backend *base, struct span value, bool has_token,
-                    struct span token, bool quiet, uint64_t timeout_ms,
-                    rdzv_state_cb cb, void *ctx)
+                           struct span token, bool quiet, uint64_t timeout_ms,
+                           rdzv_state_cb cb, void *ctx)
 {
     struct etcd_state *b = etcd_state_of(base);
     const struct etcd_put put =
@@ -227,7 +227,7 @@ static void on_events(void *ctx, const struct etcd3_reply *events)
 }
 
 static bool etcd_state_watch(struct rdzv_backend *base, bool present, struct span value,
-                      rdzv_changed_cb cb, void *ctx)
+                             rdzv_changed_cb cb, void *ctx)
 {
     struct etcd_state *b = etcd_state_of(base);
 
@@ -365,7 +365,7 @@ static void presence(struct rdzv_backend *base, const char *self, rdzv_peer_cb c
 
 /* ---- The rest ---- */
 
-static int store(struct rdzv_backend *base, struct astore **out,
+static int store(struct rdzv_backend *base, struct async_store **out,
                  struct muster_error *err)
 {
     struct etcd_state *b = etcd_state_of(base);

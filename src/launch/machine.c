@@ -1,4 +1,4 @@
-/* launch_ports.c - see launch_ports.h. */
+/* machine_ports.c - see machine_ports.h. */
 #include "launch/machine.h"
 
 #include <sys/random.h>
@@ -25,8 +25,8 @@ static bool is_file(void *ctx, const char *path)
     return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
 }
 
-int launch_ports(struct derive_ports *out, void (*warn)(void *ctx, const char *text),
-                 void *ctx, struct muster_error *err)
+int machine_ports(struct derive_ports *out, void (*warn)(void *ctx, const char *text),
+                  void *ctx, struct muster_error *err)
 {
     struct derive_ports ports = { .count_devices = count_devices,
                                   .is_file = is_file,

@@ -1,4 +1,4 @@
-/* launch_ports.h - what derive_config() asks of the machine, on the real one: its
+/* machine_ports.h - what derive_config() asks of the machine, on the real one: its
  * devices, its files, this process's environment and random bytes. */
 #ifndef LAUNCH_MACHINE_H
 #define LAUNCH_MACHINE_H
@@ -6,7 +6,7 @@
 #include "launch/core/derive.h"
 
 /* Fills in *out. warn and ctx are the caller's, as in struct derive_ports. */
-int launch_ports(struct derive_ports *out, void (*warn)(void *ctx, const char *text),
-                 void *ctx, struct muster_error *err);
+int machine_ports(struct derive_ports *out, void (*warn)(void *ctx, const char *text),
+                  void *ctx, struct muster_error *err);
 
 #endif

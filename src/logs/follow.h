@@ -1,11 +1,12 @@
 /* tail.h - the files of teed streams, followed while the workers write them.
  *
  * The worker writes its file itself, so the file is exact whatever happens to us. We
- * are told of writes by inotify, read what is new, and print it by lines (logs/core/prefix_lines.h).
- * While output keeps coming we look every few milliseconds instead, which costs less
- * than an event for each write; where there is no inotify to be had we look every 100
- * milliseconds. If a console is slow we stop reading what goes there: the file is the
- * queue. If it is gone we read on for the copy, as long as there is one. */
+ * are told of writes by inotify, read what is new, and print it by lines
+ * (logs/core/prefix_lines.h). While output keeps coming we look every few milliseconds
+ * instead, which costs less than an event for each write; where there is no inotify to
+ * be had we look every 100 milliseconds. If a console is slow we stop reading what goes
+ * there: the file is the queue. If it is gone we read on for the copy, as long as there
+ * is one. */
 #ifndef LOGS_FOLLOW_H
 #define LOGS_FOLLOW_H
 

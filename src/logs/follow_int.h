@@ -2,8 +2,8 @@
 #ifndef LOGS_FOLLOW_INT_H
 #define LOGS_FOLLOW_INT_H
 
-#include "logs/core/prefix_lines.h"
 #include "logs/console.h"
+#include "logs/core/prefix_lines.h"
 #include "logs/follow.h"
 
 #define TAIL_CHUNK (64u << 10)

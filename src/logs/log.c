@@ -14,9 +14,9 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "logs/core/log_format.h"
-#include "launch/core/options.h"
 #include "base/py/repr.h"
+#include "launch/core/options.h"
+#include "logs/core/log_format.h"
 
 #define PATIENCE_MS 100
 
@@ -40,7 +40,7 @@ static enum note_level torch_level(char *const *envp)
     return level;
 }
 
-static int read_level(struct notes *n, char *const *envp, struct muster_error *err)
+static int read_level(struct log *n, char *const *envp, struct muster_error *err)
 {
     static const struct {
         const char *word;
@@ -75,7 +75,7 @@ static int read_level(struct notes *n, char *const *envp, struct muster_error *e
 }
 
 /* As Python's FileHandler: made if it is not there, written at its end. */
-static int open_copy(struct notes *n, const char *path, struct muster_error *err)
+static int open_copy(struct log *n, const char *path, struct muster_error *err)
 {
     if (!path)
         return 0;
@@ -89,16 +89,16 @@ static int open_copy(struct notes *n, const char *path, struct muster_error *err
                    errno, strerror(errno), path);
 }
 
-int notes_init(struct notes *n, char *const *envp, struct muster_error *err)
+int log_init(struct log *n, char *const *envp, struct muster_error *err)
 {
     const char *format = env_get(envp, "TORCH_LOGS_FORMAT");
     struct muster_error bad;
 
-    *n = (struct notes){ .fd = STDERR_FILENO,
-                         .least = NOTE_WARN,
-                         .torch_least = torch_level(envp),
-                         .copy_fd = -1,
-                         .began_ns = uv_hrtime() };
+    *n = (struct log){ .fd = STDERR_FILENO,
+                       .least = NOTE_WARN,
+                       .torch_least = torch_level(envp),
+                       .copy_fd = -1,
+                       .began_ns = uv_hrtime() };
     int rc = format ? logline_format(format, &n->format, &bad) : 0;
     if (rc != 0 && rc != MUSTER_ENOTSUP) {
         if (err)
@@ -170,7 +170,7 @@ static int put_usual(struct buf *b, enum note_level level, const char *where,
 }
 
 /* As TORCH_LOGS_FORMAT has it. */
-static int put_formatted(struct buf *b, const struct notes *n, enum note_level level,
+static int put_formatted(struct buf *b, const struct log *n, enum note_level level,
                          const char *where, const char *text)
 {
     static const char *const names[] = { "DEBUG", "INFO", "WARNING", "ERROR",
@@ -196,7 +196,7 @@ static int put_formatted(struct buf *b, const struct notes *n, enum note_level l
     return logline_print(b, n->format, &r);
 }
 
-void note(const struct notes *n, enum note_level level, const char *where,
+void note(const struct log *n, enum note_level level, const char *where,
           const char *fmt, ...)
 {
     struct buf b;
@@ -217,7 +217,7 @@ void note(const struct notes *n, enum note_level level, const char *where,
     /* One write a message; a full disk costs the copy alone. */
     if (rc == 0 && n->copy_fd >= 0 && write(n->copy_fd, buf_data(&b), buf_len(&b)) < 0)
         rc = 0;
-    notes_line(n, NULL); /* It comes back with the next look at the clock. */
+    status_line(n, NULL); /* It comes back with the next look at the clock. */
     write_all(n->fd, &b);
     buf_fini(&b);
     free(text);

@@ -11,21 +11,21 @@
 
 enum note_level { NOTE_DEBUG, NOTE_INFO, NOTE_WARN, NOTE_ERROR, NOTE_CRITICAL };
 
-/* What is special about a terminal; see notes_line.c. */
-struct notes_screen {
+/* What is special about a terminal; see status_line.c. */
+struct log_screen {
     bool lines;   /* it can rewrite a line */
     bool colours; /* and nobody minds (NO_COLOR) */
-    bool shown;   /* the line of notes_line() is there */
+    bool shown;   /* the line of status_line() is there */
 };
 
-struct notes {
+struct log {
     int fd;
     enum note_level least;       /* LOGLEVEL */
     enum note_level torch_least; /* TORCH_LOGS, for the parts that follow it */
     int copy_fd;                 /* TORCH_LOGS_OUT: all of it once more; -1: nowhere */
     const char *format; /* TORCH_LOGS_FORMAT, borrowed from envp; NULL: the usual one */
     uint64_t began_ns;
-    struct notes_screen *screen; /* borrowed; NULL: no terminal */
+    struct log_screen *screen; /* borrowed; NULL: no terminal */
 };
 
 /* Level from LOGLEVEL in envp, as torchrun reads it: DEBUG, INFO, WARNING, WARN, ERROR,
@@ -33,18 +33,18 @@ struct notes {
  * TORCH_LOGS, TORCH_LOGS_FORMAT and TORCH_LOGS_OUT say; whoever sets the last wants the
  * file to be there, so that it cannot be opened is an error, as with torchrun. It stays
  * open until the process ends. */
-int notes_init(struct notes *n, char *const *envp, struct muster_error *err);
+int log_init(struct log *n, char *const *envp, struct muster_error *err);
 
 /* A message, perhaps of several lines; where says which part speaks. */
-void note(const struct notes *n, enum note_level level, const char *where,
+void note(const struct log *n, enum note_level level, const char *where,
           const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
 /* Finds out whether the notes go to a terminal; *screen must live as long as they do.
  */
-void notes_on_screen(struct notes *n, struct notes_screen *screen, char *const *envp);
+void log_on_screen(struct log *n, struct log_screen *screen, char *const *envp);
 
 /* One line at the bottom of a terminal, in the place of the one before; NULL takes it
  * away. A note takes it away too. Does nothing elsewhere. */
-void notes_line(const struct notes *n, const char *text);
+void status_line(const struct log *n, const char *text);
 
 #endif

@@ -1,4 +1,4 @@
-/* notes_line.c - the one line at the bottom of a terminal; see notes.h. */
+/* status_line.c - the one line at the bottom of a terminal; see notes.h. */
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -11,13 +11,13 @@
 #define CYAN  "\033[36m"
 #define PLAIN "\033[0m"
 
-void notes_on_screen(struct notes *n, struct notes_screen *screen, char *const *envp)
+void log_on_screen(struct log *n, struct log_screen *screen, char *const *envp)
 {
     const char *term = env_get(envp, "TERM"), *plain = env_get(envp, "NO_COLOR");
     const bool lines = isatty(n->fd) && term && *term && strcmp(term, "dumb") != 0;
 
     *screen =
-        (struct notes_screen){ .lines = lines, .colours = lines && !(plain && *plain) };
+        (struct log_screen){ .lines = lines, .colours = lines && !(plain && *plain) };
     n->screen = screen;
 }
 
@@ -29,9 +29,9 @@ static int width(int fd)
     return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col - 1 : 79;
 }
 
-void notes_line(const struct notes *n, const char *text)
+void status_line(const struct log *n, const char *text)
 {
-    struct notes_screen *s = n->screen;
+    struct log_screen *s = n->screen;
     struct pollfd ready = { .fd = n->fd, .events = POLLOUT };
     struct buf b;
 

@@ -1,27 +1,27 @@
 /* logs.c - see logs.h. */
 #include "logs/worker_logs.h"
+#include "agent/core/worker_env.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "launch/core/options.h"
+#include "logs/directories.h"
 #include "logs/remove_dirs.h"
+#include "logs/torch_locations.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-#include "base/err.h"
-#include "base/mem.h"
-#include "launch/core/options.h"
-#include "logs/directories.h"
-#include <string.h>
-#include "agent/core/worker_env.h"
-#include "logs/torch_locations.h"
 
 /* logs_int.h - what logs.c and logs_follow.c share. */
 struct logs {
     uv_loop_t *loop;
     const struct launch_config *config; /* borrowed */
-    const struct notes *notes;          /* borrowed */
+    const struct log *notes;            /* borrowed */
     char *const *envp;                  /* borrowed */
     bool none;                          /* /dev/null */
     bool own_base;                      /* nobody named it */
@@ -39,12 +39,12 @@ struct logs {
 /* From now on the console shows what the worker writes to path: which is 0 for its
  * stdout, 1 for its stderr. */
 static int logs_follow(struct logs *l, const char *path, int which, int64_t local_rank,
-                int64_t rank, struct muster_error *err);
+                       int64_t rank, struct muster_error *err);
 
 #define MANY 16 /* workers whose directories are worth a thread's time */
 
 int logs_open(uv_loop_t *loop, const struct launch_config *config,
-              const struct notes *notes, char *const *envp, struct logs **out,
+              const struct log *notes, char *const *envp, struct logs **out,
               struct muster_error *err)
 {
     struct logs *l = mem_calloc(1, sizeof *l);
@@ -333,7 +333,7 @@ static void on_blind(void *ctx, unsigned every_ms, int errnum)
 }
 
 static int logs_follow(struct logs *l, const char *path, int which, int64_t local_rank,
-                int64_t rank, struct muster_error *err)
+                       int64_t rank, struct muster_error *err)
 {
     const struct launch_config *c = l->config;
     const struct text_list *needles = which ? &c->stderr_needles : &c->stdout_needles;

@@ -9,19 +9,19 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-struct offload {
+struct blocking_call {
     uv_async_t async;
     uv_timer_t timer;
     pthread_mutex_t lock;
     bool wanted, finished; /* under lock */
     int refs;              /* under lock: the thread, and each open handle */
-    offload_work work;
+    blocking_call_work work;
     void *data; /* owned */
-    offload_done done;
+    blocking_call_done done;
     void *ctx;
 };
 
-static void release(struct offload *o)
+static void release(struct blocking_call *o)
 {
     bool last;
 
@@ -37,7 +37,7 @@ static void release(struct offload *o)
 
 static void *thread_main(void *arg)
 {
-    struct offload *o = arg;
+    struct blocking_call *o = arg;
 
     o->work(o->data);
     pthread_mutex_lock(&o->lock);
@@ -54,7 +54,7 @@ static void on_closed(uv_handle_t *h)
     release(h->data);
 }
 
-void offload_cancel(struct offload *o)
+void blocking_call_cancel(struct blocking_call *o)
 {
     if (!o)
         return;
@@ -66,9 +66,9 @@ void offload_cancel(struct offload *o)
     uv_close((uv_handle_t *)&o->timer, on_closed);
 }
 
-static void finish(struct offload *o, bool in_time)
+static void finish(struct blocking_call *o, bool in_time)
 {
-    const offload_done done = o->done;
+    const blocking_call_done done = o->done;
     void *data = NULL;
 
     if (!done)
@@ -77,14 +77,14 @@ static void finish(struct offload *o, bool in_time)
         data = o->data;
         o->data = NULL;
     }
-    offload_cancel(o);
+    blocking_call_cancel(o);
     done(o->ctx, data);
     mem_free(data);
 }
 
 static void on_async(uv_async_t *a)
 {
-    struct offload *o = a->data;
+    struct blocking_call *o = a->data;
     bool finished;
 
     pthread_mutex_lock(&o->lock);
@@ -100,7 +100,7 @@ static void on_timer(uv_timer_t *t)
 }
 
 /* Signals are the loop's thread's business. */
-static int start(struct offload *o)
+static int start(struct blocking_call *o)
 {
     pthread_attr_t attr;
     pthread_t thread;
@@ -118,16 +118,16 @@ static int start(struct offload *o)
     return rc;
 }
 
-int offload_run(uv_loop_t *loop, offload_work work, void *data, uint64_t timeout_ms,
-                offload_done done, void *ctx, struct offload **out,
-                struct muster_error *err)
+int blocking_call_run(uv_loop_t *loop, blocking_call_work work, void *data,
+                      uint64_t timeout_ms, blocking_call_done done, void *ctx,
+                      struct blocking_call **out, struct muster_error *err)
 {
-    struct offload *o = mem_calloc(1, sizeof *o);
+    struct blocking_call *o = mem_calloc(1, sizeof *o);
     int rc;
 
     if (!o)
         return err_nomem(err);
-    *o = (struct offload){
+    *o = (struct blocking_call){
         .wanted = true, .refs = 3, .work = work, .data = data, .done = done, .ctx = ctx
     };
     rc = uv_async_init(loop, &o->async, on_async);
@@ -142,7 +142,7 @@ int offload_run(uv_loop_t *loop, offload_work work, void *data, uint64_t timeout
     if (rc != 0) {
         o->data = NULL;
         o->refs = 2;
-        offload_cancel(o);
+        blocking_call_cancel(o);
         return err_set(err, MUSTER_EIO, "starting a thread: %s", strerror(rc));
     }
     (void)uv_timer_start(&o->timer, on_timer, timeout_ms, 0);

@@ -9,20 +9,20 @@
 #include "base/base.h"
 #include "muster/error.h"
 
-struct offload;
+struct blocking_call;
 
-typedef void (*offload_work)(void *data);
+typedef void (*blocking_call_work)(void *data);
 
 /* data as the work left it, or NULL if the time was up. The job is gone by then. */
-typedef void (*offload_done)(void *ctx, void *data);
+typedef void (*blocking_call_done)(void *ctx, void *data);
 
 /* Takes data over: it is freed with mem_free after done has returned, or whenever the
  * thread comes back. Not from inside the call. On failure nothing has been taken. */
-int offload_run(uv_loop_t *loop, offload_work work, void *data, uint64_t timeout_ms,
-                offload_done done, void *ctx, struct offload **out,
-                struct muster_error *err);
+int blocking_call_run(uv_loop_t *loop, blocking_call_work work, void *data,
+                      uint64_t timeout_ms, blocking_call_done done, void *ctx,
+                      struct blocking_call **out, struct muster_error *err);
 
 /* Forgets the job: done does not come. NULL is fine. */
-void offload_cancel(struct offload *o);
+void blocking_call_cancel(struct blocking_call *o);
 
 #endif

@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-bool late_find(void *lib, const char *name, void *to)
+bool dlopen_find(void *lib, const char *name, void *to)
 {
     void *p = dlsym(lib, name);
 

@@ -1,8 +1,8 @@
-/* late_curl.h - libcurl, loaded when the first etcd client wants it.
+/* curl_dl.h - libcurl, loaded when the first etcd client wants it.
  *
  * It brings some thirty libraries along. Linked in the usual way they would cost every
  * start of every command several milliseconds and megabytes, and most jobs never speak
- * to etcd. With MUSTER_LATE (shared builds) the functions below are looked up by name
+ * to etcd. With MUSTER_DLOPEN (shared builds) the functions below are looked up by name
  * at first use; callers write the names that libcurl's manual has. */
 #ifndef NET_CURL_DL_H
 #define NET_CURL_DL_H
@@ -11,7 +11,7 @@
 
 #include "muster/error.h"
 
-#ifdef MUSTER_LATE
+#ifdef MUSTER_DLOPEN
 
 #undef curl_easy_setopt /* macros that check types, for compilers that can */
 #undef curl_easy_getinfo
@@ -34,37 +34,37 @@
     X(slist_append)                                                                    \
     X(slist_free_all)
 
-struct late_curl {
+struct curl_dl {
 #define LATE_CURL_MEMBER(name) __typeof__(&curl_##name) name;
     LATE_CURL(LATE_CURL_MEMBER)
 #undef LATE_CURL_MEMBER
 };
 
-extern struct late_curl late_curl;
+extern struct curl_dl curl_dl;
 
-#define curl_easy_cleanup        late_curl.easy_cleanup
-#define curl_easy_getinfo        late_curl.easy_getinfo
-#define curl_easy_init           late_curl.easy_init
-#define curl_easy_setopt         late_curl.easy_setopt
-#define curl_easy_strerror       late_curl.easy_strerror
-#define curl_multi_add_handle    late_curl.multi_add_handle
-#define curl_multi_assign        late_curl.multi_assign
-#define curl_multi_cleanup       late_curl.multi_cleanup
-#define curl_multi_info_read     late_curl.multi_info_read
-#define curl_multi_init          late_curl.multi_init
-#define curl_multi_remove_handle late_curl.multi_remove_handle
-#define curl_multi_setopt        late_curl.multi_setopt
-#define curl_multi_socket_action late_curl.multi_socket_action
-#define curl_slist_append        late_curl.slist_append
-#define curl_slist_free_all      late_curl.slist_free_all
+#define curl_easy_cleanup        curl_dl.easy_cleanup
+#define curl_easy_getinfo        curl_dl.easy_getinfo
+#define curl_easy_init           curl_dl.easy_init
+#define curl_easy_setopt         curl_dl.easy_setopt
+#define curl_easy_strerror       curl_dl.easy_strerror
+#define curl_multi_add_handle    curl_dl.multi_add_handle
+#define curl_multi_assign        curl_dl.multi_assign
+#define curl_multi_cleanup       curl_dl.multi_cleanup
+#define curl_multi_info_read     curl_dl.multi_info_read
+#define curl_multi_init          curl_dl.multi_init
+#define curl_multi_remove_handle curl_dl.multi_remove_handle
+#define curl_multi_setopt        curl_dl.multi_setopt
+#define curl_multi_socket_action curl_dl.multi_socket_action
+#define curl_slist_append        curl_dl.slist_append
+#define curl_slist_free_all      curl_dl.slist_free_all
 
 #endif
 
 /* Before anything else of libcurl. MUSTER_ENOTSUP: it is not installed. Cheap once it
  * has succeeded; safe from several threads. */
-int late_curl_load(struct muster_error *err);
+int curl_dl_load(struct muster_error *err);
 
 /* OpenSSL's words for the result of a verification. */
-const char *late_verify_text(long result);
+const char *curl_dl_verify_text(long result);
 
 #endif

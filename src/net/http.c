@@ -300,7 +300,7 @@ const char *http_local(const struct http *h)
 int http_new(uv_loop_t *loop, const struct http_tls *tls, struct http **out,
              struct muster_error *err)
 {
-    const int rc = late_curl_load(err);
+    const int rc = curl_dl_load(err);
     if (rc != 0)
         return rc;
     struct http *h = mem_calloc(1, sizeof *h);

@@ -37,7 +37,7 @@ static int verify_error(CURL *easy, const char *text, const struct http_tls *tls
                    "the server's certificate is not signed by %s (%s): give the CA of "
                    "the cluster as ca_cert (for the backend etcd: cacert)",
                    tls->ca_file ? tls->ca_file : "a CA of this system",
-                   late_verify_text(result));
+                   curl_dl_verify_text(result));
 }
 
 /* A handshake that fails before anything is verified, or right after. */

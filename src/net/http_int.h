@@ -2,8 +2,8 @@
 #ifndef NET_HTTP_INT_H
 #define NET_HTTP_INT_H
 
-#include "net/http.h"
 #include "net/curl_dl.h"
+#include "net/http.h"
 
 struct http {
     uv_loop_t *loop;

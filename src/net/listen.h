@@ -5,8 +5,8 @@
 #include <sys/socket.h>
 
 #include "base/base.h"
-#include "net/resolve.h"
 #include "muster/error.h"
+#include "net/resolve.h"
 
 struct listen_opts {
     const char *bind; /* numeric address; NULL: every address, IPv6 and IPv4 */

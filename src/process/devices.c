@@ -190,7 +190,7 @@ static void list_nvidia(const struct devices_ports *p, struct device_list *l)
 {
     const char *visible = env_get(p->envp, "CUDA_VISIBLE_DEVICES");
 
-    if (visible_is_mig(visible)) {
+    if (visible_devices_is_mig(visible)) {
         (void)list_cuda(p, l);
         return;
     }
@@ -199,7 +199,7 @@ static void list_nvidia(const struct devices_ports *p, struct device_list *l)
             return;
         each_entry(p, "/proc/driver/nvidia/gpus", add_proc_gpu, l);
     }
-    visible_filter(l, visible);
+    visible_devices_filter(l, visible);
 }
 
 /* AMD */
@@ -235,8 +235,8 @@ static void list_amd(const struct devices_ports *p, struct device_list *l)
     const char *hip = env_get(p->envp, "HIP_VISIBLE_DEVICES");
 
     each_entry(p, "/sys/class/kfd/kfd/topology/nodes", add_kfd_node, l);
-    visible_filter(l, env_get(p->envp, "ROCR_VISIBLE_DEVICES"));
-    visible_filter(l, hip ? hip : env_get(p->envp, "CUDA_VISIBLE_DEVICES"));
+    visible_devices_filter(l, env_get(p->envp, "ROCR_VISIBLE_DEVICES"));
+    visible_devices_filter(l, hip ? hip : env_get(p->envp, "CUDA_VISIBLE_DEVICES"));
 }
 
 void devices_gpus(const struct devices_ports *ports, struct device_list *out)
@@ -295,7 +295,8 @@ static int64_t count_intel(const struct devices_ports *p, struct device_list *sc
         return n;
     scratch->count = 0;
     each_entry(p, "/sys/class/drm", add_intel_card, scratch);
-    return (int64_t)visible_intel(env_get(p->envp, "ZE_AFFINITY_MASK"), scratch->count);
+    return (int64_t)visible_devices_intel(env_get(p->envp, "ZE_AFFINITY_MASK"),
+                                          scratch->count);
 }
 
 /* The affinity mask, as torchrun counts; */

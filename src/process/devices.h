@@ -7,8 +7,8 @@
 #define PROCESS_DEVICES_H
 
 #include "base/base.h"
-#include "process/core/visible_devices.h"
 #include "muster/error.h"
+#include "process/core/visible_devices.h"
 
 /* Where to look: tests give a tree of their own and functions in place of libraries. */
 struct devices_ports {

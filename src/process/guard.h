@@ -18,8 +18,8 @@
 #include <sys/types.h>
 #include <uv.h>
 
-#include "process/proc.h"
 #include "muster/error.h"
+#include "process/proc.h"
 
 struct guard;
 

@@ -28,7 +28,7 @@ static int64_t wall_us(void)
     return ts.tv_sec * 1000000LL + ts.tv_nsec / 1000;
 }
 
-static void flush(struct keeper *k)
+static void flush(struct guard_child *k)
 {
     k->blocked = false;
     while (buf_len(&k->out) > 0) {
@@ -42,22 +42,23 @@ static void flush(struct keeper *k)
     }
 }
 
-static void tell(struct keeper *k, const struct guard_reply *r)
+static void tell(struct guard_child *k, const struct guard_reply *r)
 {
     if (buf_append(&k->out, r, sizeof *r) < 0)
         k->ended = true; /* Deaf is as good as dead: end it all. */
 }
 
-static void tell_note(struct keeper *k, enum guard_note note)
+static void tell_note(struct guard_child *k, enum guard_note note)
 {
     tell(k, &(struct guard_reply){ .note = note });
 }
 
 /* --- reaping -------------------------------------------------------------------- */
 
-static void on_reaped(struct keeper *k, pid_t pid, int status, const struct rusage *ru)
+static void on_reaped(struct guard_child *k, pid_t pid, int status,
+                      const struct rusage *ru)
 {
-    keeper_forget(k, pid);
+    guard_child_forget(k, pid);
     for (size_t i = 0; i < k->count; i++) {
         if (k->held[i].pid != pid)
             continue;
@@ -72,7 +73,7 @@ static void on_reaped(struct keeper *k, pid_t pid, int status, const struct rusa
     }
 }
 
-static void reap(struct keeper *k)
+static void reap(struct guard_child *k)
 {
     struct rusage ru;
     int status;
@@ -82,7 +83,7 @@ static void reap(struct keeper *k)
         on_reaped(k, pid, status, &ru);
     if (k->count > 0 || !k->filled)
         return;
-    if (pid < 0 || keeper_only_given_up(k)) {
+    if (pid < 0 || guard_child_only_given_up(k)) {
         k->filled = k->killing = k->leftovers_told = false;
         tell_note(k, GUARD_EMPTY);
     } else if (!k->leftovers_told) {
@@ -93,7 +94,7 @@ static void reap(struct keeper *k)
 
 /* --- the loop ------------------------------------------------------------------- */
 
-static void on_spawn(struct keeper *k, struct parcel *p)
+static void on_spawn(struct guard_child *k, struct spawn_request *p)
 {
     pid_t pid = 0;
 
@@ -101,15 +102,15 @@ static void on_spawn(struct keeper *k, struct parcel *p)
         k->ended = true;
         return;
     }
-    const int rc = keeper_start(k, p, &pid);
+    const int rc = guard_child_start(k, p, &pid);
     tell(k, &(struct guard_reply){ .note = rc ? GUARD_REFUSED : GUARD_STARTED,
                                    .id = p->req.id,
                                    .value = rc ? rc : pid });
 }
 
-static void on_request(struct keeper *k)
+static void on_request(struct guard_child *k)
 {
-    struct parcel p = PARCEL_INIT;
+    struct spawn_request p = PARCEL_INIT;
 
     if (!parcel_read_header(k->sock, &p)) {
         k->ended = true;
@@ -120,10 +121,10 @@ static void on_request(struct keeper *k)
         on_spawn(k, &p);
         break;
     case GUARD_SIGNAL:
-        keeper_signal(k, p.req.id, p.req.sig);
+        guard_child_signal(k, p.req.id, p.req.sig);
         break;
     case GUARD_LEFTOVERS:
-        keeper_signal_leftovers(k, p.req.sig);
+        guard_child_signal_leftovers(k, p.req.sig);
         break;
     case GUARD_KILL_ALL:
         k->killing = k->filled;
@@ -134,7 +135,7 @@ static void on_request(struct keeper *k)
     parcel_fini(&p);
 }
 
-static void prepare(struct keeper *k)
+static void prepare(struct guard_child *k)
 {
     sigset_t all, chld;
     struct sigaction old;
@@ -181,7 +182,7 @@ static void close_others(int keep)
     close_range((unsigned)keep + 1, ~0U, 0);
 }
 
-static void turn(struct keeper *k)
+static void turn(struct guard_child *k)
 {
     const bool pending = buf_len(&k->out) > 0;
     struct pollfd p[2] = {
@@ -190,7 +191,7 @@ static void turn(struct keeper *k)
     };
 
     if (k->killing)
-        keeper_kill_below();
+        guard_child_kill_below();
     const int idle = k->killing ? KILL_AGAIN_MS : -1;
     const int n = poll(p, 2, pending && !k->blocked ? 0 : idle);
     if (n < 0 && errno != EINTR) {
@@ -211,7 +212,7 @@ static void turn(struct keeper *k)
 
 void guard_main(int sock, pid_t agent, guard_fn fn, void *fn_ctx)
 {
-    struct keeper k = { .sock = sock, .fn = fn, .fn_ctx = fn_ctx };
+    struct guard_child k = { .sock = sock, .fn = fn, .fn_ctx = fn_ctx };
 
     buf_init(&k.out, 16u << 20);
     /* A function finds the descriptors it knew, as after any fork; and libuv's handler
@@ -225,5 +226,5 @@ void guard_main(int sock, pid_t agent, guard_fn fn, void *fn_ctx)
         k.ended = true;
     while (!k.ended)
         turn(&k);
-    keeper_end();
+    guard_child_end();
 }

@@ -5,18 +5,18 @@
 #include "base/buf.h"
 #include "process/guard_wire.h"
 
-struct held {
+struct guarded_worker {
     pid_t pid;
     uint32_t id;
     bool group; /* leads one */
 };
 
-struct keeper {
+struct guard_child {
     int sock, chld;
     guard_fn fn;
     void *fn_ctx;
-    char *started;     /* owned: the program that was started last */
-    struct held *held; /* the workers that live */
+    char *started;               /* owned: the program that was started last */
+    struct guarded_worker *held; /* the workers that live */
     size_t count, size;
     struct proc_list given_up; /* children that outlived SIGKILL, of attempts before */
     struct buf out;            /* replies yet to be sent */
@@ -27,7 +27,7 @@ struct keeper {
 };
 
 /* A request with all that came along. */
-struct parcel {
+struct spawn_request {
     struct guard_req req;
     int fd[4];      /* in, out, err, result; -1 if none came */
     char *bytes;    /* owned */
@@ -40,29 +40,29 @@ struct parcel {
         .fd = { -1, -1, -1, -1 }                                                       \
     }
 
-/* keeper_start.c. Reads wait for the rest of what has begun to come; false: the agent
- * is gone, or we are out of memory. */
-bool parcel_read_header(int sock, struct parcel *p);
-bool parcel_read_body(int sock, struct parcel *p);
-void parcel_fini(struct parcel *p);
+/* guard_child_start.c. Reads wait for the rest of what has begun to come; false: the
+ * agent is gone, or we are out of memory. */
+bool parcel_read_header(int sock, struct spawn_request *p);
+bool parcel_read_body(int sock, struct spawn_request *p);
+void parcel_fini(struct spawn_request *p);
 
 /* Starts the worker that the parcel describes: 0 and *pid, or an errno. While all are
  * being killed this means that the agent waits no longer for those that will not die:
  * they are no workers any more. */
-int keeper_start(struct keeper *k, const struct parcel *p, pid_t *pid);
+int guard_child_start(struct guard_child *k, const struct spawn_request *p, pid_t *pid);
 
-/* keeper_kill.c */
-void keeper_signal(const struct keeper *k, uint32_t id, int sig);
-void keeper_signal_leftovers(const struct keeper *k, int sig);
-void keeper_kill_below(void);
+/* guard_child_kill.c */
+void guard_child_signal(const struct guard_child *k, uint32_t id, int sig);
+void guard_child_signal_leftovers(const struct guard_child *k, int sig);
+void guard_child_kill_below(void);
 
 /* Gives up the children of this moment; whether there are no others now; and that one
  * of them is gone after all. */
-void keeper_give_up(struct keeper *k);
-bool keeper_only_given_up(const struct keeper *k);
-void keeper_forget(struct keeper *k, pid_t pid);
+void guard_child_give_up(struct guard_child *k);
+bool guard_child_only_given_up(const struct guard_child *k);
+void guard_child_forget(struct guard_child *k, pid_t pid);
 
 /* Kills all that is left and exits. */
-void keeper_end(void) __attribute__((noreturn));
+void guard_child_end(void) __attribute__((noreturn));
 
 #endif

@@ -1,4 +1,4 @@
-/* keeper_kill.c - the guard as executioner: signals to workers, to what they left
+/* guard_child_kill.c - the guard as executioner: signals to workers, to what they left
  * behind, and to all that descends from the guard. */
 #include <errno.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
     60000 /* Nothing but a process stuck in the kernel takes so long.                  \
            */
 
-static bool is_worker(const struct keeper *k, pid_t pid)
+static bool is_worker(const struct guard_child *k, pid_t pid)
 {
     for (size_t i = 0; i < k->count; i++)
         if (k->held[i].pid == pid)
@@ -29,20 +29,20 @@ static void signal_list(const struct proc_list *l, int sig)
 
 /* One that is only just being started leads no group yet: then it gets it alone, and it
  * waits there until the program is loaded. */
-static void signal_worker(const struct held *w, int sig)
+static void signal_worker(const struct guarded_worker *w, int sig)
 {
     if (!w->group || (kill(-w->pid, sig) < 0 && errno == ESRCH))
         kill(w->pid, sig);
 }
 
-void keeper_signal(const struct keeper *k, uint32_t id, int sig)
+void guard_child_signal(const struct guard_child *k, uint32_t id, int sig)
 {
     for (size_t i = 0; i < k->count; i++)
         if (k->held[i].id == id)
             signal_worker(&k->held[i], sig);
 }
 
-void keeper_kill_below(void)
+void guard_child_kill_below(void)
 {
     struct proc_list l = { 0 };
     proc_descendants(getpid(), &l); /* What it found before a failure counts too. */
@@ -51,7 +51,7 @@ void keeper_kill_below(void)
 }
 
 /* Stuck in the kernel, most likely. SIGKILL waits there for each of them. */
-void keeper_give_up(struct keeper *k)
+void guard_child_give_up(struct guard_child *k)
 {
     k->killing = false;
     k->count = 0;
@@ -59,14 +59,14 @@ void keeper_give_up(struct keeper *k)
     (void)proc_children(getpid(), &k->given_up);
 }
 
-void keeper_forget(struct keeper *k, pid_t pid)
+void guard_child_forget(struct guard_child *k, pid_t pid)
 {
     for (size_t i = 0; i < k->given_up.count; i++)
         if (k->given_up.pids[i] == pid)
             k->given_up.pids[i--] = k->given_up.pids[--k->given_up.count];
 }
 
-static bool is_given_up(const struct keeper *k, pid_t pid)
+static bool is_given_up(const struct guard_child *k, pid_t pid)
 {
     for (size_t i = 0; i < k->given_up.count; i++)
         if (k->given_up.pids[i] == pid)
@@ -74,7 +74,7 @@ static bool is_given_up(const struct keeper *k, pid_t pid)
     return false;
 }
 
-bool keeper_only_given_up(const struct keeper *k)
+bool guard_child_only_given_up(const struct guard_child *k)
 {
     struct proc_list now = { 0 };
     bool only = k->given_up.count > 0 && proc_children(getpid(), &now) == 0;
@@ -85,7 +85,7 @@ bool keeper_only_given_up(const struct keeper *k)
     return only;
 }
 
-void keeper_signal_leftovers(const struct keeper *k, int sig)
+void guard_child_signal_leftovers(const struct guard_child *k, int sig)
 {
     struct proc_list top = { 0 };
 
@@ -122,7 +122,7 @@ bool guard_kill_strays(void)
     return found;
 }
 
-void keeper_end(void)
+void guard_child_end(void)
 {
     const int tries = GIVE_UP_MS / AGAIN_MS;
 
@@ -132,7 +132,7 @@ void keeper_end(void)
             ;
         if (pid < 0)
             break; /* No child, so nothing below us. */
-        keeper_kill_below();
+        guard_child_kill_below();
         nanosleep(&(struct timespec){ 0, i < 20 ? 500000L : AGAIN_MS * 1000000L },
                   NULL);
     }

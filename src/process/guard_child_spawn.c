@@ -1,4 +1,5 @@
-/* keeper_start.c - the guard as parent: reads what is to be started, and starts it. */
+/* guard_child_start.c - the guard as parent: reads what is to be started, and starts
+ * it. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include "base/mem.h"
 #include "process/guard_child.h"
 
-void parcel_fini(struct parcel *p)
+void parcel_fini(struct spawn_request *p)
 {
     for (int i = 0; i < 4; i++)
         if (p->fd[i] >= 0)
@@ -33,7 +34,7 @@ static bool read_all(int fd, void *to, size_t n)
 }
 
 /* The header and the descriptors that ride on it. */
-bool parcel_read_header(int sock, struct parcel *p)
+bool parcel_read_header(int sock, struct spawn_request *p)
 {
     union {
         char bytes[CMSG_SPACE(sizeof(int) * 4)];
@@ -62,7 +63,7 @@ bool parcel_read_header(int sock, struct parcel *p)
     return read_all(sock, (char *)&p->req + n, sizeof p->req - (size_t)n);
 }
 
-bool parcel_read_body(int sock, struct parcel *p)
+bool parcel_read_body(int sock, struct spawn_request *p)
 {
     const size_t count = (size_t)p->req.argc + p->req.envc + 2;
 
@@ -82,7 +83,7 @@ bool parcel_read_body(int sock, struct parcel *p)
     return true;
 }
 
-static int fork_fn(struct keeper *k, const struct parcel *p,
+static int fork_fn(struct guard_child *k, const struct spawn_request *p,
                    const struct proc_spec *spec, pid_t *pid)
 {
     const pid_t parent = getpid();
@@ -106,7 +107,7 @@ static int fork_fn(struct keeper *k, const struct parcel *p,
     _exit(code); /* What the caller has asked for at its exit is not ours to do. */
 }
 
-int keeper_start(struct keeper *k, const struct parcel *p, pid_t *pid)
+int guard_child_start(struct guard_child *k, const struct spawn_request *p, pid_t *pid)
 {
     const struct proc_spec spec = {
         .argv = p->strings,
@@ -119,10 +120,10 @@ int keeper_start(struct keeper *k, const struct parcel *p, pid_t *pid)
         .cpus_size = p->req.cpus_size,
     };
     if (k->killing)
-        keeper_give_up(k);
+        guard_child_give_up(k);
     if (k->count == k->size) {
         const size_t size = k->size ? k->size * 2 : 16;
-        struct held *held = mem_realloc_array(k->held, size, sizeof *held);
+        struct guarded_worker *held = mem_realloc_array(k->held, size, sizeof *held);
         if (!held)
             return ENOMEM;
         k->held = held;
@@ -141,7 +142,7 @@ int keeper_start(struct keeper *k, const struct parcel *p, pid_t *pid)
         mem_free(k->started);
         k->started = mem_strdup(spec.argv[0]);
     }
-    k->held[k->count++] = (struct held){ *pid, p->req.id, spec.session };
+    k->held[k->count++] = (struct guarded_worker){ *pid, p->req.id, spec.session };
     k->filled = true;
     k->leftovers_told = false;
     return 0;

@@ -1,7 +1,7 @@
-/* late_hwloc.c - see late_hwloc.h. */
+/* hwloc_dl.c - see hwloc_dl.h. */
 #include "process/hwloc_dl.h"
 
-#ifdef MUSTER_LATE
+#ifdef MUSTER_DLOPEN
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include "base/err.h"
 #include "loop/dlopen.h"
 
-struct late_hwloc late_hwloc;
+struct hwloc_dl hwloc_dl;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool loaded;
@@ -23,21 +23,21 @@ static int load(struct muster_error *err)
                        "and it cannot be loaded: %s\n"
                        "Install it (Debian: libhwloc15), or leave --numa-binding away.",
                        dlerror());
-    struct late_hwloc got;
+    struct hwloc_dl got;
     bool all = true;
-#define LATE_HWLOC_FIND(name) all = late_find(lib, "hwloc_" #name, &got.name) && all;
+#define LATE_HWLOC_FIND(name) all = dlopen_find(lib, "hwloc_" #name, &got.name) && all;
     LATE_HWLOC(LATE_HWLOC_FIND)
 #undef LATE_HWLOC_FIND
     if (!all)
         return err_set(err, MUSTER_ENOTSUP,
                        "Failed to apply NUMA binding: libhwloc.so.15 lacks functions: "
                        "it is too old");
-    late_hwloc = got;
+    hwloc_dl = got;
     loaded = true;
     return 0;
 }
 
-int late_hwloc_load(struct muster_error *err)
+int hwloc_dl_load(struct muster_error *err)
 {
     pthread_mutex_lock(&lock);
     const int rc = loaded ? 0 : load(err);
@@ -47,7 +47,7 @@ int late_hwloc_load(struct muster_error *err)
 
 #else
 
-int late_hwloc_load(struct muster_error *err)
+int hwloc_dl_load(struct muster_error *err)
 {
     (void)err;
     return 0;

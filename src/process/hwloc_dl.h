@@ -1,4 +1,4 @@
-/* late_hwloc.h - hwloc, loaded when a job asks for --numa-binding; see late.h.
+/* hwloc_dl.h - hwloc, loaded when a job asks for --numa-binding; see late.h.
  *
  * Callers write the names that hwloc's manual has; of its inline functions only those
  * that call no other. */
@@ -9,7 +9,7 @@
 
 #include "muster/error.h"
 
-#ifdef MUSTER_LATE
+#ifdef MUSTER_DLOPEN
 
 #define LATE_HWLOC(X)                                                                  \
     X(bitmap_first)                                                                    \
@@ -22,28 +22,28 @@
     X(topology_load)                                                                   \
     X(topology_set_flags)
 
-struct late_hwloc {
+struct hwloc_dl {
 #define LATE_HWLOC_MEMBER(name) __typeof__(&hwloc_##name) name;
     LATE_HWLOC(LATE_HWLOC_MEMBER)
 #undef LATE_HWLOC_MEMBER
 };
 
-extern struct late_hwloc late_hwloc;
+extern struct hwloc_dl hwloc_dl;
 
-#define hwloc_bitmap_first        late_hwloc.bitmap_first
-#define hwloc_get_nbobjs_by_depth late_hwloc.get_nbobjs_by_depth
-#define hwloc_get_obj_by_depth    late_hwloc.get_obj_by_depth
-#define hwloc_get_type_depth      late_hwloc.get_type_depth
-#define hwloc_obj_type_is_dcache  late_hwloc.obj_type_is_dcache
-#define hwloc_topology_destroy    late_hwloc.topology_destroy
-#define hwloc_topology_init       late_hwloc.topology_init
-#define hwloc_topology_load       late_hwloc.topology_load
-#define hwloc_topology_set_flags  late_hwloc.topology_set_flags
+#define hwloc_bitmap_first        hwloc_dl.bitmap_first
+#define hwloc_get_nbobjs_by_depth hwloc_dl.get_nbobjs_by_depth
+#define hwloc_get_obj_by_depth    hwloc_dl.get_obj_by_depth
+#define hwloc_get_type_depth      hwloc_dl.get_type_depth
+#define hwloc_obj_type_is_dcache  hwloc_dl.obj_type_is_dcache
+#define hwloc_topology_destroy    hwloc_dl.topology_destroy
+#define hwloc_topology_init       hwloc_dl.topology_init
+#define hwloc_topology_load       hwloc_dl.topology_load
+#define hwloc_topology_set_flags  hwloc_dl.topology_set_flags
 
 #endif
 
 /* Before anything else of hwloc. MUSTER_ENOTSUP: it is not installed. Cheap once it has
  * succeeded; safe from several threads. */
-int late_hwloc_load(struct muster_error *err);
+int hwloc_dl_load(struct muster_error *err);
 
 #endif

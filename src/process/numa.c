@@ -79,7 +79,7 @@ static int by_cpu(const void *a, const void *b)
 int numa_read(struct hwloc_topology *topology, bool (*allowed)(unsigned cpu),
               struct numa_table *out, struct muster_error *err)
 {
-    const int rc = late_hwloc_load(err);
+    const int rc = hwloc_dl_load(err);
 
     if (rc < 0)
         return rc;
@@ -115,7 +115,7 @@ static int read_machine(const char *root, struct numa_table *out,
                         struct muster_error *err)
 {
     hwloc_topology_t topology;
-    int rc = late_hwloc_load(err);
+    int rc = hwloc_dl_load(err);
 
     if (rc < 0)
         return rc;

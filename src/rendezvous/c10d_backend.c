@@ -3,12 +3,12 @@
  * Opens in steps: whose store is it, a server if it is ours (backend_c10d_host.c), a
  * connection (backend_c10d_open.c). One that broke is opened again by the next get or
  * set. Changes are told by backend_c10d_watch.c. */
-#include <stdio.h>
 #include "base/err.h"
 #include "base/mem.h"
 #include "rendezvous/c10d_backend_int.h"
-#include <inttypes.h>
 #include "store/core/reserved.h"
+#include <inttypes.h>
+#include <stdio.h>
 
 static struct c10d *c10d_of(struct rdzv_backend *b)
 {
@@ -74,12 +74,12 @@ void c10d_call_go(struct c10d *c, int status, const struct muster_error *err)
         c10d_fail(c, status, err);
         return;
     }
-    status = c->call.write ? astore_compare_set(c->state, span_str(c->key),
-                                                buf_span(&c->call.expected),
-                                                buf_span(&c->call.sent),
-                                                c->call.timeout_ms, on_reply, c, &why)
-                           : astore_get(c->state, span_str(c->key), c->call.timeout_ms,
-                                        on_reply, c, &why);
+    status = c->call.write
+                 ? async_store_compare_set(
+                       c->state, span_str(c->key), buf_span(&c->call.expected),
+                       buf_span(&c->call.sent), c->call.timeout_ms, on_reply, c, &why)
+                 : async_store_get(c->state, span_str(c->key), c->call.timeout_ms,
+                                   on_reply, c, &why);
     if (status < 0)
         c10d_later(c, status, &why);
 }
@@ -129,7 +129,8 @@ static void set(struct rdzv_backend *b, struct span value, bool has_token,
 
 /* ---- The rest ---- */
 
-static int store(struct rdzv_backend *b, struct astore **out, struct muster_error *err)
+static int store(struct rdzv_backend *b, struct async_store **out,
+                 struct muster_error *err)
 {
     return c10d_open_store(c10d_of(b), false, NULL, NULL, out, err);
 }
@@ -206,7 +207,7 @@ static void close_backend(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx)
     c->closing = true;
     c->on_gone = cb;
     c->gone_ctx = ctx;
-    offload_cancel(c->deciding);
+    blocking_call_cancel(c->deciding);
     c->deciding = NULL;
     c10d_drop(c, &c->state);
     c10d_drop(c, &c->watcher);
@@ -270,7 +271,7 @@ static bool watch_go(struct c10d *c)
     if (!c->watcher && c10d_open_store(c, true, NULL, c, &c->watcher, NULL) < 0)
         return false;
     keys = span_of(key, (size_t)n);
-    if (astore_wait(c->watcher, &keys, 1, UINT64_MAX, on_change, c, NULL) < 0) {
+    if (async_store_wait(c->watcher, &keys, 1, UINT64_MAX, on_change, c, NULL) < 0) {
         c10d_drop(c, &c->watcher);
         return false;
     }

@@ -6,11 +6,11 @@
 
 #include "base/buf.h"
 #include "loop/blocking_call.h"
-#include "rendezvous/state_backend.h"
+#include "rendezvous/core/endpoint.h"
 #include "rendezvous/local_identity.h"
+#include "rendezvous/state_backend.h"
 #include "store/client.h"
 #include "store/server.h"
-#include "rendezvous/core/endpoint.h"
 
 struct c10d {
     struct rdzv_backend base;
@@ -28,11 +28,11 @@ struct c10d {
     struct muster_error unbound; /* why we do not host although it is our part */
     bool alone; /* one node, and a port that nobody can know: no other can come */
 
-    struct offload *deciding;    /* owned while it runs */
-    struct store_server *server; /* owned, if we host */
-    struct astore *memory;       /* owned, if we host for ourselves alone */
-    struct astore *state;        /* owned: the connection for the state and the beats */
-    struct astore *watcher;      /* owned: the one that waits for changes */
+    struct blocking_call *deciding; /* owned while it runs */
+    struct store_server *server;    /* owned, if we host */
+    struct async_store *memory;     /* owned, if we host for ourselves alone */
+    struct async_store *state;   /* owned: the connection for the state and the beats */
+    struct async_store *watcher; /* owned: the one that waits for changes */
     bool up, connecting, can_watch, can_host, closing;
     uint64_t lost_by_ms; /* reconnecting makes sense until then; 0: not lost */
 
@@ -66,11 +66,11 @@ void c10d_host_decide(struct c10d *c);
 
 /* Another connection to the same store. cb may be NULL. */
 int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
-                    struct astore **out, struct muster_error *err);
+                    struct async_store **out, struct muster_error *err);
 
 /* backend_c10d_open.c. A connection may be closed at any time; NULL in *s is fine. */
 void c10d_connect(struct c10d *c);
-void c10d_drop(struct c10d *c, struct astore **s);
+void c10d_drop(struct c10d *c, struct async_store **s);
 void c10d_describe(const struct c10d *c, const struct muster_error *err,
                    struct muster_error *out);
 

@@ -5,16 +5,16 @@
  * tell of changes and host. The sentinel is put again each time, since a host that was
  * restarted starts empty. */
 #include "base/err.h"
+#include "base/mem.h"
+#include "base/py/text.h"
 #include "rendezvous/c10d_backend_int.h"
 #include "store/core/reserved.h"
+#include "store/file_store.h"
+#include "store/memory_store.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
 #include <unistd.h>
-#include "base/mem.h"
-#include "store/file_store.h"
-#include "store/memory_store.h"
-#include "base/py/text.h"
 
 #define CAPS (&RESERVED_CAPS[1]) /* the client puts the slash */
 
@@ -23,12 +23,12 @@ static void on_lost_closed(void *ctx)
     c10d_release(ctx);
 }
 
-void c10d_drop(struct c10d *c, struct astore **s)
+void c10d_drop(struct c10d *c, struct async_store **s)
 {
     if (!*s)
         return;
     c->refs++;
-    astore_close(*s, on_lost_closed, c);
+    async_store_close(*s, on_lost_closed, c);
     *s = NULL;
 }
 
@@ -91,7 +91,7 @@ static void on_caps_there(void *ctx, int status, const struct c10d_reply *reply,
         return;
     c->can_watch = false;
     if (status == 0 && reply->number == 0 &&
-        astore_call(c->state, &get, 0, c->read_ms, on_caps, c, NULL) == 0)
+        async_store_call(c->state, &get, 0, c->read_ms, on_caps, c, NULL) == 0)
         return;
     connected(c, status, err);
 }
@@ -110,7 +110,7 @@ static void on_primed(void *ctx, int status, const struct c10d_reply *reply,
         connected(c, status, err);
         return;
     }
-    status = astore_check(c->state, &caps, 1, c->read_ms, on_caps_there, c, &why);
+    status = async_store_check(c->state, &caps, 1, c->read_ms, on_caps_there, c, &why);
     if (status < 0)
         connected(c, status, &why);
 }
@@ -118,9 +118,9 @@ static void on_primed(void *ctx, int status, const struct c10d_reply *reply,
 static void prime(struct c10d *c)
 {
     struct muster_error err;
-    const int rc = astore_compare_set(c->state, span_str(c->key), span_of(NULL, 0),
-                                      span_str(RDZV_C10D_SENTINEL), c->read_ms,
-                                      on_primed, c, &err);
+    const int rc = async_store_compare_set(c->state, span_str(c->key), span_of(NULL, 0),
+                                           span_str(RDZV_C10D_SENTINEL), c->read_ms,
+                                           on_primed, c, &err);
 
     if (rc < 0)
         connected(c, rc, &err);
@@ -205,7 +205,7 @@ static void no_news(void *ctx, int status, const struct muster_error *err)
 }
 
 int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
-                    struct astore **out, struct muster_error *err)
+                    struct async_store **out, struct muster_error *err)
 {
     const struct store_client_opts opts = {
         /* Our own server needs no resolver, and no name that may lead elsewhere. */
@@ -293,9 +293,9 @@ static void resolve(struct c10d *c, const struct rdzv_local *q)
 {
     struct rdzv_local *job = mem_memdup(q, sizeof *q);
     struct muster_error err;
-    const int rc = job ? offload_run(c->base.loop, rdzv_local_resolve, job,
-                                     MIN_OF(RESOLVE_MS, c->read_ms), on_resolved, c,
-                                     &c->deciding, &err)
+    const int rc = job ? blocking_call_run(c->base.loop, rdzv_local_resolve, job,
+                                           MIN_OF(RESOLVE_MS, c->read_ms), on_resolved,
+                                           c, &c->deciding, &err)
                        : err_nomem(&err);
 
     if (rc < 0) {

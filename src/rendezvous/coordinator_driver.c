@@ -1,87 +1,88 @@
-/* store_hosts.c - see store_hosts.h. Reads: messages, time, feed, perform, the end. The
- * runs are in store_hosts_runs.c, the key that torchrun's nodes use in
+/* coordinators.c - see coordinators.h. Reads: messages, time, feed, perform, the end.
+ * The runs are in store_hosts_runs.c, the key that torchrun's nodes use in
  * store_hosts_key.c. */
-#include "base/map.h"
 #include "rendezvous/coordinator_driver.h"
+#include "agent/core/rank_exchange.h"
+#include "base/err.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "loop/clock.h"
 #include "rendezvous/core/coordinator.h"
+#include "store/core/reserved.h"
 #include "store/core/store.h"
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <sys/socket.h>
-#include "base/err.h"
-#include "base/mem.h"
-#include "loop/clock.h"
-#include "store/core/reserved.h"
-#include <inttypes.h>
-#include "agent/core/rank_exchange.h"
 
-/* store_hosts_int.h - what store_hosts.c (nodes of ours), store_hosts_runs.c (their
+/* store_hosts_int.h - what coordinators.c (nodes of ours), store_hosts_runs.c (their
  * runs) and store_hosts_key.c (the key that torchrun's nodes use) share. */
-#define RUN_KEY     "/torch.rendezvous." /* and the run id */
-#define HOSTED_RUNS 1024u                /* at once */
+#define RUN_KEY    "/torch.rendezvous." /* and the run id */
+#define COORD_RUNS 1024u                /* at once */
 
 /* One rendezvous. One that is over stays, and stays closed, until others need the room;
  * then its key still says so. */
-struct hosted_run {
-    struct map_link link;   /* by the key's name; the bytes lie behind the struct */
-    struct rdzv_host *host; /* owned */
-    bool watched;           /* somebody waits for changes of the key */
-    int64_t kept;           /* the first round whose keys are still there */
-    size_t conns;           /* whose `run` this is */
-    uint64_t idle_ms;       /* since when there is none */
-    struct hosted_run *next;
+struct coordinated_run {
+    struct map_link link;     /* by the key's name; the bytes lie behind the struct */
+    struct coordinator *host; /* owned */
+    bool watched;             /* somebody waits for changes of the key */
+    int64_t kept;             /* the first round whose keys are still there */
+    size_t conns;             /* whose `run` this is */
+    uint64_t idle_ms;         /* since when there is none */
+    struct coordinated_run *next;
 };
 
-struct store_hosts {
+struct coordinators {
     struct map runs;
-    struct hosted_run *first;
+    struct coordinated_run *first;
     uv_timer_t timer;
-    struct rdzv_host_fx fx;
+    struct coordinator_fx fx;
     struct store_fx store_fx;
     struct buf out; /* one message on its way */
 };
 
-/* store_hosts.c */
-static void hosts_feed(struct store_server *s, struct hosted_run *run,
-                struct rdzv_host_event *ev);
-static void hosts_arm(struct store_server *s);
+/* coordinators.c */
+static void coordinators_feed(struct store_server *s, struct coordinated_run *run,
+                              struct coordinator_event *ev);
+static void coordinators_arm(struct store_server *s);
 
 /* store_hosts_runs.c */
 /* The run that a HELLO names, made if it is new: *begun. MUSTER_EFULL if there are too
  * many that go on, or MUSTER_ENOMEM. */
-static int run_of_hello(struct store_server *s, struct span run_id, struct hosted_run **out,
-                 bool *begun);
-static void run_free(struct store_server *s, struct hosted_run *run);
-static void run_hold(struct hosted_run *run, struct conn *c); /* c is a node's */
-static void run_let_go(struct conn *c);                       /* no longer, if it was */
+static int run_of_hello(struct store_server *s, struct span run_id,
+                        struct coordinated_run **out, bool *begun);
+static void run_free(struct store_server *s, struct coordinated_run *run);
+static void run_hold(struct coordinated_run *run, struct conn *c); /* c is a node's */
+static void run_let_go(struct conn *c); /* no longer, if it was */
 
 /* store_hosts_key.c */
 /* Writes what the host has into the store, if it is not there yet; aged: also if only
  * the heartbeats in it are old. Whoever waits for the key to change is woken by it. */
-static void hosts_show(struct store_server *s, struct hosted_run *run, bool aged);
+static void coordinators_show(struct store_server *s, struct coordinated_run *run,
+                              bool aged);
 /* Tells the host if somebody else has changed the key. */
-static void hosts_look(struct store_server *s, struct hosted_run *run);
+static void coordinators_look(struct store_server *s, struct coordinated_run *run);
 
 /* store_rounds.h - what the agents of a round leave in the store, and its end. */
 /* Deletes the keys by which the nodes of a round told each other their ranks and the
  * workers' address. torch leaves them for ever; a job that restarts for weeks would
  * fill the store. run_key: as on the wire, "/torch.rendezvous.<run id>". */
-static void store_forget_round(struct store *s, struct store_fx *fx, struct span run_key,
-                        int64_t round);
+static void store_forget_round(struct store *s, struct store_fx *fx,
+                               struct span run_key, int64_t round);
 
 #define FORGET_MOST 8 /* rounds at once */
 
-static struct store_hosts *hosts_new(struct store_server *s)
+static struct coordinators *coordinators_new(struct store_server *s)
 {
-    struct store_hosts *h = mem_calloc(1, sizeof *h);
+    struct coordinators *h = mem_calloc(1, sizeof *h);
 
     if (!h)
         return NULL;
     map_init(&h->runs, s->opts.seed);
-    rdzv_host_fx_init(&h->fx);
+    coordinator_fx_init(&h->fx);
     store_fx_init(&h->store_fx);
-    buf_init(&h->out, HOSTED_MAX + 64);
+    buf_init(&h->out, COORD_MAX + 64);
     (void)uv_timer_init(s->loop, &h->timer);
     h->timer.data = s;
     return h;
@@ -89,13 +90,13 @@ static struct store_hosts *hosts_new(struct store_server *s)
 
 /* ---- messages ---- */
 
-static void send_msg(struct store_server *s, struct conn *c, const struct hosted_msg *m)
+static void send_msg(struct store_server *s, struct conn *c, const struct coord_msg *m)
 {
     struct buf *out = &s->hosts->out;
     uint8_t length[8];
 
     buf_clear(out);
-    if (buf_append(out, length, sizeof length) < 0 || hosted_encode(out, m) < 0) {
+    if (buf_append(out, length, sizeof length) < 0 || coord_encode(out, m) < 0) {
         conn_refuse(s, c, "out of memory");
         return;
     }
@@ -123,19 +124,20 @@ static void no_room(struct store_server *s, struct conn *c, struct span run_id)
     (void)snprintf(text, sizeof text,
                    "the store %s is host to %u runs that all go on, as many as it can "
                    "be: end some of them, or give this one another store",
-                   s->address, HOSTED_RUNS);
+                   s->address, COORD_RUNS);
     trace(s->opts.trace, TRACE_WARN, "turned a node of run '%.*s' away: %s",
           (int)MIN_OF(run_id.n, 100), (const char *)run_id.p, text);
     send_msg(s, c,
-             &(struct hosted_msg){ .kind = HOSTED_REFUSED,
-                                   .code = MUSTER_EFULL,
-                                   .text = span_str(text) });
+             &(struct coord_msg){
+                 .kind = COORD_REFUSED, .code = MUSTER_EFULL, .text = span_str(text) });
 }
 
-static int on_hello(struct store_server *s, struct conn *c, const struct hosted_msg *m)
+static int on_hello(struct store_server *s, struct conn *c, const struct coord_msg *m)
 {
-    struct rdzv_host_event ev = { .kind = RDZV_HOST_MSG, .peer = c->peer, .msg = m };
-    struct hosted_run *run;
+    struct coordinator_event ev = { .kind = COORDINATOR_MSG,
+                                    .peer = c->peer,
+                                    .msg = m };
+    struct coordinated_run *run;
     bool begun;
     int rc;
 
@@ -153,56 +155,57 @@ static int on_hello(struct store_server *s, struct conn *c, const struct hosted_
     run_hold(run, c);
     watch_socket(c->fd);
     if (begun)
-        hosts_look(s, run); /* Others may have begun it: nothing to resume then. */
-    hosts_feed(s, run, &ev);
-    if (begun && rdzv_host_nodes(run->host) == 0) { /* It was refused. */
+        coordinators_look(s,
+                          run); /* Others may have begun it: nothing to resume then. */
+    coordinators_feed(s, run, &ev);
+    if (begun && coordinator_nodes(run->host) == 0) { /* It was refused. */
         run_let_go(c);
         run_free(s, run);
     }
     return 0;
 }
 
-bool hosts_take(struct store_server *s, struct conn *c, const struct c10d_request *req,
-                int *rc)
+bool coordinators_take(struct store_server *s, struct conn *c,
+                       const struct c10d_request *req, int *rc)
 {
-    struct rdzv_host_event ev = { .kind = RDZV_HOST_MSG, .peer = c->peer };
+    struct coordinator_event ev = { .kind = COORDINATOR_MSG, .peer = c->peer };
     struct muster_error err;
-    struct hosted_msg msg;
+    struct coord_msg msg;
 
-    if (req->op != C10D_QUEUE_PUSH || !span_eq(req->key, span_str(HOSTED_KEY)))
+    if (req->op != C10D_QUEUE_PUSH || !span_eq(req->key, span_str(COORD_KEY)))
         return false;
     *rc = 0;
     if (!s->hosts)
-        s->hosts = hosts_new(s);
+        s->hosts = coordinators_new(s);
     if (!s->hosts) {
         *rc = MUSTER_ENOMEM;
         return true;
     }
-    if (hosted_decode(req->value, &msg, &err) < 0) {
+    if (coord_decode(req->value, &msg, &err) < 0) {
         conn_refuse(s, c, "%s", err.text);
         return true;
     }
-    if (!c->run && msg.kind == HOSTED_HELLO) {
+    if (!c->run && msg.kind == COORD_HELLO) {
         *rc = on_hello(s, c, &msg);
     } else if (!c->run) {
-        conn_refuse(s, c, "%s message before HELLO", hosted_kind_name(msg.kind));
+        conn_refuse(s, c, "%s message before HELLO", coord_kind_name(msg.kind));
     } else {
         ev.msg = &msg;
-        hosts_feed(s, c->run, &ev);
+        coordinators_feed(s, c->run, &ev);
     }
-    hosts_arm(s);
+    coordinators_arm(s);
     return true;
 }
 
-void hosts_left(struct store_server *s, struct conn *c)
+void coordinators_left(struct store_server *s, struct conn *c)
 {
-    struct rdzv_host_event ev = { .kind = RDZV_HOST_GONE, .peer = c->peer };
+    struct coordinator_event ev = { .kind = COORDINATOR_GONE, .peer = c->peer };
 
     if (!c->run)
         return;
-    hosts_feed(s, c->run, &ev);
+    coordinators_feed(s, c->run, &ev);
     run_let_go(c);
-    hosts_arm(s);
+    coordinators_arm(s);
 }
 
 /* ---- time ---- */
@@ -212,22 +215,22 @@ static void on_timer(uv_timer_t *timer)
     struct store_server *s = timer->data;
     const struct now now = clock_now();
 
-    for (struct hosted_run *run = s->hosts->first; run; run = run->next) {
-        struct rdzv_host_event ev = { .kind = RDZV_HOST_TIMER };
+    for (struct coordinated_run *run = s->hosts->first; run; run = run->next) {
+        struct coordinator_event ev = { .kind = COORDINATOR_TIMER };
 
-        if (rdzv_host_deadline(run->host) <= now.mono_ms)
-            hosts_feed(s, run, &ev);
+        if (coordinator_deadline(run->host) <= now.mono_ms)
+            coordinators_feed(s, run, &ev);
     }
-    hosts_arm(s);
+    coordinators_arm(s);
     server_end_turn(s);
 }
 
-static void hosts_arm(struct store_server *s)
+static void coordinators_arm(struct store_server *s)
 {
     uint64_t due = MONO_NEVER;
 
-    for (const struct hosted_run *run = s->hosts->first; run; run = run->next)
-        due = MIN_OF(due, rdzv_host_deadline(run->host));
+    for (const struct coordinated_run *run = s->hosts->first; run; run = run->next)
+        due = MIN_OF(due, coordinator_deadline(run->host));
     clock_arm(&s->hosts->timer, on_timer, due);
 }
 
@@ -235,19 +238,19 @@ static void hosts_arm(struct store_server *s)
 
 static void perform(struct store_server *s)
 {
-    const struct rdzv_host_fx *fx = &s->hosts->fx;
+    const struct coordinator_fx *fx = &s->hosts->fx;
 
     for (size_t i = 0; i < fx->count; i++) {
-        const struct rdzv_host_effect *e = &fx->items[i];
+        const struct coordinator_effect *e = &fx->items[i];
         struct conn *c = e->peer < s->conns_size ? s->conns[e->peer] : NULL;
 
         if (!c || c->dead)
             continue;
         switch (e->kind) {
-        case RDZV_HOST_SEND:
+        case COORDINATOR_SEND:
             send_msg(s, c, &e->msg);
             break;
-        case RDZV_HOST_DROP:
+        case COORDINATOR_DROP:
             run_let_go(c); /* The host knows. */
             conn_refuse(s, c, "%.*s", (int)e->msg.text.n, (const char *)e->msg.text.p);
             break;
@@ -257,9 +260,9 @@ static void perform(struct store_server *s)
 
 /* Slow nodes may still read of the round that is just over. One that says it is the
  * millionth, after a restart of ours or in a stranger's state, has few to forget. */
-static void forget_rounds(struct store_server *s, struct hosted_run *run)
+static void forget_rounds(struct store_server *s, struct coordinated_run *run)
 {
-    const int64_t round = rdzv_host_round(run->host);
+    const int64_t round = coordinator_round(run->host);
 
     if (round > 1 && round - 1 - run->kept > FORGET_MOST)
         run->kept = round - 1 - FORGET_MOST;
@@ -267,14 +270,14 @@ static void forget_rounds(struct store_server *s, struct hosted_run *run)
         store_forget_round(s->store, &s->hosts->store_fx, run->link.key, run->kept);
 }
 
-static void hosts_feed(struct store_server *s, struct hosted_run *run,
-                struct rdzv_host_event *ev)
+static void coordinators_feed(struct store_server *s, struct coordinated_run *run,
+                              struct coordinator_event *ev)
 {
     struct muster_error err;
     int rc;
 
     ev->now = clock_now();
-    rc = rdzv_host_step(run->host, ev, &s->hosts->fx, &err);
+    rc = coordinator_step(run->host, ev, &s->hosts->fx, &err);
     if (rc < 0) {
         trace(s->opts.trace, TRACE_ERROR, "store %s, key %.*s: %s", s->address,
               (int)run->link.key.n, (const char *)run->link.key.p, err.text);
@@ -282,25 +285,25 @@ static void hosts_feed(struct store_server *s, struct hosted_run *run,
     }
     perform(s);
     forget_rounds(s, run);
-    if (run->watched && ev->kind != RDZV_HOST_SEEN)
-        hosts_show(s, run, false);
+    if (run->watched && ev->kind != COORDINATOR_SEEN)
+        coordinators_show(s, run, false);
 }
 
 /* ---- the end ---- */
 
-void hosts_close(struct store_server *s, uv_close_cb cb)
+void coordinators_close(struct store_server *s, uv_close_cb cb)
 {
     uv_close((uv_handle_t *)&s->hosts->timer, cb);
 }
 
-void hosts_free(struct store_server *s)
+void coordinators_free(struct store_server *s)
 {
     if (!s->hosts)
         return;
     while (s->hosts->first)
         run_free(s, s->hosts->first);
     map_fini(&s->hosts->runs);
-    rdzv_host_fx_fini(&s->hosts->fx);
+    coordinator_fx_fini(&s->hosts->fx);
     store_fx_fini(&s->hosts->store_fx);
     buf_fini(&s->hosts->out);
     mem_free(s->hosts);
@@ -312,7 +315,7 @@ void hosts_free(struct store_server *s)
  * after a request that may have changed it. */
 #define NOBODY UINT32_MAX /* as a peer of the store: the server itself */
 
-static struct hosted_run *run_of_key(struct store_server *s, struct span key)
+static struct coordinated_run *run_of_key(struct store_server *s, struct span key)
 {
     const struct reserved r = reserved_parse(key);
     struct map_link *link;
@@ -322,10 +325,10 @@ static struct hosted_run *run_of_key(struct store_server *s, struct span key)
     if (key.n < sizeof RUN_KEY || memcmp(key.p, RUN_KEY, sizeof RUN_KEY - 1) != 0)
         return NULL;
     link = map_get(&s->hosts->runs, key);
-    return link ? CONTAINER_OF(link, struct hosted_run, link) : NULL;
+    return link ? CONTAINER_OF(link, struct coordinated_run, link) : NULL;
 }
 
-static bool key_value(struct store_server *s, struct hosted_run *run,
+static bool key_value(struct store_server *s, struct coordinated_run *run,
                       struct span *value)
 {
     const struct c10d_request get = { .op = C10D_GET, .key = run->link.key };
@@ -339,37 +342,38 @@ static bool key_value(struct store_server *s, struct hosted_run *run,
     return true;
 }
 
-static void hosts_show(struct store_server *s, struct hosted_run *run, bool aged)
+static void coordinators_show(struct store_server *s, struct coordinated_run *run,
+                              bool aged)
 {
     const struct now now = clock_now();
     struct c10d_request set = { .op = C10D_SET, .key = run->link.key };
 
-    if (!rdzv_host_stale(run->host, now, aged) ||
-        rdzv_host_view(run->host, now, &set.value) < 0)
+    if (!coordinator_stale(run->host, now, aged) ||
+        coordinator_view(run->host, now, &set.value) < 0)
         return;
     server_set(s, &set);
 }
 
-static void hosts_look(struct store_server *s, struct hosted_run *run)
+static void coordinators_look(struct store_server *s, struct coordinated_run *run)
 {
-    struct rdzv_host_event ev = { .kind = RDZV_HOST_SEEN };
+    struct coordinator_event ev = { .kind = COORDINATOR_SEEN };
 
     if (!key_value(s, run, &ev.value) || ev.value.n == 0 ||
-        span_eq(ev.value, rdzv_host_last_view(run->host)))
+        span_eq(ev.value, coordinator_last_view(run->host)))
         return;
-    hosts_feed(s, run, &ev);
+    coordinators_feed(s, run, &ev);
     if (run->watched)
-        hosts_show(s, run, false);
+        coordinators_show(s, run, false);
 }
 
 /* Calls fn for each run that the request's keys name. */
 static void each_run(struct store_server *s, const struct c10d_request *req,
-                     void (*fn)(struct store_server *, struct hosted_run *,
+                     void (*fn)(struct store_server *, struct coordinated_run *,
                                 const struct c10d_request *, struct span))
 {
     struct c10d_list list = req->list;
     struct span key = req->key;
-    struct hosted_run *run;
+    struct coordinated_run *run;
 
     if (list.count == 0) {
         run = run_of_key(s, key);
@@ -384,16 +388,16 @@ static void each_run(struct store_server *s, const struct c10d_request *req,
     }
 }
 
-static void before(struct store_server *s, struct hosted_run *run,
+static void before(struct store_server *s, struct coordinated_run *run,
                    const struct c10d_request *req, struct span key)
 {
     if (reserved_parse(key).kind == RESERVED_IS_CHANGED)
         run->watched = true;
     /* One that compares has just read: a fresher heartbeat would only make it fail. */
-    hosts_show(s, run, req->op != C10D_COMPARE_SET);
+    coordinators_show(s, run, req->op != C10D_COMPARE_SET);
 }
 
-static void after(struct store_server *s, struct hosted_run *run,
+static void after(struct store_server *s, struct coordinated_run *run,
                   const struct c10d_request *req, struct span key)
 {
     (void)key;
@@ -404,37 +408,37 @@ static void after(struct store_server *s, struct hosted_run *run,
     case C10D_APPEND:
     case C10D_MULTI_SET:
     case C10D_BARRIER:
-        hosts_look(s, run);
+        coordinators_look(s, run);
         return;
     default:
         return;
     }
 }
 
-void hosts_before(struct store_server *s, const struct c10d_request *req)
+void coordinators_before(struct store_server *s, const struct c10d_request *req)
 {
     each_run(s, req, before);
 }
 
-void hosts_after(struct store_server *s, const struct c10d_request *req)
+void coordinators_after(struct store_server *s, const struct c10d_request *req)
 {
     each_run(s, req, after);
-    hosts_arm(s);
+    coordinators_arm(s);
 }
 
 /* store_hosts_runs.c - the runs that a store server is host of: found by the HELLOs of
  * their nodes, made by the first of them, and let go when there is room to be made. */
-static struct hosted_run *run_new(struct store_server *s, struct span key)
+static struct coordinated_run *run_new(struct store_server *s, struct span key)
 {
     const size_t fixed = sizeof RUN_KEY - 1;
-    struct hosted_run *run;
+    struct coordinated_run *run;
 
     if (map_reserve(&s->hosts->runs, 1) < 0)
         return NULL;
     run = mem_calloc(1, sizeof *run + key.n);
     if (!run)
         return NULL;
-    run->host = rdzv_host_new(span_of(key.p + fixed, key.n - fixed), s->opts.trace);
+    run->host = coordinator_new(span_of(key.p + fixed, key.n - fixed), s->opts.trace);
     if (!run->host) {
         mem_free(run);
         return NULL;
@@ -447,15 +451,15 @@ static struct hosted_run *run_new(struct store_server *s, struct span key)
     return run;
 }
 
-static void run_free(struct store_server *s, struct hosted_run *run)
+static void run_free(struct store_server *s, struct coordinated_run *run)
 {
-    struct hosted_run **at = &s->hosts->first;
+    struct coordinated_run **at = &s->hosts->first;
 
     while (*at != run)
         at = &(*at)->next;
     *at = run->next;
     map_remove(&s->hosts->runs, &run->link);
-    rdzv_host_free(run->host);
+    coordinator_free(run->host);
     mem_free(run);
 }
 
@@ -464,24 +468,24 @@ static void run_free(struct store_server *s, struct hosted_run *run)
  * late finds it: that it is closed, and how many rounds it had. */
 static bool make_room(struct store_server *s)
 {
-    struct hosted_run *oldest = NULL;
+    struct coordinated_run *oldest = NULL;
 
-    for (struct hosted_run *run = s->hosts->first; run; run = run->next)
-        if (run->conns == 0 && rdzv_host_over(run->host) &&
+    for (struct coordinated_run *run = s->hosts->first; run; run = run->next)
+        if (run->conns == 0 && coordinator_over(run->host) &&
             (!oldest || run->idle_ms < oldest->idle_ms))
             oldest = run;
     if (!oldest)
         return false;
-    if (rdzv_host_closed(oldest->host) || rdzv_host_round(oldest->host) > 0)
-        hosts_show(s, oldest, false);
+    if (coordinator_closed(oldest->host) || coordinator_round(oldest->host) > 0)
+        coordinators_show(s, oldest, false);
     run_free(s, oldest);
     return true;
 }
 
-static int run_of_hello(struct store_server *s, struct span run_id, struct hosted_run **out,
-                 bool *begun)
+static int run_of_hello(struct store_server *s, struct span run_id,
+                        struct coordinated_run **out, bool *begun)
 {
-    uint8_t key[sizeof RUN_KEY + HOSTED_MAX];
+    uint8_t key[sizeof RUN_KEY + COORD_MAX];
     const size_t fixed = sizeof RUN_KEY - 1;
     const struct span name = span_of(key, fixed + run_id.n);
     struct map_link *link;
@@ -491,16 +495,16 @@ static int run_of_hello(struct store_server *s, struct span run_id, struct hoste
     link = map_get(&s->hosts->runs, name);
     *begun = !link;
     if (link) {
-        *out = CONTAINER_OF(link, struct hosted_run, link);
+        *out = CONTAINER_OF(link, struct coordinated_run, link);
         return 0;
     }
-    if (s->hosts->runs.count >= HOSTED_RUNS && !make_room(s))
+    if (s->hosts->runs.count >= COORD_RUNS && !make_room(s))
         return MUSTER_EFULL;
     *out = run_new(s, name);
     return *out ? 0 : MUSTER_ENOMEM;
 }
 
-static void run_hold(struct hosted_run *run, struct conn *c)
+static void run_hold(struct coordinated_run *run, struct conn *c)
 {
     c->run = run;
     run->conns++;
@@ -535,8 +539,8 @@ static bool forget(struct store *s, struct store_fx *fx, struct buf *key, size_t
            fx->items[0].kind == STORE_REPLY && fx->items[0].reply.number == 1;
 }
 
-static void store_forget_round(struct store *s, struct store_fx *fx, struct span run_key,
-                        int64_t round)
+static void store_forget_round(struct store *s, struct store_fx *fx,
+                               struct span run_key, int64_t round)
 {
     static const char *const lists[] = { RANKS_ROLE_KEY, RANKS_ASSIGNED_KEY };
     struct buf key;

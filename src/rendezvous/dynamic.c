@@ -1,23 +1,24 @@
-/* rdzv_driver.c - the dynamic rendezvous at work: the core (rendezvous/core/cas_node.c) decides, a
- * backend (rdzv_backend.h) holds the state, and this goes between them and the agent.
+/* rdzv_driver.c - the dynamic rendezvous at work: the core (rendezvous/core/cas_node.c)
+ * decides, a backend (rdzv_backend.h) holds the state, and this goes between them and
+ * the agent.
  *
  * Top to bottom: callbacks, feed() (the only caller of rdzv_step), perform() (the only
  * switch over its effects). Rounds come to the agent by rdzv_round.c, all else by
  * rdzv_tell.c. What the agent calls is in rdzv_face.c; it may call back from inside a
  * callback: such wishes wait until the step that told it is through. */
-#include <inttypes.h>
 #include "loop/clock.h"
 #include "rendezvous/dynamic_int.h"
+#include <inttypes.h>
 
 #define MAX_RENAMES 3u
 
-static void feed(struct dynamic *d, struct rdzv_event *ev);
+static void feed(struct dynamic_handler *d, struct rdzv_event *ev);
 
 /* ---- Callbacks ---- */
 
 static void on_state(void *ctx, const struct rdzv_event *ev)
 {
-    struct dynamic *d = ctx;
+    struct dynamic_handler *d = ctx;
     struct rdzv_event copy = *ev;
 
     if (d->stopped)
@@ -32,7 +33,7 @@ static void on_state(void *ctx, const struct rdzv_event *ev)
 
 static void on_changed(void *ctx)
 {
-    struct dynamic *d = ctx;
+    struct dynamic_handler *d = ctx;
     struct rdzv_event ev = { .kind = RDZV_EV_CHANGED };
 
     if (!d->stopped)
@@ -41,7 +42,7 @@ static void on_changed(void *ctx)
 
 void dynamic_peer_gone(void *ctx, struct span node)
 {
-    struct dynamic *d = ctx;
+    struct dynamic_handler *d = ctx;
     struct rdzv_event ev = { .kind = RDZV_EV_GONE, .value = node };
 
     if (!d->stopped && d->core)
@@ -50,7 +51,7 @@ void dynamic_peer_gone(void *ctx, struct span node)
 
 static void on_timer(uv_timer_t *t)
 {
-    struct dynamic *d = t->data;
+    struct dynamic_handler *d = t->data;
     struct rdzv_event ev = { .kind = RDZV_EV_TIMER };
 
     if (!d->stopped)
@@ -59,7 +60,7 @@ static void on_timer(uv_timer_t *t)
 
 /* ---- Feed and perform ---- */
 
-static void perform(struct dynamic *d, const struct rdzv_effect *e)
+static void perform(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
     const struct rdzv_backend_ops *ops = d->backend->ops;
 
@@ -93,7 +94,7 @@ static void perform(struct dynamic *d, const struct rdzv_effect *e)
     }
 }
 
-static void arm(struct dynamic *d)
+static void arm(struct dynamic_handler *d)
 {
     clock_arm(&d->timer, on_timer,
               d->core && !d->stopped ? rdzv_deadline(d->core) : MONO_NEVER);
@@ -101,7 +102,7 @@ static void arm(struct dynamic *d)
 
 /* Out of memory in the middle of a step leaves the core waiting for its answer: give it
  * a failed one, and if even that does not go, end the wish. */
-static void step_failed(struct dynamic *d, const struct rdzv_event *ev,
+static void step_failed(struct dynamic_handler *d, const struct rdzv_event *ev,
                         struct rdzv_fx *fx)
 {
     struct rdzv_event failed = { .kind = RDZV_EV_FAILED,
@@ -118,7 +119,7 @@ static void step_failed(struct dynamic *d, const struct rdzv_event *ev,
         dynamic_next_failed(d, MUSTER_ENOMEM, "out of memory");
 }
 
-static void step(struct dynamic *d, struct rdzv_event *ev)
+static void step(struct dynamic_handler *d, struct rdzv_event *ev)
 {
     struct rdzv_fx fx;
 
@@ -131,7 +132,7 @@ static void step(struct dynamic *d, struct rdzv_event *ev)
 
 /* Somebody else's heartbeats come under our name: two containers with one host name and
  * one process id, or our own former self. */
-static void rename_self(struct dynamic *d)
+static void rename_self(struct dynamic_handler *d)
 {
     struct muster_error err;
     const int64_t old = d->local_id;
@@ -155,7 +156,7 @@ static void rename_self(struct dynamic *d)
     d->wishes |= 1u << RDZV_EV_JOIN;
 }
 
-static void feed(struct dynamic *d, struct rdzv_event *ev)
+static void feed(struct dynamic_handler *d, struct rdzv_event *ev)
 {
     static const enum rdzv_event_kind order[] = { RDZV_EV_LEAVE, RDZV_EV_CLOSE,
                                                   RDZV_EV_JOIN };
@@ -182,15 +183,15 @@ static void feed(struct dynamic *d, struct rdzv_event *ev)
     arm(d);
 }
 
-void dynamic_wish(struct dynamic *d, enum rdzv_event_kind kind)
+void dynamic_wish(struct dynamic_handler *d, enum rdzv_event_kind kind)
 {
     struct rdzv_event ev = { .kind = kind };
 
     if (d->guest) {
-        rdzv_guest_wish(d->guest, kind);
+        member_driver_request(d->guest, kind);
     } else if (d->in_feed) {
         if (kind == RDZV_EV_LEAVE && d->wishes & 1u << RDZV_EV_JOIN) {
-            d->wishes &= ~(1u << RDZV_EV_JOIN); /* As rdzv_guest_wish() does. */
+            d->wishes &= ~(1u << RDZV_EV_JOIN); /* As member_driver_request() does. */
             d->unjoined = true;
         }
         d->wishes |= 1u << kind;
@@ -201,7 +202,7 @@ void dynamic_wish(struct dynamic *d, enum rdzv_event_kind kind)
 
 void dynamic_told(void *ctx, const struct rdzv_effect *told)
 {
-    struct dynamic *d = ctx;
+    struct dynamic_handler *d = ctx;
 
     if (d->stopped)
         return;
@@ -211,7 +212,7 @@ void dynamic_told(void *ctx, const struct rdzv_effect *told)
     rename_self(d);
     d->wishes = 0;
     if (d->guest && dynamic_be_guest(d))
-        rdzv_guest_wish(d->guest, RDZV_EV_JOIN);
+        member_driver_request(d->guest, RDZV_EV_JOIN);
 }
 
 /* rdzv_tell.c - what the dynamic handler tells the agent beside a round: news, that a
@@ -223,13 +224,13 @@ void dynamic_told(void *ctx, const struct rdzv_effect *told)
 
 static void on_away(uv_timer_t *t)
 {
-    struct dynamic *d = t->data;
+    struct dynamic_handler *d = t->data;
 
     if (d->news_cb && !d->stopped)
         d->news_cb(d->news_ctx, RDZV_NEWS_BACKEND, &d->away_err);
 }
 
-void dynamic_news(struct dynamic *d, const struct rdzv_effect *e)
+void dynamic_news(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
     struct muster_error err;
 
@@ -267,7 +268,7 @@ static void tell(struct wish *w, int code, const char *text)
         cb(w->ctx, code, code < 0 && err_set(&err, code, "%s", text) ? &err : NULL);
 }
 
-static void stop_now(struct dynamic *d, int code, const char *text)
+static void stop_now(struct dynamic_handler *d, int code, const char *text)
 {
     /* Whoever else still waits is not to wait for ever. */
     if (d->stop_closes)
@@ -291,7 +292,7 @@ static void stop_now(struct dynamic *d, int code, const char *text)
  * end of the run for a failure. */
 static void on_linger(uv_timer_t *t)
 {
-    struct dynamic *d = t->data;
+    struct dynamic_handler *d = t->data;
     const struct rdzv_backend_ops *ops = d->backend->ops;
     const uint64_t now = uv_now(d->base.loop);
     const uint64_t waited = now + LINGER_MS - d->linger_by_ms;
@@ -304,7 +305,7 @@ static void on_linger(uv_timer_t *t)
         stop_now(d, 0, NULL);
 }
 
-void dynamic_done(struct dynamic *d, const struct rdzv_effect *e)
+void dynamic_done(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
     if (d->guest && e->wish == RDZV_EV_CLOSE && e->code == 0)
         trace(d->trace, TRACE_INFO,
@@ -317,7 +318,7 @@ void dynamic_done(struct dynamic *d, const struct rdzv_effect *e)
         !dynamic_is_alone(d)) {
         dynamic_close_stores(d); /* It is no guest's. */
         if (d->guest)
-            rdzv_guest_close(d->guest, NULL, NULL);
+            member_driver_close(d->guest, NULL, NULL);
         d->guest = NULL;
         d->ended = true;
         d->linger_by_ms = uv_now(d->base.loop) + LINGER_MS;
@@ -331,7 +332,7 @@ void dynamic_done(struct dynamic *d, const struct rdzv_effect *e)
 
 static void on_soon(uv_timer_t *t)
 {
-    struct dynamic *d = t->data;
+    struct dynamic_handler *d = t->data;
 
     if (d->tell.next) {
         d->tell.next = false;
@@ -354,16 +355,16 @@ static void on_soon(uv_timer_t *t)
     }
 }
 
-void dynamic_soon(struct dynamic *d)
+void dynamic_soon(struct dynamic_handler *d)
 {
     (void)uv_timer_start(&d->soon, on_soon, 0, 0);
 }
 
 /* rdzv_face.c - the dynamic handler as the agent sees it: what it may ask for, and the
  * end. What follows from it is rdzv_driver.c's. */
-static struct dynamic *dynamic_of(const struct rdzv_handler *h)
+static struct dynamic_handler *dynamic_of(const struct rdzv_handler *h)
 {
-    return CONTAINER_OF(h, struct dynamic, base);
+    return CONTAINER_OF(h, struct dynamic_handler, base);
 }
 
 /* ---- What the agent calls ---- */
@@ -385,7 +386,7 @@ static bool use_agent_store(const struct rdzv_handler *h)
 
 static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
 {
-    struct dynamic *d = dynamic_of(h);
+    struct dynamic_handler *d = dynamic_of(h);
 
     assert(!d->next_cb && !d->stopped);
     d->next_cb = cb;
@@ -399,7 +400,7 @@ static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
 
 static void cancel(struct rdzv_handler *h)
 {
-    struct dynamic *d = dynamic_of(h);
+    struct dynamic_handler *d = dynamic_of(h);
 
     if (!d->next_cb || d->canceling)
         return;
@@ -420,7 +421,7 @@ static void cancel(struct rdzv_handler *h)
 
 static void on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx)
 {
-    struct dynamic *d = dynamic_of(h);
+    struct dynamic_handler *d = dynamic_of(h);
 
     d->news_cb = cb;
     d->news_ctx = ctx;
@@ -428,16 +429,16 @@ static void on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx)
 
 static int64_t num_nodes_waiting(const struct rdzv_handler *h)
 {
-    const struct dynamic *d = dynamic_of(h);
+    const struct dynamic_handler *d = dynamic_of(h);
 
     if (d->guest)
-        return rdzv_guest_waiting(rdzv_guest_core(d->guest));
+        return member_waiting(member_driver_core(d->guest));
     return d->core ? rdzv_waiting(d->core) : 0;
 }
 
 static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
 {
-    const struct dynamic *d = dynamic_of(h);
+    const struct dynamic_handler *d = dynamic_of(h);
     const struct rdzv_backend_ops *ops = d->backend->ops;
     uint64_t by_ms;
 
@@ -460,20 +461,20 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
     }
     if (!d->joining)
         return false;
-    return d->guest ? rdzv_guest_progress(rdzv_guest_core(d->guest), out)
+    return d->guest ? member_progress(member_driver_core(d->guest), out)
                     : rdzv_progress(d->core, out);
 }
 
 static bool is_closed(const struct rdzv_handler *h)
 {
-    const struct dynamic *d = dynamic_of(h);
+    const struct dynamic_handler *d = dynamic_of(h);
 
     if (d->guest)
-        return rdzv_guest_closed(rdzv_guest_core(d->guest));
+        return member_closed(member_driver_core(d->guest));
     return d->ended || (d->core && rdzv_closed(d->core));
 }
 
-static void close_when_open(struct dynamic *d)
+static void close_when_open(struct dynamic_handler *d)
 {
     d->close_waits = true;
     if (d->stage == STAGE_NEW)
@@ -482,7 +483,7 @@ static void close_when_open(struct dynamic *d)
 
 static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
 {
-    struct dynamic *d = dynamic_of(h);
+    struct dynamic_handler *d = dynamic_of(h);
 
     assert(!d->close.cb && !d->stopped);
     d->close = (struct wish){ cb, ctx };
@@ -499,7 +500,7 @@ static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
 
 static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
 {
-    struct dynamic *d = dynamic_of(h);
+    struct dynamic_handler *d = dynamic_of(h);
 
     assert(!d->leave.cb && !d->stopped);
     d->leave = (struct wish){ cb, ctx };
@@ -516,7 +517,7 @@ static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
 static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb,
                              void *ctx)
 {
-    struct dynamic *d = dynamic_of(h);
+    struct dynamic_handler *d = dynamic_of(h);
 
     assert(!d->stop.cb && !d->stopped);
     if (d->next_cb)
@@ -545,7 +546,7 @@ static void wipe_worker_store(struct rdzv_handler *h)
 
 static void on_backend_gone(void *ctx)
 {
-    struct dynamic *d = ctx;
+    struct dynamic_handler *d = ctx;
     void (*cb)(void *) = d->gone_cb;
     void *cb_ctx = d->gone_ctx;
 
@@ -555,7 +556,7 @@ static void on_backend_gone(void *ctx)
 
 static void part_gone(void *ctx)
 {
-    struct dynamic *d = ctx;
+    struct dynamic_handler *d = ctx;
 
     if (--d->refs == 0)
         d->backend->ops->close(d->backend, on_backend_gone, d);
@@ -568,7 +569,7 @@ static void on_handle_gone(uv_handle_t *h)
 
 static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
 {
-    struct dynamic *d = dynamic_of(h);
+    struct dynamic_handler *d = dynamic_of(h);
 
     assert(!d->destroying);
     d->destroying = d->stopped = true;
@@ -577,21 +578,21 @@ static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
     d->next_cb = NULL;
     d->news_cb = NULL;
     d->close.cb = d->leave.cb = d->stop.cb = NULL;
-    offload_cancel(d->naming);
+    blocking_call_cancel(d->naming);
     d->naming = NULL;
     d->refs = 5;
     if (d->prefixed) {
         d->refs++;
-        astore_close(d->prefixed, part_gone, d);
+        async_store_close(d->prefixed, part_gone, d);
     }
     if (d->store) {
         d->refs++;
-        astore_close(d->store, part_gone, d);
+        async_store_close(d->store, part_gone, d);
     }
     d->prefixed = d->store = NULL;
     if (d->guest) {
         d->refs++;
-        rdzv_guest_close(d->guest, part_gone, d);
+        member_driver_close(d->guest, part_gone, d);
         d->guest = NULL;
     }
     uv_close((uv_handle_t *)&d->timer, on_handle_gone);

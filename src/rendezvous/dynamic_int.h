@@ -8,16 +8,16 @@
 
 #include "base/err.h"
 #include "loop/blocking_call.h"
-#include "rendezvous/state_backend.h"
-#include "rendezvous/member_driver.h"
+#include "rendezvous/core/state.h"
 #include "rendezvous/local_identity.h"
 #include "rendezvous/master_addr.h"
-#include "rendezvous/core/state.h"
+#include "rendezvous/member_driver.h"
+#include "rendezvous/state_backend.h"
 
 /* Nothing yet; finding our name; opening the backend; at work; opening has failed. */
 enum dynamic_stage { STAGE_NEW, STAGE_NAME, STAGE_OPEN, STAGE_READY, STAGE_BROKEN };
 
-struct dynamic {
+struct dynamic_handler {
     struct rdzv_handler base;
     struct rdzv_backend *backend; /* owned */
     struct rdzv_params params;    /* owned */
@@ -29,24 +29,24 @@ struct dynamic {
 
     char addr[1025]; /* who we are: addr, pid, local_id */
     int64_t pid, local_id;
-    char where[1025];       /* MASTER_ADDR if we are rank 0 */
-    bool nameless;          /* our own name does not resolve */
-    struct offload *naming; /* owned while it runs */
+    char where[1025];             /* MASTER_ADDR if we are rank 0 */
+    bool nameless;                /* our own name does not resolve */
+    struct blocking_call *naming; /* owned while it runs */
 
     enum dynamic_stage stage;
-    struct muster_error broken;      /* STAGE_BROKEN: why */
-    struct rdzv *core;               /* owned; from STAGE_OPEN on */
-    struct rdzv_guest_driver *guest; /* owned; in the core's place if the store hosts */
-    struct rdzv_node zero;           /* rank 0 of a hosted round; borrowed from guest */
-    struct rdzv_node *members; /* owned; of a hosted round with torchrun's nodes */
-    struct rdzv_state *seen;   /* owned; members borrow from it */
-    void (*found_members)(struct dynamic *d);
-    int hosted;        /* rdzv-conf hosted: 1, or 0 to do without */
-    int64_t grace_ms;  /* rdzv-conf loss_grace_ms */
-    int64_t order_key; /* rdzv-conf node_order; negative: none */
-    uv_timer_t timer;  /* the core's deadline */
-    uv_timer_t soon;   /* what is to be told from the loop */
-    uv_timer_t away;   /* the store is unreachable, and since when */
+    struct muster_error broken;  /* STAGE_BROKEN: why */
+    struct rdzv *core;           /* owned; from STAGE_OPEN on */
+    struct member_driver *guest; /* owned; in the core's place if the store hosts */
+    struct rdzv_node zero;       /* rank 0 of a hosted round; borrowed from guest */
+    struct rdzv_node *members;   /* owned; of a hosted round with torchrun's nodes */
+    struct rdzv_state *seen;     /* owned; members borrow from it */
+    void (*found_members)(struct dynamic_handler *d);
+    int hosted;             /* rdzv-conf hosted: 1, or 0 to do without */
+    int64_t grace_ms;       /* rdzv-conf loss_grace_ms */
+    int64_t rank_order_key; /* rdzv-conf node_order; negative: none */
+    uv_timer_t timer;       /* the core's deadline */
+    uv_timer_t soon;        /* what is to be told from the loop */
+    uv_timer_t away;        /* the store is unreachable, and since when */
     struct muster_error away_err;
     uv_timer_t linger; /* a host's, after closing */
     bool in_feed, stopped, destroying;
@@ -65,9 +65,9 @@ struct dynamic {
     bool canceling; /* next() is to end with MUSTER_ECANCELED, whatever comes of it */
     bool unjoined;  /* a JOIN was taken back during a feed: to be told */
     struct rdzv_round round;
-    struct rdzv_master *master; /* owned */
-    struct astore *store;       /* owned: the group's, without prefix */
-    struct astore *prefixed;    /* owned: the round's view of it */
+    struct rdzv_master *master;   /* owned */
+    struct async_store *store;    /* owned: the group's, without prefix */
+    struct async_store *prefixed; /* owned: the round's view of it */
 
     rdzv_news_cb news_cb;
     void *news_ctx;
@@ -87,57 +87,58 @@ struct dynamic {
 extern const struct rdzv_handler_ops dynamic_ops;
 
 /* A wish for the core or the guest; at once, or after the step that is under way. */
-void dynamic_wish(struct dynamic *d, enum rdzv_event_kind kind);
+void dynamic_wish(struct dynamic_handler *d, enum rdzv_event_kind kind);
 
 /* rdzv_round.c: next(), its outcome, and the stores of its round. */
-void dynamic_begin_join(struct dynamic *d);
-void dynamic_joined(struct dynamic *d, const struct rdzv_effect *e);
-void dynamic_refused(struct dynamic *d, const struct rdzv_effect *e);
-void dynamic_canceled(struct dynamic *d);
-void dynamic_next_failed(struct dynamic *d, int code, const char *text);
-void dynamic_close_stores(struct dynamic *d);
+void dynamic_begin_join(struct dynamic_handler *d);
+void dynamic_joined(struct dynamic_handler *d, const struct rdzv_effect *e);
+void dynamic_refused(struct dynamic_handler *d, const struct rdzv_effect *e);
+void dynamic_canceled(struct dynamic_handler *d);
+void dynamic_next_failed(struct dynamic_handler *d, int code, const char *text);
+void dynamic_close_stores(struct dynamic_handler *d);
 
 /* rdzv_tell.c: news, and what became of close, leave and shutdown. What d->tell has is
  * told from the loop. */
-void dynamic_news(struct dynamic *d, const struct rdzv_effect *e);
-void dynamic_done(struct dynamic *d, const struct rdzv_effect *e);
-void dynamic_soon(struct dynamic *d);
+void dynamic_news(struct dynamic_handler *d, const struct rdzv_effect *e);
+void dynamic_done(struct dynamic_handler *d, const struct rdzv_effect *e);
+void dynamic_soon(struct dynamic_handler *d);
 
 /* One node, and a free port that was never announced, as of --standalone: no other node
  * can come. */
-bool dynamic_is_alone(const struct dynamic *d);
+bool dynamic_is_alone(const struct dynamic_handler *d);
 
 /* Finds our name and opens the backend; ends in STAGE_READY or STAGE_BROKEN, and then
  * in dynamic_opened(). */
-void dynamic_open(struct dynamic *d);
-void dynamic_opened(struct dynamic *d);
+void dynamic_open(struct dynamic_handler *d);
+void dynamic_opened(struct dynamic_handler *d);
 
 /* Makes the core for who we are now. */
-int dynamic_core(struct dynamic *d, struct muster_error *err);
+int dynamic_core(struct dynamic_handler *d, struct muster_error *err);
 
 /* Tells what the core or the guest has decided to whom it concerns. */
 void dynamic_told(void *ctx, const struct rdzv_effect *told);
 
 /* rdzv_hosted.c: in the core's place, if the backend's store hosts. False: it does not,
  * or is not to. */
-bool dynamic_be_guest(struct dynamic *d);
+bool dynamic_be_guest(struct dynamic_handler *d);
 
 /* The members of the hosted round just joined, as far as the workers' address needs
  * them; cb(d) comes at once or from the loop. */
-void dynamic_hosted_members(struct dynamic *d, void (*cb)(struct dynamic *d));
+void dynamic_hosted_members(struct dynamic_handler *d,
+                            void (*cb)(struct dynamic_handler *d));
 
-void dynamic_forget_members(struct dynamic *d);
+void dynamic_forget_members(struct dynamic_handler *d);
 
 /* Another local_id: somebody else is called as we are. */
-void dynamic_rename(struct dynamic *d);
+void dynamic_rename(struct dynamic_handler *d);
 
 /* Shows us to the others by way of the backend, if it can; and one of them ended. */
-void dynamic_present(struct dynamic *d);
+void dynamic_present(struct dynamic_handler *d);
 void dynamic_peer_gone(void *ctx, struct span node);
 
 /* Compares our settings with those of whoever came first, and says so in the log. */
-void dynamic_settings(struct dynamic *d);
+void dynamic_settings(struct dynamic_handler *d);
 
-void dynamic_free(struct dynamic *d);
+void dynamic_free(struct dynamic_handler *d);
 
 #endif

@@ -14,7 +14,7 @@
 /* ---- Our name ---- */
 
 /* Where the backend can tell who ends, sooner than heartbeats do. */
-void dynamic_present(struct dynamic *d)
+void dynamic_present(struct dynamic_handler *d)
 {
     const struct rdzv_node self = { span_str(d->addr), d->pid, d->local_id };
     char text[128]; /* as long as the core has it: the two are compared */
@@ -24,7 +24,7 @@ void dynamic_present(struct dynamic *d)
                                   dynamic_peer_gone, d);
 }
 
-static void announce_number(struct dynamic *d)
+static void announce_number(struct dynamic_handler *d)
 {
     char addr[1025];
 
@@ -37,7 +37,7 @@ static void announce_number(struct dynamic *d)
 
 static void on_backend(void *ctx, int status, const struct muster_error *err)
 {
-    struct dynamic *d = ctx;
+    struct dynamic_handler *d = ctx;
 
     if (d->destroying)
         return;
@@ -54,7 +54,7 @@ static void on_backend(void *ctx, int status, const struct muster_error *err)
 /* Ranks follow the order of the nodes' names, everywhere. node_order=N, which a
  * scheduler knows, puts a number of fixed width before ours; where we can be reached is
  * another matter. */
-static int order_name(struct dynamic *d, struct muster_error *err)
+static int rank_order_name(struct dynamic_handler *d, struct muster_error *err)
 {
     char name[sizeof d->addr];
     int64_t order;
@@ -67,7 +67,7 @@ static int order_name(struct dynamic *d, struct muster_error *err)
     return 0;
 }
 
-static void named(struct dynamic *d)
+static void named(struct dynamic_handler *d)
 {
     const struct rdzv_master_opts opts = {
         .run_id = d->params.run_id,
@@ -76,7 +76,7 @@ static void named(struct dynamic *d)
         .timeout_ms = d->read_ms,
         .trace = d->trace,
     };
-    int rc = order_name(d, &d->broken);
+    int rc = rank_order_name(d, &d->broken);
 
     if (rc == 0)
         rc = dynamic_core(d, &d->broken);
@@ -94,7 +94,7 @@ static void named(struct dynamic *d)
 
 static void on_name(void *ctx, void *data)
 {
-    struct dynamic *d = ctx;
+    struct dynamic_handler *d = ctx;
     const struct rdzv_fqdn *f = data;
 
     d->naming = NULL;
@@ -112,14 +112,14 @@ static void on_name(void *ctx, void *data)
     named(d);
 }
 
-bool dynamic_is_alone(const struct dynamic *d)
+bool dynamic_is_alone(const struct dynamic_handler *d)
 {
     const char *colon = strrchr(d->params.endpoint, ':');
 
     return d->params.max_nodes == 1 && colon && strcmp(colon, ":0") == 0;
 }
 
-void dynamic_open(struct dynamic *d)
+void dynamic_open(struct dynamic_handler *d)
 {
     struct rdzv_fqdn *job, own;
 
@@ -141,14 +141,14 @@ void dynamic_open(struct dynamic *d)
         return;
     }
     job = mem_calloc(1, sizeof *job);
-    if (!job || offload_run(d->base.loop, rdzv_fqdn_resolve, job, RDZV_NAME_MS, on_name,
-                            d, &d->naming, &d->broken) < 0) {
+    if (!job || blocking_call_run(d->base.loop, rdzv_fqdn_resolve, job, RDZV_NAME_MS,
+                                  on_name, d, &d->naming, &d->broken) < 0) {
         mem_free(job);
         on_name(d, NULL);
     }
 }
 
-int dynamic_core(struct dynamic *d, struct muster_error *err)
+int dynamic_core(struct dynamic_handler *d, struct muster_error *err)
 {
     struct rdzv *core;
     uint64_t seed;
@@ -169,7 +169,7 @@ int dynamic_core(struct dynamic *d, struct muster_error *err)
     return rc;
 }
 
-void dynamic_rename(struct dynamic *d)
+void dynamic_rename(struct dynamic_handler *d)
 {
     uint32_t id;
 
@@ -183,7 +183,7 @@ void dynamic_rename(struct dynamic *d)
 static void on_settings(void *ctx, int status, const struct c10d_reply *reply,
                         const struct muster_error *err)
 {
-    struct dynamic *d = ctx;
+    struct dynamic_handler *d = ctx;
     struct muster_error why;
 
     (void)err; /* Not every store can compare and set; then nobody is told. */
@@ -191,15 +191,16 @@ static void on_settings(void *ctx, int status, const struct c10d_reply *reply,
         trace(d->trace, TRACE_WARN, "run '%s': %s", d->params.run_id, why.text);
 }
 
-void dynamic_settings(struct dynamic *d)
+void dynamic_settings(struct dynamic_handler *d)
 {
     char *key = mem_printf("muster.rendezvous.%s.settings", d->params.run_id);
     struct buf ours;
 
     buf_init(&ours, 4096);
     if (key && rdzv_settings_print(&d->settings, &ours) == 0)
-        (void)astore_compare_set(d->store, span_str(key), span_of(NULL, 0),
-                                 buf_span(&ours), d->read_ms, on_settings, d, NULL);
+        (void)async_store_compare_set(d->store, span_str(key), span_of(NULL, 0),
+                                      buf_span(&ours), d->read_ms, on_settings, d,
+                                      NULL);
     buf_fini(&ours);
     mem_free(key);
 }
@@ -243,7 +244,7 @@ static int read_timeout(const struct rdzv_params *p, const char *name, uint64_t 
     return 0;
 }
 
-static int read_settings(struct dynamic *d, struct muster_error *err)
+static int read_settings(struct dynamic_handler *d, struct muster_error *err)
 {
     const struct rdzv_params *p = &d->params;
     struct rdzv_settings *s = &d->settings;
@@ -268,7 +269,7 @@ static int read_settings(struct dynamic *d, struct muster_error *err)
     if (rc == 0)
         rc = params_int(p, "loss_grace_ms", 50, &d->grace_ms, err);
     if (rc == 0)
-        rc = params_int(p, "node_order", -1, &d->order_key, err);
+        rc = params_int(p, "node_order", -1, &d->rank_order_key, err);
     if (rc == 0 && !*p->run_id)
         rc = err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
     if (rc == 0 && p->local_addr && !utf8_valid(span_str(p->local_addr)))
@@ -294,7 +295,7 @@ int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
 {
     /* Two handlers of one process are two nodes, so this counts for the process. */
     static _Atomic int64_t local_ids;
-    struct dynamic *d = mem_calloc(1, sizeof *d);
+    struct dynamic_handler *d = mem_calloc(1, sizeof *d);
     const char *share = getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
     int rc = d ? params_copy(&d->params, params, err) : err_nomem(err);
 
@@ -322,7 +323,7 @@ int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
     return 0;
 }
 
-void dynamic_free(struct dynamic *d)
+void dynamic_free(struct dynamic_handler *d)
 {
     rdzv_free(d->core);
     dynamic_forget_members(d);

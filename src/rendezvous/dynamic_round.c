@@ -1,12 +1,12 @@
 /* rdzv_round.c - the dynamic handler's next(): joining, the store of the round that
  * came of it, and where its workers find theirs. See rdzv_driver.c. */
+#include "base/mem.h"
+#include "rendezvous/core/state_pickle.h"
+#include "rendezvous/dynamic_int.h"
 #include <inttypes.h>
 #include <stdlib.h>
-#include "base/mem.h"
-#include "rendezvous/dynamic_int.h"
-#include "rendezvous/core/state_pickle.h"
 
-void dynamic_next_failed(struct dynamic *d, int code, const char *text)
+void dynamic_next_failed(struct dynamic_handler *d, int code, const char *text)
 {
     const rdzv_next_cb cb = d->next_cb;
     struct muster_error err;
@@ -18,7 +18,7 @@ void dynamic_next_failed(struct dynamic *d, int code, const char *text)
     cb(d->next_ctx, err_set(&err, code, "%s", text), NULL, &err);
 }
 
-void dynamic_canceled(struct dynamic *d)
+void dynamic_canceled(struct dynamic_handler *d)
 {
     struct muster_error err;
 
@@ -30,7 +30,7 @@ void dynamic_canceled(struct dynamic *d)
 static void on_master(void *ctx, int status, const char *addr, uint16_t port,
                       const struct muster_error *err)
 {
-    struct dynamic *d = ctx;
+    struct dynamic_handler *d = ctx;
     const rdzv_next_cb cb = d->next_cb;
 
     if (!cb || d->canceling)
@@ -50,19 +50,19 @@ static void no_matter(void *ctx)
     (void)ctx;
 }
 
-void dynamic_close_stores(struct dynamic *d)
+void dynamic_close_stores(struct dynamic_handler *d)
 {
     if (d->prefixed)
-        astore_close(d->prefixed, no_matter, NULL);
+        async_store_close(d->prefixed, no_matter, NULL);
     if (d->store)
-        astore_close(d->store, no_matter, NULL);
+        async_store_close(d->store, no_matter, NULL);
     d->prefixed = d->store = NULL;
 }
 
 /* The workers' keys of the last round would mislead those of this one. No other agent's
  * workers have started yet: they wait for the ranks that our role_info is needed for,
  * unless ranks are not agreed upon at all. */
-static void wipe_if_safe(struct dynamic *d)
+static void wipe_if_safe(struct dynamic_handler *d)
 {
     const char *identical = getenv("TORCH_ELASTIC_WORKER_IDENTICAL");
 
@@ -70,26 +70,26 @@ static void wipe_if_safe(struct dynamic *d)
         rdzv_master_wipe(d->master);
 }
 
-static void find_master(struct dynamic *d)
+static void find_master(struct dynamic_handler *d)
 {
     struct rdzv_master_job job = { .round = d->round.round,
                                    .rank = d->round.rank,
                                    .store = d->store };
 
     if (!d->guest) {
-        job.members = rdzv_members(d->core, &job.count);
+        job.members = participants(d->core, &job.count);
     } else if (d->members) {
         job.members = d->members;
         job.count = (size_t)d->round.world_size;
     } else {
-        d->zero = rdzv_guest_zero(rdzv_guest_core(d->guest));
+        d->zero = member_rank0(member_driver_core(d->guest));
         job.members = &d->zero;
         job.count = 1;
     }
     rdzv_master_start(d->master, &job, on_master, d);
 }
 
-void dynamic_joined(struct dynamic *d, const struct rdzv_effect *e)
+void dynamic_joined(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
     char *prefix =
         mem_printf("torch.rendezvous.%s.%" PRId64, d->params.run_id, e->round);
@@ -110,7 +110,7 @@ void dynamic_joined(struct dynamic *d, const struct rdzv_effect *e)
               d->addr, d->pid, d->local_id, e->round, d->params.run_id, e->rank,
               e->world);
     if (rc == 0)
-        rc = astore_prefix(d->store, prefix, false, &d->prefixed, &err);
+        rc = async_store_prefix(d->store, prefix, false, &d->prefixed, &err);
     mem_free(prefix);
     if (rc < 0) {
         dynamic_next_failed(d, rc, err.text);
@@ -128,7 +128,7 @@ void dynamic_joined(struct dynamic *d, const struct rdzv_effect *e)
 }
 
 /* The core knows neither the run's place nor always its name. */
-void dynamic_refused(struct dynamic *d, const struct rdzv_effect *e)
+void dynamic_refused(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
     struct muster_error err;
 
@@ -144,7 +144,7 @@ void dynamic_refused(struct dynamic *d, const struct rdzv_effect *e)
     dynamic_next_failed(d, e->code, err.text);
 }
 
-void dynamic_begin_join(struct dynamic *d)
+void dynamic_begin_join(struct dynamic_handler *d)
 {
     const bool first = !d->store && !d->round.store;
     struct muster_error err;
@@ -171,7 +171,7 @@ void dynamic_begin_join(struct dynamic *d)
     dynamic_wish(d, RDZV_EV_JOIN);
 }
 
-void dynamic_opened(struct dynamic *d)
+void dynamic_opened(struct dynamic_handler *d)
 {
     if (d->stopped)
         return;
@@ -195,7 +195,7 @@ void dynamic_opened(struct dynamic *d)
 
 /* rdzv_hosted.c - the dynamic handler as a guest: when the store is ours, its host owns
  * the state, and this node only says what it wants. See rdzv_driver.c. */
-static uint64_t nonce_of(const struct dynamic *d)
+static uint64_t nonce_of(const struct dynamic_handler *d)
 {
     uint64_t n;
 
@@ -204,20 +204,20 @@ static uint64_t nonce_of(const struct dynamic *d)
     return n;
 }
 
-bool dynamic_be_guest(struct dynamic *d)
+bool dynamic_be_guest(struct dynamic_handler *d)
 {
-    struct rdzv_guest_config cfg = {
+    struct member_config cfg = {
         .run_id = d->params.run_id,
         .self = { span_str(d->addr), d->pid, d->local_id },
         .settings = d->settings,
         .nonce = nonce_of(d),
         .grace_ms = (uint64_t)MAX_OF(d->grace_ms, 0),
         .away_ms = d->read_ms,
-        .order = d->order_key < 0 ? HOSTED_BY_NODE : HOSTED_BY_KEY,
-        .order_key = (uint64_t)MAX_OF(d->order_key, 0),
+        .order = d->rank_order_key < 0 ? COORD_BY_NODE : COORD_BY_KEY,
+        .rank_order_key = (uint64_t)MAX_OF(d->rank_order_key, 0),
         .trace = d->trace,
     };
-    struct rdzv_guest_driver *guest;
+    struct member_driver *guest;
     struct muster_error err;
     const char *host;
     uint16_t port;
@@ -225,19 +225,19 @@ bool dynamic_be_guest(struct dynamic *d)
     if (!d->hosted || !d->backend->ops->host ||
         !d->backend->ops->host(d->backend, &host, &port))
         return false;
-    if (rdzv_guest_open(d->base.loop, &cfg, host, port, dynamic_told, d, &guest, &err) <
-        0) {
+    if (member_driver_open(d->base.loop, &cfg, host, port, dynamic_told, d, &guest,
+                           &err) < 0) {
         trace(d->trace, TRACE_WARN, "run '%s': without its host's help: %s",
               d->params.run_id, err.text);
         return false;
     }
     if (d->guest)
-        rdzv_guest_close(d->guest, NULL, NULL);
+        member_driver_close(d->guest, NULL, NULL);
     d->guest = guest;
     return true;
 }
 
-void dynamic_forget_members(struct dynamic *d)
+void dynamic_forget_members(struct dynamic_handler *d)
 {
     mem_free(d->members);
     rdzv_state_fini(d->seen);
@@ -248,17 +248,17 @@ void dynamic_forget_members(struct dynamic *d)
 
 static int by_rank(const void *a, const void *b)
 {
-    const struct rdzv_member *const *x = a, *const *y = b;
+    const struct participant *const *x = a, *const *y = b;
 
     return ((*x)->rank > (*y)->rank) - ((*x)->rank < (*y)->rank);
 }
 
 /* The places of the state just read, in rank order; nothing if it is another round's.
  */
-static void remember(struct dynamic *d, struct span text)
+static void remember(struct dynamic_handler *d, struct span text)
 {
     const size_t count = (size_t)d->round.world_size;
-    const struct rdzv_member **sorted = mem_calloc(count, sizeof *sorted);
+    const struct participant **sorted = mem_calloc(count, sizeof *sorted);
     size_t n = 0;
 
     d->seen = mem_calloc(1, sizeof *d->seen);
@@ -266,7 +266,7 @@ static void remember(struct dynamic *d, struct span text)
     if (sorted && d->seen && d->members && pickle_read_text(text, d->seen, NULL) == 0 &&
         (uint64_t)d->seen->round == d->round.round &&
         rdzv_count(d->seen, RDZV_PLACES) == count) {
-        for (const struct rdzv_member *m = rdzv_first(d->seen, RDZV_PLACES); m;
+        for (const struct participant *m = rdzv_first(d->seen, RDZV_PLACES); m;
              m = m->next[RDZV_PLACES])
             sorted[n++] = m;
         qsort(sorted, n, sizeof *sorted, by_rank);
@@ -280,7 +280,7 @@ static void remember(struct dynamic *d, struct span text)
 
 static void on_members(void *ctx, const struct rdzv_event *ev)
 {
-    struct dynamic *d = ctx;
+    struct dynamic_handler *d = ctx;
 
     if (d->stopped || !d->next_cb || d->joining || d->canceling)
         return; /* The round is over already. */
@@ -291,10 +291,11 @@ static void on_members(void *ctx, const struct rdzv_event *ev)
 
 /* Nodes of torchrun remember the workers' address of an earlier round, and it counts as
  * long as the node that serves it is a member: only then must we know them all. */
-void dynamic_hosted_members(struct dynamic *d, void (*cb)(struct dynamic *d))
+void dynamic_hosted_members(struct dynamic_handler *d,
+                            void (*cb)(struct dynamic_handler *d))
 {
     dynamic_forget_members(d);
-    if (rdzv_guest_strangers(rdzv_guest_core(d->guest)) == 0) {
+    if (member_torch_nodes(member_driver_core(d->guest)) == 0) {
         cb(d);
         return;
     }

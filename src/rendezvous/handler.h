@@ -6,9 +6,9 @@
 #ifndef RENDEZVOUS_HANDLER_H
 #define RENDEZVOUS_HANDLER_H
 
-#include "store/async_store.h"
 #include "rendezvous/core/news.h"
 #include "rendezvous/core/progress.h"
+#include "store/async_store.h"
 
 struct rdzv_handler;
 
@@ -16,8 +16,9 @@ struct rdzv_handler;
 struct rdzv_round {
     uint64_t round;
     int64_t rank, world_size; /* of nodes */
-    struct astore *store;     /* the round's store, prefixed: role_info, barrier, ... */
-    const char *master_addr;  /* for the workers */
+    struct async_store
+        *store;              /* the round's store, prefixed: role_info, barrier, ... */
+    const char *master_addr; /* for the workers */
     uint16_t master_port;
 };
 
@@ -41,8 +42,9 @@ struct rdzv_handler_ops {
     /* How it stands with next(); false: nothing to tell. May be NULL. */
     bool (*progress)(const struct rdzv_handler *h, struct rdzv_progress *out);
     /* To rank 0 whose next() waits for others: where those who have come leave word of
-     * their ranks (agent/core/rank_exchange.h). NULL: nowhere, or not now. May be NULL. */
-    struct astore *(*gathers_at)(const struct rdzv_handler *h);
+     * their ranks (agent/core/rank_exchange.h). NULL: nowhere, or not now. May be NULL.
+     */
+    struct async_store *(*gathers_at)(const struct rdzv_handler *h);
     void (*set_closed)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
     /* An orderly goodbye without closing: hands our place back. */
     void (*leave)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);

@@ -177,11 +177,12 @@ bool rdzv_fqdn_quick(struct rdzv_fqdn *f)
 {
     char order[4096], hosts[16384], name[sizeof f->name];
     const size_t order_n = read_file("/etc/nsswitch.conf", order, sizeof order);
-    const size_t hosts_n = order_n ? read_file("/etc/hosts", hosts, sizeof hosts) : 0;
+    const size_t coordinators_n =
+        order_n ? read_file("/etc/hosts", hosts, sizeof hosts) : 0;
 
     rdzv_hostname(name, sizeof name);
-    f->resolves = hosts_fqdn(span_of(order, order_n), span_of(hosts, hosts_n), name,
-                             f->name, sizeof f->name);
+    f->resolves = hosts_fqdn(span_of(order, order_n), span_of(hosts, coordinators_n),
+                             name, f->name, sizeof f->name);
     return f->resolves;
 }
 

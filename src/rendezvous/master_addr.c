@@ -5,14 +5,14 @@
  * publishes in this round (rdzv_master_keys.c). If nothing comes, rank 0 is torch's and
  * relies on what it published in an earlier round (rdzv_master_back.c). */
 #include "rendezvous/master_addr.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "net/listen.h"
+#include "store/client.h"
 #include "store/server.h"
 #include <assert.h>
 #include <inttypes.h>
-#include "base/err.h"
-#include "base/mem.h"
-#include "store/client.h"
 #include <stdio.h>
-#include "net/listen.h"
 
 /* rdzv_master_int.h - what the files of rdzv_master.h share: rdzv_master.c (begin, end,
  * what is decided), rdzv_master_keys.c (the keys of a round), rdzv_master_back.c (an
@@ -46,7 +46,7 @@ struct rdzv_master {
     uint64_t started_ms, by_ms;
     uint64_t back;               /* the earlier round that is being looked at, plus 1 */
     struct master_address found; /* there; being probed */
-    struct astore *probe;        /* owned */
+    struct async_store *probe;   /* owned */
 };
 
 /* A callback's context that outlives the job it was made for. */
@@ -62,17 +62,22 @@ struct master_keys {
 };
 
 /* rdzv_master.c: how it ends, and the address that counts from now on. */
-static void master_finish(struct rdzv_master *m, int status, const struct muster_error *err);
-static void master_fail(struct rdzv_master *m, int code, const struct muster_error *err);
+static void master_finish(struct rdzv_master *m, int status,
+                          const struct muster_error *err);
+static void master_fail(struct rdzv_master *m, int code,
+                        const struct muster_error *err);
 static int master_take(struct rdzv_master *m, const char *host, uint16_t port);
 static void master_drop_probe(struct rdzv_master *m);
 static void master_release(struct rdzv_master *m);
 
 /* rdzv_master_keys.c */
-static struct master_ask *master_ask_new(struct rdzv_master *m); /* NULL: out of memory */
+static struct master_ask *
+master_ask_new(struct rdzv_master *m); /* NULL: out of memory */
 static void master_ask_free(struct master_ask *a);
-static void master_keys(const struct rdzv_master *m, uint64_t round, struct master_keys *out);
-static bool master_parse(const struct c10d_reply *reply, char host[1025], uint16_t *port);
+static void master_keys(const struct rdzv_master *m, uint64_t round,
+                        struct master_keys *out);
+static bool master_parse(const struct c10d_reply *reply, char host[1025],
+                         uint16_t *port);
 static void master_publish(struct rdzv_master *m); /* what is known */
 static void master_publish_own(struct rdzv_master *m);
 static void master_wait(struct rdzv_master *m); /* for what rank 0 publishes */
@@ -108,11 +113,12 @@ static void master_drop_probe(struct rdzv_master *m)
     if (!m->probe)
         return;
     m->refs++;
-    astore_close(m->probe, on_released, m);
+    async_store_close(m->probe, on_released, m);
     m->probe = NULL;
 }
 
-static void master_finish(struct rdzv_master *m, int status, const struct muster_error *err)
+static void master_finish(struct rdzv_master *m, int status,
+                          const struct muster_error *err)
 {
     const rdzv_master_cb cb = m->cb;
 
@@ -398,10 +404,10 @@ static int query(struct rdzv_master *m, uint64_t round, bool values)
     if (!a)
         return MUSTER_ENOMEM;
     master_keys(m, round, &keys);
-    rc = values ? astore_multi_get(m->job.store, keys.both, 2, m->timeout_ms, on_older,
-                                   a, NULL)
-                : astore_check(m->job.store, keys.both, 2, m->timeout_ms,
-                               on_older_there, a, NULL);
+    rc = values ? async_store_multi_get(m->job.store, keys.both, 2, m->timeout_ms,
+                                        on_older, a, NULL)
+                : async_store_check(m->job.store, keys.both, 2, m->timeout_ms,
+                                    on_older_there, a, NULL);
     if (rc < 0)
         master_ask_free(a);
     return rc;
@@ -460,7 +466,8 @@ static void master_ask_free(struct master_ask *a)
     mem_free(a);
 }
 
-static void master_keys(const struct rdzv_master *m, uint64_t round, struct master_keys *out)
+static void master_keys(const struct rdzv_master *m, uint64_t round,
+                        struct master_keys *out)
 {
     (void)snprintf(out->addr, sizeof out->addr,
                    "torch.rendezvous.%s.%" PRIu64 "/MASTER_ADDR", m->run_id, round);
@@ -486,7 +493,8 @@ static bool parse_port(struct span s, uint16_t *out)
 }
 
 /* The two values of a MULTI_GET, which come from a store that anybody can write to. */
-static bool master_parse(const struct c10d_reply *reply, char host[1025], uint16_t *port)
+static bool master_parse(const struct c10d_reply *reply, char host[1025],
+                         uint16_t *port)
 {
     struct c10d_list list = reply->list;
     struct span h, p;
@@ -531,8 +539,8 @@ static void master_publish(struct rdzv_master *m)
     if (rc == 0) {
         const struct span values[] = { span_str(m->known.host), span_str(port) };
 
-        rc = astore_multi_set(m->job.store, keys.both, values, 2, m->timeout_ms,
-                              on_published, a, &err);
+        rc = async_store_multi_set(m->job.store, keys.both, values, 2, m->timeout_ms,
+                                   on_published, a, &err);
         if (rc < 0)
             master_ask_free(a);
     }
@@ -615,8 +623,8 @@ static void master_wait(struct rdzv_master *m)
 
     master_keys(m, m->job.round, &keys);
     if (rc == 0) {
-        rc = astore_multi_get(m->job.store, keys.both, 2,
-                              MIN_OF(SLICE_MS, m->timeout_ms), on_now, a, &err);
+        rc = async_store_multi_get(m->job.store, keys.both, 2,
+                                   MIN_OF(SLICE_MS, m->timeout_ms), on_now, a, &err);
         if (rc < 0)
             master_ask_free(a);
     }

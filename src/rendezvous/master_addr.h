@@ -9,8 +9,8 @@
 #define RENDEZVOUS_MASTER_ADDR_H
 
 #include "base/trace.h"
-#include "store/async_store.h"
 #include "rendezvous/core/cas_node.h"
+#include "store/async_store.h"
 
 struct rdzv_master;
 
@@ -27,7 +27,7 @@ struct rdzv_master_job {
     int64_t rank;
     const struct rdzv_node *members; /* borrowed until it is done; in rank order */
     size_t count;
-    struct astore *store; /* without prefix; borrowed until it is done */
+    struct async_store *store; /* without prefix; borrowed until it is done */
 };
 
 /* addr is borrowed until the next start or close. */

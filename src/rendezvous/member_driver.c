@@ -1,4 +1,4 @@
-/* rdzv_guest.c - see rdzv_guest.h: callbacks, feed, perform, open and close. */
+/* member.c - see member.h: callbacks, feed, perform, open and close. */
 #include "rendezvous/member_driver.h"
 
 #include "base/err.h"
@@ -8,64 +8,64 @@
 
 #define DIAL_MS 5000u
 
-struct rdzv_guest_driver {
+struct member_driver {
     uv_loop_t *loop; /* borrowed */
-    struct rdzv_guest *core;
+    struct member *core;
     char *host; /* owned */
     uint16_t port;
     const struct trace *trace;
-    struct host_session *session; /* owned, or NULL */
-    uv_timer_t timer;             /* the core's deadline */
-    uv_timer_t soon;              /* wishes to be taken up from the loop */
-    unsigned wishes;              /* bits 1 << kind */
+    struct member_session *session; /* owned, or NULL */
+    uv_timer_t timer;               /* the core's deadline */
+    uv_timer_t soon;                /* wishes to be taken up from the loop */
+    unsigned wishes;                /* bits 1 << kind */
     bool in_feed, closed;
     bool unjoined; /* a JOIN was taken back before the core had it: to be told */
     struct muster_error dial_err; /* a dial that could not even begin */
-    rdzv_told_cb cb;
+    rdzv_notify_cb cb;
     void *ctx;
     int handles;
     void (*gone)(void *ctx);
     void *gone_ctx;
 };
 
-static void feed(struct rdzv_guest_driver *d, struct rdzv_guest_event *ev);
+static void feed(struct member_driver *d, struct member_event *ev);
 
 /* ---- callbacks ---- */
 
 static void on_up(void *ctx)
 {
-    struct rdzv_guest_event ev = { .kind = RDZV_GUEST_UP };
+    struct member_event ev = { .kind = MEMBER_UP };
 
     feed(ctx, &ev);
 }
 
-static void on_msg(void *ctx, const struct hosted_msg *m)
+static void on_msg(void *ctx, const struct coord_msg *m)
 {
-    struct rdzv_guest_event ev = { .kind = RDZV_GUEST_MSG, .msg = m };
+    struct member_event ev = { .kind = MEMBER_MSG, .msg = m };
 
     feed(ctx, &ev);
 }
 
 static void on_down(void *ctx, const struct muster_error *err)
 {
-    struct rdzv_guest_driver *d = ctx;
-    struct rdzv_guest_event ev = { .kind = RDZV_GUEST_DOWN,
-                                   .code = err->code,
-                                   .text = err->text };
+    struct member_driver *d = ctx;
+    struct member_event ev = { .kind = MEMBER_DOWN,
+                               .code = err->code,
+                               .text = err->text };
 
-    host_session_close(d->session);
+    member_session_close(d->session);
     d->session = NULL;
     feed(d, &ev);
 }
 
 static void on_timer(uv_timer_t *t)
 {
-    struct rdzv_guest_event ev = { .kind = RDZV_GUEST_TIMER };
+    struct member_event ev = { .kind = MEMBER_TIMER };
 
     feed(t->data, &ev);
 }
 
-static void take_wishes(struct rdzv_guest_driver *d)
+static void take_wishes(struct member_driver *d)
 {
     static const enum rdzv_event_kind order[] = { RDZV_EV_LEAVE, RDZV_EV_CLOSE,
                                                   RDZV_EV_JOIN };
@@ -78,7 +78,7 @@ static void take_wishes(struct rdzv_guest_driver *d)
         d->cb(d->ctx, &refused);
     }
     for (size_t i = 0; i < ARRAY_LEN(order) && !d->closed; i++) {
-        struct rdzv_guest_event ev = { .kind = RDZV_GUEST_WISH, .wish = order[i] };
+        struct member_event ev = { .kind = MEMBER_WISH, .wish = order[i] };
 
         if (!(d->wishes & 1u << order[i]))
             continue;
@@ -89,8 +89,8 @@ static void take_wishes(struct rdzv_guest_driver *d)
 
 static void on_soon(uv_timer_t *t)
 {
-    struct rdzv_guest_driver *d = t->data;
-    struct rdzv_guest_event ev = { .kind = RDZV_GUEST_DOWN };
+    struct member_driver *d = t->data;
+    struct member_event ev = { .kind = MEMBER_DOWN };
 
     if (d->dial_err.code) {
         ev.code = d->dial_err.code;
@@ -103,53 +103,53 @@ static void on_soon(uv_timer_t *t)
 
 /* ---- feed and perform ---- */
 
-static void dial(struct rdzv_guest_driver *d)
+static void dial(struct member_driver *d)
 {
-    static const struct host_session_cbs cbs = { on_up, on_msg, on_down };
+    static const struct member_session_cbs cbs = { on_up, on_msg, on_down };
 
-    host_session_close(d->session);
+    member_session_close(d->session);
     d->session = NULL;
-    if (host_session_open(d->loop, d->host, d->port, DIAL_MS, d->trace, &cbs, d,
-                          &d->session, &d->dial_err) < 0)
+    if (member_session_open(d->loop, d->host, d->port, DIAL_MS, d->trace, &cbs, d,
+                            &d->session, &d->dial_err) < 0)
         (void)uv_timer_start(&d->soon, on_soon, 0, 0);
 }
 
-static void perform(struct rdzv_guest_driver *d, const struct rdzv_guest_effect *e)
+static void perform(struct member_driver *d, const struct member_effect *e)
 {
     switch (e->kind) {
-    case RDZV_GUEST_DIAL:
+    case MEMBER_DIAL:
         dial(d);
         return;
-    case RDZV_GUEST_SEND:
+    case MEMBER_SEND:
         if (d->session)
-            host_session_send(d->session, &e->msg);
+            member_session_send(d->session, &e->msg);
         return;
-    case RDZV_GUEST_TELL:
+    case MEMBER_TELL:
         d->cb(d->ctx, &e->told);
         return;
     }
 }
 
-static void feed(struct rdzv_guest_driver *d, struct rdzv_guest_event *ev)
+static void feed(struct member_driver *d, struct member_event *ev)
 {
-    struct rdzv_guest_fx fx;
+    struct member_fx fx;
 
     ev->now = clock_now();
-    rdzv_guest_step(d->core, ev, &fx);
+    member_step(d->core, ev, &fx);
     d->in_feed = true;
     for (size_t i = 0; i < fx.count && !d->closed; i++)
         perform(d, &fx.at[i]);
     d->in_feed = false;
     if (d->closed)
         return;
-    clock_arm(&d->timer, on_timer, rdzv_guest_deadline(d->core));
+    clock_arm(&d->timer, on_timer, member_deadline(d->core));
     if (d->wishes)
         (void)uv_timer_start(&d->soon, on_soon, 0, 0);
 }
 
 /* ---- what the owner calls ---- */
 
-void rdzv_guest_wish(struct rdzv_guest_driver *d, enum rdzv_event_kind kind)
+void member_driver_request(struct member_driver *d, enum rdzv_event_kind kind)
 {
     /* Wishes are taken up LEAVE first, which is right for those that come in that
      * order: who leaves and then joins. */
@@ -162,22 +162,22 @@ void rdzv_guest_wish(struct rdzv_guest_driver *d, enum rdzv_event_kind kind)
         (void)uv_timer_start(&d->soon, on_soon, 0, 0);
 }
 
-const struct rdzv_guest *rdzv_guest_core(const struct rdzv_guest_driver *d)
+const struct member *member_driver_core(const struct member_driver *d)
 {
     return d->core;
 }
 
-int rdzv_guest_open(uv_loop_t *loop, const struct rdzv_guest_config *cfg,
-                    const char *host, uint16_t port, rdzv_told_cb cb, void *ctx,
-                    struct rdzv_guest_driver **out, struct muster_error *err)
+int member_driver_open(uv_loop_t *loop, const struct member_config *cfg,
+                       const char *host, uint16_t port, rdzv_notify_cb cb, void *ctx,
+                       struct member_driver **out, struct muster_error *err)
 {
-    struct rdzv_guest_driver *d = mem_calloc(1, sizeof *d);
+    struct member_driver *d = mem_calloc(1, sizeof *d);
     int rc;
 
     if (!d)
         return err_nomem(err);
     d->host = mem_strdup(host);
-    rc = d->host ? rdzv_guest_new(cfg, &d->core, err) : err_nomem(err);
+    rc = d->host ? member_new(cfg, &d->core, err) : err_nomem(err);
     if (rc < 0) {
         mem_free(d->host);
         mem_free(d);
@@ -197,23 +197,23 @@ int rdzv_guest_open(uv_loop_t *loop, const struct rdzv_guest_config *cfg,
 
 static void on_closed(uv_handle_t *h)
 {
-    struct rdzv_guest_driver *d = h->data;
+    struct member_driver *d = h->data;
 
     if (--d->handles)
         return;
     if (d->gone)
         d->gone(d->gone_ctx);
-    rdzv_guest_free(d->core);
+    member_free(d->core);
     mem_free(d->host);
     mem_free(d);
 }
 
-void rdzv_guest_close(struct rdzv_guest_driver *d, void (*gone)(void *ctx), void *ctx)
+void member_driver_close(struct member_driver *d, void (*gone)(void *ctx), void *ctx)
 {
     d->closed = true;
     d->gone = gone;
     d->gone_ctx = ctx;
-    host_session_close(d->session);
+    member_session_close(d->session);
     d->session = NULL;
     d->handles = 2;
     uv_close((uv_handle_t *)&d->timer, on_closed);

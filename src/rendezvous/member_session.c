@@ -1,4 +1,4 @@
-/* host_session.c - see host_session.h. */
+/* member_session.c - see member_session.h. */
 #include "rendezvous/member_session.h"
 
 #include <netinet/in.h>
@@ -12,9 +12,9 @@
 
 #define READ_ROOM 4096u
 
-struct host_session {
+struct member_session {
     uv_loop_t *loop; /* borrowed */
-    struct host_session_cbs cbs;
+    struct member_session_cbs cbs;
     void *ctx;
     struct dialer *dialer;  /* owned, while connecting */
     struct dial_conn *conn; /* owned, once connected */
@@ -27,11 +27,12 @@ struct host_session {
 /* One write under way; outlives the session if need be. */
 struct sending {
     uv_write_t write;
-    struct host_session *session; /* borrowed; valid only while status is 0 or above */
+    struct member_session
+        *session; /* borrowed; valid only while status is 0 or above */
     struct buf bytes;
 };
 
-static void release(struct host_session *s)
+static void release(struct member_session *s)
 {
     dial_free(s->dialer);
     if (s->conn) {
@@ -43,7 +44,7 @@ static void release(struct host_session *s)
 }
 
 /* Returns false if the session is gone. */
-static bool leave_callback(struct host_session *s)
+static bool leave_callback(struct member_session *s)
 {
     s->inside = false;
     if (!s->closed)
@@ -52,7 +53,7 @@ static bool leave_callback(struct host_session *s)
     return false;
 }
 
-static void down(struct host_session *s, const struct muster_error *err)
+static void down(struct member_session *s, const struct muster_error *err)
 {
     if (s->over)
         return;
@@ -64,7 +65,7 @@ static void down(struct host_session *s, const struct muster_error *err)
     (void)leave_callback(s);
 }
 
-static void broke(struct host_session *s, int uv)
+static void broke(struct member_session *s, int uv)
 {
     struct muster_error err;
 
@@ -76,27 +77,27 @@ static void broke(struct host_session *s, int uv)
 
 /* Hands over one message at the front of the input. False: none is whole, or the
  * session is over or gone. */
-static bool take_one(struct host_session *s)
+static bool take_one(struct member_session *s)
 {
     const size_t have = buf_len(&s->in);
     struct muster_error err;
-    struct hosted_msg m;
+    struct coord_msg m;
     uint64_t size;
 
     if (have < 8)
         return false;
     size = get_u64(buf_data(&s->in));
-    if (size > HOSTED_MAX) {
+    if (size > COORD_MAX) {
         (void)err_set(&err, MUSTER_ENOTSTORE,
                       "%s sent a message of %llu bytes, expected at most %u: is it a "
                       "muster store?",
-                      s->conn->peer, (unsigned long long)size, HOSTED_MAX);
+                      s->conn->peer, (unsigned long long)size, COORD_MAX);
         down(s, &err);
         return false;
     }
     if (have - 8 < size)
         return false;
-    if (hosted_decode(span_of(buf_data(&s->in) + 8, (size_t)size), &m, &err) < 0) {
+    if (coord_decode(span_of(buf_data(&s->in) + 8, (size_t)size), &m, &err) < 0) {
         (void)err_wrap(&err, "%s", s->conn->peer);
         down(s, &err);
         return false;
@@ -111,7 +112,7 @@ static bool take_one(struct host_session *s)
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out)
 {
-    struct host_session *s = handle->data;
+    struct member_session *s = handle->data;
     uint8_t *room = s ? buf_room(&s->in, READ_ROOM) : NULL;
 
     (void)suggested;
@@ -120,7 +121,7 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out)
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
 {
-    struct host_session *s = stream->data;
+    struct member_session *s = stream->data;
 
     (void)b;
     if (!s || n == 0)
@@ -150,7 +151,7 @@ static void watch_socket(uv_tcp_t *tcp)
 
 static void on_dialed(void *ctx, struct dial_conn *conn, const struct muster_error *err)
 {
-    struct host_session *s = ctx;
+    struct member_session *s = ctx;
     int rc;
 
     if (!conn) {
@@ -173,7 +174,7 @@ static void on_dialed(void *ctx, struct dial_conn *conn, const struct muster_err
 static void on_sent(uv_write_t *write, int status)
 {
     struct sending *out = CONTAINER_OF(write, struct sending, write);
-    struct host_session *s = write->handle->data; /* NULL once it is closed. */
+    struct member_session *s = write->handle->data; /* NULL once it is closed. */
 
     buf_fini(&out->bytes);
     mem_free(out);
@@ -181,14 +182,14 @@ static void on_sent(uv_write_t *write, int status)
         broke(s, status);
 }
 
-static int encode(struct buf *out, const struct hosted_msg *m)
+static int encode(struct buf *out, const struct coord_msg *m)
 {
-    struct c10d_request push = { .op = C10D_QUEUE_PUSH, .key = span_str(HOSTED_KEY) };
+    struct c10d_request push = { .op = C10D_QUEUE_PUSH, .key = span_str(COORD_KEY) };
     struct buf value;
     int rc;
 
-    buf_init(&value, HOSTED_MAX);
-    rc = hosted_encode(&value, m);
+    buf_init(&value, COORD_MAX);
+    rc = coord_encode(&value, m);
     push.value = buf_span(&value);
     if (rc == 0)
         rc = c10d_encode_request(out, &push, NULL);
@@ -196,7 +197,7 @@ static int encode(struct buf *out, const struct hosted_msg *m)
     return rc;
 }
 
-void host_session_send(struct host_session *s, const struct hosted_msg *m)
+void member_session_send(struct member_session *s, const struct coord_msg *m)
 {
     struct sending *out;
     uv_buf_t b;
@@ -218,17 +219,17 @@ void host_session_send(struct host_session *s, const struct hosted_msg *m)
     }
 }
 
-int host_session_open(uv_loop_t *loop, const char *host, uint16_t port,
-                      uint64_t timeout_ms, const struct trace *trace,
-                      const struct host_session_cbs *cbs, void *ctx,
-                      struct host_session **out, struct muster_error *err)
+int member_session_open(uv_loop_t *loop, const char *host, uint16_t port,
+                        uint64_t timeout_ms, const struct trace *trace,
+                        const struct member_session_cbs *cbs, void *ctx,
+                        struct member_session **out, struct muster_error *err)
 {
     const struct dial_opts opts = { .host = host,
                                     .port = port,
                                     .timeout_ms = timeout_ms,
                                     .once = true,
                                     .trace = trace };
-    struct host_session *s = mem_calloc(1, sizeof *s);
+    struct member_session *s = mem_calloc(1, sizeof *s);
     int rc;
 
     if (!s)
@@ -236,7 +237,7 @@ int host_session_open(uv_loop_t *loop, const char *host, uint16_t port,
     s->loop = loop;
     s->cbs = *cbs;
     s->ctx = ctx;
-    buf_init(&s->in, 4 * (HOSTED_MAX + READ_ROOM));
+    buf_init(&s->in, 4 * (COORD_MAX + READ_ROOM));
     rc = dial_start(loop, &opts, on_dialed, s, &s->dialer, err);
     if (rc < 0) {
         s->dialer = NULL;
@@ -247,7 +248,7 @@ int host_session_open(uv_loop_t *loop, const char *host, uint16_t port,
     return 0;
 }
 
-void host_session_close(struct host_session *s)
+void member_session_close(struct member_session *s)
 {
     if (!s)
         return;

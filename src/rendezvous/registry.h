@@ -6,8 +6,8 @@
 #define RENDEZVOUS_REGISTRY_H
 
 #include "base/trace.h"
-#include "rendezvous/handler.h"
 #include "rendezvous/core/params.h"
+#include "rendezvous/handler.h"
 
 /* Makes a handler, connecting to nobody yet: that is for its first next(). */
 typedef int (*rdzv_create_fn)(void *ctx, uv_loop_t *loop,

@@ -11,10 +11,10 @@
 #define RENDEZVOUS_STATE_BACKEND_H
 
 #include "base/trace.h"
-#include "store/async_store.h"
-#include "rendezvous/handler.h"
-#include "rendezvous/core/params.h"
 #include "rendezvous/core/cas_node.h"
+#include "rendezvous/core/params.h"
+#include "rendezvous/handler.h"
+#include "store/async_store.h"
 
 struct rdzv_backend;
 
@@ -60,7 +60,8 @@ struct rdzv_backend_ops {
     /* A store for the group's own keys, with a connection of its own, so that a
      * blocking read does not hold up a beat. The caller closes it, before the backend.
      * May be unconnected yet: calls wait. */
-    int (*store)(struct rdzv_backend *b, struct astore **out, struct muster_error *err);
+    int (*store)(struct rdzv_backend *b, struct async_store **out,
+                 struct muster_error *err);
 
     /* "tcp://10.0.0.1:29400", for messages. */
     const char *(*where)(const struct rdzv_backend *b);

@@ -6,22 +6,22 @@
  * that failed must leave nobody counted twice: rank 0's server ends with it, as torch's
  * does, and the others leave word that they have counted. What the agent calls is in
  * rdzv_static_face.c. */
-#include "rendezvous/handler.h"
-#include "store/server.h"
-#include "rendezvous/core/endpoint.h"
-#include <inttypes.h>
-#include <stdio.h>
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/py/text.h"
+#include "rendezvous/core/endpoint.h"
+#include "rendezvous/handler.h"
 #include "rendezvous/registry.h"
 #include "store/client.h"
-#include "base/py/text.h"
 #include "store/core/reserved.h"
+#include "store/server.h"
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 
 /* rdzv_static_int.h - the static handler, shared by rdzv_static.c (counting in) and
  * rdzv_static_face.c (what the agent calls). */
-struct fixed {
+struct static_handler {
     struct rdzv_handler base;
     const struct trace *trace; /* borrowed */
     char *run_id;              /* owned */
@@ -29,10 +29,10 @@ struct fixed {
     int64_t rank, world;
     uint64_t timeout_ms, by_ms;
 
-    struct store_server *server; /* owned; rank 0 */
-    struct astore *store;        /* owned */
-    struct astore *counter;      /* owned: the connection for init/ */
-    struct astore *prefixed;     /* owned */
+    struct store_server *server;  /* owned; rank 0 */
+    struct async_store *store;    /* owned */
+    struct async_store *counter;  /* owned: the connection for init/ */
+    struct async_store *prefixed; /* owned */
     int64_t here;  /* who has counted in, as rank 0 has seen it; 0: we have not */
     char word[64]; /* the key by which we know that we have counted; not rank 0's */
     bool tried;    /* to count in: the word may be there */
@@ -53,20 +53,22 @@ struct fixed {
 };
 
 /* rdzv_static.c: serves if we are rank 0, connects, counts us in and waits for all. */
-static void fixed_begin(struct fixed *f);
-static void fixed_fail(struct fixed *f, const struct muster_error *err);
-static void fixed_take_word(struct fixed *f); /* back: we shall not count again */
+static void fixed_begin(struct static_handler *f);
+static void fixed_fail(struct static_handler *f, const struct muster_error *err);
+static void
+fixed_take_word(struct static_handler *f); /* back: we shall not count again */
 
 /* rdzv_static_face.c. What there is to tell is told from the loop. */
 extern const struct rdzv_handler_ops static_ops;
-static void fixed_soon(struct fixed *f);
-static void fixed_drop(struct fixed *f, struct astore **s); /* NULL in *s is fine */
-static void fixed_end_server(struct fixed *f);
-static void fixed_release(struct fixed *f);
+static void fixed_soon(struct static_handler *f);
+static void fixed_drop(struct static_handler *f,
+                       struct async_store **s); /* NULL in *s is fine */
+static void fixed_end_server(struct static_handler *f);
+static void fixed_release(struct static_handler *f);
 
 #define INIT_KEY "init/"
 
-static void fixed_fail(struct fixed *f, const struct muster_error *err)
+static void fixed_fail(struct static_handler *f, const struct muster_error *err)
 {
     err_copy(&f->why, err);
     fixed_drop(f, &f->counter);
@@ -76,14 +78,14 @@ static void fixed_fail(struct fixed *f, const struct muster_error *err)
     fixed_soon(f);
 }
 
-static uint64_t left_ms(const struct fixed *f)
+static uint64_t left_ms(const struct static_handler *f)
 {
     const uint64_t now = uv_now(f->base.loop);
 
     return f->by_ms > now ? f->by_ms - now : 0;
 }
 
-static void all_here(struct fixed *f)
+static void all_here(struct static_handler *f)
 {
     fixed_drop(f, &f->counter);
     f->round = (struct rdzv_round){ .rank = f->rank,
@@ -99,17 +101,17 @@ static void all_here(struct fixed *f)
 
 /* A connection that was dropped tells its last calls so, perhaps only when another
  * next() is under way. */
-static bool is_over(const struct fixed *f, int status)
+static bool is_over(const struct static_handler *f, int status)
 {
     return f->destroying || status == MUSTER_ECANCELED;
 }
 
-static void count(struct fixed *f, int64_t delta);
+static void count(struct static_handler *f, int64_t delta);
 
 static void on_more(void *ctx, int status, const struct c10d_reply *reply,
                     const struct muster_error *err)
 {
-    struct fixed *f = ctx;
+    struct static_handler *f = ctx;
 
     (void)reply;
     if (is_over(f, status))
@@ -120,7 +122,7 @@ static void on_more(void *ctx, int status, const struct c10d_reply *reply,
         fixed_fail(f, err);
 }
 
-static void wait_for_more(struct fixed *f, int64_t seen)
+static void wait_for_more(struct static_handler *f, int64_t seen)
 {
     char text[24], key[80];
     struct span keys;
@@ -130,15 +132,15 @@ static void wait_for_more(struct fixed *f, int64_t seen)
     (void)snprintf(key, sizeof key, RESERVED_CHANGED "%016" PRIx64 "/" INIT_KEY,
                    reserved_hash(span_str(text)));
     keys = span_str(key);
-    if (astore_wait(f->counter, &keys, 1, MIN_OF(left_ms(f), 1000u), on_more, f, &err) <
-        0)
+    if (async_store_wait(f->counter, &keys, 1, MIN_OF(left_ms(f), 1000u), on_more, f,
+                         &err) < 0)
         fixed_fail(f, &err);
 }
 
 static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
                        const struct muster_error *err)
 {
-    struct fixed *f = ctx;
+    struct static_handler *f = ctx;
     struct muster_error e;
 
     if (is_over(f, status))
@@ -163,12 +165,12 @@ static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
     }
 }
 
-static void count(struct fixed *f, int64_t delta)
+static void count(struct static_handler *f, int64_t delta)
 {
     struct muster_error err;
 
-    if (astore_add(f->counter, span_str(INIT_KEY), delta, MAX_OF(left_ms(f), 1000u),
-                   on_counted, f, &err) < 0)
+    if (async_store_add(f->counter, span_str(INIT_KEY), delta,
+                        MAX_OF(left_ms(f), 1000u), on_counted, f, &err) < 0)
         fixed_fail(f, &err);
 }
 
@@ -183,12 +185,13 @@ static void no_reply(void *ctx, int status, const struct c10d_reply *reply,
 
 /* An ADD whose answer we did not live to see may have been heard or not, and the server
  * may be another by the time we try again. So a word of our own goes along with it. */
-static void count_in(struct fixed *f)
+static void count_in(struct static_handler *f)
 {
     struct muster_error err;
 
-    if (f->rank != 0 && astore_set(f->counter, span_str(f->word), span_str("1"),
-                                   MAX_OF(left_ms(f), 1000u), no_reply, NULL, &err) < 0)
+    if (f->rank != 0 &&
+        async_store_set(f->counter, span_str(f->word), span_str("1"),
+                        MAX_OF(left_ms(f), 1000u), no_reply, NULL, &err) < 0)
         fixed_fail(f, &err);
     else
         count(f, 1);
@@ -198,7 +201,7 @@ static void count_in(struct fixed *f)
 static void on_word(void *ctx, int status, const struct c10d_reply *reply,
                     const struct muster_error *err)
 {
-    struct fixed *f = ctx;
+    struct static_handler *f = ctx;
 
     if (is_over(f, status))
         return;
@@ -210,22 +213,22 @@ static void on_word(void *ctx, int status, const struct c10d_reply *reply,
         count_in(f);
 }
 
-static void look_for_word(struct fixed *f)
+static void look_for_word(struct static_handler *f)
 {
     const struct span word = span_str(f->word);
     struct muster_error err;
 
-    if (astore_check(f->counter, &word, 1, MAX_OF(left_ms(f), 1000u), on_word, f,
-                     &err) < 0)
+    if (async_store_check(f->counter, &word, 1, MAX_OF(left_ms(f), 1000u), on_word, f,
+                          &err) < 0)
         fixed_fail(f, &err);
 }
 
-static void fixed_take_word(struct fixed *f)
+static void fixed_take_word(struct static_handler *f)
 {
     const struct c10d_request req = { .op = C10D_DELETE_KEY, .key = span_str(f->word) };
 
     if (f->rank != 0 && f->tried)
-        (void)astore_call(f->store, &req, ASTORE_RAW, 1000, no_reply, NULL, NULL);
+        (void)async_store_call(f->store, &req, ASTORE_RAW, 1000, no_reply, NULL, NULL);
     f->tried = false;
 }
 
@@ -233,7 +236,7 @@ static void fixed_take_word(struct fixed *f)
 
 static void on_open(void *ctx, int status, const struct muster_error *err)
 {
-    struct fixed *f = ctx;
+    struct static_handler *f = ctx;
     struct muster_error e;
 
     if (is_over(f, status))
@@ -262,7 +265,7 @@ static void no_matter(void *ctx, int status, const struct muster_error *err)
     (void)err;
 }
 
-static int serve(struct fixed *f, struct muster_error *err)
+static int serve(struct static_handler *f, struct muster_error *err)
 {
     struct store_server_opts opts;
     int rc;
@@ -284,7 +287,7 @@ static int serve(struct fixed *f, struct muster_error *err)
     return 0;
 }
 
-static void fixed_begin(struct fixed *f)
+static void fixed_begin(struct static_handler *f)
 {
     struct store_client_opts opts = {
         .host = f->rank == 0 ? "127.0.0.1" : f->at.host,
@@ -300,7 +303,7 @@ static void fixed_begin(struct fixed *f)
     if (rc == 0)
         rc = store_client_open(f->base.loop, &opts, no_matter, f, &f->store, &err);
     if (rc == 0)
-        rc = astore_prefix(f->store, f->run_id, false, &f->prefixed, &err);
+        rc = async_store_prefix(f->store, f->run_id, false, &f->prefixed, &err);
     opts.raw_keys = true;
     if (rc == 0)
         rc = store_client_open(f->base.loop, &opts, on_open, f, &f->counter, &err);
@@ -310,7 +313,7 @@ static void fixed_begin(struct fixed *f)
 
 /* ---- Parameters ---- */
 
-static int read_params(struct fixed *f, const struct rdzv_params *p,
+static int read_params(struct static_handler *f, const struct rdzv_params *p,
                        struct muster_error *err)
 {
     int64_t seconds;
@@ -356,7 +359,7 @@ int rdzv_static_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *par
                        const struct trace *trace, struct rdzv_handler **out,
                        struct muster_error *err)
 {
-    struct fixed *f = mem_calloc(1, sizeof *f);
+    struct static_handler *f = mem_calloc(1, sizeof *f);
     int rc;
 
     (void)ctx;
@@ -378,14 +381,14 @@ int rdzv_static_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *par
 
 /* rdzv_static_face.c - the static handler as the agent sees it: what it may ask for,
  * what it hears, and the end. What follows from it is rdzv_static.c's. */
-static struct fixed *fixed_of(const struct rdzv_handler *h)
+static struct static_handler *fixed_of(const struct rdzv_handler *h)
 {
-    return CONTAINER_OF(h, struct fixed, base);
+    return CONTAINER_OF(h, struct static_handler, base);
 }
 
 static void on_soon(uv_timer_t *t)
 {
-    struct fixed *f = t->data;
+    struct static_handler *f = t->data;
     const rdzv_next_cb cb = f->next_cb;
 
     for (size_t i = 0; i < ARRAY_LEN(f->done); i++) {
@@ -404,7 +407,7 @@ static void on_soon(uv_timer_t *t)
        f->why.code == 0 ? NULL : &f->why);
 }
 
-static void fixed_soon(struct fixed *f)
+static void fixed_soon(struct static_handler *f)
 {
     (void)uv_timer_start(&f->soon, on_soon, 0, 0);
 }
@@ -430,7 +433,7 @@ static bool use_agent_store(const struct rdzv_handler *h)
 
 static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
 {
-    struct fixed *f = fixed_of(h);
+    struct static_handler *f = fixed_of(h);
 
     assert(!f->next_cb);
     f->next_cb = cb;
@@ -448,7 +451,7 @@ static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
 
 static void cancel(struct rdzv_handler *h)
 {
-    struct fixed *f = fixed_of(h);
+    struct static_handler *f = fixed_of(h);
     struct muster_error err;
 
     if (!f->next_cb)
@@ -481,7 +484,7 @@ static bool is_closed(const struct rdzv_handler *h)
 /* Only rank 0 waits for others here; they are in its store by the time it waits. */
 static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
 {
-    const struct fixed *f = fixed_of(h);
+    const struct static_handler *f = fixed_of(h);
 
     *out = (struct rdzv_progress){ .stage = f->here ? RDZV_AT_ROUND : RDZV_AT_STORE,
                                    .here = f->here,
@@ -493,16 +496,16 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
     return f->next_cb && !f->ready;
 }
 
-static struct astore *gathers_at(const struct rdzv_handler *h)
+static struct async_store *gathers_at(const struct rdzv_handler *h)
 {
-    const struct fixed *f = fixed_of(h);
+    const struct static_handler *f = fixed_of(h);
 
     return f->next_cb && !f->ready && f->here ? f->prefixed : NULL;
 }
 
 static void tell(struct rdzv_handler *h, size_t which, rdzv_done_cb cb, void *ctx)
 {
-    struct fixed *f = fixed_of(h);
+    struct static_handler *f = fixed_of(h);
 
     f->done[which].cb = cb;
     f->done[which].ctx = ctx;
@@ -531,7 +534,7 @@ static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb
 /* With other nodes about, their agents' keys are in there, too. */
 static void wipe_worker_store(struct rdzv_handler *h)
 {
-    struct fixed *f = fixed_of(h);
+    struct static_handler *f = fixed_of(h);
 
     if (f->server && f->world == 1)
         store_server_wipe(f->server);
@@ -539,7 +542,7 @@ static void wipe_worker_store(struct rdzv_handler *h)
 
 /* ---- The end ---- */
 
-static void fixed_release(struct fixed *f)
+static void fixed_release(struct static_handler *f)
 {
     void (*cb)(void *) = f->gone_cb;
     void *ctx = f->gone_ctx;
@@ -562,18 +565,18 @@ static void on_handle_gone(uv_handle_t *h)
     fixed_release(h->data);
 }
 
-static void fixed_drop(struct fixed *f, struct astore **s)
+static void fixed_drop(struct static_handler *f, struct async_store **s)
 {
     if (!*s)
         return;
     f->refs++;
-    astore_close(*s, on_gone, f);
+    async_store_close(*s, on_gone, f);
     *s = NULL;
 }
 
 static void on_server_gone(void *ctx)
 {
-    struct fixed *f = ctx;
+    struct static_handler *f = ctx;
 
     f->ending = false;
     if (!f->destroying)
@@ -581,7 +584,7 @@ static void on_server_gone(void *ctx)
     fixed_release(f);
 }
 
-static void fixed_end_server(struct fixed *f)
+static void fixed_end_server(struct static_handler *f)
 {
     if (!f->server)
         return;
@@ -593,7 +596,7 @@ static void fixed_end_server(struct fixed *f)
 
 static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
 {
-    struct fixed *f = fixed_of(h);
+    struct static_handler *f = fixed_of(h);
 
     f->destroying = true;
     f->next_cb = NULL;

@@ -16,9 +16,9 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "rendezvous/core/state_pickle.h"
 #include "sim/etcd.h"
 #include "sim/sim.h"
-#include "rendezvous/core/state_pickle.h"
 
 /* A rank's key lives 10 s, a member looks every 15 s, and either may take a try more.
  */
@@ -185,7 +185,7 @@ static void names(const struct rdzv_state *st, enum rdzv_list list, char *out,
     size_t len = 0;
 
     out[0] = '\0';
-    for (const struct rdzv_member *m = rdzv_first(st, list); m && len + 40 < size;
+    for (const struct participant *m = rdzv_first(st, list); m && len + 40 < size;
          m = m->next[list]) {
         len += (size_t)snprintf(out + len, size - len, "%s%.*s", len ? " " : "",
                                 (int)MIN_OF(m->node.addr.n, 20),
@@ -201,9 +201,9 @@ static bool only_beats(const struct rdzv_state *a, const struct rdzv_state *b)
     if (a->round != b->round || a->complete != b->complete || a->closed != b->closed ||
         a->deadline_us != b->deadline_us || a->nodes.count != b->nodes.count)
         return false;
-    for (const struct rdzv_member *m = rdzv_first(b, RDZV_BEATS); m;
+    for (const struct participant *m = rdzv_first(b, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS]) {
-        const struct rdzv_member *o = rdzv_state_find(a, &m->node);
+        const struct participant *o = rdzv_state_find(a, &m->node);
 
         if (!o || o->in != m->in)
             return false;
@@ -239,9 +239,9 @@ static bool ranks_whole(const struct rdzv_state *st)
     const size_t n = rdzv_count(st, RDZV_PLACES);
     uint64_t sum = 0;
 
-    for (const struct rdzv_member *m = rdzv_first(st, RDZV_PLACES); m;
+    for (const struct participant *m = rdzv_first(st, RDZV_PLACES); m;
          m = m->next[RDZV_PLACES]) {
-        for (const struct rdzv_member *o = m->next[RDZV_PLACES]; o && n <= 64;
+        for (const struct participant *o = m->next[RDZV_PLACES]; o && n <= 64;
              o = o->next[RDZV_PLACES]) {
             if (o->rank == m->rank)
                 return false;
@@ -280,9 +280,9 @@ static void check_change(struct sim *s, const struct rdzv_state *was,
                  (long long)is->round);
     if (new_round || !is->complete || (by_host && s->host.epoch > 1))
         return; /* The members of a round come back one by one to a restarted host. */
-    for (const struct rdzv_member *m = rdzv_first(is, RDZV_PLACES); m;
+    for (const struct participant *m = rdzv_first(is, RDZV_PLACES); m;
          m = m->next[RDZV_PLACES]) {
-        const struct rdzv_member *o = rdzv_state_find(was, &m->node);
+        const struct participant *o = rdzv_state_find(was, &m->node);
 
         if (!rdzv_in(o, RDZV_PLACES) || o->rank != m->rank)
             sim_fail(s,
@@ -309,7 +309,7 @@ static void renew_spares(struct sim *s)
     }
 }
 
-static void on_beat(void *ctx, struct rdzv_member *m, int64_t beat_us)
+static void on_beat(void *ctx, struct participant *m, int64_t beat_us)
 {
     (void)ctx;
     m->beat_us = beat_us;

@@ -10,8 +10,8 @@
 #define SIM_ETCD_H
 
 #include "etcd/core/lease.h"
-#include "etcd/core/watch_stream.h"
 #include "etcd/core/retry.h"
+#include "etcd/core/watch_stream.h"
 #include "sim/sim.h"
 
 #define ETCD_MEMBERS_MAX 5
@@ -248,7 +248,7 @@ void sim_stream_start(struct sim_stream *w, struct sim_client *c, const char *ke
 void sim_stream_stop(struct sim_stream *w);
 
 struct sim_lease {
-    struct etcd_grant state;
+    struct lease_grant state;
     struct sim_client *client;
     struct sim_ask *call;
     struct sim_timer timer;

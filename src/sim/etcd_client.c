@@ -10,7 +10,7 @@ struct sim_ask {
     struct sim_client *client;
     struct etcd_msg msg;
     struct sim_ask_opts opts;
-    struct etcd_try state;
+    struct etcd_retry state;
     uint64_t by_ms;
     struct sim_timer timer;
     struct sim_call *http;
@@ -66,7 +66,7 @@ static void on_done(void *ctx, int status, const struct etcd_http *http, bool se
     a->http = NULL;
     if (http)
         o.http = *http;
-    verdict = etcd_try_judge(&a->state, &c->rng, &o, &j);
+    verdict = etcd_retry_judge(&a->state, &c->rng, &o, &j);
     if (j.failed && c->current == a->at)
         c->current = (a->at + 1) % c->count;
     if (verdict == ETCD_DONE)
@@ -93,7 +93,7 @@ static void attempt(void *ctx)
     }
     a->state.tries++;
     most = a->opts.attempt_ms ? a->opts.attempt_ms
-                              : etcd_try_patience_ms(&a->state, c->count);
+                              : etcd_retry_patience_ms(&a->state, c->count);
     a->at = c->current;
     etcd_msg_init(&m);
     m.method = a->msg.method;
@@ -111,7 +111,7 @@ struct sim_ask *sim_ask(struct sim_client *c, struct etcd_msg *m,
     assert(a);
     *a = (struct sim_ask){ .client = c, .msg = *m, .opts = *o, .cb = cb, .ctx = ctx };
     a->by_ms = o->timeout_ms > UINT64_MAX / 2 ? UINT64_MAX : now + o->timeout_ms;
-    a->state = (struct etcd_try){
+    a->state = (struct etcd_retry){
         .api = c->api, .expect = o->expect, .once = o->once, .attempt_ms = c->attempt_ms
     };
     sim_timer_start(c->node, &a->timer, 0, attempt, a);

@@ -1,5 +1,6 @@
 /* etcd_node.c - the driver of a node of ours whose state is in etcd, v2 or v3: what
- * rendezvous/dynamic.c and etcd/rdzv_backend.c do, on a simulated cluster; see etcd.h. */
+ * rendezvous/dynamic.c and etcd/rdzv_backend.c do, on a simulated cluster; see etcd.h.
+ */
 #include <assert.h>
 
 #include "base/mem.h"
@@ -18,18 +19,18 @@ struct dynamic {
     struct etcd_seen seen;
     bool want_call; /* waits for our lease */
     bool busy;      /* a get or set is under way */
-    struct etcd_ask ask;
+    struct kv_operation ask;
     struct sim_ask *req;
     uint64_t req_by_ms;
     bool watching; /* the core is to be told of a change */
     bool unlucky;  /* so it is asked again in a second, not at once */
     struct sim_timer soon;
-    struct etcd_ask wait; /* v2 */
+    struct kv_operation wait; /* v2 */
     struct sim_ask *wait_req;
     struct sim_stream stream, peers; /* v3 */
     struct sim_lease run, here;
-    int64_t run_id;      /* of the last lease that was granted; it may have run out */
-    struct etcd_ask put; /* of our presence */
+    int64_t run_id; /* of the last lease that was granted; it may have run out */
+    struct kv_operation put; /* of our presence */
     struct sim_ask *put_req;
     struct sim_timer put_timer;
     char *path; /* owned: of our presence */
@@ -44,18 +45,18 @@ static bool is_v3(const struct dynamic *d)
     return d->client.api == ETCD_V3;
 }
 
-static struct sim_ask *send(struct dynamic *d, const struct etcd_ask *ask,
+static struct sim_ask *send(struct dynamic *d, const struct kv_operation *ask,
                             uint64_t timeout_ms, sim_ask_done cb)
 {
     const struct sim_ask_opts o = { .timeout_ms = timeout_ms,
                                     .attempt_ms =
-                                        ask->kind == ETCD_ASK_WAIT ? POLL_MS : 0,
-                                    .once = etcd_ask_once(ask),
-                                    .expect = etcd_ask_expect(ask) };
+                                        ask->kind == KV_OPERATION_WAIT ? POLL_MS : 0,
+                                    .once = kv_operation_once(ask),
+                                    .expect = kv_operation_expect(ask) };
     struct etcd_msg m;
 
     etcd_msg_init(&m);
-    sim_must(etcd_ask_encode(ask, &m));
+    sim_must(kv_operation_encode(ask, &m));
     return sim_ask(&d->client, &m, &o, cb, d);
 }
 
@@ -101,21 +102,21 @@ static void on_asked(void *ctx, int status, const struct etcd_answer *answer,
 {
     struct dynamic *d = ctx;
     const uint64_t now = sim_now(d->node).mono_ms;
-    struct etcd_ask ask;
+    struct kv_operation ask;
     struct rdzv_event ev;
     struct etcd_held held;
 
     d->req = NULL;
-    if (!etcd_ask_answer(&d->ask, &status, answer, &held)) {
+    if (!kv_operation_answer(&d->ask, &status, answer, &held)) {
         d->req =
             send(d, &d->ask, d->req_by_ms > now ? d->req_by_ms - now : 0, on_asked);
         return;
     }
     d->busy = false;
     ask = d->ask; /* the core may ask again while it is told */
-    d->ask = (struct etcd_ask){ .kind = ETCD_ASK_GET };
+    d->ask = (struct kv_operation){ .kind = KV_OPERATION_GET };
     if (status == 0 || status == MUSTER_EEXIST) {
-        told(d, ask.kind == ETCD_ASK_PUT, status == 0, &held);
+        told(d, ask.kind == KV_OPERATION_PUT, status == 0, &held);
     } else {
         if (status == MUSTER_ENOENT && is_v3(d))
             sim_lease_check(&d->run);
@@ -123,7 +124,7 @@ static void on_asked(void *ctx, int status, const struct etcd_answer *answer,
         ev.text = err->text;
         feed(d, ev);
     }
-    etcd_ask_fini(&ask);
+    kv_operation_fini(&ask);
 }
 
 /* ---- Watching ---- */
@@ -154,7 +155,7 @@ static void on_waited(void *ctx, int status, const struct etcd_answer *answer,
 
     (void)err;
     d->wait_req = NULL;
-    if (!etcd_ask_answer(&d->wait, &status, answer, &held)) {
+    if (!kv_operation_answer(&d->wait, &status, answer, &held)) {
         d->wait_req = send(d, &d->wait, UINT64_MAX, on_waited);
         return;
     }
@@ -170,8 +171,9 @@ static void start_wait(struct dynamic *d)
     if (is_v3(d))
         return;
     sim_ask_cancel(d->wait_req);
-    etcd_ask_fini(&d->wait);
-    sim_must(etcd_ask_init(&d->wait, ETCD_V2, ETCD_ASK_WAIT, span_str(d->names.key)));
+    kv_operation_fini(&d->wait);
+    sim_must(kv_operation_init(&d->wait, ETCD_V2, KV_OPERATION_WAIT,
+                               span_str(d->names.key)));
     d->wait.revision = d->seen.revision;
     d->wait_req = send(d, &d->wait, UINT64_MAX, on_waited);
 }
@@ -224,8 +226,8 @@ static void put_presence(void *ctx)
     d->put_req = NULL;
     if (!put.lease)
         return;
-    etcd_ask_fini(&d->put);
-    sim_must(etcd_ask_init_put(&d->put, ETCD_V3, &put));
+    kv_operation_fini(&d->put);
+    sim_must(kv_operation_init_put(&d->put, ETCD_V3, &put));
     d->put_req = send(d, &d->put, PUT_MS, on_put);
 }
 
@@ -260,17 +262,17 @@ static void perform(struct dynamic *d, const struct rdzv_effect *e)
     case RDZV_FX_READ_STATE:
         assert(!d->busy);
         d->busy = true;
-        etcd_ask_fini(&d->ask);
-        sim_must(etcd_ask_init(&d->ask, d->client.api, ETCD_ASK_GET,
-                               span_str(d->names.key)));
+        kv_operation_fini(&d->ask);
+        sim_must(kv_operation_init(&d->ask, d->client.api, KV_OPERATION_GET,
+                                   span_str(d->names.key)));
         send_call(d);
         return;
     case RDZV_FX_WRITE_STATE:
         assert(!d->busy);
         d->busy = true;
-        etcd_ask_fini(&d->ask);
+        kv_operation_fini(&d->ask);
         put = etcd_state_put(&d->names, e->value, e->has_token, e->token, e->quiet, 0);
-        sim_must(etcd_ask_init_put(&d->ask, d->client.api, &put));
+        sim_must(kv_operation_init_put(&d->ask, d->client.api, &put));
         send_call(d);
         return;
     case RDZV_FX_WATCH:
@@ -361,9 +363,9 @@ static void on_stop(struct sim_node *n)
     sim_stream_stop(&d->peers);
     sim_lease_stop(&d->run);
     sim_lease_stop(&d->here);
-    etcd_ask_fini(&d->ask);
-    etcd_ask_fini(&d->wait);
-    etcd_ask_fini(&d->put);
+    kv_operation_fini(&d->ask);
+    kv_operation_fini(&d->wait);
+    kv_operation_fini(&d->put);
     etcd_names_fini(&d->names);
     rdzv_free(d->rdzv);
     mem_free(d->path);
@@ -392,7 +394,7 @@ static const struct rdzv_node *members(const struct sim_node *n, size_t *count)
 {
     const struct dynamic *d = n->core;
 
-    return rdzv_members(d->rdzv, count);
+    return participants(d->rdzv, count);
 }
 
 const struct sim_driver sim_etcd = {

@@ -107,8 +107,8 @@ static void on_answer(void *ctx, int status, const struct etcd_answer *answer,
 {
     struct sim_lease *l = ctx;
     uint64_t pause;
-    const enum etcd_grant_told told =
-        etcd_grant_answer(&l->state, status, answer, &pause);
+    const enum lease_grant_told told =
+        lease_grant_answer(&l->state, status, answer, &pause);
 
     (void)err;
     l->call = NULL;
@@ -120,13 +120,13 @@ static void on_answer(void *ctx, int status, const struct etcd_answer *answer,
 static void ask(void *ctx)
 {
     struct sim_lease *l = ctx;
-    const struct sim_ask_opts o = { .timeout_ms = etcd_grant_timeout_ms(&l->state),
-                                    .attempt_ms = etcd_grant_attempt_ms(&l->state),
+    const struct sim_ask_opts o = { .timeout_ms = lease_grant_timeout_ms(&l->state),
+                                    .attempt_ms = lease_grant_attempt_ms(&l->state),
                                     .expect = ETCD3_EXPECT_LEASE };
     struct etcd_msg m;
 
     etcd_msg_init(&m);
-    sim_must(etcd_grant_encode(&l->state, &m));
+    sim_must(lease_grant_encode(&l->state, &m));
     l->call = sim_ask(l->client, &m, &o, on_answer, l);
 }
 
@@ -134,7 +134,7 @@ void sim_lease_start(struct sim_lease *l, struct sim_client *c, uint64_t ttl_s,
                      void (*on_granted)(void *ctx), void *ctx)
 {
     *l = (struct sim_lease){ .client = c, .on_granted = on_granted, .ctx = ctx };
-    etcd_grant_init(&l->state, ttl_s, rng_u64(&c->rng));
+    lease_grant_init(&l->state, ttl_s, rng_u64(&c->rng));
     ask(l);
 }
 

@@ -6,53 +6,53 @@
 #include "sim/sim.h"
 
 struct hosted {
-    struct rdzv_guest *guest;
+    struct member *guest;
     struct sim_conn *conn;
 };
 
-static void feed(struct sim_node *n, struct rdzv_guest_event ev);
+static void feed(struct sim_node *n, struct member_event ev);
 
-static void send_msg(struct sim_conn *c, const struct hosted_msg *m)
+static void send_msg(struct sim_conn *c, const struct coord_msg *m)
 {
-    struct c10d_request push = { .op = C10D_QUEUE_PUSH, .key = span_str(HOSTED_KEY) };
+    struct c10d_request push = { .op = C10D_QUEUE_PUSH, .key = span_str(COORD_KEY) };
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    sim_must(hosted_encode(&b, m));
+    sim_must(coord_encode(&b, m));
     push.value = buf_span(&b);
     c->hosted = true;
     sim_request(c, &push);
     buf_fini(&b);
 }
 
-static void perform(struct sim_node *n, const struct rdzv_guest_effect *e)
+static void perform(struct sim_node *n, const struct member_effect *e)
 {
     struct hosted *o = n->core;
 
     switch (e->kind) {
-    case RDZV_GUEST_DIAL:
+    case MEMBER_DIAL:
         if (o->conn)
             sim_hang_up(o->conn);
         o->conn = sim_connect(n, SIM_CONN_HOSTED);
         return;
-    case RDZV_GUEST_SEND:
+    case MEMBER_SEND:
         if (o->conn)
             send_msg(o->conn, &e->msg);
         return;
-    case RDZV_GUEST_TELL:
+    case MEMBER_TELL:
         sim_told(n, &e->told);
         return;
     }
 }
 
-static void feed(struct sim_node *n, struct rdzv_guest_event ev)
+static void feed(struct sim_node *n, struct member_event ev)
 {
     struct hosted *o = n->core;
     const uint32_t boot = n->boot;
-    struct rdzv_guest_fx fx;
+    struct member_fx fx;
 
     ev.now = sim_now(n);
-    rdzv_guest_step(o->guest, &ev, &fx);
+    member_step(o->guest, &ev, &fx);
     for (size_t i = 0; i < fx.count && n->alive && n->boot == boot; i++)
         perform(n, &fx.at[i]);
     if (n->alive && n->boot == boot)
@@ -61,7 +61,7 @@ static void feed(struct sim_node *n, struct rdzv_guest_event ev)
 
 static void on_opened(struct sim_conn *c)
 {
-    feed(c->node, (struct rdzv_guest_event){ .kind = RDZV_GUEST_UP });
+    feed(c->node, (struct member_event){ .kind = MEMBER_UP });
 }
 
 /* For check.c: a spare has no time limit; once it is none, its time begins anew. */
@@ -80,9 +80,9 @@ static void on_broken(struct sim_conn *c)
     if (c->node->spare)
         set_spare(c->node, false);
     o->conn = NULL;
-    feed(c->node, (struct rdzv_guest_event){ .kind = RDZV_GUEST_DOWN,
-                                             .code = MUSTER_EHANGUP,
-                                             .text = "the connection broke" });
+    feed(c->node, (struct member_event){ .kind = MEMBER_DOWN,
+                                         .code = MUSTER_EHANGUP,
+                                         .text = "the connection broke" });
 }
 
 static void on_bytes(struct sim_conn *c)
@@ -92,18 +92,18 @@ static void on_bytes(struct sim_conn *c)
 
     while (n->boot == boot && n->alive && c->at_node && buf_len(&c->in_node) >= 8) {
         const uint64_t len = get_u64(buf_data(&c->in_node));
-        struct rdzv_guest_event ev = { .kind = RDZV_GUEST_MSG };
-        struct hosted_msg msg;
+        struct member_event ev = { .kind = MEMBER_MSG };
+        struct coord_msg msg;
 
         if (buf_len(&c->in_node) - 8 < len)
             return;
-        if (hosted_decode(span_of(buf_data(&c->in_node) + 8, (size_t)len), &msg, NULL) <
+        if (coord_decode(span_of(buf_data(&c->in_node) + 8, (size_t)len), &msg, NULL) <
             0) {
             sim_fail(n->sim, "the host says what %s cannot read", n->name);
             return;
         }
         ev.msg = &msg;
-        if (msg.kind == HOSTED_SPARE)
+        if (msg.kind == COORD_SPARE)
             set_spare(n, msg.count != 0);
         feed(n, ev);
         buf_consume(&c->in_node, (size_t)len + 8);
@@ -119,15 +119,15 @@ static void on_reply(struct sim_conn *c, const struct c10d_reply *r)
 static void on_start(struct sim_node *n)
 {
     struct hosted *o = mem_calloc(1, sizeof *o);
-    const struct rdzv_guest_config cfg = { .run_id = SIM_RUN,
-                                           .self = sim_identity(n),
-                                           .settings = n->sim->cfg.settings,
-                                           .nonce = rng_u64(&n->rng),
-                                           .grace_ms = n->sim->cfg.grace_ms };
+    const struct member_config cfg = { .run_id = SIM_RUN,
+                                       .self = sim_identity(n),
+                                       .settings = n->sim->cfg.settings,
+                                       .nonce = rng_u64(&n->rng),
+                                       .grace_ms = n->sim->cfg.grace_ms };
 
     assert(o);
     n->core = o;
-    sim_must(rdzv_guest_new(&cfg, &o->guest, NULL));
+    sim_must(member_new(&cfg, &o->guest, NULL));
 }
 
 static void on_stop(struct sim_node *n)
@@ -136,26 +136,26 @@ static void on_stop(struct sim_node *n)
 
     if (o->conn)
         sim_hang_up(o->conn);
-    rdzv_guest_free(o->guest);
+    member_free(o->guest);
     mem_free(o);
     n->core = NULL;
 }
 
 static void on_wish(struct sim_node *n, enum rdzv_event_kind wish)
 {
-    feed(n, (struct rdzv_guest_event){ .kind = RDZV_GUEST_WISH, .wish = wish });
+    feed(n, (struct member_event){ .kind = MEMBER_WISH, .wish = wish });
 }
 
 static void on_timer(struct sim_node *n)
 {
-    feed(n, (struct rdzv_guest_event){ .kind = RDZV_GUEST_TIMER });
+    feed(n, (struct member_event){ .kind = MEMBER_TIMER });
 }
 
 static uint64_t deadline(const struct sim_node *n)
 {
     const struct hosted *o = n->core;
 
-    return rdzv_guest_deadline(o->guest);
+    return member_deadline(o->guest);
 }
 
 const struct sim_driver sim_hosted = {

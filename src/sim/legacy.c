@@ -9,13 +9,13 @@
 #include "sim/etcd.h"
 
 struct keep {
-    struct old *owner;
+    struct legacy_handler *owner;
     struct legacy_keep state;
     struct sim_timer timer;
     struct sim_ask *call;
 };
 
-struct old {
+struct legacy_handler {
     struct sim_node *node;
     struct legacy *core;
     struct sim_client client;
@@ -25,7 +25,7 @@ struct old {
     struct sim_timer hiccup;
 };
 
-static void feed(struct old *o, struct legacy_event *ev);
+static void feed(struct legacy_handler *o, struct legacy_event *ev);
 
 /* ---- Keys kept alive ---- */
 
@@ -83,7 +83,7 @@ static void on_hiccup(void *ctx)
 static void on_reply(void *ctx, int status, const struct etcd_answer *answer,
                      const struct muster_error *err)
 {
-    struct old *o = ctx;
+    struct legacy_handler *o = ctx;
     struct legacy_event ev;
 
     o->req = NULL;
@@ -93,7 +93,7 @@ static void on_reply(void *ctx, int status, const struct etcd_answer *answer,
         feed(o, &ev);
 }
 
-static void request(struct old *o, const struct legacy_effect *e)
+static void request(struct legacy_handler *o, const struct legacy_effect *e)
 {
     const struct legacy_manner how = legacy_manner_of(e);
     const struct sim_ask_opts opts = { .timeout_ms = how.timeout_ms,
@@ -110,7 +110,7 @@ static void request(struct old *o, const struct legacy_effect *e)
 
 /* ---- Feed and perform ---- */
 
-static void tell(struct old *o, const struct legacy_effect *e)
+static void tell(struct legacy_handler *o, const struct legacy_effect *e)
 {
     struct rdzv_effect told = { .kind = RDZV_FX_NEWS,
                                 .round = (int64_t)e->version,
@@ -131,7 +131,7 @@ static void tell(struct old *o, const struct legacy_effect *e)
     sim_told(o->node, &told);
 }
 
-static void perform(struct old *o, const struct legacy_effect *e)
+static void perform(struct legacy_handler *o, const struct legacy_effect *e)
 {
     switch (e->kind) {
     case LEGACY_FX_REQUEST:
@@ -157,7 +157,7 @@ static void perform(struct old *o, const struct legacy_effect *e)
     }
 }
 
-static void feed(struct old *o, struct legacy_event *ev)
+static void feed(struct legacy_handler *o, struct legacy_event *ev)
 {
     struct sim_node *n = o->node;
     const uint32_t boot = n->boot;
@@ -175,7 +175,7 @@ static void feed(struct old *o, struct legacy_event *ev)
 
 static void on_start(struct sim_node *n)
 {
-    struct old *o = mem_calloc(1, sizeof *o);
+    struct legacy_handler *o = mem_calloc(1, sizeof *o);
     const struct rdzv_settings *set = &n->sim->cfg.settings;
     const struct legacy_config cfg = { .prefix = "/torchelastic/p2p",
                                        .run_id = SIM_RUN,
@@ -203,7 +203,7 @@ static void on_start(struct sim_node *n)
 
 static void on_stop(struct sim_node *n)
 {
-    struct old *o = n->core;
+    struct legacy_handler *o = n->core;
 
     stop_keeping(&o->run);
     stop_keeping(&o->rank);
@@ -239,7 +239,7 @@ static void on_timer(struct sim_node *n)
 
 static uint64_t deadline(const struct sim_node *n)
 {
-    const struct old *o = n->core;
+    const struct legacy_handler *o = n->core;
 
     return legacy_deadline(o->core);
 }

@@ -1,5 +1,5 @@
-/* ours.c - the driver of a node of ours on the state's key: what rendezvous/dynamic.c and
- * its c10d backend do, on a simulated connection; see sim.h. */
+/* ours.c - the driver of a node of ours on the state's key: what rendezvous/dynamic.c
+ * and its c10d backend do, on a simulated connection; see sim.h. */
 #include <assert.h>
 #include <stdio.h>
 
@@ -282,7 +282,7 @@ static const struct rdzv_node *members(const struct sim_node *n, size_t *count)
 {
     const struct ours *o = n->core;
 
-    return rdzv_members(o->rdzv, count);
+    return participants(o->rdzv, count);
 }
 
 const struct sim_driver sim_ours = {

@@ -1,12 +1,13 @@
 /* server.c - the host: store engine, wire and hosted rendezvous as store/server.c
- * and rendezvous/coordinator_driver.c join them, on simulated connections; see sim.h. */
+ * and rendezvous/coordinator_driver.c join them, on simulated connections; see sim.h.
+ */
 #include <assert.h>
 
 #include "base/mem.h"
 #include "rendezvous/core/coordinator.h"
+#include "rendezvous/core/coordinator_wire.h"
 #include "sim/sim.h"
 #include "store/core/reserved.h"
-#include "rendezvous/core/coordinator_wire.h"
 
 #define NOBODY UINT32_MAX
 
@@ -24,7 +25,7 @@ void sim_host_start(struct sim *s)
     store_fx_init(&h->fx);
     h->rdzv_fx = mem_calloc(1, sizeof *h->rdzv_fx);
     assert(h->rdzv_fx);
-    rdzv_host_fx_init(h->rdzv_fx);
+    coordinator_fx_init(h->rdzv_fx);
     h->timer_t = SIM_NEVER;
     h->epoch++;
     h->watched = false;
@@ -43,9 +44,9 @@ void sim_host_stop(struct sim *s)
         if (h->conns[i])
             sim_drop(h->conns[i]);
     }
-    rdzv_host_free(h->rdzv);
+    coordinator_free(h->rdzv);
     h->rdzv = NULL;
-    rdzv_host_fx_fini(h->rdzv_fx);
+    coordinator_fx_fini(h->rdzv_fx);
     mem_free(h->rdzv_fx);
     h->rdzv_fx = NULL;
     store_fx_fini(&h->fx);
@@ -96,7 +97,7 @@ static struct span key_value(struct sim *s)
     return h->fx.items[0].reply.value;
 }
 
-static void host_feed(struct sim *s, struct rdzv_host_event *ev);
+static void host_feed(struct sim *s, struct coordinator_event *ev);
 
 static void show(struct sim *s, bool aged)
 {
@@ -105,35 +106,35 @@ static void show(struct sim *s, bool aged)
     struct sim_host *h = &s->host;
     const struct now now = host_now(s);
 
-    if (!h->rdzv || !rdzv_host_stale(h->rdzv, now, aged))
+    if (!h->rdzv || !coordinator_stale(h->rdzv, now, aged))
         return;
-    sim_must(rdzv_host_view(h->rdzv, now, &set.value));
+    sim_must(coordinator_view(h->rdzv, now, &set.value));
     step(s, &ev);
     sim_check_state(s, set.value, NOBODY);
 }
 
 static void look(struct sim *s)
 {
-    struct rdzv_host_event ev = { .kind = RDZV_HOST_SEEN };
+    struct coordinator_event ev = { .kind = COORDINATOR_SEEN };
 
     if (!s->host.rdzv)
         return;
     ev.value = key_value(s);
-    if (ev.value.n == 0 || span_eq(ev.value, rdzv_host_last_view(s->host.rdzv)))
+    if (ev.value.n == 0 || span_eq(ev.value, coordinator_last_view(s->host.rdzv)))
         return;
     host_feed(s, &ev);
     if (s->host.watched)
         show(s, false);
 }
 
-static void send_msg(struct sim_conn *c, const struct hosted_msg *m)
+static void send_msg(struct sim_conn *c, const struct coord_msg *m)
 {
     uint8_t length[8] = { 0 };
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
     sim_must(buf_append(&b, length, sizeof length));
-    sim_must(hosted_encode(&b, m));
+    sim_must(coord_encode(&b, m));
     put_u64(b.mem + b.head, buf_len(&b) - sizeof length);
     sim_send_down(c, buf_span(&b));
     buf_fini(&b);
@@ -142,7 +143,7 @@ static void send_msg(struct sim_conn *c, const struct hosted_msg *m)
 static void arm(struct sim *s)
 {
     struct sim_host *h = &s->host;
-    const uint64_t due = h->rdzv ? rdzv_host_deadline(h->rdzv) : MONO_NEVER;
+    const uint64_t due = h->rdzv ? coordinator_deadline(h->rdzv) : MONO_NEVER;
     uint64_t t;
 
     if (due == MONO_NEVER)
@@ -157,27 +158,27 @@ static void arm(struct sim *s)
 
 void sim_host_timer(struct sim *s)
 {
-    struct rdzv_host_event ev = { .kind = RDZV_HOST_TIMER };
+    struct coordinator_event ev = { .kind = COORDINATOR_TIMER };
     struct sim_host *h = &s->host;
 
     h->timer_t = SIM_NEVER;
     if (!h->rdzv)
         return;
-    if (rdzv_host_deadline(h->rdzv) <= host_now(s).mono_ms)
+    if (coordinator_deadline(h->rdzv) <= host_now(s).mono_ms)
         host_feed(s, &ev);
     if (h->watched)
         show(s, false);
     arm(s);
 }
 
-static void host_feed(struct sim *s, struct rdzv_host_event *ev)
+static void host_feed(struct sim *s, struct coordinator_event *ev)
 {
     struct sim_host *h = &s->host;
     struct muster_error err;
     int rc;
 
     ev->now = host_now(s);
-    rc = rdzv_host_step(h->rdzv, ev, h->rdzv_fx, &err);
+    rc = coordinator_step(h->rdzv, ev, h->rdzv_fx, &err);
     if (rc == MUSTER_ESTATE && h->epoch > 1)
         return; /* Written by one who does not know what the restarted host knows. */
     if (rc < 0) {
@@ -185,14 +186,14 @@ static void host_feed(struct sim *s, struct rdzv_host_event *ev)
         return;
     }
     for (size_t i = 0; i < h->rdzv_fx->count; i++) {
-        const struct rdzv_host_effect *e = &h->rdzv_fx->items[i];
+        const struct coordinator_effect *e = &h->rdzv_fx->items[i];
         struct sim_conn *c = e->peer < h->conn_count ? h->conns[e->peer] : NULL;
 
         if (!c)
             continue;
-        if (e->kind == RDZV_HOST_SEND) {
+        if (e->kind == COORDINATOR_SEND) {
             sim_say(s, NULL, "tells %s %s", c->node->name,
-                    hosted_kind_name(e->msg.kind));
+                    coord_kind_name(e->msg.kind));
             send_msg(c, &e->msg);
         } else {
             sim_drop(c);
@@ -203,18 +204,18 @@ static void host_feed(struct sim *s, struct rdzv_host_event *ev)
 
 static void on_message(struct sim *s, struct sim_conn *c, struct span bytes)
 {
-    struct rdzv_host_event ev = { .kind = RDZV_HOST_MSG, .peer = c->peer };
+    struct coordinator_event ev = { .kind = COORDINATOR_MSG, .peer = c->peer };
     struct sim_host *h = &s->host;
     struct muster_error err;
-    struct hosted_msg msg;
+    struct coord_msg msg;
     bool begun = false;
 
-    if (hosted_decode(bytes, &msg, &err) < 0) {
+    if (coord_decode(bytes, &msg, &err) < 0) {
         sim_fail(s, "%s says what the host cannot read: %s", c->node->name, err.text);
         return;
     }
     if (!h->rdzv) {
-        h->rdzv = rdzv_host_new(span_str(SIM_RUN), NULL);
+        h->rdzv = coordinator_new(span_str(SIM_RUN), NULL);
         assert(h->rdzv);
         begun = true;
     }
@@ -248,7 +249,7 @@ static void on_request(struct sim *s, struct sim_conn *c,
     const bool key = names_the_key(&s->host, req);
 
     s->host.requests++;
-    if (req->op == C10D_QUEUE_PUSH && span_eq(req->key, span_str(HOSTED_KEY))) {
+    if (req->op == C10D_QUEUE_PUSH && span_eq(req->key, span_str(COORD_KEY))) {
         on_message(s, c, req->value);
         return;
     }
@@ -284,7 +285,7 @@ void sim_host_bytes(struct sim *s, struct sim_conn *c)
 void sim_host_left(struct sim *s, struct sim_conn *c)
 {
     const struct store_event ev = { STORE_LEFT, .peer = c->peer };
-    struct rdzv_host_event gone = { .kind = RDZV_HOST_GONE, .peer = c->peer };
+    struct coordinator_event gone = { .kind = COORDINATOR_GONE, .peer = c->peer };
 
     if (!s->host.up)
         return;

@@ -9,8 +9,8 @@
 
 #include "base/buf.h"
 #include "base/rng.h"
-#include "rendezvous/core/member.h"
 #include "rendezvous/core/cas_node.h"
+#include "rendezvous/core/member.h"
 #include "store/core/store.h"
 #include "store/core/wire.h"
 
@@ -95,8 +95,8 @@ struct sim_host {
     bool up;
     struct store *store;
     struct store_fx fx;
-    struct rdzv_host *rdzv; /* the hosted rendezvous, once somebody asked for it */
-    struct rdzv_host_fx *rdzv_fx;
+    struct coordinator *rdzv; /* the hosted rendezvous, once somebody asked for it */
+    struct coordinator_fx *rdzv_fx;
     bool watched;            /* somebody waits for the state's key to change */
     uint32_t epoch;          /* how often the store began empty */
     struct sim_conn **conns; /* owned; by peer number */

@@ -6,8 +6,8 @@
 
 #include "base/mem.h"
 #include "rendezvous/core/decisions.h"
-#include "sim/sim.h"
 #include "rendezvous/core/state_pickle.h"
+#include "sim/sim.h"
 
 enum op { OP_NONE, OP_EXIT, OP_JOIN, OP_CLOSE, OP_BEAT, OP_POLL };
 
@@ -80,7 +80,7 @@ static void joined(struct sim_node *n)
 {
     const struct rdzv_node me = sim_identity(n);
     struct torch *o = n->core;
-    const struct rdzv_member *m = rdzv_state_find(&o->state, &me);
+    const struct participant *m = rdzv_state_find(&o->state, &me);
     const struct rdzv_effect e = { .kind = RDZV_FX_JOINED,
                                    .round = o->state.round,
                                    .rank = m->rank,
@@ -216,7 +216,7 @@ static void go_on(struct sim_node *n)
     sim_arm(n);
 }
 
-static void on_beat(void *ctx, struct rdzv_member *m, int64_t beat_us)
+static void on_beat(void *ctx, struct participant *m, int64_t beat_us)
 {
     (void)ctx;
     m->beat_us = beat_us;

@@ -1,66 +1,69 @@
-/* astore.c - short hands for calls on any store; see astore.h. */
+/* async_store.c - short hands for calls on any store; see async_store.h. */
 #include "store/async_store.h"
 
 #include "base/err.h"
 
-int astore_set(struct astore *s, struct span key, struct span value,
-               uint64_t timeout_ms, astore_cb cb, void *ctx, struct muster_error *err)
+int async_store_set(struct async_store *s, struct span key, struct span value,
+                    uint64_t timeout_ms, async_store_cb cb, void *ctx,
+                    struct muster_error *err)
 {
     const struct c10d_request req = { .op = C10D_SET, .key = key, .value = value };
 
-    return astore_call(s, &req, 0, timeout_ms, cb, ctx, err);
+    return async_store_call(s, &req, 0, timeout_ms, cb, ctx, err);
 }
 
-int astore_get(struct astore *s, struct span key, uint64_t timeout_ms, astore_cb cb,
-               void *ctx, struct muster_error *err)
+int async_store_get(struct async_store *s, struct span key, uint64_t timeout_ms,
+                    async_store_cb cb, void *ctx, struct muster_error *err)
 {
     const struct c10d_request req = { .op = C10D_GET, .key = key };
 
-    return astore_call(s, &req, ASTORE_BLOCK, timeout_ms, cb, ctx, err);
+    return async_store_call(s, &req, ASTORE_BLOCK, timeout_ms, cb, ctx, err);
 }
 
-int astore_add(struct astore *s, struct span key, int64_t delta, uint64_t timeout_ms,
-               astore_cb cb, void *ctx, struct muster_error *err)
+int async_store_add(struct async_store *s, struct span key, int64_t delta,
+                    uint64_t timeout_ms, async_store_cb cb, void *ctx,
+                    struct muster_error *err)
 {
     const struct c10d_request req = { .op = C10D_ADD, .key = key, .number = delta };
 
-    return astore_call(s, &req, 0, timeout_ms, cb, ctx, err);
+    return async_store_call(s, &req, 0, timeout_ms, cb, ctx, err);
 }
 
-int astore_compare_set(struct astore *s, struct span key, struct span expected,
-                       struct span desired, uint64_t timeout_ms, astore_cb cb,
-                       void *ctx, struct muster_error *err)
+int async_store_compare_set(struct async_store *s, struct span key,
+                            struct span expected, struct span desired,
+                            uint64_t timeout_ms, async_store_cb cb, void *ctx,
+                            struct muster_error *err)
 {
     const struct c10d_request req = {
         .op = C10D_COMPARE_SET, .key = key, .expected = expected, .value = desired
     };
 
-    return astore_call(s, &req, 0, timeout_ms, cb, ctx, err);
+    return async_store_call(s, &req, 0, timeout_ms, cb, ctx, err);
 }
 
-int astore_delete(struct astore *s, struct span key, uint64_t timeout_ms, astore_cb cb,
-                  void *ctx, struct muster_error *err)
+int async_store_delete(struct async_store *s, struct span key, uint64_t timeout_ms,
+                       async_store_cb cb, void *ctx, struct muster_error *err)
 {
     const struct c10d_request req = { .op = C10D_DELETE_KEY, .key = key };
 
-    return astore_call(s, &req, 0, timeout_ms, cb, ctx, err);
+    return async_store_call(s, &req, 0, timeout_ms, cb, ctx, err);
 }
 
-int astore_barrier(struct astore *s, struct span key, int64_t world_size,
-                   uint64_t timeout_ms, astore_cb cb, void *ctx,
-                   struct muster_error *err)
+int async_store_barrier(struct async_store *s, struct span key, int64_t world_size,
+                        uint64_t timeout_ms, async_store_cb cb, void *ctx,
+                        struct muster_error *err)
 {
     const struct c10d_request req = { .op = C10D_BARRIER,
                                       .key = key,
                                       .number = world_size };
 
-    return astore_call(s, &req, 0, timeout_ms, cb, ctx, err);
+    return async_store_call(s, &req, 0, timeout_ms, cb, ctx, err);
 }
 
 /* keys, or keys and values in turn if values is not NULL. */
-static int call_list(struct astore *s, enum c10d_op op, const struct span *keys,
+static int call_list(struct async_store *s, enum c10d_op op, const struct span *keys,
                      const struct span *values, size_t count, unsigned flags,
-                     uint64_t timeout_ms, astore_cb cb, void *ctx,
+                     uint64_t timeout_ms, async_store_cb cb, void *ctx,
                      struct muster_error *err)
 {
     struct c10d_request req = { .op = op };
@@ -77,35 +80,37 @@ static int call_list(struct astore *s, enum c10d_op op, const struct span *keys,
         (void)err_nomem(err);
     } else {
         req.list = (struct c10d_list){ buf_span(&list), count };
-        rc = astore_call(s, &req, flags, timeout_ms, cb, ctx, err);
+        rc = async_store_call(s, &req, flags, timeout_ms, cb, ctx, err);
     }
     buf_fini(&list);
     return rc;
 }
 
-int astore_check(struct astore *s, const struct span *keys, size_t count,
-                 uint64_t timeout_ms, astore_cb cb, void *ctx, struct muster_error *err)
+int async_store_check(struct async_store *s, const struct span *keys, size_t count,
+                      uint64_t timeout_ms, async_store_cb cb, void *ctx,
+                      struct muster_error *err)
 {
     return call_list(s, C10D_CHECK, keys, NULL, count, 0, timeout_ms, cb, ctx, err);
 }
 
-int astore_wait(struct astore *s, const struct span *keys, size_t count,
-                uint64_t timeout_ms, astore_cb cb, void *ctx, struct muster_error *err)
+int async_store_wait(struct async_store *s, const struct span *keys, size_t count,
+                     uint64_t timeout_ms, async_store_cb cb, void *ctx,
+                     struct muster_error *err)
 {
     return call_list(s, C10D_WAIT, keys, NULL, count, 0, timeout_ms, cb, ctx, err);
 }
 
-int astore_multi_get(struct astore *s, const struct span *keys, size_t count,
-                     uint64_t timeout_ms, astore_cb cb, void *ctx,
-                     struct muster_error *err)
+int async_store_multi_get(struct async_store *s, const struct span *keys, size_t count,
+                          uint64_t timeout_ms, async_store_cb cb, void *ctx,
+                          struct muster_error *err)
 {
     return call_list(s, C10D_MULTI_GET, keys, NULL, count, ASTORE_BLOCK, timeout_ms, cb,
                      ctx, err);
 }
 
-int astore_multi_set(struct astore *s, const struct span *keys,
-                     const struct span *values, size_t count, uint64_t timeout_ms,
-                     astore_cb cb, void *ctx, struct muster_error *err)
+int async_store_multi_set(struct async_store *s, const struct span *keys,
+                          const struct span *values, size_t count, uint64_t timeout_ms,
+                          async_store_cb cb, void *ctx, struct muster_error *err)
 {
     return call_list(s, C10D_MULTI_SET, keys, values, count, 0, timeout_ms, cb, ctx,
                      err);

@@ -1,4 +1,4 @@
-/* astore_barrier.c - a barrier for stores that have none of their own.
+/* async_store_barrier.c - a barrier for stores that have none of their own.
  *
  * As torch does it: each member counts itself in at <key>/num_members; who finds that
  * it is the last sets <key>/last_member, and all wait for that. Torch's own members of
@@ -10,11 +10,11 @@
 #include "store/async_store.h"
 
 struct barrier {
-    struct astore *store; /* borrowed; pending calls end before it goes */
+    struct async_store *store; /* borrowed; pending calls end before it goes */
     struct buf members, last;
     int64_t world_size;
     uint64_t timeout_ms, deadline_ms;
-    astore_cb cb;
+    async_store_cb cb;
     void *ctx;
 };
 
@@ -59,7 +59,7 @@ static void wait_for_last(struct barrier *b)
     const struct span key = buf_span(&b->last);
     struct muster_error err;
 
-    if (astore_wait(b->store, &key, 1, left_ms(b), on_released, b, &err) < 0)
+    if (async_store_wait(b->store, &key, 1, left_ms(b), on_released, b, &err) < 0)
         finish(b, err.code, &err);
 }
 
@@ -83,15 +83,15 @@ static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
         finish(b, status, why);
     } else if (reply->number != b->world_size) {
         wait_for_last(b);
-    } else if (astore_set(b->store, buf_span(&b->last), span_str("1"), left_ms(b),
-                          on_set, b, &err) < 0) {
+    } else if (async_store_set(b->store, buf_span(&b->last), span_str("1"), left_ms(b),
+                               on_set, b, &err) < 0) {
         finish(b, err.code, &err);
     }
 }
 
-int astore_generic_barrier(struct astore *s, struct span key, int64_t world_size,
-                           uint64_t timeout_ms, astore_cb cb, void *ctx,
-                           struct muster_error *err)
+int async_store_generic_barrier(struct async_store *s, struct span key,
+                                int64_t world_size, uint64_t timeout_ms,
+                                async_store_cb cb, void *ctx, struct muster_error *err)
 {
     struct barrier *b = mem_calloc(1, sizeof *b);
     const uint64_t now = uv_hrtime() / 1000000;
@@ -113,7 +113,8 @@ int astore_generic_barrier(struct astore *s, struct span key, int64_t world_size
         buf_append_str(&b->last, "/last_member") < 0)
         rc = err_nomem(err);
     else
-        rc = astore_add(s, buf_span(&b->members), 1, timeout_ms, on_counted, b, err);
+        rc = async_store_add(s, buf_span(&b->members), 1, timeout_ms, on_counted, b,
+                             err);
     if (rc < 0) {
         buf_fini(&b->members);
         buf_fini(&b->last);

@@ -1,11 +1,11 @@
 /* store_call.c - one call on a TCP store; see store_call.h. */
 #include "store/call.h"
-#include <assert.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include "base/err.h"
 #include "base/mem.h"
 #include "store/core/wire_keys.h"
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 
 #define CALL_MAX ((size_t)1 << 30) /* bytes of one request */
 
@@ -146,9 +146,10 @@ uint64_t acall_mono_ms(void)
     return uv_hrtime() / 1000000;
 }
 
-int acall_new(struct astore *owner, const struct c10d_request *req, const char *prefix,
-              unsigned flags, uint64_t timeout_ms, astore_cb cb, void *ctx,
-              struct acall **out, struct muster_error *err)
+int acall_new(struct async_store *owner, const struct c10d_request *req,
+              const char *prefix, unsigned flags, uint64_t timeout_ms,
+              async_store_cb cb, void *ctx, struct acall **out,
+              struct muster_error *err)
 {
     struct acall *call = mem_calloc(1, sizeof *call);
     const uint64_t now = acall_mono_ms();

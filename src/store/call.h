@@ -28,7 +28,7 @@ struct call {
     uint64_t timeout_ms, deadline_ms;
     uint64_t out_end; /* without an answer: where it ends in the stream we send */
     struct c10d_reply_decoder decoder;
-    astore_cb cb;
+    async_store_cb cb;
     void *ctx;      /* borrowed */
     char keys[104]; /* for messages: "/a, /b", cut if long */
 };
@@ -58,23 +58,24 @@ void call_list_remove(struct call_list *list, struct call *call);
  * and who wants to know. Shared by the file and hash stores. */
 struct acall {
     struct acall *next;
-    struct astore *owner;      /* borrowed */
+    struct async_store *owner; /* borrowed */
     struct c10d_prefixed copy; /* owned */
     unsigned flags;
     uint64_t timeout_ms, deadline_ms;
-    astore_cb cb;  /* NULL: nobody */
-    void *ctx;     /* borrowed */
-    uint32_t peer; /* hash store: its number with the engine */
-    bool waiting;  /* hash store: the WAIT in front of its request is pending */
+    async_store_cb cb; /* NULL: nobody */
+    void *ctx;         /* borrowed */
+    uint32_t peer;     /* hash store: its number with the engine */
+    bool waiting;      /* hash store: the WAIT in front of its request is pending */
 };
 
 struct acall_list {
     struct acall *first, *last;
 };
 
-int acall_new(struct astore *owner, const struct c10d_request *req, const char *prefix,
-              unsigned flags, uint64_t timeout_ms, astore_cb cb, void *ctx,
-              struct acall **out, struct muster_error *err);
+int acall_new(struct async_store *owner, const struct c10d_request *req,
+              const char *prefix, unsigned flags, uint64_t timeout_ms,
+              async_store_cb cb, void *ctx, struct acall **out,
+              struct muster_error *err);
 void acall_free(struct acall *call); /* NULL is fine */
 
 void acall_add(struct acall_list *list, struct acall *call);

@@ -1,10 +1,10 @@
 /* store_client.c - a c10d store over TCP: open, call, close; see store_client.h. */
 #include "store/client.h"
-#include <assert.h>
-#include <stdio.h>
 #include "base/err.h"
 #include "base/mem.h"
 #include "store/client_int.h"
+#include <assert.h>
+#include <stdio.h>
 
 static uint64_t after(uint64_t now, uint64_t ms)
 {
@@ -43,9 +43,9 @@ static void on_kick(uv_idle_t *idle)
     client_run(idle->data);
 }
 
-static int client_call(struct astore *s, const struct c10d_request *req, unsigned flags,
-                       uint64_t timeout_ms, astore_cb cb, void *ctx,
-                       struct muster_error *err)
+static int client_call(struct async_store *s, const struct c10d_request *req,
+                       unsigned flags, uint64_t timeout_ms, async_store_cb cb,
+                       void *ctx, struct muster_error *err)
 {
     struct client *c = (struct client *)s;
     struct call *call;
@@ -90,7 +90,7 @@ static void on_closed(uv_handle_t *handle)
     mem_free(c);
 }
 
-static void client_close(struct astore *s, astore_closed_cb cb, void *ctx)
+static void client_close(struct async_store *s, async_store_closed_cb cb, void *ctx)
 {
     struct client *c = (struct client *)s;
 
@@ -104,19 +104,20 @@ static void client_close(struct astore *s, astore_closed_cb cb, void *ctx)
     uv_close((uv_handle_t *)&c->kick, on_closed);
 }
 
-static const char *client_name(const struct astore *s)
+static const char *client_name(const struct async_store *s)
 {
     return ((const struct client *)s)->name;
 }
 
-static int client_clone(struct astore *s, struct astore **out, struct muster_error *err)
+static int client_clone(struct async_store *s, struct async_store **out,
+                        struct muster_error *err)
 {
     struct client *c = (struct client *)s;
 
     return store_client_open(s->loop, &c->opts, NULL, NULL, out, err);
 }
 
-static const struct astore_ops client_ops = {
+static const struct async_store_ops client_ops = {
     .kind = "tcp",
     .call = client_call,
     .clone = client_clone,
@@ -125,7 +126,7 @@ static const struct astore_ops client_ops = {
 };
 
 int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
-                      store_open_cb cb, void *ctx, struct astore **out,
+                      store_open_cb cb, void *ctx, struct async_store **out,
                       struct muster_error *err)
 {
     struct client *c = mem_calloc(1, sizeof *c);
@@ -146,7 +147,7 @@ int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
         mem_free(host);
         return rc;
     }
-    c->base = (struct astore){ &client_ops, loop };
+    c->base = (struct async_store){ &client_ops, loop };
     c->host = host;
     c->opts = *opts;
     c->opts.host = host;
@@ -165,13 +166,13 @@ int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
     return 0;
 }
 
-static const struct client *tcp_client(const struct astore *s)
+static const struct client *tcp_client(const struct async_store *s)
 {
     assert(s->ops == &client_ops);
     return (const struct client *)s;
 }
 
-void store_client_on_loss(struct astore *s, store_open_cb cb, void *ctx)
+void store_client_on_loss(struct async_store *s, store_open_cb cb, void *ctx)
 {
     struct client *c = (struct client *)s;
 
@@ -180,14 +181,14 @@ void store_client_on_loss(struct astore *s, store_open_cb cb, void *ctx)
     c->loss_ctx = ctx;
 }
 
-const char *store_client_peer(const struct astore *s)
+const char *store_client_peer(const struct async_store *s)
 {
     const struct client *c = tcp_client(s);
 
     return c->peer[0] ? c->peer : NULL;
 }
 
-const char *store_client_local(const struct astore *s)
+const char *store_client_local(const struct async_store *s)
 {
     const struct client *c = tcp_client(s);
 

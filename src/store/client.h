@@ -1,4 +1,4 @@
-/* store_client.h - a c10d store over TCP as a struct astore: one connection.
+/* store_client.h - a c10d store over TCP as a struct async_store: one connection.
  *
  * Resolves once per attempt, off the loop, with a deadline; tries IPv6 and IPv4 side by
  * side; sends VALIDATE in one piece and PING, and bounds every read. Works with our
@@ -27,16 +27,16 @@ struct store_client_opts {
 typedef void (*store_open_cb)(void *ctx, int status, const struct muster_error *err);
 
 int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
-                      store_open_cb cb, void *ctx, struct astore **out,
+                      store_open_cb cb, void *ctx, struct async_store **out,
                       struct muster_error *err);
 
 /* Tells when an established connection breaks, also while nothing is pending. */
-void store_client_on_loss(struct astore *s, store_open_cb cb, void *ctx);
+void store_client_on_loss(struct async_store *s, store_open_cb cb, void *ctx);
 
 /* Numeric address and port of the peer and of our end, once connected:
  * "10.0.0.1:29400",
  * "[::1]:29400". NULL before. */
-const char *store_client_peer(const struct astore *s);
-const char *store_client_local(const struct astore *s);
+const char *store_client_peer(const struct async_store *s);
+const char *store_client_local(const struct async_store *s);
 
 #endif

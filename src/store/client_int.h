@@ -8,9 +8,9 @@
 #ifndef STORE_CLIENT_INT_H
 #define STORE_CLIENT_INT_H
 
-#include "store/connect.h"
 #include "store/call.h"
 #include "store/client.h"
+#include "store/connect.h"
 
 #define MAX_REPLY     ((size_t)1 << 30)
 #define MAX_CALLS     ((size_t)1 << 17)
@@ -29,7 +29,7 @@ struct outgoing {
 enum client_state { CLIENT_CONNECTING, CLIENT_READY, CLIENT_BROKEN, CLIENT_CLOSED };
 
 struct client {
-    struct astore base; /* first */
+    struct async_store base; /* first */
     enum client_state state;
     char *host; /* owned; opts.host points to it */
     struct store_client_opts opts;
@@ -53,7 +53,7 @@ struct client {
     void *open_ctx;
     store_open_cb loss_cb;
     void *loss_ctx;
-    astore_closed_cb closed_cb;
+    async_store_closed_cb closed_cb;
     void *closed_ctx;
     int handles; /* still to be closed */
 };

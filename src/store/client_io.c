@@ -1,8 +1,8 @@
 /* store_client_read.c - answers on their way in; see store_client_int.h. */
-#include "store/client_int.h"
 #include "base/err.h"
-#include "store/core/wire_keys.h"
 #include "base/mem.h"
+#include "store/client_int.h"
+#include "store/core/wire_keys.h"
 
 /* LIST_KEYS: what other programs put there without our prefix is not shown. */
 static int strip_list(const struct client *c, struct c10d_reply *reply,

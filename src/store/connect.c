@@ -3,13 +3,13 @@
  * A dialer resolves, races, or pauses. One timer is armed for whatever is due next: the
  * deadline, the next address of the race, the end of a pause, the end of patience. */
 #include "store/connect.h"
-#include <inttypes.h>
-#include <stdio.h>
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "loop/clock.h"
 #include "store/connect_int.h"
+#include <inttypes.h>
+#include <stdio.h>
 
 #define STAGGER_MS     250   /* between two addresses of one race */
 #define PATIENCE_MS    15000 /* for one race, before all is tried anew */

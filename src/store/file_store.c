@@ -11,8 +11,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "store/call.h"
 #include "loop/clock.h"
+#include "store/call.h"
 #include "store/file_store_ops.h"
 
 #define LOCK_FIRST_MS  1 /* a lock is held for microseconds, mostly */
@@ -22,8 +22,8 @@
 #define CLOSE_MS       5000 /* for the lock, to say goodbye */
 
 struct file_store {
-    struct astore base; /* first */
-    struct logfile file;
+    struct async_store base; /* first */
+    struct locked_file file;
     char *name; /* owned */
     int64_t world_size;
     bool counted; /* our refcount is in the file */
@@ -40,7 +40,7 @@ struct file_store {
     bool closing;
     uint64_t close_by_ms;
     int handles;
-    astore_closed_cb closed_cb;
+    async_store_closed_cb closed_cb;
     void *closed_ctx;
 };
 
@@ -82,7 +82,7 @@ static void watch(struct file_store *f)
     if (f->watching)
         (void)uv_fs_event_stop(&f->watch);
     f->watching = uv_fs_event_start(&f->watch, on_change, f->file.path, 0) == 0;
-    seen = f->watching && !logfile_is_remote(&f->file);
+    seen = f->watching && !locked_file_is_remote(&f->file);
     f->look_ms = acall_mono_ms() + (seen ? LOOK_LOCAL_MS : LOOK_REMOTE_MS);
 }
 
@@ -109,7 +109,7 @@ static void got_lock(struct file_store *f)
 static void fail_and_unlock(struct file_store *f, struct acall *call,
                             const struct muster_error *err)
 {
-    logfile_unlock(&f->file);
+    locked_file_unlock(&f->file);
     acall_fail(call, err);
 }
 
@@ -119,7 +119,8 @@ static bool serve_first(struct file_store *f)
     struct acall *call = f->queued.first;
     struct file_answer answer;
     struct muster_error err;
-    const int locked = logfile_lock(&f->file, file_op_mode(call->copy.req.op), &err);
+    const int locked =
+        locked_file_lock(&f->file, file_op_mode(call->copy.req.op), &err);
 
     if (locked == LOGFILE_BUSY) {
         lock_later(f);
@@ -138,7 +139,7 @@ static bool serve_first(struct file_store *f)
         return true;
     }
     if (file_op_must_wait(&f->file, call->copy.req.op, call->flags, &call->copy.req)) {
-        logfile_unlock(&f->file);
+        locked_file_unlock(&f->file);
         acall_add(&f->waiting, call);
         f->changed = f->changed || !f->watching;
         return true;
@@ -147,7 +148,7 @@ static bool serve_first(struct file_store *f)
     if (file_op_perform(&f->file, &call->copy.req, &answer, &err) < 0) {
         fail_and_unlock(f, call, &err);
     } else {
-        logfile_unlock(&f->file);
+        locked_file_unlock(&f->file);
         f->counted = f->counted || (call->flags & FILE_OP_COUNT_IN);
         acall_succeed(call, &answer.reply);
     }
@@ -170,7 +171,7 @@ static void look(struct file_store *f)
     int rc;
 
     watch(f); /* Before looking, so that nothing falls between. */
-    rc = logfile_lock(&f->file, LOGFILE_READ, &err);
+    rc = locked_file_lock(&f->file, LOGFILE_READ, &err);
     if (rc == LOGFILE_BUSY) {
         f->changed = true; /* As far as we know: the look is still to be taken. */
         lock_later(f);
@@ -180,7 +181,7 @@ static void look(struct file_store *f)
     got_lock(f);
     f->trouble = rc < 0 ? err : (struct muster_error){ 0 };
     if (rc == 0) {
-        logfile_unlock(&f->file);
+        locked_file_unlock(&f->file);
         acall_move(&f->waiting, &f->queued, is_ready, f);
     } else if (rc != MUSTER_ENOENT) {
         struct acall_list all = f->waiting;
@@ -243,8 +244,8 @@ static void run(struct file_store *f)
 
 /* ---- open and close ---- */
 
-static int file_call(struct astore *s, const struct c10d_request *req, unsigned flags,
-                     uint64_t timeout_ms, astore_cb cb, void *ctx,
+static int file_call(struct async_store *s, const struct c10d_request *req,
+                     unsigned flags, uint64_t timeout_ms, async_store_cb cb, void *ctx,
                      struct muster_error *err)
 {
     struct file_store *f = (struct file_store *)s;
@@ -252,8 +253,8 @@ static int file_call(struct astore *s, const struct c10d_request *req, unsigned 
     int rc;
 
     if (req->op == C10D_BARRIER)
-        return astore_generic_barrier(s, req->key, req->number, timeout_ms, cb, ctx,
-                                      err);
+        return async_store_generic_barrier(s, req->key, req->number, timeout_ms, cb,
+                                           ctx, err);
     rc = file_op_check(req->op, err);
     if (rc == 0)
         rc = acall_new(s, req, flags & ASTORE_RAW ? "" : "/", flags, timeout_ms, cb,
@@ -278,7 +279,7 @@ static void on_closed(uv_handle_t *handle)
         acall_fail(call, &err);
     if (f->closed_cb)
         f->closed_cb(f->closed_ctx);
-    logfile_fini(&f->file);
+    locked_file_fini(&f->file);
     mem_free(f->name);
     mem_free(f);
 }
@@ -306,7 +307,7 @@ static void say_goodbye(struct file_store *f)
         close_handles(f);
 }
 
-static void file_close(struct astore *s, astore_closed_cb cb, void *ctx)
+static void file_close(struct async_store *s, async_store_closed_cb cb, void *ctx)
 {
     struct file_store *f = (struct file_store *)s;
 
@@ -319,19 +320,20 @@ static void file_close(struct astore *s, astore_closed_cb cb, void *ctx)
     kick(f); /* From the loop: we may be inside a callback of ours. */
 }
 
-static const char *file_name(const struct astore *s)
+static const char *file_name(const struct async_store *s)
 {
     return ((const struct file_store *)s)->name;
 }
 
-static int file_clone(struct astore *s, struct astore **out, struct muster_error *err)
+static int file_clone(struct async_store *s, struct async_store **out,
+                      struct muster_error *err)
 {
     struct file_store *f = (struct file_store *)s;
 
     return store_file_open(s->loop, f->file.path, f->world_size, out, err);
 }
 
-static const struct astore_ops file_store_ops = {
+static const struct async_store_ops file_store_ops = {
     .kind = "file",
     .call = file_call,
     .clone = file_clone,
@@ -364,7 +366,7 @@ static int count_in(struct file_store *f, struct muster_error *err)
 }
 
 int store_file_open(uv_loop_t *loop, const char *path, int64_t world_size,
-                    struct astore **out, struct muster_error *err)
+                    struct async_store **out, struct muster_error *err)
 {
     struct file_store *f = mem_calloc(1, sizeof *f);
     uint64_t seed = uv_hrtime();
@@ -373,12 +375,12 @@ int store_file_open(uv_loop_t *loop, const char *path, int64_t world_size,
     if (!f)
         return err_nomem(err);
     (void)uv_random(NULL, NULL, &seed, sizeof seed, 0, NULL);
-    f->base = (struct astore){ &file_store_ops, loop };
+    f->base = (struct async_store){ &file_store_ops, loop };
     f->world_size = world_size;
     f->retry_ms = f->look_ms = MONO_NEVER;
     f->lock_pause_ms = LOCK_FIRST_MS;
     f->name = mem_printf("file://%s", path);
-    rc = logfile_init(&f->file, path, seed, err);
+    rc = locked_file_init(&f->file, path, seed, err);
     if (!f->name)
         rc = err_nomem(err);
     (void)uv_idle_init(loop, &f->kick);

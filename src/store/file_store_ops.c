@@ -39,7 +39,7 @@ int file_op_check(enum c10d_op op, struct muster_error *err)
     }
 }
 
-enum logfile_mode file_op_mode(enum c10d_op op)
+enum locked_file_mode file_op_mode(enum c10d_op op)
 {
     switch ((int)op) {
     case C10D_SET:
@@ -55,7 +55,7 @@ enum logfile_mode file_op_mode(enum c10d_op op)
     }
 }
 
-static bool has_all(const struct logfile *f, struct c10d_list keys)
+static bool has_all(const struct locked_file *f, struct c10d_list keys)
 {
     struct span key;
 
@@ -65,7 +65,7 @@ static bool has_all(const struct logfile *f, struct c10d_list keys)
     return true;
 }
 
-bool file_op_must_wait(const struct logfile *f, enum c10d_op op, unsigned flags,
+bool file_op_must_wait(const struct locked_file *f, enum c10d_op op, unsigned flags,
                        const struct c10d_request *req)
 {
     if (op == C10D_WAIT || (op == C10D_MULTI_GET && (flags & ASTORE_BLOCK)))
@@ -74,7 +74,7 @@ bool file_op_must_wait(const struct logfile *f, enum c10d_op op, unsigned flags,
            !filelog_get(&f->log, req->key, NULL);
 }
 
-static int write_record(struct logfile *f, struct span key, struct span value,
+static int write_record(struct locked_file *f, struct span key, struct span value,
                         struct buf *scratch, struct muster_error *err)
 {
     int rc = filelog_record(scratch, key, value);
@@ -83,10 +83,10 @@ static int write_record(struct logfile *f, struct span key, struct span value,
         return err_set(err, rc, "file://%s: no key or value can have 4 GiB", f->path);
     if (rc < 0)
         return err_nomem(err);
-    return logfile_append(f, buf_span(scratch), err);
+    return locked_file_append(f, buf_span(scratch), err);
 }
 
-static int add(struct logfile *f, const struct c10d_request *req,
+static int add(struct locked_file *f, const struct c10d_request *req,
                struct file_answer *out, struct muster_error *err)
 {
     uint8_t text[DECIMAL_MAX];
@@ -102,7 +102,7 @@ static int add(struct logfile *f, const struct c10d_request *req,
                         &out->bytes, err);
 }
 
-static int compare_set(struct logfile *f, const struct c10d_request *req,
+static int compare_set(struct locked_file *f, const struct c10d_request *req,
                        struct file_answer *out, struct muster_error *err)
 {
     struct span old = { NULL, 0 };
@@ -118,7 +118,7 @@ static int compare_set(struct logfile *f, const struct c10d_request *req,
     return rc;
 }
 
-static int append(struct logfile *f, const struct c10d_request *req,
+static int append(struct locked_file *f, const struct c10d_request *req,
                   struct file_answer *out, struct muster_error *err)
 {
     struct span old = { NULL, 0 };
@@ -136,7 +136,7 @@ static int append(struct logfile *f, const struct c10d_request *req,
 }
 
 /* torch always writes the record; whether the key was there only we tell. */
-static int delete_key(struct logfile *f, const struct c10d_request *req,
+static int delete_key(struct locked_file *f, const struct c10d_request *req,
                       struct file_answer *out, struct muster_error *err)
 {
     struct buf key;
@@ -152,7 +152,7 @@ static int delete_key(struct logfile *f, const struct c10d_request *req,
     return rc;
 }
 
-static int multi_set(struct logfile *f, const struct c10d_request *req,
+static int multi_set(struct locked_file *f, const struct c10d_request *req,
                      struct file_answer *out, struct muster_error *err)
 {
     struct c10d_list list = req->list;
@@ -163,10 +163,10 @@ static int multi_set(struct logfile *f, const struct c10d_request *req,
         rc = filelog_record(&out->bytes, key, value);
     if (rc < 0)
         return err_set(err, rc, "file://%s: %s", f->path, muster_code_text(rc));
-    return logfile_append(f, buf_span(&out->bytes), err);
+    return locked_file_append(f, buf_span(&out->bytes), err);
 }
 
-static int multi_get(struct logfile *f, const struct c10d_request *req,
+static int multi_get(struct locked_file *f, const struct c10d_request *req,
                      struct file_answer *out, struct muster_error *err)
 {
     struct c10d_list list = req->list;
@@ -184,7 +184,7 @@ static int multi_get(struct logfile *f, const struct c10d_request *req,
 }
 
 /* The counters of the file itself are nobody's keys. */
-static int list_keys(struct logfile *f, struct file_answer *out,
+static int list_keys(struct locked_file *f, struct file_answer *out,
                      struct muster_error *err)
 {
     struct span key;
@@ -201,7 +201,7 @@ static int list_keys(struct logfile *f, struct file_answer *out,
     return 0;
 }
 
-int file_op_perform(struct logfile *f, const struct c10d_request *req,
+int file_op_perform(struct locked_file *f, const struct c10d_request *req,
                     struct file_answer *out, struct muster_error *err)
 {
     out->reply.op = req->op;
@@ -238,32 +238,32 @@ int file_op_perform(struct logfile *f, const struct c10d_request *req,
     }
 }
 
-int file_count_in(struct logfile *f, struct muster_error *err)
+int file_count_in(struct locked_file *f, struct muster_error *err)
 {
     const struct c10d_request req = { .op = C10D_ADD,
                                       .key = span_str(FILELOG_REFCOUNT),
                                       .number = 1 };
     struct file_answer answer;
-    int rc = logfile_lock(f, LOGFILE_WRITE, err);
+    int rc = locked_file_lock(f, LOGFILE_WRITE, err);
 
     if (rc != 0)
         return rc;
     file_answer_init(&answer);
     rc = add(f, &req, &answer, err);
     file_answer_fini(&answer);
-    logfile_unlock(f);
+    locked_file_unlock(f);
     return rc;
 }
 
 /* In torch's order, but under one lock: between the two nobody can see the file as
  * unused and remove it twice. If the file is gone, so is the matter. */
-int file_count_out(struct logfile *f, int64_t world_size)
+int file_count_out(struct locked_file *f, int64_t world_size)
 {
     struct c10d_request req = { .op = C10D_ADD,
                                 .key = span_str(FILELOG_CLEANUP),
                                 .number = 1 };
     struct file_answer finished, users;
-    int rc = logfile_lock(f, LOGFILE_CHANGE, NULL);
+    int rc = locked_file_lock(f, LOGFILE_CHANGE, NULL);
 
     if (rc != 0)
         return rc;
@@ -276,9 +276,9 @@ int file_count_out(struct logfile *f, int64_t world_size)
         rc = add(f, &req, &users, NULL);
     if (rc == 0 && users.reply.number == 0 && world_size >= 0 &&
         finished.reply.number >= world_size)
-        logfile_remove(f);
+        locked_file_remove(f);
     file_answer_fini(&finished);
     file_answer_fini(&users);
-    logfile_unlock(f);
+    locked_file_unlock(f);
     return rc;
 }

@@ -2,10 +2,10 @@
 #ifndef STORE_FILE_STORE_OPS_H
 #define STORE_FILE_STORE_OPS_H
 
-#include "store/locked_file.h"
 #include "store/core/wire.h"
+#include "store/locked_file.h"
 
-#define FILE_OP_COUNT_IN 0x100u /* beside the astore flags: our own refcount */
+#define FILE_OP_COUNT_IN 0x100u /* beside the async_store flags: our own refcount */
 
 struct file_answer {
     struct c10d_reply reply; /* spans: into the log, the call, or `bytes` */
@@ -18,18 +18,18 @@ void file_answer_fini(struct file_answer *a);
 /* MUSTER_ENOTSUP for queues, MUSTER_EINVAL for what is no operation. */
 int file_op_check(enum c10d_op op, struct muster_error *err);
 
-enum logfile_mode file_op_mode(enum c10d_op op);
+enum locked_file_mode file_op_mode(enum c10d_op op);
 
 /* Whether a WAIT, or a call told to block, lacks one of its keys. */
-bool file_op_must_wait(const struct logfile *f, enum c10d_op op, unsigned flags,
+bool file_op_must_wait(const struct locked_file *f, enum c10d_op op, unsigned flags,
                        const struct c10d_request *req);
 
 /* Under the lock of its mode. */
-int file_op_perform(struct logfile *f, const struct c10d_request *req,
+int file_op_perform(struct locked_file *f, const struct c10d_request *req,
                     struct file_answer *out, struct muster_error *err);
 
 /* A store begins to use the file, or has finished: LOGFILE_BUSY, or 0, or an error. */
-int file_count_in(struct logfile *f, struct muster_error *err);
-int file_count_out(struct logfile *f, int64_t world_size);
+int file_count_in(struct locked_file *f, struct muster_error *err);
+int file_count_out(struct locked_file *f, int64_t world_size);
 
 #endif

@@ -1,4 +1,4 @@
-/* logfile.c - the file of a FileStore; see logfile.h. */
+/* locked_file.c - the file of a FileStore; see locked_file.h. */
 #include "store/locked_file.h"
 
 #include <errno.h>
@@ -14,17 +14,17 @@
 
 #define READ_ROOM ((size_t)65536)
 
-int logfile_init(struct logfile *l, const char *path, uint64_t seed,
-                 struct muster_error *err)
+int locked_file_init(struct locked_file *l, const char *path, uint64_t seed,
+                     struct muster_error *err)
 {
-    *l = (struct logfile){ .held = -1, .fd = -1, .path = mem_strdup(path) };
+    *l = (struct locked_file){ .held = -1, .fd = -1, .path = mem_strdup(path) };
     filelog_init(&l->log, seed);
     return l->path ? 0 : err_nomem(err);
 }
 
-void logfile_fini(struct logfile *l)
+void locked_file_fini(struct locked_file *l)
 {
-    logfile_unlock(l);
+    locked_file_unlock(l);
     if (l->held >= 0)
         (void)close(l->held);
     filelog_fini(&l->log);
@@ -32,7 +32,7 @@ void logfile_fini(struct logfile *l)
     l->path = NULL;
 }
 
-static int sys_error(const struct logfile *l, const char *doing, int sys,
+static int sys_error(const struct locked_file *l, const char *doing, int sys,
                      struct muster_error *err)
 {
     const int code = sys == ENOENT                                   ? MUSTER_ENOENT
@@ -45,8 +45,8 @@ static int sys_error(const struct logfile *l, const char *doing, int sys,
 
 /* Opens and locks the file that the path names at the end of it: one that was removed
  * while we waited for its lock is nobody's file any more. */
-static int open_locked(struct logfile *l, enum logfile_mode mode, struct stat *st,
-                       struct muster_error *err)
+static int open_locked(struct locked_file *l, enum locked_file_mode mode,
+                       struct stat *st, struct muster_error *err)
 {
     const int flags[] = { [LOGFILE_READ] = O_RDONLY | O_CLOEXEC,
                           [LOGFILE_CHANGE] = O_RDWR | O_CLOEXEC,
@@ -73,7 +73,7 @@ static int open_locked(struct logfile *l, enum logfile_mode mode, struct stat *s
     return LOGFILE_BUSY;
 }
 
-static int cut_off(const struct logfile *l, size_t rest, struct muster_error *err)
+static int cut_off(const struct locked_file *l, size_t rest, struct muster_error *err)
 {
     return err_set(
         err, MUSTER_ESTATE,
@@ -85,7 +85,7 @@ static int cut_off(const struct logfile *l, size_t rest, struct muster_error *er
 }
 
 /* Reads what others have appended since we looked last. */
-static int catch_up(struct logfile *l, struct muster_error *err)
+static int catch_up(struct locked_file *l, struct muster_error *err)
 {
     struct buf in;
     ssize_t n = 1;
@@ -120,7 +120,7 @@ static int catch_up(struct logfile *l, struct muster_error *err)
 }
 
 /* From now on this is the file, and what we knew of another by its name is void. */
-static int begin_file(struct logfile *l, const struct stat *st,
+static int begin_file(struct locked_file *l, const struct stat *st,
                       struct muster_error *err)
 {
     const int fd = open(l->path, O_PATH | O_CLOEXEC);
@@ -143,7 +143,8 @@ static int begin_file(struct logfile *l, const struct stat *st,
     return 0;
 }
 
-int logfile_lock(struct logfile *l, enum logfile_mode mode, struct muster_error *err)
+int locked_file_lock(struct locked_file *l, enum locked_file_mode mode,
+                     struct muster_error *err)
 {
     struct stat st;
     int rc = open_locked(l, mode, &st, err);
@@ -156,18 +157,19 @@ int logfile_lock(struct logfile *l, enum logfile_mode mode, struct muster_error 
     if (rc == 0 && (uint64_t)st.st_size > l->pos)
         rc = catch_up(l, err);
     if (rc != 0)
-        logfile_unlock(l);
+        locked_file_unlock(l);
     return rc;
 }
 
-void logfile_unlock(struct logfile *l)
+void locked_file_unlock(struct locked_file *l)
 {
     if (l->fd >= 0)
         (void)close(l->fd); /* and with it the lock */
     l->fd = -1;
 }
 
-int logfile_append(struct logfile *l, struct span records, struct muster_error *err)
+int locked_file_append(struct locked_file *l, struct span records,
+                       struct muster_error *err)
 {
     size_t done = 0, used;
 
@@ -193,12 +195,12 @@ int logfile_append(struct logfile *l, struct span records, struct muster_error *
     return rc < 0 ? err_nomem(err) : 0;
 }
 
-void logfile_remove(struct logfile *l)
+void locked_file_remove(struct locked_file *l)
 {
     (void)unlink(l->path);
 }
 
-bool logfile_is_remote(const struct logfile *l)
+bool locked_file_is_remote(const struct locked_file *l)
 {
     /* NFS, CIFS, SMB2, FUSE, Lustre, GPFS, Ceph, 9P, AFS, BeeGFS, OCFS2, GFS2 */
     static const uint32_t magics[] = { 0x6969,     0xff534d42, 0xfe534d42, 0x65735546,

@@ -1,4 +1,4 @@
-/* logfile.h - the file of a FileStore: opened anew, locked, read up to its end,
+/* locked_file.h - the file of a FileStore: opened anew, locked, read up to its end,
  * appended to, let go, for each operation, as torch does. Nothing here waits: a lock
  * that another process holds is reported, and the caller tries again later. */
 #ifndef STORE_LOCKED_FILE_H
@@ -8,7 +8,7 @@
 
 #include "store/core/filelog.h"
 
-struct logfile {
+struct locked_file {
     char *path;         /* owned */
     struct filelog log; /* what the file says, up to pos */
     uint64_t pos;
@@ -18,31 +18,33 @@ struct logfile {
     int fd;   /* -1 unless locked */
 };
 
-enum logfile_mode {
+enum locked_file_mode {
     LOGFILE_READ,   /* shared lock */
     LOGFILE_CHANGE, /* exclusive lock, of a file that exists */
     LOGFILE_WRITE,  /* exclusive lock, the file is made if need be */
 };
 
-int logfile_init(struct logfile *l, const char *path, uint64_t seed,
-                 struct muster_error *err);
-void logfile_fini(struct logfile *l);
+int locked_file_init(struct locked_file *l, const char *path, uint64_t seed,
+                     struct muster_error *err);
+void locked_file_fini(struct locked_file *l);
 
 #define LOGFILE_BUSY 1
 
 /* 0: locked, and l->log is what the file says now; to be unlocked. LOGFILE_BUSY:
  * somebody else has the lock. MUSTER_ENOENT: no such file. MUSTER_ESTATE: its end is
  * cut off. MUSTER_EACCES, MUSTER_EIO, MUSTER_ENOMEM. */
-int logfile_lock(struct logfile *l, enum logfile_mode mode, struct muster_error *err);
-void logfile_unlock(struct logfile *l);
+int locked_file_lock(struct locked_file *l, enum locked_file_mode mode,
+                     struct muster_error *err);
+void locked_file_unlock(struct locked_file *l);
 
 /* Under an exclusive lock: all the records, or none of them. */
-int logfile_append(struct logfile *l, struct span records, struct muster_error *err);
+int locked_file_append(struct locked_file *l, struct span records,
+                       struct muster_error *err);
 
 /* Under an exclusive lock. */
-void logfile_remove(struct logfile *l);
+void locked_file_remove(struct locked_file *l);
 
 /* Whether other hosts may write it unseen by inotify. */
-bool logfile_is_remote(const struct logfile *l);
+bool locked_file_is_remote(const struct locked_file *l);
 
 #endif

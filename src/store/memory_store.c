@@ -8,8 +8,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "store/call.h"
 #include "loop/clock.h"
+#include "store/call.h"
 #include "store/core/store.h"
 
 #define MAX_REPLY ((size_t)1 << 30)
@@ -28,16 +28,16 @@ struct core {
 };
 
 struct handle {
-    struct astore base; /* first */
+    struct async_store base; /* first */
     struct core *core;
     uv_idle_t idle; /* only closed, so that closing ends from the loop */
-    astore_closed_cb closed_cb;
+    async_store_closed_cb closed_cb;
     void *closed_ctx;
 };
 
 static void run(struct core *c);
 static void on_kick(uv_idle_t *idle);
-static const struct astore_ops hash_ops;
+static const struct async_store_ops hash_ops;
 
 static int take_number(struct core *c, struct acall *call)
 {
@@ -231,8 +231,8 @@ static int check_sizes(const struct c10d_request *req, struct muster_error *err)
                    c10d_op_name(req->op), most, STORE_MAX_VALUE);
 }
 
-static int hash_call(struct astore *s, const struct c10d_request *req, unsigned flags,
-                     uint64_t timeout_ms, astore_cb cb, void *ctx,
+static int hash_call(struct async_store *s, const struct c10d_request *req,
+                     unsigned flags, uint64_t timeout_ms, async_store_cb cb, void *ctx,
                      struct muster_error *err)
 {
     struct core *c = ((struct handle *)s)->core;
@@ -253,14 +253,14 @@ static int hash_call(struct astore *s, const struct c10d_request *req, unsigned 
     return 0;
 }
 
-static int make_handle(uv_loop_t *loop, struct core *c, struct astore **out,
+static int make_handle(uv_loop_t *loop, struct core *c, struct async_store **out,
                        struct muster_error *err)
 {
     struct handle *h = mem_calloc(1, sizeof *h);
 
     if (!h)
         return err_nomem(err);
-    h->base = (struct astore){ &hash_ops, loop };
+    h->base = (struct async_store){ &hash_ops, loop };
     h->core = c;
     (void)uv_idle_init(loop, &h->idle);
     h->idle.data = h;
@@ -269,7 +269,8 @@ static int make_handle(uv_loop_t *loop, struct core *c, struct astore **out,
     return 0;
 }
 
-static int hash_clone(struct astore *s, struct astore **out, struct muster_error *err)
+static int hash_clone(struct async_store *s, struct async_store **out,
+                      struct muster_error *err)
 {
     return make_handle(s->loop, ((struct handle *)s)->core, out, err);
 }
@@ -316,7 +317,7 @@ static void on_handle_closed(uv_handle_t *uv)
     mem_free(h);
 }
 
-static void hash_close(struct astore *s, astore_closed_cb cb, void *ctx)
+static void hash_close(struct async_store *s, async_store_closed_cb cb, void *ctx)
 {
     struct handle *h = (struct handle *)s;
 
@@ -325,13 +326,13 @@ static void hash_close(struct astore *s, astore_closed_cb cb, void *ctx)
     uv_close((uv_handle_t *)&h->idle, on_handle_closed);
 }
 
-static const char *hash_name(const struct astore *s)
+static const char *hash_name(const struct async_store *s)
 {
     (void)s;
     return "hash://";
 }
 
-static const struct astore_ops hash_ops = {
+static const struct async_store_ops hash_ops = {
     .kind = "hash",
     .call = hash_call,
     .clone = hash_clone,
@@ -339,7 +340,7 @@ static const struct astore_ops hash_ops = {
     .name = hash_name,
 };
 
-int store_hash_open(uv_loop_t *loop, struct astore **out, struct muster_error *err)
+int store_hash_open(uv_loop_t *loop, struct async_store **out, struct muster_error *err)
 {
     struct core *c = mem_calloc(1, sizeof *c);
     uint64_t seed = uv_hrtime();

@@ -5,6 +5,7 @@
 
 #include "store/async_store.h"
 
-int store_hash_open(uv_loop_t *loop, struct astore **out, struct muster_error *err);
+int store_hash_open(uv_loop_t *loop, struct async_store **out,
+                    struct muster_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* astore_prefix.c - a view of another store under "<prefix>/"; see astore.h.
+/* async_store_prefix.c - a view of another store under "<prefix>/"; see async_store.h.
  *
  * As torch's PrefixStore, but listing keys checks the "/" and skips foreign keys. Calls
  * are passed on with longer keys; each is remembered until it ends, so that closing the
@@ -14,19 +14,19 @@ struct view_call {
     struct view_call *prev, *next;
     struct view *view; /* NULL: the view has gone, and nobody is to be told */
     enum c10d_op op;
-    astore_cb cb;
+    async_store_cb cb;
     void *ctx;
 };
 
 struct view {
-    struct astore base; /* first */
-    struct astore *inner;
+    struct async_store base; /* first */
+    struct async_store *inner;
     bool own;
     char *prefix;           /* owned; ends in "/" */
     char *name;             /* owned */
     struct view_call calls; /* head of a ring */
     uv_idle_t idle;
-    astore_closed_cb closed_cb;
+    async_store_closed_cb closed_cb;
     void *closed_ctx;
     int closing; /* handles and stores still to be closed */
 };
@@ -78,8 +78,8 @@ static void on_done(void *ctx, int status, const struct c10d_reply *reply,
 
 /* Its own barrier is the generic one, as torch's is: members with and without a prefix
  * of their own would otherwise count at different keys. */
-static int view_call(struct astore *s, const struct c10d_request *req, unsigned flags,
-                     uint64_t timeout_ms, astore_cb cb, void *ctx,
+static int view_call(struct async_store *s, const struct c10d_request *req,
+                     unsigned flags, uint64_t timeout_ms, async_store_cb cb, void *ctx,
                      struct muster_error *err)
 {
     struct view *v = (struct view *)s;
@@ -88,8 +88,8 @@ static int view_call(struct astore *s, const struct c10d_request *req, unsigned 
     int rc;
 
     if (req->op == C10D_BARRIER)
-        return astore_generic_barrier(s, req->key, req->number, timeout_ms, cb, ctx,
-                                      err);
+        return async_store_generic_barrier(s, req->key, req->number, timeout_ms, cb,
+                                           ctx, err);
     call = mem_calloc(1, sizeof *call);
     if (!call)
         return err_nomem(err);
@@ -98,7 +98,8 @@ static int view_call(struct astore *s, const struct c10d_request *req, unsigned 
     };
     rc = c10d_prefix_keys(&full, req, span_str(v->prefix), err);
     if (rc == 0)
-        rc = astore_call(v->inner, &full.req, flags, timeout_ms, on_done, call, err);
+        rc = async_store_call(v->inner, &full.req, flags, timeout_ms, on_done, call,
+                              err);
     c10d_prefixed_fini(&full);
     if (rc < 0) {
         mem_free(call);
@@ -140,7 +141,7 @@ static void on_inner_closed(void *ctx)
     finish_close(ctx);
 }
 
-static void view_close(struct astore *s, astore_closed_cb cb, void *ctx)
+static void view_close(struct async_store *s, async_store_closed_cb cb, void *ctx)
 {
     struct view *v = (struct view *)s;
 
@@ -149,31 +150,32 @@ static void view_close(struct astore *s, astore_closed_cb cb, void *ctx)
     v->closing = v->own ? 2 : 1;
     uv_close((uv_handle_t *)&v->idle, on_handle_closed);
     if (v->own)
-        astore_close(v->inner, on_inner_closed, v);
+        async_store_close(v->inner, on_inner_closed, v);
 }
 
-static int view_clone(struct astore *s, struct astore **out, struct muster_error *err)
+static int view_clone(struct async_store *s, struct async_store **out,
+                      struct muster_error *err)
 {
     struct view *v = (struct view *)s;
-    struct astore *inner;
+    struct async_store *inner;
     char *prefix = mem_strndup(v->prefix, strlen(v->prefix) - 1);
     int rc = prefix ? v->inner->ops->clone(v->inner, &inner, err) : err_nomem(err);
 
     if (rc == 0) {
-        rc = astore_prefix(inner, prefix, true, out, err);
+        rc = async_store_prefix(inner, prefix, true, out, err);
         if (rc < 0)
-            astore_close(inner, NULL, NULL);
+            async_store_close(inner, NULL, NULL);
     }
     mem_free(prefix);
     return rc;
 }
 
-static const char *view_name(const struct astore *s)
+static const char *view_name(const struct async_store *s)
 {
     return ((const struct view *)s)->name;
 }
 
-static const struct astore_ops view_ops = {
+static const struct async_store_ops view_ops = {
     .kind = "prefix",
     .call = view_call,
     .clone = view_clone,
@@ -181,8 +183,8 @@ static const struct astore_ops view_ops = {
     .name = view_name,
 };
 
-int astore_prefix(struct astore *inner, const char *prefix, bool own,
-                  struct astore **out, struct muster_error *err)
+int async_store_prefix(struct async_store *inner, const char *prefix, bool own,
+                       struct async_store **out, struct muster_error *err)
 {
     struct view *v = mem_calloc(1, sizeof *v);
     char *with_slash = mem_printf("%s/", prefix);
@@ -194,7 +196,7 @@ int astore_prefix(struct astore *inner, const char *prefix, bool own,
         mem_free(name);
         return err_nomem(err);
     }
-    v->base = (struct astore){ &view_ops, inner->loop };
+    v->base = (struct async_store){ &view_ops, inner->loop };
     v->inner = inner;
     v->own = own;
     v->prefix = with_slash;

@@ -4,17 +4,17 @@
  * Here: deadlines, feed, perform. What the sockets tell is in store_loop.c, the bytes
  * of a connection in store_conn.c, the beginning and the end in store_open.c. */
 #include "store/server.h"
-#include <sys/epoll.h>
+#include "base/err.h"
 #include "base/mem.h"
 #include "rendezvous/coordinator_driver.h"
 #include "store/server_int.h"
-#include <errno.h>
-#include <unistd.h>
 #include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include "base/err.h"
-#include <inttypes.h>
+#include <unistd.h>
 
 #define PAUSE_MS 1000u /* without descriptors, at most */
 
@@ -99,7 +99,7 @@ void server_tell_left(struct store_server *s)
 
     while ((c = conns_take(&s->leaving))) {
         s->conns[c->peer] = NULL;
-        hosts_left(s, c);
+        coordinators_left(s, c);
         feed(s, &(struct store_event){ .kind = STORE_LEFT, .peer = c->peer });
         s->numbers[s->free_numbers++] = c->peer;
         s->count--;
@@ -176,16 +176,16 @@ int server_request(struct store_server *s, struct conn *c,
 
     int rc;
 
-    if (hosts_take(s, c, req, &rc))
+    if (coordinators_take(s, c, req, &rc))
         return rc;
     if (stats_take(s, c, req))
         return 0;
     if (!s->hosts)
         return try_feed(s, &ev);
-    hosts_before(s, req);
+    coordinators_before(s, req);
     rc = try_feed(s, &ev);
     if (rc == 0)
-        hosts_after(s, req);
+        coordinators_after(s, req);
     return rc;
 }
 
@@ -450,7 +450,7 @@ static void release(struct store_server *s)
         (void)close(s->epoll);
     if (s->listener >= 0)
         (void)close(s->listener);
-    hosts_free(s);
+    coordinators_free(s);
     store_free(s->store);
     store_fx_fini(&s->fx);
     buf_fini(&s->out);
@@ -567,7 +567,7 @@ void store_server_close(struct store_server *s, void (*cb)(void *ctx), void *ctx
     uv_close((uv_handle_t *)&s->timer, on_closed);
     if (s->hosts) {
         s->closing++;
-        hosts_close(s, on_closed);
+        coordinators_close(s, on_closed);
     }
 }
 

@@ -4,12 +4,12 @@
 #define STORE_SERVER_INT_H
 
 #include "net/listen.h"
-#include "store/server.h"
 #include "store/core/store.h"
 #include "store/core/wire.h"
+#include "store/server.h"
 
-struct hosted_run;
-struct store_hosts;
+struct coordinated_run;
+struct coordinators;
 
 /* One client. Most of them are idle most of the time, and there may be many: buffers
  * exist only while something is in them. */
@@ -22,11 +22,11 @@ struct conn {
     bool ended;       /* the peer will send no more: close when all is written */
     bool wants_write; /* epoll tells when there is room again */
     struct c10d_decoder decoder;
-    struct buf *in;           /* owned; the beginning of a request, or NULL */
-    struct buf *out;          /* owned; what the peer has not yet taken, or NULL */
-    struct hosted_run *run;   /* borrowed; a node of this rendezvous, or NULL */
-    struct conn *prev, *next; /* in `timed`, `leaving` or `gone` */
-    uint64_t due_ms;          /* in `timed`: closed then */
+    struct buf *in;              /* owned; the beginning of a request, or NULL */
+    struct buf *out;             /* owned; what the peer has not yet taken, or NULL */
+    struct coordinated_run *run; /* borrowed; a node of this rendezvous, or NULL */
+    struct conn *prev, *next;    /* in `timed`, `leaving` or `gone` */
+    uint64_t due_ms;             /* in `timed`: closed then */
 };
 
 struct conns {
@@ -60,8 +60,8 @@ struct store_server {
     char address[ADDRESS_TEXT];
     uint16_t port;
 
-    struct store *store;       /* owned */
-    struct store_hosts *hosts; /* owned; NULL until a node of ours says HELLO */
+    struct store *store;        /* owned */
+    struct coordinators *hosts; /* owned; NULL until a node of ours says HELLO */
     struct store_fx fx;
     struct conn **conns; /* owned, as is each; by peer number */
     size_t conns_size, count;

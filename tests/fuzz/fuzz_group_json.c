@@ -3,8 +3,8 @@
 #include <assert.h>
 #include <stdint.h>
 
-#include "agent/core/rank_exchange.h"
 #include "agent/core/failure_report.h"
+#include "agent/core/rank_exchange.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -16,17 +16,17 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check(const struct rdzv_host *h, const struct rdzv_host_fx *fx,
+static void check(const struct coordinator *h, const struct coordinator_fx *fx,
                   int64_t *round)
 {
     bool told[64] = { false };
 
-    assert(rdzv_host_round(h) >= *round);
-    *round = rdzv_host_round(h);
+    assert(coordinator_round(h) >= *round);
+    *round = coordinator_round(h);
     for (size_t i = 0; i < fx->count; i++) {
-        const struct hosted_msg *m = &fx->items[i].msg;
+        const struct coord_msg *m = &fx->items[i].msg;
 
-        if (fx->items[i].kind != RDZV_HOST_SEND || m->kind != HOSTED_JOINED)
+        if (fx->items[i].kind != COORDINATOR_SEND || m->kind != COORD_JOINED)
             continue;
         assert(m->rank >= 0 && m->rank < m->world);
         if (m->rank >= 64)
@@ -36,59 +36,59 @@ static void check(const struct rdzv_host *h, const struct rdzv_host_fx *fx,
     }
 }
 
-static void again(const struct hosted_msg *m, struct span bytes)
+static void again(const struct coord_msg *m, struct span bytes)
 {
     struct buf out;
 
     buf_init(&out, SIZE_MAX);
-    assert(hosted_encode(&out, m) == 0);
+    assert(coord_encode(&out, m) == 0);
     assert(span_eq(buf_span(&out), bytes));
     buf_fini(&out);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct rdzv_host *h = rdzv_host_new(span_str("run"), NULL);
+    struct coordinator *h = coordinator_new(span_str("run"), NULL);
     struct now now = { 1000, 1700000000000000 };
-    struct rdzv_host_fx fx;
+    struct coordinator_fx fx;
     int64_t round = 0;
 
     assert(h);
-    rdzv_host_fx_init(&fx);
+    coordinator_fx_init(&fx);
     while (size >= 2) {
         const uint8_t what = data[0];
         const size_t n = data[1] < size - 2 ? data[1] : size - 2;
         const struct span bytes = span_of(data + 2, n);
-        struct rdzv_host_event ev = { .now = now, .peer = what % PEERS };
-        struct hosted_msg msg;
+        struct coordinator_event ev = { .now = now, .peer = what % PEERS };
+        struct coord_msg msg;
         struct span view;
 
         data += 2 + n;
         size -= 2 + n;
         if (what < 0xc0) {
-            if (hosted_decode(bytes, &msg, NULL) < 0)
+            if (coord_decode(bytes, &msg, NULL) < 0)
                 continue;
             again(&msg, bytes);
-            ev.kind = RDZV_HOST_MSG;
+            ev.kind = COORDINATOR_MSG;
             ev.msg = &msg;
         } else if (what < 0xd0) {
-            ev.kind = RDZV_HOST_GONE;
+            ev.kind = COORDINATOR_GONE;
         } else if (what < 0xe0) {
-            ev.kind = RDZV_HOST_SEEN;
+            ev.kind = COORDINATOR_SEEN;
             ev.value = bytes;
         } else if (what < 0xf0) {
-            assert(rdzv_host_view(h, now, &view) == 0);
+            assert(coordinator_view(h, now, &view) == 0);
             continue;
         } else {
             now.mono_ms += 100u * n + 1;
             now.wall_us += 1000 * (100 * (int64_t)n + 1);
             ev.now = now;
-            ev.kind = RDZV_HOST_TIMER;
+            ev.kind = COORDINATOR_TIMER;
         }
-        if (rdzv_host_step(h, &ev, &fx, NULL) == 0)
+        if (coordinator_step(h, &ev, &fx, NULL) == 0)
             check(h, &fx, &round);
     }
-    rdzv_host_free(h);
-    rdzv_host_fx_fini(&fx);
+    coordinator_free(h);
+    coordinator_fx_fini(&fx);
     return 0;
 }

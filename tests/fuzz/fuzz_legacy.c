@@ -3,8 +3,8 @@
  * survives them as answers. The first byte says what is done to the document. */
 #include <assert.h>
 
-#include "etcd/legacy/core/machine.h"
 #include "etcd/legacy/core/document.h"
+#include "etcd/legacy/core/machine.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "rendezvous/core/params.h"
 #include "rendezvous/core/endpoint.h"
+#include "rendezvous/core/params.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

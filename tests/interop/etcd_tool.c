@@ -15,10 +15,10 @@
 #include <stdlib.h>
 
 #include "base/err.h"
-#include "etcd/options.h"
-#include "etcd/lease.h"
-#include "etcd/watch.h"
 #include "etcd/etcd_store.h"
+#include "etcd/lease.h"
+#include "etcd/options.h"
+#include "etcd/watch.h"
 #include "rendezvous/core/params.h"
 
 static struct etcd_client *client;
@@ -123,7 +123,7 @@ static void on_failed(void *ctx, const struct muster_error *err)
     fprintf(stderr, "# %s\n", err->text);
 }
 
-static struct astore *store;
+static struct async_store *store;
 
 static void next_line(void);
 
@@ -171,7 +171,7 @@ static void next_line(void)
     const char *first;
 
     if (!fgets(line, sizeof line, stdin)) {
-        astore_close(store, on_closed, NULL);
+        async_store_close(store, on_closed, NULL);
         return;
     }
     first = strtok_r(line, " \n", &save);
@@ -190,8 +190,8 @@ static void next_line(void)
         (void)c10d_list_add(&list, req.key);
         req.list = (struct c10d_list){ buf_span(&list), 1 };
     }
-    if (astore_call(store, &req, req.op == C10D_GET ? ASTORE_BLOCK : 0, timeout_ms,
-                    on_store, NULL, &err) < 0) {
+    if (async_store_call(store, &req, req.op == C10D_GET ? ASTORE_BLOCK : 0, timeout_ms,
+                         on_store, NULL, &err) < 0) {
         printf("%s\n", err.text);
         exit(2);
     }

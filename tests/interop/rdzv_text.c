@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/core/params.h"
 #include "rendezvous/core/endpoint.h"
+#include "rendezvous/core/params.h"
 
 static void unhex(char *text)
 {

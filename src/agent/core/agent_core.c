@@ -1,33 +1,40 @@
 /* group.c - see group.h. One handler per event; each looks at the phase first. What
- * ends workers is in group_end.c. */
+ * ends workers is in agent_core_end.c. */
 #include "agent/core/agent_core.h"
-#include <assert.h>
-#include <signal.h>
 #include "base/err.h"
 #include "base/mem.h"
+#include <assert.h>
+#include <signal.h>
 
-/* group_int.h - what group.c and group_end.c share. */
-/* There is room: group_step has reserved it. */
-static void group_put(struct group_fx_list *fx, struct group_fx what);
-static void group_put_kind(struct group_fx_list *fx, enum group_fx_kind kind);
+/* group_int.h - what group.c and agent_core_end.c share. */
+/* There is room: agent_core_step has reserved it. */
+static void agent_core_put(struct agent_core_fx_list *fx, struct agent_core_fx what);
+static void agent_core_put_kind(struct agent_core_fx_list *fx,
+                                enum agent_core_fx_kind kind);
 
 /* Tells every living worker to go by sig; all else follows from exits and the clock. */
-static void group_stop(struct group *g, enum group_why why, int sig, uint64_t grace_ms,
-                struct now now, struct group_fx_list *fx);
+static void agent_core_stop(struct agent_core *g, enum agent_core_why why, int sig,
+                            uint64_t grace_ms, struct now now,
+                            struct agent_core_fx_list *fx);
 /* Tells what exited workers left behind to go, once. */
-static void group_ask_leftovers(struct group *g, struct now now, struct group_fx_list *fx);
+static void agent_core_ask_leftovers(struct agent_core *g, struct now now,
+                                     struct agent_core_fx_list *fx);
 /* Nothing runs any more: what was written is passed on. */
-static void group_drain(struct group *g, struct group_fx_list *fx);
+static void agent_core_drain(struct agent_core *g, struct agent_core_fx_list *fx);
 /* Says goodbye with a deadline, then finishes. */
-static void group_leave(struct group *g, struct now now, struct group_fx_list *fx);
+static void agent_core_leave(struct agent_core *g, struct now now,
+                             struct agent_core_fx_list *fx);
 
-static void group_on_left(struct group *g, struct group_fx_list *fx);
-static void group_on_fatal(struct group *g, struct now now, struct group_fx_list *fx);
-static void group_on_signal(struct group *g, const struct group_event *ev,
-                     struct group_fx_list *fx);
-static void group_on_timeout(struct group *g, struct now now, struct group_fx_list *fx);
+static void agent_core_on_left(struct agent_core *g, struct agent_core_fx_list *fx);
+static void agent_core_on_fatal(struct agent_core *g, struct now now,
+                                struct agent_core_fx_list *fx);
+static void agent_core_on_signal(struct agent_core *g,
+                                 const struct agent_core_event *ev,
+                                 struct agent_core_fx_list *fx);
+static void agent_core_on_timeout(struct agent_core *g, struct now now,
+                                  struct agent_core_fx_list *fx);
 
-const char *group_phase_name(enum group_phase p)
+const char *agent_core_phase_name(enum agent_core_phase p)
 {
     static const char *const names[] = {
 #define GROUP_PHASE_NAME(name) [name] = #name,
@@ -37,18 +44,18 @@ const char *group_phase_name(enum group_phase p)
     return names[p];
 }
 
-int group_init(struct group *g, const struct group_settings *set,
-               struct muster_error *err)
+int agent_core_init(struct agent_core *g, const struct agent_core_settings *set,
+                    struct muster_error *err)
 {
     assert(set->nproc > 0);
-    *g = (struct group){
+    *g = (struct agent_core){
         .set = *set, .remaining = set->max_restarts, .empty = true, .due_ms = MONO_NEVER
     };
     g->workers = mem_calloc((size_t)set->nproc, sizeof *g->workers);
     return g->workers ? 0 : err_nomem(err);
 }
 
-void group_fini(struct group *g)
+void agent_core_fini(struct agent_core *g)
 {
     if (!g)
         return;
@@ -56,20 +63,20 @@ void group_fini(struct group *g)
     g->workers = NULL;
 }
 
-void group_fx_fini(struct group_fx_list *fx)
+void agent_core_fx_fini(struct agent_core_fx_list *fx)
 {
     mem_free(fx->items);
-    *fx = (struct group_fx_list){ 0 };
+    *fx = (struct agent_core_fx_list){ 0 };
 }
 
 /* --- effects ---------------------------------------------------------------------- */
 
-static int reserve(struct group_fx_list *fx, size_t more)
+static int reserve(struct agent_core_fx_list *fx, size_t more)
 {
     if (fx->size - fx->count >= more)
         return 0;
     const size_t size = fx->count + more + 8;
-    struct group_fx *items = mem_realloc_array(fx->items, size, sizeof *items);
+    struct agent_core_fx *items = mem_realloc_array(fx->items, size, sizeof *items);
     if (!items)
         return MUSTER_ENOMEM;
     fx->items = items;
@@ -77,46 +84,47 @@ static int reserve(struct group_fx_list *fx, size_t more)
     return 0;
 }
 
-static void group_put(struct group_fx_list *fx, struct group_fx what)
+static void agent_core_put(struct agent_core_fx_list *fx, struct agent_core_fx what)
 {
     assert(fx->count < fx->size);
     fx->items[fx->count++] = what;
 }
 
-static void group_put_kind(struct group_fx_list *fx, enum group_fx_kind kind)
+static void agent_core_put_kind(struct agent_core_fx_list *fx,
+                                enum agent_core_fx_kind kind)
 {
-    group_put(fx, (struct group_fx){ .kind = kind });
+    agent_core_put(fx, (struct agent_core_fx){ .kind = kind });
 }
 
 /* --- joining and starting --------------------------------------------------------- */
 
-static void join(struct group *g, struct group_fx_list *fx)
+static void join(struct agent_core *g, struct agent_core_fx_list *fx)
 {
     g->phase = GROUP_JOINING;
     g->why = WHY_NONE;
     g->stop_sig = 0;
     g->changed = false;
     g->due_ms = MONO_NEVER;
-    group_put_kind(fx, GROUP_FX_JOIN);
+    agent_core_put_kind(fx, GROUP_FX_JOIN);
 }
 
-static void start(struct group *g, struct group_fx_list *fx)
+static void start(struct agent_core *g, struct agent_core_fx_list *fx)
 {
     g->phase = GROUP_STARTING;
     g->empty = g->leftovers_asked = false;
     g->alive = g->set.nproc;
     for (int64_t i = 0; i < g->set.nproc; i++)
-        g->workers[i] = (struct group_worker){ .alive = true };
-    group_put(fx,
-              (struct group_fx){ .kind = GROUP_FX_START, .attempt = group_attempt(g) });
+        g->workers[i] = (struct agent_core_worker){ .alive = true };
+    agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_START,
+                                               .attempt = agent_core_attempt(g) });
 }
 
 /* --- events ----------------------------------------------------------------------- */
 
-static void on_exit(struct group *g, const struct group_event *ev,
-                    struct group_fx_list *fx)
+static void on_exit(struct agent_core *g, const struct agent_core_event *ev,
+                    struct agent_core_fx_list *fx)
 {
-    struct group_worker *w = &g->workers[ev->worker];
+    struct agent_core_worker *w = &g->workers[ev->worker];
 
     if (!w->alive)
         return;
@@ -124,12 +132,12 @@ static void on_exit(struct group *g, const struct group_event *ev,
     w->code = ev->code;
     g->alive--;
     if (g->phase == GROUP_RUNNING && ev->code != 0)
-        group_stop(g, WHY_FAILURE, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
+        agent_core_stop(g, WHY_FAILURE, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
     /* While still starting, a failure waits for STARTED: the others' pids come first.
      */
 }
 
-static bool any_failed(const struct group *g)
+static bool any_failed(const struct agent_core *g)
 {
     for (int64_t i = 0; i < g->set.nproc; i++)
         if (!g->workers[i].alive && g->workers[i].code != 0)
@@ -137,21 +145,22 @@ static bool any_failed(const struct group *g)
     return false;
 }
 
-static void on_empty(struct group *g, struct group_fx_list *fx)
+static void on_empty(struct agent_core *g, struct agent_core_fx_list *fx)
 {
     if (g->alive > 0)
         return; /* One was gone before the next was there: the last word is to come. */
     g->empty = true;
     if (g->phase == GROUP_RUNNING) {
         g->why = WHY_SUCCESS;
-        group_drain(g, fx);
+        agent_core_drain(g, fx);
     } else if (g->phase == GROUP_STOPPING || g->phase == GROUP_KILLING) {
-        group_drain(g, fx);
+        agent_core_drain(g, fx);
     }
 }
 
 /* The workers are gone, what they started is not. */
-static void on_leftovers(struct group *g, struct now now, struct group_fx_list *fx)
+static void on_leftovers(struct agent_core *g, struct now now,
+                         struct agent_core_fx_list *fx)
 {
     if (g->alive > 0)
         return;
@@ -163,19 +172,20 @@ static void on_leftovers(struct group *g, struct now now, struct group_fx_list *
     if (g->phase != GROUP_STOPPING)
         return;
     g->leftovers_asked = false; /* more may have come since */
-    group_ask_leftovers(g, now, fx);
+    agent_core_ask_leftovers(g, now, fx);
 }
 
-static void on_started(struct group *g, const struct group_event *ev,
-                       struct group_fx_list *fx)
+static void on_started(struct agent_core *g, const struct agent_core_event *ev,
+                       struct agent_core_fx_list *fx)
 {
     if (g->phase != GROUP_STARTING)
         return;
     g->phase = GROUP_RUNNING;
     if (g->changed)
-        group_stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
+        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now,
+                        fx);
     else if (any_failed(g))
-        group_stop(g, WHY_FAILURE, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
+        agent_core_stop(g, WHY_FAILURE, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
     else if (g->empty)
         on_empty(g, fx);
     else if (g->alive == 0)
@@ -183,22 +193,23 @@ static void on_started(struct group *g, const struct group_event *ev,
 }
 
 /* Everything of this attempt is over: what now? */
-static void on_drained(struct group *g, struct now now, struct group_fx_list *fx)
+static void on_drained(struct agent_core *g, struct now now,
+                       struct agent_core_fx_list *fx)
 {
     if (g->phase != GROUP_DRAINING)
         return;
     switch (g->why) {
     case WHY_SUCCESS:
         g->phase = GROUP_BARRIER;
-        group_put_kind(fx, GROUP_FX_SAY_SUCCEEDED);
-        group_put_kind(fx, GROUP_FX_BARRIER);
+        agent_core_put_kind(fx, GROUP_FX_SAY_SUCCEEDED);
+        agent_core_put_kind(fx, GROUP_FX_BARRIER);
         return;
     case WHY_MEMBERSHIP:
         join(g, fx);
         return;
     case WHY_FAILURE:
-        group_put(fx, (struct group_fx){ .kind = GROUP_FX_SAY_FAILED,
-                                         .final = g->remaining == 0 });
+        agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_SAY_FAILED,
+                                                   .final = g->remaining == 0 });
         if (g->remaining > 0) {
             g->remaining--;
             join(g, fx);
@@ -206,24 +217,25 @@ static void on_drained(struct group *g, struct now now, struct group_fx_list *fx
         }
         break;
     case WHY_STUCK:
-        group_put_kind(fx, GROUP_FX_SAY_TERMINATED);
+        agent_core_put_kind(fx, GROUP_FX_SAY_TERMINATED);
         break;
     case WHY_NONE:
     case WHY_FATAL:
     case WHY_SIGNAL:
         break;
     }
-    group_leave(g, now, fx);
+    agent_core_leave(g, now, fx);
 }
 
 /* Somebody waits, or a member is gone. Both mean a new round, which is not counted. */
-static void on_change(struct group *g, const struct group_event *ev,
-                      struct group_fx_list *fx)
+static void on_change(struct agent_core *g, const struct agent_core_event *ev,
+                      struct agent_core_fx_list *fx)
 {
     const bool lost = ev->kind == GROUP_EV_LOST;
 
     if (g->phase == GROUP_RUNNING) {
-        group_stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
+        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now,
+                        fx);
     } else if (g->phase == GROUP_ASSIGNING && lost) {
         join(g, fx); /* The ranks wait for word from a node that will not speak. */
     } else if (g->phase == GROUP_STARTING || g->phase == GROUP_ASSIGNING) {
@@ -233,7 +245,8 @@ static void on_change(struct group *g, const struct group_event *ev,
     }
 }
 
-int group_step(struct group *g, const struct group_event *ev, struct group_fx_list *fx)
+int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
+                    struct agent_core_fx_list *fx)
 {
     /* No step adds more than a few effects, and two for each worker. */
     if (reserve(fx, 8 + 2 * (size_t)g->set.nproc) < 0)
@@ -245,7 +258,7 @@ int group_step(struct group *g, const struct group_event *ev, struct group_fx_li
     case GROUP_EV_JOINED:
         if (g->phase == GROUP_JOINING) {
             g->phase = GROUP_ASSIGNING;
-            group_put_kind(fx, GROUP_FX_ASSIGN);
+            agent_core_put_kind(fx, GROUP_FX_ASSIGN);
         }
         break;
     case GROUP_EV_ASSIGNED:
@@ -258,7 +271,7 @@ int group_step(struct group *g, const struct group_event *ev, struct group_fx_li
         on_started(g, ev, fx);
         break;
     case GROUP_EV_FATAL:
-        group_on_fatal(g, ev->now, fx);
+        agent_core_on_fatal(g, ev->now, fx);
         break;
     case GROUP_EV_EXIT:
         on_exit(g, ev, fx);
@@ -278,58 +291,60 @@ int group_step(struct group *g, const struct group_event *ev, struct group_fx_li
         break;
     case GROUP_EV_DESERTED:
         if (g->phase == GROUP_BARRIER) {
-            group_put_kind(fx, GROUP_FX_SAY_NO_BARRIER);
-            group_leave(g, ev->now, fx);
+            agent_core_put_kind(fx, GROUP_FX_SAY_NO_BARRIER);
+            agent_core_leave(g, ev->now, fx);
         }
         break;
     case GROUP_EV_STUCK:
         if (g->phase == GROUP_RUNNING) {
             g->remaining = 0;
-            group_stop(g, WHY_STUCK, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
+            agent_core_stop(g, WHY_STUCK, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
         }
         break;
     case GROUP_EV_SIGNAL:
-        group_on_signal(g, ev, fx);
+        agent_core_on_signal(g, ev, fx);
         break;
     case GROUP_EV_BARRIER_DONE:
         if (g->phase == GROUP_BARRIER)
-            group_leave(g, ev->now, fx);
+            agent_core_leave(g, ev->now, fx);
         break;
     case GROUP_EV_LEFT:
-        group_on_left(g, fx);
+        agent_core_on_left(g, fx);
         break;
     case GROUP_EV_TIMEOUT:
-        group_on_timeout(g, ev->now, fx);
+        agent_core_on_timeout(g, ev->now, fx);
         break;
     }
     return 0;
 }
 
-/* group_end.c - how the workers of an attempt are ended, and the agent itself: told to
- * go, killed, drained, and goodbye. See group.h. */
-static void group_leave(struct group *g, struct now now, struct group_fx_list *fx)
+/* agent_core_end.c - how the workers of an attempt are ended, and the agent itself:
+ * told to go, killed, drained, and goodbye. See group.h. */
+static void agent_core_leave(struct agent_core *g, struct now now,
+                             struct agent_core_fx_list *fx)
 {
     g->phase = GROUP_LEAVING;
     g->due_ms =
         now.mono_ms + (g->why == WHY_FATAL ? GROUP_CLOSE_FATAL_MS : GROUP_CLOSE_MS);
     /* As torchrun: a signal leaves the run id open, so that the job can go on without
      * this node; every other end closes it. */
-    group_put(
-        fx, (struct group_fx){ .kind = GROUP_FX_LEAVE, .close = g->why != WHY_SIGNAL });
+    agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_LEAVE,
+                                               .close = g->why != WHY_SIGNAL });
 }
 
-static void finish(struct group *g, struct group_fx_list *fx)
+static void finish(struct agent_core *g, struct agent_core_fx_list *fx)
 {
     /* Like torchrun, an unhealthy (stuck) group is no failure. */
     const bool good = g->why == WHY_SUCCESS || g->why == WHY_STUCK;
 
     g->phase = GROUP_DONE;
     g->due_ms = MONO_NEVER;
-    group_put(fx, (struct group_fx){
-                      .kind = GROUP_FX_FINISH, .why = g->why, .code = good ? 0 : 1 });
+    agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_FINISH,
+                                               .why = g->why,
+                                               .code = good ? 0 : 1 });
 }
 
-static void group_on_left(struct group *g, struct group_fx_list *fx)
+static void agent_core_on_left(struct agent_core *g, struct agent_core_fx_list *fx)
 {
     if (g->phase == GROUP_LEAVING)
         finish(g, fx);
@@ -337,37 +352,41 @@ static void group_on_left(struct group *g, struct group_fx_list *fx)
 
 /* --- stopping --------------------------------------------------------------------- */
 
-static void group_drain(struct group *g, struct group_fx_list *fx)
+static void agent_core_drain(struct agent_core *g, struct agent_core_fx_list *fx)
 {
     g->phase = GROUP_DRAINING;
     g->due_ms = MONO_NEVER;
-    group_put_kind(fx, GROUP_FX_DRAIN);
+    agent_core_put_kind(fx, GROUP_FX_DRAIN);
 }
 
-static void group_ask_leftovers(struct group *g, struct now now, struct group_fx_list *fx)
+static void agent_core_ask_leftovers(struct agent_core *g, struct now now,
+                                     struct agent_core_fx_list *fx)
 {
     if (g->leftovers_asked)
         return;
     g->leftovers_asked = true;
-    group_put(fx, (struct group_fx){ .kind = GROUP_FX_LEFTOVERS, .sig = SIGTERM });
+    agent_core_put(
+        fx, (struct agent_core_fx){ .kind = GROUP_FX_LEFTOVERS, .sig = SIGTERM });
     if (g->alive == 0)
         g->due_ms = MIN_OF(g->due_ms, now.mono_ms + GROUP_LEFTOVER_MS);
 }
 
-static void kill_all(struct group *g, struct now now, struct group_fx_list *fx)
+static void kill_all(struct agent_core *g, struct now now,
+                     struct agent_core_fx_list *fx)
 {
     for (int64_t i = 0; i < g->set.nproc; i++)
         if (g->workers[i].alive)
-            group_put(fx, (struct group_fx){ .kind = GROUP_FX_SAY_KILL,
-                                             .worker = i,
-                                             .sig = g->stop_sig });
+            agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_SAY_KILL,
+                                                       .worker = i,
+                                                       .sig = g->stop_sig });
     g->phase = GROUP_KILLING;
     g->due_ms = now.mono_ms + GROUP_REAP_MS;
-    group_put_kind(fx, GROUP_FX_KILL_ALL);
+    agent_core_put_kind(fx, GROUP_FX_KILL_ALL);
 }
 
-static void group_stop(struct group *g, enum group_why why, int sig, uint64_t grace_ms,
-                struct now now, struct group_fx_list *fx)
+static void agent_core_stop(struct agent_core *g, enum agent_core_why why, int sig,
+                            uint64_t grace_ms, struct now now,
+                            struct agent_core_fx_list *fx)
 {
     g->why = why;
     g->phase = GROUP_STOPPING;
@@ -375,31 +394,32 @@ static void group_stop(struct group *g, enum group_why why, int sig, uint64_t gr
     g->due_ms =
         grace_ms < MONO_NEVER - now.mono_ms ? now.mono_ms + grace_ms : MONO_NEVER;
     if (g->empty) {
-        group_drain(g, fx);
+        agent_core_drain(g, fx);
         return;
     }
     for (int64_t i = 0; i < g->set.nproc; i++)
         if (g->workers[i].alive)
-            group_put(fx, (struct group_fx){
-                              .kind = GROUP_FX_SIGNAL, .worker = i, .sig = sig });
+            agent_core_put(fx, (struct agent_core_fx){
+                                   .kind = GROUP_FX_SIGNAL, .worker = i, .sig = sig });
     if (g->alive < g->set.nproc)
-        group_ask_leftovers(g, now, fx);
+        agent_core_ask_leftovers(g, now, fx);
     if (grace_ms == 0)
         kill_all(g, now, fx);
 }
 
-static bool has_workers(const struct group *g)
+static bool has_workers(const struct agent_core *g)
 {
     return g->phase == GROUP_STARTING || g->phase == GROUP_RUNNING ||
            g->phase == GROUP_STOPPING || g->phase == GROUP_KILLING;
 }
 
-static void group_on_fatal(struct group *g, struct now now, struct group_fx_list *fx)
+static void agent_core_on_fatal(struct agent_core *g, struct now now,
+                                struct agent_core_fx_list *fx)
 {
     switch (g->phase) {
     case GROUP_STARTING:
     case GROUP_RUNNING:
-        group_stop(g, WHY_FATAL, SIGTERM, GROUP_FAILURE_GRACE_MS, now, fx);
+        agent_core_stop(g, WHY_FATAL, SIGTERM, GROUP_FAILURE_GRACE_MS, now, fx);
         return;
     case GROUP_STOPPING:
     case GROUP_KILLING:
@@ -411,11 +431,11 @@ static void group_on_fatal(struct group *g, struct now now, struct group_fx_list
     case GROUP_JOINING:
     case GROUP_ASSIGNING:
         g->why = WHY_FATAL;
-        group_leave(g, now, fx);
+        agent_core_leave(g, now, fx);
         return;
     case GROUP_BARRIER: /* Our work is done: as torchrun, say so and end well. */
-        group_put_kind(fx, GROUP_FX_SAY_NO_BARRIER);
-        group_leave(g, now, fx);
+        agent_core_put_kind(fx, GROUP_FX_SAY_NO_BARRIER);
+        agent_core_leave(g, now, fx);
         return;
     case GROUP_LEAVING:
     case GROUP_DONE:
@@ -425,42 +445,44 @@ static void group_on_fatal(struct group *g, struct now now, struct group_fx_list
 
 /* Whoever sits at the terminal and presses Ctrl-C again has waited long enough; others
  * (a batch system, say) may send SIGTERM twice before they mean it. */
-static bool out_of_patience(const struct group *g)
+static bool out_of_patience(const struct agent_core *g)
 {
     return g->interrupts >= 2 || g->signals >= 3;
 }
 
 /* First: the workers get the same. Second: SIGTERM and a new grace, as torchrun does;
  * of SIGINT, or any third: the end. */
-static void group_on_signal(struct group *g, const struct group_event *ev,
-                     struct group_fx_list *fx)
+static void agent_core_on_signal(struct agent_core *g,
+                                 const struct agent_core_event *ev,
+                                 struct agent_core_fx_list *fx)
 {
     if (g->phase == GROUP_LEAVING || g->phase == GROUP_DONE)
         return;
     g->signals++;
     g->interrupts += ev->code == SIGINT;
     g->signal = ev->code;
-    group_put(fx, (struct group_fx){ .kind = g->phase == GROUP_BARRIER
-                                                 ? GROUP_FX_SAY_BARRIER
-                                                 : GROUP_FX_SAY_SIGNAL,
-                                     .sig = ev->code });
+    agent_core_put(fx, (struct agent_core_fx){ .kind = g->phase == GROUP_BARRIER
+                                                           ? GROUP_FX_SAY_BARRIER
+                                                           : GROUP_FX_SAY_SIGNAL,
+                                               .sig = ev->code });
     if (has_workers(g) && out_of_patience(g)) {
         g->why = WHY_SIGNAL;
         kill_all(g, ev->now, fx);
     } else if (has_workers(g)) {
-        group_stop(g, WHY_SIGNAL, g->signals == 1 ? ev->code : SIGTERM,
-                   g->set.shutdown_ms, ev->now, fx);
+        agent_core_stop(g, WHY_SIGNAL, g->signals == 1 ? ev->code : SIGTERM,
+                        g->set.shutdown_ms, ev->now, fx);
     } else if (g->phase == GROUP_DRAINING && !out_of_patience(g)) {
         g->why = WHY_SIGNAL;
     } else {
         g->why = WHY_SIGNAL;
         if (g->phase == GROUP_JOINING)
-            group_put_kind(fx, GROUP_FX_CANCEL_JOIN);
-        group_leave(g, ev->now, fx);
+            agent_core_put_kind(fx, GROUP_FX_CANCEL_JOIN);
+        agent_core_leave(g, ev->now, fx);
     }
 }
 
-static void group_on_timeout(struct group *g, struct now now, struct group_fx_list *fx)
+static void agent_core_on_timeout(struct agent_core *g, struct now now,
+                                  struct agent_core_fx_list *fx)
 {
     if (now.mono_ms < g->due_ms)
         return;
@@ -469,19 +491,19 @@ static void group_on_timeout(struct group *g, struct now now, struct group_fx_li
         kill_all(g, now, fx);
     } else if (g->phase == GROUP_KILLING) {
         for (int64_t i = 0; i < g->set.nproc; i++) {
-            struct group_worker *w = &g->workers[i];
+            struct agent_core_worker *w = &g->workers[i];
             if (!w->alive)
                 continue;
-            group_put(fx,
-                      (struct group_fx){ .kind = GROUP_FX_SAY_ABANDONED, .worker = i });
+            agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_SAY_ABANDONED,
+                                                       .worker = i });
             w->alive = false;
             w->code = -SIGKILL;
         }
         g->alive = 0;
-        group_drain(g, fx);
+        agent_core_drain(g, fx);
     } else if (g->phase == GROUP_BARRIER) {
-        group_put_kind(fx, GROUP_FX_SAY_NO_BARRIER);
-        group_leave(g, now, fx);
+        agent_core_put_kind(fx, GROUP_FX_SAY_NO_BARRIER);
+        agent_core_leave(g, now, fx);
     } else if (g->phase == GROUP_LEAVING) {
         finish(g, fx);
     }

@@ -34,17 +34,17 @@
     X(GROUP_LEAVING)                                                                   \
     X(GROUP_DONE)
 
-enum group_phase {
+enum agent_core_phase {
 #define GROUP_PHASE_ENUM(name) name,
     GROUP_PHASES(GROUP_PHASE_ENUM)
 #undef GROUP_PHASE_ENUM
 };
 
-const char *group_phase_name(enum group_phase p);
+const char *agent_core_phase_name(enum agent_core_phase p);
 
 /* Why the workers are ended, or have ended. The first reason stands unless a graver one
  * (further down) comes. */
-enum group_why {
+enum agent_core_why {
     WHY_NONE,
     WHY_SUCCESS,
     WHY_MEMBERSHIP, /* somebody waits or is lost: a new round, not counted */
@@ -54,7 +54,7 @@ enum group_why {
     WHY_SIGNAL, /* to the agent */
 };
 
-enum group_event_kind {
+enum agent_core_event_kind {
     GROUP_EV_BEGIN,
     GROUP_EV_JOINED,
     GROUP_EV_ASSIGNED,
@@ -74,14 +74,14 @@ enum group_event_kind {
     GROUP_EV_TIMEOUT,
 };
 
-struct group_event {
-    enum group_event_kind kind;
+struct agent_core_event {
+    enum agent_core_event_kind kind;
     struct now now;
     int64_t worker;
     int code; /* EXIT: as Python has it, negative for a signal */
 };
 
-enum group_fx_kind {
+enum agent_core_fx_kind {
     GROUP_FX_JOIN,
     GROUP_FX_CANCEL_JOIN,
     GROUP_FX_ASSIGN,
@@ -104,36 +104,36 @@ enum group_fx_kind {
     GROUP_FX_SAY_NO_BARRIER, /* it was given up */
 };
 
-struct group_fx {
-    enum group_fx_kind kind;
+struct agent_core_fx {
+    enum agent_core_fx_kind kind;
     int64_t worker;
     int sig, code;
     int64_t attempt;
     bool close, final;
-    enum group_why why;
+    enum agent_core_why why;
 };
 
-struct group_fx_list {
-    struct group_fx *items; /* owned */
+struct agent_core_fx_list {
+    struct agent_core_fx *items; /* owned */
     size_t count, size;
 };
 
-struct group_settings {
+struct agent_core_settings {
     int64_t nproc, max_restarts;
     uint64_t shutdown_ms;
 };
 
-struct group_worker {
+struct agent_core_worker {
     bool alive, stuck;
     int code; /* once it has exited */
 };
 
-struct group {
-    struct group_settings set;
-    enum group_phase phase;
-    enum group_why why;
-    int64_t remaining;            /* restarts */
-    struct group_worker *workers; /* owned */
+struct agent_core {
+    struct agent_core_settings set;
+    enum agent_core_phase phase;
+    enum agent_core_why why;
+    int64_t remaining;                 /* restarts */
+    struct agent_core_worker *workers; /* owned */
     int64_t alive;
     bool empty;           /* not a process is left of this attempt */
     bool leftovers_asked; /* they have been told to go */
@@ -145,24 +145,25 @@ struct group {
     uint64_t due_ms;      /* MONO_NEVER if nothing is awaited by time */
 };
 
-int group_init(struct group *g, const struct group_settings *set,
-               struct muster_error *err);
-void group_fini(struct group *g); /* NULL and zeroed are fine */
+int agent_core_init(struct agent_core *g, const struct agent_core_settings *set,
+                    struct muster_error *err);
+void agent_core_fini(struct agent_core *g); /* NULL and zeroed are fine */
 
 /* Adds effects to fx. 0, or MUSTER_ENOMEM with nothing changed. */
-int group_step(struct group *g, const struct group_event *ev, struct group_fx_list *fx);
+int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
+                    struct agent_core_fx_list *fx);
 
-static inline uint64_t group_deadline(const struct group *g)
+static inline uint64_t agent_core_deadline(const struct agent_core *g)
 {
     return g->due_ms;
 }
 
 /* TORCHELASTIC_RESTART_COUNT of the current attempt. */
-static inline int64_t group_attempt(const struct group *g)
+static inline int64_t agent_core_attempt(const struct agent_core *g)
 {
     return g->set.max_restarts - g->remaining;
 }
 
-void group_fx_fini(struct group_fx_list *fx);
+void agent_core_fx_fini(struct agent_core_fx_list *fx);
 
 #endif

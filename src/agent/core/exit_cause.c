@@ -51,7 +51,8 @@ static const char *means(int sig, int64_t oom_kills)
     return "it had no handler for that signal";
 }
 
-bool cause_print(struct buf *out, int code, const char *signal_name, int64_t oom_kills)
+bool exit_cause_print(struct buf *out, int code, const char *signal_name,
+                      int64_t oom_kills)
 {
     const bool shell = code > SHELL_BASE && code <= SHELL_BASE + SIGNAL_MAX;
     const int sig = shell ? code - SHELL_BASE : -code;

@@ -9,6 +9,7 @@
  * code is the program's own affair. `signal_name` is as in struct failure;
  * `oom_kills` is how many the kernel has killed for want of memory, negative if that is
  * not known: if it has, that is the cause of a SIGKILL, and for others to tell. */
-bool cause_print(struct buf *out, int code, const char *signal_name, int64_t oom_kills);
+bool exit_cause_print(struct buf *out, int code, const char *signal_name,
+                      int64_t oom_kills);
 
 #endif

@@ -9,7 +9,7 @@
 
 #define RUNS_MAX 8 /* of ranks in one line */
 
-int roll_init(struct roll *r, int64_t world, struct muster_error *err)
+int roll_call_init(struct roll_call *r, int64_t world, struct muster_error *err)
 {
     uint8_t *here;
 
@@ -17,19 +17,19 @@ int roll_init(struct roll *r, int64_t world, struct muster_error *err)
     here = mem_calloc((size_t)world, 1);
     if (!here)
         return err_nomem(err);
-    *r = (struct roll){ here, world, 0 };
+    *r = (struct roll_call){ here, world, 0 };
     return 0;
 }
 
-void roll_fini(struct roll *r)
+void roll_call_fini(struct roll_call *r)
 {
     if (!r)
         return;
     mem_free(r->here);
-    *r = (struct roll){ 0 };
+    *r = (struct roll_call){ 0 };
 }
 
-void roll_mark(struct roll *r, int64_t rank)
+void roll_call_mark(struct roll_call *r, int64_t rank)
 {
     if (rank < 0 || rank >= r->world || r->here[rank])
         return;
@@ -37,7 +37,7 @@ void roll_mark(struct roll *r, int64_t rank)
     r->count++;
 }
 
-int64_t roll_missing(const struct roll *r, int64_t from)
+int64_t roll_call_missing(const struct roll_call *r, int64_t from)
 {
     for (; from < r->world; from++)
         if (!r->here[from])
@@ -45,10 +45,10 @@ int64_t roll_missing(const struct roll *r, int64_t from)
     return -1;
 }
 
-int roll_print(struct buf *b, const struct roll *r)
+int roll_call_print(struct buf *b, const struct roll_call *r)
 {
     const int64_t missing = r->world - r->count;
-    int64_t told = 0, at = roll_missing(r, 0);
+    int64_t told = 0, at = roll_call_missing(r, 0);
     int rc = 0;
 
     if (missing > 0)
@@ -62,7 +62,7 @@ int roll_print(struct buf *b, const struct roll *r)
         if (rc == 0 && last > at)
             rc = buf_printf(b, "%s%" PRId64, last == at + 1 ? ", " : "-", last);
         told += last - at + 1;
-        at = roll_missing(r, last + 1);
+        at = roll_call_missing(r, last + 1);
     }
     return rc == 0 && told < missing
                ? buf_printf(b, " and %" PRId64 " more", missing - told)

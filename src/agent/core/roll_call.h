@@ -6,22 +6,22 @@
 #include "base/buf.h"
 #include "muster/error.h"
 
-struct roll {
+struct roll_call {
     uint8_t *here; /* owned: one for each rank; 1: has come */
     int64_t world, count;
 };
 
-int roll_init(struct roll *r, int64_t world, struct muster_error *err);
-void roll_fini(struct roll *r); /* NULL and zeroed are fine */
+int roll_call_init(struct roll_call *r, int64_t world, struct muster_error *err);
+void roll_call_fini(struct roll_call *r); /* NULL and zeroed are fine */
 
 /* Has come, and stays so. A rank that is none of the group's counts for nothing. */
-void roll_mark(struct roll *r, int64_t rank);
+void roll_call_mark(struct roll_call *r, int64_t rank);
 
 /* The first missing rank from `from` on, or -1. */
-int64_t roll_missing(const struct roll *r, int64_t from);
+int64_t roll_call_missing(const struct roll_call *r, int64_t from);
 
 /* "node rank 2", "node ranks 1, 4-7", "node ranks 1, ... and 12 more"; nothing if none
  * is missing. 0 or MUSTER_ENOMEM. */
-int roll_print(struct buf *b, const struct roll *r);
+int roll_call_print(struct buf *b, const struct roll_call *r);
 
 #endif

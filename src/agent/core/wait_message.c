@@ -36,7 +36,7 @@ static int print_missing(struct buf *b, const struct waiting *w)
 
     if (w->roll && w->roll->world == p->min_nodes) {
         const int rc = buf_append_str(b, ", missing: ");
-        return rc ? rc : roll_print(b, w->roll);
+        return rc ? rc : roll_call_print(b, w->roll);
     }
     memcpy(names, p->missing, sizeof names);
     if (p->names[0] && names_count(w->expected) == (size_t)p->max_nodes)
@@ -108,7 +108,7 @@ static int print_rendezvous(struct buf *b, const struct waiting *w)
 
 static int print_nodes(struct buf *b, const struct waiting *w)
 {
-    const struct roll *r = w->roll;
+    const struct roll_call *r = w->roll;
     int rc;
 
     if (!r || r->count == r->world)
@@ -118,7 +118,7 @@ static int print_nodes(struct buf *b, const struct waiting *w)
     rc = buf_printf(b,
                     "%" PRId64 " of %" PRId64 " nodes are here to get ranks, missing: ",
                     r->count, r->world);
-    return rc ? rc : roll_print(b, r);
+    return rc ? rc : roll_call_print(b, r);
 }
 
 static int print_end(struct buf *b, const struct waiting *w)

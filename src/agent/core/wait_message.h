@@ -4,8 +4,8 @@
 #ifndef AGENT_CORE_WAIT_MESSAGE_H
 #define AGENT_CORE_WAIT_MESSAGE_H
 
-#include "base/buf.h"
 #include "agent/core/roll_call.h"
+#include "base/buf.h"
 #include "rendezvous/core/progress.h"
 
 enum waiting_for {
@@ -18,13 +18,14 @@ enum waiting_for {
 struct waiting {
     enum waiting_for what;
     const struct rdzv_progress *progress; /* FOR_ROUND */
-    const struct roll *roll; /* FOR_ROUND, FOR_NODES: who has come; NULL: not known */
-    int64_t done, world;     /* FOR_END: nodes; done 0: not known */
-    bool closed;             /* FOR_END: by a node that was not done */
-    uint64_t by_ms;          /* all but FOR_ROUND, which has its own */
-    const char *store;       /* where the rendezvous lives, as the user named it */
-    const char
-        *expected; /* names of all, in a list of rendezvous/core/progress.h; "": not known */
+    const struct roll_call
+        *roll;            /* FOR_ROUND, FOR_NODES: who has come; NULL: not known */
+    int64_t done, world;  /* FOR_END: nodes; done 0: not known */
+    bool closed;          /* FOR_END: by a node that was not done */
+    uint64_t by_ms;       /* all but FOR_ROUND, which has its own */
+    const char *store;    /* where the rendezvous lives, as the user named it */
+    const char *expected; /* names of all, in a list of rendezvous/core/progress.h; "":
+                             not known */
     uint64_t since_ms, now_ms;
     int64_t wall_s; /* seconds since local midnight, now */
 };

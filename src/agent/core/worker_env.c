@@ -7,8 +7,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/py/template.h"
-#include "launch/core/options.h"
 #include "base/py/text.h"
+#include "launch/core/options.h"
 
 #define RUN_PATH_NAME "run_script_path"
 
@@ -163,7 +163,7 @@ static int add_expanded(struct text_list *l, const char *text, const char *local
     int rc;
 
     buf_init(&b, SIZE_MAX);
-    rc = macro_expand(&b, text, macros, ARRAY_LEN(macros));
+    rc = template_expand(&b, text, macros, ARRAY_LEN(macros));
     rc = rc ? rc : buf_u8(&b, 0);
     rc = rc ? rc : text_list_add(l, (const char *)buf_data(&b), buf_len(&b) - 1);
     buf_fini(&b);
@@ -227,7 +227,7 @@ int worker_prefix(struct buf *out, const struct launch_config *c, int64_t rank,
     (void)snprintf(l, sizeof l, "%lld", (long long)local_rank);
     if (!c->prefix_template || !*c->prefix_template)
         return buf_printf(out, "[%s%s]:", c->role, l);
-    return macro_expand(out, c->prefix_template, macros, ARRAY_LEN(macros));
+    return template_expand(out, c->prefix_template, macros, ARRAY_LEN(macros));
 }
 
 const char *worker_binary(const struct launch_config *c)

@@ -37,7 +37,7 @@ static int64_t days_in_month(int64_t year, int64_t month)
     return month == 2 && leap ? 29 : days[month - 1];
 }
 
-bool pytime_read(const uint8_t b[PYTIME_BYTES], int64_t *us)
+bool py_datetime_read(const uint8_t b[PYTIME_BYTES], int64_t *us)
 {
     const int64_t year = b[0] << 8 | b[1], month = b[2], day = b[3];
     const int64_t micro = b[7] << 16 | b[8] << 8 | b[9];
@@ -51,7 +51,7 @@ bool pytime_read(const uint8_t b[PYTIME_BYTES], int64_t *us)
     return true;
 }
 
-void pytime_write(uint8_t b[PYTIME_BYTES], int64_t us)
+void py_datetime_write(uint8_t b[PYTIME_BYTES], int64_t us)
 {
     const int64_t t = MIN_OF(MAX_OF(us, PYTIME_MIN_US), PYTIME_MAX_US);
     const int64_t days = (t >= 0 ? t : t - (DAY_US - 1)) / DAY_US;

@@ -11,9 +11,9 @@
 #define PYTIME_MAX_US 253402300799999999ll
 
 /* False if the bytes are no date and time of the years 1 to 9999, or fold is set. */
-bool pytime_read(const uint8_t bytes[PYTIME_BYTES], int64_t *us);
+bool py_datetime_read(const uint8_t bytes[PYTIME_BYTES], int64_t *us);
 
 /* Times outside of Python's range become its first or last moment. */
-void pytime_write(uint8_t bytes[PYTIME_BYTES], int64_t us);
+void py_datetime_write(uint8_t bytes[PYTIME_BYTES], int64_t us);
 
 #endif

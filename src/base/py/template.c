@@ -46,8 +46,8 @@ static const char *resolve(const char *p, const struct macro *macros, size_t cou
     return find(macros, count, name, n);
 }
 
-int macro_expand(struct buf *out, const char *text, const struct macro *macros,
-                 size_t count)
+int template_expand(struct buf *out, const char *text, const struct macro *macros,
+                    size_t count)
 {
     int rc = 0;
 

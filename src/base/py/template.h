@@ -12,7 +12,7 @@ struct macro {
 
 /* Appends text to out with $name and ${name} replaced and $$ turned into $. Unknown
  * names and a lone $ stay as they are. 0, MUSTER_ENOMEM or MUSTER_EFULL. */
-int macro_expand(struct buf *out, const char *text, const struct macro *macros,
-                 size_t count);
+int template_expand(struct buf *out, const char *text, const struct macro *macros,
+                    size_t count);
 
 #endif

@@ -13,16 +13,17 @@ static bool copy(struct span *out, struct span s)
     return out->p != NULL;
 }
 
-int etcd_ask_init(struct etcd_ask *a, enum etcd_api api, enum etcd_ask_kind kind,
-                  struct span path)
+int kv_operation_init(struct kv_operation *a, enum etcd_api api,
+                      enum kv_operation_kind kind, struct span path)
 {
-    *a = (struct etcd_ask){ .api = api, .kind = kind };
+    *a = (struct kv_operation){ .api = api, .kind = kind };
     return copy(&a->path, path) ? 0 : MUSTER_ENOMEM;
 }
 
-int etcd_ask_init_put(struct etcd_ask *a, enum etcd_api api, const struct etcd_put *put)
+int kv_operation_init_put(struct kv_operation *a, enum etcd_api api,
+                          const struct etcd_put *put)
 {
-    if (etcd_ask_init(a, api, ETCD_ASK_PUT, put->path) < 0)
+    if (kv_operation_init(a, api, KV_OPERATION_PUT, put->path) < 0)
         return MUSTER_ENOMEM;
     a->cond = put->cond;
     a->token = put->token;
@@ -31,11 +32,11 @@ int etcd_ask_init_put(struct etcd_ask *a, enum etcd_api api, const struct etcd_p
     a->unique = put->unique;
     if (copy(&a->value, put->value) && (!put->bell.n || copy(&a->bell, put->bell)))
         return 0;
-    etcd_ask_fini(a);
+    kv_operation_fini(a);
     return MUSTER_ENOMEM;
 }
 
-void etcd_ask_fini(struct etcd_ask *a)
+void kv_operation_fini(struct kv_operation *a)
 {
     if (!a)
         return;
@@ -43,31 +44,33 @@ void etcd_ask_fini(struct etcd_ask *a)
     mem_free((uint8_t *)a->value.p);
     mem_free((uint8_t *)a->bell.p);
     mem_free(a->items);
-    *a = (struct etcd_ask){ .kind = ETCD_ASK_GET };
+    *a = (struct kv_operation){ .kind = KV_OPERATION_GET };
 }
 
-int etcd_ask_encode(const struct etcd_ask *a, struct etcd_msg *m)
+int kv_operation_encode(const struct kv_operation *a, struct etcd_msg *m)
 {
-    return a->api == ETCD_V2 ? etcd_ask2_encode(a, m) : etcd_ask3_encode(a, m);
+    return a->api == ETCD_V2 ? kv_operation_v2_encode(a, m)
+                             : kv_operation_v3_encode(a, m);
 }
 
-enum etcd3_expect etcd_ask_expect(const struct etcd_ask *a)
+enum etcd3_expect kv_operation_expect(const struct kv_operation *a)
 {
-    return a->kind == ETCD_ASK_GET || a->kind == ETCD_ASK_LIST ? ETCD3_EXPECT_RANGE
-                                                               : ETCD3_EXPECT_TXN;
+    return a->kind == KV_OPERATION_GET || a->kind == KV_OPERATION_LIST
+               ? ETCD3_EXPECT_RANGE
+               : ETCD3_EXPECT_TXN;
 }
 
-bool etcd_ask_once(const struct etcd_ask *a)
+bool kv_operation_once(const struct kv_operation *a)
 {
-    return a->kind == ETCD_ASK_WAIT ||
-           (a->kind == ETCD_ASK_PUT && a->cond != ETCD_ALWAYS && !a->unique);
+    return a->kind == KV_OPERATION_WAIT ||
+           (a->kind == KV_OPERATION_PUT && a->cond != ETCD_ALWAYS && !a->unique);
 }
 
-bool etcd_ask_answer(struct etcd_ask *a, int *status, const struct etcd_answer *answer,
-                     struct etcd_held *held)
+bool kv_operation_answer(struct kv_operation *a, int *status,
+                         const struct etcd_answer *answer, struct etcd_held *held)
 {
     *held = (struct etcd_held){ .present = false };
     return a->api == ETCD_V2
-               ? etcd_ask2_answer(a, status, answer ? answer->v2 : NULL, held)
-               : etcd_ask3_answer(a, status, answer ? answer->v3 : NULL, held);
+               ? kv_operation_v2_answer(a, status, answer ? answer->v2 : NULL, held)
+               : kv_operation_v3_answer(a, status, answer ? answer->v3 : NULL, held);
 }

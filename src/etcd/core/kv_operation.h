@@ -48,17 +48,17 @@ struct etcd_put {
                          repeated after a lost answer, since we know our own */
 };
 
-enum etcd_ask_kind {
-    ETCD_ASK_GET,
-    ETCD_ASK_PUT,
-    ETCD_ASK_DELETE,
-    ETCD_ASK_LIST, /* the keys right below path, which ends in "/" */
-    ETCD_ASK_WAIT, /* for a change after `revision`. v3 waits by a stream instead */
+enum kv_operation_kind {
+    KV_OPERATION_GET,
+    KV_OPERATION_PUT,
+    KV_OPERATION_DELETE,
+    KV_OPERATION_LIST, /* the keys right below path, which ends in "/" */
+    KV_OPERATION_WAIT, /* for a change after `revision`. v3 waits by a stream instead */
 };
 
-struct etcd_ask {
+struct kv_operation {
     enum etcd_api api;
-    enum etcd_ask_kind kind;
+    enum kv_operation_kind kind;
     struct span path;        /* owned */
     struct span value;       /* owned: of a put, to recognise it */
     struct span bell;        /* owned */
@@ -71,26 +71,26 @@ struct etcd_ask {
 };
 
 /* Copies. MUSTER_ENOMEM leaves nothing to finish. */
-int etcd_ask_init(struct etcd_ask *a, enum etcd_api api, enum etcd_ask_kind kind,
-                  struct span path);
-int etcd_ask_init_put(struct etcd_ask *a, enum etcd_api api,
-                      const struct etcd_put *put);
-void etcd_ask_fini(struct etcd_ask *a);
+int kv_operation_init(struct kv_operation *a, enum etcd_api api,
+                      enum kv_operation_kind kind, struct span path);
+int kv_operation_init_put(struct kv_operation *a, enum etcd_api api,
+                          const struct etcd_put *put);
+void kv_operation_fini(struct kv_operation *a);
 
 /* The request to send now. 0 or MUSTER_ENOMEM. */
-int etcd_ask_encode(const struct etcd_ask *a, struct etcd_msg *m);
-enum etcd3_expect etcd_ask_expect(const struct etcd_ask *a); /* v3 */
+int kv_operation_encode(const struct kv_operation *a, struct etcd_msg *m);
+enum etcd3_expect kv_operation_expect(const struct kv_operation *a); /* v3 */
 
 /* Whether the request must not be repeated once it may have reached a server: a
  * conditional write whose answer got lost would lose to itself, and only a value that
  * is ours alone tells. */
-bool etcd_ask_once(const struct etcd_ask *a);
+bool kv_operation_once(const struct kv_operation *a);
 
 /* What came: *status as etcd2_error() and etcd3_error() say it, answer NULL if nobody
  * answered. True: done; *status is 0, MUSTER_EEXIST (a conditional write lost; held is
  * what is there instead), or why it failed. False: encode again, and send that. A
  * missing key is no failure: held says that it is not present. */
-bool etcd_ask_answer(struct etcd_ask *a, int *status, const struct etcd_answer *answer,
-                     struct etcd_held *held);
+bool kv_operation_answer(struct kv_operation *a, int *status,
+                         const struct etcd_answer *answer, struct etcd_held *held);
 
 #endif

@@ -7,16 +7,16 @@ static bool is_dir(struct span path)
     return path.n && path.p[path.n - 1] == '/';
 }
 
-int etcd_ask2_encode(const struct etcd_ask *a, struct etcd_msg *m)
+int kv_operation_v2_encode(const struct kv_operation *a, struct etcd_msg *m)
 {
     struct etcd2_request req = { .key = a->path };
 
     switch (a->kind) {
-    case ETCD_ASK_GET:
-    case ETCD_ASK_LIST:
+    case KV_OPERATION_GET:
+    case KV_OPERATION_LIST:
         req.quorum = true;
         break;
-    case ETCD_ASK_PUT:
+    case KV_OPERATION_PUT:
         if (a->checking) {
             req.quorum = true;
             break;
@@ -27,11 +27,11 @@ int etcd_ask2_encode(const struct etcd_ask *a, struct etcd_msg *m)
         req.prev_exist = a->cond == ETCD_IF_ABSENT ? ETCD2_MUST_NOT_EXIST : ETCD2_ANY;
         req.prev_index = a->cond == ETCD_IF_TOKEN ? a->token : 0;
         break;
-    case ETCD_ASK_DELETE:
+    case KV_OPERATION_DELETE:
         req.verb = ETCD2_DELETE;
         req.dir = req.recursive = a->directory;
         break;
-    case ETCD_ASK_WAIT:
+    case KV_OPERATION_WAIT:
         req.wait = true;
         req.wait_index = a->revision + 1;
         req.recursive = is_dir(a->path);
@@ -50,7 +50,7 @@ static struct etcd_held held_of(const struct etcd2_reply *r)
 }
 
 /* Get, and what a lost put finds. */
-static void on_read(struct etcd_ask *a, int *status, const struct etcd2_reply *r,
+static void on_read(struct kv_operation *a, int *status, const struct etcd2_reply *r,
                     struct etcd_held *held)
 {
     if (*status == 0)
@@ -65,7 +65,7 @@ static void on_read(struct etcd_ask *a, int *status, const struct etcd2_reply *r
         *status = MUSTER_EEXIST;
 }
 
-static bool on_put(struct etcd_ask *a, int *status, const struct etcd2_reply *r,
+static bool on_put(struct kv_operation *a, int *status, const struct etcd2_reply *r,
                    struct etcd_held *held)
 {
     if (a->checking) {
@@ -87,7 +87,7 @@ static bool on_put(struct etcd_ask *a, int *status, const struct etcd2_reply *r,
 }
 
 /* The server answers whole keys; one that is not below our path is not ours. */
-static int take_items(struct etcd_ask *a, const struct etcd2_reply *r,
+static int take_items(struct kv_operation *a, const struct etcd2_reply *r,
                       struct etcd_held *held)
 {
     mem_free(a->items);
@@ -110,7 +110,7 @@ static int take_items(struct etcd_ask *a, const struct etcd2_reply *r,
 }
 
 /* Delete and list: that nothing is there is an answer, too. */
-static void on_dir(struct etcd_ask *a, int *status, const struct etcd2_reply *r,
+static void on_dir(struct kv_operation *a, int *status, const struct etcd2_reply *r,
                    struct etcd_held *held)
 {
     if (*status < 0 && (*status != MUSTER_ENOENT || !r))
@@ -118,7 +118,7 @@ static void on_dir(struct etcd_ask *a, int *status, const struct etcd2_reply *r,
     held->present = *status == 0;
     held->revision = r->index;
     *status = 0;
-    if (a->kind == ETCD_ASK_LIST && held->present && r->count)
+    if (a->kind == KV_OPERATION_LIST && held->present && r->count)
         *status = take_items(a, r, held);
 }
 
@@ -133,20 +133,20 @@ static bool on_waited(int *status, const struct etcd2_reply *r, struct etcd_held
     return *status != MUSTER_ETIMEDOUT && *status != MUSTER_EHANGUP;
 }
 
-bool etcd_ask2_answer(struct etcd_ask *a, int *status, const struct etcd2_reply *r,
-                      struct etcd_held *held)
+bool kv_operation_v2_answer(struct kv_operation *a, int *status,
+                            const struct etcd2_reply *r, struct etcd_held *held)
 {
     switch (a->kind) {
-    case ETCD_ASK_GET:
+    case KV_OPERATION_GET:
         on_read(a, status, r, held);
         return true;
-    case ETCD_ASK_PUT:
+    case KV_OPERATION_PUT:
         return on_put(a, status, r, held);
-    case ETCD_ASK_DELETE:
-    case ETCD_ASK_LIST:
+    case KV_OPERATION_DELETE:
+    case KV_OPERATION_LIST:
         on_dir(a, status, r, held);
         return true;
-    case ETCD_ASK_WAIT:
+    case KV_OPERATION_WAIT:
         return on_waited(status, r, held);
     }
     return true;

@@ -4,7 +4,7 @@
 
 /* ---- What to send ---- */
 
-static int encode_put(const struct etcd_ask *a, struct etcd_msg *m)
+static int encode_put(const struct kv_operation *a, struct etcd_msg *m)
 {
     const struct etcd3_compare compare = {
         .target = a->cond == ETCD_IF_ABSENT ? ETCD3_CREATE : ETCD3_MOD,
@@ -27,7 +27,7 @@ static int encode_put(const struct etcd_ask *a, struct etcd_msg *m)
 }
 
 /* The key alone, or all below it. */
-static int encode_range(const struct etcd_ask *a, bool below, bool delete,
+static int encode_range(const struct kv_operation *a, bool below, bool delete,
                         struct etcd_msg *m)
 {
     struct etcd3_op op = { .kind = delete ? ETCD3_DELETE : ETCD3_RANGE,
@@ -45,18 +45,18 @@ static int encode_range(const struct etcd_ask *a, bool below, bool delete,
     return rc;
 }
 
-int etcd_ask3_encode(const struct etcd_ask *a, struct etcd_msg *m)
+int kv_operation_v3_encode(const struct kv_operation *a, struct etcd_msg *m)
 {
     switch (a->kind) {
-    case ETCD_ASK_GET:
+    case KV_OPERATION_GET:
         return encode_range(a, false, false, m);
-    case ETCD_ASK_PUT:
+    case KV_OPERATION_PUT:
         return encode_put(a, m);
-    case ETCD_ASK_DELETE:
+    case KV_OPERATION_DELETE:
         return encode_range(a, a->directory, true, m);
-    case ETCD_ASK_LIST:
+    case KV_OPERATION_LIST:
         return encode_range(a, true, false, m);
-    case ETCD_ASK_WAIT:
+    case KV_OPERATION_WAIT:
         break; /* by a stream */
     }
     return MUSTER_EBUG;
@@ -78,7 +78,7 @@ static struct etcd_held held_of(const struct etcd3_reply *r)
 }
 
 /* The server tells in the same answer what is there if we lost. */
-static int on_put(const struct etcd_ask *a, const struct etcd3_reply *r,
+static int on_put(const struct kv_operation *a, const struct etcd3_reply *r,
                   struct etcd_held *held)
 {
     *held = held_of(r);
@@ -93,7 +93,7 @@ static int on_put(const struct etcd_ask *a, const struct etcd3_reply *r,
                                                                         : MUSTER_EEXIST;
 }
 
-static int on_list(struct etcd_ask *a, const struct etcd3_reply *r,
+static int on_list(struct kv_operation *a, const struct etcd3_reply *r,
                    struct etcd_held *held)
 {
     const struct etcd3_result *res = r->count ? &r->results[0] : NULL;
@@ -120,26 +120,26 @@ static int on_list(struct etcd_ask *a, const struct etcd3_reply *r,
     return 0;
 }
 
-bool etcd_ask3_answer(struct etcd_ask *a, int *status, const struct etcd3_reply *r,
-                      struct etcd_held *held)
+bool kv_operation_v3_answer(struct kv_operation *a, int *status,
+                            const struct etcd3_reply *r, struct etcd_held *held)
 {
     if (*status < 0)
         return true;
     switch (a->kind) {
-    case ETCD_ASK_GET:
+    case KV_OPERATION_GET:
         *held = held_of(r);
         return true;
-    case ETCD_ASK_PUT:
+    case KV_OPERATION_PUT:
         *status = on_put(a, r, held);
         return true;
-    case ETCD_ASK_DELETE:
+    case KV_OPERATION_DELETE:
         held->revision = (uint64_t)r->revision;
         held->present = r->count && r->results[0].deleted > 0;
         return true;
-    case ETCD_ASK_LIST:
+    case KV_OPERATION_LIST:
         *status = on_list(a, r, held);
         return true;
-    case ETCD_ASK_WAIT:
+    case KV_OPERATION_WAIT:
         break;
     }
     return true;

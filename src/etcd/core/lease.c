@@ -1,4 +1,4 @@
-/* etcd_grant.c - see etcd_grant.h. Three beats to a lease's life; each beat may be
+/* lease_grant.c - see lease_grant.h. Three beats to a lease's life; each beat may be
  * tried at every endpoint before the next is due. */
 #include "etcd/core/lease.h"
 
@@ -7,13 +7,13 @@
 #define PAUSE_MS      500u
 #define LATE_MS       200u
 
-void etcd_grant_init(struct etcd_grant *g, uint64_t ttl_s, uint64_t seed)
+void lease_grant_init(struct lease_grant *g, uint64_t ttl_s, uint64_t seed)
 {
-    *g = (struct etcd_grant){ .ttl_ms = ttl_s * 1000 };
+    *g = (struct lease_grant){ .ttl_ms = ttl_s * 1000 };
     rng_init(&g->rng, seed);
 }
 
-int etcd_grant_encode(struct etcd_grant *g, struct etcd_msg *m)
+int lease_grant_encode(struct lease_grant *g, struct etcd_msg *m)
 {
     if (g->id)
         return etcd3_encode_keepalive(m, g->id);
@@ -24,22 +24,22 @@ int etcd_grant_encode(struct etcd_grant *g, struct etcd_msg *m)
     return etcd3_encode_grant(m, g->asked, (int64_t)(g->ttl_ms / 1000));
 }
 
-uint64_t etcd_grant_timeout_ms(const struct etcd_grant *g)
+uint64_t lease_grant_timeout_ms(const struct lease_grant *g)
 {
     if (g->id)
         return g->ttl_ms / 2;
     return MIN_OF(g->ttl_ms, MIN_OF(GRANT_MS << MIN_OF(g->failed, 4u), GRANT_MOST_MS));
 }
 
-uint64_t etcd_grant_attempt_ms(const struct etcd_grant *g)
+uint64_t lease_grant_attempt_ms(const struct lease_grant *g)
 {
     const uint64_t ms = MIN_OF(MAX_OF(g->ttl_ms / 6, 500u), 3000u);
 
-    return g->id ? ms : MAX_OF(ms, etcd_grant_timeout_ms(g) / 2);
+    return g->id ? ms : MAX_OF(ms, lease_grant_timeout_ms(g) / 2);
 }
 
-static enum etcd_grant_told on_grant(struct etcd_grant *g, int status,
-                                     uint64_t *pause_ms)
+static enum lease_grant_told on_grant(struct lease_grant *g, int status,
+                                      uint64_t *pause_ms)
 {
     /* "already exists": an earlier try did reach a server. It may have been long ago,
      * so that a beat is due. */
@@ -55,9 +55,9 @@ static enum etcd_grant_told on_grant(struct etcd_grant *g, int status,
     return ETCD_GRANT_NONE;
 }
 
-enum etcd_grant_told etcd_grant_answer(struct etcd_grant *g, int status,
-                                       const struct etcd_answer *answer,
-                                       uint64_t *pause_ms)
+enum lease_grant_told lease_grant_answer(struct lease_grant *g, int status,
+                                         const struct etcd_answer *answer,
+                                         uint64_t *pause_ms)
 {
     if (!g->id)
         return on_grant(g, status, pause_ms);

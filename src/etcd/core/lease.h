@@ -1,4 +1,4 @@
-/* etcd_grant.h - a v3 lease: asked for, kept alive, asked for again when it has run
+/* lease_grant.h - a v3 lease: asked for, kept alive, asked for again when it has run
  * out.
  *
  * Pure: etcd/lease.c sends what it encodes, one request at a time, and waits as long
@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "etcd/core/kv_operation.h"
 
-struct etcd_grant {
+struct lease_grant {
     uint64_t ttl_ms;
     struct rng rng;
     int64_t id;      /* 0: none granted */
@@ -17,14 +17,14 @@ struct etcd_grant {
     unsigned failed; /* grants in a row */
 };
 
-void etcd_grant_init(struct etcd_grant *g, uint64_t ttl_s, uint64_t seed);
+void lease_grant_init(struct lease_grant *g, uint64_t ttl_s, uint64_t seed);
 
 /* The request to send now: a beat if we have a lease, else another one is asked for. */
-int etcd_grant_encode(struct etcd_grant *g, struct etcd_msg *m);
-uint64_t etcd_grant_timeout_ms(const struct etcd_grant *g); /* of that request */
-uint64_t etcd_grant_attempt_ms(const struct etcd_grant *g); /* of one try of it */
+int lease_grant_encode(struct lease_grant *g, struct etcd_msg *m);
+uint64_t lease_grant_timeout_ms(const struct lease_grant *g); /* of that request */
+uint64_t lease_grant_attempt_ms(const struct lease_grant *g); /* of one try of it */
 
-enum etcd_grant_told {
+enum lease_grant_told {
     ETCD_GRANT_KEPT,    /* we have the lease as before */
     ETCD_GRANT_NEW,     /* we have one: what hangs on it is to be written */
     ETCD_GRANT_NONE,    /* we have none, and the error says why */
@@ -33,8 +33,8 @@ enum etcd_grant_told {
 };
 
 /* What came, and in pause_ms when to send the next request. */
-enum etcd_grant_told etcd_grant_answer(struct etcd_grant *g, int status,
-                                       const struct etcd_answer *answer,
-                                       uint64_t *pause_ms);
+enum lease_grant_told lease_grant_answer(struct lease_grant *g, int status,
+                                         const struct etcd_answer *answer,
+                                         uint64_t *pause_ms);
 
 #endif

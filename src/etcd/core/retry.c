@@ -1,4 +1,4 @@
-/* etcd_try.c - see etcd_try.h. */
+/* etcd_retry.c - see etcd_retry.h. */
 #include "etcd/core/retry.h"
 
 #include "base/err.h"
@@ -12,7 +12,7 @@ uint64_t etcd_pause_ms(struct rng *rng, unsigned tries)
     return ms / 2 + rng_below(rng, ms / 2 + 1);
 }
 
-uint64_t etcd_try_patience_ms(const struct etcd_try *t, size_t endpoints)
+uint64_t etcd_retry_patience_ms(const struct etcd_retry *t, size_t endpoints)
 {
     if (endpoints > 1)
         return t->attempt_ms;
@@ -33,12 +33,12 @@ static bool for_good(int code)
 
 /* Whether another try might do better: not if every endpoint has said for good why. One
  * that is merely away meanwhile may be the one that is right. */
-static bool hopeless(const struct etcd_try *t, size_t endpoints)
+static bool hopeless(const struct etcd_retry *t, size_t endpoints)
 {
     return t->last.code == MUSTER_ENOMEM || t->refused >= endpoints;
 }
 
-static void remember(struct etcd_try *t, const struct etcd_outcome *o,
+static void remember(struct etcd_retry *t, const struct etcd_outcome *o,
                      const struct muster_error *err)
 {
     t->refused = for_good(err->code) ? t->refused + 1 : 0;
@@ -49,7 +49,7 @@ static void remember(struct etcd_try *t, const struct etcd_outcome *o,
 }
 
 /* The try failed for lack of a server: elsewhere, after a pause, or not at all. */
-static enum etcd_verdict fail(struct etcd_try *t, struct rng *rng,
+static enum etcd_verdict fail(struct etcd_retry *t, struct rng *rng,
                               const struct etcd_outcome *o, bool sent,
                               struct etcd_judged *out)
 {
@@ -85,7 +85,7 @@ static int decode_raw(const struct etcd_http *http, struct etcd_judged *out)
     return rc;
 }
 
-static int decode(struct etcd_try *t, const struct etcd_http *http,
+static int decode(struct etcd_retry *t, const struct etcd_http *http,
                   struct etcd_judged *out)
 {
     if (t->raw && http->status == 200)
@@ -113,7 +113,7 @@ static int decode(struct etcd_try *t, const struct etcd_http *http,
 /* How many tokens the refusal is worth: one if ours has run out, or the server has
  * restarted; a few if they go stale while somebody is at work on users and roles,
  * change by change. */
-static unsigned fresh_tokens(const struct etcd_try *t, const struct etcd3_reply *r)
+static unsigned fresh_tokens(const struct etcd_retry *t, const struct etcd3_reply *r)
 {
     if (!r->error || !t->user || t->expect == ETCD3_EXPECT_TOKEN)
         return 0;
@@ -122,8 +122,9 @@ static unsigned fresh_tokens(const struct etcd_try *t, const struct etcd3_reply 
     return r->error == ETCD3_UNAUTHENTICATED ? 1 : 0;
 }
 
-enum etcd_verdict etcd_try_judge(struct etcd_try *t, struct rng *rng,
-                                 const struct etcd_outcome *o, struct etcd_judged *out)
+enum etcd_verdict etcd_retry_judge(struct etcd_retry *t, struct rng *rng,
+                                   const struct etcd_outcome *o,
+                                   struct etcd_judged *out)
 {
     int rc = o->status;
 

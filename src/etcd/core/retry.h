@@ -1,5 +1,5 @@
-/* etcd_try.h - a request to a cluster of several endpoints: what becomes of it after a
- * try, done, or another one, here or elsewhere, at once or after a pause.
+/* etcd_retry.h - a request to a cluster of several endpoints: what becomes of it after
+ * a try, done, or another one, here or elsewhere, at once or after a pause.
  *
  * Pure: etcd/client.c makes the tries, the simulator makes them on a model. */
 #ifndef ETCD_CORE_RETRY_H
@@ -10,7 +10,7 @@
 
 #define ETCD_ATTEMPT_MS 3000u /* what a try may take where nobody says otherwise */
 
-struct etcd_try {
+struct etcd_retry {
     enum etcd_api api;
     enum etcd3_expect expect;
     bool once;                /* do not repeat it if it may have reached a server */
@@ -52,15 +52,16 @@ struct etcd_judged {
 };
 
 /* The caller finishes the judged. */
-enum etcd_verdict etcd_try_judge(struct etcd_try *t, struct rng *rng,
-                                 const struct etcd_outcome *o, struct etcd_judged *out);
+enum etcd_verdict etcd_retry_judge(struct etcd_retry *t, struct rng *rng,
+                                   const struct etcd_outcome *o,
+                                   struct etcd_judged *out);
 void etcd_judged_fini(struct etcd_judged *j);
 
 /* How long the try that begins (it is counted already) may wait for its answer. Several
  * endpoints: attempt_ms, for the next may answer at once. One alone: twice as long with
  * each try, so that it is not asked in vain for ever if it is only slow; and as long as
  * it takes if the request is not to be repeated. */
-uint64_t etcd_try_patience_ms(const struct etcd_try *t, size_t endpoints);
+uint64_t etcd_retry_patience_ms(const struct etcd_retry *t, size_t endpoints);
 
 /* A pause before the tries-th repetition: doubling from 50 ms to 2 s, half of it
  * random. */

@@ -1,37 +1,37 @@
 /* rdzv_etcd_legacy.c - the backend "etcd": torch's first etcd handler, whose groups mix
- * with ours. The state machine (etcd/legacy/core/machine.c) decides; this sends its requests, keeps
- * its keys alive, and performs what it says. The workers' address is settled in the
- * version's store (rdzv_legacy_addr.c).
+ * with ours. The state machine (etcd/legacy/core/machine.c) decides; this sends its
+ * requests, keeps its keys alive, and performs what it says. The workers' address is
+ * settled in the version's store (rdzv_legacy_addr.c).
  *
  * What the agent is told is told from the loop (rdzv_legacy_face.c), never from inside
  * a step: so it may ask for anything in its callbacks. */
-#include "etcd/kv.h"
-#include "loop/blocking_call.h"
 #include "rendezvous/handler.h"
-#include "etcd/legacy/core/machine.h"
-#include "etcd/legacy/core/requests.h"
-#include <assert.h>
-#include <inttypes.h>
 #include "base/err.h"
 #include "base/mem.h"
-#include "etcd/options.h"
-#include "rendezvous/registry.h"
-#include "etcd/etcd_store.h"
 #include "base/trace.h"
+#include "etcd/etcd_store.h"
+#include "etcd/kv.h"
+#include "etcd/legacy/core/machine.h"
+#include "etcd/legacy/core/requests.h"
+#include "etcd/options.h"
+#include "loop/blocking_call.h"
+#include "loop/clock.h"
+#include "net/listen.h"
+#include "rendezvous/local_identity.h"
+#include "rendezvous/registry.h"
+#include <assert.h>
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include "loop/clock.h"
-#include "net/listen.h"
-#include "rendezvous/local_identity.h"
 
 /* rdzv_legacy_int.h - what the files of the backend "etcd" share; see
  * rdzv_etcd_legacy.c. */
 #define NEWS_MAX 8
 
 struct keep {
-    struct old *owner;
+    struct legacy_handler *owner;
     struct legacy_keep state;
     uv_timer_t timer;
     struct etcd_call *call;
@@ -42,7 +42,7 @@ struct wish {
     void *ctx;
 };
 
-struct old {
+struct legacy_handler {
     struct rdzv_handler base;
     const struct trace *trace; /* borrowed */
     struct legacy *core;
@@ -54,11 +54,11 @@ struct old {
     struct keep run, rank;
     uv_timer_t timer, soon, hiccup;
 
-    struct astore *store; /* owned: of the version */
+    struct async_store *store; /* owned: of the version */
     struct rdzv_round round;
     char addr[1025], master[1025];
     uint64_t addr_by_ms; /* rank 0 has told the workers' address by then */
-    struct offload *naming;
+    struct blocking_call *naming;
 
     rdzv_next_cb next_cb;
     void *next_ctx;
@@ -81,22 +81,23 @@ struct old {
 };
 
 /* rdzv_etcd_legacy.c: the only caller of the core. */
-static void legacy_wish(struct old *o, enum legacy_event_kind kind);
+static void legacy_wish(struct legacy_handler *o, enum legacy_event_kind kind);
 static void legacy_keep_stop(struct keep *k);
 
 /* rdzv_legacy_face.c: tells the agent what there is to tell, from the loop. */
-static void legacy_soon(struct old *o);
+static void legacy_soon(struct legacy_handler *o);
 extern const struct rdzv_handler_ops legacy_ops;
 
 /* rdzv_legacy_addr.c: the version's store, and the workers' address in it. */
-static void legacy_drop_store(struct old *o);
-static void legacy_refused(struct old *o, int code, const struct muster_error *err);
-static void legacy_settle_address(struct old *o);
+static void legacy_drop_store(struct legacy_handler *o);
+static void legacy_refused(struct legacy_handler *o, int code,
+                           const struct muster_error *err);
+static void legacy_settle_address(struct legacy_handler *o);
 
 /* Frees o; its handles are closed, or were never made. */
-static void legacy_old_free(struct old *o);
+static void legacy_old_free(struct legacy_handler *o);
 
-static void feed(struct old *o, struct legacy_event *ev);
+static void feed(struct legacy_handler *o, struct legacy_event *ev);
 
 /* ---- Keys kept alive ---- */
 
@@ -162,7 +163,7 @@ static void on_hiccup(uv_timer_t *timer)
 static void on_reply(void *ctx, int status, const struct etcd_answer *a,
                      const struct muster_error *err)
 {
-    struct old *o = ctx;
+    struct legacy_handler *o = ctx;
     struct legacy_event ev;
 
     o->req = NULL;
@@ -172,7 +173,7 @@ static void on_reply(void *ctx, int status, const struct etcd_answer *a,
         feed(o, &ev);
 }
 
-static void request(struct old *o, const struct legacy_effect *e)
+static void request(struct legacy_handler *o, const struct legacy_effect *e)
 {
     const struct legacy_manner how = legacy_manner_of(e);
     const struct etcd_call_opts opts = { .key = e->request.key,
@@ -193,7 +194,7 @@ static void request(struct old *o, const struct legacy_effect *e)
 
 /* ---- Feed and perform ---- */
 
-static void joined(struct old *o, const struct legacy_effect *e)
+static void joined(struct legacy_handler *o, const struct legacy_effect *e)
 {
     struct muster_error err = { 0 };
     char *dir = mem_strndup((const char *)e->path.p, e->path.n);
@@ -216,7 +217,7 @@ static void joined(struct old *o, const struct legacy_effect *e)
     legacy_settle_address(o);
 }
 
-static void add_news(struct old *o, const struct legacy_effect *e)
+static void add_news(struct legacy_handler *o, const struct legacy_effect *e)
 {
     /* The version fell apart before its rank 0 told the address: the next one, then. */
     if (o->next_cb && !o->joined && e->news == RDZV_NEWS_LOST) {
@@ -233,7 +234,7 @@ static void add_news(struct old *o, const struct legacy_effect *e)
     legacy_soon(o);
 }
 
-static void perform(struct old *o, const struct legacy_effect *e)
+static void perform(struct legacy_handler *o, const struct legacy_effect *e)
 {
     switch (e->kind) {
     case LEGACY_FX_REQUEST:
@@ -278,7 +279,7 @@ static void on_timer(uv_timer_t *timer)
     feed(timer->data, &ev);
 }
 
-static void feed(struct old *o, struct legacy_event *ev)
+static void feed(struct legacy_handler *o, struct legacy_event *ev)
 {
     struct legacy_fx fx;
     uint64_t due;
@@ -297,7 +298,7 @@ static void feed(struct old *o, struct legacy_event *ev)
                          due > ev->now.mono_ms ? due - ev->now.mono_ms : 0, 0);
 }
 
-static void legacy_wish(struct old *o, enum legacy_event_kind kind)
+static void legacy_wish(struct legacy_handler *o, enum legacy_event_kind kind)
 {
     struct legacy_event ev = { .kind = kind };
 
@@ -306,7 +307,7 @@ static void legacy_wish(struct old *o, enum legacy_event_kind kind)
 
 /* ---- Open and close ---- */
 
-static void legacy_old_free(struct old *o)
+static void legacy_old_free(struct legacy_handler *o)
 {
     legacy_free(o->core);
     legacy_keep_fini(&o->run.state);
@@ -316,7 +317,7 @@ static void legacy_old_free(struct old *o)
     mem_free(o);
 }
 
-static void init_timers(struct old *o, uv_loop_t *loop)
+static void init_timers(struct legacy_handler *o, uv_loop_t *loop)
 {
     uv_timer_t *const timers[] = { &o->timer, &o->soon, &o->hiccup };
     struct keep *const keeps[] = { &o->run, &o->rank };
@@ -344,7 +345,7 @@ static int read_seconds(const struct rdzv_params *p, const char *key, int64_t df
     return rc;
 }
 
-static int make_parts(struct old *o, const struct rdzv_params *params,
+static int make_parts(struct legacy_handler *o, const struct rdzv_params *params,
                       const struct etcd_conf *conf, struct muster_error *err)
 {
     struct legacy_config cfg = { .prefix = conf->prefix,
@@ -374,7 +375,7 @@ int rdzv_etcd_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *param
                      struct muster_error *err)
 {
     struct etcd_conf conf;
-    struct old *o;
+    struct legacy_handler *o;
     int rc = etcd_conf_read(&conf, ETCD_BACKEND_LEGACY, params, trace, err);
 
     (void)ctx;
@@ -400,14 +401,14 @@ int rdzv_etcd_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *param
 
 /* rdzv_legacy_face.c - what the agent calls of the backend "etcd", and what it is told.
  * See rdzv_etcd_legacy.c. */
-static struct old *old_of(const struct rdzv_handler *h)
+static struct legacy_handler *old_of(const struct rdzv_handler *h)
 {
-    return CONTAINER_OF(h, struct old, base);
+    return CONTAINER_OF(h, struct legacy_handler, base);
 }
 
 /* ---- Telling the agent ---- */
 
-static void tell_next(struct old *o)
+static void tell_next(struct legacy_handler *o)
 {
     const rdzv_next_cb cb = o->next_cb;
     struct muster_error err = o->refused;
@@ -432,7 +433,7 @@ static void tell_wish(struct wish *w, const struct muster_error *err)
 
 static void on_soon(uv_timer_t *timer)
 {
-    struct old *o = timer->data;
+    struct legacy_handler *o = timer->data;
     const struct muster_error none = { 0 };
 
     if (o->destroying)
@@ -465,7 +466,7 @@ static void on_soon(uv_timer_t *timer)
     }
 }
 
-static void legacy_soon(struct old *o)
+static void legacy_soon(struct legacy_handler *o)
 {
     (void)uv_timer_start(&o->soon, on_soon, 0, 0);
 }
@@ -491,7 +492,7 @@ static bool use_agent_store(const struct rdzv_handler *h)
 
 static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
 {
-    struct old *o = old_of(h);
+    struct legacy_handler *o = old_of(h);
 
     assert(!o->next_cb && !o->stopped);
     o->next_cb = cb;
@@ -507,7 +508,7 @@ static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
 
 static void cancel(struct rdzv_handler *h)
 {
-    struct old *o = old_of(h);
+    struct legacy_handler *o = old_of(h);
 
     if (!o->next_cb)
         return;
@@ -536,7 +537,7 @@ static bool is_closed(const struct rdzv_handler *h)
 
 static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
 {
-    const struct old *o = old_of(h);
+    const struct legacy_handler *o = old_of(h);
 
     if (!o->next_cb)
         return false;
@@ -555,7 +556,7 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
     return !o->joined;
 }
 
-static void begin_close(struct old *o)
+static void begin_close(struct legacy_handler *o)
 {
     if (!o->closing)
         legacy_wish(o, LEGACY_EV_CLOSE);
@@ -564,7 +565,7 @@ static void begin_close(struct old *o)
 
 static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
 {
-    struct old *o = old_of(h);
+    struct legacy_handler *o = old_of(h);
 
     assert(!o->close.cb && !o->stopped);
     o->close = (struct wish){ cb, ctx };
@@ -573,7 +574,7 @@ static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
 
 static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
 {
-    struct old *o = old_of(h);
+    struct legacy_handler *o = old_of(h);
 
     assert(!o->leave.cb && !o->stopped);
     o->leave = (struct wish){ cb, ctx };
@@ -588,7 +589,7 @@ static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
 static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb,
                              void *ctx)
 {
-    struct old *o = old_of(h);
+    struct legacy_handler *o = old_of(h);
 
     assert(!o->stop.cb && !o->stopped);
     if (o->next_cb)
@@ -614,7 +615,7 @@ static void wipe_worker_store(struct rdzv_handler *h)
 
 static void part_gone(void *ctx)
 {
-    struct old *o = ctx;
+    struct legacy_handler *o = ctx;
     void (*cb)(void *) = o->gone_cb;
     void *const cb_ctx = o->gone_ctx;
 
@@ -637,14 +638,14 @@ static void on_keep_gone(uv_handle_t *handle)
 
 static void on_store_gone(void *ctx)
 {
-    struct old *o = ctx;
+    struct legacy_handler *o = ctx;
 
     etcd_client_close(o->client, part_gone, o);
 }
 
 static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
 {
-    struct old *o = old_of(h);
+    struct legacy_handler *o = old_of(h);
 
     o->destroying = o->stopped = true;
     o->gone_cb = cb;
@@ -652,7 +653,7 @@ static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
     o->next_cb = NULL;
     o->news_cb = NULL;
     o->close.cb = o->leave.cb = o->stop.cb = NULL;
-    offload_cancel(o->naming);
+    blocking_call_cancel(o->naming);
     o->naming = NULL;
     etcd_call_cancel(o->req);
     o->req = NULL;
@@ -665,7 +666,7 @@ static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
     uv_close((uv_handle_t *)&o->run.timer, on_keep_gone);
     uv_close((uv_handle_t *)&o->rank.timer, on_keep_gone);
     if (o->store)
-        astore_close(o->store, on_store_gone, o);
+        async_store_close(o->store, on_store_gone, o);
     else
         on_store_gone(o);
     o->store = NULL;
@@ -699,18 +700,19 @@ static void no_matter(void *ctx)
     (void)ctx;
 }
 
-static void legacy_drop_store(struct old *o)
+static void legacy_drop_store(struct legacy_handler *o)
 {
-    offload_cancel(o->naming);
+    blocking_call_cancel(o->naming);
     o->naming = NULL;
     if (o->store)
-        astore_close(o->store, no_matter, NULL);
+        async_store_close(o->store, no_matter, NULL);
     o->store = NULL;
 }
 
 /* ---- The workers' address ---- */
 
-static void legacy_refused(struct old *o, int code, const struct muster_error *err)
+static void legacy_refused(struct legacy_handler *o, int code,
+                           const struct muster_error *err)
 {
     if (code == MUSTER_ECANCELED)
         return; /* The store was closed under it: by us. */
@@ -722,7 +724,7 @@ static void legacy_refused(struct old *o, int code, const struct muster_error *e
 static void on_address(void *ctx, int status, const struct c10d_reply *r,
                        const struct muster_error *err)
 {
-    struct old *o = ctx;
+    struct legacy_handler *o = ctx;
     struct muster_error bad = { 0 };
     struct c10d_list list;
     struct span addr = { NULL, 0 }, port = { NULL, 0 };
@@ -753,11 +755,12 @@ static void on_address(void *ctx, int status, const struct c10d_reply *r,
     legacy_soon(o);
 }
 
-static void read_address(struct old *o)
+static void read_address(struct legacy_handler *o)
 {
     const struct span keys[] = { span_str("MASTER_ADDR"), span_str("MASTER_PORT") };
     struct muster_error err = { 0 };
-    const int rc = astore_multi_get(o->store, keys, 2, STORE_MS, on_address, o, &err);
+    const int rc =
+        async_store_multi_get(o->store, keys, 2, STORE_MS, on_address, o, &err);
 
     if (rc < 0)
         legacy_refused(o, rc, &err);
@@ -773,7 +776,7 @@ static void on_published(void *ctx, int status, const struct c10d_reply *r,
         read_address(ctx);
 }
 
-static void publish(struct old *o)
+static void publish(struct legacy_handler *o)
 {
     struct muster_error err = { 0 };
     uint16_t port = 0;
@@ -786,14 +789,14 @@ static void publish(struct old *o)
 
         (void)snprintf(text, sizeof text, "%u", port);
         values[1] = span_str(text);
-        rc = astore_multi_set(o->store, keys, values, 2, STORE_MS, on_published, o,
-                              &err);
+        rc = async_store_multi_set(o->store, keys, values, 2, STORE_MS, on_published, o,
+                                   &err);
     }
     if (rc < 0)
         legacy_refused(o, rc, &err);
 }
 
-static void take_number(struct old *o)
+static void take_number(struct legacy_handler *o)
 {
     const char *local = etcd_client_local(o->client);
 
@@ -805,7 +808,7 @@ static void take_number(struct old *o)
 
 static void on_name(void *ctx, void *data)
 {
-    struct old *o = ctx;
+    struct legacy_handler *o = ctx;
     const struct rdzv_fqdn *f = data;
 
     o->naming = NULL;
@@ -818,7 +821,7 @@ static void on_name(void *ctx, void *data)
     publish(o);
 }
 
-static void legacy_settle_address(struct old *o)
+static void legacy_settle_address(struct legacy_handler *o)
 {
     struct rdzv_fqdn *job, own;
 
@@ -838,8 +841,8 @@ static void legacy_settle_address(struct old *o)
         return;
     }
     job = mem_calloc(1, sizeof *job);
-    if (!job || offload_run(o->base.loop, rdzv_fqdn_resolve, job, RDZV_NAME_MS, on_name,
-                            o, &o->naming, NULL) < 0) {
+    if (!job || blocking_call_run(o->base.loop, rdzv_fqdn_resolve, job, RDZV_NAME_MS,
+                                  on_name, o, &o->naming, NULL) < 0) {
         mem_free(job);
         on_name(o, NULL);
     }

@@ -7,9 +7,9 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "launch/core/derive_int.h"
 #include "base/py/repr.h"
 #include "base/py/text.h"
+#include "launch/core/derive_int.h"
 
 static int check_launch(struct deriving *d)
 {

@@ -4,11 +4,11 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "launch/core/derive_int.h"
 #include "base/py/repr.h"
-#include "rendezvous/core/params.h"
-#include "rendezvous/core/endpoint.h"
 #include "base/py/text.h"
+#include "launch/core/derive_int.h"
+#include "rendezvous/core/endpoint.h"
+#include "rendezvous/core/params.h"
 
 #define RANDOM_ID_WARNING "config has no run_id, generated a random run_id: "
 

@@ -8,10 +8,10 @@
  * What a word is: options_word.c. What becomes of a value: options_value.c. */
 #include "launch/core/options.h"
 #include "base/err.h"
-#include "launch/core/options_int.h"
-#include <stdio.h>
 #include "base/py/repr.h"
 #include "base/py/text.h"
+#include "launch/core/options_int.h"
+#include <stdio.h>
 
 /* One word that is an option, perhaps a cluster (-mr3), and the value behind it.
  * Moves *at past them. */

@@ -39,8 +39,8 @@ static int by_index(char *const *envp, int64_t *key, struct muster_error *err)
         name ? name : "not set");
 }
 
-int order_apply(struct options *o, char *const *envp, struct order_text *text,
-                struct muster_error *err)
+int rank_order_apply(struct options *o, char *const *envp, struct rank_order_text *text,
+                     struct muster_error *err)
 {
     const char *conf = o->rdzv_conf ? o->rdzv_conf : "";
     int64_t key = 0;

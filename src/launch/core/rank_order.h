@@ -8,7 +8,7 @@
 
 #include "launch/core/options.h"
 
-struct order_text {
+struct rank_order_text {
     char conf[1024]; /* the options then borrow it */
 };
 
@@ -19,7 +19,7 @@ struct order_text {
  *   index  JOB_COMPLETION_INDEX, else the number that HOSTNAME ends in after a hyphen,
  *          as in a Kubernetes StatefulSet
  * MUSTER_EINVAL with the remedy if that number is missing. */
-int order_apply(struct options *o, char *const *envp, struct order_text *text,
-                struct muster_error *err);
+int rank_order_apply(struct options *o, char *const *envp, struct rank_order_text *text,
+                     struct muster_error *err);
 
 #endif

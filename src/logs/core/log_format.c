@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 #include "base/err.h"
-#include "base/py/repr.h"
 #include "base/py/json.h"
+#include "base/py/repr.h"
 
 #define WIDE 1000 /* nobody wants more blanks than that */
 

@@ -36,12 +36,12 @@ static bool is_uuid(const char *p, size_t n)
     return n >= 4 && strncmp(p, "GPU-", 4) == 0;
 }
 
-bool visible_is_mig(const char *variable)
+bool visible_devices_is_mig(const char *variable)
 {
     return variable && strncmp(variable, "MIG-", 4) == 0;
 }
 
-void visible_filter(struct device_list *l, const char *variable)
+void visible_devices_filter(struct device_list *l, const char *variable)
 {
     struct device_list out;
     bool taken[DEVICE_MAX] = { false };
@@ -69,7 +69,7 @@ void visible_filter(struct device_list *l, const char *variable)
     l->count = out.count;
 }
 
-size_t visible_intel(const char *mask, size_t n)
+size_t visible_devices_intel(const char *mask, size_t n)
 {
     size_t count = 0;
 

@@ -22,13 +22,13 @@ struct device_list {
 
 /* Leaves the visible ones, in the order in which the variable names them. NULL leaves
  * all. */
-void visible_filter(struct device_list *l, const char *variable);
+void visible_devices_filter(struct device_list *l, const char *variable);
 
 /* True for a list of parts of devices ("MIG-..."): only the driver knows those. */
-bool visible_is_mig(const char *variable);
+bool visible_devices_is_mig(const char *variable);
 
 /* How many of n devices ZE_AFFINITY_MASK (Intel: "0,1.2,3") leaves: each distinct entry
  * whose device exists. NULL and "" leave all. */
-size_t visible_intel(const char *mask, size_t n);
+size_t visible_devices_intel(const char *mask, size_t n);
 
 #endif

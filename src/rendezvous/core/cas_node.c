@@ -5,10 +5,10 @@
  * (tell.c) and the next look scheduled (turn.c). Here: wishes, timers, and the way in.
  */
 #include "rendezvous/core/cas_node.h"
-#include <assert.h>
 #include "base/err.h"
 #include "base/mem.h"
 #include "rendezvous/core/cas_node_int.h"
+#include <assert.h>
 
 int rdzv_new(const struct rdzv_config *cfg, struct rdzv **out, struct muster_error *err)
 {
@@ -181,7 +181,7 @@ static void on_gone(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx 
 {
     char text[sizeof r->self_text];
 
-    for (struct rdzv_member *m = rdzv_first(&r->seen, RDZV_BEATS); m;
+    for (struct participant *m = rdzv_first(&r->seen, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS]) {
         if (rdzv_node_cmp(&m->node, &r->self) == 0 ||
             !span_eq(span_str(rdzv_node_text(&m->node, text, sizeof text)), ev->value))
@@ -272,7 +272,7 @@ bool rdzv_closed(const struct rdzv *r)
     return r->seen.closed;
 }
 
-const struct rdzv_node *rdzv_members(const struct rdzv *r, size_t *count)
+const struct rdzv_node *participants(const struct rdzv *r, size_t *count)
 {
     *count = r->roster.count;
     return r->roster.nodes;

@@ -1,9 +1,9 @@
 /* rdzv.h - one node's part in a rendezvous whose state lives in somebody else's store:
  * read, decide, compare-and-set, as torch's DynamicRendezvousHandler does.
  *
- * Pure: the driver (rendezvous/dynamic.c) performs the effects on any backend that can get
- * a value with a token and replace it if the token still holds: c10d, file, etcd v2 and
- * v3. The simulator does the same on virtual nodes. What always holds:
+ * Pure: the driver (rendezvous/dynamic.c) performs the effects on any backend that can
+ * get a value with a token and replace it if the token still holds: c10d, file, etcd v2
+ * and v3. The simulator does the same on virtual nodes. What always holds:
  *
  *   - at most one READ_STATE or WRITE_STATE is under way; its answer is exactly one
  *     event: STATE, WROTE or FAILED;
@@ -90,7 +90,7 @@ struct rdzv_event {
     X(WRITE_STATE) /* value, under token; no token: create only if nothing is there */ \
     X(WATCH)       /* tell CHANGED once the backend's value differs from `value`; */   \
                    /* replaces the WATCH before; ignored where it cannot be told */    \
-    X(JOINED)      /* round, rank, world; rdzv_members() has them all */               \
+    X(JOINED)      /* round, rank, world; participants() has them all */               \
     X(REFUSED)     /* the JOIN failed: code, text */                                   \
     X(DONE)        /* LEAVE or CLOSE (`wish`) ended: code 0, or code and text */       \
     X(NEWS)        /* news, count (WAITING: how many), text */
@@ -149,7 +149,7 @@ bool rdzv_progress(const struct rdzv *r, struct rdzv_progress *out);
 
 /* The members of the round that was last JOINED, in rank order; borrowed until the next
  * JOINED. (Rank 0's addr says whose MASTER_ADDR counts.) */
-const struct rdzv_node *rdzv_members(const struct rdzv *r, size_t *count);
+const struct rdzv_node *participants(const struct rdzv *r, size_t *count);
 
 /* ---- The c10d backend's part that is no I/O, for driver and simulator ---- */
 

@@ -4,8 +4,8 @@
 
 #include "base/buf.h"
 #include "base/rng.h"
-#include "rendezvous/core/decisions.h"
 #include "rendezvous/core/cas_node.h"
+#include "rendezvous/core/decisions.h"
 
 /* A peer whose fresh heartbeat is off by more than this is warned of. */
 #define SKEW_US 2000000ll
@@ -123,7 +123,7 @@ int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now 
 int rdzv_roster_make(struct rdzv_roster *out, const struct rdzv_state *s);
 
 /* beat.c */
-bool rdzv_is_dead(const struct rdzv *r, const struct rdzv_member *m, uint64_t now_ms);
+bool rdzv_is_dead(const struct rdzv *r, const struct participant *m, uint64_t now_ms);
 size_t rdzv_live(const struct rdzv *r, const struct rdzv_state *s, enum rdzv_list list,
                  uint64_t now_ms);
 int64_t rdzv_beat_time(const struct rdzv *r, const struct rdzv_state *s,
@@ -131,7 +131,7 @@ int64_t rdzv_beat_time(const struct rdzv *r, const struct rdzv_state *s,
 /* When the next silent node must be taken for dead; MONO_NEVER if there is none. */
 uint64_t rdzv_next_death(const struct rdzv *r, const struct rdzv_state *s);
 /* A node of r->seen has a new heartbeat. */
-void rdzv_beat_seen(struct rdzv *r, struct rdzv_member *m, int64_t beat_us,
+void rdzv_beat_seen(struct rdzv *r, struct participant *m, int64_t beat_us,
                     struct now now);
 /* Nothing has changed, but the backend may have been away: r->seen as of now. */
 void rdzv_forgive(struct rdzv *r, uint64_t now_ms);

@@ -20,7 +20,7 @@ static size_t count_lost(const struct rdzv *r, uint64_t now_ms,
     size_t lost = 0;
 
     for (size_t i = 0; i < r->roster.count; i++) {
-        const struct rdzv_member *m = rdzv_state_find(&r->seen, &r->roster.nodes[i]);
+        const struct participant *m = rdzv_state_find(&r->seen, &r->roster.nodes[i]);
 
         if ((rdzv_in(m, RDZV_PLACES) || rdzv_in(m, RDZV_WAITS)) &&
             !rdzv_is_dead(r, m, now_ms))
@@ -70,7 +70,7 @@ static void tell_lost(struct rdzv *r, uint64_t now_ms, struct rdzv_fx *fx)
 
 bool rdzv_tell(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
-    const struct rdzv_member *me = rdzv_state_find(&r->seen, &r->self);
+    const struct participant *me = rdzv_state_find(&r->seen, &r->self);
     const bool in = rdzv_in(me, RDZV_PLACES) && r->seen.complete &&
                     r->seen.round == r->roster.round;
 

@@ -9,9 +9,9 @@
  * still sees the whole round, and learns of the loss as news rather than by being given
  * another world than the others. */
 #include "base/err.h"
+#include "base/mem.h"
 #include "rendezvous/core/cas_node_int.h"
 #include "rendezvous/core/state_pickle.h"
-#include "base/mem.h"
 
 void rdzv_plan_fini(struct rdzv_plan *p)
 {
@@ -28,7 +28,7 @@ struct deaths {
     bool spare_places; /* members of the round stay */
 };
 
-static bool to_bury(const void *ctx, const struct rdzv_member *m)
+static bool to_bury(const void *ctx, const struct participant *m)
 {
     const struct deaths *d = ctx;
 
@@ -48,7 +48,7 @@ static size_t bury(const struct rdzv *r, struct rdzv_state *s, uint64_t now_ms)
 
 static bool any_dead(const struct rdzv *r, const struct rdzv_state *s, uint64_t now_ms)
 {
-    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m;
+    for (struct participant *m = rdzv_first(s, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS]) {
         if (rdzv_is_dead(r, m, now_ms))
             return true;
@@ -87,7 +87,7 @@ static enum rdzv_action leave_next(const struct rdzv *r, const struct rdzv_view 
 
 static bool sorts_last(const struct rdzv_state *s, const struct rdzv_node *n)
 {
-    for (const struct rdzv_member *m = rdzv_first(s, RDZV_PLACES); m;
+    for (const struct participant *m = rdzv_first(s, RDZV_PLACES); m;
          m = m->next[RDZV_PLACES]) {
         if (rdzv_node_cmp(&m->node, n) > 0)
             return false;
@@ -109,9 +109,9 @@ static bool lost_its_last(const struct rdzv *r, const struct rdzv_state *s,
         return false; /* Just written by ourselves. */
     if (now_ms - r->read_ms >= rdzv_dead_after_ms(&r->settings))
         return true;
-    for (const struct rdzv_member *m = rdzv_first(&r->seen, list); m;
+    for (const struct participant *m = rdzv_first(&r->seen, list); m;
          m = m->next[list]) {
-        const struct rdzv_member *o = rdzv_state_find(s, &m->node);
+        const struct participant *o = rdzv_state_find(s, &m->node);
 
         if ((same ? !rdzv_in(o, RDZV_PLACES) : !o) && sorts_last(s, &m->node))
             return true;
@@ -205,8 +205,8 @@ static int join_next(const struct rdzv *r, const struct rdzv_state *s,
 static bool name_is_taken(const struct rdzv *r, const struct rdzv_state *s,
                           struct now now, struct rdzv_plan *p)
 {
-    const struct rdzv_member *m = rdzv_state_find(s, &r->self);
-    const struct rdzv_member *before = rdzv_state_find(&r->seen, &r->self);
+    const struct participant *m = rdzv_state_find(s, &r->self);
+    const struct participant *before = rdzv_state_find(&r->seen, &r->self);
     const int64_t dead_us = (int64_t)rdzv_dead_after_ms(&r->settings) * 1000;
 
     if (r->ours || !rdzv_in(m, RDZV_BEATS) || m->beat_us == r->beat_us)
@@ -258,9 +258,9 @@ static int next_action(const struct rdzv *r, const struct rdzv_state *s, struct 
 static int seat_those_who_wait(const struct rdzv *r, struct rdzv_state *s,
                                uint64_t now_ms)
 {
-    struct rdzv_member *next;
+    struct participant *next;
 
-    for (struct rdzv_member *m = rdzv_first(s, RDZV_WAITS); m; m = next) {
+    for (struct participant *m = rdzv_first(s, RDZV_WAITS); m; m = next) {
         next = m->next[RDZV_WAITS];
         if ((int64_t)rdzv_count(s, RDZV_PLACES) + 1 >= r->settings.max_nodes)
             return 0; /* the last place is ours */
@@ -293,7 +293,7 @@ static int apply(const struct rdzv *r, struct rdzv_state *s, enum rdzv_action a,
 static int pursue(const struct rdzv *r, struct rdzv_state *s, struct now now,
                   struct rdzv_plan *p)
 {
-    struct rdzv_member *me;
+    struct participant *me;
     enum rdzv_action a;
     int rc;
 
@@ -321,7 +321,7 @@ static int pursue(const struct rdzv *r, struct rdzv_state *s, struct now now,
 static int encode(const struct rdzv *r, struct rdzv_state *s, struct span like,
                   struct rdzv_plan *p)
 {
-    struct rdzv_member *me = rdzv_state_find(s, &r->self);
+    struct participant *me = rdzv_state_find(s, &r->self);
     int rc = 0;
 
     p->seated = me != NULL;
@@ -350,9 +350,9 @@ static bool is_quiet(const struct rdzv_state *was, const struct rdzv_state *is)
         rdzv_count(was, RDZV_WAITS) != rdzv_count(is, RDZV_WAITS) ||
         rdzv_count(was, RDZV_SPARES) != rdzv_count(is, RDZV_SPARES))
         return false;
-    for (const struct rdzv_member *m = rdzv_first(was, RDZV_BEATS); m;
+    for (const struct participant *m = rdzv_first(was, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS]) {
-        const struct rdzv_member *o = rdzv_state_find(is, &m->node);
+        const struct participant *o = rdzv_state_find(is, &m->node);
 
         if (!o || o->in != m->in)
             return false;
@@ -420,11 +420,11 @@ void rdzv_roster_fini(struct rdzv_roster *r)
 }
 
 static bool ranks_are_whole(const struct rdzv_state *s,
-                            const struct rdzv_member **by_rank)
+                            const struct participant **by_rank)
 {
     const size_t count = rdzv_count(s, RDZV_PLACES);
 
-    for (const struct rdzv_member *m = rdzv_first(s, RDZV_PLACES); m;
+    for (const struct participant *m = rdzv_first(s, RDZV_PLACES); m;
          m = m->next[RDZV_PLACES]) {
         if (m->rank < 0 || (uint64_t)m->rank >= count || by_rank[m->rank])
             return false;
@@ -436,7 +436,7 @@ static bool ranks_are_whole(const struct rdzv_state *s,
 int rdzv_roster_make(struct rdzv_roster *out, const struct rdzv_state *s)
 {
     const size_t count = rdzv_count(s, RDZV_PLACES);
-    const struct rdzv_member **by_rank = mem_calloc(count + 1, sizeof *by_rank);
+    const struct participant **by_rank = mem_calloc(count + 1, sizeof *by_rank);
     struct rdzv_node *nodes = NULL;
     size_t bytes = 0;
     int rc = MUSTER_ENOMEM;

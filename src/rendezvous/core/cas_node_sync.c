@@ -199,7 +199,7 @@ struct beats {
     struct now now;
 };
 
-static void on_beat(void *ctx, struct rdzv_member *m, int64_t beat_us)
+static void on_beat(void *ctx, struct participant *m, int64_t beat_us)
 {
     const struct beats *b = ctx;
 

@@ -1,34 +1,36 @@
 /* host.c - the host of a run: what its nodes say, and what they are told; see host.h.
- * HELLO is in host_hello.c, silence and time in host_time.c, seats in host_seats.c. */
+ * HELLO is in coordinator_hello.c, silence and time in coordinator_time.c, seats in
+ * coordinator_seats.c. */
 #include "rendezvous/core/coordinator.h"
-#include <assert.h>
-#include <stdio.h>
 #include "base/err.h"
 #include "base/mem.h"
 #include "rendezvous/core/coordinator_int.h"
+#include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 /* ---- effects ---- */
 
-void rdzv_host_fx_init(struct rdzv_host_fx *fx)
+void coordinator_fx_init(struct coordinator_fx *fx)
 {
-    *fx = (struct rdzv_host_fx){ 0 };
+    *fx = (struct coordinator_fx){ 0 };
 }
 
-void rdzv_host_fx_fini(struct rdzv_host_fx *fx)
+void coordinator_fx_fini(struct coordinator_fx *fx)
 {
     if (!fx)
         return;
     mem_free(fx->items);
-    rdzv_host_fx_init(fx);
+    coordinator_fx_init(fx);
 }
 
-/* Room before anything changes. No step tells one holder more than JOINED or REFUSED,
- * WAITING twice, SPARE, LOST (one loss a step, see host_time.c), CLOSED. It grows by
- * half, so that n nodes that come one by one do not move it n times. */
-static int fx_reserve(struct rdzv_host_fx *fx, size_t count)
+/* Room before anything changes. No step tells one node_session more than JOINED or
+ * REFUSED, WAITING twice, SPARE, LOST (one loss a step, see coordinator_time.c),
+ * CLOSED. It grows by half, so that n nodes that come one by one do not move it n
+ * times. */
+static int fx_reserve(struct coordinator_fx *fx, size_t count)
 {
-    struct rdzv_host_effect *items;
+    struct coordinator_effect *items;
 
     fx->count = 0;
     if (fx->size >= count)
@@ -42,92 +44,95 @@ static int fx_reserve(struct rdzv_host_fx *fx, size_t count)
     return 0;
 }
 
-void host_drop(struct rdzv_host_fx *fx, uint32_t peer)
+void coordinator_drop(struct coordinator_fx *fx, uint32_t peer)
 {
     assert(fx->count < fx->size);
-    fx->items[fx->count++] = (struct rdzv_host_effect){
-        .kind = RDZV_HOST_DROP, .peer = peer, .msg.text = span_str(fx->text)
+    fx->items[fx->count++] = (struct coordinator_effect){
+        .kind = COORDINATOR_DROP, .peer = peer, .msg.text = span_str(fx->text)
     };
 }
 
-void host_send(struct rdzv_host_fx *fx, const struct holder *to, struct hosted_msg msg)
+void coordinator_send(struct coordinator_fx *fx, const struct node_session *to,
+                      struct coord_msg msg)
 {
     if (to->lost_by_ms != MONO_NEVER)
         return; /* Told what it missed when it comes back. */
     assert(fx->count < fx->size);
-    fx->items[fx->count++] = (struct rdzv_host_effect){ .kind = RDZV_HOST_SEND,
-                                                        .peer = to->peer,
-                                                        .msg = msg };
+    fx->items[fx->count++] = (struct coordinator_effect){ .kind = COORDINATOR_SEND,
+                                                          .peer = to->peer,
+                                                          .msg = msg };
 }
 
-void host_refuse(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
-                 int code, const char *text)
+void coordinator_refuse(struct coordinator *h, struct coordinator_fx *fx,
+                        struct node_session *w, int code, const char *text)
 {
-    host_wish_end(h, w);
-    host_send(fx, w,
-              (struct hosted_msg){
-                  .kind = HOSTED_REFUSED, .code = code, .text = span_str(text) });
+    coordinator_wish_end(h, w);
+    coordinator_send(fx, w,
+                     (struct coord_msg){
+                         .kind = COORD_REFUSED, .code = code, .text = span_str(text) });
 }
 
 /* ---- messages ---- */
 
-static void refuse_closed(struct rdzv_host *h, struct rdzv_host_fx *fx,
-                          struct holder *w)
+static void refuse_closed(struct coordinator *h, struct coordinator_fx *fx,
+                          struct node_session *w)
 {
-    const struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
+    const struct participant *m = rdzv_state_find(&h->state, &w->node);
 
     if (rdzv_in(m, RDZV_SPARES))
-        host_refuse(h, fx, w, MUSTER_EGRACEFUL,
-                    "the run ended without this spare node being needed");
+        coordinator_refuse(h, fx, w, MUSTER_EGRACEFUL,
+                           "the run ended without this spare node being needed");
     else
-        host_refuse(h, fx, w, MUSTER_ECLOSED,
-                    "the rendezvous is closed: the run has ended; use a new run id");
+        coordinator_refuse(
+            h, fx, w, MUSTER_ECLOSED,
+            "the rendezvous is closed: the run has ended; use a new run id");
 }
 
-void host_close_run(struct rdzv_host *h, struct rdzv_host_fx *fx)
+void coordinator_close_run(struct coordinator *h, struct coordinator_fx *fx)
 {
-    struct holder *next;
+    struct node_session *next;
 
     h->state.closed = true;
     h->last_call_by_ms = MONO_NEVER;
     h->dirty = true;
     h->touched = true;
-    for (struct holder *w = h->wishes.first; w; w = next) {
+    for (struct node_session *w = h->wishes.first; w; w = next) {
         next = w->wish_next;
         refuse_closed(h, fx, w);
     }
-    for (const struct holder *w = h->heard.first; w; w = w->next)
-        host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_CLOSED });
+    for (const struct node_session *w = h->heard.first; w; w = w->next)
+        coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_CLOSED });
 }
 
-bool host_unsettled(const struct rdzv_host *h, const struct holder *w, struct now now)
+bool coordinator_unsettled(const struct coordinator *h, const struct node_session *w,
+                           struct now now)
 {
     return h->strangers && h->state.complete && now.mono_ms < h->settled_by_ms &&
            rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_PLACES);
 }
 
 /* A node repeats its last JOIN after a reconnect, since the answer may be lost. */
-static bool repeated(const struct holder *w, int64_t number)
+static bool repeated(const struct node_session *w, int64_t number)
 {
     return number == w->joins && (w->wish || w->member);
 }
 
 /* The answer to its JOIN was lost, and since then a member of that round was, too: told
  * now, its world would be another one than the others were told. So it joins anew. */
-static bool outdated(const struct rdzv_host *h, const struct holder *w)
+static bool outdated(const struct coordinator *h, const struct node_session *w)
 {
     return w->member && rdzv_count(&h->state, RDZV_PLACES) != h->world;
 }
 
-static int on_join(struct rdzv_host *h, struct holder *w, struct rdzv_host_fx *fx,
-                   int64_t number, struct now now)
+static int on_join(struct coordinator *h, struct node_session *w,
+                   struct coordinator_fx *fx, int64_t number, struct now now)
 {
-    struct rdzv_member *m;
+    struct participant *m;
 
     if ((repeated(w, number) || w->wish) && !outdated(h, w)) {
         if (w->member)
-            host_tell_rank(h, fx, w);
-        host_tell_spare(h, fx, w);
+            coordinator_tell_rank(h, fx, w);
+        coordinator_tell_spare(h, fx, w);
         return 0;
     }
     w->joins = number;
@@ -141,96 +146,96 @@ static int on_join(struct rdzv_host *h, struct holder *w, struct rdzv_host_fx *f
     m->beat_us = now.wall_us;
     h->touched = true;
     w->member = w->spare = false;
-    host_wish_begin(h, w);
-    if (host_unsettled(h, w, now)) {
+    coordinator_wish_begin(h, w);
+    if (coordinator_unsettled(h, w, now)) {
         w->stays = true;
         h->staying++;
         return 0;
     }
-    host_leave_place(h, m);
-    host_seat_one(h, fx, w, now);
-    host_settle(h, fx, now);
+    coordinator_leave_place(h, m);
+    coordinator_seat_one(h, fx, w, now);
+    coordinator_settle(h, fx, now);
     return 0;
 }
 
-static void on_leave(struct rdzv_host *h, struct holder *w, struct rdzv_host_fx *fx,
-                     struct now now)
+static void on_leave(struct coordinator *h, struct node_session *w,
+                     struct coordinator_fx *fx, struct now now)
 {
-    struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
+    struct participant *m = rdzv_state_find(&h->state, &w->node);
     char name[128];
 
-    host_wish_end(h, w);
+    coordinator_wish_end(h, w);
     if (m) {
         (void)snprintf(fx->text, sizeof fx->text, "node %s has left",
                        rdzv_node_text(&w->node, name, sizeof name));
-        host_lose(h, fx, m, TRACE_INFO, fx->text);
+        coordinator_lose(h, fx, m, TRACE_INFO, fx->text);
     }
-    host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_LEFT });
-    host_settle(h, fx, now);
+    coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_LEFT });
+    coordinator_settle(h, fx, now);
 }
 
-static int on_msg(struct rdzv_host *h, const struct rdzv_host_event *ev,
-                  struct rdzv_host_fx *fx, struct muster_error *err)
+static int on_msg(struct coordinator *h, const struct coordinator_event *ev,
+                  struct coordinator_fx *fx, struct muster_error *err)
 {
-    struct holder *w = holder_of(h, ev->peer);
+    struct node_session *w = node_session_of(h, ev->peer);
 
-    if (!w && ev->msg->kind == HOSTED_HELLO)
-        return host_hello(h, ev, fx, err);
+    if (!w && ev->msg->kind == COORD_HELLO)
+        return coordinator_hello(h, ev, fx, err);
     if (w)
-        holder_hear(h, w, ev->now);
-    switch (w ? ev->msg->kind : HOSTED_HELLO) {
-    case HOSTED_JOIN:
+        node_session_hear(h, w, ev->now);
+    switch (w ? ev->msg->kind : COORD_HELLO) {
+    case COORD_JOIN:
         return on_join(h, w, fx, ev->msg->count, ev->now);
-    case HOSTED_LEAVE:
+    case COORD_LEAVE:
         on_leave(h, w, fx, ev->now);
         return 0;
-    case HOSTED_CLOSE:
+    case COORD_CLOSE:
         if (!h->state.closed)
-            host_close_run(h, fx);
+            coordinator_close_run(h, fx);
         else
-            host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_CLOSED });
+            coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_CLOSED });
         return 0;
-    case HOSTED_ALIVE:
+    case COORD_ALIVE:
         return 0;
-    case HOSTED_HELLO:
-    case HOSTED_WELCOME:
-    case HOSTED_JOINED:
-    case HOSTED_GATHERED:
-    case HOSTED_REFUSED:
-    case HOSTED_LEFT:
-    case HOSTED_CLOSED:
-    case HOSTED_WAITING:
-    case HOSTED_SPARE:
-    case HOSTED_LOST:
-    case HOSTED_EVICTED:
-    case HOSTED_KIND_COUNT:
+    case COORD_HELLO:
+    case COORD_WELCOME:
+    case COORD_JOINED:
+    case COORD_GATHERED:
+    case COORD_REFUSED:
+    case COORD_LEFT:
+    case COORD_CLOSED:
+    case COORD_WAITING:
+    case COORD_SPARE:
+    case COORD_LOST:
+    case COORD_EVICTED:
+    case COORD_KIND_COUNT:
         break;
     }
     (void)snprintf(fx->text, sizeof fx->text, "%s message out of turn",
-                   hosted_kind_name(ev->msg->kind));
-    host_drop(fx, ev->peer);
+                   coord_kind_name(ev->msg->kind));
+    coordinator_drop(fx, ev->peer);
     return 0;
 }
 
-int rdzv_host_step(struct rdzv_host *h, const struct rdzv_host_event *ev,
-                   struct rdzv_host_fx *fx, struct muster_error *err)
+int coordinator_step(struct coordinator *h, const struct coordinator_event *ev,
+                     struct coordinator_fx *fx, struct muster_error *err)
 {
     struct muster_error mine = { 0 };
 
     if (!err)
         err = &mine;
-    if (fx_reserve(fx, 6 * (h->holders.count + 1) + 8) < 0)
+    if (fx_reserve(fx, 6 * (h->node_sessions.count + 1) + 8) < 0)
         return err_nomem(err);
     switch (ev->kind) {
-    case RDZV_HOST_MSG:
+    case COORDINATOR_MSG:
         return on_msg(h, ev, fx, err);
-    case RDZV_HOST_GONE:
-        host_gone(h, ev, fx);
+    case COORDINATOR_GONE:
+        coordinator_gone(h, ev, fx);
         return 0;
-    case RDZV_HOST_SEEN:
-        return host_seen(h, ev, fx, err);
-    case RDZV_HOST_TIMER:
-        host_timer(h, fx, ev->now);
+    case COORDINATOR_SEEN:
+        return coordinator_seen(h, ev, fx, err);
+    case COORDINATOR_TIMER:
+        coordinator_timer(h, fx, ev->now);
         return 0;
     }
     return 0;
@@ -238,9 +243,9 @@ int rdzv_host_step(struct rdzv_host *h, const struct rdzv_host_event *ev,
 
 /* ---- new and free ---- */
 
-struct rdzv_host *rdzv_host_new(struct span run_id, const struct trace *trace)
+struct coordinator *coordinator_new(struct span run_id, const struct trace *trace)
 {
-    struct rdzv_host *h = mem_calloc(1, sizeof *h);
+    struct coordinator *h = mem_calloc(1, sizeof *h);
 
     if (!h)
         return NULL;
@@ -252,8 +257,8 @@ struct rdzv_host *rdzv_host_new(struct span run_id, const struct trace *trace)
     h->trace = trace;
     rdzv_settings_init(&h->settings, 1, 1);
     rdzv_state_init(&h->state);
-    map_init(&h->holders, 0);
-    buf_init(&h->settings_text, HOSTED_MAX);
+    map_init(&h->node_sessions, 0);
+    buf_init(&h->settings_text, COORD_MAX);
     buf_init(&h->view, SIZE_MAX);
     h->last_call_by_ms = h->resume_by_ms = h->strangers_due_ms = MONO_NEVER;
     h->gathered_due_ms = MONO_NEVER;
@@ -262,13 +267,13 @@ struct rdzv_host *rdzv_host_new(struct span run_id, const struct trace *trace)
     return h;
 }
 
-void rdzv_host_free(struct rdzv_host *h)
+void coordinator_free(struct coordinator *h)
 {
     if (!h)
         return;
     while (h->heard.first)
-        holder_remove(h, h->heard.first);
-    map_fini(&h->holders);
+        node_session_remove(h, h->heard.first);
+    map_fini(&h->node_sessions);
     mem_free(h->by_peer);
     rdzv_state_fini(&h->state);
     buf_fini(&h->settings_text);
@@ -277,37 +282,37 @@ void rdzv_host_free(struct rdzv_host *h)
     mem_free(h);
 }
 
-size_t rdzv_host_nodes(const struct rdzv_host *h)
+size_t coordinator_nodes(const struct coordinator *h)
 {
-    return h->holders.count;
+    return h->node_sessions.count;
 }
 
-int64_t rdzv_host_round(const struct rdzv_host *h)
+int64_t coordinator_round(const struct coordinator *h)
 {
     return h->state.round;
 }
 
-bool rdzv_host_closed(const struct rdzv_host *h)
+bool coordinator_closed(const struct coordinator *h)
 {
     return h->state.closed;
 }
 
-bool rdzv_host_over(const struct rdzv_host *h)
+bool coordinator_over(const struct coordinator *h)
 {
-    return h->state.closed || (h->holders.count == 0 && h->strangers == 0);
+    return h->state.closed || (h->node_sessions.count == 0 && h->strangers == 0);
 }
 
-/* host_hello.c - HELLO: a node introduces itself, is new, comes back within its grace,
- * or finds that the host is not the one it knew. */
+/* coordinator_hello.c - HELLO: a node introduces itself, is new, comes back within its
+ * grace, or finds that the host is not the one it knew. */
 #define MAX_GRACE_MS 60000u
 
 /* A member of a round that this host does not know: we are the restarted host of a run
  * that goes on. Its members come back one by one; who has not within the keep-alive
  * bound is lost. */
-static int resume(struct rdzv_host *h, struct holder *w, const struct hosted_msg *m,
-                  struct now now)
+static int resume(struct coordinator *h, struct node_session *w,
+                  const struct coord_msg *m, struct now now)
 {
-    struct rdzv_member *place = rdzv_state_put(&h->state, &w->node, RDZV_BEATS);
+    struct participant *place = rdzv_state_put(&h->state, &w->node, RDZV_BEATS);
 
     if (!place || !rdzv_state_put(&h->state, &w->node, RDZV_PLACES))
         return MUSTER_ENOMEM;
@@ -329,7 +334,7 @@ static int resume(struct rdzv_host *h, struct holder *w, const struct hosted_msg
     return 0;
 }
 
-static bool can_resume(const struct rdzv_host *h, const struct hosted_msg *m)
+static bool can_resume(const struct coordinator *h, const struct coord_msg *m)
 {
     if (m->round < 0 || m->rank < 0 || m->rank >= m->world ||
         m->world > h->settings.max_nodes)
@@ -340,39 +345,41 @@ static bool can_resume(const struct rdzv_host *h, const struct hosted_msg *m)
 }
 
 /* What a node that was away must know. */
-static void tell_state(struct rdzv_host *h, struct rdzv_host_fx *fx,
-                       const struct holder *w, const struct hosted_msg *m)
+static void tell_state(struct coordinator *h, struct coordinator_fx *fx,
+                       const struct node_session *w, const struct coord_msg *m)
 {
-    const struct rdzv_member *seat = rdzv_state_find(&h->state, &w->node);
+    const struct participant *seat = rdzv_state_find(&h->state, &w->node);
 
-    host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_WELCOME });
+    coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_WELCOME });
     if (h->state.closed)
-        host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_CLOSED });
+        coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_CLOSED });
     else if (m->world > 0 && !(rdzv_in(seat, RDZV_PLACES) && h->state.complete &&
                                h->state.round == m->round))
-        host_send(
+        coordinator_send(
             fx, w,
-            (struct hosted_msg){
-                .kind = HOSTED_EVICTED,
+            (struct coord_msg){
+                .kind = COORD_EVICTED,
                 .text = span_str("the others went on while this node was away") });
     else if (w->member && h->losses)
-        host_send(fx, w,
-                  (struct hosted_msg){
-                      .kind = HOSTED_LOST,
-                      .text = span_str("a node was lost while this one was away") });
+        coordinator_send(
+            fx, w,
+            (struct coord_msg){
+                .kind = COORD_LOST,
+                .text = span_str("a node was lost while this one was away") });
     else if (w->member && h->waiting_told)
-        host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_WAITING, .count = 1 });
+        coordinator_send(fx, w,
+                         (struct coord_msg){ .kind = COORD_WAITING, .count = 1 });
 }
 
 /* Whoever set the settings is gone, and nobody else is there: they may have been a
  * mistake, which the next one need not repeat. */
-static bool is_deserted(const struct rdzv_host *h)
+static bool is_deserted(const struct coordinator *h)
 {
-    return h->holders.count == 0 && rdzv_count(&h->state, RDZV_PLACES) == 0 &&
+    return h->node_sessions.count == 0 && rdzv_count(&h->state, RDZV_PLACES) == 0 &&
            rdzv_count(&h->state, RDZV_BEATS) == 0;
 }
 
-static int take_settings(struct rdzv_host *h, const struct hosted_msg *m,
+static int take_settings(struct coordinator *h, const struct coord_msg *m,
                          struct muster_error *err)
 {
     struct rdzv_settings theirs;
@@ -397,57 +404,57 @@ static int take_settings(struct rdzv_host *h, const struct hosted_msg *m,
     return 0;
 }
 
-static void attach(struct rdzv_host *h, struct holder *w, uint32_t peer)
+static void attach(struct coordinator *h, struct node_session *w, uint32_t peer)
 {
-    host_gone_end(h, w);
+    coordinator_gone_end(h, w);
     w->spare = false; /* What it was told may have been lost. */
     w->peer = peer;
     h->by_peer[peer] = w;
 }
 
-/* The peer is no holder: it is told, and may go. */
-static void turn_away(struct rdzv_host_fx *fx, uint32_t peer, int code,
+/* The peer is no node_session: it is told, and may go. */
+static void turn_away(struct coordinator_fx *fx, uint32_t peer, int code,
                       const struct muster_error *err)
 {
     (void)snprintf(fx->text, sizeof fx->text, "%.500s", err->text);
-    fx->items[fx->count++] = (struct rdzv_host_effect){
-        .kind = RDZV_HOST_SEND,
+    fx->items[fx->count++] = (struct coordinator_effect){
+        .kind = COORDINATOR_SEND,
         .peer = peer,
-        .msg = { .kind = HOSTED_REFUSED, .code = code, .text = span_str(fx->text) }
+        .msg = { .kind = COORD_REFUSED, .code = code, .text = span_str(fx->text) }
     };
 }
 
 /* Back within its grace, or its old connection is half-open. */
-static void come_back(struct rdzv_host *h, const struct rdzv_host_event *ev,
-                      struct rdzv_host_fx *fx, struct holder *w)
+static void come_back(struct coordinator *h, const struct coordinator_event *ev,
+                      struct coordinator_fx *fx, struct node_session *w)
 {
     if (w->lost_by_ms == MONO_NEVER) {
         h->by_peer[w->peer] = NULL;
         (void)snprintf(fx->text, sizeof fx->text,
                        "the node has come back over another connection");
-        host_drop(fx, w->peer);
+        coordinator_drop(fx, w->peer);
     }
     attach(h, w, ev->peer);
-    holder_hear(h, w, ev->now);
+    node_session_hear(h, w, ev->now);
     tell_state(h, fx, w, ev->msg);
 }
 
-static int come_new(struct rdzv_host *h, const struct rdzv_host_event *ev,
-                    struct rdzv_host_fx *fx, const struct rdzv_node *node)
+static int come_new(struct coordinator *h, const struct coordinator_event *ev,
+                    struct coordinator_fx *fx, const struct rdzv_node *node)
 {
-    const struct hosted_msg *m = ev->msg;
-    struct holder *w = holder_new(h, node);
+    const struct coord_msg *m = ev->msg;
+    struct node_session *w = node_session_new(h, node);
 
     if (!w)
         return MUSTER_ENOMEM;
     w->nonce = m->nonce;
     w->order = m->order;
-    w->order_key = m->order_key;
+    w->rank_order_key = m->rank_order_key;
     w->grace_ms = MIN_OF(m->grace_ms, MAX_GRACE_MS);
-    holder_heard(h, w, ev->now);
+    node_session_heard(h, w, ev->now);
     attach(h, w, ev->peer);
     if (can_resume(h, m) && resume(h, w, m, ev->now) < 0) {
-        holder_remove(h, w);
+        node_session_remove(h, w);
         return MUSTER_ENOMEM;
     }
     if (!w->member && !h->state.complete && m->round >= h->state.round &&
@@ -460,26 +467,26 @@ static int come_new(struct rdzv_host *h, const struct rdzv_host_event *ev,
     return 0;
 }
 
-int host_hello(struct rdzv_host *h, const struct rdzv_host_event *ev,
-               struct rdzv_host_fx *fx, struct muster_error *err)
+int coordinator_hello(struct coordinator *h, const struct coordinator_event *ev,
+                      struct coordinator_fx *fx, struct muster_error *err)
 {
-    const struct hosted_msg *m = ev->msg;
+    const struct coord_msg *m = ev->msg;
     const struct rdzv_node node = { m->addr, m->pid, m->local_id };
-    struct holder *w;
+    struct node_session *w;
     int rc;
 
     if (m->addr.n == 0 || m->addr.n > RDZV_MAX_ADDR) {
         (void)snprintf(fx->text, sizeof fx->text, "HELLO with an address of %zu bytes",
                        m->addr.n);
-        host_drop(fx, ev->peer);
+        coordinator_drop(fx, ev->peer);
         return 0;
     }
-    rc = host_reserve_peer(h, ev->peer);
+    rc = coordinator_reserve_peer(h, ev->peer);
     if (rc == 0)
         rc = take_settings(h, m, err);
     if (rc == MUSTER_ENOMEM)
         return rc;
-    w = rc == 0 ? host_find(h, &node) : NULL;
+    w = rc == 0 ? coordinator_find(h, &node) : NULL;
     if (w && w->nonce != m->nonce) {
         char name[128];
 
@@ -498,64 +505,64 @@ int host_hello(struct rdzv_host *h, const struct rdzv_host_event *ev,
     return 0;
 }
 
-/* host_time.c - how a host loses nodes, and what else is due with time. */
+/* coordinator_time.c - how a host loses nodes, and what else is due with time. */
 /* Those who want the next round, and stayed for the sake of nodes that poll. */
-static void leave_stayed(struct rdzv_host *h)
+static void leave_stayed(struct coordinator *h)
 {
-    for (struct holder *w = h->wishes.first; w && h->staying; w = w->wish_next) {
-        struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
+    for (struct node_session *w = h->wishes.first; w && h->staying; w = w->wish_next) {
+        struct participant *m = rdzv_state_find(&h->state, &w->node);
 
         if (!w->stays)
             continue;
         w->stays = false;
         h->staying--;
         if (m)
-            host_leave_place(h, m);
+            coordinator_leave_place(h, m);
     }
     h->reseat = true;
 }
 
-static void lose_holder(struct rdzv_host *h, struct holder *w, struct rdzv_host_fx *fx,
-                        const char *why)
+static void lose_holder(struct coordinator *h, struct node_session *w,
+                        struct coordinator_fx *fx, const char *why)
 {
-    struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
+    struct participant *m = rdzv_state_find(&h->state, &w->node);
     char name[128];
 
     (void)snprintf(fx->text, sizeof fx->text, "node %s is lost: %s",
                    rdzv_node_text(&w->node, name, sizeof name), why);
-    host_wish_end(h, w);
+    coordinator_wish_end(h, w);
     if (m)
-        host_lose(h, fx, m, TRACE_WARN, fx->text);
+        coordinator_lose(h, fx, m, TRACE_WARN, fx->text);
     if (w->lost_by_ms == MONO_NEVER)
-        host_drop(fx, w->peer);
-    holder_remove(h, w);
+        coordinator_drop(fx, w->peer);
+    node_session_remove(h, w);
 }
 
-void host_gone(struct rdzv_host *h, const struct rdzv_host_event *ev,
-               struct rdzv_host_fx *fx)
+void coordinator_gone(struct coordinator *h, const struct coordinator_event *ev,
+                      struct coordinator_fx *fx)
 {
-    struct holder *w = holder_of(h, ev->peer);
+    struct node_session *w = node_session_of(h, ev->peer);
     uint64_t by_ms;
 
     if (!w)
         return;
     by_ms = ev->now.mono_ms + w->grace_ms;
-    if (host_unsettled(h, w, ev->now))
+    if (coordinator_unsettled(h, w, ev->now))
         by_ms = MAX_OF(by_ms, h->settled_by_ms);
     h->by_peer[ev->peer] = NULL;
-    host_gone_begin(h, w, by_ms);
+    coordinator_gone_begin(h, w, by_ms);
     if (by_ms <= ev->now.mono_ms) {
         lose_holder(h, w, fx, "its connection broke");
-        host_settle(h, fx, ev->now);
+        coordinator_settle(h, fx, ev->now);
     }
 }
 
 /* One loss at a time: each may have to be told to every other node, and the texts of
  * two would share one buffer. More are due at once. */
-static bool lose_one(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
+static bool lose_one(struct coordinator *h, struct coordinator_fx *fx, struct now now)
 {
     const uint64_t dead_ms = rdzv_dead_after_ms(&h->settings);
-    struct holder *oldest = h->heard.first;
+    struct node_session *oldest = h->heard.first;
 
     if (oldest && now.mono_ms - oldest->heard_ms >= dead_ms) {
         lose_holder(h, oldest, fx, "it has been silent for too long");
@@ -568,10 +575,10 @@ static bool lose_one(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now no
     return false;
 }
 
-void host_timer(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
+void coordinator_timer(struct coordinator *h, struct coordinator_fx *fx, struct now now)
 {
     if (lose_one(h, fx, now)) {
-        host_settle(h, fx, now);
+        coordinator_settle(h, fx, now);
         return;
     }
     if (h->resume_by_ms <= now.mono_ms) {
@@ -579,20 +586,20 @@ void host_timer(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
         (void)snprintf(fx->text, sizeof fx->text,
                        "%zu of %" PRId64 " nodes came back after the host's restart",
                        rdzv_count(&h->state, RDZV_PLACES), h->resume_world);
-        host_tell_members(
+        coordinator_tell_members(
             h, fx,
-            (struct hosted_msg){ .kind = HOSTED_LOST, .text = span_str(fx->text) });
+            (struct coord_msg){ .kind = COORD_LOST, .text = span_str(fx->text) });
         return;
     }
     if (h->strangers)
-        host_expire_strangers(h, fx, now);
+        coordinator_expire_strangers(h, fx, now);
     if (h->staying && now.mono_ms >= h->settled_by_ms)
         leave_stayed(h);
-    host_tell_gathered(h, fx, now);
-    host_settle(h, fx, now);
+    coordinator_tell_gathered(h, fx, now);
+    coordinator_settle(h, fx, now);
 }
 
-uint64_t rdzv_host_deadline(const struct rdzv_host *h)
+uint64_t coordinator_deadline(const struct coordinator *h)
 {
     uint64_t by = MIN_OF(h->last_call_by_ms, h->resume_by_ms);
 

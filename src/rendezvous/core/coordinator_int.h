@@ -1,6 +1,7 @@
-/* host_int.h - what the files of the host share: host.c (messages), host_hello.c (the
- * first of them), host_holders.c (nodes of ours), host_seats.c (who sits where),
- * host_time.c (loss, deadlines) and host_view.c (torchrun's side). */
+/* coordinator_int.h - what the files of the host share: host.c (messages),
+ * coordinator_hello.c (the first of them), coordinator_holders.c (nodes of ours),
+ * coordinator_seats.c (who sits where), coordinator_time.c (loss, deadlines) and
+ * coordinator_view.c (torchrun's side). */
 #ifndef RENDEZVOUS_CORE_COORDINATOR_INT_H
 #define RENDEZVOUS_CORE_COORDINATOR_INT_H
 
@@ -19,53 +20,53 @@
 #define GATHERED_MOST_MS  8000u
 
 /* A node of ours: connected, or gone for less than its grace. */
-struct holder {
-    struct map_link link;       /* by identity; the key's bytes lie behind the struct */
-    struct rdzv_node node;      /* addr borrowed from the key */
-    struct holder *prev, *next; /* in order of when we last heard of it */
+struct node_session {
+    struct map_link link;  /* by identity; the key's bytes lie behind the struct */
+    struct rdzv_node node; /* addr borrowed from the key */
+    struct node_session *prev, *next; /* in order of when we last heard of it */
     uint64_t heard_ms;
     uint64_t lost_by_ms; /* MONO_NEVER while connected */
     uint64_t grace_ms;
     uint64_t nonce;
-    uint64_t order_key;
-    enum hosted_order order;
+    uint64_t rank_order_key;
+    enum coord_order order;
     uint32_t peer;
     bool stays;  /* wants the next round, but keeps its place until settled_by_ms */
     bool wish;   /* its JOIN has not been answered */
     bool spare;  /* was told that it is a spare */
     bool member; /* was told JOINED for the round that is complete now */
-    struct holder *wish_prev, *wish_next; /* in order of asking */
-    struct holder *gone_prev, *gone_next; /* in its grace */
-    int64_t joins;                        /* number of the last JOIN */
+    struct node_session *wish_prev, *wish_next; /* in order of asking */
+    struct node_session *gone_prev, *gone_next; /* in its grace */
+    int64_t joins;                              /* number of the last JOIN */
 };
 
-struct holder_list {
-    struct holder *first, *last;
+struct node_session_list {
+    struct node_session *first, *last;
 };
 
-struct rdzv_host {
+struct coordinator {
     char *run_id; /* owned */
     const struct trace *trace;
     struct rdzv_settings settings; /* those of the first node */
     struct buf settings_text;
     struct rdzv_state state;
-    struct rdzv_member *zero; /* rank 0 of the complete round; borrowed from state */
+    struct participant *zero; /* rank 0 of the complete round; borrowed from state */
     size_t world;             /* how many were told of that round */
     int64_t base_us; /* wall minus monotonic clock, as far as it goes forward */
-    struct map holders;
-    struct holder **by_peer; /* owned */
+    struct map node_sessions;
+    struct node_session **by_peer; /* owned */
     size_t by_peer_size;
-    struct holder_list heard; /* oldest first */
-    struct holder_list wishes;
-    struct holder_list gone; /* in their grace; who is lost first comes first */
-    size_t strangers;        /* torchrun's nodes in the state */
-    int64_t lead_us;         /* how far the furthest of their clocks is ahead of ours */
+    struct node_session_list heard; /* oldest first */
+    struct node_session_list wishes;
+    struct node_session_list gone; /* in their grace; who is lost first comes first */
+    size_t strangers;              /* torchrun's nodes in the state */
+    int64_t lead_us; /* how far the furthest of their clocks is ahead of ours */
     uint64_t last_call_by_ms;  /* of an incomplete round with enough nodes */
     uint64_t strangers_due_ms; /* when to look for silent torchrun nodes */
     uint64_t resume_by_ms;     /* a round that a restarted host found running */
     int64_t resume_world;
     uint64_t settled_by_ms;        /* until then torchrun's nodes may not have looked */
-    size_t staying;                /* holders that stay until then */
+    size_t staying;                /* node_sessions that stay until then */
     uint64_t gathered_due_ms;      /* when those who wait are told how many have come */
     uint64_t gathered_pause_ms;    /* grows while a round is long in coming */
     uint64_t gathered_ms;          /* when they were told last, */
@@ -83,68 +84,83 @@ struct rdzv_host {
     struct buf view;
 };
 
-/* host_holders.c */
-struct holder *host_find(const struct rdzv_host *h, const struct rdzv_node *node);
-struct holder *holder_of(const struct rdzv_host *h, uint32_t peer);
-struct holder *holder_new(struct rdzv_host *h, const struct rdzv_node *node);
-void holder_remove(struct rdzv_host *h, struct holder *w);
-void holder_heard(struct rdzv_host *h, struct holder *w, struct now now); /* at first */
-void holder_hear(struct rdzv_host *h, struct holder *w, struct now now);  /* again */
-int host_reserve_peer(struct rdzv_host *h, uint32_t peer);
-void host_wish_begin(struct rdzv_host *h, struct holder *w);
-void host_wish_end(struct rdzv_host *h, struct holder *w);
-void host_gone_begin(struct rdzv_host *h, struct holder *w, uint64_t by_ms);
-void host_gone_end(struct rdzv_host *h, struct holder *w);
+/* coordinator_holders.c */
+struct node_session *coordinator_find(const struct coordinator *h,
+                                      const struct rdzv_node *node);
+struct node_session *node_session_of(const struct coordinator *h, uint32_t peer);
+struct node_session *node_session_new(struct coordinator *h,
+                                      const struct rdzv_node *node);
+void node_session_remove(struct coordinator *h, struct node_session *w);
+void node_session_heard(struct coordinator *h, struct node_session *w,
+                        struct now now); /* at first */
+void node_session_hear(struct coordinator *h, struct node_session *w,
+                       struct now now); /* again */
+int coordinator_reserve_peer(struct coordinator *h, uint32_t peer);
+void coordinator_wish_begin(struct coordinator *h, struct node_session *w);
+void coordinator_wish_end(struct coordinator *h, struct node_session *w);
+void coordinator_gone_begin(struct coordinator *h, struct node_session *w,
+                            uint64_t by_ms);
+void coordinator_gone_end(struct coordinator *h, struct node_session *w);
 
-/* host_hello.c */
-int host_hello(struct rdzv_host *h, const struct rdzv_host_event *ev,
-               struct rdzv_host_fx *fx, struct muster_error *err);
+/* coordinator_hello.c */
+int coordinator_hello(struct coordinator *h, const struct coordinator_event *ev,
+                      struct coordinator_fx *fx, struct muster_error *err);
 
-/* host_time.c */
-void host_gone(struct rdzv_host *h, const struct rdzv_host_event *ev,
-               struct rdzv_host_fx *fx);
-void host_timer(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now);
+/* coordinator_time.c */
+void coordinator_gone(struct coordinator *h, const struct coordinator_event *ev,
+                      struct coordinator_fx *fx);
+void coordinator_timer(struct coordinator *h, struct coordinator_fx *fx,
+                       struct now now);
 
 /* host.c */
-void host_send(struct rdzv_host_fx *fx, const struct holder *to, struct hosted_msg msg);
-void host_drop(struct rdzv_host_fx *fx, uint32_t peer); /* fx->text says why */
-void host_refuse(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
-                 int code, const char *text);
-void host_close_run(struct rdzv_host *h, struct rdzv_host_fx *fx);
+void coordinator_send(struct coordinator_fx *fx, const struct node_session *to,
+                      struct coord_msg msg);
+void coordinator_drop(struct coordinator_fx *fx, uint32_t peer); /* fx->text says why */
+void coordinator_refuse(struct coordinator *h, struct coordinator_fx *fx,
+                        struct node_session *w, int code, const char *text);
+void coordinator_close_run(struct coordinator *h, struct coordinator_fx *fx);
 
 /* Whether nodes that poll have yet to look at the round that is complete: who leaves it
  * before they have would make the world that they see a smaller one. */
-bool host_unsettled(const struct rdzv_host *h, const struct holder *w, struct now now);
+bool coordinator_unsettled(const struct coordinator *h, const struct node_session *w,
+                           struct now now);
 
-/* host_seats.c: none can fail; fx has room for three effects a holder. */
-void host_seat_one(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
-                   struct now now);
-void host_settle(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now);
-void host_leave_place(struct rdzv_host *h, struct rdzv_member *m);
-void host_tell_members(struct rdzv_host *h, struct rdzv_host_fx *fx,
-                       struct hosted_msg msg);
-void host_tell_waiting(struct rdzv_host *h, struct rdzv_host_fx *fx);
-void host_tell_gathered(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now);
-void host_tell_joined(struct rdzv_host *h, struct rdzv_host_fx *fx);
-void host_call_last(struct rdzv_host *h, struct now now); /* if there are enough */
-void host_complete_if_due(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now);
+/* coordinator_seats.c: none can fail; fx has room for three effects a node_session. */
+void coordinator_seat_one(struct coordinator *h, struct coordinator_fx *fx,
+                          struct node_session *w, struct now now);
+void coordinator_settle(struct coordinator *h, struct coordinator_fx *fx,
+                        struct now now);
+void coordinator_leave_place(struct coordinator *h, struct participant *m);
+void coordinator_tell_members(struct coordinator *h, struct coordinator_fx *fx,
+                              struct coord_msg msg);
+void coordinator_tell_waiting(struct coordinator *h, struct coordinator_fx *fx);
+void coordinator_tell_gathered(struct coordinator *h, struct coordinator_fx *fx,
+                               struct now now);
+void coordinator_tell_joined(struct coordinator *h, struct coordinator_fx *fx);
+void coordinator_call_last(struct coordinator *h,
+                           struct now now); /* if there are enough */
+void coordinator_complete_if_due(struct coordinator *h, struct coordinator_fx *fx,
+                                 struct now now);
 
 /* Tells w whether it is a spare, if it does not know: then its JOIN has no time limit.
  */
-void host_tell_spare(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w);
+void coordinator_tell_spare(struct coordinator *h, struct coordinator_fx *fx,
+                            struct node_session *w);
 
 /* Answers w's JOIN: the round is complete and w has a place in it. */
-void host_tell_rank(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w);
+void coordinator_tell_rank(struct coordinator *h, struct coordinator_fx *fx,
+                           struct node_session *w);
 
 /* Removes a node from the state and tells the running round: text says who and why. */
-void host_lose(struct rdzv_host *h, struct rdzv_host_fx *fx, struct rdzv_member *m,
-               enum trace_level level, const char *text);
+void coordinator_lose(struct coordinator *h, struct coordinator_fx *fx,
+                      struct participant *m, enum trace_level level, const char *text);
 
-/* host_view.c */
-int64_t host_wall_us(struct rdzv_host *h, struct now now); /* what we tell torchrun's */
-int host_seen(struct rdzv_host *h, const struct rdzv_host_event *ev,
-              struct rdzv_host_fx *fx, struct muster_error *err);
-void host_expire_strangers(struct rdzv_host *h, struct rdzv_host_fx *fx,
-                           struct now now);
+/* coordinator_view.c */
+int64_t coordinator_wall_us(struct coordinator *h,
+                            struct now now); /* what we tell torchrun's */
+int coordinator_seen(struct coordinator *h, const struct coordinator_event *ev,
+                     struct coordinator_fx *fx, struct muster_error *err);
+void coordinator_expire_strangers(struct coordinator *h, struct coordinator_fx *fx,
+                                  struct now now);
 
 #endif

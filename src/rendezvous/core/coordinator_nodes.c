@@ -1,5 +1,6 @@
-/* host_holders.c - the nodes of ours that a host knows, and the lists they are in: who
- * was heard of when, who waits for an answer, who is gone for less than its grace.
+/* coordinator_holders.c - the nodes of ours that a host knows, and the lists they are
+ * in: who was heard of when, who waits for an answer, who is gone for less than its
+ * grace.
  *
  * Whatever happens to one node costs the same however many there are. */
 #include "base/mem.h"
@@ -17,30 +18,31 @@ static struct span identity(uint8_t *key, const struct rdzv_node *n)
     return span_of(key, KEY_FIXED + n->addr.n);
 }
 
-struct holder *host_find(const struct rdzv_host *h, const struct rdzv_node *node)
+struct node_session *coordinator_find(const struct coordinator *h,
+                                      const struct rdzv_node *node)
 {
     uint8_t key[KEY_MAX];
     struct map_link *link;
 
     if (node->addr.n > RDZV_MAX_ADDR)
         return NULL;
-    link = map_get(&h->holders, identity(key, node));
-    return link ? CONTAINER_OF(link, struct holder, link) : NULL;
+    link = map_get(&h->node_sessions, identity(key, node));
+    return link ? CONTAINER_OF(link, struct node_session, link) : NULL;
 }
 
-struct holder *holder_of(const struct rdzv_host *h, uint32_t peer)
+struct node_session *node_session_of(const struct coordinator *h, uint32_t peer)
 {
     return peer < h->by_peer_size ? h->by_peer[peer] : NULL;
 }
 
-static void heard_unlink(struct rdzv_host *h, struct holder *w)
+static void heard_unlink(struct coordinator *h, struct node_session *w)
 {
     *(w->prev ? &w->prev->next : &h->heard.first) = w->next;
     *(w->next ? &w->next->prev : &h->heard.last) = w->prev;
     w->prev = w->next = NULL;
 }
 
-void holder_heard(struct rdzv_host *h, struct holder *w, struct now now)
+void node_session_heard(struct coordinator *h, struct node_session *w, struct now now)
 {
     w->heard_ms = now.mono_ms;
     w->prev = h->heard.last;
@@ -49,13 +51,13 @@ void holder_heard(struct rdzv_host *h, struct holder *w, struct now now)
     h->heard.last = w;
 }
 
-void holder_hear(struct rdzv_host *h, struct holder *w, struct now now)
+void node_session_hear(struct coordinator *h, struct node_session *w, struct now now)
 {
     heard_unlink(h, w);
-    holder_heard(h, w, now);
+    node_session_heard(h, w, now);
 }
 
-void host_wish_begin(struct rdzv_host *h, struct holder *w)
+void coordinator_wish_begin(struct coordinator *h, struct node_session *w)
 {
     w->wish = true;
     w->wish_prev = h->wishes.last;
@@ -64,7 +66,7 @@ void host_wish_begin(struct rdzv_host *h, struct holder *w)
     h->wishes.last = w;
 }
 
-void host_wish_end(struct rdzv_host *h, struct holder *w)
+void coordinator_wish_end(struct coordinator *h, struct node_session *w)
 {
     if (!w->wish)
         return;
@@ -77,9 +79,10 @@ void host_wish_end(struct rdzv_host *h, struct holder *w)
 
 /* By when they are lost. Nodes of one run have one grace, so whoever goes last is lost
  * last: the search ends where it begins. */
-void host_gone_begin(struct rdzv_host *h, struct holder *w, uint64_t by_ms)
+void coordinator_gone_begin(struct coordinator *h, struct node_session *w,
+                            uint64_t by_ms)
 {
-    struct holder *before = h->gone.last;
+    struct node_session *before = h->gone.last;
 
     while (before && before->lost_by_ms > by_ms)
         before = before->gone_prev;
@@ -90,7 +93,7 @@ void host_gone_begin(struct rdzv_host *h, struct holder *w, uint64_t by_ms)
     *(w->gone_next ? &w->gone_next->gone_prev : &h->gone.last) = w;
 }
 
-void host_gone_end(struct rdzv_host *h, struct holder *w)
+void coordinator_gone_end(struct coordinator *h, struct node_session *w)
 {
     if (w->lost_by_ms == MONO_NEVER)
         return;
@@ -100,21 +103,21 @@ void host_gone_end(struct rdzv_host *h, struct holder *w)
     w->lost_by_ms = MONO_NEVER;
 }
 
-void holder_remove(struct rdzv_host *h, struct holder *w)
+void node_session_remove(struct coordinator *h, struct node_session *w)
 {
-    host_wish_end(h, w);
+    coordinator_wish_end(h, w);
     heard_unlink(h, w);
-    host_gone_end(h, w);
-    if (holder_of(h, w->peer) == w)
+    coordinator_gone_end(h, w);
+    if (node_session_of(h, w->peer) == w)
         h->by_peer[w->peer] = NULL;
-    map_remove(&h->holders, &w->link);
+    map_remove(&h->node_sessions, &w->link);
     mem_free(w);
 }
 
-int host_reserve_peer(struct rdzv_host *h, uint32_t peer)
+int coordinator_reserve_peer(struct coordinator *h, uint32_t peer)
 {
     size_t size = h->by_peer_size ? h->by_peer_size : 64;
-    struct holder **by_peer;
+    struct node_session **by_peer;
 
     if (peer < h->by_peer_size)
         return 0;
@@ -129,12 +132,13 @@ int host_reserve_peer(struct rdzv_host *h, uint32_t peer)
     return 0;
 }
 
-struct holder *holder_new(struct rdzv_host *h, const struct rdzv_node *node)
+struct node_session *node_session_new(struct coordinator *h,
+                                      const struct rdzv_node *node)
 {
-    struct holder *w;
+    struct node_session *w;
     uint8_t *key;
 
-    if (map_reserve(&h->holders, 1) < 0)
+    if (map_reserve(&h->node_sessions, 1) < 0)
         return NULL;
     w = mem_calloc(1, sizeof *w + KEY_FIXED + node->addr.n);
     if (!w)
@@ -144,6 +148,6 @@ struct holder *holder_new(struct rdzv_host *h, const struct rdzv_node *node)
     w->node = *node;
     w->node.addr.p = key + KEY_FIXED;
     w->lost_by_ms = MONO_NEVER;
-    map_add(&h->holders, &w->link);
+    map_add(&h->node_sessions, &w->link);
     return w;
 }

@@ -1,4 +1,4 @@
-/* host_seats.c - who sits where: torch's join rules, applied by the host.
+/* coordinator_seats.c - who sits where: torch's join rules, applied by the host.
  *
  * Every node that asked and was not answered is in h->wishes. A join seats itself
  * alone, O(1); what can move others' seats sets h->reseat, and then all wishes are
@@ -14,80 +14,81 @@
  * pair. */
 #define LOSSES_TOLD 4u
 
-static bool full(const struct rdzv_host *h)
+static bool full(const struct coordinator *h)
 {
     return rdzv_count(&h->state, RDZV_PLACES) >= (size_t)h->settings.max_nodes;
 }
 
-static bool enough(const struct rdzv_host *h)
+static bool enough(const struct coordinator *h)
 {
     return rdzv_count(&h->state, RDZV_PLACES) >= (size_t)h->settings.min_nodes;
 }
 
-void host_tell_members(struct rdzv_host *h, struct rdzv_host_fx *fx,
-                       struct hosted_msg msg)
+void coordinator_tell_members(struct coordinator *h, struct coordinator_fx *fx,
+                              struct coord_msg msg)
 {
-    for (const struct holder *w = h->heard.first; w; w = w->next) {
+    for (const struct node_session *w = h->heard.first; w; w = w->next) {
         if (w->member)
-            host_send(fx, w, msg);
+            coordinator_send(fx, w, msg);
     }
 }
 
 /* Members hear of it when the wait list stops being empty, and when it is again: what
  * they do about it does not depend on the number. In a full round they do not: starting
  * again would find no room either, and so on for ever. */
-void host_tell_waiting(struct rdzv_host *h, struct rdzv_host_fx *fx)
+void coordinator_tell_waiting(struct coordinator *h, struct coordinator_fx *fx)
 {
     const size_t count = full(h) ? 0 : rdzv_count(&h->state, RDZV_WAITS);
 
     if (h->waiting_told == (count > 0))
         return;
     h->waiting_told = count > 0;
-    host_tell_members(
-        h, fx, (struct hosted_msg){ .kind = HOSTED_WAITING, .count = (int64_t)count });
+    coordinator_tell_members(
+        h, fx, (struct coord_msg){ .kind = COORD_WAITING, .count = (int64_t)count });
 }
 
-void host_tell_rank(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w)
+void coordinator_tell_rank(struct coordinator *h, struct coordinator_fx *fx,
+                           struct node_session *w)
 {
-    const struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
+    const struct participant *m = rdzv_state_find(&h->state, &w->node);
 
-    host_wish_end(h, w);
+    coordinator_wish_end(h, w);
     w->spare = false;
     w->member = true;
-    host_send(fx, w,
-              (struct hosted_msg){
-                  .kind = HOSTED_JOINED,
-                  .round = h->state.round,
-                  .rank = m->rank,
-                  .world = (int64_t)rdzv_count(&h->state, RDZV_PLACES),
-                  .addr = h->zero ? h->zero->node.addr : span_str(""),
-                  .pid = h->zero ? h->zero->node.pid : 0,
-                  .local_id = h->zero ? h->zero->node.local_id : 0,
-                  .count = (int64_t)h->strangers,
-              });
+    coordinator_send(fx, w,
+                     (struct coord_msg){
+                         .kind = COORD_JOINED,
+                         .round = h->state.round,
+                         .rank = m->rank,
+                         .world = (int64_t)rdzv_count(&h->state, RDZV_PLACES),
+                         .addr = h->zero ? h->zero->node.addr : span_str(""),
+                         .pid = h->zero ? h->zero->node.pid : 0,
+                         .local_id = h->zero ? h->zero->node.local_id : 0,
+                         .count = (int64_t)h->strangers,
+                     });
 }
 
-void host_tell_joined(struct rdzv_host *h, struct rdzv_host_fx *fx)
+void coordinator_tell_joined(struct coordinator *h, struct coordinator_fx *fx)
 {
-    struct holder *next;
+    struct node_session *next;
 
     h->world = rdzv_count(&h->state, RDZV_PLACES);
     h->zero = NULL;
-    for (struct rdzv_member *m = rdzv_first(&h->state, RDZV_PLACES); m;
+    for (struct participant *m = rdzv_first(&h->state, RDZV_PLACES); m;
          m = m->next[RDZV_PLACES]) {
         if (m->rank == 0)
             h->zero = m;
     }
-    for (struct holder *w = h->wishes.first; w; w = next) {
+    for (struct node_session *w = h->wishes.first; w; w = next) {
         next = w->wish_next;
         if (rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_PLACES))
-            host_tell_rank(h, fx, w);
+            coordinator_tell_rank(h, fx, w);
     }
 }
 
 struct ranked {
-    struct rdzv_member *m;
-    const struct holder *w; /* NULL: a node of torchrun */
+    struct participant *m;
+    const struct node_session *w; /* NULL: a node of torchrun */
 };
 
 static int by_node(const void *a, const void *b)
@@ -101,14 +102,14 @@ static int by_key(const void *a, const void *b)
 {
     const struct ranked *x = a, *y = b;
 
-    if (x->w->order_key != y->w->order_key)
-        return x->w->order_key < y->w->order_key ? -1 : 1;
+    if (x->w->rank_order_key != y->w->rank_order_key)
+        return x->w->rank_order_key < y->w->rank_order_key ? -1 : 1;
     return by_node(a, b);
 }
 
 /* Ranks in torch's order, or in the users' own if all are nodes of ours that have one.
  * False: out of memory, and the round stays open until the next event. */
-static bool rank_places(struct rdzv_host *h)
+static bool rank_places(struct coordinator *h)
 {
     const size_t count = rdzv_count(&h->state, RDZV_PLACES);
     struct ranked *all = mem_calloc(count, sizeof *all);
@@ -117,11 +118,11 @@ static bool rank_places(struct rdzv_host *h)
 
     if (!all)
         return false;
-    for (struct rdzv_member *m = rdzv_first(&h->state, RDZV_PLACES); m;
+    for (struct participant *m = rdzv_first(&h->state, RDZV_PLACES); m;
          m = m->next[RDZV_PLACES]) {
         all[n].m = m;
-        all[n].w = host_find(h, &m->node);
-        keyed = keyed && all[n].w && all[n].w->order == HOSTED_BY_KEY;
+        all[n].w = coordinator_find(h, &m->node);
+        keyed = keyed && all[n].w && all[n].w->order == COORD_BY_KEY;
         n++;
     }
     qsort(all, n, sizeof *all, keyed ? by_key : by_node);
@@ -131,7 +132,7 @@ static bool rank_places(struct rdzv_host *h)
     return true;
 }
 
-static void complete(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
+static void complete(struct coordinator *h, struct coordinator_fx *fx, struct now now)
 {
     if (!rank_places(h)) {
         trace(h->trace, TRACE_ERROR,
@@ -150,11 +151,12 @@ static void complete(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now no
     names_of(&h->state, RDZV_PLACES, h->members);
     trace(h->trace, TRACE_INFO, "rendezvous '%s': round %lld is complete, %zu nodes",
           h->run_id, (long long)h->state.round, rdzv_count(&h->state, RDZV_PLACES));
-    host_tell_joined(h, fx);
+    coordinator_tell_joined(h, fx);
     h->reseat = h->wishes.first != NULL;
 }
 
-void host_complete_if_due(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
+void coordinator_complete_if_due(struct coordinator *h, struct coordinator_fx *fx,
+                                 struct now now)
 {
     if (h->state.complete || h->state.closed || !buf_len(&h->settings_text) ||
         !enough(h))
@@ -163,17 +165,17 @@ void host_complete_if_due(struct rdzv_host *h, struct rdzv_host_fx *fx, struct n
         complete(h, fx, now);
 }
 
-void host_call_last(struct rdzv_host *h, struct now now)
+void coordinator_call_last(struct coordinator *h, struct now now)
 {
     if (h->state.complete || !enough(h) || h->last_call_by_ms != MONO_NEVER)
         return;
     h->last_call_by_ms = now.mono_ms + h->settings.last_call_ms;
     h->state.deadline_us =
-        host_wall_us(h, now) + (int64_t)h->settings.last_call_ms * 1000;
+        coordinator_wall_us(h, now) + (int64_t)h->settings.last_call_ms * 1000;
     h->dirty = true;
 }
 
-static void move_to(struct rdzv_host *h, struct rdzv_member *m, enum rdzv_list list)
+static void move_to(struct coordinator *h, struct participant *m, enum rdzv_list list)
 {
     /* The member is in BEATS, so adding it to a list takes no memory. */
     (void)rdzv_state_put(&h->state, &m->node, list);
@@ -184,19 +186,19 @@ static void move_to(struct rdzv_host *h, struct rdzv_member *m, enum rdzv_list l
     h->dirty = true;
 }
 
-static void take_place(struct rdzv_host *h, struct rdzv_member *m, struct now now)
+static void take_place(struct coordinator *h, struct participant *m, struct now now)
 {
     move_to(h, m, RDZV_PLACES);
     m->rank = 0;
-    host_call_last(h, now);
+    coordinator_call_last(h, now);
 }
 
 /* Gives one wish the seat that torch's join table would: rows 10, 11, 13. But who
  * waited while a round filled up without it becomes a spare: torch leaves it waiting.
  */
-static void seat(struct rdzv_host *h, struct holder *w, struct now now)
+static void seat(struct coordinator *h, struct node_session *w, struct now now)
 {
-    struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
+    struct participant *m = rdzv_state_find(&h->state, &w->node);
 
     if (rdzv_in(m, RDZV_PLACES))
         return;
@@ -205,10 +207,11 @@ static void seat(struct rdzv_host *h, struct holder *w, struct now now)
     else if (!full(h) && !rdzv_in(m, RDZV_WAITS))
         move_to(h, m, RDZV_WAITS);
     else if (full(h) && !rdzv_in(m, RDZV_SPARES))
-        move_to(h, m, RDZV_SPARES); /* also who waited: see host_tell_waiting */
+        move_to(h, m, RDZV_SPARES); /* also who waited: see coordinator_tell_waiting */
 }
 
-void host_tell_spare(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w)
+void coordinator_tell_spare(struct coordinator *h, struct coordinator_fx *fx,
+                            struct node_session *w)
 {
     const bool spare =
         w->wish && rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_SPARES);
@@ -216,15 +219,15 @@ void host_tell_spare(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder
     if (spare == w->spare)
         return;
     w->spare = spare;
-    host_send(fx, w, (struct hosted_msg){ .kind = HOSTED_SPARE, .count = spare });
+    coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_SPARE, .count = spare });
 }
 
 /* Who waits wants to know for whom. All are told now and then, so that n nodes that
  * arrive together do not tell each other n times. */
-static struct hosted_msg gathered(const struct rdzv_host *h, struct now now)
+static struct coord_msg gathered(const struct coordinator *h, struct now now)
 {
-    return (struct hosted_msg){
-        .kind = HOSTED_GATHERED,
+    return (struct coord_msg){
+        .kind = COORD_GATHERED,
         .count = (int64_t)rdzv_count(&h->state, RDZV_PLACES),
         .grace_ms = h->last_call_by_ms == MONO_NEVER ? MONO_NEVER
                     : h->last_call_by_ms <= now.mono_ms
@@ -233,7 +236,8 @@ static struct hosted_msg gathered(const struct rdzv_host *h, struct now now)
     };
 }
 
-void host_tell_gathered(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
+void coordinator_tell_gathered(struct coordinator *h, struct coordinator_fx *fx,
+                               struct now now)
 {
     const size_t count = rdzv_count(&h->state, RDZV_PLACES);
 
@@ -248,51 +252,52 @@ void host_tell_gathered(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now
     h->gathered_ms = now.mono_ms;
     names_of(&h->state, RDZV_PLACES, h->names);
     names_without(h->members, h->names, h->missing);
-    struct hosted_msg all = gathered(h, now);
+    struct coord_msg all = gathered(h, now);
     all.text = span_str(h->names);
     all.addr = span_str(h->missing);
-    for (const struct holder *w = h->wishes.first; w; w = w->wish_next)
-        host_send(fx, w, all);
+    for (const struct node_session *w = h->wishes.first; w; w = w->wish_next)
+        coordinator_send(fx, w, all);
 }
 
-static void seat_and_tell(struct rdzv_host *h, struct rdzv_host_fx *fx,
-                          struct holder *w, struct now now)
+static void seat_and_tell(struct coordinator *h, struct coordinator_fx *fx,
+                          struct node_session *w, struct now now)
 {
     seat(h, w, now);
-    host_tell_spare(h, fx, w);
-    host_complete_if_due(h, fx, now);
+    coordinator_tell_spare(h, fx, w);
+    coordinator_complete_if_due(h, fx, now);
 }
 
-void host_seat_one(struct rdzv_host *h, struct rdzv_host_fx *fx, struct holder *w,
-                   struct now now)
+void coordinator_seat_one(struct coordinator *h, struct coordinator_fx *fx,
+                          struct node_session *w, struct now now)
 {
     seat_and_tell(h, fx, w, now);
     if (h->state.complete || !w->wish)
         return;
-    host_send(fx, w, gathered(h, now));
+    coordinator_send(fx, w, gathered(h, now));
     if (h->gathered_due_ms == MONO_NEVER)
         h->gathered_due_ms = now.mono_ms + h->gathered_pause_ms;
 }
 
-void host_settle(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
+void coordinator_settle(struct coordinator *h, struct coordinator_fx *fx,
+                        struct now now)
 {
     while (h->reseat) {
-        struct holder *next;
+        struct node_session *next;
 
         h->reseat = false;
-        for (struct holder *w = h->wishes.first; w; w = next) {
+        for (struct node_session *w = h->wishes.first; w; w = next) {
             next = w->wish_next;
             seat_and_tell(h, fx, w, now);
             if (h->reseat)
                 break; /* The round has just filled up: those left over are late. */
         }
     }
-    host_complete_if_due(h, fx, now);
-    host_tell_waiting(h, fx);
+    coordinator_complete_if_due(h, fx, now);
+    coordinator_tell_waiting(h, fx);
 }
 
 /* Torch's epilogue of every departure. */
-void host_leave_place(struct rdzv_host *h, struct rdzv_member *m)
+void coordinator_leave_place(struct coordinator *h, struct participant *m)
 {
     struct rdzv_state *s = &h->state;
 
@@ -318,7 +323,8 @@ void host_leave_place(struct rdzv_host *h, struct rdzv_member *m)
 }
 
 /* A rack that loses power is one event to a reader of the log, not a thousand lines. */
-static void say_departure(struct rdzv_host *h, enum trace_level level, const char *text)
+static void say_departure(struct coordinator *h, enum trace_level level,
+                          const char *text)
 {
     const unsigned most = 8;
 
@@ -329,19 +335,19 @@ static void say_departure(struct rdzv_host *h, enum trace_level level, const cha
               h->run_id);
 }
 
-void host_lose(struct rdzv_host *h, struct rdzv_host_fx *fx, struct rdzv_member *m,
-               enum trace_level level, const char *text)
+void coordinator_lose(struct coordinator *h, struct coordinator_fx *fx,
+                      struct participant *m, enum trace_level level, const char *text)
 {
     const bool ran = h->state.complete && rdzv_in(m, RDZV_PLACES);
-    struct holder *w = host_find(h, &m->node);
+    struct node_session *w = coordinator_find(h, &m->node);
 
     say_departure(h, h->state.closed ? TRACE_DEBUG : level, text);
     if (w)
         w->member = false; /* It is not told of its own loss. */
     if (ran && !h->state.closed && ++h->losses <= LOSSES_TOLD)
-        host_tell_members(
-            h, fx, (struct hosted_msg){ .kind = HOSTED_LOST, .text = span_str(text) });
-    host_leave_place(h, m);
+        coordinator_tell_members(
+            h, fx, (struct coord_msg){ .kind = COORD_LOST, .text = span_str(text) });
+    coordinator_leave_place(h, m);
     if (!w)
         h->strangers--;
     if (h->zero == m)

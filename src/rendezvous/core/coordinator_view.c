@@ -1,4 +1,4 @@
-/* host_view.c - the host's state as torchrun's nodes see and change it.
+/* coordinator_view.c - the host's state as torchrun's nodes see and change it.
  *
  * They read the whole state, change their copy and compare-and-set it. A state that
  * came back that way is taken as it is, with one exception: nodes of ours are judged by
@@ -7,8 +7,8 @@
 #include <stdio.h>
 
 #include "base/err.h"
-#include "rendezvous/core/coordinator_int.h"
 #include "rendezvous/core/cas_node.h"
+#include "rendezvous/core/coordinator_int.h"
 #include "rendezvous/core/state_pickle.h"
 
 #define STRANGERS_EVERY_MS 1000u
@@ -17,7 +17,7 @@
 
 /* A clock that is set back must not make our nodes' heartbeats old to those who compare
  * them with theirs: the time that we tell goes on as it was. */
-int64_t host_wall_us(struct rdzv_host *h, struct now now)
+int64_t coordinator_wall_us(struct coordinator *h, struct now now)
 {
     const int64_t base_us = now.wall_us - (int64_t)now.mono_ms * 1000;
 
@@ -26,7 +26,7 @@ int64_t host_wall_us(struct rdzv_host *h, struct now now)
     return h->base_us + (int64_t)now.mono_ms * 1000 + h->lead_us;
 }
 
-bool rdzv_host_stale(const struct rdzv_host *h, struct now now, bool aged)
+bool coordinator_stale(const struct coordinator *h, struct now now, bool aged)
 {
     const uint64_t fresh_ms = rdzv_interval_ms(&h->settings);
 
@@ -34,28 +34,28 @@ bool rdzv_host_stale(const struct rdzv_host *h, struct now now, bool aged)
                         now.mono_ms - h->view_ms >= (fresh_ms ? fresh_ms : 1000));
 }
 
-struct span rdzv_host_last_view(const struct rdzv_host *h)
+struct span coordinator_last_view(const struct coordinator *h)
 {
     return buf_span(&h->view);
 }
 
-static int encode(struct rdzv_host *h, struct now now)
+static int encode(struct coordinator *h, struct now now)
 {
     /* A restarted host may know of earlier rounds before anybody joins: whoever begins
      * must begin after them. */
     if (!h->touched && h->state.round == 0)
         return buf_append_str(&h->view, RDZV_C10D_SENTINEL);
     /* The host vouches for its nodes: they are as alive as this very moment. */
-    for (const struct holder *w = h->heard.first; w; w = w->next) {
-        struct rdzv_member *m = rdzv_state_find(&h->state, &w->node);
+    for (const struct node_session *w = h->heard.first; w; w = w->next) {
+        struct participant *m = rdzv_state_find(&h->state, &w->node);
 
         if (m)
-            m->beat_us = host_wall_us(h, now);
+            m->beat_us = coordinator_wall_us(h, now);
     }
     return pickle_write_text(&h->state, &h->view);
 }
 
-int rdzv_host_view(struct rdzv_host *h, struct now now, struct span *text)
+int coordinator_view(struct coordinator *h, struct now now, struct span *text)
 {
     int rc;
 
@@ -75,7 +75,7 @@ int rdzv_host_view(struct rdzv_host *h, struct now now, struct span *text)
 /* A torchrun node takes a heartbeat that is old by its own clock for a dead node's. If
  * its clock is ahead of the host's, the host's nodes beat by that one: a heartbeat from
  * the future does no harm to anybody. */
-static void follow_clock(struct rdzv_host *h, const struct rdzv_member *m,
+static void follow_clock(struct coordinator *h, const struct participant *m,
                          struct now now)
 {
     const int64_t ahead = m->beat_us - now.wall_us;
@@ -93,16 +93,16 @@ static void follow_clock(struct rdzv_host *h, const struct rdzv_member *m,
 }
 
 /* Takes over what only we know of the nodes that both states list. */
-static void carry_over(struct rdzv_host *h, struct rdzv_state *from,
+static void carry_over(struct coordinator *h, struct rdzv_state *from,
                        struct rdzv_state *to, struct now now)
 {
     h->strangers = 0;
-    for (struct rdzv_member *m = rdzv_first(to, RDZV_BEATS); m;
+    for (struct participant *m = rdzv_first(to, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS]) {
-        const struct rdzv_member *old = rdzv_state_find(from, &m->node);
+        const struct participant *old = rdzv_state_find(from, &m->node);
 
         m->since_ms = old && old->beat_us == m->beat_us ? old->since_ms : now.mono_ms;
-        if (host_find(h, &m->node))
+        if (coordinator_find(h, &m->node))
             continue;
         h->strangers++;
         if (m->since_ms == now.mono_ms)
@@ -113,19 +113,19 @@ static void carry_over(struct rdzv_host *h, struct rdzv_state *from,
 }
 
 /* Puts a node of ours back where it was before a torchrun node dropped it. */
-static int put_back(struct rdzv_host *h, const struct holder *w,
+static int put_back(struct coordinator *h, const struct node_session *w,
                     const struct rdzv_state *old, struct rdzv_state *now_state,
                     struct now now)
 {
-    const struct rdzv_member *was = rdzv_state_find(old, &w->node);
-    struct rdzv_member *m;
+    const struct participant *was = rdzv_state_find(old, &w->node);
+    struct participant *m;
 
     if (!was)
         return 0;
     m = rdzv_state_put(now_state, &w->node, RDZV_BEATS);
     if (!m)
         return MUSTER_ENOMEM;
-    m->beat_us = host_wall_us(h, now);
+    m->beat_us = coordinator_wall_us(h, now);
     m->since_ms = now.mono_ms;
     if (rdzv_in(m, RDZV_PLACES) || rdzv_in(m, RDZV_WAITS) || rdzv_in(m, RDZV_SPARES))
         return 0;
@@ -150,7 +150,7 @@ static bool ranks_hold(const struct rdzv_state *s)
     const size_t n = rdzv_count(s, RDZV_PLACES);
     uint64_t sum = 0;
 
-    for (const struct rdzv_member *m = rdzv_first(s, RDZV_PLACES); m;
+    for (const struct participant *m = rdzv_first(s, RDZV_PLACES); m;
          m = m->next[RDZV_PLACES]) {
         if (m->rank < 0 || (uint64_t)m->rank >= n)
             return false;
@@ -160,18 +160,18 @@ static bool ranks_hold(const struct rdzv_state *s)
 }
 
 /* Members whose round a torchrun node has ended without them. */
-static void tell_evicted(struct rdzv_host *h, struct rdzv_host_fx *fx,
+static void tell_evicted(struct coordinator *h, struct coordinator_fx *fx,
                          int64_t was_round)
 {
-    for (struct holder *w = h->heard.first; w; w = w->next) {
+    for (struct node_session *w = h->heard.first; w; w = w->next) {
         if (!w->member || (h->state.complete && h->state.round == was_round &&
                            rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_PLACES)))
             continue;
         w->member = false;
-        host_send(
+        coordinator_send(
             fx, w,
-            (struct hosted_msg){
-                .kind = HOSTED_EVICTED,
+            (struct coord_msg){
+                .kind = COORD_EVICTED,
                 .text = span_str("a torchrun node found this node dead; its clock "
                                  "may be wrong") });
     }
@@ -181,23 +181,23 @@ static void tell_evicted(struct rdzv_host *h, struct rdzv_host_fx *fx,
  * one counts: then our own last call begins. They look at their clocks themselves. One
  * that found us dead has taken the last call back; with us put back there are enough
  * again, and nobody else would begin another. */
-static void follow_last_call(struct rdzv_host *h, int64_t was_us, struct now now)
+static void follow_last_call(struct coordinator *h, int64_t was_us, struct now now)
 {
     if (h->state.complete || h->state.deadline_us == WALL_NEVER)
         h->last_call_by_ms = MONO_NEVER;
     else if (h->state.deadline_us != was_us || h->last_call_by_ms == MONO_NEVER)
         h->last_call_by_ms = now.mono_ms + h->settings.last_call_ms;
     if (buf_len(&h->settings_text) && !h->state.closed)
-        host_call_last(h, now);
+        coordinator_call_last(h, now);
 }
 
-static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_complete,
-                       int64_t was_round, struct now now)
+static void after_seen(struct coordinator *h, struct coordinator_fx *fx,
+                       bool was_complete, int64_t was_round, struct now now)
 {
     struct rdzv_state *s = &h->state;
 
     if (s->closed) {
-        host_close_run(h, fx);
+        coordinator_close_run(h, fx);
         return;
     }
     tell_evicted(h, fx, was_round);
@@ -208,7 +208,7 @@ static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_co
     if (s->complete && !(was_complete && was_round == s->round)) {
         h->settled_by_ms = now.mono_ms + HOST_SETTLE_MS;
         if (ranks_hold(s))
-            host_tell_joined(h, fx);
+            coordinator_tell_joined(h, fx);
         else
             trace(
                 h->trace, TRACE_ERROR,
@@ -218,19 +218,19 @@ static void after_seen(struct rdzv_host *h, struct rdzv_host_fx *fx, bool was_co
                 (unsigned long long)rdzv_dead_after_ms(&h->settings) / 1000);
     }
     h->reseat = true;
-    host_settle(h, fx, now);
+    coordinator_settle(h, fx, now);
 }
 
 /* One that was in the round and now neither is nor queues for the next; NULL if all are
  * there. A node that leaves by itself writes just that. */
-static const struct rdzv_member *who_left(const struct rdzv_state *was,
+static const struct participant *who_left(const struct rdzv_state *was,
                                           const struct rdzv_state *is)
 {
     if (!was->complete || !is->complete || was->round != is->round)
         return NULL;
-    for (const struct rdzv_member *m = rdzv_first(was, RDZV_PLACES); m;
+    for (const struct participant *m = rdzv_first(was, RDZV_PLACES); m;
          m = m->next[RDZV_PLACES]) {
-        const struct rdzv_member *now = rdzv_state_find(is, &m->node);
+        const struct participant *now = rdzv_state_find(is, &m->node);
 
         if (!rdzv_in(now, RDZV_PLACES) && !rdzv_in(now, RDZV_WAITS))
             return m;
@@ -238,23 +238,23 @@ static const struct rdzv_member *who_left(const struct rdzv_state *was,
     return NULL;
 }
 
-static void tell_left(struct rdzv_host *h, struct rdzv_host_fx *fx,
-                      const struct rdzv_member *left)
+static void tell_left(struct coordinator *h, struct coordinator_fx *fx,
+                      const struct participant *left)
 {
     char name[128];
 
     (void)snprintf(fx->text, sizeof fx->text, "node %s has left the round",
                    rdzv_node_text(&left->node, name, sizeof name));
-    host_tell_members(
-        h, fx, (struct hosted_msg){ .kind = HOSTED_LOST, .text = span_str(fx->text) });
+    coordinator_tell_members(
+        h, fx, (struct coord_msg){ .kind = COORD_LOST, .text = span_str(fx->text) });
 }
 
-int host_seen(struct rdzv_host *h, const struct rdzv_host_event *ev,
-              struct rdzv_host_fx *fx, struct muster_error *err)
+int coordinator_seen(struct coordinator *h, const struct coordinator_event *ev,
+                     struct coordinator_fx *fx, struct muster_error *err)
 {
     const bool was_complete = h->state.complete;
     const int64_t was_round = h->state.round, was_deadline_us = h->state.deadline_us;
-    const struct rdzv_member *left;
+    const struct participant *left;
     struct rdzv_state seen;
     int rc;
 
@@ -275,7 +275,7 @@ int host_seen(struct rdzv_host *h, const struct rdzv_host_event *ev,
     }
     buf_clear(&h->view);
     rc = buf_append_span(&h->view, ev->value);
-    for (struct holder *w = h->heard.first; w && rc == 0; w = w->next)
+    for (struct node_session *w = h->heard.first; w && rc == 0; w = w->next)
         rc = put_back(h, w, &h->state, &seen, ev->now);
     if (rc < 0) {
         rdzv_state_fini(&seen);
@@ -300,26 +300,27 @@ int host_seen(struct rdzv_host *h, const struct rdzv_host_event *ev,
     return 0;
 }
 
-void host_expire_strangers(struct rdzv_host *h, struct rdzv_host_fx *fx, struct now now)
+void coordinator_expire_strangers(struct coordinator *h, struct coordinator_fx *fx,
+                                  struct now now)
 {
     const uint64_t dead_ms = rdzv_dead_after_ms(&h->settings);
-    struct rdzv_member *next;
+    struct participant *next;
 
     if (now.mono_ms < h->strangers_due_ms)
         return;
     h->strangers_due_ms = now.mono_ms + STRANGERS_EVERY_MS;
-    for (struct rdzv_member *m = rdzv_first(&h->state, RDZV_BEATS); m; m = next) {
+    for (struct participant *m = rdzv_first(&h->state, RDZV_BEATS); m; m = next) {
         char name[128];
         char text[256];
 
         next = m->next[RDZV_BEATS];
-        if (host_find(h, &m->node) || now.mono_ms - m->since_ms <= dead_ms)
+        if (coordinator_find(h, &m->node) || now.mono_ms - m->since_ms <= dead_ms)
             continue;
         (void)snprintf(text, sizeof text, "node %s has been silent for %llu s",
                        rdzv_node_text(&m->node, name, sizeof name),
                        (unsigned long long)(now.mono_ms - m->since_ms) / 1000);
         (void)snprintf(fx->text, sizeof fx->text, "%s", text);
-        host_lose(h, fx, m, TRACE_WARN, fx->text);
+        coordinator_lose(h, fx, m, TRACE_WARN, fx->text);
         h->strangers_due_ms = now.mono_ms; /* One at a time: see lose_one. */
         return;
     }

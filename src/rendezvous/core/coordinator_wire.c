@@ -36,11 +36,11 @@ static const struct {
     size_t at;
 } fields[] = {
 #define FIELD(id, type, member)                                                        \
-    [id] = { #member, type, offsetof(struct hosted_msg, member) }
+    [id] = { #member, type, offsetof(struct coord_msg, member) }
     FIELD(RUN_ID, T_SPAN, run_id), FIELD(ADDR, T_SPAN, addr),
     FIELD(PID, T_I64, pid),        FIELD(LOCAL_ID, T_I64, local_id),
     FIELD(NONCE, T_I64, nonce),    FIELD(SETTINGS, T_SPAN, settings),
-    FIELD(ORDER, T_I32, order),    FIELD(ORDER_KEY, T_I64, order_key),
+    FIELD(ORDER, T_I32, order),    FIELD(ORDER_KEY, T_I64, rank_order_key),
     FIELD(GRACE, T_I64, grace_ms), FIELD(ROUND, T_I64, round),
     FIELD(RANK, T_I64, rank),      FIELD(WORLD, T_I64, world),
     FIELD(COUNT, T_I64, count),    FIELD(CODE, T_I32, code),
@@ -48,31 +48,31 @@ static const struct {
 #undef FIELD
 };
 
-static const uint8_t layout[HOSTED_KIND_COUNT][16] = {
-    [HOSTED_HELLO] = { RUN_ID, ADDR, PID, LOCAL_ID, NONCE, SETTINGS, ORDER, ORDER_KEY,
-                       GRACE, ROUND, RANK, WORLD },
-    [HOSTED_JOIN] = { COUNT },
-    [HOSTED_JOINED] = { ROUND, RANK, WORLD, ADDR, PID, LOCAL_ID, COUNT },
-    [HOSTED_REFUSED] = { CODE, TEXT },
-    [HOSTED_WAITING] = { COUNT },
-    [HOSTED_GATHERED] = { COUNT, GRACE, TEXT, ADDR },
-    [HOSTED_SPARE] = { COUNT },
-    [HOSTED_LOST] = { TEXT },
-    [HOSTED_EVICTED] = { TEXT },
+static const uint8_t layout[COORD_KIND_COUNT][16] = {
+    [COORD_HELLO] = { RUN_ID, ADDR, PID, LOCAL_ID, NONCE, SETTINGS, ORDER, ORDER_KEY,
+                      GRACE, ROUND, RANK, WORLD },
+    [COORD_JOIN] = { COUNT },
+    [COORD_JOINED] = { ROUND, RANK, WORLD, ADDR, PID, LOCAL_ID, COUNT },
+    [COORD_REFUSED] = { CODE, TEXT },
+    [COORD_WAITING] = { COUNT },
+    [COORD_GATHERED] = { COUNT, GRACE, TEXT, ADDR },
+    [COORD_SPARE] = { COUNT },
+    [COORD_LOST] = { TEXT },
+    [COORD_EVICTED] = { TEXT },
 };
 
 static const char *const names[] = {
-#define HOSTED_NAME(name) [HOSTED_##name] = #name,
-    HOSTED_KINDS(HOSTED_NAME)
-#undef HOSTED_NAME
+#define COORD_NAME(name) [COORD_##name] = #name,
+    COORD_KINDS(COORD_NAME)
+#undef COORD_NAME
 };
 
-const char *hosted_kind_name(enum hosted_kind kind)
+const char *coord_kind_name(enum coord_kind kind)
 {
-    return kind < HOSTED_KIND_COUNT ? names[kind] : "?";
+    return kind < COORD_KIND_COUNT ? names[kind] : "?";
 }
 
-static int put_field(struct buf *out, const struct hosted_msg *m, enum field f)
+static int put_field(struct buf *out, const struct coord_msg *m, enum field f)
 {
     const char *at = (const char *)m + fields[f].at;
     struct span text;
@@ -95,10 +95,10 @@ static int put_field(struct buf *out, const struct hosted_msg *m, enum field f)
     return rc ? rc : buf_append_span(out, text);
 }
 
-int hosted_encode(struct buf *out, const struct hosted_msg *m)
+int coord_encode(struct buf *out, const struct coord_msg *m)
 {
     const size_t before = buf_len(out);
-    int rc = buf_u8(out, (uint8_t)HOSTED_VERSION);
+    int rc = buf_u8(out, (uint8_t)COORD_VERSION);
 
     if (rc == 0)
         rc = buf_u8(out, (uint8_t)m->kind);
@@ -109,7 +109,7 @@ int hosted_encode(struct buf *out, const struct hosted_msg *m)
     return rc;
 }
 
-static int get_field(struct span *rest, struct hosted_msg *m, enum field f,
+static int get_field(struct span *rest, struct coord_msg *m, enum field f,
                      struct muster_error *err)
 {
     char *at = (char *)m + fields[f].at;
@@ -120,7 +120,7 @@ static int get_field(struct span *rest, struct hosted_msg *m, enum field f,
 
     if (rest->n < need)
         return err_set(err, MUSTER_EPROTO, "%s message ends before its %s",
-                       hosted_kind_name(m->kind), fields[f].name);
+                       coord_kind_name(m->kind), fields[f].name);
     u32 = get_u32(rest->p);
     if (fields[f].type == T_I64) {
         u64 = get_u64(rest->p);
@@ -134,7 +134,7 @@ static int get_field(struct span *rest, struct hosted_msg *m, enum field f,
         return 0;
     if (u32 > rest->n)
         return err_set(err, MUSTER_EPROTO, "%s message: %s of %u bytes, %zu are there",
-                       hosted_kind_name(m->kind), fields[f].name, u32, rest->n);
+                       coord_kind_name(m->kind), fields[f].name, u32, rest->n);
     text = span_of(rest->p, u32);
     memcpy(at, &text, sizeof text);
     rest->p += u32;
@@ -142,24 +142,24 @@ static int get_field(struct span *rest, struct hosted_msg *m, enum field f,
     return 0;
 }
 
-int hosted_decode(struct span bytes, struct hosted_msg *m, struct muster_error *err)
+int coord_decode(struct span bytes, struct coord_msg *m, struct muster_error *err)
 {
     struct span rest = bytes;
 
-    *m = (struct hosted_msg){ 0 };
-    if (bytes.n < 2 || bytes.n > HOSTED_MAX)
+    *m = (struct coord_msg){ 0 };
+    if (bytes.n < 2 || bytes.n > COORD_MAX)
         return err_set(err, MUSTER_EPROTO,
                        "host message of %zu bytes, expected 2 to %u", bytes.n,
-                       HOSTED_MAX);
-    if (bytes.p[0] != HOSTED_VERSION)
+                       COORD_MAX);
+    if (bytes.p[0] != COORD_VERSION)
         return err_set(err, MUSTER_EPROTO,
                        "host message of version %u, this muster speaks version %u: use "
                        "the same release on all nodes, or rdzv-conf hosted=0",
-                       bytes.p[0], HOSTED_VERSION);
-    if (bytes.p[1] >= HOSTED_KIND_COUNT)
+                       bytes.p[0], COORD_VERSION);
+    if (bytes.p[1] >= COORD_KIND_COUNT)
         return err_set(err, MUSTER_EPROTO, "host message of unknown kind %u",
                        bytes.p[1]);
-    m->kind = (enum hosted_kind)bytes.p[1];
+    m->kind = (enum coord_kind)bytes.p[1];
     rest.p += 2;
     rest.n -= 2;
     for (const uint8_t *f = layout[m->kind]; *f != END; f++) {
@@ -170,8 +170,8 @@ int hosted_decode(struct span bytes, struct hosted_msg *m, struct muster_error *
     }
     if (rest.n)
         return err_set(err, MUSTER_EPROTO, "%s message with %zu bytes too many",
-                       hosted_kind_name(m->kind), rest.n);
-    if (m->kind == HOSTED_HELLO && (unsigned)m->order >= HOSTED_ORDERS)
+                       coord_kind_name(m->kind), rest.n);
+    if (m->kind == COORD_HELLO && (unsigned)m->order >= COORD_ORDERS)
         return err_set(err, MUSTER_EPROTO, "HELLO message with unknown order %u",
                        (unsigned)m->order);
     return 0;

@@ -1,7 +1,7 @@
 /* hosted.h - what a node of ours and the host of a rendezvous say to each other.
  *
  * Carried over an ordinary store connection, so that nothing changes for others: a node
- * sends each message as the value of a QUEUE_PUSH to HOSTED_KEY, and from then on the
+ * sends each message as the value of a QUEUE_PUSH to COORD_KEY, and from then on the
  * server's bytes on that connection are messages too, each behind a u64 length. Every
  * message is of bounded size; none grows with the number of nodes. */
 #ifndef RENDEZVOUS_CORE_COORDINATOR_WIRE_H
@@ -12,12 +12,12 @@
 #include "muster/error.h"
 
 /* On the wire; our client puts the first slash there itself. */
-#define HOSTED_KEY     "/\x01muster/host"
-#define HOSTED_VERSION 1u
-#define HOSTED_MAX     8192u /* bytes of one message */
+#define COORD_KEY     "/\x01muster/host"
+#define COORD_VERSION 1u
+#define COORD_MAX     8192u /* bytes of one message */
 
 /* X(name): node to host first, then host to node. */
-#define HOSTED_KINDS(X)                                                                \
+#define COORD_KINDS(X)                                                                 \
     X(HELLO) /* who I am, which run, my settings, and the round I am still in */       \
     X(JOIN) /* I want the next round; a member leaves its round by it; count: which */ \
     X(LEAVE) /* I hand my seat back */                                                 \
@@ -35,29 +35,29 @@
                 */                                                                     \
     X(EVICTED) /* the others have dropped you: text */
 
-enum hosted_kind {
-#define HOSTED_KIND_ENUM(name) HOSTED_##name,
-    HOSTED_KINDS(HOSTED_KIND_ENUM)
-#undef HOSTED_KIND_ENUM
-        HOSTED_KIND_COUNT
+enum coord_kind {
+#define COORD_KIND_ENUM(name) COORD_##name,
+    COORD_KINDS(COORD_KIND_ENUM)
+#undef COORD_KIND_ENUM
+        COORD_KIND_COUNT
 };
 
-const char *hosted_kind_name(enum hosted_kind kind); /* "HELLO" */
+const char *coord_kind_name(enum coord_kind kind); /* "HELLO" */
 
 /* How a group of our nodes is ordered; in mixed groups it is always by descriptor. */
-enum hosted_order { HOSTED_BY_NODE, HOSTED_BY_KEY, HOSTED_ORDERS };
+enum coord_order { COORD_BY_NODE, COORD_BY_KEY, COORD_ORDERS };
 
 /* One struct for all kinds; a field says which kinds use it. Spans are borrowed. */
-struct hosted_msg {
-    enum hosted_kind kind;
+struct coord_msg {
+    enum coord_kind kind;
     struct span run_id;         /* HELLO */
     struct span addr;           /* HELLO: who I am; JOINED: who is rank 0;
                                    GATHERED: who is missing, as far as known */
     int64_t pid, local_id;      /* likewise */
     uint64_t nonce;             /* HELLO: tells a reconnect from a double */
     struct span settings;       /* HELLO: as rdzv_settings_print writes them */
-    enum hosted_order order;    /* HELLO */
-    uint64_t order_key;         /* HELLO, HOSTED_BY_KEY: lower comes first */
+    enum coord_order order;     /* HELLO */
+    uint64_t rank_order_key;    /* HELLO, COORD_BY_KEY: lower comes first */
     uint64_t grace_ms;          /* HELLO: how long a broken connection may stay so;
                                    GATHERED: until the round starts without the
                                    rest, or MONO_NEVER */
@@ -72,9 +72,9 @@ struct hosted_msg {
 };
 
 /* Appends the message's bytes, without the outer length. */
-int hosted_encode(struct buf *out, const struct hosted_msg *m);
+int coord_encode(struct buf *out, const struct coord_msg *m);
 
 /* Reads one whole message; MUSTER_EPROTO names the field that is wrong. */
-int hosted_decode(struct span bytes, struct hosted_msg *m, struct muster_error *err);
+int coord_decode(struct span bytes, struct coord_msg *m, struct muster_error *err);
 
 #endif

@@ -28,7 +28,7 @@ bool rdzv_action_writes(enum rdzv_action a)
     return a >= RDZV_KEEP_ALIVE && a <= RDZV_CLOSE;
 }
 
-static enum rdzv_seat seat_of(const struct rdzv_member *m)
+static enum rdzv_seat seat_of(const struct participant *m)
 {
     if (rdzv_in(m, RDZV_SPARES))
         return SEAT_SPARE;
@@ -41,7 +41,7 @@ struct rdzv_view rdzv_view_of(const struct rdzv_state *s, const struct rdzv_node
                               const struct rdzv_settings *settings, struct now now,
                               uint64_t due_ms)
 {
-    const struct rdzv_member *m = rdzv_state_find(s, me);
+    const struct participant *m = rdzv_state_find(s, me);
     const int64_t interval_us = (int64_t)rdzv_interval_ms(settings) * 1000;
 
     return (struct rdzv_view){

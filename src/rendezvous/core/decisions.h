@@ -78,7 +78,7 @@ int rdzv_complete_round(struct rdzv_state *s);
 void rdzv_places_removed(struct rdzv_state *s, const struct rdzv_settings *settings);
 
 /* Removes each node for which dead() holds, heartbeat and all. How many there were. */
-typedef bool (*rdzv_dead_fn)(const void *ctx, const struct rdzv_member *m);
+typedef bool (*rdzv_dead_fn)(const void *ctx, const struct participant *m);
 size_t rdzv_sweep(struct rdzv_state *s, const struct rdzv_settings *settings,
                   rdzv_dead_fn dead, const void *ctx);
 

@@ -8,7 +8,7 @@
  * heartbeats say a time that theirs would not find old. */
 #include "rendezvous/core/cas_node_int.h"
 
-bool rdzv_is_dead(const struct rdzv *r, const struct rdzv_member *m, uint64_t now_ms)
+bool rdzv_is_dead(const struct rdzv *r, const struct participant *m, uint64_t now_ms)
 {
     if (!rdzv_in(m, RDZV_BEATS))
         return false;
@@ -22,7 +22,7 @@ size_t rdzv_live(const struct rdzv *r, const struct rdzv_state *s, enum rdzv_lis
 {
     size_t live = 0;
 
-    for (struct rdzv_member *m = rdzv_first(s, list); m; m = m->next[list])
+    for (struct participant *m = rdzv_first(s, list); m; m = m->next[list])
         live += !rdzv_is_dead(r, m, now_ms);
     return live;
 }
@@ -36,7 +36,7 @@ int64_t rdzv_beat_time(const struct rdzv *r, const struct rdzv_state *s,
 {
     int64_t beat = wall_us;
 
-    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m;
+    for (struct participant *m = rdzv_first(s, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS]) {
         if (m->beat_us > beat && m->beat_us - wall_us <= LEAD_US)
             beat = m->beat_us;
@@ -49,7 +49,7 @@ uint64_t rdzv_next_death(const struct rdzv *r, const struct rdzv_state *s)
     const uint64_t after = rdzv_dead_after_ms(&r->settings) + 1;
     uint64_t due = MONO_NEVER;
 
-    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m;
+    for (struct participant *m = rdzv_first(s, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS]) {
         if (r->ours && rdzv_node_cmp(&m->node, &r->self) == 0)
             continue;
@@ -60,7 +60,7 @@ uint64_t rdzv_next_death(const struct rdzv *r, const struct rdzv_state *s)
 }
 
 /* A heartbeat that changed since our last read was written at most so long ago. */
-static void check_clock(const struct rdzv *r, struct rdzv_member *m, struct now now)
+static void check_clock(const struct rdzv *r, struct participant *m, struct now now)
 {
     const int64_t gap_us = (int64_t)(now.mono_ms - r->read_ms) * 1000;
     const int64_t ahead_us = m->beat_us - now.wall_us;
@@ -79,7 +79,7 @@ static void check_clock(const struct rdzv *r, struct rdzv_member *m, struct now 
         (unsigned long long)rdzv_dead_after_ms(&r->settings) / 1000);
 }
 
-void rdzv_beat_seen(struct rdzv *r, struct rdzv_member *m, int64_t beat_us,
+void rdzv_beat_seen(struct rdzv *r, struct participant *m, int64_t beat_us,
                     struct now now)
 {
     m->beat_us = beat_us;
@@ -95,7 +95,7 @@ void rdzv_beat_seen(struct rdzv *r, struct rdzv_member *m, int64_t beat_us,
  * others, and whoever lives may still be on its way to a part of it that answers (of an
  * etcd cluster one member may hang while the rest is back): half of the time that
  * silence takes to be death is theirs from now on, whatever went before. */
-static uint64_t since(const struct rdzv *r, const struct rdzv_member *m,
+static uint64_t since(const struct rdzv *r, const struct participant *m,
                       uint64_t now_ms)
 {
     const uint64_t dead_ms = rdzv_dead_after_ms(&r->settings);
@@ -110,7 +110,7 @@ static uint64_t since(const struct rdzv *r, const struct rdzv_member *m,
 
 void rdzv_forgive(struct rdzv *r, uint64_t now_ms)
 {
-    for (struct rdzv_member *m = rdzv_first(&r->seen, RDZV_BEATS); m;
+    for (struct participant *m = rdzv_first(&r->seen, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS])
         m->since_ms = since(r, m, now_ms);
     r->asked_ms = now_ms; /* once */
@@ -118,9 +118,9 @@ void rdzv_forgive(struct rdzv *r, uint64_t now_ms)
 
 void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now)
 {
-    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m;
+    for (struct participant *m = rdzv_first(s, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS]) {
-        const struct rdzv_member *old = rdzv_state_find(&r->seen, &m->node);
+        const struct participant *old = rdzv_state_find(&r->seen, &m->node);
         const bool known = rdzv_in(old, RDZV_BEATS);
 
         m->since_ms = known && old->beat_us == m->beat_us ? since(r, old, now.mono_ms)

@@ -1,13 +1,14 @@
 /* guest.c - a node of a hosted rendezvous; see guest.h. */
 #include "rendezvous/core/member.h"
-#include "rendezvous/core/state.h"
-#include <stdio.h>
 #include "base/err.h"
 #include "base/mem.h"
+#include "rendezvous/core/state.h"
 #include <inttypes.h>
+#include <stdio.h>
 
-/* guest_int.h - what the files of a guest share: guest.c (wishes, outcomes),
- * guest_link.c (the connection), guest_hear.c (what the host says) and guest_time.c. */
+/* member_int.h - what the files of a guest share: guest.c (wishes, outcomes),
+ * member_link.c (the connection), member_hear.c (what the host says) and member_time.c.
+ */
 /* Between two attempts to reach the host, growing from the first to the second. */
 #define GUEST_FIRST_PAUSE_MS 20u
 #define GUEST_MAX_PAUSE_MS   1000u
@@ -25,11 +26,11 @@ struct wish_state {
     uint64_t by_ms;
 };
 
-struct rdzv_guest {
+struct member {
     char *run_id;        /* owned */
     char *addr;          /* owned; cfg.self.addr points to it */
     struct buf settings; /* as printed */
-    struct rdzv_guest_config cfg;
+    struct member_config cfg;
     enum link_state link;
     uint64_t redial_ms, pause_ms;
     uint64_t beat_ms; /* when the next ALIVE is due */
@@ -54,97 +55,95 @@ struct rdzv_guest {
 };
 
 /* guest.c: effects */
-static void guest_send(struct rdzv_guest_fx *fx, struct hosted_msg msg);
-static void guest_tell(struct rdzv_guest_fx *fx, struct rdzv_effect told);
-static void guest_news(struct rdzv_guest *g, struct rdzv_guest_fx *fx, enum rdzv_news news,
-                int code, struct span text);
+static void member_send(struct member_fx *fx, struct coord_msg msg);
+static void member_tell(struct member_fx *fx, struct rdzv_effect told);
+static void member_news(struct member *g, struct member_fx *fx, enum rdzv_news news,
+                        int code, struct span text);
 /* The wish, if it is on, is over. */
-static void guest_done(struct rdzv_guest_fx *fx, struct wish_state *w,
-                enum rdzv_event_kind wish, int code, const char *text);
-static void guest_refused(struct rdzv_guest *g, struct rdzv_guest_fx *fx, int code,
-                   struct span text); /* likewise for a JOIN */
+static void member_done(struct member_fx *fx, struct wish_state *w,
+                        enum rdzv_event_kind wish, int code, const char *text);
+static void member_refused(struct member *g, struct member_fx *fx, int code,
+                           struct span text); /* likewise for a JOIN */
 
-/* guest_link.c */
-static bool guest_held(const struct rdzv_guest *g); /* the host knows us */
-static void guest_dial(struct rdzv_guest *g, struct rdzv_guest_fx *fx);
-static void guest_goodbye(struct rdzv_guest *g, struct rdzv_guest_fx *fx); /* soon, if away */
-static void guest_say_again(struct rdzv_guest *g, struct rdzv_guest_fx *fx);
-static void guest_up(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now now);
-static void guest_down(struct rdzv_guest *g, const struct rdzv_guest_event *ev);
+/* member_link.c */
+static bool member_held(const struct member *g); /* the host knows us */
+static void member_dial(struct member *g, struct member_fx *fx);
+static void member_goodbye(struct member *g, struct member_fx *fx); /* soon, if away */
+static void member_say_again(struct member *g, struct member_fx *fx);
+static void member_up(struct member *g, struct member_fx *fx, struct now now);
+static void member_down(struct member *g, const struct member_event *ev);
 
-/* guest_hear.c */
-static void guest_hear(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
-                struct rdzv_guest_fx *fx);
+/* member_hear.c */
+static void member_hear(struct member *g, const struct member_event *ev,
+                        struct member_fx *fx);
 
-/* guest_time.c */
-static void guest_timer(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now now);
+/* member_time.c */
+static void member_timer(struct member *g, struct member_fx *fx, struct now now);
 
 /* ---- effects ---- */
 
-static void guest_send(struct rdzv_guest_fx *fx, struct hosted_msg msg)
+static void member_send(struct member_fx *fx, struct coord_msg msg)
 {
-    fx->at[fx->count++] =
-        (struct rdzv_guest_effect){ .kind = RDZV_GUEST_SEND, .msg = msg };
+    fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_SEND, .msg = msg };
 }
 
-static void guest_tell(struct rdzv_guest_fx *fx, struct rdzv_effect told)
+static void member_tell(struct member_fx *fx, struct rdzv_effect told)
 {
-    fx->at[fx->count++] =
-        (struct rdzv_guest_effect){ .kind = RDZV_GUEST_TELL, .told = told };
+    fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_TELL, .told = told };
 }
 
-static void guest_news(struct rdzv_guest *g, struct rdzv_guest_fx *fx, enum rdzv_news news,
-                int code, struct span text)
+static void member_news(struct member *g, struct member_fx *fx, enum rdzv_news news,
+                        int code, struct span text)
 {
     (void)snprintf(g->text, sizeof g->text, "%.*s", (int)MIN_OF(text.n, 1100),
                    (const char *)text.p);
-    guest_tell(fx, (struct rdzv_effect){ .kind = RDZV_FX_NEWS,
-                                         .news = news,
-                                         .count = g->waiting,
-                                         .code = code,
-                                         .text = g->text });
+    member_tell(fx, (struct rdzv_effect){ .kind = RDZV_FX_NEWS,
+                                          .news = news,
+                                          .count = g->waiting,
+                                          .code = code,
+                                          .text = g->text });
 }
 
-static void guest_done(struct rdzv_guest_fx *fx, struct wish_state *w,
-                enum rdzv_event_kind wish, int code, const char *text)
+static void member_done(struct member_fx *fx, struct wish_state *w,
+                        enum rdzv_event_kind wish, int code, const char *text)
 {
     if (!w->on)
         return;
     w->on = false;
-    guest_tell(fx,
-               (struct rdzv_effect){
-                   .kind = RDZV_FX_DONE, .wish = wish, .code = code, .text = text });
+    member_tell(fx,
+                (struct rdzv_effect){
+                    .kind = RDZV_FX_DONE, .wish = wish, .code = code, .text = text });
 }
 
-static void guest_refused(struct rdzv_guest *g, struct rdzv_guest_fx *fx, int code,
-                   struct span text)
+static void member_refused(struct member *g, struct member_fx *fx, int code,
+                           struct span text)
 {
     if (!g->join.on)
         return;
     g->join.on = false;
     (void)snprintf(g->text, sizeof g->text, "%.*s", (int)MIN_OF(text.n, 1100),
                    (const char *)text.p);
-    guest_tell(fx, (struct rdzv_effect){
-                       .kind = RDZV_FX_REFUSED, .code = code, .text = g->text });
+    member_tell(fx, (struct rdzv_effect){
+                        .kind = RDZV_FX_REFUSED, .code = code, .text = g->text });
 }
 
 /* ---- what the agent wants ---- */
 
-static void begin(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct wish_state *w,
-                  uint64_t timeout_ms, struct hosted_msg msg, struct now now)
+static void begin(struct member *g, struct member_fx *fx, struct wish_state *w,
+                  uint64_t timeout_ms, struct coord_msg msg, struct now now)
 {
     *w = (struct wish_state){ true, now.mono_ms + timeout_ms };
-    if (guest_held(g) && msg.kind == HOSTED_LEAVE)
-        guest_goodbye(g, fx);
-    else if (guest_held(g))
-        guest_send(fx, msg);
+    if (member_held(g) && msg.kind == COORD_LEAVE)
+        member_goodbye(g, fx);
+    else if (member_held(g))
+        member_send(fx, msg);
     else if (g->link == LINK_NONE ||
              (g->link == LINK_PAUSED && g->away_ms == MONO_NEVER))
-        guest_dial(g, fx); /* A host that turned us away is there: ask it at once. */
+        member_dial(g, fx); /* A host that turned us away is there: ask it at once. */
 }
 
-static void on_wish(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
-                    struct rdzv_guest_fx *fx)
+static void on_wish(struct member *g, const struct member_event *ev,
+                    struct member_fx *fx)
 {
     const struct rdzv_settings *s = &g->cfg.settings;
 
@@ -155,53 +154,52 @@ static void on_wish(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
         g->names[0] = g->missing[0] = '\0';
         g->start_by_ms = MONO_NEVER;
         begin(g, fx, &g->join, s->join_ms,
-              (struct hosted_msg){ .kind = HOSTED_JOIN, .count = g->joins }, ev->now);
+              (struct coord_msg){ .kind = COORD_JOIN, .count = g->joins }, ev->now);
     } else if (ev->wish == RDZV_EV_CLOSE) {
-        begin(g, fx, &g->close, s->close_ms,
-              (struct hosted_msg){ .kind = HOSTED_CLOSE }, ev->now);
+        begin(g, fx, &g->close, s->close_ms, (struct coord_msg){ .kind = COORD_CLOSE },
+              ev->now);
     } else if (ev->wish == RDZV_EV_LEAVE) {
-        guest_refused(g, fx, MUSTER_ECANCELED, span_str("leaving"));
+        member_refused(g, fx, MUSTER_ECANCELED, span_str("leaving"));
         g->member = false;
         if (g->link == LINK_NONE) {
             g->leave.on = true;
-            guest_done(fx, &g->leave, RDZV_EV_LEAVE, 0, NULL);
+            member_done(fx, &g->leave, RDZV_EV_LEAVE, 0, NULL);
         } else {
             g->owed = true;
             begin(g, fx, &g->leave, s->close_ms,
-                  (struct hosted_msg){ .kind = HOSTED_LEAVE }, ev->now);
+                  (struct coord_msg){ .kind = COORD_LEAVE }, ev->now);
         }
     }
 }
 
-void rdzv_guest_step(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
-                     struct rdzv_guest_fx *fx)
+void member_step(struct member *g, const struct member_event *ev, struct member_fx *fx)
 {
     fx->count = 0;
     switch (ev->kind) {
-    case RDZV_GUEST_WISH:
+    case MEMBER_WISH:
         on_wish(g, ev, fx);
         return;
-    case RDZV_GUEST_UP:
-        guest_up(g, fx, ev->now);
+    case MEMBER_UP:
+        member_up(g, fx, ev->now);
         return;
-    case RDZV_GUEST_DOWN:
-        guest_down(g, ev);
+    case MEMBER_DOWN:
+        member_down(g, ev);
         return;
-    case RDZV_GUEST_MSG:
-        guest_hear(g, ev, fx);
+    case MEMBER_MSG:
+        member_hear(g, ev, fx);
         return;
-    case RDZV_GUEST_TIMER:
-        guest_timer(g, fx, ev->now);
+    case MEMBER_TIMER:
+        member_timer(g, fx, ev->now);
         return;
     }
 }
 
 /* ---- new and free ---- */
 
-int rdzv_guest_new(const struct rdzv_guest_config *cfg, struct rdzv_guest **out,
-                   struct muster_error *err)
+int member_new(const struct member_config *cfg, struct member **out,
+               struct muster_error *err)
 {
-    struct rdzv_guest *g;
+    struct member *g;
 
     if (cfg->self.addr.n == 0 || cfg->self.addr.n > RDZV_MAX_ADDR)
         return err_set(err, MUSTER_EINVAL,
@@ -211,12 +209,12 @@ int rdzv_guest_new(const struct rdzv_guest_config *cfg, struct rdzv_guest **out,
     if (!g)
         return err_nomem(err);
     g->cfg = *cfg;
-    buf_init(&g->settings, HOSTED_MAX);
+    buf_init(&g->settings, COORD_MAX);
     g->run_id = mem_strdup(cfg->run_id);
     g->addr = mem_strndup((const char *)cfg->self.addr.p, cfg->self.addr.n);
     if (!g->run_id || !g->addr ||
         rdzv_settings_print(&cfg->settings, &g->settings) < 0) {
-        rdzv_guest_free(g);
+        member_free(g);
         return err_nomem(err);
     }
     g->cfg.self.addr = span_str(g->addr);
@@ -228,7 +226,7 @@ int rdzv_guest_new(const struct rdzv_guest_config *cfg, struct rdzv_guest **out,
     return 0;
 }
 
-void rdzv_guest_free(struct rdzv_guest *g)
+void member_free(struct member *g)
 {
     if (!g)
         return;
@@ -238,37 +236,32 @@ void rdzv_guest_free(struct rdzv_guest *g)
     mem_free(g);
 }
 
-int64_t rdzv_guest_waiting(const struct rdzv_guest *g)
+int64_t member_waiting(const struct member *g)
 {
     return g->waiting;
 }
 
-bool rdzv_guest_closed(const struct rdzv_guest *g)
+bool member_closed(const struct member *g)
 {
     return g->closed;
 }
 
-bool rdzv_guest_up(const struct rdzv_guest *g)
-{
-    return g->link == LINK_HELD;
-}
-
-struct rdzv_node rdzv_guest_zero(const struct rdzv_guest *g)
+struct rdzv_node member_rank0(const struct member *g)
 {
     return (struct rdzv_node){ span_str(g->zero), g->zero_pid, g->zero_local_id };
 }
 
-int64_t rdzv_guest_strangers(const struct rdzv_guest *g)
+int64_t member_torch_nodes(const struct member *g)
 {
     return g->strangers;
 }
 
-bool rdzv_guest_progress(const struct rdzv_guest *g, struct rdzv_progress *out)
+bool member_progress(const struct member *g, struct rdzv_progress *out)
 {
     if (!g->join.on)
         return false;
     *out = (struct rdzv_progress){
-        .stage = !guest_held(g)                ? RDZV_AT_STORE
+        .stage = !member_held(g)               ? RDZV_AT_STORE
                  : g->join.by_ms == MONO_NEVER ? RDZV_AT_SPARE
                  : g->gathered == 0            ? RDZV_AT_NEXT
                                                : RDZV_AT_ROUND,
@@ -284,9 +277,8 @@ bool rdzv_guest_progress(const struct rdzv_guest *g, struct rdzv_progress *out)
     return true;
 }
 
-/* guest_hear.c - what the host of a rendezvous says to one of its nodes. */
-static void on_joined(struct rdzv_guest *g, struct rdzv_guest_fx *fx,
-                      const struct hosted_msg *m)
+/* member_hear.c - what the host of a rendezvous says to one of its nodes. */
+static void on_joined(struct member *g, struct member_fx *fx, const struct coord_msg *m)
 {
     if (!g->join.on)
         return; /* We gave up meanwhile, and have said so or shall. */
@@ -297,9 +289,9 @@ static void on_joined(struct rdzv_guest *g, struct rdzv_guest_fx *fx,
                        " nodes, which cannot be",
                        m->rank, m->world);
         g->join.on = false;
-        guest_tell(fx, (struct rdzv_effect){ .kind = RDZV_FX_REFUSED,
-                                             .code = MUSTER_EPROTO,
-                                             .text = g->text });
+        member_tell(fx, (struct rdzv_effect){ .kind = RDZV_FX_REFUSED,
+                                              .code = MUSTER_EPROTO,
+                                              .text = g->text });
         return;
     }
     g->join.on = false;
@@ -314,27 +306,26 @@ static void on_joined(struct rdzv_guest *g, struct rdzv_guest_fx *fx,
     g->zero_pid = m->pid;
     g->zero_local_id = m->local_id;
     g->strangers = m->count;
-    guest_tell(fx, (struct rdzv_effect){ .kind = RDZV_FX_JOINED,
-                                         .round = m->round,
-                                         .rank = m->rank,
-                                         .world = m->world });
+    member_tell(fx, (struct rdzv_effect){ .kind = RDZV_FX_JOINED,
+                                          .round = m->round,
+                                          .rank = m->rank,
+                                          .world = m->world });
 }
 
-static void on_closed(struct rdzv_guest *g, struct rdzv_guest_fx *fx)
+static void on_closed(struct member *g, struct member_fx *fx)
 {
     const bool known = g->closed;
 
     g->closed = true;
-    guest_done(fx, &g->close, RDZV_EV_CLOSE, 0, NULL);
-    guest_refused(g, fx, MUSTER_ECLOSED,
-                  span_str("the rendezvous is closed: the run has ended; use a "
-                           "new run id"));
+    member_done(fx, &g->close, RDZV_EV_CLOSE, 0, NULL);
+    member_refused(g, fx, MUSTER_ECLOSED,
+                   span_str("the rendezvous is closed: the run has ended; use a "
+                            "new run id"));
     if (!known && g->member)
-        guest_news(g, fx, RDZV_NEWS_CLOSED, 0, span_str("the run was closed"));
+        member_news(g, fx, RDZV_NEWS_CLOSED, 0, span_str("the run was closed"));
 }
 
-static void on_gathered(struct rdzv_guest *g, const struct hosted_msg *m,
-                        struct now now)
+static void on_gathered(struct member *g, const struct coord_msg *m, struct now now)
 {
     g->gathered = m->count;
     g->start_by_ms =
@@ -347,35 +338,35 @@ static void on_gathered(struct rdzv_guest *g, const struct hosted_msg *m,
 
 /* The HELLO itself is refused: a later try needs a new one. Who is no guest has no
  * place to leave, and cannot close the run of those who are. */
-static void on_turned_away(struct rdzv_guest *g, struct rdzv_guest_fx *fx,
-                           const struct hosted_msg *m, struct now now)
+static void on_turned_away(struct member *g, struct member_fx *fx,
+                           const struct coord_msg *m, struct now now)
 {
     g->link = LINK_PAUSED;
     g->redial_ms = now.mono_ms + GUEST_MAX_PAUSE_MS;
     g->away_ms = MONO_NEVER;
     (void)snprintf(g->text, sizeof g->text, "%.*s", (int)MIN_OF(m->text.n, 1100),
                    (const char *)m->text.p);
-    guest_done(fx, &g->leave, RDZV_EV_LEAVE, 0, NULL);
-    guest_done(fx, &g->close, RDZV_EV_CLOSE, m->code < 0 ? m->code : MUSTER_EPROTO,
-               g->text);
+    member_done(fx, &g->leave, RDZV_EV_LEAVE, 0, NULL);
+    member_done(fx, &g->close, RDZV_EV_CLOSE, m->code < 0 ? m->code : MUSTER_EPROTO,
+                g->text);
 }
 
 /* What was said before the host heard our LEAVE is about the place that we gave up, not
  * about the one that we may have asked for since: its LEFT comes after it. */
-static bool is_stale(const struct rdzv_guest *g, enum hosted_kind kind)
+static bool is_stale(const struct member *g, enum coord_kind kind)
 {
-    return g->lefts_due > 0 && kind != HOSTED_LEFT && kind != HOSTED_CLOSED;
+    return g->lefts_due > 0 && kind != COORD_LEFT && kind != COORD_CLOSED;
 }
 
-static void guest_hear(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
-                struct rdzv_guest_fx *fx)
+static void member_hear(struct member *g, const struct member_event *ev,
+                        struct member_fx *fx)
 {
-    const struct hosted_msg *m = ev->msg;
+    const struct coord_msg *m = ev->msg;
 
     if (is_stale(g, m->kind))
         return;
     switch (m->kind) {
-    case HOSTED_WELCOME:
+    case COORD_WELCOME:
         g->link = LINK_HELD;
         if (g->away_ms != MONO_NEVER)
             trace(g->cfg.trace, TRACE_INFO,
@@ -383,117 +374,117 @@ static void guest_hear(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
                   g->run_id, ev->now.mono_ms - g->away_ms);
         g->away_ms = MONO_NEVER;
         g->away_told = false;
-        guest_say_again(g, fx);
+        member_say_again(g, fx);
         return;
-    case HOSTED_JOINED:
+    case COORD_JOINED:
         on_joined(g, fx, m);
         return;
-    case HOSTED_REFUSED:
-        guest_refused(g, fx, m->code < 0 ? m->code : MUSTER_EPROTO, m->text);
+    case COORD_REFUSED:
+        member_refused(g, fx, m->code < 0 ? m->code : MUSTER_EPROTO, m->text);
         if (g->link == LINK_UP)
             on_turned_away(g, fx, m, ev->now);
         return;
-    case HOSTED_LEFT:
+    case COORD_LEFT:
         g->member = false;
         g->lefts_due = MAX_OF(g->lefts_due - 1, 0);
-        guest_done(fx, &g->leave, RDZV_EV_LEAVE, 0, NULL);
+        member_done(fx, &g->leave, RDZV_EV_LEAVE, 0, NULL);
         return;
-    case HOSTED_CLOSED:
+    case COORD_CLOSED:
         on_closed(g, fx);
         return;
-    case HOSTED_GATHERED:
+    case COORD_GATHERED:
         on_gathered(g, m, ev->now);
         return;
-    case HOSTED_WAITING:
+    case COORD_WAITING:
         g->waiting = m->count;
         if (m->count > 0 && g->member)
-            guest_news(g, fx, RDZV_NEWS_WAITING, 0, span_str(""));
+            member_news(g, fx, RDZV_NEWS_WAITING, 0, span_str(""));
         return;
-    case HOSTED_SPARE:
+    case COORD_SPARE:
         /* Like torch's, a spare waits for as long as the run goes on; once it is none,
          * its time begins anew. */
         g->join.by_ms =
             m->count ? MONO_NEVER : ev->now.mono_ms + g->cfg.settings.join_ms;
         return;
-    case HOSTED_LOST:
+    case COORD_LOST:
         if (g->member)
-            guest_news(g, fx, RDZV_NEWS_LOST, 0, m->text);
+            member_news(g, fx, RDZV_NEWS_LOST, 0, m->text);
         return;
-    case HOSTED_EVICTED:
+    case COORD_EVICTED:
         if (g->member)
-            guest_news(g, fx, RDZV_NEWS_EVICTED, 0, m->text);
+            member_news(g, fx, RDZV_NEWS_EVICTED, 0, m->text);
         g->member = false;
         return;
-    case HOSTED_HELLO:
-    case HOSTED_JOIN:
-    case HOSTED_LEAVE:
-    case HOSTED_CLOSE:
-    case HOSTED_ALIVE:
-    case HOSTED_KIND_COUNT:
+    case COORD_HELLO:
+    case COORD_JOIN:
+    case COORD_LEAVE:
+    case COORD_CLOSE:
+    case COORD_ALIVE:
+    case COORD_KIND_COUNT:
         return; /* A host does not say such things; nothing depends on it. */
     }
 }
 
-/* guest_link.c - a guest's connection to its host: made, lost and made again, and what
+/* member_link.c - a guest's connection to its host: made, lost and made again, and what
  * is said over it first. */
-static void guest_dial(struct rdzv_guest *g, struct rdzv_guest_fx *fx)
+static void member_dial(struct member *g, struct member_fx *fx)
 {
     g->link = LINK_DIALING;
-    fx->at[fx->count++] = (struct rdzv_guest_effect){ .kind = RDZV_GUEST_DIAL };
+    fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_DIAL };
 }
 
-static void hello(struct rdzv_guest *g, struct rdzv_guest_fx *fx)
+static void hello(struct member *g, struct member_fx *fx)
 {
-    guest_send(fx, (struct hosted_msg){
-                       .kind = HOSTED_HELLO,
-                       .run_id = span_str(g->run_id),
-                       .addr = g->cfg.self.addr,
-                       .pid = g->cfg.self.pid,
-                       .local_id = g->cfg.self.local_id,
-                       .nonce = g->cfg.nonce,
-                       .settings = buf_span(&g->settings),
-                       .order = g->cfg.order,
-                       .order_key = g->cfg.order_key,
-                       .grace_ms = g->cfg.grace_ms,
-                       .round = g->round,
-                       .rank = g->rank,
-                       .world = g->member ? g->world : 0,
-                   });
+    member_send(fx, (struct coord_msg){
+                        .kind = COORD_HELLO,
+                        .run_id = span_str(g->run_id),
+                        .addr = g->cfg.self.addr,
+                        .pid = g->cfg.self.pid,
+                        .local_id = g->cfg.self.local_id,
+                        .nonce = g->cfg.nonce,
+                        .settings = buf_span(&g->settings),
+                        .order = g->cfg.order,
+                        .rank_order_key = g->cfg.rank_order_key,
+                        .grace_ms = g->cfg.grace_ms,
+                        .round = g->round,
+                        .rank = g->rank,
+                        .world = g->member ? g->world : 0,
+                    });
 }
 
-static void guest_goodbye(struct rdzv_guest *g, struct rdzv_guest_fx *fx)
+static void member_goodbye(struct member *g, struct member_fx *fx)
 {
-    g->owed = !guest_held(g);
+    g->owed = !member_held(g);
     if (g->owed)
         return;
     g->lefts_due++;
-    guest_send(fx, (struct hosted_msg){ .kind = HOSTED_LEAVE });
+    member_send(fx, (struct coord_msg){ .kind = COORD_LEAVE });
 }
 
 /* Says everything that has no answer yet, in an order that makes sense to the host. */
-static void guest_say_again(struct rdzv_guest *g, struct rdzv_guest_fx *fx)
+static void member_say_again(struct member *g, struct member_fx *fx)
 {
     if (g->leave.on || g->owed)
-        guest_goodbye(g, fx);
+        member_goodbye(g, fx);
     if (g->close.on)
-        guest_send(fx, (struct hosted_msg){ .kind = HOSTED_CLOSE });
+        member_send(fx, (struct coord_msg){ .kind = COORD_CLOSE });
     if (g->join.on)
-        guest_send(fx, (struct hosted_msg){ .kind = HOSTED_JOIN, .count = g->joins });
+        member_send(fx, (struct coord_msg){ .kind = COORD_JOIN, .count = g->joins });
 }
 
-static bool guest_held(const struct rdzv_guest *g)
+static bool member_held(const struct member *g)
 {
     return g->link == LINK_HELD;
 }
 
-static void guest_up(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now now)
+static void member_up(struct member *g, struct member_fx *fx, struct now now)
 {
     g->link = LINK_UP;
     g->beat_ms = now.mono_ms + rdzv_interval_ms(&g->cfg.settings);
     hello(g, fx);
 }
 
-static void guest_down(struct rdzv_guest *g, const struct rdzv_guest_event *ev)
+static void member_down(struct member *g, const struct member_event *ev)
 {
     /* One that hangs up at our HELLO is no better than one that is not there. */
     if (g->link == LINK_HELD)
@@ -517,14 +508,14 @@ static void guest_down(struct rdzv_guest *g, const struct rdzv_guest_event *ev)
                    ev->text ? ev->text : "the connection broke");
 }
 
-/* guest_time.c - a guest's deadlines, its heartbeats, and how long it waits for a host
+/* member_time.c - a guest's deadlines, its heartbeats, and how long it waits for a host
  * that is away. */
 static bool due(const struct wish_state *w, struct now now)
 {
     return w->on && now.mono_ms >= w->by_ms;
 }
 
-static void time_out(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now now)
+static void time_out(struct member *g, struct member_fx *fx, struct now now)
 {
     const char *away = g->away_ms == MONO_NEVER ? "" : "; its host is away";
     char text[300];
@@ -536,8 +527,8 @@ static void time_out(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now 
                        " were there%s",
                        g->run_id, g->cfg.settings.join_ms / 1000, g->gathered,
                        g->cfg.settings.min_nodes, away);
-        guest_refused(g, fx, MUSTER_ETIMEDOUT, span_str(text));
-        guest_goodbye(g, fx);
+        member_refused(g, fx, MUSTER_ETIMEDOUT, span_str(text));
+        member_goodbye(g, fx);
     }
     if (g->join.on && g->cfg.away_ms && g->away_ms != MONO_NEVER &&
         now.mono_ms - g->away_ms >= g->cfg.away_ms) {
@@ -545,38 +536,38 @@ static void time_out(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now 
                        "the host of the rendezvous '%.100s' has been away for %" PRIu64
                        " s (read_timeout); it ended, or cannot be reached",
                        g->run_id, g->cfg.away_ms / 1000);
-        guest_refused(g, fx, MUSTER_ECONN, span_str(text));
-        guest_goodbye(g, fx);
+        member_refused(g, fx, MUSTER_ECONN, span_str(text));
+        member_goodbye(g, fx);
     }
     if (due(&g->leave, now))
-        guest_done(fx, &g->leave, RDZV_EV_LEAVE, MUSTER_ETIMEDOUT,
-                   "the host did not answer the goodbye in time");
+        member_done(fx, &g->leave, RDZV_EV_LEAVE, MUSTER_ETIMEDOUT,
+                    "the host did not answer the goodbye in time");
     if (due(&g->close, now))
-        guest_done(
+        member_done(
             fx, &g->close, RDZV_EV_CLOSE, MUSTER_ETIMEDOUT,
             "the host did not confirm within close_timeout that the run is closed");
 }
 
 /* A member judges its host as it would any other: silent for so long is dead. */
-static uint64_t away_limit_ms(const struct rdzv_guest *g)
+static uint64_t away_limit_ms(const struct member *g)
 {
     return MAX_OF(rdzv_dead_after_ms(&g->cfg.settings), 1000u);
 }
 
-static void guest_timer(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct now now)
+static void member_timer(struct member *g, struct member_fx *fx, struct now now)
 {
     time_out(g, fx, now);
     if (g->link == LINK_PAUSED && now.mono_ms >= g->redial_ms)
-        guest_dial(g, fx);
-    if (guest_held(g) && now.mono_ms >= g->beat_ms) {
+        member_dial(g, fx);
+    if (member_held(g) && now.mono_ms >= g->beat_ms) {
         g->beat_ms = now.mono_ms + rdzv_interval_ms(&g->cfg.settings);
-        guest_send(fx, (struct hosted_msg){ .kind = HOSTED_ALIVE });
+        member_send(fx, (struct coord_msg){ .kind = COORD_ALIVE });
     }
     if (g->away_ms != MONO_NEVER && !g->away_told &&
         now.mono_ms - g->away_ms >= away_limit_ms(g)) {
         g->away_told = true;
         if (g->member)
-            guest_news(
+            member_news(
                 g, fx, RDZV_NEWS_BACKEND, MUSTER_ECONN,
                 span_str("the host of the rendezvous has been away for as long as "
                          "a node may be silent (keep_alive_interval * "
@@ -584,7 +575,7 @@ static void guest_timer(struct rdzv_guest *g, struct rdzv_guest_fx *fx, struct n
     }
 }
 
-uint64_t rdzv_guest_deadline(const struct rdzv_guest *g)
+uint64_t member_deadline(const struct member *g)
 {
     uint64_t by = MONO_NEVER;
 
@@ -598,7 +589,7 @@ uint64_t rdzv_guest_deadline(const struct rdzv_guest *g)
         by = MIN_OF(by, g->close.by_ms);
     if (g->link == LINK_PAUSED)
         by = MIN_OF(by, g->redial_ms);
-    if (guest_held(g))
+    if (member_held(g))
         by = MIN_OF(by, g->beat_ms);
     if (g->away_ms != MONO_NEVER && !g->away_told)
         by = MIN_OF(by, g->away_ms + away_limit_ms(g));

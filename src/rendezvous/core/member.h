@@ -1,5 +1,6 @@
-/* guest.h - one node's part in a rendezvous that its host owns (rendezvous/core/coordinator.h): say what
- * we want over one connection, and believe what we are told.
+/* guest.h - one node's part in a rendezvous that its host owns
+ * (rendezvous/core/coordinator.h): say what we want over one connection, and believe
+ * what we are told.
  *
  * Pure. It takes the wishes and gives the outcomes of rdzv.h (JOIN, LEAVE, CLOSE;
  * JOINED, REFUSED, DONE, NEWS), so that the driver treats both alike. What always
@@ -18,79 +19,77 @@
 #include "rendezvous/core/cas_node.h"
 #include "rendezvous/core/coordinator_wire.h"
 
-struct rdzv_guest;
+struct member;
 
-struct rdzv_guest_config {
+struct member_config {
     const char *run_id;    /* copied */
     struct rdzv_node self; /* copied */
     struct rdzv_settings settings;
     uint64_t nonce;    /* of this process */
     uint64_t grace_ms; /* how long the host shall wait for us to come back */
     uint64_t away_ms;  /* a join gives a host up that is away for so long; 0: never */
-    enum hosted_order order;
-    uint64_t order_key;
+    enum coord_order order;
+    uint64_t rank_order_key;
     const struct trace *trace; /* borrowed, may be NULL */
 };
 
-int rdzv_guest_new(const struct rdzv_guest_config *cfg, struct rdzv_guest **out,
-                   struct muster_error *err);
-void rdzv_guest_free(struct rdzv_guest *g); /* NULL is fine */
+int member_new(const struct member_config *cfg, struct member **out,
+               struct muster_error *err);
+void member_free(struct member *g); /* NULL is fine */
 
 /* X(name): what happened, beside the wishes of rdzv.h. */
-enum rdzv_guest_event_kind {
-    RDZV_GUEST_WISH,  /* wish: RDZV_EV_JOIN, LEAVE or CLOSE */
-    RDZV_GUEST_UP,    /* a connection is there; messages can be sent */
-    RDZV_GUEST_DOWN,  /* it broke, or could not be made: code, text */
-    RDZV_GUEST_MSG,   /* the host says msg */
-    RDZV_GUEST_TIMER, /* rdzv_guest_deadline() has come */
+enum member_event_kind {
+    MEMBER_WISH,  /* wish: RDZV_EV_JOIN, LEAVE or CLOSE */
+    MEMBER_UP,    /* a connection is there; messages can be sent */
+    MEMBER_DOWN,  /* it broke, or could not be made: code, text */
+    MEMBER_MSG,   /* the host says msg */
+    MEMBER_TIMER, /* member_deadline() has come */
 };
 
-struct rdzv_guest_event {
-    enum rdzv_guest_event_kind kind;
+struct member_event {
+    enum member_event_kind kind;
     struct now now;
     enum rdzv_event_kind wish;
-    const struct hosted_msg *msg; /* borrowed for the step */
+    const struct coord_msg *msg; /* borrowed for the step */
     int code;
     const char *text;
 };
 
-enum rdzv_guest_effect_kind {
-    RDZV_GUEST_DIAL, /* connect, once; answer with UP or DOWN */
-    RDZV_GUEST_SEND, /* msg */
-    RDZV_GUEST_TELL, /* told: JOINED, REFUSED, DONE or NEWS, as rdzv_step gives them */
+enum member_effect_kind {
+    MEMBER_DIAL, /* connect, once; answer with UP or DOWN */
+    MEMBER_SEND, /* msg */
+    MEMBER_TELL, /* told: JOINED, REFUSED, DONE or NEWS, as rdzv_step gives them */
 };
 
-struct rdzv_guest_effect {
-    enum rdzv_guest_effect_kind kind;
-    struct hosted_msg msg;   /* spans borrowed until the next step */
+struct member_effect {
+    enum member_effect_kind kind;
+    struct coord_msg msg;    /* spans borrowed until the next step */
     struct rdzv_effect told; /* likewise */
 };
 
-#define RDZV_GUEST_FX_MAX 8
+#define MEMBER_FX_MAX 8
 
-struct rdzv_guest_fx {
-    struct rdzv_guest_effect at[RDZV_GUEST_FX_MAX];
+struct member_fx {
+    struct member_effect at[MEMBER_FX_MAX];
     size_t count;
 };
 
 /* Cannot fail. */
-void rdzv_guest_step(struct rdzv_guest *g, const struct rdzv_guest_event *ev,
-                     struct rdzv_guest_fx *fx);
+void member_step(struct member *g, const struct member_event *ev, struct member_fx *fx);
 
-uint64_t rdzv_guest_deadline(const struct rdzv_guest *g); /* MONO_NEVER: none */
+uint64_t member_deadline(const struct member *g); /* MONO_NEVER: none */
 
 /* Last known. */
-int64_t rdzv_guest_waiting(const struct rdzv_guest *g);
-bool rdzv_guest_closed(const struct rdzv_guest *g);
-bool rdzv_guest_up(const struct rdzv_guest *g);
+int64_t member_waiting(const struct member *g);
+bool member_closed(const struct member *g);
 
 /* How it stands with the JOIN under way, as last told; false: there is none. */
-bool rdzv_guest_progress(const struct rdzv_guest *g, struct rdzv_progress *out);
+bool member_progress(const struct member *g, struct rdzv_progress *out);
 
 /* Rank 0 of the round last JOINED; borrowed until the next one. */
-struct rdzv_node rdzv_guest_zero(const struct rdzv_guest *g);
+struct rdzv_node member_rank0(const struct member *g);
 
 /* How many nodes of that round are torchrun's. */
-int64_t rdzv_guest_strangers(const struct rdzv_guest *g);
+int64_t member_torch_nodes(const struct member *g);
 
 #endif

@@ -1,10 +1,10 @@
 /* params.c - see params.h. */
 #include "rendezvous/core/params.h"
-#include <inttypes.h>
-#include <strings.h>
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/py/text.h"
+#include <inttypes.h>
+#include <strings.h>
 
 static int check(const char *backend, int64_t min_nodes, int64_t max_nodes,
                  struct muster_error *err)

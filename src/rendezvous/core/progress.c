@@ -13,8 +13,8 @@ void progress_why(struct rdzv_progress *p, const char *text)
             *c = '?';
 }
 
-/* "00000007.node8", see rendezvous/dynamic_open.c: seven comes before eight, and node8 is who
- * it is. */
+/* "00000007.node8", see rendezvous/dynamic_open.c: seven comes before eight, and node8
+ * is who it is. */
 static struct span without_order(struct span addr)
 {
     const size_t digits = 8;
@@ -63,7 +63,7 @@ void names_of(const struct rdzv_state *s, enum rdzv_list list, char *to)
     *to = '\0';
     if (rdzv_count(s, list) > RDZV_NAMES_MAX)
         return;
-    for (const struct rdzv_member *m = rdzv_first(s, list); m; m = m->next[list])
+    for (const struct participant *m = rdzv_first(s, list); m; m = m->next[list])
         if (!names_add(to, m->node.addr))
             return;
 }
@@ -124,7 +124,7 @@ void names_without(const char *all, const char *here, char *to)
 bool rdzv_progress(const struct rdzv *r, struct rdzv_progress *out)
 {
     const struct rdzv_state *s = &r->seen;
-    const struct rdzv_member *me = rdzv_state_find(s, &r->self);
+    const struct participant *me = rdzv_state_find(s, &r->self);
     char last[RDZV_NAMES_SIZE] = "";
 
     if (r->mode != MODE_JOINING)

@@ -44,7 +44,7 @@ void rdzv_state_fini(struct rdzv_state *s)
     if (!s)
         return;
     for (size_t i = 0; (link = map_next(&s->nodes, &i));)
-        mem_free(CONTAINER_OF(link, struct rdzv_member, link));
+        mem_free(CONTAINER_OF(link, struct participant, link));
     map_fini(&s->nodes);
     rdzv_state_init(s);
 }
@@ -62,13 +62,13 @@ static struct span key_of(uint8_t *room, const struct rdzv_node *n)
 /* In a table of this size, looking at each is quicker than hashing. */
 #define FEW_SLOTS 16u
 
-static struct rdzv_member *find_of_few(const struct rdzv_state *s,
+static struct participant *find_of_few(const struct rdzv_state *s,
                                        const struct rdzv_node *n)
 {
     struct map_link *link;
 
     for (size_t i = 0; (link = map_next(&s->nodes, &i));) {
-        struct rdzv_member *m = CONTAINER_OF(link, struct rdzv_member, link);
+        struct participant *m = CONTAINER_OF(link, struct participant, link);
         if (m->node.pid == n->pid && m->node.local_id == n->local_id &&
             span_eq(m->node.addr, n->addr))
             return m;
@@ -76,7 +76,7 @@ static struct rdzv_member *find_of_few(const struct rdzv_state *s,
     return NULL;
 }
 
-struct rdzv_member *rdzv_state_find(const struct rdzv_state *s,
+struct participant *rdzv_state_find(const struct rdzv_state *s,
                                     const struct rdzv_node *n)
 {
     uint8_t room[KEY_HEAD + RDZV_MAX_ADDR];
@@ -85,12 +85,12 @@ struct rdzv_member *rdzv_state_find(const struct rdzv_state *s,
     if (s->nodes.size <= FEW_SLOTS)
         return find_of_few(s, n);
     link = map_get(&s->nodes, key_of(room, n));
-    return link ? CONTAINER_OF(link, struct rdzv_member, link) : NULL;
+    return link ? CONTAINER_OF(link, struct participant, link) : NULL;
 }
 
-static struct rdzv_member *add(struct rdzv_state *s, const struct rdzv_node *n)
+static struct participant *add(struct rdzv_state *s, const struct rdzv_node *n)
 {
-    struct rdzv_member *m;
+    struct participant *m;
     uint8_t *key;
 
     if (map_reserve(&s->nodes, 1) < 0)
@@ -98,7 +98,7 @@ static struct rdzv_member *add(struct rdzv_state *s, const struct rdzv_node *n)
     m = mem_alloc(sizeof *m + KEY_HEAD + n->addr.n);
     if (!m)
         return NULL;
-    *m = (struct rdzv_member){ .node = *n };
+    *m = (struct participant){ .node = *n };
     key = (uint8_t *)(m + 1);
     m->link.key = key_of(key, n);
     m->node.addr.p = key + KEY_HEAD;
@@ -106,7 +106,7 @@ static struct rdzv_member *add(struct rdzv_state *s, const struct rdzv_node *n)
     return m;
 }
 
-static void append(struct rdzv_state *s, struct rdzv_member *m, enum rdzv_list list)
+static void append(struct rdzv_state *s, struct participant *m, enum rdzv_list list)
 {
     m->in |= 1u << list;
     m->next[list] = NULL;
@@ -119,10 +119,10 @@ static void append(struct rdzv_state *s, struct rdzv_member *m, enum rdzv_list l
     s->list[list].count++;
 }
 
-struct rdzv_member *rdzv_state_put(struct rdzv_state *s, const struct rdzv_node *n,
+struct participant *rdzv_state_put(struct rdzv_state *s, const struct rdzv_node *n,
                                    enum rdzv_list list)
 {
-    struct rdzv_member *m = rdzv_state_find(s, n);
+    struct participant *m = rdzv_state_find(s, n);
 
     if (!m)
         m = add(s, n);
@@ -136,10 +136,10 @@ struct rdzv_member *rdzv_state_put(struct rdzv_state *s, const struct rdzv_node 
     return m;
 }
 
-static void unlink_from(struct rdzv_state *s, struct rdzv_member *m,
+static void unlink_from(struct rdzv_state *s, struct participant *m,
                         enum rdzv_list list)
 {
-    struct rdzv_member *next = m->next[list], *prev = m->prev[list];
+    struct participant *next = m->next[list], *prev = m->prev[list];
 
     if (next)
         next->prev[list] = prev;
@@ -153,7 +153,7 @@ static void unlink_from(struct rdzv_state *s, struct rdzv_member *m,
     m->in &= ~(1u << list);
 }
 
-void rdzv_state_drop(struct rdzv_state *s, struct rdzv_member *m, enum rdzv_list list)
+void rdzv_state_drop(struct rdzv_state *s, struct participant *m, enum rdzv_list list)
 {
     if (!rdzv_in(m, list))
         return;
@@ -164,7 +164,7 @@ void rdzv_state_drop(struct rdzv_state *s, struct rdzv_member *m, enum rdzv_list
     mem_free(m);
 }
 
-void rdzv_state_forget(struct rdzv_state *s, struct rdzv_member *m)
+void rdzv_state_forget(struct rdzv_state *s, struct participant *m)
 {
     for (unsigned list = 0; list < RDZV_LISTS; list++) {
         if (m->in & 1u << list)
@@ -174,14 +174,14 @@ void rdzv_state_forget(struct rdzv_state *s, struct rdzv_member *m)
     mem_free(m);
 }
 
-static struct rdzv_member *twin_of(const struct rdzv_member *m)
+static struct participant *twin_of(const struct participant *m)
 {
     return m ? m->twin : NULL;
 }
 
-static struct rdzv_member *make_twin(struct rdzv_member *m)
+static struct participant *make_twin(struct participant *m)
 {
-    struct rdzv_member *twin = mem_memdup(m, sizeof *m + m->link.key.n);
+    struct participant *twin = mem_memdup(m, sizeof *m + m->link.key.n);
 
     if (!twin)
         return NULL;
@@ -200,11 +200,11 @@ int rdzv_state_copy(struct rdzv_state *to, const struct rdzv_state *from)
     if (map_init_as(&s.nodes, &from->nodes) < 0)
         return MUSTER_ENOMEM;
     for (size_t i = 0; i < from->nodes.size; i++) {
-        struct rdzv_member *twin;
+        struct participant *twin;
 
         if (!from->nodes.hashes[i])
             continue;
-        twin = make_twin(CONTAINER_OF(from->nodes.links[i], struct rdzv_member, link));
+        twin = make_twin(CONTAINER_OF(from->nodes.links[i], struct participant, link));
         if (!twin) {
             rdzv_state_fini(&s);
             return MUSTER_ENOMEM;
@@ -212,7 +212,7 @@ int rdzv_state_copy(struct rdzv_state *to, const struct rdzv_state *from)
         map_put_at(&s.nodes, i, &twin->link, from->nodes.hashes[i]);
     }
     for (size_t i = 0; (link = map_next(&s.nodes, &i));) {
-        struct rdzv_member *m = CONTAINER_OF(link, struct rdzv_member, link);
+        struct participant *m = CONTAINER_OF(link, struct participant, link);
 
         for (unsigned list = 0; list < RDZV_LISTS; list++) {
             m->next[list] = m->in & 1u << list ? twin_of(m->next[list]) : NULL;

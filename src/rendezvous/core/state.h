@@ -1,6 +1,6 @@
 /* state.h - the state that all nodes of a run share, as data: torch's _RendezvousState.
  *
- * Each node that the state mentions is one struct rdzv_member, found by hash, that sits
+ * Each node that the state mentions is one struct participant, found by hash, that sits
  * in any of four lists. Lists keep their order, as Python's dicts do, so that what was
  * read is written back in the same order; every operation on one node is O(1).
  * A member lives for as long as it is in some list. A state can be moved by assignment.
@@ -32,15 +32,15 @@ enum rdzv_list {
     RDZV_LISTS
 };
 
-struct rdzv_member {
+struct participant {
     struct map_link link;
     struct rdzv_node node; /* its addr lies behind this struct */
-    struct rdzv_member *next[RDZV_LISTS],
+    struct participant *next[RDZV_LISTS],
         *prev[RDZV_LISTS]; /* borrowed from the state */
     unsigned in;           /* bit 1 << list for each list it is in */
     uint32_t memo;         /* scratch of the pickle writer */
     uint32_t beat_at;      /* of the pickle: where its bytes have beat_us; 0: unknown */
-    struct rdzv_member *twin; /* scratch of rdzv_state_copy */
+    struct participant *twin; /* scratch of rdzv_state_copy */
     int64_t rank;             /* while in PLACES */
     int64_t beat_us;          /* while in BEATS */
     uint64_t
@@ -54,7 +54,7 @@ struct rdzv_state {
     int64_t deadline_us;  /* of the last call, wall clock; WALL_NEVER: none */
     uint32_t deadline_at; /* as a member's beat_at */
     struct {
-        struct rdzv_member *first, *last; /* owned */
+        struct participant *first, *last; /* owned */
         size_t count;
     } list[RDZV_LISTS];
     struct map nodes;
@@ -66,21 +66,21 @@ void rdzv_state_fini(struct rdzv_state *s); /* NULL and zeroed are fine */
 /* 0 with a copy in *to (which is initialised here), or MUSTER_ENOMEM. */
 int rdzv_state_copy(struct rdzv_state *to, const struct rdzv_state *from);
 
-struct rdzv_member *rdzv_state_find(const struct rdzv_state *s,
+struct participant *rdzv_state_find(const struct rdzv_state *s,
                                     const struct rdzv_node *n);
 
 /* The node's member, now also at the end of the list unless it was in it already; rank
  * and beat_us of a member that was not in that list are 0. NULL: out of memory. */
-struct rdzv_member *rdzv_state_put(struct rdzv_state *s, const struct rdzv_node *n,
+struct participant *rdzv_state_put(struct rdzv_state *s, const struct rdzv_node *n,
                                    enum rdzv_list list);
 
 /* Takes m out of the list, if it is there. A member of no list is gone. */
-void rdzv_state_drop(struct rdzv_state *s, struct rdzv_member *m, enum rdzv_list list);
+void rdzv_state_drop(struct rdzv_state *s, struct participant *m, enum rdzv_list list);
 
 /* Takes m out of every list: it is gone. */
-void rdzv_state_forget(struct rdzv_state *s, struct rdzv_member *m);
+void rdzv_state_forget(struct rdzv_state *s, struct participant *m);
 
-static inline bool rdzv_in(const struct rdzv_member *m, enum rdzv_list list)
+static inline bool rdzv_in(const struct participant *m, enum rdzv_list list)
 {
     return m && (m->in & 1u << list);
 }
@@ -91,7 +91,7 @@ static inline size_t rdzv_count(const struct rdzv_state *s, enum rdzv_list list)
 }
 
 /* for (m = rdzv_first(s, RDZV_PLACES); m; m = m->next[RDZV_PLACES]) */
-static inline struct rdzv_member *rdzv_first(const struct rdzv_state *s,
+static inline struct participant *rdzv_first(const struct rdzv_state *s,
                                              enum rdzv_list list)
 {
     return s->list[list].first;

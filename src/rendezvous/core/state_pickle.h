@@ -26,14 +26,14 @@ int pickle_write(struct rdzv_state *s, struct buf *out);
  * returns true. s is not changed here. False, without a call, if anything else differs,
  * or it cannot be told without reading it all. A group that runs reads little else:
  * this costs a comparison of two texts, and nothing is allocated. */
-typedef void (*pickle_beat_fn)(void *ctx, struct rdzv_member *m, int64_t beat_us);
+typedef void (*pickle_beat_fn)(void *ctx, struct participant *m, int64_t beat_us);
 bool pickle_only_beats(const struct rdzv_state *s, struct span was, struct span text,
                        pickle_beat_fn beat, void *ctx);
 
 /* Appends `was`, the text that s was read from or written as, with the heartbeat that
  * m, one of its members, has by now: 1. 0, with nothing done, if that cannot be told
  * from the text; else MUSTER_EFULL or MUSTER_ENOMEM, and out is to be thrown away. */
-int pickle_write_beat(const struct rdzv_state *s, const struct rdzv_member *m,
+int pickle_write_beat(const struct rdzv_state *s, const struct participant *m,
                       struct span was, struct buf *out);
 
 /* The same for the text in the store. */

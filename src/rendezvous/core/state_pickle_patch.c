@@ -3,8 +3,8 @@
  * The times are ten bytes each, wherever they lie. So two texts of one length that are
  * equal but for the groups that hold those bytes say the same but for those times. */
 #include "base/base64.h"
-#include "rendezvous/core/state_pickle.h"
 #include "base/py/datetime.h"
+#include "rendezvous/core/state_pickle.h"
 
 #define GROUPS 5u /* that ten bytes can touch, at most */
 
@@ -39,7 +39,7 @@ static bool read_beat(struct span was, struct span text, struct window w, int64_
     if (n < (int64_t)end || decode(a, was, w) != n || memcmp(a, b, w.skip) != 0 ||
         memcmp(a + end, b + end, (size_t)n - end) != 0)
         return false;
-    return pytime_read(b + w.skip, us);
+    return py_datetime_read(b + w.skip, us);
 }
 
 /* Goes through the windows in order. With beat NULL, only whether all is well. */
@@ -49,7 +49,7 @@ static bool walk(const struct rdzv_state *s, struct span was, struct span text,
     size_t pos = 0;
     int64_t us;
 
-    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m;
+    for (struct participant *m = rdzv_first(s, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS]) {
         const struct window w = window_of(m->beat_at);
 
@@ -78,11 +78,11 @@ bool pickle_only_beats(const struct rdzv_state *s, struct span was, struct span 
 }
 
 /* Whether nothing else of the state is said by the bytes of m's heartbeat. */
-static bool has_its_own(const struct rdzv_state *s, const struct rdzv_member *m)
+static bool has_its_own(const struct rdzv_state *s, const struct participant *m)
 {
     if (m->beat_at == 0 || m->beat_at == s->deadline_at)
         return false;
-    for (const struct rdzv_member *o = rdzv_first(s, RDZV_BEATS); o;
+    for (const struct participant *o = rdzv_first(s, RDZV_BEATS); o;
          o = o->next[RDZV_BEATS]) {
         if (o != m && o->beat_at == m->beat_at)
             return false;
@@ -90,7 +90,7 @@ static bool has_its_own(const struct rdzv_state *s, const struct rdzv_member *m)
     return true;
 }
 
-int pickle_write_beat(const struct rdzv_state *s, const struct rdzv_member *m,
+int pickle_write_beat(const struct rdzv_state *s, const struct participant *m,
                       struct span was, struct buf *out)
 {
     const struct window w = window_of(m->beat_at);
@@ -103,7 +103,7 @@ int pickle_write_beat(const struct rdzv_state *s, const struct rdzv_member *m,
     n = decode(b, was, w);
     if (n < (int64_t)(w.skip + PYTIME_BYTES))
         return 0;
-    pytime_write(b + w.skip, m->beat_us);
+    py_datetime_write(b + w.skip, m->beat_us);
     rc = buf_append(out, was.p, w.from);
     if (rc == 0)
         rc = base64_encode(out, span_of(b, (size_t)n));

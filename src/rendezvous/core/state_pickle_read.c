@@ -4,14 +4,14 @@
  *
  * Bytes come from whoever can reach the store. Every opcode checks what it takes from
  * the stack; nothing recurses; every array grows by at most one entry a byte. */
-#include <stdarg.h>
-#include <stdio.h>
 #include "base/base64.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "rendezvous/core/state_pickle_int.h"
 #include "base/py/datetime.h"
 #include "base/utf8.h"
+#include "rendezvous/core/state_pickle_int.h"
+#include <stdarg.h>
+#include <stdio.h>
 
 #define MAX_STRING 65536u
 
@@ -540,7 +540,7 @@ int unpickle_reduce(struct unpickler *u)
                                "upgrade it to torch 2.6 or later");
     if (call.num != PG_DATETIME || args.type != PV_TIME_ARGS)
         return unpickle_refuse(u, "a call that no state has");
-    if (!pytime_read(u->in.p + args.num, &us))
+    if (!py_datetime_read(u->in.p + args.num, &us))
         return unpickle_refuse(u, "no such date and time");
     return pv_push(u, PV_TIME, (uint32_t)args.num, us);
 }
@@ -665,7 +665,7 @@ static int read_list(struct unpickler *u, struct pv field, enum rdzv_list list,
     struct pv key, value = { 0 };
 
     while (box_next(u, (uint32_t)field.num, &run, &at, &key)) {
-        struct rdzv_member *m;
+        struct participant *m;
 
         if (pairs)
             (void)box_next(u, (uint32_t)field.num, &run, &at, &value);

@@ -4,8 +4,8 @@
  * by value too. Every MEMOIZE takes the next number; what is mentioned again comes by
  * that number. */
 #include "base/base64.h"
-#include "rendezvous/core/state_pickle_int.h"
 #include "base/py/datetime.h"
+#include "rendezvous/core/state_pickle_int.h"
 
 #define NO_MEMO    UINT32_MAX
 #define BATCH      1000u
@@ -149,7 +149,7 @@ static uint32_t moment(struct pickler *w, int64_t us)
     } else {
         get(w, w->time_class);
     }
-    pytime_write(b + 2, us);
+    py_datetime_write(b + 2, us);
     at = (uint32_t)(buf_len(w->out) - w->base + 2);
     bytes(w, b, sizeof b);
     (void)memoize(w);
@@ -161,7 +161,7 @@ static uint32_t moment(struct pickler *w, int64_t us)
     return at;
 }
 
-static void node(struct pickler *w, struct rdzv_member *m)
+static void node(struct pickler *w, struct participant *m)
 {
     if (m->memo != NO_MEMO) {
         get(w, m->memo);
@@ -191,7 +191,7 @@ static void node(struct pickler *w, struct rdzv_member *m)
     op(w, OP_BUILD);
 }
 
-static void item(struct pickler *w, struct rdzv_member *m, enum rdzv_list list)
+static void item(struct pickler *w, struct participant *m, enum rdzv_list list)
 {
     node(w, m);
     if (list == RDZV_PLACES)
@@ -205,7 +205,7 @@ static void list(struct pickler *w, const char *title, const struct rdzv_state *
                  enum rdzv_list which)
 {
     const bool map = which == RDZV_PLACES || which == RDZV_BEATS;
-    struct rdzv_member *m = rdzv_first(s, which);
+    struct participant *m = rdzv_first(s, which);
 
     (void)string(w, span_str(title));
     op(w, map ? OP_EMPTY_DICT : OP_EMPTY_SET);
@@ -274,7 +274,7 @@ static int frame(struct buf *out, size_t head, struct rdzv_state *s)
     memmove(p + sizeof b, p, n);
     put_u64(b + 1, n);
     memcpy(p, b, sizeof b);
-    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m; m = m->next[RDZV_BEATS])
+    for (struct participant *m = rdzv_first(s, RDZV_BEATS); m; m = m->next[RDZV_BEATS])
         m->beat_at += FRAME_HEAD;
     s->deadline_at += s->deadline_at ? FRAME_HEAD : 0;
     return 0;
@@ -293,7 +293,7 @@ int pickle_write(struct rdzv_state *s, struct buf *out)
     size_t head;
 
     for (unsigned l = 0; l < RDZV_LISTS; l++) {
-        for (struct rdzv_member *m = s->list[l].first; m; m = m->next[l])
+        for (struct participant *m = s->list[l].first; m; m = m->next[l])
             m->memo = NO_MEMO;
     }
     bytes(&w, proto, sizeof proto);

@@ -8,7 +8,7 @@
 
 static int by_node(const void *a, const void *b)
 {
-    const struct rdzv_member *const *x = a, *const *y = b;
+    const struct participant *const *x = a, *const *y = b;
 
     return rdzv_node_cmp(&(*x)->node, &(*y)->node);
 }
@@ -16,12 +16,12 @@ static int by_node(const void *a, const void *b)
 int rdzv_complete_round(struct rdzv_state *s)
 {
     const size_t count = rdzv_count(s, RDZV_PLACES);
-    struct rdzv_member **order = mem_realloc_array(NULL, count + 1, sizeof *order);
+    struct participant **order = mem_realloc_array(NULL, count + 1, sizeof *order);
     size_t i = 0;
 
     if (!order)
         return MUSTER_ENOMEM;
-    for (struct rdzv_member *m = rdzv_first(s, RDZV_PLACES); m;
+    for (struct participant *m = rdzv_first(s, RDZV_PLACES); m;
          m = m->next[RDZV_PLACES])
         order[i++] = m;
     qsort(order, count, sizeof *order, by_node);
@@ -49,7 +49,7 @@ void rdzv_places_removed(struct rdzv_state *s, const struct rdzv_settings *setti
 static int seat(struct rdzv_state *s, const struct rdzv_node *me, enum rdzv_list list,
                 int64_t wall_us)
 {
-    struct rdzv_member *m = rdzv_state_put(s, me, RDZV_BEATS);
+    struct participant *m = rdzv_state_put(s, me, RDZV_BEATS);
 
     if (!m)
         return MUSTER_ENOMEM;
@@ -90,7 +90,7 @@ static void unseat(struct rdzv_state *s, const struct rdzv_node *me,
 int rdzv_apply(struct rdzv_state *s, enum rdzv_action a, const struct rdzv_node *me,
                const struct rdzv_settings *settings, int64_t wall_us)
 {
-    struct rdzv_member *m;
+    struct participant *m;
 
     switch (a) {
     case RDZV_KEEP_ALIVE:
@@ -133,11 +133,11 @@ int rdzv_apply(struct rdzv_state *s, enum rdzv_action a, const struct rdzv_node 
 size_t rdzv_sweep(struct rdzv_state *s, const struct rdzv_settings *settings,
                   rdzv_dead_fn dead, const void *ctx)
 {
-    struct rdzv_member *next;
+    struct participant *next;
     bool places = false;
     size_t count = 0;
 
-    for (struct rdzv_member *m = rdzv_first(s, RDZV_BEATS); m; m = next) {
+    for (struct participant *m = rdzv_first(s, RDZV_BEATS); m; m = next) {
         next = m->next[RDZV_BEATS];
         if (!dead(ctx, m))
             continue;
@@ -150,7 +150,7 @@ size_t rdzv_sweep(struct rdzv_state *s, const struct rdzv_settings *settings,
     return count;
 }
 
-static bool expired(const void *ctx, const struct rdzv_member *m)
+static bool expired(const void *ctx, const struct participant *m)
 {
     const int64_t *limit_us = ctx;
 

@@ -1,8 +1,8 @@
 /* ops_keys.c - requests about one key; see ops_int.h. */
-#include "store/core/decimal.h"
 #include "store/core/ops.h"
-#include "store/core/reserved.h"
 #include "base/mem.h"
+#include "store/core/decimal.h"
+#include "store/core/reserved.h"
 
 int make_room(struct store *s, struct span name, size_t n, struct key **k,
               uint8_t **block)

@@ -4,8 +4,8 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "base/buf.h"
 #include "agent/core/agent_core.h"
+#include "base/buf.h"
 
 static const char *const fx_names[] = {
     [GROUP_FX_JOIN] = "join",
@@ -30,7 +30,7 @@ static const char *const fx_names[] = {
 };
 
 /* One effect as a word: "signal1:15", "start0", "leave+close", "finish0". */
-static void show(struct buf *out, const struct group_fx *f)
+static void show(struct buf *out, const struct agent_core_fx *f)
 {
     assert_int_equal(buf_printf(out, " %s", fx_names[f->kind]), 0);
     switch (f->kind) {
@@ -61,11 +61,12 @@ struct play {
     const char *want;
 };
 
-static void feed_word(struct group *g, const char *word, uint64_t *ms, struct buf *out)
+static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
+                      struct buf *out)
 {
     static const struct {
         const char *word;
-        enum group_event_kind kind;
+        enum agent_core_event_kind kind;
     } words[] = {
         { "begin", GROUP_EV_BEGIN },       { "joined", GROUP_EV_JOINED },
         { "assigned", GROUP_EV_ASSIGNED }, { "started", GROUP_EV_STARTED },
@@ -75,8 +76,8 @@ static void feed_word(struct group *g, const char *word, uint64_t *ms, struct bu
         { "stuck", GROUP_EV_STUCK },       { "opened", GROUP_EV_BARRIER_DONE },
         { "left", GROUP_EV_LEFT },         { "deserted", GROUP_EV_DESERTED },
     };
-    struct group_event ev = { 0 };
-    struct group_fx_list fx = { 0 };
+    struct agent_core_event ev = { 0 };
+    struct agent_core_fx_list fx = { 0 };
     int worker, code;
     char sign;
 
@@ -99,10 +100,10 @@ static void feed_word(struct group *g, const char *word, uint64_t *ms, struct bu
         ev.kind = words[i].kind;
     }
     ev.now.mono_ms = *ms;
-    assert_int_equal(group_step(g, &ev, &fx), 0);
+    assert_int_equal(agent_core_step(g, &ev, &fx), 0);
     for (size_t i = 0; i < fx.count; i++)
         show(out, &fx.items[i]);
-    group_fx_fini(&fx);
+    agent_core_fx_fini(&fx);
 }
 
 #define UP    "begin joined assigned started "
@@ -198,8 +199,8 @@ static void transcripts(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(plays); i++) {
         const struct play *p = &plays[i];
-        struct group_settings set = { .nproc = 2, .shutdown_ms = 30000 };
-        struct group g;
+        struct agent_core_settings set = { .nproc = 2, .shutdown_ms = 30000 };
+        struct agent_core g;
         struct buf out;
         char script[512], *save = NULL;
         uint64_t ms = 1000;
@@ -214,7 +215,7 @@ static void transcripts(void **state)
             set.shutdown_ms = ms_of_seconds(seconds);
         if (strncmp(script, "shutdown=never", 14) == 0)
             set.shutdown_ms = MONO_NEVER;
-        assert_int_equal(group_init(&g, &set, NULL), 0);
+        assert_int_equal(agent_core_init(&g, &set, NULL), 0);
         for (char *w = strtok_r(script, " ", &save); w; w = strtok_r(NULL, " ", &save))
             if (!strchr(w, '=') || strncmp(w, "exit", 4) == 0)
                 feed_word(&g, w, &ms, &out);
@@ -223,7 +224,7 @@ static void transcripts(void **state)
             fail_msg("%s:\nwant%s\ngot %s", p->says, p->want,
                      (const char *)buf_data(&out));
         buf_fini(&out);
-        group_fini(&g);
+        agent_core_fini(&g);
     }
 }
 
@@ -234,27 +235,27 @@ static void any_order(void **state)
     uint64_t seed = 12345;
     (void)state;
     for (int round = 0; round < 20000; round++) {
-        const struct group_settings set = { .nproc = 3,
-                                            .max_restarts = 2,
-                                            .shutdown_ms = 2000 };
-        struct group g;
-        struct group_fx_list fx = { 0 };
+        const struct agent_core_settings set = { .nproc = 3,
+                                                 .max_restarts = 2,
+                                                 .shutdown_ms = 2000 };
+        struct agent_core g;
+        struct agent_core_fx_list fx = { 0 };
         int finished = 0;
         uint64_t ms = 0;
 
-        assert_int_equal(group_init(&g, &set, NULL), 0);
+        assert_int_equal(agent_core_init(&g, &set, NULL), 0);
         for (int k = 0; k < 60; k++) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
-            const struct group_event ev = {
+            const struct agent_core_event ev = {
                 .kind = k == 0 ? GROUP_EV_BEGIN
-                               : (enum group_event_kind)(1 + (seed >> 33) %
-                                                                 GROUP_EV_TIMEOUT),
+                               : (enum agent_core_event_kind)(1 + (seed >> 33) %
+                                                                      GROUP_EV_TIMEOUT),
                 .worker = (int64_t)((seed >> 40) % 3),
                 .code = (int)((seed >> 50) % 2) * 15,
                 .now = { .mono_ms = ms += (seed >> 45) % 4000 },
             };
             fx.count = 0;
-            assert_int_equal(group_step(&g, &ev, &fx), 0);
+            assert_int_equal(agent_core_step(&g, &ev, &fx), 0);
             for (size_t i = 0; i < fx.count; i++) {
                 if (fx.items[i].kind != GROUP_FX_FINISH)
                     continue;
@@ -264,8 +265,8 @@ static void any_order(void **state)
             assert_true(g.alive >= 0 && g.remaining >= 0);
         }
         assert_true(finished <= 1);
-        group_fx_fini(&fx);
-        group_fini(&g);
+        agent_core_fx_fini(&fx);
+        agent_core_fini(&g);
     }
 }
 
@@ -273,18 +274,19 @@ static void no_memory(void **state)
 {
     (void)state;
     for (struct failing f = failing_first(); failing_next(&f);) {
-        const struct group_settings set = { .nproc = 2 };
-        struct group g;
-        struct group_fx_list fx = { 0 };
-        int rc = group_init(&g, &set, NULL);
+        const struct agent_core_settings set = { .nproc = 2 };
+        struct agent_core g;
+        struct agent_core_fx_list fx = { 0 };
+        int rc = agent_core_init(&g, &set, NULL);
         if (rc == 0) {
-            rc = group_step(&g, &(struct group_event){ .kind = GROUP_EV_BEGIN }, &fx);
+            rc = agent_core_step(
+                &g, &(struct agent_core_event){ .kind = GROUP_EV_BEGIN }, &fx);
             if (rc != 0)
                 assert_int_equal(g.phase, GROUP_NEW);
         }
         assert_true(rc == 0 || rc == MUSTER_ENOMEM);
-        group_fx_fini(&fx);
-        group_fini(&g);
+        agent_core_fx_fini(&fx);
+        agent_core_fini(&g);
     }
 }
 

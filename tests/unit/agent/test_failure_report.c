@@ -1,12 +1,13 @@
-/* test_failure_report.c - the failure report against torch's own, and error files of all kinds.
+/* test_failure_report.c - the failure report against torch's own, and error files of
+ * all kinds.
  */
 #include "testing.h"
 
 #include <stdio.h>
 
 #include "agent/core/exit_cause.h"
-#include "base/py/json.h"
 #include "agent/core/failure_report.h"
+#include "base/py/json.h"
 
 static const char *text_of(struct buf *b)
 {
@@ -277,15 +278,17 @@ static void causes(void **state)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct buf b;
         buf_init(&b, SIZE_MAX);
-        assert_true(cause_print(&b, rows[i].code, rows[i].name, rows[i].oom_kills));
+        assert_true(
+            exit_cause_print(&b, rows[i].code, rows[i].name, rows[i].oom_kills));
         assert_ptr_equal(strstr(text_of(&b), rows[i].begins), buf_data(&b));
         assert_non_null(strstr((const char *)buf_data(&b), rows[i].has));
         buf_fini(&b);
     }
     for (size_t i = 0; i < ARRAY_LEN(own); i++)
-        assert_false(cause_print(NULL, own[i], NULL, -1));
-    assert_false(cause_print(NULL, -9, "SIGKILL", 1)); /* told by who counted them */
-    assert_false(cause_print(NULL, 137, NULL, 1));
+        assert_false(exit_cause_print(NULL, own[i], NULL, -1));
+    assert_false(
+        exit_cause_print(NULL, -9, "SIGKILL", 1)); /* told by who counted them */
+    assert_false(exit_cause_print(NULL, 137, NULL, 1));
 }
 
 static void no_memory(void **state)

@@ -1,10 +1,10 @@
 /* test_worker_env.c - macros, environment, arguments and names of a worker. */
 #include <stdio.h>
 
+#include "agent/core/worker_env.h"
 #include "base/buf.h"
 #include "base/py/template.h"
 #include "launch/core/options.h"
-#include "agent/core/worker_env.h"
 #include "testing.h"
 
 static void test_macros(void **state)
@@ -39,7 +39,7 @@ static void test_macros(void **state)
         struct buf b;
 
         buf_init(&b, SIZE_MAX);
-        assert_int_equal(macro_expand(&b, rows[i][0], m, 1), 0);
+        assert_int_equal(template_expand(&b, rows[i][0], m, 1), 0);
         assert_int_equal(buf_u8(&b, 0), 0);
         assert_string_equal((const char *)buf_data(&b), rows[i][1]);
         buf_fini(&b);

@@ -1,5 +1,6 @@
-/* test_rendezvous_api.c - the public faces: params, registry, rendezvous, a caller's backend;
- * from several threads, so that a thread sanitizer has something to look at. */
+/* test_rendezvous_api.c - the public faces: params, registry, rendezvous, a caller's
+ * backend; from several threads, so that a thread sanitizer has something to look at.
+ */
 #include "testing.h"
 
 #include <pthread.h>

@@ -1,12 +1,12 @@
-/* test_kv_operation.c - one operation on a key: what is asked for, v2 and v3 alike, what
- * each answer means, and when to ask once more. */
+/* test_kv_operation.c - one operation on a key: what is asked for, v2 and v3 alike,
+ * what each answer means, and when to ask once more. */
 #include "etcd_said.h"
 
 #define KEY "/torch/elastic/rendezvous/job"
 
 struct row_ask {
     enum etcd_api api;
-    enum etcd_ask_kind kind;
+    enum kv_operation_kind kind;
     const char *path, *value;
     enum etcd_cond cond;
     uint64_t token, ttl_s, revision;
@@ -15,7 +15,7 @@ struct row_ask {
     bool unique, directory;
 };
 
-static int make(struct etcd_ask *a, const struct row_ask *row)
+static int make(struct kv_operation *a, const struct row_ask *row)
 {
     const char *path = row->path ? row->path : KEY;
     const struct etcd_put put = {
@@ -28,9 +28,9 @@ static int make(struct etcd_ask *a, const struct row_ask *row)
         .bell = row->bell ? span_str(row->bell) : (struct span){ NULL, 0 },
         .unique = row->unique,
     };
-    const int rc = row->kind == ETCD_ASK_PUT
-                       ? etcd_ask_init_put(a, row->api, &put)
-                       : etcd_ask_init(a, row->api, row->kind, span_str(path));
+    const int rc = row->kind == KV_OPERATION_PUT
+                       ? kv_operation_init_put(a, row->api, &put)
+                       : kv_operation_init(a, row->api, row->kind, span_str(path));
 
     if (rc < 0)
         return rc;
@@ -51,48 +51,48 @@ static const struct {
     bool once;
 } requests[] = {
     { "v2: a read asks the leader",
-      { ETCD_V2, ETCD_ASK_GET, "/k" },
+      { ETCD_V2, KV_OPERATION_GET, "/k" },
       "GET /v2/keys/k?quorum=true" },
     { "v2: so does a listing",
-      { ETCD_V2, ETCD_ASK_LIST, "/d/" },
+      { ETCD_V2, KV_OPERATION_LIST, "/d/" },
       "GET /v2/keys/d/?quorum=true" },
     { "v2: a plain write may be repeated",
-      { ETCD_V2, ETCD_ASK_PUT, "/k", "v" },
+      { ETCD_V2, KV_OPERATION_PUT, "/k", "v" },
       "PUT /v2/keys/k value=v" },
     { "v2: an empty value is a value",
-      { ETCD_V2, ETCD_ASK_PUT, "/k", "" },
+      { ETCD_V2, KV_OPERATION_PUT, "/k", "" },
       "PUT /v2/keys/k value=" },
     { "v2: if absent; nobody could tell whose it is",
-      { ETCD_V2, ETCD_ASK_PUT, "/k", "v", ETCD_IF_ABSENT, .ttl_s = 7200 },
+      { ETCD_V2, KV_OPERATION_PUT, "/k", "v", ETCD_IF_ABSENT, .ttl_s = 7200 },
       "PUT /v2/keys/k value=v&ttl=7200&prevExist=false",
       true },
     { "v2: if unchanged; the value is ours alone",
-      { ETCD_V2, ETCD_ASK_PUT, "/k", "v", ETCD_IF_TOKEN, 7, .unique = true },
+      { ETCD_V2, KV_OPERATION_PUT, "/k", "v", ETCD_IF_TOKEN, 7, .unique = true },
       "PUT /v2/keys/k value=v&prevIndex=7" },
-    { "v2: a key", { ETCD_V2, ETCD_ASK_DELETE, "/k" }, "DELETE /v2/keys/k" },
+    { "v2: a key", { ETCD_V2, KV_OPERATION_DELETE, "/k" }, "DELETE /v2/keys/k" },
     { "v2: all below it",
-      { ETCD_V2, ETCD_ASK_DELETE, "/d", .directory = true },
+      { ETCD_V2, KV_OPERATION_DELETE, "/d", .directory = true },
       "DELETE /v2/keys/d?dir=true&recursive=true" },
     { "v2: a wait begins behind what was seen",
-      { ETCD_V2, ETCD_ASK_WAIT, "/k", .revision = 41 },
+      { ETCD_V2, KV_OPERATION_WAIT, "/k", .revision = 41 },
       "GET /v2/keys/k?wait=true&waitIndex=42",
       true },
     { "v2: of a directory, for all below it",
-      { ETCD_V2, ETCD_ASK_WAIT, "/d/", .revision = 41 },
+      { ETCD_V2, KV_OPERATION_WAIT, "/d/", .revision = 41 },
       "GET /v2/keys/d/?wait=true&waitIndex=42&recursive=true",
       true },
     { "v3: a read",
-      { ETCD_V3, ETCD_ASK_GET, "/k" },
+      { ETCD_V3, KV_OPERATION_GET, "/k" },
       "POST /v3/kv/range {\"key\":\"L2s=\"}" },
     { "v3: a listing ends behind the last key below it",
-      { ETCD_V3, ETCD_ASK_LIST, "/d/" },
+      { ETCD_V3, KV_OPERATION_LIST, "/d/" },
       "POST /v3/kv/range {\"key\":\"L2Qv\",\"range_end\":\"L2Qw\"}" },
     { "v3: a plain write compares nothing",
-      { ETCD_V3, ETCD_ASK_PUT, "/k", "v" },
+      { ETCD_V3, KV_OPERATION_PUT, "/k", "v" },
       TXN "{\"compare\":[],\"success\":[{\"request_put\":{\"key\":\"L2s=\",\"value\":"
           "\"dg==\"}}],\"failure\":[{\"request_range\":{\"key\":\"L2s=\"}}]}" },
     { "v3: if absent, under a lease, with the bell under the same",
-      { ETCD_V3, ETCD_ASK_PUT, "/k", "v", ETCD_IF_ABSENT, .token = 9, .lease = 5,
+      { ETCD_V3, KV_OPERATION_PUT, "/k", "v", ETCD_IF_ABSENT, .token = 9, .lease = 5,
         .bell = "/b", .unique = true },
       TXN "{\"compare\":[{\"key\":\"L2s=\",\"target\":\"CREATE\",\"result\":\"EQUAL\","
           "\"create_revision\":\"0\"}],\"success\":[{\"request_put\":{\"key\":\"L2s=\","
@@ -100,17 +100,17 @@ static const struct {
           "\"value\":\"\",\"lease\":\"5\"}}],\"failure\":[{\"request_range\":{\"key\":"
           "\"L2s=\"}}]}" },
     { "v3: if unchanged; nobody could tell whose it is",
-      { ETCD_V3, ETCD_ASK_PUT, "/k", "v", ETCD_IF_TOKEN, 7 },
+      { ETCD_V3, KV_OPERATION_PUT, "/k", "v", ETCD_IF_TOKEN, 7 },
       TXN "{\"compare\":[{\"key\":\"L2s=\",\"target\":\"MOD\",\"result\":\"EQUAL\","
           "\"mod_revision\":\"7\"}],\"success\":[{\"request_put\":{\"key\":\"L2s=\","
           "\"value\":\"dg==\"}}],\"failure\":[{\"request_range\":{\"key\":\"L2s=\"}}]}",
       true },
     { "v3: a key",
-      { ETCD_V3, ETCD_ASK_DELETE, "/k" },
+      { ETCD_V3, KV_OPERATION_DELETE, "/k" },
       TXN "{\"compare\":[],\"success\":[{\"request_delete_range\":{\"key\":\"L2s=\"}}],"
           "\"failure\":[]}" },
     { "v3: all below it",
-      { ETCD_V3, ETCD_ASK_DELETE, "/d/", .directory = true },
+      { ETCD_V3, KV_OPERATION_DELETE, "/d/", .directory = true },
       TXN "{\"compare\":[],\"success\":[{\"request_delete_range\":{\"key\":\"L2Qv\","
           "\"range_end\":\"L2Qw\"}}],\"failure\":[]}" },
 };
@@ -120,37 +120,39 @@ static void asks(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(requests); i++) {
         const char *says = requests[i].says;
-        const enum etcd_ask_kind kind = requests[i].ask.kind;
-        struct etcd_ask a;
+        const enum kv_operation_kind kind = requests[i].ask.kind;
+        struct kv_operation a;
         struct etcd_msg m;
 
         etcd_msg_init(&m);
         assert_int_equal(make(&a, &requests[i].ask), 0);
-        assert_int_equal(etcd_ask_encode(&a, &m), 0);
+        assert_int_equal(kv_operation_encode(&a, &m), 0);
         msg_is(says, &m, requests[i].want);
-        number_is(says, "once", etcd_ask_once(&a), requests[i].once);
-        number_is(says, "what is expected", etcd_ask_expect(&a),
-                  kind == ETCD_ASK_GET || kind == ETCD_ASK_LIST ? ETCD3_EXPECT_RANGE
-                                                                : ETCD3_EXPECT_TXN);
+        number_is(says, "once", kv_operation_once(&a), requests[i].once);
+        number_is(says, "what is expected", kv_operation_expect(&a),
+                  kind == KV_OPERATION_GET || kind == KV_OPERATION_LIST
+                      ? ETCD3_EXPECT_RANGE
+                      : ETCD3_EXPECT_TXN);
         etcd_msg_fini(&m);
-        etcd_ask_fini(&a);
+        kv_operation_fini(&a);
     }
 }
 
 /* v3 waits by a stream: to ask for one by a request is our own mistake. */
 static void no_wait_by_v3(void **state)
 {
-    struct etcd_ask a;
+    struct kv_operation a;
     struct etcd_msg m;
 
     (void)state;
     etcd_msg_init(&m);
-    assert_int_equal(etcd_ask_init(&a, ETCD_V3, ETCD_ASK_WAIT, span_str("/k")), 0);
-    assert_int_equal(etcd_ask_encode(&a, &m), MUSTER_EBUG);
+    assert_int_equal(kv_operation_init(&a, ETCD_V3, KV_OPERATION_WAIT, span_str("/k")),
+                     0);
+    assert_int_equal(kv_operation_encode(&a, &m), MUSTER_EBUG);
     etcd_msg_fini(&m);
-    etcd_ask_fini(&a);
-    etcd_ask_fini(&a); /* finished already, */
-    etcd_ask_fini(NULL);
+    kv_operation_fini(&a);
+    kv_operation_fini(&a); /* finished already, */
+    kv_operation_fini(NULL);
 }
 
 /* ---- What an answer means ---- */
@@ -212,28 +214,28 @@ static const struct row {
       .status = MUSTER_EACCES },
     /* v2, put */
     { "created",
-      { ETCD_V2, ETCD_ASK_PUT, .value = "gASV=", .cond = ETCD_IF_ABSENT },
+      { ETCD_V2, KV_OPERATION_PUT, .value = "gASV=", .cond = ETCD_IF_ABSENT },
       { { "=v2-create" } },
       .present = true,
       .value = "gASV=",
       .token = 4,
       .revision = 4 },
     { "swapped",
-      { ETCD_V2, ETCD_ASK_PUT, .value = "gASW", .cond = ETCD_IF_TOKEN },
+      { ETCD_V2, KV_OPERATION_PUT, .value = "gASW", .cond = ETCD_IF_TOKEN },
       { { "=v2-swap" } },
       .present = true,
       .value = "gASW",
       .token = 5,
       .revision = 5 },
     { "an index from before the write",
-      { ETCD_V2, ETCD_ASK_PUT, .value = "x" },
+      { ETCD_V2, KV_OPERATION_PUT, .value = "x" },
       { { NODE2("6", "x", "8") } },
       .present = true,
       .value = "x",
       .token = 8,
       .revision = 8 },
     { "created by another: what it holds is read",
-      { ETCD_V2, ETCD_ASK_PUT, .value = "ours", .cond = ETCD_IF_ABSENT,
+      { ETCD_V2, KV_OPERATION_PUT, .value = "ours", .cond = ETCD_IF_ABSENT,
         .unique = true },
       { { "=v2-create-again" }, { "=v2-get" } },
       "GET /v2/keys" KEY "?quorum=true",
@@ -243,7 +245,7 @@ static const struct row {
       4,
       4 },
     { "a compare lost: what is there is read",
-      { ETCD_V2, ETCD_ASK_PUT, .value = "ours", .cond = ETCD_IF_TOKEN, .token = 4,
+      { ETCD_V2, KV_OPERATION_PUT, .value = "ours", .cond = ETCD_IF_TOKEN, .token = 4,
         .unique = true },
       { { "=v2-swap-lost" }, { NODE2("9", "theirs", "5") } },
       "GET /v2/keys" KEY "?quorum=true",
@@ -253,7 +255,7 @@ static const struct row {
       5,
       9 },
     { "lost to itself: the first answer got lost",
-      { ETCD_V2, ETCD_ASK_PUT, .value = "ours", .cond = ETCD_IF_TOKEN, .token = 4,
+      { ETCD_V2, KV_OPERATION_PUT, .value = "ours", .cond = ETCD_IF_TOKEN, .token = 4,
         .unique = true },
       { { LOST2 }, { NODE2("9", "ours", "5") } },
       "GET /v2/keys" KEY "?quorum=true",
@@ -263,7 +265,7 @@ static const struct row {
       5,
       9 },
     { "the same value, but anybody may write that",
-      { ETCD_V2, ETCD_ASK_PUT, .value = "1", .cond = ETCD_IF_TOKEN, .token = 4 },
+      { ETCD_V2, KV_OPERATION_PUT, .value = "1", .cond = ETCD_IF_TOKEN, .token = 4 },
       { { LOST2 }, { NODE2("9", "1", "5") } },
       "GET /v2/keys" KEY "?quorum=true",
       MUSTER_EEXIST,
@@ -272,70 +274,70 @@ static const struct row {
       5,
       9 },
     { "lost, and gone before it was read",
-      { ETCD_V2, ETCD_ASK_PUT, .value = "ours", .cond = ETCD_IF_TOKEN, .token = 4,
+      { ETCD_V2, KV_OPERATION_PUT, .value = "ours", .cond = ETCD_IF_TOKEN, .token = 4,
         .unique = true },
       { { LOST2 }, { GONE2 } },
       "GET /v2/keys" KEY "?quorum=true",
       MUSTER_EEXIST,
       .revision = 9 },
     { "lost, and nobody says to whom",
-      { ETCD_V2, ETCD_ASK_PUT, .value = "ours", .cond = ETCD_IF_TOKEN, .token = 4,
+      { ETCD_V2, KV_OPERATION_PUT, .value = "ours", .cond = ETCD_IF_TOKEN, .token = 4,
         .unique = true },
       { { LOST2 }, { NULL, MUSTER_ETIMEDOUT } },
       "GET /v2/keys" KEY "?quorum=true",
       MUSTER_ETIMEDOUT },
     { "expired meanwhile: lost, and nothing is there",
-      { ETCD_V2, ETCD_ASK_PUT, .value = "ours", .cond = ETCD_IF_TOKEN, .token = 4 },
+      { ETCD_V2, KV_OPERATION_PUT, .value = "ours", .cond = ETCD_IF_TOKEN, .token = 4 },
       { { GONE2 } },
       .status = MUSTER_EEXIST,
       .revision = 9 },
     { "not found where nothing was compared",
-      { ETCD_V2, ETCD_ASK_PUT, .value = "ours" },
+      { ETCD_V2, KV_OPERATION_PUT, .value = "ours" },
       { { GONE2 } },
       .status = MUSTER_ENOENT },
     { "a write whose answer got lost",
-      { ETCD_V2, ETCD_ASK_PUT, .value = "ours", .cond = ETCD_IF_TOKEN },
+      { ETCD_V2, KV_OPERATION_PUT, .value = "ours", .cond = ETCD_IF_TOKEN },
       { { NULL, MUSTER_EHANGUP } },
       .status = MUSTER_EHANGUP },
     { "a directory is in the way",
-      { ETCD_V2, ETCD_ASK_PUT, .value = "x" },
+      { ETCD_V2, KV_OPERATION_PUT, .value = "x" },
       { { "=v2-not-a-file" } },
       .status = MUSTER_EPROTO },
     /* v2, delete and wait */
     { "deleted",
-      { ETCD_V2, ETCD_ASK_DELETE },
+      { ETCD_V2, KV_OPERATION_DELETE },
       { { "=v2-delete" } },
       .present = true,
       .revision = 6 },
-    { "gone already", { ETCD_V2, ETCD_ASK_DELETE }, { { GONE2 } }, .revision = 9 },
+    { "gone already", { ETCD_V2, KV_OPERATION_DELETE }, { { GONE2 } }, .revision = 9 },
     { "not deleted",
-      { ETCD_V2, ETCD_ASK_DELETE },
+      { ETCD_V2, KV_OPERATION_DELETE },
       { { NULL, MUSTER_EREFUSED } },
       .status = MUSTER_EREFUSED },
     { "an event comes",
-      { ETCD_V2, ETCD_ASK_WAIT },
+      { ETCD_V2, KV_OPERATION_WAIT },
       { { NODE2("40", "x", "42") } },
       .revision = 42 },
     { "history is gone: read again",
-      { ETCD_V2, ETCD_ASK_WAIT },
+      { ETCD_V2, KV_OPERATION_WAIT },
       { { "=v2-watch-cleared" } },
       .revision = 1106 },
     { "so it is by the server's own index",
-      { ETCD_V2, ETCD_ASK_WAIT },
+      { ETCD_V2, KV_OPERATION_WAIT },
       { { CLEAR2 } },
       .revision = 9 },
     { "a long poll ends without an event",
-      { ETCD_V2, ETCD_ASK_WAIT },
+      { ETCD_V2, KV_OPERATION_WAIT },
       { { NULL, MUSTER_ETIMEDOUT } },
       .status = MUSTER_ETIMEDOUT,
       .more = true },
     { "a long poll breaks",
-      { ETCD_V2, ETCD_ASK_WAIT },
+      { ETCD_V2, KV_OPERATION_WAIT },
       { { NULL, MUSTER_EHANGUP } },
       .status = MUSTER_EHANGUP,
       .more = true },
     { "a wait that nobody takes",
-      { ETCD_V2, ETCD_ASK_WAIT },
+      { ETCD_V2, KV_OPERATION_WAIT },
       { { NULL, MUSTER_EREFUSED } },
       .status = MUSTER_EREFUSED },
     /* v3 */
@@ -356,14 +358,14 @@ static const struct row {
       .status = MUSTER_ECONN },
     { "v3: denied", { ETCD_V3 }, { { "=v3-auth-denied" } }, .status = MUSTER_EACCES },
     { "v3: created",
-      { ETCD_V3, ETCD_ASK_PUT, .value = "one", .cond = ETCD_IF_ABSENT },
+      { ETCD_V3, KV_OPERATION_PUT, .value = "one", .cond = ETCD_IF_ABSENT },
       { { "=v3-create" } },
       .present = true,
       .value = "one",
       .token = 2,
       .revision = 2 },
     { "v3: created by another: the answer says what it holds",
-      { ETCD_V3, ETCD_ASK_PUT, .value = "ours", .cond = ETCD_IF_ABSENT,
+      { ETCD_V3, KV_OPERATION_PUT, .value = "ours", .cond = ETCD_IF_ABSENT,
         .unique = true },
       { { "=v3-create-lost" } },
       NULL,
@@ -373,7 +375,8 @@ static const struct row {
       2,
       2 },
     { "v3: lost to itself: the first answer got lost",
-      { ETCD_V3, ETCD_ASK_PUT, .value = "one", .cond = ETCD_IF_ABSENT, .unique = true },
+      { ETCD_V3, KV_OPERATION_PUT, .value = "one", .cond = ETCD_IF_ABSENT,
+        .unique = true },
       { { "=v3-create-lost" } },
       NULL,
       0,
@@ -382,7 +385,7 @@ static const struct row {
       2,
       2 },
     { "v3: the same value, but anybody may write that",
-      { ETCD_V3, ETCD_ASK_PUT, .value = "one", .cond = ETCD_IF_ABSENT },
+      { ETCD_V3, KV_OPERATION_PUT, .value = "one", .cond = ETCD_IF_ABSENT },
       { { "=v3-create-lost" } },
       NULL,
       MUSTER_EEXIST,
@@ -391,44 +394,44 @@ static const struct row {
       2,
       2 },
     { "v3: won, with a newer revision than was compared",
-      { ETCD_V3, ETCD_ASK_PUT, .value = "ours", .cond = ETCD_IF_TOKEN, .token = 4 },
+      { ETCD_V3, KV_OPERATION_PUT, .value = "ours", .cond = ETCD_IF_TOKEN, .token = 4 },
       { { WON3 } },
       .present = true,
       .value = "ours",
       .token = 9,
       .revision = 9 },
     { "v3: expired meanwhile: lost, and nothing is there",
-      { ETCD_V3, ETCD_ASK_PUT, .value = "ours", .cond = ETCD_IF_TOKEN, .token = 4,
+      { ETCD_V3, KV_OPERATION_PUT, .value = "ours", .cond = ETCD_IF_TOKEN, .token = 4,
         .unique = true },
       { { LOST3("") } },
       .status = MUSTER_EEXIST,
       .revision = 9 },
     { "v3: an empty value of ours is not what is missing",
-      { ETCD_V3, ETCD_ASK_PUT, .value = "", .cond = ETCD_IF_TOKEN, .token = 4,
+      { ETCD_V3, KV_OPERATION_PUT, .value = "", .cond = ETCD_IF_TOKEN, .token = 4,
         .unique = true },
       { { LOST3("") } },
       .status = MUSTER_EEXIST,
       .revision = 9 },
     { "v3: our lease is gone",
-      { ETCD_V3, ETCD_ASK_PUT, .value = "x", .lease = 77 },
+      { ETCD_V3, KV_OPERATION_PUT, .value = "x", .lease = 77 },
       { { "=v3-put-no-lease" } },
       .status = MUSTER_ENOENT },
     { "v3: too large",
-      { ETCD_V3, ETCD_ASK_PUT, .value = "x" },
+      { ETCD_V3, KV_OPERATION_PUT, .value = "x" },
       { { "=v3-too-large" } },
       .status = MUSTER_EINVAL },
     { "v3: deleted",
-      { ETCD_V3, ETCD_ASK_DELETE },
+      { ETCD_V3, KV_OPERATION_DELETE },
       { { "200 0 {\"header\":{\"revision\":\"9\"},\"succeeded\":true,\"responses\":[{"
           "\"response_delete_range\":{\"deleted\":\"2\"}}]}" } },
       .present = true,
       .revision = 9 },
     { "v3: gone already",
-      { ETCD_V3, ETCD_ASK_DELETE },
+      { ETCD_V3, KV_OPERATION_DELETE },
       { { "=v3-delete" } },
       .revision = 4 },
     { "v3: an answer of no responses",
-      { ETCD_V3, ETCD_ASK_DELETE },
+      { ETCD_V3, KV_OPERATION_DELETE },
       { { "200 0 {\"header\":{\"revision\":\"9\"}}" } },
       .revision = 9 },
 };
@@ -441,7 +444,7 @@ struct told {
     struct etcd_answer answer;
 };
 
-static const struct etcd_answer *tell(struct told *t, const struct etcd_ask *a,
+static const struct etcd_answer *tell(struct told *t, const struct kv_operation *a,
                                       const struct step *step, int *status)
 {
     *t = (struct told){ .v2 = { .error = 0 } };
@@ -454,7 +457,7 @@ static const struct etcd_answer *tell(struct told *t, const struct etcd_ask *a,
         *status = t->v2.error ? etcd2_error(&t->v2, NULL) : 0;
         t->answer.v2 = &t->v2;
     } else {
-        const enum etcd3_expect expect = etcd_ask_expect(a);
+        const enum etcd3_expect expect = kv_operation_expect(a);
 
         assert_int_equal(etcd3_decode(&t->said.http, expect, &t->v3, NULL), 0);
         *status = t->v3.error ? etcd3_error(&t->v3, NULL) : 0;
@@ -470,7 +473,7 @@ static void told_fini(struct told *t)
     said_fini(&t->said);
 }
 
-static void asks_again(const struct row *row, struct etcd_ask *a)
+static void asks_again(const struct row *row, struct kv_operation *a)
 {
     struct told t;
     struct etcd_held held;
@@ -478,10 +481,11 @@ static void asks_again(const struct row *row, struct etcd_ask *a)
     int status;
     const struct etcd_answer *answer = tell(&t, a, &row->steps[0], &status);
 
-    number_is(row->says, "done at once", etcd_ask_answer(a, &status, answer, &held), 0);
+    number_is(row->says, "done at once", kv_operation_answer(a, &status, answer, &held),
+              0);
     told_fini(&t);
     etcd_msg_init(&m);
-    assert_int_equal(etcd_ask_encode(a, &m), 0);
+    assert_int_equal(kv_operation_encode(a, &m), 0);
     msg_is(row->says, &m, row->again);
     etcd_msg_fini(&m);
 }
@@ -492,7 +496,7 @@ static void answers(void **state)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         const struct row *row = &rows[i];
         struct etcd_held held;
-        struct etcd_ask a;
+        struct kv_operation a;
         struct told t;
         int status;
 
@@ -501,7 +505,7 @@ static void answers(void **state)
             asks_again(row, &a);
         const struct etcd_answer *answer =
             tell(&t, &a, &row->steps[row->again != NULL], &status);
-        const bool done = etcd_ask_answer(&a, &status, answer, &held);
+        const bool done = kv_operation_answer(&a, &status, answer, &held);
 
         number_is(row->says, "done", done, !row->more);
         code_is(row->says, status, row->status);
@@ -512,7 +516,7 @@ static void answers(void **state)
                   (long long)row->revision);
         assert_null(held.items);
         told_fini(&t);
-        etcd_ask_fini(&a);
+        kv_operation_fini(&a);
     }
 }
 
@@ -559,14 +563,14 @@ static void listings(void **state)
     for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
         const char *says = lists[i].says;
         struct etcd_held held;
-        struct etcd_ask a;
+        struct kv_operation a;
         struct told t;
         int status;
 
         assert_int_equal(
-            etcd_ask_init(&a, lists[i].api, ETCD_ASK_LIST, span_str("/d/")), 0);
+            kv_operation_init(&a, lists[i].api, KV_OPERATION_LIST, span_str("/d/")), 0);
         const struct etcd_answer *answer = tell(&t, &a, &lists[i].step, &status);
-        assert_true(etcd_ask_answer(&a, &status, answer, &held));
+        assert_true(kv_operation_answer(&a, &status, answer, &held));
         code_is(says, status, lists[i].status);
         number_is(says, "present", held.present, lists[i].present);
         number_is(says, "revision", (long long)held.revision,
@@ -581,7 +585,7 @@ static void listings(void **state)
             number_is(says, "second token", (long long)held.items[1].token, 6);
         }
         told_fini(&t);
-        etcd_ask_fini(&a);
+        kv_operation_fini(&a);
     }
 }
 
@@ -592,16 +596,16 @@ static void out_of_memory(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(requests); i++) {
         for (struct failing f = failing_first(); failing_next(&f);) {
-            struct etcd_ask a;
+            struct kv_operation a;
             struct etcd_msg m;
             int rc = make(&a, &requests[i].ask);
 
             etcd_msg_init(&m);
             assert_true(rc == 0 || rc == MUSTER_ENOMEM);
             if (rc == 0) {
-                rc = etcd_ask_encode(&a, &m);
+                rc = kv_operation_encode(&a, &m);
                 assert_true(rc == 0 || rc == MUSTER_ENOMEM);
-                etcd_ask_fini(&a);
+                kv_operation_fini(&a);
             } else {
                 assert_null(a.path.p); /* nothing to finish */
             }
@@ -619,20 +623,21 @@ static void no_memory_for_a_listing(void **state)
     (void)state;
     for (enum etcd_api api = ETCD_V2; api <= ETCD_V3; api++) {
         struct etcd_held held;
-        struct etcd_ask a;
+        struct kv_operation a;
         struct told t;
         int status;
 
-        assert_int_equal(etcd_ask_init(&a, api, ETCD_ASK_LIST, span_str("/d/")), 0);
+        assert_int_equal(kv_operation_init(&a, api, KV_OPERATION_LIST, span_str("/d/")),
+                         0);
         const struct etcd_answer *answer = tell(&t, &a, &steps[api], &status);
         for (struct failing f = failing_first(); failing_next(&f);) {
             status = 0;
-            assert_true(etcd_ask_answer(&a, &status, answer, &held));
+            assert_true(kv_operation_answer(&a, &status, answer, &held));
             code_is("a listing", status, f.nth == 1 ? MUSTER_ENOMEM : 0);
             number_is("a listing", "count", (long long)held.count, f.nth == 1 ? 0 : 2);
         }
         told_fini(&t);
-        etcd_ask_fini(&a);
+        kv_operation_fini(&a);
     }
 }
 

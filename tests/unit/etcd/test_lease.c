@@ -4,7 +4,7 @@
 
 #include "etcd/core/lease.h"
 
-static const char *told_name(enum etcd_grant_told t)
+static const char *told_name(enum lease_grant_told t)
 {
     static const char *const names[] = {
         [ETCD_GRANT_KEPT] = "KEPT", [ETCD_GRANT_NEW] = "NEW",
@@ -15,7 +15,7 @@ static const char *told_name(enum etcd_grant_told t)
 }
 
 /* The id in the request that is sent now: of a grant (*grant), or of a beat. */
-static int64_t asks(const char *says, struct etcd_grant *g, long long ttl_s,
+static int64_t asks(const char *says, struct lease_grant *g, long long ttl_s,
                     bool *grant)
 {
     char want[128];
@@ -23,7 +23,7 @@ static int64_t asks(const char *says, struct etcd_grant *g, long long ttl_s,
     int64_t id;
 
     etcd_msg_init(&m);
-    assert_int_equal(etcd_grant_encode(g, &m), 0);
+    assert_int_equal(lease_grant_encode(g, &m), 0);
     *grant = g->id == 0;
     id = *grant ? g->asked : g->id;
     if (*grant)
@@ -48,7 +48,7 @@ static void life(void **state)
         uint64_t timeout_ms;
         const char *said; /* the answer, or ... */
         int status;       /* ... of nobody */
-        enum etcd_grant_told want;
+        enum lease_grant_told want;
         uint64_t pause_ms;
         bool have; /* we have a lease then */
     } story[] = {
@@ -82,12 +82,12 @@ static void life(void **state)
           "200 0 {\"result\":{\"header\":{},\"ID\":\"7\",\"TTL\":\"-1\"}}", 0,
           ETCD_GRANT_RAN_OUT, 0, false },
     };
-    struct etcd_grant g;
+    struct lease_grant g;
     int64_t before = 0;
     bool failed = false;
 
     (void)state;
-    etcd_grant_init(&g, 9, 4711);
+    lease_grant_init(&g, 9, 4711);
     for (size_t i = 0; i < ARRAY_LEN(story); i++) {
         const char *says = story[i].says;
         struct said said = { .text = NULL };
@@ -99,15 +99,15 @@ static void life(void **state)
         const int64_t id = asks(says, &g, 9, &grant);
 
         number_is(says, "grant", grant, story[i].grant);
-        number_is(says, "timeout", (long long)etcd_grant_timeout_ms(&g),
+        number_is(says, "timeout", (long long)lease_grant_timeout_ms(&g),
                   (long long)story[i].timeout_ms);
         if (story[i].said) {
             said = said_of(story[i].said);
             assert_int_equal(etcd3_decode(&said.http, ETCD3_EXPECT_LEASE, &r, NULL), 0);
             status = r.error ? etcd3_error(&r, NULL) : 0;
         }
-        const enum etcd_grant_told told =
-            etcd_grant_answer(&g, status, story[i].said ? &answer : NULL, &pause);
+        const enum lease_grant_told told =
+            lease_grant_answer(&g, status, story[i].said ? &answer : NULL, &pause);
 
         if (told != story[i].want)
             fail_msg("%s: %s, not %s", says, told_name(told), told_name(story[i].want));
@@ -141,24 +141,24 @@ static void times(void **state)
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(leases); i++) {
-        struct etcd_grant g;
+        struct lease_grant g;
         char says[32];
 
         (void)snprintf(says, sizeof says, "a lease of %d s", (int)leases[i].ttl_s);
-        etcd_grant_init(&g, leases[i].ttl_s, 1);
-        number_is(says, "grant", (long long)etcd_grant_timeout_ms(&g),
+        lease_grant_init(&g, leases[i].ttl_s, 1);
+        number_is(says, "grant", (long long)lease_grant_timeout_ms(&g),
                   (long long)leases[i].grant_ms);
-        number_is(says, "its attempt", (long long)etcd_grant_attempt_ms(&g),
+        number_is(says, "its attempt", (long long)lease_grant_attempt_ms(&g),
                   (long long)leases[i].grant_attempt_ms);
         g.failed = 1000;
-        number_is(says, "the last grant", (long long)etcd_grant_timeout_ms(&g),
+        number_is(says, "the last grant", (long long)lease_grant_timeout_ms(&g),
                   (long long)leases[i].last_ms);
-        number_is(says, "its attempt", (long long)etcd_grant_attempt_ms(&g),
+        number_is(says, "its attempt", (long long)lease_grant_attempt_ms(&g),
                   (long long)leases[i].last_attempt_ms);
         g.id = 5;
-        number_is(says, "attempt", (long long)etcd_grant_attempt_ms(&g),
+        number_is(says, "attempt", (long long)lease_grant_attempt_ms(&g),
                   (long long)leases[i].attempt_ms);
-        number_is(says, "beat", (long long)etcd_grant_timeout_ms(&g),
+        number_is(says, "beat", (long long)lease_grant_timeout_ms(&g),
                   (long long)leases[i].beat_ms);
     }
 }
@@ -166,12 +166,12 @@ static void times(void **state)
 /* Two nodes that start at once must not take one lease for their own. */
 static void seeds(void **state)
 {
-    struct etcd_grant a, b;
+    struct lease_grant a, b;
     bool grant;
 
     (void)state;
-    etcd_grant_init(&a, 9, 1);
-    etcd_grant_init(&b, 9, 2);
+    lease_grant_init(&a, 9, 1);
+    lease_grant_init(&b, 9, 2);
     for (int i = 0; i < 100; i++) {
         assert_true(asks("a", &a, 9, &grant) != asks("b", &b, 9, &grant));
         a.asked = b.asked = 0;
@@ -183,13 +183,13 @@ static void out_of_memory(void **state)
     (void)state;
     for (int64_t id = 0; id < 2; id++) {
         for (struct failing f = failing_first(); failing_next(&f);) {
-            struct etcd_grant g;
+            struct lease_grant g;
             struct etcd_msg m;
 
-            etcd_grant_init(&g, 9, 1);
+            lease_grant_init(&g, 9, 1);
             g.id = id;
             etcd_msg_init(&m);
-            const int rc = etcd_grant_encode(&g, &m);
+            const int rc = lease_grant_encode(&g, &m);
 
             assert_true(rc == 0 || rc == MUSTER_ENOMEM);
             assert_int_equal(g.id, id);

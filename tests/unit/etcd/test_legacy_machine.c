@@ -1,6 +1,6 @@
-/* test_legacy_machine.c - nodes of the legacy etcd rendezvous against a model of etcd's v2
- * keys, on a virtual clock: compare-and-swap, lifetimes, waits, and nodes that die at
- * any moment. What must hold: whoever is told JOINED for a version is told the same
+/* test_legacy_machine.c - nodes of the legacy etcd rendezvous against a model of etcd's
+ * v2 keys, on a virtual clock: compare-and-swap, lifetimes, waits, and nodes that die
+ * at any moment. What must hold: whoever is told JOINED for a version is told the same
  * world, and no rank twice. */
 #include "testing.h"
 
@@ -9,8 +9,8 @@
 
 #include "base/buf.h"
 #include "base/rng.h"
-#include "etcd/legacy/core/machine.h"
 #include "etcd/legacy/core/document.h"
+#include "etcd/legacy/core/machine.h"
 
 /* ---- A model of etcd ---- */
 

@@ -1,5 +1,5 @@
-/* test_legacy_requests.c - between torch's first state machine and an etcd client: how its
- * requests are sent, what an answer is to it, and the keys that it keeps alive. */
+/* test_legacy_requests.c - between torch's first state machine and an etcd client: how
+ * its requests are sent, what an answer is to it, and the keys that it keeps alive. */
 #include "etcd_said.h"
 
 #include "base/err.h"

@@ -262,7 +262,7 @@ static const char *verdict_name(enum etcd_verdict v)
     return "?";
 }
 
-static void check(const struct row *row, const struct etcd_try *t,
+static void check(const struct row *row, const struct etcd_retry *t,
                   enum etcd_verdict verdict, const struct etcd_judged *j)
 {
     if (verdict != row->verdict)
@@ -290,14 +290,14 @@ static void check(const struct row *row, const struct etcd_try *t,
 
 static void judge(const struct row *row, uint64_t seed)
 {
-    struct etcd_try t = { .api = row->api,
-                          .expect = row->expect,
-                          .once = row->once,
-                          .raw = row->raw,
-                          .user = row->user,
-                          .reauthed = row->reauthed,
-                          .attempt_ms = 3000,
-                          .tries = row->tries ? row->tries : 1 };
+    struct etcd_retry t = { .api = row->api,
+                            .expect = row->expect,
+                            .once = row->once,
+                            .raw = row->raw,
+                            .user = row->user,
+                            .reauthed = row->reauthed,
+                            .attempt_ms = 3000,
+                            .tries = row->tries ? row->tries : 1 };
     struct said said = { .text = NULL };
     struct muster_error why = { 0 };
     struct etcd_judged j;
@@ -318,7 +318,7 @@ static void judge(const struct row *row, uint64_t seed)
                                     .left_ms = row->late ? 0 : 60000,
                                     .where = WHERE,
                                     .key = row->nameless ? NULL : KEY };
-    const enum etcd_verdict verdict = etcd_try_judge(&t, &rng, &o, &j);
+    const enum etcd_verdict verdict = etcd_retry_judge(&t, &rng, &o, &j);
 
     check(row, &t, verdict, &j);
     if (row->raw && row->answered)
@@ -356,7 +356,7 @@ static void hopes(void **state)
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(sequences); i++) {
-        struct etcd_try t = { .api = ETCD_V2, .attempt_ms = 3000 };
+        struct etcd_retry t = { .api = ETCD_V2, .attempt_ms = 3000 };
         enum etcd_verdict verdict = ETCD_AGAIN;
         struct etcd_judged j;
         struct rng rng;
@@ -380,7 +380,7 @@ static void hopes(void **state)
                                             .where = WHERE };
 
             t.tries++;
-            verdict = etcd_try_judge(&t, &rng, &o, &j);
+            verdict = etcd_retry_judge(&t, &rng, &o, &j);
             etcd_judged_fini(&j);
             said_fini(&said);
         }
@@ -396,9 +396,9 @@ static void in_turn(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 50; seed++) {
-        struct etcd_try t = { .api = ETCD_V3,
-                              .expect = ETCD3_EXPECT_TXN,
-                              .attempt_ms = 3000 };
+        struct etcd_retry t = { .api = ETCD_V3,
+                                .expect = ETCD3_EXPECT_TXN,
+                                .attempt_ms = 3000 };
         struct muster_error why = { 0 };
         uint64_t left = 2000, pauses = 0;
         enum etcd_verdict verdict = ETCD_AGAIN;
@@ -415,7 +415,7 @@ static void in_turn(void **state)
                                             .where = WHERE };
 
             t.tries++;
-            verdict = etcd_try_judge(&t, &rng, &o, &j);
+            verdict = etcd_retry_judge(&t, &rng, &o, &j);
             assert_true(j.failed); /* so the client goes on to the next */
             assert_true(j.pause_ms <= left);
             assert_true(t.tries % 3 == 0 || j.pause_ms == 0);
@@ -465,7 +465,7 @@ static void short_pauses(void **state)
 {
     (void)state;
     for (unsigned tries = 1; tries < 100; tries++) {
-        struct etcd_try t = { .api = ETCD_V3, .attempt_ms = 500, .tries = tries };
+        struct etcd_retry t = { .api = ETCD_V3, .attempt_ms = 500, .tries = tries };
         const struct muster_error why = { .code = MUSTER_EREFUSED };
         const struct etcd_outcome o = { .status = MUSTER_EREFUSED,
                                         .why = &why,
@@ -476,7 +476,7 @@ static void short_pauses(void **state)
         struct rng rng;
 
         rng_init(&rng, tries);
-        assert_int_equal(etcd_try_judge(&t, &rng, &o, &j), ETCD_AGAIN);
+        assert_int_equal(etcd_retry_judge(&t, &rng, &o, &j), ETCD_AGAIN);
         assert_in_range(j.pause_ms, 50, 500);
         etcd_judged_fini(&j);
     }
@@ -502,12 +502,12 @@ static void patience(void **state)
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
-        const struct etcd_try t = { .once = steps[i].once,
-                                    .attempt_ms = 1000,
-                                    .tries = steps[i].tries };
+        const struct etcd_retry t = { .once = steps[i].once,
+                                      .attempt_ms = 1000,
+                                      .tries = steps[i].tries };
 
         number_is(steps[i].says, "patience",
-                  (long long)etcd_try_patience_ms(&t, steps[i].endpoints),
+                  (long long)etcd_retry_patience_ms(&t, steps[i].endpoints),
                   (long long)steps[i].want);
     }
 }
@@ -527,9 +527,9 @@ static void out_of_memory(void **state)
         struct said said = said_of(answers[i].said);
 
         for (struct failing f = failing_first(); failing_next(&f);) {
-            struct etcd_try t = { .api = answers[i].api,
-                                  .expect = ETCD3_EXPECT_TXN,
-                                  .tries = 1 };
+            struct etcd_retry t = { .api = answers[i].api,
+                                    .expect = ETCD3_EXPECT_TXN,
+                                    .tries = 1 };
             const struct etcd_outcome o = { .http = said.http,
                                             .sent = true,
                                             .endpoints = 3,
@@ -540,7 +540,7 @@ static void out_of_memory(void **state)
             struct rng rng;
 
             rng_init(&rng, 1);
-            assert_int_equal(etcd_try_judge(&t, &rng, &o, &j), ETCD_DONE);
+            assert_int_equal(etcd_retry_judge(&t, &rng, &o, &j), ETCD_DONE);
             assert_true(j.answered ? j.status == 0 : j.status == MUSTER_ENOMEM);
             if (!j.answered)
                 text_is("no memory", j.err.text, AT "out of memory");

@@ -2,9 +2,9 @@
 #include <stdio.h>
 
 #include "base/buf.h"
+#include "base/py/repr.h"
 #include "launch/core/derive.h"
 #include "launch/core/options.h"
-#include "base/py/repr.h"
 #include "testing.h"
 
 #define MAX_WORDS 16

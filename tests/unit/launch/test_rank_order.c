@@ -34,12 +34,12 @@ static void numbers_come_from_where_the_user_said(void **state)
         struct options o = { .rank_order = rows[i].order,
                              .rdzv_conf = rows[i].conf,
                              .node_rank = { true, rows[i].node_rank } };
-        struct order_text text;
+        struct rank_order_text text;
         struct muster_error err = { 0 };
         int rc;
 
         (void)snprintf(variable, sizeof variable, "%s", rows[i].variable);
-        rc = order_apply(&o, env, &text, &err);
+        rc = rank_order_apply(&o, env, &text, &err);
         if ((rc == 0) != (rows[i].want != NULL))
             fail_msg("row %zu: rc %d, %s", i, rc, err.text);
         if (rc == 0)

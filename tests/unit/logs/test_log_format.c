@@ -1,4 +1,5 @@
-/* test_log_format.c - Python's log formats; what is expected was printed by Python 3.11.
+/* test_log_format.c - Python's log formats; what is expected was printed by
+ * Python 3.11.
  */
 #include "logs/core/log_format.h"
 

@@ -1,5 +1,5 @@
-/* test_prefix_lines.c - teed lines as torch prints them. Every row is also fed byte by byte: the
- * outcome must not depend on how the bytes arrive. */
+/* test_prefix_lines.c - teed lines as torch prints them. Every row is also fed byte by
+ * byte: the outcome must not depend on how the bytes arrive. */
 #include "testing.h"
 
 #include <stdio.h>

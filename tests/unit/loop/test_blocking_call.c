@@ -1,5 +1,5 @@
-/* test_blocking_call.c - blocking calls on threads of their own: in time, too late, given up
- * before and after the thread is through, many at once. Also under the thread
+/* test_blocking_call.c - blocking calls on threads of their own: in time, too late,
+ * given up before and after the thread is through, many at once. Also under the thread
  * sanitizer. */
 #include "testing.h"
 
@@ -45,11 +45,12 @@ static void done(void *ctx, void *data)
 }
 
 static int begin(uv_loop_t *loop, struct job like, uint64_t timeout_ms,
-                 struct seen *seen, struct offload **out)
+                 struct seen *seen, struct blocking_call **out)
 {
     struct job *j = mem_memdup(&like, sizeof like);
-    const int rc = j ? offload_run(loop, work, j, timeout_ms, done, seen, out, NULL)
-                     : MUSTER_ENOMEM;
+    const int rc =
+        j ? blocking_call_run(loop, work, j, timeout_ms, done, seen, out, NULL)
+          : MUSTER_ENOMEM;
 
     if (rc < 0)
         mem_free(j);
@@ -65,7 +66,7 @@ static void end(uv_loop_t *loop)
 static void in_time(void **state)
 {
     struct seen seen = { 0 };
-    struct offload *o;
+    struct blocking_call *o;
     uv_loop_t loop;
 
     (void)state;
@@ -81,7 +82,7 @@ static void in_time(void **state)
 static void too_late(void **state)
 {
     struct seen seen = { 0 };
-    struct offload *o;
+    struct blocking_call *o;
     sem_t hold, passed;
     uv_loop_t loop;
 
@@ -102,7 +103,7 @@ static void too_late(void **state)
 static void given_up(void **state)
 {
     struct seen seen = { 0 };
-    struct offload *early, *through;
+    struct blocking_call *early, *through;
     sem_t hold, passed;
     uv_loop_t loop;
 
@@ -116,9 +117,9 @@ static void given_up(void **state)
     assert_int_equal(
         begin(&loop, (struct job){ .passed = &passed }, LONG_MS, &seen, &through), 0);
     (void)sem_wait(&passed); /* its answer may be on its way, and must not come */
-    offload_cancel(early);
-    offload_cancel(through);
-    offload_cancel(NULL);
+    blocking_call_cancel(early);
+    blocking_call_cancel(through);
+    blocking_call_cancel(NULL);
     end(&loop);
     assert_int_equal(seen.calls, 0);
     (void)sem_post(&hold);
@@ -129,7 +130,7 @@ static void many(void **state)
 {
     enum { COUNT = 64 };
     struct seen seen = { 0 };
-    struct offload *o;
+    struct blocking_call *o;
     uv_loop_t loop;
 
     (void)state;
@@ -148,7 +149,7 @@ static void no_memory(void **state)
     (void)state;
     for (struct failing f = failing_first(); failing_next(&f);) {
         struct seen seen = { 0 };
-        struct offload *o;
+        struct blocking_call *o;
         uv_loop_t loop;
         int rc;
 

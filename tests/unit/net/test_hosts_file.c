@@ -1,5 +1,6 @@
-/* test_hosts_file.c - our full name from the hosts file, and when that is not beyond doubt.
- * The wanted names are what glibc and Python's socket.getfqdn() gave for these files.
+/* test_hosts_file.c - our full name from the hosts file, and when that is not beyond
+ * doubt. The wanted names are what glibc and Python's socket.getfqdn() gave for these
+ * files.
  */
 #include "testing.h"
 

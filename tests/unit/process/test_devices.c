@@ -44,7 +44,7 @@ static void test_visible(void **state)
         };
         char got[8] = "";
 
-        visible_filter(&l, rows[i].variable);
+        visible_devices_filter(&l, rows[i].variable);
         for (size_t k = 0; k < l.count; k++)
             got[k] = l.items[k].pci[0];
         if (strcmp(got, rows[i].want) != 0)
@@ -55,12 +55,12 @@ static void test_visible(void **state)
 static void test_intel_mask(void **state)
 {
     (void)state;
-    assert_int_equal(visible_intel(NULL, 3), 3);
-    assert_int_equal(visible_intel("", 3), 3);
-    assert_int_equal(visible_intel("0,2", 3), 2);
-    assert_int_equal(visible_intel("0,0,7", 3), 1);
-    assert_int_equal(visible_intel("0.0,0.1", 1), 2);
-    assert_int_equal(visible_intel("x", 1), 0);
+    assert_int_equal(visible_devices_intel(NULL, 3), 3);
+    assert_int_equal(visible_devices_intel("", 3), 3);
+    assert_int_equal(visible_devices_intel("0,2", 3), 2);
+    assert_int_equal(visible_devices_intel("0,0,7", 3), 1);
+    assert_int_equal(visible_devices_intel("0.0,0.1", 1), 2);
+    assert_int_equal(visible_devices_intel("x", 1), 0);
 }
 
 static char root[] = "/tmp/muster-devices-XXXXXX";

@@ -209,7 +209,7 @@ static void two_nodes_join_at_once(void **state)
     expect_world(&w, 0, 0, 0, 2);
     expect_world(&w, 1, 0, 1, 2); /* told by the change, not by a poll */
     assert_int_equal(w.writes, 2);
-    members = rdzv_members(w.node[1], &count);
+    members = participants(w.node[1], &count);
     assert_int_equal(count, 2);
     assert_true(span_eq(members[0].addr, span_str("n0")));
 

@@ -1,4 +1,5 @@
-/* test_coordinator.c - the host of a run: seats, ranks, losses, torchrun's side, restarts. */
+/* test_coordinator.c - the host of a run: seats, ranks, losses, torchrun's side,
+ * restarts. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -14,12 +15,12 @@
 
 /* A run with its peers, each of which remembers the last message of each kind. */
 struct world {
-    struct rdzv_host *host;
-    struct rdzv_host_fx fx;
+    struct coordinator *host;
+    struct coordinator_fx fx;
     struct now now;
     int64_t min, max;
-    struct hosted_msg last[PEERS][HOSTED_KIND_COUNT];
-    int got[PEERS][HOSTED_KIND_COUNT];
+    struct coord_msg last[PEERS][COORD_KIND_COUNT];
+    int got[PEERS][COORD_KIND_COUNT];
     int64_t joins[PEERS];
     bool dropped[PEERS];
     char settings[256];
@@ -40,32 +41,32 @@ static void settings_for(struct world *w, char *text, size_t size)
 static void world_init(struct world *w, int64_t min, int64_t max)
 {
     *w = (struct world){ .min = min, .max = max, .now = { 1000, 1700000000000000 } };
-    w->host = rdzv_host_new(span_str("run"), NULL);
+    w->host = coordinator_new(span_str("run"), NULL);
     assert_non_null(w->host);
-    rdzv_host_fx_init(&w->fx);
+    coordinator_fx_init(&w->fx);
     settings_for(w, w->settings, sizeof w->settings);
 }
 
 static void world_fini(struct world *w)
 {
-    rdzv_host_free(w->host);
-    rdzv_host_fx_fini(&w->fx);
+    coordinator_free(w->host);
+    coordinator_fx_fini(&w->fx);
 }
 
-static int feed(struct world *w, struct rdzv_host_event ev)
+static int feed(struct world *w, struct coordinator_event ev)
 {
     struct muster_error err;
     int rc;
 
     ev.now = w->now;
-    rc = rdzv_host_step(w->host, &ev, &w->fx, &err);
+    rc = coordinator_step(w->host, &ev, &w->fx, &err);
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < w->fx.count; i++) {
-        const struct rdzv_host_effect *e = &w->fx.items[i];
+        const struct coordinator_effect *e = &w->fx.items[i];
 
         assert_true(e->peer < PEERS);
-        if (e->kind == RDZV_HOST_DROP) {
+        if (e->kind == COORDINATOR_DROP) {
             w->dropped[e->peer] = true;
             continue;
         }
@@ -75,16 +76,16 @@ static int feed(struct world *w, struct rdzv_host_event ev)
     return 0;
 }
 
-static int say(struct world *w, uint32_t peer, struct hosted_msg msg)
+static int say(struct world *w, uint32_t peer, struct coord_msg msg)
 {
-    return feed(w,
-                (struct rdzv_host_event){ RDZV_HOST_MSG, .peer = peer, .msg = &msg });
+    return feed(
+        w, (struct coordinator_event){ COORDINATOR_MSG, .peer = peer, .msg = &msg });
 }
 
-static struct hosted_msg hello_of(struct world *w, uint32_t node)
+static struct coord_msg hello_of(struct world *w, uint32_t node)
 {
-    return (struct hosted_msg){
-        .kind = HOSTED_HELLO,
+    return (struct coord_msg){
+        .kind = COORD_HELLO,
         .run_id = span_str("run"),
         .addr = span_str("host"),
         .pid = 100 + node,
@@ -98,32 +99,32 @@ static struct hosted_msg hello_of(struct world *w, uint32_t node)
 static int join(struct world *w, uint32_t peer)
 {
     return say(w, peer,
-               (struct hosted_msg){ .kind = HOSTED_JOIN, .count = ++w->joins[peer] });
+               (struct coord_msg){ .kind = COORD_JOIN, .count = ++w->joins[peer] });
 }
 
 static void hello_join(struct world *w, uint32_t peer)
 {
     assert_int_equal(say(w, peer, hello_of(w, peer)), 0);
-    assert_int_equal(w->got[peer][HOSTED_WELCOME], 1);
+    assert_int_equal(w->got[peer][COORD_WELCOME], 1);
     assert_int_equal(join(w, peer), 0);
 }
 
 static void gone(struct world *w, uint32_t peer)
 {
-    assert_int_equal(feed(w, (struct rdzv_host_event){ RDZV_HOST_GONE, .peer = peer }),
-                     0);
+    assert_int_equal(
+        feed(w, (struct coordinator_event){ COORDINATOR_GONE, .peer = peer }), 0);
 }
 
 static void pass(struct world *w, uint64_t ms)
 {
     const uint64_t until = w->now.mono_ms + ms;
 
-    while (rdzv_host_deadline(w->host) <= until) {
-        const uint64_t at = MAX_OF(w->now.mono_ms, rdzv_host_deadline(w->host));
+    while (coordinator_deadline(w->host) <= until) {
+        const uint64_t at = MAX_OF(w->now.mono_ms, coordinator_deadline(w->host));
 
         w->now.wall_us += (int64_t)(at - w->now.mono_ms) * 1000;
         w->now.mono_ms = at;
-        assert_int_equal(feed(w, (struct rdzv_host_event){ RDZV_HOST_TIMER }), 0);
+        assert_int_equal(feed(w, (struct coordinator_event){ COORDINATOR_TIMER }), 0);
     }
     w->now.wall_us += (int64_t)(until - w->now.mono_ms) * 1000;
     w->now.mono_ms = until;
@@ -132,7 +133,7 @@ static void pass(struct world *w, uint64_t ms)
 static void alive(struct world *w, uint32_t peers)
 {
     for (uint32_t p = 0; p < peers; p++)
-        (void)say(w, p, (struct hosted_msg){ .kind = HOSTED_ALIVE });
+        (void)say(w, p, (struct coord_msg){ .kind = COORD_ALIVE });
 }
 
 static void a_full_round_completes_at_once(void **state)
@@ -143,13 +144,13 @@ static void a_full_round_completes_at_once(void **state)
     world_init(&w, 3, 3);
     hello_join(&w, 2);
     hello_join(&w, 0);
-    assert_int_equal(w.got[0][HOSTED_JOINED], 0);
+    assert_int_equal(w.got[0][COORD_JOINED], 0);
     hello_join(&w, 1);
     for (uint32_t p = 0; p < 3; p++) {
-        assert_int_equal(w.got[p][HOSTED_JOINED], 1);
-        assert_int_equal(w.last[p][HOSTED_JOINED].rank, p); /* By pid. */
-        assert_int_equal(w.last[p][HOSTED_JOINED].world, 3);
-        assert_int_equal(w.last[p][HOSTED_JOINED].round, 0);
+        assert_int_equal(w.got[p][COORD_JOINED], 1);
+        assert_int_equal(w.last[p][COORD_JOINED].rank, p); /* By pid. */
+        assert_int_equal(w.last[p][COORD_JOINED].world, 3);
+        assert_int_equal(w.last[p][COORD_JOINED].round, 0);
     }
     world_fini(&w);
 }
@@ -166,15 +167,15 @@ static void the_last_call_ends_an_elastic_round(void **state)
     alive(&w, 2);
     pass(&w, 14000);
     alive(&w, 2);
-    assert_int_equal(w.got[0][HOSTED_JOINED], 0);
+    assert_int_equal(w.got[0][COORD_JOINED], 0);
     pass(&w, 2000);
-    assert_int_equal(w.last[0][HOSTED_JOINED].world, 2);
-    assert_int_equal(w.last[1][HOSTED_JOINED].rank, 1);
+    assert_int_equal(w.last[0][COORD_JOINED].world, 2);
+    assert_int_equal(w.last[1][COORD_JOINED].rank, 1);
 
     hello_join(&w, 2); /* Late: waits, and the members hear of it. */
-    assert_int_equal(w.got[2][HOSTED_JOINED], 0);
-    assert_int_equal(w.got[0][HOSTED_WAITING], 1);
-    assert_int_equal(w.got[1][HOSTED_WAITING], 1);
+    assert_int_equal(w.got[2][COORD_JOINED], 0);
+    assert_int_equal(w.got[0][COORD_WAITING], 1);
+    assert_int_equal(w.got[1][COORD_WAITING], 1);
     (void)join(&w, 0);
     (void)join(&w, 1);
     pass(&w, 14000);
@@ -183,8 +184,8 @@ static void the_last_call_ends_an_elastic_round(void **state)
     alive(&w, 3);
     pass(&w, 3000);
     for (uint32_t p = 0; p < 3; p++) {
-        assert_int_equal(w.last[p][HOSTED_JOINED].round, 1);
-        assert_int_equal(w.last[p][HOSTED_JOINED].world, 3);
+        assert_int_equal(w.last[p][COORD_JOINED].round, 1);
+        assert_int_equal(w.last[p][COORD_JOINED].world, 3);
     }
     world_fini(&w);
 }
@@ -200,21 +201,21 @@ static void a_broken_connection_is_a_loss_after_its_grace(void **state)
     hello_join(&w, 2); /* A spare. */
     gone(&w, 1);
     pass(&w, 49);
-    assert_int_equal(w.got[0][HOSTED_LOST], 0);
+    assert_int_equal(w.got[0][COORD_LOST], 0);
     pass(&w, 2);
-    assert_int_equal(w.got[0][HOSTED_LOST], 1);
-    assert_int_equal(w.got[0][HOSTED_WAITING], 1); /* The spare waits now. */
+    assert_int_equal(w.got[0][COORD_LOST], 1);
+    assert_int_equal(w.got[0][COORD_WAITING], 1); /* The spare waits now. */
     (void)join(&w, 0);
-    assert_int_equal(w.last[0][HOSTED_JOINED].round, 1);
-    assert_int_equal(w.last[2][HOSTED_JOINED].round, 1);
-    assert_int_equal(w.last[2][HOSTED_JOINED].rank, 1);
+    assert_int_equal(w.last[0][COORD_JOINED].round, 1);
+    assert_int_equal(w.last[2][COORD_JOINED].round, 1);
+    assert_int_equal(w.last[2][COORD_JOINED].rank, 1);
     world_fini(&w);
 }
 
 static void a_blink_is_no_loss(void **state)
 {
     struct world w;
-    struct hosted_msg back;
+    struct coord_msg back;
 
     (void)state;
     world_init(&w, 2, 2);
@@ -226,23 +227,23 @@ static void a_blink_is_no_loss(void **state)
     back.round = 0;
     assert_int_equal(say(&w, 5, back), 0);
     pass(&w, 200);
-    assert_int_equal(w.got[0][HOSTED_LOST], 0);
-    assert_int_equal(w.got[5][HOSTED_WELCOME], 1);
-    assert_int_equal(w.got[5][HOSTED_EVICTED], 0);
+    assert_int_equal(w.got[0][COORD_LOST], 0);
+    assert_int_equal(w.got[5][COORD_WELCOME], 1);
+    assert_int_equal(w.got[5][COORD_EVICTED], 0);
 
     /* The answer to a JOIN that was lost with the connection is told again. */
     (void)join(&w, 0);
     gone(&w, 0);
     w.joins[5] = w.joins[1];
     (void)join(&w, 5);
-    assert_int_equal(w.last[5][HOSTED_JOINED].round, 1);
-    assert_int_equal(w.got[0][HOSTED_JOINED], 1); /* Away. */
+    assert_int_equal(w.last[5][COORD_JOINED].round, 1);
+    assert_int_equal(w.got[0][COORD_JOINED], 1); /* Away. */
     back = hello_of(&w, 0);
     assert_int_equal(say(&w, 6, back), 0);
     assert_int_equal(
-        say(&w, 6, (struct hosted_msg){ .kind = HOSTED_JOIN, .count = w.joins[0] }), 0);
-    assert_int_equal(w.last[6][HOSTED_JOINED].round, 1);
-    assert_int_equal(w.last[6][HOSTED_JOINED].rank, 0);
+        say(&w, 6, (struct coord_msg){ .kind = COORD_JOIN, .count = w.joins[0] }), 0);
+    assert_int_equal(w.last[6][COORD_JOINED].round, 1);
+    assert_int_equal(w.last[6][COORD_JOINED].rank, 0);
     world_fini(&w);
 }
 
@@ -256,11 +257,11 @@ static void silence_is_a_loss(void **state)
     hello_join(&w, 1);
     for (int i = 0; i < 2; i++) {
         pass(&w, 7000);
-        (void)say(&w, 0, (struct hosted_msg){ .kind = HOSTED_ALIVE });
+        (void)say(&w, 0, (struct coord_msg){ .kind = COORD_ALIVE });
     }
-    assert_int_equal(w.got[0][HOSTED_LOST], 0);
+    assert_int_equal(w.got[0][COORD_LOST], 0);
     pass(&w, 2000);
-    assert_int_equal(w.got[0][HOSTED_LOST], 1);
+    assert_int_equal(w.got[0][COORD_LOST], 1);
     assert_true(w.dropped[1]);
     world_fini(&w);
 }
@@ -268,7 +269,7 @@ static void silence_is_a_loss(void **state)
 static void doubles_and_strange_settings_are_refused(void **state)
 {
     struct world w;
-    struct hosted_msg twin;
+    struct coord_msg twin;
 
     (void)state;
     world_init(&w, 2, 2);
@@ -276,14 +277,14 @@ static void doubles_and_strange_settings_are_refused(void **state)
     twin = hello_of(&w, 0);
     twin.nonce++;
     assert_int_equal(say(&w, 1, twin), 0);
-    assert_int_equal(w.last[1][HOSTED_REFUSED].code, MUSTER_EEXIST);
+    assert_int_equal(w.last[1][COORD_REFUSED].code, MUSTER_EEXIST);
     w.max = 3;
     settings_for(&w, w.settings, sizeof w.settings);
     assert_int_equal(say(&w, 2, hello_of(&w, 2)), 0);
-    assert_int_equal(w.last[2][HOSTED_REFUSED].code, MUSTER_EINVAL);
+    assert_int_equal(w.last[2][COORD_REFUSED].code, MUSTER_EINVAL);
     assert_non_null(
         strstr(w.fx.text, "--nnodes is 3 here, 2 there")); /* as the node sees it */
-    assert_int_equal(say(&w, 3, (struct hosted_msg){ .kind = HOSTED_JOIN }), 0);
+    assert_int_equal(say(&w, 3, (struct coord_msg){ .kind = COORD_JOIN }), 0);
     assert_true(w.dropped[3]); /* JOIN before HELLO. */
     world_fini(&w);
 }
@@ -296,13 +297,13 @@ static void settings_go_with_the_last_node(void **state)
     (void)state;
     world_init(&w, 3, 3);
     hello_join(&w, 0);
-    assert_int_equal(say(&w, 0, (struct hosted_msg){ .kind = HOSTED_LEAVE }), 0);
+    assert_int_equal(say(&w, 0, (struct coord_msg){ .kind = COORD_LEAVE }), 0);
     gone(&w, 0);
     pass(&w, 1000);
     w.min = w.max = 1;
     settings_for(&w, w.settings, sizeof w.settings);
     hello_join(&w, 1);
-    assert_int_equal(w.got[1][HOSTED_JOINED], 1);
+    assert_int_equal(w.got[1][COORD_JOINED], 1);
     world_fini(&w);
 }
 
@@ -314,11 +315,11 @@ static void closed_stays_closed(void **state)
     world_init(&w, 1, 1);
     hello_join(&w, 0);
     hello_join(&w, 1); /* A spare. */
-    (void)say(&w, 0, (struct hosted_msg){ .kind = HOSTED_CLOSE });
-    assert_int_equal(w.got[0][HOSTED_CLOSED], 1);
-    assert_int_equal(w.last[1][HOSTED_REFUSED].code, MUSTER_EGRACEFUL);
+    (void)say(&w, 0, (struct coord_msg){ .kind = COORD_CLOSE });
+    assert_int_equal(w.got[0][COORD_CLOSED], 1);
+    assert_int_equal(w.last[1][COORD_REFUSED].code, MUSTER_EGRACEFUL);
     hello_join(&w, 2);
-    assert_int_equal(w.last[2][HOSTED_REFUSED].code, MUSTER_ECLOSED);
+    assert_int_equal(w.last[2][COORD_REFUSED].code, MUSTER_ECLOSED);
     world_fini(&w);
 }
 
@@ -329,28 +330,28 @@ static void a_restarted_host_goes_on(void **state)
     (void)state;
     world_init(&w, 2, 2);
     for (uint32_t p = 0; p < 2; p++) {
-        struct hosted_msg back = hello_of(&w, p);
+        struct coord_msg back = hello_of(&w, p);
 
         back.round = 4;
         back.rank = p;
         back.world = 2;
         assert_int_equal(say(&w, p, back), 0);
-        assert_int_equal(w.got[p][HOSTED_EVICTED], 0);
+        assert_int_equal(w.got[p][COORD_EVICTED], 0);
     }
     pass(&w, 10000);
     alive(&w, 2);
     pass(&w, 10000);
-    assert_int_equal(w.got[0][HOSTED_LOST], 0);
+    assert_int_equal(w.got[0][COORD_LOST], 0);
     (void)join(&w, 0);
     (void)join(&w, 1);
-    assert_int_equal(w.last[1][HOSTED_JOINED].round, 5);
+    assert_int_equal(w.last[1][COORD_JOINED].round, 5);
     world_fini(&w);
 }
 
 static void who_does_not_come_back_is_lost(void **state)
 {
     struct world w;
-    struct hosted_msg back;
+    struct coord_msg back;
 
     (void)state;
     world_init(&w, 2, 2);
@@ -360,9 +361,9 @@ static void who_does_not_come_back_is_lost(void **state)
     assert_int_equal(say(&w, 0, back), 0);
     pass(&w, 10000);
     alive(&w, 1);
-    assert_int_equal(w.got[0][HOSTED_LOST], 0);
+    assert_int_equal(w.got[0][COORD_LOST], 0);
     pass(&w, 6000);
-    assert_int_equal(w.got[0][HOSTED_LOST], 1);
+    assert_int_equal(w.got[0][COORD_LOST], 1);
     world_fini(&w);
 }
 
@@ -373,15 +374,15 @@ static void users_order_counts_among_our_nodes(void **state)
     (void)state;
     world_init(&w, 3, 3);
     for (uint32_t p = 0; p < 3; p++) {
-        struct hosted_msg m = hello_of(&w, p);
+        struct coord_msg m = hello_of(&w, p);
 
-        m.order = HOSTED_BY_KEY;
-        m.order_key = 10 - p;
+        m.order = COORD_BY_KEY;
+        m.rank_order_key = 10 - p;
         assert_int_equal(say(&w, p, m), 0);
         (void)join(&w, p);
     }
     for (uint32_t p = 0; p < 3; p++)
-        assert_int_equal(w.last[p][HOSTED_JOINED].rank, 2 - p);
+        assert_int_equal(w.last[p][COORD_JOINED].rank, 2 - p);
     world_fini(&w);
 }
 
@@ -394,7 +395,7 @@ static void torch_joins(struct world *w, int64_t pid, bool complete)
     struct buf text;
     int64_t rank = 0;
 
-    assert_int_equal(rdzv_host_view(w->host, w->now, &view), 0);
+    assert_int_equal(coordinator_view(w->host, w->now, &view), 0);
     if (view.n == 12)
         rdzv_state_init(&s);
     else
@@ -403,15 +404,15 @@ static void torch_joins(struct world *w, int64_t pid, bool complete)
     rdzv_state_put(&s, &me, RDZV_BEATS)->beat_us = w->now.wall_us;
     if (complete) {
         s.complete = true;
-        for (struct rdzv_member *m = rdzv_first(&s, RDZV_PLACES); m;
+        for (struct participant *m = rdzv_first(&s, RDZV_PLACES); m;
              m = m->next[RDZV_PLACES])
             m->rank = rank++;
     }
     buf_init(&text, SIZE_MAX);
     assert_int_equal(pickle_write_text(&s, &text), 0);
-    assert_int_equal(
-        feed(w, (struct rdzv_host_event){ RDZV_HOST_SEEN, .value = buf_span(&text) }),
-        0);
+    assert_int_equal(feed(w, (struct coordinator_event){ COORDINATOR_SEEN,
+                                                         .value = buf_span(&text) }),
+                     0);
     buf_fini(&text);
     rdzv_state_fini(&s);
 }
@@ -424,14 +425,14 @@ static void torchrun_nodes_share_the_state(void **state)
     world_init(&w, 2, 2);
     hello_join(&w, 0);
     torch_joins(&w, 9, true);
-    assert_int_equal(w.last[0][HOSTED_JOINED].world, 2);
-    assert_int_equal(w.last[0][HOSTED_JOINED].rank, 0);
+    assert_int_equal(w.last[0][COORD_JOINED].world, 2);
+    assert_int_equal(w.last[0][COORD_JOINED].rank, 0);
     /* It falls silent: we are told. */
     for (int i = 0; i < 3; i++) {
         pass(&w, 6000);
         alive(&w, 1);
     }
-    assert_int_equal(w.got[0][HOSTED_LOST], 1);
+    assert_int_equal(w.got[0][COORD_LOST], 1);
     world_fini(&w);
 }
 
@@ -446,14 +447,14 @@ static void our_node_completes_a_round_with_torchrun(void **state)
     assert_int_equal(say(&w, 0, hello_of(&w, 0)), 0);
     torch_joins(&w, 9, false);
     (void)join(&w, 0);
-    assert_int_equal(w.last[0][HOSTED_JOINED].world, 2);
-    assert_true(rdzv_host_stale(w.host, w.now, true));
-    assert_int_equal(rdzv_host_view(w.host, w.now, &view), 0);
+    assert_int_equal(w.last[0][COORD_JOINED].world, 2);
+    assert_true(coordinator_stale(w.host, w.now, true));
+    assert_int_equal(coordinator_view(w.host, w.now, &view), 0);
     assert_int_equal(pickle_read_text(view, &s, NULL), 0);
     assert_true(s.complete);
     assert_int_equal(rdzv_count(&s, RDZV_PLACES), 2);
     rdzv_state_fini(&s);
-    assert_false(rdzv_host_stale(w.host, w.now, true));
+    assert_false(coordinator_stale(w.host, w.now, true));
     world_fini(&w);
 }
 
@@ -461,7 +462,7 @@ static void read_view(struct world *w, struct rdzv_state *s)
 {
     struct span view;
 
-    assert_int_equal(rdzv_host_view(w->host, w->now, &view), 0);
+    assert_int_equal(coordinator_view(w->host, w->now, &view), 0);
     assert_int_equal(pickle_read_text(view, s, NULL), 0);
 }
 
@@ -512,9 +513,9 @@ static void a_last_call_that_torchrun_took_back(void **state)
     s.deadline_us = WALL_NEVER;
     buf_init(&text, SIZE_MAX);
     assert_int_equal(pickle_write_text(&s, &text), 0);
-    assert_int_equal(
-        feed(&w, (struct rdzv_host_event){ RDZV_HOST_SEEN, .value = buf_span(&text) }),
-        0);
+    assert_int_equal(feed(&w, (struct coordinator_event){ COORDINATOR_SEEN,
+                                                          .value = buf_span(&text) }),
+                     0);
     buf_fini(&text);
     rdzv_state_fini(&s);
     for (int i = 0; i < 4; i++) {
@@ -522,7 +523,7 @@ static void a_last_call_that_torchrun_took_back(void **state)
         alive(&w, 1);
         torch_joins(&w, 9, false); /* its heartbeat */
     }
-    assert_int_equal(w.last[0][HOSTED_JOINED].world, 2);
+    assert_int_equal(w.last[0][COORD_JOINED].world, 2);
     world_fini(&w);
 }
 
@@ -536,15 +537,15 @@ static void an_answer_repeated_too_late(void **state)
     world_init(&w, 2, 2);
     hello_join(&w, 0);
     hello_join(&w, 1);
-    assert_int_equal(w.last[1][HOSTED_JOINED].world, 2);
-    (void)say(&w, 1, (struct hosted_msg){ .kind = HOSTED_JOIN, .count = w.joins[1] });
-    assert_int_equal(w.got[1][HOSTED_JOINED], 2); /* all there: told again */
-    assert_int_equal(w.last[1][HOSTED_JOINED].round, 0);
+    assert_int_equal(w.last[1][COORD_JOINED].world, 2);
+    (void)say(&w, 1, (struct coord_msg){ .kind = COORD_JOIN, .count = w.joins[1] });
+    assert_int_equal(w.got[1][COORD_JOINED], 2); /* all there: told again */
+    assert_int_equal(w.last[1][COORD_JOINED].round, 0);
     (void)join(&w, 0);
-    (void)say(&w, 1, (struct hosted_msg){ .kind = HOSTED_JOIN, .count = w.joins[1] });
+    (void)say(&w, 1, (struct coord_msg){ .kind = COORD_JOIN, .count = w.joins[1] });
     for (uint32_t p = 0; p < 2; p++) {
-        assert_int_equal(w.last[p][HOSTED_JOINED].round, 1);
-        assert_int_equal(w.last[p][HOSTED_JOINED].world, 2);
+        assert_int_equal(w.last[p][COORD_JOINED].round, 1);
+        assert_int_equal(w.last[p][COORD_JOINED].world, 2);
     }
     world_fini(&w);
 }
@@ -556,11 +557,11 @@ static void garbage_from_torchrun_changes_nothing(void **state)
     (void)state;
     world_init(&w, 2, 2);
     hello_join(&w, 0);
-    assert_int_equal(
-        feed(&w, (struct rdzv_host_event){ RDZV_HOST_SEEN, .value = span_str("YWJj") }),
-        MUSTER_ESTATE);
+    assert_int_equal(feed(&w, (struct coordinator_event){ COORDINATOR_SEEN,
+                                                          .value = span_str("YWJj") }),
+                     MUSTER_ESTATE);
     hello_join(&w, 1);
-    assert_int_equal(w.got[0][HOSTED_JOINED], 1);
+    assert_int_equal(w.got[0][COORD_JOINED], 1);
     world_fini(&w);
 }
 
@@ -595,7 +596,7 @@ static void random_lives(void **state)
                 break;
             case 4:
                 if (here[p])
-                    (void)say(&w, p, (struct hosted_msg){ .kind = HOSTED_LEAVE });
+                    (void)say(&w, p, (struct coord_msg){ .kind = COORD_LEAVE });
                 break;
             case 5:
                 alive(&w, 12);
@@ -607,12 +608,12 @@ static void random_lives(void **state)
                 here[q] = here[q] && !w.dropped[q];
                 w.dropped[q] = false;
             }
-            assert_true(rdzv_host_round(w.host) >= round);
-            round = rdzv_host_round(w.host);
+            assert_true(coordinator_round(w.host) >= round);
+            round = coordinator_round(w.host);
             for (size_t i = 0; i < w.fx.count; i++) {
-                const struct hosted_msg *m = &w.fx.items[i].msg;
+                const struct coord_msg *m = &w.fx.items[i].msg;
 
-                if (w.fx.items[i].kind != RDZV_HOST_SEND || m->kind != HOSTED_JOINED)
+                if (w.fx.items[i].kind != COORDINATOR_SEND || m->kind != COORD_JOINED)
                     continue;
                 assert_int_equal(m->round, round);
                 assert_in_range(m->world, w.min, w.max);
@@ -629,13 +630,13 @@ static void failing_memory_changes_nothing(void **state)
 {
     (void)state;
     for (struct failing f = failing_first(); failing_next(&f);) {
-        struct rdzv_host *host = rdzv_host_new(span_str("run"), NULL);
+        struct coordinator *host = coordinator_new(span_str("run"), NULL);
         struct world w = { .host = host, .min = 2, .max = 2, .now = { 1, 1 } };
         int rc;
 
         if (!host)
             continue;
-        rdzv_host_fx_init(&w.fx);
+        coordinator_fx_init(&w.fx);
         mem_fail_from(0);
         settings_for(&w, w.settings, sizeof w.settings);
         mem_fail_from(f.nth);
@@ -652,31 +653,31 @@ static void failing_memory_changes_nothing(void **state)
 
 static void messages_round_trip(void **state)
 {
-    struct hosted_msg m = { .kind = HOSTED_HELLO,
-                            .run_id = span_str("r"),
-                            .addr = span_str("a"),
-                            .pid = -3,
-                            .nonce = UINT64_MAX,
-                            .settings = span_str("min=1"),
-                            .order = HOSTED_BY_KEY,
-                            .order_key = 5,
-                            .round = -1,
-                            .world = 1 };
-    struct hosted_msg got;
+    struct coord_msg m = { .kind = COORD_HELLO,
+                           .run_id = span_str("r"),
+                           .addr = span_str("a"),
+                           .pid = -3,
+                           .nonce = UINT64_MAX,
+                           .settings = span_str("min=1"),
+                           .order = COORD_BY_KEY,
+                           .rank_order_key = 5,
+                           .round = -1,
+                           .world = 1 };
+    struct coord_msg got;
     struct buf b;
 
     (void)state;
     buf_init(&b, SIZE_MAX);
-    assert_int_equal(hosted_encode(&b, &m), 0);
+    assert_int_equal(coord_encode(&b, &m), 0);
     for (size_t n = 0; n < buf_len(&b); n++)
-        assert_int_equal(hosted_decode(span_of(buf_data(&b), n), &got, NULL),
+        assert_int_equal(coord_decode(span_of(buf_data(&b), n), &got, NULL),
                          MUSTER_EPROTO);
-    assert_int_equal(hosted_decode(buf_span(&b), &got, NULL), 0);
+    assert_int_equal(coord_decode(buf_span(&b), &got, NULL), 0);
     assert_true(span_eq(got.run_id, m.run_id) && span_eq(got.settings, m.settings));
     assert_int_equal(got.pid, -3);
-    assert_true(got.nonce == UINT64_MAX && got.order_key == 5 && got.round == -1);
+    assert_true(got.nonce == UINT64_MAX && got.rank_order_key == 5 && got.round == -1);
     assert_int_equal(buf_u8(&b, 0), 0);
-    assert_int_equal(hosted_decode(buf_span(&b), &got, NULL), MUSTER_EPROTO);
+    assert_int_equal(coord_decode(buf_span(&b), &got, NULL), MUSTER_EPROTO);
     buf_fini(&b);
 }
 

@@ -1,5 +1,6 @@
-/* test_coordinator_cost.c - what a run costs its host, in messages and bytes: the same for
- * each node, however many there are. Counts, so that a loaded machine changes nothing.
+/* test_coordinator_cost.c - what a run costs its host, in messages and bytes: the same
+ * for each node, however many there are. Counts, so that a loaded machine changes
+ * nothing.
  */
 #include "testing.h"
 
@@ -12,8 +13,8 @@
 
 /* A run of n nodes; peer p is node p. */
 struct crowd {
-    struct rdzv_host *host;
-    struct rdzv_host_fx fx;
+    struct coordinator *host;
+    struct coordinator_fx fx;
     struct now now;
     int64_t n;
     size_t messages, bytes; /* said by the host since the last look */
@@ -26,72 +27,72 @@ static void crowd_init(struct crowd *c, int64_t n)
     struct rdzv_settings s;
 
     *c = (struct crowd){ .n = n, .now = { 1000, 1700000000000000 } };
-    c->host = rdzv_host_new(span_str("run"), NULL);
+    c->host = coordinator_new(span_str("run"), NULL);
     assert_non_null(c->host);
-    rdzv_host_fx_init(&c->fx);
-    buf_init(&c->out, HOSTED_MAX);
-    buf_init(&c->settings, HOSTED_MAX);
+    coordinator_fx_init(&c->fx);
+    buf_init(&c->out, COORD_MAX);
+    buf_init(&c->settings, COORD_MAX);
     rdzv_settings_init(&s, 1, n);
     assert_int_equal(rdzv_settings_print(&s, &c->settings), 0);
 }
 
 static void crowd_fini(struct crowd *c)
 {
-    rdzv_host_free(c->host);
-    rdzv_host_fx_fini(&c->fx);
+    coordinator_free(c->host);
+    coordinator_fx_fini(&c->fx);
     buf_fini(&c->out);
     buf_fini(&c->settings);
 }
 
-static void feed(struct crowd *c, struct rdzv_host_event ev)
+static void feed(struct crowd *c, struct coordinator_event ev)
 {
     ev.now = c->now;
-    assert_int_equal(rdzv_host_step(c->host, &ev, &c->fx, NULL), 0);
+    assert_int_equal(coordinator_step(c->host, &ev, &c->fx, NULL), 0);
     for (size_t i = 0; i < c->fx.count; i++) {
-        const struct rdzv_host_effect *e = &c->fx.items[i];
+        const struct coordinator_effect *e = &c->fx.items[i];
 
-        if (e->kind != RDZV_HOST_SEND)
+        if (e->kind != COORDINATOR_SEND)
             continue;
         buf_clear(&c->out);
-        assert_int_equal(hosted_encode(&c->out, &e->msg), 0);
+        assert_int_equal(coord_encode(&c->out, &e->msg), 0);
         c->messages++;
         c->bytes += buf_len(&c->out);
-        c->joined += e->msg.kind == HOSTED_JOINED;
+        c->joined += e->msg.kind == COORD_JOINED;
     }
 }
 
-static void say(struct crowd *c, int64_t peer, struct hosted_msg m)
+static void say(struct crowd *c, int64_t peer, struct coord_msg m)
 {
-    feed(c,
-         (struct rdzv_host_event){ RDZV_HOST_MSG, .peer = (uint32_t)peer, .msg = &m });
+    feed(c, (struct coordinator_event){ COORDINATOR_MSG, .peer = (uint32_t)peer,
+                                        .msg = &m });
 }
 
 static void hello(struct crowd *c, int64_t peer)
 {
     say(c, peer,
-        (struct hosted_msg){ .kind = HOSTED_HELLO,
-                             .run_id = span_str("run"),
-                             .addr = span_str("node-with-a-name.example"),
-                             .pid = 100000 + peer, /* of one length, for the bytes */
-                             .settings = buf_span(&c->settings),
-                             .round = -1,
-                             .grace_ms = 50 });
+        (struct coord_msg){ .kind = COORD_HELLO,
+                            .run_id = span_str("run"),
+                            .addr = span_str("node-with-a-name.example"),
+                            .pid = 100000 + peer, /* of one length, for the bytes */
+                            .settings = buf_span(&c->settings),
+                            .round = -1,
+                            .grace_ms = 50 });
 }
 
-static void each(struct crowd *c, int64_t from, int64_t to, enum hosted_kind kind,
+static void each(struct crowd *c, int64_t from, int64_t to, enum coord_kind kind,
                  int64_t count)
 {
     for (int64_t i = from; i < to; i++)
-        say(c, i, (struct hosted_msg){ .kind = kind, .count = count });
+        say(c, i, (struct coord_msg){ .kind = kind, .count = count });
 }
 
 static void pass(struct crowd *c, uint64_t ms)
 {
     const uint64_t until = c->now.mono_ms + ms;
 
-    while (rdzv_host_deadline(c->host) <= until) {
-        c->now.mono_ms = MAX_OF(c->now.mono_ms, rdzv_host_deadline(c->host));
-        feed(c, (struct rdzv_host_event){ RDZV_HOST_TIMER });
+    while (coordinator_deadline(c->host) <= until) {
+        c->now.mono_ms = MAX_OF(c->now.mono_ms, coordinator_deadline(c->host));
+        feed(c, (struct coordinator_event){ COORDINATOR_TIMER });
     }
     c->now.mono_ms = until;
 }
@@ -121,38 +122,38 @@ static void live(int64_t n, struct cost *costs)
     for (int64_t i = 0; i < n; i++)
         hello(&c, i);
     costs[HELLO] = take(&c);
-    each(&c, 0, n, HOSTED_JOIN, 1);
+    each(&c, 0, n, COORD_JOIN, 1);
     assert_int_equal(c.joined, n);
     costs[JOIN] = take(&c);
     for (int beat = 0; beat < 3; beat++) {
         pass(&c, 5000);
-        each(&c, 0, n, HOSTED_ALIVE, 0);
+        each(&c, 0, n, COORD_ALIVE, 0);
     }
     costs[BEATS] = take(&c);
 
     /* A worker failed somewhere: all join again. */
-    each(&c, 0, n, HOSTED_JOIN, 2);
+    each(&c, 0, n, COORD_JOIN, 2);
     assert_int_equal(c.joined, 2 * n);
     costs[AGAIN] = take(&c);
 
     /* Half of the machines lose power, and nobody does anything about it yet. */
     for (int64_t i = half; i < n; i++)
-        feed(&c, (struct rdzv_host_event){ RDZV_HOST_GONE, .peer = (uint32_t)i });
+        feed(&c, (struct coordinator_event){ COORDINATOR_GONE, .peer = (uint32_t)i });
     pass(&c, 1000);
-    assert_int_equal(rdzv_host_nodes(c.host), half);
+    assert_int_equal(coordinator_nodes(c.host), half);
     costs[LOSSES] = take(&c);
-    each(&c, 0, half, HOSTED_JOIN, 3);
+    each(&c, 0, half, COORD_JOIN, 3);
     for (int s = 0; s < 40; s++) { /* The last call. */
         pass(&c, 1000);
-        each(&c, 0, half, HOSTED_ALIVE, 0);
+        each(&c, 0, half, COORD_ALIVE, 0);
     }
     assert_int_equal(c.joined, 2 * n + half);
     costs[AFTER] = take(&c);
 
     /* The end: the first closes the run, each says goodbye. */
-    each(&c, 0, half, HOSTED_CLOSE, 0);
+    each(&c, 0, half, COORD_CLOSE, 0);
     costs[END] = take(&c);
-    each(&c, 0, half, HOSTED_LEAVE, 0);
+    each(&c, 0, half, COORD_LEAVE, 0);
     costs[LEAVE] = take(&c);
     crowd_fini(&c);
 }
@@ -200,15 +201,15 @@ static void a_slow_gathering_is_told_seldom(void **state)
     crowd_init(&c, n + 1);
     for (int64_t i = 0; i < n; i++) {
         hello(&c, i);
-        each(&c, i, i + 1, HOSTED_JOIN, 1);
+        each(&c, i, i + 1, COORD_JOIN, 1);
     }
     (void)take(&c);
     for (int64_t s = 0; s < 24; s++) { /* The last call is after 30 s. */
         pass(&c, 1000);
-        each(&c, 0, n, HOSTED_ALIVE, 0);
-        each(&c, s, s + 1, HOSTED_LEAVE, 0);
-        each(&c, s, s + 1, HOSTED_JOIN, 2 + s);
-        feed(&c, (struct rdzv_host_event){ RDZV_HOST_GONE, .peer = (uint32_t)s });
+        each(&c, 0, n, COORD_ALIVE, 0);
+        each(&c, s, s + 1, COORD_LEAVE, 0);
+        each(&c, s, s + 1, COORD_JOIN, 2 + s);
+        feed(&c, (struct coordinator_event){ COORDINATOR_GONE, .peer = (uint32_t)s });
     }
     assert_in_range(take(&c).messages, 1, 5 * n + 24 * 3);
     crowd_fini(&c);
@@ -223,26 +224,26 @@ static void a_loss_is_told_to_who_was_away(void **state)
     crowd_init(&c, 3);
     for (int64_t i = 0; i < 3; i++)
         hello(&c, i);
-    each(&c, 0, 3, HOSTED_JOIN, 1);
+    each(&c, 0, 3, COORD_JOIN, 1);
     assert_int_equal(c.joined, 3);
-    feed(&c, (struct rdzv_host_event){ RDZV_HOST_GONE, .peer = 2 });
+    feed(&c, (struct coordinator_event){ COORDINATOR_GONE, .peer = 2 });
     pass(&c, 40);
-    feed(&c, (struct rdzv_host_event){ RDZV_HOST_GONE, .peer = 1 });
+    feed(&c, (struct coordinator_event){ COORDINATOR_GONE, .peer = 1 });
     pass(&c, 20); /* 2 is lost, 1 is not. */
-    assert_int_equal(rdzv_host_nodes(c.host), 2);
+    assert_int_equal(coordinator_nodes(c.host), 2);
     say(&c, 7,
-        (struct hosted_msg){ .kind = HOSTED_HELLO,
-                             .run_id = span_str("run"),
-                             .addr = span_str("node-with-a-name.example"),
-                             .pid = 100001,
-                             .settings = buf_span(&c.settings),
-                             .round = 0,
-                             .rank = 1,
-                             .world = 3,
-                             .grace_ms = 50 });
+        (struct coord_msg){ .kind = COORD_HELLO,
+                            .run_id = span_str("run"),
+                            .addr = span_str("node-with-a-name.example"),
+                            .pid = 100001,
+                            .settings = buf_span(&c.settings),
+                            .round = 0,
+                            .rank = 1,
+                            .world = 3,
+                            .grace_ms = 50 });
     assert_int_equal(c.fx.count, 2);
-    assert_int_equal(c.fx.items[0].msg.kind, HOSTED_WELCOME);
-    assert_int_equal(c.fx.items[1].msg.kind, HOSTED_LOST);
+    assert_int_equal(c.fx.items[0].msg.kind, COORD_WELCOME);
+    assert_int_equal(c.fx.items[1].msg.kind, COORD_LOST);
     assert_int_equal(c.fx.items[1].peer, 7);
     crowd_fini(&c);
 }

@@ -179,7 +179,7 @@ static void act(struct rdzv_state *s, enum rdzv_action a, const char *addr, int6
 static int64_t rank_of(const struct rdzv_state *s, const char *addr)
 {
     const struct rdzv_node n = node(addr);
-    const struct rdzv_member *m = rdzv_state_find(s, &n);
+    const struct participant *m = rdzv_state_find(s, &n);
 
     return rdzv_in(m, RDZV_PLACES) ? m->rank : -1;
 }

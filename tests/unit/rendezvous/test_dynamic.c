@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 #include "base/err.h"
-#include "rendezvous/state_backend.h"
+#include "rendezvous/core/params.h"
 #include "rendezvous/registry.h"
+#include "rendezvous/state_backend.h"
 #include "store/client.h"
 #include "store/server.h"
-#include "rendezvous/core/params.h"
 
 #define PATIENCE_MS UINT64_C(30000)
 
@@ -583,23 +583,24 @@ static void assert_counted(const char *at, int want)
         .raw_keys = true,
     };
     struct muster_error err;
-    struct astore *store;
+    struct async_store *store;
     struct node n = { 0 };
 
     assert_int_equal(store_client_open(&loop, &opts, NULL, NULL, &store, &err), 0);
     assert_int_equal(
-        astore_add(store, span_str("init/"), 0, PATIENCE_MS, on_number, &n, &err), 0);
+        async_store_add(store, span_str("init/"), 0, PATIENCE_MS, on_number, &n, &err),
+        0);
     until(&n.done);
     assert_int_equal(n.done_status, want);
     n.done_status = 0;
     for (int i = 0; i < 5000 && n.done_status != 1; i++) {
         n.done = false;
         assert_int_equal(
-            astore_call(store, &num_keys, 0, PATIENCE_MS, on_number, &n, &err), 0);
+            async_store_call(store, &num_keys, 0, PATIENCE_MS, on_number, &n, &err), 0);
         until(&n.done);
     }
     assert_int_equal(n.done_status, 1);
-    astore_close(store, on_gone, &n);
+    async_store_close(store, on_gone, &n);
     until(&n.gone);
 }
 

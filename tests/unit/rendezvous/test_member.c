@@ -4,65 +4,65 @@
 #include "rendezvous/core/member.h"
 
 struct play {
-    struct rdzv_guest *g;
-    struct rdzv_guest_fx fx;
+    struct member *g;
+    struct member_fx fx;
     struct now now;
 };
 
 static void play_begin(struct play *p)
 {
-    struct rdzv_guest_config cfg = { .run_id = "job",
-                                     .self = { span_str("a"), 1, 0 },
-                                     .nonce = 7 };
+    struct member_config cfg = { .run_id = "job",
+                                 .self = { span_str("a"), 1, 0 },
+                                 .nonce = 7 };
 
     *p = (struct play){ .now = { 1000, 0 } };
     rdzv_settings_init(&cfg.settings, 2, 2);
-    assert_int_equal(rdzv_guest_new(&cfg, &p->g, NULL), 0);
+    assert_int_equal(member_new(&cfg, &p->g, NULL), 0);
 }
 
-static void feed(struct play *p, struct rdzv_guest_event ev)
+static void feed(struct play *p, struct member_event ev)
 {
     ev.now = p->now;
-    rdzv_guest_step(p->g, &ev, &p->fx);
+    member_step(p->g, &ev, &p->fx);
 }
 
 static void wish(struct play *p, enum rdzv_event_kind kind)
 {
-    feed(p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_WISH, .wish = kind });
+    feed(p, (struct member_event){ .kind = MEMBER_WISH, .wish = kind });
 }
 
-static void hear(struct play *p, struct hosted_msg m)
+static void hear(struct play *p, struct coord_msg m)
 {
-    feed(p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_MSG, .msg = &m });
+    feed(p, (struct member_event){ .kind = MEMBER_MSG, .msg = &m });
 }
 
 static const struct rdzv_effect *told(const struct play *p, size_t i)
 {
     assert_true(i < p->fx.count);
-    assert_int_equal(p->fx.at[i].kind, RDZV_GUEST_TELL);
+    assert_int_equal(p->fx.at[i].kind, MEMBER_TELL);
     return &p->fx.at[i].told;
 }
 
-static void is_sent(const struct play *p, size_t i, enum hosted_kind kind)
+static void is_sent(const struct play *p, size_t i, enum coord_kind kind)
 {
     assert_true(i < p->fx.count);
-    assert_int_equal(p->fx.at[i].kind, RDZV_GUEST_SEND);
+    assert_int_equal(p->fx.at[i].kind, MEMBER_SEND);
     assert_int_equal(p->fx.at[i].msg.kind, kind);
 }
 
 static void dials(const struct play *p)
 {
     assert_int_equal(p->fx.count, 1);
-    assert_int_equal(p->fx.at[0].kind, RDZV_GUEST_DIAL);
+    assert_int_equal(p->fx.at[0].kind, MEMBER_DIAL);
 }
 
 static void turn_away(struct play *p)
 {
-    feed(p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_UP });
-    is_sent(p, 0, HOSTED_HELLO);
-    hear(p, (struct hosted_msg){ .kind = HOSTED_REFUSED,
-                                 .code = MUSTER_EINVAL,
-                                 .text = span_str("started for others") });
+    feed(p, (struct member_event){ .kind = MEMBER_UP });
+    is_sent(p, 0, COORD_HELLO);
+    hear(p, (struct coord_msg){ .kind = COORD_REFUSED,
+                                .code = MUSTER_EINVAL,
+                                .text = span_str("started for others") });
 }
 
 /* It used to wait for close_timeout, asking again each second. */
@@ -93,7 +93,7 @@ static void one_turned_away_is_told_at_once(void **state)
     turn_away(&p);
     assert_int_equal(told(&p, 0)->wish, RDZV_EV_LEAVE);
     assert_int_equal(told(&p, 0)->code, 0);
-    rdzv_guest_free(p.g);
+    member_free(p.g);
 }
 
 /* A host that is away is asked again by and by, until the wish's own deadline. */
@@ -105,14 +105,14 @@ static void one_without_a_host_waits_for_it(void **state)
     play_begin(&p);
     wish(&p, RDZV_EV_CLOSE);
     dials(&p);
-    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_DOWN, .text = "refused" });
+    feed(&p, (struct member_event){ .kind = MEMBER_DOWN, .text = "refused" });
     wish(&p, RDZV_EV_LEAVE);
     assert_int_equal(p.fx.count, 0);
     p.now.mono_ms += 30001;
-    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_TIMER });
+    feed(&p, (struct member_event){ .kind = MEMBER_TIMER });
     assert_int_equal(told(&p, 0)->code, MUSTER_ETIMEDOUT);
     assert_int_equal(told(&p, 1)->code, MUSTER_ETIMEDOUT);
-    rdzv_guest_free(p.g);
+    member_free(p.g);
 }
 
 static void wishes_survive_a_reconnect(void **state)
@@ -122,27 +122,27 @@ static void wishes_survive_a_reconnect(void **state)
     (void)state;
     play_begin(&p);
     wish(&p, RDZV_EV_JOIN);
-    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_UP });
+    feed(&p, (struct member_event){ .kind = MEMBER_UP });
     wish(&p, RDZV_EV_CLOSE);
     assert_int_equal(p.fx.count, 0); /* not before WELCOME */
-    hear(&p, (struct hosted_msg){ .kind = HOSTED_WELCOME });
-    is_sent(&p, 0, HOSTED_CLOSE);
-    is_sent(&p, 1, HOSTED_JOIN);
-    hear(&p, (struct hosted_msg){ .kind = HOSTED_CLOSED });
+    hear(&p, (struct coord_msg){ .kind = COORD_WELCOME });
+    is_sent(&p, 0, COORD_CLOSE);
+    is_sent(&p, 1, COORD_JOIN);
+    hear(&p, (struct coord_msg){ .kind = COORD_CLOSED });
     assert_int_equal(told(&p, 0)->kind, RDZV_FX_DONE);
     assert_int_equal(told(&p, 1)->kind, RDZV_FX_REFUSED);
     assert_int_equal(told(&p, 1)->code, MUSTER_ECLOSED);
-    assert_true(rdzv_guest_closed(p.g));
-    rdzv_guest_free(p.g);
+    assert_true(member_closed(p.g));
+    member_free(p.g);
 }
 
 static void is_welcome(struct play *p)
 {
-    feed(p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_UP });
-    hear(p, (struct hosted_msg){ .kind = HOSTED_WELCOME });
+    feed(p, (struct member_event){ .kind = MEMBER_UP });
+    hear(p, (struct coord_msg){ .kind = COORD_WELCOME });
 }
 
-static const struct hosted_msg joined = { .kind = HOSTED_JOINED, .world = 2 };
+static const struct coord_msg joined = { .kind = COORD_JOINED, .world = 2 };
 
 /* JOINED crossed our LEAVE on the wire, and is no answer to the JOIN after it. */
 static void what_crossed_a_goodbye_is_not_heard(void **state)
@@ -156,23 +156,23 @@ static void what_crossed_a_goodbye_is_not_heard(void **state)
         is_welcome(&p);
         if (timed_out) {
             p.now.mono_ms += 600001;
-            feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_TIMER });
+            feed(&p, (struct member_event){ .kind = MEMBER_TIMER });
             assert_int_equal(told(&p, 0)->code, MUSTER_ETIMEDOUT);
         } else {
             wish(&p, RDZV_EV_LEAVE);
             assert_int_equal(told(&p, 0)->code, MUSTER_ECANCELED);
         }
-        is_sent(&p, 1, HOSTED_LEAVE);
+        is_sent(&p, 1, COORD_LEAVE);
         wish(&p, RDZV_EV_JOIN);
-        is_sent(&p, 0, HOSTED_JOIN);
+        is_sent(&p, 0, COORD_JOIN);
         hear(&p, joined);
         assert_int_equal(p.fx.count, 0);
-        hear(&p, (struct hosted_msg){ .kind = HOSTED_REFUSED, .code = MUSTER_EFULL });
+        hear(&p, (struct coord_msg){ .kind = COORD_REFUSED, .code = MUSTER_EFULL });
         assert_int_equal(p.fx.count, 0);
-        hear(&p, (struct hosted_msg){ .kind = HOSTED_LEFT });
+        hear(&p, (struct coord_msg){ .kind = COORD_LEFT });
         hear(&p, joined);
         assert_int_equal(told(&p, 0)->kind, RDZV_FX_JOINED);
-        rdzv_guest_free(p.g);
+        member_free(p.g);
     }
 }
 
@@ -186,24 +186,24 @@ static void a_goodbye_is_owed(void **state)
     play_begin(&p);
     wish(&p, RDZV_EV_JOIN);
     is_welcome(&p);
-    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_DOWN, .text = "reset" });
+    feed(&p, (struct member_event){ .kind = MEMBER_DOWN, .text = "reset" });
     p.now.mono_ms += 600001;
-    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_TIMER });
+    feed(&p, (struct member_event){ .kind = MEMBER_TIMER });
     assert_int_equal(told(&p, 0)->code, MUSTER_ETIMEDOUT);
     wish(&p, RDZV_EV_JOIN);
     is_welcome(&p);
-    is_sent(&p, 0, HOSTED_LEAVE);
-    is_sent(&p, 1, HOSTED_JOIN);
+    is_sent(&p, 0, COORD_LEAVE);
+    is_sent(&p, 1, COORD_JOIN);
     /* And if nobody knows whether that was heard, once more. */
-    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_DOWN, .text = "reset" });
+    feed(&p, (struct member_event){ .kind = MEMBER_DOWN, .text = "reset" });
     is_welcome(&p);
-    is_sent(&p, 0, HOSTED_LEAVE);
-    is_sent(&p, 1, HOSTED_JOIN);
-    hear(&p, (struct hosted_msg){ .kind = HOSTED_LEFT });
-    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_DOWN, .text = "reset" });
+    is_sent(&p, 0, COORD_LEAVE);
+    is_sent(&p, 1, COORD_JOIN);
+    hear(&p, (struct coord_msg){ .kind = COORD_LEFT });
+    feed(&p, (struct member_event){ .kind = MEMBER_DOWN, .text = "reset" });
     is_welcome(&p);
-    is_sent(&p, 0, HOSTED_JOIN);
-    rdzv_guest_free(p.g);
+    is_sent(&p, 0, COORD_JOIN);
+    member_free(p.g);
 }
 
 /* A host that hangs up at each HELLO was asked fifty times a second. */
@@ -217,18 +217,18 @@ static void one_hung_up_on_asks_less_and_less_often(void **state)
     wish(&p, RDZV_EV_JOIN);
     for (size_t i = 0; i < ARRAY_LEN(pauses); i++) {
         dials(&p);
-        feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_UP });
-        is_sent(&p, 0, HOSTED_HELLO);
-        feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_DOWN });
-        assert_int_equal(rdzv_guest_deadline(p.g), p.now.mono_ms + pauses[i]);
+        feed(&p, (struct member_event){ .kind = MEMBER_UP });
+        is_sent(&p, 0, COORD_HELLO);
+        feed(&p, (struct member_event){ .kind = MEMBER_DOWN });
+        assert_int_equal(member_deadline(p.g), p.now.mono_ms + pauses[i]);
         p.now.mono_ms += pauses[i];
-        feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_TIMER });
+        feed(&p, (struct member_event){ .kind = MEMBER_TIMER });
     }
-    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_UP });
-    hear(&p, (struct hosted_msg){ .kind = HOSTED_WELCOME });
-    feed(&p, (struct rdzv_guest_event){ .kind = RDZV_GUEST_DOWN });
-    assert_int_equal(rdzv_guest_deadline(p.g), p.now.mono_ms + 20);
-    rdzv_guest_free(p.g);
+    feed(&p, (struct member_event){ .kind = MEMBER_UP });
+    hear(&p, (struct coord_msg){ .kind = COORD_WELCOME });
+    feed(&p, (struct member_event){ .kind = MEMBER_DOWN });
+    assert_int_equal(member_deadline(p.g), p.now.mono_ms + 20);
+    member_free(p.g);
 }
 
 int main(void)

@@ -3,10 +3,10 @@
 
 #include <stdio.h>
 
-#include "muster/error.h"
-#include "rendezvous/core/params.h"
-#include "rendezvous/core/endpoint.h"
 #include "base/py/text.h"
+#include "muster/error.h"
+#include "rendezvous/core/endpoint.h"
+#include "rendezvous/core/params.h"
 
 #define PORT                                                                           \
     "The port number of the rendezvous endpoint '%s' must be an integer between 0 "    \

@@ -2,9 +2,9 @@
 #include "state_vectors.h"
 
 #include "base/err.h"
+#include "base/py/datetime.h"
 #include "base/rng.h"
 #include "rendezvous/core/state_pickle.h"
-#include "base/py/datetime.h"
 
 static const char *text_of(json_t *v, const char *name)
 {
@@ -30,7 +30,7 @@ static struct rdzv_node node_of(json_t *j)
 
 static void check_list(const struct rdzv_state *s, json_t *want, enum rdzv_list list)
 {
-    const struct rdzv_member *m = rdzv_first(s, list);
+    const struct participant *m = rdzv_first(s, list);
     json_t *j;
     size_t i;
 
@@ -246,7 +246,7 @@ static void random_state(struct rdzv_state *s, struct rng *r, size_t nodes)
         char addr[400];
         struct rdzv_node n = { .pid = (int64_t)(rng_u64(r) >> rng_below(r, 64)),
                                .local_id = -(int64_t)rng_below(r, 3) };
-        struct rdzv_member *m;
+        struct participant *m;
 
         (void)snprintf(addr, sizeof addr, "n%0*zu", (int)rng_below(r, 300), i);
         n.addr = span_str(addr);
@@ -345,27 +345,27 @@ static void times_cover_python_years(void **state)
     (void)state;
     rng_init(&r, 1);
     for (size_t i = 0; i < ARRAY_LEN(edges); i++) {
-        pytime_write(b, edges[i]);
-        assert_true(pytime_read(b, &us) && us == edges[i]);
+        py_datetime_write(b, edges[i]);
+        assert_true(py_datetime_read(b, &us) && us == edges[i]);
     }
     for (size_t i = 0; i < 20000; i++) {
         const int64_t t =
             PYTIME_MIN_US + (int64_t)rng_below(&r, PYTIME_MAX_US - PYTIME_MIN_US);
 
-        pytime_write(b, t);
-        assert_true(pytime_read(b, &us) && us == t);
+        py_datetime_write(b, t);
+        assert_true(py_datetime_read(b, &us) && us == t);
     }
     for (size_t i = 0; i < ARRAY_LEN(bad); i++)
-        assert_false(pytime_read(bad[i], &us));
-    pytime_write(b, INT64_MAX);
-    assert_true(pytime_read(b, &us) && us == PYTIME_MAX_US);
+        assert_false(py_datetime_read(bad[i], &us));
+    py_datetime_write(b, INT64_MAX);
+    assert_true(py_datetime_read(b, &us) && us == PYTIME_MAX_US);
 }
 
 static void states_keep_order_and_forget(void **state)
 {
     const struct rdzv_node a = { span_str("a"), 1, 0 }, b = { span_str("b"), 1, 0 };
     struct rdzv_state s;
-    struct rdzv_member *m;
+    struct participant *m;
     char text[40];
 
     (void)state;

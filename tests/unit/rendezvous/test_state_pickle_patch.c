@@ -1,5 +1,5 @@
-/* test_state_pickle_patch.c - reading and writing only what heartbeats have changed must say
- * what reading and writing it all says. */
+/* test_state_pickle_patch.c - reading and writing only what heartbeats have changed
+ * must say what reading and writing it all says. */
 #include "state_vectors.h"
 
 #include "base/base64.h"
@@ -38,10 +38,10 @@ static bool same_but_beats(const struct rdzv_state *a, const struct rdzv_state *
 
     assert_int_equal(rdzv_state_copy(&ca, a), 0);
     assert_int_equal(rdzv_state_copy(&cb, b), 0);
-    for (struct rdzv_member *m = rdzv_first(&ca, RDZV_BEATS); m;
+    for (struct participant *m = rdzv_first(&ca, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS])
         m->beat_us = 0;
-    for (struct rdzv_member *m = rdzv_first(&cb, RDZV_BEATS); m;
+    for (struct participant *m = rdzv_first(&cb, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS])
         m->beat_us = 0;
     equal = same(&ca, &cb);
@@ -50,7 +50,7 @@ static bool same_but_beats(const struct rdzv_state *a, const struct rdzv_state *
     return equal;
 }
 
-static void on_beat(void *ctx, struct rdzv_member *m, int64_t beat_us)
+static void on_beat(void *ctx, struct participant *m, int64_t beat_us)
 {
     size_t *count = ctx;
 
@@ -132,7 +132,7 @@ static void fill(struct rdzv_state *s, struct rng *r, size_t nodes)
     for (size_t i = 0; i < nodes; i++) {
         char addr[32];
         struct rdzv_node n = { .pid = (int64_t)rng_below(r, 100000) };
-        struct rdzv_member *m;
+        struct participant *m;
 
         (void)snprintf(addr, sizeof addr, "node%zu.%llu", i,
                        (unsigned long long)rng_below(r, 100));
@@ -160,7 +160,7 @@ static void our_own_states(void **state)
         fill(&s, &r, nodes);
         text_of(&s, &was);
         assert_int_equal(rdzv_state_copy(&later, &s), 0);
-        for (struct rdzv_member *m = rdzv_first(&later, RDZV_BEATS); m;
+        for (struct participant *m = rdzv_first(&later, RDZV_BEATS); m;
              m = m->next[RDZV_BEATS]) {
             if (rng_below(&r, 3) == 0)
                 m->beat_us += 1 + (int64_t)rng_below(&r, 5000000);
@@ -174,7 +174,7 @@ static void our_own_states(void **state)
         assert_false(compare(&s, buf_span(&was), buf_span(&text)));
 
         /* One heartbeat into a text: as if all of it was written again. */
-        struct rdzv_member *m = rdzv_first(&s, RDZV_BEATS);
+        struct participant *m = rdzv_first(&s, RDZV_BEATS);
 
         for (size_t i = rng_below(&r, nodes); i-- > 0 && m->next[RDZV_BEATS];)
             m = m->next[RDZV_BEATS];
@@ -197,7 +197,7 @@ static void our_own_states(void **state)
 static void what_the_text_does_not_tell(void **state)
 {
     const struct rdzv_node late = { span_str("z"), 1, 0 };
-    struct rdzv_member *m;
+    struct participant *m;
     struct rdzv_state s;
     struct buf was, out;
     struct rng r;

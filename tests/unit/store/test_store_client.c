@@ -1,5 +1,5 @@
-/* test_store_client.c - struct astore over TCP, file, hash and views, on one loop with
- * a server of ours: callbacks, their order, closing at any moment. */
+/* test_store_client.c - struct async_store over TCP, file, hash and views, on one loop
+ * with a server of ours: callbacks, their order, closing at any moment. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -76,12 +76,12 @@ static struct store_server *serve(uv_loop_t *loop)
     return server;
 }
 
-static struct astore *connect_to(uv_loop_t *loop, uint16_t port)
+static struct async_store *connect_to(uv_loop_t *loop, uint16_t port)
 {
     const struct store_client_opts o = { .host = "127.0.0.1",
                                          .port = port,
                                          .timeout_ms = LONG_MS };
-    struct astore *s;
+    struct async_store *s;
 
     CALL(store_client_open(loop, &o, on_open, "open", &s, NULL));
     return s;
@@ -91,23 +91,25 @@ static void calls_wait_for_the_connection(void **state)
 {
     uv_loop_t loop;
     struct store_server *server;
-    struct astore *s;
+    struct async_store *s;
 
     (void)state;
     told[0] = '\0';
     assert_int_equal(uv_loop_init(&loop), 0);
     server = serve(&loop);
     s = connect_to(&loop, store_server_port(server));
-    CALL(astore_set(s, span_str("k"), span_str("v"), LONG_MS, on_done, "SET", NULL));
-    CALL(astore_get(s, span_str("k"), LONG_MS, on_done, "GET", NULL));
-    CALL(astore_add(s, span_str("n"), 1, LONG_MS, on_done, "ADD", NULL));
+    CALL(async_store_set(s, span_str("k"), span_str("v"), LONG_MS, on_done, "SET",
+                         NULL));
+    CALL(async_store_get(s, span_str("k"), LONG_MS, on_done, "GET", NULL));
+    CALL(async_store_add(s, span_str("n"), 1, LONG_MS, on_done, "ADD", NULL));
     assert_string_equal(told, "");
     run_until_told(&loop, "ADD");
     assert_string_equal(told, "open:0 SET:0 GET:0=v ADD:0 ");
-    CALL(astore_wait(s, NULL, 0, LONG_MS, on_done, "WAIT", NULL)); /* for nothing */
+    CALL(
+        async_store_wait(s, NULL, 0, LONG_MS, on_done, "WAIT", NULL)); /* for nothing */
     run_until_told(&loop, "WAIT:0");
     assert_non_null(store_client_peer(s));
-    astore_close(s, on_closed, "closed");
+    async_store_close(s, on_closed, "closed");
     store_server_close(server, NULL, NULL);
     finish(&loop);
 }
@@ -116,7 +118,7 @@ static void loss_is_told_while_idle(void **state)
 {
     uv_loop_t loop;
     struct store_server *server;
-    struct astore *s;
+    struct async_store *s;
 
     (void)state;
     told[0] = '\0';
@@ -127,10 +129,10 @@ static void loss_is_told_while_idle(void **state)
     run_until_told(&loop, "open");
     store_server_close(server, NULL, NULL);
     run_until_told(&loop, "loss");
-    CALL(astore_add(s, span_str("n"), 1, LONG_MS, on_done, "ADD", NULL));
+    CALL(async_store_add(s, span_str("n"), 1, LONG_MS, on_done, "ADD", NULL));
     run_until_told(&loop, "ADD");
     assert_string_equal(told, "open:0 loss:EHANGUP ADD:EHANGUP ");
-    astore_close(s, on_closed, "closed");
+    async_store_close(s, on_closed, "closed");
     finish(&loop);
 }
 
@@ -138,7 +140,7 @@ static void pending_calls_end_with_the_server(void **state)
 {
     uv_loop_t loop;
     struct store_server *server;
-    struct astore *s;
+    struct async_store *s;
     const struct span key = span_str("k");
 
     (void)state;
@@ -146,14 +148,14 @@ static void pending_calls_end_with_the_server(void **state)
     assert_int_equal(uv_loop_init(&loop), 0);
     server = serve(&loop);
     s = connect_to(&loop, store_server_port(server));
-    CALL(astore_wait(s, &key, 1, UINT64_MAX, on_done, "WAIT", NULL));
-    CALL(astore_add(s, key, 1, LONG_MS, on_done, "ADD", NULL)); /* held back */
+    CALL(async_store_wait(s, &key, 1, UINT64_MAX, on_done, "WAIT", NULL));
+    CALL(async_store_add(s, key, 1, LONG_MS, on_done, "ADD", NULL)); /* held back */
     run_until_told(&loop, "open");
     (void)uv_run(&loop, UV_RUN_NOWAIT);
     store_server_close(server, NULL, NULL);
     run_until_told(&loop, "ADD");
     assert_string_equal(told, "open:0 WAIT:EHANGUP ADD:EHANGUP ");
-    astore_close(s, NULL, NULL);
+    async_store_close(s, NULL, NULL);
     finish(&loop);
 }
 
@@ -164,7 +166,7 @@ static void closing_is_safe_at_any_moment(void **state)
     for (int turns = 0; turns < 30; turns++) {
         uv_loop_t loop;
         struct store_server *server;
-        struct astore *tcp, *view, *hash, *file;
+        struct async_store *tcp, *view, *hash, *file;
         const struct span key = span_str("k");
         char path[64];
 
@@ -173,23 +175,23 @@ static void closing_is_safe_at_any_moment(void **state)
         assert_int_equal(uv_loop_init(&loop), 0);
         server = serve(&loop);
         tcp = connect_to(&loop, store_server_port(server));
-        CALL(astore_prefix(tcp, "p", false, &view, NULL));
+        CALL(async_store_prefix(tcp, "p", false, &view, NULL));
         CALL(store_hash_open(&loop, &hash, NULL));
         CALL(store_file_open(&loop, path, 1, &file, NULL));
-        CALL(astore_set(tcp, key, key, LONG_MS, on_done, "a", NULL));
-        CALL(astore_get(view, key, LONG_MS, on_done, "b", NULL));
-        CALL(astore_barrier(view, key, 2, LONG_MS, on_done, "c", NULL));
-        CALL(astore_wait(hash, &key, 1, LONG_MS, on_done, "d", NULL));
-        CALL(astore_barrier(hash, span_str("x"), 2, LONG_MS, on_done, "e", NULL));
-        CALL(astore_wait(file, &key, 1, LONG_MS, on_done, "f", NULL));
-        CALL(astore_barrier(file, span_str("x"), 2, LONG_MS, on_done, "g", NULL));
+        CALL(async_store_set(tcp, key, key, LONG_MS, on_done, "a", NULL));
+        CALL(async_store_get(view, key, LONG_MS, on_done, "b", NULL));
+        CALL(async_store_barrier(view, key, 2, LONG_MS, on_done, "c", NULL));
+        CALL(async_store_wait(hash, &key, 1, LONG_MS, on_done, "d", NULL));
+        CALL(async_store_barrier(hash, span_str("x"), 2, LONG_MS, on_done, "e", NULL));
+        CALL(async_store_wait(file, &key, 1, LONG_MS, on_done, "f", NULL));
+        CALL(async_store_barrier(file, span_str("x"), 2, LONG_MS, on_done, "g", NULL));
         for (int i = 0; i < turns; i++)
             (void)uv_run(&loop, UV_RUN_NOWAIT);
         inside++;
-        astore_close(view, on_closed, "V");
-        astore_close(tcp, on_closed, "T");
-        astore_close(hash, on_closed, "H");
-        astore_close(file, on_closed, "F");
+        async_store_close(view, on_closed, "V");
+        async_store_close(tcp, on_closed, "T");
+        async_store_close(hash, on_closed, "H");
+        async_store_close(file, on_closed, "F");
         inside--;
         store_server_close(server, NULL, NULL);
         finish(&loop);
@@ -214,7 +216,7 @@ static void close_inside(void *ctx, int status, const struct c10d_reply *reply,
     (void)reply;
     (void)err;
     tell("closer", status, span_of(NULL, 0));
-    astore_close(ctx, on_closed, "closed");
+    async_store_close(ctx, on_closed, "closed");
 }
 
 /* From inside a callback, with others pending, on every kind. */
@@ -224,7 +226,7 @@ static void callbacks_may_close(void **state)
     for (int kind = 0; kind < 4; kind++) {
         uv_loop_t loop;
         struct store_server *server;
-        struct astore *s, *inner;
+        struct async_store *s, *inner;
         const struct span key = span_str("k");
         char path[64];
 
@@ -240,11 +242,11 @@ static void callbacks_may_close(void **state)
             CALL(store_file_open(&loop, path, 1, &s, NULL));
         else {
             inner = connect_to(&loop, store_server_port(server));
-            CALL(astore_prefix(inner, "p", true, &s, NULL));
+            CALL(async_store_prefix(inner, "p", true, &s, NULL));
         }
-        CALL(astore_set(s, key, key, LONG_MS, close_inside, s, NULL));
-        CALL(astore_add(s, span_str("n"), 1, LONG_MS, on_done, "ADD", NULL));
-        CALL(astore_wait(s, &key, 1, LONG_MS, on_done, "WAIT", NULL));
+        CALL(async_store_set(s, key, key, LONG_MS, close_inside, s, NULL));
+        CALL(async_store_add(s, span_str("n"), 1, LONG_MS, on_done, "ADD", NULL));
+        CALL(async_store_wait(s, &key, 1, LONG_MS, on_done, "WAIT", NULL));
         run_until_told(&loop, "closed:");
         assert_non_null(strstr(told, "closer:0"));
         assert_non_null(strstr(told, "ADD:"));
@@ -258,7 +260,7 @@ static void callbacks_may_close(void **state)
 static void hash_waits_are_independent(void **state)
 {
     uv_loop_t loop;
-    struct astore *s, *clone;
+    struct async_store *s, *clone;
     const struct span keys[] = { span_str("a"), span_str("b") };
 
     (void)state;
@@ -266,20 +268,20 @@ static void hash_waits_are_independent(void **state)
     assert_int_equal(uv_loop_init(&loop), 0);
     CALL(store_hash_open(&loop, &s, NULL));
     CALL(s->ops->clone(s, &clone, NULL));
-    CALL(astore_get(s, keys[0], LONG_MS, on_done, "A", NULL));
-    CALL(astore_get(s, keys[1], LONG_MS, on_done, "B", NULL));
-    CALL(astore_wait(clone, keys, 2, LONG_MS, on_done, "AB", NULL));
-    CALL(astore_wait(clone, keys, 1, 20, on_done, "late", NULL));
+    CALL(async_store_get(s, keys[0], LONG_MS, on_done, "A", NULL));
+    CALL(async_store_get(s, keys[1], LONG_MS, on_done, "B", NULL));
+    CALL(async_store_wait(clone, keys, 2, LONG_MS, on_done, "AB", NULL));
+    CALL(async_store_wait(clone, keys, 1, 20, on_done, "late", NULL));
     run_until_told(&loop, "late");
-    CALL(astore_set(clone, keys[1], span_str("2"), LONG_MS, on_done, "SET", NULL));
-    CALL(astore_add(s, keys[0], 1, LONG_MS, on_done, "ADD", NULL));
+    CALL(async_store_set(clone, keys[1], span_str("2"), LONG_MS, on_done, "SET", NULL));
+    CALL(async_store_add(s, keys[0], 1, LONG_MS, on_done, "ADD", NULL));
     run_until_told(&loop, "AB:");
     assert_non_null(strstr(told, "late:ETIMEDOUT "));
     assert_non_null(strstr(told, "B:0=2 "));
     assert_non_null(strstr(told, "A:0=1 "));
     assert_non_null(strstr(told, "AB:0 "));
-    astore_close(s, on_closed, "closed");
-    astore_close(clone, on_closed, "closed");
+    async_store_close(s, on_closed, "closed");
+    async_store_close(clone, on_closed, "closed");
     finish(&loop);
 }
 

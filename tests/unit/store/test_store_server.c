@@ -9,8 +9,8 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "store/server.h"
 #include "store/core/wire.h"
+#include "store/server.h"
 
 static const struct store_server_opts local = { .bind = "127.0.0.1",
                                                 .fd = -1,

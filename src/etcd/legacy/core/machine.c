@@ -1,12 +1,12 @@
 /* legacy.c - see legacy.h: events, effects, and going from phase to phase. What
  * follows which answer is in legacy_phases.c. */
 #include "etcd/legacy/core/machine.h"
-#include <inttypes.h>
-#include <stdio.h>
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "etcd/legacy/core/machine_int.h"
+#include <inttypes.h>
+#include <stdio.h>
 
 #define RETRY_MS 1000u /* torch's pause between attempts */
 

@@ -12,9 +12,9 @@
 
 #include "base/base.h"
 #include "base/trace.h"
+#include "etcd/core/v2_wire.h"
 #include "rendezvous/core/news.h"
 #include "rendezvous/core/progress.h"
-#include "etcd/core/v2_wire.h"
 
 struct legacy;
 

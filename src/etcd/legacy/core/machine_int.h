@@ -4,8 +4,8 @@
 #define ETCD_LEGACY_CORE_MACHINE_INT_H
 
 #include "base/rng.h"
-#include "etcd/legacy/core/machine.h"
 #include "etcd/legacy/core/document.h"
+#include "etcd/legacy/core/machine.h"
 
 #define LEGACY_COALESCE_MS 200u /* of changes: mostly more than one node moves */
 

@@ -4,11 +4,11 @@
  * Called by legacy_phases.c. The document is made where there is none, or swapped for
  * the one that was read: of two nodes that write, one reads again.
  * Like torch, an attempt that meets anything unexpected begins anew in a second. */
-#include <inttypes.h>
-#include <stdlib.h>
 #include "base/err.h"
 #include "etcd/legacy/core/machine_int.h"
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #define SHORT_TTL_S  10u /* of a document that must not outlive its nodes */
 #define RUN_TTL_S    7200u
