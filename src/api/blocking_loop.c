@@ -1,6 +1,6 @@
-/* bridge.c - see bridge.h. The lock guards the queue, the jobs' done flags, `inside`,
- * `driven` and `stop`; everything on the loop belongs to its thread, or to who set
- * `driven`. */
+/* blocking_loop.c - see blocking_loop.h. The lock guards the queue, the jobs' done
+ * flags, `inside`, `driven` and `stop`; everything on the loop belongs to its thread,
+ * or to whoever set `driven`. */
 #include "api/blocking_loop.h"
 
 #include <pthread.h>
@@ -12,12 +12,12 @@
 #include "base/mem.h"
 
 struct blocking_loop {
-    pid_t owner; /* who made it; a child of fork() has a copy */
+    pid_t owner; /* the process that made it; a child of fork() has a copy */
     uv_loop_t loop;
     uv_async_t wake;
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t told;
+    pthread_cond_t changed;
     struct blocking_loop_job *first,
         **last;    /* not yet begun; borrowed from their callers */
     size_t inside; /* callers that have not left blocking_loop_call */
@@ -88,7 +88,7 @@ static int make(bool by_turns, struct blocking_loop **out, struct muster_error *
     b->by_turns = by_turns;
     b->last = &b->first;
     pthread_mutex_init(&b->lock, NULL);
-    pthread_cond_init(&b->told, NULL);
+    pthread_cond_init(&b->changed, NULL);
     b->wake.data = b;
     rc = uv_async_init(&b->loop, &b->wake, on_wake);
     if (rc == 0 && (by_turns || start(b) == 0)) {
@@ -101,7 +101,7 @@ static int make(bool by_turns, struct blocking_loop **out, struct muster_error *
     }
     (void)uv_loop_close(&b->loop);
     pthread_mutex_destroy(&b->lock);
-    pthread_cond_destroy(&b->told);
+    pthread_cond_destroy(&b->changed);
     mem_free(b);
     return err_set(err, MUSTER_EIO, "starting a thread failed");
 }
@@ -189,14 +189,14 @@ static void drive(struct blocking_loop *b, const struct blocking_loop_job *job)
     quiet_end(&quiet);
     pthread_mutex_lock(&b->lock);
     b->driven = false;
-    pthread_cond_broadcast(&b->told); /* Whoever is left takes over. */
+    pthread_cond_broadcast(&b->changed); /* Whoever is left takes over. */
 }
 
 int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job)
 {
     if (inherited(b))
         return refuse(b, job);
-    job->bridge = b;
+    job->owner = b;
     job->done = false;
     job->next = NULL;
     pthread_mutex_lock(&b->lock);
@@ -209,18 +209,18 @@ int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job)
         if (b->by_turns && !b->driven)
             drive(b, job);
         else
-            pthread_cond_wait(&b->told, &b->lock);
+            pthread_cond_wait(&b->changed, &b->lock);
     }
     b->inside--;
-    pthread_cond_broadcast(&b->told); /* blocking_loop_free may wait for us. */
-    pthread_mutex_unlock(&b->lock);   /* From here b may be gone. */
+    pthread_cond_broadcast(&b->changed); /* blocking_loop_free may wait for us. */
+    pthread_mutex_unlock(&b->lock);      /* From here b may be gone. */
     return job->status;
 }
 
 void blocking_loop_done(struct blocking_loop_job *job, int status,
                         const struct muster_error *err)
 {
-    struct blocking_loop *b = job->bridge;
+    struct blocking_loop *b = job->owner;
 
     pthread_mutex_lock(&b->lock);
     job->status = status;
@@ -229,7 +229,7 @@ void blocking_loop_done(struct blocking_loop_job *job, int status,
     if (err && status < 0)
         err_copy(&job->err, err);
     job->done = true;
-    pthread_cond_broadcast(&b->told); /* After this the job is its caller's again. */
+    pthread_cond_broadcast(&b->changed); /* After this the job is its caller's again. */
     pthread_mutex_unlock(&b->lock);
 }
 
@@ -239,7 +239,7 @@ void blocking_loop_free(struct blocking_loop *b)
         return;
     pthread_mutex_lock(&b->lock);
     while (b->inside) /* Their jobs are done, but they, or the loop they drive, not. */
-        pthread_cond_wait(&b->told, &b->lock);
+        pthread_cond_wait(&b->changed, &b->lock);
     b->stop = true;
     (void)uv_async_send(&b->wake);
     pthread_mutex_unlock(&b->lock);
@@ -254,6 +254,6 @@ void blocking_loop_free(struct blocking_loop *b)
     }
     (void)uv_loop_close(&b->loop);
     pthread_mutex_destroy(&b->lock);
-    pthread_cond_destroy(&b->told);
+    pthread_cond_destroy(&b->changed);
     mem_free(b);
 }

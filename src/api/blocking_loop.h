@@ -1,4 +1,4 @@
-/* bridge.h - a uv loop, and blocking calls into it: what stands between the
+/* blocking_loop.h - a uv loop, and blocking calls into it: what stands between the
  * asynchronous drivers and a caller that wants an answer.
  *
  * The loop has a thread of its own; or, where nothing needs to happen between calls, it
@@ -22,10 +22,10 @@ struct blocking_loop_job {
     /* On the loop's thread: starts the work. Sooner or later, there or in a callback,
      * somebody calls blocking_loop_done(). */
     void (*begin)(struct blocking_loop_job *job);
-    struct blocking_loop *bridge; /* set by blocking_loop_call */
+    struct blocking_loop *owner; /* set by blocking_loop_call */
     int status;
     struct muster_error err;
-    bool done;                      /* under the bridge's lock */
+    bool done;                      /* under the lock of its loop */
     struct blocking_loop_job *next; /* in its queue */
 };
 

@@ -1,5 +1,5 @@
 /* foreign.h - what a caller registers, made one of ours: a place for the state of the
- * dynamic rendezvous (backend_foreign.c), or a whole handler (handler_foreign.c). */
+ * dynamic rendezvous (foreign_backend.c), or a whole handler (foreign_handler.c). */
 #ifndef API_FOREIGN_H
 #define API_FOREIGN_H
 

@@ -1,4 +1,4 @@
-/* backend_foreign.c - a caller's blocking backend (muster_backend_ops) as one of ours.
+/* foreign_backend.c - a caller's blocking backend (muster_backend_ops) as one of ours.
  *
  * Its functions run on libuv's thread pool, one at a time: open, then gets and sets,
  * and close when the last of them has come back. The work is the pool's while it runs;

@@ -1,232 +1,99 @@
-/* handler_face.c - a caller's handler as the agent sees it: what it may ask for, what
- * is done about it when, and the end. */
+/* foreign_handler.c - a caller's blocking handler (muster_handler_ops) as one of ours.
+ *
+ * The caller's functions run on threads of their own, one at a time (cancel alone
+ * beside next), so that the loop never waits for them. The parts, from the bottom up:
+ * the outcome of a round, what else comes back, the calls themselves, what is to be
+ * done next, what the agent may ask for, and the end. */
+#include <assert.h>
+
 #include "api/foreign.h"
-#include "api/foreign_handler_int.h"
+#include "api/params_int.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "loop/blocking_call.h"
 #include "rendezvous/core/endpoint.h"
 #include "store/client.h"
-#include <assert.h>
 
 #define POLL_MS   1000u  /* as torch: what is known is at most a second old */
 #define CANCEL_MS 10000u /* for next to come back once it is canceled */
+#define CALL_MS   60000u /* for every function but next, which takes its time */
+#define STORE_MS  60000u
+
+enum call_kind {
+    CALL_NEXT,
+    CALL_POLL,
+    CALL_CLOSE,
+    CALL_LEAVE,
+    CALL_SHUTDOWN,
+    CALL_FREE,
+    CALL_KINDS
+};
+
+/* One call of the caller's functions. It is the thread's while that runs, and stays
+ * its own should it not come back in time. */
+struct call {
+    enum call_kind kind;
+    const struct muster_handler_ops *ops;
+    void *self;
+    int status;
+    struct muster_error err;
+    struct muster_handler_round round; /* NEXT */
+    int64_t waiting;                   /* POLL */
+    bool closed;
+};
+
+struct request {
+    rdzv_done_cb cb;
+    void *ctx;
+    bool wanted; /* not yet begun */
+};
+
+struct foreign_handler {
+    struct rdzv_handler base;
+    const struct foreign *f;     /* borrowed from the registry */
+    const struct trace *trace;   /* borrowed */
+    struct muster_params params; /* owned copy */
+    void *self;                  /* the caller's */
+    uv_timer_t timer; /* the next thing to do, or the end of a canceled next */
+
+    struct blocking_call *running; /* the call under way, or NULL */
+    enum call_kind kind;           /* of it */
+    bool lost;                     /* a call did not come back: self is out of reach */
+
+    rdzv_next_cb next_cb;
+    void *next_ctx;
+    bool next_wanted, canceled;
+    struct async_store *store; /* owned: the round's */
+    struct muster_handler_round found;
+    struct rdzv_round round;
+
+    struct request close, leave, stop;
+    bool stop_closes, stopped;
+    bool seated; /* the handler has a place in a round, */
+    bool member; /* and the agent knows of it: polls and news go on */
+
+    rdzv_news_cb news_cb;
+    void *news_ctx;
+    int64_t waiting, waiting_notified;
+    bool closed, closed_notified, backend_notified;
+
+    bool destroying, freed;
+    size_t refs; /* what must close before we go */
+    void (*gone_cb)(void *ctx);
+    void *gone_ctx;
+};
+
+/* Begins the first thing that is wanted, unless a call is under way. */
+static void handler_continue(struct foreign_handler *h);
 
 static struct foreign_handler *handler_of(const struct rdzv_handler *h)
 {
     return CONTAINER_OF(h, struct foreign_handler, base);
 }
 
-/* ---- What is to be done next ---- */
+/* ---- The outcome of a round ---- */
 
-static void on_timer_gone(uv_handle_t *t)
-{
-    handler_closed(t->data);
-}
-
-static void end(struct foreign_handler *h)
-{
-    if (!h->freed) {
-        handler_start(h, CALL_FREE);
-        if (h->running)
-            return;
-        h->freed = true;
-    }
-    if (uv_is_closing((uv_handle_t *)&h->timer))
-        return;
-    h->refs++;
-    uv_close((uv_handle_t *)&h->timer, on_timer_gone);
-}
-
-static void on_timer(uv_timer_t *t);
-
-static void soon(struct foreign_handler *h)
-{
-    if (!h->running && !h->destroying)
-        (void)uv_timer_start(&h->timer, on_timer, 0, 0);
-}
-
-/* Without a place there is none to hand back. */
-static void leave_now(struct foreign_handler *h)
-{
-    if (h->seated && h->f->handler->leave)
-        handler_start(h, CALL_LEAVE);
-    else
-        handler_told(h, &(struct call){ .kind = CALL_LEAVE });
-}
-
-/* False: there is nothing to do. */
-static bool begin(struct foreign_handler *h)
-{
-    if (h->lost)
-        return false;
-    if (h->canceled && h->next_cb) { /* Not yet begun, or on the way to the store. */
-        h->next_wanted = false;
-        h->leave.wanted |= h->seated;
-        handler_tell_canceled(h);
-    } else if (h->close.wanted) {
-        h->close.wanted = false;
-        handler_start(h, CALL_CLOSE);
-    } else if (h->leave.wanted) {
-        h->leave.wanted = false;
-        leave_now(h);
-    } else if (h->stop.wanted && !h->stop_closes) {
-        if (h->seated)
-            leave_now(h);
-        else
-            handler_tell_wish(&h->stop, 0, NULL);
-    } else if (h->stop.wanted) {
-        h->stop.wanted = false;
-        handler_start(h, CALL_SHUTDOWN);
-    } else if (h->next_wanted) {
-        h->next_wanted = false;
-        handler_start(h, CALL_NEXT);
-    } else {
-        return false;
-    }
-    return true;
-}
-
-void handler_go(struct foreign_handler *h)
-{
-    if (h->lost) {
-        h->freed = true; /* Never to be touched again. */
-        handler_refuse_all(h);
-    }
-    while (!h->running && begin(h))
-        ;
-    if (h->running)
-        return;
-    if (h->destroying)
-        end(h);
-    else if (h->member && !h->stopped && !h->next_cb)
-        (void)uv_timer_start(&h->timer, on_timer, POLL_MS, 0);
-}
-
-/* Something is wanted; or it is time to look; or a canceled next is out for too long.
- */
-static void on_timer(uv_timer_t *t)
-{
-    struct foreign_handler *h = t->data;
-
-    if (h->running) {
-        if (h->kind == CALL_NEXT && (h->canceled || h->destroying))
-            handler_give_up(h);
-        return;
-    }
-    if (!begin(h) && h->member && !h->stopped && !h->next_cb)
-        handler_start(h, CALL_POLL);
-    if (!h->running)
-        handler_go(h);
-}
-
-/* ---- What the agent calls ---- */
-
-static const char *backend(const struct rdzv_handler *r)
-{
-    const struct foreign_handler *h = handler_of(r);
-    const struct muster_handler_ops *ops = h->f->handler;
-
-    return ops->backend ? ops->backend(h->self) : h->f->name;
-}
-
-static const char *run_id(const struct rdzv_handler *r)
-{
-    const struct foreign_handler *h = handler_of(r);
-    const struct muster_handler_ops *ops = h->f->handler;
-
-    return ops->run_id ? ops->run_id(h->self) : h->params.inner.run_id;
-}
-
-static bool use_agent_store(const struct rdzv_handler *r)
-{
-    const struct foreign_handler *h = handler_of(r);
-    const struct muster_handler_ops *ops = h->f->handler;
-
-    return ops->use_agent_store && ops->use_agent_store(h->self) != 0;
-}
-
-static void next(struct rdzv_handler *r, rdzv_next_cb cb, void *ctx)
-{
-    struct foreign_handler *h = handler_of(r);
-
-    assert(!h->next_cb && !h->stopped);
-    handler_drop_store(h);
-    h->next_cb = cb;
-    h->next_ctx = ctx;
-    h->next_wanted = true;
-    h->canceled = h->member = false;
-    h->waiting = h->waiting_told = 0;
-    soon(h);
-}
-
-static void cancel(struct rdzv_handler *r)
-{
-    struct foreign_handler *h = handler_of(r);
-
-    if (!h->next_cb || h->canceled)
-        return;
-    h->canceled = true;
-    if (h->running && h->kind == CALL_NEXT) {
-        h->f->handler->cancel(h->self);
-        (void)uv_timer_start(&h->timer, on_timer, CANCEL_MS, 0);
-    } else {
-        soon(h);
-    }
-}
-
-static void on_news(struct rdzv_handler *r, rdzv_news_cb cb, void *ctx)
-{
-    struct foreign_handler *h = handler_of(r);
-
-    h->news_cb = cb;
-    h->news_ctx = ctx;
-}
-
-static int64_t num_nodes_waiting(const struct rdzv_handler *r)
-{
-    return handler_of(r)->waiting;
-}
-
-static bool is_closed(const struct rdzv_handler *r)
-{
-    return handler_of(r)->closed;
-}
-
-static void set_closed(struct rdzv_handler *r, rdzv_done_cb cb, void *ctx)
-{
-    struct foreign_handler *h = handler_of(r);
-
-    assert(!h->close.cb && !h->stopped);
-    h->close = (struct wish){ cb, ctx, true };
-    soon(h);
-}
-
-static void leave(struct rdzv_handler *r, rdzv_done_cb cb, void *ctx)
-{
-    struct foreign_handler *h = handler_of(r);
-
-    assert(!h->leave.cb && !h->stopped);
-    h->leave = (struct wish){ cb, ctx, true };
-    cancel(r);
-    soon(h);
-}
-
-static void shutdown_handler(struct rdzv_handler *r, bool close, rdzv_done_cb cb,
-                             void *ctx)
-{
-    struct foreign_handler *h = handler_of(r);
-
-    assert(!h->stop.cb && !h->stopped);
-    h->stop = (struct wish){ cb, ctx, true };
-    h->stop_closes = close;
-    h->stopped = true;
-    cancel(r);
-    soon(h);
-}
-
-/* ---- The end ---- */
-
-void handler_closed(struct foreign_handler *h)
+static void handler_unref(struct foreign_handler *h)
 {
     void (*cb)(void *ctx) = h->gone_cb;
     void *ctx = h->gone_ctx;
@@ -238,53 +105,12 @@ void handler_closed(struct foreign_handler *h)
     cb(ctx);
 }
 
-static void destroy(struct rdzv_handler *r, void (*cb)(void *ctx), void *ctx)
+static void on_store_closed(void *ctx)
 {
-    struct foreign_handler *h = handler_of(r);
-
-    h->destroying = true;
-    h->member = h->next_wanted = false;
-    h->next_cb = NULL;
-    h->news_cb = NULL;
-    h->close = h->leave = h->stop = (struct wish){ 0 };
-    h->gone_cb = cb;
-    h->gone_ctx = ctx;
-    handler_drop_store(h);
-    if (h->running && h->kind == CALL_NEXT && !h->canceled)
-        h->f->handler->cancel(h->self);
-    if (h->running)
-        (void)uv_timer_start(&h->timer, on_timer, CANCEL_MS, 0);
-    else
-        handler_go(h);
+    handler_unref(ctx);
 }
 
-const struct rdzv_handler_ops foreign_handler_ops = {
-    .backend = backend,
-    .run_id = run_id,
-    .use_agent_store = use_agent_store,
-    .next = next,
-    .cancel = cancel,
-    .on_news = on_news,
-    .num_nodes_waiting = num_nodes_waiting,
-    .is_closed = is_closed,
-    .set_closed = set_closed,
-    .leave = leave,
-    .shutdown = shutdown_handler,
-    .destroy = destroy,
-};
-
-/* handler_foreign.c - a caller's blocking handler (muster_handler_ops) as one of ours:
- * how it is made, and what its answers mean. */
-#define STORE_MS 60000u
-
-/* ---- The outcome of a round ---- */
-
-static void on_store_gone(void *ctx)
-{
-    handler_closed(ctx);
-}
-
-void handler_drop_store(struct foreign_handler *h)
+static void drop_store(struct foreign_handler *h)
 {
     struct async_store *store = h->store;
 
@@ -292,11 +118,11 @@ void handler_drop_store(struct foreign_handler *h)
         return;
     h->refs++;
     h->store = NULL;
-    async_store_close(store, on_store_gone, h);
+    async_store_close(store, on_store_closed, h);
 }
 
-static void tell_next(struct foreign_handler *h, int status,
-                      const struct muster_error *err)
+static void notify_next(struct foreign_handler *h, int status,
+                        const struct muster_error *err)
 {
     const rdzv_next_cb cb = h->next_cb;
 
@@ -304,18 +130,18 @@ static void tell_next(struct foreign_handler *h, int status,
     h->canceled = false;
     h->member = status == 0;
     if (status < 0)
-        handler_drop_store(h);
+        drop_store(h);
     if (cb)
         cb(h->next_ctx, status, status == 0 ? &h->round : NULL, err);
 }
 
-void handler_tell_canceled(struct foreign_handler *h)
+static void notify_canceled(struct foreign_handler *h)
 {
     struct muster_error err;
 
     (void)err_set(&err, MUSTER_ECANCELED, "joining the run '%s' was canceled",
                   h->params.inner.run_id);
-    tell_next(h, MUSTER_ECANCELED, &err);
+    notify_next(h, MUSTER_ECANCELED, &err);
 }
 
 static void on_store_open(void *ctx, int status, const struct muster_error *err)
@@ -326,7 +152,7 @@ static void on_store_open(void *ctx, int status, const struct muster_error *err)
     if (status == MUSTER_ECANCELED || !h->next_cb)
         return; /* Closed by ourselves. */
     if (h->canceled) {
-        handler_tell_canceled(h);
+        notify_canceled(h);
     } else if (status < 0) {
         err_copy(&why, err);
         (void)err_wrap(
@@ -336,11 +162,11 @@ static void on_store_open(void *ctx, int status, const struct muster_error *err)
             h->found.store, h->f->name, (unsigned long long)h->found.round,
             h->params.inner.run_id);
         why.code = MUSTER_ECONN;
-        tell_next(h, MUSTER_ECONN, &why);
+        notify_next(h, MUSTER_ECONN, &why);
     } else {
-        tell_next(h, 0, NULL);
+        notify_next(h, 0, NULL);
     }
-    handler_go(h);
+    handler_continue(h);
 }
 
 /* The round's store: a connection of our own, seen through the prefix if it has one. */
@@ -399,13 +225,13 @@ static void on_round(struct foreign_handler *h, const struct call *c)
     int rc;
 
     h->seated = c->status == 0;
-    if (h->canceled || h->destroying) { /* Nobody wants the place any more. */
+    if (h->canceled || h->destroying) { /* The place is handed back. */
         h->leave.wanted |= h->seated;
-        handler_tell_canceled(h);
+        notify_canceled(h);
         return;
     }
     if (c->status < 0) {
-        tell_next(h, c->status, &c->err);
+        notify_next(h, c->status, &c->err);
         return;
     }
     h->found = c->round;
@@ -413,15 +239,16 @@ static void on_round(struct foreign_handler *h, const struct call *c)
     if (rc == 0)
         rc = open_store(h, &err);
     if (rc < 0) {
-        tell_next(h, rc, &err);
+        notify_next(h, rc, &err);
         return;
     }
-    h->round = (struct rdzv_round){ .round = h->found.round, /* told by on_store_open */
-                                    .rank = h->found.rank,
-                                    .world_size = h->found.world_size,
-                                    .store = h->store,
-                                    .master_addr = h->found.master_addr,
-                                    .master_port = h->found.master_port };
+    h->round =
+        (struct rdzv_round){ .round = h->found.round, /* handed over by on_store_open */
+                             .rank = h->found.rank,
+                             .world_size = h->found.world_size,
+                             .store = h->store,
+                             .master_addr = h->found.master_addr,
+                             .master_port = h->found.master_port };
 }
 
 /* ---- What else comes back ---- */
@@ -435,20 +262,20 @@ static void news(const struct foreign_handler *h, enum rdzv_news what,
 
 static void on_polled(struct foreign_handler *h, const struct call *c)
 {
-    const bool more = c->waiting > h->waiting_told;
+    const bool more = c->waiting > h->waiting_notified;
     struct muster_error err;
 
     if (c->status < 0) {
-        if (!h->backend_told)
+        if (!h->backend_notified)
             news(h, RDZV_NEWS_BACKEND, &c->err);
-        h->backend_told = true;
+        h->backend_notified = true;
         return;
     }
-    h->backend_told = false;
-    h->waiting = h->waiting_told = c->waiting;
+    h->backend_notified = false;
+    h->waiting = h->waiting_notified = c->waiting;
     h->closed |= c->closed;
-    if (h->closed && !h->closed_told) {
-        h->closed_told = true;
+    if (h->closed && !h->closed_notified) {
+        h->closed_notified = true;
         (void)err_set(&err, MUSTER_ECLOSED, "the rendezvous '%s' was closed",
                       h->params.inner.run_id);
         news(h, RDZV_NEWS_CLOSED, &err);
@@ -461,7 +288,8 @@ static void on_polled(struct foreign_handler *h, const struct call *c)
     }
 }
 
-void handler_tell_wish(struct wish *w, int status, const struct muster_error *err)
+static void finish_request(struct request *w, int status,
+                           const struct muster_error *err)
 {
     const rdzv_done_cb cb = w->cb;
 
@@ -471,7 +299,7 @@ void handler_tell_wish(struct wish *w, int status, const struct muster_error *er
         cb(w->ctx, status, err);
 }
 
-void handler_told(struct foreign_handler *h, const struct call *c)
+static void on_result(struct foreign_handler *h, const struct call *c)
 {
     const struct muster_error *err = c->status < 0 ? &c->err : NULL;
 
@@ -484,17 +312,17 @@ void handler_told(struct foreign_handler *h, const struct call *c)
         return;
     case CALL_CLOSE:
         h->closed |= c->status == 0;
-        h->closed_told |= c->status == 0; /* No news to who did it. */
-        handler_tell_wish(&h->close, c->status, err);
+        h->closed_notified |= c->status == 0; /* The caller closed it: no news. */
+        finish_request(&h->close, c->status, err);
         return;
     case CALL_LEAVE:
         h->member = h->seated = false;
-        handler_tell_wish(&h->leave, c->status, err);
+        finish_request(&h->leave, c->status, err);
         return;
     case CALL_SHUTDOWN:
         h->member = h->seated = false;
         h->closed |= c->status == 0;
-        handler_tell_wish(&h->stop, c->status, err);
+        finish_request(&h->stop, c->status, err);
         return;
     case CALL_FREE:
         h->freed = true;
@@ -504,7 +332,7 @@ void handler_told(struct foreign_handler *h, const struct call *c)
     }
 }
 
-void handler_refuse_all(struct foreign_handler *h)
+static void refuse_all(struct foreign_handler *h)
 {
     struct muster_error err;
     const int rc =
@@ -515,12 +343,382 @@ void handler_refuse_all(struct foreign_handler *h)
 
     if (h->next_wanted) {
         h->next_wanted = false;
-        tell_next(h, rc, &err);
+        notify_next(h, rc, &err);
     }
-    handler_tell_wish(&h->close, rc, &err);
-    handler_tell_wish(&h->leave, rc, &err);
-    handler_tell_wish(&h->stop, rc, &err);
+    finish_request(&h->close, rc, &err);
+    finish_request(&h->leave, rc, &err);
+    finish_request(&h->stop, rc, &err);
 }
+
+/* ---- The calls ---- */
+
+static const char *const names[CALL_KINDS] = {
+    [CALL_NEXT] = "next",         [CALL_POLL] = "is_closed or num_nodes_waiting",
+    [CALL_CLOSE] = "set_closed",  [CALL_LEAVE] = "leave",
+    [CALL_SHUTDOWN] = "shutdown", [CALL_FREE] = "free",
+};
+
+static void poll_state(struct call *c)
+{
+    const int closed = c->ops->is_closed(c->self, &c->err);
+
+    c->status = closed < 0 ? closed : 0;
+    c->closed = closed > 0;
+    if (c->status < 0)
+        return;
+    c->waiting = c->ops->num_nodes_waiting(c->self, &c->err);
+    if (c->waiting < 0)
+        c->status = c->waiting >= INT32_MIN ? (int)c->waiting : MUSTER_EBUG;
+}
+
+/* On the thread. */
+static void run_on_thread(void *data)
+{
+    struct call *c = data;
+
+    switch (c->kind) {
+    case CALL_NEXT:
+        c->status = c->ops->next(c->self, &c->round, &c->err);
+        break;
+    case CALL_POLL:
+        poll_state(c);
+        break;
+    case CALL_CLOSE:
+        c->status = c->ops->set_closed(c->self, &c->err);
+        break;
+    case CALL_LEAVE:
+        c->status = c->ops->leave(c->self, &c->err);
+        break;
+    case CALL_SHUTDOWN:
+        c->status = c->ops->shutdown(c->self, &c->err);
+        break;
+    case CALL_FREE:
+        c->ops->free(c->self);
+        break;
+    case CALL_KINDS:
+        break;
+    }
+    if (c->status > 0)
+        c->status = 0;
+}
+
+/* A caller may leave the text out, or forget the code. */
+static void complete_error(const struct foreign_handler *h, struct call *c)
+{
+    if (c->status == 0)
+        return;
+    c->err.text[sizeof c->err.text - 1] = '\0';
+    if (!c->err.text[0])
+        (void)err_set(&c->err, c->status, "%s", muster_code_text(c->status));
+    c->err.code = c->status;
+    (void)err_wrap(&c->err, "the rendezvous backend '%s', run '%s'", h->f->name,
+                   h->params.inner.run_id);
+}
+
+/* The function is still out there, with the caller's handler in its hands. */
+static void lose(struct foreign_handler *h)
+{
+    struct call c = { .kind = h->kind };
+
+    h->lost = true;
+    c.status =
+        err_set(&c.err, h->kind == CALL_NEXT ? MUSTER_ECANCELED : MUSTER_ETIMEDOUT,
+                "the function '%s' of the rendezvous backend '%s' does not come "
+                "back: its handler of the run '%s' is left alone from now on",
+                names[h->kind], h->f->name, h->params.inner.run_id);
+    trace(h->trace, TRACE_WARN, "%s", c.err.text);
+    on_result(h, &c);
+    h->member = h->seated = false;
+}
+
+static void on_call_done(void *ctx, void *data)
+{
+    struct foreign_handler *h = ctx;
+    struct call *c = data;
+
+    h->running = NULL;
+    if (c) {
+        complete_error(h, c);
+        on_result(h, c);
+    } else {
+        lose(h);
+    }
+    handler_continue(h);
+}
+
+static void give_up(struct foreign_handler *h)
+{
+    blocking_call_cancel(h->running);
+    h->running = NULL;
+    lose(h);
+    handler_continue(h);
+}
+
+static void start_call(struct foreign_handler *h, enum call_kind kind)
+{
+    struct call *c = mem_calloc(1, sizeof *c), failed = { .kind = kind };
+
+    h->kind = kind;
+    if (!c) {
+        failed.status = err_nomem(&failed.err);
+    } else {
+        c->kind = kind;
+        c->ops = h->f->handler;
+        c->self = h->self;
+        failed.status = blocking_call_run(h->base.loop, run_on_thread, c,
+                                          kind == CALL_NEXT ? UINT64_MAX : CALL_MS,
+                                          on_call_done, h, &h->running, &failed.err);
+        if (failed.status == 0)
+            return;
+        mem_free(c);
+    }
+    on_result(h, &failed); /* Without a thread nothing of the caller's can run. */
+}
+
+/* ---- What is to be done next ---- */
+
+static void handler_on_timer_closed(uv_handle_t *t)
+{
+    handler_unref(t->data);
+}
+
+static void end(struct foreign_handler *h)
+{
+    if (!h->freed) {
+        start_call(h, CALL_FREE);
+        if (h->running)
+            return;
+        h->freed = true;
+    }
+    if (uv_is_closing((uv_handle_t *)&h->timer))
+        return;
+    h->refs++;
+    uv_close((uv_handle_t *)&h->timer, handler_on_timer_closed);
+}
+
+static void handler_on_timer(uv_timer_t *t);
+
+static void defer(struct foreign_handler *h)
+{
+    if (!h->running && !h->destroying)
+        (void)uv_timer_start(&h->timer, handler_on_timer, 0, 0);
+}
+
+/* Without a place there is none to hand back. */
+static void leave_now(struct foreign_handler *h)
+{
+    if (h->seated && h->f->handler->leave)
+        start_call(h, CALL_LEAVE);
+    else
+        on_result(h, &(struct call){ .kind = CALL_LEAVE });
+}
+
+/* False: there is nothing to do. */
+static bool begin(struct foreign_handler *h)
+{
+    if (h->lost)
+        return false;
+    if (h->canceled && h->next_cb) { /* Not yet begun, or on the way to the store. */
+        h->next_wanted = false;
+        h->leave.wanted |= h->seated;
+        notify_canceled(h);
+    } else if (h->close.wanted) {
+        h->close.wanted = false;
+        start_call(h, CALL_CLOSE);
+    } else if (h->leave.wanted) {
+        h->leave.wanted = false;
+        leave_now(h);
+    } else if (h->stop.wanted && !h->stop_closes) {
+        if (h->seated)
+            leave_now(h);
+        else
+            finish_request(&h->stop, 0, NULL);
+    } else if (h->stop.wanted) {
+        h->stop.wanted = false;
+        start_call(h, CALL_SHUTDOWN);
+    } else if (h->next_wanted) {
+        h->next_wanted = false;
+        start_call(h, CALL_NEXT);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static void handler_continue(struct foreign_handler *h)
+{
+    if (h->lost) {
+        h->freed = true; /* Never to be touched again. */
+        refuse_all(h);
+    }
+    while (!h->running && begin(h))
+        ;
+    if (h->running)
+        return;
+    if (h->destroying)
+        end(h);
+    else if (h->member && !h->stopped && !h->next_cb)
+        (void)uv_timer_start(&h->timer, handler_on_timer, POLL_MS, 0);
+}
+
+/* Something is wanted; or it is time to look; or a canceled next is out for too long.
+ */
+static void handler_on_timer(uv_timer_t *t)
+{
+    struct foreign_handler *h = t->data;
+
+    if (h->running) {
+        if (h->kind == CALL_NEXT && (h->canceled || h->destroying))
+            give_up(h);
+        return;
+    }
+    if (!begin(h) && h->member && !h->stopped && !h->next_cb)
+        start_call(h, CALL_POLL);
+    if (!h->running)
+        handler_continue(h);
+}
+
+/* ---- What the agent calls ---- */
+
+static const char *backend(const struct rdzv_handler *r)
+{
+    const struct foreign_handler *h = handler_of(r);
+    const struct muster_handler_ops *ops = h->f->handler;
+
+    return ops->backend ? ops->backend(h->self) : h->f->name;
+}
+
+static const char *run_id(const struct rdzv_handler *r)
+{
+    const struct foreign_handler *h = handler_of(r);
+    const struct muster_handler_ops *ops = h->f->handler;
+
+    return ops->run_id ? ops->run_id(h->self) : h->params.inner.run_id;
+}
+
+static bool use_agent_store(const struct rdzv_handler *r)
+{
+    const struct foreign_handler *h = handler_of(r);
+    const struct muster_handler_ops *ops = h->f->handler;
+
+    return ops->use_agent_store && ops->use_agent_store(h->self) != 0;
+}
+
+static void next(struct rdzv_handler *r, rdzv_next_cb cb, void *ctx)
+{
+    struct foreign_handler *h = handler_of(r);
+
+    assert(!h->next_cb && !h->stopped);
+    drop_store(h);
+    h->next_cb = cb;
+    h->next_ctx = ctx;
+    h->next_wanted = true;
+    h->canceled = h->member = false;
+    h->waiting = h->waiting_notified = 0;
+    defer(h);
+}
+
+static void cancel(struct rdzv_handler *r)
+{
+    struct foreign_handler *h = handler_of(r);
+
+    if (!h->next_cb || h->canceled)
+        return;
+    h->canceled = true;
+    if (h->running && h->kind == CALL_NEXT) {
+        h->f->handler->cancel(h->self);
+        (void)uv_timer_start(&h->timer, handler_on_timer, CANCEL_MS, 0);
+    } else {
+        defer(h);
+    }
+}
+
+static void on_news(struct rdzv_handler *r, rdzv_news_cb cb, void *ctx)
+{
+    struct foreign_handler *h = handler_of(r);
+
+    h->news_cb = cb;
+    h->news_ctx = ctx;
+}
+
+static int64_t num_nodes_waiting(const struct rdzv_handler *r)
+{
+    return handler_of(r)->waiting;
+}
+
+static bool is_closed(const struct rdzv_handler *r)
+{
+    return handler_of(r)->closed;
+}
+
+static void set_closed(struct rdzv_handler *r, rdzv_done_cb cb, void *ctx)
+{
+    struct foreign_handler *h = handler_of(r);
+
+    assert(!h->close.cb && !h->stopped);
+    h->close = (struct request){ cb, ctx, true };
+    defer(h);
+}
+
+static void leave(struct rdzv_handler *r, rdzv_done_cb cb, void *ctx)
+{
+    struct foreign_handler *h = handler_of(r);
+
+    assert(!h->leave.cb && !h->stopped);
+    h->leave = (struct request){ cb, ctx, true };
+    cancel(r);
+    defer(h);
+}
+
+static void shutdown_handler(struct rdzv_handler *r, bool close, rdzv_done_cb cb,
+                             void *ctx)
+{
+    struct foreign_handler *h = handler_of(r);
+
+    assert(!h->stop.cb && !h->stopped);
+    h->stop = (struct request){ cb, ctx, true };
+    h->stop_closes = close;
+    h->stopped = true;
+    cancel(r);
+    defer(h);
+}
+
+/* ---- The end ---- */
+
+static void destroy(struct rdzv_handler *r, void (*cb)(void *ctx), void *ctx)
+{
+    struct foreign_handler *h = handler_of(r);
+
+    h->destroying = true;
+    h->member = h->next_wanted = false;
+    h->next_cb = NULL;
+    h->news_cb = NULL;
+    h->close = h->leave = h->stop = (struct request){ 0 };
+    h->gone_cb = cb;
+    h->gone_ctx = ctx;
+    drop_store(h);
+    if (h->running && h->kind == CALL_NEXT && !h->canceled)
+        h->f->handler->cancel(h->self);
+    if (h->running)
+        (void)uv_timer_start(&h->timer, handler_on_timer, CANCEL_MS, 0);
+    else
+        handler_continue(h);
+}
+
+static const struct rdzv_handler_ops foreign_handler_ops = {
+    .backend = backend,
+    .run_id = run_id,
+    .use_agent_store = use_agent_store,
+    .next = next,
+    .cancel = cancel,
+    .on_news = on_news,
+    .num_nodes_waiting = num_nodes_waiting,
+    .is_closed = is_closed,
+    .set_closed = set_closed,
+    .leave = leave,
+    .shutdown = shutdown_handler,
+    .destroy = destroy,
+};
 
 /* ---- Making one ---- */
 

@@ -20,7 +20,7 @@ extern char **environ;
 struct muster_launch_config {
     struct text_list words; /* --name=value */
     const struct muster_registry *registry;
-    struct log notes;
+    struct log log;
 };
 
 struct muster_launch_result {
@@ -36,7 +36,7 @@ int muster_launch_config_new(struct muster_launch_config **out,
 
     if (!c)
         return err_nomem(err);
-    c->notes = (struct log){
+    c->log = (struct log){
         .fd = -1, .least = NOTE_CRITICAL, .torch_least = NOTE_CRITICAL, .copy_fd = -1
     };
     *out = c;
@@ -75,7 +75,7 @@ int muster_launch_config_log(struct muster_launch_config *c, const char *level,
 {
     char *text = mem_printf("LOGLEVEL=%s", level);
     char *const envp[] = { text, NULL };
-    const int rc = text ? log_init(&c->notes, envp, err) : err_nomem(err);
+    const int rc = text ? log_init(&c->log, envp, err) : err_nomem(err);
 
     mem_free(text);
     return rc;
@@ -120,7 +120,7 @@ static int derive(struct launch_config *out, const struct text_list *words,
         return err->code ? err->code : MUSTER_EINVAL;
     if (o.help)
         return err_set(err, MUSTER_EINVAL, "help is no option of a launch");
-    rc = machine_ports(&ports, warn, (void *)(uintptr_t)&c->notes, err);
+    rc = machine_ports(&ports, warn, (void *)(uintptr_t)&c->log, err);
     return rc ? rc : derive_config(out, &o, false, &ports, err);
 }
 
@@ -198,7 +198,7 @@ static int launch(const struct launch_config *config,
         .config = config,
         .envp = environ,
         .registry = c->registry ? &c->registry->inner : NULL,
-        .notes = &c->notes,
+        .notes = &c->log,
         .fn = entry->fn ? run_function : NULL,
         .fn_ctx = (void *)(uintptr_t)entry,
         /* As torch: only on the main thread. */

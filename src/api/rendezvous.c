@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-struct asking;
+struct request;
 
 struct muster_rendezvous {
     struct home *home; /* owned; counts us as one that lives there */
@@ -24,7 +24,7 @@ struct muster_rendezvous {
     /* On the loop's thread. */
     struct rdzv_handler *h; /* owned */
     bool in_next, stopped;
-    struct asking *closing, *leaving; /* who waits for set_closed and leave; borrowed */
+    struct request *closing, *leaving; /* callers of set_closed and leave; borrowed */
 
     pthread_mutex_t lock;
     struct muster_store *store; /* owned: the last round's; under the lock */
@@ -75,7 +75,7 @@ static void begin_open(struct blocking_loop_job *job)
 {
     struct opening *o = (struct opening *)job;
     struct muster_rendezvous *r = o->r;
-    uv_loop_t *loop = blocking_loop_loop(r->home->bridge);
+    uv_loop_t *loop = blocking_loop_loop(r->home->calls);
     const struct rdzv_params *params = &o->params->inner;
     const struct trace *trace = r->hooks.log ? &r->trace : NULL;
     struct muster_error err;
@@ -113,7 +113,7 @@ int muster_rendezvous_open(const struct muster_params *params,
     r->trace = (struct trace){ on_trace, r, TRACE_DEBUG };
     r->run_id = mem_strdup(params->inner.run_id);
     r->backend = mem_strdup(params->inner.backend);
-    rc = r->run_id && r->backend ? blocking_loop_call(r->home->bridge, &o.job)
+    rc = r->run_id && r->backend ? blocking_loop_call(r->home->calls, &o.job)
                                  : err_nomem(&o.job.err);
     if (rc < 0) {
         if (err)
@@ -210,7 +210,7 @@ int muster_rendezvous_next(struct muster_rendezvous *r,
                            struct muster_rendezvous_info *out, struct muster_error *err)
 {
     struct joining j = { .job = { .begin = begin_next }, .r = r };
-    const int rc = blocking_loop_call(r->home->bridge, &j.job);
+    const int rc = blocking_loop_call(r->home->calls, &j.job);
 
     if (rc < 0) {
         mem_free(j.master_addr);
@@ -228,11 +228,11 @@ int muster_rendezvous_next(struct muster_rendezvous *r,
 
 /* ---- Everything else is one call of the handler's ---- */
 
-struct asking {
+struct request {
     struct blocking_loop_job job; /* first */
     struct muster_rendezvous *r;
     int64_t number;
-    struct asking *next; /* who asked for the same before */
+    struct request *next; /* the caller that asked for the same before */
 };
 
 static void on_done(void *ctx, int status, const struct muster_error *err)
@@ -242,7 +242,7 @@ static void on_done(void *ctx, int status, const struct muster_error *err)
 
 static bool stopped(struct blocking_loop_job *job)
 {
-    const struct muster_rendezvous *r = ((struct asking *)job)->r;
+    const struct muster_rendezvous *r = ((struct request *)job)->r;
     struct muster_error err;
 
     if (r->stopped)
@@ -256,7 +256,7 @@ static bool stopped(struct blocking_loop_job *job)
 
 static void begin_cancel(struct blocking_loop_job *job)
 {
-    struct muster_rendezvous *r = ((struct asking *)job)->r;
+    struct muster_rendezvous *r = ((struct request *)job)->r;
 
     if (r->in_next)
         r->h->ops->cancel(r->h);
@@ -265,7 +265,7 @@ static void begin_cancel(struct blocking_loop_job *job)
 
 static void begin_is_closed(struct blocking_loop_job *job)
 {
-    struct asking *a = (struct asking *)job;
+    struct request *a = (struct request *)job;
 
     a->number = a->r->h->ops->is_closed(a->r->h);
     blocking_loop_done(job, 0, NULL);
@@ -273,7 +273,7 @@ static void begin_is_closed(struct blocking_loop_job *job)
 
 static void begin_waiting(struct blocking_loop_job *job)
 {
-    struct asking *a = (struct asking *)job;
+    struct request *a = (struct request *)job;
 
     a->number = a->r->h->ops->num_nodes_waiting(a->r->h);
     blocking_loop_done(job, 0, NULL);
@@ -281,20 +281,20 @@ static void begin_waiting(struct blocking_loop_job *job)
 
 /* A handler takes one wish of a kind at a time. Whoever wants the same meanwhile waits
  * for the same answer. True: a is the first. */
-static bool queue(struct asking **all, struct asking *a)
+static bool queue(struct request **all, struct request *a)
 {
     a->next = *all;
     *all = a;
     return !a->next;
 }
 
-static void answer(struct asking **all, int status, const struct muster_error *err)
+static void answer(struct request **all, int status, const struct muster_error *err)
 {
-    struct asking *a = *all, *next;
+    struct request *a = *all, *next;
 
     *all = NULL;
     for (; a; a = next) {
-        next = a->next; /* It is its caller's, who goes on. */
+        next = a->next; /* It belongs to its caller, which goes on. */
         blocking_loop_done(&a->job, status, err);
     }
 }
@@ -306,7 +306,7 @@ static void on_closed(void *ctx, int status, const struct muster_error *err)
 
 static void begin_set_closed(struct blocking_loop_job *job)
 {
-    struct asking *a = (struct asking *)job;
+    struct request *a = (struct request *)job;
 
     if (!stopped(job) && queue(&a->r->closing, a))
         a->r->h->ops->set_closed(a->r->h, on_closed, a->r);
@@ -319,7 +319,7 @@ static void on_left(void *ctx, int status, const struct muster_error *err)
 
 static void begin_leave(struct blocking_loop_job *job)
 {
-    struct asking *a = (struct asking *)job;
+    struct request *a = (struct request *)job;
 
     if (!stopped(job) && queue(&a->r->leaving, a))
         a->r->h->ops->leave(a->r->h, on_left, a->r);
@@ -327,7 +327,7 @@ static void begin_leave(struct blocking_loop_job *job)
 
 static void begin_shutdown(struct blocking_loop_job *job)
 {
-    struct muster_rendezvous *r = ((struct asking *)job)->r;
+    struct muster_rendezvous *r = ((struct request *)job)->r;
 
     if (stopped(job))
         return;
@@ -339,8 +339,8 @@ static int ask(struct muster_rendezvous *r,
                void (*begin)(struct blocking_loop_job *job), int64_t *number,
                struct muster_error *err)
 {
-    struct asking a = { .job = { .begin = begin }, .r = r };
-    const int rc = blocking_loop_call(r->home->bridge, &a.job);
+    struct request a = { .job = { .begin = begin }, .r = r };
+    const int rc = blocking_loop_call(r->home->calls, &a.job);
 
     if (rc < 0 && err)
         err_copy(err, &a.job.err);
@@ -382,7 +382,8 @@ int muster_rendezvous_leave(struct muster_rendezvous *r, struct muster_error *er
 
 int muster_rendezvous_shutdown(struct muster_rendezvous *r, struct muster_error *err)
 {
-    change_store(r, NULL); /* A guest of ours would make the host linger. */
+    change_store(
+        r, NULL); /* An open connection of this node would make the host linger. */
     return ask(r, begin_shutdown, NULL, err);
 }
 
@@ -408,7 +409,7 @@ static void on_destroyed(void *ctx)
 
 static void begin_free(struct blocking_loop_job *job)
 {
-    struct muster_rendezvous *r = ((struct asking *)job)->r;
+    struct muster_rendezvous *r = ((struct request *)job)->r;
 
     if (r->h)
         r->h->ops->destroy(r->h, on_destroyed, job);

@@ -8,11 +8,11 @@
 #include "store/file_store.h"
 #include "store/memory_store.h"
 
-static int make_home(int (*make_bridge)(struct blocking_loop **, struct muster_error *),
+static int make_home(int (*make_calls)(struct blocking_loop **, struct muster_error *),
                      struct home **out, struct muster_error *err)
 {
     struct home *h = mem_calloc(1, sizeof *h);
-    int rc = h ? make_bridge(&h->bridge, err) : err_nomem(err);
+    int rc = h ? make_calls(&h->calls, err) : err_nomem(err);
 
     if (rc < 0) {
         mem_free(h);
@@ -52,7 +52,7 @@ void home_free(struct home *h)
     struct server_closing c = { .job = { .begin = begin_server_closing },
                                 .server = h->server };
 
-    blocking_loop_free(h->bridge);
+    blocking_loop_free(h->calls);
     if (h->server)
         (void)blocking_loop_call(h->serving, &c.job);
     blocking_loop_free(h->serving);
@@ -160,7 +160,7 @@ static int open_here(struct opening *o, struct muster_store **out,
     int rc;
 
     o->job.begin = begin_opening;
-    rc = blocking_loop_call(o->home->bridge, &o->job);
+    rc = blocking_loop_call(o->home->calls, &o->job);
     if (rc < 0)
         return err_copy(err, &o->job.err);
     *out = o->out;
@@ -183,7 +183,7 @@ static int open_at_home(struct opening *o, struct muster_store **out,
 static int make_file(struct opening *o, struct async_store **out,
                      struct muster_error *err)
 {
-    return store_file_open(blocking_loop_loop(o->home->bridge), o->text, o->world_size,
+    return store_file_open(blocking_loop_loop(o->home->calls), o->text, o->world_size,
                            out, err);
 }
 
@@ -203,7 +203,7 @@ int muster_store_open_file(const char *path, int64_t world_size, uint64_t timeou
 static int make_hash(struct opening *o, struct async_store **out,
                      struct muster_error *err)
 {
-    return store_hash_open(blocking_loop_loop(o->home->bridge), out, err);
+    return store_hash_open(blocking_loop_loop(o->home->calls), out, err);
 }
 
 int muster_store_open_hash(uint64_t timeout_ms, struct muster_store **out,
@@ -288,7 +288,7 @@ void muster_store_close(struct muster_store *s)
 
     if (!s)
         return;
-    (void)blocking_loop_call(s->home->bridge,
+    (void)blocking_loop_call(s->home->calls,
                              &c.job); /* In a child of fork() no more is ours. */
     if (c.last)
         home_free(s->home);

@@ -14,7 +14,7 @@
 #include "store/server.h"
 
 struct home {
-    struct blocking_loop *bridge;  /* owned */
+    struct blocking_loop *calls;   /* owned */
     struct blocking_loop *serving; /* owned, may be NULL: where the server runs */
     struct store_server *server;   /* owned, may be NULL */
     size_t stores;                 /* that live here; from the loop */

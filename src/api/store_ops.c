@@ -99,7 +99,7 @@ static struct op op_on(struct muster_store *s, enum c10d_op what, const char *ke
 
 static int perform(struct op *op, struct muster_error *err)
 {
-    const int rc = blocking_loop_call(op->store->home->bridge, &op->job);
+    const int rc = blocking_loop_call(op->store->home->calls, &op->job);
 
     if (rc < 0)
         (void)err_copy(err, &op->job.err);

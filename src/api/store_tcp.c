@@ -235,7 +235,7 @@ static void begin_connecting(struct blocking_loop_job *job)
                                               .timeout_ms = options->timeout_ms };
     struct muster_error err;
 
-    if (store_client_open(blocking_loop_loop(o->home->bridge), &client, on_connected, o,
+    if (store_client_open(blocking_loop_loop(o->home->calls), &client, on_connected, o,
                           &o->client, &err) < 0)
         blocking_loop_done(job, err.code, &err);
 }
@@ -268,7 +268,7 @@ static int open_at_home(struct tcp_opening *o, struct muster_error *err)
     }
     if (rc == 0) {
         o->job.begin = begin_connecting;
-        rc = blocking_loop_call(o->home->bridge, &o->job);
+        rc = blocking_loop_call(o->home->calls, &o->job);
     }
     return rc < 0 ? err_copy(err, &o->job.err) : 0;
 }

@@ -63,7 +63,7 @@ static int print_help(const char *prog, bool launch)
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    return print(&b, usage_help(&b, prog, columns(), launch));
+    return print(&b, help_text(&b, prog, columns(), launch));
 }
 
 /* Fills in the interpreter and whether reports carry its name. Like torchrun, a
@@ -198,7 +198,7 @@ int cmd_completion(int argc, char **argv)
         return help ? EXIT_SUCCESS : EXIT_USAGE;
     }
     buf_init(&b, SIZE_MAX);
-    return print(&b, bash ? usage_bash(&b) : usage_zsh(&b));
+    return print(&b, bash ? help_bash(&b) : help_zsh(&b));
 }
 
 int cmd_man(void)
@@ -206,7 +206,7 @@ int cmd_man(void)
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    return print(&b, usage_man(&b, muster_version()));
+    return print(&b, help_man_page(&b, muster_version()));
 }
 
 /* run_agent.c - the agent as a command: runs it, and words its end as torchrun does. */

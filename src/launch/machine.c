@@ -1,4 +1,4 @@
-/* machine_ports.c - see machine_ports.h. */
+/* machine.c - see machine.h. */
 #include "launch/machine.h"
 
 #include <sys/random.h>

@@ -1,4 +1,4 @@
-/* machine_ports.h - what derive_config() asks of the machine, on the real one: its
+/* machine.h - what derive_config() asks of the machine, on the real one: its
  * devices, its files, this process's environment and random bytes. */
 #ifndef LAUNCH_MACHINE_H
 #define LAUNCH_MACHINE_H

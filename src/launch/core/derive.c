@@ -1,6 +1,7 @@
 /* derive.c - see derive.h. One function a step, in the order in which torchrun 2.13
  * takes them, so that of two mistakes the same one is reported. What is about the
- * rendezvous is in derive_rdzv.c, what is about the workers and their output here. */
+ * rendezvous is in derive_rendezvous.c, what is about the workers and their output
+ * here. */
 #include "launch/core/derive.h"
 
 #include <string.h>

@@ -16,7 +16,7 @@ struct deriving {
 
 typedef int (*derive_fn)(struct deriving *d);
 
-/* derive_rdzv.c: each 0, or an error in d->err. */
+/* derive_rendezvous.c: each 0, or an error in d->err. */
 int derive_parse_nnodes(struct deriving *d);
 int derive_choose_backend(struct deriving *d);
 int derive_check_sizes(struct deriving *d);

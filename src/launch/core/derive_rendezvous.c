@@ -1,5 +1,5 @@
-/* derive_rdzv.c - the steps of derive.c that are about the rendezvous: how many nodes,
- * which backend, where, under which run id. */
+/* derive_rendezvous.c - the steps of derive.c that are about the rendezvous: how many
+ * nodes, which backend, where, under which run id. */
 #include <stdio.h>
 
 #include "base/err.h"

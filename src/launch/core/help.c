@@ -1,4 +1,4 @@
-/* usage.c - the text of --help; see usage.h. */
+/* help.c - the text of --help; see help.h. */
 #include "launch/core/help.h"
 
 #include <ctype.h>
@@ -14,7 +14,7 @@ static const char args_help[] =
     "Its arguments. ${local_rank} in them becomes the local "
     "rank of each worker.";
 
-int usage_metavar(struct buf *out, const struct option_spec *s)
+int help_metavar(struct buf *out, const struct option_spec *s)
 {
     int rc = 0;
 
@@ -81,7 +81,7 @@ static int put_in_brackets(struct filler *f, const struct option_spec *s)
                    : buf_printf(&b, "[--%s", s->name);
     if (rc == 0 && s->kind != OPTION_FLAG && s->kind != OPTION_HELP)
         rc = buf_u8(&b, ' ');
-    rc = rc ? rc : usage_metavar(&b, s);
+    rc = rc ? rc : help_metavar(&b, s);
     rc = rc ? rc : buf_u8(&b, ']');
     rc = rc ? rc : put_piece(f, (const char *)buf_data(&b), buf_len(&b));
     buf_fini(&b);
@@ -109,7 +109,7 @@ static int invocation(struct buf *b, const struct option_spec *s)
     int rc, n;
 
     buf_init(&meta, SIZE_MAX);
-    rc = usage_metavar(&meta, s);
+    rc = help_metavar(&meta, s);
     n = (int)buf_len(&meta);
     const char *m = n ? (const char *)buf_data(&meta) : "", *gap = n ? " " : "";
     if (rc == 0 && s->letter)
@@ -160,7 +160,7 @@ static int put_options(struct buf *out, enum option_owner first, enum option_own
     return rc;
 }
 
-int usage_help(struct buf *out, const char *prog, size_t columns, bool launch)
+int help_text(struct buf *out, const char *prog, size_t columns, bool launch)
 {
     const size_t width = columns > HELP_COLUMN + 13 ? columns - 2 : HELP_COLUMN + 11;
     struct filler f = { out, 0, 0, width };

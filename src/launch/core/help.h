@@ -1,4 +1,4 @@
-/* usage.h - texts made from the table of options: --help, the manual page, completion
+/* help.h - texts made from the table of options: --help, the manual page, completion
  * scripts. Pure: everything goes into a buffer. All return 0 or MUSTER_ENOMEM. */
 #ifndef LAUNCH_CORE_HELP_H
 #define LAUNCH_CORE_HELP_H
@@ -6,16 +6,16 @@
 #include "launch/core/options.h"
 
 /* In the layout of Python's argparse, `columns` wide. */
-int usage_help(struct buf *out, const char *prog, size_t columns, bool launch);
+int help_text(struct buf *out, const char *prog, size_t columns, bool launch);
 
 /* muster-run(1), in troff. */
-int usage_man(struct buf *out, const char *version);
+int help_man_page(struct buf *out, const char *version);
 
-int usage_bash(struct buf *out);
-int usage_zsh(struct buf *out);
+int help_bash(struct buf *out);
+int help_zsh(struct buf *out);
 
 /* "NPROC_PER_NODE", "{spawn,fork,forkserver}"; nothing for flags. */
-int usage_metavar(struct buf *out, const struct option_spec *s);
+int help_metavar(struct buf *out, const struct option_spec *s);
 
 /* A key of --rdzv-conf, for the manual page. */
 struct conf_key {

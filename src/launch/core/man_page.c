@@ -1,4 +1,4 @@
-/* usage_man.c - the manual page and the completion scripts; see usage.h. */
+/* man_page.c - the manual page and the completion scripts; see help.h. */
 #include "launch/core/help.h"
 
 /* Text for troff: hyphens that can be copied, no line taken for a request. */
@@ -24,7 +24,7 @@ static int put_man_option(struct buf *out, const struct option_spec *s)
     buf_init(&meta, SIZE_MAX);
     rc = option_names(&names, s, ", ");
     rc = rc ? rc : buf_u8(&names, 0);
-    rc = rc ? rc : usage_metavar(&meta, s);
+    rc = rc ? rc : help_metavar(&meta, s);
     rc = rc ? rc : buf_append_str(out, ".TP\n.B ");
     rc = rc ? rc : put_troff(out, (const char *)buf_data(&names));
     if (rc == 0 && buf_len(&meta))
@@ -130,7 +130,7 @@ static const char man_tail[] =
     "program (128 and its number to a shell). 2: the command line is wrong.\n"
     ".SH SEE ALSO\n.BR muster (1)\n";
 
-int usage_man(struct buf *out, const char *version)
+int help_man_page(struct buf *out, const char *version)
 {
     int rc = buf_printf(out, ".TH MUSTER\\-RUN 1 \"\" \"muster %s\"\n", version);
 
@@ -206,7 +206,7 @@ static const char bash_head[] =
     "  fi\n"
     "  case $prev in\n";
 
-int usage_bash(struct buf *out)
+int help_bash(struct buf *out)
 {
     int rc = buf_append_str(out, bash_head);
 
@@ -237,7 +237,7 @@ static int put_zsh_help(struct buf *out, const char *text)
     return rc;
 }
 
-int usage_zsh(struct buf *out)
+int help_zsh(struct buf *out)
 {
     int rc =
         buf_append_str(out, "#compdef muster\n_arguments -s \\\n"

@@ -1,310 +1,41 @@
 /* options.c - reads a command line as Python's argparse (3.11) reads torchrun's.
  *
- * Two walks over the words, because argparse looks at all of them before it acts on the
- * first: the first walk only finds ambiguous options, the second takes values. Unlike
- * argparse neither looks at the script's own arguments: torchrun refuses `script.py
- * --max 1` because --max could be one of ITS options.
+ * Three parts: what a word is (an option by one of its spellings or by the beginning of
+ * one, a value, or neither); what becomes of a value, from the command line, from PET_
+ * variables and by default; and the walk over the words.
  *
- * What a word is: options_word.c. What becomes of a value: options_value.c. */
+ * There are two walks, because argparse looks at all words before it acts on the first:
+ * the first walk only finds ambiguous options, the second takes values. Unlike argparse
+ * neither looks at the script's own arguments: torchrun refuses `script.py --max 1`
+ * because --max could be one of ITS options. */
 #include "launch/core/options.h"
+
+#include <stdio.h>
+
 #include "base/err.h"
 #include "base/py/repr.h"
 #include "base/py/text.h"
-#include "launch/core/options_int.h"
-#include <stdio.h>
 
-/* One word that is an option, perhaps a cluster (-mr3), and the value behind it.
- * Moves *at past them. */
-static enum options_fault take_option(struct walk *w, struct word word, size_t *at)
-{
-    const struct option_spec *flags[16]; /* of the cluster; taken when all is well */
-    size_t n_flags = 0;
-    enum options_fault fault = OPTIONS_FINE;
+#define NAME_MAX_LEN 64
 
-    while (!option_takes_value(word.spec) && word.value) {
-        const struct option_spec *next =
-            word.is_short && word.value[0] ? option_of_letter(word.value[0]) : NULL;
+/* A reading of the command line. */
+struct walk {
+    struct options *o;
+    const struct options_input *in;
+    struct muster_error *err;
+    bool dry;           /* the first walk: look, take nothing */
+    uint64_t seen;      /* bit i: option i was given */
+    struct buf unknown; /* words that no option owns, with blanks between */
+};
 
-        if (!next || n_flags == ARRAY_LEN(flags))
-            return option_refuse(w, word.spec, "ignored explicit argument", word.value,
-                                 "");
-        flags[n_flags++] = word.spec;
-        word.spec = next;
-        word.value = word.value[1] ? word.value + 1 : NULL;
-    }
-    if (option_takes_value(word.spec) && !word.value) {
-        const size_t next = *at + 1;
+/* A word of the command line and what it turned out to be. */
+struct word {
+    enum { WORD_VALUE, WORD_DASHES, WORD_OPTION, WORD_UNKNOWN, WORD_AMBIGUOUS } what;
+    const struct option_spec *spec;
+    bool is_short;
+    const char *value; /* glued on: --a=value, -avalue; NULL: none */
+};
 
-        if (next == w->in->argc ||
-            word_classify(w->in->argv[next], w->in->launch).what != WORD_VALUE)
-            return option_refuse(w, word.spec, "expected one argument", NULL, "");
-        word.value = w->in->argv[(*at)++ + 1];
-    }
-    (*at)++;
-    if (w->dry)
-        return OPTIONS_FINE;
-    for (size_t i = 0; i < n_flags && !w->o->help; i++)
-        fault = option_take(w, flags[i], NULL, false);
-    if (fault || w->o->help)
-        return fault;
-    w->seen |= UINT64_C(1) << (word.spec - options_table);
-    return option_take(w, word.spec, word.value, false);
-}
-
-/* The script and what follows it. Of the "--" that touch it only the first goes. */
-static void take_script(struct walk *w, size_t at)
-{
-    char *const *argv = w->in->argv;
-    const size_t argc = w->in->argc;
-    const bool dashes = strcmp(argv[at], "--") == 0;
-
-    at += dashes;
-    if (at >= argc)
-        return;
-    w->o->script = argv[at++];
-    if (!dashes && at < argc && strcmp(argv[at], "--") == 0)
-        at++;
-    w->o->script_args = argv + at;
-    w->o->n_script_args = argc - at;
-}
-
-static enum options_fault ambiguous(struct walk *w, const char *arg)
-{
-    struct buf b;
-
-    buf_init(&b, SIZE_MAX);
-    word_spellings(arg, w->in->launch, &b);
-    (void)err_set(w->err, MUSTER_EINVAL, "ambiguous option: %s could match %.*s", arg,
-                  (int)buf_len(&b), buf_len(&b) ? (const char *)buf_data(&b) : "");
-    buf_fini(&b);
-    return OPTIONS_USAGE;
-}
-
-static enum options_fault walk_words(struct walk *w)
-{
-    enum options_fault fault = OPTIONS_FINE;
-
-    for (size_t at = 0; at < w->in->argc && !fault && !w->o->help;) {
-        const char *arg = w->in->argv[at];
-        const struct word word = word_classify(arg, w->in->launch);
-
-        switch (word.what) {
-        case WORD_AMBIGUOUS:
-            return ambiguous(w, arg);
-        case WORD_UNKNOWN:
-            at++;
-            if (!w->dry && buf_printf(&w->unknown, " %s", arg))
-                return err_nomem(w->err), OPTIONS_VALUE;
-            break;
-        case WORD_OPTION:
-            fault = take_option(w, word, &at);
-            if (fault && w->dry) {    /* Comes up in the second walk, unless there is */
-                fault = OPTIONS_FINE; /* something ambiguous behind it. */
-                at++;
-            }
-            break;
-        case WORD_VALUE:
-        case WORD_DASHES:
-            if (!w->dry)
-                take_script(w, at);
-            return OPTIONS_FINE;
-        }
-    }
-    return fault;
-}
-
-enum options_fault options_parse(struct options *o, const struct options_input *in,
-                                 struct muster_error *err)
-{
-    struct options out = { 0 };
-    struct walk w = { .o = &out, .in = in, .err = err, .dry = true };
-    enum options_fault fault;
-
-    buf_init(&w.unknown, SIZE_MAX);
-    fault = options_take_env_flags(&w);
-    fault = fault ? fault : walk_words(&w);
-    w.dry = false;
-    fault = fault ? fault : walk_words(&w);
-    if (fault || out.help)
-        goto out;
-    fault = options_take_defaults(&w);
-    if (fault)
-        goto out;
-    if (!out.script) {
-        (void)err_set(err, MUSTER_EINVAL,
-                      "the following arguments are required: training_script, "
-                      "training_script_args");
-        fault = OPTIONS_USAGE;
-    } else if (buf_len(&w.unknown)) {
-        (void)err_set(err, MUSTER_EINVAL, "unrecognized arguments:%.*s",
-                      (int)buf_len(&w.unknown), buf_data(&w.unknown));
-        fault = OPTIONS_USAGE;
-    }
-out:
-    buf_fini(&w.unknown);
-    if (!fault)
-        *o = out;
-    return fault;
-}
-
-/* options_value.c - values of options, from the command line, from PET_ variables and
- * by default; and torchrun's words for those that it refuses. */
-/* "argument <names>: <text> '<value>'<more>" in err. */
-enum options_fault option_refuse(struct walk *w, const struct option_spec *s,
-                                 const char *text, const char *value, const char *more)
-{
-    struct buf b;
-    int rc;
-
-    buf_init(&b, SIZE_MAX);
-    rc = buf_append_str(&b, "argument ");
-    rc = rc ? rc : option_names(&b, s, "/");
-    rc = rc ? rc : buf_printf(&b, ": %s", text);
-    if (value) {
-        rc = rc ? rc : buf_u8(&b, ' ');
-        rc = rc ? rc : py_repr(&b, value);
-    }
-    rc = rc ? rc : buf_append_str(&b, more);
-    if (rc)
-        (void)err_nomem(w->err);
-    else
-        (void)err_set(w->err, MUSTER_EINVAL, "%.*s", (int)buf_len(&b), buf_data(&b));
-    buf_fini(&b);
-    return OPTIONS_USAGE;
-}
-
-static enum options_fault refuse_choice(struct walk *w, const struct option_spec *s,
-                                        const char *value)
-{
-    char more[200] = " (choose from ";
-
-    for (size_t i = 0; s->choices[i]; i++) {
-        const size_t n = strlen(more);
-
-        (void)snprintf(more + n, sizeof more - n, "%s'%s'", i ? ", " : "",
-                       s->choices[i]);
-    }
-    (void)strncat(more, ")", sizeof more - strlen(more) - 1);
-    return option_refuse(w, s, "invalid choice:", value, more);
-}
-
-static bool is_choice(const struct option_spec *s, const char *value)
-{
-    for (size_t i = 0; s->choices[i]; i++)
-        if (strcmp(s->choices[i], value) == 0)
-            return true;
-    return false;
-}
-
-/* Stores one value. A value of the environment is not held against the choices. */
-enum options_fault option_take(struct walk *w, const struct option_spec *s,
-                               const char *value, bool from_env)
-{
-    void *field = (char *)w->o + s->field;
-    struct option_int *number = field;
-
-    switch (s->kind) {
-    case OPTION_HELP:
-    case OPTION_FLAG:
-        *(bool *)field = true;
-        break;
-    case OPTION_INT:
-        if (!py_int(span_str(value), &number->value))
-            return option_refuse(w, s, "invalid int value:", value, "");
-        number->given = true;
-        break;
-    case OPTION_FLOAT:
-        if (!py_float(value, field))
-            return option_refuse(w, s, "invalid float value:", value, "");
-        break;
-    case OPTION_CHOICE:
-        if (!from_env && !is_choice(s, value))
-            return refuse_choice(w, s, value);
-        *(const char **)field = value;
-        break;
-    case OPTION_TEXT:
-    case OPTION_LIST:
-        *(const char **)field = value;
-        break;
-    }
-    return OPTIONS_FINE;
-}
-
-bool option_takes_value(const struct option_spec *s)
-{
-    return s->kind != OPTION_FLAG && s->kind != OPTION_HELP;
-}
-
-/* ---- The environment, and defaults ---- */
-
-const char *env_get(char *const *envp, const char *name)
-{
-    const size_t n = strlen(name);
-
-    for (; envp && *envp; envp++)
-        if (strncmp(*envp, name, n) == 0 && (*envp)[n] == '=')
-            return *envp + n + 1;
-    return NULL;
-}
-
-static const char *pet_value(const struct options_input *in,
-                             const struct option_spec *s)
-{
-    char name[NAME_MAX_LEN] = "PET_";
-
-    if (!s->pet)
-        return NULL;
-    (void)option_underscored(s, name + 4, sizeof name - 4);
-    for (char *p = name; *p; p++)
-        if (*p >= 'a' && *p <= 'z')
-            *p = (char)(*p - 'a' + 'A');
-    return env_get(in->envp, name);
-}
-
-/* torchrun reads these while it makes its parser, so they count even with --help. */
-enum options_fault options_take_env_flags(struct walk *w)
-{
-    for (size_t i = 0; i < options_count; i++) {
-        const struct option_spec *s = &options_table[i];
-        const char *value = s->kind == OPTION_FLAG ? pet_value(w->in, s) : NULL;
-        int64_t on;
-
-        if (!value)
-            continue;
-        if (!py_int(span_str(value), &on)) {
-            char remedy[100];
-
-            (void)snprintf(remedy, sizeof remedy,
-                           "The PET_ variable of --%s switches it: 0 off, 1 on.",
-                           s->name);
-            (void)py_bad_int(w->err, value, strlen(value), remedy);
-            return OPTIONS_VALUE;
-        }
-        *(bool *)((char *)w->o + s->field) = on != 0;
-    }
-    return OPTIONS_FINE;
-}
-
-enum options_fault options_take_defaults(struct walk *w)
-{
-    for (size_t i = 0; i < options_count; i++) {
-        const struct option_spec *s = &options_table[i];
-        const char *value = pet_value(w->in, s);
-        enum options_fault fault;
-
-        if (w->seen >> i & 1 || !option_takes_value(s))
-            continue;
-        fault = value        ? option_take(w, s, value, true)
-                : s->initial ? option_take(w, s, s->initial, true)
-                             : OPTIONS_FINE;
-        if (fault)
-            return fault;
-    }
-    return OPTIONS_FINE;
-}
-
-/* options_word.c - what a word of the command line is to Python's argparse (3.11): an
- * option by one of its spellings or by the beginning of one, a value, or neither. */
 /* ---- Spellings ---- */
 
 bool option_underscored(const struct option_spec *s, char *to, size_t size)
@@ -379,12 +110,7 @@ static struct match match_long(const char *arg, bool launch, struct buf *spelled
     return m;
 }
 
-void word_spellings(const char *arg, bool launch, struct buf *out)
-{
-    (void)match_long(arg, launch, out);
-}
-
-const struct option_spec *option_of_letter(char letter)
+static const struct option_spec *option_of_letter(char letter)
 {
     for (size_t i = 0; i < options_count; i++)
         if (letter && options_table[i].letter == letter)
@@ -433,7 +159,7 @@ static struct word classify_long(const char *arg, bool launch)
     return not_an_option(arg);
 }
 
-struct word word_classify(const char *arg, bool launch)
+static struct word word_classify(const char *arg, bool launch)
 {
     struct word w = { .what = WORD_OPTION, .is_short = true };
 
@@ -449,4 +175,297 @@ struct word word_classify(const char *arg, bool launch)
     if (arg[2] != '\0')
         w.value = arg[2] == '=' ? arg + 3 : arg + 2;
     return w;
+}
+
+/* ---- Values ---- */
+
+/* Says "argument <names>: <text> '<value>'<more>" in w->err; value may be NULL. */
+static enum options_fault option_refuse(struct walk *w, const struct option_spec *s,
+                                        const char *text, const char *value,
+                                        const char *more)
+{
+    struct buf b;
+    int rc;
+
+    buf_init(&b, SIZE_MAX);
+    rc = buf_append_str(&b, "argument ");
+    rc = rc ? rc : option_names(&b, s, "/");
+    rc = rc ? rc : buf_printf(&b, ": %s", text);
+    if (value) {
+        rc = rc ? rc : buf_u8(&b, ' ');
+        rc = rc ? rc : py_repr(&b, value);
+    }
+    rc = rc ? rc : buf_append_str(&b, more);
+    if (rc)
+        (void)err_nomem(w->err);
+    else
+        (void)err_set(w->err, MUSTER_EINVAL, "%.*s", (int)buf_len(&b), buf_data(&b));
+    buf_fini(&b);
+    return OPTIONS_USAGE;
+}
+
+static enum options_fault refuse_choice(struct walk *w, const struct option_spec *s,
+                                        const char *value)
+{
+    char more[200] = " (choose from ";
+
+    for (size_t i = 0; s->choices[i]; i++) {
+        const size_t n = strlen(more);
+
+        (void)snprintf(more + n, sizeof more - n, "%s'%s'", i ? ", " : "",
+                       s->choices[i]);
+    }
+    (void)strncat(more, ")", sizeof more - strlen(more) - 1);
+    return option_refuse(w, s, "invalid choice:", value, more);
+}
+
+static bool is_choice(const struct option_spec *s, const char *value)
+{
+    for (size_t i = 0; s->choices[i]; i++)
+        if (strcmp(s->choices[i], value) == 0)
+            return true;
+    return false;
+}
+
+/* Stores one value. A value of the environment is not held against the choices. */
+static enum options_fault option_take(struct walk *w, const struct option_spec *s,
+                                      const char *value, bool from_env)
+{
+    void *field = (char *)w->o + s->field;
+    struct option_int *number = field;
+
+    switch (s->kind) {
+    case OPTION_HELP:
+    case OPTION_FLAG:
+        *(bool *)field = true;
+        break;
+    case OPTION_INT:
+        if (!py_int(span_str(value), &number->value))
+            return option_refuse(w, s, "invalid int value:", value, "");
+        number->given = true;
+        break;
+    case OPTION_FLOAT:
+        if (!py_float(value, field))
+            return option_refuse(w, s, "invalid float value:", value, "");
+        break;
+    case OPTION_CHOICE:
+        if (!from_env && !is_choice(s, value))
+            return refuse_choice(w, s, value);
+        *(const char **)field = value;
+        break;
+    case OPTION_TEXT:
+    case OPTION_LIST:
+        *(const char **)field = value;
+        break;
+    }
+    return OPTIONS_FINE;
+}
+
+static bool option_takes_value(const struct option_spec *s)
+{
+    return s->kind != OPTION_FLAG && s->kind != OPTION_HELP;
+}
+
+/* ---- The environment, and defaults ---- */
+
+const char *env_get(char *const *envp, const char *name)
+{
+    const size_t n = strlen(name);
+
+    for (; envp && *envp; envp++)
+        if (strncmp(*envp, name, n) == 0 && (*envp)[n] == '=')
+            return *envp + n + 1;
+    return NULL;
+}
+
+static const char *pet_value(const struct options_input *in,
+                             const struct option_spec *s)
+{
+    char name[NAME_MAX_LEN] = "PET_";
+
+    if (!s->pet)
+        return NULL;
+    (void)option_underscored(s, name + 4, sizeof name - 4);
+    for (char *p = name; *p; p++)
+        if (*p >= 'a' && *p <= 'z')
+            *p = (char)(*p - 'a' + 'A');
+    return env_get(in->envp, name);
+}
+
+/* torchrun reads these while it makes its parser, so they count even with --help. */
+static enum options_fault options_take_env_flags(struct walk *w)
+{
+    for (size_t i = 0; i < options_count; i++) {
+        const struct option_spec *s = &options_table[i];
+        const char *value = s->kind == OPTION_FLAG ? pet_value(w->in, s) : NULL;
+        int64_t on;
+
+        if (!value)
+            continue;
+        if (!py_int(span_str(value), &on)) {
+            char remedy[100];
+
+            (void)snprintf(remedy, sizeof remedy,
+                           "The PET_ variable of --%s switches it: 0 off, 1 on.",
+                           s->name);
+            (void)py_bad_int(w->err, value, strlen(value), remedy);
+            return OPTIONS_VALUE;
+        }
+        *(bool *)((char *)w->o + s->field) = on != 0;
+    }
+    return OPTIONS_FINE;
+}
+
+static enum options_fault options_take_defaults(struct walk *w)
+{
+    for (size_t i = 0; i < options_count; i++) {
+        const struct option_spec *s = &options_table[i];
+        const char *value = pet_value(w->in, s);
+        enum options_fault fault;
+
+        if (w->seen >> i & 1 || !option_takes_value(s))
+            continue;
+        fault = value        ? option_take(w, s, value, true)
+                : s->initial ? option_take(w, s, s->initial, true)
+                             : OPTIONS_FINE;
+        if (fault)
+            return fault;
+    }
+    return OPTIONS_FINE;
+}
+
+/* ---- The walk over the words ---- */
+
+/* One word that is an option, perhaps a cluster (-mr3), and the value behind it.
+ * Moves *at past them. */
+static enum options_fault take_option(struct walk *w, struct word word, size_t *at)
+{
+    const struct option_spec *flags[16]; /* of the cluster; taken when all is well */
+    size_t n_flags = 0;
+    enum options_fault fault = OPTIONS_FINE;
+
+    while (!option_takes_value(word.spec) && word.value) {
+        const struct option_spec *next =
+            word.is_short && word.value[0] ? option_of_letter(word.value[0]) : NULL;
+
+        if (!next || n_flags == ARRAY_LEN(flags))
+            return option_refuse(w, word.spec, "ignored explicit argument", word.value,
+                                 "");
+        flags[n_flags++] = word.spec;
+        word.spec = next;
+        word.value = word.value[1] ? word.value + 1 : NULL;
+    }
+    if (option_takes_value(word.spec) && !word.value) {
+        const size_t next = *at + 1;
+
+        if (next == w->in->argc ||
+            word_classify(w->in->argv[next], w->in->launch).what != WORD_VALUE)
+            return option_refuse(w, word.spec, "expected one argument", NULL, "");
+        word.value = w->in->argv[(*at)++ + 1];
+    }
+    (*at)++;
+    if (w->dry)
+        return OPTIONS_FINE;
+    for (size_t i = 0; i < n_flags && !w->o->help; i++)
+        fault = option_take(w, flags[i], NULL, false);
+    if (fault || w->o->help)
+        return fault;
+    w->seen |= UINT64_C(1) << (word.spec - options_table);
+    return option_take(w, word.spec, word.value, false);
+}
+
+/* The script and what follows it. Of the "--" that touch it only the first goes. */
+static void take_script(struct walk *w, size_t at)
+{
+    char *const *argv = w->in->argv;
+    const size_t argc = w->in->argc;
+    const bool dashes = strcmp(argv[at], "--") == 0;
+
+    at += dashes;
+    if (at >= argc)
+        return;
+    w->o->script = argv[at++];
+    if (!dashes && at < argc && strcmp(argv[at], "--") == 0)
+        at++;
+    w->o->script_args = argv + at;
+    w->o->n_script_args = argc - at;
+}
+
+static enum options_fault ambiguous(struct walk *w, const char *arg)
+{
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    (void)match_long(arg, w->in->launch, &b);
+    (void)err_set(w->err, MUSTER_EINVAL, "ambiguous option: %s could match %.*s", arg,
+                  (int)buf_len(&b), buf_len(&b) ? (const char *)buf_data(&b) : "");
+    buf_fini(&b);
+    return OPTIONS_USAGE;
+}
+
+static enum options_fault walk_words(struct walk *w)
+{
+    enum options_fault fault = OPTIONS_FINE;
+
+    for (size_t at = 0; at < w->in->argc && !fault && !w->o->help;) {
+        const char *arg = w->in->argv[at];
+        const struct word word = word_classify(arg, w->in->launch);
+
+        switch (word.what) {
+        case WORD_AMBIGUOUS:
+            return ambiguous(w, arg);
+        case WORD_UNKNOWN:
+            at++;
+            if (!w->dry && buf_printf(&w->unknown, " %s", arg))
+                return err_nomem(w->err), OPTIONS_VALUE;
+            break;
+        case WORD_OPTION:
+            fault = take_option(w, word, &at);
+            if (fault && w->dry) {    /* Comes up in the second walk, unless there is */
+                fault = OPTIONS_FINE; /* something ambiguous behind it. */
+                at++;
+            }
+            break;
+        case WORD_VALUE:
+        case WORD_DASHES:
+            if (!w->dry)
+                take_script(w, at);
+            return OPTIONS_FINE;
+        }
+    }
+    return fault;
+}
+
+enum options_fault options_parse(struct options *o, const struct options_input *in,
+                                 struct muster_error *err)
+{
+    struct options out = { 0 };
+    struct walk w = { .o = &out, .in = in, .err = err, .dry = true };
+    enum options_fault fault;
+
+    buf_init(&w.unknown, SIZE_MAX);
+    fault = options_take_env_flags(&w);
+    fault = fault ? fault : walk_words(&w);
+    w.dry = false;
+    fault = fault ? fault : walk_words(&w);
+    if (fault || out.help)
+        goto out;
+    fault = options_take_defaults(&w);
+    if (fault)
+        goto out;
+    if (!out.script) {
+        (void)err_set(err, MUSTER_EINVAL,
+                      "the following arguments are required: training_script, "
+                      "training_script_args");
+        fault = OPTIONS_USAGE;
+    } else if (buf_len(&w.unknown)) {
+        (void)err_set(err, MUSTER_EINVAL, "unrecognized arguments:%.*s",
+                      (int)buf_len(&w.unknown), buf_data(&w.unknown));
+        fault = OPTIONS_USAGE;
+    }
+out:
+    buf_fini(&w.unknown);
+    if (!fault)
+        *o = out;
+    return fault;
 }

@@ -1,4 +1,4 @@
-/* order.c - see order.h. */
+/* rank_order.c - see rank_order.h. */
 #include "launch/core/rank_order.h"
 
 #include <stdio.h>

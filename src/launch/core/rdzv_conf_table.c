@@ -1,4 +1,4 @@
-/* usage_conf.c - the settings of the rendezvous, for the manual page. */
+/* rdzv_conf_table.c - the settings of the rendezvous, for the manual page. */
 #include "launch/core/help.h"
 
 const struct conf_key conf_keys[] = {

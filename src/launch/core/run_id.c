@@ -1,4 +1,4 @@
-/* uuid.c - random run ids from bytes that the caller drew. */
+/* run_id.c - random run ids from bytes that the caller drew. */
 #include <stdio.h>
 
 #include "launch/core/derive.h"

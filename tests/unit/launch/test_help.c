@@ -19,17 +19,17 @@ static char *text_of(int (*make)(struct buf *))
 
 static int make_help(struct buf *b)
 {
-    return usage_help(b, "torchrun", 80, true);
+    return help_text(b, "torchrun", 80, true);
 }
 
 static int make_narrow(struct buf *b)
 {
-    return usage_help(b, "torchrun", 1, true);
+    return help_text(b, "torchrun", 1, true);
 }
 
 static int make_man(struct buf *b)
 {
-    return usage_man(b, "1.2.3");
+    return help_man_page(b, "1.2.3");
 }
 
 static void assert_has_all(const char *text, bool troff)
@@ -47,8 +47,8 @@ static void assert_has_all(const char *text, bool troff)
 
 static void test_every_option_is_everywhere(void **state)
 {
-    int (*const makers[])(struct buf *) = { make_help, make_narrow, usage_bash,
-                                            usage_zsh, make_man };
+    int (*const makers[])(struct buf *) = { make_help, make_narrow, help_bash, help_zsh,
+                                            make_man };
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(makers); i++) {
@@ -88,8 +88,8 @@ static void test_out_of_memory(void **state)
         struct buf b;
 
         buf_init(&b, SIZE_MAX);
-        const int a = usage_help(&b, "p", 80, false);
-        const int m = usage_man(&b, "1");
+        const int a = help_text(&b, "p", 80, false);
+        const int m = help_man_page(&b, "1");
 
         assert_true(a == 0 || a == MUSTER_ENOMEM);
         assert_true(m == 0 || m == MUSTER_ENOMEM);
