@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "loop/clock.h"
+#include "rendezvous/coordinator_driver.h"
 #include "store/client.h"
 #include "store/core/decimal.h"
 #include "store/core/reserved.h"
@@ -199,6 +200,8 @@ static void begin_serving(struct blocking_loop_job *job)
     struct muster_error err = { 0 };
 
     store_server_opts_init(&server);
+
+    server.tenant = &coordinator_tenant;
     server.bind = o->options->bind;
     server.port = o->options->port;
     server.fd = o->listen_fd;

@@ -9,6 +9,7 @@
 
 #include "base/err.h"
 #include "cmd/cmd.h"
+#include "rendezvous/coordinator_driver.h"
 #include "store/server.h"
 
 #define PROG "muster store"
@@ -98,6 +99,8 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
     int rc = 0;
 
     store_server_opts_init(&a->server);
+
+    a->server.tenant = &coordinator_tenant;
     a->server.port = 29500;
     a->port_file = NULL;
     optind = 0; /* In case somebody has used getopt before. */

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/py/text.h"
 #include "rendezvous/c10d_backend_int.h"
+#include "rendezvous/coordinator_driver.h"
 #include "store/core/reserved.h"
 #include "store/file_store.h"
 #include "store/memory_store.h"
@@ -236,6 +237,7 @@ static int serve(struct c10d *c, struct muster_error *err)
         return store_hash_open(c->base.loop, &c->memory, err);
     }
     store_server_opts_init(&opts);
+    opts.tenant = &coordinator_tenant;
     opts.port = (uint16_t)c->at.port;
     /* Nobody on another machine can know a port that the system picked: stay at home.
      */

@@ -1,4 +1,4 @@
-/* coordinators.c - see coordinators.h. Reads: messages, time, feed, perform, the end.
+/* coordinator_driver.c - see its header. Reads: messages, time, feed, perform, the end.
  * The runs are in store_hosts_runs.c, the key that torchrun's nodes use in
  * store_hosts_key.c. */
 #include "rendezvous/coordinator_driver.h"
@@ -10,6 +10,7 @@
 #include "rendezvous/core/coordinator.h"
 #include "store/core/reserved.h"
 #include "store/core/store.h"
+#include "store/server_int.h"
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -165,8 +166,8 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
     return 0;
 }
 
-bool coordinators_take(struct store_server *s, struct conn *c,
-                       const struct c10d_request *req, int *rc)
+static bool coordinators_take(struct store_server *s, struct conn *c,
+                              const struct c10d_request *req, int *rc)
 {
     struct coordinator_event ev = { .kind = COORDINATOR_MSG, .peer = c->peer };
     struct muster_error err;
@@ -197,7 +198,7 @@ bool coordinators_take(struct store_server *s, struct conn *c,
     return true;
 }
 
-void coordinators_left(struct store_server *s, struct conn *c)
+static void coordinators_left(struct store_server *s, struct conn *c)
 {
     struct coordinator_event ev = { .kind = COORDINATOR_GONE, .peer = c->peer };
 
@@ -291,12 +292,12 @@ static void coordinators_feed(struct store_server *s, struct coordinated_run *ru
 
 /* ---- the end ---- */
 
-void coordinators_close(struct store_server *s, uv_close_cb cb)
+static void coordinators_close(struct store_server *s, uv_close_cb cb)
 {
     uv_close((uv_handle_t *)&s->hosts->timer, cb);
 }
 
-void coordinators_free(struct store_server *s)
+static void coordinators_free(struct store_server *s)
 {
     if (!s->hosts)
         return;
@@ -415,12 +416,12 @@ static void after(struct store_server *s, struct coordinated_run *run,
     }
 }
 
-void coordinators_before(struct store_server *s, const struct c10d_request *req)
+static void coordinators_before(struct store_server *s, const struct c10d_request *req)
 {
     each_run(s, req, before);
 }
 
-void coordinators_after(struct store_server *s, const struct c10d_request *req)
+static void coordinators_after(struct store_server *s, const struct c10d_request *req)
 {
     each_run(s, req, after);
     coordinators_arm(s);
@@ -558,3 +559,12 @@ static void store_forget_round(struct store *s, struct store_fx *fx,
     }
     buf_fini(&key);
 }
+
+const struct store_tenant coordinator_tenant = {
+    .take = coordinators_take,
+    .before = coordinators_before,
+    .after = coordinators_after,
+    .left = coordinators_left,
+    .close = coordinators_close,
+    .free = coordinators_free,
+};

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "net/listen.h"
+#include "rendezvous/coordinator_driver.h"
 #include "store/client.h"
 #include "store/server.h"
 #include <assert.h>
@@ -555,6 +556,7 @@ static int serve(struct rdzv_master *m, struct muster_error *err)
     if (m->server)
         return 0;
     store_server_opts_init(&opts);
+    opts.tenant = &coordinator_tenant;
     opts.trace = m->trace;
     return store_server_open(m->loop, &opts, &m->server, err);
 }

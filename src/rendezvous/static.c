@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/py/text.h"
+#include "rendezvous/coordinator_driver.h"
 #include "rendezvous/core/endpoint.h"
 #include "rendezvous/handler.h"
 #include "rendezvous/registry.h"
@@ -273,6 +274,7 @@ static int serve(struct static_handler *f, struct muster_error *err)
     if (f->rank != 0 || f->server)
         return 0;
     store_server_opts_init(&opts);
+    opts.tenant = &coordinator_tenant;
     opts.port = (uint16_t)f->at.port;
     opts.trace = f->trace;
     rc = store_server_open(f->base.loop, &opts, &f->server, err);

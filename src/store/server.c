@@ -6,7 +6,6 @@
 #include "store/server.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "rendezvous/coordinator_driver.h"
 #include "store/server_int.h"
 #include <assert.h>
 #include <errno.h>
@@ -99,7 +98,8 @@ void server_tell_left(struct store_server *s)
 
     while ((c = conns_take(&s->leaving))) {
         s->conns[c->peer] = NULL;
-        coordinators_left(s, c);
+        if (c->run)
+            s->opts.tenant->left(s, c);
         feed(s, &(struct store_event){ .kind = STORE_LEFT, .peer = c->peer });
         s->numbers[s->free_numbers++] = c->peer;
         s->count--;
@@ -176,16 +176,16 @@ int server_request(struct store_server *s, struct conn *c,
 
     int rc;
 
-    if (coordinators_take(s, c, req, &rc))
+    if (s->opts.tenant && s->opts.tenant->take(s, c, req, &rc))
         return rc;
     if (stats_take(s, c, req))
         return 0;
     if (!s->hosts)
         return try_feed(s, &ev);
-    coordinators_before(s, req);
+    s->opts.tenant->before(s, req);
     rc = try_feed(s, &ev);
     if (rc == 0)
-        coordinators_after(s, req);
+        s->opts.tenant->after(s, req);
     return rc;
 }
 
@@ -450,7 +450,8 @@ static void release(struct store_server *s)
         (void)close(s->epoll);
     if (s->listener >= 0)
         (void)close(s->listener);
-    coordinators_free(s);
+    if (s->hosts)
+        s->opts.tenant->free(s);
     store_free(s->store);
     store_fx_fini(&s->fx);
     buf_fini(&s->out);
@@ -567,7 +568,7 @@ void store_server_close(struct store_server *s, void (*cb)(void *ctx), void *ctx
     uv_close((uv_handle_t *)&s->timer, on_closed);
     if (s->hosts) {
         s->closing++;
-        coordinators_close(s, on_closed);
+        s->opts.tenant->close(s, on_closed);
     }
 }
 

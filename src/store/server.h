@@ -11,6 +11,7 @@
 #include "muster/error.h"
 
 struct store_server;
+struct store_tenant;
 
 struct store_server_opts {
     const char *bind; /* numeric address; NULL: every address, IPv6 and IPv4 */
@@ -23,6 +24,8 @@ struct store_server_opts {
     uint64_t seed;                /* of the hash map; 0: taken from the system */
     bool dialect_a;            /* take old clients for PyTorch <= 2.0 rather than 2.1 */
     const struct trace *trace; /* borrowed, may be NULL */
+    /* What else lives in this store; NULL: keys alone. Borrowed, a constant. */
+    const struct store_tenant *tenant;
 };
 
 void store_server_opts_init(struct store_server_opts *o);

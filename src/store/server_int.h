@@ -11,6 +11,23 @@
 struct coordinated_run;
 struct coordinators;
 
+/* What lives in a store beside its keys and is told of requests and lost connections:
+ * the rendezvous of rendezvous/coordinator_driver.c. The store does not know it, so
+ * that rendezvous may build on the store and not the other way round as well. */
+struct store_tenant {
+    /* True if the request is a message to the tenant; it has been dealt with then, and
+     * *rc is 0 or MUSTER_ENOMEM. */
+    bool (*take)(struct store_server *s, struct conn *c, const struct c10d_request *req,
+                 int *rc);
+    /* Around a request of anybody, once the tenant is there (store_server.hosts). */
+    void (*before)(struct store_server *s, const struct c10d_request *req);
+    void (*after)(struct store_server *s, const struct c10d_request *req);
+    void (*left)(struct store_server *s, struct conn *c); /* its connection is gone */
+    /* Ends the timer; everything else goes with free, once libuv has let go. */
+    void (*close)(struct store_server *s, uv_close_cb cb);
+    void (*free)(struct store_server *s);
+};
+
 /* One client. Most of them are idle most of the time, and there may be many: buffers
  * exist only while something is in them. */
 struct conn {

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""The plan of the house holds: what is core, who may include whom, how full a room may be.
+
+`layout.py CORE_SOURCE...` gets the sources that are built into core, and fails with a line
+for each rule that is broken:
+  - core is exactly src/base and src/**/core;
+  - core includes nothing but core;
+  - includes between folders of src/ form no cycle, and each path is written from src/;
+  - no folder has more than 55 files, and at most 22 headers are called `_int.h`;
+  - unit tests lie in a folder that is named after a room.
+"""
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src"
+FULL, SHARED = 55, 22
+
+
+def is_core(path: Path) -> bool:
+    parts = path.relative_to(SRC).parts
+    return parts[0] == "base" or "core" in parts[:-1]
+
+
+def includes(path: Path) -> list[str]:
+    return re.findall(r'^#include "([^"]+)"', path.read_text(), re.M)
+
+
+def folder(path: Path) -> str:
+    return str(path.relative_to(SRC).parent)
+
+
+def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """The groups of folders that reach each other (Tarjan's strongly connected parts)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for to in sorted(edges.get(node, ())):
+            if to not in index:
+                visit(to)
+                low[node] = min(low[node], low[to])
+            elif to in stack:
+                low[node] = min(low[node], index[to])
+        if low[node] == index[node]:
+            part = []
+            while True:
+                part.append(stack.pop())
+                if part[-1] == node:
+                    break
+            if len(part) > 1:
+                found.append(sorted(part))
+
+    for node in sorted(edges):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def broken(core_sources: set[Path]) -> list[str]:
+    out = []
+    sources = sorted(p for p in SRC.rglob("*.[ch]"))
+    expected = {p for p in sources if p.suffix == ".c" and is_core(p)}
+    for path in sorted(expected ^ core_sources):
+        out.append(f"{path.relative_to(ROOT)}: in core by {'path' if path in expected else 'meson.build'} only")
+
+    edges: dict[str, set[str]] = {}
+    why: dict[tuple[str, str], str] = {}
+    for path in sources:
+        here = folder(path)
+        for name in includes(path):
+            target = SRC / name
+            if not target.exists():
+                if (ROOT / "include" / name).exists() or "/" not in name and (path.parent / name).exists():
+                    continue
+                if not name.endswith((".inc", ".h")) or "/" in name:
+                    out.append(f"{path.relative_to(ROOT)}: includes {name}, which is not below src/")
+                continue
+            if is_core(path) and not is_core(target):
+                out.append(f"{path.relative_to(ROOT)}: core includes {name}, which is not core")
+            if folder(target) != here:
+                edges.setdefault(here, set()).add(folder(target))
+                why.setdefault((here, folder(target)), f"{path.relative_to(SRC)} includes {name}")
+    for part in cycles(edges):
+        out.append("folders include each other: " + ", ".join(part))
+        out += [f"    {why[a, b]}" for a in part for b in part if (a, b) in why]
+
+    count: dict[str, int] = {}
+    for path in sources:
+        count[folder(path)] = count.get(folder(path), 0) + 1
+    out += [f"src/{name}: {n} files; a subject of its own may be hiding there"
+            for name, n in count.items() if n > FULL]
+    shared = [p for p in sources if p.name.endswith("_int.h")]
+    if len(shared) > SHARED:
+        out.append(f"{len(shared)} headers are called _int.h, at most {SHARED} may be: each says "
+                   "that one thought lies in several files")
+    rooms = {p.name for p in SRC.iterdir() if p.is_dir()}
+    for path in sorted((ROOT / "tests/unit").iterdir()):
+        if path.is_dir() and path.name not in rooms:
+            out.append(f"tests/unit/{path.name}: there is no room src/{path.name}")
+    return out
+
+
+def main() -> int:
+    core_sources = {Path(p).resolve() for p in sys.argv[1:]}
+    if not core_sources:
+        print("layout: no core sources were given: the test would look at nothing")
+        return 1
+    lines = broken(core_sources)
+    for line in lines:
+        print(line)
+    return 1 if lines else 0
+
+
+sys.exit(main())
