@@ -28,7 +28,7 @@ int buf_room_err(const struct buf *b, size_t n)
 
 /* The consumed front is reused once it is at least as large as what would be moved,
  * so that each byte is moved at most once for each time it is read. */
-uint8_t *buf_room(struct buf *b, size_t n)
+static uint8_t *find_room(struct buf *b, size_t n)
 {
     size_t size;
     uint8_t *mem;
@@ -60,6 +60,15 @@ uint8_t *buf_room(struct buf *b, size_t n)
     return mem + b->len;
 }
 
+uint8_t *buf_room(struct buf *b, size_t n)
+{
+    uint8_t *room = find_room(b, n);
+
+    if (!room)
+        buf_fail(b, buf_room_err(b, n));
+    return room;
+}
+
 void buf_commit(struct buf *b, size_t n)
 {
     assert(b->size - b->head - b->len >= n);
@@ -79,6 +88,13 @@ void buf_clear(struct buf *b)
 {
     b->head = 0;
     b->len = 0;
+    b->err = 0;
+}
+
+void buf_fail(struct buf *b, int err)
+{
+    if (b->err == 0)
+        b->err = err;
 }
 
 void buf_shrink(struct buf *b)
@@ -153,8 +169,10 @@ int buf_printf(struct buf *b, const char *fmt, ...)
     va_start(ap, fmt);
     len = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
-    if (len < 0)
+    if (len < 0) {
+        buf_fail(b, MUSTER_EINVAL);
         return MUSTER_EINVAL;
+    }
     to = buf_room(b, (size_t)len + 1); /* The terminator stays outside of len. */
     if (!to)
         return buf_room_err(b, (size_t)len + 1);

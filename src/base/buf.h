@@ -1,7 +1,9 @@
 /* buf.h - bytes that grow at the end and are consumed at the front, up to a cap.
  *
- * The readable bytes are buf_data() .. + buf_len(). A failed append leaves the buffer
- * as it was. Numbers are little-endian, as on the c10d wire. */
+ * The readable bytes are buf_data() .. + buf_len(). A failed append leaves the bytes as
+ * they were, and the buffer remembers the first failure: whoever writes a text piece by
+ * piece asks once at the end, with buf_error(). Numbers are little-endian, as on the
+ * c10d wire. */
 #ifndef BASE_BUF_H
 #define BASE_BUF_H
 
@@ -13,6 +15,7 @@ struct buf {
     size_t len;   /* readable bytes behind them */
     size_t size;  /* of mem */
     size_t cap;   /* len never exceeds it */
+    int err;      /* of the first append that failed since the last buf_clear(), or 0 */
 };
 
 void buf_init(struct buf *b, size_t cap); /* SIZE_MAX: no cap; cannot fail */
@@ -26,6 +29,13 @@ static inline const uint8_t *buf_data(const struct buf *b)
 static inline size_t buf_len(const struct buf *b)
 {
     return b->len;
+}
+
+/* 0 if every append since the last buf_clear() succeeded, else why the first did not.
+ */
+static inline int buf_error(const struct buf *b)
+{
+    return b->err;
 }
 
 static inline struct span buf_span(const struct buf *b)
@@ -42,8 +52,11 @@ int buf_room_err(const struct buf *b, size_t n);
 void buf_commit(struct buf *b, size_t n);
 
 void buf_consume(struct buf *b, size_t n);
-void buf_clear(struct buf *b);  /* keeps the memory */
+void buf_clear(struct buf *b);  /* keeps the memory, forgets the error */
 void buf_shrink(struct buf *b); /* gives memory back if it holds far more than needed */
+
+/* A failure that did not come from an append, for buf_error() to tell; 0 is none. */
+void buf_fail(struct buf *b, int err);
 
 /* All return 0, MUSTER_EFULL or MUSTER_ENOMEM. */
 int buf_append(struct buf *b, const void *p, size_t n);

@@ -17,34 +17,35 @@ const char *metric_call_name(enum metric_call call)
 }
 
 /* A float as Python shows it. */
-static int put_time(struct buf *out, double t)
+static void put_time(struct buf *out, double t)
 {
     json_t *real = json_real(t);
-    const int rc = real ? json_python(out, real) : MUSTER_ENOMEM;
 
+    if (real)
+        json_python(out, real);
+    else
+        buf_fail(out, MUSTER_ENOMEM);
     json_decref(real);
-    return rc;
 }
 
 int metric_print(struct buf *out, const struct metric *m)
 {
-    int rc = buf_u8(out, '[');
+    buf_u8(out, '[');
 
-    rc = rc ? rc : put_time(out, m->timestamp);
-    return rc ? rc
-              : buf_printf(out, "][" METRIC_GROUP "]: %s=%" PRId64 "\n", m->name,
-                           m->value);
+    put_time(out, m->timestamp);
+    buf_printf(out, "][" METRIC_GROUP "]: %s=%" PRId64 "\n", m->name, m->value);
+    return buf_error(out);
 }
 
 int metric_print_json(struct buf *out, const struct metric *m)
 {
-    int rc = buf_append_str(out, "{\"timestamp\": ");
+    buf_append_str(out, "{\"timestamp\": ");
 
-    rc = rc ? rc : put_time(out, m->timestamp);
-    rc = rc ? rc
-            : buf_append_str(out, ", \"group_name\": \"" METRIC_GROUP "\", \"name\": ");
-    rc = rc ? rc : json_text(out, m->name);
-    return rc ? rc : buf_printf(out, ", \"value\": %" PRId64 "}\n", m->value);
+    put_time(out, m->timestamp);
+    buf_append_str(out, ", \"group_name\": \"" METRIC_GROUP "\", \"name\": ");
+    json_text(out, m->name);
+    buf_printf(out, ", \"value\": %" PRId64 "}\n", m->value);
+    return buf_error(out);
 }
 
 int64_t metric_flakiness(bool failed, int64_t remaining, int64_t max_restarts)

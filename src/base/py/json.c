@@ -72,48 +72,45 @@ static int put_real(struct buf *out, double v)
     return buf_printf(out, "%s%s", text, plain ? ".0" : "");
 }
 
-static int put_members(struct buf *out, const json_t *value)
+static void put_members(struct buf *out, const json_t *value)
 {
     const char *key;
     json_t *member;
     bool first = true;
-    int rc = buf_u8(out, '{');
 
+    buf_u8(out, '{');
     json_object_foreach((json_t *)(uintptr_t)value, key, member)
     {
-        if (rc == 0 && !first)
-            rc = buf_append_str(out, ", ");
-        if (rc == 0)
-            rc = json_text(out, key);
-        if (rc == 0)
-            rc = buf_append_str(out, ": ");
-        if (rc == 0)
-            rc = json_python(out, member);
+        if (!first)
+            buf_append_str(out, ", ");
+        json_text(out, key);
+        buf_append_str(out, ": ");
+        json_python(out, member);
         first = false;
     }
-    return rc ? rc : buf_u8(out, '}');
+    buf_u8(out, '}');
 }
 
-static int put_items(struct buf *out, const json_t *value)
+static void put_items(struct buf *out, const json_t *value)
 {
-    int rc = buf_u8(out, '[');
-
-    for (size_t i = 0; rc == 0 && i < json_array_size(value); i++) {
+    buf_u8(out, '[');
+    for (size_t i = 0; i < json_array_size(value); i++) {
         if (i > 0)
-            rc = buf_append_str(out, ", ");
-        if (rc == 0)
-            rc = json_python(out, json_array_get(value, i));
+            buf_append_str(out, ", ");
+        json_python(out, json_array_get(value, i));
     }
-    return rc ? rc : buf_u8(out, ']');
+    buf_u8(out, ']');
 }
 
 int json_python(struct buf *out, const json_t *value)
 {
     switch (json_typeof(value)) {
     case JSON_OBJECT:
-        return put_members(out, value);
+        put_members(out, value);
+        return buf_error(out);
     case JSON_ARRAY:
-        return put_items(out, value);
+        put_items(out, value);
+        return buf_error(out);
     case JSON_STRING:
         return json_text(out, json_string_value(value));
     case JSON_INTEGER:

@@ -1,4 +1,4 @@
-/* etcd_msg.h - what both of etcd's HTTP interfaces share: a request ready to be sent,
+/* http_message.h - what both of etcd's HTTP interfaces share: a request ready to be sent,
  * an answer as it came, and careful reading of JSON from a stranger. */
 #ifndef ETCD_CORE_HTTP_MESSAGE_H
 #define ETCD_CORE_HTTP_MESSAGE_H
@@ -19,6 +19,12 @@ struct etcd_msg {
 
 void etcd_msg_init(struct etcd_msg *m);
 void etcd_msg_fini(struct etcd_msg *m);
+
+/* Whether a piece of it could not be appended: 0, or why. */
+static inline int etcd_msg_error(const struct etcd_msg *m)
+{
+    return buf_error(&m->path) ? buf_error(&m->path) : buf_error(&m->body);
+}
 
 /* An answer of a server, or of whatever listens at that address. */
 struct etcd_http {

@@ -14,8 +14,9 @@ int help_man_page(struct buf *out, const char *version);
 int help_bash(struct buf *out);
 int help_zsh(struct buf *out);
 
-/* "NPROC_PER_NODE", "{spawn,fork,forkserver}"; nothing for flags. */
-int help_metavar(struct buf *out, const struct option_spec *s);
+/* "NPROC_PER_NODE", "{spawn,fork,forkserver}"; nothing for flags. The buffer remembers
+ * a failure. */
+void help_metavar(struct buf *out, const struct option_spec *s);
 
 /* A key of --rdzv-conf, for the manual page. */
 struct conf_key {

@@ -2,74 +2,71 @@
 #include "launch/core/help.h"
 
 /* Text for troff: hyphens that can be copied, no line taken for a request. */
-static int put_troff(struct buf *out, const char *text)
+static void put_troff(struct buf *out, const char *text)
 {
-    int rc = 0;
-
     if (*text == '.' || *text == '\'')
-        rc = buf_append_str(out, "\\&");
-    for (const char *p = text; rc == 0 && *p; p++)
-        rc = *p == '-'    ? buf_append_str(out, "\\-")
-             : *p == '\\' ? buf_append_str(out, "\\e")
-                          : buf_u8(out, (uint8_t)*p);
-    return rc;
+        buf_append_str(out, "\\&");
+    for (const char *p = text; *p; p++)
+        if (*p == '-')
+            buf_append_str(out, "\\-");
+        else if (*p == '\\')
+            buf_append_str(out, "\\e");
+        else
+            buf_u8(out, (uint8_t)*p);
 }
 
-static int put_man_option(struct buf *out, const struct option_spec *s)
+static void put_man_option(struct buf *out, const struct option_spec *s)
 {
     struct buf names, meta;
-    int rc;
 
     buf_init(&names, SIZE_MAX);
     buf_init(&meta, SIZE_MAX);
-    rc = option_names(&names, s, ", ");
-    rc = rc ? rc : buf_u8(&names, 0);
-    rc = rc ? rc : help_metavar(&meta, s);
-    rc = rc ? rc : buf_append_str(out, ".TP\n.B ");
-    rc = rc ? rc : put_troff(out, (const char *)buf_data(&names));
-    if (rc == 0 && buf_len(&meta))
-        rc = buf_printf(out, " \\fI%.*s\\fR", (int)buf_len(&meta), buf_data(&meta));
-    rc = rc ? rc : buf_u8(out, '\n');
-    rc = rc ? rc : put_troff(out, s->help);
-    if (rc == 0 && s->initial && *s->initial) {
-        rc = buf_append_str(out, " Default: ");
-        rc = rc ? rc : put_troff(out, s->initial);
+    option_names(&names, s, ", ");
+    buf_u8(&names, 0);
+    help_metavar(&meta, s);
+    buf_append_str(out, ".TP\n.B ");
+    if (!buf_error(&names))
+        put_troff(out, (const char *)buf_data(&names));
+    if (buf_len(&meta))
+        buf_printf(out, " \\fI%.*s\\fR", (int)buf_len(&meta), buf_data(&meta));
+    buf_u8(out, '\n');
+    put_troff(out, s->help);
+    if (s->initial && *s->initial) {
+        buf_append_str(out, " Default: ");
+        put_troff(out, s->initial);
     }
+    buf_u8(out, '\n');
+    buf_fail(out, buf_error(&names) ? buf_error(&names) : buf_error(&meta));
     buf_fini(&names);
     buf_fini(&meta);
-    return rc ? rc : buf_u8(out, '\n');
 }
 
-static int put_man_options(struct buf *out, bool ours)
+static void put_man_options(struct buf *out, bool ours)
 {
-    int rc = 0;
-
-    for (size_t i = 0; rc == 0 && i < options_count; i++)
+    for (size_t i = 0; i < options_count; i++)
         if ((options_table[i].owner == OWNER_MUSTER) == ours)
-            rc = put_man_option(out, &options_table[i]);
-    return rc;
+            put_man_option(out, &options_table[i]);
 }
 
-static int put_man_conf(struct buf *out)
+static void put_man_conf(struct buf *out)
 {
-    int rc = buf_append_str(
+    buf_append_str(
         out, ".SH SETTINGS OF THE RENDEZVOUS\nKeys of \\fB\\-\\-rdzv\\-conf\\fR, the "
              "backends that read them, and their defaults. Others are ignored.\n");
 
-    for (size_t i = 0; rc == 0 && i < conf_keys_count; i++) {
+    for (size_t i = 0; i < conf_keys_count; i++) {
         const struct conf_key *k = &conf_keys[i];
 
-        rc = buf_append_str(out, ".TP\n.B ");
-        rc = rc ? rc : put_troff(out, k->name);
-        rc = rc ? rc : buf_append_str(out, " \\fR(");
-        rc = rc ? rc : put_troff(out, k->backends);
-        rc = rc ? rc : buf_append_str(out, ")\n");
-        rc = rc ? rc : put_troff(out, k->help);
-        rc = rc ? rc : buf_append_str(out, " Default: ");
-        rc = rc ? rc : put_troff(out, k->initial);
-        rc = rc ? rc : buf_u8(out, '\n');
+        buf_append_str(out, ".TP\n.B ");
+        put_troff(out, k->name);
+        buf_append_str(out, " \\fR(");
+        put_troff(out, k->backends);
+        buf_append_str(out, ")\n");
+        put_troff(out, k->help);
+        buf_append_str(out, " Default: ");
+        put_troff(out, k->initial);
+        buf_u8(out, '\n');
     }
-    return rc;
 }
 
 static const char man_head[] =
@@ -132,14 +129,15 @@ static const char man_tail[] =
 
 int help_man_page(struct buf *out, const char *version)
 {
-    int rc = buf_printf(out, ".TH MUSTER\\-RUN 1 \"\" \"muster %s\"\n", version);
+    buf_printf(out, ".TH MUSTER\\-RUN 1 \"\" \"muster %s\"\n", version);
 
-    rc = rc ? rc : buf_append_str(out, man_head);
-    rc = rc ? rc : put_man_options(out, false);
-    rc = rc ? rc : buf_append_str(out, ".SS Options that torchrun does not have\n");
-    rc = rc ? rc : put_man_options(out, true);
-    rc = rc ? rc : put_man_conf(out);
-    return rc ? rc : buf_append_str(out, man_tail);
+    buf_append_str(out, man_head);
+    put_man_options(out, false);
+    buf_append_str(out, ".SS Options that torchrun does not have\n");
+    put_man_options(out, true);
+    put_man_conf(out);
+    buf_append_str(out, man_tail);
+    return buf_error(out);
 }
 
 /* Words that the shell may offer behind an option; NULL: none, or files. */
@@ -160,15 +158,12 @@ static const char *words_for(const struct option_spec *s)
     return NULL;
 }
 
-static int put_choices(struct buf *out, const struct option_spec *s)
+static void put_choices(struct buf *out, const struct option_spec *s)
 {
-    int rc = 0;
-
     if (!s->choices)
-        return buf_append_str(out, words_for(s) ? words_for(s) : "");
-    for (size_t i = 0; rc == 0 && s->choices[i]; i++)
-        rc = buf_printf(out, "%s%s", i ? " " : "", s->choices[i]);
-    return rc;
+        buf_append_str(out, words_for(s) ? words_for(s) : "");
+    for (size_t i = 0; s->choices && s->choices[i]; i++)
+        buf_printf(out, "%s%s", i ? " " : "", s->choices[i]);
 }
 
 static bool has_words(const struct option_spec *s)
@@ -176,22 +171,19 @@ static bool has_words(const struct option_spec *s)
     return s->choices || words_for(s);
 }
 
-static int put_bash_cases(struct buf *out)
+static void put_bash_cases(struct buf *out)
 {
-    int rc = 0;
-
-    for (size_t i = 0; rc == 0 && i < options_count; i++) {
+    for (size_t i = 0; i < options_count; i++) {
         const struct option_spec *s = &options_table[i];
 
         if (!has_words(s))
             continue;
-        rc = buf_append_str(out, "    ");
-        rc = rc ? rc : option_names(out, s, "|");
-        rc = rc ? rc : buf_append_str(out, ") words='");
-        rc = rc ? rc : put_choices(out, s);
-        rc = rc ? rc : buf_append_str(out, "' ;;\n");
+        buf_append_str(out, "    ");
+        option_names(out, s, "|");
+        buf_append_str(out, ") words='");
+        put_choices(out, s);
+        buf_append_str(out, "' ;;\n");
     }
-    return rc;
 }
 
 static const char bash_head[] =
@@ -208,51 +200,49 @@ static const char bash_head[] =
 
 int help_bash(struct buf *out)
 {
-    int rc = buf_append_str(out, bash_head);
+    buf_append_str(out, bash_head);
 
-    rc = rc ? rc : put_bash_cases(out);
-    rc = rc ? rc
-            : buf_append_str(out, "    --log-dir|--log_dir) COMPREPLY=($(compgen -d "
-                                  "-- \"$cur\")); return ;;\n  esac\n"
-                                  "  [ -n \"$words\" ] || case $cur in -*) words='");
-    for (size_t i = 0; rc == 0 && i < options_count; i++)
-        rc = buf_printf(out, "%s--%s", i ? " " : "", options_table[i].name);
-    return rc ? rc
-              : buf_append_str(out, "' ;; esac\n"
-                                    "  if [ -n \"$words\" ]; then COMPREPLY=($(compgen "
-                                    "-W \"$words\" -- \"$cur\"))\n"
-                                    "  else COMPREPLY=($(compgen -f -- \"$cur\")); fi\n"
-                                    "}\n"
-                                    "complete -o filenames -F _muster muster\n");
+    put_bash_cases(out);
+    buf_append_str(out, "    --log-dir|--log_dir) COMPREPLY=($(compgen -d "
+                        "-- \"$cur\")); return ;;\n  esac\n"
+                        "  [ -n \"$words\" ] || case $cur in -*) words='");
+    for (size_t i = 0; i < options_count; i++)
+        buf_printf(out, "%s--%s", i ? " " : "", options_table[i].name);
+    buf_append_str(out, "' ;; esac\n"
+                        "  if [ -n \"$words\" ]; then COMPREPLY=($(compgen "
+                        "-W \"$words\" -- \"$cur\"))\n"
+                        "  else COMPREPLY=($(compgen -f -- \"$cur\")); fi\n"
+                        "}\n"
+                        "complete -o filenames -F _muster muster\n");
+    return buf_error(out);
 }
 
 /* A help text in zsh's brackets: what would end them is left out. */
-static int put_zsh_help(struct buf *out, const char *text)
+static void put_zsh_help(struct buf *out, const char *text)
 {
-    int rc = 0;
-
-    for (; rc == 0 && *text; text++)
+    for (; *text; text++)
         if (!strchr("[]':", *text))
-            rc = buf_u8(out, (uint8_t)*text);
-    return rc;
+            buf_u8(out, (uint8_t)*text);
 }
 
 int help_zsh(struct buf *out)
 {
-    int rc =
-        buf_append_str(out, "#compdef muster\n_arguments -s \\\n"
-                            "  '1:command:(run launch store completion help)' \\\n");
+    buf_append_str(out, "#compdef muster\n_arguments -s \\\n"
+                        "  '1:command:(run launch store completion help)' \\\n");
 
-    for (size_t i = 0; rc == 0 && i < options_count; i++) {
+    for (size_t i = 0; i < options_count; i++) {
         const struct option_spec *s = &options_table[i];
         const bool flag = s->kind == OPTION_FLAG || s->kind == OPTION_HELP;
 
-        rc = buf_printf(out, "  '--%s%s[", s->name, flag ? "" : "=");
-        rc = rc ? rc : put_zsh_help(out, s->help);
-        rc = rc ? rc : buf_append_str(out, flag ? "]" : "]:value:(");
-        rc = rc || flag ? rc : put_choices(out, s);
-        rc = rc || flag ? rc : buf_u8(out, ')');
-        rc = rc ? rc : buf_append_str(out, "' \\\n");
+        buf_printf(out, "  '--%s%s[", s->name, flag ? "" : "=");
+        put_zsh_help(out, s->help);
+        buf_append_str(out, flag ? "]" : "]:value:(");
+        if (!flag) {
+            put_choices(out, s);
+            buf_u8(out, ')');
+        }
+        buf_append_str(out, "' \\\n");
     }
-    return rc ? rc : buf_append_str(out, "  '*:file:_files'\n");
+    buf_append_str(out, "  '*:file:_files'\n");
+    return buf_error(out);
 }

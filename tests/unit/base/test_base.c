@@ -85,12 +85,20 @@ static void buffers_have_a_cap(void **state)
     (void)state;
     buf_init(&b, 10);
     assert_int_equal(buf_append(&b, "0123456789", 10), 0);
+    assert_int_equal(buf_error(&b), 0);
     assert_int_equal(buf_u8(&b, 1), MUSTER_EFULL);
+    assert_int_equal(buf_error(&b), MUSTER_EFULL);
     assert_int_equal(buf_append(&b, NULL, SIZE_MAX), MUSTER_EFULL);
     assert_int_equal(buf_len(&b), 10);
     buf_consume(&b, 4);
     assert_int_equal(buf_u32(&b, 0x01020304), 0);
     assert_memory_equal(buf_data(&b), "456789\4\3\2\1", 10);
+    assert_int_equal(buf_error(&b), MUSTER_EFULL); /* It keeps the first failure, */
+    buf_clear(&b);
+    assert_int_equal(buf_error(&b), 0); /* until it begins anew. */
+    buf_fail(&b, MUSTER_ENOMEM);
+    buf_fail(&b, MUSTER_EFULL);
+    assert_int_equal(buf_error(&b), MUSTER_ENOMEM);
     buf_fini(&b);
 }
 
