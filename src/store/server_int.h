@@ -8,6 +8,7 @@
 #include "store/core/wire.h"
 #include "store/server.h"
 
+struct conn;
 struct coordinated_run;
 struct coordinators;
 
