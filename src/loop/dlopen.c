@@ -1,4 +1,4 @@
-/* late.c - see late.h. */
+/* dlopen.c - see dlopen.h. */
 #include "loop/dlopen.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-/* late.h - shared libraries that few jobs need, loaded when the first one does.
+/* dlopen.h - shared libraries that few jobs need, loaded when the first one does.
  *
  * Linked in the usual way they would cost every start of every command time and memory.
  * A header of its own says for each library which functions are looked up; see

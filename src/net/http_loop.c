@@ -87,7 +87,7 @@ int http_on_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *sock
     return uv_poll_start(&s->poll, events, on_poll) < 0 ? -1 : 0;
 }
 
-static void on_timer(uv_timer_t *timer)
+static void http_on_timer(uv_timer_t *timer)
 {
     struct http *h = timer->data;
     int running;
@@ -107,5 +107,5 @@ int http_on_timeout(CURLM *multi, long ms, void *ctx)
         return uv_timer_stop(&h->timer) < 0 ? -1 : 0;
     /* The loop's clock may be as old as the last turn. */
     uv_update_time(h->loop);
-    return uv_timer_start(&h->timer, on_timer, (uint64_t)ms, 0) < 0 ? -1 : 0;
+    return uv_timer_start(&h->timer, http_on_timer, (uint64_t)ms, 0) < 0 ? -1 : 0;
 }

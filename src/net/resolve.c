@@ -103,7 +103,7 @@ static int start_thread(struct lookup *l)
     return rc == 0 ? 0 : -1;
 }
 
-static void on_closed(uv_handle_t *handle)
+static void resolve_on_closed(uv_handle_t *handle)
 {
     struct resolve *r = handle->data;
 
@@ -116,7 +116,7 @@ static void detach(struct resolve *r)
     pthread_mutex_lock(&r->shared->lock);
     r->shared->owner = NULL;
     pthread_mutex_unlock(&r->shared->lock);
-    uv_close((uv_handle_t *)&r->async, on_closed);
+    uv_close((uv_handle_t *)&r->async, resolve_on_closed);
 }
 
 static void on_found(uv_async_t *async)

@@ -1,7 +1,7 @@
 /* async_store.h - one set of operations for every kind of store, asynchronous, on a uv
  * loop.
  *
- * Kinds: c10d over TCP (store_client.c), prefix, file, hash, etcd. Callers give keys as
+ * Kinds: c10d over TCP (client.c), prefix, file, hash, etcd. Callers give keys as
  * users know them; what a kind puts before them on its wire is its own affair.
  * A callback comes exactly once for each call that returned 0, never from inside the
  * call itself, always on the loop's thread. Every call has a deadline. */

@@ -1,4 +1,4 @@
-/* async_store_barrier.c - a barrier for stores that have none of their own.
+/* barrier.c - a barrier for stores that have none of their own.
  *
  * As torch does it: each member counts itself in at <key>/num_members; who finds that
  * it is the last sets <key>/last_member, and all wait for that. Torch's own members of

@@ -1,4 +1,4 @@
-/* store_call.c - one call on a TCP store; see store_call.h. */
+/* call.c - one call on a store; see call.h. */
 #include "store/call.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -140,7 +140,8 @@ void call_list_remove(struct call_list *list, struct call *call)
     call->next = NULL;
 }
 
-/* acall.c - a call on a file or hash store; see acall.h. */
+/* ---- calls on a file or memory store ---- */
+
 uint64_t acall_mono_ms(void)
 {
     return uv_hrtime() / 1000000;

@@ -1,6 +1,6 @@
-/* store_call.h - one call on a TCP store: its bytes, its deadline, who wants to know.
+/* call.h - one call on a TCP store: its bytes, its deadline, who wants to know.
  *
- * Used by store_client.c alone. A call is in one of the client's lists from its birth
+ * Used by client.c alone. A call is in one of the client's lists from its birth
  * to its end. */
 #ifndef STORE_CALL_H
 #define STORE_CALL_H
@@ -54,8 +54,9 @@ void call_list_add(struct call_list *list, struct call *call);
 struct call *call_list_take(struct call_list *list); /* the first, or NULL */
 void call_list_remove(struct call_list *list, struct call *call);
 
-/* acall.h - a call on a store that is not on a wire: a copy of the request, a deadline,
- * and who wants to know. Shared by the file and hash stores. */
+/* A call on a store that is not on a wire: a copy of the request, a deadline, and whom
+ * to call back. Shared by the file and memory stores. A call on a TCP store (struct
+ * call) keeps encoded bytes instead, and its place in the answers' order. */
 struct acall {
     struct acall *next;
     struct async_store *owner; /* borrowed */

@@ -1,203 +1,73 @@
-/* store_client.c - a c10d store over TCP: open, call, close; see store_client.h. */
+/* client.c - a c10d store over TCP; see client.h. Top to bottom: how calls end,
+ * deadlines, calls on their way out, answers on their way in, open and close.
+ *
+ * A call waits in `queued` until the connection is there and nothing blocks it, goes
+ * out, and then waits in `asked` for its answer, or in `unwritten` if it has none. The
+ * server answers in order, so the next bytes are for the first of `asked`. A call whose
+ * time is up calls back at once; the call itself stays, as an orphan, until its answer
+ * has been seen and dropped, so that the connection stays in step. */
 #include "store/client.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "store/client_int.h"
+#include "store/call.h"
+#include "store/connect.h"
+#include "store/core/wire_keys.h"
 #include <assert.h>
 #include <stdio.h>
 
-static uint64_t after(uint64_t now, uint64_t ms)
-{
-    return ms < MONO_NEVER - now ? now + ms : MONO_NEVER;
-}
+#define MAX_REPLY     ((size_t)1 << 30)
+#define MAX_CALLS     ((size_t)1 << 17)
+#define OUT_ENOUGH    ((size_t)1 << 20) /* unsent bytes at which calls stay queued */
+#define READ_ROOM     ((size_t)16384)
+#define CANCEL_MS     9000 /* for the answer to CANCEL_WAIT */
+#define READ_FIRST_MS 1000 /* and a bit more, see expire() */
 
-static void on_dialled(void *ctx, struct dial_conn *conn,
-                       const struct muster_error *err)
-{
-    struct client *c = ctx;
-    const store_open_cb cb = c->open_cb;
-
-    dial_free(c->dialer);
-    c->dialer = NULL;
-    c->open_cb = NULL;
-    c->conn = conn;
-    if (conn) {
-        c->state = CLIENT_READY;
-        conn->tcp.data = c;
-        memcpy(c->peer, conn->peer, sizeof c->peer);
-        memcpy(c->local, conn->local, sizeof c->local);
-        (void)client_start_reading(c);
-    } else {
-        c->state = CLIENT_BROKEN;
-        c->why = *err;
-    }
-    if (cb)
-        cb(c->open_ctx, conn ? 0 : err->code, err);
-    if (c->state != CLIENT_CLOSED)
-        client_run(c);
-}
-
-static void on_kick(uv_idle_t *idle)
-{
-    (void)uv_idle_stop(idle);
-    client_run(idle->data);
-}
-
-static int client_call(struct async_store *s, const struct c10d_request *req,
-                       unsigned flags, uint64_t timeout_ms, async_store_cb cb,
-                       void *ctx, struct muster_error *err)
-{
-    struct client *c = (struct client *)s;
-    struct call *call;
-
-    if (req->op == C10D_VALIDATE || req->op == C10D_PING || req->op == C10D_CANCEL_WAIT)
-        return err_set(err, MUSTER_EINVAL, "%s is not for callers of a store",
-                       c10d_op_name(req->op));
-    if (c->calls >= MAX_CALLS)
-        return err_set(err, MUSTER_EFULL, "%s: %zu calls are pending", c->name,
-                       c->calls);
-    const bool raw = c->opts.raw_keys || (flags & ASTORE_RAW);
-    const int rc = call_new(req, raw ? "" : "/", flags, &call, err);
-    if (rc < 0)
-        return rc;
-    call->cb = cb;
-    call->ctx = ctx;
-    call->timeout_ms = timeout_ms;
-    call->deadline_ms = after(client_mono_ms(), timeout_ms);
-    c->calls++;
-    call_list_add(&c->queued, call);
-    client_arm(c, call->deadline_ms);
-    (void)uv_idle_start(&c->kick, on_kick);
-    return 0;
-}
-
-static void on_closed(uv_handle_t *handle)
-{
-    struct client *c = handle->data;
-    struct muster_error err;
-
-    if (--c->handles)
-        return;
-    (void)err_set(&err, MUSTER_ECANCELED, "%s: the store was closed", c->name);
-    client_fail_all(c, &err);
-    if (c->open_cb)
-        c->open_cb(c->open_ctx, err.code, &err);
-    if (c->closed_cb)
-        c->closed_cb(c->closed_ctx);
-    buf_fini(&c->in);
-    buf_fini(&c->out);
-    mem_free(c->host);
-    mem_free(c);
-}
-
-static void client_close(struct async_store *s, async_store_closed_cb cb, void *ctx)
-{
-    struct client *c = (struct client *)s;
-
-    assert(c->state != CLIENT_CLOSED);
-    c->state = CLIENT_CLOSED;
-    c->closed_cb = cb;
-    c->closed_ctx = ctx;
-    client_drop(c);
-    c->handles = 2;
-    uv_close((uv_handle_t *)&c->timer, on_closed);
-    uv_close((uv_handle_t *)&c->kick, on_closed);
-}
-
-static const char *client_name(const struct async_store *s)
-{
-    return ((const struct client *)s)->name;
-}
-
-static int client_clone(struct async_store *s, struct async_store **out,
-                        struct muster_error *err)
-{
-    struct client *c = (struct client *)s;
-
-    return store_client_open(s->loop, &c->opts, NULL, NULL, out, err);
-}
-
-static const struct async_store_ops client_ops = {
-    .kind = "tcp",
-    .call = client_call,
-    .clone = client_clone,
-    .close = client_close,
-    .name = client_name,
+/* Bytes that the loop writes. It outlives the client if need be. */
+struct outgoing {
+    uv_write_t write;
+    struct buf bytes;
+    struct client *client; /* borrowed; NULL once the connection is dropped */
 };
 
-int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
-                      store_open_cb cb, void *ctx, struct async_store **out,
-                      struct muster_error *err)
-{
-    struct client *c = mem_calloc(1, sizeof *c);
-    char *host = mem_strdup(opts->host);
-    const struct dial_opts dial = { .host = opts->host,
-                                    .port = opts->port,
-                                    .timeout_ms = opts->timeout_ms,
-                                    .once = opts->once,
-                                    .trace = opts->trace };
-    int rc;
+enum client_state { CLIENT_CONNECTING, CLIENT_READY, CLIENT_BROKEN, CLIENT_CLOSED };
 
-    if (!c || !host)
-        rc = err_nomem(err);
-    else
-        rc = dial_start(loop, &dial, on_dialled, c, &c->dialer, err);
-    if (rc < 0) {
-        mem_free(c);
-        mem_free(host);
-        return rc;
-    }
-    c->base = (struct async_store){ &client_ops, loop };
-    c->host = host;
-    c->opts = *opts;
-    c->opts.host = host;
-    (void)snprintf(c->name, sizeof c->name, "tcp://");
-    endpoint_text(host, opts->port, c->name + 6);
-    c->open_cb = cb;
-    c->open_ctx = ctx;
-    c->armed_ms = MONO_NEVER;
-    buf_init(&c->in, MAX_REPLY + 2 * READ_ROOM);
-    buf_init(&c->out, SIZE_MAX);
-    (void)uv_timer_init(loop, &c->timer);
-    (void)uv_idle_init(loop, &c->kick);
-    c->timer.data = c;
-    c->kick.data = c;
-    *out = &c->base;
-    return 0;
-}
+struct client {
+    struct async_store base; /* first */
+    enum client_state state;
+    char *host; /* owned; opts.host points to it */
+    struct store_client_opts opts;
+    char name[ENDPOINT_TEXT + 8];
+    struct dialer *dialer;  /* owned, while connecting */
+    struct dial_conn *conn; /* owned, while ready */
+    char peer[ADDRESS_TEXT], local[ADDRESS_TEXT];
+    struct muster_error why; /* it is broken */
 
-static const struct client *tcp_client(const struct async_store *s)
-{
-    assert(s->ops == &client_ops);
-    return (const struct client *)s;
-}
+    struct call_list queued, asked, unwritten;
+    struct call *blocked; /* the one of `asked` that nothing may follow, or NULL */
+    size_t calls;
+    struct buf in, out;
+    struct outgoing *busy;  /* what the loop is writing, or NULL */
+    uint64_t sent, written; /* bytes of the stream: handed over, and gone */
 
-void store_client_on_loss(struct async_store *s, store_open_cb cb, void *ctx)
-{
-    struct client *c = (struct client *)s;
+    uv_timer_t timer;
+    uint64_t armed_ms;     /* when it goes off; MONO_NEVER if it is not armed */
+    uv_idle_t kick;        /* runs the client once, from the loop */
+    store_open_cb open_cb; /* NULL once it has been called */
+    void *open_ctx;
+    store_open_cb loss_cb;
+    void *loss_ctx;
+    async_store_closed_cb closed_cb;
+    void *closed_ctx;
+    int handles; /* still to be closed */
+};
 
-    (void)tcp_client(s);
-    c->loss_cb = cb;
-    c->loss_ctx = ctx;
-}
+static void client_run(struct client *c);
 
-const char *store_client_peer(const struct async_store *s)
-{
-    const struct client *c = tcp_client(s);
+/* ---- how calls end, and connections ---- */
 
-    return c->peer[0] ? c->peer : NULL;
-}
-
-const char *store_client_local(const struct async_store *s)
-{
-    const struct client *c = tcp_client(s);
-
-    return c->local[0] ? c->local : NULL;
-}
-
-/* store_client_end.c - how calls end, and connections; see store_client_int.h. */
-void client_tell(struct call *call, int status, const struct c10d_reply *reply,
-                 const struct muster_error *err)
+/* Calls back once: an orphan stays silent. */
+static void client_tell(struct call *call, int status, const struct c10d_reply *reply,
+                        const struct muster_error *err)
 {
     if (call->orphan)
         return;
@@ -205,14 +75,14 @@ void client_tell(struct call *call, int status, const struct c10d_reply *reply,
     call->cb(call->ctx, status, reply, err);
 }
 
-void client_end(struct client *c, struct call *call)
+static void client_end(struct client *c, struct call *call)
 {
     c->calls--;
     call_free(call);
 }
 
-void client_fail_call(struct client *c, struct call *call,
-                      const struct muster_error *why)
+static void client_fail_call(struct client *c, struct call *call,
+                             const struct muster_error *why)
 {
     struct muster_error err = *why;
     char what[160];
@@ -223,7 +93,7 @@ void client_fail_call(struct client *c, struct call *call,
     client_end(c, call);
 }
 
-void client_fail_all(struct client *c, const struct muster_error *why)
+static void client_fail_all(struct client *c, const struct muster_error *why)
 {
     struct call_list *const lists[] = { &c->unwritten, &c->asked, &c->queued };
     struct call *call;
@@ -234,7 +104,8 @@ void client_fail_all(struct client *c, const struct muster_error *why)
             client_fail_call(c, call, why);
 }
 
-void client_drop(struct client *c)
+/* Closes the connection, or gives up making it. */
+static void client_drop(struct client *c)
 {
     dial_free(c->dialer);
     c->dialer = NULL;
@@ -270,7 +141,7 @@ static void lose_with(struct client *c, const struct muster_error *why,
         c->loss_cb(c->loss_ctx, why->code, why);
 }
 
-void client_lose(struct client *c, const struct muster_error *why)
+static void client_lose(struct client *c, const struct muster_error *why)
 {
     lose_with(c, why, "");
 }
@@ -296,7 +167,7 @@ static const char *refused_perhaps(const struct call *call)
     }
 }
 
-void client_lose_uv(struct client *c, int uv)
+static void client_lose_uv(struct client *c, int uv)
 {
     struct muster_error err;
 
@@ -310,18 +181,18 @@ void client_lose_uv(struct client *c, int uv)
     lose_with(c, &err, refused_perhaps(c->asked.first));
 }
 
-/* store_client_time.c - deadlines of calls; see store_client_int.h.
+/* ---- deadlines ----
  *
  * The timer goes off at the earliest deadline that was ever set, and looks at all of
  * them: calls come and go far more often than they are late. */
-uint64_t client_mono_ms(void)
+static uint64_t client_mono_ms(void)
 {
     return uv_hrtime() / 1000000;
 }
 
-static void on_time(uv_timer_t *timer);
+static void client_on_time(uv_timer_t *timer);
 
-void client_arm(struct client *c, uint64_t due_ms)
+static void client_arm(struct client *c, uint64_t due_ms)
 {
     const uint64_t now = client_mono_ms();
 
@@ -329,7 +200,7 @@ void client_arm(struct client *c, uint64_t due_ms)
         return;
     c->armed_ms = due_ms;
     uv_update_time(c->base.loop);
-    (void)uv_timer_start(&c->timer, on_time, due_ms > now ? due_ms - now : 0, 0);
+    (void)uv_timer_start(&c->timer, client_on_time, due_ms > now ? due_ms - now : 0, 0);
 }
 
 static struct call *first_due(struct client *c, uint64_t now, struct call_list **in)
@@ -420,7 +291,7 @@ static void expire(struct client *c, struct call *call, struct call_list *in)
         send_cancel(c, call);
 }
 
-static void on_time(uv_timer_t *timer)
+static void client_on_time(uv_timer_t *timer)
 {
     struct client *c = timer->data;
     const uint64_t now = client_mono_ms();
@@ -437,4 +308,483 @@ static void on_time(uv_timer_t *timer)
     for (size_t i = 0; i < ARRAY_LEN(lists); i++)
         for (call = lists[i]->first; call; call = call->next)
             client_arm(c, call->deadline_ms);
+}
+
+/* ---- calls on their way out ---- */
+
+static void client_on_written(uv_write_t *write, int status)
+{
+    struct outgoing *o = CONTAINER_OF(write, struct outgoing, write);
+    struct client *c = o->client;
+    const size_t n = buf_len(&o->bytes);
+
+    buf_fini(&o->bytes);
+    mem_free(o);
+    if (!c)
+        return;
+    c->busy = NULL;
+    c->written += n;
+    if (status < 0)
+        client_lose_uv(c, status);
+    else
+        client_run(c);
+}
+
+/* Hands all that is left to the loop. */
+static int write_later(struct client *c, uv_stream_t *stream)
+{
+    struct outgoing *o = mem_calloc(1, sizeof *o);
+    uv_buf_t bytes;
+    int rc;
+
+    if (!o)
+        return UV_ENOMEM;
+    o->client = c;
+    o->bytes = c->out;
+    buf_init(&c->out, c->out.cap);
+    bytes = uv_buf_init((char *)(uintptr_t)buf_data(&o->bytes),
+                        (unsigned)buf_len(&o->bytes));
+    rc = uv_write(&o->write, stream, &bytes, 1, client_on_written);
+    if (rc < 0) {
+        buf_fini(&o->bytes);
+        mem_free(o);
+        return rc;
+    }
+    c->busy = o;
+    return 0;
+}
+
+static void flush(struct client *c)
+{
+    uv_stream_t *stream = (uv_stream_t *)&c->conn->tcp;
+    int rc = 0;
+
+    while (!c->busy && rc >= 0 && buf_len(&c->out)) {
+        uv_buf_t bytes = uv_buf_init((char *)(uintptr_t)buf_data(&c->out),
+                                     (unsigned)buf_len(&c->out));
+
+        rc = uv_try_write(stream, &bytes, 1);
+        if (rc > 0) {
+            buf_consume(&c->out, (size_t)rc);
+            c->written += (uint64_t)rc;
+        } else if (rc == 0 || rc == UV_EAGAIN) {
+            rc = write_later(c, stream);
+        }
+    }
+    if (c->out.size > OUT_ENOUGH)
+        buf_shrink(&c->out);
+    if (rc < 0)
+        client_lose_uv(c, rc);
+}
+
+/* Appends the first n of the call's bytes to the stream. */
+static int send_part(struct client *c, struct call *call, size_t n)
+{
+    const int rc = buf_append(&c->out, buf_data(&call->bytes), n);
+
+    if (rc < 0)
+        return rc;
+    buf_consume(&call->bytes, n);
+    c->sent += n;
+    call->out_end = c->sent;
+    if (buf_len(&call->bytes) == 0)
+        buf_fini(&call->bytes);
+    return 0;
+}
+
+static void send_call(struct client *c, struct call *call)
+{
+    struct muster_error err;
+    const size_t n = call->wait_bytes ? call->wait_bytes : buf_len(&call->bytes);
+    const enum c10d_op op = call->wait_bytes ? C10D_WAIT : call->op;
+
+    if (send_part(c, call, n) < 0) {
+        (void)err_nomem(&err);
+        client_fail_call(c, call, &err);
+        return;
+    }
+    call->phase = call->waits ? CALL_WAITING : CALL_ASKED;
+    if (call->waits)
+        c->blocked = call;
+    c10d_reply_decoder_init(&call->decoder, op, call->expect, MAX_REPLY);
+    call_list_add(c10d_has_reply(op) ? &c->asked : &c->unwritten, call);
+}
+
+/* Its wait is over: now the request that it was for. */
+static void client_send_rest(struct client *c, struct call *call)
+{
+    c->blocked = NULL;
+    call->waits = false;
+    call->wait_bytes = 0;
+    call_list_remove(&c->asked, call);
+    send_call(c, call);
+}
+
+static bool is_local(const struct call *call)
+{
+    return buf_len(&call->bytes) == 0;
+}
+
+/* Does everything that can be done now. Called from the loop only; callbacks come from
+ * inside it. */
+static void client_run(struct client *c)
+{
+    struct call *call;
+
+    while (c->state == CLIENT_READY && !c->blocked && c->queued.first &&
+           buf_len(&c->out) < OUT_ENOUGH) {
+        call = call_list_take(&c->queued);
+        if (!is_local(call)) {
+            send_call(c, call);
+            continue;
+        }
+        const struct c10d_reply nothing = { .op = call->op };
+        client_tell(call, 0, &nothing, NULL);
+        client_end(c, call);
+    }
+    if (c->state == CLIENT_READY)
+        flush(c);
+    while (c->state == CLIENT_READY && (call = c->unwritten.first) &&
+           call->out_end <= c->written) {
+        const struct c10d_reply nothing = { .op = call->op };
+
+        (void)call_list_take(&c->unwritten);
+        client_tell(call, 0, &nothing, NULL);
+        client_end(c, call);
+    }
+    if (c->state == CLIENT_BROKEN)
+        client_fail_all(c, &c->why);
+}
+
+/* ---- answers on their way in ---- */
+
+/* LIST_KEYS: what other programs put there without our prefix is not shown. */
+static int strip_list(const struct client *c, struct c10d_reply *reply,
+                      struct buf *keys)
+{
+    size_t count;
+
+    if (c->opts.raw_keys)
+        return 0;
+    if (c10d_strip_keys(keys, reply->list, span_str("/"), &count) < 0)
+        return MUSTER_ENOMEM;
+    reply->list = (struct c10d_list){ buf_span(keys), count };
+    return 0;
+}
+
+static void answer(struct client *c, struct call *call, struct c10d_reply *reply)
+{
+    struct muster_error err = { 0 };
+    struct buf keys;
+    char what[160];
+
+    buf_init(&keys, SIZE_MAX);
+    if (reply->op == C10D_LIST_KEYS && strip_list(c, reply, &keys) < 0)
+        (void)err_nomem(&err);
+    if (reply->op == C10D_QUEUE_POP && reply->number == 0)
+        (void)err_set(&err, MUSTER_EEMPTY, "queue is empty (store %s)", c->name);
+    if (err.code) {
+        call_text(call, what);
+        (void)err_wrap(&err, "%s", what);
+        client_tell(call, err.code, NULL, &err);
+    } else {
+        client_tell(call, 0, reply, NULL);
+    }
+    buf_fini(&keys);
+}
+
+static void reject(struct client *c, struct muster_error *err)
+{
+    (void)err_wrap(err, "%s at %s", c->name, c->peer);
+    client_lose(c, err);
+}
+
+/* The wait was given up, and CANCEL_WAIT sent. It is answered by 01; a 00 before it is
+ * the wait's own answer, which was under way. */
+static int64_t take_cancelled(struct client *c, struct call *call)
+{
+    const uint8_t first = buf_data(&c->in)[0];
+    struct muster_error err;
+
+    if (first == 0 && call->decoder.op != C10D_CANCEL_WAIT) {
+        c10d_reply_decoder_init(&call->decoder, C10D_CANCEL_WAIT, 0, MAX_REPLY);
+        return 1;
+    }
+    if (first != 1) {
+        (void)err_set(&err, MUSTER_EPROTO,
+                      "CANCEL_WAIT was answered 0x%02x: wait_canceled response is "
+                      "expected",
+                      first);
+        reject(c, &err);
+        return err.code;
+    }
+    c->blocked = NULL;
+    call_list_remove(&c->asked, call);
+    client_end(c, call);
+    return 1;
+}
+
+/* One answer off the input: how many bytes it took, or 0 or less if there is none. */
+static int64_t take_answer(struct client *c)
+{
+    struct call *call = c->asked.first;
+    struct c10d_reply reply;
+    struct muster_error err;
+    bool whole;
+    int64_t used;
+
+    if (!call) {
+        (void)err_set(&err, MUSTER_EPROTO, "bytes came that nobody asked for");
+        reject(c, &err);
+        return MUSTER_EPROTO;
+    }
+    if (call->phase == CALL_CANCELING)
+        return take_cancelled(c, call);
+    used = c10d_decode_reply(&call->decoder, buf_data(&c->in), buf_len(&c->in), &reply,
+                             &whole, &err);
+    if (used < 0)
+        reject(c, &err);
+    if (used < 0 || !whole)
+        return used < 0 ? used : 0;
+    if (call->wait_bytes) {
+        client_send_rest(c, call);
+        return used;
+    }
+    if (c->blocked == call)
+        c->blocked = NULL;
+    call_list_remove(&c->asked, call);
+    answer(c, call, &reply);
+    client_end(c, call);
+    return used;
+}
+
+static void client_on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    struct client *c = handle->data;
+    uint8_t *room = c ? buf_room(&c->in, READ_ROOM) : NULL;
+
+    (void)suggested;
+    *buf = uv_buf_init((char *)room, room ? (unsigned)READ_ROOM : 0);
+}
+
+static void client_on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
+{
+    struct client *c = stream->data;
+
+    (void)buf;
+    if (!c || nread == 0)
+        return;
+    if (nread < 0) {
+        client_lose_uv(c, nread == UV_ENOBUFS ? UV_ENOMEM : (int)nread);
+        return;
+    }
+    buf_commit(&c->in, (size_t)nread);
+    while (c->state == CLIENT_READY && buf_len(&c->in)) {
+        const int64_t used = take_answer(c);
+
+        if (used <= 0)
+            break;
+        buf_consume(&c->in, (size_t)used);
+    }
+    if (c->state != CLIENT_READY)
+        return;
+    if (buf_len(&c->in) == 0 && c->in.size > 4 * READ_ROOM)
+        buf_shrink(&c->in);
+    client_run(c);
+}
+
+static int client_start_reading(struct client *c)
+{
+    return uv_read_start((uv_stream_t *)&c->conn->tcp, client_on_alloc, client_on_read);
+}
+
+/* ---- open, call, close ---- */
+
+static uint64_t after(uint64_t now, uint64_t ms)
+{
+    return ms < MONO_NEVER - now ? now + ms : MONO_NEVER;
+}
+
+static void client_on_connected(void *ctx, struct dial_conn *conn,
+                                const struct muster_error *err)
+{
+    struct client *c = ctx;
+    const store_open_cb cb = c->open_cb;
+
+    dial_free(c->dialer);
+    c->dialer = NULL;
+    c->open_cb = NULL;
+    c->conn = conn;
+    if (conn) {
+        c->state = CLIENT_READY;
+        conn->tcp.data = c;
+        memcpy(c->peer, conn->peer, sizeof c->peer);
+        memcpy(c->local, conn->local, sizeof c->local);
+        (void)client_start_reading(c);
+    } else {
+        c->state = CLIENT_BROKEN;
+        c->why = *err;
+    }
+    if (cb)
+        cb(c->open_ctx, conn ? 0 : err->code, err);
+    if (c->state != CLIENT_CLOSED)
+        client_run(c);
+}
+
+static void client_on_kick(uv_idle_t *idle)
+{
+    (void)uv_idle_stop(idle);
+    client_run(idle->data);
+}
+
+static int client_call(struct async_store *s, const struct c10d_request *req,
+                       unsigned flags, uint64_t timeout_ms, async_store_cb cb,
+                       void *ctx, struct muster_error *err)
+{
+    struct client *c = (struct client *)s;
+    struct call *call;
+
+    if (req->op == C10D_VALIDATE || req->op == C10D_PING || req->op == C10D_CANCEL_WAIT)
+        return err_set(err, MUSTER_EINVAL, "%s is not for callers of a store",
+                       c10d_op_name(req->op));
+    if (c->calls >= MAX_CALLS)
+        return err_set(err, MUSTER_EFULL, "%s: %zu calls are pending", c->name,
+                       c->calls);
+    const bool raw = c->opts.raw_keys || (flags & ASTORE_RAW);
+    const int rc = call_new(req, raw ? "" : "/", flags, &call, err);
+    if (rc < 0)
+        return rc;
+    call->cb = cb;
+    call->ctx = ctx;
+    call->timeout_ms = timeout_ms;
+    call->deadline_ms = after(client_mono_ms(), timeout_ms);
+    c->calls++;
+    call_list_add(&c->queued, call);
+    client_arm(c, call->deadline_ms);
+    (void)uv_idle_start(&c->kick, client_on_kick);
+    return 0;
+}
+
+static void client_on_closed(uv_handle_t *handle)
+{
+    struct client *c = handle->data;
+    struct muster_error err;
+
+    if (--c->handles)
+        return;
+    (void)err_set(&err, MUSTER_ECANCELED, "%s: the store was closed", c->name);
+    client_fail_all(c, &err);
+    if (c->open_cb)
+        c->open_cb(c->open_ctx, err.code, &err);
+    if (c->closed_cb)
+        c->closed_cb(c->closed_ctx);
+    buf_fini(&c->in);
+    buf_fini(&c->out);
+    mem_free(c->host);
+    mem_free(c);
+}
+
+static void client_close(struct async_store *s, async_store_closed_cb cb, void *ctx)
+{
+    struct client *c = (struct client *)s;
+
+    assert(c->state != CLIENT_CLOSED);
+    c->state = CLIENT_CLOSED;
+    c->closed_cb = cb;
+    c->closed_ctx = ctx;
+    client_drop(c);
+    c->handles = 2;
+    uv_close((uv_handle_t *)&c->timer, client_on_closed);
+    uv_close((uv_handle_t *)&c->kick, client_on_closed);
+}
+
+static const char *client_name(const struct async_store *s)
+{
+    return ((const struct client *)s)->name;
+}
+
+static int client_clone(struct async_store *s, struct async_store **out,
+                        struct muster_error *err)
+{
+    struct client *c = (struct client *)s;
+
+    return store_client_open(s->loop, &c->opts, NULL, NULL, out, err);
+}
+
+static const struct async_store_ops client_ops = {
+    .kind = "tcp",
+    .call = client_call,
+    .clone = client_clone,
+    .close = client_close,
+    .name = client_name,
+};
+
+int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
+                      store_open_cb cb, void *ctx, struct async_store **out,
+                      struct muster_error *err)
+{
+    struct client *c = mem_calloc(1, sizeof *c);
+    char *host = mem_strdup(opts->host);
+    const struct dial_opts dial = { .host = opts->host,
+                                    .port = opts->port,
+                                    .timeout_ms = opts->timeout_ms,
+                                    .once = opts->once,
+                                    .trace = opts->trace };
+    int rc;
+
+    if (!c || !host)
+        rc = err_nomem(err);
+    else
+        rc = dial_start(loop, &dial, client_on_connected, c, &c->dialer, err);
+    if (rc < 0) {
+        mem_free(c);
+        mem_free(host);
+        return rc;
+    }
+    c->base = (struct async_store){ &client_ops, loop };
+    c->host = host;
+    c->opts = *opts;
+    c->opts.host = host;
+    (void)snprintf(c->name, sizeof c->name, "tcp://");
+    endpoint_text(host, opts->port, c->name + 6);
+    c->open_cb = cb;
+    c->open_ctx = ctx;
+    c->armed_ms = MONO_NEVER;
+    buf_init(&c->in, MAX_REPLY + 2 * READ_ROOM);
+    buf_init(&c->out, SIZE_MAX);
+    (void)uv_timer_init(loop, &c->timer);
+    (void)uv_idle_init(loop, &c->kick);
+    c->timer.data = c;
+    c->kick.data = c;
+    *out = &c->base;
+    return 0;
+}
+
+static const struct client *tcp_client(const struct async_store *s)
+{
+    assert(s->ops == &client_ops);
+    return (const struct client *)s;
+}
+
+void store_client_on_loss(struct async_store *s, store_open_cb cb, void *ctx)
+{
+    struct client *c = (struct client *)s;
+
+    (void)tcp_client(s);
+    c->loss_cb = cb;
+    c->loss_ctx = ctx;
+}
+
+const char *store_client_peer(const struct async_store *s)
+{
+    const struct client *c = tcp_client(s);
+
+    return c->peer[0] ? c->peer : NULL;
+}
+
+const char *store_client_local(const struct async_store *s)
+{
+    const struct client *c = tcp_client(s);
+
+    return c->local[0] ? c->local : NULL;
 }

@@ -1,4 +1,4 @@
-/* store_client.h - a c10d store over TCP as a struct async_store: one connection.
+/* client.h - a c10d store over TCP as a struct async_store: one connection.
  *
  * Resolves once per attempt, off the loop, with a deadline; tries IPv6 and IPv4 side by
  * side; sends VALIDATE in one piece and PING, and bounds every read. Works with our

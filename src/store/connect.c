@@ -1,4 +1,4 @@
-/* dial.c - from a host name to a greeted connection; see dial.h.
+/* connect.c - from a host name to a greeted connection; see connect.h.
  *
  * A dialer resolves, races, or pauses. One timer is armed for whatever is due next: the
  * deadline, the next address of the race, the end of a pause, the end of patience. */
@@ -152,8 +152,8 @@ static void end_round(struct dialer *d)
 
 static void arm(struct dialer *d);
 
-static void on_attempt(void *ctx, struct attempt *a, struct dial_conn *conn, int code,
-                       const char *why);
+static void connect_on_attempt(void *ctx, struct attempt *a, struct dial_conn *conn,
+                               int code, const char *why);
 
 /* Tries addresses from the next one on, until one is under way. */
 static void try_next(struct dialer *d)
@@ -164,7 +164,7 @@ static void try_next(struct dialer *d)
     while (d->next < d->count) {
         struct attempt *a = attempt_start(
             d->loop, (const struct sockaddr *)&d->addrs[d->next], d->greeting,
-            (uint32_t)rng_u64(&d->rng), on_attempt, d, &code, why, sizeof why);
+            (uint32_t)rng_u64(&d->rng), connect_on_attempt, d, &code, why, sizeof why);
 
         d->attempts[d->next++] = a;
         if (a) {
@@ -178,8 +178,8 @@ static void try_next(struct dialer *d)
         end_round(d);
 }
 
-static void on_attempt(void *ctx, struct attempt *a, struct dial_conn *conn, int code,
-                       const char *why)
+static void connect_on_attempt(void *ctx, struct attempt *a, struct dial_conn *conn,
+                               int code, const char *why)
 {
     struct dialer *d = ctx;
 
@@ -218,8 +218,9 @@ static void order(struct dialer *d, const struct sockaddr_storage *addrs, size_t
     }
 }
 
-static void on_resolved(void *ctx, int status, const struct sockaddr_storage *addrs,
-                        size_t count, const struct muster_error *err)
+static void connect_on_resolved(void *ctx, int status,
+                                const struct sockaddr_storage *addrs, size_t count,
+                                const struct muster_error *err)
 {
     struct dialer *d = ctx;
 
@@ -241,14 +242,14 @@ static void start_round(struct dialer *d)
     struct muster_error err;
 
     d->again_ms = MONO_NEVER;
-    if (resolve_start(d->loop, d->host, d->port, on_resolved, d, &d->lookup, &err) <
-        0) {
+    if (resolve_start(d->loop, d->host, d->port, connect_on_resolved, d, &d->lookup,
+                      &err) < 0) {
         dial_note(&d->round, err.code, err.text);
         end_round(d);
     }
 }
 
-static void on_due(uv_timer_t *timer)
+static void connect_on_due(uv_timer_t *timer)
 {
     struct dialer *d = timer->data;
     const uint64_t now = clock_mono_ms();
@@ -272,7 +273,8 @@ static void on_due(uv_timer_t *timer)
         arm(d);
 }
 
-/* The loop's idea of now may be old, so the timer may come early: on_due looks again.
+/* The loop's idea of now may be old, so the timer may come early: connect_on_due looks
+ * again.
  */
 static void arm(struct dialer *d)
 {
@@ -282,7 +284,7 @@ static void arm(struct dialer *d)
     due = MIN_OF(due, d->next_ms);
     due = MIN_OF(due, d->patience_ms);
     uv_update_time(d->loop);
-    (void)uv_timer_start(&d->timer, on_due, due > now ? due - now : 0, 0);
+    (void)uv_timer_start(&d->timer, connect_on_due, due > now ? due - now : 0, 0);
 }
 
 static uint64_t seed(void)
@@ -333,7 +335,7 @@ const char *dial_last_failure(const struct dialer *d)
     return d->last.text;
 }
 
-static void on_closed(uv_handle_t *handle)
+static void connect_on_closed(uv_handle_t *handle)
 {
     struct dialer *d = handle->data;
 
@@ -349,10 +351,11 @@ void dial_free(struct dialer *d)
     stop_attempts(d);
     resolve_cancel(d->lookup);
     d->lookup = NULL;
-    uv_close((uv_handle_t *)&d->timer, on_closed);
+    uv_close((uv_handle_t *)&d->timer, connect_on_closed);
 }
 
-/* dial_verdict.c - what to say when nobody was reached; see dial_int.h. */
+/* ---- what to say when nobody was reached ---- */
+
 const char *dial_remedy(int code)
 {
     switch (code) {

@@ -1,10 +1,10 @@
-/* dial.h - from a host name to a greeted connection to a c10d store.
+/* connect.h - from a host name to a greeted connection to a c10d store.
  *
  * Resolves, tries the addresses side by side (IPv6 first, the next one 250 ms later or
  * as soon as one fails), greets with VALIDATE and PING, and takes the first that
  * answers rightly: a socket that accepts and then says nothing wins nothing. A round
  * without success is repeated after a pause that grows, until the deadline. Used by
- * store_client.c alone. */
+ * client.c alone. */
 #ifndef STORE_CONNECT_H
 #define STORE_CONNECT_H
 

@@ -1,4 +1,4 @@
-/* dial_attempt.c - connect to one address and greet; see dial_int.h.
+/* connect_attempt.c - connect to one address and greet; see connect_int.h.
  *
  * The greeting is one write: torch's libuv server closes a connection whose VALIDATE
  * comes in pieces. */
@@ -26,7 +26,7 @@ struct attempt {
     size_t got;
 };
 
-static void on_closed(uv_handle_t *handle)
+static void attempt_on_closed(uv_handle_t *handle)
 {
     mem_free(CONTAINER_OF(handle, struct attempt, conn.tcp));
 }
@@ -34,7 +34,7 @@ static void on_closed(uv_handle_t *handle)
 void dial_conn_close(struct dial_conn *conn)
 {
     if (!uv_is_closing((uv_handle_t *)&conn->tcp))
-        uv_close((uv_handle_t *)&conn->tcp, on_closed);
+        uv_close((uv_handle_t *)&conn->tcp, attempt_on_closed);
 }
 
 void attempt_stop(struct attempt *a)
@@ -144,7 +144,7 @@ static void judge(struct attempt *a)
     fail(a, MUSTER_ENOTSTORE, why);
 }
 
-static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+static void attempt_on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
 {
     struct attempt *a = handle->data;
 
@@ -153,7 +153,7 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
         uv_buf_init((char *)a->answer + a->got, (unsigned)(sizeof a->answer - a->got));
 }
 
-static void on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
+static void attempt_on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
 {
     struct attempt *a = stream->data;
     char why[200];
@@ -177,7 +177,7 @@ static void on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
 }
 
 /* If the peer is gone, the read that is under way says so, and says why. */
-static void on_written(uv_write_t *write, int status)
+static void attempt_on_written(uv_write_t *write, int status)
 {
     (void)write;
     (void)status;
@@ -193,9 +193,10 @@ static void greet(struct attempt *a)
     put_u32(a->hello + 1, C10D_MAGIC);
     a->hello[5] = ping ? C10D_PING : C10D_GETNUMKEYS;
     put_u32(a->hello + 6, a->nonce);
-    rc = uv_read_start((uv_stream_t *)&a->conn.tcp, on_alloc, on_read);
+    rc = uv_read_start((uv_stream_t *)&a->conn.tcp, attempt_on_alloc, attempt_on_read);
     if (rc == 0)
-        rc = uv_write(&a->write, (uv_stream_t *)&a->conn.tcp, &buf, 1, on_written);
+        rc = uv_write(&a->write, (uv_stream_t *)&a->conn.tcp, &buf, 1,
+                      attempt_on_written);
     if (rc < 0)
         fail_uv(a, "greeting: ", rc);
 }
@@ -213,7 +214,7 @@ static bool is_self(const struct attempt *a)
            local_len == peer_len && memcmp(&local, &peer, (size_t)local_len) == 0;
 }
 
-static void on_connect(uv_connect_t *connect, int status)
+static void attempt_on_connect(uv_connect_t *connect, int status)
 {
     struct attempt *a = CONTAINER_OF(connect, struct attempt, connect);
 
@@ -257,7 +258,7 @@ struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
         return NULL;
     }
     a->conn.tcp.data = a;
-    rc = uv_tcp_connect(&a->connect, &a->conn.tcp, addr, on_connect);
+    rc = uv_tcp_connect(&a->connect, &a->conn.tcp, addr, attempt_on_connect);
     if (rc < 0) {
         *code = code_of(rc);
         (void)snprintf(why, why_size, "%s: %s", a->conn.peer, uv_strerror(rc));

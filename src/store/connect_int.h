@@ -1,4 +1,5 @@
-/* dial_int.h - one attempt to reach one address; shared by dial.c and dial_attempt.c.
+/* connect_int.h - one attempt to reach one address; shared by connect.c and
+ * connect_attempt.c.
  */
 #ifndef STORE_CONNECT_INT_H
 #define STORE_CONNECT_INT_H
@@ -28,7 +29,7 @@ void attempt_standing(const struct attempt *a, char *why, size_t why_size);
 /* Gives it up; no callback will come. */
 void attempt_stop(struct attempt *a);
 
-/* dial_verdict.c. Adds why one attempt failed to the verdict on all of a round. */
+/* Adds why one attempt failed to the verdict on all of a round. */
 void dial_note(struct muster_error *verdict, int code, const char *why);
 const char *dial_remedy(int code);
 

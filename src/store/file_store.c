@@ -1,4 +1,4 @@
-/* store_file.c - a store in a file; see store_file.h.
+/* file_store.c - a store in a file; see file_store.h.
  *
  * Calls are served in order, each under the file's lock; one that has to wait for keys
  * steps aside. The kernel does not tell when a lock is free, so that alone is asked for
@@ -46,7 +46,7 @@ struct file_store {
 
 static void run(struct file_store *f);
 
-static void on_kick(uv_idle_t *idle)
+static void file_on_kick(uv_idle_t *idle)
 {
     (void)uv_idle_stop(idle);
     run(idle->data);
@@ -54,10 +54,10 @@ static void on_kick(uv_idle_t *idle)
 
 static void kick(struct file_store *f)
 {
-    (void)uv_idle_start(&f->kick, on_kick);
+    (void)uv_idle_start(&f->kick, file_on_kick);
 }
 
-static void on_time(uv_timer_t *timer)
+static void file_on_time(uv_timer_t *timer)
 {
     run(timer->data);
 }
@@ -213,7 +213,7 @@ static void arm(struct file_store *f)
 
     due = MIN_OF(due, f->retry_ms);
     due = MIN_OF(due, f->look_ms);
-    clock_arm(&f->timer, on_time, due);
+    clock_arm(&f->timer, file_on_time, due);
 }
 
 static void say_goodbye(struct file_store *f);
@@ -266,7 +266,7 @@ static int file_call(struct async_store *s, const struct c10d_request *req,
     return 0;
 }
 
-static void on_closed(uv_handle_t *handle)
+static void file_on_closed(uv_handle_t *handle)
 {
     struct file_store *f = handle->data;
     struct muster_error err;
@@ -287,9 +287,9 @@ static void on_closed(uv_handle_t *handle)
 static void close_handles(struct file_store *f)
 {
     f->handles = 3;
-    uv_close((uv_handle_t *)&f->kick, on_closed);
-    uv_close((uv_handle_t *)&f->timer, on_closed);
-    uv_close((uv_handle_t *)&f->watch, on_closed);
+    uv_close((uv_handle_t *)&f->kick, file_on_closed);
+    uv_close((uv_handle_t *)&f->timer, file_on_closed);
+    uv_close((uv_handle_t *)&f->watch, file_on_closed);
 }
 
 /* Counts itself out, and removes the file if it is the last. A lock that is not to be
@@ -300,7 +300,7 @@ static void say_goodbye(struct file_store *f)
         acall_mono_ms() < f->close_by_ms) {
         lock_later(f);
         uv_update_time(f->base.loop);
-        (void)uv_timer_start(&f->timer, on_time, f->lock_pause_ms, 0);
+        (void)uv_timer_start(&f->timer, file_on_time, f->lock_pause_ms, 0);
         return;
     }
     if (f->handles == 0)

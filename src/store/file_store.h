@@ -1,5 +1,5 @@
-/* store_file.h - a store in a file that processes share, byte for byte as torch's
- * FileStore keeps it. See src/store/core/filelog.h for the file, store_file.c for
+/* file_store.h - a store in a file that processes share, byte for byte as torch's
+ * FileStore keeps it. See src/store/core/filelog.h for the file, file_store.c for
  * locks. */
 #ifndef STORE_FILE_STORE_H
 #define STORE_FILE_STORE_H

@@ -1,4 +1,5 @@
-/* file_ops.c - the operations of a store on its locked file; see file_ops.h.
+/* file_store_ops.c - the operations of a store on its locked file; see
+ * file_store_ops.h.
  *
  * Records are those that torch's FileStore writes, so that both can use one file. */
 #include "store/file_store_ops.h"

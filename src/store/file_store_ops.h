@@ -1,4 +1,4 @@
-/* file_ops.h - the operations of a store on its locked file. */
+/* file_store_ops.h - the operations of a store on its locked file. */
 #ifndef STORE_FILE_STORE_OPS_H
 #define STORE_FILE_STORE_OPS_H
 

@@ -1,4 +1,4 @@
-/* store_hash.c - a store in memory; see store_hash.h.
+/* memory_store.c - a store in memory; see memory_store.h.
  *
  * Handles (a store and its clones) share one core: the engine, and the calls under way.
  * Each call is a peer of the engine for as long as it lasts, so that each may wait. */
@@ -36,7 +36,7 @@ struct handle {
 };
 
 static void run(struct core *c);
-static void on_kick(uv_idle_t *idle);
+static void memory_on_kick(uv_idle_t *idle);
 static const struct async_store_ops hash_ops;
 
 static int take_number(struct core *c, struct acall *call)
@@ -68,7 +68,7 @@ static void refuse(struct acall *call, int code, const char *why)
 }
 
 /* A reply ends a call, or its wait; a refusal ends it. */
-static void perform(struct core *c)
+static void memory_perform(struct core *c)
 {
     for (size_t i = 0; i < c->fx.count; i++) {
         const struct store_effect *fx = &c->fx.items[i];
@@ -148,7 +148,7 @@ static void begin(struct core *c, struct acall *call, bool may_wait)
     }
     const uint32_t peer = call->peer;
     const enum c10d_op op = req->op;
-    perform(c);
+    memory_perform(c);
     if (!c10d_has_reply(op) && c->peers[peer] == call) {
         const struct c10d_reply nothing = { .op = op };
 
@@ -164,10 +164,10 @@ static void leave(struct core *c, struct acall *call)
 
     c->peers[call->peer] = NULL;
     if (store_step(c->store, &ev, &c->fx) == 0)
-        perform(c);
+        memory_perform(c);
 }
 
-static void on_time(uv_timer_t *timer)
+static void memory_on_time(uv_timer_t *timer)
 {
     run(timer->data);
 }
@@ -179,7 +179,7 @@ static void arm(struct core *c)
     for (size_t i = 0; i < c->peers_size; i++)
         if (c->peers[i])
             due = MIN_OF(due, c->peers[i]->deadline_ms);
-    clock_arm(&c->timer, on_time, due);
+    clock_arm(&c->timer, memory_on_time, due);
 }
 
 /* What is ready is served even if its time is up; what waits is not. */
@@ -204,12 +204,12 @@ static void run(struct core *c)
         acall_time_out(call, "");
     }
     if (c->again.first || c->queued.first)
-        (void)uv_idle_start(&c->kick, on_kick);
+        (void)uv_idle_start(&c->kick, memory_on_kick);
     if (!c->closing)
         arm(c);
 }
 
-static void on_kick(uv_idle_t *idle)
+static void memory_on_kick(uv_idle_t *idle)
 {
     (void)uv_idle_stop(idle);
     run(idle->data);
@@ -249,7 +249,7 @@ static int hash_call(struct async_store *s, const struct c10d_request *req,
     if (rc < 0)
         return rc;
     acall_add(&c->queued, call);
-    (void)uv_idle_start(&c->kick, on_kick);
+    (void)uv_idle_start(&c->kick, memory_on_kick);
     return 0;
 }
 

@@ -1,5 +1,5 @@
-/* store_hash.h - a store in this process's memory, as torch's HashStore: the engine of
- * our server without the wire. Clones share the data; all live on one loop. */
+/* memory_store.h - a store in this process's memory, as torch's HashStore: the engine
+ * of our server without the wire. Clones share the data; all live on one loop. */
 #ifndef STORE_MEMORY_STORE_H
 #define STORE_MEMORY_STORE_H
 

@@ -1,4 +1,4 @@
-/* async_store_prefix.c - a view of another store under "<prefix>/"; see async_store.h.
+/* prefix_store.c - a view of another store under "<prefix>/"; see async_store.h.
  *
  * As torch's PrefixStore, but listing keys checks the "/" and skips foreign keys. Calls
  * are passed on with longer keys; each is remembered until it ends, so that closing the

@@ -1,8 +1,8 @@
-/* store_server.c - the driver of the store: sockets and deadlines outside, decisions in
- * store/. See store_server.h.
+/* server.c - the driver of the store: sockets and deadlines outside, decisions in
+ * store/. See server.h.
  *
- * Here: deadlines, feed, perform. What the sockets tell is in store_loop.c, the bytes
- * of a connection in store_conn.c, the beginning and the end in store_open.c. */
+ * Top to bottom: deadlines, server_feed and server_perform, what the sockets report,
+ * open and close, statistics. The bytes of one connection are in server_conn.c. */
 #include "store/server.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -17,7 +17,7 @@
 
 #define PAUSE_MS 1000u /* without descriptors, at most */
 
-static void feed(struct store_server *s, const struct store_event *ev);
+static void server_feed(struct store_server *s, const struct store_event *ev);
 
 /* ---- deadlines, and who has left ---- */
 
@@ -29,7 +29,7 @@ void server_listen(struct store_server *s, bool on)
     (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->listener, &ev);
 }
 
-static void on_timer(uv_timer_t *timer)
+static void server_on_timer(uv_timer_t *timer)
 {
     struct store_server *s = CONTAINER_OF(timer, struct store_server, timer);
     const uint64_t now = uv_now(s->loop);
@@ -62,7 +62,7 @@ void server_arm(struct store_server *s)
     if (s->paused)
         after = MIN_OF(after, PAUSE_MS);
     if (after != MONO_NEVER)
-        (void)uv_timer_start(&s->timer, on_timer, after, 0);
+        (void)uv_timer_start(&s->timer, server_on_timer, after, 0);
 }
 
 void server_time(struct store_server *s, struct conn *c)
@@ -100,7 +100,7 @@ void server_tell_left(struct store_server *s)
         s->conns[c->peer] = NULL;
         if (c->run)
             s->opts.tenant->left(s, c);
-        feed(s, &(struct store_event){ .kind = STORE_LEFT, .peer = c->peer });
+        server_feed(s, &(struct store_event){ .kind = STORE_LEFT, .peer = c->peer });
         s->numbers[s->free_numbers++] = c->peer;
         s->count--;
         if (c->known && c->decoder.dialect != C10D_DIALECT_C)
@@ -111,7 +111,7 @@ void server_tell_left(struct store_server *s)
     }
 }
 
-/* ---- feed and perform ---- */
+/* ---- server_feed and server_perform ---- */
 
 static void reply(struct store_server *s, struct conn *c, const struct c10d_reply *r)
 {
@@ -132,7 +132,7 @@ static void reply(struct store_server *s, struct conn *c, const struct c10d_repl
         conn_refuse(s, c, "out of memory");
 }
 
-static void perform(struct store_server *s)
+static void server_perform(struct store_server *s)
 {
     for (size_t i = 0; i < s->fx.count; i++) {
         const struct store_effect *e = &s->fx.items[i];
@@ -156,11 +156,11 @@ static int try_feed(struct store_server *s, const struct store_event *ev)
     const int rc = store_step(s->store, ev, &s->fx);
 
     if (rc == 0)
-        perform(s);
+        server_perform(s);
     return rc;
 }
 
-static void feed(struct store_server *s, const struct store_event *ev)
+static void server_feed(struct store_server *s, const struct store_event *ev)
 {
     if (try_feed(s, ev) < 0)
         trace(s->opts.trace, TRACE_ERROR, "store %s: out of memory", s->address);
@@ -191,8 +191,8 @@ int server_request(struct store_server *s, struct conn *c,
 
 void server_set(struct store_server *s, const struct c10d_request *set)
 {
-    feed(s, &(struct store_event){
-                .kind = STORE_REQUEST, .peer = UINT32_MAX, .request = set });
+    server_feed(s, &(struct store_event){
+                       .kind = STORE_REQUEST, .peer = UINT32_MAX, .request = set });
 }
 
 void server_send(struct store_server *s, struct conn *c, struct span bytes)
@@ -212,13 +212,11 @@ void server_end_turn(struct store_server *s)
 
 void store_server_wipe(struct store_server *s)
 {
-    feed(s, &(struct store_event){ .kind = STORE_WIPE });
+    server_feed(s, &(struct store_event){ .kind = STORE_WIPE });
     server_tell_left(s);
 }
 
-/* store_loop.c - what the sockets tell the store server: connections that come, bytes,
- * and the loops that wait for them. See store_server.h; what follows from it is in
- * store_conn.c and store_server.c.
+/* ---- what the sockets report ----
  *
  * Connections are in an epoll set of our own, which the uv loop watches as one
  * descriptor: a uv handle for each of 20,000 idle clients would be most of the memory
@@ -298,7 +296,7 @@ static void pause_accepting(struct store_server *s, int e)
     server_arm(s);
 }
 
-static void on_accept(struct store_server *s)
+static void server_on_accept(struct store_server *s)
 {
     for (int i = 0; i < ACCEPTS; i++) {
         const int fd = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -320,7 +318,7 @@ static void on_accept(struct store_server *s)
     }
 }
 
-static void on_event(struct store_server *s, struct conn *c, uint32_t what)
+static void server_on_event(struct store_server *s, struct conn *c, uint32_t what)
 {
     if (what & (EPOLLOUT | EPOLLERR | EPOLLHUP))
         conn_flush(s, c);
@@ -337,17 +335,17 @@ static bool serve(struct store_server *s, const struct epoll_event *events, int 
 
     for (int i = 0; i < n; i++) {
         if (events[i].data.ptr == s)
-            on_accept(s);
+            server_on_accept(s);
         else if (events[i].data.ptr == s->loop)
             loop_too = true;
         else
-            on_event(s, events[i].data.ptr, events[i].events);
+            server_on_event(s, events[i].data.ptr, events[i].events);
     }
     conns_free(&s->gone); /* No event of this batch points to them any more. */
     return loop_too;
 }
 
-void server_on_events(uv_poll_t *poll, int status, int what)
+static void server_on_events(uv_poll_t *poll, int status, int what)
 {
     struct store_server *s = CONTAINER_OF(poll, struct store_server, poll);
     struct epoll_event events[EVENTS];
@@ -420,7 +418,7 @@ void store_server_run(struct store_server *s)
     (void)uv_run(loop, UV_RUN_DEFAULT);
 }
 
-/* store_open.c - the beginning and the end of a store server; see store_server.h. */
+/* ---- open and close ---- */
 #define FIRST_BYTES_MS 30000u
 #define MAX_BYTES      (256u << 20) /* of a request, and of unread answers */
 
@@ -444,7 +442,7 @@ static void set_defaults(struct store_server *s, const struct store_server_opts 
             s->opts.seed = (uint64_t)(uintptr_t)s ^ uv_hrtime();
 }
 
-static void release(struct store_server *s)
+static void server_release(struct store_server *s)
 {
     if (s->epoll >= 0)
         (void)close(s->epoll);
@@ -508,7 +506,7 @@ int store_server_open(uv_loop_t *loop, const struct store_server_opts *opts,
     if (rc < 0) {
         if (s->listener == opts->fd)
             s->listener = -1; /* Still the caller's. */
-        release(s);
+        server_release(s);
         return rc;
     }
     (void)getsockname(s->listener, (struct sockaddr *)&a, &n);
@@ -535,7 +533,7 @@ size_t store_server_connections(const struct store_server *s)
     return s->count;
 }
 
-static void on_closed(uv_handle_t *handle)
+static void server_on_closed(uv_handle_t *handle)
 {
     struct store_server *s = handle->data;
     void (*closed)(void *) = s->closed;
@@ -543,7 +541,7 @@ static void on_closed(uv_handle_t *handle)
 
     if (--s->closing)
         return;
-    release(s);
+    server_release(s);
     if (closed)
         closed(ctx);
 }
@@ -564,11 +562,11 @@ void store_server_close(struct store_server *s, void (*cb)(void *ctx), void *ctx
     if (s->over)
         *s->over = true;
     s->poll.data = s->timer.data = s;
-    uv_close((uv_handle_t *)&s->poll, on_closed);
-    uv_close((uv_handle_t *)&s->timer, on_closed);
+    uv_close((uv_handle_t *)&s->poll, server_on_closed);
+    uv_close((uv_handle_t *)&s->timer, server_on_closed);
     if (s->hosts) {
         s->closing++;
-        s->opts.tenant->close(s, on_closed);
+        s->opts.tenant->close(s, server_on_closed);
     }
 }
 
@@ -587,7 +585,7 @@ void store_server_allow_many(void)
     (void)setrlimit(RLIMIT_NOFILE, &new);
 }
 
-/* store_stats.c - what a store server has done so far, for whoever asks. */
+/* ---- statistics ---- */
 bool stats_take(struct store_server *s, struct conn *c, const struct c10d_request *req)
 {
     const struct server_stats *is = &s->stats;

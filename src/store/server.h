@@ -1,4 +1,4 @@
-/* store_server.h - a c10d store for real PyTorch clients, on a uv loop.
+/* server.h - a c10d store for real PyTorch clients, on a uv loop.
  *
  * Owns the engine (store/core/store.c) and the connections. Never resolves a peer. */
 #ifndef STORE_SERVER_H

@@ -1,4 +1,4 @@
-/* store_conn.c - bytes into and out of one connection of the store server.
+/* server_conn.c - bytes into and out of one connection of the store server.
  *
  * Requests are decoded where the kernel put them, in a buffer that all connections
  * share; only what is left of an incomplete one is kept. Replies of one read gather and

@@ -1,5 +1,5 @@
-/* store_server_int.h - what store_server.c (the driver), store_loop.c (what the sockets
- * tell) and store_conn.c (bytes in and out of one connection) share. */
+/* server_int.h - what server.c (the driver) and server_conn.c (bytes in and out of one
+ * connection) share; rendezvous/coordinator_driver.c reaches in, too. */
 #ifndef STORE_SERVER_INT_H
 #define STORE_SERVER_INT_H
 
@@ -102,10 +102,7 @@ struct store_server {
 #define SHARED_SIZE 65536u
 #define CONN_READS  ((uint32_t)(EPOLLIN | EPOLLRDHUP))
 
-/* store_loop.c */
-void server_on_events(uv_poll_t *poll, int status, int what);
-
-/* store_server.c */
+/* server.c */
 void server_listen(struct store_server *s, bool on); /* or leave them in the backlog */
 void server_arm(struct store_server *s);       /* the timer, for what is due next */
 void server_tell_left(struct store_server *s); /* the store, who was closed */
@@ -119,10 +116,10 @@ void server_set(struct store_server *s, const struct c10d_request *set); /* by u
 void server_send(struct store_server *s, struct conn *c, struct span bytes);
 void server_end_turn(struct store_server *s); /* those closed meanwhile leave */
 
-/* store_stats.c: true if the request asked for them, and has been answered. */
+/* True if the request asked for them, and has been answered. */
 bool stats_take(struct store_server *s, struct conn *c, const struct c10d_request *req);
 
-/* store_conn.c */
+/* server_conn.c */
 /* There is something to read; hung_up: and the end of the stream, or an error. */
 void conn_read(struct store_server *s, struct conn *c, bool hung_up);
 void conn_flush(struct store_server *s, struct conn *c); /* there is room to write */

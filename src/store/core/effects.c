@@ -1,4 +1,4 @@
-/* fx.c - the effects of a step: an array that grows and is used again. */
+/* effects.c - the effects of a step: an array that grows and is used again. */
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>

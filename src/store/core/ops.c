@@ -1,4 +1,5 @@
-/* ops_keys.c - requests about one key; see ops_int.h. */
+/* ops.c - one handler for each request; see ops.h. Requests about one key come first,
+ * then those about many, then those that block. */
 #include "store/core/ops.h"
 #include "base/mem.h"
 #include "store/core/decimal.h"
@@ -131,7 +132,8 @@ int on_delete(struct store *s, const struct ask *a)
     return reply_number(a, 1);
 }
 
-/* ops_lists.c - requests about many keys; see ops_int.h. */
+/* ---- requests about many keys ---- */
+
 int on_num_keys(struct store *s, const struct ask *a)
 {
     return reply_number(a, (int64_t)s->present);
@@ -275,8 +277,8 @@ int on_check(struct store *s, const struct ask *a)
     return reply_number(a, 0);
 }
 
-/* ops_waits.c - requests that block, and queues, which wake one at a time; see
- * ops_int.h. */
+/* ---- requests that block, and queues, which wake one waiter at a time ---- */
+
 static int wait_for(struct store *s, struct wait *w, struct span name)
 {
     const struct reserved r = reserved_parse(name);

@@ -1,4 +1,4 @@
-/* ops_int.h - what the handlers of requests share. One handler for each request.
+/* ops.h - what the handlers of requests share. One handler for each request.
  *
  * Each first looks, then reserves what it needs, then changes; nothing can fail after
  * the first change. */

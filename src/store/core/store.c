@@ -1,4 +1,4 @@
-/* store.c - the step function; see store.h. The handlers are in ops_*.c. */
+/* store.c - the step function; see store.h. The handlers are in ops.c. */
 #include "store/core/store.h"
 
 #include "base/mem.h"

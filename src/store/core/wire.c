@@ -1,4 +1,4 @@
-/* c10d.c - the c10d wire: operations, lists and encoding; see c10d.h.
+/* wire.c - the c10d wire: operations, lists and encoding; see wire.h.
  *
  * Decoding is in c10d_request.c and c10d_reply.c. An encoder writes all of a message
  * or nothing of it. */

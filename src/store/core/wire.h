@@ -1,4 +1,4 @@
-/* c10d.h - the wire of PyTorch's TCPStore: bytes <-> requests and replies.
+/* wire.h - the wire of PyTorch's TCPStore: bytes <-> requests and replies.
  *
  * Encode and decode only, no policy. Nothing is copied or allocated while decoding: all
  * spans point into the caller's bytes and live as long as those do. A request may come

@@ -1,4 +1,4 @@
-/* c10d_int.h - what the files of the c10d wire share. */
+/* wire_int.h - what the files of the c10d wire share. */
 #ifndef STORE_CORE_WIRE_INT_H
 #define STORE_CORE_WIRE_INT_H
 

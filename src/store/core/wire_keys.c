@@ -1,4 +1,4 @@
-/* c10d_keys.c - keys of requests: prefixed, stripped, shown; see c10d_keys.h. */
+/* wire_keys.c - keys of requests: prefixed, stripped, shown; see wire_keys.h. */
 #include "store/core/wire_keys.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* c10d_keys.h - what stores do to the keys of a request: put something before them,
+/* wire_keys.h - what stores do to the keys of a request: put something before them,
  * take it off again, show them to people. Pure memory. */
 #ifndef STORE_CORE_WIRE_KEYS_H
 #define STORE_CORE_WIRE_KEYS_H

@@ -1,4 +1,4 @@
-/* c10d_reply.c - replies: encoded by servers, decoded by clients; see c10d.h.
+/* wire_reply.c - replies: encoded by servers, decoded by clients; see wire.h.
  *
  * Nothing on the wire says what a reply answers: the client knows, since replies come
  * in the order of the requests. A reply names its own sizes, so a decoder bounds them

@@ -1,4 +1,4 @@
-/* c10d_request.c - requests from bytes, for servers; see c10d.h.
+/* wire_request.c - requests from bytes, for servers; see wire.h.
  *
  * A request without a list has at most three fields, so it is read from its start each
  * time more bytes come. A list may have 131072 elements: there the decoder remembers
