@@ -16,7 +16,7 @@ struct crew;
 
 struct node {
     struct crew *crew;
-    struct member_driver *guest;
+    struct member_driver *member;
     bool lost_told;
 };
 
@@ -84,13 +84,13 @@ static void on_order(uv_poll_t *p, int status, int events)
     if (read(c->orders, &order, 1) != 1 || order == 'q')
         _exit(0);
     if (order == 'k') {
-        member_driver_close(c->nodes[0].guest, NULL, NULL);
-        c->nodes[0].guest = NULL;
+        member_driver_close(c->nodes[0].member, NULL, NULL);
+        c->nodes[0].member = NULL;
         return;
     }
     c->round++;
     for (long i = 0; i < c->count; i++)
-        member_driver_request(c->nodes[i].guest, RDZV_EV_JOIN);
+        member_driver_request(c->nodes[i].member, RDZV_EV_JOIN);
 }
 
 static void open_nodes(struct crew *c, const struct rdzv_options *o, long first)
@@ -105,7 +105,7 @@ static void open_nodes(struct crew *c, const struct rdzv_options *o, long first)
         rdzv_settings_init(&cfg.settings, o->nodes + o->more, o->nodes + o->more);
         c->nodes[i].crew = c;
         if (member_driver_open(&c->loop, &cfg, o->host, o->port, on_told, &c->nodes[i],
-                               &c->nodes[i].guest, &err) < 0) {
+                               &c->nodes[i].member, &err) < 0) {
             fprintf(stderr, "muster-bench: %s\n", err.text);
             _exit(3);
         }

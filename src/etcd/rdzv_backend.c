@@ -387,7 +387,7 @@ static bool own_addr(const struct rdzv_backend *base, char *out, size_t size)
     return local[0] != '\0';
 }
 
-static const char *trouble(const struct rdzv_backend *base)
+static const char *last_error(const struct rdzv_backend *base)
 {
     const struct etcd_state *b = CONTAINER_OF(base, struct etcd_state, base);
     const char *text = etcd_client_trouble(b->client);
@@ -456,8 +456,8 @@ static void close_backend(struct rdzv_backend *base, rdzv_gone_cb cb, void *ctx)
     {                                                                                  \
         .name = which, .open = open_backend, .get = etcd_state_get,                    \
         .set = etcd_state_set, .watch = etcd_state_watch, .presence = here,            \
-        .store = store, .where = where, .trouble = trouble, .own_addr = own_addr,      \
-        .close = close_backend,                                                        \
+        .store = store, .where = where, .last_error = last_error,                      \
+        .own_addr = own_addr, .close = close_backend,                                  \
     }
 
 static const struct rdzv_backend_ops v2_ops = OPS("etcd-v2", NULL);

@@ -1,8 +1,7 @@
-/* backend_c10d.c - the rendezvous state in a c10d store: one key, compared and set.
+/* c10d_backend.c - the rendezvous state in a c10d store: one key, compared and set.
  *
- * Opens in steps: whose store is it, a server if it is ours (backend_c10d_host.c), a
- * connection (backend_c10d_open.c). One that broke is opened again by the next get or
- * set. Changes are told by backend_c10d_watch.c. */
+ * Opens in steps: whose store is it, a server if it is ours, a connection
+ * (c10d_backend_open.c). One that broke is opened again by the next get or set. */
 #include "base/err.h"
 #include "base/mem.h"
 #include "rendezvous/c10d_backend_int.h"
@@ -49,8 +48,8 @@ void c10d_fail(struct c10d *c, int code, const struct muster_error *err)
     answer(c, &ev);
 }
 
-static void on_reply(void *ctx, int status, const struct c10d_reply *reply,
-                     const struct muster_error *err)
+static void c10d_on_reply(void *ctx, int status, const struct c10d_reply *reply,
+                          const struct muster_error *err)
 {
     struct c10d *c = ctx;
     struct rdzv_event ev = { 0 };
@@ -75,13 +74,14 @@ void c10d_call_go(struct c10d *c, int status, const struct muster_error *err)
         return;
     }
     status = c->call.write
-                 ? async_store_compare_set(
-                       c->state, span_str(c->key), buf_span(&c->call.expected),
-                       buf_span(&c->call.sent), c->call.timeout_ms, on_reply, c, &why)
+                 ? async_store_compare_set(c->state, span_str(c->key),
+                                           buf_span(&c->call.expected),
+                                           buf_span(&c->call.sent), c->call.timeout_ms,
+                                           c10d_on_reply, c, &why)
                  : async_store_get(c->state, span_str(c->key), c->call.timeout_ms,
-                                   on_reply, c, &why);
+                                   c10d_on_reply, c, &why);
     if (status < 0)
-        c10d_later(c, status, &why);
+        c10d_defer(c, status, &why);
 }
 
 static void call(struct c10d *c, bool write, uint64_t timeout_ms, rdzv_state_cb cb,
@@ -121,7 +121,7 @@ static void set(struct rdzv_backend *b, struct span value, bool has_token,
         buf_append_span(&c->call.expected, expected) < 0) {
         c->call.cb = cb;
         c->call.ctx = ctx;
-        c10d_later(c, err_nomem(&err), &err);
+        c10d_defer(c, err_nomem(&err), &err);
         return;
     }
     call(c, true, timeout_ms, cb, ctx);
@@ -171,7 +171,7 @@ static bool own_addr(const struct rdzv_backend *b, char *out, size_t size)
     return true;
 }
 
-static size_t guests(const struct rdzv_backend *b)
+static size_t members(const struct rdzv_backend *b)
 {
     const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
     const size_t own = (c->state ? 1u : 0u) + (c->watcher ? 1u : 0u);
@@ -218,7 +218,7 @@ static void close_backend(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx)
         c->server = NULL;
     }
     /* The last reference: the timer's, which is there always. */
-    uv_close((uv_handle_t *)&c->later.timer, on_handle_closed);
+    uv_close((uv_handle_t *)&c->deferred.timer, on_handle_closed);
 }
 
 void c10d_release(struct c10d *c)
@@ -247,13 +247,14 @@ const struct rdzv_backend_ops c10d_ops = {
     .store = store,
     .where = where,
     .own_addr = own_addr,
-    .guests = guests,
+    .members = members,
     .host = host,
     .close = close_backend,
 };
 
-/* backend_c10d_watch.c - waiting for the rendezvous state in a c10d store to change, on
- * a connection of its own, if the server is ours (store/core/reserved.h). */
+/* ---- Waiting for the state to change, on a connection of its own, if the server is
+ * ours (store/core/reserved.h) ---- */
+
 static void on_change(void *ctx, int status, const struct c10d_reply *reply,
                       const struct muster_error *err);
 

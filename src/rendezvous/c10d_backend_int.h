@@ -1,4 +1,4 @@
-/* backend_c10d_int.h - shared by the files backend_c10d*.c. */
+/* c10d_backend_int.h - shared by c10d_backend.c and c10d_backend_open.c. */
 #ifndef RENDEZVOUS_C10D_BACKEND_INT_H
 #define RENDEZVOUS_C10D_BACKEND_INT_H
 
@@ -54,21 +54,21 @@ struct c10d {
     struct {
         uv_timer_t timer;
         struct muster_error err;
-    } later;
+    } deferred;
     rdzv_gone_cb on_gone;
     void *gone_ctx;
 };
 
 extern const struct rdzv_backend_ops c10d_ops;
 
-/* backend_c10d_host.c: finds out who hosts, hosts if we do, then connects. */
+/* c10d_backend_open.c: finds out who hosts, hosts if we do, then connects. */
 void c10d_host_decide(struct c10d *c);
 
 /* Another connection to the same store. cb may be NULL. */
 int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
                     struct async_store **out, struct muster_error *err);
 
-/* backend_c10d_open.c. A connection may be closed at any time; NULL in *s is fine. */
+/* A connection may be closed at any time; NULL in *s is fine. */
 void c10d_connect(struct c10d *c);
 void c10d_drop(struct c10d *c, struct async_store **s);
 void c10d_describe(const struct c10d *c, const struct muster_error *err,
@@ -76,15 +76,15 @@ void c10d_describe(const struct c10d *c, const struct muster_error *err,
 
 /* From the loop: fails what is under way (opening, or a call), or with code 0 goes on
  * opening. */
-void c10d_later(struct c10d *c, int code, const struct muster_error *err);
+void c10d_defer(struct c10d *c, int code, const struct muster_error *err);
 
-/* backend_c10d.c: the call under way, now that the connection is there, or why it is
+/* c10d_backend.c: the call under way, now that the connection is there, or why it is
  * not; and its end without success. */
 void c10d_call_go(struct c10d *c, int status, const struct muster_error *err);
 void c10d_fail(struct c10d *c, int code, const struct muster_error *err);
 void c10d_release(struct c10d *c);
 
-/* backend_c10d_watch.c: as rdzv_backend_ops.watch. */
+/* As rdzv_backend_ops.watch. */
 bool c10d_watch(struct rdzv_backend *b, bool present, struct span value,
                 rdzv_changed_cb cb, void *ctx);
 

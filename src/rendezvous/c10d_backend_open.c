@@ -1,9 +1,9 @@
-/* backend_c10d_open.c - the c10d backend's connection for the state: opening it, and
- * again when it broke. Who hosts is known by then (backend_c10d_host.c).
+/* c10d_backend_open.c - opening the c10d backend: its parameters, who serves its store,
+ * the connection for the state, and that connection again when it broke.
  *
  * Step by step: a connection, the sentinel under our key, and whether the server can
- * tell of changes and host. The sentinel is put again each time, since a host that was
- * restarted starts empty. */
+ * tell of changes and coordinate. The sentinel is put again each time, since a server
+ * that was restarted starts empty. */
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/py/text.h"
@@ -127,7 +127,7 @@ static void prime(struct c10d *c)
         connected(c, rc, &err);
 }
 
-static void on_connected(void *ctx, int status, const struct muster_error *err)
+static void c10d_on_connected(void *ctx, int status, const struct muster_error *err)
 {
     struct c10d *c = ctx;
 
@@ -147,38 +147,38 @@ void c10d_connect(struct c10d *c)
     assert(!c->state && !c->connecting);
     c->connecting = true;
     /* The first time we may have come before the host; later it has been there. */
-    rc = c10d_open_store(c, c->lost_by_ms != 0, on_connected, c, &c->state, &err);
+    rc = c10d_open_store(c, c->lost_by_ms != 0, c10d_on_connected, c, &c->state, &err);
     if (rc < 0)
-        c10d_later(c, rc, &err);
+        c10d_defer(c, rc, &err);
     else if (c->file ||
              c->memory) /* Open at once; said from the loop, as sockets do. */
-        c10d_later(c, 0, NULL);
+        c10d_defer(c, 0, NULL);
 }
 
 /* An error found inside a call is told from the loop. */
-static void on_later(uv_timer_t *t)
+static void c10d_on_deferred(uv_timer_t *t)
 {
     struct c10d *c = t->data;
 
     if (c->closing)
         return;
-    if (c->connecting && c->later.err.code == 0)
+    if (c->connecting && c->deferred.err.code == 0)
         prime(c);
     else if (c->connecting || c->on_open)
-        connected(c, c->later.err.code, &c->later.err);
+        connected(c, c->deferred.err.code, &c->deferred.err);
     else if (c->call.cb)
-        c10d_fail(c, c->later.err.code, &c->later.err);
+        c10d_fail(c, c->deferred.err.code, &c->deferred.err);
 }
 
-void c10d_later(struct c10d *c, int code, const struct muster_error *err)
+void c10d_defer(struct c10d *c, int code, const struct muster_error *err)
 {
     if (err)
-        err_copy(&c->later.err, err);
-    c->later.err.code = code;
-    (void)uv_timer_start(&c->later.timer, on_later, 0, 0);
+        err_copy(&c->deferred.err, err);
+    c->deferred.err.code = code;
+    (void)uv_timer_start(&c->deferred.timer, c10d_on_deferred, 0, 0);
 }
 
-/* backend_c10d_host.c - the c10d backend's parameters, and who hosts its store.
+/* ---- Who serves the store ----
  *
  * The user's word (is_host) counts first. Else the endpoint says: localhost, our host
  * name, or an address of ours, numeric or resolved, on whichever interface. The
@@ -265,7 +265,7 @@ static void decided(struct c10d *c, const struct rdzv_local *q)
         const int rc = serve(c, &err);
 
         if (rc < 0 && (c->is_host == 1 || rc == MUSTER_ENOMEM)) {
-            c10d_later(c, rc == MUSTER_ENOMEM ? rc : MUSTER_ECONN, &err);
+            c10d_defer(c, rc == MUSTER_ENOMEM ? rc : MUSTER_ECONN, &err);
             return;
         }
         if (rc < 0) {
@@ -302,7 +302,7 @@ static void resolve(struct c10d *c, const struct rdzv_local *q)
 
     if (rc < 0) {
         mem_free(job);
-        c10d_later(c, rc, &err);
+        c10d_defer(c, rc, &err);
     }
 }
 
@@ -412,8 +412,8 @@ int backend_c10d_new(uv_loop_t *loop, const struct rdzv_params *params,
         c10d_release(c);
         return rc;
     }
-    (void)uv_timer_init(loop, &c->later.timer);
-    c->later.timer.data = c;
+    (void)uv_timer_init(loop, &c->deferred.timer);
+    c->deferred.timer.data = c;
     *out = &c->base;
     return 0;
 }

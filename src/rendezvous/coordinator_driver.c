@@ -1,6 +1,5 @@
-/* coordinator_driver.c - see its header. Reads: messages, time, feed, perform, the end.
- * The runs are in store_hosts_runs.c, the key that torchrun's nodes use in
- * store_hosts_key.c. */
+/* coordinator_driver.c - see coordinator_driver.h. Messages, time, feed and perform;
+ * the key that torchrun's nodes use; the runs; the keys of rounds that are over. */
 #include "rendezvous/coordinator_driver.h"
 #include "agent/core/rank_exchange.h"
 #include "base/err.h"
@@ -17,8 +16,6 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-/* store_hosts_int.h - what coordinators.c (nodes of ours), store_hosts_runs.c (their
- * runs) and store_hosts_key.c (the key that torchrun's nodes use) share. */
 #define RUN_KEY    "/torch.rendezvous." /* and the run id */
 #define COORD_RUNS 1024u                /* at once */
 
@@ -43,12 +40,10 @@ struct coordinators {
     struct buf out; /* one message on its way */
 };
 
-/* coordinators.c */
 static void coordinators_feed(struct store_server *s, struct coordinated_run *run,
                               struct coordinator_event *ev);
 static void coordinators_arm(struct store_server *s);
 
-/* store_hosts_runs.c */
 /* The run that a HELLO names, made if it is new: *begun. MUSTER_EFULL if there are too
  * many that go on, or MUSTER_ENOMEM. */
 static int run_of_hello(struct store_server *s, struct span run_id,
@@ -57,7 +52,6 @@ static void run_free(struct store_server *s, struct coordinated_run *run);
 static void run_hold(struct coordinated_run *run, struct conn *c); /* c is a node's */
 static void run_let_go(struct conn *c); /* no longer, if it was */
 
-/* store_hosts_key.c */
 /* Writes what the host has into the store, if it is not there yet; aged: also if only
  * the heartbeats in it are old. Whoever waits for the key to change is woken by it. */
 static void coordinators_show(struct store_server *s, struct coordinated_run *run,
@@ -65,7 +59,6 @@ static void coordinators_show(struct store_server *s, struct coordinated_run *ru
 /* Tells the host if somebody else has changed the key. */
 static void coordinators_look(struct store_server *s, struct coordinated_run *run);
 
-/* store_rounds.h - what the agents of a round leave in the store, and its end. */
 /* Deletes the keys by which the nodes of a round told each other their ranks and the
  * workers' address. torch leaves them for ever; a job that restarts for weeks would
  * fill the store. run_key: as on the wire, "/torch.rendezvous.<run id>". */
@@ -105,7 +98,7 @@ static void send_msg(struct store_server *s, struct conn *c, const struct coord_
     server_send(s, c, buf_span(out));
 }
 
-/* A guest's connection tells of its end as early as the network lets it. */
+/* A member's connection tells of its end as early as the network lets it. */
 static void watch_socket(int fd)
 {
     const int on = 1, idle_s = 5, every_s = 2, probes = 3;
@@ -211,7 +204,7 @@ static void coordinators_left(struct store_server *s, struct conn *c)
 
 /* ---- time ---- */
 
-static void on_timer(uv_timer_t *timer)
+static void coordinators_on_timer(uv_timer_t *timer)
 {
     struct store_server *s = timer->data;
     const struct now now = clock_now();
@@ -232,12 +225,12 @@ static void coordinators_arm(struct store_server *s)
 
     for (const struct coordinated_run *run = s->hosts->first; run; run = run->next)
         due = MIN_OF(due, coordinator_deadline(run->host));
-    clock_arm(&s->hosts->timer, on_timer, due);
+    clock_arm(&s->hosts->timer, coordinators_on_timer, due);
 }
 
 /* ---- feed and perform ---- */
 
-static void perform(struct store_server *s)
+static void coordinators_perform(struct store_server *s)
 {
     const struct coordinator_fx *fx = &s->hosts->fx;
 
@@ -284,7 +277,7 @@ static void coordinators_feed(struct store_server *s, struct coordinated_run *ru
               (int)run->link.key.n, (const char *)run->link.key.p, err.text);
         return;
     }
-    perform(s);
+    coordinators_perform(s);
     forget_rounds(s, run);
     if (run->watched && ev->kind != COORDINATOR_SEEN)
         coordinators_show(s, run, false);
@@ -311,9 +304,10 @@ static void coordinators_free(struct store_server *s)
     s->hosts = NULL;
 }
 
-/* store_hosts_key.c - the key by which torchrun's nodes read and change the state of a
- * hosted rendezvous: brought up to date before a request looks at it, and looked at
- * after a request that may have changed it. */
+/* ---- the key: torchrun's nodes read and change the state by it. It is brought up to
+ * date before a request looks at it, and looked at after a request that may have
+ * changed it. ---- */
+
 #define NOBODY UINT32_MAX /* as a peer of the store: the server itself */
 
 static struct coordinated_run *run_of_key(struct store_server *s, struct span key)
@@ -427,8 +421,8 @@ static void coordinators_after(struct store_server *s, const struct c10d_request
     coordinators_arm(s);
 }
 
-/* store_hosts_runs.c - the runs that a store server is host of: found by the HELLOs of
- * their nodes, made by the first of them, and let go when there is room to be made. */
+/* ---- the runs: made by the first HELLO, dropped when there is room to be made ---- */
+
 static struct coordinated_run *run_new(struct store_server *s, struct span key)
 {
     const size_t fixed = sizeof RUN_KEY - 1;
@@ -520,7 +514,8 @@ static void run_let_go(struct conn *c)
     c->run = NULL;
 }
 
-/* store_rounds.c - see store_rounds.h. */
+/* ---- the keys of rounds that are over ---- */
+
 /* Nobody knows any more how many nodes there were; some may never have told. */
 #define GAP_MOST 64
 

@@ -298,7 +298,7 @@ static void on_linger(uv_timer_t *t)
     const uint64_t waited = now + LINGER_MS - d->linger_by_ms;
 
     /* The first ticks are short: mostly the only guest was ourselves, just closed. */
-    if (ops->guests && ops->guests(d->backend) > 0 && now < d->linger_by_ms)
+    if (ops->members && ops->members(d->backend) > 0 && now < d->linger_by_ms)
         (void)uv_timer_start(&d->linger, on_linger, MIN_OF(1 + waited, LINGER_TICK_MS),
                              0);
     else
@@ -307,14 +307,14 @@ static void on_linger(uv_timer_t *t)
 
 void dynamic_done(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
-    if (d->guest && e->wish == RDZV_EV_CLOSE && e->code == 0)
+    if (d->guest && e->request == RDZV_EV_CLOSE && e->code == 0)
         trace(d->trace, TRACE_INFO,
               "The node '%s_%" PRId64 "_%" PRId64 "' has closed the rendezvous '%s'.",
               d->addr, d->pid, d->local_id, d->params.run_id);
-    tell(e->wish == RDZV_EV_CLOSE ? &d->close : &d->leave, e->code, e->text);
-    if (!d->stop.cb || d->stop_closes != (e->wish == RDZV_EV_CLOSE))
+    tell(e->request == RDZV_EV_CLOSE ? &d->close : &d->leave, e->code, e->text);
+    if (!d->stop.cb || d->stop_closes != (e->request == RDZV_EV_CLOSE))
         return;
-    if (e->wish == RDZV_EV_CLOSE && e->code == 0 && d->backend->ops->guests &&
+    if (e->request == RDZV_EV_CLOSE && e->code == 0 && d->backend->ops->members &&
         !dynamic_is_alone(d)) {
         dynamic_close_stores(d); /* It is no guest's. */
         if (d->guest)
@@ -447,10 +447,10 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
             .stage = RDZV_AT_STORE,
             .by_ms = d->stage == STAGE_OPEN ? d->open_by_ms : MONO_NEVER,
             .start_by_ms = MONO_NEVER,
-            .dialled = !ops->trouble,
+            .dialled = !ops->last_error,
         };
-        if (ops->trouble && ops->trouble(d->backend))
-            progress_why(out, ops->trouble(d->backend));
+        if (ops->last_error && ops->last_error(d->backend))
+            progress_why(out, ops->last_error(d->backend));
         return true;
     }
     if (d->next_cb && rdzv_master_waits(d->master, &by_ms)) {

@@ -1,5 +1,5 @@
-/* rdzv_handler.h - what every rendezvous looks like to the agent: asynchronous, on a
- * uv loop. Implementations: dynamic (rdzv_driver.c, on c10d, file, etcd-v2, etcd-v3),
+/* handler.h - what every rendezvous looks like to the agent: asynchronous, on a
+ * uv loop. Implementations: dynamic (dynamic.c, on c10d, file, etcd-v2, etcd-v3),
  * static, legacy etcd, and a face over caller-registered blocking handlers.
  *
  * At most one next() is under way. Callbacks never come from inside the call. */

@@ -1,4 +1,4 @@
-/* rdzv_local.c - see rdzv_local.h. Called from threads too: no state. */
+/* local_identity.c - see local_identity.h. Called from threads too: no state. */
 #include "rendezvous/local_identity.h"
 
 #include <arpa/inet.h>

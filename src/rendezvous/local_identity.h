@@ -1,5 +1,6 @@
-/* rdzv_local.h - who this machine is: does an endpoint mean us, and what are we called?
- * Answers with the rule that matched, since nobody can guess it from outside. */
+/* local_identity.h - who this machine is: does an endpoint mean us, and what are we
+ * called? Answers with the rule that matched, since nobody can guess it from outside.
+ */
 #ifndef RENDEZVOUS_LOCAL_IDENTITY_H
 #define RENDEZVOUS_LOCAL_IDENTITY_H
 

@@ -1,4 +1,4 @@
-/* member.c - see member.h: callbacks, feed, perform, open and close. */
+/* member_driver.c - see member_driver.h: callbacks, feed, perform, open and close. */
 #include "rendezvous/member_driver.h"
 
 #include "base/err.h"
@@ -16,8 +16,8 @@ struct member_driver {
     const struct trace *trace;
     struct member_session *session; /* owned, or NULL */
     uv_timer_t timer;               /* the core's deadline */
-    uv_timer_t soon;                /* wishes to be taken up from the loop */
-    unsigned wishes;                /* bits 1 << kind */
+    uv_timer_t deferred;            /* requests to be taken up from the loop */
+    unsigned requests;              /* bits 1 << kind */
     bool in_feed, closed;
     bool unjoined; /* a JOIN was taken back before the core had it: to be told */
     struct muster_error dial_err; /* a dial that could not even begin */
@@ -28,7 +28,7 @@ struct member_driver {
     void *gone_ctx;
 };
 
-static void feed(struct member_driver *d, struct member_event *ev);
+static void member_feed(struct member_driver *d, struct member_event *ev);
 
 /* ---- callbacks ---- */
 
@@ -36,14 +36,14 @@ static void on_up(void *ctx)
 {
     struct member_event ev = { .kind = MEMBER_UP };
 
-    feed(ctx, &ev);
+    member_feed(ctx, &ev);
 }
 
 static void on_msg(void *ctx, const struct coord_msg *m)
 {
     struct member_event ev = { .kind = MEMBER_MSG, .msg = m };
 
-    feed(ctx, &ev);
+    member_feed(ctx, &ev);
 }
 
 static void on_down(void *ctx, const struct muster_error *err)
@@ -55,17 +55,17 @@ static void on_down(void *ctx, const struct muster_error *err)
 
     member_session_close(d->session);
     d->session = NULL;
-    feed(d, &ev);
+    member_feed(d, &ev);
 }
 
-static void on_timer(uv_timer_t *t)
+static void member_on_timer(uv_timer_t *t)
 {
     struct member_event ev = { .kind = MEMBER_TIMER };
 
-    feed(t->data, &ev);
+    member_feed(t->data, &ev);
 }
 
-static void take_wishes(struct member_driver *d)
+static void take_requests(struct member_driver *d)
 {
     static const enum rdzv_event_kind order[] = { RDZV_EV_LEAVE, RDZV_EV_CLOSE,
                                                   RDZV_EV_JOIN };
@@ -78,16 +78,16 @@ static void take_wishes(struct member_driver *d)
         d->cb(d->ctx, &refused);
     }
     for (size_t i = 0; i < ARRAY_LEN(order) && !d->closed; i++) {
-        struct member_event ev = { .kind = MEMBER_WISH, .wish = order[i] };
+        struct member_event ev = { .kind = MEMBER_REQUEST, .request = order[i] };
 
-        if (!(d->wishes & 1u << order[i]))
+        if (!(d->requests & 1u << order[i]))
             continue;
-        d->wishes &= ~(1u << order[i]);
-        feed(d, &ev);
+        d->requests &= ~(1u << order[i]);
+        member_feed(d, &ev);
     }
 }
 
-static void on_soon(uv_timer_t *t)
+static void member_on_deferred(uv_timer_t *t)
 {
     struct member_driver *d = t->data;
     struct member_event ev = { .kind = MEMBER_DOWN };
@@ -96,9 +96,9 @@ static void on_soon(uv_timer_t *t)
         ev.code = d->dial_err.code;
         ev.text = d->dial_err.text;
         d->dial_err.code = 0;
-        feed(d, &ev);
+        member_feed(d, &ev);
     }
-    take_wishes(d);
+    take_requests(d);
 }
 
 /* ---- feed and perform ---- */
@@ -111,10 +111,10 @@ static void dial(struct member_driver *d)
     d->session = NULL;
     if (member_session_open(d->loop, d->host, d->port, DIAL_MS, d->trace, &cbs, d,
                             &d->session, &d->dial_err) < 0)
-        (void)uv_timer_start(&d->soon, on_soon, 0, 0);
+        (void)uv_timer_start(&d->deferred, member_on_deferred, 0, 0);
 }
 
-static void perform(struct member_driver *d, const struct member_effect *e)
+static void member_perform(struct member_driver *d, const struct member_effect *e)
 {
     switch (e->kind) {
     case MEMBER_DIAL:
@@ -124,13 +124,13 @@ static void perform(struct member_driver *d, const struct member_effect *e)
         if (d->session)
             member_session_send(d->session, &e->msg);
         return;
-    case MEMBER_TELL:
+    case MEMBER_NOTIFY:
         d->cb(d->ctx, &e->told);
         return;
     }
 }
 
-static void feed(struct member_driver *d, struct member_event *ev)
+static void member_feed(struct member_driver *d, struct member_event *ev)
 {
     struct member_fx fx;
 
@@ -138,28 +138,28 @@ static void feed(struct member_driver *d, struct member_event *ev)
     member_step(d->core, ev, &fx);
     d->in_feed = true;
     for (size_t i = 0; i < fx.count && !d->closed; i++)
-        perform(d, &fx.at[i]);
+        member_perform(d, &fx.at[i]);
     d->in_feed = false;
     if (d->closed)
         return;
-    clock_arm(&d->timer, on_timer, member_deadline(d->core));
-    if (d->wishes)
-        (void)uv_timer_start(&d->soon, on_soon, 0, 0);
+    clock_arm(&d->timer, member_on_timer, member_deadline(d->core));
+    if (d->requests)
+        (void)uv_timer_start(&d->deferred, member_on_deferred, 0, 0);
 }
 
 /* ---- what the owner calls ---- */
 
 void member_driver_request(struct member_driver *d, enum rdzv_event_kind kind)
 {
-    /* Wishes are taken up LEAVE first, which is right for those that come in that
+    /* Requests are taken up LEAVE first, which is right for those that come in that
      * order: who leaves and then joins. */
-    if (kind == RDZV_EV_LEAVE && d->wishes & 1u << RDZV_EV_JOIN) {
-        d->wishes &= ~(1u << RDZV_EV_JOIN);
+    if (kind == RDZV_EV_LEAVE && d->requests & 1u << RDZV_EV_JOIN) {
+        d->requests &= ~(1u << RDZV_EV_JOIN);
         d->unjoined = true;
     }
-    d->wishes |= 1u << kind;
+    d->requests |= 1u << kind;
     if (!d->in_feed)
-        (void)uv_timer_start(&d->soon, on_soon, 0, 0);
+        (void)uv_timer_start(&d->deferred, member_on_deferred, 0, 0);
 }
 
 const struct member *member_driver_core(const struct member_driver *d)
@@ -189,13 +189,13 @@ int member_driver_open(uv_loop_t *loop, const struct member_config *cfg,
     d->cb = cb;
     d->ctx = ctx;
     (void)uv_timer_init(loop, &d->timer);
-    (void)uv_timer_init(loop, &d->soon);
-    d->timer.data = d->soon.data = d;
+    (void)uv_timer_init(loop, &d->deferred);
+    d->timer.data = d->deferred.data = d;
     *out = d;
     return 0;
 }
 
-static void on_closed(uv_handle_t *h)
+static void member_on_closed(uv_handle_t *h)
 {
     struct member_driver *d = h->data;
 
@@ -216,6 +216,6 @@ void member_driver_close(struct member_driver *d, void (*gone)(void *ctx), void 
     member_session_close(d->session);
     d->session = NULL;
     d->handles = 2;
-    uv_close((uv_handle_t *)&d->timer, on_closed);
-    uv_close((uv_handle_t *)&d->soon, on_closed);
+    uv_close((uv_handle_t *)&d->timer, member_on_closed);
+    uv_close((uv_handle_t *)&d->deferred, member_on_closed);
 }

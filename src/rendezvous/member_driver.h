@@ -1,6 +1,6 @@
-/* member.h - the driver of rendezvous/core/member.c: a node of a hosted rendezvous on a
- * uv loop, with its line to the host. The dynamic handler (rdzv_driver.c) uses it when
- * the store can host; so does the benchmark, with thousands of them. */
+/* member_driver.h - the driver of rendezvous/core/member.c: a node of a hosted
+ * rendezvous on a uv loop, with its line to the host. The dynamic handler (dynamic.c)
+ * uses it when the store can host; so does the benchmark, with thousands of them. */
 #ifndef RENDEZVOUS_MEMBER_DRIVER_H
 #define RENDEZVOUS_MEMBER_DRIVER_H
 
@@ -10,7 +10,7 @@
 
 struct member_driver;
 
-/* JOINED, REFUSED, DONE and NEWS, as rdzv.h has them; borrowed for the call. Always
+/* JOINED, REFUSED, DONE and NEWS, as cas_node.h has them; borrowed for the call. Always
  * from the loop, never from inside a call of the functions below. */
 typedef void (*rdzv_notify_cb)(void *ctx, const struct rdzv_effect *told);
 

@@ -110,7 +110,7 @@ static bool take_one(struct member_session *s)
     return !s->over;
 }
 
-static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out)
+static void session_on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out)
 {
     struct member_session *s = handle->data;
     uint8_t *room = s ? buf_room(&s->in, READ_ROOM) : NULL;
@@ -119,7 +119,7 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out)
     *out = uv_buf_init((char *)room, room ? READ_ROOM : 0);
 }
 
-static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
+static void session_on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
 {
     struct member_session *s = stream->data;
 
@@ -149,7 +149,8 @@ static void watch_socket(uv_tcp_t *tcp)
                          sizeof unacked_ms);
 }
 
-static void on_dialed(void *ctx, struct dial_conn *conn, const struct muster_error *err)
+static void session_on_dialed(void *ctx, struct dial_conn *conn,
+                              const struct muster_error *err)
 {
     struct member_session *s = ctx;
     int rc;
@@ -161,7 +162,7 @@ static void on_dialed(void *ctx, struct dial_conn *conn, const struct muster_err
     s->conn = conn;
     conn->tcp.data = s;
     watch_socket(&conn->tcp);
-    rc = uv_read_start((uv_stream_t *)&conn->tcp, on_alloc, on_read);
+    rc = uv_read_start((uv_stream_t *)&conn->tcp, session_on_alloc, session_on_read);
     if (rc < 0) {
         broke(s, rc);
         return;
@@ -171,7 +172,7 @@ static void on_dialed(void *ctx, struct dial_conn *conn, const struct muster_err
     (void)leave_callback(s);
 }
 
-static void on_sent(uv_write_t *write, int status)
+static void session_on_sent(uv_write_t *write, int status)
 {
     struct sending *out = CONTAINER_OF(write, struct sending, write);
     struct member_session *s = write->handle->data; /* NULL once it is closed. */
@@ -212,8 +213,8 @@ void member_session_send(struct member_session *s, const struct coord_msg *m)
     if (encode(&out->bytes, m) == 0)
         b = uv_buf_init((char *)out->bytes.mem + out->bytes.head,
                         (unsigned)buf_len(&out->bytes));
-    if (b.len == 0 ||
-        uv_write(&out->write, (uv_stream_t *)&s->conn->tcp, &b, 1, on_sent) < 0) {
+    if (b.len == 0 || uv_write(&out->write, (uv_stream_t *)&s->conn->tcp, &b, 1,
+                               session_on_sent) < 0) {
         buf_fini(&out->bytes);
         mem_free(out);
     }
@@ -238,7 +239,7 @@ int member_session_open(uv_loop_t *loop, const char *host, uint16_t port,
     s->cbs = *cbs;
     s->ctx = ctx;
     buf_init(&s->in, 4 * (COORD_MAX + READ_ROOM));
-    rc = dial_start(loop, &opts, on_dialed, s, &s->dialer, err);
+    rc = dial_start(loop, &opts, session_on_dialed, s, &s->dialer, err);
     if (rc < 0) {
         s->dialer = NULL;
         release(s);

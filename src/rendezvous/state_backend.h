@@ -1,9 +1,9 @@
-/* rdzv_backend.h - where a dynamic rendezvous keeps its state: one value that is read,
+/* state_backend.h - where a dynamic rendezvous keeps its state: one value that is read,
  * and replaced if nobody else has replaced it. torch's RendezvousBackend, asynchronous,
- * on a uv loop. Implementations: backend_c10d.c (TCP and file store), etcd-v2, etcd-v3,
+ * on a uv loop. Implementations: c10d_backend.c (TCP and file store), etcd-v2, etcd-v3,
  * and a face over a caller's blocking functions.
  *
- * The driver (rdzv_driver.c) is the only caller. At most one get or set is under way,
+ * The driver (dynamic.c) is the only caller. At most one get or set is under way,
  * and beside it one watch. Callbacks never come from inside the call, always on the
  * loop's thread, exactly once for each get, set and open; none after close was called,
  * except close's own. */
@@ -20,9 +20,10 @@ struct rdzv_backend;
 
 typedef void (*rdzv_open_cb)(void *ctx, int status, const struct muster_error *err);
 
-/* ev->kind is STATE (get), WROTE (set) or FAILED (either), with its fields as rdzv.h
- * has them, borrowed until the callback returns; the driver stamps ev->now. FAILED with
- * `again`: worth repeating after a pause, the backend will reconnect by itself. */
+/* ev->kind is STATE (get), WROTE (set) or FAILED (either), with its fields as
+ * cas_node.h has them, borrowed until the callback returns; the driver stamps ev->now.
+ * FAILED with `again`: worth repeating after a pause, the backend will reconnect by
+ * itself. */
 typedef void (*rdzv_state_cb)(void *ctx, const struct rdzv_event *ev);
 
 typedef void (*rdzv_changed_cb)(void *ctx);
@@ -68,7 +69,7 @@ struct rdzv_backend_ops {
 
     /* Why open() is not through, for those who wait; NULL: not known yet. May be NULL:
      * then it tells of it by itself, in the trace. */
-    const char *(*trouble)(const struct rdzv_backend *b);
+    const char *(*last_error)(const struct rdzv_backend *b);
 
     /* Where a store of ours hosts the rendezvous, so that its nodes need not read and
      * write the state themselves. host is borrowed. False: it cannot. May be NULL. */
@@ -81,7 +82,7 @@ struct rdzv_backend_ops {
 
     /* How many connections others have to the store that this process hosts; 0 if it
      * hosts none. May be NULL. */
-    size_t (*guests)(const struct rdzv_backend *b);
+    size_t (*members)(const struct rdzv_backend *b);
 
     /* Ends everything; then b is gone. */
     void (*close)(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx);

@@ -168,13 +168,13 @@ void sim_told(struct sim_node *n, const struct rdzv_effect *e)
         on_refused(n, e);
         return;
     case RDZV_FX_DONE:
-        sim_say(n->sim, n, "DONE %s%s%s", rdzv_event_name(e->wish),
+        sim_say(n->sim, n, "DONE %s%s%s", rdzv_event_name(e->request),
                 e->code ? ", but " : "", e->code ? e->text : "");
-        if (e->wish == RDZV_EV_LEAVE && n->life == SIM_LEAVING) {
+        if (e->request == RDZV_EV_LEAVE && n->life == SIM_LEAVING) {
             n->life = SIM_OFF;
             soon(n, 0, SIM_DO_END);
         }
-        if (e->wish == RDZV_EV_CLOSE && e->code == 0) {
+        if (e->request == RDZV_EV_CLOSE && e->code == 0) {
             n->wants_in = false;
             soon(n, 2000000, SIM_DO_END);
         }

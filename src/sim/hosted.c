@@ -39,7 +39,7 @@ static void perform(struct sim_node *n, const struct member_effect *e)
         if (o->conn)
             send_msg(o->conn, &e->msg);
         return;
-    case MEMBER_TELL:
+    case MEMBER_NOTIFY:
         sim_told(n, &e->told);
         return;
     }
@@ -143,7 +143,7 @@ static void on_stop(struct sim_node *n)
 
 static void on_wish(struct sim_node *n, enum rdzv_event_kind wish)
 {
-    feed(n, (struct member_event){ .kind = MEMBER_WISH, .wish = wish });
+    feed(n, (struct member_event){ .kind = MEMBER_REQUEST, .request = wish });
 }
 
 static void on_timer(struct sim_node *n)

@@ -126,7 +126,7 @@ static void tell(struct legacy_handler *o, const struct legacy_effect *e)
         told.kind = RDZV_FX_REFUSED;
     if (e->kind == LEGACY_FX_CLOSED) {
         told.kind = RDZV_FX_DONE;
-        told.wish = RDZV_EV_CLOSE;
+        told.request = RDZV_EV_CLOSE;
     }
     sim_told(o->node, &told);
 }
@@ -218,7 +218,7 @@ static void on_stop(struct sim_node *n)
 
 static void on_wish(struct sim_node *n, enum rdzv_event_kind wish)
 {
-    const struct rdzv_effect left = { .kind = RDZV_FX_DONE, .wish = RDZV_EV_LEAVE };
+    const struct rdzv_effect left = { .kind = RDZV_FX_DONE, .request = RDZV_EV_LEAVE };
     struct legacy_event ev = { .kind = LEGACY_EV_JOIN };
 
     if (wish == RDZV_EV_LEAVE)

@@ -55,7 +55,7 @@ static void end_op(struct sim_node *n, int code, const char *text)
     }
     if (op == OP_CLOSE) {
         e.kind = RDZV_FX_DONE;
-        e.wish = RDZV_EV_CLOSE;
+        e.request = RDZV_EV_CLOSE;
         sim_told(n, &e);
     }
 }

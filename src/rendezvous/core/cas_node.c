@@ -1,8 +1,9 @@
-/* rdzv.c - a node's step machine: events in, effects out; see rdzv.h.
+/* cas_node.c - a node's step machine: events in, effects out; see cas_node.h.
  *
- * Every turn is the same: something is due, so the state is read; plan.c decides on
- * what came; either that is written, or wishes are answered (answer.c), news told
- * (tell.c) and the next look scheduled (turn.c). Here: wishes, timers, and the way in.
+ * Every turn is the same: something is due, so the state is read; cas_node_plan.c
+ * decides on what came; either that is written, or requests are answered (answer.c),
+ * news told (cas_node_news.c) and the next look scheduled (cas_node_sync.c). Here:
+ * requests, timers, and the way in.
  */
 #include "rendezvous/core/cas_node.h"
 #include "base/err.h"
@@ -81,7 +82,7 @@ void rdzv_read_now(struct rdzv *r, struct rdzv_fx *fx)
 
 bool rdzv_wants(const struct rdzv *r)
 {
-    return r->mode != MODE_IDLE || r->leave.on || r->close.on || r->tidy.on;
+    return r->mode != MODE_IDLE || r->leave.on || r->close.on || r->release_seat.on;
 }
 
 static void on_join(struct rdzv *r, struct now now, struct rdzv_fx *fx)
@@ -93,7 +94,7 @@ static void on_join(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     r->mode = MODE_JOINING;
     r->in_old_round = true;
     r->join_by_ms = now.mono_ms + r->settings.join_ms;
-    r->tidy.on = false;
+    r->release_seat.on = false;
     r->losses = 0;
     r->completed = -1;
     if (!r->ours) { /* What happened while we were away says nothing about our name. */
@@ -110,8 +111,8 @@ static void on_leave(struct rdzv *r, struct now now, struct rdzv_fx *fx)
         rdzv_refuse(r, now, MUSTER_ECANCELED, fx);
     }
     r->mode = MODE_IDLE;
-    r->tidy.on = false;
-    r->leave = (struct rdzv_wish){ true, now.mono_ms + r->settings.close_ms };
+    r->release_seat.on = false;
+    r->leave = (struct rdzv_request){ true, now.mono_ms + r->settings.close_ms };
     if (r->busy == BUSY_NOT && !r->ours && r->beat_us == 0)
         rdzv_done(r, &r->leave, RDZV_EV_LEAVE, 0, "", fx); /* We were never seated. */
     else
@@ -120,7 +121,7 @@ static void on_leave(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 
 static void on_close(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
-    r->close = (struct rdzv_wish){ true, now.mono_ms + r->settings.close_ms };
+    r->close = (struct rdzv_request){ true, now.mono_ms + r->settings.close_ms };
     rdzv_read_now(r, fx);
 }
 
@@ -148,8 +149,8 @@ static int on_timer(struct rdzv *r, struct now now, struct rdzv_fx *fx)
         rdzv_done(r, &r->leave, RDZV_EV_LEAVE, MUSTER_ETIMEDOUT, late, fx);
     if (r->close.on && now.mono_ms > r->close.by_ms)
         rdzv_done(r, &r->close, RDZV_EV_CLOSE, MUSTER_ETIMEDOUT, late, fx);
-    if (r->tidy.on && now.mono_ms > r->tidy.by_ms)
-        r->tidy.on = false;
+    if (r->release_seat.on && now.mono_ms > r->release_seat.by_ms)
+        r->release_seat.on = false;
     if (r->mode == MODE_JOINING && now.mono_ms > r->join_by_ms + RDZV_ROLLBACK_MS &&
         !is_spare(r))
         rdzv_time_is_up(r, now, fx);
@@ -247,8 +248,8 @@ uint64_t rdzv_deadline(const struct rdzv *r)
         due = MIN_OF(due, r->leave.by_ms + 1);
     if (r->close.on)
         due = MIN_OF(due, r->close.by_ms + 1);
-    if (r->tidy.on)
-        due = MIN_OF(due, r->tidy.by_ms + 1);
+    if (r->release_seat.on)
+        due = MIN_OF(due, r->release_seat.by_ms + 1);
     if (r->mode == MODE_JOINING && !is_spare(r))
         due = MIN_OF(due, r->join_by_ms + RDZV_ROLLBACK_MS + 1);
     return due;
@@ -278,22 +279,23 @@ const struct rdzv_node *participants(const struct rdzv *r, size_t *count)
     return r->roster.nodes;
 }
 
-/* answer.c - how wishes end: JOINED, REFUSED, DONE. */
-void rdzv_done(struct rdzv *r, struct rdzv_wish *wish, enum rdzv_event_kind kind,
+/* ---- how requests end: JOINED, REFUSED, DONE ---- */
+
+void rdzv_done(struct rdzv *r, struct rdzv_request *request, enum rdzv_event_kind kind,
                int code, const char *text, struct rdzv_fx *fx)
 {
     struct rdzv_effect *e;
 
-    if (!wish->on)
+    if (!request->on)
         return;
-    wish->on = false;
+    request->on = false;
     if (kind == RDZV_EV_CLOSE && code == 0) {
         r->closed_told = true;
         trace(r->trace, TRACE_INFO, "The node '%s' has closed the rendezvous '%s'.",
               r->self_text, r->run_id);
     }
     e = rdzv_fx_add(fx, RDZV_FX_DONE);
-    e->wish = kind;
+    e->request = kind;
     e->code = code;
     e->text = text;
 }
@@ -308,7 +310,8 @@ void rdzv_refuse(struct rdzv *r, struct now now, int code, struct rdzv_fx *fx)
     e->text = r->why.text;
     r->mode = MODE_IDLE;
     if (code != MUSTER_ECLOSED && code != MUSTER_EGRACEFUL && code != MUSTER_EEXIST) {
-        r->tidy = (struct rdzv_wish){ true, now.mono_ms + r->settings.close_ms };
+        r->release_seat =
+            (struct rdzv_request){ true, now.mono_ms + r->settings.close_ms };
         r->read_due_ms = now.mono_ms;
     }
 }
@@ -337,7 +340,7 @@ static void joined(struct rdzv *r, struct rdzv_plan *p, struct now now,
     r->roster = p->roster;
     p->roster = (struct rdzv_roster){ 0 };
     r->mode = MODE_MEMBER;
-    r->stay_until_ms = r->roster.count > 1 ? now.mono_ms + LINGER_MS : 0;
+    r->stay_until_ms = r->roster.count > 1 ? now.mono_ms + STAY_MS : 0;
     r->waiting_told = r->lost_told = 0;
     r->closed_told = false;
     e->round = r->roster.round;
@@ -377,7 +380,8 @@ void rdzv_end_join(struct rdzv *r, struct rdzv_plan *p, struct now now,
     }
 }
 
-/* c10d_state.c - what an answer of a c10d store means for the state; see rdzv.h. */
+/* ---- what an answer of a c10d store means for the state ---- */
+
 void rdzv_c10d_answer(struct rdzv_event *ev, bool write, struct span expected,
                       struct span sent, struct span answer)
 {

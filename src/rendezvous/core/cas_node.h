@@ -1,5 +1,5 @@
-/* rdzv.h - one node's part in a rendezvous whose state lives in somebody else's store:
- * read, decide, compare-and-set, as torch's DynamicRendezvousHandler does.
+/* cas_node.h - one node's part in a rendezvous whose state lives in somebody else's
+ * store: read, decide, compare-and-set, as torch's DynamicRendezvousHandler does.
  *
  * Pure: the driver (rendezvous/dynamic.c) performs the effects on any backend that can
  * get a value with a token and replace it if the token still holds: c10d, file, etcd v2
@@ -46,7 +46,7 @@ void rdzv_free(struct rdzv *r); /* NULL is fine */
 
 /* X(name): what happened. */
 #define RDZV_EVENTS(X)                                                                 \
-    /* Wishes of the agent. */                                                         \
+    /* What the agent wants. */                                                        \
     X(JOIN)  /* take part in the next round; a member leaves its round first */        \
     X(LEAVE) /* hand our seat back, end beats; a JOIN under way ends with ECANCELED */ \
     X(CLOSE) /* close the run id for everybody; beats go on */                         \
@@ -92,7 +92,7 @@ struct rdzv_event {
                    /* replaces the WATCH before; ignored where it cannot be told */    \
     X(JOINED)      /* round, rank, world; participants() has them all */               \
     X(REFUSED)     /* the JOIN failed: code, text */                                   \
-    X(DONE)        /* LEAVE or CLOSE (`wish`) ended: code 0, or code and text */       \
+    X(DONE)        /* LEAVE or CLOSE (`request`) ended: code 0, or code and text */    \
     X(NEWS)        /* news, count (WAITING: how many), text */
 
 enum rdzv_effect_kind {
@@ -111,9 +111,9 @@ struct rdzv_effect {
     bool present;
     struct span token; /* WRITE_STATE */
     bool has_token;
-    bool quiet;                 /* WRITE_STATE: those who watch need not be told */
-    int64_t round, rank, world; /* JOINED */
-    enum rdzv_event_kind wish;  /* DONE: RDZV_EV_LEAVE or RDZV_EV_CLOSE */
+    bool quiet;                   /* WRITE_STATE: those who watch need not be told */
+    int64_t round, rank, world;   /* JOINED */
+    enum rdzv_event_kind request; /* DONE: RDZV_EV_LEAVE or RDZV_EV_CLOSE */
     enum rdzv_news news;
     int64_t count;
     int code; /* REFUSED: ECLOSED, EGRACEFUL (a spare that was not needed), ETIMEDOUT,

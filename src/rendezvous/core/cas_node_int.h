@@ -1,4 +1,4 @@
-/* rdzv_int.h - what the files of a node's step machine share; see rdzv.h. */
+/* cas_node_int.h - what the files of a node's step machine share; see cas_node.h. */
 #ifndef RENDEZVOUS_CORE_CAS_NODE_INT_H
 #define RENDEZVOUS_CORE_CAS_NODE_INT_H
 
@@ -12,8 +12,8 @@
 /* A round that we joined keeps us for so long at least: torchrun's nodes look once a
  * second, and one that finds a member gone before it looked is given a smaller world.
  */
-#define LINGER_MS 1200u
-/* Our heartbeats follow a peer's clock that is ahead by up to this; see beat.c. */
+#define STAY_MS 1200u
+/* Our heartbeats follow a peer's clock that is ahead by up to this; see liveness.c. */
 #define LEAD_US 600000000ll
 
 /* An answer that takes so long comes from a backend that was away. */
@@ -22,7 +22,7 @@
 enum rdzv_mode { MODE_IDLE, MODE_JOINING, MODE_MEMBER };
 enum rdzv_busy { BUSY_NOT, BUSY_READING, BUSY_WRITING };
 
-struct rdzv_wish {
+struct rdzv_request {
     bool on;
     uint64_t by_ms;
 };
@@ -48,10 +48,10 @@ struct rdzv_plan {
     bool left_round; /* our place in the last round is handed back */
     bool renewed;    /* no spare any more: the time to join begins anew */
     /* True now, if nothing is to be written: */
-    enum rdzv_action end;      /* of the join: FINISH or a failure; SYNC: it goes on */
-    int refused;               /* with end SYNC: a code of ours, text in why; or 0 */
-    bool left, closed, tidied; /* the wishes that are fulfilled */
-    struct rdzv_roster roster; /* owned, with FINISH */
+    enum rdzv_action end; /* of the join: FINISH or a failure; SYNC: it goes on */
+    int refused;          /* with end SYNC: a code of ours, text in why; or 0 */
+    bool left, closed, seat_released; /* the requests that are fulfilled */
+    struct rdzv_roster roster;        /* owned, with FINISH */
     struct muster_error why;
 };
 
@@ -85,9 +85,9 @@ struct rdzv {
     enum rdzv_mode mode;
     bool in_old_round; /* JOINING: our place in the last round is to be handed back */
     uint64_t join_by_ms;
-    struct rdzv_wish leave, close;
-    struct rdzv_wish
-        tidy; /* after a failed join, nobody waits for it: give our seat up */
+    struct rdzv_request leave, close;
+    struct rdzv_request
+        release_seat; /* after a failed join, nobody waits for it: give our seat up */
 
     /* Our life sign. */
     bool ours;            /* the entry under our name is of our making */
@@ -114,15 +114,15 @@ struct rdzv {
 void rdzv_plan_fini(struct rdzv_plan *p);
 void rdzv_roster_fini(struct rdzv_roster *r);
 
-/* plan.c: decides on a state that is fresh at `now`. 0 or MUSTER_ENOMEM. */
+/* cas_node_plan.c: decides on a state that is fresh at `now`. 0 or MUSTER_ENOMEM. */
 int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now now,
                    struct rdzv_plan *out);
 
-/* roster.c: the members of a completed round; MUSTER_ESTATE if its ranks are not
+/* cas_node_plan.c: the members of a completed round; MUSTER_ESTATE if its ranks are not
  * 0 .. n - 1, each once: somebody has been removed, and who sees what differs. */
 int rdzv_roster_make(struct rdzv_roster *out, const struct rdzv_state *s);
 
-/* beat.c */
+/* liveness.c */
 bool rdzv_is_dead(const struct rdzv *r, const struct participant *m, uint64_t now_ms);
 size_t rdzv_live(const struct rdzv *r, const struct rdzv_state *s, enum rdzv_list list,
                  uint64_t now_ms);
@@ -134,22 +134,23 @@ uint64_t rdzv_next_death(const struct rdzv *r, const struct rdzv_state *s);
 void rdzv_beat_seen(struct rdzv *r, struct participant *m, int64_t beat_us,
                     struct now now);
 /* Nothing has changed, but the backend may have been away: r->seen as of now. */
-void rdzv_forgive(struct rdzv *r, uint64_t now_ms);
+void rdzv_extend_for_outage(struct rdzv *r, uint64_t now_ms);
 /* Carries what we know of its nodes over from the state before. */
 void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now);
 
-/* news.c: tells a member what changed; returns false if it is no member any more. */
+/* cas_node_news.c: tells a member what changed; returns false if it is no member any
+ * more. */
 bool rdzv_tell(struct rdzv *r, struct now now, struct rdzv_fx *fx);
 
-/* answer.c */
-void rdzv_done(struct rdzv *r, struct rdzv_wish *wish, enum rdzv_event_kind kind,
+/* cas_node.c */
+void rdzv_done(struct rdzv *r, struct rdzv_request *request, enum rdzv_event_kind kind,
                int code, const char *text, struct rdzv_fx *fx);
 void rdzv_refuse(struct rdzv *r, struct now now, int code, struct rdzv_fx *fx);
 void rdzv_time_is_up(struct rdzv *r, struct now now, struct rdzv_fx *fx);
 void rdzv_end_join(struct rdzv *r, struct rdzv_plan *p, struct now now,
                    struct rdzv_fx *fx);
 
-/* turn.c */
+/* cas_node_sync.c */
 int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx);
 int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx);
 void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx);
@@ -158,7 +159,7 @@ void rdzv_commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
                  struct rdzv_fx *fx); /* the plan was made on r->seen */
 uint64_t rdzv_spacing_ms(const struct rdzv *r);
 
-/* rdzv.c */
+/* cas_node.c */
 bool rdzv_wants(const struct rdzv *r); /* anything at all is to be done */
 void rdzv_read_now(struct rdzv *r, struct rdzv_fx *fx);
 struct rdzv_effect *rdzv_fx_add(struct rdzv_fx *fx, enum rdzv_effect_kind kind);

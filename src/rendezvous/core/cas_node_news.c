@@ -1,4 +1,4 @@
-/* tell.c - what a member of a running round must know, once for each thing. */
+/* cas_node_news.c - what a member of a running round must know, once for each thing. */
 #include <stdio.h>
 
 #include "rendezvous/core/cas_node_int.h"

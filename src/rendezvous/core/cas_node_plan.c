@@ -1,4 +1,4 @@
-/* plan.c - from a fresh state to what this node does about it.
+/* cas_node_plan.c - from a fresh state to what this node does about it.
  *
  * torch writes after each action; we go on deciding on our copy until nothing more is
  * to be changed, and write once: leaving the old round and queueing for the next is one
@@ -224,7 +224,7 @@ static bool name_is_taken(const struct rdzv *r, const struct rdzv_state *s,
     return true;
 }
 
-/* The next action, by what is wanted most; a wish that is fulfilled is noted. */
+/* The next action, by what is wanted most; a request that is fulfilled is noted. */
 static int next_action(const struct rdzv *r, const struct rdzv_state *s, struct now now,
                        struct rdzv_plan *p, enum rdzv_action *a)
 {
@@ -237,9 +237,9 @@ static int next_action(const struct rdzv *r, const struct rdzv_state *s, struct 
         if (rdzv_action_writes(*a))
             return 0;
     }
-    if (r->leave.on || r->tidy.on) {
+    if (r->leave.on || r->release_seat.on) {
         *a = leave_next(r, &v);
-        p->left = p->tidied = *a == RDZV_FINISH;
+        p->left = p->seat_released = *a == RDZV_FINISH;
         return 0;
     }
     if (r->mode == MODE_MEMBER) {
@@ -412,7 +412,8 @@ int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now 
     return rc;
 }
 
-/* roster.c - the members of a completed round, in rank order. */
+/* ---- the members of a completed round, in rank order ---- */
+
 void rdzv_roster_fini(struct rdzv_roster *r)
 {
     mem_free(r->nodes);

@@ -1,5 +1,6 @@
-/* turn.c - one turn of the machine: an answer of the backend comes, plan.c decides on
- * it, and either that is written, or wishes are answered and the next look scheduled.
+/* cas_node_sync.c - one turn of the machine: an answer of the backend comes,
+ * cas_node_plan.c decides on it, and either that is written, or requests are answered
+ * and the next look scheduled.
  */
 #include "base/err.h"
 #include "rendezvous/core/cas_node_int.h"
@@ -139,8 +140,8 @@ void rdzv_commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
     again = r->mode == MODE_JOINING && r->leave.on;
     if (p->left)
         rdzv_done(r, &r->leave, RDZV_EV_LEAVE, 0, "", fx);
-    if (p->tidied)
-        r->tidy.on = false;
+    if (p->seat_released)
+        r->release_seat.on = false;
     rdzv_plan_fini(p);
     if (again)
         rdzv_read_now(r, fx); /* Out of the old seat first: now for the new one. */
@@ -185,7 +186,7 @@ static int on_same(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *
     struct rdzv_plan plan;
     int rc = set_token(r, ev->token);
 
-    rdzv_forgive(r, ev->now.mono_ms);
+    rdzv_extend_for_outage(r, ev->now.mono_ms);
     if (rc == 0)
         rc = rdzv_plan_make(r, &r->seen, ev->now, &plan);
     if (rc < 0)
@@ -207,7 +208,8 @@ static void on_beat(void *ctx, struct participant *m, int64_t beat_us)
 }
 
 /* Takes over a text that brings nothing but heartbeats. Not before the entry under our
- * name is ours: until then it matters whether that one beats (plan.c, name_is_taken).
+ * name is ours: until then it matters whether that one beats (cas_node_plan.c,
+ * name_is_taken).
  */
 static bool take_beats(struct rdzv *r, const struct rdzv_event *ev)
 {
@@ -366,10 +368,10 @@ void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx 
     if (!ev->again) {
         rdzv_done(r, &r->leave, RDZV_EV_LEAVE, code, r->why.text, fx);
         rdzv_done(r, &r->close, RDZV_EV_CLOSE, code, r->why.text, fx);
-        r->tidy.on = false;
+        r->release_seat.on = false;
         if (r->mode == MODE_JOINING) {
             rdzv_refuse(r, ev->now, code, fx);
-            r->tidy.on = false;
+            r->release_seat.on = false;
         }
     }
     r->read_due_ms =

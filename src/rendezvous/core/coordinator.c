@@ -1,6 +1,5 @@
-/* host.c - the host of a run: what its nodes say, and what they are told; see host.h.
- * HELLO is in coordinator_hello.c, silence and time in coordinator_time.c, seats in
- * coordinator_seats.c. */
+/* coordinator.c - see coordinator.h: what nodes say, and what they are told; HELLO;
+ * losses and deadlines. Seats are in coordinator_seats.c. */
 #include "rendezvous/core/coordinator.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -25,7 +24,7 @@ void coordinator_fx_fini(struct coordinator_fx *fx)
 }
 
 /* Room before anything changes. No step tells one node_session more than JOINED or
- * REFUSED, WAITING twice, SPARE, LOST (one loss a step, see coordinator_time.c),
+ * REFUSED, WAITING twice, SPARE, LOST (one loss a step, see lose_one),
  * CLOSED. It grows by half, so that n nodes that come one by one do not move it n
  * times. */
 static int fx_reserve(struct coordinator_fx *fx, size_t count)
@@ -66,7 +65,7 @@ void coordinator_send(struct coordinator_fx *fx, const struct node_session *to,
 void coordinator_refuse(struct coordinator *h, struct coordinator_fx *fx,
                         struct node_session *w, int code, const char *text)
 {
-    coordinator_wish_end(h, w);
+    coordinator_request_end(h, w);
     coordinator_send(fx, w,
                      (struct coord_msg){
                          .kind = COORD_REFUSED, .code = code, .text = span_str(text) });
@@ -96,8 +95,8 @@ void coordinator_close_run(struct coordinator *h, struct coordinator_fx *fx)
     h->last_call_by_ms = MONO_NEVER;
     h->dirty = true;
     h->touched = true;
-    for (struct node_session *w = h->wishes.first; w; w = next) {
-        next = w->wish_next;
+    for (struct node_session *w = h->requests.first; w; w = next) {
+        next = w->request_next;
         refuse_closed(h, fx, w);
     }
     for (const struct node_session *w = h->heard.first; w; w = w->next)
@@ -107,14 +106,14 @@ void coordinator_close_run(struct coordinator *h, struct coordinator_fx *fx)
 bool coordinator_unsettled(const struct coordinator *h, const struct node_session *w,
                            struct now now)
 {
-    return h->strangers && h->state.complete && now.mono_ms < h->settled_by_ms &&
+    return h->torch_nodes && h->state.complete && now.mono_ms < h->settled_by_ms &&
            rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_PLACES);
 }
 
 /* A node repeats its last JOIN after a reconnect, since the answer may be lost. */
 static bool repeated(const struct node_session *w, int64_t number)
 {
-    return number == w->joins && (w->wish || w->member);
+    return number == w->joins && (w->request || w->member);
 }
 
 /* The answer to its JOIN was lost, and since then a member of that round was, too: told
@@ -129,7 +128,7 @@ static int on_join(struct coordinator *h, struct node_session *w,
 {
     struct participant *m;
 
-    if ((repeated(w, number) || w->wish) && !outdated(h, w)) {
+    if ((repeated(w, number) || w->request) && !outdated(h, w)) {
         if (w->member)
             coordinator_tell_rank(h, fx, w);
         coordinator_tell_spare(h, fx, w);
@@ -146,7 +145,7 @@ static int on_join(struct coordinator *h, struct node_session *w,
     m->beat_us = now.wall_us;
     h->touched = true;
     w->member = w->spare = false;
-    coordinator_wish_begin(h, w);
+    coordinator_request_begin(h, w);
     if (coordinator_unsettled(h, w, now)) {
         w->stays = true;
         h->staying++;
@@ -164,7 +163,7 @@ static void on_leave(struct coordinator *h, struct node_session *w,
     struct participant *m = rdzv_state_find(&h->state, &w->node);
     char name[128];
 
-    coordinator_wish_end(h, w);
+    coordinator_request_end(h, w);
     if (m) {
         (void)snprintf(fx->text, sizeof fx->text, "node %s has left",
                        rdzv_node_text(&w->node, name, sizeof name));
@@ -174,136 +173,9 @@ static void on_leave(struct coordinator *h, struct node_session *w,
     coordinator_settle(h, fx, now);
 }
 
-static int on_msg(struct coordinator *h, const struct coordinator_event *ev,
-                  struct coordinator_fx *fx, struct muster_error *err)
-{
-    struct node_session *w = node_session_of(h, ev->peer);
+/* ---- HELLO: a node is new, comes back within its grace, or finds that this is not the
+ * coordinator that it knew ---- */
 
-    if (!w && ev->msg->kind == COORD_HELLO)
-        return coordinator_hello(h, ev, fx, err);
-    if (w)
-        node_session_hear(h, w, ev->now);
-    switch (w ? ev->msg->kind : COORD_HELLO) {
-    case COORD_JOIN:
-        return on_join(h, w, fx, ev->msg->count, ev->now);
-    case COORD_LEAVE:
-        on_leave(h, w, fx, ev->now);
-        return 0;
-    case COORD_CLOSE:
-        if (!h->state.closed)
-            coordinator_close_run(h, fx);
-        else
-            coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_CLOSED });
-        return 0;
-    case COORD_ALIVE:
-        return 0;
-    case COORD_HELLO:
-    case COORD_WELCOME:
-    case COORD_JOINED:
-    case COORD_GATHERED:
-    case COORD_REFUSED:
-    case COORD_LEFT:
-    case COORD_CLOSED:
-    case COORD_WAITING:
-    case COORD_SPARE:
-    case COORD_LOST:
-    case COORD_EVICTED:
-    case COORD_KIND_COUNT:
-        break;
-    }
-    (void)snprintf(fx->text, sizeof fx->text, "%s message out of turn",
-                   coord_kind_name(ev->msg->kind));
-    coordinator_drop(fx, ev->peer);
-    return 0;
-}
-
-int coordinator_step(struct coordinator *h, const struct coordinator_event *ev,
-                     struct coordinator_fx *fx, struct muster_error *err)
-{
-    struct muster_error mine = { 0 };
-
-    if (!err)
-        err = &mine;
-    if (fx_reserve(fx, 6 * (h->node_sessions.count + 1) + 8) < 0)
-        return err_nomem(err);
-    switch (ev->kind) {
-    case COORDINATOR_MSG:
-        return on_msg(h, ev, fx, err);
-    case COORDINATOR_GONE:
-        coordinator_gone(h, ev, fx);
-        return 0;
-    case COORDINATOR_SEEN:
-        return coordinator_seen(h, ev, fx, err);
-    case COORDINATOR_TIMER:
-        coordinator_timer(h, fx, ev->now);
-        return 0;
-    }
-    return 0;
-}
-
-/* ---- new and free ---- */
-
-struct coordinator *coordinator_new(struct span run_id, const struct trace *trace)
-{
-    struct coordinator *h = mem_calloc(1, sizeof *h);
-
-    if (!h)
-        return NULL;
-    h->run_id = mem_strndup((const char *)run_id.p, run_id.n);
-    if (!h->run_id) {
-        mem_free(h);
-        return NULL;
-    }
-    h->trace = trace;
-    rdzv_settings_init(&h->settings, 1, 1);
-    rdzv_state_init(&h->state);
-    map_init(&h->node_sessions, 0);
-    buf_init(&h->settings_text, COORD_MAX);
-    buf_init(&h->view, SIZE_MAX);
-    h->last_call_by_ms = h->resume_by_ms = h->strangers_due_ms = MONO_NEVER;
-    h->gathered_due_ms = MONO_NEVER;
-    h->gathered_pause_ms = GATHERED_FIRST_MS;
-    h->dirty = true;
-    return h;
-}
-
-void coordinator_free(struct coordinator *h)
-{
-    if (!h)
-        return;
-    while (h->heard.first)
-        node_session_remove(h, h->heard.first);
-    map_fini(&h->node_sessions);
-    mem_free(h->by_peer);
-    rdzv_state_fini(&h->state);
-    buf_fini(&h->settings_text);
-    buf_fini(&h->view);
-    mem_free(h->run_id);
-    mem_free(h);
-}
-
-size_t coordinator_nodes(const struct coordinator *h)
-{
-    return h->node_sessions.count;
-}
-
-int64_t coordinator_round(const struct coordinator *h)
-{
-    return h->state.round;
-}
-
-bool coordinator_closed(const struct coordinator *h)
-{
-    return h->state.closed;
-}
-
-bool coordinator_over(const struct coordinator *h)
-{
-    return h->state.closed || (h->node_sessions.count == 0 && h->strangers == 0);
-}
-
-/* coordinator_hello.c - HELLO: a node introduces itself, is new, comes back within its
- * grace, or finds that the host is not the one it knew. */
 #define MAX_GRACE_MS 60000u
 
 /* A member of a round that this host does not know: we are the restarted host of a run
@@ -467,8 +339,8 @@ static int come_new(struct coordinator *h, const struct coordinator_event *ev,
     return 0;
 }
 
-int coordinator_hello(struct coordinator *h, const struct coordinator_event *ev,
-                      struct coordinator_fx *fx, struct muster_error *err)
+static int coordinator_hello(struct coordinator *h, const struct coordinator_event *ev,
+                             struct coordinator_fx *fx, struct muster_error *err)
 {
     const struct coord_msg *m = ev->msg;
     const struct rdzv_node node = { m->addr, m->pid, m->local_id };
@@ -505,11 +377,13 @@ int coordinator_hello(struct coordinator *h, const struct coordinator_event *ev,
     return 0;
 }
 
-/* coordinator_time.c - how a host loses nodes, and what else is due with time. */
+/* ---- losses, and what else is due with time ---- */
+
 /* Those who want the next round, and stayed for the sake of nodes that poll. */
 static void leave_stayed(struct coordinator *h)
 {
-    for (struct node_session *w = h->wishes.first; w && h->staying; w = w->wish_next) {
+    for (struct node_session *w = h->requests.first; w && h->staying;
+         w = w->request_next) {
         struct participant *m = rdzv_state_find(&h->state, &w->node);
 
         if (!w->stays)
@@ -522,15 +396,15 @@ static void leave_stayed(struct coordinator *h)
     h->reseat = true;
 }
 
-static void lose_holder(struct coordinator *h, struct node_session *w,
-                        struct coordinator_fx *fx, const char *why)
+static void lose_session(struct coordinator *h, struct node_session *w,
+                         struct coordinator_fx *fx, const char *why)
 {
     struct participant *m = rdzv_state_find(&h->state, &w->node);
     char name[128];
 
     (void)snprintf(fx->text, sizeof fx->text, "node %s is lost: %s",
                    rdzv_node_text(&w->node, name, sizeof name), why);
-    coordinator_wish_end(h, w);
+    coordinator_request_end(h, w);
     if (m)
         coordinator_lose(h, fx, m, TRACE_WARN, fx->text);
     if (w->lost_by_ms == MONO_NEVER)
@@ -538,8 +412,8 @@ static void lose_holder(struct coordinator *h, struct node_session *w,
     node_session_remove(h, w);
 }
 
-void coordinator_gone(struct coordinator *h, const struct coordinator_event *ev,
-                      struct coordinator_fx *fx)
+static void coordinator_gone(struct coordinator *h, const struct coordinator_event *ev,
+                             struct coordinator_fx *fx)
 {
     struct node_session *w = node_session_of(h, ev->peer);
     uint64_t by_ms;
@@ -552,7 +426,7 @@ void coordinator_gone(struct coordinator *h, const struct coordinator_event *ev,
     h->by_peer[ev->peer] = NULL;
     coordinator_gone_begin(h, w, by_ms);
     if (by_ms <= ev->now.mono_ms) {
-        lose_holder(h, w, fx, "its connection broke");
+        lose_session(h, w, fx, "its connection broke");
         coordinator_settle(h, fx, ev->now);
     }
 }
@@ -565,17 +439,18 @@ static bool lose_one(struct coordinator *h, struct coordinator_fx *fx, struct no
     struct node_session *oldest = h->heard.first;
 
     if (oldest && now.mono_ms - oldest->heard_ms >= dead_ms) {
-        lose_holder(h, oldest, fx, "it has been silent for too long");
+        lose_session(h, oldest, fx, "it has been silent for too long");
         return true;
     }
     if (h->gone.first && h->gone.first->lost_by_ms <= now.mono_ms) {
-        lose_holder(h, h->gone.first, fx, "its connection broke");
+        lose_session(h, h->gone.first, fx, "its connection broke");
         return true;
     }
     return false;
 }
 
-void coordinator_timer(struct coordinator *h, struct coordinator_fx *fx, struct now now)
+static void coordinator_timer(struct coordinator *h, struct coordinator_fx *fx,
+                              struct now now)
 {
     if (lose_one(h, fx, now)) {
         coordinator_settle(h, fx, now);
@@ -591,8 +466,8 @@ void coordinator_timer(struct coordinator *h, struct coordinator_fx *fx, struct 
             (struct coord_msg){ .kind = COORD_LOST, .text = span_str(fx->text) });
         return;
     }
-    if (h->strangers)
-        coordinator_expire_strangers(h, fx, now);
+    if (h->torch_nodes)
+        coordinator_expire_torch_nodes(h, fx, now);
     if (h->staying && now.mono_ms >= h->settled_by_ms)
         leave_stayed(h);
     coordinator_tell_gathered(h, fx, now);
@@ -606,11 +481,141 @@ uint64_t coordinator_deadline(const struct coordinator *h)
     by = MIN_OF(by, h->gathered_due_ms);
     if (h->staying)
         by = MIN_OF(by, h->settled_by_ms);
-    if (h->strangers)
-        by = MIN_OF(by, h->strangers_due_ms);
+    if (h->torch_nodes)
+        by = MIN_OF(by, h->torch_due_ms);
     if (h->heard.first)
         by = MIN_OF(by, h->heard.first->heard_ms + rdzv_dead_after_ms(&h->settings));
     if (h->gone.first)
         by = MIN_OF(by, h->gone.first->lost_by_ms);
     return by;
+}
+
+/* ---- the step ---- */
+
+static int on_msg(struct coordinator *h, const struct coordinator_event *ev,
+                  struct coordinator_fx *fx, struct muster_error *err)
+{
+    struct node_session *w = node_session_of(h, ev->peer);
+
+    if (!w && ev->msg->kind == COORD_HELLO)
+        return coordinator_hello(h, ev, fx, err);
+    if (w)
+        node_session_hear(h, w, ev->now);
+    switch (w ? ev->msg->kind : COORD_HELLO) {
+    case COORD_JOIN:
+        return on_join(h, w, fx, ev->msg->count, ev->now);
+    case COORD_LEAVE:
+        on_leave(h, w, fx, ev->now);
+        return 0;
+    case COORD_CLOSE:
+        if (!h->state.closed)
+            coordinator_close_run(h, fx);
+        else
+            coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_CLOSED });
+        return 0;
+    case COORD_ALIVE:
+        return 0;
+    case COORD_HELLO:
+    case COORD_WELCOME:
+    case COORD_JOINED:
+    case COORD_GATHERED:
+    case COORD_REFUSED:
+    case COORD_LEFT:
+    case COORD_CLOSED:
+    case COORD_WAITING:
+    case COORD_SPARE:
+    case COORD_LOST:
+    case COORD_EVICTED:
+    case COORD_KIND_COUNT:
+        break;
+    }
+    (void)snprintf(fx->text, sizeof fx->text, "%s message out of turn",
+                   coord_kind_name(ev->msg->kind));
+    coordinator_drop(fx, ev->peer);
+    return 0;
+}
+
+int coordinator_step(struct coordinator *h, const struct coordinator_event *ev,
+                     struct coordinator_fx *fx, struct muster_error *err)
+{
+    struct muster_error mine = { 0 };
+
+    if (!err)
+        err = &mine;
+    if (fx_reserve(fx, 6 * (h->node_sessions.count + 1) + 8) < 0)
+        return err_nomem(err);
+    switch (ev->kind) {
+    case COORDINATOR_MSG:
+        return on_msg(h, ev, fx, err);
+    case COORDINATOR_GONE:
+        coordinator_gone(h, ev, fx);
+        return 0;
+    case COORDINATOR_SEEN:
+        return coordinator_seen(h, ev, fx, err);
+    case COORDINATOR_TIMER:
+        coordinator_timer(h, fx, ev->now);
+        return 0;
+    }
+    return 0;
+}
+
+/* ---- new and free ---- */
+
+struct coordinator *coordinator_new(struct span run_id, const struct trace *trace)
+{
+    struct coordinator *h = mem_calloc(1, sizeof *h);
+
+    if (!h)
+        return NULL;
+    h->run_id = mem_strndup((const char *)run_id.p, run_id.n);
+    if (!h->run_id) {
+        mem_free(h);
+        return NULL;
+    }
+    h->trace = trace;
+    rdzv_settings_init(&h->settings, 1, 1);
+    rdzv_state_init(&h->state);
+    map_init(&h->node_sessions, 0);
+    buf_init(&h->settings_text, COORD_MAX);
+    buf_init(&h->view, SIZE_MAX);
+    h->last_call_by_ms = h->resume_by_ms = h->torch_due_ms = MONO_NEVER;
+    h->gathered_due_ms = MONO_NEVER;
+    h->gathered_pause_ms = GATHERED_FIRST_MS;
+    h->dirty = true;
+    return h;
+}
+
+void coordinator_free(struct coordinator *h)
+{
+    if (!h)
+        return;
+    while (h->heard.first)
+        node_session_remove(h, h->heard.first);
+    map_fini(&h->node_sessions);
+    mem_free(h->by_peer);
+    rdzv_state_fini(&h->state);
+    buf_fini(&h->settings_text);
+    buf_fini(&h->view);
+    mem_free(h->run_id);
+    mem_free(h);
+}
+
+size_t coordinator_nodes(const struct coordinator *h)
+{
+    return h->node_sessions.count;
+}
+
+int64_t coordinator_round(const struct coordinator *h)
+{
+    return h->state.round;
+}
+
+bool coordinator_closed(const struct coordinator *h)
+{
+    return h->state.closed;
+}
+
+bool coordinator_over(const struct coordinator *h)
+{
+    return h->state.closed || (h->node_sessions.count == 0 && h->torch_nodes == 0);
 }

@@ -1,4 +1,4 @@
-/* host.h - the rendezvous of one run, owned by whoever hosts the store.
+/* coordinator.h - the rendezvous of one run, owned by whoever serves the store.
  *
  * Nodes of ours say HELLO, JOIN, LEAVE, CLOSE, ALIVE and are told the outcome: each
  * message costs O(1), a round O(n) in all. Torchrun's nodes see and change the same
@@ -7,8 +7,8 @@
  * rendezvous/coordinator_driver.c, and the simulator plays it too. What always holds:
  *
  *   - the seats are torch's: places, wait list, spares, and the rules by which a node
- *     gets one are those of rendezvous/core/decisions.c, applied to all nodes of ours
- * at once;
+ *     gets one are those of rendezvous/core/decisions.c, applied to all
+ *     nodes of ours at once;
  *   - JOIN is answered by exactly one JOINED or REFUSED, unless the node goes first;
  *   - ranks told for a round are 0 .. world - 1, each once, and never change;
  *   - a node of ours is judged by its connection and by the host's own clock alone. */

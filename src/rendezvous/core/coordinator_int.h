@@ -1,7 +1,6 @@
-/* coordinator_int.h - what the files of the host share: host.c (messages),
- * coordinator_hello.c (the first of them), coordinator_holders.c (nodes of ours),
- * coordinator_seats.c (who sits where), coordinator_time.c (loss, deadlines) and
- * coordinator_view.c (torchrun's side). */
+/* coordinator_int.h - what the files of the coordinator share: coordinator.c (messages,
+ * losses, time), coordinator_nodes.c (nodes of ours), coordinator_seats.c (who sits
+ * where) and coordinator_view.c (torchrun's side). */
 #ifndef RENDEZVOUS_CORE_COORDINATOR_INT_H
 #define RENDEZVOUS_CORE_COORDINATOR_INT_H
 
@@ -12,7 +11,7 @@
 #include "rendezvous/core/state.h"
 
 /* torchrun's nodes look once a second. */
-#define HOST_SETTLE_MS 1200u
+#define SETTLE_MS 1200u
 
 /* Those who wait are told how many have come: at first soon, then seldom enough to cost
  * less than their heartbeats. */
@@ -31,13 +30,13 @@ struct node_session {
     uint64_t rank_order_key;
     enum coord_order order;
     uint32_t peer;
-    bool stays;  /* wants the next round, but keeps its place until settled_by_ms */
-    bool wish;   /* its JOIN has not been answered */
-    bool spare;  /* was told that it is a spare */
-    bool member; /* was told JOINED for the round that is complete now */
-    struct node_session *wish_prev, *wish_next; /* in order of asking */
-    struct node_session *gone_prev, *gone_next; /* in its grace */
-    int64_t joins;                              /* number of the last JOIN */
+    bool stays;   /* wants the next round, but keeps its place until settled_by_ms */
+    bool request; /* its JOIN has not been answered */
+    bool spare;   /* was told that it is a spare */
+    bool member;  /* was told JOINED for the round that is complete now */
+    struct node_session *request_prev, *request_next; /* in order of asking */
+    struct node_session *gone_prev, *gone_next;       /* in its grace */
+    int64_t joins;                                    /* number of the last JOIN */
 };
 
 struct node_session_list {
@@ -50,20 +49,20 @@ struct coordinator {
     struct rdzv_settings settings; /* those of the first node */
     struct buf settings_text;
     struct rdzv_state state;
-    struct participant *zero; /* rank 0 of the complete round; borrowed from state */
-    size_t world;             /* how many were told of that round */
+    struct participant *rank0; /* rank 0 of the complete round; borrowed from state */
+    size_t world;              /* how many were told of that round */
     int64_t base_us; /* wall minus monotonic clock, as far as it goes forward */
     struct map node_sessions;
     struct node_session **by_peer; /* owned */
     size_t by_peer_size;
     struct node_session_list heard; /* oldest first */
-    struct node_session_list wishes;
+    struct node_session_list requests;
     struct node_session_list gone; /* in their grace; who is lost first comes first */
-    size_t strangers;              /* torchrun's nodes in the state */
+    size_t torch_nodes;            /* torchrun's nodes in the state */
     int64_t lead_us; /* how far the furthest of their clocks is ahead of ours */
-    uint64_t last_call_by_ms;  /* of an incomplete round with enough nodes */
-    uint64_t strangers_due_ms; /* when to look for silent torchrun nodes */
-    uint64_t resume_by_ms;     /* a round that a restarted host found running */
+    uint64_t last_call_by_ms; /* of an incomplete round with enough nodes */
+    uint64_t torch_due_ms;    /* when to look for silent torchrun nodes */
+    uint64_t resume_by_ms;    /* a round that a restarted host found running */
     int64_t resume_world;
     uint64_t settled_by_ms;        /* until then torchrun's nodes may not have looked */
     size_t staying;                /* node_sessions that stay until then */
@@ -84,7 +83,7 @@ struct coordinator {
     struct buf view;
 };
 
-/* coordinator_holders.c */
+/* coordinator_nodes.c */
 struct node_session *coordinator_find(const struct coordinator *h,
                                       const struct rdzv_node *node);
 struct node_session *node_session_of(const struct coordinator *h, uint32_t peer);
@@ -96,23 +95,13 @@ void node_session_heard(struct coordinator *h, struct node_session *w,
 void node_session_hear(struct coordinator *h, struct node_session *w,
                        struct now now); /* again */
 int coordinator_reserve_peer(struct coordinator *h, uint32_t peer);
-void coordinator_wish_begin(struct coordinator *h, struct node_session *w);
-void coordinator_wish_end(struct coordinator *h, struct node_session *w);
+void coordinator_request_begin(struct coordinator *h, struct node_session *w);
+void coordinator_request_end(struct coordinator *h, struct node_session *w);
 void coordinator_gone_begin(struct coordinator *h, struct node_session *w,
                             uint64_t by_ms);
 void coordinator_gone_end(struct coordinator *h, struct node_session *w);
 
-/* coordinator_hello.c */
-int coordinator_hello(struct coordinator *h, const struct coordinator_event *ev,
-                      struct coordinator_fx *fx, struct muster_error *err);
-
-/* coordinator_time.c */
-void coordinator_gone(struct coordinator *h, const struct coordinator_event *ev,
-                      struct coordinator_fx *fx);
-void coordinator_timer(struct coordinator *h, struct coordinator_fx *fx,
-                       struct now now);
-
-/* host.c */
+/* coordinator.c */
 void coordinator_send(struct coordinator_fx *fx, const struct node_session *to,
                       struct coord_msg msg);
 void coordinator_drop(struct coordinator_fx *fx, uint32_t peer); /* fx->text says why */
@@ -125,7 +114,7 @@ void coordinator_close_run(struct coordinator *h, struct coordinator_fx *fx);
 bool coordinator_unsettled(const struct coordinator *h, const struct node_session *w,
                            struct now now);
 
-/* coordinator_seats.c: none can fail; fx has room for three effects a node_session. */
+/* coordinator_seats.c: none can fail; fx has room for six effects a node. */
 void coordinator_seat_one(struct coordinator *h, struct coordinator_fx *fx,
                           struct node_session *w, struct now now);
 void coordinator_settle(struct coordinator *h, struct coordinator_fx *fx,
@@ -160,7 +149,7 @@ int64_t coordinator_wall_us(struct coordinator *h,
                             struct now now); /* what we tell torchrun's */
 int coordinator_seen(struct coordinator *h, const struct coordinator_event *ev,
                      struct coordinator_fx *fx, struct muster_error *err);
-void coordinator_expire_strangers(struct coordinator *h, struct coordinator_fx *fx,
-                                  struct now now);
+void coordinator_expire_torch_nodes(struct coordinator *h, struct coordinator_fx *fx,
+                                    struct now now);
 
 #endif

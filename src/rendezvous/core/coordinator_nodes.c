@@ -1,5 +1,5 @@
-/* coordinator_holders.c - the nodes of ours that a host knows, and the lists they are
- * in: who was heard of when, who waits for an answer, who is gone for less than its
+/* coordinator_nodes.c - the nodes of ours that a coordinator knows, and the lists they
+ * are in: who was heard of when, who waits for an answer, who is gone for less than its
  * grace.
  *
  * Whatever happens to one node costs the same however many there are. */
@@ -57,24 +57,26 @@ void node_session_hear(struct coordinator *h, struct node_session *w, struct now
     node_session_heard(h, w, now);
 }
 
-void coordinator_wish_begin(struct coordinator *h, struct node_session *w)
+void coordinator_request_begin(struct coordinator *h, struct node_session *w)
 {
-    w->wish = true;
-    w->wish_prev = h->wishes.last;
-    w->wish_next = NULL;
-    *(w->wish_prev ? &w->wish_prev->wish_next : &h->wishes.first) = w;
-    h->wishes.last = w;
+    w->request = true;
+    w->request_prev = h->requests.last;
+    w->request_next = NULL;
+    *(w->request_prev ? &w->request_prev->request_next : &h->requests.first) = w;
+    h->requests.last = w;
 }
 
-void coordinator_wish_end(struct coordinator *h, struct node_session *w)
+void coordinator_request_end(struct coordinator *h, struct node_session *w)
 {
-    if (!w->wish)
+    if (!w->request)
         return;
     h->staying -= w->stays;
-    w->wish = w->stays = false;
-    *(w->wish_prev ? &w->wish_prev->wish_next : &h->wishes.first) = w->wish_next;
-    *(w->wish_next ? &w->wish_next->wish_prev : &h->wishes.last) = w->wish_prev;
-    w->wish_prev = w->wish_next = NULL;
+    w->request = w->stays = false;
+    *(w->request_prev ? &w->request_prev->request_next : &h->requests.first) =
+        w->request_next;
+    *(w->request_next ? &w->request_next->request_prev : &h->requests.last) =
+        w->request_prev;
+    w->request_prev = w->request_next = NULL;
 }
 
 /* By when they are lost. Nodes of one run have one grace, so whoever goes last is lost
@@ -105,7 +107,7 @@ void coordinator_gone_end(struct coordinator *h, struct node_session *w)
 
 void node_session_remove(struct coordinator *h, struct node_session *w)
 {
-    coordinator_wish_end(h, w);
+    coordinator_request_end(h, w);
     heard_unlink(h, w);
     coordinator_gone_end(h, w);
     if (node_session_of(h, w->peer) == w)

@@ -1,7 +1,7 @@
 /* coordinator_seats.c - who sits where: torch's join rules, applied by the host.
  *
- * Every node that asked and was not answered is in h->wishes. A join seats itself
- * alone, O(1); what can move others' seats sets h->reseat, and then all wishes are
+ * Every node that asked and was not answered is in h->requests. A join seats itself
+ * alone, O(1); what can move others' seats sets h->reseat, and then all requests are
  * walked in order of asking: when a round begins, when it is complete, when a place in
  * a full one becomes free. So a round costs O(n) in all. */
 #include <stdlib.h>
@@ -52,7 +52,7 @@ void coordinator_tell_rank(struct coordinator *h, struct coordinator_fx *fx,
 {
     const struct participant *m = rdzv_state_find(&h->state, &w->node);
 
-    coordinator_wish_end(h, w);
+    coordinator_request_end(h, w);
     w->spare = false;
     w->member = true;
     coordinator_send(fx, w,
@@ -61,10 +61,10 @@ void coordinator_tell_rank(struct coordinator *h, struct coordinator_fx *fx,
                          .round = h->state.round,
                          .rank = m->rank,
                          .world = (int64_t)rdzv_count(&h->state, RDZV_PLACES),
-                         .addr = h->zero ? h->zero->node.addr : span_str(""),
-                         .pid = h->zero ? h->zero->node.pid : 0,
-                         .local_id = h->zero ? h->zero->node.local_id : 0,
-                         .count = (int64_t)h->strangers,
+                         .addr = h->rank0 ? h->rank0->node.addr : span_str(""),
+                         .pid = h->rank0 ? h->rank0->node.pid : 0,
+                         .local_id = h->rank0 ? h->rank0->node.local_id : 0,
+                         .count = (int64_t)h->torch_nodes,
                      });
 }
 
@@ -73,14 +73,14 @@ void coordinator_tell_joined(struct coordinator *h, struct coordinator_fx *fx)
     struct node_session *next;
 
     h->world = rdzv_count(&h->state, RDZV_PLACES);
-    h->zero = NULL;
+    h->rank0 = NULL;
     for (struct participant *m = rdzv_first(&h->state, RDZV_PLACES); m;
          m = m->next[RDZV_PLACES]) {
         if (m->rank == 0)
-            h->zero = m;
+            h->rank0 = m;
     }
-    for (struct node_session *w = h->wishes.first; w; w = next) {
-        next = w->wish_next;
+    for (struct node_session *w = h->requests.first; w; w = next) {
+        next = w->request_next;
         if (rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_PLACES))
             coordinator_tell_rank(h, fx, w);
     }
@@ -141,7 +141,7 @@ static void complete(struct coordinator *h, struct coordinator_fx *fx, struct no
         return;
     }
     h->state.complete = true;
-    h->settled_by_ms = now.mono_ms + HOST_SETTLE_MS;
+    h->settled_by_ms = now.mono_ms + SETTLE_MS;
     h->departures = h->losses = 0;
     h->gathered_pause_ms = GATHERED_FIRST_MS;
     h->state.deadline_us = WALL_NEVER;
@@ -152,7 +152,7 @@ static void complete(struct coordinator *h, struct coordinator_fx *fx, struct no
     trace(h->trace, TRACE_INFO, "rendezvous '%s': round %lld is complete, %zu nodes",
           h->run_id, (long long)h->state.round, rdzv_count(&h->state, RDZV_PLACES));
     coordinator_tell_joined(h, fx);
-    h->reseat = h->wishes.first != NULL;
+    h->reseat = h->requests.first != NULL;
 }
 
 void coordinator_complete_if_due(struct coordinator *h, struct coordinator_fx *fx,
@@ -193,7 +193,7 @@ static void take_place(struct coordinator *h, struct participant *m, struct now 
     coordinator_call_last(h, now);
 }
 
-/* Gives one wish the seat that torch's join table would: rows 10, 11, 13. But who
+/* Gives one request the seat that torch's join table would: rows 10, 11, 13. But who
  * waited while a round filled up without it becomes a spare: torch leaves it waiting.
  */
 static void seat(struct coordinator *h, struct node_session *w, struct now now)
@@ -214,7 +214,7 @@ void coordinator_tell_spare(struct coordinator *h, struct coordinator_fx *fx,
                             struct node_session *w)
 {
     const bool spare =
-        w->wish && rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_SPARES);
+        w->request && rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_SPARES);
 
     if (spare == w->spare)
         return;
@@ -255,7 +255,7 @@ void coordinator_tell_gathered(struct coordinator *h, struct coordinator_fx *fx,
     struct coord_msg all = gathered(h, now);
     all.text = span_str(h->names);
     all.addr = span_str(h->missing);
-    for (const struct node_session *w = h->wishes.first; w; w = w->wish_next)
+    for (const struct node_session *w = h->requests.first; w; w = w->request_next)
         coordinator_send(fx, w, all);
 }
 
@@ -271,7 +271,7 @@ void coordinator_seat_one(struct coordinator *h, struct coordinator_fx *fx,
                           struct node_session *w, struct now now)
 {
     seat_and_tell(h, fx, w, now);
-    if (h->state.complete || !w->wish)
+    if (h->state.complete || !w->request)
         return;
     coordinator_send(fx, w, gathered(h, now));
     if (h->gathered_due_ms == MONO_NEVER)
@@ -285,8 +285,8 @@ void coordinator_settle(struct coordinator *h, struct coordinator_fx *fx,
         struct node_session *next;
 
         h->reseat = false;
-        for (struct node_session *w = h->wishes.first; w; w = next) {
-            next = w->wish_next;
+        for (struct node_session *w = h->requests.first; w; w = next) {
+            next = w->request_next;
             seat_and_tell(h, fx, w, now);
             if (h->reseat)
                 break; /* The round has just filled up: those left over are late. */
@@ -349,9 +349,9 @@ void coordinator_lose(struct coordinator *h, struct coordinator_fx *fx,
             h, fx, (struct coord_msg){ .kind = COORD_LOST, .text = span_str(text) });
     coordinator_leave_place(h, m);
     if (!w)
-        h->strangers--;
-    if (h->zero == m)
-        h->zero = NULL;
+        h->torch_nodes--;
+    if (h->rank0 == m)
+        h->rank0 = NULL;
     rdzv_state_forget(&h->state, m);
     h->dirty = true;
 }

@@ -11,9 +11,9 @@
 #include "rendezvous/core/coordinator_int.h"
 #include "rendezvous/core/state_pickle.h"
 
-#define STRANGERS_EVERY_MS 1000u
-#define SKEW_US            2000000ll   /* more than this is worth a warning */
-#define LEAD_US            600000000ll /* more than this we do not follow */
+#define TORCH_EVERY_MS 1000u
+#define SKEW_US        2000000ll   /* more than this is worth a warning */
+#define LEAD_US        600000000ll /* more than this we do not follow */
 
 /* A clock that is set back must not make our nodes' heartbeats old to those who compare
  * them with theirs: the time that we tell goes on as it was. */
@@ -96,7 +96,7 @@ static void follow_clock(struct coordinator *h, const struct participant *m,
 static void carry_over(struct coordinator *h, struct rdzv_state *from,
                        struct rdzv_state *to, struct now now)
 {
-    h->strangers = 0;
+    h->torch_nodes = 0;
     for (struct participant *m = rdzv_first(to, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS]) {
         const struct participant *old = rdzv_state_find(from, &m->node);
@@ -104,11 +104,11 @@ static void carry_over(struct coordinator *h, struct rdzv_state *from,
         m->since_ms = old && old->beat_us == m->beat_us ? old->since_ms : now.mono_ms;
         if (coordinator_find(h, &m->node))
             continue;
-        h->strangers++;
+        h->torch_nodes++;
         if (m->since_ms == now.mono_ms)
             follow_clock(h, m, now);
     }
-    if (h->strangers == 0)
+    if (h->torch_nodes == 0)
         h->lead_us = 0;
 }
 
@@ -206,7 +206,7 @@ static void after_seen(struct coordinator *h, struct coordinator_fx *fx,
         h->resume_by_ms = MONO_NEVER; /* The round that was resumed is over. */
     }
     if (s->complete && !(was_complete && was_round == s->round)) {
-        h->settled_by_ms = now.mono_ms + HOST_SETTLE_MS;
+        h->settled_by_ms = now.mono_ms + SETTLE_MS;
         if (ranks_hold(s))
             coordinator_tell_joined(h, fx);
         else
@@ -289,26 +289,25 @@ int coordinator_seen(struct coordinator *h, const struct coordinator_event *ev,
         tell_left(h, fx, left);
     rdzv_state_fini(&h->state);
     h->state = seen;
-    h->zero = NULL;
+    h->rank0 = NULL;
     h->touched = true;
     /* view_ms stays: what they wrote has our nodes' heartbeats as old as before. */
-    if (h->strangers) /* Their writes must not put the look at them off for ever. */
-        h->strangers_due_ms =
-            MIN_OF(h->strangers_due_ms, ev->now.mono_ms + STRANGERS_EVERY_MS);
+    if (h->torch_nodes) /* Their writes must not put the look at them off for ever. */
+        h->torch_due_ms = MIN_OF(h->torch_due_ms, ev->now.mono_ms + TORCH_EVERY_MS);
     follow_last_call(h, was_deadline_us, ev->now);
     after_seen(h, fx, was_complete, was_round, ev->now);
     return 0;
 }
 
-void coordinator_expire_strangers(struct coordinator *h, struct coordinator_fx *fx,
-                                  struct now now)
+void coordinator_expire_torch_nodes(struct coordinator *h, struct coordinator_fx *fx,
+                                    struct now now)
 {
     const uint64_t dead_ms = rdzv_dead_after_ms(&h->settings);
     struct participant *next;
 
-    if (now.mono_ms < h->strangers_due_ms)
+    if (now.mono_ms < h->torch_due_ms)
         return;
-    h->strangers_due_ms = now.mono_ms + STRANGERS_EVERY_MS;
+    h->torch_due_ms = now.mono_ms + TORCH_EVERY_MS;
     for (struct participant *m = rdzv_first(&h->state, RDZV_BEATS); m; m = next) {
         char name[128];
         char text[256];
@@ -321,7 +320,7 @@ void coordinator_expire_strangers(struct coordinator *h, struct coordinator_fx *
                        (unsigned long long)(now.mono_ms - m->since_ms) / 1000);
         (void)snprintf(fx->text, sizeof fx->text, "%s", text);
         coordinator_lose(h, fx, m, TRACE_WARN, fx->text);
-        h->strangers_due_ms = now.mono_ms; /* One at a time: see lose_one. */
+        h->torch_due_ms = now.mono_ms; /* One at a time: see lose_one. */
         return;
     }
 }

@@ -1,4 +1,5 @@
-/* hosted.c - the host's and its nodes' messages as bytes; see hosted.h.
+/* coordinator_wire.c - the host's and its nodes' messages as bytes; see
+ * coordinator_wire.h.
  *
  * One table says which fields a kind has and in which order, and both directions walk
  * it: there is nothing to keep in step by hand. Numbers are little-endian, texts have a

@@ -1,4 +1,5 @@
-/* hosted.h - what a node of ours and the host of a rendezvous say to each other.
+/* coordinator_wire.h - what a node of ours and the host of a rendezvous say to each
+ * other.
  *
  * Carried over an ordinary store connection, so that nothing changes for others: a node
  * sends each message as the value of a QUEUE_PUSH to COORD_KEY, and from then on the

@@ -1,4 +1,5 @@
-/* decide.c - the small decisions, and the view that all are made from; see decide.h. */
+/* decisions.c - see decisions.h: the view that all decisions are made from, the small
+ * ones, and the join. */
 #include "rendezvous/core/decisions.h"
 
 const char *rdzv_action_name(enum rdzv_action a)
@@ -80,7 +81,7 @@ enum rdzv_action rdzv_keep_alive_next(const struct rdzv_view *v)
     return v->now_ms > v->due_ms ? RDZV_FAIL_TIMEOUT : RDZV_KEEP_ALIVE;
 }
 
-/* join.c - the decision of a node that wants to be in the next round.
+/* The decision of a node that wants to be in the next round.
  *
  * Called with each state that comes from the store, until it says FINISH or gives up.
  * It depends on the view alone; tests walk through every view there is. */

@@ -1,4 +1,4 @@
-/* decide.h - what a node does next, as pure functions of what it sees, and what that
+/* decisions.h - what a node does next, as pure functions of what it sees, and what that
  * does to the state. Equal, case by case, to torch's _RendezvousJoinOp, _ExitOp,
  * _CloseOp, _KeepAliveOp, executor and sanitizer. */
 #ifndef RENDEZVOUS_CORE_DECISIONS_H

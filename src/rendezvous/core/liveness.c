@@ -1,4 +1,4 @@
-/* beat.c - who lives, without comparing the clocks of two machines.
+/* liveness.c - who lives, without comparing the clocks of two machines.
  *
  * A node lives as long as its heartbeat changes; what time it says does not matter. A
  * value that we have seen for interval * attempts by our own monotonic clock, with a
@@ -108,7 +108,7 @@ static uint64_t since(const struct rdzv *r, const struct participant *m,
     return MIN_OF(at, now_ms);
 }
 
-void rdzv_forgive(struct rdzv *r, uint64_t now_ms)
+void rdzv_extend_for_outage(struct rdzv *r, uint64_t now_ms)
 {
     for (struct participant *m = rdzv_first(&r->seen, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS])

@@ -1,4 +1,5 @@
-/* guest.c - a node of a hosted rendezvous; see guest.h. */
+/* member.c - see member.h. Effects, the connection, what the host says, what is due
+ * with time, what the agent wants; then the step and the rest. */
 #include "rendezvous/core/member.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -6,12 +7,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* member_int.h - what the files of a guest share: guest.c (wishes, outcomes),
- * member_link.c (the connection), member_hear.c (what the host says) and member_time.c.
- */
 /* Between two attempts to reach the host, growing from the first to the second. */
-#define GUEST_FIRST_PAUSE_MS 20u
-#define GUEST_MAX_PAUSE_MS   1000u
+#define MEMBER_FIRST_PAUSE_MS 20u
+#define MEMBER_MAX_PAUSE_MS   1000u
 
 enum link_state {
     LINK_NONE,    /* nobody wants anything yet */
@@ -21,7 +19,7 @@ enum link_state {
     LINK_PAUSED,  /* until redial_ms */
 };
 
-struct wish_state {
+struct request_state {
     bool on;
     uint64_t by_ms;
 };
@@ -37,9 +35,9 @@ struct member {
     uint64_t away_ms; /* since when the host is away; MONO_NEVER: it is here */
     bool away_told;
     int64_t joins;
-    struct wish_state join, leave, close;
-    int64_t lefts_due; /* LEAVEs said on this connection without an answer yet */
-    bool owed;         /* a LEAVE that the host has not had: it may hold our place */
+    struct request_state join, leave, close;
+    int64_t lefts_due;  /* LEAVEs said on this connection without an answer yet */
+    bool leave_pending; /* a LEAVE that the host has not had: it may hold our place */
     bool member;
     int64_t round, rank, world;
     int64_t waiting;
@@ -48,37 +46,11 @@ struct member {
     char missing[RDZV_NAMES_SIZE]; /* who was there before and is not now, */
     uint64_t start_by_ms;          /* and when it starts without them */
     bool closed;
-    char zero[RDZV_MAX_ADDR + 1]; /* rank 0 */
-    int64_t zero_pid, zero_local_id;
-    int64_t strangers;
+    char rank0[RDZV_MAX_ADDR + 1]; /* rank 0 */
+    int64_t rank0_pid, rank0_local_id;
+    int64_t torch_nodes;
     char text[1200];
 };
-
-/* guest.c: effects */
-static void member_send(struct member_fx *fx, struct coord_msg msg);
-static void member_tell(struct member_fx *fx, struct rdzv_effect told);
-static void member_news(struct member *g, struct member_fx *fx, enum rdzv_news news,
-                        int code, struct span text);
-/* The wish, if it is on, is over. */
-static void member_done(struct member_fx *fx, struct wish_state *w,
-                        enum rdzv_event_kind wish, int code, const char *text);
-static void member_refused(struct member *g, struct member_fx *fx, int code,
-                           struct span text); /* likewise for a JOIN */
-
-/* member_link.c */
-static bool member_held(const struct member *g); /* the host knows us */
-static void member_dial(struct member *g, struct member_fx *fx);
-static void member_goodbye(struct member *g, struct member_fx *fx); /* soon, if away */
-static void member_say_again(struct member *g, struct member_fx *fx);
-static void member_up(struct member *g, struct member_fx *fx, struct now now);
-static void member_down(struct member *g, const struct member_event *ev);
-
-/* member_hear.c */
-static void member_hear(struct member *g, const struct member_event *ev,
-                        struct member_fx *fx);
-
-/* member_time.c */
-static void member_timer(struct member *g, struct member_fx *fx, struct now now);
 
 /* ---- effects ---- */
 
@@ -87,9 +59,9 @@ static void member_send(struct member_fx *fx, struct coord_msg msg)
     fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_SEND, .msg = msg };
 }
 
-static void member_tell(struct member_fx *fx, struct rdzv_effect told)
+static void member_notify(struct member_fx *fx, struct rdzv_effect told)
 {
-    fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_TELL, .told = told };
+    fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_NOTIFY, .told = told };
 }
 
 static void member_news(struct member *g, struct member_fx *fx, enum rdzv_news news,
@@ -97,22 +69,22 @@ static void member_news(struct member *g, struct member_fx *fx, enum rdzv_news n
 {
     (void)snprintf(g->text, sizeof g->text, "%.*s", (int)MIN_OF(text.n, 1100),
                    (const char *)text.p);
-    member_tell(fx, (struct rdzv_effect){ .kind = RDZV_FX_NEWS,
-                                          .news = news,
-                                          .count = g->waiting,
-                                          .code = code,
-                                          .text = g->text });
+    member_notify(fx, (struct rdzv_effect){ .kind = RDZV_FX_NEWS,
+                                            .news = news,
+                                            .count = g->waiting,
+                                            .code = code,
+                                            .text = g->text });
 }
 
-static void member_done(struct member_fx *fx, struct wish_state *w,
-                        enum rdzv_event_kind wish, int code, const char *text)
+static void member_done(struct member_fx *fx, struct request_state *w,
+                        enum rdzv_event_kind request, int code, const char *text)
 {
     if (!w->on)
         return;
     w->on = false;
-    member_tell(fx,
-                (struct rdzv_effect){
-                    .kind = RDZV_FX_DONE, .wish = wish, .code = code, .text = text });
+    member_notify(
+        fx, (struct rdzv_effect){
+                .kind = RDZV_FX_DONE, .request = request, .code = code, .text = text });
 }
 
 static void member_refused(struct member *g, struct member_fx *fx, int code,
@@ -123,161 +95,95 @@ static void member_refused(struct member *g, struct member_fx *fx, int code,
     g->join.on = false;
     (void)snprintf(g->text, sizeof g->text, "%.*s", (int)MIN_OF(text.n, 1100),
                    (const char *)text.p);
-    member_tell(fx, (struct rdzv_effect){
-                        .kind = RDZV_FX_REFUSED, .code = code, .text = g->text });
+    member_notify(fx, (struct rdzv_effect){
+                          .kind = RDZV_FX_REFUSED, .code = code, .text = g->text });
 }
 
-/* ---- what the agent wants ---- */
+/* ---- the connection to the host: made, lost, made again ---- */
 
-static void begin(struct member *g, struct member_fx *fx, struct wish_state *w,
-                  uint64_t timeout_ms, struct coord_msg msg, struct now now)
+static bool member_held(const struct member *g)
 {
-    *w = (struct wish_state){ true, now.mono_ms + timeout_ms };
-    if (member_held(g) && msg.kind == COORD_LEAVE)
+    return g->link == LINK_HELD;
+}
+
+static void member_dial(struct member *g, struct member_fx *fx)
+{
+    g->link = LINK_DIALING;
+    fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_DIAL };
+}
+
+static void hello(struct member *g, struct member_fx *fx)
+{
+    member_send(fx, (struct coord_msg){
+                        .kind = COORD_HELLO,
+                        .run_id = span_str(g->run_id),
+                        .addr = g->cfg.self.addr,
+                        .pid = g->cfg.self.pid,
+                        .local_id = g->cfg.self.local_id,
+                        .nonce = g->cfg.nonce,
+                        .settings = buf_span(&g->settings),
+                        .order = g->cfg.order,
+                        .rank_order_key = g->cfg.rank_order_key,
+                        .grace_ms = g->cfg.grace_ms,
+                        .round = g->round,
+                        .rank = g->rank,
+                        .world = g->member ? g->world : 0,
+                    });
+}
+
+static void member_goodbye(struct member *g, struct member_fx *fx)
+{
+    g->leave_pending = !member_held(g);
+    if (g->leave_pending)
+        return;
+    g->lefts_due++;
+    member_send(fx, (struct coord_msg){ .kind = COORD_LEAVE });
+}
+
+/* Says everything that has no answer yet, in an order that makes sense to the host. */
+static void member_say_again(struct member *g, struct member_fx *fx)
+{
+    if (g->leave.on || g->leave_pending)
         member_goodbye(g, fx);
-    else if (member_held(g))
-        member_send(fx, msg);
-    else if (g->link == LINK_NONE ||
-             (g->link == LINK_PAUSED && g->away_ms == MONO_NEVER))
-        member_dial(g, fx); /* A host that turned us away is there: ask it at once. */
+    if (g->close.on)
+        member_send(fx, (struct coord_msg){ .kind = COORD_CLOSE });
+    if (g->join.on)
+        member_send(fx, (struct coord_msg){ .kind = COORD_JOIN, .count = g->joins });
 }
 
-static void on_wish(struct member *g, const struct member_event *ev,
-                    struct member_fx *fx)
+static void member_up(struct member *g, struct member_fx *fx, struct now now)
 {
-    const struct rdzv_settings *s = &g->cfg.settings;
+    g->link = LINK_UP;
+    g->beat_ms = now.mono_ms + rdzv_interval_ms(&g->cfg.settings);
+    hello(g, fx);
+}
 
-    if (ev->wish == RDZV_EV_JOIN) {
-        g->member = false;
-        g->joins++;
-        g->gathered = 0;
-        g->names[0] = g->missing[0] = '\0';
-        g->start_by_ms = MONO_NEVER;
-        begin(g, fx, &g->join, s->join_ms,
-              (struct coord_msg){ .kind = COORD_JOIN, .count = g->joins }, ev->now);
-    } else if (ev->wish == RDZV_EV_CLOSE) {
-        begin(g, fx, &g->close, s->close_ms, (struct coord_msg){ .kind = COORD_CLOSE },
-              ev->now);
-    } else if (ev->wish == RDZV_EV_LEAVE) {
-        member_refused(g, fx, MUSTER_ECANCELED, span_str("leaving"));
-        g->member = false;
-        if (g->link == LINK_NONE) {
-            g->leave.on = true;
-            member_done(fx, &g->leave, RDZV_EV_LEAVE, 0, NULL);
-        } else {
-            g->owed = true;
-            begin(g, fx, &g->leave, s->close_ms,
-                  (struct coord_msg){ .kind = COORD_LEAVE }, ev->now);
-        }
+static void member_down(struct member *g, const struct member_event *ev)
+{
+    /* One that hangs up at our HELLO is no better than one that is not there. */
+    if (g->link == LINK_HELD)
+        g->pause_ms = MEMBER_FIRST_PAUSE_MS;
+    else
+        g->pause_ms = MIN_OF(g->pause_ms * 2, MEMBER_MAX_PAUSE_MS);
+    g->link = LINK_PAUSED;
+    g->leave_pending = g->leave_pending || g->lefts_due > 0;
+    g->lefts_due = 0;
+    if (g->join.by_ms == MONO_NEVER) /* a spare, until the host says so again */
+        g->join.by_ms = ev->now.mono_ms + g->cfg.settings.join_ms;
+    g->redial_ms = ev->now.mono_ms + g->pause_ms;
+    g->beat_ms = MONO_NEVER;
+    if (g->away_ms == MONO_NEVER) {
+        g->away_ms = ev->now.mono_ms;
+        trace(g->cfg.trace, TRACE_WARN,
+              "the host of the rendezvous '%s' is away: %s; trying again", g->run_id,
+              ev->text ? ev->text : "the connection broke");
     }
+    (void)snprintf(g->text, sizeof g->text, "%.1000s",
+                   ev->text ? ev->text : "the connection broke");
 }
 
-void member_step(struct member *g, const struct member_event *ev, struct member_fx *fx)
-{
-    fx->count = 0;
-    switch (ev->kind) {
-    case MEMBER_WISH:
-        on_wish(g, ev, fx);
-        return;
-    case MEMBER_UP:
-        member_up(g, fx, ev->now);
-        return;
-    case MEMBER_DOWN:
-        member_down(g, ev);
-        return;
-    case MEMBER_MSG:
-        member_hear(g, ev, fx);
-        return;
-    case MEMBER_TIMER:
-        member_timer(g, fx, ev->now);
-        return;
-    }
-}
+/* ---- what the host says ---- */
 
-/* ---- new and free ---- */
-
-int member_new(const struct member_config *cfg, struct member **out,
-               struct muster_error *err)
-{
-    struct member *g;
-
-    if (cfg->self.addr.n == 0 || cfg->self.addr.n > RDZV_MAX_ADDR)
-        return err_set(err, MUSTER_EINVAL,
-                       "a node's address has 1 to %u bytes, not %zu", RDZV_MAX_ADDR,
-                       cfg->self.addr.n);
-    g = mem_calloc(1, sizeof *g);
-    if (!g)
-        return err_nomem(err);
-    g->cfg = *cfg;
-    buf_init(&g->settings, COORD_MAX);
-    g->run_id = mem_strdup(cfg->run_id);
-    g->addr = mem_strndup((const char *)cfg->self.addr.p, cfg->self.addr.n);
-    if (!g->run_id || !g->addr ||
-        rdzv_settings_print(&cfg->settings, &g->settings) < 0) {
-        member_free(g);
-        return err_nomem(err);
-    }
-    g->cfg.self.addr = span_str(g->addr);
-    g->cfg.run_id = g->run_id;
-    g->beat_ms = g->away_ms = MONO_NEVER;
-    g->round = -1;
-    g->pause_ms = GUEST_FIRST_PAUSE_MS;
-    *out = g;
-    return 0;
-}
-
-void member_free(struct member *g)
-{
-    if (!g)
-        return;
-    buf_fini(&g->settings);
-    mem_free(g->run_id);
-    mem_free(g->addr);
-    mem_free(g);
-}
-
-int64_t member_waiting(const struct member *g)
-{
-    return g->waiting;
-}
-
-bool member_closed(const struct member *g)
-{
-    return g->closed;
-}
-
-struct rdzv_node member_rank0(const struct member *g)
-{
-    return (struct rdzv_node){ span_str(g->zero), g->zero_pid, g->zero_local_id };
-}
-
-int64_t member_torch_nodes(const struct member *g)
-{
-    return g->strangers;
-}
-
-bool member_progress(const struct member *g, struct rdzv_progress *out)
-{
-    if (!g->join.on)
-        return false;
-    *out = (struct rdzv_progress){
-        .stage = !member_held(g)               ? RDZV_AT_STORE
-                 : g->join.by_ms == MONO_NEVER ? RDZV_AT_SPARE
-                 : g->gathered == 0            ? RDZV_AT_NEXT
-                                               : RDZV_AT_ROUND,
-        .here = g->gathered,
-        .min_nodes = g->cfg.settings.min_nodes,
-        .max_nodes = g->cfg.settings.max_nodes,
-        .by_ms = g->join.by_ms,
-        .start_by_ms = g->start_by_ms,
-        .dialled = true,
-    };
-    memcpy(out->names, g->names, sizeof out->names);
-    memcpy(out->missing, g->missing, sizeof out->missing);
-    return true;
-}
-
-/* member_hear.c - what the host of a rendezvous says to one of its nodes. */
 static void on_joined(struct member *g, struct member_fx *fx, const struct coord_msg *m)
 {
     if (!g->join.on)
@@ -289,9 +195,9 @@ static void on_joined(struct member *g, struct member_fx *fx, const struct coord
                        " nodes, which cannot be",
                        m->rank, m->world);
         g->join.on = false;
-        member_tell(fx, (struct rdzv_effect){ .kind = RDZV_FX_REFUSED,
-                                              .code = MUSTER_EPROTO,
-                                              .text = g->text });
+        member_notify(fx, (struct rdzv_effect){ .kind = RDZV_FX_REFUSED,
+                                                .code = MUSTER_EPROTO,
+                                                .text = g->text });
         return;
     }
     g->join.on = false;
@@ -301,15 +207,15 @@ static void on_joined(struct member *g, struct member_fx *fx, const struct coord
     g->rank = m->rank;
     g->world = m->world;
     if (m->addr.n)
-        memcpy(g->zero, m->addr.p, m->addr.n);
-    g->zero[m->addr.n] = '\0';
-    g->zero_pid = m->pid;
-    g->zero_local_id = m->local_id;
-    g->strangers = m->count;
-    member_tell(fx, (struct rdzv_effect){ .kind = RDZV_FX_JOINED,
-                                          .round = m->round,
-                                          .rank = m->rank,
-                                          .world = m->world });
+        memcpy(g->rank0, m->addr.p, m->addr.n);
+    g->rank0[m->addr.n] = '\0';
+    g->rank0_pid = m->pid;
+    g->rank0_local_id = m->local_id;
+    g->torch_nodes = m->count;
+    member_notify(fx, (struct rdzv_effect){ .kind = RDZV_FX_JOINED,
+                                            .round = m->round,
+                                            .rank = m->rank,
+                                            .world = m->world });
 }
 
 static void on_closed(struct member *g, struct member_fx *fx)
@@ -336,13 +242,13 @@ static void on_gathered(struct member *g, const struct coord_msg *m, struct now 
     names_copy(g->missing, m->addr);
 }
 
-/* The HELLO itself is refused: a later try needs a new one. Who is no guest has no
+/* The HELLO itself is refused: a later try needs a new one. Who is no member has no
  * place to leave, and cannot close the run of those who are. */
 static void on_turned_away(struct member *g, struct member_fx *fx,
                            const struct coord_msg *m, struct now now)
 {
     g->link = LINK_PAUSED;
-    g->redial_ms = now.mono_ms + GUEST_MAX_PAUSE_MS;
+    g->redial_ms = now.mono_ms + MEMBER_MAX_PAUSE_MS;
     g->away_ms = MONO_NEVER;
     (void)snprintf(g->text, sizeof g->text, "%.*s", (int)MIN_OF(m->text.n, 1100),
                    (const char *)m->text.p);
@@ -425,92 +331,9 @@ static void member_hear(struct member *g, const struct member_event *ev,
     }
 }
 
-/* member_link.c - a guest's connection to its host: made, lost and made again, and what
- * is said over it first. */
-static void member_dial(struct member *g, struct member_fx *fx)
-{
-    g->link = LINK_DIALING;
-    fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_DIAL };
-}
+/* ---- what is due with time ---- */
 
-static void hello(struct member *g, struct member_fx *fx)
-{
-    member_send(fx, (struct coord_msg){
-                        .kind = COORD_HELLO,
-                        .run_id = span_str(g->run_id),
-                        .addr = g->cfg.self.addr,
-                        .pid = g->cfg.self.pid,
-                        .local_id = g->cfg.self.local_id,
-                        .nonce = g->cfg.nonce,
-                        .settings = buf_span(&g->settings),
-                        .order = g->cfg.order,
-                        .rank_order_key = g->cfg.rank_order_key,
-                        .grace_ms = g->cfg.grace_ms,
-                        .round = g->round,
-                        .rank = g->rank,
-                        .world = g->member ? g->world : 0,
-                    });
-}
-
-static void member_goodbye(struct member *g, struct member_fx *fx)
-{
-    g->owed = !member_held(g);
-    if (g->owed)
-        return;
-    g->lefts_due++;
-    member_send(fx, (struct coord_msg){ .kind = COORD_LEAVE });
-}
-
-/* Says everything that has no answer yet, in an order that makes sense to the host. */
-static void member_say_again(struct member *g, struct member_fx *fx)
-{
-    if (g->leave.on || g->owed)
-        member_goodbye(g, fx);
-    if (g->close.on)
-        member_send(fx, (struct coord_msg){ .kind = COORD_CLOSE });
-    if (g->join.on)
-        member_send(fx, (struct coord_msg){ .kind = COORD_JOIN, .count = g->joins });
-}
-
-static bool member_held(const struct member *g)
-{
-    return g->link == LINK_HELD;
-}
-
-static void member_up(struct member *g, struct member_fx *fx, struct now now)
-{
-    g->link = LINK_UP;
-    g->beat_ms = now.mono_ms + rdzv_interval_ms(&g->cfg.settings);
-    hello(g, fx);
-}
-
-static void member_down(struct member *g, const struct member_event *ev)
-{
-    /* One that hangs up at our HELLO is no better than one that is not there. */
-    if (g->link == LINK_HELD)
-        g->pause_ms = GUEST_FIRST_PAUSE_MS;
-    else
-        g->pause_ms = MIN_OF(g->pause_ms * 2, GUEST_MAX_PAUSE_MS);
-    g->link = LINK_PAUSED;
-    g->owed = g->owed || g->lefts_due > 0;
-    g->lefts_due = 0;
-    if (g->join.by_ms == MONO_NEVER) /* a spare, until the host says so again */
-        g->join.by_ms = ev->now.mono_ms + g->cfg.settings.join_ms;
-    g->redial_ms = ev->now.mono_ms + g->pause_ms;
-    g->beat_ms = MONO_NEVER;
-    if (g->away_ms == MONO_NEVER) {
-        g->away_ms = ev->now.mono_ms;
-        trace(g->cfg.trace, TRACE_WARN,
-              "the host of the rendezvous '%s' is away: %s; trying again", g->run_id,
-              ev->text ? ev->text : "the connection broke");
-    }
-    (void)snprintf(g->text, sizeof g->text, "%.1000s",
-                   ev->text ? ev->text : "the connection broke");
-}
-
-/* member_time.c - a guest's deadlines, its heartbeats, and how long it waits for a host
- * that is away. */
-static bool due(const struct wish_state *w, struct now now)
+static bool due(const struct request_state *w, struct now now)
 {
     return w->on && now.mono_ms >= w->by_ms;
 }
@@ -594,4 +417,154 @@ uint64_t member_deadline(const struct member *g)
     if (g->away_ms != MONO_NEVER && !g->away_told)
         by = MIN_OF(by, g->away_ms + away_limit_ms(g));
     return by;
+}
+
+/* ---- what the agent wants ---- */
+
+static void begin(struct member *g, struct member_fx *fx, struct request_state *w,
+                  uint64_t timeout_ms, struct coord_msg msg, struct now now)
+{
+    *w = (struct request_state){ true, now.mono_ms + timeout_ms };
+    if (member_held(g) && msg.kind == COORD_LEAVE)
+        member_goodbye(g, fx);
+    else if (member_held(g))
+        member_send(fx, msg);
+    else if (g->link == LINK_NONE ||
+             (g->link == LINK_PAUSED && g->away_ms == MONO_NEVER))
+        member_dial(g, fx); /* A host that turned us away is there: ask it at once. */
+}
+
+static void on_request(struct member *g, const struct member_event *ev,
+                       struct member_fx *fx)
+{
+    const struct rdzv_settings *s = &g->cfg.settings;
+
+    if (ev->request == RDZV_EV_JOIN) {
+        g->member = false;
+        g->joins++;
+        g->gathered = 0;
+        g->names[0] = g->missing[0] = '\0';
+        g->start_by_ms = MONO_NEVER;
+        begin(g, fx, &g->join, s->join_ms,
+              (struct coord_msg){ .kind = COORD_JOIN, .count = g->joins }, ev->now);
+    } else if (ev->request == RDZV_EV_CLOSE) {
+        begin(g, fx, &g->close, s->close_ms, (struct coord_msg){ .kind = COORD_CLOSE },
+              ev->now);
+    } else if (ev->request == RDZV_EV_LEAVE) {
+        member_refused(g, fx, MUSTER_ECANCELED, span_str("leaving"));
+        g->member = false;
+        if (g->link == LINK_NONE) {
+            g->leave.on = true;
+            member_done(fx, &g->leave, RDZV_EV_LEAVE, 0, NULL);
+        } else {
+            g->leave_pending = true;
+            begin(g, fx, &g->leave, s->close_ms,
+                  (struct coord_msg){ .kind = COORD_LEAVE }, ev->now);
+        }
+    }
+}
+
+void member_step(struct member *g, const struct member_event *ev, struct member_fx *fx)
+{
+    fx->count = 0;
+    switch (ev->kind) {
+    case MEMBER_REQUEST:
+        on_request(g, ev, fx);
+        return;
+    case MEMBER_UP:
+        member_up(g, fx, ev->now);
+        return;
+    case MEMBER_DOWN:
+        member_down(g, ev);
+        return;
+    case MEMBER_MSG:
+        member_hear(g, ev, fx);
+        return;
+    case MEMBER_TIMER:
+        member_timer(g, fx, ev->now);
+        return;
+    }
+}
+
+/* ---- new and free ---- */
+
+int member_new(const struct member_config *cfg, struct member **out,
+               struct muster_error *err)
+{
+    struct member *g;
+
+    if (cfg->self.addr.n == 0 || cfg->self.addr.n > RDZV_MAX_ADDR)
+        return err_set(err, MUSTER_EINVAL,
+                       "a node's address has 1 to %u bytes, not %zu", RDZV_MAX_ADDR,
+                       cfg->self.addr.n);
+    g = mem_calloc(1, sizeof *g);
+    if (!g)
+        return err_nomem(err);
+    g->cfg = *cfg;
+    buf_init(&g->settings, COORD_MAX);
+    g->run_id = mem_strdup(cfg->run_id);
+    g->addr = mem_strndup((const char *)cfg->self.addr.p, cfg->self.addr.n);
+    if (!g->run_id || !g->addr ||
+        rdzv_settings_print(&cfg->settings, &g->settings) < 0) {
+        member_free(g);
+        return err_nomem(err);
+    }
+    g->cfg.self.addr = span_str(g->addr);
+    g->cfg.run_id = g->run_id;
+    g->beat_ms = g->away_ms = MONO_NEVER;
+    g->round = -1;
+    g->pause_ms = MEMBER_FIRST_PAUSE_MS;
+    *out = g;
+    return 0;
+}
+
+void member_free(struct member *g)
+{
+    if (!g)
+        return;
+    buf_fini(&g->settings);
+    mem_free(g->run_id);
+    mem_free(g->addr);
+    mem_free(g);
+}
+
+int64_t member_waiting(const struct member *g)
+{
+    return g->waiting;
+}
+
+bool member_closed(const struct member *g)
+{
+    return g->closed;
+}
+
+struct rdzv_node member_rank0(const struct member *g)
+{
+    return (struct rdzv_node){ span_str(g->rank0), g->rank0_pid, g->rank0_local_id };
+}
+
+int64_t member_torch_nodes(const struct member *g)
+{
+    return g->torch_nodes;
+}
+
+bool member_progress(const struct member *g, struct rdzv_progress *out)
+{
+    if (!g->join.on)
+        return false;
+    *out = (struct rdzv_progress){
+        .stage = !member_held(g)               ? RDZV_AT_STORE
+                 : g->join.by_ms == MONO_NEVER ? RDZV_AT_SPARE
+                 : g->gathered == 0            ? RDZV_AT_NEXT
+                                               : RDZV_AT_ROUND,
+        .here = g->gathered,
+        .min_nodes = g->cfg.settings.min_nodes,
+        .max_nodes = g->cfg.settings.max_nodes,
+        .by_ms = g->join.by_ms,
+        .start_by_ms = g->start_by_ms,
+        .dialled = true,
+    };
+    memcpy(out->names, g->names, sizeof out->names);
+    memcpy(out->missing, g->missing, sizeof out->missing);
+    return true;
 }

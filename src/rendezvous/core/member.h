@@ -1,8 +1,8 @@
-/* guest.h - one node's part in a rendezvous that its host owns
+/* member.h - one node's part in a rendezvous that its host owns
  * (rendezvous/core/coordinator.h): say what we want over one connection, and believe
  * what we are told.
  *
- * Pure. It takes the wishes and gives the outcomes of rdzv.h (JOIN, LEAVE, CLOSE;
+ * Pure. It takes the requests and gives the outcomes of cas_node.h (JOIN, LEAVE, CLOSE;
  * JOINED, REFUSED, DONE, NEWS), so that the driver treats both alike. What always
  * holds:
  *
@@ -10,7 +10,7 @@
  *     DONE, at the latest at their deadline;
  *   - a connection that breaks is made again, at once and then with growing pauses, and
  *     whatever had no answer is said again: the host knows a repeated JOIN by its
- * number;
+ *     number;
  *   - a host that stays away as long as a node may be silent is news (BACKEND), once.
  */
 #ifndef RENDEZVOUS_CORE_MEMBER_H
@@ -37,28 +37,28 @@ int member_new(const struct member_config *cfg, struct member **out,
                struct muster_error *err);
 void member_free(struct member *g); /* NULL is fine */
 
-/* X(name): what happened, beside the wishes of rdzv.h. */
+/* What happened, beside what the agent wants (cas_node.h). */
 enum member_event_kind {
-    MEMBER_WISH,  /* wish: RDZV_EV_JOIN, LEAVE or CLOSE */
-    MEMBER_UP,    /* a connection is there; messages can be sent */
-    MEMBER_DOWN,  /* it broke, or could not be made: code, text */
-    MEMBER_MSG,   /* the host says msg */
-    MEMBER_TIMER, /* member_deadline() has come */
+    MEMBER_REQUEST, /* request: RDZV_EV_JOIN, LEAVE or CLOSE */
+    MEMBER_UP,      /* a connection is there; messages can be sent */
+    MEMBER_DOWN,    /* it broke, or could not be made: code, text */
+    MEMBER_MSG,     /* the host says msg */
+    MEMBER_TIMER,   /* member_deadline() has come */
 };
 
 struct member_event {
     enum member_event_kind kind;
     struct now now;
-    enum rdzv_event_kind wish;
+    enum rdzv_event_kind request;
     const struct coord_msg *msg; /* borrowed for the step */
     int code;
     const char *text;
 };
 
 enum member_effect_kind {
-    MEMBER_DIAL, /* connect, once; answer with UP or DOWN */
-    MEMBER_SEND, /* msg */
-    MEMBER_TELL, /* told: JOINED, REFUSED, DONE or NEWS, as rdzv_step gives them */
+    MEMBER_DIAL,   /* connect, once; answer with UP or DOWN */
+    MEMBER_SEND,   /* msg */
+    MEMBER_NOTIFY, /* told: JOINED, REFUSED, DONE or NEWS, as rdzv_step gives them */
 };
 
 struct member_effect {

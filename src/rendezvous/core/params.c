@@ -215,7 +215,8 @@ int params_bool(const struct rdzv_params *p, const char *key, int dflt, int *out
     return 0;
 }
 
-/* conf.c - see conf.h. */
+/* ---- the configuration string of --rdzv-conf ---- */
+
 static int set(struct rdzv_params *p, struct span key, struct span value,
                struct muster_error *err)
 {

@@ -54,10 +54,9 @@ int params_int(const struct rdzv_params *p, const char *key, int64_t dflt, int64
 int params_bool(const struct rdzv_params *p, const char *key, int dflt, int *out,
                 struct muster_error *err);
 
-/* conf.h - the configuration string of --rdzv-conf: `<key>=<value>,...`, torch's rules.
- */
-/* Sets an option of p, as text, for each part; a repeated key takes its last value. On
- * an error some may have been set already. text may be NULL. */
+/* Reads the string of --rdzv-conf, `<key>=<value>,...`, by torch's rules. Sets an
+ * option of p, as text, for each part; a repeated key takes its last value. On an error
+ * some may have been set already. text may be NULL. */
 int conf_parse(struct rdzv_params *p, const char *text, struct muster_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* pickle.h - the shared rendezvous state as torch nodes store it: the base64 text of a
- * Python pickle <-> struct rdzv_state.
+/* state_pickle.h - the shared rendezvous state as torch nodes store it: the base64 text
+ * of a Python pickle <-> struct rdzv_state.
  *
  * The reader takes what torch 2.6 and later write under Python 3.8 to 3.15 and nothing
  * else: thirty opcodes, five globals. It builds no object and calls nothing. Its work

@@ -1,4 +1,4 @@
-/* pickle_int.h - what the files of the pickle reader share. */
+/* state_pickle_int.h - what the files of the pickle reader share. */
 #ifndef RENDEZVOUS_CORE_STATE_PICKLE_INT_H
 #define RENDEZVOUS_CORE_STATE_PICKLE_INT_H
 
@@ -162,7 +162,7 @@ static inline struct pv *pv_top(struct unpickler *u, size_t below)
     return (struct pv *)u->stack.at + u->stack.count - 1 - below;
 }
 
-/* pickle_objects.c: an opcode each. */
+/* An opcode each. */
 int unpickle_global(struct unpickler *u);
 int unpickle_newobj(struct unpickler *u);
 int unpickle_build(struct unpickler *u);

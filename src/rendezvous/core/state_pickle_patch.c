@@ -1,4 +1,5 @@
-/* pickle_beats.c - a state read again when only heartbeats have changed; see pickle.h.
+/* state_pickle_patch.c - a state read again when only heartbeats have changed; see
+ * state_pickle.h.
  *
  * The times are ten bytes each, wherever they lie. So two texts of one length that are
  * equal but for the groups that hold those bytes say the same but for those times. */

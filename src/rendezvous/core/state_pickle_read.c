@@ -1,6 +1,6 @@
-/* pickle_read.c - the pickle machine, as much of it as a state needs: plain values, the
- * memo, and the way from opcode to opcode; see pickle.h. What is built of other values
- * is in pickle_objects.c.
+/* state_pickle_read.c - the pickle machine, as much of it as a state needs: plain
+ * values, the memo, and the way from opcode to opcode; see pickle.h. What is built of
+ * other values comes below.
  *
  * Bytes come from whoever can reach the store. Every opcode checks what it takes from
  * the stack; nothing recurses; every array grows by at most one entry a byte. */
@@ -310,8 +310,8 @@ int pickle_read_text(struct span text, struct rdzv_state *out, struct muster_err
     return rc;
 }
 
-/* pickle_objects.c - the opcodes that make values of other values: globals, nodes and
- * states, maps and sets, tuples and the calls that make a time. See pickle_read.c.
+/* ---- The opcodes that make values of other values: globals, nodes and
+ * states, maps and sets, tuples and the calls that make a time.
  *
  * Only the shapes that a state has are taken; a name that is not one of torch's or
  * datetime's is refused, and nothing is ever called. */
@@ -545,7 +545,8 @@ int unpickle_reduce(struct unpickler *u)
     return pv_push(u, PV_TIME, (uint32_t)args.num, us);
 }
 
-/* pickle_build.c - from the items of a pickle to nodes and the state; see pickle.h. */
+/* ---- From the items of a pickle to nodes and the state ---- */
+
 /* Which of the names a field is, or count for none. */
 static size_t which(const struct unpickler *u, struct pv key, const char *const *names,
                     size_t count)

@@ -1,4 +1,4 @@
-/* pickle_write.c - the canonical pickle of a state; see pickle.h.
+/* state_pickle_write.c - the canonical pickle of a state; see state_pickle.h.
  *
  * The layout is CPython's, so that the bytes equal torch's wherever torch shares nodes
  * by value too. Every MEMOIZE takes the next number; what is mentioned again comes by

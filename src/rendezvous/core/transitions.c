@@ -1,4 +1,4 @@
-/* apply.c - what actions and deaths do to the state; see decide.h. */
+/* transitions.c - what actions and deaths do to the state; see decisions.h. */
 #include <assert.h>
 #include <stdlib.h>
 

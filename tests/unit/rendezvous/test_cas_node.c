@@ -152,7 +152,7 @@ static void feed(struct world *w, size_t i, struct rdzv_event ev)
     }
 }
 
-static void wish(struct world *w, size_t i, enum rdzv_event_kind kind)
+static void request(struct world *w, size_t i, enum rdzv_event_kind kind)
 {
     feed(w, i, (struct rdzv_event){ .kind = kind });
 }
@@ -179,7 +179,7 @@ static void pass(struct world *w, uint64_t ms, unsigned stopped)
             w->now.wall_us += (int64_t)(due - w->now.mono_ms) * 1000;
             w->now.mono_ms = due;
         }
-        wish(w, who, RDZV_EV_TIMER);
+        request(w, who, RDZV_EV_TIMER);
     }
     w->now.wall_us += (int64_t)(end - w->now.mono_ms) * 1000;
     w->now.mono_ms = end;
@@ -203,9 +203,9 @@ static void two_nodes_join_at_once(void **state)
 
     (void)state;
     world_init(&w, 2, 2, 2);
-    wish(&w, 1, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
     assert_int_equal(w.joins[1], 0);
-    wish(&w, 0, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_JOIN);
     expect_world(&w, 0, 0, 0, 2);
     expect_world(&w, 1, 0, 1, 2); /* told by the change, not by a poll */
     assert_int_equal(w.writes, 2);
@@ -215,13 +215,13 @@ static void two_nodes_join_at_once(void **state)
 
     /* Again: each leaves and queues in one write; the last one opens the next round,
      * and seats who waits for it. */
-    wish(&w, 0, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_JOIN);
     pass(&w, 1100, 0);
     assert_int_equal(w.told[1], 0); /* torch's nodes may not have looked yet */
     pass(&w, 100, 0);
     assert_int_equal(w.told[1], 1);
     assert_int_equal(w.news[1].news, RDZV_NEWS_WAITING);
-    wish(&w, 1, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
     expect_world(&w, 0, 1, 0, 2);
     expect_world(&w, 1, 1, 1, 2);
     assert_int_equal(w.writes, 4);
@@ -234,8 +234,8 @@ static void beats_keep_the_round(void **state)
 
     (void)state;
     world_init(&w, 2, 2, 2);
-    wish(&w, 0, RDZV_EV_JOIN);
-    wish(&w, 1, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
     w.skew_us[0] = 20000000; /* clocks that jump move nothing */
     pass(&w, 60000, 0);
     w.skew_us[1] = -3600000000ll;
@@ -257,8 +257,8 @@ static void who_was_silent_before_an_outage_gets_time(void **state)
 
         (void)state;
         world_init(&w, 2, 2, 2);
-        wish(&w, 0, RDZV_EV_JOIN);
-        wish(&w, 1, RDZV_EV_JOIN);
+        request(&w, 0, RDZV_EV_JOIN);
+        request(&w, 1, RDZV_EV_JOIN);
         pass(&w, 11000, 1u << 1);
         w.down = true;
         pass(&w, 20000, 1u << 1);
@@ -284,7 +284,7 @@ static void the_backend_tells_who_is_gone(void **state)
     (void)state;
     world_init(&w, 1, 3, 3);
     for (size_t i = 0; i < 3; i++)
-        wish(&w, i, RDZV_EV_JOIN);
+        request(&w, i, RDZV_EV_JOIN);
     expect_world(&w, 2, 0, 2, 3);
     feed(&w, 1,
          (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n7_10_0") });
@@ -295,10 +295,10 @@ static void the_backend_tells_who_is_gone(void **state)
          (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n0_10_0") });
     assert_int_equal(w.told[1], 1);
     assert_int_equal(w.news[1].news, RDZV_NEWS_LOST);
-    wish(&w, 1, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
     feed(&w, 2,
          (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n0_10_0") });
-    wish(&w, 2, RDZV_EV_JOIN);
+    request(&w, 2, RDZV_EV_JOIN);
     pass(&w, 40000, 1u << 0);
     assert_int_equal(w.joined[1].world, 2);
     assert_int_equal(w.joined[2].world, 2);
@@ -312,22 +312,22 @@ static void a_lost_member_makes_room(void **state)
     (void)state;
     world_init(&w, 1, 3, 3);
     for (size_t i = 0; i < 3; i++)
-        wish(&w, i, RDZV_EV_JOIN);
+        request(&w, i, RDZV_EV_JOIN);
     expect_world(&w, 2, 0, 2, 3);
     pass(&w, 20000, 1u << 0);
     assert_true(w.told[1] == 1 && w.told[2] == 1);
-    wish(&w, 1, RDZV_EV_JOIN);
-    wish(&w, 2, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
+    request(&w, 2, RDZV_EV_JOIN);
     pass(&w, 31000, 1u << 0);
     expect_world(&w, 1, 1, 0, 2);
     expect_world(&w, 2, 1, 1, 2);
     /* The one that was stopped finds itself out, and comes back. */
     pass(&w, 1, 0);
     assert_int_equal(w.news[0].news, RDZV_NEWS_EVICTED);
-    wish(&w, 0, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_JOIN);
     assert_int_equal(w.news[1].news, RDZV_NEWS_WAITING);
-    wish(&w, 1, RDZV_EV_JOIN);
-    wish(&w, 2, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
+    request(&w, 2, RDZV_EV_JOIN);
     pass(&w, 1000, 0);
     expect_world(&w, 0, 2, 0, 3);
     expect_world(&w, 2, 2, 2, 3);
@@ -340,27 +340,27 @@ static void a_spare_waits_and_is_dismissed(void **state)
 
     (void)state;
     world_init(&w, 1, 2, 4);
-    wish(&w, 0, RDZV_EV_JOIN);
-    wish(&w, 1, RDZV_EV_JOIN);
-    wish(&w, 2, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
+    request(&w, 2, RDZV_EV_JOIN);
     pass(&w, 700000, 0); /* longer than any join may take */
     assert_int_equal(w.refusals[2], 0);
-    wish(&w, 1, RDZV_EV_LEAVE);
+    request(&w, 1, RDZV_EV_LEAVE);
     assert_true(w.dones[1] == 1 && w.done[1].code == 0);
     pass(&w, 100, 0);
     assert_int_equal(w.news[0].news, RDZV_NEWS_WAITING); /* the spare came forward */
-    wish(&w, 0, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_JOIN);
     pass(&w, 100, 0);
     expect_world(&w, 2, 1, 1, 2);
-    wish(&w, 3, RDZV_EV_JOIN);
-    wish(&w, 0, RDZV_EV_CLOSE);
+    request(&w, 3, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_CLOSE);
     pass(&w, 100, 0);
     assert_true(w.dones[0] == 1 && w.done[0].code == 0 &&
-                w.done[0].wish == RDZV_EV_CLOSE);
+                w.done[0].request == RDZV_EV_CLOSE);
     assert_int_equal(w.refused[3].code, MUSTER_EGRACEFUL);
     assert_int_equal(w.news[2].news, RDZV_NEWS_CLOSED);
     assert_true(rdzv_closed(w.node[2]));
-    wish(&w, 1, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
     assert_int_equal(w.refused[1].code, MUSTER_ECLOSED);
     world_fini(&w);
 }
@@ -374,14 +374,14 @@ static void who_waited_in_vain_becomes_a_spare(void **state)
 
     (void)state;
     world_init(&w, 1, 2, 3);
-    wish(&w, 0, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_JOIN);
     pass(&w, 31000, 0);
     expect_world(&w, 0, 0, 0, 1);
-    wish(&w, 1, RDZV_EV_JOIN);
-    wish(&w, 2, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
+    request(&w, 2, RDZV_EV_JOIN);
     pass(&w, 100, 0);
     assert_int_equal(w.news[0].news, RDZV_NEWS_WAITING);
-    wish(&w, 0, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_JOIN);
     pass(&w, 1000, 0);
     expect_world(&w, 0, 1, 0, 2);
     assert_int_equal(w.joins[1] + w.joins[2], 1);
@@ -403,7 +403,7 @@ static void late_joins_hand_their_seat_back(void **state)
 
     (void)state;
     world_init(&w, 2, 2, 1);
-    wish(&w, 0, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_JOIN);
     pass(&w, 600000, 0);
     assert_int_equal(w.refusals[0], 0);
     pass(&w, 2, 0);
@@ -422,8 +422,8 @@ static void a_silent_store_is_no_excuse(void **state)
     (void)state;
     world_init(&w, 2, 2, 2);
     w.mute = true;
-    wish(&w, 0, RDZV_EV_JOIN);
-    wish(&w, 1, RDZV_EV_CLOSE);
+    request(&w, 0, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_CLOSE);
     pass(&w, 30001, 0);
     assert_int_equal(w.done[1].code, MUSTER_ETIMEDOUT);
     pass(&w, 575001, 0);
@@ -438,10 +438,10 @@ static void a_broken_store_is_told(void **state)
 
     (void)state;
     world_init(&w, 1, 1, 2);
-    wish(&w, 0, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_JOIN);
     expect_world(&w, 0, 0, 0, 1);
     w.down = true;
-    wish(&w, 1, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
     assert_int_equal(w.refused[1].code, MUSTER_ECONN);
     pass(&w, 60000, 0);
     assert_true(w.told[0] == 1 && w.news[0].news == RDZV_NEWS_BACKEND);
@@ -449,7 +449,7 @@ static void a_broken_store_is_told(void **state)
     pass(&w, 60000, 0);
     assert_int_equal(w.told[0], 1); /* it went on beating: still a member */
     assert_int_equal(buf_append_str(&w.value, "nonsense"), 0);
-    wish(&w, 1, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
     assert_int_equal(w.refused[1].code, MUSTER_ESTATE);
     world_fini(&w);
 }
@@ -466,8 +466,8 @@ static void two_of_one_name_are_told_apart(void **state)
     rdzv_settings_init(&cfg.settings, 1, 4);
     assert_int_equal(rdzv_new(&cfg, &w.node[1], NULL), 0);
     rdzv_can_watch(w.node[1], true);
-    wish(&w, 0, RDZV_EV_JOIN);
-    wish(&w, 1, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
     pass(&w, 29000, 0);
     assert_int_equal(w.refused[1].code, MUSTER_EEXIST);
     assert_int_equal(w.refusals[0], 0);
@@ -477,7 +477,7 @@ static void two_of_one_name_are_told_apart(void **state)
     /* What a killed predecessor left behind does not stop us, once it is old. */
     rdzv_free(w.node[0]);
     w.node[0] = NULL;
-    wish(&w, 1, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
     pass(&w, 50000, 0);
     assert_int_equal(w.refusals[1], 1);
     expect_world(&w, 1, 1, 0, 1);
@@ -494,8 +494,8 @@ static void a_torn_round_is_no_world(void **state)
     (void)state;
     world_init(&w, 1, 3, 3);
     w.watch = false;
-    wish(&w, 2, RDZV_EV_JOIN);
-    wish(&w, 1, RDZV_EV_JOIN);
+    request(&w, 2, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
     rdzv_settings_init(&settings, 1, 3);
     assert_int_equal(pickle_read_text(buf_span(&w.value), &s, NULL), 0);
     for (int i = 0; i < 2; i++) { /* a and b join, which completes; a vanishes */
@@ -509,9 +509,9 @@ static void a_torn_round_is_no_world(void **state)
     buf_clear(&w.value);
     assert_int_equal(pickle_write_text(&s, &w.value), 0);
     rdzv_state_fini(&s);
-    wish(&w, 1, RDZV_EV_CHANGED);
+    request(&w, 1, RDZV_EV_CHANGED);
     assert_int_equal(w.joins[1], 0);
-    wish(&w, 2, RDZV_EV_CHANGED);
+    request(&w, 2, RDZV_EV_CHANGED);
     pass(&w, 40000, 0);
     expect_world(&w, 1, 1, 0, 2);
     expect_world(&w, 2, 1, 1, 2);
@@ -530,7 +530,7 @@ static void more_nodes_than_we_allow(void **state)
     rdzv_settings_init(&cfg.settings, 1, 2);
     assert_int_equal(rdzv_new(&cfg, &w.node[2], NULL), 0);
     for (size_t i = 0; i < 3; i++)
-        wish(&w, i, RDZV_EV_JOIN);
+        request(&w, i, RDZV_EV_JOIN);
     pass(&w, 31000, 0);
     assert_int_equal(w.refused[2].code, MUSTER_EINVAL);
     assert_non_null(strstr(w.why[2], "--nnodes"));
@@ -545,11 +545,11 @@ static void the_last_call_is_timed_by_one_clock(void **state)
     world_init(&w, 2, 4, 3);
     w.skew_us[0] = 60000000; /* fast by a minute: torch would complete at once */
     w.skew_us[1] = -60000000;
-    wish(&w, 1, RDZV_EV_JOIN);
-    wish(&w, 0, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_JOIN);
     pass(&w, 29000, 0);
     assert_int_equal(w.joins[0], 0);
-    wish(&w, 2, RDZV_EV_JOIN);
+    request(&w, 2, RDZV_EV_JOIN);
     pass(&w, 1100, 0);
     expect_world(&w, 0, 0, 0, 3);
     expect_world(&w, 1, 0, 1, 3);
@@ -567,8 +567,8 @@ static void heartbeats_follow_the_clock_ahead(void **state)
     (void)state;
     world_init(&w, 2, 2, 2);
     w.skew_us[0] = 40000000;
-    wish(&w, 0, RDZV_EV_JOIN);
-    wish(&w, 1, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
     pass(&w, 33000, 0);
     rdzv_settings_init(&settings, 2, 2);
     assert_int_equal(pickle_read_text(buf_span(&w.value), &s, NULL), 0);
@@ -583,10 +583,10 @@ static void leaving_ends_a_join(void **state)
 
     (void)state;
     world_init(&w, 2, 2, 1);
-    wish(&w, 0, RDZV_EV_LEAVE); /* never seated: nothing to ask the store for */
+    request(&w, 0, RDZV_EV_LEAVE); /* never seated: nothing to ask the store for */
     assert_true(w.dones[0] == 1 && w.done[0].code == 0);
-    wish(&w, 0, RDZV_EV_JOIN);
-    wish(&w, 0, RDZV_EV_LEAVE);
+    request(&w, 0, RDZV_EV_JOIN);
+    request(&w, 0, RDZV_EV_LEAVE);
     assert_int_equal(w.refused[0].code, MUSTER_ECANCELED);
     assert_true(w.dones[0] == 2 && w.done[0].code == 0);
     pass(&w, 100000, 0);
@@ -603,8 +603,8 @@ static void failing_memory_is_told(void **state)
 
         world_init(&w, 2, 2, 2);
         if (w.rc == 0) {
-            wish(&w, 0, RDZV_EV_JOIN);
-            wish(&w, 1, RDZV_EV_JOIN);
+            request(&w, 0, RDZV_EV_JOIN);
+            request(&w, 1, RDZV_EV_JOIN);
             pass(&w, 6000, 0);
             if (w.rc == 0)
                 expect_world(&w, 1, 0, 1, 2);

@@ -565,7 +565,8 @@ static void garbage_from_torchrun_changes_nothing(void **state)
     world_fini(&w);
 }
 
-/* Random wishes, losses and returns; what must always hold is checked at each step. */
+/* Random requests, losses and returns; what must always hold is checked at each step.
+ */
 static void random_lives(void **state)
 {
     (void)state;

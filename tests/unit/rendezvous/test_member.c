@@ -26,9 +26,9 @@ static void feed(struct play *p, struct member_event ev)
     member_step(p->g, &ev, &p->fx);
 }
 
-static void wish(struct play *p, enum rdzv_event_kind kind)
+static void request(struct play *p, enum rdzv_event_kind kind)
 {
-    feed(p, (struct member_event){ .kind = MEMBER_WISH, .wish = kind });
+    feed(p, (struct member_event){ .kind = MEMBER_REQUEST, .request = kind });
 }
 
 static void hear(struct play *p, struct coord_msg m)
@@ -39,7 +39,7 @@ static void hear(struct play *p, struct coord_msg m)
 static const struct rdzv_effect *told(const struct play *p, size_t i)
 {
     assert_true(i < p->fx.count);
-    assert_int_equal(p->fx.at[i].kind, MEMBER_TELL);
+    assert_int_equal(p->fx.at[i].kind, MEMBER_NOTIFY);
     return &p->fx.at[i].told;
 }
 
@@ -72,41 +72,41 @@ static void one_turned_away_is_told_at_once(void **state)
 
     (void)state;
     play_begin(&p);
-    wish(&p, RDZV_EV_JOIN);
+    request(&p, RDZV_EV_JOIN);
     dials(&p);
     turn_away(&p);
     assert_int_equal(p.fx.count, 1);
     assert_int_equal(told(&p, 0)->kind, RDZV_FX_REFUSED);
     assert_int_equal(told(&p, 0)->code, MUSTER_EINVAL);
 
-    wish(&p, RDZV_EV_CLOSE);
+    request(&p, RDZV_EV_CLOSE);
     dials(&p);
     turn_away(&p);
     assert_int_equal(p.fx.count, 1);
     assert_int_equal(told(&p, 0)->kind, RDZV_FX_DONE);
-    assert_int_equal(told(&p, 0)->wish, RDZV_EV_CLOSE);
+    assert_int_equal(told(&p, 0)->request, RDZV_EV_CLOSE);
     assert_int_equal(told(&p, 0)->code, MUSTER_EINVAL);
     assert_string_equal(told(&p, 0)->text, "started for others");
 
-    wish(&p, RDZV_EV_LEAVE); /* There is nothing to leave. */
+    request(&p, RDZV_EV_LEAVE); /* There is nothing to leave. */
     dials(&p);
     turn_away(&p);
-    assert_int_equal(told(&p, 0)->wish, RDZV_EV_LEAVE);
+    assert_int_equal(told(&p, 0)->request, RDZV_EV_LEAVE);
     assert_int_equal(told(&p, 0)->code, 0);
     member_free(p.g);
 }
 
-/* A host that is away is asked again by and by, until the wish's own deadline. */
+/* A host that is away is asked again by and by, until the request's own deadline. */
 static void one_without_a_host_waits_for_it(void **state)
 {
     struct play p;
 
     (void)state;
     play_begin(&p);
-    wish(&p, RDZV_EV_CLOSE);
+    request(&p, RDZV_EV_CLOSE);
     dials(&p);
     feed(&p, (struct member_event){ .kind = MEMBER_DOWN, .text = "refused" });
-    wish(&p, RDZV_EV_LEAVE);
+    request(&p, RDZV_EV_LEAVE);
     assert_int_equal(p.fx.count, 0);
     p.now.mono_ms += 30001;
     feed(&p, (struct member_event){ .kind = MEMBER_TIMER });
@@ -121,9 +121,9 @@ static void wishes_survive_a_reconnect(void **state)
 
     (void)state;
     play_begin(&p);
-    wish(&p, RDZV_EV_JOIN);
+    request(&p, RDZV_EV_JOIN);
     feed(&p, (struct member_event){ .kind = MEMBER_UP });
-    wish(&p, RDZV_EV_CLOSE);
+    request(&p, RDZV_EV_CLOSE);
     assert_int_equal(p.fx.count, 0); /* not before WELCOME */
     hear(&p, (struct coord_msg){ .kind = COORD_WELCOME });
     is_sent(&p, 0, COORD_CLOSE);
@@ -152,18 +152,18 @@ static void what_crossed_a_goodbye_is_not_heard(void **state)
     (void)state;
     for (int timed_out = 0; timed_out < 2; timed_out++) {
         play_begin(&p);
-        wish(&p, RDZV_EV_JOIN);
+        request(&p, RDZV_EV_JOIN);
         is_welcome(&p);
         if (timed_out) {
             p.now.mono_ms += 600001;
             feed(&p, (struct member_event){ .kind = MEMBER_TIMER });
             assert_int_equal(told(&p, 0)->code, MUSTER_ETIMEDOUT);
         } else {
-            wish(&p, RDZV_EV_LEAVE);
+            request(&p, RDZV_EV_LEAVE);
             assert_int_equal(told(&p, 0)->code, MUSTER_ECANCELED);
         }
         is_sent(&p, 1, COORD_LEAVE);
-        wish(&p, RDZV_EV_JOIN);
+        request(&p, RDZV_EV_JOIN);
         is_sent(&p, 0, COORD_JOIN);
         hear(&p, joined);
         assert_int_equal(p.fx.count, 0);
@@ -184,13 +184,13 @@ static void a_goodbye_is_owed(void **state)
 
     (void)state;
     play_begin(&p);
-    wish(&p, RDZV_EV_JOIN);
+    request(&p, RDZV_EV_JOIN);
     is_welcome(&p);
     feed(&p, (struct member_event){ .kind = MEMBER_DOWN, .text = "reset" });
     p.now.mono_ms += 600001;
     feed(&p, (struct member_event){ .kind = MEMBER_TIMER });
     assert_int_equal(told(&p, 0)->code, MUSTER_ETIMEDOUT);
-    wish(&p, RDZV_EV_JOIN);
+    request(&p, RDZV_EV_JOIN);
     is_welcome(&p);
     is_sent(&p, 0, COORD_LEAVE);
     is_sent(&p, 1, COORD_JOIN);
@@ -214,7 +214,7 @@ static void one_hung_up_on_asks_less_and_less_often(void **state)
 
     (void)state;
     play_begin(&p);
-    wish(&p, RDZV_EV_JOIN);
+    request(&p, RDZV_EV_JOIN);
     for (size_t i = 0; i < ARRAY_LEN(pauses); i++) {
         dials(&p);
         feed(&p, (struct member_event){ .kind = MEMBER_UP });
