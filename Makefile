@@ -1,87 +1,117 @@
-# The face of the project. Meson and ninja do the work; see docs/ARCHITECTURE.md.
+# The face of the project. Meson and ninja do the work; `make help` lists the targets.
 BUILD   ?= build
 PREFIX  ?= /usr/local
 SECONDS ?= 60
 SEEDS   ?= 10000
 MINUTES ?= 5
+T       ?=
 TESTS_IN = $(BUILD)/$(1) -Dwerror=true -Db_lundef=false
 
-.PHONY: all deps setup test demo demo-torch bench asan tsan clang fuzz sim soak format \
-    install static deb wheel clean
+.PHONY: all help deps setup check test trials lint demo demo-torch bench asan tsan clang fuzz \
+    sim soak format install uninstall static deb wheel clean
 
-all: setup
-	@ninja -C $(BUILD)
+all: setup ## build the product: build/muster and build/libmuster.so (half a minute)
+	@ninja -C $(BUILD) product
 
-deps:
-	@scripts/deps build
+help: ## this list
+	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
 
-setup: deps
-	@test -f $(BUILD)/build.ninja || meson setup $(BUILD) --prefix $(PREFIX) $(MESON_FLAGS)
-
-# Everything: unit, golden and fuzz corpora under sanitizers, then the real peers.
-test: all
+deps: ## install what building and testing need (apt, with sudo if you are not root)
 	@scripts/deps test
+
+# Configures without installing anything; says what is missing.
+setup:
+	@test -f $(BUILD)/build.ninja || { scripts/deps --check build && \
+	    meson setup $(BUILD) --prefix $(PREFIX) $(MESON_FLAGS); }
+
+check: ## the quick look at a change: unit tests of core, simulator cases, format, spelling, lint; T=NAME for one
+	@scripts/deps check
+	@scripts/check $(T)
+
+test: ## every test: sanitizers, then real PyTorch, etcd, Slurm, several hosts (up to 30 minutes)
+	@scripts/deps test
+	@$(MAKE) -s setup
+	@ninja -C $(BUILD)
 	@tests/run
 
-# Two nodes with two workers each, here; one worker is killed while you watch.
-demo: setup
+trials: setup ## the long trials: hundreds of kills, seeds and faults (hours); T=NAME for one
+	@scripts/deps test
+	@ninja -C $(BUILD)
+	@tests/trials/run $(T)
+
+lint: setup ## the linter on every source
+	@scripts/deps check
+	@scripts/check lint-all
+
+demo: ## two nodes with two workers each, here; one worker is killed while you watch
+	@scripts/deps build
+	@$(MAKE) -s setup
 	@ninja -C $(BUILD) product
 	@scripts/demo
 
-demo-torch: setup
-	@ninja -C $(BUILD) product
+demo-torch: ## the same with real DDP training; fetches PyTorch for it
 	@scripts/deps torch
+	@$(MAKE) -s setup
+	@ninja -C $(BUILD) product
 	@scripts/demo --torch
 
-asan: deps
+asan: ## build/asan: everything with ASan and UBSan
 	@test -f $(BUILD)/asan/build.ninja || \
 	    meson setup $(call TESTS_IN,asan) -Db_sanitize=address,undefined
 	@ninja -C $(BUILD)/asan
 
-tsan: deps
+tsan: ## build/tsan: everything with the thread sanitizer
 	@test -f $(BUILD)/tsan/build.ninja || meson setup $(call TESTS_IN,tsan) -Db_sanitize=thread
 	@ninja -C $(BUILD)/tsan
 
-clang: deps
+clang: ## build/clang: everything by clang, warnings are errors
 	@scripts/deps clang
 	@test -f $(BUILD)/clang/build.ninja || CC=clang meson setup $(call TESTS_IN,clang)
 	@ninja -C $(BUILD)/clang
 
-bench: all
+bench: setup ## us beside the peers; a table, and JSON lines in build/bench
 	@scripts/deps bench
+	@ninja -C $(BUILD)
 	@bench/run
 
-fuzz: deps
+fuzz: ## each parser under libFuzzer, SECONDS=60 each
+	@scripts/deps clang
 	@tests/fuzz/run $(SECONDS)
 
-sim: all
+sim: setup ## SEEDS=10000 random runs of the simulator
+	@ninja -C $(BUILD) muster-sim
 	@$(BUILD)/muster-sim --seeds $(SEEDS)
 
-soak: all
+soak: setup ## MINUTES=5 of kills, stops and cut cables
 	@scripts/deps test
+	@ninja -C $(BUILD)
 	@tests/soak/run $(MINUTES)
 
-format:
-	@clang-format -i $$(git ls-files '*.c' '*.h')
+format: ## format every source with the pinned clang-format
+	@scripts/deps check
+	@$(BUILD)/tools/bin/clang-format -i $$(git ls-files '*.c' '*.h')
 
-install: all
+install: all ## install below PREFIX=/usr/local
 	@meson configure $(BUILD) -Dprefix=$(PREFIX)
+	@ninja -C $(BUILD)
 	@meson install -C $(BUILD) --no-rebuild
 
-# One file, nothing else needed: build/static/muster.
-static:
+uninstall: ## remove what `make install` installed last
+	@ninja -C $(BUILD) uninstall
+
+static: ## one file, nothing else needed: build/static/muster
 	@scripts/deps bundle
 	@test -f $(BUILD)/static/build.ninja || meson setup $(BUILD)/static \
 	    -Dbundle=all -Dtests=false -Dbuildtype=release
 	@ninja -C $(BUILD)/static muster
 
-deb:
+deb: ## a Debian package
 	@scripts/deps deb
 	@packaging/deb
 
-wheel:
+wheel: ## the Python wheel
 	@scripts/deps wheel
 	@packaging/wheel
 
-clean:
+clean: ## remove build/
 	@rm -rf $(BUILD)

@@ -15,7 +15,6 @@
 #include "base/mem.h"
 #include "launch/machine.h"
 
-extern char **environ;
 
 struct muster_launch_config {
     struct text_list words; /* --name=value */

@@ -20,7 +20,6 @@
 
 #define EXIT_USAGE 2
 
-extern char **environ;
 
 static void warn(void *ctx, const char *text)
 {
@@ -210,7 +209,6 @@ int cmd_man(void)
 }
 
 /* run_agent.c - the agent as a command: runs it, and words its end as torchrun does. */
-extern char **environ;
 
 int run_agent(const char *prog, const struct launch_config *c, const struct log *notes,
               const char *error_file, int *exit_code, struct muster_error *err)

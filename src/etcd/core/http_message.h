@@ -1,5 +1,5 @@
-/* http_message.h - what both of etcd's HTTP interfaces share: a request ready to be sent,
- * an answer as it came, and careful reading of JSON from a stranger. */
+/* http_message.h - what both of etcd's HTTP interfaces share: a request ready to be
+ * sent, an answer as it came, and careful reading of JSON from a stranger. */
 #ifndef ETCD_CORE_HTTP_MESSAGE_H
 #define ETCD_CORE_HTTP_MESSAGE_H
 

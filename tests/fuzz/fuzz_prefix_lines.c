@@ -1,5 +1,5 @@
-/* fuzz_tee.c - however bytes arrive, the same lines come out; and they are UTF-8. The
- * first byte chooses how large the pieces are. */
+/* fuzz_prefix_lines.c - however bytes arrive, the same lines come out; and they are
+ * UTF-8. The first byte chooses how large the pieces are. */
 #include <assert.h>
 #include <stdint.h>
 

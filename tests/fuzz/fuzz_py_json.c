@@ -1,4 +1,4 @@
-/* fuzz_group_json.c - what workers and other agents write: error files, role_info,
+/* fuzz_py_json.c - what workers and other agents write: error files, role_info,
  * assigned_ranks. Whatever is accepted can be printed and read again. */
 #include <assert.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* fuzz_hosted.c - messages to the host of a rendezvous, in any order, from many peers,
- * with losses, time and what torchrun's nodes might write in between.
+/* fuzz_coordinator_wire.c - messages to the host of a rendezvous, in any order, from
+ * many peers, with losses, time and what torchrun's nodes might write in between.
  *
  * Input: steps of a byte that chooses and its data. What must always hold is asserted:
  * ranks of a round are told once each, rounds only grow, a message that was read is
