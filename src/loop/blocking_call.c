@@ -1,6 +1,7 @@
-/* offload.c - see offload.h. Two owners share a job, the loop and the thread; the last
- * of them to let go frees it. The thread touches `async` only under the lock and while
- * `wanted` holds, the loop closes it only after taking `wanted` back. */
+/* blocking_call.c - see blocking_call.h. Two owners share a job, the loop and the
+ * thread; the last of them to let go frees it. The thread touches `async` only under
+ * the lock and while `wanted` holds, the loop closes it only after taking `wanted`
+ * back. */
 #include "loop/blocking_call.h"
 
 #include <pthread.h>
@@ -49,7 +50,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-static void on_closed(uv_handle_t *h)
+static void call_on_closed(uv_handle_t *h)
 {
     release(h->data);
 }
@@ -62,8 +63,8 @@ void blocking_call_cancel(struct blocking_call *o)
     o->wanted = false;
     pthread_mutex_unlock(&o->lock);
     o->done = NULL;
-    uv_close((uv_handle_t *)&o->async, on_closed);
-    uv_close((uv_handle_t *)&o->timer, on_closed);
+    uv_close((uv_handle_t *)&o->async, call_on_closed);
+    uv_close((uv_handle_t *)&o->timer, call_on_closed);
 }
 
 static void finish(struct blocking_call *o, bool in_time)
@@ -82,7 +83,7 @@ static void finish(struct blocking_call *o, bool in_time)
     mem_free(data);
 }
 
-static void on_async(uv_async_t *a)
+static void call_on_async(uv_async_t *a)
 {
     struct blocking_call *o = a->data;
     bool finished;
@@ -94,7 +95,7 @@ static void on_async(uv_async_t *a)
         finish(o, true);
 }
 
-static void on_timer(uv_timer_t *t)
+static void call_on_timer(uv_timer_t *t)
 {
     finish(t->data, false);
 }
@@ -130,7 +131,7 @@ int blocking_call_run(uv_loop_t *loop, blocking_call_work work, void *data,
     *o = (struct blocking_call){
         .wanted = true, .refs = 3, .work = work, .data = data, .done = done, .ctx = ctx
     };
-    rc = uv_async_init(loop, &o->async, on_async);
+    rc = uv_async_init(loop, &o->async, call_on_async);
     if (rc < 0) {
         mem_free(o);
         return err_set(err, MUSTER_EIO, "starting a thread: %s", uv_strerror(rc));
@@ -145,7 +146,8 @@ int blocking_call_run(uv_loop_t *loop, blocking_call_work work, void *data,
         blocking_call_cancel(o);
         return err_set(err, MUSTER_EIO, "starting a thread: %s", strerror(rc));
     }
-    (void)uv_timer_start(&o->timer, on_timer, timeout_ms, 0);
+    if (timeout_ms != MONO_NEVER)
+        (void)uv_timer_start(&o->timer, call_on_timer, timeout_ms, 0);
     *out = o;
     return 0;
 }

@@ -1,6 +1,6 @@
-/* offload.h - a blocking call on a thread of its own, with a deadline: for resolvers,
- * which nobody can interrupt. What comes too late is dropped, and neither the loop nor
- * the process waits for it. */
+/* blocking_call.h - a blocking call on a thread of its own, with a deadline: for
+ * resolvers, which nobody can interrupt. What comes too late is dropped, and neither
+ * the loop nor the process waits for it. */
 #ifndef LOOP_BLOCKING_CALL_H
 #define LOOP_BLOCKING_CALL_H
 
@@ -16,8 +16,9 @@ typedef void (*blocking_call_work)(void *data);
 /* data as the work left it, or NULL if the time was up. The job is gone by then. */
 typedef void (*blocking_call_done)(void *ctx, void *data);
 
-/* Takes data over: it is freed with mem_free after done has returned, or whenever the
- * thread comes back. Not from inside the call. On failure nothing has been taken. */
+/* timeout_ms MONO_NEVER: no deadline, whoever has one cancels. Takes data over: it is
+ * freed with mem_free after done has returned, or whenever the thread comes back. Not
+ * from inside the call. On failure nothing has been taken. */
 int blocking_call_run(uv_loop_t *loop, blocking_call_work work, void *data,
                       uint64_t timeout_ms, blocking_call_done done, void *ctx,
                       struct blocking_call **out, struct muster_error *err);

@@ -1,48 +1,33 @@
-/* resolve.c - host names to addresses, off the loop; see resolve.h.
- *
- * The thread and the loop share a struct lookup under its lock; whoever lets go last
- * frees it. The thread may touch the loop's async handle only while `owner` is set. */
+/* resolve.c - host names to addresses, off the loop; see resolve.h. The thread and its
+ * end are blocking_call's; here is what it does, and what needs no thread. */
 #include "net/resolve.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <strings.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "loop/blocking_call.h"
+#include "loop/defer.h"
 
+/* What the thread works on: one allocation, handed from owner to owner. */
 struct lookup {
-    pthread_mutex_t lock;
-    int refs;
-    struct resolve *owner; /* borrowed; NULL once nobody waits */
-    char *host;            /* owned */
     uint16_t port;
     int gai, sys; /* what getaddrinfo said, and errno */
     struct sockaddr_storage addrs[RESOLVE_MAX];
     size_t count;
+    char host[];
 };
 
 struct resolve {
-    uv_async_t async;
-    struct lookup *shared; /* owned: one reference */
+    struct defer defer;         /* for what is known without asking */
+    struct blocking_call *call; /* owned; NULL: no thread, or it is through */
+    struct lookup *known;       /* owned; NULL: a thread has it */
     resolve_cb cb;
     void *ctx; /* borrowed */
 };
-
-static void let_go(struct lookup *l)
-{
-    pthread_mutex_lock(&l->lock);
-    const bool last = --l->refs == 0;
-    pthread_mutex_unlock(&l->lock);
-    if (!last)
-        return;
-    pthread_mutex_destroy(&l->lock);
-    mem_free(l->host);
-    mem_free(l);
-}
 
 static void take_addresses(struct lookup *l, const struct addrinfo *list)
 {
@@ -54,7 +39,7 @@ static void take_addresses(struct lookup *l, const struct addrinfo *list)
     }
 }
 
-static void *look_up(void *arg)
+static void look_up(void *arg)
 {
     struct lookup *l = arg;
     /* No AI_ADDRCONFIG: on a host without a network, localhost must still be found. */
@@ -65,67 +50,35 @@ static void *look_up(void *arg)
     char service[8];
 
     (void)snprintf(service, sizeof service, "%u", l->port);
-    const int gai = getaddrinfo(l->host, service, &hints, &list);
-    const int sys = errno;
-
-    pthread_mutex_lock(&l->lock);
-    l->gai = gai;
-    l->sys = sys;
-    if (gai == 0)
+    l->gai = getaddrinfo(l->host, service, &hints, &list);
+    l->sys = errno;
+    if (l->gai == 0)
         take_addresses(l, list);
-    if (l->owner)
-        (void)uv_async_send(&l->owner->async);
-    pthread_mutex_unlock(&l->lock);
     if (list)
         freeaddrinfo(list);
-    let_go(l);
-    return NULL;
-}
-
-/* Signals are the loop's thread's business. */
-static int start_thread(struct lookup *l)
-{
-    pthread_attr_t attr;
-    sigset_t all, old;
-    pthread_t thread;
-
-    if (pthread_attr_init(&attr) != 0)
-        return -1;
-    (void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    l->refs++;
-    const int rc = pthread_create(&thread, &attr, look_up, l);
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
-    (void)pthread_attr_destroy(&attr);
-    if (rc != 0)
-        l->refs--; /* No thread: nobody else looks yet. */
-    return rc == 0 ? 0 : -1;
 }
 
 static void resolve_on_closed(uv_handle_t *handle)
 {
     struct resolve *r = handle->data;
 
-    let_go(r->shared);
+    mem_free(r->known);
     mem_free(r);
 }
 
-static void detach(struct resolve *r)
+void resolve_cancel(struct resolve *r)
 {
-    pthread_mutex_lock(&r->shared->lock);
-    r->shared->owner = NULL;
-    pthread_mutex_unlock(&r->shared->lock);
-    uv_close((uv_handle_t *)&r->async, resolve_on_closed);
+    if (!r)
+        return;
+    blocking_call_cancel(r->call);
+    r->defer.idle.data = r;
+    uv_close((uv_handle_t *)&r->defer.idle, resolve_on_closed);
 }
 
-static void on_found(uv_async_t *async)
+static void finish(struct resolve *r, const struct lookup *l)
 {
-    struct resolve *r = async->data;
-    struct lookup *l = r->shared;
     struct muster_error err = { 0 };
 
-    detach(r); /* From here the thread is done with l, or there never was one. */
     if (l->gai == EAI_MEMORY)
         (void)err_nomem(&err);
     else if (l->gai == EAI_SYSTEM)
@@ -136,7 +89,23 @@ static void on_found(uv_async_t *async)
                       l->host, gai_strerror(l->gai));
     else if (l->count == 0)
         (void)err_set(&err, MUSTER_ERESOLVE, "the name %s has no address", l->host);
+    resolve_cancel(r); /* Its memory stays for another turn of the loop. */
     r->cb(r->ctx, err.code, l->addrs, l->count, err.code ? &err : NULL);
+}
+
+static void on_known(void *ctx)
+{
+    struct resolve *r = ctx;
+
+    finish(r, r->known);
+}
+
+static void on_looked_up(void *ctx, void *data)
+{
+    struct resolve *r = ctx;
+
+    r->call = NULL; /* It is gone by now. */
+    finish(r, data);
 }
 
 bool resolve_numeric(const char *host, uint16_t port, struct sockaddr_storage *out)
@@ -173,41 +142,35 @@ static bool known_without_asking(struct lookup *l)
 int resolve_start(uv_loop_t *loop, const char *host, uint16_t port, resolve_cb cb,
                   void *ctx, struct resolve **out, struct muster_error *err)
 {
+    const size_t size = strlen(host) + 1;
     struct resolve *r = mem_calloc(1, sizeof *r);
-    struct lookup *l = mem_calloc(1, sizeof *l);
-    char *copy = mem_strdup(host);
+    struct lookup *l = mem_calloc(1, sizeof *l + size);
+    int rc = 0;
 
-    if (!r || !l || !copy || uv_async_init(loop, &r->async, on_found) < 0) {
+    if (!r || !l) {
         mem_free(r);
         mem_free(l);
-        mem_free(copy);
         return err_nomem(err);
     }
-    (void)pthread_mutex_init(&l->lock, NULL);
-    l->refs = 1;
-    l->owner = r;
-    l->host = copy;
+    memcpy(l->host, host, size);
     l->port = port;
-    r->async.data = r;
-    r->shared = l;
     r->cb = cb;
     r->ctx = ctx;
+    defer_init(&r->defer, loop, on_known, r);
     if (known_without_asking(l)) {
-        (void)uv_async_send(&r->async);
-    } else if (start_thread(l) < 0) {
-        detach(r);
-        return err_set(err, MUSTER_ENOMEM,
-                       "no thread to resolve %s: the limit of processes is reached",
-                       host);
+        r->known = l;
+        defer_call(&r->defer);
+    } else {
+        rc = blocking_call_run(loop, look_up, l, MONO_NEVER, on_looked_up, r, &r->call,
+                               err);
+    }
+    if (rc < 0) {
+        r->known = l;
+        resolve_cancel(r);
+        return err_wrap(err, "resolving %s", host);
     }
     *out = r;
     return 0;
-}
-
-void resolve_cancel(struct resolve *r)
-{
-    if (r)
-        detach(r);
 }
 
 void address_text(const struct sockaddr *sa, char out[ADDRESS_TEXT])

@@ -1,4 +1,4 @@
-/* pytime.h - Python's datetime as its pickle has it: ten bytes <-> microseconds. */
+/* datetime.h - Python's datetime as its pickle has it: ten bytes <-> microseconds. */
 #ifndef BASE_PY_DATETIME_H
 #define BASE_PY_DATETIME_H
 

@@ -1,4 +1,4 @@
-/* pyjson.c - see pyjson.h. */
+/* json.c - see json.h. */
 #include "base/py/json.h"
 
 #include <math.h>

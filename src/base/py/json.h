@@ -1,4 +1,4 @@
-/* pyjson.h - JSON as Python's json.dumps writes it: ", " and ": " between, ASCII only.
+/* json.h - JSON as Python's json.dumps writes it: ", " and ": " between, ASCII only.
  * Tools compare such texts byte for byte. And how to read what it wrote. Pure. */
 #ifndef BASE_PY_JSON_H
 #define BASE_PY_JSON_H

@@ -1,4 +1,4 @@
-/* pyform.c - see pyform.h. */
+/* repr.c - see repr.h. */
 #include "base/py/repr.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* pyform.h - more of Python's rules for text that users type: what float() takes, how
+/* repr.h - more of Python's rules for text that users type: what float() takes, how
  * repr() shows a string in a message, what int() says of a bad one (int() itself and
  * strip() are in base/py/text.h). */
 #ifndef BASE_PY_REPR_H

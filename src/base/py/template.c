@@ -1,4 +1,4 @@
-/* macro.c - see macro.h. */
+/* template.c - see template.h. */
 #include "base/py/template.h"
 
 static bool starts_name(char c)

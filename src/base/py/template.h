@@ -1,4 +1,4 @@
-/* macro.h - ${local_rank} and its like in arguments and prefixes: Python's
+/* template.h - ${local_rank} and its like in arguments and prefixes: Python's
  * string.Template.safe_substitute. Pure. */
 #ifndef BASE_PY_TEMPLATE_H
 #define BASE_PY_TEMPLATE_H

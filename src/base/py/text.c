@@ -1,4 +1,4 @@
-/* pytext.c - see pytext.h. */
+/* text.c - see text.h. */
 #include "base/py/text.h"
 
 /* The character at s and how many bytes it takes; 0 bytes if it is not UTF-8. */

@@ -1,4 +1,4 @@
-/* pytext.h - what Python's str.strip, int() and re's \w make of a text, as far as
+/* text.h - what Python's str.strip, int() and re's \w make of a text, as far as
  * options and endpoints go. torch's parsers are written in those terms. */
 #ifndef BASE_PY_TEXT_H
 #define BASE_PY_TEXT_H
