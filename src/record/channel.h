@@ -1,0 +1,117 @@
+/* channel.h - the job channel: what one agent tells all others of its job, and how it
+ * asks them.
+ *
+ * Entries of the record (record/core/record.h) that one agent publishes arrive,
+ * numbered, at every agent. A question goes to all agents, and their bounded answers
+ * come back together. Both pass through the coordinator, which is whoever serves the
+ * round's store: the host of c10d, node 0 of a static rendezvous, the agent of rank 0
+ * on etcd. Where a torchrun serves the store there is none: the channel then covers
+ * this node alone, and channel_state() says so.
+ *
+ * On the agent's loop; no callback comes from inside a call. A job of one node has its
+ * coordinator in the same process and no connection. */
+#ifndef RECORD_CHANNEL_H
+#define RECORD_CHANNEL_H
+
+#include <uv.h>
+
+#include "base/trace.h"
+#include "record/core/record.h"
+
+struct channel;
+struct channel_question;
+
+enum channel_state {
+    CHANNEL_NONE,    /* not yet attached anywhere */
+    CHANNEL_ALONE,   /* this node is the whole job; the coordinator is in here */
+    CHANNEL_DIALING, /* on its way to the coordinator, or back to it */
+    CHANNEL_UP,
+    CHANNEL_NO_COORDINATOR, /* the store is torchrun's or an older muster's */
+};
+
+struct channel_opts {
+    uv_loop_t *loop;           /* borrowed */
+    const char *run_id;        /* copied, as are the next two */
+    const char *host;          /* this machine's name */
+    const char *addr;          /* its address; may be "" */
+    int64_t pid, nproc;        /* the agent's pid, its workers */
+    int64_t max_restarts;      /* counts if this node is the coordinator's */
+    bool observer;             /* no agent: may ask, and hears, but is nobody */
+    const struct trace *trace; /* borrowed, may be NULL */
+    /* A new entry of the record, borrowed for the call. May be NULL. */
+    void (*on_entry)(void *ctx, const struct record_entry *e);
+    /* channel_state() has changed. May be NULL. */
+    void (*on_state)(void *ctx, enum channel_state state);
+    void *ctx;
+};
+
+int channel_open(const struct channel_opts *opts, struct channel **out,
+                 struct muster_error *err);
+
+/* Where the coordinator is: the store at host and port; again when it moves. A store
+ * that cannot do this ends in CHANNEL_NO_COORDINATOR. local: the store is served by
+ * this very process, whose --max-restarts then counts for the job. */
+void channel_attach(struct channel *c, const char *host, uint16_t port, bool local);
+
+/* No other node can come: be the coordinator. Also for a node without coordinator, so
+ * that its own record goes on. */
+void channel_attach_alone(struct channel *c);
+
+enum channel_state channel_state(const struct channel *c);
+const struct record *channel_record(const struct channel *c);
+uint32_t channel_node(const struct channel *c); /* our number; 0: not known yet */
+bool channel_shared(const struct channel *c);   /* UP: other nodes hear us */
+
+/* Publishes an entry: it comes back by on_entry with its number, time and node. at_us
+ * is by our own wall clock (0: now) and is translated. Kept and sent again while the
+ * coordinator is away; bounded: MUSTER_EFULL, or MUSTER_ENOMEM. Numbers, node and
+ * unsure_us are not the caller's. */
+int channel_publish(struct channel *c, const struct record_entry *e);
+
+/* Calls cb once everything that others had published before is here (or cannot be: the
+ * coordinator is away for timeout_ms). One at a time. */
+void channel_sync(struct channel *c, uint64_t timeout_ms, void (*cb)(void *ctx),
+                  void *ctx);
+
+/* ---- questions ---- */
+
+#define CHANNEL_KIND_MAX   31u    /* bytes of a question's kind: "stacks" */
+#define CHANNEL_ASK_MAX    8192u  /* bytes of a question */
+#define CHANNEL_ANSWER_MAX 65536u /* bytes of an answer; longer ones are cut */
+
+struct channel_answer {
+    uint32_t node;
+    struct span host;
+    bool missing; /* no answer in time: the node is lost, or does not know the kind */
+    struct span bytes;
+};
+
+/* One answer a node, in order of node number; borrowed for the call. complete: nobody
+ * is missing. */
+typedef void (*channel_answers_cb)(void *ctx, const struct channel_answer *answers,
+                                   size_t count, bool complete);
+
+/* Asks every agent, this one too. cb comes once, after timeout_ms at the latest. */
+int channel_ask(struct channel *c, const char *kind, struct span payload,
+                uint64_t timeout_ms, channel_answers_cb cb, void *ctx,
+                struct muster_error *err);
+
+/* Answers questions of a kind. The answerer calls channel_answer exactly once for each,
+ * at once or later (before channel_close). kind is borrowed. */
+typedef void (*channel_answerer)(void *ctx, struct channel_question *q,
+                                 struct span payload);
+int channel_on_question(struct channel *c, const char *kind, channel_answerer fn,
+                        void *ctx);
+void channel_answer(struct channel_question *q, struct span bytes);
+
+/* ---- clocks ---- */
+
+/* How far a node's wall clock is ahead of the coordinator's, and how sure that is.
+ * False: not measured. Known for this node and for those whose NODES entry has it. */
+bool channel_offset(const struct channel *c, uint32_t node, int64_t *offset_us,
+                    int64_t *unsure_us);
+
+/* Says goodbye if it can, within a moment. cb (may be NULL) when libuv has let go. */
+void channel_close(struct channel *c, void (*cb)(void *ctx), void *ctx);
+
+#endif

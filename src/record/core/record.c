@@ -1,0 +1,376 @@
+/* record.c - see record.h. */
+#include "record/core/record.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+static const char *const kind_names[] = {
+#define RECORD_KIND_NAME(name) [RECORD_##name] = #name,
+    RECORD_KINDS(RECORD_KIND_NAME)
+#undef RECORD_KIND_NAME
+};
+
+static const char *const cause_names[] = {
+#define RECORD_CAUSE_NAME(name, words) [CAUSE_##name] = words,
+    RECORD_CAUSES(RECORD_CAUSE_NAME)
+#undef RECORD_CAUSE_NAME
+};
+
+const char *record_kind_name(enum record_kind kind)
+{
+    return (unsigned)kind < RECORD_KIND_COUNT ? kind_names[kind] : "?";
+}
+
+const char *record_cause_name(enum record_cause cause)
+{
+    return (unsigned)cause < RECORD_CAUSE_COUNT ? cause_names[cause] : "?";
+}
+
+/* ---- one entry as bytes ---- */
+
+enum type { T_U32, T_I64, T_TEXT, T_BODY };
+
+/* In the order of the wire; a reader of an older version stops where it knows no more,
+ * so new fields go to the end. */
+static const struct {
+    const char *name;
+    enum type type;
+    size_t at;
+} fields[] = {
+#define FIELD(type, member)                                                            \
+    {                                                                                  \
+#member, type, offsetof(struct record_entry, member)                           \
+    }
+    FIELD(T_I64, number), FIELD(T_U32, kind),      FIELD(T_U32, cause),
+    FIELD(T_I64, at_us),  FIELD(T_I64, unsure_us), FIELD(T_U32, node),
+    FIELD(T_I64, round),  FIELD(T_I64, rank),      FIELD(T_I64, local_rank),
+    FIELD(T_I64, pid),    FIELD(T_I64, code),      FIELD(T_I64, count),
+    FIELD(T_I64, total),  FIELD(T_TEXT, host),     FIELD(T_TEXT, text),
+    FIELD(T_TEXT, place), FIELD(T_TEXT, path),     FIELD(T_BODY, body),
+#undef FIELD
+};
+
+static size_t most(enum type t)
+{
+    return t == T_BODY ? RECORD_BODY_MAX : RECORD_TEXT_MAX;
+}
+
+static int put_field(struct buf *out, const struct record_entry *e, size_t i)
+{
+    const char *at = (const char *)e + fields[i].at;
+    struct span text;
+    uint64_t u64;
+    uint32_t u32;
+    int rc;
+
+    switch (fields[i].type) {
+    case T_U32:
+        memcpy(&u32, at, sizeof u32);
+        return buf_u32(out, u32);
+    case T_I64:
+        memcpy(&u64, at, sizeof u64);
+        return buf_u64(out, u64);
+    case T_TEXT:
+    case T_BODY:
+        break;
+    }
+    memcpy(&text, at, sizeof text);
+    if (text.n > most(fields[i].type))
+        return MUSTER_EFULL;
+    rc = buf_u32(out, (uint32_t)text.n);
+    return rc ? rc : buf_append_span(out, text);
+}
+
+int record_entry_encode(struct buf *out, const struct record_entry *e)
+{
+    const size_t before = buf_len(out);
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(fields); i++)
+        rc = put_field(out, e, i);
+    if (rc < 0)
+        out->len = before; /* All of an entry or nothing. */
+    return rc;
+}
+
+static int get_field(struct span *rest, struct record_entry *e, size_t i,
+                     struct muster_error *err)
+{
+    char *at = (char *)e + fields[i].at;
+    const size_t need = fields[i].type == T_I64 ? 8 : 4;
+    struct span text;
+    uint64_t u64;
+    uint32_t u32;
+
+    if (rest->n < need)
+        return err_set(err, MUSTER_EPROTO, "record entry ends before its %s",
+                       fields[i].name);
+    u32 = get_u32(rest->p);
+    u64 = need == 8 ? get_u64(rest->p) : 0;
+    *rest = span_of(rest->p + need, rest->n - need);
+    if (fields[i].type == T_I64)
+        memcpy(at, &u64, sizeof u64);
+    else if (fields[i].type == T_U32)
+        memcpy(at, &u32, sizeof u32);
+    else if (u32 > rest->n || u32 > most(fields[i].type))
+        return err_set(err, MUSTER_EPROTO,
+                       "record entry: %s of %u bytes, %zu are there and %zu allowed",
+                       fields[i].name, u32, rest->n, most(fields[i].type));
+    else {
+        text = span_of(rest->p, u32);
+        memcpy(at, &text, sizeof text);
+        *rest = span_of(rest->p + u32, rest->n - u32);
+    }
+    return 0;
+}
+
+int record_entry_decode(struct span bytes, struct record_entry *e,
+                        struct muster_error *err)
+{
+    struct record_entry got = { 0 };
+
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
+        const int rc = get_field(&bytes, &got, i, err);
+
+        if (rc < 0)
+            return rc;
+    }
+    *e = got;
+    return 0;
+}
+
+/* Not in the middle of a character of UTF-8. */
+static void trim(struct span *text, size_t size)
+{
+    if (text->n <= size)
+        return;
+    text->n = size;
+    while (text->n && (text->p[text->n] & 0xc0) == 0x80)
+        text->n--;
+}
+
+void record_trim(struct record_entry *e)
+{
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++)
+        if (fields[i].type == T_TEXT || fields[i].type == T_BODY)
+            trim((struct span *)(void *)((char *)e + fields[i].at),
+                 most(fields[i].type));
+}
+
+/* ---- the record ---- */
+
+struct record_slot {
+    uint64_t number;
+    enum record_kind kind;
+    size_t size;
+    uint8_t *bytes; /* owned: the entry as encoded */
+};
+
+void record_init(struct record *r)
+{
+    *r = (struct record){ 0 };
+}
+
+void record_fini(struct record *r)
+{
+    if (!r)
+        return;
+    for (size_t i = 0; i < r->count; i++)
+        mem_free(r->slots[i].bytes);
+    mem_free(r->slots);
+    *r = (struct record){ 0 };
+}
+
+/* The oldest entry of the least important kind. NODES stay: without them other entries
+ * have no host; they are few, since one tells of many nodes. */
+static size_t least(const struct record *r)
+{
+    size_t found = 0;
+
+    for (size_t i = 1; i < r->count; i++) {
+        const enum record_kind a = r->slots[i].kind, b = r->slots[found].kind;
+
+        if (b == RECORD_NODES ? a != RECORD_NODES : a != RECORD_NODES && a < b)
+            found = i;
+    }
+    return found;
+}
+
+static void drop(struct record *r, size_t i)
+{
+    mem_free(r->slots[i].bytes);
+    r->count--;
+    memmove(&r->slots[i], &r->slots[i + 1], (r->count - i) * sizeof *r->slots);
+}
+
+static void count_entry(struct record *r, const struct record_entry *e)
+{
+    struct span rest = e->body;
+    struct record_node n;
+
+    r->last = e->number;
+    if (r->began_us == 0)
+        r->began_us = e->at_us;
+    switch (e->kind) {
+    case RECORD_NODES:
+        while (record_nodes_next(&rest, &n))
+            r->joined++;
+        return;
+    case RECORD_ROUND:
+        r->rounds++;
+        return;
+    case RECORD_FAILED:
+        r->failures++;
+        return;
+    case RECORD_LOST:
+        r->lost++;
+        return;
+    case RECORD_RESTART:
+        /* The entry has the count of the whole job, also of what came before us. */
+        r->restarts = MAX_OF(r->restarts, e->count);
+        return;
+    case RECORD_NONE:
+    case RECORD_PHASES:
+    case RECORD_ENDED:
+    case RECORD_LEFT:
+    case RECORD_ENDING:
+    case RECORD_VERDICT:
+    case RECORD_NOTE:
+    case RECORD_KIND_COUNT:
+        return;
+    }
+}
+
+int record_add(struct record *r, const struct record_entry *e)
+{
+    struct record_entry copy = *e;
+    struct buf b;
+
+    if (e->number <= r->last)
+        return 0;
+    if (!r->slots)
+        r->slots = mem_calloc(RECORD_ENTRIES, sizeof *r->slots);
+    if (!r->slots)
+        return MUSTER_ENOMEM;
+    record_trim(&copy);
+    buf_init(&b, SIZE_MAX);
+    if (record_entry_encode(&b, &copy) < 0) {
+        buf_fini(&b);
+        return MUSTER_ENOMEM;
+    }
+    if (r->count == RECORD_ENTRIES)
+        drop(r, least(r));
+    r->slots[r->count++] =
+        (struct record_slot){ e->number, e->kind, buf_len(&b), b.mem };
+    count_entry(r, &copy);
+    return 0;
+}
+
+struct record_entry record_at(const struct record *r, size_t i)
+{
+    struct record_entry e = { 0 };
+
+    (void)record_entry_decode(span_of(r->slots[i].bytes, r->slots[i].size), &e, NULL);
+    return e;
+}
+
+bool record_find(const struct record *r, enum record_kind kind, int64_t round,
+                 struct record_entry *out)
+{
+    for (size_t i = r->count; i-- > 0;) {
+        if (r->slots[i].kind != kind)
+            continue;
+        const struct record_entry e = record_at(r, i);
+        if (round != -1 && e.round != round)
+            continue;
+        *out = e;
+        return true;
+    }
+    return false;
+}
+
+/* ---- bodies ---- */
+
+static struct span take_until(struct span *rest, uint8_t stop)
+{
+    const uint8_t *at = rest->n ? memchr(rest->p, stop, rest->n) : NULL;
+    const size_t n = at ? (size_t)(at - rest->p) : rest->n;
+    const struct span head = span_of(rest->p, n);
+    const size_t used = n + (at != NULL);
+
+    *rest = span_of(rest->p ? rest->p + used : NULL, rest->n - used);
+    return head;
+}
+
+/* Digits with an optional minus; anything else is 0. */
+static int64_t number_of(struct span text)
+{
+    char digits[24];
+
+    if (text.n == 0 || text.n >= sizeof digits)
+        return 0;
+    memcpy(digits, text.p, text.n);
+    digits[text.n] = '\0';
+    return strtoll(digits, NULL, 10);
+}
+
+bool record_nodes_next(struct span *body, struct record_node *out)
+{
+    struct span line;
+
+    if (body->n == 0)
+        return false;
+    line = take_until(body, '\n');
+    *out = (struct record_node){ 0 };
+    out->number = (uint32_t)number_of(take_until(&line, '\t'));
+    out->host = take_until(&line, '\t');
+    out->addr = take_until(&line, '\t');
+    out->pid = number_of(take_until(&line, '\t'));
+    out->nproc = number_of(take_until(&line, '\t'));
+    out->offset_us = number_of(take_until(&line, '\t'));
+    out->unsure_us = number_of(take_until(&line, '\t'));
+    return true;
+}
+
+int record_nodes_print(struct buf *out, const struct record_node *n)
+{
+    return buf_printf(
+        out, "%u\t%.*s\t%.*s\t%" PRId64 "\t%" PRId64 "\t%" PRId64 "\t%" PRId64 "\n",
+        n->number, (int)MIN_OF(n->host.n, 255), (const char *)n->host.p,
+        (int)MIN_OF(n->addr.n, 255), (const char *)n->addr.p, n->pid, n->nproc,
+        n->offset_us, n->unsure_us);
+}
+
+bool record_ranks_next(struct span *body, struct record_ranks *out)
+{
+    struct span line;
+
+    if (body->n == 0)
+        return false;
+    line = take_until(body, '\n');
+    out->node = (uint32_t)number_of(take_until(&line, ' '));
+    out->first = number_of(take_until(&line, ' '));
+    out->count = number_of(take_until(&line, ' '));
+    return true;
+}
+
+int record_ranks_print(struct buf *out, const struct record_ranks *r)
+{
+    return buf_printf(out, "%u %" PRId64 " %" PRId64 "\n", r->node, r->first, r->count);
+}
+
+bool record_host_of(const struct record *r, uint32_t node, struct record_node *out)
+{
+    for (size_t i = r->count; i-- > 0;) {
+        if (r->slots[i].kind != RECORD_NODES)
+            continue;
+        struct span body = record_at(r, i).body;
+        while (record_nodes_next(&body, out))
+            if (out->number == node)
+                return true;
+    }
+    return false;
+}

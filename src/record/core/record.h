@@ -1,0 +1,161 @@
+/* record.h - the record of the job's life: numbered entries that tell what happened,
+ * where and when. The report, the event log, `muster status` and the page all tell from
+ * it.
+ *
+ * Every agent keeps one. The coordinator of the job (record/core/hub.h) numbers the
+ * entries and passes them on, so that all agents have the same. Pure and bounded: at
+ * most RECORD_ENTRIES are kept; when more come, the oldest of the least important kind
+ * goes, and the totals keep counting.
+ *
+ * Nothing in it grows with the number of nodes times the number of rounds: what each
+ * node tells at the start of a round (its ranks, its phase times) is gathered by the
+ * coordinator into one entry a round. */
+#ifndef RECORD_CORE_RECORD_H
+#define RECORD_CORE_RECORD_H
+
+#include "base/base.h"
+#include "base/buf.h"
+#include "muster/error.h"
+
+#define RECORD_ENTRIES  1024u
+#define RECORD_TEXT_MAX 1024u  /* bytes of a short text */
+#define RECORD_BODY_MAX 12288u /* bytes of a long one */
+
+/* X(name): in order of importance, the least important first. The numbers are on the
+ * wire: new kinds go to the end, and readers skip those that they do not know. */
+#define RECORD_KINDS(X)                                                                \
+    X(NONE)                                                                            \
+    X(PHASES)  /* of a round: body has "name min_us median_us max_us rank" lines */    \
+    X(NODES)   /* nodes that have come: body has lines, see record_nodes_next */       \
+    X(ROUND)   /* a round began: count nodes, total ranks; body: record_ranks_next */  \
+    X(ENDED)   /* a round is over: cause; body: exit codes, record_codes_next */       \
+    X(LEFT)    /* a node said goodbye: node, host, text */                             \
+    X(LOST)    /* a node is gone without one: node, host, text says why */             \
+    X(FAILED)  /* a worker failed; at most RECORD_FAILED_MAX are kept for a round */   \
+    X(ENDING)  /* the round must end: count is the restart, total of how many; code 1: \
+                  the job has failed for good; 0: there will be another round */       \
+    X(RESTART) /* why: fields as of FAILED, and count of total */                      \
+    X(VERDICT) /* the end of the job: cause, fields as of FAILED if a worker did it */ \
+    X(NOTE)    /* text for people from a part of the program that cause names */
+
+enum record_kind {
+#define RECORD_KIND_ENUM(name) RECORD_##name,
+    RECORD_KINDS(RECORD_KIND_ENUM)
+#undef RECORD_KIND_ENUM
+        RECORD_KIND_COUNT
+};
+
+const char *record_kind_name(enum record_kind kind); /* "FAILED"; "?" if unknown */
+
+/* X(name, words): why a worker, a node or the job ended. On the wire, as above. */
+#define RECORD_CAUSES(X)                                                               \
+    X(NONE, "none")                                                                    \
+    X(EXCEPTION, "exception")  /* Python's, with its text */                           \
+    X(EXIT, "exit code")       /* without a word that we understand */                 \
+    X(SIGNAL, "signal")        /* ended by one that somebody sent */                   \
+    X(CRASH, "crash")          /* SIGSEGV and its kind */                              \
+    X(MEMORY, "out of memory") /* killed by the kernel */                              \
+    X(START, "bad start")      /* could not be executed at all */                      \
+    X(NODE_LOST, "lost node")                                                          \
+    X(STOPPED, "stopped") /* the agent was told to stop */                             \
+    X(SUCCEEDED, "succeeded")                                                          \
+    X(MEMBERSHIP, "membership") /* nodes came or went: a new round */                  \
+    X(RENDEZVOUS, "rendezvous") /* no round, or its store failed */                    \
+    X(HANG, "hang")
+
+enum record_cause {
+#define RECORD_CAUSE_ENUM(name, words) CAUSE_##name,
+    RECORD_CAUSES(RECORD_CAUSE_ENUM)
+#undef RECORD_CAUSE_ENUM
+        RECORD_CAUSE_COUNT
+};
+
+const char *record_cause_name(enum record_cause cause); /* "out of memory" */
+
+#define RECORD_FAILED_MAX 8u
+
+/* One entry. Which fields mean something depends on the kind; the others are 0 or
+ * empty. Texts are clean: UTF-8 without control characters but newlines in `body`. */
+struct record_entry {
+    uint64_t number; /* from 1; given by the coordinator; 0: not yet */
+    enum record_kind kind;
+    enum record_cause cause;
+    int64_t at_us;     /* when, by the coordinator's wall clock, since 1970 */
+    int64_t unsure_us; /* at_us may be wrong by so much, either way */
+    uint32_t node;     /* whose; 0: the coordinator's */
+    int64_t round;     /* -1: before the first */
+    int64_t rank, local_rank, pid; /* of a worker; -1: none */
+    int64_t code;                  /* exit code as Python has it, or as the kind says */
+    int64_t count, total;          /* as the kind says */
+    struct span host;              /* of the worker or the node */
+    struct span text;              /* one line: the exception, why a node was lost */
+    struct span place; /* where in the user's own code: File "train.py", line 41 */
+    struct span path;  /* its log file */
+    struct span body;  /* the last words of its stderr, or as the kind says */
+};
+
+/* Appends the entry's bytes. MUSTER_EFULL: a text is too long (see record_trim). */
+int record_entry_encode(struct buf *out, const struct record_entry *e);
+
+/* Reads one entry; spans point into bytes. Trailing bytes are skipped. A kind or cause
+ * that is not known is kept as it is, as a number. MUSTER_EPROTO names the field. */
+int record_entry_decode(struct span bytes, struct record_entry *e,
+                        struct muster_error *err);
+
+/* Cuts texts that are too long, at a character. */
+void record_trim(struct record_entry *e);
+
+/* ---- the record ---- */
+
+struct record_slot;
+
+struct record {
+    struct record_slot *slots; /* owned; in order of number */
+    size_t count;
+    uint64_t last;                                    /* the highest number seen */
+    int64_t restarts, rounds, failures, lost, joined; /* totals, whatever is kept */
+    int64_t began_us; /* at_us of the first entry; 0: none yet */
+};
+
+void record_init(struct record *r);
+void record_fini(struct record *r); /* NULL and zeroed are fine */
+
+/* Adds a copy. An entry whose number is not above `last` is ignored. 0, or
+ * MUSTER_ENOMEM with nothing changed. */
+int record_add(struct record *r, const struct record_entry *e);
+
+/* The i-th of r->count, oldest first; borrowed until the next record_add. */
+struct record_entry record_at(const struct record *r, size_t i);
+
+/* The newest of a kind, and of a round unless that is -1; false if there is none. */
+bool record_find(const struct record *r, enum record_kind kind, int64_t round,
+                 struct record_entry *out);
+
+/* ---- what is in some bodies ---- */
+
+/* NODES: one node a line, "number host addr pid nproc offset_us unsure_us" with
+ * tabs between. Takes a line off the front of *body; false: none is left. */
+struct record_node {
+    uint32_t number;
+    struct span host, addr;
+    int64_t pid, nproc;
+    int64_t offset_us; /* its wall clock ahead of the coordinator's */
+    int64_t unsure_us;
+};
+
+bool record_nodes_next(struct span *body, struct record_node *out);
+int record_nodes_print(struct buf *out, const struct record_node *n);
+
+/* ROUND: "node first_rank count" a line, in rank order. */
+struct record_ranks {
+    uint32_t node;
+    int64_t first, count;
+};
+
+bool record_ranks_next(struct span *body, struct record_ranks *out);
+int record_ranks_print(struct buf *out, const struct record_ranks *r);
+
+/* The node of a rank in the newest ROUND, and its host as NODES has it. */
+bool record_host_of(const struct record *r, uint32_t node, struct record_node *out);
+
+#endif
