@@ -1,5 +1,5 @@
 /* fuzz_store.c - the engine as a whole: random requests of several peers, beside the
- * slow twin. The same as a test with seeds: tests/unit/test_store_twin.c. */
+ * slow twin. The same as a test with seeds: tests/unit/store/test_store_twin.c. */
 #include "store_twin.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
