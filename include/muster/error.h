@@ -60,7 +60,7 @@ MUSTER_API const char *muster_code_name(int code);
 /* "out of memory": what the code means in general. */
 MUSTER_API const char *muster_code_text(int code);
 
-/* "0.1.0" */
+/* "0.2.0" */
 MUSTER_API const char *muster_version(void);
 
 #ifdef __cplusplus

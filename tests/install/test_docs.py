@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 MAN = [*sorted((ROOT / "docs/man").glob("*.[1-8]")), ROOT / "build/docs/muster-run.1",
        *(ROOT / f"build/docs/muster_{p.stem}.3" for p in sorted((ROOT / "include/muster").glob("*.h")))]
 
@@ -44,6 +44,33 @@ def test_architecture_names_what_exists() -> None:
                 missing.append(f"{token} in {source and source.relative_to(ROOT)}")
     assert missing == []
     assert files >= 15 and functions >= 15, "the page of hops has been emptied"
+
+
+def body_of(function: str, source: Path) -> str | None:
+    """What stands between the braces of a function, or None if it is not defined there."""
+    pattern = rf"^(?:[a-zA-Z_][\w\s*]*[\s*])?{re.escape(function)}\([^;{{}}]*\)\n\{{\n(.*?)^\}}"
+    found = re.search(pattern, source.read_text(), re.M | re.S)
+    return found[1] if found else None
+
+
+def test_walks_follow_the_calls() -> None:
+    """In a walk, "`file` `f()` calls `g()`" is a call in the body of f, and "passes" a mention:
+    a walk stays true when functions are renamed, split or called by others."""
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    source, edges, wrong = None, 0, []
+    token = r"`(?P<file>[\w.]+(?:/[\w.-]+)+\.[ch])`|`(?P<a>\w+)\(\)`\s+(?P<verb>calls|passes)\s+`(?P<b>\w+)\(\)`"
+    for m in re.finditer(token, text):
+        if m["file"]:
+            source = find(m["file"])
+            continue
+        edges += 1
+        body = source and body_of(m["a"], source)
+        if body is None:
+            wrong.append(f"{m['a']}() is not defined in {source and source.relative_to(ROOT)}")
+        elif not re.search(rf"\b{m['b']}\b" + (r"\(" if m["verb"] == "calls" else ""), body):
+            wrong.append(f"{m['a']}() does not mention {m['b']}()")
+    assert wrong == []
+    assert edges >= 20, "the walks have been emptied"
 
 
 def test_each_weakness_has_its_test() -> None:
@@ -120,3 +147,10 @@ def test_every_message_in_a_guide_can_be_printed(guide: str, least: int) -> None
                 unknown.append(alternative)
     assert unknown == []
     assert len(rows) >= least, "the table has been emptied"
+
+
+def test_changes_speak_of_this_version() -> None:
+    version = re.search(r"version: '([^']+)'", (ROOT / "meson.build").read_text())[1]
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGES.md").read_text(), re.M)
+    assert headings[0] == version
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", h) for h in headings)
