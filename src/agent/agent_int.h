@@ -14,6 +14,7 @@
 #include "base/buf.h"
 #include "logs/worker_logs.h"
 #include "loop/blocking_call.h"
+#include "status/local_socket.h"
 
 #define AGENT_SIGNALS_MAX 32
 
@@ -42,6 +43,7 @@ struct agent {
     struct agent_core_fx_list fx;
     uv_timer_t timer;
 
+    struct local_socket *local; /* where `muster status` asks; NULL: cannot listen */
     struct guard *guard;
     struct logs *logs;
     struct rdzv_handler *handler;

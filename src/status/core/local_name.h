@@ -1,0 +1,29 @@
+/* local_name.h - the names of the agents' own sockets: muster/UID/PID, with /N behind
+ * it where that name is taken. Abstract unix sockets: they need no folder, leave
+ * nothing behind, and the kernel lists them in /proc/net/unix. Pure. */
+#ifndef STATUS_CORE_LOCAL_NAME_H
+#define STATUS_CORE_LOCAL_NAME_H
+
+#include "base/base.h"
+
+#define LOCAL_NAME_MAX   64u
+#define LOCAL_NAME_TRIES 8u /* several agents may live in one process */
+
+struct local_name {
+    uint32_t uid;
+    int32_t pid;
+    uint32_t number; /* below LOCAL_NAME_TRIES */
+};
+
+/* Writes the name, without the leading NUL byte and with an ending one, and returns its
+ * length. */
+size_t local_name_print(const struct local_name *n, char out[LOCAL_NAME_MAX]);
+
+/* Reads a name that may be anybody's: false unless it is exactly what print writes. */
+bool local_name_parse(struct span text, struct local_name *out);
+
+/* The name on one line of /proc/net/unix; false if the line is no listening socket with
+ * such a name. The line may hold anything: every user may bind any abstract name. */
+bool local_name_of_line(struct span line, struct local_name *out);
+
+#endif
