@@ -142,9 +142,11 @@ static void all_answered(struct agent *a)
     agent_fail(a, &err);
 }
 
-static void on_started(void *ctx, uint32_t id, pid_t pid)
+static void on_started(void *ctx, uint32_t id, pid_t pid, bool forked)
 {
     struct agent *a = ctx;
+
+    (void)forked;
 
     a->workers[id].pid = pid;
     a->workers[id].answered = true;

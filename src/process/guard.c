@@ -17,6 +17,14 @@
 #include "base/mem.h"
 #include "process/guard_wire.h"
 
+struct guard_service {
+    struct guard_service *next;
+    struct guard *guard;
+    uint32_t id;
+    const struct guard_service_events *events; /* borrowed; NULL: forgotten */
+    void *ctx;                                 /* borrowed */
+};
+
 struct guard {
     int sock;
     pid_t pid;
@@ -27,6 +35,8 @@ struct guard {
     struct buf in;
     const struct guard_events *events; /* borrowed */
     void *ctx;                         /* borrowed */
+    struct guard_service *services;    /* owned list */
+    uint32_t service_ids;              /* given so far */
     void (*stopped)(void *ctx);
     void *stopped_ctx;
 };
@@ -81,13 +91,42 @@ pid_t guard_pid(const struct guard *g)
 
 /* --- what the guard tells --------------------------------------------------------- */
 
+static struct guard_service **find_service(struct guard *g, uint32_t id)
+{
+    struct guard_service **at = &g->services;
+
+    while (*at && (*at)->id != id)
+        at = &(*at)->next;
+    return at;
+}
+
+static void on_service_exited(struct guard *g, uint32_t id, int status, int errnum)
+{
+    struct guard_service **at = find_service(g, id), *s = *at;
+
+    if (!s)
+        return;
+    *at = s->next;
+    if (s->events)
+        s->events->on_exited(s->ctx, status, errnum);
+    mem_free(s);
+}
+
+static void on_service_started(struct guard *g, uint32_t id, pid_t pid)
+{
+    const struct guard_service *s = *find_service(g, id);
+
+    if (s && s->events && s->events->on_started)
+        s->events->on_started(s->ctx, pid);
+}
+
 static void deliver(struct guard *g, const struct guard_reply *r)
 {
     const struct guard_exit how = { r->value, r->wall_us, r->peak_kb };
 
     switch ((enum guard_note)r->note) {
     case GUARD_STARTED:
-        g->events->on_started(g->ctx, r->id, r->value);
+        g->events->on_started(g->ctx, r->id, r->value, r->forked);
         break;
     case GUARD_REFUSED:
         g->events->on_refused(g->ctx, r->id, r->value);
@@ -100,6 +139,15 @@ static void deliver(struct guard *g, const struct guard_reply *r)
         break;
     case GUARD_EMPTY:
         g->events->on_empty(g->ctx);
+        break;
+    case GUARD_SERVICE_STARTED:
+        on_service_started(g, r->id, r->value);
+        break;
+    case GUARD_SERVICE_REFUSED:
+        on_service_exited(g, r->id, 0, r->value);
+        break;
+    case GUARD_SERVICE_EXITED:
+        on_service_exited(g, r->id, r->value, 0);
         break;
     }
 }
@@ -207,14 +255,15 @@ static int pack(const struct proc_spec *spec, struct guard_req *req, struct buf 
 }
 
 static int send_spawn(struct guard *g, struct guard_req *req, const struct buf *body,
-                      const int fd[4])
+                      const int fd[GUARD_FDS])
 {
-    static const uint32_t bits[] = { GUARD_IN, GUARD_OUT, GUARD_ERR, GUARD_RESULT };
+    static const uint32_t bits[] = { GUARD_IN, GUARD_OUT, GUARD_ERR, GUARD_RESULT,
+                                     GUARD_EXTRA };
     union {
-        char bytes[CMSG_SPACE(sizeof(int) * 4)];
+        char bytes[CMSG_SPACE(sizeof(int) * GUARD_FDS)];
         struct cmsghdr align;
     } control = { .bytes = { 0 } };
-    int list[4];
+    int list[GUARD_FDS];
     size_t count = 0;
 
     for (size_t i = 0; i < ARRAY_LEN(bits); i++) {
@@ -238,29 +287,78 @@ static int send_spawn(struct guard *g, struct guard_req *req, const struct buf *
     return send_all(g, &m);
 }
 
-int guard_spawn(struct guard *g, uint32_t id, const struct proc_spec *spec,
-                int result_fd, struct muster_error *err)
+static int request(struct guard *g, struct guard_req *req, const struct proc_spec *spec,
+                   const int extra[2], struct muster_error *err)
 {
-    struct guard_req req = { .op = GUARD_SPAWN, .id = id };
+    const int fd[GUARD_FDS] = { spec->fd[0], spec->fd[1], spec->fd[2], extra[0],
+                                extra[1] };
     struct buf body;
 
     buf_init(&body, 1u << 30);
     if (spec->session)
-        req.flags |= GUARD_SESSION;
+        req->flags |= GUARD_SESSION;
     if (!spec->argv)
-        req.flags |= GUARD_FN;
-    int rc = pack(spec, &req, &body);
+        req->flags |= GUARD_FN;
+    int rc = pack(spec, req, &body);
     if (rc == 0) {
-        const int fd[4] = { spec->fd[0], spec->fd[1], spec->fd[2], result_fd };
-        const int errnum = send_spawn(g, &req, &body, fd);
+        const int errnum = send_spawn(g, req, &body, fd);
         if (errnum != 0)
-            rc = err_set(err, MUSTER_EIO, "asking the guard for a worker: %s",
+            rc = err_set(err, MUSTER_EIO, "asking the guard for a process: %s",
                          strerror(errnum));
     } else {
         err_set(err, rc, "a worker's arguments and environment are too large");
     }
     buf_fini(&body);
     return rc;
+}
+
+int guard_spawn(struct guard *g, uint32_t id, const struct proc_spec *spec,
+                int result_fd, struct muster_error *err)
+{
+    return guard_spawn_from(g, NULL, id, spec, result_fd, err);
+}
+
+int guard_spawn_from(struct guard *g, const struct guard_service *from, uint32_t id,
+                     const struct proc_spec *spec, int result_fd,
+                     struct muster_error *err)
+{
+    struct guard_req req = { .op = GUARD_SPAWN,
+                             .id = id,
+                             .service = from ? from->id : 0 };
+
+    return request(g, &req, spec, (const int[]){ result_fd, -1 }, err);
+}
+
+int guard_service_start(struct guard *g, const struct guard_service_spec *spec,
+                        const struct guard_service_events *events, void *ctx,
+                        struct guard_service **out, struct muster_error *err)
+{
+    struct guard_service *s = mem_calloc(1, sizeof *s);
+
+    if (!s)
+        return err_nomem(err);
+    s->guard = g;
+    s->id = ++g->service_ids;
+    s->events = events;
+    s->ctx = ctx;
+    struct guard_req req = { .op = GUARD_SERVICE,
+                             .id = s->id,
+                             .flags = spec->forks ? GUARD_FORKS : 0 };
+    const int rc = request(g, &req, &spec->proc, spec->fds, err);
+    if (rc != 0) {
+        mem_free(s);
+        return rc;
+    }
+    s->next = g->services;
+    g->services = s;
+    *out = s;
+    return 0;
+}
+
+void guard_service_forget(struct guard_service *s)
+{
+    if (s)
+        s->events = NULL;
 }
 
 static void ask(struct guard *g, enum guard_op op, uint32_t id, int sig)
@@ -275,6 +373,11 @@ static void ask(struct guard *g, enum guard_op op, uint32_t id, int sig)
 void guard_signal(struct guard *g, uint32_t id, int sig)
 {
     ask(g, GUARD_SIGNAL, id, sig);
+}
+
+void guard_service_signal(struct guard_service *s, int sig)
+{
+    ask(s->guard, GUARD_SIGNAL_SERVICE, s->id, sig);
 }
 
 void guard_signal_leftovers(struct guard *g, int sig)
@@ -295,6 +398,10 @@ static void finish(struct guard *g)
     void *ctx = g->stopped_ctx;
 
     buf_fini(&g->in);
+    for (struct guard_service *s = g->services, *next; s; s = next) {
+        next = s->next;
+        mem_free(s);
+    }
     mem_free(g);
     if (cb)
         cb(ctx);

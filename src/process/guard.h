@@ -8,7 +8,8 @@
  * behind, daemons of their own session included, becomes a child of the guard. If the
  * agent goes, however it goes, its end of the socket closes: the guard kills everything
  * below it and ends. If the guard is killed, the workers get SIGKILL by PDEATHSIG, the
- * rest falls to the agent, which does the same.
+ * rest falls to the agent, which does the same. Services (below) are children of the
+ * guard too.
  *
  * The agent asks over the socket, the guard starts, signals, reaps and reports. Calls
  * below do not wait for the guard's answer; callbacks come from the loop. */
@@ -30,7 +31,8 @@ struct guard_exit {
 };
 
 struct guard_events {
-    void (*on_started)(void *ctx, uint32_t id, pid_t pid);
+    /* pid 0: it was signalled before a service had forked it; its exit follows. */
+    void (*on_started)(void *ctx, uint32_t id, pid_t pid, bool forked);
     void (*on_refused)(void *ctx, uint32_t id, int errnum); /* exec failed */
     void (*on_exited)(void *ctx, uint32_t id, const struct guard_exit *how);
     void (*on_leftovers)(void *ctx); /* every worker is gone, processes of theirs not */
@@ -38,7 +40,7 @@ struct guard_events {
     void (*on_lost)(void *ctx);      /* the guard died; all it held was killed */
 };
 
-/* The body of a worker that is no program: runs in a fork of the guard. result_fd is
+/* The body of a worker that is a function: runs in a fork of the guard. result_fd is
  * for its result; what it returns is the exit code. */
 typedef int (*guard_fn)(void *ctx, int result_fd);
 
@@ -50,6 +52,40 @@ int guard_start(guard_fn fn, void *fn_ctx, struct guard **out,
 /* From now on events come on this loop. */
 int guard_watch(struct guard *g, uv_loop_t *loop, const struct guard_events *events,
                 void *ctx, struct muster_error *err);
+
+#define GUARD_SERVICES 8
+
+/* A process that is not part of an attempt: it is left out of on_empty, on_leftovers
+ * and guard_kill_all, with all that it starts, and ended last when the guard ends. It
+ * dies with the guard and with the agent as workers do. */
+struct guard_service;
+
+struct guard_service_events {
+    void (*on_started)(void *ctx, pid_t pid);
+    /* Once, last: errnum is not 0 if exec failed, else status is waitpid's. Not called
+     * when the guard is lost: see on_lost. The service is freed on return. */
+    void (*on_exited)(void *ctx, int status, int errnum);
+};
+
+struct guard_service_spec {
+    struct proc_spec proc;
+    int fds[2]; /* become 4 and 5; -1: none. The caller closes its own. */
+    bool forks; /* it forks workers: 3 is its socket to the guard, see guard_wire.h */
+};
+
+int guard_service_start(struct guard *g, const struct guard_service_spec *spec,
+                        const struct guard_service_events *events, void *ctx,
+                        struct guard_service **out, struct muster_error *err);
+void guard_service_signal(struct guard_service *s, int sig);
+
+/* No more calls from it; it lives on until it is signalled or the guard ends. */
+void guard_service_forget(struct guard_service *s);
+
+/* Like guard_spawn, but the worker is forked by this service; should it fail or refuse,
+ * by exec as usual. Told by on_started's forked. */
+int guard_spawn_from(struct guard *g, const struct guard_service *from, uint32_t id,
+                     const struct proc_spec *spec, int result_fd,
+                     struct muster_error *err);
 
 /* Starts worker id (unique among the living). After guard_kill_all, before on_empty:
  * those that have not died are given up, nothing more is told of them. spec's fds are

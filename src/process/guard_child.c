@@ -1,9 +1,9 @@
-/* guard_main.c - the guard's side: parent of the workers, executioner of what is left.
+/* guard_child.c - the guard's side: parent of the workers, executioner of what is left.
  *
- * One loop over the agent's socket and SIGCHLD. It never blocks on a write, so the
- * agent may block on its own. Replies go out together when there is nothing else to do,
- * so that the agent wakes up once for many. All signals are blocked: only SIGKILL ends
- * it early. */
+ * One loop over the agent's socket, SIGCHLD and the services that fork workers. It
+ * never blocks on a write, so the agent may block on its own. Replies go out together
+ * when there is nothing else to do, so that the agent wakes up once for many. All
+ * signals are blocked: only SIGKILL ends it early. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -42,15 +42,15 @@ static void flush(struct guard_child *k)
     }
 }
 
-static void tell(struct guard_child *k, const struct guard_reply *r)
+void guard_child_reply(struct guard_child *k, const struct guard_reply *r)
 {
     if (buf_append(&k->out, r, sizeof *r) < 0)
-        k->ended = true; /* Deaf is as good as dead: end it all. */
+        k->ended = true; /* Cannot report any more: shut down. */
 }
 
-static void tell_note(struct guard_child *k, enum guard_note note)
+static void reply_note(struct guard_child *k, enum guard_note note)
 {
-    tell(k, &(struct guard_reply){ .note = note });
+    guard_child_reply(k, &(struct guard_reply){ .note = note });
 }
 
 /* --- reaping -------------------------------------------------------------------- */
@@ -59,6 +59,12 @@ static void on_reaped(struct guard_child *k, pid_t pid, int status,
                       const struct rusage *ru)
 {
     guard_child_forget(k, pid);
+    for (size_t i = 0; i < k->service_count; i++) {
+        if (k->services[i].pid != pid)
+            continue;
+        guard_child_service_gone(k, i, status);
+        return;
+    }
     for (size_t i = 0; i < k->count; i++) {
         if (k->held[i].pid != pid)
             continue;
@@ -68,7 +74,7 @@ static void on_reaped(struct guard_child *k, pid_t pid, int status,
                                        .wall_us = wall_us(),
                                        .peak_kb = (uint64_t)ru->ru_maxrss };
         k->held[i] = k->held[--k->count];
-        tell(k, &r);
+        guard_child_reply(k, &r);
         return;
     }
 }
@@ -83,42 +89,52 @@ static void reap(struct guard_child *k)
         on_reaped(k, pid, status, &ru);
     if (k->count > 0 || !k->filled)
         return;
-    if (pid < 0 || guard_child_only_given_up(k)) {
+    if (pid < 0 || guard_child_is_empty(k)) {
         k->filled = k->killing = k->leftovers_told = false;
-        tell_note(k, GUARD_EMPTY);
+        reply_note(k, GUARD_EMPTY);
     } else if (!k->leftovers_told) {
         k->leftovers_told = true;
-        tell_note(k, GUARD_HAS_LEFTOVERS);
+        reply_note(k, GUARD_HAS_LEFTOVERS);
     }
 }
 
 /* --- the loop ------------------------------------------------------------------- */
 
-static void on_spawn(struct guard_child *k, struct spawn_request *p)
+static void on_kill_all(struct guard_child *k)
 {
-    pid_t pid = 0;
+    k->killing = k->filled;
+    for (size_t i = k->count; i-- > 0;)
+        if (k->held[i].pid == 0)
+            guard_child_cancel(k, i, SIGKILL);
+    if (!k->filled)
+        reply_note(k, GUARD_EMPTY);
+}
 
-    if (!parcel_read_body(k->sock, p)) {
-        k->ended = true;
-        return;
-    }
-    const int rc = guard_child_start(k, p, &pid);
-    tell(k, &(struct guard_reply){ .note = rc ? GUARD_REFUSED : GUARD_STARTED,
-                                   .id = p->req.id,
-                                   .value = rc ? rc : pid });
+static void on_signal_service(struct guard_child *k, uint32_t id, int sig)
+{
+    const struct guarded_service *s = guard_child_service(k, id);
+
+    if (s)
+        kill(s->pid, sig);
 }
 
 static void on_request(struct guard_child *k)
 {
-    struct spawn_request p = PARCEL_INIT;
+    struct spawn_request p = SPAWN_REQUEST_INIT;
 
-    if (!parcel_read_header(k->sock, &p)) {
+    if (!spawn_request_read_header(k->sock, &p)) {
         k->ended = true;
         return;
     }
     switch ((enum guard_op)p.req.op) {
     case GUARD_SPAWN:
-        on_spawn(k, &p);
+    case GUARD_SERVICE:
+        if (!spawn_request_read_body(k->sock, &p))
+            k->ended = true;
+        else if (p.req.op == GUARD_SPAWN)
+            guard_child_start(k, &p);
+        else
+            guard_child_start_service(k, &p);
         break;
     case GUARD_SIGNAL:
         guard_child_signal(k, p.req.id, p.req.sig);
@@ -127,12 +143,13 @@ static void on_request(struct guard_child *k)
         guard_child_signal_leftovers(k, p.req.sig);
         break;
     case GUARD_KILL_ALL:
-        k->killing = k->filled;
-        if (!k->filled)
-            tell_note(k, GUARD_EMPTY);
+        on_kill_all(k);
+        break;
+    case GUARD_SIGNAL_SERVICE:
+        on_signal_service(k, p.req.id, p.req.sig);
         break;
     }
-    parcel_fini(&p);
+    spawn_request_fini(&p);
 }
 
 static void prepare(struct guard_child *k)
@@ -182,28 +199,50 @@ static void close_others(int keep)
     close_range((unsigned)keep + 1, ~0U, 0);
 }
 
+/* Services first, so that a worker is known before its exit is reaped. */
+static void on_services(struct guard_child *k, const struct pollfd *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct guarded_service *s = &k->services[i];
+
+        if (p[i].revents & POLLOUT)
+            guard_child_ask(k, s);
+        if (p[i].revents & (POLLIN | POLLHUP | POLLERR))
+            guard_child_hear(k, s);
+    }
+}
+
 static void turn(struct guard_child *k)
 {
     const bool pending = buf_len(&k->out) > 0;
-    struct pollfd p[2] = {
+    const size_t services = k->service_count;
+    struct pollfd p[2 + GUARD_SERVICES] = {
         { .fd = k->sock, .events = (short)(POLLIN | (k->blocked ? POLLOUT : 0)) },
         { .fd = k->chld, .events = POLLIN },
     };
 
+    for (size_t i = 0; i < services; i++)
+        p[2 + i] = (struct pollfd){
+            .fd = k->services[i].control,
+            .events = (short)(POLLIN | (k->services[i].full ? POLLOUT : 0)),
+        };
     if (k->killing)
-        guard_child_kill_below();
+        guard_child_kill_below(k);
     const int idle = k->killing ? KILL_AGAIN_MS : -1;
-    const int n = poll(p, 2, pending && !k->blocked ? 0 : idle);
+    const int n = poll(p, 2 + services, pending && !k->blocked ? 0 : idle);
     if (n < 0 && errno != EINTR) {
         k->ended = true;
         return;
     }
+    on_services(k, p + 2, services);
     if (p[1].revents) {
         struct signalfd_siginfo si; /* There is one at most. */
         (void)!read(k->chld, &si, sizeof si);
     }
-    if (p[1].revents || k->killing)
+    if (p[1].revents || k->killing || k->cancelled) {
+        k->cancelled = false;
         reap(k);
+    }
     if (!(p[0].revents & POLLIN) || buf_len(&k->out) >= TELL_AT_ONCE)
         flush(k);
     if (p[0].revents & (POLLIN | POLLHUP | POLLERR))
@@ -226,5 +265,5 @@ void guard_main(int sock, pid_t agent, guard_fn fn, void *fn_ctx)
         k.ended = true;
     while (!k.ended)
         turn(&k);
-    guard_child_end();
+    guard_child_end(&k);
 }

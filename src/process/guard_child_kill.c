@@ -8,10 +8,10 @@
 
 #include "process/guard_child.h"
 
-#define AGAIN_MS 5
-#define GIVE_UP_MS                                                                     \
-    60000 /* Nothing but a process stuck in the kernel takes so long.                  \
-           */
+#define AGAIN_MS   5
+#define GIVE_UP_MS 60000 /* Only a process stuck in the kernel takes that long. */
+#define SERVICES_MS                                                                    \
+    2000 /* Services go last, but do not wait longer for the rest to end. */
 
 static bool is_worker(const struct guard_child *k, pid_t pid)
 {
@@ -35,19 +35,47 @@ static void signal_worker(const struct guarded_worker *w, int sig)
         kill(w->pid, sig);
 }
 
-void guard_child_signal(const struct guard_child *k, uint32_t id, int sig)
+void guard_child_signal(struct guard_child *k, uint32_t id, int sig)
 {
-    for (size_t i = 0; i < k->count; i++)
-        if (k->held[i].id == id)
+    for (size_t i = k->count; i-- > 0;) {
+        if (k->held[i].id != id)
+            continue;
+        if (k->held[i].pid == 0)
+            guard_child_cancel(k, i, sig);
+        else
             signal_worker(&k->held[i], sig);
+    }
 }
 
-void guard_child_kill_below(void)
+/* To those children of ours that are neither workers nor services, and to all below
+ * them; workers too, if asked for. */
+static void signal_below(const struct guard_child *k, bool workers, int sig)
 {
-    struct proc_list l = { 0 };
-    proc_descendants(getpid(), &l); /* What it found before a failure counts too. */
-    signal_list(&l, SIGKILL);
-    proc_list_fini(&l);
+    struct proc_list top = { 0 };
+
+    proc_children(getpid(), &top); /* What it found before a failure counts too. */
+    for (size_t i = 0; i < top.count; i++) {
+        struct proc_list below = { 0 };
+
+        if (guard_child_is_service(k, top.pids[i]) ||
+            (!workers && is_worker(k, top.pids[i])))
+            continue;
+        proc_descendants(top.pids[i], &below);
+        kill(top.pids[i], sig);
+        signal_list(&below, sig);
+        proc_list_fini(&below);
+    }
+    proc_list_fini(&top);
+}
+
+void guard_child_kill_below(const struct guard_child *k)
+{
+    signal_below(k, true, SIGKILL);
+}
+
+void guard_child_signal_leftovers(const struct guard_child *k, int sig)
+{
+    signal_below(k, false, sig);
 }
 
 /* Stuck in the kernel, most likely. SIGKILL waits there for each of them. */
@@ -57,6 +85,8 @@ void guard_child_give_up(struct guard_child *k)
     k->count = 0;
     k->given_up.count = 0;
     (void)proc_children(getpid(), &k->given_up);
+    for (size_t i = 0; i < k->service_count; i++)
+        guard_child_forget(k, k->services[i].pid);
 }
 
 void guard_child_forget(struct guard_child *k, pid_t pid)
@@ -74,32 +104,16 @@ static bool is_given_up(const struct guard_child *k, pid_t pid)
     return false;
 }
 
-bool guard_child_only_given_up(const struct guard_child *k)
+bool guard_child_is_empty(const struct guard_child *k)
 {
     struct proc_list now = { 0 };
-    bool only = k->given_up.count > 0 && proc_children(getpid(), &now) == 0;
+    bool empty = (k->given_up.count > 0 || k->service_count > 0) &&
+                 proc_children(getpid(), &now) == 0;
 
-    for (size_t i = 0; only && i < now.count; i++)
-        only = is_given_up(k, now.pids[i]);
+    for (size_t i = 0; empty && i < now.count; i++)
+        empty = is_given_up(k, now.pids[i]) || guard_child_is_service(k, now.pids[i]);
     proc_list_fini(&now);
-    return only;
-}
-
-void guard_child_signal_leftovers(const struct guard_child *k, int sig)
-{
-    struct proc_list top = { 0 };
-
-    proc_children(getpid(), &top);
-    for (size_t i = 0; i < top.count; i++) {
-        if (is_worker(k, top.pids[i]))
-            continue;
-        struct proc_list below = { 0 };
-        proc_descendants(top.pids[i], &below);
-        kill(top.pids[i], sig);
-        signal_list(&below, sig);
-        proc_list_fini(&below);
-    }
-    proc_list_fini(&top);
+    return empty;
 }
 
 bool guard_kill_strays(void)
@@ -122,17 +136,31 @@ bool guard_kill_strays(void)
     return found;
 }
 
-void guard_child_end(void)
+/* Reaps what has ended; a service is forgotten once it is gone. False: no child is
+ * left, so nothing is below us. */
+static bool reap_some(struct guard_child *k)
+{
+    pid_t pid;
+
+    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+        for (size_t i = 0; i < k->service_count; i++)
+            if (k->services[i].pid == pid)
+                k->services[i] = k->services[--k->service_count];
+    return pid == 0;
+}
+
+void guard_child_end(struct guard_child *k)
 {
     const int tries = GIVE_UP_MS / AGAIN_MS;
 
-    for (int i = 0; i < tries; i++) {
-        pid_t pid;
-        while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
-            ;
-        if (pid < 0)
-            break; /* No child, so nothing below us. */
-        guard_child_kill_below();
+    k->given_up.count = 0;
+    for (size_t i = 0; i < k->count; i++)
+        if (k->held[i].go >= 0)
+            close(k->held[i].go); /* One that is just being forked exits then. */
+    for (int i = 0; i < tries && reap_some(k); i++) {
+        if (guard_child_is_empty(k) || i > SERVICES_MS / AGAIN_MS)
+            k->service_count = 0; /* From now on they are like all others. */
+        guard_child_kill_below(k);
         nanosleep(&(struct timespec){ 0, i < 20 ? 500000L : AGAIN_MS * 1000000L },
                   NULL);
     }

@@ -1,4 +1,4 @@
-/* guard_child_start.c - the guard as parent: reads what is to be started, and starts
+/* guard_child_spawn.c - the guard as parent: reads what is to be started, and starts
  * it. */
 #include <errno.h>
 #include <stdio.h>
@@ -9,9 +9,9 @@
 #include "base/mem.h"
 #include "process/guard_child.h"
 
-void parcel_fini(struct spawn_request *p)
+void spawn_request_fini(struct spawn_request *p)
 {
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < GUARD_FDS; i++)
         if (p->fd[i] >= 0)
             close(p->fd[i]);
     mem_free(p->bytes);
@@ -34,10 +34,10 @@ static bool read_all(int fd, void *to, size_t n)
 }
 
 /* The header and the descriptors that ride on it. */
-bool parcel_read_header(int sock, struct spawn_request *p)
+bool spawn_request_read_header(int sock, struct spawn_request *p)
 {
     union {
-        char bytes[CMSG_SPACE(sizeof(int) * 4)];
+        char bytes[CMSG_SPACE(sizeof(int) * GUARD_FDS)];
         struct cmsghdr align;
     } control;
     struct iovec iov = { &p->req, sizeof p->req };
@@ -51,7 +51,8 @@ bool parcel_read_header(int sock, struct spawn_request *p)
         return false;
     const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-        const unsigned bits[] = { GUARD_IN, GUARD_OUT, GUARD_ERR, GUARD_RESULT };
+        const unsigned bits[] = { GUARD_IN, GUARD_OUT, GUARD_ERR, GUARD_RESULT,
+                                  GUARD_EXTRA };
         const unsigned char *data = CMSG_DATA(c);
         for (size_t i = 0; i < ARRAY_LEN(bits); i++) {
             if (!(p->req.flags & bits[i]))
@@ -63,7 +64,7 @@ bool parcel_read_header(int sock, struct spawn_request *p)
     return read_all(sock, (char *)&p->req + n, sizeof p->req - (size_t)n);
 }
 
-bool parcel_read_body(int sock, struct spawn_request *p)
+bool spawn_request_read_body(int sock, struct spawn_request *p)
 {
     const size_t count = (size_t)p->req.argc + p->req.envc + 2;
 
@@ -107,43 +108,125 @@ static int fork_fn(struct guard_child *k, const struct spawn_request *p,
     _exit(code); /* What the caller has asked for at its exit is not ours to do. */
 }
 
-int guard_child_start(struct guard_child *k, const struct spawn_request *p, pid_t *pid)
+static struct proc_spec spec_of(const struct spawn_request *p)
 {
-    const struct proc_spec spec = {
+    return (struct proc_spec){
         .argv = p->strings,
         .envp = p->strings + p->req.argc + 1,
         .cwd = p->cwd,
         .fd = { p->fd[0] >= 0 ? p->fd[0] : 0, p->fd[1] >= 0 ? p->fd[1] : 1,
                 p->fd[2] >= 0 ? p->fd[2] : 2 },
+        .extra = { -1, -1, -1 },
         .session = p->req.flags & GUARD_SESSION,
         .cpus = p->req.cpus_size ? p->bytes : NULL,
         .cpus_size = p->req.cpus_size,
     };
-    if (k->killing)
-        guard_child_give_up(k);
-    if (k->count == k->size) {
-        const size_t size = k->size ? k->size * 2 : 16;
-        struct guarded_worker *held = mem_realloc_array(k->held, size, sizeof *held);
-        if (!held)
-            return ENOMEM;
-        k->held = held;
-        k->size = size;
-    }
+}
+
+int guard_child_spawn(struct guard_child *k, const struct spawn_request *p, pid_t *pid)
+{
+    const struct proc_spec spec = spec_of(p);
     const bool known =
         k->started && spec.argv[0] && strcmp(k->started, spec.argv[0]) == 0;
     int rc;
+
     if (p->req.flags & GUARD_FN)
         rc = fork_fn(k, p, &spec, pid);
     else
         rc = known ? proc_spawn_again(&spec, pid) : proc_spawn(&spec, pid);
-    if (rc != 0)
-        return rc;
-    if (!known && spec.argv[0]) {
+    if (rc == 0 && !known && spec.argv[0]) {
         mem_free(k->started);
         k->started = mem_strdup(spec.argv[0]);
     }
-    k->held[k->count++] = (struct guarded_worker){ *pid, p->req.id, spec.session };
-    k->filled = true;
-    k->leftovers_told = false;
-    return 0;
+    return rc;
+}
+
+static bool reserve_held(struct guard_child *k)
+{
+    if (k->count < k->size)
+        return true;
+    const size_t size = k->size ? k->size * 2 : 16;
+    struct guarded_worker *held = mem_realloc_array(k->held, size, sizeof *held);
+    if (!held)
+        return false;
+    k->held = held;
+    k->size = size;
+    return true;
+}
+
+/* Keeps the request until the service has answered. */
+static bool start_by_service(struct guard_child *k, struct spawn_request *p)
+{
+    struct guarded_service *s = guard_child_service(k, p->req.service);
+    struct spawn_request *kept;
+
+    if (!s || s->control < 0 || !(kept = mem_alloc(sizeof *kept)))
+        return false;
+    *kept = *p;
+    *p = (struct spawn_request)SPAWN_REQUEST_INIT;
+    k->held[k->count++] = (struct guarded_worker){
+        .id = kept->req.id,
+        .group = kept->req.flags & GUARD_SESSION,
+        .go = -1,
+        .request = kept,
+    };
+    if (!s->full)
+        guard_child_ask(k, s);
+    return true;
+}
+
+void guard_child_start(struct guard_child *k, struct spawn_request *p)
+{
+    pid_t pid = 0;
+    int rc = ENOMEM;
+
+    if (k->killing)
+        guard_child_give_up(k);
+    if (reserve_held(k)) {
+        k->filled = true;
+        k->leftovers_told = false;
+        if (start_by_service(k, p))
+            return;
+        rc = guard_child_spawn(k, p, &pid);
+    }
+    if (rc == 0)
+        k->held[k->count++] = (struct guarded_worker){
+            .pid = pid,
+            .id = p->req.id,
+            .group = p->req.flags & GUARD_SESSION,
+            .go = -1,
+        };
+    guard_child_reply(k,
+                      &(struct guard_reply){ .note = rc ? GUARD_REFUSED : GUARD_STARTED,
+                                             .id = p->req.id,
+                                             .value = rc ? rc : pid });
+}
+
+void guard_child_start_service(struct guard_child *k, struct spawn_request *p)
+{
+    struct proc_spec spec = spec_of(p);
+    int control[2] = { -1, -1 };
+    pid_t pid = 0;
+    int rc = k->service_count < GUARD_SERVICES ? 0 : EAGAIN;
+
+    if (rc == 0 && p->req.flags & GUARD_FORKS &&
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, control) < 0)
+        rc = errno;
+    spec.extra[0] = control[1];
+    spec.extra[1] = p->fd[3];
+    spec.extra[2] = p->fd[4];
+    if (rc == 0)
+        rc = proc_spawn(&spec, &pid);
+    if (control[1] >= 0)
+        close(control[1]);
+    if (rc != 0 && control[0] >= 0)
+        close(control[0]);
+    if (rc == 0)
+        k->services[k->service_count++] = (struct guarded_service){
+            .pid = pid, .id = p->req.id, .control = control[0]
+        };
+    guard_child_reply(k, &(struct guard_reply){ .note = rc ? GUARD_SERVICE_REFUSED
+                                                           : GUARD_SERVICE_STARTED,
+                                                .id = p->req.id,
+                                                .value = rc ? rc : pid });
 }

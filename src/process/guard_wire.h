@@ -1,11 +1,18 @@
-/* guard_int.h - what agent and guard say to each other over their socket. Both ends are
- * the same program, so these are plain structs. */
+/* guard_wire.h - what the agent, the guard and a service that forks workers send to
+ * each other. All ends are started by the same program, so these are plain structs. */
 #ifndef PROCESS_GUARD_WIRE_H
 #define PROCESS_GUARD_WIRE_H
 
 #include "process/guard.h"
 
-enum guard_op { GUARD_SPAWN = 1, GUARD_SIGNAL, GUARD_LEFTOVERS, GUARD_KILL_ALL };
+enum guard_op {
+    GUARD_SPAWN = 1,
+    GUARD_SIGNAL,
+    GUARD_LEFTOVERS,
+    GUARD_KILL_ALL,
+    GUARD_SERVICE,
+    GUARD_SIGNAL_SERVICE,
+};
 
 enum guard_flag {
     GUARD_SESSION = 1,
@@ -15,13 +22,18 @@ enum guard_flag {
     GUARD_OUT = 16,
     GUARD_ERR = 32,
     GUARD_RESULT = 64,
+    GUARD_EXTRA = 128,
+    GUARD_FORKS = 256, /* SERVICE: it gets a socket on which the guard asks for forks */
 };
 
-/* A SPAWN is followed by len bytes: the affinity mask, then argv, envp and cwd as
- * strings, each with its NUL. */
+#define GUARD_FDS 5
+
+/* A SPAWN or SERVICE is followed by len bytes: the affinity mask, then argv, envp and
+ * cwd as strings, each with its NUL. */
 struct guard_req {
     uint32_t op, id, flags, argc, envc, cpus_size;
     int32_t sig;
+    uint32_t service; /* SPAWN: the service that shall fork the worker; 0: none */
     uint32_t len;
 };
 
@@ -31,21 +43,40 @@ enum guard_note {
     GUARD_EXITED,
     GUARD_HAS_LEFTOVERS,
     GUARD_EMPTY,
+    GUARD_SERVICE_STARTED,
+    GUARD_SERVICE_REFUSED,
+    GUARD_SERVICE_EXITED,
 };
 
 struct guard_reply {
     uint32_t note, id;
-    int32_t value; /* pid, errno or wait status */
-    uint32_t unused;
+    int32_t value;   /* pid, errno or wait status */
+    uint32_t forked; /* STARTED: by a service, not by exec */
     int64_t wall_us;
     uint64_t peak_kb;
+};
+
+/* From the guard to a service with GUARD_FORKS: fork a worker. Five descriptors come
+ * along: a file with the body (as in a SPAWN), a pipe from which the worker reads one
+ * byte before it goes on (end of file: nobody knows of it, exit), stdin, stdout and
+ * stderr. src/warm/server.py reads this. */
+struct guard_fork {
+    uint32_t ticket, flags, argc, envc, cpus_size, unused;
+    uint64_t len;
+};
+
+/* Its answer. */
+struct guard_forked {
+    uint32_t ticket;
+    int32_t pid; /* a child of the guard; or negative: it will not be forked */
 };
 
 /* Does not return: the guard's life. */
 void guard_main(int sock, pid_t agent, guard_fn fn, void *fn_ctx)
     __attribute__((noreturn));
 
-/* SIGKILL to all below us that is not of our session; false when there is none. */
+/* SIGKILL to everything below the calling process that is not of its session; false
+ * when there is nothing. */
 bool guard_kill_strays(void);
 
 #endif

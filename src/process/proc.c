@@ -105,17 +105,36 @@ static char **candidates(const char *name, char *const *envp)
     return out;
 }
 
+/* Puts extra[i] at 3 + i, by way of numbers above all that may be in use for it. Those
+ * that are not given are closed. */
+static int place_extra(const int extra[3])
+{
+    int moved[3] = { -1, -1, -1 };
+
+    for (int i = 0; i < 3; i++)
+        if (extra[i] > 2 && (moved[i] = fcntl(extra[i], F_DUPFD, 10)) < 0)
+            return errno;
+    for (int i = 0; i < 3; i++)
+        if (moved[i] < 0)
+            close(3 + i);
+        else if (dup2(moved[i], 3 + i) < 0)
+            return errno;
+    return 0;
+}
+
 /* In the child. After a vfork memory is the parent's: nothing is changed here. Returns
  * only if it failed: why. */
 static int become_and_exec(const struct proc_spec *spec, char *const *paths,
                            pid_t parent)
 {
     int saved = 0;
-    const int rc = proc_become(spec, parent);
+    int rc = proc_become(spec, parent);
 
+    if (rc == 0)
+        rc = place_extra(spec->extra);
     if (rc != 0)
         return rc;
-    close_above(3);
+    close_above(6);
     for (size_t i = 0; paths[i]; i++) {
         execve(paths[i], spec->argv, spec->envp);
         /* A file that cannot be run says more than one that is not there. */

@@ -5,28 +5,32 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "process/guard.h"
+#include "process/guard_wire.h"
 
 struct seen {
     uv_loop_t *loop;
-    int started, refused, exited, leftovers, empty, lost;
+    int started, forked, refused, exited, leftovers, empty, lost;
     int errnum, last_status;
     pid_t pid;
     int stop_after; /* exits */
 };
 
-static void on_started(void *ctx, uint32_t id, pid_t pid)
+static void on_started(void *ctx, uint32_t id, pid_t pid, bool forked)
 {
     struct seen *s = ctx;
     (void)id;
+    s->forked += forked;
     s->started++;
     s->pid = pid;
 }
@@ -259,6 +263,237 @@ static void functions(void **state)
     close_rig(&r);
 }
 
+/* --- services --------------------------------------------------------------------- */
+
+struct service_seen {
+    uv_loop_t *loop;
+    pid_t pid;
+    int exits, status, errnum;
+};
+
+static void on_service_started(void *ctx, pid_t pid)
+{
+    struct service_seen *s = ctx;
+    s->pid = pid;
+    uv_stop(s->loop);
+}
+
+static void on_service_exited(void *ctx, int status, int errnum)
+{
+    struct service_seen *s = ctx;
+    s->exits++;
+    s->status = status;
+    s->errnum = errnum;
+    uv_stop(s->loop);
+}
+
+static const struct guard_service_events service_events = {
+    .on_started = on_service_started,
+    .on_exited = on_service_exited,
+};
+
+/* "forks": this very program, as a service that forks workers (serve() below). */
+static struct guard_service *start_service(struct rig *r, const char *what, int out,
+                                           struct service_seen *seen)
+{
+    const bool forks = strncmp(what, "forks", 5) == 0;
+    char *sh[] = { (char *)"sh", (char *)"-c", (char *)(uintptr_t)what, NULL };
+    char *self[] = { (char *)"/proc/self/exe", (char *)(uintptr_t)what, NULL };
+    char *envp[] = { (char *)"PATH=/bin:/usr/bin", NULL };
+    const struct guard_service_spec spec = {
+        .proc = { .argv = forks ? self : sh,
+                  .envp = envp,
+                  .fd = { -1, out, -1 },
+                  .session = true },
+        .fds = { -1, -1 },
+        .forks = forks,
+    };
+    struct guard_service *s = NULL;
+
+    *seen = (struct service_seen){ .loop = &r->loop };
+    assert_int_equal(
+        guard_service_start(r->guard, &spec, &service_events, seen, &s, NULL), 0);
+    uv_run(&r->loop, UV_RUN_DEFAULT);
+    return s;
+}
+
+static void services_outlive_attempts(void **state)
+{
+    struct service_seen seen;
+    struct rig r;
+    (void)state;
+    open_rig(&r);
+    struct guard_service *s =
+        start_service(&r, "sleep 100 & trap 'kill $!; exit 5' TERM; wait", -1, &seen);
+    assert_true(seen.pid > 0);
+
+    spawn(&r, 0, "exit 7");
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.exited, 1);
+    assert_int_equal(r.seen.empty, 1);
+    spawn(&r, 0, "(setsid sleep 100 &); exit 0");
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.leftovers, 1);
+    guard_signal_leftovers(r.guard, SIGTERM);
+    guard_kill_all(r.guard);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.empty, 2);
+    assert_int_equal(seen.exits, 0);
+    assert_int_equal(kill(seen.pid, 0), 0);
+
+    guard_service_signal(s, SIGTERM);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(seen.exits, 1);
+    assert_int_equal(WEXITSTATUS(seen.status), 5);
+    assert_int_equal(r.seen.empty, 2);
+    close_rig(&r);
+}
+
+static void a_service_that_does_not_exist(void **state)
+{
+    char *argv[] = { (char *)"/no/such/program", NULL }, *envp[] = { NULL };
+    const struct guard_service_spec spec = {
+        .proc = { .argv = argv, .envp = envp, .fd = { -1, -1, -1 } }, .fds = { -1, -1 }
+    };
+    struct guard_service *s;
+    struct service_seen seen;
+    struct rig r;
+    (void)state;
+    open_rig(&r);
+    seen = (struct service_seen){ .loop = &r.loop };
+    assert_int_equal(
+        guard_service_start(r.guard, &spec, &service_events, &seen, &s, NULL), 0);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(seen.exits, 1);
+    assert_int_equal(seen.errnum, ENOENT);
+    close_rig(&r);
+}
+
+/* The service: forks what it is asked for, as children of the guard. Told "forks-not",
+ * it refuses; "forks-dies": it ends when it is asked. */
+static int serve(const char *how)
+{
+    const pid_t guard = getppid();
+    struct guard_fork ask;
+    union {
+        char bytes[CMSG_SPACE(sizeof(int) * 5)];
+        struct cmsghdr align;
+    } control;
+
+    for (;;) {
+        struct iovec iov = { &ask, sizeof ask };
+        struct msghdr m = { .msg_iov = &iov,
+                            .msg_iovlen = 1,
+                            .msg_control = control.bytes,
+                            .msg_controllen = sizeof control.bytes };
+        int fds[5];
+        char go;
+
+        if (recvmsg(3, &m, 0) != sizeof ask)
+            return 0;
+        memcpy(fds, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fds);
+        if (strcmp(how, "forks-dies") == 0)
+            return 1;
+        struct guard_forked a = { ask.ticket, -1 };
+        if (strcmp(how, "forks-not") != 0)
+            a.pid = (int32_t)syscall(SYS_clone, CLONE_PARENT | SIGCHLD, NULL, NULL,
+                                     NULL, NULL);
+        if (a.pid == 0) {
+            if (read(fds[1], &go, 1) != 1)
+                _exit(99);
+            _exit(getppid() == guard ? 42 : 43);
+        }
+        if (send(3, &a, sizeof a, 0) != sizeof a)
+            return 2;
+        for (int i = 0; i < 5; i++)
+            close(fds[i]);
+    }
+}
+
+static void spawn_from(struct rig *r, const struct guard_service *s, uint32_t id)
+{
+    char *argv[] = { (char *)"sh", (char *)"-c", (char *)"exit 7", NULL };
+    char *envp[] = { (char *)"PATH=/bin:/usr/bin", NULL };
+    const struct proc_spec spec = {
+        .argv = argv, .envp = envp, .fd = { -1, -1, -1 }, .session = true
+    };
+    assert_int_equal(guard_spawn_from(r->guard, s, id, &spec, -1, NULL), 0);
+}
+
+static void run_until_empty(struct rig *r, int empty)
+{
+    while (r->seen.empty < empty && !r->seen.lost)
+        uv_run(&r->loop, UV_RUN_DEFAULT);
+    assert_int_equal(r->seen.empty, empty);
+}
+
+static void services_fork_workers(void **state)
+{
+    const struct {
+        const char *how;
+        int code, forked;
+    } rows[] = { { "forks", 42, 20 }, { "forks-not", 7, 0 }, { "forks-dies", 7, 0 } };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct service_seen seen;
+        struct rig r;
+        open_rig(&r);
+        struct guard_service *s = start_service(&r, rows[i].how, -1, &seen);
+        for (uint32_t id = 0; id < 20; id++)
+            spawn_from(&r, s, id);
+        run_until_empty(&r, 1);
+        assert_int_equal(r.seen.exited, 20);
+        assert_int_equal(r.seen.started, 20);
+        assert_int_equal(r.seen.refused, 0);
+        assert_int_equal(r.seen.forked, rows[i].forked);
+        assert_int_equal(WEXITSTATUS(r.seen.last_status), rows[i].code);
+        close_rig(&r);
+    }
+}
+
+/* More than its socket holds, of a service that is stopped: none of it is lost, whether
+ * it goes on, is killed, or the workers are stopped before they were forked. */
+static void a_service_that_does_not_answer(void **state)
+{
+    const int count = 400;
+    (void)state;
+
+    for (int end = 0; end < 4; end++) {
+        struct service_seen seen;
+        struct rig r;
+        open_rig(&r);
+        struct guard_service *s = start_service(&r, "forks", -1, &seen);
+        kill(seen.pid, SIGSTOP);
+        for (uint32_t id = 0; id < (uint32_t)count; id++)
+            spawn_from(&r, s, id);
+        if (end == 0)
+            kill(seen.pid, SIGCONT);
+        if (end == 1)
+            guard_service_signal(s, SIGKILL);
+        for (uint32_t id = 0; end == 2 && id < (uint32_t)count; id++)
+            guard_signal(r.guard, id, SIGTERM);
+        if (end == 3)
+            guard_kill_all(r.guard);
+        run_until_empty(&r, 1);
+        assert_int_equal(r.seen.exited, count);
+        assert_int_equal(r.seen.started, count);
+        assert_int_equal(r.seen.forked, end == 0 ? count : 0);
+        if (end < 2)
+            assert_int_equal(WEXITSTATUS(r.seen.last_status), end == 0 ? 42 : 7);
+        else
+            assert_int_equal(WTERMSIG(r.seen.last_status),
+                             end == 2 ? SIGTERM : SIGKILL);
+        kill(seen.pid, SIGCONT);
+        if (end == 2) { /* What it forks late ends by itself, and disturbs nobody. */
+            spawn_from(&r, s, 1);
+            run_until_empty(&r, 2);
+            assert_int_equal(WEXITSTATUS(r.seen.last_status), 42);
+        }
+        close_rig(&r);
+    }
+}
+
 /* Every process of the tree below holds the write end: end of file means all are gone.
  */
 #define TREE                                                                           \
@@ -329,17 +564,73 @@ static void agent_is_killed(void **state)
     close(fds[0]);
 }
 
-int main(void)
+static void a_service_goes_with_the_guard(void **state)
 {
+    struct service_seen seen;
+    struct rig r;
+    int fds[2];
+    (void)state;
+    open_rig(&r);
+    assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+    start_service(&r, "(setsid sleep 100 &) ; sleep 100", fds[1], &seen);
+    close(fds[1]);
+    kill(guard_pid(r.guard), SIGKILL);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.lost, 1);
+    gone_within(fds[0], 2000);
+    close(fds[0]);
+    close_rig(&r);
+}
+
+static void a_service_goes_with_the_agent(void **state)
+{
+    int fds[2];
+    (void)state;
+    assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+    const pid_t agent = fork();
+    if (agent == 0) {
+        struct service_seen seen;
+        struct rig r;
+        open_rig(&r);
+        struct guard_service *s = start_service(&r, "forks", fds[1], &seen);
+        close(fds[1]);
+        kill(seen.pid, SIGSTOP);
+        spawn_from(&r, s, 0);
+        spawn(&r, 1, "sleep 100");
+        while (r.seen.started < 1)
+            uv_run(&r.loop, UV_RUN_ONCE);
+        kill(getpid(), SIGKILL);
+    }
+    close(fds[1]);
+    gone_within(fds[0], 4000);
+    waitpid(agent, NULL, 0);
+    close(fds[0]);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strncmp(argv[1], "forks", 5) == 0)
+        return serve(argv[1]);
+
     /* Whoever runs the tests may ignore some, as a shell does for its background. */
     for (int sig = 1; sig < NSIG; sig++)
         (void)signal(sig, SIG_DFL);
 
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exit_codes),      cmocka_unit_test(refused),
-        cmocka_unit_test(attributes),      cmocka_unit_test(signals_and_leftovers),
-        cmocka_unit_test(functions),       cmocka_unit_test(guard_is_killed),
-        cmocka_unit_test(agent_is_killed), cmocka_unit_test(one_that_will_not_die),
+        cmocka_unit_test(exit_codes),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(attributes),
+        cmocka_unit_test(signals_and_leftovers),
+        cmocka_unit_test(functions),
+        cmocka_unit_test(guard_is_killed),
+        cmocka_unit_test(agent_is_killed),
+        cmocka_unit_test(one_that_will_not_die),
+        cmocka_unit_test(services_outlive_attempts),
+        cmocka_unit_test(a_service_that_does_not_exist),
+        cmocka_unit_test(services_fork_workers),
+        cmocka_unit_test(a_service_that_does_not_answer),
+        cmocka_unit_test(a_service_goes_with_the_guard),
+        cmocka_unit_test(a_service_goes_with_the_agent),
     };
 
     signal(SIGINT, SIG_DFL); /* A shell ignores both for what it runs in background. */
