@@ -109,8 +109,12 @@ static void on_left(void *ctx, int status, const struct muster_error *err)
 {
     struct agent *a = ctx;
 
-    (void)status; /* Gone is gone: nobody is helped by the reason. */
-    (void)err;
+    /* As since torch 2.14, this never hides the result. Most often another node has
+     * gone first, which is nobody's concern. */
+    if (status < 0)
+        note(a->opts.notes, NOTE_INFO, "muster/agent",
+             "Error shutting down rendezvous handler: %s",
+             err ? err->text : muster_code_text(status));
     agent_post(a, GROUP_EV_LEFT, 0, 0);
     agent_pump(a);
 }

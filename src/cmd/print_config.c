@@ -38,6 +38,7 @@ static json_t *option_value(const struct options *o, const struct option_spec *s
         return json_real(*(const double *)field);
     case OPTION_TEXT:
     case OPTION_CHOICE:
+    case OPTION_PRINT:
     case OPTION_LIST:
         return text_or_null(*(const char *const *)field);
     }
@@ -54,7 +55,7 @@ static json_t *options_json(const struct options *o, bool launch)
 
         (void)option_underscored(s, name, sizeof name);
         if (option_applies(s, launch) && s->owner != OWNER_MUSTER &&
-            s->kind != OPTION_HELP)
+            s->kind != OPTION_HELP && s->kind != OPTION_PRINT)
             (void)json_object_set_new(j, name, option_value(o, s));
     }
     (void)json_object_set_new(j, "training_script", text_or_null(o->script));
@@ -116,7 +117,7 @@ static json_t *config_json(const struct launch_config *c)
     return json_pack(
         "{s:o, s:I, s:o, s:I, s:f, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o, "
         "s:o, "
-        "s:b, s:b, s:s, s:o, s:s}",
+        "s:o, s:b, s:b, s:s, s:o, s:s}",
         "rdzv", rdzv_json(&c->rdzv), "nproc", (json_int_t)c->nproc, "role",
         text_or_null(c->role), "max_restarts", (json_int_t)c->max_restarts,
         "monitor_interval", c->monitor_interval_s, "start_method",
@@ -129,6 +130,7 @@ static json_t *config_json(const struct launch_config *c)
         list_of(c->stdout_needles.items, c->stdout_needles.count),
         "duplicate_stderr_filters",
         list_of(c->stderr_needles.items, c->stderr_needles.count),
+        "log_line_prefix_template", text_or_null(c->prefix_template),
         "set_omp_num_threads", c->set_omp, "virtual_local_rank", c->virtual_local_rank,
         "numa_binding", numa_mode_word(c->numa), "argv", argv_json(c), "report_name",
         worker_report_name(c));

@@ -4,6 +4,8 @@
 #include "agent/core/failure_report.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "cmd/cmd.h"
+#include "launch/core/completion.h"
 #include "launch/core/help.h"
 #include "launch/core/rank_order.h"
 #include "launch/core/slurm.h"
@@ -63,6 +65,30 @@ static int print_help(const char *prog, bool launch)
 
     buf_init(&b, SIZE_MAX);
     return print(&b, help_text(&b, prog, columns(), launch));
+}
+
+/* The names of all commands, with blanks between. */
+static int command_names(struct buf *out)
+{
+    int rc = 0;
+
+    for (const struct command *c = commands; rc == 0 && c->name; c++)
+        rc = buf_printf(out, "%s%s", c == commands ? "" : " ", c->name);
+    return rc ? rc : buf_u8(out, 0);
+}
+
+static int print_completion(const char *shell)
+{
+    struct buf names, script;
+    int rc;
+
+    buf_init(&names, SIZE_MAX);
+    buf_init(&script, SIZE_MAX);
+    rc = command_names(&names);
+    if (rc == 0)
+        rc = completion_script(&script, shell, (const char *)buf_data(&names));
+    buf_fini(&names);
+    return print(&script, rc);
 }
 
 /* Fills in the interpreter and whether reports carry its name. Like torchrun, a
@@ -165,6 +191,8 @@ static int run(const char *prog, int argc, char **argv, bool launch)
         return give_up(prog, launch, &err);
     if (o.help)
         return print_help(prog, launch);
+    if (o.print_completion)
+        return print_completion(o.print_completion);
     if ((!slurm_applies(&o, environ) || slurm_apply(&o, environ, &slurm, &err) == 0) &&
         rank_order_apply(&o, environ, &order, &err) == 0 &&
         start(prog, &o, launch, &notes, &exit_code, &err) == 0)
@@ -187,17 +215,14 @@ int cmd_launch(int argc, char **argv)
 
 int cmd_completion(int argc, char **argv)
 {
-    const bool bash = argc == 2 && strcmp(argv[1], "bash") == 0;
-    const bool zsh = argc == 2 && strcmp(argv[1], "zsh") == 0;
+    static const char *const shells[] = { "bash", "zsh", "fish", "tcsh" };
     const bool help = argc == 2 && strcmp(argv[1], "--help") == 0;
-    struct buf b;
 
-    if (!bash && !zsh) {
-        fputs("usage: muster completion bash|zsh\n", help ? stdout : stderr);
-        return help ? EXIT_SUCCESS : EXIT_USAGE;
-    }
-    buf_init(&b, SIZE_MAX);
-    return print(&b, bash ? help_bash(&b) : help_zsh(&b));
+    for (size_t i = 0; argc == 2 && i < ARRAY_LEN(shells); i++)
+        if (strcmp(argv[1], shells[i]) == 0)
+            return print_completion(argv[1]);
+    fputs("usage: muster completion " COMPLETION_SHELLS "\n", help ? stdout : stderr);
+    return help ? EXIT_SUCCESS : EXIT_USAGE;
 }
 
 int cmd_man(void)

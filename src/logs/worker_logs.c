@@ -338,14 +338,16 @@ static int logs_follow(struct logs *l, const char *path, int which, int64_t loca
     const struct launch_config *c = l->config;
     const struct text_list *needles = which ? &c->stderr_needles : &c->stdout_needles;
     const struct tails_opts opts = { l->loop, on_trouble, on_blind, l };
-    char name[300];
+    char name[300], hostname[256] = "";
     struct buf prefix;
     int rc = 0;
+
+    (void)gethostname(hostname, sizeof hostname - 1);
 
     if (!l->tails)
         rc = tails_open(&opts, &l->tails, err);
     buf_init(&prefix, SIZE_MAX);
-    if (rc == 0 && worker_prefix(&prefix, c, rank, local_rank) != 0)
+    if (rc == 0 && worker_prefix(&prefix, c, rank, local_rank, hostname) != 0)
         rc = err_nomem(err);
     snprintf(name, sizeof name, "%s%" PRId64, c->role, local_rank);
     if (rc == 0)

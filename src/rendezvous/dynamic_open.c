@@ -263,6 +263,8 @@ static int read_settings(struct dynamic_handler *d, struct muster_error *err)
     if (rc == 0)
         rc = rdzv_settings_keep_alive(s, p, err);
     if (rc == 0)
+        rc = rdzv_settings_cas_backoff(s, p, err);
+    if (rc == 0)
         rc = params_int(p, "read_timeout", 60, &read_s, err);
     if (rc == 0)
         rc = params_bool(p, "hosted", 1, &d->hosted, err);

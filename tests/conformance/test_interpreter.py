@@ -92,14 +92,61 @@ def test_bash_completion():
     assert complete(["muster", "run", "--numa_binding", "s"]) == ["socket"]
     assert complete(["muster", "run", "READ"]) == ["README.md"]
     assert "--nnodes" in complete(["torchrun", "--n"])
+    assert complete(["muster", "run", "--start-method", "=", "fork"]) == ["fork", "forkserver"]
+    assert "file:" in complete(["muster", "run", "--event-log-handler", "="])
+
+
+def script_for(shell: str, *argv: str) -> str:
+    return subprocess.run([MUSTER, *(argv or ("completion", shell))], capture_output=True, text=True,
+                          check=True).stdout
+
+
+def test_torchrun_prints_the_same(tmp_path):
+    """torch 2.15's own option, for which torch needs another package."""
+    (tmp_path / "torchrun").symlink_to(MUSTER)
+    for shell in ("bash", "zsh", "tcsh"):
+        assert script_for(shell) == script_for(shell, "run", "--print-completion", shell)
+        done = subprocess.run([tmp_path / "torchrun", f"--print_completion={shell}"], capture_output=True,
+                              text=True, check=True)
+        assert done.stdout == script_for(shell) and not done.stderr
+    done = subprocess.run([MUSTER, "completion", "csh"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "bash|zsh|fish|tcsh" in done.stderr
+
+
+def need(shell: str) -> str:
+    return shutil.which(shell) or pytest.skip(f"there is no {shell} here")
 
 
 def test_zsh_completion_is_a_function():
-    script = subprocess.run([MUSTER, "completion", "zsh"], capture_output=True, text=True,
-                            check=True).stdout
-    assert script.startswith("#compdef muster\n")
-    if zsh := shutil.which("zsh"):
-        subprocess.run([zsh, "-n"], input=script, text=True, check=True)
+    script = script_for("zsh")
+    assert script.startswith("#compdef muster torchrun\n")
+    subprocess.run([need("zsh"), "-n"], input=script, text=True, check=True)
+
+
+def test_fish_completion(tmp_path):
+    (tmp_path / "muster.fish").write_text(script_for("fish"))
+
+    def ask(line: str) -> list[str]:
+        done = subprocess.run([need("fish"), "--no-config", "-c",
+                               f"source {tmp_path}/muster.fish; complete -C '{line}'"],
+                              capture_output=True, text=True, check=True, cwd=ROOT)
+        assert not done.stderr
+        return [w.partition("\t")[0] for w in done.stdout.splitlines()]
+
+    assert ask("muster la") == ["launch"]
+    assert ask("muster run --max") == ["--max-restarts"]
+    assert ask("muster run --start-method fork") == ["fork", "forkserver"]
+    assert "README.md" in ask("torchrun READ")
+    assert "--nnodes" in ask("torchrun --nn")
+
+
+def test_tcsh_completion(tmp_path):
+    """tcsh completes on a terminal alone; that it takes the rules can be seen without."""
+    (tmp_path / "c.csh").write_text(script_for("tcsh") + "complete\n")
+    done = subprocess.run([need("tcsh"), "-f", tmp_path / "c.csh"], capture_output=True, text=True, check=True)
+    assert not done.stderr
+    assert done.stdout.startswith("muster\t") and "\ntorchrun\t" in done.stdout
+    assert "'n/--start-method/(spawn fork forkserver)/'" in done.stdout
 
 
 def test_manual_page():

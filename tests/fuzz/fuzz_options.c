@@ -46,7 +46,7 @@ static void check_worker(const struct launch_config *c, char *const *envp)
         text_list_fini(&env);
     }
     buf_init(&prefix, SIZE_MAX);
-    assert(worker_prefix(&prefix, c, 0, 0) == 0);
+    assert(worker_prefix(&prefix, c, 0, 0, "host") == 0);
     buf_fini(&prefix);
     assert(worker_report_name(c) && worker_binary(c));
 }

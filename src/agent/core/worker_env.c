@@ -103,11 +103,15 @@ static int put_texts(struct text_list *l, const struct launch_config *c,
     return rc;
 }
 
-/* Each worker sees one device, under the number 0. */
+/* Each worker sees one device, under the number 0. As in torch 2.15, AMD's list comes
+ * first if there is one: its runtime reads both variables, and they must agree. */
 static int put_virtual_device(struct text_list *l, int64_t local_rank,
                               char *const *envp, struct muster_error *err)
 {
-    const char *all = env_get(envp, "CUDA_VISIBLE_DEVICES"), *item = all;
+    const char *hip = env_get(envp, "HIP_VISIBLE_DEVICES");
+    const bool is_hip = hip && *hip;
+    const char *name = is_hip ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES";
+    const char *all = env_get(envp, name), *item = all;
     struct span device;
     char *text;
     int rc;
@@ -120,14 +124,15 @@ static int put_virtual_device(struct text_list *l, int64_t local_rank,
     }
     if (!item)
         return err_set(err, MUSTER_EINVAL,
-                       "local_rank %lld exceeds available GPUs in "
-                       "CUDA_VISIBLE_DEVICES=%s\n"
+                       "local_rank %lld exceeds available GPUs in %s=%s\n"
                        "--virtual-local-rank needs a device for each worker: lower "
                        "--nproc-per-node or name more devices.",
-                       (long long)local_rank, all);
+                       (long long)local_rank, name, all);
     device = py_strip(span_of(item, strcspn(item, ",")));
     text = mem_strndup((const char *)device.p, device.n);
     rc = text ? put(l, "CUDA_VISIBLE_DEVICES", text) : MUSTER_ENOMEM;
+    if (rc == 0 && is_hip)
+        rc = put(l, "HIP_VISIBLE_DEVICES", text);
     mem_free(text);
     return rc ? err_nomem(err) : 0;
 }
@@ -216,12 +221,13 @@ int worker_argv(struct text_list *out, const struct launch_config *c,
 }
 
 int worker_prefix(struct buf *out, const struct launch_config *c, int64_t rank,
-                  int64_t local_rank)
+                  int64_t local_rank, const char *hostname)
 {
     char r[24], l[24];
     const struct macro macros[] = { { "role_name", c->role },
                                     { "rank", r },
-                                    { "local_rank", l } };
+                                    { "local_rank", l },
+                                    { "hostname", hostname } };
 
     (void)snprintf(r, sizeof r, "%lld", (long long)rank);
     (void)snprintf(l, sizeof l, "%lld", (long long)local_rank);

@@ -1,6 +1,8 @@
 /* json.c - see json.h. */
 #include "base/py/json.h"
 
+#include "base/py/repr.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,23 +57,6 @@ int json_text(struct buf *out, const char *text)
     return rc ? rc : buf_u8(out, '"');
 }
 
-/* The shortest text that reads back as the same number, and looks like a float. */
-static int put_real(struct buf *out, double v)
-{
-    char text[40];
-
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, v);
-        if (strtod(text, NULL) == v)
-            break;
-    }
-    const bool plain = !strpbrk(text, ".einf");
-    /* Python changes to exponents at 1e16, %g as soon as the digits run out. */
-    if (strpbrk(text, "e") && fabs(v) < 1e16 && fabs(v) >= 1e-4)
-        snprintf(text, sizeof text, "%.1f", v);
-    return buf_printf(out, "%s%s", text, plain ? ".0" : "");
-}
-
 static void put_members(struct buf *out, const json_t *value)
 {
     const char *key;
@@ -116,7 +101,7 @@ int json_python(struct buf *out, const json_t *value)
     case JSON_INTEGER:
         return buf_printf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     case JSON_REAL:
-        return put_real(out, json_real_value(value));
+        return py_repr_float(out, json_real_value(value));
     case JSON_TRUE:
         return buf_append_str(out, "true");
     case JSON_FALSE:

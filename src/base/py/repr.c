@@ -1,7 +1,10 @@
 /* repr.c - see repr.h. */
 #include "base/py/repr.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -138,6 +141,22 @@ int py_repr(struct buf *b, const char *text)
         p += n;
     }
     return rc ? rc : buf_u8(b, (uint8_t)quote);
+}
+
+int py_repr_float(struct buf *out, double v)
+{
+    char text[40];
+
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (strtod(text, NULL) == v)
+            break;
+    }
+    const bool plain = !strpbrk(text, ".einf");
+    /* Python changes to exponents at 1e16, %g as soon as the digits run out. */
+    if (strpbrk(text, "e") && fabs(v) < 1e16 && fabs(v) >= 1e-4)
+        snprintf(text, sizeof text, "%.1f", v);
+    return buf_printf(out, "%s%s", text, plain ? ".0" : "");
 }
 
 int py_bad_int(struct muster_error *err, const char *text, size_t n, const char *remedy)

@@ -201,7 +201,9 @@ static int copy_plain_values(struct deriving *d)
         { &c->signals, o->signals_to_handle },
         { &c->log_dir, o->log_dir && *o->log_dir ? o->log_dir : NULL },
         { &c->prefix_template,
-          env_get(d->ports->envp, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") },
+          *o->log_line_prefix_template
+              ? o->log_line_prefix_template
+              : env_get(d->ports->envp, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") },
         { &c->script, o->script },
     };
 

@@ -18,7 +18,7 @@ void help_metavar(struct buf *out, const struct option_spec *s)
 {
     if (s->kind == OPTION_FLAG || s->kind == OPTION_HELP)
         return;
-    if (s->kind == OPTION_CHOICE) {
+    if (s->kind == OPTION_CHOICE || s->kind == OPTION_PRINT) {
         for (size_t i = 0; s->choices[i]; i++)
             buf_printf(out, "%s%s", i ? "," : "{", s->choices[i]);
         buf_append_str(out, "}");
@@ -168,6 +168,7 @@ int help_text(struct buf *out, const char *prog, size_t columns, bool launch)
                         "abbreviated):\n");
     put_options(out, OWNER_MUSTER, OWNER_MUSTER, launch, width);
     buf_append_str(out, "\nEach default can be set by a variable PET_NAME, "
-                        "for example PET_NPROC_PER_NODE.\n");
+                        "for example PET_NPROC_PER_NODE;\nthose that torchrun does not "
+                        "have by MUSTER_NAME.\n");
     return buf_error(out);
 }

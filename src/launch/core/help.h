@@ -1,5 +1,5 @@
-/* help.h - texts made from the table of options: --help, the manual page, completion
- * scripts. Pure: everything goes into a buffer. All return 0 or MUSTER_ENOMEM. */
+/* help.h - texts made from the table of options: --help and the manual page.
+ * Pure: everything goes into a buffer. All return 0 or MUSTER_ENOMEM. */
 #ifndef LAUNCH_CORE_HELP_H
 #define LAUNCH_CORE_HELP_H
 
@@ -10,9 +10,6 @@ int help_text(struct buf *out, const char *prog, size_t columns, bool launch);
 
 /* muster-run(1), in troff. */
 int help_man_page(struct buf *out, const char *version);
-
-int help_bash(struct buf *out);
-int help_zsh(struct buf *out);
 
 /* "NPROC_PER_NODE", "{spawn,fork,forkserver}"; nothing for flags. The buffer remembers
  * a failure. */

@@ -1,4 +1,4 @@
-/* man_page.c - the manual page and the completion scripts; see help.h. */
+/* man_page.c - the manual page; see help.h. */
 #include "launch/core/help.h"
 
 /* Text for troff: hyphens that can be copied, no line taken for a request. */
@@ -91,7 +91,8 @@ static const char man_head[] =
 static const char man_tail[] =
     ".SH ENVIRONMENT\n"
     "A variable \\fBPET_\\fINAME\\fR gives the default of the option \\fINAME\\fR (in "
-    "capitals, with underscores); for flags 0 is off and any other number on. "
+    "capitals, with underscores), \\fBMUSTER_\\fINAME\\fR that of an option that "
+    "torchrun does not have; for flags 0 is off and any other number on. "
     "PYTHON_EXEC names the interpreter; without it the one of the active virtual "
     "environment is used, then the one beside this program, then python3 or python on "
     "PATH.\n.PP\n"
@@ -125,6 +126,13 @@ static const char man_tail[] =
     "0: all workers succeeded. 1: a worker failed, the job could not start, or a "
     "signal ended it while its workers ran; before that the signal ends it as any "
     "program (128 and its number to a shell). 2: the command line is wrong.\n"
+    ".SH CONFORMING TO\n"
+    "Options, variables, files, words and exit codes are those of torchrun 2.15. Tests "
+    "compare them with torch 2.13 as it runs, and with what 2.15 was seen to do; "
+    "groups "
+    "with nodes of 2.13 and 2.15 were tried in both roles, and what nodes of 2.6 and "
+    "later "
+    "write is read.\n"
     ".SH SEE ALSO\n.BR muster (1)\n";
 
 int help_man_page(struct buf *out, const char *version)
@@ -137,112 +145,5 @@ int help_man_page(struct buf *out, const char *version)
     put_man_options(out, true);
     put_man_conf(out);
     buf_append_str(out, man_tail);
-    return buf_error(out);
-}
-
-/* Words that the shell may offer behind an option; NULL: none, or files. */
-static const char *words_for(const struct option_spec *s)
-{
-    static const char *const rows[][2] = {
-        { "nproc-per-node", "auto cpu gpu xpu" },
-        { "rdzv-backend", "static c10d etcd etcd-v2 etcd-v3" },
-        { "event-log-handler", "null console file:" },
-        { "metrics-handler", "null console file:" },
-        { "redirects", "0 1 2 3" },
-        { "tee", "0 1 2 3" },
-    };
-
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
-        if (strcmp(rows[i][0], s->name) == 0)
-            return rows[i][1];
-    return NULL;
-}
-
-static void put_choices(struct buf *out, const struct option_spec *s)
-{
-    if (!s->choices)
-        buf_append_str(out, words_for(s) ? words_for(s) : "");
-    for (size_t i = 0; s->choices && s->choices[i]; i++)
-        buf_printf(out, "%s%s", i ? " " : "", s->choices[i]);
-}
-
-static bool has_words(const struct option_spec *s)
-{
-    return s->choices || words_for(s);
-}
-
-static void put_bash_cases(struct buf *out)
-{
-    for (size_t i = 0; i < options_count; i++) {
-        const struct option_spec *s = &options_table[i];
-
-        if (!has_words(s))
-            continue;
-        buf_append_str(out, "    ");
-        option_names(out, s, "|");
-        buf_append_str(out, ") words='");
-        put_choices(out, s);
-        buf_append_str(out, "' ;;\n");
-    }
-}
-
-static const char bash_head[] =
-    "# bash completion for muster run; source it, or put it where bash looks.\n"
-    "_muster() {\n"
-    "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=\n"
-    "  COMPREPLY=()\n"
-    "  if [ \"$COMP_CWORD\" = 1 ] && [ \"${COMP_WORDS[0]##*/}\" != torchrun ]; then\n"
-    "    COMPREPLY=($(compgen -W 'run launch store completion help --version' -- "
-    "\"$cur\"))\n"
-    "    return\n"
-    "  fi\n"
-    "  case $prev in\n";
-
-int help_bash(struct buf *out)
-{
-    buf_append_str(out, bash_head);
-
-    put_bash_cases(out);
-    buf_append_str(out, "    --log-dir|--log_dir) COMPREPLY=($(compgen -d "
-                        "-- \"$cur\")); return ;;\n  esac\n"
-                        "  [ -n \"$words\" ] || case $cur in -*) words='");
-    for (size_t i = 0; i < options_count; i++)
-        buf_printf(out, "%s--%s", i ? " " : "", options_table[i].name);
-    buf_append_str(out, "' ;; esac\n"
-                        "  if [ -n \"$words\" ]; then COMPREPLY=($(compgen "
-                        "-W \"$words\" -- \"$cur\"))\n"
-                        "  else COMPREPLY=($(compgen -f -- \"$cur\")); fi\n"
-                        "}\n"
-                        "complete -o filenames -F _muster muster\n");
-    return buf_error(out);
-}
-
-/* A help text in zsh's brackets: what would end them is left out. */
-static void put_zsh_help(struct buf *out, const char *text)
-{
-    for (; *text; text++)
-        if (!strchr("[]':", *text))
-            buf_u8(out, (uint8_t)*text);
-}
-
-int help_zsh(struct buf *out)
-{
-    buf_append_str(out, "#compdef muster\n_arguments -s \\\n"
-                        "  '1:command:(run launch store completion help)' \\\n");
-
-    for (size_t i = 0; i < options_count; i++) {
-        const struct option_spec *s = &options_table[i];
-        const bool flag = s->kind == OPTION_FLAG || s->kind == OPTION_HELP;
-
-        buf_printf(out, "  '--%s%s[", s->name, flag ? "" : "=");
-        put_zsh_help(out, s->help);
-        buf_append_str(out, flag ? "]" : "]:value:(");
-        if (!flag) {
-            put_choices(out, s);
-            buf_u8(out, ')');
-        }
-        buf_append_str(out, "' \\\n");
-    }
-    buf_append_str(out, "  '*:file:_files'\n");
     return buf_error(out);
 }

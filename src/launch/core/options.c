@@ -16,8 +16,6 @@
 #include "base/py/repr.h"
 #include "base/py/text.h"
 
-#define NAME_MAX_LEN 64
-
 /* A reading of the command line. */
 struct walk {
     struct options *o;
@@ -49,7 +47,7 @@ bool option_underscored(const struct option_spec *s, char *to, size_t size)
 
 int option_names(struct buf *b, const struct option_spec *s, const char *between)
 {
-    char under[NAME_MAX_LEN];
+    char under[OPTION_NAME_SIZE];
     int rc = s->letter ? buf_printf(b, "-%c%s", s->letter, between) : 0;
 
     rc = rc ? rc : buf_printf(b, "--%s", s->name);
@@ -66,7 +64,7 @@ static void each_spelling(bool launch, visit_fn visit, void *ctx)
 {
     for (size_t i = 0; i < options_count; i++) {
         const struct option_spec *s = &options_table[i];
-        char under[NAME_MAX_LEN];
+        char under[OPTION_NAME_SIZE];
 
         if (!option_applies(s, launch))
             continue;
@@ -227,7 +225,7 @@ static bool is_choice(const struct option_spec *s, const char *value)
     return false;
 }
 
-/* Stores one value. A value of the environment is not held against the choices. */
+/* Stores one value. Like torchrun, we do not hold its variables against the choices. */
 static enum options_fault option_take(struct walk *w, const struct option_spec *s,
                                       const char *value, bool from_env)
 {
@@ -249,7 +247,8 @@ static enum options_fault option_take(struct walk *w, const struct option_spec *
             return option_refuse(w, s, "invalid float value:", value, "");
         break;
     case OPTION_CHOICE:
-        if (!from_env && !is_choice(s, value))
+    case OPTION_PRINT:
+        if ((!from_env || s->owner == OWNER_MUSTER) && !is_choice(s, value))
             return refuse_choice(w, s, value);
         *(const char **)field = value;
         break;
@@ -261,7 +260,7 @@ static enum options_fault option_take(struct walk *w, const struct option_spec *
     return OPTIONS_FINE;
 }
 
-static bool option_takes_value(const struct option_spec *s)
+bool option_takes_value(const struct option_spec *s)
 {
     return s->kind != OPTION_FLAG && s->kind != OPTION_HELP;
 }
@@ -278,17 +277,26 @@ const char *env_get(char *const *envp, const char *name)
     return NULL;
 }
 
-static const char *pet_value(const struct options_input *in,
-                             const struct option_spec *s)
+void option_variable(const struct option_spec *s, char name[OPTION_NAME_SIZE])
 {
-    char name[NAME_MAX_LEN] = "PET_";
+    const char *prefix = s->owner == OWNER_MUSTER ? "MUSTER_" : "PET_";
+    char under[OPTION_NAME_SIZE - 8];
 
-    if (!s->pet)
-        return NULL;
-    (void)option_underscored(s, name + 4, sizeof name - 4);
+    (void)option_underscored(s, under, sizeof under);
+    (void)snprintf(name, OPTION_NAME_SIZE, "%s%s", prefix, under);
     for (char *p = name; *p; p++)
         if (*p >= 'a' && *p <= 'z')
             *p = (char)(*p - 'a' + 'A');
+}
+
+static const char *variable_value(const struct options_input *in,
+                                  const struct option_spec *s)
+{
+    char name[OPTION_NAME_SIZE];
+
+    if (!s->variable)
+        return NULL;
+    option_variable(s, name);
     return env_get(in->envp, name);
 }
 
@@ -297,16 +305,17 @@ static enum options_fault options_take_env_flags(struct walk *w)
 {
     for (size_t i = 0; i < options_count; i++) {
         const struct option_spec *s = &options_table[i];
-        const char *value = s->kind == OPTION_FLAG ? pet_value(w->in, s) : NULL;
+        const char *value = s->kind == OPTION_FLAG ? variable_value(w->in, s) : NULL;
         int64_t on;
 
         if (!value)
             continue;
         if (!py_int(span_str(value), &on)) {
-            char remedy[100];
+            char name[OPTION_NAME_SIZE], remedy[200];
 
+            option_variable(s, name);
             (void)snprintf(remedy, sizeof remedy,
-                           "The PET_ variable of --%s switches it: 0 off, 1 on.",
+                           "The variable %s switches --%s: 0 off, 1 on.", name,
                            s->name);
             (void)py_bad_int(w->err, value, strlen(value), remedy);
             return OPTIONS_VALUE;
@@ -320,7 +329,7 @@ static enum options_fault options_take_defaults(struct walk *w)
 {
     for (size_t i = 0; i < options_count; i++) {
         const struct option_spec *s = &options_table[i];
-        const char *value = pet_value(w->in, s);
+        const char *value = variable_value(w->in, s);
         enum options_fault fault;
 
         if (w->seen >> i & 1 || !option_takes_value(s))
@@ -335,6 +344,13 @@ static enum options_fault options_take_defaults(struct walk *w)
 }
 
 /* ---- The walk over the words ---- */
+
+/* An option was met that prints something instead of starting a job: argparse acts on
+ * such at once, and looks at nothing behind it. */
+static bool printed_instead(const struct options *o)
+{
+    return o->help || o->print_completion;
+}
 
 /* One word that is an option, perhaps a cluster (-mr3), and the value behind it.
  * Moves *at past them. */
@@ -366,9 +382,9 @@ static enum options_fault take_option(struct walk *w, struct word word, size_t *
     (*at)++;
     if (w->dry)
         return OPTIONS_FINE;
-    for (size_t i = 0; i < n_flags && !w->o->help; i++)
+    for (size_t i = 0; i < n_flags && !printed_instead(w->o); i++)
         fault = option_take(w, flags[i], NULL, false);
-    if (fault || w->o->help)
+    if (fault || printed_instead(w->o))
         return fault;
     w->seen |= UINT64_C(1) << (word.spec - options_table);
     return option_take(w, word.spec, word.value, false);
@@ -407,7 +423,7 @@ static enum options_fault walk_words(struct walk *w)
 {
     enum options_fault fault = OPTIONS_FINE;
 
-    for (size_t at = 0; at < w->in->argc && !fault && !w->o->help;) {
+    for (size_t at = 0; at < w->in->argc && !fault && !printed_instead(w->o);) {
         const char *arg = w->in->argv[at];
         const struct word word = word_classify(arg, w->in->launch);
 
@@ -448,7 +464,7 @@ enum options_fault options_parse(struct options *o, const struct options_input *
     fault = fault ? fault : walk_words(&w);
     w.dry = false;
     fault = fault ? fault : walk_words(&w);
-    if (fault || out.help)
+    if (fault || printed_instead(&out))
         goto out;
     fault = options_take_defaults(&w);
     if (fault)

@@ -19,7 +19,8 @@ enum option_kind {
     OPTION_INT,
     OPTION_FLOAT,
     OPTION_CHOICE,
-    OPTION_LIST, /* at commas; two commas stand for one */
+    OPTION_PRINT, /* a choice that is acted on when it is met, like --help */
+    OPTION_LIST,  /* at commas; two commas stand for one */
 };
 
 /* Whose the option is. */
@@ -28,6 +29,8 @@ enum option_owner {
     OWNER_LAUNCH, /* only of torch.distributed.launch */
     OWNER_MUSTER, /* ours: never abbreviated, so that prefixes mean what they did */
 };
+
+#define OPTION_NAME_SIZE 64
 
 struct option_int {
     bool given;
@@ -45,6 +48,7 @@ struct options {
     bool module, no_python, run_path;
     const char *log_dir; /* NULL: not given */
     const char *redirects, *tee, *local_ranks_filter;
+    const char *log_line_prefix_template;
     const char *duplicate_stdout_filters, *duplicate_stderr_filters; /* NULL: none */
     struct option_int node_rank, master_port;
     const char *master_addr, *local_addr, *logs_specs, *numa_binding;
@@ -56,6 +60,7 @@ struct options {
     const char *rank_order; /* NULL: not given */
     const char *metrics_handler;
     bool help; /* --help was met before any error: nothing else counts */
+    const char *print_completion; /* the same for this one; NULL: not given */
     const char *script;
     char *const *script_args; /* borrowed from argv, or NULL */
     size_t n_script_args;
@@ -66,7 +71,7 @@ struct option_spec {
     char letter;      /* short form, or 0 */
     enum option_kind kind;
     enum option_owner owner;
-    bool pet;                   /* PET_<NAME> gives the default */
+    bool variable; /* PET_<NAME>, or MUSTER_<NAME> if it is ours, gives the default */
     const char *initial;        /* default as text; NULL: none */
     const char *const *choices; /* NULL-terminated */
     size_t field;               /* offset in struct options */
@@ -98,11 +103,16 @@ enum options_fault options_parse(struct options *o, const struct options_input *
 /* The option's names as messages show them: "-r/--redirects". */
 int option_names(struct buf *b, const struct option_spec *s, const char *between);
 
+bool option_takes_value(const struct option_spec *s);
+
 /* True if s can be used in this command. */
 static inline bool option_applies(const struct option_spec *s, bool launch)
 {
     return s->owner != OWNER_LAUNCH || launch;
 }
+
+/* The variable that gives its default: "PET_NNODES", "MUSTER_RANK_ORDER". */
+void option_variable(const struct option_spec *s, char name[OPTION_NAME_SIZE]);
 
 /* True if the underscored spelling differs: "nproc_per_node". Writes it. */
 bool option_underscored(const struct option_spec *s, char *to, size_t size);

@@ -8,6 +8,7 @@ static const char *const start_methods[] = { "spawn", "fork", "forkserver", NULL
 static const char *const numa_bindings[] = { "node", "socket", "exclusive",
                                              "core-complex", NULL };
 
+static const char *const shells[] = { "bash", "zsh", "tcsh", NULL };
 static const char *const rank_orders[] = { "node", "given", "slurm", "index", NULL };
 
 const struct option_spec options_table[] = {
@@ -63,6 +64,12 @@ const struct option_spec options_table[] = {
     { "tee", 't', OPTION_TEXT, OWNER_TORCH, true, "0", NULL, FIELD(tee),
       "Streams that go to files and, line by line with a prefix, to the console; "
       "values as for --redirects." },
+    { "log-line-prefix-template", 0, OPTION_TEXT, OWNER_TORCH, true, "", NULL,
+      FIELD(log_line_prefix_template),
+      "What teed lines begin with; ${role_name}, ${local_rank}, ${rank} and "
+      "${hostname} "
+      "in it are replaced. Else TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else "
+      "[${role_name}${local_rank}]:." },
     { "local-ranks-filter", 0, OPTION_TEXT, OWNER_TORCH, true, "", NULL,
       FIELD(local_ranks_filter),
       "Local ranks whose output the console shows, as in 0,1,2. Files are not "
@@ -98,16 +105,20 @@ const struct option_spec options_table[] = {
       "else TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30." },
     { "virtual-local-rank", 0, OPTION_FLAG, OWNER_TORCH, true, NULL, NULL,
       FIELD(virtual_local_rank),
-      "LOCAL_RANK is 0 for each worker and CUDA_VISIBLE_DEVICES holds its device "
-      "alone." },
+      "LOCAL_RANK is 0 for each worker and CUDA_VISIBLE_DEVICES (and "
+      "HIP_VISIBLE_DEVICES, if it is set) holds its device alone." },
+    { "print-completion", 0, OPTION_PRINT, OWNER_TORCH, false, NULL, shells,
+      FIELD(print_completion),
+      "Print a completion script for this shell and exit. See muster completion, which "
+      "knows fish too." },
     { "use-env", 0, OPTION_FLAG, OWNER_LAUNCH, false, NULL, NULL, FIELD(use_env),
       "Do not give --local-rank to the script: it reads LOCAL_RANK." },
-    { "rank-order", 0, OPTION_CHOICE, OWNER_MUSTER, false, NULL, rank_orders,
+    { "rank-order", 0, OPTION_CHOICE, OWNER_MUSTER, true, NULL, rank_orders,
       FIELD(rank_order),
       "Which node of a c10d group gets which rank: by node name, as torchrun does; as "
       "given by --node-rank; by SLURM_NODEID; or by index, the number of a Kubernetes "
       "Job or StatefulSet pod. Counts when all nodes are ours." },
-    { "metrics-handler", 0, OPTION_TEXT, OWNER_MUSTER, false, "null", NULL,
+    { "metrics-handler", 0, OPTION_TEXT, OWNER_MUSTER, true, "null", NULL,
       FIELD(metrics_handler),
       "Where torch's metrics of the agent go: null, console (as torch's "
       "ConsoleMetricHandler prints them, on stdout), or file:PATH (JSON lines at its "
@@ -118,3 +129,4 @@ const struct option_spec options_table[] = {
       "nothing, and exit." },
 };
 const size_t options_count = ARRAY_LEN(options_table);
+_Static_assert(ARRAY_LEN(options_table) <= 64, "options.c has a bit for each");

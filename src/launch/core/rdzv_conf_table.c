@@ -16,6 +16,11 @@ const struct conf_key conf_keys[] = {
       "Seconds for one heartbeat." },
     { "read_timeout", "c10d, etcd-v2, etcd-v3", "60",
       "Seconds for the store, or the etcd cluster, to answer." },
+    { "cas_backoff_max_seconds", "c10d, etcd-v2, etcd-v3", "0.0",
+      "After a write that another node was faster with, wait at random for up to so "
+      "many "
+      "seconds; 0: as the number of nodes asks for. A store of ours has no such "
+      "writes." },
     { "store_type", "c10d", "tcp", "tcp, or file: then the endpoint is a path." },
     { "is_host", "c10d", "found out", "Whether this node hosts the store." },
     { "hosted", "c10d", "1",

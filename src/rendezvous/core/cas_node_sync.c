@@ -106,7 +106,9 @@ static bool back_off(struct rdzv *r, struct now now)
     const uint64_t most = MIN_OF(
         MAX_OF(1ull << MIN_OF(r->losses, 4u), r->losses > 1 ? rivals(r) * slot : 0),
         BACKOFF_MOST_MS);
-    const uint64_t pause = r->losses ? rng_below(&r->rng, most + 1) : 0;
+    const uint64_t asked = r->settings.cas_backoff_ms; /* by the user, as in torch */
+    const uint64_t pause =
+        r->losses ? rng_below(&r->rng, (asked ? asked : most) + 1) : 0;
 
     if (pause == 0 || r->write_first)
         return false;

@@ -2,6 +2,7 @@
 #include "rendezvous/core/params.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/py/repr.h"
 #include "base/py/text.h"
 #include <inttypes.h>
 #include <strings.h>
@@ -174,6 +175,19 @@ int params_int(const struct rdzv_params *p, const char *key, int64_t dflt, int64
                        "The rendezvous configuration option '%s' does not represent a "
                        "valid integer value.",
                        key);
+    *out = value;
+    return 0;
+}
+
+int params_float(const struct rdzv_params *p, const char *key, double dflt, double *out,
+                 struct muster_error *err)
+{
+    const struct rdzv_option *o = find(p, key);
+    double value = o ? (double)o->number : dflt;
+
+    if (o && o->kind == RDZV_STR && !py_float(o->text, &value))
+        return err_set(err, MUSTER_EINVAL, "%s('%s') is not a valid float value.", key,
+                       o->text);
     *out = value;
     return 0;
 }

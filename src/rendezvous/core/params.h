@@ -50,6 +50,10 @@ const char *params_str(const struct rdzv_params *p, const char *key, const char 
 int params_int(const struct rdzv_params *p, const char *key, int64_t dflt, int64_t *out,
                struct muster_error *err);
 
+/* The option as a number, by the rules of Python's float(). */
+int params_float(const struct rdzv_params *p, const char *key, double dflt, double *out,
+                 struct muster_error *err);
+
 /* 1 or 0; dflt, which may be -1 for "nothing", if the option is not there. */
 int params_bool(const struct rdzv_params *p, const char *key, int dflt, int *out,
                 struct muster_error *err);

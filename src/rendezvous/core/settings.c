@@ -1,9 +1,11 @@
 /* settings.c - see settings.h. */
 #include "rendezvous/core/settings.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/err.h"
+#include "base/py/repr.h"
 
 void rdzv_settings_init(struct rdzv_settings *s, int64_t min_nodes, int64_t max_nodes)
 {
@@ -37,6 +39,31 @@ int rdzv_settings_keep_alive(struct rdzv_settings *s, const struct rdzv_params *
             "round completes",
             (long long)s->keep_alive_interval_s, (long long)s->keep_alive_max_attempt);
     return rc;
+}
+
+int rdzv_settings_cas_backoff(struct rdzv_settings *s, const struct rdzv_params *p,
+                              struct muster_error *err)
+{
+    double seconds;
+    int rc = params_float(p, "cas_backoff_max_seconds", 0, &seconds, err);
+
+    if (rc < 0)
+        return rc;
+    if (!isfinite(seconds) || seconds < 0) {
+        struct buf number;
+
+        buf_init(&number, 64);
+        rc = py_repr_float(&number, seconds);
+        if (rc == 0)
+            rc = err_set(err, MUSTER_EINVAL,
+                         "cas_backoff_max_seconds (%.*s) must be finite and "
+                         "non-negative.",
+                         (int)buf_len(&number), buf_data(&number));
+        buf_fini(&number);
+        return rc;
+    }
+    s->cas_backoff_ms = (uint64_t)(MIN_OF(seconds, 86400.0) * 1000);
+    return 0;
 }
 
 int rdzv_settings_check(const struct rdzv_settings *s, struct muster_error *err)

@@ -14,6 +14,10 @@ struct rdzv_settings {
     uint64_t last_call_ms; /* last_call_timeout */
     uint64_t close_ms;     /* close_timeout */
     uint64_t heartbeat_ms; /* heartbeat_timeout: one beat may take so long */
+    /* cas_backoff_max_seconds: after a lost write wait at random for up to this long;
+     * 0: as long as the number of rivals asks for. Never compared: a node's own affair.
+     */
+    uint64_t cas_backoff_ms;
     int64_t keep_alive_interval_s,
         keep_alive_max_attempt; /* not range-checked: torch */
 };
@@ -24,6 +28,10 @@ void rdzv_settings_init(struct rdzv_settings *s, int64_t min_nodes, int64_t max_
 /* keep_alive_interval and keep_alive_max_attempt, where they are given. */
 int rdzv_settings_keep_alive(struct rdzv_settings *s, const struct rdzv_params *p,
                              struct muster_error *err);
+
+/* cas_backoff_max_seconds, where it is given; torch's words if it cannot be used. */
+int rdzv_settings_cas_backoff(struct rdzv_settings *s, const struct rdzv_params *p,
+                              struct muster_error *err);
 
 /* torch's checks and words: 1 <= min <= max, else MUSTER_EINVAL. */
 int rdzv_settings_check(const struct rdzv_settings *s, struct muster_error *err);

@@ -186,18 +186,25 @@ static void test_virtual_local_rank(void **state)
     static const struct {
         const char *devices; /* NULL: variable not set */
         int64_t local_rank;
-        const char *want; /* NULL: refused */
+        const char *want;     /* NULL: refused */
+        const char *hip;      /* another variable; NULL: not set */
+        const char *hip_want; /* HIP_VISIBLE_DEVICES of the worker; NULL: not set */
     } rows[] = {
         { NULL, 1, "1" },
         { "CUDA_VISIBLE_DEVICES=4, 5 ", 1, "5" },
         { "CUDA_VISIBLE_DEVICES=GPU-a,MIG-b", 0, "GPU-a" },
         { "CUDA_VISIBLE_DEVICES=", 0, "" },
         { "CUDA_VISIBLE_DEVICES=4", 1, NULL },
+        { "CUDA_VISIBLE_DEVICES=4,5", 1, "7", "HIP_VISIBLE_DEVICES=6, 7", "7" },
+        { "CUDA_VISIBLE_DEVICES=4,5", 1, "5", "HIP_VISIBLE_DEVICES=", "" },
+        { "CUDA_VISIBLE_DEVICES=4,5", 1, NULL, "HIP_VISIBLE_DEVICES=6" },
+        { "HIP_VISIBLE_DEVICES=2,3", 0, "2", NULL, "2" },
     };
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        char *const envp[] = { (char *)(uintptr_t)rows[i].devices, NULL };
+        char *const envp[] = { (char *)(uintptr_t)rows[i].devices,
+                               (char *)(uintptr_t)rows[i].hip, NULL };
         struct worker_place p = place;
         struct launch_config c;
         struct text_list env;
@@ -211,8 +218,13 @@ static void test_virtual_local_rank(void **state)
         assert_int_equal(rc, rows[i].want ? 0 : MUSTER_EINVAL);
         if (rc == 0) {
             assert_string_equal(get(&env, "CUDA_VISIBLE_DEVICES"), rows[i].want);
+            assert_string_equal(get(&env, "HIP_VISIBLE_DEVICES"),
+                                rows[i].hip_want ? rows[i].hip_want : "(none)");
             assert_string_equal(get(&env, "LOCAL_RANK"), "0");
             text_list_fini(&env);
+        } else { /* The list that was used is named. */
+            assert_non_null(
+                strstr(err.text, rows[i].hip ? rows[i].hip : rows[i].devices));
         }
         launch_config_fini(&c);
     }
@@ -243,6 +255,7 @@ static void test_prefix(void **state)
         { NULL, "[default1]:" },
         { "", "[default1]:" },
         { "<${rank}/$local_rank/${role_name}> ", "<3/1/default> " },
+        { "${hostname}$hostname:", "node7node7:" },
         { "$$$x", "$$x" },
     };
     struct launch_config c;
@@ -254,7 +267,7 @@ static void test_prefix(void **state)
 
         buf_init(&b, SIZE_MAX);
         assert_int_equal(text_set(&c.prefix_template, rows[i][0]), 0);
-        assert_int_equal(worker_prefix(&b, &c, 3, 1), 0);
+        assert_int_equal(worker_prefix(&b, &c, 3, 1, "node7"), 0);
         assert_int_equal(buf_u8(&b, 0), 0);
         assert_string_equal((const char *)buf_data(&b), rows[i][1]);
         buf_fini(&b);

@@ -17,7 +17,7 @@
 struct desk {
     const char *store, *name;
     atomic_int made, freed, rounds, left, closed, waiting;
-    atomic_bool block, canceled, deaf, back, fail;
+    atomic_bool block, canceled, deaf, back, fail, fail_shutdown;
     int64_t rank, world;
 };
 
@@ -98,6 +98,14 @@ static int desk_set_closed(void *self, struct muster_error *err)
     return 0;
 }
 
+static int desk_shutdown(void *self, struct muster_error *err)
+{
+    struct desk *d = self;
+
+    (void)snprintf(err->text, sizeof err->text, "the desk is on fire");
+    return d->fail_shutdown ? MUSTER_EBUG : desk_set_closed(self, err);
+}
+
 static int desk_leave(void *self, struct muster_error *err)
 {
     (void)err;
@@ -120,7 +128,7 @@ static const struct muster_handler_ops desk_ops = {
     .num_nodes_waiting = desk_waiting,
     .set_closed = desk_set_closed,
     .leave = desk_leave,
-    .shutdown = desk_set_closed,
+    .shutdown = desk_shutdown,
     .free = desk_free,
 };
 
@@ -432,6 +440,12 @@ static void launching_with_it(void **state)
                      0); /* The second attempt succeeds: two rounds. */
     assert_int_equal(t.d.rounds, 2);
     assert_int_equal(t.d.closed, 1);
+    /* As since torch 2.14, a shutdown that fails does not hide the result. */
+    t.d.closed = 0;
+    t.d.fail_shutdown = true;
+    assert_int_equal(launch_desk(&t, "true"), 0);
+    assert_int_equal(launch_desk(&t, "false"), MUSTER_ECHILD);
+    t.d.fail_shutdown = false;
     t.d.closed = 0;
     t.d.name = "chair";
     assert_int_equal(launch_desk(&t, "true"), MUSTER_EINVAL);

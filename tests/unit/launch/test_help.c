@@ -1,6 +1,7 @@
 /* test_help.c - texts made from the table: every option is in each of them. */
 #include <stdio.h>
 
+#include "launch/core/completion.h"
 #include "launch/core/help.h"
 #include "testing.h"
 
@@ -32,6 +33,47 @@ static int make_man(struct buf *b)
     return help_man_page(b, "1.2.3");
 }
 
+#define COMMANDS "run launch store"
+
+static int make_bash(struct buf *b)
+{
+    return completion_script(b, "bash", COMMANDS);
+}
+
+static int make_zsh(struct buf *b)
+{
+    return completion_script(b, "zsh", COMMANDS);
+}
+
+static int make_fish(struct buf *b)
+{
+    return completion_script(b, "fish", COMMANDS);
+}
+
+static int make_tcsh(struct buf *b)
+{
+    return completion_script(b, "tcsh", COMMANDS);
+}
+
+/* Of the commands that muster has, and for the name torchrun, which has none. */
+static void test_completion_is_for_both_names(void **state)
+{
+    int (*const makers[])(struct buf *) = { make_bash, make_zsh, make_fish, make_tcsh };
+    struct buf b;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(makers); i++) {
+        char *text = text_of(makers[i]);
+
+        assert_non_null(strstr(text, COMMANDS));
+        assert_non_null(strstr(text, "torchrun"));
+        mem_free(text);
+    }
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(completion_script(&b, "csh", ""), MUSTER_EINVAL);
+    buf_fini(&b);
+}
+
 static void assert_has_all(const char *text, bool troff)
 {
     for (size_t i = 0; i < options_count; i++) {
@@ -47,8 +89,8 @@ static void assert_has_all(const char *text, bool troff)
 
 static void test_every_option_is_everywhere(void **state)
 {
-    int (*const makers[])(struct buf *) = { make_help, make_narrow, help_bash, help_zsh,
-                                            make_man };
+    int (*const makers[])(struct buf *) = { make_help, make_narrow, make_bash, make_zsh,
+                                            make_fish, make_tcsh,   make_man };
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(makers); i++) {
@@ -90,9 +132,11 @@ static void test_out_of_memory(void **state)
         buf_init(&b, SIZE_MAX);
         const int a = help_text(&b, "p", 80, false);
         const int m = help_man_page(&b, "1");
+        const int c = make_bash(&b) | make_zsh(&b) | make_fish(&b) | make_tcsh(&b);
 
         assert_true(a == 0 || a == MUSTER_ENOMEM);
         assert_true(m == 0 || m == MUSTER_ENOMEM);
+        assert_true(c == 0 || c == MUSTER_ENOMEM);
         buf_fini(&b);
     }
 }
@@ -101,6 +145,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_option_is_everywhere),
+        cmocka_unit_test(test_completion_is_for_both_names),
         cmocka_unit_test(test_help_begins_like_torchruns),
         cmocka_unit_test(test_out_of_memory),
     };

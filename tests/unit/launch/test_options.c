@@ -57,6 +57,15 @@ static const struct {
     { "--use-env x.py", "unrecognized arguments: --use-env" },
     { "--nproc_per-node 2 x.py", "unrecognized arguments: --nproc_per-node" },
     { "--print-conf x.py", "unrecognized arguments: --print-conf" },
+    { "--print-completion fish",
+      "argument --print-completion/--print_completion: invalid choice: 'fish' (choose "
+      "from 'bash', 'zsh', 'tcsh')" },
+    { "--print-completion",
+      "argument --print-completion/--print_completion: expected one argument" },
+    { "x.py",
+      "argument --rank-order/--rank_order: invalid choice: 'q' (choose from 'node', "
+      "'given', 'slurm', 'index')",
+      "MUSTER_RANK_ORDER=q" },
     { "--max 1 x.py",
       "ambiguous option: --max could match --max-restarts, --max_restarts" },
     { "--max=1 x.py",
@@ -183,6 +192,53 @@ static void test_accepted(void **state)
     }
 }
 
+/* What torch 2.15 added. */
+static void test_since_torch_2_15(void **state)
+{
+    struct options o;
+    struct words args, vars;
+    struct muster_error err;
+
+    (void)state;
+    assert_int_equal(parse(&o, "x.py", NULL, false, &args, &vars, &err), OPTIONS_FINE);
+    assert_string_equal(o.log_line_prefix_template, "");
+    assert_null(o.print_completion);
+    assert_int_equal(parse(&o, "--log-line-prefix-template ${rank}~ x.py",
+                           "PET_LOG_LINE_PREFIX_TEMPLATE=a", false, &args, &vars, &err),
+                     OPTIONS_FINE);
+    assert_string_equal(o.log_line_prefix_template, "${rank} ");
+    assert_int_equal(
+        parse(&o, "x.py", "PET_LOG_LINE_PREFIX_TEMPLATE=a", false, &args, &vars, &err),
+        OPTIONS_FINE);
+    assert_string_equal(o.log_line_prefix_template, "a");
+    /* It is acted on where it is met: nothing behind it counts, no script is needed. */
+    assert_int_equal(parse(&o, "--print_completion=tcsh --max-restarts=a", NULL, false,
+                           &args, &vars, &err),
+                     OPTIONS_FINE);
+    assert_string_equal(o.print_completion, "tcsh");
+    assert_int_equal(
+        parse(&o, "--bogus --print-completion zsh", NULL, false, &args, &vars, &err),
+        OPTIONS_FINE);
+    assert_string_equal(o.print_completion, "zsh");
+}
+
+static void test_variables_of_our_own_options(void **state)
+{
+    struct options o;
+    struct words args, vars;
+    struct muster_error err;
+
+    (void)state;
+    assert_int_equal(parse(&o, "x.py", "MUSTER_RANK_ORDER=index PET_RANK_ORDER=slurm",
+                           false, &args, &vars, &err),
+                     OPTIONS_FINE);
+    assert_string_equal(o.rank_order, "index");
+    assert_int_equal(parse(&o, "--rank-order given x.py", "MUSTER_RANK_ORDER=index",
+                           false, &args, &vars, &err),
+                     OPTIONS_FINE);
+    assert_string_equal(o.rank_order, "given");
+}
+
 static void test_flag_variable_must_be_a_number(void **state)
 {
     struct options o;
@@ -257,6 +313,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_accepted),
+        cmocka_unit_test(test_since_torch_2_15),
+        cmocka_unit_test(test_variables_of_our_own_options),
         cmocka_unit_test(test_flag_variable_must_be_a_number),
         cmocka_unit_test(test_float),
         cmocka_unit_test(test_repr),

@@ -647,6 +647,62 @@ static void c10d_answers_are_understood(void **state)
     assert_true(!ev.won && !ev.present);
 }
 
+/* Steps a node and returns its only effect. */
+static struct rdzv_effect one_effect(struct rdzv *r, struct rdzv_event ev)
+{
+    struct rdzv_fx fx = { 0 };
+
+    ev.now = (struct now){ 5000, 1767323045678901 };
+    assert_int_equal(rdzv_step(r, &ev, &fx), 0);
+    assert_int_equal(fx.count, 1);
+    return fx.at[0];
+}
+
+/* torch's cas_backoff_max_seconds: a random pause of up to so long after a write that
+ * another node was faster with. */
+static void a_lost_write_waits_as_long_as_the_user_says(void **state)
+{
+    uint64_t longest = 0;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        struct rdzv *node[2];
+        struct rdzv_effect first = { 0 };
+
+        for (size_t i = 0; i < 2; i++) {
+            struct rdzv_config cfg = { .run_id = "r1", .seed = seed };
+
+            cfg.self = (struct rdzv_node){ span_str(i ? "b" : "a"), 10, 0 };
+            rdzv_settings_init(&cfg.settings, 2, 2);
+            cfg.settings.cas_backoff_ms = 2000;
+            assert_int_equal(rdzv_new(&cfg, &node[i], NULL), 0);
+            (void)one_effect(node[i], (struct rdzv_event){ .kind = RDZV_EV_JOIN });
+            const struct rdzv_effect write =
+                one_effect(node[i], (struct rdzv_event){ .kind = RDZV_EV_STATE });
+            assert_int_equal(write.kind, RDZV_FX_WRITE_STATE);
+            if (i == 0)
+                first = write;
+        }
+        struct rdzv_event lost = { .kind = RDZV_EV_WROTE,
+                                   .present = true,
+                                   .value = first.value,
+                                   .token = first.value,
+                                   .now = { 5000, 1767323045678901 } };
+        struct rdzv_fx fx = { 0 };
+
+        assert_int_equal(rdzv_step(node[1], &lost, &fx), 0);
+        if (fx.count == 0) {
+            const uint64_t pause = rdzv_deadline(node[1]) - 5000;
+
+            assert_in_range(pause, 1, 2000);
+            longest = MAX_OF(longest, pause);
+        }
+        rdzv_free(node[0]);
+        rdzv_free(node[1]);
+    }
+    assert_in_range(longest, 1000, 2000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -669,6 +725,7 @@ int main(void)
         cmocka_unit_test(failing_memory_is_told),
         cmocka_unit_test(wrong_configurations_are_refused),
         cmocka_unit_test(c10d_answers_are_understood),
+        cmocka_unit_test(a_lost_write_waits_as_long_as_the_user_says),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

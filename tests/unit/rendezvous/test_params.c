@@ -7,6 +7,7 @@
 #include "muster/error.h"
 #include "rendezvous/core/endpoint.h"
 #include "rendezvous/core/params.h"
+#include "rendezvous/core/settings.h"
 
 #define PORT                                                                           \
     "The port number of the rendezvous endpoint '%s' must be an integer between 0 "    \
@@ -245,6 +246,43 @@ static void failing_memory(void **state)
     }
 }
 
+static void cas_backoff_as_torch_reads_it(void **state)
+{
+    static const struct {
+        const char *value;
+        uint64_t ms;
+        const char *text; /* NULL: taken */
+    } rows[] = {
+        { NULL, 0, NULL },
+        { "0.0", 0, NULL },
+        { "0.25", 250, NULL },
+        { "2", 2000, NULL },
+        { "x", 0, "cas_backoff_max_seconds('x') is not a valid float value." },
+        { "-1", 0, "cas_backoff_max_seconds (-1.0) must be finite and non-negative." },
+        { "inf", 0, "cas_backoff_max_seconds (inf) must be finite and non-negative." },
+        { "nan", 0, "cas_backoff_max_seconds (nan) must be finite and non-negative." },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct rdzv_params p;
+        struct rdzv_settings s;
+        struct muster_error err = { 0 };
+        int rc;
+
+        assert_int_equal(params_init(&p, "c10d", "", "r", 1, 1, NULL, NULL), 0);
+        rdzv_settings_init(&s, 1, 1);
+        if (rows[i].value)
+            assert_int_equal(
+                params_set_str(&p, "cas_backoff_max_seconds", rows[i].value, NULL), 0);
+        rc = rdzv_settings_cas_backoff(&s, &p, &err);
+        assert_int_equal(rc, rows[i].text ? MUSTER_EINVAL : 0);
+        assert_string_equal(err.text, rows[i].text ? rows[i].text : "");
+        assert_int_equal(s.cas_backoff_ms, rows[i].ms);
+        params_fini(&p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -256,6 +294,7 @@ int main(void)
         cmocka_unit_test(numbers_as_python_reads_them),
         cmocka_unit_test(configuration_strings),
         cmocka_unit_test(failing_memory),
+        cmocka_unit_test(cas_backoff_as_torch_reads_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
