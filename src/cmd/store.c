@@ -30,11 +30,14 @@ static const char help[] =
     "  --old-clients V    take clients that predate PyTorch 2.2 for version V: 2.1\n"
     "                     (default) or 2.0, which stands for 1.9 to 2.0\n"
     "  --silence SECONDS  close a connection that sends no whole request for so long\n"
-    "                     after it was made (default 30)\n"
+    "                     after it was made, or does not end one that it has begun\n"
+    "                     (default 30)\n"
     "  --max-request MIB  close a connection that sends a larger one (default 256)\n"
     "  --max-unread MIB   close a connection that leaves more than that of its "
     "answers\n"
     "                     unread (default 256)\n"
+    "  --max-held MIB     close a connection that holds more of its own when all of\n"
+    "                     them hold so much of either (default 1024)\n"
     "  --help             this text\n";
 
 struct store_args {
@@ -93,6 +96,7 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
         { "silence", required_argument, NULL, 's' },
         { "max-request", required_argument, NULL, 'i' },
         { "max-unread", required_argument, NULL, 'u' },
+        { "max-held", required_argument, NULL, 'm' },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
@@ -115,13 +119,15 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
         else if (c == 'o')
             rc = parse_old(optarg, &a->server.dialect_a, err);
         else if (c == 's')
-            rc = parse_count("--silence", optarg, 1000, &a->server.first_bytes_ms, err);
+            rc = parse_count("--silence", optarg, 1000, &a->server.request_ms, err);
         else if (c == 'i')
             rc = parse_count("--max-request", optarg, 1 << 20, &a->server.max_input,
                              err);
         else if (c == 'u')
             rc = parse_count("--max-unread", optarg, 1 << 20, &a->server.max_output,
                              err);
+        else if (c == 'm')
+            rc = parse_count("--max-held", optarg, 1 << 20, &a->server.max_held, err);
         else if (c == 'h')
             rc = 1;
         else

@@ -45,7 +45,7 @@ static int parse_address(const char *text, uint16_t port, struct sockaddr_storag
         (void)snprintf(host, sizeof host, "%.*s", (int)n - 2, text + 1);
         text = host;
     }
-    if (resolve_numeric(text, port, out))
+    if (resolve_numeric(strcmp(text, "localhost") == 0 ? "127.0.0.1" : text, port, out))
         return 0;
     return err_set(
         err, MUSTER_EINVAL,

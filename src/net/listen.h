@@ -9,7 +9,8 @@
 #include "net/resolve.h"
 
 struct listen_opts {
-    const char *bind; /* numeric address; NULL: every address, IPv6 and IPv4 */
+    const char *bind; /* numeric address; "localhost": 127.0.0.1; NULL: every address,
+                         IPv6 and IPv4 */
     uint16_t port;    /* 0: any free one */
     int fd;           /* an already bound or listening socket to take over, or -1 */
     int backlog;      /* 0: the system's maximum */

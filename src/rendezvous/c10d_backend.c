@@ -144,7 +144,8 @@ static bool host(const struct rdzv_backend *b, const char **at, uint16_t *port)
 {
     const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
 
-    *at = c->server ? "127.0.0.1" : c->at.host; /* as c10d_open_store */
+    *at = c->server ? store_server_own_host(c->server)
+                    : c->at.host; /* as c10d_open_store */
     *port = (uint16_t)c->at.port;
     return c->can_host;
 }
@@ -209,6 +210,8 @@ static void close_backend(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx)
     c->gone_ctx = ctx;
     blocking_call_cancel(c->deciding);
     c->deciding = NULL;
+    bind_address_cancel(c->binding);
+    c->binding = NULL;
     c10d_drop(c, &c->state);
     c10d_drop(c, &c->watcher);
     c10d_drop(c, &c->memory);
@@ -233,6 +236,7 @@ void c10d_release(struct c10d *c)
     mem_free(c->key);
     mem_free(c->run_id);
     mem_free(c->path);
+    mem_free(c->bind);
     mem_free(c);
     if (cb)
         cb(ctx);

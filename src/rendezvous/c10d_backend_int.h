@@ -6,6 +6,7 @@
 
 #include "base/buf.h"
 #include "loop/blocking_call.h"
+#include "net/bind_address.h"
 #include "rendezvous/core/endpoint.h"
 #include "rendezvous/local_identity.h"
 #include "rendezvous/state_backend.h"
@@ -28,6 +29,10 @@ struct c10d {
     struct muster_error unbound; /* why we do not host although it is our part */
     bool alone; /* one node, and a port that nobody can know: no other can come */
 
+    bool many;                      /* several nodes may come */
+    char *bind;                     /* owned; rdzv-conf bind, or NULL */
+    struct bind_address at_home;    /* where our server listens */
+    struct bind_lookup *binding;    /* owned while it runs */
     struct blocking_call *deciding; /* owned while it runs */
     struct store_server *server;    /* owned, if we host */
     struct async_store *memory;     /* owned, if we host for ourselves alone */

@@ -210,7 +210,7 @@ int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
 {
     const struct store_client_opts opts = {
         /* Our own server needs no resolver, and no name that may lead elsewhere. */
-        .host = c->server ? "127.0.0.1" : c->at.host,
+        .host = c->server ? store_server_own_host(c->server) : c->at.host,
         .port = (uint16_t)c->at.port,
         .timeout_ms = c->read_ms,
         .once = once,
@@ -239,10 +239,7 @@ static int serve(struct c10d *c, struct muster_error *err)
     store_server_opts_init(&opts);
     opts.tenant = &coordinator_tenant;
     opts.port = (uint16_t)c->at.port;
-    /* Nobody on another machine can know a port that the system picked: stay at home.
-     */
-    if (c->at.port == 0)
-        opts.bind = "127.0.0.1";
+    opts.bind = bind_address_text(&c->at_home);
     opts.trace = c->trace;
     rc = store_server_open(c->base.loop, &opts, &c->server, err);
     if (rc < 0)
@@ -252,30 +249,47 @@ static int serve(struct c10d *c, struct muster_error *err)
     trace(c->trace, TRACE_INFO,
           "Process %ld hosts the TCP store for the C10d rendezvous backend.",
           (long)getpid());
+    bind_address_log(c->trace, "the C10d rendezvous", store_server_address(c->server),
+                     &c->at_home);
     return 0;
+}
+
+static void c10d_on_bind_address(void *ctx, const struct bind_address *at)
+{
+    struct c10d *c = ctx;
+    struct muster_error err;
+    int rc;
+
+    c->binding = NULL;
+    c->at_home = *at;
+    rc = serve(c, &err);
+    if (rc < 0 && (c->is_host == 1 || rc == MUSTER_ENOMEM)) {
+        c10d_defer(c, rc == MUSTER_ENOMEM ? rc : MUSTER_ECONN, &err);
+        return;
+    }
+    if (rc < 0) {
+        err_copy(&c->unbound, &err);
+        trace(c->trace, TRACE_INFO,
+              "%s cannot be bound here (%s): joining it as a client", c->where,
+              err.text);
+    }
+    c10d_connect(c);
 }
 
 static void decided(struct c10d *c, const struct rdzv_local *q)
 {
-    struct muster_error err;
+    /* Nobody on another machine can know a port that the system picked: then we stay
+     * at home, whatever the host. */
+    const struct bind_ask ask = { .asked = c->bind,
+                                  .host = c->at.port == 0 ? "localhost" : c->at.host,
+                                  .many = c->many && c->at.port != 0 };
 
     trace(c->trace, TRACE_INFO, "%s: %s the store: %s", c->where,
           q->is_local ? "this process is to host" : "somebody else hosts", q->why);
-    if (q->is_local) {
-        const int rc = serve(c, &err);
-
-        if (rc < 0 && (c->is_host == 1 || rc == MUSTER_ENOMEM)) {
-            c10d_defer(c, rc == MUSTER_ENOMEM ? rc : MUSTER_ECONN, &err);
-            return;
-        }
-        if (rc < 0) {
-            err_copy(&c->unbound, &err);
-            trace(c->trace, TRACE_INFO,
-                  "%s: %s, but cannot be bound here (%s): joining it as a client",
-                  c->where, q->why, err.text);
-        }
-    }
-    c10d_connect(c);
+    if (q->is_local)
+        bind_address_find(c->base.loop, &ask, c10d_on_bind_address, c, &c->binding);
+    else
+        c10d_connect(c);
 }
 
 static void on_resolved(void *ctx, void *data)
@@ -381,10 +395,12 @@ static int read_params(struct c10d *c, const struct rdzv_params *p,
     if (!*p->run_id)
         return err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
     c->alone = !c->file && c->at.port == 0 && p->max_nodes == 1;
+    c->many = p->max_nodes > 1;
+    c->bind = mem_strdup(params_str(p, "bind", ""));
     c->read_ms = ms_of_seconds(seconds);
     c->run_id = mem_strdup(p->run_id);
     c->key = mem_printf("%s%s", RDZV_C10D_PREFIX, p->run_id);
-    if (!c->run_id || !c->key)
+    if (!c->run_id || !c->key || !c->bind)
         return err_nomem(err);
     if (strlen(c->key) > C10D_MAX_KEY / 2)
         return err_set(err, MUSTER_EINVAL, "the run id is too long (%zu bytes)",

@@ -16,8 +16,10 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-#define RUN_KEY    "/torch.rendezvous." /* and the run id */
-#define COORD_RUNS 1024u                /* at once */
+#define RUN_KEY         "/torch.rendezvous." /* and the run id */
+#define COORD_RUNS      1024u                /* at once */
+#define COORD_RUNS_EACH 256u                 /* of them, begun from one address */
+#define COORD_UNJOINED  16384u /* nodes that have said HELLO and not JOIN */
 
 /* One rendezvous. One that is over stays, and stays closed, until others need the room;
  * then its key still says so. */
@@ -28,6 +30,7 @@ struct coordinated_run {
     int64_t kept;             /* the first round whose keys are still there */
     size_t conns;             /* whose `run` this is */
     uint64_t idle_ms;         /* since when there is none */
+    uint8_t from[16];         /* the address of the node that began it */
     struct coordinated_run *next;
 };
 
@@ -46,11 +49,13 @@ static void coordinators_arm(struct store_server *s);
 
 /* The run that a HELLO names, made if it is new: *begun. MUSTER_EFULL if there are too
  * many that go on, or MUSTER_ENOMEM. */
-static int run_of_hello(struct store_server *s, struct span run_id,
+static int run_of_hello(struct store_server *s, struct conn *c, struct span run_id,
                         struct coordinated_run **out, bool *begun);
 static void run_free(struct store_server *s, struct coordinated_run *run);
-static void run_hold(struct coordinated_run *run, struct conn *c); /* c is a node's */
-static void run_let_go(struct conn *c); /* no longer, if it was */
+static void run_hold(struct store_server *s, struct coordinated_run *run,
+                     struct conn *c); /* c is a node's */
+static void run_let_go(struct store_server *s,
+                       struct conn *c); /* no longer, if it was */
 
 /* Writes what the host has into the store, if it is not there yet; aged: also if only
  * the heartbeats in it are old. Whoever waits for the key to change is woken by it. */
@@ -111,19 +116,30 @@ static void watch_socket(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacked_ms, sizeof unacked_ms);
 }
 
-static void no_room(struct store_server *s, struct conn *c, struct span run_id)
+/* A node that is not at fault for it is told what it ran into. */
+static void turn_away(struct store_server *s, struct conn *c, struct span run_id,
+                      const char *why)
 {
-    char text[256];
+    char text[320];
 
-    (void)snprintf(text, sizeof text,
-                   "the store %s is host to %u runs that all go on, as many as it can "
-                   "be: end some of them, or give this one another store",
-                   s->address, COORD_RUNS);
+    (void)snprintf(text, sizeof text, "the store %s %s", s->address, why);
     trace(s->opts.trace, TRACE_WARN, "turned a node of run '%.*s' away: %s",
           (int)MIN_OF(run_id.n, 100), (const char *)run_id.p, text);
     send_msg(s, c,
              &(struct coord_msg){
                  .kind = COORD_REFUSED, .code = MUSTER_EFULL, .text = span_str(text) });
+}
+
+static void no_room(struct store_server *s, struct conn *c, struct span run_id)
+{
+    char why[256];
+
+    (void)snprintf(why, sizeof why,
+                   "is host to %u runs that all go on, as many as it can be, or to %u "
+                   "that were begun from one address: end some of them, or give this "
+                   "one another store",
+                   COORD_RUNS, COORD_RUNS_EACH);
+    turn_away(s, c, run_id, why);
 }
 
 static int on_hello(struct store_server *s, struct conn *c, const struct coord_msg *m)
@@ -139,21 +155,26 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
         conn_refuse(s, c, "HELLO without a run id");
         return 0;
     }
-    rc = run_of_hello(s, m->run_id, &run, &begun);
+    if (s->unjoined >= COORD_UNJOINED) {
+        turn_away(s, c, m->run_id,
+                  "has 16384 nodes that have not sent JOIN, as many as it can have");
+        return 0;
+    }
+    rc = run_of_hello(s, c, m->run_id, &run, &begun);
     if (rc == MUSTER_EFULL) {
         no_room(s, c, m->run_id);
         return 0;
     }
     if (rc < 0)
         return rc;
-    run_hold(run, c);
+    run_hold(s, run, c);
     watch_socket(c->fd);
     if (begun)
         coordinators_look(s,
                           run); /* Others may have begun it: nothing to resume then. */
     coordinators_feed(s, run, &ev);
     if (begun && coordinator_nodes(run->host) == 0) { /* It was refused. */
-        run_let_go(c);
+        run_let_go(s, c);
         run_free(s, run);
     }
     return 0;
@@ -184,6 +205,10 @@ static bool coordinators_take(struct store_server *s, struct conn *c,
     } else if (!c->run) {
         conn_refuse(s, c, "%s message before HELLO", coord_kind_name(msg.kind));
     } else {
+        if (msg.kind == COORD_JOIN && !c->joined) {
+            c->joined = true;
+            s->unjoined--;
+        }
         ev.msg = &msg;
         coordinators_feed(s, c->run, &ev);
     }
@@ -198,7 +223,7 @@ static void coordinators_left(struct store_server *s, struct conn *c)
     if (!c->run)
         return;
     coordinators_feed(s, c->run, &ev);
-    run_let_go(c);
+    run_let_go(s, c);
     coordinators_arm(s);
 }
 
@@ -245,7 +270,7 @@ static void coordinators_perform(struct store_server *s)
             send_msg(s, c, &e->msg);
             break;
         case COORDINATOR_DROP:
-            run_let_go(c); /* The host knows. */
+            run_let_go(s, c); /* The host knows. */
             conn_refuse(s, c, "%.*s", (int)e->msg.text.n, (const char *)e->msg.text.p);
             break;
         }
@@ -477,7 +502,17 @@ static bool make_room(struct store_server *s)
     return true;
 }
 
-static int run_of_hello(struct store_server *s, struct span run_id,
+/* How many runs that go on were begun from the address. */
+static size_t runs_from(const struct store_server *s, const uint8_t ip[16])
+{
+    size_t n = 0;
+
+    for (const struct coordinated_run *r = s->hosts->first; r; r = r->next)
+        n += r->conns && memcmp(r->from, ip, 16) == 0;
+    return n;
+}
+
+static int run_of_hello(struct store_server *s, struct conn *c, struct span run_id,
                         struct coordinated_run **out, bool *begun)
 {
     uint8_t key[sizeof RUN_KEY + COORD_MAX];
@@ -493,24 +528,36 @@ static int run_of_hello(struct store_server *s, struct span run_id,
         *out = CONTAINER_OF(link, struct coordinated_run, link);
         return 0;
     }
-    if (s->hosts->runs.count >= COORD_RUNS && !make_room(s))
+    uint8_t ip[16];
+
+    conn_address(c, ip);
+    if (runs_from(s, ip) >= COORD_RUNS_EACH ||
+        (s->hosts->runs.count >= COORD_RUNS && !make_room(s)))
         return MUSTER_EFULL;
     *out = run_new(s, name);
-    return *out ? 0 : MUSTER_ENOMEM;
+    if (!*out)
+        return MUSTER_ENOMEM;
+    memcpy((*out)->from, ip, sizeof ip);
+    return 0;
 }
 
-static void run_hold(struct coordinated_run *run, struct conn *c)
+static void run_hold(struct store_server *s, struct coordinated_run *run,
+                     struct conn *c)
 {
     c->run = run;
     run->conns++;
+    s->unjoined++;
 }
 
-static void run_let_go(struct conn *c)
+static void run_let_go(struct store_server *s, struct conn *c)
 {
     if (!c->run)
         return;
     if (--c->run->conns == 0)
         c->run->idle_ms = clock_now().mono_ms;
+    if (!c->joined)
+        s->unjoined--;
+    c->joined = false;
     c->run = NULL;
 }
 

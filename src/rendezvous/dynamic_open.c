@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "loop/clock.h"
+#include "rendezvous/core/endpoint.h"
 #include "rendezvous/dynamic_int.h"
 
 /* ---- Our name ---- */
@@ -72,6 +73,8 @@ static void named(struct dynamic_handler *d)
     const struct rdzv_master_opts opts = {
         .run_id = d->params.run_id,
         .addr = d->where,
+        .bind = params_str(&d->params, "bind", ""),
+        .many = d->params.max_nodes > 1,
         .share = d->share,
         .timeout_ms = d->read_ms,
         .trace = d->trace,
@@ -92,6 +95,20 @@ static void named(struct dynamic_handler *d)
     d->backend->ops->open(d->backend, on_backend, d);
 }
 
+/* A job of one node that was given no address of another machine: its workers' store is
+ * for this machine alone, and so is the address that they are told. */
+static bool stays_at_home(const struct dynamic_handler *d)
+{
+    struct endpoint at;
+
+    if (d->params.max_nodes != 1 || d->params.local_addr)
+        return false;
+    if (dynamic_is_alone(d) || endpoint_parse(d->params.endpoint, 0, &at, NULL) < 0)
+        return true; /* A path, for a store in a file. */
+    return strcmp(at.host, "localhost") == 0 || strncmp(at.host, "127.", 4) == 0 ||
+           strcmp(at.host, "::1") == 0;
+}
+
 static void on_name(void *ctx, void *data)
 {
     struct dynamic_handler *d = ctx;
@@ -108,7 +125,8 @@ static void on_name(void *ctx, void *data)
               "'%s' to the other nodes (--local-addr gives another)",
               RDZV_NAME_MS / 1000, d->addr);
     }
-    (void)snprintf(d->where, sizeof d->where, "%s", d->addr);
+    (void)snprintf(d->where, sizeof d->where, "%s",
+                   stays_at_home(d) ? "127.0.0.1" : d->addr);
     named(d);
 }
 
@@ -136,7 +154,7 @@ void dynamic_open(struct dynamic_handler *d)
     }
     if (dynamic_is_alone(d)) { /* All who want to reach us are here: no DNS for that. */
         rdzv_hostname(d->addr, sizeof d->addr);
-        (void)snprintf(d->where, sizeof d->where, "localhost");
+        (void)snprintf(d->where, sizeof d->where, "127.0.0.1");
         named(d);
         return;
     }

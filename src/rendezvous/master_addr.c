@@ -7,6 +7,7 @@
 #include "rendezvous/master_addr.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "net/bind_address.h"
 #include "net/listen.h"
 #include "rendezvous/coordinator_driver.h"
 #include "store/client.h"
@@ -27,7 +28,8 @@ struct rdzv_master {
     uv_loop_t *loop;
     uv_timer_t timer;
     char *run_id, *addr; /* owned */
-    bool share;
+    char *bind;          /* owned */
+    bool many, share;
     uint64_t timeout_ms;
     const struct trace *trace;
     size_t refs; /* the timer, and each thing that is closing */
@@ -35,6 +37,8 @@ struct rdzv_master {
     void (*on_gone)(void *ctx);
     void *gone_ctx;
 
+    struct bind_address at_home; /* where our server listens */
+    struct bind_lookup *binding; /* owned while it runs */
     struct store_server *server; /* owned; for the handler's life once it is there */
     struct master_address known; /* of the last round */
     char *owner_addr; /* owned: the node that was rank 0 when it was announced */
@@ -96,6 +100,7 @@ static void master_release(struct rdzv_master *m)
 
     mem_free(m->run_id);
     mem_free(m->addr);
+    mem_free(m->bind);
     mem_free(m->known.host);
     mem_free(m->found.host);
     mem_free(m->owner_addr);
@@ -124,6 +129,8 @@ static void master_finish(struct rdzv_master *m, int status,
     const rdzv_master_cb cb = m->cb;
 
     (void)uv_timer_stop(&m->timer);
+    bind_address_cancel(m->binding);
+    m->binding = NULL;
     master_drop_probe(m);
     m->cb = NULL;
     m->turn++;
@@ -294,12 +301,14 @@ int rdzv_master_new(uv_loop_t *loop, const struct rdzv_master_opts *opts,
         return err_nomem(err);
     *m = (struct rdzv_master){ .loop = loop,
                                .share = opts->share,
+                               .many = opts->many,
                                .refs = 1,
                                .timeout_ms = opts->timeout_ms,
                                .trace = opts->trace };
     m->run_id = mem_strdup(opts->run_id);
     m->addr = mem_strdup(opts->addr);
-    if (!m->run_id || !m->addr) {
+    m->bind = mem_strdup(opts->bind);
+    if (!m->run_id || !m->addr || !m->bind) {
         master_release(m);
         return err_nomem(err);
     }
@@ -557,13 +566,18 @@ static int serve(struct rdzv_master *m, struct muster_error *err)
         return 0;
     store_server_opts_init(&opts);
     opts.tenant = &coordinator_tenant;
+    opts.bind = bind_address_text(&m->at_home);
     opts.trace = m->trace;
-    return store_server_open(m->loop, &opts, &m->server, err);
+    if (store_server_open(m->loop, &opts, &m->server, err) < 0)
+        return err->code;
+    bind_address_log(m->trace, "the workers' store", store_server_address(m->server),
+                     &m->at_home);
+    return 0;
 }
 
-static void master_publish_own(struct rdzv_master *m)
+static void serve_and_publish(struct rdzv_master *m)
 {
-    struct muster_error err;
+    struct muster_error err = { 0 };
     uint16_t port = 0;
     int rc = m->share ? serve(m, &err) : listen_free_port(&port, &err);
 
@@ -575,6 +589,25 @@ static void master_publish_own(struct rdzv_master *m)
         master_fail(m, rc, &err);
     else
         master_publish(m);
+}
+
+static void master_on_bind_address(void *ctx, const struct bind_address *at)
+{
+    struct rdzv_master *m = ctx;
+
+    m->binding = NULL;
+    m->at_home = *at;
+    serve_and_publish(m);
+}
+
+static void master_publish_own(struct rdzv_master *m)
+{
+    const struct bind_ask ask = { .asked = m->bind, .host = m->addr, .many = m->many };
+
+    if (m->share && !m->server)
+        bind_address_find(m->loop, &ask, master_on_bind_address, m, &m->binding);
+    else
+        serve_and_publish(m);
 }
 
 /* ---- Others: wait for this round's ---- */

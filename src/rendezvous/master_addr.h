@@ -17,6 +17,8 @@ struct rdzv_master;
 struct rdzv_master_opts {
     const char *run_id;        /* copied */
     const char *addr;          /* our own, to be announced; copied */
+    const char *bind;          /* rdzv-conf bind, or empty; copied */
+    bool many;                 /* several nodes may come */
     bool share;                /* agents serve the workers' store */
     uint64_t timeout_ms;       /* to learn the address */
     const struct trace *trace; /* borrowed, may be NULL */

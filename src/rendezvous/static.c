@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/py/text.h"
+#include "net/bind_address.h"
 #include "rendezvous/coordinator_driver.h"
 #include "rendezvous/core/endpoint.h"
 #include "rendezvous/handler.h"
@@ -30,6 +31,9 @@ struct static_handler {
     int64_t rank, world;
     uint64_t timeout_ms, by_ms;
 
+    char *bind;                   /* owned; rdzv-conf bind, or empty */
+    struct bind_address at_home;  /* where our server listens */
+    struct bind_lookup *binding;  /* owned while it runs */
     struct store_server *server;  /* owned; rank 0 */
     struct async_store *store;    /* owned */
     struct async_store *counter;  /* owned: the connection for init/ */
@@ -275,6 +279,7 @@ static int serve(struct static_handler *f, struct muster_error *err)
         return 0;
     store_server_opts_init(&opts);
     opts.tenant = &coordinator_tenant;
+    opts.bind = bind_address_text(&f->at_home);
     opts.port = (uint16_t)f->at.port;
     opts.trace = f->trace;
     rc = store_server_open(f->base.loop, &opts, &f->server, err);
@@ -286,13 +291,15 @@ static int serve(struct static_handler *f, struct muster_error *err)
         return rc;
     }
     f->at.port = store_server_port(f->server);
+    bind_address_log(f->trace, "the static rendezvous", store_server_address(f->server),
+                     &f->at_home);
     return 0;
 }
 
-static void fixed_begin(struct static_handler *f)
+static void fixed_connect(struct static_handler *f)
 {
     struct store_client_opts opts = {
-        .host = f->rank == 0 ? "127.0.0.1" : f->at.host,
+        .host = f->at.host,
         .timeout_ms = f->timeout_ms,
         .trace = f->trace,
     };
@@ -302,6 +309,8 @@ static void fixed_begin(struct static_handler *f)
     f->here = 0;
     f->by_ms = uv_now(f->base.loop) + f->timeout_ms;
     opts.port = (uint16_t)f->at.port;
+    if (f->server)
+        opts.host = store_server_own_host(f->server);
     if (rc == 0)
         rc = store_client_open(f->base.loop, &opts, no_matter, f, &f->store, &err);
     if (rc == 0)
@@ -311,6 +320,27 @@ static void fixed_begin(struct static_handler *f)
         rc = store_client_open(f->base.loop, &opts, on_open, f, &f->counter, &err);
     if (rc < 0)
         fixed_fail(f, &err);
+}
+
+static void fixed_on_bind_address(void *ctx, const struct bind_address *at)
+{
+    struct static_handler *f = ctx;
+
+    f->binding = NULL;
+    f->at_home = *at;
+    fixed_connect(f);
+}
+
+static void fixed_begin(struct static_handler *f)
+{
+    const struct bind_ask ask = {
+        .asked = f->bind, .host = f->at.host, .many = f->world > 1, .own_word = true
+    };
+
+    if (f->rank == 0 && !f->server)
+        bind_address_find(f->base.loop, &ask, fixed_on_bind_address, f, &f->binding);
+    else
+        fixed_connect(f);
 }
 
 /* ---- Parameters ---- */
@@ -354,7 +384,8 @@ static int read_params(struct static_handler *f, const struct rdzv_params *p,
     (void)snprintf(f->word, sizeof f->word, INIT_KEY "%" PRId64 "/%016" PRIx64, f->rank,
                    nonce);
     f->run_id = mem_strdup(p->run_id);
-    return f->run_id ? 0 : err_nomem(err);
+    f->bind = mem_strdup(params_str(p, "bind", ""));
+    return f->run_id && f->bind ? 0 : err_nomem(err);
 }
 
 int rdzv_static_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
@@ -552,6 +583,7 @@ static void fixed_release(struct static_handler *f)
     if (--f->refs > 0)
         return;
     mem_free(f->run_id);
+    mem_free(f->bind);
     mem_free(f);
     if (cb)
         cb(ctx);
@@ -604,6 +636,7 @@ static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
     f->next_cb = NULL;
     f->gone_cb = cb;
     f->gone_ctx = ctx;
+    bind_address_cancel(f->binding);
     fixed_drop(f, &f->counter);
     fixed_drop(f, &f->prefixed);
     fixed_drop(f, &f->store);

@@ -10,6 +10,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -27,6 +30,10 @@ void server_listen(struct store_server *s, bool on)
 
     s->paused = !on;
     (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->listener, &ev);
+    if (s->listener6 >= 0) {
+        ev.data.ptr = &s->listener6;
+        (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->listener6, &ev);
+    }
 }
 
 static void server_on_timer(uv_timer_t *timer)
@@ -40,12 +47,12 @@ static void server_on_timer(uv_timer_t *timer)
     while ((c = s->timed.first) && c->due_ms <= now) {
         if (c->ended)
             conn_refuse(s, c, "it has ended and does not take its answers");
-        else if (s->old_peers)
+        else if (!c->known && s->old_peers)
             server_untime(s, c); /* Clients of PyTorch 2.0 keep a silent connection. */
         else
             conn_refuse(s, c, "at byte %llu: no whole request within %llu ms",
                         (unsigned long long)c->decoder.offset,
-                        (unsigned long long)s->opts.first_bytes_ms);
+                        (unsigned long long)s->opts.request_ms);
     }
     server_tell_left(s);
     conns_free(&s->gone);
@@ -70,7 +77,7 @@ void server_time(struct store_server *s, struct conn *c)
     if (c->timed)
         return;
     c->timed = true;
-    c->due_ms = uv_now(s->loop) + s->opts.first_bytes_ms;
+    c->due_ms = uv_now(s->loop) + s->opts.request_ms;
     conns_append(&s->timed, c);
     if (!uv_is_active((uv_handle_t *)&s->timer))
         server_arm(s); /* Else it is armed for somebody older, and then looks again. */
@@ -296,10 +303,10 @@ static void pause_accepting(struct store_server *s, int e)
     server_arm(s);
 }
 
-static void server_on_accept(struct store_server *s)
+static void server_on_accept(struct store_server *s, int listener)
 {
     for (int i = 0; i < ACCEPTS; i++) {
-        const int fd = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        const int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         const int e = errno;
 
         if (fd < 0 && (e == EINTR || e == ECONNABORTED))
@@ -335,7 +342,9 @@ static bool serve(struct store_server *s, const struct epoll_event *events, int 
 
     for (int i = 0; i < n; i++) {
         if (events[i].data.ptr == s)
-            server_on_accept(s);
+            server_on_accept(s, s->listener);
+        else if (events[i].data.ptr == &s->listener6)
+            server_on_accept(s, s->listener6);
         else if (events[i].data.ptr == s->loop)
             loop_too = true;
         else
@@ -419,8 +428,9 @@ void store_server_run(struct store_server *s)
 }
 
 /* ---- open and close ---- */
-#define FIRST_BYTES_MS 30000u
-#define MAX_BYTES      (256u << 20) /* of a request, and of unread answers */
+#define REQUEST_MS 30000u
+#define MAX_BYTES  (256u << 20)      /* of a request, and of unread answers */
+#define MAX_HELD   ((size_t)1 << 30) /* of both, over all connections */
 
 void store_server_opts_init(struct store_server_opts *o)
 {
@@ -431,12 +441,14 @@ static void set_defaults(struct store_server *s, const struct store_server_opts 
 {
     s->opts = *opts;
     s->opts.bind = NULL; /* Not needed any more, and not ours to keep. */
-    if (!s->opts.first_bytes_ms)
-        s->opts.first_bytes_ms = FIRST_BYTES_MS;
+    if (!s->opts.request_ms)
+        s->opts.request_ms = REQUEST_MS;
     if (!s->opts.max_input)
         s->opts.max_input = MAX_BYTES;
     if (!s->opts.max_output)
         s->opts.max_output = MAX_BYTES;
+    if (!s->opts.max_held)
+        s->opts.max_held = MAX_HELD;
     while (!s->opts.seed)
         if (getrandom(&s->opts.seed, sizeof s->opts.seed, 0) < 0)
             s->opts.seed = (uint64_t)(uintptr_t)s ^ uv_hrtime();
@@ -448,6 +460,8 @@ static void server_release(struct store_server *s)
         (void)close(s->epoll);
     if (s->listener >= 0)
         (void)close(s->listener);
+    if (s->listener6 >= 0)
+        (void)close(s->listener6);
     if (s->hosts)
         s->opts.tenant->free(s);
     store_free(s->store);
@@ -484,6 +498,33 @@ static int watch_listener(struct store_server *s, struct muster_error *err)
     return 0;
 }
 
+/* A client that looks localhost up tries ::1 first. Where there is no IPv6, or somebody
+ * else has the port there, 127.0.0.1 has to do. */
+static void listen_on_loopback6(struct store_server *s)
+{
+    const struct listen_opts lo = { "::1", s->port, -1, s->opts.backlog };
+    struct epoll_event ev = { .events = EPOLLIN, .data.ptr = &s->listener6 };
+
+    if (listen_open(&lo, &s->listener6, NULL) < 0) {
+        s->listener6 = -1;
+    } else if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->listener6, &ev) < 0) {
+        (void)close(s->listener6);
+        s->listener6 = -1;
+    }
+}
+
+static void put_own_host(const struct sockaddr_storage *a, char *out, size_t size)
+{
+    const struct sockaddr_in *v4 = (const void *)a;
+    const struct sockaddr_in6 *v6 = (const void *)a;
+    const bool any = a->ss_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr)
+                                              : v4->sin_addr.s_addr == INADDR_ANY;
+
+    if (any || getnameinfo((const struct sockaddr *)a, sizeof *a, out, (socklen_t)size,
+                           NULL, 0, NI_NUMERICHOST) != 0)
+        (void)snprintf(out, size, "127.0.0.1");
+}
+
 int store_server_open(uv_loop_t *loop, const struct store_server_opts *opts,
                       struct store_server **out, struct muster_error *err)
 {
@@ -496,7 +537,7 @@ int store_server_open(uv_loop_t *loop, const struct store_server_opts *opts,
     if (!s)
         return err_nomem(err);
     s->loop = loop;
-    s->epoll = s->listener = -1;
+    s->epoll = s->listener = s->listener6 = -1;
     set_defaults(s, opts);
     rc = take_memory(s, err);
     if (rc == 0)
@@ -512,6 +553,9 @@ int store_server_open(uv_loop_t *loop, const struct store_server_opts *opts,
     (void)getsockname(s->listener, (struct sockaddr *)&a, &n);
     address_text((struct sockaddr *)&a, s->address);
     s->port = address_port(&a);
+    put_own_host(&a, s->own_host, sizeof s->own_host);
+    if (opts->fd < 0 && opts->bind && strcmp(opts->bind, "localhost") == 0)
+        listen_on_loopback6(s);
     (void)uv_timer_init(loop, &s->timer);
     (void)uv_poll_start(&s->poll, UV_READABLE, server_on_events);
     *out = s;
@@ -526,6 +570,11 @@ uint16_t store_server_port(const struct store_server *s)
 const char *store_server_address(const struct store_server *s)
 {
     return s->address;
+}
+
+const char *store_server_own_host(const struct store_server *s)
+{
+    return s->own_host;
 }
 
 size_t store_server_connections(const struct store_server *s)

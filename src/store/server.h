@@ -14,15 +14,18 @@ struct store_server;
 struct store_tenant;
 
 struct store_server_opts {
-    const char *bind; /* numeric address; NULL: every address, IPv6 and IPv4 */
-    uint16_t port;    /* 0: any free one */
-    int fd;           /* an already bound or listening socket, or -1; owned once open
-                         has succeeded */
-    int backlog;      /* 0: the system's maximum */
-    uint64_t first_bytes_ms;      /* 0: default; a peer silent for so long is closed */
+    const char *bind;    /* numeric address; "localhost": 127.0.0.1 and ::1; NULL: every
+                            address, IPv6 and IPv4 */
+    uint16_t port;       /* 0: any free one */
+    int fd;              /* an already bound or listening socket, or -1; owned once open
+                            has succeeded */
+    int backlog;         /* 0: the system's maximum */
+    uint64_t request_ms; /* 0: default; for a connection's first request to begin and
+                            for each request to be whole */
     size_t max_input, max_output; /* per connection; 0: defaults */
-    uint64_t seed;                /* of the hash map; 0: taken from the system */
-    bool dialect_a;            /* take old clients for PyTorch <= 2.0 rather than 2.1 */
+    size_t max_held; /* unfinished requests and unread answers of all; 0: default */
+    uint64_t seed;   /* of the hash map; 0: taken from the system */
+    bool dialect_a;  /* take old clients for PyTorch <= 2.0 rather than 2.1 */
     const struct trace *trace; /* borrowed, may be NULL */
     /* What else lives in this store; NULL: keys alone. Borrowed, a constant. */
     const struct store_tenant *tenant;
@@ -36,6 +39,9 @@ int store_server_open(uv_loop_t *loop, const struct store_server_opts *opts,
 
 uint16_t store_server_port(const struct store_server *s);
 const char *store_server_address(const struct store_server *s); /* "[::]:29400" */
+/* Where a client in this process reaches it: "127.0.0.1", or the address it is bound
+ * to. */
+const char *store_server_own_host(const struct store_server *s);
 size_t store_server_connections(const struct store_server *s);
 
 /* Forgets every key and queue, as before a new attempt of the workers. Connections

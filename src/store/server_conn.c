@@ -4,6 +4,7 @@
  * share; only what is left of an incomplete one is kept. Replies of one read gather and
  * go out in one write. */
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -69,6 +70,45 @@ static struct buf *new_buf(size_t cap)
     return b;
 }
 
+/* Brings the count of what all connections hold up to date. */
+static void count_held(struct store_server *s, struct conn *c)
+{
+    const size_t now = (c->in ? buf_len(c->in) : 0) + (c->out ? buf_len(c->out) : 0);
+
+    s->held = s->held - c->held + now;
+    c->held = now;
+}
+
+/* One connection may hold little and a thousand of them all of the memory: whoever asks
+ * for more when too much is held already has to go. */
+static bool holds_too_much(struct store_server *s, struct conn *c)
+{
+    count_held(s, c);
+    if (s->held <= s->opts.max_held)
+        return false;
+    conn_refuse(s, c,
+                "unfinished requests and unread answers of all connections have more "
+                "than %zu MiB, %zu MiB of them its own",
+                s->opts.max_held >> 20, c->held >> 20);
+    return true;
+}
+
+void conn_address(const struct conn *c, uint8_t ip[16])
+{
+    struct sockaddr_storage a = { .ss_family = AF_UNSPEC };
+    socklen_t n = sizeof a;
+
+    memset(ip, 0, 16);
+    if (getpeername(c->fd, (struct sockaddr *)&a, &n) < 0)
+        return;
+    if (a.ss_family == AF_INET6) {
+        memcpy(ip, &((struct sockaddr_in6 *)&a)->sin6_addr, 16);
+    } else if (a.ss_family == AF_INET) {
+        ip[10] = ip[11] = 0xff;
+        memcpy(ip + 12, &((struct sockaddr_in *)&a)->sin_addr, 4);
+    }
+}
+
 void conn_watch(struct store_server *s, struct conn *c)
 {
     struct epoll_event ev = { .data.ptr = c };
@@ -91,6 +131,8 @@ void conn_close(struct store_server *s, struct conn *c)
     if (c != s->serving) /* Else its request lies there, and on_bytes is not through. */
         drop_buf(&c->in);
     drop_buf(&c->out);
+    s->held -= c->held;
+    c->held = 0;
     conns_append(&s->leaving, c);
 }
 
@@ -151,7 +193,7 @@ static void keep_output(struct store_server *s, struct conn *c, struct span byte
         conn_too_much(s, c);
     else if (rc < 0)
         out_of_memory(s, c);
-    else if (!c->wants_write) {
+    else if (!holds_too_much(s, c) && !c->wants_write) {
         c->wants_write = true;
         conn_watch(s, c);
     }
@@ -186,6 +228,7 @@ void conn_flush(struct store_server *s, struct conn *c)
         return;
     }
     buf_consume(c->out, (size_t)n);
+    count_held(s, c);
     if (buf_len(c->out))
         return;
     drop_buf(&c->out);
@@ -244,6 +287,8 @@ static void keep_input(struct store_server *s, struct conn *c, struct span rest)
     c->in = new_buf(s->opts.max_input);
     if (!c->in || buf_append_span(c->in, rest) < 0)
         out_of_memory(s, c);
+    else if (!holds_too_much(s, c))
+        server_time(s, c);
 }
 
 /* Where to read to: the shared buffer, or behind what is already there. The longer a
@@ -288,10 +333,21 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
         return;
     }
     buf_commit(c->in, n);
+    if (holds_too_much(s, c)) {
+        s->serving = NULL;
+        drop_buf(&c->in);
+        return;
+    }
     used = drain(s, c, buf_data(c->in), buf_len(c->in));
     send_replies(s, c);
-    if (!c->dead)
+    if (!c->dead &&
+        used) { /* What is left is another request, with a time of its own. */
         buf_consume(c->in, used);
+        count_held(s, c);
+        server_untime(s, c);
+        if (buf_len(c->in))
+            server_time(s, c);
+    }
     if (c->dead || buf_len(c->in) == 0)
         drop_buf(&c->in);
 }

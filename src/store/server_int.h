@@ -36,6 +36,7 @@ struct conn {
     uint32_t peer;    /* its number in the store */
     bool known;       /* has sent a whole request */
     bool timed;       /* in the list of deadlines */
+    bool joined;      /* a node that has sent JOIN; see coordinator_driver.c */
     bool dead;        /* closed; memory goes at the end of the turn */
     bool ended;       /* the peer will send no more: close when all is written */
     bool wants_write; /* epoll tells when there is room again */
@@ -45,6 +46,7 @@ struct conn {
     struct coordinated_run *run; /* borrowed; a node of this rendezvous, or NULL */
     struct conn *prev, *next;    /* in `timed`, `leaving` or `gone` */
     uint64_t due_ms;             /* in `timed`: closed then */
+    size_t held;                 /* bytes of its buffers, as counted in the server's */
 };
 
 struct conns {
@@ -70,6 +72,7 @@ struct store_server {
 
     struct store_server_opts opts;
     int epoll, listener; /* owned */
+    int listener6;       /* owned; ::1 beside 127.0.0.1, or -1 */
     bool *over;    /* borrowed; in store_server_run: set when the server is closed */
     unsigned naps; /* in store_server_run: sleeps in a row that were hardly any */
     bool may_wait_awake;  /* the clients may be on another processor */
@@ -77,6 +80,7 @@ struct store_server {
     uint64_t complain_ms; /* when to speak again of being out of descriptors */
     char address[ADDRESS_TEXT];
     uint16_t port;
+    char own_host[64]; /* where this process reaches it */
 
     struct store *store;        /* owned */
     struct coordinators *hosts; /* owned; NULL until a node of ours says HELLO */
@@ -91,6 +95,8 @@ struct store_server {
     struct conns gone;    /* to be freed at the end of the turn */
 
     struct server_stats stats;
+    size_t held;     /* bytes of unfinished requests and unread answers, of all */
+    size_t unjoined; /* nodes that have said HELLO and not yet JOIN */
 
     struct conn *serving; /* whose requests run now: its replies gather in `out` */
     uint64_t at;          /* where in its stream the request at hand begins */
@@ -132,6 +138,9 @@ void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void conn_too_much(struct store_server *s, struct conn *c); /* leaves too much unread */
 void conn_watch(struct store_server *s, struct conn *c);    /* as its state asks for */
+
+/* The peer's address; an IPv4 one as ::ffff:a.b.c.d. All zero if it is gone. */
+void conn_address(const struct conn *c, uint8_t ip[16]);
 
 void conns_append(struct conns *list, struct conn *c);
 void conns_remove(struct conns *list, struct conn *c); /* for lists with prev */

@@ -7,7 +7,7 @@ from conform import expect, same
 
 ROWS = [
     ("35 agent store", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --no-python sh -c 'echo $TORCHELASTIC_USE_AGENT_STORE'", "False"),
-    ("36 full environment", "unset OMP_NUM_THREADS; torchrun env.py | sed -E 's/(MASTER_PORT)=[0-9]+/\\1=PORT/'", r"([^\n]*\n){17}.*"),
+    ("36 full environment", "unset OMP_NUM_THREADS; torchrun env.py | sed -E 's/(MASTER_PORT)=[0-9]+/\\1=PORT/;s/(MASTER_ADDR)=[a-z0-9.-]+/\\1=HERE/'", r"([^\n]*\n){17}.*"),
     ("36b nothing else is new", "unset OMP_NUM_THREADS; env | cut -d= -f1 | sort >a; torchrun --no-python env | cut -d= -f1 | sort >b; comm -13 a b; comm -23 a b | grep -vx -e ZYGOTE -e _",
      "GROUP_RANK\nGROUP_WORLD_SIZE\nLOCAL_RANK\nLOCAL_WORLD_SIZE\nMASTER_ADDR\nMASTER_PORT\nRANK\nROLE_NAME\nROLE_RANK\nROLE_WORLD_SIZE\nTORCHELASTIC_ERROR_FILE\n.*WORLD_SIZE"),
     ("37 error file", "torchrun --log-dir L1 --no-python sh -c 'echo $TORCHELASTIC_ERROR_FILE'", "L1/UUID_SFX/attempt_0/0/error.json"),

@@ -130,9 +130,11 @@ class Closed(Exception):
 class Wire:
     """One connection, by hand."""
 
-    def __init__(self, server: Server | int, hello: bytes = MAGIC, host: str = "127.0.0.1"):
+    def __init__(self, server: Server | int, hello: bytes = MAGIC, host: str = "127.0.0.1",
+                 source: str | None = None):
         port = server if isinstance(server, int) else server.port
-        self.sock = socket.create_connection((host, port), timeout=60)
+        self.sock = socket.create_connection((host, port), timeout=60,
+                                             source_address=(source, 0) if source else None)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hello:
             self.sock.sendall(hello)

@@ -269,8 +269,8 @@ def message(kind: int) -> bytes:
 
 def test_more_runs_than_a_host_can_have():
     """It lets go of those that are over, and not of what is known of them."""
-    def node(run: str, closes: bool = False, **more) -> Wire:
-        w = Wire(server)
+    def node(run: str, closes: bool = False, source: str | None = None, **more) -> Wire:
+        w = Wire(server, source=source)
         w.raw(hello(run, **more) + (message(3) if closes else b""))
         return w
 
@@ -293,7 +293,7 @@ def test_more_runs_than_a_host_can_have():
                 with node(f"wrong{i}", settings="") as w:
                     assert w.blob()[1] == 8  # REFUSED
             for i in range(1024):
-                live.append(node(f"live{i}"))
+                live.append(node(f"live{i}", source=f"127.0.0.{10 + i // 256}"))
                 assert live[-1].blob()[1] == 5
             with node("another") as w:
                 refused = w.blob()
@@ -317,6 +317,62 @@ def test_more_runs_than_a_host_can_have():
         for w in live:
             w.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_one_address_cannot_take_all_runs():
+    with ours() as server:
+        live = []
+        for i in range(256):
+            live.append(Wire(server))
+            live[-1].raw(hello(f"run{i}"))
+            assert live[-1].blob()[1] == 5
+        with Wire(server) as w:
+            w.raw(hello("one more"))
+            refused = w.blob()
+            assert refused[1] == 8 and b"256 that were begun from one address" in refused
+        assert "turned a node of run 'one more' away" in server.stderr()
+        with Wire(server, source="127.0.0.9") as w:
+            w.raw(hello("one more"))
+            assert w.blob()[1] == 5
+        for w in live:
+            w.close()
+
+
+def test_every_request_has_its_time():
+    """Not a connection's first alone: an unfinished one is a way to hold memory."""
+    with ours("--silence", "1") as server, Wire(server) as other:
+        other.raw(request(SET, "/k", "v"))
+        slow = Wire(server)
+        slow.raw(request(SET, "/k2", "v") + request(GET, "/k"))
+        assert slow.blob() == b"v"
+        slow.raw(request(MSET, ["/a", "b" * 100000])[:-1])
+        start = time.monotonic()
+        assert slow.sock.recv(1) == b""
+        assert 0.5 < time.monotonic() - start < 30
+        server.wait_for_log("no whole request within 1000 ms")
+        time.sleep(1.2)  # an idle connection is left alone
+        other.raw(request(GET, "/k"))
+        assert other.blob() == b"v"
+
+
+def test_all_connections_together_have_a_limit():
+    with ours("--max-held", "8", "--max-request", "4") as server, Wire(server) as other:
+        held = []
+        piece = request(MSET, ["/a", b"x" * (4 << 20)])[:3 << 20]
+        for _ in range(4):
+            held.append(Wire(server))
+            try:
+                held[-1].raw(piece)
+            except OSError:
+                pass
+        server.wait_for_log("of all connections have more than 8 MiB")
+        other.raw(request(SET, "/k", "v") + request(GET, "/k"))
+        assert other.blob() == b"v"
+        for w in held:
+            w.sock.close()
+        with Wire(server) as late:  # what they held is free again
+            late.raw(request(SET, "/b", b"y" * (3 << 20)) + request(GET, "/b"))
+            assert len(late.blob()) == 3 << 20
 
 
 def test_a_flood_of_tiny_requests(server, client):
