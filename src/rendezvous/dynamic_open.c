@@ -1,7 +1,6 @@
 /* rdzv_dynamic.c - the dynamic handler before it is at work: its parameters, its name
  * among the nodes, and opening its backend. See rdzv_driver.c for the rest. */
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include "loop/clock.h"
 #include "rendezvous/core/endpoint.h"
 #include "rendezvous/dynamic_int.h"
+#include "rendezvous/local_identity.h"
 
 /* ---- Our name ---- */
 
@@ -313,8 +313,6 @@ int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
                         const struct trace *trace, struct rdzv_backend *b,
                         struct rdzv_handler **out, struct muster_error *err)
 {
-    /* Two handlers of one process are two nodes, so this counts for the process. */
-    static _Atomic int64_t local_ids;
     struct dynamic_handler *d = mem_calloc(1, sizeof *d);
     const char *share = getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
     int rc = d ? params_copy(&d->params, params, err) : err_nomem(err);
@@ -333,7 +331,7 @@ int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
     d->trace = trace;
     d->share = !(share && strcmp(share, "1") == 0);
     d->pid = getpid();
-    d->local_id = atomic_fetch_add(&local_ids, 1);
+    d->local_id = rdzv_next_local_id();
     (void)uv_timer_init(loop, &d->timer);
     (void)uv_timer_init(loop, &d->soon);
     (void)uv_timer_init(loop, &d->linger);

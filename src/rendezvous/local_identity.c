@@ -1,4 +1,4 @@
-/* local_identity.c - see local_identity.h. Called from threads too: no state. */
+/* local_identity.c - see local_identity.h. Called from threads too. */
 #include "rendezvous/local_identity.h"
 
 #include <arpa/inet.h>
@@ -7,6 +7,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <strings.h>
 #include <unistd.h>
@@ -18,6 +19,14 @@ void rdzv_hostname(char *out, size_t size)
     if (gethostname(out, size) != 0 || !out[0])
         (void)snprintf(out, size, "localhost");
     out[size - 1] = '\0';
+}
+
+/* Two handlers of one process are two nodes, so this counts for the process. */
+int64_t rdzv_next_local_id(void)
+{
+    static _Atomic int64_t ids;
+
+    return atomic_fetch_add(&ids, 1);
 }
 
 /* An IPv4 address that travels as ::ffff:a.b.c.d is the IPv4 address. */

@@ -7,6 +7,9 @@
 #include "base/base.h"
 #include "base/trace.h"
 
+/* Tells the nodes of one process apart: 0, 1, 2 ... */
+int64_t rdzv_next_local_id(void);
+
 struct rdzv_local {
     char host[1025]; /* in: the endpoint's host */
     bool is_local;

@@ -8,13 +8,16 @@
  * otherwise
  *
  * K: ours, mixed (with torchrun's protocol), torch, hosted, fallback, visited (hosted,
- * with torchrun's protocol), etcd-v2, etcd-v3, etcd, or any. A failure prints the one
- * line that plays it again.
+ * with torchrun's protocol), etcd-v2, etcd-v3, etcd, or any; or whole jobs with the
+ * real drivers (job.h): job, job-c10d, job-static, also with what goes wrong:
+ * job-c10d-calm, -reset, -storm, -memory. A failure prints the one line that plays it
+ * again.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/job.h"
 #include "sim/sim.h"
 
 static const char *const kinds[] = { "ours",    "mixed",   "hosted",  "fallback",
@@ -23,6 +26,44 @@ static const char *const kinds[] = { "ours",    "mixed",   "hosted",  "fallback"
 static const char *kind_of(const char *kind, uint64_t seed)
 {
     return strcmp(kind, "any") == 0 ? kinds[seed % ARRAY_LEN(kinds)] : kind;
+}
+
+/* Kinds of whole jobs: "job-<backend>[-<theme>]", or "job" for all of them. */
+static const char *const job_backends[] = { "c10d", "static" };
+
+static bool play_job(uint64_t seed, const char *kind, bool loud, char *fail,
+                     size_t size)
+{
+    const char *backend = job_backends[seed % ARRAY_LEN(job_backends)], *theme = "any";
+    char given[32] = "";
+
+    if (kind[3] == '-')
+        (void)snprintf(given, sizeof given, "%s", kind + 4);
+    for (size_t i = 0; i < ARRAY_LEN(job_backends); i++) {
+        const size_t n = strlen(job_backends[i]);
+
+        if (strncmp(given, job_backends[i], n) != 0)
+            continue;
+        backend = job_backends[i];
+        if (given[n] == '-')
+            theme = given + n + 1;
+    }
+    if (job_play(seed, backend, theme, loud))
+        return true;
+    (void)snprintf(fail, size, "%s", os.fail);
+    return false;
+}
+
+static bool play_one(uint64_t seed, const char *kind, bool loud, uint64_t *node_us,
+                     char *fail, size_t size)
+{
+    if (strncmp(kind, "job", 3) != 0)
+        return sim_play(seed, kind, loud, node_us, fail, size);
+    job_node_us = 0;
+    if (!play_job(seed, kind, loud, fail, size))
+        return false;
+    *node_us += job_node_us;
+    return true;
 }
 
 static int play(uint64_t from, uint64_t to, const char *kind, bool loud)
@@ -35,7 +76,7 @@ static int play(uint64_t from, uint64_t to, const char *kind, bool loud)
     for (uint64_t seed = from; seed < to; seed++) {
         const char *k = kind_of(kind, seed);
 
-        if (!sim_play(seed, k, loud, &node_us, fail, sizeof fail)) {
+        if (!play_one(seed, k, loud, &node_us, fail, sizeof fail)) {
             printf("FAILED %s\nplay it again: muster-sim --seed %llu --kind %s -v\n",
                    fail, (unsigned long long)seed, k);
             return 1;
@@ -125,7 +166,8 @@ static bool known(const char *kind)
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
         if (strcmp(kind, kinds[i]) == 0)
             return true;
-    return strcmp(kind, "any") == 0 || strcmp(kind, "torch") == 0;
+    return strcmp(kind, "job") == 0 || strncmp(kind, "job-", 4) == 0 ||
+           strcmp(kind, "any") == 0 || strcmp(kind, "torch") == 0;
 }
 
 static bool number(const char *text, unsigned long long *out, const char **rest)

@@ -1,0 +1,489 @@
+/* job.c - random jobs: how many nodes, which options, what goes wrong and when, all
+ * drawn from one seed; and what must hold of each. See job.h. */
+#include "sim/job.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "agent/agent.h"
+#include "base/mem.h"
+#include "launch/core/derive.h"
+
+#define PORT 29400
+
+struct job *the_job;
+uint64_t job_node_us;
+
+static struct job only;
+
+/* ---- an agent: what src/cmd/run.c does ---- */
+
+static bool no_file(void *ctx, const char *path)
+{
+    (void)ctx;
+    (void)path;
+    return false;
+}
+
+static int no_devices(void *ctx, const char *word, int64_t *n, struct muster_error *err)
+{
+    (void)ctx;
+    (void)word;
+    (void)err;
+    *n = 1;
+    return 0;
+}
+
+static void no_warning(void *ctx, const char *text)
+{
+    (void)ctx;
+    (void)text;
+}
+
+struct words {
+    char text[24][160];
+    char *argv[25];
+    size_t count;
+};
+
+static void word(struct words *w, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void word(struct words *w, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    (void)vsnprintf(w->text[w->count], sizeof w->text[0], fmt, ap);
+    va_end(ap);
+    w->argv[w->count] = w->text[w->count];
+    w->count++;
+}
+
+static void command_line(struct words *w, const struct job_node *n)
+{
+    const struct job_settings *s = &n->job->set;
+    const char *host = n->job->nodes[s->host].machine->name;
+    const bool is_static = strcmp(s->backend, "static") == 0;
+
+    if (s->min_nodes == s->max_nodes)
+        word(w, "--nnodes=%" PRId64, s->min_nodes);
+    else
+        word(w, "--nnodes=%" PRId64 ":%" PRId64, s->min_nodes, s->max_nodes);
+    word(w, "--nproc-per-node=%" PRId64, s->nproc);
+    word(w, "--max-restarts=%" PRId64, s->max_restarts);
+    word(w, "--rdzv-id=sim");
+    word(w, "--rdzv-backend=%s", s->backend);
+    if (is_static) {
+        word(w, "--node-rank=%zu", n->index);
+        word(w, "--master-addr=%s", host);
+        word(w, "--master-port=%d", PORT);
+    } else {
+        word(w, "--rdzv-endpoint=%s:%d", host, PORT);
+        word(w,
+             "--rdzv-conf=join_timeout=%" PRIu64 ",last_call_timeout=%" PRIu64 "%s%s",
+             s->join_s, s->last_call_s, s->grace_ms ? ",loss_grace_ms=" : "",
+             s->grace_ms ? "1000" : "");
+    }
+    word(w, "--no-python");
+    word(w, "work");
+}
+
+static int run_agent(struct job_node *n, const struct launch_config *c)
+{
+    static char path[] = "PATH=/bin";
+    char *const envp[] = { path, NULL };
+    const struct log notes = { .fd = -1 };
+    const struct agent_core_opts opts = {
+        .config = c, .envp = envp, .notes = &notes, .handle_signals = true
+    };
+    struct agent_core_result r;
+    struct muster_error err = { 0 };
+
+    if (agent_core_run(&opts, &r, &err) != 0) {
+        n->error = err.code;
+        (void)snprintf(n->text, sizeof n->text, "%.*s",
+                       (int)MIN_OF(strcspn(err.text, "\n"), sizeof n->text - 1),
+                       err.text);
+        return 1;
+    }
+    n->why = (int)r.why;
+    if (r.why == WHY_FATAL) {
+        n->error = r.error.code;
+        (void)snprintf(n->text, sizeof n->text, "%.*s",
+                       (int)MIN_OF(strcspn(r.error.text, "\n"), sizeof n->text - 1),
+                       r.error.text);
+    }
+    const int code = r.exit_code;
+    agent_core_result_fini(&r);
+    return code;
+}
+
+static int agent_main(void *arg)
+{
+    struct job_node *n = arg;
+    struct words *w = os_alloc(sizeof *w);
+    struct derive_ports ports = { .count_devices = no_devices,
+                                  .is_file = no_file,
+                                  .warn = no_warning };
+    char *none[] = { NULL };
+    const struct options_input in = { w->argv, 0, none, false };
+    struct options_input input = in;
+    struct launch_config c;
+    struct muster_error err = { 0 };
+    struct options o;
+    int code;
+
+    command_line(w, n);
+    input.argc = w->count;
+    ports.envp = none;
+    if (options_parse(&o, &input, &err) != OPTIONS_FINE ||
+        derive_config(&c, &o, false, &ports, &err) != 0) {
+        os_fail("%s: %s", n->machine->name, err.text);
+        return 2;
+    }
+    n->error = 0;
+    n->text[0] = '\0';
+    n->why = 0;
+    os.current->asked = 0;
+    os.current->fail_at = n->lives == 1 ? n->fail_alloc : 0;
+    code = run_agent(n, &c);
+    if (os.current->fail_at && os.current->asked >= os.current->fail_at)
+        n->starved = true;
+    os.current->fail_at = 0;
+    launch_config_fini(&c);
+    if (os.current->blocks)
+        os_fail("%s ends and leaves %zu blocks of memory", n->machine->name,
+                os.current->blocks);
+    return code;
+}
+
+static void on_agent_ended(void *ctx, struct os_process *p)
+{
+    struct job_node *n = ctx;
+
+    if (n->agent != p)
+        return;
+    n->ended = true;
+    n->exit_code = p->exit_code;
+    n->end_t = os.t;
+    job_node_us += os.t - n->start_t;
+    os_say(n->machine->name, "ENDS with %d (why %d) %s", p->exit_code, n->why, n->text);
+    job_agent_gone(n);
+}
+
+static void start_node(void *arg, uint64_t delay)
+{
+    struct job_node *n = arg;
+
+    (void)delay;
+    if (!n->machine->up || (n->agent && !n->ended))
+        return;
+    n->ended = false;
+    n->lives++;
+    n->start_t = os.t;
+    n->agent = os_process_start(n->machine, n->machine->name, agent_main, n);
+    n->agent->ended = on_agent_ended;
+    n->agent->ended_ctx = n;
+    os_say(n->machine->name, "STARTS");
+}
+
+/* ---- bad luck ---- */
+
+enum fault {
+    FAULT_RESET,
+    FAULT_HALF, /* a reset of which one side learns */
+    FAULT_CUT,
+    FAULT_ONE_WAY,
+    FAULT_KILL,
+    FAULT_POWER,
+    FAULT_STOP,
+    FAULT_JUMP,
+    FAULT_WORKER,
+    FAULT_SIGNAL,
+    FAULT_COUNT
+};
+
+static const char *const fault_names[FAULT_COUNT] = { "reset",   "half", "cut",
+                                                      "one-way", "kill", "power",
+                                                      "stop",    "jump", "worker",
+                                                      "signal" };
+
+static void calm_from(uint64_t t)
+{
+    the_job->last_fault_t = MAX_OF(the_job->last_fault_t, t);
+}
+
+static struct os_process *any_worker(void)
+{
+    struct os_process *found = NULL;
+    uint64_t seen = 0;
+
+    for (struct os_process *p = os.processes; p; p = p->next)
+        if (p->main == job_worker_main && p->state != OS_ENDED && os_chance(++seen))
+            found = p;
+    return found;
+}
+
+static void cut(size_t node, bool both, uint64_t until_t)
+{
+    const bool out = both || os_chance(2);
+
+    for (size_t i = 0; i < os.machine_count; i++) {
+        if (i == node)
+            continue;
+        if (out)
+            os_cut(node, i, until_t);
+        if (both || !out)
+            os_cut(i, node, until_t);
+    }
+}
+
+static void power_back(void *arg, uint64_t n)
+{
+    struct job_node *node = arg;
+
+    (void)n;
+    os_machine_on(node->machine);
+    start_node(node, 0);
+}
+
+static void kill_node(struct job_node *n, bool power)
+{
+    const bool again = os_chance(2);
+    const uint64_t back_t = os.t + os_random(50 * OS_MS, 5 * OS_SECOND);
+
+    n->killed = true;
+    if (n->index == the_job->set.host)
+        the_job->host_lost = true;
+    if (power)
+        os_machine_off(n->machine);
+    else if (n->agent)
+        os_signal(n->agent, SIGKILL);
+    if (again) {
+        os_say("fault", "%s is back at %.3f", n->machine->name, (double)back_t / 1e6);
+        os_at(back_t, power ? power_back : start_node, n, 0);
+        calm_from(back_t);
+    } else {
+        n->given_up = true;
+    }
+}
+
+static void on_fault(void *arg, uint64_t kind)
+{
+    struct job *j = arg;
+    struct job_node *n = &j->nodes[os_random(0, j->set.nodes)];
+    uint64_t until_t =
+        os.t + os_random(OS_MS, os_chance(2) ? 800 * OS_MS : 40 * OS_SECOND);
+    struct os_process *p;
+
+    os_say("fault", "%s %s", fault_names[kind], n->machine->name);
+    calm_from(os.t);
+    switch ((enum fault)kind) {
+    case FAULT_RESET:
+        j->resets += os_reset(n->index, OS_MACHINES, false) > 0;
+        return;
+    case FAULT_HALF:
+        j->cuts += os_reset(n->index, OS_MACHINES, true) > 0;
+        return;
+    case FAULT_CUT:
+    case FAULT_ONE_WAY:
+        j->cuts++;
+        cut(n->index, kind == FAULT_CUT, until_t);
+        calm_from(until_t);
+        return;
+    case FAULT_KILL:
+    case FAULT_POWER:
+        if (n->lives == 0 || n->ended)
+            return;
+        j->kills++;
+        kill_node(n, kind == FAULT_POWER);
+        return;
+    case FAULT_STOP:
+        if (!n->agent)
+            return;
+        j->stops++;
+        os_stop_until(n->agent, until_t);
+        calm_from(until_t);
+        return;
+    case FAULT_JUMP:
+        j->jumps++;
+        n->machine->wall_us += (int64_t)os_random(0, 240) * 1000000 - 120000000;
+        return;
+    case FAULT_WORKER:
+        p = any_worker();
+        if (!p)
+            return;
+        j->worker_failures++;
+        os_signal(p, SIGSEGV);
+        return;
+    case FAULT_SIGNAL:
+        if (!n->agent || n->ended)
+            return;
+        j->signals++;
+        n->signalled = true;
+        os_signal(n->agent, SIGTERM);
+        return;
+    case FAULT_COUNT:
+        return;
+    }
+}
+
+/* ---- drawing a job ---- */
+
+enum theme { THEME_CALM, THEME_RESET, THEME_STORM, THEME_MEMORY };
+
+static const char *const theme_names[] = { "calm", "reset", "storm", "memory" };
+
+static void draw_settings(struct job *j, const char *backend, enum theme theme)
+{
+    struct job_settings *s = &j->set;
+
+    (void)snprintf(s->backend, sizeof s->backend, "%s", backend);
+    s->nodes = (size_t)os_random(1, 5);
+    s->max_nodes = (int64_t)s->nodes;
+    s->min_nodes = s->max_nodes;
+    if (strcmp(backend, "static") != 0 && theme == THEME_STORM && os_chance(2))
+        s->min_nodes = (int64_t)os_random(1, s->nodes + 1);
+    s->nproc = (int64_t)os_random(1, 3);
+    s->max_restarts = (int64_t)os_random(0, 4);
+    s->host = strcmp(backend, "static") == 0 ? 0 : (size_t)os_random(0, s->nodes);
+    s->work_us = os_random(OS_SECOND, 20 * OS_SECOND);
+    s->grace_ms = theme == THEME_RESET || os_chance(2) ? 1000 : 0;
+    s->join_s = os_random(20, 90);
+    s->last_call_s = os_random(1, 5);
+    s->manners = (enum job_manners)os_random(0, 3);
+    s->workers_fail_with_peers = os_chance(3);
+    s->import_us = os_random(0, 2 * OS_SECOND);
+}
+
+static void draw_world(struct job *j)
+{
+    char name[16];
+
+    os.delay_us = os_random(20, os_chance(4) ? 50 * OS_MS : 500);
+    os.jitter_us = os_random(0, 2 * os.delay_us);
+    os.send_room = os_chance(4) ? os_random(200, 4000) : 1 << 20;
+    os.any_cut = os_chance(2);
+    for (size_t i = 0; i < j->set.nodes; i++) {
+        struct job_node *n = &j->nodes[i];
+
+        (void)snprintf(name, sizeof name, "n%zu", i);
+        n->job = j;
+        n->index = i;
+        n->machine = os_machine_add(name);
+        n->machine->wall_us = (int64_t)os_random(0, 4 * OS_SECOND);
+        os_at(os_random(0, os_chance(4) ? 10 * OS_SECOND : 300 * OS_MS), start_node, n,
+              0);
+    }
+}
+
+static void draw_faults(struct job *j, enum theme theme)
+{
+    const uint64_t span = 12 * OS_SECOND + j->set.work_us;
+    const size_t count = (size_t)os_random(1, 5);
+
+    if (theme == THEME_CALM)
+        return;
+    if (theme == THEME_MEMORY) {
+        j->nodes[os_random(0, j->set.nodes)].fail_alloc = os_random(1, 700);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t t =
+            os_chance(2) ? os_random(0, 2 * OS_SECOND) : os_random(0, span);
+        const uint64_t kind =
+            theme == THEME_RESET ? FAULT_RESET : os_random(0, FAULT_COUNT);
+
+        os_at(t, on_fault, j, kind);
+        calm_from(t);
+    }
+}
+
+/* ---- what must hold ---- */
+
+static bool all_ended(const struct job *j)
+{
+    for (size_t i = 0; i < j->set.nodes; i++)
+        if (j->nodes[i].machine->up ? !j->nodes[i].ended && !j->nodes[i].given_up
+                                    : !j->nodes[i].given_up)
+            return false;
+    return true;
+}
+
+/* Nothing but connections has failed: then nobody may notice. */
+static void check_unharmed(const struct job *j)
+{
+    for (size_t i = 0; i < j->set.nodes; i++) {
+        const struct job_node *n = &j->nodes[i];
+
+        if (n->exit_code != 0)
+            os_fail("%s ends with %d, though nothing but connections has failed: %s",
+                    n->machine->name, n->exit_code, n->text);
+        if (n->workers_started != (unsigned)j->set.nproc)
+            os_fail("%s has started %u workers instead of %" PRId64
+                    ", though nothing but connections has failed",
+                    n->machine->name, n->workers_started, j->set.nproc);
+    }
+}
+
+static void check_end(const struct job *j, enum theme theme)
+{
+    for (size_t i = 0; i < j->set.nodes; i++) {
+        const struct job_node *n = &j->nodes[i];
+
+        if (n->ended && n->exit_code == 0 && j->done_us < j->set.work_us)
+            os_fail("%s ends with 0, but the work is not done", n->machine->name);
+    }
+    if (theme == THEME_CALM || theme == THEME_RESET)
+        check_unharmed(j);
+}
+
+/* Longer than any wait that the manual promises an end of: a join, the ranks, the exit
+ * barrier, one after the other. */
+static uint64_t limit_of(const struct job *j)
+{
+    return MAX_OF(j->last_fault_t, 10 * OS_SECOND) +
+           (3 * j->set.join_s + 300 + 300 + 60) * OS_SECOND + 4 * j->set.work_us;
+}
+
+bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud)
+{
+    enum theme theme = THEME_STORM;
+
+    os_begin(seed, loud);
+    the_job = &only;
+    only = (struct job){ 0 };
+    if (strcmp(faults, "any") == 0)
+        theme = (enum theme)os_random(0, ARRAY_LEN(theme_names));
+    for (size_t i = 0; i < ARRAY_LEN(theme_names); i++)
+        if (strcmp(faults, theme_names[i]) == 0)
+            theme = (enum theme)i;
+    draw_settings(&only, backend, theme);
+    draw_world(&only);
+    draw_faults(&only, theme);
+    os_say("job",
+           "%s, %s: %zu nodes of %" PRId64 ":%" PRId64 ", %" PRId64
+           " workers each, %" PRId64 " restarts, work %.1f s, grace %" PRIu64,
+           backend, theme_names[theme], only.set.nodes, only.set.min_nodes,
+           only.set.max_nodes, only.set.nproc, only.set.max_restarts,
+           (double)only.set.work_us / 1e6, only.set.grace_ms);
+    while (!os.fail[0] && !all_ended(&only) && os.heap_count) {
+        if (os.heap[0].t > limit_of(&only)) {
+            for (size_t i = 0; i < only.set.nodes; i++)
+                if (!only.nodes[i].ended && !only.nodes[i].given_up)
+                    os_fail("%s has not ended", only.nodes[i].machine->name);
+            break;
+        }
+        (void)os_run(os.heap[0].t);
+    }
+    if (!os.fail[0] && !all_ended(&only))
+        os_fail("nothing happens any more, and not all nodes have ended");
+    if (!os.fail[0])
+        check_end(&only, theme);
+    os_end();
+    return !os.fail[0];
+}

@@ -1,0 +1,103 @@
+/* job.h - whole jobs on simulated machines: the real agents, rendezvous and stores,
+ * workers that are made up, and bad luck. See os.h for what they run on. */
+#ifndef SIM_JOB_H
+#define SIM_JOB_H
+
+#include "sim/os.h"
+
+#define JOB_NODES    8 /* machines, and one more for an etcd or a store */
+#define JOB_NPROC    4
+#define JOB_MEETINGS 512
+
+struct job;
+
+/* How a worker takes SIGTERM. */
+enum job_manners { JOB_POLITE, JOB_SLOW, JOB_DEAF };
+
+struct job_node {
+    struct job *job;
+    size_t index;
+    struct os_machine *machine;
+    struct os_process *agent; /* its last life; NULL: not started yet */
+    unsigned lives;           /* how often an agent was started here */
+    bool ended;               /* the agent of this life has ended */
+    int exit_code;            /* of the agent that ended */
+    int why;                  /* enum agent_core_why */
+    int error;                /* MUSTER_E*, if it ended by one */
+    char text[200];           /* and its first line */
+    bool given_up;            /* nobody starts it again */
+    bool killed;              /* by a fault: SIGKILL or the power */
+    bool signalled;           /* by a fault: SIGTERM */
+    bool starved;             /* an allocation of its agent has failed */
+    unsigned long fail_alloc; /* which one; 0: none */
+    uint64_t start_t, end_t;
+    unsigned workers_started;
+    struct guard *guard; /* of the agent that runs; NULL: none */
+};
+
+struct job_settings {
+    char backend[16];
+    int64_t min_nodes, max_nodes, nproc, max_restarts;
+    size_t nodes;      /* that are started */
+    size_t host;       /* the node that the endpoint names */
+    uint64_t work_us;  /* what has to be computed in rounds that are whole */
+    uint64_t grace_ms; /* loss_grace_ms; 0: the default */
+    uint64_t join_s;   /* join_timeout */
+    uint64_t last_call_s;
+    enum job_manners manners;
+    bool workers_fail_with_peers; /* instead of hanging */
+    uint64_t import_us;           /* until a worker meets the others, at most */
+};
+
+/* Workers that found each other: one world of the job. */
+struct job_meeting {
+    int64_t world;
+    char master[64];
+    size_t met;      /* workers that have passed its barrier */
+    size_t lost;     /* of those, that have ended */
+    uint64_t full_t; /* since when it is whole; OS_NEVER: it is not */
+    bool over;
+    uint8_t ranks[JOB_NODES * JOB_NPROC];
+    struct os_process *members[JOB_NODES * JOB_NPROC];
+};
+
+struct job {
+    struct job_settings set;
+    struct job_node nodes[JOB_NODES];
+    struct job_meeting *meetings[JOB_MEETINGS];
+    size_t meeting_count;
+    uint64_t done_us;      /* of work_us */
+    uint64_t last_fault_t; /* when the last bad luck is over */
+    unsigned resets, cuts, kills, powers, stops, jumps, signals, failures, starved;
+    bool host_lost;           /* the store went with its process, at least once */
+    unsigned worker_failures; /* workers that failed by themselves */
+    unsigned started;         /* workers, in all */
+};
+
+extern struct job *the_job;
+
+/* One job; false: a promise was broken, and os.fail says which. */
+bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud);
+extern uint64_t job_node_us; /* simulated time of all nodes so far */
+
+/* ---- job_worker.c ---- */
+
+struct job_worker {
+    struct job_node *node;
+    char **env; /* in memory of the job */
+    uint32_t id;
+    struct os_process *process;
+    struct job_meeting *meeting; /* NULL: not met yet */
+    bool failing;                /* its peers are gone */
+};
+
+int job_worker_main(void *worker);
+const char *job_env(const struct job_worker *w, const char *name);
+void job_worker_ended(struct job_worker *w);
+
+/* ---- job_guard.c: the guard of an agent, cut off at guard.h ---- */
+
+/* The agent has ended, however it did: its workers end too. */
+void job_agent_gone(struct job_node *n);
+
+#endif

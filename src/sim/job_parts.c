@@ -1,0 +1,133 @@
+/* job_parts.c - what an agent uses and a simulated one has no need of: files for the
+ * workers' output, the console, control groups. Its own messages go to the transcript.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "logs/worker_logs.h"
+#include "loop/defer.h"
+#include "process/cgroup.h"
+#include "sim/job.h"
+
+struct logs {
+    struct defer drained;
+    void (*cb)(void *ctx);
+    void *ctx;
+};
+
+static void logs_on_drained(void *ctx)
+{
+    struct logs *l = ctx;
+
+    l->cb(l->ctx);
+}
+
+int logs_open(uv_loop_t *loop, const struct launch_config *config,
+              const struct log *notes, char *const *envp, struct logs **out,
+              struct muster_error *err)
+{
+    struct logs *l = mem_calloc(1, sizeof *l);
+
+    (void)config;
+    (void)notes;
+    (void)envp;
+    if (!l)
+        return err_nomem(err);
+    defer_init(&l->drained, loop, logs_on_drained, l);
+    *out = l;
+    return 0;
+}
+
+int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
+{
+    (void)l;
+    (void)attempt;
+    (void)err;
+    return 0;
+}
+
+int logs_worker(struct logs *l, int64_t local_rank, int64_t rank,
+                struct logs_worker *out, struct muster_error *err)
+{
+    (void)l;
+    (void)local_rank;
+    (void)rank;
+    out->out = out->err = -1;
+    out->error_file = mem_strdup("");
+    return out->error_file ? 0 : err_nomem(err);
+}
+
+void logs_worker_left(struct logs *l, int64_t local_rank)
+{
+    (void)l;
+    (void)local_rank;
+}
+
+void logs_drain(struct logs *l, void (*cb)(void *ctx), void *ctx)
+{
+    l->cb = cb;
+    l->ctx = ctx;
+    defer_call(&l->drained);
+}
+
+bool logs_full(const struct logs *l)
+{
+    (void)l;
+    return false;
+}
+
+const char *logs_base(const struct logs *l)
+{
+    (void)l;
+    return "";
+}
+
+static void logs_on_closed(uv_handle_t *handle)
+{
+    mem_free(CONTAINER_OF(handle, struct logs, drained.idle));
+}
+
+void logs_close(struct logs *l, bool tidy)
+{
+    (void)tidy;
+    if (l)
+        uv_close((uv_handle_t *)&l->drained.idle, logs_on_closed);
+}
+
+void note(const struct log *n, enum note_level level, const char *where,
+          const char *fmt, ...)
+{
+    static const char letters[] = "DIWEC";
+    char text[1500];
+    va_list ap;
+
+    (void)n;
+    (void)where;
+    if (!os.loud)
+        return;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    text[strcspn(text, "\n")] = '\0';
+    os_say(os.current ? os.current->name : "", "%c %s", letters[level], text);
+}
+
+void status_line(const struct log *n, const char *text)
+{
+    (void)n;
+    (void)text;
+}
+
+int64_t cgroup_oom_kills(const char *root)
+{
+    (void)root;
+    return 0;
+}
+
+int64_t cgroup_cpus(const char *root)
+{
+    (void)root;
+    return 0;
+}

@@ -1,0 +1,275 @@
+/* job_worker.c - a worker as far as its agent can see it: it meets the others of its
+ * world in the store that its environment names, as torch's init_process_group does,
+ * computes while all of them are there, and ends when the job's work is done. */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "sim/job.h"
+#include "store/client.h"
+#include "store/server.h"
+
+#define STORE_MS 60000u /* to reach the store, and for the others to come */
+
+const char *job_env(const struct job_worker *w, const char *name)
+{
+    const size_t n = strlen(name);
+
+    for (char **e = w->env; *e; e++)
+        if (strncmp(*e, name, n) == 0 && (*e)[n] == '=')
+            return *e + n + 1;
+    return "";
+}
+
+static int64_t number(const struct job_worker *w, const char *name)
+{
+    return strtoll(job_env(w, name), NULL, 10);
+}
+
+/* ---- one call to the store after the other ---- */
+
+struct talk {
+    uv_loop_t loop;
+    struct async_store *store;
+    bool done;
+    int status;
+    int64_t number;
+    char text[64];
+};
+
+static void on_open(void *ctx, int status, const struct muster_error *err)
+{
+    struct talk *t = ctx;
+
+    (void)err;
+    t->status = status;
+    t->done = true;
+}
+
+static void on_reply(void *ctx, int status, const struct c10d_reply *r,
+                     const struct muster_error *err)
+{
+    struct talk *t = ctx;
+
+    if (err)
+        os_say(os.current->name, "its store: %s", err->text);
+    t->status = status;
+    t->done = true;
+    if (status)
+        return;
+    t->number = r->number;
+    (void)snprintf(t->text, sizeof t->text, "%.*s", (int)r->value.n,
+                   (const char *)r->value.p);
+}
+
+static int wait_for(struct talk *t, int rc)
+{
+    if (rc < 0)
+        return rc;
+    while (!t->done)
+        if (!uv_run(&t->loop, UV_RUN_ONCE) && !t->done)
+            return MUSTER_EIO;
+    t->done = false;
+    return t->status;
+}
+
+static int set(struct talk *t, const char *key, const char *value)
+{
+    return wait_for(t, async_store_set(t->store, span_str(key), span_str(value),
+                                       STORE_MS, on_reply, t, NULL));
+}
+
+static int get(struct talk *t, const char *key)
+{
+    return wait_for(
+        t, async_store_get(t->store, span_str(key), STORE_MS, on_reply, t, NULL));
+}
+
+static int add(struct talk *t, const char *key)
+{
+    return wait_for(
+        t, async_store_add(t->store, span_str(key), 1, STORE_MS, on_reply, t, NULL));
+}
+
+/* ---- the world that it is part of ---- */
+
+static void meeting_wake(struct job_meeting *m)
+{
+    for (int64_t i = 0; i < m->world; i++)
+        if (m->members[i])
+            os_wake(m->members[i]);
+}
+
+static void on_work_done(void *arg, uint64_t full_t)
+{
+    struct job_meeting *m = arg;
+
+    if (m->full_t != full_t || m->lost || the_job->done_us >= the_job->set.work_us)
+        return;
+    the_job->done_us = the_job->set.work_us;
+    m->over = true;
+    os_say("job", "all work is done");
+    meeting_wake(m);
+}
+
+static int new_meeting(struct job_worker *w)
+{
+    struct job *j = the_job;
+    struct job_meeting *m = os_alloc(sizeof *m);
+
+    if (j->meeting_count == JOB_MEETINGS) {
+        os_fail("the job has begun anew %d times", JOB_MEETINGS);
+        return -1;
+    }
+    j->meetings[j->meeting_count] = m;
+    m->world = number(w, "WORLD_SIZE");
+    (void)snprintf(m->master, sizeof m->master, "%.40s:%.8s", job_env(w, "MASTER_ADDR"),
+                   job_env(w, "MASTER_PORT"));
+    m->full_t = OS_NEVER;
+    return (int)j->meeting_count++;
+}
+
+/* Passing the barrier: all that torch's process group would rely on is looked at. */
+static void join_meeting(struct job_worker *w, size_t index)
+{
+    struct job_meeting *m =
+        index < the_job->meeting_count ? the_job->meetings[index] : NULL;
+    const int64_t rank = number(w, "RANK"), world = number(w, "WORLD_SIZE");
+    char master[64];
+
+    (void)snprintf(master, sizeof master, "%.40s:%.8s", job_env(w, "MASTER_ADDR"),
+                   job_env(w, "MASTER_PORT"));
+    if (!m || world != m->world || rank < 0 || rank >= world ||
+        world > JOB_NODES * JOB_NPROC) {
+        os_fail("%s is rank %" PRId64 " of %" PRId64 " in a world of %" PRId64,
+                w->process->name, rank, world, m ? m->world : -1);
+        return;
+    }
+    if (strcmp(master, m->master) != 0)
+        os_fail("%s has the master %s, others of its world have %s", w->process->name,
+                master, m->master);
+    if (m->members[rank])
+        os_fail("%s and %s are both rank %" PRId64 " of one world", w->process->name,
+                m->members[rank]->name, rank);
+    m->members[rank] = w->process;
+    w->meeting = m;
+    if ((int64_t)++m->met < m->world || m->lost)
+        return;
+    m->full_t = os.t;
+    os_say("job", "a world of %" PRId64 " is whole", m->world);
+    os_at(os.t + the_job->set.work_us - MIN_OF(the_job->done_us, the_job->set.work_us),
+          on_work_done, m, os.t);
+}
+
+void job_worker_ended(struct job_worker *w)
+{
+    struct job_meeting *m = w->meeting;
+
+    os_say(w->process->name, "ends with %d", w->process->exit_code);
+    if (!m)
+        return;
+    m->lost++;
+    if (m->full_t != OS_NEVER && !m->over) {
+        the_job->done_us += os.t - m->full_t;
+        the_job->done_us = MIN_OF(the_job->done_us, the_job->set.work_us - 1);
+        m->full_t = OS_NEVER;
+    }
+    for (int64_t i = 0; i < m->world; i++)
+        if (m->members[i] == w->process)
+            m->members[i] = NULL;
+    if (!m->over)
+        meeting_wake(m);
+}
+
+/* ---- its life ---- */
+
+static void sleep_until(uint64_t t)
+{
+    while (os.t < t)
+        os_wait(t);
+}
+
+static int meet(struct job_worker *w, struct talk *t)
+{
+    const int64_t world = number(w, "WORLD_SIZE"), rank = number(w, "RANK");
+    char meeting[64], count[64], go[64], text[32];
+    int rc = 0;
+
+    (void)snprintf(meeting, sizeof meeting, "attempt_%.20s/meeting",
+                   job_env(w, "TORCHELASTIC_RESTART_COUNT"));
+    (void)snprintf(count, sizeof count, "%.40s/count", meeting);
+    (void)snprintf(go, sizeof go, "%.40s/go", meeting);
+    if (rank == 0) {
+        (void)snprintf(text, sizeof text, "%d", new_meeting(w));
+        rc = set(t, meeting, text);
+    }
+    if (rc == 0)
+        rc = get(t, meeting);
+    (void)snprintf(text, sizeof text, "%.20s", t->text);
+    if (rc == 0)
+        rc = add(t, count);
+    if (rc == 0 && t->number == world)
+        rc = set(t, go, "1");
+    if (rc == 0)
+        rc = get(t, go);
+    if (rc == 0)
+        join_meeting(w, (size_t)strtoul(text, NULL, 10));
+    return rc;
+}
+
+static int open_store(struct job_worker *w, struct talk *t)
+{
+    const uint16_t port = (uint16_t)number(w, "MASTER_PORT");
+    const struct store_client_opts opts = { .host = job_env(w, "MASTER_ADDR"),
+                                            .port = port,
+                                            .timeout_ms = STORE_MS };
+    struct store_server_opts so;
+    struct store_server *server;
+    struct muster_error err;
+
+    (void)uv_loop_init(&t->loop);
+    if (number(w, "RANK") == 0 &&
+        strcmp(job_env(w, "TORCHELASTIC_USE_AGENT_STORE"), "True") != 0) {
+        store_server_opts_init(&so);
+        so.port = port;
+        if (store_server_open(&t->loop, &so, &server, &err) < 0) {
+            os_say(w->process->name, "%s", err.text);
+            return err.code;
+        }
+    }
+    return wait_for(t, store_client_open(&t->loop, &opts, on_open, t, &t->store, NULL));
+}
+
+int job_worker_main(void *worker)
+{
+    struct job_worker *w = worker;
+    struct talk *t = os_alloc(sizeof *t);
+    struct job *j = the_job;
+    int rc;
+
+    os.current->spared = true;
+    os_say(os.current->name, "RANK %s of %s at %s:%s, restart %s", job_env(w, "RANK"),
+           job_env(w, "WORLD_SIZE"), job_env(w, "MASTER_ADDR"),
+           job_env(w, "MASTER_PORT"), job_env(w, "TORCHELASTIC_RESTART_COUNT"));
+    sleep_until(os.t + os_random(10 * OS_MS, j->set.import_us + 11 * OS_MS));
+    rc = open_store(w, t);
+    if (rc == 0)
+        rc = meet(w, t);
+    if (rc < 0) {
+        os_say(os.current->name, "could not meet the others: %d", rc);
+        return 1;
+    }
+    while (!w->meeting->over) {
+        if (w->failing)
+            return 1;
+        if (w->meeting->lost && j->set.workers_fail_with_peers) {
+            sleep_until(os.t + os_random(50 * OS_MS, OS_SECOND));
+            return 1;
+        }
+        os_wait(OS_NEVER);
+    }
+    sleep_until(os.t + os_random(0, 500 * OS_MS));
+    return 0;
+}

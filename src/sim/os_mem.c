@@ -1,0 +1,185 @@
+/* os_mem.c - base/mem.h for simulated processes: what a process has allocated goes when
+ * it is killed, an agent that ends in order must have freed all of it, and any
+ * allocation can be made to fail. */
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "sim/os.h"
+
+struct os_block {
+    struct os_process *owner; /* NULL: the simulator */
+    struct os_block *prev, *next;
+    size_t size;
+    _Alignas(16) char bytes[];
+};
+
+static unsigned long fail_at, asked; /* of the simulator itself; 0: never */
+
+static bool refused(void)
+{
+    struct os_process *p = os.current;
+
+    if (!p)
+        return ++asked == fail_at;
+    return ++p->asked == p->fail_at;
+}
+
+static struct os_block *block_of(void *p)
+{
+    return (struct os_block *)(void *)((char *)p - offsetof(struct os_block, bytes));
+}
+
+static void link_block(struct os_block *b)
+{
+    struct os_process *p = b->owner;
+
+    if (!p)
+        return;
+    b->prev = NULL;
+    b->next = p->memory;
+    if (b->next)
+        b->next->prev = b;
+    p->memory = b;
+    p->blocks++;
+}
+
+static void unlink_block(struct os_block *b)
+{
+    struct os_process *p = b->owner;
+
+    if (!p)
+        return;
+    if (b->prev)
+        b->prev->next = b->next;
+    else
+        p->memory = b->next;
+    if (b->next)
+        b->next->prev = b->prev;
+    p->blocks--;
+}
+
+void mem_fail_from(unsigned long nth)
+{
+    fail_at = nth ? asked + nth : 0;
+}
+
+unsigned long mem_count(void)
+{
+    return os.current ? os.current->asked : asked;
+}
+
+void *mem_alloc(size_t size)
+{
+    struct os_block *b;
+
+    if (refused())
+        return NULL;
+    b = malloc(sizeof *b + MAX_OF(size, 1u));
+    if (!b)
+        return NULL;
+    b->owner = os.current;
+    b->size = size;
+    link_block(b);
+    return b->bytes;
+}
+
+void *mem_calloc(size_t count, size_t size)
+{
+    void *p;
+
+    if (size && count > SIZE_MAX / size)
+        return NULL;
+    p = mem_alloc(count * size);
+    return p ? memset(p, 0, count * size) : NULL;
+}
+
+void mem_free(void *p)
+{
+    struct os_block *b;
+
+    if (!p)
+        return;
+    b = block_of(p);
+    assert(!os.current || b->owner == os.current || !b->owner);
+    unlink_block(b);
+    free(b);
+}
+
+void *mem_realloc(void *p, size_t size)
+{
+    void *to = mem_alloc(size);
+
+    if (to && p) {
+        memcpy(to, p, MIN_OF(size, block_of(p)->size));
+        mem_free(p);
+    }
+    return to;
+}
+
+void *mem_realloc_array(void *p, size_t count, size_t size)
+{
+    if (size && count > SIZE_MAX / size)
+        return NULL;
+    return mem_realloc(p, count * size);
+}
+
+void *mem_memdup(const void *p, size_t n)
+{
+    void *copy = mem_alloc(n);
+
+    if (copy && n)
+        memcpy(copy, p, n);
+    return copy;
+}
+
+char *mem_strndup(const char *s, size_t n)
+{
+    const size_t len = strnlen(s, n);
+    char *copy = mem_alloc(len + 1);
+
+    if (!copy)
+        return NULL;
+    memcpy(copy, s, len);
+    copy[len] = '\0';
+    return copy;
+}
+
+char *mem_strdup(const char *s)
+{
+    return mem_strndup(s, strlen(s));
+}
+
+char *mem_printf(const char *fmt, ...)
+{
+    va_list ap;
+    char *text;
+    int len;
+
+    va_start(ap, fmt);
+    len = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (len < 0)
+        return NULL;
+    text = mem_alloc((size_t)len + 1);
+    if (!text)
+        return NULL;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, (size_t)len + 1, fmt, ap);
+    va_end(ap);
+    return text;
+}
+
+void os_memory_free(struct os_process *p)
+{
+    struct os_block *b;
+
+    while ((b = p->memory)) {
+        p->memory = b->next;
+        free(b);
+    }
+    p->blocks = 0;
+}
