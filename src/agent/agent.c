@@ -370,15 +370,6 @@ static int open_all(struct agent *a, struct muster_error *err)
     return rc;
 }
 
-/* A job that nobody can ask is still a job. */
-static void open_local_socket(struct agent *a)
-{
-    struct muster_error why;
-
-    if (local_socket_open(&a->loop, &a->local, &why) != 0)
-        note(a->opts.notes, NOTE_DEBUG, "muster/agent", "%s", why.text);
-}
-
 static void on_gone(void *ctx)
 {
     struct agent *a = ctx;
@@ -389,7 +380,7 @@ static void close_all(struct agent *a)
 {
     agent_wait_end(a, false);
     guard_dismiss(a->guard); /* It takes its time while we tidy up. */
-    local_socket_close(a->local);
+    agent_status_close(a);
     agent_signals_off(a);
     agent_forget_workers(a);
     blocking_call_cancel(a->naming);
@@ -408,6 +399,7 @@ static void close_all(struct agent *a)
     if (rc != 0)
         note(a->opts.notes, NOTE_DEBUG, "muster/agent",
              "the loop ended with open handles");
+    agent_status_free(a);
     agent_forget_failures(a);
     mem_free(a->timer_file);
     mem_free(a->workers);
@@ -450,9 +442,10 @@ int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result 
     a.timer.data = a.wait.timer.data = a.stuck_timer.data = &a;
     rc = open_all(&a, err);
     if (rc == 0) {
-        open_local_socket(&a);
         a.began_ms = uv_now(&a.loop);
+        a.began_us = clock_now().wall_us;
         rdzv_hostname(a.host, sizeof a.host);
+        agent_status_open(&a);
         agent_say_config(&a);
         if (a.events.fd >= 0)
             agent_find_name(&a);

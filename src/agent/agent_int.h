@@ -43,7 +43,8 @@ struct agent {
     struct agent_core_fx_list fx;
     uv_timer_t timer;
 
-    struct local_socket *local; /* where `muster status` asks; NULL: cannot listen */
+    struct local_socket *local;  /* where `muster status` asks; NULL: cannot listen */
+    struct agent_status *status; /* owned; NULL: nobody can ask */
     struct guard *guard;
     struct logs *logs;
     struct rdzv_handler *handler;
@@ -90,6 +91,8 @@ struct agent {
     struct agent_core_fx last; /* how it ends */
     struct agent_core_result *result;
     uint64_t began_ms;
+    int64_t began_us;    /* wall clock */
+    uint64_t started_ms; /* the workers, last; by clock_mono_ms */
 };
 
 /* Queues an event; pump() feeds the queue. */
@@ -156,6 +159,14 @@ void agent_measure_end(struct agent *a, enum agent_core_why why);
 void agent_on_run_closed(struct agent *a);
 void agent_wait_begin(struct agent *a, enum waiting_for what, uint64_t by_ms);
 void agent_wait_end(struct agent *a, bool came);
+
+/* What we wait for, for people; nothing if we do not. */
+int agent_wait_text(struct agent *a, struct buf *b);
+
+/* status.c: `muster status` can ask from open to close. */
+void agent_status_open(struct agent *a);
+void agent_status_close(struct agent *a);
+void agent_status_free(struct agent *a); /* once the loop is closed */
 
 /* group_watch.c */
 int agent_watch_on(struct agent *a, struct muster_error *err);

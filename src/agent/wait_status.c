@@ -43,40 +43,68 @@ static void print(struct agent *a, const struct waiting *w)
     a->wait.told = true;
 }
 
-static void show(struct agent *a)
+struct wait_facts {
+    struct waiting w; /* points to the two below */
+    struct rdzv_progress progress;
+    char expected[RDZV_NAMES_SIZE];
+};
+
+/* False: the rendezvous has nothing to tell. */
+static bool collect_facts(struct agent *a, struct wait_facts *f)
 {
     const char *list =
         a->opts.envp ? env_get(a->opts.envp, "SLURM_STEP_NODELIST") : NULL;
     const struct look_seen seen = look_seen(a->wait.look);
-    char expected[RDZV_NAMES_SIZE] = "";
-    struct rdzv_progress p = { 0 };
-    struct waiting w = {
+
+    f->progress = (struct rdzv_progress){ 0 };
+    f->expected[0] = '\0';
+    f->w = (struct waiting){
         .what = a->wait.what,
-        .progress = &p,
+        .progress = &f->progress,
         .roll = seen.roll,
         .done = seen.done,
         .world = a->round.world_size,
         .by_ms = a->wait.by_ms,
         .store = a->config->rdzv.endpoint,
-        .expected = expected,
+        .expected = f->expected,
         .since_ms = a->wait.since_ms,
         .now_ms = clock_mono_ms(),
         .wall_s = seconds_of_day(),
+        .closed = a->run_closed,
     };
-
-    if (w.what == WAITING_FOR_ROUND) {
-        if (!a->handler->ops->progress(a->handler, &p))
-            return;
-        if (p.stage == RDZV_AT_STORE && p.dialled && !on_screen(a))
-            return;
+    if (f->w.what == WAITING_FOR_ROUND) {
+        if (!a->handler->ops->progress ||
+            !a->handler->ops->progress(a->handler, &f->progress))
+            return false;
         if (list)
-            waiting_slurm_names(list, expected);
-    } else if (w.what == WAITING_FOR_END) { /* which a loss cuts short */
-        w.by_ms = MIN_OF(w.by_ms, agent_core_deadline(&a->group));
+            waiting_slurm_names(list, f->expected);
+    } else if (f->w.what == WAITING_FOR_END) { /* which a loss cuts short */
+        f->w.by_ms = MIN_OF(f->w.by_ms, agent_core_deadline(&a->group));
     }
-    w.closed = a->run_closed;
-    print(a, &w);
-    if (w.what == WAITING_FOR_END && w.closed && w.done >= w.world - 1) {
+    return true;
+}
+
+int agent_wait_text(struct agent *a, struct buf *b)
+{
+    const enum agent_core_phase phase = a->group.phase;
+    struct wait_facts f;
+
+    if (phase != GROUP_JOINING && phase != GROUP_ASSIGNING && phase != GROUP_BARRIER)
+        return 0;
+    return collect_facts(a, &f) ? waiting_print(b, &f.w) : 0;
+}
+
+static void show(struct agent *a)
+{
+    struct wait_facts f;
+
+    if (!collect_facts(a, &f))
+        return;
+    if (f.w.what == WAITING_FOR_ROUND && f.progress.stage == RDZV_AT_STORE &&
+        f.progress.dialled && !on_screen(a))
+        return;
+    print(a, &f.w);
+    if (f.w.what == WAITING_FOR_END && f.w.closed && f.w.done >= f.w.world - 1) {
         agent_post(a, GROUP_EV_DESERTED, 0, 0);
         agent_pump(a);
     }

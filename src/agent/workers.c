@@ -6,6 +6,7 @@
 #include "agent/agent_int.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "loop/clock.h"
 #include "process/cgroup.h"
 #include "process/numa.h"
 
@@ -97,6 +98,7 @@ void agent_start_workers(struct agent *a, int64_t attempt)
 
     if (a->handler->ops->wipe_worker_store)
         a->handler->ops->wipe_worker_store(a->handler);
+    a->started_ms = clock_mono_ms();
     a->unanswered = a->config->nproc;
     a->refused = 0;
     a->exits = 0;

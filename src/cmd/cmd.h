@@ -18,6 +18,7 @@ extern const struct command commands[]; /* a NULL name ends them */
 int cmd_store(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_launch(int argc, char **argv);
+int cmd_status(int argc, char **argv);
 int cmd_completion(int argc, char **argv);
 int cmd_help(int argc, char **argv);
 int cmd_man(void); /* prints the manual page of run */

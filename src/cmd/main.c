@@ -8,6 +8,7 @@ const struct command commands[] = {
     { "run", cmd_run, "start workers as torchrun does" },
     { "launch", cmd_launch, "the same with the habits of torch.distributed.launch" },
     { "store", cmd_store, "serve a key-value store to PyTorch's TCPStore clients" },
+    { "status", cmd_status, "what the jobs on this machine do" },
     { "completion", cmd_completion, "print a completion script for a shell" },
     { "help", cmd_help, "say more about a command" },
     { NULL, NULL, NULL },

@@ -22,7 +22,6 @@
 
 #define EXIT_USAGE 2
 
-
 static void warn(void *ctx, const char *text)
 {
     static const struct {

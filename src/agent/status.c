@@ -1,0 +1,203 @@
+/* status.c - what this node tells of itself when somebody asks: see status/status.h.
+ * Everything is looked up then; nothing is kept up to date in between. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "agent/agent_int.h"
+#include "base/mem.h"
+#include "loop/clock.h"
+#include "rendezvous/local_identity.h"
+#include "status/core/proc_stat.h"
+#include "status/status.h"
+
+#define SAMPLE_MS  200u  /* a shorter time tells nothing of the use of a CPU */
+#define LINES_MAX  16384 /* bytes of a log that are looked at */
+#define LINES_KEPT 40
+
+struct sample {
+    pid_t pid;
+    uint64_t at_ms, cpu_ms;
+    uint32_t cpu; /* thousandths of one CPU, as of at_ms */
+};
+
+struct agent_status {
+    struct status *status;
+    struct node_status own;
+    struct worker_status *workers; /* owned, nproc of them, as is the next */
+    struct sample *samples;
+    struct buf wait;
+    char address[64];
+};
+
+/* --- processes -------------------------------------------------------------------- */
+
+static bool read_stat(pid_t pid, struct proc_stat *out)
+{
+    char path[64], text[1024];
+
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text);
+    if (fd >= 0)
+        close(fd);
+    return n > 0 && proc_stat_parse(span_of(text, (size_t)n), out);
+}
+
+/* Use of the CPU since the last look; at the first one, since the worker began. */
+static void sample_cpu(struct sample *s, pid_t pid, uint64_t cpu_ms, uint64_t now_ms,
+                       uint64_t began_ms)
+{
+    if (s->pid != pid)
+        *s = (struct sample){ .pid = pid, .at_ms = began_ms };
+    const uint64_t passed = now_ms - MIN_OF(s->at_ms, now_ms);
+    if (passed < SAMPLE_MS)
+        return;
+    s->cpu = (uint32_t)((cpu_ms - MIN_OF(s->cpu_ms, cpu_ms)) * 1000 / passed);
+    s->cpu_ms = cpu_ms;
+    s->at_ms = now_ms;
+}
+
+static void describe_worker(struct agent *a, size_t i, struct worker_status *out)
+{
+    const struct agent_worker *w = &a->workers[i];
+    const uint64_t hz = (uint64_t)sysconf(_SC_CLK_TCK),
+                   page = (uint64_t)sysconf(_SC_PAGESIZE);
+    struct sample *s = &a->status->samples[i];
+    struct proc_stat stat;
+
+    *out = (struct worker_status){ .pid = w->pid, .code = w->code };
+    if (w->exited) {
+        out->state = w->code == 0 ? WORKER_SUCCEEDED : WORKER_FAILED;
+    } else if (w->pid == 0) {
+        out->state = a->group.phase == GROUP_STARTING ? WORKER_STARTING : WORKER_NONE;
+    } else if (read_stat(w->pid, &stat)) {
+        out->state =
+            stat.state == 'T' || stat.state == 't' ? WORKER_STOPPED : WORKER_RUNNING;
+        out->cpu_ms = stat.ticks * 1000 / hz;
+        out->memory = stat.rss_pages * page;
+        sample_cpu(s, w->pid, out->cpu_ms, clock_mono_ms(), a->started_ms);
+        out->cpu = s->cpu;
+    } else {
+        out->state = WORKER_RUNNING; /* between its end and the guard's word of it */
+    }
+}
+
+/* --- the node --------------------------------------------------------------------- */
+
+static enum node_state state_of(const struct agent *a)
+{
+    static const enum node_state states[] = {
+        [GROUP_NEW] = NODE_JOINING,       [GROUP_JOINING] = NODE_JOINING,
+        [GROUP_ASSIGNING] = NODE_JOINING, [GROUP_STARTING] = NODE_STARTING,
+        [GROUP_RUNNING] = NODE_RUNNING,   [GROUP_STOPPING] = NODE_STOPPING,
+        [GROUP_KILLING] = NODE_STOPPING,  [GROUP_DRAINING] = NODE_STOPPING,
+        [GROUP_BARRIER] = NODE_FINISHING, [GROUP_LEAVING] = NODE_FINISHING,
+        [GROUP_DONE] = NODE_ENDED,
+    };
+    struct rdzv_progress p;
+
+    if (a->group.phase == GROUP_JOINING && a->handler && a->handler->ops->progress &&
+        a->handler->ops->progress(a->handler, &p) && p.stage == RDZV_AT_SPARE)
+        return NODE_SPARE;
+    return states[a->group.phase];
+}
+
+static void describe_node(struct agent *a)
+{
+    struct agent_status *st = a->status;
+    struct proc_stat self = { 0 };
+
+    buf_clear(&st->wait);
+    (void)agent_wait_text(a, &st->wait);
+    (void)read_stat(getpid(), &self);
+    st->own = (struct node_status){
+        .state = state_of(a),
+        .round = a->generation ? (int64_t)a->round.round : -1,
+        .group_rank = a->assigned ? a->round.rank : -1,
+        .first_rank = a->assigned ? a->range.base_rank : -1,
+        .attempt = agent_core_attempt(&a->group),
+        .pid = getpid(),
+        .memory = self.rss_pages * (uint64_t)sysconf(_SC_PAGESIZE),
+        .version = span_str(muster_version()),
+        .wait = buf_span(&st->wait),
+        .workers = st->workers,
+        .worker_count = (size_t)a->config->nproc,
+    };
+    for (size_t i = 0; i < st->own.worker_count; i++)
+        describe_worker(a, i, &st->workers[i]);
+}
+
+static void describe(void *ctx, struct job_input *in)
+{
+    struct agent *a = ctx;
+    const struct launch_config *c = a->config;
+
+    describe_node(a);
+    in->run_id = c->rdzv.run_id;
+    in->backend = c->rdzv.backend;
+    in->endpoint = c->rdzv.endpoint;
+    in->max_restarts = c->max_restarts;
+    in->nnodes_min = c->rdzv.min_nodes;
+    in->nnodes_max = c->rdzv.max_nodes;
+    in->began_us = a->began_us;
+    in->now_us = clock_now().wall_us;
+    in->host = a->host;
+    in->addr = a->status->address;
+    in->agent_pid = getpid();
+    in->nproc = c->nproc;
+    in->own = &a->status->own;
+    if (a->round.world_size > 1)
+        in->alone = "the other nodes cannot be asked yet";
+}
+
+/* --- open and close --------------------------------------------------------------- */
+
+/* A job that nobody can ask is still a job: whatever fails here is told to nobody but
+ * the log. */
+void agent_status_open(struct agent *a)
+{
+    struct agent_status *st = mem_calloc(1, sizeof *st);
+    const size_t n = (size_t)a->config->nproc;
+    struct status_opts opts = { .loop = &a->loop, .describe = describe, .ctx = a };
+    struct muster_error why = { 0 };
+
+    if (!st)
+        return;
+    buf_init(&st->wait, NODE_WAIT_MAX);
+    st->workers = mem_calloc(n, sizeof *st->workers);
+    st->samples = mem_calloc(n, sizeof *st->samples);
+    a->status = st;
+    int rc = st->workers && st->samples ? 0 : MUSTER_ENOMEM;
+    if (rc == 0)
+        rc = status_open(&opts, &st->status, &why);
+    if (rc == 0)
+        rc = local_socket_open(&a->loop, &a->local, &why);
+    if (rc == 0)
+        rc = status_serve_local(st->status, a->local);
+    if (rc != 0)
+        note(a->opts.notes, NOTE_DEBUG, "muster/agent", "no status: %s", why.text);
+}
+
+void agent_status_close(struct agent *a)
+{
+    struct agent_status *st = a->status;
+
+    local_socket_close(a->local);
+    a->local = NULL;
+    if (!st)
+        return;
+    status_close(st->status);
+    st->status = NULL;
+}
+
+void agent_status_free(struct agent *a)
+{
+    if (!a->status)
+        return;
+    buf_fini(&a->status->wait);
+    mem_free(a->status->workers);
+    mem_free(a->status->samples);
+    mem_free(a->status);
+    a->status = NULL;
+}

@@ -1,0 +1,137 @@
+/* ask.c - see ask.h. */
+#include "cmd/ask.h"
+
+#include <pwd.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "status/core/status_text.h"
+
+#define ANSWER_MS 1000u
+
+static struct span run_id_of(const struct local_call *c)
+{
+    return json_span(json_object_get(c->answer, "job"), "run_id");
+}
+
+static bool is_wanted(const struct local_call *c, const char *job)
+{
+    char *end;
+    const long pid = strtol(job, &end, 10);
+
+    return (*end == '\0' && pid == c->name.pid) ||
+           (c->answer && span_eq(run_id_of(c), span_str(job)));
+}
+
+/* Keeps those of the job. Agents that do not answer cannot be told apart: they stay if
+ * nobody of the job has answered. */
+static void keep(struct answers *a, const char *job)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < a->count; i++) {
+        if (is_wanted(&a->calls[i], job))
+            a->calls[kept++] = a->calls[i];
+        else
+            json_decref(a->calls[i].answer);
+    }
+    a->count = kept;
+}
+
+/* It may be another user's, or a process that is no agent. */
+static int say_missing(const char *job, size_t silent, struct muster_error *err)
+{
+    struct local_name *names = NULL;
+    size_t count = 0;
+    char *end;
+    const long pid = strtol(job, &end, 10);
+
+    if (*end == '\0' && pid > 0 && local_socket_list_all(&names, &count, NULL) == 0) {
+        for (size_t i = 0; i < count; i++) {
+            if (names[i].pid != pid || names[i].uid == (uint32_t)geteuid())
+                continue;
+            const struct passwd *pw = getpwuid((uid_t)names[i].uid);
+            err_set(err, MUSTER_EACCES,
+                    "process %ld is a job of user %s: only that user can ask it", pid,
+                    pw ? pw->pw_name : "?");
+            mem_free(names);
+            return MUSTER_EACCES;
+        }
+        mem_free(names);
+    }
+    err_set(err, MUSTER_ENOENT,
+            "no job %s of yours runs on this machine\n"
+            "`muster status` lists those that do.",
+            job);
+    if (silent)
+        err_add(err, " %zu agents here did not answer: they may be stopped.", silent);
+    return MUSTER_ENOENT;
+}
+
+int answers_get(struct answers *a, const char *job, const char *kind,
+                struct muster_error *err)
+{
+    struct local_name *names = NULL;
+    json_t *request = json_pack("{s:s}", "ask", kind);
+    size_t silent = 0;
+    int rc;
+
+    *a = (struct answers){ 0 };
+    rc =
+        request ? local_socket_list(geteuid(), &names, &a->count, err) : err_nomem(err);
+    if (rc == 0) {
+        a->calls = mem_calloc(a->count ? a->count : 1, sizeof *a->calls);
+        if (!a->calls)
+            rc = err_nomem(err);
+    }
+    for (size_t i = 0; rc == 0 && i < a->count; i++)
+        a->calls[i].name = names[i];
+    if (rc == 0)
+        rc = local_socket_ask(request, a->calls, a->count, ANSWER_MS, err);
+    json_decref(request);
+    mem_free(names);
+    if (rc == 0 && job) {
+        for (size_t i = 0; i < a->count; i++)
+            silent += !a->calls[i].answer;
+        keep(a, job);
+        if (a->count == 0)
+            rc = say_missing(job, silent, err);
+        else if (a->count == 1 && !a->calls[0].answer)
+            rc = err_copy(err, &a->calls[0].error);
+    }
+    if (rc != 0)
+        answers_fini(a);
+    return rc;
+}
+
+void answers_fini(struct answers *a)
+{
+    if (a->calls)
+        local_calls_fini(a->calls, a->count);
+    mem_free(a->calls);
+    *a = (struct answers){ 0 };
+}
+
+/* An answer about the whole job is better than one about a node of it. */
+static bool is_better(const struct local_call *a, const struct local_call *b)
+{
+    return !json_object_get(a->answer, "alone") && json_object_get(b->answer, "alone");
+}
+
+bool answers_is_first(const struct answers *a, size_t i)
+{
+    const struct local_call *c = &a->calls[i];
+    const bool alone = json_object_get(c->answer, "alone") != NULL;
+
+    for (size_t k = 0; k < a->count; k++) {
+        const struct local_call *o = &a->calls[k];
+
+        if (k == i || !o->answer || !span_eq(run_id_of(o), run_id_of(c)))
+            continue;
+        if (is_better(o, c) || (!alone && k < i && !is_better(c, o)))
+            return false;
+    }
+    return true;
+}

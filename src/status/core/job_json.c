@@ -1,0 +1,299 @@
+/* job_json.c - the job's status as JSON; see job_status.h and docs/status.schema.json.
+ * Written piece by piece, not through a tree: a job may have ten thousand nodes. */
+#include "status/core/job_status.h"
+#include "status/core/put.h"
+
+static void put_key_text(struct buf *out, const char *key, struct span text)
+{
+    put_str(out, key);
+    put_json(out, text);
+}
+
+static void put_key_int(struct buf *out, const char *key, int64_t n)
+{
+    put_str(out, key);
+    put_int(out, n);
+}
+
+static void put_key_time(struct buf *out, const char *key, int64_t us)
+{
+    put_str(out, key);
+    if (us > 0)
+        put_seconds(out, us);
+    else
+        put_str(out, "null");
+}
+
+/* A number that may be missing. */
+static void put_key_maybe(struct buf *out, const char *key, int64_t n, int64_t least)
+{
+    put_str(out, key);
+    if (n >= least)
+        put_int(out, n);
+    else
+        put_str(out, "null");
+}
+
+static void put_job(struct buf *out, const struct job_status *j)
+{
+    const struct job_input *in = j->in;
+    const struct record *r = in->record;
+    const int64_t began =
+        r && r->began_us && r->began_us < in->began_us ? r->began_us : in->began_us;
+
+    put_key_text(out, "\"job\": {\"run_id\": ", span_str(in->run_id));
+    put_key_text(out, ", \"state\": ", span_str(job_state_word(j->state)));
+    put_key_time(out, ", \"since\": ", j->since_us);
+    put_key_time(out, ", \"began\": ", began);
+    put_key_maybe(out, ", \"round\": ", j->round, 0);
+    put_key_int(out, ", \"nodes\": ", j->nodes_in);
+    put_key_int(out, ", \"min_nodes\": ", in->nnodes_min);
+    put_key_int(out, ", \"max_nodes\": ", in->nnodes_max);
+    put_key_int(out, ", \"torch_nodes\": ", j->torch_nodes);
+    put_key_int(out, ", \"ranks\": ", j->ranks);
+    put_key_int(out, ", \"restarts\": ",
+                MAX_OF(r ? r->restarts : 0, in->own ? in->own->attempt : 0));
+    put_key_int(out, ", \"max_restarts\": ", in->max_restarts);
+    put_key_int(out, ", \"rounds\": ", r ? r->rounds : 0);
+    put_key_int(out, ", \"failures\": ", r ? r->failures : 0);
+    put_key_int(out, ", \"nodes_lost\": ", r ? r->lost : 0);
+    put_key_text(out, ", \"backend\": ", span_str(in->backend));
+    put_key_text(out, ", \"endpoint\": ", span_str(in->endpoint));
+    put_str(out, "}");
+}
+
+static void put_store(struct buf *out, const struct store_status *s)
+{
+    put_key_int(out, "{\"requests\": ", (int64_t)s->requests);
+    put_key_int(out, ", \"answers\": ", (int64_t)s->answers);
+    put_key_int(out, ", \"bytes_in\": ", (int64_t)s->bytes_in);
+    put_key_int(out, ", \"bytes_out\": ", (int64_t)s->bytes_out);
+    put_key_int(out, ", \"connections\": ", (int64_t)s->connections);
+    put_key_int(out, ", \"keys\": ", (int64_t)s->keys);
+    put_key_int(out, ", \"requests_per_second\": ", s->rate);
+    put_str(out, "}");
+}
+
+static void put_percent(struct buf *out, uint64_t thousandths)
+{
+    put_int(out, (int64_t)(thousandths / 10));
+    put_str(out, ".");
+    put_int(out, (int64_t)(thousandths % 10));
+}
+
+static void put_workers(struct buf *out, const struct job_node *n)
+{
+    const struct node_status *f = n->facts;
+    const size_t count = f ? f->worker_count : (size_t)MIN_OF(n->ranks, 4096);
+
+    put_str(out, ", \"workers\": [");
+    for (size_t i = 0; i < count; i++) {
+        const struct worker_status *w = f ? &f->workers[i] : NULL;
+        const enum worker_state state = job_worker_state(n, i);
+
+        put_key_maybe(out, i ? ", {\"rank\": " : "{\"rank\": ",
+                      n->first_rank < 0 ? -1 : n->first_rank + (int64_t)i, 0);
+        put_key_int(out, ", \"local_rank\": ", (int64_t)i);
+        put_key_text(out, ", \"state\": ", span_str(worker_state_word(state)));
+        put_key_maybe(out, ", \"pid\": ", w ? w->pid : 0, 1);
+        if (state == WORKER_SUCCEEDED || state == WORKER_FAILED)
+            put_key_int(out, ", \"code\": ", w ? w->code : 0);
+        if (w) {
+            put_str(out, ", \"cpu\": ");
+            put_percent(out, w->cpu);
+            put_key_int(out, ", \"memory\": ", (int64_t)w->memory);
+        }
+        put_str(out, "}");
+    }
+    put_str(out, "]");
+}
+
+static void put_counts(struct buf *out, const struct job_node *n)
+{
+    size_t counts[WORKER_STATE_COUNT] = { 0 };
+    const size_t count = n->facts ? n->facts->worker_count : (size_t)n->ranks;
+    bool first = true;
+
+    for (size_t i = 0; i < count; i++)
+        counts[job_worker_state(n, i)]++;
+    put_str(out, ", \"worker_states\": {");
+    for (size_t s = 0; s < WORKER_STATE_COUNT; s++) {
+        if (!counts[s])
+            continue;
+        put_str(out, first ? "\"" : ", \"");
+        put_str(out, worker_state_word((enum worker_state)s));
+        put_key_int(out, "\": ", (int64_t)counts[s]);
+        first = false;
+    }
+    put_str(out, "}");
+}
+
+static void put_node(struct buf *out, const struct job_status *j,
+                     const struct job_node *n, bool workers)
+{
+    const struct node_status *f = n->facts;
+
+    put_key_int(out, "{\"node\": ", n->number);
+    put_key_text(out, ", \"name\": ", n->host);
+    put_key_text(out, ", \"address\": ", n->addr);
+    put_key_maybe(out, ", \"pid\": ", n->agent_pid, 1);
+    put_key_text(out, ", \"state\": ", span_str(node_state_word(n->state)));
+    put_key_time(out, ", \"since\": ", n->since_us);
+    put_key_maybe(out, ", \"first_rank\": ", n->first_rank, 0);
+    put_key_int(out, ", \"ranks\": ", n->ranks);
+    if (n->self)
+        put_str(out, ", \"self\": true");
+    if (n->why.n)
+        put_key_text(out, ", \"why\": ", n->why);
+    if (f) {
+        put_key_text(out, ", \"version\": ", f->version);
+        if (f->wait.n)
+            put_key_text(out, ", \"waiting\": ", f->wait);
+        put_key_time(out, ", \"heard\": ", n->heard_us);
+        put_key_int(out, ", \"restarts\": ", f->attempt);
+        put_key_int(out, ", \"alive\": ", (int64_t)node_status_alive(f));
+        put_str(out, ", \"cpu\": ");
+        put_percent(out, node_status_cpu(f));
+        put_key_int(out, ", \"memory\": ", (int64_t)node_status_memory(f));
+        put_key_int(out, ", \"agent_memory\": ", (int64_t)f->memory);
+        if (f->store.present) {
+            put_str(out, ", \"store\": ");
+            put_store(out, &f->store);
+        }
+    }
+    put_counts(out, n);
+    if (workers)
+        put_workers(out, n);
+    put_str(out, "}");
+    (void)j;
+}
+
+static void put_nodes(struct buf *out, const struct job_status *j, uint32_t only)
+{
+    const bool workers = only || j->ranks <= JOB_WORKERS_LISTED;
+    bool first = true;
+
+    put_str(out, "\"workers_listed\": ");
+    put_str(out, workers ? "true" : "false");
+    put_str(out, ", \"nodes\": [");
+    for (size_t i = 0; i < j->count; i++) {
+        if (only && j->nodes[i].number != only)
+            continue;
+        if (!first)
+            put_str(out, ", ");
+        first = false;
+        put_node(out, j, &j->nodes[i], workers);
+    }
+    put_str(out, "]");
+}
+
+static void put_ranks(struct buf *out, const struct record_entry *e)
+{
+    struct span body = e->body;
+    struct record_ranks line;
+    bool first = true;
+
+    put_str(out, ", \"members\": [");
+    while (record_ranks_next(&body, &line)) {
+        put_key_int(out, first ? "[" : ", [", line.node);
+        put_key_int(out, ", ", line.first);
+        put_key_int(out, ", ", line.count);
+        put_str(out, "]");
+        first = false;
+    }
+    put_str(out, "]");
+}
+
+static void put_entry(struct buf *out, const struct job_status *j,
+                      const struct record_entry *e)
+{
+    put_key_int(out, "{\"number\": ", (int64_t)e->number);
+    put_key_text(out, ", \"kind\": ", span_str(record_kind_name(e->kind)));
+    put_key_time(out, ", \"at\": ", e->at_us);
+    if (e->unsure_us > 0)
+        put_key_time(out, ", \"unsure\": ", e->unsure_us);
+    if (e->round >= 0)
+        put_key_int(out, ", \"round\": ", e->round);
+    if (e->node)
+        put_key_int(out, ", \"node\": ", e->node);
+    if (e->host.n)
+        put_key_text(out, ", \"host\": ", e->host);
+    if (e->rank >= 0 && (e->kind == RECORD_FAILED || e->kind == RECORD_RESTART ||
+                         e->kind == RECORD_VERDICT)) {
+        put_key_int(out, ", \"rank\": ", e->rank);
+        put_key_int(out, ", \"local_rank\": ", e->local_rank);
+        put_key_int(out, ", \"pid\": ", e->pid);
+        put_key_int(out, ", \"code\": ", e->code);
+    }
+    if (e->cause != CAUSE_NONE)
+        put_key_text(out, ", \"cause\": ", span_str(record_cause_name(e->cause)));
+    if (e->count || e->total) {
+        put_key_int(out, ", \"count\": ", e->count);
+        put_key_int(out, ", \"total\": ", e->total);
+    }
+    if (e->text.n)
+        put_key_text(out, ", \"text\": ", e->text);
+    if (e->place.n)
+        put_key_text(out, ", \"place\": ", e->place);
+    if (e->path.n)
+        put_key_text(out, ", \"path\": ", e->path);
+    if (e->body.n && (e->kind == RECORD_FAILED || e->kind == RECORD_RESTART ||
+                      e->kind == RECORD_VERDICT || e->kind == RECORD_PHASES ||
+                      e->kind == RECORD_NOTE))
+        put_key_text(out, ", \"lines\": ", e->body);
+    if (e->kind == RECORD_ROUND && j->nodes_in <= (int64_t)JOB_NODES_RANKED)
+        put_ranks(out, e);
+    put_str(out, "}");
+}
+
+static void put_history(struct buf *out, const struct job_status *j)
+{
+    const struct record *r = j->in->record;
+    bool first = true;
+
+    put_str(out, "\"history\": [");
+    for (size_t i = 0; r && i < r->count; i++) {
+        const struct record_entry e = record_at(r, i);
+
+        if (e.kind == RECORD_NODES)
+            continue; /* They are listed. */
+        if (!first)
+            put_str(out, ", ");
+        first = false;
+        put_entry(out, j, &e);
+    }
+    put_str(out, "]");
+}
+
+void job_status_json(struct buf *out, const struct job_status *j, uint32_t node)
+{
+    const struct job_input *in = j->in;
+
+    put_str(out, "{\"schema\": \"muster-status/1\", \"version\": ");
+    put_json(out, span_str(muster_version()));
+    put_key_time(out, ", \"at\": ", in->now_us);
+    put_str(out, ", \"scope\": ");
+    put_str(out, !in->own ? "\"store\"" : in->alone ? "\"node\"" : "\"job\"");
+    if (in->alone)
+        put_key_text(out, ", \"alone\": ", span_str(in->alone));
+    put_key_text(out, ", \"host\": ", span_str(in->host));
+    put_key_int(out, ", \"pid\": ", in->agent_pid);
+    put_str(out, ", ");
+    put_job(out, j);
+    put_str(out, ", ");
+    put_nodes(out, j, node);
+    if (in->store) {
+        put_str(out, ", \"store\": ");
+        put_store(out, in->store);
+    }
+    put_str(out, ", \"verdict\": ");
+    if (j->have_verdict)
+        put_entry(out, j, &j->verdict);
+    else
+        put_str(out, "null");
+    if (!node) {
+        put_str(out, ", ");
+        put_history(out, j);
+    }
+    put_str(out, "}");
+}

@@ -1,0 +1,350 @@
+/* job_status.c - see job_status.h: the record and the answers, put together. */
+#include "status/core/job_status.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+#define NODES_MAX 200000u /* more than any record lists */
+
+static const char *const job_words[] = {
+#define JOB_STATE_WORD(name, word) [JOB_##name] = word,
+    JOB_STATES(JOB_STATE_WORD)
+#undef JOB_STATE_WORD
+};
+
+const char *job_state_word(enum job_state s)
+{
+    return (unsigned)s < JOB_STATE_COUNT ? job_words[s] : "unknown";
+}
+
+/* ---- nodes ---- */
+
+/* Where the node is, or where it belongs. */
+static size_t position(const struct job_status *j, uint32_t number)
+{
+    size_t low = 0, high = j->count;
+
+    if (j->count && j->nodes[j->count - 1].number < number)
+        return j->count; /* They come in this order, nearly always. */
+    while (low < high) {
+        const size_t mid = low + (high - low) / 2;
+
+        if (j->nodes[mid].number < number)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+static struct job_node *find(const struct job_status *j, uint32_t number)
+{
+    const size_t at = position(j, number);
+
+    return at < j->count && j->nodes[at].number == number ? &j->nodes[at] : NULL;
+}
+
+/* The node's place, made if need be. NULL: no memory, or too many. */
+static struct job_node *find_or_add(struct job_status *j, uint32_t number)
+{
+    const size_t at = position(j, number);
+
+    if (at < j->count && j->nodes[at].number == number)
+        return &j->nodes[at];
+    if (j->count == NODES_MAX)
+        return NULL;
+    if (j->count == j->size) {
+        const size_t size = j->size ? j->size * 2 : 16;
+        struct job_node *more = mem_realloc_array(j->nodes, size, sizeof *more);
+
+        if (!more)
+            return NULL;
+        j->nodes = more;
+        j->size = size;
+    }
+    memmove(&j->nodes[at + 1], &j->nodes[at], (j->count - at) * sizeof *j->nodes);
+    j->count++;
+    j->nodes[at] = (struct job_node){ .number = number, .first_rank = -1 };
+    return &j->nodes[at];
+}
+
+/* ---- the record ---- */
+
+static int on_nodes(struct job_status *j, const struct record_entry *e)
+{
+    struct span body = e->body;
+    struct record_node line;
+
+    while (record_nodes_next(&body, &line)) {
+        struct job_node *n = find_or_add(j, line.number);
+
+        if (!n)
+            return MUSTER_ENOMEM;
+        n->host = line.host;
+        n->addr = line.addr;
+        n->agent_pid = line.pid;
+        n->nproc = line.nproc;
+        n->state = NODE_JOINING;
+        n->since_us = e->at_us;
+    }
+    return 0;
+}
+
+/* Its ranks may come in several entries of the same round. */
+static int on_round(struct job_status *j, const struct record_entry *e)
+{
+    struct span body = e->body;
+    struct record_ranks line;
+
+    j->ranks = e->total;
+    j->nodes_in = e->count;
+    while (record_ranks_next(&body, &line)) {
+        struct job_node *n = find_or_add(j, line.node);
+
+        if (!n)
+            return MUSTER_ENOMEM;
+        n->first_rank = line.first;
+        n->ranks = line.count;
+        if (n->state == NODE_LOST || n->state == NODE_LEFT)
+            continue;
+        n->state = NODE_RUNNING;
+        n->since_us = e->at_us;
+    }
+    j->state = JOB_RUNNING;
+    j->since_us = e->at_us;
+    return 0;
+}
+
+static void set_members(struct job_status *j, enum node_state state, int64_t at_us)
+{
+    for (size_t i = 0; i < j->count; i++) {
+        struct job_node *n = &j->nodes[i];
+
+        if (n->first_rank < 0 || n->state == NODE_LOST || n->state == NODE_LEFT)
+            continue;
+        n->state = state;
+        n->since_us = at_us;
+    }
+}
+
+static void on_end(struct job_status *j, const struct record_entry *e)
+{
+    const bool over = e->kind == RECORD_VERDICT;
+    const bool well = e->cause == CAUSE_SUCCEEDED;
+
+    j->since_us = e->at_us;
+    if (over) {
+        j->have_verdict = true;
+        j->verdict = *e;
+        j->state = well                        ? JOB_SUCCEEDED
+                   : e->cause == CAUSE_STOPPED ? JOB_STOPPED
+                                               : JOB_FAILED;
+        set_members(j, NODE_ENDED, e->at_us);
+    } else if (e->kind == RECORD_ENDING) {
+        j->state = JOB_STOPPING;
+        set_members(j, NODE_STOPPING, e->at_us);
+    } else {
+        j->state = well ? JOB_STOPPING : JOB_JOINING;
+        set_members(j, well ? NODE_FINISHING : NODE_JOINING, e->at_us);
+    }
+}
+
+static void on_gone(struct job_status *j, const struct record_entry *e)
+{
+    struct job_node *n = find(j, e->node);
+
+    if (!n)
+        return;
+    n->state = e->kind == RECORD_LOST ? NODE_LOST : NODE_LEFT;
+    n->since_us = e->at_us;
+    n->why = e->text;
+}
+
+static int on_entry(struct job_status *j, const struct record_entry *e)
+{
+    switch (e->kind) {
+    case RECORD_NODES:
+        return on_nodes(j, e);
+    case RECORD_ROUND:
+        return e->round == j->round ? on_round(j, e) : 0;
+    case RECORD_LEFT:
+    case RECORD_LOST:
+        on_gone(j, e);
+        break;
+    case RECORD_ENDED:
+    case RECORD_ENDING:
+        if (e->round == j->round && !j->have_verdict)
+            on_end(j, e);
+        break;
+    case RECORD_VERDICT:
+        on_end(j, e);
+        break;
+    case RECORD_RESTART:
+        j->have_restart = true;
+        j->restart = *e;
+        break;
+    case RECORD_NONE:
+    case RECORD_PHASES:
+    case RECORD_FAILED:
+    case RECORD_NOTE:
+    case RECORD_KIND_COUNT:
+        break;
+    }
+    return 0;
+}
+
+static int read_record(struct job_status *j)
+{
+    const struct record *r = j->in->record;
+    struct record_entry newest;
+    int rc = 0;
+
+    if (!r)
+        return 0;
+    /* Only the newest round's ranks count: with thousands of nodes and hundreds of
+     * rounds the others would take long to read. */
+    if (record_find(r, RECORD_ROUND, -1, &newest))
+        j->round = newest.round;
+    for (size_t i = 0; rc == 0 && i < r->count; i++) {
+        const struct record_entry e = record_at(r, i);
+
+        rc = on_entry(j, &e);
+    }
+    return rc;
+}
+
+/* ---- answers ---- */
+
+static void take_facts(struct job_node *n, const struct node_status *facts,
+                       int64_t at_us)
+{
+    n->facts = facts;
+    n->heard_us = at_us;
+    if (n->state == NODE_LOST || n->state == NODE_LEFT || n->state == NODE_ENDED)
+        return;
+    if (facts->state == NODE_UNKNOWN || at_us < n->since_us)
+        return;
+    if (n->state != facts->state && n->since_us == 0)
+        n->since_us = at_us;
+    n->state = facts->state;
+    if (facts->first_rank >= 0 && n->first_rank < 0) {
+        n->first_rank = facts->first_rank;
+        n->ranks = (int64_t)facts->worker_count;
+    }
+}
+
+/* Without a record, or before it knows us, this node is the job. */
+static int add_self(struct job_status *j)
+{
+    const struct job_input *in = j->in;
+    struct job_node *n;
+
+    if (!in->own)
+        return 0;
+    n = in->self ? find(j, in->self) : NULL;
+    if (!n) {
+        n = find_or_add(j, in->self);
+        if (!n)
+            return MUSTER_ENOMEM;
+        n->host = span_str(in->host);
+        n->addr = span_str(in->addr);
+        n->agent_pid = in->agent_pid;
+        n->nproc = in->nproc;
+        n->since_us = 0;
+        n->state = NODE_UNKNOWN;
+    }
+    n->self = true;
+    take_facts(n, in->own, in->now_us);
+    return 0;
+}
+
+/* What the record has not been told, this node's own state tells. */
+static void conclude(struct job_status *j)
+{
+    static const enum job_state states[] = {
+        [NODE_UNKNOWN] = JOB_JOINING,   [NODE_JOINING] = JOB_JOINING,
+        [NODE_STARTING] = JOB_RUNNING,  [NODE_RUNNING] = JOB_RUNNING,
+        [NODE_STOPPING] = JOB_STOPPING, [NODE_FINISHING] = JOB_STOPPING,
+        [NODE_ENDED] = JOB_STOPPING,    [NODE_SPARE] = JOB_RUNNING,
+        [NODE_LOST] = JOB_JOINING,      [NODE_LEFT] = JOB_JOINING,
+    };
+    const struct node_status *own = j->in->own;
+    int64_t ours = 0;
+
+    if (!own) {
+        if (j->count == 0)
+            j->state = JOB_SERVING;
+        return;
+    }
+    for (size_t i = 0; i < j->count; i++)
+        ours += j->nodes[i].first_rank >= 0;
+    if (j->round < 0) {
+        j->round = own->round;
+        j->state = states[own->state];
+        j->since_us = j->in->began_us;
+        j->nodes_in = ours;
+        for (size_t i = 0; i < j->count; i++)
+            j->ranks += j->nodes[i].ranks;
+    }
+    j->torch_nodes = MAX_OF(j->nodes_in - ours, 0);
+}
+
+/* Nodes that are gone and that others, or they themselves, have replaced. */
+static void drop_gone(struct job_status *j)
+{
+    size_t kept = 0, lost = 0;
+
+    for (size_t i = j->count; i-- > 0;) {
+        const struct job_node *n = &j->nodes[i];
+
+        lost += n->state == NODE_LOST;
+        if ((n->state == NODE_LEFT && !j->have_verdict && n->first_rank < 0) ||
+            (n->state == NODE_LOST && lost > 64))
+            j->nodes[i].number = UINT32_MAX;
+    }
+    for (size_t i = 0; i < j->count; i++)
+        if (j->nodes[i].number != UINT32_MAX)
+            j->nodes[kept++] = j->nodes[i];
+    j->count = kept;
+}
+
+int job_status_build(struct job_status *j, const struct job_input *in)
+{
+    int rc;
+
+    *j = (struct job_status){ .in = in, .round = -1 };
+    rc = read_record(j);
+    for (size_t i = 0; rc == 0 && i < in->answer_count; i++) {
+        struct job_node *n = find(j, in->answers[i].node);
+
+        if (n)
+            take_facts(n, &in->answers[i].status, in->answers[i].at_us);
+    }
+    if (rc == 0)
+        rc = add_self(j);
+    if (rc != 0) {
+        job_status_fini(j);
+        return rc;
+    }
+    drop_gone(j);
+    conclude(j);
+    return 0;
+}
+
+void job_status_fini(struct job_status *j)
+{
+    if (!j)
+        return;
+    mem_free(j->nodes);
+    *j = (struct job_status){ 0 };
+}
+
+enum worker_state job_worker_state(const struct job_node *n, size_t local_rank)
+{
+    if (n->state == NODE_LOST)
+        return WORKER_LOST;
+    if (n->facts && local_rank < n->facts->worker_count)
+        return n->facts->workers[local_rank].state;
+    return n->state == NODE_RUNNING ? WORKER_RUNNING : WORKER_NONE;
+}

@@ -1,0 +1,103 @@
+/* job_status.h - the whole job at one moment: what the record of its life tells
+ * (record/core/record.h) and what the nodes last told of themselves (node_status.h),
+ * put together. Status, top, the page and the metrics are all printed from this one.
+ *
+ * Pure. What is built borrows from its input. */
+#ifndef STATUS_CORE_JOB_STATUS_H
+#define STATUS_CORE_JOB_STATUS_H
+
+#include "record/core/record.h"
+#include "status/core/node_status.h"
+
+#define JOB_WORKERS_LISTED 4096u /* ranks; of larger jobs only counts are listed */
+#define JOB_NODES_RANKED   256u  /* nodes; for larger jobs history omits who was in */
+
+struct job_answer {
+    uint32_t node;
+    struct node_status status; /* owned */
+    int64_t at_us;             /* when it came, by our wall clock */
+};
+
+struct job_input {
+    const char *run_id, *backend, *endpoint; /* borrowed, as is all below */
+    int64_t max_restarts, nnodes_min, nnodes_max;
+    int64_t began_us, now_us; /* wall clock */
+    const struct record *record;
+    uint32_t self;           /* our node number; 0: not known */
+    const char *host, *addr; /* of this node */
+    int64_t agent_pid, nproc;
+    const struct node_status *own;    /* now; NULL: this is no node but a store */
+    const struct job_answer *answers; /* by node number */
+    size_t answer_count;
+    const char *alone; /* why the answer is about this node only; NULL: it is not */
+    const struct store_status *store; /* of a store without a job; NULL */
+};
+
+/* X(name, word) */
+#define JOB_STATES(X)                                                                  \
+    X(JOINING, "joining")                                                              \
+    X(RUNNING, "running")                                                              \
+    X(STOPPING, "stopping") /* the round ends; there will be another, or an end */     \
+    X(SUCCEEDED, "succeeded")                                                          \
+    X(FAILED, "failed")                                                                \
+    X(STOPPED, "stopped") /* because somebody said so */                               \
+    X(SERVING, "serving") /* a store without a job */
+
+enum job_state {
+#define JOB_STATE_ENUM(name, word) JOB_##name,
+    JOB_STATES(JOB_STATE_ENUM)
+#undef JOB_STATE_ENUM
+        JOB_STATE_COUNT
+};
+
+const char *job_state_word(enum job_state s);
+
+struct job_node {
+    uint32_t number;
+    struct span host, addr;
+    int64_t agent_pid, nproc;
+    int64_t first_rank, ranks; /* in the newest round; -1 and 0: not in it */
+    enum node_state state;
+    int64_t since_us;                /* 0: not known */
+    struct span why;                 /* of a loss */
+    const struct node_status *facts; /* NULL: it has not told of itself */
+    int64_t heard_us;
+    bool self;
+};
+
+struct job_status {
+    const struct job_input *in;
+    struct job_node
+        *nodes; /* owned; by number, nodes that are gone for long left out */
+    size_t count, size;
+    enum job_state state;
+    int64_t since_us;        /* of that state */
+    int64_t round;           /* -1: none yet */
+    int64_t ranks, nodes_in; /* of the newest round */
+    int64_t torch_nodes;     /* of them, those without an agent of ours */
+    bool have_verdict, have_restart;
+    struct record_entry verdict, restart; /* the newest */
+};
+
+/* 0 or MUSTER_ENOMEM. */
+int job_status_build(struct job_status *j, const struct job_input *in);
+void job_status_fini(struct job_status *j);
+
+/* The state of a rank, from what its node told and what is known of the node. */
+enum worker_state job_worker_state(const struct job_node *n, size_t local_rank);
+
+/* All of it as one line of JSON: docs/status.schema.json. node: only this one of them,
+ * with its workers whatever the size of the job; 0: all. Errors stay in the buffer. */
+void job_status_json(struct buf *out, const struct job_status *j, uint32_t node);
+
+/* The metrics; docs/guides/observability.md has their names, which are a promise. open:
+ * as OpenMetrics, for whoever asks for it; else in Prometheus' older text format. */
+void job_status_metrics(struct buf *out, const struct job_status *j, bool open);
+
+/* The job's life in Chrome's trace format. */
+void job_status_trace(struct buf *out, const struct job_status *j);
+
+/* A table for browsers without scripts. */
+void job_status_table(struct buf *out, const struct job_status *j);
+
+#endif

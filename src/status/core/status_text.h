@@ -1,0 +1,36 @@
+/* status_text.h - a job's status (docs/status.schema.json) for people, as `muster
+ * status` prints it. Reads the JSON that an agent sent: whatever is missing or strange
+ * in it is left out. Pure. */
+#ifndef STATUS_CORE_STATUS_TEXT_H
+#define STATUS_CORE_STATUS_TEXT_H
+
+#include <jansson.h>
+
+#include "base/buf.h"
+
+struct status_style {
+    size_t columns; /* of the terminal; 60 are enough */
+    bool color;
+    bool workers; /* a line a rank, too */
+};
+
+/* Errors stay in the buffer. */
+void status_text(struct buf *out, const json_t *status, const struct status_style *s);
+
+/* Parts of it, which top shows too. Each is one line without its end. */
+void status_headline(struct buf *out, const json_t *status);
+void status_ranks(struct buf *out, const json_t *node);  /* "8-15" */
+void status_cause(struct buf *out, const json_t *entry); /* "rank 3 on node2: ..." */
+void status_remark(struct buf *out, const json_t *status, const json_t *node,
+                   double median);
+
+/* The CPU use of a rank in percent, the median over all running nodes; -1: too few of
+ * them to compare. */
+double status_median(const json_t *status);
+/* Whether this node's is far from it: below half or above twice. */
+bool status_differs(const json_t *node, double median);
+
+struct span json_span(const json_t *object, const char *key); /* empty if no text */
+double json_num(const json_t *object, const char *key, double otherwise);
+
+#endif
