@@ -81,6 +81,7 @@ static void command_line(struct words *w, const struct job_node *n)
         word(w, "--node-rank=%zu", n->index);
         word(w, "--master-addr=%s", host);
         word(w, "--master-port=%d", PORT);
+        word(w, "--rdzv-conf=timeout=%" PRIu64, s->join_s);
     } else {
         word(w, "--rdzv-endpoint=%s:%d", host, PORT);
         word(w,
@@ -212,8 +213,13 @@ static const char *const fault_names[FAULT_COUNT] = { "reset",   "half", "cut",
                                                       "stop",    "jump", "worker",
                                                       "signal" };
 
+/* Nodes may be silent for 15 s by default, and then have to find each other again. */
+#define SILENT_US (8 * OS_SECOND)
+
 static void calm_from(uint64_t t)
 {
+    if (t > os.t + SILENT_US && os.t > 0)
+        the_job->long_outage = true;
     the_job->last_fault_t = MAX_OF(the_job->last_fault_t, t);
 }
 
@@ -356,7 +362,8 @@ static void draw_settings(struct job *j, const char *backend, enum theme theme)
     s->join_s = os_random(20, 90);
     s->last_call_s = os_random(1, 5);
     s->manners = (enum job_manners)os_random(0, 3);
-    s->workers_fail_with_peers = os_chance(3);
+    /* Nobody tells a node of static that another is gone: its workers notice. */
+    s->workers_fail_with_peers = strcmp(backend, "static") == 0 || os_chance(3);
     s->import_us = os_random(0, 2 * OS_SECOND);
 }
 
@@ -414,6 +421,8 @@ static bool all_ended(const struct job *j)
     return true;
 }
 
+#define END_US (8 * OS_SECOND) /* from the end of the work to the end of the node */
+
 /* Nothing but connections has failed: then nobody may notice. */
 static void check_unharmed(const struct job *j)
 {
@@ -427,6 +436,37 @@ static void check_unharmed(const struct job *j)
             os_fail("%s has started %u workers instead of %" PRId64
                     ", though nothing but connections has failed",
                     n->machine->name, n->workers_started, j->set.nproc);
+        if (n->end_t > MAX_OF(j->done_t, j->last_fault_t) + END_US)
+            os_fail("%s ends %.1f s after the work was done", n->machine->name,
+                    (double)(n->end_t - j->done_t) / 1e6);
+    }
+}
+
+/* Whether what went wrong leaves a job that has to succeed: enough nodes, no failure
+ * more than allowed, and nobody away for longer than nodes wait for each other. */
+static bool could_go_on(const struct job *j)
+{
+    size_t left = 0;
+
+    for (size_t i = 0; i < j->set.nodes; i++)
+        left += !j->nodes[i].given_up;
+    return strcmp(j->set.backend, "static") != 0 && !j->host_lost && !j->long_outage &&
+           j->signals == 0 && (int64_t)left >= j->set.min_nodes &&
+           j->worker_failures <= j->set.max_restarts &&
+           !j->set.workers_fail_with_peers && !j->starved;
+}
+
+static void check_went_on(const struct job *j)
+{
+    if (j->done_t == OS_NEVER)
+        os_fail("the job could have gone on, and has not");
+    for (size_t i = 0; i < j->set.nodes; i++) {
+        const struct job_node *n = &j->nodes[i];
+
+        if (n->ended && !n->given_up && n->exit_code != 0 &&
+            n->start_t + 5 * OS_SECOND < j->done_t)
+            os_fail("%s ends with %d, though its job could go on: %s", n->machine->name,
+                    n->exit_code, n->text);
     }
 }
 
@@ -435,11 +475,14 @@ static void check_end(const struct job *j, enum theme theme)
     for (size_t i = 0; i < j->set.nodes; i++) {
         const struct job_node *n = &j->nodes[i];
 
-        if (n->ended && n->exit_code == 0 && j->done_us < j->set.work_us)
+        if (n->ended && n->exit_code == 0 && n->error != MUSTER_EGRACEFUL &&
+            j->done_us < j->set.work_us)
             os_fail("%s ends with 0, but the work is not done", n->machine->name);
     }
     if (theme == THEME_CALM || theme == THEME_RESET)
         check_unharmed(j);
+    if (theme == THEME_STORM && could_go_on(j))
+        check_went_on(j);
 }
 
 /* Longer than any wait that the manual promises an end of: a join, the ranks, the exit
@@ -456,7 +499,7 @@ bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud)
 
     os_begin(seed, loud);
     the_job = &only;
-    only = (struct job){ 0 };
+    only = (struct job){ .done_t = OS_NEVER };
     if (strcmp(faults, "any") == 0)
         theme = (enum theme)os_random(0, ARRAY_LEN(theme_names));
     for (size_t i = 0; i < ARRAY_LEN(theme_names); i++)

@@ -67,6 +67,8 @@ struct job {
     struct job_meeting *meetings[JOB_MEETINGS];
     size_t meeting_count;
     uint64_t done_us;      /* of work_us */
+    uint64_t done_t;       /* when all of it was done; OS_NEVER: not yet */
+    bool long_outage;      /* somebody was away for longer than a node may be silent */
     uint64_t last_fault_t; /* when the last bad luck is over */
     unsigned resets, cuts, kills, powers, stops, jumps, signals, failures, starved;
     bool host_lost;           /* the store went with its process, at least once */

@@ -11,7 +11,8 @@
 #include "store/client.h"
 #include "store/server.h"
 
-#define STORE_MS 60000u /* to reach the store, and for the others to come */
+#define COLLECTIVE_US (100 * OS_SECOND) /* until a worker gives its peers up */
+#define STORE_MS      60000u /* to reach the store, and for the others to come */
 
 const char *job_env(const struct job_worker *w, const char *name)
 {
@@ -106,9 +107,10 @@ static void on_work_done(void *arg, uint64_t full_t)
 {
     struct job_meeting *m = arg;
 
-    if (m->full_t != full_t || m->lost || the_job->done_us >= the_job->set.work_us)
+    if (m->full_t != full_t || m->lost)
         return;
     the_job->done_us = the_job->set.work_us;
+    the_job->done_t = MIN_OF(the_job->done_t, os.t);
     m->over = true;
     os_say("job", "all work is done");
     meeting_wake(m);
@@ -159,7 +161,9 @@ static void join_meeting(struct job_worker *w, size_t index)
         return;
     m->full_t = os.t;
     os_say("job", "a world of %" PRId64 " is whole", m->world);
-    os_at(os.t + the_job->set.work_us - MIN_OF(the_job->done_us, the_job->set.work_us),
+    /* Where all was done already, it only looks at what the others have left. */
+    os_at(os.t + 10 * OS_MS + the_job->set.work_us -
+              MIN_OF(the_job->done_us, the_job->set.work_us),
           on_work_done, m, os.t);
 }
 
@@ -172,8 +176,9 @@ void job_worker_ended(struct job_worker *w)
         return;
     m->lost++;
     if (m->full_t != OS_NEVER && !m->over) {
-        the_job->done_us += os.t - m->full_t;
-        the_job->done_us = MIN_OF(the_job->done_us, the_job->set.work_us - 1);
+        if (the_job->done_us < the_job->set.work_us)
+            the_job->done_us =
+                MIN_OF(the_job->done_us + os.t - m->full_t, the_job->set.work_us - 1);
         m->full_t = OS_NEVER;
     }
     for (int64_t i = 0; i < m->world; i++)
@@ -261,14 +266,21 @@ int job_worker_main(void *worker)
         os_say(os.current->name, "could not meet the others: %d", rc);
         return 1;
     }
-    while (!w->meeting->over) {
+    uint64_t late_t = os.t + COLLECTIVE_US; /* for those who are not there */
+    while (w->meeting && !w->meeting->over) {
+        if (w->meeting->full_t == OS_NEVER && os.t >= late_t)
+            return 1;
         if (w->failing)
             return 1;
         if (w->meeting->lost && j->set.workers_fail_with_peers) {
             sleep_until(os.t + os_random(50 * OS_MS, OS_SECOND));
             return 1;
         }
-        os_wait(OS_NEVER);
+        if (w->meeting->full_t != OS_NEVER)
+            late_t = OS_NEVER;
+        else if (late_t == OS_NEVER)
+            late_t = os.t + COLLECTIVE_US;
+        os_wait(late_t);
     }
     sleep_until(os.t + os_random(0, 500 * OS_MS));
     return 0;
