@@ -1,0 +1,479 @@
+/* collect.c - see collect.h. First /proc, which always works, then Python's frames,
+ * then native ones: when the time is up, what came first is there. */
+#include "stacks/collect.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "loop/clock.h"
+#include "process/proc.h"
+#include "stacks/core/procfs.h"
+#include "stacks/core/pyspy.h"
+#include "stacks/native.h"
+
+#define AT_ONCE     4u /* py-spies side by side */
+#define PYSPY_BYTES (512u * 1024u)
+#define PYSPY_TRIES 3 /* of a process that changes while it is read */
+#define MARGIN_MS   250u
+#define PATH_BYTES  4352u
+
+struct collect {
+    const struct stacks_read_opts *opts;
+    struct stack_sample sample;
+    uint64_t by_ms; /* when we must have printed */
+    char pyspy[PATH_BYTES];
+    bool refused; /* ptrace, for one process at least */
+};
+
+static const char *look_up(char *const *envp, const char *name)
+{
+    const size_t n = strlen(name);
+
+    for (size_t i = 0; envp && envp[i]; i++)
+        if (strncmp(envp[i], name, n) == 0 && envp[i][n] == '=')
+            return envp[i] + n + 1;
+    return NULL;
+}
+
+static bool time_is_up(const struct collect *c)
+{
+    return clock_mono_ms() >= c->by_ms;
+}
+
+/* --- /proc ------------------------------------------------------------------------ */
+
+static struct span slurp(const char *path, char *room, size_t size)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t n = 0;
+
+    while (fd >= 0 && n < size) {
+        const ssize_t got = read(fd, room + n, size - n);
+
+        if (got <= 0)
+            break;
+        n += (size_t)got;
+    }
+    if (fd >= 0)
+        close(fd);
+    return span_of(room, n);
+}
+
+static struct span slurp_of(int64_t pid, const char *file, char *room, size_t size)
+{
+    char path[96];
+
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, file);
+    return slurp(path, room, size);
+}
+
+static void read_proc(struct collect *c, struct stack_process *p)
+{
+    struct arena *a = &c->sample.arena;
+    char room[4096], file[64];
+
+    if (!procfs_stat(a, p, slurp_of(p->pid, "stat", room, sizeof room))) {
+        p->state = 'X';
+        return;
+    }
+    snprintf(file, sizeof file, "task/%d/stat", (int)p->pid);
+    (void)procfs_cpu(p, slurp_of(p->pid, file, room, sizeof room),
+                     sysconf(_SC_CLK_TCK));
+    snprintf(file, sizeof file, "task/%d/status", (int)p->pid);
+    (void)procfs_switches(p, slurp_of(p->pid, file, room, sizeof room));
+    (void)procfs_wchan(a, p, slurp_of(p->pid, "wchan", room, sizeof room));
+    (void)procfs_syscall(a, p, slurp_of(p->pid, "syscall", room, sizeof room));
+}
+
+/* A program of that name, or one that has the interpreter as a library. */
+static bool is_python(int64_t pid)
+{
+    char path[64], exe[PATH_BYTES], line[PATH_BYTES];
+
+    snprintf(path, sizeof path, "/proc/%d/exe", (int)pid);
+    const ssize_t n = readlink(path, exe, sizeof exe - 1);
+    exe[n > 0 ? n : 0] = '\0';
+    const char *slash = strrchr(exe, '/');
+    if (slash && strncmp(slash, "/python", 7) == 0)
+        return true;
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    FILE *maps = fopen(path, "re");
+    bool found = false;
+    while (maps && !found && fgets(line, sizeof line, maps))
+        found = strstr(line, "/libpython3") != NULL;
+    if (maps)
+        fclose(maps);
+    return found;
+}
+
+/* --- who may look ----------------------------------------------------------------- */
+
+/* An address that nobody has: EFAULT if we may read this process, else EPERM. */
+static bool may_read(int64_t pid)
+{
+    char byte;
+    const struct iovec to = { &byte, 1 }, of = { (void *)16, 1 };
+
+    return process_vm_readv((pid_t)pid, &to, 1, &of, 1, 0) >= 0 ||
+           (errno != EPERM && errno != ENOSYS);
+}
+
+static const char *why_refused(void)
+{
+    static char text[160];
+    char room[4096];
+    const struct span scope =
+        slurp("/proc/sys/kernel/yama/ptrace_scope", room, sizeof room);
+
+    if (scope.n > 0 && scope.p[0] != '0') {
+        snprintf(text, sizeof text,
+                 "ptrace is forbidden (kernel.yama.ptrace_scope is %c)",
+                 (char)scope.p[0]);
+        return text;
+    }
+    const struct span status = slurp("/proc/self/status", room, sizeof room - 1);
+    room[status.n] = '\0';
+    if (strstr(room, "\nSeccomp:\t2"))
+        return "ptrace is forbidden (by the container's seccomp filter, or for want "
+               "of CAP_SYS_PTRACE)";
+    return "ptrace is forbidden (the process is not dumpable, or another user's)";
+}
+
+/* --- py-spy ----------------------------------------------------------------------- */
+
+static bool try_path(char *out, const char *dir, size_t n, const char *name)
+{
+    if (n == 0 || n + strlen(name) + 2 > PATH_BYTES)
+        return false;
+    snprintf(out, PATH_BYTES, "%.*s/%s", (int)n, dir, name);
+    return access(out, X_OK) == 0;
+}
+
+static bool beside(char *out, const char *program)
+{
+    const char *slash = strrchr(program, '/');
+
+    return slash && try_path(out, program, (size_t)(slash - program), "py-spy");
+}
+
+static bool beside_link(char *out, const char *link)
+{
+    char path[PATH_BYTES];
+    const ssize_t n = readlink(link, path, sizeof path - 1);
+
+    path[n > 0 ? n : 0] = '\0';
+    return beside(out, path);
+}
+
+/* MUSTER_PY_SPY names it or says no; else PATH, else beside the worker's Python (as it
+ * was called, which is that of a virtual environment, and as it is), else beside us. */
+static bool find_pyspy(struct collect *c, int64_t pid)
+{
+    const char *given = look_up(c->opts->envp, "MUSTER_PY_SPY");
+    const char *path = look_up(c->opts->envp, "PATH");
+    char room[PATH_BYTES], link[64];
+
+    if (given && *given) {
+        snprintf(c->pyspy, sizeof c->pyspy, "%s", given);
+        return access(given, X_OK) == 0;
+    }
+    for (; path && *path; path += strcspn(path, ":"), path += *path == ':')
+        if (try_path(c->pyspy, path, strcspn(path, ":"), "py-spy"))
+            return true;
+    const struct span args = slurp_of(pid, "cmdline", room, sizeof room - 1);
+    room[args.n] = '\0';
+    if (beside(c->pyspy, room))
+        return true;
+    snprintf(link, sizeof link, "/proc/%d/exe", (int)pid);
+    return beside_link(c->pyspy, link) || beside_link(c->pyspy, "/proc/self/exe");
+}
+
+struct spy {
+    struct stack_process *process; /* NULL: this place is free */
+    pid_t pid;
+    int out, err; /* -1 once they have ended */
+    struct buf text, complaint;
+    int tries;
+};
+
+/* Not by fork(): libuv's handler for it would close the pipes of this process, whose
+ * numbers are those of its own that we closed. */
+static bool spy_start(const struct collect *c, struct spy *s, struct stack_process *p)
+{
+    char number[32];
+    char *const argv[] = { (char *)(uintptr_t)c->pyspy,
+                           (char *)"dump",
+                           (char *)"--nonblocking",
+                           (char *)"--json",
+                           (char *)"--pid",
+                           number,
+                           NULL };
+    int out[2], err[2];
+
+    if (pipe2(out, O_CLOEXEC) < 0)
+        return false;
+    if (pipe2(err, O_CLOEXEC) < 0) {
+        close(out[0]);
+        close(out[1]);
+        return false;
+    }
+    snprintf(number, sizeof number, "%d", (int)p->pid);
+    const struct proc_spec spec = { .argv = argv,
+                                    .envp = c->opts->envp,
+                                    .fd = { -1, out[1], err[1] } };
+    const int rc = proc_spawn(&spec, &s->pid);
+    close(out[1]);
+    close(err[1]);
+    s->tries++;
+    if (rc != 0) {
+        close(out[0]);
+        close(err[0]);
+        p->missing = "py-spy cannot be started";
+        return false;
+    }
+    s->process = p;
+    s->out = out[0];
+    s->err = err[0];
+    buf_init(&s->text, PYSPY_BYTES);
+    buf_init(&s->complaint, 4096);
+    return true;
+}
+
+static void drain(int *fd, struct buf *into)
+{
+    char chunk[16384];
+    const ssize_t n = read(*fd, chunk, sizeof chunk);
+
+    if (n > 0) {
+        (void)buf_append(into, chunk, (size_t)n); /* The rest of too much is dropped. */
+        return;
+    }
+    close(*fd);
+    *fd = -1;
+}
+
+/* py-spy's own words: its first line, without "Error: ". */
+static void complain(struct collect *c, struct spy *s)
+{
+    const char *text = (const char *)buf_data(&s->complaint);
+    size_t n = 0, skip = 0;
+
+    while (n < buf_len(&s->complaint) && text[n] != '\n')
+        n++;
+    if (n > 7 && strncmp(text, "Error: ", 7) == 0)
+        skip = 7;
+    const char *copy =
+        n == 0 ? "py-spy: no answer"
+               : arena_printf(&c->sample.arena, "py-spy: %.*s",
+                              (int)MIN_OF(n - skip, (size_t)200), text + skip);
+    if (copy)
+        s->process->missing = copy;
+}
+
+/* False: it is to be tried again. */
+static bool spy_end(struct collect *c, struct spy *s)
+{
+    struct muster_error err;
+    int status = 0;
+
+    waitpid(s->pid, &status, 0);
+    const bool good = status == 0 && pyspy_parse(&c->sample.arena, s->process,
+                                                 buf_span(&s->text), &err) == 0;
+    const bool again = !good && s->tries < PYSPY_TRIES && !time_is_up(c);
+    if (!good && !again)
+        complain(c, s);
+    buf_fini(&s->text);
+    buf_fini(&s->complaint);
+    return !again;
+}
+
+static void spies_poll(struct collect *c, struct spy *spies)
+{
+    struct pollfd fds[2 * AT_ONCE];
+    const uint64_t now = clock_mono_ms();
+
+    for (size_t i = 0; i < AT_ONCE; i++) {
+        const bool on = spies[i].process != NULL;
+
+        fds[2 * i] = (struct pollfd){ on ? spies[i].out : -1, POLLIN, 0 };
+        fds[2 * i + 1] = (struct pollfd){ on ? spies[i].err : -1, POLLIN, 0 };
+    }
+    (void)poll(fds, ARRAY_LEN(fds), c->by_ms > now ? (int)(c->by_ms - now) : 0);
+    for (size_t i = 0; i < AT_ONCE; i++) {
+        struct spy *s = &spies[i];
+
+        if (s->process && fds[2 * i].revents && s->out >= 0)
+            drain(&s->out, &s->text);
+        if (s->process && fds[2 * i + 1].revents && s->err >= 0)
+            drain(&s->err, &s->complaint);
+        if (!s->process || s->out >= 0 || s->err >= 0)
+            continue;
+        if (spy_end(c, s) || !spy_start(c, s, s->process)) {
+            s->process = NULL;
+            s->tries = 0;
+        }
+    }
+}
+
+/* All of list, a few at a time. Those that are not done when the time is up are killed:
+ * they only read memory. */
+static void spy_on(struct collect *c, struct stack_process **list, size_t count)
+{
+    struct spy spies[AT_ONCE] = { 0 };
+    size_t next = 0;
+
+    for (;;) {
+        size_t busy = 0;
+
+        for (size_t i = 0; i < AT_ONCE; i++) {
+            if (!spies[i].process && next < count && !time_is_up(c) &&
+                !spy_start(c, &spies[i], list[next++]))
+                spies[i].process = NULL;
+            busy += spies[i].process != NULL;
+        }
+        if (busy == 0)
+            break;
+        spies_poll(c, spies);
+        if (!time_is_up(c))
+            continue;
+        for (size_t i = 0; i < AT_ONCE; i++)
+            if (spies[i].process) {
+                kill(spies[i].pid, SIGKILL);
+                spies[i].process->missing = "py-spy did not answer in time";
+            }
+        break;
+    }
+    for (; next < count; next++)
+        list[next]->missing = "there was no time left to ask py-spy";
+}
+
+/* --- all of it -------------------------------------------------------------------- */
+
+static int add_target(struct collect *c, const struct stacks_target *t)
+{
+    struct proc_list below = { 0 };
+
+    if (c->opts->depth == STACKS_FULL)
+        (void)proc_descendants(t->pid, &below);
+    const size_t count = MIN_OF(below.count + 1, (size_t)STACK_PROCESSES_MAX);
+    struct stack_rank *r = stack_sample_add(&c->sample, count);
+    if (r) {
+        r->rank = t->rank;
+        r->local_rank = t->local_rank;
+        r->processes[0].pid = t->pid;
+        for (size_t i = 1; i < count; i++)
+            r->processes[i].pid = below.pids[i - 1];
+        for (size_t i = 0; i < count; i++)
+            read_proc(c, &r->processes[i]);
+    }
+    proc_list_fini(&below);
+    return r ? 0 : MUSTER_ENOMEM;
+}
+
+static bool is_there(const struct stack_process *p)
+{
+    return p->state && p->state != 'Z' && p->state != 'X';
+}
+
+/* The Python processes that we may read, those of workers first. */
+static size_t list_python(struct collect *c, struct stack_process **list)
+{
+    size_t n = 0;
+
+    for (size_t round = 0; round < 2; round++)
+        for (size_t i = 0; i < c->sample.count; i++) {
+            struct stack_rank *r = &c->sample.ranks[i];
+
+            for (size_t k = round; k < (round ? r->process_count : 1); k++) {
+                struct stack_process *p = &r->processes[k];
+
+                if (!is_there(p))
+                    continue;
+                if (!may_read(p->pid)) {
+                    c->refused = true;
+                    p->missing = why_refused();
+                } else if (is_python(p->pid)) {
+                    list[n++] = p;
+                }
+            }
+        }
+    return n;
+}
+
+static int read_python(struct collect *c)
+{
+    struct stack_process **list =
+        arena_alloc(&c->sample.arena, c->sample.count * STACK_PROCESSES_MAX,
+                    sizeof(struct stack_process *));
+    const size_t count = list ? list_python(c, list) : 0;
+
+    if (!list)
+        return MUSTER_ENOMEM;
+    if (count == 0)
+        return 0;
+    if (find_pyspy(c, list[0]->pid)) {
+        spy_on(c, list, count);
+        return 0;
+    }
+    for (size_t i = 0; i < count; i++)
+        list[i]->missing = "no py-spy";
+    return stack_sample_note(
+        &c->sample,
+        "no Python frames: py-spy is neither in PATH nor beside the workers' Python; "
+        "`pip install py-spy` brings it (also as the extra muster-run[stacks])");
+}
+
+/* Of the workers alone. Whoever is uninterruptible cannot be held. */
+static int read_native(struct collect *c)
+{
+    for (size_t i = 0; i < c->sample.count; i++) {
+        struct stack_process *p = &c->sample.ranks[i].processes[0];
+        struct muster_error err;
+
+        if (!is_there(p) || p->state == 'D' || !may_read(p->pid))
+            continue;
+        if (time_is_up(c))
+            return stack_sample_note(&c->sample,
+                                     "there was no time left for all native frames");
+        const int rc = native_read(&c->sample.arena, p, &err);
+        if (rc == MUSTER_ENOMEM)
+            return rc;
+        if (rc == MUSTER_ENOTSUP) {
+            char text[300];
+
+            snprintf(text, sizeof text, "no native frames: %.250s", err.text);
+            return stack_sample_note(&c->sample, text);
+        }
+    }
+    return 0;
+}
+
+int stacks_collect(const struct stacks_read_opts *opts, struct buf *out)
+{
+    struct collect c = { .opts = opts };
+    int rc = 0;
+
+    c.by_ms =
+        clock_mono_ms() + opts->timeout_ms - MIN_OF(MARGIN_MS, opts->timeout_ms / 2);
+    for (size_t i = 0; rc == 0 && i < opts->count; i++)
+        rc = add_target(&c, &opts->targets[i]);
+    if (rc == 0)
+        rc = read_python(&c);
+    if (rc == 0 && opts->depth == STACKS_FULL)
+        rc = read_native(&c);
+    if (rc == 0 && c.refused)
+        rc = stack_sample_note(&c.sample, why_refused());
+    if (rc == 0)
+        rc = stack_sample_print(out, &c.sample, opts->node);
+    stack_sample_fini(&c.sample);
+    return rc;
+}

@@ -1,0 +1,731 @@
+/* findings.c - see findings.h. First each rank alone: its kind and its place. Then all
+ * together: equal ones become a group. Then the verdict, from the kinds alone. */
+#include "stacks/core/findings.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/py/json.h"
+
+#define SHOWN_FRAMES  8u
+#define SHOWN_NATIVE  4u
+#define SHOWN_HELPERS 3u
+
+const char *stack_kind_name(enum stack_kind k)
+{
+    static const char *const names[] = {
+        [STACK_ELSEWHERE] = "elsewhere", [STACK_WAITS] = "waits",
+        [STACK_STOPPED] = "stopped",     [STACK_KERNEL] = "kernel",
+        [STACK_GONE] = "gone",           [STACK_UNREAD] = "unread",
+    };
+    return names[k];
+}
+
+/* --- frames ----------------------------------------------------------------------- */
+
+static bool starts(const char *text, const char *begin)
+{
+    return strncmp(text, begin, strlen(begin)) == 0;
+}
+
+static bool ends(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* Frames that say nothing: wrappers, and how a script is run. */
+static bool is_noise(const struct stack_frame *f)
+{
+    static const char *const files[] = {
+        "torch/distributed/c10d_logger.py",
+        "torch/utils/_contextlib.py",
+        "<frozen runpy>",
+        "runpy.py",
+        "<frozen importlib._bootstrap>",
+        "<frozen importlib._bootstrap_external>",
+    };
+    static const char *const names[] = { "_call_impl", "_wrapped_call_impl",
+                                         "decorate_context" };
+
+    for (size_t i = 0; i < ARRAY_LEN(files); i++)
+        if (ends(f->file, files[i]))
+            return true;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (strcmp(f->name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+static const struct stack_frame *innermost(const struct stack_thread *t)
+{
+    for (size_t i = 0; t && i < t->python_count; i++)
+        if (!is_noise(&t->python[i]))
+            return &t->python[i];
+    return t && t->python_count > 0 ? &t->python[0] : NULL;
+}
+
+/* Where torch waits for other ranks. Whoever is really inside of it has its innermost
+ * frame there: a model's forward below DDP's has not. */
+static bool is_collective(const struct stack_frame *f)
+{
+    static const char *const files[] = {
+        "torch/distributed/distributed_c10d.py",
+        "torch/distributed/rendezvous.py",
+        "torch/distributed/_functional_collectives.py",
+        "torch/distributed/nn/functional.py",
+        "torch/distributed/utils.py",
+        "torch/nn/parallel/distributed.py",
+        "torch/distributed/elastic/utils/store.py",
+        "torch/distributed/_composable/fsdp/_fsdp_collectives.py",
+        "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(files); i++)
+        if (ends(f->file, files[i]))
+            return true;
+    return false;
+}
+
+static bool is_interpreter(const struct stack_frame *f)
+{
+    return starts(f->file, "libpython") || starts(f->file, "python") ||
+           starts(f->name, "_PyEval_");
+}
+
+/* What runs below the innermost Python frame. */
+static size_t native_count(const struct stack_thread *t)
+{
+    size_t n = 0;
+
+    while (t && n < t->native_count && !is_interpreter(&t->native[n]))
+        n++;
+    return n;
+}
+
+static bool waits_natively(const struct stack_thread *t)
+{
+    static const char *const begins[] = {
+        "c10d::Work::wait",
+        "c10d::ProcessGroup",
+        "c10d::Reducer",
+        "c10d::TCPStore",
+        "c10d::PrefixStore",
+        "c10d::detail::",
+        "gloo::",
+        "nccl",
+        "pncclGroup",
+        "MPI_",
+        "PMPI_",
+    };
+    const size_t count = native_count(t);
+
+    for (size_t i = 0; i < count; i++) {
+        const char *name = t->native[i].name;
+        const char *inner = strstr(name, "c10d::"); /* behind a return type */
+
+        for (size_t k = 0; k < ARRAY_LEN(begins); k++)
+            if (starts(name, begins[k]) || (inner && starts(inner, begins[k])))
+                return true;
+    }
+    return false;
+}
+
+/* The main thread wants the interpreter's lock, and which thread has it: it sits in the
+ * lock's timed wait, called by the interpreter itself. */
+static const struct stack_thread *gil_holder(const struct stack_process *p)
+{
+    const struct stack_thread *t = stack_main_thread(p);
+    bool wants = false;
+
+    if (!t || t->gil)
+        return NULL;
+    const size_t count = native_count(t);
+    for (size_t i = 0; i < count; i++)
+        wants = wants || starts(t->native[i].name, "pthread_cond_timedwait") ||
+                starts(t->native[i].name, "__pthread_cond_timedwait");
+    if (count < t->native_count && starts(t->native[count].name, "take_gil"))
+        wants = true;
+    for (size_t i = 1; wants && i < p->thread_count; i++)
+        if (p->threads[i].gil)
+            return &p->threads[i];
+    return NULL;
+}
+
+/* --- one rank --------------------------------------------------------------------- */
+
+enum stack_kind stack_kind_of(const struct stack_rank *r)
+{
+    const struct stack_process *p = &r->processes[0];
+    const struct stack_thread *t = stack_main_thread(p);
+    const struct stack_frame *f = innermost(t);
+
+    if (p->state == 'T' || p->state == 't')
+        return STACK_STOPPED;
+    if (p->state == 'Z' || p->state == 'X')
+        return STACK_GONE;
+    if (p->state == 'D')
+        return STACK_KERNEL;
+    if (gil_holder(p))
+        return STACK_ELSEWHERE;
+    if ((f && is_collective(f)) || waits_natively(t))
+        return STACK_WAITS;
+    return f || native_count(t) > 0 ? STACK_ELSEWHERE : STACK_UNREAD;
+}
+
+static uint64_t mix(uint64_t hash, const char *text)
+{
+    for (; *text; text++)
+        hash = (hash ^ (uint8_t)*text) * 0x100000001b3u;
+    return (hash ^ 0xff) * 0x100000001b3u;
+}
+
+uint64_t stack_chain_hash(const struct stack_rank *r, bool lines)
+{
+    const struct stack_thread *t = stack_main_thread(&r->processes[0]);
+    uint64_t hash = 0xcbf29ce484222325u;
+
+    if (!t || t->python_count + t->native_count == 0)
+        return 0;
+    for (size_t i = 0; i < t->python_count; i++) {
+        hash = mix(mix(hash, t->python[i].name), t->python[i].file);
+        if (lines)
+            hash = (hash ^ (uint64_t)t->python[i].line) * 0x100000001b3u;
+    }
+    if (t->python_count == 0)
+        for (size_t i = 0; i < t->native_count; i++)
+            hash = mix(mix(hash, t->native[i].name), t->native[i].file);
+    return hash | 1;
+}
+
+static void put_frame(struct buf *out, const struct stack_frame *f)
+{
+    buf_printf(out, "%s (%s", f->name, f->file);
+    if (f->line > 0)
+        buf_printf(out, ":%" PRId64, f->line);
+    buf_u8(out, ')');
+}
+
+static void put_frames(struct buf *out, const struct stack_frame *f, size_t count,
+                       size_t most)
+{
+    size_t shown = 0, left = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        const bool top = strcmp(f[i].name, "<module>") == 0;
+
+        if (is_noise(&f[i]) || (top && (shown > 0 || i + 1 < count)))
+            continue;
+        if (shown == most) {
+            left++;
+            continue;
+        }
+        buf_append_str(out, shown++ ? " <- " : "");
+        put_frame(out, &f[i]);
+    }
+    if (left > 0)
+        buf_printf(out, " <- %zu more", left);
+}
+
+static void put_stack(struct buf *out, const struct stack_process *p)
+{
+    const struct stack_thread *t = stack_main_thread(p);
+    const struct stack_thread *holder = gil_holder(p);
+
+    if (holder) {
+        buf_printf(out, "wants the GIL, which thread %s holds in ",
+                   *holder->name ? holder->name : "?");
+        put_frames(out, holder->python, holder->python_count, SHOWN_FRAMES);
+    } else if (t && t->python_count > 0) {
+        put_frames(out, t->python, t->python_count, SHOWN_FRAMES);
+    } else if (t && t->native_count > 0) {
+        put_frames(out, t->native, t->native_count, SHOWN_FRAMES);
+    }
+}
+
+static bool has_frames(const struct stack_process *p)
+{
+    const struct stack_thread *t = stack_main_thread(p);
+
+    return t && t->python_count + t->native_count > 0;
+}
+
+static void put_kernel(struct buf *out, const struct stack_process *p)
+{
+    if (*p->wchan)
+        buf_printf(out, " in %s", p->wchan);
+    if (*p->syscall)
+        buf_printf(out, "%s%s", *p->wchan ? ", " : " in ", p->syscall);
+}
+
+static void put_place(struct buf *out, const struct stack_process *p,
+                      enum stack_kind kind)
+{
+    switch (kind) {
+    case STACK_STOPPED:
+        buf_append_str(out, p->state == 't' ? "held by a debugger"
+                                            : "stopped (SIGSTOP or the like)");
+        break;
+    case STACK_KERNEL:
+        buf_append_str(out, "uninterruptible (state D)");
+        put_kernel(out, p);
+        break;
+    case STACK_GONE:
+        buf_append_str(out, "has exited");
+        return;
+    case STACK_UNREAD:
+        buf_append_str(out, p->state == 'R' ? "runs" : "waits");
+        put_kernel(out, p);
+        buf_printf(out, "; no stack%s%s", *p->missing ? ": " : "", p->missing);
+        return;
+    case STACK_WAITS:
+    case STACK_ELSEWHERE:
+    case STACK_KINDS:
+        put_stack(out, p);
+        return;
+    }
+    if (has_frames(p)) {
+        buf_append_str(out, "; last frame ");
+        put_stack(out, p);
+    }
+}
+
+/* The user's own line: the innermost frame that is not torch's. */
+static const struct stack_frame *own_frame(const struct stack_thread *t)
+{
+    for (size_t i = 0; i < t->python_count; i++)
+        if (!is_noise(&t->python[i]) && !starts(t->python[i].file, "torch/") &&
+            !strstr(t->python[i].file, "/torch/"))
+            return &t->python[i];
+    return NULL;
+}
+
+/* For one line among others: "all_reduce (train.py:88)". */
+static void put_brief(struct buf *out, const struct stack_process *p,
+                      enum stack_kind kind)
+{
+    const struct stack_thread *t = stack_main_thread(p);
+    const struct stack_frame *in = innermost(t);
+    const struct stack_frame *own = t ? own_frame(t) : NULL;
+
+    if (kind == STACK_WAITS && in && own) {
+        buf_printf(out, "%s (%s:%" PRId64 ")", in->name, own->file, own->line);
+        return;
+    }
+    put_place(out, p, kind);
+}
+
+/* What its other processes do, those first that cannot go on. */
+static bool matters(const struct stack_process *p, int round)
+{
+    const bool odd =
+        p->state == 'T' || p->state == 't' || p->state == 'Z' || p->state == 'D';
+
+    return round == 0 ? odd : !odd && has_frames(p);
+}
+
+static void put_helpers(struct buf *out, const struct stack_rank *r)
+{
+    size_t shown = 0;
+
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 1; i < r->process_count && shown < SHOWN_HELPERS; i++) {
+            const struct stack_process *p = &r->processes[i];
+
+            if (!matters(p, round))
+                continue;
+            const struct stack_rank alone = { .processes = (struct stack_process *)p,
+                                              .process_count = 1 };
+            buf_printf(out, "%sprocess %" PRId64 " (%s): ", shown++ ? "; " : "", p->pid,
+                       p->command);
+            put_place(out, p, stack_kind_of(&alone));
+        }
+}
+
+/* --- groups ----------------------------------------------------------------------- */
+
+struct seen {
+    const struct stack_rank *rank;
+    const char *place;
+    enum stack_kind kind;
+};
+
+static int by_place(const void *a, const void *b)
+{
+    const struct seen *x = a, *y = b;
+
+    if (x->kind != y->kind)
+        return x->kind < y->kind ? -1 : 1;
+    const int c = strcmp(x->place, y->place);
+    if (c != 0)
+        return c;
+    return (x->rank->rank > y->rank->rank) - (x->rank->rank < y->rank->rank);
+}
+
+static const char *keep(struct arena *a, struct buf *b)
+{
+    const int rc = buf_error(b);
+    const char *text = rc == 0 ? arena_text(a, buf_span(b)) : NULL;
+
+    buf_clear(b);
+    return text;
+}
+
+static int look_at_all(struct stack_findings *f, const struct stack_sample *s,
+                       struct seen *seen, struct buf *b)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        const struct stack_process *p = &s->ranks[i].processes[0];
+
+        seen[i].rank = &s->ranks[i];
+        seen[i].kind = stack_kind_of(&s->ranks[i]);
+        put_place(b, p, seen[i].kind);
+        seen[i].place = keep(&f->arena, b);
+        if (!seen[i].place)
+            return MUSTER_ENOMEM;
+    }
+    if (s->count > 1)
+        qsort(seen, s->count, sizeof *seen, by_place);
+    return 0;
+}
+
+static int fill_group(struct stack_findings *f, struct stack_group *g,
+                      const struct seen *seen, size_t count, struct buf *b)
+{
+    const struct stack_process *p = &seen[0].rank->processes[0];
+    const struct stack_thread *t = stack_main_thread(p);
+
+    g->kind = seen[0].kind;
+    g->place = seen[0].place;
+    put_brief(b, p, g->kind);
+    g->brief = keep(&f->arena, b);
+    if (t && t->python_count > 0)
+        put_frames(b, t->native, native_count(t), SHOWN_NATIVE);
+    g->native = keep(&f->arena, b);
+    put_helpers(b, seen[0].rank);
+    g->helpers = keep(&f->arena, b);
+    g->ranks = arena_alloc(&f->arena, count, sizeof(struct stack_rank *));
+    if (!g->brief || !g->native || !g->helpers || !g->ranks)
+        return MUSTER_ENOMEM;
+    for (size_t i = 0; i < count; i++)
+        g->ranks[i] = seen[i].rank;
+    g->count = count;
+    return 0;
+}
+
+static bool same(const struct seen *a, const struct seen *b)
+{
+    return a->kind == b->kind && strcmp(a->place, b->place) == 0;
+}
+
+static int group_all(struct stack_findings *f, const struct seen *seen, size_t count,
+                     struct buf *b)
+{
+    size_t groups = 0;
+
+    for (size_t i = 0; i < count; i++)
+        groups += i == 0 || !same(&seen[i], &seen[i - 1]);
+    f->groups = arena_alloc(&f->arena, groups, sizeof *f->groups);
+    if (!f->groups)
+        return MUSTER_ENOMEM;
+    for (size_t i = 0; i < count;) {
+        size_t n = 1;
+
+        while (i + n < count && same(&seen[i], &seen[i + n]))
+            n++;
+        if (fill_group(f, &f->groups[f->count], &seen[i], n, b) != 0)
+            return MUSTER_ENOMEM;
+        f->count++;
+        i += n;
+    }
+    return 0;
+}
+
+/* --- the verdict ------------------------------------------------------------------ */
+
+static void suspect(struct stack_findings *f, enum stack_kind kind)
+{
+    for (size_t i = 0; i < f->count; i++)
+        if (f->groups[i].kind == kind) {
+            f->groups[i].suspect = true;
+            f->suspects += f->groups[i].count;
+        }
+}
+
+static struct stack_group *largest(const struct stack_findings *f)
+{
+    struct stack_group *most = NULL;
+
+    for (size_t i = 0; i < f->count; i++)
+        if (!most || f->groups[i].count > most->count)
+            most = &f->groups[i];
+    return most;
+}
+
+/* Nobody is seen to wait, in a collective that we know at least: a few that differ from
+ * all the others are told, but only if there are enough others to be the rule. */
+static void suspect_odd_ones(struct stack_findings *f)
+{
+    const struct stack_group *most = largest(f);
+
+    if (f->count == 1) {
+        f->unknown = "all ranks are in the same place";
+    } else if (f->ranks < 3 || most->count * 4 < f->ranks * 3) {
+        if (f->ranks != 3 || most->count != 2) {
+            f->unknown = "no rank is seen to wait for others";
+            return;
+        }
+    }
+    for (size_t i = 0; f->count > 1 && i < f->count; i++)
+        if (&f->groups[i] != most) {
+            f->groups[i].suspect = true;
+            f->suspects += f->groups[i].count;
+        }
+}
+
+static void judge(struct stack_findings *f)
+{
+    size_t n[STACK_KINDS] = { 0 };
+
+    for (size_t i = 0; i < f->count; i++)
+        n[f->groups[i].kind] += f->groups[i].count;
+    f->unknown = "";
+    if (f->ranks == 0)
+        f->unknown = "no rank was seen";
+    else if (n[STACK_STOPPED] == f->ranks)
+        f->unknown = "every rank is stopped";
+    else if (n[STACK_STOPPED] > 0)
+        suspect(f, STACK_STOPPED);
+    else if (n[STACK_GONE] > 0 && n[STACK_GONE] + n[STACK_WAITS] == f->ranks)
+        suspect(f, STACK_GONE);
+    else if (n[STACK_KERNEL] == f->ranks)
+        f->unknown = "every rank is in the kernel";
+    else if (n[STACK_KERNEL] > 0 && n[STACK_KERNEL] * 2 <= f->ranks)
+        suspect(f, STACK_KERNEL);
+    else if (n[STACK_KERNEL] > 0)
+        f->unknown = "most ranks are in the kernel";
+    else if (n[STACK_UNREAD] == f->ranks)
+        f->unknown = "no stack could be read";
+    else if (n[STACK_WAITS] == 0 && n[STACK_UNREAD] == 0)
+        suspect_odd_ones(f);
+    else if (n[STACK_ELSEWHERE] > 0 && n[STACK_WAITS] > 0 &&
+             n[STACK_ELSEWHERE] * 2 <= f->ranks)
+        suspect(f, STACK_ELSEWHERE);
+    else if (n[STACK_ELSEWHERE] > 0)
+        f->unknown = "most ranks are in no collective";
+    else if (n[STACK_UNREAD] > 0)
+        f->unknown = "the stacks of some ranks could not be read";
+    else if (f->count > 1)
+        f->unknown = "ranks wait in different places";
+    else
+        f->unknown = "all ranks wait in the same place; a network or a device may be "
+                     "the cause";
+}
+
+/* Suspects first, then the rarer ones; those who wait after others. */
+static int by_oddity(const void *a, const void *b)
+{
+    const struct stack_group *x = a, *y = b;
+
+    if (x->suspect != y->suspect)
+        return x->suspect ? -1 : 1;
+    if (x->count != y->count)
+        return x->count < y->count ? -1 : 1;
+    if ((x->kind == STACK_WAITS) != (y->kind == STACK_WAITS))
+        return x->kind == STACK_WAITS ? 1 : -1;
+    return (x->ranks[0]->rank > y->ranks[0]->rank) -
+           (x->ranks[0]->rank < y->ranks[0]->rank);
+}
+
+static void mark(struct stack_findings *f)
+{
+    const struct stack_group *most = largest(f);
+
+    for (size_t i = 0; i < f->count; i++)
+        f->groups[i].differs = f->groups[i].suspect || f->groups[i].count < most->count;
+    if (f->count > 1)
+        qsort(f->groups, f->count, sizeof *f->groups, by_oddity);
+}
+
+int stack_findings_make(struct stack_findings *f, const struct stack_sample *s)
+{
+    struct buf b;
+    int rc;
+
+    *f = (struct stack_findings){ .ranks = s->count };
+    struct seen *seen = arena_alloc(&f->arena, s->count, sizeof *seen);
+    buf_init(&b, SIZE_MAX);
+    rc = seen ? look_at_all(f, s, seen, &b) : MUSTER_ENOMEM;
+    if (rc == 0)
+        rc = group_all(f, seen, s->count, &b);
+    buf_fini(&b);
+    if (rc != 0) {
+        stack_findings_fini(f);
+        return rc;
+    }
+    judge(f);
+    mark(f);
+    return 0;
+}
+
+void stack_findings_fini(struct stack_findings *f)
+{
+    arena_fini(&f->arena);
+    *f = (struct stack_findings){ 0 };
+}
+
+/* --- as text ---------------------------------------------------------------------- */
+
+int stack_ranges(struct buf *out, const struct stack_group *g)
+{
+    for (size_t i = 0; i < g->count;) {
+        size_t n = 1;
+
+        while (i + n < g->count &&
+               g->ranks[i + n]->rank == g->ranks[i]->rank + (int64_t)n)
+            n++;
+        if (n == 2)
+            n = 1; /* "6, 7" reads better than "6-7" */
+        buf_printf(out, "%s%" PRId64, i ? ", " : "", g->ranks[i]->rank);
+        if (n > 1)
+            buf_printf(out, "-%" PRId64, g->ranks[i + n - 1]->rank);
+        i += n;
+    }
+    return buf_error(out);
+}
+
+/* The node, if the ranks are all of one. */
+static const char *node_of(const struct stack_group *g)
+{
+    for (size_t i = 1; i < g->count; i++)
+        if (strcmp(g->ranks[i]->node, g->ranks[0]->node) != 0)
+            return "";
+    return g->ranks[0]->node;
+}
+
+int stack_findings_print(struct buf *out, const struct stack_findings *f,
+                         const struct stack_sample *s)
+{
+    for (size_t i = 0; i < f->count; i++) {
+        const struct stack_group *g = &f->groups[i];
+        const char *node = g->differs || f->count == 1 ? node_of(g) : "";
+
+        buf_printf(out, "%zu %s (", g->count, g->count == 1 ? "rank " : "ranks");
+        stack_ranges(out, g);
+        buf_printf(out, "%s%s): %s%s\n", *node ? ", " : "", node, g->place,
+                   g->differs ? "   <-- differs" : "");
+        if (*g->native)
+            buf_printf(out, "        below Python: %s\n", g->native);
+        if (*g->helpers)
+            buf_printf(out, "        %s\n", g->helpers);
+    }
+    for (size_t i = 0; i < s->note_count; i++)
+        buf_printf(out, "note: %s\n", s->notes[i]);
+    return buf_error(out);
+}
+
+static void report_group(struct buf *out, const struct stack_group *g,
+                         const char *indent)
+{
+    const char *node = node_of(g);
+    const bool one = g->count == 1;
+
+    buf_append_str(out, indent);
+    if (one)
+        buf_printf(out, "rank %" PRId64, g->ranks[0]->rank);
+    else {
+        buf_printf(out, "%zu ranks (", g->count);
+        stack_ranges(out, g);
+        buf_u8(out, ')');
+    }
+    if (one && *node)
+        buf_printf(out, " on %s", node);
+    if (g->kind == STACK_WAITS)
+        buf_printf(out, " %s in %s", one ? "waits" : "wait", g->brief);
+    else if (g->kind == STACK_ELSEWHERE && !starts(g->place, "wants "))
+        buf_printf(out, " %s in %s", one ? "is" : "are", g->place);
+    else if (g->kind == STACK_STOPPED || g->kind == STACK_KERNEL)
+        buf_printf(out, " %s %s", one ? "is" : "are", g->place);
+    else
+        buf_printf(out, ": %s", g->place);
+    buf_append_str(out, g->differs ? "   <-- differs\n" : "\n");
+    if (g->suspect && *g->helpers)
+        buf_printf(out, "%s  its %s\n", indent, g->helpers);
+}
+
+int stack_findings_report(struct buf *out, const struct stack_findings *f,
+                          const char *indent)
+{
+    for (size_t i = f->count; i-- > 0;)
+        report_group(out, &f->groups[i], indent);
+    return buf_error(out);
+}
+
+int stack_findings_verdict(struct buf *out, const struct stack_findings *f)
+{
+    size_t told = 0;
+
+    if (f->suspects == 0) {
+        buf_printf(out, "the likely cause is unknown: %s", f->unknown);
+        return buf_error(out);
+    }
+    buf_append_str(out, f->suspects == 1 ? "rank " : "ranks ");
+    for (size_t i = 0; i < f->count; i++) {
+        if (!f->groups[i].suspect)
+            continue;
+        buf_append_str(out, told++ ? ", " : "");
+        stack_ranges(out, &f->groups[i]);
+    }
+    buf_append_str(out,
+                   f->suspects == 1 ? " is the likely cause" : " are the likely cause");
+    return buf_error(out);
+}
+
+static void json_member(struct buf *out, const char *key, const char *text)
+{
+    buf_printf(out, ", \"%s\": ", key);
+    json_text(out, text);
+}
+
+static void json_group(struct buf *out, const struct stack_group *g)
+{
+    buf_append_str(out, "{\"ranks\": [");
+    for (size_t i = 0; i < g->count; i++)
+        buf_printf(out, "%s%" PRId64, i ? ", " : "", g->ranks[i]->rank);
+    buf_printf(out, "], \"kind\": \"%s\"", stack_kind_name(g->kind));
+    json_member(out, "node", node_of(g));
+    json_member(out, "place", g->place);
+    json_member(out, "native", g->native);
+    json_member(out, "helpers", g->helpers);
+    buf_printf(out, ", \"differs\": %s, \"suspect\": %s}",
+               g->differs ? "true" : "false", g->suspect ? "true" : "false");
+}
+
+int stack_findings_json(struct buf *out, const struct stack_findings *f)
+{
+    struct buf verdict;
+
+    buf_append_str(out, "\"groups\": [");
+    for (size_t i = 0; i < f->count; i++) {
+        buf_append_str(out, i ? ", " : "");
+        json_group(out, &f->groups[i]);
+    }
+    buf_append_str(out, "], \"suspects\": [");
+    for (size_t i = 0, told = 0; i < f->count; i++)
+        for (size_t k = 0; f->groups[i].suspect && k < f->groups[i].count; k++)
+            buf_printf(out, "%s%" PRId64, told++ ? ", " : "",
+                       f->groups[i].ranks[k]->rank);
+    buf_init(&verdict, SIZE_MAX);
+    stack_findings_verdict(&verdict, f);
+    buf_u8(&verdict, 0);
+    if (buf_error(&verdict))
+        buf_fail(out, buf_error(&verdict));
+    else {
+        buf_append_str(out, "], \"verdict\": ");
+        json_text(out, (const char *)buf_data(&verdict));
+    }
+    buf_fini(&verdict);
+    return buf_error(out);
+}

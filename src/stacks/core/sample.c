@@ -1,0 +1,307 @@
+/* sample.c - see sample.h. Parsing trusts nobody: the text comes from another node. */
+#include "stacks/core/sample.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/py/json.h"
+
+void stack_sample_fini(struct stack_sample *s)
+{
+    arena_fini(&s->arena);
+    mem_free(s->ranks);
+    *s = (struct stack_sample){ 0 };
+}
+
+static struct stack_rank *reserve_rank(struct stack_sample *s)
+{
+    if (s->count == s->size) {
+        const size_t size = s->size ? s->size * 2 : 16;
+        struct stack_rank *ranks = mem_realloc_array(s->ranks, size, sizeof *ranks);
+
+        if (!ranks)
+            return NULL;
+        s->ranks = ranks;
+        s->size = size;
+    }
+    return &s->ranks[s->count];
+}
+
+struct stack_rank *stack_sample_add(struct stack_sample *s, size_t processes)
+{
+    struct stack_rank *r = reserve_rank(s);
+    struct stack_process *p = arena_alloc(&s->arena, processes, sizeof *p);
+
+    if (!r || !p)
+        return NULL;
+    for (size_t i = 0; i < processes; i++)
+        p[i].command = p[i].wchan = p[i].syscall = p[i].missing = "";
+    *r = (struct stack_rank){ .node = "", .processes = p, .process_count = processes };
+    s->count++;
+    return r;
+}
+
+int stack_sample_note(struct stack_sample *s, const char *text)
+{
+    for (size_t i = 0; i < s->note_count; i++)
+        if (strcmp(s->notes[i], text) == 0)
+            return 0;
+    if (s->note_count == STACK_NOTES_MAX)
+        return 0;
+    const char *copy = arena_text(&s->arena, span_str(text));
+    if (!copy)
+        return MUSTER_ENOMEM;
+    s->notes[s->note_count++] = copy;
+    return 0;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct stack_rank *x = a, *y = b;
+
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+void stack_sample_sort(struct stack_sample *s)
+{
+    if (s->count > 1)
+        qsort(s->ranks, s->count, sizeof *s->ranks, by_rank);
+}
+
+const struct stack_thread *stack_main_thread(const struct stack_process *p)
+{
+    return p->thread_count > 0 ? &p->threads[0] : NULL;
+}
+
+/* --- out -------------------------------------------------------------------------- */
+
+static void put_text(struct buf *out, const char *key, const char *text)
+{
+    if (!*text)
+        return;
+    buf_printf(out, ", \"%s\": ", key);
+    json_text(out, text);
+}
+
+static void put_frames(struct buf *out, const char *key, const struct stack_frame *f,
+                       size_t count)
+{
+    if (count == 0)
+        return;
+    buf_printf(out, ", \"%s\": [", key);
+    for (size_t i = 0; i < count; i++) {
+        buf_append_str(out, i ? ", [" : "[");
+        json_text(out, f[i].name);
+        buf_append_str(out, ", ");
+        json_text(out, f[i].file);
+        if (f[i].line > 0)
+            buf_printf(out, ", %" PRId64, f[i].line);
+        buf_u8(out, ']');
+    }
+    buf_u8(out, ']');
+}
+
+static void put_thread(struct buf *out, const struct stack_thread *t)
+{
+    buf_printf(out, "{\"id\": %" PRId64, t->id);
+    put_text(out, "name", t->name);
+    buf_append_str(out, t->gil ? ", \"gil\": true" : "");
+    put_frames(out, "python", t->python, t->python_count);
+    put_frames(out, "native", t->native, t->native_count);
+    buf_u8(out, '}');
+}
+
+static void put_process(struct buf *out, const struct stack_process *p)
+{
+    const char state[] = { p->state, '\0' };
+
+    buf_printf(out, "{\"pid\": %" PRId64 ", \"parent\": %" PRId64, p->pid, p->parent);
+    put_text(out, "state", state);
+    put_text(out, "command", p->command);
+    put_text(out, "wchan", p->wchan);
+    put_text(out, "syscall", p->syscall);
+    buf_printf(out, ", \"switches\": %" PRIu64 ", \"cpu_ms\": %" PRIu64, p->switches,
+               p->cpu_ms);
+    put_text(out, "missing", p->missing);
+    buf_append_str(out, ", \"threads\": [");
+    for (size_t i = 0; i < p->thread_count; i++) {
+        buf_append_str(out, i ? ", " : "");
+        put_thread(out, &p->threads[i]);
+    }
+    buf_append_str(out, "]}");
+}
+
+int stack_sample_print(struct buf *out, const struct stack_sample *s, const char *node)
+{
+    buf_append_str(out, "{\"node\": ");
+    json_text(out, node);
+    buf_append_str(out, ", \"notes\": [");
+    for (size_t i = 0; i < s->note_count; i++) {
+        buf_append_str(out, i ? ", " : "");
+        json_text(out, s->notes[i]);
+    }
+    buf_append_str(out, "], \"ranks\": [");
+    for (size_t i = 0; i < s->count; i++) {
+        const struct stack_rank *r = &s->ranks[i];
+
+        buf_printf(out,
+                   "%s{\"rank\": %" PRId64 ", \"local_rank\": %" PRId64
+                   ", \"processes\": [",
+                   i ? ", " : "", r->rank, r->local_rank);
+        for (size_t k = 0; k < r->process_count; k++) {
+            buf_append_str(out, k ? ", " : "");
+            put_process(out, &r->processes[k]);
+        }
+        buf_append_str(out, "]}");
+    }
+    buf_append_str(out, "]}");
+    return buf_error(out);
+}
+
+/* --- in --------------------------------------------------------------------------- */
+
+/* Copies of texts, or "" where there is none; *failed once memory is short. */
+static const char *text_of(struct arena *a, const json_t *value, bool *failed)
+{
+    const char *text = json_is_string(value) ? json_string_value(value) : "";
+    const char *copy = *text ? arena_text(a, span_str(text)) : "";
+
+    *failed = *failed || !copy;
+    return copy ? copy : "";
+}
+
+static uint64_t count_of(const json_t *value)
+{
+    const json_int_t n = json_is_integer(value) ? json_integer_value(value) : 0;
+
+    return n > 0 ? (uint64_t)n : 0;
+}
+
+static size_t frames_of(struct arena *a, const json_t *list, struct stack_frame **out,
+                        bool *failed)
+{
+    const size_t count = MIN_OF(json_array_size(list), (size_t)STACK_FRAMES_MAX);
+    struct stack_frame *f = arena_alloc(a, count, sizeof *f);
+
+    if (!f) {
+        *failed = true;
+        return 0;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const json_t *one = json_array_get(list, i);
+
+        f[i].name = text_of(a, json_array_get(one, 0), failed);
+        f[i].file = text_of(a, json_array_get(one, 1), failed);
+        f[i].line = (int64_t)count_of(json_array_get(one, 2));
+    }
+    *out = f;
+    return count;
+}
+
+static void parse_threads(struct arena *a, struct stack_process *p, const json_t *list,
+                          bool *failed)
+{
+    const size_t count = MIN_OF(json_array_size(list), (size_t)STACK_THREADS_MAX);
+    struct stack_thread *t = arena_alloc(a, count, sizeof *t);
+
+    if (!t) {
+        *failed = true;
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const json_t *one = json_array_get(list, i);
+
+        t[i].id = (int64_t)count_of(json_object_get(one, "id"));
+        t[i].name = text_of(a, json_object_get(one, "name"), failed);
+        t[i].gil = json_is_true(json_object_get(one, "gil"));
+        t[i].python_count =
+            frames_of(a, json_object_get(one, "python"), &t[i].python, failed);
+        t[i].native_count =
+            frames_of(a, json_object_get(one, "native"), &t[i].native, failed);
+    }
+    p->threads = t;
+    p->thread_count = count;
+}
+
+static void parse_process(struct arena *a, struct stack_process *p, const json_t *from,
+                          bool *failed)
+{
+    const char *state = json_string_value(json_object_get(from, "state"));
+
+    p->pid = (int64_t)count_of(json_object_get(from, "pid"));
+    p->parent = (int64_t)count_of(json_object_get(from, "parent"));
+    p->state = state && strchr("RSDTtZXI", *state) ? *state : 0;
+    p->command = text_of(a, json_object_get(from, "command"), failed);
+    p->wchan = text_of(a, json_object_get(from, "wchan"), failed);
+    p->syscall = text_of(a, json_object_get(from, "syscall"), failed);
+    p->switches = count_of(json_object_get(from, "switches"));
+    p->cpu_ms = count_of(json_object_get(from, "cpu_ms"));
+    p->missing = text_of(a, json_object_get(from, "missing"), failed);
+    parse_threads(a, p, json_object_get(from, "threads"), failed);
+}
+
+static void parse_rank(struct stack_sample *s, const json_t *from, const char *node,
+                       bool *failed)
+{
+    const json_t *rank = json_object_get(from, "rank");
+    const json_t *list = json_object_get(from, "processes");
+    const size_t count = MIN_OF(json_array_size(list), (size_t)STACK_PROCESSES_MAX);
+
+    if (!json_is_integer(rank) || json_integer_value(rank) < 0 || count == 0 ||
+        s->count >= STACK_RANKS_MAX)
+        return;
+    struct stack_rank *r = stack_sample_add(s, count);
+    if (!r) {
+        *failed = true;
+        return;
+    }
+    r->rank = json_integer_value(rank);
+    r->local_rank = (int64_t)count_of(json_object_get(from, "local_rank"));
+    r->node = node;
+    for (size_t i = 0; i < count; i++)
+        parse_process(&s->arena, &r->processes[i], json_array_get(list, i), failed);
+}
+
+static int parse_node(struct stack_sample *s, const json_t *from)
+{
+    const json_t *notes = json_object_get(from, "notes");
+    const json_t *ranks = json_object_get(from, "ranks");
+    bool failed = false;
+    const char *node = text_of(&s->arena, json_object_get(from, "node"), &failed);
+
+    for (size_t i = 0; i < json_array_size(notes); i++) {
+        const char *text = json_string_value(json_array_get(notes, i));
+
+        if (text && stack_sample_note(s, text) != 0)
+            failed = true;
+    }
+    for (size_t i = 0; !failed && i < json_array_size(ranks); i++)
+        parse_rank(s, json_array_get(ranks, i), node, &failed);
+    return failed ? MUSTER_ENOMEM : 0;
+}
+
+int stack_sample_parse(struct stack_sample *s, struct span json,
+                       struct muster_error *err)
+{
+    const size_t count = s->count, notes = s->note_count;
+    json_t *root = NULL;
+    int rc =
+        json.n > STACK_NODE_BYTES ? MUSTER_EPROTO : json_from_python(&root, json, err);
+
+    if (rc == MUSTER_ENOMEM)
+        return rc;
+    if (rc != 0 || !json_is_object(root)) {
+        json_decref(root);
+        return err_set(err, MUSTER_EPROTO, "this is not what a node saw of its ranks");
+    }
+    rc = parse_node(s, root);
+    json_decref(root);
+    if (rc == 0)
+        return 0;
+    s->count = count;
+    s->note_count = notes;
+    return err_nomem(err);
+}

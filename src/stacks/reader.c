@@ -1,0 +1,210 @@
+/* reader.c - see reader.h. The agent's side: forks the reader, takes what it prints,
+ * ends it when the time is up. */
+#include "stacks/reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "loop/handle_set.h"
+#include "stacks/collect.h"
+
+#define REAP_MS 20 /* between two looks at a reader that has not quite gone */
+
+struct stacks_reading {
+    uv_pipe_t pipe;
+    uv_timer_t timer; /* first the deadline, then the reaping */
+    struct handle_set closing;
+    struct buf out;
+    pid_t pid;
+    bool told;
+    void (*done)(void *ctx, int status, struct span json,
+                 const struct muster_error *err);
+    void *ctx;
+    char chunk[16384];
+};
+
+/* --- the reader's process --------------------------------------------------------- */
+
+static void write_all(int fd, struct span text)
+{
+    while (text.n > 0) {
+        const ssize_t n = write(fd, text.p, text.n);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return;
+        text = span_of(text.p + n, text.n - (size_t)n);
+    }
+}
+
+static void be_reader(const struct stacks_read_opts *opts, int fd, pid_t agent)
+    __attribute__((noreturn));
+
+static void be_reader(const struct stacks_read_opts *opts, int fd, pid_t agent)
+{
+    sigset_t none;
+    struct buf out;
+
+    setpgid(0, 0); /* So that it and all it started can be killed at once. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != agent)
+        _exit(1);
+    prctl(PR_SET_NAME, "muster-stacks");
+    for (int sig = 1; sig < NSIG; sig++)
+        signal(sig, SIG_DFL);
+    signal(SIGPIPE, SIG_IGN);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)dup2(fd, 3);
+    (void)syscall(SYS_close_range, 4u, ~0u, 0);
+    (void)setpriority(PRIO_PROCESS, 0, 5); /* The workers come first. */
+    buf_init(&out, STACK_NODE_BYTES);
+    if (stacks_collect(opts, &out) == 0)
+        write_all(3, buf_span(&out));
+    _exit(0);
+}
+
+/* --- the agent's side ------------------------------------------------------------- */
+
+static void on_all_closed(void *ctx)
+{
+    struct stacks_reading *r = ctx;
+
+    buf_fini(&r->out);
+    mem_free(r);
+}
+
+/* The reader is dead or about to be. What it started has its process group, and becomes
+ * ours when it goes, so that nothing is left to be reaped by nobody. */
+static void reap(uv_timer_t *timer)
+{
+    struct stacks_reading *r = timer->data;
+    pid_t pid;
+
+    do
+        pid = waitpid(-r->pid, NULL, WNOHANG);
+    while (pid > 0);
+    if (pid == 0)
+        return; /* again in a moment */
+    handle_set_begin(&r->closing, on_all_closed, r);
+    handle_set_close(&r->closing, &r->timer);
+    handle_set_end(&r->closing);
+}
+
+static void end(struct stacks_reading *r)
+{
+    if (uv_is_closing((uv_handle_t *)&r->pipe))
+        return;
+    kill(-r->pid, SIGKILL);
+    uv_close((uv_handle_t *)&r->pipe, NULL);
+    uv_timer_start(&r->timer, reap, 1, REAP_MS);
+}
+
+static void tell(struct stacks_reading *r, int status, const struct muster_error *err)
+{
+    if (r->told)
+        return;
+    r->told = true;
+    r->done(r->ctx, status, status == 0 ? buf_span(&r->out) : span_of(NULL, 0), err);
+}
+
+static void reader_on_deadline(uv_timer_t *timer)
+{
+    struct stacks_reading *r = timer->data;
+    struct muster_error err;
+
+    err_set(&err, MUSTER_ETIMEDOUT, "reading the stacks took too long");
+    tell(r, err.code, &err);
+    end(r);
+}
+
+static void reader_on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
+{
+    struct stacks_reading *r = h->data;
+
+    (void)suggested;
+    *buf = uv_buf_init(r->chunk, sizeof r->chunk);
+}
+
+static void reader_on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
+{
+    struct stacks_reading *r = stream->data;
+    struct muster_error err = { 0 };
+
+    if (n > 0 && buf_append(&r->out, buf->base, (size_t)n) == 0)
+        return;
+    if (n == 0)
+        return;
+    if (n > 0)
+        err_set(&err, MUSTER_EFULL, "the stacks take more than %u bytes",
+                STACK_NODE_BYTES);
+    else if (buf_len(&r->out) == 0)
+        err_set(&err, MUSTER_EIO, "the reader of stacks ended without a result");
+    tell(r, err.code, &err);
+    end(r);
+}
+
+static int start(struct stacks_reading *r, const struct stacks_read_opts *opts,
+                 struct muster_error *err)
+{
+    const pid_t agent = getpid();
+    int fds[2];
+
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return err_set(err, MUSTER_EIO, "reading stacks: %s", strerror(errno));
+    r->pid = fork();
+    if (r->pid == 0)
+        be_reader(opts, fds[1], agent);
+    close(fds[1]);
+    if (r->pid < 0) {
+        close(fds[0]);
+        return err_set(err, MUSTER_EIO, "reading stacks: %s", strerror(errno));
+    }
+    setpgid(r->pid, r->pid); /* Whoever comes first; it may be killed before it runs. */
+    fcntl(fds[0], F_SETFL, O_NONBLOCK);
+    (void)uv_pipe_init(opts->loop, &r->pipe, 0);
+    (void)uv_timer_init(opts->loop, &r->timer);
+    r->pipe.data = r->timer.data = r;
+    (void)uv_pipe_open(&r->pipe, fds[0]);
+    (void)uv_read_start((uv_stream_t *)&r->pipe, reader_on_alloc, reader_on_read);
+    (void)uv_timer_start(&r->timer, reader_on_deadline, opts->timeout_ms, 0);
+    return 0;
+}
+
+int stacks_read(const struct stacks_read_opts *opts, struct stacks_reading **out,
+                struct muster_error *err)
+{
+    struct stacks_reading *r = mem_calloc(1, sizeof *r);
+
+    if (!r)
+        return err_nomem(err);
+    r->done = opts->done;
+    r->ctx = opts->ctx;
+    buf_init(&r->out, STACK_NODE_BYTES);
+    const int rc = start(r, opts, err);
+    if (rc != 0) {
+        mem_free(r);
+        return rc;
+    }
+    *out = r;
+    return 0;
+}
+
+void stacks_read_cancel(struct stacks_reading *r)
+{
+    if (!r)
+        return;
+    r->told = true;
+    end(r);
+}

@@ -1,0 +1,52 @@
+/* reader.h - reads the stacks of workers, in a process of its own that lives for a
+ * moment: whatever happens to it, the agent's loop goes on.
+ *
+ *     agent -- reader: /proc, native frames (libdw)
+ *                 \- py-spy, once for each Python process
+ *
+ * Nothing here signals a worker. py-spy reads the memory of a running process and does
+ * not stop it; for native frames the main thread is held well below a millisecond.
+ * Should the reader be killed meanwhile, the kernel lets the thread go on. */
+#ifndef STACKS_READER_H
+#define STACKS_READER_H
+
+#include <sys/types.h>
+#include <uv.h>
+
+#include "base/base.h"
+#include "muster/error.h"
+
+struct stacks_target {
+    int64_t rank, local_rank;
+    pid_t pid; /* of the worker */
+};
+
+enum stacks_depth {
+    STACKS_QUICK, /* Python's frames and /proc of the workers alone: for sampling */
+    STACKS_FULL,  /* native frames and the processes that workers started, too */
+};
+
+struct stacks_read_opts {
+    uv_loop_t *loop;
+    const struct stacks_target *targets; /* borrowed during the call */
+    size_t count;
+    const char *node;  /* this node's name, for the JSON */
+    char *const *envp; /* where PATH and MUSTER_PY_SPY are looked up */
+    enum stacks_depth depth;
+    uint64_t timeout_ms;
+    /* The node's part of a sample (see core/sample.h), or why there is none. The
+     * reading is gone by then. Never called from inside stacks_read. */
+    void (*done)(void *ctx, int status, struct span json,
+                 const struct muster_error *err);
+    void *ctx;
+};
+
+struct stacks_reading;
+
+int stacks_read(const struct stacks_read_opts *opts, struct stacks_reading **out,
+                struct muster_error *err);
+
+/* Ends it: done does not come. NULL is fine. */
+void stacks_read_cancel(struct stacks_reading *r);
+
+#endif

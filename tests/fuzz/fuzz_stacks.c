@@ -1,0 +1,57 @@
+/* fuzz_stacks.c - what a node, py-spy or /proc says of workers. Whatever is accepted
+ * can be merged, told, printed and read again. */
+#include <assert.h>
+#include <stdint.h>
+
+#include "stacks/core/findings.h"
+#include "stacks/core/procfs.h"
+#include "stacks/core/pyspy.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void node(struct span in)
+{
+    struct stack_sample s = { 0 }, again = { 0 };
+    struct stack_findings f;
+    struct buf b;
+
+    if (stack_sample_parse(&s, in, NULL) != 0)
+        return;
+    stack_sample_sort(&s);
+    buf_init(&b, SIZE_MAX);
+    assert(stack_findings_make(&f, &s) == 0);
+    assert(stack_findings_print(&b, &f, &s) == 0);
+    assert(stack_findings_report(&b, &f, "  ") == 0);
+    assert(stack_findings_verdict(&b, &f) == 0);
+    assert(stack_findings_json(&b, &f) == 0);
+    assert((f.suspects > 0) == (*f.unknown == '\0'));
+    stack_findings_fini(&f);
+    buf_clear(&b);
+    assert(stack_sample_print(&b, &s, "n") == 0);
+    if (buf_len(&b) <= STACK_NODE_BYTES) {
+        assert(stack_sample_parse(&again, buf_span(&b), NULL) == 0);
+        assert(again.count == s.count);
+    }
+    stack_sample_fini(&again);
+    stack_sample_fini(&s);
+    buf_fini(&b);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const struct span in = span_of(data, size);
+    struct stack_process p = {
+        .command = "", .wchan = "", .syscall = "", .missing = ""
+    };
+    struct arena a = { 0 };
+
+    node(in);
+    (void)pyspy_parse(&a, &p, in, NULL);
+    (void)procfs_stat(&a, &p, in);
+    (void)procfs_cpu(&p, in, 100);
+    (void)procfs_switches(&p, in);
+    (void)procfs_wchan(&a, &p, in);
+    (void)procfs_syscall(&a, &p, in);
+    arena_fini(&a);
+    return 0;
+}
