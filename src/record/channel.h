@@ -68,6 +68,17 @@ bool channel_shared(const struct channel *c);   /* UP: other nodes hear us */
  * unsure_us are not the caller's. */
 int channel_publish(struct channel *c, const struct record_entry *e);
 
+/* What the coordinator gathers from every node of a round rather than passes on: our
+ * workers' ranks, when they start; and, when they are gone, how many failed by
+ * themselves, how many we ended, and "first_rank count exit_code" lines of all. A round
+ * in which a worker failed ends with one RESTART or VERDICT in the record once all have
+ * reported, or 2 s after the first failure. own_budget: restarts are counted on this
+ * node alone (static, or torchrun's nodes are among us). */
+void channel_ranks(struct channel *c, int64_t round, int64_t first, int64_t count,
+                   int64_t nodes, bool own_budget);
+void channel_reported(struct channel *c, int64_t round, int64_t failed, int64_t stopped,
+                      struct span codes);
+
 /* Calls cb once everything that others had published before is here (or cannot be: the
  * coordinator is away for timeout_ms). One at a time. */
 void channel_sync(struct channel *c, uint64_t timeout_ms, void (*cb)(void *ctx),

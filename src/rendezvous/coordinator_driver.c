@@ -6,6 +6,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "loop/clock.h"
+#include "record/hub_driver.h"
 #include "rendezvous/core/coordinator.h"
 #include "store/core/reserved.h"
 #include "store/core/store.h"
@@ -38,6 +39,7 @@ struct coordinators {
     struct map runs;
     struct coordinated_run *first;
     uv_timer_t timer;
+    struct hubs *hubs; /* owned; NULL until an agent attaches to its job */
     struct coordinator_fx fx;
     struct store_fx store_fx;
     struct buf out; /* one message on its way */
@@ -187,13 +189,18 @@ static bool coordinators_take(struct store_server *s, struct conn *c,
     struct muster_error err;
     struct coord_msg msg;
 
-    if (req->op != C10D_QUEUE_PUSH || !span_eq(req->key, span_str(COORD_KEY)))
+    if (req->op != C10D_QUEUE_PUSH || (!span_eq(req->key, span_str(COORD_KEY)) &&
+                                       !span_eq(req->key, span_str(JOB_KEY))))
         return false;
     *rc = 0;
     if (!s->hosts)
         s->hosts = coordinators_new(s);
     if (!s->hosts) {
         *rc = MUSTER_ENOMEM;
+        return true;
+    }
+    if (hubs_take(&s->hosts->hubs, s, c, req, rc)) {
+        coordinators_arm(s);
         return true;
     }
     if (coord_decode(req->value, &msg, &err) < 0) {
@@ -220,10 +227,12 @@ static void coordinators_left(struct store_server *s, struct conn *c)
 {
     struct coordinator_event ev = { .kind = COORDINATOR_GONE, .peer = c->peer };
 
-    if (!c->run)
-        return;
-    coordinators_feed(s, c->run, &ev);
-    run_let_go(s, c);
+    if (c->job)
+        hubs_left(s->hosts->hubs, s, c);
+    if (c->run) {
+        coordinators_feed(s, c->run, &ev);
+        run_let_go(s, c);
+    }
     coordinators_arm(s);
 }
 
@@ -240,6 +249,7 @@ static void coordinators_on_timer(uv_timer_t *timer)
         if (coordinator_deadline(run->host) <= now.mono_ms)
             coordinators_feed(s, run, &ev);
     }
+    hubs_timer(s->hosts->hubs, s);
     coordinators_arm(s);
     server_end_turn(s);
 }
@@ -250,6 +260,7 @@ static void coordinators_arm(struct store_server *s)
 
     for (const struct coordinated_run *run = s->hosts->first; run; run = run->next)
         due = MIN_OF(due, coordinator_deadline(run->host));
+    due = MIN_OF(due, hubs_deadline_ms(s->hosts->hubs));
     clock_arm(&s->hosts->timer, coordinators_on_timer, due);
 }
 
@@ -321,6 +332,7 @@ static void coordinators_free(struct store_server *s)
         return;
     while (s->hosts->first)
         run_free(s, s->hosts->first);
+    hubs_free(s->hosts->hubs);
     map_fini(&s->hosts->runs);
     coordinator_fx_fini(&s->hosts->fx);
     store_fx_fini(&s->hosts->store_fx);

@@ -4,7 +4,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "loop/clock.h"
-#include "rendezvous/member_session.h"
+#include "store/push_session.h"
 
 #define DIAL_MS 5000u
 
@@ -14,10 +14,10 @@ struct member_driver {
     char *host; /* owned */
     uint16_t port;
     const struct trace *trace;
-    struct member_session *session; /* owned, or NULL */
-    uv_timer_t timer;               /* the core's deadline */
-    uv_timer_t deferred;            /* requests to be taken up from the loop */
-    unsigned requests;              /* bits 1 << kind */
+    struct push_session *session; /* owned, or NULL */
+    uv_timer_t timer;             /* the core's deadline */
+    uv_timer_t deferred;          /* requests to be taken up from the loop */
+    unsigned requests;            /* bits 1 << kind */
     bool in_feed, closed;
     bool unjoined; /* a JOIN was taken back before the core had it: to be told */
     struct muster_error dial_err; /* a dial that could not even begin */
@@ -39,11 +39,15 @@ static void on_up(void *ctx)
     member_feed(ctx, &ev);
 }
 
-static void on_msg(void *ctx, const struct coord_msg *m)
+static bool on_msg(void *ctx, struct span bytes, struct muster_error *err)
 {
-    struct member_event ev = { .kind = MEMBER_MSG, .msg = m };
+    struct coord_msg m;
+    struct member_event ev = { .kind = MEMBER_MSG, .msg = &m };
 
+    if (coord_decode(bytes, &m, err) < 0)
+        return false;
     member_feed(ctx, &ev);
+    return true;
 }
 
 static void on_down(void *ctx, const struct muster_error *err)
@@ -53,7 +57,7 @@ static void on_down(void *ctx, const struct muster_error *err)
                                .code = err->code,
                                .text = err->text };
 
-    member_session_close(d->session);
+    push_session_close(d->session);
     d->session = NULL;
     member_feed(d, &ev);
 }
@@ -105,13 +109,31 @@ static void member_on_deferred(uv_timer_t *t)
 
 static void dial(struct member_driver *d)
 {
-    static const struct member_session_cbs cbs = { on_up, on_msg, on_down };
+    static const struct push_session_cbs cbs = { on_up, on_msg, on_down };
+    const struct push_session_opts opts = { .host = d->host,
+                                            .port = d->port,
+                                            .timeout_ms = DIAL_MS,
+                                            .key = COORD_KEY,
+                                            .max = COORD_MAX,
+                                            .trace = d->trace };
 
-    member_session_close(d->session);
+    push_session_close(d->session);
     d->session = NULL;
-    if (member_session_open(d->loop, d->host, d->port, DIAL_MS, d->trace, &cbs, d,
-                            &d->session, &d->dial_err) < 0)
+    if (push_session_open(d->loop, &opts, &cbs, d, &d->session, &d->dial_err) < 0)
         (void)uv_timer_start(&d->deferred, member_on_deferred, 0, 0);
+}
+
+/* What finds no memory is not sent: the host takes our silence for what it is. */
+static void send_msg(struct member_driver *d, const struct coord_msg *m)
+{
+    struct buf bytes;
+
+    if (!d->session)
+        return;
+    buf_init(&bytes, COORD_MAX);
+    if (coord_encode(&bytes, m) == 0)
+        push_session_send(d->session, buf_span(&bytes));
+    buf_fini(&bytes);
 }
 
 static void member_perform(struct member_driver *d, const struct member_effect *e)
@@ -121,8 +143,7 @@ static void member_perform(struct member_driver *d, const struct member_effect *
         dial(d);
         return;
     case MEMBER_SEND:
-        if (d->session)
-            member_session_send(d->session, &e->msg);
+        send_msg(d, &e->msg);
         return;
     case MEMBER_NOTIFY:
         d->cb(d->ctx, &e->told);
@@ -213,7 +234,7 @@ void member_driver_close(struct member_driver *d, void (*gone)(void *ctx), void 
     d->closed = true;
     d->gone = gone;
     d->gone_ctx = ctx;
-    member_session_close(d->session);
+    push_session_close(d->session);
     d->session = NULL;
     d->handles = 2;
     uv_close((uv_handle_t *)&d->timer, member_on_closed);

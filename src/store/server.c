@@ -105,7 +105,7 @@ void server_tell_left(struct store_server *s)
 
     while ((c = conns_take(&s->leaving))) {
         s->conns[c->peer] = NULL;
-        if (c->run)
+        if (c->run || c->job)
             s->opts.tenant->left(s, c);
         server_feed(s, &(struct store_event){ .kind = STORE_LEFT, .peer = c->peer });
         s->numbers[s->free_numbers++] = c->peer;

@@ -11,6 +11,7 @@
 struct conn;
 struct coordinated_run;
 struct coordinators;
+struct job_hub;
 
 /* What lives in a store beside its keys and is told of requests and lost connections:
  * the rendezvous of rendezvous/coordinator_driver.c. The store does not know it, so
@@ -44,6 +45,7 @@ struct conn {
     struct buf *in;              /* owned; the beginning of a request, or NULL */
     struct buf *out;             /* owned; what the peer has not yet taken, or NULL */
     struct coordinated_run *run; /* borrowed; a node of this rendezvous, or NULL */
+    struct job_hub *job;         /* borrowed; an agent of this job, or NULL */
     struct conn *prev, *next;    /* in `timed`, `leaving` or `gone` */
     uint64_t due_ms;             /* in `timed`: closed then */
     size_t held;                 /* bytes of its buffers, as counted in the server's */

@@ -211,8 +211,8 @@ static void count_entry(struct record *r, const struct record_entry *e)
     struct span rest = e->body;
     struct record_node n;
 
-    r->last = e->number;
-    if (r->began_us == 0)
+    r->last = MAX_OF(r->last, e->number);
+    if (r->began_us == 0 || e->at_us < r->began_us)
         r->began_us = e->at_us;
     switch (e->kind) {
     case RECORD_NODES:
@@ -244,12 +244,23 @@ static void count_entry(struct record *r, const struct record_entry *e)
     }
 }
 
-int record_add(struct record *r, const struct record_entry *e)
+/* Where an entry with this number belongs. */
+static size_t place_of(const struct record *r, uint64_t number)
+{
+    size_t at = r->count;
+
+    while (at && r->slots[at - 1].number >= number)
+        at--;
+    return at;
+}
+
+int record_insert(struct record *r, const struct record_entry *e)
 {
     struct record_entry copy = *e;
     struct buf b;
+    size_t at = place_of(r, e->number);
 
-    if (e->number <= r->last)
+    if (e->number == 0 || (at < r->count && r->slots[at].number == e->number))
         return 0;
     if (!r->slots)
         r->slots = mem_calloc(RECORD_ENTRIES, sizeof *r->slots);
@@ -263,10 +274,17 @@ int record_add(struct record *r, const struct record_entry *e)
     }
     if (r->count == RECORD_ENTRIES)
         drop(r, least(r));
-    r->slots[r->count++] =
-        (struct record_slot){ e->number, e->kind, buf_len(&b), b.mem };
+    at = place_of(r, e->number);
+    memmove(&r->slots[at + 1], &r->slots[at], (r->count - at) * sizeof *r->slots);
+    r->slots[at] = (struct record_slot){ e->number, e->kind, buf_len(&b), b.mem };
+    r->count++;
     count_entry(r, &copy);
     return 0;
+}
+
+int record_add(struct record *r, const struct record_entry *e)
+{
+    return e->number <= r->last ? 0 : record_insert(r, e);
 }
 
 struct record_entry record_at(const struct record *r, size_t i)
@@ -275,6 +293,12 @@ struct record_entry record_at(const struct record *r, size_t i)
 
     (void)record_entry_decode(span_of(r->slots[i].bytes, r->slots[i].size), &e, NULL);
     return e;
+}
+
+struct span record_bytes(const struct record *r, size_t i, uint64_t *number)
+{
+    *number = r->slots[i].number;
+    return span_of(r->slots[i].bytes, r->slots[i].size);
 }
 
 bool record_find(const struct record *r, enum record_kind kind, int64_t round,

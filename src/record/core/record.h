@@ -124,8 +124,15 @@ void record_fini(struct record *r); /* NULL and zeroed are fine */
  * MUSTER_ENOMEM with nothing changed. */
 int record_add(struct record *r, const struct record_entry *e);
 
+/* Likewise, but an entry that is older than others is put in its place, unless it is
+ * there: for a coordinator that takes over what another has begun. */
+int record_insert(struct record *r, const struct record_entry *e);
+
 /* The i-th of r->count, oldest first; borrowed until the next record_add. */
 struct record_entry record_at(const struct record *r, size_t i);
+
+/* Likewise, as encoded, and its number. */
+struct span record_bytes(const struct record *r, size_t i, uint64_t *number);
 
 /* The newest of a kind, and of a round unless that is -1; false if there is none. */
 bool record_find(const struct record *r, enum record_kind kind, int64_t round,

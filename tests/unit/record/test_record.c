@@ -82,7 +82,7 @@ static void test_bounded(void **state)
     }
     assert_int_equal(r.count, RECORD_ENTRIES);
     assert_int_equal(r.last, 2 * RECORD_ENTRIES);
-    assert_int_equal(r.restarts, 2 * RECORD_ENTRIES / 3);          /* counted, kept or not */
+    assert_int_equal(r.restarts, 2 * RECORD_ENTRIES / 3);  /* counted, kept or not */
     assert_true(record_find(&r, RECORD_FAILED, -1, &got)); /* not the first to go */
     assert_int_equal(got.pid, 4711);
     assert_false(record_find(&r, RECORD_FAILED, 2, &got));

@@ -1,5 +1,5 @@
-/* member_session.c - see member_session.h. */
-#include "rendezvous/member_session.h"
+/* push_session.c - see push_session.h. */
+#include "store/push_session.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -12,10 +12,12 @@
 
 #define READ_ROOM 4096u
 
-struct member_session {
+struct push_session {
     uv_loop_t *loop; /* borrowed */
-    struct member_session_cbs cbs;
+    struct push_session_cbs cbs;
     void *ctx;
+    const char *key; /* borrowed */
+    size_t max;
     struct dialer *dialer;  /* owned, while connecting */
     struct dial_conn *conn; /* owned, once connected */
     struct buf in;
@@ -27,12 +29,11 @@ struct member_session {
 /* One write under way; outlives the session if need be. */
 struct sending {
     uv_write_t write;
-    struct member_session
-        *session; /* borrowed; valid only while status is 0 or above */
+    struct push_session *session; /* borrowed; valid only while status is 0 or above */
     struct buf bytes;
 };
 
-static void release(struct member_session *s)
+static void release(struct push_session *s)
 {
     dial_free(s->dialer);
     if (s->conn) {
@@ -44,7 +45,7 @@ static void release(struct member_session *s)
 }
 
 /* Returns false if the session is gone. */
-static bool leave_callback(struct member_session *s)
+static bool leave_callback(struct push_session *s)
 {
     s->inside = false;
     if (!s->closed)
@@ -53,7 +54,7 @@ static bool leave_callback(struct member_session *s)
     return false;
 }
 
-static void down(struct member_session *s, const struct muster_error *err)
+static void down(struct push_session *s, const struct muster_error *err)
 {
     if (s->over)
         return;
@@ -65,7 +66,7 @@ static void down(struct member_session *s, const struct muster_error *err)
     (void)leave_callback(s);
 }
 
-static void broke(struct member_session *s, int uv)
+static void broke(struct push_session *s, int uv)
 {
     struct muster_error err;
 
@@ -77,42 +78,42 @@ static void broke(struct member_session *s, int uv)
 
 /* Hands over one message at the front of the input. False: none is whole, or the
  * session is over or gone. */
-static bool take_one(struct member_session *s)
+static bool take_one(struct push_session *s)
 {
     const size_t have = buf_len(&s->in);
     struct muster_error err;
-    struct coord_msg m;
     uint64_t size;
+    bool good;
 
     if (have < 8)
         return false;
     size = get_u64(buf_data(&s->in));
-    if (size > COORD_MAX) {
+    if (size > s->max) {
         (void)err_set(&err, MUSTER_ENOTSTORE,
-                      "%s sent a message of %llu bytes, expected at most %u: is it a "
+                      "%s sent a message of %llu bytes, expected at most %zu: is it a "
                       "muster store?",
-                      s->conn->peer, (unsigned long long)size, COORD_MAX);
+                      s->conn->peer, (unsigned long long)size, s->max);
         down(s, &err);
         return false;
     }
     if (have - 8 < size)
         return false;
-    if (coord_decode(span_of(buf_data(&s->in) + 8, (size_t)size), &m, &err) < 0) {
+    s->inside = true;
+    good = s->cbs.msg(s->ctx, span_of(buf_data(&s->in) + 8, (size_t)size), &err);
+    if (!leave_callback(s))
+        return false;
+    if (!good) {
         (void)err_wrap(&err, "%s", s->conn->peer);
         down(s, &err);
         return false;
     }
-    s->inside = true;
-    s->cbs.msg(s->ctx, &m);
-    if (!leave_callback(s))
-        return false;
     buf_consume(&s->in, 8 + (size_t)size);
     return !s->over;
 }
 
 static void session_on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out)
 {
-    struct member_session *s = handle->data;
+    struct push_session *s = handle->data;
     uint8_t *room = s ? buf_room(&s->in, READ_ROOM) : NULL;
 
     (void)suggested;
@@ -121,7 +122,7 @@ static void session_on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ou
 
 static void session_on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
 {
-    struct member_session *s = stream->data;
+    struct push_session *s = stream->data;
 
     (void)b;
     if (!s || n == 0)
@@ -152,7 +153,7 @@ static void watch_socket(uv_tcp_t *tcp)
 static void session_on_dialed(void *ctx, struct dial_conn *conn,
                               const struct muster_error *err)
 {
-    struct member_session *s = ctx;
+    struct push_session *s = ctx;
     int rc;
 
     if (!conn) {
@@ -175,7 +176,7 @@ static void session_on_dialed(void *ctx, struct dial_conn *conn,
 static void session_on_sent(uv_write_t *write, int status)
 {
     struct sending *out = CONTAINER_OF(write, struct sending, write);
-    struct member_session *s = write->handle->data; /* NULL once it is closed. */
+    struct push_session *s = write->handle->data; /* NULL once it is closed. */
 
     buf_fini(&out->bytes);
     mem_free(out);
@@ -183,23 +184,11 @@ static void session_on_sent(uv_write_t *write, int status)
         broke(s, status);
 }
 
-static int encode(struct buf *out, const struct coord_msg *m)
+void push_session_send(struct push_session *s, struct span message)
 {
-    struct c10d_request push = { .op = C10D_QUEUE_PUSH, .key = span_str(COORD_KEY) };
-    struct buf value;
-    int rc;
-
-    buf_init(&value, COORD_MAX);
-    rc = coord_encode(&value, m);
-    push.value = buf_span(&value);
-    if (rc == 0)
-        rc = c10d_encode_request(out, &push, NULL);
-    buf_fini(&value);
-    return rc;
-}
-
-void member_session_send(struct member_session *s, const struct coord_msg *m)
-{
+    const struct c10d_request push = { .op = C10D_QUEUE_PUSH,
+                                       .key = span_str(s->key),
+                                       .value = message };
     struct sending *out;
     uv_buf_t b;
 
@@ -210,7 +199,7 @@ void member_session_send(struct member_session *s, const struct coord_msg *m)
         return; /* The host will take our silence for what it is. */
     buf_init(&out->bytes, SIZE_MAX);
     b = uv_buf_init(NULL, 0);
-    if (encode(&out->bytes, m) == 0)
+    if (c10d_encode_request(&out->bytes, &push, NULL) == 0)
         b = uv_buf_init((char *)out->bytes.mem + out->bytes.head,
                         (unsigned)buf_len(&out->bytes));
     if (b.len == 0 || uv_write(&out->write, (uv_stream_t *)&s->conn->tcp, &b, 1,
@@ -220,17 +209,16 @@ void member_session_send(struct member_session *s, const struct coord_msg *m)
     }
 }
 
-int member_session_open(uv_loop_t *loop, const char *host, uint16_t port,
-                        uint64_t timeout_ms, const struct trace *trace,
-                        const struct member_session_cbs *cbs, void *ctx,
-                        struct member_session **out, struct muster_error *err)
+int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,
+                      const struct push_session_cbs *cbs, void *ctx,
+                      struct push_session **out, struct muster_error *err)
 {
-    const struct dial_opts opts = { .host = host,
-                                    .port = port,
-                                    .timeout_ms = timeout_ms,
+    const struct dial_opts dial = { .host = opts->host,
+                                    .port = opts->port,
+                                    .timeout_ms = opts->timeout_ms,
                                     .once = true,
-                                    .trace = trace };
-    struct member_session *s = mem_calloc(1, sizeof *s);
+                                    .trace = opts->trace };
+    struct push_session *s = mem_calloc(1, sizeof *s);
     int rc;
 
     if (!s)
@@ -238,8 +226,10 @@ int member_session_open(uv_loop_t *loop, const char *host, uint16_t port,
     s->loop = loop;
     s->cbs = *cbs;
     s->ctx = ctx;
-    buf_init(&s->in, 4 * (COORD_MAX + READ_ROOM));
-    rc = dial_start(loop, &opts, session_on_dialed, s, &s->dialer, err);
+    s->key = opts->key;
+    s->max = opts->max;
+    buf_init(&s->in, 4 * (opts->max + READ_ROOM));
+    rc = dial_start(loop, &dial, session_on_dialed, s, &s->dialer, err);
     if (rc < 0) {
         s->dialer = NULL;
         release(s);
@@ -249,7 +239,7 @@ int member_session_open(uv_loop_t *loop, const char *host, uint16_t port,
     return 0;
 }
 
-void member_session_close(struct member_session *s)
+void push_session_close(struct push_session *s)
 {
     if (!s)
         return;

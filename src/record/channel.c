@@ -1,0 +1,925 @@
+/* channel.c - see channel.h. Reads: state, messages out, what the coordinator says,
+ * the coordinator in here, the connection, what the agent calls, the end. */
+#include "record/channel.h"
+
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "loop/clock.h"
+#include "loop/deadline.h"
+#include "loop/defer.h"
+#include "loop/handle_set.h"
+#include "record/core/hub.h"
+#include "record/hub_driver.h"
+#include "store/client.h"
+#include "store/push_session.h"
+
+#define CAPS           "\x01muster/caps" /* the client puts the slash before it */
+#define UNACKED_MAX    256u
+#define FIRST_PAUSE_MS 20u
+#define MAX_PAUSE_MS   1000u
+#define DIAL_MS        3000u
+#define CAPS_MS        10000u
+#define ANSWERERS      16u
+#define ASKS           HUB_ASKS
+#define LOCAL_PEER     1u
+
+struct unacked {
+    uint64_t seq;
+    uint8_t *bytes; /* owned: the entry */
+    size_t size;
+    struct unacked *next;
+};
+
+struct pending_ask {
+    bool on;
+    uint64_t seq, due_ms;
+    channel_answers_cb cb;
+    void *ctx;
+    struct channel_answer *answers; /* owned; and their bytes */
+    size_t count;
+};
+
+struct channel_question {
+    struct channel *c;
+    uint64_t id;
+    struct channel_question *next;
+};
+
+struct channel {
+    struct channel_opts opts;
+    char *run_id, *host, *addr; /* owned */
+    enum channel_state state;
+    struct record record;
+    uint64_t nonce;
+    uint32_t node;
+
+    char *at_host; /* owned; where the coordinator is */
+    uint16_t at_port;
+    bool local;
+    struct async_store *caps;     /* owned; asking what the store can do */
+    struct push_session *session; /* owned */
+    bool attached;                /* ATTACHED has come on this connection */
+    uint64_t pause_ms;
+    struct deadline redial, asks_due, sync_due, hub_due;
+    struct defer defer;
+    struct handle_set closing;
+
+    struct hub *hub; /* owned; the coordinator, if it is in here */
+    struct hub_fx fx;
+    struct buf inbox; /* messages to it: u32 length and bytes */
+
+    uint64_t next_seq;
+    struct unacked *first, *last;
+    size_t unacked;
+    struct job_msg ranks, reported; /* said again to a coordinator that comes back */
+    struct buf codes;
+    uint64_t next_ask;
+    struct pending_ask asks[ASKS];
+    uint64_t sync_seq;
+    void (*sync_cb)(void *ctx);
+    void *sync_ctx;
+    struct {
+        const char *kind;
+        channel_answerer fn;
+        void *ctx;
+    } answerers[ANSWERERS];
+    size_t answerer_count;
+    struct channel_question *questions; /* owned; without an answer yet */
+    bool closed;
+    void (*gone)(void *ctx);
+    void *gone_ctx;
+};
+
+static void dial(struct channel *c);
+
+static void set_state(struct channel *c, enum channel_state state)
+{
+    if (c->state == state)
+        return;
+    c->state = state;
+    if (c->opts.on_state && !c->closed)
+        c->opts.on_state(c->opts.ctx, state);
+}
+
+/* ---- messages out ---- */
+
+static void send_msg(struct channel *c, const struct job_msg *m)
+{
+    struct buf b;
+
+    buf_init(&b, JOB_MAX);
+    if (job_encode(&b, m) < 0) {
+        buf_fini(&b);
+        return; /* As if the connection had lost it. */
+    }
+    if (c->hub) {
+        if (buf_u32(&c->inbox, (uint32_t)buf_len(&b)) == 0 &&
+            buf_append_span(&c->inbox, buf_span(&b)) == 0)
+            defer_call(&c->defer);
+    } else if (c->session) {
+        push_session_send(c->session, buf_span(&b));
+    }
+    buf_fini(&b);
+}
+
+static bool is_up(const struct channel *c)
+{
+    return c->hub || (c->session && c->attached);
+}
+
+static void send_attach(struct channel *c)
+{
+    send_msg(c, &(struct job_msg){ .kind = JOB_ATTACH,
+                                   .run_id = span_str(c->run_id),
+                                   .host = span_str(c->host),
+                                   .addr = span_str(c->addr),
+                                   .pid = c->opts.pid,
+                                   .nproc = c->opts.nproc,
+                                   .nonce = c->nonce,
+                                   .value = c->record.last,
+                                   .node = c->node,
+                                   .flags = (c->opts.observer ? JOB_OBSERVER : 0u) |
+                                            (c->local ? JOB_SERVES : 0u),
+                                   .total = c->opts.max_restarts });
+}
+
+static void send_unacked(struct channel *c, const struct unacked *u)
+{
+    const struct hub_now now = hub_clock();
+
+    send_msg(c, &(struct job_msg){ .kind = JOB_PUBLISH,
+                                   .seq = u->seq,
+                                   .mono_us = (int64_t)now.mono_us,
+                                   .wall_us = now.wall_us,
+                                   .bytes = span_of(u->bytes, u->size) });
+}
+
+/* What a coordinator that is new, or back, has not heard. */
+static void say_again(struct channel *c)
+{
+    if (c->ranks.kind == JOB_RANKS)
+        send_msg(c, &c->ranks);
+    for (const struct unacked *u = c->first; u; u = u->next)
+        send_unacked(c, u);
+    if (c->reported.kind == JOB_REPORTED)
+        send_msg(c, &c->reported);
+    if (c->sync_cb)
+        send_msg(c, &(struct job_msg){ .kind = JOB_SYNC, .seq = c->sync_seq });
+}
+
+/* ---- what the coordinator says ---- */
+
+static void acknowledged(struct channel *c, uint64_t seq)
+{
+    while (c->first && c->first->seq <= seq) {
+        struct unacked *u = c->first;
+
+        c->first = u->next;
+        if (!c->first)
+            c->last = NULL;
+        c->unacked--;
+        mem_free(u->bytes);
+        mem_free(u);
+    }
+}
+
+static void on_entry(struct channel *c, const struct job_msg *m)
+{
+    struct record_entry e;
+
+    if (m->seq)
+        acknowledged(c, m->seq);
+    if (m->bytes.n == 0 || record_entry_decode(m->bytes, &e, NULL) < 0 ||
+        e.number <= c->record.last || record_add(&c->record, &e) < 0)
+        return;
+    if (c->opts.on_entry && !c->closed)
+        c->opts.on_entry(c->opts.ctx, &e);
+}
+
+static void offer(struct channel *c, uint64_t above)
+{
+    uint64_t number;
+
+    for (size_t i = 0; i < c->record.count; i++) {
+        const struct job_msg m = { .kind = JOB_OFFER,
+                                   .bytes = record_bytes(&c->record, i, &number) };
+        if (number > above)
+            send_msg(c, &m);
+    }
+}
+
+static void ask_free(struct pending_ask *a)
+{
+    for (size_t i = 0; i < a->count; i++) {
+        mem_free((void *)(uintptr_t)a->answers[i].host.p);
+        mem_free((void *)(uintptr_t)a->answers[i].bytes.p);
+    }
+    mem_free(a->answers);
+    *a = (struct pending_ask){ 0 };
+}
+
+static void arm_asks(struct channel *c)
+{
+    uint64_t due = MONO_NEVER;
+
+    for (size_t i = 0; i < ASKS; i++)
+        if (c->asks[i].on)
+            due = MIN_OF(due, c->asks[i].due_ms);
+    deadline_set(&c->asks_due, due);
+}
+
+static int by_node(const void *a, const void *b)
+{
+    const struct channel_answer *x = a, *y = b;
+
+    return (x->node > y->node) - (x->node < y->node);
+}
+
+static void ask_done(struct channel *c, struct pending_ask *a, bool ended)
+{
+    struct pending_ask done = *a;
+    bool complete = ended && done.count > 0;
+
+    *a = (struct pending_ask){ 0 };
+    arm_asks(c);
+    for (size_t i = 0; i < done.count; i++)
+        complete = complete && !done.answers[i].missing;
+    if (done.count)
+        qsort(done.answers, done.count, sizeof *done.answers, by_node);
+    if (!c->closed)
+        done.cb(done.ctx, done.answers, done.count, complete);
+    ask_free(&done);
+}
+
+static struct pending_ask *ask_of(struct channel *c, uint64_t seq)
+{
+    for (size_t i = 0; i < ASKS; i++)
+        if (c->asks[i].on && c->asks[i].seq == seq)
+            return &c->asks[i];
+    return NULL;
+}
+
+static void on_answered(struct channel *c, const struct job_msg *m)
+{
+    struct pending_ask *a = ask_of(c, m->seq);
+    struct channel_answer *answers;
+
+    if (!a || a->count >= HUB_NODES)
+        return;
+    answers = mem_realloc_array(a->answers, a->count + 1, sizeof *answers);
+    if (!answers)
+        return;
+    a->answers = answers;
+    answers[a->count++] = (struct channel_answer){
+        .node = m->node,
+        .host = { mem_memdup(m->host.p, m->host.n), m->host.n },
+        .missing = m->value != 0,
+        .bytes = { mem_memdup(m->bytes.p, m->bytes.n), m->bytes.n },
+    };
+    if (!answers[a->count - 1].host.p)
+        answers[a->count - 1].host.n = 0;
+    if (!answers[a->count - 1].bytes.p)
+        answers[a->count - 1].bytes.n = 0;
+}
+
+static void on_question(struct channel *c, const struct job_msg *m)
+{
+    struct channel_question *q;
+
+    for (size_t i = 0; i < c->answerer_count; i++) {
+        if (!span_eq(m->name, span_str(c->answerers[i].kind)))
+            continue;
+        q = mem_calloc(1, sizeof *q);
+        if (!q)
+            break;
+        q->c = c;
+        q->id = m->seq;
+        q->next = c->questions;
+        c->questions = q;
+        c->answerers[i].fn(c->answerers[i].ctx, q, m->bytes);
+        return;
+    }
+    /* Nobody here knows the kind: say so, rather than let the asker wait. */
+    send_msg(c, &(struct job_msg){ .kind = JOB_ANSWER, .seq = m->seq, .value = 1 });
+}
+
+static void on_attached(struct channel *c, const struct job_msg *m)
+{
+    c->attached = true;
+    c->node = m->node;
+    c->pause_ms = FIRST_PAUSE_MS;
+    set_state(c, c->hub ? CHANNEL_ALONE : CHANNEL_UP);
+    say_again(c);
+    for (size_t i = 0; i < ASKS; i++) /* Their answers went with the connection. */
+        if (c->asks[i].on && c->asks[i].due_ms == 0)
+            ask_done(c, &c->asks[i], false);
+}
+
+static void sync_done(struct channel *c)
+{
+    void (*cb)(void *) = c->sync_cb;
+
+    c->sync_cb = NULL;
+    deadline_set(&c->sync_due, MONO_NEVER);
+    if (cb && !c->closed)
+        cb(c->sync_ctx);
+}
+
+static void hear(struct channel *c, const struct job_msg *m)
+{
+    const struct hub_now now = hub_clock();
+    struct pending_ask *a;
+
+    switch (m->kind) {
+    case JOB_ATTACHED:
+        on_attached(c, m);
+        return;
+    case JOB_ENTRY:
+        on_entry(c, m);
+        return;
+    case JOB_WANT:
+        offer(c, m->value);
+        return;
+    case JOB_QUESTION:
+        on_question(c, m);
+        return;
+    case JOB_ANSWERED:
+        on_answered(c, m);
+        return;
+    case JOB_ANSWERS_END:
+        a = ask_of(c, m->seq);
+        if (a)
+            ask_done(c, a, true);
+        return;
+    case JOB_PING:
+        send_msg(c, &(struct job_msg){ .kind = JOB_PONG,
+                                       .seq = m->seq,
+                                       .mono_us = (int64_t)now.mono_us,
+                                       .wall_us = now.wall_us });
+        return;
+    case JOB_SYNCED:
+        if (m->seq == c->sync_seq)
+            sync_done(c);
+        return;
+    case JOB_REFUSED:
+        trace(c->opts.trace, TRACE_WARN, "the job's coordinator turned us away: %.*s",
+              (int)MIN_OF(m->bytes.n, 500), (const char *)m->bytes.p);
+        return;
+    case JOB_NONE:
+    case JOB_ATTACH:
+    case JOB_PUBLISH:
+    case JOB_OFFER:
+    case JOB_RANKS:
+    case JOB_PHASE:
+    case JOB_REPORTED:
+    case JOB_ASK:
+    case JOB_ANSWER:
+    case JOB_PONG:
+    case JOB_SYNC:
+    case JOB_BYE:
+    case JOB_KIND_COUNT:
+        return; /* Not for us, or of a later version. */
+    }
+}
+
+/* ---- the coordinator in here ---- */
+
+/* Takes bytes out of the hub's step before they are heard: hearing may cause the next
+ * step. */
+static void take_out(struct channel *c, struct buf *out)
+{
+    uint64_t number;
+
+    for (size_t i = 0; i < c->fx.count; i++) {
+        const struct hub_effect *e = &c->fx.items[i];
+        const struct record *r = hub_record(c->hub);
+
+        if (e->kind == HUB_SEND) {
+            const size_t before = buf_len(out);
+
+            if (buf_u32(out, 0) < 0 || job_encode(out, &e->msg) < 0) {
+                out->len = before;
+                continue;
+            }
+            put_u32(out->mem + out->head + before,
+                    (uint32_t)(buf_len(out) - before - 4));
+            continue;
+        }
+        for (size_t k = 0; e->kind != HUB_DROP && k < r->count; k++) {
+            const struct job_msg m = { .kind = JOB_ENTRY,
+                                       .bytes = record_bytes(r, k, &number) };
+            const size_t before = buf_len(out);
+
+            if (e->kind == HUB_ENTRY ? number != e->number : number <= e->number)
+                continue;
+            if (buf_u32(out, 0) < 0 || job_encode(out, &m) < 0) {
+                out->len = before;
+                continue;
+            }
+            put_u32(out->mem + out->head + before,
+                    (uint32_t)(buf_len(out) - before - 4));
+        }
+    }
+}
+
+static void hear_all(struct channel *c, struct buf *out)
+{
+    struct job_msg m;
+
+    while (buf_len(out) >= 4 && !c->closed) {
+        const size_t n = get_u32(buf_data(out));
+
+        if (job_decode(span_of(buf_data(out) + 4, n), &m, NULL) == 0)
+            hear(c, &m);
+        buf_consume(out, 4 + n);
+    }
+}
+
+static void feed_hub(struct channel *c, struct hub_event *ev)
+{
+    struct buf out;
+
+    ev->now = hub_clock();
+    (void)hub_step(c->hub, ev, &c->fx);
+    buf_init(&out, SIZE_MAX);
+    take_out(c, &out);
+    hear_all(c, &out);
+    buf_fini(&out);
+}
+
+static void arm_hub(struct channel *c)
+{
+    const uint64_t by = c->hub ? hub_deadline(c->hub) : MONO_NEVER;
+
+    deadline_set(&c->hub_due, by == MONO_NEVER ? by : by / 1000 + 1);
+}
+
+static void on_deferred(void *ctx)
+{
+    struct channel *c = ctx;
+
+    while (c->hub && buf_len(&c->inbox) >= 4 && !c->closed) {
+        const size_t n = get_u32(buf_data(&c->inbox));
+        struct hub_event ev = { .kind = HUB_MSG, .peer = LOCAL_PEER };
+        struct job_msg m;
+        uint8_t *bytes = mem_memdup(buf_data(&c->inbox) + 4, n);
+
+        buf_consume(&c->inbox, 4 + n);
+        if (bytes && job_decode(span_of(bytes, n), &m, NULL) == 0) {
+            ev.msg = &m;
+            feed_hub(c, &ev);
+        }
+        mem_free(bytes);
+    }
+    if (!c->closed)
+        arm_hub(c);
+}
+
+static void on_hub_due(void *ctx)
+{
+    struct channel *c = ctx;
+    struct hub_event ev = { .kind = HUB_TIMER };
+
+    if (!c->hub || c->closed)
+        return;
+    feed_hub(c, &ev);
+    if (!c->closed)
+        arm_hub(c);
+}
+
+/* ---- the connection ---- */
+
+static void on_up(void *ctx)
+{
+    send_attach(ctx);
+}
+
+static bool on_msg(void *ctx, struct span bytes, struct muster_error *err)
+{
+    struct channel *c = ctx;
+    struct job_msg m;
+
+    if (job_decode(bytes, &m, err) < 0)
+        return false;
+    hear(c, &m);
+    return true;
+}
+
+static void on_down(void *ctx, const struct muster_error *err)
+{
+    struct channel *c = ctx;
+
+    trace(c->opts.trace, TRACE_DEBUG, "the job channel of run '%s': %s", c->run_id,
+          err->text);
+    push_session_close(c->session);
+    c->session = NULL;
+    c->attached = false;
+    for (size_t i = 0; i < ASKS; i++)
+        if (c->asks[i].on)
+            c->asks[i].due_ms = 0;
+    arm_asks(c);
+    set_state(c, CHANNEL_DIALING);
+    deadline_set(&c->redial, clock_mono_ms() + c->pause_ms);
+    c->pause_ms = MIN_OF(2 * c->pause_ms, MAX_PAUSE_MS);
+}
+
+static void dial(struct channel *c)
+{
+    static const struct push_session_cbs cbs = { on_up, on_msg, on_down };
+    const struct push_session_opts opts = { .host = c->at_host,
+                                            .port = c->at_port,
+                                            .timeout_ms = DIAL_MS,
+                                            .key = JOB_KEY,
+                                            .max = JOB_MAX,
+                                            .trace = c->opts.trace };
+    struct muster_error err;
+
+    if (c->session || c->closed || !c->at_host)
+        return;
+    if (push_session_open(c->opts.loop, &opts, &cbs, c, &c->session, &err) < 0) {
+        c->session = NULL;
+        deadline_set(&c->redial, clock_mono_ms() + c->pause_ms);
+    }
+}
+
+static void on_redial(void *ctx)
+{
+    dial(ctx);
+}
+
+/* ---- what the store can do ---- */
+
+static void drop_caps(struct channel *c)
+{
+    if (c->caps)
+        async_store_close(c->caps, NULL, NULL);
+    c->caps = NULL;
+}
+
+static void no_coordinator(struct channel *c)
+{
+    drop_caps(c);
+    set_state(c, CHANNEL_NO_COORDINATOR);
+}
+
+static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
+                    const struct muster_error *err)
+{
+    struct channel *c = ctx;
+
+    (void)err;
+    if (status == MUSTER_ECANCELED || c->closed)
+        return;
+    if (status < 0 ||
+        !memmem(reply->value.p, reply->value.n, JOB_CAP, sizeof JOB_CAP - 1)) {
+        no_coordinator(c);
+        return;
+    }
+    drop_caps(c);
+    dial(c);
+}
+
+static void on_caps_there(void *ctx, int status, const struct c10d_reply *reply,
+                          const struct muster_error *err)
+{
+    struct channel *c = ctx;
+    const struct c10d_request get = { .op = C10D_GET, .key = span_str(CAPS) };
+
+    (void)err;
+    if (status == MUSTER_ECANCELED || c->closed)
+        return;
+    if (status < 0 || reply->number != 0 ||
+        async_store_call(c->caps, &get, 0, CAPS_MS, on_caps, c, NULL) < 0)
+        no_coordinator(c);
+}
+
+static void on_caps_open(void *ctx, int status, const struct muster_error *err)
+{
+    (void)ctx; /* The calls that wait for the connection tell. */
+    (void)status;
+    (void)err;
+}
+
+static void ask_caps(struct channel *c)
+{
+    const struct store_client_opts opts = { .host = c->at_host,
+                                            .port = c->at_port,
+                                            .timeout_ms = CAPS_MS,
+                                            .trace = c->opts.trace };
+    const struct span key = span_str(CAPS);
+    struct muster_error err;
+
+    drop_caps(c);
+    if (store_client_open(c->opts.loop, &opts, on_caps_open, c, &c->caps, &err) < 0 ||
+        async_store_check(c->caps, &key, 1, CAPS_MS, on_caps_there, c, &err) < 0)
+        no_coordinator(c);
+}
+
+/* ---- what the agent calls ---- */
+
+static void on_asks_due(void *ctx)
+{
+    struct channel *c = ctx;
+    const uint64_t now = clock_mono_ms();
+
+    for (size_t i = 0; i < ASKS && !c->closed; i++)
+        if (c->asks[i].on && c->asks[i].due_ms <= now)
+            ask_done(c, &c->asks[i], false);
+}
+
+static void on_sync_due(void *ctx)
+{
+    sync_done(ctx);
+}
+
+int channel_open(const struct channel_opts *opts, struct channel **out,
+                 struct muster_error *err)
+{
+    struct channel *c = mem_calloc(1, sizeof *c);
+
+    if (!c)
+        return err_nomem(err);
+    c->opts = *opts;
+    c->run_id = mem_strdup(opts->run_id);
+    c->host = mem_strdup(opts->host);
+    c->addr = mem_strdup(opts->addr ? opts->addr : "");
+    if (!c->run_id || !c->host || !c->addr) {
+        mem_free(c->run_id);
+        mem_free(c->host);
+        mem_free(c->addr);
+        mem_free(c);
+        return err_nomem(err);
+    }
+    if (uv_random(NULL, NULL, &c->nonce, sizeof c->nonce, 0, NULL) != 0)
+        c->nonce = uv_hrtime() ^ (uint64_t)opts->pid << 40;
+    c->nonce |= 1; /* 0 is nobody's */
+    c->next_seq = c->next_ask = 1;
+    c->pause_ms = FIRST_PAUSE_MS;
+    record_init(&c->record);
+    buf_init(&c->inbox, SIZE_MAX);
+    buf_init(&c->codes, 8192);
+    deadline_init(&c->redial, opts->loop, on_redial, c);
+    deadline_init(&c->asks_due, opts->loop, on_asks_due, c);
+    deadline_init(&c->sync_due, opts->loop, on_sync_due, c);
+    deadline_init(&c->hub_due, opts->loop, on_hub_due, c);
+    defer_init(&c->defer, opts->loop, on_deferred, c);
+    *out = c;
+    return 0;
+}
+
+static void leave_coordinator(struct channel *c)
+{
+    drop_caps(c);
+    push_session_close(c->session);
+    c->session = NULL;
+    c->attached = false;
+    deadline_set(&c->redial, MONO_NEVER);
+    hub_free(c->hub);
+    c->hub = NULL;
+    buf_clear(&c->inbox);
+    arm_hub(c);
+}
+
+void channel_attach(struct channel *c, const char *host, uint16_t port, bool local)
+{
+    char *copy;
+
+    if (c->at_host && strcmp(c->at_host, host) == 0 && c->at_port == port && !c->hub &&
+        c->state != CHANNEL_NO_COORDINATOR)
+        return; /* It has not moved. */
+    copy = mem_strdup(host);
+    if (!copy)
+        return;
+    leave_coordinator(c);
+    mem_free(c->at_host);
+    c->at_host = copy;
+    c->at_port = port;
+    c->local = local;
+    c->pause_ms = FIRST_PAUSE_MS;
+    set_state(c, CHANNEL_DIALING);
+    if (local)
+        dial(c); /* Our own store can. */
+    else
+        ask_caps(c);
+}
+
+void channel_attach_alone(struct channel *c)
+{
+    if (c->hub)
+        return;
+    leave_coordinator(c);
+    c->hub = hub_new(span_str(c->run_id), c->opts.trace);
+    if (!c->hub)
+        return;
+    c->local = true;
+    send_attach(c);
+}
+
+enum channel_state channel_state(const struct channel *c)
+{
+    return c->state;
+}
+
+const struct record *channel_record(const struct channel *c)
+{
+    return &c->record;
+}
+
+uint32_t channel_node(const struct channel *c)
+{
+    return c->node;
+}
+
+bool channel_shared(const struct channel *c)
+{
+    return c->state == CHANNEL_UP;
+}
+
+int channel_publish(struct channel *c, const struct record_entry *e)
+{
+    struct record_entry copy = *e;
+    struct unacked *u;
+    struct buf b;
+
+    if (c->unacked >= UNACKED_MAX)
+        return MUSTER_EFULL;
+    if (copy.at_us == 0)
+        copy.at_us = hub_clock().wall_us;
+    record_trim(&copy);
+    buf_init(&b, SIZE_MAX);
+    u = mem_calloc(1, sizeof *u);
+    if (!u || record_entry_encode(&b, &copy) < 0) {
+        mem_free(u);
+        buf_fini(&b);
+        return MUSTER_ENOMEM;
+    }
+    *u = (struct unacked){ .seq = c->next_seq++, .bytes = b.mem, .size = buf_len(&b) };
+    *(c->last ? &c->last->next : &c->first) = u;
+    c->last = u;
+    c->unacked++;
+    if (is_up(c))
+        send_unacked(c, u);
+    return 0;
+}
+
+void channel_ranks(struct channel *c, int64_t round, int64_t first, int64_t count,
+                   int64_t nodes, bool own_budget)
+{
+    c->ranks = (struct job_msg){ .kind = JOB_RANKS,
+                                 .round = round,
+                                 .rank = first,
+                                 .count = count,
+                                 .total = nodes,
+                                 .flags = own_budget ? JOB_OWN_BUDGET : 0 };
+    c->reported.kind = JOB_NONE;
+    if (is_up(c))
+        send_msg(c, &c->ranks);
+}
+
+void channel_reported(struct channel *c, int64_t round, int64_t failed, int64_t stopped,
+                      struct span codes)
+{
+    buf_clear(&c->codes);
+    (void)buf_append_span(&c->codes, codes);
+    c->reported = (struct job_msg){ .kind = JOB_REPORTED,
+                                    .round = round,
+                                    .count = failed,
+                                    .total = stopped,
+                                    .bytes = buf_span(&c->codes) };
+    if (is_up(c))
+        send_msg(c, &c->reported);
+}
+
+void channel_sync(struct channel *c, uint64_t timeout_ms, void (*cb)(void *ctx),
+                  void *ctx)
+{
+    c->sync_cb = cb;
+    c->sync_ctx = ctx;
+    c->sync_seq++;
+    deadline_set(&c->sync_due, clock_mono_ms() + timeout_ms);
+    if (is_up(c))
+        send_msg(c, &(struct job_msg){ .kind = JOB_SYNC, .seq = c->sync_seq });
+}
+
+int channel_ask(struct channel *c, const char *kind, struct span payload,
+                uint64_t timeout_ms, channel_answers_cb cb, void *ctx,
+                struct muster_error *err)
+{
+    struct pending_ask *a = NULL;
+
+    if (!is_up(c))
+        return err_set(err, MUSTER_ECONN, "the coordinator of run '%s' is not there",
+                       c->run_id);
+    if (payload.n > CHANNEL_ASK_MAX || strlen(kind) > CHANNEL_KIND_MAX)
+        return err_set(err, MUSTER_EINVAL, "a question of %zu bytes, at most %u",
+                       payload.n, CHANNEL_ASK_MAX);
+    for (size_t i = 0; i < ASKS && !a; i++)
+        if (!c->asks[i].on)
+            a = &c->asks[i];
+    if (!a)
+        return err_set(err, MUSTER_EFULL, "%u questions are under way already", ASKS);
+    *a = (struct pending_ask){ .on = true,
+                               .seq = c->next_ask++,
+                               /* The coordinator knows who is missing: let it tell. */
+                               .due_ms = clock_mono_ms() + timeout_ms + 500,
+                               .cb = cb,
+                               .ctx = ctx };
+    arm_asks(c);
+    send_msg(c, &(struct job_msg){ .kind = JOB_ASK,
+                                   .seq = a->seq,
+                                   .value = timeout_ms,
+                                   .name = span_str(kind),
+                                   .bytes = payload });
+    return 0;
+}
+
+int channel_on_question(struct channel *c, const char *kind, channel_answerer fn,
+                        void *ctx)
+{
+    if (c->answerer_count == ANSWERERS)
+        return MUSTER_EFULL;
+    c->answerers[c->answerer_count].kind = kind;
+    c->answerers[c->answerer_count].fn = fn;
+    c->answerers[c->answerer_count++].ctx = ctx;
+    return 0;
+}
+
+void channel_answer(struct channel_question *q, struct span bytes)
+{
+    struct channel *c = q->c;
+    struct channel_question **at = &c->questions;
+
+    while (*at != q)
+        at = &(*at)->next;
+    *at = q->next;
+    if (is_up(c))
+        send_msg(c, &(struct job_msg){
+                        .kind = JOB_ANSWER,
+                        .seq = q->id,
+                        .bytes = { bytes.p, MIN_OF(bytes.n, CHANNEL_ANSWER_MAX) } });
+    mem_free(q);
+}
+
+bool channel_offset(const struct channel *c, uint32_t node, int64_t *offset_us,
+                    int64_t *unsure_us)
+{
+    struct record_node n;
+
+    if (!record_host_of(&c->record, node, &n))
+        return false;
+    *offset_us = n.offset_us;
+    *unsure_us = n.unsure_us;
+    return true;
+}
+
+/* ---- the end ---- */
+
+static void on_all_closed(void *ctx)
+{
+    struct channel *c = ctx;
+    void (*gone)(void *) = c->gone;
+    void *gone_ctx = c->gone_ctx;
+
+    acknowledged(c, UINT64_MAX);
+    for (size_t i = 0; i < ASKS; i++)
+        ask_free(&c->asks[i]);
+    while (c->questions) {
+        struct channel_question *q = c->questions;
+
+        c->questions = q->next;
+        mem_free(q);
+    }
+    hub_free(c->hub);
+    hub_fx_fini(&c->fx);
+    record_fini(&c->record);
+    buf_fini(&c->inbox);
+    buf_fini(&c->codes);
+    mem_free(c->at_host);
+    mem_free(c->run_id);
+    mem_free(c->host);
+    mem_free(c->addr);
+    mem_free(c);
+    if (gone)
+        gone(gone_ctx);
+}
+
+void channel_close(struct channel *c, void (*cb)(void *ctx), void *ctx)
+{
+    if (c->session && c->attached)
+        send_msg(c, &(struct job_msg){ .kind = JOB_BYE });
+    c->closed = true;
+    c->gone = cb;
+    c->gone_ctx = ctx;
+    drop_caps(c);
+    push_session_close(c->session);
+    c->session = NULL;
+    handle_set_begin(&c->closing, on_all_closed, c);
+    handle_set_close(&c->closing, &c->redial.timer);
+    handle_set_close(&c->closing, &c->asks_due.timer);
+    handle_set_close(&c->closing, &c->sync_due.timer);
+    handle_set_close(&c->closing, &c->hub_due.timer);
+    handle_set_close(&c->closing, &c->defer.idle);
+    handle_set_end(&c->closing);
+}

@@ -1,0 +1,1168 @@
+/* hub.c - see hub.h. Reads: nodes, entries, rounds, failures, questions, clocks, time,
+ * the step. */
+#include "record/core/hub.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "record/core/judge.h"
+
+#define QUICK_PINGS 4u     /* right after ATTACH */
+#define DRIFT_PPM   100    /* how far two quartz clocks may run apart */
+#define UNKNOWN_US  500000 /* how unsure a time is without a measurement */
+#define MOST_REPORT 4096u  /* bytes of a node's exit codes */
+
+struct hub_node {
+    uint32_t number; /* 0: an observer */
+    uint32_t peer;
+    uint64_t nonce;
+    bool here;         /* attached now */
+    bool gone;         /* left or lost: not expected back */
+    bool inside;       /* in the process that serves the store: its clock is ours */
+    bool announced;    /* in a NODES entry */
+    char *host, *addr; /* owned */
+    int64_t pid, nproc;
+    uint64_t last_seq; /* of its PUBLISHes */
+    uint64_t heard_us;
+    uint64_t lost_by_us; /* MONO_NEVER: it is here */
+
+    bool measured;
+    int64_t offset_us;     /* its monotonic clock ahead of ours */
+    int64_t wall_ahead_us; /* its wall clock ahead of ours */
+    uint64_t rtt_us, measured_us;
+    uint64_t ping_us; /* when the last PING was sent; 0: answered */
+    unsigned quick;
+
+    int64_t round, first, count; /* RANKS; round -1: none yet */
+    bool reported;               /* its workers of `round` are gone, */
+    bool clean;                  /* all by themselves and well */
+    bool own_budget;
+    char *codes; /* owned; as REPORTED had them */
+};
+
+struct hub_ask {
+    bool on;
+    uint64_t id, seq; /* ours; the asker's */
+    uint32_t peer;
+    uint64_t due_us;
+    size_t pending;
+    uint8_t *waits; /* owned; by index of node */
+    size_t nodes;
+};
+
+struct hub {
+    char *run_id; /* owned */
+    const struct trace *trace;
+    struct record record;
+    struct hub_node **nodes; /* owned, as is each */
+    size_t count, size;
+    uint32_t next_number;
+    size_t here;
+    int64_t max_restarts; /* of whoever serves the store, else of the first node */
+    bool has_budget;
+    uint64_t ping_due_us;
+    size_t unannounced;
+    uint64_t floor; /* the highest number that any agent knows */
+
+    struct {
+        int64_t number; /* -1: none yet */
+        int64_t expected;
+        uint64_t due_us; /* MONO_NEVER: recorded, or none */
+        bool over;       /* RESTART or VERDICT was told */
+    } round;
+    struct {
+        bool on;
+        int64_t round;
+        bool final, own_budget;
+        uint32_t node;       /* whose worker failed first */
+        int64_t used, total; /* own_budget: of the node */
+        uint64_t due_us, began_us;
+        struct record_entry worst[RECORD_FAILED_MAX]; /* judged, the cause first */
+        uint8_t *texts[RECORD_FAILED_MAX];            /* owned: what they point to */
+        size_t count;
+        int64_t failed;
+    } end;
+    struct hub_ask asks[HUB_ASKS];
+    uint64_t next_ask;
+    struct buf text; /* of what this step says */
+    struct hub_now now;
+};
+
+static const struct job_msg no_msg = { JOB_NONE };
+
+/* ---- new and free ---- */
+
+struct hub *hub_new(struct span run_id, const struct trace *trace)
+{
+    struct hub *h = mem_calloc(1, sizeof *h);
+
+    if (!h)
+        return NULL;
+    h->run_id = mem_strndup((const char *)run_id.p, run_id.n);
+    if (!h->run_id) {
+        mem_free(h);
+        return NULL;
+    }
+    h->trace = trace;
+    record_init(&h->record);
+    buf_init(&h->text, SIZE_MAX);
+    h->next_number = 1;
+    h->next_ask = 1;
+    h->round.number = -1;
+    h->round.due_us = h->end.due_us = h->ping_due_us = MONO_NEVER;
+    return h;
+}
+
+static void node_free(struct hub_node *n)
+{
+    mem_free(n->host);
+    mem_free(n->addr);
+    mem_free(n->codes);
+    mem_free(n);
+}
+
+static void forget_failures(struct hub *h)
+{
+    for (size_t i = 0; i < h->end.count; i++)
+        mem_free(h->end.texts[i]);
+    h->end.count = 0;
+    h->end.failed = 0;
+}
+
+void hub_free(struct hub *h)
+{
+    if (!h)
+        return;
+    for (size_t i = 0; i < h->count; i++)
+        node_free(h->nodes[i]);
+    for (size_t i = 0; i < HUB_ASKS; i++)
+        mem_free(h->asks[i].waits);
+    forget_failures(h);
+    mem_free(h->nodes);
+    mem_free(h->run_id);
+    record_fini(&h->record);
+    buf_fini(&h->text);
+    mem_free(h);
+}
+
+const struct record *hub_record(const struct hub *h)
+{
+    return &h->record;
+}
+
+bool hub_next_peer(const struct hub *h, size_t *i, uint32_t *peer)
+{
+    while (*i < h->count) {
+        const struct hub_node *n = h->nodes[(*i)++];
+
+        if (n->here) {
+            *peer = n->peer;
+            return true;
+        }
+    }
+    return false;
+}
+
+size_t hub_peers(const struct hub *h)
+{
+    return h->here;
+}
+
+/* ---- effects ---- */
+
+void hub_fx_fini(struct hub_fx *fx)
+{
+    if (!fx)
+        return;
+    mem_free(fx->items);
+    *fx = (struct hub_fx){ 0 };
+}
+
+/* A message that finds no memory is lost, as on a broken connection. */
+static void put(struct hub_fx *fx, struct hub_effect e)
+{
+    if (fx->count == fx->size) {
+        const size_t size = fx->size ? 2 * fx->size : 16;
+        struct hub_effect *items = mem_realloc_array(fx->items, size, sizeof *items);
+
+        if (!items)
+            return;
+        fx->items = items;
+        fx->size = size;
+    }
+    fx->items[fx->count++] = e;
+}
+
+static void send_to(struct hub_fx *fx, uint32_t peer, struct job_msg msg)
+{
+    put(fx, (struct hub_effect){ .kind = HUB_SEND, .peer = peer, .msg = msg });
+}
+
+static void drop(struct hub_fx *fx, uint32_t peer, const char *why)
+{
+    put(fx, (struct hub_effect){
+                .kind = HUB_DROP, .peer = peer, .msg = { .bytes = span_str(why) } });
+}
+
+/* ---- nodes ---- */
+
+static struct hub_node *node_of_peer(const struct hub *h, uint32_t peer)
+{
+    for (size_t i = 0; i < h->count; i++)
+        if (h->nodes[i]->here && h->nodes[i]->peer == peer)
+            return h->nodes[i];
+    return NULL;
+}
+
+static struct hub_node *node_of_nonce(const struct hub *h, uint64_t nonce)
+{
+    for (size_t i = 0; i < h->count; i++)
+        if (h->nodes[i]->nonce == nonce)
+            return h->nodes[i];
+    return NULL;
+}
+
+static bool number_taken(const struct hub *h, uint32_t number)
+{
+    for (size_t i = 0; i < h->count; i++)
+        if (h->nodes[i]->number == number)
+            return true;
+    return false;
+}
+
+static bool in_round(const struct hub_node *n, int64_t round)
+{
+    return n->number != 0 && n->round == round;
+}
+
+static int add_node(struct hub *h, const struct job_msg *m, struct hub_node **out)
+{
+    struct hub_node *n;
+
+    if (h->count == h->size) {
+        const size_t size = h->size ? 2 * h->size : 16;
+        struct hub_node **nodes = mem_realloc_array(h->nodes, size, sizeof *nodes);
+
+        if (!nodes)
+            return MUSTER_ENOMEM;
+        h->nodes = nodes;
+        h->size = size;
+    }
+    n = mem_calloc(1, sizeof *n);
+    if (!n)
+        return MUSTER_ENOMEM;
+    n->host = mem_strndup((const char *)m->host.p, MIN_OF(m->host.n, 255));
+    n->addr = mem_strndup((const char *)m->addr.p, MIN_OF(m->addr.n, 255));
+    if (!n->host || !n->addr) {
+        node_free(n);
+        return MUSTER_ENOMEM;
+    }
+    n->nonce = m->nonce;
+    n->pid = m->pid;
+    n->nproc = m->nproc;
+    n->round = -1;
+    n->lost_by_us = MONO_NEVER;
+    h->nodes[h->count++] = n;
+    *out = n;
+    return 0;
+}
+
+/* ---- entries ---- */
+
+static void announce(struct hub *h, struct hub_fx *fx);
+
+/* Numbers the entry, keeps it and passes it on. */
+static void emit(struct hub *h, struct hub_fx *fx, struct record_entry *e)
+{
+    if (e->kind != RECORD_NODES && h->unannounced)
+        announce(h, fx);
+    e->number = MAX_OF(h->record.last, h->floor) + 1;
+    if (e->at_us == 0)
+        e->at_us = h->now.wall_us;
+    if (record_add(&h->record, e) < 0) {
+        trace(h->trace, TRACE_WARN, "run '%s': no memory for the record of the job",
+              h->run_id);
+        return;
+    }
+    put(fx, (struct hub_effect){ .kind = HUB_ENTRY, .number = e->number });
+}
+
+/* One entry for many nodes, so that a thousand who come at once do not tell each other
+ * a million times. */
+static void announce(struct hub *h, struct hub_fx *fx)
+{
+    struct record_entry e = { .kind = RECORD_NODES, .round = h->round.number };
+    struct buf b;
+
+    buf_init(&b, RECORD_BODY_MAX);
+    for (size_t i = 0; i < h->count && h->unannounced; i++) {
+        struct hub_node *n = h->nodes[i];
+        const struct record_node line = { .number = n->number,
+                                          .host = span_str(n->host),
+                                          .addr = span_str(n->addr),
+                                          .pid = n->pid,
+                                          .nproc = n->nproc,
+                                          .offset_us = n->wall_ahead_us,
+                                          .unsure_us = (int64_t)n->rtt_us / 2 };
+
+        if (n->announced || n->number == 0)
+            continue;
+        if (record_nodes_print(&b, &line) < 0) {
+            e.body = buf_span(&b);
+            emit(h, fx, &e);
+            e.at_us = 0;
+            buf_clear(&b);
+            (void)record_nodes_print(&b, &line);
+        }
+        n->announced = true;
+        h->unannounced--;
+        e.count++;
+    }
+    e.body = buf_span(&b);
+    if (buf_len(&b))
+        emit(h, fx, &e);
+    buf_fini(&b);
+}
+
+/* ---- rounds ---- */
+
+static int by_first_rank(const void *a, const void *b)
+{
+    const struct hub_node *const *x = a, *const *y = b;
+
+    return ((*x)->first > (*y)->first) - ((*x)->first < (*y)->first);
+}
+
+/* The nodes of a round in rank order; owned by the caller. */
+static struct hub_node **round_nodes(const struct hub *h, int64_t round, size_t *count)
+{
+    struct hub_node **sorted = mem_calloc(h->count + 1, sizeof *sorted);
+    size_t n = 0;
+
+    for (size_t i = 0; sorted && i < h->count; i++)
+        if (in_round(h->nodes[i], round))
+            sorted[n++] = h->nodes[i];
+    if (n)
+        qsort(sorted, n, sizeof *sorted, by_first_rank);
+    *count = n;
+    return sorted;
+}
+
+static void record_round(struct hub *h, struct hub_fx *fx)
+{
+    struct record_entry e = { .kind = RECORD_ROUND, .round = h->round.number };
+    struct hub_node **nodes;
+    struct buf b;
+    size_t count;
+
+    h->round.due_us = MONO_NEVER;
+    nodes = round_nodes(h, h->round.number, &count);
+    buf_init(&b, RECORD_BODY_MAX);
+    for (size_t i = 0; i < count; i++) {
+        const struct record_ranks r = { nodes[i]->number, nodes[i]->first,
+                                        nodes[i]->count };
+
+        e.total += r.count;
+        (void)record_ranks_print(&b, &r); /* What does not fit is told by total. */
+    }
+    e.count = (int64_t)count;
+    e.body = buf_span(&b);
+    e.code = h->record.restarts;
+    emit(h, fx, &e);
+    buf_fini(&b);
+    mem_free(nodes);
+}
+
+static void on_ranks(struct hub *h, struct hub_fx *fx, struct hub_node *n,
+                     const struct job_msg *m)
+{
+    size_t have = 0;
+
+    if (m->count < 0 || m->rank < 0 || m->round < 0)
+        return;
+    n->round = m->round;
+    n->first = m->rank;
+    n->count = m->count;
+    n->reported = n->clean = false;
+    n->own_budget = m->flags & JOB_OWN_BUDGET;
+    mem_free(n->codes);
+    n->codes = NULL;
+    if (n->own_budget)
+        h->round.over = false; /* There is one round, in which nodes start again. */
+    if (m->round > h->round.number) {
+        h->round.number = m->round;
+        h->round.expected = m->total;
+        h->round.over = false;
+        h->round.due_us = h->now.mono_us + HUB_GATHER_US;
+    }
+    for (size_t i = 0; i < h->count; i++)
+        have += in_round(h->nodes[i], h->round.number);
+    if (h->round.due_us != MONO_NEVER && (int64_t)have >= h->round.expected)
+        record_round(h, fx);
+}
+
+/* ---- failures ---- */
+
+/* Exit codes of all ranks of a round: "first count code" a line, equal neighbours as
+ * one. */
+struct codes {
+    struct buf *out;
+    int64_t first, count, code;
+};
+
+static void codes_flush(struct codes *c)
+{
+    if (c->count)
+        (void)buf_printf(c->out, "%" PRId64 " %" PRId64 " %" PRId64 "\n", c->first,
+                         c->count, c->code);
+    c->count = 0;
+}
+
+static void codes_add(struct codes *c, int64_t first, int64_t count, int64_t code)
+{
+    if (c->count && c->code == code && c->first + c->count == first) {
+        c->count += count;
+        return;
+    }
+    codes_flush(c);
+    c->first = first;
+    c->count = count;
+    c->code = code;
+}
+
+static void end_round(struct hub *h, struct hub_fx *fx, int64_t round,
+                      enum record_cause cause)
+{
+    struct record_entry e = { .kind = RECORD_ENDED, .round = round, .cause = cause };
+    struct hub_node **nodes;
+    struct buf b;
+    size_t count;
+
+    buf_init(&b, RECORD_BODY_MAX);
+    nodes = round_nodes(h, round, &count);
+    struct codes c = { .out = &b };
+    for (size_t i = 0; i < count; i++) {
+        char *at = nodes[i]->codes;
+
+        e.total += nodes[i]->count;
+        while (at && *at) {
+            const int64_t first = strtoll(at, &at, 10), n = strtoll(at, &at, 10),
+                          code = strtoll(at, &at, 10);
+
+            if (n <= 0 || *at != '\n')
+                break;
+            codes_add(&c, first, n, code);
+            at++;
+        }
+    }
+    codes_flush(&c);
+    e.count = h->end.failed;
+    e.code = (int64_t)count;
+    e.body = buf_span(&b);
+    emit(h, fx, &e);
+    buf_fini(&b);
+    mem_free(nodes);
+    h->round.over = true;
+}
+
+/* Of the nodes of the round, one that is gone, or has not answered since we asked. */
+static const struct hub_node *lost_node(const struct hub *h)
+{
+    for (size_t i = 0; i < h->count; i++) {
+        const struct hub_node *n = h->nodes[i];
+
+        if (!in_round(n, h->end.round) || n->reported)
+            continue;
+        if (!n->here || n->gone || (n->ping_us && n->ping_us <= h->end.began_us))
+            return n;
+    }
+    return NULL;
+}
+
+static void take_ranks(struct hub *h, struct record_entry *e, const struct hub_node *n)
+{
+    buf_clear(&h->text);
+    (void)buf_printf(&h->text,
+                     "%s was lost (no sign of life for %.1f s); rank%s %" PRId64,
+                     n->host, (double)(h->now.mono_us - n->heard_us) / 1e6,
+                     n->count > 1 ? "s" : "", n->first);
+    if (n->count > 1)
+        (void)buf_printf(&h->text, " to %" PRId64, n->first + n->count - 1);
+    (void)buf_printf(&h->text, " %s there", n->count > 1 ? "were" : "was");
+    e->cause = CAUSE_NODE_LOST;
+    e->node = n->number;
+    e->rank = e->local_rank = e->pid = -1;
+    e->host = span_str(n->host);
+    e->text = buf_span(&h->text);
+    e->at_us = h->now.wall_us - (int64_t)(h->now.mono_us - n->heard_us);
+}
+
+/* All have told what they know, or had their time. */
+static void judge(struct hub *h, struct hub_fx *fx)
+{
+    struct record_entry e = { .kind = RECORD_VERDICT, .cause = CAUSE_EXIT };
+    const struct hub_node *lost = lost_node(h);
+    const bool echo = h->end.count == 0 || judge_is_echo(&h->end.worst[0]);
+    bool counts = true;
+
+    for (size_t i = 0; i < h->end.count; i++) {
+        struct record_entry f = h->end.worst[i];
+
+        f.count = i && judge_simultaneous(&h->end.worst[0], &f);
+        f.total = 0;
+        emit(h, fx, &f);
+    }
+    if (h->end.count)
+        e = h->end.worst[0];
+    if (echo && lost) {
+        take_ranks(h, &e, lost);
+        counts = h->end.own_budget; /* A lost node is no failure of the job's. */
+    }
+    end_round(h, fx, h->end.round, e.cause);
+    e.round = h->end.round;
+    e.number = 0;
+    const int64_t total = h->end.own_budget ? h->end.total : h->max_restarts;
+    const int64_t used = h->end.own_budget ? h->end.used : h->record.restarts;
+    e.kind = counts && used >= total ? RECORD_VERDICT : RECORD_RESTART;
+    e.total = total;
+    e.count = e.kind == RECORD_RESTART ? used + counts : used;
+    if (e.kind == RECORD_VERDICT)
+        e.code = 1;
+    h->end.on = false;
+    h->end.due_us = MONO_NEVER;
+    emit(h, fx, &e);
+    forget_failures(h);
+}
+
+static void judge_if_all_told(struct hub *h, struct hub_fx *fx)
+{
+    for (size_t i = 0; i < h->count; i++) {
+        const struct hub_node *n = h->nodes[i];
+
+        /* With a budget of its own, a node that has restarts left goes on alone. */
+        if (h->end.own_budget && !h->end.final && n->number != h->end.node)
+            continue;
+        if (in_round(n, h->end.round) && !n->reported && !n->gone)
+            return;
+    }
+    judge(h, fx);
+}
+
+static void ping(struct hub *h, struct hub_fx *fx, struct hub_node *n)
+{
+    if (n->ping_us == 0)
+        n->ping_us = h->now.mono_us;
+    send_to(fx, n->peer,
+            (struct job_msg){ .kind = JOB_PING,
+                              .seq = h->now.mono_us,
+                              .mono_us = (int64_t)h->now.mono_us });
+}
+
+static void begin_end(struct hub *h, struct hub_fx *fx, const struct record_entry *f,
+                      bool own_budget)
+{
+    struct record_entry e = { .kind = RECORD_ENDING, .round = f->round };
+    const bool echo = judge_is_echo(f);
+
+    h->end.on = true;
+    h->end.round = f->round;
+    h->end.own_budget = own_budget;
+    h->end.node = f->node;
+    h->end.used = f->count;
+    h->end.total = f->total;
+    h->end.began_us = h->now.mono_us;
+    h->end.due_us = h->now.mono_us + HUB_JUDGE_US;
+    e.total = own_budget ? f->total : h->max_restarts;
+    e.count = own_budget ? f->count : h->record.restarts;
+    h->end.final = e.count >= e.total;
+    /* A failure that only says that a peer is gone may be a lost node's, which does not
+     * count: then it shows at the end what this is. */
+    e.code = !h->end.final ? 0 : echo && !own_budget ? 2 : 1;
+    e.cause = f->cause;
+    e.node = f->node;
+    e.host = f->host;
+    e.rank = f->rank;
+    e.text = f->text;
+    if (!own_budget || h->end.final)
+        emit(h, fx, &e);
+    for (size_t i = 0; i < h->count; i++)
+        if (h->nodes[i]->here && !h->nodes[i]->inside &&
+            in_round(h->nodes[i], f->round))
+            ping(h, fx, h->nodes[i]);
+}
+
+/* Keeps the failures that are most likely the cause, in order. */
+static void keep_failure(struct hub *h, const struct record_entry *f)
+{
+    struct record_entry copy = *f;
+    size_t at = 0;
+    struct buf b;
+
+    h->end.failed++;
+    while (at < h->end.count && judge_compare(&h->end.worst[at], f) <= 0)
+        at++;
+    if (at == RECORD_FAILED_MAX)
+        return;
+    record_trim(&copy);
+    buf_init(&b, SIZE_MAX);
+    if (record_entry_encode(&b, &copy) < 0 ||
+        record_entry_decode(buf_span(&b), &copy, NULL) < 0) {
+        buf_fini(&b);
+        return;
+    }
+    if (h->end.count == RECORD_FAILED_MAX)
+        mem_free(h->end.texts[--h->end.count]);
+    memmove(&h->end.worst[at + 1], &h->end.worst[at],
+            (h->end.count - at) * sizeof h->end.worst[0]);
+    memmove(&h->end.texts[at + 1], &h->end.texts[at],
+            (h->end.count - at) * sizeof h->end.texts[0]);
+    h->end.worst[at] = copy;
+    h->end.texts[at] = b.mem;
+    h->end.count++;
+}
+
+static bool same_worker(const struct record_entry *a, const struct record_entry *b)
+{
+    return a->node == b->node && a->pid == b->pid && a->rank == b->rank;
+}
+
+/* A worker may be told of twice: when it exits, and with all its words later. */
+static void replace_failure(struct hub *h, const struct record_entry *f)
+{
+    for (size_t i = 0; i < h->end.count; i++) {
+        if (!same_worker(&h->end.worst[i], f))
+            continue;
+        mem_free(h->end.texts[i]);
+        h->end.count--;
+        h->end.failed--;
+        memmove(&h->end.worst[i], &h->end.worst[i + 1],
+                (h->end.count - i) * sizeof h->end.worst[0]);
+        memmove(&h->end.texts[i], &h->end.texts[i + 1],
+                (h->end.count - i) * sizeof h->end.texts[0]);
+        break;
+    }
+    keep_failure(h, f);
+}
+
+static void on_failed(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
+                      const struct record_entry *f)
+{
+    const bool own_budget = n->own_budget;
+
+    if (h->end.on && h->end.round != f->round)
+        judge(h, fx);
+    if (!h->end.on && h->round.over && f->round == h->round.number && !own_budget)
+        return; /* The verdict on that round stands. */
+    if (!h->end.on)
+        begin_end(h, fx, f, own_budget);
+    replace_failure(h, f);
+}
+
+static void succeed_if_all_have(struct hub *h, struct hub_fx *fx, int64_t round)
+{
+    struct record_entry e = { .kind = RECORD_VERDICT,
+                              .cause = CAUSE_SUCCEEDED,
+                              .round = round,
+                              .rank = -1,
+                              .local_rank = -1,
+                              .pid = -1 };
+    int64_t told = 0;
+
+    for (size_t i = 0; i < h->count; i++) {
+        const struct hub_node *n = h->nodes[i];
+
+        if (!in_round(n, round))
+            continue;
+        if (!n->clean)
+            return;
+        told++;
+    }
+    if (h->round.over || told < h->round.expected)
+        return;
+    end_round(h, fx, round, CAUSE_SUCCEEDED);
+    e.count = h->record.restarts;
+    e.total = h->max_restarts;
+    emit(h, fx, &e);
+}
+
+static void on_reported(struct hub *h, struct hub_fx *fx, struct hub_node *n,
+                        const struct job_msg *m)
+{
+    if (m->round != n->round)
+        return;
+    n->reported = true;
+    n->clean = m->count == 0 && m->total == 0;
+    mem_free(n->codes);
+    n->codes = mem_strndup((const char *)m->bytes.p, MIN_OF(m->bytes.n, MOST_REPORT));
+    if (h->end.on && h->end.round == n->round)
+        judge_if_all_told(h, fx);
+    else if (n->clean && n->round == h->round.number)
+        succeed_if_all_have(h, fx, n->round);
+}
+
+/* ---- publishing ---- */
+
+/* When it happened, by our clock. The sender's wall clock may be hours off, or be set
+ * while we run; the time between two of its readings is what we believe. */
+static void translate(const struct hub *h, const struct hub_node *n,
+                      const struct job_msg *m, struct record_entry *e)
+{
+    int64_t age = e->at_us == 0 ? 0 : m->wall_us - e->at_us;
+    int64_t at = (int64_t)h->now.mono_us;
+    int64_t unsure = UNKNOWN_US;
+
+    age = MAX_OF(age, 0);
+    if (n->inside) {
+        unsure = 0;
+    } else if (n->measured) {
+        const int64_t since = (int64_t)(h->now.mono_us - n->measured_us);
+
+        at = MIN_OF(m->mono_us - n->offset_us, at);
+        unsure = (int64_t)n->rtt_us / 2 + since / 1000000 * DRIFT_PPM + 1;
+    }
+    e->at_us = h->now.wall_us - ((int64_t)h->now.mono_us - at) - age;
+    e->unsure_us = unsure;
+}
+
+static void leave(struct hub *h, struct hub_fx *fx, struct hub_node *n)
+{
+    n->gone = true;
+    if (h->end.on && in_round(n, h->end.round))
+        judge_if_all_told(h, fx);
+}
+
+static void on_publish(struct hub *h, struct hub_fx *fx, struct hub_node *n,
+                       const struct job_msg *m)
+{
+    struct muster_error err;
+    struct record_entry e;
+
+    send_to(fx, n->peer, (struct job_msg){ .kind = JOB_ENTRY, .seq = m->seq });
+    if (m->seq <= n->last_seq)
+        return; /* It came twice: the connection broke in between. */
+    n->last_seq = m->seq;
+    if (record_entry_decode(m->bytes, &e, &err) < 0) {
+        drop(fx, n->peer, "an entry of the record that cannot be read");
+        return;
+    }
+    e.node = n->number;
+    if (e.host.n == 0)
+        e.host = span_str(n->host);
+    translate(h, n, m, &e);
+    if (e.kind == RECORD_FAILED) {
+        on_failed(h, fx, n, &e);
+        return;
+    }
+    emit(h, fx, &e);
+    if (e.kind == RECORD_LEFT)
+        leave(h, fx, n);
+}
+
+static void on_offer(struct hub *h, struct hub_fx *fx, const struct job_msg *m)
+{
+    struct record_entry e;
+
+    if (record_entry_decode(m->bytes, &e, NULL) < 0 || e.number > h->floor ||
+        record_insert(&h->record, &e) < 0)
+        return;
+    put(fx, (struct hub_effect){ .kind = HUB_ENTRY, .number = e.number });
+}
+
+/* ---- attaching and leaving ---- */
+
+static void attached(struct hub *h, struct hub_fx *fx, struct hub_node *n,
+                     const struct job_msg *m)
+{
+    h->floor = MAX_OF(h->floor, m->value);
+    send_to(fx, n->peer,
+            (struct job_msg){
+                .kind = JOB_ATTACHED, .node = n->number, .value = h->record.last });
+    /* It knows more than we do: it was with another coordinator before. Numbers go on
+     * above its own, and it offers what we lack. */
+    if (m->value > h->record.last)
+        send_to(fx, n->peer,
+                (struct job_msg){ .kind = JOB_WANT, .value = h->record.last });
+    else
+        put(fx, (struct hub_effect){
+                    .kind = HUB_CATCH_UP, .peer = n->peer, .number = m->value });
+    if (n->inside) {
+        n->measured = true;
+        n->measured_us = h->now.mono_us;
+        return;
+    }
+    n->quick = QUICK_PINGS;
+    ping(h, fx, n);
+    if (h->ping_due_us == MONO_NEVER)
+        h->ping_due_us = h->now.mono_us + HUB_PING_US;
+}
+
+static int on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
+                     const struct job_msg *m)
+{
+    struct hub_node *n = node_of_nonce(h, m->nonce);
+    const bool observer = m->flags & JOB_OBSERVER;
+
+    if (!n && h->count >= HUB_NODES) {
+        drop(fx, peer, "the job has too many nodes");
+        return 0;
+    }
+    if (!n && add_node(h, m, &n) < 0)
+        return MUSTER_ENOMEM;
+    if (n->here && n->peer != peer) {
+        drop(fx, n->peer, "the node has come back over another connection");
+        h->here--;
+    }
+    if (!n->number && !observer) {
+        const bool keeps = m->node && !number_taken(h, m->node);
+
+        n->number = keeps ? m->node : h->next_number;
+        h->next_number = MAX_OF(h->next_number, n->number + 1);
+        h->unannounced++;
+    }
+    if (!(n->here && n->peer == peer))
+        h->here++;
+    n->here = true;
+    n->gone = false;
+    n->peer = peer;
+    n->lost_by_us = MONO_NEVER;
+    n->ping_us = 0;
+    n->heard_us = h->now.mono_us;
+    n->inside = m->flags & JOB_SERVES;
+    if (!observer && (!h->has_budget || m->flags & JOB_SERVES)) {
+        h->max_restarts = m->total;
+        h->has_budget = true;
+    }
+    attached(h, fx, n, m);
+    return 0;
+}
+
+static void ask_node_gone(struct hub *h, struct hub_fx *fx, size_t index);
+
+static size_t index_of(const struct hub *h, const struct hub_node *n)
+{
+    size_t i = 0;
+
+    while (h->nodes[i] != n)
+        i++;
+    return i;
+}
+
+static void lose(struct hub *h, struct hub_fx *fx, struct hub_node *n, const char *why)
+{
+    struct record_entry e = { .kind = RECORD_LOST,
+                              .cause = CAUSE_NODE_LOST,
+                              .node = n->number,
+                              .round = n->round,
+                              .rank = n->round >= 0 ? n->first : -1,
+                              .local_rank = -1,
+                              .pid = n->pid,
+                              .count = n->count,
+                              .host = span_str(n->host),
+                              .text = span_str(why) };
+
+    n->lost_by_us = MONO_NEVER;
+    e.at_us = h->now.wall_us - (int64_t)(h->now.mono_us - n->heard_us);
+    n->gone = true;
+    emit(h, fx, &e);
+    if (h->end.on && in_round(n, h->end.round))
+        judge_if_all_told(h, fx);
+}
+
+/* Its connection is gone, or it said goodbye. Observers are forgotten. */
+static void detach(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool bye)
+{
+    const size_t at = index_of(h, n);
+
+    n->here = false;
+    h->here--;
+    ask_node_gone(h, fx, at);
+    if (n->number == 0) {
+        for (size_t i = 0; i < HUB_ASKS; i++)
+            if (h->asks[i].on && h->asks[i].peer == n->peer)
+                h->asks[i].due_us = 0; /* Nobody listens any more. */
+        n->nonce = 0;
+        n->gone = true;
+        return;
+    }
+    if (bye || n->gone)
+        leave(h, fx, n);
+    else
+        n->lost_by_us = h->now.mono_us + HUB_GRACE_US;
+}
+
+/* ---- questions ---- */
+
+static void ask_end(struct hub_fx *fx, struct hub_ask *a)
+{
+    send_to(fx, a->peer, (struct job_msg){ .kind = JOB_ANSWERS_END, .seq = a->seq });
+    mem_free(a->waits);
+    *a = (struct hub_ask){ 0 };
+}
+
+static void ask_missing(struct hub *h, struct hub_fx *fx, struct hub_ask *a, size_t i)
+{
+    a->waits[i] = 0;
+    a->pending--;
+    send_to(fx, a->peer,
+            (struct job_msg){ .kind = JOB_ANSWERED,
+                              .seq = a->seq,
+                              .node = h->nodes[i]->number,
+                              .value = 1,
+                              .host = span_str(h->nodes[i]->host) });
+}
+
+static void ask_node_gone(struct hub *h, struct hub_fx *fx, size_t index)
+{
+    for (size_t k = 0; k < HUB_ASKS; k++) {
+        struct hub_ask *a = &h->asks[k];
+
+        if (!a->on || index >= a->nodes || !a->waits[index])
+            continue;
+        ask_missing(h, fx, a, index);
+        if (a->pending == 0)
+            ask_end(fx, a);
+    }
+}
+
+static void ask_expire(struct hub *h, struct hub_fx *fx)
+{
+    for (size_t k = 0; k < HUB_ASKS; k++) {
+        struct hub_ask *a = &h->asks[k];
+
+        if (!a->on || a->due_us > h->now.mono_us)
+            continue;
+        for (size_t i = 0; i < a->nodes; i++)
+            if (a->waits[i])
+                ask_missing(h, fx, a, i);
+        ask_end(fx, a);
+    }
+}
+
+static int on_ask(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
+                  const struct job_msg *m)
+{
+    struct hub_ask *a = NULL;
+
+    for (size_t k = 0; k < HUB_ASKS && !a; k++)
+        if (!h->asks[k].on)
+            a = &h->asks[k];
+    if (!a) { /* Too many at once: nobody answers this one. */
+        send_to(fx, n->peer,
+                (struct job_msg){ .kind = JOB_ANSWERS_END, .seq = m->seq });
+        return 0;
+    }
+    uint8_t *waits = mem_calloc(h->count, 1);
+    if (!waits)
+        return MUSTER_ENOMEM;
+    *a = (struct hub_ask){ .on = true,
+                           .id = h->next_ask++,
+                           .seq = m->seq,
+                           .peer = n->peer,
+                           .due_us = h->now.mono_us + MIN_OF(m->value, 600000u) * 1000,
+                           .waits = waits,
+                           .nodes = h->count };
+    for (size_t i = 0; i < h->count; i++) {
+        const struct hub_node *o = h->nodes[i];
+
+        if (!o->here || o->number == 0)
+            continue;
+        waits[i] = 1;
+        a->pending++;
+        send_to(fx, o->peer,
+                (struct job_msg){ .kind = JOB_QUESTION,
+                                  .seq = a->id,
+                                  .value = m->value,
+                                  .name = m->name,
+                                  .bytes = m->bytes });
+    }
+    if (a->pending == 0)
+        ask_end(fx, a);
+    return 0;
+}
+
+static void on_answer(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
+                      const struct job_msg *m)
+{
+    const size_t at = index_of(h, n);
+
+    for (size_t k = 0; k < HUB_ASKS; k++) {
+        struct hub_ask *a = &h->asks[k];
+
+        if (!a->on || a->id != m->seq || at >= a->nodes || !a->waits[at])
+            continue;
+        a->waits[at] = 0;
+        a->pending--;
+        send_to(fx, a->peer,
+                (struct job_msg){ .kind = JOB_ANSWERED,
+                                  .seq = a->seq,
+                                  .node = n->number,
+                                  .value = m->value,
+                                  .host = span_str(n->host),
+                                  .bytes = m->bytes });
+        if (a->pending == 0)
+            ask_end(fx, a);
+    }
+}
+
+/* ---- clocks ---- */
+
+/* The node's clocks were read somewhere between our PING and now; in the middle, as far
+ * as anybody can tell. The quickest answer of late is the best one. */
+static void on_pong(struct hub *h, struct hub_fx *fx, struct hub_node *n,
+                    const struct job_msg *m)
+{
+    const uint64_t rtt = h->now.mono_us - MIN_OF(m->seq, h->now.mono_us);
+    const bool stale = n->measured && h->now.mono_us - n->measured_us > 60000000u;
+
+    n->ping_us = 0;
+    if (!n->measured || stale || rtt <= n->rtt_us + n->rtt_us / 2) {
+        n->offset_us = m->mono_us - (int64_t)(h->now.mono_us - rtt / 2);
+        n->wall_ahead_us = m->wall_us - (h->now.wall_us - (int64_t)rtt / 2);
+        n->rtt_us = rtt;
+        n->measured = true;
+        n->measured_us = h->now.mono_us;
+    }
+    if (n->quick && --n->quick)
+        ping(h, fx, n);
+    if (h->unannounced && n->number && !n->announced && n->quick == 0)
+        announce(h, fx);
+}
+
+/* ---- time ---- */
+
+static void on_ping_time(struct hub *h, struct hub_fx *fx)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < h->count; i++) {
+        struct hub_node *n = h->nodes[i];
+
+        if (!n->here || n->inside)
+            continue;
+        any = true;
+        if (h->now.mono_us - n->heard_us > HUB_SILENT_US) {
+            drop(fx, n->peer, "the node has been silent for too long");
+            n->here = false;
+            h->here--;
+            ask_node_gone(h, fx, i);
+            if (n->number)
+                lose(h, fx, n, "it has been silent for too long");
+            continue;
+        }
+        ping(h, fx, n);
+    }
+    h->ping_due_us = any ? h->now.mono_us + HUB_PING_US : MONO_NEVER;
+}
+
+static void on_time(struct hub *h, struct hub_fx *fx)
+{
+    if (h->round.due_us <= h->now.mono_us)
+        record_round(h, fx);
+    if (h->end.on && h->end.due_us <= h->now.mono_us)
+        judge(h, fx);
+    for (size_t i = 0; i < h->count; i++)
+        if (h->nodes[i]->lost_by_us <= h->now.mono_us)
+            lose(h, fx, h->nodes[i], "its connection broke");
+    ask_expire(h, fx);
+    if (h->ping_due_us <= h->now.mono_us)
+        on_ping_time(h, fx);
+}
+
+uint64_t hub_deadline(const struct hub *h)
+{
+    uint64_t by = MIN_OF(h->round.due_us, h->ping_due_us);
+
+    if (h->end.on)
+        by = MIN_OF(by, h->end.due_us);
+    for (size_t k = 0; k < HUB_ASKS; k++)
+        if (h->asks[k].on)
+            by = MIN_OF(by, h->asks[k].due_us);
+    for (size_t i = 0; i < h->count; i++)
+        by = MIN_OF(by, h->nodes[i]->lost_by_us);
+    return by;
+}
+
+/* ---- the step ---- */
+
+static int on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
+                  const struct job_msg *m)
+{
+    struct hub_node *n = node_of_peer(h, peer);
+
+    if (m->kind == JOB_ATTACH)
+        return on_attach(h, fx, peer, m);
+    if (!n) {
+        drop(fx, peer, "a job message before ATTACH");
+        return 0;
+    }
+    n->heard_us = h->now.mono_us;
+    if (n->number == 0 && m->kind != JOB_ASK && m->kind != JOB_PONG &&
+        m->kind != JOB_SYNC && m->kind != JOB_BYE)
+        return 0; /* An observer has nothing to tell. */
+    switch (m->kind) {
+    case JOB_PUBLISH:
+        on_publish(h, fx, n, m);
+        return 0;
+    case JOB_OFFER:
+        on_offer(h, fx, m);
+        return 0;
+    case JOB_RANKS:
+        on_ranks(h, fx, n, m);
+        return 0;
+    case JOB_REPORTED:
+        on_reported(h, fx, n, m);
+        return 0;
+    case JOB_ASK:
+        return on_ask(h, fx, n, m);
+    case JOB_ANSWER:
+        on_answer(h, fx, n, m);
+        return 0;
+    case JOB_PONG:
+        on_pong(h, fx, n, m);
+        return 0;
+    case JOB_SYNC:
+        send_to(fx, peer, (struct job_msg){ .kind = JOB_SYNCED, .seq = m->seq });
+        return 0;
+    case JOB_BYE:
+        detach(h, fx, n, true);
+        return 0;
+    case JOB_PHASE:
+    case JOB_NONE:
+    case JOB_ATTACH:
+    case JOB_ATTACHED:
+    case JOB_ENTRY:
+    case JOB_WANT:
+    case JOB_QUESTION:
+    case JOB_ANSWERED:
+    case JOB_ANSWERS_END:
+    case JOB_PING:
+    case JOB_SYNCED:
+    case JOB_REFUSED:
+    case JOB_KIND_COUNT:
+        return 0; /* Not said to a coordinator, or not known to this version. */
+    }
+    return 0;
+}
+
+int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
+{
+    struct hub_node *n;
+
+    fx->count = 0;
+    h->now = ev->now;
+    switch (ev->kind) {
+    case HUB_MSG:
+        return on_msg(h, fx, ev->peer, ev->msg ? ev->msg : &no_msg);
+    case HUB_GONE:
+        n = node_of_peer(h, ev->peer);
+        if (n)
+            detach(h, fx, n, false);
+        return 0;
+    case HUB_TIMER:
+        on_time(h, fx);
+        return 0;
+    }
+    return 0;
+}

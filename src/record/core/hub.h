@@ -1,0 +1,86 @@
+/* hub.h - the coordinator of a job: numbers the entries of its record and passes them
+ * on, gathers answers to questions, compares clocks, and judges failures. One for each
+ * run id in a store server (record/hub_driver.h), or one inside the agent of a job of
+ * one node. Pure. What always holds:
+ *
+ *   - numbers of entries only grow, and every agent gets the same entries;
+ *   - a round in which a worker failed ends with exactly one RESTART or VERDICT, within
+ *     HUB_JUDGE_US of the first failure;
+ *   - restarts are counted once a round, however many workers fail in it, and a lost
+ *     node does not count. */
+#ifndef RECORD_CORE_HUB_H
+#define RECORD_CORE_HUB_H
+
+#include "base/trace.h"
+#include "record/core/job_wire.h"
+#include "record/core/record.h"
+
+#define HUB_JUDGE_US  2000000u  /* after the first failure the verdict is due */
+#define HUB_GRACE_US  1000000u  /* a broken connection may come back for so long */
+#define HUB_PING_US   5000000u  /* between two looks at a node's clock */
+#define HUB_SILENT_US 15000000u /* a node that says nothing for so long is lost */
+#define HUB_GATHER_US 2000000u  /* a round is recorded after so long, all or not */
+#define HUB_ASKS      16u       /* questions under way at once */
+#define HUB_NODES     65536u
+
+struct hub;
+
+/* Time with the resolution that clocks are compared with. */
+struct hub_now {
+    uint64_t mono_us;
+    int64_t wall_us;
+};
+
+/* run_id is copied. NULL: out of memory. */
+struct hub *hub_new(struct span run_id, const struct trace *trace);
+void hub_free(struct hub *h); /* NULL is fine */
+
+enum hub_event_kind {
+    HUB_MSG,  /* a peer says msg; its first must be ATTACH */
+    HUB_GONE, /* its connection is gone */
+    HUB_TIMER,
+};
+
+struct hub_event {
+    enum hub_event_kind kind;
+    struct hub_now now;
+    uint32_t peer;
+    const struct job_msg *msg; /* borrowed for the step */
+};
+
+enum hub_effect_kind {
+    HUB_SEND,     /* msg to the peer */
+    HUB_ENTRY,    /* the entry with this number, to everybody who is attached */
+    HUB_CATCH_UP, /* every entry above number, to the peer */
+    HUB_DROP,     /* close the peer's connection: msg.bytes says why */
+};
+
+struct hub_effect {
+    enum hub_effect_kind kind;
+    uint32_t peer;
+    uint64_t number;
+    struct job_msg msg; /* spans borrowed until the next step */
+};
+
+struct hub_fx {
+    struct hub_effect *items; /* owned */
+    size_t count, size;
+};
+
+void hub_fx_fini(struct hub_fx *fx); /* NULL and zeroed are fine */
+
+/* 0 with the effects in fx (those of the step before are gone), or MUSTER_ENOMEM: then
+ * the message counts as not received, though part of what it caused may be there. */
+int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx);
+
+/* When to send TIMER, by mono_us; MONO_NEVER if nothing is due. */
+uint64_t hub_deadline(const struct hub *h);
+
+const struct record *hub_record(const struct hub *h);
+
+/* Each attached peer: for (size_t i = 0; hub_next_peer(h, &i, &peer);) ... */
+bool hub_next_peer(const struct hub *h, size_t *i, uint32_t *peer);
+
+size_t hub_peers(const struct hub *h); /* how many are attached */
+
+#endif

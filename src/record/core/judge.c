@@ -1,0 +1,84 @@
+/* judge.c - see judge.h. */
+#include "record/core/judge.h"
+
+/* In lower case. What gloo, NCCL, MPI, torch's store and the C library say when the
+ * other side of a connection has gone. */
+static const char *const echoes[] = {
+    "connection closed by peer",
+    "connection closed by remote",
+    "connection reset by peer",
+    "connection was reset",
+    "connection was likely closed",
+    "connection refused",
+    "connectionreseterror",
+    "connectionrefusederror",
+    "connection aborted",
+    "broken pipe",
+    "brokenpipeerror",
+    "socket closed",
+    "remote end closed",
+    "failed to recv, got 0 bytes",
+    "ncclremoteerror",
+    "remote process exited",
+    "peer closed",
+    "store is gone",
+    "distnetworkerror",
+    "watchdog caught collective operation timeout",
+    "timed out waiting",
+    "wait timeout",
+    "no route to host",
+    "software caused connection abort",
+};
+
+static uint8_t lower(uint8_t c)
+{
+    return c >= 'A' && c <= 'Z' ? (uint8_t)(c + 32) : c;
+}
+
+static bool contains(struct span text, const char *words)
+{
+    const size_t n = strlen(words);
+
+    for (size_t i = 0; i + n <= text.n; i++) {
+        size_t k = 0;
+
+        while (k < n && lower(text.p[i + k]) == (uint8_t)words[k])
+            k++;
+        if (k == n)
+            return true;
+    }
+    return false;
+}
+
+bool judge_is_echo(const struct record_entry *e)
+{
+    /* Python's exception says it in its own line; a C++ program that aborts has only
+     * its last words. One that was killed says nothing about why. */
+    const bool words = e->cause == CAUSE_EXIT || e->cause == CAUSE_CRASH;
+
+    for (size_t i = 0; i < ARRAY_LEN(echoes); i++)
+        if (contains(e->text, echoes[i]) || (words && contains(e->body, echoes[i])))
+            return true;
+    return false;
+}
+
+int judge_compare(const struct record_entry *a, const struct record_entry *b)
+{
+    const int echo = judge_is_echo(a) - judge_is_echo(b);
+
+    if (echo != 0)
+        return echo;
+    if (a->at_us != b->at_us)
+        return a->at_us < b->at_us ? -1 : 1;
+    return (a->rank > b->rank) - (a->rank < b->rank);
+}
+
+bool judge_simultaneous(const struct record_entry *a, const struct record_entry *b)
+{
+    const int64_t apart =
+        a->at_us > b->at_us ? a->at_us - b->at_us : b->at_us - a->at_us;
+
+    if (judge_is_echo(a) != judge_is_echo(b) || a->node == b->node)
+        return false;
+    return apart <= a->unsure_us + b->unsure_us;
+}

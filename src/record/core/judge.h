@@ -1,0 +1,19 @@
+/* judge.h - which of several failures of one round was the cause of the others. */
+#ifndef RECORD_CORE_JUDGE_H
+#define RECORD_CORE_JUDGE_H
+
+#include "record/core/record.h"
+
+/* Whether a failure only tells that a peer is gone: "Connection closed by peer" and the
+ * like. When a rank dies, the others fail with such words within milliseconds, now and
+ * then before the kernel has told anybody that the first one is dead. */
+bool judge_is_echo(const struct record_entry *e);
+
+/* Negative if a is more likely the cause than b: one with words of its own comes before
+ * one that is an echo, then the earlier one comes first. */
+int judge_compare(const struct record_entry *a, const struct record_entry *b);
+
+/* Whether the clocks cannot tell which of the two came first. */
+bool judge_simultaneous(const struct record_entry *a, const struct record_entry *b);
+
+#endif

@@ -1,0 +1,269 @@
+/* hub_driver.c - see hub_driver.h. */
+#include "record/hub_driver.h"
+
+#include <time.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+#define HUBS_MAX 1024u
+
+struct job_hub {
+    struct hub *hub; /* owned */
+    char *run_id;    /* owned */
+    struct job_hub *next;
+};
+
+struct hubs {
+    struct job_hub *first; /* owned, the newest first */
+    size_t count;
+    struct hub_fx fx;
+    struct buf out; /* one message on its way */
+};
+
+struct hub_now hub_clock(void)
+{
+    struct timespec ts;
+
+    (void)clock_gettime(CLOCK_REALTIME, &ts);
+    return (struct hub_now){ uv_hrtime() / 1000,
+                             ts.tv_sec * 1000000LL + ts.tv_nsec / 1000 };
+}
+
+/* ---- messages out ---- */
+
+static void send_bytes(struct store_server *s, uint32_t peer, struct span bytes)
+{
+    struct conn *c = peer < s->conns_size ? s->conns[peer] : NULL;
+
+    if (c && !c->dead)
+        server_send(s, c, bytes);
+}
+
+/* The message behind its length, in hubs->out. */
+static struct span framed(struct hubs *hubs, const struct job_msg *m)
+{
+    uint8_t length[8] = { 0 };
+
+    buf_clear(&hubs->out);
+    if (buf_append(&hubs->out, length, sizeof length) < 0 ||
+        job_encode(&hubs->out, m) < 0)
+        return span_of(NULL, 0);
+    put_u64(hubs->out.mem + hubs->out.head, buf_len(&hubs->out) - sizeof length);
+    return buf_span(&hubs->out);
+}
+
+static void send_entry(struct hubs *hubs, struct store_server *s,
+                       const struct job_hub *j, uint64_t wanted)
+{
+    const struct record *r = hub_record(j->hub);
+    uint64_t number = 0;
+    uint32_t peer;
+
+    for (size_t i = r->count; i-- > 0;) {
+        const struct job_msg m = { .kind = JOB_ENTRY,
+                                   .bytes = record_bytes(r, i, &number) };
+        if (number != wanted)
+            continue;
+        const struct span bytes = framed(hubs, &m);
+        for (size_t k = 0; bytes.n && hub_next_peer(j->hub, &k, &peer);)
+            send_bytes(s, peer, bytes);
+        return;
+    }
+}
+
+static void catch_up(struct hubs *hubs, struct store_server *s, const struct job_hub *j,
+                     uint32_t peer, uint64_t above)
+{
+    const struct record *r = hub_record(j->hub);
+    uint64_t number;
+
+    for (size_t i = 0; i < r->count; i++) {
+        const struct job_msg m = { .kind = JOB_ENTRY,
+                                   .bytes = record_bytes(r, i, &number) };
+        if (number > above)
+            send_bytes(s, peer, framed(hubs, &m));
+    }
+}
+
+static void hub_perform(struct hubs *hubs, struct store_server *s, struct job_hub *j)
+{
+    for (size_t i = 0; i < hubs->fx.count; i++) {
+        const struct hub_effect *e = &hubs->fx.items[i];
+        struct conn *c = e->peer < s->conns_size ? s->conns[e->peer] : NULL;
+
+        switch (e->kind) {
+        case HUB_SEND:
+            send_bytes(s, e->peer, framed(hubs, &e->msg));
+            break;
+        case HUB_ENTRY:
+            send_entry(hubs, s, j, e->number);
+            break;
+        case HUB_CATCH_UP:
+            catch_up(hubs, s, j, e->peer, e->number);
+            break;
+        case HUB_DROP:
+            if (!c || c->dead)
+                break;
+            c->job = NULL; /* The hub knows. */
+            conn_refuse(s, c, "%.*s", (int)e->msg.bytes.n,
+                        (const char *)e->msg.bytes.p);
+            break;
+        }
+    }
+}
+
+static int hub_feed(struct hubs *hubs, struct store_server *s, struct job_hub *j,
+                    struct hub_event *ev)
+{
+    int rc;
+
+    ev->now = hub_clock();
+    rc = hub_step(j->hub, ev, &hubs->fx);
+    hub_perform(hubs, s, j);
+    return rc;
+}
+
+/* ---- hubs ---- */
+
+static void hub_remove(struct hubs *hubs, struct job_hub *j)
+{
+    struct job_hub **at = &hubs->first;
+
+    while (*at != j)
+        at = &(*at)->next;
+    *at = j->next;
+    hubs->count--;
+    hub_free(j->hub);
+    mem_free(j->run_id);
+    mem_free(j);
+}
+
+/* The oldest one that nobody is attached to makes room. */
+static bool make_room(struct hubs *hubs)
+{
+    struct job_hub *idle = NULL;
+
+    for (struct job_hub *j = hubs->first; j; j = j->next)
+        if (hub_peers(j->hub) == 0)
+            idle = j;
+    if (idle)
+        hub_remove(hubs, idle);
+    return idle != NULL;
+}
+
+static struct job_hub *hub_of_run(struct hubs *hubs, struct store_server *s,
+                                  struct span run_id)
+{
+    struct job_hub *j;
+
+    for (j = hubs->first; j; j = j->next)
+        if (span_eq(span_str(j->run_id), run_id))
+            return j;
+    j = mem_calloc(1, sizeof *j);
+    if (!j)
+        return NULL;
+    j->run_id = mem_strndup((const char *)run_id.p, run_id.n);
+    j->hub = hub_new(run_id, s->opts.trace);
+    if (!j->run_id || !j->hub) {
+        hub_free(j->hub);
+        mem_free(j->run_id);
+        mem_free(j);
+        return NULL;
+    }
+    j->next = hubs->first;
+    hubs->first = j;
+    hubs->count++;
+    return j;
+}
+
+static int hub_on_attach(struct hubs *hubs, struct store_server *s, struct conn *c,
+                         const struct job_msg *m)
+{
+    if (m->run_id.n == 0 || m->run_id.n > 1024) {
+        conn_refuse(s, c, "ATTACH with a run id of %zu bytes", m->run_id.n);
+        return 0;
+    }
+    if (hubs->count >= HUBS_MAX && !make_room(hubs)) {
+        conn_refuse(s, c, "the store coordinates %u jobs, as many as it can", HUBS_MAX);
+        return 0;
+    }
+    c->job = hub_of_run(hubs, s, m->run_id);
+    return c->job ? 0 : MUSTER_ENOMEM;
+}
+
+bool hubs_take(struct hubs **at, struct store_server *s, struct conn *c,
+               const struct c10d_request *req, int *rc)
+{
+    struct hub_event ev = { .kind = HUB_MSG, .peer = c->peer };
+    struct muster_error err;
+    struct job_msg m;
+
+    if (req->op != C10D_QUEUE_PUSH || !span_eq(req->key, span_str(JOB_KEY)))
+        return false;
+    *rc = 0;
+    if (!*at) {
+        *at = mem_calloc(1, sizeof **at);
+        if (!*at) {
+            *rc = MUSTER_ENOMEM;
+            return true;
+        }
+        buf_init(&(*at)->out, JOB_MAX + 64);
+    }
+    if (job_decode(req->value, &m, &err) < 0) {
+        conn_refuse(s, c, "%s", err.text);
+        return true;
+    }
+    if (!c->job && m.kind == JOB_ATTACH)
+        *rc = hub_on_attach(*at, s, c, &m);
+    else if (!c->job)
+        conn_refuse(s, c, "%s message before ATTACH", job_kind_name(m.kind));
+    if (!c->job || c->dead)
+        return true;
+    ev.msg = &m;
+    *rc = hub_feed(*at, s, c->job, &ev);
+    return true;
+}
+
+void hubs_left(struct hubs *hubs, struct store_server *s, struct conn *c)
+{
+    struct hub_event ev = { .kind = HUB_GONE, .peer = c->peer };
+    struct job_hub *j = c->job;
+
+    c->job = NULL;
+    if (hubs && j)
+        (void)hub_feed(hubs, s, j, &ev);
+}
+
+void hubs_timer(struct hubs *hubs, struct store_server *s)
+{
+    const uint64_t now_us = uv_hrtime() / 1000;
+
+    for (struct job_hub *j = hubs ? hubs->first : NULL; j; j = j->next) {
+        struct hub_event ev = { .kind = HUB_TIMER };
+
+        if (hub_deadline(j->hub) <= now_us)
+            (void)hub_feed(hubs, s, j, &ev);
+    }
+}
+
+/* By clock_mono_ms, which counts as uv_hrtime does. */
+uint64_t hubs_deadline_ms(const struct hubs *hubs)
+{
+    uint64_t by = MONO_NEVER;
+
+    for (const struct job_hub *j = hubs ? hubs->first : NULL; j; j = j->next)
+        by = MIN_OF(by, hub_deadline(j->hub));
+    return by == MONO_NEVER ? by : by / 1000 + 1;
+}
+
+void hubs_free(struct hubs *hubs)
+{
+    if (!hubs)
+        return;
+    while (hubs->first)
+        hub_remove(hubs, hubs->first);
+    hub_fx_fini(&hubs->fx);
+    buf_fini(&hubs->out);
+    mem_free(hubs);
+}

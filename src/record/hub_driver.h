@@ -1,0 +1,23 @@
+/* hub_driver.h - the coordinators of jobs (record/core/hub.h) that live in a store
+ * server, one for each run id. Part of what rendezvous/coordinator_driver.c brings into
+ * a store; it has the timer. */
+#ifndef RECORD_HUB_DRIVER_H
+#define RECORD_HUB_DRIVER_H
+
+#include "record/core/hub.h"
+#include "store/server_int.h"
+
+struct hubs;
+
+struct hub_now hub_clock(void);
+
+/* True if the request is a message on a job channel; it has been dealt with then, and
+ * *rc is 0 or MUSTER_ENOMEM. *hubs is made when the first one comes. */
+bool hubs_take(struct hubs **hubs, struct store_server *s, struct conn *c,
+               const struct c10d_request *req, int *rc);
+void hubs_left(struct hubs *hubs, struct store_server *s, struct conn *c);
+void hubs_timer(struct hubs *hubs, struct store_server *s); /* NULL is fine */
+uint64_t hubs_deadline_ms(const struct hubs *hubs);         /* likewise */
+void hubs_free(struct hubs *hubs);                          /* likewise */
+
+#endif

@@ -1,0 +1,47 @@
+/* push_session.h - a line to a part of a store server of ours: one connection on which
+ * both sides send messages. Ours go as values of QUEUE_PUSH to a reserved key, the
+ * server's come each behind a u64 length.
+ *
+ * Connects once; whoever holds it decides whether to try again. Callbacks never come
+ * from inside a call, and none after close. */
+#ifndef STORE_PUSH_SESSION_H
+#define STORE_PUSH_SESSION_H
+
+#include <uv.h>
+
+#include "base/base.h"
+#include "base/trace.h"
+#include "muster/error.h"
+
+struct push_session;
+
+struct push_session_cbs {
+    void (*up)(void *ctx); /* connected and greeted: messages can be sent */
+    /* One whole message, borrowed for the call. False, with the reason: nonsense, which
+     * ends in down(). */
+    bool (*msg)(void *ctx, struct span bytes, struct muster_error *err);
+    /* Could not connect, or the connection broke, or the server talks nonsense. Once,
+     * and nothing comes after it; to be closed still. */
+    void (*down)(void *ctx, const struct muster_error *err);
+};
+
+struct push_session_opts {
+    const char *host; /* name or numeric, copied */
+    uint16_t port;
+    uint64_t timeout_ms;
+    const char *key;           /* as on the wire; borrowed for ever */
+    size_t max;                /* bytes of one message, either way */
+    const struct trace *trace; /* borrowed, may be NULL */
+};
+
+/* 0, or MUSTER_ENOMEM. */
+int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,
+                      const struct push_session_cbs *cbs, void *ctx,
+                      struct push_session **out, struct muster_error *err);
+
+/* What cannot be sent ends in down(). */
+void push_session_send(struct push_session *s, struct span message);
+
+void push_session_close(struct push_session *s); /* NULL is fine; s is gone */
+
+#endif

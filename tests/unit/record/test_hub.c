@@ -1,0 +1,458 @@
+/* test_hub.c - the coordinator of a job, message by message. */
+#include "testing.h"
+
+#include "record/core/hub.h"
+#include "record/core/judge.h"
+
+struct play {
+    struct hub *h;
+    struct hub_fx fx;
+    struct hub_now now;
+    uint64_t seq[16];
+    struct record_entry last; /* the newest entry */
+};
+
+static void feed(struct play *p, struct hub_event ev)
+{
+    ev.now = p->now;
+    assert_int_equal(hub_step(p->h, &ev, &p->fx), 0);
+    if (hub_record(p->h)->count)
+        p->last = record_at(hub_record(p->h), hub_record(p->h)->count - 1);
+}
+
+static void say(struct play *p, uint32_t peer, struct job_msg m)
+{
+    feed(p, (struct hub_event){ .kind = HUB_MSG, .peer = peer, .msg = &m });
+}
+
+static void wait_us(struct play *p, uint64_t us)
+{
+    p->now.mono_us += us;
+    p->now.wall_us += (int64_t)us;
+    feed(p, (struct hub_event){ .kind = HUB_TIMER });
+}
+
+/* Nodes are peers; their clocks are an hour times the peer ahead. */
+static int64_t wall_of(const struct play *p, uint32_t peer)
+{
+    return p->now.wall_us + peer * 3600000000ll;
+}
+
+static void attach(struct play *p, uint32_t peer, int64_t budget)
+{
+    static const char *const hosts[] = { "n0", "n1", "n2", "n3", "n4", "n5" };
+
+    say(p, peer,
+        (struct job_msg){ .kind = JOB_ATTACH,
+                          .nonce = 100 + peer,
+                          .host = span_str(hosts[peer]),
+                          .pid = 1000 + peer,
+                          .nproc = 2,
+                          .total = budget });
+    for (int i = 0; i < 4; i++) { /* each PING takes 100 us there and 100 back */
+        const uint64_t sent = p->now.mono_us;
+
+        p->now.mono_us += 200;
+        p->now.wall_us += 200;
+        say(p, peer,
+            (struct job_msg){ .kind = JOB_PONG,
+                              .seq = sent,
+                              .mono_us = (int64_t)sent + 100 + peer * 7777,
+                              .wall_us = wall_of(p, peer) - 100 });
+    }
+}
+
+static void ranks(struct play *p, uint32_t peer, int64_t round, int64_t nodes,
+                  uint32_t flags)
+{
+    say(p, peer,
+        (struct job_msg){ .kind = JOB_RANKS,
+                          .round = round,
+                          .rank = 2 * (int64_t)(peer - 1),
+                          .count = 2,
+                          .total = nodes,
+                          .flags = flags });
+}
+
+static void publish(struct play *p, uint32_t peer, struct record_entry e)
+{
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(record_entry_encode(&b, &e), 0);
+    say(p, peer,
+        (struct job_msg){ .kind = JOB_PUBLISH,
+                          .seq = ++p->seq[peer],
+                          .mono_us = (int64_t)p->now.mono_us + peer * 7777,
+                          .wall_us = wall_of(p, peer),
+                          .bytes = buf_span(&b) });
+    buf_fini(&b);
+}
+
+static struct record_entry failure(const struct play *p, uint32_t peer, int64_t round,
+                                   int64_t rank, int64_t age_us, const char *text)
+{
+    return (struct record_entry){ .kind = RECORD_FAILED,
+                                  .cause = CAUSE_EXCEPTION,
+                                  .round = round,
+                                  .rank = rank,
+                                  .pid = 500 + rank,
+                                  .code = 1,
+                                  .total = -1,
+                                  .at_us = wall_of(p, peer) - age_us,
+                                  .text = span_str(text) };
+}
+
+static void reported(struct play *p, uint32_t peer, int64_t round, int64_t failed,
+                     int64_t stopped, const char *codes)
+{
+    say(p, peer,
+        (struct job_msg){ .kind = JOB_REPORTED,
+                          .round = round,
+                          .count = failed,
+                          .total = stopped,
+                          .bytes = span_str(codes) });
+}
+
+static void begin(struct play *p, uint32_t nodes, int64_t budget)
+{
+    *p = (struct play){ .now = { 5000000, 1700000000000000 } };
+    p->h = hub_new(span_str("job"), NULL);
+    assert_non_null(p->h);
+    for (uint32_t i = 1; i <= nodes; i++)
+        attach(p, i, budget);
+    for (uint32_t i = 1; i <= nodes; i++)
+        ranks(p, i, 0, nodes, 0);
+}
+
+static void end(struct play *p)
+{
+    hub_free(p->h);
+    hub_fx_fini(&p->fx);
+}
+
+static bool has(const struct play *p, enum record_kind kind)
+{
+    struct record_entry e;
+
+    return record_find(hub_record(p->h), kind, -1, &e);
+}
+
+static void test_round(void **state)
+{
+    struct play p;
+    struct record_entry e;
+    struct record_node n;
+
+    (void)state;
+    begin(&p, 3, 0);
+    assert_true(record_find(hub_record(p.h), RECORD_ROUND, 0, &e));
+    assert_int_equal(e.count, 3);
+    assert_int_equal(e.total, 6);
+    assert_true(record_host_of(hub_record(p.h), 2, &n));
+    assert_true(span_eq(n.host, span_str("n2")));
+    assert_true(n.offset_us > 2 * 3600000000ll - 300 &&
+                n.offset_us < 2 * 3600000000ll + 300);
+    end(&p);
+}
+
+/* The one that failed first tells last, and its clock is hours off. */
+static void test_first_by_time(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 3, 0);
+    publish(&p, 1, failure(&p, 1, 0, 0, 10000, "ValueError: late"));
+    assert_int_equal(p.last.kind, RECORD_ENDING);
+    assert_int_equal(p.last.code, 1); /* stop at once: there are no restarts */
+    reported(&p, 1, 0, 1, 1, "0 1 1\n1 1 -15\n");
+    reported(&p, 2, 0, 0, 2, "2 2 -15\n");
+    publish(&p, 3, failure(&p, 3, 0, 5, 40000, "RuntimeError: bad data shard 17"));
+    assert_false(has(&p, RECORD_VERDICT));
+    reported(&p, 3, 0, 1, 1, "4 1 -15\n5 1 1\n");
+    assert_int_equal(p.last.kind, RECORD_VERDICT);
+    assert_int_equal(p.last.rank, 5);
+    assert_true(span_eq(p.last.host, span_str("n3")));
+    assert_int_equal(p.last.code, 1);
+    assert_int_equal(p.last.count, 0);
+
+    struct record_entry e;
+    assert_true(record_find(hub_record(p.h), RECORD_ENDED, 0, &e));
+    assert_true(span_eq(e.body, span_str("0 1 1\n1 4 -15\n5 1 1\n")));
+    assert_int_equal(e.total, 6);
+    end(&p);
+}
+
+/* Victims may be seen to fail before the one that took them along. */
+static void test_echo(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 2, 0);
+    publish(
+        &p, 1,
+        failure(&p, 1, 0, 0, 10000,
+                "RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.2]"));
+    assert_int_equal(p.last.kind, RECORD_ENDING);
+    assert_int_equal(p.last.code, 2); /* stop, but it is open what this is */
+    reported(&p, 1, 0, 2, 0, "0 2 1\n");
+    struct record_entry killed = failure(&p, 2, 0, 2, 3000, "");
+    killed.cause = CAUSE_SIGNAL;
+    killed.code = -9;
+    publish(&p, 2, killed);
+    reported(&p, 2, 0, 1, 1, "2 1 -9\n3 1 -15\n");
+    assert_int_equal(p.last.kind, RECORD_VERDICT);
+    assert_int_equal(p.last.rank, 2);
+    end(&p);
+}
+
+static void test_at_most_two_seconds(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 2, 0);
+    publish(&p, 1, failure(&p, 1, 0, 1, 0, "KeyError: 'x'"));
+    assert_true(hub_deadline(p.h) <= p.now.mono_us + HUB_JUDGE_US);
+    wait_us(&p, HUB_JUDGE_US);
+    assert_true(has(&p, RECORD_VERDICT));
+    publish(&p, 2, failure(&p, 2, 0, 2, 0, "too late"));
+    reported(&p, 2, 0, 1, 1, "2 1 1\n3 1 -15\n");
+    assert_int_equal(p.last.kind, RECORD_VERDICT); /* it stands */
+    assert_int_equal(p.last.rank, 1);
+    end(&p);
+}
+
+/* One count a round, however many fail; the coordinator's budget holds. */
+static void test_budget(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 2, 2);
+    for (int64_t round = 0; round < 3; round++) {
+        if (round)
+            for (uint32_t i = 1; i <= 2; i++)
+                ranks(&p, i, round, 2, 0);
+        publish(&p, 1, failure(&p, 1, round, 0, 0, "E: a"));
+        publish(&p, 2, failure(&p, 2, round, 2, 0, "E: b"));
+        reported(&p, 1, round, 1, 1, "");
+        reported(&p, 2, round, 1, 1, "");
+        assert_int_equal(p.last.kind, round < 2 ? RECORD_RESTART : RECORD_VERDICT);
+        assert_int_equal(p.last.count, MIN_OF(round + 1, 2));
+        assert_int_equal(p.last.total, 2);
+    }
+    end(&p);
+}
+
+static void test_lost_node(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 2, 0);
+    feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 2 });
+    publish(&p, 1, failure(&p, 1, 0, 0, 0, "Connection reset by peer"));
+    reported(&p, 1, 0, 1, 1, "0 1 1\n1 1 -15\n");
+    wait_us(&p, HUB_GRACE_US);
+    assert_true(has(&p, RECORD_LOST));
+    assert_int_equal(p.last.kind, RECORD_RESTART); /* not counted */
+    assert_int_equal(p.last.cause, CAUSE_NODE_LOST);
+    assert_int_equal(p.last.count, 0);
+    end(&p);
+}
+
+static void test_back_in_time(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 2, 0);
+    feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 2 });
+    wait_us(&p, HUB_GRACE_US / 2);
+    attach(&p, 2, 0);
+    wait_us(&p, HUB_GRACE_US);
+    assert_false(has(&p, RECORD_LOST));
+    assert_int_equal(hub_peers(p.h), 2);
+    end(&p);
+}
+
+static void test_success(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 2, 0);
+    reported(&p, 1, 0, 0, 0, "0 2 0\n");
+    assert_false(has(&p, RECORD_VERDICT));
+    reported(&p, 2, 0, 0, 0, "2 2 0\n");
+    assert_int_equal(p.last.kind, RECORD_VERDICT);
+    assert_int_equal(p.last.cause, CAUSE_SUCCEEDED);
+    end(&p);
+}
+
+/* Static and mixed groups: a node counts for itself, the others run on. */
+static void test_own_budget(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 2, 0);
+    for (uint32_t i = 1; i <= 2; i++)
+        ranks(&p, i, 0, 2, JOB_OWN_BUDGET);
+    struct record_entry f = failure(&p, 1, 0, 0, 0, "E: a");
+    f.count = 0;
+    f.total = 1;
+    publish(&p, 1, f);
+    assert_false(has(&p, RECORD_ENDING)); /* nobody else is stopped */
+    reported(&p, 1, 0, 1, 1, "");
+    assert_int_equal(p.last.kind, RECORD_RESTART);
+    assert_int_equal(p.last.count, 1);
+    ranks(&p, 1, 0, 2, JOB_OWN_BUDGET);
+    f.at_us = wall_of(&p, 1);
+    f.count = 1;
+    publish(&p, 1, f);
+    assert_true(has(&p, RECORD_ENDING));
+    reported(&p, 1, 0, 1, 1, "");
+    reported(&p, 2, 0, 0, 2, "");
+    assert_int_equal(p.last.kind, RECORD_VERDICT);
+    end(&p);
+}
+
+static size_t sent(const struct play *p, enum job_kind kind)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < p->fx.count; i++)
+        n += p->fx.items[i].kind == HUB_SEND && p->fx.items[i].msg.kind == kind;
+    return n;
+}
+
+static void test_questions(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 3, 0);
+    say(&p, 2,
+        (struct job_msg){ .kind = JOB_ASK,
+                          .seq = 9,
+                          .value = 1000,
+                          .name = span_str("stacks"),
+                          .bytes = span_str("all") });
+    assert_int_equal(sent(&p, JOB_QUESTION), 3);
+    const uint64_t id = p.fx.items[0].msg.seq;
+    say(&p, 1,
+        (struct job_msg){ .kind = JOB_ANSWER, .seq = id, .bytes = span_str("mine") });
+    assert_int_equal(sent(&p, JOB_ANSWERED), 1);
+    assert_int_equal(p.fx.items[0].peer, 2);
+    assert_int_equal(p.fx.items[0].msg.seq, 9);
+    assert_true(span_eq(p.fx.items[0].msg.bytes, span_str("mine")));
+    say(&p, 1, (struct job_msg){ .kind = JOB_ANSWER, .seq = id }); /* twice: ignored */
+    assert_int_equal(p.fx.count, 0);
+    feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 3 });
+    assert_int_equal(sent(&p, JOB_ANSWERED), 1); /* missing, told at once */
+    assert_int_equal(p.fx.items[0].msg.value, 1);
+    wait_us(&p, 1000000); /* and the asker itself never answers */
+    assert_int_equal(sent(&p, JOB_ANSWERED), 1);
+    assert_int_equal(sent(&p, JOB_ANSWERS_END), 1);
+    end(&p);
+}
+
+/* On etcd another agent may serve the next round's store: it takes the longest record
+ * that is offered, so counts never go back. */
+static void test_takes_over(void **state)
+{
+    struct play p;
+    struct record_entry e = { .number = 7, .kind = RECORD_RESTART, .count = 2 };
+    struct buf b;
+
+    (void)state;
+    begin(&p, 0, 0);
+    say(&p, 1,
+        (struct job_msg){ .kind = JOB_ATTACH, .nonce = 1, .value = 7, .node = 4 });
+    assert_int_equal(p.fx.items[0].msg.kind, JOB_ATTACHED);
+    assert_int_equal(p.fx.items[0].msg.node, 4); /* it keeps its number */
+    assert_int_equal(sent(&p, JOB_WANT), 1);
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(record_entry_encode(&b, &e), 0);
+    say(&p, 1, (struct job_msg){ .kind = JOB_OFFER, .bytes = buf_span(&b) });
+    assert_int_equal(hub_record(p.h)->last, 7);
+    assert_int_equal(hub_record(p.h)->restarts, 2);
+    buf_fini(&b);
+    end(&p);
+}
+
+static void test_published_twice(void **state)
+{
+    struct play p;
+    struct record_entry e = { .kind = RECORD_NOTE, .text = span_str("hello") };
+
+    (void)state;
+    begin(&p, 1, 0);
+    publish(&p, 1, e);
+    const uint64_t last = hub_record(p.h)->last;
+    p.seq[1]--;
+    publish(&p, 1, e);
+    assert_int_equal(hub_record(p.h)->last, last);
+    assert_int_equal(sent(&p, JOB_ENTRY), 1); /* acknowledged all the same */
+    end(&p);
+}
+
+static void test_observer(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 1, 0);
+    const uint64_t last = hub_record(p.h)->last;
+    say(&p, 5,
+        (struct job_msg){ .kind = JOB_ATTACH, .nonce = 77, .flags = JOB_OBSERVER });
+    assert_int_equal(p.fx.items[0].msg.node, 0);
+    publish(&p, 5, (struct record_entry){ .kind = RECORD_NOTE });
+    assert_int_equal(hub_record(p.h)->last, last);
+    feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 5 });
+    wait_us(&p, 2 * HUB_GRACE_US);
+    assert_false(has(&p, RECORD_LOST));
+    end(&p);
+}
+
+static void test_messages(void **state)
+{
+    struct job_msg m = { .kind = JOB_RANKS, .round = 3, .rank = 8, .count = 2 }, got;
+    struct muster_error err;
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(job_encode(&b, &m), 0);
+    for (size_t n = 0; n < buf_len(&b); n++)
+        assert_int_equal(job_decode(span_of(buf_data(&b), n), &got, &err),
+                         MUSTER_EPROTO);
+    assert_int_equal(buf_append_str(&b, "more"), 0); /* of a later version */
+    assert_int_equal(job_decode(buf_span(&b), &got, &err), 0);
+    assert_int_equal(got.rank, 8);
+    b.mem[1] = 200; /* a kind of a later version */
+    assert_int_equal(job_decode(buf_span(&b), &got, &err), 0);
+    assert_int_equal(got.kind, JOB_NONE);
+    b.mem[0] = 1;
+    assert_int_equal(job_decode(buf_span(&b), &got, &err), MUSTER_EPROTO);
+    buf_fini(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round),        cmocka_unit_test(test_first_by_time),
+        cmocka_unit_test(test_echo),         cmocka_unit_test(test_at_most_two_seconds),
+        cmocka_unit_test(test_budget),       cmocka_unit_test(test_lost_node),
+        cmocka_unit_test(test_back_in_time), cmocka_unit_test(test_success),
+        cmocka_unit_test(test_own_budget),   cmocka_unit_test(test_questions),
+        cmocka_unit_test(test_takes_over),   cmocka_unit_test(test_published_twice),
+        cmocka_unit_test(test_observer),     cmocka_unit_test(test_messages),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
