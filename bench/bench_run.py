@@ -294,8 +294,9 @@ def idle() -> None:
                                        env=ENV, stderr=subprocess.DEVNULL)
     time.sleep(8)
     pids = {"muster": [agents["muster"].pid], "torchrun": [agents["torchrun"].pid]}
-    children = Path(f"/proc/{agents['muster'].pid}/task/{agents['muster'].pid}/children").read_text().split()
-    pids["muster"] += [int(c) for c in children]  # its guard
+    for _ in range(2):  # its keeper, and below that its guard
+        pid = pids["muster"][-1]
+        pids["muster"] += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     sums = lambda who: [sum(column) for column in zip(*(usage(pid) for pid in pids[who]))]
     before = {who: sums(who) for who in pids}
     time.sleep(seconds)

@@ -7,12 +7,14 @@
 #include "base/mem.h"
 #include "loop/clock.h"
 #include "rendezvous/local_identity.h"
+#include <assert.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 /* --- events in -------------------------------------------------------------------- */
 
@@ -25,11 +27,29 @@ static struct now now_of(struct agent *a)
     return (struct now){ uv_now(&a->loop), ts.tv_sec * 1000000LL + ts.tv_nsec / 1000 };
 }
 
+/* Memory for the longest queue and for all that one step may lead to: from here on no
+ * event is lost for want of it. Each worker posts two at once at the most, and all are
+ * fed before the loop goes on. */
+static int reserve_events(struct agent *a, struct muster_error *err)
+{
+    const size_t nproc = (size_t)a->config->nproc;
+
+    a->queue_size = 64 + 2 * nproc;
+    a->queue = mem_calloc(a->queue_size, sizeof *a->queue);
+    if (!a->queue || agent_core_fx_reserve(&a->group, &a->fx) < 0 ||
+        agent_core_fx_reserve(&a->group, &a->spare_fx) < 0)
+        return err_nomem(err);
+    return 0;
+}
+
 static void step(struct agent *a, struct agent_core_event ev)
 {
     ev.now = now_of(a);
-    if (agent_core_step(&a->group, &ev, &a->fx) < 0)
-        abort(); /* A few hundred bytes; the guard ends the workers. */
+    assert(a->fx.count == 0);
+    const int rc = agent_core_step(&a->group, &ev, &a->fx);
+
+    assert(rc == 0); /* There is room: reserve_events. */
+    (void)rc;
 }
 
 void agent_post(struct agent *a, enum agent_core_event_kind kind, int64_t worker,
@@ -37,12 +57,8 @@ void agent_post(struct agent *a, enum agent_core_event_kind kind, int64_t worker
 {
     const struct agent_core_event ev = { .kind = kind, .worker = worker, .code = code };
 
-    if (a->queued == ARRAY_LEN(a->queue)) { /* 256 exits at once: feed some now */
-        step(a, a->queue[a->queue_head]);
-        a->queue_head = (a->queue_head + 1) % ARRAY_LEN(a->queue);
-        a->queued--;
-    }
-    a->queue[(a->queue_head + a->queued++) % ARRAY_LEN(a->queue)] = ev;
+    assert(a->queued < a->queue_size);
+    a->queue[(a->queue_head + a->queued++) % a->queue_size] = ev;
 }
 
 void agent_fail(struct agent *a, const struct muster_error *why)
@@ -226,14 +242,15 @@ void agent_pump(struct agent *a)
     a->pumping = true;
     while (a->queued > 0 || a->fx.count > 0) {
         struct agent_core_fx_list fx = a->fx;
-        a->fx = (struct agent_core_fx_list){ 0 };
+        a->fx = a->spare_fx; /* Nothing is freed: see reserve_events. */
         for (size_t i = 0; i < fx.count; i++)
             perform(a, &fx.items[i]);
-        agent_core_fx_fini(&fx);
+        fx.count = 0;
+        a->spare_fx = fx;
         if (a->queued == 0)
             continue;
         const struct agent_core_event ev = a->queue[a->queue_head];
-        a->queue_head = (a->queue_head + 1) % ARRAY_LEN(a->queue);
+        a->queue_head = (a->queue_head + 1) % a->queue_size;
         a->queued--;
         step(a, ev);
     }
@@ -346,6 +363,8 @@ static int open_all(struct agent *a, struct muster_error *err)
     };
     int rc = agent_core_init(&a->group, &set, err);
 
+    if (rc == 0)
+        rc = reserve_events(a, err);
     a->events.fd = a->metrics.fd = -1;
     a->trace = (struct trace){ on_trace, a, TRACE_DEBUG };
     if (rc == 0)
@@ -405,6 +424,8 @@ static void close_all(struct agent *a)
     mem_free(a->workers);
     agent_core_fini(&a->group);
     agent_core_fx_fini(&a->fx);
+    agent_core_fx_fini(&a->spare_fx);
+    mem_free(a->queue);
 }
 
 /* --- run -------------------------------------------------------------------------- */
@@ -418,12 +439,38 @@ static void fill_standard_fds(void)
             return;
 }
 
+#define DESCRIPTORS_LEAST 32
+
+/* libuv aborts where it gets none for its pipes, and half a job is worse than none. So
+ * many are needed beside those of the workers, whose want is an error of its own. */
+static int check_descriptors(struct muster_error *err)
+{
+    int fds[DESCRIPTORS_LEAST];
+    size_t count = 0;
+    struct rlimit limit = { 0 };
+    bool enough = false;
+
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    while (!enough && (fds[count] = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)) >= 0) {
+        count++;
+        /* The numbers above the lowest free one are mostly free, too. */
+        enough = count == ARRAY_LEN(fds) || (rlim_t)fds[0] + 256 < limit.rlim_cur;
+    }
+    while (count > 0)
+        close(fds[--count]);
+    if (enough)
+        return 0;
+    return err_set(err, MUSTER_EIO,
+                   "too few descriptors for open files: %d are needed beside those in "
+                   "use, and the limit is %llu\n"
+                   "Raise it: ulimit -n 1024.",
+                   DESCRIPTORS_LEAST, (unsigned long long)limit.rlim_cur);
+}
+
 int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result *out,
                    struct muster_error *err)
 {
     struct agent a = { .opts = *opts, .config = opts->config, .result = out };
-
-    struct sigaction quiet = { .sa_handler = SIG_IGN }, before;
 
     *out = (struct agent_core_result){ 0 };
     if (a.config->nproc < 1)
@@ -431,17 +478,27 @@ int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result 
                        "--nproc-per-node is %" PRId64 ": at least one worker must run",
                        a.config->nproc);
     fill_standard_fds();
-    int rc = guard_start(opts->fn, opts->fn_ctx, &a.guard, err);
+    int rc = check_descriptors(err);
+    if (rc == 0)
+        rc = guard_start(opts->fn, opts->fn_ctx, &a.guard, err);
     if (rc != 0)
         return rc;
-    sigaction(SIGPIPE, &quiet, &before); /* A console that goes is an error code. */
-    uv_loop_init(&a.loop);
+    rc = uv_loop_init(&a.loop);
+    if (rc != 0) {
+        guard_stop(a.guard, NULL, NULL);
+        return err_set(err, MUSTER_EIO,
+                       "no event loop for the agent: %s\n"
+                       "It needs epoll and eventfd, and descriptors for them.",
+                       uv_strerror(rc));
+    }
+    agent_signals_quiet();
     uv_timer_init(&a.loop, &a.timer);
     uv_timer_init(&a.loop, &a.wait.timer);
     uv_timer_init(&a.loop, &a.stuck_timer);
     a.timer.data = a.wait.timer.data = a.stuck_timer.data = &a;
     rc = open_all(&a, err);
     if (rc == 0) {
+        agent_reap_orphans(&a);
         a.began_ms = uv_now(&a.loop);
         a.began_us = clock_now().wall_us;
         rdzv_hostname(a.host, sizeof a.host);
@@ -455,6 +512,6 @@ int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result 
         uv_run(&a.loop, UV_RUN_DEFAULT);
     }
     close_all(&a);
-    sigaction(SIGPIPE, &before, NULL);
+    agent_signals_unquiet();
     return rc;
 }

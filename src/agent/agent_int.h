@@ -37,10 +37,10 @@ struct agent {
     struct trace trace;                 /* what the rendezvous and its store tell */
     const struct launch_config *config; /* borrowed */
     struct agent_core group;
-    struct agent_core_event queue[64]; /* a ring of events not yet fed */
-    size_t queued, queue_head;
+    struct agent_core_event *queue; /* owned: a ring of events not yet fed */
+    size_t queue_size, queued, queue_head;
     bool pumping;
-    struct agent_core_fx_list fx;
+    struct agent_core_fx_list fx, spare_fx; /* what a step led to; the other one */
     uv_timer_t timer;
 
     struct local_socket *local;  /* where `muster status` asks; NULL: cannot listen */
@@ -58,8 +58,10 @@ struct agent {
     int64_t refused_worker;
 
     uv_signal_t signals[AGENT_SIGNALS_MAX];
+    struct sigaction signals_before[AGENT_SIGNALS_MAX]; /* of the program */
     size_t signal_count;
     bool signals_on;
+    uv_signal_t chld; /* with reap_orphans */
 
     struct {
         uv_timer_t timer; /* while we wait for other nodes: tells what for */
@@ -129,6 +131,9 @@ void agent_take_answers(struct agent *a); /* into the result */
 /* group_signals.c */
 int agent_signals_on(struct agent *a, struct muster_error *err);
 void agent_signals_off(struct agent *a);
+void agent_reap_orphans(struct agent *a); /* if asked to, from now on */
+void agent_signals_quiet(void); /* SIGPIPE and SIGXFSZ, for the whole process */
+void agent_signals_unquiet(void);
 const char *agent_signal_name(int sig);
 
 /* group_failures.c */

@@ -85,7 +85,7 @@ static void on_expired(void *ctx, const struct timer_entry *e)
     if (e->sig == 0 || e->pid <= 1)
         return;
     /* Whoever wrote the line chose the pid: only our own workers' trees are touched. */
-    if (!proc_descends(pid, guard_pid(a->guard))) {
+    if (!proc_descends(pid, guard_root(a->guard))) {
         note(a->opts.notes, NOTE_WARN, AT_WATCHDOG,
              "a timer names process %d, which is no worker of ours: not killed", pid);
         return;

@@ -1,4 +1,5 @@
 /* main.c - the muster command: finds the subcommand and hands over. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -72,6 +73,7 @@ int main(int argc, char **argv)
     const char *slash = argc ? strrchr(argv[0], '/') : NULL;
     const struct command *c;
 
+    (void)signal(SIGXFSZ, SIG_IGN); /* As in Python: a write that fails, and no end. */
     if (argc && strcmp(slash ? slash + 1 : argv[0], "torchrun") == 0)
         return cmd_run(argc, argv);
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {

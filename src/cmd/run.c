@@ -242,6 +242,7 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
         .envp = environ,
         .notes = notes,
         .handle_signals = true,
+        .reap_orphans = getpid() == 1,
         .error_file = error_file,
     };
     struct agent_core_result r;

@@ -5,11 +5,9 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -27,9 +25,8 @@ struct guard_service {
 
 struct guard {
     int sock;
-    pid_t pid;
+    pid_t keeper; /* it leads the process group of keeper and guard */
     bool lost, stopping;
-    bool was_subreaper;
     uv_poll_t poll;
     bool watched;
     struct buf in;
@@ -40,14 +37,6 @@ struct guard {
     void (*stopped)(void *ctx);
     void *stopped_ctx;
 };
-
-static bool subreaper(bool on)
-{
-    int was = 0;
-    prctl(PR_GET_CHILD_SUBREAPER, &was);
-    prctl(PR_SET_CHILD_SUBREAPER, on ? 1 : 0);
-    return was != 0;
-}
 
 int guard_start(guard_fn fn, void *fn_ctx, struct guard **out, struct muster_error *err)
 {
@@ -61,18 +50,16 @@ int guard_start(guard_fn fn, void *fn_ctx, struct guard **out, struct muster_err
         return err_set(err, MUSTER_EIO, "no socket for the guard process: %s",
                        strerror(errno));
     }
-    const pid_t agent = getpid();
-    g->was_subreaper = subreaper(true);
     if (fn)
         fflush(NULL); /* or each worker would print it once more */
-    g->pid = fork();
-    if (g->pid == 0) {
+    g->keeper = fork();
+    if (g->keeper == 0) {
         close(pair[0]); /* or it would never see us go */
-        guard_main(pair[1], agent, fn, fn_ctx);
+        guard_main(pair[1], fn, fn_ctx);
     }
     const int errnum = errno;
     close(pair[1]);
-    if (g->pid < 0) {
+    if (g->keeper < 0) {
         close(pair[0]);
         mem_free(g);
         return err_set(err, MUSTER_EIO, "the guard process cannot be forked: %s",
@@ -84,9 +71,21 @@ int guard_start(guard_fn fn, void *fn_ctx, struct guard **out, struct muster_err
     return 0;
 }
 
-pid_t guard_pid(const struct guard *g)
+pid_t guard_root(const struct guard *g)
 {
-    return g->pid;
+    return g->keeper;
+}
+
+/* It goes at once if it holds nothing; a worker stuck in the kernel is not waited for.
+ */
+static void wait_for(pid_t pid)
+{
+    const int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd >= 0) {
+        poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 2000);
+        close(fd);
+    }
+    waitpid(pid, NULL, fd >= 0 ? WNOHANG : 0);
 }
 
 /* --- what the guard tells --------------------------------------------------------- */
@@ -152,14 +151,12 @@ static void deliver(struct guard *g, const struct guard_reply *r)
     }
 }
 
-/* The guard was killed. Workers have died with it; the rest is now below us. */
+/* The guard was killed. Workers have died with it, and the keeper kills the rest. */
 static void on_loss(struct guard *g)
 {
     g->lost = true;
     uv_poll_stop(&g->poll);
-    waitpid(g->pid, NULL, 0);
-    for (int i = 0; i < 2000 && guard_kill_strays(); i++)
-        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    wait_for(g->keeper);
     g->events->on_lost(g->ctx);
 }
 
@@ -361,13 +358,21 @@ void guard_service_forget(struct guard_service *s)
         s->events = NULL;
 }
 
+/* Whoever has stopped the guard has not stopped the job: it must end when asked to. */
+static void wake(const struct guard *g)
+{
+    (void)kill(-g->keeper, SIGCONT);
+}
+
 static void ask(struct guard *g, enum guard_op op, uint32_t id, int sig)
 {
     struct guard_req req = { .op = op, .id = id, .sig = sig };
     struct iovec iov = { &req, sizeof req };
 
-    if (!g->lost)
-        send_all(g, &(struct msghdr){ .msg_iov = &iov, .msg_iovlen = 1 });
+    if (g->lost)
+        return;
+    wake(g);
+    send_all(g, &(struct msghdr){ .msg_iov = &iov, .msg_iovlen = 1 });
 }
 
 void guard_signal(struct guard *g, uint32_t id, int sig)
@@ -412,18 +417,6 @@ static void on_poll_closed(uv_handle_t *h)
     finish(h->data);
 }
 
-/* It goes at once if it holds nothing; a worker stuck in the kernel is not waited for.
- */
-static void wait_for(pid_t pid)
-{
-    const int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (fd >= 0) {
-        poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 2000);
-        close(fd);
-    }
-    waitpid(pid, NULL, fd >= 0 ? WNOHANG : 0);
-}
-
 void guard_dismiss(struct guard *g)
 {
     if (!g || g->stopping)
@@ -432,6 +425,8 @@ void guard_dismiss(struct guard *g)
     if (g->watched)
         uv_poll_stop(&g->poll);
     shutdown(g->sock, SHUT_RDWR);
+    if (!g->lost)
+        wake(g);
 }
 
 void guard_stop(struct guard *g, void (*cb)(void *ctx), void *ctx)
@@ -445,8 +440,7 @@ void guard_stop(struct guard *g, void (*cb)(void *ctx), void *ctx)
     g->stopped = cb;
     g->stopped_ctx = ctx;
     if (!g->lost)
-        wait_for(g->pid);
-    subreaper(g->was_subreaper);
+        wait_for(g->keeper);
     if (g->watched)
         uv_close((uv_handle_t *)&g->poll, on_poll_closed);
     close(g->sock);

@@ -1,14 +1,16 @@
 /* guard.h - the process that holds the workers, so that nothing outlives the agent.
  *
- *     agent (the pid a user sees) -- guard -- worker 0 -- whatever it starts
- *                                          \- worker 1
+ *     agent (the pid a user sees) -- keeper -- guard -- worker 0 -- whatever it starts
+ *                                                    \- worker 1
  *
- * The guard is a child of the agent, forked before there is a loop, and the parent of
- * every worker; agent and guard are both subreapers. So a process that a worker left
- * behind, daemons of their own session included, becomes a child of the guard. If the
- * agent goes, however it goes, its end of the socket closes: the guard kills everything
- * below it and ends. If the guard is killed, the workers get SIGKILL by PDEATHSIG, the
- * rest falls to the agent, which does the same. Services (below) are children of the
+ * The guard is forked before there is a loop, and the parent of every worker; guard and
+ * keeper are both subreapers. So a process that a worker left behind, daemons of their
+ * own session included, becomes a child of the guard. If the agent goes, however it
+ * goes, its end of the socket closes: the guard kills everything below it and ends. If
+ * the guard is killed, alone or together with the agent, the workers get SIGKILL by
+ * PDEATHSIG, and the rest falls to the keeper, which does the same. If the keeper is
+ * killed the guard does it. The agent itself adopts nobody: it may be a program with
+ * children of its own, and with several jobs. Services (below) are children of the
  * guard too.
  *
  * The agent asks over the socket, the guard starts, signals, reaps and reports. Calls
@@ -103,7 +105,8 @@ void guard_signal_leftovers(struct guard *g, int sig);
 /* SIGKILL to all, again and again until on_empty. */
 void guard_kill_all(struct guard *g);
 
-pid_t guard_pid(const struct guard *g);
+/* The process that everything it holds descends from: the keeper. */
+pid_t guard_root(const struct guard *g);
 
 /* Has the guard begin to end, and all it holds; guard_stop waits for it. In between no
  * other call is of use. NULL is fine. */

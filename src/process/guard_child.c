@@ -3,14 +3,16 @@
  * One loop over the agent's socket, SIGCHLD and the services that fork workers. It
  * never blocks on a write, so the agent may block on its own. Replies go out together
  * when there is nothing else to do, so that the agent wakes up once for many. All
- * signals are blocked: only SIGKILL ends it early. */
+ * signals are blocked: only SIGKILL ends it early.
+ *
+ * SIGCHLD is let in while it waits and at no other time. That needs no descriptor, so
+ * the end of a worker is seen even where signalfd is denied or descriptors run out. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -152,31 +154,48 @@ static void on_request(struct guard_child *k)
     spawn_request_fini(&p);
 }
 
-static void prepare(struct guard_child *k)
+static volatile sig_atomic_t child_changed; /* or our parent, the keeper, is gone */
+
+static void on_sigchld(int sig)
 {
-    sigset_t all, chld;
+    (void)sig;
+    child_changed = 1;
+}
+
+static void block_signals(void)
+{
+    sigset_t all;
     struct sigaction old;
 
-    setsid(); /* Whoever kills the agent's whole process group does not get us. */
-    prctl(PR_SET_NAME, "muster-guard");
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
     for (int sig = 1; sig < NSIG; sig++) /* Handlers of ours must not run in a vfork. */
         if (sigaction(sig, NULL, &old) == 0 && old.sa_handler != SIG_IGN &&
             old.sa_handler != SIG_DFL)
             signal(sig, SIG_DFL);
-    signal(SIGCHLD, SIG_DFL); /* Ignored, it would eat the exit codes. */
-    sigemptyset(&chld);
-    sigaddset(&chld, SIGCHLD);
-    k->chld = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static void prepare(struct guard_child *k, pid_t keeper)
+{
+    /* Not SIG_IGN, which would eat the exit codes. */
+    const struct sigaction chld = { .sa_handler = on_sigchld };
+
+    prctl(PR_SET_NAME, "muster-guard");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    sigaction(SIGCHLD, &chld, NULL);
+    sigfillset(&k->while_waiting);
+    sigdelset(&k->while_waiting, SIGCHLD);
+    prctl(PR_SET_PDEATHSIG, SIGCHLD);
+    k->keeper = keeper;
+    if (getppid() != keeper)
+        k->ended = true;
 }
 
 /* Our command line is the agent's, byte for byte, until we change it: `pkill -9 -f`
- * would get both at once, and the daemons of workers would survive. */
-static void rename_self(void)
+ * would get both at once. */
+static void rename_self(const char *name)
 {
-    static const char name[] = "muster-guard";
+    const size_t length = strlen(name) + 1;
     char now[4096];
     const int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
     size_t size = 0;
@@ -186,10 +205,10 @@ static void rename_self(void)
         size += (size_t)n;
     if (fd >= 0)
         close(fd);
-    if (size <= sizeof name)
+    if (size <= length)
         return;
     memset(program_invocation_name, 0, size);
-    memcpy(program_invocation_name, name, sizeof name);
+    memcpy(program_invocation_name, name, length);
 }
 
 static void close_others(int keep)
@@ -212,36 +231,45 @@ static void on_services(struct guard_child *k, const struct pollfd *p, size_t n)
     }
 }
 
+/* Time is in milliseconds, -1 for ever. */
+static int wait_for_news(const struct guard_child *k, struct pollfd *p, size_t n,
+                         int ms)
+{
+    const struct timespec at_most = { ms / 1000, ms % 1000 * 1000000L };
+
+    return ppoll(p, n, ms < 0 ? NULL : &at_most, &k->while_waiting);
+}
+
 static void turn(struct guard_child *k)
 {
     const bool pending = buf_len(&k->out) > 0;
     const size_t services = k->service_count;
-    struct pollfd p[2 + GUARD_SERVICES] = {
+    struct pollfd p[1 + GUARD_SERVICES] = {
         { .fd = k->sock, .events = (short)(POLLIN | (k->blocked ? POLLOUT : 0)) },
-        { .fd = k->chld, .events = POLLIN },
     };
 
     for (size_t i = 0; i < services; i++)
-        p[2 + i] = (struct pollfd){
+        p[1 + i] = (struct pollfd){
             .fd = k->services[i].control,
             .events = (short)(POLLIN | (k->services[i].full ? POLLOUT : 0)),
         };
     if (k->killing)
         guard_child_kill_below(k);
     const int idle = k->killing ? KILL_AGAIN_MS : -1;
-    const int n = poll(p, 2 + services, pending && !k->blocked ? 0 : idle);
+    const int n = wait_for_news(k, p, 1 + services, pending && !k->blocked ? 0 : idle);
     if (n < 0 && errno != EINTR) {
         k->ended = true;
         return;
     }
-    on_services(k, p + 2, services);
-    if (p[1].revents) {
-        struct signalfd_siginfo si; /* There is one at most. */
-        (void)!read(k->chld, &si, sizeof si);
-    }
-    if (p[1].revents || k->killing || k->cancelled) {
+    if (n < 0)
+        for (size_t i = 0; i <= services; i++)
+            p[i].revents = 0;
+    on_services(k, p + 1, services);
+    if (child_changed || k->killing || k->cancelled) {
+        child_changed = 0;
         k->cancelled = false;
         reap(k);
+        k->ended |= getppid() != k->keeper;
     }
     if (!(p[0].revents & POLLIN) || buf_len(&k->out) >= TELL_AT_ONCE)
         flush(k);
@@ -249,7 +277,7 @@ static void turn(struct guard_child *k)
         on_request(k);
 }
 
-void guard_main(int sock, pid_t agent, guard_fn fn, void *fn_ctx)
+static void guard_run(int sock, pid_t keeper, guard_fn fn, void *fn_ctx)
 {
     struct guard_child k = { .sock = sock, .fn = fn, .fn_ctx = fn_ctx };
 
@@ -258,12 +286,34 @@ void guard_main(int sock, pid_t agent, guard_fn fn, void *fn_ctx)
      * for forks would close strange ones if its own were gone. */
     if (!fn) {
         close_others(sock);
-        rename_self();
+        rename_self("muster-guard");
     }
-    prepare(&k);
-    if (getppid() != agent)
-        k.ended = true;
+    prepare(&k, keeper);
     while (!k.ended)
         turn(&k);
     guard_child_end(&k);
+}
+
+/* The keeper: a process that only waits for the guard to end, and then kills what that
+ * has left. Its name is not muster's, so that whoever kills everything of that name at
+ * once does not get it. It holds no descriptor: nobody waits for it by accident. */
+void guard_main(int sock, guard_fn fn, void *fn_ctx)
+{
+    const pid_t keeper = getpid();
+
+    setsid(); /* Whoever kills the agent's whole process group does not get us. */
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    block_signals();
+    signal(SIGCHLD, SIG_DFL);
+    const pid_t guard = fork();
+    if (guard == 0)
+        guard_run(sock, keeper, fn, fn_ctx);
+    close_range(0, ~0U, 0);
+    if (!fn) /* A program of somebody else's may have a title that is not argv. */
+        rename_self("job-guard");
+    prctl(PR_SET_NAME, "job-guard");
+    if (guard > 0)
+        while (waitpid(guard, NULL, 0) < 0 && errno == EINTR)
+            ;
+    guard_child_end(&(struct guard_child){ 0 });
 }

@@ -3,6 +3,8 @@
 #ifndef PROCESS_GUARD_CHILD_H
 #define PROCESS_GUARD_CHILD_H
 
+#include <signal.h>
+
 #include "base/buf.h"
 #include "process/guard_wire.h"
 
@@ -39,7 +41,9 @@ struct guarded_service {
 };
 
 struct guard_child {
-    int sock, chld;
+    int sock;
+    pid_t keeper;           /* our parent */
+    sigset_t while_waiting; /* the signals that are blocked then: all but SIGCHLD */
     guard_fn fn;
     void *fn_ctx;
     char *started;               /* owned: the program that was started last */

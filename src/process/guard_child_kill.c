@@ -116,26 +116,6 @@ bool guard_child_is_empty(const struct guard_child *k)
     return empty;
 }
 
-bool guard_kill_strays(void)
-{
-    struct proc_list top = { 0 }, all = { 0 };
-    const pid_t ours = getsid(0);
-    bool found = false;
-
-    proc_children(getpid(), &top);
-    for (size_t i = 0; i < top.count; i++) {
-        if (getsid(top.pids[i]) == ours || waitpid(top.pids[i], NULL, WNOHANG) > 0)
-            continue; /* the caller's own; already dead */
-        found = true;
-        proc_descendants(top.pids[i], &all);
-        kill(top.pids[i], SIGKILL);
-    }
-    signal_list(&all, SIGKILL);
-    proc_list_fini(&all);
-    proc_list_fini(&top);
-    return found;
-}
-
 /* Reaps what has ended; a service is forgotten once it is gone. False: no child is
  * left, so nothing is below us. */
 static bool reap_some(struct guard_child *k)

@@ -97,7 +97,7 @@ static int fork_fn(struct guard_child *k, const struct spawn_request *p,
         return 0;
     }
     close(k->sock);
-    close(k->chld);
+    signal(SIGCHLD, SIG_DFL);
     clearenv();
     for (char **e = p->strings + p->req.argc + 1; *e; e++)
         putenv(*e);

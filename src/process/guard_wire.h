@@ -71,12 +71,8 @@ struct guard_forked {
     int32_t pid; /* a child of the guard; or negative: it will not be forked */
 };
 
-/* Does not return: the guard's life. */
-void guard_main(int sock, pid_t agent, guard_fn fn, void *fn_ctx)
-    __attribute__((noreturn));
-
-/* SIGKILL to everything below the calling process that is not of its session; false
- * when there is nothing. */
-bool guard_kill_strays(void);
+/* In a child of the agent. Does not return: the life of the keeper, and in a child of
+ * its own that of the guard. */
+void guard_main(int sock, guard_fn fn, void *fn_ctx) __attribute__((noreturn));
 
 #endif

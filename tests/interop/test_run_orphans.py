@@ -11,7 +11,7 @@ import pytest
 
 from run_job import DAEMONS, MUSTER, Job, environment, until_gone
 
-TIMES = {"agent": 100, "guard": 20}
+TIMES = {"agent": 100, "guard": 20, "keeper": 20, "agent and guard": 50}
 
 
 def job(where, mark, *words):
@@ -20,20 +20,32 @@ def job(where, mark, *words):
                env={"MARK": mark})
 
 
-def guard_of(pid):
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+def child_of(pid):
+    """Of an agent its keeper, of that the guard; or the process itself, while there is none."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        return pid
     return int(children[0]) if children else pid
 
 
-@pytest.mark.parametrize("who", ["agent", "guard"])
+def victims(agent, who):
+    """pids, such that there is nobody left who could see one go before the next is killed."""
+    keeper = child_of(agent.pid)
+    return {"agent": [agent.pid], "keeper": [keeper], "guard": [child_of(keeper)],
+            "agent and guard": [child_of(keeper), agent.pid]}[who]
+
+
+@pytest.mark.parametrize("who", TIMES)
 def test_killed_at_any_moment(tmp_path, who):
     rng = random.Random(5)
     for i in range(TIMES[who]):
         mark = f"mark-{who}-{os.getpid()}-{i}-{time.monotonic_ns()}"
         with job(tmp_path, mark) as agent:
             time.sleep(rng.uniform(0, 0.2))
-            os.kill(agent.pid if who == "agent" else guard_of(agent.pid), signal.SIGKILL)
-            assert agent.wait() == (-9 if who == "agent" else agent.process.returncode)
+            for pid in victims(agent, who):
+                os.kill(pid, signal.SIGKILL)
+            assert agent.wait() == (-9 if "agent" in who else agent.process.returncode)
         until_gone(mark)
 
 

@@ -71,11 +71,14 @@ void agent_core_fx_fini(struct agent_core_fx_list *fx)
 
 /* --- effects ---------------------------------------------------------------------- */
 
-static int reserve(struct agent_core_fx_list *fx, size_t more)
+int agent_core_fx_reserve(const struct agent_core *g, struct agent_core_fx_list *fx)
 {
+    /* No step adds more than a few effects, and two for each worker. */
+    const size_t more = 8 + 2 * (size_t)g->set.nproc;
+
     if (fx->size - fx->count >= more)
         return 0;
-    const size_t size = fx->count + more + 8;
+    const size_t size = fx->count + more;
     struct agent_core_fx *items = mem_realloc_array(fx->items, size, sizeof *items);
     if (!items)
         return MUSTER_ENOMEM;
@@ -248,8 +251,7 @@ static void on_change(struct agent_core *g, const struct agent_core_event *ev,
 int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
                     struct agent_core_fx_list *fx)
 {
-    /* No step adds more than a few effects, and two for each worker. */
-    if (reserve(fx, 8 + 2 * (size_t)g->set.nproc) < 0)
+    if (agent_core_fx_reserve(g, fx) < 0)
         return MUSTER_ENOMEM;
     switch (ev->kind) {
     case GROUP_EV_BEGIN:

@@ -153,6 +153,10 @@ void agent_core_fini(struct agent_core *g); /* NULL and zeroed are fine */
 int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
                     struct agent_core_fx_list *fx);
 
+/* Makes room for what one step may add to fx. A driver that does so at the start, and
+ * keeps the memory, need not fear MUSTER_ENOMEM later. */
+int agent_core_fx_reserve(const struct agent_core *g, struct agent_core_fx_list *fx);
+
 static inline uint64_t agent_core_deadline(const struct agent_core *g)
 {
     return g->due_ms;

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -522,6 +523,19 @@ static void spawn_tree(struct rig *r, int out)
     assert_int_equal(guard_spawn(r->guard, 0, &spec, -1, NULL), 0);
 }
 
+/* The guard itself: the only child of the keeper. */
+static pid_t guard_process(const struct rig *r)
+{
+    struct proc_list below = { 0 };
+
+    while (below.count == 0)
+        assert_int_equal(proc_children(guard_root(r->guard), &below), 0);
+    assert_int_equal(below.count, 1);
+    const pid_t pid = below.pids[0];
+    proc_list_fini(&below);
+    return pid;
+}
+
 static void guard_is_killed(void **state)
 {
     struct rig r;
@@ -533,7 +547,7 @@ static void guard_is_killed(void **state)
     spawn_tree(&r, fds[1]);
     close(fds[1]);
     assert_int_equal(read(fds[0], text, 3), 3);
-    kill(guard_pid(r.guard), SIGKILL);
+    kill(guard_process(&r), SIGKILL);
     uv_run(&r.loop, UV_RUN_DEFAULT);
     assert_int_equal(r.seen.lost, 1);
     gone_within(fds[0], 2000);
@@ -564,6 +578,106 @@ static void agent_is_killed(void **state)
     close(fds[0]);
 }
 
+static void keeper_is_killed(void **state)
+{
+    struct rig r;
+    int fds[2];
+    char text[4];
+    (void)state;
+    open_rig(&r);
+    assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+    spawn_tree(&r, fds[1]);
+    close(fds[1]);
+    assert_int_equal(read(fds[0], text, 3), 3);
+    kill(guard_root(r.guard), SIGKILL);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.lost, 1);
+    gone_within(fds[0], 2000);
+    close(fds[0]);
+    close_rig(&r);
+}
+
+/* As `pkill -9 muster` does it: daemons of workers end all the same. */
+static void agent_and_guard_are_killed(void **state)
+{
+    int fds[2], told[2];
+    pid_t guard;
+    char text[4];
+    (void)state;
+    assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(told, O_CLOEXEC), 0);
+    const pid_t agent = fork();
+    if (agent == 0) {
+        struct rig r;
+        open_rig(&r);
+        spawn_tree(&r, fds[1]);
+        close(fds[1]);
+        guard = guard_process(&r);
+        (void)!write(told[1], &guard, sizeof guard);
+        uv_run(&r.loop, UV_RUN_DEFAULT);
+        _exit(0);
+    }
+    close(fds[1]);
+    assert_int_equal(read(fds[0], text, 3), 3);
+    assert_int_equal(read(told[0], &guard, sizeof guard), sizeof guard);
+    kill(agent, SIGSTOP); /* It must not see the guard go, nor the guard it. */
+    kill(guard, SIGKILL);
+    kill(agent, SIGKILL);
+    gone_within(fds[0], 2000);
+    waitpid(agent, NULL, 0);
+    close(fds[0]);
+    close(told[0]);
+    close(told[1]);
+}
+
+/* The agent may be a program with children of its own, and with several jobs. */
+static void a_lost_guard_costs_nobody_else(void **state)
+{
+    struct rig a, b;
+    int subreaper = -1;
+    (void)state;
+    const pid_t own = fork();
+    if (own == 0) {
+        setsid();
+        pause();
+        _exit(0);
+    }
+    open_rig(&a);
+    open_rig(&b);
+    spawn(&b, 0, "sleep 0.2");
+    kill(guard_process(&a), SIGKILL);
+    uv_run(&a.loop, UV_RUN_DEFAULT);
+    assert_int_equal(a.seen.lost, 1);
+    while (b.seen.exited < 1 && !b.seen.lost)
+        uv_run(&b.loop, UV_RUN_ONCE);
+    assert_int_equal(b.seen.lost, 0);
+    assert_int_equal(kill(own, 0), 0);
+    assert_int_equal(waitpid(own, NULL, WNOHANG), 0);
+    close_rig(&a);
+    close_rig(&b);
+    prctl(PR_GET_CHILD_SUBREAPER, &subreaper);
+    assert_int_equal(subreaper, 0);
+    kill(own, SIGKILL);
+    waitpid(own, NULL, 0);
+}
+
+/* Somebody has stopped it; the job still ends when it is asked to. */
+static void a_stopped_guard_obeys(void **state)
+{
+    struct rig r;
+    (void)state;
+    open_rig(&r);
+    spawn(&r, 0, "sleep 100");
+    while (r.seen.started < 1)
+        uv_run(&r.loop, UV_RUN_ONCE);
+    kill(guard_process(&r), SIGSTOP);
+    guard_signal(r.guard, 0, SIGTERM);
+    while (r.seen.exited < 1)
+        uv_run(&r.loop, UV_RUN_ONCE);
+    kill(guard_process(&r), SIGSTOP);
+    close_rig(&r);
+}
+
 static void a_service_goes_with_the_guard(void **state)
 {
     struct service_seen seen;
@@ -574,7 +688,7 @@ static void a_service_goes_with_the_guard(void **state)
     assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
     start_service(&r, "(setsid sleep 100 &) ; sleep 100", fds[1], &seen);
     close(fds[1]);
-    kill(guard_pid(r.guard), SIGKILL);
+    kill(guard_process(&r), SIGKILL);
     uv_run(&r.loop, UV_RUN_DEFAULT);
     assert_int_equal(r.seen.lost, 1);
     gone_within(fds[0], 2000);
@@ -623,6 +737,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(signals_and_leftovers),
         cmocka_unit_test(functions),
         cmocka_unit_test(guard_is_killed),
+        cmocka_unit_test(keeper_is_killed),
+        cmocka_unit_test(agent_and_guard_are_killed),
+        cmocka_unit_test(a_lost_guard_costs_nobody_else),
+        cmocka_unit_test(a_stopped_guard_obeys),
         cmocka_unit_test(agent_is_killed),
         cmocka_unit_test(one_that_will_not_die),
         cmocka_unit_test(services_outlive_attempts),

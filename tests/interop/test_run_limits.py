@@ -1,0 +1,130 @@
+"""A machine that gives less: no signalfd or eventfd, few descriptors, files that may not grow, a
+log directory that somebody removes, a guard that is stopped, and a container whose init we are."""
+import ctypes
+import os
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from run_job import MUSTER, Job, environment, until_gone
+
+SYSCALLS = {"x86_64": {"signalfd": 282, "signalfd4": 289, "eventfd": 284, "eventfd2": 290},
+            "aarch64": {"signalfd4": 74, "eventfd2": 19}}[os.uname().machine]
+
+
+def deny(*names):
+    """What a sandbox does: these calls fail with EPERM, in this process and below."""
+    def line(code, jt, jf, k):
+        return struct.pack("=HBBI", code, jt, jf, k)
+
+    numbers = [SYSCALLS[n] for n in names if n in SYSCALLS]
+    program = line(0x20, 0, 0, 0)  # load the number
+    for i, number in enumerate(numbers):
+        program += line(0x15, len(numbers) - i, 0, number)
+    program += line(0x06, 0, 0, 0x7fff0000) + line(0x06, 0, 0, 0x00050001)  # allow; EPERM
+    keep = ctypes.create_string_buffer(program)
+    filter_ = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(keep))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0
+    assert libc.prctl(22, 2, filter_, 0, 0) == 0, os.strerror(ctypes.get_errno())
+
+
+def run(*words, **how):
+    return subprocess.run([MUSTER, "run", *words], env=environment(), capture_output=True, text=True,
+                          timeout=60, check=False, **how)
+
+
+def test_without_signalfd():
+    done = run("--nproc-per-node=2", "--max-restarts=1", "--no-python", "sh", "-c",
+               "exit $((1 - TORCHELASTIC_RESTART_COUNT))",
+               preexec_fn=lambda: deny("signalfd", "signalfd4"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_eventfd():
+    done = run("--no-python", "true", preexec_fn=lambda: deny("eventfd", "eventfd2"))
+    assert done.returncode in (0, 1), done.stderr
+    if done.returncode:
+        assert "no event loop for the agent: operation not permitted" in done.stderr
+        assert "eventfd" in done.stderr
+
+
+@pytest.mark.parametrize("limit", [5, 6, 7, 8, 9, 12, 16, 20, 26, 32, 36, 40, 64])
+def test_few_descriptors(limit):
+    done = run("--nproc-per-node=2", "--no-python", "true",
+               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+    assert done.returncode in (0, 1), (done.returncode, done.stderr)
+    if done.returncode:
+        assert "too few descriptors" in done.stderr and "ulimit -n" in done.stderr
+
+
+@pytest.mark.parametrize("what", ["stderr", "events"])
+def test_files_that_may_not_grow(tmp_path, what):
+    """torchrun goes on, as Python ignores SIGXFSZ; workers get it as usual."""
+    full = tmp_path / "full"
+    full.write_bytes(b"x" * 8192)
+    words = ["--event-log-handler=file:full"] if what == "events" else []
+    with full.open("a") as out:
+        done = subprocess.run(
+            [MUSTER, "run", "--nproc-per-node=2", "--max-restarts=1", *words, "--no-python", "sh", "-c",
+             "exit $((1 - TORCHELASTIC_RESTART_COUNT))"],
+            env={**environment(), "LOGLEVEL": "INFO"}, cwd=tmp_path, timeout=60, check=False,
+            stderr=out if what == "stderr" else None,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)))
+    assert done.returncode == 0
+    assert full.stat().st_size == 8192
+
+
+def test_workers_get_the_signal_of_full_files(tmp_path):
+    done = run("--no-python", "sh", "-c", "head -c 9000 /dev/zero > full", cwd=tmp_path,
+               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)))
+    assert done.returncode == 1 and (tmp_path / "full").stat().st_size == 8192
+
+
+def test_a_guard_that_is_stopped(tmp_path):
+    """SIGTERM ends the job, and its workers with it, in its time."""
+    mark = f"mark-stop-{os.getpid()}-{time.monotonic_ns()}"
+    with Job(tmp_path, "job", "--standalone", "--no-python", "sh", "-c", "echo up; sleep 1000",
+             env={"MARK": mark}) as job:
+        job.until("up")
+        keeper = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()[0]
+        guard = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()[0]
+        os.kill(int(guard), signal.SIGSTOP)
+        began = time.monotonic()
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait() == 1
+        assert time.monotonic() - began < 20
+        assert "got signal: 15" in job.text()
+    until_gone(mark)
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root")
+
+
+@needs_root
+def test_orphans_of_a_container(tmp_path):
+    """As pid 1 it reaps what ends there, also what is not its workers'."""
+    with subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", MUSTER, "run",
+                           "--no-python", "sh", "-c", "echo up; sleep 1000"],
+                          env=environment(), stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout.readline() == "up\n"
+        init = int(Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text())
+        try:
+            subprocess.run(["nsenter", "-t", str(init), "-p", "-m", "sh", "-c",
+                            "for i in 1 2 3; do (setsid sleep 0.1 &); done"], check=True)
+            by = time.monotonic() + 30
+            while True:
+                below = Path(f"/proc/{init}/task/{init}/children").read_text().split()
+                if len(below) == 1:  # its keeper
+                    break
+                assert time.monotonic() < by, below
+                time.sleep(0.02)
+        finally:
+            os.kill(init, signal.SIGKILL)
+            job.wait(60)
