@@ -298,7 +298,7 @@ void guard_kill_all(struct guard *g)
     os_at(os.t + os_random(100, 20 * OS_MS), on_kill_all, g, 0);
 }
 
-pid_t guard_pid(const struct guard *g)
+pid_t guard_root(const struct guard *g)
 {
     return g->agent->pid + 1000000;
 }
