@@ -359,7 +359,7 @@ static void draw_settings(struct job *j, const char *backend, enum theme theme)
     s->host = strcmp(backend, "static") == 0 ? 0 : (size_t)os_random(0, s->nodes);
     s->work_us = os_random(OS_SECOND, 20 * OS_SECOND);
     s->grace_ms = theme == THEME_RESET || os_chance(2) ? 1000 : 0;
-    s->join_s = os_random(20, 90);
+    s->join_s = os_random(60, 120); /* longer than workers may take to end */
     s->last_call_s = os_random(1, 5);
     s->manners = (enum job_manners)os_random(0, 3);
     /* Nobody tells a node of static that another is gone: its workers notice. */
