@@ -77,7 +77,20 @@ static void command_line(struct words *w, const struct job_node *n)
     word(w, "--max-restarts=%" PRId64, s->max_restarts);
     word(w, "--rdzv-id=sim");
     word(w, "--rdzv-backend=%s", s->backend);
-    if (is_static) {
+    if (n->job->etcd_members) {
+        char list[64] = "";
+
+        for (size_t i = 0; i < n->job->etcd_members; i++)
+            (void)snprintf(list + strlen(list), sizeof list - strlen(list),
+                           "%setcd%zu:2379", i ? "," : "", i);
+        word(w, "--rdzv-endpoint=%s", list);
+        if (strcmp(s->backend, "etcd") == 0)
+            word(w, "--rdzv-conf=timeout=%" PRIu64 ",last_call_timeout=%" PRIu64,
+                 s->join_s, s->last_call_s);
+        else
+            word(w, "--rdzv-conf=join_timeout=%" PRIu64 ",last_call_timeout=%" PRIu64,
+                 s->join_s, s->last_call_s);
+    } else if (is_static) {
         word(w, "--node-rank=%zu", n->index);
         word(w, "--master-addr=%s", host);
         word(w, "--master-port=%d", PORT);
@@ -174,6 +187,7 @@ static void on_agent_ended(void *ctx, struct os_process *p)
     job_node_us += os.t - n->start_t;
     os_say(n->machine->name, "ENDS with %d (why %d) %s", p->exit_code, n->why, n->text);
     job_agent_gone(n);
+    job_etcd_life(n, false);
 }
 
 static void start_node(void *arg, uint64_t delay)
@@ -189,6 +203,7 @@ static void start_node(void *arg, uint64_t delay)
     n->agent = os_process_start(n->machine, n->machine->name, agent_main, n);
     n->agent->ended = on_agent_ended;
     n->agent->ended_ctx = n;
+    job_etcd_life(n, true);
     os_say(n->machine->name, "STARTS");
 }
 
@@ -205,13 +220,14 @@ enum fault {
     FAULT_JUMP,
     FAULT_WORKER,
     FAULT_SIGNAL,
+    FAULT_ETCD,
     FAULT_COUNT
 };
 
 static const char *const fault_names[FAULT_COUNT] = { "reset",   "half", "cut",
                                                       "one-way", "kill", "power",
                                                       "stop",    "jump", "worker",
-                                                      "signal" };
+                                                      "signal",  "etcd" };
 
 /* Nodes may be silent for 15 s by default, and then have to find each other again. */
 #define SILENT_US (8 * OS_SECOND)
@@ -263,7 +279,7 @@ static void kill_node(struct job_node *n, bool power)
     const uint64_t back_t = os.t + os_random(50 * OS_MS, 5 * OS_SECOND);
 
     n->killed = true;
-    if (n->index == the_job->set.host)
+    if (n->index == the_job->set.host && !the_job->etcd_members)
         the_job->host_lost = true;
     if (power)
         os_machine_off(n->machine);
@@ -291,6 +307,7 @@ static void on_fault(void *arg, uint64_t kind)
     switch ((enum fault)kind) {
     case FAULT_RESET:
         j->resets += os_reset(n->index, OS_MACHINES, false) > 0;
+        job_etcd_reset(n);
         return;
     case FAULT_HALF:
         j->cuts += os_reset(n->index, OS_MACHINES, true) > 0;
@@ -299,6 +316,7 @@ static void on_fault(void *arg, uint64_t kind)
     case FAULT_ONE_WAY:
         j->cuts++;
         cut(n->index, kind == FAULT_CUT, until_t);
+        job_etcd_cut(n, until_t);
         calm_from(until_t);
         return;
     case FAULT_KILL:
@@ -332,6 +350,12 @@ static void on_fault(void *arg, uint64_t kind)
         j->signals++;
         n->signalled = true;
         os_signal(n->agent, SIGTERM);
+        return;
+    case FAULT_ETCD:
+        if (job_etcd_fault(until_t - os.t)) {
+            calm_from(until_t);
+            j->long_outage = true; /* Leases and elections take seconds more. */
+        }
         return;
     case FAULT_COUNT:
         return;
@@ -507,6 +531,10 @@ bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud)
             theme = (enum theme)i;
     draw_settings(&only, backend, theme);
     draw_world(&only);
+    if (strncmp(backend, "etcd", 4) == 0) {
+        only.etcd_members = os_chance(2) ? 3 : 1;
+        job_etcd_start(&only, backend);
+    }
     draw_faults(&only, theme);
     os_say("job",
            "%s, %s: %zu nodes of %" PRId64 ":%" PRId64 ", %" PRId64
@@ -527,6 +555,7 @@ bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud)
         os_fail("nothing happens any more, and not all nodes have ended");
     if (!os.fail[0])
         check_end(&only, theme);
+    job_etcd_stop();
     os_end();
     return !os.fail[0];
 }

@@ -68,6 +68,7 @@ struct job {
     size_t meeting_count;
     uint64_t done_us;      /* of work_us */
     uint64_t done_t;       /* when all of it was done; OS_NEVER: not yet */
+    size_t etcd_members;   /* of the cluster; 0: there is none */
     bool long_outage;      /* somebody was away for longer than a node may be silent */
     uint64_t last_fault_t; /* when the last bad luck is over */
     unsigned resets, cuts, kills, powers, stops, jumps, signals, failures, starved;
@@ -96,6 +97,15 @@ struct job_worker {
 int job_worker_main(void *worker);
 const char *job_env(const struct job_worker *w, const char *name);
 void job_worker_ended(struct job_worker *w);
+
+/* ---- job_http.c: an etcd cluster behind net/http.h ---- */
+
+void job_etcd_start(struct job *j, const char *backend);
+void job_etcd_stop(void);
+bool job_etcd_fault(uint64_t for_us); /* of a member; false: there is no cluster */
+void job_etcd_cut(const struct job_node *n, uint64_t until_t);
+void job_etcd_reset(const struct job_node *n);
+void job_etcd_life(const struct job_node *n, bool alive);
 
 /* ---- job_guard.c: the guard of an agent, cut off at guard.h ---- */
 

@@ -33,6 +33,7 @@ static int64_t number(const struct job_worker *w, const char *name)
 
 struct talk {
     uv_loop_t loop;
+    uv_timer_t timer;
     struct async_store *store;
     bool done;
     int status;
@@ -190,10 +191,26 @@ void job_worker_ended(struct job_worker *w)
 
 /* ---- its life ---- */
 
-static void sleep_until(uint64_t t)
+static void on_time(uv_timer_t *timer)
 {
-    while (os.t < t)
-        os_wait(t);
+    (void)timer;
+}
+
+/* Until then, or until it is woken; if it hosts the store, that is served meanwhile. */
+static void doze(struct talk *t, uint64_t until_t)
+{
+    uv_update_time(&t->loop);
+    (void)uv_timer_start(
+        &t->timer, on_time,
+        until_t == OS_NEVER ? UINT64_MAX : (until_t - os.t + OS_MS - 1) / OS_MS, 0);
+    (void)uv_run(&t->loop, UV_RUN_ONCE);
+    (void)uv_timer_stop(&t->timer);
+}
+
+static void sleep_until(struct talk *t, uint64_t until_t)
+{
+    while (os.t < until_t)
+        doze(t, until_t);
 }
 
 static int meet(struct job_worker *w, struct talk *t)
@@ -234,7 +251,6 @@ static int open_store(struct job_worker *w, struct talk *t)
     struct store_server *server;
     struct muster_error err;
 
-    (void)uv_loop_init(&t->loop);
     if (number(w, "RANK") == 0 &&
         strcmp(job_env(w, "TORCHELASTIC_USE_AGENT_STORE"), "True") != 0) {
         store_server_opts_init(&so);
@@ -255,10 +271,12 @@ int job_worker_main(void *worker)
     int rc;
 
     os.current->spared = true;
+    (void)uv_loop_init(&t->loop);
+    (void)uv_timer_init(&t->loop, &t->timer);
     os_say(os.current->name, "RANK %s of %s at %s:%s, restart %s", job_env(w, "RANK"),
            job_env(w, "WORLD_SIZE"), job_env(w, "MASTER_ADDR"),
            job_env(w, "MASTER_PORT"), job_env(w, "TORCHELASTIC_RESTART_COUNT"));
-    sleep_until(os.t + os_random(10 * OS_MS, j->set.import_us + 11 * OS_MS));
+    sleep_until(t, os.t + os_random(10 * OS_MS, j->set.import_us + 11 * OS_MS));
     rc = open_store(w, t);
     if (rc == 0)
         rc = meet(w, t);
@@ -273,15 +291,15 @@ int job_worker_main(void *worker)
         if (w->failing)
             return 1;
         if (w->meeting->lost && j->set.workers_fail_with_peers) {
-            sleep_until(os.t + os_random(50 * OS_MS, OS_SECOND));
+            sleep_until(t, os.t + os_random(50 * OS_MS, OS_SECOND));
             return 1;
         }
         if (w->meeting->full_t != OS_NEVER)
             late_t = OS_NEVER;
         else if (late_t == OS_NEVER)
             late_t = os.t + COLLECTIVE_US;
-        os_wait(late_t);
+        doze(t, late_t);
     }
-    sleep_until(os.t + os_random(0, 500 * OS_MS));
+    sleep_until(t, os.t + os_random(0, 500 * OS_MS));
     return 0;
 }

@@ -28,27 +28,40 @@ static const char *kind_of(const char *kind, uint64_t seed)
     return strcmp(kind, "any") == 0 ? kinds[seed % ARRAY_LEN(kinds)] : kind;
 }
 
-/* Kinds of whole jobs: "job-<backend>[-<theme>]", or "job" for all of them. */
-static const char *const job_backends[] = { "c10d", "static" };
+/* Kinds of whole jobs: "job", "job-<backend>", "job-<backend>-<theme>". */
+static const char *const job_backends[] = { "c10d", "static", "etcd-v3", "etcd-v2",
+                                            "etcd" };
+static const char *const job_themes[] = { "calm", "reset", "storm", "memory", "any" };
+
+static bool job_kind(const char *kind, uint64_t seed, const char **backend,
+                     const char **theme)
+{
+    *backend = job_backends[seed % ARRAY_LEN(job_backends)];
+    *theme = "any";
+    if (strcmp(kind, "job") == 0)
+        return true;
+    for (size_t i = 0; i < ARRAY_LEN(job_backends); i++)
+        for (size_t k = 0; k < ARRAY_LEN(job_themes); k++) {
+            char name[40];
+
+            *backend = job_backends[i];
+            *theme = job_themes[k];
+            (void)snprintf(name, sizeof name, "job-%s-%s", *backend, *theme);
+            if (strcmp(kind, name) == 0)
+                return true;
+            (void)snprintf(name, sizeof name, "job-%s", *backend);
+            if (strcmp(*theme, "any") == 0 && strcmp(kind, name) == 0)
+                return true;
+        }
+    return false;
+}
 
 static bool play_job(uint64_t seed, const char *kind, bool loud, char *fail,
                      size_t size)
 {
-    const char *backend = job_backends[seed % ARRAY_LEN(job_backends)], *theme = "any";
-    char given[32] = "";
+    const char *backend, *theme;
 
-    if (kind[3] == '-')
-        (void)snprintf(given, sizeof given, "%s", kind + 4);
-    for (size_t i = 0; i < ARRAY_LEN(job_backends); i++) {
-        const size_t n = strlen(job_backends[i]);
-
-        if (strncmp(given, job_backends[i], n) != 0)
-            continue;
-        backend = job_backends[i];
-        if (given[n] == '-')
-            theme = given + n + 1;
-    }
-    if (job_play(seed, backend, theme, loud))
+    if (job_kind(kind, seed, &backend, &theme) && job_play(seed, backend, theme, loud))
         return true;
     (void)snprintf(fail, size, "%s", os.fail);
     return false;
@@ -163,11 +176,14 @@ struct options {
 
 static bool known(const char *kind)
 {
+    const char *backend, *theme;
+
+    if (job_kind(kind, 0, &backend, &theme))
+        return true;
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
         if (strcmp(kind, kinds[i]) == 0)
             return true;
-    return strcmp(kind, "job") == 0 || strncmp(kind, "job-", 4) == 0 ||
-           strcmp(kind, "any") == 0 || strcmp(kind, "torch") == 0;
+    return strcmp(kind, "any") == 0 || strcmp(kind, "torch") == 0;
 }
 
 static bool number(const char *text, unsigned long long *out, const char **rest)

@@ -89,6 +89,7 @@ struct sim_config {
     bool any_cut;                 /* bytes come in arbitrary pieces */
     uint64_t grace_ms;            /* of hosted nodes */
     bool many;                    /* too many nodes for checks that look at each */
+    bool unchecked;               /* somebody else looks at the state's key */
 };
 
 struct sim_host {
