@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import re
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -44,10 +45,93 @@ def libc_tag(binaries: list[Path]) -> str:
     """The oldest glibc on which these run, as a platform tag."""
     found = {(2, 17)}
     for path in binaries:
-        for major, minor in re.findall(r"GLIBC_(\d+)\.(\d+)", run("objdump", "-T", str(path))):
+        for major, minor in re.findall(r"GLIBC_(\d+)\.(\d+)", run("objdump", "-p", str(path))):
             found.add((int(major), int(minor)))
     major, minor = max(found)
     return f"manylinux_{major}_{minor}_{platform.machine()}"
+
+
+# The glibc of torch's own wheels and of RHEL 8.
+OLDEST = (2, 28)
+# What binaries made with a newer one ask for and an old one can give: what has only moved into
+# libc.so.6 since, from libpthread.so.0 and libdl.so.2, which our library names among its needs
+# (meson.build); and what packaging/old_glibc.c has.
+OLD_ENOUGH = re.compile(
+    r"pthread_\w+|sem_\w+|dl(open|sym|close|error|addr)|__libc_start_main"
+    r"|l?stat(64)?|fstat(at)?(64)?|gettid|close_range"
+)
+VERSYM, VERNEED, VER_NDX_GLOBAL = 0x6FFFFFFF, 0x6FFFFFFE, 1
+
+
+def is_newer(version: str) -> bool:
+    number = re.fullmatch(r"GLIBC_(\d+)\.(\d+)(\.\d+)?", version)
+    return number is not None and (int(number[1]), int(number[2])) > OLDEST
+
+
+class Elf:
+    """A shared object or program for a 64-bit little-endian machine, as bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.data = bytearray(path.read_bytes())
+        if self.data[:6] != b"\x7fELF\x02\x01":
+            raise RuntimeError(f"{path} is not for a 64-bit little-endian machine")
+        (start,) = struct.unpack_from("<Q", self.data, 0x28)
+        size, count = struct.unpack_from("<HH", self.data, 0x3A)
+        # Of each section: type, offset, size, link.
+        self.sections = []
+        for at in range(start, start + size * count, size):
+            kind, offset, length, link = struct.unpack_from("<4xI16xQQI", self.data, at)
+            self.sections.append((kind, offset, length, link))
+
+    def section(self, kind: int) -> tuple[int, int, int]:
+        return next((s[1:] for s in self.sections if s[0] == kind), (0, 0, 0))
+
+    def text(self, table: int, at: int) -> str:
+        start = self.sections[table][1] + at
+        return self.data[start : self.data.index(0, start)].decode()
+
+
+def lower(path: Path) -> None:
+    """Lets a binary run on OLDEST: what it wants of a newer glibc and an old one has too is
+    asked for without a version, which every glibc answers with the one that it has. If it
+    wants more than that it stays as it is, and the tag of the wheel says so."""
+    elf = Elf(path)
+    versions, _, symbols = elf.section(VERSYM)
+    needs, size, strings = elf.section(VERNEED)
+    if not size:
+        return
+    newer: dict[int, tuple[int, int, int]] = {}  # index -> its entry, an older one's hash, name
+    at = needs
+    while True:
+        count, _, aux, following = struct.unpack_from("<2xHIII", elf.data, at)
+        entries, here = [], at + aux
+        for _ in range(count):
+            hashed, _, index, name, step = struct.unpack_from("<IHHII", elf.data, here)
+            entries.append((elf.text(strings, name), index, here, hashed, name))
+            here += step
+        old = [e for e in entries if not is_newer(e[0])]
+        for version, index, entry, _, _ in entries:
+            if is_newer(version) and old:
+                newer[index] = (entry, old[0][3], old[0][4])
+        if not following:
+            break
+        at += following
+    _, start, length, names = elf.sections[symbols]
+    wanted = []
+    for i in range(length // 24):
+        (index,) = struct.unpack_from("<H", elf.data, versions + 2 * i)
+        if index & 0x7FFF in newer:
+            (name,) = struct.unpack_from("<I", elf.data, start + 24 * i)
+            wanted.append((i, elf.text(names, name)))
+    if not all(OLD_ENOUGH.fullmatch(name) for _, name in wanted):
+        return
+    for i, _ in wanted:
+        struct.pack_into("<H", elf.data, versions + 2 * i, VER_NDX_GLOBAL)
+    for entry, hashed, name in newer.values():  # Nobody uses it now; it must only be there.
+        struct.pack_into("<I", elf.data, entry, hashed)
+        struct.pack_into("<I", elf.data, entry + 8, name)
+    path.chmod(0o755)
+    path.write_bytes(elf.data)
 
 
 def notices(files: list[str]) -> dict[str, str]:
@@ -87,11 +171,19 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
         beside = {name: path for name, path in re.findall(r"(\S+) => (/\S+)", needs)
                   if not name.startswith(LIBC)}
         build_data["pure_python"] = False
+        originals = list(beside.values())
+        for name, path in beside.items():
+            copy = out / "beside" / name
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, copy)
+            beside[name] = str(copy)
         binaries = [command, library, *map(Path, beside.values())]
+        for binary in binaries:
+            lower(binary)
         build_data["tag"] = f"py3-none-{libc_tag(binaries)}"
         build_data["shared_scripts"] = {str(command): "muster"}
         build_data["shared_data"] = {
             str(library): "libexec/muster/libmuster.so.0",
             **{path: f"libexec/muster/{name}" for name, path in beside.items()},
-            **notices(inside(work, list(beside.values()))),
+            **notices(inside(work, originals)),
         }

@@ -1,11 +1,16 @@
 """muster.torch's handler under real torchrun, and under what calls torch's launcher itself."""
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from wheels import ROOT, free_port, run
+
+sys.path.insert(0, str(ROOT / "tests/interop"))
+import etcd_server  # noqa: E402
 
 BIN = Path(sys.executable).parent  # of build/venv: torch and torchrun are there
 
@@ -30,6 +35,105 @@ def test_torchrun_with_the_plug_in_and_muster_run_in_one_group(env, tmp_path: Pa
     assert [n.returncode for n in nodes] == [0, 0, 0], "\n----\n".join(out)
     lines = sorted(line for text in out for line in text.splitlines() if "sum" in line)
     assert lines == [f"rank {r} sum 3" for r in range(3)]
+
+
+@pytest.mark.parametrize("backend", ["static", "etcd-v2", "etcd-v3", "etcd"])
+def test_torchrun_with_each_of_our_backends(env, tmp_path: Path, backend: str) -> None:
+    """torch's own agent on our handler; on etcd its C++ works on our store as on its own."""
+    script = tmp_path / "t.py"
+    script.write_text("import torch, torch.distributed as d; d.init_process_group('gloo')\n"
+                      "t = torch.ones(1); d.all_reduce(t); print('sum', int(t), flush=True)\n"
+                      "d.destroy_process_group()\n")
+    with contextlib.ExitStack() as stack:
+        if backend == "static":
+            endpoint = f"127.0.0.1:{free_port()}"
+        else:
+            endpoint = stack.enter_context(etcd_server.Etcd(tmp_path)).endpoint
+        nodes = []
+        for rank in range(2):
+            nodes.append(subprocess.Popen(
+                [str(BIN / "torchrun"), f"--rdzv-backend=muster-{backend}", "--nnodes=2",
+                 "--nproc-per-node=1", f"--rdzv-endpoint={endpoint}", "--rdzv-id=job",
+                 "--local-addr=127.0.0.1", f"--node-rank={rank}",
+                 *([f"--rdzv-conf=rank={rank}"] if backend == "static" else []), str(script)],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                env=dict(env, OMP_NUM_THREADS="1")))
+        try:
+            out = [n.communicate(timeout=120)[0] for n in nodes]
+        finally:
+            for node in nodes:
+                node.kill()
+    assert [n.returncode for n in nodes] == [0, 0], "\n----\n".join(out)
+    assert sum("sum 2" in text for text in out) == 2
+
+
+STORE = """
+import os, sys, threading
+from datetime import timedelta
+import torch, torch.distributed as d
+import muster
+from muster.torch import MusterStore
+ours = muster.Store(sys.argv[1], int(sys.argv[2]), timeout=60)
+store = MusterStore(ours, timedelta(seconds=30))
+assert store.timeout == timedelta(seconds=30)
+rank = int(sys.argv[3])
+view = d.PrefixStore(f"p{rank}", store)  # torch's C++ calls ours
+view.set("k", "v"); assert view.get("k") == b"v" and ours.get(f"p{rank}/k") == b"v"
+assert view.add("n", 2) == 2 and view.check(["k"]) and not view.check(["no"])
+assert view.compare_set("k", "v", "w") == b"w" and view.delete_key("k") and view.num_keys() > 0
+view.append("a", "x"); view.append("a", "y"); assert view.get("a") == b"xy"
+view.multi_set(["m", "o"], ["1", "2"]); assert view.multi_get(["o", "m"]) == [b"2", b"1"]
+try:
+    view.wait(["never"], timedelta(milliseconds=50))
+except RuntimeError as e:
+    assert "never" in str(e)
+else:
+    raise AssertionError("no timeout")
+del ours
+d.init_process_group("gloo", store=store, rank=rank, world_size=2)
+t = torch.ones(1); d.all_reduce(t); assert int(t) == 2
+d.barrier(); d.destroy_process_group()
+print("all well")
+"""
+
+
+def test_torch_works_on_our_store(env) -> None:
+    server = subprocess.Popen([ROOT / "build/muster", "store", "--bind", "127.0.0.1", "--port", "0"],
+                              stdout=subprocess.PIPE, text=True)
+    ranks = []
+    try:
+        port = server.stdout.readline().rsplit(":", 1)[1].strip()
+        ranks = [subprocess.Popen([sys.executable, "-c", STORE, "127.0.0.1", port, str(r)], env=env,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                 for r in range(2)]
+        out = [r.communicate(timeout=120)[0] for r in ranks]
+    finally:
+        for process in (server, *ranks):
+            process.kill()
+            process.wait()
+    assert out == ["all well\n"] * 2
+
+
+BACKEND = """
+import sys
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from muster.torch import create_backend
+made = [create_backend(RendezvousParameters("muster", f"127.0.0.1:{sys.argv[1]}", "job", 1, 2))
+        for _ in range(2)]  # the first serves, the second finds it
+(a, _), (b, _) = made
+assert a.set_state(b"one")[2] is True and b.get_state()[0] == b"one"
+state, token = b.get_state()
+assert b.set_state(b"two", token)[2] is True and a.set_state(b"late", token)[2] is False
+try:
+    create_backend(RendezvousParameters("muster-etcd-v3", "127.0.0.1:1", "job", 1, 2))
+except ValueError as e:
+    assert "create_handler" in str(e)
+print("all well")
+"""
+
+
+def test_create_backend(env) -> None:
+    assert run(sys.executable, "-c", BACKEND, free_port(), env=env).stdout == "all well\n"
 
 
 def test_accelerates_own_launcher_with_the_plug_in(env, tmp_path: Path) -> None:

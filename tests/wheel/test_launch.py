@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import textwrap
 import time
 from pathlib import Path
@@ -115,6 +116,7 @@ except muster.ChildFailedError as e:
     print("traceback", "KeyError: 'the reason'" in first.message, "in fail" in first.message)
     print("all", sorted(e.failures), "KeyError" in str(e))
 """)
+    assert "fail FAILED" in done.stderr and "python FAILED" not in done.stderr  # torch's box
     assert done.stdout.splitlines()[-3:] == [
         "rank 2 local 2 exit 1 name fail", "traceback True True", "all [0, 1, 2, 3] True"]
 
@@ -138,8 +140,8 @@ except muster.ChildFailedError as e:
 
 def test_a_restart_counts_only_with_its_last_attempt(venv: Path, tmp_path: Path) -> None:
     done = script(venv, tmp_path, "c = config(2); c.max_restarts = 1\n"
-                  "print(muster.elastic_launch(c, again)('x'))")
-    assert done.stdout == "{0: (1, 'x', False), 1: (1, 'x', False)}\n"
+                  "r = muster.elastic_launch(c, again)('x'); print(r, r.restarts)")
+    assert done.stdout == "{0: (1, 'x', False), 1: (1, 'x', False)} 1\n"
 
 
 def test_two_nodes_each_have_the_results_of_their_workers(venv: Path, tmp_path: Path) -> None:
@@ -197,6 +199,10 @@ except muster.ChildFailedError as e:
      " rdzv_endpoint='localhost:0', rdzv_configs={'join_timeout': 1}), times)(1)",
      "LaunchError", "ended with exit code 1: "),
     ("muster.elastic_launch(config(1, start_method='fork'), times)(1)", "ValueError", "spawn"),
+    ("muster.elastic_launch(muster.LaunchConfig(2, 2, 1), times)(1)", "ValueError",
+     "rdzv_endpoint is empty, and 2 nodes have to find each other"),
+    ("muster.elastic_launch(muster.LaunchConfig(1, 2, 1, rdzv_backend='c10d',"
+     " rdzv_endpoint='localhost:1'), times)(1)", "ValueError", "run_id is empty"),
     ("muster.elastic_launch(config(1), 7)", "TypeError", "function, or a command"),
     ("muster.elastic_launch(config(1, rdzv_backend='c10d', rdzv_configs={'a': '1,2'}), times)(1)",
      "ValueError", "comma"),
@@ -207,13 +213,37 @@ def test_bad_input(venv: Path, tmp_path: Path, body: str, kind: str, says: str) 
     assert kind in done.stderr and says in done.stderr
 
 
-def test_a_function_of_the_prompt_cannot_be_sent(venv: Path) -> None:
+@pytest.mark.parametrize("how", ["-c", "-"])
+def test_a_function_of_the_prompt_cannot_be_sent(venv: Path, how: str) -> None:
     code = ("import muster\ndef f(): pass\n"
             "muster.elastic_launch(muster.LaunchConfig(1, 1, 1), f)()")
-    done = run(venv / "bin/python", "-c", code, ok=False)
+    done = (run(venv / "bin/python", "-c", code, ok=False) if how == "-c" else
+            run(venv / "bin/python", "-", input=code, ok=False))
     assert done.stderr.splitlines()[-1] == (
-        "TypeError: 'f' was defined at a prompt or in a notebook, where no other process can "
-        "find it: put it into a module and import it from there")
+        "TypeError: 'f' was defined at a prompt, in a notebook or in a script read from "
+        "standard input, where no other process can find it: put it into a module and "
+        "import it from there")
+
+
+def test_a_script_on_standard_input_may_launch_what_others_can_import(venv: Path) -> None:
+    code = ("import muster, os\n"
+            "print(muster.elastic_launch(muster.LaunchConfig(1, 1, 2), os.getenv)('RANK'))")
+    assert run(venv / "bin/python", "-", input=code).stdout == "{0: '0', 1: '1'}\n"
+
+
+def test_torchs_except_catches_it(env, tmp_path: Path) -> None:
+    """Where a program has imported torch's ChildFailedError, ours is one of them."""
+    path = tmp_path / "script.py"
+    path.write_text(PRELUDE + """
+if __name__ == "__main__":
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    try:
+        muster.elastic_launch(config(1), leave)(3)
+    except ChildFailedError as e:
+        rank, first = e.get_first_failure()
+        print(isinstance(e, muster.ChildFailedError), e.name, rank, first.exitcode)
+""")
+    assert run(sys.executable, path, env=env).stdout == "True leave 0 3\n"
 
 
 @pytest.mark.parametrize("document", ["docs/guides/python.md", "python/README.md"])

@@ -62,6 +62,50 @@ with muster.Store(host, 0, serve=True) as mine:
     with muster.Store(host, mine.port) as too:
         too.set("k", "v")
     assert mine.get("k") == b"v"
+
+# Time limits as numbers and as timedelta; one for a single get.
+from datetime import timedelta
+t = muster.Store(host, port, timeout=timedelta(seconds=20))
+assert t.timeout == 20.0 and t.host == host
+t.set_timeout(timedelta(milliseconds=1500)); assert t.timeout == 1.5
+for limit in (0.05, timedelta(milliseconds=50)):
+    try:
+        t.get("never", timeout=limit)
+    except TimeoutError:
+        pass
+    else:
+        raise AssertionError("no timeout")
+t.set("there", "1"); assert t.get("there", timeout=5) == b"1"
+# Types of their own for an empty queue and for a port that is taken.
+try:
+    t.queue_pop("empty queue", False)
+except muster.MusterQueueEmptyError as e:
+    assert isinstance(e, LookupError)
+else:
+    raise AssertionError("popped")
+with muster.Store(host, 0, serve=True, bind=host) as mine:
+    try:
+        muster.Store(host, mine.port, serve=True, bind=host)
+    except muster.MusterAddressInUseError as e:
+        assert isinstance(e, OSError)
+    else:
+        raise AssertionError("bound twice")
+# A socket that is bound already; two servers of one process on one port.
+import socket
+sock = socket.create_server((host, 0))
+with muster.Store(host, sock.getsockname()[1], serve=True, listen_fd=sock.detach()) as given:
+    given.set("k", "v"); assert given.get("k") == b"v"
+first = muster.Store(host, 0, serve=True, multi_tenant=True)
+second = muster.Store(host, first.port, serve=True, multi_tenant=True, timeout=7)
+first.set("k", "both"); assert second.get("k") == b"both" and second.timeout == 7
+first.close()
+second.set("k", "alone"); assert second.get("k") == b"alone"
+again = muster.Store(host, second.port, serve=True, multi_tenant=True)
+assert again.get("k") == b"alone"
+for name in dir(muster.Store):
+    assert name.startswith("_") or (getattr(muster.Store, name).__doc__ or "").strip(), name
+# Held by something that outlives this module: no noise at the end of the interpreter.
+sys.held = second
 print("all well")
 """
 

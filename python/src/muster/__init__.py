@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._config import LaunchConfig, LogsSpecs
     from ._failures import ChildFailedError, ProcessFailure
-    from ._launch import LaunchError, elastic_launch
-    from ._native import Error, MusterConnectionError, MusterTimeoutError, NativeError
+    from ._launch import LaunchError, Results, elastic_launch
+    from ._native import (
+        Error,
+        MusterAddressInUseError,
+        MusterConnectionError,
+        MusterQueueEmptyError,
+        MusterTimeoutError,
+        NativeError,
+    )
     from ._store import Store
 
 __all__ = [
@@ -19,10 +26,13 @@ __all__ = [
     "LaunchConfig",
     "LaunchError",
     "LogsSpecs",
+    "MusterAddressInUseError",
     "MusterConnectionError",
+    "MusterQueueEmptyError",
     "MusterTimeoutError",
     "NativeError",
     "ProcessFailure",
+    "Results",
     "Store",
     "elastic_launch",
 ]
@@ -33,10 +43,13 @@ _WHERE = {
     "LaunchConfig": "_config",
     "LaunchError": "_launch",
     "LogsSpecs": "_config",
+    "MusterAddressInUseError": "_native",
     "MusterConnectionError": "_native",
+    "MusterQueueEmptyError": "_native",
     "MusterTimeoutError": "_native",
     "NativeError": "_native",
     "ProcessFailure": "_failures",
+    "Results": "_launch",
     "Store": "_store",
     "elastic_launch": "_launch",
 }
@@ -46,7 +59,9 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("muster")
+        from ._native import DISTRIBUTION
+
+        return version(DISTRIBUTION)
     if name not in _WHERE:
         raise AttributeError(f"module 'muster' has no attribute {name!r}")
     from importlib import import_module

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -63,10 +64,25 @@ class ChildFailedError(Error):
         how = f"exit code {failure.exitcode}"
         if failure.exitcode < 0:
             how = f"signal {-failure.exitcode} ({failure.signal_name()})"
-        super().__init__(
+        Error.__init__(
+            self,
             f"{name} FAILED: {len(failures)} of its workers; first rank {rank} (local rank "
             f"{failure.local_rank}, pid {failure.pid}) by {how}\n{failure.message}"
         )
+
+    @classmethod
+    def _for_torch_too(
+        cls, name: str, failures: Mapping[int, ProcessFailure], first: int | None
+    ) -> ChildFailedError:
+        """One that ``except ...ChildFailedError`` of torch catches as well, where the program
+        has imported torch's; else one of ours alone."""
+        theirs = sys.modules.get("torch.distributed.elastic.multiprocessing.errors")
+        base = getattr(theirs, "ChildFailedError", None)
+        if base is None:
+            return cls(name, failures, first)
+        both = type("ChildFailedError", (cls, base), {"__module__": cls.__module__})
+        error: ChildFailedError = both(name, failures, first)
+        return error
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
         """Global rank and failure of the worker that failed first."""
@@ -84,6 +100,7 @@ class Outcome:
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
     first: int | None = None  # global rank of the root cause
     reason: str = ""  # of the agent, if it gave up itself
+    restarts: int = 0  # how many were used
 
 
 def outcome(events: Path) -> Outcome:
@@ -92,6 +109,7 @@ def outcome(events: Path) -> Outcome:
         event = json.loads(line)
         data = event["metadata"]
         if event["source"] == "AGENT":
+            out.restarts = max(out.restarts, int(data.get("agent_restarts") or 0))
             if data["state"] == "FAILED":
                 out.reason = data["raw_error"] or ""
             continue

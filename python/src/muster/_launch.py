@@ -23,18 +23,32 @@ class LaunchError(Error):
     code = "MUSTER_ELAUNCH"
 
 
+class Results(dict[int, Any]):
+    """``{global rank: result}`` of this node's workers.
+
+    :ivar restarts: how many times the workers were started again before they ended well.
+    """
+
+    restarts: int = 0
+
+
 def _work(function: Callable[..., Any], args: tuple[Any, ...], to: Path) -> None:
     """Leaves there what a worker needs: how this process was set up, what to call."""
     from multiprocessing import spawn
 
     name = getattr(function, "__qualname__", repr(function))
     main = sys.modules["__main__"]
-    if getattr(function, "__module__", "") == "__main__" and not hasattr(main, "__file__"):
+    path = getattr(main, "__file__", None)
+    is_file = path is not None and os.path.isfile(path)
+    if getattr(function, "__module__", "") == "__main__" and not is_file:
         raise TypeError(
-            f"{name!r} was defined at a prompt or in a notebook, where no other process can "
-            "find it: put it into a module and import it from there"
+            f"{name!r} was defined at a prompt, in a notebook or in a script read from "
+            "standard input, where no other process can find it: put it into a module and "
+            "import it from there"
         )
     preparation = spawn.get_preparation_data("muster worker")
+    if not is_file:  # "<stdin>": nothing that a worker could run again
+        preparation.pop("init_main_from_path", None)
     preparation.pop("authkey", None)  # a secret of this process, and of no use there
     try:
         data = pickle.dumps((function, args))
@@ -47,9 +61,10 @@ def _work(function: Callable[..., Any], args: tuple[Any, ...], to: Path) -> None
     to.write_bytes(pickle.dumps(preparation) + data)
 
 
-def _environment(config: LaunchConfig) -> dict[str, str]:
+def _environment(config: LaunchConfig, title: str) -> dict[str, str]:
     """Ours, without what would change the meaning of the flags."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PET_")}
+    env["MUSTER_TITLE"] = title  # in reports; they would name the interpreter
     env.setdefault("OMP_NUM_THREADS", "")  # so that it stays unset: torch's API does not
     if config.log_line_prefix_template is not None:
         env["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = config.log_line_prefix_template
@@ -80,9 +95,10 @@ class elastic_launch:  # noqa: N801 - torch's name
     """Launches a function, or a command, on the workers of this node.
 
     ``elastic_launch(config, f)(*args)`` calls ``f(*args)`` in every worker, each in a fresh
-    interpreter, and returns ``{global rank: result}`` of this node's workers. With a text
-    in place of the function, that program is run and the results are ``None``. If workers
-    fail for good, :class:`ChildFailedError` says how; an interrupt of the caller ends them.
+    interpreter, and returns :class:`Results`, ``{global rank: result}`` of this node's
+    workers, which also tells how many restarts were used. With a text in place of the
+    function, that program is run and the results are ``None``. If workers fail for good,
+    :class:`ChildFailedError` says how; an interrupt of the caller ends them.
     """
 
     def __init__(self, config: LaunchConfig, entrypoint: Callable[..., Any] | str) -> None:
@@ -91,11 +107,12 @@ class elastic_launch:  # noqa: N801 - torch's name
         self._config = config
         self._entrypoint = entrypoint
 
-    def __call__(self, *args: Any) -> dict[int, Any]:
+    def __call__(self, *args: Any) -> Results:
+        """Runs the workers to their end."""
         with tempfile.TemporaryDirectory(prefix="muster_") as name:
             return self._launch(Path(name), args)
 
-    def _launch(self, directory: Path, args: tuple[Any, ...]) -> dict[int, Any]:
+    def _launch(self, directory: Path, args: tuple[Any, ...]) -> Results:
         entry, events = self._entrypoint, directory / "events"
         argv = [str(command()), "run", *self._config._options(), "--no-python"]
         argv.append(f"--event-log-handler=file:{events}")
@@ -107,19 +124,22 @@ class elastic_launch:  # noqa: N801 - torch's name
         else:
             title = entry
             argv += [entry, *[str(a) for a in args]]
-        rc = _run(argv, _environment(self._config))
+        rc = _run(argv, _environment(self._config, title))
         if self._config.event_log_handler == "console" and events.exists():
             sys.stderr.write(events.read_text())
         seen = outcome(events)
         if rc != 0 and seen.failures:
-            raise ChildFailedError(title, seen.failures, seen.first)
+            raise ChildFailedError._for_torch_too(title, seen.failures, seen.first)
         if rc != 0:
             how = f"with exit code {rc}" if rc > 0 else f"by signal {-rc}"
             why = f": {seen.reason}" if seen.reason else "; see standard error"
             raise LaunchError(f"{title}: the launcher ended {how}{why}")
-        if not callable(entry):
-            return dict.fromkeys(sorted(seen.pids))
-        return {rank: _result(directory, rank, seen.pids[rank]) for rank in sorted(seen.pids)}
+        results = Results()
+        results.restarts = seen.restarts
+        for rank in sorted(seen.pids):
+            pid = seen.pids[rank]
+            results[rank] = _result(directory, rank, pid) if callable(entry) else None
+        return results
 
 
 def _result(directory: Path, rank: int, pid: int) -> Any:
@@ -144,5 +164,6 @@ __all__ = [
     "LaunchError",
     "LogsSpecs",
     "ProcessFailure",
+    "Results",
     "elastic_launch",
 ]

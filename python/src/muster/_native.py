@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 LIBRARY = "libmuster.so.0"
+DISTRIBUTION = "muster-run"  # what pip calls it; "muster" is another project there
 
 
 class Error(Exception):
@@ -25,6 +26,14 @@ class MusterConnectionError(Error, ConnectionError):
     """There is no connection, or no longer; the text says why and with whom."""
 
 
+class MusterQueueEmptyError(Error, LookupError):
+    """There is nothing in the queue, and waiting was not asked for."""
+
+
+class MusterAddressInUseError(Error, OSError):
+    """Another program, or another store of this one, serves at that port already."""
+
+
 _KINDS: dict[str, type[Error]] = {
     "MUSTER_ETIMEDOUT": MusterTimeoutError,
     "MUSTER_ECONN": MusterConnectionError,
@@ -33,6 +42,8 @@ _KINDS: dict[str, type[Error]] = {
     "MUSTER_ERESOLVE": MusterConnectionError,
     "MUSTER_ENOTSTORE": MusterConnectionError,
     "MUSTER_EHANGUP": MusterConnectionError,
+    "MUSTER_EEMPTY": MusterQueueEmptyError,
+    "MUSTER_EINUSE": MusterAddressInUseError,
 }
 
 
@@ -74,7 +85,7 @@ def _installed(name: str, where: str, variable: str) -> Path:
     from importlib import metadata
 
     try:
-        files = metadata.files("muster") or []
+        files = metadata.files(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         files = []
     for entry in files:

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from ctypes import (
     POINTER,
@@ -14,12 +16,14 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
+from datetime import timedelta
 from types import TracebackType
-from typing import Any, Union
+from typing import Any, ClassVar, Union
 
 from ._native import Error, call, library
 
 Value = Union[str, bytes, bytearray, memoryview]
+Seconds = Union[float, timedelta]  # a time limit: a number of seconds, or torch's timedelta
 
 
 class _Bytes(ctypes.Structure):
@@ -75,7 +79,10 @@ def _keys(keys: Sequence[str]) -> Any:
     return (c_char_p * len(keys))(*[_key(k) for k in keys])
 
 
-def _ms(seconds: float) -> int:
+def _ms(seconds: Seconds) -> int:
+    """Milliseconds, as the library counts."""
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
     return max(0, round(seconds * 1000))
 
 
@@ -93,20 +100,33 @@ class Store:
     :param port: its port; with ``serve``, 0 takes any free one (see :attr:`port`).
     :param timeout: seconds, to connect and for each call.
     :param serve: run a server in this process too.
+    :param bind: with ``serve``, the numeric address to listen on; every address by default.
+    :param listen_fd: with ``serve``, a socket that is bound already; the store's from then on.
+    :param world_size: how many stores will come, this one included; not known by default.
+    :param wait_for_workers: with a ``world_size``, whether to wait until all have come.
+    :param multi_tenant: with ``serve``, share the server of another store of this process
+        that serves at the same port with ``multi_tenant``, if there is one.
     """
+
+    # The stores of this process that serve and may be shared, by port.
+    _shared: ClassVar[weakref.WeakValueDictionary[int, Store]] = weakref.WeakValueDictionary()
+    _sharing = threading.Lock()
 
     def __init__(
         self,
         host: str,
         port: int,
         *,
-        timeout: float = 300.0,
+        timeout: Seconds = 300.0,
         serve: bool = False,
         bind: str | None = None,
+        listen_fd: int | None = None,
         world_size: int | None = None,
         wait_for_workers: bool = True,
+        multi_tenant: bool = False,
     ) -> None:
         self._handle: int | None = None
+        self._host = host
         lib = _lib()
         options = _Options()
         lib.muster_store_options_init(byref(options))
@@ -114,22 +134,38 @@ class Store:
         options.serve, options.bind = serve, bind.encode() if bind else None
         options.world_size = -1 if world_size is None else world_size
         options.wait_for_workers = wait_for_workers
-        self._adopt(lib.muster_store_open_tcp, byref(options))
+        if listen_fd is not None:
+            options.listen_fd = listen_fd
+        if not (serve and multi_tenant):
+            self._adopt(lib.muster_store_open_tcp, byref(options))
+            return
+        with self._sharing:
+            other = self._shared.get(port) if port else None
+            if other is not None and other._handle is not None:
+                self._adopt(lib.muster_store_clone, other._open)  # keeps the server alive
+                self.set_timeout(timeout)
+            else:
+                self._adopt(lib.muster_store_open_tcp, byref(options))
+            self._shared[self.port] = self
 
     def _adopt(self, function: Any, *args: Any) -> None:
         handle = c_void_p()
         call(function, *args, byref(handle))
         self._handle = handle.value
+        self._end = _lib().muster_store_close  # at interpreter exit, _lib may be gone
 
     @classmethod
     def _made(cls, function: Any, *args: Any) -> Store:
         store = cls.__new__(cls)
         store._handle = None
+        store._host = ""
         store._adopt(function, *args)
         return store
 
     @classmethod
-    def file(cls, path: str, *, timeout: float = 300.0, world_size: int | None = None) -> Store:
+    def file(
+        cls, path: str, *, timeout: Seconds = 300.0, world_size: int | None = None
+    ) -> Store:
         """A store in a file, shared with torch's FileStore."""
         size = c_int64(-1 if world_size is None else world_size)
         return cls._made(
@@ -137,17 +173,21 @@ class Store:
         )
 
     @classmethod
-    def hash(cls, *, timeout: float = 300.0) -> Store:
+    def hash(cls, *, timeout: Seconds = 300.0) -> Store:
         """A store in the memory of this process."""
         return cls._made(_lib().muster_store_open_hash, c_uint64(_ms(timeout)))
 
     def prefixed(self, prefix: str) -> Store:
         """A view in which every key stands for ``prefix/key`` of this one."""
-        return self._made(_lib().muster_store_open_prefix, self._open, prefix.encode())
+        view = self._made(_lib().muster_store_open_prefix, self._open, prefix.encode())
+        view._host = self._host
+        return view
 
     def clone(self) -> Store:
         """Another store on the same data with a connection of its own."""
-        return self._made(_lib().muster_store_clone, self._open)
+        other = self._made(_lib().muster_store_clone, self._open)
+        other._host = self._host
+        return other
 
     @property
     def _open(self) -> c_void_p:
@@ -159,7 +199,7 @@ class Store:
         """Ends the connection, and the server if this one runs it."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
-            _lib().muster_store_close(handle)
+            self._end(handle)
 
     def __enter__(self) -> Store:
         return self
@@ -182,6 +222,11 @@ class Store:
         return f"<muster.Store {_lib().muster_store_name(self._open).decode()}>"
 
     @property
+    def host(self) -> str:
+        """The server's name or address, as it was given; empty for a file or memory."""
+        return self._host
+
+    @property
     def port(self) -> int:
         """The port of the server; 0 for a file or memory."""
         return int(_lib().muster_store_port(self._open))
@@ -191,15 +236,19 @@ class Store:
         """Seconds that a call may take."""
         return float(_lib().muster_store_timeout(self._open)) / 1000
 
-    def set_timeout(self, seconds: float) -> None:
+    def set_timeout(self, seconds: Seconds) -> None:
+        """For calls without a timeout of their own."""
         _lib().muster_store_set_timeout(self._open, _ms(seconds))
 
     def set(self, key: str, value: Value) -> None:
+        """Sets the value; whoever waits for the key goes on."""
         data = _data(value)
         call(_lib().muster_store_set, self._open, _key(key), data, c_size_t(len(data)))
 
-    def get(self, key: str) -> bytes:
-        """Waits until the key exists."""
+    def get(self, key: str, timeout: Seconds | None = None) -> bytes:
+        """Waits until the key exists, for the store's timeout unless another is given."""
+        if timeout is not None:
+            self.wait([key], timeout)
         return self._bytes(_lib().muster_store_get, _key(key))
 
     def add(self, key: str, amount: int) -> int:
@@ -209,6 +258,7 @@ class Store:
         return result.value
 
     def append(self, key: str, value: Value) -> None:
+        """Adds to the end of the value, which is empty if the key is missing."""
         data = _data(value)
         call(_lib().muster_store_append, self._open, _key(key), data, c_size_t(len(data)))
 
@@ -237,7 +287,7 @@ class Store:
         call(_lib().muster_store_check, self._open, _keys(keys), count, byref(ready))
         return ready.value
 
-    def wait(self, keys: Sequence[str], timeout: float | None = None) -> None:
+    def wait(self, keys: Sequence[str], timeout: Seconds | None = None) -> None:
         """Waits until all the keys exist."""
         ms = c_uint64(_ms(self.timeout if timeout is None else timeout))
         call(_lib().muster_store_wait, self._open, _keys(keys), c_size_t(len(keys)), ms)
@@ -247,6 +297,7 @@ class Store:
         return self._list(_lib().muster_store_multi_get, _keys(keys), c_size_t(len(keys)))
 
     def multi_set(self, keys: Sequence[str], values: Iterable[Value]) -> None:
+        """Sets each key to the value at its place."""
         data = [_data(v) for v in values]
         if len(data) != len(keys):
             raise ValueError(f"{len(keys)} keys, but {len(data)} values")
@@ -259,26 +310,32 @@ class Store:
         )
 
     def num_keys(self) -> int:
+        """How many keys there are."""
         count = c_int64()
         call(_lib().muster_store_num_keys, self._open, byref(count))
         return count.value
 
     def list_keys(self) -> list[str]:
+        """The names of all keys, in no order."""
         return [k.decode() for k in self._list(_lib().muster_store_list_keys)]
 
-    def barrier(self, key: str, world_size: int, timeout: float | None = None) -> None:
+    def barrier(self, key: str, world_size: int, timeout: Seconds | None = None) -> None:
         """Waits until ``world_size`` callers have come to this key."""
         ms = c_uint64(_ms(self.timeout if timeout is None else timeout))
         call(_lib().muster_store_barrier, self._open, _key(key), c_int64(world_size), ms)
 
     def queue_push(self, key: str, value: Value) -> None:
+        """Adds to the end of the queue."""
         data = _data(value)
         call(_lib().muster_store_queue_push, self._open, _key(key), data, c_size_t(len(data)))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """Takes the first item; if there is none, waits, or without ``block`` raises
+        :class:`muster.MusterQueueEmptyError`."""
         return self._bytes(_lib().muster_store_queue_pop, _key(key), c_bool(block))
 
     def queue_len(self, key: str) -> int:
+        """How many items the queue has."""
         count = c_int64()
         call(_lib().muster_store_queue_len, self._open, _key(key), byref(count))
         return count.value

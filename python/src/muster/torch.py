@@ -1,7 +1,8 @@
 """muster's rendezvous inside torch: `torchrun --rdzv-backend=muster`, and for programs.
 
-Nodes that use it, `muster run --rdzv-backend=c10d` nodes and torch's own c10d nodes meet in
-one group. Importing this module imports torch.
+`muster` is our c10d; `muster-static`, `muster-etcd`, `muster-etcd-v2` and `muster-etcd-v3` are
+the other backends. Nodes that use `muster`, `muster run --rdzv-backend=c10d` nodes and torch's
+own c10d nodes meet in one group. Importing this module imports torch.
 """
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_uint16, c_uint64,
 from datetime import timedelta
 from typing import Any
 
-from ._native import Error, ErrorText, call, error, library
-from ._store import Store
+from ._native import Error, ErrorText, MusterTimeoutError, call, error, library
+from ._store import Seconds, Store
 
 
 def _needs_torch(least: tuple[int, int] = (2, 6)) -> None:
@@ -35,7 +36,8 @@ def _needs_torch(least: tuple[int, int] = (2, 6)) -> None:
 
 _needs_torch()
 try:
-    from torch.distributed import PrefixStore, TCPStore
+    from torch.distributed import DistStoreError, PrefixStore, TCPStore
+    from torch.distributed import Store as TorchStore
     from torch.distributed.elastic.rendezvous import (
         RendezvousClosedError,
         RendezvousConnectionError,
@@ -111,13 +113,13 @@ def _call(function: Any, *args: Any) -> None:
         raise _translated(e) from e
 
 
-def _params(given: RendezvousParameters) -> c_void_p:
+def _params(given: RendezvousParameters, backend: str) -> c_void_p:
     """torch's parameters as ours; the caller frees them."""
     lib, out = _lib(), c_void_p()
     local_addr = given.local_addr.encode() if given.local_addr else None
     _call(
         lib.muster_params_new,
-        b"c10d",
+        backend.encode(),
         (given.endpoint or "").encode(),
         given.run_id.encode(),
         c_int64(given.min_nodes),
@@ -135,16 +137,113 @@ def _params(given: RendezvousParameters) -> c_void_p:
     return out
 
 
-class MusterRendezvousHandler(RendezvousHandler):
-    """torch's ``RendezvousHandler`` on libmuster: heartbeats on a thread of the library."""
+_BACKENDS = ("c10d", "static", "etcd", "etcd-v2", "etcd-v3")
 
-    def __init__(self, params: RendezvousParameters) -> None:
+
+def _backend_of(params: RendezvousParameters) -> str:
+    """Which of our backends torch's name means."""
+    name = str(params.backend)
+    if name == NAME:
+        return "c10d"
+    name = name[len(NAME) + 1 :] if name.startswith(NAME + "-") else name
+    if name not in _BACKENDS:
+        known = ", ".join([NAME, *(f"{NAME}-{b}" for b in _BACKENDS[1:])])
+        raise ValueError(f"rdzv_backend {params.backend!r} is not one of muster's: {known}")
+    return name
+
+
+class MusterStore(TorchStore):
+    """A :class:`muster.Store` that torch takes for one of its own, in C++ too: process groups
+    and ``PrefixStore`` work on it. Keeps the store open as long as it lives.
+
+    :param store: what to work on.
+    :param timeout: for calls without one of their own; the store's by default.
+    """
+
+    def __init__(self, store: Store, timeout: Seconds | None = None) -> None:
+        super().__init__()
+        self._store = store
+        if timeout is not None:
+            self.set_timeout(timeout)
+
+    def _do(self, method: Callable[..., Any], *args: Any) -> Any:
+        """A call, with the errors that torch's stores raise."""
+        try:
+            return method(*args)
+        except MusterTimeoutError as e:
+            raise DistStoreError(str(e)) from e
+        except Error as e:
+            raise RuntimeError(str(e)) from e
+
+    @property
+    def timeout(self) -> timedelta:
+        """For calls without one of their own."""
+        return timedelta(seconds=self._store.timeout)
+
+    def set_timeout(self, timeout: Seconds) -> None:
+        """Changes it."""
+        self._store.set_timeout(timeout)
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._do(self._store.set, key, value)
+
+    def get(self, key: str) -> bytes:
+        return bytes(self._do(self._store.get, key))
+
+    def add(self, key: str, amount: int) -> int:
+        return int(self._do(self._store.add, key, amount))
+
+    def append(self, key: str, value: str | bytes) -> None:
+        self._do(self._store.append, key, value)
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        return bytes(self._do(self._store.compare_set, key, expected, desired))
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self._do(self._store.check, keys))
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        self._do(self._store.wait, keys, timeout)
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return list(self._do(self._store.multi_get, keys))
+
+    def multi_set(self, keys: list[str], values: list[str | bytes]) -> None:
+        self._do(self._store.multi_set, keys, values)
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def num_keys(self) -> int:
+        return int(self._do(self._store.num_keys))
+
+    def delete_key(self, key: str) -> bool:
+        return bool(self._do(self._store.delete_key, key))
+
+    def clone(self) -> MusterStore:
+        return MusterStore(self._do(self._store.clone))
+
+    # By these names torch's C++ looks for the three above.
+    getNumKeys = num_keys  # noqa: N815
+    deleteKey = delete_key  # noqa: N815
+
+
+class MusterRendezvousHandler(RendezvousHandler):
+    """torch's ``RendezvousHandler`` on libmuster: heartbeats on a thread of the library.
+
+    :param params: torch's parameters.
+    :param backend: ``c10d``, ``static``, ``etcd``, ``etcd-v2`` or ``etcd-v3``; by default what
+        ``params.backend`` names, with or without ``muster-`` in front.
+    """
+
+    def __init__(self, params: RendezvousParameters, backend: str | None = None) -> None:
         self._handle = c_void_p()
         self._down = False  # the run was closed by this handler, which is then at its end
         lib = _lib()
         self._run_id = params.run_id
         self._read_timeout = params.get_as_int("read_timeout", READ_TIMEOUT) or READ_TIMEOUT
-        given = _params(params)
+        self._backend = params.backend
+        given = _params(params, backend or _backend_of(params))
         try:
             _call(lib.muster_rendezvous_open, given, None, None, byref(self._handle))
         finally:
@@ -155,7 +254,8 @@ class MusterRendezvousHandler(RendezvousHandler):
             _lib().muster_rendezvous_free(self._handle)
 
     def get_backend(self) -> str:
-        return NAME
+        """The name under which torch knows this handler."""
+        return str(self._backend)
 
     @property
     def use_agent_store(self) -> bool:
@@ -190,12 +290,16 @@ class MusterRendezvousHandler(RendezvousHandler):
             RendezvousStoreInfo(info.master_addr.decode(), int(info.master_port)),
         )
 
-    def _torch_store(self, info: _Info) -> PrefixStore:
+    def _torch_store(self, info: _Info) -> TorchStore:
         """The round's keys, as every other node of the group finds them."""
         name = _lib().muster_store_name(info.store).decode()
         match = re.match(r"tcp://(\[[^]]+\]|[^:\s]+):(\d+)", name)
-        if match is None:
-            raise RendezvousConnectionError(f"the group's store is {name}, not a TCP store")
+        if match is None:  # etcd's: torch has no client of its own for it
+            try:
+                ours = Store._made(_lib().muster_store_clone, c_void_p(info.store))
+            except Error as e:
+                raise _translated(e) from e
+            return MusterStore(ours, timedelta(seconds=self._read_timeout))
         store = TCPStore(
             match[1].strip("[]"),
             int(match[2]),
@@ -276,6 +380,55 @@ class MusterRendezvousBackend(RendezvousBackend):
             ) from e
 
 
+def create_backend(params: RendezvousParameters) -> tuple[MusterRendezvousBackend, Store]:
+    """Backend and store for torch's ``DynamicRendezvousHandler`` on a c10d store: what torch's
+    own ``create_backend`` makes. Serves the store if ``is_host`` says so, or if the endpoint is
+    this machine's and the port is free.
+    """
+    if _backend_of(params) != "c10d":
+        raise ValueError(
+            f"create_backend makes c10d backends, not {params.backend!r}; its whole handler is "
+            "muster.torch.create_handler(params)"
+        )
+    host, _, port = (params.endpoint or "").strip().rpartition(":")
+    if not host:
+        host, port = port or "localhost", ""
+    if port and not (port.isdigit() and int(port) < 65536):
+        raise ValueError(f"The port number of the C10d rendezvous endpoint {params.endpoint!r} "
+                         "must be an integer between 0 and 65535.")
+    number = int(port or 29400)
+    serve = params.get_as_bool("is_host")
+    timeout = timedelta(seconds=params.get_as_int("read_timeout", READ_TIMEOUT) or READ_TIMEOUT)
+    tries = [serve] if serve is not None else [True, False] if _is_here(host) else [False]
+    for last, serving in zip([*([False] * (len(tries) - 1)), True], tries):
+        try:
+            store = Store(host.strip("[]"), number, timeout=timeout, serve=serving)
+            return MusterRendezvousBackend(store, params.run_id), store
+        except Error as e:
+            if last or e.code != "MUSTER_EINUSE":
+                raise RendezvousConnectionError(
+                    f"The connection to the C10d store has failed. {e}"
+                ) from e
+    raise AssertionError("not reached")
+
+
+def _is_here(host: str) -> bool:
+    """Whether the endpoint is this machine, by the name or by an address of loopback."""
+    import ipaddress
+    import socket
+
+    host = host.strip("[]")
+    if host in ("localhost", socket.gethostname()):
+        return True
+    try:  # A number can be bound here or not; a name is not looked up for this.
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
+            address = ipaddress.ip_address(host)
+            s.bind((str(address), 0))
+            return True
+    except (OSError, ValueError):
+        return False
+
+
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     """For registries of your own: ``registry.register("muster", create_handler)``."""
     return MusterRendezvousHandler(params)
@@ -284,5 +437,7 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
 __all__ = [
     "MusterRendezvousBackend",
     "MusterRendezvousHandler",
+    "MusterStore",
+    "create_backend",
     "create_handler",
 ]

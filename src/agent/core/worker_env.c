@@ -245,6 +245,8 @@ const char *worker_binary(const struct launch_config *c)
 
 const char *worker_report_name(const struct launch_config *c)
 {
+    if (c->title && *c->title)
+        return c->title;
     if (c->entry == ENTRY_RUN_PATH || c->entry == ENTRY_EXEC ||
         c->entry == ENTRY_FUNCTION || c->python_is_custom)
         return worker_binary(c);

@@ -75,7 +75,8 @@ void launch_config_fini(struct launch_config *c)
         return;
     char *const texts[] = { c->role,    c->start_method, c->event_handler,
                             c->signals, c->log_dir,      c->prefix_template,
-                            c->script,  c->python,       c->metrics_handler };
+                            c->script,  c->python,       c->metrics_handler,
+                            c->title };
 
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)
         mem_free(texts[i]);

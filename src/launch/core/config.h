@@ -80,6 +80,7 @@ struct launch_config {
     enum numa_mode numa;
 
     enum launch_entry entry;
+    char *title;           /* MUSTER_TITLE: what reports call it; NULL: the program */
     char *script;          /* script, module or executable */
     struct text_list args; /* of the script, before macros are replaced */
     bool local_rank_arg;   /* `muster launch`: --local-rank=<n> before the args */

@@ -205,6 +205,7 @@ static int copy_plain_values(struct deriving *d)
               ? o->log_line_prefix_template
               : env_get(d->ports->envp, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") },
         { &c->script, o->script },
+        { &c->title, env_get(d->ports->envp, "MUSTER_TITLE") },
     };
 
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)
