@@ -195,6 +195,7 @@ static void start_node(void *arg, uint64_t delay)
     struct job_node *n = arg;
 
     (void)delay;
+    n->starts_due--;
     if (!n->machine->up || (n->agent && !n->ended))
         return;
     n->ended = false;
@@ -287,6 +288,7 @@ static void kill_node(struct job_node *n, bool power)
         os_signal(n->agent, SIGKILL);
     if (again) {
         os_say("fault", "%s is back at %.3f", n->machine->name, (double)back_t / 1e6);
+        n->starts_due++;
         os_at(back_t, power ? power_back : start_node, n, 0);
         calm_from(back_t);
     } else {
@@ -407,6 +409,7 @@ static void draw_world(struct job *j)
         n->index = i;
         n->machine = os_machine_add(name);
         n->machine->wall_us = (int64_t)os_random(0, 4 * OS_SECOND);
+        n->starts_due++;
         os_at(os_random(0, os_chance(4) ? 10 * OS_SECOND : 300 * OS_MS), start_node, n,
               0);
     }
@@ -439,8 +442,7 @@ static void draw_faults(struct job *j, enum theme theme)
 static bool all_ended(const struct job *j)
 {
     for (size_t i = 0; i < j->set.nodes; i++)
-        if (j->nodes[i].machine->up ? !j->nodes[i].ended && !j->nodes[i].given_up
-                                    : !j->nodes[i].given_up)
+        if (j->nodes[i].starts_due || (j->nodes[i].agent && !j->nodes[i].ended))
             return false;
     return true;
 }
@@ -488,6 +490,7 @@ static void check_went_on(const struct job *j)
         const struct job_node *n = &j->nodes[i];
 
         if (n->ended && !n->given_up && n->exit_code != 0 &&
+            n->error != MUSTER_ECLOSED && /* the others had ended their work */
             n->start_t + 5 * OS_SECOND < j->done_t)
             os_fail("%s ends with %d, though its job could go on: %s", n->machine->name,
                     n->exit_code, n->text);

@@ -26,6 +26,7 @@ struct job_node {
     int error;                /* MUSTER_E*, if it ended by one */
     char text[200];           /* and its first line */
     bool given_up;            /* nobody starts it again */
+    unsigned starts_due;      /* it is about to be started */
     bool killed;              /* by a fault: SIGKILL or the power */
     bool signalled;           /* by a fault: SIGTERM */
     bool starved;             /* an allocation of its agent has failed */

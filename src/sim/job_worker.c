@@ -216,13 +216,11 @@ static void sleep_until(struct talk *t, uint64_t until_t)
 static int meet(struct job_worker *w, struct talk *t)
 {
     const int64_t world = number(w, "WORLD_SIZE"), rank = number(w, "RANK");
-    char meeting[64], count[64], go[64], text[32];
+    const char *meeting = "meeting", *count = "meeting/count", *go = "meeting/go";
+    char text[32];
     int rc = 0;
 
-    (void)snprintf(meeting, sizeof meeting, "attempt_%.20s/meeting",
-                   job_env(w, "TORCHELASTIC_RESTART_COUNT"));
-    (void)snprintf(count, sizeof count, "%.40s/count", meeting);
-    (void)snprintf(go, sizeof go, "%.40s/go", meeting);
+    /* As in torch, no prefix tells attempts apart: each begins with an empty store. */
     if (rank == 0) {
         (void)snprintf(text, sizeof text, "%d", new_meeting(w));
         rc = set(t, meeting, text);
