@@ -399,6 +399,7 @@ static void close_all(struct agent *a)
 {
     agent_wait_end(a, false);
     guard_dismiss(a->guard); /* It takes its time while we tidy up. */
+    agent_stacks_close(a);
     agent_status_close(a);
     agent_signals_off(a);
     agent_forget_workers(a);
@@ -503,6 +504,7 @@ int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result 
         a.began_us = clock_now().wall_us;
         rdzv_hostname(a.host, sizeof a.host);
         agent_status_open(&a);
+        agent_stacks_open(&a);
         agent_say_config(&a);
         if (a.events.fd >= 0)
             agent_find_name(&a);

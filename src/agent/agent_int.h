@@ -43,8 +43,9 @@ struct agent {
     struct agent_core_fx_list fx, spare_fx; /* what a step led to; the other one */
     uv_timer_t timer;
 
-    struct local_socket *local;  /* where `muster status` asks; NULL: cannot listen */
-    struct agent_status *status; /* owned; NULL: nobody can ask */
+    struct local_socket *local;    /* where `muster status` asks; NULL: cannot listen */
+    struct agent_status *status;   /* owned; NULL: nobody can ask */
+    struct stacks_service *stacks; /* NULL: nobody can ask for them */
     struct guard *guard;
     struct logs *logs;
     struct rdzv_handler *handler;
@@ -167,6 +168,10 @@ void agent_wait_end(struct agent *a, bool came);
 
 /* What we wait for, for people; nothing if we do not. */
 int agent_wait_text(struct agent *a, struct buf *b);
+
+/* stacks.c: `muster stacks` can ask from open to close, on the socket of the status. */
+void agent_stacks_open(struct agent *a);
+void agent_stacks_close(struct agent *a);
 
 /* status.c: `muster status` can ask from open to close. */
 void agent_status_open(struct agent *a);

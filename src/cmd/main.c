@@ -10,6 +10,7 @@ const struct command commands[] = {
     { "launch", cmd_launch, "the same with the habits of torch.distributed.launch" },
     { "store", cmd_store, "serve a key-value store to PyTorch's TCPStore clients" },
     { "status", cmd_status, "what the jobs on this machine do" },
+    { "stacks", cmd_stacks, "where each rank of a job is now" },
     { "completion", cmd_completion, "print a completion script for a shell" },
     { "help", cmd_help, "say more about a command" },
     { NULL, NULL, NULL },

@@ -28,9 +28,14 @@ static void node(struct span in)
     stack_findings_fini(&f);
     buf_clear(&b);
     assert(stack_sample_print(&b, &s, "n") == 0);
-    if (buf_len(&b) <= STACK_NODE_BYTES) {
+    if (buf_len(&b) <= STACK_JOB_BYTES) {
         assert(stack_sample_parse(&again, buf_span(&b), NULL) == 0);
         assert(again.count == s.count);
+    }
+    buf_clear(&b);
+    if (stack_sample_print_within(&b, &s, NULL, 2048) == 0) {
+        assert(buf_len(&b) <= 2048);
+        assert(stack_sample_parse(&again, buf_span(&b), NULL) == 0);
     }
     stack_sample_fini(&again);
     stack_sample_fini(&s);

@@ -104,17 +104,32 @@ static void put_frames(struct buf *out, const char *key, const struct stack_fram
     buf_u8(out, ']');
 }
 
-static void put_thread(struct buf *out, const struct stack_thread *t)
+/* How much is left out. */
+struct cut {
+    size_t processes, threads, python, native;
+};
+
+static const struct cut cuts[] = {
+    { STACK_PROCESSES_MAX, STACK_THREADS_MAX, STACK_FRAMES_MAX, STACK_FRAMES_MAX },
+    { 1, STACK_THREADS_MAX, STACK_FRAMES_MAX, STACK_FRAMES_MAX },
+    { 1, 1, 16, 8 },
+    { 1, 1, 4, 2 },
+    { 1, 0, 0, 0 },
+};
+
+static void put_thread(struct buf *out, const struct stack_thread *t,
+                       const struct cut *cut)
 {
     buf_printf(out, "{\"id\": %" PRId64, t->id);
     put_text(out, "name", t->name);
     buf_append_str(out, t->gil ? ", \"gil\": true" : "");
-    put_frames(out, "python", t->python, t->python_count);
-    put_frames(out, "native", t->native, t->native_count);
+    put_frames(out, "python", t->python, MIN_OF(t->python_count, cut->python));
+    put_frames(out, "native", t->native, MIN_OF(t->native_count, cut->native));
     buf_u8(out, '}');
 }
 
-static void put_process(struct buf *out, const struct stack_process *p)
+static void put_process(struct buf *out, const struct stack_process *p,
+                        const struct cut *cut)
 {
     const char state[] = { p->state, '\0' };
 
@@ -127,17 +142,32 @@ static void put_process(struct buf *out, const struct stack_process *p)
                p->cpu_ms);
     put_text(out, "missing", p->missing);
     buf_append_str(out, ", \"threads\": [");
-    for (size_t i = 0; i < p->thread_count; i++) {
+    for (size_t i = 0; i < MIN_OF(p->thread_count, cut->threads); i++) {
         buf_append_str(out, i ? ", " : "");
-        put_thread(out, &p->threads[i]);
+        put_thread(out, &p->threads[i], cut);
     }
     buf_append_str(out, "]}");
 }
 
-int stack_sample_print(struct buf *out, const struct stack_sample *s, const char *node)
+static void put_rank(struct buf *out, const struct stack_rank *r, bool with_node,
+                     const struct cut *cut)
+{
+    buf_printf(out, "{\"rank\": %" PRId64 ", \"local_rank\": %" PRId64, r->rank,
+               r->local_rank);
+    put_text(out, "node", with_node ? r->node : "");
+    buf_append_str(out, ", \"processes\": [");
+    for (size_t k = 0; k < MIN_OF(r->process_count, cut->processes); k++) {
+        buf_append_str(out, k ? ", " : "");
+        put_process(out, &r->processes[k], cut);
+    }
+    buf_append_str(out, "]}");
+}
+
+static int print_cut(struct buf *out, const struct stack_sample *s, const char *node,
+                     const struct cut *cut)
 {
     buf_append_str(out, "{\"node\": ");
-    json_text(out, node);
+    json_text(out, node ? node : "");
     buf_append_str(out, ", \"notes\": [");
     for (size_t i = 0; i < s->note_count; i++) {
         buf_append_str(out, i ? ", " : "");
@@ -145,20 +175,33 @@ int stack_sample_print(struct buf *out, const struct stack_sample *s, const char
     }
     buf_append_str(out, "], \"ranks\": [");
     for (size_t i = 0; i < s->count; i++) {
-        const struct stack_rank *r = &s->ranks[i];
-
-        buf_printf(out,
-                   "%s{\"rank\": %" PRId64 ", \"local_rank\": %" PRId64
-                   ", \"processes\": [",
-                   i ? ", " : "", r->rank, r->local_rank);
-        for (size_t k = 0; k < r->process_count; k++) {
-            buf_append_str(out, k ? ", " : "");
-            put_process(out, &r->processes[k]);
-        }
-        buf_append_str(out, "]}");
+        buf_append_str(out, i ? ", " : "");
+        put_rank(out, &s->ranks[i], !node, cut);
     }
     buf_append_str(out, "]}");
     return buf_error(out);
+}
+
+int stack_sample_print(struct buf *out, const struct stack_sample *s, const char *node)
+{
+    return print_cut(out, s, node, &cuts[0]);
+}
+
+int stack_sample_print_within(struct buf *out, const struct stack_sample *s,
+                              const char *node, size_t most)
+{
+    for (size_t i = 0; i < ARRAY_LEN(cuts); i++) {
+        struct buf b;
+
+        buf_init(&b, most);
+        int rc = print_cut(&b, s, node, &cuts[i]);
+        if (rc == 0)
+            rc = buf_append_span(out, buf_span(&b));
+        buf_fini(&b);
+        if (rc != MUSTER_EFULL)
+            return rc;
+    }
+    return MUSTER_EFULL;
 }
 
 /* --- in --------------------------------------------------------------------------- */
@@ -260,7 +303,8 @@ static void parse_rank(struct stack_sample *s, const json_t *from, const char *n
     }
     r->rank = json_integer_value(rank);
     r->local_rank = (int64_t)count_of(json_object_get(from, "local_rank"));
-    r->node = node;
+    const char *own = text_of(&s->arena, json_object_get(from, "node"), failed);
+    r->node = *own ? own : node;
     for (size_t i = 0; i < count; i++)
         parse_process(&s->arena, &r->processes[i], json_array_get(list, i), failed);
 }
@@ -289,7 +333,7 @@ int stack_sample_parse(struct stack_sample *s, struct span json,
     const size_t count = s->count, notes = s->note_count;
     json_t *root = NULL;
     int rc =
-        json.n > STACK_NODE_BYTES ? MUSTER_EPROTO : json_from_python(&root, json, err);
+        json.n > STACK_JOB_BYTES ? MUSTER_EPROTO : json_from_python(&root, json, err);
 
     if (rc == MUSTER_ENOMEM)
         return rc;

@@ -25,6 +25,7 @@
 #define STACK_PROCESSES_MAX 9u /* a worker and eight others */
 #define STACK_NOTES_MAX     16u
 #define STACK_NODE_BYTES    (1u << 20) /* a node's JSON */
+#define STACK_JOB_BYTES     (8u << 20) /* a whole job's */
 #define STACK_RANKS_MAX     65536u
 
 struct stack_frame {
@@ -80,8 +81,14 @@ int stack_sample_note(struct stack_sample *s, const char *text);
 /* By rank. */
 void stack_sample_sort(struct stack_sample *s);
 
-/* The node's part as JSON. 0, MUSTER_ENOMEM or MUSTER_EFULL. */
+/* The node's part as JSON; node NULL: of several, each rank with its own. 0,
+ * MUSTER_ENOMEM or MUSTER_EFULL. */
 int stack_sample_print(struct buf *out, const struct stack_sample *s, const char *node);
+
+/* The same in at most so many bytes: where it is too long, first the helpers of ranks
+ * go, then native frames, then all frames but the innermost, then all of them. */
+int stack_sample_print_within(struct buf *out, const struct stack_sample *s,
+                              const char *node, size_t most);
 
 /* Adds the ranks of a node's JSON, and its notes. MUSTER_EPROTO for anything but such a
  * text; s then has nothing of it. */

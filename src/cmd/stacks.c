@@ -1,0 +1,313 @@
+/* stacks.c - `muster stacks`: where each rank of a live job is now, equal stacks told
+ * once. Asks an agent of the job on this machine, which asks the others. */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "cmd/ask.h"
+#include "cmd/cmd.h"
+#include "stacks/core/findings.h"
+
+#define PROG      "muster stacks"
+#define ANSWER_MS 6000u
+
+static const char help[] =
+    "usage: muster stacks [JOB] [--rank N] [--json]\n"
+    "\n"
+    "Where each rank of a live job is now: Python and native frames, without a change\n"
+    "to the script. Equal stacks are told once, those that differ first. JOB is a run\n"
+    "id (--rdzv-id) or the process number of an agent; it may be left away if only "
+    "one\n"
+    "job of yours runs on this machine. All nodes of the job are asked.\n"
+    "\n"
+    "  --rank N   only this rank, with all its threads and processes\n"
+    "  --json     for programs\n"
+    "  --help     this text\n"
+    "\n"
+    "Python frames need py-spy, in PATH or beside the workers' Python, or where\n"
+    "MUSTER_PY_SPY says; native ones need libdw (Debian: libdw1). Reading does not\n"
+    "stop a worker.\n";
+
+struct stacks_args {
+    const char *job; /* NULL: the only one */
+    int64_t rank;    /* -1: all */
+    bool json, help;
+};
+
+static int parse(int argc, char **argv, struct stacks_args *a, struct muster_error *err)
+{
+    static const struct option options[] = {
+        { "rank", required_argument, NULL, 'r' },
+        { "json", no_argument, NULL, 'j' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
+    };
+    char *end;
+
+    *a = (struct stacks_args){ .rank = -1 };
+    optind = 0;
+    opterr = 0;
+    for (int c; (c = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
+        if (c == 'j') {
+            a->json = true;
+        } else if (c == 'h') {
+            a->help = true;
+        } else if (c == 'r') {
+            errno = 0;
+            a->rank = strtoll(optarg, &end, 10);
+            if (errno || end == optarg || *end || a->rank < 0)
+                return err_set(err, MUSTER_EINVAL,
+                               "--rank=%s: give a global rank, 0 or more", optarg);
+        } else {
+            return err_set(err, MUSTER_EINVAL, "%s: %s; see `muster stacks --help`",
+                           argv[optind - 1],
+                           c == ':' ? "needs a value" : "there is no such option");
+        }
+    }
+    if (optind < argc)
+        a->job = argv[optind++];
+    if (optind < argc)
+        return err_set(err, MUSTER_EINVAL,
+                       "%s: one job at a time; see `muster stacks --help`",
+                       argv[optind]);
+    return 0;
+}
+
+/* --- which agent ------------------------------------------------------------------ */
+
+static struct span run_id_of(const struct local_call *c)
+{
+    const char *text =
+        json_string_value(json_object_get(json_object_get(c->answer, "job"), "run_id"));
+
+    return text ? span_str(text) : span_of(NULL, 0);
+}
+
+/* Without a name there must be one job; its agents are left, those that answer. */
+static int choose(struct answers *all, const char *job, struct muster_error *err)
+{
+    size_t kept = 0, silent = 0;
+
+    for (size_t i = 0; i < all->count; i++) {
+        struct local_call *c = &all->calls[i];
+
+        if (!c->answer) {
+            silent++;
+            continue;
+        }
+        if (kept > 0 && !span_eq(run_id_of(c), run_id_of(&all->calls[0]))) {
+            const struct span x = run_id_of(&all->calls[0]), y = run_id_of(c);
+
+            return err_set(err, MUSTER_EINVAL,
+                           "several jobs of yours run here (%.*s, %.*s): name one\n"
+                           "`muster status` lists them.",
+                           (int)MIN_OF(x.n, (size_t)100), (const char *)x.p,
+                           (int)MIN_OF(y.n, (size_t)100), (const char *)y.p);
+        }
+        if (kept != i) {
+            all->calls[kept] = *c;
+            c->answer = NULL;
+        }
+        kept++;
+    }
+    if (kept > 0) {
+        all->count = kept;
+        return 0;
+    }
+    if (silent)
+        return err_set(err, MUSTER_ETIMEDOUT,
+                       "%zu agents here do not answer: they may be stopped", silent);
+    return err_set(err, MUSTER_ENOENT, "no job%s%s of yours runs on this machine",
+                   job ? " " : "", job ? job : "");
+}
+
+static bool knows(const struct stack_sample *s, int64_t rank)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (s->ranks[i].rank == rank)
+            return true;
+    return false;
+}
+
+/* Asks one agent; what it saw is added, ranks that are known already are not. */
+static int ask_one(const struct local_name *name, struct stack_sample *sample,
+                   struct muster_error *err)
+{
+    struct local_call call = { .name = *name };
+    struct stack_sample seen = { 0 };
+    json_t *request = json_pack("{s:s}", "ask", "stacks");
+    int rc =
+        request ? local_socket_ask(request, &call, 1, ANSWER_MS, err) : err_nomem(err);
+
+    if (rc == 0 && !call.answer)
+        rc = err_copy(err, &call.error);
+    char *text = rc == 0 ? json_dumps(call.answer, JSON_COMPACT) : NULL;
+    if (rc == 0)
+        rc = text ? stack_sample_parse(&seen, span_str(text), err) : err_nomem(err);
+    bool more = sample->count == 0;
+    for (size_t i = 0; !more && i < seen.count; i++)
+        more = !knows(sample, seen.ranks[i].rank);
+    if (rc == 0 && more)
+        rc = stack_sample_parse(sample, span_str(text), err);
+    free(text);
+    stack_sample_fini(&seen);
+    json_decref(request);
+    local_calls_fini(&call, 1);
+    return rc;
+}
+
+/* One agent speaks for the whole job, unless it says that it speaks for itself: then
+ * all others of this machine are asked, too. */
+static int get(const struct stacks_args *a, struct stack_sample *sample,
+               struct muster_error *err)
+{
+    struct answers all;
+    struct muster_error first = { 0 };
+    int rc = answers_get(&all, a->job, "status", err);
+    size_t good = 0;
+
+    if (rc != 0)
+        return rc;
+    rc = choose(&all, a->job, err);
+    for (size_t i = 0; rc == 0 && i < all.count; i++) {
+        bool alone = i == 0;
+
+        for (size_t k = 0; k < sample->note_count; k++)
+            alone = alone || strstr(sample->notes[k], "this node alone") != NULL;
+        if (!alone)
+            break;
+        struct muster_error why;
+        if (ask_one(&all.calls[i].name, sample, &why) == 0)
+            good++;
+        else if (first.code == 0)
+            first = why;
+    }
+    if (rc == 0 && good == 0)
+        rc = err_copy(err, &first);
+    answers_fini(&all);
+    stack_sample_sort(sample);
+    return rc;
+}
+
+/* --- out -------------------------------------------------------------------------- */
+
+static void keep_rank(struct stack_sample *s, int64_t rank)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < s->count; i++)
+        if (s->ranks[i].rank == rank)
+            s->ranks[n++] = s->ranks[i];
+    s->count = n;
+}
+
+static void put_frames(struct buf *b, const struct stack_frame *f, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        buf_printf(b, "      %s (%s", f[i].name, f[i].file);
+        if (f[i].line > 0)
+            buf_printf(b, ":%" PRId64, f[i].line);
+        buf_append_str(b, ")\n");
+    }
+}
+
+/* One rank in full: every process, every thread, every frame. */
+static void put_rank(struct buf *b, const struct stack_rank *r)
+{
+    buf_printf(b, "rank %" PRId64 " on %s (local rank %" PRId64 ")\n", r->rank, r->node,
+               r->local_rank);
+    for (size_t i = 0; i < r->process_count; i++) {
+        const struct stack_process *p = &r->processes[i];
+
+        buf_printf(b, "  process %" PRId64 " (%s), state %c%s%s%s%s\n", p->pid,
+                   p->command, p->state ? p->state : '?', *p->wchan ? ", in " : "",
+                   p->wchan, *p->syscall ? ", " : "", p->syscall);
+        if (*p->missing)
+            buf_printf(b, "    not read: %s\n", p->missing);
+        for (size_t k = 0; k < p->thread_count; k++) {
+            const struct stack_thread *t = &p->threads[k];
+
+            buf_printf(b, "    thread %" PRId64 " %s%s\n", t->id, t->name,
+                       t->gil ? " (holds the GIL)" : "");
+            put_frames(b, t->native, t->native_count);
+            put_frames(b, t->python, t->python_count);
+        }
+    }
+}
+
+static int print(const struct stacks_args *a, struct stack_sample *s, struct buf *b)
+{
+    struct stack_findings f;
+
+    if (a->rank >= 0)
+        keep_rank(s, a->rank);
+    if (stack_findings_make(&f, s) != 0)
+        return MUSTER_ENOMEM;
+    if (a->json) {
+        struct buf seen;
+
+        buf_init(&seen, SIZE_MAX);
+        buf_append_str(b, "{\"schema\": \"muster-stacks/1\", ");
+        (void)stack_findings_json(b, &f);
+        buf_append_str(b, ", \"seen\": ");
+        if (stack_sample_print(&seen, s, NULL) == 0)
+            (void)buf_append_span(b, buf_span(&seen));
+        buf_append_str(b, "}\n");
+        buf_fini(&seen);
+    } else if (a->rank >= 0) {
+        for (size_t i = 0; i < s->count; i++)
+            put_rank(b, &s->ranks[i]);
+        for (size_t i = 0; i < s->note_count; i++)
+            buf_printf(b, "note: %s\n", s->notes[i]);
+    } else {
+        (void)stack_findings_print(b, &f, s);
+    }
+    stack_findings_fini(&f);
+    return buf_error(b);
+}
+
+static int show(const struct stacks_args *a, struct muster_error *err)
+{
+    struct stack_sample sample = { 0 };
+    struct buf b;
+    int rc = get(a, &sample, err);
+
+    buf_init(&b, SIZE_MAX);
+    if (rc == 0 && a->rank >= 0 && !knows(&sample, a->rank))
+        rc = err_set(err, MUSTER_ENOENT,
+                     "rank %" PRId64 " does not run now; %zu ranks do", a->rank,
+                     sample.count);
+    if (rc == 0 && print(a, &sample, &b) != 0)
+        rc = err_nomem(err);
+    if (rc == 0 && (fwrite(buf_data(&b), 1, buf_len(&b), stdout) != buf_len(&b) ||
+                    fflush(stdout) != 0))
+        rc = err_set(err, MUSTER_EIO, "cannot write to stdout: %s", strerror(errno));
+    buf_fini(&b);
+    stack_sample_fini(&sample);
+    return rc;
+}
+
+int cmd_stacks(int argc, char **argv)
+{
+    struct stacks_args a;
+    struct muster_error err = { 0 };
+    int rc = parse(argc, argv, &a, &err);
+
+    if (rc != 0) {
+        cmd_error(PROG, &err);
+        return 2;
+    }
+    if (a.help) {
+        fputs(help, stdout);
+        return EXIT_SUCCESS;
+    }
+    if (show(&a, &err) == 0)
+        return EXIT_SUCCESS;
+    cmd_error(PROG, &err);
+    return EXIT_FAILURE;
+}

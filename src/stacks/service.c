@@ -1,0 +1,284 @@
+/* service.c - see service.h. */
+#include "stacks/service.h"
+
+#include <stdio.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+#define KIND      "stacks"
+#define READ_MS   2000u /* for whoever asks from outside */
+#define TRAVEL_MS 700u  /* of an answer of another node, beside the reading itself */
+#define AT_ONCE   8u
+
+/* One reading of this node, for somebody. */
+struct task {
+    struct stacks_service *s; /* NULL once the service is gone */
+    struct stacks_reading *reading;
+    struct task *next;
+    stacks_cb cb;
+    void *ctx;
+};
+
+struct stacks_service {
+    struct stacks_service_opts opts;
+    struct stacks_target *targets; /* owned, room for opts.most */
+    struct channel *channel;       /* borrowed; NULL: none */
+    struct task *tasks;            /* owned */
+    size_t running;
+};
+
+/* --- this node -------------------------------------------------------------------- */
+
+static void unlink_task(struct task *t)
+{
+    for (struct task **at = &t->s->tasks; *at; at = &(*at)->next)
+        if (*at == t) {
+            *at = t->next;
+            t->s->running--;
+            return;
+        }
+}
+
+static void service_on_read(void *ctx, int status, struct span json,
+                            const struct muster_error *err)
+{
+    struct task *t = ctx;
+    struct stack_sample sample = { 0 };
+    struct muster_error why;
+    char text[400];
+
+    if (status == 0 && stack_sample_parse(&sample, json, &why) != 0) {
+        status = why.code;
+        err = &why;
+    }
+    if (status != 0) {
+        snprintf(text, sizeof text, "%.100s: %.250s", t->s->opts.node, err->text);
+        (void)stack_sample_note(&sample, text);
+    }
+    stack_sample_sort(&sample);
+    unlink_task(t);
+    t->cb(t->ctx, &sample);
+    stack_sample_fini(&sample);
+    mem_free(t);
+}
+
+int stacks_of_node(struct stacks_service *s, enum stacks_depth depth,
+                   uint64_t timeout_ms, stacks_cb cb, void *ctx,
+                   struct muster_error *err)
+{
+    struct task *t;
+
+    if (s->running >= AT_ONCE)
+        return err_set(err, MUSTER_EFULL, "too many ask for stacks at the same time");
+    t = mem_calloc(1, sizeof *t);
+    if (!t)
+        return err_nomem(err);
+    *t = (struct task){ .s = s, .cb = cb, .ctx = ctx };
+    const struct stacks_read_opts opts = {
+        .loop = s->opts.loop,
+        .targets = s->targets,
+        .count = s->opts.targets(s->opts.ctx, s->targets, s->opts.most),
+        .node = s->opts.node,
+        .envp = s->opts.envp,
+        .depth = depth,
+        .timeout_ms = timeout_ms,
+        .done = service_on_read,
+        .ctx = t,
+    };
+    const int rc = stacks_read(&opts, &t->reading, err);
+    if (rc != 0) {
+        mem_free(t);
+        return rc;
+    }
+    t->next = s->tasks;
+    s->tasks = t;
+    s->running++;
+    return 0;
+}
+
+/* --- all nodes -------------------------------------------------------------------- */
+
+struct gathering {
+    stacks_cb cb;
+    void *ctx;
+    const char *alone; /* why only this node was asked */
+};
+
+static void service_on_answers(void *ctx, const struct channel_answer *answers,
+                               size_t count, bool complete)
+{
+    struct gathering *g = ctx;
+    struct stack_sample sample = { 0 };
+
+    (void)complete;
+    for (size_t i = 0; i < count; i++) {
+        const struct channel_answer *a = &answers[i];
+        char text[200];
+
+        if (!a->missing && stack_sample_parse(&sample, a->bytes, NULL) == 0)
+            continue;
+        snprintf(text, sizeof text, "node %.*s %s", (int)MIN_OF(a->host.n, (size_t)100),
+                 (const char *)a->host.p,
+                 a->missing ? "did not answer" : "answered something else than stacks");
+        (void)stack_sample_note(&sample, text);
+    }
+    stack_sample_sort(&sample);
+    g->cb(g->ctx, &sample);
+    stack_sample_fini(&sample);
+    mem_free(g);
+}
+
+static void service_on_own(void *ctx, struct stack_sample *sample)
+{
+    struct gathering *g = ctx;
+
+    if (g->alone)
+        (void)stack_sample_note(sample, g->alone);
+    g->cb(g->ctx, sample);
+    mem_free(g);
+}
+
+/* Why other nodes cannot be asked; NULL if there are none. */
+static const char *why_alone(const struct stacks_service *s)
+{
+    if (!s->channel || channel_state(s->channel) == CHANNEL_ALONE)
+        return NULL;
+    if (channel_state(s->channel) == CHANNEL_NO_COORDINATOR)
+        return "this node alone: the store is not served by muster, so other nodes "
+               "cannot be asked";
+    return "this node alone: the coordinator of the job cannot be reached now";
+}
+
+int stacks_of_job(struct stacks_service *s, uint64_t timeout_ms, stacks_cb cb,
+                  void *ctx, struct muster_error *err)
+{
+    struct gathering *g = mem_calloc(1, sizeof *g);
+    int rc;
+
+    if (!g)
+        return err_nomem(err);
+    *g = (struct gathering){ cb, ctx, why_alone(s) };
+    if (s->channel && channel_shared(s->channel))
+        rc = channel_ask(s->channel, KIND, span_of(NULL, 0), timeout_ms + TRAVEL_MS,
+                         service_on_answers, g, err);
+    else
+        rc = stacks_of_node(s, STACKS_FULL, timeout_ms, service_on_own, g, err);
+    if (rc != 0)
+        mem_free(g);
+    return rc;
+}
+
+/* --- questions of other nodes ----------------------------------------------------- */
+
+struct asked {
+    struct stacks_service *s;
+    struct channel_question *q;
+    char node[256];
+};
+
+static void answer_question(void *ctx, struct stack_sample *sample)
+{
+    struct asked *a = ctx;
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    (void)stack_sample_print_within(&b, sample, a->node, CHANNEL_ANSWER_MAX);
+    channel_answer(a->q, buf_span(&b));
+    buf_fini(&b);
+    mem_free(a);
+}
+
+static void service_on_question(void *ctx, struct channel_question *q,
+                                struct span payload)
+{
+    struct stacks_service *s = ctx;
+    struct asked *a = mem_calloc(1, sizeof *a);
+
+    (void)payload;
+    if (!a) {
+        channel_answer(q, span_of(NULL, 0));
+        return;
+    }
+    a->s = s;
+    a->q = q;
+    snprintf(a->node, sizeof a->node, "%s", s->opts.node);
+    if (stacks_of_node(s, STACKS_FULL, READ_MS, answer_question, a, NULL) == 0)
+        return;
+    struct stack_sample none = { 0 };
+    (void)stack_sample_note(&none, "a node could not read the stacks of its ranks");
+    answer_question(a, &none);
+    stack_sample_fini(&none);
+}
+
+int stacks_service_channel(struct stacks_service *s, struct channel *channel)
+{
+    s->channel = channel;
+    return channel_on_question(channel, KIND, service_on_question, s);
+}
+
+/* --- the agent's own socket ------------------------------------------------------- */
+
+static void answer_request(void *ctx, struct stack_sample *sample)
+{
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    const int rc = stack_sample_print_within(&b, sample, NULL, STACK_JOB_BYTES);
+    local_request_answer(ctx, &b, rc);
+}
+
+static void service_on_request(void *ctx, struct local_request *r, const json_t *body)
+{
+    struct stacks_service *s = ctx;
+    struct muster_error err;
+
+    (void)body;
+    if (s->opts.targets(s->opts.ctx, s->targets, s->opts.most) == 0 &&
+        !(s->channel && channel_shared(s->channel)))
+        local_request_refuse(r, "no worker of this job runs now");
+    else if (stacks_of_job(s, READ_MS, answer_request, r, &err) != 0)
+        local_request_refuse(r, "%s", err.text);
+}
+
+int stacks_service_local(struct stacks_service *s, struct local_socket *local)
+{
+    return local_socket_register(local, KIND, service_on_request, s);
+}
+
+/* --- open and close --------------------------------------------------------------- */
+
+int stacks_service_open(const struct stacks_service_opts *opts,
+                        struct stacks_service **out, struct muster_error *err)
+{
+    struct stacks_service *s = mem_calloc(1, sizeof *s);
+
+    if (!s)
+        return err_nomem(err);
+    s->opts = *opts;
+    s->targets = mem_calloc(opts->most, sizeof *s->targets);
+    if (!s->targets) {
+        mem_free(s);
+        return err_nomem(err);
+    }
+    *out = s;
+    return 0;
+}
+
+/* Whoever waits for a reading gets an empty one, so that what it holds is freed. */
+void stacks_service_close(struct stacks_service *s)
+{
+    if (!s)
+        return;
+    while (s->tasks) {
+        struct task *t = s->tasks;
+        struct stack_sample none = { 0 };
+
+        stacks_read_cancel(t->reading);
+        unlink_task(t);
+        t->cb(t->ctx, &none);
+        mem_free(t);
+    }
+    mem_free(s->targets);
+    mem_free(s);
+}
