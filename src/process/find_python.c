@@ -1,5 +1,6 @@
-/* python.c - see python.h. torchrun runs scripts with the Python that runs torchrun;
- * the one beside our program is its like when we are installed into an environment. */
+/* find_python.c - see find_python.h. torchrun runs scripts with the Python that runs
+ * torchrun. When we are installed into an environment, the Python beside our program is
+ * that one. */
 #include "process/find_python.h"
 
 #include <limits.h>

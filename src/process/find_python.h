@@ -1,4 +1,4 @@
-/* python.h - which Python runs the scripts, when PYTHON_EXEC does not say. */
+/* find_python.h - which Python runs the scripts, when PYTHON_EXEC does not say. */
 #ifndef PROCESS_FIND_PYTHON_H
 #define PROCESS_FIND_PYTHON_H
 

@@ -88,7 +88,7 @@ static void wait_for(pid_t pid)
     waitpid(pid, NULL, fd >= 0 ? WNOHANG : 0);
 }
 
-/* --- what the guard tells --------------------------------------------------------- */
+/* --- reports of the guard --------------------------------------------------------- */
 
 static struct guard_service **find_service(struct guard *g, uint32_t id)
 {
@@ -205,7 +205,8 @@ int guard_watch(struct guard *g, uv_loop_t *loop, const struct guard_events *eve
     return 0;
 }
 
-/* --- what we ask ------------------------------------------------------------------ */
+/* --- requests to the guard
+ * ------------------------------------------------------------------ */
 
 /* Waits for room: the guard never blocks on us, so this is short. */
 static int send_all(struct guard *g, struct msghdr *m)

@@ -37,9 +37,10 @@ struct guard_events {
     void (*on_started)(void *ctx, uint32_t id, pid_t pid, bool forked);
     void (*on_refused)(void *ctx, uint32_t id, int errnum); /* exec failed */
     void (*on_exited)(void *ctx, uint32_t id, const struct guard_exit *how);
-    void (*on_leftovers)(void *ctx); /* every worker is gone, processes of theirs not */
-    void (*on_empty)(void *ctx);     /* no worker, and nothing that came of one */
-    void (*on_lost)(void *ctx);      /* the guard died; all it held was killed */
+    void (*on_leftovers)(
+        void *ctx);              /* every worker exited, but left processes behind */
+    void (*on_empty)(void *ctx); /* neither workers nor their descendants are left */
+    void (*on_lost)(void *ctx);  /* the guard died; all it held was killed */
 };
 
 /* The body of a worker that is a function: runs in a fork of the guard. result_fd is
@@ -90,7 +91,7 @@ int guard_spawn_from(struct guard *g, const struct guard_service *from, uint32_t
                      struct muster_error *err);
 
 /* Starts worker id (unique among the living). After guard_kill_all, before on_empty:
- * those that have not died are given up, nothing more is told of them. spec's fds are
+ * those that have not died are given up and not reported any more. spec's fds are
  * ours: -1 stands for what the guard has inherited. With argv NULL: fn, whose result
  * goes to result_fd. */
 int guard_spawn(struct guard *g, uint32_t id, const struct proc_spec *spec,

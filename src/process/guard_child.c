@@ -21,7 +21,7 @@
 #include "process/guard_child.h"
 
 #define KILL_AGAIN_MS 5
-#define TELL_AT_ONCE  2048 /* bytes of replies that wait no longer for others */
+#define FLUSH_AT      2048 /* bytes of replies that do not wait for more to come */
 
 static int64_t wall_us(void)
 {
@@ -37,7 +37,7 @@ static void flush(struct guard_child *k)
         const ssize_t n = send(k->sock, buf_data(&k->out), buf_len(&k->out),
                                MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0) {
-            k->blocked = true; /* poll tells of the end, or the next read */
+            k->blocked = true; /* If the agent is gone, poll reports it. */
             return;
         }
         buf_consume(&k->out, (size_t)n);
@@ -271,7 +271,7 @@ static void turn(struct guard_child *k)
         reap(k);
         k->ended |= getppid() != k->keeper;
     }
-    if (!(p[0].revents & POLLIN) || buf_len(&k->out) >= TELL_AT_ONCE)
+    if (!(p[0].revents & POLLIN) || buf_len(&k->out) >= FLUSH_AT)
         flush(k);
     if (p[0].revents & (POLLIN | POLLHUP | POLLERR))
         on_request(k);

@@ -25,9 +25,9 @@ static int load(struct muster_error *err)
                        dlerror());
     struct hwloc_dl got;
     bool all = true;
-#define LATE_HWLOC_FIND(name) all = dlopen_find(lib, "hwloc_" #name, &got.name) && all;
-    LATE_HWLOC(LATE_HWLOC_FIND)
-#undef LATE_HWLOC_FIND
+#define HWLOC_DL_FIND(name) all = dlopen_find(lib, "hwloc_" #name, &got.name) && all;
+    HWLOC_DL(HWLOC_DL_FIND)
+#undef HWLOC_DL_FIND
     if (!all)
         return err_set(err, MUSTER_ENOTSUP,
                        "Failed to apply NUMA binding: libhwloc.so.15 lacks functions: "

@@ -1,4 +1,4 @@
-/* hwloc_dl.h - hwloc, loaded when a job asks for --numa-binding; see late.h.
+/* hwloc_dl.h - hwloc, loaded when a job asks for --numa-binding; see loop/dlopen.h.
  *
  * Callers write the names that hwloc's manual has; of its inline functions only those
  * that call no other. */
@@ -11,7 +11,7 @@
 
 #ifdef MUSTER_DLOPEN
 
-#define LATE_HWLOC(X)                                                                  \
+#define HWLOC_DL(X)                                                                    \
     X(bitmap_first)                                                                    \
     X(get_nbobjs_by_depth)                                                             \
     X(get_obj_by_depth)                                                                \
@@ -23,9 +23,9 @@
     X(topology_set_flags)
 
 struct hwloc_dl {
-#define LATE_HWLOC_MEMBER(name) __typeof__(&hwloc_##name) name;
-    LATE_HWLOC(LATE_HWLOC_MEMBER)
-#undef LATE_HWLOC_MEMBER
+#define HWLOC_DL_MEMBER(name) __typeof__(&hwloc_##name) name;
+    HWLOC_DL(HWLOC_DL_MEMBER)
+#undef HWLOC_DL_MEMBER
 };
 
 extern struct hwloc_dl hwloc_dl;

@@ -173,8 +173,8 @@ int proc_spawn_again(const struct proc_spec *spec, pid_t *pid)
     if (!paths)
         return ENOMEM;
 
-    /* Not fork(): its handlers (libuv's) close descriptors by numbers of another life.
-     */
+    /* Not fork(): libuv's atfork handler would close descriptors that have been
+     * reused. */
     const pid_t parent = getpid();
     const pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
 

@@ -1,4 +1,4 @@
-/* visible.c - see visible.h. */
+/* visible_devices.c - see visible_devices.h. */
 #include "process/core/visible_devices.h"
 
 /* The number that an item begins with, as strtoul has it ("1gpu" is 1); -1: none. */

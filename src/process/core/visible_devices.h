@@ -1,4 +1,5 @@
-/* visible.h - which devices a variable such as CUDA_VISIBLE_DEVICES leaves to us. Pure.
+/* visible_devices.h - which devices a variable such as CUDA_VISIBLE_DEVICES leaves to
+ * us. Pure.
  *
  * The rules are those of NVIDIA's driver, which torch follows too: numbers or unique
  * beginnings of UUIDs between commas; the first that names no device ends the list, and
