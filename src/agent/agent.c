@@ -377,6 +377,11 @@ static int open_all(struct agent *a, struct muster_error *err)
         rc = err_nomem(err);
     if (rc == 0)
         rc = guard_watch(a->guard, &a->loop, &agent_guard_events, a, err);
+    if (rc == 0 && c->warm) { /* first of all: it imports while nodes find each other */
+        const struct warm_opts warm = { &a->loop, a->guard, c, a->opts.envp,
+                                        a->opts.notes };
+        rc = warm_open(&warm, &a->warm, err);
+    }
     if (rc == 0)
         rc = logs_open(&a->loop, c, a->opts.notes, a->opts.envp, &a->logs, err);
     if (rc == 0 && a->opts.registry)
@@ -398,6 +403,7 @@ static void on_gone(void *ctx)
 static void close_all(struct agent *a)
 {
     agent_wait_end(a, false);
+    warm_close(a->warm);
     guard_dismiss(a->guard); /* It takes its time while we tidy up. */
     agent_stacks_close(a);
     agent_status_close(a);

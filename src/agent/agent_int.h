@@ -15,19 +15,21 @@
 #include "logs/worker_logs.h"
 #include "loop/blocking_call.h"
 #include "status/local_socket.h"
+#include "warm/warm.h"
 
 #define AGENT_SIGNALS_MAX 32
 
 struct agent_worker {
     pid_t pid; /* 0 until the guard has told */
     bool answered, exited;
-    int code;               /* as Python has it */
-    int64_t exited_us;      /* wall clock */
-    uint64_t order;         /* of exits seen in this attempt */
-    uint64_t stuck_since;   /* loop time; 0: not in uninterruptible sleep */
-    char *error_file;       /* owned; "" if there is no log directory */
-    int result_fd;          /* -1: none */
-    uv_poll_t *result_poll; /* on the heap: it outlives the attempt by a turn */
+    bool asked_warm, forked; /* of the warm interpreter; by it */
+    int code;                /* as Python has it */
+    int64_t exited_us;       /* wall clock */
+    uint64_t order;          /* of exits seen in this attempt */
+    uint64_t stuck_since;    /* loop time; 0: not in uninterruptible sleep */
+    char *error_file;        /* owned; "" if there is no log directory */
+    int result_fd;           /* -1: none */
+    uv_poll_t *result_poll;  /* on the heap: it outlives the attempt by a turn */
     struct buf result;
 };
 
@@ -47,6 +49,7 @@ struct agent {
     struct agent_status *status;   /* owned; NULL: nobody can ask */
     struct stacks_service *stacks; /* NULL: nobody can ask for them */
     struct guard *guard;
+    struct warm *warm; /* owned; NULL: not asked for */
     struct logs *logs;
     struct rdzv_handler *handler;
     struct rdzv_round round; /* texts are the handler's, until the next join */

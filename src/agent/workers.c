@@ -77,7 +77,12 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
             .cpus = cpus.bits,
             .cpus_size = cpus.size,
         };
-        rc = guard_spawn(a->guard, (uint32_t)i, &spec, answer, err);
+        const struct guard_service *from = warm_service(a->warm);
+
+        rc = guard_spawn_from(a->guard, from, (uint32_t)i, &spec, answer, err);
+        a->workers[i].asked_warm = rc == 0 && from;
+        if (a->workers[i].asked_warm)
+            warm_asked(a->warm);
     }
     if (answer >= 0)
         close(answer);
@@ -144,12 +149,21 @@ static void all_answered(struct agent *a)
     agent_fail(a, &err);
 }
 
+static void warm_on_answer(struct agent *a, uint32_t id, bool forked)
+{
+    struct agent_worker *w = &a->workers[id];
+
+    if (w->asked_warm)
+        warm_answered(a->warm, forked);
+    w->asked_warm = false;
+    w->forked = forked;
+}
+
 static void on_started(void *ctx, uint32_t id, pid_t pid, bool forked)
 {
     struct agent *a = ctx;
 
-    (void)forked;
-
+    warm_on_answer(a, id, forked);
     a->workers[id].pid = pid;
     a->workers[id].answered = true;
     if (--a->unanswered == 0)
@@ -162,6 +176,7 @@ static void on_refused(void *ctx, uint32_t id, int errnum)
     struct agent *a = ctx;
     bool none = true;
 
+    warm_on_answer(a, id, false);
     a->workers[id].answered = true;
     if (a->refused == 0) {
         a->refused = errnum;

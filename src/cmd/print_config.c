@@ -37,6 +37,7 @@ static json_t *option_value(const struct options *o, const struct option_spec *s
     case OPTION_FLOAT:
         return json_real(*(const double *)field);
     case OPTION_TEXT:
+    case OPTION_OPTIONAL:
     case OPTION_CHOICE:
     case OPTION_PRINT:
     case OPTION_LIST:
@@ -117,7 +118,7 @@ static json_t *config_json(const struct launch_config *c)
     return json_pack(
         "{s:o, s:I, s:o, s:I, s:f, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o, "
         "s:o, "
-        "s:o, s:b, s:b, s:s, s:o, s:s}",
+        "s:o, s:b, s:b, s:s, s:o, s:s, s:o}",
         "rdzv", rdzv_json(&c->rdzv), "nproc", (json_int_t)c->nproc, "role",
         text_or_null(c->role), "max_restarts", (json_int_t)c->max_restarts,
         "monitor_interval", c->monitor_interval_s, "start_method",
@@ -133,7 +134,7 @@ static json_t *config_json(const struct launch_config *c)
         "log_line_prefix_template", text_or_null(c->prefix_template),
         "set_omp_num_threads", c->set_omp, "virtual_local_rank", c->virtual_local_rank,
         "numa_binding", numa_mode_word(c->numa), "argv", argv_json(c), "report_name",
-        worker_report_name(c));
+        worker_report_name(c), "warm", text_or_null(c->warm));
 }
 
 int print_config(const struct options *o, const struct launch_config *c, bool launch,

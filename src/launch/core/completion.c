@@ -28,9 +28,15 @@ static void put_choices(struct buf *out, const struct option_spec *s)
         buf_printf(out, "%s%s", i ? " " : "", s->choices[i]);
 }
 
+/* One that also does without is offered like a flag. */
+static bool needs_value(const struct option_spec *s)
+{
+    return s->kind != OPTION_OPTIONAL && option_takes_value(s);
+}
+
 static bool has_words(const struct option_spec *s)
 {
-    return s->choices || words_for(s);
+    return s->kind != OPTION_OPTIONAL && (s->choices || words_for(s));
 }
 
 /* A help text between quotes of a shell: what would end them, or means something to
@@ -101,7 +107,7 @@ static void put_zsh(struct buf *out, const char *commands)
     buf_append_str(out, "#compdef muster torchrun\nlocal -a options\noptions=(\n");
     for (size_t i = 0; i < options_count; i++) {
         const struct option_spec *s = &options_table[i];
-        const bool flag = !option_takes_value(s);
+        const bool flag = !needs_value(s);
 
         buf_printf(out, "  '--%s%s[", s->name, flag ? "" : "=");
         put_help(out, s->help);
@@ -145,7 +151,7 @@ static void put_fish_options(struct buf *out, const char *command, const char *w
         buf_printf(out, "complete -c %s%s -l %s", command, when, s->name);
         if (s->letter)
             buf_printf(out, " -s %c", s->letter);
-        if (option_takes_value(s))
+        if (needs_value(s))
             put_fish_value(out, s);
         buf_append_str(out, " -d '");
         put_help(out, s->help);

@@ -66,6 +66,7 @@ struct launch_config {
     char *start_method;         /* spawn, fork, forkserver; any text from PET_ */
     char *event_handler;        /* null, console, ... */
     char *metrics_handler;      /* the same words */
+    char *warm;                 /* modules to import once; "" the usual; NULL: off */
     char *signals;              /* --signals-to-handle, unparsed */
     int64_t shutdown_timeout_s; /* flag, else variable, else 30; variable may be < 0 */
 

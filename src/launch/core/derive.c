@@ -184,6 +184,14 @@ static enum numa_mode numa_of(const char *word)
     return NUMA_NONE;
 }
 
+/* MUSTER_WARM=1 and 0 switch it, as for flags. */
+static const char *warm_value(const char *given)
+{
+    if (!given || strcmp(given, "0") == 0)
+        return NULL;
+    return strcmp(given, "1") == 0 ? "" : given;
+}
+
 static int copy_plain_values(struct deriving *d)
 {
     struct launch_config *c = d->c;
@@ -198,6 +206,7 @@ static int copy_plain_values(struct deriving *d)
         { &c->start_method, o->start_method },
         { &c->event_handler, o->event_log_handler },
         { &c->metrics_handler, o->metrics_handler },
+        { &c->warm, warm_value(o->warm) },
         { &c->signals, o->signals_to_handle },
         { &c->log_dir, o->log_dir && *o->log_dir ? o->log_dir : NULL },
         { &c->prefix_template,
@@ -238,6 +247,10 @@ static int choose_entry(struct deriving *d)
                   : o->no_python ? ENTRY_EXEC
                   : o->module    ? ENTRY_MODULE
                                  : ENTRY_SCRIPT;
+    if (d->c->warm && d->c->entry == ENTRY_EXEC)
+        return err_set(d->err, MUSTER_EINVAL,
+                       "--warm forks workers from a Python interpreter: it does not go "
+                       "with --no-python");
     if (!python || d->c->entry == ENTRY_EXEC || d->c->entry == ENTRY_RUN_PATH)
         return 0;
     d->c->python_is_custom = true;

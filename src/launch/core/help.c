@@ -18,6 +18,10 @@ void help_metavar(struct buf *out, const struct option_spec *s)
 {
     if (s->kind == OPTION_FLAG || s->kind == OPTION_HELP)
         return;
+    if (s->kind == OPTION_OPTIONAL) {
+        buf_append_str(out, s->choices[0]);
+        return;
+    }
     if (s->kind == OPTION_CHOICE || s->kind == OPTION_PRINT) {
         for (size_t i = 0; s->choices[i]; i++)
             buf_printf(out, "%s%s", i ? "," : "{", s->choices[i]);
@@ -73,7 +77,7 @@ static void put_in_brackets(struct filler *f, const struct option_spec *s)
         buf_printf(&b, "[-%c", s->letter);
     else
         buf_printf(&b, "[--%s", s->name);
-    if (s->kind != OPTION_FLAG && s->kind != OPTION_HELP)
+    if (s->kind != OPTION_FLAG && s->kind != OPTION_HELP && s->kind != OPTION_OPTIONAL)
         buf_u8(&b, ' ');
     help_metavar(&b, s);
     buf_u8(&b, ']');
@@ -105,7 +109,8 @@ static void invocation(struct buf *b, const struct option_spec *s)
     buf_init(&meta, SIZE_MAX);
     help_metavar(&meta, s);
     n = (int)buf_len(&meta);
-    const char *m = n ? (const char *)buf_data(&meta) : "", *gap = n ? " " : "";
+    const char *m = n ? (const char *)buf_data(&meta) : "",
+               *gap = n && s->kind != OPTION_OPTIONAL ? " " : "";
     if (s->letter)
         buf_printf(b, "-%c%s%.*s, ", s->letter, gap, n, m);
     buf_printf(b, "--%s%s%.*s", s->name, gap, n, m);

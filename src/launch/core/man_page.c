@@ -28,7 +28,8 @@ static void put_man_option(struct buf *out, const struct option_spec *s)
     if (!buf_error(&names))
         put_troff(out, (const char *)buf_data(&names));
     if (buf_len(&meta))
-        buf_printf(out, " \\fI%.*s\\fR", (int)buf_len(&meta), buf_data(&meta));
+        buf_printf(out, "%s\\fI%.*s\\fR", s->kind == OPTION_OPTIONAL ? "" : " ",
+                   (int)buf_len(&meta), buf_data(&meta));
     buf_u8(out, '\n');
     put_troff(out, s->help);
     if (s->initial && *s->initial) {

@@ -253,6 +253,7 @@ static enum options_fault option_take(struct walk *w, const struct option_spec *
         *(const char **)field = value;
         break;
     case OPTION_TEXT:
+    case OPTION_OPTIONAL:
     case OPTION_LIST:
         *(const char **)field = value;
         break;
@@ -371,6 +372,8 @@ static enum options_fault take_option(struct walk *w, struct word word, size_t *
         word.spec = next;
         word.value = word.value[1] ? word.value + 1 : NULL;
     }
+    if (word.spec->kind == OPTION_OPTIONAL && !word.value)
+        word.value = "";
     if (option_takes_value(word.spec) && !word.value) {
         const size_t next = *at + 1;
 

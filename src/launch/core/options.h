@@ -19,8 +19,9 @@ enum option_kind {
     OPTION_INT,
     OPTION_FLOAT,
     OPTION_CHOICE,
-    OPTION_PRINT, /* a choice that is acted on when it is met, like --help */
-    OPTION_LIST,  /* at commas; two commas stand for one */
+    OPTION_OPTIONAL, /* a text, only behind "="; "" if there is none */
+    OPTION_PRINT,    /* a choice that is acted on when it is met, like --help */
+    OPTION_LIST,     /* at commas; two commas stand for one */
 };
 
 /* Whose the option is. */
@@ -59,7 +60,8 @@ struct options {
     bool print_config;
     const char *rank_order; /* NULL: not given */
     const char *metrics_handler;
-    bool help; /* --help was met before any error: nothing else counts */
+    const char *warm; /* NULL: not given */
+    bool help;        /* --help was met before any error: nothing else counts */
     const char *print_completion; /* the same for this one; NULL: not given */
     const char *script;
     char *const *script_args; /* borrowed from argv, or NULL */

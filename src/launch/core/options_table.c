@@ -9,6 +9,7 @@ static const char *const numa_bindings[] = { "node", "socket", "exclusive",
                                              "core-complex", NULL };
 
 static const char *const shells[] = { "bash", "zsh", "tcsh", NULL };
+static const char *const warm_values[] = { "[=MODULE,...|auto]", NULL };
 static const char *const rank_orders[] = { "node", "given", "slurm", "index", NULL };
 
 const struct option_spec options_table[] = {
@@ -123,6 +124,12 @@ const struct option_spec options_table[] = {
       "Where torch's metrics of the agent go: null, console (as torch's "
       "ConsoleMetricHandler prints them, on stdout), or file:PATH (JSON lines at its "
       "end)." },
+    { "warm", 0, OPTION_OPTIONAL, OWNER_MUSTER, true, NULL, warm_values, FIELD(warm),
+      "Import once a node, in an interpreter from which all workers of all attempts "
+      "are "
+      "forked: torch and what DDP needs, the modules that are named, or (auto) what "
+      "this script imported the last time. Workers are what python would start, within "
+      "milliseconds." },
     { "print-config", 0, OPTION_FLAG, OWNER_MUSTER, false, NULL, NULL,
       FIELD(print_config),
       "Print what the command line and the environment amount to as JSON, start "

@@ -239,6 +239,31 @@ static void test_variables_of_our_own_options(void **state)
     assert_string_equal(o.rank_order, "given");
 }
 
+/* --warm has a value only behind "=": what follows is the script. */
+static void test_optional_value(void **state)
+{
+    struct options o;
+    struct words args, vars;
+    struct muster_error err;
+
+    (void)state;
+    assert_int_equal(parse(&o, "--warm train.py a", NULL, false, &args, &vars, &err),
+                     OPTIONS_FINE);
+    assert_string_equal(o.warm, "");
+    assert_string_equal(o.script, "train.py");
+    assert_int_equal(
+        parse(&o, "--warm=torch,numpy train.py", NULL, false, &args, &vars, &err),
+        OPTIONS_FINE);
+    assert_string_equal(o.warm, "torch,numpy");
+    assert_int_equal(
+        parse(&o, "train.py", "MUSTER_WARM=auto", false, &args, &vars, &err),
+        OPTIONS_FINE);
+    assert_string_equal(o.warm, "auto");
+    assert_int_equal(parse(&o, "train.py", NULL, false, &args, &vars, &err),
+                     OPTIONS_FINE);
+    assert_null(o.warm);
+}
+
 static void test_flag_variable_must_be_a_number(void **state)
 {
     struct options o;
@@ -315,6 +340,7 @@ int main(void)
         cmocka_unit_test(test_accepted),
         cmocka_unit_test(test_since_torch_2_15),
         cmocka_unit_test(test_variables_of_our_own_options),
+        cmocka_unit_test(test_optional_value),
         cmocka_unit_test(test_flag_variable_must_be_a_number),
         cmocka_unit_test(test_float),
         cmocka_unit_test(test_repr),

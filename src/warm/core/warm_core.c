@@ -1,0 +1,316 @@
+/* warm_core.c - see warm_core.h. */
+#include "warm/core/warm_core.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+#define DEATHS_MAX  5    /* in a row: something is wrong with it */
+#define LEARNED_MAX 4000 /* modules; a large job has 3,000 */
+#define HINT_MS     1000
+
+/* DDP's constructor imports torch._dynamo, and with it 829 modules. */
+static const char *const usual[] = {
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.optim",
+    "torch.utils.data",
+    "torch._dynamo",
+    "torch.distributed.elastic.multiprocessing.errors",
+};
+
+bool warm_is_module(struct span name)
+{
+    bool first = true;
+
+    for (size_t i = 0; i < name.n; i++) {
+        const uint8_t c = name.p[i];
+        const bool letter =
+            (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c >= 0x80;
+
+        if (c == '.' ? first : !letter && (first || c < '0' || c > '9'))
+            return false;
+        first = c == '.';
+    }
+    return name.n > 0 && name.n < 256 && !first;
+}
+
+static bool has(const struct text_list *l, struct span name)
+{
+    for (size_t i = 0; i < l->count; i++)
+        if (span_eq(span_str(l->items[i]), name))
+            return true;
+    return false;
+}
+
+static int add(struct text_list *l, struct span name)
+{
+    return has(l, name) ? 0 : text_list_add(l, (const char *)name.p, name.n);
+}
+
+static int add_named(struct warm_core *w, const char *value, struct muster_error *err)
+{
+    for (const char *p = value;;) {
+        const size_t n = strcspn(p, ",");
+
+        if (!warm_is_module(span_of(p, n)))
+            return err_set(err, MUSTER_EINVAL,
+                           "--warm=%s: '%.*s' is not the name of a module\n"
+                           "Say --warm for torch and what DDP needs, --warm=auto for "
+                           "what this script imports, or --warm=MODULE,MODULE.",
+                           value, (int)n, p);
+        if (add(&w->modules, span_of(p, n)))
+            return err_nomem(err);
+        if (p[n] == '\0')
+            return 0;
+        p += n + 1;
+    }
+}
+
+int warm_core_init(struct warm_core *w, const char *value, struct muster_error *err)
+{
+    int rc = 0;
+
+    *w = (struct warm_core){ .learning = strcmp(value, "auto") == 0 };
+    w->optional = *value == '\0' || w->learning;
+    if (!w->optional)
+        rc = add_named(w, value, err);
+    for (size_t i = 0; w->optional && rc == 0 && i < ARRAY_LEN(usual); i++)
+        if (add(&w->modules, span_str(usual[i])))
+            rc = err_nomem(err);
+    if (rc != 0)
+        warm_core_fini(w);
+    return rc;
+}
+
+void warm_core_fini(struct warm_core *w)
+{
+    text_list_fini(&w->modules);
+    text_list_fini(&w->had);
+}
+
+int warm_core_learned(struct warm_core *w, struct span text)
+{
+    int rc = 0;
+
+    for (size_t at = 0; rc == 0 && at < text.n;) {
+        const uint8_t *end = memchr(text.p + at, '\n', text.n - at);
+        const size_t n = end ? (size_t)(end - text.p) - at : text.n - at;
+        const struct span name = span_of(text.p + at, n);
+
+        if (warm_is_module(name) && w->modules.count < LEARNED_MAX)
+            rc = add(&w->modules, name);
+        w->learning = false;
+        at += n + 1;
+    }
+    return rc;
+}
+
+/* --- lines ------------------------------------------------------------------------ */
+
+static void say(struct warm_text *out, enum warm_log_level level, const char *text)
+{
+    out->level = level;
+    (void)snprintf(out->text, sizeof out->text, "%s", text);
+}
+
+/* Text that a process outside of us has written: no control characters. */
+static void keep(char *to, size_t size, struct span text)
+{
+    const size_t n = MIN_OF(text.n, size - 1);
+
+    for (size_t i = 0; i < n; i++)
+        to[i] = text.p[i] < ' ' || text.p[i] == 0x7f ? '?' : (char)text.p[i];
+    to[n] = '\0';
+}
+
+/* The next word, and what follows the blank behind it. */
+static struct span next_word(struct span *rest)
+{
+    const uint8_t *blank = rest->n ? memchr(rest->p, ' ', rest->n) : NULL;
+    const size_t n = blank ? (size_t)(blank - rest->p) : rest->n;
+    const struct span word = span_of(rest->p, n);
+
+    *rest = blank ? span_of(blank + 1, rest->n - n - 1) : span_of(NULL, 0);
+    return word;
+}
+
+static uint64_t number_of(struct span word)
+{
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < word.n && n < UINT32_MAX; i++)
+        if (word.p[i] >= '0' && word.p[i] <= '9')
+            n = n * 10 + (uint64_t)(word.p[i] - '0');
+    return n;
+}
+
+static void on_ready(struct warm_core *w, struct span rest, struct warm_text *out)
+{
+    const uint64_t ms = number_of(next_word(&rest));
+    const uint64_t kb = number_of(next_word(&rest));
+    const uint64_t modules = number_of(next_word(&rest));
+
+    w->phase = WARM_READY;
+    w->importing[0] = '\0';
+    out->level = WARM_INFO;
+    (void)snprintf(out->text, sizeof out->text,
+                   "the warm interpreter is ready after %" PRIu64 ".%" PRIu64
+                   " s; it holds %" PRIu64 " MB and %" PRIu64 " modules",
+                   ms / 1000, ms % 1000 / 100, kb / 1024, modules);
+}
+
+static void leave_out(struct warm_core *w, struct span name)
+{
+    struct text_list *l = &w->modules;
+
+    for (size_t i = 0; i < l->count; i++) {
+        if (!span_eq(span_str(l->items[i]), name))
+            continue;
+        mem_free(l->items[i]);
+        memmove(&l->items[i], &l->items[i + 1], (l->count - i) * sizeof *l->items);
+        l->count--;
+        return;
+    }
+}
+
+static void on_left_out(struct warm_core *w, struct span rest, struct warm_text *out)
+{
+    const struct span name = next_word(&rest);
+    char module[256], why[512];
+
+    keep(module, sizeof module, name);
+    keep(why, sizeof why, rest);
+    w->restart = has(&w->modules, name); /* else it would be left out for ever */
+    leave_out(w, name);
+    w->deaths = 0;
+    out->level = WARM_WARN;
+    (void)snprintf(out->text, sizeof out->text,
+                   "--warm: importing %s leaves %s behind, which workers must not "
+                   "inherit; it is left out",
+                   module, why);
+    (void)snprintf(w->reason, sizeof w->reason, "%s was left out", module);
+}
+
+static void on_gone_stale(struct warm_core *w, struct span rest, const char *what,
+                          struct warm_text *out)
+{
+    char detail[512];
+
+    keep(detail, sizeof detail, rest);
+    w->restart = true;
+    out->level = WARM_INFO;
+    (void)snprintf(out->text, sizeof out->text,
+                   "%s: %s; another warm interpreter takes its place", what, detail);
+    (void)snprintf(w->reason, sizeof w->reason, "%s", what);
+}
+
+int warm_core_line(struct warm_core *w, struct span line, struct warm_text *out)
+{
+    struct span rest = line;
+    const struct span kind = next_word(&rest);
+    char why[1000];
+
+    out->level = WARM_QUIET;
+    keep(why, sizeof why, rest);
+    if (span_eq(kind, span_str("importing"))) {
+        (void)snprintf(w->importing, sizeof w->importing, "%.200s", why);
+    } else if (span_eq(kind, span_str("ready"))) {
+        on_ready(w, rest, out);
+    } else if (span_eq(kind, span_str("left-out"))) {
+        on_left_out(w, rest, out);
+    } else if (span_eq(kind, span_str("failed"))) {
+        (void)snprintf(w->reason, sizeof w->reason, "%s", why);
+    } else if (span_eq(kind, span_str("refused"))) {
+        out->level = WARM_WARN;
+        (void)snprintf(out->text, sizeof out->text,
+                       "--warm: %s; this worker starts the ordinary way", why);
+    } else if (span_eq(kind, span_str("stale"))) {
+        on_gone_stale(w, rest, "a file that was imported has changed", out);
+    } else if (span_eq(kind, span_str("grown"))) {
+        on_gone_stale(w, rest, "the warm interpreter has grown (KB)", out);
+    } else if (span_eq(kind, span_str("module")) && w->learning &&
+               warm_is_module(rest) && w->had.count < LEARNED_MAX) {
+        return add(&w->had, rest);
+    }
+    return 0;
+}
+
+void warm_core_forked(struct warm_core *w)
+{
+    w->deaths = 0;
+}
+
+/* --- the end of a server ---------------------------------------------------------- */
+
+static void describe(const struct warm_core *w, int status, int errnum, char *to,
+                     size_t size)
+{
+    const char *during = w->importing[0] ? " while it imported " : "";
+
+    if (errnum)
+        (void)snprintf(to, size, "it could not be started: %s", strerror(errnum));
+    else if (w->reason[0])
+        (void)snprintf(to, size, "%s", w->reason);
+    else if (WIFSIGNALED(status))
+        (void)snprintf(to, size, "it was ended by signal %d%s%s", WTERMSIG(status),
+                       during, w->importing);
+    else if (WEXITSTATUS(status) == 77)
+        (void)snprintf(
+            to, size, "this Python does not run what PYTHONPATH offers (-E, -I or -S)");
+    else
+        (void)snprintf(to, size, "it ended with exit code %d%s%s", WEXITSTATUS(status),
+                       during, w->importing);
+}
+
+bool warm_core_exited(struct warm_core *w, int status, int errnum,
+                      struct warm_text *out)
+{
+    const bool was_ready = w->phase == WARM_READY;
+    char how[1200];
+
+    out->level = WARM_QUIET;
+    describe(w, status, errnum, how, sizeof how);
+    if (w->restart || (was_ready && ++w->deaths < DEATHS_MAX)) {
+        if (!w->restart) {
+            out->level = WARM_WARN;
+            (void)snprintf(out->text, sizeof out->text,
+                           "the warm interpreter is gone (%s); another one takes its "
+                           "place",
+                           how);
+        }
+        w->phase = w->modules.count > 0 ? WARM_IMPORTING : WARM_GIVEN_UP;
+        if (w->phase == WARM_GIVEN_UP)
+            say(out, WARM_WARN,
+                "--warm: no module is left to import; workers start the ordinary way");
+    } else {
+        w->phase = WARM_GIVEN_UP;
+        out->level = WARM_WARN;
+        (void)snprintf(out->text, sizeof out->text,
+                       "--warm: %s; workers start the ordinary way", how);
+    }
+    w->restart = false;
+    w->reason[0] = w->importing[0] = '\0';
+    return w->phase == WARM_IMPORTING;
+}
+
+/* --- the hint --------------------------------------------------------------------- */
+
+void warm_hint(uint64_t ms, struct warm_text *out)
+{
+    out->level = WARM_QUIET;
+    if (ms < HINT_MS)
+        return;
+    out->level = WARM_WARN;
+    (void)snprintf(out->text, sizeof out->text,
+                   "the workers took %" PRIu64 ".%" PRIu64
+                   " s from their start to the process group, most of it to import; "
+                   "--warm imports once and forks them in milliseconds",
+                   ms / 1000, ms % 1000 / 100);
+}

@@ -1,0 +1,674 @@
+# server.py - the interpreter that imports once and from which workers are forked.
+#
+# muster puts this file, under the name sitecustomize, into a zip file in memory and
+# that file in front of PYTHONPATH; so `site` imports it after the interpreter has set
+# itself up and before it runs the script. Two stages:
+#
+#   1. `python -u -c STUB script args` with MUSTER_WARM_SERVER=1: that we run at all
+#      shows that this Python heeds PYTHONPATH and site. Only then does this process
+#      become `python -u script args` by exec. If we do not run, STUB ends it: the script
+#      never runs by accident.
+#   2. MUSTER_WARM_SERVER=2: import the modules, then wait for the guard's requests. In
+#      the server this module never ends. In a forked worker it does, and the interpreter
+#      goes on to the script as in any other process: __main__, sys.path[0], -m and
+#      tracebacks are its own work, and no frame of ours is below them.
+#
+# Descriptors: 3 the guard's socket (see src/process/guard_wire.h), 4 a pipe for lines to
+# the agent (see src/warm/core/warm_core.h), 5 the zip file.
+
+import os
+import sys
+
+CONTROL, STATUS, ZIP = 3, 4, 5
+ZIP_PATH = "/proc/self/fd/5"
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+SIGKILL = 9
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_GET_NAME = 1, 15, 16
+PR_SET_MM, PR_SET_MM_MAP, PR_GET_TID_ADDRESS = 35, 14, 40
+CLONE_PARENT, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
+SIGCHLD = 17
+FLAG_SESSION, FLAG_CWD = 1, 4
+# Number of clone(2), and whether the thread pointer is its fourth argument.
+CLONE_CALL = {"x86_64": (56, False), "aarch64": (220, True), "riscv64": (220, True)}
+OWN_VARIABLES = (b"PYTHONPATH",) + tuple(n.encode() for n in THREAD_VARIABLES)
+IDLE_S = 2.0  # without a request before the sources are looked at
+
+
+class Refuse(Exception):
+    """Why there is no server, or no fork, in one line."""
+
+
+def tell(kind, *words):
+    text = " ".join([kind] + [str(w) for w in words])
+    text = text.replace("\n", " ").replace("\r", " ")
+    try:
+        os.write(STATUS, text.encode("utf-8", "replace")[:2000] + b"\n")
+    except OSError:
+        pass
+
+
+# --- becoming the script's interpreter ------------------------------------------------
+
+
+def argument_zero():
+    with open("/proc/self/cmdline", "rb") as f:
+        return f.read().split(b"\0")[0]
+
+
+def first_stage():
+    os.environ["MUSTER_WARM_SERVER"] = "2"
+    os.execv(sys.executable, [os.fsdecode(argument_zero()), "-u"] + sys.argv[1:])
+
+
+# --- what a plain interpreter would have found ----------------------------------------
+
+
+class Given:
+    """What we changed of the environment, and how the worker shall find it."""
+
+    def __init__(self):
+        take = os.environ.pop
+        take("MUSTER_WARM_SERVER")
+        self.modules = [m for m in take("MUSTER_WARM_MODULES", "").split(",") if m]
+        self.optional = take("MUSTER_WARM_OPTIONAL", "") == "1"
+        self.memory_kb = int(take("MUSTER_WARM_MEMORY_KB", "0") or 0)
+        self.learn = take("MUSTER_WARM_LEARN", "") == "1"
+        path = os.environ["PYTHONPATH"]
+        if path == ZIP_PATH:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = path[len(ZIP_PATH) + 1 :]
+        sys.path[:] = [p for p in sys.path if p != ZIP_PATH]
+        sys.path_importer_cache.pop(ZIP_PATH, None)
+        # In front of the zip file: the environment with which muster started us. What
+        # is different by now is the work of a wrapper around the interpreter, and
+        # workers would find it so too.
+        size = int(take("MUSTER_WARM_ENV_SIZE", "0") or 0)
+        given = environment_of(os.pread(ZIP, size, 0).split(b"\0"))
+        self.wrapper = difference(given, os.environb, OWN_VARIABLES)
+        self.before = dict(os.environb)
+        self.imports = {}
+
+    def note_imports(self):
+        """Modules set variables when they are imported: workers have them set."""
+        self.imports = difference(self.before, os.environb, ())
+
+
+def environment_of(entries):
+    pairs = (e.partition(b"=") for e in entries)
+    return {k: v for k, _, v in pairs if k}
+
+
+def difference(before, after, without):
+    """What changed: name to value, or to None where it is gone. Pure."""
+    out = {k: v for k, v in after.items() if before.get(k) != v}
+    out.update((k, None) for k in before if k not in after)
+    return {k: v for k, v in out.items() if k not in without}
+
+
+def own_sitecustomize():
+    """Imports the user's. Returns what to raise in the end, or None."""
+    sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # noqa: F401
+    except BaseException as e:
+        e.__traceback__ = e.__context__ = None
+        return e
+    return None
+
+
+# --- the C library and the kernel -----------------------------------------------------
+
+
+class System:
+    def __init__(self):
+        try:
+            import ctypes
+        except ImportError as e:
+            raise Refuse("this Python has no ctypes (%s)" % e)
+        self.ctypes = ctypes
+        self.py = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock
+        self.number, tls_first = CLONE_CALL.get(os.uname().machine, (0, False))
+        if not self.number:
+            raise Refuse("no clone() known for " + os.uname().machine)
+        # The C library keeps the thread's number in its own memory. The kernel writes
+        # the worker's there when it is told where, as fork() does.
+        where = ctypes.c_void_p()
+        if self.py.prctl(PR_GET_TID_ADDRESS, ctypes.byref(where), 0, 0, 0) != 0:
+            raise Refuse("the kernel does not tell where the C library keeps thread ids")
+        if ctypes.c_int.from_address(where.value).value != os.getpid():
+            raise Refuse("the C library is not one whose fork() is known")
+        tid = ctypes.c_void_p(where.value)
+        none = ctypes.c_void_p(None)
+        flags = CLONE_PARENT | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD
+        order = (none, none, none, tid) if tls_first else (none, none, tid, none)
+        self.arguments = (ctypes.c_long(self.number), ctypes.c_ulong(flags)) + order
+        self.py.syscall.restype = ctypes.c_long
+        for name in ("PyOS_BeforeFork", "PyOS_AfterFork_Child", "PyOS_AfterFork_Parent"):
+            getattr(self.py, name).restype = None
+        name = ctypes.create_string_buffer(16)
+        self.py.prctl(PR_GET_NAME, name, 0, 0, 0)
+        self.name = name.value
+        self.argv0 = argument_zero()  # a wrapper may have chosen it
+
+    def fork(self):
+        """os.fork(), but the child is a child of our parent."""
+        robust, size = self.ctypes.c_void_p(), self.ctypes.c_size_t()
+        get_list, set_list = {"x86_64": (274, 273)}.get(os.uname().machine, (100, 99))
+        self.py.syscall(get_list, 0, self.ctypes.byref(robust), self.ctypes.byref(size))
+        self.py.fflush(None)  # or each worker would print what C code has not yet
+        self.py.PyOS_BeforeFork()
+        pid = self.py.syscall(*self.arguments)
+        if pid == 0:
+            if robust.value:
+                self.py.syscall(set_list, robust, size)
+            self.py.PyOS_AfterFork_Child()
+            return 0
+        errnum = self.ctypes.get_errno()
+        self.py.PyOS_AfterFork_Parent()
+        if pid < 0:
+            raise Refuse("clone(): " + os.strerror(errnum))
+        return pid
+
+    def set_title(self, name, argv, environ):
+        """What ps and /proc/PID/environ show. The kernel may not be able to."""
+        c = self.ctypes
+        self.py.prctl(PR_SET_NAME, c.c_char_p(name[:15]), 0, 0, 0)
+        with open("/proc/self/stat", "rb") as f:
+            stat = [0, 0] + [
+                int(x) if x.lstrip(b"-").isdigit() else 0
+                for x in f.read().rpartition(b") ")[2].split()
+            ]
+        line = b"".join(a + b"\0" for a in argv)
+        text = line + b"".join(e + b"\0" for e in environ)
+        self.py.malloc.restype = c.c_void_p
+        at = self.py.malloc(c.c_size_t(len(text) or 1))  # for good
+        if not at:
+            return
+        c.memmove(at, text, len(text))
+        self.py.sbrk.restype = c.c_void_p
+        fields = [stat[i - 1] for i in (26, 27, 45, 46, 47)]
+        fields += [self.py.sbrk(c.c_long(0)), stat[28 - 1]]
+        fields += [at, at + len(line), at + len(line), at + len(text), 0]
+        self.map = (c.c_uint64 * 13)(*(fields + [0xFFFFFFFF << 32]))
+        self.py.prctl(PR_SET_MM, PR_SET_MM_MAP, self.map, c.c_ulong(104), 0)
+
+
+# --- importing ------------------------------------------------------------------------
+
+
+def fds_in_use():
+    out = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            out[int(name)] = os.readlink("/proc/self/fd/" + name)
+        except OSError:
+            pass
+    return out
+
+
+def problem_of(threads, fds, children, devices=""):
+    """Why a process of this shape must not be forked; "" if it may. Pure."""
+    if threads > 1:
+        return "%d more thread%s" % (threads - 1, "" if threads == 2 else "s")
+    if devices:
+        return devices
+    for fd, what in sorted(fds.items()):
+        if what.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")):
+            return "an open accelerator (%s)" % what
+        if what.startswith("socket:"):
+            return "an open socket"
+        if what.startswith("anon_inode:"):
+            return "an open %s" % what[len("anon_inode:") :].strip("[]")
+        if what.startswith("pipe:"):
+            return "an open pipe"
+    if children:
+        return "a child process"
+    return ""
+
+
+def devices_in_use():
+    torch = sys.modules.get("torch")
+    for name in ("cuda", "xpu"):  # HIP is torch.cuda too
+        module = getattr(torch, name, None)
+        try:
+            if module is not None and module.is_initialized():
+                return "%s is initialised" % name
+        except Exception:
+            pass
+    return ""
+
+
+def problem(known):
+    fds = {fd: what for fd, what in fds_in_use().items() if fd not in known}
+    try:
+        with open("/proc/self/task/%d/children" % os.getpid()) as f:
+            children = f.read().strip()
+    except OSError:
+        children = ""
+    threads = len(os.listdir("/proc/self/task"))
+    return problem_of(threads, fds, children, devices_in_use())
+
+
+def resident_kb():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * (os.sysconf("SC_PAGE_SIZE") // 1024)
+
+
+def script_directory():
+    """What the interpreter will put in front of sys.path for the script, or None."""
+    if getattr(sys.flags, "safe_path", False):
+        return None
+    words = sys.argv
+    if words and words[0] in ("-m", "-c"):
+        return os.getcwd()
+    if not words or not words[0]:
+        return None
+    path = os.path.realpath(words[0])
+    return os.path.dirname(path) if os.path.isfile(path) else path
+
+
+def show_error(e):
+    import traceback
+
+    tb = e.__traceback__
+    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(ZIP_PATH):
+        tb = tb.tb_next
+    while tb is not None and "importlib" in tb.tb_frame.f_code.co_filename:
+        tb = tb.tb_next
+    sys.stderr.write("".join(traceback.format_exception(type(e), e, tb)))
+    sys.stderr.flush()
+
+
+def import_all(given, known):
+    import importlib
+
+    for name in given.modules:
+        tell("importing", name)
+        try:
+            importlib.import_module(name)
+        except SystemExit as e:
+            raise Refuse("the module %s calls sys.exit(%s)" % (name, e.code))
+        except ImportError as e:
+            if given.optional and e.name == name.partition(".")[0]:
+                raise Refuse("there is no %s to import here" % e.name)
+            show_error(e)
+            raise Refuse("the module %s does not import: %s" % (name, e))
+        except BaseException as e:
+            show_error(e)
+            raise Refuse("the module %s: %s: %s" % (name, type(e).__name__, e))
+        why = problem(known)
+        if why:
+            tell("left-out", name, why)
+            os._exit(0)
+        if given.memory_kb and resident_kb() > given.memory_kb:
+            raise Refuse("%s takes more than %d MB" % (name, given.memory_kb // 1024))
+
+
+# --- sources that change --------------------------------------------------------------
+
+
+class Sources:
+    """The files that were imported. Those of the user are few and looked at before each
+    fork; those of packages when nothing is to be done."""
+
+    def __init__(self):
+        import sysconfig
+
+        paths = sysconfig.get_paths()
+        packages = tuple(
+            {os.path.join(os.path.realpath(paths[k]), "") for k in
+             ("stdlib", "platstdlib", "purelib", "platlib")}
+        )
+        self.mine, self.others = {}, {}
+        for module in list(sys.modules.values()):
+            path = getattr(module, "__file__", None)
+            if not isinstance(path, str) or path.startswith(ZIP_PATH):
+                continue
+            theirs = os.path.realpath(path).startswith(packages) or "-packages/" in path
+            (self.others if theirs else self.mine)[path] = self.stamp(path)
+
+    @staticmethod
+    def stamp(path):
+        try:
+            st = os.stat(path)
+        except OSError:
+            return None
+        return (st.st_mtime_ns, st.st_size)
+
+    def changed(self, files):
+        for path, stamp in files.items():
+            if self.stamp(path) != stamp:
+                return path
+        return None
+
+
+# --- the worker -----------------------------------------------------------------------
+
+
+class Request:
+    def __init__(self, message, ancillary):
+        import _struct
+
+        (self.ticket, self.flags, self.argc, self.envc, self.cpus_size, _,
+         self.length) = _struct.unpack("=6IQ", message)
+        self.fds = []
+        for _level, _kind, data in ancillary:
+            self.fds += _struct.unpack("=%di" % (len(data) // 4), data)
+        if len(self.fds) != 5:
+            raise Refuse("a request without its descriptors")
+
+    def close(self):
+        for fd in self.fds:
+            os.close(fd)
+
+    def read(self):
+        body = os.pread(self.fds[0], self.length, 0)
+        self.cpus = body[: self.cpus_size]
+        texts = body[self.cpus_size :].split(b"\0")
+        self.argv = texts[: self.argc]
+        self.envp = texts[self.argc : self.argc + self.envc]
+        self.cwd = texts[self.argc + self.envc] if self.flags & FLAG_CWD else None
+
+
+def reopen_streams():
+    """The three streams as for a new process: the same objects, since handlers may hold
+    them, but of what the descriptors are now."""
+    for fd, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
+        text = getattr(sys, "__%s__" % name)
+        if text is None:
+            continue
+        encoding, errors = text.encoding, text.errors
+        binary = text.buffer
+        raw = getattr(binary, "raw", binary)
+        through = text.write_through
+        raw.__init__(fd, "rb" if fd == 0 else "wb", closefd=False)
+        raw.name = "<%s>" % name
+        if raw is not binary:
+            binary.__init__(raw)
+        lines = raw is not binary and not through and (fd == 2 or raw.isatty())
+        text.__init__(binary, encoding, errors, "\n", lines, through)
+        text.mode = "r" if fd == 0 else "w"
+
+
+def new_environment(given, envp):
+    """os.environ, and C's, as the worker was given them, with what a wrapper and imports
+    changed. Returns what ps is to show: all but the imports."""
+    environ = environment_of(envp)
+    for key, value in given.wrapper.items():
+        if value is None:
+            environ.pop(key, None)
+        else:
+            environ[key] = value
+    for key in list(os.environb):
+        os.unsetenv(key)
+    os.environb._data.clear()
+    for key, value in environ.items():
+        os.environb[key] = value
+    for key, value in given.imports.items():
+        if value is None:
+            os.environb.pop(key, None)
+        else:
+            os.environb[key] = value
+    return [k + b"=" + v for k, v in environ.items()]
+
+
+def set_threads():
+    """OpenMP and the like read the number of threads when they are loaded, and the
+    server has loaded them with one."""
+    import re
+
+    def number(*names):
+        for name in names:
+            m = re.match(r"\s*(\d+)", os.environ.get(name, ""))
+            if m and int(m.group(1)) > 0:
+                return int(m.group(1))
+        return 0
+
+    cpus = len(os.sched_getaffinity(0))
+    omp = number("OMP_NUM_THREADS")
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        wanted = omp or number("MKL_NUM_THREADS")
+        if not wanted:
+            mkl = torch.backends.mkl.is_available()
+            wanted = min(physical_cores(), cpus) if mkl else cpus
+        if wanted != torch.get_num_threads():
+            torch.set_num_threads(wanted)
+    blas = number("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS") or cpus
+    if blas > 1:
+        set_openblas_threads(blas)
+
+
+def physical_cores():
+    """Of those CPUs that we may use, as MKL counts them."""
+    seen = set()
+    for cpu in os.sched_getaffinity(0):
+        where = "/sys/devices/system/cpu/cpu%d/topology/" % cpu
+        try:
+            with open(where + "physical_package_id") as a, open(where + "core_id") as b:
+                seen.add((a.read(), b.read()))
+        except OSError:
+            seen.add(cpu)
+    return len(seen)
+
+
+def set_openblas_threads(count):
+    import ctypes
+
+    with open("/proc/self/maps") as f:
+        lines = [line.split(None, 5) for line in f]
+    for path in {w[5].strip() for w in lines if len(w) > 5 and "openblas" in w[5]}:
+        try:
+            lib = ctypes.CDLL(path)
+        except OSError:
+            continue
+        for name in ("openblas_set_num_threads", "openblas_set_num_threads64_",
+                     "scipy_openblas_set_num_threads",
+                     "scipy_openblas_set_num_threads64_"):
+            if hasattr(lib, name):
+                getattr(lib, name)(count)
+                break
+
+
+def fresh_randomness():
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed()
+    random = sys.modules.get("random")
+    if random is not None:
+        random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+def fresh_threading():
+    threading = sys.modules.get("threading")
+    if threading is not None and hasattr(threading.main_thread(), "_set_native_id"):
+        threading.main_thread()._set_native_id()
+
+
+class Learner:
+    """Notes what a worker imports, for --warm=auto: a finder that finds nothing."""
+
+    def __init__(self, fd):
+        self.fd = fd
+        os.set_blocking(fd, False)
+        self.names = {}
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.names and self.fd >= 0:
+            self.names[name] = True
+            try:
+                os.write(self.fd, b"module " + name.encode() + b"\n")
+            except (OSError, UnicodeError):
+                self.fd = -1
+        return None
+
+
+def become_worker(system, given, guard, request, control, collect):
+    """Everything between the fork and the script."""
+    py = system.py
+    if request.flags & FLAG_SESSION:
+        os.setsid()
+    py.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    if os.getppid() != guard:
+        os._exit(99)
+    request.read()
+    if request.cpus:
+        py.sched_setaffinity(0, system.ctypes.c_size_t(len(request.cpus)), request.cpus)
+    for fd in (0, 1, 2):
+        os.dup2(request.fds[2 + fd], fd)
+    if request.cwd is not None:
+        os.chdir(request.cwd)
+    environ = new_environment(given, request.envp)
+    system.set_title(system.name, [system.argv0] + request.argv[1:], environ)
+    words = [os.fsdecode(a) for a in request.argv]
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[1:] = words[1:]
+    sys.argv[:] = words[2:]
+    if words[2:3] == ["-m"]:
+        sys.argv[:] = words[2:3] + words[4:]
+    elif words[2:3] == ["-c"]:
+        sys.argv[:] = words[2:3] + words[4:]
+    reopen_streams()
+    fresh_threading()
+    fresh_randomness()
+    set_threads()
+    if not os.read(request.fds[1], 1):
+        os._exit(99)  # The guard does not know us: it was asked to stop.
+    request.close()
+    control.detach()
+    os.close(CONTROL)
+    if given.learn and os.environ.get("LOCAL_RANK") == "0":
+        fd = os.dup(STATUS)
+        os.dup2(fd, 250)
+        os.close(fd)
+        os.set_inheritable(250, False)
+        sys.meta_path.insert(0, Learner(250))
+    os.close(STATUS)
+    if collect:
+        import gc
+
+        gc.enable()
+
+
+# --- the server -----------------------------------------------------------------------
+
+
+def wait_for_request(control, sources, base_kb):
+    """Looks at the sources while there is nothing else to do."""
+    import select
+
+    checked = False
+    while True:
+        ready, _, _ = select.select([control], [], [], None if checked else IDLE_S)
+        if ready:
+            message, ancillary, _flags, _peer = control.recvmsg(64, 128)
+            if not message:
+                os._exit(0)
+            return Request(message, ancillary)
+        checked = True
+        path = sources.changed(sources.others) or sources.changed(sources.mine)
+        if path:
+            tell("stale", path)
+            os._exit(0)
+        now = resident_kb()
+        if now > base_kb + base_kb // 4 + 65536:
+            tell("grown", now)
+            os._exit(0)
+
+
+def serve(system, given, guard):
+    """Returns in each worker, and only there."""
+    import _socket
+    import _struct
+    import gc
+    import select  # noqa: F401  before memory is frozen
+    import time
+
+    began = time.monotonic()
+    collect = gc.isenabled()
+    gc.disable()
+    known = {0, 1, 2, CONTROL, STATUS, ZIP} | set(fds_in_use())
+    first = script_directory()
+    if first is not None:
+        sys.path.insert(0, first)
+    import_all(given, known)
+    if first is not None and first in sys.path:
+        sys.path.remove(first)
+    given.note_imports()
+    sources = Sources()
+    import re  # noqa: F401
+    gc.collect()
+    gc.freeze()
+    control = _socket.socket(fileno=CONTROL)
+    base_kb = resident_kb()
+    tell("ready", int((time.monotonic() - began) * 1000), base_kb, len(sys.modules))
+    while True:
+        request = wait_for_request(control, sources, base_kb)
+        pid = -1
+        why = problem(known | set(request.fds))
+        path = None if why else sources.changed(sources.mine)
+        try:
+            if why:
+                raise Refuse("the warm interpreter has " + why)
+            if path:
+                tell("stale", path)
+                os._exit(0)
+            pid = system.fork()
+            if pid == 0:
+                become_worker(system, given, guard, request, control, collect)
+                return
+        except Refuse as e:
+            tell("refused", e)
+        control.send(_struct.pack("=Ii", request.ticket, pid))
+        request.close()
+
+
+def second_stage():
+    for fd in (CONTROL, STATUS):
+        os.set_inheritable(fd, False)
+    given = Given()
+    os.close(ZIP)
+    if sys.version_info < (3, 8):
+        raise Refuse("Python %d.%d is too old" % sys.version_info[:2])
+    guard = os.getppid()
+    system = System()
+    shown = [b"muster-warm", os.fsencode(",".join(given.modules))]
+    system.set_title(b"muster-warm", shown, [])
+    error = own_sitecustomize()
+    serve(system, given, guard)
+    return error
+
+
+def run():
+    """In the worker: the exception with which this module is to end, or None."""
+    server = os.getpid()
+    try:
+        if os.environ["MUSTER_WARM_SERVER"] == "1":
+            first_stage()
+        return second_stage()
+    except BaseException as e:
+        if os.getpid() == server:
+            if isinstance(e, Refuse):
+                tell("failed", e)
+            else:
+                tell("failed", "%s: %s" % (type(e).__name__, e))
+        else:
+            import traceback
+
+            sys.stderr.write("muster: a warm worker could not be set up\n")
+            traceback.print_exc()
+            sys.stderr.flush()
+        os._exit(70)
+
+
+if __name__ == "sitecustomize":
+    ending = run()
+    if ending is not None:
+        raise ending

@@ -1,0 +1,416 @@
+/* warm.c - see warm.h. Callbacks of the guard and of the pipe feed warm_core; what it
+ * says is done here. */
+#include "warm/warm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "agent/core/worker_env.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "launch/core/options.h"
+#include "warm/core/warm_core.h"
+#include "warm/warm_cache.h"
+#include "warm/warm_int.h"
+
+#define ANSWER_MS                                                                      \
+    15000 /* A fork takes milliseconds; a stopped server takes for ever. */
+#define LINE_MAX_ 65536
+
+struct warm {
+    struct warm_opts opts;
+    struct warm_core core;
+    struct guard_service *service; /* NULL: none, or gone */
+    int pipe;                      /* -1: none */
+    uv_poll_t *poll;               /* on the heap: it outlives a server by a turn */
+    struct buf lines;
+    uv_timer_t timer; /* while asked > 0 */
+    int64_t asked;
+    bool learned; /* what was learned is kept already */
+};
+
+static void start_server(struct warm *w);
+
+static void warm_log(const struct warm *w, const struct warm_text *t)
+{
+    if (t->level != WARM_QUIET)
+        note(w->opts.log, t->level == WARM_WARN ? NOTE_WARN : NOTE_INFO, "muster/warm",
+             "%s", t->text);
+}
+
+/* --- waiting for answers ---------------------------------------------------------- */
+
+static void warm_on_timer(uv_timer_t *timer)
+{
+    struct warm *w = timer->data;
+
+    if (w->asked == 0 || !w->service || w->core.phase != WARM_READY)
+        return;
+    note(
+        w->opts.log, NOTE_WARN, "muster/warm",
+        "--warm: the interpreter has not answered for %d s; workers start the ordinary "
+        "way",
+        ANSWER_MS / 1000);
+    guard_service_signal(w->service, SIGKILL);
+}
+
+static void arm(struct warm *w)
+{
+    if (w->asked > 0 && w->core.phase == WARM_READY)
+        uv_timer_start(&w->timer, warm_on_timer, ANSWER_MS, 0);
+    else
+        uv_timer_stop(&w->timer);
+}
+
+void warm_asked(struct warm *w)
+{
+    w->asked++;
+    arm(w);
+}
+
+void warm_answered(struct warm *w, bool forked)
+{
+    w->asked -= w->asked > 0;
+    if (forked)
+        warm_core_forked(&w->core);
+    arm(w);
+}
+
+/* --- lines of the server ---------------------------------------------------------- */
+
+static void take_lines(struct warm *w)
+{
+    for (;;) {
+        const uint8_t *data = buf_data(&w->lines);
+        const size_t n = buf_len(&w->lines);
+        const uint8_t *end = n ? memchr(data, '\n', n) : NULL;
+        struct warm_text text;
+
+        if (!end)
+            break;
+        (void)warm_core_line(&w->core, span_of(data, (size_t)(end - data)), &text);
+        buf_consume(&w->lines, (size_t)(end - data) + 1);
+        warm_log(w, &text);
+    }
+    arm(w);
+}
+
+static void on_poll_closed(uv_handle_t *h)
+{
+    mem_free(h);
+}
+
+static void close_pipe(struct warm *w)
+{
+    if (w->poll)
+        uv_close((uv_handle_t *)w->poll, on_poll_closed);
+    w->poll = NULL;
+    if (w->pipe >= 0)
+        close(w->pipe);
+    w->pipe = -1;
+    buf_clear(&w->lines);
+}
+
+/* False at its end, and when a line is longer than any of ours. */
+static bool read_pipe(struct warm *w)
+{
+    for (;;) {
+        uint8_t *room = buf_room(&w->lines, 4096);
+        const ssize_t n = room ? read(w->pipe, room, 4096) : 0;
+
+        if (n < 0)
+            return errno == EAGAIN || errno == EINTR;
+        if (n == 0)
+            return false;
+        buf_commit(&w->lines, (size_t)n);
+        take_lines(w);
+    }
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+    struct warm *w = poll->data;
+
+    (void)events;
+    if (status < 0 || !read_pipe(w))
+        close_pipe(w);
+}
+
+/* --- the server ------------------------------------------------------------------- */
+
+static void on_service_exited(void *ctx, int status, int errnum)
+{
+    struct warm *w = ctx;
+    struct warm_text text;
+
+    w->service = NULL;
+    if (w->pipe >= 0)
+        (void)read_pipe(w); /* its last line says why */
+    close_pipe(w);
+    const bool again = warm_core_exited(&w->core, status, errnum, &text);
+    warm_log(w, &text);
+    if (again)
+        start_server(w);
+    arm(w);
+}
+
+static const struct guard_service_events service_events = {
+    .on_exited = on_service_exited,
+};
+
+static int put(struct text_list *l, const char *name, const char *value)
+{
+    char *text = mem_printf("%s=%s", name, value);
+    const int rc = text ? text_list_add(l, text, strlen(text)) : MUSTER_ENOMEM;
+
+    mem_free(text);
+    return rc;
+}
+
+static bool is_variable(const char *entry, const char *name)
+{
+    const size_t n = strlen(name);
+
+    return strncmp(entry, name, n) == 0 && entry[n] == '=';
+}
+
+/* Half of what the machine has left: the server must not take the job's memory. */
+static unsigned long long memory_limit_kb(void)
+{
+    unsigned long long kb = 0;
+    char line[256];
+    FILE *f = fopen("/proc/meminfo", "re");
+
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu", &kb) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kb / 2;
+}
+
+static char *joined(const struct text_list *l)
+{
+    char *all = mem_strdup("");
+
+    for (size_t i = 0; all && i < l->count; i++) {
+        char *more = mem_printf("%s%s%s", all, i ? "," : "", l->items[i]);
+        mem_free(all);
+        all = more;
+    }
+    return all;
+}
+
+/* The environment of any worker, but one thread for whatever is imported: a fork must
+ * find one. */
+static int server_env(const struct warm *w, struct text_list *env)
+{
+    static const char *const ours[] = {
+        "PYTHONPATH",           "OMP_NUM_THREADS",    "MKL_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS", "MUSTER_WARM_SERVER", "MUSTER_WARM_MODULES",
+        "MUSTER_WARM_OPTIONAL", "MUSTER_WARM_LEARN",  "MUSTER_WARM_MEMORY_KB",
+        "MUSTER_WARM_ENV_SIZE"
+    };
+    const char *path = env_get(w->opts.envp, "PYTHONPATH");
+    char *modules = joined(&w->core.modules);
+    char number[32];
+    int rc = modules ? 0 : MUSTER_ENOMEM;
+
+    for (char *const *e = w->opts.envp; rc == 0 && e && *e; e++) {
+        bool skip = false;
+
+        for (size_t i = 0; i < ARRAY_LEN(ours); i++)
+            skip = skip || is_variable(*e, ours[i]);
+        rc = skip ? 0 : text_list_add(env, *e, strlen(*e));
+    }
+    char *paths = path && *path ? mem_printf("/proc/self/fd/5:%s", path)
+                                : mem_strdup("/proc/self/fd/5");
+    (void)snprintf(number, sizeof number, "%llu", memory_limit_kb());
+    rc = rc ? rc : paths ? put(env, "PYTHONPATH", paths) : MUSTER_ENOMEM;
+    rc = rc ? rc : put(env, "OMP_NUM_THREADS", "1");
+    rc = rc ? rc : put(env, "MKL_NUM_THREADS", "1");
+    rc = rc ? rc : put(env, "OPENBLAS_NUM_THREADS", "1");
+    rc = rc ? rc : put(env, "MUSTER_WARM_SERVER", "1");
+    rc = rc ? rc : put(env, "MUSTER_WARM_MODULES", modules);
+    rc = rc ? rc : put(env, "MUSTER_WARM_OPTIONAL", w->core.optional ? "1" : "0");
+    rc = rc ? rc : put(env, "MUSTER_WARM_LEARN", w->core.learning ? "1" : "0");
+    rc = rc ? rc : put(env, "MUSTER_WARM_MEMORY_KB", number);
+    mem_free(paths);
+    mem_free(modules);
+    return rc;
+}
+
+/* python -u -c STUB and what a worker has behind -u: see server.py. */
+static int server_argv(const struct warm *w, struct text_list *argv)
+{
+    static const char stub[] = "import os; os._exit(77)";
+    struct text_list worker = { 0 };
+    int rc = worker_argv(&worker, w->opts.config, 0, NULL);
+
+    for (size_t i = 0; rc == 0 && i < worker.count; i++) {
+        rc = text_list_add(argv, worker.items[i], strlen(worker.items[i]));
+        if (i == 1 && rc == 0)
+            rc = text_list_add(argv, "-c", 2);
+        if (i == 1 && rc == 0)
+            rc = text_list_add(argv, stub, sizeof stub - 1);
+    }
+    text_list_fini(&worker);
+    return rc;
+}
+
+/* The environment, each variable with its NUL, and the zip file behind it: Python does
+ * not mind bytes in front of one. From the first the server learns what a wrapper
+ * around the interpreter has changed. */
+static int program_fd(struct text_list *env)
+{
+    const int fd = memfd_create("muster-warm", MFD_CLOEXEC);
+    char size[24];
+    struct buf b;
+    int rc = fd >= 0 ? 0 : MUSTER_EIO;
+
+    buf_init(&b, 64u << 20);
+    for (size_t i = 0; rc == 0 && i < env->count; i++)
+        rc = buf_append(&b, env->items[i], strlen(env->items[i]) + 1);
+    (void)snprintf(size, sizeof size, "%zu", buf_len(&b));
+    rc = rc ? rc : buf_append(&b, warm_program, warm_program_size);
+    rc = rc ? rc : put(env, "MUSTER_WARM_ENV_SIZE", size);
+    while (rc == 0 && buf_len(&b) > 0) {
+        const ssize_t n = write(fd, buf_data(&b), buf_len(&b));
+        if (n > 0)
+            buf_consume(&b, (size_t)n);
+        else
+            rc = MUSTER_EIO;
+    }
+    buf_fini(&b);
+    if (rc == 0 || fd < 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static int watch_pipe(struct warm *w, int fd)
+{
+    uv_poll_t *poll = mem_calloc(1, sizeof *poll);
+
+    if (!poll || uv_poll_init(w->opts.loop, poll, fd) != 0) {
+        mem_free(poll);
+        return MUSTER_ENOMEM;
+    }
+    poll->data = w;
+    w->poll = poll;
+    w->pipe = fd;
+    return uv_poll_start(poll, UV_READABLE, on_readable) == 0 ? 0 : MUSTER_EIO;
+}
+
+static void start_server(struct warm *w)
+{
+    struct text_list argv = { 0 }, env = { 0 };
+    int lines[2] = { -1, -1 };
+    int program = -1;
+    int rc = pipe2(lines, O_CLOEXEC) == 0 ? 0 : MUSTER_EIO;
+
+    w->pipe = -1;
+    if (rc == 0)
+        rc = server_argv(w, &argv);
+    if (rc == 0)
+        rc = server_env(w, &env);
+    if (rc == 0 && (program = program_fd(&env)) < 0)
+        rc = MUSTER_EIO;
+    if (rc == 0 && fcntl(lines[0], F_SETFL, O_NONBLOCK) == 0) {
+        const struct guard_service_spec spec = {
+            .proc = { .argv = argv.items,
+                      .envp = env.items,
+                      .fd = { -1, -1, -1 },
+                      .session = true },
+            .fds = { lines[1], program },
+            .forks = true,
+        };
+        rc = guard_service_start(w->opts.guard, &spec, &service_events, w, &w->service,
+                                 NULL);
+    }
+    if (rc == 0)
+        rc = watch_pipe(w, lines[0]);
+    if (rc != 0 && w->pipe < 0 && lines[0] >= 0)
+        close(lines[0]);
+    if (lines[1] >= 0)
+        close(lines[1]);
+    if (program >= 0)
+        close(program);
+    text_list_fini(&argv);
+    text_list_fini(&env);
+    if (rc != 0 && !w->service) {
+        w->core.phase = WARM_GIVEN_UP;
+        note(w->opts.log, NOTE_WARN, "muster/warm",
+             "--warm: the interpreter could not be started (%s); workers start the "
+             "ordinary way",
+             strerror(errno));
+    }
+}
+
+const struct guard_service *warm_service(const struct warm *w)
+{
+    return w && w->core.phase != WARM_GIVEN_UP ? w->service : NULL;
+}
+
+/* --- open and close --------------------------------------------------------------- */
+
+void warm_learn(struct warm *w)
+{
+    if (!w || !w->core.learning || w->learned || w->core.had.count == 0)
+        return;
+    w->learned = true;
+    warm_cache_write(w->opts.config, w->opts.envp, &w->core.had);
+}
+
+int warm_open(const struct warm_opts *opts, struct warm **out, struct muster_error *err)
+{
+    struct warm *w = mem_calloc(1, sizeof *w);
+    struct buf known;
+    int rc;
+
+    if (!w)
+        return err_nomem(err);
+    w->opts = *opts;
+    w->pipe = -1;
+    rc = warm_core_init(&w->core, opts->config->warm, err);
+    if (rc != 0) {
+        mem_free(w);
+        return rc;
+    }
+    buf_init(&known, 2u << 20);
+    if (w->core.learning) {
+        warm_cache_read(opts->config, opts->envp, &known);
+        (void)warm_core_learned(&w->core, buf_span(&known));
+    }
+    buf_fini(&known);
+    buf_init(&w->lines, LINE_MAX_);
+    uv_timer_init(opts->loop, &w->timer);
+    w->timer.data = w;
+    start_server(w);
+    *out = w;
+    return 0;
+}
+
+static void on_timer_closed(uv_handle_t *h)
+{
+    struct warm *w = h->data;
+
+    buf_fini(&w->lines);
+    warm_core_fini(&w->core);
+    mem_free(w);
+}
+
+void warm_close(struct warm *w)
+{
+    if (!w)
+        return;
+    warm_learn(w);
+    guard_service_forget(w->service);
+    close_pipe(w);
+    uv_close((uv_handle_t *)&w->timer, on_timer_closed);
+}

@@ -1,0 +1,16 @@
+/* warm_cache.h - what --warm=auto has learned of a script, in the user's cache
+ * directory: a file for each pair of script and interpreter, one name a line. */
+#ifndef WARM_WARM_CACHE_H
+#define WARM_WARM_CACHE_H
+
+#include "base/buf.h"
+#include "launch/core/config.h"
+
+/* Appends what is there to out. Nothing there, or unreadable: nothing. */
+void warm_cache_read(const struct launch_config *c, char *const *envp, struct buf *out);
+
+/* Replaces it. What cannot be written is not kept. */
+void warm_cache_write(const struct launch_config *c, char *const *envp,
+                      const struct text_list *names);
+
+#endif

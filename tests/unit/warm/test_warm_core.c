@@ -1,0 +1,230 @@
+/* test_warm_core.c - which modules, what the interpreter's lines mean, and when one
+ * that is gone is replaced. */
+#include "testing.h"
+
+#include <errno.h>
+#include <signal.h>
+
+#include "warm/core/warm_core.h"
+
+static void names_of_modules(void **state)
+{
+    const struct {
+        const char *name;
+        bool good;
+    } rows[] = {
+        { "torch", true },     { "torch._dynamo", true },
+        { "a1.b2", true },     { "_x", true },
+        { "", false },         { ".", false },
+        { "a.", false },       { ".a", false },
+        { "a..b", false },     { "1a", false },
+        { "a.1", false },      { "a b", false },
+        { "a/b", false },      { "-m", false },
+        { "h\xc3\xa4", true }, { "a\nb", false },
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        if (warm_is_module(span_str(rows[i].name)) != rows[i].good)
+            fail_msg("%s", rows[i].name);
+}
+
+static void values_of_the_option(void **state)
+{
+    const struct {
+        const char *value;
+        int rc;
+        const char *first;
+        size_t count;
+        bool optional, learning;
+    } rows[] = {
+        { "", 0, "torch", 0, true, false },
+        { "auto", 0, "torch", 0, true, true },
+        { "numpy", 0, "numpy", 1, false, false },
+        { "a,b.c,a", 0, "a", 2, false, false },
+        { "a,", MUSTER_EINVAL, NULL, 0, false, false },
+        { "a,,b", MUSTER_EINVAL, NULL, 0, false, false },
+        { "train.py ", MUSTER_EINVAL, NULL, 0, false, false },
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct muster_error err;
+        struct warm_core w;
+
+        assert_int_equal(warm_core_init(&w, rows[i].value, &err), rows[i].rc);
+        if (rows[i].rc != 0)
+            continue;
+        assert_string_equal(w.modules.items[0], rows[i].first);
+        if (rows[i].count)
+            assert_int_equal(w.modules.count, rows[i].count);
+        assert_int_equal(w.optional, rows[i].optional);
+        assert_int_equal(w.learning, rows[i].learning);
+        warm_core_fini(&w);
+    }
+}
+
+static enum warm_log_level line(struct warm_core *w, const char *text,
+                                struct warm_text *out)
+{
+    assert_int_equal(warm_core_line(w, span_str(text), out), 0);
+    return out->level;
+}
+
+static void is_replaced_or_not(void **state)
+{
+    const struct {
+        const char *says, *lines[3];
+        int status, errnum;
+        bool again;
+        enum warm_log_level level;
+        const char *text; /* part of what is told */
+    } rows[] = {
+        { "killed when ready", { "ready 1 2 3" }, SIGKILL, 0, true, WARM_WARN, "gone" },
+        { "out of date", { "ready 1 2 3", "stale /x.py" }, 0, 0, true, WARM_QUIET, "" },
+        { "grown", { "ready 1 2 3", "grown 9" }, 0, 0, true, WARM_QUIET, "" },
+        { "killed while it imports",
+          { "importing torch" },
+          SIGKILL,
+          0,
+          false,
+          WARM_WARN,
+          "ended by signal 9 while it imported torch" },
+        { "not a module",
+          { "failed no torch" },
+          70 << 8,
+          0,
+          false,
+          WARM_WARN,
+          "no torch" },
+        { "not a program", { NULL }, 0, ENOENT, false, WARM_WARN, "No such file" },
+        { "PYTHONPATH is ignored",
+          { NULL },
+          77 << 8,
+          0,
+          false,
+          WARM_WARN,
+          "PYTHONPATH" },
+        { "a module that leaves threads",
+          { "left-out b 1 more thread" },
+          0,
+          0,
+          true,
+          WARM_QUIET,
+          "" },
+        { "one that was never asked for",
+          { "left-out c 1 more thread" },
+          0,
+          0,
+          false,
+          WARM_WARN,
+          "c was left out" },
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct warm_text text;
+        struct warm_core w;
+
+        assert_int_equal(warm_core_init(&w, "a,b", NULL), 0);
+        for (size_t k = 0; k < 3 && rows[i].lines[k]; k++)
+            (void)line(&w, rows[i].lines[k], &text);
+        const bool again = warm_core_exited(&w, rows[i].status, rows[i].errnum, &text);
+        if (again != rows[i].again || text.level != rows[i].level ||
+            (text.level != WARM_QUIET && !strstr(text.text, rows[i].text)))
+            fail_msg("%s: %d, %d %s", rows[i].says, again, text.level, text.text);
+        assert_int_equal(w.phase, again ? WARM_IMPORTING : WARM_GIVEN_UP);
+        warm_core_fini(&w);
+    }
+}
+
+static void modules_are_left_out_until_none_is_left(void **state)
+{
+    struct warm_text text;
+    struct warm_core w;
+    (void)state;
+    assert_int_equal(warm_core_init(&w, "a,b", NULL), 0);
+    assert_int_equal(line(&w, "left-out a an open socket", &text), WARM_WARN);
+    assert_non_null(strstr(text.text, "importing a leaves an open socket behind"));
+    assert_true(warm_core_exited(&w, 0, 0, &text));
+    assert_int_equal(w.modules.count, 1);
+    assert_null(w.modules.items[1]);
+    (void)line(&w, "left-out b 2 more threads", &text);
+    assert_false(warm_core_exited(&w, 0, 0, &text));
+    assert_int_equal(text.level, WARM_WARN);
+    warm_core_fini(&w);
+}
+
+/* Five deaths in a row without a worker are enough; a worker makes it forget them. */
+static void one_that_keeps_dying(void **state)
+{
+    struct warm_text text;
+    struct warm_core w;
+    (void)state;
+    assert_int_equal(warm_core_init(&w, "a", NULL), 0);
+    for (int i = 0; i < 20; i++) {
+        (void)line(&w, "ready 1 2 3", &text);
+        warm_core_forked(&w);
+        assert_true(warm_core_exited(&w, SIGKILL, 0, &text));
+    }
+    int lives = 0;
+    do
+        (void)line(&w, "ready 1 2 3", &text);
+    while (warm_core_exited(&w, SIGKILL, 0, &text) && ++lives < 100);
+    assert_int_equal(lives, 3);
+    assert_int_equal(w.phase, WARM_GIVEN_UP);
+    warm_core_fini(&w);
+}
+
+static void learns(void **state)
+{
+    struct warm_text text;
+    struct warm_core w;
+    (void)state;
+    assert_int_equal(warm_core_init(&w, "auto", NULL), 0);
+    const size_t usual = w.modules.count;
+    (void)line(&w, "module numpy", &text);
+    (void)line(&w, "module numpy", &text);
+    (void)line(&w, "module ../../etc", &text);
+    assert_int_equal(w.had.count, 1);
+    assert_int_equal(warm_core_learned(&w, span_str("")), 0);
+    assert_true(w.learning);
+    assert_int_equal(warm_core_learned(&w, span_str("numpy\n../x\n\ntorch\nlast")), 0);
+    assert_false(w.learning);
+    assert_int_equal(w.modules.count, usual + 2);
+    warm_core_fini(&w);
+}
+
+static void texts(void **state)
+{
+    struct warm_text text;
+    struct warm_core w;
+    (void)state;
+    assert_int_equal(warm_core_init(&w, "", NULL), 0);
+    assert_int_equal(line(&w, "ready 2710 299008 1956", &text), WARM_INFO);
+    assert_string_equal(text.text,
+                        "the warm interpreter is ready after 2.7 s; it holds "
+                        "292 MB and 1956 modules");
+    assert_int_equal(line(&w, "refused \x1b[31mred", &text), WARM_WARN);
+    assert_null(strchr(text.text, 0x1b));
+    assert_int_equal(line(&w, "", &text), WARM_QUIET);
+    assert_int_equal(line(&w, "nonsense", &text), WARM_QUIET);
+    warm_hint(999, &text);
+    assert_int_equal(text.level, WARM_QUIET);
+    warm_hint(3400, &text);
+    assert_non_null(strstr(text.text, "3.4 s"));
+    assert_non_null(strstr(text.text, "--warm"));
+    warm_core_fini(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_of_modules),
+        cmocka_unit_test(values_of_the_option),
+        cmocka_unit_test(is_replaced_or_not),
+        cmocka_unit_test(modules_are_left_out_until_none_is_left),
+        cmocka_unit_test(one_that_keeps_dying),
+        cmocka_unit_test(learns),
+        cmocka_unit_test(texts),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
