@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 
-UNUSED = re.compile(r"(gss_|GSS_|ldap_|ber_|RTMP_|libssh2_|udev_|idn2_|psl_|nghttp2_)")
+UNUSED = re.compile(r"(gss_|GSS_|ldap_|ber_|RTMP_|libssh2_|udev_|idn2_|psl_|nghttp2_|gnutls_)")
 ANSWERS = {  # called by curl_global_init, curl_version or hwloc's start
     "libssh2_init": "return 0;",
     "libssh2_exit": "return 0;",

@@ -2,6 +2,7 @@
  * Everything is looked up then; nothing is kept up to date in between. */
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "agent/agent_int.h"
@@ -9,6 +10,7 @@
 #include "loop/clock.h"
 #include "rendezvous/local_identity.h"
 #include "status/core/proc_stat.h"
+#include "status/http.h"
 #include "status/status.h"
 
 #define SAMPLE_MS  200u  /* a shorter time tells nothing of the use of a CPU */
@@ -23,6 +25,7 @@ struct sample {
 
 struct agent_status {
     struct status *status;
+    struct status_http *http;
     struct node_status own;
     struct worker_status *workers; /* owned, nproc of them, as is the next */
     struct sample *samples;
@@ -151,10 +154,57 @@ static void describe(void *ctx, struct job_input *in)
         in->alone = "the other nodes cannot be asked yet";
 }
 
+/* --- the page -------------------------------------------------------------------- */
+
+/* For viewers who are not the job's user on this machine. */
+static void make_key(char key[65])
+{
+    uint8_t bytes[32];
+
+    *key = '\0';
+    if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
+        return; /* Then there is none, and no other viewer. */
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(key + 2 * i, 3, "%02x", bytes[i]);
+}
+
 /* --- open and close --------------------------------------------------------------- */
 
 /* A job that nobody can ask is still a job: whatever fails here is told to nobody but
  * the log. */
+static void open_page(struct agent *a)
+{
+    struct http_address at;
+    struct muster_error why;
+    char key[65];
+
+    if (!a->config->status_http)
+        return;
+    make_key(key);
+    if (http_address_parse(a->config->status_http, &at, &why) == 0 &&
+        status_http_open(&a->loop, a->status->status, &at, key, &a->status->http,
+                         &why) == 0)
+        note(a->opts.notes, NOTE_INFO, "muster/agent", "the job's page: %s",
+             status_http_url(a->status->http));
+    else
+        note(a->opts.notes, NOTE_WARN, "muster/agent",
+             "--status-http=%s: %s\nThe job runs without its page.",
+             a->config->status_http, why.text);
+}
+
+/* What `muster status --url` prints. */
+static void on_url(void *ctx, struct local_request *r, const json_t *body)
+{
+    const struct agent *a = ctx;
+    const struct status_http *h = a->status->http;
+
+    (void)body;
+    local_request_answer_json(
+        r, h ? json_pack("{s:s, s:{s:s}}", "url", status_http_url(h), "job", "run_id",
+                         a->config->rdzv.run_id)
+             : json_pack("{s:{s:s}}", "job", "run_id", a->config->rdzv.run_id));
+}
+
 void agent_status_open(struct agent *a)
 {
     struct agent_status *st = mem_calloc(1, sizeof *st);
@@ -175,6 +225,10 @@ void agent_status_open(struct agent *a)
         rc = local_socket_open(&a->loop, &a->local, &why);
     if (rc == 0)
         rc = status_serve_local(st->status, a->local);
+    if (rc == 0)
+        rc = local_socket_register(a->local, "url", on_url, a);
+    if (st->status)
+        open_page(a);
     if (rc != 0)
         note(a->opts.notes, NOTE_DEBUG, "muster/agent", "no status: %s", why.text);
 }
@@ -187,7 +241,9 @@ void agent_status_close(struct agent *a)
     a->local = NULL;
     if (!st)
         return;
+    status_http_close(st->http);
     status_close(st->status);
+    st->http = NULL;
     st->status = NULL;
 }
 

@@ -116,7 +116,8 @@ static json_t *config_json(const struct launch_config *c)
     for (size_t i = 0; i < c->filter.count; i++)
         (void)json_array_append_new(ranks, json_integer(c->filter.ranks[i]));
     return json_pack(
-        "{s:o, s:I, s:o, s:I, s:f, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o, "
+        "{s:o, s:I, s:o, s:I, s:f, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, "
+        "s:o, "
         "s:o, "
         "s:o, s:b, s:b, s:s, s:o, s:s, s:o}",
         "rdzv", rdzv_json(&c->rdzv), "nproc", (json_int_t)c->nproc, "role",
@@ -124,10 +125,11 @@ static json_t *config_json(const struct launch_config *c)
         "monitor_interval", c->monitor_interval_s, "start_method",
         text_or_null(c->start_method), "event_log_handler",
         text_or_null(c->event_handler), "metrics_handler",
-        text_or_null(c->metrics_handler), "signals_to_handle", text_or_null(c->signals),
-        "shutdown_timeout", (json_int_t)c->shutdown_timeout_s, "log_dir",
-        text_or_null(c->log_dir), "redirects", streams_json(&c->redirects), "tee",
-        streams_json(&c->tee), "local_ranks_filter", ranks, "duplicate_stdout_filters",
+        text_or_null(c->metrics_handler), "status_http", text_or_null(c->status_http),
+        "signals_to_handle", text_or_null(c->signals), "shutdown_timeout",
+        (json_int_t)c->shutdown_timeout_s, "log_dir", text_or_null(c->log_dir),
+        "redirects", streams_json(&c->redirects), "tee", streams_json(&c->tee),
+        "local_ranks_filter", ranks, "duplicate_stdout_filters",
         list_of(c->stdout_needles.items, c->stdout_needles.count),
         "duplicate_stderr_filters",
         list_of(c->stderr_needles.items, c->stderr_needles.count),

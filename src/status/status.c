@@ -86,7 +86,7 @@ static void answer_status(void *ctx)
 
     buf_init(&b, SIZE_MAX);
     if (status_now(a->s, &j) == 0) {
-        job_status_json(&b, &j, a->node);
+        job_status_json(&b, &j, a->node, !a->node);
         job_status_fini(&j);
     } else {
         buf_fail(&b, MUSTER_ENOMEM);

@@ -67,6 +67,7 @@ struct launch_config {
     char *event_handler;        /* null, console, ... */
     char *metrics_handler;      /* the same words */
     char *warm;                 /* modules to import once; "" the usual; NULL: off */
+    char *status_http;          /* ADDR:PORT of the page; NULL: none */
     char *signals;              /* --signals-to-handle, unparsed */
     int64_t shutdown_timeout_s; /* flag, else variable, else 30; variable may be < 0 */
 

@@ -207,6 +207,7 @@ static int copy_plain_values(struct deriving *d)
         { &c->event_handler, o->event_log_handler },
         { &c->metrics_handler, o->metrics_handler },
         { &c->warm, warm_value(o->warm) },
+        { &c->status_http, o->status_http },
         { &c->signals, o->signals_to_handle },
         { &c->log_dir, o->log_dir && *o->log_dir ? o->log_dir : NULL },
         { &c->prefix_template,

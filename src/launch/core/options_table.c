@@ -130,6 +130,10 @@ const struct option_spec options_table[] = {
       "forked: torch and what DDP needs, the modules that are named, or (auto) what "
       "this script imported the last time. Workers are what python would start, within "
       "milliseconds." },
+    { "status-http", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(status_http),
+      "Serve a page that shows the job, and metrics for Prometheus, at ADDR:PORT "
+      "(without ADDR: to this machine alone; port 0: any free one). `muster status "
+      "--url` prints the link." },
     { "print-config", 0, OPTION_FLAG, OWNER_MUSTER, false, NULL, NULL,
       FIELD(print_config),
       "Print what the command line and the environment amount to as JSON, start "

@@ -265,7 +265,8 @@ static void put_history(struct buf *out, const struct job_status *j)
     put_str(out, "]");
 }
 
-void job_status_json(struct buf *out, const struct job_status *j, uint32_t node)
+void job_status_json(struct buf *out, const struct job_status *j, uint32_t node,
+                     bool history)
 {
     const struct job_input *in = j->in;
 
@@ -291,7 +292,7 @@ void job_status_json(struct buf *out, const struct job_status *j, uint32_t node)
         put_entry(out, j, &j->verdict);
     else
         put_str(out, "null");
-    if (!node) {
+    if (history) {
         put_str(out, ", ");
         put_history(out, j);
     }

@@ -87,8 +87,10 @@ void job_status_fini(struct job_status *j);
 enum worker_state job_worker_state(const struct job_node *n, size_t local_rank);
 
 /* All of it as one line of JSON: docs/status.schema.json. node: only this one of them,
- * with its workers whatever the size of the job; 0: all. Errors stay in the buffer. */
-void job_status_json(struct buf *out, const struct job_status *j, uint32_t node);
+ * with its workers whatever the size of the job; 0: all. history: with what happened so
+ * far. Errors stay in the buffer. */
+void job_status_json(struct buf *out, const struct job_status *j, uint32_t node,
+                     bool history);
 
 /* The metrics; docs/guides/observability.md has their names, which are a promise. open:
  * as OpenMetrics, for whoever asks for it; else in Prometheus' older text format. */

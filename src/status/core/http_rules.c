@@ -1,0 +1,106 @@
+/* http_rules.c - see http_rules.h. */
+#include "status/core/http_rules.h"
+
+#include <stdio.h>
+#include <strings.h>
+
+#include "base/err.h"
+
+static bool parse_port(const char *text, uint16_t *out)
+{
+    unsigned long v = 0;
+
+    if (!*text)
+        return false;
+    for (; *text; text++) {
+        if (*text < '0' || *text > '9' || v > 65535)
+            return false;
+        v = v * 10 + (unsigned long)(*text - '0');
+    }
+    *out = (uint16_t)v;
+    return v <= 65535;
+}
+
+static bool only(const char *text, size_t n, const char *allowed)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!text[i] || !strchr(allowed, text[i]))
+            return false;
+    return n > 0;
+}
+
+int http_address_parse(const char *text, struct http_address *out,
+                       struct muster_error *err)
+{
+    const char *colon = strrchr(text, ':');
+    const char *port = colon ? colon + 1 : text, *host = text;
+    size_t n = colon ? (size_t)(colon - text) : 0;
+    struct http_address a = { .host = "127.0.0.1" };
+
+    if (n >= 2 && host[0] == '[' && host[n - 1] == ']') {
+        host++;
+        n -= 2;
+    } else if (memchr(host, ':', n)) {
+        n = sizeof a.host; /* An IPv6 address without brackets could mean two things. */
+    }
+    if (!parse_port(port, &a.port) || n >= sizeof a.host)
+        return err_set(err, MUSTER_EINVAL,
+                       "%s: give ADDR:PORT, with a numeric address (IPv6 in brackets) "
+                       "and a port from 0 to 65535; 0 takes any free one",
+                       text);
+    if (n && !(n == 9 && strncmp(host, "localhost", n) == 0)) {
+        if (!only(host, n, "0123456789abcdefABCDEF.:"))
+            return err_set(err, MUSTER_EINVAL,
+                           "%s: the address must be numeric, or localhost", text);
+        memcpy(a.host, host, n);
+        a.host[n] = '\0';
+    }
+    *out = a;
+    return 0;
+}
+
+bool http_host_is_local(const char *host)
+{
+    const char *colon = strrchr(host, ':');
+    size_t n = strlen(host);
+
+    if (host[0] == '[') { /* [::1]:8080 */
+        const char *end = strchr(host, ']');
+
+        return end && (end[1] == '\0' || end[1] == ':') &&
+               only(host + 1, (size_t)(end - host - 1), "0123456789abcdefABCDEF.:");
+    }
+    if (colon) {
+        if (!only(colon + 1, strlen(colon + 1), "0123456789"))
+            return false;
+        n = (size_t)(colon - host);
+    }
+    return (n == 9 && strncasecmp(host, "localhost", n) == 0) ||
+           only(host, n, "0123456789.");
+}
+
+static bool equal(const char *a, const char *b)
+{
+    const size_t n = strlen(b);
+    unsigned char differ = 0;
+
+    if (strlen(a) != n) /* The length is no secret; the digits are. */
+        return false;
+    for (size_t i = 0; i < n; i++)
+        differ |= (unsigned char)((unsigned char)a[i] ^ (unsigned char)b[i]);
+    return differ == 0;
+}
+
+bool http_may_see(const struct http_visit *v, const char *key)
+{
+    static const char bearer[] = "Bearer ";
+
+    if (v->same_user && v->host && http_host_is_local(v->host))
+        return true;
+    if (!*key)
+        return false;
+    if (v->key && equal(v->key, key))
+        return true;
+    return v->bearer && strncasecmp(v->bearer, bearer, sizeof bearer - 1) == 0 &&
+           equal(v->bearer + sizeof bearer - 1, key);
+}

@@ -1,0 +1,725 @@
+/* http.c - see http.h.
+ *
+ * libmicrohttpd has no thread here: its epoll descriptor is watched by our loop, and
+ * MHD_run() does what is to do. A connection that has to wait (for the other nodes, or
+ * for the next news) is suspended, and resumed when there is something for it. */
+#include "status/http.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "loop/clock.h"
+#include "loop/handle_set.h"
+#include "net/listen.h"
+#include "net/peer_uid.h"
+#include "status/core/put.h"
+#include "status/mhd_dl.h"
+#include "status/page.h"
+
+#define CONNECTIONS_MAX 512u
+#define VIEWERS_MAX     256u
+#define MEMORY_MAX      (16u << 10) /* of one connection: headers and what is sent */
+#define IDLE_S          15u         /* without a byte */
+#define REQUEST_MS      20000u      /* to send a whole request, byte by byte or not */
+#define NEWS_MS         1000u       /* between two news that nothing has caused */
+#define NEWS_LEAST_MS   100u        /* between any two */
+
+/* News for viewers, shared by all of them. */
+struct event {
+    unsigned refs;
+    struct buf text;
+};
+
+struct connection {
+    struct status_http *http;
+    struct connection *prev, *next;
+    struct MHD_Connection *mhd;
+    int fd;
+    uint64_t since_ms; /* of being idle or of its request */
+    bool same_user, busy;
+};
+
+struct request {
+    struct status_http *http;
+    struct request *prev, *next;
+    struct MHD_Connection *mhd;
+    struct connection *connection;
+    bool asked, ready, suspended;
+    /* A viewer's: */
+    bool viewer, seen;   /* seen: has been sent the whole history */
+    struct event *event; /* being sent */
+    size_t sent;
+};
+
+struct status_http {
+    uv_loop_t *loop;
+    struct status *status;
+    struct MHD_Daemon *daemon;
+    int fd;
+    uv_poll_t poll;
+    uv_timer_t timer; /* libmicrohttpd's, and our look for slow requests */
+    uv_timer_t news;
+    struct handle_set closing;
+    struct connection *connections;
+    struct request *requests;
+    size_t viewers;
+    uint64_t told_ms;    /* the last news */
+    uint64_t told_entry; /* the newest entry of the record in it */
+    bool telling, running, again;
+    char key[65];
+    char url[256];
+};
+
+static void run(struct status_http *h);
+
+/* ---- answers ---- */
+
+static enum MHD_Result respond(struct request *r, unsigned code, const char *type,
+                               struct buf *body)
+{
+    const bool bad = buf_error(body) != 0;
+    struct MHD_Response *m;
+    enum MHD_Result rc;
+
+    m = MHD_create_response_from_buffer(bad ? 0 : buf_len(body),
+                                        (void *)(uintptr_t)buf_data(body),
+                                        MHD_RESPMEM_MUST_COPY);
+    buf_fini(body);
+    if (!m)
+        return MHD_NO;
+    MHD_add_response_header(m, "Content-Type", type);
+    MHD_add_response_header(m, "Cache-Control", "no-store");
+    MHD_add_response_header(m, "X-Content-Type-Options", "nosniff");
+    MHD_add_response_header(m, "Referrer-Policy", "no-referrer");
+    MHD_add_response_header(m, "Content-Security-Policy", page_policy);
+    if (code == MHD_HTTP_METHOD_NOT_ALLOWED)
+        MHD_add_response_header(m, "Allow", "GET, HEAD");
+    if (code == MHD_HTTP_UNAUTHORIZED)
+        MHD_add_response_header(m, "WWW-Authenticate", "Bearer realm=\"muster\"");
+    rc = MHD_queue_response(r->mhd, bad ? MHD_HTTP_INTERNAL_SERVER_ERROR : code, m);
+    MHD_destroy_response(m);
+    return rc;
+}
+
+static enum MHD_Result respond_text(struct request *r, unsigned code, const char *text)
+{
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    put_str(&b, text);
+    return respond(r, code, "text/plain; charset=utf-8", &b);
+}
+
+static bool accepts_openmetrics(struct request *r)
+{
+    const char *accept = MHD_lookup_connection_value(r->mhd, MHD_HEADER_KIND, "Accept");
+
+    return accept && strstr(accept, "application/openmetrics-text");
+}
+
+static void print_page(struct buf *b, const struct job_status *j)
+{
+    put_str(b, page_before_title);
+    put_html(b, span_str(j->in->run_id));
+    put_str(b, page_before_table);
+    job_status_table(b, j);
+    put_str(b, page_after_table);
+}
+
+static bool is_healthy(const struct job_status *j)
+{
+    return j->state != JOB_FAILED && j->state != JOB_STOPPED;
+}
+
+static enum MHD_Result answer_metrics(struct request *r, const struct job_status *j,
+                                      struct buf *b)
+{
+    const bool open = accepts_openmetrics(r);
+
+    job_status_metrics(b, j, open);
+    return respond(r, MHD_HTTP_OK,
+                   open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                        : "text/plain; version=0.0.4; charset=utf-8",
+                   b);
+}
+
+static enum MHD_Result answer_status(struct request *r, const struct job_status *j,
+                                     struct buf *b)
+{
+    const char *text =
+        MHD_lookup_connection_value(r->mhd, MHD_GET_ARGUMENT_KIND, "node");
+    const uint32_t node = text ? (uint32_t)strtoul(text, NULL, 10) : 0;
+
+    job_status_json(b, j, node, !node);
+    put_str(b, "\n");
+    return respond(r, MHD_HTTP_OK, "application/json", b);
+}
+
+static enum MHD_Result answer_page(struct request *r, const struct job_status *j,
+                                   struct buf *b)
+{
+    print_page(b, j);
+    return respond(r, MHD_HTTP_OK, "text/html; charset=utf-8", b);
+}
+
+static enum MHD_Result answer_trace(struct request *r, const struct job_status *j,
+                                    struct buf *b)
+{
+    job_status_trace(b, j);
+    return respond(r, MHD_HTTP_OK, "application/json", b);
+}
+
+static enum MHD_Result answer_health(struct request *r, const struct job_status *j,
+                                     struct buf *b)
+{
+    put_str(b, is_healthy(j) ? "ok\n" : "the job has failed\n");
+    return respond(r, is_healthy(j) ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
+                   "text/plain; charset=utf-8", b);
+}
+
+static const struct route {
+    const char *path;
+    enum MHD_Result (*answer)(struct request *r, const struct job_status *j,
+                              struct buf *b);
+    bool recent; /* the other nodes are asked first */
+    bool open;   /* to everybody: it tells nothing but that we are there */
+} routes[] = {
+    { "/", answer_page, true, false },
+    { "/status.json", answer_status, true, false },
+    { "/metrics", answer_metrics, true, false },
+    { "/trace.json", answer_trace, false, false },
+    { "/healthz", answer_health, false, true },
+};
+
+static enum MHD_Result answer(struct request *r, const struct route *route)
+{
+    struct job_status j;
+    enum MHD_Result rc;
+    struct buf b;
+
+    if (status_now(r->http->status, &j) != 0)
+        return respond_text(r, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
+    buf_init(&b, SIZE_MAX);
+    rc = route->answer(r, &j, &b);
+    job_status_fini(&j);
+    return rc;
+}
+
+/* ---- waiting ---- */
+
+static void resume(struct request *r)
+{
+    if (!r->suspended)
+        return;
+    r->suspended = false;
+    MHD_resume_connection(r->mhd);
+}
+
+static void on_recent(void *ctx)
+{
+    struct request *r = ctx;
+
+    r->ready = true;
+    if (r->suspended) {
+        resume(r);
+        run(r->http);
+    }
+}
+
+/* True: not yet, it is called again then. */
+static bool wait_for_recent(struct request *r)
+{
+    if (r->ready)
+        return false;
+    if (!r->asked) {
+        r->asked = true;
+        if (status_when_recent(r->http->status, on_recent, r) != 0)
+            r->ready = true; /* Too many wait: what we have will do. */
+    }
+    if (r->ready)
+        return false;
+    r->suspended = true;
+    MHD_suspend_connection(r->mhd);
+    return true;
+}
+
+/* ---- viewers: server-sent events ---- */
+
+static void event_unref(struct event *e)
+{
+    if (!e || --e->refs > 0)
+        return;
+    buf_fini(&e->text);
+    mem_free(e);
+}
+
+static ssize_t on_viewer_reads(void *cls, uint64_t pos, char *to, size_t most)
+{
+    struct request *r = cls;
+
+    (void)pos;
+    if (!r->event) {
+        r->suspended = true;
+        MHD_suspend_connection(r->mhd);
+        return 0;
+    }
+    const struct span text = buf_span(&r->event->text);
+    const size_t n = MIN_OF(most, text.n - r->sent);
+    memcpy(to, text.p + r->sent, n);
+    r->sent += n;
+    if (r->sent == text.n) {
+        event_unref(r->event);
+        r->event = NULL;
+    }
+    return (ssize_t)n;
+}
+
+static struct event *event_new(struct status_http *h, const struct job_status *j,
+                               bool history)
+{
+    struct event *e = mem_calloc(1, sizeof *e);
+
+    (void)h;
+    if (!e)
+        return NULL;
+    e->refs = 1;
+    buf_init(&e->text, SIZE_MAX);
+    put_str(&e->text, "data: ");
+    job_status_json(&e->text, j, 0, history);
+    put_str(&e->text, "\n\n");
+    if (buf_error(&e->text) == 0)
+        return e;
+    event_unref(e);
+    return NULL;
+}
+
+static void give(struct request *r, struct event *e)
+{
+    if (!e || r->event)
+        return; /* It has not read the last one: it gets a later one. */
+    e->refs++;
+    r->event = e;
+    r->sent = 0;
+    resume(r);
+}
+
+/* The history goes only to those who lack the newest of it. */
+static void tell_all(void *ctx)
+{
+    struct status_http *h = ctx;
+    struct event *whole = NULL, *part = NULL;
+    struct job_status j;
+
+    h->telling = false;
+    h->told_ms = clock_mono_ms();
+    if (!h->viewers || status_now(h->status, &j) != 0)
+        return;
+    const uint64_t newest = j.in->record ? j.in->record->last : 0;
+    for (struct request *r = h->requests; r; r = r->next) {
+        if (!r->viewer || r->event)
+            continue;
+        if (r->seen && newest == h->told_entry) {
+            part = part ? part : event_new(h, &j, false);
+            give(r, part);
+        } else {
+            whole = whole ? whole : event_new(h, &j, true);
+            give(r, whole);
+            r->seen = whole != NULL;
+        }
+    }
+    if (newest != h->told_entry) /* Whoever is behind missed it. */
+        for (struct request *r = h->requests; r; r = r->next)
+            if (r->viewer && whole && r->event != whole)
+                r->seen = false;
+    h->told_entry = newest;
+    event_unref(whole);
+    event_unref(part);
+    job_status_fini(&j);
+    run(h);
+}
+
+static void tell_soon(struct status_http *h, uint64_t in_ms);
+
+static void on_news_timer(uv_timer_t *timer)
+{
+    struct status_http *h = timer->data;
+
+    tell_soon(h, NEWS_MS);
+    if (h->telling)
+        return;
+    h->telling = true;
+    if (status_when_recent(h->status, tell_all, h) != 0)
+        tell_all(h);
+}
+
+static void tell_soon(struct status_http *h, uint64_t in_ms)
+{
+    if (h->viewers)
+        (void)uv_timer_start(&h->news, on_news_timer, in_ms, 0);
+    else
+        (void)uv_timer_stop(&h->news);
+}
+
+static void on_change(void *ctx)
+{
+    struct status_http *h = ctx;
+    const uint64_t now = clock_mono_ms();
+
+    tell_soon(h,
+              h->told_ms + NEWS_LEAST_MS > now ? h->told_ms + NEWS_LEAST_MS - now : 0);
+}
+
+static enum MHD_Result answer_viewer(struct request *r)
+{
+    struct status_http *h = r->http;
+    struct MHD_Response *m;
+    enum MHD_Result rc;
+
+    if (h->viewers >= VIEWERS_MAX)
+        return respond_text(r, MHD_HTTP_SERVICE_UNAVAILABLE,
+                            "too many watch this job already\n");
+    m = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 32768, on_viewer_reads, r,
+                                          NULL);
+    if (!m)
+        return MHD_NO;
+    MHD_add_response_header(m, "Content-Type", "text/event-stream");
+    MHD_add_response_header(m, "Cache-Control", "no-store");
+    MHD_add_response_header(m, "X-Content-Type-Options", "nosniff");
+    r->viewer = true;
+    h->viewers++;
+    tell_soon(h, 0);
+    rc = MHD_queue_response(r->mhd, MHD_HTTP_OK, m);
+    MHD_destroy_response(m);
+    return rc;
+}
+
+/* ---- requests ---- */
+
+static const char *header(struct request *r, const char *name)
+{
+    return MHD_lookup_connection_value(r->mhd, MHD_HEADER_KIND, name);
+}
+
+static bool may_see(struct request *r)
+{
+    const struct http_visit visit = {
+        .same_user = r->connection && r->connection->same_user,
+        .host = header(r, "Host"),
+        .key = MHD_lookup_connection_value(r->mhd, MHD_GET_ARGUMENT_KIND, "key"),
+        .bearer = header(r, "Authorization"),
+    };
+
+    return http_may_see(&visit, r->http->key);
+}
+
+static const struct route *find_route(const char *path)
+{
+    for (size_t i = 0; i < ARRAY_LEN(routes); i++)
+        if (strcmp(routes[i].path, path) == 0)
+            return &routes[i];
+    return NULL;
+}
+
+static enum MHD_Result on_whole_request(struct request *r, const char *path)
+{
+    const struct route *route = find_route(path);
+
+    if (!(route && route->open) && !may_see(r))
+        return respond_text(r, MHD_HTTP_UNAUTHORIZED,
+                            "This page is for the job's user on this machine, or for "
+                            "whoever has its key:\n`muster status --url` prints the "
+                            "address with it.\n");
+    if (strcmp(path, "/events") == 0)
+        return answer_viewer(r);
+    if (!route)
+        return respond_text(r, MHD_HTTP_NOT_FOUND, "there is no such page\n");
+    if (route->recent && wait_for_recent(r))
+        return MHD_YES;
+    return answer(r, route);
+}
+
+static struct request *request_new(struct status_http *h, struct MHD_Connection *mhd)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct request *r = mem_calloc(1, sizeof *r);
+
+    if (!r)
+        return NULL;
+    r->http = h;
+    r->mhd = mhd;
+    r->connection = info ? info->socket_context : NULL;
+    if (r->connection)
+        r->connection->busy = true;
+    r->next = h->requests;
+    if (r->next)
+        r->next->prev = r;
+    h->requests = r;
+    return r;
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd,
+                                  const char *url, const char *method,
+                                  const char *version, const char *upload,
+                                  size_t *upload_size, void **state)
+{
+    struct request *r = *state;
+
+    (void)version;
+    (void)upload;
+    if (!r) { /* The headers are here; MHD calls again for the rest. */
+        r = *state = request_new(cls, mhd);
+        if (!r)
+            return MHD_NO;
+        if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
+            return respond_text(r, MHD_HTTP_METHOD_NOT_ALLOWED,
+                                "this page is only for reading\n");
+        return MHD_YES;
+    }
+    if (*upload_size) /* Nothing here takes a body. */
+        return MHD_NO;
+    return on_whole_request(r, url);
+}
+
+static void on_completed(void *cls, struct MHD_Connection *mhd, void **state,
+                         enum MHD_RequestTerminationCode how)
+{
+    struct status_http *h = cls;
+    struct request *r = *state;
+
+    (void)mhd;
+    (void)how;
+    if (!r)
+        return;
+    *state = NULL;
+    status_forget(h->status, r);
+    if (r->connection) {
+        r->connection->busy = false;
+        r->connection->since_ms = clock_mono_ms();
+    }
+    if (r->viewer)
+        h->viewers--;
+    event_unref(r->event);
+    *(r->prev ? &r->prev->next : &h->requests) = r->next;
+    if (r->next)
+        r->next->prev = r->prev;
+    mem_free(r);
+}
+
+/* ---- connections ---- */
+
+static void connection_open(struct status_http *h, struct MHD_Connection *mhd,
+                            void **state)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct connection *c = mem_calloc(1, sizeof *c);
+    uid_t uid;
+
+    if (!c)
+        return; /* It is a stranger's then, and has no time limit of ours. */
+    c->http = h;
+    c->mhd = mhd;
+    c->fd = info ? info->connect_fd : -1;
+    c->since_ms = clock_mono_ms();
+    c->same_user = peer_uid(c->fd, &uid, NULL) == 0 && uid == geteuid();
+    c->next = h->connections;
+    if (c->next)
+        c->next->prev = c;
+    h->connections = c;
+    *state = c;
+}
+
+static void connection_close(struct status_http *h, struct connection *c)
+{
+    *(c->prev ? &c->prev->next : &h->connections) = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    mem_free(c);
+}
+
+static void on_connection(void *cls, struct MHD_Connection *mhd, void **state,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    if (what == MHD_CONNECTION_NOTIFY_STARTED)
+        connection_open(cls, mhd, state);
+    else if (*state)
+        connection_close(cls, *state);
+}
+
+/* libmicrohttpd's own limit is for silence: a byte now and then would keep a place for
+ * hours. */
+static void end_slow_ones(struct status_http *h)
+{
+    const uint64_t now = clock_mono_ms();
+
+    for (struct connection *c = h->connections; c; c = c->next)
+        if (!c->busy && now - c->since_ms > REQUEST_MS)
+            (void)shutdown(c->fd, SHUT_RDWR);
+}
+
+/* ---- the loop ---- */
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct status_http *h = timer->data;
+
+    end_slow_ones(h);
+    run(h);
+}
+
+/* Called from within MHD's callbacks too, through on_recent: then once more after. */
+static void run(struct status_http *h)
+{
+    MHD_UNSIGNED_LONG_LONG ms = 0;
+    uint64_t due = MONO_NEVER;
+
+    if (h->running) {
+        h->again = true;
+        return;
+    }
+    h->running = true;
+    do {
+        h->again = false;
+        (void)MHD_run(h->daemon);
+    } while (h->again);
+    h->running = false;
+    if (MHD_get_timeout(h->daemon, &ms) == MHD_YES)
+        due = clock_mono_ms() + ms;
+    if (h->connections)
+        due = MIN_OF(due, clock_mono_ms() + REQUEST_MS / 4);
+    clock_arm(&h->timer, on_timer, due);
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    run(poll->data);
+}
+
+/* ---- open and close ---- */
+
+static void on_mhd_log(void *cls, const char *fmt, va_list ap)
+{
+    (void)cls; /* What strangers send wrong is not our users' concern. */
+    (void)fmt;
+    (void)ap;
+}
+
+static struct MHD_Daemon *start(struct status_http *h)
+{
+    return MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
+        on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, h,
+        MHD_OPTION_LISTEN_SOCKET, h->fd, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MAX,
+        MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)MEMORY_MAX, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, h, MHD_OPTION_END);
+}
+
+static int listen_at(struct status_http *h, const struct http_address *at,
+                     struct muster_error *err)
+{
+    const struct listen_opts o = { .bind = at->host, .port = at->port, .fd = -1 };
+    struct sockaddr_storage sa;
+    socklen_t n = sizeof sa;
+    int rc = listen_open(&o, &h->fd, err);
+
+    if (rc != 0)
+        return rc;
+    (void)getsockname(h->fd, (struct sockaddr *)&sa, &n);
+    const bool any = strcmp(at->host, "0.0.0.0") == 0 || strcmp(at->host, "::") == 0;
+    char name[65] = "127.0.0.1";
+    if (any)
+        (void)gethostname(name, sizeof name - 1);
+    else
+        (void)snprintf(name, sizeof name, "%s", at->host);
+    const bool v6 = strchr(name, ':') != NULL;
+    const bool local = strcmp(name, "::1") == 0 || strncmp(name, "127.", 4) == 0;
+    (void)snprintf(h->url, sizeof h->url, "http://%s%s%s:%u/%s%s", v6 ? "[" : "", name,
+                   v6 ? "]" : "", (unsigned)address_port(&sa),
+                   local || !*h->key ? "" : "?key=", local ? "" : h->key);
+    return 0;
+}
+
+int status_http_open(uv_loop_t *loop, struct status *status,
+                     const struct http_address *at, const char *key,
+                     struct status_http **out, struct muster_error *err)
+{
+    int rc = mhd_dl_load(err);
+    struct status_http *h = rc == 0 ? mem_calloc(1, sizeof *h) : NULL;
+    const union MHD_DaemonInfo *info = NULL;
+
+    if (!h)
+        return rc ? rc : err_nomem(err);
+    h->loop = loop;
+    h->status = status;
+    h->fd = -1;
+    (void)snprintf(h->key, sizeof h->key, "%s", key);
+    rc = listen_at(h, at, err);
+    if (rc == 0) {
+        h->daemon = start(h);
+        info =
+            h->daemon ? MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+    }
+    if (rc == 0 && (!info || uv_poll_init(loop, &h->poll, info->epoll_fd) < 0))
+        rc = err_set(err, MUSTER_EIO, "libmicrohttpd does not start");
+    if (rc != 0) {
+        if (h->daemon)
+            MHD_stop_daemon(h->daemon); /* closes the socket, too */
+        else if (h->fd >= 0)
+            (void)close(h->fd);
+        mem_free(h);
+        return rc;
+    }
+    (void)uv_timer_init(loop, &h->timer);
+    (void)uv_timer_init(loop, &h->news);
+    h->poll.data = h->timer.data = h->news.data = h;
+    (void)uv_poll_start(&h->poll, UV_READABLE, on_readable);
+    uv_unref((uv_handle_t *)&h->poll);
+    uv_unref((uv_handle_t *)&h->timer);
+    uv_unref((uv_handle_t *)&h->news);
+    status_on_change(status, on_change, h);
+    *out = h;
+    return 0;
+}
+
+static void on_closed(void *ctx)
+{
+    struct status_http *h = ctx;
+
+    mem_free(h);
+}
+
+void status_http_close(struct status_http *h)
+{
+    if (!h)
+        return;
+    status_on_change(h->status, NULL, NULL);
+    status_forget(h->status, h);
+    if (h->viewers) { /* They see how it ended before it is gone. */
+        tell_all(h);
+        run(h);
+    }
+    (void)uv_poll_stop(&h->poll);
+    h->running = true; /* No callback of the end runs the daemon again. */
+    for (struct request *r = h->requests; r; r = r->next)
+        resume(r);
+    MHD_stop_daemon(h->daemon);
+    handle_set_begin(&h->closing, on_closed, h);
+    handle_set_close(&h->closing, &h->poll);
+    handle_set_close(&h->closing, &h->timer);
+    handle_set_close(&h->closing, &h->news);
+    handle_set_end(&h->closing);
+}
+
+const char *status_http_url(const struct status_http *h)
+{
+    return h->url;
+}

@@ -1,0 +1,56 @@
+/* mhd_dl.h - libmicrohttpd, loaded when the first job wants a page: see loop/dlopen.h.
+ * Callers write the names that its manual has. */
+#ifndef STATUS_MHD_DL_H
+#define STATUS_MHD_DL_H
+
+#include <microhttpd.h>
+
+#include "muster/error.h"
+
+#ifdef MUSTER_DLOPEN
+
+#define LATE_MHD(X)                                                                    \
+    X(add_response_header)                                                             \
+    X(create_response_from_buffer)                                                     \
+    X(create_response_from_callback)                                                   \
+    X(destroy_response)                                                                \
+    X(get_connection_info)                                                             \
+    X(get_daemon_info)                                                                 \
+    X(get_timeout)                                                                     \
+    X(lookup_connection_value)                                                         \
+    X(queue_response)                                                                  \
+    X(resume_connection)                                                               \
+    X(run)                                                                             \
+    X(start_daemon)                                                                    \
+    X(stop_daemon)                                                                     \
+    X(suspend_connection)
+
+struct mhd_dl {
+#define LATE_MHD_MEMBER(name) __typeof__(&MHD_##name) name;
+    LATE_MHD(LATE_MHD_MEMBER)
+#undef LATE_MHD_MEMBER
+};
+
+extern struct mhd_dl mhd_dl;
+
+#define MHD_add_response_header           mhd_dl.add_response_header
+#define MHD_create_response_from_buffer   mhd_dl.create_response_from_buffer
+#define MHD_create_response_from_callback mhd_dl.create_response_from_callback
+#define MHD_destroy_response              mhd_dl.destroy_response
+#define MHD_get_connection_info           mhd_dl.get_connection_info
+#define MHD_get_daemon_info               mhd_dl.get_daemon_info
+#define MHD_get_timeout                   mhd_dl.get_timeout
+#define MHD_lookup_connection_value       mhd_dl.lookup_connection_value
+#define MHD_queue_response                mhd_dl.queue_response
+#define MHD_resume_connection             mhd_dl.resume_connection
+#define MHD_run                           mhd_dl.run
+#define MHD_start_daemon                  mhd_dl.start_daemon
+#define MHD_stop_daemon                   mhd_dl.stop_daemon
+#define MHD_suspend_connection            mhd_dl.suspend_connection
+
+#endif
+
+/* Before anything else of libmicrohttpd. MUSTER_ENOTSUP: it is not installed. */
+int mhd_dl_load(struct muster_error *err);
+
+#endif
