@@ -447,7 +447,8 @@ static bool all_ended(const struct job *j)
     return true;
 }
 
-#define END_US (8 * OS_SECOND) /* from the end of the work to the end of the node */
+#define VAIN_US (30 * OS_SECOND)
+#define END_US  (8 * OS_SECOND) /* from the end of the work to the end of the node */
 
 /* Nothing but connections has failed: then nobody may notice. */
 static void check_unharmed(const struct job *j)
@@ -497,6 +498,27 @@ static void check_went_on(const struct job *j)
     }
 }
 
+/* Whoever is done and knows that nobody else is at work any more ends: it does not wait
+ * for those who have failed or are gone. */
+static void check_no_vain_wait(const struct job *j)
+{
+    for (size_t i = 0; i < j->set.nodes; i++) {
+        const struct job_node *n = &j->nodes[i];
+        uint64_t free_t = MAX_OF(n->idle_t, j->last_fault_t);
+
+        if (strcmp(j->set.backend, "static") == 0 && j->kills + j->signals)
+            return; /* There is nobody to tell them. */
+        if (!n->ended || n->exit_code != 0 || n->error)
+            continue;
+        for (size_t k = 0; k < j->set.nodes; k++)
+            if (k != i)
+                free_t = MAX_OF(free_t, MAX_OF(j->nodes[k].end_t, j->nodes[k].idle_t));
+        if (n->end_t > free_t + VAIN_US && n->end_t != OS_NEVER)
+            os_fail("%s waits %.1f s for others when all of them have ended",
+                    n->machine->name, (double)(n->end_t - free_t) / 1e6);
+    }
+}
+
 static void check_end(const struct job *j, enum theme theme)
 {
     for (size_t i = 0; i < j->set.nodes; i++) {
@@ -508,6 +530,7 @@ static void check_end(const struct job *j, enum theme theme)
     }
     if (theme == THEME_CALM || theme == THEME_RESET)
         check_unharmed(j);
+    check_no_vain_wait(j);
     if (theme == THEME_STORM && could_go_on(j))
         check_went_on(j);
 }

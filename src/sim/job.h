@@ -32,6 +32,7 @@ struct job_node {
     bool starved;             /* an allocation of its agent has failed */
     unsigned long fail_alloc; /* which one; 0: none */
     uint64_t start_t, end_t;
+    uint64_t idle_t; /* when its last worker ended */
     unsigned workers_started;
     struct guard *guard; /* of the agent that runs; NULL: none */
 };

@@ -173,6 +173,7 @@ void job_worker_ended(struct job_worker *w)
     struct job_meeting *m = w->meeting;
 
     os_say(w->process->name, "ends with %d", w->process->exit_code);
+    w->node->idle_t = os.t;
     if (!m)
         return;
     m->lost++;
