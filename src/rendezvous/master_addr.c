@@ -259,6 +259,8 @@ void rdzv_master_cancel(struct rdzv_master *m)
     m->cb = NULL;
     m->turn++;
     (void)uv_timer_stop(&m->timer);
+    bind_address_cancel(m->binding); /* Its end would publish in a store that is gone. */
+    m->binding = NULL;
     master_drop_probe(m);
 }
 
