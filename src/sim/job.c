@@ -364,6 +364,19 @@ static void on_fault(void *arg, uint64_t kind)
     }
 }
 
+void job_moment(void)
+{
+    const uint64_t kind =
+        the_job->only_resets ? FAULT_RESET : os_random(0, FAULT_COUNT);
+
+    if (!the_job->moments || !os_chance(10))
+        return;
+    the_job->moments--;
+    os_at(os.t +
+              (os_chance(2) ? os_random(0, 4 * os.delay_us) : os_random(0, OS_SECOND)),
+          on_fault, the_job, kind);
+}
+
 /* ---- drawing a job ---- */
 
 enum theme { THEME_CALM, THEME_RESET, THEME_STORM, THEME_MEMORY };
@@ -424,6 +437,11 @@ static void draw_faults(struct job *j, enum theme theme)
         return;
     if (theme == THEME_MEMORY) {
         j->nodes[os_random(0, j->set.nodes)].fail_alloc = os_random(1, 700);
+        return;
+    }
+    j->only_resets = theme == THEME_RESET;
+    if (os_chance(2)) {
+        j->moments = (unsigned)count;
         return;
     }
     for (size_t i = 0; i < count; i++) {

@@ -74,12 +74,17 @@ struct job {
     bool long_outage;      /* somebody was away for longer than a node may be silent */
     uint64_t last_fault_t; /* when the last bad luck is over */
     unsigned resets, cuts, kills, powers, stops, jumps, signals, failures, starved;
+    unsigned moments;         /* faults that are left for when something happens, */
+    bool only_resets;         /* of this kind */
     bool host_lost;           /* the store went with its process, at least once */
     unsigned worker_failures; /* workers that failed by themselves */
     unsigned started;         /* workers, in all */
 };
 
 extern struct job *the_job;
+
+/* Something has happened, a message or a worker's step: bad luck likes company. */
+void job_moment(void);
 
 /* One job; false: a promise was broken, and os.fail says which. */
 bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud);

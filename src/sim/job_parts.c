@@ -105,6 +105,8 @@ void note(const struct log *n, enum note_level level, const char *where,
 
     (void)n;
     (void)where;
+    if (level > NOTE_DEBUG)
+        job_moment();
     if (!os.loud)
         return;
     va_start(ap, fmt);

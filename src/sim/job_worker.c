@@ -161,6 +161,7 @@ static void join_meeting(struct job_worker *w, size_t index)
     if ((int64_t)++m->met < m->world || m->lost)
         return;
     m->full_t = os.t;
+    job_moment();
     os_say("job", "a world of %" PRId64 " is whole", m->world);
     /* Where all was done already, it only looks at what the others have left. */
     os_at(os.t + 10 * OS_MS + the_job->set.work_us -
@@ -174,6 +175,7 @@ void job_worker_ended(struct job_worker *w)
 
     os_say(w->process->name, "ends with %d", w->process->exit_code);
     w->node->idle_t = os.t;
+    job_moment();
     if (!m)
         return;
     m->lost++;
