@@ -11,8 +11,11 @@
 #include "agent/agent.h"
 #include "base/mem.h"
 #include "launch/core/derive.h"
+#include "store/core/reserved.h"
+#include "store/server.h"
 
-#define PORT 29400
+#define PORT       29400
+#define STORE_NAME "store"
 
 struct job *the_job;
 uint64_t job_node_us;
@@ -66,7 +69,7 @@ static void word(struct words *w, const char *fmt, ...)
 static void command_line(struct words *w, const struct job_node *n)
 {
     const struct job_settings *s = &n->job->set;
-    const char *host = n->job->nodes[s->host].machine->name;
+    const char *host = s->plain ? STORE_NAME : n->job->nodes[s->host].machine->name;
     const bool is_static = strcmp(s->backend, "static") == 0;
 
     if (s->min_nodes == s->max_nodes)
@@ -208,6 +211,33 @@ static void start_node(void *arg, uint64_t delay)
     os_say(n->machine->name, "STARTS");
 }
 
+static int store_main(void *arg);
+struct reserved __real_reserved_parse_slow(struct span name);
+struct reserved __wrap_reserved_parse_slow(struct span name);
+
+/* A store of torch's has no reserved keys: to it they are keys that nobody has set. */
+struct reserved __wrap_reserved_parse_slow(struct span name)
+{
+    if (os.current && os.current->main == store_main)
+        return (struct reserved){ .kind = RESERVED_NONE };
+    return __real_reserved_parse_slow(name);
+}
+
+static int store_main(void *arg)
+{
+    struct store_server_opts opts;
+    struct store_server *server;
+    uv_loop_t *loop = os_alloc(sizeof *loop);
+
+    (void)arg;
+    store_server_opts_init(&opts);
+    opts.port = PORT;
+    (void)uv_loop_init(loop);
+    if (store_server_open(loop, &opts, &server, NULL) < 0)
+        return 1;
+    return uv_run(loop, UV_RUN_DEFAULT);
+}
+
 /* ---- bad luck ---- */
 
 enum fault {
@@ -280,7 +310,7 @@ static void kill_node(struct job_node *n, bool power)
     const uint64_t back_t = os.t + os_random(50 * OS_MS, 5 * OS_SECOND);
 
     n->killed = true;
-    if (n->index == the_job->set.host && !the_job->etcd_members)
+    if (n->index == the_job->set.host && !the_job->etcd_members && !the_job->set.plain)
         the_job->host_lost = true;
     if (power)
         os_machine_off(n->machine);
@@ -341,8 +371,8 @@ static void on_fault(void *arg, uint64_t kind)
         return;
     case FAULT_WORKER:
         p = any_worker();
-        if (!p)
-            return;
+        if (!p || j->done_t != OS_NEVER)
+            return; /* Those who are done do not begin anew for one that fails late. */
         j->worker_failures++;
         os_signal(p, SIGSEGV);
         return;
@@ -387,7 +417,8 @@ static void draw_settings(struct job *j, const char *backend, enum theme theme)
 {
     struct job_settings *s = &j->set;
 
-    (void)snprintf(s->backend, sizeof s->backend, "%s", backend);
+    s->plain = strcmp(backend, "plain") == 0;
+    (void)snprintf(s->backend, sizeof s->backend, "%s", s->plain ? "c10d" : backend);
     s->nodes = (size_t)os_random(1, 5);
     s->max_nodes = (int64_t)s->nodes;
     s->min_nodes = s->max_nodes;
@@ -575,6 +606,9 @@ bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud)
             theme = (enum theme)i;
     draw_settings(&only, backend, theme);
     draw_world(&only);
+    if (only.set.plain)
+        (void)os_process_start(os_machine_add(STORE_NAME), STORE_NAME, store_main,
+                               NULL);
     if (strncmp(backend, "etcd", 4) == 0) {
         only.etcd_members = os_chance(2) ? 3 : 1;
         job_etcd_start(&only, backend);

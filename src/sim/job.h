@@ -39,6 +39,8 @@ struct job_node {
 
 struct job_settings {
     char backend[16];
+    bool
+        plain; /* c10d on a store that has keys alone, as torch's: on a machine apart */
     int64_t min_nodes, max_nodes, nproc, max_restarts;
     size_t nodes;      /* that are started */
     size_t host;       /* the node that the endpoint names */

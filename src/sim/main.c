@@ -29,8 +29,8 @@ static const char *kind_of(const char *kind, uint64_t seed)
 }
 
 /* Kinds of whole jobs: "job", "job-<backend>", "job-<backend>-<theme>". */
-static const char *const job_backends[] = { "c10d", "static", "etcd-v3", "etcd-v2",
-                                            "etcd" };
+static const char *const job_backends[] = { "c10d",    "plain",   "static",
+                                            "etcd-v3", "etcd-v2", "etcd" };
 static const char *const job_themes[] = { "calm", "reset", "storm", "memory", "any" };
 
 static bool job_kind(const char *kind, uint64_t seed, const char **backend,
