@@ -13,8 +13,8 @@
 #include "status/http.h"
 #include "status/status.h"
 
-#define SAMPLE_MS  200u  /* a shorter time tells nothing of the use of a CPU */
-#define LINES_MAX  16384 /* bytes of a log that are looked at */
+#define SAMPLE_MS  200u /* a shorter time tells nothing of the use of a CPU */
+#define LINES_MAX  7168 /* bytes of a log that are looked at */
 #define LINES_KEPT 40
 
 struct sample {
@@ -150,8 +150,42 @@ static void describe(void *ctx, struct job_input *in)
     in->agent_pid = getpid();
     in->nproc = c->nproc;
     in->own = &a->status->own;
-    if (a->round.world_size > 1)
-        in->alone = "the other nodes cannot be asked yet";
+}
+
+/* --- last lines ------------------------------------------------------------------- */
+
+/* The end of a log file beside the worker's error file. */
+static void add_tail(const struct agent_worker *w, const char *name, struct buf *out)
+{
+    const char *slash = w->error_file ? strrchr(w->error_file, '/') : NULL;
+    char *path =
+        slash ? mem_printf("%.*s/%s", (int)(slash - w->error_file), w->error_file, name)
+              : NULL;
+    const int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    char text[LINES_MAX];
+
+    mem_free(path);
+    if (fd < 0)
+        return;
+    const off_t size = lseek(fd, 0, SEEK_END);
+    const off_t from = size > LINES_MAX ? size - LINES_MAX : 0;
+    const ssize_t n = pread(fd, text, sizeof text, from);
+    close(fd);
+    if (n <= 0)
+        return;
+    size_t at = (size_t)n, lines = 0;
+    while (at > 0 && (text[at - 1] != '\n' || ++lines <= LINES_KEPT))
+        at--;
+    (void)buf_printf(out, "--- %s\n", name);
+    (void)buf_append(out, text + at, (size_t)n - at);
+}
+
+static void last_lines(void *ctx, size_t local_rank, struct buf *out)
+{
+    const struct agent *a = ctx;
+
+    add_tail(&a->workers[local_rank], "stdout.log", out);
+    add_tail(&a->workers[local_rank], "stderr.log", out);
 }
 
 /* --- the page -------------------------------------------------------------------- */
@@ -209,7 +243,9 @@ void agent_status_open(struct agent *a)
 {
     struct agent_status *st = mem_calloc(1, sizeof *st);
     const size_t n = (size_t)a->config->nproc;
-    struct status_opts opts = { .loop = &a->loop, .describe = describe, .ctx = a };
+    const struct status_opts opts = {
+        .loop = &a->loop, .describe = describe, .last_lines = last_lines, .ctx = a
+    };
     struct muster_error why = { 0 };
 
     if (!st)

@@ -49,6 +49,8 @@ struct request {
     struct MHD_Connection *mhd;
     struct connection *connection;
     bool asked, ready, suspended;
+    bool lines_asked, gone; /* gone: freed when the lines come */
+    struct buf lines;
     /* A viewer's: */
     bool viewer, seen;   /* seen: has been sent the whole history */
     struct event *event; /* being sent */
@@ -247,6 +249,48 @@ static bool wait_for_recent(struct request *r)
     return true;
 }
 
+/* ---- last lines of a rank ---- */
+
+static void on_lines(void *ctx, struct span text, const char *why)
+{
+    struct request *r = ctx;
+
+    buf_init(&r->lines, SIZE_MAX);
+    put_str(&r->lines, why ? "{\"error\": " : "{\"lines\": ");
+    put_json(&r->lines, why ? span_str(why) : text);
+    put_str(&r->lines, "}\n");
+    r->lines_asked = false;
+    r->ready = true;
+    if (r->gone) { /* The asker did not wait. */
+        buf_fini(&r->lines);
+        mem_free(r);
+    } else if (r->suspended) {
+        resume(r);
+        run(r->http);
+    }
+}
+
+static enum MHD_Result answer_lines(struct request *r)
+{
+    const char *text =
+        MHD_lookup_connection_value(r->mhd, MHD_GET_ARGUMENT_KIND, "rank");
+
+    if (!text)
+        return respond_text(r, MHD_HTTP_BAD_REQUEST, "say which: ?rank=N\n");
+    if (!r->asked) {
+        r->asked = r->lines_asked = true;
+        if (status_lines(r->http->status, strtoll(text, NULL, 10), on_lines, r) != 0) {
+            r->lines_asked = false;
+            return respond_text(r, MHD_HTTP_SERVICE_UNAVAILABLE, "out of memory\n");
+        }
+    }
+    if (r->ready)
+        return respond(r, MHD_HTTP_OK, "application/json", &r->lines);
+    r->suspended = true;
+    MHD_suspend_connection(r->mhd);
+    return MHD_YES;
+}
+
 /* ---- viewers: server-sent events ---- */
 
 static void event_unref(struct event *e)
@@ -435,6 +479,8 @@ static enum MHD_Result on_whole_request(struct request *r, const char *path)
                             "address with it.\n");
     if (strcmp(path, "/events") == 0)
         return answer_viewer(r);
+    if (strcmp(path, "/lines.json") == 0)
+        return answer_lines(r);
     if (!route)
         return respond_text(r, MHD_HTTP_NOT_FOUND, "there is no such page\n");
     if (route->recent && wait_for_recent(r))
@@ -507,6 +553,11 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **state,
     *(r->prev ? &r->prev->next : &h->requests) = r->next;
     if (r->next)
         r->next->prev = r->prev;
+    r->suspended = false;
+    r->gone = true;
+    if (r->lines_asked)
+        return;
+    buf_fini(&r->lines);
     mem_free(r);
 }
 

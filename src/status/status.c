@@ -3,19 +3,43 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "loop/clock.h"
 #include "loop/defer.h"
 #include "loop/handle_set.h"
 #include "status/core/put.h"
 
 #define WAITERS_MAX 64u
+#define ANSWER_MS   500u  /* that the other nodes have */
+#define PERIOD_MS   1000u /* between two askings, at least, */
+#define NODE_MS     2u    /* and for each node so much more */
+#define WAIT_NODES  256u  /* of larger jobs, what is known is told at once */
+#define LINES_MAX   16384u
 
 struct waiter {
-    void (*cb)(void *ctx);
+    void (*cb)(void *ctx); /* NULL: it has been forgotten */
+    void *ctx;
+};
+
+/* What the nodes told the last time. */
+struct gathered {
+    struct job_answer *answers; /* owned, and so are their workers */
+    size_t count;
+    struct buf bytes; /* their texts */
+    uint64_t at_ms;   /* by clock_mono_ms; 0: never */
+};
+
+struct lines_ask {
+    struct status *s;
+    int64_t rank;
+    status_lines_cb cb;
     void *ctx;
 };
 
 struct status {
     struct status_opts opts;
+    struct channel *channel; /* borrowed; NULL: none */
+    struct gathered gathered;
+    bool asking;
     struct job_input input; /* of the last status_now */
     struct waiter waiters[WAITERS_MAX];
     size_t waiter_count;
@@ -25,11 +49,115 @@ struct status {
     struct handle_set closing;
 };
 
+/* ---- the other nodes ---- */
+
+static void gathered_fini(struct gathered *g)
+{
+    for (size_t i = 0; i < g->count; i++)
+        node_status_fini(&g->answers[i].status);
+    mem_free(g->answers);
+    buf_fini(&g->bytes);
+    *g = (struct gathered){ 0 };
+}
+
+/* Copies and reads the answers; one that cannot be read is as good as none. */
+static int gather(struct gathered *g, const struct channel_answer *answers,
+                  size_t count)
+{
+    const int64_t now_us = clock_now().wall_us;
+
+    *g = (struct gathered){ .at_ms = clock_mono_ms() };
+    buf_init(&g->bytes, SIZE_MAX);
+    g->answers = mem_calloc(count ? count : 1, sizeof *g->answers);
+    for (size_t i = 0; i < count; i++)
+        (void)buf_append_span(&g->bytes, answers[i].bytes);
+    if (!g->answers || buf_error(&g->bytes)) {
+        gathered_fini(g);
+        return MUSTER_ENOMEM;
+    }
+    const uint8_t *at = buf_data(&g->bytes);
+    for (size_t i = 0; i < count; i++) {
+        const size_t n = answers[i].bytes.n;
+        struct job_answer *a = &g->answers[g->count];
+
+        if (n && node_status_decode(span_of(at, n), &a->status, NULL) == 0) {
+            a->node = answers[i].node;
+            a->at_us = now_us;
+            g->count++;
+        }
+        at += n;
+    }
+    return 0;
+}
+
+static void call_waiters(struct status *s)
+{
+    struct waiter waiters[WAITERS_MAX];
+    const size_t count = s->waiter_count;
+
+    memcpy(waiters, s->waiters, count * sizeof *waiters);
+    s->waiter_count = 0;
+    for (size_t i = 0; i < count; i++)
+        if (waiters[i].cb)
+            waiters[i].cb(waiters[i].ctx);
+}
+
+static void on_answers(void *ctx, const struct channel_answer *answers, size_t count,
+                       bool complete)
+{
+    struct status *s = ctx;
+    struct gathered g;
+
+    (void)complete;
+    s->asking = false;
+    if (gather(&g, answers, count) == 0) {
+        gathered_fini(&s->gathered);
+        s->gathered = g;
+    }
+    call_waiters(s);
+}
+
+static void ask_others(struct status *s)
+{
+    if (s->asking)
+        return;
+    s->asking = channel_ask(s->channel, "status", span_of(NULL, 0), ANSWER_MS,
+                            on_answers, s, NULL) == 0;
+}
+
+static void on_question(void *ctx, struct channel_question *q, struct span payload)
+{
+    struct status *s = ctx;
+    struct job_input in = { 0 };
+    struct buf b;
+
+    (void)payload;
+    buf_init(&b, CHANNEL_ANSWER_MAX);
+    s->opts.describe(s->opts.ctx, &in);
+    if (in.own)
+        node_status_encode(&b, in.own);
+    channel_answer(q, buf_error(&b) ? span_of(NULL, 0) : buf_span(&b));
+    buf_fini(&b);
+}
+
 /* ---- recent enough ---- */
 
 int status_when_recent(struct status *s, void (*cb)(void *ctx), void *ctx)
 {
-    (void)s;
+    const size_t nodes = s->gathered.count;
+    const uint64_t period = MAX_OF(PERIOD_MS, nodes * NODE_MS);
+    const bool never = s->gathered.at_ms == 0;
+
+    if (s->channel && channel_shared(s->channel) &&
+        (never || clock_mono_ms() - s->gathered.at_ms >= period)) {
+        ask_others(s);
+        if (s->asking && (never || nodes <= WAIT_NODES)) {
+            if (s->waiter_count == WAITERS_MAX)
+                return MUSTER_EFULL;
+            s->waiters[s->waiter_count++] = (struct waiter){ cb, ctx };
+            return 0;
+        }
+    }
     cb(ctx);
     return 0;
 }
@@ -41,11 +169,129 @@ void status_forget(struct status *s, void *ctx)
             s->waiters[i].cb = NULL;
 }
 
+static const char *why_alone(const struct status *s, const struct job_input *in)
+{
+    const enum channel_state state =
+        s->channel ? channel_state(s->channel) : CHANNEL_NONE;
+
+    if (in->nnodes_max <= 1)
+        return NULL;
+    switch (state) {
+    case CHANNEL_UP:
+        return NULL;
+    case CHANNEL_NONE:
+        return "the nodes have not met yet";
+    case CHANNEL_DIALING:
+        return "the coordinator of the job cannot be reached at the moment";
+    case CHANNEL_ALONE:
+        return in->own && in->own->group_rank >= 0 && in->nnodes_min == 1
+                   ? NULL
+                   : "no other node can be asked";
+    case CHANNEL_NO_COORDINATOR:
+        break;
+    }
+    return "the job's store is torchrun's or an older muster's, which carries no word "
+           "of the other nodes";
+}
+
 int status_now(struct status *s, struct job_status *j)
 {
     s->input = (struct job_input){ 0 };
     s->opts.describe(s->opts.ctx, &s->input);
+    if (s->channel) {
+        s->input.record = channel_record(s->channel);
+        s->input.self = channel_node(s->channel);
+        s->input.answers = s->gathered.answers;
+        s->input.answer_count = s->gathered.count;
+    }
+    if (s->input.own)
+        s->input.alone = why_alone(s, &s->input);
     return job_status_build(j, &s->input);
+}
+
+/* ---- last lines ---- */
+
+/* What is here of it; false: the rank is not on this node. */
+static bool own_lines(struct status *s, int64_t rank, struct buf *out)
+{
+    struct job_input in = { 0 };
+
+    s->opts.describe(s->opts.ctx, &in);
+    const int64_t local =
+        in.own && in.own->first_rank >= 0 ? rank - in.own->first_rank : -1;
+    if (local < 0 || local >= (int64_t)in.own->worker_count)
+        return false;
+    if (s->opts.last_lines)
+        s->opts.last_lines(s->opts.ctx, (size_t)local, out);
+    return true;
+}
+
+static void on_lines_question(void *ctx, struct channel_question *q,
+                              struct span payload)
+{
+    struct buf b;
+
+    buf_init(&b, LINES_MAX);
+    if (payload.n == 8)
+        (void)own_lines(ctx, (int64_t)get_u64(payload.p), &b);
+    channel_answer(q, buf_span(&b));
+    buf_fini(&b);
+}
+
+static void on_lines_answers(void *ctx, const struct channel_answer *answers,
+                             size_t count, bool complete)
+{
+    struct lines_ask *l = ctx;
+    struct span found = { NULL, 0 };
+
+    (void)complete;
+    for (size_t i = 0; i < count; i++)
+        if (answers[i].bytes.n)
+            found = answers[i].bytes;
+    l->cb(l->ctx, found,
+          found.n ? NULL : "this rank has no log files, or cannot be asked");
+    mem_free(l);
+}
+
+int status_lines(struct status *s, int64_t rank, status_lines_cb cb, void *ctx)
+{
+    struct lines_ask *l;
+    uint8_t payload[8];
+    struct buf b;
+
+    buf_init(&b, LINES_MAX);
+    if (own_lines(s, rank, &b)) {
+        cb(ctx, buf_span(&b),
+           buf_len(&b) ? NULL : "this rank has written nothing into log files");
+        buf_fini(&b);
+        return 0;
+    }
+    buf_fini(&b);
+    if (!s->channel || !channel_shared(s->channel)) {
+        cb(ctx, span_of(NULL, 0), "there is no such rank on this node");
+        return 0;
+    }
+    l = mem_calloc(1, sizeof *l);
+    if (!l)
+        return MUSTER_ENOMEM;
+    *l = (struct lines_ask){ s, rank, cb, ctx };
+    put_u64(payload, (uint64_t)rank);
+    const int rc = channel_ask(s->channel, "lines", span_of(payload, sizeof payload),
+                               ANSWER_MS, on_lines_answers, l, NULL);
+    if (rc != 0)
+        mem_free(l);
+    return rc;
+}
+
+int status_set_channel(struct status *s, struct channel *channel)
+{
+    int rc = channel_on_question(channel, "status", on_question, s);
+
+    if (rc == 0)
+        rc = channel_on_question(channel, "lines", on_lines_question, s);
+    if (rc == 0)
+        s->channel = channel;
+    return rc;
 }
 
 /* ---- change ---- */
@@ -112,27 +358,25 @@ static void on_status(void *ctx, struct local_request *r, const json_t *body)
     }
 }
 
-static void on_lines(void *ctx, struct local_request *r, const json_t *body)
+static void answer_lines(void *ctx, struct span text, const char *why)
 {
-    struct status *s = ctx;
-    const json_int_t rank = json_integer_value(json_object_get(body, "rank"));
-    struct job_input in = { 0 };
-    struct buf lines, b;
+    struct buf b;
 
-    s->opts.describe(s->opts.ctx, &in);
-    const int64_t local = in.own ? rank - in.own->first_rank : -1;
-    if (!in.own || in.own->first_rank < 0 || local < 0 ||
-        local >= (int64_t)in.own->worker_count) {
-        local_request_refuse(r, "rank %lld is not on this node", (long long)rank);
+    if (why) {
+        local_request_refuse(ctx, "%s", why);
         return;
     }
-    buf_init(&lines, 65536);
     buf_init(&b, SIZE_MAX);
-    if (s->opts.last_lines)
-        s->opts.last_lines(s->opts.ctx, (size_t)local, &lines);
-    put_json(&b, buf_span(&lines));
-    buf_fini(&lines);
-    local_request_answer(r, &b, buf_error(&b));
+    put_json(&b, text);
+    local_request_answer(ctx, &b, buf_error(&b));
+}
+
+static void on_lines(void *ctx, struct local_request *r, const json_t *body)
+{
+    const json_int_t rank = json_integer_value(json_object_get(body, "rank"));
+
+    if (status_lines(ctx, rank, answer_lines, r) != 0)
+        local_request_refuse(r, "too many ask at the same time");
 }
 
 int status_serve_local(struct status *s, struct local_socket *local)
@@ -159,7 +403,10 @@ int status_open(const struct status_opts *opts, struct status **out,
 
 static void on_closed(void *ctx)
 {
-    mem_free(ctx);
+    struct status *s = ctx;
+
+    gathered_fini(&s->gathered);
+    mem_free(s);
 }
 
 void status_close(struct status *s)

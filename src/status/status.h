@@ -9,6 +9,7 @@
 
 #include <uv.h>
 
+#include "record/channel.h"
 #include "status/core/job_status.h"
 #include "status/local_socket.h"
 
@@ -29,6 +30,10 @@ int status_open(const struct status_opts *opts, struct status **out,
                 struct muster_error *err);
 void status_close(struct status *s); /* NULL is fine */
 
+/* From now on the answers are about the whole job: its record is the channel's, and the
+ * other nodes are asked over it, as this one is. Until status_close. */
+int status_set_channel(struct status *s, struct channel *channel);
+
 /* Answers "status" and "lines" on the agent's socket. */
 int status_serve_local(struct status *s, struct local_socket *local);
 
@@ -40,6 +45,11 @@ void status_forget(struct status *s, void *ctx); /* cb of this ctx does not come
 /* The job as it is known now. Borrows from the status until the loop's next turn. The
  * caller calls job_status_fini. */
 int status_now(struct status *s, struct job_status *j);
+
+/* The last lines that a rank wrote, wherever it is. cb comes once, from within or from
+ * the loop; text is borrowed for the call; why is NULL, or says why there are none. */
+typedef void (*status_lines_cb)(void *ctx, struct span text, const char *why);
+int status_lines(struct status *s, int64_t rank, status_lines_cb cb, void *ctx);
 
 /* Calls cb from the loop whenever something changed that a viewer should see; one
  * listener. NULL: nobody listens. */
