@@ -11,6 +11,7 @@ const struct command commands[] = {
     { "store", cmd_store, "serve a key-value store to PyTorch's TCPStore clients" },
     { "status", cmd_status, "what the jobs on this machine do" },
     { "stacks", cmd_stacks, "where each rank of a job is now" },
+    { "top", cmd_top, "the same live, on the terminal" },
     { "completion", cmd_completion, "print a completion script for a shell" },
     { "help", cmd_help, "say more about a command" },
     { NULL, NULL, NULL },

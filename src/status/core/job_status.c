@@ -225,8 +225,6 @@ static void take_facts(struct job_node *n, const struct node_status *facts,
         return;
     if (facts->state == NODE_UNKNOWN || at_us < n->since_us)
         return;
-    if (n->state != facts->state && n->since_us == 0)
-        n->since_us = at_us;
     n->state = facts->state;
     if (facts->first_rank >= 0 && n->first_rank < 0) {
         n->first_rank = facts->first_rank;

@@ -175,8 +175,9 @@ void status_remark(struct buf *out, const json_t *status, const json_t *node,
     const json_t *store = json_object_get(node, "store");
     const char *sep = "";
 
-    if (is_text(node, "state", "lost") || is_text(node, "state", "left") ||
-        is_text(node, "state", "spare") || is_text(node, "state", "joining")) {
+    if (json_num(node, "since", 0) > 0 &&
+        (is_text(node, "state", "lost") || is_text(node, "state", "left") ||
+         is_text(node, "state", "spare") || is_text(node, "state", "joining"))) {
         put_str(out, "since ");
         put_duration(out, age_us(status, json_num(node, "since", 0)));
         sep = ", ";
