@@ -108,11 +108,15 @@ void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *er
         agent_post(a, GROUP_EV_CHANGED, 0, 0);
         break;
     case RDZV_NEWS_LOST:
-    case RDZV_NEWS_EVICTED:
         agent_post(a, GROUP_EV_LOST, 0, 0);
         break;
+    case RDZV_NEWS_EVICTED:
+        agent_post(a, GROUP_EV_EVICTED, 0, 0);
+        break;
     case RDZV_NEWS_BACKEND:
-        agent_fail(a, err);
+        if (a->fatal.code == 0)
+            a->fatal = *err;
+        agent_post(a, a->run_closed ? GROUP_EV_FATAL : GROUP_EV_CUT_OFF, 0, 0);
         break;
     case RDZV_NEWS_CLOSED: /* Like torchrun's, our workers run to their own end. */
         agent_on_run_closed(a);
@@ -146,7 +150,7 @@ static void on_place_returned(void *ctx, int status, const struct muster_error *
 
 static void leave(struct agent *a, bool close)
 {
-    a->generation++;
+    agent_end_talk(a);
     if (close)
         a->handler->ops->shutdown(a->handler, true, on_left, a);
     else
@@ -168,7 +172,7 @@ static void perform(struct agent *a, const struct agent_core_fx *fx)
     agent_measure(a, fx);
     switch (fx->kind) {
     case GROUP_FX_JOIN:
-        a->generation++;
+        agent_end_talk(a);
         agent_forget_workers(a);
         took(a, NULL);
         agent_wait_begin(a, WAITING_FOR_ROUND, MONO_NEVER);
@@ -404,6 +408,7 @@ static void close_all(struct agent *a)
 {
     agent_wait_end(a, false);
     warm_close(a->warm);
+    agent_end_talk(a);
     guard_dismiss(a->guard); /* It takes its time while we tidy up. */
     agent_stacks_close(a);
     agent_status_close(a);

@@ -15,6 +15,7 @@
 #include "logs/worker_logs.h"
 #include "loop/blocking_call.h"
 #include "status/local_socket.h"
+#include "store/talk_driver.h"
 #include "warm/warm.h"
 
 #define AGENT_SIGNALS_MAX 32
@@ -53,8 +54,12 @@ struct agent {
     struct logs *logs;
     struct rdzv_handler *handler;
     struct rdzv_round round; /* texts are the handler's, until the next join */
-    unsigned generation;     /* of rounds; late answers to older ones are dropped */
     struct rank_range range;
+    struct {
+        struct talk_driver *driver;    /* owned; NULL: neither is under way */
+        struct rank_exchange exchange; /* before the workers start, */
+        struct exit_barrier barrier;   /* and when they are done */
+    } talk;
     struct agent_worker *workers; /* owned, nproc of them */
     int64_t unanswered;
     uint64_t exits;
@@ -116,8 +121,9 @@ void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *er
 void agent_end(struct agent *a, const struct agent_core_fx *fx);
 void agent_find_name(struct agent *a);
 
-/* group_store.c */
+/* rank_exchange.c */
 void agent_assign(struct agent *a);
+void agent_end_talk(struct agent *a); /* what is under way of either, if anything */
 void agent_barrier(struct agent *a);
 
 /* agent_core_workers.c */

@@ -116,7 +116,7 @@ static void describe_node(struct agent *a)
     (void)read_stat(getpid(), &self);
     st->own = (struct node_status){
         .state = state_of(a),
-        .round = a->generation ? (int64_t)a->round.round : -1,
+        .round = a->round.store ? (int64_t)a->round.round : -1,
         .group_rank = a->assigned ? a->round.rank : -1,
         .first_rank = a->assigned ? a->range.base_rank : -1,
         .attempt = agent_core_attempt(&a->group),

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "agent/agent_int.h"
+#include "base/err.h"
 #include "launch/core/options.h"
 #include "loop/clock.h"
 
@@ -163,8 +164,19 @@ void agent_on_run_closed(struct agent *a)
 {
     const enum agent_core_phase phase = a->group.phase;
 
+    struct muster_error err;
+
     a->run_closed = true;
-    if (phase == GROUP_ASSIGNING || phase == GROUP_STARTING || phase == GROUP_RUNNING)
+    if (phase == GROUP_ASSIGNING) { /* Whoever closed it will not tell its ranks. */
+        (void)err_set(
+            &err, MUSTER_ECLOSED,
+            "another node has closed the run '%s' while ranks were agreed on: "
+            "it failed, or was ended; the other nodes' logs tell why",
+            a->config->rdzv.run_id);
+        agent_fail(a, &err);
+        return;
+    }
+    if (phase == GROUP_STARTING || phase == GROUP_RUNNING)
         note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
              "run '%s': another node has closed the run: it failed, or was ended. The "
              "workers here go on to their own end; the other nodes' logs tell why",

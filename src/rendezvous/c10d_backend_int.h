@@ -38,7 +38,8 @@ struct c10d {
     struct async_store *memory;     /* owned, if we host for ourselves alone */
     struct async_store *state;   /* owned: the connection for the state and the beats */
     struct async_store *watcher; /* owned: the one that waits for changes */
-    bool up, connecting, can_watch, can_host, closing;
+    bool up, connecting, can_watch, can_host, echoes, closing;
+    unsigned reopened;   /* how often a connection broke while we opened */
     uint64_t lost_by_ms; /* reconnecting makes sense until then; 0: not lost */
 
     rdzv_open_cb on_open;

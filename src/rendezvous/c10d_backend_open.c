@@ -19,6 +19,17 @@
 
 #define CAPS (&RESERVED_CAPS[1]) /* the client puts the slash */
 
+#define ANSWER_MS       5000u /* for what a server answers by itself */
+#define MOST_REOPENED   6u
+#define REOPEN_PAUSE_MS 20u
+
+static void c10d_on_deferred(uv_timer_t *t);
+
+static uint64_t answer_ms(const struct c10d *c)
+{
+    return MIN_OF(ANSWER_MS, c->read_ms);
+}
+
 static void on_lost_closed(void *ctx)
 {
     c10d_release(ctx);
@@ -46,6 +57,21 @@ void c10d_describe(const struct c10d *c, const struct muster_error *err,
         out->code = MUSTER_ECONN;
 }
 
+/* A connection that breaks, or falls silent, before we have asked all that we must know
+ * is made again: that is the network's fault, or a server's that is just being
+ * restarted. One that hangs up each time does not want us. */
+static bool reopen(struct c10d *c, int status)
+{
+    if (!c->on_open || (status != MUSTER_EHANGUP && status != MUSTER_ETIMEDOUT) ||
+        c->file || c->memory || c->reopened >= MOST_REOPENED)
+        return false;
+    trace(c->trace, TRACE_INFO, "%s: the connection broke; connecting again", c->where);
+    c->deferred.err.code = 0;
+    (void)uv_timer_start(&c->deferred.timer, c10d_on_deferred,
+                         REOPEN_PAUSE_MS << c->reopened++, 0);
+    return true;
+}
+
 static void connected(struct c10d *c, int status, const struct muster_error *err)
 {
     const rdzv_open_cb cb = c->on_open;
@@ -57,6 +83,8 @@ static void connected(struct c10d *c, int status, const struct muster_error *err
         c10d_drop(c, &c->state);
     else
         c->lost_by_ms = 0;
+    if (status < 0 && reopen(c, status))
+        return;
     if (cb) {
         c->on_open = NULL;
         if (status < 0)
@@ -68,6 +96,11 @@ static void connected(struct c10d *c, int status, const struct muster_error *err
         c10d_call_go(c, status, err);
 }
 
+static bool has_word(struct span words, const char *word)
+{
+    return memmem(words.p, words.n, word, strlen(word)) != NULL;
+}
+
 static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
                     const struct muster_error *err)
 {
@@ -75,10 +108,13 @@ static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
 
     if (c->closing)
         return;
-    c->can_watch =
-        status == 0 && memmem(reply->value.p, reply->value.n, "changed", 7) != NULL;
-    c->can_host =
-        status == 0 && memmem(reply->value.p, reply->value.n, "hosted", 6) != NULL;
+    if (status < 0) {
+        connected(c, status, err);
+        return;
+    }
+    c->can_watch = has_word(reply->value, "changed");
+    c->can_host = has_word(reply->value, "hosted");
+    c->echoes = has_word(reply->value, "echo");
     connected(c, 0, err);
 }
 
@@ -92,7 +128,7 @@ static void on_caps_there(void *ctx, int status, const struct c10d_reply *reply,
         return;
     c->can_watch = false;
     if (status == 0 && reply->number == 0 &&
-        async_store_call(c->state, &get, 0, c->read_ms, on_caps, c, NULL) == 0)
+        async_store_call(c->state, &get, 0, answer_ms(c), on_caps, c, NULL) == 0)
         return;
     connected(c, status, err);
 }
@@ -111,7 +147,8 @@ static void on_primed(void *ctx, int status, const struct c10d_reply *reply,
         connected(c, status, err);
         return;
     }
-    status = async_store_check(c->state, &caps, 1, c->read_ms, on_caps_there, c, &why);
+    status =
+        async_store_check(c->state, &caps, 1, answer_ms(c), on_caps_there, c, &why);
     if (status < 0)
         connected(c, status, &why);
 }
@@ -120,7 +157,7 @@ static void prime(struct c10d *c)
 {
     struct muster_error err;
     const int rc = async_store_compare_set(c->state, span_str(c->key), span_of(NULL, 0),
-                                           span_str(RDZV_C10D_SENTINEL), c->read_ms,
+                                           span_str(RDZV_C10D_SENTINEL), answer_ms(c),
                                            on_primed, c, &err);
 
     if (rc < 0)
@@ -133,10 +170,12 @@ static void c10d_on_connected(void *ctx, int status, const struct muster_error *
 
     if (c->closing)
         return;
-    if (status < 0)
+    if (status < 0) {
+        c->reopened = MOST_REOPENED; /* It was dialled until its time was up. */
         connected(c, status, err);
-    else
+    } else {
         prime(c);
+    }
 }
 
 void c10d_connect(struct c10d *c)
@@ -162,7 +201,9 @@ static void c10d_on_deferred(uv_timer_t *t)
 
     if (c->closing)
         return;
-    if (c->connecting && c->deferred.err.code == 0)
+    if (c->on_open && !c->connecting && c->deferred.err.code == 0)
+        c10d_connect(c);
+    else if (c->connecting && c->deferred.err.code == 0)
         prime(c);
     else if (c->connecting || c->on_open)
         connected(c, c->deferred.err.code, &c->deferred.err);

@@ -243,6 +243,14 @@ void dynamic_news(struct dynamic_handler *d, const struct rdzv_effect *e)
         dynamic_begin_join(d);
         return;
     }
+    if (d->next_cb && !d->joining && !d->tell.next && e->news == RDZV_NEWS_CLOSED) {
+        rdzv_master_cancel(d->master);
+        dynamic_next_failed(
+            d, MUSTER_ECLOSED,
+            "another node has closed the run before its workers started: "
+            "it failed, or was ended; the other nodes' logs tell why");
+        return;
+    }
     if (!d->news_cb)
         return;
     (void)err_set(&err, e->code, "%s", e->text ? e->text : "");

@@ -30,9 +30,9 @@ static void announce_number(struct dynamic_handler *d)
     char addr[1025];
 
     if (!d->backend->ops->own_addr ||
-        !d->backend->ops->own_addr(d->backend, addr, sizeof addr) ||
-        rdzv_master_set_addr(d->master, addr) < 0)
+        !d->backend->ops->own_addr(d->backend, addr, sizeof addr))
         return;
+    rdzv_master_set_addr(d->master, addr);
     rdzv_say_nameless(d->trace, d->addr, addr);
 }
 

@@ -27,17 +27,28 @@ void dynamic_canceled(struct dynamic_handler *d)
     dynamic_next_failed(d, err.code, err.text);
 }
 
-static void on_master(void *ctx, int status, const char *addr, uint16_t port,
-                      const struct muster_error *err)
+static void on_master(void *ctx, enum rdzv_master_end end, const char *addr,
+                      uint16_t port, const struct muster_error *err)
 {
     struct dynamic_handler *d = ctx;
     const rdzv_next_cb cb = d->next_cb;
 
     if (!cb || d->canceling)
         return;
-    if (status < 0) {
-        dynamic_next_failed(d, status, err->text);
+    switch (end) {
+    case RDZV_MASTER_FAILED:
+        dynamic_next_failed(d, err->code, err->text);
         return;
+    case RDZV_MASTER_REJOIN:
+        trace(d->trace, TRACE_WARN,
+              "run '%s', round %" PRIu64
+              ": the store lost the workers' address; joining "
+              "again",
+              d->params.run_id, d->round.round);
+        dynamic_begin_join(d);
+        return;
+    case RDZV_MASTER_KNOWN:
+        break;
     }
     d->round.master_addr = addr;
     d->round.master_port = port;
@@ -75,6 +86,7 @@ static void find_master(struct dynamic_handler *d)
     struct rdzv_master_job job = { .round = d->round.round,
                                    .rank = d->round.rank,
                                    .store = d->store };
+    struct muster_error err;
 
     if (!d->guest) {
         job.members = participants(d->core, &job.count);
@@ -86,7 +98,8 @@ static void find_master(struct dynamic_handler *d)
         job.members = &d->zero;
         job.count = 1;
     }
-    rdzv_master_start(d->master, &job, on_master, d);
+    if (rdzv_master_start(d->master, &job, on_master, d, &err) < 0)
+        dynamic_next_failed(d, err.code, err.text);
 }
 
 void dynamic_joined(struct dynamic_handler *d, const struct rdzv_effect *e)
@@ -223,7 +236,7 @@ bool dynamic_be_guest(struct dynamic_handler *d)
     uint16_t port;
 
     if (!d->hosted || !d->backend->ops->host ||
-        !d->backend->ops->host(d->backend, &host, &port))
+        !d->backend->ops->host(d->backend, &host, &port, &cfg.echoes))
         return false;
     if (member_driver_open(d->base.loop, &cfg, host, port, dynamic_told, d, &guest,
                            &err) < 0) {

@@ -1,10 +1,5 @@
-/* rdzv_master.h - where the workers of a round find their store: MASTER_ADDR and
- * MASTER_PORT, agreed upon through the round's store.
- *
- * With the shared store (torch's default) an agent serves it for the workers; else
- * worker 0 does, and rank 0 only names a free port. torch's nodes remember the first
- * address they got and never look again, so ours keep an address alive as long as its
- * server's node is a member, and announce it in every round, for newcomers. */
+/* master_addr.h - the driver of rendezvous/core/master_addr.h: finds where the workers
+ * of a round find their store, and serves it if that is this agent's part. */
 #ifndef RENDEZVOUS_MASTER_ADDR_H
 #define RENDEZVOUS_MASTER_ADDR_H
 
@@ -32,19 +27,25 @@ struct rdzv_master_job {
     struct async_store *store; /* without prefix; borrowed until it is done */
 };
 
-/* addr is borrowed until the next start or close. */
-typedef void (*rdzv_master_cb)(void *ctx, int status, const char *addr, uint16_t port,
-                               const struct muster_error *err);
+enum rdzv_master_end {
+    RDZV_MASTER_KNOWN,  /* addr and port; addr is borrowed until the next start or close
+                         */
+    RDZV_MASTER_REJOIN, /* the store came back without it: join the next round */
+    RDZV_MASTER_FAILED, /* err */
+};
+
+typedef void (*rdzv_master_cb)(void *ctx, enum rdzv_master_end end, const char *addr,
+                               uint16_t port, const struct muster_error *err);
 
 int rdzv_master_new(uv_loop_t *loop, const struct rdzv_master_opts *opts,
                     struct rdzv_master **out, struct muster_error *err);
 
 /* Another address of our own to announce; while nothing is under way. */
-int rdzv_master_set_addr(struct rdzv_master *m, const char *addr);
+void rdzv_master_set_addr(struct rdzv_master *m, const char *addr);
 
 /* One at a time. The callback comes from the loop, unless it is cancelled before. */
-void rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
-                       rdzv_master_cb cb, void *ctx);
+int rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
+                      rdzv_master_cb cb, void *ctx, struct muster_error *err);
 void rdzv_master_cancel(struct rdzv_master *m);
 
 /* True while it is under way; *by_ms: until when. NULL m is not. */
@@ -53,7 +54,8 @@ bool rdzv_master_waits(const struct rdzv_master *m, uint64_t *by_ms);
 /* Forgets the workers' keys of earlier attempts if this process serves them. */
 void rdzv_master_wipe(struct rdzv_master *m);
 
-/* Ends the server, too. cb may be NULL; NULL m calls cb at once. */
+/* Ends the server, too. cb may be NULL; NULL m calls cb at once, and so does one that
+ * has nothing to close. */
 void rdzv_master_close(struct rdzv_master *m, void (*cb)(void *ctx), void *ctx);
 
 #endif

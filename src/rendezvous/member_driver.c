@@ -142,6 +142,10 @@ static void member_perform(struct member_driver *d, const struct member_effect *
     case MEMBER_DIAL:
         dial(d);
         return;
+    case MEMBER_HANG_UP:
+        push_session_close(d->session);
+        d->session = NULL;
+        return;
     case MEMBER_SEND:
         send_msg(d, &e->msg);
         return;

@@ -72,8 +72,10 @@ struct rdzv_backend_ops {
     const char *(*last_error)(const struct rdzv_backend *b);
 
     /* Where a store of ours hosts the rendezvous, so that its nodes need not read and
-     * write the state themselves. host is borrowed. False: it cannot. May be NULL. */
-    bool (*host)(const struct rdzv_backend *b, const char **host, uint16_t *port);
+     * write the state themselves. host is borrowed; echoes: it answers ALIVE. False: it
+     * cannot. May be NULL. */
+    bool (*host)(const struct rdzv_backend *b, const char **host, uint16_t *port,
+                 bool *echoes);
 
     /* Under which address other nodes can reach this machine, by what the store's
      * connection shows; for machines whose own name does not resolve. False: nobody

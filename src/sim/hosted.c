@@ -35,6 +35,11 @@ static void perform(struct sim_node *n, const struct member_effect *e)
             sim_hang_up(o->conn);
         o->conn = sim_connect(n, SIM_CONN_HOSTED);
         return;
+    case MEMBER_HANG_UP:
+        if (o->conn)
+            sim_hang_up(o->conn);
+        o->conn = NULL;
+        return;
     case MEMBER_SEND:
         if (o->conn)
             send_msg(o->conn, &e->msg);
@@ -123,7 +128,8 @@ static void on_start(struct sim_node *n)
                                        .self = sim_identity(n),
                                        .settings = n->sim->cfg.settings,
                                        .nonce = rng_u64(&n->rng),
-                                       .grace_ms = n->sim->cfg.grace_ms };
+                                       .grace_ms = n->sim->cfg.grace_ms,
+                                       .echoes = true };
 
     assert(o);
     n->core = o;

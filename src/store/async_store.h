@@ -44,6 +44,7 @@ struct async_store_ops {
 struct async_store {
     const struct async_store_ops *ops;
     uv_loop_t *loop;
+    bool ordered; /* calls take effect in the order in which they are made */
 };
 
 /* Copies the request: its spans need not outlive the call. timeout_ms UINT64_MAX is

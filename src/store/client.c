@@ -741,7 +741,7 @@ int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
         mem_free(host);
         return rc;
     }
-    c->base = (struct async_store){ &client_ops, loop };
+    c->base = (struct async_store){ &client_ops, loop, true };
     c->host = host;
     c->opts = *opts;
     c->opts.host = host;

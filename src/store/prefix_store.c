@@ -196,7 +196,7 @@ int async_store_prefix(struct async_store *inner, const char *prefix, bool own,
         mem_free(name);
         return err_nomem(err);
     }
-    v->base = (struct async_store){ &view_ops, inner->loop };
+    v->base = (struct async_store){ &view_ops, inner->loop, inner->ordered };
     v->inner = inner;
     v->own = own;
     v->prefix = with_slash;

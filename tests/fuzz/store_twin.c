@@ -2,6 +2,8 @@
  * not. */
 #include "store_twin.h"
 
+#include "store/core/reserved.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -475,7 +477,7 @@ static void on_list(struct twin *t, uint32_t peer, const struct c10d_request *r)
         e->reply.number = (int64_t)n;
     } else {
         for (; c10d_list_next(&l, &name); n++)
-            (void)c10d_list_add(&t->list, is_caps(name) ? span_str("changed hosted job2")
+            (void)c10d_list_add(&t->list, is_caps(name) ? span_str(RESERVED_CAPS_TEXT)
                                                         : value(t, name));
     }
     e->reply.list = (struct c10d_list){ buf_span(&t->list), n };
@@ -510,7 +512,7 @@ static void on_request(struct twin *t, uint32_t peer, const struct c10d_request 
         break;
     case C10D_GET:
         effect(t, peer, r->op)->reply.value =
-            is_caps(r->key) ? span_str("changed hosted job2") : value(t, r->key);
+            is_caps(r->key) ? span_str(RESERVED_CAPS_TEXT) : value(t, r->key);
         break;
     case C10D_ADD:
         on_add(t, peer, r);

@@ -51,8 +51,8 @@ class Job:
     def until(self, done, patience: float = 90) -> None:
         by = time.monotonic() + patience
         while not done():
-            logs = {p.name: p.read_text() for p in self.dir.iterdir() if p.name != "port"}
-            assert time.monotonic() < by, logs
+            assert time.monotonic() < by, {
+                p.name: p.read_text() for p in self.dir.iterdir() if not p.name.startswith("port")}
             time.sleep(0.02)
 
     def close(self) -> None:

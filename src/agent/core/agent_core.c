@@ -114,6 +114,7 @@ static void join(struct agent_core *g, struct agent_core_fx_list *fx)
 static void start(struct agent_core *g, struct agent_core_fx_list *fx)
 {
     g->phase = GROUP_STARTING;
+    g->due_ms = MONO_NEVER;
     g->empty = g->leftovers_asked = false;
     g->alive = g->set.nproc;
     for (int64_t i = 0; i < g->set.nproc; i++)
@@ -234,15 +235,29 @@ static void on_drained(struct agent_core *g, struct now now,
 static void on_change(struct agent_core *g, const struct agent_core_event *ev,
                       struct agent_core_fx_list *fx)
 {
-    const bool lost = ev->kind == GROUP_EV_LOST;
+    const bool evicted = ev->kind == GROUP_EV_EVICTED;
+    const bool lost = ev->kind == GROUP_EV_LOST || evicted;
 
     if (g->phase == GROUP_RUNNING) {
         agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now,
                         fx);
     } else if (g->phase == GROUP_ASSIGNING && lost) {
         join(g, fx); /* The ranks wait for word from a node that will not speak. */
-    } else if (g->phase == GROUP_STARTING || g->phase == GROUP_ASSIGNING) {
+    } else if (g->phase == GROUP_STARTING) {
         g->changed = true; /* dealt with as soon as they run */
+    } else if (g->phase == GROUP_ASSIGNING) {
+        /* torchrun's nodes fail if the exchange does, so it goes on for a moment; but
+         * whoever has left for the next round will not take part in it. */
+        g->changed = true;
+        g->due_ms = MIN_OF(g->due_ms, ev->now.mono_ms + GROUP_ASSIGN_CHANGED_MS);
+    } else if (evicted && g->why == WHY_SUCCESS &&
+               (g->phase == GROUP_DRAINING || g->phase == GROUP_BARRIER)) {
+        /* The world that these workers finished in is not the one that the job has now:
+         * its result does not count. */
+        if (g->phase == GROUP_BARRIER)
+            join(g, fx);
+        else
+            g->why = WHY_MEMBERSHIP;
     } else if (g->phase == GROUP_BARRIER && lost) {
         g->due_ms = MIN_OF(g->due_ms, ev->now.mono_ms + GROUP_BARRIER_LOST_MS);
     }
@@ -272,6 +287,12 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
     case GROUP_EV_STARTED:
         on_started(g, ev, fx);
         break;
+    case GROUP_EV_CUT_OFF: /* The others may have gone on in a world without us. */
+        if (g->why == WHY_SUCCESS &&
+            (g->phase == GROUP_DRAINING || g->phase == GROUP_BARRIER))
+            g->why = WHY_FATAL;
+        agent_core_on_fatal(g, ev->now, fx);
+        break;
     case GROUP_EV_FATAL:
         agent_core_on_fatal(g, ev->now, fx);
         break;
@@ -289,6 +310,7 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
         break;
     case GROUP_EV_CHANGED:
     case GROUP_EV_LOST:
+    case GROUP_EV_EVICTED:
         on_change(g, ev, fx);
         break;
     case GROUP_EV_DESERTED:
@@ -489,7 +511,9 @@ static void agent_core_on_timeout(struct agent_core *g, struct now now,
     if (now.mono_ms < g->due_ms)
         return;
     g->due_ms = MONO_NEVER;
-    if (g->phase == GROUP_STOPPING) {
+    if (g->phase == GROUP_ASSIGNING) {
+        join(g, fx);
+    } else if (g->phase == GROUP_STOPPING) {
         kill_all(g, now, fx);
     } else if (g->phase == GROUP_KILLING) {
         for (int64_t i = 0; i < g->set.nproc; i++) {

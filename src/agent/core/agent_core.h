@@ -16,8 +16,11 @@
 #define GROUP_REAP_MS     30000u /* after SIGKILL; only a kernel wait outlasts it */
 #define GROUP_LEFTOVER_MS 5000u  /* what workers left behind gets so long to go */
 #define GROUP_BARRIER_LOST_MS                                                          \
-    1000u                          /* barrier: a lost member may still have counted    \
-                                    */
+    1000u /* barrier: a lost member may still have counted                             \
+           */
+#define GROUP_ASSIGN_CHANGED_MS                                                        \
+    3000u /* somebody waits: so long may the others take to agree on ranks that nobody \
+             will use */
 #define GROUP_CLOSE_MS       5000u /* a goodbye that nobody takes is cut short, */
 #define GROUP_CLOSE_FATAL_MS 500u  /* sooner if it may be the store that failed us */
 
@@ -60,12 +63,14 @@ enum agent_core_event_kind {
     GROUP_EV_ASSIGNED,
     GROUP_EV_STARTED, /* every worker of this node */
     GROUP_EV_FATAL,   /* whatever the driver could not do; it keeps the reason */
+    GROUP_EV_CUT_OFF, /* likewise: nobody can say whether this node still counts */
     GROUP_EV_EXIT,    /* worker: local rank; code */
     GROUP_EV_LEFTOVERS,
     GROUP_EV_EMPTY,
     GROUP_EV_DRAINED,
     GROUP_EV_CHANGED, /* somebody waits for the next round, or a member is lost */
     GROUP_EV_LOST,
+    GROUP_EV_EVICTED,  /* the others have gone on without this node */
     GROUP_EV_DESERTED, /* whoever has not come to the exit barrier will not */
     GROUP_EV_STUCK,
     GROUP_EV_SIGNAL, /* code: its number */

@@ -1,8 +1,11 @@
-/* ranks.c - see ranks.h. */
+/* rank_exchange.c - see rank_exchange.h: the texts, the assignment, the exchange, and
+ * the exit barrier. */
 #include "agent/core/rank_exchange.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -142,4 +145,334 @@ struct rank_range ranks_identical(int64_t agent_rank, int64_t agents, int64_t np
 {
     const int64_t base = agent_rank * nproc, world = agents * nproc;
     return (struct rank_range){ base, world, base, world };
+}
+
+/* ---- the exchange ---- */
+
+static struct rank_exchange *exchange_of(struct talk *t)
+{
+    return CONTAINER_OF(t, struct rank_exchange, talk);
+}
+
+static struct span key_of(struct talk *t, size_t part, const char *prefix, int64_t rank)
+{
+    (void)snprintf(t->key[part], TALK_KEY, "%s%" PRId64, prefix, rank);
+    return span_str(t->key[part]);
+}
+
+static int add_key(struct buf *list, const char *prefix, size_t rank)
+{
+    char key[TALK_KEY];
+
+    (void)snprintf(key, sizeof key, "%s%zu", prefix, rank);
+    return c10d_list_add(list, span_str(key));
+}
+
+/* Says who we are; and in the same breath rank 0 waits for what all say, the others
+ * wait for their ranks. Said again, it changes nothing. */
+static int ask_first(struct rank_exchange *x, struct now now, struct talk_fx *fx)
+{
+    struct talk *t = &x->talk;
+    struct buf list, value;
+    int rc;
+
+    buf_init(&list, SIZE_MAX);
+    buf_init(&value, SIZE_MAX);
+    rc = role_info_print(&value, x->role, x->rank, x->nproc);
+    for (size_t i = 0; x->rank == 0 && i < (size_t)x->world && rc == 0; i++)
+        rc = add_key(&list, RANKS_ROLE_KEY, i);
+    if (rc < 0) {
+        buf_fini(&list);
+        buf_fini(&value);
+        return MUSTER_ENOMEM;
+    }
+    x->sharing = false;
+    talk_ask(t, &list, &value, 2, true, now, fx);
+    t->parts[0] = (struct c10d_request){ .op = C10D_SET,
+                                         .key = key_of(t, 0, RANKS_ROLE_KEY, x->rank),
+                                         .value = buf_span(&t->value) };
+    if (x->rank == 0)
+        t->parts[1] =
+            (struct c10d_request){ .op = C10D_MULTI_GET,
+                                   .list = { buf_span(&t->list), (size_t)x->world } };
+    else
+        t->parts[1] =
+            (struct c10d_request){ .op = C10D_GET,
+                                   .key = key_of(t, 1, RANKS_ASSIGNED_KEY, x->rank) };
+    return 0;
+}
+
+static int parse_infos(struct role_info *infos, size_t count,
+                       const struct c10d_reply *reply, struct muster_error *err)
+{
+    struct c10d_list list = reply->list;
+    struct span text;
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        if (c10d_list_next(&list, &text))
+            rc = role_info_parse(&infos[i], text, err);
+        else
+            rc = err_set(err, MUSTER_EPROTO, "only %zu of %zu role_info keys came", i,
+                         count);
+    }
+    return rc;
+}
+
+static int print_ranges(struct buf *list, const struct rank_range *ranges, size_t count)
+{
+    struct buf text;
+    int rc = 0;
+
+    buf_init(&text, SIZE_MAX);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        buf_clear(&text);
+        rc = rank_range_print(&text, &ranges[i]);
+        if (rc == 0)
+            rc = add_key(list, RANKS_ASSIGNED_KEY, i);
+        if (rc == 0)
+            rc = c10d_list_add(list, buf_span(&text));
+    }
+    buf_fini(&text);
+    return rc;
+}
+
+static int assign_all(const struct rank_exchange *x, const struct c10d_reply *reply,
+                      struct buf *list, struct muster_error *err)
+{
+    const size_t count = (size_t)x->world;
+    struct role_info *infos = mem_calloc(count, sizeof *infos);
+    struct rank_range *ranges = mem_calloc(count, sizeof *ranges);
+    int rc = infos && ranges ? 0 : MUSTER_ENOMEM;
+
+    if (rc == 0)
+        rc = parse_infos(infos, count, reply, err);
+    if (rc == 0)
+        rc = ranks_assign(infos, count, ranges, err);
+    if (rc == 0)
+        rc = print_ranges(list, ranges, count);
+    for (size_t i = 0; infos && i < count; i++)
+        role_info_fini(&infos[i]);
+    mem_free(infos);
+    mem_free(ranges);
+    return rc;
+}
+
+/* Rank 0 knows them all now: it decides and tells. It then reads its own as the others
+ * do, since a SET is not answered: only so does it know that the store has them. */
+static int share(struct rank_exchange *x, const struct talk_event *ev,
+                 struct talk_fx *fx)
+{
+    struct talk *t = &x->talk;
+    struct muster_error err = { 0 };
+    struct buf list;
+    int rc;
+
+    buf_init(&list, SIZE_MAX);
+    rc = assign_all(x, ev->reply, &list, &err);
+    if (rc < 0)
+        buf_fini(&list);
+    if (rc == MUSTER_ENOMEM)
+        return rc;
+    if (rc < 0)
+        return talk_fail(fx, rc, "%s", err.text);
+    x->sharing = true;
+    talk_ask(t, &list, NULL, 2, true, ev->now, fx);
+    t->parts[0] =
+        (struct c10d_request){ .op = C10D_MULTI_SET,
+                               .list = { buf_span(&t->list), (size_t)x->world } };
+    t->parts[1] =
+        (struct c10d_request){ .op = C10D_GET,
+                               .key = key_of(t, 1, RANKS_ASSIGNED_KEY, x->rank) };
+    return 0;
+}
+
+static int exchange_timed_out(const struct rank_exchange *x, struct talk_fx *fx)
+{
+    return talk_fail(fx, MUSTER_ETIMEDOUT,
+                     x->rank == 0
+                         ? "agreeing on ranks timed out: not every node of %" PRId64
+                           " has told its workers within %" PRIu64 " s"
+                         : "agreeing on ranks timed out: rank 0 of %" PRId64
+                           " nodes has assigned none within %" PRIu64 " s",
+                     x->world, x->timeout_ms / 1000);
+}
+
+/* No answer yet: the deadline may have come, or the time to look for the others in
+ * another round. */
+static bool exchange_over(const struct rank_exchange *x, struct now now,
+                          struct talk_fx *fx)
+{
+    const struct talk *t = &x->talk;
+
+    if (now.mono_ms >= t->by_ms) {
+        (void)exchange_timed_out(x, fx);
+        return true;
+    }
+    if (!x->can_rejoin || t->broke_ms == MONO_NEVER ||
+        now.mono_ms - t->broke_ms < EXCHANGE_PATIENCE_MS)
+        return false;
+    fx->kind = TALK_REJOIN;
+    return true;
+}
+
+static int exchange_answer(struct rank_exchange *x, const struct talk_event *ev,
+                           struct talk_fx *fx)
+{
+    struct muster_error err;
+    int rc;
+
+    assert(x->talk.asking);
+    if (talk_is_broken(ev->status) || ev->status == MUSTER_ETIMEDOUT) {
+        if (exchange_over(x, ev->now, fx))
+            return 0;
+        if (ev->status == MUSTER_ETIMEDOUT)
+            return ask_first(x, ev->now, fx);
+        talk_again(&x->talk, ev->now, fx);
+        return 0;
+    }
+    if (ev->status < 0)
+        return talk_fail(fx, ev->status, "agreeing on ranks: %s", ev->text);
+    if (x->rank == 0 && !x->sharing)
+        return share(x, ev, fx);
+    rc = rank_range_parse(&x->range, ev->reply->value, &err);
+    if (rc < 0)
+        return talk_fail(fx, rc, "%s", err.text);
+    fx->kind = TALK_DONE;
+    return 0;
+}
+
+int rank_exchange_step(struct talk *t, const struct talk_event *ev, struct talk_fx *fx)
+{
+    struct rank_exchange *x = exchange_of(t);
+    int rc;
+
+    assert(x->world > 1 && x->rank >= 0 && x->rank < x->world);
+    switch (ev->kind) {
+    case TALK_BEGIN:
+        assert(t->by_ms == MONO_NEVER);
+        t->by_ms = ev->now.mono_ms + x->timeout_ms;
+        rc = ask_first(x, ev->now, fx);
+        if (rc < 0)
+            t->by_ms = MONO_NEVER;
+        return rc;
+    case TALK_ANSWER:
+        return exchange_answer(x, ev, fx);
+    case TALK_TIMER:
+        assert(!t->asking);
+        return exchange_over(x, ev->now, fx) ? 0 : ask_first(x, ev->now, fx);
+    }
+    return 0;
+}
+
+/* ---- the exit barrier ---- */
+
+static int barrier_ask(struct exit_barrier *b, enum barrier_stage stage, struct now now,
+                       struct talk_fx *fx)
+{
+    struct talk *t = &b->talk;
+    const struct span last = span_str(RANKS_LAST_KEY);
+    const bool wait = stage == BARRIER_OPEN || stage == BARRIER_WAIT;
+    const size_t parts = stage == BARRIER_COUNT || stage == BARRIER_OPEN ? 2 : 1;
+    struct buf list;
+
+    buf_init(&list, SIZE_MAX);
+    if ((stage == BARRIER_LOOK &&
+         add_key(&list, RANKS_COUNTED_KEY, (size_t)b->rank) < 0) ||
+        (wait && c10d_list_add(&list, last) < 0)) {
+        buf_fini(&list);
+        return MUSTER_ENOMEM;
+    }
+    b->stage = stage;
+    talk_ask(t, &list, NULL, parts, wait, now, fx);
+    switch (stage) {
+    case BARRIER_COUNT: /* In one piece: whoever finds the mark finds the count. */
+        t->parts[0] = (struct c10d_request){
+            .op = C10D_SET,
+            .key = key_of(t, 0, RANKS_COUNTED_KEY, b->rank),
+            .value = span_str("1"),
+        };
+        t->parts[1] = (struct c10d_request){ .op = C10D_ADD,
+                                             .key = span_str(RANKS_MEMBERS_KEY),
+                                             .number = 1 };
+        return 0;
+    case BARRIER_LOOK:
+        t->parts[0] = (struct c10d_request){ .op = C10D_CHECK,
+                                             .list = { buf_span(&t->list), 1 } };
+        return 0;
+    case BARRIER_RECOUNT:
+        t->parts[0] =
+            (struct c10d_request){ .op = C10D_ADD, .key = span_str(RANKS_MEMBERS_KEY) };
+        return 0;
+    case BARRIER_OPEN:
+        t->parts[0] = (struct c10d_request){ .op = C10D_SET,
+                                             .key = last,
+                                             .value = span_str(RANKS_LAST_VALUE) };
+        break;
+    case BARRIER_WAIT:
+        break;
+    }
+    t->parts[parts - 1] =
+        (struct c10d_request){ .op = C10D_WAIT, .list = { buf_span(&t->list), 1 } };
+    return 0;
+}
+
+static int barrier_answer(struct exit_barrier *b, const struct talk_event *ev,
+                          struct talk_fx *fx)
+{
+    assert(b->talk.asking);
+    if (ev->now.mono_ms >= b->talk.by_ms && ev->status < 0)
+        return talk_fail(fx, MUSTER_ETIMEDOUT,
+                         "not all of %" PRId64 " nodes came to the exit barrier within "
+                         "%u s",
+                         b->world, BARRIER_MS / 1000);
+    if (talk_is_broken(ev->status)) {
+        b->stage = BARRIER_LOOK; /* Whether we were counted is not known. */
+        talk_again(&b->talk, ev->now, fx);
+        return 0;
+    }
+    if (ev->status == MUSTER_ETIMEDOUT)
+        return barrier_ask(b, b->stage, ev->now, fx);
+    if (ev->status < 0)
+        return talk_fail(fx, ev->status, "%s", ev->text);
+    switch (b->stage) {
+    case BARRIER_COUNT:
+    case BARRIER_RECOUNT:
+        return barrier_ask(b,
+                           ev->reply->number >= b->world ? BARRIER_OPEN : BARRIER_WAIT,
+                           ev->now, fx);
+    case BARRIER_LOOK: /* number 0 is "there", in c10d's words */
+        return barrier_ask(b, ev->reply->number == 0 ? BARRIER_RECOUNT : BARRIER_COUNT,
+                           ev->now, fx);
+    case BARRIER_OPEN:
+    case BARRIER_WAIT:
+        fx->kind = TALK_DONE;
+        return 0;
+    }
+    return 0;
+}
+
+int exit_barrier_step(struct talk *t, const struct talk_event *ev, struct talk_fx *fx)
+{
+    struct exit_barrier *b = CONTAINER_OF(t, struct exit_barrier, talk);
+    int rc;
+
+    assert(b->world > 1 && b->rank >= 0 && b->rank < b->world);
+    switch (ev->kind) {
+    case TALK_BEGIN:
+        assert(t->by_ms == MONO_NEVER);
+        t->by_ms = ev->now.mono_ms + BARRIER_MS;
+        rc = barrier_ask(b, BARRIER_COUNT, ev->now, fx);
+        if (rc < 0)
+            t->by_ms = MONO_NEVER;
+        return rc;
+    case TALK_ANSWER:
+        return barrier_answer(b, ev, fx);
+    case TALK_TIMER:
+        assert(!t->asking);
+        if (ev->now.mono_ms >= t->by_ms)
+            return talk_fail(fx, MUSTER_ETIMEDOUT, "the store could not be reached");
+        return barrier_ask(b, b->stage, ev->now, fx);
+    }
+    return 0;
 }

@@ -1,16 +1,21 @@
-/* ranks.h - how the agents of a round agree on the ranks of their workers: torch's keys
- * and JSON, so that torchrun's agents and ours can do it together. Pure. */
+/* rank_exchange.h - how the agents of a round agree on the ranks of their workers, and
+ * how they wait for each other at the end: torch's keys and JSON, so that torchrun's
+ * agents and ours can do it together. Pure; store/talk_driver.c runs both machines. */
 #ifndef AGENT_CORE_RANK_EXCHANGE_H
 #define AGENT_CORE_RANK_EXCHANGE_H
 
 #include "base/buf.h"
 #include "muster/error.h"
+#include "store/core/talk.h"
 
 #define RANKS_ROLE_KEY     "torchelastic/role_info/"      /* + agent rank */
 #define RANKS_ASSIGNED_KEY "torchelastic/assigned_ranks/" /* + agent rank */
 #define RANKS_MEMBERS_KEY  "torchelastic/agent/terminal_state/num_members"
 #define RANKS_LAST_KEY     "torchelastic/agent/terminal_state/last_member"
 #define RANKS_LAST_VALUE   "<val_ignored>"
+#define RANKS_COUNTED_KEY                                                              \
+    "torchelastic/agent/terminal_state/muster/" /* + agent rank                        \
+                                                 */
 
 /* What an agent tells of itself. */
 struct role_info {
@@ -40,5 +45,47 @@ int ranks_assign(const struct role_info *infos, size_t count, struct rank_range 
 
 /* Without a word to the others, if all nodes are alike (and when there is one node). */
 struct rank_range ranks_identical(int64_t agent_rank, int64_t agents, int64_t nproc);
+
+/* ---- the exchange ---- */
+
+/* Whoever lost its connection and has not got its rank so long after is no longer
+ * waited for: the store may be another one, which has never heard of the others. */
+#define EXCHANGE_PATIENCE_MS 5000u
+
+struct rank_exchange {
+    struct talk talk; /* first */
+    /* Set by the caller, texts borrowed: */
+    const char *role;
+    int64_t rank, world, nproc;
+    uint64_t timeout_ms;
+    bool can_rejoin; /* a new round costs less than the end of the job */
+    /* The machine's own: */
+    bool sharing;            /* rank 0: all have told, and are being told */
+    struct rank_range range; /* the outcome */
+};
+
+/* Ends with DONE, FAILED or REJOIN. A talk_step. */
+int rank_exchange_step(struct talk *t, const struct talk_event *ev, struct talk_fx *fx);
+
+/* ---- the exit barrier ---- */
+
+#define BARRIER_MS 300000u /* torchrun's, fixed */
+
+enum barrier_stage {
+    BARRIER_COUNT,   /* we count ourselves in, and leave a mark that we have */
+    BARRIER_LOOK,    /* the connection broke: is the mark there? */
+    BARRIER_RECOUNT, /* it is: how many are there by now? */
+    BARRIER_OPEN,    /* we were the last one: all may go */
+    BARRIER_WAIT,
+};
+
+struct exit_barrier {
+    struct talk talk;    /* first */
+    int64_t rank, world; /* set by the caller */
+    enum barrier_stage stage;
+};
+
+/* Ends with DONE or FAILED. A talk_step. */
+int exit_barrier_step(struct talk *t, const struct talk_event *ev, struct talk_fx *fx);
 
 #endif

@@ -513,7 +513,8 @@ static int on_msg(struct coordinator *h, const struct coordinator_event *ev,
         else
             coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_CLOSED });
         return 0;
-    case COORD_ALIVE:
+    case COORD_ALIVE: /* So that it knows of us what we know of it. */
+        coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_ALIVE });
         return 0;
     case COORD_HELLO:
     case COORD_WELCOME:

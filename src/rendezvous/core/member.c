@@ -11,6 +11,8 @@
 #define MEMBER_FIRST_PAUSE_MS 20u
 #define MEMBER_MAX_PAUSE_MS   1000u
 
+#define WELCOME_MS 5000u /* a host that takes longer is not there */
+
 enum link_state {
     LINK_NONE,    /* nobody wants anything yet */
     LINK_DIALING, /* DIAL is under way */
@@ -31,8 +33,9 @@ struct member {
     struct member_config cfg;
     enum link_state link;
     uint64_t redial_ms, pause_ms;
-    uint64_t beat_ms; /* when the next ALIVE is due */
-    uint64_t away_ms; /* since when the host is away; MONO_NEVER: it is here */
+    uint64_t beat_ms;  /* when the next ALIVE is due */
+    uint64_t heard_ms; /* when the host last said something on this connection */
+    uint64_t away_ms;  /* since when the host is away; MONO_NEVER: it is here */
     bool away_told;
     int64_t joins;
     struct request_state join, leave, close;
@@ -154,11 +157,14 @@ static void member_say_again(struct member *g, struct member_fx *fx)
 static void member_up(struct member *g, struct member_fx *fx, struct now now)
 {
     g->link = LINK_UP;
+    g->heard_ms = now.mono_ms;
     g->beat_ms = now.mono_ms + rdzv_interval_ms(&g->cfg.settings);
     hello(g, fx);
 }
 
-static void member_down(struct member *g, const struct member_event *ev)
+/* The connection is gone; since_ms: since when nothing came over it. */
+static void member_down(struct member *g, const struct member_event *ev,
+                        uint64_t since_ms)
 {
     /* One that hangs up at our HELLO is no better than one that is not there. */
     if (g->link == LINK_HELD)
@@ -173,7 +179,7 @@ static void member_down(struct member *g, const struct member_event *ev)
     g->redial_ms = ev->now.mono_ms + g->pause_ms;
     g->beat_ms = MONO_NEVER;
     if (g->away_ms == MONO_NEVER) {
-        g->away_ms = ev->now.mono_ms;
+        g->away_ms = since_ms;
         trace(g->cfg.trace, TRACE_WARN,
               "the host of the rendezvous '%s' is away: %s; trying again", g->run_id,
               ev->text ? ev->text : "the connection broke");
@@ -269,6 +275,7 @@ static void member_hear(struct member *g, const struct member_event *ev,
 {
     const struct coord_msg *m = ev->msg;
 
+    g->heard_ms = ev->now.mono_ms;
     if (is_stale(g, m->kind))
         return;
     switch (m->kind) {
@@ -377,9 +384,38 @@ static uint64_t away_limit_ms(const struct member *g)
     return MAX_OF(rdzv_dead_after_ms(&g->cfg.settings), 1000u);
 }
 
+/* A HELLO is answered at once. After that the host answers each ALIVE; it has been
+ * silent for too long while it has not yet given us up, so that we can come back in
+ * time. */
+static uint64_t silent_at_ms(const struct member *g)
+{
+    const uint64_t dead_ms = rdzv_dead_after_ms(&g->cfg.settings);
+    const uint64_t interval_ms = rdzv_interval_ms(&g->cfg.settings);
+
+    if (g->link == LINK_UP)
+        return g->heard_ms + MAX_OF(MIN_OF(dead_ms, WELCOME_MS), 1000u);
+    if (g->link != LINK_HELD || !g->cfg.echoes)
+        return MONO_NEVER;
+    return g->heard_ms + MAX_OF(dead_ms - MIN_OF(interval_ms, dead_ms), interval_ms);
+}
+
+static void hang_up_if_silent(struct member *g, struct member_fx *fx, struct now now)
+{
+    const struct member_event down = { .kind = MEMBER_DOWN,
+                                       .now = now,
+                                       .code = MUSTER_EHANGUP,
+                                       .text = "it does not answer" };
+
+    if (now.mono_ms < silent_at_ms(g))
+        return;
+    fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_HANG_UP };
+    member_down(g, &down, g->heard_ms);
+}
+
 static void member_timer(struct member *g, struct member_fx *fx, struct now now)
 {
     time_out(g, fx, now);
+    hang_up_if_silent(g, fx, now);
     if (g->link == LINK_PAUSED && now.mono_ms >= g->redial_ms)
         member_dial(g, fx);
     if (member_held(g) && now.mono_ms >= g->beat_ms) {
@@ -412,6 +448,7 @@ uint64_t member_deadline(const struct member *g)
         by = MIN_OF(by, g->close.by_ms);
     if (g->link == LINK_PAUSED)
         by = MIN_OF(by, g->redial_ms);
+    by = MIN_OF(by, silent_at_ms(g));
     if (member_held(g))
         by = MIN_OF(by, g->beat_ms);
     if (g->away_ms != MONO_NEVER && !g->away_told)
@@ -475,7 +512,7 @@ void member_step(struct member *g, const struct member_event *ev, struct member_
         member_up(g, fx, ev->now);
         return;
     case MEMBER_DOWN:
-        member_down(g, ev);
+        member_down(g, ev, ev->now.mono_ms);
         return;
     case MEMBER_MSG:
         member_hear(g, ev, fx);

@@ -11,6 +11,8 @@
  *   - a connection that breaks is made again, at once and then with growing pauses, and
  *     whatever had no answer is said again: the host knows a repeated JOIN by its
  *     number;
+ *   - a connection on which the host does not answer is given up before the host gives
+ *     this node up, and made again;
  *   - a host that stays away as long as a node may be silent is news (BACKEND), once.
  */
 #ifndef RENDEZVOUS_CORE_MEMBER_H
@@ -30,6 +32,7 @@ struct member_config {
     uint64_t away_ms;  /* a join gives a host up that is away for so long; 0: never */
     enum coord_order order;
     uint64_t rank_order_key;
+    bool echoes; /* the host answers each ALIVE: its silence says something */
     const struct trace *trace; /* borrowed, may be NULL */
 };
 
@@ -56,9 +59,10 @@ struct member_event {
 };
 
 enum member_effect_kind {
-    MEMBER_DIAL,   /* connect, once; answer with UP or DOWN */
-    MEMBER_SEND,   /* msg */
-    MEMBER_NOTIFY, /* told: JOINED, REFUSED, DONE or NEWS, as rdzv_step gives them */
+    MEMBER_DIAL,    /* connect, once; answer with UP or DOWN */
+    MEMBER_HANG_UP, /* the connection is of no use any more; no DOWN comes of it */
+    MEMBER_SEND,    /* msg */
+    MEMBER_NOTIFY,  /* told: JOINED, REFUSED, DONE or NEWS, as rdzv_step gives them */
 };
 
 struct member_effect {

@@ -14,7 +14,7 @@
 #define RESERVED_CHANGED RESERVED_PREFIX "changed/" /* 16 hex digits, "/", wire key */
 
 /* What a GET of the caps key answers: words with a space between them. */
-#define RESERVED_CAPS_TEXT "changed hosted job2"
+#define RESERVED_CAPS_TEXT "changed hosted job2 echo"
 
 enum reserved_kind {
     RESERVED_NONE, /* an ordinary key */

@@ -1,0 +1,314 @@
+/* talk_driver.c - see talk_driver.h: callbacks, feed, perform, open and close. */
+#include "store/talk_driver.h"
+
+#include <assert.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "loop/clock.h"
+
+#define PROBE_MS  2000u
+#define PROBE_KEY "torchelastic/muster/there"
+
+/* A callback's context; the store may still know it when the driver is gone. */
+struct talk_call {
+    struct talk_driver *driver; /* borrowed; NULL: nobody is to be told */
+};
+
+struct talk_driver {
+    struct async_store
+        *store; /* borrowed: the first connection, and how to make others */
+    struct async_store *fresh; /* owned: the connection in its place since it broke */
+    struct talk *machine;      /* borrowed */
+    talk_step step;
+    talk_driver_cb cb;
+    void *ctx;
+    struct talk_call *call; /* the question or probe under way */
+    size_t part;            /* of the question: the one that is asked next */
+    bool broken;            /* the next question needs another connection */
+    uv_timer_t timer;
+};
+
+static void talk_feed(struct talk_driver *d, struct talk_event ev);
+static void talk_on_part(void *ctx, int status, const struct c10d_reply *reply,
+                         const struct muster_error *err);
+
+/* ---- callbacks ---- */
+
+static void talk_on_timer(uv_timer_t *timer)
+{
+    talk_feed(timer->data, (struct talk_event){ .kind = TALK_TIMER });
+}
+
+static void talk_on_begin(uv_timer_t *timer)
+{
+    talk_feed(timer->data, (struct talk_event){ .kind = TALK_BEGIN });
+}
+
+/* The driver that asked, or NULL if it is gone. */
+static struct talk_driver *take_call(void *ctx)
+{
+    struct talk_call *call = ctx;
+    struct talk_driver *d = call->driver;
+
+    mem_free(call);
+    if (d)
+        d->call = NULL;
+    return d;
+}
+
+static void answer_broken(struct talk_driver *d, int status, const char *text)
+{
+    d->broken = true;
+    talk_feed(
+        d, (struct talk_event){ .kind = TALK_ANSWER, .status = status, .text = text });
+}
+
+static void talk_on_probed(void *ctx, int status, const struct c10d_reply *reply,
+                           const struct muster_error *err)
+{
+    struct talk_driver *d = take_call(ctx);
+
+    (void)reply;
+    if (!d)
+        return;
+    if (status == 0)
+        talk_feed(d, (struct talk_event){ .kind = TALK_ANSWER,
+                                          .status = MUSTER_ETIMEDOUT,
+                                          .text = "timed out" });
+    else
+        answer_broken(d, MUSTER_EHANGUP, err->text);
+}
+
+static struct talk_call *call_begin(struct talk_driver *d)
+{
+    assert(!d->call);
+    d->call = mem_alloc(sizeof *d->call);
+    if (d->call)
+        d->call->driver = d;
+    return d->call;
+}
+
+static void call_failed(struct talk_driver *d)
+{
+    mem_free(d->call);
+    d->call = NULL;
+}
+
+static struct async_store *connection(const struct talk_driver *d)
+{
+    return d->fresh ? d->fresh : d->store;
+}
+
+/* The keys that we waited for may not be there yet, or the connection may have fallen
+ * silent: a question that any server answers at once tells the two apart. */
+static void probe(struct talk_driver *d)
+{
+    const struct span key = span_str(PROBE_KEY);
+    struct muster_error err;
+    int rc = call_begin(d) ? 0 : err_nomem(&err);
+
+    if (rc == 0)
+        rc = async_store_check(connection(d), &key, 1, PROBE_MS, talk_on_probed,
+                               d->call, &err);
+    if (rc < 0) {
+        call_failed(d);
+        answer_broken(d, rc, err.text);
+    }
+}
+
+static void answer_failed(struct talk_driver *d, int status, const char *text)
+{
+    if (status == MUSTER_ETIMEDOUT)
+        answer_broken(d, MUSTER_EHANGUP, text);
+    else if (talk_is_broken(status))
+        answer_broken(d, status, text);
+    else
+        talk_feed(d, (struct talk_event){
+                         .kind = TALK_ANSWER, .status = status, .text = text });
+}
+
+static void talk_on_answer(void *ctx, int status, const struct c10d_reply *reply,
+                           const struct muster_error *err)
+{
+    struct talk_driver *d = take_call(ctx);
+
+    if (!d)
+        return;
+    if (status == MUSTER_ETIMEDOUT && d->machine->blocks)
+        probe(d);
+    else if (status < 0)
+        answer_failed(d, status, err->text);
+    else
+        talk_feed(d, (struct talk_event){ .kind = TALK_ANSWER, .reply = reply });
+}
+
+static void talk_no_answer(void *ctx, int status, const struct c10d_reply *reply,
+                           const struct muster_error *err)
+{
+    (void)ctx; /* The last part of the question tells of a broken connection. */
+    (void)status;
+    (void)reply;
+    (void)err;
+}
+
+/* ---- feed and perform ---- */
+
+static void talk_ignore(void *ctx)
+{
+    (void)ctx;
+}
+
+static void drop_fresh(struct talk_driver *d)
+{
+    if (d->fresh)
+        async_store_close(d->fresh, talk_ignore, NULL);
+    d->fresh = NULL;
+}
+
+static int reconnect(struct talk_driver *d, struct muster_error *err)
+{
+    int rc;
+
+    if (!d->broken)
+        return 0;
+    drop_fresh(d);
+    rc = d->store->ops->clone(d->store, &d->fresh, err);
+    if (rc < 0)
+        d->fresh = NULL;
+    d->broken = rc < 0;
+    return rc;
+}
+
+static int ask_part(struct talk_driver *d, struct muster_error *err)
+{
+    const struct talk *t = d->machine;
+    const bool last = d->part == t->count - 1;
+    const struct c10d_request *req = &t->parts[d->part];
+    const unsigned flags =
+        (last && t->blocks && req->op != C10D_WAIT ? ASTORE_BLOCK : 0u) |
+        (t->raw ? ASTORE_RAW : 0u);
+    int rc = call_begin(d) ? 0 : err_nomem(err);
+
+    if (rc == 0)
+        rc = async_store_call(connection(d), req, flags, t->timeout_ms,
+                              last ? talk_on_answer : talk_on_part, d->call, err);
+    if (rc < 0)
+        call_failed(d);
+    return rc;
+}
+
+/* All in one piece where they take effect in order; else one after the other. */
+static int ask(struct talk_driver *d, struct muster_error *err)
+{
+    const struct talk *t = d->machine;
+    int rc = reconnect(d, err);
+
+    d->part = 0;
+    while (rc == 0 && connection(d)->ordered && d->part < t->count - 1)
+        rc = async_store_call(connection(d), &t->parts[d->part++],
+                              t->raw ? ASTORE_RAW : 0u, t->timeout_ms, talk_no_answer,
+                              NULL, err);
+    return rc == 0 ? ask_part(d, err) : rc;
+}
+
+static void talk_on_part(void *ctx, int status, const struct c10d_reply *reply,
+                         const struct muster_error *err)
+{
+    struct talk_driver *d = take_call(ctx);
+    struct muster_error why;
+
+    (void)reply;
+    if (!d)
+        return;
+    if (status < 0) {
+        answer_failed(d, status, err->text);
+        return;
+    }
+    d->part++;
+    status = ask_part(d, &why);
+    if (status < 0)
+        answer_broken(d, status, why.text);
+}
+
+/* Memory that ran out is tried again after a while, as a broken connection is. */
+static void stepped(struct talk_driver *d, int rc, struct talk_fx *fx)
+{
+    struct muster_error err;
+
+    if (rc < 0) {
+        (void)uv_timer_start(
+            &d->timer, d->machine->by_ms == MONO_NEVER ? talk_on_begin : talk_on_timer,
+            100, 0);
+        return;
+    }
+    if (fx->kind == TALK_ASK && (rc = ask(d, &err)) < 0) {
+        answer_broken(d, rc, err.text);
+        return;
+    }
+    clock_arm(&d->timer, talk_on_timer, talk_deadline(d->machine));
+    if (fx->kind != TALK_ASK && fx->kind != TALK_NOTHING)
+        d->cb(d->ctx, fx); /* d may be gone afterwards. */
+}
+
+static void talk_feed(struct talk_driver *d, struct talk_event ev)
+{
+    struct talk_fx fx = { .kind = TALK_NOTHING };
+    int rc;
+
+    ev.now = clock_now();
+    rc = d->step(d->machine, &ev, &fx);
+    if (rc < 0 && ev.kind == TALK_ANSWER) { /* An answer does not come twice. */
+        ev.status = MUSTER_ENOMEM;
+        ev.reply = NULL;
+        ev.text = "out of memory";
+        rc = d->step(d->machine, &ev, &fx);
+    }
+    stepped(d, rc, &fx);
+}
+
+void talk_driver_answer(struct talk_driver *d, int status, int64_t number,
+                        const char *text)
+{
+    talk_feed(
+        d, (struct talk_event){
+               .kind = TALK_ANSWER, .status = status, .number = number, .text = text });
+}
+
+/* ---- open and close ---- */
+
+int talk_driver_open(struct async_store *store, struct talk *machine, talk_step step,
+                     talk_driver_cb cb, void *ctx, struct talk_driver **out,
+                     struct muster_error *err)
+{
+    struct talk_driver *d = mem_calloc(1, sizeof *d);
+
+    if (!d)
+        return err_nomem(err);
+    d->store = store;
+    d->machine = machine;
+    d->step = step;
+    d->cb = cb;
+    d->ctx = ctx;
+    (void)uv_timer_init(store->loop, &d->timer);
+    d->timer.data = d;
+    (void)uv_timer_start(&d->timer, talk_on_begin, 0, 0);
+    *out = d;
+    return 0;
+}
+
+static void talk_on_closed(uv_handle_t *handle)
+{
+    mem_free(handle->data);
+}
+
+void talk_driver_close(struct talk_driver *d)
+{
+    if (!d)
+        return;
+    if (d->call)
+        d->call->driver = NULL;
+    d->call = NULL;
+    drop_fresh(d);
+    uv_close((uv_handle_t *)&d->timer, talk_on_closed);
+}
