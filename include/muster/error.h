@@ -1,7 +1,10 @@
 /* error.h - how every muster call says what went wrong.
  *
  * A fallible function returns 0 or one of the negative codes below, and, unless
- * its last argument is NULL, writes the reason as a sentence for a person. */
+ * its last argument is NULL, writes the reason as a sentence for a person. A pointer
+ * that must not be NULL and is makes it MUSTER_EINVAL; functions that cannot fail then
+ * do nothing, or answer with "", 0 or NULL. What is only handed out (*value, *count)
+ * may be left out with NULL; what is made (*out) may not, except where it says so. */
 #ifndef MUSTER_ERROR_H
 #define MUSTER_ERROR_H
 

@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 #include "agent/agent.h"
+#include "api/need.h"
 #include "api/params_int.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "launch/machine.h"
-
 
 struct muster_launch_config {
     struct text_list words; /* --name=value */
@@ -31,8 +31,11 @@ struct muster_launch_result {
 int muster_launch_config_new(struct muster_launch_config **out,
                              struct muster_error *err)
 {
-    struct muster_launch_config *c = mem_calloc(1, sizeof *c);
+    struct muster_launch_config *c;
 
+    if (need(out, "out", err) < 0)
+        return MUSTER_EINVAL;
+    c = mem_calloc(1, sizeof *c);
     if (!c)
         return err_nomem(err);
     c->log = (struct log){
@@ -53,6 +56,8 @@ void muster_launch_config_free(struct muster_launch_config *c)
 int muster_launch_config_set(struct muster_launch_config *c, const char *name,
                              const char *value, struct muster_error *err)
 {
+    if (need(c, "config", err) < 0)
+        return MUSTER_EINVAL;
     if (!name || !name[0] || name[0] == '-')
         return err_set(err, MUSTER_EINVAL,
                        "an option is named without leading hyphens: nproc-per-node");
@@ -66,12 +71,15 @@ int muster_launch_config_set(struct muster_launch_config *c, const char *name,
 void muster_launch_config_registry(struct muster_launch_config *c,
                                    const struct muster_registry *registry)
 {
-    c->registry = registry;
+    if (c)
+        c->registry = registry;
 }
 
 int muster_launch_config_log(struct muster_launch_config *c, const char *level,
                              struct muster_error *err)
 {
+    if (need(c, "config", err) < 0 || need(level, "level", err) < 0)
+        return MUSTER_EINVAL;
     char *text = mem_printf("LOGLEVEL=%s", level);
     char *const envp[] = { text, NULL };
     const int rc = text ? log_init(&c->log, envp, err) : err_nomem(err);
@@ -155,6 +163,8 @@ int muster_worker_return(const struct muster_worker *w, const void *bytes, size_
 {
     const char *p = bytes;
 
+    if (!w || need_bytes(bytes, size, "bytes", NULL) < 0)
+        return MUSTER_EINVAL;
     while (size > 0) {
         const ssize_t n = write(w->result_fd, p, size);
         if (n < 0 && errno == EINTR)
@@ -226,6 +236,8 @@ int muster_launch(const struct muster_launch_config *c,
     struct launch_config config;
 
     err = err ? err : &own;
+    if (need(c, "config", err) < 0 || need(entry, "entry", err) < 0)
+        return MUSTER_EINVAL;
     if (!entry->argv == !entry->fn || (entry->argv && !entry->argv[0]))
         return err_set(err, MUSTER_EINVAL,
                        "an entry has either a command or a function");
@@ -247,24 +259,27 @@ int muster_launch(const struct muster_launch_config *c,
 
 size_t muster_launch_result_count(const struct muster_launch_result *r)
 {
-    return r->inner.answer_count;
+    return r ? r->inner.answer_count : 0;
 }
 
 int64_t muster_launch_result_rank(const struct muster_launch_result *r, size_t i)
 {
-    return r->inner.answers[i].rank;
+    return r && i < r->inner.answer_count ? r->inner.answers[i].rank : -1;
 }
 
 const void *muster_launch_result_bytes(const struct muster_launch_result *r, size_t i,
                                        size_t *size)
 {
-    *size = r->inner.answers[i].count;
-    return r->inner.answers[i].bytes;
+    const bool there = r && i < r->inner.answer_count;
+
+    if (size)
+        *size = there ? r->inner.answers[i].count : 0;
+    return there ? r->inner.answers[i].bytes : NULL;
 }
 
 const char *muster_launch_report(const struct muster_launch_result *r)
 {
-    return r->inner.report ? r->inner.report : "";
+    return r && r->inner.report ? r->inner.report : "";
 }
 
 void muster_launch_result_free(struct muster_launch_result *r)

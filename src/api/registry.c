@@ -2,15 +2,20 @@
 #include "muster/registry.h"
 
 #include "api/foreign.h"
+#include "api/need.h"
 #include "api/params_int.h"
 #include "base/err.h"
 #include "base/mem.h"
 
 int muster_registry_new(struct muster_registry **out, struct muster_error *err)
 {
-    struct muster_registry *r = mem_calloc(1, sizeof *r);
-    int rc = r ? registry_init(&r->inner, err) : err_nomem(err);
+    struct muster_registry *r;
+    int rc;
 
+    if (need(out, "out", err) < 0)
+        return MUSTER_EINVAL;
+    r = mem_calloc(1, sizeof *r);
+    rc = r ? registry_init(&r->inner, err) : err_nomem(err);
     if (rc < 0) {
         mem_free(r);
         return rc;
@@ -89,6 +94,18 @@ int muster_registry_register(struct muster_registry *r, const char *name,
 {
     struct foreign f = named(name, ctx);
 
+    if (need(r, "registry", err) < 0 || need(ops, "ops", err) < 0)
+        return MUSTER_EINVAL;
+    const char *missing = !ops->open        ? "open"
+                          : !ops->get_state ? "get_state"
+                          : !ops->set_state ? "set_state"
+                          : !ops->store     ? "store"
+                          : !ops->close     ? "close"
+                                            : NULL;
+    if (missing)
+        return err_set(err, MUSTER_EINVAL,
+                       "the rendezvous backend '%s' has no function '%s'", f.name,
+                       missing);
     f.backend = ops;
     return add(r, &f, foreign_create, err);
 }
@@ -98,15 +115,18 @@ int muster_registry_register_handler(struct muster_registry *r, const char *name
                                      struct muster_error *err)
 {
     struct foreign f = named(name, ctx);
-    const int rc = f.name[0] ? foreign_handler_check(f.name, ops, err) : 0;
+    int rc;
 
+    if (need(r, "registry", err) < 0 || need(ops, "ops", err) < 0)
+        return MUSTER_EINVAL;
+    rc = f.name[0] ? foreign_handler_check(f.name, ops, err) : 0;
     f.handler = ops;
     return rc < 0 ? rc : add(r, &f, foreign_handler_create, err);
 }
 
 int muster_registry_has(const struct muster_registry *r, const char *name)
 {
-    for (size_t i = 0; i < r->inner.count; i++) {
+    for (size_t i = 0; r && name && i < r->inner.count; i++) {
         if (strcmp(r->inner.entries[i].name, name) == 0)
             return 1;
     }

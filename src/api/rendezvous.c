@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include "api/need.h"
 #include "api/params_int.h"
 #include "api/store_int.h"
 #include "base/err.h"
@@ -96,11 +97,16 @@ int muster_rendezvous_open(const struct muster_params *params,
                            const struct muster_rendezvous_hooks *hooks,
                            struct muster_rendezvous **out, struct muster_error *err)
 {
-    struct muster_rendezvous *r = mem_calloc(1, sizeof *r);
-    struct opening o = {
-        .job = { .begin = begin_open }, .r = r, .params = params, .registry = registry
-    };
-    int rc = r ? home_new(&r->home, err) : err_nomem(err);
+    struct muster_rendezvous *r;
+    struct opening o = { .job = { .begin = begin_open },
+                         .params = params,
+                         .registry = registry };
+    int rc;
+
+    if (need(params, "params", err) < 0 || need(out, "out", err) < 0)
+        return MUSTER_EINVAL;
+    r = o.r = mem_calloc(1, sizeof *r);
+    rc = r ? home_new(&r->home, err) : err_nomem(err);
 
     if (rc < 0) {
         mem_free(r);
@@ -210,8 +216,11 @@ int muster_rendezvous_next(struct muster_rendezvous *r,
                            struct muster_rendezvous_info *out, struct muster_error *err)
 {
     struct joining j = { .job = { .begin = begin_next }, .r = r };
-    const int rc = blocking_loop_call(r->home->calls, &j.job);
+    int rc;
 
+    if (need(r, "rendezvous", err) < 0 || need(out, "out", err) < 0)
+        return MUSTER_EINVAL;
+    rc = blocking_loop_call(r->home->calls, &j.job);
     if (rc < 0) {
         mem_free(j.master_addr);
         if (err)
@@ -340,8 +349,11 @@ static int ask(struct muster_rendezvous *r,
                struct muster_error *err)
 {
     struct request a = { .job = { .begin = begin }, .r = r };
-    const int rc = blocking_loop_call(r->home->calls, &a.job);
+    int rc = need(r, "rendezvous", err);
 
+    if (rc < 0)
+        return rc;
+    rc = blocking_loop_call(r->home->calls, &a.job);
     if (rc < 0 && err)
         err_copy(err, &a.job.err);
     if (number)
@@ -382,24 +394,24 @@ int muster_rendezvous_leave(struct muster_rendezvous *r, struct muster_error *er
 
 int muster_rendezvous_shutdown(struct muster_rendezvous *r, struct muster_error *err)
 {
-    change_store(
-        r, NULL); /* An open connection of this node would make the host linger. */
+    if (r) /* An open connection of this node would make the host linger. */
+        change_store(r, NULL);
     return ask(r, begin_shutdown, NULL, err);
 }
 
 const char *muster_rendezvous_run_id(const struct muster_rendezvous *r)
 {
-    return r->run_id;
+    return r ? r->run_id : "";
 }
 
 const char *muster_rendezvous_backend(const struct muster_rendezvous *r)
 {
-    return r->backend;
+    return r ? r->backend : "";
 }
 
 int muster_rendezvous_use_agent_store(const struct muster_rendezvous *r)
 {
-    return r->use_agent_store;
+    return r && r->use_agent_store;
 }
 
 static void on_destroyed(void *ctx)

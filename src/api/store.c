@@ -2,6 +2,7 @@
  * operations are in store_ops.c, opening over TCP in store_tcp.c. */
 #include "muster/store.h"
 
+#include "api/need.h"
 #include "api/store_int.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -197,6 +198,8 @@ int muster_store_open_file(const char *path, int64_t world_size, uint64_t timeou
 
     if (!path || !path[0])
         return err_set(err, MUSTER_EINVAL, "a file store needs the path of a file");
+    if (need(out, "out", err) < 0)
+        return MUSTER_EINVAL;
     return open_at_home(&o, out, err);
 }
 
@@ -211,6 +214,8 @@ int muster_store_open_hash(uint64_t timeout_ms, struct muster_store **out,
 {
     struct opening o = { .timeout_ms = timeout_ms, .make = make_hash };
 
+    if (need(out, "out", err) < 0)
+        return MUSTER_EINVAL;
     return open_at_home(&o, out, err);
 }
 
@@ -223,12 +228,15 @@ static int make_view(struct opening *o, struct async_store **out,
 int muster_store_open_prefix(struct muster_store *inner, const char *prefix,
                              struct muster_store **out, struct muster_error *err)
 {
-    struct opening o = { .home = inner->home,
-                         .from = inner,
+    struct opening o = { .from = inner,
                          .text = prefix,
                          .timeout_ms = muster_store_timeout(inner),
                          .make = make_view };
 
+    if (need(inner, "inner", err) < 0 || need(prefix, "prefix", err) < 0 ||
+        need(out, "out", err) < 0)
+        return MUSTER_EINVAL;
+    o.home = inner->home;
     return open_here(&o, out, err);
 }
 
@@ -243,11 +251,13 @@ static int make_clone(struct opening *o, struct async_store **out,
 int muster_store_clone(struct muster_store *s, struct muster_store **out,
                        struct muster_error *err)
 {
-    struct opening o = { .home = s->home,
-                         .from = s,
+    struct opening o = { .from = s,
                          .timeout_ms = muster_store_timeout(s),
                          .make = make_clone };
 
+    if (need(s, "store", err) < 0 || need(out, "out", err) < 0)
+        return MUSTER_EINVAL;
+    o.home = s->home;
     return open_here(&o, out, err);
 }
 
@@ -300,20 +310,21 @@ void muster_store_close(struct muster_store *s)
 
 void muster_store_set_timeout(struct muster_store *s, uint64_t timeout_ms)
 {
-    atomic_store(&s->timeout_ms, timeout_ms);
+    if (s)
+        atomic_store(&s->timeout_ms, timeout_ms);
 }
 
 uint64_t muster_store_timeout(const struct muster_store *s)
 {
-    return atomic_load(&s->timeout_ms);
+    return s ? atomic_load(&s->timeout_ms) : 0;
 }
 
 const char *muster_store_name(const struct muster_store *s)
 {
-    return s->name;
+    return s ? s->name : "";
 }
 
 uint16_t muster_store_port(const struct muster_store *s)
 {
-    return s->port;
+    return s ? s->port : 0;
 }

@@ -2,6 +2,9 @@
  *
  * Each is a request, carried to the loop, and a copy of what the reply says, made there
  * while the reply lives. */
+#include <inttypes.h>
+
+#include "api/need.h"
 #include "api/store_int.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -15,6 +18,7 @@ struct op {
     struct muster_bytes value; /* of the reply, for the caller */
     struct muster_bytes_list list;
     int64_t number;
+    struct muster_error wrong; /* code 0, or what the caller did not give */
 };
 
 static int copy_bytes(struct span from, struct muster_bytes *to)
@@ -87,18 +91,35 @@ static void begin(struct blocking_loop_job *job)
         blocking_loop_done(job, rc, &err);
 }
 
-static struct op op_on(struct muster_store *s, enum c10d_op what, const char *key)
+static struct op op_without_key(struct muster_store *s, enum c10d_op what)
 {
     struct op op = { .job = { .begin = begin }, .store = s, .req = { .op = what } };
 
-    if (key)
-        op.req.key = span_str(key);
+    (void)need(s, "store", &op.wrong);
     op.timeout_ms = muster_store_timeout(s);
     return op;
 }
 
+static struct op op_on(struct muster_store *s, enum c10d_op what, const char *key)
+{
+    struct op op = op_without_key(s, what);
+
+    if (need(key, "key", &op.wrong) == 0)
+        op.req.key = span_str(key);
+    return op;
+}
+
+static struct span bytes_of(struct op *op, const void *bytes, size_t size,
+                            const char *name)
+{
+    (void)need_bytes(bytes, size, name, &op->wrong);
+    return span_of(bytes, size);
+}
+
 static int perform(struct op *op, struct muster_error *err)
 {
+    if (op->wrong.code)
+        return err_copy(err, &op->wrong);
     const int rc = blocking_loop_call(op->store->home->calls, &op->job);
 
     if (rc < 0)
@@ -114,6 +135,14 @@ static int perform_list(struct op *op, const char *const *keys,
     struct buf list;
     int rc = 0;
 
+    (void)need_bytes(keys, count, "keys", &op->wrong);
+    for (size_t i = 0; i < count && !op->wrong.code; i++) {
+        (void)need(keys[i], "a key", &op->wrong);
+        if (values)
+            (void)need_bytes(values[i].data, values[i].size, "a value", &op->wrong);
+    }
+    if (op->wrong.code)
+        return err_copy(err, &op->wrong);
     buf_init(&list, SIZE_MAX);
     for (size_t i = 0; i < count && rc == 0; i++) {
         rc = c10d_list_add(&list, span_str(keys[i]));
@@ -142,6 +171,14 @@ static int perform_for_value(struct op *op, struct muster_bytes *value,
     return rc;
 }
 
+static void hand_over(struct op *op, struct muster_bytes_list *list)
+{
+    if (list)
+        *list = op->list;
+    else
+        muster_bytes_list_free(&op->list);
+}
+
 static int perform_for_number(struct op *op, int64_t *number, struct muster_error *err)
 {
     const int rc = perform(op, err);
@@ -156,7 +193,7 @@ int muster_store_set(struct muster_store *s, const char *key, const void *value,
 {
     struct op op = op_on(s, C10D_SET, key);
 
-    op.req.value = span_of(value, size);
+    op.req.value = bytes_of(&op, value, size, "value");
     return perform(&op, err);
 }
 
@@ -185,8 +222,8 @@ int muster_store_compare_set(struct muster_store *s, const char *key,
 {
     struct op op = op_on(s, C10D_COMPARE_SET, key);
 
-    op.req.expected = span_of(expected, expected_size);
-    op.req.value = span_of(desired, desired_size);
+    op.req.expected = bytes_of(&op, expected, expected_size, "expected");
+    op.req.value = bytes_of(&op, desired, desired_size, "desired");
     return perform_for_value(&op, value, err);
 }
 
@@ -195,7 +232,7 @@ int muster_store_append(struct muster_store *s, const char *key, const void *val
 {
     struct op op = op_on(s, C10D_APPEND, key);
 
-    op.req.value = span_of(value, size);
+    op.req.value = bytes_of(&op, value, size, "value");
     return perform(&op, err);
 }
 
@@ -213,10 +250,10 @@ int muster_store_delete(struct muster_store *s, const char *key, bool *deleted,
 int muster_store_check(struct muster_store *s, const char *const *keys, size_t count,
                        bool *ready, struct muster_error *err)
 {
-    struct op op = op_on(s, C10D_CHECK, NULL);
+    struct op op = op_without_key(s, C10D_CHECK);
     const int rc = perform_list(&op, keys, NULL, count, err);
 
-    if (rc == 0)
+    if (rc == 0 && ready)
         *ready = op.number == 0;
     return rc;
 }
@@ -224,7 +261,7 @@ int muster_store_check(struct muster_store *s, const char *const *keys, size_t c
 int muster_store_wait(struct muster_store *s, const char *const *keys, size_t count,
                       uint64_t timeout_ms, struct muster_error *err)
 {
-    struct op op = op_on(s, C10D_WAIT, NULL);
+    struct op op = op_without_key(s, C10D_WAIT);
 
     op.timeout_ms = timeout_ms;
     return perform_list(&op, keys, NULL, count, err);
@@ -234,12 +271,12 @@ int muster_store_multi_get(struct muster_store *s, const char *const *keys,
                            size_t count, struct muster_bytes_list *values,
                            struct muster_error *err)
 {
-    struct op op = op_on(s, C10D_MULTI_GET, NULL);
+    struct op op = op_without_key(s, C10D_MULTI_GET);
 
     op.flags = ASTORE_BLOCK;
     const int rc = perform_list(&op, keys, NULL, count, err);
     if (rc == 0)
-        *values = op.list;
+        hand_over(&op, values);
     return rc;
 }
 
@@ -247,15 +284,16 @@ int muster_store_multi_set(struct muster_store *s, const char *const *keys,
                            const struct muster_bytes *values, size_t count,
                            struct muster_error *err)
 {
-    struct op op = op_on(s, C10D_MULTI_SET, NULL);
+    struct op op = op_without_key(s, C10D_MULTI_SET);
 
+    (void)need_bytes(values, count, "values", &op.wrong);
     return perform_list(&op, keys, values, count, err);
 }
 
 int muster_store_num_keys(struct muster_store *s, int64_t *count,
                           struct muster_error *err)
 {
-    struct op op = op_on(s, C10D_GETNUMKEYS, NULL);
+    struct op op = op_without_key(s, C10D_GETNUMKEYS);
 
     return perform_for_number(&op, count, err);
 }
@@ -263,11 +301,11 @@ int muster_store_num_keys(struct muster_store *s, int64_t *count,
 int muster_store_list_keys(struct muster_store *s, struct muster_bytes_list *keys,
                            struct muster_error *err)
 {
-    struct op op = op_on(s, C10D_LIST_KEYS, NULL);
+    struct op op = op_without_key(s, C10D_LIST_KEYS);
     const int rc = perform(&op, err);
 
     if (rc == 0)
-        *keys = op.list;
+        hand_over(&op, keys);
     return rc;
 }
 
@@ -276,6 +314,10 @@ int muster_store_barrier(struct muster_store *s, const char *key, int64_t world_
 {
     struct op op = op_on(s, C10D_BARRIER, key);
 
+    if (world_size < 1)
+        return err_set(err, MUSTER_EINVAL,
+                       "a barrier needs a world size of at least 1, not %" PRId64,
+                       world_size);
     op.req.number = world_size;
     op.timeout_ms = timeout_ms;
     return perform(&op, err);
@@ -286,7 +328,7 @@ int muster_store_queue_push(struct muster_store *s, const char *key, const void 
 {
     struct op op = op_on(s, C10D_QUEUE_PUSH, key);
 
-    op.req.value = span_of(value, size);
+    op.req.value = bytes_of(&op, value, size, "value");
     return perform(&op, err);
 }
 

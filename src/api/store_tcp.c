@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "api/need.h"
 #include "api/store_int.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -36,6 +37,8 @@ struct tcp_opening {
 
 void muster_store_options_init(struct muster_store_options *o)
 {
+    if (!o)
+        return;
     *o = (struct muster_store_options){ .timeout_ms = MUSTER_STORE_TIMEOUT_MS,
                                         .listen_fd = -1,
                                         .world_size = -1,
@@ -278,26 +281,32 @@ static int open_at_home(struct tcp_opening *o, struct muster_error *err)
 
 static int check_options(const struct muster_store_options *o, struct muster_error *err)
 {
+    if (o->world_size == 0) /* Like torch, before it is asked where. */
+        return err_set(err, MUSTER_EINVAL, "TCPStore world size cannot be 0");
     if (!o->host && !o->serve)
         return err_set(err, MUSTER_EINVAL, "a TCP store needs the host of its server");
     if (o->port == 0 && !o->serve)
         return err_set(err, MUSTER_EINVAL, "a TCP store needs the port of its server");
-    if (o->world_size == 0)
-        return err_set(err, MUSTER_EINVAL, "TCPStore world size cannot be 0");
     return 0;
 }
 
 int muster_store_open_tcp(const struct muster_store_options *options,
                           struct muster_store **out, struct muster_error *err)
 {
-    struct tcp_opening o = { .options = options, .port = options->port };
+    struct tcp_opening o = { .options = options };
     const uint64_t now = clock_mono_ms();
-    int rc = check_options(options, err);
+    int rc = need(options, "options", err);
+
+    if (rc == 0)
+        rc = need(out, "out", err);
+    if (rc == 0)
+        rc = check_options(options, err);
 
     if (rc == 0)
         rc = home_new_by_turns(&o.home, err);
     if (rc < 0)
         return rc;
+    o.port = options->port;
     o.deadline_ms =
         options->timeout_ms < MONO_NEVER - now ? now + options->timeout_ms : MONO_NEVER;
     rc = open_at_home(&o, err);

@@ -29,7 +29,8 @@ struct guard {
     bool lost, stopping;
     uv_poll_t poll;
     bool watched;
-    struct buf in;
+    uint8_t in[4096]; /* replies, the last of them perhaps not whole */
+    size_t in_size;
     const struct guard_events *events; /* borrowed */
     void *ctx;                         /* borrowed */
     struct guard_service *services;    /* owned list */
@@ -66,7 +67,6 @@ int guard_start(guard_fn fn, void *fn_ctx, struct guard **out, struct muster_err
                        strerror(errnum));
     }
     g->sock = pair[0];
-    buf_init(&g->in, 64u << 20);
     *out = g;
     return 0;
 }
@@ -160,33 +160,39 @@ static void on_loss(struct guard *g)
     g->events->on_lost(g->ctx);
 }
 
+static void deliver_whole(struct guard *g)
+{
+    struct guard_reply r;
+    size_t at = 0;
+
+    for (; !g->stopping && g->in_size - at >= sizeof r; at += sizeof r) {
+        memcpy(&r, g->in + at, sizeof r);
+        deliver(g, &r);
+    }
+    g->in_size -= at;
+    memmove(g->in, g->in + at, g->in_size);
+}
+
 static void on_readable(uv_poll_t *poll, int status, int events)
 {
     struct guard *g = poll->data;
     (void)status;
     (void)events;
 
-    bool end = false;
-    for (;;) {
-        uint8_t *room = buf_room(&g->in, 4096);
-        if (!room)
-            break; /* Later, when there is memory again. */
-        const ssize_t n = recv(g->sock, room, 4096, MSG_DONTWAIT);
-        if (n > 0) {
-            buf_commit(&g->in, (size_t)n);
-            continue;
+    /* What is delivered may have the guard stopped, and freed by the loop: not before
+     * this returns. */
+    while (!g->stopping) {
+        const ssize_t n =
+            recv(g->sock, g->in + g->in_size, sizeof g->in - g->in_size, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        if (n <= 0) {
+            on_loss(g);
+            return;
         }
-        end = n == 0 || (errno != EAGAIN && errno != EINTR);
-        break;
+        g->in_size += (size_t)n;
+        deliver_whole(g);
     }
-    struct guard_reply r;
-    while (!g->stopping && buf_len(&g->in) >= sizeof r) {
-        memcpy(&r, buf_data(&g->in), sizeof r);
-        buf_consume(&g->in, sizeof r);
-        deliver(g, &r);
-    }
-    if (end && !g->stopping)
-        on_loss(g);
 }
 
 int guard_watch(struct guard *g, uv_loop_t *loop, const struct guard_events *events,
@@ -303,6 +309,8 @@ static int request(struct guard *g, struct guard_req *req, const struct proc_spe
         if (errnum != 0)
             rc = err_set(err, MUSTER_EIO, "asking the guard for a process: %s",
                          strerror(errnum));
+    } else if (rc == MUSTER_ENOMEM) {
+        err_nomem(err);
     } else {
         err_set(err, rc, "a worker's arguments and environment are too large");
     }
@@ -403,7 +411,6 @@ static void finish(struct guard *g)
     void (*cb)(void *) = g->stopped;
     void *ctx = g->stopped_ctx;
 
-    buf_fini(&g->in);
     for (struct guard_service *s = g->services, *next; s; s = next) {
         next = s->next;
         mem_free(s);

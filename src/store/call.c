@@ -267,7 +267,7 @@ void acall_time_out(struct acall *call, const char *why)
 
     c10d_keys_text(&call->copy.req, keys, sizeof keys);
     (void)err_set(&err, MUSTER_ETIMEDOUT, "%s timeout after %" PRIu64 "ms, %s: %s (",
-                  op == C10D_BARRIER ? "barrier" : "wait", call->timeout_ms,
+                  op == C10D_BARRIER ? "barrier" : "Wait", call->timeout_ms,
                   op == C10D_BARRIER ? "key" : "keys", keys);
     err_add(&err, "%s of %s%s%s)", c10d_op_name(op),
             call->owner->ops->name(call->owner), why[0] ? ": " : "", why);

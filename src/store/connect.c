@@ -10,6 +10,7 @@
 #include "store/connect_int.h"
 #include <inttypes.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #define STAGGER_MS     250   /* between two addresses of one race */
 #define PATIENCE_MS    15000 /* for one race, before all is tried anew */
@@ -164,7 +165,7 @@ static void try_next(struct dialer *d)
     while (d->next < d->count) {
         struct attempt *a = attempt_start(
             d->loop, (const struct sockaddr *)&d->addrs[d->next], d->greeting,
-            (uint32_t)rng_u64(&d->rng), connect_on_attempt, d, &code, why, sizeof why);
+            (uint32_t)getpid(), connect_on_attempt, d, &code, why, sizeof why);
 
         d->attempts[d->next++] = a;
         if (a) {

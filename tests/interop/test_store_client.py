@@ -397,6 +397,20 @@ def test_nonsense_after_cancel(answer):
             c.call("num")
 
 
+def test_the_nonce_is_the_process_id():
+    """As torch's: people find the client of a connection by it."""
+    seen = []
+
+    def script(peer: Peer, n: int) -> None:
+        hello = peer.read(10)
+        seen.append(int.from_bytes(hello[6:], "little"))
+        peer.write(hello[6:])
+        peer.until_closed()
+
+    with Fake(script) as f, Cli("tcp", "127.0.0.1", f.port, 20000) as c:
+        assert seen == [c.proc.pid]
+
+
 def test_wrong_nonce_once():
     def script(peer: Peer, n: int) -> None:
         if n == 0:

@@ -158,7 +158,7 @@ def test_waits_see_torch_write(tmp_path):
         theirs.set("a", "1")
         theirs.set("b", "1")
         c.answer()
-        with pytest.raises(StoreError, match="MUSTER_ETIMEDOUT: wait timeout after 50ms"):
+        with pytest.raises(StoreError, match="MUSTER_ETIMEDOUT: Wait timeout after 50ms"):
             c.call("wait", 50, "a", "missing")
         # and the other way round
         c.call("set", "ours", "v")
@@ -331,7 +331,7 @@ def test_hash_store():
         assert c.add("e", 2) == 2
         with pytest.raises(StoreError, match="EINVAL.*not a number"):
             c.call("add", "k", 1)
-        with pytest.raises(StoreError, match="ETIMEDOUT: wait timeout after 50ms"):
+        with pytest.raises(StoreError, match="ETIMEDOUT: Wait timeout after 50ms"):
             c.call("wait", 50, "k", "missing")
         with pytest.raises(StoreError, match="ETIMEDOUT: barrier timeout after 50ms"):
             c.call("barrier", "b", 2, 50)
