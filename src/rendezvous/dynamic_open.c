@@ -275,6 +275,9 @@ static int read_settings(struct dynamic_handler *d, struct muster_error *err)
     if (rc == 0)
         rc = read_timeout(p, "last_call", &s->last_call_ms, err);
     if (rc == 0)
+        rc = rdzv_settings_last_call(s, p, err);
+    s->ours_only = strcmp(p->backend, "etcd-v3") == 0; /* torch does not have it */
+    if (rc == 0)
         rc = read_timeout(p, "close", &s->close_ms, err);
     if (rc == 0)
         rc = read_timeout(p, "heartbeat", &s->heartbeat_ms, err);

@@ -328,11 +328,12 @@ static void start_v3(struct dynamic *d)
 static void on_start(struct sim_node *n)
 {
     struct dynamic *d = mem_calloc(1, sizeof *d);
-    const struct rdzv_config cfg = { .run_id = SIM_RUN,
-                                     .self = sim_identity(n),
-                                     .settings = n->sim->cfg.settings,
-                                     .seed = rng_u64(&n->rng) };
+    struct rdzv_config cfg = { .run_id = SIM_RUN,
+                               .self = sim_identity(n),
+                               .settings = n->sim->cfg.settings,
+                               .seed = rng_u64(&n->rng) };
 
+    cfg.settings.ours_only = n->kind != SIM_ETCD2;
     assert(d);
     n->core = d;
     n->opened = 0;

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
@@ -52,7 +52,8 @@ class LaunchConfig:
     user: it gets one of its own. torch's own objects may be given where it has some:
     ``DefaultLogsSpecs`` for ``logs_specs``, ``NumaOptions`` for ``numa_options`` (or the word
     of ``--numa-binding``). ``event_log_handler`` is ``null`` or ``console``, which prints the
-    events when the job is over. ``metrics_cfg`` has no effect, as in torch.
+    events when the job is over. ``metrics_cfg`` has no effect, as in torch. ``warm`` is
+    ``muster run --warm``, for functions: True, ``"auto"``, or the modules to import once.
     """
 
     min_nodes: int
@@ -78,6 +79,7 @@ class LaunchConfig:
     duplicate_stderr_filters: list[str] | None = None
     virtual_local_rank: bool = False
     shutdown_timeout: int | None = None
+    warm: bool | str | Sequence[str] = False
 
     def __post_init__(self) -> None:
         """Checks and fills in what torch checks and fills in here."""
@@ -150,7 +152,15 @@ class LaunchConfig:
             options.append(f"--numa-binding={getattr(mode, 'value', mode)}")
         if self.virtual_local_rank:
             options.append("--virtual-local-rank")
-        return options
+        return options + self._warm()
+
+    def _warm(self) -> list[str]:
+        if not self.warm:
+            return []
+        if self.warm is True:
+            return ["--warm"]
+        names = [self.warm] if isinstance(self.warm, str) else list(self.warm)
+        return ["--warm=" + ",".join(names)]
 
     def _rendezvous(self) -> list[str]:
         if self.rdzv_backend == "etcd" and not self.rdzv_endpoint and self.max_nodes == 1:

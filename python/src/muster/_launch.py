@@ -114,17 +114,25 @@ class elastic_launch:  # noqa: N801 - torch's name
 
     def _launch(self, directory: Path, args: tuple[Any, ...]) -> Results:
         entry, events = self._entrypoint, directory / "events"
-        argv = [str(command()), "run", *self._config._options(), "--no-python"]
+        argv = [str(command()), "run", *self._config._options()]
         argv.append(f"--event-log-handler=file:{events}")
+        if self._config.warm and not callable(entry):
+            raise ValueError("warm is for functions: a command starts by itself")
         if callable(entry):
             title = getattr(entry, "__qualname__", repr(entry))
             _work(entry, args, directory / "work")
             worker = str(Path(__file__).with_name("_worker.py"))
-            argv += [sys.executable, "-u", worker, str(directory)]
+            if self._config.warm:  # forked from an interpreter that has imported already
+                argv += [worker, str(directory)]
+            else:
+                argv += ["--no-python", sys.executable, "-u", worker, str(directory)]
         else:
             title = entry
-            argv += [entry, *[str(a) for a in args]]
-        rc = _run(argv, _environment(self._config, title))
+            argv += ["--no-python", entry, *[str(a) for a in args]]
+        env = _environment(self._config, title)
+        if self._config.warm:
+            env["PYTHON_EXEC"] = sys.executable
+        rc = _run(argv, env)
         if self._config.event_log_handler == "console" and events.exists():
             sys.stderr.write(events.read_text())
         seen = outcome(events)

@@ -6,6 +6,10 @@ const struct conf_key conf_keys[] = {
       "Seconds until a node that waits for a round gives up." },
     { "last_call_timeout", "c10d, etcd, etcd-v2, etcd-v3", "30",
       "Seconds that a round with the minimum of nodes stays open for more." },
+    { "last_call", "c10d, etcd-v3", "first",
+      "first: later rounds begin as soon as all nodes that are known and alive have "
+      "come; "
+      "always: every round waits for last_call_timeout, as torch's do." },
     { "close_timeout", "c10d, etcd-v2, etcd-v3", "30",
       "Seconds to close the run, or to leave it." },
     { "keep_alive_interval", "c10d, etcd-v2, etcd-v3", "5",

@@ -336,6 +336,8 @@ static void joined(struct rdzv *r, struct rdzv_plan *p, struct now now,
 {
     struct rdzv_effect *e = rdzv_fx_add(fx, RDZV_FX_JOINED);
 
+    r->was_member = true;
+
     rdzv_roster_fini(&r->roster);
     r->roster = p->roster;
     p->roster = (struct rdzv_roster){ 0 };

@@ -83,6 +83,7 @@ struct rdzv {
 
     /* What is wanted of us. */
     enum rdzv_mode mode;
+    bool was_member;   /* has been in a round before */
     bool in_old_round; /* JOINING: our place in the last round is to be handed back */
     uint64_t join_by_ms;
     struct rdzv_request leave, close;

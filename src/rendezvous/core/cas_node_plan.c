@@ -56,6 +56,20 @@ static bool any_dead(const struct rdzv *r, const struct rdzv_state *s, uint64_t 
     return false;
 }
 
+/* Everybody alive has a place, and we have been in a round: so nobody whom we know of
+ * is still to come. Whoever has never been seen joins as any newcomer does later. */
+static bool everybody_is_here(const struct rdzv *r, const struct rdzv_state *s,
+                              uint64_t now_ms)
+{
+    if (!r->settings.ours_only || r->settings.last_call_always || !r->was_member)
+        return false;
+    for (const struct participant *m = rdzv_first(s, RDZV_BEATS); m;
+         m = m->next[RDZV_BEATS])
+        if (!rdzv_in(m, RDZV_PLACES) && !rdzv_is_dead(r, m, now_ms))
+            return false;
+    return true;
+}
+
 /* torch's view, with our clocks: the living are counted, our beat and the last call are
  * timed by the monotonic clock. */
 static struct rdzv_view look(const struct rdzv *r, const struct rdzv_state *s,
@@ -67,6 +81,7 @@ static struct rdzv_view look(const struct rdzv *r, const struct rdzv_state *s,
     v.placed = (int64_t)rdzv_live(r, s, RDZV_PLACES, now.mono_ms);
     v.call_over = s->deadline_us != WALL_NEVER && s->deadline_us == r->call_us &&
                   now.mono_ms > call_by_ms;
+    v.everybody = everybody_is_here(r, s, now.mono_ms);
     v.beat_due = rdzv_in(rdzv_state_find(s, &r->self), RDZV_BEATS) &&
                  now.mono_ms >= r->beat_due_ms;
     return v;

@@ -30,10 +30,11 @@ struct node_session {
     uint64_t rank_order_key;
     enum coord_order order;
     uint32_t peer;
-    bool stays;   /* wants the next round, but keeps its place until settled_by_ms */
-    bool request; /* its JOIN has not been answered */
-    bool spare;   /* was told that it is a spare */
-    bool member;  /* was told JOINED for the round that is complete now */
+    bool stays;      /* wants the next round, but keeps its place until settled_by_ms */
+    bool request;    /* its JOIN has not been answered */
+    bool spare;      /* was told that it is a spare */
+    bool was_member; /* of any round */
+    bool member;     /* was told JOINED for the round that is complete now */
     struct node_session *request_prev, *request_next; /* in order of asking */
     struct node_session *gone_prev, *gone_next;       /* in its grace */
     int64_t joins;                                    /* number of the last JOIN */

@@ -54,7 +54,7 @@ void coordinator_tell_rank(struct coordinator *h, struct coordinator_fx *fx,
 
     coordinator_request_end(h, w);
     w->spare = false;
-    w->member = true;
+    w->member = w->was_member = true;
     coordinator_send(fx, w,
                      (struct coord_msg){
                          .kind = COORD_JOINED,
@@ -155,13 +155,27 @@ static void complete(struct coordinator *h, struct coordinator_fx *fx, struct no
     h->reseat = h->requests.first != NULL;
 }
 
+/* Every node that is known and has not been lost has a place, and one of them was in a
+ * round before: there is nobody to wait for. Those who have never been seen join later,
+ * as growth does. Newcomers alone and torchrun's nodes are given their last call. */
+static bool everybody_is_here(const struct coordinator *h)
+{
+    if (h->state.round == 0 || h->settings.last_call_always || h->torch_nodes > 0 ||
+        rdzv_count(&h->state, RDZV_PLACES) != h->node_sessions.count)
+        return false;
+    for (const struct node_session *w = h->requests.first; w; w = w->request_next)
+        if (w->was_member)
+            return true;
+    return false;
+}
+
 void coordinator_complete_if_due(struct coordinator *h, struct coordinator_fx *fx,
                                  struct now now)
 {
     if (h->state.complete || h->state.closed || !buf_len(&h->settings_text) ||
         !enough(h))
         return;
-    if (full(h) || now.mono_ms >= h->last_call_by_ms)
+    if (full(h) || everybody_is_here(h) || now.mono_ms >= h->last_call_by_ms)
         complete(h, fx, now);
 }
 

@@ -120,7 +120,8 @@ enum rdzv_action rdzv_join_next(const struct rdzv_view *v)
         return v->placed < v->max_nodes ? RDZV_TAKE_WAIT : RDZV_TAKE_SPARE;
     if (v->seat != SEAT_PLACE)
         return RDZV_TAKE_PLACE;
-    if (v->call_over && v->placed >= v->min_nodes && v->placed <= v->max_nodes)
+    if ((v->call_over || v->everybody) && v->placed >= v->min_nodes &&
+        v->placed <= v->max_nodes)
         return RDZV_COMPLETE;
     return idle(v);
 }

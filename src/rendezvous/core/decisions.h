@@ -51,6 +51,7 @@ struct rdzv_view {
     bool closed, complete;
     int64_t placed, min_nodes, max_nodes;
     bool call_over;          /* a last call was set and has ended */
+    bool everybody;          /* whoever can come is there: no need for a last call */
     bool beat_due;           /* we have a heartbeat and it is an interval old */
     uint64_t now_ms, due_ms; /* monotonic: now, and the deadline of the operation */
 };

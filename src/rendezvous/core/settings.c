@@ -21,6 +21,20 @@ void rdzv_settings_init(struct rdzv_settings *s, int64_t min_nodes, int64_t max_
     };
 }
 
+int rdzv_settings_last_call(struct rdzv_settings *s, const struct rdzv_params *p,
+                            struct muster_error *err)
+{
+    const char *word = params_str(p, "last_call", "first");
+
+    if (strcmp(word, "always") != 0 && strcmp(word, "first") != 0)
+        return err_set(err, MUSTER_EINVAL,
+                       "last_call (%s) is first or always; its length is "
+                       "last_call_timeout",
+                       word);
+    s->last_call_always = strcmp(word, "always") == 0;
+    return 0;
+}
+
 int rdzv_settings_keep_alive(struct rdzv_settings *s, const struct rdzv_params *p,
                              struct muster_error *err)
 {
@@ -106,6 +120,8 @@ uint64_t rdzv_dead_after_ms(const struct rdzv_settings *s)
     X("keep_alive_s", s->keep_alive_interval_s, "keep_alive_interval")                 \
     X("keep_alive_max", s->keep_alive_max_attempt, "keep_alive_max_attempt")
 
+#define ALWAYS_WORD "last_call_always"
+
 int rdzv_settings_print(const struct rdzv_settings *s, struct buf *out)
 {
     const size_t before = buf_len(out);
@@ -117,6 +133,8 @@ int rdzv_settings_print(const struct rdzv_settings *s, struct buf *out)
                         (long long)(value));
     WORDS(PRINT)
 #undef PRINT
+    if (rc == 0 && s->last_call_always) /* Nodes that do not know the word skip it. */
+        rc = buf_append_str(out, " " ALWAYS_WORD "=1");
     return rc;
 }
 
@@ -155,6 +173,7 @@ int rdzv_settings_parse(struct span text, struct rdzv_settings *out,
     field = (__typeof__(field))value;
     WORDS(PARSE)
 #undef PARSE
+    s->last_call_always = find_word(text, ALWAYS_WORD, &value) && value != 0;
     if (rdzv_settings_check(s, err) < 0)
         return MUSTER_EINVAL;
     *out = got;

@@ -12,6 +12,11 @@ struct rdzv_settings {
     int64_t min_nodes, max_nodes;
     uint64_t join_ms;      /* join_timeout */
     uint64_t last_call_ms; /* last_call_timeout */
+    /* last_call=always: wait it out in every round, as torch does. Else it is for the
+     * first round, and for torch's nodes: those who were in a round before are known.
+     */
+    bool last_call_always;
+    bool ours_only;        /* the backend has no nodes of torch's; not published */
     uint64_t close_ms;     /* close_timeout */
     uint64_t heartbeat_ms; /* heartbeat_timeout: one beat may take so long */
     /* cas_backoff_max_seconds: after a lost write wait at random for up to this long;
@@ -24,6 +29,10 @@ struct rdzv_settings {
 
 /* torch's defaults: 600 s, 30 s, 30 s, 5 s; a beat each 5 s, dead after 3 of them. */
 void rdzv_settings_init(struct rdzv_settings *s, int64_t min_nodes, int64_t max_nodes);
+
+/* last_call, where it is given: "always", or "first". */
+int rdzv_settings_last_call(struct rdzv_settings *s, const struct rdzv_params *p,
+                            struct muster_error *err);
 
 /* keep_alive_interval and keep_alive_max_attempt, where they are given. */
 int rdzv_settings_keep_alive(struct rdzv_settings *s, const struct rdzv_params *p,

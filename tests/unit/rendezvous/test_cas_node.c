@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "base/err.h"
-#include "rendezvous/core/cas_node.h"
+#include "rendezvous/core/cas_node_int.h"
 #include "rendezvous/core/state_pickle.h"
 
 #define NODES 4
@@ -557,6 +557,43 @@ static void the_last_call_is_timed_by_one_clock(void **state)
     world_fini(&w);
 }
 
+/* On a backend of our own only the first round has a last call: whoever was in it and
+ * lives is known. With last_call=always, and where torch's nodes may be, all have. */
+static void later_rounds_wait_for_those_who_are_known(void **state)
+{
+    const struct {
+        bool ours_only, always;
+        unsigned joins; /* of each, without a last call */
+    } rows[] = { { true, false, 2 }, { true, true, 1 }, { false, false, 1 } };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct world w;
+
+        world_init(&w, 1, 4, 3);
+        for (size_t k = 0; k < 3; k++) {
+            w.node[k]->settings.ours_only = rows[i].ours_only;
+            w.node[k]->settings.last_call_always = rows[i].always;
+            request(&w, k, RDZV_EV_JOIN);
+        }
+        pass(&w, 29000, 0);
+        assert_int_equal(w.joins[0], 0);
+        pass(&w, 1100, 0);
+        expect_world(&w, 0, 0, 0, 3);
+        pass(&w, 2000, 0);
+        for (size_t k = 0; k < 3; k++) {
+            assert_int_equal(w.joins[0], 1);
+            request(&w, k, RDZV_EV_JOIN);
+        }
+        pass(&w, 5000, 0);
+        assert_int_equal(w.joins[0], rows[i].joins);
+        assert_int_equal(w.joins[2], rows[i].joins);
+        if (rows[i].joins == 2)
+            expect_world(&w, 2, 1, 2, 3);
+        world_fini(&w);
+    }
+}
+
 /* torch sees our heartbeats as young even if its clock is ahead of ours. */
 static void heartbeats_follow_the_clock_ahead(void **state)
 {
@@ -720,6 +757,7 @@ int main(void)
         cmocka_unit_test(a_torn_round_is_no_world),
         cmocka_unit_test(more_nodes_than_we_allow),
         cmocka_unit_test(the_last_call_is_timed_by_one_clock),
+        cmocka_unit_test(later_rounds_wait_for_those_who_are_known),
         cmocka_unit_test(heartbeats_follow_the_clock_ahead),
         cmocka_unit_test(leaving_ends_a_join),
         cmocka_unit_test(failing_memory_is_told),

@@ -177,15 +177,103 @@ static void the_last_call_ends_an_elastic_round(void **state)
     assert_int_equal(w.got[0][COORD_WAITING], 1);
     assert_int_equal(w.got[1][COORD_WAITING], 1);
     (void)join(&w, 0);
-    (void)join(&w, 1);
-    pass(&w, 14000);
-    alive(&w, 3);
-    pass(&w, 14000);
-    alive(&w, 3);
-    pass(&w, 3000);
+    assert_int_equal(w.got[2][COORD_JOINED], 0);
+    (void)join(&w, 1); /* All who are known are there: no last call. */
     for (uint32_t p = 0; p < 3; p++) {
         assert_int_equal(w.last[p][COORD_JOINED].round, 1);
         assert_int_equal(w.last[p][COORD_JOINED].world, 3);
+    }
+    world_fini(&w);
+}
+
+/* Rounds after the first: whoever is known and alive is waited for, and nobody else. */
+static void later_rounds_do_not_wait_for_strangers(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 1, 4);
+    for (uint32_t p = 0; p < 3; p++)
+        hello_join(&w, p);
+    pass(&w, 10000);
+    alive(&w, 3);
+    pass(&w, 10000);
+    alive(&w, 3);
+    pass(&w, 10001);
+    assert_int_equal(w.last[2][COORD_JOINED].world, 3);
+
+    /* A worker failed: all come back. */
+    for (uint32_t p = 0; p < 3; p++) {
+        assert_int_equal(w.got[0][COORD_JOINED], 1);
+        (void)join(&w, p);
+    }
+    assert_int_equal(w.last[0][COORD_JOINED].round, 1);
+    assert_int_equal(w.last[0][COORD_JOINED].world, 3);
+
+    /* A node is lost while the others come back: as soon as that is certain. */
+    (void)join(&w, 0);
+    (void)join(&w, 1);
+    gone(&w, 2);
+    assert_int_equal(w.got[0][COORD_JOINED], 2);
+    pass(&w, 51);
+    assert_int_equal(w.last[0][COORD_JOINED].round, 2);
+    assert_int_equal(w.last[1][COORD_JOINED].world, 2);
+
+    /* One that leaves is not waited for, either. */
+    (void)join(&w, 0);
+    (void)say(&w, 1, (struct coord_msg){ .kind = COORD_LEAVE });
+    gone(&w, 1);
+    pass(&w, 60);
+    assert_int_equal(w.last[0][COORD_JOINED].round, 3);
+    assert_int_equal(w.last[0][COORD_JOINED].world, 1);
+
+    /* Nobody is left of those rounds: newcomers wait for each other. */
+    gone(&w, 0);
+    pass(&w, 60);
+    hello_join(&w, 4);
+    pass(&w, 10000);
+    (void)say(&w, 4, (struct coord_msg){ .kind = COORD_ALIVE });
+    assert_int_equal(w.got[4][COORD_JOINED], 0);
+    hello_join(&w, 5);
+    assert_int_equal(w.got[5][COORD_JOINED], 0);
+    pass(&w, 14000);
+    (void)say(&w, 4, (struct coord_msg){ .kind = COORD_ALIVE });
+    (void)say(&w, 5, (struct coord_msg){ .kind = COORD_ALIVE });
+    pass(&w, 7000);
+    assert_int_equal(w.last[5][COORD_JOINED].world, 2);
+    world_fini(&w);
+}
+
+static void last_call_always(void **state)
+{
+    struct rdzv_settings set;
+    struct world w;
+    struct buf text;
+
+    (void)state;
+    world_init(&w, 1, 4);
+    assert_int_equal(rdzv_settings_parse(span_str(w.settings), &set, NULL), 0);
+    assert_false(set.last_call_always);
+    set.last_call_always = true;
+    buf_init(&text, 500);
+    assert_int_equal(rdzv_settings_print(&set, &text), 0);
+    assert_true(buf_len(&text) < sizeof w.settings);
+    memcpy(w.settings, buf_data(&text), buf_len(&text));
+    w.settings[buf_len(&text)] = '\0';
+    buf_fini(&text);
+    assert_int_equal(rdzv_settings_parse(span_str(w.settings), &set, NULL), 0);
+    assert_true(set.last_call_always);
+
+    hello_join(&w, 0);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 2; i++) {
+            pass(&w, 14000);
+            alive(&w, 1);
+        }
+        assert_int_equal(w.got[0][COORD_JOINED], round);
+        pass(&w, 3000);
+        assert_int_equal(w.got[0][COORD_JOINED], round + 1);
+        (void)join(&w, 0);
     }
     world_fini(&w);
 }
@@ -687,6 +775,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_full_round_completes_at_once),
         cmocka_unit_test(the_last_call_ends_an_elastic_round),
+        cmocka_unit_test(later_rounds_do_not_wait_for_strangers),
+        cmocka_unit_test(last_call_always),
         cmocka_unit_test(a_broken_connection_is_a_loss_after_its_grace),
         cmocka_unit_test(a_blink_is_no_loss),
         cmocka_unit_test(silence_is_a_loss),

@@ -12,7 +12,7 @@ struct row {
     enum rdzv_action want;
     enum rdzv_seat seat;
     int64_t placed;
-    bool complete, closed, called, due;
+    bool complete, closed, called, due, everybody;
     uint64_t late_ms; /* 0: not late */
 };
 
@@ -27,6 +27,7 @@ static struct rdzv_view view_of(const struct row *r)
         .min_nodes = 2,
         .max_nodes = 4,
         .call_over = r->called,
+        .everybody = r->everybody,
         .beat_due = r->due,
         .now_ms = 100000 + r->late_ms,
         .due_ms = 100000,
@@ -40,6 +41,8 @@ static const struct row joins[] = {
     { "too few have come", RDZV_SYNC, SEAT_PLACE, .placed = 1, .called = true },
     { "the last call goes on", RDZV_SYNC, SEAT_PLACE, .placed = 2 },
     { "the last call is over", RDZV_COMPLETE, SEAT_PLACE, .placed = 2, .called = true },
+    { "everybody is there", RDZV_COMPLETE, SEAT_PLACE, .placed = 2, .everybody = true },
+    { "everybody is too few", RDZV_SYNC, SEAT_PLACE, .placed = 1, .everybody = true },
     { "too many have come", RDZV_SYNC, SEAT_PLACE, .placed = 5, .called = true },
     { "we are silent for long", RDZV_KEEP_ALIVE, SEAT_PLACE, .placed = 1, .due = true },
     { "we are in", RDZV_FINISH, SEAT_PLACE, .placed = 3, .complete = true },
@@ -96,8 +99,9 @@ static void check_join(const struct rdzv_view *v)
     if (a == RDZV_FINISH)
         assert_true(v->complete && v->seat == SEAT_PLACE);
     if (a == RDZV_COMPLETE)
-        assert_true(!v->complete && v->seat == SEAT_PLACE && v->call_over &&
-                    v->placed >= v->min_nodes && v->placed <= v->max_nodes);
+        assert_true(!v->complete && v->seat == SEAT_PLACE &&
+                    (v->call_over || v->everybody) && v->placed >= v->min_nodes &&
+                    v->placed <= v->max_nodes);
     if (a == RDZV_TAKE_PLACE)
         assert_true(!v->complete && v->seat != SEAT_PLACE && !late);
     if (a == RDZV_TAKE_WAIT || a == RDZV_TAKE_SPARE)
@@ -134,7 +138,7 @@ static void every_view_is_sound(void **state)
     size_t views = 0;
 
     (void)state;
-    for (unsigned bits = 0; bits < 32; bits++) {
+    for (unsigned bits = 0; bits < 64; bits++) {
         for (unsigned seat = SEAT_NONE; seat <= SEAT_SPARE; seat++) {
             for (int64_t placed = 0; placed <= 6; placed++) {
                 for (size_t l = 0; l < ARRAY_LEN(late); l++) {
@@ -144,6 +148,7 @@ static void every_view_is_sound(void **state)
                         .closed = bits & 1,
                         .complete = bits & 2,
                         .call_over = bits & 4,
+                        .everybody = bits & 32,
                         .beat_due = bits & 8 && seat != SEAT_NONE,
                         .placed = placed,
                         .min_nodes = 2,
@@ -159,7 +164,7 @@ static void every_view_is_sound(void **state)
             }
         }
     }
-    assert_int_equal(views, 32 * 4 * 7 * 4);
+    assert_int_equal(views, 64 * 4 * 7 * 4);
 }
 
 static struct rdzv_node node(const char *addr)

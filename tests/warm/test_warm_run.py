@@ -1,0 +1,371 @@
+"""--warm in a job: real training, kills of anybody in any order, modules that do not do."""
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/interop"))
+from run_job import MUSTER, VENV, Job, environment, marked, run, until_gone  # noqa: E402
+
+TRAIN = ROOT / "tests/interop/run_train.py"
+ORDINARY = "the ordinary way"
+
+
+def below(pid):
+    """All processes below, by name."""
+    out, todo = {}, [pid]
+    while todo:
+        p = todo.pop()
+        try:
+            kids = Path(f"/proc/{p}/task/{p}/children").read_text().split()
+            for k in kids:
+                out.setdefault(Path(f"/proc/{k}/comm").read_text().strip(), []).append(int(k))
+                todo.append(int(k))
+        except OSError:
+            pass
+    return out
+
+
+def server_of(pid, patience=60):
+    by = time.monotonic() + patience
+    while time.monotonic() < by:
+        if pids := below(pid).get("muster-warm"):
+            return pids[0]
+        time.sleep(0.01)
+    raise AssertionError(below(pid))
+
+
+# --- training ---------------------------------------------------------------------------
+
+
+def train(where, name, *words, **env):
+    code, text = run(where, "--standalone", "--nproc-per-node=2", "--max-restarts=2", *words, TRAIN,
+                     env={"STEPS": "6", "CKPT": str(where / name), **env})
+    assert code == 0 and ORDINARY not in text, text
+    return [line for line in text.splitlines() if line.startswith(("LOSS", "PARAMETERS"))]
+
+
+def test_training_is_bit_for_bit_the_same(tmp_path):
+    cold = train(tmp_path, "cold")
+    warm = train(tmp_path, "warm", "--warm")
+    again = train(tmp_path, "again", "--warm", KILL="1@3")
+    assert len(cold) == 7 and cold == warm
+    assert sorted(set(again)) == sorted(set(cold))
+
+
+def test_a_restart_imports_nothing(tmp_path):
+    """The second attempt of a warm worker is there before torch could have been imported."""
+    (tmp_path / "w.py").write_text(
+        "import os, sys, time, torch, torch._dynamo\n"
+        "print('CPU', time.process_time(), flush=True)\n"
+        "sys.exit(int(os.environ['TORCHELASTIC_RESTART_COUNT']) < 2)\n")
+    code, text = run(tmp_path, "--max-restarts=2", "--warm", "w.py")
+    seen = [float(line.split()[1]) for line in text.splitlines() if line.startswith("CPU")]
+    assert code == 0 and len(seen) == 3 and max(seen) < 0.5, text
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_processes_of_a_worker(tmp_path, method):
+    """DataLoader, multiprocessing and subprocesses in a warm worker."""
+    (tmp_path / "w.py").write_text(f"""
+import multiprocessing, os, subprocess, sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, i): return torch.tensor([i * 2])
+
+def square(x): return x * x + os.getppid() * 0
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    (torch.randn(300, 300) @ torch.randn(300, 300)).sum()
+    context = multiprocessing.get_context("{method}")
+    if "{method}" == "fork": torch.set_num_threads(1)
+    with context.Pool(2) as pool:
+        assert pool.map(square, range(5)) == [0, 1, 4, 9, 16]
+    got = sorted(int(x) for b in DataLoader(Numbers(), batch_size=2, num_workers=2, multiprocessing_context="{method}") for x in b)
+    assert got == list(range(0, 16, 2)), got
+    assert subprocess.check_output([sys.executable, "-c", "print(1)"]) == b"1\\n"
+    import threading
+    t = threading.Thread(target=lambda: None); t.start(); t.join()
+    print("FINE", flush=True)
+""")
+    code, text = run(tmp_path, "--nproc-per-node=1", "--warm", "w.py", env={"OMP_NUM_THREADS": "1"})
+    assert code == 0 and text.count("FINE") == 1 and ORDINARY not in text, text
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+def test_torch_compile(tmp_path):
+    (tmp_path / "w.py").write_text(
+        "import torch\n@torch.compile\ndef f(x): return (x.sin() * 2 + x).sum()\n"
+        "x = torch.ones(16)\nassert abs(f(x).item() - (x.sin() * 2 + x).sum().item()) < 1e-4\nprint('COMPILED')\n")
+    code, text = run(tmp_path, "--warm", "w.py", env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}, patience=200)
+    assert code == 0 and "COMPILED" in text and ORDINARY not in text, text
+
+
+@pytest.mark.parametrize("name", ["accelerate", "lightning"])
+def test_frameworks(tmp_path, name):
+    here = ROOT / "tests/frameworks"
+    python = ROOT / "build/frameworks/bin/python"
+    if not python.exists():
+        pytest.skip("build/frameworks is not there")
+    env = {"PYTHON_EXEC": str(python), "HOME": str(tmp_path)}
+    code, text = run(tmp_path, "--standalone", "--nproc-per-node=2", f"--warm=torch,torch._dynamo,{name}",
+                     here / f"train_{name}.py", tmp_path / "state", env=env, patience=200)
+    assert code == 0 and text.count("rank ") >= 2, text
+
+
+def test_function_workers_of_python(tmp_path):
+    (tmp_path / "job.py").write_text(
+        "import os, sys\n"
+        "def work(x):\n    return x + int(os.environ['RANK']), 'json' in sys.modules, os.getppid()\n"
+        "if __name__ == '__main__':\n"
+        "    sys.path.insert(0, sys.argv[1])\n"
+        "    import muster\n"
+        "    c = muster.LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2, warm=['json'])\n"
+        "    print('GOT', muster.elastic_launch(c, work)(40))\n")
+    code = (ROOT / "python/src")
+    done = subprocess.run([VENV / "python", "job.py", str(code)], cwd=tmp_path, text=True, timeout=100,
+                          capture_output=True, env=environment(MUSTER_COMMAND=str(MUSTER)))
+    if "no muster command" in done.stderr or "cannot find" in done.stderr:
+        pytest.skip(done.stderr[-200:])
+    assert "GOT {0: (40, True" in done.stdout and "1: (41, True" in done.stdout, done.stderr
+
+
+# --- modules that do not do, and other bad input ------------------------------------------
+
+BAD = {
+    "no-such-module": ("nosuchmodule", {}, "the module nosuchmodule does not import: No module named"),
+    "raises": ("bad", {"bad": "raise ValueError('broken here')"}, "the module bad: ValueError: broken here"),
+    "exits": ("bad", {"bad": "import sys; sys.exit(3)"}, "the module bad calls sys.exit(3)"),
+    "exits-hard": ("bad", {"bad": "import os; os._exit(5)"}, "it ended with exit code 5 while it imported bad"),
+    "crashes": ("bad", {"bad": "import os; os.abort()"}, "it was ended by signal 6 while it imported bad"),
+    "no-memory": ("bad", {"bad": "raise MemoryError()"}, "the module bad: MemoryError"),
+    "interrupts": ("bad", {"bad": "raise KeyboardInterrupt()"}, "the module bad: KeyboardInterrupt"),
+    "no-such-package": ("bad.sub", {"bad": "x = 1"}, "the module bad.sub does not import"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_module_that_does_not_import(tmp_path, case):
+    """Its traceback, and the job starts the ordinary way."""
+    value, files, why = BAD[case]
+    for name, source in files.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    (tmp_path / "w.py").write_text("print('RAN', flush=True)\n")
+    code, text = run(tmp_path, "--nproc-per-node=2", f"--warm={value}", "w.py")
+    assert code == 0 and text.count("RAN") == 2, text
+    lines = [line for line in text.splitlines() if ORDINARY in line]
+    assert len(lines) == 1 and why in lines[0], text
+    if case == "raises":
+        assert 'bad.py", line 1, in <module>' in text and "broken here" in text and "sitecustomize" not in text
+
+
+LEFT = {
+    "thread": ("import threading, time; threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", "1 more thread"),
+    "socket": ("import socket; s = socket.socket(); s.bind(('127.0.0.1', 0))", "an open socket"),
+    "epoll": ("import select; e = select.epoll()", "an open eventpoll"),
+    "pipe": ("import os; p = os.pipe()", "an open pipe"),
+    "child": ("import subprocess; c = subprocess.Popen(['sleep', '1000'])", "a child process"),
+    "pool": ("import torch; torch.set_num_threads(3); (torch.randn(2000, 200) @ torch.randn(200, 2000)).sum(); "
+             "torch.randn(1000, 1000).exp()", "more threads"),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_a_module_that_leaves_something_is_left_out(tmp_path, case):
+    source, what = LEFT[case]
+    (tmp_path / "bad.py").write_text(source)
+    (tmp_path / "w.py").write_text("import sys; print('RAN', 'bad' in sys.modules, 'json' in sys.modules, flush=True)\n")
+    code, text = run(tmp_path, "--nproc-per-node=2", "--warm=json,bad", "w.py")
+    assert code == 0 and text.count("RAN False True") == 2, text
+    assert re.search(f"importing bad leaves .*{what} behind", text), text
+    assert ORDINARY not in text
+
+
+def test_refusals_are_in_words(tmp_path):
+    for words, why in ((["--warm", "--no-python", "true"], "--no-python"),
+                       (["--warm=a/b", "x.py"], "'a/b' is not the name of a module"),
+                       (["--warm=", "nosuch.py"], None)):
+        code, text = run(tmp_path, *words)
+        assert code != 0
+        if why:
+            assert why in text.splitlines()[-1] + text.splitlines()[-2], text
+
+
+def test_an_interpreter_that_ignores_pythonpath_never_runs_the_script(tmp_path):
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f"#!/bin/sh\nexec {VENV}/python -I \"$@\"\n")
+    wrapper.chmod(0o755)
+    (tmp_path / "w.py").write_text("import os; print('RAN', os.environ['RANK'], flush=True)\n")
+    code, text = run(tmp_path, "--nproc-per-node=2", "--warm=json", "w.py", env={"PYTHON_EXEC": str(wrapper)})
+    assert code == 0 and text.count("RAN") == 2 and "does not run what PYTHONPATH offers" in text, text
+
+
+def test_not_a_python(tmp_path):
+    code, text = run(tmp_path, "--warm=json", "w.py", env={"PYTHON_EXEC": "/bin/echo"})
+    assert code == 0 and ORDINARY in text, text
+
+
+def test_no_memory_for_the_server(tmp_path):
+    (tmp_path / "w.py").write_text("print('RAN', flush=True)\n")
+    wrapper = tmp_path / "python"  # enough to start, not enough to import torch
+    wrapper.write_text(f"#!/bin/sh\nulimit -v 200000\nexec {VENV}/python \"$@\"\n")
+    wrapper.chmod(0o755)
+    code, text = run(tmp_path, "--warm", "w.py", env={"PYTHON_EXEC": str(wrapper)})
+    assert code == 0 and "RAN" in text and ORDINARY in text, text
+
+
+def test_without_torch_the_default_is_quiet_about_it(tmp_path):
+    (tmp_path / "w.py").write_text("print('RAN', flush=True)\n")
+    code, text = run(tmp_path, "--warm", "w.py", env={"PYTHON_EXEC": "/usr/bin/python3"})
+    if not Path("/usr/bin/python3").exists():
+        pytest.skip("no other Python here")
+    assert code == 0 and "RAN" in text, text
+
+
+# --- auto ---------------------------------------------------------------------------------
+
+
+def test_auto_learns_what_the_script_imports(tmp_path):
+    (tmp_path / "w.py").write_text(
+        "import sys, time\nprint('HAD', 'wave' in sys.modules, flush=True)\nimport wave, colorsys\ntime.sleep(0.3)\n")
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHON_EXEC": str(VENV / "python")}
+    _, first = run(tmp_path, "--warm=auto", "w.py", env=env)
+    kept = list((tmp_path / "cache/muster").iterdir())
+    assert len(kept) == 1 and {"wave", "colorsys"} <= set(kept[0].read_text().split())
+    _, second = run(tmp_path, "--warm=auto", "w.py", env=env)
+    assert "HAD False" in first and "HAD True" in second, first + second
+
+
+# --- kills --------------------------------------------------------------------------------
+
+SLOW = """
+import os, sys, time, json
+print("UP", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+time.sleep(1000)
+"""
+
+
+def job(where, mark, *words):
+    (where / "w.py").write_text(SLOW)
+    return Job(where, mark, "--standalone", "--nproc-per-node=2", "--max-restarts=100", *words, "w.py", mark,
+               env={"MARK": mark})
+
+
+def test_a_killed_server_is_replaced_and_costs_no_attempt(tmp_path):
+    with job(tmp_path, "m", "--warm=json") as agent:
+        agent.until(lambda text: text.count("UP 0") == 2)
+        for i in range(3):
+            server = server_of(agent.pid)
+            os.kill(server, signal.SIGKILL)
+            agent.until(lambda text: text.count("another one takes its place") == i + 1)
+            while server_of(agent.pid) == server:
+                time.sleep(0.01)
+            workers = below(agent.pid)["python"]
+            os.kill(workers[0], signal.SIGKILL)
+            agent.until(lambda text: text.count(f"UP {i + 1}") == 2)
+        assert ORDINARY not in agent.text()
+        assert agent.process.poll() is None
+
+
+def test_a_server_that_is_stopped_does_not_stop_the_job(tmp_path):
+    """What it is asked for and does not do can still be ended; killed, it costs nothing."""
+    with job(tmp_path, "m", "--warm=json") as agent:
+        agent.until(lambda text: text.count("UP 0") == 2)
+        server = server_of(agent.pid)
+        os.kill(server, signal.SIGSTOP)
+        os.kill(below(agent.pid)["python"][0], signal.SIGKILL)
+        agent.until("failed (exitcode: -9)")
+        time.sleep(0.3)
+        os.kill(server, signal.SIGKILL)
+        agent.until(lambda text: text.count("UP 1") == 2)
+    with job(tmp_path, "n", "--warm=json") as agent:
+        agent.until(lambda text: text.count("UP 0") == 2)
+        os.kill(server_of(agent.pid), signal.SIGSTOP)
+        os.kill(below(agent.pid)["python"][0], signal.SIGKILL)
+        agent.until("failed (exitcode: -9)")
+        time.sleep(0.3)
+        agent.process.send_signal(signal.SIGTERM)
+        assert agent.wait(20) == 1
+
+
+@pytest.mark.parametrize("phase", ["importing", "running"])
+def test_whoever_is_killed_nothing_is_left(tmp_path, phase):
+    rng = random.Random(3)
+    (tmp_path / "slow.py").write_text("import time; time.sleep(0.3)\n")
+    for i in range(12):
+        mark = f"warm-{phase}-{os.getpid()}-{i}-{time.monotonic_ns()}"
+        with job(tmp_path, mark, "--warm=slow,json" if phase == "importing" else "--warm=json") as agent:
+            if phase == "running":
+                agent.until(lambda text: text.count("UP 0") == 2)
+            else:
+                time.sleep(rng.uniform(0, 0.4))
+            tree = below(agent.pid)
+            victims = [agent.pid] + [p for name in tree for p in tree[name]]
+            rng.shuffle(victims)
+            for pid in [v for v in victims[: rng.randint(1, 4)]] + [agent.pid]:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                time.sleep(rng.choice((0, 0, 0.003)))
+            agent.wait()
+        until_gone(mark)
+        by = time.monotonic() + 10
+        while any(Path(f"/proc/{v}").exists() and "MARK" for v in victims if v in marked(mark)):
+            assert time.monotonic() < by
+
+
+def test_nothing_grows(tmp_path):
+    """Restart after restart: descriptors and memory of server, guard and agent."""
+    (tmp_path / "w.py").write_text("import sys, os; print('AT', os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True)\n"
+                                   "sys.exit(int(os.environ['TORCHELASTIC_RESTART_COUNT']) < 150)\n")
+
+    def sizes(pids):
+        out = []
+        for pid in pids:
+            status = Path(f"/proc/{pid}/status").read_text()
+            out.append((len(os.listdir(f"/proc/{pid}/fd")), int(re.search(r"VmRSS:\s+(\d+)", status)[1])))
+        return out
+
+    with Job(tmp_path, "grow", "--standalone", "--nproc-per-node=2", "--max-restarts=200", "--warm=json", "w.py") as agent:
+        agent.until("AT 20\n")
+        pids = [agent.pid, server_of(agent.pid), *below(agent.pid)["muster-guard"]]
+        before = sizes(pids)
+        agent.until("AT 120\n")
+        after = sizes(pids)
+        assert agent.wait() == 0
+    for (fds, kb), (fds_now, kb_now) in zip(before, after):
+        assert fds_now <= fds + 6 and kb_now < kb + 1500, (before, after)
+
+
+def test_a_changed_source_is_used(tmp_path):
+    (tmp_path / "helper.py").write_text("value = 1\n")
+    (tmp_path / "w.py").write_text(
+        "import helper, os, sys, time\nprint('VALUE', helper.value, flush=True)\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    open('helper.py', 'w').write('value = 22\\n')\n    sys.exit(1)\n")
+    code, text = run(tmp_path, "--max-restarts=1", "--warm=helper,json", "w.py", env={"LOGLEVEL": "INFO"})
+    assert code == 0 and "VALUE 1\n" in text and "VALUE 22\n" in text, text
+    assert "has changed" in text
+
+
+def test_memory_is_shared(tmp_path):
+    (tmp_path / "w.py").write_text(
+        "import torch, os\nrows = open('/proc/self/smaps_rollup').read().splitlines()\n"
+        "print('PRIVATE', sum(int(r.split()[1]) for r in rows if r.startswith('Private')), flush=True)\n")
+    _, cold = run(tmp_path, "w.py")
+    _, warm = run(tmp_path, "--warm", "w.py")
+    kb = [int(re.search(r"PRIVATE (\d+)", t)[1]) for t in (cold, warm)]
+    assert kb[1] < kb[0] / 5, kb
