@@ -103,12 +103,16 @@ static int settle_python(struct launch_config *c, struct muster_error *err)
     rc = python_find(environ, NULL, &found, c->python ? &none : err);
     if (!c->python) {
         c->python = found;
+        if (rc == 0)
+            python_behind_shim(environ, &c->python);
         return rc;
     }
     c->python_is_custom = rc != 0 || strcmp(found, c->python) != 0;
     mem_free(found);
-    if (*c->python)
+    if (*c->python) {
+        python_behind_shim(environ, &c->python);
         return 0;
+    }
     return err_set(err, MUSTER_EINVAL,
                    "PYTHON_EXEC is empty\n"
                    "Unset it to have a Python found, or let it name one.");

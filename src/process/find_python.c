@@ -3,15 +3,20 @@
  * that one. */
 #include "process/find_python.h"
 
+#include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/base.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "launch/core/options.h"
+#include "process/proc.h"
 
 static const char *const names[] = { "python3", "python" };
 
@@ -88,4 +93,100 @@ int python_find(char *const *envp, const char *self, char **path,
             "Looked in $VIRTUAL_ENV/bin, beside this program and on PATH. Set "
             "PYTHON_EXEC, or use --no-python for other programs.");
     return found < 0 ? err_nomem(err) : 0;
+}
+
+/* --- shims ------------------------------------------------------------------------ */
+
+#define SHIM_MS 5000
+
+/* Finds `exec "/root/.pyenv/libexec/pyenv" exec` or `exec /opt/asdf/bin/asdf exec` in
+ * the text of a script, and copies the manager's path. */
+static bool manager_of(const char *text, char *manager, size_t size)
+{
+    static const char *const managers[] = { "/pyenv", "/asdf" };
+
+    for (const char *p = text; (p = strstr(p, "exec ")); p++) {
+        const char *from = p + strlen("exec ");
+        const bool quoted = *from == '"';
+
+        from += quoted;
+        const size_t n = strcspn(from, quoted ? "\"\n" : " \n");
+        if (*from != '/' || n >= size || strncmp(from + n + quoted, " exec ", 6) != 0)
+            continue;
+        for (size_t i = 0; i < ARRAY_LEN(managers); i++) {
+            const size_t m = strlen(managers[i]);
+
+            if (n > m && strncmp(from + n - m, managers[i], m) == 0) {
+                memcpy(manager, from, n);
+                manager[n] = '\0';
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static bool is_shim(const char *path, char *manager, size_t size)
+{
+    char text[4096];
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+
+    if (fd >= 0)
+        close(fd);
+    if (n < 3 || memcmp(text, "#!", 2) != 0)
+        return false;
+    text[n] = '\0';
+    return manager_of(text, manager, size);
+}
+
+/* The first line that it prints, in time. */
+static bool first_line(int fd, char *line, size_t size)
+{
+    size_t have = 0;
+
+    while (have < size - 1 && !memchr(line, '\n', have)) {
+        struct pollfd p = { .fd = fd, .events = POLLIN };
+        const ssize_t n =
+            poll(&p, 1, SHIM_MS) > 0 ? read(fd, line + have, size - 1 - have) : -1;
+
+        if (n <= 0)
+            return false;
+        have += (size_t)n;
+    }
+    line[have] = '\0';
+    line[strcspn(line, "\n")] = '\0';
+    return line[0] == '/';
+}
+
+void python_behind_shim(char *const *envp, char **path)
+{
+    char manager[PATH_MAX], line[PATH_MAX + 1];
+    const char *slash = strrchr(*path, '/');
+    int out[2];
+    pid_t pid = 0;
+
+    if (!slash || !is_shim(*path, manager, sizeof manager) || pipe2(out, O_CLOEXEC) < 0)
+        return;
+    char *argv[] = { manager, (char *)"which", (char *)(uintptr_t)(slash + 1), NULL };
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    const struct proc_spec spec = {
+        .argv = argv, .envp = envp, .fd = { null, out[1], null }, .session = true
+    };
+    const int rc = null >= 0 ? proc_spawn(&spec, &pid) : -1;
+    close(out[1]);
+    if (rc == 0 && first_line(out[0], line, sizeof line) && is_program(line)) {
+        char *copy = mem_strdup(line);
+        if (copy) {
+            mem_free(*path);
+            *path = copy;
+        }
+    }
+    close(out[0]);
+    if (null >= 0)
+        close(null);
+    if (pid > 0) {
+        kill(-pid, SIGKILL); /* It has said all that we want to know. */
+        waitpid(pid, NULL, 0);
+    }
 }

@@ -11,4 +11,10 @@
 int python_find(char *const *envp, const char *self, char **path,
                 struct muster_error *err);
 
+/* If *path is the shim of a version manager (pyenv, asdf), a shell script that costs
+ * each worker 86 ms and leaves seven variables, replaces it by the interpreter behind
+ * it. Asks the manager, for a few seconds at most; whatever goes wrong leaves *path as
+ * it is. Other wrappers are left alone: they are there for a reason. */
+void python_behind_shim(char *const *envp, char **path);
+
 #endif

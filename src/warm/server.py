@@ -67,6 +67,9 @@ class Given:
     """What we changed of the environment, and how the worker shall find it."""
 
     def __init__(self):
+        self.original = dict(os.environb)
+        with open("/proc/self/cmdline", "rb") as f:
+            self.argv = f.read().split(b"\0")[:-1]
         take = os.environ.pop
         take("MUSTER_WARM_SERVER")
         self.modules = [m for m in take("MUSTER_WARM_MODULES", "").split(",") if m]
@@ -88,6 +91,21 @@ class Given:
         self.wrapper = difference(given, os.environb, OWN_VARIABLES)
         self.before = dict(os.environb)
         self.imports = {}
+
+    def begin_again(self, modules):
+        """Becomes a new server with these modules. The requests that the guard has sent
+        stay in the socket, so that no worker loses anything by it."""
+        for pid in children():
+            os.kill(pid, SIGKILL)
+            os.waitpid(pid, 0)
+        for fd in fds_in_use():
+            if fd > ZIP:
+                os.close(fd)
+        for fd in (CONTROL, STATUS, ZIP):
+            os.set_inheritable(fd, True)
+        environ = dict(self.original)
+        environ[b"MUSTER_WARM_MODULES"] = ",".join(modules).encode()
+        os.execve(sys.executable, self.argv, environ)
 
     def note_imports(self):
         """Modules set variables when they are imported: workers have them set."""
@@ -239,15 +257,54 @@ def devices_in_use():
     return ""
 
 
-def problem(known):
-    fds = {fd: what for fd, what in fds_in_use().items() if fd not in known}
+def children():
     try:
         with open("/proc/self/task/%d/children" % os.getpid()) as f:
-            children = f.read().strip()
+            return [int(pid) for pid in f.read().split()]
     except OSError:
-        children = ""
+        return []
+
+
+def problem(known):
+    fds = {fd: what for fd, what in fds_in_use().items() if fd not in known}
     threads = len(os.listdir("/proc/self/task"))
-    return problem_of(threads, fds, children, devices_in_use())
+    return problem_of(threads, fds, children(), devices_in_use())
+
+
+class RankReads:
+    """Watches whether modules ask for what is different in each worker while they are
+    imported: some keep it (lightning has its rank_zero_only.rank), and all workers would
+    have what the server saw."""
+
+    NAMES = {"MASTER_ADDR", "MASTER_PORT", "ROLE_NAME"} | {
+        prefix + name
+        for prefix in ("", "LOCAL_", "GROUP_", "ROLE_")
+        for name in ("RANK", "WORLD_SIZE")
+    }
+
+    def __init__(self):
+        self.seen = set()
+        self.kept = {n: getattr(os._Environ, n) for n in ("__getitem__", "__contains__")}
+
+    def watched(self, method):
+        def read(environ, key):
+            name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+            if isinstance(name, str) and (
+                name in self.NAMES or name.startswith("TORCHELASTIC_")
+            ):
+                self.seen.add(name)
+            return method(environ, key)
+
+        return read
+
+    def __enter__(self):
+        for name, method in self.kept.items():
+            setattr(os._Environ, name, self.watched(method))
+        return self
+
+    def __exit__(self, *_):
+        for name, method in self.kept.items():
+            setattr(os._Environ, name, method)
 
 
 def resident_kb():
@@ -280,28 +337,39 @@ def show_error(e):
     sys.stderr.flush()
 
 
-def import_all(given, known):
+def import_one(name, optional):
+    """False: it is not there, and nobody has asked for it by name."""
     import importlib
 
+    try:
+        importlib.import_module(name)
+    except SystemExit as e:
+        raise Refuse("the module %s calls sys.exit(%s)" % (name, e.code))
+    except ImportError as e:
+        if optional and name == "torch" == e.name:
+            raise Refuse("there is no torch to import here")
+        if optional and name != "torch":
+            return False
+        show_error(e)
+        raise Refuse("the module %s does not import: %s" % (name, e))
+    except BaseException as e:
+        show_error(e)
+        raise Refuse("the module %s: %s: %s" % (name, type(e).__name__, e))
+    return True
+
+
+def import_all(given, known):
     for name in given.modules:
         tell("importing", name)
-        try:
-            importlib.import_module(name)
-        except SystemExit as e:
-            raise Refuse("the module %s calls sys.exit(%s)" % (name, e.code))
-        except ImportError as e:
-            if given.optional and e.name == name.partition(".")[0]:
-                raise Refuse("there is no %s to import here" % e.name)
-            show_error(e)
-            raise Refuse("the module %s does not import: %s" % (name, e))
-        except BaseException as e:
-            show_error(e)
-            raise Refuse("the module %s: %s: %s" % (name, type(e).__name__, e))
+        with RankReads() as reads:
+            done = import_one(name, given.optional)
         why = problem(known)
+        if reads.seen:
+            why = "what it saw of %s" % " and ".join(sorted(reads.seen))
         if why:
             tell("left-out", name, why)
-            os._exit(0)
-        if given.memory_kb and resident_kb() > given.memory_kb:
+            given.begin_again([m for m in given.modules if m != name])
+        if done and given.memory_kb and resident_kb() > given.memory_kb:
             raise Refuse("%s takes more than %d MB" % (name, given.memory_kb // 1024))
 
 
@@ -544,6 +612,7 @@ def become_worker(system, given, guard, request, control, collect):
     request.close()
     control.detach()
     os.close(CONTROL)
+    os.close(ZIP)
     if given.learn and os.environ.get("LOCAL_RANK") == "0":
         fd = os.dup(STATUS)
         os.dup2(fd, 250)
@@ -560,7 +629,7 @@ def become_worker(system, given, guard, request, control, collect):
 # --- the server -----------------------------------------------------------------------
 
 
-def wait_for_request(control, sources, base_kb):
+def wait_for_request(given, control, sources, base_kb):
     """Looks at the sources while there is nothing else to do."""
     import select
 
@@ -568,6 +637,10 @@ def wait_for_request(control, sources, base_kb):
     while True:
         ready, _, _ = select.select([control], [], [], None if checked else IDLE_S)
         if ready:
+            path = sources.changed(sources.mine)
+            if path:
+                tell("stale", path)
+                given.begin_again(given.modules)
             message, ancillary, _flags, _peer = control.recvmsg(64, 128)
             if not message:
                 os._exit(0)
@@ -576,11 +649,11 @@ def wait_for_request(control, sources, base_kb):
         path = sources.changed(sources.others) or sources.changed(sources.mine)
         if path:
             tell("stale", path)
-            os._exit(0)
+            given.begin_again(given.modules)
         now = resident_kb()
         if now > base_kb + base_kb // 4 + 65536:
             tell("grown", now)
-            os._exit(0)
+            given.begin_again(given.modules)
 
 
 def serve(system, given, guard):
@@ -610,16 +683,12 @@ def serve(system, given, guard):
     base_kb = resident_kb()
     tell("ready", int((time.monotonic() - began) * 1000), base_kb, len(sys.modules))
     while True:
-        request = wait_for_request(control, sources, base_kb)
+        request = wait_for_request(given, control, sources, base_kb)
         pid = -1
         why = problem(known | set(request.fds))
-        path = None if why else sources.changed(sources.mine)
         try:
             if why:
                 raise Refuse("the warm interpreter has " + why)
-            if path:
-                tell("stale", path)
-                os._exit(0)
             pid = system.fork()
             if pid == 0:
                 become_worker(system, given, guard, request, control, collect)
@@ -631,10 +700,9 @@ def serve(system, given, guard):
 
 
 def second_stage():
-    for fd in (CONTROL, STATUS):
+    for fd in (CONTROL, STATUS, ZIP):
         os.set_inheritable(fd, False)
     given = Given()
-    os.close(ZIP)
     if sys.version_info < (3, 8):
         raise Refuse("Python %d.%d is too old" % sys.version_info[:2])
     guard = os.getppid()

@@ -114,12 +114,6 @@ int warm_core_learned(struct warm_core *w, struct span text)
 
 /* --- lines ------------------------------------------------------------------------ */
 
-static void say(struct warm_text *out, enum warm_log_level level, const char *text)
-{
-    out->level = level;
-    (void)snprintf(out->text, sizeof out->text, "%s", text);
-}
-
 /* Text that a process outside of us has written: no control characters. */
 static void keep(char *to, size_t size, struct span text)
 {
@@ -187,28 +181,24 @@ static void on_left_out(struct warm_core *w, struct span rest, struct warm_text 
 
     keep(module, sizeof module, name);
     keep(why, sizeof why, rest);
-    w->restart = has(&w->modules, name); /* else it would be left out for ever */
     leave_out(w, name);
-    w->deaths = 0;
     out->level = WARM_WARN;
     (void)snprintf(out->text, sizeof out->text,
                    "--warm: importing %s leaves %s behind, which workers must not "
                    "inherit; it is left out",
                    module, why);
-    (void)snprintf(w->reason, sizeof w->reason, "%s was left out", module);
 }
 
-static void on_gone_stale(struct warm_core *w, struct span rest, const char *what,
-                          struct warm_text *out)
+static void on_stale(struct warm_core *w, struct span rest, const char *what,
+                     struct warm_text *out)
 {
     char detail[512];
 
     keep(detail, sizeof detail, rest);
-    w->restart = true;
+    w->phase = WARM_IMPORTING;
     out->level = WARM_INFO;
     (void)snprintf(out->text, sizeof out->text,
-                   "%s: %s; another warm interpreter takes its place", what, detail);
-    (void)snprintf(w->reason, sizeof w->reason, "%s", what);
+                   "%s: %s; the warm interpreter begins again", what, detail);
 }
 
 int warm_core_line(struct warm_core *w, struct span line, struct warm_text *out)
@@ -232,9 +222,9 @@ int warm_core_line(struct warm_core *w, struct span line, struct warm_text *out)
         (void)snprintf(out->text, sizeof out->text,
                        "--warm: %s; this worker starts the ordinary way", why);
     } else if (span_eq(kind, span_str("stale"))) {
-        on_gone_stale(w, rest, "a file that was imported has changed", out);
+        on_stale(w, rest, "a file that was imported has changed", out);
     } else if (span_eq(kind, span_str("grown"))) {
-        on_gone_stale(w, rest, "the warm interpreter has grown (KB)", out);
+        on_stale(w, rest, "the warm interpreter has grown (KB)", out);
     } else if (span_eq(kind, span_str("module")) && w->learning &&
                warm_is_module(rest) && w->had.count < LEARNED_MAX) {
         return add(&w->had, rest);
@@ -275,27 +265,15 @@ bool warm_core_exited(struct warm_core *w, int status, int errnum,
     const bool was_ready = w->phase == WARM_READY;
     char how[1200];
 
-    out->level = WARM_QUIET;
     describe(w, status, errnum, how, sizeof how);
-    if (w->restart || (was_ready && ++w->deaths < DEATHS_MAX)) {
-        if (!w->restart) {
-            out->level = WARM_WARN;
-            (void)snprintf(out->text, sizeof out->text,
-                           "the warm interpreter is gone (%s); another one takes its "
-                           "place",
-                           how);
-        }
-        w->phase = w->modules.count > 0 ? WARM_IMPORTING : WARM_GIVEN_UP;
-        if (w->phase == WARM_GIVEN_UP)
-            say(out, WARM_WARN,
-                "--warm: no module is left to import; workers start the ordinary way");
-    } else {
-        w->phase = WARM_GIVEN_UP;
-        out->level = WARM_WARN;
-        (void)snprintf(out->text, sizeof out->text,
-                       "--warm: %s; workers start the ordinary way", how);
-    }
-    w->restart = false;
+    w->phase = was_ready && ++w->deaths < DEATHS_MAX ? WARM_IMPORTING : WARM_GIVEN_UP;
+    (void)snprintf(
+        out->text, sizeof out->text,
+        w->phase == WARM_IMPORTING
+            ? "the warm interpreter is gone (%s); another one takes its place"
+            : "--warm: %s; workers start the ordinary way",
+        how);
+    out->level = WARM_WARN;
     w->reason[0] = w->importing[0] = '\0';
     return w->phase == WARM_IMPORTING;
 }

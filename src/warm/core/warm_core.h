@@ -4,10 +4,10 @@
  * Lines of src/warm/server.py, one each:
  *     importing NAME          before each module
  *     ready MS KB MODULES     workers can be forked from now on
- *     left-out NAME WHY       importing it left something that forbids a fork; it exits
+ *     left-out NAME WHY       importing it left WHY behind; it begins again without it
  *     failed WHY              it will never be ready; it exits
  *     refused WHY             this worker was not forked
- *     stale FILE, grown KB    it is out of date, or too large; it exits
+ *     stale FILE, grown KB    it is out of date, or too large; it begins again
  *     module NAME             a worker has imported this (--warm=auto) */
 #ifndef WARM_CORE_WARM_CORE_H
 #define WARM_CORE_WARM_CORE_H
@@ -28,7 +28,6 @@ struct warm_core {
     enum warm_phase phase;
     char importing[256];  /* the module that is being imported; "" none */
     char reason[1024];    /* why the server is about to exit; "" it did not say */
-    bool restart;         /* it said that it wants to be replaced */
     unsigned deaths;      /* in a row, without a worker in between */
     struct text_list had; /* owned: what a worker has imported */
 };
