@@ -219,7 +219,7 @@ static void put_entry(struct buf *out, const struct job_status *j,
     if (e->host.n)
         put_key_text(out, ", \"host\": ", e->host);
     if (e->rank >= 0 && (e->kind == RECORD_FAILED || e->kind == RECORD_RESTART ||
-                         e->kind == RECORD_VERDICT)) {
+                         e->kind == RECORD_ENDED || e->kind == RECORD_VERDICT)) {
         put_key_int(out, ", \"rank\": ", e->rank);
         put_key_int(out, ", \"local_rank\": ", e->local_rank);
         put_key_int(out, ", \"pid\": ", e->pid);

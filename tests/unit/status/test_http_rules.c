@@ -1,0 +1,103 @@
+/* test_http_rules.c - where the page is, and who may see it. */
+#include "testing.h"
+
+#include "status/core/http_rules.h"
+
+static void reads_addresses(void **state)
+{
+    static const struct {
+        const char *text, *host; /* NULL: refused */
+        uint16_t port;
+    } rows[] = {
+        { "8080", "127.0.0.1", 8080 },
+        { ":0", "127.0.0.1", 0 },
+        { "localhost:80", "127.0.0.1", 80 },
+        { "0.0.0.0:9100", "0.0.0.0", 9100 },
+        { "[::1]:65535", "::1", 65535 },
+        { "[::]:1", "::", 1 },
+        { "", NULL, 0 },
+        { ":", NULL, 0 },
+        { "::1:80", NULL, 0 },
+        { "127.0.0.1", NULL, 0 },
+        { "127.0.0.1:65536", NULL, 0 },
+        { "127.0.0.1:-1", NULL, 0 },
+        { "127.0.0.1:8o", NULL, 0 },
+        { "node1:80", NULL, 0 },
+        { "[::1", NULL, 0 },
+        { "11111111111111111111111111111111111111111111111111111111111111111111:1",
+          NULL, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct muster_error err = { 0 };
+        struct http_address a;
+        const int rc = http_address_parse(rows[i].text, &a, &err);
+
+        if (rows[i].host ? rc != 0 : rc != MUSTER_EINVAL)
+            fail_msg("\"%s\": %d %s", rows[i].text, rc, err.text);
+        if (!rows[i].host)
+            continue;
+        assert_string_equal(a.host, rows[i].host);
+        assert_int_equal(a.port, rows[i].port);
+    }
+}
+
+#define KEY "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+static void lets_in_whom_it_should(void **state)
+{
+    static const struct {
+        const char *says;
+        struct http_visit v;
+        bool key, want;
+    } rows[] = {
+        { "the user", { true, "localhost:80", NULL, NULL }, true, true },
+        { "the user, numeric", { true, "127.0.0.1:80", NULL, NULL }, true, true },
+        { "the user, IPv6", { true, "[::1]:80", NULL, NULL }, true, true },
+        { "the user of a job without key",
+          { true, "127.0.0.1", NULL, NULL },
+          false,
+          true },
+        { "a page that rebinds its name",
+          { true, "evil.example:80", NULL, NULL },
+          true,
+          false },
+        { "the same, disguised",
+          { true, "127.0.0.1.evil.example", NULL, NULL },
+          true,
+          false },
+        { "no name at all", { true, NULL, NULL, NULL }, true, false },
+        { "another user", { false, "127.0.0.1", NULL, NULL }, true, false },
+        { "another user with the key", { false, "node1:80", KEY, NULL }, true, true },
+        { "the key as a header",
+          { false, "node1:80", NULL, "Bearer " KEY },
+          true,
+          true },
+        { "another scheme", { false, "node1:80", NULL, "Basic " KEY }, true, false },
+        { "a part of the key",
+          { false, "node1", "0123456789abcdef", NULL },
+          true,
+          false },
+        { "an empty key", { false, "node1", "", NULL }, true, false },
+        { "an empty key for a job that has none",
+          { false, "n", "", "Bearer " },
+          false,
+          false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        if (http_may_see(&rows[i].v, rows[i].key ? KEY : "") != rows[i].want)
+            fail_msg("%s: want %d", rows[i].says, rows[i].want);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_addresses),
+        cmocka_unit_test(lets_in_whom_it_should),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
