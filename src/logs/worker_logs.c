@@ -114,6 +114,29 @@ static int make_run_dir(struct logs *l, struct muster_error *err)
     return l->run ? 0 : err ? err->code : MUSTER_EIO;
 }
 
+/* Somebody who tidies up (systemd-tmpfiles, `rm -r`) may have taken it while the
+ * workers ran; like torchrun, go on. In /tmp the name could be another user's by now.
+ */
+static int make_run_dir_again(struct logs *l, struct muster_error *err)
+{
+    struct stat st;
+    int rc = 0;
+
+    if (stat(l->run, &st) == 0 || errno != ENOENT)
+        return 0; /* Whatever is wrong with it, what comes next will tell. */
+    note(l->notes, NOTE_WARN, "muster/logs",
+         "the log directory %s has been removed while the job runs; it is made anew",
+         l->run);
+    if (!l->own_base)
+        rc = log_dirs_make(l->base, err);
+    else if (mkdir(l->base, 0700) != 0 &&
+             (errno != EEXIST || lstat(l->base, &st) != 0 || st.st_uid != geteuid()))
+        rc = log_dirs_error(err, "The log directory cannot be made", l->base);
+    if (rc == 0 && mkdir(l->run, 0700) != 0)
+        rc = log_dirs_error(err, "The log directory cannot be made", l->run);
+    return rc;
+}
+
 /* Like torchrun's, a new round of the same attempt (nodes came or went) has its files
  * at the same place; those of the round before are not lost to it. */
 static int next_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
@@ -157,8 +180,7 @@ int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
     close_filtered(l);
     end_sweep(l);
     if (!l->none) {
-        if (!l->run)
-            rc = make_run_dir(l, err);
+        rc = l->run ? make_run_dir_again(l, err) : make_run_dir(l, err);
         if (rc != 0)
             return rc;
         rc = next_attempt(l, attempt, err);

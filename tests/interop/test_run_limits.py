@@ -87,6 +87,28 @@ def test_workers_get_the_signal_of_full_files(tmp_path):
     assert done.returncode == 1 and (tmp_path / "full").stat().st_size == 8192
 
 
+@pytest.mark.parametrize("given", [True, False], ids=["--log-dir", "in /tmp"])
+def test_a_log_directory_that_is_removed(tmp_path, given):
+    """By systemd-tmpfiles, say. torchrun goes on at the next restart, and so does this."""
+    logs = tmp_path / ("logs" if given else "temp")
+    logs.mkdir()
+    words = [f"--log-dir={logs}/deep"] if given else []
+    script = f"""
+[ $TORCHELASTIC_RESTART_COUNT = 1 ] && {{ echo again; exit 0; }}
+[ $RANK = 0 ] && rm -r {logs}/*
+sleep 0.2
+exit 1"""
+    done = subprocess.run([MUSTER, "run", "--nproc-per-node=2", "--max-restarts=1", "--tee=3", *words,
+                           "--no-python", "sh", "-c", script],
+                          env={**environment(), "TMPDIR": str(tmp_path / "temp")}, capture_output=True,
+                          text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[default0]:again", "[default1]:again"]
+    assert done.stderr.count("has been removed while the job runs") == 1
+    if given:
+        assert len(list(logs.glob("deep/*/attempt_1/*/stdout.log"))) == 2
+
+
 def test_a_guard_that_is_stopped(tmp_path):
     """SIGTERM ends the job, and its workers with it, in its time."""
     mark = f"mark-stop-{os.getpid()}-{time.monotonic_ns()}"
