@@ -298,6 +298,14 @@ void agent_end(struct agent *a, const struct agent_core_fx *fx)
     uv_stop(&a->loop);
 }
 
+void agent_begin(struct agent *a)
+{
+    if (a->naming || a->serve_starts || a->group.phase != GROUP_NEW)
+        return;
+    agent_post(a, GROUP_EV_BEGIN, 0, 0);
+    agent_pump(a);
+}
+
 /* The report names this machine as Python does, which may take the resolver a while. It
  * is asked when the first failure is seen, and the end waits for it, but not for long.
  */
@@ -311,9 +319,8 @@ static void on_named(void *ctx, void *data)
         snprintf(a->host, sizeof a->host, "%s", f->name);
     if (a->group.phase == GROUP_DONE) {
         agent_end(a, &a->last);
-    } else if (a->group.phase == GROUP_NEW) { /* Events name the host from the start. */
-        agent_post(a, GROUP_EV_BEGIN, 0, 0);
-        agent_pump(a);
+    } else {
+        agent_begin(a); /* Events name the host from the start. */
     }
 }
 
@@ -388,6 +395,8 @@ static int open_all(struct agent *a, struct muster_error *err)
     }
     if (rc == 0)
         rc = logs_open(&a->loop, c, a->opts.notes, a->opts.envp, &a->logs, err);
+    if (rc == 0 && c->rdzv_serve)
+        rc = agent_serve_open(a, err);
     if (rc == 0 && a->opts.registry)
         rc = registry_create(a->opts.registry, &a->loop, &c->rdzv, &a->trace,
                              &a->handler, err);
@@ -409,6 +418,7 @@ static void close_all(struct agent *a)
     agent_wait_end(a, false);
     warm_close(a->warm);
     agent_end_talk(a);
+    agent_serve_close(a);
     guard_dismiss(a->guard); /* It takes its time while we tidy up. */
     agent_stacks_close(a);
     agent_status_close(a);
@@ -519,8 +529,7 @@ int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result 
         agent_say_config(&a);
         if (a.events.fd >= 0)
             agent_find_name(&a);
-        if (!a.naming)
-            agent_post(&a, GROUP_EV_BEGIN, 0, 0);
+        agent_begin(&a);
         agent_pump(&a);
         uv_run(&a.loop, UV_RUN_DEFAULT);
     }

@@ -50,7 +50,9 @@ struct agent {
     struct agent_status *status;   /* owned; NULL: nobody can ask */
     struct stacks_service *stacks; /* NULL: nobody can ask for them */
     struct guard *guard;
-    struct warm *warm; /* owned; NULL: not asked for */
+    struct etcd_serve *serve; /* --rdzv-serve; NULL: not asked for */
+    bool serve_starts;        /* the join waits for it */
+    struct warm *warm;        /* owned; NULL: not asked for */
     struct logs *logs;
     struct rdzv_handler *handler;
     struct rdzv_round round; /* texts are the handler's, until the next join */
@@ -110,8 +112,13 @@ struct agent {
 void agent_post(struct agent *a, enum agent_core_event_kind kind, int64_t worker,
                 int code);
 void agent_pump(struct agent *a);
+void agent_begin(struct agent *a); /* once all that it waits for is there */
 /* Keeps the first reason, and posts FATAL. */
 void agent_fail(struct agent *a, const struct muster_error *why);
+
+/* serve.c: the job's own etcd. */
+int agent_serve_open(struct agent *a, struct muster_error *err);
+void agent_serve_close(struct agent *a); /* the rendezvous is left before that */
 
 /* What the rendezvous tells beside a round: an event or none. */
 void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *err);

@@ -59,6 +59,8 @@ struct launch_config {
      * (never empty), number of nodes, options of --rdzv-conf (static: also "rank"). */
     struct rdzv_params rdzv;
 
+    bool rdzv_serve; /* run a member of the job's own etcd if this host is listed */
+
     int64_t nproc; /* workers on this node, already counted; not yet known to be > 0 */
     char *role;    /* may be empty */
     int64_t max_restarts;

@@ -102,6 +102,17 @@ int derive_parse_rdzv_conf(struct deriving *d)
 
     if (rc == 0 && is_static(d))
         rc = params_set_int(p, "rank", d->o->node_rank.value, d->err);
+    if (rc == 0 && d->o->rdzv_serve) {
+        if (strcmp(d->backend, "etcd-v3") != 0)
+            return err_set(
+                d->err, MUSTER_EINVAL,
+                "--rdzv-serve runs an etcd for --rdzv-backend=etcd-v3, not for "
+                "%s",
+                d->backend);
+        d->c->rdzv_serve = true;
+        if (!params_get(p, "lease_ttl")) /* The cluster is near, and the job's own. */
+            rc = params_set_int(p, "lease_ttl", 4, d->err);
+    }
     if (rc == 0 && !params_get(p, "timeout"))
         rc = params_set_int(p, "timeout", 900, d->err);
     return rc;

@@ -43,6 +43,7 @@ struct options {
     const char *nnodes, *nproc_per_node;
     const char *rdzv_backend, *rdzv_endpoint, *rdzv_id, *rdzv_conf;
     bool standalone;
+    bool rdzv_serve;
     struct option_int max_restarts;
     double monitor_interval;
     const char *start_method, *event_log_handler, *role;

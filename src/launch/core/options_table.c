@@ -119,6 +119,10 @@ const struct option_spec options_table[] = {
       "Which node of a c10d group gets which rank: by node name, as torchrun does; as "
       "given by --node-rank; by SLURM_NODEID; or by index, the number of a Kubernetes "
       "Job or StatefulSet pod. Counts when all nodes are ours." },
+    { "rdzv-serve", 0, OPTION_FLAG, OWNER_MUSTER, true, NULL, NULL, FIELD(rdzv_serve),
+      "With --rdzv-backend=etcd-v3: the hosts that --rdzv-endpoint lists run an etcd "
+      "of "
+      "the job's own while it lasts. Of three hosts one may die, of five two." },
     { "metrics-handler", 0, OPTION_TEXT, OWNER_MUSTER, true, "null", NULL,
       FIELD(metrics_handler),
       "Where torch's metrics of the agent go: null, console (as torch's "

@@ -52,7 +52,10 @@ const struct conf_key conf_keys[] = {
       "Where the keys are; must start with a slash." },
     { "prefix", "etcd-v3", "/muster", "Where the keys are." },
     { "lease_ttl", "etcd-v3", "10",
-      "Seconds after which a node that is gone is known to be, from 2 to 3600." },
+      "Seconds after which a node that is gone is known to be, from 2 to 3600; 4 with "
+      "--rdzv-serve." },
+    { "peer_port", "etcd-v3", "the client's + 1",
+      "With --rdzv-serve: the port at which its etcd servers talk to each other." },
     { "user", "etcd, etcd-v2, etcd-v3", "none", "Name of an etcd user." },
     { "password_file", "etcd, etcd-v2, etcd-v3", "none",
       "File whose first line is the password. MUSTER_ETCD_PASSWORD may hold it, too." },

@@ -1,0 +1,258 @@
+/* serve_plan.c - see serve_plan.h. */
+#include "etcd/serve/core/serve_plan.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "rendezvous/core/endpoint.h"
+
+#define MEMBERS_MAX 64 /* in an answer */
+
+/* ---- the listed hosts ---- */
+
+static int add_host(struct serve_hosts *h, const char *text, int64_t peer_port,
+                    struct muster_error *err)
+{
+    struct endpoint e;
+    struct serve_host *items;
+    int rc = endpoint_parse(text, RDZV_ETCD_PORT, &e, err);
+
+    if (rc < 0)
+        return rc;
+    if (h->count == SERVE_HOSTS_MAX)
+        return err_set(err, MUSTER_EINVAL,
+                       "--rdzv-serve takes at most %d hosts; three survive the loss of "
+                       "one, five that of two",
+                       SERVE_HOSTS_MAX);
+    const int64_t peer = peer_port ? peer_port : e.port + 1;
+    if (e.port <= 0 || peer > UINT16_MAX || peer == e.port)
+        return err_set(err, MUSTER_EINVAL,
+                       "--rdzv-serve: %s needs a port for clients (%d) and another for "
+                       "its peers (%" PRId64 "); peer_port in --rdzv-conf names it",
+                       e.host, e.port, peer);
+    for (size_t i = 0; i < h->count; i++)
+        if (strcmp(h->items[i].host, e.host) == 0 && h->items[i].port == e.port)
+            return err_set(err, MUSTER_EINVAL,
+                           "--rdzv-endpoint names %s:%d twice; with --rdzv-serve each "
+                           "host is one member",
+                           e.host, e.port);
+    items = mem_realloc_array(h->items, h->count + 1, sizeof *items);
+    if (!items)
+        return err_nomem(err);
+    h->items = items;
+    items[h->count] = (struct serve_host){ .host = mem_strdup(e.host),
+                                           .port = (uint16_t)e.port,
+                                           .peer_port = (uint16_t)peer };
+    if (!items[h->count].host)
+        return err_nomem(err);
+    h->count++;
+    return 0;
+}
+
+int serve_hosts_parse(struct serve_hosts *out, const char *endpoints, int64_t peer_port,
+                      struct muster_error *err)
+{
+    struct serve_hosts h = { 0 };
+    char *copy = mem_strdup(endpoints), *save = NULL;
+    int rc = copy ? 0 : err_nomem(err);
+
+    if (rc == 0 && (peer_port < 0 || peer_port > UINT16_MAX))
+        rc = err_set(err, MUSTER_EINVAL, "peer_port must be between 1 and 65535");
+    for (char *p = rc == 0 ? strtok_r(copy, ",", &save) : NULL; rc == 0 && p;
+         p = strtok_r(NULL, ",", &save))
+        rc = add_host(&h, p, peer_port, err);
+    if (rc == 0 && h.count == 0)
+        rc = err_set(err, MUSTER_EINVAL,
+                     "--rdzv-serve needs --rdzv-endpoint=HOST,HOST,HOST: the machines "
+                     "that are to run etcd for the job");
+    mem_free(copy);
+    if (rc < 0) {
+        serve_hosts_fini(&h);
+        return rc;
+    }
+    *out = h;
+    return 0;
+}
+
+void serve_hosts_fini(struct serve_hosts *h)
+{
+    for (size_t i = 0; i < h->count; i++)
+        mem_free(h->items[i].host);
+    mem_free(h->items);
+    *h = (struct serve_hosts){ 0 };
+}
+
+char *serve_url(const char *scheme, const char *host, uint16_t port)
+{
+    return strchr(host, ':') ? mem_printf("%s://[%s]:%u", scheme, host, port)
+                             : mem_printf("%s://%s:%u", scheme, host, port);
+}
+
+/* ---- what others say ---- */
+
+static bool is_digit(uint8_t c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* GET /members has numbers (see quote_ids), the JSON gateway texts of decimal digits,
+ * names in capitals or not. */
+static uint64_t id_of(const json_t *o)
+{
+    const json_t *id = json_object_get(o, "id");
+
+    if (!id)
+        id = json_object_get(o, "ID");
+    return json_is_string(id) ? strtoull(json_string_value(id), NULL, 10) : 0;
+}
+
+static int add_member(struct serve_members *m, const json_t *o,
+                      struct muster_error *err)
+{
+    const json_t *urls = json_object_get(o, "peerURLs");
+    const char *url = json_string_value(json_array_get(urls, 0));
+    const char *name = json_string_value(json_object_get(o, "name"));
+    struct serve_member *items;
+
+    if (!url)
+        return err_set(err, MUSTER_EPROTO, "a member without peerURLs");
+    items = mem_realloc_array(m->items, m->count + 1, sizeof *items);
+    if (!items)
+        return err_nomem(err);
+    m->items = items;
+    items[m->count] = (struct serve_member){
+        .id = id_of(o),
+        .started = json_array_size(json_object_get(o, "clientURLs")) > 0,
+        .name = mem_strdup(name ? name : ""),
+        .peer_url = mem_strdup(url),
+    };
+    m->count++;
+    return items[m->count - 1].name && items[m->count - 1].peer_url ? 0
+                                                                    : err_nomem(err);
+}
+
+/* GET /members has ids as numbers without a sign, which JSON's reader has not: quotes
+ * around them make texts of them. */
+static void quote_ids(struct buf *out, struct span body)
+{
+    static const char key[] = "\"id\":";
+    const size_t n = sizeof key - 1;
+
+    for (size_t i = 0; i < body.n;) {
+        if (body.n - i <= n || memcmp(body.p + i, key, n) != 0 ||
+            !is_digit(body.p[i + n])) {
+            buf_u8(out, body.p[i++]);
+            continue;
+        }
+        buf_append_str(out, "\"id\":\"");
+        for (i += n; i < body.n && is_digit(body.p[i]); i++)
+            buf_u8(out, body.p[i]);
+        buf_u8(out, '"');
+    }
+}
+
+int serve_members_parse(struct serve_members *out, struct span body,
+                        struct muster_error *err)
+{
+    struct serve_members m = { 0 };
+    json_error_t why;
+    struct buf text;
+    json_t *root;
+    int rc = 0;
+
+    buf_init(&text, SIZE_MAX);
+    quote_ids(&text, body);
+    root = buf_error(&text) ? NULL
+                            : json_loadb((const char *)buf_data(&text), buf_len(&text),
+                                         JSON_REJECT_DUPLICATES, &why);
+    buf_fini(&text);
+    const json_t *list = json_is_array(root) ? root : json_object_get(root, "members");
+
+    if (!json_is_array(list) || json_array_size(list) > MEMBERS_MAX)
+        rc = err_set(err, MUSTER_EPROTO, "the answer is not a list of etcd's members");
+    for (size_t i = 0; rc == 0 && i < json_array_size(list); i++)
+        rc = add_member(&m, json_array_get(list, i), err);
+    json_decref(root);
+    if (rc < 0) {
+        serve_members_fini(&m);
+        return rc;
+    }
+    *out = m;
+    return 0;
+}
+
+void serve_members_fini(struct serve_members *m)
+{
+    for (size_t i = 0; i < m->count; i++) {
+        mem_free(m->items[i].name);
+        mem_free(m->items[i].peer_url);
+    }
+    mem_free(m->items);
+    *m = (struct serve_members){ 0 };
+}
+
+/* ---- the decision ---- */
+
+enum serve_action serve_plan(const struct serve_members *told, const char *own_peer_url,
+                             uint64_t *old)
+{
+    if (!told || told->count == 0)
+        return SERVE_NEW;
+    for (size_t i = 0; i < told->count; i++) {
+        const struct serve_member *m = &told->items[i];
+
+        if (strcmp(m->peer_url, own_peer_url) != 0)
+            continue;
+        if (!m->started)
+            return SERVE_NEW; /* The cluster was made with a place for us. */
+        *old = m->id;
+        return SERVE_REPLACE;
+    }
+    return SERVE_ADD;
+}
+
+int serve_cluster_new(struct buf *out, const struct serve_hosts *hosts,
+                      const char *scheme)
+{
+    for (size_t i = 0; i < hosts->count; i++) {
+        char *url = serve_url(scheme, hosts->items[i].host, hosts->items[i].peer_port);
+
+        if (!url)
+            return MUSTER_ENOMEM;
+        buf_printf(out, "%sm%zu=%s", i ? "," : "", i, url);
+        mem_free(url);
+    }
+    return buf_error(out);
+}
+
+int serve_cluster_there(struct buf *out, const struct serve_members *members,
+                        const char *own_name, const char *own_peer_url)
+{
+    for (size_t i = 0; i < members->count; i++) {
+        const struct serve_member *m = &members->items[i];
+        const bool own = strcmp(m->peer_url, own_peer_url) == 0;
+
+        if (!own && !m->name[0])
+            continue; /* added by somebody who has not come yet: etcd will learn of it
+                       */
+        buf_printf(out, "%s%s=%s", buf_len(out) ? "," : "", own ? own_name : m->name,
+                   m->peer_url);
+    }
+    return buf_error(out);
+}
+
+bool serve_version_parse(struct span body, int *major, int *minor)
+{
+    char text[256];
+    const char *at;
+
+    snprintf(text, sizeof text, "%.*s", (int)MIN_OF(body.n, sizeof text - 1),
+             (const char *)body.p);
+    at = strstr(text, "\"etcdserver\":\"");
+    return at && sscanf(at, "\"etcdserver\":\"%d.%d", major, minor) == 2;
+}

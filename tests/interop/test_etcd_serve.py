@@ -1,0 +1,202 @@
+"""--rdzv-serve: the listed hosts run a real etcd for the job, and any one of three may die.
+
+The hosts are addresses of loopback, each named by its node's --local-addr.
+"""
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUILD = ROOT / os.environ.get("MUSTER_BUILD", "build")
+MUSTER = BUILD / "muster"
+HOSTS = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
+WORKER = """
+import os, sys, time
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "master",
+      os.environ["MASTER_ADDR"], flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+"""
+
+
+def free_pair() -> int:
+    """A port that is free with the next one, on every host."""
+    import random
+    import socket
+
+    while True:
+        port = random.randrange(20000, 30000, 2)
+        socks = [socket.socket() for _ in range(2 * len(HOSTS))]
+        try:
+            for i, s in enumerate(socks):
+                s.bind((HOSTS[i // 2], port + i % 2))
+            return port
+        except OSError:
+            continue
+        finally:
+            for s in socks:
+                s.close()
+
+
+class Job:
+    def __init__(self, tmp: Path, hosts: list[str] = HOSTS, nnodes: str = "2:3",
+                 env: dict[str, str] | None = None, more: list[str] = ()) -> None:
+        self.tmp, self.hosts, self.nnodes = tmp, hosts, nnodes
+        self.port, self.stop = free_pair(), tmp / "stop"
+        self.env, self.more = dict(os.environ, **(env or {})), list(more)
+        self.nodes: dict[str, subprocess.Popen] = {}
+        self.shm = set(Path("/dev/shm").glob("muster_etcd_*"))
+        (tmp / "worker.py").write_text(WORKER)
+
+    def start(self, host: str) -> subprocess.Popen:
+        out = open(self.tmp / f"{host}.out", "ab")
+        argv = [MUSTER, "run", f"--nnodes={self.nnodes}", "--nproc-per-node=1",
+                "--rdzv-backend=etcd-v3", "--rdzv-serve", "--max-restarts=3", "--rdzv-id=job",
+                "--rdzv-endpoint=" + ",".join(f"{h}:{self.port}" for h in self.hosts),
+                "--rdzv-conf=last_call_timeout=2", f"--local-addr={host}", *self.more,
+                "--no-python", sys.executable, "-u", self.tmp / "worker.py", self.stop]
+        self.nodes[host] = subprocess.Popen([str(a) for a in argv], stdout=out, stderr=out,
+                                            env=self.env, start_new_session=True)
+        out.close()
+        return self.nodes[host]
+
+    def said(self, host: str) -> str:
+        return (self.tmp / f"{host}.out").read_text(errors="replace")
+
+    def until(self, host: str, pattern: str, times: int = 1) -> re.Match:
+        end = time.monotonic() + 120
+        while True:
+            found = list(re.finditer(pattern, self.said(host)))
+            if len(found) >= times:
+                return found[-1]
+            assert time.monotonic() < end, f"{host}: no {pattern}\n{self.said(host)}"
+            time.sleep(0.05)
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_) -> None:
+        for node in self.nodes.values():
+            if node.poll() is None:
+                node.kill()
+            node.wait()
+
+    def end(self, hosts: list[str]) -> None:
+        self.stop.touch()
+        for host in hosts:
+            assert self.nodes[host].wait(60) == 0, self.said(host)
+
+    def left(self) -> list[Path]:
+        return [p for p in Path("/dev/shm").glob("muster_etcd_*") if p not in self.shm]
+
+
+def test_three_hosts_serve_and_leave_nothing(tmp_path: Path) -> None:
+    with Job(tmp_path, nnodes="3") as job:
+        for host in HOSTS:
+            job.start(host)
+        ranks = {job.until(host, r"rank (\d) of 3 master (\S+)")[1] for host in HOSTS}
+        assert ranks == {"0", "1", "2"}
+        job.end(HOSTS)
+    assert job.left() == []
+
+
+@pytest.mark.parametrize("victim", HOSTS[:2])
+def test_any_machine_dies_and_comes_back(tmp_path: Path, victim: str) -> None:
+    others = [h for h in HOSTS if h != victim]
+    with Job(tmp_path) as job:
+        for host in HOSTS:
+            job.start(host)
+        for host in HOSTS:
+            job.until(host, r"rank \d of 3")
+        job.nodes[victim].kill()  # its guard ends its workers and its etcd
+        job.nodes[victim].wait()
+        masters = {job.until(h, r"rank \d of 2 master (\S+)")[1] for h in others}
+        assert len(masters) == 1 and masters != {victim}
+        job.start(victim)
+        for host in HOSTS:
+            job.until(host, r"rank \d of 3", times=2)
+        job.end(HOSTS)
+    assert [p for p in job.left() if (p / "data").exists()] in ([], job.left()[:1])
+
+
+def test_what_a_killed_agent_left_is_swept(tmp_path: Path) -> None:
+    with Job(tmp_path, hosts=HOSTS[:1], nnodes="1") as job:
+        job.start(HOSTS[0])
+        job.until(HOSTS[0], r"rank 0 of 1")
+        job.nodes[HOSTS[0]].kill()
+        job.nodes[HOSTS[0]].wait()
+        (left,) = job.left()
+        job.start(HOSTS[0])
+        job.until(HOSTS[0], r"rank 0 of 1", times=2)
+        assert not left.exists()
+        job.end(HOSTS[:1])
+    assert job.left() == []
+
+
+def test_a_minority_waits_and_forms_no_world(tmp_path: Path) -> None:
+    with Job(tmp_path, nnodes="1:3") as job:
+        for host in HOSTS:
+            job.start(host)
+        for host in HOSTS:
+            job.until(host, r"rank \d of 3")
+        for host in HOSTS[1:]:
+            job.nodes[host].kill()
+            job.nodes[host].wait()
+        job.until(HOSTS[0], r"(?i)connection to etcd has failed|etcd .*(refused|timed out)")
+        time.sleep(8)  # longer than the lease: a world of its own would have begun
+        assert "of 1 master" not in job.said(HOSTS[0])
+
+
+def test_missing_hosts_are_named(tmp_path: Path) -> None:
+    with Job(tmp_path, nnodes="3") as job:
+        job.start(HOSTS[0])
+        said = job.until(HOSTS[0], r"etcd of this job: (\d) of 3 members are there, 2 must be; "
+                                   r"no answer from (.*?);")
+        assert said[1] == "1" and HOSTS[1] in said[2] and HOSTS[2] in said[2]
+        job.start(HOSTS[1])
+        job.start(HOSTS[2])
+        for host in HOSTS:
+            job.until(host, r"rank \d of 3")
+        job.end(HOSTS)
+
+
+def run(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(MUSTER), "run", *args, "--no-python", "true"], text=True,
+                          capture_output=True, timeout=120, env=env)
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    done = run("--rdzv-backend=c10d", "--rdzv-serve", "--nnodes=2", "--rdzv-endpoint=h1:1")
+    assert done.returncode != 0 and "--rdzv-serve runs an etcd for" in done.stderr
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    (bare / "true").symlink_to(shutil.which("true"))
+    done = run("--rdzv-backend=etcd-v3", "--rdzv-serve", "--nnodes=2",
+               "--rdzv-endpoint=127.0.0.2,127.0.0.3", env={"PATH": str(bare)})
+    assert done.returncode == 1 and "no program etcd on PATH" in done.stderr
+    assert "muster-run[etcd]" in done.stderr
+    done = run("--rdzv-backend=etcd-v3", "--rdzv-serve", "--nnodes=2",
+               "--rdzv-endpoint=127.0.0.2,127.0.0.2")
+    assert done.returncode == 1 and "twice" in done.stderr
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    import socket
+
+    with Job(tmp_path, hosts=HOSTS[:1], nnodes="1") as job, socket.socket() as taken:
+        taken.bind((HOSTS[0], job.port))
+        taken.listen()
+        node = job.start(HOSTS[0])
+        assert node.wait(60) == 1
+        assert f"{HOSTS[0]}:{job.port}" in job.said(HOSTS[0])
+        assert "taken?" in job.said(HOSTS[0])
+    assert job.left() == []

@@ -1,0 +1,134 @@
+/* test_serve_plan.c - how a host of --rdzv-serve becomes a member of the job's etcd. */
+#include "testing.h"
+
+#include "base/mem.h"
+#include "etcd/serve/core/serve_plan.h"
+
+/* As etcd 3.4 answered GET /members: ids have no sign and may be larger than 2^63. */
+static const char three[] =
+    "[{\"id\":2453526331227236350,\"peerURLs\":[\"http://h1:2380\"],\"name\":\"m0\","
+    "\"clientURLs\":[\"http://h1:2379\"]},"
+    "{\"id\":12345678901234567890,\"peerURLs\":[\"http://h2:2380\"],\"name\":\"m1\","
+    "\"clientURLs\":[\"http://h2:2379\"]},"
+    "{\"id\":7,\"peerURLs\":[\"http://h3:2380\"],\"name\":\"m2\"}]\n";
+
+static void hosts(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t peer;
+        size_t count;
+        uint16_t port, peer_port; /* of the last */
+        const char *says;
+    } rows[] = {
+        { "h1", 0, 1, 2379, 2380, NULL },
+        { "h1,h2:4000,h3:5000", 0, 3, 5000, 5001, NULL },
+        { "[::1]:2379", 7000, 1, 2379, 7000, NULL },
+        { "", 0, 0, 0, 0, "needs --rdzv-endpoint" },
+        { "h1,h1", 0, 0, 0, 0, "twice" },
+        { "h1:65535", 0, 0, 0, 0, "another for its peers" },
+        { "h1:2379", 2379, 0, 0, 0, "another for its peers" },
+        { "h1", 70000, 0, 0, 0, "peer_port" },
+        { "a,b,c,d,e,f,g,h,i,j", 0, 0, 0, 0, "at most 9" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct serve_hosts h = { 0 };
+        struct muster_error err = { 0 };
+        const int rc = serve_hosts_parse(&h, rows[i].text, rows[i].peer, &err);
+
+        if (rows[i].says) {
+            assert_int_equal(rc, MUSTER_EINVAL);
+            if (!strstr(err.text, rows[i].says))
+                fail_msg("'%s': %s", rows[i].text, err.text);
+            continue;
+        }
+        assert_int_equal(rc, 0);
+        assert_int_equal(h.count, rows[i].count);
+        assert_int_equal(h.items[h.count - 1].port, rows[i].port);
+        assert_int_equal(h.items[h.count - 1].peer_port, rows[i].peer_port);
+        serve_hosts_fini(&h);
+    }
+}
+
+static void plans(void **state)
+{
+    struct serve_members m = { 0 };
+    uint64_t old = 0;
+
+    (void)state;
+    assert_int_equal(serve_members_parse(&m, span_str(three), NULL), 0);
+    assert_int_equal(m.count, 3);
+    assert_int_equal(serve_plan(NULL, "http://h1:2380", &old), SERVE_NEW);
+    assert_int_equal(serve_plan(&m, "http://h3:2380", &old), SERVE_NEW);
+    assert_int_equal(serve_plan(&m, "http://h4:2380", &old), SERVE_ADD);
+    assert_int_equal(serve_plan(&m, "http://h2:2380", &old), SERVE_REPLACE);
+    assert_true(old == UINT64_C(12345678901234567890));
+    serve_members_fini(&m);
+}
+
+static void clusters(void **state)
+{
+    static const char added[] =
+        "{\"member\":{\"ID\":\"9\",\"peerURLs\":[\"http://h2:2380\"]},\"members\":["
+        "{\"ID\":\"1\",\"name\":\"m0\",\"peerURLs\":[\"http://h1:2380\"],"
+        "\"clientURLs\":[\"http://h1:2379\"]},"
+        "{\"ID\":\"9\",\"peerURLs\":[\"http://h2:2380\"]}]}";
+    struct serve_members m = { 0 };
+    struct serve_hosts h = { 0 };
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(serve_members_parse(&m, span_str(added), NULL), 0);
+    assert_int_equal(m.items[1].id, 9);
+    assert_int_equal(serve_cluster_there(&b, &m, "m1", "http://h2:2380"), 0);
+    assert_true(span_eq(buf_span(&b), span_str("m0=http://h1:2380,m1=http://h2:2380")));
+    buf_clear(&b);
+    assert_int_equal(serve_hosts_parse(&h, "h1,[::1]:99", 0, NULL), 0);
+    assert_int_equal(serve_cluster_new(&b, &h, "http"), 0);
+    assert_true(
+        span_eq(buf_span(&b), span_str("m0=http://h1:2380,m1=http://[::1]:100")));
+    buf_fini(&b);
+    serve_members_fini(&m);
+    serve_hosts_fini(&h);
+}
+
+static void nonsense(void **state)
+{
+    static const char *const bodies[] = {
+        "", "{}", "[{}]", "[{\"peerURLs\":[7]}]", "<html>", "[\"id\":", "[[]]",
+    };
+    struct serve_members m = { 0 };
+    struct muster_error err;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(bodies); i++)
+        assert_true(serve_members_parse(&m, span_str(bodies[i]), &err) < 0);
+    assert_null(m.items);
+}
+
+static void versions(void **state)
+{
+    int major = 0, minor = 0;
+
+    (void)state;
+    assert_true(serve_version_parse(
+        span_str("{\"etcdserver\":\"3.4.23\",\"etcdcluster\":\"3.4.0\"}"), &major,
+        &minor));
+    assert_int_equal(major, 3);
+    assert_int_equal(minor, 4);
+    assert_false(serve_version_parse(span_str("404 page not found"), &major, &minor));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hosts),    cmocka_unit_test(plans),
+        cmocka_unit_test(clusters), cmocka_unit_test(nonsense),
+        cmocka_unit_test(versions),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
