@@ -199,7 +199,8 @@ static void perform(struct agent *a, const struct agent_core_fx *fx)
         guard_signal_leftovers(a->guard, fx->sig);
         break;
     case GROUP_FX_KILL_ALL:
-        guard_kill_all(a->guard);
+        if (!fx->code || !agent_stacks_before(a, "do not end", agent_kill_workers, a))
+            agent_kill_workers(a);
         break;
     case GROUP_FX_DRAIN:
         agent_watch_off(a);
@@ -420,6 +421,7 @@ static void close_all(struct agent *a)
     agent_end_talk(a);
     agent_serve_close(a);
     guard_dismiss(a->guard); /* It takes its time while we tidy up. */
+    agent_hang_close(a);
     agent_stacks_close(a);
     agent_status_close(a);
     agent_signals_off(a);
@@ -526,6 +528,7 @@ int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result 
         rdzv_hostname(a.host, sizeof a.host);
         agent_status_open(&a);
         agent_stacks_open(&a);
+        agent_hang_open(&a);
         agent_say_config(&a);
         if (a.events.fd >= 0)
             agent_find_name(&a);

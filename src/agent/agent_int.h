@@ -14,6 +14,7 @@
 #include "base/buf.h"
 #include "logs/worker_logs.h"
 #include "loop/blocking_call.h"
+#include "stacks/service.h"
 #include "status/local_socket.h"
 #include "store/talk_driver.h"
 #include "warm/warm.h"
@@ -49,6 +50,7 @@ struct agent {
     struct local_socket *local;    /* where `muster status` asks; NULL: cannot listen */
     struct agent_status *status;   /* owned; NULL: nobody can ask */
     struct stacks_service *stacks; /* NULL: nobody can ask for them */
+    struct hang *hang;             /* NULL: --hang was not given */
     struct guard *guard;
     struct etcd_serve *serve; /* --rdzv-serve; NULL: not asked for */
     bool serve_starts;        /* the join waits for it */
@@ -188,6 +190,19 @@ int agent_wait_text(struct agent *a, struct buf *b);
 /* stacks.c: `muster stacks` can ask from open to close, on the socket of the status. */
 void agent_stacks_open(struct agent *a);
 void agent_stacks_close(struct agent *a);
+size_t agent_stacks_targets(void *ctx, struct stacks_target *out, size_t most);
+
+/* Before workers are killed because they took too long: their stacks, within 2 s, into
+ * the log; then cb. False: nobody can look, and cb does not come. */
+bool agent_stacks_before(struct agent *a, const char *what, void (*cb)(void *ctx),
+                         void *ctx);
+void agent_kill_workers(void *agent);
+
+/* hang.c: from open to close, while workers run. */
+void agent_hang_open(struct agent *a);
+void agent_hang_begin(struct agent *a);
+void agent_hang_end(struct agent *a);
+void agent_hang_close(struct agent *a);
 
 /* status.c: `muster status` can ask from open to close. */
 void agent_status_open(struct agent *a);

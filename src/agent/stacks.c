@@ -1,9 +1,17 @@
 /* stacks.c - the stacks of this node's workers, for whoever may ask: see
  * stacks/service.h. */
+#include <signal.h>
+
 #include "agent/agent_int.h"
+#include "base/mem.h"
+#include "launch/core/options.h"
+#include "stacks/core/findings.h"
 #include "stacks/service.h"
 
-static size_t find_targets(void *ctx, struct stacks_target *out, size_t most)
+#define BEFORE_MS 1500u /* for the stacks of workers that are to be killed, */
+#define DUMP_MS   400u  /* and for what they print of themselves */
+
+size_t agent_stacks_targets(void *ctx, struct stacks_target *out, size_t most)
 {
     const struct agent *a = ctx;
     size_t n = 0;
@@ -23,7 +31,7 @@ void agent_stacks_open(struct agent *a)
         .run_id = a->config->rdzv.run_id,
         .node = a->host,
         .envp = a->opts.envp,
-        .targets = find_targets,
+        .targets = agent_stacks_targets,
         .most = (size_t)a->config->nproc,
         .ctx = a,
     };
@@ -34,6 +42,96 @@ void agent_stacks_open(struct agent *a)
         rc = stacks_service_local(a->stacks, a->local);
     if (rc != 0)
         note(a->opts.notes, NOTE_DEBUG, "muster/agent", "no stacks: %s", why.text);
+}
+
+/* --- before a kill ---------------------------------------------------------------- */
+
+struct before {
+    struct agent *a;
+    const char *what;
+    void (*cb)(void *ctx);
+    void *ctx;
+    uv_timer_t timer;
+};
+
+static void before_on_closed(uv_handle_t *h)
+{
+    mem_free(h->data);
+}
+
+static void before_end(uv_timer_t *timer)
+{
+    struct before *b = timer->data;
+
+    b->cb(b->ctx);
+    uv_close((uv_handle_t *)timer, before_on_closed);
+}
+
+/* Where nobody may look, a Python that has PYTHONFAULTHANDLER prints its stacks to its
+ * stderr when it is aborted. It is to die anyway. */
+static bool abort_unread(struct agent *a, const struct stack_sample *sample)
+{
+    const char *set = env_get(a->opts.envp, "PYTHONFAULTHANDLER");
+    bool any = false;
+
+    for (size_t i = 0; set && *set && i < sample->count; i++) {
+        const struct stack_rank *r = &sample->ranks[i];
+
+        if (stack_kind_of(r) != STACK_UNREAD || !*r->processes[0].missing)
+            continue;
+        guard_signal(a->guard, (uint32_t)r->local_rank, SIGABRT);
+        any = true;
+    }
+    if (any)
+        note(a->opts.notes, NOTE_WARN, "muster/stacks",
+             "workers whose stacks cannot be read get SIGABRT: PYTHONFAULTHANDLER has "
+             "them print to their stderr where they are");
+    return any;
+}
+
+static void before_on_stacks(void *ctx, struct stack_sample *sample)
+{
+    struct before *b = ctx;
+    struct agent *a = b->a;
+    struct stack_findings f;
+    struct buf out;
+
+    buf_init(&out, 65536);
+    if (sample->count > 0 && stack_findings_make(&f, sample) == 0) {
+        (void)stack_findings_print(&out, &f, sample);
+        if (buf_u8(&out, 0) == 0 && buf_error(&out) == 0)
+            note(a->opts.notes, NOTE_WARN, "muster/stacks",
+                 "where the workers that %s are:\n%s", b->what,
+                 (const char *)buf_data(&out));
+        stack_findings_fini(&f);
+    }
+    buf_fini(&out);
+    uv_timer_start(&b->timer, before_end, abort_unread(a, sample) ? DUMP_MS : 0, 0);
+}
+
+bool agent_stacks_before(struct agent *a, const char *what, void (*cb)(void *ctx),
+                         void *ctx)
+{
+    struct before *b = a->stacks ? mem_calloc(1, sizeof *b) : NULL;
+
+    if (!b)
+        return false;
+    *b = (struct before){ .a = a, .what = what, .cb = cb, .ctx = ctx };
+    if (stacks_of_node(a->stacks, STACKS_FULL, BEFORE_MS, before_on_stacks, b, NULL)) {
+        mem_free(b);
+        return false;
+    }
+    (void)uv_timer_init(&a->loop, &b->timer);
+    b->timer.data = b;
+    return true;
+}
+
+void agent_kill_workers(void *agent)
+{
+    struct agent *a = agent;
+
+    if (a->group.phase == GROUP_KILLING)
+        guard_kill_all(a->guard);
 }
 
 void agent_stacks_close(struct agent *a)

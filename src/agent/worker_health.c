@@ -3,6 +3,7 @@
  * about. */
 #include <inttypes.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -73,6 +74,31 @@ static bool is_dead(pid_t pid)
     return state == 0 || state == 'Z';
 }
 
+struct expired {
+    struct agent *a;
+    struct timer_entry entry;
+    char scope[256];
+};
+
+/* Like torchrun, which then ends itself the same way. The guard ends the rest. */
+static void kill_expired(void *ctx)
+{
+    struct expired *x = ctx;
+    struct agent *a = x->a;
+    const struct timer_entry *e = &x->entry;
+
+    if (!is_dead((pid_t)e->pid) && proc_descends((pid_t)e->pid, guard_root(a->guard)))
+        kill((pid_t)e->pid, e->sig);
+    agent_watchdog_event(a, "kill worker process", e);
+    note(a->opts.notes, NOTE_WARN, AT_WATCHDOG,
+         "the timer '%s' of process %d expired: it and this agent get signal %d",
+         x->scope, (int)e->pid, e->sig);
+    const int sig = e->sig;
+    mem_free(x);
+    if (a->group.phase != GROUP_DONE)
+        kill(getpid(), sig);
+}
+
 static void on_expired(void *ctx, const struct timer_entry *e)
 {
     struct agent *a = ctx;
@@ -90,15 +116,19 @@ static void on_expired(void *ctx, const struct timer_entry *e)
              "a timer names process %d, which is no worker of ours: not killed", pid);
         return;
     }
-    kill(pid, e->sig);
-    agent_watchdog_event(a, "kill worker process", e);
-    note(a->opts.notes, NOTE_WARN, AT_WATCHDOG,
-         "the timer '%s' of process %d expired: it and this agent get signal %d",
-         e->scope ? e->scope : "", pid, e->sig);
-    /* Like torchrun, which then ends itself the same way. The guard ends the rest. */
+    struct expired *x = mem_calloc(1, sizeof *x);
+    if (!x) {
+        kill(getpid(), e->sig);
+        return;
+    }
+    x->a = a;
+    x->entry = *e;
+    snprintf(x->scope, sizeof x->scope, "%s", e->scope ? e->scope : "");
+    x->entry.scope = x->scope;
     watchdog_close(a->watchdog);
     a->watchdog = NULL;
-    kill(getpid(), e->sig);
+    if (!agent_stacks_before(a, "took longer than their timer allows", kill_expired, x))
+        kill_expired(x);
 }
 
 static void on_nonsense(void *ctx, const struct muster_error *err)
@@ -165,6 +195,7 @@ int agent_watch_on(struct agent *a, struct muster_error *err)
 
 void agent_watch_off(struct agent *a)
 {
+    agent_hang_end(a);
     uv_timer_stop(&a->stuck_timer);
     if (!a->watchdog)
         return;

@@ -119,7 +119,7 @@ static json_t *config_json(const struct launch_config *c)
         "{s:o, s:I, s:o, s:I, s:f, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, "
         "s:o, "
         "s:o, "
-        "s:o, s:b, s:b, s:s, s:o, s:s, s:o}",
+        "s:o, s:b, s:b, s:s, s:o, s:s, s:o, s:o, s:s, s:o}",
         "rdzv", rdzv_json(&c->rdzv), "nproc", (json_int_t)c->nproc, "role",
         text_or_null(c->role), "max_restarts", (json_int_t)c->max_restarts,
         "monitor_interval", c->monitor_interval_s, "start_method",
@@ -136,7 +136,9 @@ static json_t *config_json(const struct launch_config *c)
         "log_line_prefix_template", text_or_null(c->prefix_template),
         "set_omp_num_threads", c->set_omp, "virtual_local_rank", c->virtual_local_rank,
         "numa_binding", numa_mode_word(c->numa), "argv", argv_json(c), "report_name",
-        worker_report_name(c), "warm", text_or_null(c->warm));
+        worker_report_name(c), "warm", text_or_null(c->warm), "hang",
+        text_or_null(c->hang), "hang_action", hang_action_name(c->hang_action),
+        "progress_file", text_or_null(c->progress_file));
 }
 
 int print_config(const struct options *o, const struct launch_config *c, bool launch,

@@ -206,40 +206,6 @@ static void keep_rank(struct stack_sample *s, int64_t rank)
     s->count = n;
 }
 
-static void put_frames(struct buf *b, const struct stack_frame *f, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        buf_printf(b, "      %s (%s", f[i].name, f[i].file);
-        if (f[i].line > 0)
-            buf_printf(b, ":%" PRId64, f[i].line);
-        buf_append_str(b, ")\n");
-    }
-}
-
-/* One rank in full: every process, every thread, every frame. */
-static void put_rank(struct buf *b, const struct stack_rank *r)
-{
-    buf_printf(b, "rank %" PRId64 " on %s (local rank %" PRId64 ")\n", r->rank, r->node,
-               r->local_rank);
-    for (size_t i = 0; i < r->process_count; i++) {
-        const struct stack_process *p = &r->processes[i];
-
-        buf_printf(b, "  process %" PRId64 " (%s), state %c%s%s%s%s\n", p->pid,
-                   p->command, p->state ? p->state : '?', *p->wchan ? ", in " : "",
-                   p->wchan, *p->syscall ? ", " : "", p->syscall);
-        if (*p->missing)
-            buf_printf(b, "    not read: %s\n", p->missing);
-        for (size_t k = 0; k < p->thread_count; k++) {
-            const struct stack_thread *t = &p->threads[k];
-
-            buf_printf(b, "    thread %" PRId64 " %s%s\n", t->id, t->name,
-                       t->gil ? " (holds the GIL)" : "");
-            put_frames(b, t->native, t->native_count);
-            put_frames(b, t->python, t->python_count);
-        }
-    }
-}
-
 static int print(const struct stacks_args *a, struct stack_sample *s, struct buf *b)
 {
     struct stack_findings f;
@@ -261,7 +227,7 @@ static int print(const struct stacks_args *a, struct stack_sample *s, struct buf
         buf_fini(&seen);
     } else if (a->rank >= 0) {
         for (size_t i = 0; i < s->count; i++)
-            put_rank(b, &s->ranks[i]);
+            (void)stack_rank_print(b, &s->ranks[i]);
         for (size_t i = 0; i < s->note_count; i++)
             buf_printf(b, "note: %s\n", s->notes[i]);
     } else {

@@ -21,18 +21,30 @@ static bool is_worker(const struct guard_child *k, pid_t pid)
     return false;
 }
 
+/* A stopped process takes no signal but SIGKILL until it goes on: asked to end, it
+ * would sit there for as long as it is given. */
+static void wake(pid_t pid, pid_t to, int sig)
+{
+    if (sig != SIGKILL && proc_state(pid, NULL) == 'T')
+        kill(to, SIGCONT);
+}
+
 static void signal_list(const struct proc_list *l, int sig)
 {
     for (size_t i = 0; i < l->count; i++)
-        kill(l->pids[i], sig);
+        if (kill(l->pids[i], sig) == 0)
+            wake(l->pids[i], l->pids[i], sig);
 }
 
 /* One that is only just being started leads no group yet: then it gets it alone, and it
  * waits there until the program is loaded. */
 static void signal_worker(const struct guarded_worker *w, int sig)
 {
-    if (!w->group || (kill(-w->pid, sig) < 0 && errno == ESRCH))
+    const bool all = w->group && kill(-w->pid, sig) == 0;
+
+    if (!all && (!w->group || errno == ESRCH))
         kill(w->pid, sig);
+    wake(w->pid, all ? -w->pid : w->pid, sig);
 }
 
 void guard_child_signal(struct guard_child *k, uint32_t id, int sig)
@@ -62,6 +74,7 @@ static void signal_below(const struct guard_child *k, bool workers, int sig)
             continue;
         proc_descendants(top.pids[i], &below);
         kill(top.pids[i], sig);
+        wake(top.pids[i], top.pids[i], sig);
         signal_list(&below, sig);
         proc_list_fini(&below);
     }

@@ -10,6 +10,7 @@
 #include "loop/defer.h"
 #include "process/cgroup.h"
 #include "sim/job.h"
+#include "stacks/reader.h"
 
 struct logs {
     struct defer drained;
@@ -120,6 +121,20 @@ void status_line(const struct log *n, const char *text)
 {
     (void)n;
     (void)text;
+}
+
+/* Nothing that a reader could look at runs here. */
+int stacks_read(const struct stacks_read_opts *opts, struct stacks_reading **out,
+                struct muster_error *err)
+{
+    (void)opts;
+    (void)out;
+    return err_set(err, MUSTER_ENOTSUP, "simulated workers have no stacks");
+}
+
+void stacks_read_cancel(struct stacks_reading *r)
+{
+    (void)r;
 }
 
 int64_t cgroup_oom_kills(const char *root)

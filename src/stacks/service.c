@@ -16,6 +16,7 @@ struct task {
     struct stacks_service *s; /* NULL once the service is gone */
     struct stacks_reading *reading;
     struct task *next;
+    bool full;
     stacks_cb cb;
     void *ctx;
 };
@@ -26,6 +27,7 @@ struct stacks_service {
     struct channel *channel;       /* borrowed; NULL: none */
     struct task *tasks;            /* owned */
     size_t running;
+    uint64_t holds;
 };
 
 /* --- this node -------------------------------------------------------------------- */
@@ -36,6 +38,7 @@ static void unlink_task(struct task *t)
         if (*at == t) {
             *at = t->next;
             t->s->running--;
+            t->s->holds += t->full; /* It ends: what it did is done. */
             return;
         }
 }
@@ -91,6 +94,8 @@ int stacks_of_node(struct stacks_service *s, enum stacks_depth depth,
         mem_free(t);
         return rc;
     }
+    t->full = depth == STACKS_FULL;
+    s->holds += t->full;
     t->next = s->tasks;
     s->tasks = t;
     s->running++;
@@ -244,6 +249,11 @@ static void service_on_request(void *ctx, struct local_request *r, const json_t 
 int stacks_service_local(struct stacks_service *s, struct local_socket *local)
 {
     return local_socket_register(local, KIND, service_on_request, s);
+}
+
+uint64_t stacks_service_holds(const struct stacks_service *s)
+{
+    return s->holds;
 }
 
 /* --- open and close --------------------------------------------------------------- */

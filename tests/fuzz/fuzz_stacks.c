@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdint.h>
 
+#include "hang/core/progress.h"
 #include "stacks/core/findings.h"
 #include "stacks/core/procfs.h"
 #include "stacks/core/pyspy.h"
@@ -42,6 +43,28 @@ static void node(struct span in)
     buf_fini(&b);
 }
 
+static void pulses(struct span in)
+{
+    struct hang_pulse p, again, sum = { 0 };
+    struct hang_question q;
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    if (hang_pulse_parse(&p, in) == 0) {
+        assert(hang_pulse_print(&b, &p) == 0);
+        assert(hang_pulse_parse(&again, buf_span(&b)) == 0);
+        assert(memcmp(&p, &again, sizeof p) == 0);
+        hang_pulse_add(&sum, &p);
+        hang_pulse_add(&sum, &p);
+    }
+    buf_clear(&b);
+    if (hang_question_parse(&q, in) == 0) {
+        assert(hang_question_print(&b, &q) == 0);
+        assert(hang_question_parse(&q, buf_span(&b)) == 0);
+    }
+    buf_fini(&b);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const struct span in = span_of(data, size);
@@ -51,6 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct arena a = { 0 };
 
     node(in);
+    pulses(in);
     (void)pyspy_parse(&a, &p, in, NULL);
     (void)procfs_stat(&a, &p, in);
     (void)procfs_cpu(&p, in, 100);

@@ -325,6 +325,14 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
             agent_core_stop(g, WHY_STUCK, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
         }
         break;
+    case GROUP_EV_HANG:
+        if (g->phase == GROUP_RUNNING) {
+            if (ev->code)
+                g->remaining = 0;
+            agent_core_stop(g, WHY_FAILURE, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now,
+                            fx);
+        }
+        break;
     case GROUP_EV_SIGNAL:
         agent_core_on_signal(g, ev, fx);
         break;
@@ -395,7 +403,7 @@ static void agent_core_ask_leftovers(struct agent_core *g, struct now now,
         g->due_ms = MIN_OF(g->due_ms, now.mono_ms + GROUP_LEFTOVER_MS);
 }
 
-static void kill_all(struct agent_core *g, struct now now,
+static void kill_all(struct agent_core *g, struct now now, bool late,
                      struct agent_core_fx_list *fx)
 {
     for (int64_t i = 0; i < g->set.nproc; i++)
@@ -405,7 +413,8 @@ static void kill_all(struct agent_core *g, struct now now,
                                                        .sig = g->stop_sig });
     g->phase = GROUP_KILLING;
     g->due_ms = now.mono_ms + GROUP_REAP_MS;
-    agent_core_put_kind(fx, GROUP_FX_KILL_ALL);
+    agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_KILL_ALL,
+                                               .code = late && g->alive > 0 });
 }
 
 static void agent_core_stop(struct agent_core *g, enum agent_core_why why, int sig,
@@ -428,7 +437,7 @@ static void agent_core_stop(struct agent_core *g, enum agent_core_why why, int s
     if (g->alive < g->set.nproc)
         agent_core_ask_leftovers(g, now, fx);
     if (grace_ms == 0)
-        kill_all(g, now, fx);
+        kill_all(g, now, false, fx);
 }
 
 static bool has_workers(const struct agent_core *g)
@@ -491,7 +500,7 @@ static void agent_core_on_signal(struct agent_core *g,
                                                .sig = ev->code });
     if (has_workers(g) && out_of_patience(g)) {
         g->why = WHY_SIGNAL;
-        kill_all(g, ev->now, fx);
+        kill_all(g, ev->now, false, fx);
     } else if (has_workers(g)) {
         agent_core_stop(g, WHY_SIGNAL, g->signals == 1 ? ev->code : SIGTERM,
                         g->set.shutdown_ms, ev->now, fx);
@@ -514,7 +523,7 @@ static void agent_core_on_timeout(struct agent_core *g, struct now now,
     if (g->phase == GROUP_ASSIGNING) {
         join(g, fx);
     } else if (g->phase == GROUP_STOPPING) {
-        kill_all(g, now, fx);
+        kill_all(g, now, true, fx);
     } else if (g->phase == GROUP_KILLING) {
         for (int64_t i = 0; i < g->set.nproc; i++) {
             struct agent_core_worker *w = &g->workers[i];

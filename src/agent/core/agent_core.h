@@ -73,6 +73,7 @@ enum agent_core_event_kind {
     GROUP_EV_EVICTED,  /* the others have gone on without this node */
     GROUP_EV_DESERTED, /* whoever has not come to the exit barrier will not */
     GROUP_EV_STUCK,
+    GROUP_EV_HANG,   /* the job stands still; code 1: no restart is wanted */
     GROUP_EV_SIGNAL, /* code: its number */
     GROUP_EV_BARRIER_DONE,
     GROUP_EV_LEFT,
@@ -93,7 +94,7 @@ enum agent_core_fx_kind {
     GROUP_FX_START,     /* attempt: the restart count */
     GROUP_FX_SIGNAL,    /* worker, sig */
     GROUP_FX_LEFTOVERS, /* sig: to what exited workers left */
-    GROUP_FX_KILL_ALL,
+    GROUP_FX_KILL_ALL,  /* code 1: their time is up, so look where they are first */
     GROUP_FX_DRAIN,
     GROUP_FX_BARRIER,
     GROUP_FX_LEAVE,  /* close: also close the run id */

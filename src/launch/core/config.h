@@ -7,6 +7,7 @@
 #define LAUNCH_CORE_CONFIG_H
 
 #include "base/base.h"
+#include "hang/core/option.h"
 #include "muster/error.h"
 #include "rendezvous/core/params.h"
 
@@ -64,12 +65,16 @@ struct launch_config {
     int64_t nproc; /* workers on this node, already counted; not yet known to be > 0 */
     char *role;    /* may be empty */
     int64_t max_restarts;
-    double monitor_interval_s;  /* only checked: we do not poll */
-    char *start_method;         /* spawn, fork, forkserver; any text from PET_ */
-    char *event_handler;        /* null, console, ... */
-    char *metrics_handler;      /* the same words */
-    char *warm;                 /* modules to import once; "" the usual; NULL: off */
-    char *status_http;          /* ADDR:PORT of the page; NULL: none */
+    double monitor_interval_s; /* only checked: we do not poll */
+    char *start_method;        /* spawn, fork, forkserver; any text from PET_ */
+    char *event_handler;       /* null, console, ... */
+    char *metrics_handler;     /* the same words */
+    char *warm;                /* modules to import once; "" the usual; NULL: off */
+    char *status_http;         /* ADDR:PORT of the page; NULL: none */
+    char *hang;                /* the TIME of --hang; NULL: off */
+    uint64_t hang_ms;          /* the same; 0: off */
+    enum hang_action hang_action;
+    char *progress_file;        /* NULL: none */
     char *signals;              /* --signals-to-handle, unparsed */
     int64_t shutdown_timeout_s; /* flag, else variable, else 30; variable may be < 0 */
 

@@ -208,6 +208,9 @@ static int copy_plain_values(struct deriving *d)
         { &c->metrics_handler, o->metrics_handler },
         { &c->warm, warm_value(o->warm) },
         { &c->status_http, o->status_http },
+        { &c->hang, o->hang },
+        { &c->progress_file,
+          o->progress_file && *o->progress_file ? o->progress_file : NULL },
         { &c->signals, o->signals_to_handle },
         { &c->log_dir, o->log_dir && *o->log_dir ? o->log_dir : NULL },
         { &c->prefix_template,
@@ -272,6 +275,17 @@ static int check_positive(struct deriving *d)
     return 0;
 }
 
+static int parse_hang(struct deriving *d)
+{
+    struct launch_config *c = d->c;
+
+    if (!c->hang || !*c->hang)
+        return 0;
+    const int rc = hang_option_parse(c->hang, &c->hang_ms, &c->hang_action, d->err);
+    c->hang[strcspn(c->hang, ":")] = '\0'; /* the time alone, as it was given */
+    return rc;
+}
+
 int derive_config(struct launch_config *c, const struct options *o, bool launch,
                   const struct derive_ports *ports, struct muster_error *err)
 {
@@ -291,6 +305,7 @@ int derive_config(struct launch_config *c, const struct options *o, bool launch,
         check_log_dir,
         set_shutdown_timeout,
         copy_plain_values,
+        parse_hang,
         choose_entry,
         derive_set_run_id,
         derive_check_rendezvous,

@@ -61,9 +61,10 @@ struct options {
     bool print_config;
     const char *rank_order; /* NULL: not given */
     const char *metrics_handler;
-    const char *warm;        /* NULL: not given */
-    const char *status_http; /* likewise */
-    bool help;               /* --help was met before any error: nothing else counts */
+    const char *warm;                 /* NULL: not given */
+    const char *status_http;          /* likewise */
+    const char *hang, *progress_file; /* likewise */
+    bool help; /* --help was met before any error: nothing else counts */
     const char *print_completion; /* the same for this one; NULL: not given */
     const char *script;
     char *const *script_args; /* borrowed from argv, or NULL */

@@ -138,6 +138,14 @@ const struct option_spec options_table[] = {
       "Serve a page that shows the job, and metrics for Prometheus, at ADDR:PORT "
       "(without ADDR: to this machine alone; port 0: any free one). `muster status "
       "--url` prints the link." },
+    { "hang", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(hang),
+      "TIME[:report|restart|stop]: when no rank has made progress for TIME (90s, 10m, "
+      "1h30m), tell where each rank is and which one is the likely cause; then restart "
+      "the workers or end the job, if asked to. Progress is output, writes to the "
+      "store, ranks that come out of collectives, and --progress-file." },
+    { "progress-file", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL,
+      FIELD(progress_file),
+      "With --hang: a file whose modification counts as progress, too." },
     { "print-config", 0, OPTION_FLAG, OWNER_MUSTER, false, NULL, NULL,
       FIELD(print_config),
       "Print what the command line and the environment amount to as JSON, start "

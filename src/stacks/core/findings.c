@@ -175,6 +175,18 @@ enum stack_kind stack_kind_of(const struct stack_rank *r)
     return f || native_count(t) > 0 ? STACK_ELSEWHERE : STACK_UNREAD;
 }
 
+static bool is_torch(const char *file)
+{
+    return starts(file, "torch/") || strstr(file, "/torch/") != NULL;
+}
+
+bool stack_in_torch(const struct stack_rank *r)
+{
+    const struct stack_frame *f = innermost(stack_main_thread(&r->processes[0]));
+
+    return f && is_torch(f->file);
+}
+
 static uint64_t mix(uint64_t hash, const char *text)
 {
     for (; *text; text++)
@@ -296,8 +308,7 @@ static void put_place(struct buf *out, const struct stack_process *p,
 static const struct stack_frame *own_frame(const struct stack_thread *t)
 {
     for (size_t i = 0; i < t->python_count; i++)
-        if (!is_noise(&t->python[i]) && !starts(t->python[i].file, "torch/") &&
-            !strstr(t->python[i].file, "/torch/"))
+        if (!is_noise(&t->python[i]) && !is_torch(t->python[i].file))
             return &t->python[i];
     return NULL;
 }
@@ -680,6 +691,42 @@ int stack_findings_verdict(struct buf *out, const struct stack_findings *f)
     }
     buf_append_str(out,
                    f->suspects == 1 ? " is the likely cause" : " are the likely cause");
+    return buf_error(out);
+}
+
+static void list_frames(struct buf *out, const struct stack_frame *f, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        buf_append_str(out, "      ");
+        put_frame(out, &f[i]);
+        buf_u8(out, '\n');
+    }
+}
+
+static void list_process(struct buf *out, const struct stack_process *p)
+{
+    buf_printf(out, "  process %" PRId64 " (%s), state %c", p->pid, p->command,
+               p->state ? p->state : '?');
+    put_kernel(out, p);
+    buf_u8(out, '\n');
+    if (*p->missing)
+        buf_printf(out, "    not read: %s\n", p->missing);
+    for (size_t i = 0; i < p->thread_count; i++) {
+        const struct stack_thread *t = &p->threads[i];
+
+        buf_printf(out, "    thread %" PRId64 " %s%s\n", t->id, t->name,
+                   t->gil ? " (holds the GIL)" : "");
+        list_frames(out, t->native, t->native_count);
+        list_frames(out, t->python, t->python_count);
+    }
+}
+
+int stack_rank_print(struct buf *out, const struct stack_rank *r)
+{
+    buf_printf(out, "rank %" PRId64 " on %s (local rank %" PRId64 ")\n", r->rank,
+               r->node, r->local_rank);
+    for (size_t i = 0; i < r->process_count; i++)
+        list_process(out, &r->processes[i]);
     return buf_error(out);
 }
 

@@ -65,11 +65,17 @@ int stack_findings_report(struct buf *out, const struct stack_findings *f,
  * is unknown: ...". */
 int stack_findings_verdict(struct buf *out, const struct stack_findings *f);
 
+/* One rank in full: every process, every thread, every frame. */
+int stack_rank_print(struct buf *out, const struct stack_rank *r);
+
 /* The findings as members of a JSON object, without its braces. */
 int stack_findings_json(struct buf *out, const struct stack_findings *f);
 
 /* How one rank is to be seen; for tests and the progress of a hang. */
 enum stack_kind stack_kind_of(const struct stack_rank *r);
+
+/* Whether the innermost Python frame is torch's. */
+bool stack_in_torch(const struct stack_rank *r);
 
 /* The chain of functions of the main thread as one number: equal for equal chains. With
  * lines if asked for. 0: unknown. */

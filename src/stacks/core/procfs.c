@@ -146,13 +146,11 @@ static bool field(struct span text, const char *name, uint64_t *out)
 
 bool procfs_switches(struct stack_process *p, struct span text)
 {
-    uint64_t own, forced;
+    uint64_t own;
 
-    if (!field(text, "\nvoluntary_ctxt_switches:", &own) ||
-        !field(text, "\nnonvoluntary_ctxt_switches:", &forced) || own > INT64_MAX / 2 ||
-        forced > INT64_MAX / 2)
+    if (!field(text, "\nvoluntary_ctxt_switches:", &own) || own > INT64_MAX / 2)
         return false;
-    p->switches = own + forced;
+    p->switches = own;
     return true;
 }
 

@@ -10,7 +10,7 @@ bool procfs_stat(struct arena *a, struct stack_process *p, struct span text);
 /* The same of the main thread's own file: CPU time, with ticks_per_s ticks a second. */
 bool procfs_cpu(struct stack_process *p, struct span text, long ticks_per_s);
 
-/* /proc/PID/task/PID/status: how often the thread was scheduled in and out. */
+/* /proc/PID/task/PID/status: how often the thread has gone to sleep. */
 bool procfs_switches(struct stack_process *p, struct span text);
 
 /* /proc/PID/wchan and /proc/PID/syscall. "0" and "running" say nothing. */

@@ -48,7 +48,7 @@ struct stack_process {
     const char *command; /* its short name */
     const char *wchan;   /* where in the kernel it waits; "" if nowhere or unknown */
     const char *syscall; /* in which system call; "" if in none or unknown */
-    uint64_t switches;   /* how often the main thread was scheduled in and out */
+    uint64_t switches;   /* how often the main thread has gone to sleep */
     uint64_t cpu_ms;     /* that the main thread has used */
     const char *missing; /* what could not be read, and why; "" if nothing */
     struct stack_thread *threads;

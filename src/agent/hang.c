@@ -1,0 +1,176 @@
+/* hang.c - --hang in the agent: when it watches, and what follows when the job stands
+ * still. See hang/hang.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "agent/agent_int.h"
+#include "hang/hang.h"
+#include "logs/directories.h"
+
+#define PLACE "muster/hang"
+
+static const char *text_of(struct buf *b)
+{
+    return buf_u8(b, 0) == 0 && buf_error(b) == 0 ? (const char *)buf_data(b)
+                                                  : "(out of memory)";
+}
+
+/* --- the file --------------------------------------------------------------------- */
+
+static int create_file(struct agent *a, char *path, size_t size)
+{
+    const char *base = logs_base(a->logs);
+    const bool none = !base || strcmp(base, "/dev/null") == 0;
+
+    for (int n = 1; n < 10000; n++) {
+        if (none)
+            snprintf(path, size, "%s/muster-stacks-%d-%d.txt",
+                     log_dirs_temp(a->opts.envp), (int)getpid(), n);
+        else
+            snprintf(path, size, "%s/stacks-%d.txt", base, n);
+        const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (fd >= 0 || errno != EEXIST)
+            return fd;
+    }
+    return -1;
+}
+
+/* Everything that was seen: what is told elsewhere, and each rank in full. */
+static bool write_file(struct agent *a, const char *told,
+                       const struct stack_sample *sample,
+                       const struct stack_findings *f, char *path, size_t size)
+{
+    const int fd = create_file(a, path, size);
+    struct buf b;
+
+    if (fd < 0)
+        return false;
+    buf_init(&b, SIZE_MAX);
+    buf_printf(&b, "%s\n", told);
+    (void)stack_findings_print(&b, f, sample);
+    for (size_t i = 0; i < sample->count; i++) {
+        buf_u8(&b, '\n');
+        (void)stack_rank_print(&b, &sample->ranks[i]);
+    }
+    const bool good = buf_error(&b) == 0 &&
+                      write(fd, buf_data(&b), buf_len(&b)) == (ssize_t)buf_len(&b);
+    buf_fini(&b);
+    return close(fd) == 0 && good;
+}
+
+/* --- the report ------------------------------------------------------------------- */
+
+static void put_action(struct agent *a, struct buf *b)
+{
+    switch (a->config->hang_action) {
+    case HANG_REPORT:
+        buf_printf(b, "Nothing was stopped (--hang=%s:restart would restart).",
+                   a->config->hang);
+        break;
+    case HANG_RESTART:
+        buf_append_str(b, a->group.remaining > 0 ? "The workers are restarted."
+                                                 : "No restart is left: the job ends.");
+        break;
+    case HANG_STOP:
+        buf_append_str(b, "The job ends.");
+        break;
+    }
+}
+
+static void act(struct agent *a, enum hang_action action)
+{
+    if (action == HANG_REPORT)
+        return;
+    agent_post(a, GROUP_EV_HANG, 0, action == HANG_STOP);
+    agent_pump(a);
+}
+
+static void on_hang(void *ctx, const struct hang_report *r)
+{
+    struct agent *a = ctx;
+    char path[4400];
+    struct buf told, last;
+
+    buf_init(&told, RECORD_BODY_MAX);
+    buf_init(&last, RECORD_TEXT_MAX);
+    buf_append_str(&told, "no rank has made progress for ");
+    (void)hang_time_print(&told, r->silent_ms);
+    buf_append_str(&told, ":\n");
+    (void)stack_findings_report(&told, r->findings, "  ");
+    for (size_t i = 0; i < r->sample->note_count; i++)
+        buf_printf(&told, "  (%s)\n", r->sample->notes[i]);
+    (void)stack_findings_verdict(&last, r->findings);
+    const char *all = text_of(&told), *verdict = text_of(&last);
+    struct buf line;
+    buf_init(&line, 8192);
+    buf_printf(&line, "%s%s. ", all, verdict);
+    if (write_file(a, all, r->sample, r->findings, path, sizeof path))
+        buf_printf(&line, "Stacks: %s. ", path);
+    else
+        buf_printf(&line, "The stacks could not be written to a file: %s. ",
+                   strerror(errno));
+    put_action(a, &line);
+    note(a->opts.notes, NOTE_WARN, PLACE, "%s", text_of(&line));
+    buf_fini(&line);
+    buf_fini(&told);
+    buf_fini(&last);
+    act(a, a->config->hang_action);
+}
+
+static void on_over(void *ctx)
+{
+    const struct agent *a = ctx;
+
+    note(a->opts.notes, NOTE_WARN, PLACE, "the job makes progress again");
+}
+
+/* --- when ------------------------------------------------------------------------- */
+
+static bool decides(void *ctx)
+{
+    const struct agent *a = ctx;
+
+    return a->group.phase == GROUP_RUNNING;
+}
+
+void agent_hang_open(struct agent *a)
+{
+    const struct hang_opts opts = {
+        .loop = &a->loop,
+        .time_ms = a->config->hang_ms,
+        .progress_file = a->config->progress_file,
+        .stacks = a->stacks,
+        .targets = agent_stacks_targets,
+        .most = (size_t)a->config->nproc,
+        .decides = decides,
+        .on_hang = on_hang,
+        .on_over = on_over,
+        .ctx = a,
+    };
+
+    if (a->config->hang_ms == 0)
+        return;
+    struct muster_error why = { .text = "stacks cannot be read" };
+    if (!a->stacks || hang_open(&opts, &a->hang, &why) != 0)
+        note(a->opts.notes, NOTE_WARN, PLACE, "--hang is of no use: %s", why.text);
+}
+
+void agent_hang_begin(struct agent *a)
+{
+    if (a->hang)
+        hang_begin(a->hang);
+}
+
+void agent_hang_end(struct agent *a)
+{
+    hang_end(a->hang);
+}
+
+void agent_hang_close(struct agent *a)
+{
+    hang_close(a->hang);
+    a->hang = NULL;
+}

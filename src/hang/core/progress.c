@@ -1,0 +1,307 @@
+/* progress.c - see progress.h. */
+#include "hang/core/progress.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/py/json.h"
+
+#define LOOKS_LEAST  3u   /* before anybody is called busy */
+#define CPU_NOISE_US 2000 /* a signal, a page that was moved */
+
+/* --- one node --------------------------------------------------------------------- */
+
+int hang_node_init(struct hang_node *n, size_t ranks, uint64_t now_ms)
+{
+    *n = (struct hang_node){ .count = ranks };
+    n->ranks = mem_calloc(ranks, sizeof *n->ranks);
+    if (!n->ranks)
+        return MUSTER_ENOMEM;
+    hang_node_reset(n, now_ms);
+    return 0;
+}
+
+void hang_node_fini(struct hang_node *n)
+{
+    mem_free(n->ranks);
+    *n = (struct hang_node){ 0 };
+}
+
+void hang_node_reset(struct hang_node *n, uint64_t now_ms)
+{
+    for (size_t i = 0; i < n->count; i++)
+        n->ranks[i] = (struct hang_rank){ .calm_ms = now_ms, .still_ms = now_ms };
+    n->quiet_ms = now_ms;
+}
+
+void hang_node_wrote(struct hang_node *n, uint64_t now_ms, uint64_t age_ms)
+{
+    n->quiet_ms = MAX_OF(n->quiet_ms, now_ms - MIN_OF(age_ms, now_ms));
+}
+
+void hang_node_saw(struct hang_node *n, size_t local_rank, const struct hang_seen *s,
+                   uint64_t now_ms)
+{
+    struct hang_rank *r = &n->ranks[local_rank];
+    const bool calm = s->pid == r->last.pid && s->waits == r->last.waits;
+
+    if (!calm)
+        r->calm_ms = now_ms;
+    if (!calm || s->cpu_us > r->last.cpu_us + CPU_NOISE_US) {
+        r->still_ms = now_ms;
+        r->last = *s;
+    }
+}
+
+void hang_node_held(struct hang_node *n, size_t local_rank, const struct hang_seen *s)
+{
+    struct hang_rank *r = &n->ranks[local_rank];
+
+    if (s->pid == r->last.pid)
+        r->last = *s;
+}
+
+void hang_node_begin(struct hang_node *n)
+{
+    for (size_t i = 0; i < n->count; i++)
+        n->ranks[i].looks = 0;
+}
+
+static void look_at(struct hang_rank *r, const struct stack_rank *seen)
+{
+    const uint64_t chain = stack_chain_hash(seen, true);
+    const bool waits = stack_kind_of(seen) == STACK_WAITS || stack_in_torch(seen);
+
+    if (r->looks++ == 0) {
+        r->chain = chain;
+        r->same = chain != 0;
+        r->waited = r->waiting = waits;
+        return;
+    }
+    r->same = r->same && chain == r->chain;
+    r->waited = r->waited || waits;
+    r->waiting = r->waiting && waits;
+}
+
+void hang_node_stacks(struct hang_node *n, const struct stack_sample *sample)
+{
+    for (size_t i = 0; i < sample->count; i++) {
+        const int64_t local = sample->ranks[i].local_rank;
+
+        if (local >= 0 && (uint64_t)local < n->count)
+            look_at(&n->ranks[local], &sample->ranks[i]);
+    }
+}
+
+void hang_node_pulse(const struct hang_node *n, uint64_t now_ms, uint64_t time_ms,
+                     struct hang_pulse *out)
+{
+    *out = (struct hang_pulse){ .quiet_ms = now_ms - n->quiet_ms, .looks = UINT64_MAX };
+    for (size_t i = 0; i < n->count; i++) {
+        const struct hang_rank *r = &n->ranks[i];
+        const uint64_t calm = now_ms - r->calm_ms;
+        const bool still = now_ms - r->still_ms >= time_ms;
+
+        if (r->last.pid == 0)
+            continue;
+        out->ranks++;
+        out->looks = MIN_OF(out->looks, (uint64_t)r->looks);
+        out->calm_ms = MAX_OF(out->calm_ms, calm);
+        if (r->looks > 0 && r->waiting && calm >= time_ms && (still || r->same))
+            out->waiting++;
+        else if (still)
+            out->still++;
+        else if (r->looks >= LOOKS_LEAST && !r->waited)
+            out->busy++;
+        else
+            out->moving++;
+    }
+    if (out->ranks == 0)
+        out->looks = 0;
+}
+
+void hang_pulse_add(struct hang_pulse *to, const struct hang_pulse *from)
+{
+    if (from->ranks == 0)
+        return; /* Nothing runs there: it keeps nobody from going on. */
+    if (to->ranks == 0) {
+        *to = *from;
+        return;
+    }
+    to->quiet_ms = MIN_OF(to->quiet_ms, from->quiet_ms);
+    to->calm_ms = MAX_OF(to->calm_ms, from->calm_ms);
+    to->looks = MIN_OF(to->looks, from->looks);
+    to->ranks += from->ranks;
+    to->waiting += from->waiting;
+    to->still += from->still;
+    to->busy += from->busy;
+    to->moving += from->moving;
+}
+
+/* --- on the wire ------------------------------------------------------------------ */
+
+static const struct {
+    const char *name;
+    size_t offset;
+} members[] = {
+    { "quiet_ms", offsetof(struct hang_pulse, quiet_ms) },
+    { "calm_ms", offsetof(struct hang_pulse, calm_ms) },
+    { "ranks", offsetof(struct hang_pulse, ranks) },
+    { "looks", offsetof(struct hang_pulse, looks) },
+    { "waiting", offsetof(struct hang_pulse, waiting) },
+    { "still", offsetof(struct hang_pulse, still) },
+    { "busy", offsetof(struct hang_pulse, busy) },
+    { "moving", offsetof(struct hang_pulse, moving) },
+};
+
+#define MOST                                                                           \
+    ((uint64_t)1 << 40) /* of each: sums of many nodes stay far from overflow */
+
+int hang_pulse_print(struct buf *out, const struct hang_pulse *p)
+{
+    for (size_t i = 0; i < ARRAY_LEN(members); i++) {
+        uint64_t value;
+
+        memcpy(&value, (const char *)p + members[i].offset, sizeof value);
+        buf_printf(out, "%s\"%s\": %" PRIu64, i ? ", " : "{", members[i].name,
+                   MIN_OF(value, MOST));
+    }
+    buf_u8(out, '}');
+    return buf_error(out);
+}
+
+int hang_pulse_parse(struct hang_pulse *p, struct span text)
+{
+    struct hang_pulse got = { 0 };
+    json_t *root = NULL;
+    int rc = text.n > 4096 ? MUSTER_EPROTO : json_from_python(&root, text, NULL);
+
+    if (rc != 0)
+        return rc == MUSTER_ENOMEM ? rc : MUSTER_EPROTO;
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(members); i++) {
+        const json_t *value = json_object_get(root, members[i].name);
+        const json_int_t number =
+            json_is_integer(value) ? json_integer_value(value) : -1;
+        const uint64_t n = (uint64_t)number;
+
+        if (number < 0 || n > MOST)
+            rc = MUSTER_EPROTO;
+        else
+            memcpy((char *)&got + members[i].offset, &n, sizeof n);
+    }
+    json_decref(root);
+    if (rc == 0 && got.waiting + got.still + got.busy + got.moving != got.ranks)
+        rc = MUSTER_EPROTO;
+    if (rc == 0)
+        *p = got;
+    return rc;
+}
+
+int hang_question_print(struct buf *out, const struct hang_question *q)
+{
+    buf_printf(out, "{\"time_ms\": %" PRIu64 ", \"begin\": %s, \"stacks\": %s}",
+               q->time_ms, q->begin ? "true" : "false", q->stacks ? "true" : "false");
+    return buf_error(out);
+}
+
+int hang_question_parse(struct hang_question *q, struct span text)
+{
+    json_t *root = NULL;
+    int rc = text.n > 4096 ? MUSTER_EPROTO : json_from_python(&root, text, NULL);
+
+    if (rc != 0)
+        return rc == MUSTER_ENOMEM ? rc : MUSTER_EPROTO;
+    const json_t *time = json_object_get(root, "time_ms");
+    if (!json_is_integer(time) || json_integer_value(time) <= 0)
+        rc = MUSTER_EPROTO;
+    else
+        *q = (struct hang_question){
+            .time_ms = (uint64_t)json_integer_value(time),
+            .begin = json_is_true(json_object_get(root, "begin")),
+            .stacks = json_is_true(json_object_get(root, "stacks")),
+        };
+    json_decref(root);
+    return rc;
+}
+
+/* --- the job ---------------------------------------------------------------------- */
+
+static uint64_t step(const struct hang_judge *j)
+{
+    return MAX_OF(j->time_ms / 20, (uint64_t)100);
+}
+
+static void watch(struct hang_judge *j, uint64_t due_ms)
+{
+    j->stage = HANG_WATCH;
+    j->begun = false;
+    j->due_ms = due_ms;
+}
+
+void hang_judge_init(struct hang_judge *j, uint64_t time_ms, uint64_t now_ms)
+{
+    *j = (struct hang_judge){ .time_ms = time_ms };
+    watch(j, now_ms + time_ms / 2);
+}
+
+struct hang_question hang_judge_ask(struct hang_judge *j)
+{
+    const struct hang_question q = { .time_ms = j->time_ms,
+                                     .begin = j->stage == HANG_LOOK && !j->begun,
+                                     .stacks = j->stage == HANG_LOOK };
+
+    j->begun = j->stage == HANG_LOOK;
+    return q;
+}
+
+/* For how long the job may have stood still, at the most. */
+static uint64_t silence(const struct hang_pulse *all)
+{
+    return all->ranks == 0 ? 0 : MIN_OF(all->quiet_ms, all->calm_ms);
+}
+
+static bool stands_still(const struct hang_judge *j, const struct hang_pulse *all)
+{
+    if (silence(all) < j->time_ms || all->looks < LOOKS_LEAST || all->moving > 0)
+        return false;
+    return all->busy == 0 || all->waiting > 0;
+}
+
+enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
+                                  const struct hang_pulse *all, bool complete)
+{
+    const uint64_t half = j->time_ms / 2, so_far = silence(all);
+    const bool told = j->stage == HANG_REPORTED;
+
+    if (!complete || all->ranks == 0) { /* A node is lost, or none has begun. */
+        if (!told)
+            watch(j, now_ms + half);
+        else
+            j->due_ms = now_ms + half;
+        return HANG_NOTHING;
+    }
+    if (so_far < half) {
+        watch(j, now_ms + MAX_OF(half - so_far, step(j)));
+        return told ? HANG_OVER : HANG_NOTHING;
+    }
+    if (told) {
+        j->due_ms = now_ms + half;
+        return HANG_NOTHING;
+    }
+    if (stands_still(j, all)) {
+        j->stage = HANG_REPORTED;
+        j->due_ms = now_ms + half;
+        return HANG_FOUND;
+    }
+    if (so_far >= j->time_ms + half) { /* calm, but others go on: not now */
+        watch(j, now_ms + half);
+        return HANG_NOTHING;
+    }
+    j->stage = HANG_LOOK;
+    j->due_ms = now_ms + step(j);
+    if (so_far < j->time_ms)
+        j->due_ms = MIN_OF(j->due_ms, now_ms + (j->time_ms - so_far));
+    return HANG_NOTHING;
+}

@@ -1,0 +1,124 @@
+"""A worker of a small gloo training in which one rank gets stuck, in one of ten ways.
+
+KINDS lists them with commas, one for each attempt; VICTIM is the rank. STEPS good steps come
+first. `moves` gets nobody stuck: each step takes PAUSE seconds on the victim.
+"""
+import ctypes
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def sleep():
+    time.sleep(3600)
+
+
+def fifo():
+    path = tempfile.mktemp()
+    os.mkfifo(path)
+    with open(path) as f:  # nobody will ever write
+        f.read()
+
+
+def lock():
+    held = threading.Lock()
+    held.acquire()
+    held.acquire()
+
+
+def stop():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def uninterruptible():
+    """vfork()'s parent sits in the kernel, in state D, until the child ends."""
+    libc = ctypes.CDLL(None)
+    if libc.vfork() == 0:
+        libc.sleep(3600)
+        libc._exit(0)
+
+
+def gil():
+    ctypes.PyDLL(None).sleep(3600)  # a C function that does not let go of the GIL
+
+
+def loop():
+    def check(x):
+        return x + 1
+
+    x = 0
+    while x >= 0:
+        x = check(x)
+
+
+def blocked_socket():
+    a, b = socket.socketpair()
+    a.recv(1)
+    b.close()
+
+
+def slow():
+    big = torch.ones(400, 400)
+    for _ in range(10**9):
+        big = torch.mm(big, big) / 400
+
+
+def loader():
+    """The process that prepares the data is dead, and nobody told the one that waits for it."""
+    def prepare(q):
+        q.put(1)
+        time.sleep(3600)
+
+    q = multiprocessing.get_context("fork").Queue()
+    child = multiprocessing.get_context("fork").Process(target=prepare, args=(q,), daemon=True)
+    child.start()
+    q.get()
+    os.kill(child.pid, signal.SIGKILL)
+    q.get()
+
+
+def moves():
+    time.sleep(float(os.environ.get("PAUSE", "1")))
+
+
+KINDS = {f.__name__: f for f in (sleep, fifo, lock, stop, uninterruptible, gil, loop, blocked_socket,
+                                 slow, loader, moves)}
+
+
+def train_step():
+    dist.all_reduce(torch.ones(1000))
+
+
+def main():
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    kinds = os.environ["KINDS"].split(",")
+    dist.init_process_group("gloo")
+    rank, victim = dist.get_rank(), int(os.environ.get("VICTIM", "1"))
+    for _ in range(int(os.environ.get("STEPS", "3"))):
+        train_step()
+    if rank == victim and kinds[attempt] != "moves":
+        print(f"STUCK {kinds[attempt]} {time.time()}", flush=True)
+    seconds = float(os.environ.get("SECONDS", "3600"))
+    by = time.monotonic() + seconds
+    while True:
+        if rank == victim:
+            KINDS[kinds[attempt]]()
+        go_on = torch.tensor([1.0 if time.monotonic() < by else 0.0])
+        dist.broadcast(go_on, victim)
+        if not go_on.item():
+            break
+        train_step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)

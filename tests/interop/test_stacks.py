@@ -1,0 +1,140 @@
+"""Stuck jobs with real gloo: `muster stacks`, --hang, and what is told before a kill."""
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from run_job import MUSTER, VENV, Job, environment, free_port
+
+CULPRIT = Path(__file__).with_name("hang_culprit.py")
+# What the line of the culprit says, for each kind of culprit.
+SAYS = {
+    "sleep": r"is in sleep \(hang_culprit.py:\d+\)",
+    "fifo": r"is in fifo \(hang_culprit.py:\d+\)",
+    "lock": r"is in lock \(hang_culprit.py:\d+\)",
+    "stop": r"is stopped .*last frame .*stop \(hang_culprit.py:\d+\)",
+    "uninterruptible": r"is uninterruptible \(state D\) in \w+.*uninterruptible \(hang_culprit.py:\d+\)",
+    "gil": r"is in gil \(hang_culprit.py:\d+\)",
+    "loop": r"is in (loop.<locals>.check|loop) \(hang_culprit.py:\d+\)",
+    "blocked_socket": r"is in blocked_socket \(hang_culprit.py:\d+\)",
+    "slow": r"is in slow \(hang_culprit.py:\d+\)",
+    "loader": r"is in .*loader \(hang_culprit.py:\d+\)",
+}
+
+
+def stacks(*words, env=None) -> subprocess.CompletedProcess:
+    return subprocess.run([str(MUSTER), "stacks", *map(str, words)], capture_output=True, text=True,
+                          timeout=60, env=env or environment())
+
+
+def told(text: str) -> list[str]:
+    """What the agent said of hangs: one text for each, without the log's own words."""
+    lines = [line.split("] ", 1)[1] for line in text.splitlines() if "muster/hang]" in line]
+    return re.split(r"(?=no rank has made progress)", "\n".join(lines))[1:]
+
+
+def stuck_at(text: str) -> list[float]:
+    return [float(t) for t in re.findall(r"STUCK \w+ ([\d.]+)", text)]
+
+
+def test_culprits_are_named_and_workers_restarted(tmp_path):
+    kinds = ["sleep", "stop", "loop", "loader"]
+    with Job(tmp_path, "job", "--standalone", "--nproc-per-node=3", "--max-restarts=3", "--hang=3s:restart",
+             CULPRIT, env={"KINDS": ",".join(kinds), "VICTIM": "1"}) as job:
+        assert job.wait(240) == 1
+        hangs = told(job.text())
+        assert len(hangs) == len(kinds), job.text()[-3000:]
+        for kind, hang in zip(kinds, hangs):
+            assert re.search(r"2 ranks \(0, 2\) wait in broadcast \(hang_culprit.py:\d+\)", hang), hang
+            assert re.search(r"rank 1 on \S+ " + SAYS[kind], hang), hang
+            assert "rank 1 is the likely cause." in hang
+        assert all("The workers are restarted." in hang for hang in hangs[:-1])
+        assert "No restart is left: the job ends." in hangs[-1]
+        file = re.search(r"Stacks: (\S+)\. ", hangs[0])[1]
+        assert "time.sleep" not in Path(file).read_text() and "MainThread" in Path(file).read_text()
+
+
+def test_slow_but_moving_is_no_hang(tmp_path):
+    """No output at all, steps of a second, for several times the time of --hang."""
+    with Job(tmp_path, "job", "--standalone", "--nproc-per-node=2", "--hang=3s:stop", CULPRIT,
+             env={"KINDS": "moves", "PAUSE": "1", "SECONDS": "12"}) as job:
+        assert job.wait() == 0, job.text()[-3000:]
+        assert not told(job.text())
+
+
+def test_stacks_of_a_live_job(tmp_path):
+    run_id = f"stacks-{os.getpid()}"
+    with Job(tmp_path, "job", f"--rdzv-id={run_id}", "--rdzv-backend=c10d", "--nproc-per-node=3", CULPRIT,
+             env={"KINDS": "sleep", "VICTIM": "2"}) as job:
+        job.until("STUCK")
+        by = time.monotonic() + 60
+        while not stacks(run_id).stdout.startswith("1 rank  (2, "):
+            assert time.monotonic() < by, stacks(run_id)
+        out = stacks(run_id).stdout
+        first, *rest = [line for line in out.splitlines() if not line.startswith(("note", " "))]
+        assert re.fullmatch(r"1 rank  \(2, \S+\): sleep \(hang_culprit.py:\d+\) <- main \(hang_culprit.py:\d+\)"
+                            r"   <-- differs", first), out
+        assert rest[0].startswith("2 ranks (0, 1): broadcast (torch/distributed/distributed_c10d.py:"), out
+        assert "c10d::Work::wait (libtorch_cpu.so)" in out  # a native frame
+        seen = json.loads(stacks(run_id, "--json").stdout)
+        assert seen["suspects"] == [2] and [g["ranks"] for g in seen["groups"]] == [[2], [0, 1]]
+        one = stacks(run_id, "--rank", 2).stdout
+        assert "thread" in one and "sleep (hang_culprit.py:" in one and "rank 0" not in one
+
+        # Bad input.
+        assert "rank 7 does not run now; 3 ranks do" in stacks(run_id, "--rank", 7).stderr
+        assert "give a global rank" in stacks(run_id, "--rank", "x").stderr
+        assert "there is no such option" in stacks("--colour").stderr
+        assert "no job nobody of yours runs on this machine" in stacks("nobody").stderr
+
+        # A reader that is not there: what can be known is told, and how to get more.
+        with Job(tmp_path, "blind", f"--rdzv-id={run_id}-2", "--rdzv-backend=c10d", "--nproc-per-node=2", CULPRIT,
+                 env={"KINDS": "stop", "VICTIM": "0", "MUSTER_PY_SPY": "/nowhere/py-spy"}) as blind:
+            blind.until("STUCK")
+            by = time.monotonic() + 60
+            while "stopped (SIGSTOP" not in stacks(f"{run_id}-2").stdout:
+                assert time.monotonic() < by, stacks(f"{run_id}-2")
+            out = stacks(f"{run_id}-2").stdout
+            assert "note: no Python frames: py-spy is neither in PATH nor beside" in out
+            assert "several jobs of yours run here" in stacks().stderr
+
+
+def test_stopped_workers_end_at_once(tmp_path):
+    """SIGTERM to an agent whose workers are stopped: they go on, to their end."""
+    script = tmp_path / "stopped.py"
+    script.write_text("import os, signal\nprint('UP', flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)\n")
+    with Job(tmp_path, "job", "--standalone", "--nproc-per-node=2", script) as job:
+        job.until(lambda text: text.count("UP") == 2)
+        time.sleep(0.2)
+        began = time.monotonic()
+        job.process.send_signal(signal.SIGTERM)
+        job.wait(20)
+        assert time.monotonic() - began < 10  # the grace is 30 s
+
+
+def test_stacks_are_told_before_a_kill(tmp_path):
+    script = tmp_path / "deaf.py"
+    script.write_text("import signal, time\n"
+                      "def deaf():\n    print('UP', flush=True)\n    time.sleep(3600)\n"
+                      "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ndeaf()\n")
+    with Job(tmp_path, "job", "--standalone", "--nproc-per-node=1", "--shutdown-timeout=1", script) as job:
+        job.until("UP")
+        job.process.send_signal(signal.SIGTERM)
+        job.wait(30)
+        assert re.search(r"where the workers that do not end are:\n.*1 rank  \(0, \S+\): deaf \(deaf.py:4\)",
+                         job.text()), job.text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
+def test_another_users_job_is_told_as_such(tmp_path):
+    script = tmp_path / "wait.sh"
+    script.write_text("echo UP; sleep 600\n")
+    with Job(tmp_path, "job", "--standalone", "--no-python", "sh", script) as job:
+        job.until("UP")
+        out = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(MUSTER), "stacks",
+                              str(job.pid)], capture_output=True, text=True, timeout=30)
+        assert out.returncode == 1 and "is a job of user root: only that user can ask it" in out.stderr, out
