@@ -2,7 +2,6 @@
  * Everything is looked up then; nothing is kept up to date in between. */
 #include <fcntl.h>
 #include <stdio.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "agent/agent_int.h"
@@ -188,20 +187,6 @@ static void last_lines(void *ctx, size_t local_rank, struct buf *out)
     add_tail(&a->workers[local_rank], "stderr.log", out);
 }
 
-/* --- the page -------------------------------------------------------------------- */
-
-/* For viewers who are not the job's user on this machine. */
-static void make_key(char key[65])
-{
-    uint8_t bytes[32];
-
-    *key = '\0';
-    if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
-        return; /* Then there is none, and no other viewer. */
-    for (size_t i = 0; i < sizeof bytes; i++)
-        snprintf(key + 2 * i, 3, "%02x", bytes[i]);
-}
-
 /* --- open and close --------------------------------------------------------------- */
 
 /* A job that nobody can ask is still a job: whatever fails here is told to nobody but
@@ -210,11 +195,11 @@ static void open_page(struct agent *a)
 {
     struct http_address at;
     struct muster_error why;
-    char key[65];
+    char key[STATUS_KEY_SIZE];
 
     if (!a->config->status_http)
         return;
-    make_key(key);
+    status_http_random_key(key);
     if (http_address_parse(a->config->status_http, &at, &why) == 0 &&
         status_http_open(&a->loop, a->status->status, &at, key, &a->status->http,
                          &why) == 0)

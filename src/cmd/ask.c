@@ -120,6 +120,16 @@ static bool is_better(const struct local_call *a, const struct local_call *b)
     return !json_object_get(a->answer, "alone") && json_object_get(b->answer, "alone");
 }
 
+/* The same name at the same place. A store has no name: each is by itself. */
+static bool is_same_job(const struct local_call *a, const struct local_call *b)
+{
+    const struct span id = run_id_of(a);
+
+    return id.n && span_eq(id, run_id_of(b)) &&
+           span_eq(json_span(json_object_get(a->answer, "job"), "endpoint"),
+                   json_span(json_object_get(b->answer, "job"), "endpoint"));
+}
+
 bool answers_is_first(const struct answers *a, size_t i)
 {
     const struct local_call *c = &a->calls[i];
@@ -128,7 +138,7 @@ bool answers_is_first(const struct answers *a, size_t i)
     for (size_t k = 0; k < a->count; k++) {
         const struct local_call *o = &a->calls[k];
 
-        if (k == i || !o->answer || !span_eq(run_id_of(o), run_id_of(c)))
+        if (k == i || !o->answer || !is_same_job(o, c))
             continue;
         if (is_better(o, c) || (!alone && k < i && !is_better(c, o)))
             return false;

@@ -9,7 +9,10 @@
 
 #include "base/err.h"
 #include "cmd/cmd.h"
+#include "loop/clock.h"
 #include "rendezvous/coordinator_driver.h"
+#include "status/http.h"
+#include "status/local_socket.h"
 #include "store/server.h"
 
 #define PROG "muster store"
@@ -38,11 +41,16 @@ static const char help[] =
     "                     unread (default 256)\n"
     "  --max-held MIB     close a connection that holds more of its own when all of\n"
     "                     them hold so much of either (default 1024)\n"
+    "  --status-http A:P  serve a page, /status.json and /metrics at ADDR:PORT "
+    "(without\n"
+    "                     ADDR: to this machine alone)\n"
     "  --help             this text\n";
 
 struct store_args {
     struct store_server_opts server;
-    const char *port_file; /* borrowed, or NULL */
+    const char *port_file;    /* borrowed, or NULL */
+    const char *status_http;  /* likewise */
+    struct http_address page; /* status_http, taken apart */
 };
 
 static int parse_port(const char *text, uint16_t *out, struct muster_error *err)
@@ -97,6 +105,7 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
         { "max-request", required_argument, NULL, 'i' },
         { "max-unread", required_argument, NULL, 'u' },
         { "max-held", required_argument, NULL, 'm' },
+        { "status-http", required_argument, NULL, 't' },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
@@ -106,7 +115,7 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
 
     a->server.tenant = &coordinator_tenant;
     a->server.port = 29500;
-    a->port_file = NULL;
+    a->port_file = a->status_http = NULL;
     optind = 0; /* In case somebody has used getopt before. */
     opterr = 0;
     for (int c; rc == 0 && (c = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
@@ -128,6 +137,8 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
                              err);
         else if (c == 'm')
             rc = parse_count("--max-held", optarg, 1 << 20, &a->server.max_held, err);
+        else if (c == 't')
+            rc = http_address_parse(a->status_http = optarg, &a->page, err);
         else if (c == 'h')
             rc = 1;
         else
@@ -176,13 +187,85 @@ static void print_trace(void *ctx, enum trace_level level, const char *text)
 struct running {
     struct store_server *server;
     uv_signal_t term, interrupt;
+    struct status *status;
+    struct status_http *http;
+    struct local_socket *local;
+    struct store_status now;
+    struct store_rate rate;
+    int64_t began_us;
+    char host[256];
 };
+
+/* ---- what `muster status` and the page are told ---- */
+
+static void describe(void *ctx, struct job_input *in)
+{
+    struct running *r = ctx;
+    struct store_server_stats s;
+
+    store_server_stats(r->server, &s);
+    r->now = (struct store_status){ .present = true,
+                                    .requests = s.requests,
+                                    .answers = s.answers,
+                                    .bytes_in = s.bytes_in,
+                                    .bytes_out = s.bytes_out,
+                                    .connections = s.connections,
+                                    .keys = s.keys,
+                                    .rate = store_rate(&r->rate, s.requests,
+                                                       clock_mono_ms()) };
+    *in = (struct job_input){ .run_id = "",
+                              .backend = "store",
+                              .endpoint = store_server_address(r->server),
+                              .began_us = r->began_us,
+                              .now_us = clock_now().wall_us,
+                              .host = r->host,
+                              .addr = "",
+                              .agent_pid = getpid(),
+                              .store = &r->now };
+}
+
+static void on_url(void *ctx, struct local_request *q, const json_t *body)
+{
+    const struct running *r = ctx;
+
+    (void)body;
+    local_request_answer_json(
+        q,
+        r->http ? json_pack("{s:s}", "url", status_http_url(r->http)) : json_object());
+}
+
+/* Whoever cannot be asked still serves. Only a page that was asked for and cannot be
+ * had ends it. */
+static int open_status(uv_loop_t *loop, struct running *r, const struct store_args *a,
+                       struct muster_error *err)
+{
+    const struct status_opts opts = { .loop = loop, .describe = describe, .ctx = r };
+    char key[STATUS_KEY_SIZE];
+    int rc = status_open(&opts, &r->status, err);
+
+    r->began_us = clock_now().wall_us;
+    (void)gethostname(r->host, sizeof r->host - 1);
+    if (rc == 0 && local_socket_open(loop, &r->local, NULL) == 0) {
+        (void)status_serve_local(r->status, r->local);
+        (void)local_socket_register(r->local, "url", on_url, r);
+    }
+    if (rc != 0 || !a->status_http)
+        return rc;
+    status_http_random_key(key);
+    rc = status_http_open(loop, r->status, &a->page, key, &r->http, err);
+    if (rc != 0)
+        (void)err_wrap(err, "--status-http %s", a->status_http);
+    return rc;
+}
 
 static void on_signal(uv_signal_t *handle, int signum)
 {
     struct running *r = handle->data;
 
     (void)signum;
+    status_http_close(r->http);
+    local_socket_close(r->local);
+    status_close(r->status);
     store_server_close(r->server, NULL, NULL);
     uv_close((uv_handle_t *)&r->term, NULL);
     uv_close((uv_handle_t *)&r->interrupt, NULL);
@@ -199,7 +282,7 @@ static void listen_for_signals(uv_loop_t *loop, struct running *r)
 
 static int serve(const struct store_args *a, struct muster_error *err)
 {
-    struct running r;
+    struct running r = { 0 };
     uv_loop_t loop;
     int rc;
 
@@ -209,7 +292,8 @@ static int serve(const struct store_args *a, struct muster_error *err)
     rc = store_server_open(&loop, &a->server, &r.server, err);
     if (rc == 0) {
         listen_for_signals(&loop, &r);
-        if (a->port_file)
+        rc = open_status(&loop, &r, a, err);
+        if (rc == 0 && a->port_file)
             rc = write_port_file(a->port_file, store_server_port(r.server), err);
         if (rc == 0) {
             printf("listening on %s\n", store_server_address(r.server));

@@ -11,6 +11,11 @@
 
 struct status_http;
 
+#define STATUS_KEY_SIZE 65u
+
+/* A key for a job without a secret; "" if the system has no randomness. */
+void status_http_random_key(char key[STATUS_KEY_SIZE]);
+
 /* key: 64 hex digits that open the page to others, "" for none; copied. Errors:
  * MUSTER_EINUSE and its kind with the address in the sentence, MUSTER_ENOTSUP. */
 int status_http_open(uv_loop_t *loop, struct status *status,

@@ -44,13 +44,19 @@ const char *store_server_address(const struct store_server *s); /* "[::]:29400" 
 const char *store_server_own_host(const struct store_server *s);
 size_t store_server_connections(const struct store_server *s);
 
+/* What the store has done since it was opened, and what it holds now. */
+struct store_server_stats {
+    uint64_t requests, answers, bytes_in, bytes_out;
+    size_t connections, keys;
+};
+void store_server_stats(const struct store_server *s, struct store_server_stats *out);
+
 /* Forgets every key and queue, as before a new attempt of the workers. Connections
  * stay; waits that are pending stay. */
 void store_server_wipe(struct store_server *s);
 
 /* Runs the loop until the server is closed and its callback was called; a little faster
- * than uv_run, for a program whose loop has little else to do. Nothing that runs there
- * may add sockets or other descriptors to the loop meanwhile. */
+ * than uv_run, for a program whose loop has little else to do. */
 void store_server_run(struct store_server *s);
 
 /* Raises this process's limit of open files as far as it may, up to STORE_SERVER_MANY.

@@ -67,7 +67,9 @@ bool http_host_is_local(const char *host)
     if (host[0] == '[') { /* [::1]:8080 */
         const char *end = strchr(host, ']');
 
-        return end && (end[1] == '\0' || end[1] == ':') &&
+        return end &&
+               (end[1] == '\0' ||
+                (end[1] == ':' && only(end + 2, strlen(end + 2), "0123456789"))) &&
                only(host + 1, (size_t)(end - host - 1), "0123456789abcdefABCDEF.:");
     }
     if (colon) {

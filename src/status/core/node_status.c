@@ -222,3 +222,19 @@ size_t node_status_alive(const struct node_status *n)
                  n->workers[i].state == WORKER_STOPPED;
     return count;
 }
+
+#define RATE_MS 500u /* a shorter time tells nothing */
+
+uint32_t store_rate(struct store_rate *r, uint64_t requests, uint64_t now_ms)
+{
+    const uint64_t passed = now_ms - MIN_OF(r->at_ms, now_ms);
+
+    if (passed < RATE_MS)
+        return r->rate;
+    if (r->at_ms)
+        r->rate =
+            (uint32_t)((requests - MIN_OF(r->requests, requests)) * 1000 / passed);
+    r->requests = requests;
+    r->at_ms = now_ms;
+    return r->rate;
+}

@@ -63,6 +63,14 @@ struct store_status {
     uint32_t rate; /* requests a second, lately */
 };
 
+/* Keeps the rate of a store up to date, from its count of requests and the time. */
+struct store_rate {
+    uint64_t requests, at_ms;
+    uint32_t rate;
+};
+
+uint32_t store_rate(struct store_rate *r, uint64_t requests, uint64_t now_ms);
+
 #define NODE_WAIT_MAX    512u
 #define NODE_VERSION_MAX 32u
 #define NODE_WORKERS_MAX 2048u

@@ -164,6 +164,11 @@ struct store *store_new(uint64_t seed, size_t max_reply)
     return s;
 }
 
+size_t store_key_count(const struct store *s)
+{
+    return s->present;
+}
+
 void store_free(struct store *s)
 {
     struct map_link *l;

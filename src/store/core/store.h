@@ -21,6 +21,7 @@ struct store;
  * bytes closes its connection instead. NULL if out of memory. */
 struct store *store_new(uint64_t seed, size_t max_reply);
 void store_free(struct store *s); /* NULL is fine */
+size_t store_key_count(const struct store *s);
 
 enum store_event_kind {
     STORE_REQUEST, /* a peer asks */
