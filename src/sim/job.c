@@ -529,7 +529,7 @@ static bool could_go_on(const struct job *j)
     return strcmp(j->set.backend, "static") != 0 && !j->host_lost && !j->long_outage &&
            j->signals == 0 && (int64_t)left >= j->set.min_nodes &&
            j->worker_failures <= j->set.max_restarts &&
-           !j->set.workers_fail_with_peers && !j->starved;
+           !j->set.workers_fail_with_peers && !j->starved && !j->strays;
 }
 
 static void check_went_on(const struct job *j)
@@ -606,6 +606,7 @@ bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud)
             theme = (enum theme)i;
     draw_settings(&only, backend, theme);
     draw_world(&only);
+    os.slow_names = theme != THEME_RESET;
     if (only.set.plain)
         (void)os_process_start(os_machine_add(STORE_NAME), STORE_NAME, store_main,
                                NULL);

@@ -78,6 +78,7 @@ struct job {
     unsigned resets, cuts, kills, powers, stops, jumps, signals, failures, starved;
     unsigned moments;         /* faults that are left for when something happens, */
     bool only_resets;         /* of this kind */
+    unsigned strays;          /* workers of a lost node that came to a later world */
     bool host_lost;           /* the store went with its process, at least once */
     unsigned worker_failures; /* workers that failed by themselves */
     unsigned started;         /* workers, in all */

@@ -144,6 +144,14 @@ static void join_meeting(struct job_worker *w, size_t index)
 
     (void)snprintf(master, sizeof master, "%.40s:%.8s", job_env(w, "MASTER_ADDR"),
                    job_env(w, "MASTER_PORT"));
+    /* The agent that lost touch with its group has not stopped it yet, and the store
+     * has the address of the round before: torch's own stores cannot keep it out
+     * either. */
+    if (m && world != m->world && the_job->last_fault_t && !w->node->killed) {
+        the_job->strays++;
+        os_say(w->process->name, "has come to a later world");
+        return;
+    }
     if (!m || world != m->world || rank < 0 || rank >= world ||
         world > JOB_NODES * JOB_NPROC) {
         os_fail("%s is rank %" PRId64 " of %" PRId64 " in a world of %" PRId64,
@@ -301,6 +309,8 @@ int job_worker_main(void *worker)
             late_t = os.t + COLLECTIVE_US;
         doze(t, late_t);
     }
+    if (!w->meeting)
+        return 1;
     sleep_until(t, os.t + os_random(0, 500 * OS_MS));
     return 0;
 }

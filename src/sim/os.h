@@ -86,6 +86,7 @@ struct os {
     uint64_t delay_us, jitter_us;
     size_t send_room; /* of each socket: writes beyond it wait */
     bool any_cut;     /* reads give arbitrary pieces */
+    bool slow_names;  /* now and then a name takes seconds to resolve */
     struct os_process *processes, *last_process, *current;
     int next_pid;
     struct os_socket *all_sockets;

@@ -287,7 +287,8 @@ int blocking_call_run(uv_loop_t *loop, blocking_call_work work, void *data,
                       struct blocking_call **out, struct muster_error *err)
 {
     struct blocking_call *o = mem_calloc(1, sizeof *o);
-    uint64_t ms = os_chance(20) ? os_random(100, 3000) : os_random(0, 5);
+    const bool slow = os_chance(20) && os.slow_names;
+    const uint64_t ms = slow ? os_random(100, 3000) : os_random(0, 5);
 
     if (!o)
         return err_nomem(err);
