@@ -418,6 +418,7 @@ static void close_all(struct agent *a)
 {
     agent_wait_end(a, false);
     warm_close(a->warm);
+    start_watch_close(&a->start_watch);
     agent_end_talk(a);
     agent_serve_close(a);
     guard_dismiss(a->guard); /* It takes its time while we tidy up. */
@@ -519,6 +520,7 @@ int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result 
     uv_timer_init(&a.loop, &a.timer);
     uv_timer_init(&a.loop, &a.wait.timer);
     uv_timer_init(&a.loop, &a.stuck_timer);
+    start_watch_init(&a.start_watch, &a.loop, a.opts.notes);
     a.timer.data = a.wait.timer.data = a.stuck_timer.data = &a;
     rc = open_all(&a, err);
     if (rc == 0) {

@@ -17,6 +17,7 @@
 #include "stacks/service.h"
 #include "status/local_socket.h"
 #include "store/talk_driver.h"
+#include "warm/start_watch.h"
 #include "warm/warm.h"
 
 #define AGENT_SIGNALS_MAX 32
@@ -55,6 +56,8 @@ struct agent {
     struct etcd_serve *serve; /* --rdzv-serve; NULL: not asked for */
     bool serve_starts;        /* the join waits for it */
     struct warm *warm;        /* owned; NULL: not asked for */
+    int64_t starts;           /* of workers so far: attempts, and rounds that changed */
+    struct start_watch start_watch; /* who does not know of it is told */
     struct logs *logs;
     struct rdzv_handler *handler;
     struct rdzv_round round; /* texts are the handler's, until the next join */

@@ -1,4 +1,4 @@
-/* agent_core_workers.c - the workers of one attempt: started, watched, forgotten. */
+/* workers.c - the workers of one attempt: started, watched, forgotten. */
 #include <errno.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +12,7 @@
 
 void agent_forget_workers(struct agent *a)
 {
+    start_watch_stop(&a->start_watch);
     for (int64_t i = 0; a->workers && i < a->config->nproc; i++) {
         struct agent_worker *w = &a->workers[i];
         agent_answer_close(w);
@@ -105,6 +106,7 @@ void agent_start_workers(struct agent *a, int64_t attempt)
         a->handler->ops->wipe_worker_store(a->handler);
     a->started_ms = clock_mono_ms();
     a->unanswered = a->config->nproc;
+    a->starts++;
     a->refused = 0;
     a->exits = 0;
     int rc = agent_signals_on(a, &err);
@@ -131,6 +133,16 @@ void agent_start_workers(struct agent *a, int64_t attempt)
 
 /* --- what the guard tells --------------------------------------------------------- */
 
+/* After a restart it is worth saying what the imports cost. */
+static void watch_start(struct agent *a)
+{
+    const bool python =
+        a->config->entry != ENTRY_EXEC && a->config->entry != ENTRY_FUNCTION;
+
+    if (a->starts > 1 && python && !a->warm)
+        start_watch_begin(&a->start_watch, a->workers[0].pid);
+}
+
 static void all_answered(struct agent *a)
 {
     if (a->refused == 0) {
@@ -138,6 +150,7 @@ static void all_answered(struct agent *a)
             agent_worker_event(a, "START", i, NULL, NULL);
         agent_measure_started(a);
         agent_hang_begin(a);
+        watch_start(a);
         agent_post(a, GROUP_EV_STARTED, 0, 0);
         return;
     }

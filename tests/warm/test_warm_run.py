@@ -376,3 +376,15 @@ def test_memory_is_shared(tmp_path):
     _, warm = run(tmp_path, "--warm", "w.py")
     kb = [int(re.search(r"PRIVATE (\d+)", t)[1]) for t in (cold, warm)]
     assert kb[1] < kb[0] / 5, kb
+
+
+def test_who_has_not_heard_of_it_is_told(tmp_path):
+    """Once, after a restart whose workers took more than a second."""
+    (tmp_path / "w.py").write_text(
+        "import os, socket, sys, time\ntime.sleep(1.2)\ns = socket.socket()\ntime.sleep(0.6)\n"
+        "sys.exit(int(os.environ['TORCHELASTIC_RESTART_COUNT']) < 2)\n")
+    code, text = run(tmp_path, "--max-restarts=2", "w.py")
+    assert code == 0 and text.count("--warm imports once") == 1, text
+    assert re.search(r"the workers took 1\.[2-9] s from their start", text), text
+    code, text = run(tmp_path, "--max-restarts=2", "--warm=json", "w.py")
+    assert code == 0 and "imports once" not in text
