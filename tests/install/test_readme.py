@@ -43,6 +43,8 @@ def test_demo_torch() -> None:
                           capture_output=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kill -9" in done.stdout and "ended well" in done.stdout
+    cold, warm = re.search(r"to the next finished step +([0-9.]+) s +([0-9.]+) s", done.stdout).groups()
+    assert float(warm) < float(cold) / 3, done.stdout
 
 
 def test_every_target_is_there() -> None:
