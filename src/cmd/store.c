@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "auth/secret.h"
 #include "base/err.h"
 #include "cmd/cmd.h"
 #include "loop/clock.h"
@@ -26,8 +27,9 @@ static const char help[] =
     "  --bind ADDR        numeric address to listen on; without it: every address of\n"
     "                     this machine, IPv6 and IPv4, since clients come by host "
     "name.\n"
-    "                     There is no authentication: on a machine that strangers can\n"
-    "                     reach, bind the address of the cluster's network\n"
+    "                     Without --token-file there is no authentication: where\n"
+    "                     strangers can reach the machine, bind the address of the\n"
+    "                     cluster's network\n"
     "  --port N           port to listen on (default 29500); 0 takes any free one\n"
     "  --port-file FILE   write the port number into FILE when ready\n"
     "  --old-clients V    take clients that predate PyTorch 2.2 for version V: 2.1\n"
@@ -44,6 +46,10 @@ static const char help[] =
     "  --status-http A:P  serve a page, /status.json and /metrics at ADDR:PORT "
     "(without\n"
     "                     ADDR: to this machine alone)\n"
+    "  --token-file FILE  serve only clients that prove to hold the secret in it, and\n"
+    "                     the workers of their machines and of this user here; or\n"
+    "                     MUSTER_TOKEN holds the secret\n"
+    "  --encrypt          with a secret: encrypt, as the job's nodes with --encrypt\n"
     "  --help             this text\n";
 
 struct store_args {
@@ -51,6 +57,7 @@ struct store_args {
     const char *port_file;    /* borrowed, or NULL */
     const char *status_http;  /* likewise */
     struct http_address page; /* status_http, taken apart */
+    struct secret_opts secret;
 };
 
 static int parse_port(const char *text, uint16_t *out, struct muster_error *err)
@@ -104,6 +111,8 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
         { "silence", required_argument, NULL, 's' },
         { "max-request", required_argument, NULL, 'i' },
         { "max-unread", required_argument, NULL, 'u' },
+        { "token-file", required_argument, NULL, 'T' },
+        { "encrypt", no_argument, NULL, 'e' },
         { "max-held", required_argument, NULL, 'm' },
         { "status-http", required_argument, NULL, 't' },
         { "help", no_argument, NULL, 'h' },
@@ -116,6 +125,7 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
     a->server.tenant = &coordinator_tenant;
     a->server.port = 29500;
     a->port_file = a->status_http = NULL;
+    a->secret = (struct secret_opts){ 0 };
     optind = 0; /* In case somebody has used getopt before. */
     opterr = 0;
     for (int c; rc == 0 && (c = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
@@ -135,6 +145,10 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
         else if (c == 'u')
             rc = parse_count("--max-unread", optarg, 1 << 20, &a->server.max_output,
                              err);
+        else if (c == 'T')
+            a->secret.token_file = optarg;
+        else if (c == 'e')
+            a->secret.encrypt = true;
         else if (c == 'm')
             rc = parse_count("--max-held", optarg, 1 << 20, &a->server.max_held, err);
         else if (c == 't')
@@ -321,8 +335,12 @@ int cmd_store(int argc, char **argv)
     }
     if (rc == 0) {
         a.server.trace = &log;
+        rc = secret_load(&a.secret, &a.server.auth, &err);
+    }
+    if (rc == 0) {
         store_server_allow_many();
         rc = serve(&a, &err);
+        auth_unref(a.server.auth);
     }
     if (rc == 0)
         return 0;

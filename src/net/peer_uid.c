@@ -1,4 +1,6 @@
-/* peer_uid.c - see peer_uid.h. */
+/* peer_uid.c - see peer_uid.h. The kernel is asked for the one socket whose ends are
+ * ours the other way round: by sock_diag, or, where that is not built in, in
+ * /proc/net/tcp. */
 #include "net/peer_uid.h"
 
 #include <errno.h>
@@ -6,114 +8,156 @@
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
 #include <netinet/in.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/base.h"
-#include "base/err.h"
-
 struct ends {
-    int family;
-    struct inet_diag_sockid id; /* as the peer's socket has it: its own end is src */
+    int family; /* AF_INET where both are IPv4, mapped or not */
+    uint8_t peer[16], own[16];
+    uint16_t peer_port, own_port; /* in network order */
 };
 
-static bool is_loopback(const struct ends *e)
+static void take_end(const struct sockaddr_storage *a, uint8_t ip[16], uint16_t *port)
 {
-    static const uint32_t one[] = { 0, 0, 0 };
-
-    if (e->family == AF_INET)
-        return (ntohl(e->id.idiag_src[0]) >> 24) == 127;
-    return memcmp(e->id.idiag_src, one, sizeof one) == 0 &&
-           ntohl(e->id.idiag_src[3]) == 1;
-}
-
-/* An IPv4 client of an IPv6 socket is known by its IPv4 address. */
-static void put_end(const struct sockaddr_storage *a, int *family, __be16 *port,
-                    __be32 out[4])
-{
-    const struct sockaddr_in *v4 = (const void *)a;
-    const struct sockaddr_in6 *v6 = (const void *)a;
-
-    memset(out, 0, 16);
-    *family = a->ss_family;
+    memset(ip, 0, 16);
     if (a->ss_family == AF_INET) {
-        out[0] = v4->sin_addr.s_addr;
+        const struct sockaddr_in *v4 = (const void *)a;
+
+        memcpy(ip, &v4->sin_addr, 4);
         *port = v4->sin_port;
         return;
     }
+    const struct sockaddr_in6 *v6 = (const void *)a;
+
     *port = v6->sin6_port;
-    if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
-        *family = AF_INET;
-        memcpy(out, &v6->sin6_addr.s6_addr[12], 4);
-    } else {
-        memcpy(out, &v6->sin6_addr, 16);
-    }
+    if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+        memcpy(ip, &v6->sin6_addr.s6_addr[12], 4);
+    else
+        memcpy(ip, &v6->sin6_addr, 16);
 }
 
-static int find_ends(int fd, struct ends *e)
+static bool find_ends(int fd, struct ends *e)
 {
-    struct sockaddr_storage ours, theirs;
-    socklen_t n = sizeof ours, m = sizeof theirs;
+    struct sockaddr_storage peer, own;
+    socklen_t n = sizeof peer, m = sizeof own;
 
-    memset(e, 0, sizeof *e);
-    if (getsockname(fd, (struct sockaddr *)&ours, &n) < 0 ||
-        getpeername(fd, (struct sockaddr *)&theirs, &m) < 0)
-        return -1;
-    if (theirs.ss_family != AF_INET && theirs.ss_family != AF_INET6)
-        return -1;
-    put_end(&ours, &e->family, &e->id.idiag_dport, e->id.idiag_dst);
-    put_end(&theirs, &e->family, &e->id.idiag_sport, e->id.idiag_src);
-    e->id.idiag_cookie[0] = e->id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-    return 0;
+    if (getpeername(fd, (struct sockaddr *)&peer, &n) < 0 ||
+        getsockname(fd, (struct sockaddr *)&own, &m) < 0 ||
+        (peer.ss_family != AF_INET && peer.ss_family != AF_INET6))
+        return false;
+    e->family = peer.ss_family;
+    if (peer.ss_family == AF_INET6 &&
+        IN6_IS_ADDR_V4MAPPED(&((struct sockaddr_in6 *)&peer)->sin6_addr))
+        e->family = AF_INET;
+    take_end(&peer, e->peer, &e->peer_port);
+    take_end(&own, e->own, &e->own_port);
+    return true;
 }
 
-static int ask_kernel(int nl, const struct ends *e, uid_t *uid)
+static enum peer_place ask_kernel(const struct ends *e, uid_t *uid)
 {
     struct {
         struct nlmsghdr head;
         struct inet_diag_req_v2 req;
     } ask = {
-        .head = { sizeof ask, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 1, 0 },
+        .head = { .nlmsg_len = sizeof ask,
+                  .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+                  .nlmsg_flags = NLM_F_REQUEST },
         .req = { .sdiag_family = (uint8_t)e->family,
                  .sdiag_protocol = IPPROTO_TCP,
-                 .idiag_states = UINT32_MAX,
-                 .id = e->id },
+                 .idiag_states = ~0u },
     };
     union {
         struct nlmsghdr head;
-        char bytes[4096];
-    } got;
-    const struct sockaddr_nl kernel = { .nl_family = AF_NETLINK };
+        uint8_t bytes[4096];
+    } answer;
+    const int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+    const struct timeval limit = { .tv_sec = 1 }; /* The kernel answers at once. */
+    enum peer_place place = PEER_UNKNOWN;
+    ssize_t n = -1;
 
-    if (sendto(nl, &ask, sizeof ask, 0, (const struct sockaddr *)&kernel,
-               sizeof kernel) < 0)
-        return -1;
-    const ssize_t n = recv(nl, &got, sizeof got, 0);
-    if (n < (ssize_t)NLMSG_LENGTH(sizeof(struct inet_diag_msg)) ||
-        got.head.nlmsg_type != SOCK_DIAG_BY_FAMILY)
-        return -1;
-    *uid = ((const struct inet_diag_msg *)NLMSG_DATA(&got.head))->idiag_uid;
-    return 0;
+    if (fd < 0)
+        return PEER_UNKNOWN;
+    memcpy(ask.req.id.idiag_src, e->peer, 16);
+    memcpy(ask.req.id.idiag_dst, e->own, 16);
+    ask.req.id.idiag_sport = e->peer_port;
+    ask.req.id.idiag_dport = e->own_port;
+    ask.req.id.idiag_cookie[0] = ask.req.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    if (send(fd, &ask, sizeof ask, 0) == (ssize_t)sizeof ask)
+        n = recv(fd, &answer, sizeof answer, 0);
+    (void)close(fd);
+    if (n < (ssize_t)sizeof(struct nlmsghdr))
+        return PEER_UNKNOWN;
+    if (answer.head.nlmsg_type == SOCK_DIAG_BY_FAMILY &&
+        n >= (ssize_t)(NLMSG_HDRLEN + sizeof(struct inet_diag_msg))) {
+        *uid = ((struct inet_diag_msg *)NLMSG_DATA(&answer.head))->idiag_uid;
+        place = PEER_HERE;
+    } else if (answer.head.nlmsg_type == NLMSG_ERROR &&
+               n >= (ssize_t)(NLMSG_HDRLEN + sizeof(struct nlmsgerr))) {
+        /* ENOENT is also what a kernel without tcp_diag says. */
+        const int why = -((struct nlmsgerr *)NLMSG_DATA(&answer.head))->error;
+
+        place = why == ENOENT ? PEER_ELSEWHERE : PEER_UNKNOWN;
+    }
+    return place;
 }
 
-int peer_uid(int fd, uid_t *uid, struct muster_error *err)
+/* An end as /proc/net/tcp has it: words in the machine's order, in hex. */
+static void proc_text(const struct ends *e, const uint8_t ip[16], uint16_t port,
+                      bool wide, char out[48])
 {
-    const struct timeval limit = { .tv_sec = 1 }; /* The kernel answers at once. */
-    struct ends e;
-    int rc;
+    uint8_t mapped[16] = { [10] = 0xff, [11] = 0xff };
+    uint32_t w[4];
 
-    if (find_ends(fd, &e) < 0)
-        return err_set(err, MUSTER_EIO, "the peer of a connection: %s",
-                       strerror(errno));
-    if (!is_loopback(&e))
-        return err_set(err, MUSTER_ENOTSUP, "the peer is on another machine");
-    const int nl = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-    if (nl < 0)
-        return err_set(err, MUSTER_EIO, "sock_diag: %s", strerror(errno));
-    (void)setsockopt(nl, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    rc = ask_kernel(nl, &e, uid);
-    (void)close(nl);
-    return rc < 0 ? err_set(err, MUSTER_EIO, "the kernel does not tell who the peer is")
-                  : 0;
+    if (e->family == AF_INET && wide) {
+        memcpy(mapped + 12, ip, 4);
+        ip = mapped;
+    }
+    memcpy(w, ip, 16);
+    if (wide)
+        (void)snprintf(out, 48, "%08X%08X%08X%08X:%04X", w[0], w[1], w[2], w[3],
+                       ntohs(port));
+    else
+        (void)snprintf(out, 48, "%08X:%04X", w[0], ntohs(port));
+}
+
+static enum peer_place look_up(const char *path, const struct ends *e, bool wide,
+                               uid_t *uid)
+{
+    char line[512], peer[48], own[48], from[48], to[48];
+    enum peer_place place = PEER_ELSEWHERE;
+    FILE *f = fopen(path, "re");
+    unsigned who;
+
+    if (!f)
+        return PEER_UNKNOWN;
+    proc_text(e, e->peer, e->peer_port, wide, peer);
+    proc_text(e, e->own, e->own_port, wide, own);
+    while (place != PEER_HERE && fgets(line, sizeof line, f))
+        if (sscanf(line, "%*s %47s %47s %*s %*s %*s %*s %u", from, to, &who) == 3 &&
+            strcmp(from, peer) == 0 && strcmp(to, own) == 0) {
+            *uid = who;
+            place = PEER_HERE;
+        }
+    (void)fclose(f);
+    return place;
+}
+
+enum peer_place peer_uid(int fd, uid_t *uid)
+{
+    struct ends e;
+    enum peer_place place;
+
+    if (!find_ends(fd, &e))
+        return PEER_UNKNOWN;
+    if (ask_kernel(&e, uid) == PEER_HERE)
+        return PEER_HERE;
+    place = look_up("/proc/net/tcp6", &e, true, uid);
+    if (place != PEER_HERE && e.family == AF_INET)
+        place = look_up("/proc/net/tcp", &e, false, uid);
+    return place;
 }

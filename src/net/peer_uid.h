@@ -1,14 +1,17 @@
-/* peer_uid.h - which user of this machine is at the other end of a TCP connection over
- * loopback: the kernel knows (sock_diag), as it does for unix sockets. */
+/* peer_uid.h - whose process is at the other end of a TCP connection, if it is on this
+ * machine (in this network namespace). */
 #ifndef NET_PEER_UID_H
 #define NET_PEER_UID_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
-#include "muster/error.h"
+enum peer_place {
+    PEER_HERE,      /* on this machine; *uid is set */
+    PEER_ELSEWHERE, /* its socket is not in this network namespace */
+    PEER_UNKNOWN,   /* the kernel does not tell */
+};
 
-/* One question to the kernel, some 20 us. MUSTER_ENOTSUP: the peer is on another
- * machine; MUSTER_EIO: the kernel does not tell (no sock_diag, or the peer is gone). */
-int peer_uid(int fd, uid_t *uid, struct muster_error *err);
+enum peer_place peer_uid(int fd, uid_t *uid);
 
 #endif

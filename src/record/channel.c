@@ -531,6 +531,7 @@ static void dial(struct channel *c)
     const struct push_session_opts opts = { .host = c->at_host,
                                             .port = c->at_port,
                                             .timeout_ms = DIAL_MS,
+                                            .auth = c->opts.auth,
                                             .key = JOB_KEY,
                                             .max = JOB_MAX,
                                             .trace = c->opts.trace };
@@ -607,6 +608,7 @@ static void ask_caps(struct channel *c)
     const struct store_client_opts opts = { .host = c->at_host,
                                             .port = c->at_port,
                                             .timeout_ms = CAPS_MS,
+                                            .auth = c->opts.auth,
                                             .trace = c->opts.trace };
     const struct span key = span_str(CAPS);
     struct muster_error err;
@@ -642,6 +644,7 @@ int channel_open(const struct channel_opts *opts, struct channel **out,
     if (!c)
         return err_nomem(err);
     c->opts = *opts;
+    c->opts.auth = auth_ref(opts->auth);
     c->run_id = mem_strdup(opts->run_id);
     c->host = mem_strdup(opts->host);
     c->addr = mem_strdup(opts->addr ? opts->addr : "");
@@ -649,6 +652,7 @@ int channel_open(const struct channel_opts *opts, struct channel **out,
         mem_free(c->run_id);
         mem_free(c->host);
         mem_free(c->addr);
+        auth_unref(c->opts.auth);
         mem_free(c);
         return err_nomem(err);
     }

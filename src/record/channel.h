@@ -15,6 +15,7 @@
 
 #include <uv.h>
 
+#include "auth/core/auth.h"
 #include "base/trace.h"
 #include "record/core/record.h"
 
@@ -37,6 +38,7 @@ struct channel_opts {
     int64_t pid, nproc;        /* the agent's pid, its workers */
     int64_t max_restarts;      /* counts if this node is the coordinator's */
     bool observer;             /* no agent: may ask, and hears, but is nobody */
+    struct auth *auth;         /* the job's secret, or NULL; referenced */
     const struct trace *trace; /* borrowed, may be NULL */
     /* A new entry of the record, borrowed for the call. May be NULL. */
     void (*on_entry)(void *ctx, const struct record_entry *e);

@@ -239,6 +239,7 @@ void c10d_release(struct c10d *c)
     mem_free(c->run_id);
     mem_free(c->path);
     mem_free(c->bind);
+    auth_unref(c->auth);
     mem_free(c);
     if (cb)
         cb(ctx);

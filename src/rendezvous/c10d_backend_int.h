@@ -29,6 +29,7 @@ struct c10d {
     struct muster_error unbound; /* why we do not host although it is our part */
     bool alone; /* one node, and a port that nobody can know: no other can come */
 
+    struct auth *auth;              /* a reference, or NULL */
     bool many;                      /* several nodes may come */
     char *bind;                     /* owned; rdzv-conf bind, or NULL */
     struct bind_address at_home;    /* where our server listens */

@@ -9,6 +9,7 @@
 #include "base/py/text.h"
 #include "rendezvous/c10d_backend_int.h"
 #include "rendezvous/coordinator_driver.h"
+#include "rendezvous/secured.h"
 #include "store/core/reserved.h"
 #include "store/file_store.h"
 #include "store/memory_store.h"
@@ -110,6 +111,15 @@ static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
         return;
     if (status < 0) {
         connected(c, status, err);
+        return;
+    }
+    if (span_eq(reply->value, span_str(RESERVED_CAPS_SECRET))) {
+        struct muster_error why;
+
+        (void)err_set(&why, MUSTER_EACCES,
+                      "the job has a secret, and this node was given none: give it the "
+                      "same --token-file (or MUSTER_TOKEN) as the others");
+        connected(c, why.code, &why);
         return;
     }
     c->can_watch = has_word(reply->value, "changed");
@@ -255,6 +265,7 @@ int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
         .port = (uint16_t)c->at.port,
         .timeout_ms = c->read_ms,
         .once = once,
+        .auth = c->auth,
         .trace = c->trace,
     };
 
@@ -281,6 +292,7 @@ static int serve(struct c10d *c, struct muster_error *err)
     opts.tenant = &coordinator_tenant;
     opts.port = (uint16_t)c->at.port;
     opts.bind = bind_address_text(&c->at_home);
+    opts.auth = c->auth;
     opts.trace = c->trace;
     rc = store_server_open(c->base.loop, &opts, &c->server, err);
     if (rc < 0)
@@ -292,6 +304,8 @@ static int serve(struct c10d *c, struct muster_error *err)
           (long)getpid());
     bind_address_log(c->trace, "the C10d rendezvous", store_server_address(c->server),
                      &c->at_home);
+    if (c->many)
+        rdzv_say_secret(c->trace, c->auth);
     return 0;
 }
 
@@ -437,6 +451,7 @@ static int read_params(struct c10d *c, const struct rdzv_params *p,
         return err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
     c->alone = !c->file && c->at.port == 0 && p->max_nodes == 1;
     c->many = p->max_nodes > 1;
+    c->auth = auth_ref(p->auth);
     c->bind = mem_strdup(params_str(p, "bind", ""));
     c->read_ms = ms_of_seconds(seconds);
     c->run_id = mem_strdup(p->run_id);

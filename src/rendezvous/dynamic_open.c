@@ -74,6 +74,7 @@ static void named(struct dynamic_handler *d)
         .run_id = d->params.run_id,
         .addr = d->where,
         .bind = params_str(&d->params, "bind", ""),
+        .auth = d->params.auth,
         .many = d->params.max_nodes > 1,
         .share = d->share,
         .timeout_ms = d->read_ms,

@@ -228,6 +228,7 @@ bool dynamic_be_guest(struct dynamic_handler *d)
         .away_ms = d->read_ms,
         .order = d->rank_order_key < 0 ? COORD_BY_NODE : COORD_BY_KEY,
         .rank_order_key = (uint64_t)MAX_OF(d->rank_order_key, 0),
+        .auth = d->params.auth,
         .trace = d->trace,
     };
     struct member_driver *guest;

@@ -11,6 +11,7 @@
 #include "store/async_store.h"
 
 struct rdzv_handler;
+struct auth;
 
 /* The outcome of a round; all pointers borrowed until the next next() or destroy. */
 struct rdzv_round {
@@ -20,6 +21,10 @@ struct rdzv_round {
         *store;              /* the round's store, prefixed: role_info, barrier, ... */
     const char *master_addr; /* for the workers */
     uint16_t master_port;
+    /* With encryption the two above lead to a relay on this machine, and these to the
+     * workers' store itself; else NULL and 0. */
+    const char *served_addr;
+    uint16_t served_port;
 };
 
 typedef void (*rdzv_next_cb)(void *ctx, int status, const struct rdzv_round *round,
@@ -59,6 +64,7 @@ struct rdzv_handler_ops {
 struct rdzv_handler {
     const struct rdzv_handler_ops *ops;
     uv_loop_t *loop;
+    struct auth *auth; /* borrowed; the job's secret, or NULL */
 };
 
 #endif

@@ -21,6 +21,7 @@ struct rdzv_master {
     uv_loop_t *loop;
     struct master_addr core;
     char *run_id, *bind; /* owned */
+    struct auth *auth;   /* a reference, or NULL */
     bool many;
     const struct trace *trace;
     struct talk_driver *talk;    /* owned; NULL: idle */
@@ -46,6 +47,7 @@ static void master_release(void *ctx)
     talk_fini(&m->core.talk);
     mem_free(m->run_id);
     mem_free(m->bind);
+    auth_unref(m->auth);
     mem_free(m);
     if (cb)
         cb(cb_ctx);
@@ -81,6 +83,7 @@ static void serve(struct rdzv_master *m)
         store_server_opts_init(&opts);
         opts.tenant = &coordinator_tenant;
         opts.bind = bind_address_text(&m->at_home);
+        opts.auth = m->auth;
         opts.trace = m->trace;
         if (store_server_open(m->loop, &opts, &m->server, &err) == 0)
             bind_address_log(m->trace, "the workers' store",
@@ -117,6 +120,7 @@ static void perform_do(struct rdzv_master *m, enum master_do what)
                                             .port = m->core.found.port,
                                             .once = true,
                                             .timeout_ms = PROBE_MS,
+                                            .auth = m->auth,
                                             .trace = m->trace };
     struct muster_error err;
     uint16_t port = 0;
@@ -230,6 +234,7 @@ int rdzv_master_new(uv_loop_t *loop, const struct rdzv_master_opts *opts,
     m->many = opts->many;
     m->run_id = mem_strdup(opts->run_id);
     m->bind = mem_strdup(opts->bind);
+    m->auth = auth_ref(opts->auth);
     if (!m->run_id || !m->bind) {
         master_release(m);
         return err_nomem(err);

@@ -7,12 +7,14 @@
 #include "rendezvous/core/cas_node.h"
 #include "store/async_store.h"
 
+struct auth;
 struct rdzv_master;
 
 struct rdzv_master_opts {
     const char *run_id;        /* copied */
     const char *addr;          /* our own, to be announced; copied */
     const char *bind;          /* rdzv-conf bind, or empty; copied */
+    struct auth *auth;         /* the job's secret, or NULL */
     bool many;                 /* several nodes may come */
     bool share;                /* agents serve the workers' store */
     uint64_t timeout_ms;       /* to learn the address */

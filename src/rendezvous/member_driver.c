@@ -11,7 +11,8 @@
 struct member_driver {
     uv_loop_t *loop; /* borrowed */
     struct member *core;
-    char *host; /* owned */
+    char *host;        /* owned */
+    struct auth *auth; /* a reference, or NULL */
     uint16_t port;
     const struct trace *trace;
     struct push_session *session; /* owned, or NULL */
@@ -111,6 +112,7 @@ static void dial(struct member_driver *d)
 {
     static const struct push_session_cbs cbs = { on_up, on_msg, on_down };
     const struct push_session_opts opts = { .host = d->host,
+                                            .auth = d->auth,
                                             .port = d->port,
                                             .timeout_ms = DIAL_MS,
                                             .key = COORD_KEY,
@@ -211,6 +213,7 @@ int member_driver_open(uv_loop_t *loop, const struct member_config *cfg,
     d->loop = loop;
     d->port = port;
     d->trace = cfg->trace;
+    d->auth = auth_ref(cfg->auth);
     d->cb = cb;
     d->ctx = ctx;
     (void)uv_timer_init(loop, &d->timer);
@@ -229,6 +232,7 @@ static void member_on_closed(uv_handle_t *h)
     if (d->gone)
         d->gone(d->gone_ctx);
     member_free(d->core);
+    auth_unref(d->auth);
     mem_free(d->host);
     mem_free(d);
 }

@@ -1,8 +1,10 @@
 /* registry.c - see registry.h. */
 #include "rendezvous/registry.h"
 
+#include "auth/secret.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "rendezvous/secured.h"
 #include "rendezvous/state_backend.h"
 
 static const struct {
@@ -81,6 +83,42 @@ static void ignore(void *ctx)
     (void)ctx;
 }
 
+/* The handler, with the job's secret if there is one. Where the state of a run is not
+ * in a store of ours (etcd), the workers' store still is. */
+static int create(const struct registry_entry *e, uv_loop_t *loop,
+                  const struct rdzv_params *params, const struct trace *trace,
+                  struct rdzv_handler **out, struct muster_error *err)
+{
+    struct secret_opts opts = { .token_file = params_str(params, "token_file", NULL),
+                                .run_id = params->run_id };
+    struct rdzv_params with = { 0 };
+    int optional = 0, encrypt = 0;
+    struct auth *auth = NULL;
+    int rc = params_bool(params, "token_optional", 0, &optional, err);
+
+    if (rc == 0)
+        rc = params_bool(params, "encrypt", 0, &encrypt, err);
+    opts.optional = optional;
+    opts.encrypt = encrypt;
+    if (rc == 0)
+        rc = secret_load(&opts, &auth, err);
+    if (rc < 0)
+        return rc;
+    if (!auth)
+        return e->create(e->ctx, loop, params, trace, out, err);
+    rc = params_copy(&with, params, err);
+    if (rc == 0) {
+        with.auth = auth; /* The copy's reference now. */
+        rc = e->create(e->ctx, loop, &with, trace, out, err);
+        if (rc == 0)
+            rc = secured_wrap(*out, auth, trace, out, err);
+        params_fini(&with);
+    } else {
+        auth_unref(auth);
+    }
+    return rc;
+}
+
 int registry_create(const struct registry *r, uv_loop_t *loop,
                     const struct rdzv_params *params, const struct trace *trace,
                     struct rdzv_handler **out, struct muster_error *err)
@@ -95,7 +133,7 @@ int registry_create(const struct registry *r, uv_loop_t *loop,
             "The rendezvous backend '%s' is not registered. Did you forget to "
             "call `register`?\nmuster knows static, c10d, etcd, etcd-v2 and etcd-v3.",
             params->backend);
-    rc = e->create(e->ctx, loop, params, trace, &h, err);
+    rc = create(e, loop, params, trace, &h, err);
     if (rc < 0)
         return rc;
     if (strcmp(h->ops->backend(h), params->backend) != 0) {

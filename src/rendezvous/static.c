@@ -14,6 +14,7 @@
 #include "rendezvous/core/endpoint.h"
 #include "rendezvous/handler.h"
 #include "rendezvous/registry.h"
+#include "rendezvous/secured.h"
 #include "store/client.h"
 #include "store/core/reserved.h"
 #include "store/server.h"
@@ -31,6 +32,7 @@ struct static_handler {
     int64_t rank, world;
     uint64_t timeout_ms, by_ms;
 
+    struct auth *auth;            /* a reference, or NULL */
     char *bind;                   /* owned; rdzv-conf bind, or empty */
     struct bind_address at_home;  /* where our server listens */
     struct bind_lookup *binding;  /* owned while it runs */
@@ -280,6 +282,7 @@ static int serve(struct static_handler *f, struct muster_error *err)
     store_server_opts_init(&opts);
     opts.tenant = &coordinator_tenant;
     opts.bind = bind_address_text(&f->at_home);
+    opts.auth = f->auth;
     opts.port = (uint16_t)f->at.port;
     opts.trace = f->trace;
     rc = store_server_open(f->base.loop, &opts, &f->server, err);
@@ -293,6 +296,8 @@ static int serve(struct static_handler *f, struct muster_error *err)
     f->at.port = store_server_port(f->server);
     bind_address_log(f->trace, "the static rendezvous", store_server_address(f->server),
                      &f->at_home);
+    if (f->world > 1)
+        rdzv_say_secret(f->trace, f->auth);
     return 0;
 }
 
@@ -301,6 +306,7 @@ static void fixed_connect(struct static_handler *f)
     struct store_client_opts opts = {
         .host = f->at.host,
         .timeout_ms = f->timeout_ms,
+        .auth = f->auth,
         .trace = f->trace,
     };
     struct muster_error err;
@@ -384,6 +390,7 @@ static int read_params(struct static_handler *f, const struct rdzv_params *p,
     (void)snprintf(f->word, sizeof f->word, INIT_KEY "%" PRId64 "/%016" PRIx64, f->rank,
                    nonce);
     f->run_id = mem_strdup(p->run_id);
+    f->auth = auth_ref(p->auth);
     f->bind = mem_strdup(params_str(p, "bind", ""));
     return f->run_id && f->bind ? 0 : err_nomem(err);
 }
@@ -584,6 +591,7 @@ static void fixed_release(struct static_handler *f)
         return;
     mem_free(f->run_id);
     mem_free(f->bind);
+    auth_unref(f->auth);
     mem_free(f);
     if (cb)
         cb(ctx);

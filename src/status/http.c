@@ -577,7 +577,7 @@ static void connection_open(struct status_http *h, struct MHD_Connection *mhd,
     c->mhd = mhd;
     c->fd = info ? info->connect_fd : -1;
     c->since_ms = clock_mono_ms();
-    c->same_user = peer_uid(c->fd, &uid, NULL) == 0 && uid == geteuid();
+    c->same_user = peer_uid(c->fd, &uid) == PEER_HERE && uid == geteuid();
     c->next = h->connections;
     if (c->next)
         c->next->prev = c;

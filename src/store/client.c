@@ -680,6 +680,7 @@ static void client_on_closed(uv_handle_t *handle)
         c->closed_cb(c->closed_ctx);
     buf_fini(&c->in);
     buf_fini(&c->out);
+    auth_unref(c->opts.auth);
     mem_free(c->host);
     mem_free(c);
 }
@@ -729,6 +730,7 @@ int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
                                     .port = opts->port,
                                     .timeout_ms = opts->timeout_ms,
                                     .once = opts->once,
+                                    .auth = opts->auth,
                                     .trace = opts->trace };
     int rc;
 
@@ -745,6 +747,7 @@ int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
     c->host = host;
     c->opts = *opts;
     c->opts.host = host;
+    c->opts.auth = auth_ref(opts->auth);
     (void)snprintf(c->name, sizeof c->name, "tcp://");
     endpoint_text(host, opts->port, c->name + 6);
     c->open_cb = cb;

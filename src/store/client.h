@@ -8,6 +8,7 @@
 #ifndef STORE_CLIENT_H
 #define STORE_CLIENT_H
 
+#include "auth/core/auth.h"
 #include "base/trace.h"
 #include "store/async_store.h"
 
@@ -18,6 +19,7 @@ struct store_client_opts {
                             refused or unresolvable, as torch does */
     bool once;           /* do not retry: report the first round of failures */
     bool raw_keys;       /* do not put "/" before keys */
+    struct auth *auth;   /* the job's secret, or NULL */
     const struct trace *trace; /* borrowed, may be NULL */
 };
 

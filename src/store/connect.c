@@ -27,6 +27,7 @@ struct dialer {
     uint16_t port;
     uint64_t timeout_ms, deadline_ms;
     bool once;
+    struct dial_opts opts; /* auth is a reference; host is not to be used */
     const struct trace *trace;
     dial_cb cb; /* NULL once it has been called */
     void *ctx;
@@ -138,10 +139,11 @@ static void end_round(struct dialer *d)
     d->strangers = d->last.code == MUSTER_ENOTSTORE ? d->strangers + 1 : 0;
     /* Who hangs up on PING may be PyTorch 2.4 or older, or may be starting. */
     const bool first_hangup =
-        d->last.code == MUSTER_EHANGUP && d->greeting == GREET_PING;
+        d->last.code == MUSTER_EHANGUP && d->greeting == GREET_PING && !d->opts.auth;
     d->greeting = first_hangup ? GREET_NUM_KEYS : GREET_PING;
     if ((d->once && !first_hangup) || now >= d->deadline_ms ||
-        d->last.code == MUSTER_ENOMEM || d->strangers >= STRANGER_MOST) {
+        d->last.code == MUSTER_ENOMEM || d->last.code == MUSTER_EACCES ||
+        d->strangers >= STRANGER_MOST) {
         give_up(d);
         return;
     }
@@ -164,7 +166,7 @@ static void try_next(struct dialer *d)
 
     while (d->next < d->count) {
         struct attempt *a = attempt_start(
-            d->loop, (const struct sockaddr *)&d->addrs[d->next], d->greeting,
+            d->loop, (const struct sockaddr *)&d->addrs[d->next], d->greeting, &d->opts,
             (uint32_t)getpid(), connect_on_attempt, d, &code, why, sizeof why);
 
         d->attempts[d->next++] = a;
@@ -187,7 +189,7 @@ static void connect_on_attempt(void *ctx, struct attempt *a, struct dial_conn *c
     for (size_t i = 0; i < d->next; i++)
         if (d->attempts[i] == a)
             d->attempts[i] = NULL;
-    if (conn) {
+    if (conn || code == 0) {
         finish(d, conn, NULL);
         return;
     }
@@ -315,6 +317,9 @@ int dial_start(uv_loop_t *loop, const struct dial_opts *opts, dial_cb cb, void *
     d->deadline_ms =
         opts->timeout_ms < MONO_NEVER - now ? now + opts->timeout_ms : MONO_NEVER - 1;
     d->once = opts->once;
+    d->opts = *opts;
+    d->opts.host = NULL;
+    d->opts.auth = auth_ref(opts->auth);
     d->trace = opts->trace;
     d->cb = cb;
     d->ctx = ctx;
@@ -340,6 +345,7 @@ static void connect_on_closed(uv_handle_t *handle)
 {
     struct dialer *d = handle->data;
 
+    auth_unref(d->opts.auth);
     mem_free(d->host);
     mem_free(d);
 }
@@ -371,6 +377,8 @@ const char *dial_remedy(int code)
     case MUSTER_EHANGUP:
         return "the store may be PyTorch 2.4 or older, or a proxy without a store "
                "behind";
+    case MUSTER_EACCES:
+        return "all nodes of a job need the same --token-file (or MUSTER_TOKEN)";
     case MUSTER_ETIMEDOUT:
         return "a firewall may drop packets, or the store's process may be stopped";
     default:
@@ -384,6 +392,8 @@ static int weight(int code)
 {
     switch (code) {
     case MUSTER_ENOMEM:
+        return 8;
+    case MUSTER_EACCES:
         return 7;
     case MUSTER_ENOTSTORE:
         return 6;

@@ -3,13 +3,15 @@
  * Resolves, tries the addresses side by side (IPv6 first, the next one 250 ms later or
  * as soon as one fails), greets with VALIDATE and PING, and takes the first that
  * answers rightly: a socket that accepts and then says nothing wins nothing. A round
- * without success is repeated after a pause that grows, until the deadline. Used by
- * client.c alone. */
+ * without success is repeated after a pause that grows, until the deadline. With a
+ * secret, both sides have proven that they hold it before the connection is handed
+ * over, and it is encrypted if that was agreed on. */
 #ifndef STORE_CONNECT_H
 #define STORE_CONNECT_H
 
 #include <uv.h>
 
+#include "auth/core/auth.h"
 #include "base/trace.h"
 #include "net/resolve.h"
 
@@ -17,7 +19,16 @@ struct dial_opts {
     const char *host; /* copied */
     uint16_t port;
     uint64_t timeout_ms;
-    bool once;                 /* one round of attempts, then its verdict */
+    bool once;         /* one round of attempts, then its verdict */
+    struct auth *auth; /* the job's secret, which both sides prove; or NULL */
+    /* An encrypted connection that is to carry another one's bytes, until either ends:
+     * then the callback comes without conn and without err. carry_fd is the pipe's from
+     * there on; *carry_pipe may be closed until carry_closed comes. */
+    bool carry;
+    int carry_fd;
+    struct tls_pipe **carry_pipe;
+    void (*carry_closed)(void *ctx);
+    void *carry_ctx;
     const struct trace *trace; /* borrowed, may be NULL */
 };
 
@@ -31,7 +42,7 @@ struct dial_conn {
 struct dialer;
 
 /* conn, now the callee's; or NULL, a code and err: MUSTER_EREFUSED, EUNREACH, ERESOLVE,
- * ENOTSTORE, EHANGUP, ETIMEDOUT, ECONN, ENOMEM. Comes once, from the loop. */
+ * ENOTSTORE, EHANGUP, ETIMEDOUT, ECONN, EACCES, ENOMEM. Comes once, from the loop. */
 typedef void (*dial_cb)(void *ctx, struct dial_conn *conn,
                         const struct muster_error *err);
 

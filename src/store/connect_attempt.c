@@ -1,16 +1,32 @@
-/* connect_attempt.c - connect to one address and greet; see connect_int.h.
+/* connect_attempt.c - connect to one address, greet, and, with a secret, prove that
+ * both sides hold it; see connect_int.h.
  *
  * The greeting is one write: torch's libuv server closes a connection whose VALIDATE
  * comes in pieces. */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include "auth/secret.h"
+#include "auth/tls_pipe.h"
 #include "base/buf.h"
 #include "base/mem.h"
 #include "store/connect_int.h"
+#include "store/core/reserved.h"
 #include "store/core/wire.h"
+
+/* With a secret: what was said so far, and what comes. */
+struct attempt_proof {
+    struct auth *auth; /* a reference */
+    struct auth_side side;
+    struct dial_opts opts; /* what to carry */
+    bool greeted; /* PING and the question whose store it is have been answered */
+    struct buf in, out;
+};
 
 struct attempt {
     struct dial_conn conn; /* first: it becomes the caller's */
@@ -21,14 +37,29 @@ struct attempt {
     bool connected;
     enum greeting greeting;
     uint32_t nonce;
+    struct attempt_proof *proof; /* owned, or NULL */
     uint8_t hello[10];
     uint8_t answer[16]; /* room to see that more comes than was asked for */
     size_t got;
 };
 
+static void proof_free(struct attempt *a)
+{
+    if (!a->proof)
+        return;
+    auth_unref(a->proof->auth);
+    buf_fini(&a->proof->in);
+    buf_fini(&a->proof->out);
+    mem_free(a->proof);
+    a->proof = NULL;
+}
+
 static void attempt_on_closed(uv_handle_t *handle)
 {
-    mem_free(CONTAINER_OF(handle, struct attempt, conn.tcp));
+    struct attempt *a = CONTAINER_OF(handle, struct attempt, conn.tcp);
+
+    proof_free(a);
+    mem_free(a);
 }
 
 void dial_conn_close(struct dial_conn *conn)
@@ -110,6 +141,205 @@ static void succeed(struct attempt *a)
     cb(a->ctx, a, &a->conn, 0, NULL);
 }
 
+static void judge(struct attempt *a);
+
+/* ---- The proof ---- */
+
+static void fail_access(struct attempt *a, const char *why)
+{
+    char text[600];
+
+    (void)snprintf(text, sizeof text, "%s: %.500s", a->conn.peer, why);
+    fail(a, MUSTER_EACCES, text);
+}
+
+static void attempt_on_written(uv_write_t *write, int status);
+
+static void send_out(struct attempt *a)
+{
+    struct buf *out = &a->proof->out;
+    uv_buf_t b = uv_buf_init((char *)(uintptr_t)buf_data(out), (unsigned)buf_len(out));
+    /* Small enough for any socket's buffer: what is sent at once is sent whole. */
+    const int rc = uv_try_write((uv_stream_t *)&a->conn.tcp, &b, 1);
+
+    if (rc != (int)b.len)
+        fail_uv(a, "proving the job's secret: ", rc < 0 ? rc : UV_EAGAIN);
+    else
+        buf_clear(out);
+}
+
+static void send_proof(struct attempt *a, const uint8_t *bytes, size_t n)
+{
+    const struct c10d_request push = { .op = C10D_QUEUE_PUSH,
+                                       .key = span_str(AUTH_KEY),
+                                       .value = span_of(bytes, n) };
+
+    if (c10d_encode_request(&a->proof->out, &push, NULL) < 0)
+        fail_uv(a, "", UV_ENOMEM);
+    else
+        send_out(a);
+}
+
+static void begin_proof(struct attempt *a)
+{
+    struct attempt_proof *p = a->proof;
+    uint8_t nonce[AUTH_NONCE], out[AUTH_MESSAGE];
+
+    secret_random(nonce, sizeof nonce);
+    send_proof(a, out,
+               auth_client_open(&p->side, &p->auth->settings, nonce,
+                                span_str(p->auth->name), out));
+}
+
+/* The encrypted connection is carried by a pipe, which nobody else has to know of: the
+ * caller gets one end of a socket pair, on which everything begins anew. */
+static void encrypt(struct attempt *a)
+{
+    static const uint8_t validate[] = { C10D_VALIDATE, 0xce, 0xf7, 0x85, 0x3c };
+    struct attempt_proof *p = a->proof;
+    const attempt_cb cb = a->cb;
+    struct attempt *plain = mem_calloc(1, sizeof *plain);
+    struct muster_error err = { 0 };
+    struct tls *tls = NULL;
+    uint8_t key[AUTH_SECRET];
+    int ends[2] = { -1, -1 }, fd = -1;
+    uv_os_fd_t own;
+
+    auth_session_key(&p->side, &p->auth->settings, key);
+    if (uv_fileno((uv_handle_t *)&a->conn.tcp, &own) == 0)
+        fd = fcntl(own, F_DUPFD_CLOEXEC, 3);
+    if (fd >= 0 && p->opts.carry) {
+        if (tls_new(false, fd, key, &tls, &err) < 0 ||
+            tls_pipe_open(a->conn.tcp.loop, p->opts.carry_fd, fd, tls,
+                          p->opts.carry_closed, p->opts.carry_ctx, p->opts.carry_pipe,
+                          &err) < 0)
+            goto fail;
+        mem_free(plain);
+        attempt_stop(a);
+        cb(a->ctx, a, NULL, 0, NULL);
+        return;
+    }
+    if (!plain || fd < 0 || tls_new(false, fd, key, &tls, &err) < 0 ||
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0 ||
+        write(ends[0], validate, sizeof validate) != (ssize_t)sizeof validate ||
+        tls_pipe_open(a->conn.tcp.loop, ends[1], fd, tls, NULL, NULL, NULL, &err) < 0)
+        goto fail;
+    ends[1] = fd = -1; /* The pipe's. */
+    tls = NULL;
+    if (uv_tcp_init(a->conn.tcp.loop, &plain->conn.tcp) < 0)
+        goto fail;
+    if (uv_tcp_open(&plain->conn.tcp, ends[0]) < 0) {
+        uv_close((uv_handle_t *)&plain->conn.tcp, attempt_on_closed);
+        plain = NULL;
+        goto fail;
+    }
+    memcpy(plain->conn.peer, a->conn.peer, sizeof plain->conn.peer);
+    memcpy(plain->conn.local, a->conn.local, sizeof plain->conn.local);
+    (void)uv_read_stop((uv_stream_t *)&a->conn.tcp);
+    attempt_stop(a);
+    cb(a->ctx, a, &plain->conn, 0, NULL);
+    return;
+fail:
+    mem_free(plain);
+    tls_free(tls);
+    for (int i = 0; i < 2; i++)
+        if (ends[i] >= 0)
+            (void)close(ends[i]);
+    if (fd >= 0)
+        (void)close(fd);
+    fail_access(a, err.text[0] ? err.text : "cannot encrypt: out of descriptors");
+}
+
+static void on_message(struct attempt *a, struct span bytes)
+{
+    struct attempt_proof *p = a->proof;
+    uint8_t out[AUTH_MESSAGE], addresses[AUTH_ADDRESSES][16];
+    struct auth_message m;
+    struct muster_error err;
+    size_t n = 0;
+
+    if (auth_decode(bytes, &m, &err) < 0) {
+        fail_access(a, err.text);
+        return;
+    }
+    if (m.kind == AUTH_ADMITTED && p->side.expects == AUTH_ADMITTED) {
+        if (p->auth->settings.flags & AUTH_ENCRYPT)
+            encrypt(a);
+        else
+            succeed(a);
+        return;
+    }
+    if (auth_client_answer(&p->side, &p->auth->settings, &m, bytes, addresses[0],
+                           secret_addresses(addresses), out, &n, &err) == 0) {
+        send_proof(a, out, n);
+        return;
+    }
+    if (n) { /* So that its log, too, says who and why. */
+        const struct c10d_request push = { .op = C10D_QUEUE_PUSH,
+                                           .key = span_str(AUTH_KEY),
+                                           .value = span_of(out, n) };
+
+        if (c10d_encode_request(&p->out, &push, NULL) == 0) {
+            uv_buf_t b = uv_buf_init((char *)(uintptr_t)buf_data(&p->out),
+                                     (unsigned)buf_len(&p->out));
+
+            (void)uv_try_write((uv_stream_t *)&a->conn.tcp, &b, 1);
+        }
+    }
+    fail_access(a, err.text);
+}
+
+/* The store answers that it is ours, or it is torch's, which has nothing to prove. */
+static void on_greeted(struct attempt *a, bool is_ours)
+{
+    a->proof->greeted = true;
+    if (is_ours)
+        begin_proof(a);
+    else if (a->proof->auth->optional)
+        succeed(a);
+    else
+        fail_access(a,
+                    "that is a store of torch's, which cannot prove that it belongs to "
+                    "the job (--token-optional trusts it all the same)");
+}
+
+static void attempt_on_proof(struct attempt *a)
+{
+    struct attempt_proof *p = a->proof;
+    const uint8_t *in = buf_data(&p->in);
+
+    if (!p->greeted) {
+        if (buf_len(&p->in) < 5)
+            return;
+        if (get_u32(in) != a->nonce) {
+            memcpy(a->answer, in, 5);
+            a->got = 5;
+            proof_free(a);
+            judge(a);
+            return;
+        }
+        const bool is_ours = in[4] == 0;
+
+        buf_consume(&p->in, 5);
+        on_greeted(a, is_ours);
+        return;
+    }
+    if (buf_len(&p->in) < 8)
+        return;
+    const uint64_t n = get_u64(in);
+    if (n > AUTH_MESSAGE) {
+        fail_access(a, "its proof is not one");
+        return;
+    }
+    if (buf_len(&p->in) < 8 + n)
+        return;
+    uint8_t bytes[AUTH_MESSAGE];
+
+    memcpy(bytes, in + 8, (size_t)n);
+    buf_consume(&p->in, 8 + (size_t)n);
+    on_message(a, span_of(bytes, (size_t)n));
+}
+
 /* A store's number of keys, or somebody else's eight bytes? */
 static bool is_num_keys(const struct attempt *a)
 {
@@ -149,6 +379,12 @@ static void attempt_on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *bu
     struct attempt *a = handle->data;
 
     (void)suggested;
+    if (a->proof) {
+        uint8_t *room = buf_room(&a->proof->in, AUTH_MESSAGE);
+
+        *buf = uv_buf_init((char *)room, room ? AUTH_MESSAGE : 0);
+        return;
+    }
     *buf =
         uv_buf_init((char *)a->answer + a->got, (unsigned)(sizeof a->answer - a->got));
 }
@@ -161,6 +397,11 @@ static void attempt_on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *
     (void)buf;
     if (!a->cb)
         return;
+    if (nread > 0 && a->proof) {
+        buf_commit(&a->proof->in, (size_t)nread);
+        attempt_on_proof(a);
+        return;
+    }
     if (nread > 0) {
         a->got += (size_t)nread;
         if (a->got >= (a->greeting == GREET_PING ? 4 : 8))
@@ -194,6 +435,24 @@ static void greet(struct attempt *a)
     a->hello[5] = ping ? C10D_PING : C10D_GETNUMKEYS;
     put_u32(a->hello + 6, a->nonce);
     rc = uv_read_start((uv_stream_t *)&a->conn.tcp, attempt_on_alloc, attempt_on_read);
+    if (rc == 0 && a->proof) {
+        const struct span caps = span_str(RESERVED_CAPS);
+        struct c10d_request check = { .op = C10D_CHECK };
+        struct buf list;
+
+        buf_init(&list, SIZE_MAX);
+        if (c10d_list_add(&list, caps) < 0)
+            rc = UV_ENOMEM;
+        check.list = (struct c10d_list){ buf_span(&list), 1 };
+        if (rc == 0 && (buf_append(&a->proof->out, a->hello, 10) < 0 ||
+                        c10d_encode_request(&a->proof->out, &check, NULL) < 0))
+            rc = UV_ENOMEM;
+        buf_fini(&list);
+        if (rc == 0) {
+            send_out(a);
+            return;
+        }
+    }
     if (rc == 0)
         rc = uv_write(&a->write, (uv_stream_t *)&a->conn.tcp, &buf, 1,
                       attempt_on_written);
@@ -234,12 +493,25 @@ static void attempt_on_connect(uv_connect_t *connect, int status)
 }
 
 struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
-                              enum greeting greeting, uint32_t nonce, attempt_cb cb,
-                              void *ctx, int *code, char *why, size_t why_size)
+                              enum greeting greeting, const struct dial_opts *opts,
+                              uint32_t nonce, attempt_cb cb, void *ctx, int *code,
+                              char *why, size_t why_size)
 {
     struct attempt *a = mem_calloc(1, sizeof *a);
     int rc;
 
+    if (a && opts->auth) {
+        a->proof = mem_calloc(1, sizeof *a->proof);
+        if (!a->proof) {
+            mem_free(a);
+            a = NULL;
+        } else {
+            a->proof->auth = auth_ref(opts->auth);
+            a->proof->opts = *opts;
+            buf_init(&a->proof->in, 4 * AUTH_MESSAGE);
+            buf_init(&a->proof->out, 4 * AUTH_MESSAGE);
+        }
+    }
     if (!a) {
         *code = MUSTER_ENOMEM;
         (void)snprintf(why, why_size, "out of memory");
@@ -252,6 +524,7 @@ struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
     address_text(addr, a->conn.peer);
     rc = uv_tcp_init(loop, &a->conn.tcp);
     if (rc < 0) {
+        proof_free(a);
         mem_free(a);
         *code = MUSTER_ENOMEM;
         (void)snprintf(why, why_size, "%s", uv_strerror(rc));

@@ -8,7 +8,8 @@
 
 struct attempt;
 
-/* How an attempt ended: conn set (and the callee's), or a code and a reason. The
+/* How an attempt ended: conn set (and the callee's), or carried: code 0, or a code and
+ * a reason. The
  * attempt is gone by then. Never called from inside attempt_start. */
 typedef void (*attempt_cb)(void *ctx, struct attempt *a, struct dial_conn *conn,
                            int code, const char *why);
@@ -18,10 +19,11 @@ typedef void (*attempt_cb)(void *ctx, struct attempt *a, struct dial_conn *conn,
  * keys. */
 enum greeting { GREET_PING, GREET_NUM_KEYS };
 
-/* NULL with *code and *why if it fails at once. */
+/* NULL with *code and *why if it fails at once. opts: auth, and what to carry. */
 struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
-                              enum greeting greeting, uint32_t nonce, attempt_cb cb,
-                              void *ctx, int *code, char *why, size_t why_size);
+                              enum greeting greeting, const struct dial_opts *opts,
+                              uint32_t nonce, attempt_cb cb, void *ctx, int *code,
+                              char *why, size_t why_size);
 
 /* What it is waiting for, for the verdict when time is up. */
 void attempt_standing(const struct attempt *a, char *why, size_t why_size);

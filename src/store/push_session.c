@@ -217,6 +217,7 @@ int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,
                                     .port = opts->port,
                                     .timeout_ms = opts->timeout_ms,
                                     .once = true,
+                                    .auth = opts->auth,
                                     .trace = opts->trace };
     struct push_session *s = mem_calloc(1, sizeof *s);
     int rc;

@@ -9,6 +9,7 @@
 
 #include <uv.h>
 
+#include "auth/core/auth.h"
 #include "base/base.h"
 #include "base/trace.h"
 #include "muster/error.h"
@@ -29,6 +30,7 @@ struct push_session_opts {
     const char *host; /* name or numeric, copied */
     uint16_t port;
     uint64_t timeout_ms;
+    struct auth *auth;         /* the job's secret, or NULL */
     const char *key;           /* as on the wire; borrowed for ever */
     size_t max;                /* bytes of one message, either way */
     const struct trace *trace; /* borrowed, may be NULL */

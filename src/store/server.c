@@ -93,7 +93,8 @@ void server_untime(struct store_server *s, struct conn *c)
 void server_known(struct store_server *s, struct conn *c)
 {
     c->known = true;
-    server_untime(s, c);
+    if (!s->auth || c->admitted)
+        server_untime(s, c);
     if (c->decoder.dialect != C10D_DIALECT_C)
         s->old_peers++;
 }
@@ -183,6 +184,12 @@ int server_request(struct store_server *s, struct conn *c,
 
     int rc;
 
+    if (s->auth && !c->admitted && server_auth_gate(s, c, req))
+        return 0;
+    if (server_auth_is_message(req)) {
+        server_auth_refuse(s, c);
+        return 0;
+    }
     if (s->opts.tenant && s->opts.tenant->take(s, c, req, &rc))
         return rc;
     if (stats_take(s, c, req))
@@ -282,6 +289,8 @@ static int conn_new(struct store_server *s, int fd)
     s->conns[c->peer] = c;
     s->count++;
     server_time(s, c);
+    if (s->auth && !server_auth_came(s, c))
+        conn_close(s, c);
     return 0;
 }
 
@@ -467,6 +476,7 @@ static void server_release(struct store_server *s)
         (void)close(s->listener6);
     if (s->hosts)
         s->opts.tenant->free(s);
+    server_auth_free(s);
     store_free(s->store);
     store_fx_fini(&s->fx);
     buf_fini(&s->out);
@@ -543,6 +553,8 @@ int store_server_open(uv_loop_t *loop, const struct store_server_opts *opts,
     s->epoll = s->listener = s->listener6 = -1;
     set_defaults(s, opts);
     rc = take_memory(s, err);
+    if (rc == 0)
+        rc = server_auth_open(s, err);
     if (rc == 0)
         rc = listen_open(&lo, &s->listener, err);
     if (rc == 0)

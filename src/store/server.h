@@ -6,6 +6,7 @@
 
 #include <uv.h>
 
+#include "auth/core/auth.h"
 #include "base/base.h"
 #include "base/trace.h"
 #include "muster/error.h"
@@ -27,6 +28,7 @@ struct store_server_opts {
     uint64_t seed;   /* of the hash map; 0: taken from the system */
     bool dialect_a;  /* take old clients for PyTorch <= 2.0 rather than 2.1 */
     const struct trace *trace; /* borrowed, may be NULL */
+    struct auth *auth;         /* the job's secret, or NULL: whoever comes is served */
     /* What else lives in this store; NULL: keys alone. Borrowed, a constant. */
     const struct store_tenant *tenant;
 };

@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "auth/tls.h"
 #include "base/mem.h"
 #include "store/server_int.h"
 
@@ -124,6 +125,8 @@ void conn_close(struct store_server *s, struct conn *c)
         return;
     c->dead = true;
     server_untime(s, c);
+    if (s->auth)
+        server_auth_left(s, c);
     /* A child that was forked just now may still hold the socket: closing it would
      * then not take it out of the set. */
     (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL);
@@ -142,7 +145,8 @@ static ssize_t write_some(struct store_server *s, struct conn *c, struct span by
     ssize_t n;
 
     do
-        n = send(c->fd, bytes.p, bytes.n, MSG_NOSIGNAL | MSG_DONTWAIT);
+        n = c->tls ? tls_write(c->tls, bytes.p, bytes.n)
+                   : send(c->fd, bytes.p, bytes.n, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return 0;
@@ -212,7 +216,7 @@ void conn_send(struct store_server *s, struct conn *c, struct span bytes)
             return;
         }
     }
-    if ((size_t)n < bytes.n)
+    if ((size_t)n < bytes.n || (c->tls && tls_flush(c->tls) == 0))
         keep_output(s, c, span_of(bytes.p + n, bytes.n - (size_t)n));
 }
 
@@ -222,6 +226,14 @@ void conn_flush(struct store_server *s, struct conn *c)
 
     if (c->dead || !c->out)
         return;
+    if (c->tls && buf_len(c->out) == 0) { /* Only what is encrypted already waits. */
+        const int flushed = tls_flush(c->tls);
+
+        if (flushed < 0)
+            conn_close(s, c);
+        if (flushed <= 0)
+            return;
+    }
     n = write_some(s, c, buf_span(c->out));
     if (n < 0) {
         conn_close(s, c);
@@ -229,7 +241,7 @@ void conn_flush(struct store_server *s, struct conn *c)
     }
     buf_consume(c->out, (size_t)n);
     count_held(s, c);
-    if (buf_len(c->out))
+    if (buf_len(c->out) || (c->tls && tls_flush(c->tls) == 0))
         return;
     drop_buf(&c->out);
     c->wants_write = false;
@@ -246,7 +258,7 @@ static size_t drain(struct store_server *s, struct conn *c, const uint8_t *p, si
     struct muster_error err;
     size_t used = 0;
 
-    while (!c->dead && used < n) {
+    while (!c->dead && !c->encrypts && used < n) {
         s->at = c->decoder.offset;
         const int64_t took =
             c10d_decode_request(&c->decoder, p + used, n - used, &req, &err);
@@ -295,17 +307,18 @@ static void keep_input(struct store_server *s, struct conn *c, struct span rest)
  * request has become, the larger the pieces. */
 static uint8_t *read_room(struct store_server *s, struct conn *c, size_t *size)
 {
+    const size_t max = s->auth && !c->admitted ? 2 * UNPROVEN_INPUT : s->opts.max_input;
     uint8_t *to;
 
     *size = SHARED_SIZE;
     if (!c->in)
         return s->shared;
     *size = MAX_OF(*size, MIN_OF(buf_len(c->in), 16u * SHARED_SIZE));
-    *size = MIN_OF(*size, s->opts.max_input - buf_len(c->in));
+    *size = MIN_OF(*size, max - buf_len(c->in));
     to = *size ? buf_room(c->in, *size) : NULL;
     if (*size == 0)
         conn_refuse(s, c, "at byte %llu: its request has more than %zu bytes",
-                    (unsigned long long)c->decoder.offset, s->opts.max_input);
+                    (unsigned long long)c->decoder.offset, max);
     else if (!to)
         out_of_memory(s, c);
     return to;
@@ -329,6 +342,7 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
     if (!c->in) {
         used = drain(s, c, p, n);
         send_replies(s, c);
+        server_auth_encrypt(s, c, n - used);
         keep_input(s, c, span_of(p + used, n - used));
         return;
     }
@@ -340,11 +354,13 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
     }
     used = drain(s, c, buf_data(c->in), buf_len(c->in));
     send_replies(s, c);
+    server_auth_encrypt(s, c, buf_len(c->in) - used);
     if (!c->dead &&
         used) { /* What is left is another request, with a time of its own. */
         buf_consume(c->in, used);
         count_held(s, c);
-        server_untime(s, c);
+        if (!s->auth || c->admitted)
+            server_untime(s, c);
         if (buf_len(c->in))
             server_time(s, c);
     }
@@ -362,12 +378,12 @@ static bool read_once(struct store_server *s, struct conn *c, bool hung_up)
     if (!to)
         return false;
     do
-        n = recv(c->fd, to, size, 0);
+        n = c->tls ? tls_read(c->tls, to, size) : recv(c->fd, to, size, 0);
     while (n < 0 && errno == EINTR);
     if (n > 0) {
         s->stats.bytes_in += (uint64_t)n;
         on_bytes(s, c, to, (size_t)n);
-        return (size_t)n == size || hung_up;
+        return (size_t)n == size || hung_up || c->tls;
     }
     if (n == 0)
         on_end(s, c);
@@ -382,7 +398,7 @@ static bool read_once(struct store_server *s, struct conn *c, bool hung_up)
 void conn_read(struct store_server *s, struct conn *c, bool hung_up)
 {
     for (int i = 0; !c->dead && !c->ended; i++) {
-        if (i == READS) {
+        if (i >= READS && !(c->tls && tls_buffered(c->tls))) {
             conn_watch(s, c);
             return;
         }

@@ -37,6 +37,8 @@ struct conn {
     uint32_t peer;    /* its number in the store */
     bool known;       /* has sent a whole request */
     bool timed;       /* in the list of deadlines */
+    bool admitted;    /* with a secret: proven, or of a proven member's machine */
+    bool encrypts;    /* encryption begins as soon as the answers are out */
     bool joined;      /* a node that has sent JOIN; see coordinator_driver.c */
     bool dead;        /* closed; memory goes at the end of the turn */
     bool ended;       /* the peer will send no more: close when all is written */
@@ -47,6 +49,8 @@ struct conn {
     struct coordinated_run *run; /* borrowed; a node of this rendezvous, or NULL */
     struct job_hub *job;         /* borrowed; an agent of this job, or NULL */
     struct conn *prev, *next;    /* in `timed`, `leaving` or `gone` */
+    struct conn_proof *proof;    /* owned; with a secret: see server_auth.c */
+    struct tls *tls;             /* owned; with encryption, once it is proven */
     uint64_t due_ms;             /* in `timed`: closed then */
     size_t held;                 /* bytes of its buffers, as counted in the server's */
 };
@@ -96,6 +100,7 @@ struct store_server {
     struct conns leaving; /* closed, the store does not know yet */
     struct conns gone;    /* to be freed at the end of the turn */
 
+    struct server_auth *auth; /* owned; NULL without a secret */
     struct server_stats stats;
     size_t held;     /* bytes of unfinished requests and unread answers, of all */
     size_t unjoined; /* nodes that have said HELLO and not yet JOIN */
@@ -126,6 +131,24 @@ void server_end_turn(struct store_server *s); /* those closed meanwhile leave */
 
 /* True if the request asked for them, and has been answered. */
 bool stats_take(struct store_server *s, struct conn *c, const struct c10d_request *req);
+
+/* server_auth.c: who may ask for what, if the job has a secret. */
+int server_auth_open(struct store_server *s, struct muster_error *err);
+void server_auth_free(struct store_server *s);
+/* Counts a new connection; false: its address has too many that are not proven. */
+bool server_auth_came(struct store_server *s, struct conn *c);
+void server_auth_left(struct store_server *s, struct conn *c);
+/* A request of a connection that is not admitted. True: it has been dealt with. */
+bool server_auth_gate(struct store_server *s, struct conn *c,
+                      const struct c10d_request *req);
+/* A message of the handshake to a server without a secret, or out of turn. */
+void server_auth_refuse(struct store_server *s, struct conn *c);
+/* After the answers are out: encryption begins, if it was agreed on. rest: what the
+ * peer has sent behind its proof. */
+void server_auth_encrypt(struct store_server *s, struct conn *c, size_t rest);
+bool server_auth_is_message(const struct c10d_request *req);
+
+#define UNPROVEN_INPUT 65536u /* bytes of a request before the proof */
 
 /* server_conn.c */
 /* There is something to read; hung_up: and the end of the stream, or an error. */

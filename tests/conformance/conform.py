@@ -210,11 +210,17 @@ def drop_tracebacks(lines: list[str]) -> list[str]:
     return out
 
 
+# What torchrun has nothing to say about: where it listens, and to whom.
+DOORS = re.compile(r"muster/rendezvous\] .*(this job has no secret|listens on every address)")
+
+
 def normalise(text: str, directory: Path) -> list[str]:
     """A line each, without what differs from run to run or only in Python's dress."""
     text = text.replace(str(directory), "DIR")
     out = []
     for line in drop_tracebacks(text.splitlines()):
+        if DOORS.search(line):
+            continue
         if REMEDY.match(line) or CAUSE.match(line) or re.match(r"^bash: line \d+: +\d+ ", line) or line.startswith("usage: ") or \
                 re.match(r"^ {8,}(\[-|training_script)", line):
             continue

@@ -87,6 +87,7 @@ static int put_texts(struct text_list *l, const struct launch_config *c,
     } rows[] = {
         { "ROLE_NAME", c->role },
         { "MASTER_ADDR", p->master_addr },
+        { "MUSTER_MASTER_ADDR", p->served_addr },
         { "TORCHELASTIC_RUN_ID", c->rdzv.run_id },
         { "TORCHELASTIC_USE_AGENT_STORE", p->use_agent_store ? "True" : "False" },
         { "TORCH_NCCL_ASYNC_ERROR_HANDLING", nccl ? NULL : "1" },
@@ -145,10 +146,15 @@ int worker_env(struct text_list *out, const struct launch_config *c,
     int rc = 0;
 
     for (char *const *e = envp; rc == 0 && e && *e; e++)
-        if (strcmp(*e, "OMP_NUM_THREADS=") != 0) /* OpenMP complains of an empty one. */
+        if (strcmp(*e, "OMP_NUM_THREADS=") !=
+                0 && /* OpenMP complains of an empty one. */
+            strncmp(*e, "MUSTER_TOKEN=", 13) !=
+                0) /* The agents' secret is not theirs. */
             rc = text_list_add(&l, *e, strlen(*e));
     rc = rc ? rc : put_numbers(&l, c, p);
     rc = rc ? rc : put_texts(&l, c, p, envp);
+    if (rc == 0 && p->served_addr)
+        rc = put_int(&l, "MUSTER_MASTER_PORT", p->served_port);
     if (rc)
         rc = err_nomem(err);
     else if (c->virtual_local_rank)

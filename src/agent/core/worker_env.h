@@ -14,6 +14,8 @@ struct worker_place {
     int64_t role_rank, role_world_size;
     const char *master_addr; /* borrowed, as are all texts here */
     int64_t master_port;
+    const char *served_addr; /* with --encrypt: what master_addr leads to; or NULL */
+    int64_t served_port;
     int64_t restart_count;
     bool use_agent_store;
     const char *error_file; /* "" if there is no log directory */

@@ -113,6 +113,12 @@ int derive_parse_rdzv_conf(struct deriving *d)
         if (!params_get(p, "lease_ttl")) /* The cluster is near, and the job's own. */
             rc = params_set_int(p, "lease_ttl", 4, d->err);
     }
+    if (rc == 0 && d->o->token_file)
+        rc = params_set_str(p, "token_file", d->o->token_file, d->err);
+    if (rc == 0 && d->o->token_optional)
+        rc = params_set_bool(p, "token_optional", true, d->err);
+    if (rc == 0 && d->o->encrypt)
+        rc = params_set_bool(p, "encrypt", true, d->err);
     if (rc == 0 && !params_get(p, "timeout"))
         rc = params_set_int(p, "timeout", 900, d->err);
     return rc;

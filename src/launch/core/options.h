@@ -61,6 +61,8 @@ struct options {
     bool print_config;
     const char *rank_order; /* NULL: not given */
     const char *metrics_handler;
+    const char *token_file; /* NULL: not given */
+    bool token_optional, encrypt;
     const char *warm;                 /* NULL: not given */
     const char *status_http;          /* likewise */
     const char *hang, *progress_file; /* likewise */

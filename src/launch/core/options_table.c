@@ -146,6 +146,19 @@ const struct option_spec options_table[] = {
     { "progress-file", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL,
       FIELD(progress_file),
       "With --hang: a file whose modification counts as progress, too." },
+    { "token-file", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(token_file),
+      "File with the job's secret, the same on all nodes, mode 0600: only nodes that "
+      "hold it can join, and only their workers reach the store. MUSTER_TOKEN may hold "
+      "the secret itself." },
+    { "token-optional", 0, OPTION_FLAG, OWNER_MUSTER, true, NULL, NULL,
+      FIELD(token_optional),
+      "Admit nodes of torchrun, which cannot prove anything, in spite of a secret: "
+      "then "
+      "whoever reaches the ports can do what they can." },
+    { "encrypt", 0, OPTION_FLAG, OWNER_MUSTER, true, NULL, NULL, FIELD(encrypt),
+      "Encrypt what the nodes and their workers' store say to each other (TLS 1.3 with "
+      "the job's secret). MASTER_ADDR is then 127.0.0.1, and the real one "
+      "MUSTER_MASTER_ADDR." },
     { "print-config", 0, OPTION_FLAG, OWNER_MUSTER, false, NULL, NULL,
       FIELD(print_config),
       "Print what the command line and the environment amount to as JSON, start "

@@ -28,6 +28,9 @@ const struct conf_key conf_keys[] = {
     { "store_type", "c10d", "tcp", "tcp, or file: then the endpoint is a path." },
     { "bind", "c10d, static, etcd-v2, etcd-v3", "found out",
       "Where the stores that this node serves listen: all, or a numeric address." },
+    { "token_file", "all", "none", "As --token-file." },
+    { "token_optional", "all", "0", "As --token-optional." },
+    { "encrypt", "all", "0", "As --encrypt." },
     { "is_host", "c10d", "found out", "Whether this node hosts the store." },
     { "hosted", "c10d", "1",
       "Whether a store of ours may own the state and tell each node; 0: read and write "

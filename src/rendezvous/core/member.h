@@ -32,7 +32,8 @@ struct member_config {
     uint64_t away_ms;  /* a join gives a host up that is away for so long; 0: never */
     enum coord_order order;
     uint64_t rank_order_key;
-    bool echoes; /* the host answers each ALIVE: its silence says something */
+    struct auth *auth; /* the job's secret, for the driver; or NULL */
+    bool echoes;       /* the host answers each ALIVE: its silence says something */
     const struct trace *trace; /* borrowed, may be NULL */
 };
 

@@ -66,6 +66,7 @@ void params_fini(struct rdzv_params *p)
     for (size_t i = 0; i < p->count; i++)
         option_fini(&p->options[i]);
     mem_free(p->options);
+    auth_unref(p->auth);
     *p = (struct rdzv_params){ 0 };
 }
 
@@ -148,6 +149,7 @@ int params_copy(struct rdzv_params *to, const struct rdzv_params *from,
         params_fini(&made);
         return rc;
     }
+    made.auth = auth_ref(from->auth);
     *to = made;
     return 0;
 }

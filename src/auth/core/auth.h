@@ -1,0 +1,31 @@
+/* auth.h - the secret of a job, shared by all that serve and connect for it. Plain
+ * memory with a count of its owners; nothing here reads files or makes keys. */
+#ifndef AUTH_CORE_AUTH_H
+#define AUTH_CORE_AUTH_H
+
+#include "auth/core/handshake.h"
+
+#define AUTH_TOKEN_LEAST 16u /* bytes; a shorter one can be guessed */
+#define AUTH_TOKEN_MOST  4096u
+
+struct auth {
+    unsigned refs;
+    struct auth_settings settings; /* key points to `key`, once there is one */
+    uint8_t key[AUTH_SECRET];
+    bool optional;            /* torchrun's nodes are admitted all the same */
+    char name[AUTH_NAME + 1]; /* who we are, for the other side's log */
+    char from[300]; /* where the secret is from, for messages: "token file /x" */
+};
+
+/* token: without the white space around it. MUSTER_EINVAL if it is too short or long.
+ * NULL run_id: whatever the run. */
+int auth_new(auth_hmac_fn hmac, struct span token, const char *run_id, unsigned flags,
+             const char *from, struct auth **out, struct muster_error *err);
+
+struct auth *auth_ref(struct auth *a); /* NULL is fine, for both */
+void auth_unref(struct auth *a);       /* the last one wipes the key */
+
+/* A key that came by munge, or was made up to be handed out. */
+void auth_set_key(struct auth *a, const uint8_t key[AUTH_SECRET]);
+
+#endif

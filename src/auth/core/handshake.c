@@ -1,0 +1,346 @@
+/* handshake.c - see handshake.h. */
+#include "auth/core/handshake.h"
+
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+
+bool auth_equal(const uint8_t *a, const uint8_t *b, size_t n)
+{
+    volatile uint8_t differs = 0; /* So that no compiler leaves the loop early. */
+
+    for (size_t i = 0; i < n; i++)
+        differs = (uint8_t)(differs | (a[i] ^ b[i]));
+    return differs == 0;
+}
+
+void auth_key_of_token(auth_hmac_fn hmac, struct span token, uint8_t out[AUTH_SECRET])
+{
+    hmac(token.p, token.n, span_str("muster auth 1 key"), out);
+}
+
+void auth_run_digest(auth_hmac_fn hmac, struct span run_id, uint8_t out[AUTH_PROOF])
+{
+    static const char label[] = "muster auth 1 run";
+
+    hmac((const uint8_t *)label, sizeof label - 1, run_id, out);
+}
+
+/* ---- Messages ---- */
+
+struct reader {
+    struct span left;
+    bool bad;
+};
+
+static const uint8_t *take(struct reader *r, size_t n)
+{
+    const uint8_t *p = r->left.p;
+
+    if (r->bad || r->left.n < n) {
+        r->bad = true;
+        return NULL;
+    }
+    r->left = span_of(p + n, r->left.n - n);
+    return p;
+}
+
+static struct span take_span(struct reader *r, size_t most)
+{
+    const uint8_t *size = take(r, 2);
+    const size_t n = size ? (size_t)(size[0] | size[1] << 8) : 0;
+    const uint8_t *p;
+
+    if (n > most)
+        r->bad = true;
+    p = take(r, n);
+    return p ? span_of(p, n) : span_of(NULL, 0);
+}
+
+static void take_fields(struct reader *r, struct auth_message *m)
+{
+    const uint8_t *byte;
+
+    switch (m->kind) {
+    case AUTH_OPEN:
+        byte = take(r, 1);
+        m->flags = byte ? *byte : 0;
+        m->nonce = take(r, AUTH_NONCE);
+        m->run = take(r, AUTH_PROOF);
+        m->name = take_span(r, AUTH_NAME);
+        break;
+    case AUTH_CHALLENGE:
+        byte = take(r, 1);
+        m->flags = byte ? *byte : 0;
+        m->nonce = take(r, AUTH_NONCE);
+        m->credential = take_span(r, AUTH_CREDENTIAL);
+        m->proof = take(r, AUTH_PROOF);
+        break;
+    case AUTH_ANSWER:
+        m->proof = take(r, AUTH_PROOF);
+        byte = take(r, 1);
+        m->address_count = byte ? *byte : 0;
+        if (m->address_count > AUTH_ADDRESSES)
+            r->bad = true;
+        m->addresses = take(r, 16 * m->address_count);
+        break;
+    case AUTH_ADMITTED:
+        break;
+    case AUTH_REFUSED:
+        m->text = take_span(r, AUTH_TEXT);
+        break;
+    }
+}
+
+int auth_decode(struct span bytes, struct auth_message *out, struct muster_error *err)
+{
+    struct reader r = { .left = bytes };
+    const uint8_t *head = take(&r, 2);
+    struct auth_message m = { 0 };
+
+    if (!head || bytes.n > AUTH_MESSAGE)
+        return err_set(err, MUSTER_EPROTO, "a proof of %zu bytes", bytes.n);
+    if (head[0] != AUTH_VERSION)
+        return err_set(err, MUSTER_EPROTO,
+                       "it proves itself in version %u, expected %u: the two are not "
+                       "the same release of muster",
+                       head[0], AUTH_VERSION);
+    if (head[1] < AUTH_OPEN || head[1] > AUTH_REFUSED)
+        return err_set(err, MUSTER_EPROTO, "a proof of kind %u", head[1]);
+    m.kind = (enum auth_kind)head[1];
+    take_fields(&r, &m);
+    if (r.bad || r.left.n)
+        return err_set(err, MUSTER_EPROTO, "a proof of kind %u that is %s", head[1],
+                       r.bad ? "cut off" : "too long");
+    *out = m;
+    return 0;
+}
+
+static uint8_t *put(uint8_t *p, const void *from, size_t n)
+{
+    if (n)
+        memcpy(p, from, n);
+    return p + n;
+}
+
+static uint8_t *put_span(uint8_t *p, struct span s, size_t most)
+{
+    const size_t n = MIN_OF(s.n, most);
+
+    *p++ = (uint8_t)n;
+    *p++ = (uint8_t)(n >> 8);
+    return put(p, s.p, n);
+}
+
+size_t auth_encode(const struct auth_message *m, uint8_t out[AUTH_MESSAGE])
+{
+    uint8_t *p = out;
+
+    *p++ = AUTH_VERSION;
+    *p++ = (uint8_t)m->kind;
+    switch (m->kind) {
+    case AUTH_OPEN:
+        *p++ = (uint8_t)m->flags;
+        p = put(p, m->nonce, AUTH_NONCE);
+        p = put(p, m->run, AUTH_PROOF);
+        p = put_span(p, m->name, AUTH_NAME);
+        break;
+    case AUTH_CHALLENGE:
+        *p++ = (uint8_t)m->flags;
+        p = put(p, m->nonce, AUTH_NONCE);
+        p = put_span(p, m->credential, AUTH_CREDENTIAL);
+        p = put(p, m->proof, AUTH_PROOF);
+        break;
+    case AUTH_ANSWER:
+        p = put(p, m->proof, AUTH_PROOF);
+        *p++ = (uint8_t)MIN_OF(m->address_count, AUTH_ADDRESSES);
+        p = put(p, m->addresses, 16 * MIN_OF(m->address_count, AUTH_ADDRESSES));
+        break;
+    case AUTH_ADMITTED:
+        break;
+    case AUTH_REFUSED:
+        p = put_span(p, m->text, AUTH_TEXT);
+        break;
+    }
+    return (size_t)(p - out);
+}
+
+/* ---- Proofs ---- */
+
+/* What both have said, then what this proof adds to it. */
+static void prove(const struct auth_side *e, const struct auth_settings *s,
+                  const char *label, const void *more, size_t more_size,
+                  uint8_t out[AUTH_PROOF])
+{
+    uint8_t data[64 + sizeof e->said + 16 * AUTH_ADDRESSES + AUTH_PROOF];
+    uint8_t *p = put(data, label, strlen(label) + 1);
+
+    p = put(p, e->said, e->said_size);
+    p = put(p, more, more_size);
+    s->hmac(s->key, AUTH_SECRET, span_of(data, (size_t)(p - data)), out);
+}
+
+static void prove_server(const struct auth_side *e, const struct auth_settings *s,
+                         uint8_t out[AUTH_PROOF])
+{
+    prove(e, s, "muster auth 1 server", NULL, 0, out);
+}
+
+static void prove_client(const struct auth_side *e, const struct auth_settings *s,
+                         const uint8_t *addresses, size_t count,
+                         uint8_t out[AUTH_PROOF])
+{
+    uint8_t more[AUTH_PROOF + 16 * AUTH_ADDRESSES];
+    uint8_t *p = put(more, e->server_proof, AUTH_PROOF);
+
+    p = put(p, addresses, 16 * count);
+    prove(e, s, "muster auth 1 client", more, (size_t)(p - more), out);
+}
+
+void auth_session_key(const struct auth_side *e, const struct auth_settings *s,
+                      uint8_t out[AUTH_SECRET])
+{
+    prove(e, s, "muster auth 1 session", e->server_proof, AUTH_PROOF, out);
+}
+
+static void remember(struct auth_side *e, const uint8_t *p, size_t n)
+{
+    memcpy(e->said + e->said_size, p, n);
+    e->said_size += n;
+}
+
+/* ---- The two sides ---- */
+
+static int refuse(uint8_t out[AUTH_MESSAGE], size_t *n, struct muster_error *err,
+                  const char *theirs, const char *ours)
+{
+    *n = auth_encode(
+        &(struct auth_message){ .kind = AUTH_REFUSED, .text = span_str(theirs) }, out);
+    return err_set(err, MUSTER_EACCES, "%s", ours);
+}
+
+static int unexpected(const struct auth_message *m, size_t *n, struct muster_error *err)
+{
+    *n = 0;
+    if (m->kind == AUTH_REFUSED)
+        return err_set(err, MUSTER_EACCES, "it says: %.*s", (int)m->text.n,
+                       (const char *)m->text.p);
+    return err_set(err, MUSTER_EPROTO, "a proof of kind %u out of turn",
+                   (unsigned)m->kind);
+}
+
+/* Both sides say which of the two has what, in the words of a command line. */
+static int compare_flags(unsigned client, unsigned server, uint8_t out[AUTH_MESSAGE],
+                         size_t *n, struct muster_error *err)
+{
+    if (client == server)
+        return 0;
+    if ((client ^ server) & AUTH_ENCRYPT)
+        return refuse(out, n, err,
+                      "--encrypt must be given on all nodes of the job or on none",
+                      "it was started with --encrypt and this node without, or the "
+                      "other way round");
+    return refuse(
+        out, n, err,
+        "one node takes its secret from munge and the other from a token: give "
+        "all of them the same --token-file, or none",
+        "one of the two takes its secret from munge and the other from a token "
+        "file");
+}
+
+size_t auth_client_open(struct auth_side *c, const struct auth_settings *s,
+                        const uint8_t nonce[AUTH_NONCE], struct span name,
+                        uint8_t out[AUTH_MESSAGE])
+{
+    const struct auth_message m = { .kind = AUTH_OPEN,
+                                    .flags = s->flags,
+                                    .nonce = nonce,
+                                    .run = s->run,
+                                    .name = name };
+    const size_t n = auth_encode(&m, out);
+
+    *c = (struct auth_side){ .expects = AUTH_CHALLENGE };
+    remember(c, out, n);
+    c->open_size = n;
+    return n;
+}
+
+int auth_server_open(struct auth_side *v, const struct auth_settings *s,
+                     const struct auth_message *open, struct span bytes,
+                     const uint8_t nonce[AUTH_NONCE], struct span credential,
+                     uint8_t out[AUTH_MESSAGE], size_t *n, struct muster_error *err)
+{
+    struct auth_message m = { .kind = AUTH_CHALLENGE,
+                              .flags = s->flags,
+                              .nonce = nonce,
+                              .credential = credential,
+                              .proof = v->server_proof };
+    int rc;
+
+    *v = (struct auth_side){ .server = true, .expects = AUTH_OPEN };
+    if (open->kind != AUTH_OPEN)
+        return unexpected(open, n, err);
+    rc = compare_flags(open->flags, s->flags, out, n, err);
+    if (rc < 0)
+        return rc;
+    if (!s->any_run && !auth_equal(open->run, s->run, AUTH_PROOF))
+        return refuse(out, n, err,
+                      "this is another job's store: check --rdzv-id and the endpoint",
+                      "it belongs to a job with another --rdzv-id");
+    v->open_size = bytes.n;
+    remember(v, bytes.p, bytes.n);
+    *n = auth_encode(&m, out); /* The proof of nothing yet, at its end. */
+    remember(v, out, *n - AUTH_PROOF);
+    prove_server(v, s, v->server_proof);
+    memcpy(out + *n - AUTH_PROOF, v->server_proof, AUTH_PROOF);
+    v->expects = AUTH_ANSWER;
+    return 0;
+}
+
+int auth_client_answer(struct auth_side *c, const struct auth_settings *s,
+                       const struct auth_message *challenge, struct span bytes,
+                       const uint8_t *addresses, size_t count,
+                       uint8_t out[AUTH_MESSAGE], size_t *n, struct muster_error *err)
+{
+    uint8_t proof[AUTH_PROOF];
+    int rc;
+
+    if (challenge->kind != AUTH_CHALLENGE || c->expects != AUTH_CHALLENGE)
+        return unexpected(challenge, n, err);
+    rc = compare_flags(s->flags, challenge->flags, out, n, err);
+    if (rc < 0)
+        return rc;
+    c->said_size = c->open_size;
+    remember(c, bytes.p, bytes.n - AUTH_PROOF);
+    prove_server(c, s, c->server_proof);
+    if (!auth_equal(c->server_proof, challenge->proof, AUTH_PROOF))
+        return refuse(out, n, err, "the secrets of the two nodes differ",
+                      "it holds another secret: all nodes need the same token");
+    count = MIN_OF(count, AUTH_ADDRESSES);
+    prove_client(c, s, addresses, count, proof);
+    *n = auth_encode(&(struct auth_message){ .kind = AUTH_ANSWER,
+                                             .proof = proof,
+                                             .addresses = addresses,
+                                             .address_count = count },
+                     out);
+    c->expects = AUTH_ADMITTED;
+    return 0;
+}
+
+int auth_server_verdict(struct auth_side *v, const struct auth_settings *s,
+                        const struct auth_message *answer, uint8_t out[AUTH_MESSAGE],
+                        size_t *n, struct muster_error *err)
+{
+    uint8_t proof[AUTH_PROOF];
+
+    if (answer->kind != AUTH_ANSWER || v->expects != AUTH_ANSWER)
+        return unexpected(answer, n, err);
+    v->expects = AUTH_REFUSED; /* Nothing more: there is one try. */
+    prove_client(v, s, answer->addresses, answer->address_count, proof);
+    if (!auth_equal(proof, answer->proof, AUTH_PROOF))
+        return refuse(out, n, err, "the proof is wrong: the secrets of the two differ",
+                      "its proof is wrong: it holds another secret");
+    *n = auth_encode(&(struct auth_message){ .kind = AUTH_ADMITTED }, out);
+    return 0;
+}

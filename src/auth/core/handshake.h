@@ -1,0 +1,127 @@
+/* handshake.h - two ends of a connection prove to each other that they hold the job's
+ * secret, before anything else is said. Pure: nonces and HMAC-SHA256 come in.
+ *
+ *   client                                                            server
+ *   OPEN       flags, nonce, run, name                    ------->
+ *                  <-------  flags, nonce, proof (, credential)    CHALLENGE
+ *   ANSWER     proof, addresses                           ------->
+ *                  <-------                                         ADMITTED
+ *
+ * Either may say REFUSED with a reason instead of its next message. A proof is a HMAC
+ * over everything that both sides have said so far, with a label for the side: nonces
+ * of both sides make a replayed message worthless, the label a reflected one, and the
+ * flags a connection that somebody in between would talk out of encryption. Messages
+ * begin with the protocol's version, which is thereby proven, too.
+ *
+ * Under Slurm the key is not there from the start: the server hands out a random one in
+ * a munge credential, which holds both nonces and which only its own user can decode.
+ * From there on it is as with a token. */
+#ifndef AUTH_CORE_HANDSHAKE_H
+#define AUTH_CORE_HANDSHAKE_H
+
+#include "base/base.h"
+#include "muster/error.h"
+
+/* On the wire a client's messages are values of QUEUE_PUSH on this key; a server's have
+ * their length in front, 8 bytes. */
+#define AUTH_KEY "/\x01muster/auth"
+
+#define AUTH_VERSION    1u
+#define AUTH_NONCE      32u
+#define AUTH_PROOF      32u
+#define AUTH_SECRET     32u
+#define AUTH_NAME       200u  /* bytes of a node's name, at most */
+#define AUTH_CREDENTIAL 2048u /* bytes of a credential, at most */
+#define AUTH_ADDRESSES  64u   /* of a node, at most */
+#define AUTH_TEXT       400u  /* of a reason, at most */
+#define AUTH_MESSAGE    4096u /* no message is longer */
+
+enum auth_flags { AUTH_ENCRYPT = 1, AUTH_MUNGE = 2 };
+
+enum auth_kind {
+    AUTH_OPEN = 1,
+    AUTH_CHALLENGE = 2,
+    AUTH_ANSWER = 3,
+    AUTH_ADMITTED = 4,
+    AUTH_REFUSED = 5,
+};
+
+typedef void (*auth_hmac_fn)(const uint8_t *key, size_t key_size, struct span data,
+                             uint8_t out[AUTH_PROOF]);
+
+struct auth_message {
+    enum auth_kind kind;
+    unsigned flags;           /* OPEN, CHALLENGE */
+    const uint8_t *nonce;     /* OPEN, CHALLENGE */
+    const uint8_t *run;       /* OPEN: auth_run_digest of the run id */
+    struct span name;         /* OPEN: for the other side's log */
+    const uint8_t *proof;     /* CHALLENGE, ANSWER */
+    struct span credential;   /* CHALLENGE; empty without munge */
+    const uint8_t *addresses; /* ANSWER: 16 bytes each, IPv4 as ::ffff:a.b.c.d */
+    size_t address_count;     /* ANSWER */
+    struct span text;         /* REFUSED */
+};
+
+/* Spans and pointers point into the bytes. MUSTER_EPROTO for anything but one whole
+ * message of our version. */
+int auth_decode(struct span bytes, struct auth_message *out, struct muster_error *err);
+
+/* Writes at most AUTH_MESSAGE bytes; how many. */
+size_t auth_encode(const struct auth_message *m, uint8_t out[AUTH_MESSAGE]);
+
+/* What a side knows of its job. */
+struct auth_settings {
+    auth_hmac_fn hmac;
+    const uint8_t *key; /* AUTH_SECRET bytes; NULL on a client that waits for munge's */
+    unsigned flags;     /* both sides must have the same */
+    bool any_run;       /* server: whatever the run id */
+    uint8_t run[AUTH_PROOF];
+};
+
+/* The job's key out of the token, and a run id in the form that OPEN carries. */
+void auth_key_of_token(auth_hmac_fn hmac, struct span token, uint8_t out[AUTH_SECRET]);
+void auth_run_digest(auth_hmac_fn hmac, struct span run_id, uint8_t out[AUTH_PROOF]);
+
+/* One side of one handshake. Plain memory: nothing to free. */
+struct auth_side {
+    bool server;
+    enum auth_kind expects;
+    uint8_t said[640 + AUTH_CREDENTIAL]; /* OPEN and CHALLENGE without its proof */
+    size_t said_size, open_size;
+    uint8_t server_proof[AUTH_PROOF];
+};
+
+/* The client's first message. */
+size_t auth_client_open(struct auth_side *c, const struct auth_settings *s,
+                        const uint8_t nonce[AUTH_NONCE], struct span name,
+                        uint8_t out[AUTH_MESSAGE]);
+
+/* The server's answer to OPEN; or MUSTER_EPROTO, or MUSTER_EACCES with the reason, and
+ * then out has REFUSED. *n is how much there is to send. credential: made for this
+ * OPEN's nonce and the given one, or empty. */
+int auth_server_open(struct auth_side *v, const struct auth_settings *s,
+                     const struct auth_message *open, struct span bytes,
+                     const uint8_t nonce[AUTH_NONCE], struct span credential,
+                     uint8_t out[AUTH_MESSAGE], size_t *n, struct muster_error *err);
+
+/* The client's answer to CHALLENGE, whose flags and proof are in order; errors as
+ * above, and MUSTER_EACCES if the server says REFUSED. With munge, settings have the
+ * key that the credential held. */
+int auth_client_answer(struct auth_side *c, const struct auth_settings *s,
+                       const struct auth_message *challenge, struct span bytes,
+                       const uint8_t *addresses, size_t count,
+                       uint8_t out[AUTH_MESSAGE], size_t *n, struct muster_error *err);
+
+/* The server's verdict on ANSWER, as above; 0 means that out has ADMITTED. */
+int auth_server_verdict(struct auth_side *v, const struct auth_settings *s,
+                        const struct auth_message *answer, uint8_t out[AUTH_MESSAGE],
+                        size_t *n, struct muster_error *err);
+
+/* After ADMITTED: a key for the encryption of this connection alone. */
+void auth_session_key(const struct auth_side *e, const struct auth_settings *s,
+                      uint8_t out[AUTH_SECRET]);
+
+/* Takes the same time whatever the bytes are. */
+bool auth_equal(const uint8_t *a, const uint8_t *b, size_t n);
+
+#endif

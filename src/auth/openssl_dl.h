@@ -1,0 +1,72 @@
+/* openssl_dl.h - HMAC-SHA256 of libcrypto and TLS of libssl, loaded when the first job
+ * with a secret wants them; see loop/dlopen.h. Callers write the names that OpenSSL's
+ * manual has. */
+#ifndef AUTH_OPENSSL_DL_H
+#define AUTH_OPENSSL_DL_H
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/ssl.h>
+
+#include "muster/error.h"
+
+#ifdef MUSTER_DLOPEN
+
+#define CRYPTO_FUNCTIONS(X)                                                            \
+    X(HMAC)                                                                            \
+    X(EVP_sha256)                                                                      \
+    X(BIO_new)                                                                         \
+    X(BIO_s_mem)                                                                       \
+    X(BIO_read)                                                                        \
+    X(BIO_write)                                                                       \
+    X(BIO_ctrl)                                                                        \
+    X(ERR_clear_error)
+
+#define SSL_FUNCTIONS(X)                                                               \
+    X(SSL_CTX_ctrl)                                                                    \
+    X(SSL_CTX_free)                                                                    \
+    X(SSL_CTX_new)                                                                     \
+    X(SSL_CTX_set_ciphersuites)                                                        \
+    X(SSL_CTX_set_num_tickets)                                                         \
+    X(SSL_CIPHER_find)                                                                 \
+    X(SSL_SESSION_new)                                                                 \
+    X(SSL_SESSION_set1_master_key)                                                     \
+    X(SSL_SESSION_set_cipher)                                                          \
+    X(SSL_SESSION_set_protocol_version)                                                \
+    X(SSL_ctrl)                                                                        \
+    X(SSL_free)                                                                        \
+    X(SSL_get_error)                                                                   \
+    X(SSL_new)                                                                         \
+    X(SSL_read)                                                                        \
+    X(SSL_set_accept_state)                                                            \
+    X(SSL_set_bio)                                                                     \
+    X(SSL_set_connect_state)                                                           \
+    X(SSL_CTX_set_psk_find_session_callback)                                           \
+    X(SSL_CTX_set_psk_use_session_callback)                                            \
+    X(SSL_get_ex_data)                                                                 \
+    X(SSL_set_ex_data)                                                                 \
+    X(SSL_write)                                                                       \
+    X(TLS_method)
+
+struct openssl_dl {
+#define OPENSSL_MEMBER(name) __typeof__(&name) name##_;
+    CRYPTO_FUNCTIONS(OPENSSL_MEMBER)
+    SSL_FUNCTIONS(OPENSSL_MEMBER)
+#undef OPENSSL_MEMBER
+};
+
+extern struct openssl_dl openssl_dl;
+
+#define LATE(name) openssl_dl.name##_
+#else
+#define LATE(name) name
+#endif
+
+/* Before LATE(HMAC), and before LATE(SSL_...). MUSTER_ENOTSUP: not installed, or too
+ * old. Cheap once it has succeeded; safe from several threads. */
+int crypto_dl_load(struct muster_error *err);
+int ssl_dl_load(struct muster_error *err);
+
+#endif

@@ -1,0 +1,160 @@
+/* secret.c - see secret.h. */
+#include "auth/secret.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "auth/openssl_dl.h"
+#include "base/err.h"
+
+static void hmac_sha256(const uint8_t *key, size_t key_size, struct span data,
+                        uint8_t out[AUTH_PROOF])
+{
+    unsigned n = AUTH_PROOF;
+
+    (void)LATE(HMAC)(LATE(EVP_sha256)(), key, (int)key_size, data.p, data.n, out, &n);
+}
+
+void secret_random(void *to, size_t size)
+{
+    uint8_t *p = to;
+
+    while (size) {
+        const ssize_t n = getrandom(p, MIN_OF(size, 256u), 0);
+
+        if (n < 0 && errno != EINTR)
+            abort(); /* No kernel that runs us lacks it, and there is no substitute. */
+        if (n > 0) {
+            p += n;
+            size -= (size_t)n;
+        }
+    }
+}
+
+size_t secret_addresses(uint8_t out[AUTH_ADDRESSES][16])
+{
+    struct ifaddrs *all;
+    size_t n = 0;
+
+    if (getifaddrs(&all) != 0)
+        return 0;
+    for (struct ifaddrs *i = all; i && n < AUTH_ADDRESSES; i = i->ifa_next) {
+        uint8_t *ip = out[n];
+
+        if (!i->ifa_addr)
+            continue;
+        memset(ip, 0, 16);
+        if (i->ifa_addr->sa_family == AF_INET) {
+            ip[10] = ip[11] = 0xff;
+            memcpy(ip + 12, &((struct sockaddr_in *)(void *)i->ifa_addr)->sin_addr, 4);
+            n += ip[12] != 127;
+        } else if (i->ifa_addr->sa_family == AF_INET6) {
+            const struct in6_addr *a =
+                &((struct sockaddr_in6 *)(void *)i->ifa_addr)->sin6_addr;
+
+            memcpy(ip, a, 16);
+            n += !IN6_IS_ADDR_LOOPBACK(a);
+        }
+    }
+    freeifaddrs(all);
+    return n;
+}
+
+/* The token, without following a race between looking and reading: by one descriptor.
+ */
+static int read_token(const char *path, char *to, size_t room, size_t *size,
+                      struct muster_error *err)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    struct stat st;
+    ssize_t n;
+    int rc = 0;
+
+    if (fd < 0)
+        return err_set(err, MUSTER_EINVAL,
+                       "token file %s: %s; it must be there on every node, readable "
+                       "for the user who starts the job",
+                       path, strerror(errno));
+    if (fstat(fd, &st) < 0 || S_ISDIR(st.st_mode))
+        rc = err_set(err, MUSTER_EINVAL, "token file %s: not a file", path);
+    else if (S_ISREG(st.st_mode) && (st.st_mode & 077))
+        rc = err_set(err, MUSTER_EINVAL,
+                     "token file %s: others may read or change it (mode %04o); "
+                     "`chmod 600 %s`",
+                     path, st.st_mode & 07777, path);
+    else if (S_ISREG(st.st_mode) && st.st_uid != geteuid() && st.st_uid != 0)
+        rc = err_set(err, MUSTER_EINVAL,
+                     "token file %s: it belongs to user %u, not to the one who starts "
+                     "the job",
+                     path, (unsigned)st.st_uid);
+    if (rc == 0) {
+        n = read(fd, to, room);
+        if (n < 0)
+            rc =
+                err_set(err, MUSTER_EINVAL, "token file %s: %s", path, strerror(errno));
+        else if (n == 0)
+            rc = err_set(err, MUSTER_EINVAL,
+                         "token file %s: it is empty (`openssl rand -hex 32 > %s` "
+                         "makes a token)",
+                         path, path);
+        *size = n > 0 ? (size_t)n : 0;
+    }
+    (void)close(fd);
+    return rc;
+}
+
+static void put_name(struct auth *a)
+{
+    char host[128] = "?";
+
+    (void)gethostname(host, sizeof host - 1);
+    (void)snprintf(a->name, sizeof a->name, "%s pid %ld", host, (long)getpid());
+}
+
+int secret_load(const struct secret_opts *o, struct auth **out,
+                struct muster_error *err)
+{
+    const unsigned flags = o->encrypt ? AUTH_ENCRYPT : 0;
+    const char *token = getenv("MUSTER_TOKEN");
+    char room[AUTH_TOKEN_MOST + 64], from[300];
+    size_t size = 0;
+    int rc = 0;
+
+    *out = NULL;
+    if (o->token_file && *o->token_file) {
+        (void)snprintf(from, sizeof from, "token file %.280s", o->token_file);
+        rc = read_token(o->token_file, room, sizeof room, &size, err);
+    } else if (token) {
+        (void)snprintf(from, sizeof from, "MUSTER_TOKEN");
+        size = MIN_OF(strlen(token), sizeof room);
+        memcpy(room, token, size);
+    } else if (o->encrypt || o->optional) {
+        return err_set(err, MUSTER_EINVAL,
+                       "%s needs a secret: give --token-file=FILE, or set MUSTER_TOKEN",
+                       o->encrypt ? "--encrypt" : "--token-optional");
+    } else {
+        return 0;
+    }
+    if (rc == 0 && o->encrypt && o->optional)
+        rc = err_set(err, MUSTER_EINVAL,
+                     "--encrypt and --token-optional exclude each other: torchrun's "
+                     "nodes cannot encrypt");
+    if (rc == 0)
+        rc = o->encrypt ? ssl_dl_load(err) : crypto_dl_load(err);
+    if (rc == 0)
+        rc = auth_new(hmac_sha256, span_of(room, size), o->run_id, flags, from, out,
+                      err);
+    explicit_bzero(room, sizeof room);
+    if (rc < 0)
+        return rc;
+    (*out)->optional = o->optional;
+    put_name(*out);
+    return 0;
+}

@@ -1,0 +1,25 @@
+/* secret.h - where a job's secret comes from: a token file, the environment, or munge.
+ */
+#ifndef AUTH_SECRET_H
+#define AUTH_SECRET_H
+
+#include "auth/core/auth.h"
+
+struct secret_opts {
+    const char *token_file; /* NULL or empty: none */
+    const char *run_id;     /* NULL: whatever the run */
+    bool optional, encrypt;
+};
+
+/* *out is NULL if there is none: no file, and MUSTER_TOKEN not set. MUSTER_EINVAL for a
+ * file that cannot be read, that others may read, or whose token is too short. */
+int secret_load(const struct secret_opts *o, struct auth **out,
+                struct muster_error *err);
+
+/* Random bytes of the kernel's, for keys and nonces. */
+void secret_random(void *to, size_t size);
+
+/* This machine's addresses as ANSWER has them, without loopback; how many. */
+size_t secret_addresses(uint8_t out[AUTH_ADDRESSES][16]);
+
+#endif

@@ -1,0 +1,227 @@
+/* tls.c - see tls.h. The socket is read and written here and not by OpenSSL, which
+ * would raise SIGPIPE in programs that use the library. */
+#include "auth/tls.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include "auth/openssl_dl.h"
+#include "base/err.h"
+#include "base/mem.h"
+
+#define CHUNK 16384u /* of one record, at most */
+
+struct tls {
+    int fd; /* borrowed */
+    SSL *ssl;
+    BIO *in, *out; /* the ssl's */
+    uint8_t psk[AUTH_SECRET];
+    uint8_t pending[CHUNK + 2048]; /* encrypted, on its way to the socket */
+    size_t pending_from, pending_to;
+    bool broken;
+};
+
+static const unsigned char identity[] = "muster";
+
+static SSL_SESSION *session_of(SSL *ssl)
+{
+    static const unsigned char aes_128_gcm_sha256[] = { 0x13, 0x01 };
+    const struct tls *t = LATE(SSL_get_ex_data)(ssl, 0);
+    const SSL_CIPHER *cipher = LATE(SSL_CIPHER_find)(ssl, aes_128_gcm_sha256);
+    SSL_SESSION *s = LATE(SSL_SESSION_new)();
+
+    if (s && cipher && LATE(SSL_SESSION_set1_master_key)(s, t->psk, sizeof t->psk) &&
+        LATE(SSL_SESSION_set_cipher)(s, cipher) &&
+        LATE(SSL_SESSION_set_protocol_version)(s, TLS1_3_VERSION))
+        return s;
+    return NULL;
+}
+
+static int use_psk(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *size,
+                   SSL_SESSION **out)
+{
+    (void)md;
+    *id = identity;
+    *size = sizeof identity - 1;
+    *out = session_of(ssl);
+    return *out != NULL;
+}
+
+static int find_psk(SSL *ssl, const unsigned char *id, size_t size, SSL_SESSION **out)
+{
+    *out = NULL;
+    if (size == sizeof identity - 1 && memcmp(id, identity, size) == 0)
+        *out = session_of(ssl);
+    return 1;
+}
+
+static SSL_CTX *context;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* One for the process and for both roles; it lives as long as the process. */
+static SSL_CTX *get_context(void)
+{
+    pthread_mutex_lock(&lock);
+    if (!context) {
+        SSL_CTX *c = LATE(SSL_CTX_new)(LATE(TLS_method)());
+
+        if (c) {
+            (void)LATE(SSL_CTX_ctrl)(c, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION,
+                                     NULL);
+            (void)LATE(SSL_CTX_ctrl)(c, SSL_CTRL_MODE,
+                                     SSL_MODE_ENABLE_PARTIAL_WRITE |
+                                         SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                         SSL_MODE_RELEASE_BUFFERS,
+                                     NULL);
+            /* The key goes with this suite's hash: no other may be chosen. */
+            (void)LATE(SSL_CTX_set_ciphersuites)(c, "TLS_AES_128_GCM_SHA256");
+            (void)LATE(SSL_CTX_set_num_tickets)(c, 0);
+            LATE(SSL_CTX_set_psk_use_session_callback)(c, use_psk);
+            LATE(SSL_CTX_set_psk_find_session_callback)(c, find_psk);
+        }
+        context = c;
+    }
+    pthread_mutex_unlock(&lock);
+    return context;
+}
+
+int tls_new(bool server, int fd, const uint8_t psk[AUTH_SECRET], struct tls **out,
+            struct muster_error *err)
+{
+    struct tls *t;
+    SSL_CTX *c;
+    int rc = ssl_dl_load(err);
+
+    if (rc < 0)
+        return rc;
+    c = get_context();
+    t = mem_calloc(1, sizeof *t);
+    if (t && c)
+        t->ssl = LATE(SSL_new)(c);
+    if (t && t->ssl) {
+        t->in = LATE(BIO_new)(LATE(BIO_s_mem)());
+        t->out = LATE(BIO_new)(LATE(BIO_s_mem)());
+        if (t->in && t->out)
+            LATE(SSL_set_bio)(t->ssl, t->in, t->out);
+    }
+    if (!t || !t->ssl || !t->in || !t->out) {
+        tls_free(t);
+        return err_nomem(err);
+    }
+    t->fd = fd;
+    memcpy(t->psk, psk, sizeof t->psk);
+    (void)LATE(SSL_set_ex_data)(t->ssl, 0, t);
+    if (server)
+        LATE(SSL_set_accept_state)(t->ssl);
+    else
+        LATE(SSL_set_connect_state)(t->ssl);
+    *out = t;
+    return 0;
+}
+
+void tls_free(struct tls *t)
+{
+    if (!t)
+        return;
+    if (t->ssl)
+        LATE(SSL_free)(t->ssl); /* and its two BIOs */
+    explicit_bzero(t->psk, sizeof t->psk);
+    mem_free(t);
+}
+
+bool tls_buffered(struct tls *t)
+{
+    return LATE(BIO_ctrl)(t->in, BIO_CTRL_PENDING, 0, NULL) > 0;
+}
+
+int tls_flush(struct tls *t)
+{
+    for (;;) {
+        if (t->pending_from == t->pending_to) {
+            const int n = LATE(BIO_read)(t->out, t->pending, (int)sizeof t->pending);
+
+            if (n <= 0)
+                return 1;
+            t->pending_from = 0;
+            t->pending_to = (size_t)n;
+        }
+        const ssize_t n =
+            send(t->fd, t->pending + t->pending_from, t->pending_to - t->pending_from,
+                 MSG_NOSIGNAL | MSG_DONTWAIT);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
+        t->pending_from += (size_t)n;
+    }
+}
+
+/* What the peer sent goes to OpenSSL: as recv. */
+static ssize_t feed(struct tls *t)
+{
+    uint8_t bytes[CHUNK + 512];
+    ssize_t n;
+
+    do
+        n = recv(t->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n > 0 && LATE(BIO_write)(t->in, bytes, (int)n) != (int)n) {
+        errno = ENOMEM;
+        return -1;
+    }
+    return n;
+}
+
+ssize_t tls_read(struct tls *t, void *to, size_t size)
+{
+    for (;;) {
+        LATE(ERR_clear_error)();
+        const int n =
+            t->broken ? -1 : LATE(SSL_read)(t->ssl, to, (int)MIN_OF(size, 1u << 30));
+        const int why = n > 0 || t->broken ? 0 : LATE(SSL_get_error)(t->ssl, n);
+
+        if (tls_flush(t) < 0 && n <= 0)
+            return -1;
+        if (n > 0)
+            return n;
+        if (why == SSL_ERROR_ZERO_RETURN)
+            return 0;
+        if (why != SSL_ERROR_WANT_READ) {
+            t->broken = true;
+            errno = EPROTO;
+            return -1;
+        }
+        const ssize_t got = feed(t);
+        if (got <= 0)
+            return got;
+    }
+}
+
+ssize_t tls_write(struct tls *t, const void *from, size_t size)
+{
+    size_t taken = 0;
+
+    if (t->broken)
+        return -1;
+    while (taken < size) {
+        const int flushed = tls_flush(t);
+        int n;
+
+        if (flushed <= 0)
+            return flushed < 0 ? -1 : (ssize_t)taken;
+        LATE(ERR_clear_error)();
+        n = LATE(SSL_write)(t->ssl, (const uint8_t *)from + taken,
+                            (int)MIN_OF(size - taken, CHUNK));
+        if (n <= 0) { /* In the middle of its handshake: the next read goes on. */
+            if (LATE(SSL_get_error)(t->ssl, n) == SSL_ERROR_WANT_READ)
+                return tls_flush(t) < 0 ? -1 : (ssize_t)taken;
+            t->broken = true;
+            errno = EPROTO;
+            return -1;
+        }
+        taken += (size_t)n;
+    }
+    return tls_flush(t) < 0 ? -1 : (ssize_t)taken;
+}

@@ -1,0 +1,192 @@
+/* tls_pipe.c - see tls_pipe.h. Each direction has room for one piece: nothing more is
+ * read before it is gone. */
+#include "auth/tls_pipe.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+#define PIECE  65536u
+#define PIECES 8 /* of one direction, then others have their turn */
+
+struct piece {
+    uint8_t bytes[PIECE];
+    size_t from, to;
+};
+
+struct tls_pipe {
+    uv_poll_t plain, secret;
+    int plain_fd, secret_fd;
+    struct tls *tls;
+    struct piece out, in; /* plain to secret, and back */
+    bool plain_ended, secret_ended;
+    bool closing;
+    int handles;
+    void (*closed)(void *ctx);
+    void *ctx;
+};
+
+static void pipe_on_closed(uv_handle_t *h)
+{
+    struct tls_pipe *p = h->data;
+    void (*closed)(void *) = p->closed;
+    void *ctx = p->ctx;
+
+    if (--p->handles)
+        return;
+    (void)close(p->plain_fd);
+    (void)close(p->secret_fd);
+    tls_free(p->tls);
+    mem_free(p);
+    if (closed)
+        closed(ctx);
+}
+
+void tls_pipe_close(struct tls_pipe *p)
+{
+    if (p->closing)
+        return;
+    p->closing = true;
+    p->handles = 2;
+    uv_close((uv_handle_t *)&p->plain, pipe_on_closed);
+    uv_close((uv_handle_t *)&p->secret, pipe_on_closed);
+}
+
+/* One piece from the plain side to the secret one. False: nothing moves for now. */
+static bool move_out(struct tls_pipe *p, bool *broken)
+{
+    if (p->out.from == p->out.to && !p->plain_ended) {
+        const ssize_t n = recv(p->plain_fd, p->out.bytes, PIECE, MSG_DONTWAIT);
+
+        if (n < 0 && errno != EAGAIN && errno != EINTR)
+            *broken = true;
+        if (n == 0)
+            p->plain_ended = true;
+        p->out.from = 0;
+        p->out.to = n > 0 ? (size_t)n : 0;
+    }
+    if (p->out.from == p->out.to)
+        return false;
+    const ssize_t n =
+        tls_write(p->tls, p->out.bytes + p->out.from, p->out.to - p->out.from);
+    if (n < 0)
+        *broken = true;
+    p->out.from += n > 0 ? (size_t)n : 0;
+    return n > 0;
+}
+
+static bool move_in(struct tls_pipe *p, bool *broken)
+{
+    if (p->in.from == p->in.to && !p->secret_ended) {
+        const ssize_t n = tls_read(p->tls, p->in.bytes, PIECE);
+
+        if (n < 0 && errno != EAGAIN && errno != EINTR)
+            *broken = true;
+        if (n == 0)
+            p->secret_ended = true;
+        p->in.from = 0;
+        p->in.to = n > 0 ? (size_t)n : 0;
+    }
+    if (p->in.from == p->in.to)
+        return false;
+    const ssize_t n = send(p->plain_fd, p->in.bytes + p->in.from, p->in.to - p->in.from,
+                           MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno != EAGAIN && errno != EINTR)
+        *broken = true;
+    p->in.from += n > 0 ? (size_t)n : 0;
+    return n > 0;
+}
+
+static void pipe_on_poll(uv_poll_t *poll, int status, int what);
+
+static void poll_for(uv_poll_t *poll, int what)
+{
+    if (what)
+        (void)uv_poll_start(poll, what, pipe_on_poll);
+    else
+        (void)uv_poll_stop(poll);
+}
+
+static void watch(struct tls_pipe *p, int flushed)
+{
+    const bool out_waits = p->out.from != p->out.to, in_waits = p->in.from != p->in.to;
+    int plain =
+        (out_waits || p->plain_ended ? 0 : UV_READABLE) | (in_waits ? UV_WRITABLE : 0);
+    int secret = (in_waits || p->secret_ended ? 0 : UV_READABLE) |
+                 (out_waits || flushed == 0 ? UV_WRITABLE : 0);
+
+    poll_for(&p->plain, plain);
+    poll_for(&p->secret, secret);
+}
+
+static void pump(struct tls_pipe *p)
+{
+    bool broken = false;
+    int flushed;
+
+    for (int i = 0; i < PIECES && !broken; i++) {
+        const bool out = move_out(p, &broken), in = move_in(p, &broken);
+
+        if (!out && !in)
+            break;
+    }
+    flushed = tls_flush(p->tls);
+    if (broken || flushed < 0 ||
+        (p->plain_ended && p->out.from == p->out.to && flushed > 0) ||
+        (p->secret_ended && p->in.from == p->in.to))
+        tls_pipe_close(p);
+    else
+        watch(p, flushed);
+}
+
+static void pipe_on_poll(uv_poll_t *poll, int status, int what)
+{
+    struct tls_pipe *p = poll->data;
+
+    (void)what;
+    if (p->closing)
+        return;
+    if (status < 0)
+        tls_pipe_close(p);
+    else
+        pump(p);
+}
+
+int tls_pipe_open(uv_loop_t *loop, int plain_fd, int secret_fd, struct tls *tls,
+                  void (*closed)(void *ctx), void *ctx, struct tls_pipe **out,
+                  struct muster_error *err)
+{
+    struct tls_pipe *p = mem_alloc(sizeof *p);
+
+    if (!p)
+        return err_nomem(err);
+    memset(p, 0, offsetof(struct tls_pipe, out));
+    p->out.from = p->out.to = p->in.from = p->in.to = 0;
+    p->plain_ended = p->secret_ended = p->closing = false;
+    p->plain_fd = plain_fd;
+    p->secret_fd = secret_fd;
+    p->tls = tls;
+    p->closed = closed;
+    p->ctx = ctx;
+    if (uv_poll_init(loop, &p->plain, plain_fd) < 0) {
+        mem_free(p);
+        return err_nomem(err);
+    }
+    p->plain.data = p->secret.data = p;
+    if (uv_poll_init(loop, &p->secret, secret_fd) < 0) {
+        /* Never for a socket that is ours: let the first one close by itself. */
+        p->plain_fd = p->secret_fd = -1;
+        p->tls = NULL;
+        p->closed = NULL;
+        p->handles = 1;
+        uv_close((uv_handle_t *)&p->plain, pipe_on_closed);
+        return err_nomem(err);
+    }
+    pump(p);
+    if (out)
+        *out = p;
+    return 0;
+}

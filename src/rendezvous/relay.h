@@ -1,0 +1,31 @@
+/* relay.h - with --encrypt, the way of a node's workers to their store on another
+ * machine: they connect to a port of their own machine, unencrypted as torch does, and
+ * what they say travels inside encrypted connections of their agent.
+ *
+ * Takes connections of the agent's own user alone. */
+#ifndef RENDEZVOUS_RELAY_H
+#define RENDEZVOUS_RELAY_H
+
+#include <uv.h>
+
+#include "auth/core/auth.h"
+#include "base/trace.h"
+
+struct relay;
+
+struct relay_opts {
+    const char *host; /* of the workers' store; copied */
+    uint16_t port;
+    struct auth *auth;         /* with AUTH_ENCRYPT; referenced */
+    const struct trace *trace; /* borrowed, may be NULL */
+};
+
+/* Listening on 127.0.0.1 on return. */
+int relay_open(uv_loop_t *loop, const struct relay_opts *opts, struct relay **out,
+               struct muster_error *err);
+uint16_t relay_port(const struct relay *r);
+
+/* Ends all connections. cb may be NULL; r is gone for the caller. */
+void relay_close(struct relay *r, void (*cb)(void *ctx), void *ctx);
+
+#endif

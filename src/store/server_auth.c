@@ -1,0 +1,443 @@
+/* server_auth.c - who may ask a store for what, if its job has a secret.
+ *
+ * A node of ours proves itself (auth/core/handshake.h) on each connection and names its
+ * machine's addresses. torch's workers cannot prove anything: a plain connection is
+ * served if it comes from this machine and belongs to the job's own user, or from an
+ * address of a node that is connected and has proven itself. Until then nothing of the
+ * store is shown, a connection has 30 s, little memory, and company up to a limit. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "auth/secret.h"
+#include "auth/tls.h"
+#include "base/base64.h"
+#include "base/err.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "net/peer_uid.h"
+#include "store/core/quote.h"
+#include "store/core/reserved.h"
+#include "store/server_int.h"
+
+#define UNPROVEN_EACH 1024u  /* connections of one address that are not admitted */
+#define LINES         10u    /* about refused connections ... */
+#define LINES_MS      10000u /* ... in so many milliseconds; the rest is counted */
+#define STATE_KEY     "/torch.rendezvous."
+
+/* An address that somebody comes from, or that a proven node has named. */
+struct address {
+    struct map_link link;
+    uint8_t ip[16];
+    unsigned unproven; /* connections */
+    unsigned members;  /* proven nodes that have this address */
+};
+
+struct server_auth {
+    struct auth *auth; /* a reference */
+    struct map addresses;
+    uint64_t lines_ms; /* since when lines are counted */
+    unsigned lines, left_out;
+};
+
+/* What a connection has shown so far. */
+struct conn_proof {
+    struct auth_side *side; /* owned; until it is admitted */
+    uint8_t from[16];
+    bool counted; /* as unproven, at `from` */
+    bool told;    /* it is torch's, and has been told that it cannot join */
+    char name[64];
+    size_t count;             /* of addresses that it has named and we hold */
+    uint8_t (*addresses)[16]; /* owned */
+};
+
+int server_auth_open(struct store_server *s, struct muster_error *err)
+{
+    if (!s->opts.auth)
+        return 0;
+    s->auth = mem_calloc(1, sizeof *s->auth);
+    if (!s->auth)
+        return err_nomem(err);
+    s->auth->auth = auth_ref(s->opts.auth);
+    map_init(&s->auth->addresses, s->opts.seed);
+    return 0;
+}
+
+void server_auth_free(struct store_server *s)
+{
+    struct map_link *l;
+
+    if (!s->auth)
+        return;
+    for (size_t i = 0; (l = map_next(&s->auth->addresses, &i));)
+        mem_free(CONTAINER_OF(l, struct address, link));
+    map_fini(&s->auth->addresses);
+    auth_unref(s->auth->auth);
+    mem_free(s->auth);
+    s->auth = NULL;
+}
+
+/* ---- Addresses ---- */
+
+static struct address *find_address(struct server_auth *a, const uint8_t ip[16])
+{
+    struct map_link *l = map_get(&a->addresses, span_of(ip, 16));
+
+    return l ? CONTAINER_OF(l, struct address, link) : NULL;
+}
+
+static struct address *get_address(struct server_auth *a, const uint8_t ip[16])
+{
+    struct address *e = find_address(a, ip);
+
+    if (e)
+        return e;
+    e = map_reserve(&a->addresses, 1) == 0 ? mem_calloc(1, sizeof *e) : NULL;
+    if (!e)
+        return NULL;
+    memcpy(e->ip, ip, 16);
+    e->link.key = span_of(e->ip, 16);
+    map_add(&a->addresses, &e->link);
+    return e;
+}
+
+static void release_address(struct server_auth *a, struct address *e)
+{
+    if (e->unproven || e->members)
+        return;
+    map_remove(&a->addresses, &e->link);
+    mem_free(e);
+}
+
+/* ---- Lines in the log, at a bounded rate ---- */
+
+__attribute__((format(printf, 3, 4))) static void
+turn_away(struct store_server *s, struct conn *c, const char *fmt, ...)
+{
+    const uint64_t now = uv_now(s->loop);
+    struct server_auth *a = s->auth;
+    char why[700], who[ADDRESS_TEXT];
+    va_list ap;
+
+    if (c->dead)
+        return;
+    if (now - a->lines_ms >= LINES_MS || !a->lines_ms) {
+        if (a->left_out)
+            trace(s->opts.trace, TRACE_WARN,
+                  "store %s: %u more connections were refused in %" PRIu64 " s",
+                  s->address, a->left_out, (now - a->lines_ms) / 1000);
+        a->lines_ms = now ? now : 1;
+        a->lines = a->left_out = 0;
+    }
+    if (++a->lines > LINES) {
+        a->left_out++;
+    } else {
+        va_start(ap, fmt);
+        (void)vsnprintf(why, sizeof why, fmt, ap);
+        va_end(ap);
+        address_of_peer(c->fd, who);
+        trace(s->opts.trace, TRACE_WARN, "store %s: refused %s: %s", s->address, who,
+              why);
+    }
+    if (c == s->serving) { /* The reason, if there is one, is among the answers. */
+        conn_send(s, c, buf_span(&s->out));
+        buf_clear(&s->out);
+    }
+    conn_close(s, c);
+}
+
+/* ---- Coming and going ---- */
+
+bool server_auth_came(struct store_server *s, struct conn *c)
+{
+    struct address *e;
+
+    c->proof = mem_calloc(1, sizeof *c->proof);
+    if (!c->proof)
+        return false;
+    conn_address(c, c->proof->from);
+    e = get_address(s->auth, c->proof->from);
+    if (!e)
+        return false;
+    e->unproven++;
+    c->proof->counted = true;
+    if (e->unproven <= UNPROVEN_EACH)
+        return true;
+    turn_away(s, c, "its address has %u connections that have not proven themselves",
+              UNPROVEN_EACH);
+    return true;
+}
+
+static void uncount(struct store_server *s, struct conn *c)
+{
+    struct address *e;
+
+    if (!c->proof->counted)
+        return;
+    c->proof->counted = false;
+    e = find_address(s->auth, c->proof->from);
+    e->unproven--;
+    release_address(s->auth, e);
+}
+
+void server_auth_left(struct store_server *s, struct conn *c)
+{
+    tls_free(c->tls);
+    c->tls = NULL;
+    if (!c->proof)
+        return;
+    uncount(s, c);
+    for (size_t i = 0; i < c->proof->count; i++) {
+        struct address *e = find_address(s->auth, c->proof->addresses[i]);
+
+        e->members--;
+        release_address(s->auth, e);
+    }
+    mem_free(c->proof->side);
+    mem_free(c->proof->addresses);
+    mem_free(c->proof);
+    c->proof = NULL;
+}
+
+static void admit(struct store_server *s, struct conn *c)
+{
+    c->admitted = true;
+    uncount(s, c);
+    server_untime(s, c);
+}
+
+/* ---- The handshake ---- */
+
+bool server_auth_is_message(const struct c10d_request *req)
+{
+    return req->op == C10D_QUEUE_PUSH && span_eq(req->key, span_str(AUTH_KEY));
+}
+
+static void send_message(struct store_server *s, struct conn *c, const uint8_t *bytes,
+                         size_t n)
+{
+    uint8_t out[8 + AUTH_MESSAGE];
+
+    put_u64(out, n);
+    memcpy(out + 8, bytes, n);
+    server_send(s, c, span_of(out, 8 + n));
+}
+
+void server_auth_refuse(struct store_server *s, struct conn *c)
+{
+    static const char why[] =
+        "this store's job has no secret: give all nodes the same --token-file (or "
+        "MUSTER_TOKEN), or none of them";
+    uint8_t out[AUTH_MESSAGE];
+    const size_t n = auth_encode(
+        &(struct auth_message){ .kind = AUTH_REFUSED, .text = span_str(why) }, out);
+
+    send_message(s, c, out, n);
+    conn_refuse(s, c, "it has a secret, and this store's job has none");
+}
+
+/* Its machine's addresses are a member's from now on; the one that it comes from is
+ * among them, whatever it says. */
+static int hold_addresses(struct store_server *s, struct conn *c,
+                          const struct auth_message *m)
+{
+    struct conn_proof *p = c->proof;
+
+    p->addresses = mem_alloc((m->address_count + 1) * sizeof *p->addresses);
+    if (!p->addresses)
+        return MUSTER_ENOMEM;
+    for (size_t i = 0; i <= m->address_count; i++) {
+        const uint8_t *ip = i < m->address_count ? m->addresses + 16 * i : p->from;
+        struct address *e = get_address(s->auth, ip);
+
+        if (!e)
+            return MUSTER_ENOMEM;
+        e->members++;
+        memcpy(p->addresses[p->count++], ip, 16);
+    }
+    return 0;
+}
+
+static int on_open(struct store_server *s, struct conn *c, const struct auth_message *m,
+                   struct span bytes, uint8_t *out, size_t *n, struct muster_error *err)
+{
+    const struct auth *a = s->auth->auth;
+    uint8_t nonce[AUTH_NONCE];
+
+    c->proof->side = mem_alloc(sizeof *c->proof->side);
+    if (!c->proof->side)
+        return err_nomem(err);
+    secret_random(nonce, sizeof nonce);
+    (void)snprintf(c->proof->name, sizeof c->proof->name, "%.*s",
+                   (int)MIN_OF(m->name.n, 63), (const char *)m->name.p);
+    return auth_server_open(c->proof->side, &a->settings, m, bytes, nonce,
+                            span_of(NULL, 0), out, n, err);
+}
+
+static void on_message(struct store_server *s, struct conn *c, struct span bytes)
+{
+    struct conn_proof *p = c->proof;
+    const struct auth *a = s->auth->auth;
+    uint8_t out[AUTH_MESSAGE];
+    struct auth_message m;
+    struct muster_error err;
+    char name[QUOTE_MAX];
+    size_t n = 0;
+    int rc = auth_decode(bytes, &m, &err);
+
+    if (rc == 0 && !p->side)
+        rc = on_open(s, c, &m, bytes, out, &n, &err);
+    else if (rc == 0)
+        rc = auth_server_verdict(p->side, &a->settings, &m, out, &n, &err);
+    if (rc == 0 && m.kind == AUTH_ANSWER && hold_addresses(s, c, &m) < 0)
+        rc = err_set(&err, MUSTER_ENOMEM, "out of memory");
+    if (n)
+        send_message(s, c, out, n);
+    if (rc < 0) {
+        turn_away(s, c, "node %s: %s", quote(span_str(p->name), name), err.text);
+        return;
+    }
+    if (m.kind != AUTH_ANSWER)
+        return;
+    admit(s, c);
+    c->encrypts = a->settings.flags & AUTH_ENCRYPT;
+    if (!c->encrypts) {
+        mem_free(p->side);
+        p->side = NULL;
+    }
+}
+
+void server_auth_encrypt(struct store_server *s, struct conn *c, size_t rest)
+{
+    struct conn_proof *p = c->proof;
+    uint8_t key[AUTH_SECRET];
+    struct muster_error err;
+
+    if (c->dead || !c->encrypts)
+        return;
+    c->encrypts = false;
+    if (rest || c->out) {
+        turn_away(s, c, "it went on in the clear after its proof");
+        return;
+    }
+    auth_session_key(p->side, &s->auth->auth->settings, key);
+    mem_free(p->side);
+    p->side = NULL;
+    if (tls_new(true, c->fd, key, &c->tls, &err) < 0) {
+        turn_away(s, c, "%s", err.text);
+        return;
+    }
+    /* What comes inside begins like any other connection. */
+    c10d_decoder_init(&c->decoder);
+    c->known = false;
+    server_time(s, c);
+}
+
+/* ---- Connections that do not prove anything ---- */
+
+/* Sets *why if it is not. */
+static bool may_be_plain(struct store_server *s, struct conn *c, const char **why)
+{
+    const struct auth *a = s->auth->auth;
+    struct address *e;
+    uid_t uid = 0;
+
+    if (a->optional)
+        return true;
+    *why = "it has not proven itself, and no member of the job has its address";
+    switch (peer_uid(c->fd, &uid)) {
+    case PEER_HERE:
+        *why = "it belongs to another user of this machine";
+        return uid == geteuid();
+    case PEER_UNKNOWN:
+    case PEER_ELSEWHERE:
+        break;
+    }
+    /* With encryption the workers of other nodes come through their agents. */
+    if (a->settings.flags & AUTH_ENCRYPT)
+        return false;
+    e = find_address(s->auth, c->proof->from);
+    return e && e->members;
+}
+
+static void send_value(struct store_server *s, struct conn *c, enum c10d_op op,
+                       struct span value)
+{
+    const struct c10d_reply r = { .op = op, .value = value };
+    struct buf out;
+
+    buf_init(&out, SIZE_MAX);
+    if (c10d_encode_reply(&out, &r) == 0)
+        server_send(s, c, buf_span(&out));
+    buf_fini(&out);
+}
+
+/* What a torchrun that tries to join sees as the end of its traceback. The state that
+ * it reads is a pickle, and this one names a module that nobody has: the import fails,
+ * and Python says which it was. */
+#define TOLD                                                                           \
+    "this job has a secret, which torchrun cannot prove: start this node with muster " \
+    "and the job's --token-file, or all nodes with --token-optional"
+
+static bool told_torch(struct store_server *s, struct conn *c,
+                       const struct c10d_request *req)
+{
+    static const char pickle[] = "c" TOLD "\nx\n.";
+    struct c10d_list list = req->list;
+    struct span key = req->key;
+    struct buf text;
+
+    if (req->op == C10D_WAIT && !c10d_list_next(&list, &key))
+        return false;
+    if ((req->op != C10D_COMPARE_SET && req->op != C10D_GET && req->op != C10D_WAIT) ||
+        key.n < sizeof STATE_KEY || memcmp(key.p, STATE_KEY, sizeof STATE_KEY - 1) != 0)
+        return false;
+    buf_init(&text, SIZE_MAX);
+    if (base64_encode(&text, span_of(pickle, sizeof pickle - 1)) == 0)
+        send_value(s, c, req->op, buf_span(&text));
+    buf_fini(&text);
+    if (!c->proof->told && req->op == C10D_GET) {
+        char who[ADDRESS_TEXT];
+
+        address_of_peer(c->fd, who);
+        trace(
+            s->opts.trace, TRACE_WARN,
+            "store %s: refused %s: a torchrun, which cannot prove itself; it was told "
+            "so (--token-optional admits it)",
+            s->address, who);
+        c->proof->told = true;
+    }
+    return true;
+}
+
+bool server_auth_gate(struct store_server *s, struct conn *c,
+                      const struct c10d_request *req)
+{
+    const char *why;
+    struct c10d_list list = req->list;
+    struct span key;
+
+    if (req->op == C10D_VALIDATE || req->op == C10D_PING)
+        return false;
+    /* Whose store is it? That much is said. */
+    if (req->op == C10D_CHECK && list.count == 1 && c10d_list_next(&list, &key) &&
+        span_eq(key, span_str(RESERVED_CAPS)))
+        return false;
+    if (server_auth_is_message(req)) {
+        on_message(s, c, req->value);
+        return true;
+    }
+    if (req->op == C10D_GET && span_eq(req->key, span_str(RESERVED_CAPS)) &&
+        !may_be_plain(s, c, &why)) {
+        send_value(s, c, req->op, span_str(RESERVED_CAPS_SECRET));
+        return true;
+    }
+    if (may_be_plain(s, c, &why)) {
+        admit(s, c);
+        return false;
+    }
+    if (!told_torch(s, c, req))
+        turn_away(s, c, "%s asked for: %s", c10d_op_name(req->op), why);
+    return true;
+}

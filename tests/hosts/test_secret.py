@@ -1,0 +1,214 @@
+"""Jobs with a secret on several hosts: who gets in, who does not, and what either is told."""
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from rig import MUSTER, ROOT, Host, Process, Rig
+from test_run import CONF, ENV, WORKER, finish, node, up
+
+TORCHRUN = ROOT / "build/venv/bin/torchrun"
+ATTACKER = str(Path(__file__).with_name("attacker.py"))
+TOKEN = "a-token-that-nobody-else-has-0123456789"
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> str:
+    path = tmp_path / "token"
+    path.write_text(TOKEN + "\n")
+    path.chmod(0o600)
+    return f"--token-file={path}"
+
+
+def ports(host: Host) -> list[int]:
+    out = host.run(["ss", "-ltnH"])
+    return sorted({int(line.split()[3].rsplit(":", 1)[1]) for line in out.splitlines() if host.ip4 in line})
+
+
+@pytest.mark.parametrize("backend", ["c10d", "static"])
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_a_group_with_a_secret(tmp_path: Path, token: str, backend: str, encrypt: bool) -> None:
+    with Rig(3) as rig:
+        more = ["--encrypt"] if encrypt else []
+        nodes = [node(h, "node1:29400", tmp_path, token, *more, *([f"--node-rank={i}"] if backend == "static" else []),
+                      backend=backend, conf=CONF if backend == "c10d" else "timeout=25", nproc=2)
+                 for i, h in enumerate(rig.hosts)]
+        up(nodes, 6)
+        finish(nodes, tmp_path)
+        assert not any("no secret" in n.output() for n in nodes)
+
+
+def test_a_stranger_gets_nothing(tmp_path: Path, token: str) -> None:
+    """Not a key, not a seat, not a number; and the job does not notice."""
+    with Rig(3) as rig:
+        nodes = [node(h, "node1:29400", tmp_path, token, nnodes="2") for h in rig.hosts[:2]]
+        up(nodes, 2)
+        for host in rig.hosts[:2]:
+            for port in ports(host):
+                got = rig[2].run([sys.executable, ATTACKER, host.ip4, str(port), "job"])
+                for line in got.splitlines():
+                    name, answer = line.split(": ", 1)
+                    told = name == "get" and "Y3RoaXMgam9iIGhhcyBhIHNlY3JldC" in answer  # "this job has a secret"
+                    assert answer == "b''" or told or "ConnectionResetError" in answer, got
+                    assert b"node1" not in answer.encode() and "10.77" not in answer, got
+        said = "".join(n.output() for n in nodes)
+        assert f"refused {rig[2].ip4}:" in said
+        assert len(re.findall(r"refused \d", said)) <= 40  # at a bounded rate
+        finish(nodes, tmp_path)
+
+
+def test_other_tokens_none_and_another_job(tmp_path: Path, token: str) -> None:
+    other = tmp_path / "other"
+    other.write_text("another-token-of-another-job-9876543210")
+    other.chmod(0o600)
+    with Rig(3) as rig:
+        first = node(rig[0], "node1:29400", tmp_path, token, nnodes="2")
+        wrong = node(rig[2], "node1:29400", tmp_path, f"--token-file={other}", nnodes="2")
+        assert wrong.wait() == 1
+        assert "it holds another secret" in wrong.output() and "--token-file" in wrong.output()
+        none = node(rig[2], "node1:29400", tmp_path, nnodes="2")
+        assert none.wait() == 1
+        assert "the job has a secret, and this node was given none" in none.output()
+        stranger = rig[2].start([MUSTER, "run", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400",
+                                 "--rdzv-id=another", f"--rdzv-conf={CONF}", token, WORKER, str(tmp_path)], **ENV)
+        assert stranger.wait() == 1
+        assert "another job's store: check --rdzv-id" in stranger.output()
+        plain = node(rig[2], "node1:29400", tmp_path, token, "--encrypt", nnodes="2")
+        assert plain.wait() == 1
+        assert "--encrypt must be given on all nodes" in plain.output()
+        second = node(rig[1], "node1:29400", tmp_path, token, nnodes="2")
+        up([first, second], 2)
+        said = first.output()
+        assert "refused 10.77.0.3" in said and "the secrets of the two nodes differ" in said
+        assert "another --rdzv-id" in said
+        finish([first, second], tmp_path)
+
+
+def torch_node(host: Host, tmp: Path) -> Process:
+    return host.start([str(TORCHRUN), "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400",
+                       "--rdzv-id=job", f"--rdzv-conf={CONF},is_host=0", WORKER, str(tmp)], **ENV)
+
+
+def test_torchrun_is_told_why_it_is_refused(tmp_path: Path, token: str) -> None:
+    with Rig(3) as rig:
+        first = node(rig[0], "node1:29400", tmp_path, token, nnodes="2")
+        theirs = torch_node(rig[2], tmp_path)
+        assert theirs.wait() != 0
+        assert "this job has a secret, which torchrun cannot prove" in theirs.output()
+        assert "a torchrun, which cannot prove itself; it was told so" in first.output()
+        second = node(rig[1], "node1:29400", tmp_path, token, nnodes="2")
+        up([first, second], 2)
+        finish([first, second], tmp_path)
+
+
+def test_torchrun_is_admitted_on_request(tmp_path: Path, token: str) -> None:
+    with Rig(2) as rig:
+        first = node(rig[0], "node1:29400", tmp_path, token, "--token-optional", nnodes="2")
+        theirs = torch_node(rig[1], tmp_path)
+        up([first, theirs], 2)
+        (tmp_path / "stop").touch()
+        assert first.wait() == 0 and theirs.wait() == 0, first.output() + theirs.output()
+        assert "--token-optional" in first.output()
+
+
+def test_a_store_of_torchs_proves_nothing(tmp_path: Path, token: str) -> None:
+    with Rig(2) as rig:
+        theirs = rig[0].start([str(TORCHRUN), "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400",
+                               "--rdzv-id=job", f"--rdzv-conf={CONF}", WORKER, str(tmp_path)], **ENV)
+        ours = node(rig[1], "node1:29400", tmp_path, token, nnodes="2")
+        assert ours.wait() == 1
+        assert "a store of torch's, which cannot prove" in ours.output()
+        theirs.signal(15)
+        theirs.wait()
+
+
+SNIFF = """
+import socket, sys
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+s.bind(("eth0", 0)); s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 26)
+print("sniffing", flush=True)
+with open(sys.argv[1], "wb", buffering=0) as f:
+    while True:
+        f.write(s.recv(65536))
+"""
+SPEAKER = """
+import os, sys, time
+from datetime import timedelta
+from torch.distributed import TCPStore
+rank = int(os.environ["RANK"])
+s = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(seconds=60))
+s.set(f"telltale-key-{rank}", f"telltale-value-{rank}")
+assert s.get(f"telltale-key-{1 - rank}") == f"telltale-value-{1 - rank}".encode()
+s.add("through", 1)
+while s.add("through", 0) < 2:
+    time.sleep(0.02)
+print("spoke to", os.environ["MASTER_ADDR"], os.environ.get("MUSTER_MASTER_ADDR"), "token" if "MUSTER_TOKEN" in os.environ else "-", flush=True)
+"""
+
+
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_what_a_listener_on_the_wire_sees(tmp_path: Path, encrypt: bool) -> None:
+    script = tmp_path / "speaker.py"
+    script.write_text(SPEAKER)
+    with Rig(2) as rig:
+        listener = rig[0].start([sys.executable, "-c", SNIFF, str(tmp_path / "wire")])
+        listener.wait_for("sniffing")
+        more = ["--encrypt"] if encrypt else []
+        nodes = [h.start([MUSTER, "run", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400", "--rdzv-id=job",
+                          f"--rdzv-conf={CONF}", *more, str(script)], MUSTER_TOKEN=TOKEN, PYTHON_EXEC=sys.executable, **ENV) for h in rig.hosts]
+        assert [n.wait() for n in nodes] == [0, 0], nodes[0].output() + nodes[1].output()
+        listener.signal(9)
+        wire = (tmp_path / "wire").read_bytes()
+        said = nodes[0].output() + nodes[1].output()
+        assert "spoke to 127.0.0.1 node" in said if encrypt else re.search(r"spoke to node\d\S* None -", said), said
+        assert TOKEN.encode() not in wire
+        assert b"muster/auth" in wire  # it did listen to the right wire
+        for word in (b"telltale-key", b"telltale-value", b"MASTER_ADDR", b"muster/host"):
+            assert (word in wire) == (not encrypt), word
+
+
+@pytest.mark.parametrize("content, mode, says", [
+    ("", 0o600, "it is empty"),
+    ("short", 0o600, "a token of 5 bytes can be guessed"),
+    (TOKEN, 0o640, "others may read or change it (mode 0640)"),
+    (None, 0, "No such file"),
+])
+def test_bad_token_files(tmp_path: Path, content: str | None, mode: int, says: str) -> None:
+    path = tmp_path / "t"
+    if content is not None:
+        path.write_text(content)
+        path.chmod(mode)
+    with Rig(1) as rig:
+        n = node(rig[0], "node1:29400", tmp_path, f"--token-file={path}", nnodes="1")
+        assert n.wait() != 0
+        assert f"token file {path}" in n.output() and says in n.output()
+
+
+def test_other_users_of_the_same_machine(tmp_path: Path, token: str) -> None:
+    """Loopback and the machine's own address are for the job's user."""
+    with Rig(2) as rig:
+        nodes = [node(h, "node1:29400", tmp_path, token, nnodes="2") for h in rig.hosts]
+        up(nodes, 2)
+        script = tmp_path / "attacker.py"
+        script.write_text(Path(ATTACKER).read_text())
+        tmp_path.chmod(0o755)
+        for parent in list(tmp_path.parents)[:3]:
+            parent.chmod(parent.stat().st_mode | 0o055) if str(parent).startswith("/tmp/") else None
+        for port in ports(rig[0]):
+            got = rig[0].run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3",
+                              str(script), rig[0].ip4, str(port), "job"])
+            assert "stats: b''" in got and "set: b''" in got and "list: b''" in got, got
+            mine = rig[0].run([sys.executable, ATTACKER, rig[0].ip4, str(port), "job"])
+            assert "list: b''" not in mine, mine  # the job's own user is served
+        assert "belongs to another user of this machine" in nodes[0].output()
+        finish(nodes, tmp_path)
+
+
+def test_a_job_without_a_secret_says_so_once(tmp_path: Path) -> None:
+    with Rig(2) as rig:
+        nodes = [node(h, "node1:29400", tmp_path, nnodes="2") for h in rig.hosts]
+        up(nodes, 2)
+        finish(nodes, tmp_path)
+        assert sum(n.output().count("this job has no secret") for n in nodes) == 1
