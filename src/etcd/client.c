@@ -1,5 +1,5 @@
-/* etcd_client.c - see etcd_client.h: the endpoints, who we are to them, open and close.
- * What becomes of a call is in etcd_call.c. */
+/* client.c - see client.h. Reads: the endpoints, who we are to them, open and close,
+ * then one request. */
 #include "etcd/client.h"
 #include "base/base64.h"
 #include "base/err.h"
@@ -68,11 +68,6 @@ const char *etcd_client_where(const struct etcd_client *c)
 const char *etcd_client_local(const struct etcd_client *c)
 {
     return http_local(c->http);
-}
-
-bool etcd_client_closing(const struct etcd_client *c)
-{
-    return c->closing;
 }
 
 static void client_free(struct etcd_client *c)
@@ -210,7 +205,9 @@ void etcd_client_close(struct etcd_client *c, void (*cb)(void *ctx), void *ctx)
     http_close(c->http, on_http_closed, c);
 }
 
-/* etcd_call.c - one request to an etcd cluster: a little machine that tries
+/* ---- one request ---- */
+
+/* A little machine that tries
  * (http_start), has what came judged (etcd/core/retry.c), and is done, or pauses and
  * tries again elsewhere. */
 #define CONNECT_MS 3000u
@@ -308,7 +305,7 @@ static void on_done(void *ctx, int status, const struct http_answer *http, bool 
     etcd_judged_fini(&j);
 }
 
-const char *etcd_client_trouble(const struct etcd_client *c)
+const char *etcd_client_last_error(const struct etcd_client *c)
 {
     for (const struct etcd_call *call = c->calls; call; call = call->next)
         if (call->state.last.code)

@@ -1,4 +1,4 @@
-/* etcd_client.h - requests to an etcd cluster, v2 or v3, on a uv loop.
+/* client.h - requests to an etcd cluster, v2 or v3, on a uv loop.
  *
  * Several endpoints: a try that fails goes on at the next one, with growing, random
  * pauses, until the call's deadline. Errors name the endpoint, the key and the remedy.
@@ -62,6 +62,6 @@ int etcd_client_call(struct etcd_client *c, struct etcd_msg *msg,
 void etcd_call_cancel(struct etcd_call *call); /* NULL is fine */
 
 /* Why the last try of a call that is still under way failed; NULL: none has. */
-const char *etcd_client_trouble(const struct etcd_client *c);
+const char *etcd_client_last_error(const struct etcd_client *c);
 
 #endif

@@ -1,5 +1,5 @@
-/* etcd_client_int.h - what etcd_client.c lends to etcd_watch.c and shares with
- * etcd_call.c. */
+/* client_int.h - what client.c lends to watch.c and shares with
+ * client.c. */
 #ifndef ETCD_CLIENT_INT_H
 #define ETCD_CLIENT_INT_H
 
@@ -30,9 +30,8 @@ uint64_t etcd_client_pause(struct etcd_client *c, unsigned tries);
 /* Streams hold the client: it waits for them to be gone when it closes. */
 void etcd_client_hold(struct etcd_client *c);
 void etcd_client_release(struct etcd_client *c);
-bool etcd_client_closing(const struct etcd_client *c);
 
-/* etcd_client.c and etcd_call.c only. */
+/* client.c only. */
 
 struct etcd_client {
     uv_loop_t *loop;

@@ -1,4 +1,4 @@
-/* store_etcd.c - see store_etcd.h: opening, closing, and the life of a call. */
+/* etcd_store.c - see etcd_store.h: opening, closing, and the life of a call. */
 #include "etcd/etcd_store.h"
 
 #include "base/base64.h"

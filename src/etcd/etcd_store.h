@@ -1,4 +1,4 @@
-/* store_etcd.h - a store in etcd as a struct async_store: torch's EtcdStore, and what
+/* etcd_store.h - a store in etcd as a struct async_store: torch's EtcdStore, and what
  * torch's lacks (compare_set, append, delete, counting), on v2 and v3.
  *
  * On v2 keys and values are base64 below the directory, as torch writes them, so that

@@ -1,4 +1,4 @@
-/* store_etcd_int.h - what store_etcd.c and store_etcd_ops.c share. */
+/* etcd_store_int.h - what etcd_store.c and etcd_store_ops.c share. */
 #ifndef ETCD_ETCD_STORE_INT_H
 #define ETCD_ETCD_STORE_INT_H
 

@@ -1,4 +1,4 @@
-/* store_etcd_ops.c - what each operation of the store asks etcd for.
+/* etcd_store_ops.c - what each operation of the store asks etcd for.
  *
  * All are made of get, put, delete and wait on one key at a time. torch's EtcdStore
  * lists the whole directory for each get, which holds every key of every run that ever

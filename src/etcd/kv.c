@@ -1,4 +1,4 @@
-/* etcd_kv.c - see etcd_kv.h: the life of an operation. What is asked and what the
+/* kv.c - see kv.h: the life of an operation. What is asked and what the
  * answer means is in etcd/core/kv_operation.c. */
 #include "etcd/kv.h"
 

@@ -1,4 +1,4 @@
-/* etcd_kv.h - what the rendezvous wants of an etcd, v2 and v3 alike: keys with a token
+/* kv.h - what the rendezvous wants of an etcd, v2 and v3 alike: keys with a token
  * that changes with each write, conditional writes, listings, waiting for a change.
  *
  * What is asked and what an answer means is in etcd/core/kv_operation.h. Callbacks

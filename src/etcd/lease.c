@@ -1,4 +1,4 @@
-/* etcd_lease.c - see etcd_lease.h. What is sent when is in etcd/core/lease.c. */
+/* lease.c - see lease.h. What is sent when is in etcd/core/lease.c. */
 #include "etcd/lease.h"
 
 #include "base/err.h"

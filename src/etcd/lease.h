@@ -1,4 +1,4 @@
-/* etcd_lease.h - a v3 lease kept alive for as long as this process lives: what is
+/* lease.h - a v3 lease kept alive for as long as this process lives: what is
  * written under it goes away soon after we do.
  *
  * If the lease runs out all the same (the cluster was away, this machine slept), a new

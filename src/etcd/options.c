@@ -1,4 +1,4 @@
-/* etcd_conf.c - see etcd_conf.h. */
+/* options.c - see options.h. */
 #include "etcd/options.h"
 
 #include <ctype.h>

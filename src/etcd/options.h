@@ -1,4 +1,4 @@
-/* etcd_conf.h - the options of the three etcd backends: --rdzv-endpoint, --rdzv-conf.
+/* options.h - the options of the three etcd backends: --rdzv-endpoint, --rdzv-conf.
  */
 #ifndef ETCD_OPTIONS_H
 #define ETCD_OPTIONS_H

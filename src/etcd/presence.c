@@ -1,4 +1,4 @@
-/* etcd_presence.c - see etcd_presence.h. */
+/* presence.c - see presence.h. */
 #include "etcd/presence.h"
 
 #include "base/err.h"

@@ -1,4 +1,4 @@
-/* etcd_presence.h - who is there, told by etcd itself: each node has a key under a
+/* presence.h - who is there, told by etcd itself: each node has a key under a
  * lease that it keeps alive, and watches those of the others. No clock of any machine
  * is compared with another's. v3. */
 #ifndef ETCD_PRESENCE_H

@@ -1,6 +1,5 @@
-/* backend_etcd.c - the rendezvous state in etcd, for the dynamic handler: get, set and
- * watch. Open, presence and close are in backend_etcd_open.c, what is no I/O in
- * etcd/core/rdzv_state.c.
+/* rdzv_backend.c - the rendezvous state in etcd, for the dynamic handler: get, set and
+ * watch, then open, presence and close. What is not I/O is in core/rdzv_state.c.
  *
  * etcd-v2: torch's keys and bytes, so that torchrun --rdzv-backend=etcd-v2 shares the
  * group. etcd-v3: ours. There everything a node writes hangs on a lease that the node
@@ -19,7 +18,6 @@
 #include "rendezvous/state_backend.h"
 #include <stdio.h>
 
-/* backend_etcd_int.h - what backend_etcd.c and backend_etcd_open.c share. */
 struct etcd_state {
     struct rdzv_backend base;
     struct etcd_client *client; /* owned */
@@ -40,7 +38,7 @@ struct etcd_state {
     bool unmade; /* a request that could not even be made is to be told */
     rdzv_changed_cb on_changed;
     void *changed_ctx;
-    uv_timer_t soon;          /* tells a change that is known already; repeats a wait */
+    uv_timer_t defer_timer;   /* tells a change that is known already; repeats a wait */
     struct etcd_op *wait;     /* v2 */
     struct etcd_watch *watch; /* v3 */
     struct etcd_lease *lease; /* v3 */
@@ -49,7 +47,7 @@ struct etcd_state {
         not_granted; /* why, the last time; code 0: it was not refused */
     rdzv_gone_cb on_gone;
     void *gone_ctx;
-    bool soon_closed, client_closed;
+    bool defer_closed, client_closed;
 };
 
 static inline struct etcd_state *etcd_state_of(struct rdzv_backend *b)
@@ -57,18 +55,9 @@ static inline struct etcd_state *etcd_state_of(struct rdzv_backend *b)
     return CONTAINER_OF(b, struct etcd_state, base);
 }
 
-/* backend_etcd.c */
-static void etcd_state_get(struct rdzv_backend *base, uint64_t timeout_ms,
-                           rdzv_state_cb cb, void *ctx);
-static void etcd_state_set(struct rdzv_backend *base, struct span value, bool has_token,
-                           struct span token, bool quiet, uint64_t timeout_ms,
-                           rdzv_state_cb cb, void *ctx);
-static bool etcd_state_watch(struct rdzv_backend *base, bool present, struct span value,
-                             rdzv_changed_cb cb, void *ctx);
-
 /* ---- Get and set ---- */
 
-static void tell(struct etcd_state *b, struct rdzv_event *ev)
+static void notify(struct etcd_state *b, struct rdzv_event *ev)
 {
     const rdzv_state_cb cb = b->on_state;
 
@@ -87,10 +76,10 @@ static void fail(struct etcd_state *b, int code, const struct muster_error *why)
     etcd_state_failed(&ev, code);
     err_wrap(&err, "The connection to etcd has failed");
     ev.text = err.text;
-    tell(b, &ev);
+    notify(b, &ev);
 }
 
-static void on_soon(uv_timer_t *timer);
+static void on_defer(uv_timer_t *timer);
 static void on_events(void *ctx, const struct etcd3_reply *events);
 
 static void answer(struct etcd_state *b, bool write, bool won,
@@ -104,11 +93,11 @@ static void answer(struct etcd_state *b, bool write, bool won,
     if (b->kv.api == ETCD_V3 &&
         !b->watch) /* if it fails, the next answer tries again */
         (void)etcd_watch_start(
-            b->client, span_str(b->names.bell), (struct span){ NULL, 0 }, false,
+            b->client, span_str(b->names.change_key), (struct span){ NULL, 0 }, false,
             (int64_t)held->revision + 1, on_events, b, &b->watch, NULL);
-    tell(b, &ev);
+    notify(b, &ev);
     if (b->on_changed && etcd_is_stale(&b->seen)) /* somebody was faster */
-        (void)uv_timer_start(&b->soon, on_soon, 0, 0);
+        (void)uv_timer_start(&b->defer_timer, on_defer, 0, 0);
 }
 
 static void on_got(void *ctx, int status, const struct etcd_held *held,
@@ -133,7 +122,7 @@ static void on_put(void *ctx, int status, const struct etcd_held *held,
 static void unmade(struct etcd_state *b)
 {
     b->unmade = true;
-    (void)uv_timer_start(&b->soon, on_soon, 0, 0);
+    (void)uv_timer_start(&b->defer_timer, on_defer, 0, 0);
 }
 
 static void etcd_state_get(struct rdzv_backend *base, uint64_t timeout_ms,
@@ -176,7 +165,7 @@ static void changed(struct etcd_state *b)
         cb(b->changed_ctx);
 }
 
-static void on_soon(uv_timer_t *timer)
+static void on_defer(uv_timer_t *timer)
 {
     struct etcd_state *b = timer->data;
     struct muster_error err = { 0 };
@@ -203,7 +192,7 @@ static void on_waited(void *ctx, int status, const struct etcd_held *held,
     if (status == 0)
         changed(b);
     else if (b->on_changed) /* etcd is away, and every read says so. */
-        (void)uv_timer_start(&b->soon, on_soon, 1000, 0);
+        (void)uv_timer_start(&b->defer_timer, on_defer, 1000, 0);
 }
 
 static void start_wait(struct etcd_state *b)
@@ -214,14 +203,14 @@ static void start_wait(struct etcd_state *b)
     b->wait = NULL;
     if (etcd_kv_wait(&b->kv, span_str(b->names.key), b->seen.revision, UINT64_MAX,
                      on_waited, b, &b->wait, NULL) < 0)
-        (void)uv_timer_start(&b->soon, on_soon, 1000, 0);
+        (void)uv_timer_start(&b->defer_timer, on_defer, 1000, 0);
 }
 
 static void on_events(void *ctx, const struct etcd3_reply *events)
 {
     struct etcd_state *b = ctx;
 
-    etcd_seen_events(&b->seen, b->names.bell, events);
+    etcd_seen_events(&b->seen, b->names.change_key, events);
     if (!b->on_state && etcd_is_stale(&b->seen))
         changed(b);
 }
@@ -235,16 +224,15 @@ static bool etcd_state_watch(struct rdzv_backend *base, bool present, struct spa
     (void)value;
     b->on_changed = cb;
     b->changed_ctx = ctx;
-    (void)uv_timer_stop(&b->soon);
+    (void)uv_timer_stop(&b->defer_timer);
     if (etcd_is_stale(&b->seen))
-        (void)uv_timer_start(&b->soon, on_soon, 0, 0);
+        (void)uv_timer_start(&b->defer_timer, on_defer, 0, 0);
     else
         start_wait(b);
     return b->kv.api == ETCD_V2 || b->watch;
 }
 
-/* backend_etcd_open.c - the rendezvous state in etcd: open, who is there, close. See
- * backend_etcd.c. */
+/* ---- open, who is there, close ---- */
 static void opened(struct etcd_state *b, int status, const struct muster_error *why)
 {
     const rdzv_open_cb cb = b->on_open;
@@ -336,7 +324,7 @@ static void open_backend(struct rdzv_backend *base, rdzv_open_cb cb, void *ctx)
                               uv_hrtime() ^ (uint64_t)uv_os_getpid(), on_granted,
                               on_not_granted, b, &b->lease, &err);
     if (rc < 0)
-        (void)uv_timer_start(&b->soon, on_late_failure, 0, 0);
+        (void)uv_timer_start(&b->defer_timer, on_late_failure, 0, 0);
 }
 
 /* ---- Who is there ---- */
@@ -390,7 +378,7 @@ static bool own_addr(const struct rdzv_backend *base, char *out, size_t size)
 static const char *last_error(const struct rdzv_backend *base)
 {
     const struct etcd_state *b = CONTAINER_OF(base, struct etcd_state, base);
-    const char *text = etcd_client_trouble(b->client);
+    const char *text = etcd_client_last_error(b->client);
 
     return text || !b->not_granted.code ? text : b->not_granted.text;
 }
@@ -403,7 +391,7 @@ static void state_free(struct etcd_state *b)
 
 static void maybe_gone(struct etcd_state *b)
 {
-    if (!b->soon_closed || !b->client_closed)
+    if (!b->defer_closed || !b->client_closed)
         return;
     b->on_gone(b->gone_ctx);
     state_free(b);
@@ -413,7 +401,7 @@ static void on_soon_closed(uv_handle_t *handle)
 {
     struct etcd_state *b = handle->data;
 
-    b->soon_closed = true;
+    b->defer_closed = true;
     maybe_gone(b);
 }
 
@@ -449,7 +437,7 @@ static void close_backend(struct rdzv_backend *base, rdzv_gone_cb cb, void *ctx)
         etcd_presence_stop(b->here, on_presence_gone, b);
     else
         on_presence_gone(b);
-    uv_close((uv_handle_t *)&b->soon, on_soon_closed);
+    uv_close((uv_handle_t *)&b->defer_timer, on_soon_closed);
 }
 
 #define OPS(which, here)                                                               \
@@ -485,7 +473,7 @@ static int state_new(uv_loop_t *loop, enum etcd_backend kind,
         b->read_ms = conf.read_timeout_ms;
         b->lease_ttl_s = conf.lease_ttl_s;
         rc = etcd_names_init(&b->names, b->kv.api, conf.prefix, params->run_id);
-        if (rc < 0 || uv_timer_init(loop, &b->soon) < 0) {
+        if (rc < 0 || uv_timer_init(loop, &b->defer_timer) < 0) {
             etcd_client_close(b->client, NULL, NULL);
             rc = err_nomem(err);
         }
@@ -496,7 +484,7 @@ static int state_new(uv_loop_t *loop, enum etcd_backend kind,
             state_free(b);
         return rc;
     }
-    b->soon.data = b;
+    b->defer_timer.data = b;
     *out = &b->base;
     return 0;
 }

@@ -1,4 +1,4 @@
-/* etcd_watch.c - see etcd_watch.h. One HTTP request whose answer never ends; one timer,
+/* watch.c - see watch.h. One HTTP request whose answer never ends; one timer,
  * which is the patience with the stream while there is one, and else the pause before
  * the next. */
 #include "etcd/watch.h"

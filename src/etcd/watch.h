@@ -1,4 +1,4 @@
-/* etcd_watch.h - a v3 watch that goes on: across broken connections, silent and dead
+/* watch.h - a v3 watch that goes on: across broken connections, silent and dead
  * members, compaction, and a cluster restored to an older revision.
  *
  * on_change comes for each batch of events, in order, none left out; or with NULL when

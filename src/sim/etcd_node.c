@@ -90,7 +90,7 @@ static void told(struct dynamic *d, bool write, bool won, const struct etcd_held
     etcd_state_event(&ev, write, won, held, token);
     etcd_seen_told(&d->seen, held);
     if (is_v3(d) && !d->stream.client)
-        sim_stream_start(&d->stream, &d->client, d->names.bell, false, false,
+        sim_stream_start(&d->stream, &d->client, d->names.change_key, false, false,
                          (int64_t)held->revision + 1, on_events, d);
     feed(d, ev);
     if (n->boot == boot && d->watching && etcd_is_stale(&d->seen))
@@ -182,7 +182,7 @@ static void on_events(void *ctx, const struct etcd3_reply *events)
 {
     struct dynamic *d = ctx;
 
-    etcd_seen_events(&d->seen, d->names.bell, events);
+    etcd_seen_events(&d->seen, d->names.change_key, events);
     if (!d->busy && etcd_is_stale(&d->seen))
         changed(d);
 }

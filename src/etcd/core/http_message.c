@@ -1,5 +1,6 @@
-/* etcd_msg.c - see etcd_msg.h. Everything read here comes from outside and is taken for
- * hostile: types are checked, numbers are bounded, depth is jansson's (2048). */
+/* http_message.c - see http_message.h. Everything read here comes from outside and is
+ * taken for hostile: types are checked, numbers are bounded, depth is jansson's (2048).
+ */
 #include "etcd/core/http_message.h"
 
 #include <ctype.h>

@@ -1,5 +1,5 @@
-/* etcd_ask.c - see etcd_ask.h: making and ending an ask. What goes over the wire is in
- * etcd_ask2.c and etcd_ask3.c. */
+/* kv_operation.c - see kv_operation.h: making and ending an ask. What goes over the
+ * wire is in kv_operation_v2.c and kv_operation_v3.c. */
 #include "etcd/core/kv_operation.h"
 
 #include "base/mem.h"
@@ -30,7 +30,8 @@ int kv_operation_init_put(struct kv_operation *a, enum etcd_api api,
     a->ttl_s = put->ttl_s;
     a->lease = put->lease;
     a->unique = put->unique;
-    if (copy(&a->value, put->value) && (!put->bell.n || copy(&a->bell, put->bell)))
+    if (copy(&a->value, put->value) &&
+        (!put->change_key.n || copy(&a->change_key, put->change_key)))
         return 0;
     kv_operation_fini(a);
     return MUSTER_ENOMEM;
@@ -42,7 +43,7 @@ void kv_operation_fini(struct kv_operation *a)
         return;
     mem_free((uint8_t *)a->path.p);
     mem_free((uint8_t *)a->value.p);
-    mem_free((uint8_t *)a->bell.p);
+    mem_free((uint8_t *)a->change_key.p);
     mem_free(a->items);
     *a = (struct kv_operation){ .kind = KV_OPERATION_GET };
 }

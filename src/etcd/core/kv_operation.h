@@ -1,5 +1,5 @@
-/* etcd_ask.h - one operation on a key of etcd, v2 and v3 alike: what to ask, what an
- * answer means, and whether to ask once more.
+/* kv_operation.h - one operation on a key of etcd, v2 and v3 alike: what to ask, what
+ * an answer means, and whether to ask once more.
  *
  * Pure: etcd/kv.c sends what it encodes and gives it what came; the simulator does
  * the same on a model of a cluster. Paths are whole keys, "/torch/elastic/..."; values
@@ -40,12 +40,13 @@ struct etcd_put {
     struct span path, value;
     enum etcd_cond cond;
     uint64_t token;
-    uint64_t ttl_s;   /* v2; 0: for ever */
-    int64_t lease;    /* v3; 0: none */
-    struct span bell; /* v3: a key of no value that is written along with it: a watch of
-                         it tells of each write and carries none; may be none */
-    bool unique;      /* nobody else writes this very value: a conditional write may be
-                         repeated after a lost answer, since we know our own */
+    uint64_t ttl_s; /* v2; 0: for ever */
+    int64_t lease;  /* v3; 0: none */
+    struct span
+        change_key; /* v3: a key of no value that is written along with it: a watch of
+                 it tells of each write and carries none; may be none */
+    bool unique;    /* nobody else writes this very value: a conditional write may be
+                       repeated after a lost answer, since we know our own */
 };
 
 enum kv_operation_kind {
@@ -61,7 +62,7 @@ struct kv_operation {
     enum kv_operation_kind kind;
     struct span path;        /* owned */
     struct span value;       /* owned: of a put, to recognise it */
-    struct span bell;        /* owned */
+    struct span change_key;  /* owned */
     struct etcd_item *items; /* owned: of a listing */
     enum etcd_cond cond;
     uint64_t token, revision, ttl_s;

@@ -1,4 +1,5 @@
-/* kv_operation_int.h - what etcd_ask.c, etcd_ask2.c and etcd_ask3.c share. */
+/* kv_operation_int.h - what kv_operation.c, kv_operation_v2.c and kv_operation_v3.c
+ * share. */
 #ifndef ETCD_CORE_KV_OPERATION_INT_H
 #define ETCD_CORE_KV_OPERATION_INT_H
 

@@ -1,4 +1,4 @@
-/* etcd_ask2.c - operations on keys by the v2 interface; see etcd_ask.h. */
+/* kv_operation_v2.c - operations on keys by the v2 interface; see kv_operation.h. */
 #include "base/mem.h"
 #include "etcd/core/kv_operation_int.h"
 

@@ -1,4 +1,4 @@
-/* etcd_ask3.c - operations on keys by the v3 interface; see etcd_ask.h. */
+/* kv_operation_v3.c - operations on keys by the v3 interface; see kv_operation.h. */
 #include "base/mem.h"
 #include "etcd/core/kv_operation_int.h"
 
@@ -13,13 +13,13 @@ static int encode_put(const struct kv_operation *a, struct etcd_msg *m)
     };
     const struct etcd3_op yes[] = {
         { .kind = ETCD3_PUT, .key = a->path, .value = a->value, .lease = a->lease },
-        { .kind = ETCD3_PUT, .key = a->bell, .lease = a->lease },
+        { .kind = ETCD3_PUT, .key = a->change_key, .lease = a->lease },
     };
     const struct etcd3_op no = { .kind = ETCD3_RANGE, .key = a->path };
     const struct etcd3_txn txn = { .compare = &compare,
                                    .compare_count = a->cond != ETCD_ALWAYS,
                                    .yes = yes,
-                                   .yes_count = a->bell.n ? 2 : 1,
+                                   .yes_count = a->change_key.n ? 2 : 1,
                                    .no = &no,
                                    .no_count = 1 };
 

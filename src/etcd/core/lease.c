@@ -1,4 +1,4 @@
-/* lease_grant.c - see lease_grant.h. Three beats to a lease's life; each beat may be
+/* lease.c - see lease.h. Three beats to a lease's life; each beat may be
  * tried at every endpoint before the next is due. */
 #include "etcd/core/lease.h"
 

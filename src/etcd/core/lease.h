@@ -1,4 +1,4 @@
-/* lease_grant.h - a v3 lease: asked for, kept alive, asked for again when it has run
+/* lease.h - a v3 lease: asked for, kept alive, asked for again when it has run
  * out.
  *
  * Pure: etcd/lease.c sends what it encodes, one request at a time, and waits as long

@@ -1,4 +1,4 @@
-/* etcd_state.c - see etcd_state.h. */
+/* rdzv_state.c - see rdzv_state.h. */
 #include "etcd/core/rdzv_state.h"
 
 #include <stdio.h>
@@ -32,11 +32,11 @@ int etcd_names_init(struct etcd_names *n, enum etcd_api api, const char *prefix,
 
         n->key = mem_printf("%s/%s/state", prefix, name);
         n->dir = mem_printf("%s/%s/store/", prefix, name);
-        n->bell = mem_printf("%s/%s/bell", prefix, name);
+        n->change_key = mem_printf("%s/%s/bell", prefix, name);
         n->nodes = mem_printf("%s/%s/nodes/", prefix, name);
     }
     buf_fini(&id);
-    return n->key && n->dir && n->nodes && n->bell ? 0 : MUSTER_ENOMEM;
+    return n->key && n->dir && n->nodes && n->change_key ? 0 : MUSTER_ENOMEM;
 }
 
 void etcd_names_fini(struct etcd_names *n)
@@ -44,7 +44,7 @@ void etcd_names_fini(struct etcd_names *n)
     mem_free(n->key);
     mem_free(n->dir);
     mem_free(n->nodes);
-    mem_free(n->bell);
+    mem_free(n->change_key);
     *n = (struct etcd_names){ .key = NULL };
 }
 
@@ -73,7 +73,8 @@ struct etcd_put etcd_state_put(const struct etcd_names *n, struct span value,
         .token = has_token ? token_number(token) : 0,
         .ttl_s = V2_TTL_S,
         .lease = lease,
-        .bell = n->bell && !quiet ? span_str(n->bell) : (struct span){ NULL, 0 },
+        .change_key = n->change_key && !quiet ? span_str(n->change_key)
+                                              : (struct span){ NULL, 0 },
         .unique = true, /* each state has its writer's own beat in it, to the µs */
     };
 }
@@ -128,7 +129,7 @@ void etcd_seen_told(struct etcd_seen *s, const struct etcd_held *held)
     s->resync = false;
 }
 
-void etcd_seen_events(struct etcd_seen *s, const char *bell,
+void etcd_seen_events(struct etcd_seen *s, const char *change_key,
                       const struct etcd3_reply *events)
 {
     if (!events) {
@@ -138,7 +139,7 @@ void etcd_seen_events(struct etcd_seen *s, const char *bell,
     for (size_t i = 0; events && i < events->event_count; i++) {
         const struct etcd3_kv *kv = &events->events[i].kv;
 
-        if (span_eq(kv->key, span_str(bell)))
+        if (span_eq(kv->key, span_str(change_key)))
             s->newest = MAX_OF(s->newest, (uint64_t)kv->mod_revision);
     }
 }

@@ -1,4 +1,4 @@
-/* etcd_state.h - the rendezvous state in etcd: its keys, how it is read and written,
+/* rdzv_state.h - the rendezvous state in etcd: its keys, how it is read and written,
  * and what the backend tells the rendezvous. The part of etcd/rdzv_backend.c that is no
  * I/O, for that driver and for the simulator. */
 #ifndef ETCD_CORE_RDZV_STATE_H
@@ -14,7 +14,8 @@
 struct etcd_names {
     char *key, *dir; /* owned: of the state; of the run's store */
     char *nodes;     /* owned: v3: where the nodes show themselves */
-    char *bell;      /* owned: v3: rings with each change of the state */
+    char
+        *change_key; /* owned; v3: written with each change of the state, for watches */
 };
 
 /* prefix is v3's; v2's keys are torch's. 0 or MUSTER_ENOMEM; finish in either case. */
@@ -26,7 +27,7 @@ void etcd_names_fini(struct etcd_names *n);
  * the next one too, has beaten elsewhere long before the others find it dead. */
 uint64_t etcd_patience_ms(const struct rdzv_settings *s);
 
-/* The compare-and-set of the state. A quiet one does not ring v3's bell. */
+/* The compare-and-set of the state. A quiet one leaves v3's change_key alone. */
 struct etcd_put etcd_state_put(const struct etcd_names *n, struct span value,
                                bool has_token, struct span token, bool quiet,
                                int64_t lease);
@@ -54,10 +55,10 @@ struct etcd_seen {
 bool etcd_is_stale(const struct etcd_seen *s);
 void etcd_seen_told(struct etcd_seen *s, const struct etcd_held *held);
 
-/* v3's stream: events of the bell, or NULL if some were missed. Our own writes are told
- * too, often before their answer: while a request is under way, its answer decides what
- * is new. */
-void etcd_seen_events(struct etcd_seen *s, const char *bell,
+/* v3's stream: events of the change_key, or NULL if some were missed. Our own writes
+ * are told too, often before their answer: while a request is under way, its answer
+ * decides what is new. */
+void etcd_seen_events(struct etcd_seen *s, const char *change_key,
                       const struct etcd3_reply *events);
 
 #endif

@@ -1,4 +1,4 @@
-/* etcd_retry.c - see etcd_retry.h. */
+/* retry.c - see retry.h. */
 #include "etcd/core/retry.h"
 
 #include "base/err.h"

@@ -1,4 +1,4 @@
-/* etcd_retry.h - a request to a cluster of several endpoints: what becomes of it after
+/* retry.h - a request to a cluster of several endpoints: what becomes of it after
  * a try, done, or another one, here or elsewhere, at once or after a pause.
  *
  * Pure: etcd/client.c makes the tries, the simulator makes them on a model. */

@@ -1,4 +1,4 @@
-/* etcd2.c - see etcd2.h. */
+/* v2_wire.c - see v2_wire.h. */
 #include "etcd/core/v2_wire.h"
 
 #include <inttypes.h>

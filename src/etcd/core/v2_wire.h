@@ -1,4 +1,4 @@
-/* etcd2.h - etcd's v2 interface: requests to HTTP, answers to structs. Encode and
+/* v2_wire.h - etcd's v2 interface: requests to HTTP, answers to structs. Encode and
  * decode only. What torch's etcd classes speak. */
 #ifndef ETCD_CORE_V2_WIRE_H
 #define ETCD_CORE_V2_WIRE_H

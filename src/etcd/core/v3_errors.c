@@ -1,4 +1,4 @@
-/* etcd3_error.c - what an error of etcd's means to us and what to do about it. */
+/* v3_errors.c - what an error of etcd's means to us and what to do about it. */
 #include "base/err.h"
 #include "etcd/core/v3_wire.h"
 

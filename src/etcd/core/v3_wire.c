@@ -1,4 +1,4 @@
-/* etcd3.c - answers of the v3 gateway; see etcd3.h.
+/* v3_wire.c - answers of the v3 gateway; see v3_wire.h.
  *
  * Decoded keys and values share one arena of the body's size: base64 only shrinks, so
  * it cannot overflow, and a reply costs a handful of allocations however many keys it

@@ -1,5 +1,5 @@
-/* etcd3.h - etcd's v3 interface through its JSON gateway: requests to HTTP, answers to
- * structs. Encode and decode only.
+/* v3_wire.h - etcd's v3 interface through its JSON gateway: requests to HTTP, answers
+ * to structs. Encode and decode only.
  *
  * Keys and values are base64 on the wire, 64-bit numbers are text, and a field that is
  * zero, false or empty is absent: all of that ends here. */

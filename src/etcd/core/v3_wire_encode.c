@@ -1,5 +1,5 @@
-/* etcd3_encode.c - requests for the v3 gateway; see etcd3.h. The bodies are written by
- * hand: all that is not a number or a fixed word is base64 or escaped below. */
+/* v3_wire_encode.c - requests for the v3 gateway; see v3_wire.h. The bodies are written
+ * by hand: all that is not a number or a fixed word is base64 or escaped below. */
 #include "etcd/core/v3_wire.h"
 
 #include <inttypes.h>

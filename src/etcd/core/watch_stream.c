@@ -1,4 +1,4 @@
-/* etcd_stream.c - see etcd_stream.h. */
+/* watch_stream.c - see watch_stream.h. */
 #include "etcd/core/watch_stream.h"
 
 #include "base/err.h"

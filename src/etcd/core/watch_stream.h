@@ -1,4 +1,4 @@
-/* etcd_stream.h - a v3 watch across broken streams, silent members, compaction and a
+/* watch_stream.h - a v3 watch across broken streams, silent members, compaction and a
  * cluster that was restored to an older revision: where to begin, what a line means.
  *
  * Pure: etcd/watch.c opens the streams; the simulator opens them on a model. */

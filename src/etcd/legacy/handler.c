@@ -1,9 +1,9 @@
-/* rdzv_etcd_legacy.c - the backend "etcd": torch's first etcd handler, whose groups mix
+/* handler.c - the backend "etcd": torch's first etcd handler, whose groups mix
  * with ours. The state machine (etcd/legacy/core/machine.c) decides; this sends its
  * requests, keeps its keys alive, and performs what it says. The workers' address is
- * settled in the version's store (rdzv_legacy_addr.c).
+ * settled in the version's store (handler.c).
  *
- * What the agent is told is told from the loop (rdzv_legacy_face.c), never from inside
+ * What the agent is told is told from the loop (handler.c), never from inside
  * a step: so it may ask for anything in its callbacks. */
 #include "rendezvous/handler.h"
 #include "base/err.h"
@@ -26,8 +26,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* rdzv_legacy_int.h - what the files of the backend "etcd" share; see
- * rdzv_etcd_legacy.c. */
+/* What the files of the backend "etcd" share; see
+ * handler.c. */
 #define NEWS_MAX 8
 
 struct keep {
@@ -37,7 +37,7 @@ struct keep {
     struct etcd_call *call;
 };
 
-struct wish {
+struct request {
     rdzv_done_cb cb;
     void *ctx;
 };
@@ -52,7 +52,7 @@ struct legacy_handler {
     struct etcd_call *req;     /* the core's request */
     bool waiting;              /* and it is a long poll */
     struct keep run, rank;
-    uv_timer_t timer, soon, hiccup;
+    uv_timer_t timer, defer_timer, hiccup;
 
     struct async_store *store; /* owned: of the version */
     struct rdzv_round round;
@@ -72,7 +72,7 @@ struct legacy_handler {
         struct muster_error err;
     } news[NEWS_MAX];
     size_t news_count;
-    struct wish close, leave, stop;
+    struct request close, leave, stop;
     bool closing, close_done, leave_done, stopped, destroying;
     struct muster_error close_err;
     size_t refs;
@@ -80,15 +80,15 @@ struct legacy_handler {
     void *gone_ctx;
 };
 
-/* rdzv_etcd_legacy.c: the only caller of the core. */
+/* handler.c: the only caller of the core. */
 static void legacy_wish(struct legacy_handler *o, enum legacy_event_kind kind);
 static void legacy_keep_stop(struct keep *k);
 
-/* rdzv_legacy_face.c: tells the agent what there is to tell, from the loop. */
-static void legacy_soon(struct legacy_handler *o);
+/* handler.c: tells the agent what there is to tell, from the loop. */
+static void legacy_defer(struct legacy_handler *o);
 extern const struct rdzv_handler_ops legacy_ops;
 
-/* rdzv_legacy_addr.c: the version's store, and the workers' address in it. */
+/* handler.c: the version's store, and the workers' address in it. */
 static void legacy_drop_store(struct legacy_handler *o);
 static void legacy_refused(struct legacy_handler *o, int code,
                            const struct muster_error *err);
@@ -222,7 +222,7 @@ static void add_news(struct legacy_handler *o, const struct legacy_effect *e)
     /* The version fell apart before its rank 0 told the address: the next one, then. */
     if (o->next_cb && !o->joined && e->news == RDZV_NEWS_LOST) {
         o->rejoin = true;
-        legacy_soon(o);
+        legacy_defer(o);
         return;
     }
     if (o->news_count == NEWS_MAX)
@@ -231,7 +231,7 @@ static void add_news(struct legacy_handler *o, const struct legacy_effect *e)
     err_set(&o->news[o->news_count].err, e->code ? e->code : MUSTER_ECONN, "%s",
             e->text ? e->text : "");
     o->news_count++;
-    legacy_soon(o);
+    legacy_defer(o);
 }
 
 static void perform(struct legacy_handler *o, const struct legacy_effect *e)
@@ -257,14 +257,14 @@ static void perform(struct legacy_handler *o, const struct legacy_effect *e)
     case LEGACY_FX_REFUSED:
         err_set(&o->refused, e->code, "run '%s' on etcd at %s: %s", o->run_id,
                 etcd_client_where(o->client), e->text ? e->text : "");
-        legacy_soon(o);
+        legacy_defer(o);
         return;
     case LEGACY_FX_CLOSED:
         o->close_done = true;
         o->close_err.code = e->code;
         if (e->code)
             err_set(&o->close_err, e->code, "closing run '%s': %s", o->run_id, e->text);
-        legacy_soon(o);
+        legacy_defer(o);
         return;
     case LEGACY_FX_NEWS:
         add_news(o, e);
@@ -319,7 +319,7 @@ static void legacy_old_free(struct legacy_handler *o)
 
 static void init_timers(struct legacy_handler *o, uv_loop_t *loop)
 {
-    uv_timer_t *const timers[] = { &o->timer, &o->soon, &o->hiccup };
+    uv_timer_t *const timers[] = { &o->timer, &o->defer_timer, &o->hiccup };
     struct keep *const keeps[] = { &o->run, &o->rank };
 
     for (size_t i = 0; i < ARRAY_LEN(timers); i++) {
@@ -399,8 +399,8 @@ int rdzv_etcd_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *param
     return 0;
 }
 
-/* rdzv_legacy_face.c - what the agent calls of the backend "etcd", and what it is told.
- * See rdzv_etcd_legacy.c. */
+/* What the agent calls of the backend "etcd", and what it is told.
+ * See handler.c. */
 static struct legacy_handler *old_of(const struct rdzv_handler *h)
 {
     return CONTAINER_OF(h, struct legacy_handler, base);
@@ -422,7 +422,7 @@ static void tell_next(struct legacy_handler *o)
     cb(o->next_ctx, err.code, err.code ? NULL : &o->round, err.code ? &err : NULL);
 }
 
-static void tell_wish(struct wish *w, const struct muster_error *err)
+static void notify_request(struct request *w, const struct muster_error *err)
 {
     const rdzv_done_cb cb = w->cb;
 
@@ -431,7 +431,7 @@ static void tell_wish(struct wish *w, const struct muster_error *err)
         cb(w->ctx, err->code, err->code ? err : NULL);
 }
 
-static void on_soon(uv_timer_t *timer)
+static void on_defer(uv_timer_t *timer)
 {
     struct legacy_handler *o = timer->data;
     const struct muster_error none = { 0 };
@@ -455,20 +455,20 @@ static void on_soon(uv_timer_t *timer)
             legacy_keep_stop(&o->rank);
             legacy_keep_stop(&o->run);
         }
-        tell_wish(&o->close, &o->close_err);
-        tell_wish(&o->stop, &o->close_err);
+        notify_request(&o->close, &o->close_err);
+        notify_request(&o->stop, &o->close_err);
     }
     if (o->leave_done && !o->destroying) {
         o->leave_done = false;
-        tell_wish(&o->leave, &none);
+        notify_request(&o->leave, &none);
         if (o->stopped) /* Else it closes, which is not done yet. */
-            tell_wish(&o->stop, &none);
+            notify_request(&o->stop, &none);
     }
 }
 
-static void legacy_soon(struct legacy_handler *o)
+static void legacy_defer(struct legacy_handler *o)
 {
-    (void)uv_timer_start(&o->soon, on_soon, 0, 0);
+    (void)uv_timer_start(&o->defer_timer, on_defer, 0, 0);
 }
 
 /* ---- What the agent calls ---- */
@@ -516,7 +516,7 @@ static void cancel(struct rdzv_handler *h)
     legacy_wish(o, LEGACY_EV_LEAVE);
     err_set(&o->refused, MUSTER_ECANCELED, "joining the run '%s' was canceled",
             o->run_id);
-    legacy_soon(o);
+    legacy_defer(o);
 }
 
 static void on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx)
@@ -542,7 +542,7 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
     if (!o->next_cb)
         return false;
     if (!o->store && legacy_progress(o->core, out)) {
-        const char *trouble = etcd_client_trouble(o->client);
+        const char *trouble = etcd_client_last_error(o->client);
 
         if (out->stage == RDZV_AT_STORE && trouble)
             progress_why(out, trouble);
@@ -568,7 +568,7 @@ static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
     struct legacy_handler *o = old_of(h);
 
     assert(!o->close.cb && !o->stopped);
-    o->close = (struct wish){ cb, ctx };
+    o->close = (struct request){ cb, ctx };
     begin_close(o);
 }
 
@@ -577,13 +577,13 @@ static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
     struct legacy_handler *o = old_of(h);
 
     assert(!o->leave.cb && !o->stopped);
-    o->leave = (struct wish){ cb, ctx };
+    o->leave = (struct request){ cb, ctx };
     if (o->next_cb)
         cancel(h); /* Which leaves, too. */
     else
         legacy_wish(o, LEGACY_EV_LEAVE);
     o->leave_done = true;
-    legacy_soon(o);
+    legacy_defer(o);
 }
 
 static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb,
@@ -594,7 +594,7 @@ static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb
     assert(!o->stop.cb && !o->stopped);
     if (o->next_cb)
         cancel(h);
-    o->stop = (struct wish){ cb, ctx };
+    o->stop = (struct request){ cb, ctx };
     if (close) {
         begin_close(o);
         return;
@@ -603,7 +603,7 @@ static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb
     legacy_wish(o, LEGACY_EV_LEAVE);
     legacy_keep_stop(&o->run);
     o->leave_done = true;
-    legacy_soon(o);
+    legacy_defer(o);
 }
 
 static void wipe_worker_store(struct rdzv_handler *h)
@@ -661,7 +661,7 @@ static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
     legacy_keep_stop(&o->rank);
     o->refs = 6;
     uv_close((uv_handle_t *)&o->timer, on_timer_gone);
-    uv_close((uv_handle_t *)&o->soon, on_timer_gone);
+    uv_close((uv_handle_t *)&o->defer_timer, on_timer_gone);
     uv_close((uv_handle_t *)&o->hiccup, on_timer_gone);
     uv_close((uv_handle_t *)&o->run.timer, on_keep_gone);
     uv_close((uv_handle_t *)&o->rank.timer, on_keep_gone);
@@ -689,8 +689,8 @@ const struct rdzv_handler_ops legacy_ops = {
     .destroy = destroy,
 };
 
-/* rdzv_legacy_addr.c - the store of a version of the backend "etcd", and the workers'
- * address in it: rank 0 writes it, all read it. See rdzv_etcd_legacy.c. */
+/* The store of a version of the backend "etcd", and the workers'
+ * address in it: rank 0 writes it, all read it. See handler.c. */
 #define STORE_MS 300000u /* torch's EtcdStore waits so long */
 
 /* ---- The store of a version ---- */
@@ -718,7 +718,7 @@ static void legacy_refused(struct legacy_handler *o, int code,
         return; /* The store was closed under it: by us. */
     o->refused = *err;
     o->refused.code = code;
-    legacy_soon(o);
+    legacy_defer(o);
 }
 
 static void on_address(void *ctx, int status, const struct c10d_reply *r,
@@ -752,7 +752,7 @@ static void on_address(void *ctx, int status, const struct c10d_reply *r,
     o->round.master_addr = o->master;
     o->round.master_port = (uint16_t)number;
     o->joined = true;
-    legacy_soon(o);
+    legacy_defer(o);
 }
 
 static void read_address(struct legacy_handler *o)

@@ -11,7 +11,7 @@ struct row_ask {
     enum etcd_cond cond;
     uint64_t token, ttl_s, revision;
     int64_t lease;
-    const char *bell;
+    const char *change_key;
     bool unique, directory;
 };
 
@@ -25,7 +25,8 @@ static int make(struct kv_operation *a, const struct row_ask *row)
         .token = row->token,
         .ttl_s = row->ttl_s,
         .lease = row->lease,
-        .bell = row->bell ? span_str(row->bell) : (struct span){ NULL, 0 },
+        .change_key =
+            row->change_key ? span_str(row->change_key) : (struct span){ NULL, 0 },
         .unique = row->unique,
     };
     const int rc = row->kind == KV_OPERATION_PUT
@@ -91,9 +92,9 @@ static const struct {
       { ETCD_V3, KV_OPERATION_PUT, "/k", "v" },
       TXN "{\"compare\":[],\"success\":[{\"request_put\":{\"key\":\"L2s=\",\"value\":"
           "\"dg==\"}}],\"failure\":[{\"request_range\":{\"key\":\"L2s=\"}}]}" },
-    { "v3: if absent, under a lease, with the bell under the same",
+    { "v3: if absent, under a lease, with the change_key under the same",
       { ETCD_V3, KV_OPERATION_PUT, "/k", "v", ETCD_IF_ABSENT, .token = 9, .lease = 5,
-        .bell = "/b", .unique = true },
+        .change_key = "/b", .unique = true },
       TXN "{\"compare\":[{\"key\":\"L2s=\",\"target\":\"CREATE\",\"result\":\"EQUAL\","
           "\"create_revision\":\"0\"}],\"success\":[{\"request_put\":{\"key\":\"L2s=\","
           "\"value\":\"dg==\",\"lease\":\"5\"}},{\"request_put\":{\"key\":\"L2I=\","

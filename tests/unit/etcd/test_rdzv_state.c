@@ -14,7 +14,7 @@ static void names(void **state)
         const char *says;
         enum etcd_api api;
         const char *prefix, *id;
-        const char *key, *dir, *nodes, *bell;
+        const char *key, *dir, *nodes, *change_key;
     } rows[] = {
         { "v2: torch's own keys", ETCD_V2, "/ignored", "job",
           "/torch/elastic/rendezvous/job", "/torch/elastic/store/", NULL, NULL },
@@ -41,8 +41,8 @@ static void names(void **state)
         text_is(rows[i].says, n.dir, rows[i].dir);
         text_is(rows[i].says, n.nodes ? n.nodes : "none",
                 rows[i].nodes ? rows[i].nodes : "none");
-        text_is(rows[i].says, n.bell ? n.bell : "none",
-                rows[i].bell ? rows[i].bell : "none");
+        text_is(rows[i].says, n.change_key ? n.change_key : "none",
+                rows[i].change_key ? rows[i].change_key : "none");
         etcd_names_fini(&n);
         etcd_names_fini(&n);
     }
@@ -100,7 +100,7 @@ static void puts_state(void **state)
         bool quiet;
         enum etcd_cond cond;
         uint64_t number;
-        const char *bell;
+        const char *change_key;
     } rows[] = {
         { "v2: the first", ETCD_V2, NULL, false, ETCD_IF_ABSENT, 0, "" },
         { "v2: the next", ETCD_V2, "42", false, ETCD_IF_TOKEN, 42, "" },
@@ -121,7 +121,7 @@ static void puts_state(void **state)
 
         span_is(rows[i].says, "path", put.path, n.key);
         span_is(rows[i].says, "value", put.value, "value");
-        span_is(rows[i].says, "bell", put.bell, rows[i].bell);
+        span_is(rows[i].says, "change_key", put.change_key, rows[i].change_key);
         number_is(rows[i].says, "condition", put.cond, rows[i].cond);
         number_is(rows[i].says, "token", (long long)put.token,
                   (long long)rows[i].number);
@@ -211,8 +211,8 @@ static void failures(void **state)
 
 /* ---- What was told, and what came after ---- */
 
-/* T: the state is told, at that revision of the store; B: the bell rang; K: another key
- * changed; M: changes may have been missed. */
+/* T: the state is told, at that revision of the store; B: the change_key rang; K:
+ * another key changed; M: changes may have been missed. */
 static void staleness(void **state)
 {
     static const struct {

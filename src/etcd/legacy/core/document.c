@@ -1,4 +1,4 @@
-/* legacy_doc.c - see legacy_doc.h. jansson's default form of text is Python's, and it
+/* document.c - see document.h. jansson's default form of text is Python's, and it
  * keeps the order of members. */
 #include "etcd/legacy/core/document.h"
 

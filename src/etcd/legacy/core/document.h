@@ -1,4 +1,4 @@
-/* legacy_doc.h - the JSON document of the legacy etcd rendezvous: read, change, print.
+/* document.h - the JSON document of the legacy etcd rendezvous: read, change, print.
  * What is printed has Python's separators and torch's order of fields. */
 #ifndef ETCD_LEGACY_CORE_DOCUMENT_H
 #define ETCD_LEGACY_CORE_DOCUMENT_H

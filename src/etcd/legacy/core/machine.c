@@ -1,5 +1,5 @@
-/* legacy.c - see legacy.h: events, effects, and going from phase to phase. What
- * follows which answer is in legacy_phases.c. */
+/* machine.c - see machine.h: events, effects, and going from phase to phase. What
+ * follows which answer is in machine_phases.c. */
 #include "etcd/legacy/core/machine.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -350,7 +350,7 @@ void legacy_free(struct legacy *l)
     mem_free(l);
 }
 
-/* legacy_progress.c - what a node of the backend "etcd" can tell a person while it
+/* What a node of the backend "etcd" can tell a person while it
  * waits, from the document as it was last read. Torch's document has no names. */
 /* Whether etcd is there. A long poll that ended without an event says nothing. */
 void legacy_heard(struct legacy *l, const struct legacy_event *ev)

@@ -1,4 +1,4 @@
-/* legacy.h - one node's part in a rendezvous of torch's first etcd handler (backend
+/* machine.h - one node's part in a rendezvous of torch's first etcd handler (backend
  * "etcd"): a JSON document that all change by compare-and-swap, a version at a time,
  * from setup over joinable and frozen to final.
  *

@@ -1,5 +1,5 @@
-/* legacy_int.h - what legacy.c and its parts share: legacy_phases.c (which step follows
- * which answer), legacy_join.c and legacy_member.c (the steps). */
+/* machine_int.h - what legacy.c and its parts share: machine_phases.c (which step
+ * follows which answer), machine_steps.c and machine_steps.c (the steps). */
 #ifndef ETCD_LEGACY_CORE_MACHINE_INT_H
 #define ETCD_LEGACY_CORE_MACHINE_INT_H
 
@@ -114,7 +114,7 @@ void legacy_refuse(struct legacy *l, struct legacy_fx *fx, int code, const char 
 void legacy_news(struct legacy *l, struct legacy_fx *fx, enum rdzv_news news,
                  const char *text);
 
-/* legacy_join.c: steps on the way into a version. All return 0 or MUSTER_ENOMEM. */
+/* machine_steps.c: steps on the way into a version. All return 0 or MUSTER_ENOMEM. */
 int legacy_make_next(struct legacy *l, struct legacy_fx *fx); /* of the tree */
 int legacy_read_counter(struct legacy *l, struct legacy_fx *fx);
 int legacy_count_version(struct legacy *l, const struct legacy_event *ev,
@@ -132,7 +132,7 @@ int legacy_confirm_put(struct legacy *l, struct legacy_fx *fx);
 int legacy_confirmed(struct legacy *l, struct legacy_fx *fx);
 int legacy_final(struct legacy *l, struct legacy_fx *fx);
 
-/* legacy_member.c: steps beside a running version, in it, and to close the run. */
+/* machine_steps.c: steps beside a running version, in it, and to close the run. */
 int legacy_announce(struct legacy *l, struct legacy_fx *fx);
 int legacy_free_version(struct legacy *l, const struct legacy_event *ev,
                         struct legacy_fx *fx);
@@ -144,11 +144,11 @@ int legacy_close_nothing(struct legacy *l, struct legacy_fx *fx); /* no document
 int legacy_close_done(struct legacy *l, struct legacy_fx *fx, int code,
                       const char *text);
 
-/* legacy_progress.c: what is kept for legacy_progress(). */
+/* machine.c: what is kept for legacy_progress(). */
 void legacy_heard(struct legacy *l, const struct legacy_event *ev);
 void legacy_seen(struct legacy *l);
 
-/* legacy_phases.c */
+/* machine_phases.c */
 int legacy_on_reply(struct legacy *l, const struct legacy_event *ev,
                     struct legacy_fx *fx);
 int legacy_on_timer(struct legacy *l, struct legacy_fx *fx);

@@ -1,7 +1,7 @@
-/* legacy_phases.c - which step follows which answer: torch's state machine.
+/* machine_phases.c - which step follows which answer: torch's state machine.
  *
  * Phases that read the document share take_doc(); then on_doc() decides by phase and
- * status. The steps themselves are in legacy_join.c and legacy_member.c. */
+ * status. The steps themselves are in machine_steps.c and machine_steps.c. */
 #include <stdio.h>
 
 #include "base/err.h"

@@ -1,7 +1,7 @@
-/* legacy_join.c - the way into a version: the tree, a version of our own or the one
+/* machine_steps.c - the way into a version: the tree, a version of our own or the one
  * that is there, a place in it, the last call, and everybody's word that it is there.
  *
- * Called by legacy_phases.c. The document is made where there is none, or swapped for
+ * Called by machine_phases.c. The document is made where there is none, or swapped for
  * the one that was read: of two nodes that write, one reads again.
  * Like torch, an attempt that meets anything unexpected begins anew in a second. */
 #include "base/err.h"
@@ -254,11 +254,11 @@ int legacy_final(struct legacy *l, struct legacy_fx *fx)
     return 0;
 }
 
-/* legacy_member.c - beside a running version, in it, and its end: waiting for a version
+/* Beside a running version, in it, and its end: waiting for a version
  * that runs without us, taking away one that has lost a member, news for those in it,
  * and closing the run.
  *
- * Called by legacy_phases.c. The dead are known by their keep-alive keys, whose
+ * Called by machine_phases.c. The dead are known by their keep-alive keys, whose
  * lifetimes in etcd see to it that nobody waits for them. */
 #define MEMBER_POLL_MS 15000u
 

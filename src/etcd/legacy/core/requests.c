@@ -1,4 +1,4 @@
-/* legacy_link.c - see legacy_link.h. */
+/* requests.c - see requests.h. */
 #include "etcd/legacy/core/requests.h"
 
 #define REQUEST_MS 10000u
