@@ -20,7 +20,8 @@ SCRIPTS = {
     "start": SAY,
     # Rank 1 fails once: a restart.
     "restart": SAY + '''[ -e "$0/failed" ] && exit 0
-        [ $GROUP_RANK = 1 ] && { touch "$0/failed"; exit 3; }
+        [ $GROUP_RANK = 1 ] && { until [ -e "$0/runs" ]; do sleep 0.01; done; touch "$0/failed"; exit 3; }
+        touch "$0/runs"
         while :; do sleep 0.02; done''',
     # The second node comes when the first one's workers run: a growth.
     "grow": SAY + '''[ $WORLD_SIZE = 2 ] && exit 0
