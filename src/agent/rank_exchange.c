@@ -126,8 +126,9 @@ void agent_barrier(struct agent *a)
         return;
     }
     agent_end_talk(a);
-    a->talk.barrier =
-        (struct exit_barrier){ .rank = a->round.rank, .world = a->round.world_size };
+    a->talk.barrier = (struct exit_barrier){ .rank = a->round.rank,
+                                             .world = a->round.world_size,
+                                             .gives_up = is_static(a) };
     talk_init(&a->talk.barrier.talk);
     agent_wait_begin(a, WAITING_FOR_END, clock_mono_ms() + BARRIER_MS);
     begin(a, &a->talk.barrier.talk, exit_barrier_step, on_barrier);

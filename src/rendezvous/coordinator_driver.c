@@ -31,12 +31,14 @@ struct coordinated_run {
     int64_t kept;             /* the first round whose keys are still there */
     size_t conns;             /* whose `run` this is */
     uint64_t idle_ms;         /* since when there is none */
+    uint64_t looked;          /* number of the request after which we last looked */
     uint8_t from[16];         /* the address of the node that began it */
     struct coordinated_run *next;
 };
 
 struct coordinators {
     struct map runs;
+    uint64_t requests; /* of anybody, so far */
     struct coordinated_run *first;
     uv_timer_t timer;
     struct hubs *hubs; /* owned; NULL until an agent attaches to its job */
@@ -433,6 +435,9 @@ static void after(struct store_server *s, struct coordinated_run *run,
                   const struct c10d_request *req, struct span key)
 {
     (void)key;
+    if (run->looked == s->hosts->requests)
+        return; /* A request may name the key a thousand times. */
+    run->looked = s->hosts->requests;
     switch (req->op) {
     case C10D_SET:
     case C10D_COMPARE_SET:
@@ -454,6 +459,7 @@ static void coordinators_before(struct store_server *s, const struct c10d_reques
 
 static void coordinators_after(struct store_server *s, const struct c10d_request *req)
 {
+    s->hosts->requests++;
     each_run(s, req, after);
     coordinators_arm(s);
 }

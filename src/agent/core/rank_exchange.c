@@ -375,18 +375,23 @@ static int barrier_ask(struct exit_barrier *b, enum barrier_stage stage, struct 
     const bool wait = stage == BARRIER_OPEN || stage == BARRIER_WAIT;
     const size_t parts = stage == BARRIER_COUNT || stage == BARRIER_OPEN ? 2 : 1;
     struct buf list;
+    int rc = 0;
 
     buf_init(&list, SIZE_MAX);
-    if ((stage == BARRIER_LOOK &&
-         add_key(&list, RANKS_COUNTED_KEY, (size_t)b->rank) < 0) ||
-        (wait && c10d_list_add(&list, last) < 0)) {
+    if (stage == BARRIER_LOOK)
+        rc = add_key(&list, RANKS_COUNTED_KEY, (size_t)b->rank);
+    for (size_t i = 0; stage == BARRIER_MARKS && i < (size_t)b->world && rc == 0; i++)
+        rc = add_key(&list, RANKS_COUNTED_KEY, i);
+    if (wait)
+        rc = c10d_list_add(&list, last);
+    if (rc < 0) {
         buf_fini(&list);
         return MUSTER_ENOMEM;
     }
     b->stage = stage;
     talk_ask(t, &list, NULL, parts, wait, now, fx);
     switch (stage) {
-    case BARRIER_COUNT: /* In one piece: whoever finds the mark finds the count. */
+    case BARRIER_COUNT: /* The mark first: without it we have not been counted. */
         t->parts[0] = (struct c10d_request){
             .op = C10D_SET,
             .key = key_of(t, 0, RANKS_COUNTED_KEY, b->rank),
@@ -397,8 +402,12 @@ static int barrier_ask(struct exit_barrier *b, enum barrier_stage stage, struct 
                                              .number = 1 };
         return 0;
     case BARRIER_LOOK:
-        t->parts[0] = (struct c10d_request){ .op = C10D_CHECK,
-                                             .list = { buf_span(&t->list), 1 } };
+    case BARRIER_MARKS:
+        t->parts[0] = (struct c10d_request){
+            .op = C10D_CHECK,
+            .list = { buf_span(&t->list),
+                      stage == BARRIER_LOOK ? 1 : (size_t)b->world },
+        };
         return 0;
     case BARRIER_RECOUNT:
         t->parts[0] =
@@ -417,24 +426,10 @@ static int barrier_ask(struct exit_barrier *b, enum barrier_stage stage, struct 
     return 0;
 }
 
-static int barrier_answer(struct exit_barrier *b, const struct talk_event *ev,
-                          struct talk_fx *fx)
+/* The store has answered. */
+static int barrier_next(struct exit_barrier *b, const struct talk_event *ev,
+                        struct talk_fx *fx)
 {
-    assert(b->talk.asking);
-    if (ev->now.mono_ms >= b->talk.by_ms && ev->status < 0)
-        return talk_fail(fx, MUSTER_ETIMEDOUT,
-                         "not all of %" PRId64 " nodes came to the exit barrier within "
-                         "%u s",
-                         b->world, BARRIER_MS / 1000);
-    if (talk_is_broken(ev->status)) {
-        b->stage = BARRIER_LOOK; /* Whether we were counted is not known. */
-        talk_again(&b->talk, ev->now, fx);
-        return 0;
-    }
-    if (ev->status == MUSTER_ETIMEDOUT)
-        return barrier_ask(b, b->stage, ev->now, fx);
-    if (ev->status < 0)
-        return talk_fail(fx, ev->status, "%s", ev->text);
     switch (b->stage) {
     case BARRIER_COUNT:
     case BARRIER_RECOUNT:
@@ -444,12 +439,48 @@ static int barrier_answer(struct exit_barrier *b, const struct talk_event *ev,
     case BARRIER_LOOK: /* number 0 is "there", in c10d's words */
         return barrier_ask(b, ev->reply->number == 0 ? BARRIER_RECOUNT : BARRIER_COUNT,
                            ev->now, fx);
+    case BARRIER_MARKS:
+        return barrier_ask(b, ev->reply->number == 0 ? BARRIER_OPEN : BARRIER_WAIT,
+                           ev->now, fx);
     case BARRIER_OPEN:
     case BARRIER_WAIT:
         fx->kind = TALK_DONE;
         return 0;
     }
     return 0;
+}
+
+static int barrier_answer(struct exit_barrier *b, const struct talk_event *ev,
+                          struct talk_fx *fx)
+{
+    int rc;
+
+    assert(b->talk.asking);
+    if (ev->now.mono_ms >= b->talk.by_ms && ev->status < 0)
+        return talk_fail(fx, MUSTER_ETIMEDOUT,
+                         "not all of %" PRId64 " nodes came to the exit barrier within "
+                         "%u s",
+                         b->world, BARRIER_MS / 1000);
+    if (talk_is_broken(ev->status)) {
+        if (b->gives_up && b->talk.broke_ms != MONO_NEVER &&
+            ev->now.mono_ms - b->talk.broke_ms >= BARRIER_AWAY_MS)
+            return talk_fail(fx, ev->status, "%s", ev->text);
+        b->stage = BARRIER_LOOK; /* Whether we were counted is not known. */
+        talk_again(&b->talk, ev->now, fx);
+        return 0;
+    }
+    if (ev->status == MUSTER_ETIMEDOUT)
+        /* One whose connection broke between its mark and its count is never counted,
+         * so the marks decide. torchrun's nodes leave none: then the count does. */
+        return barrier_ask(b, b->rank == 0 ? BARRIER_MARKS : BARRIER_WAIT, ev->now, fx);
+    if (ev->status < 0)
+        return talk_fail(fx, ev->status, "%s", ev->text);
+    rc = barrier_next(b, ev, fx);
+    if (rc == 0) {
+        b->talk.broke_ms = MONO_NEVER;
+        b->talk.failures = 0;
+    }
+    return rc;
 }
 
 int exit_barrier_step(struct talk *t, const struct talk_event *ev, struct talk_fx *fx)

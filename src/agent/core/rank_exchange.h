@@ -77,11 +77,17 @@ enum barrier_stage {
     BARRIER_RECOUNT, /* it is: how many are there by now? */
     BARRIER_OPEN,    /* we were the last one: all may go */
     BARRIER_WAIT,
+    BARRIER_MARKS, /* rank 0, now and then: has everybody left its mark? */
 };
+
+/* Where nobody else tells whether the others are still there, a store that stays away
+ * for so long has gone with them. */
+#define BARRIER_AWAY_MS 1000u
 
 struct exit_barrier {
     struct talk talk;    /* first */
-    int64_t rank, world; /* set by the caller */
+    int64_t rank, world; /* set by the caller, */
+    bool gives_up;       /* as is this: BARRIER_AWAY_MS counts */
     enum barrier_stage stage;
 };
 

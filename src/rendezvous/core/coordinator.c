@@ -134,14 +134,15 @@ static int on_join(struct coordinator *h, struct node_session *w,
         coordinator_tell_spare(h, fx, w);
         return 0;
     }
-    w->joins = number;
     if (h->state.closed) {
+        w->joins = number;
         refuse_closed(h, fx, w);
         return 0;
     }
     m = rdzv_state_put(&h->state, &w->node, RDZV_BEATS);
     if (!m)
         return MUSTER_ENOMEM;
+    w->joins = number;
     m->beat_us = now.wall_us;
     h->touched = true;
     w->member = w->spare = false;
@@ -206,6 +207,17 @@ static int resume(struct coordinator *h, struct node_session *w,
     return 0;
 }
 
+/* Two that say they are the same rank: the first one is believed. */
+static bool rank_is_taken(const struct coordinator *h, int64_t rank)
+{
+    for (const struct participant *m = rdzv_first(&h->state, RDZV_PLACES); m;
+         m = m->next[RDZV_PLACES]) {
+        if (m->rank == rank)
+            return true;
+    }
+    return false;
+}
+
 static bool can_resume(const struct coordinator *h, const struct coord_msg *m)
 {
     if (m->round < 0 || m->rank < 0 || m->rank >= m->world ||
@@ -213,7 +225,8 @@ static bool can_resume(const struct coordinator *h, const struct coord_msg *m)
         return false;
     if (!h->touched)
         return m->round >= h->state.round;
-    return h->resume_by_ms != MONO_NEVER && h->state.round == m->round;
+    return h->resume_by_ms != MONO_NEVER && h->state.round == m->round &&
+           h->resume_world == m->world && !rank_is_taken(h, m->rank);
 }
 
 /* What a node that was away must know. */
@@ -251,18 +264,45 @@ static bool is_deserted(const struct coordinator *h)
            rdzv_count(&h->state, RDZV_BEATS) == 0;
 }
 
+struct settings_before {
+    bool replaced;
+    struct rdzv_settings settings;
+    struct buf text; /* owned if replaced */
+};
+
+static void settings_keep(struct settings_before *before)
+{
+    if (before->replaced)
+        buf_fini(&before->text);
+}
+
+static void settings_put_back(struct coordinator *h, struct settings_before *before)
+{
+    if (!before->replaced)
+        return;
+    buf_fini(&h->settings_text);
+    h->settings = before->settings;
+    h->settings_text = before->text;
+}
+
+/* before: what counted until now, to be put back if the node cannot be taken in. */
 static int take_settings(struct coordinator *h, const struct coord_msg *m,
-                         struct muster_error *err)
+                         struct settings_before *before, struct muster_error *err)
 {
     struct rdzv_settings theirs;
+    struct buf text;
     int rc = rdzv_settings_parse(m->settings, &theirs, err);
 
     if (rc < 0)
         return rc;
     if (buf_len(&h->settings_text) == 0 || is_deserted(h)) {
+        buf_init(&text, COORD_MAX);
+        if (buf_append_span(&text, m->settings) < 0)
+            return MUSTER_ENOMEM;
+        *before = (struct settings_before){ true, h->settings, h->settings_text };
         h->settings = theirs;
-        buf_clear(&h->settings_text);
-        return buf_append_span(&h->settings_text, m->settings);
+        h->settings_text = text;
+        return 0;
     }
     rc = rdzv_settings_compare(&h->settings, m->settings, err);
     if (rc == 0)
@@ -330,7 +370,7 @@ static int come_new(struct coordinator *h, const struct coordinator_event *ev,
         return MUSTER_ENOMEM;
     }
     if (!w->member && !h->state.complete && m->round >= h->state.round &&
-        m->round < INT32_MAX) {
+        m->round < RDZV_MAX_ROUND) {
         h->state.round =
             m->round + 1; /* Rounds only grow, over a host's restart too. */
         h->dirty = true;
@@ -344,20 +384,23 @@ static int coordinator_hello(struct coordinator *h, const struct coordinator_eve
 {
     const struct coord_msg *m = ev->msg;
     const struct rdzv_node node = { m->addr, m->pid, m->local_id };
+    struct settings_before before = { .replaced = false };
     struct node_session *w;
     int rc;
 
-    if (m->addr.n == 0 || m->addr.n > RDZV_MAX_ADDR) {
-        (void)snprintf(fx->text, sizeof fx->text, "HELLO with an address of %zu bytes",
-                       m->addr.n);
+    if (m->addr.n == 0 || m->addr.n > RDZV_MAX_ADDR || m->round < -1 ||
+        m->round > RDZV_MAX_ROUND) {
+        (void)snprintf(fx->text, sizeof fx->text,
+                       "HELLO with an address of %zu bytes and round %" PRId64,
+                       m->addr.n, m->round);
         coordinator_drop(fx, ev->peer);
         return 0;
     }
     rc = coordinator_reserve_peer(h, ev->peer);
     if (rc == 0)
-        rc = take_settings(h, m, err);
+        rc = take_settings(h, m, &before, err);
     if (rc == MUSTER_ENOMEM)
-        return rc;
+        return err_nomem(err);
     w = rc == 0 ? coordinator_find(h, &node) : NULL;
     if (w && w->nonce != m->nonce) {
         char name[128];
@@ -372,8 +415,11 @@ static int coordinator_hello(struct coordinator *h, const struct coordinator_eve
         turn_away(fx, ev->peer, rc, err);
     else if (w)
         come_back(h, ev, fx, w);
-    else if (come_new(h, ev, fx, &node) < 0)
+    else if (come_new(h, ev, fx, &node) < 0) {
+        settings_put_back(h, &before);
         return err_nomem(err);
+    }
+    settings_keep(&before);
     return 0;
 }
 
@@ -420,7 +466,9 @@ static void coordinator_gone(struct coordinator *h, const struct coordinator_eve
 
     if (!w)
         return;
-    by_ms = ev->now.mono_ms + w->grace_ms;
+    /* One that has no seat has nothing to come back for, and costs nothing. */
+    by_ms = ev->now.mono_ms +
+            (rdzv_state_find(&h->state, &w->node) || w->request ? w->grace_ms : 0);
     if (coordinator_unsettled(h, w, ev->now))
         by_ms = MAX_OF(by_ms, h->settled_by_ms);
     h->by_peer[ev->peer] = NULL;

@@ -265,9 +265,9 @@ int coordinator_seen(struct coordinator *h, const struct coordinator_event *ev,
         h->dirty = true; /* Ours overwrites it at the next look. */
         return rc;
     }
-    if (seen.round < h->state.round) {
+    if (seen.round < h->state.round || seen.round > RDZV_MAX_ROUND) {
         rc = err_set(err, MUSTER_ESTATE,
-                     "a node wrote round %lld after round %lld: rounds only grow",
+                     "a node wrote round %lld after round %lld: rounds grow by one",
                      (long long)seen.round, (long long)h->state.round);
         rdzv_state_fini(&seen);
         h->dirty = true;
