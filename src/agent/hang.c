@@ -136,6 +136,14 @@ static bool decides(void *ctx)
     return a->group.phase == GROUP_RUNNING;
 }
 
+static uint64_t store_writes(void *ctx)
+{
+    const struct agent *a = ctx;
+    const struct rdzv_handler_ops *ops = a->handler ? a->handler->ops : NULL;
+
+    return ops && ops->worker_writes ? ops->worker_writes(a->handler) : 0;
+}
+
 void agent_hang_open(struct agent *a)
 {
     const struct hang_opts opts = {
@@ -146,6 +154,7 @@ void agent_hang_open(struct agent *a)
         .targets = agent_stacks_targets,
         .most = (size_t)a->config->nproc,
         .decides = decides,
+        .store_writes = store_writes,
         .on_hang = on_hang,
         .on_over = on_over,
         .ctx = a,

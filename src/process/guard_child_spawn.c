@@ -118,6 +118,7 @@ static struct proc_spec spec_of(const struct spawn_request *p)
                 p->fd[2] >= 0 ? p->fd[2] : 2 },
         .extra = { -1, -1, -1 },
         .session = p->req.flags & GUARD_SESSION,
+        .tracer = getppid(), /* the agent */
         .cpus = p->req.cpus_size ? p->bytes : NULL,
         .cpus_size = p->req.cpus_size,
     };

@@ -54,6 +54,9 @@ int proc_become(const struct proc_spec *spec, pid_t parent)
     if (spec->session && setsid() < 0)
         return errno;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (spec->tracer >
+        0) /* Where yama lets only ancestors look: see stacks/reader.h. */
+        prctl(PR_SET_PTRACER, (unsigned long)spec->tracer);
     if (getppid() != parent) /* It died before the line above. */
         kill(getpid(), SIGKILL);
     if (spec->cpus && sched_setaffinity(0, spec->cpus_size, spec->cpus) < 0)

@@ -16,6 +16,7 @@ struct proc_spec {
     int fd[3];         /* what becomes 0, 1 and 2; proc_spawn closes all others */
     int extra[3];      /* what becomes 3, 4 and 5: more than 2, or none (0 or -1) */
     bool session;      /* lead a session of its own */
+    pid_t tracer;      /* whose descendants may read its stacks; 0: nobody's */
     const void *cpus;  /* affinity mask as for sched_setaffinity, or NULL */
     size_t cpus_size;
 };

@@ -550,6 +550,13 @@ static void wipe_worker_store(struct rdzv_handler *h)
         h; /* Done when the round is joined: by now workers elsewhere may be writing. */
 }
 
+static uint64_t worker_writes(const struct rdzv_handler *h)
+{
+    const struct dynamic_handler *d = CONTAINER_OF(h, struct dynamic_handler, base);
+
+    return rdzv_master_writes(d->master);
+}
+
 /* ---- The end: stores and server first, then the backend, then the rest ---- */
 
 static void on_backend_gone(void *ctx)
@@ -624,5 +631,6 @@ const struct rdzv_handler_ops dynamic_ops = {
     .leave = leave,
     .shutdown = shutdown_handler,
     .wipe_worker_store = wipe_worker_store,
+    .worker_writes = worker_writes,
     .destroy = destroy,
 };

@@ -58,6 +58,9 @@ struct rdzv_handler_ops {
     /* Before new workers start: forget the keys of the last attempt in the worker store
      * if this node hosts it. */
     void (*wipe_worker_store)(struct rdzv_handler *h);
+    /* How often workers have written to their store so far, if this node hosts it. May
+     * be NULL. */
+    uint64_t (*worker_writes)(const struct rdzv_handler *h);
     void (*destroy)(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx);
 };
 

@@ -203,6 +203,15 @@ void rdzv_master_wipe(struct rdzv_master *m)
         store_server_wipe(m->server);
 }
 
+uint64_t rdzv_master_writes(const struct rdzv_master *m)
+{
+    struct store_server_stats stats = { 0 };
+
+    if (m && m->server)
+        store_server_stats(m->server, &stats);
+    return stats.writes;
+}
+
 void rdzv_master_close(struct rdzv_master *m, void (*cb)(void *ctx), void *ctx)
 {
     if (!m) {

@@ -55,6 +55,7 @@ bool rdzv_master_waits(const struct rdzv_master *m, uint64_t *by_ms);
 
 /* Forgets the workers' keys of earlier attempts if this process serves them. */
 void rdzv_master_wipe(struct rdzv_master *m);
+uint64_t rdzv_master_writes(const struct rdzv_master *m); /* to the same store */
 
 /* Ends the server, too. cb may be NULL; NULL m calls cb at once, and so does one that
  * has nothing to close. */

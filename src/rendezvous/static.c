@@ -580,6 +580,16 @@ static void wipe_worker_store(struct rdzv_handler *h)
         store_server_wipe(f->server);
 }
 
+static uint64_t worker_writes(const struct rdzv_handler *h)
+{
+    const struct static_handler *f = fixed_of(h);
+    struct store_server_stats stats = { 0 };
+
+    if (f->server)
+        store_server_stats(f->server, &stats);
+    return stats.writes;
+}
+
 /* ---- The end ---- */
 
 static void fixed_release(struct static_handler *f)
@@ -667,5 +677,6 @@ const struct rdzv_handler_ops static_ops = {
     .leave = leave,
     .shutdown = shutdown_handler,
     .wipe_worker_store = wipe_worker_store,
+    .worker_writes = worker_writes,
     .destroy = destroy,
 };

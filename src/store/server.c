@@ -657,6 +657,7 @@ void store_server_stats(const struct store_server *s, struct store_server_stats 
         .answers = s->stats.answers,
         .bytes_in = s->stats.bytes_in,
         .bytes_out = s->stats.bytes_out,
+        .writes = s->stats.writes,
         .connections = s->count,
         .keys = store_key_count(s->store),
     };

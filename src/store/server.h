@@ -49,6 +49,7 @@ size_t store_server_connections(const struct store_server *s);
 /* What the store has done since it was opened, and what it holds now. */
 struct store_server_stats {
     uint64_t requests, answers, bytes_in, bytes_out;
+    uint64_t writes; /* requests that change keys, other than our own nodes' */
     size_t connections, keys;
 };
 void store_server_stats(const struct store_server *s, struct store_server_stats *out);

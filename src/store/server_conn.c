@@ -12,6 +12,7 @@
 
 #include "auth/tls.h"
 #include "base/mem.h"
+#include "store/core/reserved.h"
 #include "store/server_int.h"
 
 #define READS 4 /* of one connection, then the others have their turn */
@@ -251,6 +252,26 @@ void conn_flush(struct store_server *s, struct conn *c)
         conn_watch(s, c);
 }
 
+/* Whether a client changes a key of its own. */
+static bool is_write(const struct c10d_request *req)
+{
+    const size_t prefix = sizeof RESERVED_PREFIX - 1;
+
+    switch (req->op) {
+    case C10D_SET:
+    case C10D_COMPARE_SET:
+    case C10D_ADD:
+    case C10D_APPEND:
+    case C10D_DELETE_KEY:
+    case C10D_QUEUE_PUSH:
+        return req->key.n < prefix || memcmp(req->key.p, RESERVED_PREFIX, prefix) != 0;
+    case C10D_MULTI_SET:
+        return true;
+    default:
+        return false; /* reads, waits, and what opens a connection */
+    }
+}
+
 /* Runs the requests at the front of the bytes; returns how many bytes they took. */
 static size_t drain(struct store_server *s, struct conn *c, const uint8_t *p, size_t n)
 {
@@ -272,6 +293,7 @@ static size_t drain(struct store_server *s, struct conn *c, const uint8_t *p, si
         if (!c->known)
             server_known(s, c);
         s->stats.requests++;
+        s->stats.writes += is_write(&req);
         if (server_request(s, c, &req) < 0)
             out_of_memory(s, c);
         used += (size_t)took;

@@ -66,6 +66,7 @@ struct conns {
 
 struct server_stats {
     uint64_t requests, answers, bytes_in, bytes_out;
+    uint64_t writes; /* requests that change keys of the clients' own */
 };
 
 struct store_server {
