@@ -346,9 +346,7 @@ def import_one(name, optional):
     except SystemExit as e:
         raise Refuse("the module %s calls sys.exit(%s)" % (name, e.code))
     except ImportError as e:
-        if optional and name == "torch" == e.name:
-            raise Refuse("there is no torch to import here")
-        if optional and name != "torch":
+        if optional and (name != "torch" or e.name == "torch"):
             return False
         show_error(e)
         raise Refuse("the module %s does not import: %s" % (name, e))
@@ -359,10 +357,12 @@ def import_one(name, optional):
 
 
 def import_all(given, known):
+    count = 0
     for name in given.modules:
         tell("importing", name)
         with RankReads() as reads:
             done = import_one(name, given.optional)
+        count += done
         why = problem(known)
         if reads.seen:
             why = "what it saw of %s" % " and ".join(sorted(reads.seen))
@@ -371,6 +371,8 @@ def import_all(given, known):
             given.begin_again([m for m in given.modules if m != name])
         if done and given.memory_kb and resident_kb() > given.memory_kb:
             raise Refuse("%s takes more than %d MB" % (name, given.memory_kb // 1024))
+    if count == 0 and given.optional and not given.learn:
+        raise Refuse("there is no torch to import here")
 
 
 # --- sources that change --------------------------------------------------------------
@@ -703,8 +705,6 @@ def second_stage():
     for fd in (CONTROL, STATUS, ZIP):
         os.set_inheritable(fd, False)
     given = Given()
-    if sys.version_info < (3, 8):
-        raise Refuse("Python %d.%d is too old" % sys.version_info[:2])
     guard = os.getppid()
     system = System()
     shown = [b"muster-warm", os.fsencode(",".join(given.modules))]
@@ -718,6 +718,8 @@ def run():
     """In the worker: the exception with which this module is to end, or None."""
     server = os.getpid()
     try:
+        if sys.version_info < (3, 8):
+            raise Refuse("Python %d.%d is too old" % sys.version_info[:2])
         if os.environ["MUSTER_WARM_SERVER"] == "1":
             first_stage()
         return second_stage()
@@ -737,6 +739,8 @@ def run():
 
 
 if __name__ == "sitecustomize":
+    module = sys.modules[__name__]
     ending = run()
     if ending is not None:
+        sys.modules[__name__] = module  # whoever imports us takes it out again
         raise ending

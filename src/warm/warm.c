@@ -83,6 +83,15 @@ void warm_answered(struct warm *w, bool forked)
 
 /* --- lines of the server ---------------------------------------------------------- */
 
+/* A module that was learned and had to be left out costs a start: not the next one. */
+static void keep_what_is_left(struct warm *w)
+{
+    if (w->core.unlearned && !w->core.learning &&
+        strcmp(w->opts.config->warm, "auto") == 0)
+        warm_cache_write(w->opts.config, w->opts.envp, &w->core.modules);
+    w->core.unlearned = false;
+}
+
 static void take_lines(struct warm *w)
 {
     for (;;) {
@@ -96,6 +105,7 @@ static void take_lines(struct warm *w)
         (void)warm_core_line(&w->core, span_of(data, (size_t)(end - data)), &text);
         buf_consume(&w->lines, (size_t)(end - data) + 1);
         warm_log(w, &text);
+        keep_what_is_left(w);
     }
     arm(w);
 }

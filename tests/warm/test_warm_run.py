@@ -229,12 +229,27 @@ def test_no_memory_for_the_server(tmp_path):
     assert code == 0 and "RAN" in text and ORDINARY in text, text
 
 
+VERSIONS = sorted(Path.home().glob(".pyenv/versions/*/bin/python"))
+
+
+@pytest.mark.parametrize("python", VERSIONS, ids=lambda p: p.parts[-3])
+def test_other_versions_of_python(tmp_path, python):
+    """Whichever the workers have; those that are too old start the ordinary way."""
+    (tmp_path / "w.py").write_text("import sys\nsys.stdout.write('RAN %s\\n' % ('json' in sys.modules))\n")
+    code, text = run(tmp_path, "--warm=json", "w.py", env={"PYTHON_EXEC": str(python)})
+    version = tuple(int(n) for n in python.parts[-3].split(".")[:2])
+    assert code == 0, text
+    if version < (3, 8):
+        assert "is too old; workers start the ordinary way" in text and "RAN False" in text, text
+    else:
+        assert text == "RAN True\n"
+
+
 def test_without_torch_the_default_is_quiet_about_it(tmp_path):
     (tmp_path / "w.py").write_text("print('RAN', flush=True)\n")
-    code, text = run(tmp_path, "--warm", "w.py", env={"PYTHON_EXEC": "/usr/bin/python3"})
-    if not Path("/usr/bin/python3").exists():
-        pytest.skip("no other Python here")
-    assert code == 0 and "RAN" in text, text
+    code, text = run(tmp_path, "--warm", "w.py", env={"PYTHON_EXEC": os.path.realpath(VENV / "python")})
+    assert code == 0 and "RAN" in text and "Traceback" not in text, text
+    assert "there is no torch to import here; workers start the ordinary way" in text
 
 
 # --- auto ---------------------------------------------------------------------------------
@@ -247,11 +262,17 @@ def test_auto_learns_what_the_script_imports(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/__init__.py").touch()
     (tmp_path / "mine/part.py").touch()
-    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHON_EXEC": str(VENV / "python")}
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1",
+           "PYTHON_EXEC": os.path.realpath(VENV / "python")}  # which has no torch
     _, first = run(tmp_path, "--warm=auto", "w.py", env=env)
     kept = list((tmp_path / "cache/muster").iterdir())
     assert len(kept) == 1 and {"mine", "mine.part"} <= set(kept[0].read_text().split())
     _, second = run(tmp_path, "--warm=auto", "w.py", env=env)
+    (tmp_path / "mine/part.py").write_text("import os; rank = os.environ.get('RANK')\n")
+    _, third = run(tmp_path, "--warm=auto", "w.py", env=env)
+    assert "importing mine.part leaves" in third and "HAD True" in third
+    _, fourth = run(tmp_path, "--warm=auto", "w.py", env=env)
+    assert "leaves" not in fourth and "HAD True" in fourth
     assert "HAD False" in first and "HAD True" in second and ORDINARY not in second, first + second
 
 

@@ -182,6 +182,7 @@ static void on_left_out(struct warm_core *w, struct span rest, struct warm_text 
     keep(module, sizeof module, name);
     keep(why, sizeof why, rest);
     leave_out(w, name);
+    w->unlearned = w->optional;
     out->level = WARM_WARN;
     (void)snprintf(out->text, sizeof out->text,
                    "--warm: importing %s leaves %s behind, which workers must not "

@@ -25,6 +25,7 @@ struct warm_core {
     struct text_list modules; /* owned: what the next server imports */
     bool optional;            /* nobody named them */
     bool learning;            /* --warm=auto, and nothing known of this script */
+    bool unlearned;           /* something that was learned had to be left out */
     enum warm_phase phase;
     char importing[256];  /* the module that is being imported; "" none */
     char reason[1024];    /* why the server is about to exit; "" it did not say */
