@@ -1,6 +1,7 @@
 # The face of the project. Meson and ninja do the work; `make help` lists the targets.
 BUILD   ?= build
 PREFIX  ?= /usr/local
+LIBDIR  ?= lib
 SECONDS ?= 60
 SEEDS   ?= 10000
 MINUTES ?= 5
@@ -92,9 +93,10 @@ format: ## format every source with the pinned clang-format
 	@$(BUILD)/tools/bin/clang-format -i $$(git ls-files '*.c' '*.h')
 
 install: all ## install below PREFIX=/usr/local
-	@meson configure $(BUILD) -Dprefix=$(PREFIX)
+	@meson configure $(BUILD) -Dprefix=$(abspath $(PREFIX)) -Dlibdir=$(LIBDIR)
 	@ninja -C $(BUILD)
 	@meson install -C $(BUILD) --no-rebuild
+	@test -n "$(DESTDIR)" || ! test -w /etc/ld.so.cache || ldconfig
 
 uninstall: ## remove what `make install` installed last
 	@ninja -C $(BUILD) uninstall

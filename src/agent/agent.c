@@ -5,6 +5,7 @@
 #include "agent/agent_int.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "launch/script.h"
 #include "loop/clock.h"
 #include "rendezvous/local_identity.h"
 #include <assert.h>
@@ -523,6 +524,8 @@ int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result 
     start_watch_init(&a.start_watch, &a.loop, a.opts.notes);
     a.timer.data = a.wait.timer.data = a.stuck_timer.data = &a;
     rc = open_all(&a, err);
+    if (rc == 0)
+        rc = script_check(a.config, err);
     if (rc == 0) {
         agent_reap_orphans(&a);
         a.began_ms = uv_now(&a.loop);

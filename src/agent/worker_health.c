@@ -90,7 +90,7 @@ static void kill_expired(void *ctx)
     if (!is_dead((pid_t)e->pid) && proc_descends((pid_t)e->pid, guard_root(a->guard)))
         kill((pid_t)e->pid, e->sig);
     agent_watchdog_event(a, "kill worker process", e);
-    note(a->opts.notes, NOTE_WARN, AT_WATCHDOG,
+    note(a->opts.notes, NOTE_WARN, "muster/agent",
          "the timer '%s' of process %d expired: it and this agent get signal %d",
          x->scope, (int)e->pid, e->sig);
     const int sig = e->sig;
@@ -112,7 +112,7 @@ static void on_expired(void *ctx, const struct timer_entry *e)
         return;
     /* Whoever wrote the line chose the pid: only our own workers' trees are touched. */
     if (!proc_descends(pid, guard_root(a->guard))) {
-        note(a->opts.notes, NOTE_WARN, AT_WATCHDOG,
+        note(a->opts.notes, NOTE_WARN, "muster/agent",
              "a timer names process %d, which is no worker of ours: not killed", pid);
         return;
     }

@@ -90,8 +90,9 @@ int muster_launch_config_log(struct muster_launch_config *c, const char *level,
 
 /* --- from the config to the agent ------------------------------------------------- */
 
-static void warn(void *ctx, const char *text)
+static void warn(void *ctx, enum derive_warning what, const char *text)
 {
+    (void)what;
     note(ctx, NOTE_WARN, "muster/launch", "%s", text);
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/nearest.h"
 #include "cmd/cmd.h"
 
 const struct command commands[] = {
@@ -70,6 +71,18 @@ int cmd_help(int argc, char **argv)
     return c->run(2, help);
 }
 
+static void say_unknown(const char *word)
+{
+    struct nearest meant = { 0 };
+
+    for (const struct command *c = commands; c->name; c++)
+        nearest_try(&meant, span_str(word), c->name);
+    nearest_try(&meant, span_str(word), "version");
+    if (meant.word)
+        fprintf(stderr, "muster: did you mean `muster %s`?\n", meant.word);
+    fprintf(stderr, "muster: error: unknown command: %s\n", word);
+}
+
 int main(int argc, char **argv)
 {
     const char *slash = argc ? strrchr(argv[0], '/') : NULL;
@@ -78,7 +91,8 @@ int main(int argc, char **argv)
     (void)signal(SIGXFSZ, SIG_IGN); /* As in Python: a write that fails, and no end. */
     if (argc && strcmp(slash ? slash + 1 : argv[0], "torchrun") == 0)
         return cmd_run(argc, argv);
-    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+    if (argc == 2 &&
+        (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0)) {
         printf("muster %s\n", muster_version());
         return 0;
     }
@@ -93,7 +107,7 @@ int main(int argc, char **argv)
     c = find(argv[1]);
     if (!c) {
         usage(stderr);
-        fprintf(stderr, "muster: error: unknown command: %s\n", argv[1]);
+        say_unknown(argv[1]);
         return 2;
     }
     return c->run(argc - 1, argv + 1);

@@ -2,6 +2,7 @@
  * were understood (torchrun's `args`), then what was derived from them. */
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/err.h"
 #include "cmd/run.h"
@@ -141,12 +142,28 @@ static json_t *config_json(const struct launch_config *c)
         "progress_file", text_or_null(c->progress_file));
 }
 
+/* The fewest digits that tell this number: 0.1, not 0.10000000000000001. */
+static size_t digits_of(double v)
+{
+    char text[40];
+
+    for (int digits = 1; digits < 17; digits++) {
+        (void)snprintf(text, sizeof text, "%.*g", digits, v);
+        if (strtod(text, NULL) == v)
+            return (size_t)digits;
+    }
+    return 17;
+}
+
 int print_config(const struct options *o, const struct launch_config *c, bool launch,
                  struct muster_error *err)
 {
     json_t *j = json_pack("{s:o, s:o}", "options", options_json(o, launch), "config",
                           config_json(c));
-    int rc = j ? json_dumpf(j, stdout, JSON_INDENT(2)) : -1;
+    int rc = j ? json_dumpf(j, stdout,
+                            JSON_INDENT(2) |
+                                JSON_REAL_PRECISION(digits_of(o->monitor_interval)))
+               : -1;
 
     json_decref(j);
     if (rc == 0)

@@ -22,22 +22,24 @@
 
 #define EXIT_USAGE 2
 
-static void warn(void *ctx, const char *text)
+static void warn(void *ctx, enum derive_warning what, const char *text)
 {
-    static const struct {
-        const char *begin, *where;
-    } places[] = {
-        { "\n*", AT_OMP },
-        { "master_addr is", AT_MASTER_ADDR },
-        { "node_rank is", AT_NODE_RANK },
-        { "config has no", AT_RUN_ID },
+    static const char *const places[] = {
+        [DERIVE_WARN_OMP] = AT_OMP,
+        [DERIVE_WARN_MASTER_ADDR] = AT_MASTER_ADDR,
+        [DERIVE_WARN_NODE_RANK] = AT_NODE_RANK,
+        [DERIVE_WARN_RUN_ID] = AT_RUN_ID,
+        [DERIVE_WARN_CONF] = "muster/run",
     };
-    const char *where = "muster/run";
 
-    for (size_t i = 0; i < ARRAY_LEN(places); i++)
-        if (strncmp(text, places[i].begin, strlen(places[i].begin)) == 0)
-            where = places[i].where;
-    note(ctx, NOTE_WARN, where, "%s", text);
+    note(ctx, NOTE_WARN, places[what], "%s", text);
+}
+
+/* Nothing is started, so nobody need know of workers' variables. */
+static void warn_printing(void *ctx, enum derive_warning what, const char *text)
+{
+    if (what != DERIVE_WARN_OMP)
+        warn(ctx, what, text);
 }
 
 /* As wide as argparse has it: COLUMNS, else 80. */
@@ -152,7 +154,8 @@ static int start(const char *prog, const struct options *o, bool launch,
 {
     struct derive_ports ports;
     struct launch_config c;
-    int rc = machine_ports(&ports, warn, (void *)(uintptr_t)notes, err);
+    int rc = machine_ports(&ports, o->print_config ? warn_printing : warn,
+                           (void *)(uintptr_t)notes, err);
 
     if (rc)
         return rc;

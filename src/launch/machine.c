@@ -25,7 +25,8 @@ static bool is_file(void *ctx, const char *path)
     return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
 }
 
-int machine_ports(struct derive_ports *out, void (*warn)(void *ctx, const char *text),
+int machine_ports(struct derive_ports *out,
+                  void (*warn)(void *ctx, enum derive_warning what, const char *text),
                   void *ctx, struct muster_error *err)
 {
     struct derive_ports ports = { .count_devices = count_devices,

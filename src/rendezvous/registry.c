@@ -4,6 +4,7 @@
 #include "auth/secret.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/nearest.h"
 #include "rendezvous/secured.h"
 #include "rendezvous/state_backend.h"
 
@@ -119,6 +120,23 @@ static int create(const struct registry_entry *e, uv_loop_t *loop,
     return rc;
 }
 
+static int refuse_unknown(const struct registry *r, const char *name,
+                          struct muster_error *err)
+{
+    struct nearest meant = { 0 };
+
+    (void)err_set(
+        err, MUSTER_ENOENT,
+        "The rendezvous backend '%s' is not registered. Did you forget to call "
+        "`register`?\nmuster knows static, c10d, etcd, etcd-v2 and etcd-v3.",
+        name);
+    for (size_t i = 0; i < r->count; i++)
+        nearest_try(&meant, span_str(name), r->entries[i].name);
+    if (meant.word)
+        err_add(err, " Did you mean %s?", meant.word);
+    return MUSTER_ENOENT;
+}
+
 int registry_create(const struct registry *r, uv_loop_t *loop,
                     const struct rdzv_params *params, const struct trace *trace,
                     struct rdzv_handler **out, struct muster_error *err)
@@ -128,11 +146,7 @@ int registry_create(const struct registry *r, uv_loop_t *loop,
     int rc;
 
     if (!e)
-        return err_set(
-            err, MUSTER_ENOENT,
-            "The rendezvous backend '%s' is not registered. Did you forget to "
-            "call `register`?\nmuster knows static, c10d, etcd, etcd-v2 and etcd-v3.",
-            params->backend);
+        return refuse_unknown(r, params->backend, err);
     rc = create(e, loop, params, trace, &h, err);
     if (rc < 0)
         return rc;

@@ -40,9 +40,10 @@ static int no_devices(void *ctx, const char *word, int64_t *n, struct muster_err
     return 0;
 }
 
-static void no_warning(void *ctx, const char *text)
+static void no_warning(void *ctx, enum derive_warning what, const char *text)
 {
     (void)ctx;
+    (void)what;
     (void)text;
 }
 

@@ -30,6 +30,12 @@ ROWS = [
     ("an empty PYTHON_EXEC", "PYTHON_EXEC= torchrun x.py 2>&1 | tail -1", "ERROR: ", "ERROR: PYTHON_EXEC is empty", "PYTHON_EXEC"),
     ("no workers", "torchrun --nproc-per-node 0 x.py 2>&1 | tail -1", "ERROR: ", "ERROR: --nproc-per-node is 0: at least one worker must run", "AssertionError"),
     ("what a signal means", "torchrun --no-python bash -c 'kill -SEGV $$$$' 2>&1 | grep -o 'died of signal 11 (SIGSEGV): a fault'", "", r"died of signal 11 \(SIGSEGV\): a fault", "what the signal means"),
+    ("18 nodes that are no number", "torchrun --nnodes=1:2:3 x.py 2>e; echo $?; tail -1 e",
+     '1\nERROR: nnodes=1:2:3 is not in "MIN:MAX" format', "2\nERROR: --nnodes takes a number of nodes, or a range as in 2:4, and not '1:2:3'", "nnodes=two"),
+    ("24 OMP", "unset OMP_NUM_THREADS; torchrun --nproc-per-node 2 --no-python true 2>e; wc -l <e", "4", "1", "OMP_NUM_THREADS"),
+    ("a script that does not exist", "torchrun --nproc-per-node 2 nothere.py 2>e; echo $?; grep -c 'No such file' e", "1\n[2-9]", "1\n1", "before anything starts"),
+    ("a shell script", "echo '#!/bin/sh' >job.sh; echo 'echo hi there' >>job.sh; torchrun job.sh 2>&1 | tail -1", ".*",
+     "ERROR: job.sh is a script for sh, and Python was to run it", "before anything starts"),
     ("usage", "COLUMNS=80 torchrun 2>&1 | wc -l", r"\d\d", "3", "usage"),
 ]
 

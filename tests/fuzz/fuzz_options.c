@@ -27,8 +27,9 @@ static bool is_file(void *ctx, const char *path)
     return path[0] == 'f';
 }
 
-static void warn(void *ctx, const char *text)
+static void warn(void *ctx, enum derive_warning what, const char *text)
 {
+    (void)what;
     (void)ctx;
     assert(text[0]);
 }

@@ -40,16 +40,14 @@ static int count_workers(struct deriving *d)
 static int apply_omp_rule(struct deriving *d)
 {
     static const char text[] =
-        "\n*****************************************\n"
         "Setting OMP_NUM_THREADS environment variable for each process to be 1 in "
         "default, to avoid your system being overloaded, please further tune the "
-        "variable for optimal performance in your application as needed. \n"
-        "*****************************************";
+        "variable for optimal performance in your application as needed.";
 
     if (d->c->nproc <= 1 || env_get(d->ports->envp, "OMP_NUM_THREADS"))
         return 0;
     d->c->set_omp = true;
-    d->ports->warn(d->ports->ctx, text);
+    d->ports->warn(d->ports->ctx, DERIVE_WARN_OMP, text);
     return 0;
 }
 

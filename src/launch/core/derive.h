@@ -9,13 +9,21 @@
 #include "launch/core/config.h"
 #include "launch/core/options.h"
 
+/* What a warning is about: where it is logged follows from it. */
+enum derive_warning {
+    DERIVE_WARN_OMP,
+    DERIVE_WARN_MASTER_ADDR,
+    DERIVE_WARN_NODE_RANK,
+    DERIVE_WARN_RUN_ID,
+    DERIVE_WARN_CONF, /* ours: a key of --rdzv-conf that looks misspelled */
+};
+
 struct derive_ports {
     /* How many workers a word (cpu, gpu, xpu, auto) stands for, or an error. */
     int (*count_devices)(void *ctx, const char *word, int64_t *n,
                          struct muster_error *err);
     bool (*is_file)(void *ctx, const char *path); /* exists and is no directory */
-    /* One message for the log. May have several lines. */
-    void (*warn)(void *ctx, const char *text);
+    void (*warn)(void *ctx, enum derive_warning what, const char *text);
     void *ctx;
     char *const *envp;
     uint8_t random[16]; /* for the run id, if one must be made up */

@@ -1,32 +1,32 @@
 /* derive_rendezvous.c - the steps of derive.c that are about the rendezvous: how many
  * nodes, which backend, where, under which run id. */
+#include <assert.h>
 #include <stdio.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/nearest.h"
 #include "base/py/repr.h"
 #include "base/py/text.h"
 #include "launch/core/derive_int.h"
+#include "launch/core/help.h"
 #include "rendezvous/core/endpoint.h"
 #include "rendezvous/core/params.h"
 
 #define RANDOM_ID_WARNING "config has no run_id, generated a random run_id: "
 
+/* options_parse() has seen to it that these are numbers. */
 int derive_parse_nnodes(struct deriving *d)
 {
-    static const char remedy[] = "--nnodes takes a number, or a range as in 2:4.";
     const char *text = d->o->nnodes, *colon = strchr(text, ':');
     const size_t n = colon ? (size_t)(colon - text) : strlen(text);
     struct rdzv_params *p = &d->c->rdzv;
+    bool good = py_int(span_of(text, n), &p->min_nodes);
 
-    if (colon && strchr(colon + 1, ':'))
-        return err_set(d->err, MUSTER_EINVAL,
-                       "nnodes=%s is not in \"MIN:MAX\" format\n%s", text, remedy);
-    if (!py_int(span_of(text, n), &p->min_nodes))
-        return py_bad_int(d->err, text, n, remedy);
     p->max_nodes = p->min_nodes;
-    if (colon && !py_int(span_str(colon + 1), &p->max_nodes))
-        return py_bad_int(d->err, colon + 1, strlen(colon + 1), remedy);
+    good = good && (!colon || py_int(span_str(colon + 1), &p->max_nodes));
+    assert(good);
+    (void)good;
     return 0;
 }
 
@@ -81,7 +81,7 @@ int derive_warn_of_unused(struct deriving *d)
     if (is_static(d))
         return 0;
     if (!*d->endpoint)
-        d->ports->warn(d->ports->ctx,
+        d->ports->warn(d->ports->ctx, DERIVE_WARN_MASTER_ADDR,
                        "master_addr is only used for static rdzv_backend and when "
                        "rdzv_endpoint is not specified.");
     if (d->o->node_rank.value != 0 &&
@@ -90,9 +90,33 @@ int derive_warn_of_unused(struct deriving *d)
                        "node_rank is only used for static rdzv_backend. It will be "
                        "ignored for rdzv_backend=%s.",
                        d->backend);
-        d->ports->warn(d->ports->ctx, text);
+        d->ports->warn(d->ports->ctx, DERIVE_WARN_NODE_RANK, text);
     }
     return 0;
+}
+
+/* Backends read what they know and ignore the rest, as in torch; a slip of the pen
+ * would never be noticed. */
+static void warn_of_misspelled_keys(const struct deriving *d)
+{
+    const struct rdzv_params *p = &d->c->rdzv;
+    char text[300];
+
+    for (size_t i = 0; i < p->count; i++) {
+        const char *key = p->options[i].key;
+        struct nearest best = { 0 };
+
+        for (size_t k = 0; k < conf_keys_count; k++)
+            nearest_try(&best, span_str(key), conf_keys[k].name);
+        if (!best.word || strcmp(best.word, key) == 0)
+            continue;
+        (void)snprintf(
+            text, sizeof text,
+            "--rdzv-conf: no backend of muster's knows the key '%.100s'. Did you "
+            "mean %s?",
+            key, best.word);
+        d->ports->warn(d->ports->ctx, DERIVE_WARN_CONF, text);
+    }
 }
 
 int derive_parse_rdzv_conf(struct deriving *d)
@@ -100,6 +124,8 @@ int derive_parse_rdzv_conf(struct deriving *d)
     struct rdzv_params *p = &d->c->rdzv;
     int rc = conf_parse(p, d->o->rdzv_conf, d->err);
 
+    if (rc == 0)
+        warn_of_misspelled_keys(d);
     if (rc == 0 && is_static(d))
         rc = params_set_int(p, "rank", d->o->node_rank.value, d->err);
     if (rc == 0 && d->o->rdzv_serve) {
@@ -148,7 +174,7 @@ int derive_set_run_id(struct deriving *d)
         derive_uuid_decimal(d->ports->random, d->uuid);
         d->id = d->uuid;
         (void)snprintf(text, sizeof text, RANDOM_ID_WARNING "%s", d->uuid);
-        d->ports->warn(d->ports->ctx, text);
+        d->ports->warn(d->ports->ctx, DERIVE_WARN_RUN_ID, text);
     }
     return text_set(&d->c->rdzv.run_id, d->id) ? err_nomem(d->err) : 0;
 }

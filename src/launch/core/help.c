@@ -32,6 +32,21 @@ void help_metavar(struct buf *out, const struct option_spec *s)
         buf_u8(out, (uint8_t)(*p == '-' ? '_' : toupper((unsigned char)*p)));
 }
 
+const struct help_example help_examples[] = {
+    { "Four workers on this machine:", "muster run --nproc-per-node=4 train.py", NULL },
+    { "As many as it has GPUs, started again up to three times, output in files:",
+      "muster run --nproc-per-node=gpu --max-restarts=3 --log-dir=l -r3 train.py",
+      NULL },
+    { "Two machines, the same line on both:",
+      "muster run --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d",
+      "--rdzv-endpoint=first-host:29400 --rdzv-id=job1 train.py" },
+    { "Under Slurm:", "srun --ntasks-per-node=1 muster run --nproc-per-node=8 train.py",
+      NULL },
+    { "A program that is not Python:",
+      "muster run --nproc-per-node=2 --no-python ./solver", NULL },
+    { NULL, NULL, NULL },
+};
+
 /* Writes words with a column to break at: `at` is where the line stands. */
 struct filler {
     struct buf *out;
@@ -172,6 +187,10 @@ int help_text(struct buf *out, const char *prog, size_t columns, bool launch)
     buf_append_str(out, "\noptions that torchrun does not have (never "
                         "abbreviated):\n");
     put_options(out, OWNER_MUSTER, OWNER_MUSTER, launch, width);
+    buf_append_str(out, "\nexamples:\n");
+    for (const struct help_example *e = help_examples; e->what; e++)
+        buf_printf(out, "  %s\n    %s%s%s\n", e->what, e->line,
+                   e->more ? " \\\n        " : "", e->more ? e->more : "");
     buf_append_str(out, "\nEach default can be set by a variable PET_NAME, "
                         "for example PET_NPROC_PER_NODE;\nthose that torchrun does not "
                         "have by MUSTER_NAME.\n");

@@ -15,6 +15,13 @@ int help_man_page(struct buf *out, const char *version);
  * a failure. */
 void help_metavar(struct buf *out, const struct option_spec *s);
 
+/* What a beginner wants to do, and the lines for it; a NULL ends them. */
+struct help_example {
+    const char *what, *line, *more; /* more: a second line, or NULL */
+};
+
+extern const struct help_example help_examples[];
+
 /* A key of --rdzv-conf, for the manual page. */
 struct conf_key {
     const char *name, *backends, *initial, *help;

@@ -129,12 +129,26 @@ static const char man_tail[] =
     "program (128 and its number to a shell). 2: the command line is wrong.\n"
     ".SH CONFORMING TO\n"
     "Options, variables, files, words and exit codes are those of torchrun 2.15. Tests "
-    "compare them with torch 2.13 as it runs, and with what 2.15 was seen to do; "
-    "groups "
-    "with nodes of 2.13 and 2.15 were tried in both roles, and what nodes of 2.6 and "
-    "later "
-    "write is read.\n"
-    ".SH SEE ALSO\n.BR muster (1)\n";
+    "compare them with torch 2.13 as it runs, and with what 2.15 was seen to do. "
+    "Groups "
+    "with nodes of 2.13 and 2.15 were tried in both roles; what nodes of 2.6 and later "
+    "write is read.\n";
+
+static void put_man_examples(struct buf *out)
+{
+    buf_append_str(out, ".SH EXAMPLES\n");
+    for (const struct help_example *e = help_examples; e->what; e++) {
+        buf_append_str(out, ".PP\n");
+        put_troff(out, e->what);
+        buf_append_str(out, "\n.PP\n.RS\n.nf\n");
+        put_troff(out, e->line);
+        if (e->more) {
+            buf_append_str(out, " \\e\n    ");
+            put_troff(out, e->more);
+        }
+        buf_append_str(out, "\n.fi\n.RE\n");
+    }
+}
 
 int help_man_page(struct buf *out, const char *version)
 {
@@ -146,5 +160,7 @@ int help_man_page(struct buf *out, const char *version)
     put_man_options(out, true);
     put_man_conf(out);
     buf_append_str(out, man_tail);
+    put_man_examples(out);
+    buf_append_str(out, ".SH SEE ALSO\n.BR muster (1)\n");
     return buf_error(out);
 }

@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #include "base/err.h"
+#include "base/nearest.h"
 #include "base/py/repr.h"
 #include "base/py/text.h"
 
@@ -455,6 +456,56 @@ static enum options_fault walk_words(struct walk *w)
     return fault;
 }
 
+/* Which of our options a word like --nproc-per-nod may have meant. */
+static const char *option_meant(const char *arg, bool launch)
+{
+    const struct span word = span_of(arg + 2, strcspn(arg + 2, "="));
+    struct nearest best = { 0 };
+
+    for (size_t i = 0; i < options_count; i++)
+        if (option_applies(&options_table[i], launch))
+            nearest_try(&best, word, options_table[i].name);
+    return best.word;
+}
+
+static enum options_fault refuse_unknown(struct walk *w)
+{
+    (void)err_set(w->err, MUSTER_EINVAL, "unrecognized arguments:%.*s",
+                  (int)buf_len(&w->unknown), buf_data(&w->unknown));
+    for (size_t i = 0; i < w->in->argc; i++) {
+        const char *arg = w->in->argv[i];
+        const char *meant;
+
+        if (strcmp(arg, "--") == 0 || arg == w->o->script)
+            break;
+        if (strncmp(arg, "--", 2) != 0 ||
+            word_classify(arg, w->in->launch).what != WORD_UNKNOWN)
+            continue;
+        meant = option_meant(arg, w->in->launch);
+        if (meant)
+            err_add(w->err, "\n%.*s: did you mean --%s?", (int)strcspn(arg, "="), arg,
+                    meant);
+    }
+    return OPTIONS_USAGE;
+}
+
+/* torchrun dies of a ValueError over these. */
+static enum options_fault check_nnodes(struct walk *w)
+{
+    const char *text = w->o->nnodes, *colon = strchr(text, ':');
+    const size_t n = colon ? (size_t)(colon - text) : strlen(text);
+    int64_t number;
+
+    if (py_int(span_of(text, n), &number) &&
+        (!colon || py_int(span_str(colon + 1), &number)))
+        return OPTIONS_FINE;
+    (void)err_set(w->err, MUSTER_EINVAL,
+                  "--nnodes takes a number of nodes, or a range as in 2:4, and not "
+                  "'%.200s'",
+                  text);
+    return OPTIONS_USAGE;
+}
+
 enum options_fault options_parse(struct options *o, const struct options_input *in,
                                  struct muster_error *err)
 {
@@ -478,9 +529,9 @@ enum options_fault options_parse(struct options *o, const struct options_input *
                       "training_script_args");
         fault = OPTIONS_USAGE;
     } else if (buf_len(&w.unknown)) {
-        (void)err_set(err, MUSTER_EINVAL, "unrecognized arguments:%.*s",
-                      (int)buf_len(&w.unknown), buf_data(&w.unknown));
-        fault = OPTIONS_USAGE;
+        fault = refuse_unknown(&w);
+    } else {
+        fault = check_nnodes(&w);
     }
 out:
     buf_fini(&w.unknown);

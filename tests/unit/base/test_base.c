@@ -6,6 +6,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/map.h"
+#include "base/nearest.h"
 #include "base/rng.h"
 
 static void errors_carry_text(void **state)
@@ -190,6 +191,44 @@ static void random_numbers_repeat(void **state)
     assert_true(rng_below(&a, 0) == 0);
 }
 
+static void test_nearest(void **state)
+{
+    static const struct {
+        const char *word, *want; /* NULL: nothing is near */
+    } rows[] = {
+        { "rnu", "run" },
+        { "runn", "run" },
+        { "ru", "run" },
+        { "stroe", "store" },
+        { "stor", "store" },
+        { "version", "version" },
+        { "vresion", "version" },
+        { "x", NULL },
+        { "", NULL },
+        { "launcher", "launch" },
+        { "train", NULL },
+        { "train.py", NULL },
+        { "completion_", "completion" },
+    };
+    static const char *const words[] = { "run", "launch", "store", "completion",
+                                         "version" };
+    char longest[80] = "";
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct nearest n = { 0 };
+
+        for (size_t k = 0; k < ARRAY_LEN(words); k++)
+            nearest_try(&n, span_str(rows[i].word), words[k]);
+        if (!n.word != !rows[i].want || (n.word && strcmp(n.word, rows[i].want) != 0))
+            fail_msg("%s: %s", rows[i].word, n.word ? n.word : "nothing");
+    }
+    assert_int_equal(word_distance(span_str("a-b"), span_str("a_b")), 0);
+    assert_int_equal(word_distance(span_str("ab"), span_str("ba")), 1);
+    memset(longest, 'a', sizeof longest - 1);
+    assert_int_equal(word_distance(span_str(longest), span_str("a")), UINT32_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +241,7 @@ int main(void)
         cmocka_unit_test(maps_agree_with_an_array),
         cmocka_unit_test(hashes_match_the_reference),
         cmocka_unit_test(random_numbers_repeat),
+        cmocka_unit_test(test_nearest),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,11 +52,24 @@ static const struct {
     { "--",
       "the following arguments are required: training_script, training_script_args" },
     { "--bogus x.py", "unrecognized arguments: --bogus" },
+    { "--nproc-per-nodes=2 x.py",
+      "unrecognized arguments: --nproc-per-nodes=2\n--nproc-per-nodes: did you mean "
+      "--nproc-per-node?" },
+    { "--rdzv_bakend=c10d x.py --nnodez 1",
+      "unrecognized arguments: --rdzv_bakend=c10d\n--rdzv_bakend: did you mean "
+      "--rdzv-backend?" },
+    { "--nnodes=two x.py",
+      "--nnodes takes a number of nodes, or a range as in 2:4, and not 'two'" },
+    { "x.py", "--nnodes takes a number of nodes, or a range as in 2:4, and not '1:2:3'",
+      "PET_NNODES=1:2:3" },
     { "--bogus --zz=1 -q x.py", "unrecognized arguments: --bogus --zz=1 -q" },
     { "-standalone x.py", "unrecognized arguments: -standalone" },
     { "--use-env x.py", "unrecognized arguments: --use-env" },
-    { "--nproc_per-node 2 x.py", "unrecognized arguments: --nproc_per-node" },
-    { "--print-conf x.py", "unrecognized arguments: --print-conf" },
+    { "--nproc_per-node 2 x.py",
+      "unrecognized arguments: --nproc_per-node\n--nproc_per-node: did you mean "
+      "--nproc-per-node?" },
+    { "--print-conf x.py", "unrecognized arguments: --print-conf\n--print-conf: did "
+                           "you mean --print-config?" },
     { "--print-completion fish",
       "argument --print-completion/--print_completion: invalid choice: 'fish' (choose "
       "from 'bash', 'zsh', 'tcsh')" },

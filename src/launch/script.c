@@ -1,0 +1,103 @@
+/* script.c - see script.h. */
+#include "launch/script.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/err.h"
+
+/* The interpreter that "#!/usr/bin/env -S bash -e" names, without its directory. */
+static struct span interpreter(struct span line)
+{
+    const uint8_t *p = line.p, *end = line.p + line.n;
+
+    for (;;) {
+        while (p < end && (*p == ' ' || *p == '\t'))
+            p++;
+        const uint8_t *word = p;
+        while (p < end && *p != ' ' && *p != '\t')
+            p++;
+        const uint8_t *slash = memrchr(word, '/', (size_t)(p - word));
+        const struct span name = slash ? span_of(slash + 1, (size_t)(p - slash - 1))
+                                       : span_of(word, (size_t)(p - word));
+
+        if (!span_eq(name, span_str("env")) && (name.n == 0 || name.p[0] != '-'))
+            return name;
+    }
+}
+
+/* Those that surely are not Python. Many others start one (uv, pypy, conda, srun). */
+static bool is_other_language(struct span name)
+{
+    static const char *const names[] = { "sh",   "bash", "dash",    "zsh",  "ksh",
+                                         "fish", "csh",  "tcsh",    "perl", "ruby",
+                                         "node", "lua",  "Rscript", "julia" };
+
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (span_eq(name, span_str(names[i])))
+            return true;
+    return false;
+}
+
+/* pip writes scripts that a shell and Python both understand: the second line begins
+ * with a quote. */
+static bool is_for_both(struct span rest)
+{
+    return rest.n > 0 && (rest.p[0] == '\'' || rest.p[0] == '"');
+}
+
+static int check_kind(const char *path, struct span begin, struct muster_error *err)
+{
+    const uint8_t *newline = begin.n ? memchr(begin.p, '\n', begin.n) : NULL;
+    const size_t first = newline ? (size_t)(newline - begin.p) : begin.n;
+    const size_t used = MIN_OF(first + 1, begin.n);
+
+    if (begin.n >= 4 && memcmp(begin.p, "\177ELF", 4) == 0)
+        return err_set(err, MUSTER_EINVAL,
+                       "%s is a compiled program, and Python was to run it\n"
+                       "Give --no-python to have it run as it is.",
+                       path);
+    if (begin.n < 3 || memcmp(begin.p, "#!", 2) != 0 ||
+        is_for_both(span_of(begin.p + used, begin.n - used)))
+        return 0;
+    const struct span name = interpreter(span_of(begin.p + 2, first - 2));
+    if (!is_other_language(name))
+        return 0;
+    return err_set(err, MUSTER_EINVAL,
+                   "%s is a script for %.*s, and Python was to run it\n"
+                   "Give --no-python to have it run as it is.",
+                   path, (int)name.n, (const char *)name.p);
+}
+
+int script_check(const struct launch_config *c, struct muster_error *err)
+{
+    const size_t n = strlen(c->script);
+    uint8_t begin[256];
+    struct stat st;
+
+    if ((c->entry != ENTRY_SCRIPT && c->entry != ENTRY_RUN_PATH) ||
+        c->python_is_custom || c->script[0] == '-' || strchr(c->script, '$'))
+        return 0;
+    if (stat(c->script, &st) != 0)
+        return err_set(
+            err, MUSTER_EINVAL,
+            "the script '%s' cannot be run: [Errno %d] %s\n"
+            "Relative names begin at the directory that muster is started in.",
+            c->script, errno, strerror(errno));
+    if (!S_ISREG(st.st_mode)) /* A directory with a __main__.py, a pipe. */
+        return 0;
+    const int fd = open(c->script, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_set(err, MUSTER_EINVAL,
+                       "the script '%s' cannot be read: [Errno %d] %s", c->script,
+                       errno, strerror(errno));
+    const ssize_t got = read(fd, begin, sizeof begin);
+
+    close(fd);
+    if (got <= 0 || (n > 3 && strcmp(c->script + n - 3, ".py") == 0))
+        return 0;
+    return check_kind(c->script, span_of(begin, (size_t)got), err);
+}
