@@ -86,8 +86,10 @@ static void on_joined(void *ctx, int status, const struct rdzv_round *round,
 {
     struct agent *a = ctx;
 
-    if (status == 0)
+    if (status == 0) {
         a->round = *round;
+        agent_job_joined(a);
+    }
     agent_wait_end(a, status == 0);
     if (status == MUSTER_ECANCELED)
         return;
@@ -149,10 +151,10 @@ static void on_place_returned(void *ctx, int status, const struct muster_error *
     a->handler->ops->shutdown(a->handler, false, on_left, a);
 }
 
-static void leave(struct agent *a, bool close)
+static void leave(struct agent *a)
 {
     agent_end_talk(a);
-    if (close)
+    if (a->job.closes)
         a->handler->ops->shutdown(a->handler, true, on_left, a);
     else
         a->handler->ops->leave(a->handler, on_place_returned, a);
@@ -194,6 +196,7 @@ static void perform(struct agent *a, const struct agent_core_fx *fx)
         break;
     case GROUP_FX_SIGNAL:
         agent_say(a, fx);
+        a->workers[fx->worker].signalled = true;
         guard_signal(a->guard, (uint32_t)fx->worker, fx->sig);
         break;
     case GROUP_FX_LEFTOVERS:
@@ -207,13 +210,17 @@ static void perform(struct agent *a, const struct agent_core_fx *fx)
         agent_watch_off(a);
         logs_drain(a->logs, on_drained, a);
         break;
+    case GROUP_FX_JUDGE:
+        agent_job_report(a);
+        break;
     case GROUP_FX_BARRIER:
         took(a, NULL);
         agent_barrier(a);
         break;
     case GROUP_FX_LEAVE:
         agent_wait_end(a, false);
-        leave(a, fx->close);
+        a->job.closes = fx->close;
+        agent_job_leave(a, leave);
         break;
     case GROUP_FX_FINISH:
         agent_end(a, fx);
@@ -227,6 +234,9 @@ static void perform(struct agent *a, const struct agent_core_fx *fx)
         agent_say(a, fx);
         break;
     case GROUP_FX_SAY_SUCCEEDED:
+        agent_job_report(a);
+        agent_say(a, fx);
+        break;
     case GROUP_FX_SAY_TERMINATED:
     case GROUP_FX_SAY_BARRIER:
     case GROUP_FX_SAY_NO_BARRIER:
@@ -294,6 +304,7 @@ void agent_end(struct agent *a, const struct agent_core_fx *fx)
     if (fx->why == WHY_SUCCESS)
         agent_take_answers(a);
     a->result->report = fx->why == WHY_FAILURE ? agent_report(a) : NULL;
+    a->result->verdict = fx->why == WHY_FAILURE ? agent_verdict(a) : NULL;
     agent_tell_parent(a, fx->why);
     agent_events_end(a, fx->why);
     agent_measure_end(a, fx->why);
@@ -347,6 +358,7 @@ void agent_core_result_fini(struct agent_core_result *r)
         mem_free(r->answers[i].bytes);
     mem_free(r->answers);
     mem_free(r->report);
+    mem_free(r->verdict);
     *r = (struct agent_core_result){ 0 };
 }
 
@@ -405,6 +417,8 @@ static int open_all(struct agent *a, struct muster_error *err)
     else if (rc == 0)
         rc = rdzv_handler_create(&a->loop, &c->rdzv, &a->trace, &a->handler, err);
     if (rc == 0)
+        rc = agent_job_open(a, err);
+    if (rc == 0)
         a->handler->ops->on_news(a->handler, agent_on_news, a);
     return rc;
 }
@@ -430,6 +444,7 @@ static void close_all(struct agent *a)
     agent_forget_workers(a);
     blocking_call_cancel(a->naming);
     agent_watch_off(a);
+    agent_job_close(a);
     record_sink_close(&a->events);
     record_sink_close(&a->metrics);
     uv_close((uv_handle_t *)&a->timer, NULL);
@@ -523,6 +538,7 @@ int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result 
     uv_timer_init(&a.loop, &a.stuck_timer);
     start_watch_init(&a.start_watch, &a.loop, a.opts.notes);
     a.timer.data = a.wait.timer.data = a.stuck_timer.data = &a;
+    rdzv_hostname(a.host, sizeof a.host);
     rc = open_all(&a, err);
     if (rc == 0)
         rc = script_check(a.config, err);
@@ -530,7 +546,6 @@ int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result 
         agent_reap_orphans(&a);
         a.began_ms = uv_now(&a.loop);
         a.began_us = clock_now().wall_us;
-        rdzv_hostname(a.host, sizeof a.host);
         agent_status_open(&a);
         agent_stacks_open(&a);
         agent_hang_open(&a);

@@ -36,6 +36,7 @@ struct agent_core_result {
     int signal;                        /* WHY_SIGNAL: which */
     struct muster_error error;         /* WHY_FATAL */
     char *report;                      /* owned; WHY_FAILURE: torch's block */
+    char *verdict;                     /* owned; likewise: ours, a few lines */
     struct agent_core_answer *answers; /* owned; WHY_SUCCESS with functions */
     size_t answer_count;
 };

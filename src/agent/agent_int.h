@@ -14,6 +14,8 @@
 #include "base/buf.h"
 #include "logs/worker_logs.h"
 #include "loop/blocking_call.h"
+#include "record/channel.h"
+#include "record/core/last_words.h"
 #include "stacks/service.h"
 #include "status/local_socket.h"
 #include "store/talk_driver.h"
@@ -25,6 +27,9 @@
 struct agent_worker {
     pid_t pid; /* 0 until the guard has told */
     bool answered, exited;
+    bool signalled; /* by us, before it was gone */
+    bool dumped;    /* a core */
+    uint64_t peak_kb;
     bool asked_warm, forked; /* of the warm interpreter; by it */
     int code;                /* as Python has it */
     int64_t exited_us;       /* wall clock */
@@ -73,6 +78,7 @@ struct agent {
     int refused; /* errno of the first worker that could not be started, or 0 */
     int64_t refused_worker;
 
+    char stopped_by[256]; /* the signal that ended us, and who sent it */
     uv_signal_t signals[AGENT_SIGNALS_MAX];
     struct sigaction signals_before[AGENT_SIGNALS_MAX]; /* of the program */
     size_t signal_count;
@@ -105,11 +111,22 @@ struct agent {
     char host[1025];              /* as Python's getfqdn has it, once known */
     struct blocking_call *naming; /* under way */
 
+    struct {
+        struct channel *channel;
+        bool synced;     /* with what the others have told before this round */
+        bool assigned;   /* ranks are known */
+        bool told_ranks; /* to the coordinator: this round counts from now on */
+        bool own_budget; /* restarts are counted on this node alone */
+        bool closes;     /* the run, once we have said goodbye */
+        void (*leave)(struct agent *a);
+    } job;
+
     struct muster_error fatal; /* the first one */
     struct agent_core_fx last; /* how it ends */
     struct agent_core_result *result;
     uint64_t began_ms;
     int64_t began_us;    /* wall clock */
+    int64_t started_us;  /* likewise, by the wall clock */
     uint64_t started_ms; /* the workers, last; by clock_mono_ms */
 };
 
@@ -163,6 +180,28 @@ void agent_failed(struct agent *a);  /* collects the failures, says which came f
 char *agent_report(struct agent *a); /* owned by the caller; NULL if there is none */
 void agent_tell_parent(struct agent *a, enum agent_core_why why);
 void agent_forget_failures(struct agent *a);
+
+/* What is known of a worker that failed; the texts of an entry point into it. */
+struct failure_words {
+    struct last_words words;
+    struct buf text;
+    char *path; /* owned, or NULL */
+};
+void agent_describe(struct agent *a, int64_t local_rank, struct failure_words *words,
+                    struct record_entry *e);
+void agent_words_fini(struct failure_words *words);
+
+/* job.c */
+int agent_job_open(struct agent *a, struct muster_error *err);
+void agent_job_close(struct agent *a);
+void agent_job_joined(struct agent *a);   /* a round: find its coordinator */
+void agent_job_assigned(struct agent *a); /* ranks are known: posts ASSIGNED, soon */
+void agent_job_exited(struct agent *a, int64_t local_rank);
+void agent_job_report(struct agent *a); /* all workers of the round are gone */
+/* Says goodbye to the coordinator, then calls leave, at once or soon. */
+void agent_job_leave(struct agent *a, void (*leave)(struct agent *a));
+void agent_say_restart(struct agent *a, const struct record_entry *e);
+char *agent_verdict(struct agent *a); /* owned by the caller; NULL if there is none */
 
 /* group_events.c */
 int agent_events_open(struct agent *a, struct muster_error *err);

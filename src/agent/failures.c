@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -11,6 +12,7 @@
 #include "agent/agent_int.h"
 #include "agent/core/exit_cause.h"
 #include "base/err.h"
+#include "base/escape.h"
 #include "base/mem.h"
 #include "logs/torch_locations.h"
 #include "process/cgroup.h"
@@ -92,6 +94,26 @@ void agent_forget_failures(struct agent *a)
     a->failure_count = 0;
 }
 
+/* Without an error file, what the worker has said itself. */
+static void take_own_words(struct agent *a, struct failure *f, int64_t i)
+{
+    struct record_entry e = { .at_us = a->workers[i].exited_us };
+    struct failure_words words;
+    struct buf b;
+
+    if (f->code < 0)
+        return; /* torch's words for a signal are searched for. */
+    agent_describe(a, i, &words, &e);
+    buf_init(&b, SIZE_MAX);
+    if (words.words.python && buf_append_span(&b, e.text) == 0 &&
+        (e.place.n == 0 ||
+         (buf_append_str(&b, "\n    ") == 0 && buf_append_span(&b, e.place) == 0)))
+        f->words = mem_strndup((const char *)buf_data(&b), buf_len(&b));
+    f->time_s = e.at_us / 1000000;
+    buf_fini(&b);
+    agent_words_fini(&words);
+}
+
 static bool failed(const struct agent_worker *w)
 {
     return w->exited && w->code != 0;
@@ -111,6 +133,8 @@ static void add_failure(struct agent *a, int64_t i)
         .time_s = w->exited_us / 1000000,
     };
     take_error_file(a, f, w->error_file);
+    if (!f->error_file)
+        take_own_words(a, f, i);
     stamp(f);
 }
 
@@ -181,11 +205,36 @@ static void say_script(struct agent *a, const struct failure *f)
          c->script, strerror(errno), getcwd(here, sizeof here) ? here : "here");
 }
 
+/* The verdict's worker, if it is another node's: its box is ours too. */
+static bool foreign_culprit(struct agent *a, struct failure *f, struct record_entry *v)
+{
+    if (!record_find(channel_record(a->job.channel), RECORD_VERDICT, -1, v) ||
+        v->cause == CAUSE_SUCCEEDED || v->rank < 0 ||
+        v->node == channel_node(a->job.channel))
+        return false;
+    *f = (struct failure){ .local_rank = v->local_rank,
+                           .rank = v->rank,
+                           .pid = (int)v->pid,
+                           .code = (int)v->code,
+                           .time_s = v->at_us / 1000000 };
+    f->words = mem_strndup((const char *)v->text.p, v->text.n);
+    f->signal_name = f->code < 0 ? agent_signal_name(-f->code) : NULL;
+    stamp(f);
+    return true;
+}
+
 void agent_failed(struct agent *a)
 {
+    struct record_entry v;
+    struct failure culprit;
+
     collect(a);
     if (a->failure_count == 0)
         return;
+    if (foreign_culprit(a, &culprit, &v)) { /* Ours were only stopped because of it. */
+        failure_fini(&culprit);
+        return;
+    }
     const struct failure *f = &a->failures[failure_root(a->failures, a->failure_count)];
     if (a->config->entry == ENTRY_RUN_PATH)
         note(a->opts.notes, NOTE_ERROR, AT_FAILED_FN,
@@ -207,21 +256,239 @@ void agent_failed(struct agent *a)
             logs_base(a->logs));
 }
 
-char *agent_report(struct agent *a)
+static char *print_report(struct agent *a, const char *host, const struct failure *list,
+                          size_t count)
 {
     struct buf b;
     char *text = NULL;
 
-    if (a->failure_count == 0)
-        return NULL;
     buf_init(&b, SIZE_MAX);
     if (buf_append_str(&b, "torch.distributed.elastic.multiprocessing.errors."
                            "ChildFailedError: ") == 0 &&
-        report_print(&b, worker_report_name(a->config), a->host, a->failures,
-                     a->failure_count) == 0)
+        report_print(&b, worker_report_name(a->config), host, list, count) == 0)
         text = mem_strndup((const char *)buf_data(&b), buf_len(&b));
     buf_fini(&b);
     return text;
+}
+
+char *agent_report(struct agent *a)
+{
+    struct record_entry v;
+    struct failure culprit;
+    char *text = NULL, *host;
+
+    if (!foreign_culprit(a, &culprit, &v))
+        return a->failure_count
+                   ? print_report(a, a->host, a->failures, a->failure_count)
+                   : NULL;
+    host = mem_strndup((const char *)v.host.p, v.host.n);
+    if (host)
+        text = print_report(a, host, &culprit, 1);
+    mem_free(host);
+    failure_fini(&culprit);
+    return text;
+}
+
+/* --- why ----------------------------------------------------------------------------
+ */
+
+/* Where the kernel puts core files: told only if one is there. */
+static void add_core_file(struct buf *out, int pid)
+{
+    char pattern[256], path[512];
+    const int fd = open("/proc/sys/kernel/core_pattern", O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd >= 0 ? read(fd, pattern, sizeof pattern - 1) : -1;
+
+    if (fd >= 0)
+        close(fd);
+    if (n <= 0)
+        return;
+    pattern[n - (pattern[n - 1] == '\n')] = '\0';
+    if (pattern[0] == '|') { /* A program takes them; it alone knows where. */
+        (void)buf_printf(out, "; its core went to %.100s", pattern + 1);
+        return;
+    }
+    for (int with_pid = 0; with_pid < 2; with_pid++) {
+        snprintf(path, sizeof path, with_pid ? "%.*s.%d" : "%.*s",
+                 (int)strcspn(pattern, "%"), pattern, pid);
+        if (access(path, F_OK) == 0)
+            (void)buf_printf(out, "; core: %s", path);
+    }
+}
+
+/* Which of our workers had the most memory, as far as the kernel has told. */
+static int64_t largest(const struct agent *a)
+{
+    int64_t best = 0;
+
+    for (int64_t i = 1; i < a->config->nproc; i++)
+        if (a->workers[i].peak_kb > a->workers[best].peak_kb)
+            best = i;
+    return best;
+}
+
+static double gib(int64_t bytes)
+{
+    return (double)bytes / (1u << 30);
+}
+
+static void describe_oom(struct agent *a, int64_t i, struct buf *out)
+{
+    const int64_t limit = cgroup_memory("", CGROUP_LIMIT), most = largest(a);
+    const int64_t peak = cgroup_memory("", CGROUP_PEAK);
+    const int64_t held = (int64_t)a->workers[i].peak_kb * 1024;
+
+    (void)buf_append_str(out, "killed by the kernel for memory");
+    if (limit > 0)
+        (void)buf_printf(out, ": the job's limit is %.1f GiB", gib(limit));
+    if (limit > 0 && peak > 0)
+        (void)buf_printf(out, ", its peak was %.1f GiB", gib(peak));
+    if (held > 0)
+        (void)buf_printf(out, ", this rank held %.1f GiB", gib(held));
+    if (held > 0 && a->config->nproc > 1 && most == i)
+        (void)buf_printf(out, " (the most of %" PRId64 ")", a->config->nproc);
+    else if (held > 0 && a->config->nproc > 1)
+        (void)buf_printf(out, " (rank %" PRId64 " held the most, %.1f GiB)",
+                         a->range.base_rank + most,
+                         gib((int64_t)a->workers[most].peak_kb * 1024));
+}
+
+static bool is_crash(int sig)
+{
+    return sig == SIGSEGV || sig == SIGBUS || sig == SIGILL || sig == SIGFPE ||
+           sig == SIGABRT || sig == SIGTRAP || sig == SIGSYS;
+}
+
+static void describe_signal(struct agent *a, int64_t i, struct buf *out,
+                            struct record_entry *e)
+{
+    const struct agent_worker *w = &a->workers[i];
+    const int sig = -w->code;
+    const int64_t now = sig == SIGKILL ? cgroup_oom_kills("") : -1;
+    const int64_t ooms = now >= 0 && a->oom_kills >= 0 ? now - a->oom_kills : -1;
+    struct buf means;
+
+    e->cause = is_crash(sig) ? CAUSE_CRASH : CAUSE_SIGNAL;
+    if (ooms > 0) {
+        e->cause = CAUSE_MEMORY;
+        describe_oom(a, i, out);
+        return;
+    }
+    if (sig == SIGKILL) {
+        (void)buf_printf(out, "killed by SIGKILL; the kernel does not tell by whom%s",
+                         ooms == 0 ? " (no out-of-memory kill in this job's cgroup)"
+                                   : "");
+        return;
+    }
+    buf_init(&means, 512);
+    (void)buf_printf(out, "%s %s", is_crash(sig) ? "crashed:" : "ended by",
+                     agent_signal_name(sig));
+    if (exit_cause_means(&means, sig))
+        (void)buf_printf(out, " (%.*s)", (int)buf_len(&means),
+                         (const char *)buf_data(&means));
+    buf_fini(&means);
+    if (w->dumped)
+        add_core_file(out, w->pid);
+}
+
+static void describe_code(const struct agent *a, int code, struct buf *out)
+{
+    const char *binary = worker_binary(a->config);
+
+    (void)buf_printf(out, "exited with code %d", code);
+    if (code == 127)
+        (void)buf_append_str(out, ", with which a shell tells that it found no such "
+                                  "command");
+    else if (code == 126)
+        (void)buf_append_str(out, ", with which a shell tells that a command cannot be "
+                                  "executed");
+    else if (code > 128 && code <= 128 + 64)
+        (void)buf_printf(out, ", with which a shell tells that its command died of %s",
+                         agent_signal_name(code - 128));
+    (void)binary;
+}
+
+static void take_words(const struct failure_words *f, struct record_entry *e)
+{
+    const struct last_words *w = &f->words;
+
+    e->place = buf_span(&w->place);
+    e->body = buf_span(&w->lines);
+    if (f->path)
+        e->path = span_str(f->path);
+}
+
+/* What @record wrote is better than what went to stderr: Python gave it to us whole.
+ * Its time is in whole seconds, so the exit's or the traceback's is the better one. */
+static void take_error_words(struct agent *a, int64_t i, struct failure_words *f)
+{
+    const char *path = a->workers[i].error_file;
+    struct error_file data = { 0 };
+    struct last_words words;
+    struct buf bytes;
+
+    buf_init(&bytes, SIZE_MAX);
+    if (path && path[0] && read_file(path, &bytes, NULL) == 0 &&
+        error_file_parse(&data, buf_span(&bytes), NULL) == 0 && data.text[0]) {
+        last_words_read(&words, span_str(data.text), -1);
+        if (!words.python) { /* A message of its own, perhaps of several lines. */
+            const size_t n = strcspn(data.text, "\n");
+
+            buf_clear(&words.text);
+            (void)escape_append(&words.text, span_of(data.text, MIN_OF(n, 900)), 0);
+            words.python = true;
+        }
+        if (buf_len(&f->words.lines)) {
+            buf_fini(&words.lines);
+            words.lines = f->words.lines;
+            buf_init(&f->words.lines, 0);
+        }
+        last_words_fini(&f->words);
+        f->words = words;
+    }
+    error_file_fini(&data);
+    buf_fini(&bytes);
+}
+
+void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
+                    struct record_entry *e)
+{
+    const struct agent_worker *w = &a->workers[i];
+    struct buf tail;
+    int64_t traceback_us;
+    bool whole;
+
+    *f = (struct failure_words){ 0 };
+    buf_init(&f->text, 2048);
+    buf_init(&tail, SIZE_MAX);
+    logs_tail(a->logs, i, &tail, &whole, &f->path, &traceback_us);
+    last_words_read(&f->words, buf_span(&tail), whole ? -1 : a->range.base_rank + i);
+    buf_fini(&tail);
+    if (traceback_us > a->started_us && traceback_us < e->at_us)
+        e->at_us = traceback_us;
+    take_error_words(a, i, f);
+    if (w->code < 0) {
+        describe_signal(a, i, &f->text, e);
+    } else if (buf_len(&f->words.text)) {
+        e->cause = f->words.python ? CAUSE_EXCEPTION : CAUSE_EXIT;
+        (void)buf_append_span(&f->text, buf_span(&f->words.text));
+        if (!f->words.python)
+            (void)buf_printf(&f->text, " (exit code %d)", w->code);
+    } else {
+        e->cause = CAUSE_EXIT;
+        describe_code(a, w->code, &f->text);
+        if (buf_len(&f->words.lines) == 0)
+            (void)buf_append_str(&f->text, " without a word on stderr");
+    }
+    e->text = buf_span(&f->text);
+    take_words(f, e);
+}
+
+void agent_words_fini(struct failure_words *f)
+{
+    last_words_fini(&f->words);
+    buf_fini(&f->text);
+    mem_free(f->path);
 }
 
 /* --- for the agent's parent ------------------------------------------------------- */

@@ -167,6 +167,7 @@ void agent_say(struct agent *a, const struct agent_core_fx *fx)
     case GROUP_FX_ASSIGN:
     case GROUP_FX_START:
     case GROUP_FX_LEFTOVERS:
+    case GROUP_FX_JUDGE:
     case GROUP_FX_KILL_ALL:
     case GROUP_FX_DRAIN:
     case GROUP_FX_BARRIER:

@@ -49,7 +49,9 @@ static void on_exchange(void *ctx, const struct talk_fx *fx)
     switch (fx->kind) {
     case TALK_DONE:
         a->range = a->talk.exchange.range;
-        talk_over(a, GROUP_EV_ASSIGNED);
+        agent_end_talk(a);
+        agent_wait_end(a, true);
+        agent_job_assigned(a);
         break;
     case TALK_REJOIN:
         note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
@@ -85,7 +87,7 @@ void agent_assign(struct agent *a)
     if (a->round.world_size == 1 || (identical && strcmp(identical, "1") == 0)) {
         a->range =
             ranks_identical(a->round.rank, a->round.world_size, a->config->nproc);
-        agent_post(a, GROUP_EV_ASSIGNED, 0, 0);
+        agent_job_assigned(a);
         return;
     }
     agent_end_talk(a);

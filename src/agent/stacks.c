@@ -40,6 +40,8 @@ void agent_stacks_open(struct agent *a)
 
     if (rc == 0 && a->local)
         rc = stacks_service_local(a->stacks, a->local);
+    if (rc == 0)
+        rc = stacks_service_channel(a->stacks, a->job.channel);
     if (rc != 0)
         note(a->opts.notes, NOTE_DEBUG, "muster/agent", "no stacks: %s", why.text);
 }

@@ -243,6 +243,8 @@ void agent_status_open(struct agent *a)
     if (rc == 0)
         rc = status_open(&opts, &st->status, &why);
     if (rc == 0)
+        rc = status_set_channel(st->status, a->job.channel);
+    if (rc == 0)
         rc = local_socket_open(&a->loop, &a->local, &why);
     if (rc == 0)
         rc = status_serve_local(st->status, a->local);

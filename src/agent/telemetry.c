@@ -277,6 +277,7 @@ void agent_measure(struct agent *a, const struct agent_core_fx *fx)
         call(a, CALL_STOP);
         break;
     case GROUP_FX_CANCEL_JOIN:
+    case GROUP_FX_JUDGE:
     case GROUP_FX_KILL_ALL:
     case GROUP_FX_BARRIER:
     case GROUP_FX_LEAVE:

@@ -107,6 +107,7 @@ void agent_start_workers(struct agent *a, int64_t attempt)
     if (a->handler->ops->wipe_worker_store)
         a->handler->ops->wipe_worker_store(a->handler);
     a->started_ms = clock_mono_ms();
+    a->started_us = clock_now().wall_us;
     a->unanswered = a->config->nproc;
     a->starts++;
     a->refused = 0;
@@ -219,11 +220,14 @@ static void on_exited(void *ctx, uint32_t id, const struct guard_exit *how)
     w->exited = true;
     w->exited_us = how->wall_us;
     w->order = a->exits++;
+    w->dumped = WIFSIGNALED(how->status) && WCOREDUMP(how->status);
+    w->peak_kb = how->peak_kb;
     w->code =
         WIFSIGNALED(how->status) ? -WTERMSIG(how->status) : WEXITSTATUS(how->status);
     agent_answer_read(a, id); /* too much is a failure before this is a success */
     if (w->code == 0)
         logs_worker_left(a->logs, id);
+    agent_job_exited(a, id);
     agent_post(a, GROUP_EV_EXIT, id, w->code);
     agent_pump(a);
 }

@@ -193,6 +193,7 @@ static int outcome(const struct agent_core_result *r, struct muster_error *err)
     case WHY_NONE:
     case WHY_SUCCESS:
     case WHY_MEMBERSHIP:
+    case WHY_PEER:
     case WHY_STUCK:
         break;
     }

@@ -261,6 +261,7 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
     switch (r.why) {
     case WHY_FAILURE:
         fputs(r.report ? r.report : "", stderr);
+        fputs(r.verdict ? r.verdict : "", stderr); /* Last: the answer. */
         break;
     case WHY_SIGNAL:
         fprintf(stderr,
@@ -274,6 +275,7 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
     case WHY_NONE:
     case WHY_SUCCESS:
     case WHY_MEMBERSHIP:
+    case WHY_PEER:
     case WHY_STUCK:
         break;
     }

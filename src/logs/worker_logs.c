@@ -4,9 +4,11 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "launch/core/options.h"
+#include "logs/capture.h"
 #include "logs/directories.h"
 #include "logs/remove_dirs.h"
 #include "logs/torch_locations.h"
+#include "record/core/last_words.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -28,6 +30,8 @@ struct logs {
     char *base, *run, *attempt;         /* owned; run: made at the first attempt */
     int filtered[2];                    /* shared by all local ranks; -1 */
     struct tails *tails;                /* NULL until something is teed */
+    struct captures *captures;          /* what goes to the console */
+    int64_t began_at;                   /* size of the file that stderr is; -1: none */
     struct sweep *sweep;                /* NULL until many workers end well */
     size_t sweeping;                    /* sweeps not yet closed */
     bool closed, tidy;                  /* as soon as they are */
@@ -71,6 +75,8 @@ int logs_open(uv_loop_t *loop, const struct launch_config *config,
         mem_free(stem);
         rc = l->base ? 0 : err ? err->code : MUSTER_EIO;
     }
+    if (rc == 0)
+        rc = captures_open(loop, (size_t)config->nproc, &l->captures, err);
     *out = l; /* To be closed even after a failure: the timer is the loop's. */
     return rc;
 }
@@ -173,12 +179,22 @@ static void end_sweep(struct logs *l)
     l->sweep = NULL;
 }
 
+/* Where stderr is a file that all write to. */
+static int64_t shared_size(void)
+{
+    struct stat st;
+
+    return fstat(2, &st) == 0 && S_ISREG(st.st_mode) ? st.st_size : -1;
+}
+
 int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
 {
     int rc = 0;
 
     close_filtered(l);
     end_sweep(l);
+    captures_reset(l->captures);
+    l->began_at = shared_size();
     if (!l->none) {
         rc = l->run ? make_run_dir_again(l, err) : make_run_dir(l, err);
         if (rc != 0)
@@ -247,6 +263,7 @@ int logs_worker(struct logs *l, int64_t local_rank, int64_t rank,
         rc = stream(l, dir, 1, local_rank, rank, &w.err, err);
     mem_free(dir);
     if (rc == 0) {
+        captures_worker(l->captures, (size_t)local_rank, &w.out, &w.err);
         *out = w;
         return 0;
     }
@@ -275,21 +292,67 @@ void logs_worker_left(struct logs *l, int64_t local_rank)
     mem_free(dir);
 }
 
-static void on_later(uv_timer_t *timer)
+static void on_captured(void *ctx)
 {
-    struct logs *l = timer->data;
-    l->drained(l->drained_ctx);
+    struct logs *l = ctx;
+
+    if (l->tails)
+        tails_drain(l->tails, l->drained, l->drained_ctx);
+    else
+        l->drained(l->drained_ctx);
 }
 
 void logs_drain(struct logs *l, void (*cb)(void *ctx), void *ctx)
 {
-    if (l->tails) {
-        tails_drain(l->tails, cb, ctx);
-        return;
-    }
     l->drained = cb;
     l->drained_ctx = ctx;
-    uv_timer_start(&l->later, on_later, 0, 0);
+    captures_drain(l->captures, on_captured, l);
+}
+
+/* The last bytes of a file, from `from` on at the earliest. */
+static void read_tail(int fd, int64_t from, struct buf *out, int64_t *changed_us)
+{
+    struct stat st;
+    uint8_t *room = buf_room(out, LAST_WORDS_BYTES);
+
+    if (fd < 0 || !room || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+        return;
+    from = MAX_OF(from, st.st_size - (int64_t)LAST_WORDS_BYTES);
+    const ssize_t n = pread(fd, room, LAST_WORDS_BYTES, from);
+    if (n > 0)
+        buf_commit(out, (size_t)n);
+    *changed_us = st.st_mtim.tv_sec * 1000000LL + st.st_mtim.tv_nsec / 1000;
+}
+
+void logs_tail(struct logs *l, int64_t local_rank, struct buf *out, bool *whole,
+               char **path, int64_t *traceback_us)
+{
+    const struct launch_config *c = l->config;
+    const uint8_t to_file =
+        stream_map_get(&c->tee, local_rank) | stream_map_get(&c->redirects, local_rank);
+    const struct span kept =
+        captures_tail(l->captures, (size_t)local_rank, traceback_us);
+    int fd = -1;
+
+    *path = NULL;
+    *whole = true;
+    if (kept.n) {
+        (void)buf_append_span(out, kept);
+        return;
+    }
+    if (!l->none && (to_file & STREAM_ERR)) {
+        *path = mem_printf("%s/%" PRId64 "/stderr.log", l->attempt, local_rank);
+        fd = *path ? open(*path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
+        read_tail(fd, 0, out, traceback_us);
+    } else if (l->began_at >= 0) { /* All of us write there, perhaps append-only. */
+        *whole = c->nproc == 1;
+        fd = open("/proc/self/fd/2", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        read_tail(fd, l->began_at, out, traceback_us);
+    }
+    if (fd >= 0)
+        (void)close(fd);
+    if (!last_words_has_traceback(buf_span(out)))
+        *traceback_us = 0; /* When it last wrote says nothing then. */
 }
 
 bool logs_full(const struct logs *l)
@@ -329,6 +392,7 @@ void logs_close(struct logs *l, bool tidy)
     l->tidy = tidy;
     close_filtered(l);
     tails_close(l->tails);
+    captures_close(l->captures);
     end_sweep(l);
     if (l->sweeping == 0)
         finish(l);

@@ -7,6 +7,7 @@
 #ifndef LOGS_WORKER_LOGS_H
 #define LOGS_WORKER_LOGS_H
 
+#include "base/buf.h"
 #include "launch/core/config.h"
 #include "logs/follow.h"
 #include "logs/log.h"
@@ -38,6 +39,13 @@ void logs_worker_left(struct logs *l, int64_t local_rank);
 
 /* The workers are gone: all they wrote is shown, then cb, never from within. */
 void logs_drain(struct logs *l, void (*cb)(void *ctx), void *ctx);
+
+/* The end of what a worker of the current attempt wrote to stderr: *whole if the bytes
+ * are its alone, else others wrote there too. *path (owned by the caller) is its file,
+ * or NULL. *traceback_us: wall clock of its last traceback, as far as known, or 0. Call
+ * it after the worker is gone. */
+void logs_tail(struct logs *l, int64_t local_rank, struct buf *out, bool *whole,
+               char **path, int64_t *traceback_us);
 
 /* Whether the file system of the logs has no room left. */
 bool logs_full(const struct logs *l);

@@ -177,3 +177,26 @@ int64_t cgroup_cpus(const char *root)
         *slash = '\0';
     }
 }
+
+int64_t cgroup_memory(const char *root, enum cgroup_figure what)
+{
+    struct place p;
+    int64_t least = -1, n;
+
+    if (!find_place(root, "memory", &p))
+        return -1;
+    if (what == CGROUP_PEAK)
+        return read_number(p.dir, p.v2 ? "/memory.peak" : "/memory.max_usage_in_bytes",
+                           &n)
+                   ? n
+                   : -1;
+    for (;;) { /* Version 1 says "no limit" with a number near 2^63. */
+        if (read_number(p.dir, p.v2 ? "/memory.max" : "/memory.limit_in_bytes", &n) &&
+            n > 0 && n < INT64_C(1) << 60 && (least < 0 || n < least))
+            least = n;
+        char *slash = strrchr(p.dir, '/');
+        if (!slash || (size_t)(slash - p.dir) < p.mount)
+            return least;
+        *slash = '\0';
+    }
+}

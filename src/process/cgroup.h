@@ -9,6 +9,11 @@
 /* How many processes in it the kernel has killed for want of memory; -1: unknown. */
 int64_t cgroup_oom_kills(const char *root);
 
+/* Bytes of memory: how much it may use (the least of its own limit and its parents', as
+ * far as they can be seen), and the most it has used. -1: unknown, or no limit. */
+enum cgroup_figure { CGROUP_LIMIT, CGROUP_PEAK };
+int64_t cgroup_memory(const char *root, enum cgroup_figure what);
+
 /* How many CPUs' time it may use, rounded up: the least of its own limit and its
  * parents', as far as they can be seen. 0: as much as there is, or unknown. */
 int64_t cgroup_cpus(const char *root);

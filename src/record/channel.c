@@ -58,6 +58,7 @@ struct channel {
     char *at_host; /* owned; where the coordinator is */
     uint16_t at_port;
     bool local;
+    bool without;                 /* the store cannot coordinate */
     struct async_store *caps;     /* owned; asking what the store can do */
     struct push_session *session; /* owned */
     bool attached;                /* ATTACHED has come on this connection */
@@ -115,9 +116,13 @@ static void send_msg(struct channel *c, const struct job_msg *m)
         return; /* As if the connection had lost it. */
     }
     if (c->hub) {
+        const size_t before = buf_len(&c->inbox);
+
         if (buf_u32(&c->inbox, (uint32_t)buf_len(&b)) == 0 &&
             buf_append_span(&c->inbox, buf_span(&b)) == 0)
             defer_call(&c->defer);
+        else
+            c->inbox.len = before;
     } else if (c->session) {
         push_session_send(c->session, buf_span(&b));
     }
@@ -310,7 +315,9 @@ static void on_attached(struct channel *c, const struct job_msg *m)
     c->attached = true;
     c->node = m->node;
     c->pause_ms = FIRST_PAUSE_MS;
-    set_state(c, c->hub ? CHANNEL_ALONE : CHANNEL_UP);
+    set_state(c, !c->hub      ? CHANNEL_UP
+                 : c->without ? CHANNEL_NO_COORDINATOR
+                              : CHANNEL_ALONE);
     say_again(c);
     for (size_t i = 0; i < ASKS; i++) /* Their answers went with the connection. */
         if (c->asks[i].on && c->asks[i].due_ms == 0)
@@ -379,6 +386,7 @@ static void hear(struct channel *c, const struct job_msg *m)
     case JOB_PONG:
     case JOB_SYNC:
     case JOB_BYE:
+    case JOB_LAST:
     case JOB_KIND_COUNT:
         return; /* Not for us, or of a later version. */
     }
@@ -552,6 +560,14 @@ static void on_redial(void *ctx)
 
 /* ---- what the store can do ---- */
 
+static void be_coordinator(struct channel *c)
+{
+    c->hub = hub_new(span_str(c->run_id), c->opts.trace);
+    c->local = true;
+    if (c->hub)
+        send_attach(c);
+}
+
 static void drop_caps(struct channel *c)
 {
     if (c->caps)
@@ -559,9 +575,12 @@ static void drop_caps(struct channel *c)
     c->caps = NULL;
 }
 
+/* This node's own record goes on all the same. */
 static void no_coordinator(struct channel *c)
 {
     drop_caps(c);
+    c->without = true;
+    be_coordinator(c);
     set_state(c, CHANNEL_NO_COORDINATOR);
 }
 
@@ -636,6 +655,17 @@ static void on_sync_due(void *ctx)
     sync_done(ctx);
 }
 
+/* Tells this process from every other one of the job, for as long as it lasts. */
+static uint64_t nonce_of(const struct channel_opts *opts)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+
+    for (const char *p = opts->host; *p; p++)
+        h = (h ^ (uint8_t)*p) * 0x100000001b3u;
+    h = (h ^ (uint64_t)opts->pid) * 0x100000001b3u;
+    return (h ^ uv_hrtime()) * 0x9e3779b97f4a7c15u;
+}
+
 int channel_open(const struct channel_opts *opts, struct channel **out,
                  struct muster_error *err)
 {
@@ -656,8 +686,7 @@ int channel_open(const struct channel_opts *opts, struct channel **out,
         mem_free(c);
         return err_nomem(err);
     }
-    if (uv_random(NULL, NULL, &c->nonce, sizeof c->nonce, 0, NULL) != 0)
-        c->nonce = uv_hrtime() ^ (uint64_t)opts->pid << 40;
+    c->nonce = nonce_of(opts);
     c->nonce |= 1; /* 0 is nobody's */
     c->next_seq = c->next_ask = 1;
     c->pause_ms = FIRST_PAUSE_MS;
@@ -690,13 +719,14 @@ void channel_attach(struct channel *c, const char *host, uint16_t port, bool loc
 {
     char *copy;
 
-    if (c->at_host && strcmp(c->at_host, host) == 0 && c->at_port == port && !c->hub &&
-        c->state != CHANNEL_NO_COORDINATOR)
+    if (c->at_host && strcmp(c->at_host, host) == 0 && c->at_port == port &&
+        (!c->hub || c->without))
         return; /* It has not moved. */
     copy = mem_strdup(host);
     if (!copy)
         return;
     leave_coordinator(c);
+    c->without = false;
     mem_free(c->at_host);
     c->at_host = copy;
     c->at_port = port;
@@ -714,11 +744,8 @@ void channel_attach_alone(struct channel *c)
     if (c->hub)
         return;
     leave_coordinator(c);
-    c->hub = hub_new(span_str(c->run_id), c->opts.trace);
-    if (!c->hub)
-        return;
-    c->local = true;
-    send_attach(c);
+    c->without = false;
+    be_coordinator(c);
 }
 
 enum channel_state channel_state(const struct channel *c)
@@ -805,6 +832,22 @@ void channel_sync(struct channel *c, uint64_t timeout_ms, void (*cb)(void *ctx),
     deadline_set(&c->sync_due, clock_mono_ms() + timeout_ms);
     if (is_up(c))
         send_msg(c, &(struct job_msg){ .kind = JOB_SYNC, .seq = c->sync_seq });
+}
+
+void channel_wait_last(struct channel *c, uint64_t timeout_ms, void (*cb)(void *ctx),
+                       void *ctx)
+{
+    c->sync_cb = cb;
+    c->sync_ctx = ctx;
+    c->sync_seq++;
+    deadline_set(&c->sync_due, clock_mono_ms() + timeout_ms);
+    if (is_up(c))
+        send_msg(c, &(struct job_msg){ .kind = JOB_LAST, .seq = c->sync_seq });
+}
+
+bool channel_is_local(const struct channel *c)
+{
+    return c->local;
 }
 
 int channel_ask(struct channel *c, const char *kind, struct span payload,
@@ -909,16 +952,20 @@ static void on_all_closed(void *ctx)
         gone(gone_ctx);
 }
 
-void channel_close(struct channel *c, void (*cb)(void *ctx), void *ctx)
+void channel_detach(struct channel *c)
 {
     if (c->session && c->attached)
         send_msg(c, &(struct job_msg){ .kind = JOB_BYE });
+    if (!c->hub)
+        leave_coordinator(c);
+}
+
+void channel_close(struct channel *c, void (*cb)(void *ctx), void *ctx)
+{
+    channel_detach(c);
     c->closed = true;
     c->gone = cb;
     c->gone_ctx = ctx;
-    drop_caps(c);
-    push_session_close(c->session);
-    c->session = NULL;
     handle_set_begin(&c->closing, on_all_closed, c);
     handle_set_close(&c->closing, &c->redial.timer);
     handle_set_close(&c->closing, &c->asks_due.timer);

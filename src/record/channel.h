@@ -27,7 +27,8 @@ enum channel_state {
     CHANNEL_ALONE,   /* this node is the whole job; the coordinator is in here */
     CHANNEL_DIALING, /* on its way to the coordinator, or back to it */
     CHANNEL_UP,
-    CHANNEL_NO_COORDINATOR, /* the store is torchrun's or an older muster's */
+    CHANNEL_NO_COORDINATOR, /* the store is torchrun's or an older muster's: as ALONE,
+                               for this node only */
 };
 
 struct channel_opts {
@@ -55,8 +56,7 @@ int channel_open(const struct channel_opts *opts, struct channel **out,
  * this very process, whose --max-restarts then counts for the job. */
 void channel_attach(struct channel *c, const char *host, uint16_t port, bool local);
 
-/* No other node can come: be the coordinator. Also for a node without coordinator, so
- * that its own record goes on. */
+/* No other node can come, or none can be reached this way: be the coordinator. */
 void channel_attach_alone(struct channel *c);
 
 enum channel_state channel_state(const struct channel *c);
@@ -85,6 +85,12 @@ void channel_reported(struct channel *c, int64_t round, int64_t failed, int64_t 
  * coordinator is away for timeout_ms). One at a time. */
 void channel_sync(struct channel *c, uint64_t timeout_ms, void (*cb)(void *ctx),
                   void *ctx);
+
+/* Likewise, once no other agent is attached: for the one whose process serves the
+ * store, before it takes the store away. */
+void channel_wait_last(struct channel *c, uint64_t timeout_ms, void (*cb)(void *ctx),
+                       void *ctx);
+bool channel_is_local(const struct channel *c); /* the coordinator is in this process */
 
 /* ---- questions ---- */
 
@@ -123,6 +129,10 @@ void channel_answer(struct channel_question *q, struct span bytes);
  * False: not measured. Known for this node and for those whose NODES entry has it. */
 bool channel_offset(const struct channel *c, uint32_t node, int64_t *offset_us,
                     int64_t *unsure_us);
+
+/* Says goodbye to the coordinator, whose store may wait for us to go before it ends.
+ * The record stays. */
+void channel_detach(struct channel *c);
 
 /* Says goodbye if it can, within a moment. cb (may be NULL) when libuv has let go. */
 void channel_close(struct channel *c, void (*cb)(void *ctx), void *ctx);

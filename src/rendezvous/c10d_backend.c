@@ -152,6 +152,11 @@ static bool host(const struct rdzv_backend *b, const char **at, uint16_t *port,
     return c->can_host;
 }
 
+static bool serves(const struct rdzv_backend *b)
+{
+    return CONTAINER_OF(b, const struct c10d, base)->server != NULL;
+}
+
 /* A host is reached as the endpoint says; others as their end of the connection. */
 static bool own_addr(const struct rdzv_backend *b, char *out, size_t size)
 {
@@ -256,6 +261,7 @@ const struct rdzv_backend_ops c10d_ops = {
     .own_addr = own_addr,
     .members = members,
     .host = host,
+    .serves = serves,
     .close = close_backend,
 };
 

@@ -473,6 +473,36 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
                     : rdzv_progress(d->core, out);
 }
 
+static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *port,
+                     bool *local, bool *alone)
+{
+    const struct dynamic_handler *d = dynamic_of(h);
+    const struct rdzv_backend_ops *ops = d->backend->ops;
+    bool echoes;
+
+    *alone = dynamic_is_alone(d);
+    if (*alone)
+        return true;
+    if (ops->host && ops->host(d->backend, host, port, &echoes)) {
+        *local = ops->serves && ops->serves(d->backend);
+        return true;
+    }
+    /* On etcd, an agent serves the workers' store, mostly rank 0's. */
+    if (ops->host || !d->share || !d->round.master_addr)
+        return false;
+    *host = d->round.master_addr;
+    *port = d->round.master_port;
+    *local = rdzv_master_serves(d->master);
+    return true;
+}
+
+static int64_t torch_nodes(const struct rdzv_handler *h)
+{
+    const struct dynamic_handler *d = dynamic_of(h);
+
+    return d->guest ? member_torch_nodes(member_driver_core(d->guest)) : 0;
+}
+
 static bool is_closed(const struct rdzv_handler *h)
 {
     const struct dynamic_handler *d = dynamic_of(h);
@@ -627,6 +657,8 @@ const struct rdzv_handler_ops dynamic_ops = {
     .num_nodes_waiting = num_nodes_waiting,
     .is_closed = is_closed,
     .progress = progress,
+    .store_at = store_at,
+    .torch_nodes = torch_nodes,
     .set_closed = set_closed,
     .leave = leave,
     .shutdown = shutdown_handler,

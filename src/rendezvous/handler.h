@@ -50,6 +50,13 @@ struct rdzv_handler_ops {
      * their ranks (agent/core/rank_exchange.h). NULL: nowhere, or not now. May be NULL.
      */
     struct async_store *(*gathers_at)(const struct rdzv_handler *h);
+    /* Where a store of ours serves the round just joined: there the job has its
+     * coordinator (record/channel.h). local: in this process. False: nowhere, or it is
+     * torchrun's. alone: no other node can come. host is borrowed. May be NULL. */
+    bool (*store_at)(const struct rdzv_handler *h, const char **host, uint16_t *port,
+                     bool *local, bool *alone);
+    /* How many nodes of that round are torchrun's, as far as known. May be NULL. */
+    int64_t (*torch_nodes)(const struct rdzv_handler *h);
     void (*set_closed)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
     /* An orderly goodbye without closing: hands our place back. */
     void (*leave)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);

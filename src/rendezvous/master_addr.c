@@ -188,6 +188,11 @@ bool rdzv_master_waits(const struct rdzv_master *m, uint64_t *by_ms)
     return true;
 }
 
+bool rdzv_master_serves(const struct rdzv_master *m)
+{
+    return m && m->server && m->core.known.port == store_server_port(m->server);
+}
+
 void rdzv_master_cancel(struct rdzv_master *m)
 {
     talk_driver_close(m->talk);

@@ -53,6 +53,9 @@ void rdzv_master_cancel(struct rdzv_master *m);
 /* True while it is under way; *by_ms: until when. NULL m is not. */
 bool rdzv_master_waits(const struct rdzv_master *m, uint64_t *by_ms);
 
+/* Whether this process serves the workers' store. NULL m does not. */
+bool rdzv_master_serves(const struct rdzv_master *m);
+
 /* Forgets the workers' keys of earlier attempts if this process serves them. */
 void rdzv_master_wipe(struct rdzv_master *m);
 uint64_t rdzv_master_writes(const struct rdzv_master *m); /* to the same store */

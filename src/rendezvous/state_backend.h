@@ -76,6 +76,8 @@ struct rdzv_backend_ops {
      * cannot. May be NULL. */
     bool (*host)(const struct rdzv_backend *b, const char **host, uint16_t *port,
                  bool *echoes);
+    /* Whether that store is in this process. May be NULL. */
+    bool (*serves)(const struct rdzv_backend *b);
 
     /* Under which address other nodes can reach this machine, by what the store's
      * connection shows; for machines whose own name does not resolve. False: nobody

@@ -536,6 +536,18 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
     return f->next_cb && !f->ready;
 }
 
+static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *port,
+                     bool *local, bool *alone)
+{
+    const struct static_handler *f = fixed_of(h);
+
+    *alone = f->world == 1;
+    *local = f->server != NULL;
+    *host = f->server ? "127.0.0.1" : f->at.host;
+    *port = (uint16_t)f->at.port;
+    return f->ready;
+}
+
 static struct async_store *gathers_at(const struct rdzv_handler *h)
 {
     const struct static_handler *f = fixed_of(h);
@@ -673,6 +685,7 @@ const struct rdzv_handler_ops static_ops = {
     .is_closed = is_closed,
     .progress = progress,
     .gathers_at = gathers_at,
+    .store_at = store_at,
     .set_closed = set_closed,
     .leave = leave,
     .shutdown = shutdown_handler,

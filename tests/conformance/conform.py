@@ -212,6 +212,8 @@ def drop_tracebacks(lines: list[str]) -> list[str]:
 
 # What torchrun has nothing to say about: where it listens, and to whom.
 DOORS = re.compile(r"muster/rendezvous\] .*(this job has no secret|listens on every address)")
+VERDICT = re.compile(r"^muster: (the job failed|its |\d+ other rank|no restarts were|all \d+ restarts|rank \d+ on |the whole story)"
+                     r"|^ {10}\S|.*muster/agent\] rank \d+ on .* failed: .*Restart \d+ of")
 
 
 def normalise(text: str, directory: Path) -> list[str]:
@@ -223,6 +225,8 @@ def normalise(text: str, directory: Path) -> list[str]:
             continue
         if REMEDY.match(line) or CAUSE.match(line) or re.match(r"^bash: line \d+: +\d+ ", line) or line.startswith("usage: ") or \
                 re.match(r"^ {8,}(\[-|training_script)", line):
+            continue
+        if VERDICT.match(line):  # Ours, below torch's box: see docs/DIFFERENCES.md.
             continue
         line = LOG.sub(r"\1] ", line)
         line = EXCEPTION.sub("ERROR: ", line) if not OURS.match(line) else \

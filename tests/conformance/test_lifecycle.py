@@ -54,7 +54,7 @@ ROWS = [
     ("71c the whole report", TWO + "sh -c '[ $RANK = 1 ] && exit 3; exec sleep 9' 2>&1",
      r"W\] Sending process N closing signal SIGTERM\nE\] failed \(exitcode: 3\) local_rank: 1 \(pid: N\) of binary: sh\nERROR: \n={60}\nsh FAILED\n-{60}\nFailures:\n.*={60}"),
     ("71d four workers", "torchrun --nproc-per-node 4 --no-python sh -c '[ $RANK = 2 ] && exit 3; exec sleep 9' 2>&1 | grep -E '^\\[|rank|exitcode  '", ".*"),
-    ("72 signal death", "torchrun --no-python sh -c 'kill -SEGV $$$$' 2>&1 | tail -2 | head -1", r"  traceback : Signal 11 \(SIGSEGV\) received by PID N"),
+    ("72 signal death", "torchrun --no-python sh -c 'kill -SEGV $$$$' 2>&1 | grep '  traceback'", r"  traceback : Signal 11 \(SIGSEGV\) received by PID N"),
     ("72b narrow report", "torchrun --no-python sh -c 'kill -KILL $$$$'" + LAST,
      r"= as wide as the block\nsh FAILED\n- as wide as the block\nFailures:\n  <NO_OTHER_FAILURES>\n- as wide as the block\nRoot Cause \(first observed failure\):\n\[0\]:\n  time      : TIME\n  host      : \S+\n"
      r"  rank      : 0 \(local_rank: 0\)\n  exitcode  : -9 \(pid: N\)  \(SIGKILL\)\n  error_file: <N/A>\n  traceback : Signal 9 \(SIGKILL\) received by PID N\n= as wide as the block"),

@@ -105,6 +105,7 @@ static void join(struct agent_core *g, struct agent_core_fx_list *fx)
 {
     g->phase = GROUP_JOINING;
     g->why = WHY_NONE;
+    g->decision = OPEN;
     g->stop_sig = 0;
     g->changed = false;
     g->due_ms = MONO_NEVER;
@@ -115,7 +116,7 @@ static void start(struct agent_core *g, struct agent_core_fx_list *fx)
 {
     g->phase = GROUP_STARTING;
     g->due_ms = MONO_NEVER;
-    g->empty = g->leftovers_asked = false;
+    g->empty = g->leftovers_asked = g->peer_failed = false;
     g->alive = g->set.nproc;
     for (int64_t i = 0; i < g->set.nproc; i++)
         g->workers[i] = (struct agent_core_worker){ .alive = true };
@@ -185,7 +186,10 @@ static void on_started(struct agent_core *g, const struct agent_core_event *ev,
     if (g->phase != GROUP_STARTING)
         return;
     g->phase = GROUP_RUNNING;
-    if (g->changed)
+    if (g->peer_failed)
+        agent_core_stop(g, any_failed(g) ? WHY_FAILURE : WHY_PEER, SIGTERM,
+                        GROUP_FAILURE_GRACE_MS, ev->now, fx);
+    else if (g->changed)
         agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now,
                         fx);
     else if (any_failed(g))
@@ -194,6 +198,39 @@ static void on_started(struct agent_core *g, const struct agent_core_event *ev,
         on_empty(g, fx);
     else if (g->alive == 0)
         on_leftovers(g, ev->now, fx);
+}
+
+/* What comes of a failure. On every node of a job that has failed for good the result
+ * is the same, whoever's worker it was. */
+static void decide(struct agent_core *g, bool restart, struct now now,
+                   struct agent_core_fx_list *fx)
+{
+    if (g->why == WHY_FAILURE || !restart)
+        agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_SAY_FAILED,
+                                                   .final = !restart });
+    if (restart) {
+        join(g, fx);
+        return;
+    }
+    g->why = WHY_FAILURE;
+    agent_core_leave(g, now, fx);
+}
+
+/* The coordinator decides if restarts are counted for the whole job, or if it is the
+ * end of it; a node that counts for itself and has restarts left goes on alone. */
+static void on_failed(struct agent_core *g, struct now now,
+                      struct agent_core_fx_list *fx)
+{
+    agent_core_put_kind(fx, GROUP_FX_JUDGE);
+    if (!g->judged && g->why == WHY_FAILURE && g->remaining > 0) {
+        g->remaining--;
+        decide(g, true, now, fx);
+    } else if (g->decision != OPEN) {
+        decide(g, g->decision == RESTARTS, now, fx);
+    } else {
+        g->phase = GROUP_JUDGING;
+        g->due_ms = now.mono_ms + GROUP_JUDGE_MS;
+    }
 }
 
 /* Everything of this attempt is over: what now? */
@@ -211,15 +248,10 @@ static void on_drained(struct agent_core *g, struct now now,
     case WHY_MEMBERSHIP:
         join(g, fx);
         return;
+    case WHY_PEER:
     case WHY_FAILURE:
-        agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_SAY_FAILED,
-                                                   .final = g->remaining == 0 });
-        if (g->remaining > 0) {
-            g->remaining--;
-            join(g, fx);
-            return;
-        }
-        break;
+        on_failed(g, now, fx);
+        return;
     case WHY_STUCK:
         agent_core_put_kind(fx, GROUP_FX_SAY_TERMINATED);
         break;
@@ -263,6 +295,36 @@ static void on_change(struct agent_core *g, const struct agent_core_event *ev,
     }
 }
 
+/* A worker of another node failed, and the job with it, or this round of it. */
+static void on_ending(struct agent_core *g, struct now now,
+                      struct agent_core_fx_list *fx)
+{
+    if (g->phase == GROUP_RUNNING)
+        agent_core_stop(g, WHY_PEER, SIGTERM, GROUP_FAILURE_GRACE_MS, now, fx);
+    else if (g->phase == GROUP_STARTING)
+        g->peer_failed = true;
+    else if (g->why == WHY_MEMBERSHIP)
+        g->why = WHY_PEER; /* Its node was quicker to ask for the next round. */
+}
+
+static void on_decision(struct agent_core *g, const struct agent_core_event *ev,
+                        struct agent_core_fx_list *fx)
+{
+    const bool restart = ev->kind == GROUP_EV_RESTART;
+
+    if (restart && g->judged)
+        g->remaining = g->set.max_restarts - ev->worker;
+    g->decision = restart ? RESTARTS : FAILED_FOR_GOOD;
+    if (g->phase == GROUP_JUDGING)
+        decide(g, restart, ev->now, fx);
+    else if (g->phase == GROUP_BARRIER && restart)
+        join(g, fx); /* Our workers are done, but the group begins again. */
+    else if (g->phase == GROUP_BARRIER)
+        decide(g, false, ev->now, fx);
+    else if (g->phase == GROUP_RUNNING || g->phase == GROUP_STARTING)
+        on_ending(g, ev->now, fx); /* ENDING was lost with a connection. */
+}
+
 int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
                     struct agent_core_fx_list *fx)
 {
@@ -281,8 +343,12 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
     case GROUP_EV_ASSIGNED:
         if (g->phase == GROUP_ASSIGNING && g->changed)
             join(g, fx);
-        else if (g->phase == GROUP_ASSIGNING)
+        else if (g->phase == GROUP_ASSIGNING) {
+            g->judged = ev->code != 0;
+            if (g->judged)
+                g->remaining = g->set.max_restarts - ev->worker;
             start(g, fx);
+        }
         break;
     case GROUP_EV_STARTED:
         on_started(g, ev, fx);
@@ -345,6 +411,13 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
         break;
     case GROUP_EV_TIMEOUT:
         agent_core_on_timeout(g, ev->now, fx);
+        break;
+    case GROUP_EV_ENDING:
+        on_ending(g, ev->now, fx);
+        break;
+    case GROUP_EV_RESTART:
+    case GROUP_EV_VERDICT:
+        on_decision(g, ev, fx);
         break;
     }
     return 0;
@@ -460,6 +533,8 @@ static void agent_core_on_fatal(struct agent_core *g, struct now now,
         if (g->why < WHY_FATAL && g->why != WHY_SUCCESS)
             g->why = WHY_FATAL;
         return;
+    case GROUP_JUDGING: /* The deadline decides if nobody else does. */
+        return;
     case GROUP_NEW:
     case GROUP_JOINING:
     case GROUP_ASSIGNING:
@@ -536,6 +611,11 @@ static void agent_core_on_timeout(struct agent_core *g, struct now now,
         }
         g->alive = 0;
         agent_core_drain(g, fx);
+    } else if (g->phase == GROUP_JUDGING) { /* No coordinator: count for ourselves. */
+        const bool restart = g->remaining > 0;
+
+        g->remaining -= restart;
+        decide(g, restart, now, fx);
     } else if (g->phase == GROUP_BARRIER) {
         agent_core_put_kind(fx, GROUP_FX_SAY_NO_BARRIER);
         agent_core_leave(g, now, fx);

@@ -21,6 +21,7 @@
 #define GROUP_ASSIGN_CHANGED_MS                                                        \
     3000u /* somebody waits: so long may the others take to agree on ranks that nobody \
              will use */
+#define GROUP_JUDGE_MS       4000u /* the coordinator has 2 s, and the way is long */
 #define GROUP_CLOSE_MS       5000u /* a goodbye that nobody takes is cut short, */
 #define GROUP_CLOSE_FATAL_MS 500u  /* sooner if it may be the store that failed us */
 
@@ -33,6 +34,7 @@
     X(GROUP_STOPPING) /* told to go; the deadline brings SIGKILL */                    \
     X(GROUP_KILLING)                                                                   \
     X(GROUP_DRAINING) /* all gone; what they wrote is being passed on */               \
+    X(GROUP_JUDGING)  /* until the coordinator says what comes of a failure */         \
     X(GROUP_BARRIER)                                                                   \
     X(GROUP_LEAVING)                                                                   \
     X(GROUP_DONE)
@@ -51,6 +53,7 @@ enum agent_core_why {
     WHY_NONE,
     WHY_SUCCESS,
     WHY_MEMBERSHIP, /* somebody waits or is lost: a new round, not counted */
+    WHY_PEER,       /* a worker of another node failed: all of the job stops with it */
     WHY_FAILURE,
     WHY_STUCK,  /* uninterruptible sleep */
     WHY_FATAL,  /* the rendezvous, the guard or a start failed */
@@ -60,11 +63,11 @@ enum agent_core_why {
 enum agent_core_event_kind {
     GROUP_EV_BEGIN,
     GROUP_EV_JOINED,
-    GROUP_EV_ASSIGNED,
-    GROUP_EV_STARTED, /* every worker of this node */
-    GROUP_EV_FATAL,   /* whatever the driver could not do; it keeps the reason */
-    GROUP_EV_CUT_OFF, /* likewise: nobody can say whether this node still counts */
-    GROUP_EV_EXIT,    /* worker: local rank; code */
+    GROUP_EV_ASSIGNED, /* code 1: the coordinator counts restarts; worker: so far */
+    GROUP_EV_STARTED,  /* every worker of this node */
+    GROUP_EV_FATAL,    /* whatever the driver could not do; it keeps the reason */
+    GROUP_EV_CUT_OFF,  /* likewise: nobody can say whether this node still counts */
+    GROUP_EV_EXIT,     /* worker: local rank; code */
     GROUP_EV_LEFTOVERS,
     GROUP_EV_EMPTY,
     GROUP_EV_DRAINED,
@@ -78,6 +81,10 @@ enum agent_core_event_kind {
     GROUP_EV_BARRIER_DONE,
     GROUP_EV_LEFT,
     GROUP_EV_TIMEOUT,
+    /* What the coordinator of the job says of the current round: */
+    GROUP_EV_ENDING,  /* a worker failed somewhere: stop */
+    GROUP_EV_RESTART, /* go on with another round; worker: restarts so far */
+    GROUP_EV_VERDICT, /* the job has failed for good */
 };
 
 struct agent_core_event {
@@ -96,6 +103,7 @@ enum agent_core_fx_kind {
     GROUP_FX_LEFTOVERS, /* sig: to what exited workers left */
     GROUP_FX_KILL_ALL,  /* code 1: their time is up, so look where they are first */
     GROUP_FX_DRAIN,
+    GROUP_FX_JUDGE, /* tell the coordinator what failed here */
     GROUP_FX_BARRIER,
     GROUP_FX_LEAVE,  /* close: also close the run id */
     GROUP_FX_FINISH, /* why, code: the exit code */
@@ -138,11 +146,14 @@ struct agent_core {
     struct agent_core_settings set;
     enum agent_core_phase phase;
     enum agent_core_why why;
-    int64_t remaining;                 /* restarts */
-    struct agent_core_worker *workers; /* owned */
+    int64_t remaining; /* restarts; of the job if it is judged */
+    bool judged;       /* restarts are the coordinator's to grant */
+    enum { OPEN, RESTARTS, FAILED_FOR_GOOD } decision; /* on the current round */
+    struct agent_core_worker *workers;                 /* owned */
     int64_t alive;
     bool empty;           /* not a process is left of this attempt */
     bool leftovers_asked; /* they have been told to go */
+    bool peer_failed;     /* while our workers were being started */
     bool changed;         /* the membership, while nothing could be done about it */
     int stop_sig;         /* what the workers were told last */
     int signal;           /* that ended us, or 0 */

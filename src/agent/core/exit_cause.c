@@ -51,6 +51,14 @@ static const char *means(int sig, int64_t oom_kills)
     return "it had no handler for that signal";
 }
 
+bool exit_cause_means(struct buf *out, int sig)
+{
+    for (size_t i = 0; i < ARRAY_LEN(causes); i++)
+        if (causes[i].sig == sig)
+            return buf_append_str(out, causes[i].means) == 0;
+    return false;
+}
+
 bool exit_cause_print(struct buf *out, int code, const char *signal_name,
                       int64_t oom_kills)
 {

@@ -12,4 +12,7 @@
 bool exit_cause_print(struct buf *out, int code, const char *signal_name,
                       int64_t oom_kills);
 
+/* What such a signal means to most; false: nothing is known of it. */
+bool exit_cause_means(struct buf *out, int sig);
+
 #endif

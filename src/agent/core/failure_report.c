@@ -150,6 +150,7 @@ int error_file_print(struct buf *out, const char *message, const char *detail,
 
 void failure_fini(struct failure *f)
 {
+    mem_free(f->words);
     error_file_fini(&f->data);
     mem_free(f->error_file);
     f->error_file = NULL;
@@ -174,6 +175,8 @@ int failure_text(struct buf *out, const struct failure *f)
 {
     if (f->data.text && f->data.text[0])
         return buf_append_str(out, f->data.text);
+    if (f->words)
+        return buf_append_str(out, f->words);
     if (f->code < 0)
         return buf_printf(out, "Signal %d (%s) received by PID %d", -f->code,
                           signal_name(f), f->pid);

@@ -35,6 +35,7 @@ struct failure {
     int64_t time_s;
     char when[32];    /* time_s as local time: 2026-11-15_18:46:41 */
     char *error_file; /* owned path; NULL: none */
+    char *words;      /* owned: what its stderr says, if there is no error file */
     struct error_file data;
 };
 

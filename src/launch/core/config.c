@@ -73,11 +73,11 @@ void launch_config_fini(struct launch_config *c)
 {
     if (!c)
         return;
-    char *const texts[] = { c->role,    c->start_method, c->event_handler,
-                            c->signals, c->log_dir,      c->prefix_template,
-                            c->script,  c->python,       c->metrics_handler,
-                            c->title,   c->warm,         c->status_http,
-                            c->hang,    c->progress_file };
+    char *const texts[] = { c->role,    c->start_method,  c->event_handler,
+                            c->signals, c->log_dir,       c->prefix_template,
+                            c->script,  c->python,        c->metrics_handler,
+                            c->title,   c->warm,          c->status_http,
+                            c->hang,    c->progress_file, c->report };
 
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)
         mem_free(texts[i]);

@@ -84,6 +84,9 @@ struct launch_config {
     struct rank_filter filter;
     struct text_list stdout_needles, stderr_needles; /* duplicate filters */
 
+    bool on_failure_finish; /* --on-failure=finish: our workers run on */
+    char *report;           /* --report; NULL: none */
+
     bool set_omp; /* put OMP_NUM_THREADS=1 into the workers' environment */
     bool virtual_local_rank;
     enum numa_mode numa;

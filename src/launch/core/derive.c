@@ -204,6 +204,7 @@ static int copy_plain_values(struct deriving *d)
         { &c->start_method, o->start_method },
         { &c->event_handler, o->event_log_handler },
         { &c->metrics_handler, o->metrics_handler },
+        { &c->report, o->report && *o->report ? o->report : NULL },
         { &c->warm, warm_value(o->warm) },
         { &c->status_http, o->status_http },
         { &c->hang, o->hang },
@@ -219,6 +220,7 @@ static int copy_plain_values(struct deriving *d)
         { &c->title, env_get(d->ports->envp, "MUSTER_TITLE") },
     };
 
+    c->on_failure_finish = strcmp(o->on_failure, "finish") == 0;
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)
         if (text_set(texts[i].to, texts[i].from))
             return err_nomem(d->err);

@@ -66,6 +66,7 @@ struct options {
     const char *warm;                 /* NULL: not given */
     const char *status_http;          /* likewise */
     const char *hang, *progress_file; /* likewise */
+    const char *on_failure, *report;
     bool help; /* --help was met before any error: nothing else counts */
     const char *print_completion; /* the same for this one; NULL: not given */
     const char *script;

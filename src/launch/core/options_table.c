@@ -10,6 +10,7 @@ static const char *const numa_bindings[] = { "node", "socket", "exclusive",
 
 static const char *const shells[] = { "bash", "zsh", "tcsh", NULL };
 static const char *const warm_values[] = { "[=MODULE,...|auto]", NULL };
+static const char *const on_failures[] = { "stop", "finish", NULL };
 static const char *const rank_orders[] = { "node", "given", "slurm", "index", NULL };
 
 const struct option_spec options_table[] = {
@@ -159,6 +160,15 @@ const struct option_spec options_table[] = {
       "Encrypt what the nodes and their workers' store say to each other (TLS 1.3 with "
       "the job's secret). MASTER_ADDR is then 127.0.0.1, and the real one "
       "MUSTER_MASTER_ADDR." },
+    { "on-failure", 0, OPTION_CHOICE, OWNER_MUSTER, true, "stop", on_failures,
+      FIELD(on_failure),
+      "What the workers of this node do when the job has failed for good on another "
+      "one: stop at once, or finish by themselves, as with torchrun." },
+    { "report", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(report),
+      "File for the story of the job as JSON: nodes, rounds, restarts and their "
+      "causes, "
+      "the verdict. Written after each restart and at the end; the same on every "
+      "node." },
     { "print-config", 0, OPTION_FLAG, OWNER_MUSTER, false, NULL, NULL,
       FIELD(print_config),
       "Print what the command line and the environment amount to as JSON, start "

@@ -84,6 +84,8 @@ struct hub {
         size_t count;
         int64_t failed;
     } end;
+    uint32_t last_peer; /* wants to know when it is the last one; last_seq != 0 */
+    uint64_t last_seq;
     struct hub_ask asks[HUB_ASKS];
     uint64_t next_ask;
     struct buf text; /* of what this step says */
@@ -528,8 +530,6 @@ static void judge(struct hub *h, struct hub_fx *fx)
     e.kind = counts && used >= total ? RECORD_VERDICT : RECORD_RESTART;
     e.total = total;
     e.count = e.kind == RECORD_RESTART ? used + counts : used;
-    if (e.kind == RECORD_VERDICT)
-        e.code = 1;
     h->end.on = false;
     h->end.due_us = MONO_NEVER;
     emit(h, fx, &e);
@@ -870,6 +870,19 @@ static void lose(struct hub *h, struct hub_fx *fx, struct hub_node *n, const cha
         judge_if_all_told(h, fx);
 }
 
+static void tell_last(struct hub *h, struct hub_fx *fx)
+{
+    if (h->last_seq == 0)
+        return;
+    for (size_t i = 0; i < h->count; i++)
+        if (h->nodes[i]->here && h->nodes[i]->number &&
+            h->nodes[i]->peer != h->last_peer)
+            return;
+    send_to(fx, h->last_peer,
+            (struct job_msg){ .kind = JOB_SYNCED, .seq = h->last_seq });
+    h->last_seq = 0;
+}
+
 /* Its connection is gone, or it said goodbye. Observers are forgotten. */
 static void detach(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool bye)
 {
@@ -886,6 +899,7 @@ static void detach(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool by
         n->gone = true;
         return;
     }
+    tell_last(h, fx);
     if (bye || n->gone)
         leave(h, fx, n);
     else
@@ -1047,6 +1061,7 @@ static void on_ping_time(struct hub *h, struct hub_fx *fx)
             n->here = false;
             h->here--;
             ask_node_gone(h, fx, i);
+            tell_last(h, fx);
             if (n->number)
                 lose(h, fx, n, "it has been silent for too long");
             continue;
@@ -1124,6 +1139,11 @@ static int on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
         return 0;
     case JOB_SYNC:
         send_to(fx, peer, (struct job_msg){ .kind = JOB_SYNCED, .seq = m->seq });
+        return 0;
+    case JOB_LAST:
+        h->last_peer = peer;
+        h->last_seq = m->seq;
+        tell_last(h, fx);
         return 0;
     case JOB_BYE:
         detach(h, fx, n, true);

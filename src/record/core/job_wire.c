@@ -68,6 +68,7 @@ static const uint8_t layout[JOB_KIND_COUNT][16] = {
     [JOB_PING] = { SEQ, MONO },
     [JOB_SYNCED] = { SEQ },
     [JOB_REFUSED] = { BYTES },
+    [JOB_LAST] = { SEQ },
 };
 
 static const char *const names[] = {

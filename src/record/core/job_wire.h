@@ -42,7 +42,8 @@
     X(ANSWERS_END)                                                                     \
     X(PING)                                                                            \
     X(SYNCED)                                                                          \
-    X(REFUSED) /* bytes says why */
+    X(REFUSED) /* bytes says why */                                                    \
+    X(LAST)    /* agent to coordinator: SYNCED when no other agent is left */
 
 enum job_kind {
 #define JOB_KIND_ENUM(name) JOB_##name,

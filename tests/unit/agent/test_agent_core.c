@@ -16,6 +16,7 @@ static const char *const fx_names[] = {
     [GROUP_FX_LEFTOVERS] = "leftovers",
     [GROUP_FX_KILL_ALL] = "kill-all",
     [GROUP_FX_DRAIN] = "drain",
+    [GROUP_FX_JUDGE] = "judge",
     [GROUP_FX_BARRIER] = "barrier",
     [GROUP_FX_LEAVE] = "leave",
     [GROUP_FX_FINISH] = "finish",
@@ -75,6 +76,7 @@ static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
         { "changed", GROUP_EV_CHANGED },   { "lost", GROUP_EV_LOST },
         { "stuck", GROUP_EV_STUCK },       { "opened", GROUP_EV_BARRIER_DONE },
         { "left", GROUP_EV_LEFT },         { "deserted", GROUP_EV_DESERTED },
+        { "ending", GROUP_EV_ENDING },     { "verdict", GROUP_EV_VERDICT },
     };
     struct agent_core_event ev = { 0 };
     struct agent_core_fx_list fx = { 0 };
@@ -88,6 +90,13 @@ static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
     } else if (sscanf(word, "sig%d", &code) == 1) {
         ev.kind = GROUP_EV_SIGNAL;
         ev.code = code;
+    } else if (sscanf(word, "restart%d", &worker) == 1) {
+        ev.kind = GROUP_EV_RESTART;
+        ev.worker = worker;
+    } else if (sscanf(word, "judged%d", &worker) == 1) {
+        ev.kind = GROUP_EV_ASSIGNED;
+        ev.worker = worker;
+        ev.code = 1;
     } else if (sscanf(word, "%ds", &code) == 1) {
         ev.kind = GROUP_EV_TIMEOUT;
         *ms += (uint64_t)code * 1000;
@@ -117,24 +126,24 @@ static const struct play plays[] = {
       "begin joined assigned exit0=0 exit1=0 empty started drained",
       UP_FX " drain say-succeeded barrier" },
     { "the first is gone before the second is there",
-      "begin joined assigned exit0=0 empty started exit1=1 empty drained left",
-      UP_FX " leftovers drain say-failed+final leave+close finish1" },
-    { "one fails, no restarts", UP "exit1=3 exit0-15 empty drained left",
-      UP_FX " signal0:15 leftovers drain say-failed+final leave+close finish1" },
+      "begin joined assigned exit0=0 empty started exit1=1 empty drained verdict left",
+      UP_FX " leftovers drain judge say-failed+final leave+close finish1" },
+    { "one fails, no restarts", UP "exit1=3 exit0-15 empty drained verdict left",
+      UP_FX " signal0:15 leftovers drain judge say-failed+final leave+close finish1" },
     { "one fails, one restart",
       "restarts=1 " UP "exit1=3 exit0-15 empty drained joined assigned started "
       "exit0=0 exit1=0 empty drained opened left",
-      UP_FX " signal0:15 leftovers drain say-failed join assign start1 drain "
+      UP_FX " signal0:15 leftovers drain judge say-failed join assign start1 drain "
             "say-succeeded barrier leave+close finish0" },
     { "a failure while starting waits",
-      "begin joined assigned exit0=1 started exit1-15 empty drained left",
-      UP_FX " signal1:15 leftovers drain say-failed+final leave+close finish1" },
-    { "a worker will not go", UP "exit1=3 30s exit0-9 empty drained left",
-      UP_FX " signal0:15 leftovers say-kill0:15 kill-all drain say-failed+final "
+      "begin joined assigned exit0=1 started exit1-15 empty drained verdict left",
+      UP_FX " signal1:15 leftovers drain judge say-failed+final leave+close finish1" },
+    { "a worker will not go", UP "exit1=3 30s exit0-9 empty drained verdict left",
+      UP_FX " signal0:15 leftovers say-kill0:15 kill-all drain judge say-failed+final "
             "leave+close finish1" },
-    { "nor by SIGKILL", UP "exit1=3 30s 30s drained left",
+    { "nor by SIGKILL", UP "exit1=3 30s 30s drained verdict left",
       UP_FX " signal0:15 leftovers say-kill0:15 kill-all say-abandoned drain "
-            "say-failed+final leave+close finish1" },
+            "judge say-failed+final leave+close finish1" },
     { "a daemon outlives success", UP "exit0=0 exit1=0 leftovers 5s empty drained",
       UP_FX " leftovers kill-all drain say-succeeded barrier" },
     { "a newcomer: not counted", UP "changed exit0-15 exit1-15 empty drained",
@@ -190,6 +199,41 @@ static const struct play plays[] = {
     { "whoever is missing in the barrier has failed",
       UP "deserted exit0=0 exit1=0 empty drained deserted left",
       UP_FX " drain say-succeeded barrier say-no-barrier leave+close finish0" },
+    { "a failure of another node ends the job here too",
+      "begin joined judged0 started ending exit0-15 exit1-15 empty drained verdict "
+      "left",
+      UP_FX " signal0:15 signal1:15 drain judge say-failed+final leave+close finish1" },
+    { "a failure of another node restarts all",
+      "restarts=3 begin joined judged0 started ending exit0-15 exit1-15 empty drained "
+      "restart1 joined judged1 started",
+      UP_FX " signal0:15 signal1:15 drain judge join assign start1" },
+    { "one fails, and the job's count holds",
+      "restarts=3 begin joined judged1 started exit0=1 exit1-15 empty drained restart2 "
+      "joined judged2",
+      " join assign start1 signal1:15 leftovers drain judge say-failed join assign "
+      "start2" },
+    { "the decision comes before the workers are gone",
+      "begin joined judged0 started exit0=1 verdict exit1-15 empty drained left",
+      UP_FX " signal1:15 leftovers drain judge say-failed+final leave+close finish1" },
+    { "no coordinator answers",
+      "restarts=1 begin joined judged0 started exit0=1 exit1-15 empty drained 4s",
+      UP_FX " signal1:15 leftovers drain judge say-failed join" },
+    { "a failure elsewhere while starting",
+      "begin joined judged0 ending started exit0-15 exit1-15 empty drained verdict",
+      UP_FX " signal0:15 signal1:15 drain judge say-failed+final leave+close" },
+    { "a newcomer's news is quicker than the failure's",
+      "begin joined judged0 started changed ending exit0-15 exit1-15 empty drained "
+      "verdict",
+      UP_FX " signal0:15 signal1:15 drain judge say-failed+final leave+close" },
+    { "the job fails while we wait in the barrier",
+      "begin joined judged0 started exit0=0 exit1=0 empty drained verdict left",
+      UP_FX " drain say-succeeded barrier say-failed+final leave+close finish1" },
+    { "the group begins again while we wait in the barrier",
+      "restarts=1 begin joined judged0 started exit0=0 exit1=0 empty drained restart1",
+      UP_FX " drain say-succeeded barrier join" },
+    { "a signal while the failure is judged",
+      "begin joined judged0 started exit0=1 exit1-15 empty drained sig15 left",
+      UP_FX " signal1:15 leftovers drain judge say-signal leave finish1" },
     { "nobody hears the goodbye", UP "exit0=0 exit1=0 empty drained opened 5s",
       UP_FX " drain say-succeeded barrier leave+close finish0" },
 };
@@ -249,7 +293,7 @@ static void any_order(void **state)
             const struct agent_core_event ev = {
                 .kind = k == 0 ? GROUP_EV_BEGIN
                                : (enum agent_core_event_kind)(1 + (seed >> 33) %
-                                                                      GROUP_EV_TIMEOUT),
+                                                                      GROUP_EV_VERDICT),
                 .worker = (int64_t)((seed >> 40) % 3),
                 .code = (int)((seed >> 50) % 2) * 15,
                 .now = { .mono_ms = ms += (seed >> 45) % 4000 },

@@ -1,0 +1,273 @@
+/* job.c - this node as a part of its job: what it tells the coordinator over the job
+ * channel (record/channel.h), and what follows from what the coordinator says. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "agent/agent_int.h"
+#include "base/mem.h"
+#include "record/core/verdict.h"
+
+#define LAST_MS 5000u /* those who hang do not keep the host for ever */
+#define SYNC_MS 2000u /* a store that is there answers in milliseconds */
+
+static bool is_static(const struct agent *a)
+{
+    return strcmp(a->config->rdzv.backend, "static") == 0;
+}
+
+/* Nodes of a static rendezvous count their rounds each for itself: to the job it is one
+ * round, in which nodes begin again. */
+static int64_t round_of(const struct agent *a)
+{
+    return is_static(a) ? 0 : (int64_t)a->round.round;
+}
+
+/* --- what the coordinator says ---------------------------------------------------- */
+
+static void on_entry(void *ctx, const struct record_entry *e)
+{
+    struct agent *a = ctx;
+    const bool ours = a->job.told_ranks && e->round == round_of(a);
+    const bool finish = a->config->on_failure_finish;
+
+    if (e->kind == RECORD_RESTART)
+        agent_say_restart(a, e);
+    if (!ours)
+        return;
+    switch (e->kind) {
+    case RECORD_ENDING:
+        if (!finish)
+            agent_post(a, GROUP_EV_ENDING, 0, (int)e->code);
+        break;
+    case RECORD_RESTART:
+        if (!a->job.own_budget)
+            agent_post(a, GROUP_EV_RESTART, e->count, 0);
+        break;
+    case RECORD_VERDICT:
+        if (e->cause != CAUSE_SUCCEEDED && !(finish && a->group.alive > 0))
+            agent_post(a, GROUP_EV_VERDICT, 0, 0);
+        break;
+    case RECORD_NONE:
+    case RECORD_PHASES:
+    case RECORD_NODES:
+    case RECORD_ROUND:
+    case RECORD_ENDED:
+    case RECORD_LEFT:
+    case RECORD_LOST:
+    case RECORD_FAILED:
+    case RECORD_NOTE:
+    case RECORD_KIND_COUNT:
+        break;
+    }
+    agent_pump(a);
+}
+
+int agent_job_open(struct agent *a, struct muster_error *err)
+{
+    const struct channel_opts opts = { .loop = &a->loop,
+                                       .run_id = a->config->rdzv.run_id,
+                                       .host = a->host,
+                                       .addr = a->config->rdzv.local_addr,
+                                       .pid = getpid(),
+                                       .nproc = a->config->nproc,
+                                       .max_restarts = a->config->max_restarts,
+                                       .trace = &a->trace,
+                                       .on_entry = on_entry,
+                                       .ctx = a };
+
+    return channel_open(&opts, &a->job.channel, err);
+}
+
+void agent_job_close(struct agent *a)
+{
+    if (a->job.channel)
+        channel_close(a->job.channel, NULL, NULL);
+    a->job.channel = NULL;
+}
+
+/* --- rounds ----------------------------------------------------------------------- */
+
+static void begin(struct agent *a)
+{
+    const struct rdzv_handler_ops *ops = a->handler->ops;
+    const int64_t restarts = channel_record(a->job.channel)->restarts;
+
+    a->job.assigned = false;
+    a->job.own_budget =
+        is_static(a) || (ops->torch_nodes && ops->torch_nodes(a->handler) > 0);
+    a->job.told_ranks = true;
+    channel_ranks(a->job.channel, round_of(a), a->range.base_rank, a->config->nproc,
+                  a->round.world_size, a->job.own_budget);
+    agent_post(a, GROUP_EV_ASSIGNED, restarts, !a->job.own_budget);
+}
+
+/* Everything that was told before this round is here: above all, which restart it is.
+ */
+static void on_synced(void *ctx)
+{
+    struct agent *a = ctx;
+
+    a->job.synced = true;
+    if (a->job.assigned) {
+        begin(a);
+        agent_pump(a);
+    }
+}
+
+void agent_job_joined(struct agent *a)
+{
+    const struct rdzv_handler_ops *ops = a->handler->ops;
+    bool local = false, alone = false;
+    const char *host;
+    uint16_t port;
+
+    a->job.synced = a->job.assigned = a->job.told_ranks = false;
+    if (ops->store_at && ops->store_at(a->handler, &host, &port, &local, &alone) &&
+        !alone)
+        channel_attach(a->job.channel, host, port, local);
+    else
+        channel_attach_alone(a->job.channel);
+    channel_sync(a->job.channel, SYNC_MS, on_synced, a);
+}
+
+void agent_job_assigned(struct agent *a)
+{
+    a->job.assigned = true;
+    if (a->job.synced)
+        begin(a);
+}
+
+void agent_say_restart(struct agent *a, const struct record_entry *e)
+{
+    struct buf b;
+
+    buf_init(&b, 4096);
+    (void)restart_print(&b, e);
+    (void)buf_u8(&b, 0);
+    if (buf_len(&b))
+        note(a->opts.notes, NOTE_WARN, "muster/agent", "%s",
+             (const char *)buf_data(&b));
+    buf_fini(&b);
+}
+
+char *agent_verdict(struct agent *a)
+{
+    const struct log_screen *screen = a->opts.notes->screen;
+    const struct verdict_style style = { .colours = screen && screen->colours,
+                                         .report_path = a->config->report };
+    char *text = NULL;
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    if (verdict_print(&b, channel_record(a->job.channel), &style))
+        text = mem_strndup((const char *)buf_data(&b), buf_len(&b));
+    buf_fini(&b);
+    return text;
+}
+
+static void on_last_entry(void *ctx)
+{
+    struct agent *a = ctx;
+
+    channel_detach(a->job.channel);
+    a->job.leave(a);
+}
+
+/* Whoever serves the store goes last: others may be about to hear the verdict, or of
+ * the barrier. For the others, the report shall have the end of the story, which is on
+ * its way by now. */
+void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
+{
+    struct record_entry e = { .kind = RECORD_LEFT,
+                              .cause = CAUSE_STOPPED,
+                              .round = round_of(a),
+                              .rank = -1,
+                              .local_rank = -1,
+                              .pid = getpid(),
+                              .text = span_str(a->stopped_by) };
+
+    a->job.leave = leave;
+    if (a->group.why == WHY_SIGNAL)
+        (void)channel_publish(a->job.channel, &e);
+    if (channel_shared(a->job.channel) && channel_is_local(a->job.channel))
+        channel_wait_last(a->job.channel, LAST_MS, on_last_entry, a);
+    else if (a->config->report && channel_shared(a->job.channel))
+        channel_sync(a->job.channel, 500, on_last_entry, a);
+    else
+        on_last_entry(a);
+}
+
+/* --- failures --------------------------------------------------------------------- */
+
+/* One that we told to go, and that went, has not failed. */
+static bool was_stopped(const struct agent *a, const struct agent_worker *w)
+{
+    return w->signalled && (w->code == -a->group.stop_sig || w->code == -9);
+}
+
+static void publish(struct agent *a, int64_t i)
+{
+    struct record_entry e = { .kind = RECORD_FAILED,
+                              .cause = CAUSE_EXIT,
+                              .round = round_of(a),
+                              .rank = a->range.base_rank + i,
+                              .local_rank = i,
+                              .pid = a->workers[i].pid,
+                              .code = a->workers[i].code,
+                              .at_us = a->workers[i].exited_us,
+                              .count = agent_core_attempt(&a->group),
+                              .total =
+                                  a->job.own_budget ? a->config->max_restarts : -1 };
+    struct failure_words words;
+
+    agent_describe(a, i, &words, &e);
+    (void)channel_publish(a->job.channel, &e);
+    agent_words_fini(&words);
+}
+
+void agent_job_exited(struct agent *a, int64_t i)
+{
+    const struct agent_worker *w = &a->workers[i];
+
+    if (w->code != 0 && !w->signalled && a->job.told_ranks &&
+        a->group.phase == GROUP_RUNNING)
+        publish(a, i);
+}
+
+/* "first_rank count code" lines, equal neighbours as one. */
+static void put_codes(const struct agent *a, struct buf *b)
+{
+    const int64_t n = a->config->nproc;
+
+    for (int64_t i = 0, k; i < n; i = k) {
+        for (k = i + 1; k < n && a->workers[k].code == a->workers[i].code; k++)
+            ;
+        (void)buf_printf(b, "%" PRId64 " %" PRId64 " %d\n", a->range.base_rank + i,
+                         k - i, a->workers[i].code);
+    }
+}
+
+void agent_job_report(struct agent *a)
+{
+    int64_t failed = 0, stopped = 0;
+    struct buf codes;
+
+    if (!a->job.told_ranks)
+        return;
+    for (int64_t i = 0; i < a->config->nproc; i++) {
+        const struct agent_worker *w = &a->workers[i];
+
+        if (was_stopped(a, w)) {
+            stopped++;
+        } else if (w->exited && w->code != 0) {
+            failed++;
+            if (failed <= RECORD_FAILED_MAX)
+                publish(a, i);
+        }
+    }
+    buf_init(&codes, 4096);
+    put_codes(a, &codes);
+    channel_reported(a->job.channel, round_of(a), failed, stopped, buf_span(&codes));
+    buf_fini(&codes);
+}

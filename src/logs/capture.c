@@ -1,0 +1,421 @@
+/* capture.c - see capture.h. Reads: one stream, the console, a terminal, all of them.
+ */
+#include "logs/capture.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "logs/console.h"
+#include "loop/defer.h"
+#include "record/core/last_words.h"
+
+#define CHUNK     (256u << 10)
+#define PIPE_ROOM (1 << 20)
+#define READS     4 /* of one worker, then the others have their turn */
+
+struct stream {
+    struct captures *all;
+    uv_poll_t poll;
+    int fd;        /* our end; -1: none */
+    bool terminal; /* a pty's master */
+    bool paused;   /* the console is slow */
+    bool open;     /* the poll handle is initialised */
+    uint8_t *tail; /* owned; a ring of LAST_WORDS_BYTES, from the first byte on */
+    size_t at, kept;
+    int64_t traceback_us;
+    struct stream *next; /* in `closing` */
+};
+
+struct captures {
+    uv_loop_t *loop;
+    struct stream **streams; /* owned, one a worker; NULL: not captured */
+    size_t count;
+    struct console console;
+    bool opened;
+    bool out_is_terminal, err_is_terminal, same_terminal, piped; /* what 1 and 2 are */
+    uint8_t *chunk; /* owned; what is read lands here first */
+    uint8_t *flat;  /* owned; a ring laid out straight */
+    uv_signal_t winch;
+    bool watches_size;
+    struct defer defer;
+    bool draining;
+    void (*drained)(void *ctx);
+    void *drained_ctx;
+    size_t handles; /* yet to be closed by libuv */
+    bool closed;
+};
+
+/* ---- one stream ---- */
+
+static int64_t wall_us(void)
+{
+    struct timespec ts;
+
+    (void)clock_gettime(CLOCK_REALTIME, &ts);
+    return ts.tv_sec * 1000000LL + ts.tv_nsec / 1000;
+}
+
+static void remember(struct stream *s, struct span bytes)
+{
+    if (last_words_has_traceback(
+            span_of(bytes.p, bytes.n))) /* of late output only the end matters */
+        s->traceback_us = wall_us();
+    if (!s->tail)
+        s->tail = mem_alloc(LAST_WORDS_BYTES);
+    if (!s->tail)
+        return;
+    if (bytes.n > LAST_WORDS_BYTES)
+        bytes = span_of(bytes.p + bytes.n - LAST_WORDS_BYTES, LAST_WORDS_BYTES);
+    const size_t first = MIN_OF(bytes.n, LAST_WORDS_BYTES - s->at);
+    memcpy(s->tail + s->at, bytes.p, first);
+    memcpy(s->tail, bytes.p + first, bytes.n - first);
+    s->at = (s->at + bytes.n) % LAST_WORDS_BYTES;
+    s->kept = MIN_OF(s->kept + bytes.n, LAST_WORDS_BYTES);
+}
+
+static void stream_end(struct stream *s)
+{
+    if (s->fd < 0)
+        return;
+    if (s->open)
+        (void)uv_poll_stop(&s->poll);
+    (void)close(s->fd);
+    s->fd = -1;
+}
+
+/* Most often nothing waits: straight from where it was read to the console. */
+static void show(struct captures *c, struct span bytes)
+{
+    if (c->console.broken)
+        return;
+    if (console_empty(&c->console)) {
+        const ssize_t n = c->console.own ? write(c->console.fd, bytes.p, bytes.n) : -1;
+        if (n > 0)
+            bytes = span_of(bytes.p + n, bytes.n - (size_t)n);
+    }
+    if (bytes.n == 0)
+        return;
+    (void)buf_append_span(&c->console.out, bytes);
+    console_flush(&c->console);
+}
+
+/* Takes what is there. False: no more for now, or for ever. */
+static bool stream_read(struct stream *s)
+{
+    struct captures *c = s->all;
+    const ssize_t n = read(s->fd, c->chunk, CHUNK);
+
+    if (n < 0 && errno == EINTR)
+        return true;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return false;
+    if (n <= 0) { /* A pty tells with EIO that nobody has the other end. */
+        stream_end(s);
+        return false;
+    }
+    remember(s, span_of(c->chunk, (size_t)n));
+    show(c, span_of(c->chunk, (size_t)n));
+    return true;
+}
+
+static void on_stream(uv_poll_t *poll, int status, int events)
+{
+    struct stream *s = poll->data;
+
+    (void)status;
+    (void)events;
+    for (int i = 0; i < READS && s->fd >= 0 && stream_read(s); i++)
+        if (console_full(&s->all->console))
+            break;
+    if (s->fd >= 0 && console_full(&s->all->console)) {
+        s->paused = true;
+        (void)uv_poll_stop(poll);
+    }
+}
+
+/* ---- the console ---- */
+
+static void drain_on(struct captures *c)
+{
+    bool more = false;
+
+    for (size_t i = 0; i < c->count; i++) {
+        struct stream *s = c->streams[i];
+
+        if (!s || s->fd < 0)
+            continue;
+        while (s->fd >= 0 && !console_full(&c->console) && stream_read(s))
+            ;
+        more = more || (s->fd >= 0 && console_full(&c->console));
+    }
+    if (more || (!console_empty(&c->console) && !c->console.broken))
+        return; /* Once more when there is room. */
+    c->draining = false;
+    c->drained(c->drained_ctx);
+}
+
+static void on_console_ready(void *ctx)
+{
+    struct captures *c = ctx;
+
+    if (c->draining) {
+        drain_on(c);
+        return;
+    }
+    for (size_t i = 0; i < c->count; i++) {
+        struct stream *s = c->streams[i];
+
+        if (s && s->paused && s->fd >= 0) {
+            s->paused = false;
+            (void)uv_poll_start(&s->poll, UV_READABLE, on_stream);
+        }
+    }
+}
+
+static void on_deferred(void *ctx)
+{
+    struct captures *c = ctx;
+
+    if (c->draining && !c->closed)
+        drain_on(c);
+}
+
+/* ---- a terminal ---- */
+
+static void on_window(uv_signal_t *handle, int sig)
+{
+    struct captures *c = handle->data;
+    struct winsize size;
+
+    (void)sig;
+    if (ioctl(2, TIOCGWINSZ, &size) < 0)
+        return;
+    for (size_t i = 0; i < c->count; i++)
+        if (c->streams[i] && c->streams[i]->terminal && c->streams[i]->fd >= 0)
+            (void)ioctl(c->streams[i]->fd, TIOCSWINSZ, &size);
+}
+
+/* Bytes go through as they are: the real terminal does with them what it always did. */
+static int open_terminal(struct captures *c, int *worker_end)
+{
+    struct winsize size;
+    struct termios how;
+    const int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+    char name[64];
+
+    if (master < 0)
+        return -1;
+    *worker_end = -1;
+    if (grantpt(master) == 0 && unlockpt(master) == 0 &&
+        ptsname_r(master, name, sizeof name) == 0)
+        *worker_end = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (*worker_end < 0) {
+        (void)close(master);
+        return -1;
+    }
+    if (tcgetattr(2, &how) == 0) {
+        how.c_oflag &= (tcflag_t)~OPOST;
+        how.c_lflag &= (tcflag_t) ~(ECHO | ICANON | ISIG);
+        (void)tcsetattr(*worker_end, TCSANOW, &how);
+    }
+    if (ioctl(2, TIOCGWINSZ, &size) == 0)
+        (void)ioctl(*worker_end, TIOCSWINSZ, &size);
+    if (!c->watches_size) {
+        c->watches_size = true;
+        (void)uv_signal_start(&c->winch, on_window, SIGWINCH);
+        uv_unref((uv_handle_t *)&c->winch);
+    }
+    return master;
+}
+
+static int open_pipe(int *worker_end)
+{
+    int ends[2];
+
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -1;
+    (void)fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    (void)fcntl(ends[0], F_SETPIPE_SZ, PIPE_ROOM);
+    *worker_end = ends[1];
+    return ends[0];
+}
+
+/* ---- all of them ---- */
+
+static void look_at_console(struct captures *c)
+{
+    struct stat out, err;
+
+    if (fstat(2, &err) < 0)
+        return;
+    c->piped = S_ISFIFO(err.st_mode) || S_ISSOCK(err.st_mode);
+    c->err_is_terminal = isatty(2);
+    c->out_is_terminal = isatty(1);
+    c->same_terminal = c->err_is_terminal && c->out_is_terminal &&
+                       fstat(1, &out) == 0 && out.st_rdev == err.st_rdev;
+}
+
+int captures_open(uv_loop_t *loop, size_t workers, struct captures **out,
+                  struct muster_error *err)
+{
+    struct captures *c = mem_calloc(1, sizeof *c);
+
+    if (!c)
+        return err_nomem(err);
+    c->loop = loop;
+    c->streams = mem_calloc(workers, sizeof(struct stream *));
+    if (!c->streams) {
+        mem_free(c);
+        return err_nomem(err);
+    }
+    c->count = workers;
+    defer_init(&c->defer, loop, on_deferred, c);
+    (void)uv_signal_init(loop, &c->winch);
+    c->winch.data = c;
+    c->handles = 2;
+    look_at_console(c);
+    *out = c;
+    return 0;
+}
+
+static bool open_console(struct captures *c)
+{
+    if (c->opened)
+        return true;
+    c->chunk = mem_alloc(CHUNK);
+    c->flat = mem_alloc(LAST_WORDS_BYTES);
+    if (!c->chunk || !c->flat ||
+        console_open(&c->console, c->loop, 2, on_console_ready, c) < 0)
+        return false;
+    c->opened = true;
+    return true;
+}
+
+void captures_worker(struct captures *c, size_t worker, int *out, int *err)
+{
+    const bool both = c->same_terminal && *out == -1;
+    struct stream *s;
+    int end = -1;
+
+    if (*err != -1 || !(c->piped || c->err_is_terminal) || !open_console(c))
+        return;
+    s = mem_calloc(1, sizeof *s);
+    if (!s)
+        return;
+    s->all = c;
+    s->terminal = c->err_is_terminal;
+    s->fd = s->terminal ? open_terminal(c, &end) : open_pipe(&end);
+    if (s->fd < 0 || uv_poll_init(c->loop, &s->poll, s->fd) != 0) {
+        if (s->fd >= 0) {
+            (void)close(s->fd);
+            (void)close(end);
+        }
+        mem_free(s);
+        return;
+    }
+    s->open = true;
+    s->poll.data = s;
+    c->handles++;
+    (void)uv_poll_start(&s->poll, UV_READABLE, on_stream);
+    c->streams[worker] = s;
+    *err = end;
+    if (both)
+        *out = fcntl(end, F_DUPFD_CLOEXEC, 3);
+}
+
+struct span captures_tail(const struct captures *c, size_t worker,
+                          int64_t *traceback_us)
+{
+    const struct stream *s = worker < c->count ? c->streams[worker] : NULL;
+
+    *traceback_us = s ? s->traceback_us : 0;
+    if (!s || !s->tail)
+        return span_of(NULL, 0);
+    if (s->kept < LAST_WORDS_BYTES)
+        return span_of(s->tail, s->kept);
+    memcpy(c->flat, s->tail + s->at, LAST_WORDS_BYTES - s->at);
+    memcpy(c->flat + LAST_WORDS_BYTES - s->at, s->tail, s->at);
+    return span_of(c->flat, LAST_WORDS_BYTES);
+}
+
+void captures_drain(struct captures *c, void (*cb)(void *ctx), void *ctx)
+{
+    c->draining = true;
+    c->drained = cb;
+    c->drained_ctx = ctx;
+    defer_call(&c->defer);
+}
+
+/* ---- the end ---- */
+
+static void handle_gone(struct captures *c)
+{
+    if (--c->handles > 0 || !c->closed)
+        return;
+    mem_free(c->streams);
+    mem_free(c->chunk);
+    mem_free(c->flat);
+    mem_free(c);
+}
+
+static void on_stream_closed(uv_handle_t *h)
+{
+    struct stream *s = h->data;
+    struct captures *c = s->all;
+
+    mem_free(s->tail);
+    mem_free(s);
+    handle_gone(c);
+}
+
+static void on_console_closed(uv_handle_t *h)
+{
+    handle_gone(CONTAINER_OF(h->data, struct captures, console));
+}
+
+static void on_winch_closed(uv_handle_t *h)
+{
+    handle_gone(h->data);
+}
+
+static void on_defer_closed(uv_handle_t *h)
+{
+    handle_gone(CONTAINER_OF(h, struct captures, defer.idle));
+}
+
+void captures_reset(struct captures *c)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        struct stream *s = c->streams[i];
+
+        if (!s)
+            continue;
+        c->streams[i] = NULL;
+        stream_end(s);
+        uv_close((uv_handle_t *)&s->poll, on_stream_closed);
+    }
+}
+
+void captures_close(struct captures *c)
+{
+    if (!c)
+        return;
+    captures_reset(c);
+    c->closed = true;
+    if (c->opened) {
+        c->handles++;
+        if (!console_close(&c->console, on_console_closed))
+            c->handles--;
+    }
+    uv_close((uv_handle_t *)&c->winch, on_winch_closed);
+    uv_close((uv_handle_t *)&c->defer.idle, on_defer_closed);
+}

@@ -1,0 +1,188 @@
+/* verdict.c - see verdict.h. */
+#include "record/core/verdict.h"
+
+#include <inttypes.h>
+
+#define RED       "\033[31m"
+#define DIM       "\033[2m"
+#define PLAIN     "\033[0m"
+#define INDENT    "          "
+#define WORDS_MAX 4 /* lines of stderr */
+
+int ranks_print(struct buf *out, int64_t first, int64_t count)
+{
+    if (count == 1)
+        return buf_printf(out, "rank %" PRId64, first);
+    return buf_printf(out, "ranks %" PRId64 " to %" PRId64, first, first + count - 1);
+}
+
+static void put(struct buf *out, struct span s)
+{
+    (void)buf_append_span(out, s);
+}
+
+/* File "/home/u/train.py", line 41, in load -> train.py:41 */
+static void put_short_place(struct buf *out, struct span place)
+{
+    static const char head[] = "File \"", mid[] = "\", line ";
+    const uint8_t *at, *slash;
+    struct span file, rest;
+    size_t digits = 0;
+
+    if (place.n < sizeof head || memcmp(place.p, head, sizeof head - 1) != 0)
+        return;
+    file = span_of(place.p + sizeof head - 1, place.n - (sizeof head - 1));
+    at = memmem(file.p, file.n, mid, sizeof mid - 1);
+    if (!at)
+        return;
+    rest =
+        span_of(at + sizeof mid - 1, file.n - (size_t)(at - file.p) - (sizeof mid - 1));
+    file.n = (size_t)(at - file.p);
+    slash = memrchr(file.p, '/', file.n);
+    if (slash)
+        file = span_of(slash + 1, (size_t)(file.p + file.n - slash - 1));
+    while (digits < rest.n && rest.p[digits] >= '0' && rest.p[digits] <= '9')
+        digits++;
+    (void)buf_append_str(out, " (");
+    put(out, file);
+    (void)buf_append_str(out, ":");
+    put(out, span_of(rest.p, digits));
+    (void)buf_append_str(out, ")");
+}
+
+int restart_print(struct buf *out, const struct record_entry *e)
+{
+    if (e->cause == CAUSE_NODE_LOST) {
+        put(out, e->text);
+        return buf_append_str(out, ". Going on without it; this is not counted as a "
+                                   "restart.");
+    }
+    (void)buf_printf(out, "rank %" PRId64 " on ", e->rank);
+    put(out, e->host);
+    (void)buf_append_str(out, " failed: ");
+    put(out, e->text);
+    put_short_place(out, e->place);
+    return buf_printf(out, ". Restart %" PRId64 " of %" PRId64 ".", e->count, e->total);
+}
+
+/* How it ended, by whom. */
+static void put_cause(struct buf *out, const struct record_entry *v)
+{
+    if (v->rank >= 0) {
+        (void)buf_printf(out, "rank %" PRId64 " on ", v->rank);
+        put(out, v->host);
+        (void)buf_printf(
+            out, " (local rank %" PRId64 ", pid %" PRId64 "): ", v->local_rank, v->pid);
+    }
+    put(out, v->text);
+}
+
+/* Those whose times the clocks cannot tell apart from the first one's. */
+static void put_simultaneous(struct buf *out, const struct record *r,
+                             const struct record_entry *v)
+{
+    for (size_t i = 0; i < r->count; i++) {
+        const struct record_entry f = record_at(r, i);
+        const int64_t apart =
+            f.at_us > v->at_us ? f.at_us - v->at_us : v->at_us - f.at_us;
+
+        if (f.kind != RECORD_FAILED || f.round != v->round || f.count == 0)
+            continue;
+        (void)buf_printf(out, "muster: rank %" PRId64 " on ", f.rank);
+        put(out, f.host);
+        (void)buf_printf(out,
+                         " failed within %.1f ms of it; the clocks do not tell which "
+                         "was first: ",
+                         (double)apart / 1000);
+        put(out, f.text);
+        (void)buf_append_str(out, "\n");
+        return; /* One is enough to know. */
+    }
+}
+
+/* The last lines, unless they are a traceback that has been told. */
+static void put_words(struct buf *out, const struct record_entry *v,
+                      const struct verdict_style *style)
+{
+    struct span body = v->body;
+    size_t lines = 0, at = body.n;
+
+    if (v->cause == CAUSE_EXCEPTION || body.n == 0)
+        return;
+    while (at > 0) {
+        if (body.p[at - 1] == '\n' && at < body.n && ++lines == WORDS_MAX)
+            break;
+        at--;
+    }
+    body = span_of(body.p + at, body.n - at);
+    (void)buf_append_str(out, "muster: its last words on stderr:\n");
+    while (body.n) {
+        const uint8_t *nl = memchr(body.p, '\n', body.n);
+        const size_t n = nl ? (size_t)(nl - body.p) : body.n;
+
+        (void)buf_printf(out, "%s%s", style->colours ? DIM : "", INDENT);
+        put(out, span_of(body.p, MIN_OF(n, 200)));
+        (void)buf_printf(out, "%s\n", style->colours ? PLAIN : "");
+        body = span_of(body.p + n + (nl != NULL), body.n - n - (nl != NULL));
+    }
+}
+
+static void put_others(struct buf *out, const struct record *r,
+                       const struct record_entry *v)
+{
+    struct record_entry ended;
+    const bool known = record_find(r, RECORD_ENDED, v->round, &ended);
+    const int64_t others = known ? ended.total - (v->rank >= 0) : 0;
+
+    (void)buf_append_str(out, "muster: ");
+    if (others > 0)
+        (void)buf_printf(out,
+                         "%" PRId64 " other rank%s on %" PRId64
+                         " node%s stopped because of it; ",
+                         others, others > 1 ? "s" : "", ended.code,
+                         ended.code > 1 ? "s were"
+                         : others > 1   ? " were"
+                                        : " was");
+    if (v->total <= 0)
+        (void)buf_append_str(out, "no restarts were allowed (--max-restarts)\n");
+    else
+        (void)buf_printf(out, "all %" PRId64 " restarts were used\n", v->total);
+}
+
+static void put_where(struct buf *out, const struct record_entry *v,
+                      const struct verdict_style *style)
+{
+    if (v->path.n) {
+        (void)buf_append_str(out, "muster: its output: ");
+        put(out, v->path);
+        if (style->report_path)
+            (void)buf_printf(out, "   the whole story: %s", style->report_path);
+        else
+            (void)buf_append_str(out, "   (all: --report=FILE)");
+        (void)buf_append_str(out, "\n");
+    } else if (style->report_path) {
+        (void)buf_printf(out, "muster: the whole story: %s\n", style->report_path);
+    }
+}
+
+bool verdict_print(struct buf *out, const struct record *r,
+                   const struct verdict_style *style)
+{
+    struct record_entry v;
+
+    if (!record_find(r, RECORD_VERDICT, -1, &v) || v.cause == CAUSE_SUCCEEDED)
+        return false;
+    (void)buf_printf(out, "muster: the job failed: %s", style->colours ? RED : "");
+    put_cause(out, &v);
+    (void)buf_printf(out, "%s\n", style->colours ? PLAIN : "");
+    if (v.place.n) {
+        (void)buf_append_str(out, INDENT);
+        put(out, v.place);
+        (void)buf_append_str(out, "\n");
+    }
+    put_simultaneous(out, r, &v);
+    put_words(out, &v, style);
+    put_others(out, r, &v);
+    put_where(out, &v, style);
+    return true;
+}

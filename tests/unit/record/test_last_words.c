@@ -1,0 +1,187 @@
+/* test_last_words.c - a worker's last words, understood and made harmless. */
+#include "testing.h"
+
+#include "base/escape.h"
+#include "record/core/last_words.h"
+#include "record/core/verdict.h"
+
+struct row {
+    const char *says, *tail;
+    int64_t rank;
+    bool python;
+    const char *text, *place;
+};
+
+static const struct row rows[] = {
+    { "an exception in the user's code",
+      "W data.py: x\nTraceback (most recent call last):\n"
+      "  File \"/tmp/train.py\", line 9, in <module>\n    main()\n"
+      "  File \"/tmp/train.py\", line 41, in load\n    raise RuntimeError(1)\n"
+      "RuntimeError: bad data shard 17\n",
+      -1, true, "RuntimeError: bad data shard 17",
+      "File \"/tmp/train.py\", line 41, in load" },
+    { "raised below a library",
+      "Traceback (most recent call last):\n  File \"t.py\", line 3, in f\n    g()\n"
+      "  File \"/usr/lib/python3/site-packages/torch/x.py\", line 7, in g\n    h()\n"
+      "    ~^^\ntorch.cuda.OutOfMemoryError: CUDA out of memory\n",
+      -1, true, "torch.cuda.OutOfMemoryError: CUDA out of memory",
+      "File \"t.py\", line 3, in f" },
+    { "marked by torch, and another rank's in between",
+      "[rank1]: Traceback (most recent call last):\n[rank0]: Traceback (most recent "
+      "call last):\n"
+      "[rank1]:   File \"a.py\", line 1, in m\n[rank0]:   File \"b.py\", line 2, in n\n"
+      "[rank1]: ValueError: one\n[rank0]: ValueError: two\n",
+      1, true, "ValueError: one", "File \"a.py\", line 1, in m" },
+    { "one after another: the last counts",
+      "Traceback (most recent call last):\n  File \"a.py\", line 1, in m\nKeyError: "
+      "'x'\n\n"
+      "During handling of the above exception, another exception occurred:\n\n"
+      "Traceback (most recent call last):\n  File \"a.py\", line 5, in m\nOSError: "
+      "disk\n",
+      -1, true, "OSError: disk", "File \"a.py\", line 5, in m" },
+    { "a syntax error",
+      "  File \"t.py\", line 2\n    x ==\n        ^\nSyntaxError: invalid syntax\n", -1,
+      true, "SyntaxError: invalid syntax", "File \"t.py\", line 2" },
+    { "C++",
+      "terminate called after throwing an instance of 'std::runtime_error'\n  what():  "
+      "no luck\n",
+      -1, false, "std::runtime_error: no luck", "" },
+    { "a shell", "sh: 1: trian: not found\n", -1, false, "sh: 1: trian: not found",
+      "" },
+    { "Python finds no script",
+      "python: can't open file '/x.py': [Errno 2] No such file or directory\n", -1,
+      false, "python: can't open file '/x.py': [Errno 2] No such file or directory",
+      "" },
+    { "cut off in the middle",
+      "Traceback (most recent call last):\n  File \"a.py\", line 1, in m\n", -1, false,
+      "", "" },
+    { "nothing to understand", "50%\r100%\nbye", -1, false, "", "" },
+    { "nothing", "", -1, false, "", "" },
+    { "control sequences in an exception",
+      "Traceback (most recent call last):\n  File \"a\x1b]0;x\x07.py\", line 1, in "
+      "m\nE: \x1b[2Jhi\xff\n",
+      -1, true, "E: \\x1b[2Jhi\\xff", "File \"a\\x1b]0;x\\x07.py\", line 1, in m" },
+};
+
+static void is(const struct row *row, const struct buf *b, const char *want)
+{
+    if (!span_eq(buf_span(b), span_str(want)))
+        fail_msg("%s: want \"%s\", got \"%.*s\"", row->says, want, (int)buf_len(b),
+                 (const char *)buf_data(b));
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct last_words w;
+
+        last_words_read(&w, span_str(rows[i].tail), rows[i].rank);
+        is(&rows[i], &w.text, rows[i].text);
+        is(&rows[i], &w.place, rows[i].place);
+        assert_int_equal(w.python, rows[i].python);
+        last_words_fini(&w);
+    }
+}
+
+static void test_lines(void **state)
+{
+    struct last_words w;
+    struct buf b;
+
+    (void)state;
+    last_words_read(&w, span_str("10%\r50%\r100%\r\nbye"), -1);
+    assert_true(span_eq(buf_span(&w.lines), span_str("100%\nbye\n")));
+    last_words_fini(&w);
+    buf_init(&b, SIZE_MAX); /* endless lines of anything */
+    for (int i = 0; i < 100000; i++)
+        assert_int_equal(buf_u8(&b, (uint8_t)(i * 7)), 0);
+    last_words_read(&w, buf_span(&b), 3);
+    assert_true(buf_len(&w.lines) <= 10000);
+    last_words_fini(&w);
+    buf_fini(&b);
+}
+
+static void test_escape(void **state)
+{
+    char text[16];
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(
+        escape_append(&b, span_str("a\tb\n\x1b[31m\xc3\xa9\xe2\x80\xae\xff\xc2\x9b."),
+                      0),
+        0);
+    assert_true(span_eq(buf_span(&b),
+                        span_str("a\tb\\x0a\\x1b[31m\xc3\xa9\\u202e\\xff\\x9b.")));
+    buf_clear(&b);
+    assert_int_equal(escape_append(&b, span_str("a\nb"), ESCAPE_LINES), 0);
+    assert_true(span_eq(buf_span(&b), span_str("a\nb")));
+    buf_fini(&b);
+    assert_string_equal(escape_text(text, 6, span_str("abcdefgh")), "abcde");
+    assert_string_equal(escape_text(text, 6, span_str("abcd\xc3\xa9")), "abcd");
+}
+
+/* The lines of shared/screens: cause first, ten lines at most, whatever the words are.
+ */
+static void test_verdict(void **state)
+{
+    const struct verdict_style style = { .report_path = "r.json" };
+    struct record_entry e = {
+        .number = 1, .kind = RECORD_ENDED, .round = 2, .total = 6, .code = 3
+    };
+    struct record r;
+    struct buf b;
+
+    (void)state;
+    record_init(&r);
+    buf_init(&b, SIZE_MAX);
+    assert_false(verdict_print(&b, &r, &style));
+    assert_int_equal(record_add(&r, &e), 0);
+    e = (struct record_entry){ .number = 2,
+                               .kind = RECORD_VERDICT,
+                               .cause = CAUSE_EXCEPTION,
+                               .round = 2,
+                               .rank = 3,
+                               .local_rank = 1,
+                               .pid = 4711,
+                               .count = 3,
+                               .total = 3,
+                               .host = span_str("node2"),
+                               .text = span_str("RuntimeError: bad data shard 17"),
+                               .place = span_str("File \"train.py\", line 41, in load"),
+                               .path = span_str("/logs/1/stderr.log") };
+    assert_int_equal(record_add(&r, &e), 0);
+    assert_true(verdict_print(&b, &r, &style));
+    assert_true(span_eq(
+        buf_span(&b),
+        span_str(
+            "muster: the job failed: rank 3 on node2 (local rank 1, pid 4711): "
+            "RuntimeError: bad data shard 17\n"
+            "          File \"train.py\", line 41, in load\n"
+            "muster: 5 other ranks on 3 nodes were stopped because of it; all 3 "
+            "restarts were used\n"
+            "muster: its output: /logs/1/stderr.log   the whole story: r.json\n")));
+    buf_clear(&b);
+    e.kind = RECORD_RESTART;
+    e.count = 1;
+    assert_int_equal(restart_print(&b, &e), 0);
+    assert_true(
+        span_eq(buf_span(&b), span_str("rank 3 on node2 failed: RuntimeError: bad data "
+                                       "shard 17 (train.py:41). Restart 1 of 3.")));
+    buf_fini(&b);
+    record_fini(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_escape),
+        cmocka_unit_test(test_verdict),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
