@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "auth/munge_dl.h"
 #include "auth/openssl_dl.h"
 #include "base/err.h"
 
@@ -121,7 +122,7 @@ static void put_name(struct auth *a)
 int secret_load(const struct secret_opts *o, struct auth **out,
                 struct muster_error *err)
 {
-    const unsigned flags = o->encrypt ? AUTH_ENCRYPT : 0;
+    unsigned flags = o->encrypt ? AUTH_ENCRYPT : 0;
     const char *token = getenv("MUSTER_TOKEN");
     char room[AUTH_TOKEN_MOST + 64], from[300];
     size_t size = 0;
@@ -135,6 +136,11 @@ int secret_load(const struct secret_opts *o, struct auth **out,
         (void)snprintf(from, sizeof from, "MUSTER_TOKEN");
         size = MIN_OF(strlen(token), sizeof room);
         memcpy(room, token, size);
+    } else if (o->munge && munge_available(err) == 0) {
+        (void)snprintf(from, sizeof from, "munge");
+        flags |= AUTH_MUNGE;
+    } else if (o->munge > 0) {
+        return err_wrap(err, "munge=1 is given");
     } else if (o->encrypt || o->optional) {
         return err_set(err, MUSTER_EINVAL,
                        "%s needs a secret: give --token-file=FILE, or set MUSTER_TOKEN",

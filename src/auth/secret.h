@@ -9,6 +9,8 @@ struct secret_opts {
     const char *token_file; /* NULL or empty: none */
     const char *run_id;     /* NULL: whatever the run */
     bool optional, encrypt;
+    /* Without a token: -1 take it from munge if that runs here, 1 do so or fail. */
+    int munge;
 };
 
 /* *out is NULL if there is none: no file, and MUSTER_TOKEN not set. MUSTER_EINVAL for a

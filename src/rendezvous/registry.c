@@ -99,6 +99,10 @@ static int create(const struct registry_entry *e, uv_loop_t *loop,
 
     if (rc == 0)
         rc = params_bool(params, "encrypt", 0, &encrypt, err);
+    if (rc == 0 && strcmp(params_str(params, "munge", ""), "auto") == 0)
+        opts.munge = -1;
+    else if (rc == 0)
+        rc = params_bool(params, "munge", 0, &opts.munge, err);
     opts.optional = optional;
     opts.encrypt = encrypt;
     if (rc == 0)

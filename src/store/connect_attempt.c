@@ -11,19 +11,27 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "auth/munge_dl.h"
 #include "auth/secret.h"
 #include "auth/tls_pipe.h"
 #include "base/buf.h"
 #include "base/mem.h"
+#include "loop/blocking_call.h"
 #include "store/connect_int.h"
 #include "store/core/reserved.h"
 #include "store/core/wire.h"
+
+#define MUNGE_MS 5000u /* for its daemon to answer */
 
 /* With a secret: what was said so far, and what comes. */
 struct attempt_proof {
     struct auth *auth; /* a reference */
     struct auth_side side;
-    struct dial_opts opts; /* what to carry */
+    struct dial_opts opts;         /* what to carry */
+    struct blocking_call *munging; /* owned; while a credential is decoded */
+    uint8_t nonce[AUTH_NONCE];
+    uint8_t challenge[AUTH_MESSAGE]; /* that it belongs to */
+    size_t challenge_size;
     bool greeted; /* PING and the question whose store it is have been answered */
     struct buf in, out;
 };
@@ -47,6 +55,7 @@ static void proof_free(struct attempt *a)
 {
     if (!a->proof)
         return;
+    blocking_call_cancel(a->proof->munging);
     auth_unref(a->proof->auth);
     buf_fini(&a->proof->in);
     buf_fini(&a->proof->out);
@@ -183,11 +192,11 @@ static void send_proof(struct attempt *a, const uint8_t *bytes, size_t n)
 static void begin_proof(struct attempt *a)
 {
     struct attempt_proof *p = a->proof;
-    uint8_t nonce[AUTH_NONCE], out[AUTH_MESSAGE];
+    uint8_t out[AUTH_MESSAGE];
 
-    secret_random(nonce, sizeof nonce);
+    secret_random(p->nonce, sizeof p->nonce);
     send_proof(a, out,
-               auth_client_open(&p->side, &p->auth->settings, nonce,
+               auth_client_open(&p->side, &p->auth->settings, p->nonce,
                                 span_str(p->auth->name), out));
 }
 
@@ -250,26 +259,15 @@ fail:
     fail_access(a, err.text[0] ? err.text : "cannot encrypt: out of descriptors");
 }
 
-static void on_message(struct attempt *a, struct span bytes)
+/* The server's proof is in order, and ours goes out; or not. */
+static void answer(struct attempt *a, const struct auth_message *m, struct span bytes)
 {
     struct attempt_proof *p = a->proof;
     uint8_t out[AUTH_MESSAGE], addresses[AUTH_ADDRESSES][16];
-    struct auth_message m;
     struct muster_error err;
     size_t n = 0;
 
-    if (auth_decode(bytes, &m, &err) < 0) {
-        fail_access(a, err.text);
-        return;
-    }
-    if (m.kind == AUTH_ADMITTED && p->side.expects == AUTH_ADMITTED) {
-        if (p->auth->settings.flags & AUTH_ENCRYPT)
-            encrypt(a);
-        else
-            succeed(a);
-        return;
-    }
-    if (auth_client_answer(&p->side, &p->auth->settings, &m, bytes, addresses[0],
+    if (auth_client_answer(&p->side, &p->auth->settings, m, bytes, addresses[0],
                            secret_addresses(addresses), out, &n, &err) == 0) {
         send_proof(a, out, n);
         return;
@@ -287,6 +285,75 @@ static void on_message(struct attempt *a, struct span bytes)
         }
     }
     fail_access(a, err.text);
+}
+
+/* The credential was made for this very connection if it holds both nonces. */
+static void attempt_on_credential(void *ctx, void *data)
+{
+    struct attempt *a = ctx;
+    struct attempt_proof *p = a->proof;
+    const struct munge_job *job = data;
+    const struct span bytes = span_of(p->challenge, p->challenge_size);
+    struct auth_message m;
+
+    p->munging = NULL;
+    if (!a->cb)
+        return;
+    if (!job || job->err.code) {
+        fail_access(a, job ? job->err.text : "munge: no answer within 5 s");
+        return;
+    }
+    if (auth_decode(bytes, &m, NULL) < 0 ||
+        !auth_equal(job->payload + AUTH_SECRET, p->nonce, AUTH_NONCE) ||
+        !auth_equal(job->payload + AUTH_SECRET + AUTH_NONCE, m.nonce, AUTH_NONCE)) {
+        fail_access(a, "its munge credential was made for another connection");
+        return;
+    }
+    auth_set_key(p->auth, job->payload);
+    answer(a, &m, bytes);
+}
+
+static void decode_credential(struct attempt *a, const struct auth_message *m,
+                              struct span bytes)
+{
+    struct attempt_proof *p = a->proof;
+    struct munge_job *job = mem_calloc(1, sizeof *job);
+    struct muster_error err;
+
+    memcpy(p->challenge, bytes.p, bytes.n);
+    p->challenge_size = bytes.n;
+    if (job)
+        (void)snprintf(job->credential, sizeof job->credential, "%.*s",
+                       (int)m->credential.n, (const char *)m->credential.p);
+    if (!job || blocking_call_run(a->conn.tcp.loop, munge_take, job, MUNGE_MS,
+                                  attempt_on_credential, a, &p->munging, &err) < 0) {
+        mem_free(job);
+        fail_uv(a, "", UV_ENOMEM);
+    }
+}
+
+static void on_message(struct attempt *a, struct span bytes)
+{
+    struct attempt_proof *p = a->proof;
+    const unsigned flags = p->auth->settings.flags;
+    struct auth_message m;
+    struct muster_error err;
+
+    if (auth_decode(bytes, &m, &err) < 0) {
+        fail_access(a, err.text);
+    } else if (m.kind == AUTH_ADMITTED && p->side.expects == AUTH_ADMITTED) {
+        if (flags & AUTH_ENCRYPT)
+            encrypt(a);
+        else
+            succeed(a);
+    } else if (m.kind == AUTH_CHALLENGE && (flags & m.flags & AUTH_MUNGE) &&
+               p->side.expects == AUTH_CHALLENGE && !p->munging) {
+        decode_credential(a, &m, bytes);
+    } else if (p->munging) {
+        fail_access(a, "it speaks out of turn");
+    } else {
+        answer(a, &m, bytes);
+    }
 }
 
 /* The store answers that it is ours, or it is torch's, which has nothing to prove. */

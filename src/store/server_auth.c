@@ -10,12 +10,14 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "auth/munge_dl.h"
 #include "auth/secret.h"
 #include "auth/tls.h"
 #include "base/base64.h"
 #include "base/err.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "loop/blocking_call.h"
 #include "net/peer_uid.h"
 #include "store/core/quote.h"
 #include "store/core/reserved.h"
@@ -24,6 +26,7 @@
 #define UNPROVEN_EACH 1024u  /* connections of one address that are not admitted */
 #define LINES         10u    /* about refused connections ... */
 #define LINES_MS      10000u /* ... in so many milliseconds; the rest is counted */
+#define MUNGE_MS      5000u  /* for its daemon to answer */
 #define STATE_KEY     "/torch.rendezvous."
 
 /* An address that somebody comes from, or that a proven node has named. */
@@ -43,7 +46,8 @@ struct server_auth {
 
 /* What a connection has shown so far. */
 struct conn_proof {
-    struct auth_side *side; /* owned; until it is admitted */
+    struct auth_side *side;  /* owned; until it is admitted */
+    struct opening *opening; /* owned; while munge is asked for a credential */
     uint8_t from[16];
     bool counted; /* as unproven, at `from` */
     bool told;    /* it is torch's, and has been told that it cannot join */
@@ -147,6 +151,9 @@ turn_away(struct store_server *s, struct conn *c, const char *fmt, ...)
     conn_close(s, c);
 }
 
+struct opening;
+static void opening_free(struct opening *o);
+
 /* ---- Coming and going ---- */
 
 bool server_auth_came(struct store_server *s, struct conn *c)
@@ -194,6 +201,7 @@ void server_auth_left(struct store_server *s, struct conn *c)
         e->members--;
         release_address(s->auth, e);
     }
+    opening_free(c->proof->opening);
     mem_free(c->proof->side);
     mem_free(c->proof->addresses);
     mem_free(c->proof);
@@ -259,10 +267,93 @@ static int hold_addresses(struct store_server *s, struct conn *c,
     return 0;
 }
 
+/* An OPEN that waits for its credential, which a daemon makes. */
+struct opening {
+    struct store_server *server;
+    struct conn *conn;
+    struct blocking_call *call;
+    uint8_t bytes[AUTH_MESSAGE]; /* of OPEN */
+    size_t size;
+    uint8_t nonce[AUTH_NONCE]; /* ours */
+};
+
+static void opening_free(struct opening *o)
+{
+    if (!o)
+        return;
+    blocking_call_cancel(o->call);
+    mem_free(o);
+}
+
+static void auth_on_credential(void *ctx, void *data)
+{
+    struct opening *o = ctx;
+    struct munge_job *job = data;
+    struct store_server *s = o->server;
+    struct conn *c = o->conn;
+    const struct auth *a = s->auth->auth;
+    uint8_t out[AUTH_MESSAGE];
+    struct auth_message m;
+    struct muster_error err = { 0 };
+    size_t n = 0;
+    int rc = 0;
+
+    o->call = NULL;
+    c->proof->opening = NULL;
+    if (!job)
+        rc = err_set(&err, MUSTER_EACCES, "munge: no answer within 5 s");
+    else if (job->err.code)
+        rc = err_set(&err, job->err.code, "%s", job->err.text);
+    if (rc == 0)
+        rc = auth_decode(span_of(o->bytes, o->size), &m, &err);
+    if (rc == 0)
+        rc = auth_server_open(c->proof->side, &a->settings, &m,
+                              span_of(o->bytes, o->size), o->nonce,
+                              span_str(job->credential), out, &n, &err);
+    else
+        n = auth_encode(
+            &(struct auth_message){ .kind = AUTH_REFUSED, .text = span_str(err.text) },
+            out);
+    if (job)
+        explicit_bzero(job->payload, sizeof job->payload);
+    mem_free(o);
+    send_message(s, c, out, n);
+    if (rc < 0)
+        turn_away(s, c, "%s", err.text);
+    server_end_turn(s);
+}
+
+static int ask_munge(struct store_server *s, struct conn *c,
+                     const struct auth_message *m, struct span bytes,
+                     const uint8_t nonce[AUTH_NONCE], struct muster_error *err)
+{
+    struct opening *o = mem_calloc(1, sizeof *o);
+    struct munge_job *job = mem_calloc(1, sizeof *job);
+    int rc = o && job ? 0 : err_nomem(err);
+
+    if (rc == 0) {
+        *o = (struct opening){ .server = s, .conn = c, .size = bytes.n };
+        memcpy(o->bytes, bytes.p, bytes.n);
+        memcpy(o->nonce, nonce, AUTH_NONCE);
+        memcpy(job->payload, s->auth->auth->key, AUTH_SECRET);
+        memcpy(job->payload + AUTH_SECRET, m->nonce, AUTH_NONCE);
+        memcpy(job->payload + AUTH_SECRET + AUTH_NONCE, nonce, AUTH_NONCE);
+        rc = blocking_call_run(s->loop, munge_make, job, MUNGE_MS, auth_on_credential,
+                               o, &o->call, err);
+    }
+    if (rc < 0) {
+        mem_free(o);
+        mem_free(job);
+        return rc;
+    }
+    c->proof->opening = o;
+    return 0;
+}
+
 static int on_open(struct store_server *s, struct conn *c, const struct auth_message *m,
                    struct span bytes, uint8_t *out, size_t *n, struct muster_error *err)
 {
-    const struct auth *a = s->auth->auth;
+    struct auth *a = s->auth->auth;
     uint8_t nonce[AUTH_NONCE];
 
     c->proof->side = mem_alloc(sizeof *c->proof->side);
@@ -271,6 +362,16 @@ static int on_open(struct store_server *s, struct conn *c, const struct auth_mes
     secret_random(nonce, sizeof nonce);
     (void)snprintf(c->proof->name, sizeof c->proof->name, "%.*s",
                    (int)MIN_OF(m->name.n, 63), (const char *)m->name.p);
+    if (a->settings.flags & m->flags & AUTH_MUNGE && m->kind == AUTH_OPEN) {
+        uint8_t key[AUTH_SECRET];
+
+        if (!a->settings.key) { /* We are the first: the job's secret is made here. */
+            secret_random(key, sizeof key);
+            auth_set_key(a, key);
+        }
+        *n = 0;
+        return ask_munge(s, c, m, bytes, nonce, err);
+    }
     return auth_server_open(c->proof->side, &a->settings, m, bytes, nonce,
                             span_of(NULL, 0), out, n, err);
 }
@@ -286,7 +387,9 @@ static void on_message(struct store_server *s, struct conn *c, struct span bytes
     size_t n = 0;
     int rc = auth_decode(bytes, &m, &err);
 
-    if (rc == 0 && !p->side)
+    if (rc == 0 && p->opening)
+        rc = err_set(&err, MUSTER_EPROTO, "a proof out of turn");
+    else if (rc == 0 && !p->side)
         rc = on_open(s, c, &m, bytes, out, &n, &err);
     else if (rc == 0)
         rc = auth_server_verdict(p->side, &a->settings, &m, out, &n, &err);

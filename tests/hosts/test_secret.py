@@ -186,6 +186,45 @@ def test_bad_token_files(tmp_path: Path, content: str | None, mode: int, says: s
         assert f"token file {path}" in n.output() and says in n.output()
 
 
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_munge_gives_the_secret(tmp_path: Path, encrypt: bool) -> None:
+    """Credentials that only the job's own user can decode; another user's node is told so."""
+    import os
+    import shutil
+    import tempfile
+    if not shutil.which("munged"):
+        pytest.skip("no munged here")
+    with tempfile.TemporaryDirectory() as there, Rig(3) as rig:
+        os.chmod(there, 0o755)
+        key = Path(there, "key")
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        files = [f"--{name}-file={there}/{name}" for name in ("key", "pid", "log", "seed")]
+        daemon = rig[2].start(["munged", "--foreground", "--force", f"--socket={there}/socket", *files])
+        daemon.wait_for("Created socket")
+        env = {**ENV, "MUSTER_MUNGE_SOCKET": f"{there}/socket"}
+
+        def munged(host: Host, *before: str, more: str = "") -> Process:
+            return host.start([*before, MUSTER, "run", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job",
+                               "--rdzv-endpoint=node1:29400", *(["--encrypt"] if encrypt else []),
+                               f"--rdzv-conf={CONF},munge=1{more}", WORKER, str(tmp_path)], **env)
+
+        first = munged(rig[0])
+        first.wait_until(lambda: ports(rig[0]) == [29400])
+        exe = Path(there, "muster")
+        shutil.copy(MUSTER, exe)
+        other = rig[2].start(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(exe), "run", "--nnodes=2",
+                              "--rdzv-backend=c10d", "--rdzv-id=job", "--rdzv-endpoint=node1:29400",
+                              *(["--encrypt"] if encrypt else []), f"--rdzv-conf={CONF},munge=1,is_host=0", "--no-python", "true"], **env)
+        assert other.wait() == 1
+        assert "it is another user's job" in other.output()
+        nodes = [first, munged(rig[1])]
+        up(nodes, 2)
+        finish(nodes, tmp_path)
+        daemon.signal(15)
+        daemon.wait()
+
+
 def test_other_users_of_the_same_machine(tmp_path: Path, token: str) -> None:
     """Loopback and the machine's own address are for the job's user."""
     with Rig(2) as rig:

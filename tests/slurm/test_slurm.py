@@ -47,6 +47,18 @@ def test_the_nodes_of_a_step_find_each_other(slurm) -> None:
                      for n in range(3) for w in range(2)]
 
 
+def test_munge_gives_a_step_its_secret(slurm) -> None:
+    """Without a word from the user, where munge runs; where it does not, one line says that there is none."""
+    argv = ["-N3", "--ntasks-per-node=1", MUSTER, "run", "--no-python", "sh", "-c", "echo rank $$RANK"]
+    srun = slurm.srun(argv, OMP_NUM_THREADS="1", MUSTER_MUNGE_SOCKET=str(slurm.rig.dir / "munge.socket"))
+    assert srun.wait(90) == 0, srun.output()
+    assert sorted(re.findall(r"rank \d", srun.output())) == ["rank 0", "rank 1", "rank 2"], srun.output()
+    assert "no secret" not in srun.output()
+    srun = slurm.srun(argv, OMP_NUM_THREADS="1", MUSTER_MUNGE_SOCKET="/no/such/socket")
+    assert srun.wait(90) == 0, srun.output()
+    assert srun.output().count("this job has no secret") == 1
+
+
 def test_the_line_of_the_readme(slurm, tmp_path: Path) -> None:
     """In a job with three nodes."""
     (line,) = re.findall(r"`(srun [^`]*)`", (ROOT / "README.md").read_text())

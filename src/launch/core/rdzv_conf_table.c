@@ -31,6 +31,8 @@ const struct conf_key conf_keys[] = {
     { "token_file", "all", "none", "As --token-file." },
     { "token_optional", "all", "0", "As --token-optional." },
     { "encrypt", "all", "0", "As --encrypt." },
+    { "munge", "all", "0; auto under srun",
+      "Take the secret from MUNGE, for jobs of one user: 1, 0, or auto (if it runs)." },
     { "is_host", "c10d", "found out", "Whether this node hosts the store." },
     { "hosted", "c10d", "1",
       "Whether a store of ours may own the state and tell each node; 0: read and write "

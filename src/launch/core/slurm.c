@@ -116,8 +116,9 @@ static int check_nnodes(const struct options *o, int64_t nodes,
  * What the user says of either wins. */
 static bool put_conf(const char *conf, int64_t rank, struct slurm_texts *texts)
 {
-    const int n = snprintf(texts->conf, sizeof texts->conf, "%s%snode_order=%lld%s",
+    const int n = snprintf(texts->conf, sizeof texts->conf, "%s%snode_order=%lld%s%s",
                            conf, *conf ? "," : "", (long long)rank,
+                           strstr(conf, "munge=") ? "" : ",munge=auto",
                            strstr(conf, "is_host=") ? ""
                            : rank == 0              ? ",is_host=true"
                                                     : ",is_host=false");

@@ -66,7 +66,7 @@ static void the_nodes_of_a_step_form_a_group(void **state)
     assert_string_equal(o.nnodes, "3");
     assert_string_equal(o.rdzv_backend, "c10d");
     assert_string_equal(o.rdzv_id, "slurm-4711.2");
-    assert_string_equal(o.rdzv_conf, "node_order=2,is_host=false");
+    assert_string_equal(o.rdzv_conf, "node_order=2,munge=auto,is_host=false");
     assert_memory_equal(o.rdzv_endpoint, "node08:", 7);
 }
 
@@ -84,7 +84,7 @@ static void what_the_user_says_wins(void **state)
     assert_int_equal(slurm_apply(&o, env, &texts, NULL), 0);
     assert_string_equal(o.nnodes, "2:4");
     assert_string_equal(o.rdzv_id, "mine");
-    assert_string_equal(o.rdzv_conf, "is_host=true,join_timeout=9,node_order=1");
+    assert_string_equal(o.rdzv_conf, "is_host=true,join_timeout=9,node_order=1,munge=auto");
 }
 
 static void when_it_is_none_of_our_business(void **state)

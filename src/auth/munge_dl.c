@@ -1,0 +1,168 @@
+/* munge_dl.c - see munge_dl.h. The few declarations that are needed are here:
+ * libmunge's interface has been the same for twenty years, and its header is seldom
+ * installed. */
+#include "auth/munge_dl.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "loop/dlopen.h"
+
+#define CIPHER_TYPE     0
+#define TIME_TO_LIVE    4
+#define SOCKET          8
+#define UID_RESTRICTION 9
+#define AES_128         4
+#define LIVES_S         60
+#define EXPIRED         15
+#define REWOUND         16
+#define UNAUTHORIZED    18
+#define SOCKET_ERROR    6
+
+struct munge_ctx;
+
+static struct {
+    struct munge_ctx *(*ctx_create)(void);
+    void (*ctx_destroy)(struct munge_ctx *);
+    int (*ctx_set)(struct munge_ctx *, int option, ...);
+    int (*ctx_get)(struct munge_ctx *, int option, ...);
+    const char *(*ctx_strerror)(struct munge_ctx *);
+    int (*encode)(char **credential, struct munge_ctx *, const void *, int);
+    int (*decode)(const char *credential, struct munge_ctx *, void **, int *, uid_t *,
+                  gid_t *);
+} munge;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool loaded;
+
+static int load(struct muster_error *err)
+{
+    void *lib = dlopen("libmunge.so.2", RTLD_NOW | RTLD_LOCAL);
+
+    if (!lib)
+        return err_set(err, MUSTER_ENOTSUP, "libmunge cannot be loaded: %s", dlerror());
+    if (!dlopen_find(lib, "munge_ctx_create", &munge.ctx_create) ||
+        !dlopen_find(lib, "munge_ctx_destroy", &munge.ctx_destroy) ||
+        !dlopen_find(lib, "munge_ctx_set", &munge.ctx_set) ||
+        !dlopen_find(lib, "munge_ctx_get", &munge.ctx_get) ||
+        !dlopen_find(lib, "munge_ctx_strerror", &munge.ctx_strerror) ||
+        !dlopen_find(lib, "munge_encode", &munge.encode) ||
+        !dlopen_find(lib, "munge_decode", &munge.decode))
+        return err_set(err, MUSTER_ENOTSUP, "libmunge lacks functions: it is too old");
+    loaded = true;
+    return 0;
+}
+
+static int munge_load(struct muster_error *err)
+{
+    pthread_mutex_lock(&lock);
+    const int rc = loaded ? 0 : load(err);
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+static struct munge_ctx *context(void)
+{
+    const char *socket = getenv("MUSTER_MUNGE_SOCKET");
+    struct munge_ctx *c = munge.ctx_create();
+
+    if (!c)
+        return NULL;
+    (void)munge.ctx_set(c, CIPHER_TYPE,
+                        AES_128); /* Never readable, whatever the site. */
+    (void)munge.ctx_set(c, TIME_TO_LIVE, LIVES_S);
+    (void)munge.ctx_set(c, UID_RESTRICTION, geteuid());
+    if (socket)
+        (void)munge.ctx_set(c, SOCKET, socket);
+    return c;
+}
+
+int munge_available(struct muster_error *err)
+{
+    struct munge_ctx *c;
+    const char *path = NULL;
+    struct stat st;
+    int rc = munge_load(err);
+
+    if (rc < 0)
+        return rc;
+    c = context();
+    if (!c)
+        return err_nomem(err);
+    if (munge.ctx_get(c, SOCKET, &path) != 0 || !path || stat(path, &st) < 0)
+        rc = err_set(err, MUSTER_ENOTSUP, "munged does not run here: no socket at %s",
+                     path ? path : "?");
+    munge.ctx_destroy(c);
+    return rc;
+}
+
+static void failed(struct munge_job *j, struct munge_ctx *c, int why)
+{
+    (void)err_set(&j->err, MUSTER_EACCES, "munge: %s%s",
+                  c ? munge.ctx_strerror(c) : "out of memory",
+                  why == EXPIRED || why == REWOUND
+                      ? "; the clocks of the two machines are apart (check NTP)"
+                  : why == UNAUTHORIZED ? "; it is another user's job"
+                  : why == SOCKET_ERROR ? "; is munged running on this machine?"
+                                        : "");
+}
+
+void munge_make(void *job)
+{
+    struct munge_job *j = job;
+    char *text = NULL;
+    struct munge_ctx *c;
+    int why = 0;
+
+    if (munge_load(&j->err) < 0)
+        return;
+    c = context();
+    if (c)
+        why = munge.encode(&text, c, j->payload, MUNGE_PAYLOAD);
+    if (!c || why)
+        failed(j, c, why);
+    else if (strlen(text) > AUTH_CREDENTIAL)
+        (void)err_set(&j->err, MUSTER_EFULL, "munge: a credential of %zu bytes",
+                      strlen(text));
+    else
+        (void)snprintf(j->credential, sizeof j->credential, "%s", text);
+    free(text); /* libmunge's own */
+    if (c)
+        munge.ctx_destroy(c);
+}
+
+void munge_take(void *job)
+{
+    struct munge_job *j = job;
+    void *bytes = NULL;
+    struct munge_ctx *c;
+    int n = 0, why = 0;
+    uid_t uid = (uid_t)-1;
+    gid_t gid;
+
+    if (munge_load(&j->err) < 0)
+        return;
+    c = context();
+    if (c)
+        why = munge.decode(j->credential, c, &bytes, &n, &uid, &gid);
+    if (!c || why)
+        failed(j, c, why);
+    else if (uid != geteuid())
+        (void)err_set(&j->err, MUSTER_EACCES,
+                      "munge: the store belongs to user %u, this node to %u",
+                      (unsigned)uid, (unsigned)geteuid());
+    else if (n != (int)MUNGE_PAYLOAD)
+        (void)err_set(&j->err, MUSTER_EPROTO, "munge: a credential of something else");
+    else
+        memcpy(j->payload, bytes, MUNGE_PAYLOAD);
+    if (bytes)
+        explicit_bzero(bytes, (size_t)n);
+    free(bytes);
+    if (c)
+        munge.ctx_destroy(c);
+}
