@@ -80,7 +80,6 @@ void sim_do(struct sim_node *n, enum sim_todo todo)
         if (!n->alive || n->kind == SIM_TORCH)
             return;
         sim_check_gone(n);
-        n->sim->hurt = true; /* others may have seated it, joined or not */
         n->life = SIM_LEAVING;
         n->wants_in = false;
         sim_say(n->sim, n, "wants to LEAVE");
@@ -126,8 +125,6 @@ static void on_news(struct sim_node *n, const struct rdzv_effect *e)
     sim_say(n->sim, n, "NEWS %s%s%s", rdzv_news_name(e->news), e->text ? ": " : "",
             e->text ? e->text : "");
     n->lost_since_t = SIM_NEVER;
-    if (e->news == RDZV_NEWS_LOST || e->news == RDZV_NEWS_EVICTED)
-        sim_check_lost(n);
     switch (e->news) {
     case RDZV_NEWS_WAITING:
     case RDZV_NEWS_LOST:

@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "base/mem.h"
-#include "sim/etcd.h"
 #include "sim/sim.h"
 
 #define LUCK_US 40000000u /* bad things begin within the first 40 s */
@@ -39,8 +38,6 @@ static void kill_node(struct sim *s, struct sim_node *n)
 
 static void reset_node(struct sim *s, struct sim_node *n)
 {
-    if (s->etcd)
-        sim_http_reset(n);
     for (size_t i = 0; i < s->host.conn_count; i++) {
         struct sim_conn *c = s->host.conns[i];
 
@@ -71,7 +68,6 @@ static void node_fault(struct sim *s, struct sim_node *n, enum sim_fault fault)
         100000 + rng_below(&s->rng, rng_below(&s->rng, 3) ? 8000000 : 35000000);
 
     n->calm_from_t = MAX_OF(n->calm_from_t, s->t);
-    s->hurt = true;
     switch (fault) {
     case SIM_KILL:
         kill_node(s, n);
@@ -119,12 +115,6 @@ void sim_fault_now(struct sim *s, const struct sim_event *ev)
 
 static enum sim_kind draw_kind(struct rng *r, const char *kinds)
 {
-    if (strcmp(kinds, "etcd-v2") == 0)
-        return SIM_ETCD2;
-    if (strcmp(kinds, "etcd-v3") == 0)
-        return SIM_ETCD3;
-    if (strcmp(kinds, "etcd") == 0)
-        return SIM_LEGACY;
     if (strcmp(kinds, "ours") == 0)
         return rng_below(r, 4) ? SIM_OURS : SIM_POLLER;
     if (strcmp(kinds, "torch") == 0)
@@ -158,36 +148,6 @@ static void draw_settings(struct rng *r, struct sim_config *cfg, size_t nodes)
     cfg->any_cut = rng_below(r, 4) == 0;
 }
 
-static bool on_etcd(const char *kinds)
-{
-    return strncmp(kinds, "etcd", 4) == 0;
-}
-
-/* The cluster's own bad luck: of one member, or of most of them at once. */
-static void draw_etcd(struct sim *s, struct rng *r)
-{
-    const size_t faults = rng_below(r, 3) ? rng_below(r, 5) : 0;
-
-    for (size_t i = 0; i < faults; i++) {
-        const uint64_t t = rng_below(r, LUCK_US);
-        const uint64_t for_us =
-            100000 + rng_below(r, rng_below(r, 3) ? 5000000 : 20000000);
-        const size_t first = rng_below(r, s->etcd->count);
-        const size_t members = 1 + rng_below(r, s->etcd->count);
-        enum etcd_tick what = (enum etcd_tick)(
-            ETCD_FAULT_KILL + rng_below(r, ETCD_TICKS - ETCD_FAULT_KILL));
-        const size_t times = what >= ETCD_FAULT_COMPACT ? 1 : members;
-
-        for (size_t k = 0; k < times; k++) {
-            struct sim_event *ev = sim_at(s, t, SIM_EV_ETCD_TICK);
-
-            ev->what = (int)what;
-            ev->node = (uint32_t)((first + k) % s->etcd->count);
-            ev->n = (size_t)for_us;
-        }
-    }
-}
-
 static void draw_luck(struct sim *s, struct rng *r, const char *kinds)
 {
     const size_t faults = rng_below(r, 4) ? rng_below(r, 7) : 0;
@@ -198,7 +158,7 @@ static void draw_luck(struct sim *s, struct rng *r, const char *kinds)
         enum sim_fault fault = (enum sim_fault)rng_below(r, SIM_HOST_CRASH);
         struct sim_event *ev;
 
-        if (rng_below(r, 12) == 0 && !s->etcd)
+        if (rng_below(r, 12) == 0)
             fault = SIM_HOST_CRASH;
         if (torch && fault == SIM_JUMP)
             fault =
@@ -228,10 +188,6 @@ static uint64_t calm_end(const struct sim *s)
 
     for (size_t i = 0; i < s->count; i++)
         t = MAX_OF(t, MAX_OF(s->nodes[i].stopped_t, s->nodes[i].cut_t));
-    if (s->etcd)
-        t = MAX_OF(t, s->host_calm_t) + 20000000;
-    if (s->legacy)
-        t += 120000000; /* a version falls only when a key of 10 s has run out */
     return t + 1000 * (4 * rdzv_dead_after_ms(set) + 4 * set->last_call_ms + 30000);
 }
 
@@ -247,8 +203,6 @@ bool sim_play(uint64_t seed, const char *kinds, bool loud, uint64_t *node_us,
     rng_init(&r, rng_mix(seed ^ 0x73696d));
     nodes = 1 + rng_below(&r, 6);
     draw_settings(&r, &cfg, nodes);
-    if (strcmp(kinds, "etcd") == 0 && rng_below(&r, 4))
-        cfg.settings.max_nodes = (int64_t)nodes; /* it knows no spares */
     sim_init(&s, &cfg);
     s.autopilot = true;
     s.react_us = 1500000;
@@ -257,10 +211,6 @@ bool sim_play(uint64_t seed, const char *kinds, bool loud, uint64_t *node_us,
 
         (void)snprintf(name, sizeof name, "n%zu", i);
         (void)sim_add(&s, draw_kind(&r, kinds), name);
-    }
-    if (on_etcd(kinds)) {
-        sim_etcd_for(&s, s.nodes[0].kind, rng_below(&r, 4) ? 3 : 1);
-        draw_etcd(&s, &r);
     }
     draw_luck(&s, &r, kinds);
     for (size_t i = 0; i < nodes; i++)

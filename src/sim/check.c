@@ -6,9 +6,7 @@
  *   4  min <= size <= max;
  *   5  a node that lives is answered before its deadline;
  *   6  a member that dies is known to the others within the keep-alive bound;
- *   7  when everything is calm again, those who live are together in one round;
- *   8  on etcd, what happens to the cluster alone costs no node its round, unless it
- *      loses one leader after the other.
+ *   7  when everything is calm again, those who live are together in one round.
  *
  * torchrun's nodes break 1 by themselves where a member leaves or seems dead before
  * they looked, and are not told what 6 says: for them those do not count. */
@@ -17,12 +15,7 @@
 
 #include "base/mem.h"
 #include "rendezvous/core/state_pickle.h"
-#include "sim/etcd.h"
 #include "sim/sim.h"
-
-/* A rank's key lives 10 s, a member looks every 15 s, and either may take a try more.
- */
-#define LEGACY_DEAD_US 40000000u
 
 #define ROUNDS 32 /* how far back somebody may still be told of one */
 
@@ -138,23 +131,6 @@ void sim_check_joined(struct sim_node *n, const struct rdzv_effect *e)
     check_roster(n, r, e->rank);
 }
 
-/* Somebody is told that a member is gone, or to have been dropped. Members of the
- * cluster that are killed, hang or are cut off excuse nothing: a node asks the next one
- * in time, and when a leader is back the others wait half of the keep-alive bound for
- * it. Only a cluster that loses its leader again within that time, again and again, can
- * keep a node from being heard in each of the moments between while another is: beats
- * are all that the nodes know of each other, so from such a silence nobody can tell the
- * one who lives. The legacy protocol lets keys of 10 s run out while nobody can refresh
- * them. */
-void sim_check_lost(struct sim_node *n)
-{
-    const bool ours = n->kind == SIM_ETCD2 || n->kind == SIM_ETCD3;
-
-    if (ours && !n->sim->hurt && !sim_etcd_flaps(n->sim))
-        sim_fail(n->sim, "%s is told of a loss, but all that happened is the cluster's",
-                 n->name);
-}
-
 /* A member is no more: the others of its round must hear of it. */
 void sim_check_gone(struct sim_node *n)
 {
@@ -163,7 +139,6 @@ void sim_check_gone(struct sim_node *n)
     if (n->life != SIM_RUNNING)
         return;
     n->lost_since_t = SIM_NEVER;
-    s->hurt = true;
     for (size_t i = 0; i < s->count && !s->cfg.many; i++) {
         struct sim_node *m = &s->nodes[i];
 
@@ -215,7 +190,7 @@ static void describe(struct sim *s, const struct rdzv_state *st, uint32_t peer)
 {
     char places[400], waits[200], spares[200];
     const struct sim_conn *c = peer == UINT32_MAX ? NULL : s->host.conns[peer];
-    const struct sim_node *n = c ? c->node : s->writer;
+    const struct sim_node *n = c ? c->node : NULL;
 
     if (s->cfg.quiet)
         return;
@@ -320,7 +295,7 @@ static bool check_beats(struct sim *s, struct span value, uint32_t peer)
 {
     struct sim_host *h = &s->host;
     const struct sim_conn *c = peer == UINT32_MAX ? NULL : h->conns[peer];
-    const struct sim_node *n = c ? c->node : s->writer;
+    const struct sim_node *n = c ? c->node : NULL;
 
     if (!h->last_valid ||
         !pickle_only_beats(&h->last, buf_span(&h->last_value), value, on_beat, NULL))
@@ -356,7 +331,7 @@ void sim_check_state(struct sim *s, struct span value, uint32_t peer)
     describe(s, &is, peer);
     if (h->last_valid) {
         renew_spares(s);
-        check_change(s, &h->last, &is, peer == UINT32_MAX && !s->writer);
+        check_change(s, &h->last, &is, peer == UINT32_MAX);
         rdzv_state_fini(&h->last);
     }
     h->last = is;
@@ -368,8 +343,7 @@ static void check_node(struct sim_node *n)
     const struct sim *s = n->sim;
     const uint64_t calm_t = MAX_OF(n->calm_from_t, s->host_calm_t);
     const uint64_t slack_us = 3000000 + 4 * (s->cfg.delay_us + s->cfg.jitter_us);
-    const uint64_t dead_us =
-        s->legacy ? LEGACY_DEAD_US : rdzv_dead_after_ms(&s->cfg.settings) * 1000;
+    const uint64_t dead_us = rdzv_dead_after_ms(&s->cfg.settings) * 1000;
     uint64_t due_t = n->join_by_t + RDZV_ROLLBACK_MS * 1000 + slack_us;
 
     if (!n->alive || sim_is_stopped(n))
@@ -429,7 +403,7 @@ void sim_check_end(struct sim *s)
     }
     if (s->host.last_valid && s->host.last.closed)
         return;
-    if ((torch || s->legacy) && live > set->max_nodes)
+    if (torch && live > set->max_nodes)
         return; /* torch's waiting nodes make a full round start again, for ever */
     if (live >= set->min_nodes && running != MIN_OF(live, set->max_nodes))
         sim_fail(s, "%lld nodes live, a round takes %lld to %lld, but %lld are in one",

@@ -1,4 +1,4 @@
-/* etcd.h - a model of an etcd cluster, and what a node needs to talk to it.
+/* etcd.h - a model of an etcd cluster, for job_http.c.
  *
  * The cluster is one log of requests, in the order in which they are committed, and
  * some members: one of them leads, each may be killed, stopped or cut off from the
@@ -89,7 +89,7 @@ void etcd3_canceled(uint64_t revision, uint64_t compacted, struct buf *out);
 void etcd3_events(struct etcd_store *st, const struct etcd_change *from, size_t count,
                   const struct etcd_want *w, struct buf *out);
 
-/* ---- etcd_net.c: requests under way, and timers of nodes ---- */
+/* ---- etcd_net.c: requests under way ---- */
 
 typedef void (*sim_http_done)(void *ctx, int status, const struct etcd_http *http,
                               bool sent, const struct muster_error *err);
@@ -124,18 +124,6 @@ void sim_http_refuse(struct sim_call *c); /* nobody listens */
 void sim_http_back(struct sim_event *ev);
 void sim_http_reset(struct sim_node *n); /* all connections of the node break */
 
-struct sim_timer {
-    struct sim_timer *next, **prev_next;
-    uint64_t id;
-    void (*cb)(void *ctx);
-    void *ctx;
-};
-
-void sim_timer_start(struct sim_node *n, struct sim_timer *t, uint64_t ms,
-                     void (*cb)(void *ctx), void *ctx);
-void sim_timer_stop(struct sim_timer *t);
-void sim_timer_fire(struct sim_node *n, uint64_t id);
-
 /* ---- etcd_cluster.c: members and their bad luck ---- */
 
 struct etcd_member {
@@ -169,7 +157,6 @@ struct sim_etcd {
     size_t pending_count;
     struct etcd_watcher *watchers;
     size_t watcher_count;
-    char *state_key;  /* owned: checked at each change */
     uint64_t slow_us; /* extra delay of pushes */
 };
 
@@ -188,8 +175,7 @@ enum etcd_tick {
     ETCD_TICKS
 };
 
-/* The cluster for nodes of that kind, unless it is there or they need none. */
-void sim_etcd_for(struct sim *s, enum sim_kind kind, size_t members);
+void sim_etcd_start(struct sim *s, bool v2, size_t members);
 void sim_etcd_stop(struct sim *s);
 void sim_etcd_request(struct sim *s, struct sim_call *c); /* it has arrived */
 void sim_etcd_tick(struct sim *s, const struct sim_event *ev);
@@ -203,62 +189,5 @@ void sim_etcd_watch(struct sim *s, struct sim_call *c, struct etcd_want *w);
 void sim_etcd_changed(struct sim *s);
 void sim_etcd_push(struct sim *s, struct sim_call *c);
 void sim_etcd_drop_watchers(struct sim *s, size_t member, bool all);
-
-/* ---- etcd_client.c: what etcd/client.c does ---- */
-
-struct sim_client {
-    struct sim_node *node;
-    enum etcd_api api;
-    size_t count, current;
-    uint64_t attempt_ms;
-    struct rng rng;
-};
-
-struct sim_ask;
-typedef void (*sim_ask_done)(void *ctx, int status, const struct etcd_answer *answer,
-                             const struct muster_error *err);
-
-struct sim_ask_opts {
-    uint64_t timeout_ms, attempt_ms;
-    bool once;
-    enum etcd3_expect expect;
-};
-
-/* Takes msg over. */
-struct sim_ask *sim_ask(struct sim_client *c, struct etcd_msg *m,
-                        const struct sim_ask_opts *o, sim_ask_done cb, void *ctx);
-void sim_ask_cancel(struct sim_ask *a); /* NULL is fine */
-
-/* ---- etcd_parts.c: what etcd/watch.c and etcd/lease.c do ---- */
-
-struct sim_stream {
-    struct etcd_stream state;
-    struct sim_client *client;
-    struct sim_call *call;
-    struct sim_timer timer;
-    size_t at;
-    void (*on_change)(void *ctx, const struct etcd3_reply *events); /* NULL: missed */
-    void *ctx;
-};
-
-void sim_stream_start(struct sim_stream *w, struct sim_client *c, const char *key,
-                      bool below, bool only_ends, int64_t start_revision,
-                      void (*on_change)(void *ctx, const struct etcd3_reply *events),
-                      void *ctx);
-void sim_stream_stop(struct sim_stream *w);
-
-struct sim_lease {
-    struct lease_grant state;
-    struct sim_client *client;
-    struct sim_ask *call;
-    struct sim_timer timer;
-    void (*on_granted)(void *ctx);
-    void *ctx;
-};
-
-void sim_lease_start(struct sim_lease *l, struct sim_client *c, uint64_t ttl_s,
-                     void (*on_granted)(void *ctx), void *ctx);
-void sim_lease_check(struct sim_lease *l);
-void sim_lease_stop(struct sim_lease *l);
 
 #endif

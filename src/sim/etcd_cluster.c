@@ -2,7 +2,6 @@
  * luck; see etcd.h. */
 #include <assert.h>
 
-#include "base/base64.h"
 #include "base/mem.h"
 #include "sim/etcd.h"
 
@@ -55,30 +54,6 @@ static void respond(struct sim *s, struct sim_call *c, bool timed_out)
     buf_fini(&r.body);
 }
 
-/* The state's key has changed: whatever is promised of it must hold. */
-static void look(struct sim *s, const struct sim_node *writer)
-{
-    struct sim_etcd *e = s->etcd;
-    const struct etcd_entry *state = etcd_store_find(&e->store, e->state_key);
-    struct span value = span_str(state ? state->value : "");
-    uint8_t *plain = NULL;
-
-    if (s->cfg.unchecked)
-        return;
-    if (!e->v2 && value.n) {
-        plain = mem_alloc(BASE64_DECODED(value.n) + 1);
-        assert(plain);
-        value = span_of(plain, (size_t)base64_decode(plain, value));
-    }
-    s->writer = writer;
-    if (s->legacy)
-        sim_legacy_check(s, value);
-    else
-        sim_check_state(s, value, UINT32_MAX);
-    s->writer = NULL;
-    mem_free(plain);
-}
-
 static void apply(struct sim *s, struct sim_call *c, bool answer)
 {
     struct sim_etcd *e = s->etcd;
@@ -93,10 +68,8 @@ static void apply(struct sim *s, struct sim_call *c, bool answer)
     if (answer)
         sim_http_answer(c, &r);
     buf_fini(&r.body);
-    if (e->store.revision == before)
-        return;
-    look(s, c->node);
-    sim_etcd_changed(s);
+    if (e->store.revision != before)
+        sim_etcd_changed(s);
 }
 
 static void forget(struct sim_etcd *e, size_t i)
@@ -346,7 +319,6 @@ static void on_expire(struct sim *s)
     tick_at(s, s->t + EXPIRE_US, ETCD_EXPIRE, NULL);
     if (s->etcd->leader < 0 || !etcd_store_expire(&s->etcd->store, s->t))
         return;
-    look(s, NULL);
     sim_etcd_changed(s);
 }
 
@@ -383,25 +355,14 @@ void sim_etcd_tick(struct sim *s, const struct sim_event *ev)
     }
 }
 
-void sim_etcd_for(struct sim *s, enum sim_kind kind, size_t members)
+void sim_etcd_start(struct sim *s, bool v2, size_t members)
 {
-    static const char *const keys[SIM_KINDS] = {
-        [SIM_ETCD2] = "/torch/elastic/rendezvous/" SIM_RUN,
-        [SIM_ETCD3] = "/muster/" SIM_RUN "/state",
-        [SIM_LEGACY] = "/torchelastic/p2p/run_" SIM_RUN "/rdzv/active_version",
-    };
-    struct sim_etcd *e;
+    struct sim_etcd *e = mem_calloc(1, sizeof *e);
 
-    if (s->etcd || !keys[kind])
-        return;
-    e = mem_calloc(1, sizeof *e);
     assert(e && members <= ETCD_MEMBERS_MAX);
     s->etcd = e;
-    s->legacy = kind == SIM_LEGACY;
-    e->v2 = kind != SIM_ETCD3;
+    e->v2 = v2;
     e->count = members;
-    e->state_key = mem_strdup(keys[kind]);
-    assert(e->state_key);
     e->store.revision = e->store.oldest = 1;
     for (size_t i = 0; i < members; i++)
         e->members[i].up = true;
@@ -420,7 +381,6 @@ void sim_etcd_stop(struct sim *s)
     etcd_store_fini(&e->store);
     mem_free(e->pending);
     mem_free(e->watchers);
-    mem_free(e->state_key);
     mem_free(e);
     s->etcd = NULL;
 }

@@ -1,5 +1,5 @@
-/* etcd_net.c - HTTP between nodes and members of an etcd cluster, and timers of nodes;
- * see etcd.h. A request that was sent may arrive although its node has given up. */
+/* etcd_net.c - HTTP between nodes and members of an etcd cluster; see etcd.h. A request
+ * that was sent may arrive although its node has given up. */
 #include <assert.h>
 
 #include "base/err.h"
@@ -197,47 +197,4 @@ void sim_http_break(struct sim_call *c)
 void sim_http_refuse(struct sim_call *c)
 {
     send_back(c, BACK_REFUSED, 0, 0, (struct span){ NULL, 0 });
-}
-
-/* ---- Timers ---- */
-
-void sim_timer_stop(struct sim_timer *t)
-{
-    if (!t->prev_next)
-        return;
-    *t->prev_next = t->next;
-    if (t->next)
-        t->next->prev_next = t->prev_next;
-    t->prev_next = NULL;
-}
-
-void sim_timer_start(struct sim_node *n, struct sim_timer *t, uint64_t ms,
-                     void (*cb)(void *ctx), void *ctx)
-{
-    struct sim_event *ev;
-
-    sim_timer_stop(t);
-    t->cb = cb;
-    t->ctx = ctx;
-    t->next = n->timers;
-    if (t->next)
-        t->next->prev_next = &t->next;
-    t->prev_next = &n->timers;
-    n->timers = t;
-    ev = sim_at(n->sim, n->sim->t + ms * 1000, SIM_EV_ALARM);
-    t->id = ev->seq;
-    ev->node = n->index;
-    ev->boot = n->boot;
-    ev->n = (size_t)t->id;
-}
-
-void sim_timer_fire(struct sim_node *n, uint64_t id)
-{
-    for (struct sim_timer *t = n->timers; t; t = t->next) {
-        if (t->id != id)
-            continue;
-        sim_timer_stop(t);
-        t->cb(t->ctx);
-        return;
-    }
 }

@@ -78,6 +78,7 @@ struct job {
     unsigned resets, cuts, kills, powers, stops, jumps, signals, failures, starved;
     unsigned moments;         /* faults that are left for when something happens, */
     bool only_resets;         /* of this kind */
+    bool cluster_alone; /* nothing happens but to the cluster of etcd */
     unsigned strays;          /* workers of a lost node that came to a later world */
     bool host_lost;           /* the store went with its process, at least once */
     unsigned worker_failures; /* workers that failed by themselves */
@@ -113,6 +114,7 @@ void job_worker_ended(struct job_worker *w);
 void job_etcd_start(struct job *j, const char *backend);
 void job_etcd_stop(void);
 bool job_etcd_fault(uint64_t for_us); /* of a member; false: there is no cluster */
+bool job_etcd_flaps(void);            /* it has lost one leader after the other */
 void job_etcd_cut(const struct job_node *n, uint64_t until_t);
 void job_etcd_reset(const struct job_node *n);
 void job_etcd_life(const struct job_node *n, bool alive);

@@ -47,17 +47,13 @@ void job_etcd_start(struct job *j, const char *backend)
                               .delay_us = os.delay_us,
                               .jitter_us = os.jitter_us,
                               .quiet = true,
-                              .many = true,
-                              .unchecked = true };
-    const enum sim_kind kind = strcmp(backend, "etcd-v3") == 0   ? SIM_ETCD3
-                               : strcmp(backend, "etcd-v2") == 0 ? SIM_ETCD2
-                                                                 : SIM_LEGACY;
+                              .many = true };
 
     (void)rdzv_settings_init(&cfg.settings, 1, 1);
     sim_init(&cluster, &cfg);
     for (size_t i = 0; i < j->set.nodes; i++)
-        (void)sim_add(&cluster, kind, j->nodes[i].machine->name);
-    sim_etcd_for(&cluster, kind, (size_t)j->etcd_members);
+        (void)sim_add(&cluster, SIM_OURS, j->nodes[i].machine->name);
+    sim_etcd_start(&cluster, strcmp(backend, "etcd-v3") != 0, j->etcd_members);
     there = true;
     run_cluster();
 }
@@ -85,6 +81,11 @@ bool job_etcd_fault(uint64_t for_us)
                    (size_t)os_random(0, cluster.etcd->count), for_us);
     run_cluster();
     return true;
+}
+
+bool job_etcd_flaps(void)
+{
+    return there && cluster.etcd->flaps;
 }
 
 void job_etcd_cut(const struct job_node *n, uint64_t until_t)

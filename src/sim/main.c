@@ -8,7 +8,7 @@
  * otherwise
  *
  * K: ours, mixed (with torchrun's protocol), torch, hosted, fallback, visited (hosted,
- * with torchrun's protocol), etcd-v2, etcd-v3, etcd, or any; or whole jobs with the
+ * with torchrun's protocol), or any; or whole jobs with the
  * real drivers (job.h): job, job-c10d, job-static, also with what goes wrong:
  * job-c10d-calm, -reset, -storm, -memory. A failure prints the one line that plays it
  * again.
@@ -20,8 +20,7 @@
 #include "sim/job.h"
 #include "sim/sim.h"
 
-static const char *const kinds[] = { "ours",    "mixed",   "hosted",  "fallback",
-                                     "visited", "etcd-v2", "etcd-v3", "etcd" };
+static const char *const kinds[] = { "ours", "mixed", "hosted", "fallback", "visited" };
 
 static const char *kind_of(const char *kind, uint64_t seed)
 {
@@ -31,7 +30,8 @@ static const char *kind_of(const char *kind, uint64_t seed)
 /* Kinds of whole jobs: "job", "job-<backend>", "job-<backend>-<theme>". */
 static const char *const job_backends[] = { "c10d",    "plain",   "static",
                                             "etcd-v3", "etcd-v2", "etcd" };
-static const char *const job_themes[] = { "calm", "reset", "storm", "memory", "any" };
+static const char *const job_themes[] = { "calm",   "reset",   "storm",
+                                          "memory", "cluster", "any" };
 
 static bool job_kind(const char *kind, uint64_t seed, const char **backend,
                      const char **theme)

@@ -260,7 +260,6 @@ void sim_net_event(struct sim *s, struct sim_event *ev)
     case SIM_EV_ETCD_AT:
     case SIM_EV_ETCD_BACK:
     case SIM_EV_ETCD_TICK:
-    case SIM_EV_ALARM:
         return;
     }
 }

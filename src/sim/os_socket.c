@@ -191,13 +191,17 @@ static void on_reset(void *arg, uint64_t n)
     die(arg, ECONNRESET);
 }
 
-/* Tells the socket that its connection is unknown at the other end. */
+/* Tells the socket that its connection is unknown at the other end, or was closed there
+ * with bytes unread; what was sent before arrives before it. */
 static void send_reset(struct os_socket *to)
 {
-    const struct os_machine *from = to->peer ? to->peer->machine : NULL;
+    const struct os_socket *from = to->peer;
 
-    if (!from || (from->up && is_open(from, to->machine)))
-        os_at(os.t + delay(from ? from : to->machine, to->machine), on_reset, to, 0);
+    if (!from)
+        os_at(os.t + delay(to->machine, to->machine), on_reset, to, 0);
+    else if (from->machine->up && is_open(from->machine, to->machine))
+        os_at(MAX_OF(os.t + delay(from->machine, to->machine), from->last_arrive_t),
+              on_reset, to, 0);
 }
 
 /* ---- sending ---- */

@@ -3,11 +3,9 @@
  *   # a remark
  *   > group min=2 max=3 last_call=5      seconds; also join, interval, attempts, delay
  *                                        (milliseconds, one way), grace (milliseconds)
- *   > node a ours                        or poller, torch, hosted; or etcd-v2, etcd-v3,
- *                                        etcd: then the store is a cluster m0, m1, m2
+ *   > node a ours                        or poller, torch, hosted
  *   > at 1.5 a start                     join, leave, close, end, kill, stop 20, cut 5,
- *                                        skew -20; host crash, host back; m1 kill 5,
- *                                        stop 5, cut 5 (seconds); etcd compact, streams
+ *                                        skew -20; host crash, host back
  *   > until 60
  *
  * All other lines are the transcript: they are dropped and written anew. */
@@ -15,7 +13,6 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "sim/etcd.h"
 #include "sim/sim.h"
 
 struct script {
@@ -84,7 +81,6 @@ static int on_node(struct script *c, char *args)
     begin(c);
     for (unsigned k = 0; k < SIM_KINDS; k++) {
         if (strcmp(kind, sim_kind_names[k]) == 0) {
-            sim_etcd_for(&c->sim, (enum sim_kind)k, 3);
             (void)sim_add(&c->sim, (enum sim_kind)k, name);
             return 0;
         }
@@ -105,29 +101,6 @@ static int on_host(struct script *c, const char *what)
         return bad(c, what);
     }
     return 0;
-}
-
-static int on_cluster(struct script *c, const char *who, const char *what, double arg)
-{
-    static const struct {
-        const char *name;
-        enum etcd_tick fault;
-    } faults[] = { { "kill", ETCD_FAULT_KILL },
-                   { "stop", ETCD_FAULT_STOP },
-                   { "cut", ETCD_FAULT_CUT },
-                   { "compact", ETCD_FAULT_COMPACT },
-                   { "streams", ETCD_FAULT_STREAMS } };
-    const size_t member = who[0] == 'm' ? (size_t)(who[1] - '0') : 0;
-
-    if (!c->sim.etcd || member >= c->sim.etcd->count)
-        return bad(c, who);
-    for (size_t i = 0; i < ARRAY_LEN(faults); i++) {
-        if (strcmp(what, faults[i].name) != 0)
-            continue;
-        sim_etcd_fault(&c->sim, faults[i].fault, member, (uint64_t)(arg * 1e6));
-        return 0;
-    }
-    return bad(c, what);
 }
 
 static int on_action(struct script *c, struct sim_node *n, const char *what, double arg)
@@ -178,8 +151,6 @@ static int on_at(struct script *c, const char *args)
         return bad(c, args);
     if (strcmp(who, "host") == 0)
         return on_host(c, what);
-    if (strcmp(who, "etcd") == 0 || (who[0] == 'm' && c->sim.etcd))
-        return on_cluster(c, who, what, arg);
     for (size_t i = 0; i < c->sim.count; i++) {
         if (strcmp(c->sim.nodes[i].name, who) == 0)
             return on_action(c, &c->sim.nodes[i], what, arg);

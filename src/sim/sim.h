@@ -23,7 +23,6 @@ struct sim;
 struct sim_node;
 struct sim_conn;
 struct sim_call;
-struct sim_timer;
 struct sim_etcd;
 
 /* What a node is made of. */
@@ -32,9 +31,6 @@ enum sim_kind {
     SIM_POLLER, /* the same on a store that cannot tell of changes */
     SIM_TORCH,  /* torchrun's protocol: polls, compares wall clocks */
     SIM_HOSTED, /* guest.c: the host owns the state */
-    SIM_ETCD2,  /* rdzv.c on a model of etcd, by its v2 interface */
-    SIM_ETCD3,  /* by v3: with leases and streams */
-    SIM_LEGACY, /* legacy.c: torch's first etcd handler */
     SIM_KINDS
 };
 
@@ -55,7 +51,6 @@ enum sim_event_kind {
     SIM_EV_ETCD_AT,   /* a request reaches a member of the cluster */
     SIM_EV_ETCD_BACK, /* something comes back to the node */
     SIM_EV_ETCD_TICK, /* what = enum etcd_tick */
-    SIM_EV_ALARM,     /* of a node; n: which */
 };
 
 struct sim_event {
@@ -74,13 +69,6 @@ bool sim_next(struct sim *s, struct sim_event *out); /* false: nothing more */
 
 /* ---- the world ---- */
 
-/* The document of a legacy group, as last written. */
-struct sim_legacy_doc {
-    uint64_t version;
-    bool closed, final;
-    size_t participants;
-};
-
 struct sim_config {
     uint64_t seed;
     struct rdzv_settings settings;
@@ -89,7 +77,6 @@ struct sim_config {
     bool any_cut;                 /* bytes come in arbitrary pieces */
     uint64_t grace_ms;            /* of hosted nodes */
     bool many;                    /* too many nodes for checks that look at each */
-    bool unchecked;               /* somebody else looks at the state's key */
 };
 
 struct sim_host {
@@ -125,14 +112,10 @@ struct sim {
     uint64_t hash;     /* and reserved_hash of it */
     char fail[1024];   /* the first broken promise; empty: none */
     struct sim_checks *checks;
-    uint64_t host_calm_t;          /* the host is up since */
-    bool autopilot;                /* agents do by themselves what agents do */
-    uint64_t react_us;             /* and take up to so long to stop their workers */
-    struct sim_etcd *etcd;         /* the cluster, if the group is on one */
-    const struct sim_node *writer; /* of the change that is looked at; NULL: nobody */
-    bool hurt;   /* something happened to a node, or one has left its round */
-    bool legacy; /* the group is one of torch's first etcd handler */
-    struct sim_legacy_doc doc;
+    uint64_t host_calm_t;  /* the host is up since */
+    bool autopilot;        /* agents do by themselves what agents do */
+    uint64_t react_us;     /* and take up to so long to stop their workers */
+    struct sim_etcd *etcd; /* the cluster, if the group is on one */
 };
 
 void sim_init(struct sim *s, const struct sim_config *cfg);
@@ -208,7 +191,7 @@ struct sim_driver {
     const struct rdzv_node *(*members)(const struct sim_node *n, size_t *count);
 };
 
-extern const struct sim_driver sim_ours, sim_torch, sim_hosted, sim_etcd, sim_legacy;
+extern const struct sim_driver sim_ours, sim_torch, sim_hosted;
 
 enum sim_life {
     SIM_OFF,     /* not started, or ended */
@@ -230,11 +213,10 @@ struct sim_node {
     uint64_t cut_t;     /* no byte gets through until then */
     int64_t skew_us;    /* of its wall clock */
     uint64_t mono_off_ms;
-    uint64_t timer_t;         /* earliest TIMER event under way */
-    void *core;               /* of its driver */
-    struct sim_call *calls;   /* to the etcd cluster, without an answer */
-    struct sim_timer *timers; /* of what talks to it */
-    unsigned opened;          /* members to which it is connected, a bit each */
+    uint64_t timer_t;       /* earliest TIMER event under way */
+    void *core;             /* of its driver */
+    struct sim_call *calls; /* to the etcd cluster, without an answer */
+    unsigned opened;        /* members to which it is connected, a bit each */
     struct rng rng;
 
     /* What its agent knows and was told. */
@@ -276,13 +258,10 @@ void sim_kill(struct sim_node *n);
 struct sim_checks *sim_checks_new(void);
 void sim_checks_free(struct sim_checks *c);
 void sim_check_joined(struct sim_node *n, const struct rdzv_effect *e);
-void sim_check_lost(struct sim_node *n);
 void sim_check_gone(struct sim_node *n); /* it left its round, or died */
 void sim_check_state(struct sim *s, struct span value, uint32_t peer);
 void sim_check_step(struct sim *s);
 void sim_check_end(struct sim *s);
-
-void sim_legacy_check(struct sim *s, struct span value); /* legacy.c */
 
 /* ---- chaos.c: random runs ---- */
 

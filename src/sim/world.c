@@ -9,12 +9,10 @@
 #include "sim/sim.h"
 #include "store/core/reserved.h"
 
-const char *const sim_kind_names[SIM_KINDS] = { "ours",    "poller",  "torch", "hosted",
-                                                "etcd-v2", "etcd-v3", "etcd" };
+const char *const sim_kind_names[SIM_KINDS] = { "ours", "poller", "torch", "hosted" };
 
-static const struct sim_driver *const drivers[SIM_KINDS] = {
-    &sim_ours, &sim_ours, &sim_torch, &sim_hosted, &sim_etcd, &sim_etcd, &sim_legacy
-};
+static const struct sim_driver *const drivers[SIM_KINDS] = { &sim_ours, &sim_ours,
+                                                             &sim_torch, &sim_hosted };
 
 static bool before(const struct sim_event *a, const struct sim_event *b)
 {
@@ -205,10 +203,6 @@ static void dispatch(struct sim *s, struct sim_event *ev)
     case SIM_EV_ETCD_TICK:
         sim_etcd_tick(s, ev);
         return;
-    case SIM_EV_ALARM:
-        if (n->alive && n->boot == ev->boot)
-            sim_timer_fire(n, ev->n);
-        return;
     }
 }
 
@@ -221,8 +215,7 @@ static bool wait_for_wakeup(struct sim *s, const struct sim_event *ev)
 
     if (ev->kind != SIM_EV_DOWN && ev->kind != SIM_EV_OPENED &&
         ev->kind != SIM_EV_BROKEN && ev->kind != SIM_EV_TIMER &&
-        ev->kind != SIM_EV_AGENT && ev->kind != SIM_EV_ETCD_BACK &&
-        ev->kind != SIM_EV_ALARM)
+        ev->kind != SIM_EV_AGENT && ev->kind != SIM_EV_ETCD_BACK)
         return false;
     n = &s->nodes[ev->node];
     if (!sim_is_stopped(n) || n->boot != ev->boot)
