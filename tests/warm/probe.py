@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 
+fds = sorted(int(n) for n in os.listdir("/proc/self/fd"))  # before anything else is opened
 if os.environ.get("PROBE_IMPORTS"):
     for name in os.environ["PROBE_IMPORTS"].split(","):
         __import__(name)
@@ -64,7 +65,7 @@ facts = {
     "signals": {s: str(signal.getsignal(s)).split(" at ")[0] for s in sorted(signal.valid_signals()) if s < 32},
     "masks": status("SigBlk", "SigIgn", "SigCgt", "Threads", "Cpus_allowed", "NoNewPrivs", "Seccomp"),
     "streams": [stream(s) for s in (sys.stdin, sys.stdout, sys.stderr)],
-    "fds": sorted(int(n) for n in os.listdir("/proc/self/fd"))[:8],
+    "fds": fds,
     "links": [re.sub(r"\d+", "", os.readlink(f"/proc/self/fd/{n}")).rpartition("/")[2] for n in (0, 1, 2)],
     "session": os.getsid(0) == me, "group": os.getpgrp() == me,
     "parent": open(f"/proc/{os.getppid()}/comm").read(), "nice": os.nice(0),
