@@ -290,7 +290,7 @@ class RankReads:
         def read(environ, key):
             name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
             if isinstance(name, str) and (
-                name in self.NAMES or name.startswith("TORCHELASTIC_")
+                name in self.NAMES or name.startswith(("TORCHELASTIC_", "MUSTER_MASTER_"))
             ):
                 self.seen.add(name)
             return method(environ, key)

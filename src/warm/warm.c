@@ -224,7 +224,7 @@ static int server_env(const struct warm *w, struct text_list *env)
         "PYTHONPATH",           "OMP_NUM_THREADS",    "MKL_NUM_THREADS",
         "OPENBLAS_NUM_THREADS", "MUSTER_WARM_SERVER", "MUSTER_WARM_MODULES",
         "MUSTER_WARM_OPTIONAL", "MUSTER_WARM_LEARN",  "MUSTER_WARM_MEMORY_KB",
-        "MUSTER_WARM_ENV_SIZE"
+        "MUSTER_WARM_ENV_SIZE", "MUSTER_TOKEN", /* which is the agents' alone */
     };
     const char *path = env_get(w->opts.envp, "PYTHONPATH");
     char *modules = joined(&w->core.modules);

@@ -196,6 +196,13 @@ def test_a_module_that_leaves_something_is_left_out(tmp_path, case):
     assert ORDINARY not in text
 
 
+def test_the_secret_stays_with_the_agents(tmp_path):
+    (tmp_path / "looks.py").write_text("import os; print('SERVER', [k for k in os.environ if 'TOKEN' in k], flush=True)\n")
+    (tmp_path / "w.py").write_text("import os; print('WORKER', [k for k in os.environ if 'TOKEN' in k], flush=True)\n")
+    code, text = run(tmp_path, "--standalone", "--warm=looks", "w.py", env={"MUSTER_TOKEN": "x" * 40})
+    assert code == 0 and "SERVER []" in text and "WORKER []" in text, text
+
+
 def test_refusals_are_in_words(tmp_path):
     for words, why in ((["--warm", "--no-python", "true"], "--no-python"),
                        (["--warm=a/b", "x.py"], "'a/b' is not the name of a module"),
