@@ -192,6 +192,7 @@ void agent_describe(struct agent *a, int64_t local_rank, struct failure_words *w
 void agent_words_fini(struct failure_words *words);
 
 /* job.c */
+int64_t agent_job_round(const struct agent *a); /* as the job counts them */
 int agent_job_open(struct agent *a, struct muster_error *err);
 void agent_job_close(struct agent *a);
 void agent_job_joined(struct agent *a);   /* a round: find its coordinator */
@@ -245,6 +246,8 @@ void agent_hang_open(struct agent *a);
 void agent_hang_begin(struct agent *a);
 void agent_hang_end(struct agent *a);
 void agent_hang_close(struct agent *a);
+void agent_hang_entry(struct agent *a,
+                      const struct record_entry *e); /* of the record */
 
 /* status.c: `muster status` can ask from open to close. */
 void agent_status_open(struct agent *a);

@@ -80,12 +80,57 @@ static void put_action(struct agent *a, struct buf *b)
     }
 }
 
-static void act(struct agent *a, enum hang_action action)
+/* The first of those who are suspected; NULL: nobody is. */
+static const struct stack_rank *first_suspect(const struct stack_findings *f)
 {
-    if (action == HANG_REPORT)
+    return f->suspects > 0 && f->groups[0].suspect ? f->groups[0].ranks[0] : NULL;
+}
+
+/* The whole story for all nodes' logs and the record. */
+static void publish(struct agent *a, enum record_kind kind, const char *text,
+                    const char *body, const char *path,
+                    const struct stack_rank *suspect)
+{
+    struct record_entry e = {
+        .kind = kind,
+        .cause = CAUSE_HANG,
+        .round = agent_job_round(a),
+        .rank = suspect ? suspect->rank : -1,
+        .local_rank = suspect ? suspect->local_rank : -1,
+        .pid = suspect ? suspect->processes[0].pid : -1,
+        .code = a->config->hang_action == HANG_STOP,
+        .count = agent_core_attempt(&a->group),
+        .total = -1,
+        .host = span_str(suspect ? suspect->node : a->host),
+        .text = span_str(text),
+        .path = span_str(path),
+        .body = span_str(body),
+    };
+
+    record_trim(&e);
+    (void)channel_publish(a->job.channel, &e);
+}
+
+/* Where restarts are counted for the whole job, the coordinator ends it on all nodes.
+ */
+static void act(struct agent *a, const char *verdict, const char *body,
+                const struct stack_rank *suspect)
+{
+    if (a->config->hang_action == HANG_REPORT)
         return;
-    agent_post(a, GROUP_EV_HANG, 0, action == HANG_STOP);
+    if (a->job.own_budget || a->config->on_failure_finish)
+        agent_post(a, GROUP_EV_HANG, 0, a->config->hang_action == HANG_STOP);
+    else
+        publish(a, RECORD_FAILED, verdict, body, "", suspect);
     agent_pump(a);
+}
+
+void agent_hang_entry(struct agent *a, const struct record_entry *e)
+{
+    if (e->cause != CAUSE_HANG || e->node == channel_node(a->job.channel))
+        return; /* Our own words are in the log already. */
+    note(a->opts.notes, NOTE_WARN, PLACE, "%.*s%.*s", (int)e->body.n,
+         (const char *)e->body.p, (int)e->text.n, (const char *)e->text.p);
 }
 
 static void on_hang(void *ctx, const struct hang_report *r)
@@ -103,21 +148,25 @@ static void on_hang(void *ctx, const struct hang_report *r)
     for (size_t i = 0; i < r->sample->note_count; i++)
         buf_printf(&told, "  (%s)\n", r->sample->notes[i]);
     (void)stack_findings_verdict(&last, r->findings);
+    const struct stack_rank *suspect = first_suspect(r->findings);
     const char *all = text_of(&told), *verdict = text_of(&last);
     struct buf line;
     buf_init(&line, 8192);
     buf_printf(&line, "%s%s. ", all, verdict);
-    if (write_file(a, all, r->sample, r->findings, path, sizeof path))
+    if (write_file(a, all, r->sample, r->findings, path, sizeof path)) {
         buf_printf(&line, "Stacks: %s. ", path);
-    else
+    } else {
         buf_printf(&line, "The stacks could not be written to a file: %s. ",
                    strerror(errno));
+        path[0] = '\0';
+    }
     put_action(a, &line);
     note(a->opts.notes, NOTE_WARN, PLACE, "%s", text_of(&line));
+    publish(a, RECORD_NOTE, verdict, all, path, suspect);
+    act(a, verdict, all, suspect);
     buf_fini(&line);
     buf_fini(&told);
     buf_fini(&last);
-    act(a, a->config->hang_action);
 }
 
 static void on_over(void *ctx)
@@ -129,11 +178,16 @@ static void on_over(void *ctx)
 
 /* --- when ------------------------------------------------------------------------- */
 
+/* The node of rank 0, or each for itself where other nodes cannot be asked at all. */
 static bool decides(void *ctx)
 {
     const struct agent *a = ctx;
+    const enum channel_state state = channel_state(a->job.channel);
 
-    return a->group.phase == GROUP_RUNNING;
+    if (a->group.phase != GROUP_RUNNING)
+        return false;
+    return state == CHANNEL_ALONE || state == CHANNEL_NO_COORDINATOR ||
+           (state == CHANNEL_UP && a->round.rank == 0);
 }
 
 static uint64_t store_writes(void *ctx)
@@ -165,6 +219,8 @@ void agent_hang_open(struct agent *a)
     struct muster_error why = { .text = "stacks cannot be read" };
     if (!a->stacks || hang_open(&opts, &a->hang, &why) != 0)
         note(a->opts.notes, NOTE_WARN, PLACE, "--hang is of no use: %s", why.text);
+    else
+        (void)hang_channel(a->hang, a->job.channel);
 }
 
 void agent_hang_begin(struct agent *a)

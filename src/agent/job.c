@@ -18,7 +18,7 @@ static bool is_static(const struct agent *a)
 
 /* Nodes of a static rendezvous count their rounds each for itself: to the job it is one
  * round, in which nodes begin again. */
-static int64_t round_of(const struct agent *a)
+int64_t agent_job_round(const struct agent *a)
 {
     return is_static(a) ? 0 : (int64_t)a->round.round;
 }
@@ -28,11 +28,13 @@ static int64_t round_of(const struct agent *a)
 static void on_entry(void *ctx, const struct record_entry *e)
 {
     struct agent *a = ctx;
-    const bool ours = a->job.told_ranks && e->round == round_of(a);
+    const bool ours = a->job.told_ranks && e->round == agent_job_round(a);
     const bool finish = a->config->on_failure_finish;
 
     if (e->kind == RECORD_RESTART)
         agent_say_restart(a, e);
+    if (e->kind == RECORD_NOTE && a->hang)
+        agent_hang_entry(a, e);
     if (!ours)
         return;
     switch (e->kind) {
@@ -97,8 +99,8 @@ static void begin(struct agent *a)
     a->job.own_budget =
         is_static(a) || (ops->torch_nodes && ops->torch_nodes(a->handler) > 0);
     a->job.told_ranks = true;
-    channel_ranks(a->job.channel, round_of(a), a->range.base_rank, a->config->nproc,
-                  a->round.world_size, a->job.own_budget);
+    channel_ranks(a->job.channel, agent_job_round(a), a->range.base_rank,
+                  a->config->nproc, a->round.world_size, a->job.own_budget);
     agent_post(a, GROUP_EV_ASSIGNED, restarts, !a->job.own_budget);
 }
 
@@ -181,7 +183,7 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
 {
     struct record_entry e = { .kind = RECORD_LEFT,
                               .cause = CAUSE_STOPPED,
-                              .round = round_of(a),
+                              .round = agent_job_round(a),
                               .rank = -1,
                               .local_rank = -1,
                               .pid = getpid(),
@@ -210,7 +212,7 @@ static void publish(struct agent *a, int64_t i)
 {
     struct record_entry e = { .kind = RECORD_FAILED,
                               .cause = CAUSE_EXIT,
-                              .round = round_of(a),
+                              .round = agent_job_round(a),
                               .rank = a->range.base_rank + i,
                               .local_rank = i,
                               .pid = a->workers[i].pid,
@@ -268,6 +270,7 @@ void agent_job_report(struct agent *a)
     }
     buf_init(&codes, 4096);
     put_codes(a, &codes);
-    channel_reported(a->job.channel, round_of(a), failed, stopped, buf_span(&codes));
+    channel_reported(a->job.channel, agent_job_round(a), failed, stopped,
+                     buf_span(&codes));
     buf_fini(&codes);
 }

@@ -13,7 +13,7 @@
 #include "stacks/core/procfs.h"
 
 #define KIND      "hang"
-#define LOOK_MS   1000u /* between two looks at clocks and output */
+#define LOOK_MS   500u  /* between two looks at clocks and output */
 #define STACKS_MS 1500u /* for a sample of stacks */
 #define FULL_MS   1500u /* for those that are told */
 #define TRAVEL_MS 500u
@@ -37,7 +37,7 @@ struct hang {
     bool on;             /* workers run */
     bool asking;         /* a question or a reading is under way */
     unsigned generation; /* of attempts: late answers are dropped */
-    unsigned pending;    /* callbacks to come */
+    unsigned pending;    /* callbacks to come, those of the channel left out */
     bool closed;
     uint64_t silent_ms;
 };
@@ -326,9 +326,7 @@ static void hang_on_answers(void *ctx, const struct channel_answer *answers,
         else
             complete = false;
     }
-    h->pending--;
     hear(h, &all, complete);
-    release(h);
 }
 
 static void ask(struct hang *h)
@@ -344,9 +342,7 @@ static void ask(struct hang *h)
     buf_init(&b, SIZE_MAX);
     if (hang_question_print(&b, &q) == 0 &&
         channel_ask(h->channel, KIND, buf_span(&b), STACKS_MS + TRAVEL_MS,
-                    hang_on_answers, h, NULL) == 0)
-        h->pending++;
-    else
+                    hang_on_answers, h, NULL) != 0)
         h->asking = false;
     buf_fini(&b);
 }

@@ -1,8 +1,8 @@
 /* hang.h - finds out that the job stands still, and who is the likely cause: --hang.
  *
- * On every node a timer looks at the workers' clocks in /proc and at their output, once
- * a second; that is all while a job goes on. The node of rank 0 asks the others, at
- * most twice in the given time, and has stacks sampled once a rank has not moved for
+ * On every node a timer looks at the workers' clocks in /proc and at their output,
+ * twice a second; that is all while a job goes on. The node of rank 0 asks the others,
+ * at most twice in the given time, and has stacks sampled once a rank has not moved for
  * half of it. */
 #ifndef HANG_HANG_H
 #define HANG_HANG_H
@@ -37,7 +37,8 @@ int hang_open(const struct hang_opts *opts, struct hang **out,
               struct muster_error *err);
 void hang_close(struct hang *h); /* NULL is fine */
 
-/* Other nodes can be asked from now on, and ask. */
+/* Other nodes can be asked from now on, and ask. The channel must be closed in the same
+ * turn of the loop as this, and after it. */
 int hang_channel(struct hang *h, struct channel *channel);
 
 /* The workers of an attempt run; they are being ended. */

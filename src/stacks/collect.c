@@ -457,7 +457,39 @@ static int read_native(struct collect *c)
     return 0;
 }
 
-int stacks_collect(const struct stacks_read_opts *opts, struct buf *out)
+static int put_sample(const struct collect *c, void (*put)(void *ctx, struct span line),
+                      void *ctx)
+{
+    struct buf b;
+
+    buf_init(&b, STACK_NODE_BYTES);
+    int rc =
+        stack_sample_print_within(&b, &c->sample, c->opts->node, STACK_NODE_BYTES - 1);
+    if (rc == 0)
+        rc = buf_u8(&b, '\n');
+    if (rc == 0)
+        put(ctx, buf_span(&b));
+    buf_fini(&b);
+    return rc;
+}
+
+/* Native frames take the longest: what is known without them goes first. */
+static int put_twice(struct collect *c, void (*put)(void *ctx, struct span line),
+                     void *ctx)
+{
+    const size_t notes = c->sample.note_count;
+    int rc = stack_sample_note(&c->sample, "there was no time left for native frames");
+
+    if (rc == 0)
+        rc = put_sample(c, put, ctx);
+    c->sample.note_count = notes;
+    if (rc == 0)
+        rc = read_native(c);
+    return rc ? rc : put_sample(c, put, ctx);
+}
+
+int stacks_collect(const struct stacks_read_opts *opts,
+                   void (*put)(void *ctx, struct span line), void *ctx)
 {
     struct collect c = { .opts = opts };
     int rc = 0;
@@ -468,12 +500,12 @@ int stacks_collect(const struct stacks_read_opts *opts, struct buf *out)
         rc = add_target(&c, &opts->targets[i]);
     if (rc == 0)
         rc = read_python(&c);
-    if (rc == 0 && opts->depth == STACKS_FULL)
-        rc = read_native(&c);
     if (rc == 0 && c.refused)
         rc = stack_sample_note(&c.sample, why_refused());
-    if (rc == 0)
-        rc = stack_sample_print(out, &c.sample, opts->node);
+    if (rc == 0 && opts->depth == STACKS_QUICK)
+        rc = put_sample(&c, put, ctx);
+    if (rc == 0 && opts->depth == STACKS_FULL)
+        rc = put_twice(&c, put, ctx);
     stack_sample_fini(&c.sample);
     return rc;
 }

@@ -6,8 +6,9 @@
 #include "stacks/core/sample.h"
 #include "stacks/reader.h"
 
-/* Fills out with the node's part of a sample, as far as it is known when the time is
- * up. */
-int stacks_collect(const struct stacks_read_opts *opts, struct buf *out);
+/* Gives the node's part of a sample to put, a line of JSON, as soon as Python's frames
+ * are known, and once more with native ones: whoever runs out of time has the first. */
+int stacks_collect(const struct stacks_read_opts *opts,
+                   void (*put)(void *ctx, struct span line), void *ctx);
 
 #endif

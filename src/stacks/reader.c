@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,8 +34,10 @@ struct stacks_reading {
 
 /* --- the reader's process --------------------------------------------------------- */
 
-static void write_all(int fd, struct span text)
+static void write_all(void *ctx, struct span text)
 {
+    const int fd = *(int *)ctx;
+
     while (text.n > 0) {
         const ssize_t n = write(fd, text.p, text.n);
 
@@ -54,7 +55,7 @@ static void be_reader(const struct stacks_read_opts *opts, int fd, pid_t agent)
 static void be_reader(const struct stacks_read_opts *opts, int fd, pid_t agent)
 {
     sigset_t none;
-    struct buf out;
+    int out = 3;
 
     setpgid(0, 0); /* So that it and all it started can be killed at once. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -66,12 +67,9 @@ static void be_reader(const struct stacks_read_opts *opts, int fd, pid_t agent)
     signal(SIGPIPE, SIG_IGN);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    (void)dup2(fd, 3);
+    (void)dup2(fd, out);
     (void)syscall(SYS_close_range, 4u, ~0u, 0);
-    (void)setpriority(PRIO_PROCESS, 0, 5); /* The workers come first. */
-    buf_init(&out, STACK_NODE_BYTES);
-    if (stacks_collect(opts, &out) == 0)
-        write_all(3, buf_span(&out));
+    (void)stacks_collect(opts, write_all, &out);
     _exit(0);
 }
 
@@ -97,7 +95,6 @@ static void reap(uv_timer_t *timer)
     while (pid > 0);
     if (pid == 0)
         return; /* again in a moment */
-    handle_set_begin(&r->closing, on_all_closed, r);
     handle_set_close(&r->closing, &r->timer);
     handle_set_end(&r->closing);
 }
@@ -107,16 +104,33 @@ static void end(struct stacks_reading *r)
     if (uv_is_closing((uv_handle_t *)&r->pipe))
         return;
     kill(-r->pid, SIGKILL);
-    uv_close((uv_handle_t *)&r->pipe, NULL);
+    handle_set_begin(&r->closing, on_all_closed, r);
+    handle_set_close(&r->closing, &r->pipe);
     uv_timer_start(&r->timer, reap, 1, REAP_MS);
 }
 
-static void tell(struct stacks_reading *r, int status, const struct muster_error *err)
+/* The last whole line: the fullest account that came in time. */
+static struct span last_line(const struct buf *b)
 {
+    const uint8_t *p = buf_data(b);
+    size_t end = buf_len(b), begin;
+
+    while (end > 0 && p[end - 1] != '\n')
+        end--;
+    begin = end > 0 ? end - 1 : 0;
+    while (begin > 0 && p[begin - 1] != '\n')
+        begin--;
+    return span_of(end > 0 ? p + begin : NULL, end > begin ? end - 1 - begin : 0);
+}
+
+static void tell(struct stacks_reading *r, const struct muster_error *why)
+{
+    const struct span line = last_line(&r->out);
+
     if (r->told)
         return;
     r->told = true;
-    r->done(r->ctx, status, status == 0 ? buf_span(&r->out) : span_of(NULL, 0), err);
+    r->done(r->ctx, line.n > 0 ? 0 : why->code, line, why);
 }
 
 static void reader_on_deadline(uv_timer_t *timer)
@@ -125,7 +139,7 @@ static void reader_on_deadline(uv_timer_t *timer)
     struct muster_error err;
 
     err_set(&err, MUSTER_ETIMEDOUT, "reading the stacks took too long");
-    tell(r, err.code, &err);
+    tell(r, &err);
     end(r);
 }
 
@@ -140,7 +154,7 @@ static void reader_on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
 static void reader_on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
     struct stacks_reading *r = stream->data;
-    struct muster_error err = { 0 };
+    struct muster_error err;
 
     if (n > 0 && buf_append(&r->out, buf->base, (size_t)n) == 0)
         return;
@@ -149,9 +163,9 @@ static void reader_on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     if (n > 0)
         err_set(&err, MUSTER_EFULL, "the stacks take more than %u bytes",
                 STACK_NODE_BYTES);
-    else if (buf_len(&r->out) == 0)
+    else
         err_set(&err, MUSTER_EIO, "the reader of stacks ended without a result");
-    tell(r, err.code, &err);
+    tell(r, &err);
     end(r);
 }
 
@@ -191,7 +205,7 @@ int stacks_read(const struct stacks_read_opts *opts, struct stacks_reading **out
         return err_nomem(err);
     r->done = opts->done;
     r->ctx = opts->ctx;
-    buf_init(&r->out, STACK_NODE_BYTES);
+    buf_init(&r->out, 2 * STACK_NODE_BYTES);
     const int rc = start(r, opts, err);
     if (rc != 0) {
         mem_free(r);

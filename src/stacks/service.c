@@ -21,11 +21,14 @@ struct task {
     void *ctx;
 };
 
+struct gathering;
+
 struct stacks_service {
     struct stacks_service_opts opts;
     struct stacks_target *targets; /* owned, room for opts.most */
     struct channel *channel;       /* borrowed; NULL: none */
-    struct task *tasks;            /* owned */
+    struct task *tasks;            /* owned, as is the next */
+    struct gathering *gatherings;  /* whose answers the channel has yet to bring */
     size_t running;
     uint64_t holds;
 };
@@ -105,10 +108,21 @@ int stacks_of_node(struct stacks_service *s, enum stacks_depth depth,
 /* --- all nodes -------------------------------------------------------------------- */
 
 struct gathering {
+    struct stacks_service *s;
+    struct gathering *next;
     stacks_cb cb;
     void *ctx;
     const char *alone; /* why only this node was asked */
 };
+
+static void unlink_gathering(struct gathering *g)
+{
+    for (struct gathering **at = &g->s->gatherings; *at; at = &(*at)->next)
+        if (*at == g) {
+            *at = g->next;
+            return;
+        }
+}
 
 static void service_on_answers(void *ctx, const struct channel_answer *answers,
                                size_t count, bool complete)
@@ -129,6 +143,7 @@ static void service_on_answers(void *ctx, const struct channel_answer *answers,
         (void)stack_sample_note(&sample, text);
     }
     stack_sample_sort(&sample);
+    unlink_gathering(g);
     g->cb(g->ctx, &sample);
     stack_sample_fini(&sample);
     mem_free(g);
@@ -163,11 +178,19 @@ int stacks_of_job(struct stacks_service *s, uint64_t timeout_ms, stacks_cb cb,
 
     if (!g)
         return err_nomem(err);
-    *g = (struct gathering){ cb, ctx, why_alone(s) };
-    if (s->channel && channel_shared(s->channel))
-        rc = channel_ask(s->channel, KIND, span_of(NULL, 0), timeout_ms + TRAVEL_MS,
+    *g = (struct gathering){ s, NULL, cb, ctx, why_alone(s) };
+    if (s->channel && channel_shared(s->channel)) {
+        char within[32];
+
+        snprintf(within, sizeof within, "%u",
+                 (unsigned)MIN_OF(timeout_ms, (uint64_t)READ_MS));
+        rc = channel_ask(s->channel, KIND, span_str(within), timeout_ms + TRAVEL_MS,
                          service_on_answers, g, err);
-    else
+        if (rc == 0) {
+            g->next = s->gatherings;
+            s->gatherings = g;
+        }
+    } else
         rc = stacks_of_node(s, STACKS_FULL, timeout_ms, service_on_own, g, err);
     if (rc != 0)
         mem_free(g);
@@ -194,13 +217,25 @@ static void answer_question(void *ctx, struct stack_sample *sample)
     mem_free(a);
 }
 
+/* "1500": how long a reading may take, in milliseconds. */
+static uint64_t time_of(struct span text)
+{
+    uint64_t ms = 0;
+
+    for (size_t i = 0; i < text.n && i < 5; i++) {
+        if (text.p[i] < '0' || text.p[i] > '9')
+            return READ_MS;
+        ms = ms * 10 + (uint64_t)(text.p[i] - '0');
+    }
+    return ms >= 100 ? MIN_OF(ms, (uint64_t)READ_MS) : READ_MS;
+}
+
 static void service_on_question(void *ctx, struct channel_question *q,
                                 struct span payload)
 {
     struct stacks_service *s = ctx;
     struct asked *a = mem_calloc(1, sizeof *a);
 
-    (void)payload;
     if (!a) {
         channel_answer(q, span_of(NULL, 0));
         return;
@@ -208,7 +243,7 @@ static void service_on_question(void *ctx, struct channel_question *q,
     a->s = s;
     a->q = q;
     snprintf(a->node, sizeof a->node, "%s", s->opts.node);
-    if (stacks_of_node(s, STACKS_FULL, READ_MS, answer_question, a, NULL) == 0)
+    if (stacks_of_node(s, STACKS_FULL, time_of(payload), answer_question, a, NULL) == 0)
         return;
     struct stack_sample none = { 0 };
     (void)stack_sample_note(&none, "a node could not read the stacks of its ranks");
@@ -288,6 +323,14 @@ void stacks_service_close(struct stacks_service *s)
         unlink_task(t);
         t->cb(t->ctx, &none);
         mem_free(t);
+    }
+    while (s->gatherings) { /* The channel ends, too: its answers do not come. */
+        struct gathering *g = s->gatherings;
+        struct stack_sample none = { 0 };
+
+        s->gatherings = g->next;
+        g->cb(g->ctx, &none);
+        mem_free(g);
     }
     mem_free(s->targets);
     mem_free(s);

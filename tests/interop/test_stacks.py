@@ -72,14 +72,14 @@ def test_stacks_of_a_live_job(tmp_path):
              env={"KINDS": "sleep", "VICTIM": "2"}) as job:
         job.until("STUCK")
         by = time.monotonic() + 60
-        while not stacks(run_id).stdout.startswith("1 rank  (2, "):
-            assert time.monotonic() < by, stacks(run_id)
-        out = stacks(run_id).stdout
+        out = ""
+        while not (out.startswith("1 rank  (2, ") and "c10d::Work::wait (libtorch_cpu.so)" in out):  # native, too
+            assert time.monotonic() < by, out
+            out = stacks(run_id).stdout
         first, *rest = [line for line in out.splitlines() if not line.startswith(("note", " "))]
         assert re.fullmatch(r"1 rank  \(2, \S+\): sleep \(hang_culprit.py:\d+\) <- main \(hang_culprit.py:\d+\)"
                             r"   <-- differs", first), out
         assert rest[0].startswith("2 ranks (0, 1): broadcast (torch/distributed/distributed_c10d.py:"), out
-        assert "c10d::Work::wait (libtorch_cpu.so)" in out  # a native frame
         seen = json.loads(stacks(run_id, "--json").stdout)
         assert seen["suspects"] == [2] and [g["ranks"] for g in seen["groups"]] == [[2], [0, 1]]
         one = stacks(run_id, "--rank", 2).stdout
@@ -138,3 +138,24 @@ def test_another_users_job_is_told_as_such(tmp_path):
         out = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(MUSTER), "stacks",
                               str(job.pid)], capture_output=True, text=True, timeout=30)
         assert out.returncode == 1 and "is a job of user root: only that user can ask it" in out.stderr, out
+
+
+def test_two_nodes_tell_the_same_and_restart_as_one(tmp_path):
+    port = free_port()
+    words = ["--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-id=two-{port}", "--max-restarts=1",
+             f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1", "--hang=4s:restart", CULPRIT]
+    env = {"KINDS": "sleep,moves", "VICTIM": "3", "SECONDS": "1", "PAUSE": "0.1"}
+    with Job(tmp_path, "a", *words, env=env) as a, Job(tmp_path, "b", *words, env=env) as b:
+        by = time.monotonic() + 120
+        while not (stuck_at(a.text()) or stuck_at(b.text())):
+            assert time.monotonic() < by
+            time.sleep(0.05)
+        out = ""
+        while not out.startswith("1 rank  (3, ") and not told(a.text()):  # from all nodes
+            out = stacks(f"two-{port}").stdout
+        assert not out or "3 ranks (0-2): broadcast" in out, out
+        assert a.wait() == 0 and b.wait() == 0, a.text()[-3000:] + b.text()[-3000:]
+        for job in (a, b):
+            hangs = told(job.text())
+            assert len(hangs) == 1, job.text()[-3000:]
+            assert "3 ranks (0-2) wait in broadcast" in hangs[0] and "rank 3 is the likely cause" in hangs[0]

@@ -75,7 +75,7 @@ struct hub {
     struct {
         bool on;
         int64_t round;
-        bool final, own_budget;
+        bool final, own_budget, stop;
         uint32_t node;       /* whose worker failed first */
         int64_t used, total; /* own_budget: of the node */
         uint64_t due_us, began_us;
@@ -527,7 +527,7 @@ static void judge(struct hub *h, struct hub_fx *fx)
     e.number = 0;
     const int64_t total = h->end.own_budget ? h->end.total : h->max_restarts;
     const int64_t used = h->end.own_budget ? h->end.used : h->record.restarts;
-    e.kind = counts && used >= total ? RECORD_VERDICT : RECORD_RESTART;
+    e.kind = (counts && used >= total) || h->end.stop ? RECORD_VERDICT : RECORD_RESTART;
     e.total = total;
     e.count = e.kind == RECORD_RESTART ? used + counts : used;
     h->end.on = false;
@@ -576,7 +576,8 @@ static void begin_end(struct hub *h, struct hub_fx *fx, const struct record_entr
     h->end.due_us = h->now.mono_us + HUB_JUDGE_US;
     e.total = own_budget ? f->total : h->max_restarts;
     e.count = own_budget ? f->count : h->record.restarts;
-    h->end.final = e.count >= e.total;
+    h->end.stop = f->cause == CAUSE_HANG && f->code != 0; /* --hang=TIME:stop */
+    h->end.final = e.count >= e.total || h->end.stop;
     /* A failure that only says that a peer is gone may be a lost node's, which does not
      * count: then it shows at the end what this is. */
     e.code = !h->end.final ? 0 : echo && !own_budget ? 2 : 1;
