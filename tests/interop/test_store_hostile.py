@@ -1,6 +1,7 @@
 """Whatever strangers send to the store server, its clients do not notice."""
 from __future__ import annotations
 
+import base64
 import os
 import random
 import resource
@@ -502,3 +503,19 @@ def test_binds_only_what_was_asked():
 def test_help():
     r = run("--help")
     assert r.returncode == 0 and "usage: muster store" in r.stdout
+
+
+def test_a_state_named_a_thousand_times_is_read_once(server):
+    """A request of 0.3 MiB that names the key of a run's state again and again, with a pickle
+    that takes a while to find wrong: others are answered meanwhile."""
+    node, stranger = Wire(server), Wire(server)
+    node.raw(hello("long"))
+    node.take(8)
+    pickle = base64.b64encode(b"\x80\x03" + b"N0" * 100000 + b"N.")
+    key = "/torch.rendezvous.long"
+    pairs = [part for _ in range(999) for part in (key, "")] + [key, pickle]
+    began = time.monotonic()
+    stranger.send(MSET, pairs)
+    stranger.ping()
+    took = time.monotonic() - began
+    assert took < 3, f"the store was busy for {took:.1f} s"

@@ -770,9 +770,83 @@ static void messages_round_trip(void **state)
     buf_fini(&b);
 }
 
+/* ---- what a peer says is checked where it enters ---- */
+
+static struct coord_msg hello_in(struct world *w, uint32_t peer, int64_t round,
+                                 int64_t rank, int64_t world)
+{
+    return (struct coord_msg){ .kind = COORD_HELLO,
+                               .run_id = span_str("run"),
+                               .addr = span_str("10.0.0.1"),
+                               .pid = peer + 1,
+                               .nonce = peer + 1,
+                               .settings = span_str(w->settings),
+                               .grace_ms = 60000,
+                               .round = round,
+                               .rank = rank,
+                               .world = world };
+}
+
+static void a_round_that_cannot_be_is_refused(void **state)
+{
+    static const int64_t rounds[] = { INT64_MAX, INT64_MIN, -2,
+                                      (int64_t)RDZV_MAX_ROUND + 1 };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rounds); i++) {
+        struct world w;
+
+        world_init(&w, 1, 2);
+        assert_int_equal(say(&w, 0, hello_in(&w, 0, rounds[i], 0, 1)), 0);
+        assert_true(w.dropped[0]);
+        assert_int_equal(coordinator_round(w.host), 0);
+        assert_int_equal(coordinator_nodes(w.host), 0);
+        world_fini(&w);
+    }
+}
+
+/* After a restart of the host two nodes say that they were rank 0. */
+static void a_rank_is_resumed_once(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    assert_int_equal(say(&w, 0, hello_in(&w, 0, 3, 0, 2)), 0);
+    assert_int_equal(say(&w, 1, hello_in(&w, 1, 3, 0, 2)), 0);
+    assert_int_equal(w.got[0][COORD_EVICTED], 0);
+    assert_int_equal(w.got[1][COORD_EVICTED], 1);
+    assert_int_equal(say(&w, 2, hello_in(&w, 2, 3, 1, 2)), 0);
+    assert_int_equal(w.got[2][COORD_EVICTED], 0);
+    world_fini(&w);
+}
+
+/* Their grace is what they ask for; without a seat there is nothing to wait for. */
+static void who_vanishes_after_hello_costs_nothing(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 1, 2);
+    for (uint32_t i = 0; i < 3000; i++) {
+        struct coord_msg m = hello_in(&w, 0, -1, 0, 0);
+
+        m.pid = i + 1;
+        assert_int_equal(say(&w, 0, m), 0);
+        assert_int_equal(
+            feed(&w, (struct coordinator_event){ .kind = COORDINATOR_GONE, .peer = 0 }),
+            0);
+        assert_int_equal(coordinator_nodes(w.host), 0);
+    }
+    world_fini(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_round_that_cannot_be_is_refused),
+        cmocka_unit_test(a_rank_is_resumed_once),
+        cmocka_unit_test(who_vanishes_after_hello_costs_nothing),
         cmocka_unit_test(a_full_round_completes_at_once),
         cmocka_unit_test(the_last_call_ends_an_elastic_round),
         cmocka_unit_test(later_rounds_do_not_wait_for_strangers),
