@@ -1,29 +1,27 @@
-/* rdzv_static.c - the static rendezvous, as torch's: everybody knows its rank and where
- * rank 0 is. No rounds, no membership; the agents' store is the workers' store, too.
+/* static.c - the static rendezvous, as torch's: everybody knows its rank and where rank
+ * 0 is. No rounds, no membership; the agents' store is the workers' store, too.
  *
- * Like torch's TCPStore with a world size, each agent adds 1 to the key "init/"
- * (without the slash that other keys get), and rank 0 waits until all have. A next()
- * that failed must leave nobody counted twice: rank 0's server ends with it, as torch's
- * does, and the others leave word that they have counted. What the agent calls is in
- * rdzv_static_face.c. */
+ * Nodes count themselves in by rendezvous/core/count_in.c. A next() that failed must
+ * leave nobody counted twice: rank 0's server ends with it, as torch's does, and the
+ * others know by their token whether they have counted. */
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/py/text.h"
+#include "loop/clock.h"
 #include "net/bind_address.h"
 #include "rendezvous/coordinator_driver.h"
+#include "rendezvous/core/count_in.h"
 #include "rendezvous/core/endpoint.h"
 #include "rendezvous/handler.h"
 #include "rendezvous/registry.h"
 #include "rendezvous/secured.h"
 #include "store/client.h"
-#include "store/core/reserved.h"
 #include "store/server.h"
+#include "store/talk_driver.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
-/* rdzv_static_int.h - the static handler, shared by rdzv_static.c (counting in) and
- * rdzv_static_face.c (what the agent calls). */
 struct static_handler {
     struct rdzv_handler base;
     const struct trace *trace; /* borrowed */
@@ -40,60 +38,51 @@ struct static_handler {
     struct async_store *store;    /* owned */
     struct async_store *counter;  /* owned: the connection for init/ */
     struct async_store *prefixed; /* owned */
-    int64_t here;  /* who has counted in, as rank 0 has seen it; 0: we have not */
-    char word[64]; /* the key by which we know that we have counted; not rank 0's */
-    bool tried;    /* to count in: the word may be there */
+    struct count_in count;        /* decides who is here */
+    struct talk_driver *counting; /* owned while it runs */
     bool ready, destroying;
     bool ending; /* our server: its port is free again before anything is told */
     struct rdzv_round round;
     rdzv_next_cb next_cb;
     void *next_ctx;
-    uv_timer_t soon;
-    struct muster_error why; /* of a failure that is told soon; code 0: none */
+    uv_timer_t deferred;
+    struct muster_error why; /* of a failure that is told from the loop; code 0: none */
     struct {
         rdzv_done_cb cb;
         void *ctx;
-    } done[3]; /* set_closed, leave, shutdown: told soon */
+    } done[3]; /* set_closed, leave, shutdown: told from the loop */
     size_t refs;
     void (*gone_cb)(void *ctx);
     void *gone_ctx;
 };
 
-/* rdzv_static.c: serves if we are rank 0, connects, counts us in and waits for all. */
-static void fixed_begin(struct static_handler *f);
-static void fixed_fail(struct static_handler *f, const struct muster_error *err);
-static void
-fixed_take_word(struct static_handler *f); /* back: we shall not count again */
+static const struct rdzv_handler_ops static_ops;
 
-/* rdzv_static_face.c. What there is to tell is told from the loop. */
-extern const struct rdzv_handler_ops static_ops;
-static void fixed_soon(struct static_handler *f);
-static void fixed_drop(struct static_handler *f,
-                       struct async_store **s); /* NULL in *s is fine */
+static void fixed_defer(struct static_handler *f); /* what there is to tell */
+static void fixed_drop(struct static_handler *f, struct async_store **s);
 static void fixed_end_server(struct static_handler *f);
 static void fixed_release(struct static_handler *f);
 
-#define INIT_KEY "init/"
+static void fixed_stop_counting(struct static_handler *f)
+{
+    talk_driver_close(f->counting);
+    f->counting = NULL;
+}
 
 static void fixed_fail(struct static_handler *f, const struct muster_error *err)
 {
     err_copy(&f->why, err);
+    fixed_stop_counting(f);
     fixed_drop(f, &f->counter);
     fixed_drop(f, &f->prefixed);
     fixed_drop(f, &f->store);
     fixed_end_server(f);
-    fixed_soon(f);
-}
-
-static uint64_t left_ms(const struct static_handler *f)
-{
-    const uint64_t now = uv_now(f->base.loop);
-
-    return f->by_ms > now ? f->by_ms - now : 0;
+    fixed_defer(f);
 }
 
 static void all_here(struct static_handler *f)
 {
+    fixed_stop_counting(f);
     fixed_drop(f, &f->counter);
     f->round = (struct rdzv_round){ .rank = f->rank,
                                     .world_size = f->world,
@@ -101,7 +90,7 @@ static void all_here(struct static_handler *f)
                                     .master_addr = f->at.host,
                                     .master_port = (uint16_t)f->at.port };
     f->ready = true;
-    fixed_soon(f);
+    fixed_defer(f);
 }
 
 /* ---- Counting in ---- */
@@ -113,130 +102,51 @@ static bool is_over(const struct static_handler *f, int status)
     return f->destroying || status == MUSTER_ECANCELED;
 }
 
-static void count(struct static_handler *f, int64_t delta);
-
-static void on_more(void *ctx, int status, const struct c10d_reply *reply,
-                    const struct muster_error *err)
+static void fixed_on_counted(void *ctx, const struct talk_fx *fx)
 {
     struct static_handler *f = ctx;
-
-    (void)reply;
-    if (is_over(f, status))
-        return;
-    if (status == 0 || status == MUSTER_ETIMEDOUT)
-        count(f, 0);
-    else
-        fixed_fail(f, err);
-}
-
-static void wait_for_more(struct static_handler *f, int64_t seen)
-{
-    char text[24], key[80];
-    struct span keys;
     struct muster_error err;
 
-    (void)snprintf(text, sizeof text, "%" PRId64, seen);
-    (void)snprintf(key, sizeof key, RESERVED_CHANGED "%016" PRIx64 "/" INIT_KEY,
-                   reserved_hash(span_str(text)));
-    keys = span_str(key);
-    if (async_store_wait(f->counter, &keys, 1, MIN_OF(left_ms(f), 1000u), on_more, f,
-                         &err) < 0)
-        fixed_fail(f, &err);
-}
-
-static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
-                       const struct muster_error *err)
-{
-    struct static_handler *f = ctx;
-    struct muster_error e;
-
-    if (is_over(f, status))
-        return;
-    if (status < 0) {
-        err_copy(&e, err);
-        (void)err_wrap(&e, "static rendezvous at %s:%d", f->at.host, (int)f->at.port);
-        fixed_fail(f, &e);
-    } else if (f->rank != 0 || reply->number >= f->world) {
+    if (fx->kind == TALK_DONE) {
         all_here(f);
-    } else if (left_ms(f) == 0) {
-        (void)err_set(&e, MUSTER_ETIMEDOUT,
-                      "Timed out after %" PRIu64
-                      " seconds waiting for clients. %" PRId64 "/%" PRId64
-                      " clients joined. Start the missing nodes with the same "
-                      "--master-addr, --master-port and --nnodes",
-                      f->timeout_ms / 1000 + 1, reply->number, f->world);
-        fixed_fail(f, &e);
-    } else {
-        f->here = reply->number;
-        wait_for_more(f, reply->number);
+        return;
     }
+    err_copy(&err, &fx->err);
+    if (err.code != MUSTER_ETIMEDOUT)
+        (void)err_wrap(&err, "static rendezvous at %s:%d", f->at.host, (int)f->at.port);
+    fixed_fail(f, &err);
 }
 
-static void count(struct static_handler *f, int64_t delta)
+static void fixed_count(struct static_handler *f)
 {
     struct muster_error err;
 
-    if (async_store_add(f->counter, span_str(INIT_KEY), delta,
-                        MAX_OF(left_ms(f), 1000u), on_counted, f, &err) < 0)
+    talk_fini(&f->count.talk);
+    talk_init(&f->count.talk);
+    f->count.timeout_ms = f->timeout_ms;
+    if (talk_driver_open(f->counter, &f->count.talk, count_in_step, fixed_on_counted, f,
+                         &f->counting, &err) < 0)
         fixed_fail(f, &err);
 }
 
 static void no_reply(void *ctx, int status, const struct c10d_reply *reply,
                      const struct muster_error *err)
 {
-    (void)ctx; /* Most likely the count next to it has failed, too. */
+    (void)ctx; /* The key is of no use to anybody, and does no harm. */
     (void)status;
     (void)reply;
     (void)err;
 }
 
-/* An ADD whose answer we did not live to see may have been heard or not, and the server
- * may be another by the time we try again. So a word of our own goes along with it. */
-static void count_in(struct static_handler *f)
+/* We shall not count again. */
+static void fixed_take_token(struct static_handler *f)
 {
-    struct muster_error err;
+    const struct c10d_request req = { .op = C10D_DELETE_KEY,
+                                      .key = span_str(f->count.token) };
 
-    if (f->rank != 0 &&
-        async_store_set(f->counter, span_str(f->word), span_str("1"),
-                        MAX_OF(left_ms(f), 1000u), no_reply, NULL, &err) < 0)
-        fixed_fail(f, &err);
-    else
-        count(f, 1);
-    f->tried = true;
-}
-
-static void on_word(void *ctx, int status, const struct c10d_reply *reply,
-                    const struct muster_error *err)
-{
-    struct static_handler *f = ctx;
-
-    if (is_over(f, status))
-        return;
-    if (status < 0)
-        fixed_fail(f, err);
-    else if (reply->number == 0) /* ready, in c10d's words */
-        count(f, 0);
-    else
-        count_in(f);
-}
-
-static void look_for_word(struct static_handler *f)
-{
-    const struct span word = span_str(f->word);
-    struct muster_error err;
-
-    if (async_store_check(f->counter, &word, 1, MAX_OF(left_ms(f), 1000u), on_word, f,
-                          &err) < 0)
-        fixed_fail(f, &err);
-}
-
-static void fixed_take_word(struct static_handler *f)
-{
-    const struct c10d_request req = { .op = C10D_DELETE_KEY, .key = span_str(f->word) };
-
-    if (f->rank != 0 && f->tried)
+    if (f->count.tried)
         (void)async_store_call(f->store, &req, ASTORE_RAW, 1000, no_reply, NULL, NULL);
-    f->tried = false;
+    f->count.tried = false;
 }
 
 /* ---- Connecting ---- */
@@ -249,10 +159,7 @@ static void on_open(void *ctx, int status, const struct muster_error *err)
     if (is_over(f, status))
         return;
     if (status == 0) {
-        if (f->rank != 0 && f->tried)
-            look_for_word(f);
-        else
-            count_in(f);
+        fixed_count(f);
         return;
     }
     err_copy(&e, err);
@@ -312,8 +219,8 @@ static void fixed_connect(struct static_handler *f)
     struct muster_error err;
     int rc = serve(f, &err);
 
-    f->here = 0;
-    f->by_ms = uv_now(f->base.loop) + f->timeout_ms;
+    f->count.here = 0;
+    f->by_ms = clock_mono_ms() + f->timeout_ms;
     opts.port = (uint16_t)f->at.port;
     if (f->server)
         opts.host = store_server_own_host(f->server);
@@ -387,8 +294,10 @@ static int read_params(struct static_handler *f, const struct rdzv_params *p,
     f->timeout_ms = ms_of_seconds(seconds);
     if (uv_random(NULL, NULL, &nonce, sizeof nonce, 0, NULL) != 0)
         nonce = uv_hrtime();
-    (void)snprintf(f->word, sizeof f->word, INIT_KEY "%" PRId64 "/%016" PRIx64, f->rank,
-                   nonce);
+    f->count.rank = f->rank;
+    f->count.world = f->world;
+    (void)snprintf(f->count.token, sizeof f->count.token,
+                   COUNT_IN_KEY "%" PRId64 "/%016" PRIx64, f->rank, nonce);
     f->run_id = mem_strdup(p->run_id);
     f->auth = auth_ref(p->auth);
     f->bind = mem_strdup(params_str(p, "bind", ""));
@@ -413,20 +322,20 @@ int rdzv_static_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *par
         fixed_release(f);
         return rc;
     }
-    (void)uv_timer_init(loop, &f->soon);
-    f->soon.data = f;
+    (void)uv_timer_init(loop, &f->deferred);
+    f->deferred.data = f;
     *out = &f->base;
     return 0;
 }
 
-/* rdzv_static_face.c - the static handler as the agent sees it: what it may ask for,
- * what it hears, and the end. What follows from it is rdzv_static.c's. */
+/* ---- The handler as the agent sees it ---- */
+
 static struct static_handler *fixed_of(const struct rdzv_handler *h)
 {
     return CONTAINER_OF(h, struct static_handler, base);
 }
 
-static void on_soon(uv_timer_t *t)
+static void static_on_deferred(uv_timer_t *t)
 {
     struct static_handler *f = t->data;
     const rdzv_next_cb cb = f->next_cb;
@@ -442,14 +351,14 @@ static void on_soon(uv_timer_t *t)
         return;
     f->next_cb = NULL;
     if (f->why.code == 0)
-        fixed_take_word(f);
+        fixed_take_token(f);
     cb(f->next_ctx, f->why.code, f->why.code == 0 ? &f->round : NULL,
        f->why.code == 0 ? NULL : &f->why);
 }
 
-static void fixed_soon(struct static_handler *f)
+static void fixed_defer(struct static_handler *f)
 {
-    (void)uv_timer_start(&f->soon, on_soon, 0, 0);
+    (void)uv_timer_start(&f->deferred, static_on_deferred, 0, 0);
 }
 
 /* ---- What the agent calls ---- */
@@ -481,7 +390,7 @@ static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
     f->why.code = 0;
     if (f->ready) {
         f->round.round++;
-        fixed_soon(f);
+        fixed_defer(f);
     } else {
         trace(f->trace, TRACE_INFO,
               "Creating TCPStore as the c10d::Store implementation");
@@ -526,13 +435,14 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
 {
     const struct static_handler *f = fixed_of(h);
 
-    *out = (struct rdzv_progress){ .stage = f->here ? RDZV_AT_ROUND : RDZV_AT_STORE,
-                                   .here = f->here,
-                                   .min_nodes = f->world,
-                                   .max_nodes = f->world,
-                                   .by_ms = f->by_ms,
-                                   .start_by_ms = MONO_NEVER,
-                                   .dialled = true };
+    *out =
+        (struct rdzv_progress){ .stage = f->count.here ? RDZV_AT_ROUND : RDZV_AT_STORE,
+                                .here = f->count.here,
+                                .min_nodes = f->world,
+                                .max_nodes = f->world,
+                                .by_ms = f->by_ms,
+                                .start_by_ms = MONO_NEVER,
+                                .dialled = true };
     return f->next_cb && !f->ready;
 }
 
@@ -552,7 +462,7 @@ static struct async_store *gathers_at(const struct rdzv_handler *h)
 {
     const struct static_handler *f = fixed_of(h);
 
-    return f->next_cb && !f->ready && f->here ? f->prefixed : NULL;
+    return f->next_cb && !f->ready && f->count.here ? f->prefixed : NULL;
 }
 
 static void tell(struct rdzv_handler *h, size_t which, rdzv_done_cb cb, void *ctx)
@@ -561,7 +471,7 @@ static void tell(struct rdzv_handler *h, size_t which, rdzv_done_cb cb, void *ct
 
     f->done[which].cb = cb;
     f->done[which].ctx = ctx;
-    fixed_soon(f);
+    fixed_defer(f);
 }
 
 static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
@@ -611,6 +521,7 @@ static void fixed_release(struct static_handler *f)
 
     if (--f->refs > 0)
         return;
+    talk_fini(&f->count.talk);
     mem_free(f->run_id);
     mem_free(f->bind);
     auth_unref(f->auth);
@@ -644,7 +555,7 @@ static void on_server_gone(void *ctx)
 
     f->ending = false;
     if (!f->destroying)
-        fixed_soon(f);
+        fixed_defer(f);
     fixed_release(f);
 }
 
@@ -667,14 +578,15 @@ static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
     f->gone_cb = cb;
     f->gone_ctx = ctx;
     bind_address_cancel(f->binding);
+    fixed_stop_counting(f);
     fixed_drop(f, &f->counter);
     fixed_drop(f, &f->prefixed);
     fixed_drop(f, &f->store);
     fixed_end_server(f);
-    uv_close((uv_handle_t *)&f->soon, on_handle_gone);
+    uv_close((uv_handle_t *)&f->deferred, on_handle_gone);
 }
 
-const struct rdzv_handler_ops static_ops = {
+static const struct rdzv_handler_ops static_ops = {
     .backend = backend,
     .run_id = run_id,
     .use_agent_store = use_agent_store,

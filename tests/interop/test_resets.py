@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from cut_proxy import Proxy
-from run_job import MUSTER
+from run_job import MUSTER, free_port
 
 SAY = 'echo "$TORCHELASTIC_RESTART_COUNT $RANK $WORLD_SIZE $MASTER_ADDR:$MASTER_PORT" >> "$0/said.$GROUP_RANK"\n'
 SCRIPTS = {
@@ -102,6 +102,34 @@ def play(where: Path, story: str, node: int, kind: str, at: int, conf: str = KEE
     ("restart", 15), ("restart", 18), ("grow", 13), ("grow", 18)])
 def test_a_reset_costs_a_moment(tmp_path, story, at, kind, node):
     took, _ = play(tmp_path, story, node, kind, at)
+    assert took < 15, f"{took:.1f} s: somebody waited for a timeout"
+
+
+def play_static(where: Path, kind: str, at: int) -> tuple[float, bytes | None]:
+    port = free_port()
+    proxy = Proxy(port, kind, at)
+    began = time.monotonic()
+    agents = [subprocess.Popen(
+        [MUSTER, "run", "--nnodes=2", f"--node-rank={n}", "--master-addr=127.0.0.1",
+         f"--master-port={p}", "--log-dir=/dev/null", "--no-python", "sh", "-c", SAY, where],
+        stdout=subprocess.DEVNULL, stderr=(where / f"agent{n}").open("w"),
+        env=dict(os.environ, OMP_NUM_THREADS="1")) for n, p in enumerate((port, proxy.port))]
+    try:
+        codes = [a.wait(PATIENCE) for a in agents]
+        assert codes == [0, 0], [(where / f"agent{n}").read_text() for n in range(2)]
+        return time.monotonic() - began, proxy.harmed
+    finally:
+        for a in agents:
+            if a.poll() is None:
+                a.kill()
+            a.wait()
+        proxy.close()
+
+
+@pytest.mark.parametrize("kind", ["request", "reply"])
+@pytest.mark.parametrize("at", range(2, 17, 3))
+def test_a_reset_of_a_static_rendezvous(tmp_path, at, kind):
+    took, _ = play_static(tmp_path, kind, at)
     assert took < 15, f"{took:.1f} s: somebody waited for a timeout"
 
 

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 
 #include "agent/core/rank_exchange.h"
+#include "rendezvous/core/count_in.h"
 #include "rendezvous/core/master_addr.h"
+#include "store/core/reserved.h"
 
 #define NODES   3
 #define ENTRIES 64
@@ -25,6 +27,7 @@ struct node {
         struct rank_exchange exchange;
         struct exit_barrier barrier;
         struct master_addr master;
+        struct count_in count;
     } m;
     enum talk_fx_kind end;
     bool asked; /* a question that waits for its answer */
@@ -75,7 +78,12 @@ static bool has_all(struct world *w, struct c10d_list list)
     struct span key;
 
     while (c10d_list_next(&list, &key)) {
-        if (!find(w, key))
+        const struct reserved r = reserved_parse(key);
+        const struct entry *e = find(w, r.kind == RESERVED_IS_CHANGED ? r.key : key);
+
+        if (r.kind == RESERVED_IS_CHANGED
+                ? reserved_hash(e ? span_str(e->value) : span_str("")) == r.hash
+                : !e)
             return false;
     }
     return true;
@@ -375,6 +383,26 @@ static void master_check(struct world *w)
     assert_true(w->now.mono_ms < 30000);
 }
 
+static void count_init(struct world *w)
+{
+    world_init(w, count_in_step, sizeof(struct count_in));
+    for (int64_t i = 0; i < NODES; i++) {
+        struct count_in *c = &w->nodes[i].m.count;
+
+        c->rank = i;
+        c->world = NODES;
+        c->timeout_ms = 600000;
+        (void)snprintf(c->token, sizeof c->token, COUNT_IN_KEY "%d/token", (int)i);
+    }
+}
+
+static void count_check(struct world *w)
+{
+    for (size_t i = 0; i < NODES; i++)
+        assert_int_equal(w->nodes[i].end, TALK_DONE);
+    assert_string_equal(find(w, span_str(COUNT_IN_KEY))->value, "3");
+}
+
 static const struct machine {
     const char *name;
     void (*init)(struct world *w);
@@ -384,6 +412,7 @@ static const struct machine {
     { "rank exchange", exchange_init, exchange_check, true },
     { "exit barrier", barrier_init, barrier_check, false },
     { "workers' address", master_init, master_check, true },
+    { "count-in", count_init, count_check, false },
 };
 
 static void all_is_well(void **state)
