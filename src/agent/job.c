@@ -74,6 +74,7 @@ int agent_job_open(struct agent *a, struct muster_error *err)
                                        .pid = getpid(),
                                        .nproc = a->config->nproc,
                                        .max_restarts = a->config->max_restarts,
+                                       .auth = a->handler->auth,
                                        .trace = &a->trace,
                                        .on_entry = on_entry,
                                        .ctx = a };

@@ -91,7 +91,7 @@ static int open_filtered(struct logs *l, int which, const struct text_list *need
     char *path = mem_printf("%s/%s", l->none ? "/dev/null" : l->attempt, name);
     if (!path)
         return err_nomem(err);
-    l->filtered[which] = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    l->filtered[which] = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     const int rc =
         l->filtered[which] >= 0
             ? 0
@@ -231,7 +231,7 @@ static int stream(struct logs *l, const char *dir, int which, int64_t local_rank
     if (!path)
         return err_nomem(err);
     int rc = 0;
-    *fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    *fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (*fd < 0)
         rc = log_dirs_error(err, "A worker's output cannot be redirected", path);
     if (rc == 0 && tee && shown)

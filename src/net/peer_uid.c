@@ -147,6 +147,26 @@ static enum peer_place look_up(const char *path, const struct ends *e, bool wide
     return place;
 }
 
+/* A kernel without tcp_diag finds nothing at all. It is asked for our own end, which is
+ * there for sure: what it has found once it will find again. */
+static bool kernel_tells(const struct ends *e)
+{
+    static bool tells;
+    struct ends own = *e;
+    uid_t uid;
+
+    if (__atomic_load_n(&tells, __ATOMIC_RELAXED))
+        return true;
+    memcpy(own.peer, e->own, 16);
+    memcpy(own.own, e->peer, 16);
+    own.peer_port = e->own_port;
+    own.own_port = e->peer_port;
+    if (ask_kernel(&own, &uid) != PEER_HERE)
+        return false;
+    __atomic_store_n(&tells, true, __ATOMIC_RELAXED);
+    return true;
+}
+
 enum peer_place peer_uid(int fd, uid_t *uid)
 {
     struct ends e;
@@ -154,8 +174,9 @@ enum peer_place peer_uid(int fd, uid_t *uid)
 
     if (!find_ends(fd, &e))
         return PEER_UNKNOWN;
-    if (ask_kernel(&e, uid) == PEER_HERE)
-        return PEER_HERE;
+    place = ask_kernel(&e, uid);
+    if (place == PEER_HERE || (place == PEER_ELSEWHERE && kernel_tells(&e)))
+        return place;
     place = look_up("/proc/net/tcp6", &e, true, uid);
     if (place != PEER_HERE && e.family == AF_INET)
         place = look_up("/proc/net/tcp", &e, false, uid);

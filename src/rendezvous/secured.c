@@ -229,6 +229,29 @@ static struct async_store *gathers_at(const struct rdzv_handler *h)
     return inner->ops->gathers_at ? inner->ops->gathers_at(inner) : NULL;
 }
 
+static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *port,
+                     bool *local, bool *alone)
+{
+    const struct rdzv_handler *inner = of(h)->inner;
+
+    return inner->ops->store_at &&
+           inner->ops->store_at(inner, host, port, local, alone);
+}
+
+static int64_t torch_nodes(const struct rdzv_handler *h)
+{
+    const struct rdzv_handler *inner = of(h)->inner;
+
+    return inner->ops->torch_nodes ? inner->ops->torch_nodes(inner) : 0;
+}
+
+static uint64_t worker_writes(const struct rdzv_handler *h)
+{
+    const struct rdzv_handler *inner = of(h)->inner;
+
+    return inner->ops->worker_writes ? inner->ops->worker_writes(inner) : 0;
+}
+
 static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
 {
     of(h)->inner->ops->set_closed(of(h)->inner, cb, ctx);
@@ -274,12 +297,19 @@ static const struct rdzv_handler_ops secured_ops = {
     .is_closed = is_closed,
     .progress = progress,
     .gathers_at = gathers_at,
+    .store_at = store_at,
+    .torch_nodes = torch_nodes,
+    .worker_writes = worker_writes,
     .set_closed = set_closed,
     .leave = leave,
     .shutdown = shutdown_handler,
     .wipe_worker_store = wipe_worker_store,
     .destroy = destroy,
 };
+
+/* Whoever adds an operation to a handler must hand it on here. */
+_Static_assert(sizeof(struct rdzv_handler_ops) == 18 * sizeof(void (*)(void)),
+               "secured_ops hands on all operations");
 
 static void ignore(void *ctx)
 {

@@ -594,7 +594,7 @@ const char *store_server_own_host(const struct store_server *s)
 
 size_t store_server_connections(const struct store_server *s)
 {
-    return s->count;
+    return s->auth ? server_auth_admitted(s) : s->count;
 }
 
 static void server_on_closed(uv_handle_t *handle)

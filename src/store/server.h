@@ -44,6 +44,7 @@ const char *store_server_address(const struct store_server *s); /* "[::]:29400" 
 /* Where a client in this process reaches it: "127.0.0.1", or the address it is bound
  * to. */
 const char *store_server_own_host(const struct store_server *s);
+/* With a secret: those that are admitted. */
 size_t store_server_connections(const struct store_server *s);
 
 /* What the store has done since it was opened, and what it holds now. */

@@ -42,6 +42,7 @@ struct server_auth {
     struct map addresses;
     uint64_t lines_ms; /* since when lines are counted */
     unsigned lines, left_out;
+    size_t admitted; /* connections, open now */
 };
 
 /* What a connection has shown so far. */
@@ -116,16 +117,11 @@ static void release_address(struct server_auth *a, struct address *e)
 
 /* ---- Lines in the log, at a bounded rate ---- */
 
-__attribute__((format(printf, 3, 4))) static void
-turn_away(struct store_server *s, struct conn *c, const char *fmt, ...)
+bool server_auth_may_log(struct store_server *s)
 {
     const uint64_t now = uv_now(s->loop);
     struct server_auth *a = s->auth;
-    char why[700], who[ADDRESS_TEXT];
-    va_list ap;
 
-    if (c->dead)
-        return;
     if (now - a->lines_ms >= LINES_MS || !a->lines_ms) {
         if (a->left_out)
             trace(s->opts.trace, TRACE_WARN,
@@ -134,9 +130,26 @@ turn_away(struct store_server *s, struct conn *c, const char *fmt, ...)
         a->lines_ms = now ? now : 1;
         a->lines = a->left_out = 0;
     }
-    if (++a->lines > LINES) {
-        a->left_out++;
-    } else {
+    if (++a->lines <= LINES)
+        return true;
+    a->left_out++;
+    return false;
+}
+
+size_t server_auth_admitted(const struct store_server *s)
+{
+    return s->auth->admitted;
+}
+
+__attribute__((format(printf, 3, 4))) static void
+turn_away(struct store_server *s, struct conn *c, const char *fmt, ...)
+{
+    char why[700], who[ADDRESS_TEXT];
+    va_list ap;
+
+    if (c->dead)
+        return;
+    if (server_auth_may_log(s)) {
         va_start(ap, fmt);
         (void)vsnprintf(why, sizeof why, fmt, ap);
         va_end(ap);
@@ -192,6 +205,8 @@ void server_auth_left(struct store_server *s, struct conn *c)
 {
     tls_free(c->tls);
     c->tls = NULL;
+    if (c->admitted)
+        s->auth->admitted--;
     if (!c->proof)
         return;
     uncount(s, c);
@@ -211,6 +226,7 @@ void server_auth_left(struct store_server *s, struct conn *c)
 static void admit(struct store_server *s, struct conn *c)
 {
     c->admitted = true;
+    s->auth->admitted++;
     uncount(s, c);
     server_untime(s, c);
 }
@@ -500,7 +516,7 @@ static bool told_torch(struct store_server *s, struct conn *c,
     if (base64_encode(&text, span_of(pickle, sizeof pickle - 1)) == 0)
         send_value(s, c, req->op, buf_span(&text));
     buf_fini(&text);
-    if (!c->proof->told && req->op == C10D_GET) {
+    if (!c->proof->told && req->op == C10D_GET && server_auth_may_log(s)) {
         char who[ADDRESS_TEXT];
 
         address_of_peer(c->fd, who);

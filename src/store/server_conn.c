@@ -167,8 +167,9 @@ void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
-    trace(s->opts.trace, TRACE_WARN, "store %s: closed the connection of %s: %s",
-          s->address, who, why);
+    if (!s->auth || c->admitted || server_auth_may_log(s))
+        trace(s->opts.trace, TRACE_WARN, "store %s: closed the connection of %s: %s",
+              s->address, who, why);
     if (c == s->serving && !c->out) /* What it asked before that was in order. */
         (void)write_some(s, c, buf_span(&s->out));
     conn_close(s, c);

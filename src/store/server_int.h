@@ -147,6 +147,8 @@ void server_auth_refuse(struct store_server *s, struct conn *c);
 /* After the answers are out: encryption begins, if it was agreed on. rest: what the
  * peer has sent behind its proof. */
 void server_auth_encrypt(struct store_server *s, struct conn *c, size_t rest);
+bool server_auth_may_log(struct store_server *s); /* about one more that is refused */
+size_t server_auth_admitted(const struct store_server *s); /* connections */
 bool server_auth_is_message(const struct c10d_request *req);
 
 #define UNPROVEN_INPUT 65536u /* bytes of a request before the proof */

@@ -18,7 +18,7 @@ def blob(b: bytes | str) -> bytes:
     return struct.pack("<Q", len(b)) + b
 
 
-def ask(host: str, port: int, *requests: bytes, wait: float = 3) -> bytes:
+def ask(host: str, port: int, *requests: bytes, wait: float = 1) -> bytes:
     with socket.create_connection((host, port), timeout=wait) as s:
         s.sendall(MAGIC + b"".join(requests))
         got = b""

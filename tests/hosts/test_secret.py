@@ -51,7 +51,7 @@ def test_a_stranger_gets_nothing(tmp_path: Path, token: str) -> None:
                 for line in got.splitlines():
                     name, answer = line.split(": ", 1)
                     told = name == "get" and "Y3RoaXMgam9iIGhhcyBhIHNlY3JldC" in answer  # "this job has a secret"
-                    assert answer == "b''" or told or "ConnectionResetError" in answer, got
+                    assert answer == "b''" or told or re.search("ConnectionResetError|BrokenPipeError", answer), got
                     assert b"node1" not in answer.encode() and "10.77" not in answer, got
         said = "".join(n.output() for n in nodes)
         assert f"refused {rig[2].ip4}:" in said
@@ -230,14 +230,9 @@ def test_other_users_of_the_same_machine(tmp_path: Path, token: str) -> None:
     with Rig(2) as rig:
         nodes = [node(h, "node1:29400", tmp_path, token, nnodes="2") for h in rig.hosts]
         up(nodes, 2)
-        script = tmp_path / "attacker.py"
-        script.write_text(Path(ATTACKER).read_text())
-        tmp_path.chmod(0o755)
-        for parent in list(tmp_path.parents)[:3]:
-            parent.chmod(parent.stat().st_mode | 0o055) if str(parent).startswith("/tmp/") else None
-        for port in ports(rig[0]):
+        for port in ports(rig[0]):  # the script is handed over as text: another user cannot read it here
             got = rig[0].run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3",
-                              str(script), rig[0].ip4, str(port), "job"])
+                              "-c", Path(ATTACKER).read_text(), rig[0].ip4, str(port), "job"])
             assert "stats: b''" in got and "set: b''" in got and "list: b''" in got, got
             mine = rig[0].run([sys.executable, ATTACKER, rig[0].ip4, str(port), "job"])
             assert "list: b''" not in mine, mine  # the job's own user is served

@@ -79,3 +79,13 @@ def test_a_filter_file_outlives_the_console(tmp_path):
             job.until(lambda _: [f.read_text() for f in tmp_path.glob("logs/*/attempt_0/filtered_stdout.log")] == [want])
         assert job.wait() == 0, job.text()
     assert job.text().count("error in log tailer for default0. BrokenPipeError") == 1
+
+
+def test_logs_are_for_their_owner(tmp_path):
+    """Run directories 0700 and files 0600, whatever the umask."""
+    job = Job(tmp_path, "j", "--standalone", "--log-dir", tmp_path / "logs", "-r", "3", "--no-python", "sh", "-c", "echo hi")
+    assert job.wait() == 0, job.text()
+    (run,) = (tmp_path / "logs").iterdir()
+    assert run.stat().st_mode & 0o777 == 0o700
+    files = [p for p in run.rglob("*") if p.is_file()]
+    assert files and all(p.stat().st_mode & 0o777 == 0o600 for p in files), files
