@@ -305,6 +305,7 @@ void agent_end(struct agent *a, const struct agent_core_fx *fx)
         agent_take_answers(a);
     a->result->report = fx->why == WHY_FAILURE ? agent_report(a) : NULL;
     a->result->verdict = fx->why == WHY_FAILURE ? agent_verdict(a) : NULL;
+    agent_write_report(a);
     agent_tell_parent(a, fx->why);
     agent_events_end(a, fx->why);
     agent_measure_end(a, fx->why);

@@ -201,6 +201,7 @@ void agent_job_exited(struct agent *a, int64_t local_rank);
 void agent_job_report(struct agent *a); /* all workers of the round are gone */
 /* Says goodbye to the coordinator, then calls leave, at once or soon. */
 void agent_job_leave(struct agent *a, void (*leave)(struct agent *a));
+void agent_write_report(struct agent *a); /* --report, if it was given */
 void agent_say_restart(struct agent *a, const struct record_entry *e);
 char *agent_verdict(struct agent *a); /* owned by the caller; NULL if there is none */
 

@@ -467,7 +467,13 @@ void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
     if (traceback_us > a->started_us && traceback_us < e->at_us)
         e->at_us = traceback_us;
     take_error_words(a, i, f);
-    if (w->code < 0) {
+    if (is_crash(-w->code) && f->words.python) {
+        /* An exception, and then its own threads stumbled over the end of Python. */
+        e->cause = CAUSE_EXCEPTION;
+        (void)buf_append_span(&f->text, buf_span(&f->words.text));
+        if (w->code != -SIGABRT)
+            (void)buf_printf(&f->text, " (and then %s)", agent_signal_name(-w->code));
+    } else if (w->code < 0) {
         describe_signal(a, i, &f->text, e);
     } else if (buf_len(&f->words.text)) {
         e->cause = f->words.python ? CAUSE_EXCEPTION : CAUSE_EXIT;

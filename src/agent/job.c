@@ -1,11 +1,14 @@
 /* job.c - this node as a part of its job: what it tells the coordinator over the job
  * channel (record/channel.h), and what follows from what the coordinator says. */
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "agent/agent_int.h"
 #include "base/mem.h"
+#include "record/core/report.h"
 #include "record/core/verdict.h"
 
 #define LAST_MS 5000u /* those who hang do not keep the host for ever */
@@ -31,8 +34,10 @@ static void on_entry(void *ctx, const struct record_entry *e)
     const bool ours = a->job.told_ranks && e->round == agent_job_round(a);
     const bool finish = a->config->on_failure_finish;
 
-    if (e->kind == RECORD_RESTART)
+    if (e->kind == RECORD_RESTART) {
         agent_say_restart(a, e);
+        agent_write_report(a);
+    }
     if (e->kind == RECORD_NOTE && a->hang)
         agent_hang_entry(a, e);
     if (!ours)
@@ -199,6 +204,43 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
         channel_sync(a->job.channel, 500, on_last_entry, a);
     else
         on_last_entry(a);
+}
+
+/* All of it or nothing, and never a reason for the job to fail. */
+void agent_write_report(struct agent *a)
+{
+    const char *path = a->config->report;
+    char *part = path ? mem_printf("%s.%d", path, (int)getpid()) : NULL;
+    struct buf b;
+    int fd = -1;
+    bool good;
+
+    if (!part)
+        return;
+    buf_init(&b, SIZE_MAX);
+    good = report_json(&b, channel_record(a->job.channel), a->config->rdzv.run_id,
+                       MUSTER_VERSION) == 0;
+    errno = ENOMEM;
+    if (good)
+        fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    good = fd >= 0;
+    while (good && buf_len(&b)) {
+        const ssize_t n = write(fd, buf_data(&b), buf_len(&b));
+
+        if (n > 0)
+            buf_consume(&b, (size_t)n);
+        else
+            good = n < 0 && errno == EINTR;
+    }
+    if (fd >= 0 && close(fd) < 0)
+        good = false;
+    if (!good || rename(part, path) < 0) {
+        note(a->opts.notes, NOTE_WARN, "muster/agent",
+             "the report %s cannot be written: %s", path, strerror(errno));
+        (void)unlink(part);
+    }
+    buf_fini(&b);
+    mem_free(part);
 }
 
 /* --- failures --------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #include "agent/core/event_json.h"
 #include "agent/core/metric_names.h"
 #include "launch/core/options.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
@@ -33,6 +34,7 @@ static struct event base_of(const struct agent *a, const char *state)
         .entry_point = slash ? slash + 1 : binary,
         .group_rank = { a->assigned, a->assigned ? a->round.rank : 0 },
         .group_world_size = { a->assigned, a->assigned ? a->round.world_size : 0 },
+        .timestamp_s = a->events.fd > STDERR_FILENO ? (int64_t)time(NULL) : 0,
         .agent_restarts = agent_core_attempt(&a->group),
         .total_run_time_s = a->run_time_s,
         .duration_ms = -1,
@@ -107,9 +109,21 @@ static const char *raw_error(const struct agent *a, const struct failure *f)
     return "{\"message\": \"<NONE>\"}";
 }
 
+/* One line: who failed, and why. */
+static const char *verdict_text(const struct agent *a, char *to, size_t size)
+{
+    struct record_entry v;
+
+    if (!record_find(channel_record(a->job.channel), RECORD_VERDICT, -1, &v))
+        return NULL;
+    (void)snprintf(to, size, "rank %" PRId64 " on %.*s: %.*s", v.rank, (int)v.host.n,
+                   (const char *)v.host.p, (int)v.text.n, (const char *)v.text.p);
+    return to;
+}
+
 void agent_events_end(struct agent *a, enum agent_core_why why)
 {
-    char text[128];
+    char text[1500];
 
     if (a->events.fd < 0)
         return;
@@ -131,7 +145,9 @@ void agent_events_end(struct agent *a, enum agent_core_why why)
                                                : "TERMINATED";
         agent_worker_event(a, state, i, f, f ? raw_error(a, f) : NULL);
     }
-    agent_event(a, "SUCCEEDED", -1, NULL); /* of the agent, even if workers failed */
+    /* torch's agent has SUCCEEDED here even if workers failed. */
+    agent_event(a, why == WHY_FAILURE ? "FAILED" : "SUCCEEDED", -1,
+                why == WHY_FAILURE ? verdict_text(a, text, sizeof text) : NULL);
 }
 
 void agent_watchdog_event(struct agent *a, const char *name,

@@ -56,8 +56,8 @@ static void head(struct buf *out, const struct event *e, const char *name)
 {
     put_text(out, "{\"name\": ", name);
 
-    buf_printf(out, ", \"source\": \"%s\", \"timestamp\": 0, \"metadata\": ",
-               e->of_worker ? "WORKER" : "AGENT");
+    buf_printf(out, ", \"source\": \"%s\", \"timestamp\": %" PRId64 ", \"metadata\": ",
+               e->of_worker ? "WORKER" : "AGENT", e->timestamp_s);
     put_text(out, "{\"run_id\": ", e->run_id);
     put_number(out,
                ", \"global_rank\": ", (struct event_number){ e->of_worker, e->rank });

@@ -16,6 +16,7 @@ struct event {
     const char *run_id, *role, *hostname, *backend, *entry_point;
     const char *raw_error; /* NULL: null */
     struct event_number group_rank, group_world_size;
+    int64_t timestamp_s; /* torch's are 0 */
     int64_t agent_restarts, total_run_time_s;
     double duration_ms; /* negative: null */
     /* of a worker */

@@ -1,0 +1,214 @@
+"""One verdict for the job: real gloo in two nodes, one rank fails, both nodes tell the same and exit alike."""
+import json
+import os
+import pty
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from run_job import MUSTER, ROOT, Job, environment, free_port
+
+WORKER = Path(__file__).with_name("verdict_worker.py")
+NODES = ("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-id=verdict")
+
+
+def pair(where, *words, env=None, kinds=("muster", "muster"), wait=90):
+    """Outputs and exit codes of two nodes; the first one serves the store."""
+    port = free_port()
+    both = (*NODES, f"--rdzv-endpoint=127.0.0.1:{port}")
+    jobs = []
+    try:
+        for i, kind in enumerate(kinds):
+            own = ("--local-addr=127.0.0.1", f"--rdzv-conf=is_host={1 - i}")
+            jobs.append(Job(where, f"n{i}", *both, *own, *(words if kind == "muster" else ()), WORKER, kind=kind, env=env))
+        codes = [job.wait(wait) for job in jobs]
+        return [job.text() for job in jobs], codes
+    finally:
+        for job in jobs:
+            job.end()
+
+
+def verdict(text):
+    """The lines below torch's box."""
+    at = text.rfind("muster: the job failed")
+    assert at >= 0, text[-3000:]
+    return text[at:]
+
+
+@pytest.mark.parametrize("how,says", [
+    ("raise", r"RuntimeError: bad data shard 17\n +File \".*verdict_worker.py\", line \d+, in load"),
+    ("exit", r"exited with code 7"),
+    ("segv", r"crashed: SIGSEGV"),
+    ("kill", r"killed by SIGKILL; the kernel does not tell by whom"),
+])
+def test_culprit(tmp_path, how, says):
+    """Victims fail within milliseconds of it, on both nodes; no restarts."""
+    texts, codes = pair(tmp_path, env={"HOW": how})
+    assert codes == [1, 1], texts
+    assert verdict(texts[0]) == verdict(texts[1])
+    assert re.search(r"the job failed: rank 3 on \S+ \(local rank 1, pid \d+\): " + says, verdict(texts[0])), verdict(texts[0])
+    assert "3 other ranks on 2 nodes were stopped because of it; no restarts were allowed" in verdict(texts[0])
+    assert len(verdict(texts[0]).splitlines()) <= 10
+    assert "To enable traceback see" not in texts[1].split("Root Cause")[-1] or how == "exit"
+
+
+def test_restart_budget_of_the_job(tmp_path):
+    """One count a round, the same on both nodes, told in one line; only the host's --max-restarts counts."""
+    port = free_port()
+    both = (*NODES, f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1")
+    env = {"AT": "1", "STEPS": "60"}
+    report = [tmp_path / "r0.json", tmp_path / "r1.json"]
+    with Job(tmp_path, "n0", *both, "--rdzv-conf=is_host=1", "--max-restarts=3", f"--report={report[0]}", WORKER, env=env) as a, \
+            Job(tmp_path, "n1", *both, "--rdzv-conf=is_host=0", "--max-restarts=0", f"--report={report[1]}", WORKER, env=env) as b:
+        assert a.wait(120) == 0, a.text()[-3000:]
+        assert b.wait(20) == 0, b.text()[-3000:]
+        for job in (a, b):
+            lines = re.findall(r"rank 3 on \S+ failed: RuntimeError: bad data shard 17 \(verdict_worker.py:\d+\)\. Restart (\d) of 3\.", job.text())
+            assert lines == ["1", "2"], job.text()[-3000:]
+            assert sorted(set(re.findall(r"BEGIN \d (\d)", job.text()))) == ["0", "1", "2"]
+    stories = [json.loads(r.read_text()) for r in report]
+    assert stories[0] == stories[1]
+    assert stories[0]["outcome"] == "succeeded" and stories[0]["restarts"] == 2 and len(stories[0]["rounds"]) == 3
+    assert stories[0]["rounds"][-1]["exit_codes"] == [{"first_rank": 0, "count": 4, "code": 0}]
+    assert stories[0]["restart_causes"][0]["rank"] == 3
+    check_schema(stories[0])
+
+
+def check_schema(story):
+    schema = json.loads((ROOT / "docs/report.schema.json").read_text())
+    try:
+        import jsonschema
+    except ImportError:
+        walk(story, schema, schema)
+        return
+    jsonschema.validate(story, schema)
+
+
+def walk(value, rule, root):
+    """As much of JSON Schema as ours uses."""
+    if "$ref" in rule:
+        rule = root["$defs"][rule["$ref"].rsplit("/", 1)[1]]
+    if "oneOf" in rule:
+        rule = rule["oneOf"][0 if value is None else 1]
+        return walk(value, rule, root)
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "null": type(None)}
+    if "type" in rule:
+        assert isinstance(value, kinds[rule["type"]]), (value, rule)
+    assert "enum" not in rule or value in rule["enum"], (value, rule)
+    assert "const" not in rule or value == rule["const"]
+    if isinstance(value, dict):
+        assert set(rule.get("required", ())) <= set(value), (value, rule)
+        for key, part in value.items():
+            if "properties" in rule:
+                assert key in rule["properties"], key
+                walk(part, rule["properties"][key], root)
+    if isinstance(value, list):
+        for part in value:
+            walk(part, rule.get("items", {}), root)
+
+
+def test_report_of_a_failure(tmp_path):
+    report = tmp_path / "r.json"
+    texts, codes = pair(tmp_path, f"--report={report}", "-r", "3", f"--log-dir={tmp_path}/logs")
+    assert codes == [1, 1]
+    story = json.loads(report.read_text())
+    check_schema(story)
+    assert story["outcome"] == "failed" and story["verdict"]["rank"] == 3
+    assert story["verdict"]["text"] == "RuntimeError: bad data shard 17"
+    assert "bad data shard" in story["verdict"]["last_words"]
+    log = re.search(r"its output: (\S+)   the whole story: ", verdict(texts[0])).group(1)
+    assert "bad data shard 17" in Path(log).read_text()
+    assert {n["host"] for n in story["nodes"]} and len(story["nodes"]) == 2
+    event = [n for n in story["rounds"][-1]["exit_codes"] if n["first_rank"] <= 3 < n["first_rank"] + n["count"]]
+    assert event[0]["code"] == 1
+
+
+def test_report_that_cannot_be_written(tmp_path):
+    with Job(tmp_path, "j", "--standalone", "--no-python", "--report=/nonexistent/r.json", "true") as job:
+        assert job.wait() == 0
+        assert "the report /nonexistent/r.json cannot be written: No such file" in job.text()
+
+
+def test_finish(tmp_path):
+    """As torchrun: the node whose workers are well goes on to their own end."""
+    with Job(tmp_path, "n0", *NODES, f"--rdzv-endpoint=127.0.0.1:{(port := free_port())}", "--rdzv-conf=is_host=1", "--on-failure=finish",
+             "--local-addr=127.0.0.1", "--no-python", "sh", "-c", "sleep 4; echo DONE") as a, \
+            Job(tmp_path, "n1", *NODES, f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=is_host=0", "--local-addr=127.0.0.1",
+                "--no-python", "sh", "-c", "sleep 1; exit 9") as b:
+        assert b.wait() == 1
+        assert a.wait() == 0, a.text()
+        assert a.text().count("DONE") == 2
+
+
+def test_garbage_is_harmless(tmp_path):
+    with Job(tmp_path, "j", "--standalone", "--nproc-per-node=2", WORKER, env={"HOW": "garbage", "WHO": "1"}) as job:
+        assert job.wait() == 1
+        last = job.out.read_bytes().split(b"muster: the job failed")[-1]
+    assert b"\\x1b[2J\\xff\\x00 over and out \\x1b]0;title\\x07" in last and b"\x1b" not in last
+
+
+def test_torchrun_serves(tmp_path):
+    """No coordinator then: our node tells what happened to its own workers."""
+    texts, codes = pair(tmp_path, env={"HOW": "raise"}, kinds=("torchrun", "muster"), wait=120)
+    assert codes[1] == 1
+    assert "RuntimeError: bad data shard 17" in verdict(texts[1])
+
+
+def test_torchrun_in_the_group(tmp_path):
+    """A rank of ours fails for good: torchrun's node sees a closed run, ours tell the verdict."""
+    texts, codes = pair(tmp_path, env={"HOW": "raise", "WHO": "1"}, kinds=("muster", "torchrun"), wait=120)
+    assert codes[0] == 1
+    assert "RuntimeError" in verdict(texts[0])
+
+
+def test_terminal_stays_a_terminal(tmp_path):
+    """Both streams are the terminal: a worker sees one, of the same size, and its words are kept."""
+    script = tmp_path / "t.py"
+    script.write_text("import os, sys\nprint('TTY', sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size(2))\n"
+                      "sys.stderr.write('50%\\r100%\\n')\nraise ValueError('on a terminal')\n")
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execve(str(MUSTER), ["muster", "run", "--standalone", str(script)], {**environment(), "TERM": "xterm"})
+    import fcntl
+    import struct
+    import termios
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 99, 0, 0))
+    out = b""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        out += part
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    text = out.decode()
+    assert "TTY True True os.terminal_size(columns=99, lines=33)" in text, text
+    assert "50%\r100%\r\n" in text
+    assert re.search(r"the job failed: \x1b\[31mrank 0 on \S+ \(local rank 0, pid \d+\): ValueError: on a terminal\x1b\[0m", text), text
+
+
+def test_pipe_keeps_order_and_words(tmp_path):
+    """A pipe stays one, and all that was written arrives, in order."""
+    script = tmp_path / "p.py"
+    script.write_text("import os, stat, sys\nassert stat.S_ISFIFO(os.fstat(2).st_mode)\n"
+                      "for i in range(200000): sys.stderr.write(f'line {i}\\n')\nraise SystemExit(5)\n")
+    run = subprocess.run([str(MUSTER), "run", "--standalone", str(script)], stderr=subprocess.PIPE, env=environment(), cwd=tmp_path, timeout=100)
+    text = run.stderr.decode()
+    assert re.findall(r"^line (\d+)$", text.split("muster: its last words")[0], re.M) == [str(i) for i in range(200000)]
+    assert "exited with code 5" in verdict(text) and "line 199999" in verdict(text)
+
+
+def test_stops_at_once(tmp_path):
+    """Two nodes: from the failure to the last worker gone, little more than the workers take."""
+    port = free_port()
+    both = (*NODES, f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1", "--no-python", "sh", "-c")
+    with Job(tmp_path, "n0", *both[:-3], "--rdzv-conf=is_host=1", *both[-3:], "echo UP; exec sleep 60") as a, \
+            Job(tmp_path, "n1", *both[:-3], "--rdzv-conf=is_host=0", *both[-3:], "sleep 2; date +FAIL:%s.%N; exit 3") as b:
+        assert b.wait() == 1 and a.wait() == 1
+        ended = time.time()
+        failed = min(float(t) for t in re.findall(r"FAIL:(\S+)", b.text()))
+        assert ended - failed < 5, (ended - failed, a.text(), b.text())
