@@ -272,6 +272,7 @@ void agent_pump(struct agent *a)
     }
     a->pumping = false;
     arm(a);
+    agent_status_changed(a);
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -388,6 +389,9 @@ static int open_all(struct agent *a, struct muster_error *err)
         .shutdown_ms = ms_of_seconds(c->shutdown_timeout_s),
     };
     int rc = agent_core_init(&a->group, &set, err);
+
+    if (rc == 0)
+        rc = agent_status_check(a, err);
 
     if (rc == 0)
         rc = reserve_events(a, err);

@@ -251,7 +251,9 @@ void agent_hang_entry(struct agent *a,
                       const struct record_entry *e); /* of the record */
 
 /* status.c: `muster status` can ask from open to close. */
+int agent_status_check(const struct agent *a, struct muster_error *err);
 void agent_status_open(struct agent *a);
+void agent_status_changed(struct agent *a); /* perhaps: viewers should know */
 void agent_status_close(struct agent *a);
 void agent_status_free(struct agent *a); /* once the loop is closed */
 

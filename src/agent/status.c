@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include "agent/agent_int.h"
+#include "auth/core/auth.h"
+#include "base/err.h"
 #include "base/mem.h"
 #include "loop/clock.h"
 #include "rendezvous/local_identity.h"
@@ -25,6 +27,7 @@ struct sample {
 struct agent_status {
     struct status *status;
     struct status_http *http;
+    enum agent_core_phase shown; /* the viewers have been told of it */
     struct node_status own;
     struct worker_status *workers; /* owned, nproc of them, as is the next */
     struct sample *samples;
@@ -189,8 +192,49 @@ static void last_lines(void *ctx, size_t local_rank, struct buf *out)
 
 /* --- open and close --------------------------------------------------------------- */
 
+int agent_status_check(const struct agent *a, struct muster_error *err)
+{
+    struct http_address at;
+
+    if (!a->config->status_http ||
+        http_address_parse(a->config->status_http, &at, err) == 0)
+        return 0;
+    return err_wrap(err, "--status-http");
+}
+
+void agent_status_changed(struct agent *a)
+{
+    if (!a->status || a->status->shown == a->group.phase)
+        return;
+    a->status->shown = a->group.phase;
+    status_changed(a->status->status);
+}
+
 /* A job that nobody can ask is still a job: whatever fails here is told to nobody but
  * the log. */
+/* The key that opens the page to others: made out of the job's secret, so that it is
+ * the same on every node and in every attempt, and tells nothing of the secret. */
+static void page_key(const struct agent *a, char key[STATUS_KEY_SIZE])
+{
+    static const char label[] = "muster page key 1 ";
+    const struct auth *auth = a->handler ? a->handler->auth : NULL;
+    uint8_t digest[AUTH_PROOF];
+    struct buf b;
+
+    status_http_random_key(key);
+    if (!auth || !auth->settings.key)
+        return;
+    buf_init(&b, SIZE_MAX);
+    (void)buf_append_str(&b, label);
+    (void)buf_append_str(&b, a->config->rdzv.run_id);
+    if (buf_error(&b) == 0) {
+        auth->settings.hmac(auth->settings.key, AUTH_SECRET, buf_span(&b), digest);
+        for (size_t i = 0; i < sizeof digest; i++)
+            snprintf(key + 2 * i, 3, "%02x", digest[i]);
+    }
+    buf_fini(&b);
+}
+
 static void open_page(struct agent *a)
 {
     struct http_address at;
@@ -199,7 +243,7 @@ static void open_page(struct agent *a)
 
     if (!a->config->status_http)
         return;
-    status_http_random_key(key);
+    page_key(a, key);
     if (http_address_parse(a->config->status_http, &at, &why) == 0 &&
         status_http_open(&a->loop, a->status->status, &at, key, &a->status->http,
                          &why) == 0)

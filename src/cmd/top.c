@@ -619,6 +619,8 @@ static int open_screen(struct top *t, struct muster_error *err)
                        "top needs a terminal; `muster status --watch` does not");
     if (curses_dl_load(err) != 0)
         return err->code;
+    (void)unsetenv("COLUMNS"); /* Of another terminal, or of before a resize. */
+    (void)unsetenv("LINES");
     if (!newterm(NULL, stdout, stdin))
         return err_set(err, MUSTER_ENOTSUP,
                        "ncurses does not know this terminal (TERM=%s)",

@@ -25,6 +25,7 @@
 #define MEMORY_MAX      (16u << 10) /* of one connection: headers and what is sent */
 #define IDLE_S          15u         /* without a byte */
 #define REQUEST_MS      20000u      /* to send a whole request, byte by byte or not */
+#define LOOK_MS         2000u       /* between two looks for those that do not */
 #define NEWS_MS         1000u       /* between two news that nothing has caused */
 #define NEWS_LEAST_MS   100u        /* between any two */
 
@@ -69,6 +70,7 @@ struct status_http {
     struct connection *connections;
     struct request *requests;
     size_t viewers;
+    uint64_t looked_ms;  /* for slow requests, last */
     uint64_t told_ms;    /* the last news */
     uint64_t told_entry; /* the newest entry of the record in it */
     bool telling, running, again;
@@ -608,6 +610,9 @@ static void end_slow_ones(struct status_http *h)
 {
     const uint64_t now = clock_mono_ms();
 
+    if (now - h->looked_ms < LOOK_MS)
+        return;
+    h->looked_ms = now;
     for (struct connection *c = h->connections; c; c = c->next)
         if (!c->busy && now - c->since_ms > REQUEST_MS)
             (void)shutdown(c->fd, SHUT_RDWR);
@@ -617,10 +622,7 @@ static void end_slow_ones(struct status_http *h)
 
 static void on_timer(uv_timer_t *timer)
 {
-    struct status_http *h = timer->data;
-
-    end_slow_ones(h);
-    run(h);
+    run(timer->data);
 }
 
 /* Called from within MHD's callbacks too, through on_recent: then once more after. */
@@ -634,6 +636,8 @@ static void run(struct status_http *h)
         return;
     }
     h->running = true;
+    end_slow_ones(
+        h); /* Here, too: a timer that each byte winds up again never rings. */
     do {
         h->again = false;
         (void)MHD_run(h->daemon);
@@ -642,7 +646,7 @@ static void run(struct status_http *h)
     if (MHD_get_timeout(h->daemon, &ms) == MHD_YES)
         due = clock_mono_ms() + ms;
     if (h->connections)
-        due = MIN_OF(due, clock_mono_ms() + REQUEST_MS / 4);
+        due = MIN_OF(due, clock_mono_ms() + LOOK_MS);
     clock_arm(&h->timer, on_timer, due);
 }
 

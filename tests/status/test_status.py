@@ -1,0 +1,191 @@
+"""`muster status`: jobs of this machine, one of them in whole, bad input, a stopped agent."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+from watched import MUSTER, ROOT, get, muster, running, start, status, stop, until, url
+
+
+@pytest.fixture
+def job(tmp_path):
+    j = start(tmp_path, "--log-dir", tmp_path / "logs", "--redirects", "3", "--standalone")
+    yield j
+    (tmp_path / "end").touch()
+    stop(j)
+
+
+def validate(value, schema, root=None, at="$"):
+    """As much of JSON Schema as ours use; names the place that does not fit."""
+    root = root or schema
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rsplit("/", 1)[1]]
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float),
+             "boolean": bool, "null": type(None)}
+    if "type" in schema:
+        allowed = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        assert any(isinstance(value, kinds[k]) and not (k in ("integer", "number") and isinstance(value, bool))
+                   for k in allowed), f"{at}: {value!r} is not {allowed}"
+    if "enum" in schema:
+        assert value in schema["enum"], f"{at}: {value!r}"
+    if "const" in schema:
+        assert value == schema["const"], f"{at}: {value!r}"
+    if isinstance(value, dict) and "properties" in schema:
+        for name in schema.get("required", []):
+            assert name in value, f"{at} lacks {name}"
+        for name, item in value.items():
+            assert name in schema["properties"] or schema.get("additionalProperties", True), f"{at}.{name}"
+            if name in schema["properties"]:
+                validate(item, schema["properties"][name], root, f"{at}.{name}")
+    if isinstance(value, list) and "items" in schema:
+        for i, item in enumerate(value):
+            validate(item, schema["items"], root, f"{at}[{i}]")
+
+
+def test_tells_of_nodes_and_workers(job):
+    s = running(job)
+    validate(s, json.loads((ROOT / "docs/status.schema.json").read_text()))
+    node = s["nodes"][0]
+    assert s["scope"] == "job" and node["ranks"] == 2 and node["alive"] == 2
+    for w in node["workers"]:
+        assert w["state"] == "running" and w["memory"] > 1 << 20
+        assert os.readlink(f"/proc/{w['pid']}/exe")
+    text = muster("status", job.pid).stdout
+    assert "running" in text and "0-1" in text and "2 ranks" in text, text
+    assert "\x1b" not in text
+    workers = muster("status", job.pid, "--workers").stdout
+    assert f"pid {node['workers'][1]['pid']}" in workers, workers
+    listed = json.loads(muster("status", "--json").stdout)
+    assert listed["schema"] == "muster-status-list/1"
+    assert job.pid in [j["pid"] for j in listed["jobs"]]
+
+
+def test_watch_repeats(job):
+    running(job)
+    with subprocess.Popen([str(MUSTER), "status", str(job.pid), "--watch=0.1"], stdout=subprocess.PIPE, text=True) as p:
+        seen = sum("round" in p.stdout.readline() for _ in range(20))
+        p.terminate()
+    assert seen >= 2
+
+
+def test_a_failure_is_a_restart_with_its_cause(tmp_path):
+    j = start(tmp_path, "--standalone", "--max-restarts", "2")
+    try:
+        running(j)
+        until((tmp_path / "began.1.0").exists)
+        (tmp_path / "fail.1").touch()
+        until((tmp_path / "began.1.1").exists)
+        s = until(lambda: (lambda t: t if t and t["job"]["restarts"] == 1 else None)(status(j)), "the restart")
+        assert s["nodes"][0]["restarts"] == 1
+    finally:
+        (tmp_path / "end").touch()
+        stop(j)
+
+
+def test_bad_input_is_a_sentence(job):
+    running(job)
+    for words, sentence in (
+        (["nosuchjob"], "no job nosuchjob of yours"),
+        (["1234567890"], "no job 1234567890"),
+        (["--nonsense"], "there is no such option"),
+        (["a", "b"], "one job at a time"),
+        (["--watch=x"], "give seconds"),
+        (["--url", "nosuchjob"], "no job nosuchjob"),
+    ):
+        done = muster("status", *words, check=False)
+        assert done.returncode in (1, 2) and sentence in done.stderr, (words, done.stderr)
+        assert done.stderr.strip().splitlines()[-1].startswith("muster status: error: ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_another_users_job_is_told_of_as_such(job):
+    running(job)
+    done = subprocess.run(["setpriv", "--reuid=65534", "--clear-groups", str(MUSTER), "status", str(job.pid)],
+                          capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "is a job of user root" in done.stderr, done.stderr
+
+
+def test_a_stopped_agent_does_not_delay_the_others(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    a = start(tmp_path / "a", "--standalone", page=None)
+    b = start(tmp_path / "b", "--standalone", page=None)
+    try:
+        running(a), running(b)
+        os.kill(a.pid, signal.SIGSTOP)
+        best = 99.0
+        for _ in range(3):  # a loaded machine is slow; once is proof
+            began = time.monotonic()
+            listed = json.loads(muster("status", "--json").stdout)
+            best = min(best, time.monotonic() - began)
+            assert b.pid in [j["pid"] for j in listed["jobs"]]
+            silent = {x["pid"]: x["error"] for x in listed["silent"]}
+            assert "is it stopped?" in silent[a.pid]
+        assert best < 1.6, best
+        done = muster("status", a.pid, check=False)
+        assert done.returncode == 1 and "is it stopped?" in done.stderr
+    finally:
+        os.kill(a.pid, signal.SIGCONT)
+        for where in ("a", "b"):
+            (tmp_path / where / "end").touch()
+        stop(a, b)
+
+
+def test_a_port_that_is_taken_does_not_stop_the_job(tmp_path, job):
+    running(job)
+    taken = url(job).split(":")[2].rstrip("/")
+    (tmp_path / "more").mkdir()
+    other = start(tmp_path / "more", "--standalone", page=f"127.0.0.1:{taken}")
+    try:
+        other.until("The job runs without its page")
+        assert f"--status-http=127.0.0.1:{taken}" in other.text()
+        running(other)
+    finally:
+        (tmp_path / "more" / "end").touch()
+        stop(other)
+
+
+def test_what_cannot_be_an_address_is_said_at_once(tmp_path):
+    j = start(tmp_path, "--standalone", page="node1:http")
+    assert j.wait() != 0
+    assert "--status-http: node1:http: give ADDR:PORT" in j.text(), j.text()
+
+
+def test_names_that_are_markup_stay_text(tmp_path):
+    evil = "<img src=x onerror=alert(1)>\x1b[2J"
+    j = start(tmp_path, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", run_id=evil)
+    try:
+        s = running(j)
+        assert s["job"]["run_id"] == evil
+        text = muster("status", j.pid).stdout
+        assert "<img src=x onerror=alert(1)>?[2J" in text and "\x1b" not in text
+        page = get(url(j))[2]
+        assert "<img src=x" not in page and "&lt;img src=x" in page and "\x1b" not in page
+        metrics = get(url(j) + "metrics")[2]
+        assert "\x1b" not in metrics
+    finally:
+        (tmp_path / "end").touch()
+        stop(j)
+
+
+def test_store_tells_of_itself(tmp_path):
+    port_file = tmp_path / "port"
+    with subprocess.Popen([str(MUSTER), "store", "--port", "0", "--port-file", str(port_file), "--status-http", ":0"],
+                          stdout=subprocess.DEVNULL) as p:
+        try:
+            until(port_file.exists)
+            done = until(lambda: (lambda d: d if d.returncode == 0 else None)(
+                muster("status", p.pid, "--json", check=False)))
+            s = json.loads(done.stdout)
+            validate(s, json.loads((ROOT / "docs/status.schema.json").read_text()))
+            assert s["scope"] == "store" and s["store"]["keys"] == 0
+            address = muster("status", "--url", p.pid).stdout.strip()
+            assert "muster_store_requests_total 0" in get(address + "metrics")[2]
+            assert get(address + "healthz")[2] == "ok\n"
+        finally:
+            p.terminate()
+    assert p.returncode == 0
