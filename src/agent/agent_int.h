@@ -254,6 +254,7 @@ void agent_hang_entry(struct agent *a,
 int agent_status_check(const struct agent *a, struct muster_error *err);
 void agent_status_open(struct agent *a);
 void agent_status_changed(struct agent *a); /* perhaps: viewers should know */
+void agent_status_news(struct agent *a);    /* the record has a new entry */
 void agent_status_close(struct agent *a);
 void agent_status_free(struct agent *a); /* once the loop is closed */
 

@@ -13,6 +13,7 @@
 #include "status/core/proc_stat.h"
 #include "status/http.h"
 #include "status/status.h"
+#include "store/server.h"
 
 #define SAMPLE_MS  200u /* a shorter time tells nothing of the use of a CPU */
 #define LINES_MAX  7168 /* bytes of a log that are looked at */
@@ -32,7 +33,7 @@ struct agent_status {
     struct worker_status *workers; /* owned, nproc of them, as is the next */
     struct sample *samples;
     struct buf wait;
-    char address[64];
+    struct store_rate rate;
 };
 
 /* --- processes -------------------------------------------------------------------- */
@@ -108,6 +109,29 @@ static enum node_state state_of(const struct agent *a)
     return states[a->group.phase];
 }
 
+/* The store of the rendezvous, if it is in this process. */
+static struct store_status describe_store(struct agent *a)
+{
+    const struct rdzv_handler_ops *ops = a->handler ? a->handler->ops : NULL;
+    const struct store_server *server =
+        ops && ops->served_store ? ops->served_store(a->handler) : NULL;
+    struct store_server_stats s;
+
+    if (!server)
+        return (struct store_status){ 0 };
+    store_server_stats(server, &s);
+    return (struct store_status){
+        .present = true,
+        .requests = s.requests,
+        .answers = s.answers,
+        .bytes_in = s.bytes_in,
+        .bytes_out = s.bytes_out,
+        .connections = s.connections,
+        .keys = s.keys,
+        .rate = store_rate(&a->status->rate, s.requests, clock_mono_ms()),
+    };
+}
+
 static void describe_node(struct agent *a)
 {
     struct agent_status *st = a->status;
@@ -126,6 +150,7 @@ static void describe_node(struct agent *a)
         .memory = self.rss_pages * (uint64_t)sysconf(_SC_PAGESIZE),
         .version = span_str(muster_version()),
         .wait = buf_span(&st->wait),
+        .store = describe_store(a),
         .workers = st->workers,
         .worker_count = (size_t)a->config->nproc,
     };
@@ -148,7 +173,7 @@ static void describe(void *ctx, struct job_input *in)
     in->began_us = a->began_us;
     in->now_us = clock_now().wall_us;
     in->host = a->host;
-    in->addr = a->status->address;
+    in->addr = c->rdzv.local_addr ? c->rdzv.local_addr : "";
     in->agent_pid = getpid();
     in->nproc = c->nproc;
     in->own = &a->status->own;
@@ -200,6 +225,12 @@ int agent_status_check(const struct agent *a, struct muster_error *err)
         http_address_parse(a->config->status_http, &at, err) == 0)
         return 0;
     return err_wrap(err, "--status-http");
+}
+
+void agent_status_news(struct agent *a)
+{
+    if (a->status)
+        status_changed(a->status->status);
 }
 
 void agent_status_changed(struct agent *a)
@@ -294,6 +325,8 @@ void agent_status_open(struct agent *a)
         rc = status_serve_local(st->status, a->local);
     if (rc == 0)
         rc = local_socket_register(a->local, "url", on_url, a);
+    if (st->status && a->job.channel)
+        (void)status_set_channel(st->status, a->job.channel);
     if (st->status)
         open_page(a);
     if (rc != 0)

@@ -152,9 +152,9 @@ static bool host(const struct rdzv_backend *b, const char **at, uint16_t *port,
     return c->can_host;
 }
 
-static bool serves(const struct rdzv_backend *b)
+static const struct store_server *serves(const struct rdzv_backend *b)
 {
-    return CONTAINER_OF(b, const struct c10d, base)->server != NULL;
+    return CONTAINER_OF(b, const struct c10d, base)->server;
 }
 
 /* A host is reached as the endpoint says; others as their end of the connection. */

@@ -484,7 +484,7 @@ static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *
     if (*alone)
         return true;
     if (ops->host && ops->host(d->backend, host, port, &echoes)) {
-        *local = ops->serves && ops->serves(d->backend);
+        *local = ops->serves && ops->serves(d->backend) != NULL;
         return true;
     }
     /* On etcd, an agent serves the workers' store, mostly rank 0's. */
@@ -494,6 +494,14 @@ static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *
     *port = d->round.master_port;
     *local = rdzv_master_serves(d->master);
     return true;
+}
+
+static const struct store_server *served_store(const struct rdzv_handler *h)
+{
+    const struct dynamic_handler *d = dynamic_of(h);
+    const struct rdzv_backend_ops *ops = d->backend ? d->backend->ops : NULL;
+
+    return ops && ops->serves ? ops->serves(d->backend) : NULL;
 }
 
 static int64_t torch_nodes(const struct rdzv_handler *h)
@@ -658,6 +666,7 @@ const struct rdzv_handler_ops dynamic_ops = {
     .is_closed = is_closed,
     .progress = progress,
     .store_at = store_at,
+    .served_store = served_store,
     .torch_nodes = torch_nodes,
     .set_closed = set_closed,
     .leave = leave,

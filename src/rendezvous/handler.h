@@ -11,6 +11,7 @@
 #include "store/async_store.h"
 
 struct rdzv_handler;
+struct store_server;
 struct auth;
 
 /* The outcome of a round; all pointers borrowed until the next next() or destroy. */
@@ -55,6 +56,9 @@ struct rdzv_handler_ops {
      * torchrun's. alone: no other node can come. host is borrowed. May be NULL. */
     bool (*store_at)(const struct rdzv_handler *h, const char **host, uint16_t *port,
                      bool *local, bool *alone);
+    /* The store of the rendezvous, if this process serves it, to be asked how it is;
+     * NULL: another does. May be NULL. */
+    const struct store_server *(*served_store)(const struct rdzv_handler *h);
     /* How many nodes of that round are torchrun's, as far as known. May be NULL. */
     int64_t (*torch_nodes)(const struct rdzv_handler *h);
     void (*set_closed)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);

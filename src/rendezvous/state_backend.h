@@ -17,6 +17,7 @@
 #include "store/async_store.h"
 
 struct rdzv_backend;
+struct store_server;
 
 typedef void (*rdzv_open_cb)(void *ctx, int status, const struct muster_error *err);
 
@@ -76,8 +77,8 @@ struct rdzv_backend_ops {
      * cannot. May be NULL. */
     bool (*host)(const struct rdzv_backend *b, const char **host, uint16_t *port,
                  bool *echoes);
-    /* Whether that store is in this process. May be NULL. */
-    bool (*serves)(const struct rdzv_backend *b);
+    /* That store, if it is in this process; NULL: it is not. May be NULL. */
+    const struct store_server *(*serves)(const struct rdzv_backend *b);
 
     /* Under which address other nodes can reach this machine, by what the store's
      * connection shows; for machines whose own name does not resolve. False: nobody

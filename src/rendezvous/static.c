@@ -458,6 +458,11 @@ static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *
     return f->ready;
 }
 
+static const struct store_server *served_store(const struct rdzv_handler *h)
+{
+    return fixed_of(h)->server;
+}
+
 static struct async_store *gathers_at(const struct rdzv_handler *h)
 {
     const struct static_handler *f = fixed_of(h);
@@ -598,6 +603,7 @@ static const struct rdzv_handler_ops static_ops = {
     .progress = progress,
     .gathers_at = gathers_at,
     .store_at = store_at,
+    .served_store = served_store,
     .set_closed = set_closed,
     .leave = leave,
     .shutdown = shutdown_handler,

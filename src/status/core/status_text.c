@@ -67,6 +67,31 @@ void status_ranks(struct buf *out, const json_t *node)
         put_int(out, first);
 }
 
+/* File "/x/train.py", line 41, in load: train.py:41. What is no such text stays. */
+static void put_place(struct buf *out, struct span place)
+{
+    static const char before[] = "File \"", between[] = "\", line ";
+    const size_t skip = sizeof before - 1;
+    const uint8_t *end = place.n > skip && memcmp(place.p, before, skip) == 0
+                             ? memmem(place.p, place.n, between, sizeof between - 1)
+                             : NULL;
+    const uint8_t *from = place.p + skip, *number;
+
+    if (!end) {
+        put_plain(out, place);
+        return;
+    }
+    for (const uint8_t *p = from; p < end; p++)
+        if (*p == '/')
+            from = p + 1;
+    put_plain(out, span_of(from, (size_t)(end - from)));
+    put_str(out, ":");
+    number = end + sizeof between - 1;
+    for (end = number; end < place.p + place.n && *end >= '0' && *end <= '9';)
+        end++;
+    put_plain(out, span_of(number, (size_t)(end - number)));
+}
+
 void status_cause(struct buf *out, const json_t *entry)
 {
     const int64_t rank = whole(entry, "rank", -1);
@@ -85,7 +110,7 @@ void status_cause(struct buf *out, const json_t *entry)
     put_plain(out, text.n ? text : cause);
     if (place.n) {
         put_str(out, " (");
-        put_plain(out, place);
+        put_place(out, place);
         put_str(out, ")");
     }
 }
@@ -379,6 +404,21 @@ static void put_verdict(struct buf *out, const json_t *verdict,
     put_str(out, "\n");
 }
 
+/* The entry that says best why a round ended: its restart, a failure in it, the node
+ * that was lost; else its end itself. */
+static const json_t *cause_of_round(const json_t *history, const json_t *ended)
+{
+    static const char *const kinds[] = { "VERDICT", "RESTART", "FAILED", "LOST" };
+    const int64_t round = whole(ended, "round", -1);
+    const json_t *e;
+    size_t i;
+
+    for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
+        json_array_foreach(history, i, e) if (is_text(e, "kind", kinds[k]) &&
+                                              whole(e, "round", -1) == round) return e;
+    return ended;
+}
+
 static void put_rounds(struct buf *out, const json_t *status)
 {
     const json_t *history = json_object_get(status, "history"), *e;
@@ -394,7 +434,7 @@ static void put_rounds(struct buf *out, const json_t *status)
         (void)buf_printf(out, "  round %lld ended ", (long long)whole(e, "round", 0));
         put_duration(out, age_us(status, json_num(e, "at", 0)));
         put_str(out, " ago: ");
-        status_cause(out, e);
+        status_cause(out, cause_of_round(history, e));
         put_str(out, "\n");
     }
 }

@@ -114,25 +114,28 @@ static void job_lives(struct job *j)
     job_init(j);
     add_nodes(j, 1, 3, T0);
     add_round(j, 0, (uint32_t[]){ 1, 2, 3 }, 3, T0 + 1000000);
-    const struct record_entry failed = { .kind = RECORD_FAILED,
-                                         .cause = CAUSE_EXCEPTION,
-                                         .at_us = T0 + 60000000,
-                                         .node = 2,
-                                         .rank = 9,
-                                         .local_rank = 1,
-                                         .pid = 4711,
-                                         .code = 1,
-                                         .host = span_str("node2"),
-                                         .text = span_str("RuntimeError: bad <shard>"),
-                                         .place = span_str("train.py:41") };
+    const struct record_entry failed = {
+        .kind = RECORD_FAILED,
+        .cause = CAUSE_EXCEPTION,
+        .at_us = T0 + 60000000,
+        .node = 2,
+        .rank = 9,
+        .local_rank = 1,
+        .pid = 4711,
+        .code = 1,
+        .host = span_str("node2"),
+        .text = span_str("RuntimeError: bad <shard>"),
+        .place = span_str("File \"/x/train.py\", line 41, in load")
+    };
     struct record_entry e = failed;
     add(j, e);
     e.kind = RECORD_RESTART;
     e.count = 1;
     e.total = 3;
     add(j, e);
-    e.kind = RECORD_ENDED;
-    add(j, e);
+    add(j, (struct record_entry){ .kind = RECORD_ENDED,
+                                  .cause = CAUSE_EXCEPTION,
+                                  .at_us = T0 + 60000000 });
     add_round(j, 1, (uint32_t[]){ 1, 2, 3 }, 3, T0 + 70000000);
     add(j, (struct record_entry){ .kind = RECORD_LOST,
                                   .cause = CAUSE_NODE_LOST,
