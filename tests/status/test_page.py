@@ -1,0 +1,190 @@
+"""The page in a real browser (Chromium by Playwright): a job that starts, restarts, loses a node
+and ends, in each state, light and dark, on a desk and on a phone; axe-core finds nothing; names
+that are markup stay text; without scripts there is a table. Screenshots: build/screenshots/."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from watched import MUSTER, ROOT, Job, get, muster, running, start, status, stop, until, url, write_worker
+from run_job import free_port
+
+NODE = ROOT / "build" / "node"
+SHOTS = ROOT / "build" / "screenshots"
+DESK, PHONE = (1280, 900), (390, 844)
+
+
+class Browser:
+    def __init__(self):
+        env = {**os.environ, "MUSTER_NODE": str(NODE)}
+        self.process = subprocess.Popen(["node", str(Path(__file__).with_name("browser.js"))], env=env, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __call__(self, do, name="", **more):
+        self.process.stdin.write(json.dumps({"do": do, "name": name, **more}) + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        assert "error" not in answer, (do, name, answer)
+        return answer["ok"]
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    b = Browser()
+    yield b
+    b.close()
+
+
+def looks(browser, address, state):
+    """A screenshot in each form, without a finding of axe-core, an error or a page that scrolls sideways."""
+    for form, (width, height) in (("desk", DESK), ("phone", PHONE)):
+        for scheme in ("light", "dark"):
+            name = f"{state}-{form}-{scheme}"
+            browser("open", name, url=address, width=width, height=height, scheme=scheme)
+            browser("wait", name, selector="#news", contains="as of")
+            browser("shot", name, file=str(SHOTS / f"{name}.png"))
+            assert browser("axe", name) == [], name
+            assert browser("sideways", name) <= 0, name
+    assert browser("errors") == []
+
+
+def nodes(where, count, *words, page_at=0, env=None):
+    """A job of several nodes on this machine; the first one serves the store."""
+    endpoint = f"localhost:{free_port()}"
+    script = write_worker(where)
+    jobs = []
+    for i in range(count):
+        page = ["--status-http=127.0.0.1:0"] if i == page_at else []
+        jobs.append(Job(where, f"node{i}", "--nnodes", f"2:{count}", "--nproc-per-node", 2, "--rdzv-backend", "c10d",
+                        "--rdzv-endpoint", endpoint, "--rdzv-id", "seen", "--max-restarts", 3,
+                        "--rdzv-conf", "last_call_timeout=3", *page, *words, script, where, env=env))
+        if i == 0:
+            until(lambda: status(jobs[0]), "the first node")
+    return jobs
+
+
+def test_a_jobs_life(tmp_path, browser):
+    jobs = nodes(tmp_path, 3)
+    first, last = jobs[0], jobs[-1]
+    try:
+        s = running(first, 3)
+        address = url(first)
+        looks(browser, address, "running")
+        browser("open", "live", url=address, width=DESK[0], height=DESK[1], scheme="light")
+        browser("wait", "live", selector="#events", contains="Round 0 began: 3 nodes, 6 ranks")
+        assert len(browser("text", "live", selector=".cell")) == 6
+        assert len(browser("text", "live", selector="#nodes tr")) == 3
+
+        browser("click", "live", selector=".cell >> nth=3")
+        assert "rank" in browser("text", "live", selector="#detail")[0]
+        browser("press", "live", selector=".cell >> nth=3", keys=["ArrowRight", "Enter"])
+        browser("press", "live", selector="#line", keys=["+", "+", "ArrowLeft", "-", "0"])
+        browser("drag", "live", selector="#line")
+        browser("click", "live", selector="#z-all")
+
+        until((tmp_path / "began.3.0").exists)
+        (tmp_path / "fail.3").touch()
+        browser("wait", "live", selector="#events", contains="Restart 1 of 3: rank 3")
+        browser("wait", "live", selector="#events", contains="bad data shard 17 <b> (train.py:10)")
+        browser("wait", "live", selector="#events", contains="Round 1 began")
+        browser("wait", "live", selector="#facts", contains="1 of 3")
+        looks(browser, address, "restarted")
+
+        running(first, 3)
+        last.process.kill()
+        browser("wait", "live", selector="#events", contains="Lost:")
+        browser("wait", "live", selector="#nodes", contains="lost")
+        running(first, 2)
+        looks(browser, address, "lost")
+        assert browser("text", "live", selector="#line [role=img]") != []
+
+        trace = json.loads(get(address + "trace.json")[2])
+        assert {e["name"] for e in trace["traceEvents"] if e["ph"] == "X"} >= {"round 0", "round 1"}
+        metrics = get(address + "metrics")[2]
+        assert "muster_job_restarts_total 1\n" in metrics and "muster_job_nodes_lost_total 1\n" in metrics
+
+        # From any node, the answer is about the whole job.
+        other = status(jobs[1])
+        assert other["scope"] == "job" and len([n for n in other["nodes"] if n["state"] == "running"]) == 2
+        assert other["job"]["restarts"] == 1
+
+        (tmp_path / "end").touch()
+        browser("wait", "live", selector="#news", contains="connection lost, last news")
+        browser("shot", "live", file=str(SHOTS / "ended-desk-light.png"))
+        assert "succeeded" in browser("text", "live", selector="#state")[0], browser("text", "live", selector="#state")
+        assert browser("axe", "live") == []
+        assert browser("errors") == []
+    finally:
+        (tmp_path / "end").touch()
+        stop(*jobs)
+    del s
+
+
+def test_a_failure_for_good_is_told_at_the_end(tmp_path, browser):
+    j = start(tmp_path, "--standalone", "--max-restarts", "0", run_id="<i>evil</i>\x1b[2J")
+    try:
+        running(j)
+        browser("open", "fail", url=url(j), width=DESK[0], height=DESK[1], scheme="dark")
+        browser("wait", "fail", selector="#state", contains="running")
+        until((tmp_path / "began.1.0").exists)
+        (tmp_path / "fail.1").touch()
+        browser("wait", "fail", selector="#news", contains="connection lost")
+        browser("shot", "fail", file=str(SHOTS / "failed-desk-dark.png"))
+        assert browser("text", "fail", selector="#state") == ["failed"]
+        verdict = browser("text", "fail", selector="#verdict")[0]
+        assert "rank 1" in verdict and "RuntimeError: bad data shard 17 <b> (train.py:10)" in verdict, verdict
+        assert "raise RuntimeError" in verdict
+        assert browser("axe", "fail") == []
+        assert browser("errors") == []
+    finally:
+        stop(j)
+
+
+def test_while_it_waits_it_says_for_whom(tmp_path, browser):
+    j = start(tmp_path, "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+    try:
+        until(lambda: status(j), "the agent")
+        looks(browser, url(j), "joining")
+        browser("wait", "joining-desk-light", selector="#notice", contains="1 of 2 nodes")
+        assert browser("text", "joining-desk-light", selector="#state") == ["joining"]
+    finally:
+        stop(j)
+
+
+def test_names_that_are_markup_stay_text(tmp_path, browser):
+    evil = "<img src=x onerror=alert(1)><script>alert(2)</script>\x1b[2J\u202e"
+    j = start(tmp_path, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", run_id=evil)
+    try:
+        running(j)
+        browser("open", "evil", url=url(j), width=PHONE[0], height=PHONE[1], scheme="light")
+        browser("wait", "evil", selector="#news", contains="as of")
+        assert "<img src=x onerror=alert(1)><script>" in browser("text", "evil", selector="#name")[0]
+        assert browser("sideways", "evil") <= 0
+        assert browser("errors") == []
+    finally:
+        (tmp_path / "end").touch()
+        stop(j)
+
+
+def test_without_scripts_there_is_a_table(tmp_path, browser):
+    j = start(tmp_path, "--standalone")
+    try:
+        running(j)
+        browser("open", "plain", url=url(j), width=DESK[0], height=DESK[1], scheme="light", scripts=False)
+        rows = browser("text", "plain", selector="#plain tbody tr")
+        assert len(rows) == 1 and "running" in rows[0] and "0–1" in rows[0], rows
+        assert browser("text", "plain", selector="#plain")[0].count("restarts") == 1
+        browser("shot", "plain", file=str(SHOTS / "without-scripts.png"))
+    finally:
+        (tmp_path / "end").touch()
+        stop(j)
