@@ -35,7 +35,6 @@ static void on_entry(void *ctx, const struct record_entry *e)
     const bool finish = a->config->on_failure_finish;
 
     agent_status_news(a);
-    if (e->kind == RECORD_RESTART)
     if (e->kind == RECORD_RESTART) {
         agent_say_restart(a, e);
         agent_write_report(a);

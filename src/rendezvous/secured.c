@@ -238,6 +238,13 @@ static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *
            inner->ops->store_at(inner, host, port, local, alone);
 }
 
+static const struct store_server *served_store(const struct rdzv_handler *h)
+{
+    const struct rdzv_handler *inner = of(h)->inner;
+
+    return inner->ops->served_store ? inner->ops->served_store(inner) : NULL;
+}
+
 static int64_t torch_nodes(const struct rdzv_handler *h)
 {
     const struct rdzv_handler *inner = of(h)->inner;
@@ -298,6 +305,7 @@ static const struct rdzv_handler_ops secured_ops = {
     .progress = progress,
     .gathers_at = gathers_at,
     .store_at = store_at,
+    .served_store = served_store,
     .torch_nodes = torch_nodes,
     .worker_writes = worker_writes,
     .set_closed = set_closed,
@@ -308,7 +316,7 @@ static const struct rdzv_handler_ops secured_ops = {
 };
 
 /* Whoever adds an operation to a handler must hand it on here. */
-_Static_assert(sizeof(struct rdzv_handler_ops) == 18 * sizeof(void (*)(void)),
+_Static_assert(sizeof(struct rdzv_handler_ops) == 19 * sizeof(void (*)(void)),
                "secured_ops hands on all operations");
 
 static void ignore(void *ctx)

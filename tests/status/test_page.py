@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import signal
 import subprocess
 from pathlib import Path
 
 import pytest
-from watched import MUSTER, ROOT, Job, get, muster, running, start, status, stop, until, url, write_worker
+from watched import ROOT, Job, get, running, start, status, stop, until, url, write_worker
 from run_job import free_port
 
 NODE = ROOT / "build" / "node"
@@ -119,7 +117,7 @@ def test_a_jobs_life(tmp_path, browser):
         assert other["job"]["restarts"] == 1
 
         (tmp_path / "end").touch()
-        browser("wait", "live", selector="#news", contains="connection lost, last news")
+        browser("wait", "live", selector="#news", contains="the job has ended")
         browser("shot", "live", file=str(SHOTS / "ended-desk-light.png"))
         assert "succeeded" in browser("text", "live", selector="#state")[0], browser("text", "live", selector="#state")
         assert browser("axe", "live") == []
@@ -138,9 +136,10 @@ def test_a_failure_for_good_is_told_at_the_end(tmp_path, browser):
         browser("wait", "fail", selector="#state", contains="running")
         until((tmp_path / "began.1.0").exists)
         (tmp_path / "fail.1").touch()
-        browser("wait", "fail", selector="#news", contains="connection lost")
+        browser("wait", "fail", selector="#news", contains="the job has ended")
         browser("shot", "fail", file=str(SHOTS / "failed-desk-dark.png"))
         assert browser("text", "fail", selector="#state") == ["failed"]
+        assert browser("text", "fail", selector=".cell") == ["D", "F"]  # rank 0 ended because of it
         verdict = browser("text", "fail", selector="#verdict")[0]
         assert "rank 1" in verdict and "RuntimeError: bad data shard 17 <b> (train.py:10)" in verdict, verdict
         assert "raise RuntimeError" in verdict
@@ -157,12 +156,16 @@ def test_while_it_waits_it_says_for_whom(tmp_path, browser):
         looks(browser, url(j), "joining")
         browser("wait", "joining-desk-light", selector="#notice", contains="1 of 2 nodes")
         assert browser("text", "joining-desk-light", selector="#state") == ["joining"]
+        j.process.kill()
+        browser("wait", "joining-desk-light", selector="#news", contains="connection lost, last news")
+        browser("shot", "joining-desk-light", file=str(SHOTS / "connection-lost.png"))
+        browser("errors")
     finally:
         stop(j)
 
 
 def test_names_that_are_markup_stay_text(tmp_path, browser):
-    evil = "<img src=x onerror=alert(1)><script>alert(2)</script>\x1b[2J\u202e"
+    evil = "<img src=x onerror=alert(1)><script>alert(2)\x1b[2J\u202e"
     j = start(tmp_path, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", run_id=evil)
     try:
         running(j)

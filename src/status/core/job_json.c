@@ -96,7 +96,8 @@ static void put_workers(struct buf *out, const struct job_node *n)
         put_key_int(out, ", \"local_rank\": ", (int64_t)i);
         put_key_text(out, ", \"state\": ", span_str(worker_state_word(state)));
         put_key_maybe(out, ", \"pid\": ", w ? w->pid : 0, 1);
-        if (state == WORKER_SUCCEEDED || state == WORKER_FAILED)
+        if (state == WORKER_SUCCEEDED || state == WORKER_FAILED ||
+            state == WORKER_ENDED)
             put_key_int(out, ", \"code\": ", w ? w->code : 0);
         if (w) {
             put_str(out, ", \"cpu\": ");

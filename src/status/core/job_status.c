@@ -141,6 +141,8 @@ static void on_end(struct job_status *j, const struct record_entry *e)
                    : e->cause == CAUSE_STOPPED ? JOB_STOPPED
                                                : JOB_FAILED;
         set_members(j, NODE_ENDED, e->at_us);
+        for (size_t i = 0; i < j->count; i++)
+            j->nodes[i].well = well;
     } else if (e->kind == RECORD_ENDING) {
         j->state = JOB_STOPPING;
         set_members(j, NODE_STOPPING, e->at_us);
@@ -342,7 +344,13 @@ enum worker_state job_worker_state(const struct job_node *n, size_t local_rank)
 {
     if (n->state == NODE_LOST)
         return WORKER_LOST;
-    if (n->facts && local_rank < n->facts->worker_count)
-        return n->facts->workers[local_rank].state;
+    if (n->facts && local_rank < n->facts->worker_count) {
+        const enum worker_state s = n->facts->workers[local_rank].state;
+        const bool ran = s == WORKER_RUNNING || s == WORKER_STARTING;
+
+        if (n->state == NODE_ENDED && ran) /* It told so before the end. */
+            return n->well ? WORKER_SUCCEEDED : WORKER_ENDED;
+        return s;
+    }
     return n->state == NODE_RUNNING ? WORKER_RUNNING : WORKER_NONE;
 }

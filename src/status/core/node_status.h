@@ -37,7 +37,9 @@ const char *node_state_word(enum node_state s);
     X(SUCCEEDED, "succeeded")                                                          \
     X(FAILED, "failed")                                                                \
     X(STOPPED, "stopped") /* by a SIGSTOP or a debugger */                             \
-    X(LOST, "lost")       /* with its node */
+    X(LOST, "lost")       /* with its node */                                          \
+    X(ENDED, "ended") /* because it was told to: others failed, or the round is over   \
+                       */
 
 enum worker_state {
 #define WORKER_STATE_ENUM(name, word) WORKER_##name,
