@@ -25,8 +25,8 @@ ROWS = [
     ("c10d unreachable", "torchrun --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:$PORT0 --rdzv-conf is_host=0,read_timeout=1 --no-python true 2>e; echo $?; tail -1 e | grep -o 'The connection to the C10d store has failed'",
      "1\nThe connection to the C10d store has failed"),
     ("c10d elastic of one", "torchrun --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint localhost:$PORT0 --rdzv-conf last_call_timeout=1 --no-python sh -c 'echo $WORLD_SIZE'", "1"),
-    ("87 before the workers", f"torchrun --nnodes 2 {C10D} x.py & P=$!; sleep 1.5; kill -TERM $P; wait $P; echo $?", "143"),
-    ("87b HUP", f"torchrun --nnodes 2 {C10D} x.py & P=$!; sleep 1.5; kill -HUP $P; wait $P; echo $?", "129"),
+    ("87 before the workers", f"touch x.py; torchrun --nnodes 2 {C10D} x.py & P=$!; sleep 1.5; kill -TERM $P; wait $P; echo $?", "143"),
+    ("87b HUP", f"touch x.py; torchrun --nnodes 2 {C10D} x.py & P=$!; sleep 1.5; kill -HUP $P; wait $P; echo $?", "129"),
 ]
 
 

@@ -57,8 +57,6 @@ ROWS = [
      r"ERROR: \[Errno 20\] Not a directory: '/dev/null/filtered_stdout.log'"),
     ("62 bad word", "torchrun -r 4 x.py 2>&1 | tail -1", r"ERROR: 4 does not match: <\^\[0123\]\$> or .*"),
     ("63 one digit", "torchrun -r 10:1 x.py 2>&1 | tail -1", "ERROR: 10:1 does not match: .*"),
-    ("66 message prefix", "unset OMP_NUM_THREADS; torchrun --nproc-per-node 2 --no-python true 2>&1 | grep -cE '^W[0-9]{4} [0-9:]{8}\\.[0-9]{3}000 [0-9]+ [^ ]+\\] '", "4"),
-    ("66b OMP text", "unset OMP_NUM_THREADS; torchrun --nproc-per-node 2 --no-python true 2>&1", r"W\] \nW\] \*{41}\nW\] Setting OMP_NUM_THREADS.* needed. \nW\] \*{41}"),
     ("log dir of two runs", "for i in 1 2; do torchrun --log-dir L -r 1 --no-python echo $i; done; cat L/*/attempt_0/0/stdout.log | sort; ls L | wc -l", "1\n2\n2"),
     ("run id names the directory", "torchrun --rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-id jobx --log-dir L -r 1 --no-python true; ls L", "jobx_SFX"),
     ("static names the directory", "torchrun --master-port $PORT0 --log-dir L -r 1 --no-python true; ls L", "none_SFX"),
