@@ -182,6 +182,9 @@ static void say_cause(struct agent *a, const struct failure *f, int64_t oom_kill
 {
     struct buf b;
 
+    if (f->local_rank >= 0 && f->local_rank < a->config->nproc &&
+        a->workers[f->local_rank].signalled && f->code == -a->group.stop_sig)
+        return; /* We ended it ourselves: --hang. */
     buf_init(&b, 1024);
     if (exit_cause_print(&b, f->code, f->signal_name, oom_kills) && buf_u8(&b, 0) == 0)
         note(a->opts.notes, NOTE_ERROR, "muster/agent",

@@ -113,15 +113,14 @@ static void publish(struct agent *a, enum record_kind kind, const char *text,
 
 /* Where restarts are counted for the whole job, the coordinator ends it on all nodes.
  */
-static void act(struct agent *a, const char *verdict, const char *body,
-                const struct stack_rank *suspect)
+static void act(struct agent *a, const char *failed, const struct stack_rank *suspect)
 {
     if (a->config->hang_action == HANG_REPORT)
         return;
     if (a->job.own_budget || a->config->on_failure_finish)
         agent_post(a, GROUP_EV_HANG, 0, a->config->hang_action == HANG_STOP);
     else
-        publish(a, RECORD_FAILED, verdict, body, "", suspect);
+        publish(a, RECORD_FAILED, failed, "", "", suspect);
     agent_pump(a);
 }
 
@@ -131,6 +130,17 @@ void agent_hang_entry(struct agent *a, const struct record_entry *e)
         return; /* Our own words are in the log already. */
     note(a->opts.notes, NOTE_WARN, PLACE, "%.*s%.*s", (int)e->body.n,
          (const char *)e->body.p, (int)e->text.n, (const char *)e->text.p);
+}
+
+/* As the cause of a failure, after "rank 5 on node2 failed: " or alone. */
+static void put_failure(struct buf *b, const struct hang_report *r, const char *verdict)
+{
+    buf_append_str(b, "no rank has made progress for ");
+    (void)hang_time_print(b, r->silent_ms);
+    if (first_suspect(r->findings))
+        buf_printf(b, "; it was in %s", r->findings->groups[0].brief);
+    else
+        buf_printf(b, "; %s", verdict);
 }
 
 static void on_hang(void *ctx, const struct hang_report *r)
@@ -163,7 +173,11 @@ static void on_hang(void *ctx, const struct hang_report *r)
     put_action(a, &line);
     note(a->opts.notes, NOTE_WARN, PLACE, "%s", text_of(&line));
     publish(a, RECORD_NOTE, verdict, all, path, suspect);
-    act(a, verdict, all, suspect);
+    struct buf failed;
+    buf_init(&failed, RECORD_TEXT_MAX);
+    put_failure(&failed, r, verdict);
+    act(a, text_of(&failed), suspect);
+    buf_fini(&failed);
     buf_fini(&line);
     buf_fini(&told);
     buf_fini(&last);

@@ -17,6 +17,8 @@
 #define STACKS_MS 1500u /* for a sample of stacks */
 #define FULL_MS   1500u /* for those that are told */
 #define TRAVEL_MS 500u
+#define LEAD_MS   1000u /* so much before the time is up, reading begins: it takes that \
+                         */
 
 /* What is known of one file that a worker writes to. */
 struct written {
@@ -39,7 +41,7 @@ struct hang {
     unsigned generation; /* of attempts: late answers are dropped */
     unsigned pending;    /* callbacks to come, those of the channel left out */
     bool closed;
-    uint64_t silent_ms;
+    uint64_t silent_ms, found_ms;
 };
 
 /* --- looks ------------------------------------------------------------------------ */
@@ -281,7 +283,9 @@ static void hang_on_full(void *ctx, struct stack_sample *sample)
     h->pending--;
     h->asking = false;
     if (h->on && !h->closed && stack_findings_make(&f, sample) == 0) {
-        const struct hang_report report = { sample, &f, h->silent_ms };
+        const struct hang_report report = {
+            sample, &f, h->silent_ms + (clock_mono_ms() - h->found_ms)
+        };
 
         h->opts.on_hang(h->opts.ctx, &report);
         stack_findings_fini(&f);
@@ -298,6 +302,7 @@ static void hear(struct hang *h, const struct hang_pulse *all, bool complete)
     switch (hang_judge_hear(&h->judge, clock_mono_ms(), all, complete)) {
     case HANG_FOUND:
         h->silent_ms = MIN_OF(all->quiet_ms, all->calm_ms);
+        h->found_ms = clock_mono_ms();
         if (stacks_of_job(h->opts.stacks, FULL_MS, hang_on_full, h, NULL) == 0) {
             h->asking = true;
             h->pending++;
@@ -398,7 +403,8 @@ void hang_begin(struct hang *h)
     h->on = true;
     h->generation++;
     hang_node_reset(&h->node, now);
-    hang_judge_init(&h->judge, h->opts.time_ms, now);
+    hang_judge_init(&h->judge, h->opts.time_ms - MIN_OF(h->opts.time_ms / 8, LEAD_MS),
+                    now);
     memset(h->files, 0, (2 * h->opts.most + 1) * sizeof *h->files);
     uv_timer_start(&h->timer, hang_on_timer, MAX_OF(ms, 20u), MAX_OF(ms, 20u));
 }

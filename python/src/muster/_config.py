@@ -54,6 +54,7 @@ class LaunchConfig:
     of ``--numa-binding``). ``event_log_handler`` is ``null`` or ``console``, which prints the
     events when the job is over. ``metrics_cfg`` has no effect, as in torch. ``warm`` is
     ``muster run --warm``, for functions: True, ``"auto"``, or the modules to import once.
+    ``hang`` (``"10m"``, ``"10m:restart"``) and ``progress_file`` are its flags of these names.
     """
 
     min_nodes: int
@@ -80,6 +81,8 @@ class LaunchConfig:
     virtual_local_rank: bool = False
     shutdown_timeout: int | None = None
     warm: bool | str | Sequence[str] = False
+    hang: str | None = None
+    progress_file: str | None = None
 
     def __post_init__(self) -> None:
         """Checks and fills in what torch checks and fills in here."""
@@ -152,6 +155,10 @@ class LaunchConfig:
             options.append(f"--numa-binding={getattr(mode, 'value', mode)}")
         if self.virtual_local_rank:
             options.append("--virtual-local-rank")
+        if self.hang:
+            options.append(f"--hang={self.hang}")
+        if self.progress_file:
+            options.append(f"--progress-file={self.progress_file}")
         return options + self._warm()
 
     def _warm(self) -> list[str]:

@@ -83,7 +83,7 @@ int hang_option_parse(const char *text, uint64_t *time_ms, enum hang_action *act
 
 int hang_time_print(struct buf *out, uint64_t ms)
 {
-    const uint64_t s = ms / 1000;
+    const uint64_t s = (ms + 500) / 1000;
 
     if (s >= 3600)
         buf_printf(out, "%" PRIu64 " h %" PRIu64 " min", s / 3600, s / 60 % 60);

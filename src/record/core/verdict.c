@@ -57,9 +57,11 @@ int restart_print(struct buf *out, const struct record_entry *e)
         return buf_append_str(out, ". Going on without it; this is not counted as a "
                                    "restart.");
     }
-    (void)buf_printf(out, "rank %" PRId64 " on ", e->rank);
-    put(out, e->host);
-    (void)buf_append_str(out, " failed: ");
+    if (e->rank >= 0) {
+        (void)buf_printf(out, "rank %" PRId64 " on ", e->rank);
+        put(out, e->host);
+        (void)buf_append_str(out, " failed: ");
+    }
     put(out, e->text);
     put_short_place(out, e->place);
     return buf_printf(out, ". Restart %" PRId64 " of %" PRId64 ".", e->count, e->total);

@@ -76,7 +76,8 @@ static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
         { "changed", GROUP_EV_CHANGED },   { "lost", GROUP_EV_LOST },
         { "stuck", GROUP_EV_STUCK },       { "opened", GROUP_EV_BARRIER_DONE },
         { "left", GROUP_EV_LEFT },         { "deserted", GROUP_EV_DESERTED },
-        { "ending", GROUP_EV_ENDING },     { "verdict", GROUP_EV_VERDICT },
+        { "hang", GROUP_EV_HANG },         { "ending", GROUP_EV_ENDING },
+        { "verdict", GROUP_EV_VERDICT },
     };
     struct agent_core_event ev = { 0 };
     struct agent_core_fx_list fx = { 0 };
@@ -90,6 +91,9 @@ static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
     } else if (sscanf(word, "sig%d", &code) == 1) {
         ev.kind = GROUP_EV_SIGNAL;
         ev.code = code;
+    } else if (strcmp(word, "hang+stop") == 0) {
+        ev.kind = GROUP_EV_HANG;
+        ev.code = 1;
     } else if (sscanf(word, "restart%d", &worker) == 1) {
         ev.kind = GROUP_EV_RESTART;
         ev.worker = worker;
@@ -157,6 +161,11 @@ static const struct play plays[] = {
     { "the store is gone", UP "fatal exit0-15 exit1-15 empty drained left",
       UP_FX " signal0:15 signal1:15 drain leave+close finish1" },
     { "the join fails", "begin fatal left", " join leave+close finish1" },
+    { "a hang is a failure", "restarts=1 " UP "hang exit0-15 exit1-15 empty drained",
+      UP_FX " signal0:15 signal1:15 drain judge say-failed join" },
+    { "a hang that is to end the job",
+      "restarts=1 " UP "hang+stop exit0-15 exit1-15 empty drained verdict left",
+      UP_FX " signal0:15 signal1:15 drain judge say-failed+final leave+close finish1" },
     { "stuck: as torchrun, no failure",
       "restarts=3 " UP "stuck exit0-15 exit1-15 empty drained left",
       UP_FX " signal0:15 signal1:15 drain say-terminated leave+close finish0" },

@@ -247,6 +247,29 @@ static void test_budget(void **state)
     end(&p);
 }
 
+/* A hang is a failure of the rank that is named, by a node that need not be its own;
+ * code 1 asks for the end, whatever restarts are left. */
+static void test_hang(void **state)
+{
+    for (int64_t stop = 0; stop < 2; stop++) {
+        struct play p;
+
+        (void)state;
+        begin(&p, 2, 2);
+        struct record_entry e = failure(&p, 1, 0, 3, 0, "rank 3 is the likely cause");
+        e.cause = CAUSE_HANG;
+        e.code = stop;
+        publish(&p, 1, e);
+        assert_true(has(&p, RECORD_ENDING));
+        reported(&p, 1, 0, 0, 2, "");
+        reported(&p, 2, 0, 0, 2, "");
+        assert_int_equal(p.last.kind, stop ? RECORD_VERDICT : RECORD_RESTART);
+        assert_int_equal(p.last.cause, CAUSE_HANG);
+        assert_int_equal(p.last.rank, 3);
+        end(&p);
+    }
+}
+
 static void test_lost_node(void **state)
 {
     struct play p;
@@ -445,13 +468,21 @@ static void test_messages(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round),        cmocka_unit_test(test_first_by_time),
-        cmocka_unit_test(test_echo),         cmocka_unit_test(test_at_most_two_seconds),
-        cmocka_unit_test(test_budget),       cmocka_unit_test(test_lost_node),
-        cmocka_unit_test(test_back_in_time), cmocka_unit_test(test_success),
-        cmocka_unit_test(test_own_budget),   cmocka_unit_test(test_questions),
-        cmocka_unit_test(test_takes_over),   cmocka_unit_test(test_published_twice),
-        cmocka_unit_test(test_observer),     cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_round),
+        cmocka_unit_test(test_first_by_time),
+        cmocka_unit_test(test_echo),
+        cmocka_unit_test(test_at_most_two_seconds),
+        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_lost_node),
+        cmocka_unit_test(test_back_in_time),
+        cmocka_unit_test(test_success),
+        cmocka_unit_test(test_own_budget),
+        cmocka_unit_test(test_questions),
+        cmocka_unit_test(test_takes_over),
+        cmocka_unit_test(test_published_twice),
+        cmocka_unit_test(test_observer),
+        cmocka_unit_test(test_messages),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
