@@ -72,6 +72,16 @@ static int check_kind(const char *path, struct span begin, struct muster_error *
                    path, (int)name.n, (const char *)name.p);
 }
 
+static int unreadable(const char *path, struct muster_error *err)
+{
+    return err_set(
+        err, MUSTER_EINVAL,
+        "the script '%s' cannot be read: %s\n"
+        "Relative names begin at the directory that muster is started in; it "
+        "must be there on every node.",
+        path, strerror(errno));
+}
+
 int script_check(const struct launch_config *c, struct muster_error *err)
 {
     const size_t n = strlen(c->script);
@@ -82,18 +92,12 @@ int script_check(const struct launch_config *c, struct muster_error *err)
         c->python_is_custom || c->script[0] == '-' || strchr(c->script, '$'))
         return 0;
     if (stat(c->script, &st) != 0)
-        return err_set(
-            err, MUSTER_EINVAL,
-            "the script '%s' cannot be run: [Errno %d] %s\n"
-            "Relative names begin at the directory that muster is started in.",
-            c->script, errno, strerror(errno));
+        return unreadable(c->script, err);
     if (!S_ISREG(st.st_mode)) /* A directory with a __main__.py, a pipe. */
         return 0;
     const int fd = open(c->script, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return err_set(err, MUSTER_EINVAL,
-                       "the script '%s' cannot be read: [Errno %d] %s", c->script,
-                       errno, strerror(errno));
+        return unreadable(c->script, err);
     const ssize_t got = read(fd, begin, sizeof begin);
 
     close(fd);

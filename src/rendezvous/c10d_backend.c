@@ -227,7 +227,8 @@ static void close_backend(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx)
         store_server_close(c->server, on_server_closed, c);
         c->server = NULL;
     }
-    /* The last reference: the timer's, which is there always. */
+    /* The last references: those of the timers, which are there always. */
+    uv_close((uv_handle_t *)&c->unbound_timer, on_handle_closed);
     uv_close((uv_handle_t *)&c->deferred.timer, on_handle_closed);
 }
 

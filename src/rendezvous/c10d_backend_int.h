@@ -27,6 +27,7 @@ struct c10d {
     uint64_t read_ms;
     int is_host;                 /* 1, 0, or -1: to be found out */
     struct muster_error unbound; /* why we do not host although it is our part */
+    uv_timer_t unbound_timer;    /* when to say so, if nobody else hosts either */
     bool alone; /* one node, and a port that nobody can know: no other can come */
 
     struct auth *auth;              /* a reference, or NULL */

@@ -52,8 +52,15 @@ void c10d_describe(const struct c10d *c, const struct muster_error *err,
     err_copy(out, err);
     (void)err_wrap(out, "The connection to the C10d store has failed (%s, run id '%s')",
                    c->where, c->run_id);
-    if (c->unbound.code)
-        err_add(out, ". This machine was to host it, but: %.600s", c->unbound.text);
+    if (c->unbound.code) { /* The cause, known from the start, comes first. */
+        struct muster_error cause;
+
+        (void)err_set(&cause, out->code,
+                      "%.500s. This machine was to host the store of run '%.100s', and "
+                      "whoever holds the port is no store\n%.400s",
+                      c->unbound.text, c->run_id, out->text);
+        err_copy(out, &cause);
+    }
     if (out->code != MUSTER_ENOMEM)
         out->code = MUSTER_ECONN;
 }
@@ -78,6 +85,7 @@ static void connected(struct c10d *c, int status, const struct muster_error *err
     const rdzv_open_cb cb = c->on_open;
     struct muster_error e = { .code = 0 };
 
+    (void)uv_timer_stop(&c->unbound_timer);
     c->connecting = false;
     c->up = status == 0;
     if (status < 0)
@@ -309,6 +317,19 @@ static int serve(struct c10d *c, struct muster_error *err)
     return 0;
 }
 
+/* Another agent of this machine would have answered by now. */
+#define UNBOUND_MS 1000u
+
+static void c10d_on_unbound(uv_timer_t *t)
+{
+    const struct c10d *c = t->data;
+
+    trace(c->trace, TRACE_WARN,
+          "run '%s': %s. This machine is to host the store, and whoever holds the port "
+          "does not answer as a store does; trying on for %llu s",
+          c->run_id, c->unbound.text, (unsigned long long)c->read_ms / 1000);
+}
+
 static void c10d_on_bind_address(void *ctx, const struct bind_address *at)
 {
     struct c10d *c = ctx;
@@ -327,6 +348,7 @@ static void c10d_on_bind_address(void *ctx, const struct bind_address *at)
         trace(c->trace, TRACE_INFO,
               "%s cannot be bound here (%s): joining it as a client", c->where,
               err.text);
+        (void)uv_timer_start(&c->unbound_timer, c10d_on_unbound, UNBOUND_MS, 0);
     }
     c10d_connect(c);
 }
@@ -485,7 +507,9 @@ int backend_c10d_new(uv_loop_t *loop, const struct rdzv_params *params,
         return rc;
     }
     (void)uv_timer_init(loop, &c->deferred.timer);
-    c->deferred.timer.data = c;
+    (void)uv_timer_init(loop, &c->unbound_timer);
+    c->deferred.timer.data = c->unbound_timer.data = c;
+    c->refs = 2; /* the timers */
     *out = &c->base;
     return 0;
 }

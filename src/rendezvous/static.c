@@ -443,6 +443,10 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
                                 .by_ms = f->by_ms,
                                 .start_by_ms = MONO_NEVER,
                                 .dialled = true };
+    if (f->count.here && f->world > 1) /* Most often all nodes were started alike. */
+        (void)snprintf(out->why, sizeof out->why,
+                       "each node needs a --node-rank of its own; with "
+                       "--rdzv-backend=c10d none does");
     return f->next_cb && !f->ready;
 }
 

@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from run_job import MUSTER, Job, environment, until_gone
+from run_job import MUSTER, Job, environment, free_port, until_gone
 
 SYSCALLS = {"x86_64": {"signalfd": 282, "signalfd4": 289, "eventfd": 284, "eventfd2": 290},
             "aarch64": {"signalfd4": 74, "eventfd2": 19}}[os.uname().machine]
@@ -107,6 +108,40 @@ exit 1"""
     assert done.stderr.count("has been removed while the job runs") == 1
     if given:
         assert len(list(logs.glob("deep/*/attempt_1/*/stdout.log"))) == 2
+
+
+def test_a_port_that_another_program_holds(tmp_path):
+    """What is known at once is said at once, and first: not a time-out and a guess at firewalls."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        began = time.monotonic()
+        with Job(tmp_path, "job", "--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
+                 "--rdzv-id=x", "--rdzv-conf=read_timeout=6", "--no-python", "true") as job:
+            job.until(f"127.0.0.1:{port}: address already in use")
+            assert time.monotonic() - began < 5
+            assert job.wait() == 1
+        last = job.text().splitlines()[-1]
+        assert "timed out" not in last and f"127.0.0.1:{port}: address already in use" in last
+        assert "This machine was to host the store of run 'x'" in last
+
+
+def test_a_second_agent_of_this_machine_is_no_trouble(tmp_path):
+    """It finds the port taken by the first, which answers as a store does."""
+    words = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=x",
+             "--no-python", "sleep", "1.5"]
+    with Job(tmp_path, "a", *words) as a, Job(tmp_path, "b", *words) as b:
+        assert (a.wait(), b.wait()) == (0, 0)
+    assert "in use" not in a.text() + b.text()
+
+
+def test_static_nodes_that_were_started_alike(tmp_path):
+    """The one that waits says what is most likely forgotten."""
+    with Job(tmp_path, "a", "--nnodes=2", f"--master-port={free_port()}", "--rdzv-conf=timeout=7", "--no-python",
+             "true") as job:
+        job.until("each node needs a --node-rank of its own; with --rdzv-backend=c10d none does")
+        assert job.wait() == 1
 
 
 def test_a_guard_that_is_stopped(tmp_path):
