@@ -3,12 +3,16 @@
  * asked for is as it was when the launch is over. */
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "agent/agent_int.h"
 #include "base/err.h"
+#include "base/escape.h"
 #include "logs/torch_locations.h"
 
 static const struct {
@@ -44,10 +48,70 @@ static int number_of(struct span name)
     return 0;
 }
 
+/* Who sent the last signal. libuv does not tell, so our handler looks before libuv's
+ * own is called. Of the process, as signals are. */
+static struct {
+    void (*next)(int sig); /* libuv's */
+    volatile sig_atomic_t pid, uid, code;
+} sender;
+
+static void note_sender(int sig, siginfo_t *info, void *context)
+{
+    (void)context;
+    sender.pid = (sig_atomic_t)info->si_pid;
+    sender.uid = (sig_atomic_t)info->si_uid;
+    sender.code = (sig_atomic_t)info->si_code;
+    sender.next(sig);
+}
+
+static void watch_sender(int sig)
+{
+    struct sigaction act;
+
+    if (sigaction(sig, NULL, &act) < 0 || act.sa_flags & SA_SIGINFO)
+        return;
+    sender.next = act.sa_handler;
+    act.sa_sigaction = note_sender;
+    act.sa_flags |= SA_SIGINFO;
+    (void)sigaction(sig, &act, NULL);
+}
+
+/* "stopped by SIGTERM from pid 712 (slurmstepd, root)" */
+static void describe_sender(struct agent *a, int sig)
+{
+    char path[32], comm[64] = "", clean[80];
+    const int pid = (int)sender.pid, uid = (int)sender.uid;
+    const int n = snprintf(a->stopped_by, sizeof a->stopped_by, "stopped by %s",
+                           agent_signal_name(sig));
+    char *to = a->stopped_by + n;
+    const size_t room = sizeof a->stopped_by - (size_t)n;
+    ssize_t got = -1;
+    int fd;
+
+    if (sender.code == SI_KERNEL || pid == 0) {
+        (void)snprintf(to, room,
+                       sig == SIGINT ? " from the terminal" : " from the kernel");
+        return;
+    }
+    (void)snprintf(path, sizeof path, "/proc/%d/comm", pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        got = read(fd, comm, sizeof comm - 1);
+        (void)close(fd);
+    }
+    got = got > 0 && comm[got - 1] == '\n' ? got - 1 : got;
+    (void)escape_text(clean, sizeof clean, span_of(comm, got > 0 ? (size_t)got : 0));
+    (void)snprintf(to, room,
+                   uid == 0 ? " from pid %d (%s, root)" : " from pid %d (%s, user %d)",
+                   pid, clean[0] ? clean : "gone", uid);
+}
+
 static void on_signal(uv_signal_t *handle, int sig)
 {
     struct agent *a = handle->data;
 
+    describe_sender(a, sig);
+    note(a->opts.notes, NOTE_WARN, "muster/agent", "%s", a->stopped_by);
     agent_post(a, GROUP_EV_SIGNAL, 0, sig);
     agent_pump(a);
 }
@@ -70,6 +134,7 @@ static void handle_one(struct agent *a, int sig)
     s->data = a;
     a->signals_before[a->signal_count++] = old;
     uv_signal_start(s, on_signal, sig);
+    watch_sender(sig);
     uv_unref((uv_handle_t *)s);
 }
 

@@ -6,6 +6,9 @@
 #include "base/nearest.h"
 #include "cmd/cmd.h"
 
+#include "base/buf.h"
+#include "base/escape.h"
+
 const struct command commands[] = {
     { "run", cmd_run, "start workers as torchrun does" },
     { "launch", cmd_launch, "the same with the habits of torch.distributed.launch" },
@@ -41,8 +44,16 @@ static void usage(FILE *to)
 
 void cmd_error(const char *prog, const struct muster_error *err)
 {
-    const char *text = err->text;
-    const size_t first = strcspn(text, "\n");
+    char text[2 * sizeof err->text];
+    struct buf clean;
+    size_t first;
+
+    buf_init(&clean, sizeof text - 1); /* A server's own words may be in it. */
+    (void)escape_append(&clean, span_str(err->text), ESCAPE_LINES);
+    (void)snprintf(text, sizeof text, "%.*s", (int)buf_len(&clean),
+                   buf_len(&clean) ? (const char *)buf_data(&clean) : "");
+    buf_fini(&clean);
+    first = strcspn(text, "\n");
 
     for (const char *p = text + first; *p++ == '\n';) {
         const size_t n = strcspn(p, "\n");

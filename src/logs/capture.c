@@ -41,6 +41,7 @@ struct captures {
     size_t count;
     struct console console;
     bool opened;
+    bool fifo;                                                   /* stderr is a pipe */
     bool out_is_terminal, err_is_terminal, same_terminal, piped; /* what 1 and 2 are */
     uint8_t *chunk; /* owned; what is read lands here first */
     uint8_t *flat;  /* owned; a ring laid out straight */
@@ -108,11 +109,29 @@ static void show(struct captures *c, struct span bytes)
     console_flush(&c->console);
 }
 
+/* Of a flood only the end is looked at: the rest goes from pipe to pipe in the kernel,
+ * without a copy. */
+static void pass_on(struct stream *s)
+{
+    struct captures *c = s->all;
+    int there = 0;
+
+    if (s->terminal || !c->fifo || !c->console.own || !console_empty(&c->console) ||
+        ioctl(s->fd, FIONREAD, &there) < 0 || there < (int)(4 * LAST_WORDS_BYTES))
+        return;
+    if (splice(s->fd, NULL, c->console.fd, NULL, (size_t)there - LAST_WORDS_BYTES,
+               SPLICE_F_MOVE | SPLICE_F_NONBLOCK) > 0)
+        s->at = s->kept = 0; /* What was remembered is not the end any more. */
+}
+
 /* Takes what is there. False: no more for now, or for ever. */
 static bool stream_read(struct stream *s)
 {
     struct captures *c = s->all;
-    const ssize_t n = read(s->fd, c->chunk, CHUNK);
+    ssize_t n;
+
+    pass_on(s);
+    n = read(s->fd, c->chunk, CHUNK);
 
     if (n < 0 && errno == EINTR)
         return true;
@@ -257,6 +276,7 @@ static void look_at_console(struct captures *c)
 
     if (fstat(2, &err) < 0)
         return;
+    c->fifo = S_ISFIFO(err.st_mode);
     c->piped = S_ISFIFO(err.st_mode) || S_ISSOCK(err.st_mode);
     c->err_is_terminal = isatty(2);
     c->out_is_terminal = isatty(1);

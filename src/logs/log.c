@@ -14,6 +14,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/escape.h"
 #include "base/py/repr.h"
 #include "launch/core/options.h"
 #include "logs/core/log_format.h"
@@ -199,7 +200,7 @@ static int put_formatted(struct buf *b, const struct log *n, enum note_level lev
 void note(const struct log *n, enum note_level level, const char *where,
           const char *fmt, ...)
 {
-    struct buf b;
+    struct buf b, clean;
     char *text = NULL;
     va_list ap;
     int rc = 0;
@@ -211,9 +212,16 @@ void note(const struct log *n, enum note_level level, const char *where,
     va_end(ap);
     if (rc != 0)
         return;
+    /* Run ids, addresses and a server's own words come from strangers. */
+    buf_init(&clean, SIZE_MAX);
     buf_init(&b, SIZE_MAX);
-    rc = n->format ? put_formatted(&b, n, level, where, text)
-                   : put_usual(&b, level, where, text);
+    rc = escape_append(&clean, span_str(text), ESCAPE_LINES);
+    rc = rc ? rc : buf_u8(&clean, 0);
+    if (rc == 0)
+        rc = n->format
+                 ? put_formatted(&b, n, level, where, (const char *)buf_data(&clean))
+                 : put_usual(&b, level, where, (const char *)buf_data(&clean));
+    buf_fini(&clean);
     /* One write a message; a full disk costs the copy alone. */
     if (rc == 0 && n->copy_fd >= 0 && write(n->copy_fd, buf_data(&b), buf_len(&b)) < 0)
         rc = 0;
