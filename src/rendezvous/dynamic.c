@@ -1,22 +1,22 @@
-/* rdzv_driver.c - the dynamic rendezvous at work: the core (rendezvous/core/cas_node.c)
- * decides, a backend (rdzv_backend.h) holds the state, and this goes between them and
- * the agent.
+/* dynamic.c - the dynamic rendezvous at work: a core decides
+ * (rendezvous/core/cas_node.c on a backend that holds the state, or
+ * rendezvous/core/member.c on a coordinator), and this goes between it and the agent.
  *
- * Top to bottom: callbacks, feed() (the only caller of rdzv_step), perform() (the only
- * switch over its effects). Rounds come to the agent by rdzv_round.c, all else by
- * rdzv_tell.c. What the agent calls is in rdzv_face.c; it may call back from inside a
- * callback: such wishes wait until the step that told it is through. */
+ * Top to bottom: callbacks, dynamic_feed() (the only caller of rdzv_step),
+ * dynamic_perform() (the only switch over its effects); what the agent is told beside a
+ * round; what it calls. Rounds come to it by dynamic_round.c. It may call back from
+ * inside a callback: such requests wait until the step that notified it is through. */
 #include "loop/clock.h"
 #include "rendezvous/dynamic_int.h"
 #include <inttypes.h>
 
 #define MAX_RENAMES 3u
 
-static void feed(struct dynamic_handler *d, struct rdzv_event *ev);
+static void dynamic_feed(struct dynamic_handler *d, struct rdzv_event *ev);
 
 /* ---- Callbacks ---- */
 
-static void on_state(void *ctx, const struct rdzv_event *ev)
+static void dynamic_on_state(void *ctx, const struct rdzv_event *ev)
 {
     struct dynamic_handler *d = ctx;
     struct rdzv_event copy = *ev;
@@ -26,18 +26,18 @@ static void on_state(void *ctx, const struct rdzv_event *ev)
     /* Whether it can tell of changes shows when it is asked to: it may by now. */
     if (ev->kind != RDZV_EV_FAILED) {
         rdzv_can_watch(d->core, d->backend->ops->watch != NULL);
-        (void)uv_timer_stop(&d->away); /* Back before it was worth telling. */
+        d->away_by_ms = MONO_NEVER; /* Back before it was worth telling. */
     }
-    feed(d, &copy);
+    dynamic_feed(d, &copy);
 }
 
-static void on_changed(void *ctx)
+static void dynamic_on_changed(void *ctx)
 {
     struct dynamic_handler *d = ctx;
     struct rdzv_event ev = { .kind = RDZV_EV_CHANGED };
 
     if (!d->stopped)
-        feed(d, &ev);
+        dynamic_feed(d, &ev);
 }
 
 void dynamic_peer_gone(void *ctx, struct span node)
@@ -46,35 +46,27 @@ void dynamic_peer_gone(void *ctx, struct span node)
     struct rdzv_event ev = { .kind = RDZV_EV_GONE, .value = node };
 
     if (!d->stopped && d->core)
-        feed(d, &ev);
-}
-
-static void on_timer(uv_timer_t *t)
-{
-    struct dynamic_handler *d = t->data;
-    struct rdzv_event ev = { .kind = RDZV_EV_TIMER };
-
-    if (!d->stopped)
-        feed(d, &ev);
+        dynamic_feed(d, &ev);
 }
 
 /* ---- Feed and perform ---- */
 
-static void perform(struct dynamic_handler *d, const struct rdzv_effect *e)
+static void dynamic_perform(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
     const struct rdzv_backend_ops *ops = d->backend->ops;
 
     switch (e->kind) {
     case RDZV_FX_READ_STATE:
-        ops->get(d->backend, UINT64_MAX, on_state, d);
+        ops->get(d->backend, UINT64_MAX, dynamic_on_state, d);
         return;
     case RDZV_FX_WRITE_STATE:
         ops->set(d->backend, e->value, e->has_token, e->token, e->quiet, UINT64_MAX,
-                 on_state, d);
+                 dynamic_on_state, d);
         return;
     case RDZV_FX_WATCH:
-        rdzv_can_watch(d->core, ops->watch && ops->watch(d->backend, e->present,
-                                                         e->value, on_changed, d));
+        rdzv_can_watch(d->core,
+                       ops->watch && ops->watch(d->backend, e->present, e->value,
+                                                dynamic_on_changed, d));
         return;
     case RDZV_FX_JOINED:
         dynamic_joined(d, e);
@@ -94,14 +86,8 @@ static void perform(struct dynamic_handler *d, const struct rdzv_effect *e)
     }
 }
 
-static void arm(struct dynamic_handler *d)
-{
-    clock_arm(&d->timer, on_timer,
-              d->core && !d->stopped ? rdzv_deadline(d->core) : MONO_NEVER);
-}
-
 /* Out of memory in the middle of a step leaves the core waiting for its answer: give it
- * a failed one, and if even that does not go, end the wish. */
+ * a failed one, and if even that does not go, end the request. */
 static void step_failed(struct dynamic_handler *d, const struct rdzv_event *ev,
                         struct rdzv_fx *fx)
 {
@@ -119,7 +105,7 @@ static void step_failed(struct dynamic_handler *d, const struct rdzv_event *ev,
         dynamic_next_failed(d, MUSTER_ENOMEM, "out of memory");
 }
 
-static void step(struct dynamic_handler *d, struct rdzv_event *ev)
+static void dynamic_step(struct dynamic_handler *d, struct rdzv_event *ev)
 {
     struct rdzv_fx fx;
 
@@ -127,7 +113,7 @@ static void step(struct dynamic_handler *d, struct rdzv_event *ev)
     if (rdzv_step(d->core, ev, &fx) < 0)
         step_failed(d, ev, &fx);
     for (size_t i = 0; i < fx.count; i++)
-        perform(d, &fx.at[i]);
+        dynamic_perform(d, &fx.at[i]);
 }
 
 /* Somebody else's heartbeats come under our name: two containers with one host name and
@@ -153,17 +139,17 @@ static void rename_self(struct dynamic_handler *d)
           "'; joining as '%s_%" PRId64 "_%" PRId64 "' (--local-addr tells nodes apart)",
           d->params.run_id, d->addr, d->pid, old, d->addr, d->pid, d->local_id);
     dynamic_present(d);
-    d->wishes |= 1u << RDZV_EV_JOIN;
+    d->requests |= 1u << RDZV_EV_JOIN;
 }
 
-static void feed(struct dynamic_handler *d, struct rdzv_event *ev)
+static void dynamic_feed(struct dynamic_handler *d, struct rdzv_event *ev)
 {
     static const enum rdzv_event_kind order[] = { RDZV_EV_LEAVE, RDZV_EV_CLOSE,
                                                   RDZV_EV_JOIN };
 
     assert(!d->in_feed);
     d->in_feed = true;
-    step(d, ev);
+    dynamic_step(d, ev);
     if (d->collided && !d->destroying)
         rename_self(d);
     for (size_t i = 0; i < ARRAY_LEN(order) && !d->destroying; i++) {
@@ -173,62 +159,55 @@ static void feed(struct dynamic_handler *d, struct rdzv_event *ev)
             d->unjoined = false;
             dynamic_canceled(d);
         }
-        if (!(d->wishes & 1u << order[i]))
+        if (!(d->requests & 1u << order[i]))
             continue;
-        d->wishes &= ~(1u << order[i]);
-        step(d, &w);
+        d->requests &= ~(1u << order[i]);
+        dynamic_step(d, &w);
         i = SIZE_MAX; /* That may have brought others. */
     }
     d->in_feed = false;
-    arm(d);
+    dynamic_arm(d);
 }
 
-void dynamic_wish(struct dynamic_handler *d, enum rdzv_event_kind kind)
+void dynamic_request(struct dynamic_handler *d, enum rdzv_event_kind kind)
 {
     struct rdzv_event ev = { .kind = kind };
 
-    if (d->guest) {
-        member_driver_request(d->guest, kind);
+    if (d->member) {
+        member_driver_request(d->member, kind);
     } else if (d->in_feed) {
-        if (kind == RDZV_EV_LEAVE && d->wishes & 1u << RDZV_EV_JOIN) {
-            d->wishes &= ~(1u << RDZV_EV_JOIN); /* As member_driver_request() does. */
+        if (kind == RDZV_EV_LEAVE && d->requests & 1u << RDZV_EV_JOIN) {
+            d->requests &= ~(1u << RDZV_EV_JOIN); /* As member_driver_request() does. */
             d->unjoined = true;
         }
-        d->wishes |= 1u << kind;
+        d->requests |= 1u << kind;
     } else {
-        feed(d, &ev);
+        dynamic_feed(d, &ev);
     }
 }
 
-void dynamic_told(void *ctx, const struct rdzv_effect *told)
+void dynamic_on_effect(void *ctx, const struct rdzv_effect *told)
 {
     struct dynamic_handler *d = ctx;
 
     if (d->stopped)
         return;
-    perform(d, told);
+    dynamic_perform(d, told);
     if (!d->collided || d->destroying)
         return;
     rename_self(d);
-    d->wishes = 0;
-    if (d->guest && dynamic_be_guest(d))
-        member_driver_request(d->guest, RDZV_EV_JOIN);
+    d->requests = 0;
+    if (d->member && dynamic_be_member(d))
+        member_driver_request(d->member, RDZV_EV_JOIN);
 }
 
-/* rdzv_tell.c - what the dynamic handler tells the agent beside a round: news, that a
- * wish is done, and the end. See rdzv_driver.c. */
+/* ---- What the agent is told beside a round: news, that a request is done, the end
+ * ---- */
+
 #define LINGER_MS      5000u /* how long a host waits for others to read "closed" */
 #define LINGER_TICK_MS 20u
 
 /* ---- News ---- */
-
-static void on_away(uv_timer_t *t)
-{
-    struct dynamic_handler *d = t->data;
-
-    if (d->news_cb && !d->stopped)
-        d->news_cb(d->news_ctx, RDZV_NEWS_BACKEND, &d->away_err);
-}
 
 void dynamic_news(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
@@ -254,11 +233,12 @@ void dynamic_news(struct dynamic_handler *d, const struct rdzv_effect *e)
     if (!d->news_cb)
         return;
     (void)err_set(&err, e->code, "%s", e->text ? e->text : "");
-    if (e->news == RDZV_NEWS_BACKEND && e->code == MUSTER_ECONN && !d->guest) {
+    if (e->news == RDZV_NEWS_BACKEND && e->code == MUSTER_ECONN && !d->member) {
         /* It is tried again and again; a store that comes back in the time that a node
          * may be silent has done nobody harm. */
         d->away_err = err;
-        (void)uv_timer_start(&d->away, on_away, rdzv_dead_after_ms(&d->settings), 0);
+        d->away_by_ms = clock_mono_ms() + rdzv_dead_after_ms(&d->settings);
+        dynamic_arm(d);
         return;
     }
     d->news_cb(d->news_ctx, e->news, &err);
@@ -266,7 +246,7 @@ void dynamic_news(struct dynamic_handler *d, const struct rdzv_effect *e)
 
 /* ---- Wishes, and the end ---- */
 
-static void tell(struct wish *w, int code, const char *text)
+static void tell(struct pending *w, int code, const char *text)
 {
     const rdzv_done_cb cb = w->cb;
     struct muster_error err;
@@ -285,9 +265,8 @@ static void stop_now(struct dynamic_handler *d, int code, const char *text)
         tell(&d->close, MUSTER_ECANCELED, "shut down before the run was closed");
     tell(&d->leave, code, text);
     d->stopped = true;
-    (void)uv_timer_stop(&d->timer);
-    (void)uv_timer_stop(&d->linger);
-    (void)uv_timer_stop(&d->away);
+    d->away_by_ms = d->linger_at_ms = MONO_NEVER;
+    dynamic_arm(d);
     if (code < 0 && d->stage != STAGE_BROKEN)
         trace(d->trace, TRACE_WARN,
               "The node '%s_%" PRId64 "_%" PRId64
@@ -298,24 +277,21 @@ static void stop_now(struct dynamic_handler *d, int code, const char *text)
 
 /* The store dies with its host; those who have not read "closed" by then would take the
  * end of the run for a failure. */
-static void on_linger(uv_timer_t *t)
+static void linger(struct dynamic_handler *d, uint64_t now)
 {
-    struct dynamic_handler *d = t->data;
     const struct rdzv_backend_ops *ops = d->backend->ops;
-    const uint64_t now = uv_now(d->base.loop);
     const uint64_t waited = now + LINGER_MS - d->linger_by_ms;
 
-    /* The first ticks are short: mostly the only guest was ourselves, just closed. */
+    /* The first ticks are short: mostly the only member was ourselves, just closed. */
     if (ops->members && ops->members(d->backend) > 0 && now < d->linger_by_ms)
-        (void)uv_timer_start(&d->linger, on_linger, MIN_OF(1 + waited, LINGER_TICK_MS),
-                             0);
+        d->linger_at_ms = now + MIN_OF(1 + waited, LINGER_TICK_MS);
     else
         stop_now(d, 0, NULL);
 }
 
 void dynamic_done(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
-    if (d->guest && e->request == RDZV_EV_CLOSE && e->code == 0)
+    if (d->member && e->request == RDZV_EV_CLOSE && e->code == 0)
         trace(d->trace, TRACE_INFO,
               "The node '%s_%" PRId64 "_%" PRId64 "' has closed the rendezvous '%s'.",
               d->addr, d->pid, d->local_id, d->params.run_id);
@@ -324,13 +300,14 @@ void dynamic_done(struct dynamic_handler *d, const struct rdzv_effect *e)
         return;
     if (e->request == RDZV_EV_CLOSE && e->code == 0 && d->backend->ops->members &&
         !dynamic_is_alone(d)) {
-        dynamic_close_stores(d); /* It is no guest's. */
-        if (d->guest)
-            member_driver_close(d->guest, NULL, NULL);
-        d->guest = NULL;
+        dynamic_close_stores(d); /* It is no member's. */
+        if (d->member)
+            member_driver_close(d->member, NULL, NULL);
+        d->member = NULL;
         d->ended = true;
-        d->linger_by_ms = uv_now(d->base.loop) + LINGER_MS;
-        (void)uv_timer_start(&d->linger, on_linger, 0, 0);
+        d->linger_at_ms = clock_mono_ms();
+        d->linger_by_ms = d->linger_at_ms + LINGER_MS;
+        dynamic_arm(d);
     } else {
         stop_now(d, e->code, e->text);
     }
@@ -338,10 +315,8 @@ void dynamic_done(struct dynamic_handler *d, const struct rdzv_effect *e)
 
 /* ---- From the loop: what was found out inside a call of the agent ---- */
 
-static void on_soon(uv_timer_t *t)
+static void tell_deferred(struct dynamic_handler *d)
 {
-    struct dynamic_handler *d = t->data;
-
     if (d->tell.next) {
         d->tell.next = false;
         dynamic_next_failed(d, d->tell.next_err.code, d->tell.next_err.text);
@@ -363,13 +338,47 @@ static void on_soon(uv_timer_t *t)
     }
 }
 
-void dynamic_soon(struct dynamic_handler *d)
+/* ---- Time: one timer for the earliest of all that is due ---- */
+
+static uint64_t core_due_ms(const struct dynamic_handler *d)
 {
-    (void)uv_timer_start(&d->soon, on_soon, 0, 0);
+    return d->core ? rdzv_deadline(d->core) : MONO_NEVER;
 }
 
-/* rdzv_face.c - the dynamic handler as the agent sees it: what it may ask for, and the
- * end. What follows from it is rdzv_driver.c's. */
+static void dynamic_on_timer(uv_timer_t *t)
+{
+    struct dynamic_handler *d = t->data;
+    struct rdzv_event ev = { .kind = RDZV_EV_TIMER };
+    const uint64_t now = clock_mono_ms();
+
+    tell_deferred(d);
+    if (!d->stopped && now >= d->away_by_ms) {
+        d->away_by_ms = MONO_NEVER;
+        if (d->news_cb)
+            d->news_cb(d->news_ctx, RDZV_NEWS_BACKEND, &d->away_err);
+    }
+    if (!d->stopped && now >= d->linger_at_ms)
+        linger(d, now);
+    if (!d->stopped && now >= core_due_ms(d))
+        dynamic_feed(d, &ev);
+    dynamic_arm(d);
+}
+
+void dynamic_arm(struct dynamic_handler *d)
+{
+    const bool tells = d->tell.next || d->tell.close || d->tell.leave || d->tell.stop;
+    uint64_t due = tells ? 0 : MONO_NEVER;
+
+    if (d->destroying)
+        return;
+    if (!d->stopped)
+        due =
+            MIN_OF(MIN_OF(due, core_due_ms(d)), MIN_OF(d->away_by_ms, d->linger_at_ms));
+    clock_arm(&d->timer, dynamic_on_timer, due);
+}
+
+/* ---- The handler as the agent sees it ---- */
+
 static struct dynamic_handler *dynamic_of(const struct rdzv_handler *h)
 {
     return CONTAINER_OF(h, struct dynamic_handler, base);
@@ -414,17 +423,17 @@ static void cancel(struct rdzv_handler *h)
         return;
     d->canceling = true;
     if (d->joining) {
-        dynamic_wish(d, RDZV_EV_LEAVE);
+        dynamic_request(d, RDZV_EV_LEAVE);
         return;
     }
     if (d->master)
         rdzv_master_cancel(d->master);
     if (d->stage == STAGE_READY)
-        dynamic_wish(d, RDZV_EV_LEAVE);
+        dynamic_request(d, RDZV_EV_LEAVE);
     d->tell.next = true;
     (void)err_set(&d->tell.next_err, MUSTER_ECANCELED,
                   "joining the run '%s' was canceled", d->params.run_id);
-    dynamic_soon(d);
+    dynamic_arm(d);
 }
 
 static void on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx)
@@ -439,8 +448,8 @@ static int64_t num_nodes_waiting(const struct rdzv_handler *h)
 {
     const struct dynamic_handler *d = dynamic_of(h);
 
-    if (d->guest)
-        return member_waiting(member_driver_core(d->guest));
+    if (d->member)
+        return member_waiting(member_driver_core(d->member));
     return d->core ? rdzv_waiting(d->core) : 0;
 }
 
@@ -469,8 +478,8 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
     }
     if (!d->joining)
         return false;
-    return d->guest ? member_progress(member_driver_core(d->guest), out)
-                    : rdzv_progress(d->core, out);
+    return d->member ? member_progress(member_driver_core(d->member), out)
+                     : rdzv_progress(d->core, out);
 }
 
 static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *port,
@@ -508,15 +517,15 @@ static int64_t torch_nodes(const struct rdzv_handler *h)
 {
     const struct dynamic_handler *d = dynamic_of(h);
 
-    return d->guest ? member_torch_nodes(member_driver_core(d->guest)) : 0;
+    return d->member ? member_torch_nodes(member_driver_core(d->member)) : 0;
 }
 
 static bool is_closed(const struct rdzv_handler *h)
 {
     const struct dynamic_handler *d = dynamic_of(h);
 
-    if (d->guest)
-        return member_closed(member_driver_core(d->guest));
+    if (d->member)
+        return member_closed(member_driver_core(d->member));
     return d->ended || (d->core && rdzv_closed(d->core));
 }
 
@@ -532,13 +541,13 @@ static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
     struct dynamic_handler *d = dynamic_of(h);
 
     assert(!d->close.cb && !d->stopped);
-    d->close = (struct wish){ cb, ctx };
+    d->close = (struct pending){ cb, ctx };
     if (d->stage == STAGE_READY) {
         if (!d->stop.cb || !d->stop_closes)
-            dynamic_wish(d, RDZV_EV_CLOSE);
+            dynamic_request(d, RDZV_EV_CLOSE);
     } else if (d->stage == STAGE_BROKEN) {
         d->tell.close = true;
-        dynamic_soon(d);
+        dynamic_arm(d);
     } else {
         close_when_open(d);
     }
@@ -549,15 +558,15 @@ static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
     struct dynamic_handler *d = dynamic_of(h);
 
     assert(!d->leave.cb && !d->stopped);
-    d->leave = (struct wish){ cb, ctx };
+    d->leave = (struct pending){ cb, ctx };
     if (d->next_cb && !d->canceling)
         cancel(h); /* Which leaves, too, once there is what can be left. */
     else if (d->stage == STAGE_READY)
-        dynamic_wish(d, RDZV_EV_LEAVE);
+        dynamic_request(d, RDZV_EV_LEAVE);
     if (d->stage == STAGE_READY)
         return;
     d->tell.leave = true;
-    dynamic_soon(d);
+    dynamic_arm(d);
 }
 
 static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb,
@@ -568,17 +577,17 @@ static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb
     assert(!d->stop.cb && !d->stopped);
     if (d->next_cb)
         cancel(h);
-    d->stop = (struct wish){ cb, ctx };
+    d->stop = (struct pending){ cb, ctx };
     d->stop_closes = close;
     if (d->stage == STAGE_BROKEN || (d->stage != STAGE_READY && !close)) {
         d->tell.stop = true;
-        dynamic_soon(d);
+        dynamic_arm(d);
     } else if (d->stage != STAGE_READY) {
         close_when_open(d);
     } else if (!close) {
-        dynamic_wish(d, RDZV_EV_LEAVE);
+        dynamic_request(d, RDZV_EV_LEAVE);
     } else if (!d->close.cb) {
-        dynamic_wish(d, RDZV_EV_CLOSE);
+        dynamic_request(d, RDZV_EV_CLOSE);
     }
 }
 
@@ -633,7 +642,7 @@ static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
     d->close.cb = d->leave.cb = d->stop.cb = NULL;
     blocking_call_cancel(d->naming);
     d->naming = NULL;
-    d->refs = 5;
+    d->refs = 2; /* the timer and the workers' address */
     if (d->prefixed) {
         d->refs++;
         async_store_close(d->prefixed, part_gone, d);
@@ -643,15 +652,12 @@ static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
         async_store_close(d->store, part_gone, d);
     }
     d->prefixed = d->store = NULL;
-    if (d->guest) {
+    if (d->member) {
         d->refs++;
-        member_driver_close(d->guest, part_gone, d);
-        d->guest = NULL;
+        member_driver_close(d->member, part_gone, d);
+        d->member = NULL;
     }
     uv_close((uv_handle_t *)&d->timer, on_handle_gone);
-    uv_close((uv_handle_t *)&d->soon, on_handle_gone);
-    uv_close((uv_handle_t *)&d->linger, on_handle_gone);
-    uv_close((uv_handle_t *)&d->away, on_handle_gone);
     rdzv_master_close(d->master, part_gone, d);
 }
 

@@ -1,6 +1,6 @@
-/* rdzv_driver_int.h - the dynamic handler, shared by rdzv_driver.c (the core's driver),
- * rdzv_round.c and rdzv_tell.c (what the agent hears), rdzv_face.c (what it calls) and
- * rdzv_dynamic.c (parameters, our name, opening). */
+/* dynamic_int.h - the dynamic handler, shared by dynamic.c (the core's driver, what the
+ * agent calls and is told), dynamic_round.c (next() and its outcome) and dynamic_open.c
+ * (parameters, our name, opening). */
 #ifndef RENDEZVOUS_DYNAMIC_INT_H
 #define RENDEZVOUS_DYNAMIC_INT_H
 
@@ -34,29 +34,28 @@ struct dynamic_handler {
     struct blocking_call *naming; /* owned while it runs */
 
     enum dynamic_stage stage;
-    struct muster_error broken;  /* STAGE_BROKEN: why */
-    struct rdzv *core;           /* owned; from STAGE_OPEN on */
-    struct member_driver *guest; /* owned; in the core's place if the store hosts */
-    struct rdzv_node zero;       /* rank 0 of a hosted round; borrowed from guest */
-    struct rdzv_node *members;   /* owned; of a hosted round with torchrun's nodes */
-    struct rdzv_state *seen;     /* owned; members borrow from it */
+    struct muster_error broken;   /* STAGE_BROKEN: why */
+    struct rdzv *core;            /* owned; from STAGE_OPEN on */
+    struct member_driver *member; /* owned; in the core's place if the store hosts */
+    struct rdzv_node rank0;       /* rank 0 of a hosted round; borrowed from member */
+    struct rdzv_node *members;    /* owned; of a hosted round with torchrun's nodes */
+    struct rdzv_state *seen;      /* owned; members borrow from it */
     void (*found_members)(struct dynamic_handler *d);
     int hosted;             /* rdzv-conf hosted: 1, or 0 to do without */
     int64_t grace_ms;       /* rdzv-conf loss_grace_ms */
     int64_t rank_order_key; /* rdzv-conf node_order; negative: none */
-    uv_timer_t timer;       /* the core's deadline */
-    uv_timer_t soon;        /* what is to be told from the loop */
-    uv_timer_t away;        /* the store is unreachable, and since when */
+    uv_timer_t timer;       /* for the earliest of all that is due */
+    uint64_t away_by_ms;    /* the store is unreachable: news by then, or MONO_NEVER */
     struct muster_error away_err;
-    uv_timer_t linger; /* a host's, after closing */
+    uint64_t linger_at_ms; /* a host's, after closing: when to look who is still here */
     bool in_feed, stopped, destroying;
     bool ended;    /* we have closed the run, and said goodbye to its host */
     bool collided; /* somebody else has our name: join under another */
     struct {
-        bool next, close, leave, stop; /* to be told when `soon` fires */
+        bool next, close, leave, stop; /* to be told from the loop */
         struct muster_error next_err;
     } tell;
-    unsigned wishes; /* bits 1 << RDZV_EV_JOIN and so on, that came during a feed */
+    unsigned requests; /* bits 1 << RDZV_EV_JOIN and so on, that came during a feed */
     unsigned renamed;
 
     rdzv_next_cb next_cb; /* NULL: no next() under way */
@@ -71,7 +70,7 @@ struct dynamic_handler {
 
     rdzv_news_cb news_cb;
     void *news_ctx;
-    struct wish {
+    struct pending {
         rdzv_done_cb cb; /* NULL: not under way */
         void *ctx;
     } close, leave, stop;
@@ -86,10 +85,11 @@ struct dynamic_handler {
 
 extern const struct rdzv_handler_ops dynamic_ops;
 
-/* A wish for the core or the guest; at once, or after the step that is under way. */
-void dynamic_wish(struct dynamic_handler *d, enum rdzv_event_kind kind);
+/* A request for the core or the member; at once, or after the step that is under way.
+ */
+void dynamic_request(struct dynamic_handler *d, enum rdzv_event_kind kind);
 
-/* rdzv_round.c: next(), its outcome, and the stores of its round. */
+/* dynamic_round.c: next(), its outcome, and the stores of its round. */
 void dynamic_begin_join(struct dynamic_handler *d);
 void dynamic_joined(struct dynamic_handler *d, const struct rdzv_effect *e);
 void dynamic_refused(struct dynamic_handler *d, const struct rdzv_effect *e);
@@ -97,11 +97,11 @@ void dynamic_canceled(struct dynamic_handler *d);
 void dynamic_next_failed(struct dynamic_handler *d, int code, const char *text);
 void dynamic_close_stores(struct dynamic_handler *d);
 
-/* rdzv_tell.c: news, and what became of close, leave and shutdown. What d->tell has is
+/* dynamic.c: news, and what became of close, leave and shutdown. What d->tell has is
  * told from the loop. */
 void dynamic_news(struct dynamic_handler *d, const struct rdzv_effect *e);
 void dynamic_done(struct dynamic_handler *d, const struct rdzv_effect *e);
-void dynamic_soon(struct dynamic_handler *d);
+void dynamic_arm(struct dynamic_handler *d); /* something else may be due first */
 
 /* One node, and a free port that was never announced, as of --standalone: no other node
  * can come. */
@@ -115,12 +115,12 @@ void dynamic_opened(struct dynamic_handler *d);
 /* Makes the core for who we are now. */
 int dynamic_core(struct dynamic_handler *d, struct muster_error *err);
 
-/* Tells what the core or the guest has decided to whom it concerns. */
-void dynamic_told(void *ctx, const struct rdzv_effect *told);
+/* Tells what the core or the member has decided to whom it concerns. */
+void dynamic_on_effect(void *ctx, const struct rdzv_effect *told);
 
-/* rdzv_hosted.c: in the core's place, if the backend's store hosts. False: it does not,
- * or is not to. */
-bool dynamic_be_guest(struct dynamic_handler *d);
+/* dynamic_round.c: in the core's place, if the backend's store hosts. False: it does
+ * not, or is not to. */
+bool dynamic_be_member(struct dynamic_handler *d);
 
 /* The members of the hosted round just joined, as far as the workers' address needs
  * them; cb(d) comes at once or from the loop. */

@@ -1,5 +1,5 @@
-/* rdzv_dynamic.c - the dynamic handler before it is at work: its parameters, its name
- * among the nodes, and opening its backend. See rdzv_driver.c for the rest. */
+/* dynamic_open.c - the dynamic handler before it is at work: its parameters, its name
+ * among the nodes, and opening its backend. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static void on_backend(void *ctx, int status, const struct muster_error *err)
     d->stage = status == 0 ? STAGE_READY : STAGE_BROKEN;
     if (status < 0)
         err_copy(&d->broken, err);
-    else if (!dynamic_be_guest(d))
+    else if (!dynamic_be_member(d))
         dynamic_present(d);
     if (status == 0 && d->nameless)
         announce_number(d);
@@ -337,10 +337,8 @@ int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
     d->pid = getpid();
     d->local_id = rdzv_next_local_id();
     (void)uv_timer_init(loop, &d->timer);
-    (void)uv_timer_init(loop, &d->soon);
-    (void)uv_timer_init(loop, &d->linger);
-    (void)uv_timer_init(loop, &d->away);
-    d->timer.data = d->soon.data = d->linger.data = d->away.data = d;
+    d->timer.data = d;
+    d->away_by_ms = d->linger_at_ms = MONO_NEVER;
     *out = &d->base;
     return 0;
 }

@@ -1,5 +1,5 @@
-/* rdzv_round.c - the dynamic handler's next(): joining, the store of the round that
- * came of it, and where its workers find theirs. See rdzv_driver.c. */
+/* dynamic_round.c - the dynamic handler's next(): joining, the store of the round that
+ * came of it, and where its workers find theirs. */
 #include "base/mem.h"
 #include "rendezvous/core/state_pickle.h"
 #include "rendezvous/dynamic_int.h"
@@ -88,14 +88,14 @@ static void find_master(struct dynamic_handler *d)
                                    .store = d->store };
     struct muster_error err;
 
-    if (!d->guest) {
+    if (!d->member) {
         job.members = participants(d->core, &job.count);
     } else if (d->members) {
         job.members = d->members;
         job.count = (size_t)d->round.world_size;
     } else {
-        d->zero = member_rank0(member_driver_core(d->guest));
-        job.members = &d->zero;
+        d->rank0 = member_rank0(member_driver_core(d->member));
+        job.members = &d->rank0;
         job.count = 1;
     }
     if (rdzv_master_start(d->master, &job, on_master, d, &err) < 0)
@@ -115,7 +115,7 @@ void dynamic_joined(struct dynamic_handler *d, const struct rdzv_effect *e)
         dynamic_canceled(d);
         return;
     }
-    if (d->guest)
+    if (d->member)
         trace(d->trace, TRACE_INFO,
               "The node '%s_%" PRId64 "_%" PRId64 "' has joined round %" PRId64
               " of the rendezvous '%s' as rank %" PRId64 " in a world of size %" PRId64
@@ -134,7 +134,7 @@ void dynamic_joined(struct dynamic_handler *d, const struct rdzv_effect *e)
                                     .world_size = e->world,
                                     .store = d->prefixed };
     wipe_if_safe(d);
-    if (d->guest)
+    if (d->member)
         dynamic_hosted_members(d, find_master);
     else
         find_master(d);
@@ -169,19 +169,19 @@ void dynamic_begin_join(struct dynamic_handler *d)
         d->store = NULL;
         d->tell.next = true;
         d->tell.next_err = err;
-        dynamic_soon(d);
+        dynamic_arm(d);
         return;
     }
     if (first)
         dynamic_settings(d);
     d->joining = true;
-    /* torch's words, which the core of a node that is no guest says itself. */
-    if (d->guest)
+    /* torch's words, which the core of a node that is no member says itself. */
+    if (d->member)
         trace(d->trace, TRACE_INFO,
               "The node '%s_%" PRId64 "_%" PRId64
               "' attempts to join the next round of the rendezvous '%s'.",
               d->addr, d->pid, d->local_id, d->params.run_id);
-    dynamic_wish(d, RDZV_EV_JOIN);
+    dynamic_request(d, RDZV_EV_JOIN);
 }
 
 void dynamic_opened(struct dynamic_handler *d)
@@ -195,19 +195,20 @@ void dynamic_opened(struct dynamic_handler *d)
         }
         d->tell.close = d->close.cb != NULL;
         d->tell.stop |= d->stop.cb && d->stop_closes;
-        dynamic_soon(d);
+        dynamic_arm(d);
         return;
     }
     if (d->close_waits) {
         d->close_waits = false;
-        dynamic_wish(d, RDZV_EV_CLOSE);
+        dynamic_request(d, RDZV_EV_CLOSE);
     }
     if (d->next_cb && !d->canceling)
         dynamic_begin_join(d);
 }
 
-/* rdzv_hosted.c - the dynamic handler as a guest: when the store is ours, its host owns
- * the state, and this node only says what it wants. See rdzv_driver.c. */
+/* ---- As a member: the store is ours, so its coordinator owns the state, and this node
+ * only says what it wants ---- */
+
 static uint64_t nonce_of(const struct dynamic_handler *d)
 {
     uint64_t n;
@@ -217,7 +218,7 @@ static uint64_t nonce_of(const struct dynamic_handler *d)
     return n;
 }
 
-bool dynamic_be_guest(struct dynamic_handler *d)
+bool dynamic_be_member(struct dynamic_handler *d)
 {
     struct member_config cfg = {
         .run_id = d->params.run_id,
@@ -231,7 +232,7 @@ bool dynamic_be_guest(struct dynamic_handler *d)
         .auth = d->params.auth,
         .trace = d->trace,
     };
-    struct member_driver *guest;
+    struct member_driver *member;
     struct muster_error err;
     const char *host;
     uint16_t port;
@@ -239,15 +240,15 @@ bool dynamic_be_guest(struct dynamic_handler *d)
     if (!d->hosted || !d->backend->ops->host ||
         !d->backend->ops->host(d->backend, &host, &port, &cfg.echoes))
         return false;
-    if (member_driver_open(d->base.loop, &cfg, host, port, dynamic_told, d, &guest,
-                           &err) < 0) {
+    if (member_driver_open(d->base.loop, &cfg, host, port, dynamic_on_effect, d,
+                           &member, &err) < 0) {
         trace(d->trace, TRACE_WARN, "run '%s': without its host's help: %s",
               d->params.run_id, err.text);
         return false;
     }
-    if (d->guest)
-        member_driver_close(d->guest, NULL, NULL);
-    d->guest = guest;
+    if (d->member)
+        member_driver_close(d->member, NULL, NULL);
+    d->member = member;
     return true;
 }
 
@@ -269,7 +270,7 @@ static int by_rank(const void *a, const void *b)
 
 /* The places of the state just read, in rank order; nothing if it is another round's.
  */
-static void remember(struct dynamic_handler *d, struct span text)
+static void keep_members(struct dynamic_handler *d, struct span text)
 {
     const size_t count = (size_t)d->round.world_size;
     const struct participant **sorted = mem_calloc(count, sizeof *sorted);
@@ -299,7 +300,7 @@ static void on_members(void *ctx, const struct rdzv_event *ev)
     if (d->stopped || !d->next_cb || d->joining || d->canceling)
         return; /* The round is over already. */
     if (ev->kind == RDZV_EV_STATE && ev->present)
-        remember(d, ev->value);
+        keep_members(d, ev->value);
     d->found_members(d);
 }
 
@@ -309,7 +310,7 @@ void dynamic_hosted_members(struct dynamic_handler *d,
                             void (*cb)(struct dynamic_handler *d))
 {
     dynamic_forget_members(d);
-    if (member_torch_nodes(member_driver_core(d->guest)) == 0) {
+    if (member_torch_nodes(member_driver_core(d->member)) == 0) {
         cb(d);
         return;
     }
