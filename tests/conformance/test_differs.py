@@ -36,6 +36,7 @@ ROWS = [
     ("a script that does not exist", "torchrun --nproc-per-node 2 nothere.py 2>e; echo $?; grep -c 'No such file' e", "1\n[2-9]", "1\n1", "before anything starts"),
     ("a shell script", "echo '#!/bin/sh' >job.sh; echo 'echo hi there' >>job.sh; torchrun job.sh 2>&1 | tail -1", ".*",
      "ERROR: job.sh is a script for sh, and Python was to run it", "before anything starts"),
+    ("private logs", "torchrun --log-dir L -r 1 --no-python true; stat -c %a L/*/attempt_0/0/stdout.log", "644", "600", "mode 0600"),
     ("usage", "COLUMNS=80 torchrun 2>&1 | wc -l", r"\d\d", "3", "usage"),
 ]
 

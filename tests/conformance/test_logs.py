@@ -11,8 +11,8 @@ TWO = "torchrun --nproc-per-node 2"
 ROWS = [
     ("51 layout", "torchrun --log-dir L2 -r 3 --no-python echo hi; find L2 -type f | sort",
      "L2/UUID_SFX/attempt_0/0/stderr.log\nL2/UUID_SFX/attempt_0/0/stdout.log"),
-    ("51b whole tree", "torchrun --log-dir L -r 3 --no-python echo hi" + TREE,
-     "d 700 UUID_SFX\nd 755 \nd 755 UUID_SFX/attempt_0\nd 755 UUID_SFX/attempt_0/0\nf 644 .*stderr.log\nf 644 .*stdout.log"),
+    ("51b whole tree", "torchrun --log-dir L -r 3 --no-python echo hi; find L -type d -printf '%y %m %P\\n' -o -printf '%y %P\\n' | sort",
+     "d 700 UUID_SFX\nd 755 \nd 755 UUID_SFX/attempt_0\nd 755 UUID_SFX/attempt_0/0\nf .*stderr.log\nf .*stdout.log"),
     ("51c tree under umask", "umask 077; torchrun --log-dir L -r 1 --no-python echo hi" + TREE, "d 700 .*f 600 .*"),
     ("51d no redirects, still a tree", "torchrun --log-dir L --no-python echo hi" + TREE, "hi\nd 700 UUID_SFX\n.*"),
     ("51e parents are made", "torchrun --log-dir a/b/L -r 1 --no-python echo hi; cat a/b/L/*/attempt_0/0/stdout.log", "hi"),
