@@ -376,8 +376,9 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
         return;
     }
     used = drain(s, c, buf_data(c->in), buf_len(c->in));
-    send_replies(s, c);
-    server_auth_encrypt(s, c, buf_len(c->in) - used);
+    const size_t rest = buf_len(c->in) - used;
+    send_replies(s, c); /* If the peer is gone, so is c->in. */
+    server_auth_encrypt(s, c, rest);
     if (!c->dead &&
         used) { /* What is left is another request, with a time of its own. */
         buf_consume(c->in, used);
