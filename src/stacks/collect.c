@@ -24,6 +24,8 @@
 #define PYSPY_BYTES (512u * 1024u)
 #define PYSPY_TRIES 3 /* of a process that changes while it is read */
 #define MARGIN_MS   250u
+#define AGAIN_MS    300u /* between two accounts of what is known so far */
+#define INCOMPLETE  "there was no time left for all native frames"
 #define PATH_BYTES  4352u
 
 struct collect {
@@ -432,31 +434,6 @@ static int read_python(struct collect *c)
         "`pip install py-spy` brings it (also as the extra muster-run[stacks])");
 }
 
-/* Of the workers alone. Whoever is uninterruptible cannot be held. */
-static int read_native(struct collect *c)
-{
-    for (size_t i = 0; i < c->sample.count; i++) {
-        struct stack_process *p = &c->sample.ranks[i].processes[0];
-        struct muster_error err;
-
-        if (!is_there(p) || p->state == 'D' || !may_read(p->pid))
-            continue;
-        if (time_is_up(c))
-            return stack_sample_note(&c->sample,
-                                     "there was no time left for all native frames");
-        const int rc = native_read(&c->sample.arena, p, &err);
-        if (rc == MUSTER_ENOMEM)
-            return rc;
-        if (rc == MUSTER_ENOTSUP) {
-            char text[300];
-
-            snprintf(text, sizeof text, "no native frames: %.250s", err.text);
-            return stack_sample_note(&c->sample, text);
-        }
-    }
-    return 0;
-}
-
 static int put_sample(const struct collect *c, void (*put)(void *ctx, struct span line),
                       void *ctx)
 {
@@ -473,6 +450,41 @@ static int put_sample(const struct collect *c, void (*put)(void *ctx, struct spa
     return rc;
 }
 
+/* Of the workers alone. Whoever is uninterruptible cannot be held. */
+static int read_native(struct collect *c, void (*put)(void *ctx, struct span line),
+                       void *ctx)
+{
+    uint64_t put_ms = clock_mono_ms();
+
+    for (size_t i = 0; i < c->sample.count; i++) {
+        struct stack_process *p = &c->sample.ranks[i].processes[0];
+        struct muster_error err;
+
+        if (!is_there(p) || p->state == 'D' || !may_read(p->pid))
+            continue;
+        if (time_is_up(c))
+            return stack_sample_note(&c->sample, INCOMPLETE);
+        const int rc = native_read(&c->sample.arena, p, &err);
+        if (rc == MUSTER_ENOMEM)
+            return rc;
+        if (rc == MUSTER_ENOTSUP) {
+            char text[300];
+
+            snprintf(text, sizeof text, "no native frames: %.250s", err.text);
+            return stack_sample_note(&c->sample, text);
+        }
+        if (clock_mono_ms() - put_ms < AGAIN_MS)
+            continue;
+        put_ms = clock_mono_ms(); /* A slow machine: the next may come too late. */
+        const size_t notes = c->sample.note_count;
+        (void)stack_sample_note(&c->sample, INCOMPLETE);
+        if (put_sample(c, put, ctx) != 0)
+            return MUSTER_ENOMEM;
+        c->sample.note_count = notes;
+    }
+    return 0;
+}
+
 /* Native frames take the longest: what is known without them goes first. */
 static int put_twice(struct collect *c, void (*put)(void *ctx, struct span line),
                      void *ctx)
@@ -484,7 +496,7 @@ static int put_twice(struct collect *c, void (*put)(void *ctx, struct span line)
         rc = put_sample(c, put, ctx);
     c->sample.note_count = notes;
     if (rc == 0)
-        rc = read_native(c);
+        rc = read_native(c, put, ctx);
     return rc ? rc : put_sample(c, put, ctx);
 }
 

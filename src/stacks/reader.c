@@ -205,7 +205,7 @@ int stacks_read(const struct stacks_read_opts *opts, struct stacks_reading **out
         return err_nomem(err);
     r->done = opts->done;
     r->ctx = opts->ctx;
-    buf_init(&r->out, 2 * STACK_NODE_BYTES);
+    buf_init(&r->out, 8 * STACK_NODE_BYTES);
     const int rc = start(r, opts, err);
     if (rc != 0) {
         mem_free(r);

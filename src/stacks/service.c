@@ -7,7 +7,7 @@
 #include "base/mem.h"
 
 #define KIND      "stacks"
-#define READ_MS   2000u /* for whoever asks from outside */
+#define READ_MS   1500u /* for whoever asks from outside */
 #define TRAVEL_MS 700u  /* of an answer of another node, beside the reading itself */
 #define AT_ONCE   8u
 
