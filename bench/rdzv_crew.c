@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "auth/secret.h"
 #include "base/base.h"
 #include "rdzv.h"
 #include "rendezvous/core/settings.h"
@@ -95,10 +96,17 @@ static void on_order(uv_poll_t *p, int status, int events)
 
 static void open_nodes(struct crew *c, const struct rdzv_options *o, long first)
 {
+    const struct secret_opts secret = { .run_id = "bench" };
     struct muster_error err;
+    struct auth *auth; /* With MUSTER_TOKEN set, every node proves itself. */
 
+    if (secret_load(&secret, &auth, &err) < 0) {
+        fprintf(stderr, "muster-bench: %s\n", err.text);
+        _exit(3);
+    }
     for (long i = 0; i < c->count; i++) {
         struct member_config cfg = { .run_id = "bench",
+                                     .auth = auth,
                                      .self = { span_str("bench"), first + i, 0 },
                                      .nonce = (uint64_t)(first + i) };
 

@@ -14,6 +14,7 @@
 #include "auth/munge_dl.h"
 #include "auth/openssl_dl.h"
 #include "base/err.h"
+#include "loop/clock.h"
 
 static void hmac_sha256(const uint8_t *key, size_t key_size, struct span data,
                         uint8_t out[AUTH_PROOF])
@@ -39,7 +40,7 @@ void secret_random(void *to, size_t size)
     }
 }
 
-size_t secret_addresses(uint8_t out[AUTH_ADDRESSES][16])
+static size_t find_addresses(uint8_t out[AUTH_ADDRESSES][16])
 {
     struct ifaddrs *all;
     size_t n = 0;
@@ -66,6 +67,16 @@ size_t secret_addresses(uint8_t out[AUTH_ADDRESSES][16])
     }
     freeifaddrs(all);
     return n;
+}
+
+void secret_addresses(struct auth *a)
+{
+    const uint64_t now = clock_mono_ms();
+
+    if (a->addresses_ms && now - a->addresses_ms < 1000)
+        return;
+    a->address_count = find_addresses(a->addresses);
+    a->addresses_ms = now ? now : 1;
 }
 
 /* The token, without following a race between looking and reading: by one descriptor.

@@ -21,7 +21,8 @@ int secret_load(const struct secret_opts *o, struct auth **out,
 /* Random bytes of the kernel's, for keys and nonces. */
 void secret_random(void *to, size_t size);
 
-/* This machine's addresses as ANSWER has them, without loopback; how many. */
-size_t secret_addresses(uint8_t out[AUTH_ADDRESSES][16]);
+/* Brings a->addresses up to date if they are older than a second: this machine's, as
+ * ANSWER has them, without loopback. */
+void secret_addresses(struct auth *a);
 
 #endif

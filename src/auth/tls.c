@@ -20,6 +20,7 @@ struct tls {
     uint8_t pending[CHUNK + 2048]; /* encrypted, on its way to the socket */
     size_t pending_from, pending_to;
     bool broken;
+    bool more; /* the last read of the socket may have left something there */
 };
 
 static const unsigned char identity[] = "muster";
@@ -130,9 +131,14 @@ void tls_free(struct tls *t)
     mem_free(t);
 }
 
-bool tls_buffered(struct tls *t)
+bool tls_pending(struct tls *t)
 {
     return LATE(BIO_ctrl)(t->in, BIO_CTRL_PENDING, 0, NULL) > 0;
+}
+
+bool tls_buffered(struct tls *t)
+{
+    return t->more || tls_pending(t);
 }
 
 int tls_flush(struct tls *t)
@@ -167,6 +173,7 @@ static ssize_t feed(struct tls *t)
     do
         n = recv(t->fd, bytes, sizeof bytes, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
+    t->more = n == (ssize_t)sizeof bytes || n == 0;
     if (n > 0 && LATE(BIO_write)(t->in, bytes, (int)n) != (int)n) {
         errno = ENOMEM;
         return -1;

@@ -23,8 +23,12 @@ ssize_t tls_read(struct tls *t, void *to, size_t size);
  * bytes may still wait for tls_flush. */
 ssize_t tls_write(struct tls *t, const void *from, size_t size);
 
-/* Whether a read may find something although the socket has nothing. */
+/* Whether another read may find something at once. */
 bool tls_buffered(struct tls *t);
+
+/* Whether there is something of which the socket knows nothing any more: a caller that
+ * waits for the socket must have read it before. */
+bool tls_pending(struct tls *t);
 
 /* Sends what waits: 1 if nothing waits any more, 0 if something does, -1: broken. */
 int tls_flush(struct tls *t);

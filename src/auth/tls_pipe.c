@@ -20,6 +20,7 @@ struct piece {
 struct tls_pipe {
     uv_poll_t plain, secret;
     int plain_fd, secret_fd;
+    int plain_for, secret_for; /* what the two wait for */
     struct tls *tls;
     struct piece out, in; /* plain to secret, and back */
     bool plain_ended, secret_ended;
@@ -102,8 +103,12 @@ static bool move_in(struct tls_pipe *p, bool *broken)
 
 static void pipe_on_poll(uv_poll_t *poll, int status, int what);
 
-static void poll_for(uv_poll_t *poll, int what)
+/* libuv asks the kernel anew for each start, also of what it watches already. */
+static void poll_for(uv_poll_t *poll, int *now, int what)
 {
+    if (what == *now)
+        return;
+    *now = what;
     if (what)
         (void)uv_poll_start(poll, what, pipe_on_poll);
     else
@@ -118,20 +123,22 @@ static void watch(struct tls_pipe *p, int flushed)
     int secret = (in_waits || p->secret_ended ? 0 : UV_READABLE) |
                  (out_waits || flushed == 0 ? UV_WRITABLE : 0);
 
-    poll_for(&p->plain, plain);
-    poll_for(&p->secret, secret);
+    poll_for(&p->plain, &p->plain_for, plain);
+    poll_for(&p->secret, &p->secret_for, secret);
 }
 
-static void pump(struct tls_pipe *p)
+/* Moves what there is in the directions that an event has come for. */
+static void pump(struct tls_pipe *p, bool out, bool in)
 {
     bool broken = false;
     int flushed;
 
-    for (int i = 0; i < PIECES && !broken; i++) {
-        const bool out = move_out(p, &broken), in = move_in(p, &broken);
-
-        if (!out && !in)
+    for (int i = 0; !broken && (out || in); i++) {
+        if (i >= PIECES && !(in && tls_pending(p->tls)))
             break;
+        /* A piece that is not full was all there is, for now. */
+        out = out && move_out(p, &broken) && p->out.to == PIECE;
+        in = in && move_in(p, &broken) && tls_buffered(p->tls);
     }
     flushed = tls_flush(p->tls);
     if (broken || flushed < 0 ||
@@ -146,13 +153,13 @@ static void pipe_on_poll(uv_poll_t *poll, int status, int what)
 {
     struct tls_pipe *p = poll->data;
 
-    (void)what;
     if (p->closing)
         return;
     if (status < 0)
         tls_pipe_close(p);
     else
-        pump(p);
+        pump(p, poll == &p->plain ? what & UV_READABLE : what & UV_WRITABLE,
+             poll == &p->plain ? what & UV_WRITABLE : what & UV_READABLE);
 }
 
 int tls_pipe_open(uv_loop_t *loop, int plain_fd, int secret_fd, struct tls *tls,
@@ -185,7 +192,7 @@ int tls_pipe_open(uv_loop_t *loop, int plain_fd, int secret_fd, struct tls *tls,
         uv_close((uv_handle_t *)&p->plain, pipe_on_closed);
         return err_nomem(err);
     }
-    pump(p);
+    pump(p, true, true);
     if (out)
         *out = p;
     return 0;

@@ -263,12 +263,14 @@ fail:
 static void answer(struct attempt *a, const struct auth_message *m, struct span bytes)
 {
     struct attempt_proof *p = a->proof;
-    uint8_t out[AUTH_MESSAGE], addresses[AUTH_ADDRESSES][16];
+    uint8_t out[AUTH_MESSAGE];
     struct muster_error err;
     size_t n = 0;
 
-    if (auth_client_answer(&p->side, &p->auth->settings, m, bytes, addresses[0],
-                           secret_addresses(addresses), out, &n, &err) == 0) {
+    secret_addresses(p->auth);
+    if (auth_client_answer(&p->side, &p->auth->settings, m, bytes,
+                           p->auth->addresses[0], p->auth->address_count, out, &n,
+                           &err) == 0) {
         send_proof(a, out, n);
         return;
     }

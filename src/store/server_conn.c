@@ -407,7 +407,7 @@ static bool read_once(struct store_server *s, struct conn *c, bool hung_up)
     if (n > 0) {
         s->stats.bytes_in += (uint64_t)n;
         on_bytes(s, c, to, (size_t)n);
-        return (size_t)n == size || hung_up || c->tls;
+        return (size_t)n == size || hung_up || (c->tls && tls_buffered(c->tls));
     }
     if (n == 0)
         on_end(s, c);
@@ -422,7 +422,7 @@ static bool read_once(struct store_server *s, struct conn *c, bool hung_up)
 void conn_read(struct store_server *s, struct conn *c, bool hung_up)
 {
     for (int i = 0; !c->dead && !c->ended; i++) {
-        if (i >= READS && !(c->tls && tls_buffered(c->tls))) {
+        if (i >= READS && !(c->tls && tls_pending(c->tls))) {
             conn_watch(s, c);
             return;
         }

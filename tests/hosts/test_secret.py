@@ -141,6 +141,9 @@ rank = int(os.environ["RANK"])
 s = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(seconds=60))
 s.set(f"telltale-key-{rank}", f"telltale-value-{rank}")
 assert s.get(f"telltale-key-{1 - rank}") == f"telltale-value-{1 - rank}".encode()
+much = bytes(range(256)) * 28000  # 7 MB through the relay, both ways
+s.set(f"much-{rank}", much)
+assert s.get(f"much-{1 - rank}") == much
 s.add("through", 1)
 while s.add("through", 0) < 2:
     time.sleep(0.02)

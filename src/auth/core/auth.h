@@ -14,6 +14,9 @@ struct auth {
     uint8_t key[AUTH_SECRET];
     bool optional;            /* torchrun's nodes are admitted all the same */
     char name[AUTH_NAME + 1]; /* who we are, for the other side's log */
+    uint8_t addresses[AUTH_ADDRESSES][16]; /* of this machine, as of addresses_ms */
+    size_t address_count;
+    uint64_t addresses_ms;
     char from[300]; /* where the secret is from, for messages: "token file /x" */
 };
 
