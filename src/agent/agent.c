@@ -212,6 +212,8 @@ static void perform(struct agent *a, const struct agent_core_fx *fx)
         break;
     case GROUP_FX_JUDGE:
         agent_job_report(a);
+        if (a->run_closed) /* That was the decision; whoever made it may be gone. */
+            agent_post(a, GROUP_EV_VERDICT, 0, 0);
         break;
     case GROUP_FX_BARRIER:
         took(a, NULL);

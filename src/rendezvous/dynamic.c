@@ -579,7 +579,15 @@ static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb
         cancel(h);
     d->stop = (struct pending){ cb, ctx };
     d->stop_closes = close;
-    if (d->stage == STAGE_BROKEN || (d->stage != STAGE_READY && !close)) {
+    /* What is closed need not be closed again: whoever did that may have taken the
+     * store along. A host goes the usual way, since others may still want to read it.
+     */
+    const bool closed_elsewhere =
+        close && is_closed(h) &&
+        !(d->backend->ops->members && d->backend->ops->members(d->backend) > 0);
+
+    if (d->stage == STAGE_BROKEN || closed_elsewhere ||
+        (d->stage != STAGE_READY && !close)) {
         d->tell.stop = true;
         dynamic_arm(d);
     } else if (d->stage != STAGE_READY) {

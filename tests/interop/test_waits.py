@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from etcd_server import Etcd, free_ports
+from run_job import Job
 from screens import MUSTER, free_port, screen  # noqa: F401 (a fixture)
 from stores import Wire
 
@@ -145,3 +147,17 @@ def test_who_is_done_waits_for_the_others(screen, etcd, tmp_path: Path, backend)
     first.read("all 2 nodes are done after")
     for n in nodes:
         assert n.process.wait(60) == 0, n.text
+
+
+def test_a_run_that_is_closed_is_not_closed_again(tmp_path):
+    """A node whose worker fails after the host has failed, closed the run and gone ends at once: there
+    is nobody to tell, and nothing to decide."""
+    words = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=late",
+             "--on-failure=finish", "--no-python", "sh", "-c"]
+    with Job(tmp_path, "host", "--rdzv-conf=is_host=1", *words, "exit 1") as host:
+        with Job(tmp_path, "other", "--rdzv-conf=is_host=0", *words, "until [ -e go ]; do sleep 0.05; done; exit 1") as other:
+            assert host.wait() == 1
+            (tmp_path / "go").touch()
+            began = time.monotonic()
+            assert other.wait() == 1
+            assert time.monotonic() - began < 4  # 9 s, when it tried
