@@ -101,10 +101,10 @@ static void before_on_stacks(void *ctx, struct stack_sample *sample)
     buf_init(&out, 65536);
     if (sample->count > 0 && stack_findings_make(&f, sample) == 0) {
         (void)stack_findings_print(&out, &f, sample);
-        if (buf_u8(&out, 0) == 0 && buf_error(&out) == 0)
+        if (buf_error(&out) == 0 && buf_len(&out) > 0) /* without the last newline */
             note(a->opts.notes, NOTE_WARN, "muster/stacks",
-                 "where the workers that %s are:\n%s", b->what,
-                 (const char *)buf_data(&out));
+                 "where the workers that %s are:\n%.*s", b->what,
+                 (int)buf_len(&out) - 1, (const char *)buf_data(&out));
         stack_findings_fini(&f);
     }
     buf_fini(&out);

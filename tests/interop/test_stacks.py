@@ -2,13 +2,15 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from run_job import MUSTER, VENV, Job, environment, free_port
+from run_job import MUSTER, Job, environment, free_port
 
 CULPRIT = Path(__file__).with_name("hang_culprit.py")
 # What the line of the culprit says, for each kind of culprit.
@@ -127,6 +129,38 @@ def test_stacks_are_told_before_a_kill(tmp_path):
         job.wait(30)
         assert re.search(r"where the workers that do not end are:\n.*1 rank  \(0, \S+\): deaf \(deaf.py:4\)",
                          job.text()), job.text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root may always look: another user is needed")
+def test_where_nobody_may_look_python_prints_before_a_kill(tmp_path):
+    """A worker whose memory nobody may read: what is missing is said, and faulthandler is used at the end."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o777)
+    shutil.copy(MUSTER, folder / "muster")
+    (folder / "hidden.py").write_text(
+        "import ctypes, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE\n"
+        "def hidden():\n    print('UP', flush=True)\n    time.sleep(600)\nhidden()\n")
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    env = {"PATH": "/usr/bin:/bin", "TMPDIR": str(folder), "PYTHONFAULTHANDLER": "1"}
+    out = (folder / "out").open("w+")
+    job = subprocess.Popen([*nobody, folder / "muster", "run", "--shutdown-timeout=1", "hidden.py"], env=env,
+                           cwd=folder, stdout=out, stderr=out)
+    try:
+        by = time.monotonic() + 60
+        while "UP" not in (folder / "out").read_text():
+            assert time.monotonic() < by and job.poll() is None, (folder / "out").read_text()
+            time.sleep(0.05)
+        asked = subprocess.run([*nobody, folder / "muster", "stacks", str(job.pid)], env=env, capture_output=True,
+                               text=True, timeout=60)
+        assert "no stack: ptrace is forbidden (" in asked.stdout, asked
+        job.terminate()
+        job.wait(60)
+        text = (folder / "out").read_text()
+        assert "get SIGABRT: PYTHONFAULTHANDLER" in text and '", line 6 in hidden' in text, text
+    finally:
+        job.kill()
+        shutil.rmtree(folder)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
