@@ -243,6 +243,25 @@ def test_other_users_of_the_same_machine(tmp_path: Path, token: str) -> None:
         finish(nodes, tmp_path)
 
 
+def test_the_relay_is_for_the_jobs_own_user(tmp_path: Path, token: str) -> None:
+    """With --encrypt, also on a member's machine that serves nothing itself."""
+    with Rig(2) as rig:
+        nodes = [node(h, "node1:29400", tmp_path, token, "--encrypt", nnodes="2") for h in rig.hosts]
+        up(nodes, 2)
+        out = rig[1].run(["ss", "-ltnH"])
+        relays = [line.split()[3].rsplit(":", 1)[1] for line in out.splitlines() if "127.0.0.1:" in line]
+        assert relays, out
+        for port in relays:
+            got = rig[1].run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3",
+                              "-c", Path(ATTACKER).read_text(), "127.0.0.1", port, "job"])
+            for line in got.splitlines():
+                assert re.search(r": (b''|b\"(ConnectionReset|BrokenPipe))", line), got
+            mine = rig[1].run([sys.executable, ATTACKER, "127.0.0.1", port, "job"])
+            assert "list: b''" not in mine, mine
+        assert "belongs to another user" in nodes[1].output()
+        finish(nodes, tmp_path)
+
+
 def test_a_job_without_a_secret_says_so_once(tmp_path: Path) -> None:
     with Rig(2) as rig:
         nodes = [node(h, "node1:29400", tmp_path, nnodes="2") for h in rig.hosts]
