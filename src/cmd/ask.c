@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "rendezvous/core/endpoint.h"
 #include "status/core/status_text.h"
 
 #define ANSWER_MS 1000u
@@ -70,8 +71,8 @@ static int say_missing(const char *job, size_t silent, struct muster_error *err)
     return MUSTER_ENOENT;
 }
 
-int answers_get(struct answers *a, const char *job, const char *kind,
-                struct muster_error *err)
+static int local_get(struct answers *a, const char *job, const char *kind,
+                     struct muster_error *err)
 {
     struct local_name *names = NULL;
     json_t *request = json_pack("{s:s}", "ask", kind);
@@ -104,6 +105,28 @@ int answers_get(struct answers *a, const char *job, const char *kind,
     if (rc != 0)
         answers_fini(a);
     return rc;
+}
+
+/* HOST:PORT, rather than the name of a job. */
+static bool is_endpoint(const char *job, struct endpoint *out)
+{
+    const char *colon = job ? strrchr(job, ':') : NULL;
+
+    return colon && colon != job && colon[1] &&
+           strspn(colon + 1, "0123456789") == strlen(colon + 1) &&
+           endpoint_parse(job, -1, out, NULL) == 0 && out->port > 0 &&
+           out->port <= 65535;
+}
+
+int answers_get(struct answers *a, const char *job, const char *kind,
+                struct muster_error *err)
+{
+    struct endpoint at;
+    const int rc = local_get(a, job, kind, err);
+
+    if (rc != MUSTER_ENOENT || strcmp(kind, "status") != 0 || !is_endpoint(job, &at))
+        return rc;
+    return remote_get(a, at.host, (uint16_t)at.port, job, err);
 }
 
 void answers_fini(struct answers *a)

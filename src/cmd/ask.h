@@ -16,6 +16,9 @@ struct answers {
  * failure if another one of the job does. */
 int answers_get(struct answers *a, const char *job, const char *kind,
                 struct muster_error *err);
+/* The same of a store elsewhere: remote.c. */
+int remote_get(struct answers *a, const char *host, uint16_t port, const char *name,
+               struct muster_error *err);
 void answers_fini(struct answers *a);
 
 /* Several agents of a job may be here: whether this is the one whose answer to show. */

@@ -192,6 +192,13 @@ static int hub_on_attach(struct hubs *hubs, struct store_server *s, struct conn 
     return c->job ? 0 : MUSTER_ENOMEM;
 }
 
+void hubs_print_runs(const struct hubs *hubs, struct buf *out)
+{
+    for (const struct job_hub *j = hubs ? hubs->first : NULL; j; j = j->next)
+        if (!strchr(j->run_id, '\n'))
+            (void)buf_printf(out, "%s\n", j->run_id);
+}
+
 bool hubs_take(struct hubs **at, struct store_server *s, struct conn *c,
                const struct c10d_request *req, int *rc)
 {

@@ -15,6 +15,8 @@ struct hub_now hub_clock(void);
  * *rc is 0 or MUSTER_ENOMEM. *hubs is made when the first one comes. */
 bool hubs_take(struct hubs **hubs, struct store_server *s, struct conn *c,
                const struct c10d_request *req, int *rc);
+/* Appends the run ids, a line each. */
+void hubs_print_runs(const struct hubs *hubs, struct buf *out); /* NULL is fine */
 void hubs_left(struct hubs *hubs, struct store_server *s, struct conn *c);
 void hubs_timer(struct hubs *hubs, struct store_server *s); /* NULL is fine */
 uint64_t hubs_deadline_ms(const struct hubs *hubs);         /* likewise */

@@ -184,6 +184,28 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
     return 0;
 }
 
+/* For `muster status HOST:PORT`. */
+static bool runs_take(struct store_server *s, struct conn *c,
+                      const struct c10d_request *req)
+{
+    struct c10d_reply r = { .op = C10D_GET };
+    struct buf text, out;
+
+    if (req->op != C10D_GET || !span_eq(req->key, span_str(RESERVED_RUNS)))
+        return false;
+    buf_init(&text, 65536);
+    buf_init(&out, 131072);
+    hubs_print_runs(s->hosts ? s->hosts->hubs : NULL, &text);
+    r.value = buf_span(&text);
+    if (c10d_encode_reply(&out, &r) < 0)
+        conn_refuse(s, c, "out of memory");
+    else
+        server_send(s, c, buf_span(&out));
+    buf_fini(&text);
+    buf_fini(&out);
+    return true;
+}
+
 static bool coordinators_take(struct store_server *s, struct conn *c,
                               const struct c10d_request *req, int *rc)
 {
@@ -191,6 +213,9 @@ static bool coordinators_take(struct store_server *s, struct conn *c,
     struct muster_error err;
     struct coord_msg msg;
 
+    *rc = 0;
+    if (runs_take(s, c, req))
+        return true;
     if (req->op != C10D_QUEUE_PUSH || (!span_eq(req->key, span_str(COORD_KEY)) &&
                                        !span_eq(req->key, span_str(JOB_KEY))))
         return false;

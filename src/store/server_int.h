@@ -4,6 +4,7 @@
 #define STORE_SERVER_INT_H
 
 #include "net/listen.h"
+#include "store/core/reserved.h"
 #include "store/core/store.h"
 #include "store/core/wire.h"
 #include "store/server.h"
@@ -62,7 +63,7 @@ struct conns {
 /* What GET of STATS_KEY answers: "requests N answers N bytes_in N bytes_out N
  * connections N", since the server was opened, for whoever wants to know what a run
  * costs. Like all reserved keys it is no entry of the store. */
-#define STATS_KEY "/\x01muster/stats"
+#define STATS_KEY RESERVED_STATS
 
 struct server_stats {
     uint64_t requests, answers, bytes_in, bytes_out;

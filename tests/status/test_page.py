@@ -9,8 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from watched import ROOT, Job, get, running, start, status, stop, until, url, write_worker
-from run_job import free_port
+from watched import ROOT, Job, free_port, get, running, start, status, stop, until, url, write_worker
 
 NODE = ROOT / "build" / "node"
 SHOTS = ROOT / "build" / "screenshots"

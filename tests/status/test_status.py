@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from watched import MUSTER, ROOT, get, muster, running, start, status, stop, until, url
+from watched import MUSTER, ROOT, free_port, get, muster, running, start, status, stop, until, url
 
 
 @pytest.fixture
@@ -167,6 +167,22 @@ def test_names_that_are_markup_stay_text(tmp_path):
         assert "<img src=x" not in page and "&lt;img src=x" in page and "\x1b" not in page
         metrics = get(url(j) + "metrics")[2]
         assert "\x1b" not in metrics
+    finally:
+        (tmp_path / "end").touch()
+        stop(j)
+
+
+def test_a_coordinator_elsewhere_tells_of_its_jobs(tmp_path):
+    port = free_port()
+    j = start(tmp_path, "--rdzv-backend", "c10d", "--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{port}",
+              "--rdzv-conf", "last_call_timeout=1", page=None)
+    try:
+        running(j)
+        s = json.loads(muster("status", f"localhost:{port}", "--json").stdout)
+        assert s["scope"] == "job" and s["job"]["run_id"] == "seen" and s["job"]["state"] == "running"
+        assert s["nodes"][0]["alive"] == 2 and s["store"]["requests"] > 0
+        assert "seen   running" in muster("status", f"localhost:{port}").stdout
+        assert muster("status", f"localhost:{free_port()}", check=False).returncode == 1
     finally:
         (tmp_path / "end").touch()
         stop(j)

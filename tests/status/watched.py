@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interop"))
-from run_job import MUSTER, ROOT, Job  # noqa: E402,F401
+from run_job import MUSTER, ROOT, Job, free_port  # noqa: E402,F401
 
 WORKER = """\
 import os, sys, time, pathlib

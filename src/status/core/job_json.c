@@ -275,7 +275,9 @@ void job_status_json(struct buf *out, const struct job_status *j, uint32_t node,
     put_json(out, span_str(muster_version()));
     put_key_time(out, ", \"at\": ", in->now_us);
     put_str(out, ", \"scope\": ");
-    put_str(out, !in->own ? "\"store\"" : in->alone ? "\"node\"" : "\"job\"");
+    put_str(out, !in->own && !j->count ? "\"store\""
+                 : in->alone           ? "\"node\""
+                                       : "\"job\"");
     if (in->alone)
         put_key_text(out, ", \"alone\": ", span_str(in->alone));
     put_key_text(out, ", \"host\": ", span_str(in->host));

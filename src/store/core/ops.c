@@ -262,7 +262,8 @@ bool name_ready(struct store *s, struct span name)
 
     if (r.kind == RESERVED_IS_CHANGED)
         return value_hash(s, key_find(s, r.key)) != r.hash;
-    return r.kind == RESERVED_IS_CAPS || key_ready(key_find(s, name));
+    return r.kind == RESERVED_IS_CAPS || r.kind == RESERVED_IS_TOLD ||
+           key_ready(key_find(s, name));
 }
 
 int on_check(struct store *s, const struct ask *a)

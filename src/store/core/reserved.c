@@ -43,6 +43,11 @@ struct reserved reserved_parse_slow(struct span name)
         r.kind = RESERVED_IS_CAPS;
         return r;
     }
+    if (span_eq(name, span_str(RESERVED_RUNS)) ||
+        span_eq(name, span_str(RESERVED_STATS))) {
+        r.kind = RESERVED_IS_TOLD;
+        return r;
+    }
     if (!starts_with(name, RESERVED_CHANGED, fixed) || name.n < fixed + 17 ||
         name.p[fixed + 16] != '/' || !parse_hex(name.p + fixed, &r.hash))
         return r;

@@ -9,8 +9,11 @@
 
 #include "base/base.h"
 
-#define RESERVED_PREFIX  "/\x01muster/"
-#define RESERVED_CAPS    RESERVED_PREFIX "caps"
+#define RESERVED_PREFIX "/\x01muster/"
+#define RESERVED_CAPS   RESERVED_PREFIX "caps"
+/* GET: the run ids of the jobs whose coordinator is in this store, a line each. */
+#define RESERVED_RUNS    RESERVED_PREFIX "runs"
+#define RESERVED_STATS   RESERVED_PREFIX "stats"    /* see store/server_int.h */
 #define RESERVED_CHANGED RESERVED_PREFIX "changed/" /* 16 hex digits, "/", wire key */
 
 /* What a GET of the caps key answers: words with a space between them. */
@@ -23,6 +26,7 @@ enum reserved_kind {
     RESERVED_NONE, /* an ordinary key */
     RESERVED_IS_CAPS,
     RESERVED_IS_CHANGED,
+    RESERVED_IS_TOLD, /* always there; the server around the engine answers a GET */
     RESERVED_UNKNOWN, /* with the prefix, but nothing we know */
 };
 
