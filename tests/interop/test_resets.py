@@ -35,14 +35,9 @@ class Group:
     """Two agents and a store; each agent reaches it through a proxy of its own."""
 
     def __init__(self, where: Path, story: str, node: int, kind: str, at: int, conf: str = KEEP_ALIVE):
-        self.where = where
-        port_file = where / "port"
-        self.store = subprocess.Popen(
-            [MUSTER, "store", "--bind", "127.0.0.1", "--port", "0", "--port-file", port_file],
-            stdout=subprocess.DEVNULL, stderr=(where / "store").open("w"))
-        self.until(lambda: port_file.exists() and port_file.read_text().strip())
-        self.proxies = [Proxy(int(port_file.read_text()), kind, at if n == node else 0) for n in range(2)]
-        self.agents = []
+        self.where, self.agents, self.port = where, [], 0
+        self.start_store()
+        self.proxies = [Proxy(self.port, kind, at if n == node else 0) for n in range(2)]
         self.began = time.monotonic()
         for n in range(2):
             if story == "grow" and n == 1:
@@ -55,6 +50,15 @@ class Group:
                 stdout=subprocess.DEVNULL, stderr=(where / f"agent{n}").open("w"),
                 env=dict(os.environ, OMP_NUM_THREADS="1")))
         self.harmed = self.proxies[node]
+
+    def start_store(self) -> None:
+        port_file = self.where / "port"
+        port_file.unlink(missing_ok=True)
+        self.store = subprocess.Popen(
+            [MUSTER, "store", "--bind", "127.0.0.1", "--port", str(self.port), "--port-file", port_file],
+            stdout=subprocess.DEVNULL, stderr=(self.where / "store").open("a"))
+        self.until(lambda: port_file.exists() and port_file.read_text().strip())
+        self.port = int(port_file.read_text())
 
     def until(self, done) -> None:
         by = time.monotonic() + PATIENCE
@@ -138,3 +142,19 @@ def test_a_reset_of_a_static_rendezvous(tmp_path, at, kind):
 def test_a_silent_cut_is_found(tmp_path, at, kind, node):
     took, _ = play(tmp_path, "start", node, kind, at)
     assert took < 30, f"{took:.1f} s: somebody waited for a timeout"
+
+
+@pytest.mark.parametrize("after_ms", [0, 20, 40, 60, 80, 120, 200])
+def test_a_store_that_is_killed_and_started_again(tmp_path, after_ms):
+    """At any moment: what it knew is gone, and the job goes on, perhaps in a new round."""
+    group = Group(tmp_path, "restart", 0, "request", 0)
+    try:
+        time.sleep(after_ms / 1000)
+        group.store.kill()
+        group.store.wait()
+        time.sleep(0.3)
+        group.start_store()
+        took = group.check()
+        assert took < 30, f"{took:.1f} s: somebody waited for a timeout"
+    finally:
+        group.close()
