@@ -99,6 +99,10 @@ MUSTER_API const void *muster_launch_result_bytes(const struct muster_launch_res
 
 /* torch's report of the failure, "" if there was none. */
 MUSTER_API const char *muster_launch_report(const struct muster_launch_result *r);
+
+/* The verdict on the job in a few lines, the same on every node: which rank on which
+ * host failed first, and why, in its own words. "" if there was no failure. */
+MUSTER_API const char *muster_launch_verdict(const struct muster_launch_result *r);
 MUSTER_API void muster_launch_result_free(struct muster_launch_result *r);
 
 #ifdef __cplusplus

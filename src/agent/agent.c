@@ -1,4 +1,4 @@
-/* agent_core_driver.c - see agent_core_driver.h. Callbacks post events, pump() feeds
+/* agent.c - see agent.h. Callbacks post events, pump() feeds
  * them to the core, perform() is the only switch over its effects. Begin and end:
  * agent_core_run.c. */
 #include "agent/agent.h"

@@ -1,4 +1,4 @@
-/* agent_core_driver.h - the agent at work: one node's workers from the first rendezvous
+/* agent.h - the agent at work: one node's workers from the first rendezvous
  * to the last exit. Blocks, on a loop of its own. Called by `muster run` and
  * muster_launch. */
 #ifndef AGENT_AGENT_H

@@ -1,4 +1,4 @@
-/* group_int.h - what the files of the group driver share: one struct agent. */
+/* agent_int.h - what the files of the group driver share: one struct agent. */
 #ifndef AGENT_AGENT_INT_H
 #define AGENT_AGENT_INT_H
 

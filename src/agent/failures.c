@@ -1,4 +1,4 @@
-/* group_failures.c - failed workers: their error files, the line, the report, and the
+/* failures.c - failed workers: their error files, the line, the report, and the
  * agent's own error file for whoever started it. */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* watchdog.c - see watchdog.h. */
+/* file_timer.c - see file_timer.h. */
 #include "agent/file_timer.h"
 
 #include <errno.h>

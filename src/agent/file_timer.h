@@ -1,4 +1,4 @@
-/* watchdog.h - torch's file timer (TORCHELASTIC_ENABLE_FILE_TIMER=1): a FIFO in which
+/* file_timer.h - torch's file timer (TORCHELASTIC_ENABLE_FILE_TIMER=1): a FIFO in which
  * workers announce deadlines, and a signal for those that miss theirs. */
 #ifndef AGENT_FILE_TIMER_H
 #define AGENT_FILE_TIMER_H

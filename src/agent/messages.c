@@ -1,4 +1,4 @@
-/* group_info.c - what LOGLEVEL=INFO shows: the launch configuration and each round. */
+/* messages.c - what LOGLEVEL=INFO shows: the launch configuration and each round. */
 #include "agent/agent_int.h"
 #include "logs/torch_locations.h"
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* sink.c - see sink.h. */
+/* record_sink.c - see record_sink.h. */
 #include "agent/record_sink.h"
 
 #include <errno.h>

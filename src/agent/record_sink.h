@@ -1,5 +1,5 @@
-/* sink.h - where records for machines go, a line each: nowhere, the console, or the end
- * of a file. What --event-log-handler and --metrics-handler name. */
+/* record_sink.h - where records for machines go, a line each: nowhere, the console, or
+ * the end of a file. What --event-log-handler and --metrics-handler name. */
 #ifndef AGENT_RECORD_SINK_H
 #define AGENT_RECORD_SINK_H
 

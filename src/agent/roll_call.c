@@ -1,4 +1,4 @@
-/* group_look.c - see group_look.h. One CHECK for each node that is missing, a few at a
+/* roll_call.c - see roll_call.h. One CHECK for each node that is missing, a few at a
  * time: the store's answer to a CHECK of many keys is one for all of them. */
 #include "agent/roll_call.h"
 

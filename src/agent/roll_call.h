@@ -1,4 +1,4 @@
-/* group_look.h - who of the group has come so far, asked of the round's store while the
+/* roll_call.h - who of the group has come so far, asked of the round's store while the
  * agent waits there for all of them.
  *
  * A call that waits has its connection to itself, so this has another. It is made when

@@ -1,4 +1,4 @@
-/* group_events.c - events of the run, to whoever --event-log-handler names. */
+/* telemetry.c - events of the run, to whoever --event-log-handler names. */
 #include "agent/agent_int.h"
 #include "agent/core/event_json.h"
 #include "agent/core/metric_names.h"

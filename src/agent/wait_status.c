@@ -1,4 +1,4 @@
-/* group_wait.c - what a person sees while the agent waits for other nodes: on a
+/* wait_status.c - what a person sees while the agent waits for other nodes: on a
  * terminal one line that is kept up to date, in a log a line now and then. */
 #include <time.h>
 

@@ -1,4 +1,4 @@
-/* group_watch.c - what is watched while workers run, beside their exits:
+/* worker_health.c - what is watched while workers run, beside their exits:
  * uninterruptible sleep, the file timer, and the health check that torchrun only talks
  * about. */
 #include <inttypes.h>

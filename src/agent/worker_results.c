@@ -1,5 +1,5 @@
-/* group_answers.c - what function workers return: bytes through a pipe each, kept until
- * the group has succeeded. */
+/* worker_results.c - what function workers return: bytes through a pipe each, kept
+ * until the group has succeeded. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>

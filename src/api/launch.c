@@ -180,11 +180,24 @@ int muster_worker_return(const struct muster_worker *w, const void *bytes, size_
 
 /* --- the launch ------------------------------------------------------------------- */
 
+/* In the words of the verdict, whose first line has them. */
+static int worker_failed(const struct agent_core_result *r, struct muster_error *err)
+{
+    static const char head[] = "muster: the job failed: ";
+    const char *text = r->verdict ? r->verdict : "";
+
+    if (strncmp(text, head, sizeof head - 1) != 0)
+        return err_set(err, MUSTER_ECHILD, "a worker failed; see the report");
+    text += sizeof head - 1;
+    return err_set(err, MUSTER_ECHILD, "a worker failed; see the report: %.*s",
+                   (int)strcspn(text, "\n"), text);
+}
+
 static int outcome(const struct agent_core_result *r, struct muster_error *err)
 {
     switch (r->why) {
     case WHY_FAILURE:
-        return err_set(err, MUSTER_ECHILD, "a worker failed; see the report");
+        return worker_failed(r, err);
     case WHY_SIGNAL:
         return err_set(err, MUSTER_ESIGNAL, "ended by signal %d", r->signal);
     case WHY_FATAL:
@@ -277,6 +290,11 @@ const void *muster_launch_result_bytes(const struct muster_launch_result *r, siz
     if (size)
         *size = there ? r->inner.answers[i].count : 0;
     return there ? r->inner.answers[i].bytes : NULL;
+}
+
+const char *muster_launch_verdict(const struct muster_launch_result *r)
+{
+    return r && r->inner.verdict ? r->inner.verdict : "";
 }
 
 const char *muster_launch_report(const struct muster_launch_result *r)

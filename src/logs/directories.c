@@ -1,4 +1,4 @@
-/* log_dirs.c - see log_dirs.h. */
+/* directories.c - see directories.h. */
 #include "logs/directories.h"
 
 #include <errno.h>

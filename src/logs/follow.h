@@ -1,4 +1,4 @@
-/* tail.h - the files of teed streams, followed while the workers write them.
+/* follow.h - the files of teed streams, followed while the workers write them.
  *
  * The worker writes its file itself, so the file is exact whatever happens to us. We
  * are told of writes by inotify, read what is new, and print it by lines

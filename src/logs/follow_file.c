@@ -1,4 +1,4 @@
-/* tail_file.c - see tail_int.h. */
+/* follow_file.c - see follow_file.h. */
 #include "logs/follow_int.h"
 
 #include <errno.h>

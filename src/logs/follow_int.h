@@ -1,4 +1,4 @@
-/* tail_int.h - one followed file (tail_file.c); tail.c gives each its turn. */
+/* follow_int.h - one followed file (tail_file.c); tail.c gives each its turn. */
 #ifndef LOGS_FOLLOW_INT_H
 #define LOGS_FOLLOW_INT_H
 

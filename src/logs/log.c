@@ -1,4 +1,4 @@
-/* notes.c - see notes.h. */
+/* log.c - see log.h. */
 #include "logs/log.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* notes.h - the agent's own messages on stderr, in torchrun's shape: every line begins
+/* log.h - the agent's own messages on stderr, in torchrun's shape: every line begins
  * with `W1115 18:46:41.485000 27233 <where>] ` (see where.h). One write a message, so
  * that lines of several processes do not mix. */
 #ifndef LOGS_LOG_H

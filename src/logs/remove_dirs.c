@@ -1,5 +1,5 @@
-/* sweep.c - see sweep.h. A few threads of libuv's pool take numbers from one list; all
- * else is the loop's. */
+/* remove_dirs.c - see remove_dirs.h. A few threads of libuv's pool take numbers from
+ * one list; all else is the loop's. */
 #include "logs/remove_dirs.h"
 
 #include <errno.h>

@@ -1,5 +1,6 @@
-/* where.h - what stands before `]` in our log lines. People grep torchrun's logs by
- * these places, so messages that torchrun also prints carry its (2.13) file and line.
+/* torch_locations.h - what stands before `]` in our log lines. People grep torchrun's
+ * logs by these places, so messages that torchrun also prints carry its (2.13) file and
+ * line.
  */
 #ifndef LOGS_TORCH_LOCATIONS_H
 #define LOGS_TORCH_LOCATIONS_H

@@ -1,4 +1,4 @@
-/* logs.c - see logs.h. */
+/* worker_logs.c - see worker_logs.h. */
 #include "logs/worker_logs.h"
 #include "agent/core/worker_env.h"
 #include "base/err.h"

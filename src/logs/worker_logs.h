@@ -1,4 +1,4 @@
-/* logs.h - where the workers' output goes: torchrun's directories and files.
+/* worker_logs.h - where the workers' output goes: torchrun's directories and files.
  *
  *     <log dir>/<run id>_<8 chars>/attempt_<n>/<local
  * rank>/{stdout.log,stderr.log,error.json}

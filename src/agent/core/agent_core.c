@@ -1,5 +1,5 @@
-/* group.c - see group.h. One handler per event; each looks at the phase first. What
- * ends workers is in agent_core_end.c. */
+/* agent_core.c - see agent_core.h. One handler per event; each looks at the phase
+ * first. What ends workers is in agent_core_end.c. */
 #include "agent/core/agent_core.h"
 #include "base/err.h"
 #include "base/mem.h"

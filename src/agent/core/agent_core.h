@@ -1,4 +1,4 @@
-/* group.h - what an agent does next: the life of the workers of one node, decided.
+/* agent_core.h - what an agent does next: the life of the workers of one node, decided.
  *
  *     join -> assign ranks -> start -> run -> (stop -> join ...) -> barrier -> leave
  *

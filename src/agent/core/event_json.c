@@ -1,4 +1,5 @@
-/* events.c - see events.h. Members in torch's order, numbers in Python's form. */
+/* event_json.c - see event_json.h. Members in torch's order, numbers in Python's form.
+ */
 #include "agent/core/event_json.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* events.h - torch's event records, one JSON object a line. Pure. */
+/* event_json.h - torch's event records, one JSON object a line. Pure. */
 #ifndef AGENT_CORE_EVENT_JSON_H
 #define AGENT_CORE_EVENT_JSON_H
 

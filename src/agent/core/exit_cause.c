@@ -1,4 +1,4 @@
-/* cause.c - see cause.h. */
+/* exit_cause.c - see exit_cause.h. */
 #include "agent/core/exit_cause.h"
 
 #include <signal.h>

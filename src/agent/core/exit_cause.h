@@ -1,5 +1,5 @@
-/* cause.h - what a worker's exit code means to a person: which signal, who sends such a
- * one, and where to look next. Pure. */
+/* exit_cause.h - what a worker's exit code means to a person: which signal, who sends
+ * such a one, and where to look next. Pure. */
 #ifndef AGENT_CORE_EXIT_CAUSE_H
 #define AGENT_CORE_EXIT_CAUSE_H
 

@@ -1,4 +1,4 @@
-/* report.c - see report.h. */
+/* failure_report.c - see failure_report.h. */
 #include "agent/core/failure_report.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
-/* report.h - failed workers, and torch's report about them. Pure: what is in error
- * files comes in as bytes, times as text. */
+/* failure_report.h - failed workers, and torch's report about them. Pure: what is in
+ * error files comes in as bytes, times as text. */
 #ifndef AGENT_CORE_FAILURE_REPORT_H
 #define AGENT_CORE_FAILURE_REPORT_H
 

@@ -1,4 +1,4 @@
-/* timers.c - see timers.h. */
+/* file_timer.c - see file_timer.h. */
 #include "agent/core/file_timer.h"
 
 #include <math.h>

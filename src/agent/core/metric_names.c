@@ -1,4 +1,4 @@
-/* metrics.c - see metrics.h. */
+/* metric_names.c - see metric_names.h. */
 #include "agent/core/metric_names.h"
 
 #include <inttypes.h>

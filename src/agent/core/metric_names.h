@@ -1,5 +1,5 @@
-/* metrics.h - torch's metrics (torch.distributed.elastic.metrics): the names of what an
- * agent measures, and one measurement as a line. Pure. */
+/* metric_names.h - torch's metrics (torch.distributed.elastic.metrics): the names of
+ * what an agent measures, and one measurement as a line. Pure. */
 #ifndef AGENT_CORE_METRIC_NAMES_H
 #define AGENT_CORE_METRIC_NAMES_H
 

@@ -1,4 +1,4 @@
-/* roll.c - see roll.h. */
+/* roll_call.c - see roll_call.h. */
 #include "agent/core/roll_call.h"
 
 #include <assert.h>

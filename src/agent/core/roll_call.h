@@ -1,5 +1,5 @@
-/* roll.h - a roll call among the nodes of a group: who has given a sign, who is missing
- * by rank. Pure; agent/roll_call.c asks the store. */
+/* roll_call.h - a roll call among the nodes of a group: who has given a sign, who is
+ * missing by rank. Pure; agent/roll_call.c asks the store. */
 #ifndef AGENT_CORE_ROLL_CALL_H
 #define AGENT_CORE_ROLL_CALL_H
 

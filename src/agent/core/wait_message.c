@@ -1,4 +1,4 @@
-/* waiting.c - see waiting.h. */
+/* wait_message.c - see wait_message.h. */
 #include "agent/core/wait_message.h"
 
 #include <inttypes.h>

@@ -1,5 +1,6 @@
-/* waiting.h - the line that tells a person what the agent waits for: who is here, who
- * is missing, for how long, until when. Pure: the driver has the clocks and the screen.
+/* wait_message.h - the line that tells a person what the agent waits for: who is here,
+ * who is missing, for how long, until when. Pure: the driver has the clocks and the
+ * screen.
  */
 #ifndef AGENT_CORE_WAIT_MESSAGE_H
 #define AGENT_CORE_WAIT_MESSAGE_H

@@ -1,4 +1,4 @@
-/* worker.c - see worker.h. */
+/* worker_env.c - see worker_env.h. */
 #include "agent/core/worker_env.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* worker.h - what one worker is started with: environment, arguments, the prefix of its
- * teed lines, and the name that reports give it. Pure; torch's tables. */
+/* worker_env.h - what one worker is started with: environment, arguments, the prefix of
+ * its teed lines, and the name that reports give it. Pure; torch's tables. */
 #ifndef AGENT_CORE_WORKER_ENV_H
 #define AGENT_CORE_WORKER_ENV_H
 

@@ -1,5 +1,5 @@
-/* logline.c - see logline.h. A format is read once for the check, which throws what it
- * prints away, and once for each message. */
+/* log_format.c - see log_format.h. A format is read once for the check, which throws
+ * what it prints away, and once for each message. */
 #include "logs/core/log_format.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* logline.h - a log message in the shape that TORCH_LOGS_FORMAT asks for: Python's
+/* log_format.h - a log message in the shape that TORCH_LOGS_FORMAT asks for: Python's
  * %-style formats of its logging module, without Python. Pure. */
 #ifndef LOGS_CORE_LOG_FORMAT_H
 #define LOGS_CORE_LOG_FORMAT_H

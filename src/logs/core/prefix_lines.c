@@ -1,5 +1,5 @@
-/* tee.c - see tee.h. The common case, a chunk of ASCII lines, costs one scan and one
- * copy; everything else goes line by line. */
+/* prefix_lines.c - see prefix_lines.h. The common case, a chunk of ASCII lines, costs
+ * one scan and one copy; everything else goes line by line. */
 #include "logs/core/prefix_lines.h"
 
 #include "muster/error.h"
