@@ -9,6 +9,7 @@
 
 #include "auth/secret.h"
 #include "base/err.h"
+#include "base/escape.h"
 #include "cmd/cmd.h"
 #include "loop/clock.h"
 #include "rendezvous/coordinator_driver.h"
@@ -193,9 +194,11 @@ static int write_port_file(const char *path, uint16_t port, struct muster_error 
 
 static void print_trace(void *ctx, enum trace_level level, const char *text)
 {
+    char clean[4096]; /* Keys, run ids and addresses come from strangers. */
+
     (void)ctx;
     (void)level;
-    fprintf(stderr, "%s\n", text);
+    fprintf(stderr, "%s\n", escape_text(clean, sizeof clean, span_str(text)));
 }
 
 struct running {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/escape.h"
 #include "launch/core/options.h"
 #include "logs/log.h"
 
@@ -33,16 +34,19 @@ void status_line(const struct log *n, const char *text)
 {
     struct log_screen *s = n->screen;
     struct pollfd ready = { .fd = n->fd, .events = POLLOUT };
+    char clean[1024] = ""; /* Names of nodes come from strangers. */
     struct buf b;
 
     if (n->fd < 0 || !s || !s->lines || (!text && !s->shown))
         return;
+    if (text)
+        escape_text(clean, sizeof clean, span_str(text));
     buf_init(&b, SIZE_MAX);
     /* Ends in a newline, so that a shell finds its place even if we are killed. A
      * terminal that takes nothing just now goes without. */
     if (buf_append_str(&b, s->shown ? BACK : "") == 0 &&
         (!text || buf_printf(&b, "%s%.*s%s\n", s->colours ? CYAN : "", width(n->fd),
-                             text, s->colours ? PLAIN : "") == 0) &&
+                             clean, s->colours ? PLAIN : "") == 0) &&
         poll(&ready, 1, 0) == 1 && write(n->fd, buf_data(&b), buf_len(&b)) > 0)
         s->shown = text != NULL;
     buf_fini(&b);

@@ -1,13 +1,16 @@
 """A machine that gives less: no signalfd or eventfd, few descriptors, files that may not grow, a
 log directory that somebody removes, a guard that is stopped, and a container whose init we are."""
 import ctypes
+import fcntl
 import os
+import pty
 import resource
 import shutil
 import signal
 import socket
 import struct
 import subprocess
+import termios
 import time
 from pathlib import Path
 
@@ -142,6 +145,23 @@ def test_static_nodes_that_were_started_alike(tmp_path):
              "true") as job:
         job.until("each node needs a --node-rank of its own; with --rdzv-backend=c10d none does")
         assert job.wait() == 1
+
+
+def test_names_of_strangers_on_a_terminal():
+    """A node may call itself anything; the waiting line shows that, and does not do it."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 300, 0, 0))
+    with subprocess.Popen([MUSTER, "run", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0",
+                           "--local-addr=n\x1b[2Jx", "--no-python", "true"], stdin=theirs, stdout=theirs,
+                          stderr=theirs, env={**environment(), "TERM": "xterm"}) as job:
+        os.close(theirs)
+        seen = b""
+        while b"here: n" not in seen:
+            seen += os.read(ours, 4096)
+        job.terminate()
+        job.wait(60)
+    os.close(ours)
+    assert b"\x1b[2J" not in seen
 
 
 def test_a_guard_that_is_stopped(tmp_path):
