@@ -47,7 +47,7 @@ def test_events_in_a_file(tmp_path):
         names.append((event["source"], event["name"].rpartition(".")[2]))
     begin = [("AGENT", "RENDEZVOUS"), ("AGENT", "ASSIGN_WORKER_RANKS"), ("WORKER", "START")]
     assert names == [*begin, ("WORKER", "SUCCEEDED"), ("AGENT", "SUCCEEDED"),
-                     *begin, ("WORKER", "FAILED"), ("AGENT", "SUCCEEDED")]
+                     *begin, ("WORKER", "FAILED"), ("AGENT", "FAILED")]
 
 
 def test_without_inotify(tmp_path):

@@ -111,8 +111,8 @@ def test_who_is_done_does_not_wait_for_one_that_has_failed(etcd, tmp_path: Path,
     hosts = (["--rdzv-conf=is_host=1"], ["--rdzv-conf=is_host=0"]) if backend == "c10d" else ([], [])
     nodes = [subprocess.Popen([MUSTER, "run", "--nnodes=2", f"--rdzv-backend={backend}",
                                f"--rdzv-endpoint={endpoint}", "--rdzv-id=fails", "--no-python",
-                               f"--local-addr={name}", *host, "sh", "-c", script],
-                              stderr=subprocess.PIPE, text=True)
+                               "--on-failure=finish", f"--local-addr={name}", *host, "sh", "-c",
+                               script], stderr=subprocess.PIPE, text=True)
              for name, host in zip(("127.0.0.1", "localhost"), hosts)]
     try:
         assert nodes[1].communicate(timeout=60)[0] is None and nodes[1].returncode == 1
