@@ -285,7 +285,7 @@ static void on_timer(uv_timer_t *timer)
     agent_pump(a);
 }
 
-/* agent_core_run.c - a run of the agent from its beginning to its end: what it opens,
+/* A run of the agent from its beginning to its end: what it opens,
  * what it closes, and the result. What happens in between is agent_core_driver.c's. */
 /* --- the result ------------------------------------------------------------------- */
 

@@ -20,7 +20,6 @@ struct agent_core_opts {
     bool handle_signals;    /* --signals-to-handle is obeyed */
     bool reap_orphans;      /* we are the init of a container: every child is ours */
     const char *error_file; /* the agent's own, for its parent; NULL: none */
-    const char *event_file; /* JSON lines go here too; NULL: nowhere */
 };
 
 /* What a function worker of this node returned. */

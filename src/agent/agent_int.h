@@ -76,7 +76,6 @@ struct agent {
     int64_t unanswered;
     uint64_t exits;
     int refused; /* errno of the first worker that could not be started, or 0 */
-    int64_t refused_worker;
 
     char stopped_by[256]; /* the signal that ended us, and who sent it */
     uv_signal_t signals[AGENT_SIGNALS_MAX];
@@ -160,14 +159,14 @@ extern const struct guard_events agent_guard_events;
 void agent_start_workers(struct agent *a, int64_t attempt);
 void agent_forget_workers(struct agent *a); /* frees what an attempt holds */
 
-/* group_answers.c: the pipes of function workers */
+/* worker_results.c: the pipes of function workers */
 int agent_answer_open(struct agent *a, int64_t local_rank, int *worker_end,
                       struct muster_error *err);
 void agent_answer_read(struct agent *a, int64_t local_rank); /* what is there by now */
 void agent_answer_close(struct agent_worker *w);
 void agent_take_answers(struct agent *a); /* into the result */
 
-/* group_signals.c */
+/* signals.c */
 int agent_signals_on(struct agent *a, struct muster_error *err);
 void agent_signals_off(struct agent *a);
 void agent_reap_orphans(struct agent *a); /* if asked to, from now on */
@@ -175,7 +174,7 @@ void agent_signals_quiet(void); /* SIGPIPE and SIGXFSZ, for the whole process */
 void agent_signals_unquiet(void);
 const char *agent_signal_name(int sig);
 
-/* group_failures.c */
+/* failures.c */
 void agent_failed(struct agent *a);  /* collects the failures, says which came first */
 char *agent_report(struct agent *a); /* owned by the caller; NULL if there is none */
 void agent_tell_parent(struct agent *a, enum agent_core_why why);
@@ -205,7 +204,7 @@ void agent_write_report(struct agent *a); /* --report, if it was given */
 void agent_say_restart(struct agent *a, const struct record_entry *e);
 char *agent_verdict(struct agent *a); /* owned by the caller; NULL if there is none */
 
-/* group_events.c */
+/* telemetry.c */
 int agent_events_open(struct agent *a, struct muster_error *err);
 void agent_event(struct agent *a, const char *state, double duration_ms,
                  const char *raw_error);
@@ -215,13 +214,13 @@ void agent_watchdog_event(struct agent *a, const char *name,
                           const struct timer_entry *e);
 void agent_events_end(struct agent *a, enum agent_core_why why);
 
-/* group_metrics.c */
+/* telemetry.c */
 int agent_metrics_open(struct agent *a, struct muster_error *err);
 void agent_measure(struct agent *a, const struct agent_core_fx *fx);
 void agent_measure_started(struct agent *a);
 void agent_measure_end(struct agent *a, enum agent_core_why why);
 
-/* group_wait.c: what is shown while we wait for other nodes, until by_ms (the
+/* wait_status.c: what is shown while we wait for other nodes, until by_ms (the
  * rendezvous knows its own). Whatever was waited for before is over; came: as it should
  * be. */
 void agent_on_run_closed(struct agent *a);
@@ -258,15 +257,15 @@ void agent_status_news(struct agent *a);    /* the record has a new entry */
 void agent_status_close(struct agent *a);
 void agent_status_free(struct agent *a); /* once the loop is closed */
 
-/* group_watch.c */
+/* worker_health.c */
 int agent_watch_on(struct agent *a, struct muster_error *err);
 void agent_watch_off(struct agent *a);
 
-/* group_info.c */
+/* messages.c */
 void agent_say_config(struct agent *a);
 void agent_say_round(struct agent *a);
 
-/* group_say.c */
+/* messages.c */
 void agent_say(struct agent *a, const struct agent_core_fx *fx);
 
 #endif

@@ -111,7 +111,7 @@ void agent_say_round(struct agent *a)
     buf_fini(&b);
 }
 
-/* group_say.c - what the agent says while it works, in torchrun's words. */
+/* What the agent says while it works, in torchrun's words. */
 static const struct agent_worker *worker_of(const struct agent *a,
                                             const struct agent_core_fx *fx)
 {

@@ -170,7 +170,7 @@ void agent_watchdog_event(struct agent *a, const char *name,
     put(a, &b, watchdog_event_print(&b, &w));
 }
 
-/* group_metrics.c - what torch's agent measures of itself, to whoever --metrics-handler
+/* What torch's agent measures of itself, to whoever --metrics-handler
  * names. torch times calls; we have events and effects, so a call begins and ends with
  * the effects that correspond to it. */
 int agent_metrics_open(struct agent *a, struct muster_error *err)

@@ -195,10 +195,8 @@ static void on_refused(void *ctx, uint32_t id, int errnum)
 
     warm_on_answer(a, id, false);
     a->workers[id].answered = true;
-    if (a->refused == 0) {
+    if (a->refused == 0)
         a->refused = errnum;
-        a->refused_worker = id;
-    }
     agent_post(a, GROUP_EV_EXIT, id, 127);
     for (int64_t i = 0; i < a->config->nproc; i++)
         none = none && a->workers[i].pid == 0;

@@ -239,7 +239,7 @@ int cmd_man(void)
     return print(&b, help_man_page(&b, muster_version()));
 }
 
-/* run_agent.c - the agent as a command: runs it, and words its end as torchrun does. */
+/* The agent as a command: runs it, and words its end as torchrun does. */
 
 int run_agent(const char *prog, const struct launch_config *c, const struct log *notes,
               const char *error_file, int *exit_code, struct muster_error *err)

@@ -17,8 +17,9 @@
 #define STACKS_MS 1500u /* for a sample of stacks */
 #define FULL_MS   1500u /* for those that are told */
 #define TRAVEL_MS 500u
-#define LEAD_MS   1000u /* so much before the time is up, reading begins: it takes that \
-                         */
+#define LEAD_MS                                                                        \
+    1000u /* so much before the time is up, reading begins: it takes that              \
+           */
 
 /* What is known of one file that a worker writes to. */
 struct written {

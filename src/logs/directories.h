@@ -1,5 +1,5 @@
-/* directories.h - the directories that logs.c keeps its files in: made, named, set
- * aside. Blocking calls on the local file system, as torchrun makes them. */
+/* directories.h - the directories that worker_logs.c keeps its files in: made, named,
+ * set aside. Blocking calls on the local file system, as torchrun makes them. */
 #ifndef LOGS_DIRECTORIES_H
 #define LOGS_DIRECTORIES_H
 

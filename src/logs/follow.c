@@ -1,4 +1,4 @@
-/* follow.c - see follow.h. What becomes of one file is in tail_file.c. */
+/* follow.c - see follow.h. What becomes of one file is in follow_file.c. */
 #include "logs/follow.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* follow_int.h - one followed file (tail_file.c); tail.c gives each its turn. */
+/* follow_int.h - one followed file (follow_file.c); follow.c gives each its turn. */
 #ifndef LOGS_FOLLOW_INT_H
 #define LOGS_FOLLOW_INT_H
 

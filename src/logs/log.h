@@ -1,6 +1,6 @@
 /* log.h - the agent's own messages on stderr, in torchrun's shape: every line begins
- * with `W1115 18:46:41.485000 27233 <where>] ` (see where.h). One write a message, so
- * that lines of several processes do not mix. */
+ * with `W1115 18:46:41.485000 27233 <where>] ` (see torch_locations.h). One write a
+ * message, so that lines of several processes do not mix. */
 #ifndef LOGS_LOG_H
 #define LOGS_LOG_H
 

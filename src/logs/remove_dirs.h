@@ -1,6 +1,6 @@
 /* remove_dirs.h - removes many empty directories without making the loop wait: on some
  * file systems each removal waits for the disk, and on a busy machine for its turn
- * after that. Used by logs.c for jobs of many workers. */
+ * after that. Used by worker_logs.c for jobs of many workers. */
 #ifndef LOGS_REMOVE_DIRS_H
 #define LOGS_REMOVE_DIRS_H
 

@@ -1,4 +1,4 @@
-/* status_line.c - the one line at the bottom of a terminal; see notes.h. */
+/* status_line.c - the one line at the bottom of a terminal; see log.h. */
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>

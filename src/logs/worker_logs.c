@@ -19,7 +19,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* logs_int.h - what logs.c and logs_follow.c share. */
 struct logs {
     uv_loop_t *loop;
     const struct launch_config *config; /* borrowed */
@@ -398,7 +397,7 @@ void logs_close(struct logs *l, bool tidy)
         finish(l);
 }
 
-/* logs_follow.c - see logs_int.h: teed streams, and what there is to say of them. */
+/* See worker_logs.c: teed streams, and what there is to say of them. */
 static void on_trouble(void *ctx, const char *name, int errnum)
 {
     const struct logs *l = ctx;

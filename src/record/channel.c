@@ -909,18 +909,6 @@ void channel_answer(struct channel_question *q, struct span bytes)
     mem_free(q);
 }
 
-bool channel_offset(const struct channel *c, uint32_t node, int64_t *offset_us,
-                    int64_t *unsure_us)
-{
-    struct record_node n;
-
-    if (!record_host_of(&c->record, node, &n))
-        return false;
-    *offset_us = n.offset_us;
-    *unsure_us = n.unsure_us;
-    return true;
-}
-
 /* ---- the end ---- */
 
 static void on_all_closed(void *ctx)

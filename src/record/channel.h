@@ -125,11 +125,6 @@ void channel_answer(struct channel_question *q, struct span bytes);
 
 /* ---- clocks ---- */
 
-/* How far a node's wall clock is ahead of the coordinator's, and how sure that is.
- * False: not measured. Known for this node and for those whose NODES entry has it. */
-bool channel_offset(const struct channel *c, uint32_t node, int64_t *offset_us,
-                    int64_t *unsure_us);
-
 /* Says goodbye to the coordinator, whose store may wait for us to go before it ends.
  * The record stays. */
 void channel_detach(struct channel *c);

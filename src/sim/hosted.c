@@ -1,5 +1,5 @@
-/* hosted.c - the driver of a node whose host owns the rendezvous: guest.c on a
- * simulated connection; see sim.h. */
+/* hosted.c - the driver of a node whose host owns the rendezvous:
+ * rendezvous/core/member.c on a simulated connection; see sim.h. */
 #include <assert.h>
 
 #include "base/mem.h"

@@ -78,7 +78,7 @@ struct job {
     unsigned resets, cuts, kills, powers, stops, jumps, signals, failures, starved;
     unsigned moments;         /* faults that are left for when something happens, */
     bool only_resets;         /* of this kind */
-    bool cluster_alone; /* nothing happens but to the cluster of etcd */
+    bool cluster_alone;       /* nothing happens but to the cluster of etcd */
     unsigned strays;          /* workers of a lost node that came to a later world */
     bool host_lost;           /* the store went with its process, at least once */
     unsigned worker_failures; /* workers that failed by themselves */

@@ -1,8 +1,9 @@
 /* sim.h - many nodes and one host on a virtual clock and a network of bytes.
  *
- * The cores are the real ones: the nodes' rendezvous (rdzv.h, guest.h), the host's
- * store engine and hosted rendezvous, and the c10d wire between them. What is simulated
- * is what drivers do: clocks, connections, processes. One seed gives one run, always.
+ * The cores are the real ones: the nodes' rendezvous (rdzv.h,
+ * rendezvous/core/member.h), the host's store engine and hosted rendezvous, and the
+ * c10d wire between them. What is simulated is what drivers do: clocks, connections,
+ * processes. One seed gives one run, always.
  */
 #ifndef SIM_SIM_H
 #define SIM_SIM_H
@@ -30,7 +31,7 @@ enum sim_kind {
     SIM_OURS,   /* rdzv.c: compare-and-set on the state's key, told of changes */
     SIM_POLLER, /* the same on a store that cannot tell of changes */
     SIM_TORCH,  /* torchrun's protocol: polls, compares wall clocks */
-    SIM_HOSTED, /* guest.c: the host owns the state */
+    SIM_HOSTED, /* rendezvous/core/member.c: the host owns the state */
     SIM_KINDS
 };
 
@@ -153,7 +154,7 @@ struct sim_conn {
     struct c10d_decoder decoder;
     enum c10d_op asked[16]; /* requests without an answer, a ring */
     unsigned asked_first, asked_count;
-    bool hosted; /* messages of hosted.h from now on */
+    bool hosted; /* messages of rendezvous/core/coordinator_wire.h from now on */
     bool mute;   /* the machine is without power: nothing more comes from it */
 };
 

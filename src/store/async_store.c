@@ -41,14 +41,6 @@ int async_store_compare_set(struct async_store *s, struct span key,
     return async_store_call(s, &req, 0, timeout_ms, cb, ctx, err);
 }
 
-int async_store_delete(struct async_store *s, struct span key, uint64_t timeout_ms,
-                       async_store_cb cb, void *ctx, struct muster_error *err)
-{
-    const struct c10d_request req = { .op = C10D_DELETE_KEY, .key = key };
-
-    return async_store_call(s, &req, 0, timeout_ms, cb, ctx, err);
-}
-
 int async_store_barrier(struct async_store *s, struct span key, int64_t world_size,
                         uint64_t timeout_ms, async_store_cb cb, void *ctx,
                         struct muster_error *err)

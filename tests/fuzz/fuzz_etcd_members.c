@@ -1,5 +1,5 @@
-/* fuzz_etcd_members.c - what a peer says of the members of an etcd cluster, and what a host
- * of --rdzv-serve makes of it. */
+/* fuzz_etcd_members.c - what a peer says of the members of an etcd cluster, and what a
+ * host of --rdzv-serve makes of it. */
 #include <stdint.h>
 
 #include "etcd/serve/core/serve_plan.h"

@@ -155,6 +155,6 @@ def test_no_descriptors_leak(tmp_path):
     code, text = run(tmp_path, "--standalone", "--max-restarts=8", "-t", "1", "--no-python", "sh", "-c",
                      "p() { sed -n 's/^PPid:[^0-9]*//p' /proc/$1/status; }; "
                      "AGENT=$(p $(p $PPID)); " + script)  # the guard, the keeper, the agent
-    counts = [int(n) for n in re.findall(r"\[default0\]:(\d+)$", text, re.M)]
+    counts = [int(n) for n in re.findall(r"^\[default0\]:(\d+)$", text, re.M)]
     assert code == 1 and len(counts) == 9, text
     assert counts[-1] <= counts[1] + 1, counts

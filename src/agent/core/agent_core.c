@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <signal.h>
 
-/* group_int.h - what group.c and agent_core_end.c share. */
 /* There is room: agent_core_step has reserved it. */
 static void agent_core_put(struct agent_core_fx_list *fx, struct agent_core_fx what);
 static void agent_core_put_kind(struct agent_core_fx_list *fx,
@@ -33,16 +32,6 @@ static void agent_core_on_signal(struct agent_core *g,
                                  struct agent_core_fx_list *fx);
 static void agent_core_on_timeout(struct agent_core *g, struct now now,
                                   struct agent_core_fx_list *fx);
-
-const char *agent_core_phase_name(enum agent_core_phase p)
-{
-    static const char *const names[] = {
-#define GROUP_PHASE_NAME(name) [name] = #name,
-        GROUP_PHASES(GROUP_PHASE_NAME)
-#undef GROUP_PHASE_NAME
-    };
-    return names[p];
-}
 
 int agent_core_init(struct agent_core *g, const struct agent_core_settings *set,
                     struct muster_error *err)
@@ -423,8 +412,8 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
     return 0;
 }
 
-/* agent_core_end.c - how the workers of an attempt are ended, and the agent itself:
- * told to go, killed, drained, and goodbye. See group.h. */
+/* How the workers of an attempt are ended, and the agent itself:
+ * told to go, killed, drained, and goodbye. See agent_core.h. */
 static void agent_core_leave(struct agent_core *g, struct now now,
                              struct agent_core_fx_list *fx)
 {

@@ -45,8 +45,6 @@ enum agent_core_phase {
 #undef GROUP_PHASE_ENUM
 };
 
-const char *agent_core_phase_name(enum agent_core_phase p);
-
 /* Why the workers are ended, or have ended. The first reason stands unless a graver one
  * (further down) comes. */
 enum agent_core_why {

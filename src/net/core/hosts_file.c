@@ -1,5 +1,5 @@
-/* hosts.c - see hosts.h. As glibc reads the files: # ends a line, white space parts the
- * words, letters count without their case. */
+/* hosts_file.c - see hosts_file.h. As glibc reads the files: # ends a line, white space
+ * parts the words, letters count without their case. */
 #include "net/core/hosts_file.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-/* hosts.h - this machine's full name, where its hosts file alone tells it.
+/* hosts_file.h - this machine's full name, where its hosts file alone tells it.
  *
  * Asking the system's resolver takes a thread, since it may block, and a millisecond;
  * mostly all that it does is to read these two files. */

@@ -9,13 +9,6 @@
 #define INDENT    "          "
 #define WORDS_MAX 4 /* lines of stderr */
 
-int ranks_print(struct buf *out, int64_t first, int64_t count)
-{
-    if (count == 1)
-        return buf_printf(out, "rank %" PRId64, first);
-    return buf_printf(out, "ranks %" PRId64 " to %" PRId64, first, first + count - 1);
-}
-
 static void put(struct buf *out, struct span s)
 {
     (void)buf_append_span(out, s);

@@ -19,7 +19,4 @@ int restart_print(struct buf *out, const struct record_entry *e);
 bool verdict_print(struct buf *out, const struct record *r,
                    const struct verdict_style *style);
 
-/* "3, 5 to 7": for counts of ranks and the like. */
-int ranks_print(struct buf *out, int64_t first, int64_t count);
-
 #endif

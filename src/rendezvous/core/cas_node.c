@@ -1,7 +1,7 @@
 /* cas_node.c - a node's step machine: events in, effects out; see cas_node.h.
  *
  * Every turn is the same: something is due, so the state is read; cas_node_plan.c
- * decides on what came; either that is written, or requests are answered (answer.c),
+ * decides on what came; either that is written, or requests are answered (cas_node.c),
  * news told (cas_node_news.c) and the next look scheduled (cas_node_sync.c). Here:
  * requests, timers, and the way in.
  */

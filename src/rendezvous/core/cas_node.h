@@ -101,8 +101,7 @@ enum rdzv_effect_kind {
 #undef RDZV_EFFECT_ENUM
 };
 
-const char *rdzv_event_name(enum rdzv_event_kind kind);   /* "JOIN" */
-const char *rdzv_effect_name(enum rdzv_effect_kind kind); /* "READ_STATE" */
+const char *rdzv_event_name(enum rdzv_event_kind kind); /* "JOIN" */
 
 /* All spans and texts are borrowed until the next step. */
 struct rdzv_effect {

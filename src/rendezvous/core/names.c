@@ -24,15 +24,3 @@ const char *rdzv_event_name(enum rdzv_event_kind kind)
     }
     return "?";
 }
-
-const char *rdzv_effect_name(enum rdzv_effect_kind kind)
-{
-    switch (kind) {
-#define NAME(name)                                                                     \
-    case RDZV_FX_##name:                                                               \
-        return #name;
-        RDZV_EFFECTS(NAME)
-#undef NAME
-    }
-    return "?";
-}

@@ -21,7 +21,7 @@ struct rdzv_params {
     char *backend, *endpoint, *run_id; /* owned; endpoint and run_id may be "" */
     char *local_addr;                  /* owned, or NULL */
     int64_t min_nodes, max_nodes;
-    struct auth *auth; /* a reference: the job's secret, or NULL */
+    struct auth *auth;           /* a reference: the job's secret, or NULL */
     struct rdzv_option *options; /* owned; in the order they came */
     size_t count;
 };

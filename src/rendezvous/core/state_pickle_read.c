@@ -1,6 +1,6 @@
 /* state_pickle_read.c - the pickle machine, as much of it as a state needs: plain
- * values, the memo, and the way from opcode to opcode; see pickle.h. What is built of
- * other values comes below.
+ * values, the memo, and the way from opcode to opcode; see state_pickle.h. What is
+ * built of other values comes below.
  *
  * Bytes come from whoever can reach the store. Every opcode checks what it takes from
  * the stack; nothing recurses; every array grows by at most one entry a byte. */

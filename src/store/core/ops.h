@@ -16,7 +16,7 @@ struct ask {
 
 typedef int (*handler_fn)(struct store *s, const struct ask *a);
 
-/* ops_keys.c */
+/* ops.c */
 int on_set(struct store *s, const struct ask *a);
 int on_compare_set(struct store *s, const struct ask *a);
 int on_get(struct store *s, const struct ask *a);
@@ -24,14 +24,14 @@ int on_add(struct store *s, const struct ask *a);
 int on_append(struct store *s, const struct ask *a);
 int on_delete(struct store *s, const struct ask *a);
 
-/* ops_lists.c */
+/* ops.c */
 int on_num_keys(struct store *s, const struct ask *a);
 int on_list_keys(struct store *s, const struct ask *a);
 int on_multi_get(struct store *s, const struct ask *a);
 int on_multi_set(struct store *s, const struct ask *a);
 int on_check(struct store *s, const struct ask *a);
 
-/* ops_waits.c */
+/* ops.c */
 int on_wait(struct store *s, const struct ask *a);
 int on_cancel(struct store *s, const struct ask *a);
 int on_barrier(struct store *s, const struct ask *a);
@@ -46,13 +46,13 @@ int refuse_key(struct store *s, const struct ask *a, struct span key, const char
 int refuse_size(struct store *s, const struct ask *a, uint64_t size);
 void peer_leave(struct store *s, uint32_t peer, struct store_fx *fx);
 
-/* ops_keys.c: the entry *k (made if NULL) with memory for a value of n bytes. */
+/* ops.c: the entry *k (made if NULL) with memory for a value of n bytes. */
 int make_room(struct store *s, struct span name, size_t n, struct key **k,
               uint8_t **block);
 void put_and_wake(struct store *s, struct key *k, uint8_t *block, struct span v,
                   struct store_fx *fx);
 
-/* ops_lists.c */
+/* ops.c */
 bool name_ready(struct store *s, struct span name);
 
 #endif

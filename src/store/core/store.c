@@ -187,11 +187,6 @@ void store_free(struct store *s)
     mem_free(s);
 }
 
-size_t store_num_keys(const struct store *s)
-{
-    return s->present;
-}
-
 size_t store_num_waits(const struct store *s)
 {
     return s->waits;

@@ -68,7 +68,6 @@ void store_fx_fini(struct store_fx *fx); /* NULL and already finished are fine *
  * say so again with STORE_LEFT is harmless. */
 int store_step(struct store *s, const struct store_event *ev, struct store_fx *fx);
 
-size_t store_num_keys(const struct store *s);
 size_t
 store_num_waits(const struct store *s); /* peers with a pending WAIT or BARRIER */
 

@@ -153,7 +153,7 @@ void waits_changed(struct store *s, struct key *k, struct store_fx *fx);
 void waits_pushed(struct store *s, struct key *k, struct store_fx *fx);
 void queue_is_empty(struct store *s, struct key *k); /* nobody owes a pop any more */
 
-/* fx.c; those without a result need room reserved before. */
+/* effects.c; those without a result need room reserved before. */
 void fx_begin(struct store_fx *fx);
 int fx_reserve(struct store_fx *fx, size_t more);
 void fx_reply(struct store_fx *fx, uint32_t peer, const struct c10d_reply *reply);

@@ -19,9 +19,10 @@
 #include "muster/error.h"
 #include "store/core/wire.h"
 
-#define TALK_KEY      96u
-#define TALK_PARTS    2u
-#define TALK_SLICE_MS 3000u /* one wait for others; then the connection is looked at   \
+#define TALK_KEY   96u
+#define TALK_PARTS 2u
+#define TALK_SLICE_MS                                                                  \
+    3000u                   /* one wait for others; then the connection is looked at   \
                              */
 #define TALK_REPLY_MS 5000u /* for what a server answers by itself */
 

@@ -1,6 +1,6 @@
 /* wire.c - the c10d wire: operations, lists and encoding; see wire.h.
  *
- * Decoding is in c10d_request.c and c10d_reply.c. An encoder writes all of a message
+ * Decoding is in wire_request.c and wire_reply.c. An encoder writes all of a message
  * or nothing of it. */
 #include "store/core/wire.h"
 

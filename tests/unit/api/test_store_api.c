@@ -378,8 +378,8 @@ static void use_until_it_fails(struct muster_store *s)
     if (rc == 0)
         rc = muster_store_open_prefix(s, "p", &view, NULL);
     if (rc == 0)
-        rc = muster_store_barrier(view, "b", 0, 1, NULL);
-    if (rc == MUSTER_ETIMEDOUT) /* as it should, for no world size */
+        rc = muster_store_barrier(view, "b", 2, 1, NULL);
+    if (rc == MUSTER_ETIMEDOUT) /* as it should: nobody else comes */
         rc = muster_store_clone(view, &clone, NULL);
     if (rc == 0)
         rc = muster_store_compare_set(clone, "c", "", 0, "d", 1, &value, NULL);

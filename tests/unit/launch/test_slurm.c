@@ -84,7 +84,8 @@ static void what_the_user_says_wins(void **state)
     assert_int_equal(slurm_apply(&o, env, &texts, NULL), 0);
     assert_string_equal(o.nnodes, "2:4");
     assert_string_equal(o.rdzv_id, "mine");
-    assert_string_equal(o.rdzv_conf, "is_host=true,join_timeout=9,node_order=1,munge=auto");
+    assert_string_equal(o.rdzv_conf,
+                        "is_host=true,join_timeout=9,node_order=1,munge=auto");
 }
 
 static void when_it_is_none_of_our_business(void **state)

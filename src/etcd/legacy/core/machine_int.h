@@ -1,4 +1,4 @@
-/* machine_int.h - what legacy.c and its parts share: machine_phases.c (which step
+/* machine_int.h - what machine.c and its parts share: machine_phases.c (which step
  * follows which answer), machine_steps.c and machine_steps.c (the steps). */
 #ifndef ETCD_LEGACY_CORE_MACHINE_INT_H
 #define ETCD_LEGACY_CORE_MACHINE_INT_H
@@ -96,7 +96,7 @@ struct legacy {
     char reason[1020];
 };
 
-/* legacy.c: effects, and going from phase to phase. All return 0 or MUSTER_ENOMEM. */
+/* machine.c: effects, and going from phase to phase. All return 0 or MUSTER_ENOMEM. */
 void legacy_emit(struct legacy_fx *fx, const struct legacy_effect *e);
 int legacy_request(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
                    const struct etcd2_request *req);
