@@ -63,12 +63,13 @@ void *mem_memdup(const void *p, size_t n)
 
 char *mem_strndup(const char *s, size_t n)
 {
-    const size_t len = strnlen(s, n);
+    const size_t len = n ? strnlen(s, n) : 0; /* An empty span may have no bytes. */
     char *copy = mem_alloc(len + 1);
 
     if (!copy)
         return NULL;
-    memcpy(copy, s, len);
+    if (len)
+        memcpy(copy, s, len);
     copy[len] = '\0';
     return copy;
 }

@@ -169,9 +169,9 @@ int remote_get(struct answers *a, const char *host, uint16_t port, const char *n
     if (rc == 0)
         rc = muster_store_open_tcp(&o, &s, err);
     if (rc == 0)
-        rc = get_text(s, RESERVED_RUNS + 1, &runs, err);
+        rc = get_text(s, &RESERVED_RUNS[1], &runs, err);
     if (rc == 0)
-        rc = get_text(s, RESERVED_STATS + 1, &stats, err);
+        rc = get_text(s, &RESERVED_STATS[1], &stats, err);
     if (rc == 0)
         read_stats(&stats, &l.store);
     char *rest = runs.data, *run;

@@ -444,7 +444,7 @@ static void draw_settings(struct job *j, const char *backend, enum theme theme)
 
 static void draw_world(struct job *j)
 {
-    char name[16];
+    char name[32];
 
     os.delay_us = os_random(20, os_chance(4) ? 50 * OS_MS : 500);
     os.jitter_us = os_random(0, 2 * os.delay_us);
