@@ -4,7 +4,7 @@
 
 #include "base/err.h"
 
-#ifdef MUSTER_DLOPEN
+#ifdef MUSTER_DLOPEN_VIEWS
 
 #include <dlfcn.h>
 

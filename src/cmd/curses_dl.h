@@ -8,7 +8,7 @@
 
 #include "muster/error.h"
 
-#ifdef MUSTER_DLOPEN
+#ifdef MUSTER_DLOPEN_VIEWS
 
 #define LATE_CURSES(X)                                                                 \
     X(cbreak)                                                                          \

@@ -241,10 +241,13 @@ void dynamic_news(struct dynamic_handler *d, const struct rdzv_effect *e)
         dynamic_arm(d);
         return;
     }
+    if (e->news == RDZV_NEWS_BACKEND && d->member)
+        err_wrap(&err, "run '%s' at %s", d->params.run_id,
+                 d->backend->ops->where(d->backend));
     d->news_cb(d->news_ctx, e->news, &err);
 }
 
-/* ---- Wishes, and the end ---- */
+/* ---- Requests, and the end ---- */
 
 static void tell(struct pending *w, int code, const char *text)
 {

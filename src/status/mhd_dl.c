@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 
-#ifdef MUSTER_DLOPEN
+#ifdef MUSTER_DLOPEN_VIEWS
 
 #include <dlfcn.h>
 #include <pthread.h>

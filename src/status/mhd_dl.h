@@ -7,7 +7,7 @@
 
 #include "muster/error.h"
 
-#ifdef MUSTER_DLOPEN
+#ifdef MUSTER_DLOPEN_VIEWS
 
 #define LATE_MHD(X)                                                                    \
     X(add_response_header)                                                             \
