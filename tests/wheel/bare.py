@@ -45,8 +45,11 @@ def interpreters() -> list[str]:
 
 
 def libraries(*files: Path) -> set[str]:
+    """What they are linked with, and the rest of the C library, which every machine has."""
     said = subprocess.run(["ldd", *files], capture_output=True, text=True).stdout
-    return set(re.findall(r"(/\S+) \(0x", said))
+    found = set(re.findall(r"(/\S+) \(0x", said))
+    (libc,) = [Path(f) for f in found if Path(f).name == "libc.so.6"]
+    return found | {str(libc.with_name(n)) for n in ("libpthread.so.0", "libdl.so.2", "libm.so.6")}
 
 
 class Root:

@@ -14,11 +14,13 @@ from torch.distributed.launcher.api import LaunchConfig
 def shape(kind):
     return [(f.name, f.default, f.default_factory) for f in dataclasses.fields(kind)]
 
-assert shape(muster.LaunchConfig) == shape(LaunchConfig)
+theirs = shape(LaunchConfig)  # and then those of our own options
+assert shape(muster.LaunchConfig)[:len(theirs)] == theirs
 
 def filled(kind, *args, **more):  # what it is after torch has filled in what is missing
     made = vars(kind(*args, **more))
-    return {k: v for k, v in made.items() if k != "logs_specs"}
+    known = {f.name for f in dataclasses.fields(LaunchConfig)} - {"logs_specs"}
+    return {k: v for k, v in made.items() if k in known}
 
 for more in ({}, {"rdzv_timeout": 7}, {"rdzv_configs": {"timeout": 5}}, {"shutdown_timeout": 0},
              {"rdzv_configs": {"timeout": 5}, "rdzv_timeout": 6, "run_id": "x"}):
