@@ -27,6 +27,9 @@ ANSWERS = {  # called by curl_global_init, curl_version or hwloc's start
     "nghttp2_version": "static const struct { int age, num; const char *text; }"
     ' none = { 0, 0, "none" }; return (long)&none;',
     "udev_new": "return 0;",
+    "gnutls_global_init": "return 0;",
+    "gnutls_global_deinit": "return 0;",
+    "gnutls_check_version": 'return (long)"3.7.9";',
     "udev_unref": "return 0;",
 }
 

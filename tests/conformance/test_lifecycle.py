@@ -88,7 +88,6 @@ ROWS = [
     ("67 events", "torchrun --event-log-handler console --no-python true 2>&1 | grep -o '\"name\": \"[^\"]*\"'",
      r'.*RENDEZVOUS.*\n.*ASSIGN_WORKER_RANKS.*\n.*START.*\n.*SUCCEEDED.*\n.*SUCCEEDED.*'),
     ("67b event fields", "torchrun --event-log-handler console --no-python true 2>&1 | python3 -c 'import sys,json\nfor l in sys.stdin:\n  e=json.loads(l); m=e[\"metadata\"]; i=json.loads(m[\"metadata\"]); print(e[\"name\"],e[\"source\"],e[\"timestamp\"],list(m),sorted(i),m[\"role\"],m[\"state\"],m[\"agent_restarts\"],m[\"rdzv_backend\"],m[\"global_rank\"],m[\"group_rank\"],m[\"raw_error\"],i.get(\"entry_point\"),i.get(\"exit_code\"))'", ".*"),
-    ("67c events of a failure", TWO.replace("--no-python", "--event-log-handler console --no-python") + "sh -c '[ $RANK = 1 ] && exit 3; exec sleep 9' 2>&1 | grep '^{' | python3 -c 'import sys,json\nfor l in sys.stdin:\n  e=json.loads(l); m=e[\"metadata\"]; print(e[\"name\"],e[\"source\"],m[\"state\"],m[\"global_rank\"],m[\"raw_error\"])'", ".*FAILED.*"),
     ("68 unknown handler", "torchrun --event-log-handler q --no-python true 2>e; echo $?; tail -1 e", "1\nERROR: 'q'"),
     ("23 no workers", "torchrun --nproc-per-node=0 x.py 2>e; echo $?", "1"),
     ("23b negative interval", "torchrun --monitor-interval=-1 --no-python true 2>/dev/null; echo $?", "1"),

@@ -33,7 +33,6 @@ ROWS = [
     ("tee of a grandchild", "torchrun -t1 --no-python sh -c '(echo sub) & wait'", r"\[default0\]:sub"),
     ("tee of a failing worker is complete", "torchrun -t1 --no-python sh -c 'seq 5000 > f; dd if=f bs=100000; exit 3' 2>/dev/null | md5sum", ".*"),
     ("redirect of a killed worker is complete", "torchrun --log-dir L -r1 --no-python sh -c 'seq 5000; kill -9 $$$$' 2>/dev/null; md5sum <$(echo L/*/attempt_0/0/stdout.log)", ".*"),
-    ("mode of files", "umask 0; torchrun --log-dir L -r3 --no-python true; stat -c '%a %F' L L/* L/*/attempt_0 L/*/attempt_0/0 L/*/attempt_0/0/*", "777 directory\n700 directory\n777 directory\n777 directory\n666 .*"),
     ("own error file not writable", "export TORCHELASTIC_ERROR_FILE=/no/such/dir/f; torchrun --no-python false 2>/dev/null; echo $?", "1"),
     ("empty own error file", "export TORCHELASTIC_ERROR_FILE=; torchrun --no-python false 2>/dev/null; echo $?; torchrun --no-python sh -c 'echo ${TORCHELASTIC_ERROR_FILE##*/}'", "1\nerror.json"),
     ("rank order of output lines", TWO + "-t1 --no-python sh -c 'sleep 0.$((RANK*5)); echo r$RANK' 2>/dev/null", r"\[default0\]:r0\n\[default1\]:r1"),

@@ -47,8 +47,8 @@ def test_a_heartbeat_is_one_small_message():
     r = bench(20, "--beat", "10")  # torch's interval is 5 s
     beats = r["beat_operations"]
     assert 0 < beats <= 10 * r["nodes"]
-    assert r["beat_answers"] == 0
-    assert r["beat_bytes"] <= 40 * beats
+    assert r["beat_answers"] <= beats  # an echo each, by which a node knows that it is heard
+    assert r["beat_bytes"] <= 80 * beats  # both ways
 
 
 class Store:
