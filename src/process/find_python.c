@@ -99,7 +99,7 @@ int python_find(char *const *envp, const char *self, char **path,
 
 #define SHIM_MS 5000
 
-/* Finds `exec "/root/.pyenv/libexec/pyenv" exec` or `exec /opt/asdf/bin/asdf exec` in
+/* Finds `exec "/opt/pyenv/libexec/pyenv" exec` or `exec /opt/asdf/bin/asdf exec` in
  * the text of a script, and copies the manager's path. */
 static bool manager_of(const char *text, char *manager, size_t size)
 {
