@@ -19,6 +19,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "etcd/serve/core/serve_plan.h"
+#include "launch/core/options.h"
 #include "loop/blocking_call.h"
 #include "loop/clock.h"
 #include "loop/deadline.h"
@@ -244,19 +245,9 @@ static int find(struct etcd_serve *s, struct muster_error *err)
 
 /* ---- the program ---- */
 
-static const char *env_of(char *const *envp, const char *name)
-{
-    const size_t n = strlen(name);
-
-    for (; envp && *envp; envp++)
-        if (strncmp(*envp, name, n) == 0 && (*envp)[n] == '=')
-            return *envp + n + 1;
-    return NULL;
-}
-
 static char *on_path(char *const *envp)
 {
-    const char *path = env_of(envp, "PATH");
+    const char *path = env_get(envp, "PATH");
     char *copy = mem_strdup(path ? path : "/usr/local/bin:/usr/bin:/bin"), *save = NULL;
     char *found = NULL;
 
@@ -277,7 +268,7 @@ static char *beside_python(char *const *envp)
 {
     char self[4096] = "";
     const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    const char *venv = env_of(envp, "VIRTUAL_ENV");
+    const char *venv = env_get(envp, "VIRTUAL_ENV");
     char *roots[2] = { venv ? mem_strdup(venv) : NULL, NULL }, *found = NULL;
 
     for (int i = 0; n > 0 && i < 2; i++) { /* PREFIX/bin/muster */
@@ -347,7 +338,7 @@ static void sweep(const char *place)
  * not wait for a disk. */
 static char *make_dir(char *const *envp, int *lock)
 {
-    const char *const tmp = env_of(envp, "TMPDIR");
+    const char *const tmp = env_get(envp, "TMPDIR");
     const char *const places[] = { "/dev/shm", tmp ? tmp : "/tmp", "/tmp" };
 
     for (size_t i = 0; i < ARRAY_LEN(places); i++) {
