@@ -598,10 +598,15 @@ static void connection_close(struct status_http *h, struct connection *c)
 static void on_connection(void *cls, struct MHD_Connection *mhd, void **state,
                           enum MHD_ConnectionNotificationCode what)
 {
-    if (what == MHD_CONNECTION_NOTIFY_STARTED)
-        connection_open(cls, mhd, state);
-    else if (*state)
-        connection_close(cls, *state);
+    struct status_http *h = cls;
+
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        connection_open(h, mhd, state);
+        return;
+    }
+    h->again = true; /* A full daemon listens again only in the run after. */
+    if (*state)
+        connection_close(h, *state);
 }
 
 /* libmicrohttpd's own limit is for silence: a byte now and then would keep a place for
@@ -636,8 +641,8 @@ static void run(struct status_http *h)
         return;
     }
     h->running = true;
-    end_slow_ones(
-        h); /* Here, too: a timer that each byte winds up again never rings. */
+    /* Not by a timer alone: each byte would wind it up again. */
+    end_slow_ones(h);
     do {
         h->again = false;
         (void)MHD_run(h->daemon);
