@@ -11,14 +11,17 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests/interop"))
+from ports import free_ports  # noqa: E402
+
 VENV = ROOT / "build" / "venv"
 MUSTER = Path(os.environ.get("MUSTER", ROOT / "build" / "muster"))
 HERE = Path(__file__).resolve().parent
@@ -82,17 +85,6 @@ def base_env() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "LANG": "C.UTF-8",
     }
-
-
-def free_ports(n: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(n)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
 
 
 def end_all_in(directory: Path) -> None:

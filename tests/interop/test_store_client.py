@@ -15,6 +15,7 @@ import pytest
 import torch.distributed as dist
 
 from fake_store import HELLO, Fake, Peer
+from ports import free_port
 from store_cli import BUILD, CLI, Cli, StoreError
 
 
@@ -252,9 +253,7 @@ def test_workers_are_counted(server):
 
 
 def test_our_master_waits_for_torch_workers():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     with Cli("serve", "127.0.0.1", port, 30000, 3, wait=False) as master:
         workers = [
             dist.TCPStore("127.0.0.1", port, 3, False, timeout=timedelta(seconds=30))

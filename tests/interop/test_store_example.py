@@ -1,12 +1,12 @@
 """examples/store_barrier.c, with PyTorch processes in some of the places."""
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 
 import pytest
 
+from ports import free_port
 from store_cli import BUILD
 
 PEER = """
@@ -28,9 +28,7 @@ if rank == 0:
 
 @pytest.mark.parametrize("who", ["cccc", "cpcp", "pc"])
 def test_example(who):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     procs = []
     for rank, kind in enumerate(who):
         program = {"c": [BUILD / "examples" / "example_store_barrier"],

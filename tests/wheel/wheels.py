@@ -1,11 +1,13 @@
 """What the tests of the wheel share."""
 from __future__ import annotations
 
-import socket
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/interop"))
+from ports import free_port  # noqa: E402,F401 (for whoever starts nodes)
 
 
 def run(*argv: object, ok: bool = True, **kwargs) -> subprocess.CompletedProcess[str]:
@@ -14,8 +16,3 @@ def run(*argv: object, ok: bool = True, **kwargs) -> subprocess.CompletedProcess
     if ok:
         assert done.returncode == 0, f"{argv}:\n{done.stdout}\n{done.stderr}"
     return done
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return s.getsockname()[1]
