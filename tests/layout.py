@@ -7,6 +7,7 @@ for each rule that is broken:
   - core includes nothing but core;
   - includes between folders of src/ form no cycle, and each path is written from src/;
   - no folder has more than 55 files, and at most 22 headers are called `_int.h`;
+  - the keys of --rdzv-conf are read by way of their table, rendezvous/core/conf_table.c;
   - unit tests lie in a folder that is named after a room.
 """
 from __future__ import annotations
@@ -101,6 +102,10 @@ def broken(core_sources: set[Path]) -> list[str]:
     if len(shared) > SHARED:
         out.append(f"{len(shared)} headers are called _int.h, at most {SHARED} may be: each says "
                    "that one thought lies in several files")
+    for path in sources:
+        keys = re.findall(r'\bparams_(?:get|str|int|float|bool)\(\s*[^;,]+,\s*"(\w+)"', path.read_text())
+        out += [f"{path.relative_to(ROOT)}: reads the key '{key}' past conf_table.h, where keys are "
+                "declared, documented and checked" for key in keys]
     rooms = {p.name for p in SRC.iterdir() if p.is_dir()}
     for path in sorted((ROOT / "tests/unit").iterdir()):
         if path.is_dir() and path.name not in rooms:

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "launch/core/options.h"
 #include "loop/clock.h"
+#include "rendezvous/core/conf_table.h"
 
 #define READ_TIMEOUT_MS 60000u /* as c10d's read_timeout by default */
 
@@ -17,12 +18,12 @@ static bool is_static(const struct agent *a)
 
 static uint64_t timeout_ms(const struct agent *a)
 {
-    int64_t seconds = is_static(a) ? 900 : READ_TIMEOUT_MS / 1000;
-    struct muster_error ignored;
+    const enum conf_id key = is_static(a) ? CONF_TIMEOUT : CONF_READ_TIMEOUT;
+    int64_t seconds = 0;
 
-    params_int(&a->config->rdzv, is_static(a) ? "timeout" : "read_timeout", seconds,
-               &seconds, &ignored);
-    return seconds > 0 ? ms_of_seconds(seconds) : READ_TIMEOUT_MS;
+    return conf_int(&a->config->rdzv, key, &seconds, NULL) == 0 && seconds > 0
+               ? ms_of_seconds(seconds)
+               : READ_TIMEOUT_MS;
 }
 
 void agent_end_talk(struct agent *a)

@@ -3,6 +3,7 @@
 #include "etcd/serve/serve.h"
 #include "agent/agent_int.h"
 #include "base/err.h"
+#include "rendezvous/core/conf_table.h"
 
 #define SERVE_MS 60000 /* unless join_timeout or read_timeout are longer */
 
@@ -30,10 +31,10 @@ int agent_serve_open(struct agent *a, struct muster_error *err)
         .trace = &a->trace,
     };
     int64_t join_s = 600;
-    int rc = params_int(p, "peer_port", 0, &opts.peer_port, err);
+    int rc = conf_int(p, CONF_PEER_PORT, &opts.peer_port, err);
 
     if (rc == 0)
-        rc = params_int(p, "join_timeout", 600, &join_s, err);
+        rc = conf_int(p, CONF_JOIN_TIMEOUT, &join_s, err);
     if (rc < 0)
         return rc;
     opts.timeout_ms = join_s > 0 && join_s < 86400 ? (uint64_t)join_s * 1000 : SERVE_MS;

@@ -1,7 +1,6 @@
 /* options.c - see options.h. */
 #include "etcd/options.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,44 +11,31 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "etcd/core/rdzv_state.h"
+#include "rendezvous/core/conf_table.h"
 #include "rendezvous/core/endpoint.h"
-
-#define LEASE_TTL_S 10
 
 /* torch gave the same things other names in its two etcd backends; v3 follows v2. */
 static const struct {
-    const char *ca, *cert, *key, *prefix, *default_prefix, *bad_protocol;
+    enum conf_id protocol, ca, cert, key;
 } names[] = {
-    [ETCD_BACKEND_LEGACY] = { "cacert", "cert", "key", "etcd_prefix",
-                              "/torchelastic/p2p",
-                              "The etcd protocol must be HTTP or HTTPS." },
-    [ETCD_BACKEND_V2] = { "ca_cert", "ssl_cert", "ssl_cert_key", NULL, NULL,
-                          "The protocol must be HTTP or HTTPS." },
-    [ETCD_BACKEND_V3] = { "ca_cert", "ssl_cert", "ssl_cert_key", "prefix", "/muster",
-                          "The protocol must be HTTP or HTTPS." },
+    [ETCD_BACKEND_LEGACY] = { CONF_LEGACY_PROTOCOL, CONF_LEGACY_CACERT,
+                              CONF_LEGACY_CERT, CONF_LEGACY_KEY },
+    [ETCD_BACKEND_V2] = { CONF_PROTOCOL, CONF_CA_CERT, CONF_SSL_CERT,
+                          CONF_SSL_CERT_KEY },
+    [ETCD_BACKEND_V3] = { CONF_PROTOCOL, CONF_CA_CERT, CONF_SSL_CERT,
+                          CONF_SSL_CERT_KEY },
 };
 
 static int read_protocol(struct etcd_conf *conf, enum etcd_backend backend,
                          const struct rdzv_params *params, struct muster_error *err)
 {
-    const char *text = params_str(params, "protocol", "http");
-    size_t n = strlen(text);
+    size_t word;
+    const int rc = conf_word(params, names[backend].protocol, &word, err);
 
-    if (backend != ETCD_BACKEND_LEGACY) { /* which takes it as it is */
-        while (n && isspace((uint8_t)text[n - 1]))
-            n--;
-        while (n && isspace((uint8_t)*text))
-            text++, n--;
-    }
-    conf->protocol = mem_strndup(text, n);
-    if (!conf->protocol)
-        return err_nomem(err);
-    if (backend != ETCD_BACKEND_LEGACY)
-        for (char *p = conf->protocol; *p; p++)
-            *p = (char)tolower((uint8_t)*p);
-    if (strcmp(conf->protocol, "http") != 0 && strcmp(conf->protocol, "https") != 0)
-        return err_set(err, MUSTER_EINVAL, "%s", names[backend].bad_protocol);
-    return 0;
+    if (rc < 0)
+        return rc;
+    conf->protocol = mem_strdup(word == 1 ? "https" : "http");
+    return conf->protocol ? 0 : err_nomem(err);
 }
 
 static int add_url(struct etcd_conf *conf, const char *text, struct muster_error *err)
@@ -120,17 +106,17 @@ static int read_password_file(struct etcd_conf *conf, const char *path,
 static int read_user(struct etcd_conf *conf, const struct rdzv_params *params,
                      struct muster_error *err)
 {
-    const char *file = params_str(params, "password_file", NULL);
+    const char *file = conf_text(params, CONF_PASSWORD_FILE);
     const char *env = getenv("MUSTER_ETCD_PASSWORD");
     int rc = 0;
 
-    conf->client.user = params_str(params, "user", NULL);
+    conf->client.user = conf_text(params, CONF_USER);
     if (!conf->client.user)
         return 0;
     if (file)
         rc = read_password_file(conf, file, err);
     else if ((conf->password =
-                  mem_strdup(env ? env : params_str(params, "password", ""))) == NULL)
+                  mem_strdup(env ? env : conf_text(params, CONF_PASSWORD))) == NULL)
         rc = err_nomem(err);
     conf->client.password = conf->password;
     return rc;
@@ -139,19 +125,13 @@ static int read_user(struct etcd_conf *conf, const struct rdzv_params *params,
 static int read_numbers(struct etcd_conf *conf, enum etcd_backend backend,
                         const struct rdzv_params *params, struct muster_error *err)
 {
-    int64_t seconds, ttl;
-    int rc = params_int(params, "read_timeout", 60, &seconds, err);
+    int64_t seconds, ttl = 0;
+    int rc = conf_int(params, CONF_READ_TIMEOUT, &seconds, err);
 
-    if (rc == 0 && seconds <= 0)
-        return err_set(err, MUSTER_EINVAL,
-                       "The read timeout must be a positive integer.");
-    if (rc == 0)
-        rc = params_int(params, "lease_ttl", LEASE_TTL_S, &ttl, err);
+    if (rc == 0 && backend == ETCD_BACKEND_V3)
+        rc = conf_int(params, CONF_LEASE_TTL, &ttl, err);
     if (rc < 0)
         return rc;
-    if (backend == ETCD_BACKEND_V3 && (ttl < 2 || ttl > 3600))
-        return err_set(err, MUSTER_EINVAL,
-                       "The lease_ttl must be between 2 and 3600 seconds.");
     conf->read_timeout_ms = (uint64_t)MIN_OF(seconds, 86400) * 1000;
     conf->lease_ttl_s = (uint64_t)ttl;
     return 0;
@@ -195,14 +175,14 @@ int etcd_conf_read(struct etcd_conf *conf, enum etcd_backend backend,
     }
     conf->client.api = backend == ETCD_BACKEND_V3 ? ETCD_V3 : ETCD_V2;
     conf->client.urls = (const char *const *)conf->urls;
-    conf->client.tls.ca_file = params_str(params, names[backend].ca, NULL);
-    conf->client.tls.cert_file = params_str(params, names[backend].cert, NULL);
-    conf->client.tls.key_file = params_str(params, names[backend].key, NULL);
+    conf->client.tls.ca_file = conf_text(params, names[backend].ca);
+    conf->client.tls.cert_file = conf_text(params, names[backend].cert);
+    conf->client.tls.key_file = conf_text(params, names[backend].key);
     conf->client.trace = trace;
     conf->client.seed = rng_mix(uv_hrtime() ^ (uint64_t)uv_os_getpid() << 40);
-    if (names[backend].prefix)
-        conf->prefix =
-            params_str(params, names[backend].prefix, names[backend].default_prefix);
+    if (backend != ETCD_BACKEND_V2)
+        conf->prefix = conf_text(
+            params, backend == ETCD_BACKEND_V3 ? CONF_PREFIX : CONF_LEGACY_PREFIX);
     return 0;
 }
 

@@ -9,6 +9,7 @@
 #include "base/py/text.h"
 #include "rendezvous/c10d_backend_int.h"
 #include "rendezvous/coordinator_driver.h"
+#include "rendezvous/core/conf_table.h"
 #include "rendezvous/secured.h"
 #include "store/core/reserved.h"
 #include "store/file_store.h"
@@ -418,20 +419,6 @@ void c10d_host_decide(struct c10d *c)
 
 /* ---- Parameters ---- */
 
-static int read_kind(struct c10d *c, const struct rdzv_params *p,
-                     struct muster_error *err)
-{
-    const struct span kind = py_strip(span_str(params_str(p, "store_type", "tcp")));
-
-    if (kind.n == 4 && strncasecmp((const char *)kind.p, "file", 4) == 0)
-        c->file = true;
-    else if (kind.n != 3 || strncasecmp((const char *)kind.p, "tcp", 3) != 0)
-        return err_set(
-            err, MUSTER_EINVAL,
-            "Invalid store type given. Currently only supports file and tcp.");
-    return 0;
-}
-
 /* Like torch, an empty endpoint is a file of our own, of no use to other nodes. */
 static int read_path(struct c10d *c, const struct rdzv_params *p,
                      struct muster_error *err)
@@ -454,27 +441,26 @@ static int read_params(struct c10d *c, const struct rdzv_params *p,
                        struct muster_error *err)
 {
     int64_t seconds = 60;
-    int rc = read_kind(c, p, err);
+    size_t kind = 0;
+    int rc = conf_word(p, CONF_STORE_TYPE, &kind, err);
 
+    c->file = kind == 1;
     if (rc == 0 && c->file)
         rc = read_path(c, p, err);
     if (rc == 0 && !c->file)
         rc = endpoint_parse(p->endpoint, RDZV_C10D_PORT, &c->at, err);
     if (rc == 0 && !c->file)
-        rc = params_bool(p, "is_host", -1, &c->is_host, err);
+        rc = conf_bool(p, CONF_IS_HOST, &c->is_host, err);
     if (rc == 0 && !c->file)
-        rc = params_int(p, "read_timeout", 60, &seconds, err);
+        rc = conf_int(p, CONF_READ_TIMEOUT, &seconds, err);
     if (rc < 0)
         return rc;
-    if (seconds <= 0)
-        return err_set(err, MUSTER_EINVAL,
-                       "The read timeout must be a positive integer.");
     if (!*p->run_id)
         return err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
     c->alone = !c->file && c->at.port == 0 && p->max_nodes == 1;
     c->many = p->max_nodes > 1;
     c->auth = auth_ref(p->auth);
-    c->bind = mem_strdup(params_str(p, "bind", ""));
+    c->bind = mem_strdup(conf_text(p, CONF_BIND));
     c->read_ms = ms_of_seconds(seconds);
     c->run_id = mem_strdup(p->run_id);
     c->key = mem_printf("%s%s", RDZV_C10D_PREFIX, p->run_id);

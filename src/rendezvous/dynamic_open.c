@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "loop/clock.h"
+#include "rendezvous/core/conf_table.h"
 #include "rendezvous/core/endpoint.h"
 #include "rendezvous/dynamic_int.h"
 #include "rendezvous/local_identity.h"
@@ -59,7 +60,7 @@ static int rank_order_name(struct dynamic_handler *d, struct muster_error *err)
 {
     char name[sizeof d->addr];
     int64_t order;
-    int rc = params_int(&d->params, "node_order", -1, &order, err);
+    int rc = conf_int(&d->params, CONF_NODE_ORDER, &order, err);
 
     if (rc < 0 || order < 0)
         return rc;
@@ -73,7 +74,7 @@ static void named(struct dynamic_handler *d)
     const struct rdzv_master_opts opts = {
         .run_id = d->params.run_id,
         .addr = d->where,
-        .bind = params_str(&d->params, "bind", ""),
+        .bind = conf_text(&d->params, CONF_BIND),
         .auth = d->params.auth,
         .many = d->params.max_nodes > 1,
         .share = d->share,
@@ -226,74 +227,24 @@ void dynamic_settings(struct dynamic_handler *d)
 
 /* ---- Parameters ---- */
 
-/* str(timedelta): "0:10:00", "-1 day, 23:59:59". */
-static void duration(int64_t s, char *out, size_t size)
-{
-    int64_t days = s / 86400, rest = s % 86400;
-
-    if (rest < 0) {
-        rest += 86400;
-        days--;
-    }
-    int n = 0;
-    if (days != 0)
-        n = snprintf(out, size, "%" PRId64 " day%s, ", days,
-                     llabs(days) == 1 ? "" : "s");
-    (void)snprintf(out + n, size - (size_t)n, "%" PRId64 ":%02d:%02d", rest / 3600,
-                   (int)(rest / 60 % 60), (int)(rest % 60));
-}
-
-static int read_timeout(const struct rdzv_params *p, const char *name, uint64_t *ms,
-                        struct muster_error *err)
-{
-    char key[64], text[64];
-    int64_t seconds;
-    int rc;
-
-    (void)snprintf(key, sizeof key, "%s_timeout", name);
-    rc = params_int(p, key, (int64_t)(*ms / 1000), &seconds, err);
-    if (rc < 0)
-        return rc;
-    if (seconds <= 0) {
-        duration(seconds, text, sizeof text);
-        return err_set(err, MUSTER_EINVAL, "The %s timeout (%s) must be positive.",
-                       name, text);
-    }
-    *ms = ms_of_seconds(seconds);
-    return 0;
-}
-
 static int read_settings(struct dynamic_handler *d, struct muster_error *err)
 {
     const struct rdzv_params *p = &d->params;
     struct rdzv_settings *s = &d->settings;
     int64_t read_s = 60;
-    int rc = 0;
+    int rc;
 
     rdzv_settings_init(s, p->min_nodes, p->max_nodes);
-    if (rc == 0)
-        rc = read_timeout(p, "join", &s->join_ms, err);
-    if (rc == 0)
-        rc = read_timeout(p, "last_call", &s->last_call_ms, err);
-    if (rc == 0)
-        rc = rdzv_settings_last_call(s, p, err);
+    rc = rdzv_settings_read(s, p, err);
     s->ours_only = strcmp(p->backend, "etcd-v3") == 0; /* torch does not have it */
     if (rc == 0)
-        rc = read_timeout(p, "close", &s->close_ms, err);
+        rc = conf_int(p, CONF_READ_TIMEOUT, &read_s, err);
     if (rc == 0)
-        rc = read_timeout(p, "heartbeat", &s->heartbeat_ms, err);
+        rc = conf_bool(p, CONF_HOSTED, &d->hosted, err);
     if (rc == 0)
-        rc = rdzv_settings_keep_alive(s, p, err);
+        rc = conf_int(p, CONF_LOSS_GRACE, &d->grace_ms, err);
     if (rc == 0)
-        rc = rdzv_settings_cas_backoff(s, p, err);
-    if (rc == 0)
-        rc = params_int(p, "read_timeout", 60, &read_s, err);
-    if (rc == 0)
-        rc = params_bool(p, "hosted", 1, &d->hosted, err);
-    if (rc == 0)
-        rc = params_int(p, "loss_grace_ms", 50, &d->grace_ms, err);
-    if (rc == 0)
-        rc = params_int(p, "node_order", -1, &d->rank_order_key, err);
+        rc = conf_int(p, CONF_NODE_ORDER, &d->rank_order_key, err);
     if (rc == 0 && !*p->run_id)
         rc = err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
     if (rc == 0 && p->local_addr && !utf8_valid(span_str(p->local_addr)))

@@ -1,5 +1,6 @@
 /* registry.c - see registry.h. */
 #include "rendezvous/registry.h"
+#include "rendezvous/core/conf_table.h"
 
 #include "auth/secret.h"
 #include "base/err.h"
@@ -90,19 +91,17 @@ static int create(const struct registry_entry *e, uv_loop_t *loop,
                   const struct rdzv_params *params, const struct trace *trace,
                   struct rdzv_handler **out, struct muster_error *err)
 {
-    struct secret_opts opts = { .token_file = params_str(params, "token_file", NULL),
+    struct secret_opts opts = { .token_file = conf_text(params, CONF_TOKEN_FILE),
                                 .run_id = params->run_id };
     struct rdzv_params with = { 0 };
     int optional = 0, encrypt = 0;
     struct auth *auth = NULL;
-    int rc = params_bool(params, "token_optional", 0, &optional, err);
+    int rc = conf_bool(params, CONF_TOKEN_OPTIONAL, &optional, err);
 
     if (rc == 0)
-        rc = params_bool(params, "encrypt", 0, &encrypt, err);
-    if (rc == 0 && strcmp(params_str(params, "munge", ""), "auto") == 0)
-        opts.munge = -1;
-    else if (rc == 0)
-        rc = params_bool(params, "munge", 0, &opts.munge, err);
+        rc = conf_bool(params, CONF_ENCRYPT, &encrypt, err);
+    if (rc == 0)
+        rc = conf_bool(params, CONF_MUNGE, &opts.munge, err);
     opts.optional = optional;
     opts.encrypt = encrypt;
     if (rc == 0)

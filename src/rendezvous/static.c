@@ -10,6 +10,7 @@
 #include "loop/clock.h"
 #include "net/bind_address.h"
 #include "rendezvous/coordinator_driver.h"
+#include "rendezvous/core/conf_table.h"
 #include "rendezvous/core/count_in.h"
 #include "rendezvous/core/endpoint.h"
 #include "rendezvous/handler.h"
@@ -265,7 +266,7 @@ static int read_params(struct static_handler *f, const struct rdzv_params *p,
     uint64_t nonce;
     int rc;
 
-    if (!params_get(p, "rank"))
+    if (!conf_given(p, CONF_RANK))
         return err_set(err, MUSTER_EINVAL,
                        "rank is absent in RendezvousParameters."
                        "Try add --node-rank to the cmd request");
@@ -280,9 +281,9 @@ static int read_params(struct static_handler *f, const struct rdzv_params *p,
                      p->endpoint);
     f->world = p->max_nodes;
     if (rc == 0)
-        rc = params_int(p, "rank", 0, &f->rank, err);
+        rc = conf_int(p, CONF_RANK, &f->rank, err);
     if (rc == 0)
-        rc = params_int(p, "timeout", 600, &seconds, err);
+        rc = conf_int(p, CONF_TIMEOUT, &seconds, err);
     if (rc < 0)
         return rc;
     if (f->rank < 0 || f->rank >= f->world)
@@ -300,7 +301,7 @@ static int read_params(struct static_handler *f, const struct rdzv_params *p,
                    COUNT_IN_KEY "%" PRId64 "/%016" PRIx64, f->rank, nonce);
     f->run_id = mem_strdup(p->run_id);
     f->auth = auth_ref(p->auth);
-    f->bind = mem_strdup(params_str(p, "bind", ""));
+    f->bind = mem_strdup(conf_text(p, CONF_BIND));
     return f->run_id && f->bind ? 0 : err_nomem(err);
 }
 

@@ -17,6 +17,7 @@
 #include "loop/blocking_call.h"
 #include "loop/clock.h"
 #include "net/listen.h"
+#include "rendezvous/core/conf_table.h"
 #include "rendezvous/local_identity.h"
 #include "rendezvous/registry.h"
 #include <assert.h>
@@ -334,11 +335,11 @@ static void init_timers(struct legacy_handler *o, uv_loop_t *loop)
     }
 }
 
-static int read_seconds(const struct rdzv_params *p, const char *key, int64_t dflt,
-                        uint64_t *out_ms, struct muster_error *err)
+static int read_seconds(const struct rdzv_params *p, enum conf_id key, uint64_t *out_ms,
+                        struct muster_error *err)
 {
     int64_t s;
-    const int rc = params_int(p, key, dflt, &s, err);
+    const int rc = conf_int(p, key, &s, err);
 
     if (rc == 0)
         *out_ms = s <= 0 ? 0 : (uint64_t)MIN_OF(s, 86400 * 365) * 1000;
@@ -354,10 +355,11 @@ static int make_parts(struct legacy_handler *o, const struct rdzv_params *params
                                  .max_nodes = params->max_nodes,
                                  .seed = conf->client.seed,
                                  .trace = o->trace };
-    int rc = read_seconds(params, "timeout", 600, &cfg.timeout_ms, err);
+    int rc = read_seconds(params, CONF_TIMEOUT, &cfg.timeout_ms, err);
 
     if (rc == 0)
-        rc = read_seconds(params, "last_call_timeout", 30, &cfg.last_call_ms, err);
+        rc =
+            read_seconds(params, CONF_LEGACY_LAST_CALL_TIMEOUT, &cfg.last_call_ms, err);
     if (rc == 0)
         rc = legacy_new(&cfg, &o->core, err);
     if (rc < 0)

@@ -5,11 +5,10 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/nearest.h"
 #include "base/py/repr.h"
 #include "base/py/text.h"
 #include "launch/core/derive_int.h"
-#include "launch/core/help.h"
+#include "rendezvous/core/conf_table.h"
 #include "rendezvous/core/endpoint.h"
 #include "rendezvous/core/params.h"
 
@@ -103,18 +102,15 @@ static void warn_of_misspelled_keys(const struct deriving *d)
     char text[300];
 
     for (size_t i = 0; i < p->count; i++) {
-        const char *key = p->options[i].key;
-        struct nearest best = { 0 };
+        const char *key = p->options[i].key, *meant = conf_meant(key);
 
-        for (size_t k = 0; k < conf_keys_count; k++)
-            nearest_try(&best, span_str(key), conf_keys[k].name);
-        if (!best.word || strcmp(best.word, key) == 0)
+        if (!meant)
             continue;
         (void)snprintf(
             text, sizeof text,
             "--rdzv-conf: no backend of muster's knows the key '%.100s'. Did you "
             "mean %s?",
-            key, best.word);
+            key, meant);
         d->ports->warn(d->ports->ctx, DERIVE_WARN_CONF, text);
     }
 }
@@ -127,7 +123,8 @@ int derive_parse_rdzv_conf(struct deriving *d)
     if (rc == 0)
         warn_of_misspelled_keys(d);
     if (rc == 0 && is_static(d))
-        rc = params_set_int(p, "rank", d->o->node_rank.value, d->err);
+        rc =
+            params_set_int(p, conf_keys[CONF_RANK].name, d->o->node_rank.value, d->err);
     if (rc == 0 && d->o->rdzv_serve) {
         if (strcmp(d->backend, "etcd-v3") != 0)
             return err_set(
@@ -136,17 +133,19 @@ int derive_parse_rdzv_conf(struct deriving *d)
                 "%s",
                 d->backend);
         d->c->rdzv_serve = true;
-        if (!params_get(p, "lease_ttl")) /* The cluster is near, and the job's own. */
-            rc = params_set_int(p, "lease_ttl", 4, d->err);
+        if (!conf_given(p,
+                        CONF_LEASE_TTL)) /* The cluster is near, and the job's own. */
+            rc = params_set_int(p, conf_keys[CONF_LEASE_TTL].name, 4, d->err);
     }
     if (rc == 0 && d->o->token_file)
-        rc = params_set_str(p, "token_file", d->o->token_file, d->err);
+        rc = params_set_str(p, conf_keys[CONF_TOKEN_FILE].name, d->o->token_file,
+                            d->err);
     if (rc == 0 && d->o->token_optional)
-        rc = params_set_bool(p, "token_optional", true, d->err);
+        rc = params_set_bool(p, conf_keys[CONF_TOKEN_OPTIONAL].name, true, d->err);
     if (rc == 0 && d->o->encrypt)
-        rc = params_set_bool(p, "encrypt", true, d->err);
-    if (rc == 0 && !params_get(p, "timeout"))
-        rc = params_set_int(p, "timeout", 900, d->err);
+        rc = params_set_bool(p, conf_keys[CONF_ENCRYPT].name, true, d->err);
+    if (rc == 0 && !conf_given(p, CONF_TIMEOUT))
+        rc = params_set_int(p, conf_keys[CONF_TIMEOUT].name, 900, d->err);
     return rc;
 }
 

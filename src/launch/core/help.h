@@ -22,12 +22,4 @@ struct help_example {
 
 extern const struct help_example help_examples[];
 
-/* A key of --rdzv-conf, for the manual page. */
-struct conf_key {
-    const char *name, *backends, *initial, *help;
-};
-
-extern const struct conf_key conf_keys[];
-extern const size_t conf_keys_count;
-
 #endif

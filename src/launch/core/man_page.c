@@ -1,5 +1,6 @@
 /* man_page.c - the manual page; see help.h. */
 #include "launch/core/help.h"
+#include "rendezvous/core/conf_table.h"
 
 /* Text for troff: hyphens that can be copied, no line taken for a request. */
 static void put_troff(struct buf *out, const char *text)
@@ -55,18 +56,32 @@ static void put_man_conf(struct buf *out)
         out, ".SH SETTINGS OF THE RENDEZVOUS\nKeys of \\fB\\-\\-rdzv\\-conf\\fR, the "
              "backends that read them, and their defaults. Others are ignored.\n");
 
-    for (size_t i = 0; i < conf_keys_count; i++) {
+    for (size_t i = 0; i < CONF_COUNT; i++) {
         const struct conf_key *k = &conf_keys[i];
+        struct buf text;
 
+        if (!k->help)
+            continue;
+        buf_init(&text, SIZE_MAX);
+        conf_backends_text(&text, k->backends);
+        buf_u8(&text, 0);
+        conf_default_text(&text, k);
+        buf_u8(&text, 0);
         buf_append_str(out, ".TP\n.B ");
         put_troff(out, k->name);
         buf_append_str(out, " \\fR(");
-        put_troff(out, k->backends);
-        buf_append_str(out, ")\n");
-        put_troff(out, k->help);
-        buf_append_str(out, " Default: ");
-        put_troff(out, k->initial);
+        if (!buf_error(&text)) {
+            const char *read_by = (const char *)buf_data(&text);
+
+            put_troff(out, read_by);
+            buf_append_str(out, ")\n");
+            put_troff(out, k->help);
+            buf_append_str(out, " Default: ");
+            put_troff(out, read_by + strlen(read_by) + 1);
+        }
         buf_u8(out, '\n');
+        buf_fail(out, buf_error(&text));
+        buf_fini(&text);
     }
 }
 

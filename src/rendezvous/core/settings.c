@@ -1,83 +1,55 @@
 /* settings.c - see settings.h. */
 #include "rendezvous/core/settings.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/err.h"
-#include "base/py/repr.h"
+#include "rendezvous/core/conf_table.h"
 
 void rdzv_settings_init(struct rdzv_settings *s, int64_t min_nodes, int64_t max_nodes)
 {
     *s = (struct rdzv_settings){
         .min_nodes = min_nodes,
         .max_nodes = max_nodes,
-        .join_ms = 600000,
-        .last_call_ms = 30000,
-        .close_ms = 30000,
-        .heartbeat_ms = 5000,
-        .keep_alive_interval_s = 5,
-        .keep_alive_max_attempt = 3,
+        .join_ms = ms_of_seconds(conf_keys[CONF_JOIN_TIMEOUT].initial),
+        .last_call_ms = ms_of_seconds(conf_keys[CONF_LAST_CALL_TIMEOUT].initial),
+        .close_ms = ms_of_seconds(conf_keys[CONF_CLOSE_TIMEOUT].initial),
+        .heartbeat_ms = ms_of_seconds(conf_keys[CONF_HEARTBEAT_TIMEOUT].initial),
+        .keep_alive_interval_s = conf_keys[CONF_KEEP_ALIVE_INTERVAL].initial,
+        .keep_alive_max_attempt = conf_keys[CONF_KEEP_ALIVE_MAX_ATTEMPT].initial,
     };
-}
-
-int rdzv_settings_last_call(struct rdzv_settings *s, const struct rdzv_params *p,
-                            struct muster_error *err)
-{
-    const char *word = params_str(p, "last_call", "first");
-
-    if (strcmp(word, "always") != 0 && strcmp(word, "first") != 0)
-        return err_set(err, MUSTER_EINVAL,
-                       "last_call (%s) is first or always; its length is "
-                       "last_call_timeout",
-                       word);
-    s->last_call_always = strcmp(word, "always") == 0;
-    return 0;
 }
 
 int rdzv_settings_keep_alive(struct rdzv_settings *s, const struct rdzv_params *p,
                              struct muster_error *err)
 {
-    int rc = params_int(p, "keep_alive_interval", s->keep_alive_interval_s,
-                        &s->keep_alive_interval_s, err);
+    int rc = conf_int(p, CONF_KEEP_ALIVE_INTERVAL, &s->keep_alive_interval_s, err);
 
     if (rc == 0)
-        rc = params_int(p, "keep_alive_max_attempt", s->keep_alive_max_attempt,
-                        &s->keep_alive_max_attempt, err);
-    /* torch takes them, and its nodes drop themselves until the join times out. */
-    if (rc == 0 && (s->keep_alive_interval_s < 1 || s->keep_alive_max_attempt < 1))
-        rc = err_set(
-            err, MUSTER_EINVAL,
-            "keep_alive_interval (%lld) and keep_alive_max_attempt (%lld) must "
-            "be at least 1: else every node counts as dead at once, and no "
-            "round completes",
-            (long long)s->keep_alive_interval_s, (long long)s->keep_alive_max_attempt);
+        rc = conf_int(p, CONF_KEEP_ALIVE_MAX_ATTEMPT, &s->keep_alive_max_attempt, err);
     return rc;
 }
 
-int rdzv_settings_cas_backoff(struct rdzv_settings *s, const struct rdzv_params *p,
-                              struct muster_error *err)
+int rdzv_settings_read(struct rdzv_settings *s, const struct rdzv_params *p,
+                       struct muster_error *err)
 {
-    double seconds;
-    int rc = params_float(p, "cas_backoff_max_seconds", 0, &seconds, err);
+    size_t last_call = 0;
+    int rc = conf_ms(p, CONF_JOIN_TIMEOUT, &s->join_ms, err);
 
-    if (rc < 0)
-        return rc;
-    if (!isfinite(seconds) || seconds < 0) {
-        struct buf number;
-
-        buf_init(&number, 64);
-        rc = py_repr_float(&number, seconds);
-        if (rc == 0)
-            rc = err_set(err, MUSTER_EINVAL,
-                         "cas_backoff_max_seconds (%.*s) must be finite and "
-                         "non-negative.",
-                         (int)buf_len(&number), buf_data(&number));
-        buf_fini(&number);
-        return rc;
-    }
-    s->cas_backoff_ms = (uint64_t)(MIN_OF(seconds, 86400.0) * 1000);
-    return 0;
+    if (rc == 0)
+        rc = conf_ms(p, CONF_LAST_CALL_TIMEOUT, &s->last_call_ms, err);
+    if (rc == 0)
+        rc = conf_word(p, CONF_LAST_CALL, &last_call, err);
+    if (rc == 0)
+        rc = conf_ms(p, CONF_CLOSE_TIMEOUT, &s->close_ms, err);
+    if (rc == 0)
+        rc = conf_ms(p, CONF_HEARTBEAT_TIMEOUT, &s->heartbeat_ms, err);
+    if (rc == 0)
+        rc = rdzv_settings_keep_alive(s, p, err);
+    if (rc == 0)
+        rc = conf_ms(p, CONF_CAS_BACKOFF, &s->cas_backoff_ms, err);
+    s->last_call_always = last_call == 1;
+    return rc;
 }
 
 int rdzv_settings_check(const struct rdzv_settings *s, struct muster_error *err)

@@ -23,24 +23,19 @@ struct rdzv_settings {
      * 0: as long as the number of rivals asks for. Never compared: a node's own affair.
      */
     uint64_t cas_backoff_ms;
-    int64_t keep_alive_interval_s,
-        keep_alive_max_attempt; /* not range-checked: torch */
+    int64_t keep_alive_interval_s, keep_alive_max_attempt;
 };
 
 /* torch's defaults: 600 s, 30 s, 30 s, 5 s; a beat each 5 s, dead after 3 of them. */
 void rdzv_settings_init(struct rdzv_settings *s, int64_t min_nodes, int64_t max_nodes);
 
-/* last_call, where it is given: "always", or "first". */
-int rdzv_settings_last_call(struct rdzv_settings *s, const struct rdzv_params *p,
-                            struct muster_error *err);
-
 /* keep_alive_interval and keep_alive_max_attempt, where they are given. */
 int rdzv_settings_keep_alive(struct rdzv_settings *s, const struct rdzv_params *p,
                              struct muster_error *err);
 
-/* cas_backoff_max_seconds, where it is given; torch's words if it cannot be used. */
-int rdzv_settings_cas_backoff(struct rdzv_settings *s, const struct rdzv_params *p,
-                              struct muster_error *err);
+/* Those, and all others that are given; MUSTER_EINVAL for what cannot be used. */
+int rdzv_settings_read(struct rdzv_settings *s, const struct rdzv_params *p,
+                       struct muster_error *err);
 
 /* torch's checks and words: 1 <= min <= max, else MUSTER_EINVAL. */
 int rdzv_settings_check(const struct rdzv_settings *s, struct muster_error *err);

@@ -275,7 +275,7 @@ static void cas_backoff_as_torch_reads_it(void **state)
         if (rows[i].value)
             assert_int_equal(
                 params_set_str(&p, "cas_backoff_max_seconds", rows[i].value, NULL), 0);
-        rc = rdzv_settings_cas_backoff(&s, &p, &err);
+        rc = rdzv_settings_read(&s, &p, &err);
         assert_int_equal(rc, rows[i].text ? MUSTER_EINVAL : 0);
         assert_string_equal(err.text, rows[i].text ? rows[i].text : "");
         assert_int_equal(s.cas_backoff_ms, rows[i].ms);
