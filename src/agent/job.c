@@ -11,7 +11,7 @@
 #include "record/core/report.h"
 #include "record/core/verdict.h"
 
-#define LAST_MS 5000u /* those who hang do not keep the host for ever */
+#define LAST_MS 3000u /* less than GROUP_CLOSE_MS: then the run is closed, for all */
 #define SYNC_MS 2000u /* a store that is there answers in milliseconds */
 
 static bool is_static(const struct agent *a)

@@ -185,7 +185,9 @@ static size_t members(const struct rdzv_backend *b)
     const size_t own = (c->state ? 1u : 0u) + (c->watcher ? 1u : 0u);
     const size_t all = c->server ? store_server_connections(c->server) : 0;
 
-    return all > own ? all - own : 0;
+    if (all > own)
+        return all - own;
+    return c->server && store_server_awaits(c->server) ? 1 : 0;
 }
 
 static void open_backend(struct rdzv_backend *b, rdzv_open_cb cb, void *ctx)

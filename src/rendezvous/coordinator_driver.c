@@ -252,7 +252,9 @@ static bool coordinators_take(struct store_server *s, struct conn *c,
 
 static void coordinators_left(struct store_server *s, struct conn *c)
 {
-    struct coordinator_event ev = { .kind = COORDINATOR_GONE, .peer = c->peer };
+    struct coordinator_event ev = { .kind = COORDINATOR_GONE,
+                                    .peer = c->peer,
+                                    .hung_up = c->ended };
 
     if (c->job)
         hubs_left(s->hosts->hubs, s, c);
@@ -261,6 +263,16 @@ static void coordinators_left(struct store_server *s, struct conn *c)
         run_let_go(s, c);
     }
     coordinators_arm(s);
+}
+
+static bool coordinators_await(const struct store_server *s)
+{
+    const uint64_t now_ms = clock_mono_ms();
+
+    for (const struct coordinated_run *r = s->hosts->first; r; r = r->next)
+        if (now_ms < coordinator_awaits_until_ms(r->host))
+            return true;
+    return false;
 }
 
 /* ---- time ---- */
@@ -650,6 +662,7 @@ const struct store_tenant coordinator_tenant = {
     .before = coordinators_before,
     .after = coordinators_after,
     .left = coordinators_left,
+    .awaits = coordinators_await,
     .close = coordinators_close,
     .free = coordinators_free,
 };

@@ -597,6 +597,11 @@ size_t store_server_connections(const struct store_server *s)
     return s->auth ? server_auth_admitted(s) : s->count;
 }
 
+bool store_server_awaits(const struct store_server *s)
+{
+    return s->hosts && s->opts.tenant->awaits(s);
+}
+
 static void server_on_closed(uv_handle_t *handle)
 {
     struct store_server *s = handle->data;

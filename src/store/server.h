@@ -46,6 +46,8 @@ const char *store_server_address(const struct store_server *s); /* "[::]:29400" 
 const char *store_server_own_host(const struct store_server *s);
 /* With a secret: those that are admitted. */
 size_t store_server_connections(const struct store_server *s);
+/* Whether a node whose connection broke a moment ago may be about to come back. */
+bool store_server_awaits(const struct store_server *s);
 
 /* What the store has done since it was opened, and what it holds now. */
 struct store_server_stats {

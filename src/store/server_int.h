@@ -26,6 +26,7 @@ struct store_tenant {
     void (*before)(struct store_server *s, const struct c10d_request *req);
     void (*after)(struct store_server *s, const struct c10d_request *req);
     void (*left)(struct store_server *s, struct conn *c); /* its connection is gone */
+    bool (*awaits)(const struct store_server *s); /* one of those is to come back */
     /* Ends the timer; everything else goes with free, once libuv has let go. */
     void (*close)(struct store_server *s, uv_close_cb cb);
     void (*free)(struct store_server *s);

@@ -96,7 +96,7 @@ static void join(struct agent_core *g, struct agent_core_fx_list *fx)
     g->why = WHY_NONE;
     g->decision = OPEN;
     g->stop_sig = 0;
-    g->changed = false;
+    g->changed = g->lost = false;
     g->due_ms = MONO_NEVER;
     agent_core_put_kind(fx, GROUP_FX_JOIN);
 }
@@ -231,6 +231,8 @@ static void on_drained(struct agent_core *g, struct now now,
     switch (g->why) {
     case WHY_SUCCESS:
         g->phase = GROUP_BARRIER;
+        if (g->lost)
+            g->due_ms = now.mono_ms + GROUP_BARRIER_LOST_MS;
         agent_core_put_kind(fx, GROUP_FX_SAY_SUCCEEDED);
         agent_core_put_kind(fx, GROUP_FX_BARRIER);
         return;
@@ -252,7 +254,16 @@ static void on_drained(struct agent_core *g, struct now now,
     agent_core_leave(g, now, fx);
 }
 
-/* Somebody waits, or a member is gone. Both mean a new round, which is not counted. */
+/* The workers have done their work; what they started or wrote may still be there. */
+static bool is_ending_well(const struct agent_core *g)
+{
+    return g->why == WHY_SUCCESS &&
+           (g->phase == GROUP_STOPPING || g->phase == GROUP_KILLING ||
+            g->phase == GROUP_DRAINING);
+}
+
+/* Somebody waits, or a member is gone. Both mean a new round, which is not counted.
+ * It is told once, whatever this node is at. */
 static void on_change(struct agent_core *g, const struct agent_core_event *ev,
                       struct agent_core_fx_list *fx)
 {
@@ -264,21 +275,21 @@ static void on_change(struct agent_core *g, const struct agent_core_event *ev,
                         fx);
     } else if (g->phase == GROUP_ASSIGNING && lost) {
         join(g, fx); /* The ranks wait for word from a node that will not speak. */
-    } else if (g->phase == GROUP_STARTING) {
-        g->changed = true; /* dealt with as soon as they run */
+    } else if (g->phase == GROUP_STARTING || g->phase == GROUP_JOINING) {
+        g->changed = true; /* dealt with as soon as they run, or the round is known */
     } else if (g->phase == GROUP_ASSIGNING) {
         /* torchrun's nodes fail if the exchange does, so it goes on for a moment; but
          * whoever has left for the next round will not take part in it. */
         g->changed = true;
         g->due_ms = MIN_OF(g->due_ms, ev->now.mono_ms + GROUP_ASSIGN_CHANGED_MS);
-    } else if (evicted && g->why == WHY_SUCCESS &&
-               (g->phase == GROUP_DRAINING || g->phase == GROUP_BARRIER)) {
+    } else if (evicted && g->phase == GROUP_BARRIER) {
         /* The world that these workers finished in is not the one that the job has now:
          * its result does not count. */
-        if (g->phase == GROUP_BARRIER)
-            join(g, fx);
-        else
-            g->why = WHY_MEMBERSHIP;
+        join(g, fx);
+    } else if (evicted && is_ending_well(g)) {
+        g->why = WHY_MEMBERSHIP;
+    } else if (lost && is_ending_well(g)) {
+        g->lost = true;
     } else if (g->phase == GROUP_BARRIER && lost) {
         g->due_ms = MIN_OF(g->due_ms, ev->now.mono_ms + GROUP_BARRIER_LOST_MS);
     }
@@ -326,6 +337,8 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
     case GROUP_EV_JOINED:
         if (g->phase == GROUP_JOINING) {
             g->phase = GROUP_ASSIGNING;
+            if (g->changed)
+                g->due_ms = ev->now.mono_ms + GROUP_ASSIGN_CHANGED_MS;
             agent_core_put_kind(fx, GROUP_FX_ASSIGN);
         }
         break;
@@ -343,8 +356,7 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
         on_started(g, ev, fx);
         break;
     case GROUP_EV_CUT_OFF: /* The others may have gone on in a world without us. */
-        if (g->why == WHY_SUCCESS &&
-            (g->phase == GROUP_DRAINING || g->phase == GROUP_BARRIER))
+        if (is_ending_well(g) || g->phase == GROUP_BARRIER)
             g->why = WHY_FATAL;
         agent_core_on_fatal(g, ev->now, fx);
         break;

@@ -153,6 +153,7 @@ struct agent_core {
     bool leftovers_asked; /* they have been told to go */
     bool peer_failed;     /* while our workers were being started */
     bool changed;         /* the membership, while nothing could be done about it */
+    bool lost;            /* a member, while what our workers left was being ended */
     int stop_sig;         /* what the workers were told last */
     int signal;           /* that ended us, or 0 */
     int signals;          /* how many came, */

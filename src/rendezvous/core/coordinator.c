@@ -143,6 +143,7 @@ static int on_join(struct coordinator *h, struct node_session *w,
     if (!m)
         return MUSTER_ENOMEM;
     w->joins = number;
+    w->ends = false;
     m->beat_us = now.wall_us;
     h->touched = true;
     w->member = w->spare = false;
@@ -165,6 +166,7 @@ static void on_leave(struct coordinator *h, struct node_session *w,
     char name[128];
 
     coordinator_request_end(h, w);
+    w->ends = true;
     if (m) {
         (void)snprintf(fx->text, sizeof fx->text, "node %s has left",
                        rdzv_node_text(&w->node, name, sizeof name));
@@ -467,8 +469,11 @@ static void coordinator_gone(struct coordinator *h, const struct coordinator_eve
     if (!w)
         return;
     /* One that has no seat has nothing to come back for, and costs nothing. */
-    by_ms = ev->now.mono_ms +
-            (rdzv_state_find(&h->state, &w->node) || w->request ? w->grace_ms : 0);
+    const bool seated = rdzv_state_find(&h->state, &w->node) || w->request;
+
+    by_ms = ev->now.mono_ms + (seated ? w->grace_ms : 0);
+    if (seated && !w->ends && !(h->state.closed && ev->hung_up))
+        h->awaits_until_ms = ev->now.mono_ms + MAX_OF(w->grace_ms, REDIAL_MS);
     if (coordinator_unsettled(h, w, ev->now))
         by_ms = MAX_OF(by_ms, h->settled_by_ms);
     h->by_peer[ev->peer] = NULL;
@@ -556,6 +561,7 @@ static int on_msg(struct coordinator *h, const struct coordinator_event *ev,
         on_leave(h, w, fx, ev->now);
         return 0;
     case COORD_CLOSE:
+        w->ends = true;
         if (!h->state.closed)
             coordinator_close_run(h, fx);
         else
@@ -662,6 +668,11 @@ int64_t coordinator_round(const struct coordinator *h)
 bool coordinator_closed(const struct coordinator *h)
 {
     return h->state.closed;
+}
+
+uint64_t coordinator_awaits_until_ms(const struct coordinator *h)
+{
+    return h->awaits_until_ms;
 }
 
 bool coordinator_over(const struct coordinator *h)

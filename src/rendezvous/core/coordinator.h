@@ -38,6 +38,7 @@ struct coordinator_event {
     enum coordinator_event_kind kind;
     struct now now;
     uint32_t peer;
+    bool hung_up; /* GONE: by the node's own doing, as far as one can see */
     const struct coord_msg *msg; /* borrowed for the step */
     struct span value;           /* base64 of a pickle, or torch's "no state" */
 };
@@ -88,5 +89,9 @@ coordinator_nodes(const struct coordinator *h); /* of ours, connected or in grac
 int64_t coordinator_round(const struct coordinator *h);
 bool coordinator_closed(const struct coordinator *h);
 bool coordinator_over(const struct coordinator *h); /* closed, or nobody is in it */
+
+/* Until when a node may be about to come back whose connection broke before it knew of
+ * the end: a host that is gone by then looks like one that failed. 0: nobody is. */
+uint64_t coordinator_awaits_until_ms(const struct coordinator *h);
 
 #endif

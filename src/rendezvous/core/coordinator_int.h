@@ -13,6 +13,10 @@
 /* torchrun's nodes look once a second. */
 #define SETTLE_MS 1200u
 
+/* A node dials again at once when its connection breaks; on a bad day it takes longer.
+ */
+#define REDIAL_MS 1000u
+
 /* Those who wait are told how many have come: at first soon, then seldom enough to cost
  * less than their heartbeats. */
 #define GATHERED_FIRST_MS 1000u
@@ -35,6 +39,7 @@ struct node_session {
     bool spare;      /* was told that it is a spare */
     bool was_member; /* of any round */
     bool member;     /* was told JOINED for the round that is complete now */
+    bool ends;       /* has said so: it does not come back */
     struct node_session *request_prev, *request_next; /* in order of asking */
     struct node_session *gone_prev, *gone_next;       /* in its grace */
     int64_t joins;                                    /* number of the last JOIN */
@@ -76,6 +81,7 @@ struct coordinator {
     char members[RDZV_NAMES_SIZE]; /* and of all in the round before */
     unsigned departures;           /* said in the log since the last round or message */
     unsigned losses;               /* of members of the round that is complete */
+    uint64_t awaits_until_ms;      /* nodes whose connections broke: they dial again */
     bool touched;      /* anybody ever joined: else the view says "no state" */
     bool waiting_told; /* members know that somebody waits */
     bool reseat;       /* somebody's seat may have to change */

@@ -841,6 +841,30 @@ static void who_vanishes_after_hello_costs_nothing(void **state)
     world_fini(&w);
 }
 
+/* The store goes with its host, but not while a node may be dialling again that has not
+ * heard of the end. */
+static void the_host_waits_for_who_was_cut_off_at_the_end(void **state)
+{
+    struct coordinator_event ev = { COORDINATOR_GONE, .hung_up = true };
+    struct world w;
+
+    (void)state;
+    world_init(&w, 4, 4);
+    for (uint32_t p = 0; p < 4; p++)
+        hello_join(&w, p);
+    assert_int_equal(coordinator_awaits_until_ms(w.host), 0);
+    (void)say(&w, 0, (struct coord_msg){ .kind = COORD_CLOSE });
+    gone(&w, 0); /* It knows. */
+    (void)say(&w, 1, (struct coord_msg){ .kind = COORD_LEAVE });
+    gone(&w, 1);
+    ev.peer = 2; /* It was told, and ends by itself. */
+    assert_int_equal(feed(&w, ev), 0);
+    assert_int_equal(coordinator_awaits_until_ms(w.host), 0);
+    gone(&w, 3); /* It may not have heard. */
+    assert_int_equal(coordinator_awaits_until_ms(w.host), w.now.mono_ms + 1000);
+    world_fini(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -857,6 +881,7 @@ int main(void)
         cmocka_unit_test(doubles_and_strange_settings_are_refused),
         cmocka_unit_test(settings_go_with_the_last_node),
         cmocka_unit_test(closed_stays_closed),
+        cmocka_unit_test(the_host_waits_for_who_was_cut_off_at_the_end),
         cmocka_unit_test(a_restarted_host_goes_on),
         cmocka_unit_test(who_does_not_come_back_is_lost),
         cmocka_unit_test(users_order_counts_among_our_nodes),
