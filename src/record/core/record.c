@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/err.h"
+#include "base/field.h"
 #include "base/mem.h"
 
 static const char *const kind_names[] = {
@@ -31,58 +32,20 @@ const char *record_cause_name(enum record_cause cause)
 
 /* ---- one entry as bytes ---- */
 
-enum type { T_U32, T_I64, T_TEXT, T_BODY };
-
 /* In the order of the wire; a reader of an older version stops where it knows no more,
  * so new fields go to the end. */
-static const struct {
-    const char *name;
-    enum type type;
-    size_t at;
-} fields[] = {
-#define FIELD(type, member)                                                            \
-    {                                                                                  \
-#member, type, offsetof(struct record_entry, member)                           \
-    }
-    FIELD(T_I64, number), FIELD(T_U32, kind),      FIELD(T_U32, cause),
-    FIELD(T_I64, at_us),  FIELD(T_I64, unsure_us), FIELD(T_U32, node),
-    FIELD(T_I64, round),  FIELD(T_I64, rank),      FIELD(T_I64, local_rank),
-    FIELD(T_I64, pid),    FIELD(T_I64, code),      FIELD(T_I64, count),
-    FIELD(T_I64, total),  FIELD(T_TEXT, host),     FIELD(T_TEXT, text),
-    FIELD(T_TEXT, place), FIELD(T_TEXT, path),     FIELD(T_BODY, body),
-#undef FIELD
+static const struct field fields[] = {
+#define NUMBER(member) FIELD_NUMBER(record_entry, member)
+#define TEXT(member)   FIELD_TEXT(record_entry, member, RECORD_TEXT_MAX)
+    NUMBER(number), NUMBER(kind),      NUMBER(cause),
+    NUMBER(at_us),  NUMBER(unsure_us), NUMBER(node),
+    NUMBER(round),  NUMBER(rank),      NUMBER(local_rank),
+    NUMBER(pid),    NUMBER(code),      NUMBER(count),
+    NUMBER(total),  TEXT(host),        TEXT(text),
+    TEXT(place),    TEXT(path),        FIELD_TEXT(record_entry, body, RECORD_BODY_MAX),
+#undef NUMBER
+#undef TEXT
 };
-
-static size_t most(enum type t)
-{
-    return t == T_BODY ? RECORD_BODY_MAX : RECORD_TEXT_MAX;
-}
-
-static int put_field(struct buf *out, const struct record_entry *e, size_t i)
-{
-    const char *at = (const char *)e + fields[i].at;
-    struct span text;
-    uint64_t u64;
-    uint32_t u32;
-    int rc;
-
-    switch (fields[i].type) {
-    case T_U32:
-        memcpy(&u32, at, sizeof u32);
-        return buf_u32(out, u32);
-    case T_I64:
-        memcpy(&u64, at, sizeof u64);
-        return buf_u64(out, u64);
-    case T_TEXT:
-    case T_BODY:
-        break;
-    }
-    memcpy(&text, at, sizeof text);
-    if (text.n > most(fields[i].type))
-        return MUSTER_EFULL;
-    rc = buf_u32(out, (uint32_t)text.n);
-    return rc ? rc : buf_append_span(out, text);
-}
 
 int record_entry_encode(struct buf *out, const struct record_entry *e)
 {
@@ -90,41 +53,10 @@ int record_entry_encode(struct buf *out, const struct record_entry *e)
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < ARRAY_LEN(fields); i++)
-        rc = put_field(out, e, i);
+        rc = field_put(out, &fields[i], e);
     if (rc < 0)
         out->len = before; /* All of an entry or nothing. */
     return rc;
-}
-
-static int get_field(struct span *rest, struct record_entry *e, size_t i,
-                     struct muster_error *err)
-{
-    char *at = (char *)e + fields[i].at;
-    const size_t need = fields[i].type == T_I64 ? 8 : 4;
-    struct span text;
-    uint64_t u64;
-    uint32_t u32;
-
-    if (rest->n < need)
-        return err_set(err, MUSTER_EPROTO, "record entry ends before its %s",
-                       fields[i].name);
-    u32 = get_u32(rest->p);
-    u64 = need == 8 ? get_u64(rest->p) : 0;
-    *rest = span_of(rest->p + need, rest->n - need);
-    if (fields[i].type == T_I64)
-        memcpy(at, &u64, sizeof u64);
-    else if (fields[i].type == T_U32)
-        memcpy(at, &u32, sizeof u32);
-    else if (u32 > rest->n || u32 > most(fields[i].type))
-        return err_set(err, MUSTER_EPROTO,
-                       "record entry: %s of %u bytes, %zu are there and %zu allowed",
-                       fields[i].name, u32, rest->n, most(fields[i].type));
-    else {
-        text = span_of(rest->p, u32);
-        memcpy(at, &text, sizeof text);
-        *rest = span_of(rest->p + u32, rest->n - u32);
-    }
-    return 0;
 }
 
 int record_entry_decode(struct span bytes, struct record_entry *e,
@@ -133,7 +65,7 @@ int record_entry_decode(struct span bytes, struct record_entry *e,
     struct record_entry got = { 0 };
 
     for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
-        const int rc = get_field(&bytes, &got, i, err);
+        const int rc = field_get(&bytes, &fields[i], &got, "record entry", err);
 
         if (rc < 0)
             return rc;
@@ -155,9 +87,8 @@ static void trim(struct span *text, size_t size)
 void record_trim(struct record_entry *e)
 {
     for (size_t i = 0; i < ARRAY_LEN(fields); i++)
-        if (fields[i].type == T_TEXT || fields[i].type == T_BODY)
-            trim((struct span *)(void *)((char *)e + fields[i].at),
-                 most(fields[i].type));
+        if (fields[i].type == FIELD_SPAN)
+            trim((struct span *)(void *)((char *)e + fields[i].at), fields[i].most);
 }
 
 /* ---- the record ---- */

@@ -1,0 +1,62 @@
+/* field.c - see field.h. */
+#include "base/field.h"
+
+#include "base/err.h"
+
+int field_put(struct buf *out, const struct field *f, const void *from)
+{
+    const char *at = (const char *)from + f->at;
+    struct span text;
+    uint64_t u64;
+    uint32_t u32;
+    int rc;
+
+    if (f->type == FIELD_64) {
+        memcpy(&u64, at, sizeof u64);
+        return buf_u64(out, u64);
+    }
+    if (f->type == FIELD_32) {
+        memcpy(&u32, at, sizeof u32);
+        return buf_u32(out, u32);
+    }
+    memcpy(&text, at, sizeof text);
+    if (text.n > f->most)
+        return MUSTER_EFULL;
+    rc = buf_u32(out, (uint32_t)text.n);
+    return rc ? rc : buf_append_span(out, text);
+}
+
+static struct span take(struct span *rest, size_t n)
+{
+    const struct span taken = span_of(rest->p, n);
+
+    *rest = span_of(rest->p + n, rest->n - n);
+    return taken;
+}
+
+int field_get(struct span *rest, const struct field *f, void *to, const char *what,
+              struct muster_error *err)
+{
+    const size_t need = f->type == FIELD_64 ? 8 : 4;
+    char *at = (char *)to + f->at;
+
+    if (rest->n < need)
+        return err_set(err, MUSTER_EPROTO, "%s ends before its %s", what, f->name);
+    const uint8_t *number = take(rest, need).p;
+    if (f->type == FIELD_64) {
+        memcpy(at, &(uint64_t){ get_u64(number) }, 8);
+        return 0;
+    }
+    const uint32_t n = get_u32(number);
+    if (f->type == FIELD_32) {
+        memcpy(at, &n, sizeof n);
+        return 0;
+    }
+    if (n > rest->n || n > f->most)
+        return err_set(err, MUSTER_EPROTO,
+                       "%s: %s of %u bytes; %zu are there, %zu allowed", what, f->name,
+                       n, rest->n, f->most);
+    memcpy(at, &(struct span){ .p = rest->p, .n = n }, sizeof(struct span));
+    (void)take(rest, n);
+    return 0;
+}

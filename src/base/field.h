@@ -1,0 +1,44 @@
+/* field.h - the members of a struct as bytes, by a table.
+ *
+ * A row says what a member is called, where it is and what it is; both directions walk
+ * the same rows, so there is nothing to keep in step by hand. Numbers are
+ * little-endian, texts have a u32 length and, decoded, point into the bytes that they
+ * came from. */
+#ifndef BASE_FIELD_H
+#define BASE_FIELD_H
+
+#include <stddef.h>
+
+#include "base/buf.h"
+
+struct muster_error;
+
+enum field_type { FIELD_32, FIELD_64, FIELD_SPAN };
+
+struct field {
+    const char *name;
+    enum field_type type;
+    size_t at;
+    size_t most; /* bytes of a text */
+};
+
+#define FIELD_NUMBER(in, member)                                                       \
+    {                                                                                  \
+#member, sizeof(((struct in *)0)->member) == 8 ? FIELD_64 : FIELD_32,          \
+            offsetof(struct in, member), 0                                             \
+    }
+#define FIELD_TEXT(in, member, most)                                                   \
+    {                                                                                  \
+#member, FIELD_SPAN, offsetof(struct in, member), most                         \
+    }
+
+/* 0, MUSTER_ENOMEM or MUSTER_EFULL (the buffer's cap, or a text longer than its most).
+ */
+int field_put(struct buf *out, const struct field *f, const void *from);
+
+/* Takes the field from the front of rest. MUSTER_EPROTO says what is wrong; what names
+ * the whole, as in "HELLO". */
+int field_get(struct span *rest, const struct field *f, void *to, const char *what,
+              struct muster_error *err);
+
+#endif
