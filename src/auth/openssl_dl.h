@@ -31,6 +31,7 @@
     X(SSL_CTX_set_ciphersuites)                                                        \
     X(SSL_CTX_set_num_tickets)                                                         \
     X(SSL_CIPHER_find)                                                                 \
+    X(SSL_SESSION_free)                                                                \
     X(SSL_SESSION_new)                                                                 \
     X(SSL_SESSION_set1_master_key)                                                     \
     X(SSL_SESSION_set_cipher)                                                          \
@@ -47,6 +48,7 @@
     X(SSL_CTX_set_psk_use_session_callback)                                            \
     X(SSL_get_ex_data)                                                                 \
     X(SSL_set_ex_data)                                                                 \
+    X(SSL_set_verify)                                                                  \
     X(SSL_write)                                                                       \
     X(TLS_method)
 

@@ -36,6 +36,7 @@ static SSL_SESSION *session_of(SSL *ssl)
         LATE(SSL_SESSION_set_cipher)(s, cipher) &&
         LATE(SSL_SESSION_set_protocol_version)(s, TLS1_3_VERSION))
         return s;
+    LATE(SSL_SESSION_free)(s);
     return NULL;
 }
 
@@ -55,6 +56,15 @@ static int find_psk(SSL *ssl, const unsigned char *id, size_t size, SSL_SESSION 
     if (size == sizeof identity - 1 && memcmp(id, identity, size) == 0)
         *out = session_of(ssl);
     return 1;
+}
+
+/* A server may leave the key that the client offers and show a certificate instead.
+ * Nobody of ours has one, and without a word from us OpenSSL takes any. */
+static int refuse_certificate(int ok, X509_STORE_CTX *certificate)
+{
+    (void)ok;
+    (void)certificate;
+    return 0;
 }
 
 static SSL_CTX *context;
@@ -113,10 +123,12 @@ int tls_new(bool server, int fd, const uint8_t psk[AUTH_SECRET], struct tls **ou
     t->fd = fd;
     memcpy(t->psk, psk, sizeof t->psk);
     (void)LATE(SSL_set_ex_data)(t->ssl, 0, t);
-    if (server)
+    if (server) {
         LATE(SSL_set_accept_state)(t->ssl);
-    else
+    } else {
+        LATE(SSL_set_verify)(t->ssl, SSL_VERIFY_PEER, refuse_certificate);
         LATE(SSL_set_connect_state)(t->ssl);
+    }
     *out = t;
     return 0;
 }
@@ -210,8 +222,10 @@ ssize_t tls_write(struct tls *t, const void *from, size_t size)
 {
     size_t taken = 0;
 
-    if (t->broken)
+    if (t->broken) {
+        errno = EPROTO;
         return -1;
+    }
     while (taken < size) {
         const int flushed = tls_flush(t);
         int n;

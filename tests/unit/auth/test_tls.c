@@ -1,5 +1,9 @@
-/* test_tls.c - auth/tls.c over a pair of sockets: equal keys, other keys, much data. */
+/* test_tls.c - auth/tls.c over a pair of sockets: equal keys, other keys, much data,
+ * and an impostor who has a certificate in place of the key. */
 #include <errno.h>
+#include <openssl/ec.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -111,12 +115,73 @@ static void much(void **state)
     mem_free(out);
 }
 
+/* A server of OpenSSL's own, with a certificate that it has signed itself. */
+static SSL *impostor(int fd, SSL_CTX **ctx)
+{
+    EVP_PKEY *key = EVP_EC_gen("P-256");
+    X509 *cert = X509_new();
+    SSL *ssl;
+
+    assert_non_null(key);
+    assert_non_null(cert);
+    (void)X509_gmtime_adj(X509_getm_notBefore(cert), 0);
+    (void)X509_gmtime_adj(X509_getm_notAfter(cert), 3600);
+    assert_int_equal(X509_set_pubkey(cert, key), 1);
+    assert_true(X509_sign(cert, key, EVP_sha256()) > 0);
+    *ctx = SSL_CTX_new(TLS_server_method());
+    assert_non_null(*ctx);
+    assert_int_equal(SSL_CTX_use_certificate(*ctx, cert), 1);
+    assert_int_equal(SSL_CTX_use_PrivateKey(*ctx, key), 1);
+    X509_free(cert);
+    EVP_PKEY_free(key);
+    ssl = SSL_new(*ctx);
+    assert_non_null(ssl);
+    assert_int_equal(SSL_set_fd(ssl, fd), 1);
+    SSL_set_accept_state(ssl);
+    return ssl;
+}
+
+/* Whoever stands between the two and has let their proofs pass may answer for the
+ * server from there on. TLS lets a server choose a certificate over the key that the
+ * client offers: the client must not. */
+static void a_certificate_is_no_key(void **state)
+{
+    const uint8_t key[AUTH_SECRET] = "the same key on both ends......";
+    struct muster_error err;
+    bool broken = false;
+    struct tls *client;
+    SSL_CTX *ctx;
+    SSL *server;
+    int fds[2];
+    char c;
+
+    (void)state;
+    assert_int_equal(
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+    server = impostor(fds[0], &ctx);
+    assert_int_equal(tls_new(false, fds[1], key, &client, &err), 0);
+    for (int i = 0; i < 8 && !broken; i++) {
+        broken = tls_read(client, &c, 1) < 0 && errno == EPROTO;
+        (void)SSL_accept(server);
+        (void)SSL_write(server, "x", 1);
+    }
+    assert_true(broken);
+    assert_int_equal(tls_write(client, "a key of the job", 16), -1);
+    assert_int_equal(errno, EPROTO);
+    tls_free(client);
+    SSL_free(server);
+    SSL_CTX_free(ctx);
+    (void)close(fds[0]);
+    (void)close(fds[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_keys),
         cmocka_unit_test(other_keys),
         cmocka_unit_test(much),
+        cmocka_unit_test(a_certificate_is_no_key),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
