@@ -176,6 +176,13 @@ int tls_flush(struct tls *t)
     }
 }
 
+int tls_feed(struct tls *t, const void *bytes, size_t size)
+{
+    return size == 0 || LATE(BIO_write)(t->in, bytes, (int)size) == (int)size
+               ? 0
+               : MUSTER_ENOMEM;
+}
+
 /* What the peer sent goes to OpenSSL: as recv. */
 static ssize_t feed(struct tls *t)
 {

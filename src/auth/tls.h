@@ -23,6 +23,9 @@ ssize_t tls_read(struct tls *t, void *to, size_t size);
  * bytes may still wait for tls_flush. */
 ssize_t tls_write(struct tls *t, const void *from, size_t size);
 
+/* Bytes of the peer's that were read from the socket already, before the first read. */
+int tls_feed(struct tls *t, const void *bytes, size_t size);
+
 /* Whether another read may find something at once. */
 bool tls_buffered(struct tls *t);
 

@@ -94,8 +94,12 @@ static enum peer_place ask_kernel(const struct ends *e, uid_t *uid)
         return PEER_UNKNOWN;
     if (answer.head.nlmsg_type == SOCK_DIAG_BY_FAMILY &&
         n >= (ssize_t)(NLMSG_HDRLEN + sizeof(struct inet_diag_msg))) {
-        *uid = ((struct inet_diag_msg *)NLMSG_DATA(&answer.head))->idiag_uid;
-        place = PEER_HERE;
+        const struct inet_diag_msg *m = NLMSG_DATA(&answer.head);
+
+        *uid = m->idiag_uid;
+        /* A socket that its process has closed belongs to nobody any more, and the
+         * kernel says 0 for that: everybody could pass for root. */
+        place = m->idiag_inode ? PEER_HERE : PEER_UNKNOWN;
     } else if (answer.head.nlmsg_type == NLMSG_ERROR &&
                n >= (ssize_t)(NLMSG_HDRLEN + sizeof(struct nlmsgerr))) {
         /* ENOENT is also what a kernel without tcp_diag says. */
@@ -131,17 +135,19 @@ static enum peer_place look_up(const char *path, const struct ends *e, bool wide
     char line[512], peer[48], own[48], from[48], to[48];
     enum peer_place place = PEER_ELSEWHERE;
     FILE *f = fopen(path, "re");
+    unsigned long inode;
     unsigned who;
 
     if (!f)
         return PEER_UNKNOWN;
     proc_text(e, e->peer, e->peer_port, wide, peer);
     proc_text(e, e->own, e->own_port, wide, own);
-    while (place != PEER_HERE && fgets(line, sizeof line, f))
-        if (sscanf(line, "%*s %47s %47s %*s %*s %*s %*s %u", from, to, &who) == 3 &&
+    while (place == PEER_ELSEWHERE && fgets(line, sizeof line, f))
+        if (sscanf(line, "%*s %47s %47s %*s %*s %*s %*s %u %*s %lu", from, to, &who,
+                   &inode) == 4 &&
             strcmp(from, peer) == 0 && strcmp(to, own) == 0) {
             *uid = who;
-            place = PEER_HERE;
+            place = inode ? PEER_HERE : PEER_UNKNOWN;
         }
     (void)fclose(f);
     return place;
@@ -167,6 +173,18 @@ static bool kernel_tells(const struct ends *e)
     return true;
 }
 
+static enum peer_place find(const struct ends *e, uid_t *uid)
+{
+    enum peer_place place = ask_kernel(e, uid);
+
+    if (place == PEER_HERE || (place == PEER_ELSEWHERE && kernel_tells(e)))
+        return place;
+    place = look_up("/proc/net/tcp6", e, true, uid);
+    if (place == PEER_ELSEWHERE && e->family == AF_INET)
+        place = look_up("/proc/net/tcp", e, false, uid);
+    return place;
+}
+
 enum peer_place peer_uid(int fd, uid_t *uid)
 {
     struct ends e;
@@ -174,11 +192,8 @@ enum peer_place peer_uid(int fd, uid_t *uid)
 
     if (!find_ends(fd, &e))
         return PEER_UNKNOWN;
-    place = ask_kernel(&e, uid);
-    if (place == PEER_HERE || (place == PEER_ELSEWHERE && kernel_tells(&e)))
-        return place;
-    place = look_up("/proc/net/tcp6", &e, true, uid);
-    if (place != PEER_HERE && e.family == AF_INET)
-        place = look_up("/proc/net/tcp", &e, false, uid);
-    return place;
+    place = find(&e, uid);
+    /* Not found may also mean that it was here and has reset the connection meanwhile;
+     * then our own end is not connected any more. */
+    return place == PEER_ELSEWHERE && !find_ends(fd, &e) ? PEER_UNKNOWN : place;
 }

@@ -9,7 +9,7 @@
 enum peer_place {
     PEER_HERE,      /* on this machine; *uid is set */
     PEER_ELSEWHERE, /* its socket is not in this network namespace */
-    PEER_UNKNOWN,   /* the kernel does not tell */
+    PEER_UNKNOWN,   /* the kernel does not tell, or its process has closed it */
 };
 
 enum peer_place peer_uid(int fd, uid_t *uid);

@@ -15,13 +15,15 @@
 #include "auth/secret.h"
 #include "auth/tls_pipe.h"
 #include "base/buf.h"
+#include "base/err.h"
 #include "base/mem.h"
 #include "loop/blocking_call.h"
 #include "store/connect_int.h"
 #include "store/core/reserved.h"
 #include "store/core/wire.h"
 
-#define MUNGE_MS 5000u /* for its daemon to answer */
+#define MUNGE_MS   5000u /* for its daemon to answer */
+#define PROOF_ROOM 512u  /* for one read: what comes without munge is less */
 
 /* With a secret: what was said so far, and what comes. */
 struct attempt_proof {
@@ -30,8 +32,9 @@ struct attempt_proof {
     struct dial_opts opts;         /* what to carry */
     struct blocking_call *munging; /* owned; while a credential is decoded */
     uint8_t nonce[AUTH_NONCE];
-    uint8_t challenge[AUTH_MESSAGE]; /* that it belongs to */
+    uint8_t *challenge; /* owned; that it belongs to */
     size_t challenge_size;
+    bool opened;  /* OPEN has gone out */
     bool greeted; /* PING and the question whose store it is have been answered */
     struct buf in, out;
 };
@@ -59,6 +62,7 @@ static void proof_free(struct attempt *a)
     auth_unref(a->proof->auth);
     buf_fini(&a->proof->in);
     buf_fini(&a->proof->out);
+    mem_free(a->proof->challenge);
     mem_free(a->proof);
     a->proof = NULL;
 }
@@ -147,6 +151,7 @@ static void succeed(struct attempt *a)
         address_text((struct sockaddr *)&local, a->conn.local);
     a->cb = NULL;
     a->conn.tcp.data = NULL;
+    proof_free(a);
     cb(a->ctx, a, &a->conn, 0, NULL);
 }
 
@@ -162,42 +167,41 @@ static void fail_access(struct attempt *a, const char *why)
     fail(a, MUSTER_EACCES, text);
 }
 
-static void attempt_on_written(uv_write_t *write, int status);
-
-static void send_out(struct attempt *a)
+/* False if it could not be: then it is over. */
+static bool send_out(struct attempt *a)
 {
     struct buf *out = &a->proof->out;
     uv_buf_t b = uv_buf_init((char *)(uintptr_t)buf_data(out), (unsigned)buf_len(out));
     /* Small enough for any socket's buffer: what is sent at once is sent whole. */
     const int rc = uv_try_write((uv_stream_t *)&a->conn.tcp, &b, 1);
 
-    if (rc != (int)b.len)
+    if (rc != (int)b.len) {
         fail_uv(a, "proving the job's secret: ", rc < 0 ? rc : UV_EAGAIN);
-    else
-        buf_clear(out);
+        return false;
+    }
+    buf_clear(out);
+    return true;
 }
 
-static void send_proof(struct attempt *a, const uint8_t *bytes, size_t n)
+static int put_proof(struct attempt *a, const uint8_t *bytes, size_t n)
 {
     const struct c10d_request push = { .op = C10D_QUEUE_PUSH,
                                        .key = span_str(AUTH_KEY),
                                        .value = span_of(bytes, n) };
 
-    if (c10d_encode_request(&a->proof->out, &push, NULL) < 0)
-        fail_uv(a, "", UV_ENOMEM);
-    else
-        send_out(a);
+    return c10d_encode_request(&a->proof->out, &push, NULL);
 }
 
-static void begin_proof(struct attempt *a)
+static int put_open(struct attempt *a)
 {
     struct attempt_proof *p = a->proof;
     uint8_t out[AUTH_MESSAGE];
 
+    p->opened = true;
     secret_random(p->nonce, sizeof p->nonce);
-    send_proof(a, out,
-               auth_client_open(&p->side, &p->auth->settings, p->nonce,
-                                span_str(p->auth->name), out));
+    return put_proof(a, out,
+                     auth_client_open(&p->side, &p->auth->settings, p->nonce,
+                                      span_str(p->auth->name), out));
 }
 
 /* The encrypted connection is carried by a pipe, which nobody else has to know of: the
@@ -259,34 +263,37 @@ fail:
     fail_access(a, err.text[0] ? err.text : "cannot encrypt: out of descriptors");
 }
 
-/* The server's proof is in order, and ours goes out; or not. */
+/* The server's proof is in order, and ours goes out; or not. It is then the other
+ * side's turn to be content, and nothing is to be waited for. */
 static void answer(struct attempt *a, const struct auth_message *m, struct span bytes)
 {
     struct attempt_proof *p = a->proof;
     uint8_t out[AUTH_MESSAGE];
     struct muster_error err;
     size_t n = 0;
+    int rc;
 
     secret_addresses(p->auth);
-    if (auth_client_answer(&p->side, &p->auth->settings, m, bytes,
-                           p->auth->addresses[0], p->auth->address_count, out, &n,
-                           &err) == 0) {
-        send_proof(a, out, n);
-        return;
-    }
-    if (n) { /* So that its log, too, says who and why. */
-        const struct c10d_request push = { .op = C10D_QUEUE_PUSH,
-                                           .key = span_str(AUTH_KEY),
-                                           .value = span_of(out, n) };
+    rc = auth_client_answer(&p->side, &p->auth->settings, m, bytes,
+                            p->auth->addresses[0], p->auth->address_count, out, &n,
+                            &err);
+    if (rc == 0 && buf_len(&p->in))
+        rc = err_set(&err, MUSTER_EACCES, "it speaks out of turn");
+    if (n && put_proof(a, out, n) < 0) {
+        fail_uv(a, "", UV_ENOMEM);
+    } else if (rc < 0) { /* Its log, too, is to say who and why. */
+        uv_buf_t b = uv_buf_init((char *)(uintptr_t)buf_data(&p->out),
+                                 (unsigned)buf_len(&p->out));
 
-        if (c10d_encode_request(&p->out, &push, NULL) == 0) {
-            uv_buf_t b = uv_buf_init((char *)(uintptr_t)buf_data(&p->out),
-                                     (unsigned)buf_len(&p->out));
-
+        if (b.len)
             (void)uv_try_write((uv_stream_t *)&a->conn.tcp, &b, 1);
-        }
+        fail_access(a, err.text);
+    } else if (send_out(a)) {
+        if (p->auth->settings.flags & AUTH_ENCRYPT)
+            encrypt(a);
+        else
+            succeed(a);
     }
-    fail_access(a, err.text);
 }
 
 /* The credential was made for this very connection if it holds both nonces. */
@@ -322,13 +329,16 @@ static void decode_credential(struct attempt *a, const struct auth_message *m,
     struct munge_job *job = mem_calloc(1, sizeof *job);
     struct muster_error err;
 
-    memcpy(p->challenge, bytes.p, bytes.n);
+    p->challenge = mem_alloc(bytes.n);
     p->challenge_size = bytes.n;
+    if (p->challenge)
+        memcpy(p->challenge, bytes.p, bytes.n);
     if (job)
         (void)snprintf(job->credential, sizeof job->credential, "%.*s",
                        (int)m->credential.n, (const char *)m->credential.p);
-    if (!job || blocking_call_run(a->conn.tcp.loop, munge_take, job, MUNGE_MS,
-                                  attempt_on_credential, a, &p->munging, &err) < 0) {
+    if (!job || !p->challenge ||
+        blocking_call_run(a->conn.tcp.loop, munge_take, job, MUNGE_MS,
+                          attempt_on_credential, a, &p->munging, &err) < 0) {
         mem_free(job);
         fail_uv(a, "", UV_ENOMEM);
     }
@@ -343,11 +353,6 @@ static void on_message(struct attempt *a, struct span bytes)
 
     if (auth_decode(bytes, &m, &err) < 0) {
         fail_access(a, err.text);
-    } else if (m.kind == AUTH_ADMITTED && p->side.expects == AUTH_ADMITTED) {
-        if (flags & AUTH_ENCRYPT)
-            encrypt(a);
-        else
-            succeed(a);
     } else if (m.kind == AUTH_CHALLENGE && (flags & m.flags & AUTH_MUNGE) &&
                p->side.expects == AUTH_CHALLENGE && !p->munging) {
         decode_credential(a, &m, bytes);
@@ -361,50 +366,63 @@ static void on_message(struct attempt *a, struct span bytes)
 /* The store answers that it is ours, or it is torch's, which has nothing to prove. */
 static void on_greeted(struct attempt *a, bool is_ours)
 {
-    a->proof->greeted = true;
-    if (is_ours)
-        begin_proof(a);
-    else if (a->proof->auth->optional)
+    struct attempt_proof *p = a->proof;
+
+    p->greeted = true;
+    if (is_ours && !p->opened) {
+        if (put_open(a) < 0)
+            fail_uv(a, "", UV_ENOMEM);
+        else
+            (void)send_out(a);
+    } else if (!is_ours && p->auth->optional) {
         succeed(a);
-    else
+    } else if (!is_ours) {
         fail_access(a,
                     "that is a store of torch's, which cannot prove that it belongs to "
                     "the job (--token-optional trusts it all the same)");
+    }
+}
+
+/* True if there may be more to look at. */
+static bool take_greeting(struct attempt *a)
+{
+    struct attempt_proof *p = a->proof;
+    const uint8_t *in = buf_data(&p->in);
+    bool is_ours;
+
+    if (buf_len(&p->in) < 5)
+        return false;
+    if (get_u32(in) != a->nonce) {
+        memcpy(a->answer, in, 5);
+        a->got = 5;
+        proof_free(a);
+        judge(a);
+        return false;
+    }
+    is_ours = in[4] == 0;
+    buf_consume(&p->in, 5);
+    on_greeted(a, is_ours);
+    return a->cb != NULL;
 }
 
 static void attempt_on_proof(struct attempt *a)
 {
     struct attempt_proof *p = a->proof;
-    const uint8_t *in = buf_data(&p->in);
+    uint8_t bytes[AUTH_MESSAGE];
+    uint64_t n;
 
-    if (!p->greeted) {
-        if (buf_len(&p->in) < 5)
-            return;
-        if (get_u32(in) != a->nonce) {
-            memcpy(a->answer, in, 5);
-            a->got = 5;
-            proof_free(a);
-            judge(a);
-            return;
-        }
-        const bool is_ours = in[4] == 0;
-
-        buf_consume(&p->in, 5);
-        on_greeted(a, is_ours);
+    if (!p->greeted && !take_greeting(a))
         return;
-    }
     if (buf_len(&p->in) < 8)
         return;
-    const uint64_t n = get_u64(in);
+    n = get_u64(buf_data(&p->in));
     if (n > AUTH_MESSAGE) {
         fail_access(a, "its proof is not one");
         return;
     }
     if (buf_len(&p->in) < 8 + n)
         return;
-    uint8_t bytes[AUTH_MESSAGE];
-
-    memcpy(bytes, in + 8, (size_t)n);
+    memcpy(bytes, buf_data(&p->in) + 8, (size_t)n);
     buf_consume(&p->in, 8 + (size_t)n);
     on_message(a, span_of(bytes, (size_t)n));
 }
@@ -449,9 +467,9 @@ static void attempt_on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *bu
 
     (void)suggested;
     if (a->proof) {
-        uint8_t *room = buf_room(&a->proof->in, AUTH_MESSAGE);
+        uint8_t *room = buf_room(&a->proof->in, PROOF_ROOM);
 
-        *buf = uv_buf_init((char *)room, room ? AUTH_MESSAGE : 0);
+        *buf = uv_buf_init((char *)room, room ? PROOF_ROOM : 0);
         return;
     }
     *buf =
@@ -517,8 +535,12 @@ static void greet(struct attempt *a)
                         c10d_encode_request(&a->proof->out, &check, NULL) < 0))
             rc = UV_ENOMEM;
         buf_fini(&list);
+        /* Whoever would take torch's store, too, asks first whose it is; else such a
+         * store is refused whatever it makes of our proof. */
+        if (rc == 0 && !a->proof->auth->optional && put_open(a) < 0)
+            rc = UV_ENOMEM;
         if (rc == 0) {
-            send_out(a);
+            (void)send_out(a);
             return;
         }
     }

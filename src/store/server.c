@@ -47,7 +47,7 @@ static void server_on_timer(uv_timer_t *timer)
     while ((c = s->timed.first) && c->due_ms <= now) {
         if (c->ended)
             conn_refuse(s, c, "it has ended and does not take its answers");
-        else if (!c->known && s->old_peers)
+        else if (!c->known && s->old_peers && (!s->auth || c->admitted))
             server_untime(s, c); /* Clients of PyTorch 2.0 keep a silent connection. */
         else
             conn_refuse(s, c, "at byte %llu: no whole request within %llu ms",
@@ -359,6 +359,8 @@ static bool serve(struct store_server *s, const struct epoll_event *events, int 
         else
             server_on_event(s, events[i].data.ptr, events[i].events);
     }
+    if (s->leaving.first) /* turned away as soon as they came */
+        server_tell_left(s);
     conns_free(&s->gone); /* No event of this batch points to them any more. */
     return loop_too;
 }
@@ -620,6 +622,7 @@ void store_server_close(struct store_server *s, void (*cb)(void *ctx), void *ctx
     assert(!s->closing);
     s->closed = cb;
     s->closed_ctx = ctx;
+    s->closing = 2;
     /* Nobody is woken by another's end here: they all end. */
     for (size_t i = 0; i < s->conns_size; i++) {
         if (s->conns[i])
@@ -627,7 +630,6 @@ void store_server_close(struct store_server *s, void (*cb)(void *ctx), void *ctx
     }
     conns_free(&s->leaving);
     conns_free(&s->gone);
-    s->closing = 2;
     if (s->over)
         *s->over = true;
     s->poll.data = s->timer.data = s;

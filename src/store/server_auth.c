@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "auth/munge_dl.h"
@@ -23,10 +24,13 @@
 #include "store/core/reserved.h"
 #include "store/server_int.h"
 
-#define UNPROVEN_EACH 1024u  /* connections of one address that are not admitted */
-#define LINES         10u    /* about refused connections ... */
-#define LINES_MS      10000u /* ... in so many milliseconds; the rest is counted */
-#define MUNGE_MS      5000u  /* for its daemon to answer */
+#define UNPROVEN_EACH 1024u       /* connections of one address that are not admitted */
+#define UNPROVEN_ASKS 64u         /* requests of such a connection */
+#define UNPROVEN_HELD (64u << 20) /* bytes of unfinished requests of all of them */
+#define LINES         10u         /* about refused connections ... */
+#define LINES_MS      10000u      /* ... in so many milliseconds; the rest is counted */
+#define MUNGE_MS      5000u       /* for its daemon to answer */
+#define MUNGES        32u         /* asked at once, each on a thread; the others wait */
 #define STATE_KEY     "/torch.rendezvous."
 
 /* An address that somebody comes from, or that a proven node has named. */
@@ -42,7 +46,12 @@ struct server_auth {
     struct map addresses;
     uint64_t lines_ms; /* since when lines are counted */
     unsigned lines, left_out;
-    size_t admitted; /* connections, open now */
+    size_t admitted;              /* connections, open now */
+    size_t unproven;              /* the others */
+    size_t unproven_most;         /* so that descriptors are left for members */
+    size_t unproven_held;         /* bytes */
+    struct opening *first, *last; /* borrowed; they wait for their turn with munge */
+    unsigned munging;             /* openings that have it */
 };
 
 /* What a connection has shown so far. */
@@ -50,8 +59,13 @@ struct conn_proof {
     struct auth_side *side;  /* owned; until it is admitted */
     struct opening *opening; /* owned; while munge is asked for a credential */
     uint8_t from[16];
-    bool counted; /* as unproven, at `from` */
-    bool told;    /* it is torch's, and has been told that it cannot join */
+    bool counted;          /* as unproven, at `from` */
+    bool told;             /* it is torch's, and has been told that it cannot join */
+    bool ours;             /* asks like one of ours: it will prove itself */
+    bool looked;           /* the kernel was asked whose it is ... */
+    enum peer_place place; /* ... and said this */
+    uid_t uid;
+    unsigned asks; /* requests so far */
     char name[64];
     size_t count;             /* of addresses that it has named and we hold */
     uint8_t (*addresses)[16]; /* owned */
@@ -59,12 +73,17 @@ struct conn_proof {
 
 int server_auth_open(struct store_server *s, struct muster_error *err)
 {
+    struct rlimit files;
+
     if (!s->opts.auth)
         return 0;
     s->auth = mem_calloc(1, sizeof *s->auth);
     if (!s->auth)
         return err_nomem(err);
     s->auth->auth = auth_ref(s->opts.auth);
+    s->auth->unproven_most = SIZE_MAX;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY)
+        s->auth->unproven_most = (size_t)files.rlim_cur / 4 * 3;
     map_init(&s->auth->addresses, s->opts.seed);
     return 0;
 }
@@ -169,6 +188,20 @@ static void opening_free(struct opening *o);
 
 /* ---- Coming and going ---- */
 
+/* Whoever has waited longest without a proof makes room. Members take milliseconds. */
+static void make_room(struct store_server *s)
+{
+    for (struct conn *c = s->timed.first; c; c = c->next) {
+        if (c->admitted || !c->proof)
+            continue;
+        turn_away(s, c,
+                  "%zu connections have not proven themselves, and it is the "
+                  "oldest of them",
+                  s->auth->unproven);
+        return;
+    }
+}
+
 bool server_auth_came(struct store_server *s, struct conn *c)
 {
     struct address *e;
@@ -181,8 +214,11 @@ bool server_auth_came(struct store_server *s, struct conn *c)
     if (!e)
         return false;
     e->unproven++;
+    s->auth->unproven++;
     c->proof->counted = true;
-    if (e->unproven <= UNPROVEN_EACH)
+    if (s->auth->unproven > s->auth->unproven_most)
+        make_room(s);
+    if (c->dead || e->unproven <= UNPROVEN_EACH)
         return true;
     turn_away(s, c, "its address has %u connections that have not proven themselves",
               UNPROVEN_EACH);
@@ -196,6 +232,7 @@ static void uncount(struct store_server *s, struct conn *c)
     if (!c->proof->counted)
         return;
     c->proof->counted = false;
+    s->auth->unproven--;
     e = find_address(s->auth, c->proof->from);
     e->unproven--;
     release_address(s->auth, e);
@@ -207,6 +244,8 @@ void server_auth_left(struct store_server *s, struct conn *c)
     c->tls = NULL;
     if (c->admitted)
         s->auth->admitted--;
+    else
+        s->auth->unproven_held -= c->held;
     if (!c->proof)
         return;
     uncount(s, c);
@@ -227,8 +266,17 @@ static void admit(struct store_server *s, struct conn *c)
 {
     c->admitted = true;
     s->auth->admitted++;
+    s->auth->unproven_held -= c->held;
     uncount(s, c);
     server_untime(s, c);
+}
+
+bool server_auth_held(struct store_server *s, struct conn *c, size_t before)
+{
+    if (c->admitted)
+        return true;
+    s->auth->unproven_held = s->auth->unproven_held - before + c->held;
+    return s->auth->unproven_held <= UNPROVEN_HELD;
 }
 
 /* ---- The handshake ---- */
@@ -287,18 +335,84 @@ static int hold_addresses(struct store_server *s, struct conn *c,
 struct opening {
     struct store_server *server;
     struct conn *conn;
-    struct blocking_call *call;
+    struct blocking_call *call;  /* owned; NULL while it waits for its turn */
+    struct munge_job *job;       /* owned; until its turn has come */
+    struct opening *prev, *next; /* while it waits */
     uint8_t bytes[AUTH_MESSAGE]; /* of OPEN */
     size_t size;
     uint8_t nonce[AUTH_NONCE]; /* ours */
 };
 
+static void openings_append(struct server_auth *a, struct opening *o)
+{
+    o->prev = a->last;
+    if (a->last)
+        a->last->next = o;
+    else
+        a->first = o;
+    a->last = o;
+}
+
+static void openings_remove(struct server_auth *a, struct opening *o)
+{
+    if (o->prev)
+        o->prev->next = o->next;
+    else
+        a->first = o->next;
+    if (o->next)
+        o->next->prev = o->prev;
+    else
+        a->last = o->prev;
+    o->prev = o->next = NULL;
+}
+
+static void munge_next(struct store_server *s);
+
 static void opening_free(struct opening *o)
 {
+    struct store_server *s;
+
     if (!o)
         return;
-    blocking_call_cancel(o->call);
+    s = o->server;
+    if (o->job) {
+        openings_remove(s->auth, o);
+        explicit_bzero(o->job->payload, sizeof o->job->payload);
+        mem_free(o->job);
+    } else {
+        blocking_call_cancel(o->call);
+        s->auth->munging--;
+    }
     mem_free(o);
+    if (!s->closing)
+        munge_next(s);
+}
+
+/* There is a credential, or an error that says why not. */
+static void go_on(struct store_server *s, struct conn *c, struct opening *o,
+                  const char *credential, struct muster_error *err)
+{
+    const struct auth *a = s->auth->auth;
+    uint8_t out[AUTH_MESSAGE];
+    struct auth_message m;
+    size_t n = 0;
+    int rc = err->code;
+
+    c->proof->opening = NULL;
+    if (rc == 0)
+        rc = auth_decode(span_of(o->bytes, o->size), &m, err);
+    if (rc == 0)
+        rc = auth_server_open(c->proof->side, &a->settings, &m,
+                              span_of(o->bytes, o->size), o->nonce,
+                              span_str(credential), out, &n, err);
+    else
+        n = auth_encode(
+            &(struct auth_message){ .kind = AUTH_REFUSED, .text = span_str(err->text) },
+            out);
+    mem_free(o);
+    send_message(s, c, out, n);
+    if (rc < 0)
+        turn_away(s, c, "%s", err->text);
 }
 
 static void auth_on_credential(void *ctx, void *data)
@@ -306,37 +420,42 @@ static void auth_on_credential(void *ctx, void *data)
     struct opening *o = ctx;
     struct munge_job *job = data;
     struct store_server *s = o->server;
-    struct conn *c = o->conn;
-    const struct auth *a = s->auth->auth;
-    uint8_t out[AUTH_MESSAGE];
-    struct auth_message m;
     struct muster_error err = { 0 };
-    size_t n = 0;
-    int rc = 0;
 
     o->call = NULL;
-    c->proof->opening = NULL;
+    s->auth->munging--;
     if (!job)
-        rc = err_set(&err, MUSTER_EACCES, "munge: no answer within 5 s");
+        (void)err_set(&err, MUSTER_EACCES, "munge: no answer within 5 s");
     else if (job->err.code)
-        rc = err_set(&err, job->err.code, "%s", job->err.text);
-    if (rc == 0)
-        rc = auth_decode(span_of(o->bytes, o->size), &m, &err);
-    if (rc == 0)
-        rc = auth_server_open(c->proof->side, &a->settings, &m,
-                              span_of(o->bytes, o->size), o->nonce,
-                              span_str(job->credential), out, &n, &err);
-    else
-        n = auth_encode(
-            &(struct auth_message){ .kind = AUTH_REFUSED, .text = span_str(err.text) },
-            out);
+        (void)err_set(&err, job->err.code, "%s", job->err.text);
+    go_on(s, o->conn, o, job ? job->credential : "", &err);
     if (job)
         explicit_bzero(job->payload, sizeof job->payload);
-    mem_free(o);
-    send_message(s, c, out, n);
-    if (rc < 0)
-        turn_away(s, c, "%s", err.text);
+    munge_next(s);
     server_end_turn(s);
+}
+
+/* Strangers, too, may ask for credentials: they wait in line with everybody, and have
+ * no threads without number. */
+static void munge_next(struct store_server *s)
+{
+    struct server_auth *a = s->auth;
+    struct muster_error err;
+    struct opening *o;
+
+    while (a->munging < MUNGES && (o = a->first)) {
+        struct munge_job *job = o->job;
+
+        openings_remove(a, o);
+        o->job = NULL;
+        if (blocking_call_run(s->loop, munge_make, job, MUNGE_MS, auth_on_credential, o,
+                              &o->call, &err) == 0) {
+            a->munging++;
+            continue;
+        }
+        mem_free(job);
+        go_on(s, o->conn, o, "", &err);
+    }
 }
 
 static int ask_munge(struct store_server *s, struct conn *c,
@@ -354,15 +473,16 @@ static int ask_munge(struct store_server *s, struct conn *c,
         memcpy(job->payload, s->auth->auth->key, AUTH_SECRET);
         memcpy(job->payload + AUTH_SECRET, m->nonce, AUTH_NONCE);
         memcpy(job->payload + AUTH_SECRET + AUTH_NONCE, nonce, AUTH_NONCE);
-        rc = blocking_call_run(s->loop, munge_make, job, MUNGE_MS, auth_on_credential,
-                               o, &o->call, err);
     }
     if (rc < 0) {
         mem_free(o);
         mem_free(job);
         return rc;
     }
+    o->job = job;
     c->proof->opening = o;
+    openings_append(s->auth, o);
+    munge_next(s);
     return 0;
 }
 
@@ -378,8 +498,12 @@ static int on_open(struct store_server *s, struct conn *c, const struct auth_mes
     secret_random(nonce, sizeof nonce);
     (void)snprintf(c->proof->name, sizeof c->proof->name, "%.*s",
                    (int)MIN_OF(m->name.n, 63), (const char *)m->name.p);
-    if (a->settings.flags & m->flags & AUTH_MUNGE && m->kind == AUTH_OPEN) {
+    if (a->settings.flags & AUTH_MUNGE) {
+        const int rc = auth_server_check(&a->settings, m, out, n, err);
         uint8_t key[AUTH_SECRET];
+
+        if (rc < 0)
+            return rc;
 
         if (!a->settings.key) { /* We are the first: the job's secret is made here. */
             secret_random(key, sizeof key);
@@ -427,57 +551,89 @@ static void on_message(struct store_server *s, struct conn *c, struct span bytes
     }
 }
 
-void server_auth_encrypt(struct store_server *s, struct conn *c, size_t rest)
+bool server_auth_encrypt(struct store_server *s, struct conn *c, struct span rest)
 {
     struct conn_proof *p = c->proof;
     uint8_t key[AUTH_SECRET];
     struct muster_error err;
 
     if (c->dead || !c->encrypts)
-        return;
+        return false;
     c->encrypts = false;
-    if (rest || c->out) {
-        turn_away(s, c, "it went on in the clear after its proof");
-        return;
+    if (c->out) {
+        turn_away(s, c, "it does not take its answers");
+        return true;
     }
     auth_session_key(p->side, &s->auth->auth->settings, key);
     mem_free(p->side);
     p->side = NULL;
-    if (tls_new(true, c->fd, key, &c->tls, &err) < 0) {
-        turn_away(s, c, "%s", err.text);
-        return;
+    if (tls_new(true, c->fd, key, &c->tls, &err) < 0 ||
+        tls_feed(c->tls, rest.p, rest.n) < 0) {
+        turn_away(s, c, "%s", c->tls ? "out of memory" : err.text);
+        return true;
     }
+    explicit_bzero(key, sizeof key);
     /* What comes inside begins like any other connection. */
     c10d_decoder_init(&c->decoder);
     c->known = false;
     server_time(s, c);
+    return true;
 }
 
 /* ---- Connections that do not prove anything ---- */
+
+/* The kernel is asked once, and early: a worker may say what it has to say and go. */
+static void look(struct conn *c)
+{
+    struct conn_proof *p = c->proof;
+
+    if (p->looked)
+        return;
+    p->looked = true;
+    p->place = peer_uid(c->fd, &p->uid);
+}
+
+void server_auth_look(struct conn *c)
+{
+    if (!c->dead && !c->admitted && !c->proof->ours && !c->proof->side)
+        look(c);
+}
 
 /* Sets *why if it is not. */
 static bool may_be_plain(struct store_server *s, struct conn *c, const char **why)
 {
     const struct auth *a = s->auth->auth;
     struct address *e;
-    uid_t uid = 0;
 
     if (a->optional)
         return true;
-    *why = "it has not proven itself, and no member of the job has its address";
-    switch (peer_uid(c->fd, &uid)) {
+    look(c);
+    switch (c->proof->place) {
     case PEER_HERE:
         *why = "it belongs to another user of this machine";
-        return uid == geteuid();
-    case PEER_UNKNOWN:
+        return c->proof->uid == geteuid();
+    case PEER_UNKNOWN: /* It may be of this machine, whatever address it has. */
+        *why = "it was gone before the kernel could be asked whose it is";
+        return false;
     case PEER_ELSEWHERE:
         break;
     }
+    *why = "it has not proven itself, and no member of the job has its address";
     /* With encryption the workers of other nodes come through their agents. */
     if (a->settings.flags & AUTH_ENCRYPT)
         return false;
     e = find_address(s->auth, c->proof->from);
     return e && e->members;
+}
+
+bool server_auth_admits_plain(struct store_server *s, struct conn *c)
+{
+    const char *why;
+
+    if (!may_be_plain(s, c, &why))
+        return false;
+    admit(s, c);
+    return true;
 }
 
 static void send_value(struct store_server *s, struct conn *c, enum c10d_op op,
@@ -537,12 +693,18 @@ bool server_auth_gate(struct store_server *s, struct conn *c,
     struct c10d_list list = req->list;
     struct span key;
 
+    if (++c->proof->asks > UNPROVEN_ASKS) {
+        turn_away(s, c, "%u requests without a proof", UNPROVEN_ASKS);
+        return true;
+    }
     if (req->op == C10D_VALIDATE || req->op == C10D_PING)
         return false;
     /* Whose store is it? That much is said. */
     if (req->op == C10D_CHECK && list.count == 1 && c10d_list_next(&list, &key) &&
-        span_eq(key, span_str(RESERVED_CAPS)))
+        span_eq(key, span_str(RESERVED_CAPS))) {
+        c->proof->ours = true;
         return false;
+    }
     if (server_auth_is_message(req)) {
         on_message(s, c, req->value);
         return true;

@@ -72,20 +72,27 @@ static struct buf *new_buf(size_t cap)
     return b;
 }
 
-/* Brings the count of what all connections hold up to date. */
-static void count_held(struct store_server *s, struct conn *c)
+/* Brings the count of what all connections hold up to date. False: those that have not
+ * proven themselves hold too much. */
+static bool count_held(struct store_server *s, struct conn *c)
 {
     const size_t now = (c->in ? buf_len(c->in) : 0) + (c->out ? buf_len(c->out) : 0);
 
-    s->held = s->held - c->held + now;
+    const size_t before = c->held;
+
+    s->held = s->held - before + now;
     c->held = now;
+    return !s->auth || server_auth_held(s, c, before);
 }
 
 /* One connection may hold little and a thousand of them all of the memory: whoever asks
  * for more when too much is held already has to go. */
 static bool holds_too_much(struct store_server *s, struct conn *c)
 {
-    count_held(s, c);
+    if (!count_held(s, c)) {
+        conn_refuse(s, c, "connections that have not proven themselves hold too much");
+        return true;
+    }
     if (s->held <= s->opts.max_held)
         return false;
     conn_refuse(s, c,
@@ -242,7 +249,7 @@ void conn_flush(struct store_server *s, struct conn *c)
         return;
     }
     buf_consume(c->out, (size_t)n);
-    count_held(s, c);
+    (void)count_held(s, c);
     if (buf_len(c->out) || (c->tls && tls_flush(c->tls) == 0))
         return;
     drop_buf(&c->out);
@@ -330,12 +337,16 @@ static void keep_input(struct store_server *s, struct conn *c, struct span rest)
  * request has become, the larger the pieces. */
 static uint8_t *read_room(struct store_server *s, struct conn *c, size_t *size)
 {
-    const size_t max = s->auth && !c->admitted ? 2 * UNPROVEN_INPUT : s->opts.max_input;
+    size_t max = s->opts.max_input;
     uint8_t *to;
 
     *size = SHARED_SIZE;
     if (!c->in)
         return s->shared;
+    /* A worker's first request may be a large one. */
+    if (s->auth && !c->admitted &&
+        (buf_len(c->in) < UNPROVEN_INPUT || !server_auth_admits_plain(s, c)))
+        max = 2 * UNPROVEN_INPUT;
     *size = MAX_OF(*size, MIN_OF(buf_len(c->in), 16u * SHARED_SIZE));
     *size = MIN_OF(*size, max - buf_len(c->in));
     to = *size ? buf_room(c->in, *size) : NULL;
@@ -365,8 +376,10 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
     if (!c->in) {
         used = drain(s, c, p, n);
         send_replies(s, c);
-        server_auth_encrypt(s, c, n - used);
-        keep_input(s, c, span_of(p + used, n - used));
+        if (!server_auth_encrypt(s, c, span_of(p + used, n - used)))
+            keep_input(s, c, span_of(p + used, n - used));
+        if (s->auth)
+            server_auth_look(c);
         return;
     }
     buf_commit(c->in, n);
@@ -376,13 +389,16 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
         return;
     }
     used = drain(s, c, buf_data(c->in), buf_len(c->in));
-    const size_t rest = buf_len(c->in) - used;
     send_replies(s, c); /* If the peer is gone, so is c->in. */
-    server_auth_encrypt(s, c, rest);
+    if (!c->dead &&
+        server_auth_encrypt(s, c,
+                            span_of(buf_data(c->in) + used, buf_len(c->in) - used)) &&
+        !c->dead)
+        used = buf_len(c->in);
     if (!c->dead &&
         used) { /* What is left is another request, with a time of its own. */
         buf_consume(c->in, used);
-        count_held(s, c);
+        (void)count_held(s, c);
         if (!s->auth || c->admitted)
             server_untime(s, c);
         if (buf_len(c->in))

@@ -147,8 +147,15 @@ bool server_auth_gate(struct store_server *s, struct conn *c,
 /* A message of the handshake to a server without a secret, or out of turn. */
 void server_auth_refuse(struct store_server *s, struct conn *c);
 /* After the answers are out: encryption begins, if it was agreed on. rest: what the
- * peer has sent behind its proof. */
-void server_auth_encrypt(struct store_server *s, struct conn *c, size_t rest);
+ * peer has sent behind its proof. True if it was taken, or the connection is closed. */
+bool server_auth_encrypt(struct store_server *s, struct conn *c, struct span rest);
+/* The requests at hand are served, and the peer waits for its answers. */
+void server_auth_look(struct conn *c);
+/* Whether a connection that has not proven anything is admitted all the same; it is
+ * from then on. */
+bool server_auth_admits_plain(struct store_server *s, struct conn *c);
+/* c holds c->held bytes now, `before` until now. False: strangers hold too many. */
+bool server_auth_held(struct store_server *s, struct conn *c, size_t before);
 bool server_auth_may_log(struct store_server *s); /* about one more that is refused */
 size_t server_auth_admitted(const struct store_server *s); /* connections */
 bool server_auth_is_message(const struct c10d_request *req);

@@ -85,8 +85,6 @@ static void take_fields(struct reader *r, struct auth_message *m)
             r->bad = true;
         m->addresses = take(r, 16 * m->address_count);
         break;
-    case AUTH_ADMITTED:
-        break;
     case AUTH_REFUSED:
         m->text = take_span(r, AUTH_TEXT);
         break;
@@ -157,8 +155,6 @@ size_t auth_encode(const struct auth_message *m, uint8_t out[AUTH_MESSAGE])
         *p++ = (uint8_t)MIN_OF(m->address_count, AUTH_ADDRESSES);
         p = put(p, m->addresses, 16 * MIN_OF(m->address_count, AUTH_ADDRESSES));
         break;
-    case AUTH_ADMITTED:
-        break;
     case AUTH_REFUSED:
         p = put_span(p, m->text, AUTH_TEXT);
         break;
@@ -202,6 +198,15 @@ void auth_session_key(const struct auth_side *e, const struct auth_settings *s,
                       uint8_t out[AUTH_SECRET])
 {
     prove(e, s, "muster auth 1 session", e->server_proof, AUTH_PROOF, out);
+}
+
+/* Field by field: `said` is large, and only what was said of it counts. */
+static void start(struct auth_side *e, bool server, enum auth_kind expects)
+{
+    e->server = server;
+    e->expects = expects;
+    e->said_size = e->open_size = 0;
+    memset(e->server_proof, 0, sizeof e->server_proof);
 }
 
 static void remember(struct auth_side *e, const uint8_t *p, size_t n)
@@ -260,10 +265,27 @@ size_t auth_client_open(struct auth_side *c, const struct auth_settings *s,
                                     .name = name };
     const size_t n = auth_encode(&m, out);
 
-    *c = (struct auth_side){ .expects = AUTH_CHALLENGE };
+    start(c, false, AUTH_CHALLENGE);
     remember(c, out, n);
     c->open_size = n;
     return n;
+}
+
+int auth_server_check(const struct auth_settings *s, const struct auth_message *open,
+                      uint8_t out[AUTH_MESSAGE], size_t *n, struct muster_error *err)
+{
+    int rc;
+
+    if (open->kind != AUTH_OPEN)
+        return unexpected(open, n, err);
+    rc = compare_flags(open->flags, s->flags, out, n, err);
+    if (rc < 0)
+        return rc;
+    if (!s->any_run && !auth_equal(open->run, s->run, AUTH_PROOF))
+        return refuse(out, n, err,
+                      "this is another job's store: check --rdzv-id and the endpoint",
+                      "it belongs to a job with another --rdzv-id");
+    return 0;
 }
 
 int auth_server_open(struct auth_side *v, const struct auth_settings *s,
@@ -278,16 +300,10 @@ int auth_server_open(struct auth_side *v, const struct auth_settings *s,
                               .proof = v->server_proof };
     int rc;
 
-    *v = (struct auth_side){ .server = true, .expects = AUTH_OPEN };
-    if (open->kind != AUTH_OPEN)
-        return unexpected(open, n, err);
-    rc = compare_flags(open->flags, s->flags, out, n, err);
+    start(v, true, AUTH_OPEN);
+    rc = auth_server_check(s, open, out, n, err);
     if (rc < 0)
         return rc;
-    if (!s->any_run && !auth_equal(open->run, s->run, AUTH_PROOF))
-        return refuse(out, n, err,
-                      "this is another job's store: check --rdzv-id and the endpoint",
-                      "it belongs to a job with another --rdzv-id");
     v->open_size = bytes.n;
     remember(v, bytes.p, bytes.n);
     *n = auth_encode(&m, out); /* The proof of nothing yet, at its end. */
@@ -324,7 +340,7 @@ int auth_client_answer(struct auth_side *c, const struct auth_settings *s,
                                              .addresses = addresses,
                                              .address_count = count },
                      out);
-    c->expects = AUTH_ADMITTED;
+    c->expects = AUTH_REFUSED; /* Nothing more, or that. */
     return 0;
 }
 
@@ -341,6 +357,6 @@ int auth_server_verdict(struct auth_side *v, const struct auth_settings *s,
     if (!auth_equal(proof, answer->proof, AUTH_PROOF))
         return refuse(out, n, err, "the proof is wrong: the secrets of the two differ",
                       "its proof is wrong: it holds another secret");
-    *n = auth_encode(&(struct auth_message){ .kind = AUTH_ADMITTED }, out);
+    *n = 0;
     return 0;
 }

@@ -5,9 +5,11 @@
  *   OPEN       flags, nonce, run, name                    ------->
  *                  <-------  flags, nonce, proof (, credential)    CHALLENGE
  *   ANSWER     proof, addresses                           ------->
- *                  <-------                                         ADMITTED
  *
- * Either may say REFUSED with a reason instead of its next message. A proof is a HMAC
+ * Either may say REFUSED with a reason instead of its next message. There is no word
+ * for admission: the server's proof shows that the two hold the same secret, so the
+ * client goes on behind its ANSWER without waiting, in the clear or with TLS, and a
+ * join costs one round trip more than without a secret. A proof is a HMAC
  * over everything that both sides have said so far, with a label for the side: nonces
  * of both sides make a replayed message worthless, the label a reflected one, and the
  * flags a connection that somebody in between would talk out of encryption. Messages
@@ -42,8 +44,7 @@ enum auth_kind {
     AUTH_OPEN = 1,
     AUTH_CHALLENGE = 2,
     AUTH_ANSWER = 3,
-    AUTH_ADMITTED = 4,
-    AUTH_REFUSED = 5,
+    AUTH_REFUSED = 4,
 };
 
 typedef void (*auth_hmac_fn)(const uint8_t *key, size_t key_size, struct span data,
@@ -96,6 +97,11 @@ size_t auth_client_open(struct auth_side *c, const struct auth_settings *s,
                         const uint8_t nonce[AUTH_NONCE], struct span name,
                         uint8_t out[AUTH_MESSAGE]);
 
+/* Whether an OPEN is one of this job's, as far as it can be told without a proof: what
+ * auth_server_open begins with, for those who have work to do in between. */
+int auth_server_check(const struct auth_settings *s, const struct auth_message *open,
+                      uint8_t out[AUTH_MESSAGE], size_t *n, struct muster_error *err);
+
 /* The server's answer to OPEN; or MUSTER_EPROTO, or MUSTER_EACCES with the reason, and
  * then out has REFUSED. *n is how much there is to send. credential: made for this
  * OPEN's nonce and the given one, or empty. */
@@ -112,12 +118,12 @@ int auth_client_answer(struct auth_side *c, const struct auth_settings *s,
                        const uint8_t *addresses, size_t count,
                        uint8_t out[AUTH_MESSAGE], size_t *n, struct muster_error *err);
 
-/* The server's verdict on ANSWER, as above; 0 means that out has ADMITTED. */
+/* The server's verdict on ANSWER, as above; 0 means that it is admitted. */
 int auth_server_verdict(struct auth_side *v, const struct auth_settings *s,
                         const struct auth_message *answer, uint8_t out[AUTH_MESSAGE],
                         size_t *n, struct muster_error *err);
 
-/* After ADMITTED: a key for the encryption of this connection alone. */
+/* After ANSWER: a key for the encryption of this connection alone. */
 void auth_session_key(const struct auth_side *e, const struct auth_settings *s,
                       uint8_t out[AUTH_SECRET]);
 

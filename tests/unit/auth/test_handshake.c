@@ -95,15 +95,13 @@ static void admits(void **state)
 {
     struct play p;
     uint8_t a[AUTH_SECRET], b[AUTH_SECRET];
-    struct auth_message m;
 
     (void)state;
     begin(&p, secret, "run", 0);
     assert_int_equal(server_open(&p, 2), 0);
     assert_int_equal(client_answer(&p), 0);
     assert_int_equal(server_verdict(&p), 0);
-    assert_int_equal(auth_decode(span_of(p.verdict, p.verdict_size), &m, &p.err), 0);
-    assert_int_equal(m.kind, AUTH_ADMITTED);
+    assert_int_equal(p.verdict_size, 0); /* The client does not wait for a word. */
     auth_session_key(&p.c, &p.client->settings, a);
     auth_session_key(&p.s, &p.server->settings, b);
     assert_memory_equal(a, b, sizeof a);
