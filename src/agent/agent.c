@@ -119,6 +119,7 @@ void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *er
     case RDZV_NEWS_BACKEND:
         if (a->fatal.code == 0)
             a->fatal = *err;
+        a->job.cut_off = !a->run_closed;
         agent_post(a, a->run_closed ? GROUP_EV_FATAL : GROUP_EV_CUT_OFF, 0, 0);
         break;
     case RDZV_NEWS_CLOSED: /* Like torchrun's, our workers run to their own end. */
@@ -306,8 +307,9 @@ void agent_end(struct agent *a, const struct agent_core_fx *fx)
         r->exit_code = 0; /* A spare that was never needed has done its duty. */
     if (fx->why == WHY_SUCCESS)
         agent_take_answers(a);
+    agent_job_conclude(a, fx->why);
     a->result->report = fx->why == WHY_FAILURE ? agent_report(a) : NULL;
-    a->result->verdict = fx->why == WHY_FAILURE ? agent_verdict(a) : NULL;
+    a->result->verdict = agent_verdict(a, fx->why);
     agent_write_report(a);
     agent_tell_parent(a, fx->why);
     agent_events_end(a, fx->why);

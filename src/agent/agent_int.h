@@ -117,6 +117,7 @@ struct agent {
         bool told_ranks; /* to the coordinator: this round counts from now on */
         bool own_budget; /* restarts are counted on this node alone */
         bool closes;     /* the run, once we have said goodbye */
+        bool cut_off;    /* from whoever serves the store */
         void (*leave)(struct agent *a);
     } job;
 
@@ -200,9 +201,14 @@ void agent_job_exited(struct agent *a, int64_t local_rank);
 void agent_job_report(struct agent *a); /* all workers of the round are gone */
 /* Says goodbye to the coordinator, then calls leave, at once or soon. */
 void agent_job_leave(struct agent *a, void (*leave)(struct agent *a));
+/* How the job ended, if its coordinator could not tell. */
+void agent_job_conclude(struct agent *a, enum agent_core_why why);
+/* The workers of this node could not be started; the others must not wait for them. */
+void agent_job_refused(struct agent *a, const char *text);
 void agent_write_report(struct agent *a); /* --report, if it was given */
 void agent_say_restart(struct agent *a, const struct record_entry *e);
-char *agent_verdict(struct agent *a); /* owned by the caller; NULL if there is none */
+/* Owned by the caller; NULL if there is none, or if it says what the error has said. */
+char *agent_verdict(struct agent *a, enum agent_core_why why);
 
 /* telemetry.c */
 int agent_events_open(struct agent *a, struct muster_error *err);

@@ -4,15 +4,19 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "agent/agent_int.h"
 #include "base/mem.h"
+#include "record/core/judge.h"
 #include "record/core/report.h"
 #include "record/core/verdict.h"
 
 #define LAST_MS 3000u /* less than GROUP_CLOSE_MS: then the run is closed, for all */
 #define SYNC_MS 2000u /* a store that is there answers in milliseconds */
+#define GIVE_UP_MS                                                                     \
+    300u /* likewise, for a node that must leave within GROUP_CLOSE_FATAL_MS */
 
 static bool is_static(const struct agent *a)
 {
@@ -43,6 +47,9 @@ static void on_entry(void *ctx, const struct record_entry *e)
         agent_hang_entry(a, e);
     if (!ours)
         return;
+    if (e->kind == RECORD_LOST && e->node != channel_node(a->job.channel))
+        note(a->opts.notes, NOTE_WARN, "muster/agent", "%.*s", (int)e->text.n,
+             (const char *)e->text.p);
     switch (e->kind) {
     case RECORD_ENDING:
         if (!finish)
@@ -160,19 +167,40 @@ void agent_say_restart(struct agent *a, const struct record_entry *e)
     buf_fini(&b);
 }
 
-char *agent_verdict(struct agent *a)
+/* How far local time is ahead of UTC. */
+static int64_t zone(void)
+{
+    const time_t now = time(NULL);
+    struct tm tm;
+
+    return localtime_r(&now, &tm) ? tm.tm_gmtoff : 0;
+}
+
+char *agent_verdict(struct agent *a, enum agent_core_why why)
 {
     const struct log_screen *screen = a->opts.notes->screen;
     const struct verdict_style style = { .colours = screen && screen->colours,
-                                         .report_path = a->config->report };
+                                         .report_path = a->config->report,
+                                         .zone_s = zone() };
+    const struct record *r = channel_record(a->job.channel);
+    struct record_entry v;
     char *text = NULL;
     struct buf b;
 
+    if ((why != WHY_FAILURE && why != WHY_FATAL) ||
+        (why == WHY_FATAL && record_find(r, RECORD_VERDICT, -1, &v) &&
+         v.cause == CAUSE_RENDEZVOUS))
+        return NULL;
     buf_init(&b, SIZE_MAX);
-    if (verdict_print(&b, channel_record(a->job.channel), &style))
+    if (verdict_print(&b, r, &style))
         text = mem_strndup((const char *)buf_data(&b), buf_len(&b));
     buf_fini(&b);
     return text;
+}
+
+static struct span first_line(const char *text)
+{
+    return span_of(text, strcspn(text, "\n"));
 }
 
 static void on_last_entry(void *ctx)
@@ -199,6 +227,17 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
     a->job.leave = leave;
     if (a->group.why == WHY_SIGNAL)
         (void)channel_publish(a->job.channel, &e);
+    if (a->group.why == WHY_FATAL && a->job.told_ranks && !a->job.cut_off &&
+        a->fatal.code == MUSTER_ETIMEDOUT) {
+        e.kind = RECORD_VERDICT; /* No round came: the coordinator may know why. */
+        e.cause = CAUSE_RENDEZVOUS;
+        e.text = first_line(a->fatal.text);
+        (void)channel_publish(a->job.channel, &e);
+        if (channel_shared(a->job.channel) && !channel_is_local(a->job.channel)) {
+            channel_sync(a->job.channel, GIVE_UP_MS, on_last_entry, a);
+            return;
+        }
+    }
     if (channel_shared(a->job.channel) && channel_is_local(a->job.channel))
         channel_wait_last(a->job.channel, LAST_MS, on_last_entry, a);
     else if (a->config->report && channel_shared(a->job.channel))
@@ -246,25 +285,153 @@ void agent_write_report(struct agent *a)
 
 /* --- failures --------------------------------------------------------------------- */
 
+/* --- without a coordinator --------------------------------------------------------
+ */
+
 /* One that we told to go, and that went, has not failed. */
 static bool was_stopped(const struct agent *a, const struct agent_worker *w)
 {
     return w->signalled && (w->code == -a->group.stop_sig || w->code == -9);
 }
 
-static void publish(struct agent *a, int64_t i)
+static struct record_entry entry_of(const struct agent *a, int64_t i)
+{
+    return (struct record_entry){ .kind = RECORD_FAILED,
+                                  .cause = CAUSE_EXIT,
+                                  .round = agent_job_round(a),
+                                  .rank = a->range.base_rank + i,
+                                  .local_rank = i,
+                                  .pid = a->workers[i].pid,
+                                  .code = a->workers[i].code,
+                                  .at_us = a->workers[i].exited_us,
+                                  .count = agent_core_attempt(&a->group),
+                                  .total = a->job.own_budget ? a->config->max_restarts
+                                                             : -1 };
+}
+
+/* "node1 was lost (no sign of life for 10.2 s): the job had its coordinator there;
+ * ranks 0 to 1 were there", as far as the record tells who it was. */
+static void blame_coordinator(const struct agent *a, struct record_entry *e,
+                              struct buf *text)
+{
+    const struct channel_silence silence = channel_silence(a->job.channel);
+    const struct record *r = channel_record(a->job.channel);
+    struct record_entry round;
+    struct record_ranks ranks;
+    struct record_node node = { 0 };
+
+    e->cause = CAUSE_NODE_LOST;
+    e->rank = e->local_rank = e->pid = -1;
+    e->place = e->path = e->body = (struct span){ 0 };
+    e->at_us = silence.heard_us;
+    if (record_find(r, RECORD_ROUND, -1, &round) &&
+        record_host_of(r, round.node, &node)) {
+        e->node = node.number;
+        e->host = node.host;
+        (void)buf_append_span(text, node.host);
+    } else {
+        (void)buf_printf(text, "the store at %s", a->config->rdzv.endpoint);
+    }
+    if (silence.broke)
+        (void)buf_append_str(text, " was lost (its connection broke): ");
+    else
+        (void)buf_printf(text,
+                         " was lost (no sign of life for %.1f s): ", silence.silent_s);
+    (void)buf_append_str(text, "it hosted the rendezvous");
+    while (node.number && record_ranks_next(&round.body, &ranks))
+        if (ranks.node == node.number && ranks.count == 1)
+            (void)buf_printf(text, " and rank %" PRId64, ranks.first);
+        else if (ranks.node == node.number)
+            (void)buf_printf(text, " and ranks %" PRId64 " to %" PRId64, ranks.first,
+                             ranks.first + ranks.count - 1);
+    e->text = buf_span(text);
+}
+
+/* Of our own failed workers the one that is most likely the cause. */
+static bool worst_of_ours(struct agent *a, struct record_entry *e,
+                          struct failure_words *words)
+{
+    bool any = false;
+
+    for (int64_t i = 0; i < a->config->nproc; i++) {
+        const struct agent_worker *w = &a->workers[i];
+        struct record_entry f = entry_of(a, i);
+        struct failure_words its;
+
+        if (!w->exited || w->code == 0 || was_stopped(a, w))
+            continue;
+        agent_describe(a, i, &its, &f);
+        if (any && judge_compare(e, &f) <= 0) {
+            agent_words_fini(&its);
+            continue;
+        }
+        if (any)
+            agent_words_fini(words);
+        *words = its;
+        *e = f;
+        any = true;
+    }
+    return any;
+}
+
+/* A job that has ended must say so in its report, and why, also on a node whose
+ * coordinator is gone. */
+void agent_job_conclude(struct agent *a, enum agent_core_why why)
+{
+    struct record_entry e = { .kind = RECORD_VERDICT }, there;
+    struct failure_words words = { 0 };
+    struct buf text;
+    bool ours = false;
+
+    if ((why != WHY_FAILURE && why != WHY_FATAL) || a->fatal.code == MUSTER_EGRACEFUL ||
+        !a->job.told_ranks ||
+        record_find(channel_record(a->job.channel), RECORD_VERDICT, -1, &there))
+        return;
+    buf_init(&text, RECORD_TEXT_MAX);
+    const bool away =
+        !channel_is_local(a->job.channel) &&
+        (a->job.cut_off || channel_state(a->job.channel) == CHANNEL_DIALING);
+    if (why == WHY_FAILURE)
+        ours = worst_of_ours(a, &e, &words);
+    if (away && (!ours || judge_is_echo(&e))) {
+        blame_coordinator(a, &e, &text);
+    } else if (!ours) {
+        e.cause = a->refused ? CAUSE_START : CAUSE_RENDEZVOUS;
+        e.rank = e.local_rank = e.pid = -1;
+        e.text = first_line(a->fatal.text);
+        e.host = span_str(a->host);
+    }
+    e.kind = RECORD_VERDICT;
+    e.round = agent_job_round(a);
+    e.count = agent_core_attempt(&a->group);
+    e.total = a->config->max_restarts;
+    channel_conclude(a->job.channel, &e);
+    if (ours)
+        agent_words_fini(&words);
+    buf_fini(&text);
+}
+
+void agent_job_refused(struct agent *a, const char *text)
 {
     struct record_entry e = { .kind = RECORD_FAILED,
-                              .cause = CAUSE_EXIT,
+                              .cause = CAUSE_START,
                               .round = agent_job_round(a),
-                              .rank = a->range.base_rank + i,
-                              .local_rank = i,
-                              .pid = a->workers[i].pid,
-                              .code = a->workers[i].code,
-                              .at_us = a->workers[i].exited_us,
+                              .rank = -1,
+                              .local_rank = -1,
+                              .pid = -1,
+                              .code = 127,
                               .count = agent_core_attempt(&a->group),
-                              .total =
-                                  a->job.own_budget ? a->config->max_restarts : -1 };
+                              .total = agent_core_attempt(&a->group),
+                              .text = first_line(text) };
+
+    (void)channel_publish(a->job.channel, &e);
+}
+
+/* --- failures --------------------------------------------------------------------- */
+
+static void publish(struct agent *a, int64_t i)
+{
+    struct record_entry e = entry_of(a, i);
     struct failure_words words;
 
     agent_describe(a, i, &words, &e);

@@ -163,6 +163,7 @@ static void all_answered(struct agent *a)
             "[Errno %d] %s: '%s'\nThe program of the workers could not be started on "
             "this node.",
             a->refused, strerror(a->refused), binary);
+    agent_job_refused(a, err.text);
     agent_fail(a, &err);
 }
 

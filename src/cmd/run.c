@@ -271,6 +271,7 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
         break;
     case WHY_FATAL:
         cmd_error(prog, &r.error);
+        fputs(r.verdict ? r.verdict : "", stderr);
         break;
     case WHY_NONE:
     case WHY_SUCCESS:

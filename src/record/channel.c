@@ -62,6 +62,8 @@ struct channel {
     struct async_store *caps;     /* owned; asking what the store can do */
     struct push_session *session; /* owned */
     bool attached;                /* ATTACHED has come on this connection */
+    struct hub_now heard;         /* when the coordinator last said anything */
+    bool broke;                   /* the connection has, since then */
     uint64_t pause_ms;
     struct deadline redial, asks_due, sync_due, hub_due;
     struct defer defer;
@@ -339,6 +341,8 @@ static void hear(struct channel *c, const struct job_msg *m)
     const struct hub_now now = hub_clock();
     struct pending_ask *a;
 
+    c->heard = now;
+    c->broke = false;
     switch (m->kind) {
     case JOB_ATTACHED:
         on_attached(c, m);
@@ -523,6 +527,10 @@ static void on_down(void *ctx, const struct muster_error *err)
           err->text);
     push_session_close(c->session);
     c->session = NULL;
+    if (c->attached) { /* Until now it was there, as far as anybody could tell. */
+        c->broke = true;
+        c->heard = hub_clock();
+    }
     c->attached = false;
     for (size_t i = 0; i < ASKS; i++)
         if (c->asks[i].on)
@@ -793,6 +801,28 @@ int channel_publish(struct channel *c, const struct record_entry *e)
     if (is_up(c))
         send_unacked(c, u);
     return 0;
+}
+
+struct channel_silence channel_silence(const struct channel *c)
+{
+    const struct hub_now now = hub_clock();
+
+    return (struct channel_silence){
+        .heard_us = c->heard.wall_us,
+        .silent_s = (double)(now.mono_us - c->heard.mono_us) / 1e6,
+        .broke = c->broke,
+    };
+}
+
+void channel_conclude(struct channel *c, const struct record_entry *e)
+{
+    struct record_entry copy = *e;
+
+    copy.number = c->record.last + 1;
+    if (copy.at_us == 0)
+        copy.at_us = hub_clock().wall_us;
+    record_trim(&copy);
+    (void)record_add(&c->record, &copy);
 }
 
 void channel_ranks(struct channel *c, int64_t round, int64_t first, int64_t count,

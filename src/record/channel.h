@@ -81,6 +81,19 @@ void channel_ranks(struct channel *c, int64_t round, int64_t first, int64_t coun
 void channel_reported(struct channel *c, int64_t round, int64_t failed, int64_t stopped,
                       struct span codes);
 
+/* How it stands with a coordinator in another process that no longer answers. */
+struct channel_silence {
+    int64_t heard_us; /* when it was last heard, by our wall clock; 0: never */
+    double silent_s;  /* since then */
+    bool broke;       /* its connection did */
+};
+
+struct channel_silence channel_silence(const struct channel *c);
+
+/* Adds an entry to the record of this node alone, at the end of a job whose coordinator
+ * cannot do so any more. */
+void channel_conclude(struct channel *c, const struct record_entry *e);
+
 /* Calls cb once everything that others had published before is here (or cannot be: the
  * coordinator is away for timeout_ms). One at a time. */
 void channel_sync(struct channel *c, uint64_t timeout_ms, void (*cb)(void *ctx),

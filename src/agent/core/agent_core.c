@@ -321,7 +321,10 @@ static void on_decision(struct agent_core *g, const struct agent_core_event *ev,
         join(g, fx); /* Our workers are done, but the group begins again. */
     else if (g->phase == GROUP_BARRIER)
         decide(g, false, ev->now, fx);
-    else if (g->phase == GROUP_RUNNING || g->phase == GROUP_STARTING)
+    else if (g->phase == GROUP_JOINING && !restart) { /* There will be no round. */
+        agent_core_put_kind(fx, GROUP_FX_CANCEL_JOIN);
+        decide(g, false, ev->now, fx);
+    } else if (g->phase == GROUP_RUNNING || g->phase == GROUP_STARTING)
         on_ending(g, ev->now, fx); /* ENDING was lost with a connection. */
 }
 

@@ -1,5 +1,5 @@
-/* hub.c - see hub.h. Reads: nodes, entries, rounds, failures, questions, clocks, time,
- * the step. */
+/* hub.c - see hub.h. Reads: nodes, entries, lost nodes, rounds, failures, questions,
+ * clocks, time, the step. */
 #include "record/core/hub.h"
 
 #include <inttypes.h>
@@ -20,6 +20,8 @@ struct hub_node {
     uint64_t nonce;
     bool here;         /* attached now */
     bool gone;         /* left or lost: not expected back */
+    bool left;         /* it said goodbye */
+    bool broke;        /* its connection did, rather than that it fell silent */
     bool inside;       /* in the process that serves the store: its clock is ours */
     bool announced;    /* in a NODES entry */
     char *host, *addr; /* owned */
@@ -27,6 +29,7 @@ struct hub_node {
     uint64_t last_seq; /* of its PUBLISHes */
     uint64_t heard_us;
     uint64_t lost_by_us; /* MONO_NEVER: it is here */
+    uint64_t lost_us;    /* when it was given up */
 
     bool measured;
     int64_t offset_us;     /* its monotonic clock ahead of ours */
@@ -328,6 +331,56 @@ static void announce(struct hub *h, struct hub_fx *fx)
     buf_fini(&b);
 }
 
+/* ---- lost nodes ---- */
+
+/* What a node that left has said why. */
+static struct span left_because(const struct hub *h, const struct hub_node *n)
+{
+    for (size_t i = h->record.count; i-- > 0;) {
+        const struct record_entry e = record_at(&h->record, i);
+
+        if (e.kind == RECORD_LEFT && e.node == n->number && e.text.n)
+            return e.text;
+    }
+    return span_str("it said goodbye");
+}
+
+/* "node3 was lost (its connection broke); ranks 8 to 15 were there", into h->text. why
+ * NULL: it left, or nobody knows more than that it has been silent. */
+static struct span lost_text(struct hub *h, const struct hub_node *n, const char *why)
+{
+    const uint64_t until = n->lost_us ? n->lost_us : h->now.mono_us;
+
+    buf_clear(&h->text);
+    (void)buf_printf(&h->text, "%s %s (", n->host,
+                     n->left ? "left the job" : "was lost");
+    if (why)
+        (void)buf_append_str(&h->text, why);
+    else if (n->left)
+        (void)buf_append_span(&h->text, left_because(h, n));
+    else
+        (void)buf_printf(&h->text, "no sign of life for %.1f s",
+                         (double)(until - n->heard_us) / 1e6);
+    (void)buf_append_str(&h->text, ")");
+    if (n->round >= 0 && n->count > 1)
+        (void)buf_printf(&h->text, "; ranks %" PRId64 " to %" PRId64 " were there",
+                         n->first, n->first + n->count - 1);
+    else if (n->round >= 0 && n->count == 1)
+        (void)buf_printf(&h->text, "; rank %" PRId64 " was there", n->first);
+    return buf_span(&h->text);
+}
+
+static void blame_node(struct hub *h, struct record_entry *e, const struct hub_node *n)
+{
+    e->cause = CAUSE_NODE_LOST;
+    e->node = n->number;
+    e->rank = e->local_rank = e->pid = -1;
+    e->host = span_str(n->host);
+    e->place = e->path = e->body = (struct span){ 0 };
+    e->at_us = h->now.wall_us - (int64_t)(h->now.mono_us - n->heard_us);
+    e->text = lost_text(h, n, n->broke && !n->left ? "its connection broke" : NULL);
+}
+
 /* ---- rounds ---- */
 
 static int by_first_rank(const void *a, const void *b)
@@ -352,6 +405,46 @@ static struct hub_node **round_nodes(const struct hub *h, int64_t round, size_t 
     return sorted;
 }
 
+/* When the job's coordinator itself is lost, its successor has only the record: who was
+ * in the last round and has never come here is gone. */
+static void tell_vanished(struct hub *h, struct hub_fx *fx)
+{
+    struct record_entry last, e;
+    struct record_ranks r;
+    struct record_node n;
+    struct span body;
+    struct buf copy;
+
+    if (!record_find(&h->record, RECORD_ROUND, -1, &last) ||
+        last.round >= h->round.number)
+        return;
+    buf_init(&copy, SIZE_MAX);
+    (void)buf_append_span(&copy, last.body); /* The record moves when it grows. */
+    for (body = buf_span(&copy); record_ranks_next(&body, &r);) {
+        if (number_taken(h, r.node) || !record_host_of(&h->record, r.node, &n) ||
+            record_node_ended(&h->record, r.node))
+            continue;
+        struct hub_node node = { .number = r.node,
+                                 .host = mem_strndup((const char *)n.host.p, n.host.n),
+                                 .round = last.round,
+                                 .first = r.first,
+                                 .count = r.count,
+                                 .heard_us = h->now.mono_us };
+        if (!node.host)
+            continue;
+        e = (struct record_entry){ .kind = RECORD_LOST, .count = r.count };
+        blame_node(h, &e, &node);
+        e.text = lost_text(h, &node,
+                           r.node == last.node ? "it hosted the rendezvous"
+                                               : "it did not come back");
+        e.round = last.round;
+        e.rank = r.first;
+        emit(h, fx, &e);
+        mem_free(node.host);
+    }
+    buf_fini(&copy);
+}
+
 static void record_round(struct hub *h, struct hub_fx *fx)
 {
     struct record_entry e = { .kind = RECORD_ROUND, .round = h->round.number };
@@ -360,6 +453,7 @@ static void record_round(struct hub *h, struct hub_fx *fx)
     size_t count;
 
     h->round.due_us = MONO_NEVER;
+    tell_vanished(h, fx);
     nodes = round_nodes(h, h->round.number, &count);
     buf_init(&b, RECORD_BODY_MAX);
     for (size_t i = 0; i < count; i++) {
@@ -369,6 +463,9 @@ static void record_round(struct hub *h, struct hub_fx *fx)
         e.total += r.count;
         (void)record_ranks_print(&b, &r); /* What does not fit is told by total. */
     }
+    for (size_t i = 0; i < h->count; i++)
+        if (h->nodes[i]->inside && h->nodes[i]->here)
+            e.node = h->nodes[i]->number;
     e.count = (int64_t)count;
     e.body = buf_span(&b);
     e.code = h->record.restarts;
@@ -483,24 +580,6 @@ static const struct hub_node *lost_node(const struct hub *h)
     return NULL;
 }
 
-static void take_ranks(struct hub *h, struct record_entry *e, const struct hub_node *n)
-{
-    buf_clear(&h->text);
-    (void)buf_printf(&h->text,
-                     "%s was lost (no sign of life for %.1f s); rank%s %" PRId64,
-                     n->host, (double)(h->now.mono_us - n->heard_us) / 1e6,
-                     n->count > 1 ? "s" : "", n->first);
-    if (n->count > 1)
-        (void)buf_printf(&h->text, " to %" PRId64, n->first + n->count - 1);
-    (void)buf_printf(&h->text, " %s there", n->count > 1 ? "were" : "was");
-    e->cause = CAUSE_NODE_LOST;
-    e->node = n->number;
-    e->rank = e->local_rank = e->pid = -1;
-    e->host = span_str(n->host);
-    e->text = buf_span(&h->text);
-    e->at_us = h->now.wall_us - (int64_t)(h->now.mono_us - n->heard_us);
-}
-
 /* All have told what they know, or had their time. */
 static void judge(struct hub *h, struct hub_fx *fx)
 {
@@ -519,7 +598,7 @@ static void judge(struct hub *h, struct hub_fx *fx)
     if (h->end.count)
         e = h->end.worst[0];
     if (echo && lost) {
-        take_ranks(h, &e, lost);
+        blame_node(h, &e, lost);
         counts = h->end.own_budget; /* A lost node is no failure of the job's. */
     }
     end_round(h, fx, h->end.round, e.cause);
@@ -576,7 +655,8 @@ static void begin_end(struct hub *h, struct hub_fx *fx, const struct record_entr
     h->end.due_us = h->now.mono_us + HUB_JUDGE_US;
     e.total = own_budget ? f->total : h->max_restarts;
     e.count = own_budget ? f->count : h->record.restarts;
-    h->end.stop = f->cause == CAUSE_HANG && f->code != 0; /* --hang=TIME:stop */
+    /* --hang=TIME:stop; and what cannot be executed cannot be the next time either. */
+    h->end.stop = (f->cause == CAUSE_HANG && f->code != 0) || f->cause == CAUSE_START;
     h->end.final = e.count >= e.total || h->end.stop;
     /* A failure that only says that a peer is gone may be a lost node's, which does not
      * count: then it shows at the end what this is. */
@@ -727,8 +807,51 @@ static void translate(const struct hub *h, const struct hub_node *n,
     e->unsure_us = unsure;
 }
 
+static void lose(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool broke);
+
+/* Nodes waited for another round, in vain. If somebody was lost since the last one,
+ * that is why; the first of them if there are several. Others may have gone on
+ * meanwhile in a round that this node is not in: then it was not the job that failed.
+ */
+static void on_gave_up(struct hub *h, struct hub_fx *fx, const struct record_entry *f)
+{
+    struct record_entry e = *f, there;
+    struct hub_node *lost = NULL;
+    int64_t more = 0;
+
+    if (f->round != h->round.number || h->end.on ||
+        record_find(&h->record, RECORD_VERDICT, -1, &there))
+        return;
+    for (size_t i = 0; i < h->count; i++) {
+        struct hub_node *n = h->nodes[i];
+        const bool mute =
+            n->ping_us && h->now.mono_us - n->ping_us > HUB_ANSWER_US && !n->inside;
+
+        if (!in_round(n, f->round) || !(n->gone || mute))
+            continue;
+        more += lost != NULL;
+        if (!lost || n->heard_us < lost->heard_us)
+            lost = n;
+    }
+    if (lost) {
+        if (!lost->gone)
+            lose(h, fx, lost, false);
+        blame_node(h, &e, lost);
+        if (more)
+            (void)buf_printf(&h->text, ", and %" PRId64 " more node%s after it", more,
+                             more > 1 ? "s" : "");
+        e.text = buf_span(&h->text);
+        e.body = f->text;
+    }
+    end_round(h, fx, f->round, e.cause);
+    e.count = h->record.restarts;
+    e.total = h->max_restarts;
+    emit(h, fx, &e);
+}
+
 static void leave(struct hub *h, struct hub_fx *fx, struct hub_node *n)
 {
+    n->left = true;
     n->gone = true;
     if (h->end.on && in_round(n, h->end.round))
         judge_if_all_told(h, fx);
@@ -754,6 +877,10 @@ static void on_publish(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     translate(h, n, m, &e);
     if (e.kind == RECORD_FAILED) {
         on_failed(h, fx, n, &e);
+        return;
+    }
+    if (e.kind == RECORD_VERDICT) {
+        on_gave_up(h, fx, &e);
         return;
     }
     emit(h, fx, &e);
@@ -825,7 +952,8 @@ static int on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
     if (!(n->here && n->peer == peer))
         h->here++;
     n->here = true;
-    n->gone = false;
+    n->gone = n->left = n->broke = false;
+    n->lost_us = 0;
     n->peer = peer;
     n->lost_by_us = MONO_NEVER;
     n->ping_us = 0;
@@ -850,22 +978,19 @@ static size_t index_of(const struct hub *h, const struct hub_node *n)
     return i;
 }
 
-static void lose(struct hub *h, struct hub_fx *fx, struct hub_node *n, const char *why)
+static void lose(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool broke)
 {
     struct record_entry e = { .kind = RECORD_LOST,
-                              .cause = CAUSE_NODE_LOST,
-                              .node = n->number,
                               .round = n->round,
-                              .rank = n->round >= 0 ? n->first : -1,
-                              .local_rank = -1,
-                              .pid = n->pid,
-                              .count = n->count,
-                              .host = span_str(n->host),
-                              .text = span_str(why) };
+                              .count = n->count };
 
     n->lost_by_us = MONO_NEVER;
-    e.at_us = h->now.wall_us - (int64_t)(h->now.mono_us - n->heard_us);
     n->gone = true;
+    n->broke = broke;
+    n->lost_us = h->now.mono_us;
+    blame_node(h, &e, n);
+    e.rank = n->round >= 0 ? n->first : -1;
+    e.pid = n->pid;
     emit(h, fx, &e);
     if (h->end.on && in_round(n, h->end.round))
         judge_if_all_told(h, fx);
@@ -1064,7 +1189,7 @@ static void on_ping_time(struct hub *h, struct hub_fx *fx)
             ask_node_gone(h, fx, i);
             tell_last(h, fx);
             if (n->number)
-                lose(h, fx, n, "it has been silent for too long");
+                lose(h, fx, n, false);
             continue;
         }
         ping(h, fx, n);
@@ -1080,7 +1205,7 @@ static void on_time(struct hub *h, struct hub_fx *fx)
         judge(h, fx);
     for (size_t i = 0; i < h->count; i++)
         if (h->nodes[i]->lost_by_us <= h->now.mono_us)
-            lose(h, fx, h->nodes[i], "its connection broke");
+            lose(h, fx, h->nodes[i], true);
     ask_expire(h, fx);
     if (h->ping_due_us <= h->now.mono_us)
         on_ping_time(h, fx);

@@ -19,6 +19,7 @@
 #define HUB_GRACE_US  1000000u  /* a broken connection may come back for so long */
 #define HUB_PING_US   5000000u  /* between two looks at a node's clock */
 #define HUB_SILENT_US 15000000u /* a node that says nothing for so long is lost */
+#define HUB_ANSWER_US 1000000u  /* a look at a clock that takes longer is a bad sign */
 #define HUB_GATHER_US 2000000u  /* a round is recorded after so long, all or not */
 #define HUB_ASKS      16u       /* questions under way at once */
 #define HUB_NODES     65536u

@@ -329,3 +329,12 @@ bool record_host_of(const struct record *r, uint32_t node, struct record_node *o
     }
     return false;
 }
+
+bool record_node_ended(const struct record *r, uint32_t node)
+{
+    for (size_t i = r->count; i-- > 0;)
+        if ((r->slots[i].kind == RECORD_LOST || r->slots[i].kind == RECORD_LEFT) &&
+            record_at(r, i).node == node)
+            return true;
+    return false;
+}

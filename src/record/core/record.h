@@ -27,7 +27,8 @@
     X(NONE)                                                                            \
     X(PHASES)  /* of a round: body has "name min_us median_us max_us rank" lines */    \
     X(NODES)   /* nodes that have come: body has lines, see record_nodes_next */       \
-    X(ROUND)   /* a round began: count nodes, total ranks; body: record_ranks_next */  \
+    X(ROUND)   /* a round began: count nodes, total ranks; node coordinates the job    \
+                  (0: no agent does); body: record_ranks_next */                       \
     X(ENDED)   /* a round is over: cause; body: exit codes, record_codes_next */       \
     X(LEFT)    /* a node said goodbye: node, host, text */                             \
     X(LOST)    /* a node is gone without one: node, host, text says why */             \
@@ -35,7 +36,8 @@
     X(ENDING)  /* the round must end: count is the restart, total of how many; code 1: \
                   the job has failed for good; 0: there will be another round */       \
     X(RESTART) /* why: fields as of FAILED, and count of total */                      \
-    X(VERDICT) /* the end of the job: cause, fields as of FAILED if a worker did it */ \
+    X(VERDICT) /* the end of the job: cause, fields as of FAILED if a worker did it,   \
+                  as of LOST if a node; body: what the others then waited for */       \
     X(NOTE)    /* text for people from a part of the program that cause names */
 
 enum record_kind {
@@ -164,5 +166,8 @@ int record_ranks_print(struct buf *out, const struct record_ranks *r);
 
 /* The node of a rank in the newest ROUND, and its host as NODES has it. */
 bool record_host_of(const struct record *r, uint32_t node, struct record_node *out);
+
+/* Whether a node was lost, or has said goodbye. */
+bool record_node_ended(const struct record *r, uint32_t node);
 
 #endif

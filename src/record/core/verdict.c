@@ -68,8 +68,22 @@ static void put_cause(struct buf *out, const struct record_entry *v)
         put(out, v->host);
         (void)buf_printf(
             out, " (local rank %" PRId64 ", pid %" PRId64 "): ", v->local_rank, v->pid);
+    } else if (v->cause == CAUSE_START && v->host.n) {
+        put(out, v->host);
+        (void)buf_append_str(out, ": ");
     }
     put(out, v->text);
+}
+
+/* When a node was last there. */
+static void put_time(struct buf *out, const struct record_entry *v, int64_t zone_s)
+{
+    const int64_t s = (v->at_us / 1000000 + zone_s) % 86400;
+
+    if (v->cause == CAUSE_NODE_LOST)
+        (void)buf_printf(out, INDENT "it was last heard of at %02d:%02d:%02d.%03d\n",
+                         (int)(s / 3600), (int)(s / 60 % 60), (int)(s % 60),
+                         (int)(v->at_us / 1000 % 1000));
 }
 
 /* Those whose times the clocks cannot tell apart from the first one's. */
@@ -102,7 +116,7 @@ static void put_words(struct buf *out, const struct record_entry *v,
     struct span body = v->body;
     size_t lines = 0, at = body.n;
 
-    if (v->cause == CAUSE_EXCEPTION || body.n == 0)
+    if (v->cause == CAUSE_EXCEPTION || v->cause == CAUSE_NODE_LOST || body.n == 0)
         return;
     while (at > 0) {
         if (body.p[at - 1] == '\n' && at < body.n && ++lines == WORDS_MAX)
@@ -122,23 +136,49 @@ static void put_words(struct buf *out, const struct record_entry *v,
     }
 }
 
+/* How many ranks it took with it. */
+static int64_t ranks_of(const struct record *r, const struct record_entry *v)
+{
+    struct record_entry round;
+    struct record_ranks place;
+    int64_t count = 0;
+
+    if (v->cause != CAUSE_NODE_LOST)
+        return v->rank >= 0;
+    if (record_find(r, RECORD_ROUND, v->round, &round))
+        while (record_ranks_next(&round.body, &place))
+            count += place.node == v->node ? place.count : 0;
+    return count;
+}
+
 static void put_others(struct buf *out, const struct record *r,
                        const struct record_entry *v)
 {
+    const bool of_node = v->cause == CAUSE_NODE_LOST || v->cause == CAUSE_RENDEZVOUS;
     struct record_entry ended;
     const bool known = record_find(r, RECORD_ENDED, v->round, &ended);
-    const int64_t others = known ? ended.total - (v->rank >= 0) : 0;
+    const int64_t others = known ? ended.total - ranks_of(r, v) : 0;
+    const int64_t nodes = known ? ended.code - (v->cause == CAUSE_NODE_LOST) : 0;
+
+    if (of_node && others <= 0 && v->body.n == 0)
+        return;
 
     (void)buf_append_str(out, "muster: ");
     if (others > 0)
         (void)buf_printf(out,
                          "%" PRId64 " other rank%s on %" PRId64
                          " node%s stopped because of it; ",
-                         others, others > 1 ? "s" : "", ended.code,
-                         ended.code > 1 ? "s were"
-                         : others > 1   ? " were"
-                                        : " was");
-    if (v->total <= 0)
+                         others, others > 1 ? "s" : "", nodes,
+                         nodes > 1    ? "s were"
+                         : others > 1 ? " were"
+                                      : " was");
+    if (of_node) { /* Restarts have nothing to do with it. */
+        put(out,
+            v->body.n ? v->body : span_str("the group could not go on without it"));
+        (void)buf_append_str(out, "\n");
+    } else if (v->cause == CAUSE_START) {
+        (void)buf_append_str(out, "a restart would not change that\n");
+    } else if (v->total <= 0)
         (void)buf_append_str(out, "no restarts were allowed (--max-restarts)\n");
     else
         (void)buf_printf(out, "all %" PRId64 " restarts were used\n", v->total);
@@ -175,6 +215,7 @@ bool verdict_print(struct buf *out, const struct record *r,
         put(out, v.place);
         (void)buf_append_str(out, "\n");
     }
+    put_time(out, &v, style->zone_s);
     put_simultaneous(out, r, &v);
     put_words(out, &v, style);
     put_others(out, r, &v);

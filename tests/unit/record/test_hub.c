@@ -1,6 +1,8 @@
 /* test_hub.c - the coordinator of a job, message by message. */
 #include "testing.h"
 
+#include <stdio.h>
+
 #include "record/core/hub.h"
 #include "record/core/judge.h"
 
@@ -129,6 +131,14 @@ static void end(struct play *p)
 {
     hub_free(p->h);
     hub_fx_fini(&p->fx);
+}
+
+static void assert_span(struct span got, const char *want)
+{
+    char text[512];
+
+    snprintf(text, sizeof text, "%.*s", (int)got.n, (const char *)got.p);
+    assert_string_equal(text, want);
 }
 
 static bool has(const struct play *p, enum record_kind kind)
@@ -285,6 +295,123 @@ static void test_lost_node(void **state)
     assert_int_equal(p.last.cause, CAUSE_NODE_LOST);
     assert_int_equal(p.last.count, 0);
     end(&p);
+}
+
+/* No worker fails: the others stop for another round, which never comes. */
+static void test_gave_up(void **state)
+{
+    const struct record_entry gave_up = { .kind = RECORD_VERDICT,
+                                          .cause = CAUSE_RENDEZVOUS,
+                                          .rank = -1,
+                                          .text = span_str("no third node came") };
+    struct play p;
+
+    (void)state;
+    begin(&p, 3, 0);
+    wait_us(&p, 4000000);
+    for (uint32_t i = 1; i <= 2; i++)
+        say(&p, i, (struct job_msg){ .kind = JOB_PONG, .seq = p.now.mono_us });
+    wait_us(&p, HUB_SILENT_US - 3900000); /* the third has not said a word since */
+    assert_int_equal(p.last.kind, RECORD_LOST);
+    assert_span(p.last.text,
+                "n3 was lost (no sign of life for 15.1 s); ranks 4 to 5 were there");
+    publish(&p, 1, gave_up);
+    assert_int_equal(p.last.kind, RECORD_VERDICT);
+    assert_int_equal(p.last.cause, CAUSE_NODE_LOST);
+    assert_span(p.last.text,
+                "n3 was lost (no sign of life for 15.1 s); ranks 4 to 5 were there");
+    assert_span(p.last.body, "no third node came");
+    const uint64_t number = p.last.number;
+    publish(&p, 2, gave_up); /* It has seen the same. */
+    assert_int_equal(p.last.number, number);
+    end(&p);
+}
+
+/* They gave up before the coordinator did: whoever has not answered it is the one. */
+static void test_gave_up_early(void **state)
+{
+    const struct record_entry gave_up = { .kind = RECORD_VERDICT,
+                                          .cause = CAUSE_RENDEZVOUS,
+                                          .text = span_str("no second node came") };
+    struct play p;
+
+    (void)state;
+    begin(&p, 2, 0);
+    wait_us(&p, HUB_PING_US);
+    say(&p, 1, (struct job_msg){ .kind = JOB_PONG, .seq = p.now.mono_us });
+    wait_us(&p, 2000000);
+    publish(&p, 1, gave_up);
+    assert_int_equal(p.last.cause, CAUSE_NODE_LOST);
+    assert_span(p.last.text,
+                "n2 was lost (no sign of life for 7.0 s); ranks 2 to 3 were there");
+    end(&p);
+}
+
+/* A node that came too late for the others' round has not failed the job. */
+static void test_gave_up_alone(void **state)
+{
+    const struct record_entry gave_up = { .kind = RECORD_VERDICT,
+                                          .cause = CAUSE_RENDEZVOUS,
+                                          .text = span_str("no room") };
+    struct play p;
+
+    (void)state;
+    begin(&p, 2, 0);
+    ranks(&p, 1, 1, 1, 0);
+    publish(&p, 2, gave_up);
+    assert_false(has(&p, RECORD_VERDICT));
+    end(&p);
+}
+
+/* One that was told to stop has not failed, and the others' words are echoes. */
+static void test_left(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 2, 0);
+    publish(&p, 2,
+            (struct record_entry){ .kind = RECORD_LEFT,
+                                   .cause = CAUSE_STOPPED,
+                                   .text = span_str("stopped by SIGTERM from pid 7") });
+    publish(&p, 1, failure(&p, 1, 0, 0, 0, "Connection reset by peer"));
+    reported(&p, 1, 0, 1, 1, "0 1 1\n1 1 -15\n");
+    assert_int_equal(p.last.kind, RECORD_RESTART); /* not counted */
+    assert_span(p.last.text, "n2 left the job (stopped by SIGTERM from pid 7); ranks 2 "
+                             "to 3 were there");
+    end(&p);
+}
+
+/* The coordinator's own node is lost: its successor knows it from the record alone. */
+static void test_vanished(void **state)
+{
+    struct play p, q;
+    uint64_t number;
+
+    (void)state;
+    begin(&p, 2, 0);
+    q = (struct play){ .now = p.now };
+    q.h = hub_new(span_str("job"), NULL);
+    assert_non_null(q.h);
+    say(&q, 2,
+        (struct job_msg){ .kind = JOB_ATTACH,
+                          .nonce = 102,
+                          .host = span_str("n2"),
+                          .node = 2,
+                          .value = hub_record(p.h)->last });
+    for (size_t i = 0; i < hub_record(p.h)->count; i++)
+        say(&q, 2,
+            (struct job_msg){ .kind = JOB_OFFER,
+                              .bytes = record_bytes(hub_record(p.h), i, &number) });
+    assert_false(has(&q, RECORD_LOST));
+    ranks(&q, 2, 1, 1, 0);
+    struct record_entry lost;
+    assert_true(record_find(hub_record(q.h), RECORD_LOST, -1, &lost));
+    assert_int_equal(lost.node, 1);
+    assert_span(lost.text,
+                "n1 was lost (it did not come back); ranks 0 to 1 were there");
+    end(&p);
+    end(&q);
 }
 
 static void test_back_in_time(void **state)
@@ -475,6 +602,11 @@ int main(void)
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_lost_node),
+        cmocka_unit_test(test_gave_up),
+        cmocka_unit_test(test_gave_up_early),
+        cmocka_unit_test(test_gave_up_alone),
+        cmocka_unit_test(test_left),
+        cmocka_unit_test(test_vanished),
         cmocka_unit_test(test_back_in_time),
         cmocka_unit_test(test_success),
         cmocka_unit_test(test_own_budget),
