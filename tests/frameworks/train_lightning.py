@@ -1,4 +1,5 @@
 """A Lightning job with a checkpoint, then its continuation: train_lightning.py DIRECTORY."""
+import os
 import sys
 
 import lightning
@@ -34,3 +35,6 @@ def fit(epochs, checkpoint=None):
 
 
 fit(3, fit(2))
+# gloo's threads may abort an interpreter that goes away under them.
+sys.stdout.flush()
+os._exit(0)

@@ -121,4 +121,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)
+    os._exit(0)  # gloo's threads may abort an interpreter that goes away under them

@@ -27,3 +27,6 @@ while True:
         sys.exit(3)
     time.sleep(0.05)
 dist.destroy_process_group()
+# gloo's threads outlive its group and may still hold a tensor: they abort the process if
+# the interpreter goes away under them.
+os._exit(0)

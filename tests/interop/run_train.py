@@ -49,3 +49,6 @@ if rank == 0:
     values = torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
     print("PARAMETERS", *(v.hex() for v in values), flush=True)
 dist.destroy_process_group()
+# gloo's threads outlive its group and may still hold a tensor: they abort the process if
+# the interpreter goes away under them.
+os._exit(0)

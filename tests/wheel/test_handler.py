@@ -14,13 +14,16 @@ import etcd_server  # noqa: E402
 
 BIN = Path(sys.executable).parent  # of build/venv: torch and torchrun are there
 
+# gloo's threads may abort an interpreter that goes away under them.
+LEAVE = "import os, sys; sys.stdout.flush(); os._exit(0)\n"
+
 
 def test_torchrun_with_the_plug_in_and_muster_run_in_one_group(env, tmp_path: Path) -> None:
     script = tmp_path / "t.py"
     script.write_text("import os, torch.distributed as d; d.init_process_group('gloo')\n"
                       "import torch; t = torch.ones(1); d.all_reduce(t)\n"
                       "print('rank', d.get_rank(), 'sum', int(t), flush=True)\n"
-                      "d.destroy_process_group()\n")
+                      "d.destroy_process_group()\n" + LEAVE)
     port = free_port()
     common = ["--nnodes=3", "--nproc-per-node=1", f"--rdzv-endpoint=127.0.0.1:{port}",
               "--rdzv-id=mixed", "--local-addr=127.0.0.1", script]
@@ -43,7 +46,7 @@ def test_torchrun_with_each_of_our_backends(env, tmp_path: Path, backend: str) -
     script = tmp_path / "t.py"
     script.write_text("import torch, torch.distributed as d; d.init_process_group('gloo')\n"
                       "t = torch.ones(1); d.all_reduce(t); print('sum', int(t), flush=True)\n"
-                      "d.destroy_process_group()\n")
+                      "d.destroy_process_group()\n" + LEAVE)
     with contextlib.ExitStack() as stack:
         if backend == "static":
             endpoint = f"127.0.0.1:{free_port()}"
@@ -94,7 +97,7 @@ d.init_process_group("gloo", store=store, rank=rank, world_size=2)
 t = torch.ones(1); d.all_reduce(t); assert int(t) == 2
 d.barrier(); d.destroy_process_group()
 print("all well")
-"""
+""" + LEAVE
 
 
 def test_torch_works_on_our_store(env) -> None:
