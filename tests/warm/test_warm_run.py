@@ -125,6 +125,31 @@ def test_frameworks(tmp_path, name):
     assert code == 0 and text.count("rank ") >= 2, text
 
 
+def test_the_trainer_of_hugging_face(tmp_path):
+    """A worker dies, and the next attempt goes on from the Trainer's checkpoint."""
+    python = ROOT / "build/frameworks/bin/python"
+    if not python.exists():
+        pytest.skip("build/frameworks is not there")
+    env = {"PYTHON_EXEC": str(python), "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    modules = "torch,torch._dynamo,transformers.trainer,transformers.models.gpt2.modeling_gpt2"
+    code, text = run(tmp_path, "--standalone", "--nproc-per-node=2", "--max-restarts=1", f"--warm={modules}",
+                     ROOT / "tests/frameworks/train_transformers.py", tmp_path / "out", env=env, patience=250)
+    assert code == 0 and ORDINARY not in text, text
+    said = sorted(line.split(" sum ") for line in text.splitlines() if line.startswith("rank "))
+    assert [a for a, _ in said] == [f"rank {r} of 2 DistributedDataParallel from checkpoint-4 step 8" for r in (0, 1)]
+    assert said[0][1] == said[1][1]
+
+
+def test_checkpoints_in_the_background(tmp_path):
+    """torch.distributed.checkpoint saves beside the training; the next attempt ends with the same bits."""
+    code, text = run(tmp_path, "--standalone", "--nproc-per-node=2", "--max-restarts=1", "--warm",
+                     ROOT / "tests/warm/train_dcp.py", tmp_path / "saved", "thread")
+    assert code == 0 and ORDINARY not in text, text
+    said = [line.split(": ") for line in text.splitlines() if line.startswith("TRAINED")]
+    assert sorted(a for a, _ in said) == [f"TRAINED rank {r} from {n} to 8" for r in (0, 1) for n in (0, 4)], text
+    assert len({total for _, total in said}) == 1, text
+
+
 def test_function_workers_of_python(tmp_path):
     (tmp_path / "job.py").write_text(
         "import os, sys\n"

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 
 #define DEATHS_MAX  5    /* in a row: something is wrong with it */
+#define DEATH_EARLY 2    /* deaths that one while importing counts for: it cost more */
 #define LEARNED_MAX 4000 /* modules; a large job has 3,000 */
 #define HINT_MS     1000
 
@@ -260,6 +261,17 @@ static void describe(const struct warm_core *w, int status, int errnum, char *to
                        during, w->importing);
 }
 
+/* Somebody's kill says nothing about the modules. Whatever else ends an import, a crash
+ * or an exception, would end the next one as well. */
+static bool was_killed(const struct warm_core *w, int status, int errnum)
+{
+    if (errnum || w->reason[0] || !WIFSIGNALED(status))
+        return false;
+    const int number = WTERMSIG(status);
+    return number == SIGKILL || number == SIGTERM || number == SIGINT ||
+           number == SIGHUP;
+}
+
 bool warm_core_exited(struct warm_core *w, int status, int errnum,
                       struct warm_text *out)
 {
@@ -267,7 +279,10 @@ bool warm_core_exited(struct warm_core *w, int status, int errnum,
     char how[1200];
 
     describe(w, status, errnum, how, sizeof how);
-    w->phase = was_ready && ++w->deaths < DEATHS_MAX ? WARM_IMPORTING : WARM_GIVEN_UP;
+    w->deaths += was_ready ? 1 : DEATH_EARLY;
+    w->phase = (was_ready || was_killed(w, status, errnum)) && w->deaths < DEATHS_MAX
+                   ? WARM_IMPORTING
+                   : WARM_GIVEN_UP;
     (void)snprintf(
         out->text, sizeof out->text,
         w->phase == WARM_IMPORTING

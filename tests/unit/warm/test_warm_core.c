@@ -83,16 +83,23 @@ static void is_replaced_or_not(void **state)
           { "ready 1 2 3", "stale /x.py" },
           SIGKILL,
           0,
-          false,
+          true,
           WARM_WARN,
           "signal 9" },
         { "killed while it imports",
           { "importing torch" },
           SIGKILL,
           0,
+          true,
+          WARM_WARN,
+          "ended by signal 9 while it imported torch); another one" },
+        { "crashed while it imports",
+          { "importing torch" },
+          SIGSEGV,
+          0,
           false,
           WARM_WARN,
-          "ended by signal 9 while it imported torch" },
+          "ended by signal 11 while it imported torch; workers start the ordinary" },
         { "not a module",
           { "failed no torch" },
           70 << 8,
@@ -164,6 +171,13 @@ static void one_that_keeps_dying(void **state)
     while (warm_core_exited(&w, SIGKILL, 0, &text) && ++lives < 100);
     assert_int_equal(lives, 3);
     assert_int_equal(w.phase, WARM_GIVEN_UP);
+    warm_core_fini(&w);
+
+    /* One that dies while it imports has cost more: twice is enough. */
+    assert_int_equal(warm_core_init(&w, "a", NULL), 0);
+    for (lives = 0; warm_core_exited(&w, SIGKILL, 0, &text) && lives < 100; lives++)
+        ;
+    assert_int_equal(lives, 2);
     warm_core_fini(&w);
 }
 
