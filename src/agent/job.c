@@ -143,7 +143,7 @@ void agent_job_joined(struct agent *a)
         !alone)
         channel_attach(a->job.channel, host, port, local);
     else
-        channel_attach_alone(a->job.channel);
+        channel_attach_alone(a->job.channel, !alone && a->config->rdzv.max_nodes > 1);
     channel_sync(a->job.channel, SYNC_MS, on_synced, a);
 }
 

@@ -12,11 +12,13 @@
 #include "loop/clock.h"
 #include "stacks/core/procfs.h"
 
-#define KIND      "hang"
-#define LOOK_MS   500u  /* between two looks at clocks and output */
-#define STACKS_MS 1500u /* for a sample of stacks */
-#define FULL_MS   1500u /* for those that are told */
-#define TRAVEL_MS 500u
+#define KIND          "hang"
+#define LOOK_MS       500u  /* between two looks at clocks and output */
+#define STACKS_MS     1500u /* for a sample of stacks */
+#define FULL_MS       1500u /* for those that are told, */
+#define FULL_LEAST_MS 600u  /* or less if it took long to come so far */
+#define TELL_MS       1700u /* after the time was up, all is to be told */
+#define TRAVEL_MS     500u
 #define LEAD_MS                                                                        \
     1000u /* so much before the time is up, reading begins: it takes that              \
            */
@@ -295,6 +297,15 @@ static void hang_on_full(void *ctx, struct stack_sample *sample)
     release(h);
 }
 
+/* What is left of it until all should be told, on a machine that is slow today. */
+static uint64_t time_for_stacks(const struct hang *h)
+{
+    const uint64_t by_ms = h->opts.time_ms + TELL_MS;
+    const uint64_t left_ms = by_ms > h->silent_ms ? by_ms - h->silent_ms : 0;
+
+    return MIN_OF(FULL_MS, MAX_OF(FULL_LEAST_MS, left_ms));
+}
+
 static void hear(struct hang *h, const struct hang_pulse *all, bool complete)
 {
     h->asking = false;
@@ -304,7 +315,8 @@ static void hear(struct hang *h, const struct hang_pulse *all, bool complete)
     case HANG_FOUND:
         h->silent_ms = MIN_OF(all->quiet_ms, all->calm_ms);
         h->found_ms = clock_mono_ms();
-        if (stacks_of_job(h->opts.stacks, FULL_MS, hang_on_full, h, NULL) == 0) {
+        if (stacks_of_job(h->opts.stacks, time_for_stacks(h), hang_on_full, h, NULL) ==
+            0) {
             h->asking = true;
             h->pending++;
         }

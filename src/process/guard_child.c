@@ -277,9 +277,9 @@ static void turn(struct guard_child *k)
         on_request(k);
 }
 
-static void guard_run(int sock, pid_t keeper, guard_fn fn, void *fn_ctx)
+static void guard_run(int sock, pid_t agent, pid_t keeper, guard_fn fn, void *fn_ctx)
 {
-    struct guard_child k = { .sock = sock, .fn = fn, .fn_ctx = fn_ctx };
+    struct guard_child k = { .sock = sock, .agent = agent, .fn = fn, .fn_ctx = fn_ctx };
 
     buf_init(&k.out, 16u << 20);
     /* A function finds the descriptors it knew, as after any fork; and libuv's handler
@@ -299,7 +299,7 @@ static void guard_run(int sock, pid_t keeper, guard_fn fn, void *fn_ctx)
  * once does not get it. It holds no descriptor: nobody waits for it by accident. */
 void guard_main(int sock, guard_fn fn, void *fn_ctx)
 {
-    const pid_t keeper = getpid();
+    const pid_t agent = getppid(), keeper = getpid();
 
     setsid(); /* Whoever kills the agent's whole process group does not get us. */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -307,7 +307,7 @@ void guard_main(int sock, guard_fn fn, void *fn_ctx)
     signal(SIGCHLD, SIG_DFL);
     const pid_t guard = fork();
     if (guard == 0)
-        guard_run(sock, keeper, fn, fn_ctx);
+        guard_run(sock, agent, keeper, fn, fn_ctx);
     close_range(0, ~0U, 0);
     if (!fn) /* A program of somebody else's may have a title that is not argv. */
         rename_self("job-guard");

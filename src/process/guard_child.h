@@ -43,6 +43,7 @@ struct guarded_service {
 struct guard_child {
     int sock;
     pid_t keeper;           /* our parent */
+    pid_t agent;            /* its parent: whose reader of stacks may look at workers */
     sigset_t while_waiting; /* the signals that are blocked then: all but SIGCHLD */
     guard_fn fn;
     void *fn_ctx;

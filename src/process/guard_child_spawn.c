@@ -108,7 +108,8 @@ static int fork_fn(struct guard_child *k, const struct spawn_request *p,
     _exit(code); /* What the caller has asked for at its exit is not ours to do. */
 }
 
-static struct proc_spec spec_of(const struct spawn_request *p)
+static struct proc_spec spec_of(const struct guard_child *k,
+                                const struct spawn_request *p)
 {
     return (struct proc_spec){
         .argv = p->strings,
@@ -118,7 +119,7 @@ static struct proc_spec spec_of(const struct spawn_request *p)
                 p->fd[2] >= 0 ? p->fd[2] : 2 },
         .extra = { -1, -1, -1 },
         .session = p->req.flags & GUARD_SESSION,
-        .tracer = getppid(), /* the agent */
+        .tracer = k->agent,
         .cpus = p->req.cpus_size ? p->bytes : NULL,
         .cpus_size = p->req.cpus_size,
     };
@@ -126,7 +127,7 @@ static struct proc_spec spec_of(const struct spawn_request *p)
 
 int guard_child_spawn(struct guard_child *k, const struct spawn_request *p, pid_t *pid)
 {
-    const struct proc_spec spec = spec_of(p);
+    const struct proc_spec spec = spec_of(k, p);
     const bool known =
         k->started && spec.argv[0] && strcmp(k->started, spec.argv[0]) == 0;
     int rc;
@@ -205,7 +206,7 @@ void guard_child_start(struct guard_child *k, struct spawn_request *p)
 
 void guard_child_start_service(struct guard_child *k, struct spawn_request *p)
 {
-    struct proc_spec spec = spec_of(p);
+    struct proc_spec spec = spec_of(k, p);
     int control[2] = { -1, -1 };
     pid_t pid = 0;
     int rc = k->service_count < GUARD_SERVICES ? 0 : EAGAIN;

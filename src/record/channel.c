@@ -747,12 +747,12 @@ void channel_attach(struct channel *c, const char *host, uint16_t port, bool loc
         ask_caps(c);
 }
 
-void channel_attach_alone(struct channel *c)
+void channel_attach_alone(struct channel *c, bool others)
 {
     if (c->hub)
         return;
     leave_coordinator(c);
-    c->without = false;
+    c->without = others;
     be_coordinator(c);
 }
 

@@ -56,8 +56,9 @@ int channel_open(const struct channel_opts *opts, struct channel **out,
  * this very process, whose --max-restarts then counts for the job. */
 void channel_attach(struct channel *c, const char *host, uint16_t port, bool local);
 
-/* No other node can come, or none can be reached this way: be the coordinator. */
-void channel_attach_alone(struct channel *c);
+/* No other node can come, or there are others and none can be reached this way (a store
+ * of torchrun's): be the coordinator. */
+void channel_attach_alone(struct channel *c, bool others);
 
 enum channel_state channel_state(const struct channel *c);
 const struct record *channel_record(const struct channel *c);

@@ -18,12 +18,14 @@
 #include "process/proc.h"
 #include "stacks/core/procfs.h"
 #include "stacks/core/pyspy.h"
+#include "stacks/faulthandler.h"
 #include "stacks/native.h"
 
 #define AT_ONCE     4u /* py-spies side by side */
 #define PYSPY_BYTES (512u * 1024u)
 #define PYSPY_TRIES 3 /* of a process that changes while it is read */
 #define MARGIN_MS   250u
+#define ANSWER_MS   300u /* for a worker's own faulthandler */
 #define AGAIN_MS    300u /* between two accounts of what is known so far */
 #define INCOMPLETE  "there was no time left for all native frames"
 #define PATH_BYTES  4352u
@@ -33,7 +35,8 @@ struct collect {
     struct stack_sample sample;
     uint64_t by_ms; /* when we must have printed */
     char pyspy[PATH_BYTES];
-    bool refused; /* ptrace, for one process at least */
+    bool refused; /* ptrace, for one process at least, */
+    bool told;    /* and that one has told by itself where it is */
 };
 
 static const char *look_up(char *const *envp, const char *name)
@@ -358,6 +361,38 @@ static void spy_on(struct collect *c, struct stack_process **list, size_t count)
         list[next]->missing = "there was no time left to ask py-spy";
 }
 
+/* --- what a worker tells of itself --------------------------------------------------
+ */
+
+/* Where we may not look. A stopped one answers when it goes on, which may be never. */
+static void ask_process(struct collect *c, struct stack_process *p)
+{
+    const uint64_t by_ms = MIN_OF(c->by_ms, clock_mono_ms() + ANSWER_MS);
+
+    p->missing = why_refused();
+    if (p->state != 'S' && p->state != 'R')
+        return;
+    const int rc = faulthandler_read(&c->sample.arena, p, by_ms, NULL);
+    c->sample.held = c->sample.held || rc != MUSTER_ENOTSUP;
+    if (rc != 0)
+        return;
+    c->told = true;
+    p->missing = "";
+}
+
+static int note_refused(struct collect *c)
+{
+    char text[400];
+
+    if (!c->told)
+        return stack_sample_note(&c->sample, why_refused());
+    snprintf(text, sizeof text,
+             "%s: where Python is was told by the workers' own faulthandler, of their "
+             "main threads alone, without native frames",
+             why_refused());
+    return stack_sample_note(&c->sample, text);
+}
+
 /* --- all of it -------------------------------------------------------------------- */
 
 static int add_target(struct collect *c, const struct stacks_target *t)
@@ -386,7 +421,7 @@ static bool is_there(const struct stack_process *p)
     return p->state && p->state != 'Z' && p->state != 'X';
 }
 
-/* The Python processes that we may read, those of workers first. */
+/* The Python processes that we may read, those of workers first. Others are asked. */
 static size_t list_python(struct collect *c, struct stack_process **list)
 {
     size_t n = 0;
@@ -402,7 +437,7 @@ static size_t list_python(struct collect *c, struct stack_process **list)
                     continue;
                 if (!may_read(p->pid)) {
                     c->refused = true;
-                    p->missing = why_refused();
+                    ask_process(c, p);
                 } else if (is_python(p->pid)) {
                     list[n++] = p;
                 }
@@ -513,7 +548,7 @@ int stacks_collect(const struct stacks_read_opts *opts,
     if (rc == 0)
         rc = read_python(&c);
     if (rc == 0 && c.refused)
-        rc = stack_sample_note(&c.sample, why_refused());
+        rc = note_refused(&c);
     if (rc == 0 && opts->depth == STACKS_QUICK)
         rc = put_sample(&c, put, ctx);
     if (rc == 0 && opts->depth == STACKS_FULL)

@@ -16,7 +16,7 @@ struct task {
     struct stacks_service *s; /* NULL once the service is gone */
     struct stacks_reading *reading;
     struct task *next;
-    bool full;
+    bool holds; /* the workers' main threads, for native frames or their own answer */
     stacks_cb cb;
     void *ctx;
 };
@@ -31,6 +31,7 @@ struct stacks_service {
     struct gathering *gatherings;  /* whose answers the channel has yet to bring */
     size_t running;
     uint64_t holds;
+    bool answers; /* workers told by themselves where they are, the last time */
 };
 
 /* --- this node -------------------------------------------------------------------- */
@@ -41,7 +42,7 @@ static void unlink_task(struct task *t)
         if (*at == t) {
             *at = t->next;
             t->s->running--;
-            t->s->holds += t->full; /* It ends: what it did is done. */
+            t->s->holds += t->holds; /* It ends: what it did is done. */
             return;
         }
 }
@@ -63,6 +64,8 @@ static void service_on_read(void *ctx, int status, struct span json,
         (void)stack_sample_note(&sample, text);
     }
     stack_sample_sort(&sample);
+    t->holds = t->holds || sample.held;
+    t->s->answers = sample.held;
     unlink_task(t);
     t->cb(t->ctx, &sample);
     stack_sample_fini(&sample);
@@ -97,8 +100,8 @@ int stacks_of_node(struct stacks_service *s, enum stacks_depth depth,
         mem_free(t);
         return rc;
     }
-    t->full = depth == STACKS_FULL;
-    s->holds += t->full;
+    t->holds = depth == STACKS_FULL || s->answers;
+    s->holds += t->holds;
     t->next = s->tasks;
     s->tasks = t;
     s->running++;

@@ -30,7 +30,7 @@ struct gathered {
 
 struct lines_ask {
     struct status *s;
-    int64_t rank;
+    struct lines_ask *next;
     status_lines_cb cb;
     void *ctx;
 };
@@ -43,6 +43,7 @@ struct status {
     struct job_input input; /* of the last status_now */
     struct waiter waiters[WAITERS_MAX];
     size_t waiter_count;
+    struct lines_ask *lines; /* owned; the channel has yet to bring their answers */
     void (*on_change)(void *ctx);
     void *change_ctx;
     struct defer changed;
@@ -238,6 +239,17 @@ static void on_lines_question(void *ctx, struct channel_question *q,
     buf_fini(&b);
 }
 
+static void lines_done(struct lines_ask *l, struct span found, const char *why)
+{
+    struct lines_ask **at = &l->s->lines;
+
+    while (*at != l)
+        at = &(*at)->next;
+    *at = l->next;
+    l->cb(l->ctx, found, why);
+    mem_free(l);
+}
+
 static void on_lines_answers(void *ctx, const struct channel_answer *answers,
                              size_t count, bool complete)
 {
@@ -248,9 +260,8 @@ static void on_lines_answers(void *ctx, const struct channel_answer *answers,
     for (size_t i = 0; i < count; i++)
         if (answers[i].bytes.n)
             found = answers[i].bytes;
-    l->cb(l->ctx, found,
-          found.n ? NULL : "this rank has no log files, or cannot be asked");
-    mem_free(l);
+    lines_done(l, found,
+               found.n ? NULL : "this rank has no log files, or cannot be asked");
 }
 
 int status_lines(struct status *s, int64_t rank, status_lines_cb cb, void *ctx)
@@ -274,11 +285,13 @@ int status_lines(struct status *s, int64_t rank, status_lines_cb cb, void *ctx)
     l = mem_calloc(1, sizeof *l);
     if (!l)
         return MUSTER_ENOMEM;
-    *l = (struct lines_ask){ s, rank, cb, ctx };
+    *l = (struct lines_ask){ s, s->lines, cb, ctx };
     put_u64(payload, (uint64_t)rank);
     const int rc = channel_ask(s->channel, "lines", span_of(payload, sizeof payload),
                                ANSWER_MS, on_lines_answers, l, NULL);
-    if (rc != 0)
+    if (rc == 0)
+        s->lines = l;
+    else
         mem_free(l);
     return rc;
 }
@@ -409,10 +422,15 @@ static void on_closed(void *ctx)
     mem_free(s);
 }
 
+/* The channel ends with us and brings no more answers: whoever waits for one is told,
+ * so that what it holds is freed. */
 void status_close(struct status *s)
 {
     if (!s)
         return;
+    call_waiters(s);
+    while (s->lines)
+        lines_done(s->lines, span_of(NULL, 0), "the job has ended");
     handle_set_begin(&s->closing, on_closed, s);
     handle_set_close(&s->closing, &s->changed.idle);
     handle_set_end(&s->closing);

@@ -25,8 +25,11 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 SIGKILL = 9
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_GET_NAME = 1, 15, 16
 PR_SET_MM, PR_SET_MM_MAP, PR_GET_TID_ADDRESS = 35, 14, 40
+PR_SET_PTRACER = 0x59616D61
 CLONE_PARENT, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
 SIGCHLD = 17
+# What the reader of stacks uses where ptrace is forbidden: see src/stacks/faulthandler.h.
+SIGURG, STACKS_FD = 23, 251
 FLAG_SESSION, FLAG_CWD = 1, 4
 # Number of clone(2), and whether the thread pointer is its fourth argument.
 CLONE_CALL = {"x86_64": (56, False), "aarch64": (220, True), "riscv64": (220, True)}
@@ -76,6 +79,7 @@ class Given:
         self.optional = take("MUSTER_WARM_OPTIONAL", "") == "1"
         self.memory_kb = int(take("MUSTER_WARM_MEMORY_KB", "0") or 0)
         self.learn = take("MUSTER_WARM_LEARN", "") == "1"
+        self.tracer = int(take("MUSTER_WARM_TRACER", "0") or 0)
         path = os.environ["PYTHONPATH"]
         if path == ZIP_PATH:
             del os.environ["PYTHONPATH"]
@@ -187,6 +191,26 @@ class System:
         if pid < 0:
             raise Refuse("clone(): " + os.strerror(errnum))
         return pid
+
+    def may_be_read(self):
+        """Whether the agent will be able to read the memory of a process like us. Some
+        machines forbid it to everybody, and some containers forbid the call itself."""
+        try:
+            with open("/proc/sys/kernel/yama/ptrace_scope") as f:
+                if int(f.read()) > 1:
+                    return False
+        except (OSError, ValueError):
+            pass
+        c = self.ctypes
+        of, to = c.create_string_buffer(1), c.create_string_buffer(1)
+        pair = c.c_void_p * 2
+        local, remote = pair(c.addressof(to), 1), pair(c.addressof(of), 1)
+        one, none = c.c_ulong(1), c.c_ulong(0)
+        try:
+            read = self.py.process_vm_readv
+        except AttributeError:
+            return False
+        return read(c.c_int(os.getpid()), local, one, remote, one, none) == 1
 
     def set_title(self, name, argv, environ):
         """What ps and /proc/PID/environ show. The kernel may not be able to."""
@@ -580,12 +604,30 @@ class Learner:
         return None
 
 
+def print_stacks_when_asked():
+    """Where nobody may read our memory, Python itself prints where it is, into a file
+    that the reader of stacks finds by its name. The signal is one that does nothing to a
+    process that does not expect it."""
+    import faulthandler
+    import fcntl
+
+    try:
+        fd = os.memfd_create("muster-stacks")
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
+        os.dup2(fd, STACKS_FD, False)
+        os.close(fd)
+        faulthandler.register(SIGURG, STACKS_FD, all_threads=False)
+    except (OSError, AttributeError, RuntimeError):
+        pass  # The worker is worth more than its stacks.
+
+
 def become_worker(system, given, guard, request, control, collect):
     """Everything between the fork and the script."""
     py = system.py
     if request.flags & FLAG_SESSION:
         os.setsid()
     py.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    py.prctl(PR_SET_PTRACER, system.ctypes.c_ulong(given.tracer), 0, 0, 0)
     if os.getppid() != guard:
         os._exit(99)
     request.read()
@@ -622,6 +664,8 @@ def become_worker(system, given, guard, request, control, collect):
         os.set_inheritable(250, False)
         sys.meta_path.insert(0, Learner(250))
     os.close(STATUS)
+    if not given.readable:
+        print_stacks_when_asked()
     if collect:
         import gc
 
@@ -682,6 +726,7 @@ def serve(system, given, guard):
     gc.collect()
     gc.freeze()
     control = _socket.socket(fileno=CONTROL)
+    given.readable = system.may_be_read()
     base_kb = resident_kb()
     tell("ready", int((time.monotonic() - began) * 1000), base_kb, len(sys.modules))
     while True:

@@ -221,10 +221,18 @@ static char *joined(const struct text_list *l)
 static int server_env(const struct warm *w, struct text_list *env)
 {
     static const char *const ours[] = {
-        "PYTHONPATH",           "OMP_NUM_THREADS",    "MKL_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS", "MUSTER_WARM_SERVER", "MUSTER_WARM_MODULES",
-        "MUSTER_WARM_OPTIONAL", "MUSTER_WARM_LEARN",  "MUSTER_WARM_MEMORY_KB",
-        "MUSTER_WARM_ENV_SIZE", "MUSTER_TOKEN", /* which is the agents' alone */
+        "PYTHONPATH",
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MUSTER_WARM_SERVER",
+        "MUSTER_WARM_MODULES",
+        "MUSTER_WARM_OPTIONAL",
+        "MUSTER_WARM_LEARN",
+        "MUSTER_WARM_MEMORY_KB",
+        "MUSTER_WARM_ENV_SIZE",
+        "MUSTER_WARM_TRACER",
+        "MUSTER_TOKEN", /* which is the agents' alone */
     };
     const char *path = env_get(w->opts.envp, "PYTHONPATH");
     char *modules = joined(&w->core.modules);
@@ -250,6 +258,8 @@ static int server_env(const struct warm *w, struct text_list *env)
     rc = rc ? rc : put(env, "MUSTER_WARM_OPTIONAL", w->core.optional ? "1" : "0");
     rc = rc ? rc : put(env, "MUSTER_WARM_LEARN", w->core.learning ? "1" : "0");
     rc = rc ? rc : put(env, "MUSTER_WARM_MEMORY_KB", number);
+    (void)snprintf(number, sizeof number, "%d", (int)getpid());
+    rc = rc ? rc : put(env, "MUSTER_WARM_TRACER", number);
     mem_free(paths);
     mem_free(modules);
     return rc;

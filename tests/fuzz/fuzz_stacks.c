@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "hang/core/progress.h"
+#include "stacks/core/faulthandler.h"
 #include "stacks/core/findings.h"
 #include "stacks/core/procfs.h"
 #include "stacks/core/pyspy.h"
@@ -76,6 +77,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     node(in);
     pulses(in);
     (void)pyspy_parse(&a, &p, in, NULL);
+    if (faulthandler_parse(&a, &p, in, NULL) == 0)
+        assert(p.thread_count == 1 && p.threads[0].python_count > 0);
+    (void)faulthandler_whole(in);
+    (void)faulthandler_listens(in, 23);
     (void)procfs_stat(&a, &p, in);
     (void)procfs_cpu(&p, in, 100);
     (void)procfs_switches(&p, in);

@@ -1,7 +1,7 @@
 """A worker of a small gloo training in which one rank gets stuck, in one of ten ways.
 
-KINDS lists them with commas, one for each attempt; VICTIM is the rank. STEPS good steps come
-first. `moves` gets nobody stuck: each step takes PAUSE seconds on the victim.
+KINDS lists them with commas, one for each attempt; VICTIM is the rank, or `here` on the node
+whose second worker it is and `there` on the others. STEPS good steps come first. `moves` gets nobody stuck: each step takes PAUSE seconds on the victim.
 """
 import ctypes
 import multiprocessing
@@ -97,11 +97,21 @@ def train_step():
     dist.all_reduce(torch.ones(1000))
 
 
+def victim_of(rank: int) -> int:
+    given = os.environ.get("VICTIM", "1")
+    if given not in ("here", "there"):
+        return int(given)
+    found = torch.tensor([rank if given == "here" and os.environ["LOCAL_RANK"] == "1" else -1])
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return int(found.item())
+
+
 def main():
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     kinds = os.environ["KINDS"].split(",")
     dist.init_process_group("gloo")
-    rank, victim = dist.get_rank(), int(os.environ.get("VICTIM", "1"))
+    rank = dist.get_rank()
+    victim = victim_of(rank)
     for _ in range(int(os.environ.get("STEPS", "3"))):
         train_step()
     if rank == victim and kinds[attempt] != "moves":

@@ -23,11 +23,12 @@ def environment(**more) -> dict:
 class Job:
     """One agent, its output in a file (or stdout elsewhere)."""
 
-    def __init__(self, where: Path, name: str, *words, kind="muster", env=None, stdin=subprocess.DEVNULL, stdout=None):
+    def __init__(self, where: Path, name: str, *words, kind="muster", env=None, stdin=subprocess.DEVNULL, stdout=None,
+                 before=()):
         self.out = where / f"{name}.out"
         program = [str(MUSTER), "run"] if kind == "muster" else [str(VENV / "torchrun")]
         with self.out.open("w") as out:
-            self.process = subprocess.Popen([*program, *map(str, words)], stdout=stdout or out,
+            self.process = subprocess.Popen([*map(str, before), *program, *map(str, words)], stdout=stdout or out,
                                             stderr=out, stdin=stdin, cwd=where, env=environment(**(env or {})))
 
     @property

@@ -4,7 +4,9 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -37,6 +39,11 @@ def told(text: str) -> list[str]:
     """What the agent said of hangs: one text for each, without the log's own words."""
     lines = [line.split("] ", 1)[1] for line in text.splitlines() if "muster/hang]" in line]
     return re.split(r"(?=no rank has made progress)", "\n".join(lines))[1:]
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
 
 
 def stuck_at(text: str) -> list[float]:
@@ -193,3 +200,110 @@ def test_two_nodes_tell_the_same_and_restart_as_one(tmp_path):
             hangs = told(job.text())
             assert len(hangs) == 1, job.text()[-3000:]
             assert "3 ranks (0-2) wait in broadcast" in hangs[0] and "rank 3 is the likely cause" in hangs[0]
+
+
+def test_in_a_mixed_group_each_of_our_nodes_tells_of_its_own(tmp_path):
+    """torchrun hosts: its store carries no questions, so that our nodes look at their own ranks, and say so."""
+    port = free_port()
+    words = ["--nnodes=3", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-id=mixed-{port}", "--max-restarts=0",
+             f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"]
+    env = {"KINDS": "sleep", "VICTIM": "there"}
+    with Job(tmp_path, "torch", *words, CULPRIT, kind="torchrun", env=env) as theirs:
+        by = time.monotonic() + 120
+        while not is_listening(port):
+            assert time.monotonic() < by and theirs.process.poll() is None, theirs.text()
+            time.sleep(0.05)
+        with Job(tmp_path, "a", *words, "--hang=4s", CULPRIT, env=env) as a, \
+             Job(tmp_path, "b", *words, "--hang=4s", CULPRIT, env={**env, "VICTIM": "here"}) as b:
+            b.until("likely cause")
+            hang = told(b.text())[0]
+            assert re.search(r"rank (\d) on \S+ is in sleep \(hang_culprit.py:\d+\)", hang), hang
+            assert re.search(r"rank (\d) is the likely cause", hang), hang
+            a.until("likely cause")
+            assert "the likely cause is unknown" in told(a.text())[0], a.text()
+            seen, by = "", time.monotonic() + 60
+            while not re.search(r"2 ranks \(\d, \d, \S+\): broadcast", seen):
+                assert time.monotonic() < by, seen
+                seen = stacks(a.pid).stdout
+            assert "note: this node alone: the store is not served by muster" in seen, seen
+
+
+def test_stacks_are_told_before_the_file_timer_kills(tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text("import time\nimport torch.distributed.elastic.timer as timer\n"
+                      "from torch.distributed.elastic.timer import FileTimerClient, expires\nimport os\n"
+                      "timer.configure(FileTimerClient(os.environ['TORCHELASTIC_TIMER_FILE']))\n"
+                      "def late():\n    time.sleep(3600)\n"
+                      "with expires(after=1):\n    late()\n")
+    with Job(tmp_path, "job", "--standalone", "--nproc-per-node=1", "--max-restarts=0", script,
+             env={"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}) as job:
+        assert job.wait() == -signal.SIGKILL  # torch's: the agent gets the worker's signal, too
+        text = job.text()
+        found = re.search(r"where the workers that took longer than their timer allows are:\n"
+                          r".*1 rank  \(0, \S+\): late \(late.py:7\)", text)
+        assert found and "expired" in text[found.end():], text
+
+
+def test_warm_workers_tell_where_ptrace_is_forbidden(tmp_path):
+    """Their own faulthandler is asked, live: nobody is stopped, nobody ends, and a hang has a name."""
+    run_id = f"forbidden-{os.getpid()}"
+    forbid = [sys.executable, Path(__file__).with_name("no_ptrace.py")]
+    with Job(tmp_path, "job", f"--rdzv-id={run_id}", "--rdzv-backend=c10d", "--nproc-per-node=3", "--warm",
+             "--max-restarts=0", "--hang=4s:stop", CULPRIT, env={"KINDS": "lock", "VICTIM": "1"}, before=forbid) as job:
+        job.until("STUCK")
+        by = time.monotonic() + 60
+        out = ""
+        while not out.startswith("1 rank  (1, ") and not told(job.text()):
+            assert time.monotonic() < by, out + job.text()[-3000:]
+            out = stacks(run_id).stdout
+        if out.startswith("1 rank"):  # else the machine is so slow that the hang was told before
+            assert re.match(r"1 rank  \(1, \S+\): lock \(hang_culprit.py:\d+\) <- main \(hang_culprit.py:\d+\)"
+                            r".*   <-- differs", out), out
+            assert "2 ranks (0, 2): broadcast (torch/distributed/distributed_c10d.py:" in out, out
+            assert "told by the workers' own faulthandler" in out, out
+        assert job.wait() == 1
+        hangs = told(job.text())
+        assert len(hangs) == 1 and "rank 1 is the likely cause." in hangs[0], job.text()[-3000:]
+        assert "2 ranks (0, 2) wait in broadcast" in hangs[0], hangs
+
+
+PRCTL = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int prctl(int option, unsigned long a, unsigned long b, unsigned long c, unsigned long d)
+{
+    int (*real)(int, unsigned long, unsigned long, unsigned long, unsigned long) = dlsym(RTLD_NEXT, "prctl");
+    const char *to = getenv("PRCTL_LOG");
+    if (option == 0x59616d61 && to) {
+        char line[64];
+        const int n = snprintf(line, sizeof line, "%d %lu\\n", (int)getpid(), a);
+        const int fd = open(to, O_WRONLY | O_APPEND | O_CREAT, 0600);
+        if (write(fd, line, (unsigned)n) < 0)
+            abort();
+        close(fd);
+    }
+    return real(option, a, b, c, d);
+}
+"""
+
+
+@pytest.mark.parametrize("warm", [[], ["--warm"]])
+def test_workers_let_the_agent_look_where_yama_asks_them(tmp_path, warm):
+    """kernel.yama.ptrace_scope=1 lets those look whom a process has named, and their children."""
+    if os.environ.get("MUSTER_BUILD"):
+        pytest.skip("a sanitizer's runtime has its own prctl")
+    (tmp_path / "prctl.c").write_text(PRCTL)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "prctl.so", tmp_path / "prctl.c", "-ldl"], check=True)
+    script = tmp_path / "worker.py"
+    script.write_text("import os\nprint('PID', os.getpid(), flush=True)\n")
+    log = tmp_path / "prctl.log"
+    with Job(tmp_path, "job", "--standalone", "--nproc-per-node=2", *warm, script,
+             env={"LD_PRELOAD": str(tmp_path / "prctl.so"), "PRCTL_LOG": str(log)}) as job:
+        assert job.wait() == 0, job.text()
+        pids = re.findall(r"PID (\d+)", job.text())
+        named = dict(line.split() for line in log.read_text().splitlines())
+        assert len(pids) == 2 and [named.get(pid) for pid in pids] == [str(job.pid)] * 2, (pids, named, job.pid)

@@ -168,6 +168,7 @@ static int print_cut(struct buf *out, const struct stack_sample *s, const char *
 {
     buf_append_str(out, "{\"node\": ");
     json_text(out, node ? node : "");
+    buf_append_str(out, s->held ? ", \"held\": true" : "");
     buf_append_str(out, ", \"notes\": [");
     for (size_t i = 0; i < s->note_count; i++) {
         buf_append_str(out, i ? ", " : "");
@@ -316,6 +317,7 @@ static int parse_node(struct stack_sample *s, const json_t *from)
     bool failed = false;
     const char *node = text_of(&s->arena, json_object_get(from, "node"), &failed);
 
+    s->held = s->held || json_is_true(json_object_get(from, "held"));
     for (size_t i = 0; i < json_array_size(notes); i++) {
         const char *text = json_string_value(json_array_get(notes, i));
 

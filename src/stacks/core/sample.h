@@ -3,7 +3,7 @@
  *
  * A node's part travels as JSON, from the reader to its agent and on to whoever asked:
  *
- *     {"node": "node2", "notes": ["no py-spy ..."], "ranks": [{"rank": 5,
+ *     {"node": "node2", "held": true, "notes": ["no py-spy ..."], "ranks": [{"rank": 5,
  *      "local_rank": 1, "processes": [{"pid": 4711, "parent": 4700, "state": "S",
  *      "command": "python", "wchan": "futex_do_wait", "syscall": "futex",
  *      "switches": 12, "cpu_ms": 980, "threads": [{"id": 4711, "name": "MainThread",
@@ -68,6 +68,7 @@ struct stack_sample {
     size_t count, size;
     const char *notes[STACK_NOTES_MAX]; /* what is missing in general, no two equal */
     size_t note_count;
+    bool held; /* a worker's main thread had to answer by itself, and so has run */
 };
 
 void stack_sample_fini(struct stack_sample *s); /* a zeroed one is fine */

@@ -193,7 +193,7 @@ static void test_alone(void **state)
     (void)state;
     uv_loop_init(&loop);
     open_side(&a, "n1");
-    channel_attach_alone(a.c);
+    channel_attach_alone(a.c, false);
     publish(&a, "x");
     assert_int_equal(a.entries, 0); /* never from inside the call */
     spin(has_note, &a, NULL);
@@ -207,6 +207,24 @@ static void test_alone(void **state)
     channel_close(a.c, on_gone, &a);
     uv_run(&loop, UV_RUN_DEFAULT);
     assert_true(a.gone);
+    assert_int_equal(uv_loop_close(&loop), 0);
+}
+
+/* A store of torchrun's: its node writes its own record, and knows that it is not all.
+ */
+static void test_others_out_of_reach(void **state)
+{
+    struct side a = { 0 };
+
+    (void)state;
+    uv_loop_init(&loop);
+    open_side(&a, "n1");
+    channel_attach_alone(a.c, true);
+    publish(&a, "x");
+    spin(has_note, &a, NULL);
+    assert_int_equal(channel_state(a.c), CHANNEL_NO_COORDINATOR);
+    channel_close(a.c, on_gone, &a);
+    uv_run(&loop, UV_RUN_DEFAULT);
     assert_int_equal(uv_loop_close(&loop), 0);
 }
 
@@ -247,6 +265,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_nodes),
         cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_others_out_of_reach),
         cmocka_unit_test(test_moves),
     };
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/err.h"
+#include "stacks/core/faulthandler.h"
 #include "stacks/core/findings.h"
 #include "stacks/core/procfs.h"
 #include "stacks/core/pyspy.h"
@@ -66,6 +67,89 @@ static void other_texts_than_py_spys_are_refused(void **state)
             fail_msg("%s: want %d, got %d", rows[i].text, rows[i].want, rc);
         arena_fini(&a);
     }
+}
+
+static void faulthandler_is_read_as_pyspy_would_tell_it(void **state)
+{
+    static const char one[] =
+        "Stack (most recent call first):\n"
+        "  File \"/v/lib/python3.11/site-packages/torch/nn/x.py\", line 28 in wait\n"
+        "  File \"/usr/lib/python3.11/queue.py\", line 7 in get\n"
+        "  File \"/a\", line 9 in b/train.py\", line 88 in <module>\n";
+    static const struct stack_frame want[] = { { "wait", "torch/nn/x.py", 28 },
+                                               { "get", "queue.py", 7 },
+                                               { "<module>", "train.py", 88 } };
+    char twice[2 * sizeof one];
+
+    (void)state;
+    snprintf(twice, sizeof twice, "%s%s", one, one);
+    assert_false(faulthandler_whole(span_str(one)));
+    assert_true(faulthandler_whole(span_str(twice)));
+    for (struct failing f = failing_first(); failing_next(&f);) {
+        struct stack_process p = { .pid = 7 };
+        struct arena a = { 0 };
+        const int rc = faulthandler_parse(&a, &p, span_str(twice), NULL);
+
+        if (rc == 0) {
+            assert_int_equal(p.thread_count, 1);
+            assert_int_equal(p.threads[0].id, 7);
+            assert_int_equal(p.threads[0].python_count, ARRAY_LEN(want));
+            for (size_t i = 0; i < ARRAY_LEN(want); i++) {
+                assert_string_equal(p.threads[0].python[i].name, want[i].name);
+                assert_string_equal(p.threads[0].python[i].file, want[i].file);
+                assert_int_equal(p.threads[0].python[i].line, want[i].line);
+            }
+        } else {
+            assert_int_equal(rc, MUSTER_ENOMEM);
+            assert_int_equal(p.thread_count, 0);
+        }
+        arena_fini(&a);
+    }
+}
+
+static void other_texts_than_faulthandlers_are_refused(void **state)
+{
+    static const char *const bad[] = {
+        "",
+        "Stack (most recent call first):\n",
+        "Stack (most recent call first):\n  <no Python frame>\n",
+        "Stack (most recent call first):\n  File \"x",
+        "Stack (most recent call first):\n  File \"x\", line 3 of y\n",
+        "  File \"x\", line 3 in y\n",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct stack_process p = { .pid = 7 };
+        struct arena a = { 0 };
+
+        if (faulthandler_parse(&a, &p, span_str(bad[i]), NULL) != MUSTER_EEMPTY)
+            fail_msg("%s: taken for frames", bad[i]);
+        arena_fini(&a);
+    }
+}
+
+static void a_signal_is_sent_to_whoever_listens(void **state)
+{
+    static const struct {
+        const char *says, *status;
+        bool want;
+    } rows[] = {
+        { "listens", "x\nSigBlk:\t0000000000000000\nSigCgt:\t0000000180400002\n",
+          true },
+        { "blocks it", "x\nSigBlk:\t0000000000400000\nSigCgt:\t0000000180400002\n",
+          false },
+        { "does not", "x\nSigBlk:\t0000000000000000\nSigCgt:\t0000000180000002\n",
+          false },
+        { "tells nothing", "", false },
+        { "is cut off", "x\nSigCgt:\t00000001804", false },
+        { "tells nonsense", "x\nSigCgt:\tzzzzzzzzzzzzzzzzzz\n", false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        if (faulthandler_listens(span_str(rows[i].status), 23) != rows[i].want)
+            fail_msg("a thread that %s", rows[i].says);
 }
 
 static void proc_is_read_whatever_a_command_is_called(void **state)
@@ -443,6 +527,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(py_spy_is_read_with_the_main_thread_first),
         cmocka_unit_test(other_texts_than_py_spys_are_refused),
+        cmocka_unit_test(faulthandler_is_read_as_pyspy_would_tell_it),
+        cmocka_unit_test(other_texts_than_faulthandlers_are_refused),
+        cmocka_unit_test(a_signal_is_sent_to_whoever_listens),
         cmocka_unit_test(proc_is_read_whatever_a_command_is_called),
         cmocka_unit_test(verdicts),
         cmocka_unit_test(equal_stacks_are_told_once_the_odd_ones_first),
