@@ -3,8 +3,6 @@
  * installed. */
 #include "auth/munge_dl.h"
 
-#include <dlfcn.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,33 +35,29 @@ static struct {
     int (*decode)(const char *credential, struct munge_ctx *, void **, int *, uid_t *,
                   gid_t *);
 } munge;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool loaded;
 
-static int load(struct muster_error *err)
-{
-    void *lib = dlopen("libmunge.so.2", RTLD_NOW | RTLD_LOCAL);
+static const struct dlopen_symbol symbols[] = {
+#define SYMBOL(name)                                                                   \
+    {                                                                                  \
+        "munge_" #name, &munge.name                                                    \
+    }
+    SYMBOL(ctx_create),   SYMBOL(ctx_destroy), SYMBOL(ctx_set), SYMBOL(ctx_get),
+    SYMBOL(ctx_strerror), SYMBOL(encode),      SYMBOL(decode),
+#undef SYMBOL
+};
 
-    if (!lib)
-        return err_set(err, MUSTER_ENOTSUP, "libmunge cannot be loaded: %s", dlerror());
-    if (!dlopen_find(lib, "munge_ctx_create", &munge.ctx_create) ||
-        !dlopen_find(lib, "munge_ctx_destroy", &munge.ctx_destroy) ||
-        !dlopen_find(lib, "munge_ctx_set", &munge.ctx_set) ||
-        !dlopen_find(lib, "munge_ctx_get", &munge.ctx_get) ||
-        !dlopen_find(lib, "munge_ctx_strerror", &munge.ctx_strerror) ||
-        !dlopen_find(lib, "munge_encode", &munge.encode) ||
-        !dlopen_find(lib, "munge_decode", &munge.decode))
-        return err_set(err, MUSTER_ENOTSUP, "libmunge lacks functions: it is too old");
-    loaded = true;
-    return 0;
-}
+static struct dlopen_library library = {
+    .file = "libmunge.so.2",
+    .used = "Slurm's nodes know each other by libmunge",
+    .remedy = "Install it (Debian: libmunge2), or give the job a secret of its own "
+              "(--token-file).",
+    .symbols = symbols,
+    .count = ARRAY_LEN(symbols),
+};
 
 static int munge_load(struct muster_error *err)
 {
-    pthread_mutex_lock(&lock);
-    const int rc = loaded ? 0 : load(err);
-    pthread_mutex_unlock(&lock);
-    return rc;
+    return dlopen_load(&library, err);
 }
 
 static struct munge_ctx *context(void)

@@ -1,89 +1,46 @@
 /* openssl_dl.c - see openssl_dl.h. */
 #include "auth/openssl_dl.h"
 
-#include "base/err.h"
-
 #ifdef MUSTER_DLOPEN
 
-#include <dlfcn.h>
-#include <pthread.h>
-
+#include "base/base.h"
 #include "loop/dlopen.h"
+
+#define REMEDY "Install it (Debian: libssl3), or start the job without a secret."
 
 struct openssl_dl openssl_dl;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool have_crypto, have_ssl;
+#define SYMBOL(name) { #name, &openssl_dl.name##_ },
+static const struct dlopen_symbol crypto_symbols[] = { CRYPTO_FUNCTIONS(SYMBOL) };
+static const struct dlopen_symbol ssl_symbols[] = { SSL_FUNCTIONS(SYMBOL) };
+#undef SYMBOL
 
-static void *open_library(const char *name, struct muster_error *err)
-{
-    void *lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+static struct dlopen_library crypto = {
+    .file = "libcrypto.so.3",
+    .used = "a job's secret needs OpenSSL 3",
+    .remedy = REMEDY,
+    .symbols = crypto_symbols,
+    .count = ARRAY_LEN(crypto_symbols),
+};
 
-    if (!lib)
-        (void)err_set(
-            err, MUSTER_ENOTSUP,
-            "a job's secret needs OpenSSL 3, which cannot be loaded: %s\n"
-            "Install it (Debian: libssl3), or start the job without a secret.",
-            dlerror());
-    return lib;
-}
-
-static int lacks(const char *name, struct muster_error *err)
-{
-    return err_set(err, MUSTER_ENOTSUP, "%s lacks functions: it is too old", name);
-}
-
-static int load_crypto(struct muster_error *err)
-{
-    void *lib = open_library("libcrypto.so.3", err);
-    struct openssl_dl got = openssl_dl;
-    bool all = true;
-
-    if (!lib)
-        return MUSTER_ENOTSUP;
-#define FIND(name) all = dlopen_find(lib, #name, &got.name##_) && all;
-    CRYPTO_FUNCTIONS(FIND)
-    if (!all)
-        return lacks("libcrypto.so.3", err);
-    openssl_dl = got;
-    have_crypto = true;
-    return 0;
-}
-
-static int load_ssl(struct muster_error *err)
-{
-    void *lib = open_library("libssl.so.3", err);
-    struct openssl_dl got = openssl_dl;
-    bool all = true;
-
-    if (!lib)
-        return MUSTER_ENOTSUP;
-    SSL_FUNCTIONS(FIND)
-#undef FIND
-    if (!all)
-        return lacks("libssl.so.3", err);
-    openssl_dl = got;
-    have_ssl = true;
-    return 0;
-}
+static struct dlopen_library ssl = {
+    .file = "libssl.so.3",
+    .used = "encryption needs OpenSSL 3",
+    .remedy = REMEDY,
+    .symbols = ssl_symbols,
+    .count = ARRAY_LEN(ssl_symbols),
+};
 
 int crypto_dl_load(struct muster_error *err)
 {
-    pthread_mutex_lock(&lock);
-    const int rc = have_crypto ? 0 : load_crypto(err);
-    pthread_mutex_unlock(&lock);
-    return rc;
+    return dlopen_load(&crypto, err);
 }
 
 int ssl_dl_load(struct muster_error *err)
 {
-    int rc = crypto_dl_load(err);
+    const int rc = crypto_dl_load(err);
 
-    pthread_mutex_lock(&lock);
-    if (rc == 0 && !have_ssl)
-        rc = load_ssl(err);
-    pthread_mutex_unlock(&lock);
-    return rc;
+    return rc ? rc : dlopen_load(&ssl, err);
 }
 
 #else

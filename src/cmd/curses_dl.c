@@ -2,34 +2,32 @@
 #define CURSES_DL_PLAIN
 #include "cmd/curses_dl.h"
 
-#include "base/err.h"
-
 #ifdef MUSTER_DLOPEN_VIEWS
 
-#include <dlfcn.h>
-
+#include "base/base.h"
 #include "loop/dlopen.h"
 
 struct curses_dl curses_dl;
 
+static const struct dlopen_symbol symbols[] = {
+#define SYMBOL(name) { #name, &curses_dl.name },
+    LATE_CURSES(SYMBOL)
+#undef SYMBOL
+        { "stdscr", &curses_dl.screen },
+};
+
+static struct dlopen_library library = {
+    .file = "libncursesw.so.6",
+    .used = "top draws with ncurses",
+    .remedy = "Install it (Debian: libncursesw6), or use `muster status --watch`.",
+    .symbols = symbols,
+    .count = ARRAY_LEN(symbols),
+    .global = true,
+};
+
 int curses_dl_load(struct muster_error *err)
 {
-    void *lib = dlopen("libncursesw.so.6", RTLD_NOW | RTLD_GLOBAL);
-    bool all = true;
-
-    if (!lib)
-        return err_set(err, MUSTER_ENOTSUP,
-                       "top draws with ncurses, which cannot be loaded: %s\n"
-                       "Install it (Debian: libncursesw6), or use `muster status "
-                       "--watch`.",
-                       dlerror());
-#define LATE_CURSES_FIND(name) all = dlopen_find(lib, #name, &curses_dl.name) && all;
-    LATE_CURSES(LATE_CURSES_FIND)
-#undef LATE_CURSES_FIND
-    curses_dl.screen = dlsym(lib, "stdscr");
-    return all && curses_dl.screen
-               ? 0
-               : err_set(err, MUSTER_ENOTSUP, "libncursesw.so.6 lacks functions");
+    return dlopen_load(&library, err);
 }
 
 WINDOW *curses_screen(void)

@@ -2,14 +2,32 @@
  *
  * Linked in the usual way they would cost every start of every command time and memory.
  * A header of its own says for each library which functions are looked up; see
- * curl_dl.h and hwloc_dl.h. Only in shared builds (MUSTER_DLOPEN): a bundle has them
- * inside. */
+ * net/curl_dl.h. Only in shared builds (MUSTER_DLOPEN): a bundle has them inside. */
 #ifndef LOOP_DLOPEN_H
 #define LOOP_DLOPEN_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
-/* The address of a function, put where `to`, a pointer to a function pointer, says. */
-bool dlopen_find(void *lib, const char *name, void *to);
+struct muster_error;
+
+struct dlopen_symbol {
+    const char *name;
+    void *to; /* a pointer to the function pointer (or pointer) that gets its address */
+};
+
+struct dlopen_library {
+    const char *file;   /* "libcurl.so.4" */
+    const char *used;   /* begins the error: "etcd is reached through libcurl" */
+    const char *remedy; /* ends it: "Install it (Debian: libcurl4)." */
+    const struct dlopen_symbol *symbols;
+    size_t count;
+    bool global; /* its symbols are for libraries that are loaded later, too */
+    bool loaded; /* for good: what it made may outlive whoever asked */
+};
+
+/* Before anything else of the library. MUSTER_ENOTSUP: it is not installed, or too old.
+ * Cheap once it has succeeded; safe from several threads. */
+int dlopen_load(struct dlopen_library *l, struct muster_error *err);
 
 #endif

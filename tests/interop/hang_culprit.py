@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
