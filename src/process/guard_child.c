@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "process/guard_child.h"
+#include "process/proc.h"
 
 #define KILL_AGAIN_MS 5
 #define FLUSH_AT      2048 /* bytes of replies that do not wait for more to come */
@@ -214,8 +215,8 @@ static void rename_self(const char *name)
 static void close_others(int keep)
 {
     if (keep > 3)
-        close_range(3, (unsigned)keep - 1, 0);
-    close_range((unsigned)keep + 1, ~0U, 0);
+        proc_close_range(3, (unsigned)keep - 1);
+    proc_close_range((unsigned)keep + 1, ~0U);
 }
 
 /* Services first, so that a worker is known before its exit is reaped. */
@@ -308,7 +309,7 @@ void guard_main(int sock, guard_fn fn, void *fn_ctx)
     const pid_t guard = fork();
     if (guard == 0)
         guard_run(sock, agent, keeper, fn, fn_ctx);
-    close_range(0, ~0U, 0);
+    proc_close_range(0, ~0U);
     if (!fn) /* A program of somebody else's may have a title that is not argv. */
         rename_self("job-guard");
     prctl(PR_SET_NAME, "job-guard");

@@ -34,6 +34,10 @@ int proc_spawn_again(const struct proc_spec *spec, pid_t *pid);
  * descriptors 0 to 2, signals. Returns 0 or an errno. */
 int proc_become(const struct proc_spec *spec, pid_t parent);
 
+/* Closes the descriptors from first to last, on any kernel (close_range() came with
+ * Linux 5.9, and sandboxes deny what they do not know). */
+void proc_close_range(unsigned first, unsigned last);
+
 struct proc_list {
     pid_t *pids; /* owned */
     size_t count, size;

@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "loop/handle_set.h"
+#include "process/proc.h"
 #include "stacks/collect.h"
 
 #define REAP_MS 20 /* between two looks at a reader that has not quite gone */
@@ -68,7 +68,7 @@ static void be_reader(const struct stacks_read_opts *opts, int fd, pid_t agent)
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     (void)dup2(fd, out);
-    (void)syscall(SYS_close_range, 4u, ~0u, 0);
+    proc_close_range(4, ~0U);
     (void)stacks_collect(opts, write_all, &out);
     _exit(0);
 }

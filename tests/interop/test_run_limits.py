@@ -18,8 +18,9 @@ import pytest
 
 from run_job import MUSTER, Job, environment, free_port, until_gone
 
-SYSCALLS = {"x86_64": {"signalfd": 282, "signalfd4": 289, "eventfd": 284, "eventfd2": 290},
-            "aarch64": {"signalfd4": 74, "eventfd2": 19}}[os.uname().machine]
+SYSCALLS = {"x86_64": {"signalfd": 282, "signalfd4": 289, "eventfd": 284, "eventfd2": 290,
+                       "close_range": 436},
+            "aarch64": {"signalfd4": 74, "eventfd2": 19, "close_range": 436}}[os.uname().machine]
 
 
 def deny(*names):
@@ -57,6 +58,28 @@ def test_without_eventfd():
     if done.returncode:
         assert "no event loop for the agent: operation not permitted" in done.stderr
         assert "eventfd" in done.stderr
+
+
+@pytest.mark.parametrize("denied", [(), ("close_range",)], ids=["allowed", "denied"])
+def test_without_close_range(tmp_path, denied):
+    """It came with Linux 5.9. Without it too, a worker gets the three descriptors that are meant for
+    it, and the keeper holds none: nobody who reads a pipe of ours waits for it."""
+    script = tmp_path / "job.sh"
+    script.write_text("""
+keeper=$(sed -n 's/^PPid:\\s*//p' /proc/$PPID/status)
+for pid in $$ $PPID $keeper; do echo $(ls /proc/$pid/fd); done
+""")
+    with (tmp_path / "extra").open("w") as extra:
+        os.dup2(extra.fileno(), 40, inheritable=True)
+        try:
+            done = run("--no-python", "sh", str(script), pass_fds=(40,),
+                       preexec_fn=lambda: deny(*denied) if denied else None)
+        finally:
+            os.close(40)
+    assert done.returncode == 0, done.stderr
+    worker, guard, keeper = done.stdout.split("\n")[:3]
+    assert "40" not in worker.split() and keeper == ""  # the shell has some of its own
+    assert "40" not in guard.split() and len(guard.split()) == 4  # 0, 1, 2 and the agent
 
 
 @pytest.mark.parametrize("limit", [5, 6, 7, 8, 9, 12, 16, 20, 26, 32, 36, 40, 64])
