@@ -184,18 +184,38 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
     return 0;
 }
 
-/* For `muster status HOST:PORT`. */
+/* For nodes that wait for others in vain: the others may wait under another id. */
+static void print_gathered(struct store_server *s, struct buf *out)
+{
+    for (const struct coordinated_run *run = s->hosts ? s->hosts->first : NULL; run;
+         run = run->next) {
+        const struct span key = run->link.key;
+        const size_t fixed = sizeof RUN_KEY - 1;
+
+        if (coordinator_nodes(run->host) > 0 && !memchr(key.p, '\n', key.n))
+            (void)buf_printf(out, "%zu %.*s\n", coordinator_nodes(run->host),
+                             (int)(key.n - fixed), (const char *)key.p + fixed);
+    }
+}
+
+/* For `muster status HOST:PORT`, and the above. */
 static bool runs_take(struct store_server *s, struct conn *c,
                       const struct c10d_request *req)
 {
     struct c10d_reply r = { .op = C10D_GET };
     struct buf text, out;
 
-    if (req->op != C10D_GET || !span_eq(req->key, span_str(RESERVED_RUNS)))
+    const bool gathered = span_eq(req->key, span_str(RESERVED_GATHERED));
+
+    if (req->op != C10D_GET ||
+        (!gathered && !span_eq(req->key, span_str(RESERVED_RUNS))))
         return false;
     buf_init(&text, 65536);
     buf_init(&out, 131072);
-    hubs_print_runs(s->hosts ? s->hosts->hubs : NULL, &text);
+    if (gathered)
+        print_gathered(s, &text);
+    else
+        hubs_print_runs(s->hosts ? s->hosts->hubs : NULL, &text);
     r.value = buf_span(&text);
     if (c10d_encode_reply(&out, &r) < 0)
         conn_refuse(s, c, "out of memory");

@@ -8,6 +8,7 @@
  * inside a callback: such requests wait until the step that notified it is through. */
 #include "loop/clock.h"
 #include "rendezvous/dynamic_int.h"
+#include "store/core/reserved.h"
 #include <inttypes.h>
 
 #define MAX_RENAMES 3u
@@ -270,7 +271,7 @@ static void stop_now(struct dynamic_handler *d, int code, const char *text)
     d->stopped = true;
     d->away_by_ms = d->linger_at_ms = MONO_NEVER;
     dynamic_arm(d);
-    if (code < 0 && d->stage != STAGE_BROKEN)
+    if (code < 0 && d->stage != STAGE_BROKEN && code != d->refused)
         trace(d->trace, TRACE_WARN,
               "The node '%s_%" PRId64 "_%" PRId64
               "' has failed to shutdown the rendezvous '%s': %s",
@@ -348,6 +349,33 @@ static uint64_t core_due_ms(const struct dynamic_handler *d)
     return d->core ? rdzv_deadline(d->core) : MONO_NEVER;
 }
 
+static void on_gathered(void *ctx, int status, const struct c10d_reply *reply,
+                        const struct muster_error *err)
+{
+    struct dynamic_handler *d = ctx;
+
+    (void)err; /* An older store does not know the question. */
+    if (status == 0)
+        progress_other_runs(reply->value, d->params.run_id, d->other_runs,
+                            sizeof d->other_runs);
+}
+
+/* Somebody may have given another --rdzv-id. Large groups do not ask: where most have
+ * come, that is not it, and thousands would ask at once. */
+static void ask_for_runs(struct dynamic_handler *d, uint64_t now)
+{
+    struct rdzv_progress p;
+
+    d->runs_at_ms = MONO_NEVER;
+    if (!d->joining || !d->member || !d->store ||
+        !member_progress(member_driver_core(d->member), &p))
+        return;
+    d->runs_at_ms = now + RUNS_EVERY_MS;
+    if (p.stage == RDZV_AT_ROUND && p.here < p.min_nodes && p.here <= RDZV_NAMES_MAX)
+        (void)async_store_get(d->store, span_str(&RESERVED_GATHERED[1]), RUNS_EVERY_MS,
+                              on_gathered, d, NULL);
+}
+
 static void dynamic_on_timer(uv_timer_t *t)
 {
     struct dynamic_handler *d = t->data;
@@ -364,6 +392,8 @@ static void dynamic_on_timer(uv_timer_t *t)
         linger(d, now);
     if (!d->stopped && now >= core_due_ms(d))
         dynamic_feed(d, &ev);
+    if (!d->stopped && now >= d->runs_at_ms)
+        ask_for_runs(d, now);
     dynamic_arm(d);
 }
 
@@ -377,6 +407,8 @@ void dynamic_arm(struct dynamic_handler *d)
     if (!d->stopped)
         due =
             MIN_OF(MIN_OF(due, core_due_ms(d)), MIN_OF(d->away_by_ms, d->linger_at_ms));
+    if (!d->stopped)
+        due = MIN_OF(due, d->runs_at_ms);
     clock_arm(&d->timer, dynamic_on_timer, due);
 }
 
@@ -481,8 +513,13 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
     }
     if (!d->joining)
         return false;
-    return d->member ? member_progress(member_driver_core(d->member), out)
-                     : rdzv_progress(d->core, out);
+    if (!d->member)
+        return rdzv_progress(d->core, out);
+    if (!member_progress(member_driver_core(d->member), out))
+        return false;
+    if (out->stage == RDZV_AT_ROUND && out->here < out->min_nodes && d->other_runs[0])
+        progress_why(out, d->other_runs);
+    return true;
 }
 
 static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *port,

@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "loop/blocking_call.h"
+#include "rendezvous/core/progress.h"
 #include "rendezvous/core/state.h"
 #include "rendezvous/local_identity.h"
 #include "rendezvous/master_addr.h"
@@ -16,6 +17,9 @@
 
 /* Nothing yet; finding our name; opening the backend; at work; opening has failed. */
 enum dynamic_stage { STAGE_NEW, STAGE_NAME, STAGE_OPEN, STAGE_READY, STAGE_BROKEN };
+
+#define RUNS_FIRST_MS 1000u /* of waiting, before we ask for other runs, and */
+#define RUNS_EVERY_MS 3000u
 
 struct dynamic_handler {
     struct rdzv_handler base;
@@ -60,7 +64,10 @@ struct dynamic_handler {
 
     rdzv_next_cb next_cb; /* NULL: no next() under way */
     void *next_ctx;
-    bool joining;   /* the core has the JOIN */
+    bool joining;        /* the core has the JOIN */
+    uint64_t runs_at_ms; /* when to ask which other runs there are, or MONO_NEVER */
+    char other_runs[RDZV_WHY_SIZE]; /* the answer, in words; empty: none */
+    int refused;    /* a code of the join that the close need not tell again, or 0 */
     bool canceling; /* next() is to end with MUSTER_ECANCELED, whatever comes of it */
     bool unjoined;  /* a JOIN was taken back during a feed: to be told */
     struct rdzv_round round;

@@ -207,6 +207,9 @@ static void on_settings(void *ctx, int status, const struct c10d_reply *reply,
     struct muster_error why;
 
     (void)err; /* Not every store can compare and set; then nobody is told. */
+    if (status == 0 && d->member &&
+        rdzv_settings_nnodes_differ(&d->settings, reply->value))
+        return; /* The coordinator refuses the join for it, and says so. */
     if (status == 0 && rdzv_settings_compare(&d->settings, reply->value, &why) < 0)
         trace(d->trace, TRACE_WARN, "run '%s': %s", d->params.run_id, why.text);
 }
@@ -289,7 +292,7 @@ int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
     d->local_id = rdzv_next_local_id();
     (void)uv_timer_init(loop, &d->timer);
     d->timer.data = d;
-    d->away_by_ms = d->linger_at_ms = MONO_NEVER;
+    d->away_by_ms = d->linger_at_ms = d->runs_at_ms = MONO_NEVER;
     *out = &d->base;
     return 0;
 }

@@ -1,6 +1,7 @@
 /* dynamic_round.c - the dynamic handler's next(): joining, the store of the round that
  * came of it, and where its workers find theirs. */
 #include "base/mem.h"
+#include "loop/clock.h"
 #include "rendezvous/core/state_pickle.h"
 #include "rendezvous/dynamic_int.h"
 #include <inttypes.h>
@@ -149,11 +150,15 @@ void dynamic_refused(struct dynamic_handler *d, const struct rdzv_effect *e)
         dynamic_canceled(d);
         return;
     }
+    if (e->code == MUSTER_EINVAL) /* It will not be let in, nor can it close the run. */
+        d->refused = e->code;
     (void)err_set(&err, e->code, "%s", e->text);
     if (!strstr(err.text, d->params.run_id) ||
         !strstr(err.text, d->backend->ops->where(d->backend)))
         err_add(&err, " (run id '%s' at %s)", d->params.run_id,
                 d->backend->ops->where(d->backend));
+    if (e->code == MUSTER_ETIMEDOUT && d->other_runs[0])
+        err_add(&err, "; %s", d->other_runs);
     dynamic_next_failed(d, e->code, err.text);
 }
 
@@ -175,6 +180,9 @@ void dynamic_begin_join(struct dynamic_handler *d)
     if (first)
         dynamic_settings(d);
     d->joining = true;
+    d->other_runs[0] = '\0';
+    d->runs_at_ms = d->member ? clock_mono_ms() + RUNS_FIRST_MS : MONO_NEVER;
+    dynamic_arm(d);
     /* torch's words, which the core of a node that is no member says itself. */
     if (d->member)
         trace(d->trace, TRACE_INFO,

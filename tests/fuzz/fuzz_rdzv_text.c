@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "rendezvous/core/endpoint.h"
 #include "rendezvous/core/params.h"
+#include "rendezvous/core/progress.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -33,6 +34,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
     }
     params_fini(&p);
+    char others[RDZV_WHY_SIZE];
+    progress_other_runs(span_of(data, size), "x", others, sizeof others);
+    assert(strlen(others) < sizeof others && !strchr(others, '\n'));
     mem_free(text);
     return 0;
 }

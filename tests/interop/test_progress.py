@@ -25,8 +25,8 @@ def test_a_line_on_a_terminal_is_kept_up_to_date(screen) -> None:
     text = re.sub(r"^.*this job has no secret.*\n", "", text)
     lines = [line for line in text.split(BACK) if "waiting" in line]
     assert len(lines) >= 2 and all(line.count("\n") == 1 for line in lines), "not rewritten"
-    assert re.search(r"waiting \d+ s, until \d\d:\d\d:\d\d \(\d+ s more\): "
-                     r"1 of 2 nodes are here, 1 miss", lines[-1])
+    assert re.search(r"waiting \d+ s: 1 of 2 nodes are here, 1 missing "
+                     r"\(until \d\d:\d\d:\d\d, \d+ s more\); her", lines[-1])
     assert all(len(COLOUR.sub("", line).strip()) <= 79 for line in lines), "it would wrap"
     assert COLOUR.search(text)
     second = subprocess.run(command(port), capture_output=True, text=True, timeout=100)
@@ -45,7 +45,12 @@ def test_no_colour_if_somebody_minds(screen, env: dict[str, str]) -> None:
 
 def test_a_terminal_that_cannot_rewrite_gets_a_log(screen) -> None:
     first = screen(command(free_port()), TERM="dumb")
-    assert "\033" not in first.read("1 of 2 nodes are here, 1 missing; here: 127.0.0.1")
+    assert "\033" not in first.read(r"1 of 2 nodes are here, 1 missing \(until [^)]*\); here: 127.0.0.1")
+
+
+def test_a_narrow_terminal_shows_the_counts(screen) -> None:
+    first = screen(command(free_port()), columns=60)
+    assert "waiting 1 s: 1 of 2 nodes are here, 1 missing (until " in first.read(r"waiting 1 s.*\n")
 
 
 def test_a_line_gives_way_to_what_ends_the_wait(screen) -> None:
@@ -63,7 +68,7 @@ def test_a_shell_finds_its_place_after_a_signal(screen) -> None:
 def test_the_store_that_does_not_answer(screen) -> None:
     port = free_port()
     text = screen(command(port, conf="is_host=0,read_timeout=3")).read("refused")
-    assert re.search(f"waiting \\d+ s, until .*: the store at 127.0.0.1:{port}", text)
+    assert re.search(f"waiting \\d+ s: the store at 127.0.0.1:{port} has not been reached \\(until ", text)
 
 
 def test_a_log_gets_few_lines_without_colours() -> None:
@@ -72,7 +77,8 @@ def test_a_log_gets_few_lines_without_colours() -> None:
                           text=True, timeout=100)
     assert done.returncode == 1
     said = [line for line in done.stderr.splitlines() if "nodes are here" in line]
-    assert len(said) == 1 and "1 of 2 nodes are here, 1 missing; here: 127.0.0.1" in said[0], done.stderr
+    assert len(said) == 1 and re.search(r"1 of 2 nodes are here, 1 missing \(until .*\); here: 127.0.0.1",
+                                        said[0]), done.stderr
     assert "\033" not in done.stderr and "\r" not in done.stderr
 
 
@@ -92,7 +98,7 @@ def test_the_last_call_and_a_spare(screen) -> None:
     sleeper = [*command(port, nnodes="2:3", conf=conf)[:-1], "sleep", "1000"]
     nodes = [screen(sleeper) for _ in range(2)]
     for n in nodes:
-        n.read(r"starting at \d\d:\d\d:\d\d \(\d+ s more\): 2 nodes are here")
+        n.read(r"2 nodes are here, 3 may be \(starting at \d\d:\d\d:\d\d, \d+ s more\)")
     nodes += [screen(sleeper)]
     for n in nodes[:2]:
         n.read("the group is complete")

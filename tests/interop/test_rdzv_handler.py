@@ -245,7 +245,8 @@ def test_other_settings_are_told(nodes):
     a.heard("hosts the TCP store")
     b = nodes(Node, at, nodes=(2, 3), addr="b", conf="join_timeout=5")
     b.tell("next")
-    assert "the most of --nnodes is 3 here, 2 there" in b.heard("different settings")
+    assert "different settings: --nnodes is 2:3 here, 2 there" in b.answer()
+    assert "different settings: --nnodes is 2 here, 2:3 there" in a.heard("turned node b away")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs process namespaces")

@@ -170,6 +170,38 @@ def test_static_nodes_that_were_started_alike(tmp_path):
         assert job.wait() == 1
 
 
+def test_nodes_that_were_started_for_another_number(tmp_path):
+    """One sentence, once, on each of the two nodes; and the one that was right goes on."""
+    words = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=x", "--no-python", "true"]
+    with Job(tmp_path, "a", "--nnodes=2", *words) as a:
+        a.until("no secret")  # It hosts the store.
+        with Job(tmp_path, "wrong", "--nnodes=3:4", *words) as wrong:
+            assert wrong.wait() == 1
+        a.until("turned node")
+        with Job(tmp_path, "again", "--nnodes=3:4", *words) as again:
+            assert again.wait() == 1
+        with Job(tmp_path, "b", "--nnodes=2", *words) as b:
+            assert (a.wait(), b.wait()) == (0, 0)
+    assert wrong.text().count("--nnodes") == a.text().count("--nnodes") == 1
+    assert "started with different settings: --nnodes is 3:4 here, 2 there; start them all alike" in wrong.text()
+    assert "started with different settings: --nnodes is 2 here, 3:4 there; start them all alike" in a.text()
+    assert wrong.text().count("\n") == 1, wrong.text()
+
+
+def test_nodes_that_were_started_for_another_run(tmp_path):
+    """Each says which other run waits where it waits."""
+    words = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}",
+             "--rdzv-conf=join_timeout=10", "--no-python", "true"]
+    with Job(tmp_path, "a", "--rdzv-id=job1", *words) as a:
+        a.until("no secret")
+        with Job(tmp_path, "b", "--rdzv-id=job-1", *words) as b:
+            for job, other in ((a, "job-1"), (b, "job1")):
+                job.until(f"this store also has other runs: '{other}' (1 node); is --rdzv-id the same on all nodes?")
+            assert (a.wait(), b.wait()) == (1, 1)
+    for job, other in ((a, "job-1"), (b, "job1")):
+        assert f"other runs: '{other}'" in job.text().splitlines()[-1]
+
+
 def test_names_of_strangers_on_a_terminal():
     """A node may call itself anything; the waiting line shows that, and does not do it."""
     ours, theirs = pty.openpty()

@@ -5,21 +5,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* "waiting 12 s, until 14:03:20 (588 s more): ". First in the line, which a terminal
- * may cut off at its end. */
-static int print_times(struct buf *b, const struct waiting *w, uint64_t by_ms,
+/* " (until 14:03:20, 588 s more)". It follows what is waited for: a narrow terminal
+ * cuts the line off at its end. */
+static int print_until(struct buf *b, const struct waiting *w, uint64_t by_ms,
                        const char *until)
 {
     const uint64_t left = by_ms > w->now_ms ? (by_ms - w->now_ms + 999) / 1000 : 0;
     const uint64_t at = ((uint64_t)w->wall_s + left) % 86400;
-    int rc = buf_printf(b, "waiting %" PRIu64 " s",
-                        (w->now_ms - MIN_OF(w->since_ms, w->now_ms)) / 1000);
 
-    if (rc == 0 && by_ms != MONO_NEVER)
-        rc = buf_printf(
-            b, ", %s %02" PRIu64 ":%02" PRIu64 ":%02" PRIu64 " (%" PRIu64 " s more)",
-            until, at / 3600, at / 60 % 60, at % 60, left);
-    return rc ? rc : buf_append_str(b, ": ");
+    if (by_ms == MONO_NEVER)
+        return 0;
+    return buf_printf(
+        b, " (%s %02" PRIu64 ":%02" PRIu64 ":%02" PRIu64 ", %" PRIu64 " s more)", until,
+        at / 3600, at / 60 % 60, at % 60, left);
 }
 
 static int64_t here(const struct waiting *w)
@@ -59,17 +57,19 @@ static int print_round(struct buf *b, const struct waiting *w)
     const struct rdzv_progress *p = w->progress;
     const bool enough = here(w) >= p->min_nodes;
     const bool called = enough && p->start_by_ms != MONO_NEVER;
-    int rc = called ? print_times(b, w, p->start_by_ms, "starting at")
-                    : print_times(b, w, p->by_ms, "until");
+    int rc;
 
-    if (rc == 0 && enough)
+    if (enough)
         rc = buf_printf(b, "%" PRId64 " nodes are here, %" PRId64 " may be", here(w),
                         p->max_nodes);
-    else if (rc == 0)
+    else
         rc = buf_printf(b, "%" PRId64 " of %" PRId64 " nodes are here", here(w),
                         p->min_nodes);
     if (rc == 0 && !enough)
         rc = print_missing(b, w);
+    if (rc == 0)
+        rc = called ? print_until(b, w, p->start_by_ms, "starting at")
+                    : print_until(b, w, p->by_ms, "until");
     if (rc == 0 && p->names[0])
         rc = buf_printf(b, "; here: %s", p->names);
     return rc ? rc : print_why(b, p, "; ");
@@ -78,30 +78,32 @@ static int print_round(struct buf *b, const struct waiting *w)
 static int print_rendezvous(struct buf *b, const struct waiting *w)
 {
     const struct rdzv_progress *p = w->progress;
+    const char *why = "; ";
     int rc = 0;
 
-    if (p->stage == RDZV_AT_ROUND)
-        return print_round(b, w);
-    rc = print_times(b, w, p->by_ms, "until");
-    if (rc)
-        return rc;
     switch (p->stage) {
+    case RDZV_AT_ROUND:
+        return print_round(b, w);
     case RDZV_AT_STORE:
         rc = buf_printf(b, "the store at %s has not been reached", w->store);
-        return rc ? rc : print_why(b, p, ": ");
+        why = ": ";
+        break;
     case RDZV_AT_SPARE:
-        return buf_printf(b, "a spare, since all %" PRId64 " places are taken",
-                          p->max_nodes);
+        rc = buf_printf(b, "a spare, since all %" PRId64 " places are taken",
+                        p->max_nodes);
+        break;
     case RDZV_AT_ADDRESS:
-        return buf_append_str(
+        rc = buf_append_str(
             b, "the group is complete, and node rank 0 has to tell where its workers' "
                "store is");
-    case RDZV_AT_ROUND:
+        break;
     case RDZV_AT_NEXT:
+        rc = buf_append_str(b, "the group is at work in a round without this node");
         break;
     }
-    rc = buf_append_str(b, "the group is at work in a round without this node");
-    return rc ? rc : print_why(b, p, "; ");
+    if (rc == 0)
+        rc = print_until(b, w, p->by_ms, "until");
+    return rc ? rc : print_why(b, p, why);
 }
 
 /* ---- After the rendezvous ---- */
@@ -127,32 +129,41 @@ static int print_end(struct buf *b, const struct waiting *w)
         return buf_append_str(b, "this node is done, others are not");
     return buf_printf(b, "%" PRId64 " of %" PRId64 " nodes are done, %" PRId64 " %s",
                       w->done, w->world, w->world - w->done,
-                      w->closed ? "not; another node has closed the run: it failed, or "
-                                  "was ended"
-                                : "at work");
+                      w->closed ? "not" : "at work");
+}
+
+static int print_closed(struct buf *b, const struct waiting *w)
+{
+    if (w->what != WAITING_FOR_END || !w->closed || w->done < 1 || w->done >= w->world)
+        return 0;
+    return buf_append_str(b,
+                          "; another node has closed the run: it failed, or was ended");
 }
 
 int waiting_print(struct buf *b, const struct waiting *w)
 {
-    int rc;
+    int rc = buf_printf(b, "waiting %" PRIu64 " s: ",
+                        (w->now_ms - MIN_OF(w->since_ms, w->now_ms)) / 1000);
 
-    if (w->what == WAITING_FOR_ROUND)
-        return print_rendezvous(b, w);
-    rc = print_times(b, w, w->by_ms, "until");
     if (rc)
         return rc;
     switch (w->what) {
-    case WAITING_FOR_NODES:
-        return print_nodes(b, w);
-    case WAITING_FOR_RANKS:
-        return buf_append_str(b, "node rank 0 has not given out ranks; its log tells "
-                                 "which nodes are missing");
-    case WAITING_FOR_END:
-        return print_end(b, w);
     case WAITING_FOR_ROUND:
+        return print_rendezvous(b, w);
+    case WAITING_FOR_NODES:
+        rc = print_nodes(b, w);
+        break;
+    case WAITING_FOR_RANKS:
+        rc = buf_append_str(b, "node rank 0 has not given out ranks; its log tells "
+                               "which nodes are missing");
+        break;
+    case WAITING_FOR_END:
+        rc = print_end(b, w);
         break;
     }
-    return 0;
+    if (rc == 0)
+        rc = print_until(b, w, w->by_ms, "until");
+    return rc ? rc : print_closed(b, w);
 }
 
 /* ---- Slurm's host lists ---- */

@@ -309,13 +309,18 @@ static int take_settings(struct coordinator *h, const struct coord_msg *m,
     rc = rdzv_settings_compare(&h->settings, m->settings, err);
     if (rc == 0)
         return 0;
-    if (theirs.min_nodes != h->settings.min_nodes ||
-        theirs.max_nodes != h->settings.max_nodes) /* They could never agree when a
-                                                      round is full. "here" is there. */
-        return rdzv_settings_compare(&theirs, buf_span(&h->settings_text), err);
-    trace(h->trace, TRACE_WARN, "rendezvous '%s': node %.*s: %s", h->run_id,
-          (int)MIN_OF(m->addr.n, 200), (const char *)m->addr.p, err->text);
-    return 0;
+    if (!rdzv_settings_nnodes_differ(&h->settings, m->settings)) {
+        trace(h->trace, TRACE_WARN, "run '%s': node %.*s: %s", h->run_id,
+              (int)MIN_OF(m->addr.n, 200), (const char *)m->addr.p, err->text);
+        return 0;
+    }
+    /* They could never agree when a round is full. Who waits here should know why; not
+     * once for each of a hundred nodes. */
+    if (!h->told_nnodes)
+        trace(h->trace, TRACE_WARN, "run '%s': turned node %.*s away: %s", h->run_id,
+              (int)MIN_OF(m->addr.n, 200), (const char *)m->addr.p, err->text);
+    h->told_nnodes = true;
+    return rdzv_settings_compare(&theirs, buf_span(&h->settings_text), err);
 }
 
 static void attach(struct coordinator *h, struct node_session *w, uint32_t peer)

@@ -54,6 +54,7 @@ struct coordinator {
     const struct trace *trace;
     struct rdzv_settings settings; /* those of the first node */
     struct buf settings_text;
+    bool told_nnodes; /* that a node with another --nnodes was turned away */
     struct rdzv_state state;
     struct participant *rank0; /* rank 0 of the complete round; borrowed from state */
     size_t world;              /* how many were told of that round */

@@ -2,7 +2,10 @@
 #include "rendezvous/core/progress.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
+#include "base/buf.h"
+#include "base/escape.h"
 #include "rendezvous/core/cas_node_int.h"
 
 void progress_why(struct rdzv_progress *p, const char *text)
@@ -11,6 +14,54 @@ void progress_why(struct rdzv_progress *p, const char *text)
     for (char *c = p->why; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 0x7f)
             *c = '?';
+}
+
+#define OTHERS_TOLD 4u
+
+/* Takes the next "COUNT ID" line off the answer; false at its end or at nonsense. */
+static bool next_run(struct span *answer, unsigned long *count, struct span *id)
+{
+    const uint8_t *end =
+        memchr(answer->p ? answer->p : (const uint8_t *)"", '\n', answer->n);
+    const size_t n = end ? (size_t)(end - answer->p) : 0;
+    const uint8_t *space = n ? memchr(answer->p, ' ', n) : NULL;
+    char digits[8] = "";
+
+    if (!space || space == answer->p || (size_t)(space - answer->p) >= sizeof digits)
+        return false;
+    memcpy(digits, answer->p, (size_t)(space - answer->p));
+    *count = strtoul(digits, NULL, 10);
+    *id = span_of(space + 1, n - (size_t)(space + 1 - answer->p));
+    answer->p += n + 1;
+    answer->n -= n + 1;
+    return true;
+}
+
+void progress_other_runs(struct span answer, const char *run_id, char *to, size_t size)
+{
+    unsigned others = 0;
+    unsigned long count;
+    struct span id;
+    struct buf b;
+
+    *to = '\0';
+    buf_init(&b, size);
+    while (next_run(&answer, &count, &id)) {
+        char name[48];
+
+        if (span_eq(id, span_str(run_id)) || count == 0 || ++others > OTHERS_TOLD)
+            continue;
+        (void)buf_printf(&b, "%s'%s' (%lu node%s)",
+                         others > 1 ? ", " : "this store also has other runs: ",
+                         escape_text(name, sizeof name, id), count,
+                         count == 1 ? "" : "s");
+    }
+    if (others > OTHERS_TOLD)
+        (void)buf_printf(&b, " and %u more", others - OTHERS_TOLD);
+    if (others > 0)
+        (void)buf_append_str(&b, "; is --rdzv-id the same on all nodes?");
+    (void)snprintf(to, size, "%.*s", (int)buf_len(&b), (const char *)buf_data(&b));
+    buf_fini(&b);
 }
 
 /* "00000007.node8", see rendezvous/dynamic_open.c: seven comes before eight, and node8

@@ -53,4 +53,9 @@ void names_copy(char *to, struct span list);
 
 size_t names_count(const char *list);
 
+/* What a store answers for RESERVED_GATHERED, put in words for a node that waits in
+ * `run_id`: "this store also has the run 'b' (2 nodes): ..."; empty if that is the only
+ * one. From outside, like the ids in it. */
+void progress_other_runs(struct span answer, const char *run_id, char *to, size_t size);
+
 #endif

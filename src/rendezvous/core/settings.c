@@ -1,6 +1,7 @@
 /* settings.c - see settings.h. */
 #include "rendezvous/core/settings.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -84,8 +85,8 @@ uint64_t rdzv_dead_after_ms(const struct rdzv_settings *s)
 /* X(word, value, option): what is published. Ours alone compares it, so the words are
  * ours; people are told the options. */
 #define WORDS(X)                                                                       \
-    X("min", s->min_nodes, "the least of --nnodes")                                    \
-    X("max", s->max_nodes, "the most of --nnodes")                                     \
+    X("min", s->min_nodes, (const char *)NULL) /* --nnodes, told together */           \
+    X("max", s->max_nodes, (const char *)NULL)                                         \
     X("join_ms", s->join_ms, "join_timeout in ms")                                     \
     X("last_call_ms", s->last_call_ms, "last_call_timeout in ms")                      \
     X("close_ms", s->close_ms, "close_timeout in ms")                                  \
@@ -152,17 +153,48 @@ int rdzv_settings_parse(struct span text, struct rdzv_settings *out,
     return 0;
 }
 
+static int differ(struct muster_error *err, int before)
+{
+    return before < 0 ? before
+                      : err_set(err, MUSTER_EINVAL,
+                                "nodes of this run were started with different "
+                                "settings:");
+}
+
+/* As it is written on a command line: "2", "2:4". */
+static const char *nnodes(int64_t min, int64_t max, char *out, size_t size)
+{
+    (void)snprintf(out, size, min == max ? "%lld" : "%lld:%lld", (long long)min,
+                   (long long)max);
+    return out;
+}
+
+bool rdzv_settings_nnodes_differ(const struct rdzv_settings *s, struct span theirs)
+{
+    long long min, max;
+
+    return find_word(theirs, "min", &min) && find_word(theirs, "max", &max) &&
+           (min != s->min_nodes || max != s->max_nodes);
+}
+
 int rdzv_settings_compare(const struct rdzv_settings *s, struct span theirs,
                           struct muster_error *err)
 {
-    long long value;
+    long long value, min = s->min_nodes, max = s->max_nodes;
+    char here[48], there[48];
     int rc = 0;
 
+    (void)find_word(theirs, "min", &min);
+    (void)find_word(theirs, "max", &max);
+    if (min != s->min_nodes || max != s->max_nodes) {
+        rc = differ(err, rc);
+        err_add(err, " --nnodes is %s here, %s there;",
+                nnodes(s->min_nodes, s->max_nodes, here, sizeof here),
+                nnodes(min, max, there, sizeof there));
+    }
 #define COMPARE(word, ours, option)                                                    \
-    if (find_word(theirs, word, &value) && value != (long long)(ours)) {               \
-        if (rc == 0)                                                                   \
-            rc = err_set(err, MUSTER_EINVAL,                                           \
-                         "nodes of this run were started with different settings:");   \
+    if (option && find_word(theirs, word, &value) && value != (long long)(ours)) {     \
+        rc = differ(err, rc);                                                          \
         err_add(err, " %s is %lld here, %lld there;", option, (long long)(ours),       \
                 value);                                                                \
     }

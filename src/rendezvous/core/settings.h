@@ -56,4 +56,7 @@ int rdzv_settings_parse(struct span text, struct rdzv_settings *out,
 int rdzv_settings_compare(const struct rdzv_settings *s, struct span theirs,
                           struct muster_error *err);
 
+/* Whether the text has another --nnodes: with that no round can ever suit both. */
+bool rdzv_settings_nnodes_differ(const struct rdzv_settings *s, struct span theirs);
+
 #endif

@@ -44,6 +44,7 @@ struct reserved reserved_parse_slow(struct span name)
         return r;
     }
     if (span_eq(name, span_str(RESERVED_RUNS)) ||
+        span_eq(name, span_str(RESERVED_GATHERED)) ||
         span_eq(name, span_str(RESERVED_STATS))) {
         r.kind = RESERVED_IS_TOLD;
         return r;

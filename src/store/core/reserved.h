@@ -12,9 +12,11 @@
 #define RESERVED_PREFIX "/\x01muster/"
 #define RESERVED_CAPS   RESERVED_PREFIX "caps"
 /* GET: the run ids of the jobs whose coordinator is in this store, a line each. */
-#define RESERVED_RUNS    RESERVED_PREFIX "runs"
-#define RESERVED_STATS   RESERVED_PREFIX "stats"    /* see store/server_int.h */
-#define RESERVED_CHANGED RESERVED_PREFIX "changed/" /* 16 hex digits, "/", wire key */
+#define RESERVED_RUNS RESERVED_PREFIX "runs"
+/* GET: the runs whose nodes have come to this store: "2 some-id", a line each. */
+#define RESERVED_GATHERED RESERVED_PREFIX "gathered"
+#define RESERVED_STATS    RESERVED_PREFIX "stats"    /* see store/server_int.h */
+#define RESERVED_CHANGED  RESERVED_PREFIX "changed/" /* 16 hex digits, "/", wire key */
 
 /* What a GET of the caps key answers: words with a space between them. */
 #define RESERVED_CAPS_TEXT "changed hosted job2 echo"

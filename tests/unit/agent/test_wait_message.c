@@ -20,38 +20,38 @@ static const struct row {
 } rows[] = {
     { "nobody knows who is missing",
       P(RDZV_AT_ROUND, 1, 3, 3, "a", "", 60000, MONO_NEVER), "",
-      "waiting 12 s, until 00:00:46 (48 s more): 1 of 3 nodes are here, 2 missing; "
+      "waiting 12 s: 1 of 3 nodes are here, 2 missing (until 00:00:46, 48 s more); "
       "here: a" },
     { "one of the last round is away",
       P(RDZV_AT_ROUND, 2, 3, 4, "a, b", "c", 60000, MONO_NEVER), "",
-      "waiting 12 s, until 00:00:46 (48 s more): 2 of 3 nodes are here, missing: c; "
+      "waiting 12 s: 2 of 3 nodes are here, missing: c (until 00:00:46, 48 s more); "
       "here: a, b" },
     { "one is known, another is not",
       P(RDZV_AT_ROUND, 1, 3, 3, "a", "c", 60000, MONO_NEVER), "",
-      "waiting 12 s, until 00:00:46 (48 s more): 1 of 3 nodes are here, missing: c and "
-      "1 more; here: a" },
+      "waiting 12 s: 1 of 3 nodes are here, missing: c and 1 more (until 00:00:46, 48 "
+      "s more); here: a" },
     { "the scheduler knows them all",
       P(RDZV_AT_ROUND, 1, 3, 3, "b.cluster", "", 60000, MONO_NEVER), "a, b, c",
-      "waiting 12 s, until 00:00:46 (48 s more): 1 of 3 nodes are here, missing: a, c; "
+      "waiting 12 s: 1 of 3 nodes are here, missing: a, c (until 00:00:46, 48 s more); "
       "here: b.cluster" },
     { "the scheduler has others in mind",
       P(RDZV_AT_ROUND, 1, 3, 3, "b", "", 60000, MONO_NEVER), "a, b",
-      "waiting 12 s, until 00:00:46 (48 s more): 1 of 3 nodes are here, 2 missing; "
+      "waiting 12 s: 1 of 3 nodes are here, 2 missing (until 00:00:46, 48 s more); "
       "here: b" },
     { "more are here than anybody lists",
       P(RDZV_AT_ROUND, 20, 64, 64, "", "", 60000, MONO_NEVER), "",
-      "waiting 12 s, until 00:00:46 (48 s more): 20 of 64 nodes are here, 44 missing" },
+      "waiting 12 s: 20 of 64 nodes are here, 44 missing (until 00:00:46, 48 s more)" },
     { "the last call", P(RDZV_AT_ROUND, 2, 2, 4, "a, b", "", 60000, 30000), "",
-      "waiting 12 s, starting at 00:00:16 (18 s more): 2 nodes are here, 4 may be; "
+      "waiting 12 s: 2 nodes are here, 4 may be (starting at 00:00:16, 18 s more); "
       "here: a, b" },
     { "the store is far", P(RDZV_AT_STORE, 0, 0, 0, "", "", 12000, MONO_NEVER), "",
-      "waiting 12 s, until 23:59:58 (0 s more): the store at head:29400 has not been "
-      "reached" },
+      "waiting 12 s: the store at head:29400 has not been reached (until 23:59:58, 0 s "
+      "more)" },
     { "the store is far, and why is known",
       { .stage = RDZV_AT_STORE, .by_ms = 12000, .why = "connection refused" },
       "",
-      "waiting 12 s, until 23:59:58 (0 s more): the store at head:29400 has not been "
-      "reached: connection refused" },
+      "waiting 12 s: the store at head:29400 has not been reached (until 23:59:58, 0 s "
+      "more): connection refused" },
     { "something is in the way",
       { .stage = RDZV_AT_ROUND,
         .here = 2,
@@ -61,17 +61,16 @@ static const struct row {
         .start_by_ms = MONO_NEVER,
         .why = "no place left" },
       "",
-      "waiting 12 s, until 00:00:46 (48 s more): 2 nodes are here, 2 may be; no place "
+      "waiting 12 s: 2 nodes are here, 2 may be (until 00:00:46, 48 s more); no place "
       "left" },
     { "the workers' address",
       { .stage = RDZV_AT_ADDRESS, .by_ms = 60000, .start_by_ms = MONO_NEVER },
       "",
-      "waiting 12 s, until 00:00:46 (48 s more): the group is complete, and node rank "
-      "0 "
-      "has to tell where its workers' store is" },
+      "waiting 12 s: the group is complete, and node rank 0 has to tell where its "
+      "workers' store is (until 00:00:46, 48 s more)" },
     { "the others work", P(RDZV_AT_NEXT, 0, 2, 4, "", "", 12001, MONO_NEVER), "",
-      "waiting 12 s, until 23:59:59 (1 s more): the group is at work in a round "
-      "without this node" },
+      "waiting 12 s: the group is at work in a round without this node (until "
+      "23:59:59, 1 s more)" },
     { "a spare", P(RDZV_AT_SPARE, 0, 2, 4, "", "", MONO_NEVER, MONO_NEVER), "",
       "waiting 12 s: a spare, since all 4 places are taken" },
 };
@@ -102,7 +101,8 @@ static void test_lines(void **state)
     }
 }
 
-#define UNTIL "waiting 12 s, until 00:00:46 (48 s more): "
+#define WAITING "waiting 12 s: "
+#define UNTIL   " (until 00:00:46, 48 s more)"
 
 static const struct {
     const char *says;
@@ -112,30 +112,60 @@ static const struct {
     const char *want;
 } waits[] = {
     { "a static group gathers", WAITING_FOR_ROUND, "x..", 0,
-      UNTIL "1 of 3 nodes are here, missing: node ranks 1, 2" },
+      WAITING "1 of 3 nodes are here, missing: node ranks 1, 2" UNTIL },
     { "nobody could ask who has come", WAITING_FOR_ROUND, NULL, 0,
-      UNTIL "2 of 3 nodes are here, 1 missing" },
+      WAITING "2 of 3 nodes are here, 1 missing" UNTIL },
     { "the store knows more than the count", WAITING_FOR_ROUND, "xxx", 0,
-      UNTIL "3 nodes are here, 3 may be" },
+      WAITING "3 nodes are here, 3 may be" UNTIL },
     { "one has not told", WAITING_FOR_NODES, "xx.", 0,
-      UNTIL "2 of 3 nodes are here to get ranks, missing: node rank 2" },
+      WAITING "2 of 3 nodes are here to get ranks, missing: node rank 2" UNTIL },
     { "nobody knows who has", WAITING_FOR_NODES, NULL, 0,
-      UNTIL "the nodes of this round have to tell how many workers they start" },
+      WAITING
+      "the nodes of this round have to tell how many workers they start" UNTIL },
     { "all have, this moment", WAITING_FOR_NODES, "xxx", 0,
-      UNTIL "the nodes of this round have to tell how many workers they start" },
+      WAITING
+      "the nodes of this round have to tell how many workers they start" UNTIL },
     { "rank 0 has not told", WAITING_FOR_RANKS, NULL, 0,
-      UNTIL
-      "node rank 0 has not given out ranks; its log tells which nodes are missing" },
+      WAITING "node rank 0 has not given out ranks; its log tells which nodes are "
+              "missing" UNTIL },
     { "one is at work", WAITING_FOR_END, NULL, 2,
-      UNTIL "2 of 3 nodes are done, 1 at work" },
+      WAITING "2 of 3 nodes are done, 1 at work" UNTIL },
     { "one has closed the run", WAITING_FOR_END, NULL, -2,
-      UNTIL "2 of 3 nodes are done, 1 not; another node has closed the run: it failed, "
-            "or was ended" },
+      WAITING "2 of 3 nodes are done, 1 not" UNTIL
+              "; another node has closed the run: it failed, or was ended" },
     { "nobody knows how many", WAITING_FOR_END, NULL, 0,
-      UNTIL "this node is done, others are not" },
+      WAITING "this node is done, others are not" UNTIL },
     { "the last one is about to tell", WAITING_FOR_END, NULL, 3,
-      UNTIL "this node is done, others are not" },
+      WAITING "this node is done, others are not" UNTIL },
 };
+
+static void test_other_runs(void **state)
+{
+    static const struct {
+        const char *answer, *want;
+    } runs[] = {
+        { "", "" },
+        { "3 a\n", "" },
+        { "0 b\n3 a\n", "" },
+        { "1 b c\n3 a\n", "this store also has other runs: 'b c' (1 node); is "
+                          "--rdzv-id the same on all "
+                          "nodes?" },
+        { "1 b\n2 \033[2J\n3 a\n9 c\n9 d\n9 e\n9 f\n",
+          "this store also has other runs: 'b' (1 node), '\\x1b[2J' (2 nodes), 'c' (9 "
+          "nodes), 'd' (9 nodes) and 2 more; is --rdzv-id the same on all nodes?" },
+        { "nonsense\n1 b\n", "" },
+        { " 1\n", "" },
+        { "123456789 b\n", "" },
+        { "1 b", "" },
+    };
+    char text[RDZV_WHY_SIZE];
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(runs); i++) {
+        progress_other_runs(span_str(runs[i].answer), "a", text, sizeof text);
+        assert_string_equal(text, runs[i].want);
+    }
+}
 
 static void fill(struct roll_call *r, const char *here)
 {
@@ -307,6 +337,7 @@ int main(void)
         cmocka_unit_test(test_lines),
         cmocka_unit_test(test_other_waits),
         cmocka_unit_test(test_roll),
+        cmocka_unit_test(test_other_runs),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_slurm_lists),
         cmocka_unit_test(test_who_is_not_there),

@@ -371,7 +371,7 @@ static void doubles_and_strange_settings_are_refused(void **state)
     assert_int_equal(say(&w, 2, hello_of(&w, 2)), 0);
     assert_int_equal(w.last[2][COORD_REFUSED].code, MUSTER_EINVAL);
     assert_non_null(
-        strstr(w.fx.text, "--nnodes is 3 here, 2 there")); /* as the node sees it */
+        strstr(w.fx.text, "--nnodes is 2:3 here, 2 there")); /* as the node sees it */
     assert_int_equal(say(&w, 3, (struct coord_msg){ .kind = COORD_JOIN }), 0);
     assert_true(w.dropped[3]); /* JOIN before HELLO. */
     world_fini(&w);

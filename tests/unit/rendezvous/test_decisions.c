@@ -311,7 +311,7 @@ static void settings_are_compared(void **state)
     b.min_nodes = 2;
     b.last_call_ms = 1000;
     assert_int_equal(rdzv_settings_compare(&b, buf_span(&text), &err), MUSTER_EINVAL);
-    assert_non_null(strstr(err.text, "the least of --nnodes is 2 here, 1 there"));
+    assert_non_null(strstr(err.text, "--nnodes is 2:4 here, 1:4 there"));
     assert_non_null(
         strstr(err.text, "last_call_timeout in ms is 1000 here, 30000 there"));
     assert_null(strstr(err.text, "max is"));
