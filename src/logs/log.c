@@ -158,16 +158,14 @@ static bool torch_logging(const char *where)
 static int put_usual(struct buf *b, enum note_level level, const char *where,
                      const char *text)
 {
-    int rc = 0;
-
-    for (const char *p = text; p && rc == 0;) {
+    for (const char *p = text; p;) {
         const size_t len = strcspn(p, "\n");
 
-        rc = put_prefix(b, level, where);
-        rc = rc ? rc : buf_printf(b, "%.*s\n", (int)len, p);
+        (void)put_prefix(b, level, where);
+        (void)buf_printf(b, "%.*s\n", (int)len, p);
         p = p[len] ? p + len + 1 : NULL;
     }
-    return rc;
+    return buf_error(b);
 }
 
 /* As TORCH_LOGS_FORMAT has it. */
@@ -215,8 +213,9 @@ void note(const struct log *n, enum note_level level, const char *where,
     /* Run ids, addresses and a server's own words come from strangers. */
     buf_init(&clean, SIZE_MAX);
     buf_init(&b, SIZE_MAX);
-    rc = escape_append(&clean, span_str(text), ESCAPE_LINES);
-    rc = rc ? rc : buf_u8(&clean, 0);
+    (void)escape_append(&clean, span_str(text), ESCAPE_LINES);
+    (void)buf_u8(&clean, 0);
+    rc = buf_error(&clean);
     if (rc == 0)
         rc = n->format
                  ? put_formatted(&b, n, level, where, (const char *)buf_data(&clean))

@@ -173,8 +173,8 @@ int numa_mask(const struct devices_ports *ports, enum numa_mode mode,
     rc = read_machine(ports->root, &t, err);
     if (rc == 0 && !(chosen = mem_calloc(t.count + 1, sizeof *chosen)))
         rc = err_nomem(err);
-    rc = rc ? rc
-            : numa_choose(&t, mode, nodes, gpus.count, (size_t)local_rank, chosen, err);
+    if (rc == 0)
+        rc = numa_choose(&t, mode, nodes, gpus.count, (size_t)local_rank, chosen, err);
     if (rc > 0)
         rc = to_mask(chosen, (size_t)rc, mask, err);
     mem_free(chosen);

@@ -176,10 +176,12 @@ static const struct guard_service_events service_events = {
 static int put(struct text_list *l, const char *name, const char *value)
 {
     char *text = mem_printf("%s=%s", name, value);
-    const int rc = text ? text_list_add(l, text, strlen(text)) : MUSTER_ENOMEM;
 
+    if (!text)
+        return l->err = MUSTER_ENOMEM;
+    (void)text_list_add(l, text, strlen(text));
     mem_free(text);
-    return rc;
+    return l->err;
 }
 
 static bool is_variable(const char *entry, const char *name)
@@ -237,32 +239,34 @@ static int server_env(const struct warm *w, struct text_list *env)
     const char *path = env_get(w->opts.envp, "PYTHONPATH");
     char *modules = joined(&w->core.modules);
     char number[32];
-    int rc = modules ? 0 : MUSTER_ENOMEM;
 
-    for (char *const *e = w->opts.envp; rc == 0 && e && *e; e++) {
+    for (char *const *e = w->opts.envp; e && *e; e++) {
         bool skip = false;
 
         for (size_t i = 0; i < ARRAY_LEN(ours); i++)
             skip = skip || is_variable(*e, ours[i]);
-        rc = skip ? 0 : text_list_add(env, *e, strlen(*e));
+        if (!skip)
+            (void)text_list_add(env, *e, strlen(*e));
     }
     char *paths = path && *path ? mem_printf("/proc/self/fd/5:%s", path)
                                 : mem_strdup("/proc/self/fd/5");
     (void)snprintf(number, sizeof number, "%llu", memory_limit_kb());
-    rc = rc ? rc : paths ? put(env, "PYTHONPATH", paths) : MUSTER_ENOMEM;
-    rc = rc ? rc : put(env, "OMP_NUM_THREADS", "1");
-    rc = rc ? rc : put(env, "MKL_NUM_THREADS", "1");
-    rc = rc ? rc : put(env, "OPENBLAS_NUM_THREADS", "1");
-    rc = rc ? rc : put(env, "MUSTER_WARM_SERVER", "1");
-    rc = rc ? rc : put(env, "MUSTER_WARM_MODULES", modules);
-    rc = rc ? rc : put(env, "MUSTER_WARM_OPTIONAL", w->core.optional ? "1" : "0");
-    rc = rc ? rc : put(env, "MUSTER_WARM_LEARN", w->core.learning ? "1" : "0");
-    rc = rc ? rc : put(env, "MUSTER_WARM_MEMORY_KB", number);
+    if (!paths || !modules)
+        env->err = MUSTER_ENOMEM;
+    (void)put(env, "PYTHONPATH", paths ? paths : "");
+    (void)put(env, "OMP_NUM_THREADS", "1");
+    (void)put(env, "MKL_NUM_THREADS", "1");
+    (void)put(env, "OPENBLAS_NUM_THREADS", "1");
+    (void)put(env, "MUSTER_WARM_SERVER", "1");
+    (void)put(env, "MUSTER_WARM_MODULES", modules ? modules : "");
+    (void)put(env, "MUSTER_WARM_OPTIONAL", w->core.optional ? "1" : "0");
+    (void)put(env, "MUSTER_WARM_LEARN", w->core.learning ? "1" : "0");
+    (void)put(env, "MUSTER_WARM_MEMORY_KB", number);
     (void)snprintf(number, sizeof number, "%d", (int)getpid());
-    rc = rc ? rc : put(env, "MUSTER_WARM_TRACER", number);
+    (void)put(env, "MUSTER_WARM_TRACER", number);
     mem_free(paths);
     mem_free(modules);
-    return rc;
+    return env->err;
 }
 
 /* python -u -c STUB and what a worker has behind -u: see server.py. */
@@ -273,14 +277,14 @@ static int server_argv(const struct warm *w, struct text_list *argv)
     int rc = worker_argv(&worker, w->opts.config, 0, NULL);
 
     for (size_t i = 0; rc == 0 && i < worker.count; i++) {
-        rc = text_list_add(argv, worker.items[i], strlen(worker.items[i]));
-        if (i == 1 && rc == 0)
-            rc = text_list_add(argv, "-c", 2);
-        if (i == 1 && rc == 0)
-            rc = text_list_add(argv, stub, sizeof stub - 1);
+        (void)text_list_add(argv, worker.items[i], strlen(worker.items[i]));
+        if (i == 1) {
+            (void)text_list_add(argv, "-c", 2);
+            (void)text_list_add(argv, stub, sizeof stub - 1);
+        }
     }
     text_list_fini(&worker);
-    return rc;
+    return rc ? rc : argv->err;
 }
 
 /* The environment, each variable with its NUL, and the zip file behind it: Python does
@@ -294,11 +298,13 @@ static int program_fd(struct text_list *env)
     int rc = fd >= 0 ? 0 : MUSTER_EIO;
 
     buf_init(&b, 64u << 20);
-    for (size_t i = 0; rc == 0 && i < env->count; i++)
-        rc = buf_append(&b, env->items[i], strlen(env->items[i]) + 1);
+    for (size_t i = 0; i < env->count; i++)
+        (void)buf_append(&b, env->items[i], strlen(env->items[i]) + 1);
     (void)snprintf(size, sizeof size, "%zu", buf_len(&b));
-    rc = rc ? rc : buf_append(&b, warm_program, warm_program_size);
-    rc = rc ? rc : put(env, "MUSTER_WARM_ENV_SIZE", size);
+    (void)buf_append(&b, warm_program, warm_program_size);
+    (void)put(env, "MUSTER_WARM_ENV_SIZE", size);
+    if (buf_error(&b) || env->err)
+        rc = MUSTER_ENOMEM;
     while (rc == 0 && buf_len(&b) > 0) {
         const ssize_t n = write(fd, buf_data(&b), buf_len(&b));
         if (n > 0)

@@ -31,17 +31,18 @@ static int put(struct text_list *l, const char *name, const char *value)
 {
     const size_t n = strlen(name);
     char *text = mem_printf("%s=%s", name, value);
-    int rc = text ? 0 : MUSTER_ENOMEM;
 
-    for (size_t i = 0; rc == 0 && i < l->count; i++)
+    if (!text)
+        return l->err = MUSTER_ENOMEM;
+    for (size_t i = 0; i < l->count; i++)
         if (strncmp(l->items[i], name, n) == 0 && l->items[i][n] == '=') {
             mem_free(l->items[i]);
             l->items[i] = text;
-            return 0;
+            return l->err;
         }
-    rc = rc ? rc : text_list_add(l, text, strlen(text));
+    (void)text_list_add(l, text, strlen(text));
     mem_free(text);
-    return rc;
+    return l->err;
 }
 
 static int put_int(struct text_list *l, const char *name, int64_t value)
@@ -52,8 +53,8 @@ static int put_int(struct text_list *l, const char *name, int64_t value)
     return put(l, name, text);
 }
 
-static int put_numbers(struct text_list *l, const struct launch_config *c,
-                       const struct worker_place *p)
+static void put_numbers(struct text_list *l, const struct launch_config *c,
+                        const struct worker_place *p)
 {
     const struct {
         const char *name;
@@ -71,15 +72,13 @@ static int put_numbers(struct text_list *l, const struct launch_config *c,
         { "TORCHELASTIC_MAX_RESTARTS", c->max_restarts },
         { "LOCAL_RANK", c->virtual_local_rank ? 0 : p->local_rank },
     };
-    int rc = 0;
 
-    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(rows); i++)
-        rc = put_int(l, rows[i].name, rows[i].value);
-    return rc;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        (void)put_int(l, rows[i].name, rows[i].value);
 }
 
-static int put_texts(struct text_list *l, const struct launch_config *c,
-                     const struct worker_place *p, char *const *envp)
+static void put_texts(struct text_list *l, const struct launch_config *c,
+                      const struct worker_place *p, char *const *envp)
 {
     const char *nccl = env_get(envp, "TORCH_NCCL_ASYNC_ERROR_HANDLING");
     const struct {
@@ -96,12 +95,10 @@ static int put_texts(struct text_list *l, const struct launch_config *c,
         { "TORCHELASTIC_TIMER_FILE", p->timer_file },
         { "OMP_NUM_THREADS", c->set_omp ? "1" : NULL },
     };
-    int rc = 0;
 
-    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(rows); i++)
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         if (rows[i].value)
-            rc = put(l, rows[i].name, rows[i].value);
-    return rc;
+            (void)put(l, rows[i].name, rows[i].value);
 }
 
 /* Each worker sees one device, under the number 0. As in torch 2.15, AMD's list comes
@@ -145,17 +142,16 @@ int worker_env(struct text_list *out, const struct launch_config *c,
     struct text_list l = { 0 };
     int rc = 0;
 
-    for (char *const *e = envp; rc == 0 && e && *e; e++)
-        if (strcmp(*e, "OMP_NUM_THREADS=") !=
-                0 && /* OpenMP complains of an empty one. */
-            strncmp(*e, "MUSTER_TOKEN=", 13) !=
-                0) /* The agents' secret is not theirs. */
-            rc = text_list_add(&l, *e, strlen(*e));
-    rc = rc ? rc : put_numbers(&l, c, p);
-    rc = rc ? rc : put_texts(&l, c, p, envp);
-    if (rc == 0 && p->served_addr)
-        rc = put_int(&l, "MUSTER_MASTER_PORT", p->served_port);
-    if (rc)
+    /* OpenMP complains of an empty number; the agents' secret is not the workers'. */
+    for (char *const *e = envp; e && *e; e++)
+        if (strcmp(*e, "OMP_NUM_THREADS=") != 0 &&
+            strncmp(*e, "MUSTER_TOKEN=", 13) != 0)
+            (void)text_list_add(&l, *e, strlen(*e));
+    put_numbers(&l, c, p);
+    put_texts(&l, c, p, envp);
+    if (p->served_addr)
+        (void)put_int(&l, "MUSTER_MASTER_PORT", p->served_port);
+    if (l.err)
         rc = err_nomem(err);
     else if (c->virtual_local_rank)
         rc = put_virtual_device(&l, p->local_rank, envp, err);
@@ -175,8 +171,9 @@ static int add_expanded(struct text_list *l, const char *text, const char *local
 
     buf_init(&b, SIZE_MAX);
     rc = template_expand(&b, text, macros, ARRAY_LEN(macros));
-    rc = rc ? rc : buf_u8(&b, 0);
-    rc = rc ? rc : text_list_add(l, (const char *)buf_data(&b), buf_len(&b) - 1);
+    if (rc == 0)
+        rc = text_list_add(l, buf_len(&b) ? (const char *)buf_data(&b) : "",
+                           buf_len(&b));
     buf_fini(&b);
     return rc;
 }
@@ -190,19 +187,17 @@ static int add_plain(struct text_list *l, const char *text)
 static int add_command(struct text_list *l, const struct launch_config *c,
                        const char *local_rank)
 {
-    int rc;
-
     if (c->entry == ENTRY_EXEC)
         return add_plain(l, c->script); /* As in torchrun, no macros in this one. */
-    rc = add_plain(l, c->python);
-    rc = rc ? rc : add_plain(l, "-u");
-    if (rc == 0 && c->entry == ENTRY_MODULE)
-        rc = add_plain(l, "-m");
-    if (rc == 0 && c->entry == ENTRY_RUN_PATH) {
-        rc = add_plain(l, "-c");
-        rc = rc ? rc : add_plain(l, run_path_program);
+    (void)add_plain(l, c->python);
+    (void)add_plain(l, "-u");
+    if (c->entry == ENTRY_MODULE)
+        (void)add_plain(l, "-m");
+    if (c->entry == ENTRY_RUN_PATH) {
+        (void)add_plain(l, "-c");
+        (void)add_plain(l, run_path_program);
     }
-    return rc ? rc : add_expanded(l, c->script, local_rank);
+    return add_expanded(l, c->script, local_rank);
 }
 
 int worker_argv(struct text_list *out, const struct launch_config *c,

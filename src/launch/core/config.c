@@ -28,18 +28,17 @@ int text_set(char **field, const char *text)
 
 int text_list_add(struct text_list *l, const char *text, size_t n)
 {
-    char **items = mem_realloc_array(l->items, l->count + 2, sizeof *items);
+    char **items =
+        l->err ? NULL : mem_realloc_array(l->items, l->count + 2, sizeof *items);
+    char *copy = NULL;
 
-    if (!items)
-        return MUSTER_ENOMEM;
-    l->items = items;
-    items[l->count] = NULL;
-
-    char *copy = mem_strndup(text, n);
+    if (items) {
+        l->items = items;
+        copy = items[l->count] = mem_strndup(text, n);
+    }
     if (!copy)
-        return MUSTER_ENOMEM;
-    items[l->count++] = copy;
-    items[l->count] = NULL;
+        return l->err = MUSTER_ENOMEM;
+    items[++l->count] = NULL;
     return 0;
 }
 

@@ -46,6 +46,7 @@ struct stream_map {
 struct text_list {
     char **items; /* owned, and so is each item; a NULL follows the last */
     size_t count;
+    int err; /* of the first addition that failed, or 0; none follows it */
 };
 
 /* --local-ranks-filter: which local ranks the console shows. */

@@ -49,12 +49,13 @@ bool option_underscored(const struct option_spec *s, char *to, size_t size)
 int option_names(struct buf *b, const struct option_spec *s, const char *between)
 {
     char under[OPTION_NAME_SIZE];
-    int rc = s->letter ? buf_printf(b, "-%c%s", s->letter, between) : 0;
 
-    rc = rc ? rc : buf_printf(b, "--%s", s->name);
-    if (rc == 0 && option_underscored(s, under, sizeof under))
-        rc = buf_printf(b, "%s--%s", between, under);
-    return rc;
+    if (s->letter)
+        (void)buf_printf(b, "-%c%s", s->letter, between);
+    (void)buf_printf(b, "--%s", s->name);
+    if (option_underscored(s, under, sizeof under))
+        (void)buf_printf(b, "%s--%s", between, under);
+    return buf_error(b);
 }
 
 /* Calls visit for both spellings of each option, as argparse does: it does not know
@@ -184,18 +185,17 @@ static enum options_fault option_refuse(struct walk *w, const struct option_spec
                                         const char *more)
 {
     struct buf b;
-    int rc;
 
     buf_init(&b, SIZE_MAX);
-    rc = buf_append_str(&b, "argument ");
-    rc = rc ? rc : option_names(&b, s, "/");
-    rc = rc ? rc : buf_printf(&b, ": %s", text);
+    (void)buf_append_str(&b, "argument ");
+    (void)option_names(&b, s, "/");
+    (void)buf_printf(&b, ": %s", text);
     if (value) {
-        rc = rc ? rc : buf_u8(&b, ' ');
-        rc = rc ? rc : py_repr(&b, value);
+        (void)buf_u8(&b, ' ');
+        (void)py_repr(&b, value);
     }
-    rc = rc ? rc : buf_append_str(&b, more);
-    if (rc)
+    (void)buf_append_str(&b, more);
+    if (buf_error(&b))
         (void)err_nomem(w->err);
     else
         (void)err_set(w->err, MUSTER_EINVAL, "%.*s", (int)buf_len(&b), buf_data(&b));

@@ -114,10 +114,13 @@ static int put_text(struct buf *out, const struct field *f, struct span text)
     struct buf copy, quoted;
     buf_init(&copy, SIZE_MAX);
     buf_init(&quoted, SIZE_MAX);
-    int rc = buf_append_span(&copy, text);
-    rc = rc ? rc : buf_u8(&copy, 0);
-    rc = rc ? rc : py_repr(&quoted, (const char *)buf_data(&copy));
-    rc = rc ? rc : put_padded(out, f, buf_span(&quoted));
+    (void)buf_append_span(&copy, text);
+    (void)buf_u8(&copy, 0);
+    int rc = buf_error(&copy);
+    if (rc == 0)
+        rc = py_repr(&quoted, (const char *)buf_data(&copy));
+    if (rc == 0)
+        rc = put_padded(out, f, buf_span(&quoted));
     buf_fini(&copy);
     buf_fini(&quoted);
     return rc;
@@ -132,7 +135,8 @@ static int put_number(struct buf *out, const struct field *f, double v, bool who
         json_t *j = whole ? json_integer((json_int_t)v) : json_real(v);
         buf_init(&b, SIZE_MAX);
         int rc = j ? json_python(&b, j) : MUSTER_ENOMEM;
-        rc = rc ? rc : put_padded(out, f, buf_span(&b));
+        if (rc == 0)
+            rc = put_padded(out, f, buf_span(&b));
         buf_fini(&b);
         json_decref(j);
         return rc;
