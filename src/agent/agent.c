@@ -176,6 +176,7 @@ static void perform(struct agent *a, const struct agent_core_fx *fx)
     agent_measure(a, fx);
     switch (fx->kind) {
     case GROUP_FX_JOIN:
+        agent_phase(a, PHASE_RENDEZVOUS);
         agent_end_talk(a);
         agent_forget_workers(a);
         took(a, NULL);
@@ -187,15 +188,18 @@ static void perform(struct agent *a, const struct agent_core_fx *fx)
         a->handler->ops->cancel(a->handler);
         break;
     case GROUP_FX_ASSIGN:
+        agent_phase(a, PHASE_RANKS);
         agent_assign(a);
         break;
     case GROUP_FX_START:
         took(a, "ASSIGN_WORKER_RANKS");
+        agent_phase(a, PHASE_START);
         a->assigned = true;
         agent_say_round(a);
         agent_start_workers(a, fx->attempt);
         break;
     case GROUP_FX_SIGNAL:
+        agent_phase(a, PHASE_STOP);
         agent_say(a, fx);
         a->workers[fx->worker].signalled = true;
         guard_signal(a->guard, (uint32_t)fx->worker, fx->sig);
@@ -208,10 +212,13 @@ static void perform(struct agent *a, const struct agent_core_fx *fx)
             agent_kill_workers(a);
         break;
     case GROUP_FX_DRAIN:
+        agent_phase(a, PHASE_OUTPUT);
+        agent_phases_over(a);
         agent_watch_off(a);
         logs_drain(a->logs, on_drained, a);
         break;
     case GROUP_FX_JUDGE:
+        agent_phase(a, PHASE_JUDGE);
         agent_job_report(a);
         if (a->run_closed) /* That was the decision; whoever made it may be gone. */
             agent_post(a, GROUP_EV_VERDICT, 0, 0);

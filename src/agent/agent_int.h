@@ -41,6 +41,17 @@ struct agent_worker {
     struct buf result;
 };
 
+/* The way from one attempt's end to the next one's start. */
+enum agent_phase {
+    PHASE_STOP,
+    PHASE_OUTPUT,
+    PHASE_JUDGE,
+    PHASE_RENDEZVOUS,
+    PHASE_RANKS,
+    PHASE_START,
+    PHASES,
+};
+
 struct agent {
     uv_loop_t loop;
     struct agent_core_opts opts;
@@ -103,6 +114,12 @@ struct agent {
     bool assigned;
     int64_t run_time_s;
     uint64_t phase_began_ns; /* of what takes a duration in events */
+    struct {
+        enum agent_phase now;
+        uint64_t began_ns;   /* 0: the workers run */
+        uint64_t us[PHASES]; /* since they ran last */
+        uint64_t started_ms; /* loop time; 0: they do not run */
+    } phases;
 
     struct failure *failures; /* owned: of the last attempt, as observed */
     size_t failure_count;
@@ -209,6 +226,11 @@ void agent_write_report(struct agent *a); /* --report, if it was given */
 void agent_say_restart(struct agent *a, const struct record_entry *e);
 /* Owned by the caller; NULL if there is none, or if it says what the error has said. */
 char *agent_verdict(struct agent *a, enum agent_core_why why);
+
+/* phases.c */
+void agent_phase(struct agent *a, enum agent_phase phase); /* it begins */
+void agent_phases_started(struct agent *a); /* the workers run: the way is over */
+void agent_phases_over(struct agent *a);    /* and now they do not any more */
 
 /* telemetry.c */
 int agent_events_open(struct agent *a, struct muster_error *err);

@@ -152,6 +152,7 @@ static void all_answered(struct agent *a)
         for (int64_t i = 0; i < a->config->nproc; i++)
             agent_worker_event(a, "START", i, NULL, NULL);
         agent_measure_started(a);
+        agent_phases_started(a);
         agent_hang_begin(a);
         watch_start(a);
         agent_post(a, GROUP_EV_STARTED, 0, 0);

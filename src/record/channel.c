@@ -803,6 +803,17 @@ int channel_publish(struct channel *c, const struct record_entry *e)
     return 0;
 }
 
+void channel_phases(struct channel *c, int64_t round,
+                    const struct channel_phase *phases, size_t count)
+{
+    for (size_t i = 0; i < count && is_up(c); i++)
+        send_msg(c, &(struct job_msg){ .kind = JOB_PHASE,
+                                       .round = round,
+                                       .name = span_str(phases[i].name),
+                                       .value = phases[i].us,
+                                       .rank = (int64_t)(count - 1 - i) });
+}
+
 struct channel_silence channel_silence(const struct channel *c)
 {
     const struct hub_now now = hub_clock();

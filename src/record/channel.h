@@ -82,6 +82,16 @@ void channel_ranks(struct channel *c, int64_t round, int64_t first, int64_t coun
 void channel_reported(struct channel *c, int64_t round, int64_t failed, int64_t stopped,
                       struct span codes);
 
+/* How long phases of the start of a round took here; the coordinator gathers them from
+ * all nodes into one entry. */
+struct channel_phase {
+    const char *name; /* small letters and underscores */
+    uint64_t us;
+};
+
+void channel_phases(struct channel *c, int64_t round,
+                    const struct channel_phase *phases, size_t count);
+
 /* How it stands with a coordinator in another process that no longer answers. */
 struct channel_silence {
     int64_t heard_us; /* when it was last heard, by our wall clock; 0: never */

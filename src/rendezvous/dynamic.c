@@ -652,6 +652,12 @@ static uint64_t worker_writes(const struct rdzv_handler *h)
     return rdzv_master_writes(d->master);
 }
 
+static uint64_t first_write_ms(struct rdzv_handler *h)
+{
+    return rdzv_master_first_write_ms(
+        CONTAINER_OF(h, struct dynamic_handler, base)->master);
+}
+
 /* ---- The end: stores and server first, then the backend, then the rest ---- */
 
 static void on_backend_gone(void *ctx)
@@ -727,5 +733,6 @@ const struct rdzv_handler_ops dynamic_ops = {
     .shutdown = shutdown_handler,
     .wipe_worker_store = wipe_worker_store,
     .worker_writes = worker_writes,
+    .first_write_ms = first_write_ms,
     .destroy = destroy,
 };

@@ -72,6 +72,9 @@ struct rdzv_handler_ops {
     /* How often workers have written to their store so far, if this node hosts it. May
      * be NULL. */
     uint64_t (*worker_writes)(const struct rdzv_handler *h);
+    /* When the first of those came since this was last asked, in loop time; 0: none.
+     * May be NULL. */
+    uint64_t (*first_write_ms)(struct rdzv_handler *h);
     void (*destroy)(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx);
 };
 

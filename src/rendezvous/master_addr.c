@@ -217,6 +217,11 @@ uint64_t rdzv_master_writes(const struct rdzv_master *m)
     return stats.writes;
 }
 
+uint64_t rdzv_master_first_write_ms(struct rdzv_master *m)
+{
+    return m && m->server ? store_server_first_write_ms(m->server) : 0;
+}
+
 void rdzv_master_close(struct rdzv_master *m, void (*cb)(void *ctx), void *ctx)
 {
     if (!m) {

@@ -58,7 +58,8 @@ bool rdzv_master_serves(const struct rdzv_master *m);
 
 /* Forgets the workers' keys of earlier attempts if this process serves them. */
 void rdzv_master_wipe(struct rdzv_master *m);
-uint64_t rdzv_master_writes(const struct rdzv_master *m); /* to the same store */
+uint64_t rdzv_master_writes(const struct rdzv_master *m);   /* to the same store */
+uint64_t rdzv_master_first_write_ms(struct rdzv_master *m); /* since the last call */
 
 /* Ends the server, too. cb may be NULL; NULL m calls cb at once, and so does one that
  * has nothing to close. */

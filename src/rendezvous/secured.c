@@ -259,6 +259,13 @@ static uint64_t worker_writes(const struct rdzv_handler *h)
     return inner->ops->worker_writes ? inner->ops->worker_writes(inner) : 0;
 }
 
+static uint64_t first_write_ms(struct rdzv_handler *h)
+{
+    struct rdzv_handler *inner = of(h)->inner;
+
+    return inner->ops->first_write_ms ? inner->ops->first_write_ms(inner) : 0;
+}
+
 static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
 {
     of(h)->inner->ops->set_closed(of(h)->inner, cb, ctx);
@@ -308,6 +315,7 @@ static const struct rdzv_handler_ops secured_ops = {
     .served_store = served_store,
     .torch_nodes = torch_nodes,
     .worker_writes = worker_writes,
+    .first_write_ms = first_write_ms,
     .set_closed = set_closed,
     .leave = leave,
     .shutdown = shutdown_handler,
@@ -316,7 +324,7 @@ static const struct rdzv_handler_ops secured_ops = {
 };
 
 /* Whoever adds an operation to a handler must hand it on here. */
-_Static_assert(sizeof(struct rdzv_handler_ops) == 19 * sizeof(void (*)(void)),
+_Static_assert(sizeof(struct rdzv_handler_ops) == 20 * sizeof(void (*)(void)),
                "secured_ops hands on all operations");
 
 static void ignore(void *ctx)

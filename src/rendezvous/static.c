@@ -522,6 +522,13 @@ static uint64_t worker_writes(const struct rdzv_handler *h)
     return stats.writes;
 }
 
+static uint64_t first_write_ms(struct rdzv_handler *h)
+{
+    const struct static_handler *f = fixed_of(h);
+
+    return f->server ? store_server_first_write_ms(f->server) : 0;
+}
+
 /* ---- The end ---- */
 
 static void fixed_release(struct static_handler *f)
@@ -614,5 +621,6 @@ static const struct rdzv_handler_ops static_ops = {
     .shutdown = shutdown_handler,
     .wipe_worker_store = wipe_worker_store,
     .worker_writes = worker_writes,
+    .first_write_ms = first_write_ms,
     .destroy = destroy,
 };

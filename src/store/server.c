@@ -670,6 +670,14 @@ void store_server_stats(const struct store_server *s, struct store_server_stats 
     };
 }
 
+uint64_t store_server_first_write_ms(struct store_server *s)
+{
+    const uint64_t ms = s->stats.first_write_ms;
+
+    s->stats.first_write_ms = 0;
+    return ms;
+}
+
 bool stats_take(struct store_server *s, struct conn *c, const struct c10d_request *req)
 {
     const struct server_stats *is = &s->stats;

@@ -57,6 +57,10 @@ struct store_server_stats {
 };
 void store_server_stats(const struct store_server *s, struct store_server_stats *out);
 
+/* When the first of those writes came since this was last asked, in loop time; 0: none
+ * has. */
+uint64_t store_server_first_write_ms(struct store_server *s);
+
 /* Forgets every key and queue, as before a new attempt of the workers. Connections
  * stay; waits that are pending stay. */
 void store_server_wipe(struct store_server *s);

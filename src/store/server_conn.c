@@ -301,7 +301,11 @@ static size_t drain(struct store_server *s, struct conn *c, const uint8_t *p, si
         if (!c->known)
             server_known(s, c);
         s->stats.requests++;
-        s->stats.writes += is_write(&req);
+        if (is_write(&req)) {
+            s->stats.writes++;
+            if (s->stats.first_write_ms == 0)
+                s->stats.first_write_ms = uv_now(s->loop);
+        }
         if (server_request(s, c, &req) < 0)
             out_of_memory(s, c);
         used += (size_t)took;

@@ -68,7 +68,8 @@ struct conns {
 
 struct server_stats {
     uint64_t requests, answers, bytes_in, bytes_out;
-    uint64_t writes; /* requests that change keys of the clients' own */
+    uint64_t writes;         /* requests that change keys of the clients' own */
+    uint64_t first_write_ms; /* since somebody asked; 0: none */
 };
 
 struct store_server {

@@ -1,5 +1,5 @@
-/* hub.c - see hub.h. Reads: nodes, entries, lost nodes, rounds, failures, questions,
- * clocks, time, the step. */
+/* hub.c - see hub.h. Reads: nodes, entries, lost nodes, rounds, phases, failures,
+ * questions, clocks, time, the step. */
 #include "record/core/hub.h"
 
 #include <inttypes.h>
@@ -13,6 +13,8 @@
 #define DRIFT_PPM   100    /* how far two quartz clocks may run apart */
 #define UNKNOWN_US  500000 /* how unsure a time is without a measurement */
 #define MOST_REPORT 4096u  /* bytes of a node's exit codes */
+#define PHASES_MAX  12u    /* of a round */
+#define PHASE_NAME  24u    /* bytes of a phase's name */
 
 struct hub_node {
     uint32_t number; /* 0: an observer */
@@ -87,6 +89,21 @@ struct hub {
         size_t count;
         int64_t failed;
     } end;
+    struct {
+        int64_t round; /* -1: none yet */
+        int64_t told;  /* nodes that have told all of theirs */
+        bool done;     /* what comes now comes late */
+        uint64_t due_us;
+        struct hub_phase {
+            char name[PHASE_NAME];
+            struct hub_time {
+                uint64_t us;
+                uint32_t node;
+            } * times; /* owned */
+            size_t count, size;
+        } items[PHASES_MAX];
+        size_t count;
+    } phases;
     uint32_t last_peer; /* wants to know when it is the last one; last_seq != 0 */
     uint64_t last_seq;
     struct hub_ask asks[HUB_ASKS];
@@ -117,6 +134,8 @@ struct hub *hub_new(struct span run_id, const struct trace *trace)
     h->next_ask = 1;
     h->round.number = -1;
     h->round.due_us = h->end.due_us = h->ping_due_us = MONO_NEVER;
+    h->phases.round = -1;
+    h->phases.due_us = MONO_NEVER;
     return h;
 }
 
@@ -144,6 +163,8 @@ void hub_free(struct hub *h)
         node_free(h->nodes[i]);
     for (size_t i = 0; i < HUB_ASKS; i++)
         mem_free(h->asks[i].waits);
+    for (size_t i = 0; i < PHASES_MAX; i++)
+        mem_free(h->phases.items[i].times);
     forget_failures(h);
     mem_free(h->nodes);
     mem_free(h->run_id);
@@ -500,6 +521,106 @@ static void on_ranks(struct hub *h, struct hub_fx *fx, struct hub_node *n,
         have += in_round(h->nodes[i], h->round.number);
     if (h->round.due_us != MONO_NEVER && (int64_t)have >= h->round.expected)
         record_round(h, fx);
+}
+
+/* ---- phases ---- */
+
+static int by_time(const void *a, const void *b)
+{
+    const struct hub_time *x = a, *y = b;
+
+    return (x->us > y->us) - (x->us < y->us);
+}
+
+static void emit_phases(struct hub *h, struct hub_fx *fx)
+{
+    struct record_entry e = { .kind = RECORD_PHASES,
+                              .round = h->phases.round,
+                              .rank = -1,
+                              .count = h->phases.told };
+    struct buf b;
+
+    h->phases.done = true;
+    h->phases.due_us = MONO_NEVER;
+    buf_init(&b, RECORD_BODY_MAX);
+    for (size_t i = 0; i < h->phases.count; i++) {
+        struct hub_phase *p = &h->phases.items[i];
+
+        if (p->count == 0)
+            continue;
+        qsort(p->times, p->count, sizeof *p->times, by_time);
+        (void)record_phases_print(&b,
+                                  &(struct record_phase){
+                                      .name = span_str(p->name),
+                                      .min_us = (int64_t)p->times[0].us,
+                                      .median_us = (int64_t)p->times[p->count / 2].us,
+                                      .max_us = (int64_t)p->times[p->count - 1].us,
+                                      .slowest = p->times[p->count - 1].node,
+                                  });
+        p->count = 0;
+    }
+    e.body = buf_span(&b);
+    if (buf_len(&b))
+        emit(h, fx, &e);
+    buf_fini(&b);
+    h->phases.count = 0;
+}
+
+static bool is_phase_name(struct span s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        if (s.p[i] != '_' && (s.p[i] < 'a' || s.p[i] > 'z'))
+            return false;
+    return s.n > 0 && s.n < PHASE_NAME;
+}
+
+static struct hub_phase *phase_of(struct hub *h, struct span name)
+{
+    struct hub_phase *p;
+
+    for (size_t i = 0; i < h->phases.count; i++)
+        if (span_eq(span_str(h->phases.items[i].name), name))
+            return &h->phases.items[i];
+    if (h->phases.count == PHASES_MAX)
+        return NULL;
+    p = &h->phases.items[h->phases.count++];
+    memcpy(p->name, name.p, name.n);
+    p->name[name.n] = '\0';
+    p->count = 0;
+    return p;
+}
+
+/* Kept until all nodes of the round have told theirs; then it is one entry. */
+static void on_phase(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
+                     const struct job_msg *m)
+{
+    struct hub_phase *p;
+
+    if (m->round != n->round || m->round < h->phases.round || !is_phase_name(m->name))
+        return;
+    if (m->round > h->phases.round) {
+        emit_phases(h, fx);
+        h->phases.round = m->round;
+        h->phases.told = 0;
+        h->phases.done = false;
+        h->phases.due_us = h->now.mono_us + HUB_GATHER_US;
+    }
+    p = phase_of(h, m->name);
+    if (p && p->count == p->size && p->count < HUB_NODES) {
+        const size_t size = p->size ? 2 * p->size : 16;
+        struct hub_time *times = mem_realloc_array(p->times, size, sizeof *times);
+
+        if (!times)
+            return;
+        p->times = times;
+        p->size = size;
+    }
+    if (p && p->count < p->size)
+        p->times[p->count++] =
+            (struct hub_time){ MIN_OF(m->value, (uint64_t)INT64_MAX), n->number };
+    h->phases.told += m->rank == 0;
+    if ((h->phases.done || h->phases.told >= h->round.expected) && m->rank == 0)
+        emit_phases(h, fx);
 }
 
 /* ---- failures ---- */
@@ -1201,6 +1322,8 @@ static void on_time(struct hub *h, struct hub_fx *fx)
 {
     if (h->round.due_us <= h->now.mono_us)
         record_round(h, fx);
+    if (h->phases.due_us <= h->now.mono_us)
+        emit_phases(h, fx);
     if (h->end.on && h->end.due_us <= h->now.mono_us)
         judge(h, fx);
     for (size_t i = 0; i < h->count; i++)
@@ -1213,7 +1336,7 @@ static void on_time(struct hub *h, struct hub_fx *fx)
 
 uint64_t hub_deadline(const struct hub *h)
 {
-    uint64_t by = MIN_OF(h->round.due_us, h->ping_due_us);
+    uint64_t by = MIN_OF(MIN_OF(h->round.due_us, h->ping_due_us), h->phases.due_us);
 
     if (h->end.on)
         by = MIN_OF(by, h->end.due_us);
@@ -1275,6 +1398,8 @@ static int on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
         detach(h, fx, n, true);
         return 0;
     case JOB_PHASE:
+        on_phase(h, fx, n, m);
+        return 0;
     case JOB_NONE:
     case JOB_ATTACH:
     case JOB_ATTACHED:

@@ -27,7 +27,8 @@
     X(PUBLISH)  /* an entry, the seq-th of mine, and my clocks */                      \
     X(OFFER)    /* an entry of the record, with its number: the answer to WANT */      \
     X(RANKS)    /* my workers of a round have ranks rank .. rank + count - 1 */        \
-    X(PHASE)    /* a phase of the round has taken value microseconds on my node */     \
+    X(PHASE)    /* a phase of the round took value microseconds on my node; rank: so   \
+                   many more will be told of */                                        \
     X(REPORTED) /* my workers of the round are gone: count failed; bytes: codes */     \
     X(ASK)      /* all agents, a question */                                           \
     X(ANSWER)   /* to the question seq */                                              \
@@ -73,7 +74,7 @@ struct job_msg {
     int64_t wall_us;        /* likewise */
     int64_t pid, nproc;     /* ATTACH */
     int64_t round;          /* RANKS, PHASE, REPORTED */
-    int64_t rank, count;    /* RANKS, REPORTED: first rank, how many */
+    int64_t rank, count;    /* RANKS, REPORTED: first rank, how many; PHASE: rank */
     int64_t total;          /* RANKS: nodes in the round; REPORTED: ended by us */
     struct span run_id;     /* ATTACH */
     struct span host, addr; /* ATTACH; ANSWERED: host */

@@ -330,6 +330,48 @@ bool record_host_of(const struct record *r, uint32_t node, struct record_node *o
     return false;
 }
 
+/* Takes a number off the front. */
+static bool take_number(struct span *line, int64_t *out)
+{
+    int64_t n = 0;
+    size_t i = 0;
+
+    while (i < line->n && line->p[i] == ' ')
+        i++;
+    const size_t first = i;
+    while (i < line->n && line->p[i] >= '0' && line->p[i] <= '9' && i - first < 18)
+        n = 10 * n + (line->p[i++] - '0');
+    *line = span_of(line->p + i, line->n - i);
+    *out = n;
+    return i > first;
+}
+
+bool record_phases_next(struct span *body, struct record_phase *out)
+{
+    const uint8_t *nl = body->n ? memchr(body->p, '\n', body->n) : NULL;
+    struct span line = span_of(body->p, nl ? (size_t)(nl - body->p) : 0);
+    const uint8_t *space = line.n ? memchr(line.p, ' ', line.n) : NULL;
+    int64_t node;
+
+    if (!space)
+        return false;
+    *body = span_of(nl + 1, body->n - line.n - 1);
+    *out = (struct record_phase){ .name = span_of(line.p, (size_t)(space - line.p)) };
+    line = span_of(space, line.n - out->name.n);
+    if (!take_number(&line, &out->min_us) || !take_number(&line, &out->median_us) ||
+        !take_number(&line, &out->max_us) || !take_number(&line, &node))
+        return false;
+    out->slowest = (uint32_t)node;
+    return true;
+}
+
+int record_phases_print(struct buf *out, const struct record_phase *p)
+{
+    return buf_printf(out, "%.*s %" PRId64 " %" PRId64 " %" PRId64 " %" PRIu32 "\n",
+                      (int)p->name.n, (const char *)p->name.p, p->min_us, p->median_us,
+                      p->max_us, p->slowest);
+}
+
 bool record_node_ended(const struct record *r, uint32_t node)
 {
     for (size_t i = r->count; i-- > 0;)

@@ -25,7 +25,7 @@
  * wire: new kinds go to the end, and readers skip those that they do not know. */
 #define RECORD_KINDS(X)                                                                \
     X(NONE)                                                                            \
-    X(PHASES)  /* of a round: body has "name min_us median_us max_us rank" lines */    \
+    X(PHASES)  /* of a round, over its nodes: body: record_phases_next */              \
     X(NODES)   /* nodes that have come: body has lines, see record_nodes_next */       \
     X(ROUND)   /* a round began: count nodes, total ranks; node coordinates the job    \
                   (0: no agent does); body: record_ranks_next */                       \
@@ -163,6 +163,16 @@ struct record_ranks {
 
 bool record_ranks_next(struct span *body, struct record_ranks *out);
 int record_ranks_print(struct buf *out, const struct record_ranks *r);
+
+/* PHASES: "name min_us median_us max_us slowest_node" a line. */
+struct record_phase {
+    struct span name;
+    int64_t min_us, median_us, max_us;
+    uint32_t slowest;
+};
+
+bool record_phases_next(struct span *body, struct record_phase *out);
+int record_phases_print(struct buf *out, const struct record_phase *p);
 
 /* The node of a rank in the newest ROUND, and its host as NODES has it. */
 bool record_host_of(const struct record *r, uint32_t node, struct record_node *out);

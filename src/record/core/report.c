@@ -14,6 +14,7 @@
 #define RANGES_MAX   64u /* of a round; of the last one: */
 #define LAST_RANGES  1000u
 #define WORDS_MAX    2048u
+#define PHASES_MAX   24u /* of a round */
 
 /* Texts are clean when they come from our own nodes; what a stranger published may be
  * anything. */
@@ -166,6 +167,32 @@ static json_t *ranges(struct span body, const char *a, const char *b, const char
     return list;
 }
 
+/* How long each part of the way to this round took, over its nodes. */
+static json_t *phases(const struct record *r, int64_t round)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < r->count; i++) {
+        const struct record_entry e = record_at(r, i);
+        struct span body = e.body;
+        struct record_phase p;
+
+        if (e.kind != RECORD_PHASES || e.round != round)
+            continue;
+        while (json_array_size(list) < PHASES_MAX && record_phases_next(&body, &p)) {
+            json_t *j = json_object();
+
+            add(j, "phase", text(p.name));
+            add(j, "min_us", number(p.min_us));
+            add(j, "median_us", number(p.median_us));
+            add(j, "max_us", number(p.max_us));
+            add(j, "slowest_node", number(p.slowest));
+            (void)json_array_append_new(list, j);
+        }
+    }
+    return list;
+}
+
 static json_t *round_of(const struct record *r, const struct record_entry *e, bool last)
 {
     const size_t most = last ? LAST_RANGES : RANGES_MAX;
@@ -176,6 +203,7 @@ static json_t *round_of(const struct record *r, const struct record_entry *e, bo
     add(j, "began_us", number(e->at_us));
     add(j, "nodes", number(e->count));
     add(j, "ranks", number(e->total));
+    add(j, "phases", phases(r, e->round));
     add(j, "placement", ranges(e->body, "node", "first_rank", "count", most));
     if (!record_find(r, RECORD_ENDED, e->round, &ended))
         return j;

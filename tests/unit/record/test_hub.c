@@ -414,6 +414,46 @@ static void test_vanished(void **state)
     end(&q);
 }
 
+static void phase(struct play *p, uint32_t peer, int64_t round, const char *name,
+                  uint64_t us, int64_t more)
+{
+    say(p, peer,
+        (struct job_msg){ .kind = JOB_PHASE,
+                          .round = round,
+                          .name = span_str(name),
+                          .value = us,
+                          .rank = more });
+}
+
+/* Of three nodes' phases one entry is made; what comes late is one of its own. */
+static void test_phases(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 3, 0);
+    phase(&p, 1, 0, "rendezvous", 10, 1);
+    phase(&p, 1, 0, "start", 500, 0);
+    phase(&p, 3, 0, "rendezvous", 30, 1);
+    phase(&p, 3, 0, "start", 300, 0);
+    phase(&p, 2, 0, "\033[2J", 1, 1);
+    phase(&p, 2, 7, "start", 1, 1); /* not its round */
+    assert_false(has(&p, RECORD_PHASES));
+    phase(&p, 2, 0, "rendezvous", 20, 1);
+    phase(&p, 2, 0, "start", 400, 0);
+    assert_int_equal(p.last.kind, RECORD_PHASES);
+    assert_span(p.last.body, "rendezvous 10 20 30 3\nstart 300 400 500 1\n");
+    phase(&p, 1, 0, "first_request", 2000, 0);
+    assert_span(p.last.body, "first_request 2000 2000 2000 1\n");
+    ranks(&p, 1, 1, 2, 0);
+    ranks(&p, 2, 1, 2, 0);
+    phase(&p, 2, 1, "stop", 7, 0); /* The other one's never come. */
+    wait_us(&p, HUB_GATHER_US);
+    assert_int_equal(p.last.round, 1);
+    assert_span(p.last.body, "stop 7 7 7 2\n");
+    end(&p);
+}
+
 static void test_back_in_time(void **state)
 {
     struct play p;
@@ -602,6 +642,7 @@ int main(void)
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_lost_node),
+        cmocka_unit_test(test_phases),
         cmocka_unit_test(test_gave_up),
         cmocka_unit_test(test_gave_up_early),
         cmocka_unit_test(test_gave_up_alone),

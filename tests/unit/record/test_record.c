@@ -66,6 +66,25 @@ static void test_too_long(void **state)
     buf_fini(&b);
 }
 
+static void test_phases(void **state)
+{
+    static const char *const bad[] = { "",  "start", "start 1 2 3 4",  "start 1 2\n",
+                                       " ", "\n",    "start a b c d\n" };
+    struct span body = span_str("stop 1 2 3 4\nstart 5 6 7 8\n");
+    struct record_phase p;
+
+    (void)state;
+    assert_true(record_phases_next(&body, &p));
+    assert_true(span_eq(p.name, span_str("stop")) && p.min_us == 1 && p.slowest == 4);
+    assert_true(record_phases_next(&body, &p));
+    assert_true(p.median_us == 6 && p.max_us == 7);
+    assert_false(record_phases_next(&body, &p));
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        body = span_str(bad[i]);
+        assert_false(record_phases_next(&body, &p));
+    }
+}
+
 static void test_bounded(void **state)
 {
     struct record_entry e = failed(1), got;
@@ -167,9 +186,10 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),   cmocka_unit_test(test_too_long),
-        cmocka_unit_test(test_bounded), cmocka_unit_test(test_old_numbers),
-        cmocka_unit_test(test_bodies),  cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_bytes),       cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_phases),      cmocka_unit_test(test_bounded),
+        cmocka_unit_test(test_old_numbers), cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_no_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
