@@ -113,6 +113,12 @@ void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *er
     case RDZV_NEWS_LOST:
         agent_post(a, GROUP_EV_LOST, 0, 0);
         break;
+    case RDZV_NEWS_MOVED_ON:
+        agent_post(a, GROUP_EV_MOVED_ON, 0, 0);
+        break;
+    case RDZV_NEWS_DESERTED:
+        agent_post(a, GROUP_EV_DESERTED, 0, 0);
+        break;
     case RDZV_NEWS_EVICTED:
         agent_post(a, GROUP_EV_EVICTED, 0, 0);
         break;

@@ -60,6 +60,8 @@ static void on_news(void *ctx, enum rdzv_news news, const struct muster_error *e
         [RDZV_NEWS_BACKEND] = MUSTER_NEWS_BACKEND,
     };
 
+    if (news == RDZV_NEWS_MOVED_ON || news == RDZV_NEWS_DESERTED)
+        return; /* WAITING and CLOSED have said what is to be done. */
     r->hooks.news(r->hooks.ctx, kinds[news], err ? err->text : "");
 }
 

@@ -215,7 +215,8 @@ void dynamic_news(struct dynamic_handler *d, const struct rdzv_effect *e)
     struct muster_error err;
 
     if (d->next_cb && !d->joining && !d->tell.next &&
-        (e->news == RDZV_NEWS_LOST || e->news == RDZV_NEWS_EVICTED)) {
+        (e->news == RDZV_NEWS_LOST || e->news == RDZV_NEWS_EVICTED ||
+         e->news == RDZV_NEWS_MOVED_ON)) {
         /* The round fell apart before we learnt the workers' address: its rank 0 may
          * never tell it. The next round is what the agent wants. */
         trace(d->trace, TRACE_INFO, "run '%s', round %" PRIu64 ": %s; joining again",

@@ -134,6 +134,9 @@ static void on_news(struct sim_node *n, const struct rdzv_effect *e)
             soon(n, 100000, SIM_DO_FAIL);
         }
         return;
+    case RDZV_NEWS_MOVED_ON:
+    case RDZV_NEWS_DESERTED:
+        return;
     case RDZV_NEWS_CLOSED:
         n->wants_in = false;
         soon(n, 1000000, SIM_DO_END);

@@ -96,7 +96,7 @@ static void join(struct agent_core *g, struct agent_core_fx_list *fx)
     g->why = WHY_NONE;
     g->decision = OPEN;
     g->stop_sig = 0;
-    g->changed = g->lost = false;
+    g->changed = g->lost = g->deserted = false;
     g->due_ms = MONO_NEVER;
     agent_core_put_kind(fx, GROUP_FX_JOIN);
 }
@@ -231,7 +231,7 @@ static void on_drained(struct agent_core *g, struct now now,
     switch (g->why) {
     case WHY_SUCCESS:
         g->phase = GROUP_BARRIER;
-        if (g->lost)
+        if (g->lost || g->deserted)
             g->due_ms = now.mono_ms + GROUP_BARRIER_LOST_MS;
         agent_core_put_kind(fx, GROUP_FX_SAY_SUCCEEDED);
         agent_core_put_kind(fx, GROUP_FX_BARRIER);
@@ -293,6 +293,16 @@ static void on_change(struct agent_core *g, const struct agent_core_event *ev,
     } else if (g->phase == GROUP_BARRIER && lost) {
         g->due_ms = MIN_OF(g->due_ms, ev->now.mono_ms + GROUP_BARRIER_LOST_MS);
     }
+}
+
+/* Our workers are done, but others begin again, and may not have enough nodes without
+ * this one. As long as we are at work, CHANGED says all there is. */
+static void on_moved_on(struct agent_core *g, struct agent_core_fx_list *fx)
+{
+    if (g->phase == GROUP_BARRIER)
+        join(g, fx);
+    else if (is_ending_well(g))
+        g->why = WHY_MEMBERSHIP;
 }
 
 /* A worker of another node failed, and the job with it, or this round of it. */
@@ -388,6 +398,10 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
             agent_core_put_kind(fx, GROUP_FX_SAY_NO_BARRIER);
             agent_core_leave(g, ev->now, fx);
         }
+        g->deserted = true;
+        break;
+    case GROUP_EV_MOVED_ON:
+        on_moved_on(g, fx);
         break;
     case GROUP_EV_STUCK:
         if (g->phase == GROUP_RUNNING) {

@@ -72,6 +72,7 @@ enum agent_core_event_kind {
     GROUP_EV_CHANGED, /* somebody waits for the next round, or a member is lost */
     GROUP_EV_LOST,
     GROUP_EV_EVICTED,  /* the others have gone on without this node */
+    GROUP_EV_MOVED_ON, /* some of the others have left this round for the next */
     GROUP_EV_DESERTED, /* whoever has not come to the exit barrier will not */
     GROUP_EV_STUCK,
     GROUP_EV_HANG,   /* the job stands still; code 1: no restart is wanted */
@@ -153,7 +154,8 @@ struct agent_core {
     bool leftovers_asked; /* they have been told to go */
     bool peer_failed;     /* while our workers were being started */
     bool changed;         /* the membership, while nothing could be done about it */
-    bool lost;            /* a member, while what our workers left was being ended */
+    bool lost;            /* a member, while what our workers left was being ended, */
+    bool deserted;        /* or all that have not come to the exit barrier */
     int stop_sig;         /* what the workers were told last */
     int signal;           /* that ended us, or 0 */
     int signals;          /* how many came, */

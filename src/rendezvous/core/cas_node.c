@@ -344,7 +344,7 @@ static void joined(struct rdzv *r, struct rdzv_plan *p, struct now now,
     r->mode = MODE_MEMBER;
     r->stay_until_ms = r->roster.count > 1 ? now.mono_ms + STAY_MS : 0;
     r->waiting_told = r->lost_told = 0;
-    r->closed_told = false;
+    r->moved_told = r->deserted_told = r->closed_told = false;
     e->round = r->roster.round;
     e->world = (int64_t)r->roster.count;
     while (rdzv_node_cmp(&r->roster.nodes[e->rank], &r->self) != 0)

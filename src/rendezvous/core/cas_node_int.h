@@ -93,6 +93,8 @@ struct rdzv {
     /* Our life sign. */
     bool ours;            /* the entry under our name is of our making */
     int64_t beat_us;      /* last sent */
+    bool taken;           /* the store has the write that it came with, as we know, */
+    bool unsure;          /* or may have it: its answer was lost */
     uint64_t beat_due_ms; /* next */
 
     uint64_t read_due_ms; /* next look at the state */
@@ -107,7 +109,7 @@ struct rdzv {
     struct rdzv_roster roster; /* of the round last joined, */
     uint64_t stay_until_ms;    /* which we do not leave before this for the next one */
     size_t waiting_told, lost_told;
-    bool closed_told, backend_told;
+    bool moved_told, deserted_told, closed_told, backend_told;
     struct muster_error why; /* text of the effects of the last step */
     char news_text[256];
 };

@@ -13,9 +13,9 @@ static void news(struct rdzv *r, struct rdzv_fx *fx, enum rdzv_news what, int64_
 }
 
 /* How many of the round's members are neither in it nor queueing for the next one, and
- * one of them for the message. */
+ * one of them for the message. moved: somebody queues. */
 static size_t count_lost(const struct rdzv *r, uint64_t now_ms,
-                         const struct rdzv_node **one)
+                         const struct rdzv_node **one, bool *moved)
 {
     size_t lost = 0;
 
@@ -23,8 +23,10 @@ static size_t count_lost(const struct rdzv *r, uint64_t now_ms,
         const struct participant *m = rdzv_state_find(&r->seen, &r->roster.nodes[i]);
 
         if ((rdzv_in(m, RDZV_PLACES) || rdzv_in(m, RDZV_WAITS)) &&
-            !rdzv_is_dead(r, m, now_ms))
+            !rdzv_is_dead(r, m, now_ms)) {
+            *moved |= !rdzv_in(m, RDZV_PLACES);
             continue;
+        }
         lost++;
         *one = &r->roster.nodes[i];
     }
@@ -53,11 +55,21 @@ static void tell_lost(struct rdzv *r, uint64_t now_ms, struct rdzv_fx *fx)
 {
     const struct rdzv_node *one = NULL;
     char name[128];
+    bool moved = false;
     size_t lost;
 
     if (rdzv_live(r, &r->seen, RDZV_PLACES, now_ms) == r->roster.count)
         return; /* All are there: the usual case, without a look at each. */
-    lost = count_lost(r, now_ms, &one);
+    lost = count_lost(r, now_ms, &one, &moved);
+    if (r->seen.closed) { /* Members leave, and whoever is at work may end it. */
+        if (lost && !r->deserted_told)
+            rdzv_fx_add(fx, RDZV_FX_NEWS)->news = RDZV_NEWS_DESERTED;
+        r->deserted_told |= lost > 0;
+        return;
+    }
+    if (moved && !r->moved_told)
+        rdzv_fx_add(fx, RDZV_FX_NEWS)->news = RDZV_NEWS_MOVED_ON;
+    r->moved_told |= moved;
     if (lost > r->lost_told) {
         (void)snprintf(r->news_text, sizeof r->news_text,
                        "node '%s' is gone from round %lld of the rendezvous '%s'",
@@ -88,9 +100,8 @@ bool rdzv_tell(struct rdzv *r, struct now now, struct rdzv_fx *fx)
         news(r, fx, RDZV_NEWS_EVICTED, 0);
         return false;
     }
-    if (r->seen.closed)
-        return true; /* The run ends: members leave, and nobody need come. */
-    tell_waiting(r, now.mono_ms, fx);
+    if (!r->seen.closed) /* else the run ends, and nobody need come */
+        tell_waiting(r, now.mono_ms, fx);
     tell_lost(r, now.mono_ms, fx);
     return true;
 }

@@ -406,6 +406,9 @@ int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now 
     if (rc < 0)
         return rc;
     p.beat_us = rdzv_beat_time(r, s, now.wall_us);
+    if (r->unsure && p.beat_us - r->beat_us >= 0 &&
+        p.beat_us - r->beat_us < (int64_t)rdzv_interval_ms(&r->settings) * 1000)
+        p.beat_us = r->beat_us; /* By it we know our entry if the store has it. */
     buried = bury(r, &work, now.mono_ms) > 0;
     rc = pursue(r, &work, now, &p);
     if (p.only_beat && !buried && s == &r->seen) /* whose text we have */

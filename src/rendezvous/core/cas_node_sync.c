@@ -72,6 +72,7 @@ static void write_now(struct rdzv *r, struct rdzv_plan *p, struct now now,
     r->doing = *p;
     *p = (struct rdzv_plan){ 0 };
     r->busy = BUSY_WRITING;
+    r->taken = false;
     if (r->doing.seated)
         r->beat_us = r->doing.beat_us;
     e->value = buf_span(&r->doing.text);
@@ -181,6 +182,44 @@ static void act_on(struct rdzv *r, struct rdzv_plan *plan, struct now now,
     rdzv_commit(r, plan, now, fx);
 }
 
+/* A bit early and at random: nodes that came together need not beat together. */
+static uint64_t next_beat(struct rdzv *r, uint64_t now_ms)
+{
+    const uint64_t interval = rdzv_interval_ms(&r->settings);
+
+    return now_ms + interval - rng_below(&r->rng, interval / 8 + 1);
+}
+
+/* A write took effect. */
+static void on_taken(struct rdzv *r, struct now now)
+{
+    const struct rdzv_plan *did = &r->doing;
+
+    r->taken = true;
+    r->unsure = false;
+    if (did->seated) {
+        r->ours = true;
+        r->beat_due_ms = next_beat(r, now.mono_ms);
+    } else {
+        r->ours = false; /* Who comes under our name from now on is somebody else. */
+    }
+    if (did->left_round)
+        r->in_old_round = false;
+    if (did->renewed)
+        r->join_by_ms = now.mono_ms + r->settings.join_ms;
+}
+
+/* The answer to a write was lost, or a repetition of it met its own result: our entry
+ * tells that it was taken. To learn that twice changes nothing. */
+static void recognise(struct rdzv *r, const struct rdzv_state *s, struct now now)
+{
+    const struct participant *me = rdzv_state_find(s, &r->self);
+
+    if (!r->taken && r->doing.seated && rdzv_in(me, RDZV_BEATS) &&
+        me->beat_us == r->beat_us)
+        on_taken(r, now);
+}
+
 /* Nothing has changed but the time, or nothing but heartbeats, which r->seen has: no
  * need to decode it all again. */
 static int on_same(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
@@ -189,6 +228,7 @@ static int on_same(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *
     int rc = set_token(r, ev->token);
 
     rdzv_extend_for_outage(r, ev->now.mono_ms);
+    recognise(r, &r->seen, ev->now);
     if (rc == 0)
         rc = rdzv_plan_make(r, &r->seen, ev->now, &plan);
     if (rc < 0)
@@ -253,6 +293,7 @@ int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
         rc = buf_append_span(&token, ev->token);
     if (rc == 0) {
         rdzv_observe(r, &fresh, ev->now);
+        recognise(r, &fresh, ev->now);
         rc = rdzv_plan_make(r, &fresh, ev->now, &plan);
     }
     if (rc < 0) {
@@ -270,14 +311,6 @@ int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
     r->has_token = ev->present;
     act_on(r, &plan, ev->now, fx);
     return 0;
-}
-
-/* A bit early and at random: nodes that came together need not beat together. */
-static uint64_t next_beat(struct rdzv *r, uint64_t now_ms)
-{
-    const uint64_t interval = rdzv_interval_ms(&r->settings);
-
-    return now_ms + interval - rng_below(&r->rng, interval / 8 + 1);
 }
 
 /* Ours is what the store holds now. */
@@ -305,16 +338,7 @@ static int on_won(struct rdzv *r, const struct rdzv_event *ev)
     r->busy = BUSY_NOT;
     r->losses = r->failures = 0;
     r->backend_told = false;
-    if (did->seated) {
-        r->ours = true;
-        r->beat_due_ms = next_beat(r, ev->now.mono_ms);
-    } else {
-        r->ours = false; /* Who comes under our name from now on is somebody else. */
-    }
-    if (did->left_round)
-        r->in_old_round = false;
-    if (did->renewed)
-        r->join_by_ms = ev->now.mono_ms + r->settings.join_ms;
+    on_taken(r, ev->now);
     return 0;
 }
 
@@ -354,6 +378,7 @@ void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx 
     const int code = ev->code ? ev->code : MUSTER_ECONN;
     struct rdzv_effect *e;
 
+    r->unsure |= r->busy == BUSY_WRITING && r->doing.seated;
     r->busy = BUSY_NOT;
     r->failures++;
     trace(r->trace, TRACE_WARN,

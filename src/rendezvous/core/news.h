@@ -6,8 +6,10 @@
 #define RDZV_NEWS_KINDS(X)                                                             \
     X(WAITING, "somebody waits for the next round")                                    \
     X(LOST, "a member of the running round is gone")                                   \
+    X(MOVED_ON, "a member of the running round waits for the next one")                \
     X(EVICTED, "the others have dropped us")                                           \
     X(CLOSED, "the run id was closed")                                                 \
+    X(DESERTED, "the run id was closed, and a member is gone since")                   \
     X(BACKEND, "the store is unreachable or unreadable; err says why")
 
 enum rdzv_news {

@@ -20,6 +20,7 @@ struct world {
     uint64_t writes;
     bool down;        /* the store fails each request, for good */
     bool mute;        /* the store answers nothing */
+    unsigned deaf;    /* so many writes are taken, and their answers lost */
     unsigned stopped; /* nodes that hear and do nothing, by bit */
     /* The last outcome of each. */
     struct rdzv_effect joined[NODES], refused[NODES], done[NODES], news[NODES];
@@ -86,6 +87,12 @@ static void do_write(struct world *w, size_t i, const struct rdzv_effect *e)
     if (buf_append_span(&held, buf_span(&w->value)) < 0) {
         w->rc = MUSTER_ENOMEM;
         return;
+    }
+    if (same && w->deaf) {
+        w->deaf--;
+        ev = (struct rdzv_event){ .kind = RDZV_EV_FAILED,
+                                  .code = MUSTER_ECONN,
+                                  .again = true };
     }
     ev.won = same;
     ev.present = true;
@@ -219,12 +226,77 @@ static void two_nodes_join_at_once(void **state)
     pass(&w, 1100, 0);
     assert_int_equal(w.told[1], 0); /* torch's nodes may not have looked yet */
     pass(&w, 100, 0);
-    assert_int_equal(w.told[1], 1);
-    assert_int_equal(w.news[1].news, RDZV_NEWS_WAITING);
+    assert_int_equal(w.told[1], 2); /* that somebody waits, and that it is a member */
+    assert_int_equal(w.news[1].news, RDZV_NEWS_MOVED_ON);
     request(&w, 1, RDZV_EV_JOIN);
     expect_world(&w, 0, 1, 0, 2);
     expect_world(&w, 1, 1, 1, 2);
     assert_int_equal(w.writes, 4);
+    world_fini(&w);
+}
+
+/* The store has taken a write, and the connection breaks before its answer. Whoever
+ * takes its own seat for somebody else's waits until all others have given up. */
+static void an_answer_is_lost(void **state)
+{
+    struct world w;
+
+    (void)state;
+    for (unsigned many = 1; many < 4; many++) {
+        world_init(&w, 2, 2, 2);
+        w.deaf = many;
+        request(&w, 0, RDZV_EV_JOIN);
+        request(&w, 1, RDZV_EV_JOIN);
+        pass(&w, 3000, 0);
+        expect_world(&w, 0, 0, 0, 2);
+        expect_world(&w, 1, 0, 1, 2);
+        w.deaf = many; /* Out of the round, and in line for the next one. */
+        request(&w, 0, RDZV_EV_JOIN);
+        request(&w, 1, RDZV_EV_JOIN);
+        pass(&w, 6000, 0);
+        expect_world(&w, 0, 1, 0, 2);
+        expect_world(&w, 1, 1, 1, 2);
+        world_fini(&w);
+    }
+}
+
+/* Another one's write comes between: the state has our entry, and is not ours else. */
+static void an_answer_is_lost_and_another_node_is_quicker(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2, 2);
+    w.deaf = 1;
+    request(&w, 0, RDZV_EV_JOIN);
+    pass(&w, 1, 1); /* Node 0 has not looked again yet. */
+    request(&w, 1, RDZV_EV_JOIN);
+    expect_world(&w, 1, 0, 1, 2);
+    pass(&w, 1000, 0);
+    expect_world(&w, 0, 0, 0, 2);
+    pass(&w, 30000, 0);
+    assert_int_equal(w.told[1], 0); /* It beats. */
+    world_fini(&w);
+}
+
+/* After the end of the run, whoever waits for the others is told if one will not come.
+ */
+static void whoever_is_missing_after_the_end_is_told_of(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 3, 3, 3);
+    for (size_t i = 0; i < 3; i++)
+        request(&w, i, RDZV_EV_JOIN);
+    expect_world(&w, 0, 0, 0, 3);
+    request(&w, 2, RDZV_EV_CLOSE);
+    pass(&w, 1000, 0);
+    assert_int_equal(w.news[0].news, RDZV_NEWS_CLOSED);
+    pass(&w, 30000, 4); /* Node 2 is gone. */
+    assert_int_equal(w.news[0].news, RDZV_NEWS_DESERTED);
+    assert_int_equal(w.told[0], 2);
+    assert_int_equal(w.told[1], 2);
     world_fini(&w);
 }
 
@@ -744,6 +816,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_nodes_join_at_once),
+        cmocka_unit_test(an_answer_is_lost),
+        cmocka_unit_test(an_answer_is_lost_and_another_node_is_quicker),
+        cmocka_unit_test(whoever_is_missing_after_the_end_is_told_of),
         cmocka_unit_test(beats_keep_the_round),
         cmocka_unit_test(the_backend_tells_who_is_gone),
         cmocka_unit_test(who_was_silent_before_an_outage_gets_time),
