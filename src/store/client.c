@@ -9,6 +9,8 @@
 #include "store/client.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "loop/defer.h"
+#include "loop/handle_set.h"
 #include "store/call.h"
 #include "store/connect.h"
 #include "store/core/wire_keys.h"
@@ -51,14 +53,14 @@ struct client {
 
     uv_timer_t timer;
     uint64_t armed_ms;     /* when it goes off; MONO_NEVER if it is not armed */
-    uv_idle_t kick;        /* runs the client once, from the loop */
+    struct defer next_run; /* of the client, from the loop */
     store_open_cb open_cb; /* NULL once it has been called */
     void *open_ctx;
     store_open_cb loss_cb;
     void *loss_ctx;
     async_store_closed_cb closed_cb;
     void *closed_ctx;
-    int handles; /* still to be closed */
+    struct handle_set handles; /* still to be closed */
 };
 
 static void client_run(struct client *c);
@@ -631,10 +633,9 @@ static void client_on_connected(void *ctx, struct dial_conn *conn,
         client_run(c);
 }
 
-static void client_on_kick(uv_idle_t *idle)
+static void client_run_later(void *ctx)
 {
-    (void)uv_idle_stop(idle);
-    client_run(idle->data);
+    client_run(ctx);
 }
 
 static int client_call(struct async_store *s, const struct c10d_request *req,
@@ -661,17 +662,15 @@ static int client_call(struct async_store *s, const struct c10d_request *req,
     c->calls++;
     call_list_add(&c->queued, call);
     client_arm(c, call->deadline_ms);
-    (void)uv_idle_start(&c->kick, client_on_kick);
+    defer_call(&c->next_run);
     return 0;
 }
 
-static void client_on_closed(uv_handle_t *handle)
+static void client_on_closed(void *ctx)
 {
-    struct client *c = handle->data;
+    struct client *c = ctx;
     struct muster_error err;
 
-    if (--c->handles)
-        return;
     (void)err_set(&err, MUSTER_ECANCELED, "%s: the store was closed", c->name);
     client_fail_all(c, &err);
     if (c->open_cb)
@@ -694,9 +693,10 @@ static void client_close(struct async_store *s, async_store_closed_cb cb, void *
     c->closed_cb = cb;
     c->closed_ctx = ctx;
     client_drop(c);
-    c->handles = 2;
-    uv_close((uv_handle_t *)&c->timer, client_on_closed);
-    uv_close((uv_handle_t *)&c->kick, client_on_closed);
+    handle_set_begin(&c->handles, client_on_closed, c);
+    handle_set_close(&c->handles, &c->timer);
+    handle_set_close(&c->handles, &c->next_run.idle);
+    handle_set_end(&c->handles);
 }
 
 static const char *client_name(const struct async_store *s)
@@ -756,9 +756,8 @@ int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
     buf_init(&c->in, MAX_REPLY + 2 * READ_ROOM);
     buf_init(&c->out, SIZE_MAX);
     (void)uv_timer_init(loop, &c->timer);
-    (void)uv_idle_init(loop, &c->kick);
+    defer_init(&c->next_run, loop, client_run_later, c);
     c->timer.data = c;
-    c->kick.data = c;
     *out = &c->base;
     return 0;
 }

@@ -12,6 +12,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "loop/clock.h"
+#include "loop/defer.h"
+#include "loop/handle_set.h"
 #include "store/call.h"
 #include "store/file_store_ops.h"
 
@@ -32,29 +34,24 @@ struct file_store {
     uint64_t retry_ms; /* when to ask for the lock again; MONO_NEVER */
     uint64_t look_ms;  /* when to look at the file again; MONO_NEVER */
     uint64_t lock_pause_ms;
-    struct muster_error trouble; /* why those that wait cannot look: no file, mostly */
-    uv_idle_t kick;
+    struct muster_error
+        last_error; /* why those that wait cannot look: no file, mostly */
+    struct defer next_run;
     uv_timer_t timer;
     uv_fs_event_t watch;
     bool watching;
     bool closing;
     uint64_t close_by_ms;
-    int handles;
+    struct handle_set handles;
     async_store_closed_cb closed_cb;
     void *closed_ctx;
 };
 
 static void run(struct file_store *f);
 
-static void file_on_kick(uv_idle_t *idle)
+static void file_run(void *ctx)
 {
-    (void)uv_idle_stop(idle);
-    run(idle->data);
-}
-
-static void kick(struct file_store *f)
-{
-    (void)uv_idle_start(&f->kick, file_on_kick);
+    run(ctx);
 }
 
 static void file_on_time(uv_timer_t *timer)
@@ -70,7 +67,7 @@ static void on_change(uv_fs_event_t *watch, const char *name, int events, int st
     (void)events;
     (void)status;
     f->changed = true;
-    kick(f);
+    defer_call(&f->next_run);
 }
 
 /* A watch holds on to a file, not to a name: it is made anew at each look, which also
@@ -129,7 +126,7 @@ static bool serve_first(struct file_store *f)
     (void)acall_take(&f->queued);
     got_lock(f);
     if (locked == MUSTER_ENOENT && file_op_mode(call->copy.req.op) != LOGFILE_WRITE) {
-        f->trouble = err;
+        f->last_error = err;
         acall_add(&f->waiting, call); /* It may come: so torch waits, too. */
         f->changed = f->changed || !f->watching;
         return true;
@@ -179,7 +176,7 @@ static void look(struct file_store *f)
     }
     f->changed = false;
     got_lock(f);
-    f->trouble = rc < 0 ? err : (struct muster_error){ 0 };
+    f->last_error = rc < 0 ? err : (struct muster_error){ 0 };
     if (rc == 0) {
         locked_file_unlock(&f->file);
         acall_move(&f->waiting, &f->queued, is_ready, f);
@@ -204,7 +201,7 @@ static void time_out(struct file_store *f)
         acall_time_out(call, "another process holds the file's lock");
     acall_move(&f->waiting, &late, acall_is_due, &now);
     while ((call = acall_take(&late)))
-        acall_time_out(call, f->trouble.text);
+        acall_time_out(call, f->last_error.text);
 }
 
 static void arm(struct file_store *f)
@@ -262,18 +259,16 @@ static int file_call(struct async_store *s, const struct c10d_request *req,
     if (rc < 0)
         return rc;
     acall_add(&f->queued, call);
-    kick(f);
+    defer_call(&f->next_run);
     return 0;
 }
 
-static void file_on_closed(uv_handle_t *handle)
+static void file_on_closed(void *ctx)
 {
-    struct file_store *f = handle->data;
+    struct file_store *f = ctx;
     struct muster_error err;
     struct acall *call;
 
-    if (--f->handles)
-        return;
     (void)err_set(&err, MUSTER_ECANCELED, "%s: the store was closed", f->name);
     while ((call = acall_take(&f->queued)) || (call = acall_take(&f->waiting)))
         acall_fail(call, &err);
@@ -286,10 +281,11 @@ static void file_on_closed(uv_handle_t *handle)
 
 static void close_handles(struct file_store *f)
 {
-    f->handles = 3;
-    uv_close((uv_handle_t *)&f->kick, file_on_closed);
-    uv_close((uv_handle_t *)&f->timer, file_on_closed);
-    uv_close((uv_handle_t *)&f->watch, file_on_closed);
+    handle_set_begin(&f->handles, file_on_closed, f);
+    handle_set_close(&f->handles, &f->next_run.idle);
+    handle_set_close(&f->handles, &f->timer);
+    handle_set_close(&f->handles, &f->watch);
+    handle_set_end(&f->handles);
 }
 
 /* Counts itself out, and removes the file if it is the last. A lock that is not to be
@@ -303,7 +299,7 @@ static void say_goodbye(struct file_store *f)
         (void)uv_timer_start(&f->timer, file_on_time, f->lock_pause_ms, 0);
         return;
     }
-    if (f->handles == 0)
+    if (f->handles.open == 0)
         close_handles(f);
 }
 
@@ -317,7 +313,7 @@ static void file_close(struct async_store *s, async_store_closed_cb cb, void *ct
     f->closed_ctx = ctx;
     f->close_by_ms = acall_mono_ms() + CLOSE_MS;
     unwatch(f);
-    kick(f); /* From the loop: we may be inside a callback of ours. */
+    defer_call(&f->next_run); /* From the loop: we may be inside a callback of ours. */
 }
 
 static const char *file_name(const struct async_store *s)
@@ -357,7 +353,7 @@ static int count_in(struct file_store *f, struct muster_error *err)
     rc = file_count_in(&f->file, err);
     if (rc == LOGFILE_BUSY) {
         acall_add(&f->queued, call);
-        kick(f);
+        defer_call(&f->next_run);
         return 0;
     }
     f->counted = rc == 0;
@@ -383,10 +379,10 @@ int store_file_open(uv_loop_t *loop, const char *path, int64_t world_size,
     rc = locked_file_init(&f->file, path, seed, err);
     if (!f->name)
         rc = err_nomem(err);
-    (void)uv_idle_init(loop, &f->kick);
+    defer_init(&f->next_run, loop, file_run, f);
     (void)uv_timer_init(loop, &f->timer);
     (void)uv_fs_event_init(loop, &f->watch);
-    f->kick.data = f->timer.data = f->watch.data = f;
+    f->timer.data = f->watch.data = f;
     if (rc == 0)
         rc = count_in(f, err);
     if (rc < 0) {

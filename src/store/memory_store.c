@@ -9,6 +9,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "loop/clock.h"
+#include "loop/defer.h"
+#include "loop/handle_set.h"
 #include "store/call.h"
 #include "store/core/store.h"
 
@@ -22,9 +24,10 @@ struct core {
     size_t peers_size;
     struct acall_list queued; /* not yet begun */
     struct acall_list again;  /* their wait is over */
-    uv_idle_t kick;
+    struct defer next_run;
     uv_timer_t timer;
-    int closing;
+    struct handle_set closing;
+    bool closes;
 };
 
 struct handle {
@@ -36,7 +39,6 @@ struct handle {
 };
 
 static void run(struct core *c);
-static void memory_on_kick(uv_idle_t *idle);
 static const struct async_store_ops hash_ops;
 
 static int take_number(struct core *c, struct acall *call)
@@ -204,15 +206,14 @@ static void run(struct core *c)
         acall_time_out(call, "");
     }
     if (c->again.first || c->queued.first)
-        (void)uv_idle_start(&c->kick, memory_on_kick);
-    if (!c->closing)
+        defer_call(&c->next_run);
+    if (!c->closes)
         arm(c);
 }
 
-static void memory_on_kick(uv_idle_t *idle)
+static void memory_run(void *ctx)
 {
-    (void)uv_idle_stop(idle);
-    run(idle->data);
+    run(ctx);
 }
 
 /* What can be read again: a reply holds no more, and the engine counts in 32 bits. */
@@ -249,7 +250,7 @@ static int hash_call(struct async_store *s, const struct c10d_request *req,
     if (rc < 0)
         return rc;
     acall_add(&c->queued, call);
-    (void)uv_idle_start(&c->kick, memory_on_kick);
+    defer_call(&c->next_run);
     return 0;
 }
 
@@ -275,12 +276,10 @@ static int hash_clone(struct async_store *s, struct async_store **out,
     return make_handle(s->loop, ((struct handle *)s)->core, out, err);
 }
 
-static void on_core_closed(uv_handle_t *uv)
+static void on_core_closed(void *ctx)
 {
-    struct core *c = uv->data;
+    struct core *c = ctx;
 
-    if (--c->closing)
-        return;
     store_free(c->store);
     store_fx_fini(&c->fx);
     mem_free(c->peers);
@@ -308,9 +307,11 @@ static void on_handle_closed(uv_handle_t *uv)
     while ((call = acall_take(&ours)))
         acall_fail(call, &err);
     if (--c->handles_open == 0) {
-        c->closing = 2;
-        uv_close((uv_handle_t *)&c->kick, on_core_closed);
-        uv_close((uv_handle_t *)&c->timer, on_core_closed);
+        c->closes = true;
+        handle_set_begin(&c->closing, on_core_closed, c);
+        handle_set_close(&c->closing, &c->next_run.idle);
+        handle_set_close(&c->closing, &c->timer);
+        handle_set_end(&c->closing);
     }
     if (h->closed_cb)
         h->closed_cb(h->closed_ctx);
@@ -355,9 +356,8 @@ int store_hash_open(uv_loop_t *loop, struct async_store **out, struct muster_err
         return err_nomem(err);
     }
     store_fx_init(&c->fx);
-    (void)uv_idle_init(loop, &c->kick);
+    defer_init(&c->next_run, loop, memory_run, c);
     (void)uv_timer_init(loop, &c->timer);
-    c->kick.data = c;
     c->timer.data = c;
     return 0;
 }
