@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""What --warm is worth: ours cold, ours warm and torchrun, side by side in one run.
+"""What --warm is worth: ours warm and torchrun side by side in one run, with real DDP on gloo.
 
-    bench/bench_warm.py [--times N] [--only WORD,...] [--workers N]
+    bench/bench_warm.py [--times N] [--only ROW,...] [--kinds torchrun,cold,warm] [--patience S]
 
-Each row is the median of N trials with real DDP on gloo. Prints a table and appends JSON
-lines to build/bench/warm.jsonl. The load of the machine is printed with it: on a machine
-that is not quiet, only the ratios mean something.
+Each figure is the median of N trials (5). Where torchrun does not come back at all it is tried once, for --patience
+seconds (60). Prints a table with the goals and appends JSON lines to build/bench/warm.jsonl. The load of the machine is
+printed with each row: on a machine that is not quiet, only the ratios mean something. The row `slow` needs root.
 """
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -21,237 +22,344 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/interop"))
+from ports import free_port  # noqa: E402
+
 VENV = ROOT / "build/venv/bin"
 TRAIN = ROOT / "bench/warm_train.py"
 KINDS = {"torchrun": [str(VENV / "torchrun")], "cold": [str(ROOT / "build/muster"), "run"],
          "warm": [str(ROOT / "build/muster"), "run", "--warm"]}
-PATIENCE = 120
+START = 240  # seconds for a job to begin: torchrun with 8 workers on a loaded machine needs a minute
+NEVER = float("nan")
 
 
-def environment(steps: Path) -> dict[str, str]:
+def environment(**more: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "MUSTER_", "TORCHELASTIC"))}
-    return dict(kept, OMP_NUM_THREADS="1", PYTHON_EXEC=str(VENV / "python"), STEPS_FILE=str(steps))
+    return dict(kept, OMP_NUM_THREADS="1", PYTHON_EXEC=str(VENV / "python"), **more)
+
+
+def below(pid: int) -> list[int]:
+    """All processes below this one."""
+    out, todo = [], [pid]
+    while todo:
+        try:
+            task = todo.pop()
+            kids = [int(k) for k in Path(f"/proc/{task}/task/{task}/children").read_text().split()]
+        except OSError:
+            continue
+        out += kids
+        todo += kids
+    return out
 
 
 class Job:
     """The agents of one job, each on this machine."""
 
-    def __init__(self, kind: str, where: Path, workers: int, nodes: str = "1", agents: int = 1):
-        self.steps = where / "steps"
-        self.began = time.time()
+    def __init__(self, kind: str, where: Path, workers: int, nodes: str = "1", agents: int = 1, before=(), **env: str):
+        self.steps, self.agents, self.kind = where / "steps", [], kind
         port = free_port()
         place = ["--standalone"] if nodes == "1" else [
             f"--nnodes={nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=bench"]
-        self.agents = []
+        self.began = time.time()
         for i in range(agents):
             host = [f"--rdzv-conf=is_host={int(i == 0)}"] if nodes != "1" else []
-            self.agents.append(subprocess.Popen(
-                [*KINDS[kind], *place, *host, "--max-restarts=1000", f"--nproc-per-node={workers}", str(TRAIN)],
-                env=environment(self.steps), stdout=subprocess.DEVNULL,
-                stderr=(where / f"log{i}").open("w"), start_new_session=True))
+            with (where / f"log{i}").open("w") as log:
+                self.agents.append(subprocess.Popen(
+                    [*before, *KINDS[kind], *place, *host, "--max-restarts=1000", f"--nproc-per-node={workers}", str(TRAIN)],
+                    env=environment(STEPS_FILE=str(self.steps), **env), stdout=subprocess.DEVNULL, stderr=log))
 
-    def last(self, rank: int) -> list[str] | None:
+    def rows(self, rank: int) -> list[tuple[float, int, int]]:
+        """Time, pid and size of the group of each step that is written to its end."""
         try:
             text = Path(f"{self.steps}.{rank}").read_text()
         except OSError:
-            return None
-        lines = text[: text.rfind("\n") + 1].splitlines()
-        return lines[-1].split() if lines else None
+            return []
+        found = [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [(float(r[0]), int(r[2]), int(r[3])) for r in found]
 
-    def first_after(self, moment: float, world: int, patience: float = PATIENCE) -> float:
-        """When all ranks of that many had finished a step that began after it."""
+    def step_of_all(self, world: int, after: float, without: set[int], patience: float) -> float:
+        """When every rank of a group of that size had finished a step after that moment, none of them in one of the old
+        processes. NEVER if that takes longer than patience, or the agents have ended."""
         by = time.time() + patience
-        while time.time() < by:
-            done = []
-            for rank in range(world):
-                try:
-                    rows = [r.split() for r in Path(f"{self.steps}.{rank}").read_text().splitlines()]
-                except OSError:
-                    break
-                rows = [float(r[0]) for r in rows if len(r) == 4 and float(r[0]) > moment and int(r[3]) == world]
-                if not rows:
-                    break
-                done.append(min(rows))
-            if len(done) == world:
-                return max(done)
-            time.sleep(0.005)
-        return float("nan")
-
-    def kill_worker(self, rank: int) -> float:
-        moment = time.time()
-        os.kill(int(self.last(rank)[2]), signal.SIGKILL)
-        return moment
-
-    def new_workers_after(self, moment: float, old: dict[int, str], world: int, patience: float = PATIENCE) -> float:
-        by = time.time() + patience
-        while time.time() < by:
-            done = []
-            for rank in range(world):
-                try:
-                    rows = [r.split() for r in Path(f"{self.steps}.{rank}").read_text().splitlines()]
-                except OSError:
-                    break
-                rows = [r for r in rows if len(r) == 4 and r[2] not in old.values() and int(r[3]) == world
-                        and float(r[0]) > moment]
-                if not rows:
-                    break
-                done.append(float(rows[0][0]))
-            if len(done) == world:
-                return max(done)
+        while time.time() < by and any(a.poll() is None for a in self.agents):
+            first = [min((t for t, pid, size in self.rows(rank) if t > after and pid not in without and size == world),
+                         default=None) for rank in range(world)]
+            if None not in first:
+                return max(first)
             time.sleep(0.003)
-        return float("nan")
+        return NEVER
 
-    def pids(self, world: int) -> dict[int, str]:
-        return {r: self.last(r)[2] for r in range(world)}
+    def start(self, world: int) -> float:
+        """Seconds from the command to the first step of all."""
+        return self.step_of_all(world, 0, set(), START) - self.began
 
-    def end(self):
+    def pids(self, world: int) -> list[int]:
+        return [self.rows(rank)[-1][1] for rank in range(world)]
+
+    def end(self) -> None:
+        """Ours clean up after themselves. torchrun waits half a minute for workers that do not listen, and leaves them
+        behind when it is killed."""
+        everybody = [p for a in self.agents for p in below(a.pid)] if self.kind == "torchrun" else []
         for a in self.agents:
-            if a.poll() is None:
-                a.send_signal(signal.SIGTERM)
+            a.send_signal(signal.SIGKILL if self.kind == "torchrun" else signal.SIGTERM)
+        for pid in everybody:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         for a in self.agents:
             try:
-                a.wait(20)
+                a.wait(30)
             except subprocess.TimeoutExpired:
                 a.kill()
                 a.wait()
 
+    def __enter__(self):
+        return self
 
-def free_port() -> int:
-    import socket
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    def __exit__(self, *_):
+        self.end()
 
 
-def restart(kind: str, where: Path, times: int, workers: int = 2, nodes: str = "1", agents: int = 1) -> list[float]:
-    """SIGKILL of one worker to the step after it."""
-    job, out, world = Job(kind, where, workers, nodes, agents), [], workers * agents
-    try:
-        if job.first_after(job.began, world) != job.first_after(job.began, world):
+def folder(where: Path, i: int) -> Path:
+    (where / str(i)).mkdir()
+    return where / str(i)
+
+
+# --- the rows: each gives a list of figures, empty if there are none ---------------------------------------------------
+
+
+def restart(kind: str, where: Path, o, workers: int = 2, nodes: str = "1", agents: int = 1) -> list[float]:
+    """SIGKILL of one worker to the next step of all."""
+    out, world = [], workers * agents
+    with Job(kind, where, workers, nodes, agents) as job:
+        if (took := job.start(world)) != took:
             return []
-        for i in range(times):
+        for i in range(o.times):
             time.sleep(0.3)
-            old = job.pids(world)
-            moment = job.kill_worker(i % world)
-            end = job.new_workers_after(moment, old, world)
-            if end != end:
+            old, moment = job.pids(world), time.time()
+            os.kill(old[i % world], signal.SIGKILL)
+            took = job.step_of_all(world, moment, set(old), o.patience) - moment
+            out.append(took)
+            if took != took:
                 break
-            out.append(end - moment)
-    finally:
-        job.end()
     return out
 
 
-def first_step(kind: str, where: Path, times: int, workers: int) -> list[float]:
+def import_alone() -> float:
+    began = time.time()
+    subprocess.run([VENV / "python", "-c", "import torch, torch.distributed, torch._dynamo, torch.nn.parallel"], check=True,
+                   env=environment())
+    return time.time() - began
+
+
+def first_step(kind: str, where: Path, o, workers: int) -> list[float]:
+    """From the command to the first step. Before each start one import alone, for comparison."""
     out = []
-    for i in range(times):
-        inner = where / str(i)
-        inner.mkdir()
-        job = Job(kind, inner, workers)
-        try:
-            out.append(job.first_after(job.began, workers) - job.began)
-        finally:
-            job.end()
+    for i in range(o.times):
+        if kind == "warm":
+            o.imports.append(import_alone())
+        with Job(kind, folder(where, i), workers) as job:
+            out.append(job.start(workers))
     return out
 
 
-def node_lost(kind: str, where: Path, times: int) -> list[float]:
+def node_lost(kind: str, where: Path, o) -> list[float]:
     """1:2, the node that does not host is killed: to the next step of the other."""
     out = []
-    for i in range(times):
-        inner = where / str(i)
-        inner.mkdir()
-        job = Job(kind, inner, 1, "1:2", 2)
-        try:
-            if job.first_after(job.began, 2) != job.first_after(job.began, 2):
+    for i in range(1 if kind == "torchrun" else o.times):
+        with Job(kind, folder(where, i), 1, "1:2", 2) as job:
+            if (took := job.start(2)) != took:
                 continue
+            time.sleep(0.3)
             old = job.pids(2)
+            gone = below(job.agents[1].pid)
             moment = time.time()
             job.agents[1].kill()
-            end = job.new_workers_after(moment, old, 1)
-            out.append(end - moment)
-        finally:
-            job.end()
+            for pid in gone if kind == "torchrun" else ():  # A machine that dies takes its workers along.
+                os.kill(pid, signal.SIGKILL)
+            out.append(job.step_of_all(1, moment, set(old), o.patience) - moment)
     return out
 
 
-def alone(kind: str, where: Path, times: int) -> list[float]:
+def alone(kind: str, where: Path, o) -> list[float]:
     """1:2 with one node there: a worker is killed."""
-    job, out = Job(kind, where, 1, "1:2", 1), []
-    try:
-        job.first_after(job.began, 1)
-        for _ in range(times):
+    out = []
+    with Job(kind, where, 1, "1:2") as job:
+        if (took := job.start(1)) != took:
+            return []
+        for _ in range(o.times):
             time.sleep(0.3)
-            old = job.pids(1)
-            moment = job.kill_worker(0)
-            out.append(job.new_workers_after(moment, old, 1) - moment)
-    finally:
-        job.end()
+            old, moment = job.pids(1), time.time()
+            os.kill(old[0], signal.SIGKILL)
+            took = job.step_of_all(1, moment, set(old), o.patience) - moment
+            out.append(took)
+            if took != took:
+                break
     return out
 
 
-def private_mb(kind: str, where: Path, workers: int = 8) -> list[float]:
-    """Of all workers together, after their first step; the server's is not in it."""
-    job = Job(kind, where, workers)
-    try:
-        job.first_after(job.began, workers)
+def private_mb(kind: str, where: Path, o, workers: int = 8) -> list[float]:
+    """Of all workers together, before their first step; what the interpreter that is shared holds is not in it."""
+    go = where / "go"
+    with Job(kind, where, workers, HOLD_FILE=str(go)) as job:
+        by = time.time() + START
+        names = [Path(f"{job.steps}.up.{rank}") for rank in range(workers)]
+        while not all(n.exists() and n.read_text().endswith("\n") for n in names):
+            if time.time() > by:
+                return []
+            time.sleep(0.05)
         total = 0
-        for pid in job.pids(workers).values():
-            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Private_"):
-                    total += int(line.split()[1])
+        for n in names:
+            rollup = Path(f"/proc/{n.read_text().strip()}/smaps_rollup").read_text()
+            total += sum(int(kb) for kb in re.findall(r"^Private_\w+:\s+(\d+)", rollup, re.M))
         return [total / 1024]
-    finally:
-        job.end()
 
 
-def one_import(times: int) -> float:
-    rows = []
-    for _ in range(times):
-        began = time.time()
-        subprocess.run([VENV / "python", "-c", "import torch, torch._dynamo, torch.distributed"], check=True,
-                       env=dict(os.environ, OMP_NUM_THREADS="1"))
-        rows.append(time.time() - began)
-    return statistics.median(rows)
+def restarts(kind: str, where: Path, o, count: int = 1000) -> list[float]:
+    """So many restarts of two workers: by how much agent, guard and interpreter have grown meanwhile, in MB, and what is
+    left in the end, which must be nothing. They are counted from the 300th, when the record of the job's life, which is
+    bounded, is full."""
+    if kind != "warm":
+        return []
+    mark = f"bench-warm-{os.getpid()}-{time.monotonic_ns()}"
+    (where / "w.py").write_text(
+        "import os, sys\nn = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
+        "if os.environ['RANK'] == '0': open('at', 'w').write(str(n) + '\\n')\n"
+        f"sys.exit(n < {count + 320})\n")
 
+    def at() -> int:
+        try:
+            return int((where / "at").read_text())
+        except (OSError, ValueError):
+            return -1
+
+    def sizes() -> dict[str, int]:
+        out = {}
+        for pid in [agent.pid, *below(agent.pid)]:
+            status = Path(f"/proc/{pid}/status").read_text()
+            name, rss = re.search(r"Name:\t(.*)", status)[1], re.search(r"VmRSS:\s+(\d+)", status)
+            if name != "python" and rss:  # Workers are of one attempt alone; they have the interpreter's name at first.
+                out[name] = max(out.get(name, 0), int(rss[1]))
+        return out
+
+    def sizes_at(attempt: int) -> dict[str, int]:
+        while at() < attempt and agent.poll() is None:
+            time.sleep(0.01)
+        while True:
+            try:
+                return sizes()
+            except OSError:  # Somebody ended while we looked.
+                pass
+
+    with (where / "log").open("w") as log:
+        agent = subprocess.Popen([KINDS["cold"][0], "run", "--warm=json", "--standalone", "--nproc-per-node=2",
+                                  "--max-restarts=100000", "w.py"], cwd=where, env=environment(MARK=mark), stderr=log)
+    before, after = sizes_at(300), sizes_at(300 + count)
+    if agent.wait(600) != 0:
+        return []
+    time.sleep(0.5)
+    left = [p for p in Path("/proc").glob("[0-9]*/environ") if mark.encode() in reading(p)]
+    o.notes.append(f"{count} restarts: " + ", ".join(f"{n} {before.get(n, 0)} to {kb} KB" for n, kb in after.items()) +
+                   f"; {len(left)} processes left")
+    return [max(kb - before.get(n, kb) for n, kb in after.items()) / 1024 + 1000 * len(left)]
+
+
+def reading(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def slow_start(kind: str, where: Path, o) -> list[float]:
+    """Command to the first step of 8 workers, 1 ms between them and the file system of the packages. Mounted anew each
+    time, so nothing of it is cached."""
+    packages = subprocess.run([VENV / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+                              check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
+    before = [str(ROOT / "build/slowfs"), os.path.realpath(packages), "1000"]
+    out = []
+    for i in range(min(o.times, 3)):
+        with Job(kind, folder(where, i), 8, before=before) as job:
+            out.append(job.start(8))
+    asked = [int(n) for log in where.glob("*/log0") for n in re.findall(r"slowfs: (\d+) requests", log.read_text())]
+    o.notes.append(f"slow, {kind}: {', '.join(f'{t:.2f}' for t in out)} s; {asked} requests")
+    return out
+
+
+# --- the table ---------------------------------------------------------------------------------------------------------
 
 ROWS = {
-    "restart2": ("2 workers: SIGKILL of one to the next step", lambda k, w, n: restart(k, w, n, 2), "s"),
-    "restart4": ("4 workers: the same", lambda k, w, n: restart(k, w, n, 4), "s"),
-    "nodes": ("2 nodes x 2 workers: the same", lambda k, w, n: restart(k, w, n, 2, "2", 2), "s"),
-    "first2": ("command to first step, 2 workers", lambda k, w, n: first_step(k, w, n, 2), "s"),
-    "first8": ("command to first step, 8 workers", lambda k, w, n: first_step(k, w, min(n, 2), 8), "s"),
-    "lost": ("node killed to the next step, 1:2", lambda k, w, n: node_lost(k, w, min(n, 3)), "s"),
-    "alone": ("worker killed, 1:2 with one node", lambda k, w, n: alone(k, w, n), "s"),
-    "memory": ("private memory of 8 workers", lambda k, w, n: private_mb(k, w), "MB"),
+    "restart2": ("2 workers: SIGKILL of one to the next step", lambda k, w, o: restart(k, w, o, 2), "s",
+                 "0.150, 20x", lambda w, t, o: w <= 0.150 and (t is None or t >= 20 * w)),
+    "restart4": ("4 workers: the same", lambda k, w, o: restart(k, w, o, 4), "s", "0.300", lambda w, t, o: w <= 0.300),
+    "nodes": ("2 nodes x 2 workers: the same", lambda k, w, o: restart(k, w, o, 2, "2", 2), "s", "0.300",
+              lambda w, t, o: w <= 0.300),
+    "first2": ("command to first step, 2 workers", lambda k, w, o: first_step(k, w, o, 2), "s", "import + 0.5",
+               lambda w, t, o: w <= statistics.median(o.imports) + 0.5),
+    "first8": ("command to first step, 8 workers", lambda k, w, o: first_step(k, w, o, 8), "s", "import + 1",
+               lambda w, t, o: w <= statistics.median(o.imports) + 1),
+    "lost": ("node killed to the next step, 1:2", node_lost, "s", "1", lambda w, t, o: w <= 1),
+    "alone": ("worker killed, 1:2 with one node there", alone, "s", "0.300", lambda w, t, o: w <= 0.300),
+    "memory": ("private memory of 8 workers, before a step", private_mb, "MB", "a fifth",
+               lambda w, t, o: t is None or w <= t / 5),
+    "restarts": ("1,000 restarts: growth, and who is left", restarts, "MB", "none", lambda w, t, o: w < 0.5),
+    "slow": ("8 workers, packages 1 ms away: first step", slow_start, "s", "", lambda w, t, o: True),
 }
 
 
-def main():
+def figure(values: list[float], unit: str, patience: float) -> tuple[float | None, str]:
+    """The median, and how it is shown. One that took longer than we waited stands at the upper end."""
+    if not values:
+        return None, "-"
+    median = statistics.median(v if v == v else float("inf") for v in values)
+    if median == float("inf"):
+        return median, f"> {patience:.0f} {unit}"
+    return median, f"{median:.{1 if unit == 'MB' else 3}f} {unit}"
+
+
+def one_row(word: str, kinds: list[str], o, record) -> str:
+    title, measure, unit, goal, reached = ROWS[word]
+    began, got, shown = time.time(), {}, []
+    o.imports.clear()
+    for kind in kinds:
+        with tempfile.TemporaryDirectory() as name:
+            values = measure(kind, Path(name), o)
+        got[kind], text = figure(values, unit, o.patience)
+        shown.append(text)
+        record.write(json.dumps({"row": word, "kind": kind, "unit": unit, "goal": goal, "load": os.getloadavg()[0],
+                                 "values": [v if v == v else None for v in values], "time": time.time()}) + "\n")
+        record.flush()
+    if o.imports:
+        o.notes.append(f"{word}: one import alone {statistics.median(o.imports):.3f} s (of {len(o.imports)})")
+        goal += f" = {statistics.median(o.imports) + (0.5 if word == 'first2' else 1):.3f}"
+    warm = got.get("warm")
+    yes = "-" if warm is None or not goal else "yes" if reached(warm, got.get("torchrun"), o) else "NO"
+    return (f"| {title:42} |" + "".join(f" {t:>10} |" for t in shown) +
+            f" {goal:20} | {yes:7} |  load {os.getloadavg()[0]:.1f}, {time.time() - began:.0f} s")
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=5)
-    parser.add_argument("--only", default=",".join(ROWS))
-    parser.add_argument("--kinds", default="torchrun,cold,warm")
-    options = parser.parse_args()
-    kinds = options.kinds.split(",")
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs; medians of {options.times}")
-    print(f"one import of torch and torch._dynamo: {one_import(min(options.times, 3)):.2f} s", flush=True)
-    print(f"{'':46}" + "".join(f"{k:>12}" for k in kinds))
-    record = ROOT / "build/bench/warm.jsonl"
-    record.parent.mkdir(parents=True, exist_ok=True)
-    for word in options.only.split(","):
-        title, measure, unit = ROWS[word]
-        line = f"{title:46}"
-        for kind in kinds:
-            with tempfile.TemporaryDirectory() as name:
-                got = [x for x in measure(kind, Path(name), options.times) if x == x]
-            value = statistics.median(got) if got else None
-            digits = 0 if unit == "MB" else 3
-            line += f"{value:>9.{digits}f} {unit:2}" if got else f"{'-':>12}"
-            with record.open("a") as f:
-                f.write(json.dumps({"row": word, "kind": kind, "unit": unit, "values": got, "load": os.getloadavg()[0],
-                                    "time": time.time()}) + "\n")
-        print(line, flush=True)
+    parser.add_argument("--only", default=",".join(r for r in ROWS if r != "slow" or os.getuid() == 0))
+    parser.add_argument("--kinds", default="torchrun,warm")
+    parser.add_argument("--patience", type=float, default=60)
+    o = parser.parse_args()
+    o.notes, o.imports = [], []
+    kinds, began = o.kinds.split(","), time.time()
+    record_path = ROOT / "build/bench/warm.jsonl"
+    record_path.parent.mkdir(parents=True, exist_ok=True)
+    print(f"medians of {o.times} on {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start\n")
+    print(f"| {'':42} |" + "".join(f" {k:>10} |" for k in kinds) + f" {'goal':20} | reached |\n| --- |" +
+          " ---: |" * len(kinds) + " --- | --- |", flush=True)
+    with record_path.open("a") as record:
+        for word in o.only.split(","):
+            print(one_row(word, kinds, o, record), flush=True)
+            if word == "slow" and "cold" not in kinds:
+                one_row(word, ["cold"], o, record)  # for the note
+    print("", *o.notes, f"{time.time() - began:.0f} s in all", sep="\n")
+    return 0
 
 
 if __name__ == "__main__":

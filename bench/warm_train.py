@@ -1,5 +1,6 @@
-"""Real DDP for bench_warm.py: a line a step in $STEPS_FILE.RANK with the time, the attempt
-and the pid; ends when $STEPS_FILE.stop is there, all together."""
+"""Real DDP for bench_warm.py: a line a step in $STEPS_FILE.RANK with the time, the attempt, the pid and the size of
+the group. With $HOLD_FILE, each worker writes its pid into $STEPS_FILE.up.RANK before its first step and waits for that
+file."""
 import os
 import time
 
@@ -12,18 +13,15 @@ attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
 dist.init_process_group("gloo")
 model = DistributedDataParallel(torch.nn.Linear(8, 8))
 opt = torch.optim.SGD(model.parameters(), lr=0.01)
+if hold := os.environ.get("HOLD_FILE"):
+    with open(f"{path}.up.{rank}", "w") as f:
+        f.write(f"{os.getpid()}\n")
+    while not os.path.exists(hold):
+        time.sleep(0.05)
 out = open(f"{path}.{rank}", "a", buffering=1)
 while True:
-    stop = torch.tensor([1.0 if os.path.exists(path + ".stop") else 0.0])
     opt.zero_grad()
     model(torch.randn(4, 8)).sum().backward()
     opt.step()
-    dist.all_reduce(stop)
     out.write(f"{time.time():.6f} {attempt} {os.getpid()} {dist.get_world_size()}\n")
-    if stop.item() > 0:
-        break
     time.sleep(0.005)
-dist.destroy_process_group()
-# gloo's threads outlive its group and may still hold a tensor: they abort the process if
-# the interpreter goes away under them.
-os._exit(0)
