@@ -102,6 +102,14 @@ static void on_joined(void *ctx, int status, const struct rdzv_round *round,
     agent_pump(a);
 }
 
+/* Who has no majority of etcd's cluster forms no world, so it may wait for one. Any
+ * other store that is gone takes the job with it. */
+static bool waits_for_majority(const struct agent *a)
+{
+    return strcmp(a->config->rdzv.backend, "etcd-v3") == 0 && !a->run_closed &&
+           a->group.why != WHY_SUCCESS;
+}
+
 void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *err)
 {
     struct agent *a = ctx;
@@ -123,6 +131,15 @@ void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *er
         agent_post(a, GROUP_EV_EVICTED, 0, 0);
         break;
     case RDZV_NEWS_BACKEND:
+        if (waits_for_majority(a)) {
+            note(a->opts.notes, NOTE_WARN, "muster/agent",
+                 "%s\nThis node is cut off from etcd's majority, and the others may go "
+                 "on without it: its workers are stopped, and it waits to be taken "
+                 "back.",
+                 err->text);
+            agent_post(a, GROUP_EV_CUT_OFF, 0, 1);
+            break;
+        }
         if (a->fatal.code == 0)
             a->fatal = *err;
         a->job.cut_off = !a->run_closed;

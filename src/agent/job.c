@@ -30,6 +30,43 @@ int64_t agent_job_round(const struct agent *a)
     return is_static(a) ? 0 : (int64_t)a->round.round;
 }
 
+/* --- who is gone ------------------------------------------------------------------ */
+
+/* Of a round that this node is in the midst of. In the next one, seats are others', and
+ * a coordinator may have gone because nobody needed it any more. */
+static bool is_member(const struct agent *a)
+{
+    return a->group.phase >= GROUP_ASSIGNING && a->group.phase <= GROUP_BARRIER;
+}
+
+/* Where nodes find out for themselves who is there, a broken connection says it sooner
+ * than heartbeats that stop. */
+static bool node_gone(struct agent *a, uint64_t round, int64_t rank)
+{
+    const struct rdzv_handler_ops *ops = a->handler->ops;
+
+    if (!is_member(a) || !ops->node_gone || !ops->node_gone(a->handler, round, rank))
+        return false;
+    agent_post(a, GROUP_EV_LOST, 0, 0);
+    return true;
+}
+
+static void on_host(void *ctx, bool there)
+{
+    struct agent *a = ctx;
+
+    if (there) {
+        agent_post(a, GROUP_EV_UNJUDGED, 0, 1);
+    } else if (node_gone(a, a->round.round, 0)) { /* It serves the round's store. */
+        note(a->opts.notes, NOTE_WARN, "muster/agent",
+             "the node that served the workers' store of round %" PRIu64
+             " (%s) is gone: nobody listens there any more",
+             a->round.round, a->round.master_addr);
+        agent_post(a, GROUP_EV_UNJUDGED, 0, 0);
+    }
+    agent_pump(a);
+}
+
 /* --- what the coordinator says ---------------------------------------------------- */
 
 static void on_entry(void *ctx, const struct record_entry *e)
@@ -45,6 +82,9 @@ static void on_entry(void *ctx, const struct record_entry *e)
     }
     if (e->kind == RECORD_NOTE && a->hang)
         agent_hang_entry(a, e);
+    if (e->kind == RECORD_LOST && e->total > 0 &&
+        node_gone(a, (uint64_t)e->total - 1, e->code))
+        agent_pump(a);
     if (!ours)
         return;
     if (e->kind == RECORD_LOST && e->node != channel_node(a->job.channel))
@@ -90,6 +130,7 @@ int agent_job_open(struct agent *a, struct muster_error *err)
                                        .auth = a->handler->auth,
                                        .trace = &a->trace,
                                        .on_entry = on_entry,
+                                       .on_host = on_host,
                                        .ctx = a };
 
     return channel_open(&opts, &a->job.channel, err);
@@ -144,6 +185,7 @@ void agent_job_joined(struct agent *a)
         channel_attach(a->job.channel, host, port, local);
     else
         channel_attach_alone(a->job.channel, !alone && a->config->rdzv.max_nodes > 1);
+    channel_seat(a->job.channel, (int64_t)a->round.round, a->round.rank);
     channel_sync(a->job.channel, SYNC_MS, on_synced, a);
 }
 

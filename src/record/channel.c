@@ -10,6 +10,7 @@
 #include "loop/deadline.h"
 #include "loop/defer.h"
 #include "loop/handle_set.h"
+#include "record/core/host_watch.h"
 #include "record/core/hub.h"
 #include "record/hub_driver.h"
 #include "store/client.h"
@@ -58,8 +59,11 @@ struct channel {
     char *at_host; /* owned; where the coordinator is */
     uint16_t at_port;
     bool local;
-    bool without;                 /* the store cannot coordinate */
-    struct async_store *caps;     /* owned; asking what the store can do */
+    bool without;             /* the store cannot coordinate */
+    struct async_store *caps; /* owned; asking what the store can do */
+    bool can;                 /* it has said that it can coordinate */
+    uint64_t caps_by_ms;      /* until then it may come */
+    struct host_watch watch;
     struct push_session *session; /* owned */
     bool attached;                /* ATTACHED has come on this connection */
     struct hub_now heard;         /* when the coordinator last said anything */
@@ -76,7 +80,8 @@ struct channel {
     uint64_t next_seq;
     struct unacked *first, *last;
     size_t unacked;
-    struct job_msg ranks, reported; /* said again to a coordinator that comes back */
+    struct job_msg seat, ranks,
+        reported; /* said again to a coordinator that comes back */
     struct buf codes;
     uint64_t next_ask;
     struct pending_ask asks[ASKS];
@@ -166,6 +171,8 @@ static void send_unacked(struct channel *c, const struct unacked *u)
 /* What a coordinator that is new, or back, has not heard. */
 static void say_again(struct channel *c)
 {
+    if (c->seat.kind == JOB_SEAT)
+        send_msg(c, &c->seat);
     if (c->ranks.kind == JOB_RANKS)
         send_msg(c, &c->ranks);
     for (const struct unacked *u = c->first; u; u = u->next)
@@ -317,6 +324,8 @@ static void on_attached(struct channel *c, const struct job_msg *m)
     c->attached = true;
     c->node = m->node;
     c->pause_ms = FIRST_PAUSE_MS;
+    if (host_watch_there(&c->watch) && c->opts.on_host && !c->closed)
+        c->opts.on_host(c->opts.ctx, true);
     set_state(c, !c->hub      ? CHANNEL_UP
                  : c->without ? CHANNEL_NO_COORDINATOR
                               : CHANNEL_ALONE);
@@ -391,6 +400,7 @@ static void hear(struct channel *c, const struct job_msg *m)
     case JOB_SYNC:
     case JOB_BYE:
     case JOB_LAST:
+    case JOB_SEAT:
     case JOB_KIND_COUNT:
         return; /* Not for us, or of a later version. */
     }
@@ -519,6 +529,16 @@ static bool on_msg(void *ctx, struct span bytes, struct muster_error *err)
     return true;
 }
 
+static void redial(struct channel *c, int code)
+{
+    const uint64_t now = clock_mono_ms();
+
+    deadline_set(&c->redial, now + c->pause_ms);
+    c->pause_ms = MIN_OF(2 * c->pause_ms, MAX_PAUSE_MS);
+    if (host_watch_failed(&c->watch, code, now) && c->opts.on_host && !c->closed)
+        c->opts.on_host(c->opts.ctx, false);
+}
+
 static void on_down(void *ctx, const struct muster_error *err)
 {
     struct channel *c = ctx;
@@ -537,8 +557,7 @@ static void on_down(void *ctx, const struct muster_error *err)
             c->asks[i].due_ms = 0;
     arm_asks(c);
     set_state(c, CHANNEL_DIALING);
-    deadline_set(&c->redial, clock_mono_ms() + c->pause_ms);
-    c->pause_ms = MIN_OF(2 * c->pause_ms, MAX_PAUSE_MS);
+    redial(c, err->code);
 }
 
 static void dial(struct channel *c)
@@ -561,9 +580,16 @@ static void dial(struct channel *c)
     }
 }
 
+static void ask_caps(struct channel *c);
+
 static void on_redial(void *ctx)
 {
-    dial(ctx);
+    struct channel *c = ctx;
+
+    if (c->can)
+        dial(c);
+    else
+        ask_caps(c);
 }
 
 /* ---- what the store can do ---- */
@@ -592,6 +618,20 @@ static void no_coordinator(struct channel *c)
     set_state(c, CHANNEL_NO_COORDINATOR);
 }
 
+/* A store that cannot be reached may be about to come; one that answers has said it. */
+static void caps_failed(struct channel *c, int status)
+{
+    const bool may_come = status == MUSTER_EREFUSED || status == MUSTER_EUNREACH ||
+                          status == MUSTER_ERESOLVE;
+
+    if (!may_come || clock_mono_ms() >= c->caps_by_ms) {
+        no_coordinator(c);
+        return;
+    }
+    drop_caps(c);
+    redial(c, status);
+}
+
 static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
                     const struct muster_error *err)
 {
@@ -602,9 +642,10 @@ static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
         return;
     if (status < 0 ||
         !memmem(reply->value.p, reply->value.n, JOB_CAP, sizeof JOB_CAP - 1)) {
-        no_coordinator(c);
+        caps_failed(c, status);
         return;
     }
+    c->can = true;
     drop_caps(c);
     dial(c);
 }
@@ -620,7 +661,7 @@ static void on_caps_there(void *ctx, int status, const struct c10d_reply *reply,
         return;
     if (status < 0 || reply->number != 0 ||
         async_store_call(c->caps, &get, 0, CAPS_MS, on_caps, c, NULL) < 0)
-        no_coordinator(c);
+        caps_failed(c, status);
 }
 
 static void on_caps_open(void *ctx, int status, const struct muster_error *err)
@@ -635,6 +676,7 @@ static void ask_caps(struct channel *c)
     const struct store_client_opts opts = { .host = c->at_host,
                                             .port = c->at_port,
                                             .timeout_ms = CAPS_MS,
+                                            .once = true,
                                             .auth = c->opts.auth,
                                             .trace = c->opts.trace };
     const struct span key = span_str(CAPS);
@@ -740,11 +782,11 @@ void channel_attach(struct channel *c, const char *host, uint16_t port, bool loc
     c->at_port = port;
     c->local = local;
     c->pause_ms = FIRST_PAUSE_MS;
+    c->can = local; /* Our own store can. */
+    c->caps_by_ms = clock_mono_ms() + CAPS_MS;
+    (void)host_watch_there(&c->watch);
     set_state(c, CHANNEL_DIALING);
-    if (local)
-        dial(c); /* Our own store can. */
-    else
-        ask_caps(c);
+    on_redial(c);
 }
 
 void channel_attach_alone(struct channel *c, bool others)
@@ -834,6 +876,13 @@ void channel_conclude(struct channel *c, const struct record_entry *e)
         copy.at_us = hub_clock().wall_us;
     record_trim(&copy);
     (void)record_add(&c->record, &copy);
+}
+
+void channel_seat(struct channel *c, int64_t round, int64_t rank)
+{
+    c->seat = (struct job_msg){ .kind = JOB_SEAT, .round = round, .rank = rank };
+    if (is_up(c))
+        send_msg(c, &c->seat);
 }
 
 void channel_ranks(struct channel *c, int64_t round, int64_t first, int64_t count,

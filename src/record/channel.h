@@ -45,6 +45,9 @@ struct channel_opts {
     void (*on_entry)(void *ctx, const struct record_entry *e);
     /* channel_state() has changed. May be NULL. */
     void (*on_state)(void *ctx, enum channel_state state);
+    /* The coordinator's agent is gone, or (there) it was not after all: see
+     * core/host_watch.h. May be NULL. */
+    void (*on_host)(void *ctx, bool there);
     void *ctx;
 };
 
@@ -70,6 +73,10 @@ bool channel_shared(const struct channel *c);   /* UP: other nodes hear us */
  * coordinator is away; bounded: MUSTER_EFULL, or MUSTER_ENOMEM. Numbers, node and
  * unsure_us are not the caller's. */
 int channel_publish(struct channel *c, const struct record_entry *e);
+
+/* We are the rank-th node of this round of the rendezvous: a coordinator that loses us
+ * says so in its LOST. */
+void channel_seat(struct channel *c, int64_t round, int64_t rank);
 
 /* What the coordinator gathers from every node of a round rather than passes on: our
  * workers' ranks, when they start; and, when they are gone, how many failed by

@@ -546,6 +546,26 @@ static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *
     return true;
 }
 
+/* Our coordinator knows of the loss itself; on etcd-v3 nobody does but those who lost
+ * it. Where torchrun's nodes may be among us, who dies when is for their clocks to say.
+ */
+static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
+{
+    struct dynamic_handler *d = dynamic_of(h);
+    const struct rdzv_node *nodes;
+    char text[128];
+    size_t count;
+
+    if (!d->settings.ours_only || !d->core || d->member || d->stopped || d->joining ||
+        round != d->round.round)
+        return false;
+    nodes = participants(d->core, &count);
+    if (rank < 0 || (size_t)rank >= count || rank == d->round.rank)
+        return false;
+    dynamic_peer_gone(d, span_str(rdzv_node_text(&nodes[rank], text, sizeof text)));
+    return true;
+}
+
 static const struct store_server *served_store(const struct rdzv_handler *h)
 {
     const struct dynamic_handler *d = dynamic_of(h);
@@ -728,6 +748,7 @@ const struct rdzv_handler_ops dynamic_ops = {
     .progress = progress,
     .store_at = store_at,
     .served_store = served_store,
+    .node_gone = node_gone,
     .torch_nodes = torch_nodes,
     .set_closed = set_closed,
     .leave = leave,

@@ -245,6 +245,13 @@ static const struct store_server *served_store(const struct rdzv_handler *h)
     return inner->ops->served_store ? inner->ops->served_store(inner) : NULL;
 }
 
+static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
+{
+    struct rdzv_handler *inner = of(h)->inner;
+
+    return inner->ops->node_gone && inner->ops->node_gone(inner, round, rank);
+}
+
 static int64_t torch_nodes(const struct rdzv_handler *h)
 {
     const struct rdzv_handler *inner = of(h)->inner;
@@ -313,6 +320,7 @@ static const struct rdzv_handler_ops secured_ops = {
     .gathers_at = gathers_at,
     .store_at = store_at,
     .served_store = served_store,
+    .node_gone = node_gone,
     .torch_nodes = torch_nodes,
     .worker_writes = worker_writes,
     .first_write_ms = first_write_ms,
@@ -324,7 +332,7 @@ static const struct rdzv_handler_ops secured_ops = {
 };
 
 /* Whoever adds an operation to a handler must hand it on here. */
-_Static_assert(sizeof(struct rdzv_handler_ops) == 20 * sizeof(void (*)(void)),
+_Static_assert(sizeof(struct rdzv_handler_ops) == 21 * sizeof(void (*)(void)),
                "secured_ops hands on all operations");
 
 static void ignore(void *ctx)

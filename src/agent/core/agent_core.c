@@ -96,7 +96,7 @@ static void join(struct agent_core *g, struct agent_core_fx_list *fx)
     g->why = WHY_NONE;
     g->decision = OPEN;
     g->stop_sig = 0;
-    g->changed = g->lost = g->deserted = false;
+    g->changed = g->lost = g->deserted = g->unjudged = false;
     g->due_ms = MONO_NEVER;
     agent_core_put_kind(fx, GROUP_FX_JOIN);
 }
@@ -216,6 +216,8 @@ static void on_failed(struct agent_core *g, struct now now,
         decide(g, true, now, fx);
     } else if (g->decision != OPEN) {
         decide(g, g->decision == RESTARTS, now, fx);
+    } else if (g->unjudged) {
+        decide(g, true, now, fx); /* A lost node is no failure of the job's. */
     } else {
         g->phase = GROUP_JUDGING;
         g->due_ms = now.mono_ms + GROUP_JUDGE_MS;
@@ -305,6 +307,37 @@ static void on_moved_on(struct agent_core *g, struct agent_core_fx_list *fx)
         g->why = WHY_MEMBERSHIP;
 }
 
+/* Whether the others go on without us, nobody here can know. So these workers end, and
+ * what they did does not count; whoever has the majority takes us back. */
+static void on_cut_off(struct agent_core *g, struct now now,
+                       struct agent_core_fx_list *fx)
+{
+    switch (g->phase) {
+    case GROUP_STARTING:
+        g->changed = true;
+        return;
+    case GROUP_RUNNING:
+        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, now, fx);
+        return;
+    case GROUP_STOPPING:
+    case GROUP_KILLING:
+    case GROUP_DRAINING:
+        if (g->why <= WHY_FAILURE)
+            g->why = WHY_MEMBERSHIP;
+        return;
+    case GROUP_ASSIGNING:
+    case GROUP_JUDGING:
+        join(g, fx);
+        return;
+    case GROUP_NEW:
+    case GROUP_JOINING:
+    case GROUP_BARRIER:
+    case GROUP_LEAVING:
+    case GROUP_DONE:
+        return;
+    }
+}
+
 /* A worker of another node failed, and the job with it, or this round of it. */
 static void on_ending(struct agent_core *g, struct now now,
                       struct agent_core_fx_list *fx)
@@ -338,6 +371,15 @@ static void on_decision(struct agent_core *g, const struct agent_core_event *ev,
         on_ending(g, ev->now, fx); /* ENDING was lost with a connection. */
 }
 
+/* The machine of the coordinator is lost, and with it this round. */
+static void on_unjudged(struct agent_core *g, const struct agent_core_event *ev,
+                        struct agent_core_fx_list *fx)
+{
+    g->unjudged = ev->code == 0;
+    if (g->unjudged && g->phase == GROUP_JUDGING && g->decision == OPEN)
+        decide(g, true, ev->now, fx);
+}
+
 int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
                     struct agent_core_fx_list *fx)
 {
@@ -369,6 +411,10 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
         on_started(g, ev, fx);
         break;
     case GROUP_EV_CUT_OFF: /* The others may have gone on in a world without us. */
+        if (ev->code && g->why != WHY_SUCCESS) {
+            on_cut_off(g, ev->now, fx);
+            break;
+        }
         if (is_ending_well(g) || g->phase == GROUP_BARRIER)
             g->why = WHY_FATAL;
         agent_core_on_fatal(g, ev->now, fx);
@@ -436,6 +482,9 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
     case GROUP_EV_RESTART:
     case GROUP_EV_VERDICT:
         on_decision(g, ev, fx);
+        break;
+    case GROUP_EV_UNJUDGED:
+        on_unjudged(g, ev, fx);
         break;
     }
     return 0;

@@ -64,7 +64,8 @@ enum agent_core_event_kind {
     GROUP_EV_ASSIGNED, /* code 1: the coordinator counts restarts; worker: so far */
     GROUP_EV_STARTED,  /* every worker of this node */
     GROUP_EV_FATAL,    /* whatever the driver could not do; it keeps the reason */
-    GROUP_EV_CUT_OFF,  /* likewise: nobody can say whether this node still counts */
+    GROUP_EV_CUT_OFF,  /* likewise: nobody can say whether this node still counts;
+                          code 1: that will show, so wait for the next round */
     GROUP_EV_EXIT,     /* worker: local rank; code */
     GROUP_EV_LEFTOVERS,
     GROUP_EV_EMPTY,
@@ -81,9 +82,10 @@ enum agent_core_event_kind {
     GROUP_EV_LEFT,
     GROUP_EV_TIMEOUT,
     /* What the coordinator of the job says of the current round: */
-    GROUP_EV_ENDING,  /* a worker failed somewhere: stop */
-    GROUP_EV_RESTART, /* go on with another round; worker: restarts so far */
-    GROUP_EV_VERDICT, /* the job has failed for good */
+    GROUP_EV_ENDING,   /* a worker failed somewhere: stop */
+    GROUP_EV_RESTART,  /* go on with another round; worker: restarts so far */
+    GROUP_EV_VERDICT,  /* the job has failed for good */
+    GROUP_EV_UNJUDGED, /* it is gone: nobody judges this round; code 1: it is back */
 };
 
 struct agent_core_event {
@@ -156,6 +158,7 @@ struct agent_core {
     bool changed;         /* the membership, while nothing could be done about it */
     bool lost;            /* a member, while what our workers left was being ended, */
     bool deserted;        /* or all that have not come to the exit barrier */
+    bool unjudged;        /* the coordinator is gone */
     int stop_sig;         /* what the workers were told last */
     int signal;           /* that ended us, or 0 */
     int signals;          /* how many came, */

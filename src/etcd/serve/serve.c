@@ -32,7 +32,7 @@
 #define CHANGE_MS    3000u /* for the cluster to change its members */
 #define PAUSE_MS     100u  /* between two looks */
 #define TELL_MS      5000u /* then whoever is awaited is named */
-#define LEAVE_MS     1000u
+#define LEAVE_MS     8000u /* those who stay shall not wait for one who is gone */
 #define END_MS       1500u /* for etcd to end by SIGTERM */
 #define STARTS_MAX   5     /* of etcd, should it die */
 #define ANSWER_MAX   65536u
@@ -82,7 +82,9 @@ struct etcd_serve {
     size_t through;         /* whom the next change is asked of */
     bool there;             /* the cluster goes on: initial-cluster-state */
     uint64_t old_id;
-    bool left;                     /* we have asked to be removed */
+    bool left;                     /* we have been removed */
+    bool ending;                   /* etcd has been told to go */
+    size_t own, leaving;           /* in told: ours, and whose removal is asked for */
     struct guard_service *service; /* NULL: not running */
     int starts;
     struct deadline timer;
@@ -603,6 +605,9 @@ static int make_env(struct etcd_serve *s, char **env, size_t size)
     env[n++] = mem_strdup("ETCD_HEARTBEAT_INTERVAL=50");
     env[n++] = mem_strdup("ETCD_ELECTION_TIMEOUT=500");
     env[n++] = mem_strdup("ETCD_UNSAFE_NO_FSYNC=true");
+    /* It would let nobody leave, or come back, who has not been there for five seconds;
+     * we remove before we add, and the dead before the living. */
+    env[n++] = mem_strdup("ETCD_STRICT_RECONFIG_CHECK=false");
     env[n++] = mem_strdup("ETCD_AUTO_COMPACTION_MODE=revision");
     env[n++] = mem_strdup("ETCD_AUTO_COMPACTION_RETENTION=1000");
     env[n++] = mem_strdup("ETCD_SNAPSHOT_COUNT=5000");
@@ -738,14 +743,11 @@ static void on_time(void *ctx)
         else if (s->phase == STARTING && !s->call)
             look(s);
         return;
-    case LEAVING: /* It takes too long. */
-        if (s->call) {
-            http_cancel(s->call);
-            s->call = NULL;
-            end_etcd(s);
-        } else if (s->service) {
+    case LEAVING:
+        if (!s->ending)
+            leave_next(s);
+        else if (s->service) /* It takes too long. */
             guard_service_signal(s->service, SIGKILL);
-        }
         return;
     case FINDING:
     case ASKING:
@@ -844,6 +846,7 @@ static void on_http_closed(void *ctx)
 /* Ends the process, and then the rest. */
 static void end_etcd(struct etcd_serve *s)
 {
+    s->ending = true;
     if (s->service) {
         guard_service_signal(s->service, SIGTERM);
         pause_for(s, END_MS);
@@ -857,14 +860,22 @@ static void on_left(void *ctx, int status, const struct http_answer *a, bool sen
 {
     struct etcd_serve *s = ctx;
 
-    (void)a;
     (void)sent;
-    (void)err; /* Those who stay find out by themselves. */
+    (void)err;
     s->call = NULL;
-    if (status < 0)
-        end_etcd(s);
-    else
-        leave_next(s);
+    if (status == 0 && (a->status == 200 || a->status == 404)) { /* 404: already */
+        s->told.items[s->leaving].id = 0;
+        s->left = s->left || s->leaving == s->own;
+    } else if (clock_mono_ms() >= s->by_ms) {
+        end_etcd(s); /* Those who stay find out by themselves. */
+        return;
+    } else { /* No leader just now, say. */
+        if (status < 0)
+            s->peers[s->through].answers = false;
+        pause_for(s, PAUSE_MS);
+        return;
+    }
+    leave_next(s);
 }
 
 /* Whether a member's machine did not answer when it was asked just now. */
@@ -882,30 +893,34 @@ static bool is_dead(const struct etcd_serve *s, const char *peer_url)
     return false;
 }
 
-/* The dead go first, so that those who live are a majority without us, too; then we. */
+/* The dead go first, so that those who live are a majority without us, too; then we.
+ * Without a majority nobody can be removed any more. */
 static void leave_next(struct etcd_serve *s)
 {
-    const struct serve_member *next = NULL, *own = NULL;
+    size_t next = SIZE_MAX, dead = 0;
     char body[64];
 
+    s->own = SIZE_MAX;
     for (size_t i = 0; i < s->told.count; i++) {
         const struct serve_member *m = &s->told.items[i];
 
         if (strcmp(m->peer_url, s->peer_url) == 0)
-            own = m;
-        else if (m->id && is_dead(s, m->peer_url))
-            next = m;
+            s->own = i;
+        else if (m->id && is_dead(s, m->peer_url) && ++dead)
+            next = i;
     }
-    if (!next && !s->left && s->told.count > 1)
-        next = own;
-    if (!next || !next->id) {
+    if (dead * 2 >= s->told.count)
+        next = SIZE_MAX;
+    else if (next == SIZE_MAX && !s->left && s->told.count > 1)
+        next = s->own;
+    if (next == SIZE_MAX || !s->told.items[next].id) {
         end_etcd(s);
         return;
     }
-    s->left = next == own;
-    snprintf(body, sizeof body, "{\"ID\":\"%llu\"}", (unsigned long long)next->id);
-    s->told.items[next - s->told.items].id = 0; /* asked for */
-    post(s, "/v3/cluster/member/remove", body, LEAVE_MS, on_left);
+    s->leaving = next;
+    snprintf(body, sizeof body, "{\"ID\":\"%llu\"}",
+             (unsigned long long)s->told.items[next].id);
+    post(s, "/v3/cluster/member/remove", body, CHANGE_MS, on_left);
     if (!s->call)
         end_etcd(s);
 }
@@ -952,7 +967,8 @@ void etcd_serve_close(struct etcd_serve *s, void (*cb)(void *ctx), void *ctx)
         end_etcd(s);
         return;
     }
-    pause_for(s, LEAVE_MS);
+    deadline_set(&s->timer, MONO_NEVER);
+    s->by_ms = clock_mono_ms() + LEAVE_MS;
     s->asked = 0;
     ask_peers(s);
     char *url = mem_printf("%s/members", s->peer_url);

@@ -136,6 +136,8 @@ int derive_parse_rdzv_conf(struct deriving *d)
         if (!conf_given(p,
                         CONF_LEASE_TTL)) /* The cluster is near, and the job's own. */
             rc = params_set_int(p, conf_keys[CONF_LEASE_TTL].name, 4, d->err);
+        if (rc == 0 && !conf_given(p, CONF_KEEP_ALIVE_INTERVAL))
+            rc = params_set_int(p, conf_keys[CONF_KEEP_ALIVE_INTERVAL].name, 3, d->err);
     }
     if (rc == 0 && d->o->token_file)
         rc = params_set_str(p, conf_keys[CONF_TOKEN_FILE].name, d->o->token_file,

@@ -37,9 +37,11 @@ struct hub_node {
     int64_t offset_us;     /* its monotonic clock ahead of ours */
     int64_t wall_ahead_us; /* its wall clock ahead of ours */
     uint64_t rtt_us, measured_us;
+    uint64_t slow_us; /* the slowest of late there and back */
     uint64_t ping_us; /* when the last PING was sent; 0: answered */
     unsigned quick;
 
+    int64_t seats, seat;         /* SEAT: of round seats - 1; 0: none yet */
     int64_t round, first, count; /* RANKS; round -1: none yet */
     bool reported;               /* its workers of `round` are gone, */
     bool clean;                  /* all by themselves and well */
@@ -1103,7 +1105,9 @@ static void lose(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool brok
 {
     struct record_entry e = { .kind = RECORD_LOST,
                               .round = n->round,
-                              .count = n->count };
+                              .count = n->count,
+                              .code = n->seat,
+                              .total = n->seats };
 
     n->lost_by_us = MONO_NEVER;
     n->gone = true;
@@ -1130,6 +1134,15 @@ static void tell_last(struct hub *h, struct hub_fx *fx)
     h->last_seq = 0;
 }
 
+/* A node that lives comes back after a pause of 20 ms and four times there and back. It
+ * gets twice that of the slowest that was seen of late, for each of which its machine
+ * and ours had to find the time, and a quarter of a second. */
+static uint64_t grace_us(const struct hub_node *n)
+{
+    return n->measured ? MIN_OF(HUB_QUICK_US + 8 * n->slow_us, HUB_GRACE_US)
+                       : HUB_GRACE_US;
+}
+
 /* Its connection is gone, or it said goodbye. Observers are forgotten. */
 static void detach(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool bye)
 {
@@ -1150,7 +1163,7 @@ static void detach(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool by
     if (bye || n->gone)
         leave(h, fx, n);
     else
-        n->lost_by_us = h->now.mono_us + HUB_GRACE_US;
+        n->lost_by_us = h->now.mono_us + grace_us(n);
 }
 
 /* ---- questions ---- */
@@ -1278,6 +1291,7 @@ static void on_pong(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     const bool stale = n->measured && h->now.mono_us - n->measured_us > 60000000u;
 
     n->ping_us = 0;
+    n->slow_us = MAX_OF(rtt, n->slow_us - n->slow_us / 8);
     if (!n->measured || stale || rtt <= n->rtt_us + n->rtt_us / 2) {
         n->offset_us = m->mono_us - (int64_t)(h->now.mono_us - rtt / 2);
         n->wall_ahead_us = m->wall_us - (h->now.wall_us - (int64_t)rtt / 2);
@@ -1396,6 +1410,10 @@ static int on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
         return 0;
     case JOB_BYE:
         detach(h, fx, n, true);
+        return 0;
+    case JOB_SEAT:
+        n->seats = m->round >= 0 && m->round < INT64_MAX ? m->round + 1 : 0;
+        n->seat = m->rank;
         return 0;
     case JOB_PHASE:
         on_phase(h, fx, n, m);

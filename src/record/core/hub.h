@@ -16,7 +16,8 @@
 #include "record/core/record.h"
 
 #define HUB_JUDGE_US  2000000u  /* after the first failure the verdict is due */
-#define HUB_GRACE_US  1000000u  /* a broken connection may come back for so long */
+#define HUB_GRACE_US  1000000u  /* a broken connection may come back for so long, */
+#define HUB_QUICK_US  250000u   /* if the way is short: see grace_us() */
 #define HUB_PING_US   5000000u  /* between two looks at a node's clock */
 #define HUB_SILENT_US 15000000u /* a node that says nothing for so long is lost */
 #define HUB_ANSWER_US 1000000u  /* a look at a clock that takes longer is a bad sign */

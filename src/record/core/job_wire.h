@@ -44,7 +44,8 @@
     X(PING)                                                                            \
     X(SYNCED)                                                                          \
     X(REFUSED) /* bytes says why */                                                    \
-    X(LAST)    /* agent to coordinator: SYNCED when no other agent is left */
+    X(LAST)    /* agent to coordinator: SYNCED when no other agent is left */          \
+    X(SEAT)    /* agent to coordinator: I am node rank of the rendezvous' round */
 
 enum job_kind {
 #define JOB_KIND_ENUM(name) JOB_##name,

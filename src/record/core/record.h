@@ -31,7 +31,8 @@
                   (0: no agent does); body: record_ranks_next */                       \
     X(ENDED)   /* a round is over: cause; body: exit codes, record_codes_next */       \
     X(LEFT)    /* a node said goodbye: node, host, text */                             \
-    X(LOST)    /* a node is gone without one: node, host, text says why */             \
+    X(LOST)    /* likewise, without one: text says why; it was node code of the        \
+                  rendezvous' round total - 1, if total is not 0 */                    \
     X(FAILED)  /* a worker failed; at most RECORD_FAILED_MAX are kept for a round */   \
     X(ENDING)  /* the round must end: count is the restart, total of how many; code 1: \
                   the job has failed for good; 0: there will be another round */       \

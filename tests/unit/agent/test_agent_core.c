@@ -79,6 +79,7 @@ static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
         { "opened", GROUP_EV_BARRIER_DONE }, { "left", GROUP_EV_LEFT },
         { "deserted", GROUP_EV_DESERTED },   { "hang", GROUP_EV_HANG },
         { "ending", GROUP_EV_ENDING },       { "verdict", GROUP_EV_VERDICT },
+        { "unjudged", GROUP_EV_UNJUDGED },
     };
     struct agent_core_event ev = { 0 };
     struct agent_core_fx_list fx = { 0 };
@@ -94,6 +95,12 @@ static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
         ev.code = code;
     } else if (strcmp(word, "hang+stop") == 0) {
         ev.kind = GROUP_EV_HANG;
+        ev.code = 1;
+    } else if (strcmp(word, "cut-off+wait") == 0) {
+        ev.kind = GROUP_EV_CUT_OFF;
+        ev.code = 1;
+    } else if (strcmp(word, "judge-back") == 0) {
+        ev.kind = GROUP_EV_UNJUDGED;
         ev.code = 1;
     } else if (sscanf(word, "restart%d", &worker) == 1) {
         ev.kind = GROUP_EV_RESTART;
@@ -253,6 +260,31 @@ static const struct play plays[] = {
     { "no coordinator answers",
       "restarts=1 begin joined judged0 started exit0=1 exit1-15 empty drained 4s",
       UP_FX " signal1:15 leftovers drain judge say-failed join" },
+    { "the coordinator's machine is lost while it judges: not counted",
+      "restarts=1 begin joined judged0 started exit0=1 exit1-15 empty drained unjudged "
+      "joined judged0 started",
+      UP_FX " signal1:15 leftovers drain judge say-failed join assign start0" },
+    { "it is lost before, and workers fail for that",
+      "begin joined judged0 started unjudged exit0=1 exit1-15 empty drained",
+      UP_FX " signal1:15 leftovers drain judge say-failed join" },
+    { "it was not lost after all",
+      "begin joined judged0 started unjudged judge-back exit0=1 exit1-15 empty drained "
+      "verdict",
+      UP_FX " signal1:15 leftovers drain judge say-failed+final leave+close" },
+    { "a node without etcd's majority waits",
+      UP "cut-off+wait exit0-15 exit1-15 empty drained joined assigned",
+      UP_FX " signal0:15 signal1:15 drain join assign start0" },
+    { "it is cut off while starting",
+      "begin joined assigned cut-off+wait started exit0-15 exit1-15 empty drained",
+      UP_FX " signal0:15 signal1:15 drain join" },
+    { "it is cut off while ranks are agreed on", "begin joined cut-off+wait",
+      " join assign join" },
+    { "it is cut off while a failure is judged",
+      "begin joined judged0 started exit0=1 exit1-15 empty drained cut-off+wait",
+      UP_FX " signal1:15 leftovers drain judge join" },
+    { "what was done cut off does not count as done",
+      UP "exit0=0 exit1=0 empty cut-off+wait drained left",
+      UP_FX " drain leave+close finish1" },
     { "a failure elsewhere while starting",
       "begin joined judged0 ending started exit0-15 exit1-15 empty drained verdict",
       UP_FX " signal0:15 signal1:15 drain judge say-failed+final leave+close" },
@@ -327,8 +359,8 @@ static void any_order(void **state)
             seed = seed * 6364136223846793005u + 1442695040888963407u;
             const struct agent_core_event ev = {
                 .kind = k == 0 ? GROUP_EV_BEGIN
-                               : (enum agent_core_event_kind)(1 + (seed >> 33) %
-                                                                      GROUP_EV_VERDICT),
+                               : (enum agent_core_event_kind)(
+                                     1 + (seed >> 33) % GROUP_EV_UNJUDGED),
                 .worker = (int64_t)((seed >> 40) % 3),
                 .code = (int)((seed >> 50) % 2) * 15,
                 .now = { .mono_ms = ms += (seed >> 45) % 4000 },

@@ -454,6 +454,64 @@ static void test_phases(void **state)
     end(&p);
 }
 
+/* How long a broken connection is waited for, by how long the way is. */
+static void test_grace(void **state)
+{
+    static const struct {
+        uint64_t rtt_us, grace_us;
+    } table[] = {
+        { 0, HUB_QUICK_US },
+        { 200, HUB_QUICK_US + 1600 },
+        { 50000, HUB_QUICK_US + 400000 },
+        { 200000, HUB_GRACE_US },
+        { UINT64_MAX, HUB_GRACE_US }, /* not measured */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(table); i++) {
+        struct play p;
+        const uint64_t rtt = table[i].rtt_us;
+
+        begin(&p, 1, 0);
+        say(&p, 2,
+            (struct job_msg){ .kind = JOB_ATTACH, .nonce = 7, .host = span_str("n") });
+        if (rtt != UINT64_MAX) {
+            const uint64_t sent = p.now.mono_us;
+
+            p.now.mono_us += rtt;
+            say(&p, 2, (struct job_msg){ .kind = JOB_PONG, .seq = sent });
+        }
+        feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 2 });
+        wait_us(&p, table[i].grace_us - 1);
+        assert_false(has(&p, RECORD_LOST));
+        wait_us(&p, 1);
+        assert_true(has(&p, RECORD_LOST));
+        end(&p);
+    }
+}
+
+/* Agents that find out for themselves who is there are told which seat it was. */
+static void test_lost_seat(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 2, 0);
+    feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 2 });
+    wait_us(&p, HUB_GRACE_US);
+    assert_int_equal(p.last.kind, RECORD_LOST);
+    assert_int_equal(p.last.total, 0); /* An agent that has told of none. */
+    attach(&p, 3, 0);
+    say(&p, 3, (struct job_msg){ .kind = JOB_SEAT, .round = 0, .rank = 4 });
+    say(&p, 3, (struct job_msg){ .kind = JOB_SEAT, .round = 6, .rank = 2 });
+    feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 3 });
+    wait_us(&p, HUB_GRACE_US);
+    assert_int_equal(p.last.kind, RECORD_LOST);
+    assert_int_equal(p.last.total, 7);
+    assert_int_equal(p.last.code, 2);
+    end(&p);
+}
+
 static void test_back_in_time(void **state)
 {
     struct play p;
@@ -461,7 +519,7 @@ static void test_back_in_time(void **state)
     (void)state;
     begin(&p, 2, 0);
     feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 2 });
-    wait_us(&p, HUB_GRACE_US / 2);
+    wait_us(&p, HUB_QUICK_US);
     attach(&p, 2, 0);
     wait_us(&p, HUB_GRACE_US);
     assert_false(has(&p, RECORD_LOST));
@@ -642,6 +700,8 @@ int main(void)
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_lost_node),
+        cmocka_unit_test(test_grace),
+        cmocka_unit_test(test_lost_seat),
         cmocka_unit_test(test_phases),
         cmocka_unit_test(test_gave_up),
         cmocka_unit_test(test_gave_up_early),
