@@ -37,8 +37,9 @@
 struct address {
     struct map_link link;
     uint8_t ip[16];
-    unsigned unproven; /* connections */
-    unsigned members;  /* proven nodes that have this address */
+    unsigned unproven;               /* connections */
+    struct conn_proof *first, *last; /* they, the oldest first */
+    unsigned members;                /* proven nodes that have this address */
 };
 
 struct server_auth {
@@ -56,8 +57,10 @@ struct server_auth {
 
 /* What a connection has shown so far. */
 struct conn_proof {
-    struct auth_side *side;  /* owned; until it is admitted */
-    struct opening *opening; /* owned; while munge is asked for a credential */
+    struct conn *conn;              /* whose it is */
+    struct conn_proof *prev, *next; /* unproven ones of the same address */
+    struct auth_side *side;         /* owned; until it is admitted */
+    struct opening *opening;        /* owned; while munge is asked for a credential */
     uint8_t from[16];
     bool counted;          /* as unproven, at `from` */
     bool told;             /* it is torch's, and has been told that it cannot join */
@@ -134,6 +137,32 @@ static void release_address(struct server_auth *a, struct address *e)
     mem_free(e);
 }
 
+static void count_unproven(struct address *e, struct conn_proof *p)
+{
+    p->counted = true;
+    p->prev = e->last;
+    if (e->last)
+        e->last->next = p;
+    else
+        e->first = p;
+    e->last = p;
+    e->unproven++;
+}
+
+static void uncount_unproven(struct address *e, struct conn_proof *p)
+{
+    p->counted = false;
+    if (p->prev)
+        p->prev->next = p->next;
+    else
+        e->first = p->next;
+    if (p->next)
+        p->next->prev = p->prev;
+    else
+        e->last = p->prev;
+    e->unproven--;
+}
+
 /* ---- Lines in the log, at a bounded rate ---- */
 
 bool server_auth_may_log(struct store_server *s)
@@ -188,7 +217,8 @@ static void opening_free(struct opening *o);
 
 /* ---- Coming and going ---- */
 
-/* Whoever has waited longest without a proof makes room. Members take milliseconds. */
+/* Whoever has waited longest without a proof makes room for the next: members take
+ * milliseconds, and are not kept out by those who fill what there is. */
 static void make_room(struct store_server *s)
 {
     for (struct conn *c = s->timed.first; c; c = c->next) {
@@ -213,15 +243,16 @@ bool server_auth_came(struct store_server *s, struct conn *c)
     e = get_address(s->auth, c->proof->from);
     if (!e)
         return false;
-    e->unproven++;
+    c->proof->conn = c;
+    count_unproven(e, c->proof);
     s->auth->unproven++;
-    c->proof->counted = true;
-    if (s->auth->unproven > s->auth->unproven_most)
+    if (e->unproven > UNPROVEN_EACH)
+        turn_away(s, e->first->conn,
+                  "its address has %u connections that have not proven themselves, and "
+                  "it is the oldest of them",
+                  UNPROVEN_EACH);
+    else if (s->auth->unproven > s->auth->unproven_most)
         make_room(s);
-    if (c->dead || e->unproven <= UNPROVEN_EACH)
-        return true;
-    turn_away(s, c, "its address has %u connections that have not proven themselves",
-              UNPROVEN_EACH);
     return true;
 }
 
@@ -231,10 +262,9 @@ static void uncount(struct store_server *s, struct conn *c)
 
     if (!c->proof->counted)
         return;
-    c->proof->counted = false;
     s->auth->unproven--;
     e = find_address(s->auth, c->proof->from);
-    e->unproven--;
+    uncount_unproven(e, c->proof);
     release_address(s->auth, e);
 }
 
@@ -593,9 +623,9 @@ static void look(struct conn *c)
     p->place = peer_uid(c->fd, &p->uid);
 }
 
-void server_auth_look(struct conn *c)
+void server_auth_look(const struct store_server *s, struct conn *c)
 {
-    if (!c->dead && !c->admitted && !c->proof->ours && !c->proof->side)
+    if (s->auth && !c->dead && !c->admitted && !c->proof->ours && !c->proof->side)
         look(c);
 }
 

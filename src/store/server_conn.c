@@ -379,11 +379,10 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
     s->serving = c;
     if (!c->in) {
         used = drain(s, c, p, n);
+        server_auth_look(s, c);
         send_replies(s, c);
         if (!server_auth_encrypt(s, c, span_of(p + used, n - used)))
             keep_input(s, c, span_of(p + used, n - used));
-        if (s->auth)
-            server_auth_look(c);
         return;
     }
     buf_commit(c->in, n);
@@ -393,6 +392,7 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
         return;
     }
     used = drain(s, c, buf_data(c->in), buf_len(c->in));
+    server_auth_look(s, c);
     send_replies(s, c); /* If the peer is gone, so is c->in. */
     if (!c->dead &&
         server_auth_encrypt(s, c,

@@ -7,17 +7,20 @@ import os
 import pickle
 import random
 import resource
+import shutil
 import signal
 import socket
+import struct
 import subprocess
+import tempfile
 import threading
 import time
 
 import pytest
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _RendezvousState
 
-from stores import (ADD, APPEND, CAS, GET, LIST, MAGIC, MGET, MSET, MUSTER, PUSH,
-                    SET, WAIT, Wire, blob, hello, ours, request, u64)
+from stores import (ADD, APPEND, CAS, GET, LIST, MAGIC, MGET, MSET, MUSTER, PING, PUSH,
+                    SET, WAIT, Server, Wire, blob, hello, ours, request, u64)
 
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(200))
 
@@ -525,3 +528,169 @@ def test_a_state_named_many_times_is_read_once(server):
     stranger.ping()
     took = time.monotonic() - began
     assert took < 5, f"the store was busy for {took:.1f} s"
+
+
+# ---- with a secret ----
+
+TOKEN = "a-token-that-nobody-else-has-0123456789"
+
+
+@pytest.fixture
+def closed_door():
+    """A store with a secret that belongs to another user, to whom we are strangers."""
+    if os.geteuid():
+        pytest.skip("only root can start a store of somebody else's")
+    with tempfile.TemporaryDirectory() as there:
+        os.chmod(there, 0o755)
+        shutil.copy(MUSTER, there)
+        env = dict(os.environ, MUSTER_TOKEN=TOKEN)
+        argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", f"{there}/muster", "store", "--port", "0",
+                "--bind", "127.0.0.1"]
+        with Server(argv, env) as s:
+            yield s
+            assert s.process.poll() is None, s.stderr()
+            assert s.stop() == 0
+
+
+def its_own(server: Server, *requests: bytes) -> str:
+    """What the store's own user is answered."""
+    code = ("import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=60)\n"
+            "s.sendall(bytes.fromhex(sys.argv[2])); s.shutdown(1)\n"
+            "while b := s.recv(65536): print(b.hex(), end='')")
+    return bytes.fromhex(subprocess.run(
+        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c", code, str(server.port),
+         (MAGIC + b"".join(requests)).hex()], capture_output=True, text=True, check=True, timeout=60).stdout)
+
+
+def closes(w: Wire) -> bool:
+    try:
+        while w.sock.recv(65536):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+def test_connections_without_a_proof_make_room(closed_door):
+    """1024 of an address, and the next one takes the place of the oldest: nobody is kept out by them."""
+    held = [Wire(closed_door) for _ in range(1024)]
+    held[-1].raw(request(PING) + b"\1\2\3\4")
+    assert held[-1].sock.recv(4) == b"\1\2\3\4"  # all of them are accepted
+    assert its_own(closed_door, request(SET, "/k", "v"), request(GET, "/k")) == blob("v")
+    assert closes(held[0])
+    closed_door.wait_for_log("its address has 1024 connections that have not proven themselves, and it is the oldest")
+    held[-1].raw(request(PING) + b"\1\2\3\4")
+    assert held[-1].sock.recv(4) == b"\1\2\3\4"
+    for w in held:
+        w.close()
+
+
+def test_requests_without_a_proof_are_counted(closed_door):
+    with Wire(closed_door) as w:  # What a torchrun asks for, again and again.
+        w.raw(request(GET, "/torch.rendezvous.job") * 100)
+        assert closes(w)
+    closed_door.wait_for_log("64 requests without a proof")
+
+
+def test_bytes_without_a_proof_have_a_limit(closed_door):
+    """Of each and of all, far from what members may hold."""
+    with Wire(closed_door) as w:
+        try:
+            w.raw(request(SET, "/k", b"x" * (1 << 20)))
+        except OSError:
+            pass
+        assert closes(w)
+    closed_door.wait_for_log("its request has more than 131072 bytes")
+    held = []
+    for _ in range(700):  # of 100 KiB
+        held.append(Wire(closed_door))
+        try:
+            held[-1].raw(request(SET, "/k", b"x" * (1 << 20))[:100 << 10])
+        except OSError:
+            pass
+    closed_door.wait_for_log("connections that have not proven themselves hold too much")
+    assert memory(closed_door.process.pid) < 150 << 20
+    assert its_own(closed_door, request(SET, "/k", "v"), request(GET, "/k")) == blob("v")
+    for w in held:
+        w.close()
+
+
+GONE = """
+import socket, struct, sys
+for i in range(40):
+    s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    if i % 2:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    s.sendall(bytes.fromhex(sys.argv[2]))
+    s.close()
+"""
+
+
+def test_whoever_is_gone_was_nobody():
+    """Says what it wants and closes, or resets: the kernel then says that it was root's, which must not be believed."""
+    if os.geteuid():
+        pytest.skip("only root can be another user")
+    with ours(env=dict(os.environ, MUSTER_TOKEN=TOKEN)) as server:
+        os.kill(server.process.pid, signal.SIGSTOP)
+        subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c", GONE,
+                        str(server.port), (MAGIC + request(SET, "/theirs", "x")).hex()], check=True, timeout=60)
+        os.kill(server.process.pid, signal.SIGCONT)
+        server.wait_for_log("refused")
+        for _ in range(3):  # whoever came before us has been served
+            with Wire(server) as w:
+                w.raw(request(LIST))
+                assert w.number() == 0
+
+
+def test_an_own_workers_first_request_may_be_large():
+    with ours(env=dict(os.environ, MUSTER_TOKEN=TOKEN)) as server, Wire(server) as w:
+        w.raw(request(SET, "/k", b"x" * (3 << 20)) + request(GET, "/k"))
+        assert len(w.blob()) == 3 << 20
+
+
+def test_an_own_worker_may_say_a_word_and_go():
+    """Its socket belongs to nobody when its request is looked at; it belonged to us when it was greeted."""
+    with ours(env=dict(os.environ, MUSTER_TOKEN=TOKEN)) as server:
+        for i in range(20):
+            w = Wire(server, MAGIC + request(PING) + b"\1\2\3\4")
+            assert w.sock.recv(4) == b"\1\2\3\4"
+            os.kill(server.process.pid, signal.SIGSTOP)
+            w.raw(request(SET, f"/k{i}", "v"))
+            w.close()
+            os.kill(server.process.pid, signal.SIGCONT)
+        with Wire(server) as w:
+            for i in range(20):
+                w.raw(request(WAIT, [f"/k{i}"]))
+                assert w.sock.recv(1) == b"\0"
+
+
+def test_nodes_that_never_join_have_a_limit():
+    count = 16384
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < count + 200:
+        pytest.skip(f"this process may open {hard} files only")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 200), hard))
+    nodes = []
+    try:
+        with ours() as server:
+            for i in range(count):
+                s = socket.socket()
+                s.connect(("127.0.0.1", server.port))
+                s.sendall(MAGIC + hello("run", pid=i))
+                nodes.append(s)
+            for s in (nodes[0], nodes[-1]):
+                s.settimeout(60)
+                assert s.recv(10)[9] == 5  # WELCOME, behind its length
+            with Wire(server) as w:
+                w.raw(hello("run", pid=count))
+                refused = w.blob()
+                assert refused[1] == 8 and b"16384 nodes that have not sent JOIN" in refused
+            nodes[0].close()
+            with Wire(server) as w:
+                w.raw(hello("run", pid=count))
+                assert w.blob()[1] == 5
+            assert server.stop() == 0
+    finally:
+        for s in nodes:
+            s.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
