@@ -7,7 +7,6 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "rendezvous/core/endpoint.h"
 #include "status/core/status_text.h"
 
 #define ANSWER_MS 1000u
@@ -71,8 +70,8 @@ static int say_missing(const char *job, size_t silent, struct muster_error *err)
     return MUSTER_ENOENT;
 }
 
-static int local_get(struct answers *a, const char *job, const char *kind,
-                     struct muster_error *err)
+int answers_local(struct answers *a, const char *job, const char *kind,
+                  struct muster_error *err)
 {
     struct local_name *names = NULL;
     json_t *request = json_pack("{s:s}", "ask", kind);
@@ -107,26 +106,16 @@ static int local_get(struct answers *a, const char *job, const char *kind,
     return rc;
 }
 
-/* HOST:PORT, rather than the name of a job. */
-static bool is_endpoint(const char *job, struct endpoint *out)
+int answers_get(struct answers *a, const char *job, const char *token_file,
+                const char *kind, struct muster_error *err)
 {
-    const char *colon = job ? strrchr(job, ':') : NULL;
+    const int rc = answers_local(a, job, kind, err);
+    struct remote there;
 
-    return colon && colon != job && colon[1] &&
-           strspn(colon + 1, "0123456789") == strlen(colon + 1) &&
-           endpoint_parse(job, -1, out, NULL) == 0 && out->port > 0 &&
-           out->port <= 65535;
-}
-
-int answers_get(struct answers *a, const char *job, const char *kind,
-                struct muster_error *err)
-{
-    struct endpoint at;
-    const int rc = local_get(a, job, kind, err);
-
-    if (rc != MUSTER_ENOENT || strcmp(kind, "status") != 0 || !is_endpoint(job, &at))
+    if (rc != MUSTER_ENOENT || strcmp(kind, "status") != 0 ||
+        !remote_parse(job, token_file, &there))
         return rc;
-    return remote_get(a, at.host, (uint16_t)at.port, job, err);
+    return remote_status(&there, a, err);
 }
 
 void answers_fini(struct answers *a)

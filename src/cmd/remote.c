@@ -1,8 +1,9 @@
-/* remote.c - `muster status HOST:PORT`: a store elsewhere, and the jobs that meet
- * there.
+/* remote.c - `muster status HOST:PORT` and `muster stacks HOST:PORT`: a store
+ * elsewhere, and the jobs that meet there.
  *
- * The store says which runs it knows; for each, we attach to the job channel as an
- * observer, who hears and asks but is no node. */
+ * The store says whether its job has a secret, and, once that is proven, which runs it
+ * knows; for each, we attach to the job channel as an observer, who hears and asks but
+ * is no node. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,14 +12,17 @@
 #include "base/mem.h"
 #include "cmd/ask.h"
 #include "loop/clock.h"
-#include "muster/store.h"
 #include "record/channel.h"
+#include "rendezvous/core/endpoint.h"
 #include "status/core/job_status.h"
+#include "store/client.h"
 #include "store/core/reserved.h"
 
 #define CONNECT_MS 3000u
 #define SYNC_MS    2000u
 #define ANSWER_MS  500u
+#define READ_MS    "1500" /* for a node's stacks, and ... */
+#define STACKS_MS  2500u  /* ... until the answers are here */
 #define RUNS_MOST  16u
 
 struct looking {
@@ -27,7 +31,9 @@ struct looking {
     struct channel *channel;
     const char *run_id, *endpoint;
     struct store_status store;
-    json_t *answer; /* what there is to tell; NULL: nothing */
+    struct stack_sample *stacks; /* borrowed; to be told of these rather than status */
+    json_t *answer;              /* what there is to tell; NULL: nothing */
+    bool asked;                  /* the nodes have answered, or some */
 };
 
 static void finish(struct looking *l, const struct channel_answer *answers,
@@ -77,21 +83,51 @@ static void on_answers(void *ctx, const struct channel_answer *answers, size_t c
     finish(ctx, answers, count);
 }
 
+static void on_stacks(void *ctx, const struct channel_answer *answers, size_t count,
+                      bool complete)
+{
+    struct looking *l = ctx;
+
+    (void)complete;
+    for (size_t i = 0; i < count; i++) {
+        const struct channel_answer *a = &answers[i];
+        char text[200];
+
+        if (!a->missing && stack_sample_parse(l->stacks, a->bytes, NULL) == 0)
+            continue;
+        (void)snprintf(text, sizeof text, "node %.*s did not tell of its stacks",
+                       (int)MIN_OF(a->host.n, (size_t)100), (const char *)a->host.p);
+        (void)stack_sample_note(l->stacks, text);
+    }
+    l->asked = true;
+    uv_stop(&l->loop);
+}
+
 static void on_synced(void *ctx)
 {
     struct looking *l = ctx;
 
-    if (channel_ask(l->channel, "status", span_of(NULL, 0), ANSWER_MS, on_answers, l,
-                    NULL) != 0)
+    if (l->stacks) {
+        if (channel_state(l->channel) != CHANNEL_UP ||
+            channel_ask(l->channel, "stacks", span_str(READ_MS), STACKS_MS, on_stacks,
+                        l, NULL) != 0)
+            uv_stop(&l->loop);
+    } else if (channel_ask(l->channel, "status", span_of(NULL, 0), ANSWER_MS,
+                           on_answers, l, NULL) != 0)
         finish(l, NULL, 0);
 }
 
 static void on_limit(uv_timer_t *timer)
 {
-    finish(timer->data, NULL, 0);
+    struct looking *l = timer->data;
+
+    if (l->stacks)
+        uv_stop(&l->loop);
+    else
+        finish(l, NULL, 0);
 }
 
-/* Looks at one run; an answer or NULL. */
+/* Looks at one run; an answer, or NULL, or what stacks there are. */
 static json_t *look(const char *host, uint16_t port, struct looking *l,
                     struct auth *auth)
 {
@@ -107,7 +143,8 @@ static json_t *look(const char *host, uint16_t port, struct looking *l,
     (void)uv_timer_init(&l->loop, &l->limit);
     l->limit.data = l;
     if (channel_open(&opts, &l->channel, NULL) == 0) {
-        (void)uv_timer_start(&l->limit, on_limit, SYNC_MS + 2 * ANSWER_MS, 0);
+        (void)uv_timer_start(&l->limit, on_limit, SYNC_MS + 2 * ANSWER_MS + STACKS_MS,
+                             0);
         channel_attach(l->channel, host, port, false);
         channel_sync(l->channel, SYNC_MS, on_synced, l);
         (void)uv_run(&l->loop, UV_RUN_DEFAULT);
@@ -119,11 +156,101 @@ static json_t *look(const char *host, uint16_t port, struct looking *l,
     return l->answer;
 }
 
-static void read_stats(const struct muster_bytes *text, struct store_status *out)
+/* ---- what the store itself says ---- */
+
+/* Keys that a store is asked for, one after the other. */
+struct asking {
+    uv_loop_t loop;
+    struct async_store *store;
+    const char *const *keys;
+    struct buf *values; /* one a key; borrowed */
+    size_t count, next;
+    struct muster_error err;
+};
+
+static void ask_next(struct asking *q);
+
+static void end_asking(struct asking *q, const struct muster_error *err)
+{
+    if (err)
+        q->err = *err;
+    async_store_close(q->store, NULL, NULL);
+    q->store = NULL;
+}
+
+static void on_value(void *ctx, int status, const struct c10d_reply *reply,
+                     const struct muster_error *err)
+{
+    struct asking *q = ctx;
+    struct muster_error why;
+
+    if (status == MUSTER_ETIMEDOUT) {
+        (void)err_set(
+            &why, MUSTER_ENOTSTORE,
+            "it is a store, but not one that muster serves: it cannot tell of "
+            "its jobs");
+        end_asking(q, &why);
+    } else if (status < 0) {
+        end_asking(q, err);
+    } else if (buf_append_span(&q->values[q->next], reply->value) < 0 ||
+               buf_append(&q->values[q->next], "", 1) < 0) {
+        (void)err_nomem(&why);
+        end_asking(q, &why);
+    } else {
+        q->next++;
+        ask_next(q);
+    }
+}
+
+static void ask_next(struct asking *q)
+{
+    struct c10d_request get = { .op = C10D_GET };
+    struct muster_error err;
+
+    if (q->next == q->count) {
+        end_asking(q, NULL);
+        return;
+    }
+    get.key = span_str(q->keys[q->next]);
+    if (async_store_call(q->store, &get, 0, CONNECT_MS, on_value, q, &err) < 0)
+        end_asking(q, &err);
+}
+
+static void on_open(void *ctx, int status, const struct muster_error *err)
+{
+    struct asking *q = ctx;
+
+    if (status < 0)
+        end_asking(q, err);
+    else
+        ask_next(q);
+}
+
+/* The values of the keys, each with a 0 behind it. */
+static int ask_store(const struct remote *r, struct auth *auth, const char *const *keys,
+                     struct buf *values, size_t count, struct muster_error *err)
+{
+    const struct store_client_opts opts = {
+        .host = r->host, .port = r->port, .timeout_ms = CONNECT_MS, .auth = auth
+    };
+    struct asking q = { .keys = keys, .values = values, .count = count };
+    int rc;
+
+    if (uv_loop_init(&q.loop) < 0)
+        return err_nomem(err);
+    rc = store_client_open(&q.loop, &opts, on_open, &q, &q.store, err);
+    (void)uv_run(&q.loop, UV_RUN_DEFAULT);
+    (void)uv_loop_close(&q.loop);
+    if (rc == 0 && q.err.code)
+        rc = err_copy(err, &q.err);
+    return rc;
+}
+
+static void read_stats(const struct buf *text, struct store_status *out)
 {
     unsigned long long requests = 0, answers = 0, in = 0, sent = 0, connections = 0;
 
-    (void)sscanf(text->data,
+    (void)sscanf((const char *)buf_data(text),
                  "requests %llu answers %llu bytes_in %llu bytes_out %llu connections "
                  "%llu",
                  &requests, &answers, &in, &sent, &connections);
@@ -135,63 +262,139 @@ static void read_stats(const struct muster_bytes *text, struct store_status *out
                                   .connections = connections };
 }
 
-/* Keys of the API are without the slash that they have on the wire. */
-static int get_text(struct muster_store *s, const char *key, struct muster_bytes *out,
-                    struct muster_error *err)
+/* Whoever may see the store without a proof (its own user, on its machine) need not
+ * have one. */
+static int find_secret(const struct remote *r, struct auth **out,
+                       struct muster_error *err)
 {
-    const int rc = muster_store_get(s, key, out, err);
+    static const char *const caps[] = { &RESERVED_CAPS[1] };
+    struct secret_opts secret = { .token_file = r->token_file };
+    struct buf words;
+    int rc;
 
-    return rc == MUSTER_ETIMEDOUT
-               ? err_set(err, MUSTER_ENOTSTORE,
-                         "it is a store, but not one that muster serves: it cannot "
-                         "tell of its jobs")
-               : rc;
+    *out = NULL;
+    buf_init(&words, 4096);
+    rc = ask_store(r, NULL, caps, &words, 1, err);
+    const char *text = rc == 0 ? (const char *)buf_data(&words) : "";
+    if (strncmp(text, RESERVED_CAPS_SECRET, sizeof RESERVED_CAPS_SECRET - 1) == 0) {
+        secret.encrypt = strstr(text, RESERVED_CAPS_ENCRYPT) != NULL;
+        rc = secret_load(&secret, out, err);
+        if (!*out && (rc == 0 || (!r->token_file && !getenv("MUSTER_TOKEN"))))
+            rc = err_set(err, MUSTER_EACCES,
+                         "the job has a secret: give --token-file=FILE, or set "
+                         "MUSTER_TOKEN, as its nodes have it");
+    }
+    buf_fini(&words);
+    return rc;
 }
 
-int remote_get(struct answers *a, const char *host, uint16_t port, const char *name,
+/* The runs that are wanted, each told of by `told`; how many there were. */
+static int look_at_runs(const struct remote *r, char *runs, struct looking *l,
+                        struct auth *auth, struct answers *a)
+{
+    int count = 0;
+
+    for (char *run; count < (int)RUNS_MOST && (run = strsep(&runs, "\n")) && *run;) {
+        if (r->run && strcmp(run, r->run) != 0)
+            continue;
+        count++;
+        l->run_id = run;
+        l->answer = NULL;
+        l->answer = look(r->host, r->port, l, auth);
+        if (a && l->answer)
+            a->calls[a->count++].answer = l->answer;
+    }
+    return count;
+}
+
+static int count_lines(const char *text)
+{
+    int n = 0;
+
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
+static int get(const struct remote *r, struct answers *a, struct stack_sample *stacks,
                struct muster_error *err)
 {
-    const struct secret_opts secret = { 0 };
-    struct muster_bytes runs = { 0 }, stats = { 0 };
-    struct muster_store_options o;
-    struct muster_store *s = NULL;
+    static const char *const keys[] = { &RESERVED_RUNS[1], &RESERVED_STATS[1] };
+    struct looking l = { .endpoint = r->name, .stacks = stacks };
+    struct buf values[2];
     struct auth *auth = NULL;
-    struct looking l = { .endpoint = name };
-    int rc = secret_load(&secret, &auth, err);
+    int rc = find_secret(r, &auth, err);
+
+    buf_init(&values[0], 1u << 20);
+    buf_init(&values[1], 4096);
+    if (rc == 0)
+        rc = ask_store(r, auth, keys, values, 2, err);
+    if (rc == 0) {
+        char *runs = (char *)(uintptr_t)buf_data(&values[0]);
+
+        read_stats(&values[1], &l.store);
+        if (stacks && !r->run && count_lines(runs) > 1)
+            rc = err_set(err, MUSTER_EINVAL,
+                         "several jobs meet there: name one, as in %s/RUN_ID; `muster "
+                         "status %s` lists them",
+                         r->name, r->name);
+        else if (look_at_runs(r, runs, &l, auth, a) == 0 || (a && a->count == 0))
+            rc = err_set(err, MUSTER_ENOENT, "no job %s%sof muster meets there",
+                         r->run ? r->run : "", r->run ? " " : "");
+        else if (stacks && !l.asked)
+            rc = err_set(err, MUSTER_ETIMEDOUT, "its nodes do not answer");
+    }
+    if (rc != 0)
+        (void)err_wrap(err, "%s", r->name);
+    buf_fini(&values[0]);
+    buf_fini(&values[1]);
+    auth_unref(auth);
+    return rc;
+}
+
+int remote_status(const struct remote *r, struct answers *a, struct muster_error *err)
+{
+    int rc = 0;
 
     *a = (struct answers){ .calls = mem_calloc(RUNS_MOST, sizeof *a->calls) };
     if (!a->calls)
         rc = err_nomem(err);
-    muster_store_options_init(&o);
-    o.host = host;
-    o.port = port;
-    o.timeout_ms = CONNECT_MS;
     if (rc == 0)
-        rc = muster_store_open_tcp(&o, &s, err);
-    if (rc == 0)
-        rc = get_text(s, &RESERVED_RUNS[1], &runs, err);
-    if (rc == 0)
-        rc = get_text(s, &RESERVED_STATS[1], &stats, err);
-    if (rc == 0)
-        read_stats(&stats, &l.store);
-    char *rest = runs.data, *run;
-    while (rc == 0 && a->count < RUNS_MOST && (run = strsep(&rest, "\n")) && *run) {
-        l.run_id = run;
-        l.answer = NULL;
-        l.answer = look(host, port, &l, auth);
-        if (l.answer)
-            a->calls[a->count++].answer = l.answer;
-    }
-    if (rc == 0 && a->count == 0) {
-        rc = err_set(err, MUSTER_ENOENT, "no job of muster meets at %s", name);
-    }
-    if (rc != 0)
-        (void)err_wrap(err, "%s", name);
-    muster_bytes_free(&runs);
-    muster_bytes_free(&stats);
-    muster_store_close(s);
-    auth_unref(auth);
+        rc = get(r, a, NULL, err);
     if (rc != 0)
         answers_fini(a);
     return rc;
+}
+
+int remote_stacks(const struct remote *r, struct stack_sample *out,
+                  struct muster_error *err)
+{
+    const int rc = get(r, NULL, out, err);
+
+    stack_sample_sort(out);
+    return rc;
+}
+
+bool remote_parse(const char *job, const char *token_file, struct remote *out)
+{
+    const char *slash = job ? strchr(job, '/') : NULL;
+    char text[sizeof out->host + 8];
+    struct endpoint at;
+    const char *colon;
+
+    if (!job || (size_t)snprintf(text, sizeof text, "%.*s",
+                                 (int)(slash ? slash - job : (ptrdiff_t)strlen(job)),
+                                 job) >= sizeof text)
+        return false;
+    colon = strrchr(text, ':');
+    if (!colon || colon == text || !colon[1] ||
+        strspn(colon + 1, "0123456789") != strlen(colon + 1) ||
+        endpoint_parse(text, -1, &at, NULL) < 0 || at.port <= 0 || at.port > 65535)
+        return false;
+    *out = (struct remote){ .port = (uint16_t)at.port,
+                            .run = slash && slash[1] ? slash + 1 : NULL,
+                            .name = job,
+                            .token_file = token_file };
+    memcpy(out->host, at.host, sizeof out->host);
+    return true;
 }

@@ -17,17 +17,21 @@
 #define ANSWER_MS 6000u
 
 static const char help[] =
-    "usage: muster stacks [JOB] [--rank N] [--json]\n"
+    "usage: muster stacks [JOB | HOST:PORT[/JOB]] [--rank N] [--json]\n"
     "\n"
     "Where each rank of a live job is now: Python and native frames, without a change\n"
     "to the script. Equal stacks are told once, those that differ first. JOB is a run\n"
     "id (--rdzv-id) or the process number of an agent; it may be left away if only "
     "one\n"
-    "job of yours runs on this machine. All nodes of the job are asked.\n"
+    "job of yours runs on this machine. All nodes of the job are asked. HOST:PORT is\n"
+    "the store of a job elsewhere.\n"
     "\n"
-    "  --rank N   only this rank, with all its threads and processes\n"
-    "  --json     for programs\n"
-    "  --help     this text\n"
+    "  --rank N           only this rank, with all its threads and processes\n"
+    "  --json             for programs\n"
+    "  --token-file FILE  with HOST:PORT: the secret of a job that has one; or it is "
+    "in\n"
+    "                     MUSTER_TOKEN\n"
+    "  --help             this text\n"
     "\n"
     "Python frames need py-spy, in PATH or beside the workers' Python, or where\n"
     "MUSTER_PY_SPY says; native ones need libdw (Debian: libdw1). Reading does not\n"
@@ -35,7 +39,8 @@ static const char help[] =
 
 struct stacks_args {
     const char *job; /* NULL: the only one */
-    int64_t rank;    /* -1: all */
+    const char *token_file;
+    int64_t rank; /* -1: all */
     bool json, help;
 };
 
@@ -44,6 +49,7 @@ static int parse(int argc, char **argv, struct stacks_args *a, struct muster_err
     static const struct option options[] = {
         { "rank", required_argument, NULL, 'r' },
         { "json", no_argument, NULL, 'j' },
+        { "token-file", required_argument, NULL, 'T' },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
@@ -55,6 +61,8 @@ static int parse(int argc, char **argv, struct stacks_args *a, struct muster_err
     for (int c; (c = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
         if (c == 'j') {
             a->json = true;
+        } else if (c == 'T') {
+            a->token_file = optarg;
         } else if (c == 'h') {
             a->help = true;
         } else if (c == 'r') {
@@ -168,9 +176,12 @@ static int get(const struct stacks_args *a, struct stack_sample *sample,
 {
     struct answers all;
     struct muster_error first = { 0 };
-    int rc = answers_get(&all, a->job, "status", err);
+    struct remote there;
+    int rc = answers_local(&all, a->job, "status", err);
     size_t good = 0;
 
+    if (rc == MUSTER_ENOENT && remote_parse(a->job, a->token_file, &there))
+        return remote_stacks(&there, sample, err);
     if (rc != 0)
         return rc;
     rc = choose(&all, a->job, err);

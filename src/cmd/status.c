@@ -18,7 +18,8 @@
 #define PROG "muster status"
 
 static const char help[] =
-    "usage: muster status [JOB | HOST:PORT] [--json] [--watch[=SECONDS]] [--workers]\n"
+    "usage: muster status [JOB | HOST:PORT[/JOB]] [--json] [--watch[=SECONDS]] "
+    "[--workers]\n"
     "\n"
     "What the jobs on this machine do: nodes, ranks, restarts and why. JOB is a run "
     "id\n"
@@ -31,10 +32,14 @@ static const char help[] =
     "  --watch[=SECONDS]  again and again, every 2 seconds if not given\n"
     "  --workers          a line for each rank, too\n"
     "  --url              print the address of the job's page (--status-http)\n"
+    "  --token-file FILE  with HOST:PORT: the secret of a job that has one; or it is "
+    "in\n"
+    "                     MUSTER_TOKEN\n"
     "  --help             this text\n";
 
 struct status_args {
     const char *job; /* NULL: all */
+    const char *token_file;
     bool json, workers, url, help;
     double watch_s; /* 0: once */
 };
@@ -46,6 +51,7 @@ static int parse(int argc, char **argv, struct status_args *a, struct muster_err
         { "watch", optional_argument, NULL, 'w' },
         { "workers", no_argument, NULL, 'r' },
         { "url", no_argument, NULL, 'u' },
+        { "token-file", required_argument, NULL, 'T' },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
@@ -61,6 +67,8 @@ static int parse(int argc, char **argv, struct status_args *a, struct muster_err
             a->workers = true;
         else if (c == 'u')
             a->url = true;
+        else if (c == 'T')
+            a->token_file = optarg;
         else if (c == 'h')
             a->help = true;
         else if (c != 'w')
@@ -184,7 +192,7 @@ static int print_url(const struct answers *all, struct muster_error *err)
 static int once(const struct status_args *a, struct muster_error *err)
 {
     struct answers all;
-    int rc = answers_get(&all, a->job, a->url ? "url" : "status", err);
+    int rc = answers_get(&all, a->job, a->token_file, a->url ? "url" : "status", err);
 
     if (rc != 0)
         return rc;

@@ -163,7 +163,7 @@ static void refresh_answers(struct top *t)
     struct answers all;
     struct muster_error why = { 0 };
 
-    if (answers_get(&all, t->job, "status", &why) == 0) {
+    if (answers_get(&all, t->job, NULL, "status", &why) == 0) {
         answers_fini(&t->all);
         t->all = all;
         t->why.code = 0;
@@ -679,7 +679,7 @@ int cmd_top(int argc, char **argv)
     if (rc == 0 && t.job) { /* A job that is not there is told before the screen is. */
         struct answers all;
 
-        rc = answers_get(&all, t.job, "status", &err);
+        rc = answers_get(&all, t.job, NULL, "status", &err);
         if (rc == 0)
             answers_fini(&all);
     }

@@ -122,7 +122,7 @@ static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
         connected(c, status, err);
         return;
     }
-    if (span_eq(reply->value, span_str(RESERVED_CAPS_SECRET))) {
+    if (has_word(reply->value, RESERVED_CAPS_SECRET)) {
         struct muster_error why;
 
         (void)err_set(&why, MUSTER_EACCES,

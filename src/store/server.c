@@ -184,7 +184,8 @@ int server_request(struct store_server *s, struct conn *c,
 
     int rc;
 
-    if (s->auth && !c->admitted && server_auth_gate(s, c, req))
+    if (s->auth && !c->admitted ? server_auth_gate(s, c, req)
+                                : c->by_address && server_auth_is_closed(s, c, req))
         return 0;
     if (server_auth_is_message(req)) {
         server_auth_refuse(s, c);

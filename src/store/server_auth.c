@@ -656,12 +656,23 @@ static bool may_be_plain(struct store_server *s, struct conn *c, const char **wh
     return e && e->members;
 }
 
+/* Nothing was proven, but the kernel says that it is the job's own user's; or whoever
+ * started the job wants no proof. */
+static bool is_own(struct store_server *s, struct conn *c)
+{
+    if (s->auth->auth->optional)
+        return true;
+    look(c);
+    return c->proof->place == PEER_HERE && c->proof->uid == geteuid();
+}
+
 bool server_auth_admits_plain(struct store_server *s, struct conn *c)
 {
     const char *why;
 
     if (!may_be_plain(s, c, &why))
         return false;
+    c->by_address = !is_own(s, c);
     admit(s, c);
     return true;
 }
@@ -676,6 +687,14 @@ static void send_value(struct store_server *s, struct conn *c, enum c10d_op op,
     if (c10d_encode_reply(&out, &r) == 0)
         server_send(s, c, buf_span(&out));
     buf_fini(&out);
+}
+
+static void send_secret(struct store_server *s, struct conn *c)
+{
+    send_value(s, c, C10D_GET,
+               span_str(s->auth->auth->settings.flags & AUTH_ENCRYPT
+                            ? RESERVED_CAPS_SECRET " " RESERVED_CAPS_ENCRYPT
+                            : RESERVED_CAPS_SECRET));
 }
 
 /* What a torchrun that tries to join sees as the end of its traceback. The state that
@@ -716,6 +735,42 @@ static bool told_torch(struct store_server *s, struct conn *c,
     return true;
 }
 
+static bool begins_with(struct span key, const char *prefix)
+{
+    const size_t n = strlen(prefix);
+
+    return key.n >= n && memcmp(key.p, prefix, n) == 0;
+}
+
+/* Keys that are the agents' and no worker's. */
+static bool is_agents_key(struct span key)
+{
+    return begins_with(key, STATE_KEY) || begins_with(key, RESERVED_PREFIX);
+}
+
+/* All who share the address of a member's machine may pass for its workers, but not for
+ * its agent: that would be a seat. */
+bool server_auth_is_closed(struct store_server *s, struct conn *c,
+                           const struct c10d_request *req)
+{
+    struct c10d_list list = req->list;
+    bool agents = req->key.n && is_agents_key(req->key);
+    struct span key;
+
+    while (!agents && list.count && c10d_list_next(&list, &key))
+        agents = is_agents_key(key);
+    if (!agents)
+        return false;
+    if (req->op == C10D_GET && span_eq(req->key, span_str(RESERVED_CAPS)))
+        send_secret(s, c);
+    else if (req->op != C10D_CHECK && !told_torch(s, c, req))
+        turn_away(s, c,
+                  "%s asked for something of the agents': it has the address of a "
+                  "member of the job, and has not proven that it is one",
+                  c10d_op_name(req->op));
+    return req->op != C10D_CHECK;
+}
+
 bool server_auth_gate(struct store_server *s, struct conn *c,
                       const struct c10d_request *req)
 {
@@ -740,14 +795,13 @@ bool server_auth_gate(struct store_server *s, struct conn *c,
         return true;
     }
     if (req->op == C10D_GET && span_eq(req->key, span_str(RESERVED_CAPS)) &&
-        !may_be_plain(s, c, &why)) {
-        send_value(s, c, req->op, span_str(RESERVED_CAPS_SECRET));
+        !is_own(s, c)) {
+        send_secret(s, c);
         return true;
     }
-    if (may_be_plain(s, c, &why)) {
-        admit(s, c);
-        return false;
-    }
+    if (server_auth_admits_plain(s, c))
+        return c->by_address && server_auth_is_closed(s, c, req);
+    (void)may_be_plain(s, c, &why);
     if (!told_torch(s, c, req))
         turn_away(s, c, "%s asked for: %s", c10d_op_name(req->op), why);
     return true;

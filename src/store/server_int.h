@@ -40,6 +40,7 @@ struct conn {
     bool known;       /* has sent a whole request */
     bool timed;       /* in the list of deadlines */
     bool admitted;    /* with a secret: proven, or of a proven member's machine */
+    bool by_address;  /* admitted for a member's address: a worker, and no more */
     bool encrypts;    /* encryption begins as soon as the answers are out */
     bool joined;      /* a node that has sent JOIN; see coordinator_driver.c */
     bool dead;        /* closed; memory goes at the end of the turn */
@@ -155,6 +156,10 @@ void server_auth_look(const struct store_server *s, struct conn *c);
 /* Whether a connection that has not proven anything is admitted all the same; it is
  * from then on. */
 bool server_auth_admits_plain(struct store_server *s, struct conn *c);
+/* A request of a connection that was admitted for its address. True: it asked for
+ * something of the agents', and has been dealt with. */
+bool server_auth_is_closed(struct store_server *s, struct conn *c,
+                           const struct c10d_request *req);
 /* c holds c->held bytes now, `before` until now. False: strangers hold too many. */
 bool server_auth_held(struct store_server *s, struct conn *c, size_t before);
 bool server_auth_may_log(struct store_server *s); /* about one more that is refused */

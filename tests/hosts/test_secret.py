@@ -1,6 +1,7 @@
 """Jobs with a secret on several hosts: who gets in, who does not, and what either is told."""
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -100,6 +101,12 @@ def test_torchrun_is_told_why_it_is_refused(tmp_path: Path, token: str) -> None:
         assert "a torchrun, which cannot prove itself; it was told so" in first.output()
         second = node(rig[1], "node1:29400", tmp_path, token, nnodes="2")
         up([first, second], 2)
+        beside = torch_node(rig[1], tmp_path)  # A member's machine is for its workers: it gives nobody a seat.
+        assert beside.wait() != 0
+        assert "this job has a secret, which torchrun cannot prove" in beside.output()
+        none = node(rig[1], "node1:29400", tmp_path, nnodes="2")
+        assert none.wait() == 1
+        assert "the job has a secret, and this node was given none" in none.output()
         finish([first, second], tmp_path)
 
 
@@ -268,3 +275,61 @@ def test_a_job_without_a_secret_says_so_once(tmp_path: Path) -> None:
         up(nodes, 2)
         finish(nodes, tmp_path)
         assert sum(n.output().count("this job has no secret") for n in nodes) == 1
+
+
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_whoever_has_the_token_may_look(tmp_path: Path, token: str, encrypt: bool) -> None:
+    """`muster status` and `muster stacks` of a store elsewhere, without the run's name; and without the token."""
+    with Rig(3) as rig:
+        nodes = [node(h, "node1:29400", tmp_path, token, *(["--encrypt"] if encrypt else []), nnodes="2") for h in rig.hosts[:2]]
+        up(nodes, 2)
+        status = json.loads(rig[2].run([MUSTER, "status", "node1:29400", "--json", token]))
+        assert status["job"]["run_id"] == "job" and len(status["nodes"]) == 2, status
+        seen = json.loads(rig[2].run([MUSTER, "stacks", "node1:29400/job", "--json", token]))
+        assert seen["schema"] == "muster-stacks/1" and "rank" in json.dumps(seen["seen"]), seen
+        for command in ("status", "stacks"):
+            blind = rig[2].start([MUSTER, command, "node1:29400"])
+            assert blind.wait() == 1
+            assert "the job has a secret: give --token-file=FILE" in blind.output()
+            wrong = rig[2].start([MUSTER, command, "node1:29400"], MUSTER_TOKEN="another-token-of-another-job-9876543210")
+            assert wrong.wait() == 1
+            assert "it holds another secret" in wrong.output()
+        finish(nodes, tmp_path)
+
+
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_a_store_of_its_own_has_a_secret(tmp_path: Path, token: str, encrypt: bool) -> None:
+    with Rig(3) as rig:
+        more = ["--encrypt"] if encrypt else []
+        store = rig[2].start([MUSTER, "store", "--port=29400", token, *more])
+        store.wait_for("listening")
+        nodes = [node(h, "node3:29400", tmp_path, token, *more, nnodes="2") for h in rig.hosts[:2]]
+        up(nodes, 2)
+        none = node(rig[1], "node3:29400", tmp_path, nnodes="2")
+        assert none.wait() == 1
+        assert "the job has a secret, and this node was given none" in none.output()
+        finish(nodes, tmp_path)
+        store.signal(15)
+        assert store.wait() == 0
+
+
+def test_programs_on_the_c_interface_have_a_secret(tmp_path: Path, token: str) -> None:
+    """`token_file` in the rendezvous' configuration: a group with `muster run`'s store as its host, and a stranger."""
+    program = str(Path(MUSTER).parent / "tests/interop/interop_rdzv_node")
+
+    def program_on(host: Host, conf: str) -> Process:
+        return host.start(["sh", "-c", f"printf 'next\\nbarrier\\nshutdown\\nquit\\n' | {program} c10d node1:29400 job 2 2 "
+                                       f"{host.ip4} '{conf}'"])
+
+    file = token.replace("--token-file", "token_file")
+    with Rig(3) as rig:
+        nodes = [program_on(h, f"{file},join_timeout=60") for h in rig.hosts[:2]]
+        for n in nodes:
+            assert n.wait() == 0 and re.search(r"joined 0 \d 2", n.output()) and "passed" in n.output(), n.output()
+        first = program_on(rig[0], f"{file},join_timeout=60")
+        first.wait_until(lambda: ports(rig[0]) == [29400])
+        none = program_on(rig[2], "join_timeout=60")
+        none.wait()
+        assert "joined" not in none.output() and "was given none" in none.output(), none.output()
+        first.signal(9)
+        first.wait()

@@ -40,6 +40,38 @@ def test_torchrun_with_the_plug_in_and_muster_run_in_one_group(env, tmp_path: Pa
     assert lines == [f"rank {r} sum 3" for r in range(3)]
 
 
+def test_torchrun_with_the_plug_in_has_a_secret(env, tmp_path: Path) -> None:
+    """`token_file` in --rdzv-conf proves it to a group of `muster run`'s, and a group without it is not joined."""
+    script, token = tmp_path / "t.py", tmp_path / "token"
+    script.write_text("import torch, torch.distributed as d; d.init_process_group('gloo')\n"
+                      "t = torch.ones(1); d.all_reduce(t); print('sum', int(t), flush=True)\n"
+                      "d.destroy_process_group()\n" + LEAVE)
+    token.write_text("a-token-that-nobody-else-has-0123456789")
+    token.chmod(0o600)
+    common = ["--nnodes=2", "--nproc-per-node=1", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=job",
+              "--local-addr=127.0.0.1"]
+
+    def start(*argv: object) -> subprocess.Popen:
+        return subprocess.Popen([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env=dict(env, OMP_NUM_THREADS="1", PYTHON_EXEC=sys.executable))
+
+    ours = start(ROOT / "build/muster", "run", "--rdzv-backend=c10d", f"--token-file={token}", *common, script)
+    nodes = [ours]
+    try:
+        none = start(BIN / "torchrun", "--rdzv-backend=muster", *common, "--rdzv-conf=is_host=0", script)
+        nodes.append(none)
+        said = none.communicate(timeout=120)[0]
+        assert none.returncode and "the job has a secret, and this node was given none" in said, said
+        nodes.append(start(BIN / "torchrun", "--rdzv-backend=muster", *common, f"--rdzv-conf=is_host=0,token_file={token}",
+                           script))
+        out = [n.communicate(timeout=120)[0] for n in (nodes[0], nodes[2])]
+        assert [nodes[0].returncode, nodes[2].returncode] == [0, 0], "\n----\n".join(out)
+        assert sum("sum 2" in text for text in out) == 2
+    finally:
+        for n in nodes:
+            n.kill()
+
+
 @pytest.mark.parametrize("backend", ["static", "etcd-v2", "etcd-v3", "etcd"])
 def test_torchrun_with_each_of_our_backends(env, tmp_path: Path, backend: str) -> None:
     """torch's own agent on our handler; on etcd its C++ works on our store as on its own."""

@@ -27,6 +27,8 @@ void auth_run_digest(auth_hmac_fn hmac, struct span run_id, uint8_t out[AUTH_PRO
     hmac((const uint8_t *)label, sizeof label - 1, run_id, out);
 }
 
+static const uint8_t no_run[AUTH_PROOF];
+
 /* ---- Messages ---- */
 
 struct reader {
@@ -261,7 +263,7 @@ size_t auth_client_open(struct auth_side *c, const struct auth_settings *s,
     const struct auth_message m = { .kind = AUTH_OPEN,
                                     .flags = s->flags,
                                     .nonce = nonce,
-                                    .run = s->run,
+                                    .run = s->any_run ? no_run : s->run,
                                     .name = name };
     const size_t n = auth_encode(&m, out);
 
@@ -281,7 +283,8 @@ int auth_server_check(const struct auth_settings *s, const struct auth_message *
     rc = compare_flags(open->flags, s->flags, out, n, err);
     if (rc < 0)
         return rc;
-    if (!s->any_run && !auth_equal(open->run, s->run, AUTH_PROOF))
+    if (!s->any_run && !auth_equal(open->run, no_run, AUTH_PROOF) &&
+        !auth_equal(open->run, s->run, AUTH_PROOF))
         return refuse(out, n, err,
                       "this is another job's store: check --rdzv-id and the endpoint",
                       "it belongs to a job with another --rdzv-id");

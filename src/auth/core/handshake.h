@@ -54,7 +54,8 @@ struct auth_message {
     enum auth_kind kind;
     unsigned flags;           /* OPEN, CHALLENGE */
     const uint8_t *nonce;     /* OPEN, CHALLENGE */
-    const uint8_t *run;       /* OPEN: auth_run_digest of the run id */
+    const uint8_t *run;       /* OPEN: auth_run_digest of the run id; zeros: of none,
+                               * as somebody who only wants to look */
     struct span name;         /* OPEN: for the other side's log */
     const uint8_t *proof;     /* CHALLENGE, ANSWER */
     struct span credential;   /* CHALLENGE; empty without munge */
@@ -75,7 +76,7 @@ struct auth_settings {
     auth_hmac_fn hmac;
     const uint8_t *key; /* AUTH_SECRET bytes; NULL on a client that waits for munge's */
     unsigned flags;     /* both sides must have the same */
-    bool any_run;       /* server: whatever the run id */
+    bool any_run;       /* server: whatever the run id; client: names none */
     uint8_t run[AUTH_PROOF];
 };
 

@@ -21,8 +21,10 @@
 /* What a GET of the caps key answers: words with a space between them. */
 #define RESERVED_CAPS_TEXT "changed hosted job2 echo"
 
-/* And what it answers to whoever has not proven that he belongs to the job. */
-#define RESERVED_CAPS_SECRET "secret"
+/* And what it answers to whoever has not proven that he belongs to the job; with
+ * --encrypt, a second word. */
+#define RESERVED_CAPS_SECRET  "secret"
+#define RESERVED_CAPS_ENCRYPT "encrypt"
 
 enum reserved_kind {
     RESERVED_NONE, /* an ordinary key */
