@@ -303,7 +303,7 @@ ROWS = {
     "alone": ("worker killed, 1:2 with one node there", alone, "s", "0.300", lambda w, t, o: w <= 0.300),
     "memory": ("private memory of 8 workers, before a step", private_mb, "MB", "a fifth",
                lambda w, t, o: t is None or w <= t / 5),
-    "restarts": ("1,000 restarts: growth, and who is left", restarts, "MB", "none", lambda w, t, o: w < 0.5),
+    "restarts": ("1,000 restarts: growth, and who is left", restarts, "MB", "none", lambda w, t, o: w < 1),
     "slow": ("8 workers, packages 1 ms away: first step", slow_start, "s", "", lambda w, t, o: True),
 }
 
