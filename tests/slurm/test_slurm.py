@@ -1,8 +1,10 @@
 """`srun muster run`, on a real Slurm with three nodes."""
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -83,6 +85,26 @@ def test_two_steps_at_once_do_not_meet(slurm) -> None:
         assert len(found) == 1
         ids |= found
     assert len(ids) == 2
+
+
+def test_a_range_waits_for_nobody_who_cannot_come(slurm, tmp_path: Path) -> None:
+    """With a last call of ten minutes: the first round begins when all nodes of the step are there, the one after a
+    failure when they are back, and the one after the loss of a node without it."""
+    work = tmp_path / "work.sh"
+    work.write_text(f"""echo "attempt $TORCHELASTIC_RESTART_COUNT rank $RANK of $WORLD_SIZE on $(hostname)"
+[ "$WORLD_SIZE" = 2 ] && exit 0
+[ "$TORCHELASTIC_RESTART_COUNT $RANK" = "0 1" ] && exit 1
+exec sleep 1000
+""")
+    srun = slurm.srun(["-N3", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "-W0", MUSTER, "run", "--nnodes=1:8",
+                       "--max-restarts=3", "--rdzv-conf=last_call_timeout=600,keep_alive_interval=1", "--no-python", "sh",
+                       str(work)])
+    srun.wait_for_match(r"attempt 1 rank \d of 3", 3)
+    for pid, words in slurm.rig[2].processes().items():
+        if words.startswith(MUSTER):
+            os.kill(pid, signal.SIGKILL)
+    srun.wait_for_match(r"rank \d of 2 on node[12]", 2)
+    srun.wait(60)
 
 
 def test_standalone_is_a_job_in_each_task(slurm) -> None:

@@ -90,22 +90,31 @@ static int check_layout(char *const *envp, int64_t nodes, struct muster_error *e
                    (long long)tasks, (long long)nodes, layout ? layout : "?");
 }
 
-static int check_nnodes(const struct options *o, int64_t nodes,
-                        struct muster_error *err)
+/* What --nnodes becomes. The upper end of a range is the step's number of nodes: nobody
+ * else can come, and the first round need not wait for them. */
+static int take_nnodes(const struct options *o, int64_t nodes,
+                       struct slurm_texts *texts, struct muster_error *err)
 {
     const char *text = o->nnodes, *colon = strchr(text, ':');
     const size_t n = colon ? (size_t)(colon - text) : strlen(text);
     int64_t min, max;
 
-    if (is_default(text, "1:1"))
+    if (is_default(text, "1:1")) {
+        (void)snprintf(texts->nnodes, sizeof texts->nnodes, "%lld", (long long)nodes);
         return 0;
+    }
+    texts->nnodes[0] = '\0';
     if (!py_int(span_of(text, n), &min))
         return 0; /* derive_config has the words for it */
     max = min;
     if (colon && !py_int(span_str(colon + 1), &max))
         return 0;
-    if (min <= nodes && nodes <= max)
+    if (min <= nodes && nodes <= max) {
+        if (nodes < max)
+            (void)snprintf(texts->nnodes, sizeof texts->nnodes, "%lld:%lld",
+                           (long long)min, (long long)nodes);
         return 0;
+    }
     return err_set(err, MUSTER_EINVAL,
                    "--nnodes=%s, but this Slurm job step has %lld nodes (%s)\n"
                    "Leave --nnodes away, or give srun as many nodes with -N.",
@@ -148,20 +157,19 @@ int slurm_apply(struct options *o, char *const *envp, struct slurm_texts *texts,
         return bad_variable(envp, "SLURM_STEP_NODELIST", err);
     rc = check_layout(envp, nodes, err);
     if (rc == 0)
-        rc = check_nnodes(o, nodes, err);
+        rc = take_nnodes(o, nodes, texts, err);
     if (rc)
         return rc;
 
     const int64_t port = PORT_FIRST + (job_number * 7 + (step & 0xff)) % PORT_COUNT;
     (void)snprintf(texts->endpoint, sizeof texts->endpoint, "%s:%d", host, (int)port);
-    (void)snprintf(texts->nnodes, sizeof texts->nnodes, "%lld", (long long)nodes);
     (void)snprintf(texts->id, sizeof texts->id, "slurm-%.20s.%lld", job,
                    (long long)step);
     if (!put_conf(o->rdzv_conf, rank, texts))
         return err_set(err, MUSTER_EINVAL, "--rdzv-conf is longer than %zu characters",
                        sizeof texts->conf);
     o->rdzv_conf = texts->conf;
-    if (is_default(o->nnodes, "1:1"))
+    if (texts->nnodes[0])
         o->nnodes = texts->nnodes;
     if (is_default(o->rdzv_id, "none"))
         o->rdzv_id = texts->id;

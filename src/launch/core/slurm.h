@@ -9,7 +9,7 @@
 
 /* Texts that the options then borrow; lives as long as they do. */
 struct slurm_texts {
-    char nnodes[24], id[64], endpoint[300], conf[400];
+    char nnodes[48], id[64], endpoint[300], conf[400];
 };
 
 /* True if srun started us as one task of several and the user left the rendezvous to
@@ -17,9 +17,10 @@ struct slurm_texts {
  * --nnodes absent or not 1. */
 bool slurm_applies(const struct options *o, char *const *envp);
 
-/* Fills in nnodes, backend, endpoint, id and the place of this node in the rank order.
- * MUSTER_EINVAL with the remedy if the step's layout contradicts: several tasks on a
- * node, another number of nodes than --nnodes, or variables that make no sense. */
+/* Fills in nnodes (the upper end of a range is the step's), backend, endpoint, id and
+ * the place of this node in the rank order. MUSTER_EINVAL with the remedy if the step's
+ * layout contradicts: several tasks on a node, another number of nodes than --nnodes,
+ * or variables that make no sense. */
 int slurm_apply(struct options *o, char *const *envp, struct slurm_texts *texts,
                 struct muster_error *err);
 

@@ -82,7 +82,7 @@ static void what_the_user_says_wins(void **state)
 
     (void)state;
     assert_int_equal(slurm_apply(&o, env, &texts, NULL), 0);
-    assert_string_equal(o.nnodes, "2:4");
+    assert_string_equal(o.nnodes, "2:3"); /* More than the step has cannot come. */
     assert_string_equal(o.rdzv_id, "mine");
     assert_string_equal(o.rdzv_conf,
                         "is_host=true,join_timeout=9,node_order=1,munge=auto");
