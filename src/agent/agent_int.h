@@ -129,12 +129,13 @@ struct agent {
 
     struct {
         struct channel *channel;
-        bool synced;     /* with what the others have told before this round */
-        bool assigned;   /* ranks are known */
-        bool told_ranks; /* to the coordinator: this round counts from now on */
-        bool own_budget; /* restarts are counted on this node alone */
-        bool closes;     /* the run, once we have said goodbye */
-        bool cut_off;    /* from whoever serves the store */
+        bool synced;       /* with what the others have told before this round */
+        bool assigned;     /* ranks are known */
+        bool told_ranks;   /* to the coordinator: this round counts from now on */
+        bool own_budget;   /* restarts are counted on this node alone */
+        bool closes;       /* the run, once we have said goodbye */
+        bool cut_off;      /* from whoever serves the store */
+        char refusal[512]; /* why the workers could not be started, for all nodes */
         void (*leave)(struct agent *a);
     } job;
 
@@ -221,7 +222,7 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a));
 /* How the job ended, if its coordinator could not tell. */
 void agent_job_conclude(struct agent *a, enum agent_core_why why);
 /* The workers of this node could not be started; the others must not wait for them. */
-void agent_job_refused(struct agent *a, const char *text);
+void agent_job_refused(struct agent *a, struct span text);
 void agent_write_report(struct agent *a); /* --report, if it was given */
 void agent_say_restart(struct agent *a, const struct record_entry *e);
 /* Owned by the caller; NULL if there is none, or if it says what the error has said. */

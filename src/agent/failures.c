@@ -394,10 +394,8 @@ static void describe_signal(struct agent *a, int64_t i, struct buf *out,
         add_core_file(out, w->pid);
 }
 
-static void describe_code(const struct agent *a, int code, struct buf *out)
+static void describe_code(int code, struct buf *out)
 {
-    const char *binary = worker_binary(a->config);
-
     (void)buf_printf(out, "exited with code %d", code);
     if (code == 127)
         (void)buf_append_str(out, ", with which a shell tells that it found no such "
@@ -408,7 +406,14 @@ static void describe_code(const struct agent *a, int code, struct buf *out)
     else if (code > 128 && code <= 128 + 64)
         (void)buf_printf(out, ", with which a shell tells that its command died of %s",
                          agent_signal_name(code - 128));
-    (void)binary;
+}
+
+/* Most often the module is there, but not for this Python: so name it. */
+static bool is_missing_module(struct span text)
+{
+    static const char head[] = "ModuleNotFoundError: ";
+
+    return text.n > sizeof head && memcmp(text.p, head, sizeof head - 1) == 0;
 }
 
 static void take_words(const struct failure_words *f, struct record_entry *e)
@@ -483,9 +488,11 @@ void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
         (void)buf_append_span(&f->text, buf_span(&f->words.text));
         if (!f->words.python)
             (void)buf_printf(&f->text, " (exit code %d)", w->code);
+        else if (is_missing_module(buf_span(&f->words.text)))
+            (void)buf_printf(&f->text, " in %s", worker_binary(a->config));
     } else {
         e->cause = CAUSE_EXIT;
-        describe_code(a, w->code, &f->text);
+        describe_code(w->code, &f->text);
         if (buf_len(&f->words.lines) == 0)
             (void)buf_append_str(&f->text, " without a word on stderr");
     }

@@ -231,7 +231,8 @@ char *agent_verdict(struct agent *a, enum agent_core_why why)
 
     if ((why != WHY_FAILURE && why != WHY_FATAL) ||
         (why == WHY_FATAL && record_find(r, RECORD_VERDICT, -1, &v) &&
-         v.cause == CAUSE_RENDEZVOUS))
+         (v.cause == CAUSE_RENDEZVOUS ||
+          (v.cause == CAUSE_START && !channel_shared(a->job.channel)))))
         return NULL;
     buf_init(&b, SIZE_MAX);
     if (verdict_print(&b, r, &style))
@@ -440,7 +441,7 @@ void agent_job_conclude(struct agent *a, enum agent_core_why why)
     } else if (!ours) {
         e.cause = a->refused ? CAUSE_START : CAUSE_RENDEZVOUS;
         e.rank = e.local_rank = e.pid = -1;
-        e.text = first_line(a->fatal.text);
+        e.text = a->refused ? span_str(a->job.refusal) : first_line(a->fatal.text);
         e.host = span_str(a->host);
     }
     e.kind = RECORD_VERDICT;
@@ -453,7 +454,7 @@ void agent_job_conclude(struct agent *a, enum agent_core_why why)
     buf_fini(&text);
 }
 
-void agent_job_refused(struct agent *a, const char *text)
+void agent_job_refused(struct agent *a, struct span text)
 {
     struct record_entry e = { .kind = RECORD_FAILED,
                               .cause = CAUSE_START,
@@ -464,8 +465,10 @@ void agent_job_refused(struct agent *a, const char *text)
                               .code = 127,
                               .count = agent_core_attempt(&a->group),
                               .total = agent_core_attempt(&a->group),
-                              .text = first_line(text) };
+                              .text = text };
 
+    (void)snprintf(a->job.refusal, sizeof a->job.refusal, "%.*s", (int)text.n,
+                   (const char *)text.p);
     (void)channel_publish(a->job.channel, &e);
 }
 

@@ -6,6 +6,8 @@
 #include "agent/agent_int.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "launch/core/options.h"
+#include "launch/refusal.h"
 #include "loop/clock.h"
 #include "process/cgroup.h"
 #include "process/numa.h"
@@ -160,11 +162,23 @@ static void all_answered(struct agent *a)
     }
     struct muster_error err;
     const char *binary = worker_binary(a->config);
+    struct buf why, all;
+
+    buf_init(&why, 512);
+    buf_init(&all, RECORD_TEXT_MAX);
+    refusal_explain(&why, binary, env_get(a->opts.envp, "PATH"), a->refused);
+    (void)buf_u8(&why, 0);
+    const char *because = (const char *)buf_data(&why);
+    const char *colon = because[0] ? ": " : "";
     err_set(&err, a->refused == ENOENT ? MUSTER_ENOENT : MUSTER_EACCES,
             "[Errno %d] %s: '%s'\nThe program of the workers could not be started on "
-            "this node.",
-            a->refused, strerror(a->refused), binary);
-    agent_job_refused(a, err.text);
+            "this node%s%s.",
+            a->refused, strerror(a->refused), binary, colon, because);
+    (void)buf_printf(&all, "%s: '%s'%s%s", strerror(a->refused), binary, colon,
+                     because);
+    agent_job_refused(a, buf_span(&all));
+    buf_fini(&why);
+    buf_fini(&all);
     agent_fail(a, &err);
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "net/port_holder.h"
 
 uint16_t address_port(const struct sockaddr_storage *a)
 {
@@ -57,11 +58,18 @@ static int parse_address(const char *text, uint16_t port, struct sockaddr_storag
 /* Torch's words first, so that a search for them finds the remedy. */
 static int failed(int e, const struct sockaddr_storage *a, struct muster_error *err)
 {
-    char where[ADDRESS_TEXT];
+    char where[ADDRESS_TEXT], who[512];
 
     address_text((const struct sockaddr *)a, where);
     switch (e) {
     case EADDRINUSE:
+        if (port_holder(address_port(a), who, sizeof who))
+            return err_set(
+                err, MUSTER_EINUSE,
+                "The server socket has failed to listen on any local network "
+                "address. %s: address already in use (EADDRINUSE) by %s; choose "
+                "another port (0 takes any free one), or stop that process",
+                where, who);
         return err_set(
             err, MUSTER_EINUSE,
             "The server socket has failed to listen on any local network "

@@ -1,0 +1,14 @@
+/* refusal.h - why the kernel would not execute a program, in words that help. */
+#ifndef LAUNCH_REFUSAL_H
+#define LAUNCH_REFUSAL_H
+
+#include "base/buf.h"
+
+/* Appends a sentence on why executing the program gave this errno, without a newline:
+ * "its first line asks for the interpreter /usr/bin/pyhton, which does not exist here".
+ * Nothing if the file does not tell more than errno does. program: as given, looked for
+ * in search (PATH; may be NULL) if it has no slash. */
+void refusal_explain(struct buf *out, const char *program, const char *search,
+                     int errnum);
+
+#endif

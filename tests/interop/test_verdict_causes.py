@@ -1,0 +1,153 @@
+"""Causes with figures: what could not be executed, who holds a port, which backend tells a verdict."""
+import os
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+
+import pytest
+from etcd_server import Etcd
+from run_job import MUSTER, Job, environment, free_port
+
+
+def program(path, content):
+    path.write_bytes(content)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def patched(path, old, new):
+    """A copy of /bin/true in which some bytes are others."""
+    data = open(os.path.realpath("/bin/true"), "rb").read()
+    if old not in data:
+        pytest.skip("/bin/true is not of the kind that this row patches")
+    return program(path, data.replace(old, new, 1))
+
+
+def other_machine(path):
+    data = bytearray(open(os.path.realpath("/bin/true"), "rb").read())
+    data[18:20] = b"\x16\x00" if data[18:20] != b"\x16\x00" else b"\x3e\x00"  # s390
+    return program(path, bytes(data))
+
+
+REFUSALS = [
+    ("text", lambda p: program(p, b"echo hi\n"), "it is no program, and its first line names no interpreter"),
+    ("interpreter", lambda p: program(p, b"#!/usr/bin/pyhton -u\n"), "its first line asks for the interpreter '/usr/bin/pyhton', which does not exist on this node"),
+    ("windows", lambda p: program(p, b"#!/bin/sh\r\necho\r\n"), "its first line asks for the interpreter '/bin/sh' and ends as on Windows"),
+    ("control", lambda p: program(p, b"#!/bin/\x1b[2J\n"), r"its first line asks for the interpreter '/bin/\x1b[2J', which does not exist"),
+    ("empty", lambda p: program(p, b""), "it is empty"),
+    ("machine", other_machine, "it is a program for s390, and this node is"),
+    ("loader", lambda p: patched(p, b"/ld-linux", b"/no-linux"), "it needs the loader '/lib"),
+    ("permission", lambda p: p.write_bytes(b"x") and p, "it may not be executed: chmod +x"),
+    ("directory", lambda p: p.mkdir() or p, "it is a directory"),
+    ("missing", lambda p: p, "there is no such file on this node"),
+]
+
+
+@pytest.mark.parametrize("name,make,says", REFUSALS, ids=[r[0] for r in REFUSALS])
+def test_refusal(tmp_path, name, make, says):
+    path = make(tmp_path / "worker")
+    run = subprocess.run([str(MUSTER), "run", "--standalone", "--no-python", str(path)], env=environment(), capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1
+    assert f"could not be started on this node: {says}" in run.stderr, run.stderr
+    assert re.search(r"error: \[Errno \d+\] [^\n]*worker'\n$", run.stderr), run.stderr  # torch's words last
+
+
+def test_not_on_path(tmp_path):
+    run = subprocess.run([str(MUSTER), "run", "--standalone", "--no-python", "no-such-program"], env=environment(), capture_output=True, text=True, timeout=60)
+    assert "this node: it is in no directory of PATH on this node." in run.stderr
+
+
+def test_missing_module_names_the_python(tmp_path):
+    (tmp_path / "t.py").write_text("import no_such_module\n")
+    run = subprocess.run([str(MUSTER), "run", "--standalone", "t.py"], env=environment(PYTHON_EXEC=sys.executable), capture_output=True,
+                         text=True, timeout=60, cwd=tmp_path)
+    assert f"ModuleNotFoundError: No module named 'no_such_module' in {sys.executable}\n" in run.stderr, run.stderr
+
+
+def test_port_holder(tmp_path):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        run = subprocess.run([str(MUSTER), "store", f"--port={port}", "--bind=127.0.0.1"], env=environment(), capture_output=True, text=True, timeout=60)
+    assert run.returncode != 0
+    assert re.search(rf"127\.0\.0\.1:{port}: address already in use \(EADDRINUSE\) by pid {os.getpid()} \(.*python", run.stderr), run.stderr
+    assert re.search(r"(, root|, user \d+)\)", run.stderr)
+
+
+def test_port_holder_of_another_user(tmp_path):
+    """Who may not see it is told how to find out."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root, to be somebody else")
+    copy = tmp_path / "muster"
+    shutil.copy(MUSTER, copy)
+    tmp_path.chmod(0o755)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        run = subprocess.run(["setpriv", "--reuid=65534", "--clear-groups", str(copy), "store", f"--port={port}", "--bind=127.0.0.1"],
+                             env=environment(), capture_output=True, text=True, timeout=60, cwd="/")
+    if "Permission denied" in run.stderr:
+        pytest.skip("another user cannot come here")
+    assert f"`ss -ltnp 'sport = :{port}'` names it" in run.stderr, run.stderr
+
+
+def both(tmp_path, *words, extra=((), ()), scripts, env=None):
+    jobs = [Job(tmp_path, f"n{i}", "--nnodes=2", "--nproc-per-node=2", *words, *extra[i], "--no-python", *scripts[i], env=env) for i in (0, 1)]
+    try:
+        codes = [job.wait(60) for job in jobs]
+        return [job.text() for job in jobs], codes
+    finally:
+        for job in jobs:
+            job.end()
+
+
+def verdict(text):
+    at = text.rfind("muster: the job failed: ")
+    assert at >= 0, text[-3000:]
+    return text[at:]
+
+
+def test_bad_start_on_one_node(tmp_path):
+    """The other node's workers are stopped at once, and it tells why."""
+    bad = program(tmp_path / "bad", b"#!/no/such/interpreter\n")
+    where = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
+    texts, codes = both(tmp_path, "--rdzv-backend=c10d", "--rdzv-id=bad", where, "--local-addr=127.0.0.1", "--max-restarts=3",
+                        extra=(("--rdzv-conf=is_host=1",), ("--rdzv-conf=is_host=0",)),
+                        scripts=(("sleep", "100"), (str(bad),)))
+    assert codes == [1, 1]
+    for text in texts:
+        assert re.match(r"muster: the job failed: \S+: No such file or directory: '\S+/bad': its first line asks for the interpreter "
+                        r"'/no/such/interpreter', which does not exist on this node\n", verdict(text)), verdict(text)
+
+
+FAIL = ("sh", "-c", 'if [ $RANK = 3 ]; then echo "the disk is gone" >&2; exit 7; fi; exec sleep 100')
+
+
+def test_static(tmp_path):
+    port = free_port()
+    texts, codes = both(tmp_path, "--master-addr=127.0.0.1", f"--master-port={port}", extra=(("--node-rank=0",), ("--node-rank=1",)), scripts=(FAIL, FAIL))
+    assert codes == [1, 1], texts
+    assert verdict(texts[0]) == verdict(texts[1])
+    assert re.match(r"muster: the job failed: rank 3 on \S+ \(local rank 1, pid \d+\): exited with code 7", verdict(texts[0])) or \
+        "the disk is gone (exit code 7)" in verdict(texts[0]), verdict(texts[0])
+    assert "the disk is gone" in verdict(texts[0])
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory):
+    with Etcd(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("backend", ["etcd-v2", "etcd-v3"])
+def test_etcd(tmp_path, backend, etcd):
+    texts, codes = both(tmp_path, f"--rdzv-backend={backend}", f"--rdzv-endpoint={etcd.endpoint}", f"--rdzv-id=verdict-{backend}",
+                        "--rdzv-conf=last_call_timeout=1", "--local-addr=127.0.0.1", scripts=(FAIL, FAIL))
+    assert codes == [1, 1], texts
+    assert verdict(texts[0]) == verdict(texts[1])
+    assert "rank 3 on " in verdict(texts[0]) and "the disk is gone" in verdict(texts[0]), verdict(texts[0])
