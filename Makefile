@@ -9,7 +9,7 @@ T       ?=
 TESTS_IN = $(BUILD)/$(1) -Dwerror=true -Db_lundef=false
 
 .PHONY: all help deps setup check test trials lint demo demo-torch bench asan tsan clang fuzz \
-    sim soak format install uninstall static deb wheel clean
+    sim soak format install uninstall static deb wheel wheel-aarch64 clean
 
 all: setup ## build the product: build/muster and build/libmuster.so (half a minute)
 	@ninja -C $(BUILD) product
@@ -115,6 +115,10 @@ deb: ## a Debian package
 wheel: ## the Python wheel
 	@scripts/deps wheel
 	@packaging/wheel
+
+wheel-aarch64: ## the same for 64-bit Arm, built on this machine
+	@scripts/deps cross
+	@packaging/wheel aarch64
 
 clean: ## remove build/
 	@rm -rf $(BUILD)

@@ -3,9 +3,12 @@
 The command goes where scripts go, so that `muster` starts without a Python; the library,
 which holds nearly all of it, goes to <prefix>/libexec/muster, where the command finds it, and
 so do the few shared libraries that it needs beside libc.
+
+With MUSTER_CROSS=FOLDER, which packaging/sysroot has made, it is built for another machine.
 """
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
@@ -23,6 +26,8 @@ except ImportError:  # only version() is wanted
 LIBC = ("libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.so", "ld-linux")
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE / "native" if (HERE / "native").is_dir() else HERE.parent
+CROSS = Path(os.environ["MUSTER_CROSS"]).resolve() if "MUSTER_CROSS" in os.environ else None
+MACHINES = {62: "x86_64", 183: "aarch64"}  # by the number in an ELF file
 
 
 def version() -> str:
@@ -41,6 +46,27 @@ def run(*argv: str) -> str:
     return done.stdout
 
 
+def machine(binary: Path) -> str:
+    (number,) = struct.unpack_from("<H", binary.read_bytes(), 18)
+    return MACHINES.get(number, platform.machine())
+
+
+def beside_it(library: Path) -> dict[str, str]:
+    """The shared libraries that this one needs beside libc: name -> file."""
+    if CROSS is None:
+        found = re.findall(r"(\S+) => (/\S+)", run("ldd", str(library)))
+        return {name: path for name, path in found if not name.startswith(LIBC)}
+    out: dict[str, str] = {}
+    todo = [str(library)]
+    while todo:
+        for name in re.findall(r"NEEDED.*\[(.*?)\]", run("readelf", "-d", todo.pop())):
+            if name.startswith(LIBC) or name in out:
+                continue
+            out[name] = str(next((CROSS / "root").rglob(name)).resolve())
+            todo.append(out[name])
+    return out
+
+
 def libc_tag(binaries: list[Path]) -> str:
     """The oldest glibc on which these run, as a platform tag."""
     found = {(2, 17)}
@@ -48,7 +74,7 @@ def libc_tag(binaries: list[Path]) -> str:
         for major, minor in re.findall(r"GLIBC_(\d+)\.(\d+)", run("objdump", "-p", str(path))):
             found.add((int(major), int(minor)))
     major, minor = max(found)
-    return f"manylinux_{major}_{minor}_{platform.machine()}"
+    return f"manylinux_{major}_{minor}_{machine(binaries[0])}"
 
 
 # The glibc of torch's own wheels and of RHEL 8.
@@ -136,11 +162,17 @@ def lower(path: Path) -> None:
 
 def notices(files: list[str]) -> dict[str, str]:
     """Licences of the libraries inside, as Debian states them: file -> place in the wheel."""
-    if shutil.which("dpkg") is None:
+    root = str(CROSS / "root") if CROSS else ""
+    if CROSS:
+        own = {f.removeprefix(root) for f in files}
+        lines = (CROSS / "owners").read_text().splitlines()
+        names = sorted({n for n, f in (line.split(": ", 1) for line in lines) if f in own})
+    elif shutil.which("dpkg"):
+        owners = subprocess.run(["dpkg", "-S", *files], capture_output=True, text=True).stdout
+        names = sorted({line.split(":")[0] for line in owners.splitlines()})
+    else:
         return {}
-    owners = subprocess.run(["dpkg", "-S", *files], capture_output=True, text=True).stdout
-    names = sorted({line.split(":")[0] for line in owners.splitlines()})
-    paths = {f"/usr/share/doc/{name}/copyright": name for name in names}
+    paths = {f"{root}/usr/share/doc/{name}/copyright": name for name in names}
     return {path: f"share/doc/muster/{name}.copyright" for path, name in paths.items()
             if Path(path).is_file()}
 
@@ -159,17 +191,18 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
         if sys.platform != "linux":
             raise RuntimeError(f"muster runs on Linux; this is {sys.platform}")
         work = HERE / "build" if NATIVE.name == "native" else NATIVE / "build" / "bundle"
+        if CROSS:
+            work = CROSS / "bundle"
         if not (work / "build.ninja").exists():
             run("meson", "setup", str(work), str(NATIVE), "--prefix", "/", "--libdir", "lib",
-                "-Dbundle=libs", "-Dtests=false", "-Dbuildtype=release")
+                "-Dbundle=libs", "-Dtests=false", "-Dbuildtype=release",
+                *(["--cross-file", str(CROSS / "cross.ini")] if CROSS else []))
         run("ninja", "-C", str(work))
         out = work / "wheel"  # an installation: the command's run path is then the final one
         run("meson", "install", "-C", str(work), "--no-rebuild", "--strip", "--destdir",
             str(out))
         command, library = out / "bin/muster", (out / "lib/libmuster.so.0").resolve()
-        needs = run("ldd", str(work / "libmuster.so.0"))
-        beside = {name: path for name, path in re.findall(r"(\S+) => (/\S+)", needs)
-                  if not name.startswith(LIBC)}
+        beside = beside_it(work / "libmuster.so.0")
         build_data["pure_python"] = False
         originals = list(beside.values())
         for name, path in beside.items():
