@@ -1,6 +1,6 @@
-/* agent.c - see agent.h. Callbacks post events, pump() feeds
- * them to the core, perform() is the only switch over its effects. Begin and end:
- * agent_core_run.c. */
+/* agent.c - see agent.h. Callbacks post events, agent_pump() feeds them to the core,
+ * perform() is the only switch over its effects. What a run opens and closes, and its
+ * result, is at the end of this file. */
 #include "agent/agent.h"
 #include "agent/agent_int.h"
 #include "base/err.h"
@@ -156,8 +156,8 @@ static void on_left(void *ctx, int status, const struct muster_error *err)
 {
     struct agent *a = ctx;
 
-    /* As since torch 2.14, this never hides the result. Most often another node has
-     * gone first, which is nobody's concern. */
+    /* As since torch 2.14, this never hides the result. Most often
+     * another node has left before us, which is fine. */
     if (status < 0)
         note(a->opts.notes, NOTE_INFO, "muster/agent",
              "Error shutting down rendezvous handler: %s",
@@ -316,8 +316,6 @@ static void on_timer(uv_timer_t *timer)
     agent_pump(a);
 }
 
-/* A run of the agent from its beginning to its end: what it opens,
- * what it closes, and the result. What happens in between is agent_core_driver.c's. */
 /* --- the result ------------------------------------------------------------------- */
 
 void agent_end(struct agent *a, const struct agent_core_fx *fx)
@@ -334,7 +332,7 @@ void agent_end(struct agent *a, const struct agent_core_fx *fx)
     if (fx->why == WHY_FATAL)
         r->error = a->fatal;
     if (fx->why == WHY_FATAL && a->fatal.code == MUSTER_EGRACEFUL)
-        r->exit_code = 0; /* A spare that was never needed has done its duty. */
+        r->exit_code = 0; /* A spare that was never needed has succeeded. */
     if (fx->why == WHY_SUCCESS)
         agent_take_answers(a);
     agent_job_conclude(a, fx->why);
@@ -521,8 +519,9 @@ static void fill_standard_fds(void)
 
 #define DESCRIPTORS_LEAST 32
 
-/* libuv aborts where it gets none for its pipes, and half a job is worse than none. So
- * many are needed beside those of the workers, whose want is an error of its own. */
+/* libuv aborts the process if it gets no descriptors for its pipes, so they are counted
+ * before anything starts. Those of the workers are not among them: a lack of these is
+ * an error of its own. */
 static int check_descriptors(struct muster_error *err)
 {
     int fds[DESCRIPTORS_LEAST];

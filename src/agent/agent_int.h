@@ -1,4 +1,4 @@
-/* agent_int.h - what the files of the group driver share: one struct agent. */
+/* agent_int.h - what the files of the agent share: one struct agent. */
 #ifndef AGENT_AGENT_INT_H
 #define AGENT_AGENT_INT_H
 
@@ -163,7 +163,7 @@ void agent_serve_close(struct agent *a); /* the rendezvous is left before that *
 /* What the rendezvous tells beside a round: an event or none. */
 void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *err);
 
-/* agent_core_run.c: the result, once it is known; and this machine's name, for reports.
+/* agent.c: the result, once it is known; and this machine's name, for reports.
  */
 void agent_end(struct agent *a, const struct agent_core_fx *fx);
 void agent_find_name(struct agent *a);

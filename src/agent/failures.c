@@ -31,7 +31,8 @@ static int read_file(const char *path, struct buf *out, struct muster_error *err
                        errno == ELOOP ? "it is a symbolic link" : strerror(errno));
     int rc = fstat(fd, &st) == 0 ? 0 : MUSTER_EIO;
     if (rc == 0 && !S_ISREG(st.st_mode))
-        rc = err_set(err, MUSTER_ENOENT, "it is no regular file"); /* as torch: none */
+        rc = err_set(err, MUSTER_ENOENT,
+                     "it is not a regular file"); /* as torch: none */
     else if (rc == 0 && st.st_size > ERROR_FILE_MAX)
         rc = err_set(err, MUSTER_EFULL, "it has %" PRId64 " bytes; at most %u are read",
                      (int64_t)st.st_size, ERROR_FILE_MAX);

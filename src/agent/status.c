@@ -243,8 +243,7 @@ void agent_status_changed(struct agent *a)
     status_changed(a->status->status);
 }
 
-/* A job that nobody can ask is still a job: whatever fails here is told to nobody but
- * the log. */
+/* The job goes on without it: whatever fails here is only logged. */
 /* The key that opens the page to others: made out of the job's secret, so that it is
  * the same on every node and in every attempt, and tells nothing of the secret. */
 static void page_key(const struct agent *a, char key[STATUS_KEY_SIZE])

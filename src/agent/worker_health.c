@@ -113,7 +113,8 @@ static void on_expired(void *ctx, const struct timer_entry *e)
     /* Whoever wrote the line chose the pid: only our own workers' trees are touched. */
     if (!proc_descends(pid, guard_root(a->guard))) {
         note(a->opts.notes, NOTE_WARN, "muster/agent",
-             "a timer names process %d, which is no worker of ours: not killed", pid);
+             "a timer names process %d, which is not a worker of ours: not killed",
+             pid);
         return;
     }
     struct expired *x = mem_calloc(1, sizeof *x);

@@ -127,7 +127,7 @@ static int derive(struct launch_config *out, const struct text_list *words,
     if (options_parse(&o, &in, err) != OPTIONS_FINE)
         return err->code ? err->code : MUSTER_EINVAL;
     if (o.help)
-        return err_set(err, MUSTER_EINVAL, "help is no option of a launch");
+        return err_set(err, MUSTER_EINVAL, "help is not an option of a launch");
     rc = machine_ports(&ports, warn, (void *)(uintptr_t)&c->log, err);
     return rc ? rc : derive_config(out, &o, false, &ports, err);
 }

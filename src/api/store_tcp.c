@@ -142,7 +142,8 @@ static void on_count(void *ctx, int status, const struct c10d_reply *reply,
     if (status < 0) {
         fail(o, why);
     } else if (!decimal_parse(reply->value, &o->joined)) {
-        (void)err_set(&err, MUSTER_ESTATE, "the store's count of workers is no number");
+        (void)err_set(&err, MUSTER_ESTATE,
+                      "the store's count of workers is not a number");
         fail(o, &err);
     } else if (o->joined >= o->options->world_size) {
         settle(o);

@@ -40,7 +40,7 @@ static void keep(struct answers *a, const char *job)
     a->count = kept;
 }
 
-/* It may be another user's, or a process that is no agent. */
+/* It may be another user's, or a process that is not an agent. */
 static int say_missing(const char *job, size_t silent, struct muster_error *err)
 {
     struct local_name *names = NULL;

@@ -136,7 +136,7 @@ static int number_of(const struct ecall *c, int64_t *out, struct muster_error *e
         *out = strtoll(text, &end, 10);
     }
     if (end == text || *end != '\0' || errno != 0)
-        return err_set(err, MUSTER_EINVAL, "ADD to %.*s: its value is no number",
+        return err_set(err, MUSTER_EINVAL, "ADD to %.*s: its value is not a number",
                        (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p);
     return 0;
 }

@@ -21,8 +21,8 @@ struct etcd_kv {
     enum etcd_api api;
 };
 
-/* All copy what they are given; out may be NULL. A missing key is no error: held says
- * that it is not present. */
+/* All copy what they are given; out may be NULL. A missing key is not an error: held
+ * says that it is not present. */
 int etcd_kv_get(const struct etcd_kv *kv, struct span path, uint64_t timeout_ms,
                 etcd_held_cb cb, void *ctx, struct etcd_op **out,
                 struct muster_error *err);

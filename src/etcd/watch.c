@@ -65,7 +65,7 @@ static void say_went_back(const struct etcd_watch *w, int64_t from, int64_t to)
 }
 
 /* One line: true if the stream goes on. The user may stop us in on_change: then there
- * is no stream any more. */
+ * is not a stream any more. */
 static bool on_line(struct etcd_watch *w, struct span line)
 {
     struct etcd_stream_news news;

@@ -140,7 +140,7 @@ static void write_all(int fd, struct buf *b)
             return;
         const ssize_t n = write(fd, buf_data(b), MIN_OF(buf_len(b), PIPE_BUF));
 
-        if (n <= 0) /* Nobody listens: nothing more to say. */
+        if (n <= 0) /* The reader is gone: drop the rest. */
             return;
         buf_consume(b, (size_t)n);
     }

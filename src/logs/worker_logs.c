@@ -397,7 +397,9 @@ void logs_close(struct logs *l, bool tidy)
         finish(l);
 }
 
-/* See worker_logs.c: teed streams, and what there is to say of them. */
+/* --- teed streams ------------------------------------------------------------------
+ */
+
 static void on_trouble(void *ctx, const char *name, int errnum)
 {
     const struct logs *l = ctx;

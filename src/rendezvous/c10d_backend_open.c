@@ -58,7 +58,7 @@ void c10d_describe(const struct c10d *c, const struct muster_error *err,
 
         (void)err_set(&cause, out->code,
                       "%.500s. This machine was to host the store of run '%.100s', and "
-                      "whoever holds the port is no store\n%.400s",
+                      "whoever holds the port is not a store\n%.400s",
                       c->unbound.text, c->run_id, out->text);
         err_copy(out, &cause);
     }

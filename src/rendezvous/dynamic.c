@@ -305,7 +305,7 @@ void dynamic_done(struct dynamic_handler *d, const struct rdzv_effect *e)
         return;
     if (e->request == RDZV_EV_CLOSE && e->code == 0 && d->backend->ops->members &&
         !dynamic_is_alone(d)) {
-        dynamic_close_stores(d); /* It is no member's. */
+        dynamic_close_stores(d); /* It is not a member's. */
         if (d->member)
             member_driver_close(d->member, NULL, NULL);
         d->member = NULL;

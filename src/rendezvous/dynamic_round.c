@@ -183,7 +183,7 @@ void dynamic_begin_join(struct dynamic_handler *d)
     d->other_runs[0] = '\0';
     d->runs_at_ms = d->member ? clock_mono_ms() + RUNS_FIRST_MS : MONO_NEVER;
     dynamic_arm(d);
-    /* torch's words, which the core of a node that is no member says itself. */
+    /* torch's words, which the core of a node that is not a member says itself. */
     if (d->member)
         trace(d->trace, TRACE_INFO,
               "The node '%s_%" PRId64 "_%" PRId64

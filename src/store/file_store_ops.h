@@ -15,7 +15,7 @@ struct file_answer {
 void file_answer_init(struct file_answer *a);
 void file_answer_fini(struct file_answer *a);
 
-/* MUSTER_ENOTSUP for queues, MUSTER_EINVAL for what is no operation. */
+/* MUSTER_ENOTSUP for queues, MUSTER_EINVAL for what is not an operation. */
 int file_op_check(enum c10d_op op, struct muster_error *err);
 
 enum locked_file_mode file_op_mode(enum c10d_op op);

@@ -127,7 +127,7 @@ def test_what_torch_lacks(etcd, v2):
         assert s("set", "empty", "-") == "0"
         assert s("get", "empty") == ""
         assert s("set", "text", "abc") == "0"
-        assert "is no number" in s("add", "text", 1)
+        assert "is not a number" in s("add", "text", 1)
 
 
 @pytest.mark.parametrize("v2", [True, False])

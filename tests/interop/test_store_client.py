@@ -424,7 +424,7 @@ def test_wrong_nonce_once():
 
 
 def test_wrong_nonce_always():
-    """Not for 300 s: a service that answers so is no store."""
+    """Not for 300 s: a service that answers so is not a store."""
 
     def script(peer: Peer, n: int) -> None:
         peer.read(10)

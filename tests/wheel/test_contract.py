@@ -177,7 +177,7 @@ def test_closed_is_for_everybody_and_for_good(nodes: Nodes) -> None:
     for node in (a, b, nodes.make()):
         with pytest.raises(RendezvousClosedError):
             node.next_rendezvous()
-    b.set_closed()  # again is no error
+    b.set_closed()  # again is not an error
     assert a.shutdown() is True and b.shutdown() is True
 
 

@@ -323,7 +323,7 @@ class MusterRendezvousHandler(RendezvousHandler):
         return str(self._run_id)
 
     def shutdown(self) -> bool:
-        """Closes the run for everybody; whether they could be told. Again is no error."""
+        """Closes the run for everybody; whether they could be told. Again is not an error."""
         if not self._down:
             try:
                 call(_lib().muster_rendezvous_shutdown, self._handle)

@@ -1,5 +1,5 @@
 /* agent_core.c - see agent_core.h. One handler per event; each looks at the phase
- * first. What ends workers is in agent_core_end.c. */
+ * first. */
 #include "agent/core/agent_core.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -142,7 +142,8 @@ static bool any_failed(const struct agent_core *g)
 static void on_empty(struct agent_core *g, struct agent_core_fx_list *fx)
 {
     if (g->alive > 0)
-        return; /* One was gone before the next was there: the last word is to come. */
+        return; /* One worker ended before the next one was started: more news is to
+                   come. */
     g->empty = true;
     if (g->phase == GROUP_RUNNING) {
         g->why = WHY_SUCCESS;
@@ -276,7 +277,8 @@ static void on_change(struct agent_core *g, const struct agent_core_event *ev,
         agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now,
                         fx);
     } else if (g->phase == GROUP_ASSIGNING && lost) {
-        join(g, fx); /* The ranks wait for word from a node that will not speak. */
+        join(g,
+             fx); /* The exchange of ranks waits for a node that will not take part. */
     } else if (g->phase == GROUP_STARTING || g->phase == GROUP_JOINING) {
         g->changed = true; /* dealt with as soon as they run, or the round is known */
     } else if (g->phase == GROUP_ASSIGNING) {
@@ -490,8 +492,9 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
     return 0;
 }
 
-/* How the workers of an attempt are ended, and the agent itself:
- * told to go, killed, drained, and goodbye. See agent_core.h. */
+/* --- ending the workers of an attempt, and the agent itself -------------------------
+ */
+
 static void agent_core_leave(struct agent_core *g, struct now now,
                              struct agent_core_fx_list *fx)
 {
@@ -506,7 +509,7 @@ static void agent_core_leave(struct agent_core *g, struct now now,
 
 static void finish(struct agent_core *g, struct agent_core_fx_list *fx)
 {
-    /* Like torchrun, an unhealthy (stuck) group is no failure. */
+    /* Like torchrun, an unhealthy (stuck) group is not a failure. */
     const bool good = g->why == WHY_SUCCESS || g->why == WHY_STUCK;
 
     g->phase = GROUP_DONE;

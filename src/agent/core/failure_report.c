@@ -74,7 +74,7 @@ static int read_message(struct error_file *e, const json_t *root,
         return err_set(err, MUSTER_ESTATE, "there is no member \"message\"");
     if (json_is_string(message)) {
         if (stamp && !as_int(stamp, &e->time_s))
-            return err_set(err, MUSTER_ESTATE, "\"timestamp\" is no number");
+            return err_set(err, MUSTER_ESTATE, "\"timestamp\" is not a number");
         e->text = mem_strdup(json_string_value(message));
         return e->text ? 0 : err_nomem(err);
     }

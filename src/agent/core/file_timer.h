@@ -27,7 +27,7 @@ void timers_init(struct timers *t);
 void timers_fini(struct timers *t); /* zeroed is fine */
 
 /* Takes in bytes of the FIFO: whole lines count, in order. MUSTER_EPROTO for a line
- * that is no request (the others are still taken), MUSTER_EFULL, MUSTER_ENOMEM. */
+ * that is not a request (the others are still taken), MUSTER_EFULL, MUSTER_ENOMEM. */
 int timers_feed(struct timers *t, struct span bytes, struct muster_error *err);
 
 /* The earliest deadline; INFINITY if there is none. */

@@ -253,7 +253,7 @@ const char *worker_report_name(const struct launch_config *c)
         return worker_binary(c);
     if (c->script[0] != '-')
         return c->script;
-    for (size_t i = 0; i < c->args.count; i++) /* The first that is no flag. */
+    for (size_t i = 0; i < c->args.count; i++) /* The first that is not a flag. */
         if (c->args.items[i][0] != '-')
             return c->args.items[i];
     return "";

@@ -9,8 +9,8 @@
 struct span py_strip(struct span s);
 
 /* True if all of s is made of \w (letters, digits, _) and of the characters of more. A
- * byte that is not UTF-8 is no letter. Beyond ASCII every character counts as a letter
- * that is neither space nor punctuation of the blocks in common use. */
+ * byte that is not UTF-8 is not a letter. Beyond ASCII every character counts as a
+ * letter that is neither space nor punctuation of the blocks in common use. */
 bool py_words(struct span s, const char *more);
 
 /* As int(text): white space around, a sign, _ between digits. False if the text is no

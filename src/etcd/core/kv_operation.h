@@ -90,7 +90,7 @@ bool kv_operation_once(const struct kv_operation *a);
 /* What came: *status as etcd2_error() and etcd3_error() say it, answer NULL if nobody
  * answered. True: done; *status is 0, MUSTER_EEXIST (a conditional write lost; held is
  * what is there instead), or why it failed. False: encode again, and send that. A
- * missing key is no failure: held says that it is not present. */
+ * missing key is not a failure: held says that it is not present. */
 bool kv_operation_answer(struct kv_operation *a, int *status,
                          const struct etcd_answer *answer, struct etcd_held *held);
 

@@ -150,7 +150,8 @@ static int read_children(const json_t *node, struct etcd2_reply *out,
         const json_t *child = json_array_get(list, i);
 
         if (!json_is_object(child))
-            return err_set(err, MUSTER_EPROTO, "a node of the listing is no object");
+            return err_set(err, MUSTER_EPROTO,
+                           "a node of the listing is not an object");
         rc = read_node(child, &out->nodes[i], err);
         if (rc < 0)
             return rc;

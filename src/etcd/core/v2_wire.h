@@ -67,7 +67,7 @@ void etcd2_reply_fini(struct etcd2_reply *r);
  * EACCES, ECONN (no leader: try again), ESTATE (cleared history), else EPROTO. */
 int etcd2_error(const struct etcd2_reply *r, struct muster_error *err);
 
-/* 0, or MUSTER_ENOTSTORE if this is no list of machines. */
+/* 0, or MUSTER_ENOTSTORE if this is not a list of machines. */
 int etcd2_check_machines(const struct etcd_http *http, struct muster_error *err);
 
 /* The next URL of a /v2/machines answer, "http://10.0.0.1:2379"; false at the end. What

@@ -44,7 +44,7 @@ static int read_kv(struct etcd3_reply *r, const json_t *o, struct etcd3_kv *kv,
     int rc;
 
     if (!json_is_object(o))
-        return err_set(err, MUSTER_EPROTO, "a key of the answer is no object");
+        return err_set(err, MUSTER_EPROTO, "a key of the answer is not an object");
     rc = take_bytes(r, o, "key", &kv->key, err);
     if (rc == 0)
         rc = take_bytes(r, o, "value", &kv->value, err);
@@ -86,7 +86,7 @@ static int read_result(struct etcd3_reply *r, const json_t *o, struct etcd3_resu
     int rc;
 
     if (!json_is_object(o))
-        return err_set(err, MUSTER_EPROTO, "a response of the answer is no object");
+        return err_set(err, MUSTER_EPROTO, "a response of the answer is not an object");
     rc = etcd_get_object(o, "response_range", &inner, err);
     if (rc < 0 || inner)
         return rc < 0 ? rc : read_range(r, inner, out, err);
@@ -146,7 +146,7 @@ static int read_event(struct etcd3_reply *r, const json_t *o, struct etcd3_event
     int rc;
 
     if (!json_is_object(o))
-        return err_set(err, MUSTER_EPROTO, "an event of the watch is no object");
+        return err_set(err, MUSTER_EPROTO, "an event of the watch is not an object");
     rc = etcd_get_object(o, "kv", &kv, err);
     if (rc == 0)
         rc = etcd_get_text(o, "type", &type, err);

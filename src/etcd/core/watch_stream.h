@@ -46,7 +46,7 @@ struct etcd_stream_news {
 enum etcd_stream_next etcd_stream_line(struct etcd_stream *s, struct span line,
                                        struct etcd_stream_news *out);
 
-/* An answer that is no stream: FAILED, with why. */
+/* An answer that is not a stream: FAILED, with why. */
 enum etcd_stream_next etcd_stream_ended(const struct etcd_http *http,
                                         struct etcd_stream_news *out);
 

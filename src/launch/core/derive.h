@@ -22,7 +22,7 @@ struct derive_ports {
     /* How many workers a word (cpu, gpu, xpu, auto) stands for, or an error. */
     int (*count_devices)(void *ctx, const char *word, int64_t *n,
                          struct muster_error *err);
-    bool (*is_file)(void *ctx, const char *path); /* exists and is no directory */
+    bool (*is_file)(void *ctx, const char *path); /* exists and is not a directory */
     void (*warn)(void *ctx, enum derive_warning what, const char *text);
     void *ctx;
     char *const *envp;

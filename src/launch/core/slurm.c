@@ -29,7 +29,7 @@ bool slurm_applies(const struct options *o, char *const *envp)
 
     if (!env_get(envp, "SLURM_STEP_ID") ||
         !get_int(envp, "SLURM_STEP_NUM_TASKS", &tasks))
-        return false; /* a batch script itself is no step */
+        return false; /* a batch script itself is not a step */
     return tasks > 1 && !o->standalone && is_default(o->rdzv_backend, "static") &&
            !*o->rdzv_endpoint && is_default(o->master_addr, "127.0.0.1") &&
            !o->master_port.given && o->node_rank.value == 0 &&

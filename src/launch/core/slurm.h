@@ -25,7 +25,7 @@ int slurm_apply(struct options *o, char *const *envp, struct slurm_texts *texts,
                 struct muster_error *err);
 
 /* The first host of a Slurm host list ("gpu[03-05,7],x9" gives "gpu03"). 0, or
- * MUSTER_EINVAL if it is no list or the name does not fit. */
+ * MUSTER_EINVAL if it is not a list or the name does not fit. */
 int slurm_first_host(const char *list, char *to, size_t size);
 
 #endif

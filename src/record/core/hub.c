@@ -722,7 +722,7 @@ static void judge(struct hub *h, struct hub_fx *fx)
         e = h->end.worst[0];
     if (echo && lost) {
         blame_node(h, &e, lost);
-        counts = h->end.own_budget; /* A lost node is no failure of the job's. */
+        counts = h->end.own_budget; /* A lost node is not a failure of the job's. */
     }
     end_round(h, fx, h->end.round, e.cause);
     e.round = h->end.round;

@@ -141,7 +141,7 @@ void rdzv_extend_for_outage(struct rdzv *r, uint64_t now_ms);
 /* Carries what we know of its nodes over from the state before. */
 void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now);
 
-/* cas_node_news.c: tells a member what changed; returns false if it is no member any
+/* cas_node_news.c: tells a member what changed; returns false if it is not a member any
  * more. */
 bool rdzv_tell(struct rdzv *r, struct now now, struct rdzv_fx *fx);
 

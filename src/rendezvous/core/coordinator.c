@@ -331,7 +331,7 @@ static void attach(struct coordinator *h, struct node_session *w, uint32_t peer)
     h->by_peer[peer] = w;
 }
 
-/* The peer is no node_session: it is told, and may go. */
+/* The peer is not a node_session: it is told, and may go. */
 static void turn_away(struct coordinator_fx *fx, uint32_t peer, int code,
                       const struct muster_error *err)
 {

@@ -265,7 +265,7 @@ static int run(struct unpickler *u, struct rdzv_state *out)
         return unpickle_refuse(u, "not one object is left");
     o = (struct pv_object *)u->objects.at + pv_top(u, 0)->num;
     if (o->global != PG_STATE || !o->built)
-        return unpickle_refuse(u, "what is left is no rendezvous state");
+        return unpickle_refuse(u, "what is left is not a rendezvous state");
     return unpickle_state(u, o->box, out);
 }
 

@@ -86,7 +86,7 @@ static bool equal(const char *a, const char *b)
     const size_t n = strlen(b);
     unsigned char differ = 0;
 
-    if (strlen(a) != n) /* The length is no secret; the digits are. */
+    if (strlen(a) != n) /* The length is not a secret; the digits are. */
         return false;
     for (size_t i = 0; i < n; i++)
         differ |= (unsigned char)((unsigned char)a[i] ^ (unsigned char)b[i]);

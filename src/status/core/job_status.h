@@ -26,7 +26,7 @@ struct job_input {
     uint32_t self;           /* our node number; 0: not known */
     const char *host, *addr; /* of this node */
     int64_t agent_pid, nproc;
-    const struct node_status *own;    /* now; NULL: this is no node but a store */
+    const struct node_status *own;    /* now; NULL: this is not a node but a store */
     const struct job_answer *answers; /* by node number */
     size_t answer_count;
     const char *alone; /* why the answer is about this node only; NULL: it is not */

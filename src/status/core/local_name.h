@@ -22,8 +22,9 @@ size_t local_name_print(const struct local_name *n, char out[LOCAL_NAME_MAX]);
 /* Reads a name that may be anybody's: false unless it is exactly what print writes. */
 bool local_name_parse(struct span text, struct local_name *out);
 
-/* The name on one line of /proc/net/unix; false if the line is no listening socket with
- * such a name. The line may hold anything: every user may bind any abstract name. */
+/* The name on one line of /proc/net/unix; false if the line is not a listening socket
+ * with such a name. The line may hold anything: every user may bind any abstract name.
+ */
 bool local_name_of_line(struct span line, struct local_name *out);
 
 #endif

@@ -65,7 +65,7 @@ static const struct row {
     { "a lease that is gone", ETCD_V3, .said = "=v3-put-no-lease",
       .want = MUSTER_ENOENT, .answered = true,
       .text = AT "etcd says: etcdserver: requested lease not found" },
-    { "raw: a page is no list of machines", ETCD_V2, .raw = true, .said = "200" PAGE,
+    { "raw: a page is not a list of machines", ETCD_V2, .raw = true, .said = "200" PAGE,
       .sent = true, .endpoints = 3, .verdict = ETCD_AGAIN, .want = MUSTER_ENOTSTORE,
       .failed = true, .text = A_PAGE("200") },
     { "raw: nor is what has no URL", ETCD_V2, .raw = true, .said = "200 0 hello, world",
@@ -514,7 +514,7 @@ static void patience(void **state)
 
 /* ---- Memory ---- */
 
-/* An answer that there is no memory for is no answer, whatever it said. */
+/* An answer that there is no memory for is not an answer, whatever it said. */
 static void out_of_memory(void **state)
 {
     static const struct {

@@ -187,7 +187,7 @@ static void strangers(void **state)
         { 200, "{\"node\":{\"modifiedIndex\":-1}}", MUSTER_EPROTO, "negative" },
         { 200, "{\"node\":{\"modifiedIndex\":\"x\"}}", MUSTER_EPROTO, "number" },
         { 200, "{\"node\":{\"modifiedIndex\":1.5}}", MUSTER_EPROTO, "number" },
-        { 200, "{\"node\":{\"nodes\":[1]}}", MUSTER_EPROTO, "no object" },
+        { 200, "{\"node\":{\"nodes\":[1]}}", MUSTER_EPROTO, "not an object" },
         { 200, "{\"node\":{},\"node\":{}}", MUSTER_EPROTO, "JSON" },
         { 400, "{\"errorCode\":0}", MUSTER_EPROTO, "error code 0" },
         { 400, "{\"errorCode\":\"many\"}", MUSTER_EPROTO, "number" },

@@ -144,7 +144,7 @@ static void is_welcome(struct play *p)
 
 static const struct coord_msg joined = { .kind = COORD_JOINED, .world = 2 };
 
-/* JOINED crossed our LEAVE on the wire, and is no answer to the JOIN after it. */
+/* JOINED crossed our LEAVE on the wire, and is not an answer to the JOIN after it. */
 static void what_crossed_a_goodbye_is_not_heard(void **state)
 {
     struct play p;

@@ -196,7 +196,7 @@ static void refusals_name_the_place(void **state)
         { "a memo that is not there", PROTO "6807", "memo 7 of 0" },
         { "marks without end", PROTO "282828282828282828", "nested too deeply" },
         { "a frame too long", PROTO "95ff00000000000000", "frame" },
-        { "an unfilled state", PROTO STATE_ "2e", "no rendezvous state" },
+        { "an unfilled state", PROTO STATE_ "2e", "not a rendezvous state" },
         { "a state without fields", PROTO STATE_ "7d622e", "without round" },
         { "a call of a class", PROTO STATE_ "52", "needs a type" },
         { "an integer that is too large", PROTO "8a09", "9 bytes" },

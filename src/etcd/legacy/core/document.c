@@ -54,7 +54,7 @@ static int read_participants(struct legacy_doc *d, struct muster_error *err)
 
     d->participants = json_array_size(list);
     if (!json_is_array(list) || d->participants > MAX_NODES)
-        return bad(err, "participants is no list, or endless");
+        return bad(err, "participants is not a list, or endless");
     return 0;
 }
 
@@ -64,7 +64,7 @@ static int read_keep_alives(struct legacy_doc *d, struct muster_error *err)
 
     d->keep_alives = json_array_size(list);
     if (!json_is_array(list) || d->keep_alives > d->participants)
-        return bad(err, "keep_alives is no list, or longer than participants");
+        return bad(err, "keep_alives is not a list, or longer than participants");
     for (size_t i = 0; i < d->keep_alives; i++)
         if (!json_is_string(json_array_get(list, i)))
             return bad(err, "keep_alives has something else than paths");
@@ -79,7 +79,7 @@ static int read_waiting(struct legacy_doc *d, struct muster_error *err)
 
     d->waiting = json_integer_value(waiting);
     if (!json_is_integer(waiting) || d->waiting < 0 || d->waiting > (int64_t)MAX_NODES)
-        return bad(err, "num_workers_waiting is no number, or endless");
+        return bad(err, "num_workers_waiting is not a number, or endless");
     return 0;
 }
 
