@@ -10,7 +10,10 @@
 #include "base/mem.h"
 #include "loop/clock.h"
 #include "rendezvous/local_identity.h"
+#include "stacks/core/findings.h"
+#include "stacks/service.h"
 #include "status/core/proc_stat.h"
+#include "status/core/put.h"
 #include "status/http.h"
 #include "status/status.h"
 #include "store/server.h"
@@ -18,6 +21,7 @@
 #define SAMPLE_MS  200u /* a shorter time tells nothing of the use of a CPU */
 #define LINES_MAX  7168 /* bytes of a log that are looked at */
 #define LINES_KEPT 40
+#define STACKS_MS  1500u
 
 struct sample {
     pid_t pid;
@@ -287,6 +291,62 @@ static void open_page(struct agent *a)
              a->config->status_http, why.text);
 }
 
+/* --- stacks ------------------------------------------------------------------------
+ */
+
+struct stacks_ask {
+    status_lines_cb cb;
+    void *ctx;
+};
+
+static void put_text(struct buf *out, const struct stack_findings *f,
+                     const struct stack_sample *s)
+{
+    struct buf text;
+
+    buf_init(&text, SIZE_MAX);
+    (void)stack_findings_print(&text, f, s);
+    put_json(out, buf_span(&text));
+    buf_fini(&text);
+}
+
+static void on_stacks(void *ctx, struct stack_sample *sample)
+{
+    struct stacks_ask *ask = ctx;
+    struct stack_findings f;
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    if (stack_findings_make(&f, sample) != 0) {
+        buf_fail(&b, MUSTER_ENOMEM);
+    } else {
+        buf_append_str(&b, "{\"schema\": \"muster-stacks/1\", ");
+        (void)stack_findings_json(&b, &f);
+        buf_append_str(&b, ", \"text\": ");
+        put_text(&b, &f, sample);
+        buf_append_str(&b, "}\n");
+        stack_findings_fini(&f);
+    }
+    ask->cb(ask->ctx, buf_span(&b), buf_error(&b) ? "out of memory" : NULL);
+    buf_fini(&b);
+    mem_free(ask);
+}
+
+/* As `muster stacks` prints them, for the page. */
+static int read_stacks(void *ctx, status_lines_cb cb, void *cb_ctx)
+{
+    struct agent *a = ctx;
+    struct stacks_ask *ask = a->stacks ? mem_alloc(sizeof *ask) : NULL;
+
+    if (!ask)
+        return MUSTER_ENOTSUP;
+    *ask = (struct stacks_ask){ cb, cb_ctx };
+    const int rc = stacks_of_job(a->stacks, STACKS_MS, on_stacks, ask, NULL);
+    if (rc != 0)
+        mem_free(ask);
+    return rc;
+}
+
 /* What `muster status --url` prints. */
 static void on_url(void *ctx, struct local_request *r, const json_t *body)
 {
@@ -305,7 +365,11 @@ void agent_status_open(struct agent *a)
     struct agent_status *st = mem_calloc(1, sizeof *st);
     const size_t n = (size_t)a->config->nproc;
     const struct status_opts opts = {
-        .loop = &a->loop, .describe = describe, .last_lines = last_lines, .ctx = a
+        .loop = &a->loop,
+        .describe = describe,
+        .last_lines = last_lines,
+        .stacks = read_stacks,
+        .ctx = a,
     };
     struct muster_error why = { 0 };
 

@@ -16,7 +16,7 @@
 #define LOOK_MS       500u  /* between two looks at clocks and output */
 #define STACKS_MS     1500u /* for a sample of stacks */
 #define FULL_MS       1500u /* for those that are told, */
-#define FULL_LEAST_MS 600u  /* or less if it took long to come so far */
+#define FULL_LEAST_MS 1000u /* or less if it took long to come so far */
 #define TELL_MS       1700u /* after the time was up, all is to be told */
 #define TRAVEL_MS     500u
 #define LEAD_MS                                                                        \
@@ -416,7 +416,7 @@ void hang_begin(struct hang *h)
     h->on = true;
     h->generation++;
     hang_node_reset(&h->node, now);
-    hang_judge_init(&h->judge, h->opts.time_ms - MIN_OF(h->opts.time_ms / 8, LEAD_MS),
+    hang_judge_init(&h->judge, h->opts.time_ms - MIN_OF(h->opts.time_ms / 4, LEAD_MS),
                     now);
     memset(h->files, 0, (2 * h->opts.most + 1) * sizeof *h->files);
     uv_timer_start(&h->timer, hang_on_timer, MAX_OF(ms, 20u), MAX_OF(ms, 20u));

@@ -50,7 +50,7 @@ struct request {
     struct MHD_Connection *mhd;
     struct connection *connection;
     bool asked, ready, suspended;
-    bool lines_asked, gone; /* gone: freed when the lines come */
+    bool lines_asked, gone; /* gone: freed when the lines, or the stacks, come */
     struct buf lines;
     /* A viewer's: */
     bool viewer, seen;   /* seen: has been sent the whole history */
@@ -253,14 +253,9 @@ static bool wait_for_recent(struct request *r)
 
 /* ---- last lines of a rank ---- */
 
-static void on_lines(void *ctx, struct span text, const char *why)
+/* The answer that r waits for is in r->lines. */
+static void on_answer(struct request *r)
 {
-    struct request *r = ctx;
-
-    buf_init(&r->lines, SIZE_MAX);
-    put_str(&r->lines, why ? "{\"error\": " : "{\"lines\": ");
-    put_json(&r->lines, why ? span_str(why) : text);
-    put_str(&r->lines, "}\n");
     r->lines_asked = false;
     r->ready = true;
     if (r->gone) { /* The asker did not wait. */
@@ -270,6 +265,37 @@ static void on_lines(void *ctx, struct span text, const char *why)
         resume(r);
         run(r->http);
     }
+}
+
+static void put_error(struct buf *b, const char *why)
+{
+    put_str(b, "{\"error\": ");
+    put_json(b, span_str(why));
+    put_str(b, "}\n");
+}
+
+static void on_lines(void *ctx, struct span text, const char *why)
+{
+    struct request *r = ctx;
+
+    buf_init(&r->lines, SIZE_MAX);
+    if (why) {
+        put_error(&r->lines, why);
+    } else {
+        put_str(&r->lines, "{\"lines\": ");
+        put_json(&r->lines, text);
+        put_str(&r->lines, "}\n");
+    }
+    on_answer(r);
+}
+
+static enum MHD_Result when_answered(struct request *r)
+{
+    if (r->ready)
+        return respond(r, MHD_HTTP_OK, "application/json", &r->lines);
+    r->suspended = true;
+    MHD_suspend_connection(r->mhd);
+    return MHD_YES;
 }
 
 static enum MHD_Result answer_lines(struct request *r)
@@ -286,11 +312,39 @@ static enum MHD_Result answer_lines(struct request *r)
             return respond_text(r, MHD_HTTP_SERVICE_UNAVAILABLE, "out of memory\n");
         }
     }
-    if (r->ready)
-        return respond(r, MHD_HTTP_OK, "application/json", &r->lines);
-    r->suspended = true;
-    MHD_suspend_connection(r->mhd);
-    return MHD_YES;
+    return when_answered(r);
+}
+
+/* ---- stacks of all ranks ---- */
+
+static void on_stacks(void *ctx, struct span json, const char *why)
+{
+    struct request *r = ctx;
+
+    buf_init(&r->lines, SIZE_MAX);
+    if (why)
+        put_error(&r->lines, why);
+    else
+        (void)buf_append_span(&r->lines, json);
+    on_answer(r);
+}
+
+/* Only a seated member, or the job's own user on the machine, may ask for them: a key
+ * is for looking at the page. */
+static enum MHD_Result answer_stacks(struct request *r)
+{
+    if (!r->connection || !r->connection->same_user)
+        return respond_text(r, MHD_HTTP_FORBIDDEN,
+                            "stacks are for the job's user on this machine\n");
+    if (!r->asked) {
+        r->asked = r->lines_asked = true;
+        if (status_stacks(r->http->status, on_stacks, r) != 0) {
+            r->lines_asked = false;
+            return respond_text(r, MHD_HTTP_SERVICE_UNAVAILABLE,
+                                "no stacks can be read now\n");
+        }
+    }
+    return when_answered(r);
 }
 
 /* ---- viewers: server-sent events ---- */
@@ -483,6 +537,8 @@ static enum MHD_Result on_whole_request(struct request *r, const char *path)
         return answer_viewer(r);
     if (strcmp(path, "/lines.json") == 0)
         return answer_lines(r);
+    if (strcmp(path, "/stacks.json") == 0)
+        return answer_stacks(r);
     if (!route)
         return respond_text(r, MHD_HTTP_NOT_FOUND, "there is no such page\n");
     if (route->recent && wait_for_recent(r))

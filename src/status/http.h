@@ -2,7 +2,8 @@
  * loaded when a job asks for it and driven by our loop.
  *
  * GET only: / (the page), /events (the page's live news), /status.json, /metrics,
- * /trace.json, /lines.json?rank=N, /healthz. Who may see it: core/http_rules.h. */
+ * /trace.json, /lines.json?rank=N, /stacks.json, /healthz. Who may see it:
+ * core/http_rules.h. */
 #ifndef STATUS_HTTP_H
 #define STATUS_HTTP_H
 

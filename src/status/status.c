@@ -296,6 +296,11 @@ int status_lines(struct status *s, int64_t rank, status_lines_cb cb, void *ctx)
     return rc;
 }
 
+int status_stacks(struct status *s, status_lines_cb cb, void *ctx)
+{
+    return s->opts.stacks ? s->opts.stacks(s->opts.ctx, cb, ctx) : MUSTER_ENOTSUP;
+}
+
 int status_set_channel(struct status *s, struct channel *channel)
 {
     int rc = channel_on_question(channel, "status", on_question, s);

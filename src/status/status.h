@@ -15,6 +15,10 @@
 
 struct status;
 
+/* An answer that may take a while. text is borrowed for the call; why is NULL, or says
+ * why there is none. */
+typedef void (*status_lines_cb)(void *ctx, struct span text, const char *why);
+
 struct status_opts {
     uv_loop_t *loop; /* borrowed */
     /* Fills in what this agent knows now: all of *in but record, self, answers and
@@ -23,6 +27,9 @@ struct status_opts {
     /* The last lines of a worker of this node, for people; empty: there are none. May
      * be NULL. */
     void (*last_lines)(void *ctx, size_t local_rank, struct buf *out);
+    /* Reads the stacks of all ranks and calls back once, from the loop, with a JSON
+     * object; nonzero: it cannot, and cb does not come. May be NULL. */
+    int (*stacks)(void *ctx, status_lines_cb cb, void *cb_ctx);
     void *ctx;
 };
 
@@ -47,9 +54,11 @@ void status_forget(struct status *s, void *ctx); /* cb of this ctx does not come
 int status_now(struct status *s, struct job_status *j);
 
 /* The last lines that a rank wrote, wherever it is. cb comes once, from within or from
- * the loop; text is borrowed for the call; why is NULL, or says why there are none. */
-typedef void (*status_lines_cb)(void *ctx, struct span text, const char *why);
+ * the loop. */
 int status_lines(struct status *s, int64_t rank, status_lines_cb cb, void *ctx);
+
+/* The stacks of all ranks, see status_opts. */
+int status_stacks(struct status *s, status_lines_cb cb, void *ctx);
 
 /* Calls cb from the loop whenever something changed that a viewer should see; one
  * listener. NULL: nobody listens. */

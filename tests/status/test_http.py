@@ -12,7 +12,7 @@ import time
 from urllib.parse import urlparse
 
 import pytest
-from watched import get, muster, running, start, stop, until, url
+from watched import free_port, get, muster, running, start, stop, until, url
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,8 @@ def test_every_page_is_there(job, at):
     assert headers["Content-Type"].startswith("application/openmetrics-text") and text.endswith("# EOF\n")
     until(lambda: "a word on stderr from rank 1" in get(base + "/lines.json?rank=1")[2], "the worker's line")
     assert "error" in json.loads(get(base + "/lines.json?rank=77")[2])
+    stacks = json.loads(get(base + "/stacks.json")[2])
+    assert stacks["schema"] == "muster-stacks/1" and stacks["verdict"] and "(0" in stacks["text"], stacks
     assert get(base + "/nothing")[0] == 404
     assert get(base + "/lines.json")[0] == 400
 
@@ -98,11 +100,40 @@ def test_another_user_needs_the_key(tmp_path):
         codes = [subprocess.run([*as_other, *more], capture_output=True, text=True).stdout for more in (
             [base + "/status.json"], [base + "/status.json?key=" + key],
             ["-H", "Authorization: Bearer " + key, base + "/metrics"],
+            [base + "/stacks.json?key=" + key],  # for the job's own user alone
             [base + "/status.json?key=" + key[:-1] + "0"[: key[-1] != "0"] + "1"[: key[-1] == "0"]])]
-        assert codes == ["401", "200", "200", "401"]
+        assert codes == ["401", "200", "200", "403", "401"]
     finally:
         (tmp_path / "end").touch()
         stop(j)
+
+
+def test_a_job_that_ends_answers_who_waits(tmp_path):
+    """A question to a node that is stopped is under way when the job ends: it is answered, and nothing is lost."""
+    endpoint = f"localhost:{free_port()}"
+    words = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}"]
+    a = start(tmp_path, *words, name="a", nproc=1)
+    b = start(tmp_path, *words, name="b", nproc=1, page=None)
+    try:
+        s = running(a, 2)
+        there = next(n["workers"][0]["rank"] for n in s["nodes"] if not n.get("self"))
+        link = urlparse(url(a))
+        os.kill(b.pid, signal.SIGSTOP)
+        asked = [socket.create_connection((link.hostname, link.port), timeout=30) for _ in range(3)]
+        for c, path in zip(asked, (f"/lines.json?rank={there}", "/stacks.json", "/metrics")):
+            c.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        time.sleep(0.2)
+        a.process.terminate()
+        assert a.wait() == 1, a.text()
+        for c in asked:
+            c.recv(65536)
+            c.close()
+        assert "Sanitizer" not in a.text(), a.text()
+    finally:
+        os.kill(b.pid, signal.SIGCONT)
+        (tmp_path / "end").touch()
+        a.end()
+        b.end()
 
 
 def test_bad_requests_hurt_nobody(job, at):

@@ -89,6 +89,14 @@ def test_a_jobs_life(tmp_path, browser):
         browser("drag", "live", selector="#line")
         browser("click", "live", selector="#z-all")
 
+        def stacks():  # again if the machine was too slow to read them
+            browser("click", "live", selector="#b-stacks")
+            browser("wait", "live", selector="#b-stacks", contains="again")
+            return "<module> (train.py:" in browser("text", "live", selector="#stacks pre")[0]
+        until(stacks, "stacks on the page")
+        assert browser("axe", "live") == [] and browser("sideways", "live") <= 0
+        browser("shot", "live", file=str(SHOTS / "stacks-desk-light.png"))
+
         until((tmp_path / "began.3.0").exists)
         (tmp_path / "fail.3").touch()
         browser("wait", "live", selector="#events", contains="Restart 1 of 3: rank 3")
