@@ -233,7 +233,7 @@ static void put_usage(struct buf *b, struct buf *f, const json_t *of)
         (void)buf_printf(f, "%.0f %%", json_num(of, "cpu", 0));
     put_field(b, f, 7, true);
     if (json_object_get(of, "memory"))
-        put_bytes(f, (uint64_t)fmax(json_num(of, "memory", 0), 0));
+        put_bytes(f, json_count(of, "memory"));
     put_field(b, f, 9, true);
 }
 

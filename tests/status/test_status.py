@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -205,3 +206,11 @@ def test_store_tells_of_itself(tmp_path):
         finally:
             p.terminate()
     assert p.returncode == 0
+
+
+@pytest.mark.skipif(bool(os.environ.get("MUSTER_BUILD")), reason="a sanitizer's runtime comes along")
+def test_a_job_that_nobody_looks_at_loads_no_more_libraries():
+    """Each costs every start some pages: those for a page or a screen are loaded when they are asked for."""
+    text = subprocess.run(["readelf", "-d", str(MUSTER)], capture_output=True, text=True, check=True).stdout
+    needed = {name.split(".so")[0] for name in re.findall(r"NEEDED.*\[(.*?)\]", text)}
+    assert {n for n in needed if not n.startswith("ld-linux")} == {"libc", "libjansson", "libuv"}

@@ -185,6 +185,20 @@ static size_t place_of(const struct record *r, uint64_t number)
     return at;
 }
 
+/* Most jobs have few entries: no more memory than they take. */
+static int reserve(struct record *r)
+{
+    if (r->count < r->size || r->size == RECORD_ENTRIES)
+        return 0;
+    const size_t size = r->size ? MIN_OF(2 * r->size, (size_t)RECORD_ENTRIES) : 16;
+    struct record_slot *slots = mem_realloc_array(r->slots, size, sizeof *slots);
+    if (!slots)
+        return MUSTER_ENOMEM;
+    r->slots = slots;
+    r->size = size;
+    return 0;
+}
+
 int record_insert(struct record *r, const struct record_entry *e)
 {
     struct record_entry copy = *e;
@@ -193,9 +207,7 @@ int record_insert(struct record *r, const struct record_entry *e)
 
     if (e->number == 0 || (at < r->count && r->slots[at].number == e->number))
         return 0;
-    if (!r->slots)
-        r->slots = mem_calloc(RECORD_ENTRIES, sizeof *r->slots);
-    if (!r->slots)
+    if (reserve(r) != 0)
         return MUSTER_ENOMEM;
     record_trim(&copy);
     buf_init(&b, SIZE_MAX);

@@ -114,6 +114,7 @@ struct record_slot;
 
 struct record {
     struct record_slot *slots; /* owned; in order of number */
+    size_t size;               /* room in it, at most RECORD_ENTRIES */
     size_t count;
     uint64_t last;                                    /* the highest number seen */
     int64_t restarts, rounds, failures, lost, joined; /* totals, whatever is kept */

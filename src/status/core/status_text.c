@@ -25,6 +25,14 @@ double json_num(const json_t *object, const char *key, double otherwise)
     return json_is_number(n) ? json_number_value(n) : otherwise;
 }
 
+/* Not fmax(): that alone would have every job load the library of mathematics. */
+uint64_t json_count(const json_t *object, const char *key)
+{
+    const double n = json_num(object, key, 0);
+
+    return n > 0 && n < 1e18 ? (uint64_t)n : 0;
+}
+
 static int64_t whole(const json_t *object, const char *key, int64_t otherwise)
 {
     const double v = json_num(object, key, (double)otherwise);
@@ -209,7 +217,7 @@ void status_remark(struct buf *out, const json_t *status, const json_t *node,
     }
     if (store) {
         (void)buf_printf(out, "%scoordinator, ", sep);
-        put_grouped(out, (uint64_t)fmax(json_num(store, "requests_per_second", 0), 0));
+        put_grouped(out, json_count(store, "requests_per_second"));
         put_str(out, " requests/s");
         sep = ", ";
     }
@@ -257,7 +265,7 @@ static void put_cell(struct buf *out, const json_t *node, enum column c)
         break;
     case MEMORY:
         if (json_object_get(node, "memory"))
-            put_bytes(out, (uint64_t)fmax(json_num(node, "memory", 0), 0));
+            put_bytes(out, json_count(node, "memory"));
         break;
     case COLUMNS:
         break;
@@ -346,7 +354,7 @@ static void put_workers(struct buf *out, const json_t *node)
         if (json_object_get(w, "cpu"))
             (void)buf_printf(out, "  %.0f %%  ", json_num(w, "cpu", 0));
         if (json_object_get(w, "memory"))
-            put_bytes(out, (uint64_t)fmax(json_num(w, "memory", 0), 0));
+            put_bytes(out, json_count(w, "memory"));
         put_str(out, "\n");
     }
 }
@@ -467,9 +475,9 @@ void status_text(struct buf *out, const json_t *status, const struct status_styl
         put_str(out, ", ");
         put_count(out, whole(store, "keys", 0), "key", "keys");
         put_str(out, ", ");
-        put_grouped(out, (uint64_t)fmax(json_num(store, "requests", 0), 0));
+        put_grouped(out, json_count(store, "requests"));
         put_str(out, " requests (");
-        put_grouped(out, (uint64_t)fmax(json_num(store, "requests_per_second", 0), 0));
+        put_grouped(out, json_count(store, "requests_per_second"));
         put_str(out, "/s)\n");
     }
     put_rounds(out, status);

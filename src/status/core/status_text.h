@@ -33,4 +33,7 @@ bool status_differs(const json_t *node, double median);
 struct span json_span(const json_t *object, const char *key); /* empty if no text */
 double json_num(const json_t *object, const char *key, double otherwise);
 
+/* The same of what is counted: 0 if it is missing or no such number. */
+uint64_t json_count(const json_t *object, const char *key);
+
 #endif
