@@ -448,11 +448,13 @@ static int open_all(struct agent *a, struct muster_error *err)
         rc = logs_open(&a->loop, c, a->opts.notes, a->opts.envp, &a->logs, err);
     if (rc == 0 && c->rdzv_serve)
         rc = agent_serve_open(a, err);
+    const struct rdzv_params *rdzv = a->serve ? &a->serve_params : &c->rdzv;
+
     if (rc == 0 && a->opts.registry)
-        rc = registry_create(a->opts.registry, &a->loop, &c->rdzv, &a->trace,
-                             &a->handler, err);
+        rc = registry_create(a->opts.registry, &a->loop, rdzv, &a->trace, &a->handler,
+                             err);
     else if (rc == 0)
-        rc = rdzv_handler_create(&a->loop, &c->rdzv, &a->trace, &a->handler, err);
+        rc = rdzv_handler_create(&a->loop, rdzv, &a->trace, &a->handler, err);
     if (rc == 0)
         rc = agent_job_open(a, err);
     if (rc == 0)

@@ -71,8 +71,10 @@ struct agent {
     struct guard *guard;
     struct etcd_serve *serve; /* --rdzv-serve; NULL: not asked for */
     bool serve_starts;        /* the join waits for it */
-    struct warm *warm;        /* owned; NULL: not asked for */
-    int64_t starts;           /* of workers so far: attempts, and rounds that changed */
+    struct auth *serve_auth;  /* the secret that it has certificates from, or NULL */
+    struct rdzv_params serve_params; /* with what is to be known of it */
+    struct warm *warm;               /* owned; NULL: not asked for */
+    int64_t starts; /* of workers so far: attempts, and rounds that changed */
     struct start_watch start_watch; /* who does not know of it is told */
     struct logs *logs;
     struct rdzv_handler *handler;

@@ -51,13 +51,13 @@ static bool node_gone(struct agent *a, uint64_t round, int64_t rank)
     return true;
 }
 
-static void on_host(void *ctx, bool there)
+static void on_host(void *ctx, bool there, int64_t round, int64_t rank)
 {
     struct agent *a = ctx;
 
     if (there) {
         agent_post(a, GROUP_EV_UNJUDGED, 0, 1);
-    } else if (node_gone(a, a->round.round, 0)) { /* It serves the round's store. */
+    } else if (round >= 0 && node_gone(a, (uint64_t)round, rank)) {
         note(a->opts.notes, NOTE_WARN, "muster/agent",
              "the node that served the workers' store of round %" PRIu64
              " (%s) is gone: nobody listens there any more",

@@ -2,6 +2,7 @@
  * gone after the rendezvous was left. */
 #include "etcd/serve/serve.h"
 #include "agent/agent_int.h"
+#include "auth/secret.h"
 #include "base/err.h"
 #include "rendezvous/core/conf_table.h"
 
@@ -18,6 +19,36 @@ static void serve_on_ready(void *ctx, const struct muster_error *err)
     } else {
         agent_begin(a);
     }
+}
+
+/* By munge a job's key is made by whoever serves its store, which is later. */
+static int load_secret(struct agent *a, struct auth **out, struct muster_error *err)
+{
+    const struct rdzv_params *p = &a->config->rdzv;
+    const struct secret_opts opts = { .token_file = conf_text(p, CONF_TOKEN_FILE),
+                                      .run_id = p->run_id };
+
+    return secret_load(&opts, out, err);
+}
+
+/* What the rendezvous must know of the etcd that it will find. */
+static int set_params(struct agent *a, struct muster_error *err)
+{
+    const struct http_tls tls = etcd_serve_tls(a->serve);
+    const struct {
+        enum conf_id key;
+        const char *value;
+    } set[] = { { CONF_PROTOCOL, tls.ca_file ? "https" : NULL },
+                { CONF_CA_CERT, tls.ca_file },
+                { CONF_SSL_CERT, tls.cert_file },
+                { CONF_SSL_CERT_KEY, tls.key_file } };
+    int rc = params_copy(&a->serve_params, &a->config->rdzv, err);
+
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(set); i++)
+        if (set[i].value)
+            rc = params_set_str(&a->serve_params, conf_keys[set[i].key].name,
+                                set[i].value, err);
+    return rc;
 }
 
 int agent_serve_open(struct agent *a, struct muster_error *err)
@@ -38,9 +69,13 @@ int agent_serve_open(struct agent *a, struct muster_error *err)
     if (rc < 0)
         return rc;
     opts.timeout_ms = join_s > 0 && join_s < 86400 ? (uint64_t)join_s * 1000 : SERVE_MS;
-    rc = etcd_serve_open(&a->loop, a->guard, &opts, serve_on_ready, a, &a->serve, err);
+    rc = load_secret(a, &a->serve_auth, err);
+    opts.auth = a->serve_auth;
+    if (rc == 0)
+        rc = etcd_serve_open(&a->loop, a->guard, &opts, serve_on_ready, a, &a->serve,
+                             err);
     a->serve_starts = rc == 0;
-    return rc;
+    return rc < 0 ? rc : set_params(a, err);
 }
 
 static void serve_on_handler_gone(void *ctx)
@@ -68,4 +103,6 @@ void agent_serve_close(struct agent *a)
     etcd_serve_close(a->serve, serve_on_closed, a);
     while (a->serve && uv_run(&a->loop, UV_RUN_ONCE) != 0)
         ;
+    auth_unref(a->serve_auth);
+    params_fini(&a->serve_params);
 }

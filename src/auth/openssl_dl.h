@@ -8,7 +8,10 @@
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
 
 #include "muster/error.h"
 
@@ -22,7 +25,30 @@
     X(BIO_read)                                                                        \
     X(BIO_write)                                                                       \
     X(BIO_ctrl)                                                                        \
-    X(ERR_clear_error)
+    X(ERR_clear_error)                                                                 \
+    X(BIO_free)                                                                        \
+    X(ASN1_INTEGER_set_uint64)                                                         \
+    X(EVP_PKEY_free)                                                                   \
+    X(EVP_PKEY_new_raw_private_key)                                                    \
+    X(PEM_write_bio_PrivateKey)                                                        \
+    X(PEM_write_bio_X509)                                                              \
+    X(X509V3_EXT_conf_nid)                                                             \
+    X(X509_EXTENSION_free)                                                             \
+    X(X509_NAME_add_entry_by_txt)                                                      \
+    X(X509_NAME_free)                                                                  \
+    X(X509_NAME_new)                                                                   \
+    X(X509_add_ext)                                                                    \
+    X(X509_free)                                                                       \
+    X(X509_get_serialNumber)                                                           \
+    X(X509_getm_notAfter)                                                              \
+    X(X509_getm_notBefore)                                                             \
+    X(X509_gmtime_adj)                                                                 \
+    X(X509_new)                                                                        \
+    X(X509_set_issuer_name)                                                            \
+    X(X509_set_pubkey)                                                                 \
+    X(X509_set_subject_name)                                                           \
+    X(X509_set_version)                                                                \
+    X(X509_sign)
 
 #define SSL_FUNCTIONS(X)                                                               \
     X(SSL_CTX_ctrl)                                                                    \

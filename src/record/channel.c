@@ -64,10 +64,11 @@ struct channel {
     bool can;                 /* it has said that it can coordinate */
     uint64_t caps_by_ms;      /* until then it may come */
     struct host_watch watch;
-    struct push_session *session; /* owned */
-    bool attached;                /* ATTACHED has come on this connection */
-    struct hub_now heard;         /* when the coordinator last said anything */
-    bool broke;                   /* the connection has, since then */
+    int64_t host_round, host_rank; /* the coordinator's node; round -1: unknown */
+    struct push_session *session;  /* owned */
+    bool attached;                 /* ATTACHED has come on this connection */
+    struct hub_now heard;          /* when the coordinator last said anything */
+    bool broke;                    /* the connection has, since then */
     uint64_t pause_ms;
     struct deadline redial, asks_due, sync_due, hub_due;
     struct defer defer;
@@ -325,7 +326,7 @@ static void on_attached(struct channel *c, const struct job_msg *m)
     c->node = m->node;
     c->pause_ms = FIRST_PAUSE_MS;
     if (host_watch_there(&c->watch) && c->opts.on_host && !c->closed)
-        c->opts.on_host(c->opts.ctx, true);
+        c->opts.on_host(c->opts.ctx, true, c->host_round, c->host_rank);
     set_state(c, !c->hub      ? CHANNEL_UP
                  : c->without ? CHANNEL_NO_COORDINATOR
                               : CHANNEL_ALONE);
@@ -382,6 +383,10 @@ static void hear(struct channel *c, const struct job_msg *m)
     case JOB_SYNCED:
         if (m->seq == c->sync_seq)
             sync_done(c);
+        return;
+    case JOB_HOST:
+        c->host_round = m->round;
+        c->host_rank = m->rank;
         return;
     case JOB_REFUSED:
         trace(c->opts.trace, TRACE_WARN, "the job's coordinator turned us away: %.*s",
@@ -536,7 +541,7 @@ static void redial(struct channel *c, int code)
     deadline_set(&c->redial, now + c->pause_ms);
     c->pause_ms = MIN_OF(2 * c->pause_ms, MAX_PAUSE_MS);
     if (host_watch_failed(&c->watch, code, now) && c->opts.on_host && !c->closed)
-        c->opts.on_host(c->opts.ctx, false);
+        c->opts.on_host(c->opts.ctx, false, c->host_round, c->host_rank);
 }
 
 static void on_down(void *ctx, const struct muster_error *err)
@@ -783,6 +788,7 @@ void channel_attach(struct channel *c, const char *host, uint16_t port, bool loc
     c->local = local;
     c->pause_ms = FIRST_PAUSE_MS;
     c->can = local; /* Our own store can. */
+    c->host_round = -1;
     c->caps_by_ms = clock_mono_ms() + CAPS_MS;
     (void)host_watch_there(&c->watch);
     set_state(c, CHANNEL_DIALING);

@@ -46,8 +46,9 @@ struct channel_opts {
     /* channel_state() has changed. May be NULL. */
     void (*on_state)(void *ctx, enum channel_state state);
     /* The coordinator's agent is gone, or (there) it was not after all: see
-     * core/host_watch.h. May be NULL. */
-    void (*on_host)(void *ctx, bool there);
+     * core/host_watch.h. It was the rank-th node of that round of the rendezvous; -1:
+     * it has not said. May be NULL. */
+    void (*on_host)(void *ctx, bool there, int64_t round, int64_t rank);
     void *ctx;
 };
 

@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (serve_members_parse(&m, span_of(data, size), NULL) < 0)
         return 0;
     buf_init(&b, SIZE_MAX);
-    (void)serve_plan(&m, "http://h2:2380", &old);
+    (void)serve_plan(&(struct serve_view){ &m, 3, 1, "http://h2:2380", "m" }, &old);
     (void)serve_cluster_there(&b, &m, "m1", "http://h2:2380");
     buf_fini(&b);
     serve_members_fini(&m);

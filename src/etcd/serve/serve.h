@@ -9,7 +9,9 @@
 
 #include <uv.h>
 
+#include "auth/core/auth.h"
 #include "base/trace.h"
+#include "net/http.h"
 #include "process/guard.h"
 
 struct etcd_serve;
@@ -18,6 +20,7 @@ struct etcd_serve_opts {    /* borrowed as long as it serves */
     const char *endpoints;  /* --rdzv-endpoint */
     const char *local_addr; /* --local-addr, or NULL */
     const char *run_id;
+    struct auth *auth;   /* the job's secret: TLS with it; or NULL */
     int64_t peer_port;   /* 0: the one after the client's */
     uint64_t timeout_ms; /* until the cluster must answer */
     char *const *envp;
@@ -32,7 +35,11 @@ int etcd_serve_open(uv_loop_t *loop, struct guard *guard,
                     const struct etcd_serve_opts *opts, etcd_serve_cb cb, void *ctx,
                     struct etcd_serve **out, struct muster_error *err);
 
-/* Leaves the cluster, if it can within a second, so that those who stay keep their
+/* With a secret: the files with which to be a client of it, there until it is closed;
+ * else all NULL. */
+struct http_tls etcd_serve_tls(const struct etcd_serve *s);
+
+/* Leaves the cluster, if it can within seconds, so that those who stay keep their
  * majority; then ends etcd, removes its data, frees s and calls cb. NULL is fine. */
 void etcd_serve_close(struct etcd_serve *s, void (*cb)(void *ctx), void *ctx);
 

@@ -625,6 +625,26 @@ static void on_phase(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
         emit_phases(h, fx);
 }
 
+/* Whoever loses the coordinator shall know which node has gone with it. */
+static void tell_host(struct hub_fx *fx, const struct hub_node *host, uint32_t peer)
+{
+    send_to(fx, peer,
+            (struct job_msg){
+                .kind = JOB_HOST, .round = host->seats - 1, .rank = host->seat });
+}
+
+static void on_seat(struct hub *h, struct hub_fx *fx, struct hub_node *n,
+                    const struct job_msg *m)
+{
+    if (m->round < 0 || m->round == INT64_MAX)
+        return;
+    n->seats = m->round + 1;
+    n->seat = m->rank;
+    for (size_t i = 0; n->inside && i < h->count; i++)
+        if (h->nodes[i]->here && h->nodes[i] != n)
+            tell_host(fx, n, h->nodes[i]->peer);
+}
+
 /* ---- failures ---- */
 
 /* Exit codes of all ranks of a round: "first count code" a line, equal neighbours as
@@ -1043,6 +1063,9 @@ static void attached(struct hub *h, struct hub_fx *fx, struct hub_node *n,
         n->measured_us = h->now.mono_us;
         return;
     }
+    for (size_t i = 0; i < h->count; i++)
+        if (h->nodes[i]->inside && h->nodes[i]->here && h->nodes[i]->seats)
+            tell_host(fx, h->nodes[i], n->peer);
     n->quick = QUICK_PINGS;
     ping(h, fx, n);
     if (h->ping_due_us == MONO_NEVER)
@@ -1412,14 +1435,14 @@ static int on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
         detach(h, fx, n, true);
         return 0;
     case JOB_SEAT:
-        n->seats = m->round >= 0 && m->round < INT64_MAX ? m->round + 1 : 0;
-        n->seat = m->rank;
+        on_seat(h, fx, n, m);
         return 0;
     case JOB_PHASE:
         on_phase(h, fx, n, m);
         return 0;
     case JOB_NONE:
     case JOB_ATTACH:
+    case JOB_HOST:
     case JOB_ATTACHED:
     case JOB_ENTRY:
     case JOB_WANT:

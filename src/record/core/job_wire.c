@@ -62,6 +62,7 @@ static const uint8_t layout[JOB_KIND_COUNT][16] = {
     [JOB_REFUSED] = { BYTES },
     [JOB_LAST] = { SEQ },
     [JOB_SEAT] = { ROUND, RANK },
+    [JOB_HOST] = { ROUND, RANK },
 };
 
 static const char *const names[] = {

@@ -45,7 +45,8 @@
     X(SYNCED)                                                                          \
     X(REFUSED) /* bytes says why */                                                    \
     X(LAST)    /* agent to coordinator: SYNCED when no other agent is left */          \
-    X(SEAT)    /* agent to coordinator: I am node rank of the rendezvous' round */
+    X(SEAT)    /* agent to coordinator: I am node rank of the rendezvous' round */     \
+    X(HOST)    /* coordinator to agent: the SEAT of the node that I live in */
 
 enum job_kind {
 #define JOB_KIND_ENUM(name) JOB_##name,

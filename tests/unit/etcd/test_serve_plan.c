@@ -1,6 +1,8 @@
 /* test_serve_plan.c - how a host of --rdzv-serve becomes a member of the job's etcd. */
 #include "testing.h"
 
+#include <stdio.h>
+
 #include "base/mem.h"
 #include "etcd/serve/core/serve_plan.h"
 
@@ -52,20 +54,102 @@ static void hosts(void **state)
     }
 }
 
+/* Members are written "h1+" if they have run, "h1" if not, "h1!" if another job's. */
+static void make_members(struct serve_members *m, const char *text)
+{
+    struct buf b;
+    char copy[64], *save = NULL;
+    int id = 10;
+
+    buf_init(&b, SIZE_MAX);
+    snprintf(copy, sizeof copy, "%s", text);
+    for (char *w = strtok_r(copy, " ", &save); w; w = strtok_r(NULL, " ", &save)) {
+        const char kind = w[2];
+
+        w[2] = '\0';
+        buf_printf(&b,
+                   "%c{\"id\":%d,\"peerURLs\":[\"http://%s:2380\"],\"name\":\"%s%s\"",
+                   buf_len(&b) ? ',' : '[', id++, w,
+                   kind == '+'   ? "ours-"
+                   : kind == '!' ? "theirs-"
+                                 : "",
+                   kind ? w : "");
+        buf_printf(&b, "%s}", kind ? ",\"clientURLs\":[\"http://x\"]" : "");
+    }
+    buf_u8(&b, ']');
+    assert_int_equal(serve_members_parse(m, buf_span(&b), NULL), 0);
+    buf_fini(&b);
+}
+
 static void plans(void **state)
 {
+    static const struct {
+        const char *says, *told; /* NULL: nobody answered */
+        size_t hosts, refused;
+        const char *own;
+        enum serve_action want;
+        uint64_t old;
+    } rows[] = {
+        { "the first of three", NULL, 3, 2, "h1", SERVE_NEW, 0 },
+        { "alone", NULL, 1, 0, "h1", SERVE_NEW, 0 },
+        { "one is off, the other has no etcd yet", NULL, 3, 1, "h1", SERVE_NEW, 0 },
+        { "two are silent: there may be a cluster", NULL, 3, 0, "h1", SERVE_WAIT, 0 },
+        { "three of five are silent", NULL, 5, 1, "h1", SERVE_WAIT, 0 },
+        { "two of five are silent", NULL, 5, 2, "h1", SERVE_NEW, 0 },
+        { "another has begun and waits", "h1 h2 h3", 3, 1, "h2", SERVE_NEW, 0 },
+        { "one of three has run: it was with us", "h1+ h2 h3", 3, 1, "h3", SERVE_NEW,
+          0 },
+        { "two go on; we may have been one", "h1+ h2+ h3", 3, 0, "h3", SERVE_REPLACE,
+          12 },
+        { "two of five", "h1+ h2+ h3 h4 h5", 5, 0, "h3", SERVE_NEW, 0 },
+        { "three of five", "h1+ h2+ h3+ h4 h5", 5, 0, "h5", SERVE_REPLACE, 14 },
+        { "we have been in it", "h1+ h2+ h3+", 3, 0, "h1", SERVE_REPLACE, 10 },
+        { "we have been removed from it", "h1+ h2+", 3, 0, "h3", SERVE_ADD, 0 },
+        { "another job's", "h1! h2! h3", 3, 0, "h3", SERVE_FOREIGN, 0 },
+        { "another job's, which has us", "h1! h2! h3!", 3, 0, "h3", SERVE_FOREIGN, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        char *url = mem_printf("http://%s:2380", rows[i].own);
+        struct serve_members m = { 0 };
+        const struct serve_view v = { rows[i].told ? &m : NULL, rows[i].hosts,
+                                      rows[i].refused, url, "ours-" };
+        uint64_t old = 0;
+
+        if (rows[i].told)
+            make_members(&m, rows[i].told);
+        if (serve_plan(&v, &old) != rows[i].want || old != rows[i].old)
+            fail_msg("%s: %d, %llu", rows[i].says, serve_plan(&v, &old),
+                     (unsigned long long)old);
+        serve_members_fini(&m);
+        mem_free(url);
+    }
+}
+
+static void ids(void **state)
+{
     struct serve_members m = { 0 };
-    uint64_t old = 0;
 
     (void)state;
     assert_int_equal(serve_members_parse(&m, span_str(three), NULL), 0);
     assert_int_equal(m.count, 3);
-    assert_int_equal(serve_plan(NULL, "http://h1:2380", &old), SERVE_NEW);
-    assert_int_equal(serve_plan(&m, "http://h3:2380", &old), SERVE_NEW);
-    assert_int_equal(serve_plan(&m, "http://h4:2380", &old), SERVE_ADD);
-    assert_int_equal(serve_plan(&m, "http://h2:2380", &old), SERVE_REPLACE);
-    assert_true(old == UINT64_C(12345678901234567890));
+    assert_true(m.items[1].id == UINT64_C(12345678901234567890));
+    assert_true(m.items[1].started && !m.items[2].started);
     serve_members_fini(&m);
+}
+
+static void tags(void **state)
+{
+    char a[SERVE_TAG_SIZE], b[SERVE_TAG_SIZE];
+
+    (void)state;
+    serve_tag(a, "job-1");
+    serve_tag(b, "job-2");
+    assert_int_equal(strlen(a), 9);
+    assert_string_not_equal(a, b);
+    serve_tag(b, "job-1");
+    assert_string_equal(a, b);
 }
 
 static void clusters(void **state)
@@ -87,9 +171,9 @@ static void clusters(void **state)
     assert_true(span_eq(buf_span(&b), span_str("m0=http://h1:2380,m1=http://h2:2380")));
     buf_clear(&b);
     assert_int_equal(serve_hosts_parse(&h, "h1,[::1]:99", 0, NULL), 0);
-    assert_int_equal(serve_cluster_new(&b, &h, "http"), 0);
+    assert_int_equal(serve_cluster_new(&b, &h, "http", "t-"), 0);
     assert_true(
-        span_eq(buf_span(&b), span_str("m0=http://h1:2380,m1=http://[::1]:100")));
+        span_eq(buf_span(&b), span_str("t-0=http://h1:2380,t-1=http://[::1]:100")));
     buf_fini(&b);
     serve_members_fini(&m);
     serve_hosts_fini(&h);
@@ -126,6 +210,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hosts),    cmocka_unit_test(plans),
+        cmocka_unit_test(ids),      cmocka_unit_test(tags),
         cmocka_unit_test(clusters), cmocka_unit_test(nonsense),
         cmocka_unit_test(versions),
     };

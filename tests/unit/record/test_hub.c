@@ -512,6 +512,44 @@ static void test_lost_seat(void **state)
     end(&p);
 }
 
+static const struct job_msg *sent_to(const struct play *p, uint32_t peer,
+                                     enum job_kind kind)
+{
+    for (size_t i = 0; i < p->fx.count; i++)
+        if (p->fx.items[i].kind == HUB_SEND && p->fx.items[i].peer == peer &&
+            p->fx.items[i].msg.kind == kind)
+            return &p->fx.items[i].msg;
+    return NULL;
+}
+
+/* Those who were there before the host's seat was known, and those who come after. */
+static void test_host_seat(void **state)
+{
+    const struct job_msg host = {
+        .kind = JOB_ATTACH, .nonce = 7, .host = span_str("n"), .flags = JOB_SERVES
+    };
+    struct play p;
+
+    (void)state;
+    begin(&p, 2, 0);
+    say(&p, 3, host);
+    assert_null(sent_to(&p, 1, JOB_HOST));
+    say(&p, 3, (struct job_msg){ .kind = JOB_SEAT, .round = 5, .rank = 2 });
+    for (uint32_t peer = 1; peer <= 2; peer++) {
+        const struct job_msg *m = sent_to(&p, peer, JOB_HOST);
+
+        assert_non_null(m);
+        assert_true(m->round == 5 && m->rank == 2);
+    }
+    assert_null(sent_to(&p, 3, JOB_HOST));
+    say(&p, 4,
+        (struct job_msg){ .kind = JOB_ATTACH, .nonce = 8, .host = span_str("m") });
+    assert_non_null(sent_to(&p, 4, JOB_HOST));
+    say(&p, 4, (struct job_msg){ .kind = JOB_SEAT, .round = 5, .rank = 1 });
+    assert_null(sent_to(&p, 1, JOB_HOST)); /* not the host's */
+    end(&p);
+}
+
 static void test_back_in_time(void **state)
 {
     struct play p;
@@ -702,6 +740,7 @@ int main(void)
         cmocka_unit_test(test_lost_node),
         cmocka_unit_test(test_grace),
         cmocka_unit_test(test_lost_seat),
+        cmocka_unit_test(test_host_seat),
         cmocka_unit_test(test_phases),
         cmocka_unit_test(test_gave_up),
         cmocka_unit_test(test_gave_up_early),

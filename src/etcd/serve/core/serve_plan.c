@@ -198,33 +198,67 @@ void serve_members_fini(struct serve_members *m)
 
 /* ---- the decision ---- */
 
-enum serve_action serve_plan(const struct serve_members *told, const char *own_peer_url,
-                             uint64_t *old)
+void serve_tag(char out[SERVE_TAG_SIZE], const char *run_id)
 {
-    if (!told || told->count == 0)
-        return SERVE_NEW;
-    for (size_t i = 0; i < told->count; i++) {
-        const struct serve_member *m = &told->items[i];
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
 
-        if (strcmp(m->peer_url, own_peer_url) != 0)
-            continue;
-        if (!m->started)
-            return SERVE_NEW; /* The cluster was made with a place for us. */
-        *old = m->id;
-        return SERVE_REPLACE;
+    for (const char *p = run_id; *p; p++)
+        h = (h ^ (uint8_t)*p) * UINT64_C(0x100000001b3);
+    snprintf(out, SERVE_TAG_SIZE, "%08x-", (unsigned)(h ^ h >> 32));
+}
+
+static bool is_foreign(const struct serve_view *v)
+{
+    for (size_t i = 0; i < v->told->count; i++)
+        if (v->told->items[i].name[0] &&
+            strncmp(v->told->items[i].name, v->tag, strlen(v->tag)) != 0)
+            return true;
+    return false;
+}
+
+/* A member that has not told its clients' address has not run, or was killed before it
+ * could: nobody knows. If the others are a majority it is replaced, which is right in
+ * both cases; if not, they wait for it, and it can have promised nothing that counts.
+ */
+static enum serve_action plan_of_list(const struct serve_view *v, uint64_t *old)
+{
+    const struct serve_member *own = NULL;
+    size_t started = 0;
+
+    for (size_t i = 0; i < v->told->count; i++) {
+        const struct serve_member *m = &v->told->items[i];
+
+        if (strcmp(m->peer_url, v->peer_url) == 0)
+            own = m;
+        else
+            started += m->started;
     }
-    return SERVE_ADD;
+    if (!own)
+        return SERVE_ADD;
+    if (!own->started && started < v->told->count / 2 + 1)
+        return SERVE_NEW;
+    *old = own->id;
+    return SERVE_REPLACE;
+}
+
+enum serve_action serve_plan(const struct serve_view *v, uint64_t *old)
+{
+    if (v->told && v->told->count > 0)
+        return is_foreign(v) ? SERVE_FOREIGN : plan_of_list(v, old);
+    /* Silence is no answer: behind it the cluster may go on, with our former self in
+     * it. Only a majority of machines where nothing runs is one that has none. */
+    return v->refused + 1 >= v->hosts / 2 + 1 ? SERVE_NEW : SERVE_WAIT;
 }
 
 int serve_cluster_new(struct buf *out, const struct serve_hosts *hosts,
-                      const char *scheme)
+                      const char *scheme, const char *tag)
 {
     for (size_t i = 0; i < hosts->count; i++) {
         char *url = serve_url(scheme, hosts->items[i].host, hosts->items[i].peer_port);
 
         if (!url)
             return MUSTER_ENOMEM;
-        buf_printf(out, "%sm%zu=%s", i ? "," : "", i, url);
+        buf_printf(out, "%s%s%zu=%s", i ? "," : "", tag, i, url);
         mem_free(url);
     }
     return buf_error(out);

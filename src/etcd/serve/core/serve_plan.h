@@ -54,18 +54,31 @@ void serve_members_fini(struct serve_members *m);
 enum serve_action {
     SERVE_NEW,     /* begin, or take the place that the cluster was made with */
     SERVE_ADD,     /* the cluster goes on without us: be added */
-    SERVE_REPLACE, /* the cluster has us as we were: be removed, then added */
+    SERVE_REPLACE, /* the cluster has us as we were, or may: be removed, then added */
+    SERVE_WAIT,    /* there may be a cluster, and nobody has said so: ask again */
+    SERVE_FOREIGN, /* it is another job's */
 };
 
-/* told: the list of whoever answered, or NULL if nobody did. *old is set with REPLACE.
- */
-enum serve_action serve_plan(const struct serve_members *told, const char *own_peer_url,
-                             uint64_t *old);
+/* What is known when all have been asked. */
+struct serve_view {
+    const struct serve_members *told; /* the list of whoever answered, or NULL */
+    size_t hosts;                     /* how many are listed, we among them */
+    size_t refused;                   /* of them, where nothing listens for sure */
+    const char *peer_url;             /* ours */
+    const char *tag;                  /* what names of our job's members begin with */
+};
 
-/* "m0=http://h1:2380,m1=http://h2:2380": for a new cluster from the hosts, for one that
- * is there from its members, of which the one without a name is us. */
+/* *old is set with REPLACE. */
+enum serve_action serve_plan(const struct serve_view *v, uint64_t *old);
+
+/* "5f3a09c1-": tells the members of this job from those of another. */
+#define SERVE_TAG_SIZE 12
+void serve_tag(char out[SERVE_TAG_SIZE], const char *run_id);
+
+/* "TAG0=http://h1:2380,TAG1=http://h2:2380": for a new cluster from the hosts, for one
+ * that is there from its members, of which the one without a name is us. */
 int serve_cluster_new(struct buf *out, const struct serve_hosts *hosts,
-                      const char *scheme);
+                      const char *scheme, const char *tag);
 int serve_cluster_there(struct buf *out, const struct serve_members *members,
                         const char *own_name, const char *own_peer_url);
 

