@@ -15,10 +15,23 @@
 
 /* ---- Our name ---- */
 
+/* Our name in a state that all read and write: ranks follow the order of the names in
+ * it, so a place in the order of ranks has to be part of ours. */
+static struct rdzv_node core_name(const struct dynamic_handler *d,
+                                  char ordered[RDZV_ORDERED_SIZE])
+{
+    struct rdzv_node self = { span_str(d->self.addr), d->self.pid, d->self.local_id };
+
+    if (d->rank_order_key >= 0)
+        self.addr = rdzv_ordered_addr(self.addr, (uint64_t)d->rank_order_key, ordered);
+    return self;
+}
+
 /* Where the backend can tell who ends, sooner than heartbeats do. */
 void dynamic_present(struct dynamic_handler *d)
 {
-    const struct rdzv_node self = { span_str(d->addr), d->pid, d->local_id };
+    char ordered[RDZV_ORDERED_SIZE];
+    const struct rdzv_node self = core_name(d, ordered);
     char text[128]; /* as long as the core has it: the two are compared */
 
     if (d->backend->ops->presence)
@@ -34,46 +47,59 @@ static void announce_number(struct dynamic_handler *d)
         !d->backend->ops->own_addr(d->backend, addr, sizeof addr))
         return;
     rdzv_master_set_addr(d->master, addr);
-    rdzv_say_nameless(d->trace, d->addr, addr);
+    rdzv_say_nameless(d->trace, d->self.addr, addr);
 }
 
 static void on_backend(void *ctx, int status, const struct muster_error *err)
 {
     struct dynamic_handler *d = ctx;
 
-    if (d->destroying)
+    if (shell_ends(&d->shell))
         return;
-    d->stage = status == 0 ? STAGE_READY : STAGE_BROKEN;
-    if (status < 0)
-        err_copy(&d->broken, err);
-    else if (!dynamic_be_member(d))
+    if (status == 0 && !dynamic_be_member(d))
         dynamic_present(d);
-    if (status == 0 && d->nameless)
+    if (status == 0 && !d->self.resolves)
         announce_number(d);
-    dynamic_opened(d);
+    shell_feed_error(&d->shell, LIFE_OPENED, status < 0 ? err : NULL);
 }
 
-/* Ranks follow the order of the nodes' names, everywhere. node_order=N, which a
- * scheduler knows, puts a number of fixed width before ours; where we can be reached is
- * another matter. */
-static int rank_order_name(struct dynamic_handler *d, struct muster_error *err)
+static int make_core(struct dynamic_handler *d, struct muster_error *err)
 {
-    char name[sizeof d->addr];
-    int64_t order;
-    int rc = conf_int(&d->params, CONF_NODE_ORDER, &order, err);
+    char ordered[RDZV_ORDERED_SIZE];
+    struct rdzv *core;
+    uint64_t seed;
+    const struct rdzv_config cfg = {
+        .run_id = d->params.run_id,
+        .self = core_name(d, ordered),
+        .settings = d->settings,
+        .seed = uv_random(NULL, NULL, &seed, sizeof seed, 0, NULL) == 0 ? seed
+                                                                        : uv_hrtime(),
+        .trace = d->trace,
+    };
+    const int rc = rdzv_new(&cfg, &core, err);
 
-    if (rc < 0 || order < 0)
-        return rc;
-    memcpy(name, d->addr, sizeof name);
-    (void)snprintf(d->addr, sizeof d->addr, "%08" PRId64 ".%.1000s", order, name);
-    return 0;
+    if (rc == 0) {
+        rdzv_free(d->core);
+        d->core = core;
+    }
+    return rc;
+}
+
+int dynamic_rename(struct dynamic_handler *d, struct muster_error *err)
+{
+    uint32_t id;
+
+    if (uv_random(NULL, NULL, &id, sizeof id, 0, NULL) != 0)
+        id = (uint32_t)uv_hrtime();
+    d->self.local_id = 1000 + id % 1000000000u;
+    return make_core(d, err);
 }
 
 static void named(struct dynamic_handler *d)
 {
     const struct rdzv_master_opts opts = {
         .run_id = d->params.run_id,
-        .addr = d->where,
+        .addr = d->self.where,
         .bind = conf_text(&d->params, CONF_BIND),
         .auth = d->params.auth,
         .many = d->params.max_nodes > 1,
@@ -81,18 +107,15 @@ static void named(struct dynamic_handler *d)
         .timeout_ms = d->read_ms,
         .trace = d->trace,
     };
-    int rc = rank_order_name(d, &d->broken);
+    struct muster_error err;
+    int rc = make_core(d, &err);
 
     if (rc == 0)
-        rc = dynamic_core(d, &d->broken);
-    if (rc == 0)
-        rc = rdzv_master_new(d->base.loop, &opts, &d->master, &d->broken);
+        rc = rdzv_master_new(d->shell.base.loop, &opts, &d->master, &err);
     if (rc < 0) {
-        d->stage = STAGE_BROKEN;
-        dynamic_opened(d);
+        shell_feed_error(&d->shell, LIFE_OPENED, &err);
         return;
     }
-    d->stage = STAGE_OPEN;
     d->open_by_ms = clock_mono_ms() + d->read_ms;
     d->backend->ops->open(d->backend, on_backend, d);
 }
@@ -117,18 +140,18 @@ static void on_name(void *ctx, void *data)
     const struct rdzv_fqdn *f = data;
 
     d->naming = NULL;
-    d->nameless = !f || !f->resolves;
+    d->self.resolves = f && f->resolves;
     if (f) {
-        (void)snprintf(d->addr, sizeof d->addr, "%s", f->name);
+        (void)snprintf(d->self.addr, sizeof d->self.addr, "%s", f->name);
     } else {
-        rdzv_hostname(d->addr, sizeof d->addr);
+        rdzv_hostname(d->self.addr, sizeof d->self.addr);
         trace(d->trace, TRACE_WARN,
               "the resolver has not told this machine's full name within %u s; it is "
               "'%s' to the other nodes (--local-addr gives another)",
-              RDZV_NAME_MS / 1000, d->addr);
+              RDZV_NAME_MS / 1000, d->self.addr);
     }
-    (void)snprintf(d->where, sizeof d->where, "%s",
-                   stays_at_home(d) ? "127.0.0.1" : d->addr);
+    (void)snprintf(d->self.where, sizeof d->self.where, "%s",
+                   stays_at_home(d) ? "127.0.0.1" : d->self.addr);
     named(d);
 }
 
@@ -139,14 +162,15 @@ bool dynamic_is_alone(const struct dynamic_handler *d)
     return d->params.max_nodes == 1 && colon && strcmp(colon, ":0") == 0;
 }
 
-void dynamic_open(struct dynamic_handler *d)
+void dynamic_open(struct rdzv_shell *s)
 {
+    struct dynamic_handler *d = dynamic_of(s);
     struct rdzv_fqdn *job, own;
 
-    d->stage = STAGE_NAME;
+    d->self.resolves = true;
     if (d->params.local_addr) {
-        (void)snprintf(d->addr, sizeof d->addr, "%s", d->params.local_addr);
-        (void)snprintf(d->where, sizeof d->where, "%s", d->addr);
+        (void)snprintf(d->self.addr, sizeof d->self.addr, "%s", d->params.local_addr);
+        (void)snprintf(d->self.where, sizeof d->self.where, "%s", d->self.addr);
         named(d);
         return;
     }
@@ -155,47 +179,17 @@ void dynamic_open(struct dynamic_handler *d)
         return;
     }
     if (dynamic_is_alone(d)) { /* All who want to reach us are here: no DNS for that. */
-        rdzv_hostname(d->addr, sizeof d->addr);
-        (void)snprintf(d->where, sizeof d->where, "127.0.0.1");
+        rdzv_hostname(d->self.addr, sizeof d->self.addr);
+        (void)snprintf(d->self.where, sizeof d->self.where, "127.0.0.1");
         named(d);
         return;
     }
     job = mem_calloc(1, sizeof *job);
-    if (!job || blocking_call_run(d->base.loop, rdzv_fqdn_resolve, job, RDZV_NAME_MS,
-                                  on_name, d, &d->naming, &d->broken) < 0) {
+    if (!job || blocking_call_run(s->base.loop, rdzv_fqdn_resolve, job, RDZV_NAME_MS,
+                                  on_name, d, &d->naming, NULL) < 0) {
         mem_free(job);
         on_name(d, NULL);
     }
-}
-
-int dynamic_core(struct dynamic_handler *d, struct muster_error *err)
-{
-    struct rdzv *core;
-    uint64_t seed;
-    const struct rdzv_config cfg = {
-        .run_id = d->params.run_id,
-        .self = { span_str(d->addr), d->pid, d->local_id },
-        .settings = d->settings,
-        .seed = uv_random(NULL, NULL, &seed, sizeof seed, 0, NULL) == 0 ? seed
-                                                                        : uv_hrtime(),
-        .trace = d->trace,
-    };
-    const int rc = rdzv_new(&cfg, &core, err);
-
-    if (rc == 0) {
-        rdzv_free(d->core);
-        d->core = core;
-    }
-    return rc;
-}
-
-void dynamic_rename(struct dynamic_handler *d)
-{
-    uint32_t id;
-
-    if (uv_random(NULL, NULL, &id, sizeof id, 0, NULL) != 0)
-        id = (uint32_t)uv_hrtime();
-    d->local_id = 1000 + id % 1000000000u;
 }
 
 /* ---- Settings ---- */
@@ -284,23 +278,15 @@ int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
         b->ops->close(b, ignore, NULL);
         return rc;
     }
-    d->base = (struct rdzv_handler){ &dynamic_ops, loop };
+    shell_init(&d->shell, loop, &dynamic_ops, &dynamic_engine);
+    life_init(&d->shell.life, d->params.run_id, trace, rdzv_dead_after_ms(&d->settings),
+              b->ops->members && !dynamic_is_alone(d));
     d->backend = b;
     d->trace = trace;
     d->share = !(share && strcmp(share, "1") == 0);
-    d->pid = getpid();
-    d->local_id = rdzv_next_local_id();
-    (void)uv_timer_init(loop, &d->timer);
-    d->timer.data = d;
-    d->away_by_ms = d->linger_at_ms = d->runs_at_ms = MONO_NEVER;
-    *out = &d->base;
+    d->self.pid = getpid();
+    d->self.local_id = rdzv_next_local_id();
+    d->open_by_ms = d->runs.at_ms = MONO_NEVER;
+    *out = &d->shell.base;
     return 0;
-}
-
-void dynamic_free(struct dynamic_handler *d)
-{
-    rdzv_free(d->core);
-    dynamic_forget_members(d);
-    params_fini(&d->params);
-    mem_free(d);
 }

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "loop/clock.h"
+#include "rendezvous/core/request_queue.h"
 #include "store/push_session.h"
 
 #define DIAL_MS 5000u
@@ -18,7 +19,7 @@ struct member_driver {
     struct push_session *session; /* owned, or NULL */
     uv_timer_t timer;             /* the core's deadline */
     uv_timer_t deferred;          /* requests to be taken up from the loop */
-    unsigned requests;            /* bits 1 << kind */
+    struct request_queue requests;
     bool in_feed, closed;
     bool unjoined; /* a JOIN was taken back before the core had it: to be told */
     struct muster_error dial_err; /* a dial that could not even begin */
@@ -72,23 +73,20 @@ static void member_on_timer(uv_timer_t *t)
 
 static void take_requests(struct member_driver *d)
 {
-    static const enum rdzv_event_kind order[] = { RDZV_EV_LEAVE, RDZV_EV_CLOSE,
-                                                  RDZV_EV_JOIN };
     const struct rdzv_effect refused = { .kind = RDZV_FX_REFUSED,
                                          .code = MUSTER_ECANCELED,
                                          .text = "leaving" };
+    struct member_event ev = { .kind = MEMBER_REQUEST };
 
-    if (d->unjoined) {
-        d->unjoined = false;
-        d->cb(d->ctx, &refused);
-    }
-    for (size_t i = 0; i < ARRAY_LEN(order) && !d->closed; i++) {
-        struct member_event ev = { .kind = MEMBER_REQUEST, .request = order[i] };
-
-        if (!(d->requests & 1u << order[i]))
-            continue;
-        d->requests &= ~(1u << order[i]);
-        member_feed(d, &ev);
+    while (!d->closed) {
+        if (d->unjoined) {
+            d->unjoined = false;
+            d->cb(d->ctx, &refused);
+        } else if (request_take(&d->requests, &ev.request)) {
+            member_feed(d, &ev);
+        } else {
+            return;
+        }
     }
 }
 
@@ -170,7 +168,7 @@ static void member_feed(struct member_driver *d, struct member_event *ev)
     if (d->closed)
         return;
     clock_arm(&d->timer, member_on_timer, member_deadline(d->core));
-    if (d->requests)
+    if (d->requests.bits)
         (void)uv_timer_start(&d->deferred, member_on_deferred, 0, 0);
 }
 
@@ -178,13 +176,7 @@ static void member_feed(struct member_driver *d, struct member_event *ev)
 
 void member_driver_request(struct member_driver *d, enum rdzv_event_kind kind)
 {
-    /* Requests are taken up LEAVE first, which is right for those that come in that
-     * order: who leaves and then joins. */
-    if (kind == RDZV_EV_LEAVE && d->requests & 1u << RDZV_EV_JOIN) {
-        d->requests &= ~(1u << RDZV_EV_JOIN);
-        d->unjoined = true;
-    }
-    d->requests |= 1u << kind;
+    d->unjoined |= request_put(&d->requests, kind);
     if (!d->in_feed)
         (void)uv_timer_start(&d->deferred, member_on_deferred, 0, 0);
 }

@@ -13,9 +13,9 @@
 #include "rendezvous/core/conf_table.h"
 #include "rendezvous/core/count_in.h"
 #include "rendezvous/core/endpoint.h"
-#include "rendezvous/handler.h"
 #include "rendezvous/registry.h"
 #include "rendezvous/secured.h"
+#include "rendezvous/shell.h"
 #include "store/client.h"
 #include "store/server.h"
 #include "store/talk_driver.h"
@@ -24,7 +24,7 @@
 #include <stdio.h>
 
 struct static_handler {
-    struct rdzv_handler base;
+    struct rdzv_shell shell;   /* first: the handler as the agent sees it */
     const struct trace *trace; /* borrowed */
     char *run_id;              /* owned */
     struct endpoint at;
@@ -41,28 +41,22 @@ struct static_handler {
     struct async_store *prefixed; /* owned */
     struct count_in count;        /* decides who is here */
     struct talk_driver *counting; /* owned while it runs */
-    bool ready, destroying;
-    bool ending; /* our server: its port is free again before anything is told */
+    enum { FIXED_OUT, FIXED_COUNTING, FIXED_READY } stage;
+    bool ending;  /* our server: its port is free again before a failure is told */
+    bool leaving; /* to be told once the join has failed */
     struct rdzv_round round;
-    rdzv_next_cb next_cb;
-    void *next_ctx;
-    uv_timer_t deferred;
-    struct muster_error why; /* of a failure that is told from the loop; code 0: none */
-    struct {
-        rdzv_done_cb cb;
-        void *ctx;
-    } done[3]; /* set_closed, leave, shutdown: told from the loop */
-    size_t refs;
-    void (*gone_cb)(void *ctx);
-    void *gone_ctx;
+    struct muster_error why; /* of the join that failed; told when the server is gone */
 };
 
 static const struct rdzv_handler_ops static_ops;
+static const struct rdzv_engine static_engine;
 
-static void fixed_defer(struct static_handler *f); /* what there is to tell */
-static void fixed_drop(struct static_handler *f, struct async_store **s);
 static void fixed_end_server(struct static_handler *f);
-static void fixed_release(struct static_handler *f);
+
+static struct static_handler *fixed_of(const struct rdzv_shell *s)
+{
+    return CONTAINER_OF(s, struct static_handler, shell);
+}
 
 static void fixed_stop_counting(struct static_handler *f)
 {
@@ -70,28 +64,60 @@ static void fixed_stop_counting(struct static_handler *f)
     f->counting = NULL;
 }
 
+static void no_matter_gone(void *ctx)
+{
+    (void)ctx;
+}
+
+static void fixed_drop(struct async_store **s)
+{
+    if (*s)
+        async_store_close(*s, no_matter_gone, NULL);
+    *s = NULL;
+}
+
+static void fixed_left(struct static_handler *f)
+{
+    f->leaving = false;
+    shell_feed_error(&f->shell, LIFE_LEFT, NULL);
+}
+
+static void fixed_failed(struct static_handler *f)
+{
+    f->stage = FIXED_OUT;
+    shell_feed_error(&f->shell, LIFE_REFUSED, &f->why);
+    if (f->leaving)
+        fixed_left(f);
+}
+
 static void fixed_fail(struct static_handler *f, const struct muster_error *err)
 {
     err_copy(&f->why, err);
+    bind_address_cancel(f->binding);
+    f->binding = NULL;
     fixed_stop_counting(f);
-    fixed_drop(f, &f->counter);
-    fixed_drop(f, &f->prefixed);
-    fixed_drop(f, &f->store);
+    fixed_drop(&f->counter);
+    fixed_drop(&f->prefixed);
+    fixed_drop(&f->store);
     fixed_end_server(f);
-    fixed_defer(f);
+    if (!f->ending)
+        fixed_failed(f);
 }
+
+static void fixed_take_token(struct static_handler *f);
 
 static void all_here(struct static_handler *f)
 {
     fixed_stop_counting(f);
-    fixed_drop(f, &f->counter);
+    fixed_drop(&f->counter);
+    fixed_take_token(f);
     f->round = (struct rdzv_round){ .rank = f->rank,
                                     .world_size = f->world,
                                     .store = f->prefixed,
                                     .master_addr = f->at.host,
                                     .master_port = (uint16_t)f->at.port };
-    f->ready = true;
-    fixed_defer(f);
+    f->stage = FIXED_READY;
+    shell_feed_error(&f->shell, LIFE_JOINED, NULL);
 }
 
 /* ---- Counting in ---- */
@@ -100,7 +126,7 @@ static void all_here(struct static_handler *f)
  * next() is under way. */
 static bool is_over(const struct static_handler *f, int status)
 {
-    return f->destroying || status == MUSTER_ECANCELED;
+    return shell_ends(&f->shell) || status == MUSTER_ECANCELED;
 }
 
 static void fixed_on_counted(void *ctx, const struct talk_fx *fx)
@@ -193,7 +219,7 @@ static int serve(struct static_handler *f, struct muster_error *err)
     opts.auth = f->auth;
     opts.port = (uint16_t)f->at.port;
     opts.trace = f->trace;
-    rc = store_server_open(f->base.loop, &opts, &f->server, err);
+    rc = store_server_open(f->shell.base.loop, &opts, &f->server, err);
     if (rc < 0) {
         (void)err_wrap(err,
                        "The server socket has failed to listen on any local network "
@@ -226,12 +252,14 @@ static void fixed_connect(struct static_handler *f)
     if (f->server)
         opts.host = store_server_own_host(f->server);
     if (rc == 0)
-        rc = store_client_open(f->base.loop, &opts, no_matter, f, &f->store, &err);
+        rc =
+            store_client_open(f->shell.base.loop, &opts, no_matter, f, &f->store, &err);
     if (rc == 0)
         rc = async_store_prefix(f->store, f->run_id, false, &f->prefixed, &err);
     opts.raw_keys = true;
     if (rc == 0)
-        rc = store_client_open(f->base.loop, &opts, on_open, f, &f->counter, &err);
+        rc =
+            store_client_open(f->shell.base.loop, &opts, on_open, f, &f->counter, &err);
     if (rc < 0)
         fixed_fail(f, &err);
 }
@@ -252,7 +280,8 @@ static void fixed_begin(struct static_handler *f)
     };
 
     if (f->rank == 0 && !f->server)
-        bind_address_find(f->base.loop, &ask, fixed_on_bind_address, f, &f->binding);
+        bind_address_find(f->shell.base.loop, &ask, fixed_on_bind_address, f,
+                          &f->binding);
     else
         fixed_connect(f);
 }
@@ -305,6 +334,15 @@ static int read_params(struct static_handler *f, const struct rdzv_params *p,
     return f->run_id && f->bind ? 0 : err_nomem(err);
 }
 
+static void fixed_free(struct static_handler *f)
+{
+    talk_fini(&f->count.talk);
+    mem_free(f->run_id);
+    mem_free(f->bind);
+    auth_unref(f->auth);
+    mem_free(f);
+}
+
 int rdzv_static_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
                        const struct trace *trace, struct rdzv_handler **out,
                        struct muster_error *err)
@@ -315,54 +353,81 @@ int rdzv_static_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *par
     (void)ctx;
     if (!f)
         return err_nomem(err);
-    f->base = (struct rdzv_handler){ &static_ops, loop };
     f->trace = trace;
-    f->refs = 1;
     rc = read_params(f, params, err);
     if (rc < 0) {
-        fixed_release(f);
+        fixed_free(f);
         return rc;
     }
-    (void)uv_timer_init(loop, &f->deferred);
-    f->deferred.data = f;
-    *out = &f->base;
+    shell_init(&f->shell, loop, &static_ops, &static_engine);
+    life_init(&f->shell.life, f->run_id, trace, 0, false);
+    *out = &f->shell.base;
     return 0;
 }
 
-/* ---- The handler as the agent sees it ---- */
+/* ---- What the lifecycle asks for ---- */
 
-static struct static_handler *fixed_of(const struct rdzv_handler *h)
+static void fixed_open(struct rdzv_shell *s)
 {
-    return CONTAINER_OF(h, struct static_handler, base);
+    shell_feed_error(s, LIFE_OPENED, NULL);
 }
 
-static void static_on_deferred(uv_timer_t *t)
+/* The nodes of the first round are those of all others. */
+static void fixed_join(struct rdzv_shell *s)
 {
-    struct static_handler *f = t->data;
-    const rdzv_next_cb cb = f->next_cb;
+    struct static_handler *f = fixed_of(s);
 
-    for (size_t i = 0; i < ARRAY_LEN(f->done); i++) {
-        const rdzv_done_cb done = f->done[i].cb;
-
-        f->done[i].cb = NULL;
-        if (done)
-            done(f->done[i].ctx, 0, NULL);
-    }
-    if (!cb || f->destroying || f->ending || (f->why.code == 0 && !f->ready))
+    if (f->stage == FIXED_READY) {
+        f->round.round++;
+        shell_feed_error(s, LIFE_JOINED, NULL);
         return;
-    f->next_cb = NULL;
-    if (f->why.code == 0)
-        fixed_take_token(f);
-    cb(f->next_ctx, f->why.code, f->why.code == 0 ? &f->round : NULL,
-       f->why.code == 0 ? NULL : &f->why);
+    }
+    trace(f->trace, TRACE_INFO, "Creating TCPStore as the c10d::Store implementation");
+    f->stage = FIXED_COUNTING;
+    fixed_begin(f);
 }
 
-static void fixed_defer(struct static_handler *f)
+static void fixed_leave(struct rdzv_shell *s)
 {
-    (void)uv_timer_start(&f->deferred, static_on_deferred, 0, 0);
+    struct static_handler *f = fixed_of(s);
+    struct muster_error err;
+
+    f->leaving = true;
+    if (f->stage != FIXED_COUNTING) {
+        fixed_left(f);
+        return;
+    }
+    (void)err_set(&err, MUSTER_ECANCELED, "leaving");
+    if (!f->ending)
+        fixed_fail(f, &err);
 }
 
-/* ---- What the agent calls ---- */
+static void fixed_close(struct rdzv_shell *s)
+{
+    shell_feed_error(s, LIFE_CLOSED, NULL);
+}
+
+static void fixed_find(struct rdzv_shell *s)
+{
+    shell_feed_error(s, LIFE_ADDRESS, NULL); /* Everybody was told it. */
+}
+
+static void fixed_drop_round(struct rdzv_shell *s)
+{
+    (void)s; /* There is but one. */
+}
+
+static const struct rdzv_round *fixed_round(const struct rdzv_shell *s)
+{
+    return &fixed_of(s)->round;
+}
+
+/* ---- What the agent asks ---- */
+
+static struct static_handler *of_handler(const struct rdzv_handler *h)
+{
+    return CONTAINER_OF(h, struct static_handler, shell.base);
+}
 
 static const char *backend(const struct rdzv_handler *h)
 {
@@ -372,51 +437,13 @@ static const char *backend(const struct rdzv_handler *h)
 
 static const char *run_id(const struct rdzv_handler *h)
 {
-    return fixed_of(h)->run_id;
+    return of_handler(h)->run_id;
 }
 
 static bool use_agent_store(const struct rdzv_handler *h)
 {
     (void)h;
     return true;
-}
-
-static void next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
-{
-    struct static_handler *f = fixed_of(h);
-
-    assert(!f->next_cb);
-    f->next_cb = cb;
-    f->next_ctx = ctx;
-    f->why.code = 0;
-    if (f->ready) {
-        f->round.round++;
-        fixed_defer(f);
-    } else {
-        trace(f->trace, TRACE_INFO,
-              "Creating TCPStore as the c10d::Store implementation");
-        fixed_begin(f);
-    }
-}
-
-static void cancel(struct rdzv_handler *h)
-{
-    struct static_handler *f = fixed_of(h);
-    struct muster_error err;
-
-    if (!f->next_cb)
-        return;
-    f->ready = false;
-    (void)err_set(&err, MUSTER_ECANCELED, "joining the run '%s' was canceled",
-                  f->run_id);
-    fixed_fail(f, &err);
-}
-
-static void on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx)
-{
-    (void)h;
-    (void)cb; /* Nothing ever changes. */
-    (void)ctx;
 }
 
 static int64_t num_nodes_waiting(const struct rdzv_handler *h)
@@ -434,7 +461,7 @@ static bool is_closed(const struct rdzv_handler *h)
 /* Only rank 0 waits for others here; they are in its store by the time it waits. */
 static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
 {
-    const struct static_handler *f = fixed_of(h);
+    const struct static_handler *f = of_handler(h);
 
     *out =
         (struct rdzv_progress){ .stage = f->count.here ? RDZV_AT_ROUND : RDZV_AT_STORE,
@@ -448,65 +475,37 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
         (void)snprintf(out->why, sizeof out->why,
                        "each node needs a --node-rank of its own; with "
                        "--rdzv-backend=c10d none does");
-    return f->next_cb && !f->ready;
+    return f->stage == FIXED_COUNTING;
 }
 
 static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *port,
                      bool *local, bool *alone)
 {
-    const struct static_handler *f = fixed_of(h);
+    const struct static_handler *f = of_handler(h);
 
     *alone = f->world == 1;
     *local = f->server != NULL;
     *host = f->server ? "127.0.0.1" : f->at.host;
     *port = (uint16_t)f->at.port;
-    return f->ready;
+    return f->stage == FIXED_READY;
 }
 
 static const struct store_server *served_store(const struct rdzv_handler *h)
 {
-    return fixed_of(h)->server;
+    return of_handler(h)->server;
 }
 
 static struct async_store *gathers_at(const struct rdzv_handler *h)
 {
-    const struct static_handler *f = fixed_of(h);
+    const struct static_handler *f = of_handler(h);
 
-    return f->next_cb && !f->ready && f->count.here ? f->prefixed : NULL;
-}
-
-static void tell(struct rdzv_handler *h, size_t which, rdzv_done_cb cb, void *ctx)
-{
-    struct static_handler *f = fixed_of(h);
-
-    f->done[which].cb = cb;
-    f->done[which].ctx = ctx;
-    fixed_defer(f);
-}
-
-static void set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
-{
-    tell(h, 0, cb, ctx);
-}
-
-static void leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
-{
-    cancel(h);
-    tell(h, 1, cb, ctx);
-}
-
-static void shutdown_handler(struct rdzv_handler *h, bool close, rdzv_done_cb cb,
-                             void *ctx)
-{
-    (void)close;
-    cancel(h);
-    tell(h, 2, cb, ctx);
+    return f->stage == FIXED_COUNTING && f->count.here ? f->prefixed : NULL;
 }
 
 /* With other nodes about, their agents' keys are in there, too. */
 static void wipe_worker_store(struct rdzv_handler *h)
 {
-    struct static_handler *f = fixed_of(h);
+    struct static_handler *f = of_handler(h);
 
     if (f->server && f->world == 1)
         store_server_wipe(f->server);
@@ -514,7 +513,7 @@ static void wipe_worker_store(struct rdzv_handler *h)
 
 static uint64_t worker_writes(const struct rdzv_handler *h)
 {
-    const struct static_handler *f = fixed_of(h);
+    const struct static_handler *f = of_handler(h);
     struct store_server_stats stats = { 0 };
 
     if (f->server)
@@ -524,103 +523,89 @@ static uint64_t worker_writes(const struct rdzv_handler *h)
 
 static uint64_t first_write_ms(struct rdzv_handler *h)
 {
-    const struct static_handler *f = fixed_of(h);
+    const struct static_handler *f = of_handler(h);
 
     return f->server ? store_server_first_write_ms(f->server) : 0;
 }
 
 /* ---- The end ---- */
 
-static void fixed_release(struct static_handler *f)
-{
-    void (*cb)(void *) = f->gone_cb;
-    void *ctx = f->gone_ctx;
-
-    if (--f->refs > 0)
-        return;
-    talk_fini(&f->count.talk);
-    mem_free(f->run_id);
-    mem_free(f->bind);
-    auth_unref(f->auth);
-    mem_free(f);
-    if (cb)
-        cb(ctx);
-}
-
-static void on_gone(void *ctx)
-{
-    fixed_release(ctx);
-}
-
-static void on_handle_gone(uv_handle_t *h)
-{
-    fixed_release(h->data);
-}
-
-static void fixed_drop(struct static_handler *f, struct async_store **s)
-{
-    if (!*s)
-        return;
-    f->refs++;
-    async_store_close(*s, on_gone, f);
-    *s = NULL;
-}
-
 static void on_server_gone(void *ctx)
 {
     struct static_handler *f = ctx;
 
     f->ending = false;
-    if (!f->destroying)
-        fixed_defer(f);
-    fixed_release(f);
+    if (shell_ends(&f->shell))
+        handle_set_left(&f->shell.closing);
+    else
+        fixed_failed(f);
 }
 
 static void fixed_end_server(struct static_handler *f)
 {
     if (!f->server)
         return;
-    f->refs++;
     f->ending = true;
     store_server_close(f->server, on_server_gone, f);
     f->server = NULL;
 }
 
-static void destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx)
+static void close_store(struct static_handler *f, struct async_store **s)
 {
-    struct static_handler *f = fixed_of(h);
+    if (!*s)
+        return;
+    handle_set_add(&f->shell.closing);
+    async_store_close(*s, handle_set_left, &f->shell.closing);
+    *s = NULL;
+}
 
-    f->destroying = true;
-    f->next_cb = NULL;
-    f->gone_cb = cb;
-    f->gone_ctx = ctx;
+static void fixed_destroy(struct rdzv_shell *s)
+{
+    struct static_handler *f = fixed_of(s);
+
     bind_address_cancel(f->binding);
+    f->binding = NULL;
     fixed_stop_counting(f);
-    fixed_drop(f, &f->counter);
-    fixed_drop(f, &f->prefixed);
-    fixed_drop(f, &f->store);
+    close_store(f, &f->counter);
+    close_store(f, &f->prefixed);
+    close_store(f, &f->store);
     fixed_end_server(f);
-    uv_close((uv_handle_t *)&f->deferred, on_handle_gone);
+    if (f->ending)
+        handle_set_add(&s->closing);
+}
+
+static void fixed_release(struct rdzv_shell *s)
+{
+    const struct shell_gone gone = s->gone;
+
+    fixed_free(fixed_of(s));
+    gone.cb(gone.ctx);
 }
 
 static const struct rdzv_handler_ops static_ops = {
+    RDZV_SHELL_OPS,
     .backend = backend,
     .run_id = run_id,
     .use_agent_store = use_agent_store,
-    .next = next,
-    .cancel = cancel,
-    .on_news = on_news,
     .num_nodes_waiting = num_nodes_waiting,
     .is_closed = is_closed,
     .progress = progress,
     .gathers_at = gathers_at,
     .store_at = store_at,
     .served_store = served_store,
-    .set_closed = set_closed,
-    .leave = leave,
-    .shutdown = shutdown_handler,
     .wipe_worker_store = wipe_worker_store,
     .worker_writes = worker_writes,
     .first_write_ms = first_write_ms,
-    .destroy = destroy,
+};
+
+static const struct rdzv_engine static_engine = {
+    .open = fixed_open,
+    .join = fixed_join,
+    .leave = fixed_leave,
+    .close = fixed_close,
+    .find = fixed_find,
+    .drop = fixed_drop_round,
+    .round = fixed_round,
+    .destroy = fixed_destroy,
+    .release = fixed_release,
 };

@@ -99,7 +99,7 @@ const struct conf_key conf_keys[CONF_COUNT] = {
     [CONF_LOSS_GRACE] = { "loss_grace_ms", CONF_C10D, CONF_INT, 50, 0, 60000,
                           .help = "Milliseconds that a node whose connection broke has "
                                   "to come back before it is lost, at most 60000." },
-    [CONF_NODE_ORDER] = { "node_order", CONF_DYNAMIC, CONF_INT, -1, -1, 999999999,
+    [CONF_NODE_ORDER] = { "node_order", CONF_DYNAMIC, CONF_INT, -1, -1, 99999999,
                           .shown = "none",
                           .help = "The number that --rank-order has found for this "
                                   "node: lower numbers get lower ranks." },

@@ -390,7 +390,8 @@ static int coordinator_hello(struct coordinator *h, const struct coordinator_eve
                              struct coordinator_fx *fx, struct muster_error *err)
 {
     const struct coord_msg *m = ev->msg;
-    const struct rdzv_node node = { m->addr, m->pid, m->local_id };
+    struct rdzv_node node = { m->addr, m->pid, m->local_id };
+    char ordered[RDZV_ORDERED_SIZE];
     struct settings_before before = { .replaced = false };
     struct node_session *w;
     int rc;
@@ -403,6 +404,10 @@ static int coordinator_hello(struct coordinator *h, const struct coordinator_eve
         coordinator_drop(fx, ev->peer);
         return 0;
     }
+    /* The order of ranks is a value here; but torchrun's nodes sort by name, and one of
+     * them may be the one that completes a round. */
+    if (m->order == COORD_BY_KEY)
+        node.addr = rdzv_ordered_addr(m->addr, m->rank_order_key, ordered);
     rc = coordinator_reserve_peer(h, ev->peer);
     if (rc == 0)
         rc = take_settings(h, m, &before, err);

@@ -1,13 +1,16 @@
-/* coordinator_seats.c - who sits where: torch's join rules, applied by the host.
+/* coordinator_seats.c - who sits where: torch's join rules (decisions.c), applied by
+ * the host.
  *
  * Every node that asked and was not answered is in h->requests. A join seats itself
  * alone, O(1); what can move others' seats sets h->reseat, and then all requests are
  * walked in order of asking: when a round begins, when it is complete, when a place in
  * a full one becomes free. So a round costs O(n) in all. */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
 #include "rendezvous/core/coordinator_int.h"
+#include "rendezvous/core/decisions.h"
 
 /* Of one round. The first makes its members go for the next one, a few more say how bad
  * it is; to tell each of n nodes of each other of a rack would be a message for every
@@ -88,15 +91,8 @@ void coordinator_tell_joined(struct coordinator *h, struct coordinator_fx *fx)
 
 struct ranked {
     struct participant *m;
-    const struct node_session *w; /* NULL: a node of torchrun */
+    const struct node_session *w;
 };
-
-static int by_node(const void *a, const void *b)
-{
-    const struct ranked *x = a, *y = b;
-
-    return rdzv_node_cmp(&x->m->node, &y->m->node);
-}
 
 static int by_key(const void *a, const void *b)
 {
@@ -104,47 +100,65 @@ static int by_key(const void *a, const void *b)
 
     if (x->w->rank_order_key != y->w->rank_order_key)
         return x->w->rank_order_key < y->w->rank_order_key ? -1 : 1;
-    return by_node(a, b);
+    return rdzv_node_cmp(&x->m->node, &y->m->node);
 }
 
-/* Ranks in torch's order, or in the users' own if all are nodes of ours that have one.
- * False: out of memory, and the round stays open until the next event. */
-static bool rank_places(struct coordinator *h)
+static int rank_by_key(struct coordinator *h)
 {
-    const size_t count = rdzv_count(&h->state, RDZV_PLACES);
-    struct ranked *all = mem_calloc(count, sizeof *all);
-    bool keyed = true;
+    struct ranked *all = mem_calloc(rdzv_count(&h->state, RDZV_PLACES), sizeof *all);
     size_t n = 0;
 
     if (!all)
-        return false;
+        return MUSTER_ENOMEM;
     for (struct participant *m = rdzv_first(&h->state, RDZV_PLACES); m;
-         m = m->next[RDZV_PLACES]) {
-        all[n].m = m;
-        all[n].w = coordinator_find(h, &m->node);
-        keyed = keyed && all[n].w && all[n].w->order == COORD_BY_KEY;
-        n++;
-    }
-    qsort(all, n, sizeof *all, keyed ? by_key : by_node);
+         m = m->next[RDZV_PLACES])
+        all[n++] = (struct ranked){ m, coordinator_find(h, &m->node) };
+    qsort(all, n, sizeof *all, by_key);
     for (size_t i = 0; i < n; i++)
         all[i].m->rank = (int64_t)i;
     mem_free(all);
+    return 0;
+}
+
+static bool all_have_keys(const struct coordinator *h)
+{
+    for (const struct participant *m = rdzv_first(&h->state, RDZV_PLACES); m;
+         m = m->next[RDZV_PLACES]) {
+        const struct node_session *w = coordinator_find(h, &m->node);
+
+        if (!w || w->order != COORD_BY_KEY)
+            return false;
+    }
     return true;
+}
+
+/* Ranks in torch's order, or in the users' own if all are nodes of ours that have one.
+ */
+static int rank_places(struct coordinator *h)
+{
+    int rc;
+
+    if (!all_have_keys(h))
+        return rdzv_complete_round(&h->state);
+    rc = rank_by_key(h);
+    if (rc < 0)
+        return rc;
+    h->state.complete = true;
+    h->state.deadline_us = WALL_NEVER;
+    return 0;
 }
 
 static void complete(struct coordinator *h, struct coordinator_fx *fx, struct now now)
 {
-    if (!rank_places(h)) {
+    if (rank_places(h) < 0) {
         trace(h->trace, TRACE_ERROR,
               "rendezvous '%s': out of memory, round %lld waits for the next event",
               h->run_id, (long long)h->state.round);
         return;
     }
-    h->state.complete = true;
     h->settled_by_ms = now.mono_ms + SETTLE_MS;
     h->departures = h->losses = 0;
     h->gathered_pause_ms = GATHERED_FIRST_MS;
-    h->state.deadline_us = WALL_NEVER;
     h->last_call_by_ms = MONO_NEVER;
     h->waiting_told = false;
     h->dirty = true;
@@ -169,13 +183,32 @@ static bool everybody_is_here(const struct coordinator *h)
     return false;
 }
 
+/* What a node with that seat sees: torch's join rules (rendezvous/core/decisions.c) say
+ * what follows. How long it may wait is its own affair. */
+static struct rdzv_view join_view(const struct coordinator *h, enum rdzv_seat seat)
+{
+    return (struct rdzv_view){
+        .seat = seat,
+        .closed = h->state.closed,
+        .complete = h->state.complete,
+        .placed = (int64_t)rdzv_count(&h->state, RDZV_PLACES),
+        .min_nodes = h->settings.min_nodes,
+        .max_nodes =
+            MAX_OF(h->settings.max_nodes, (int64_t)rdzv_count(&h->state, RDZV_PLACES)),
+        .due_ms = MONO_NEVER,
+    };
+}
+
 void coordinator_complete_if_due(struct coordinator *h, struct coordinator_fx *fx,
                                  struct now now)
 {
-    if (h->state.complete || h->state.closed || !buf_len(&h->settings_text) ||
-        !enough(h))
+    struct rdzv_view v = join_view(h, SEAT_PLACE);
+
+    if (h->state.complete || !buf_len(&h->settings_text))
         return;
-    if (full(h) || everybody_is_here(h) || now.mono_ms >= h->last_call_by_ms)
+    v.call_over = full(h) || now.mono_ms >= h->last_call_by_ms;
+    v.everybody = everybody_is_here(h);
+    if (rdzv_join_next(&v) == RDZV_COMPLETE)
         complete(h, fx, now);
 }
 
@@ -207,21 +240,31 @@ static void take_place(struct coordinator *h, struct participant *m, struct now 
     coordinator_call_last(h, now);
 }
 
-/* Gives one request the seat that torch's join table would: rows 10, 11, 13. But who
- * waited while a round filled up without it becomes a spare: torch leaves it waiting.
+/* Gives one request the seat that torch's node would take. But who waited while a round
+ * filled up without it becomes a spare: torch leaves it waiting (see
+ * coordinator_tell_waiting). A spare that finds room is one of those who wait at once.
  */
 static void seat(struct coordinator *h, struct node_session *w, struct now now)
 {
     struct participant *m = rdzv_state_find(&h->state, &w->node);
+    struct rdzv_view v = join_view(h, rdzv_seat_of(m));
 
-    if (rdzv_in(m, RDZV_PLACES))
-        return;
-    if (!h->state.complete)
+    assert(m && !h->state.closed);
+    if ((v.seat == SEAT_WAIT && full(h)) || rdzv_join_next(&v) == RDZV_DROP_SPARE)
+        v.seat = SEAT_NONE;
+    switch (rdzv_join_next(&v)) {
+    case RDZV_TAKE_PLACE:
         take_place(h, m, now);
-    else if (!full(h) && !rdzv_in(m, RDZV_WAITS))
+        return;
+    case RDZV_TAKE_WAIT:
         move_to(h, m, RDZV_WAITS);
-    else if (full(h) && !rdzv_in(m, RDZV_SPARES))
-        move_to(h, m, RDZV_SPARES); /* also who waited: see coordinator_tell_waiting */
+        return;
+    case RDZV_TAKE_SPARE:
+        move_to(h, m, RDZV_SPARES);
+        return;
+    default:
+        return; /* It has the seat that it is to have. */
+    }
 }
 
 void coordinator_tell_spare(struct coordinator *h, struct coordinator_fx *fx,
@@ -310,28 +353,25 @@ void coordinator_settle(struct coordinator *h, struct coordinator_fx *fx,
     coordinator_tell_waiting(h, fx);
 }
 
-/* Torch's epilogue of every departure. */
 void coordinator_leave_place(struct coordinator *h, struct participant *m)
 {
     struct rdzv_state *s = &h->state;
+    const bool was_complete = s->complete;
 
     if (!rdzv_in(m, RDZV_PLACES))
         return;
     rdzv_state_drop(s, m, RDZV_PLACES);
+    rdzv_places_removed(s, &h->settings);
     h->dirty = true;
-    if (s->complete && rdzv_count(s, RDZV_PLACES) == 0) {
-        s->complete = false;
-        s->round++;
+    if (was_complete && !s->complete) {
         h->waiting_told = false;
         h->resume_by_ms = MONO_NEVER;
         h->reseat = true;
     } else if (!s->complete) {
         h->gathered_due_ms = h->gathered_ms + h->gathered_pause_ms;
-        if (!enough(h)) {
-            s->deadline_us = WALL_NEVER;
+        if (!enough(h))
             h->last_call_by_ms = MONO_NEVER;
-        }
-    } else if (s->complete && rdzv_count(s, RDZV_SPARES) > 0) {
+    } else if (rdzv_count(s, RDZV_SPARES) > 0) {
         h->reseat = true; /* A place is free: the spares become waiting nodes. */
     }
 }

@@ -29,7 +29,7 @@ bool rdzv_action_writes(enum rdzv_action a)
     return a >= RDZV_KEEP_ALIVE && a <= RDZV_CLOSE;
 }
 
-static enum rdzv_seat seat_of(const struct participant *m)
+enum rdzv_seat rdzv_seat_of(const struct participant *m)
 {
     if (rdzv_in(m, RDZV_SPARES))
         return SEAT_SPARE;
@@ -46,7 +46,7 @@ struct rdzv_view rdzv_view_of(const struct rdzv_state *s, const struct rdzv_node
     const int64_t interval_us = (int64_t)rdzv_interval_ms(settings) * 1000;
 
     return (struct rdzv_view){
-        .seat = seat_of(m),
+        .seat = rdzv_seat_of(m),
         .in_round = rdzv_in(m, RDZV_PLACES),
         .closed = s->closed,
         .complete = s->complete,

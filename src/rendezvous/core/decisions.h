@@ -44,6 +44,8 @@ bool rdzv_action_writes(enum rdzv_action a);
  * PLACE, WAIT counts, as torch looks. */
 enum rdzv_seat { SEAT_NONE, SEAT_PLACE, SEAT_WAIT, SEAT_SPARE };
 
+enum rdzv_seat rdzv_seat_of(const struct participant *m); /* NULL: none */
+
 /* All that a decision depends on. */
 struct rdzv_view {
     enum rdzv_seat seat;
@@ -61,6 +63,8 @@ struct rdzv_view rdzv_view_of(const struct rdzv_state *s, const struct rdzv_node
                               const struct rdzv_settings *settings, struct now now,
                               uint64_t due_ms);
 
+/* The join rules, for a node that changes the state itself (cas_node_plan.c) and for
+ * the coordinator, which applies them for its nodes (coordinator_seats.c). */
 enum rdzv_action rdzv_join_next(const struct rdzv_view *v);
 enum rdzv_action rdzv_exit_next(const struct rdzv_view *v);
 enum rdzv_action rdzv_close_next(const struct rdzv_view *v);

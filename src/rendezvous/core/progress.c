@@ -64,20 +64,6 @@ void progress_other_runs(struct span answer, const char *run_id, char *to, size_
     buf_fini(&b);
 }
 
-/* "00000007.node8", see rendezvous/dynamic_open.c: seven comes before eight, and node8
- * is who it is. */
-static struct span without_order(struct span addr)
-{
-    const size_t digits = 8;
-
-    if (addr.n <= digits + 1 || addr.p[digits] != '.')
-        return addr;
-    for (size_t i = 0; i < digits; i++)
-        if (addr.p[i] < '0' || addr.p[i] > '9')
-            return addr;
-    return span_of(addr.p + digits + 1, addr.n - digits - 1);
-}
-
 size_t names_count(const char *list)
 {
     size_t n = *list ? 1 : 0;
@@ -89,7 +75,7 @@ size_t names_count(const char *list)
 
 bool names_add(char *list, struct span addr)
 {
-    const struct span name = without_order(addr);
+    const struct span name = rdzv_unordered_addr(addr);
     size_t at = strlen(list);
 
     if (names_count(list) == RDZV_NAMES_MAX || at + name.n + 3 > RDZV_NAMES_SIZE) {

@@ -2,6 +2,7 @@
 #include "rendezvous/core/state.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "base/buf.h"
@@ -28,6 +29,29 @@ const char *rdzv_node_text(const struct rdzv_node *n, char *text, size_t size)
                    n->addr.n ? (const char *)n->addr.p : "", (long long)n->pid,
                    (long long)n->local_id);
     return text;
+}
+
+#define ORDER_DIGITS 8
+
+struct span rdzv_unordered_addr(struct span addr)
+{
+    if (addr.n <= ORDER_DIGITS + 1 || addr.p[ORDER_DIGITS] != '.')
+        return addr;
+    for (size_t i = 0; i < ORDER_DIGITS; i++)
+        if (addr.p[i] < '0' || addr.p[i] > '9')
+            return addr;
+    return span_of(addr.p + ORDER_DIGITS + 1, addr.n - ORDER_DIGITS - 1);
+}
+
+struct span rdzv_ordered_addr(struct span addr, uint64_t order,
+                              char to[RDZV_ORDERED_SIZE])
+{
+    if (rdzv_unordered_addr(addr).n != addr.n ||
+        addr.n + ORDER_DIGITS + 1 > RDZV_MAX_ADDR || order > 99999999)
+        return addr;
+    (void)snprintf(to, RDZV_ORDERED_SIZE, "%0*" PRIu64 ".%.*s", ORDER_DIGITS, order,
+                   (int)addr.n, addr.n ? (const char *)addr.p : "");
+    return span_str(to);
 }
 
 void rdzv_state_init(struct rdzv_state *s)

@@ -27,6 +27,14 @@ int rdzv_node_cmp(const struct rdzv_node *a, const struct rdzv_node *b);
 /* "<addr>_<pid>_<local_id>", as torch writes it; cut to the size given. */
 const char *rdzv_node_text(const struct rdzv_node *n, char *text, size_t size);
 
+/* Names for --rank-order, "00000007.node8": torch's state sorts by name, so the number
+ * goes before it there; 7 comes before 8, and node8 is who it is. Returns the name in
+ * `to`, or addr itself if it has a number already or would become too long. */
+#define RDZV_ORDERED_SIZE (RDZV_MAX_ADDR + 1)
+struct span rdzv_ordered_addr(struct span addr, uint64_t order,
+                              char to[RDZV_ORDERED_SIZE]);
+struct span rdzv_unordered_addr(struct span addr);
+
 enum rdzv_list {
     RDZV_PLACES, /* participants: with a rank */
     RDZV_WAITS,  /* wait_list */

@@ -474,6 +474,46 @@ static void users_order_counts_among_our_nodes(void **state)
     world_fini(&w);
 }
 
+/* torchrun's nodes know no order but that of the names: in the state that they read,
+ * and in which one of them may complete the round, the users' order is part of ours. */
+static void users_order_is_in_the_names_that_torch_sorts_by(void **state)
+{
+    struct rdzv_state s;
+    struct world w;
+    struct span view;
+    char name[64];
+
+    (void)state;
+    world_init(&w, 3, 3);
+    for (uint32_t p = 0; p < 2; p++) {
+        struct coord_msg m = hello_of(&w, p);
+
+        m.order = COORD_BY_KEY;
+        m.rank_order_key = 10 - p;
+        if (p == 1) /* As members did before it was a value. */
+            m.addr = span_str("00000009.old");
+        assert_int_equal(say(&w, p, m), 0);
+        (void)join(&w, p);
+    }
+    assert_int_equal(coordinator_view(w.host, w.now, &view), 0);
+    assert_int_equal(pickle_read_text(view, &s, NULL), 0);
+    for (const struct participant *m = rdzv_first(&s, RDZV_PLACES); m;
+         m = m->next[RDZV_PLACES]) {
+        const struct span bare = rdzv_unordered_addr(m->node.addr);
+
+        (void)snprintf(name, sizeof name, "%.*s", (int)m->node.addr.n,
+                       (const char *)m->node.addr.p);
+        assert_int_equal(strncmp(name,
+                                 bare.n == 3 && memcmp(bare.p, "old", 3) == 0
+                                     ? "00000009.old"
+                                     : "00000010.",
+                                 9),
+                         0);
+    }
+    rdzv_state_fini(&s);
+    world_fini(&w);
+}
+
 /* What a torchrun node does: read the view, change it, write it back. */
 static void torch_joins(struct world *w, int64_t pid, bool complete)
 {
@@ -885,6 +925,7 @@ int main(void)
         cmocka_unit_test(a_restarted_host_goes_on),
         cmocka_unit_test(who_does_not_come_back_is_lost),
         cmocka_unit_test(users_order_counts_among_our_nodes),
+        cmocka_unit_test(users_order_is_in_the_names_that_torch_sorts_by),
         cmocka_unit_test(torchrun_nodes_share_the_state),
         cmocka_unit_test(our_node_completes_a_round_with_torchrun),
         cmocka_unit_test(a_host_whose_clock_is_set_back),
