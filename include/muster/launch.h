@@ -12,6 +12,7 @@
 #ifndef MUSTER_LAUNCH_H
 #define MUSTER_LAUNCH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -103,6 +104,33 @@ MUSTER_API const char *muster_launch_report(const struct muster_launch_result *r
 /* The verdict on the job in a few lines, the same on every node: which rank on which
  * host failed first, and why, in its own words. "" if there was no failure. */
 MUSTER_API const char *muster_launch_verdict(const struct muster_launch_result *r);
+
+/* The same as facts, of the worker or the node that was the cause. Texts are UTF-8
+ * without control characters, "" if not known, and valid until the result is freed. */
+struct muster_failure {
+    const char *cause; /* "exception", "exit code", "signal", "crash", "out of memory",
+                          "bad start", "lost node", "hang", ... */
+    const char *text;  /* one line: the exception, or how it ended */
+    const char *host;
+    const char *place;      /* the last frame in the user's own code */
+    const char *log;        /* its log file, on its host */
+    const char *last_words; /* the last lines of its stderr */
+    int64_t rank;           /* -1: it was no worker; then the next three mean nothing */
+    int64_t local_rank, pid;
+    int64_t exit_code; /* negative: the signal */
+    int64_t time_us;   /* since 1970, by the clock of the job's coordinator */
+    int64_t unsure_us; /* it may be wrong by so much */
+    int64_t restarts;  /* that were used, and */
+    int64_t restarts_allowed;
+};
+
+/* false: there was no failure, and *out is not touched. */
+MUSTER_API bool muster_launch_failure(const struct muster_launch_result *r,
+                                      struct muster_failure *out);
+
+/* The whole story of the job as JSON, as --report writes it (docs/report.schema.json);
+ * "" if the agent did not come so far. */
+MUSTER_API const char *muster_launch_story(const struct muster_launch_result *r);
 MUSTER_API void muster_launch_result_free(struct muster_launch_result *r);
 
 #ifdef __cplusplus

@@ -338,6 +338,8 @@ void agent_end(struct agent *a, const struct agent_core_fx *fx)
     agent_job_conclude(a, fx->why);
     a->result->report = fx->why == WHY_FAILURE ? agent_report(a) : NULL;
     a->result->verdict = agent_verdict(a, fx->why);
+    if (a->opts.story)
+        agent_job_story(a);
     agent_write_report(a);
     agent_tell_parent(a, fx->why);
     agent_events_end(a, fx->why);
@@ -393,6 +395,15 @@ void agent_core_result_fini(struct agent_core_result *r)
     mem_free(r->answers);
     mem_free(r->report);
     mem_free(r->verdict);
+    mem_free(r->story);
+    if (r->failure) {
+        mem_free(r->failure->text);
+        mem_free(r->failure->host);
+        mem_free(r->failure->place);
+        mem_free(r->failure->log);
+        mem_free(r->failure->last_words);
+        mem_free(r->failure);
+    }
     *r = (struct agent_core_result){ 0 };
 }
 

@@ -225,6 +225,7 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a));
 void agent_job_conclude(struct agent *a, enum agent_core_why why);
 /* The workers of this node could not be started; the others must not wait for them. */
 void agent_job_refused(struct agent *a, struct span text);
+void agent_job_story(struct agent *a);    /* into the result */
 void agent_write_report(struct agent *a); /* --report, if it was given */
 void agent_say_restart(struct agent *a, const struct record_entry *e);
 /* Owned by the caller; NULL if there is none, or if it says what the error has said. */

@@ -427,6 +427,19 @@ static void take_words(const struct failure_words *f, struct record_entry *e)
         e->path = span_str(f->path);
 }
 
+/* As Python wrote it: torch's box wants it indented. */
+static void unindent(char *text)
+{
+    char *to = text;
+
+    for (const char *p = text; *p; p++) {
+        *to++ = *p;
+        if (p[0] == '\n' && p[1] == ' ' && p[2] == ' ')
+            p += 2;
+    }
+    *to = '\0';
+}
+
 /* What @record wrote is better than what went to stderr: Python gave it to us whole.
  * Its time is in whole seconds, so the exit's or the traceback's is the better one. */
 static void take_error_words(struct agent *a, int64_t i, struct failure_words *f)
@@ -439,6 +452,7 @@ static void take_error_words(struct agent *a, int64_t i, struct failure_words *f
     buf_init(&bytes, SIZE_MAX);
     if (path && path[0] && read_file(path, &bytes, NULL) == 0 &&
         error_file_parse(&data, buf_span(&bytes), NULL) == 0 && data.text[0]) {
+        unindent(data.text);
         last_words_read(&words, span_str(data.text), -1);
         if (!words.python) { /* A message of its own, perhaps of several lines. */
             const size_t n = strcspn(data.text, "\n");

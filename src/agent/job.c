@@ -221,8 +221,13 @@ static int64_t zone(void)
 char *agent_verdict(struct agent *a, enum agent_core_why why)
 {
     const struct log_screen *screen = a->opts.notes->screen;
+    const char *path = a->config->report;
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    /* A hidden file is for a program, which will have removed it by the time that a
+     * person looks. */
+    const bool hidden = path && (slash ? slash[1] : path[0]) == '.';
     const struct verdict_style style = { .colours = screen && screen->colours,
-                                         .report_path = a->config->report,
+                                         .report_path = hidden ? NULL : path,
                                          .zone_s = zone() };
     const struct record *r = channel_record(a->job.channel);
     struct record_entry v;
@@ -271,7 +276,7 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
     if (a->group.why == WHY_SIGNAL)
         (void)channel_publish(a->job.channel, &e);
     if (a->group.why == WHY_FATAL && a->job.told_ranks && !a->job.cut_off &&
-        a->fatal.code == MUSTER_ETIMEDOUT) {
+        (a->fatal.code == MUSTER_ETIMEDOUT || a->fatal.code == MUSTER_ECLOSED)) {
         e.kind = RECORD_VERDICT; /* No round came: the coordinator may know why. */
         e.cause = CAUSE_RENDEZVOUS;
         e.text = first_line(a->fatal.text);
@@ -287,6 +292,50 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
         channel_sync(a->job.channel, 500, on_last_entry, a);
     else
         on_last_entry(a);
+}
+
+static char *text_of(struct span s)
+{
+    return mem_strndup((const char *)s.p, s.n);
+}
+
+static struct agent_core_failure *failure_of(const struct record_entry *v)
+{
+    struct agent_core_failure *f = mem_calloc(1, sizeof *f);
+
+    if (!f)
+        return NULL;
+    *f = (struct agent_core_failure){
+        .cause = record_cause_name(v->cause),
+        .text = text_of(v->text),
+        .host = text_of(v->host),
+        .place = text_of(v->place),
+        .log = text_of(v->path),
+        .last_words = text_of(v->body),
+        .rank = v->rank,
+        .local_rank = v->local_rank,
+        .pid = v->pid,
+        .exit_code = v->code,
+        .time_us = v->at_us,
+        .unsure_us = v->unsure_us,
+        .restarts = v->count,
+        .allowed = v->total,
+    };
+    return f;
+}
+
+void agent_job_story(struct agent *a)
+{
+    const struct record *r = channel_record(a->job.channel);
+    struct record_entry v;
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    if (report_json(&b, r, a->config->rdzv.run_id, MUSTER_VERSION) == 0)
+        a->result->story = mem_strndup((const char *)buf_data(&b), buf_len(&b));
+    buf_fini(&b);
+    if (record_find(r, RECORD_VERDICT, -1, &v) && v.cause != CAUSE_SUCCEEDED)
+        a->result->failure = failure_of(&v);
 }
 
 /* All of it or nothing, and never a reason for the job to fail. */

@@ -213,6 +213,17 @@ def test_pipe_keeps_order_and_words(tmp_path):
     assert "exited with code 5" in verdict(text) and "line 199999" in verdict(text)
 
 
+def test_recorded_error(tmp_path):
+    """@record's error file has the exception and the frame, though nothing reaches stderr."""
+    script = tmp_path / "r.py"
+    script.write_text("import sys\nfrom torch.distributed.elastic.multiprocessing.errors import record\n\n\n"
+                      "def load():\n    raise KeyError('shard')\n\n\n@record\ndef main():\n    load()\n\n\n"
+                      "sys.excepthook = lambda *e: None\nmain()\n")
+    with Job(tmp_path, "j", "--standalone", script) as job:
+        assert job.wait(90) == 1
+        assert re.search(r"the job failed: rank 0 on \S+ \(local rank 0, pid \d+\): KeyError: 'shard'\n +File \".*r.py\", line 6, in load\n", job.text()), job.text()
+
+
 def test_stops_at_once(tmp_path):
     """Two nodes: from the failure to the last worker gone, little more than the workers take."""
     port = free_port()

@@ -115,7 +115,14 @@ except muster.ChildFailedError as e:
     print("rank", rank, "local", first.local_rank, "exit", first.exitcode, "name", e.name)
     print("traceback", "KeyError: 'the reason'" in first.message, "in fail" in first.message)
     print("all", sorted(e.failures), "KeyError" in str(e))
+    v = e.verdict
+    print("verdict", v.cause, v.text, v.rank, v.local_rank, v.exitcode, "in fail" in v.place, v.pid == first.pid, bool(v.host))
+    print("report", e.report["outcome"], e.report["rounds"][0]["ranks"], abs(time.time() - v.timestamp) < 3600)
 """)
+    assert "the whole story" not in done.stderr
+    assert done.stdout.splitlines()[-2:] == [
+        "verdict exception KeyError: 'the reason' 2 2 1 True True True", "report failed 4 True"]
+    done.stdout = "\n".join(done.stdout.splitlines()[:-2])
     assert "fail FAILED" in done.stderr and "python FAILED" not in done.stderr  # torch's box
     assert done.stdout.splitlines()[-3:] == [
         "rank 2 local 2 exit 1 name fail", "traceback True True", "all [0, 1, 2, 3] True"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._config import LaunchConfig, LogsSpecs
-    from ._failures import ChildFailedError, ProcessFailure
+    from ._failures import ChildFailedError, ProcessFailure, Verdict
     from ._launch import LaunchError, Results, elastic_launch
     from ._native import (
         Error,
@@ -34,6 +34,7 @@ __all__ = [
     "ProcessFailure",
     "Results",
     "Store",
+    "Verdict",
     "elastic_launch",
 ]
 
@@ -51,6 +52,7 @@ _WHERE = {
     "ProcessFailure": "_failures",
     "Results": "_launch",
     "Store": "_store",
+    "Verdict": "_failures",
     "elastic_launch": "_launch",
 }
 

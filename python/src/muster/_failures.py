@@ -44,11 +44,81 @@ class ProcessFailure:
         return datetime.fromtimestamp(self.timestamp).isoformat(sep="_")
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """Why the job failed, the same on every node: the worker, or the node, that was the cause.
+
+    :param cause: ``exception``, ``exit code``, ``signal``, ``crash``, ``out of memory``,
+        ``bad start``, ``lost node``, ``hang``, ...
+    :param text: one line: the exception, or how it ended.
+    :param rank: its global rank; None, as are the next three, if it was no worker.
+    :param place: the last frame in the user's own code.
+    :param log: its log file, on its host.
+    :param last_words: the last lines of its stderr.
+    :param timestamp: when, in seconds since 1970 by the clock of the job's coordinator.
+    :param uncertainty: it may be wrong by so many seconds.
+    :param restarts: of the job, before this.
+    """
+
+    cause: str
+    text: str
+    host: str
+    timestamp: float
+    uncertainty: float
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    exitcode: int | None = None
+    place: str = ""
+    log: str = ""
+    last_words: str = ""
+    restarts: int = 0
+
+
+def verdict(report: Mapping[str, Any]) -> Verdict | None:
+    """What ``--report`` says; None if the job did not fail."""
+    v = report.get("verdict")
+    if not v:
+        return None
+    return Verdict(
+        cause=v["cause"],
+        text=v["text"],
+        host=v["host"],
+        timestamp=v["time_us"] / 1e6,
+        uncertainty=v["unsure_us"] / 1e6,
+        rank=v.get("rank"),
+        local_rank=v.get("local_rank"),
+        pid=v.get("pid"),
+        exitcode=v.get("exit_code"),
+        place=v.get("place", ""),
+        log=v.get("log", ""),
+        last_words=v.get("last_words", ""),
+        restarts=report.get("restarts", 0),
+    )
+
+
+def culprit(v: Verdict) -> ProcessFailure:
+    """As torch would tell of it, on a node whose own workers were only stopped."""
+    return ProcessFailure(
+        local_rank=v.local_rank or 0,
+        pid=v.pid or 0,
+        exitcode=v.exitcode or 1,
+        error_file=_NONE,
+        message=f"{v.text}\n{v.place}" if v.place else v.text,
+        timestamp=int(v.timestamp),
+    )
+
+
 class ChildFailedError(Error):
     """Workers failed and no restart is left.
 
-    ``failures`` holds all of this node by global rank, ``name`` what was launched.
+    ``failures`` holds all of this node by global rank (or, where none failed, the one of
+    another node that was the cause), ``name`` what was launched, ``verdict`` why the job
+    failed, and ``report`` its whole story as ``muster run --report`` writes it.
     """
+
+    verdict: Verdict | None = None
+    report: Mapping[str, Any] = {}
 
     code = "MUSTER_ECHILD"
 

@@ -1,6 +1,7 @@
 """The launcher from Python: torch's elastic_launch on `muster run`."""
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ._config import LaunchConfig, LogsSpecs
-from ._failures import ChildFailedError, ProcessFailure, outcome
+from ._failures import ChildFailedError, ProcessFailure, Verdict, culprit, outcome, verdict
 from ._native import Error, command
 
 
@@ -114,8 +115,10 @@ class elastic_launch:  # noqa: N801 - torch's name
 
     def _launch(self, directory: Path, args: tuple[Any, ...]) -> Results:
         entry, events = self._entrypoint, directory / "events"
+        report = Path(os.environ.get("MUSTER_REPORT") or directory / ".report")
         argv = [str(command()), "run", *self._config._options()]
         argv.append(f"--event-log-handler=file:{events}")
+        argv.append(f"--report={report}")
         if self._config.warm and not callable(entry):
             raise ValueError("warm is for functions: a command starts by itself")
         if callable(entry):
@@ -136,18 +139,32 @@ class elastic_launch:  # noqa: N801 - torch's name
         if self._config.event_log_handler == "console" and events.exists():
             sys.stderr.write(events.read_text())
         seen = outcome(events)
+        story = _story(report)
+        why = verdict(story)
+        if rc != 0 and not seen.failures and why and why.rank is not None:
+            seen.failures, seen.first = {why.rank: culprit(why)}, why.rank
         if rc != 0 and seen.failures:
-            raise ChildFailedError._for_torch_too(title, seen.failures, seen.first)
+            error = ChildFailedError._for_torch_too(title, seen.failures, seen.first)
+            error.verdict, error.report = why, story
+            raise error
         if rc != 0:
             how = f"with exit code {rc}" if rc > 0 else f"by signal {-rc}"
-            why = f": {seen.reason}" if seen.reason else "; see standard error"
-            raise LaunchError(f"{title}: the launcher ended {how}{why}")
+            told = f": {seen.reason}" if seen.reason else "; see standard error"
+            raise LaunchError(f"{title}: the launcher ended {how}{told}")
         results = Results()
         results.restarts = seen.restarts
         for rank in sorted(seen.pids):
             pid = seen.pids[rank]
             results[rank] = _result(directory, rank, pid) if callable(entry) else None
         return results
+
+
+def _story(path: Path) -> dict[str, Any]:
+    """What ``--report`` has written; empty if it could not be."""
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError):
+        return {}
 
 
 def _result(directory: Path, rank: int, pid: int) -> Any:
@@ -173,5 +190,6 @@ __all__ = [
     "LogsSpecs",
     "ProcessFailure",
     "Results",
+    "Verdict",
     "elastic_launch",
 ]

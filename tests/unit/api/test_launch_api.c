@@ -88,6 +88,38 @@ static void overlapping_launches_leave_nothing(void **state)
     assert_true(signal(SIGPIPE, SIG_DFL) != SIG_ERR);
 }
 
+/* ---- The verdict ---- */
+
+static void a_failure_is_told_as_facts(void **state)
+{
+    static const char *const argv[] = {
+        "sh", "-c", "[ $RANK = 1 ] && { echo no luck >&2; exit 7; }; exec sleep 60",
+        NULL
+    };
+    const struct muster_entry entry = { .argv = argv };
+    struct muster_launch_config *c;
+    struct muster_launch_result *r = NULL;
+    struct muster_failure f;
+    struct muster_error err;
+
+    (void)state;
+    assert_int_equal(muster_launch_config_new(&c, &err), 0);
+    assert_int_equal(muster_launch_config_set(c, "nproc-per-node", "2", &err), 0);
+    assert_int_equal(muster_launch_config_set(c, "redirects", "3", &err), 0);
+    assert_int_equal(muster_launch(c, &entry, &r, &err), MUSTER_ECHILD);
+    assert_true(muster_launch_failure(r, &f));
+    assert_string_equal(f.cause, "exit code");
+    assert_non_null(strstr(f.text, "7"));
+    assert_string_equal(f.last_words, "no luck\n");
+    assert_non_null(strstr(f.log, "stderr.log"));
+    assert_true(f.host[0]);
+    assert_true(f.rank == 1 && f.local_rank == 1 && f.exit_code == 7 && f.pid > 0);
+    assert_true(f.restarts == 0 && f.restarts_allowed == 0 && f.time_us > 0);
+    assert_non_null(strstr(muster_launch_story(r), "\"outcome\": \"failed\""));
+    muster_launch_result_free(r);
+    muster_launch_config_free(c);
+}
+
 /* ---- Memory ---- */
 
 static void no_allocation_that_fails_ends_the_program(void **state)
@@ -117,6 +149,7 @@ static void nulls_of_launches(void **state)
     const char *const argv[] = { "true", NULL };
     const struct muster_entry entry = { .argv = argv };
     const struct muster_worker worker = { .result_fd = -1 };
+    struct muster_failure failure;
     struct muster_launch_config *c;
     struct muster_error err;
     size_t size = 7;
@@ -140,6 +173,8 @@ static void nulls_of_launches(void **state)
     assert_int_equal(size, 0);
     assert_null(muster_launch_result_bytes(NULL, 0, NULL));
     assert_string_equal(muster_launch_report(NULL), "");
+    assert_string_equal(muster_launch_story(NULL), "");
+    assert_false(muster_launch_failure(NULL, &failure));
     muster_launch_result_free(NULL);
     muster_launch_config_free(c);
     muster_launch_config_free(NULL);
@@ -362,6 +397,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(handlers_are_as_they_were),
         cmocka_unit_test(overlapping_launches_leave_nothing),
+        cmocka_unit_test(a_failure_is_told_as_facts),
         cmocka_unit_test(no_allocation_that_fails_ends_the_program),
         cmocka_unit_test(nulls_of_launches),
         cmocka_unit_test(nulls_of_parameters),
