@@ -295,11 +295,13 @@ enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
         j->due_ms = now_ms + half;
         return HANG_FOUND;
     }
-    if (so_far >= j->time_ms + half) { /* calm, but others go on: not now */
-        watch(j, now_ms + half);
+    if (j->stage != HANG_LOOK) {
+        j->stage = HANG_LOOK;
+        j->by_ms = now_ms + j->time_ms;
+    } else if (now_ms >= j->by_ms && all->looks >= LOOKS_LEAST) {
+        watch(j, now_ms + half); /* Somebody is calm, but others go on: later again. */
         return HANG_NOTHING;
     }
-    j->stage = HANG_LOOK;
     j->due_ms = now_ms + step(j);
     if (so_far < j->time_ms)
         j->due_ms = MIN_OF(j->due_ms, now_ms + (j->time_ms - so_far));

@@ -101,6 +101,7 @@ struct hang_judge {
     uint64_t time_ms;
     enum hang_stage stage;
     bool begun;      /* HANG_LOOK: the nodes know that it has begun */
+    uint64_t by_ms;  /* HANG_LOOK: when it is enough for now */
     uint64_t due_ms; /* when to ask next */
 };
 

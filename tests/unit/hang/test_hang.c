@@ -179,6 +179,50 @@ static void who_hangs_and_who_does_not(void **state)
     }
 }
 
+/* One rank has waited for ages for another that was at work, and now is stuck; and on a
+ * slow machine looking takes longer than the time itself. */
+static void it_looks_again_however_long_somebody_has_waited(void **state)
+{
+    const struct hang_pulse works = { .quiet_ms = 9 * TIME,
+                                      .calm_ms = 9 * TIME,
+                                      .ranks = 2,
+                                      .looks = 3,
+                                      .waiting = 1,
+                                      .moving = 1 };
+    const struct hang_pulse stuck = { .quiet_ms = 9 * TIME,
+                                      .calm_ms = 9 * TIME,
+                                      .ranks = 2,
+                                      .looks = 3,
+                                      .waiting = 1,
+                                      .still = 1 };
+    struct hang_judge j;
+    uint64_t now = 0;
+
+    (void)state;
+    hang_judge_init(&j, TIME, 0);
+    for (; now < 6 * TIME; now = MAX_OF(j.due_ms, now + 1)) {
+        (void)hang_judge_ask(&j);
+        assert_int_equal(hang_judge_hear(&j, now, &works, true), HANG_NOTHING);
+    }
+    bool found = false;
+    const uint64_t by = now + TIME;
+    for (; !found && now < by; now = j.due_ms) {
+        (void)hang_judge_ask(&j);
+        found = hang_judge_hear(&j, now, &stuck, true) == HANG_FOUND;
+    }
+    assert_true(found);
+
+    struct hang_pulse slow = stuck;
+    hang_judge_init(&j, TIME, 0);
+    slow.looks = 0;
+    for (now = TIME; slow.looks < 3; now += 2 * TIME, slow.looks++) {
+        (void)hang_judge_ask(&j);
+        assert_int_equal(hang_judge_hear(&j, now, &slow, true), HANG_NOTHING);
+        assert_int_equal(j.stage, HANG_LOOK);
+    }
+    assert_int_equal(hang_judge_hear(&j, now, &slow, true), HANG_FOUND);
+}
+
 static void a_node_that_is_missing_proves_nothing(void **state)
 {
     const struct hang_pulse still = {
@@ -263,6 +307,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(times_and_actions),
         cmocka_unit_test(who_hangs_and_who_does_not),
+        cmocka_unit_test(it_looks_again_however_long_somebody_has_waited),
         cmocka_unit_test(a_node_that_is_missing_proves_nothing),
         cmocka_unit_test(nodes_add_up),
         cmocka_unit_test(a_rank_that_was_held_has_not_moved),
