@@ -53,14 +53,18 @@ def tell(kind, *words):
 # --- becoming the script's interpreter ------------------------------------------------
 
 
-def argument_zero():
+def command_line():
     with open("/proc/self/cmdline", "rb") as f:
-        return f.read().split(b"\0")[0]
+        return f.read().split(b"\0")[:-1]
 
 
 def first_stage():
+    """A wrapper may have put flags of its own in front of -u: they are the workers', too."""
+    words, script = command_line(), sys.argv[1:]
+    before = words[: len(words) - len(script) - 3]  # python and flags; then -u -c STUB
     os.environ["MUSTER_WARM_SERVER"] = "2"
-    os.execv(sys.executable, [os.fsdecode(argument_zero()), "-u"] + sys.argv[1:])
+    os.environ["MUSTER_WARM_FLAGS"] = str(len(before) - 1)
+    os.execv(sys.executable, before + [b"-u"] + script)
 
 
 # --- what a plain interpreter would have found ----------------------------------------
@@ -71,9 +75,9 @@ class Given:
 
     def __init__(self):
         self.original = dict(os.environb)
-        with open("/proc/self/cmdline", "rb") as f:
-            self.argv = f.read().split(b"\0")[:-1]
+        self.argv = command_line()
         take = os.environ.pop
+        self.flags = self.argv[1 : 1 + int(take("MUSTER_WARM_FLAGS", "0") or 0)]
         take("MUSTER_WARM_SERVER")
         self.modules = [m for m in take("MUSTER_WARM_MODULES", "").split(",") if m]
         self.optional = take("MUSTER_WARM_OPTIONAL", "") == "1"
@@ -171,7 +175,7 @@ class System:
         name = ctypes.create_string_buffer(16)
         self.py.prctl(PR_GET_NAME, name, 0, 0, 0)
         self.name = name.value
-        self.argv0 = argument_zero()  # a wrapper may have chosen it
+        self.argv0 = command_line()[0]  # a wrapper may have chosen it
 
     def fork(self):
         """os.fork(), but the child is a child of our parent."""
@@ -264,6 +268,8 @@ def problem_of(threads, fds, children, devices=""):
             return "an open %s" % what[len("anon_inode:") :].strip("[]")
         if what.startswith("pipe:"):
             return "an open pipe"
+        if what.startswith("locked:"):
+            return "a locked file (%s)" % what[len("locked:") :]
     if children:
         return "a child process"
     return ""
@@ -289,8 +295,19 @@ def children():
         return []
 
 
+def locked(fd):
+    """Does this process hold a lock on the file? Children would share it, or believe
+    that they have it."""
+    try:
+        with open("/proc/self/fdinfo/%d" % fd) as f:
+            return "\nlock:" in f.read()
+    except OSError:
+        return False
+
+
 def problem(known):
     fds = {fd: what for fd, what in fds_in_use().items() if fd not in known}
+    fds = {fd: "locked:" + what if locked(fd) else what for fd, what in fds.items()}
     threads = len(os.listdir("/proc/self/task"))
     return problem_of(threads, fds, children(), devices_in_use())
 
@@ -638,10 +655,11 @@ def become_worker(system, given, guard, request, control, collect):
     if request.cwd is not None:
         os.chdir(request.cwd)
     environ = new_environment(given, request.envp)
-    system.set_title(system.name, [system.argv0] + request.argv[1:], environ)
+    shown = [system.argv0] + given.flags + request.argv[1:]
+    system.set_title(system.name, shown, environ)
     words = [os.fsdecode(a) for a in request.argv]
     if hasattr(sys, "orig_argv"):
-        sys.orig_argv[1:] = words[1:]
+        sys.orig_argv[1:] = [os.fsdecode(a) for a in shown[1:]]
     sys.argv[:] = words[2:]
     if words[2:3] == ["-m"]:
         sys.argv[:] = words[2:3] + words[4:]

@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "launch/core/options.h"
+#include "process/cgroup.h"
 #include "warm/core/warm_core.h"
 #include "warm/warm_cache.h"
 #include "warm/warm_int.h"
@@ -191,7 +192,8 @@ static bool is_variable(const char *entry, const char *name)
     return strncmp(entry, name, n) == 0 && entry[n] == '=';
 }
 
-/* Half of what the machine has left: the server must not take the job's memory. */
+/* Half of what the machine has left, or of what our control group may use if that is
+ * less: the server must not take the job's memory. */
 static unsigned long long memory_limit_kb(void)
 {
     unsigned long long kb = 0;
@@ -203,6 +205,9 @@ static unsigned long long memory_limit_kb(void)
             break;
     if (f)
         fclose(f);
+    const int64_t group = cgroup_memory("", CGROUP_LIMIT);
+    if (group >= 0 && (kb == 0 || (unsigned long long)group / 1024 < kb))
+        kb = (unsigned long long)group / 1024;
     return kb / 2;
 }
 
@@ -223,17 +228,10 @@ static char *joined(const struct text_list *l)
 static int server_env(const struct warm *w, struct text_list *env)
 {
     static const char *const ours[] = {
-        "PYTHONPATH",
-        "OMP_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MUSTER_WARM_SERVER",
-        "MUSTER_WARM_MODULES",
-        "MUSTER_WARM_OPTIONAL",
-        "MUSTER_WARM_LEARN",
-        "MUSTER_WARM_MEMORY_KB",
-        "MUSTER_WARM_ENV_SIZE",
-        "MUSTER_WARM_TRACER",
+        "PYTHONPATH",           "OMP_NUM_THREADS",    "MKL_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS", "MUSTER_WARM_SERVER", "MUSTER_WARM_MODULES",
+        "MUSTER_WARM_OPTIONAL", "MUSTER_WARM_LEARN",  "MUSTER_WARM_MEMORY_KB",
+        "MUSTER_WARM_ENV_SIZE", "MUSTER_WARM_FLAGS",  "MUSTER_WARM_TRACER",
         "MUSTER_TOKEN", /* which is the agents' alone */
     };
     const char *path = env_get(w->opts.envp, "PYTHONPATH");

@@ -51,7 +51,13 @@ unset UNWANTED
 exec %s "$@"
 """
 
+SURROUNDINGS = """#!/bin/sh
+umask 027; ulimit -c 0; ulimit -n 700; trap '' USR1 PIPE; cd sub
+exec nice -n 3 %s -O -X importtime=0 -X dev -W default::BytesWarning -bb "$@"
+"""
+
 CASES = {
+    "surroundings": ([PROBE, "x"], {"PYTHON_EXEC": "./surroundings"}),
     "wrapper": ([PROBE], {"UNWANTED": "x", "PYTHON_EXEC": "./wrapper"}),
     "script": ([PROBE, "a", "b c"], {}),
     "relative": (["sub/link.py"], {}),
@@ -91,6 +97,8 @@ def where(tmp_path):
         z.writestr("__main__.py", PROBE.read_text())
     (tmp_path / "wrapper").write_text(WRAPPER % (VENV / "python"))
     (tmp_path / "wrapper").chmod(0o755)
+    (tmp_path / "surroundings").write_text(SURROUNDINGS % (VENV / "python"))
+    (tmp_path / "surroundings").chmod(0o755)
     (tmp_path / "custom/sitecustomize.py").write_text("import sys; sys.custom = 1\n")
     (tmp_path / "broken/sitecustomize.py").write_text("raise ValueError('of the user')\n")
     return tmp_path
@@ -104,7 +112,7 @@ def test_sees_the_same(where, case):
     (plain, said), (warm, warm_said) = [
         facts(where, name, *words, env=env, warm=how, count=count) for name, how in (("plain", None), ("warm", "json"))]
     for a, b in zip(plain, warm):
-        if case in ("run-path", "wrapper"):  # shells pass variables on in an order of their own
+        if case in ("run-path", "wrapper", "surroundings"):  # shells pass variables on in an order of their own
             a, b = sorted_environ(a), sorted_environ(b)
         assert set(a) == set(b)
         for key in a:
@@ -188,6 +196,23 @@ def test_ends_the_same(tmp_path, end):
         shutil.rmtree(tmp_path / "logs")
     assert got[0] == got[1]
     assert got[1][2:] == ([code] if code else [])
+
+
+def test_an_exception_is_recorded_the_same(tmp_path):
+    """torch's @record: what it writes into the error file, and what the launcher makes of it."""
+    (tmp_path / "r.py").write_text(
+        "from torch.distributed.elastic.multiprocessing.errors import record\n@record\ndef main():\n"
+        "    raise RuntimeError('of the user')\nif __name__ == '__main__':\n    main()\n")
+    got = []
+    for words in ([], ["--warm"]):
+        where = tmp_path / f"logs{len(got)}"
+        code, text = run(tmp_path, "--redirects=3", f"--log-dir={where}", *words, "r.py")
+        assert code == 1 and "ordinary way" not in text, text
+        error = json.loads(next(where.rglob("error.json")).read_text())["message"]
+        error["extraInfo"].pop("timestamp")
+        assert "of the user" in text
+        got.append(error)
+    assert got[0] == got[1] and "RuntimeError: of the user" in got[0]["message"]
 
 
 def test_random_state_is_fresh(tmp_path):

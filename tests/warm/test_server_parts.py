@@ -18,6 +18,7 @@ SHAPES = [
     ((1, {7: "anon_inode:[io_uring]"}, []), "an open io_uring"),
     ((1, {7: "anon_inode:inotify"}, []), "an open inotify"),
     ((1, {7: "pipe:[5]"}, []), "an open pipe"),
+    ((1, {7: "locked:/data/lock"}, []), "a locked file (/data/lock)"),
     ((1, {7: "/dev/nvidiactl"}, []), "an open accelerator (/dev/nvidiactl)"),
     ((1, {7: "/dev/nvidia-uvm"}, []), "an open accelerator (/dev/nvidia-uvm)"),
     ((1, {7: "/dev/kfd"}, []), "an open accelerator (/dev/kfd)"),
@@ -54,3 +55,14 @@ def test_reads_of_the_rank_are_seen():
         pass
     os.environ.get("RANK")
     assert not reads.seen
+
+
+def test_memory_is_looked_at_after_each_import(monkeypatch):
+    import types
+    monkeypatch.setattr(server, "tell", lambda *words: None)
+    monkeypatch.setattr(server, "problem", lambda known: "")
+    given = types.SimpleNamespace(modules=["json", "string"], optional=False, memory_kb=1 << 40, learn=False)
+    server.import_all(given, set())
+    given.memory_kb = 2048
+    with pytest.raises(server.Refuse, match="json takes more than 2 MB"):
+        server.import_all(given, set())

@@ -204,6 +204,8 @@ LEFT = {
     "child": ("import subprocess; c = subprocess.Popen(['sleep', '1000'])", "a child process"),
     "pool": ("import torch; torch.set_num_threads(3); (torch.randn(2000, 200) @ torch.randn(200, 2000)).sum(); "
              "torch.randn(1000, 1000).exp()", "more threads"),
+    "flock": ("import fcntl; f = open('kept', 'w'); fcntl.flock(f, fcntl.LOCK_EX)", "a locked file .*"),
+    "posix-lock": ("import fcntl; f = open('kept', 'w'); fcntl.lockf(f, fcntl.LOCK_EX)", "a locked file .*"),
     "rank": ("import os; rank = int(os.environ.get('RANK', 0))", "what it saw of RANK"),
     "local-rank": ("import os; first = 'LOCAL_RANK' not in os.environ", "what it saw of LOCAL_RANK"),
     "master": ("import os; where = os.getenv('MASTER_ADDR')", "what it saw of MASTER_ADDR"),
@@ -219,6 +221,34 @@ def test_a_module_that_leaves_something_is_left_out(tmp_path, case):
     assert code == 0 and text.count("RAN False True") == 2, text
     assert re.search(f"importing bad leaves .*{what} behind", text), text
     assert ORDINARY not in text
+
+
+def test_what_comes_later_is_seen_before_the_next_fork(tmp_path):
+    """A socket that the interpreter has got since: that worker starts the ordinary way, and one line says why."""
+    (tmp_path / "later.py").write_text(
+        "import signal, socket\nkept = []\nsignal.signal(signal.SIGUSR1, lambda *_: kept.append(socket.socket()))\n")
+    with job(tmp_path, "m", "--warm=later,json") as agent:
+        agent.until(lambda text: text.count("UP 0") == 2)
+        server = server_of(agent.pid)
+        os.kill(server, signal.SIGUSR1)
+        by = time.monotonic() + 30
+        while len(fds_of(server, "socket:")) < 2:  # The guard's is one.
+            assert time.monotonic() < by
+            time.sleep(0.01)
+        os.kill(below(agent.pid)["python"][0], signal.SIGKILL)
+        agent.until(lambda text: text.count("UP 1") == 2)
+        assert agent.text().count("the warm interpreter has an open socket; this worker starts the ordinary way") == 2
+        assert agent.process.poll() is None
+
+
+def fds_of(pid, start):
+    out = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            out += [path.name] if os.readlink(path).startswith(start) else []
+        except OSError:
+            pass
+    return out
 
 
 def test_the_secret_stays_with_the_agents(tmp_path):
@@ -259,6 +289,54 @@ def test_no_memory_for_the_server(tmp_path):
     wrapper.chmod(0o755)
     code, text = run(tmp_path, "--warm", "w.py", env={"PYTHON_EXEC": str(wrapper)})
     assert code == 0 and "RAN" in text and ORDINARY in text, text
+
+
+def group_with_memory(mb):
+    """A control group that may use so much, below ours; None where we may not make one."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        number, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            where, name = Path(f"/sys/fs/cgroup/memory{path}"), "memory.limit_in_bytes"
+        elif number == "0" and not controllers:
+            where, name = Path(f"/sys/fs/cgroup{path}"), "memory.max"
+        else:
+            continue
+        group = where / f"muster-warm-{os.getpid()}-{time.monotonic_ns()}"
+        try:
+            group.mkdir()
+            try:
+                (group / name).write_text(str(mb << 20))
+                return group
+            except OSError:
+                group.rmdir()
+        except OSError:
+            pass
+    return None
+
+
+def test_what_the_server_may_hold_is_bounded(tmp_path):
+    """By half of what the job's control group may use; and what it holds is told."""
+    group = group_with_memory(400)
+    if group is None:
+        pytest.skip("no control group can be made here")
+    (tmp_path / "big.py").write_text("held = bytearray(b'x') * (250 << 20)\n")
+    (tmp_path / "w.py").write_text("print('RAN', flush=True)\n")
+    try:
+        for modules, why in (("json,big", "big takes more than 200 MB; workers start the ordinary way"),
+                             ("json", r"the warm interpreter is ready after .* it holds \d+ MB and \d+ modules")):
+            done = subprocess.run(["sh", "-c", f"echo $$ >{group}/cgroup.procs && exec \"$@\"", "sh", MUSTER, "run",
+                                   f"--warm={modules}", "w.py"], cwd=tmp_path, text=True, timeout=100,
+                                  capture_output=True, env=environment(LOGLEVEL="INFO"))
+            assert done.returncode == 0 and "RAN" in done.stdout, done.stderr
+            assert re.search(why, done.stderr), done.stderr
+    finally:
+        by = time.monotonic() + 20
+        while group.exists():
+            try:
+                group.rmdir()
+            except OSError:  # The last of its processes is about to end.
+                assert time.monotonic() < by
+                time.sleep(0.05)
 
 
 VERSIONS = sorted(Path.home().glob(".pyenv/versions/*/bin/python"))
