@@ -331,30 +331,45 @@ static int64_t largest(const struct agent *a)
     return best;
 }
 
-static double gib(int64_t bytes)
+/* "1.2 GiB", or "96 MiB" */
+static void put_bytes(struct buf *out, int64_t bytes)
 {
-    return (double)bytes / (1u << 30);
+    if (bytes >= 1 << 30)
+        (void)buf_printf(out, "%.1f GiB", (double)bytes / (1u << 30));
+    else
+        (void)buf_printf(out, "%.0f MiB", (double)bytes / (1u << 20));
+}
+
+static void put_figure(struct buf *out, const char *words, int64_t bytes)
+{
+    if (bytes <= 0)
+        return;
+    (void)buf_append_str(out, words);
+    put_bytes(out, bytes);
 }
 
 static void describe_oom(struct agent *a, int64_t i, struct buf *out)
 {
-    const int64_t limit = cgroup_memory("", CGROUP_LIMIT), most = largest(a);
-    const int64_t peak = cgroup_memory("", CGROUP_PEAK);
-    const int64_t held = (int64_t)a->workers[i].peak_kb * 1024;
+    const int64_t most = largest(a), held = (int64_t)a->workers[i].peak_kb * 1024;
+    char group[256], clean[600];
 
     (void)buf_append_str(out, "killed by the kernel for memory");
-    if (limit > 0)
-        (void)buf_printf(out, ": the job's limit is %.1f GiB", gib(limit));
-    if (limit > 0 && peak > 0)
-        (void)buf_printf(out, ", its peak was %.1f GiB", gib(peak));
-    if (held > 0)
-        (void)buf_printf(out, ", this rank held %.1f GiB", gib(held));
-    if (held > 0 && a->config->nproc > 1 && most == i)
+    put_figure(out, ": the job's limit is ", cgroup_memory("", CGROUP_LIMIT));
+    if (cgroup_name("", group, sizeof group))
+        (void)buf_printf(out, " (cgroup %s)",
+                         escape_text(clean, sizeof clean, span_str(group)));
+    put_figure(out, ", its peak was ", cgroup_memory("", CGROUP_PEAK));
+    put_figure(out, ", this rank held ", held);
+    if (held <= 0 || a->config->nproc < 2)
+        return;
+    if (most == i) {
         (void)buf_printf(out, " (the most of %" PRId64 ")", a->config->nproc);
-    else if (held > 0 && a->config->nproc > 1)
-        (void)buf_printf(out, " (rank %" PRId64 " held the most, %.1f GiB)",
-                         a->range.base_rank + most,
-                         gib((int64_t)a->workers[most].peak_kb * 1024));
+        return;
+    }
+    (void)buf_printf(out, " (rank %" PRId64 " held the most",
+                     a->range.base_rank + most);
+    put_figure(out, ", ", (int64_t)a->workers[most].peak_kb * 1024);
+    (void)buf_append_str(out, ")");
 }
 
 static bool is_crash(int sig)

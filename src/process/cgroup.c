@@ -200,3 +200,14 @@ int64_t cgroup_memory(const char *root, enum cgroup_figure what)
         *slash = '\0';
     }
 }
+
+bool cgroup_name(const char *root, char *to, size_t size)
+{
+    char path[PATH_MAX];
+    bool v2;
+
+    if (!find_group(root, "memory", path, &v2))
+        return false;
+    snprintf(to, size, "%s", path);
+    return true;
+}

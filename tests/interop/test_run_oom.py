@@ -2,6 +2,7 @@
 the log gives the cause of death its name. Needs root and a memory controller, of either
 version; skipped where there is none to be had."""
 import os
+import re
 import subprocess
 import uuid
 from pathlib import Path
@@ -82,3 +83,16 @@ def test_each_attempt_counts_its_own(group, tmp_path):
     done = run(group, tmp_path, "--max-restarts=1", "--no-python", "sh", "-c", script)
     assert done.returncode == 1 and "exitcode  : 4" in done.stderr, done.stderr
     assert done.stderr.count("OOM killer") == 1, done.stderr
+
+
+def test_verdict_has_figures(group, tmp_path):
+    """Rank, control group, limit, peak, and which rank was the largest."""
+    script = f'if [ $RANK = 1 ]; then exec python3 -c "{EATER}"; fi; exec sleep 60'
+    done = run(group, tmp_path, "--nproc-per-node=2", "--no-python", "sh", "-c", script)
+    assert done.returncode == 1, done.stderr
+    last = done.stderr[done.stderr.rfind("muster: the job failed"):]
+    found = re.match(r"muster: the job failed: rank 1 on \S+ \(local rank 1, pid \d+\): killed by the kernel for memory: the job's limit is 96 MiB "
+                     r"\(cgroup (\S+)\), its peak was (\d+) MiB, this rank held (\d+) MiB \(the most of 2\)\n", last)
+    assert found, last
+    assert found.group(1).endswith(group.name)
+    assert 80 <= int(found.group(2)) <= 96 and 40 <= int(found.group(3)) <= 120, last
