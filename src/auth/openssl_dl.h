@@ -65,6 +65,7 @@
     X(SSL_ctrl)                                                                        \
     X(SSL_free)                                                                        \
     X(SSL_get_error)                                                                   \
+    X(SSL_has_pending)                                                                 \
     X(SSL_new)                                                                         \
     X(SSL_read)                                                                        \
     X(SSL_set_accept_state)                                                            \

@@ -20,7 +20,8 @@ struct tls {
     uint8_t pending[CHUNK + 2048]; /* encrypted, on its way to the socket */
     size_t pending_from, pending_to;
     bool broken;
-    bool more; /* the last read of the socket may have left something there */
+    bool asked; /* the handshake has begun: what is to be said first has been */
+    bool more;  /* the last read of the socket may have left something there */
 };
 
 static const unsigned char identity[] = "muster";
@@ -202,6 +203,19 @@ static ssize_t feed(struct tls *t)
 
 ssize_t tls_read(struct tls *t, void *to, size_t size)
 {
+    /* There is nothing to read inside before something has come. */
+    if (t->asked && !t->broken && !tls_pending(t) && !LATE(SSL_has_pending)(t->ssl)) {
+        const ssize_t got = feed(t);
+        const int why = errno;
+
+        if (got <= 0) {
+            if (tls_flush(t) < 0)
+                return -1;
+            errno = why;
+            return got;
+        }
+    }
+    t->asked = true;
     for (;;) {
         LATE(ERR_clear_error)();
         const int n =

@@ -1,8 +1,15 @@
 /* tls_pipe.c - see tls_pipe.h. Each direction has room for one piece: nothing more is
- * read before it is gone. */
+ * read before it is gone.
+ *
+ * A worker that asks one thing after the other is back within microseconds, and so is
+ * the answer; to be put to sleep and woken up for each takes longer than everything
+ * else. So, when the last few sleeps were hardly any and nobody else was carried in
+ * between, the pipe stays awake for a moment, as the store itself does. */
 #include "auth/tls_pipe.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,6 +18,11 @@
 
 #define PIECE  65536u
 #define PIECES 8 /* of one direction, then others have their turn */
+
+#define AWAKE_NS 50000u          /* to wait without going to sleep, when that pays */
+#define NAP_NS   (3u * AWAKE_NS) /* a sleep so short might as well not have been */
+#define NAPS     4u              /* of them in a row: it pays */
+#define TURN_NS  1000000u        /* then others have their turn */
 
 struct piece {
     uint8_t bytes[PIECE];
@@ -25,6 +37,9 @@ struct tls_pipe {
     struct piece out, in; /* plain to secret, and back */
     bool plain_ended, secret_ended;
     bool closing;
+    bool may_wait_awake;
+    unsigned naps;     /* sleeps in a row that were hardly any */
+    uint64_t slept_ns; /* since when it sleeps */
     int handles;
     void (*closed)(void *ctx);
     void *ctx;
@@ -127,6 +142,9 @@ static void watch(struct tls_pipe *p, int flushed)
     poll_for(&p->secret, &p->secret_for, secret);
 }
 
+/* The last pipe of this thread that carried something; only ever compared. */
+static _Thread_local const struct tls_pipe *last_carried;
+
 /* Moves what there is in the directions that an event has come for. */
 static void pump(struct tls_pipe *p, bool out, bool in)
 {
@@ -149,17 +167,64 @@ static void pump(struct tls_pipe *p, bool out, bool in)
         watch(p, flushed);
 }
 
+/* Carries what comes within the next moment, and whatever comes in the moment after
+ * that; until nothing came, or others must have their turn. */
+static void wait_awake(struct tls_pipe *p)
+{
+    const uint64_t turn = uv_hrtime() + TURN_NS;
+    uint64_t now = turn - TURN_NS, until = now + AWAKE_NS;
+
+    while (!p->closing && now < turn) {
+        struct pollfd fds[] = {
+            { .fd = p->plain_fd, .events = p->plain_for & UV_READABLE ? POLLIN : 0 },
+            { .fd = p->secret_fd, .events = p->secret_for & UV_READABLE ? POLLIN : 0 },
+        };
+        const bool came = poll(fds, 2, 0) > 0;
+
+        now = uv_hrtime();
+        if (!came && now >= until) {
+            p->naps = 0;
+            return;
+        }
+        if (!came)
+            continue;
+        pump(p, fds[0].revents != 0, fds[1].revents != 0);
+        until = now + AWAKE_NS;
+    }
+}
+
 static void pipe_on_poll(uv_poll_t *poll, int status, int what)
 {
     struct tls_pipe *p = poll->data;
 
     if (p->closing)
         return;
-    if (status < 0)
+    if (status < 0) {
         tls_pipe_close(p);
-    else
-        pump(p, poll == &p->plain ? what & UV_READABLE : what & UV_WRITABLE,
-             poll == &p->plain ? what & UV_WRITABLE : what & UV_READABLE);
+        return;
+    }
+    pump(p, poll == &p->plain ? what & UV_READABLE : what & UV_WRITABLE,
+         poll == &p->plain ? what & UV_WRITABLE : what & UV_READABLE);
+    if (p->closing || !p->may_wait_awake)
+        return;
+    p->naps = last_carried == p && uv_hrtime() - p->slept_ns < NAP_NS ? p->naps + 1 : 0;
+    last_carried = p;
+    if (p->naps >= NAPS)
+        wait_awake(p);
+    p->slept_ns = uv_hrtime();
+}
+
+/* Whoever stays awake must leave a processor to those that it waits for. */
+static bool has_company(void)
+{
+    cpu_set_t own;
+
+    return sched_getaffinity(0, sizeof own, &own) == 0 && CPU_COUNT(&own) > 1;
+}
+
+void tls_pipe_stay_awake(struct tls_pipe *p)
+{
+    p->may_wait_awake = has_company();
 }
 
 int tls_pipe_open(uv_loop_t *loop, int plain_fd, int secret_fd, struct tls *tls,
@@ -172,7 +237,9 @@ int tls_pipe_open(uv_loop_t *loop, int plain_fd, int secret_fd, struct tls *tls,
         return err_nomem(err);
     memset(p, 0, offsetof(struct tls_pipe, out));
     p->out.from = p->out.to = p->in.from = p->in.to = 0;
-    p->plain_ended = p->secret_ended = p->closing = false;
+    p->plain_ended = p->secret_ended = p->closing = p->may_wait_awake = false;
+    p->naps = 0;
+    p->slept_ns = 0;
     p->plain_fd = plain_fd;
     p->secret_fd = secret_fd;
     p->tls = tls;

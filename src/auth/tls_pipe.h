@@ -17,4 +17,7 @@ int tls_pipe_open(uv_loop_t *loop, int plain_fd, int secret_fd, struct tls *tls,
                   struct muster_error *err);
 void tls_pipe_close(struct tls_pipe *p);
 
+/* The plain side is another process, which may ask one thing after the other. */
+void tls_pipe_stay_awake(struct tls_pipe *p);
+
 #endif

@@ -87,6 +87,8 @@ static void relay_on_dialed(void *ctx, struct dial_conn *conn,
         dial_conn_close(conn);
     if (!err) {
         c->fd = -1;
+        if (c->pipe)
+            tls_pipe_stay_awake(c->pipe);
         return;
     }
     trace(c->relay->trace, TRACE_WARN, "a worker's way to its store: %s", err->text);
