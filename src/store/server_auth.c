@@ -24,7 +24,7 @@
 #include "store/core/reserved.h"
 #include "store/server_int.h"
 
-#define UNPROVEN_EACH 1024u       /* connections of one address that are not admitted */
+#define UNPROVEN_EACH 4096u       /* connections of one address that are not admitted */
 #define UNPROVEN_ASKS 64u         /* requests of such a connection */
 #define UNPROVEN_HELD (64u << 20) /* bytes of unfinished requests of all of them */
 #define LINES         10u         /* about refused connections ... */
@@ -612,21 +612,39 @@ bool server_auth_encrypt(struct store_server *s, struct conn *c, struct span res
 
 /* ---- Connections that do not prove anything ---- */
 
+/* Whether the address may be one of this machine's: whoever has another one need not be
+ * asked after, and strangers cost less. */
+static bool may_be_here(struct auth *a, const uint8_t ip[16])
+{
+    static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+    static const uint8_t zeros[15];
+
+    secret_addresses(a);
+    if (memcmp(ip, zeros, 15) == 0 || (memcmp(ip, mapped, 12) == 0 && ip[12] == 127) ||
+        a->address_count == 0 || a->address_count >= AUTH_ADDRESSES)
+        return true; /* loopback, not known, or there may be more than we know */
+    for (size_t i = 0; i < a->address_count; i++)
+        if (memcmp(a->addresses[i], ip, 16) == 0)
+            return true;
+    return false;
+}
+
 /* The kernel is asked once, and early: a worker may say what it has to say and go. */
-static void look(struct conn *c)
+static void look(struct store_server *s, struct conn *c)
 {
     struct conn_proof *p = c->proof;
 
     if (p->looked)
         return;
     p->looked = true;
-    p->place = peer_uid(c->fd, &p->uid);
+    p->place =
+        may_be_here(s->auth->auth, p->from) ? peer_uid(c->fd, &p->uid) : PEER_ELSEWHERE;
 }
 
-void server_auth_look(const struct store_server *s, struct conn *c)
+void server_auth_look(struct store_server *s, struct conn *c)
 {
     if (s->auth && !c->dead && !c->admitted && !c->proof->ours && !c->proof->side)
-        look(c);
+        look(s, c);
 }
 
 /* Sets *why if it is not. */
@@ -637,7 +655,7 @@ static bool may_be_plain(struct store_server *s, struct conn *c, const char **wh
 
     if (a->optional)
         return true;
-    look(c);
+    look(s, c);
     switch (c->proof->place) {
     case PEER_HERE:
         *why = "it belongs to another user of this machine";
@@ -662,7 +680,7 @@ static bool is_own(struct store_server *s, struct conn *c)
 {
     if (s->auth->auth->optional)
         return true;
-    look(c);
+    look(s, c);
     return c->proof->place == PEER_HERE && c->proof->uid == geteuid();
 }
 

@@ -152,7 +152,7 @@ void server_auth_refuse(struct store_server *s, struct conn *c);
  * peer has sent behind its proof. True if it was taken, or the connection is closed. */
 bool server_auth_encrypt(struct store_server *s, struct conn *c, struct span rest);
 /* The requests at hand are served, and the peer still waits for its answers. */
-void server_auth_look(const struct store_server *s, struct conn *c);
+void server_auth_look(struct store_server *s, struct conn *c);
 /* Whether a connection that has not proven anything is admitted all the same; it is
  * from then on. */
 bool server_auth_admits_plain(struct store_server *s, struct conn *c);

@@ -13,6 +13,7 @@ from test_run import CONF, ENV, WORKER, finish, node, up
 TORCHRUN = ROOT / "build/venv/bin/torchrun"
 ATTACKER = str(Path(__file__).with_name("attacker.py"))
 TOKEN = "a-token-that-nobody-else-has-0123456789"
+PATIENT = CONF.replace("join_timeout=25", "join_timeout=240")  # while others start, are refused and end
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_other_tokens_none_and_another_job(tmp_path: Path, token: str) -> None:
     other.write_text("another-token-of-another-job-9876543210")
     other.chmod(0o600)
     with Rig(3) as rig:
-        first = node(rig[0], "node1:29400", tmp_path, token, nnodes="2")
+        first = node(rig[0], "node1:29400", tmp_path, token, nnodes="2", conf=PATIENT)
         wrong = node(rig[2], "node1:29400", tmp_path, f"--token-file={other}", nnodes="2")
         assert wrong.wait() == 1
         assert "it holds another secret" in wrong.output() and "--token-file" in wrong.output()
@@ -94,12 +95,12 @@ def torch_node(host: Host, tmp: Path) -> Process:
 
 def test_torchrun_is_told_why_it_is_refused(tmp_path: Path, token: str) -> None:
     with Rig(3) as rig:
-        first = node(rig[0], "node1:29400", tmp_path, token, nnodes="2")
+        first = node(rig[0], "node1:29400", tmp_path, token, nnodes="2", conf=PATIENT)
         theirs = torch_node(rig[2], tmp_path)
         assert theirs.wait() != 0
         assert "this job has a secret, which torchrun cannot prove" in theirs.output()
         assert "a torchrun, which cannot prove itself; it was told so" in first.output()
-        second = node(rig[1], "node1:29400", tmp_path, token, nnodes="2")
+        second = node(rig[1], "node1:29400", tmp_path, token, nnodes="2", conf=PATIENT)
         up([first, second], 2)
         beside = torch_node(rig[1], tmp_path)  # A member's machine is for its workers: it gives nobody a seat.
         assert beside.wait() != 0
@@ -233,6 +234,49 @@ def test_munge_gives_the_secret(tmp_path: Path, encrypt: bool) -> None:
         finish(nodes, tmp_path)
         daemon.signal(15)
         daemon.wait()
+
+
+def test_munge_down_and_clocks_apart(tmp_path: Path) -> None:
+    """Each is told in a sentence; the job of those who belong goes on."""
+    import os
+    import shutil
+    import tempfile
+    if not shutil.which("munged"):
+        pytest.skip("no munged here")
+    with tempfile.TemporaryDirectory() as there, Rig(3) as rig:
+        os.chmod(there, 0o755)
+        key = Path(there, "key")
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+
+        def daemon(host: Host, name: str) -> Process:
+            files = [f"--{kind}-file={there}/{name}.{kind}" for kind in ("pid", "log", "seed")]
+            d = host.start(["munged", "--foreground", "--force", f"--socket={there}/{name}", f"--key-file={key}", *files])
+            d.wait_for("Created socket")
+            return d
+
+        def munged(host: Host, name: str) -> Process:
+            return host.start([MUSTER, "run", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job",
+                               "--rdzv-endpoint=node1:29400", f"--rdzv-conf={CONF},munge=1", WORKER, str(tmp_path)],
+                              **ENV, MUSTER_MUNGE_SOCKET=f"{there}/{name}")
+
+        daemons = [daemon(rig[2], "right")]
+        rig[2].clock_ahead(3600)
+        daemons.append(daemon(rig[2], "ahead"))
+        down = munged(rig[1], "down")
+        assert down.wait() != 0
+        assert f"munged does not run here: no socket at {there}/down" in down.output(), down.output()
+        first = munged(rig[0], "right")
+        first.wait_until(lambda: ports(rig[0]) == [29400])
+        ahead = munged(rig[2], "ahead")
+        assert ahead.wait() != 0
+        assert "the clocks of the two machines are apart (check NTP)" in ahead.output(), ahead.output()
+        nodes = [first, munged(rig[1], "right")]
+        up(nodes, 2)
+        finish(nodes, tmp_path)
+        for d in daemons:
+            d.signal(15)
+            d.wait()
 
 
 def test_other_users_of_the_same_machine(tmp_path: Path, token: str) -> None:

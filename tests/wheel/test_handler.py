@@ -41,13 +41,15 @@ def test_torchrun_with_the_plug_in_and_muster_run_in_one_group(env, tmp_path: Pa
 
 
 def test_torchrun_with_the_plug_in_has_a_secret(env, tmp_path: Path) -> None:
-    """`token_file` in --rdzv-conf proves it to a group of `muster run`'s, and a group without it is not joined."""
-    script, token = tmp_path / "t.py", tmp_path / "token"
+    """`token_file` in --rdzv-conf proves it to a group of `muster run`'s; with another token it does not get in."""
+    script, token, other = tmp_path / "t.py", tmp_path / "token", tmp_path / "other"
     script.write_text("import torch, torch.distributed as d; d.init_process_group('gloo')\n"
                       "t = torch.ones(1); d.all_reduce(t); print('sum', int(t), flush=True)\n"
                       "d.destroy_process_group()\n" + LEAVE)
     token.write_text("a-token-that-nobody-else-has-0123456789")
-    token.chmod(0o600)
+    other.write_text("another-token-of-another-job-9876543210")
+    for file in (token, other):
+        file.chmod(0o600)
     common = ["--nnodes=2", "--nproc-per-node=1", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=job",
               "--local-addr=127.0.0.1"]
 
@@ -58,10 +60,10 @@ def test_torchrun_with_the_plug_in_has_a_secret(env, tmp_path: Path) -> None:
     ours = start(ROOT / "build/muster", "run", "--rdzv-backend=c10d", f"--token-file={token}", *common, script)
     nodes = [ours]
     try:
-        none = start(BIN / "torchrun", "--rdzv-backend=muster", *common, "--rdzv-conf=is_host=0", script)
-        nodes.append(none)
-        said = none.communicate(timeout=120)[0]
-        assert none.returncode and "the job has a secret, and this node was given none" in said, said
+        wrong = start(BIN / "torchrun", "--rdzv-backend=muster", *common, f"--rdzv-conf=is_host=0,token_file={other}", script)
+        nodes.append(wrong)
+        said = wrong.communicate(timeout=120)[0]
+        assert wrong.returncode and "it holds another secret: all nodes need the same token" in said, said
         nodes.append(start(BIN / "torchrun", "--rdzv-backend=muster", *common, f"--rdzv-conf=is_host=0,token_file={token}",
                            script))
         out = [n.communicate(timeout=120)[0] for n in (nodes[0], nodes[2])]

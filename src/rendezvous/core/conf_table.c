@@ -90,7 +90,8 @@ const struct conf_key conf_keys[CONF_COUNT] = {
     [CONF_MUNGE] = { "munge", CONF_ALL, CONF_BOOL, .words = "auto",
                      .shown = "0; auto under srun",
                      .help = "Take the secret from MUNGE, for jobs of one user: 1, 0, "
-                             "or auto (if it runs)." },
+                             "or auto (if it runs). MUSTER_MUNGE_SOCKET: its daemon's "
+                             "socket, if not the usual one." },
     [CONF_IS_HOST] = { "is_host", CONF_C10D, CONF_BOOL, -1, .shown = "found out",
                        .help = "Whether this node hosts the store." },
     [CONF_HOSTED] = { "hosted", CONF_C10D, CONF_BOOL, 1,
