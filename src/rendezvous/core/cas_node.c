@@ -229,12 +229,15 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
     const bool free =
         r->busy == BUSY_NOT || ev->kind == RDZV_EV_STATE || ev->kind == RDZV_EV_WROTE;
+    const uint64_t was_away_ms = r->away_ms;
     int rc;
 
     fx->count = 0;
     if (ev->kind == RDZV_EV_STATE || ev->kind == RDZV_EV_WROTE)
         r->away_ms = ev->now.mono_ms - r->asked_ms;
     rc = step(r, ev, fx);
+    if (rc < 0)
+        r->away_ms = was_away_ms;
     if (rc == 0 && free && r->busy != BUSY_NOT && r->failures == 0)
         r->asked_ms = ev->now.mono_ms;
     return rc;

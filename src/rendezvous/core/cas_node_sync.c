@@ -356,7 +356,9 @@ int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
             "other nodes in the rendezvous '%s'.",
             r->self_text, r->run_id);
         r->losses++;
-        return rdzv_on_state(r, ev, fx);
+        rc = rdzv_on_state(r, ev, fx);
+        r->losses -= rc < 0; /* It will come again. */
+        return rc;
     }
     if (r->doing.writes) {
         rc = on_won(r, ev);

@@ -43,6 +43,22 @@ static int fx_reserve(struct coordinator_fx *fx, size_t count)
     return 0;
 }
 
+/* A round is completed by whatever event, and by then it is too late to say no. */
+int coordinator_reserve_order(struct coordinator *h, size_t count)
+{
+    struct participant **order;
+
+    if (h->order_size >= count)
+        return 0;
+    count += count / 2;
+    order = mem_realloc_array(h->order, count, sizeof(struct participant *));
+    if (!order)
+        return MUSTER_ENOMEM;
+    h->order = order;
+    h->order_size = count;
+    return 0;
+}
+
 void coordinator_drop(struct coordinator_fx *fx, uint32_t peer)
 {
     assert(fx->count < fx->size);
@@ -367,8 +383,6 @@ static int come_new(struct coordinator *h, const struct coordinator_event *ev,
     if (!w)
         return MUSTER_ENOMEM;
     w->nonce = m->nonce;
-    w->order = m->order;
-    w->rank_order_key = m->rank_order_key;
     w->grace_ms = MIN_OF(m->grace_ms, MAX_GRACE_MS);
     node_session_heard(h, w, ev->now);
     attach(h, w, ev->peer);
@@ -562,11 +576,14 @@ static int on_msg(struct coordinator *h, const struct coordinator_event *ev,
 
     if (!w && ev->msg->kind == COORD_HELLO)
         return coordinator_hello(h, ev, fx, err);
-    if (w)
+    if (w && ev->msg->kind != COORD_JOIN)
         node_session_hear(h, w, ev->now);
     switch (w ? ev->msg->kind : COORD_HELLO) {
     case COORD_JOIN:
-        return on_join(h, w, fx, ev->msg->count, ev->now);
+        if (on_join(h, w, fx, ev->msg->count, ev->now) < 0)
+            return err_nomem(err);
+        node_session_hear(h, w, ev->now);
+        return 0;
     case COORD_LEAVE:
         on_leave(h, w, fx, ev->now);
         return 0;
@@ -607,7 +624,9 @@ int coordinator_step(struct coordinator *h, const struct coordinator_event *ev,
 
     if (!err)
         err = &mine;
-    if (fx_reserve(fx, 6 * (h->node_sessions.count + 1) + 8) < 0)
+    if (fx_reserve(fx, 6 * (h->node_sessions.count + 1) + 8) < 0 ||
+        coordinator_reserve_order(h, rdzv_count(&h->state, RDZV_BEATS) +
+                                         rdzv_count(&h->state, RDZV_PLACES) + 1) < 0)
         return err_nomem(err);
     switch (ev->kind) {
     case COORDINATOR_MSG:
@@ -658,6 +677,7 @@ void coordinator_free(struct coordinator *h)
         node_session_remove(h, h->heard.first);
     map_fini(&h->node_sessions);
     mem_free(h->by_peer);
+    mem_free(h->order);
     rdzv_state_fini(&h->state);
     buf_fini(&h->settings_text);
     buf_fini(&h->view);

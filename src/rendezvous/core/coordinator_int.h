@@ -31,8 +31,6 @@ struct node_session {
     uint64_t lost_by_ms; /* MONO_NEVER while connected */
     uint64_t grace_ms;
     uint64_t nonce;
-    uint64_t rank_order_key;
-    enum coord_order order;
     uint32_t peer;
     bool stays;      /* wants the next round, but keeps its place until settled_by_ms */
     bool request;    /* its JOIN has not been answered */
@@ -62,6 +60,8 @@ struct coordinator {
     struct map node_sessions;
     struct node_session **by_peer; /* owned */
     size_t by_peer_size;
+    struct participant **order; /* owned; room to rank all in, made before a step */
+    size_t order_size;
     struct node_session_list heard; /* oldest first */
     struct node_session_list requests;
     struct node_session_list gone; /* in their grace; who is lost first comes first */
@@ -103,6 +103,7 @@ void node_session_heard(struct coordinator *h, struct node_session *w,
 void node_session_hear(struct coordinator *h, struct node_session *w,
                        struct now now); /* again */
 int coordinator_reserve_peer(struct coordinator *h, uint32_t peer);
+int coordinator_reserve_order(struct coordinator *h, size_t count); /* coordinator.c */
 void coordinator_request_begin(struct coordinator *h, struct node_session *w);
 void coordinator_request_end(struct coordinator *h, struct node_session *w);
 void coordinator_gone_begin(struct coordinator *h, struct node_session *w,

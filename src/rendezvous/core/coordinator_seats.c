@@ -6,9 +6,7 @@
  * walked in order of asking: when a round begins, when it is complete, when a place in
  * a full one becomes free. So a round costs O(n) in all. */
 #include <assert.h>
-#include <stdlib.h>
 
-#include "base/mem.h"
 #include "rendezvous/core/coordinator_int.h"
 #include "rendezvous/core/decisions.h"
 
@@ -89,73 +87,10 @@ void coordinator_tell_joined(struct coordinator *h, struct coordinator_fx *fx)
     }
 }
 
-struct ranked {
-    struct participant *m;
-    const struct node_session *w;
-};
-
-static int by_key(const void *a, const void *b)
-{
-    const struct ranked *x = a, *y = b;
-
-    if (x->w->rank_order_key != y->w->rank_order_key)
-        return x->w->rank_order_key < y->w->rank_order_key ? -1 : 1;
-    return rdzv_node_cmp(&x->m->node, &y->m->node);
-}
-
-static int rank_by_key(struct coordinator *h)
-{
-    struct ranked *all = mem_calloc(rdzv_count(&h->state, RDZV_PLACES), sizeof *all);
-    size_t n = 0;
-
-    if (!all)
-        return MUSTER_ENOMEM;
-    for (struct participant *m = rdzv_first(&h->state, RDZV_PLACES); m;
-         m = m->next[RDZV_PLACES])
-        all[n++] = (struct ranked){ m, coordinator_find(h, &m->node) };
-    qsort(all, n, sizeof *all, by_key);
-    for (size_t i = 0; i < n; i++)
-        all[i].m->rank = (int64_t)i;
-    mem_free(all);
-    return 0;
-}
-
-static bool all_have_keys(const struct coordinator *h)
-{
-    for (const struct participant *m = rdzv_first(&h->state, RDZV_PLACES); m;
-         m = m->next[RDZV_PLACES]) {
-        const struct node_session *w = coordinator_find(h, &m->node);
-
-        if (!w || w->order != COORD_BY_KEY)
-            return false;
-    }
-    return true;
-}
-
-/* Ranks in torch's order, or in the users' own if all are nodes of ours that have one.
- */
-static int rank_places(struct coordinator *h)
-{
-    int rc;
-
-    if (!all_have_keys(h))
-        return rdzv_complete_round(&h->state);
-    rc = rank_by_key(h);
-    if (rc < 0)
-        return rc;
-    h->state.complete = true;
-    h->state.deadline_us = WALL_NEVER;
-    return 0;
-}
-
 static void complete(struct coordinator *h, struct coordinator_fx *fx, struct now now)
 {
-    if (rank_places(h) < 0) {
-        trace(h->trace, TRACE_ERROR,
-              "rendezvous '%s': out of memory, round %lld waits for the next event",
-              h->run_id, (long long)h->state.round);
-        return;
-    }
+    assert(rdzv_count(&h->state, RDZV_PLACES) <= h->order_size);
+    rdzv_complete_round_in(&h->state, h->order);
     h->settled_by_ms = now.mono_ms + SETTLE_MS;
     h->departures = h->losses = 0;
     h->gathered_pause_ms = GATHERED_FIRST_MS;

@@ -277,6 +277,10 @@ int coordinator_seen(struct coordinator *h, const struct coordinator_event *ev,
     rc = buf_append_span(&h->view, ev->value);
     for (struct node_session *w = h->heard.first; w && rc == 0; w = w->next)
         rc = put_back(h, w, &h->state, &seen, ev->now);
+    if (rc == 0)
+        rc = coordinator_reserve_order(h, rdzv_count(&seen, RDZV_BEATS) +
+                                              rdzv_count(&seen, RDZV_PLACES) +
+                                              h->node_sessions.count + 1);
     if (rc < 0) {
         rdzv_state_fini(&seen);
         h->dirty = true;

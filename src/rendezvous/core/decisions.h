@@ -77,6 +77,8 @@ int rdzv_apply(struct rdzv_state *s, enum rdzv_action a, const struct rdzv_node 
 
 /* A round is decided: ranks in the order of the nodes, no last call any more. */
 int rdzv_complete_round(struct rdzv_state *s);
+/* Likewise, with room for all participants in `order`: cannot fail. */
+void rdzv_complete_round_in(struct rdzv_state *s, struct participant **order);
 
 /* After participants were removed: a completed round without any ends, a round in the
  * making that has too few has no last call. */

@@ -13,23 +13,31 @@ static int by_node(const void *a, const void *b)
     return rdzv_node_cmp(&(*x)->node, &(*y)->node);
 }
 
+void rdzv_complete_round_in(struct rdzv_state *s, struct participant **order)
+{
+    size_t count = 0;
+
+    assert(!s->complete);
+    for (struct participant *m = rdzv_first(s, RDZV_PLACES); m;
+         m = m->next[RDZV_PLACES])
+        order[count++] = m;
+    assert(count == rdzv_count(s, RDZV_PLACES));
+    qsort(order, count, sizeof(struct participant *), by_node);
+    for (size_t i = 0; i < count; i++)
+        order[i]->rank = (int64_t)i;
+    s->complete = true;
+    s->deadline_us = WALL_NEVER;
+}
+
 int rdzv_complete_round(struct rdzv_state *s)
 {
-    const size_t count = rdzv_count(s, RDZV_PLACES);
-    struct participant **order = mem_realloc_array(NULL, count + 1, sizeof *order);
-    size_t i = 0;
+    struct participant **order = mem_realloc_array(NULL, rdzv_count(s, RDZV_PLACES) + 1,
+                                                   sizeof(struct participant *));
 
     if (!order)
         return MUSTER_ENOMEM;
-    for (struct participant *m = rdzv_first(s, RDZV_PLACES); m;
-         m = m->next[RDZV_PLACES])
-        order[i++] = m;
-    qsort(order, count, sizeof *order, by_node);
-    for (i = 0; i < count; i++)
-        order[i]->rank = (int64_t)i;
+    rdzv_complete_round_in(s, order);
     mem_free(order);
-    s->complete = true;
-    s->deadline_us = WALL_NEVER;
     return 0;
 }
 

@@ -121,7 +121,10 @@ static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
         ev.kind = words[i].kind;
     }
     ev.now.mono_ms = *ms;
-    assert_int_equal(agent_core_step(g, &ev, &fx), 0);
+    int rc;
+
+    TAKE_STEP(rc, agent_core_step(g, &ev, &fx), print_bytes(0, g, sizeof *g));
+    assert_int_equal(rc, 0);
     for (size_t i = 0; i < fx.count; i++)
         show(out, &fx.items[i]);
     agent_core_fx_fini(&fx);
@@ -384,6 +387,8 @@ static void any_order(void **state)
 static void no_memory(void **state)
 {
     (void)state;
+    if (step_starves)
+        return; /* It has its own way to fail. */
     for (struct failing f = failing_first(); failing_next(&f);) {
         const struct agent_core_settings set = { .nproc = 2 };
         struct agent_core g;
@@ -408,5 +413,8 @@ int main(void)
         cmocka_unit_test(any_order),
         cmocka_unit_test(no_memory),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+
+    step_starves = true;
+    return cmocka_run_group_tests_name("starved", tests, NULL, NULL) + failed;
 }

@@ -132,6 +132,29 @@ static void note(struct world *w, size_t i, const struct rdzv_effect *e)
     }
 }
 
+/* What it is at and what it owes. What it has learnt from an answer that it could not
+ * act upon may stay: to learn that twice changes nothing, as the rest of each test
+ * shows when the answer comes again. */
+static uint64_t print_of(const struct rdzv *r)
+{
+    const uint64_t all[] = { (uint64_t)r->mode,
+                             r->was_member,
+                             r->leave.on,
+                             r->leave.by_ms,
+                             r->close.on,
+                             r->close.by_ms,
+                             r->release_seat.on,
+                             r->losses,
+                             r->failures,
+                             r->away_ms,
+                             (uint64_t)r->roster.round,
+                             r->roster.count,
+                             r->closed_told,
+                             (uint64_t)rdzv_waiting(r) };
+
+    return print_bytes(0, all, sizeof all);
+}
+
 static void feed(struct world *w, size_t i, struct rdzv_event ev)
 {
     struct rdzv_fx fx;
@@ -141,7 +164,7 @@ static void feed(struct world *w, size_t i, struct rdzv_event ev)
         return;
     ev.now = w->now;
     ev.now.wall_us += w->skew_us[i];
-    rc = rdzv_step(w->node[i], &ev, &fx);
+    TAKE_STEP(rc, rdzv_step(w->node[i], &ev, &fx), print_of(w->node[i]));
     if (rc < 0) {
         assert_int_equal(rc, MUSTER_ENOMEM);
         w->rc = rc;
@@ -707,6 +730,8 @@ static void leaving_ends_a_join(void **state)
 static void failing_memory_is_told(void **state)
 {
     (void)state;
+    if (step_starves)
+        return; /* It has its own way to fail. */
     for (struct failing f = failing_first(); failing_next(&f);) {
         struct world w;
 
@@ -841,5 +866,8 @@ int main(void)
         cmocka_unit_test(a_lost_write_waits_as_long_as_the_user_says),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+
+    step_starves = true;
+    return cmocka_run_group_tests_name("starved", tests, NULL, NULL) + failed;
 }

@@ -6,7 +6,7 @@
 
 #include "base/buf.h"
 #include "base/rng.h"
-#include "rendezvous/core/coordinator.h"
+#include "rendezvous/core/coordinator_int.h"
 #include "rendezvous/core/settings.h"
 #include "rendezvous/core/state.h"
 #include "rendezvous/core/state_pickle.h"
@@ -53,13 +53,41 @@ static void world_fini(struct world *w)
     coordinator_fx_fini(&w->fx);
 }
 
+/* All that it knows, but for room that was made in vain and caches of its view. */
+static uint64_t print_of(const struct coordinator *h)
+{
+    struct coordinator c = *h;
+    uint64_t print;
+
+    c.by_peer = NULL;
+    c.by_peer_size = 0;
+    c.order = NULL;
+    c.order_size = 0;
+    c.node_sessions.links = NULL;
+    c.node_sessions.hashes = NULL;
+    c.node_sessions.size = 0;
+    c.state.nodes = c.node_sessions;
+    c.view = (struct buf){ 0 };
+    c.dirty = false;
+    print = print_bytes(0, &c, sizeof c);
+    for (const struct node_session *w = h->heard.first; w; w = w->next)
+        print = print_bytes(print, w, sizeof *w);
+    for (const struct participant *m = rdzv_first(&h->state, RDZV_BEATS); m;
+         m = m->next[RDZV_BEATS]) {
+        print = print_bytes(print, &m->in, sizeof m->in);
+        print = print_bytes(print, &m->rank, sizeof m->rank);
+        print = print_bytes(print, &m->beat_us, sizeof m->beat_us);
+    }
+    return print;
+}
+
 static int feed(struct world *w, struct coordinator_event ev)
 {
     struct muster_error err;
     int rc;
 
     ev.now = w->now;
-    rc = coordinator_step(w->host, &ev, &w->fx, &err);
+    TAKE_STEP(rc, coordinator_step(w->host, &ev, &w->fx, &err), print_of(w->host));
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < w->fx.count; i++) {
@@ -758,6 +786,8 @@ static void random_lives(void **state)
 static void failing_memory_changes_nothing(void **state)
 {
     (void)state;
+    if (step_starves)
+        return; /* It has its own way to fail. */
     for (struct failing f = failing_first(); failing_next(&f);) {
         struct coordinator *host = coordinator_new(span_str("run"), NULL);
         struct world w = { .host = host, .min = 2, .max = 2, .now = { 1, 1 } };
@@ -937,5 +967,8 @@ int main(void)
         cmocka_unit_test(messages_round_trip),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+
+    step_starves = true;
+    return cmocka_run_group_tests_name("starved", tests, NULL, NULL) + failed;
 }

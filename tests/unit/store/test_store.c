@@ -239,7 +239,7 @@ static int play_line(struct scene *sc, const struct line *l)
     if (r.list.count == SIZE_MAX)
         rc = MUSTER_ENOMEM; /* The failing memory was that of the request. */
     else
-        rc = store_step(sc->s, &ev, &sc->fx);
+        TAKE_STEP(rc, store_step(sc->s, &ev, &sc->fx), 0);
     buf_fini(&list);
     return rc;
 }
@@ -536,6 +536,8 @@ static void attempt(const struct line *l, struct failing *f)
 static void failing_memory_changes_nothing(void **state)
 {
     (void)state;
+    if (step_starves)
+        return; /* It has its own way to fail. */
     for (size_t i = 0; i < ARRAY_LEN(attempts); i++) {
         for (struct failing f = failing_first(); failing_next(&f);)
             attempt(&attempts[i], &f);
@@ -568,5 +570,8 @@ int main(void)
         cmocka_unit_test(failing_memory_changes_nothing),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+
+    step_starves = true;
+    return cmocka_run_group_tests_name("starved", tests, NULL, NULL) + failed;
 }
