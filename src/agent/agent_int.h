@@ -14,6 +14,7 @@
 #include "base/buf.h"
 #include "logs/worker_logs.h"
 #include "loop/blocking_call.h"
+#include "loop/deadline.h"
 #include "record/channel.h"
 #include "record/core/last_words.h"
 #include "stacks/service.h"
@@ -139,6 +140,8 @@ struct agent {
         bool cut_off;      /* from whoever serves the store */
         char refusal[512]; /* why the workers could not be started, for all nodes */
         void (*leave)(struct agent *a);
+        struct deadline stragglers; /* after the loss of the coordinator */
+        uint64_t lost_round;        /* that it was the coordinator of */
     } job;
 
     struct muster_error fatal; /* the first one */

@@ -9,12 +9,15 @@
 
 #include "agent/agent_int.h"
 #include "base/mem.h"
+#include "loop/clock.h"
 #include "record/core/judge.h"
 #include "record/core/report.h"
 #include "record/core/verdict.h"
 
 #define LAST_MS 3000u /* less than GROUP_CLOSE_MS: then the run is closed, for all */
 #define SYNC_MS 2000u /* a store that is there answers in milliseconds */
+/* Whoever lives has lost the coordinator too, and left its round by then. */
+#define STRAGGLERS_MS 1200u
 #define GIVE_UP_MS                                                                     \
     300u /* likewise, for a node that must leave within GROUP_CLOSE_FATAL_MS */
 
@@ -51,6 +54,16 @@ static bool node_gone(struct agent *a, uint64_t round, int64_t rank)
     return true;
 }
 
+/* Nobody else was connected to all nodes: one that was lost with the coordinator shows
+ * by staying where all others have left. */
+static void on_stragglers(void *ctx)
+{
+    struct agent *a = ctx;
+
+    if (a->group.phase == GROUP_JOINING && a->round.round == a->job.lost_round)
+        (void)a->handler->ops->node_gone(a->handler, a->job.lost_round, -1);
+}
+
 static void on_host(void *ctx, bool there, int64_t round, int64_t rank)
 {
     struct agent *a = ctx;
@@ -63,6 +76,8 @@ static void on_host(void *ctx, bool there, int64_t round, int64_t rank)
              " (%s) is gone: nobody listens there any more",
              a->round.round, a->round.master_addr);
         agent_post(a, GROUP_EV_UNJUDGED, 0, 0);
+        a->job.lost_round = (uint64_t)round;
+        deadline_set(&a->job.stragglers, clock_mono_ms() + STRAGGLERS_MS);
     }
     agent_pump(a);
 }
@@ -133,13 +148,19 @@ int agent_job_open(struct agent *a, struct muster_error *err)
                                        .on_host = on_host,
                                        .ctx = a };
 
-    return channel_open(&opts, &a->job.channel, err);
+    const int rc = channel_open(&opts, &a->job.channel, err);
+
+    if (rc == 0)
+        deadline_init(&a->job.stragglers, &a->loop, on_stragglers, a);
+    return rc;
 }
 
 void agent_job_close(struct agent *a)
 {
-    if (a->job.channel)
-        channel_close(a->job.channel, NULL, NULL);
+    if (!a->job.channel)
+        return;
+    channel_close(a->job.channel, NULL, NULL);
+    uv_close((uv_handle_t *)&a->job.stragglers.timer, NULL);
     a->job.channel = NULL;
 }
 

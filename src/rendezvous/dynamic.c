@@ -690,14 +690,17 @@ static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
     char text[128];
     size_t count;
 
+    const bool joining = next == LIFE_ASKED || next == LIFE_CANCELING;
+
     if (!d->settings.ours_only || !d->core || d->member || is_over(d) ||
-        next == LIFE_ASKED || next == LIFE_CANCELING || round != d->round.round)
+        joining != (rank < 0) || round != d->round.round)
         return false;
     nodes = participants(d->core, &count);
-    if (rank < 0 || (size_t)rank >= count || rank == d->round.rank)
-        return false;
-    dynamic_peer_gone(d, span_str(rdzv_node_text(&nodes[rank], text, sizeof text)));
-    return true;
+    for (size_t i = 0; i < count; i++)
+        if ((rank < 0 || i == (size_t)rank) && rdzv_sits(d->core, i))
+            dynamic_peer_gone(d,
+                              span_str(rdzv_node_text(&nodes[i], text, sizeof text)));
+    return rank < (int64_t)count && rank != d->round.rank;
 }
 
 static const struct store_server *served_store(const struct rdzv_handler *h)

@@ -276,6 +276,15 @@ bool rdzv_closed(const struct rdzv *r)
     return r->seen.closed;
 }
 
+bool rdzv_sits(const struct rdzv *r, size_t rank)
+{
+    const struct rdzv_node *node = &r->roster.nodes[rank];
+
+    return r->seen.complete && r->seen.round == r->roster.round &&
+           rdzv_node_cmp(node, &r->self) != 0 &&
+           rdzv_in(rdzv_state_find(&r->seen, node), RDZV_PLACES);
+}
+
 const struct rdzv_node *participants(const struct rdzv *r, size_t *count)
 {
     *count = r->roster.count;

@@ -143,6 +143,10 @@ void rdzv_can_watch(struct rdzv *r, bool yes);
 int64_t rdzv_waiting(const struct rdzv *r); /* num_nodes_waiting() */
 bool rdzv_closed(const struct rdzv *r);
 
+/* The rank-th member of the round that was last JOINED still sits in it, as far as
+ * known, and it is not us. */
+bool rdzv_sits(const struct rdzv *r, size_t rank);
+
 /* How it stands with the JOIN under way, as last seen; false: there is none. */
 bool rdzv_progress(const struct rdzv *r, struct rdzv_progress *out);
 
