@@ -568,8 +568,9 @@ static void check_no_vain_wait(const struct job *j)
         const struct job_node *n = &j->nodes[i];
         uint64_t free_t = MAX_OF(n->idle_t, j->last_fault_t);
 
-        if (strcmp(j->set.backend, "static") == 0 && j->kills + j->signals)
-            return; /* There is nobody to tell them. */
+        if (strcmp(j->set.backend, "static") == 0 &&
+            j->kills + j->signals + j->cuts + j->stops)
+            return; /* Nobody tells them: they wait for the 300 s that torchrun does. */
         if (!n->ended || n->exit_code != 0 || n->error)
             continue;
         for (size_t k = 0; k < j->set.nodes; k++)

@@ -279,8 +279,8 @@ static void on_change(struct agent_core *g, const struct agent_core_event *ev,
     } else if (g->phase == GROUP_ASSIGNING && lost) {
         join(g,
              fx); /* The exchange of ranks waits for a node that will not take part. */
-    } else if (g->phase == GROUP_STARTING || g->phase == GROUP_JOINING) {
-        g->changed = true; /* dealt with as soon as they run, or the round is known */
+    } else if (g->phase == GROUP_STARTING) {
+        g->changed = true; /* dealt with as soon as they run */
     } else if (g->phase == GROUP_ASSIGNING) {
         /* torchrun's nodes fail if the exchange does, so it goes on for a moment; but
          * whoever has left for the next round will not take part in it. */
@@ -394,8 +394,6 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
     case GROUP_EV_JOINED:
         if (g->phase == GROUP_JOINING) {
             g->phase = GROUP_ASSIGNING;
-            if (g->changed)
-                g->due_ms = ev->now.mono_ms + GROUP_ASSIGN_CHANGED_MS;
             agent_core_put_kind(fx, GROUP_FX_ASSIGN);
         }
         break;

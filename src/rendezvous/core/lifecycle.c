@@ -45,6 +45,7 @@ static void join(struct lifecycle *l, struct life_fx *fx)
 {
     assert(l->stage == LIFE_READY && l->next.state != LIFE_DUE);
     l->next.state = LIFE_ASKED;
+    l->awaited = false;
     put(fx, LIFE_DO_DROP);
     put(fx, LIFE_DO_JOIN);
 }
@@ -282,6 +283,10 @@ static void on_news(struct lifecycle *l, const struct life_event *ev,
             "it failed, or was ended; the other nodes' logs tell why");
         return;
     }
+    if (ev->news == RDZV_NEWS_WAITING && (finding || l->next.state == LIFE_DUE)) {
+        l->awaited = true; /* The agent has no round yet to leave for its sake. */
+        return;
+    }
     (void)err_set(&l->away, ev->code, "%s", ev->text ? ev->text : "");
     if (ev->news == RDZV_NEWS_BACKEND && ev->again) {
         /* It is tried again and again; a store that comes back in the time that a node
@@ -297,6 +302,14 @@ static void on_news(struct lifecycle *l, const struct life_event *ev,
 static void on_timer(struct lifecycle *l, const struct life_event *ev,
                      struct life_fx *fx)
 {
+    if (l->awaited && l->next.state == LIFE_IDLE) {
+        l->awaited = false;
+        (void)err_set(&l->away, 0, "somebody waits for the next round");
+        put(fx, LIFE_TELL_NEWS);
+        fx->at[fx->count - 1].news = RDZV_NEWS_WAITING;
+        fx->at[fx->count - 1].err = &l->away;
+        return;
+    }
     if (ev->now_ms >= l->away_by_ms) {
         l->away_by_ms = MONO_NEVER;
         put(fx, LIFE_TELL_NEWS);
@@ -338,6 +351,8 @@ static void tell_one(struct lifecycle *l, struct life_fx *fx)
     r->state = LIFE_IDLE;
     put(fx, kind);
     fx->at[fx->count - 1].err = &r->err;
+    if (kind == LIFE_TELL_NEXT && r->err.code)
+        l->awaited = false;
     if (kind != LIFE_TELL_STOP)
         return;
     l->over = true;
@@ -422,7 +437,8 @@ void life_init(struct lifecycle *l, const char *run_id, const struct trace *trac
 uint64_t life_deadline(const struct lifecycle *l)
 {
     if (l->next.state == LIFE_DUE || l->close.state == LIFE_DUE ||
-        l->leave.state == LIFE_DUE || l->stop.state == LIFE_DUE)
+        l->leave.state == LIFE_DUE || l->stop.state == LIFE_DUE ||
+        (l->awaited && l->next.state == LIFE_IDLE && !l->over))
         return 0;
     return MIN_OF(l->away_by_ms, l->linger_at_ms);
 }

@@ -116,6 +116,8 @@ struct lifecycle {
     bool stop_closes;
     bool ended; /* we have closed the run, and said goodbye to its host */
     bool over;  /* STOP was told */
+    bool
+        awaited; /* somebody waits for the round after this one: told once it is told */
     unsigned renames;
     struct muster_error broken, away; /* why opening failed; why the store is away */
     uint64_t away_by_ms; /* told as news by then; MONO_NEVER: is not away */

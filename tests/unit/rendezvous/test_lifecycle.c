@@ -51,6 +51,7 @@ static const struct {
     { "others", { .kind = LIFE_OTHERS, .others = 2 } },
     { "nobody", { .kind = LIFE_OTHERS } },
     { "lost", { .kind = LIFE_NEWS, .news = RDZV_NEWS_LOST } },
+    { "waiting", { .kind = LIFE_NEWS, .news = RDZV_NEWS_WAITING } },
     { "evicted", { .kind = LIFE_NEWS, .news = RDZV_NEWS_EVICTED } },
     { "run-closed", { .kind = LIFE_NEWS, .news = RDZV_NEWS_CLOSED } },
     { "away",
@@ -136,6 +137,13 @@ static void stories(void **state)
         { "next opened joined run-closed", "open drop join find drop NEXT=ECLOSED" },
         { "next opened joined address lost run-closed",
           "open drop join find NEXT NEWS NEWS" },
+        /* Somebody waits: that is of use to who has a round. */
+        { "next opened joined waiting address timer", "open drop join find NEXT NEWS" },
+        { "next opened joined waiting lost joined address timer",
+          "open drop join find drop join find NEXT" },
+        { "next opened joined waiting address-failed timer",
+          "open drop join find NEXT=EIO" },
+        { "next opened joined address waiting", "open drop join find NEXT NEWS" },
         /* Another is called as we are, three times at most. */
         { "next opened taken joined address", "open drop join rename find NEXT" },
         { "next opened taken taken taken taken",

@@ -318,12 +318,14 @@ int legacy_member(struct legacy *l, struct legacy_fx *fx)
         return legacy_list(l, fx, LEGACY_PH_MEMBER_LIST);
     }
     if (l->doc.status == LEGACY_CLOSED) {
-        legacy_news(l, fx, RDZV_NEWS_CLOSED, NULL);
-        l->phase = LEGACY_PH_IDLE; /* for good */
-        return 0;
+        if (!l->told_closed)
+            legacy_news(l, fx, RDZV_NEWS_CLOSED, NULL);
+        l->told_closed = true;
+        if (l->doc.version == l->version) /* Who is done waits for the others. */
+            return legacy_list(l, fx, LEGACY_PH_MEMBER_LIST);
     }
-    legacy_news(l, fx, RDZV_NEWS_LOST, "our version of the rendezvous was replaced");
-    l->phase = LEGACY_PH_IDLE;
+    legacy_news(l, fx, RDZV_NEWS_EVICTED, "our version of the rendezvous was replaced");
+    l->phase = LEGACY_PH_IDLE; /* for good */
     return 0;
 }
 
@@ -336,7 +338,8 @@ int legacy_member_list(struct legacy *l, const struct legacy_event *ev,
         l->told_lost = true;
         (void)snprintf(l->reason, sizeof l->reason, "keep-alive key %s is not renewed",
                        gone);
-        legacy_news(l, fx, RDZV_NEWS_LOST, l->reason);
+        legacy_news(l, fx, l->told_closed ? RDZV_NEWS_DESERTED : RDZV_NEWS_LOST,
+                    l->reason);
     }
     return legacy_wait(l, fx, LEGACY_PH_MEMBER_WAIT, true, MEMBER_POLL_MS);
 }
