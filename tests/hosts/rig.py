@@ -17,12 +17,16 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import IO, Callable, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/interop"))
+from patience import clock  # noqa: E402
+
 PYTHON = str(ROOT / "build/venv/bin/python")
 MUSTER = str(ROOT / os.environ.get("MUSTER_BUILD", "build") / "muster")
 PR_SET_PDEATHSIG = 1
@@ -64,13 +68,13 @@ class Process:
 
     def wait_for(self, text: str, timeout: float = 60) -> str:
         """The output, as soon as text is in it."""
-        deadline = time.monotonic() + timeout
+        deadline = clock() + timeout
         while True:
             ended = self.popen.poll() is not None  # before reading: nothing comes after
             out = self.output()
             if text in out:
                 return out
-            if ended or time.monotonic() > deadline:
+            if ended or clock() > deadline:
                 why = f"ended with {self.popen.returncode}" if ended else "still runs"
                 raise AssertionError(f"{self.argv} on {self.host.name} {why} and never "
                                      f"said {text!r}; it said:\n{out}")
@@ -86,8 +90,8 @@ class Process:
         return out
 
     def wait_until(self, done: Callable[[], bool], timeout: float = 60) -> None:
-        deadline = time.monotonic() + timeout
-        while not done() and time.monotonic() < deadline:
+        deadline = clock() + timeout
+        while not done() and clock() < deadline:
             time.sleep(0.02)
         assert done(), f"{self.host.name}: not within {timeout} s; it said:\n{self.output()}"
 

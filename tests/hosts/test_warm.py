@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from rig import MUSTER, PYTHON, ROOT, Host, Process, Rig
+from rig import MUSTER, PYTHON, ROOT, Host, Process, Rig, clock
 
 TRAIN = str(ROOT / "bench/warm_train.py")
 CONF = "join_timeout=200,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
@@ -28,13 +28,13 @@ def steps(tmp: Path, rank: int, world: int, old: set[int]) -> list[tuple[float, 
 
 def trains(nodes: list[Process], tmp: Path, world: int, old: set[int]) -> tuple[float, set[int]]:
     """Waits until all ranks of a group of that size have finished a step in new processes: when, and all pids so far."""
-    by = time.monotonic() + 150
+    by = clock() + 150
     while True:
         rows = [steps(tmp, rank, world, old) for rank in range(world)]
         if all(rows):
             return max(r[0][0] for r in rows), old | {r[-1][1] for r in rows}
         assert all(n.popen.poll() is None for n in nodes), nodes[0].output()
-        assert time.monotonic() < by, "\n".join(n.output() for n in nodes)
+        assert clock() < by, "\n".join(n.output() for n in nodes)
         time.sleep(0.01)
 
 

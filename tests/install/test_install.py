@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -32,13 +33,14 @@ def run(*argv: object, **kwargs) -> str:
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory) -> Path:
-    """An installation of a build of its own: the one in build/ belongs to other tests."""
+    """`make install` of a build of its own: the one in build/ belongs to other tests."""
     work = tmp_path_factory.mktemp("install")
-    run("meson", "setup", work / "build", "--prefix", work / "usr", "--libdir", "lib",
-        "-Dtests=false")
-    run("ninja", "-j2", "-C", work / "build")
-    run("meson", "install", "-C", work / "build", "--no-rebuild")
+    make_install(work, work / "usr")
     return work / "usr"
+
+
+def make_install(work: Path, prefix: Path) -> None:
+    run("make", "-s", "install", f"BUILD={work}/build", f"PREFIX={prefix}", "MESON_FLAGS=-Dtests=false")
 
 
 def flags(prefix: Path, *options: str) -> list[str]:
@@ -48,6 +50,32 @@ def flags(prefix: Path, *options: str) -> list[str]:
 
 def version() -> str:
     return run(ROOT / "build/muster", "--version").split()[1]
+
+
+def test_another_prefix_takes_effect_at_once(prefix: Path) -> None:
+    """It did so one call late, and then wrote into the home of whoever had called before."""
+    work = prefix.parent
+    before = {p: p.lstat().st_mtime_ns for p in prefix.rglob("*")}
+    make_install(work, work / "other")
+    assert {p: p.lstat().st_mtime_ns for p in prefix.rglob("*")} == before
+    names = {p.relative_to(prefix) for p in before}
+    assert {p.relative_to(work / "other") for p in (work / "other").rglob("*")} == names
+    assert {Path("bin/muster"), Path("lib/libmuster.so"), Path("lib/pkgconfig/muster.pc"),
+            Path("share/bash-completion/completions/muster")} <= names  # lib, not lib64
+    run("make", "-s", "uninstall", f"BUILD={work}/build")
+    assert not [p for p in (work / "other").rglob("*") if not p.is_dir()]
+    assert (prefix / "bin/muster").exists()
+
+
+def test_the_guides_program_builds_by_the_guides_line(prefix: Path, tmp_path: Path) -> None:
+    guide = (ROOT / "docs/guides/embedding.md").read_text()
+    (tmp_path / "prog.c").write_text(re.search(r"```c\n(.*?)```", guide, re.S)[1])
+    line = re.search(r"^    (cc prog.c .*)$", guide, re.M)[1]
+    # What `make install` to /usr/local finds by itself: pkg-config there, and ldconfig.
+    env = dict(os.environ, PKG_CONFIG_PATH=str(prefix / "lib/pkgconfig"), LD_LIBRARY_PATH=str(prefix / "lib"))
+    subprocess.run(line, shell=True, cwd=tmp_path, env=env, check=True)
+    done = subprocess.run(["./a.out"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "visitor number 1\n"), done.stderr
 
 
 def test_a_program_links_the_shared_library(prefix: Path, tmp_path: Path) -> None:

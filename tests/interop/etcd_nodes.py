@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from etcd_server import BUILD, ROOT
+from patience import clock
 
 PROGRAM = BUILD / "tests/interop/interop_etcd_node"
 
@@ -75,9 +76,14 @@ class Node:
         return self.answer(seconds)
 
     def wait_news(self, kind: str, seconds: float = 60) -> None:
-        end = time.monotonic() + seconds
-        while self.news.get(timeout=max(0.01, end - time.monotonic())) != kind:
-            pass
+        end = clock() + seconds
+        while True:
+            try:
+                if self.news.get(timeout=max(0.01, end - clock())) == kind:
+                    return
+            except queue.Empty:
+                if clock() >= end:
+                    raise
 
     def kill(self) -> None:
         self.proc.kill()

@@ -12,6 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from patience import clock
 from ports import free_ports  # noqa: F401 (for whoever starts servers)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -66,7 +67,7 @@ class Member:
             self.proc.wait()
 
     def wait_up(self, context: ssl.SSLContext | None = None, limit: float = 60) -> None:
-        end = time.monotonic() + limit
+        end = clock() + limit
         while True:
             try:
                 if self.v3("/v3/kv/range", {"key": b64("x")}, context=context)[0] < 500:
@@ -75,7 +76,7 @@ class Member:
                 pass
             if self.proc.poll() is not None:
                 raise RuntimeError((self.dir / f"{self.name}.log").read_text()[-2000:])
-            if time.monotonic() > end:
+            if clock() > end:
                 raise TimeoutError(f"etcd {self.name} does not answer")
             time.sleep(0.05)
 
@@ -147,8 +148,8 @@ class Cluster:
             m.kill()
 
     def leader(self) -> Member:
-        end = time.monotonic() + 30
-        while time.monotonic() < end:
+        end = clock() + 30
+        while clock() < end:
             for m in self.members:
                 if m.proc.poll() is not None:
                     continue

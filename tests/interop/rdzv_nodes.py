@@ -6,9 +6,9 @@ import queue
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 
+from patience import clock
 from run_job import free_port  # noqa: F401 (for whoever starts nodes)
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,13 +80,13 @@ class Node:
 
     def heard(self, what, patience=PATIENCE):
         """Waits for a piece of news or a line of the log that contains `what`."""
-        by = time.monotonic() + patience
+        by = clock() + patience
         with self.changed:
             while True:
                 for line in self.news + self.log:
                     if what in line:
                         return line
-                if not self.changed.wait(by - time.monotonic()):
+                if not self.changed.wait(max(0, by - clock())) and clock() >= by:
                     raise AssertionError(f"{what!r} not heard: {self.news} {self.log[-8:]}")
 
     def forget(self):

@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from patience import clock
 from ports import free_port  # noqa: F401 (for whoever starts jobs)
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,9 +42,9 @@ class Job:
     def until(self, what, patience=PATIENCE):
         """Waits until the text holds `what` (or what(text) is true)."""
         holds = what if callable(what) else lambda text: what in text
-        by = time.monotonic() + patience
+        by = clock() + patience
         while not holds(self.text()):
-            assert time.monotonic() < by, f"no {what} in {self.out.name}:\n{self.text()[-3000:]}"
+            assert clock() < by, f"no {what} in {self.out.name}:\n{self.text()[-3000:]}"
             assert self.process.poll() is None or holds(self.text()), \
                 f"{self.out.name} ended without {what}:\n{self.text()[-3000:]}"
             time.sleep(0.02)
@@ -98,7 +99,7 @@ def marked(mark: str) -> list[int]:
 
 
 def until_gone(mark: str, patience=20):
-    by = time.monotonic() + patience
+    by = clock() + patience
     while left := marked(mark):
-        assert time.monotonic() < by, [(p, Path(f"/proc/{p}/cmdline").read_bytes()) for p in left]
+        assert clock() < by, [(p, Path(f"/proc/{p}/cmdline").read_bytes()) for p in left]
         time.sleep(0.01)

@@ -9,10 +9,10 @@ import select
 import struct
 import subprocess
 import termios
-import time
 from pathlib import Path
 
 import pytest
+from patience import clock
 from run_job import free_port  # noqa: F401 (for whoever starts nodes here)
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,9 +32,9 @@ class Screen:
 
     def read(self, until: str, timeout: float = 60) -> str:
         """Everything so far, as soon as the pattern is in it."""
-        deadline = time.monotonic() + timeout
+        deadline = clock() + timeout
         while not re.search(until, self.text):
-            left = deadline - time.monotonic()
+            left = deadline - clock()
             assert left > 0, f"no {until!r} in {self.text!r}"
             if select.select([self.master], [], [], left)[0]:
                 try:

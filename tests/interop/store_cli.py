@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
+from patience import clock
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / os.environ.get("MUSTER_BUILD", "build")
 CLI = BUILD / "tests" / "interop" / "interop_store_cli"
@@ -54,10 +56,12 @@ class Cli:
     def _line(self) -> str:
         with selectors.DefaultSelector() as sel:
             sel.register(self.proc.stdout, selectors.EVENT_READ)
-            until = time.monotonic() + self.patience
+            until = clock() + self.patience
             while b"\n" not in self.buffer:
-                left = until - time.monotonic()
-                assert left > 0 and sel.select(left), "the client hangs"
+                left = until - clock()
+                assert left > 0, "the client hangs"
+                if not sel.select(left):
+                    continue
                 more = self.proc.stdout.read1(1 << 20)
                 assert more, "the client died"
                 self.buffer += more

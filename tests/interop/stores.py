@@ -13,6 +13,8 @@ import threading
 import time
 from pathlib import Path
 
+from patience import clock
+
 ROOT = Path(__file__).resolve().parents[2]
 MUSTER = ROOT / os.environ.get("MUSTER_BUILD", "build") / "muster"
 
@@ -44,9 +46,9 @@ class Server:
         return self.log.read()
 
     def wait_for_log(self, text: str, timeout: float = 60) -> str:
-        end = time.monotonic() + timeout
+        end = clock() + timeout
         while text not in self.stderr():
-            assert time.monotonic() < end, f"no {text!r} in:\n{self.stderr()}"
+            assert clock() < end, f"no {text!r} in:\n{self.stderr()}"
             assert self.process.poll() is None, f"the server ended:\n{self.stderr()}"
             time.sleep(0.02)
         return self.stderr()

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import clock
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / os.environ.get("MUSTER_BUILD", "build")
@@ -73,12 +74,12 @@ class Job:
         return (self.tmp / f"{host}.out").read_text(errors="replace")
 
     def until(self, host: str, pattern: str, times: int = 1) -> re.Match:
-        end = time.monotonic() + 120
+        end = clock() + 120
         while True:
             found = list(re.finditer(pattern, self.said(host)))
             if len(found) >= times:
                 return found[-1]
-            assert time.monotonic() < end, f"{host}: no {pattern}\n{self.said(host)}"
+            assert clock() < end, f"{host}: no {pattern}\n{self.said(host)}"
             time.sleep(0.05)
 
     def __enter__(self) -> "Job":

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import clock
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MUSTER = ROOT / "build/muster"
@@ -49,9 +50,9 @@ class Job:
         return path.read_text() if path.exists() else ""
 
     def until(self, done, patience: float = 90) -> None:
-        by = time.monotonic() + patience
+        by = clock() + patience
         while not done():
-            assert time.monotonic() < by, {
+            assert clock() < by, {
                 p.name: p.read_text() for p in self.dir.iterdir() if not p.name.startswith("port")}
             time.sleep(0.02)
 

@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+from patience import clock
+
 from rdzv_nodes import PATIENCE, ROOT, Node, TorchNode, free_port
 
 pytest.importorskip("torch")
@@ -76,11 +78,11 @@ class Told:
         """All answers of a join, until all have the same round. torch's handler whose own clock
         jumps may miscount its own world as it reads a round that is complete: that much is torch's,
         and shows, as two are the least that a round takes; then all begin again."""
-        end = time.monotonic() + by
+        end = clock() + by
         waiting = dict(members)
         said = {}
         while waiting:
-            assert time.monotonic() < end, (said, self.rounds)
+            assert clock() < end, (said, self.rounds)
             for name, member in waiting.items():
                 said[name] = member.joined()
             if said["t"][2] < 2:

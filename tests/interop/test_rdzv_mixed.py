@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import clock
+
 from rdzv_nodes import MUSTER, VENV, Node, free_port
 
 pytest.importorskip("torch")
@@ -42,9 +44,9 @@ class Agent:
         return [(int(r), int(w), m, int(g)) for r, w, m, g in found]
 
     def until(self, what, patience=PATIENCE):
-        by = time.monotonic() + patience
+        by = clock() + patience
         while not what(self):
-            assert time.monotonic() < by, f"{self.out.name}: {self.text()[-3000:]}"
+            assert clock() < by, f"{self.out.name}: {self.text()[-3000:]}"
             assert self.process.poll() is None or what(self), f"{self.out.name}: {self.text()[-3000:]}"
             time.sleep(0.05)
 
@@ -80,8 +82,8 @@ def agents(tmp_path):
 def hosting(agent, port):
     """The first agent listens: others started now are its guests."""
     import socket
-    by = time.monotonic() + PATIENCE
-    while time.monotonic() < by:
+    by = clock() + PATIENCE
+    while clock() < by:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
             return

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cut_proxy import Proxy
+from patience import clock
 from run_job import MUSTER, free_port
 
 SAY = 'echo "$TORCHELASTIC_RESTART_COUNT $RANK $WORLD_SIZE $MASTER_ADDR:$MASTER_PORT" >> "$0/said.$GROUP_RANK"\n'
@@ -61,9 +62,9 @@ class Group:
         self.port = int(port_file.read_text())
 
     def until(self, done) -> None:
-        by = time.monotonic() + PATIENCE
+        by = clock() + PATIENCE
         while not done():
-            assert time.monotonic() < by, self.text()
+            assert clock() < by, self.text()
             time.sleep(0.01)
 
     def text(self) -> dict[str, str]:
@@ -74,8 +75,7 @@ class Group:
 
     def check(self) -> float:
         """Both ended well, and agreed in the end. Returns how long it took."""
-        by = self.began + PATIENCE
-        codes = [a.wait(max(0.1, by - time.monotonic())) for a in self.agents]
+        codes = [a.wait(PATIENCE) for a in self.agents]
         took = time.monotonic() - self.began
         assert codes == [0, 0], (codes, self.text())
         last = [self.lines(rank)[-1] for rank in range(2)]

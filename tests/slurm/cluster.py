@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "hosts"))
-from rig import Process, Rig  # noqa: E402
+from rig import Process, Rig, clock  # noqa: E402
 
 CONF = """
 ClusterName=rig
@@ -84,9 +84,9 @@ class Cluster:
         return out.split().count("idle")
 
     def _until(self, what: str, done, timeout: float = 60) -> None:
-        deadline = time.monotonic() + timeout
+        deadline = clock() + timeout
         while not done():
-            if time.monotonic() > deadline:
+            if clock() > deadline:
                 logs = "\n".join(p.read_text()[-2000:] for p in self.rig.dir.glob("*.log"))
                 raise RuntimeError(f"waited {timeout} s for {what}\n{logs}")
             time.sleep(0.1)

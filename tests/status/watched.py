@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interop"))
+from patience import clock  # noqa: E402,F401
 from run_job import MUSTER, ROOT, Job, free_port  # noqa: E402,F401
 
 WORKER = """\
@@ -41,12 +42,12 @@ def start(where: Path, *words, name="job", run_id="seen", nproc=2, page="127.0.0
 
 def until(holds, what="it", patience=60):
     """Waits until holds() returns something true, and returns that."""
-    by = time.monotonic() + patience
+    by = clock() + patience
     while True:
         found = holds()
         if found:
             return found
-        assert time.monotonic() < by, f"{what} did not happen within {patience} s"
+        assert clock() < by, f"{what} did not happen within {patience} s"
         time.sleep(0.05)
 
 

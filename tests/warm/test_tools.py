@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/interop"))
+from patience import clock  # noqa: E402
 from run_job import PATIENCE, Job, free_port, run  # noqa: E402
 
 FRAMEWORKS = ROOT / "build/frameworks/bin/python"
@@ -101,13 +102,13 @@ class Debugger:
     """What an editor says to debugpy: requests of the debug adapter protocol, one after the other."""
 
     def __init__(self, port):
-        by = time.monotonic() + PATIENCE
+        by = clock() + PATIENCE
         while True:
             try:
                 self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
                 break
             except ConnectionRefusedError:
-                assert time.monotonic() < by, "debugpy does not listen"
+                assert clock() < by, "debugpy does not listen"
                 time.sleep(0.05)
         self.file, self.number, self.events = self.socket.makefile("rb"), 0, []
 

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/interop"))
 from run_job import MUSTER, VENV, Job, environment, marked, run, until_gone  # noqa: E402
+from patience import clock  # noqa: E402
 
 TRAIN = ROOT / "tests/interop/run_train.py"
 ORDINARY = "the ordinary way"
@@ -35,8 +36,8 @@ def below(pid):
 
 
 def server_of(pid, patience=60):
-    by = time.monotonic() + patience
-    while time.monotonic() < by:
+    by = clock() + patience
+    while clock() < by:
         if pids := below(pid).get("muster-warm"):
             return pids[0]
         time.sleep(0.01)
@@ -460,9 +461,9 @@ def test_whoever_is_killed_nothing_is_left(tmp_path, phase):
                 time.sleep(rng.choice((0, 0, 0.003)))
             agent.wait()
         until_gone(mark)
-        by = time.monotonic() + 10
+        by = clock() + 10
         while any(Path(f"/proc/{v}").exists() and "MARK" for v in victims if v in marked(mark)):
-            assert time.monotonic() < by
+            assert clock() < by
 
 
 def test_nothing_grows(tmp_path):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wheels import ROOT, free_port, run
+from wheels import ROOT, clock, free_port, run
 
 torch = pytest.importorskip("torch")
 from torch.distributed import TCPStore  # noqa: E402
@@ -104,9 +104,9 @@ def nodes(request, muster: Any, port: int) -> Iterator[Nodes]:
 
 
 def until(true: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
+    deadline = clock() + 60
     while not (value := true()):
-        assert time.monotonic() < deadline
+        assert clock() < deadline
         time.sleep(0.05)
     return value
 

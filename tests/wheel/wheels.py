@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/interop"))
+from patience import clock  # noqa: E402,F401 (for whoever waits)
 from ports import free_port  # noqa: E402,F401 (for whoever starts nodes)
 
 
