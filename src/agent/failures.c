@@ -488,6 +488,20 @@ static void take_error_words(struct agent *a, int64_t i, struct failure_words *f
     buf_fini(&bytes);
 }
 
+/* Whose lines of a shared file these are, nobody can tell. */
+static void label_shared(struct buf *lines)
+{
+    struct buf b;
+
+    if (buf_len(lines) == 0)
+        return;
+    buf_init(&b, 12000);
+    (void)buf_append_str(&b, LAST_WORDS_SHARED);
+    (void)buf_append_span(&b, buf_span(lines));
+    buf_fini(lines);
+    *lines = b;
+}
+
 void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
                     struct record_entry *e)
 {
@@ -501,6 +515,8 @@ void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
     buf_init(&tail, SIZE_MAX);
     logs_tail(a->logs, i, &tail, &whole, &f->path, &traceback_us);
     last_words_read(&f->words, buf_span(&tail), whole ? -1 : a->range.base_rank + i);
+    if (!whole && a->config->nproc > 1)
+        label_shared(&f->words.lines);
     buf_fini(&tail);
     if (traceback_us > a->started_us && traceback_us < e->at_us)
         e->at_us = traceback_us;

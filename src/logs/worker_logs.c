@@ -344,7 +344,7 @@ void logs_tail(struct logs *l, int64_t local_rank, struct buf *out, bool *whole,
         fd = *path ? open(*path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
         read_tail(fd, 0, out, traceback_us);
     } else if (l->began_at >= 0) { /* All of us write there, perhaps append-only. */
-        *whole = c->nproc == 1;
+        *whole = false;
         fd = open("/proc/self/fd/2", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         read_tail(fd, l->began_at, out, traceback_us);
     }

@@ -224,6 +224,19 @@ def test_recorded_error(tmp_path):
         assert re.search(r"the job failed: rank 0 on \S+ \(local rank 0, pid \d+\): KeyError: 'shard'\n +File \".*r.py\", line 6, in load\n", job.text()), job.text()
 
 
+def test_shared_file(tmp_path):
+    """2>file: our own log lines are not a worker's words, and that others write there, too, is said."""
+    out = tmp_path / "out"
+    script = 'echo "words of $RANK" >&2; if [ $RANK = 1 ]; then sleep 0.5; exit 7; fi; exec sleep 60'
+    with open(out, "wb") as f:
+        run = subprocess.run([str(MUSTER), "run", "--standalone", "--nproc-per-node=2", "--max-restarts=1", "--no-python", "sh", "-c", script],
+                             stdout=f, stderr=f, env=environment(), timeout=60)
+    assert run.returncode == 1
+    said = verdict(out.read_text())
+    assert "muster: the last lines of the file that it and others wrote to:\n" in said and "words of 1" in said, said
+    assert "Sending process" not in said and "Restart 1" not in said, said
+
+
 def test_stops_at_once(tmp_path):
     """Two nodes: from the failure to the last worker gone, little more than the workers take."""
     port = free_port()

@@ -1,6 +1,7 @@
 """`srun muster run`, on a real Slurm with three nodes."""
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -72,6 +73,19 @@ def test_the_line_of_the_readme(slurm, tmp_path: Path) -> None:
     assert srun.wait(120) == 0, srun.output()
     ranks = re.findall(r"^rank (\d+)$", srun.output(), re.M)
     assert sorted(map(int, ranks)) == list(range(24)), srun.output()
+
+
+def test_one_verdict_on_all_nodes(slurm, tmp_path: Path) -> None:
+    """A rank on the second node is killed in a real gloo job: all three tell the same, and srun fails."""
+    argv = ["-N3", "--ntasks-per-node=1", "-l", MUSTER, "run", f"--report={tmp_path}/report", str(ROOT / "tests/interop/verdict_worker.py")]
+    srun = slurm.srun(argv, OMP_NUM_THREADS="1", HOW="kill", WHO="1", PYTHON_EXEC=str(ROOT / "build/venv/bin/python"))
+    assert srun.wait(120) != 0
+    said = re.findall(r"^(\d): muster: the job failed: (.*)", srun.output(), re.M)
+    assert sorted(n for n, _ in said) == ["0", "1", "2"], srun.output()
+    assert len({text for _, text in said}) == 1
+    assert re.match(r"rank 1 on node2 \(local rank 0, pid \d+\): killed by SIGKILL; the kernel does not tell by whom", said[0][1]), said
+    story = json.loads((tmp_path / "report").read_text())
+    assert story["verdict"]["host"] == "node2" and len(story["nodes"]) == 3
 
 
 def test_two_steps_at_once_do_not_meet(slurm) -> None:

@@ -64,6 +64,25 @@ static struct span without_mark(struct span line, int64_t *rank)
     return skip(line, i < line.n && line.p[i] == ' ' ? i + 1 : i);
 }
 
+static bool is_digits(struct span s, size_t from, size_t count)
+{
+    for (size_t i = from; i < from + count; i++)
+        if (i >= s.n || s.p[i] < '0' || s.p[i] > '9')
+            return false;
+    return true;
+}
+
+/* "W1116 15:32:36.750000 4711 muster/agent] ...", or in torch's words at torch's place:
+ * a line of the agent's, or of another one's that shares the file. */
+static bool is_log_line(struct span line)
+{
+    return line.n > 22 && memchr("DIWEC", line.p[0], 5) && is_digits(line, 1, 4) &&
+           line.p[5] == ' ' && is_digits(line, 6, 2) && line.p[8] == ':' &&
+           is_digits(line, 9, 2) && line.p[11] == ':' && is_digits(line, 12, 2) &&
+           (find(line, " muster/").n || find(line, " site-packages/torch/").n ||
+            find(line, " torch/distributed/").n);
+}
+
 struct lines {
     struct span at[LINES_MAX];
     size_t count;
@@ -83,7 +102,8 @@ static void split(struct lines *l, struct span tail, int64_t rank)
         const struct span line =
             without_mark(as_seen(span_of(from, (size_t)(end - from))), &whose);
 
-        if (!(from == end && n == 0) && (rank < 0 || whose < 0 || whose == rank))
+        if (!(from == end && n == 0) &&
+            (rank < 0 || ((whose < 0 || whose == rank) && !is_log_line(line))))
             l->at[LINES_MAX - ++n] = line;
         if (!nl)
             break;

@@ -11,6 +11,9 @@
 #define LAST_WORDS_BYTES 32768u /* of stderr that are worth keeping */
 #define LAST_WORDS_LINE  400u   /* bytes of one line */
 
+/* The first of the last lines where they come from a file that others wrote to, too. */
+#define LAST_WORDS_SHARED "(of a file that other processes write to, too)\n"
+
 struct last_words {
     bool python;       /* there is a traceback, or a syntax error */
     struct buf text;   /* owned: "RuntimeError: bad data shard 17"; "" if unknown */
@@ -21,8 +24,9 @@ struct last_words {
     struct buf lines;  /* owned: the last lines, each with its newline */
 };
 
-/* Of the end of a stderr. rank: lines of other ranks ("[rank3]: ", as torch marks them)
- * are passed over where several share one file; -1: all lines are the worker's. Clean,
+/* Of the end of a stderr. rank: where several share one file, lines of other ranks
+ * ("[rank3]: ", as torch marks them) and of a launcher's own log are passed over; -1:
+ * all lines are the worker's. Clean,
  * see base/escape.h. Fails to understand rather than to return. */
 void last_words_read(struct last_words *w, struct span tail, int64_t rank);
 void last_words_fini(struct last_words *w); /* zeroed is fine */

@@ -8,23 +8,37 @@
 #include "base/escape.h"
 #include "base/mem.h"
 
-#define NODES_MAX    3000u
-#define ROUNDS_MAX   200u
-#define FAILURES_MAX 64u
-#define RANGES_MAX   64u /* of a round; of the last one: */
-#define LAST_RANGES  1000u
-#define WORDS_MAX    2048u
-#define PHASES_MAX   24u /* of a round */
+/* How much of each thing is told. Where that is too much in all, half of each. */
+struct limits {
+    size_t nodes, rounds, failures, phases;
+    size_t ranges, last_ranges; /* of a round; of the last one */
+    size_t words;               /* bytes of last words, and of any other text */
+};
+
+static const struct limits whole = { .nodes = 3000,
+                                     .rounds = 200,
+                                     .failures = 64,
+                                     .phases = 24,
+                                     .ranges = 64,
+                                     .last_ranges = 1000,
+                                     .words = 2048 };
+
+static struct limits half_of(const struct limits *l)
+{
+    return (struct limits){ l->nodes / 2,  l->rounds / 2, l->failures / 2,
+                            l->phases / 2, l->ranges / 2, l->last_ranges / 2,
+                            l->words / 2 };
+}
 
 /* Texts are clean when they come from our own nodes; what a stranger published may be
  * anything. */
-static json_t *text(struct span s)
+static json_t *text(struct span s, const struct limits *l)
 {
     struct buf b;
     json_t *j;
 
     buf_init(&b, 2 * RECORD_BODY_MAX);
-    (void)escape_append(&b, s, ESCAPE_LINES);
+    (void)escape_append(&b, span_of(s.p, MIN_OF(s.n, l->words)), ESCAPE_LINES);
     j = json_stringn((const char *)buf_data(&b), buf_len(&b));
     buf_fini(&b);
     return j ? j : json_string("");
@@ -55,7 +69,7 @@ static const char *state_of(const struct record *r, uint32_t node)
     return "here";
 }
 
-static json_t *nodes(const struct record *r, int64_t *omitted)
+static json_t *nodes(const struct record *r, const struct limits *l, int64_t *omitted)
 {
     json_t *list = json_array();
 
@@ -70,14 +84,14 @@ static json_t *nodes(const struct record *r, int64_t *omitted)
         while (record_nodes_next(&body, &n)) {
             json_t *j;
 
-            if (json_array_size(list) >= NODES_MAX) {
+            if (json_array_size(list) >= l->nodes) {
                 ++*omitted;
                 continue;
             }
             j = json_object();
             add(j, "node", number(n.number));
-            add(j, "host", text(n.host));
-            add(j, "address", text(n.addr));
+            add(j, "host", text(n.host, l));
+            add(j, "address", text(n.addr, l));
             add(j, "agent_pid", number(n.pid));
             add(j, "workers", number(n.nproc));
             add(j, "joined_us", number(e.at_us));
@@ -94,17 +108,17 @@ static json_t *nodes(const struct record *r, int64_t *omitted)
 
 /* ---- failures ---- */
 
-static json_t *failure(const struct record_entry *e)
+static json_t *failure(const struct record_entry *e, const struct limits *l)
 {
     json_t *j = json_object();
 
     add(j, "cause", json_string(record_cause_name(e->cause)));
-    add(j, "text", text(e->text));
+    add(j, "text", text(e->text, l));
     add(j, "time_us", number(e->at_us));
     add(j, "unsure_us", number(e->unsure_us));
     add(j, "round", number(e->round));
     add(j, "node", number(e->node));
-    add(j, "host", text(e->host));
+    add(j, "host", text(e->host, l));
     if (e->rank >= 0) {
         add(j, "rank", number(e->rank));
         add(j, "local_rank", number(e->local_rank));
@@ -112,30 +126,31 @@ static json_t *failure(const struct record_entry *e)
         add(j, "exit_code", number(e->code));
     }
     if (e->place.n)
-        add(j, "place", text(e->place));
+        add(j, "place", text(e->place, l));
     if (e->path.n)
-        add(j, "log", text(e->path));
+        add(j, "log", text(e->path, l));
     if (e->body.n)
-        add(j, "last_words", text(span_of(e->body.p, MIN_OF(e->body.n, WORDS_MAX))));
+        add(j, "last_words", text(e->body, l));
     return j;
 }
 
 /* The newest of a kind, oldest of them first. */
-static json_t *failures(const struct record *r, enum record_kind kind, bool counts)
+static json_t *failures(const struct record *r, enum record_kind kind, bool counts,
+                        const struct limits *l)
 {
     json_t *list = json_array();
     size_t skip = 0;
 
     for (size_t i = 0; i < r->count; i++)
         skip += record_at(r, i).kind == kind;
-    skip = skip > FAILURES_MAX ? skip - FAILURES_MAX : 0;
+    skip = skip > l->failures ? skip - l->failures : 0;
     for (size_t i = 0; i < r->count; i++) {
         const struct record_entry e = record_at(r, i);
         json_t *j;
 
         if (e.kind != kind || (skip && skip--))
             continue;
-        j = failure(&e);
+        j = failure(&e, l);
         if (counts) {
             add(j, "restart", number(e.count));
             add(j, "allowed", number(e.total));
@@ -168,7 +183,7 @@ static json_t *ranges(struct span body, const char *a, const char *b, const char
 }
 
 /* How long each part of the way to this round took, over its nodes. */
-static json_t *phases(const struct record *r, int64_t round)
+static json_t *phases(const struct record *r, int64_t round, const struct limits *l)
 {
     json_t *list = json_array();
 
@@ -179,10 +194,10 @@ static json_t *phases(const struct record *r, int64_t round)
 
         if (e.kind != RECORD_PHASES || e.round != round)
             continue;
-        while (json_array_size(list) < PHASES_MAX && record_phases_next(&body, &p)) {
+        while (json_array_size(list) < l->phases && record_phases_next(&body, &p)) {
             json_t *j = json_object();
 
-            add(j, "phase", text(p.name));
+            add(j, "phase", text(p.name, l));
             add(j, "min_us", number(p.min_us));
             add(j, "median_us", number(p.median_us));
             add(j, "max_us", number(p.max_us));
@@ -193,9 +208,10 @@ static json_t *phases(const struct record *r, int64_t round)
     return list;
 }
 
-static json_t *round_of(const struct record *r, const struct record_entry *e, bool last)
+static json_t *round_of(const struct record *r, const struct record_entry *e, bool last,
+                        const struct limits *l)
 {
-    const size_t most = last ? LAST_RANGES : RANGES_MAX;
+    const size_t count = last ? l->last_ranges : l->ranges;
     struct record_entry ended;
     json_t *j = json_object();
 
@@ -203,19 +219,19 @@ static json_t *round_of(const struct record *r, const struct record_entry *e, bo
     add(j, "began_us", number(e->at_us));
     add(j, "nodes", number(e->count));
     add(j, "ranks", number(e->total));
-    add(j, "phases", phases(r, e->round));
-    add(j, "placement", ranges(e->body, "node", "first_rank", "count", most));
+    add(j, "phases", phases(r, e->round, l));
+    add(j, "placement", ranges(e->body, "node", "first_rank", "count", count));
     if (!record_find(r, RECORD_ENDED, e->round, &ended))
         return j;
     add(j, "ended_us", number(ended.at_us));
     add(j, "seconds", json_real((double)(ended.at_us - e->at_us) / 1e6));
     add(j, "cause", json_string(record_cause_name(ended.cause)));
     add(j, "failed", number(ended.count));
-    add(j, "exit_codes", ranges(ended.body, "first_rank", "count", "code", most));
+    add(j, "exit_codes", ranges(ended.body, "first_rank", "count", "code", count));
     return j;
 }
 
-static json_t *rounds(const struct record *r, int64_t *omitted)
+static json_t *rounds(const struct record *r, const struct limits *l, int64_t *omitted)
 {
     json_t *list = json_array();
     size_t count = 0, seen = 0;
@@ -225,9 +241,9 @@ static json_t *rounds(const struct record *r, int64_t *omitted)
     for (size_t i = 0; i < r->count; i++) {
         const struct record_entry e = record_at(r, i);
 
-        if (e.kind != RECORD_ROUND || count - seen++ > ROUNDS_MAX)
+        if (e.kind != RECORD_ROUND || count - seen++ > l->rounds)
             continue;
-        (void)json_array_append_new(list, round_of(r, &e, seen == count));
+        (void)json_array_append_new(list, round_of(r, &e, seen == count, l));
     }
     *omitted = r->rounds - (int64_t)json_array_size(list);
     return list;
@@ -244,19 +260,17 @@ static const char *outcome(const struct record *r, struct record_entry *v)
                                        : "failed";
 }
 
-int report_json(struct buf *out, const struct record *r, const char *run_id,
-                const char *version)
+static json_t *story(const struct record *r, const char *run_id, const char *version,
+                     const struct limits *l)
 {
     struct record_entry v = { 0 }, ended;
     const char *how = outcome(r, &v);
     int64_t nodes_left_out, rounds_left_out;
     json_t *j = json_object();
-    char *printed;
-    int rc;
 
     add(j, "schema", json_integer(1));
     add(j, "muster", json_string(version));
-    add(j, "run_id", text(span_str(run_id)));
+    add(j, "run_id", text(span_str(run_id), l));
     add(j, "outcome", json_string(how));
     add(j, "began_us", number(r->began_us));
     if (v.kind == RECORD_VERDICT)
@@ -264,18 +278,33 @@ int report_json(struct buf *out, const struct record *r, const char *run_id,
             number(record_find(r, RECORD_ENDED, v.round, &ended) ? ended.at_us
                                                                  : v.at_us));
     add(j, "restarts", number(r->restarts));
-    add(j, "nodes", nodes(r, &nodes_left_out));
+    add(j, "nodes", nodes(r, l, &nodes_left_out));
     add(j, "nodes_omitted", number(nodes_left_out));
-    add(j, "rounds", rounds(r, &rounds_left_out));
+    add(j, "rounds", rounds(r, l, &rounds_left_out));
     add(j, "rounds_omitted", number(MAX_OF(rounds_left_out, 0)));
-    add(j, "restart_causes", failures(r, RECORD_RESTART, true));
-    add(j, "failures", failures(r, RECORD_FAILED, false));
+    add(j, "restart_causes", failures(r, RECORD_RESTART, true, l));
+    add(j, "failures", failures(r, RECORD_FAILED, false, l));
     add(j, "verdict",
-        v.kind == RECORD_VERDICT && v.cause != CAUSE_SUCCEEDED ? failure(&v)
+        v.kind == RECORD_VERDICT && v.cause != CAUSE_SUCCEEDED ? failure(&v, l)
                                                                : json_null());
-    printed = j ? json_dumps(j, JSON_INDENT(1)) : NULL;
-    json_decref(j);
-    rc = printed ? buf_append_str(out, printed) : MUSTER_ENOMEM;
-    free(printed);
+    return j;
+}
+
+int report_json(struct buf *out, const struct record *r, const char *run_id,
+                const char *version)
+{
+    struct limits l = whole;
+    int rc = MUSTER_ENOMEM;
+
+    for (size_t size = REPORT_MAX; size >= REPORT_MAX && l.nodes > 0; l = half_of(&l)) {
+        json_t *j = story(r, run_id, version, &l);
+        char *printed = j ? json_dumps(j, JSON_INDENT(1)) : NULL;
+
+        json_decref(j);
+        size = printed ? strlen(printed) : 0;
+        if (size < REPORT_MAX)
+            rc = printed ? buf_append_str(out, printed) : MUSTER_ENOMEM;
+        free(printed);
+    }
     return rc ? rc : buf_append_str(out, "\n");
 }

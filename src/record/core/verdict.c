@@ -1,5 +1,6 @@
 /* verdict.c - see verdict.h. */
 #include "record/core/verdict.h"
+#include "record/core/last_words.h"
 
 #include <inttypes.h>
 
@@ -113,8 +114,15 @@ static void put_simultaneous(struct buf *out, const struct record *r,
 static void put_words(struct buf *out, const struct record_entry *v,
                       const struct verdict_style *style)
 {
+    static const char mark[] = LAST_WORDS_SHARED;
     struct span body = v->body;
-    size_t lines = 0, at = body.n;
+    const bool shared =
+        body.n >= sizeof mark - 1 && memcmp(body.p, mark, sizeof mark - 1) == 0;
+    size_t lines = 0, at;
+
+    if (shared)
+        body = span_of(body.p + sizeof mark - 1, body.n - (sizeof mark - 1));
+    at = body.n;
 
     if (v->cause == CAUSE_EXCEPTION || v->cause == CAUSE_NODE_LOST || body.n == 0)
         return;
@@ -124,7 +132,9 @@ static void put_words(struct buf *out, const struct record_entry *v,
         at--;
     }
     body = span_of(body.p + at, body.n - at);
-    (void)buf_append_str(out, "muster: its last words on stderr:\n");
+    (void)buf_append_str(out, shared ? "muster: the last lines of the file that it and "
+                                       "others wrote to:\n"
+                                     : "muster: its last words on stderr:\n");
     while (body.n) {
         const uint8_t *nl = memchr(body.p, '\n', body.n);
         const size_t n = nl ? (size_t)(nl - body.p) : body.n;

@@ -174,12 +174,35 @@ static void test_verdict(void **state)
     record_fini(&r);
 }
 
+/* Several workers and their agent write to one file: what is surely another's is passed
+ * over. */
+static void test_shared_file(void **state)
+{
+    static const char text[] =
+        "[rank2]: of another\n"
+        "W1116 15:32:36.750000 4711 muster/agent] rank 3 on node2 failed\n"
+        "[rank3]: mine\n"
+        "E1116 15:32:36.750000 47 site-packages/torch/distributed/elastic/x.py:1] f\n"
+        "W1116 a line of the user's own\n"
+        "somebody's\n";
+    struct last_words w;
+
+    (void)state;
+    last_words_read(&w, span_str(text), 3);
+    assert_true(
+        span_eq(buf_span(&w.lines),
+                span_str("mine\nW1116 a line of the user's own\nsomebody's\n")));
+    last_words_fini(&w);
+    last_words_read(&w, span_str(text), -1); /* In its own file it may say anything. */
+    assert_non_null(memmem(buf_data(&w.lines), buf_len(&w.lines), "muster/agent", 12));
+    last_words_fini(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_escape),
+        cmocka_unit_test(test_shared_file), cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_lines),       cmocka_unit_test(test_escape),
         cmocka_unit_test(test_verdict),
     };
 
