@@ -96,7 +96,7 @@ static void dynamic_told(struct dynamic_handler *d, const struct rdzv_effect *e)
         on_core_news(d, e);
         return;
     default:
-        assert(!"the state is the core's affair");
+        assert(false); /* The state is the core's affair. */
     }
 }
 
