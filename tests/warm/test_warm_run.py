@@ -305,13 +305,14 @@ def group_with_memory(mb):
         group = where / f"muster-warm-{os.getpid()}-{time.monotonic_ns()}"
         try:
             group.mkdir()
-            try:
-                (group / name).write_text(str(mb << 20))
-                return group
-            except OSError:
-                group.rmdir()
         except OSError:
-            pass
+            continue
+        try:
+            with (group / name).open("r+") as f:  # It must be there: this may be an ordinary directory.
+                f.write(str(mb << 20))
+            return group
+        except OSError:
+            group.rmdir()
     return None
 
 
