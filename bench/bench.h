@@ -11,5 +11,6 @@ int bench_echo_uring(int argc, char **argv);
 int bench_crowd(int argc, char **argv);
 int bench_lines(int argc, char **argv);
 int bench_lines_check(int argc, char **argv);
+int bench_watch(int argc, char **argv);
 
 #endif

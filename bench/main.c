@@ -17,6 +17,7 @@ static const struct {
     { "bare", bench_bare, "a server that only answers a crowd: the limit" },
     { "lines", bench_lines, "numbered lines, as fast as they can be written" },
     { "lines-check", bench_lines_check, "whether each has come through a tee, whole" },
+    { "watch", bench_watch, "a job of many nodes with a page, to be looked at" },
     { "crowd", bench_crowd, "many clients of a store: join, wake, idle, fill, start" },
 };
 
