@@ -25,7 +25,7 @@
 
 #define RUN_ID  "bench"
 #define WORKERS 8u
-#define AT_ONCE 256u /* nodes that connect at the same time */
+#define AT_ONCE 512u /* nodes that connect at the same time */
 
 static void die(const char *what)
 {
@@ -58,14 +58,16 @@ static struct node_status facts(struct worker_status *workers, int64_t i)
 struct crowd {
     uv_loop_t loop;
     uint16_t port;
-    size_t count, next;
+    size_t count, next, away;
     struct peer *peers;
+    uv_timer_t again;
 };
 
 struct peer {
     struct crowd *crowd;
     struct push_session *session;
     int64_t number;
+    bool away; /* the connection broke: it comes back, as an agent does */
 };
 
 static void say(struct peer *p, const struct job_msg *m)
@@ -132,24 +134,46 @@ static bool peer_msg(void *ctx, struct span bytes, struct muster_error *err)
 
 static void peer_down(void *ctx, const struct muster_error *err)
 {
-    (void)ctx;
-    die(err->text);
+    struct peer *p = ctx;
+
+    (void)err;
+    p->away = true;
+    p->crowd->away++;
+}
+
+static void connect_peer(struct peer *p)
+{
+    static const struct push_session_cbs cbs = { peer_up, peer_msg, peer_down };
+    const struct push_session_opts opts = { .host = "127.0.0.1",
+                                            .port = p->crowd->port,
+                                            .timeout_ms = 600000,
+                                            .key = JOB_KEY,
+                                            .max = JOB_MAX };
+
+    if (push_session_open(&p->crowd->loop, &opts, &cbs, p, &p->session, NULL) < 0)
+        die("no connection");
 }
 
 static void connect_next(struct crowd *c)
 {
-    static const struct push_session_cbs cbs = { peer_up, peer_msg, peer_down };
-    const struct push_session_opts opts = { .host = "127.0.0.1",
-                                            .port = c->port,
-                                            .timeout_ms = 60000,
-                                            .key = JOB_KEY,
-                                            .max = JOB_MAX };
     if (c->next == c->count)
         return;
     struct peer *p = &c->peers[c->next++];
     *p = (struct peer){ .crowd = c, .number = (int64_t)c->next };
-    if (push_session_open(&c->loop, &opts, &cbs, p, &p->session, NULL) < 0)
-        die("no connection");
+    connect_peer(p);
+}
+
+static void on_again(uv_timer_t *timer)
+{
+    struct crowd *c = timer->data;
+
+    for (size_t i = 0; c->away > 0 && i < c->count; i++)
+        if (c->peers[i].away) {
+            c->peers[i].away = false;
+            c->away--;
+            push_session_close(c->peers[i].session);
+            connect_peer(&c->peers[i]);
+        }
 }
 
 static void be_crowd(size_t count, uint16_t port)
@@ -161,6 +185,9 @@ static void be_crowd(size_t count, uint16_t port)
     c.peers = calloc(count, sizeof *c.peers);
     if (!c.peers)
         die("out of memory");
+    uv_timer_init(&c.loop, &c.again);
+    c.again.data = &c;
+    uv_timer_start(&c.again, on_again, 500, 500);
     for (size_t i = 0; i < AT_ONCE; i++)
         connect_next(&c);
     uv_run(&c.loop, UV_RUN_DEFAULT);
