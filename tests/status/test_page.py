@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from trace_rules import check_trace
 from watched import ROOT, Job, free_port, get, running, start, status, stop, until, url, write_worker
 
 NODE = ROOT / "build" / "node"
@@ -114,6 +115,7 @@ def test_a_jobs_life(tmp_path, browser):
         assert browser("text", "live", selector="#line [role=img]") != []
 
         trace = json.loads(get(address + "trace.json")[2])
+        check_trace(trace)
         assert {e["name"] for e in trace["traceEvents"] if e["ph"] == "X"} >= {"round 0", "round 1"}
         metrics = get(address + "metrics")[2]
         assert "muster_job_restarts_total 1\n" in metrics and "muster_job_nodes_lost_total 1\n" in metrics

@@ -7,6 +7,7 @@ import urllib.parse
 from urllib.parse import urlparse
 
 import pytest
+from trace_rules import check_trace
 from watched import get, running, start, stop, until, url
 
 
@@ -61,6 +62,7 @@ def test_counts_restarts_as_the_event_log_does(tmp_path, prometheus):
             until((tmp_path / f"began.0.{i + 1}").exists)
         until(lambda: [v for _, v in ask(base, "muster_job_restarts_total")] == [2.0], "two restarts")
         until(lambda: [v for _, v in ask(base, "sum(muster_worker_up)")] == [2.0], "workers that run")
+        check_trace(json.loads(get(url(j) + "trace.json")[2]))  # of a job with two restarts
         state = ask(base, "muster_job_state == 1")
         assert [m["muster_job_state"] for m, _ in state] == ["running"]
         assert ask(base, "up") and ask(base, "up")[0][1] == 1
