@@ -50,9 +50,10 @@ def free_pair() -> int:
 
 class Job:
     def __init__(self, tmp: Path, hosts: list[str] = HOSTS, nnodes: str = "2:3",
-                 env: dict[str, str] | None = None, more: list[str] = ()) -> None:
+                 env: dict[str, str] | None = None, more: list[str] = (), port: int = 0) -> None:
         self.tmp, self.hosts, self.nnodes = tmp, hosts, nnodes
-        self.port, self.stop = free_pair(), tmp / "stop"
+        self.port, self.stop = port or free_pair(), tmp / "stop"
+        tmp.mkdir(exist_ok=True)
         self.env, self.more = dict(os.environ, **(env or {})), list(more)
         self.nodes: dict[str, subprocess.Popen] = {}
         self.shm = set(Path("/dev/shm").glob("muster_etcd_*"))
@@ -201,3 +202,40 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         assert f"{HOSTS[0]}:{job.port}" in job.said(HOSTS[0])
         assert "taken?" in job.said(HOSTS[0])
     assert job.left() == []
+
+
+def test_another_job_at_the_same_ports_is_left_alone(tmp_path: Path) -> None:
+    with Job(tmp_path / "first") as first:
+        for host in HOSTS:
+            first.start(host)
+        for host in HOSTS:
+            first.until(host, r"rank \d of 3")
+        with Job(tmp_path / "second", port=first.port, more=["--rdzv-id=another"]) as second:
+            assert second.start(HOSTS[0]).wait(60) == 1
+            assert "another job's etcd answers" in second.said(HOSTS[0])
+        first.end(HOSTS)
+
+
+def test_a_listed_name_that_is_no_node_is_told(tmp_path: Path) -> None:
+    with Job(tmp_path, nnodes="2") as job:
+        for host in HOSTS[:2]:
+            job.start(host)
+        for host in HOSTS[:2]:
+            job.until(host, r"rank \d of 2")  # two of three are enough
+        said = job.until(HOSTS[0], r"no member at (\S+), which --rdzv-endpoint lists")
+        assert said[1].startswith(HOSTS[2])
+        job.end(HOSTS[:2])
+
+
+def test_its_certificates_are_of_the_jobs_secret(tmp_path: Path) -> None:
+    """A node with another secret is no member, and no client."""
+    nodes = []
+    for name, secret in (("one", "0123456789abcdef0123"), ("two", "0123456789abcdef0124")):
+        job = Job(tmp_path / name, hosts=HOSTS[:2], nnodes="2", port=nodes[0].port if nodes else 0,
+                  env={"MUSTER_TOKEN": secret}, more=["--rdzv-conf=join_timeout=8,last_call_timeout=2"])
+        nodes.append(job)
+    with nodes[0], nodes[1]:
+        a, b = nodes[0].start(HOSTS[0]), nodes[1].start(HOSTS[1])
+        assert a.wait(90) == 1 and b.wait(90) == 1
+        assert "did not come up within 8 s" in nodes[0].said(HOSTS[0])
+        assert "rank" not in nodes[0].said(HOSTS[0]).split("muster run: error")[0]

@@ -28,7 +28,7 @@
 #define TELL_MS      5000u /* then whoever is awaited is named */
 #define LEAVE_MS     8000u /* those who stay shall not wait for one who is gone */
 #define END_MS       1500u /* for etcd to end by SIGTERM */
-#define STARTS_MAX   5     /* of etcd, should it die */
+#define STARTS_MAX   8     /* of etcd, should it die */
 #define ANSWER_MAX   65536u
 #define OLDEST_MAJOR 3
 #define OLDEST_MINOR 4
@@ -525,11 +525,24 @@ static void etcd_exited(void *ctx, int status, int errnum)
              s->hosts.items[s->self].peer_port);
     trace(s->opts.trace, TRACE_WARN, "etcd of this job: %s", text);
     err_set(&s->last, MUSTER_EIO, "%s", text);
-    /* Its data are still there: it may go on under its id. */
-    if (errnum || s->starts >= STARTS_MAX)
+    if (errnum || s->starts >= STARTS_MAX) {
         fail(s, MUSTER_EIO, text);
-    else
-        pause_for(s, 5 * PAUSE_MS);
+        return;
+    }
+    /* If it has run, its data are still there: it may go on under its id. If it was to
+     * join a cluster that goes on, others may have come or gone since it was given the
+     * list: it begins again, as another. */
+    if (s->phase == STARTING && s->there) {
+        char *data = mem_printf("%s/data", s->dir);
+
+        if (data)
+            place_remove(data);
+        mem_free(data);
+        http_cancel(s->call);
+        s->call = NULL;
+        s->phase = CHANGING;
+    }
+    pause_for(s, (s->starts > 1 ? 5 : 1) * PAUSE_MS);
 }
 
 /* By the environment: an etcd that does not know a setting passes over it. */

@@ -271,11 +271,11 @@ int serve_cluster_there(struct buf *out, const struct serve_members *members,
         const struct serve_member *m = &members->items[i];
         const bool own = strcmp(m->peer_url, own_peer_url) == 0;
 
-        if (!own && !m->name[0])
-            continue; /* added by somebody who has not come yet: etcd will learn of it
-                       */
-        buf_printf(out, "%s%s=%s", buf_len(out) ? "," : "", own ? own_name : m->name,
-                   m->peer_url);
+        buf_printf(out, "%s", buf_len(out) ? "," : "");
+        if (own || m->name[0])
+            buf_printf(out, "%s=%s", own ? own_name : m->name, m->peer_url);
+        else /* added, and on its way: etcd compares addresses, not names */
+            buf_printf(out, "to-come-%zu=%s", i, m->peer_url);
     }
     return buf_error(out);
 }

@@ -76,7 +76,7 @@ enum serve_action serve_plan(const struct serve_view *v, uint64_t *old);
 void serve_tag(char out[SERVE_TAG_SIZE], const char *run_id);
 
 /* "TAG0=http://h1:2380,TAG1=http://h2:2380": for a new cluster from the hosts, for one
- * that is there from its members, of which the one without a name is us. */
+ * that is there from its members, all of them, or etcd does not start. */
 int serve_cluster_new(struct buf *out, const struct serve_hosts *hosts,
                       const char *scheme, const char *tag);
 int serve_cluster_there(struct buf *out, const struct serve_members *members,
