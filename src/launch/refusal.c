@@ -22,13 +22,16 @@ static bool find(const char *program, const char *search, char *path, size_t siz
         snprintf(path, size, "%s", program);
         return stat(path, &st) == 0;
     }
-    for (const char *p = search; *p;
-         p += strcspn(p, ":") + (p[strcspn(p, ":")] == ':')) {
-        snprintf(path, size, "%.*s/%s", (int)strcspn(p, ":"), p, program);
-        if (stat(path, &st) == 0 && S_ISREG(st.st_mode))
-            return true;
-        if (p[strcspn(p, ":")] == '\0')
-            break;
+    while (*search) {
+        const size_t n = strcspn(search, ":");
+
+        if (n + strlen(program) + 2 <= size) {
+            memcpy(path, search, n);
+            snprintf(path + n, size - n, "/%s", program);
+            if (stat(path, &st) == 0 && S_ISREG(st.st_mode))
+                return true;
+        }
+        search += n + (search[n] == ':');
     }
     return false;
 }
