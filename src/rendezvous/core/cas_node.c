@@ -225,6 +225,17 @@ static int step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
     return 0;
 }
 
+/* What holds between steps, whatever the backend said. */
+static void check(const struct rdzv *r, const struct rdzv_fx *fx)
+{
+    assert(fx->count <= RDZV_FX_MAX);
+    assert(r->mode != MODE_MEMBER || (r->was_member && r->roster.count > 0));
+    assert(r->busy != BUSY_WRITING || r->doing.writes);
+    assert(!r->ours || r->beat_us != 0);
+    (void)r;
+    (void)fx;
+}
+
 int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
     const bool free =
@@ -236,6 +247,7 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
     if (ev->kind == RDZV_EV_STATE || ev->kind == RDZV_EV_WROTE)
         r->away_ms = ev->now.mono_ms - r->asked_ms;
     rc = step(r, ev, fx);
+    check(r, fx);
     if (rc < 0)
         r->away_ms = was_away_ms;
     if (rc == 0 && free && r->busy != BUSY_NOT && r->failures == 0)
@@ -359,8 +371,11 @@ static void joined(struct rdzv *r, struct rdzv_plan *p, struct now now,
     r->moved_told = r->deserted_told = r->closed_told = false;
     e->round = r->roster.round;
     e->world = (int64_t)r->roster.count;
-    while (rdzv_node_cmp(&r->roster.nodes[e->rank], &r->self) != 0)
+    assert(r->roster.count > 0);
+    while (rdzv_node_cmp(&r->roster.nodes[e->rank], &r->self) != 0) {
         e->rank++;
+        assert((size_t)e->rank < r->roster.count); /* The plan saw us in it. */
+    }
     trace(
         r->trace, TRACE_INFO,
         "The node '%s' has joined round %lld of the rendezvous '%s' as rank %lld in a "

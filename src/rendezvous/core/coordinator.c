@@ -205,6 +205,7 @@ static int resume(struct coordinator *h, struct node_session *w,
 {
     struct participant *place = rdzv_state_put(&h->state, &w->node, RDZV_BEATS);
 
+    assert(m->rank >= 0 && m->rank < m->world && m->round <= RDZV_MAX_ROUND);
     if (!place || !rdzv_state_put(&h->state, &w->node, RDZV_PLACES))
         return MUSTER_ENOMEM;
     place->rank = m->rank;
@@ -341,6 +342,7 @@ static int take_settings(struct coordinator *h, const struct coord_msg *m,
 
 static void attach(struct coordinator *h, struct node_session *w, uint32_t peer)
 {
+    assert(peer < h->by_peer_size && !h->by_peer[peer]);
     coordinator_gone_end(h, w);
     w->spare = false; /* What it was told may have been lost. */
     w->peer = peer;
@@ -617,13 +619,9 @@ static int on_msg(struct coordinator *h, const struct coordinator_event *ev,
     return 0;
 }
 
-int coordinator_step(struct coordinator *h, const struct coordinator_event *ev,
-                     struct coordinator_fx *fx, struct muster_error *err)
+static int coordinator_take(struct coordinator *h, const struct coordinator_event *ev,
+                            struct coordinator_fx *fx, struct muster_error *err)
 {
-    struct muster_error mine = { 0 };
-
-    if (!err)
-        err = &mine;
     if (fx_reserve(fx, 6 * (h->node_sessions.count + 1) + 8) < 0 ||
         coordinator_reserve_order(h, rdzv_count(&h->state, RDZV_BEATS) +
                                          rdzv_count(&h->state, RDZV_PLACES) + 1) < 0)
@@ -641,6 +639,30 @@ int coordinator_step(struct coordinator *h, const struct coordinator_event *ev,
         return 0;
     }
     return 0;
+}
+
+/* What holds between steps, whoever said what. */
+static void check(const struct coordinator *h, const struct coordinator_fx *fx)
+{
+    assert(fx->count <= fx->size);
+    assert(h->state.round >= 0);
+    assert(!h->state.closed || !h->requests.first); /* They were refused. */
+    assert(!h->state.complete || h->last_call_by_ms == MONO_NEVER);
+    assert(h->staying <= h->node_sessions.count);
+    assert(!h->requests.first == !h->requests.last);
+    assert(!h->heard.first == (h->node_sessions.count == 0));
+    (void)h;
+    (void)fx;
+}
+
+int coordinator_step(struct coordinator *h, const struct coordinator_event *ev,
+                     struct coordinator_fx *fx, struct muster_error *err)
+{
+    struct muster_error mine = { 0 };
+    const int rc = coordinator_take(h, ev, fx, err ? err : &mine);
+
+    check(h, fx);
+    return rc;
 }
 
 /* ---- new and free ---- */

@@ -4,6 +4,9 @@
  *
  * Whatever happens to one node costs the same however many there are. */
 #include "base/mem.h"
+
+#include <assert.h>
+
 #include "rendezvous/core/coordinator_int.h"
 
 /* Identity as bytes: two numbers, then the address. */
@@ -14,6 +17,7 @@ static struct span identity(uint8_t *key, const struct rdzv_node *n)
 {
     put_u64(key, (uint64_t)n->pid);
     put_u64(key + 8, (uint64_t)n->local_id);
+    assert(n->addr.n <= RDZV_MAX_ADDR);
     memcpy(key + KEY_FIXED, n->addr.p, n->addr.n);
     return span_of(key, KEY_FIXED + n->addr.n);
 }
@@ -37,6 +41,8 @@ struct node_session *node_session_of(const struct coordinator *h, uint32_t peer)
 
 static void heard_unlink(struct coordinator *h, struct node_session *w)
 {
+    assert(w->prev ? w->prev->next == w : h->heard.first == w);
+    assert(w->next ? w->next->prev == w : h->heard.last == w);
     *(w->prev ? &w->prev->next : &h->heard.first) = w->next;
     *(w->next ? &w->next->prev : &h->heard.last) = w->prev;
     w->prev = w->next = NULL;
@@ -59,6 +65,7 @@ void node_session_hear(struct coordinator *h, struct node_session *w, struct now
 
 void coordinator_request_begin(struct coordinator *h, struct node_session *w)
 {
+    assert(!w->request);
     w->request = true;
     w->request_prev = h->requests.last;
     w->request_next = NULL;
@@ -70,6 +77,7 @@ void coordinator_request_end(struct coordinator *h, struct node_session *w)
 {
     if (!w->request)
         return;
+    assert(h->requests.first && h->staying >= w->stays);
     h->staying -= w->stays;
     w->request = w->stays = false;
     *(w->request_prev ? &w->request_prev->request_next : &h->requests.first) =
@@ -86,6 +94,7 @@ void coordinator_gone_begin(struct coordinator *h, struct node_session *w,
 {
     struct node_session *before = h->gone.last;
 
+    assert(w->lost_by_ms == MONO_NEVER && by_ms != MONO_NEVER);
     while (before && before->lost_by_ms > by_ms)
         before = before->gone_prev;
     w->lost_by_ms = by_ms;
@@ -99,6 +108,7 @@ void coordinator_gone_end(struct coordinator *h, struct node_session *w)
 {
     if (w->lost_by_ms == MONO_NEVER)
         return;
+    assert(w->gone_prev ? w->gone_prev->gone_next == w : h->gone.first == w);
     *(w->gone_prev ? &w->gone_prev->gone_next : &h->gone.first) = w->gone_next;
     *(w->gone_next ? &w->gone_next->gone_prev : &h->gone.last) = w->gone_prev;
     w->gone_prev = w->gone_next = NULL;

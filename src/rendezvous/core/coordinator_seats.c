@@ -53,6 +53,7 @@ void coordinator_tell_rank(struct coordinator *h, struct coordinator_fx *fx,
 {
     const struct participant *m = rdzv_state_find(&h->state, &w->node);
 
+    assert(h->state.complete && rdzv_in(m, RDZV_PLACES));
     coordinator_request_end(h, w);
     w->spare = false;
     w->member = w->was_member = true;
@@ -73,6 +74,7 @@ void coordinator_tell_joined(struct coordinator *h, struct coordinator_fx *fx)
 {
     struct node_session *next;
 
+    assert(h->state.complete);
     h->world = rdzv_count(&h->state, RDZV_PLACES);
     h->rank0 = NULL;
     for (struct participant *m = rdzv_first(&h->state, RDZV_PLACES); m;
@@ -159,7 +161,7 @@ void coordinator_call_last(struct coordinator *h, struct now now)
 
 static void move_to(struct coordinator *h, struct participant *m, enum rdzv_list list)
 {
-    /* The member is in BEATS, so adding it to a list takes no memory. */
+    assert(rdzv_in(m, RDZV_BEATS)); /* So adding it to a list takes no memory. */
     (void)rdzv_state_put(&h->state, &m->node, list);
     for (int other = RDZV_PLACES; other <= RDZV_SPARES; other++) {
         if (other != (int)list)
@@ -337,7 +339,7 @@ void coordinator_lose(struct coordinator *h, struct coordinator_fx *fx,
         coordinator_tell_members(
             h, fx, (struct coord_msg){ .kind = COORD_LOST, .text = span_str(text) });
     coordinator_leave_place(h, m);
-    if (!w)
+    if (!w && h->torch_nodes > 0)
         h->torch_nodes--;
     if (h->rank0 == m)
         h->rank0 = NULL;

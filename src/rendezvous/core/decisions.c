@@ -2,6 +2,8 @@
  * ones, and the join. */
 #include "rendezvous/core/decisions.h"
 
+#include <assert.h>
+
 const char *rdzv_action_name(enum rdzv_action a)
 {
     static const char *const names[] = {
@@ -106,6 +108,7 @@ static enum rdzv_action give_up(const struct rdzv_view *v)
 
 enum rdzv_action rdzv_join_next(const struct rdzv_view *v)
 {
+    assert(v->min_nodes >= 1 && v->max_nodes >= v->min_nodes && v->placed >= 0);
     if (v->closed)
         return v->seat == SEAT_SPARE ? RDZV_DISMISSED : RDZV_FAIL_CLOSED;
     if (v->seat == SEAT_SPARE) /* A spare waits for as long as it takes. */

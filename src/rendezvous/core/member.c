@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "rendezvous/core/state.h"
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -59,11 +60,13 @@ struct member {
 
 static void member_send(struct member_fx *fx, struct coord_msg msg)
 {
+    assert(fx->count < MEMBER_FX_MAX);
     fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_SEND, .msg = msg };
 }
 
 static void member_notify(struct member_fx *fx, struct rdzv_effect told)
 {
+    assert(fx->count < MEMBER_FX_MAX);
     fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_NOTIFY, .told = told };
 }
 
@@ -111,6 +114,7 @@ static bool member_held(const struct member *g)
 
 static void member_dial(struct member *g, struct member_fx *fx)
 {
+    assert(g->link != LINK_HELD && fx->count < MEMBER_FX_MAX);
     g->link = LINK_DIALING;
     fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_DIAL };
 }

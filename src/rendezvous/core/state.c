@@ -132,6 +132,7 @@ static struct participant *add(struct rdzv_state *s, const struct rdzv_node *n)
 
 static void append(struct rdzv_state *s, struct participant *m, enum rdzv_list list)
 {
+    assert(!rdzv_in(m, list));
     m->in |= 1u << list;
     m->next[list] = NULL;
     m->prev[list] = s->list[list].last;

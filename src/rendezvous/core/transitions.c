@@ -45,6 +45,7 @@ void rdzv_places_removed(struct rdzv_state *s, const struct rdzv_settings *setti
 {
     const int64_t left = (int64_t)rdzv_count(s, RDZV_PLACES);
 
+    assert(settings->min_nodes >= 1);
     if (s->complete && left == 0) {
         s->complete = false;
         s->round++;
