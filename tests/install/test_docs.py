@@ -160,3 +160,19 @@ def test_changes_speak_of_this_version() -> None:
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGES.md").read_text(), re.M)
     assert headings[0] == version
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", h) for h in headings)
+
+
+def test_the_walk_of_a_join_has_the_figures_that_it_says() -> None:
+    """Hops are calls, files those that it comes through, returns how often it comes back to one."""
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    walk = text[text.index("### A join on our own coordinator"):].split("Where the store is torchrun's")[0]
+    said = [int(n) for n in re.search(r"(\d+) hops, (\d+) files, (\d+) returns", walk).groups()]
+    files = re.findall(r"`([\w.]+(?:/[\w.-]+)+\.c)`", walk)
+    seen, returns, here = set(), 0, None
+    for path in files:
+        returns += path != here and path in seen
+        seen.add(path)
+        here = path
+    hops = len(re.findall(r"`\w+\(\)`\s+calls\s+`\w+\(\)`", walk))
+    assert said == [hops, len(seen), returns]
+    assert len(seen) <= 18
