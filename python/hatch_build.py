@@ -36,6 +36,15 @@ def version() -> str:
     return match[1]
 
 
+def missing() -> str:
+    """What a build lacks here, and the line that installs it; "" if nothing."""
+    deps = NATIVE / "scripts/deps"
+    if not deps.is_file():  # an sdist
+        return ""
+    done = subprocess.run([str(deps), "--check", "bundle"], capture_output=True, text=True)
+    return done.stderr.strip().replace("deps: ", "") if done.returncode else ""
+
+
 def run(*argv: str) -> str:
     if shutil.which(argv[0]) is None:
         raise RuntimeError(f"building muster from source needs {argv[0]}; on Debian, "
@@ -190,6 +199,9 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
             return
         if sys.platform != "linux":
             raise RuntimeError(f"muster runs on Linux; this is {sys.platform}")
+        if not CROSS and (lacks := missing()):
+            # The last line of what pip shows of us; no trace of calls above it.
+            sys.exit(f"muster cannot be built here: {lacks}".replace("\n", "; "))
         work = HERE / "build" if NATIVE.name == "native" else NATIVE / "build" / "bundle"
         if CROSS:
             work = CROSS / "bundle"

@@ -10,7 +10,7 @@ import urllib.parse
 from pathlib import Path
 
 import yaml
-from rig import MUSTER, ROOT, Host, Process, Rig
+from rig import MUSTER, ROOT, Host, Process, Rig, clock
 from test_run import CONF, ENV, WORKER, up
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -46,9 +46,9 @@ def ask(host: Host, query: str) -> list[tuple[dict, float]]:
 
 
 def until(holds, what, patience=90):
-    by = time.monotonic() + patience
+    by = clock() + patience
     while not (found := holds()):
-        assert time.monotonic() < by, what() if callable(what) else what
+        assert clock() < by, what() if callable(what) else what
         time.sleep(0.1)
     return found
 

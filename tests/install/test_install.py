@@ -61,7 +61,7 @@ def test_another_prefix_takes_effect_at_once(prefix: Path) -> None:
     names = {p.relative_to(prefix) for p in before}
     assert {p.relative_to(work / "other") for p in (work / "other").rglob("*")} == names
     assert {Path("bin/muster"), Path("lib/libmuster.so"), Path("lib/pkgconfig/muster.pc"),
-            Path("share/bash-completion/completions/muster")} <= names  # lib, not lib64
+            Path("share/bash-completion/completions/muster.bash")} <= names  # lib, not lib64
     run("make", "-s", "uninstall", f"BUILD={work}/build")
     assert not [p for p in (work / "other").rglob("*") if not p.is_dir()]
     assert (prefix / "bin/muster").exists()

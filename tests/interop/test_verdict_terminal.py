@@ -7,8 +7,8 @@ import signal
 import struct
 import sys
 import termios
-import time
 
+from patience import clock
 from run_job import MUSTER, environment
 
 
@@ -34,9 +34,9 @@ class Screen:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def wait_for(self, text, patience=60):
-        until = time.monotonic() + patience
+        until = clock() + patience
         while text not in self.out:
-            assert time.monotonic() < until, self.out.decode(errors="replace")
+            assert clock() < until, self.out.decode(errors="replace")
             if select.select([self.master], [], [], 1)[0]:
                 self.read()
 
