@@ -299,7 +299,7 @@ char *agent_report(struct agent *a)
 /* Where the kernel puts core files: told only if one is there. */
 static void add_core_file(struct buf *out, int pid)
 {
-    char pattern[256], path[512];
+    char pattern[256], path[512], here[1024];
     const int fd = open("/proc/sys/kernel/core_pattern", O_RDONLY | O_CLOEXEC);
     const ssize_t n = fd >= 0 ? read(fd, pattern, sizeof pattern - 1) : -1;
 
@@ -312,11 +312,15 @@ static void add_core_file(struct buf *out, int pid)
         (void)buf_printf(out, "; its core went to %.100s", pattern + 1);
         return;
     }
-    for (int with_pid = 0; with_pid < 2; with_pid++) {
+    for (int with_pid = 1; with_pid >= 0; with_pid--) {
         snprintf(path, sizeof path, with_pid ? "%.*s.%d" : "%.*s",
                  (int)strcspn(pattern, "%"), pattern, pid);
-        if (access(path, F_OK) == 0)
-            (void)buf_printf(out, "; core: %s", path);
+        if (access(path, F_OK) != 0)
+            continue;
+        const bool relative = path[0] != '/' && getcwd(here, sizeof here);
+        (void)buf_printf(out, "; core: %s%s%s", relative ? here : "",
+                         relative ? "/" : "", path);
+        return;
     }
 }
 

@@ -309,7 +309,8 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
     }
     if (channel_shared(a->job.channel) && channel_is_local(a->job.channel))
         channel_wait_last(a->job.channel, LAST_MS, on_last_entry, a);
-    else if (a->config->report && channel_shared(a->job.channel))
+    else if (a->config->report && channel_state(a->job.channel) != CHANNEL_DIALING &&
+             channel_state(a->job.channel) != CHANNEL_NONE)
         channel_sync(a->job.channel, 500, on_last_entry, a);
     else
         on_last_entry(a);

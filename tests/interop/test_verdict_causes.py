@@ -1,4 +1,5 @@
 """Causes with figures: what could not be executed, who holds a port, which backend tells a verdict."""
+import json
 import os
 import re
 import shutil
@@ -94,6 +95,40 @@ def test_port_holder_of_another_user(tmp_path):
     if "Permission denied" in run.stderr:
         pytest.skip("another user cannot come here")
     assert f"`ss -ltnp 'sport = :{port}'` names it" in run.stderr, run.stderr
+
+
+def test_core_file(tmp_path):
+    """A crash that left one names it."""
+    pattern = open("/proc/sys/kernel/core_pattern").read().strip()
+    if pattern[0] in "|/" or "%" in pattern:
+        pytest.skip(f"core files go to {pattern}")
+    run = subprocess.run(["bash", "-c", 'ulimit -c unlimited; exec "$@"', "-", str(MUSTER), "run", "--standalone", "--no-python", "sh", "-c",
+                          "kill -SEGV $$$$"], env=environment(), capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    cores = list(tmp_path.glob("core*"))
+    if not cores:
+        pytest.skip("no core file is left here")
+    assert re.search(rf"crashed: SIGSEGV .*; core: {re.escape(str(cores[0]))}\n", run.stderr), run.stderr
+
+
+def test_shell_codes(tmp_path):
+    """What a shell means by its exit code."""
+    for code, says in ((127, "found no such command"), (126, "cannot be executed"), (137, "its command died of SIGKILL")):
+        run = subprocess.run([str(MUSTER), "run", "--standalone", "--no-python", "sh", "-c", f"exit {code}"], env=environment(),
+                             capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert re.search(rf"the job failed: .*exited with code {code}, with which a shell tells that .*{says}", run.stderr), run.stderr
+
+
+def test_sender_of_a_signal(tmp_path):
+    """A signal to the agent: who sent it is in the report; there is no culprit."""
+    report = tmp_path / "r.json"
+    with Job(tmp_path, "j", "--standalone", f"--report={report}", "--no-python", "sh", "-c", "echo up; exec sleep 60") as job:
+        job.until("up")
+        job.process.terminate()
+        assert job.wait() == 1
+        assert "the job failed" not in job.text(), job.text()
+        assert re.search(rf"stopped by SIGTERM from pid {os.getpid()} \(", job.text()), job.text()
+    story = json.loads(report.read_text())
+    assert story["verdict"] is None and story["outcome"] == "stopped" and story["nodes"][0]["state"] == "left", story
 
 
 def both(tmp_path, *words, extra=((), ()), scripts, env=None):

@@ -251,10 +251,25 @@ static json_t *rounds(const struct record *r, const struct limits *l, int64_t *o
 
 /* ---- all of it ---- */
 
+/* Whether every node of the last round has left: somebody stopped the job. */
+static bool all_left(const struct record *r)
+{
+    struct record_entry round;
+    struct record_ranks place;
+    int64_t nodes = 0;
+
+    if (!record_find(r, RECORD_ROUND, -1, &round))
+        return false;
+    for (; record_ranks_next(&round.body, &place); nodes++)
+        if (strcmp(state_of(r, place.node), "left") != 0)
+            return false;
+    return nodes > 0 && nodes == round.count;
+}
+
 static const char *outcome(const struct record *r, struct record_entry *v)
 {
     if (!record_find(r, RECORD_VERDICT, -1, v))
-        return "running";
+        return all_left(r) ? "stopped" : "running";
     return v->cause == CAUSE_SUCCEEDED ? "succeeded"
            : v->cause == CAUSE_STOPPED ? "stopped"
                                        : "failed";
