@@ -1,10 +1,7 @@
 /* mem.c - malloc with a switch for tests; see mem.h. */
 #include "base/mem.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static _Thread_local unsigned long asked;
 static _Thread_local unsigned long fail_at; /* 0: never */
@@ -40,61 +37,7 @@ void *mem_realloc(void *p, size_t size)
     return refused() ? NULL : realloc(p, size ? size : 1);
 }
 
-void *mem_realloc_array(void *p, size_t count, size_t size)
-{
-    if (size && count > SIZE_MAX / size)
-        return NULL;
-    return mem_realloc(p, count * size);
-}
-
 void mem_free(void *p)
 {
     free(p);
-}
-
-void *mem_memdup(const void *p, size_t n)
-{
-    void *copy = mem_alloc(n);
-
-    if (copy && n)
-        memcpy(copy, p, n);
-    return copy;
-}
-
-char *mem_strndup(const char *s, size_t n)
-{
-    const size_t len = n ? strnlen(s, n) : 0; /* An empty span may have no bytes. */
-    char *copy = mem_alloc(len + 1);
-
-    if (!copy)
-        return NULL;
-    if (len)
-        memcpy(copy, s, len);
-    copy[len] = '\0';
-    return copy;
-}
-
-char *mem_strdup(const char *s)
-{
-    return mem_strndup(s, strlen(s));
-}
-
-char *mem_printf(const char *fmt, ...)
-{
-    va_list ap;
-    char *text;
-    int len;
-
-    va_start(ap, fmt);
-    len = vsnprintf(NULL, 0, fmt, ap);
-    va_end(ap);
-    if (len < 0)
-        return NULL;
-    text = mem_alloc((size_t)len + 1);
-    if (!text)
-        return NULL;
-    va_start(ap, fmt);
-    (void)vsnprintf(text, (size_t)len + 1, fmt, ap);
-    va_end(ap);
-    return text;
 }

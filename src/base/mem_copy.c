@@ -1,0 +1,61 @@
+/* mem_copy.c - copies and texts on top of mem_alloc and mem_realloc, whoever provides
+ * those; see mem.h. */
+#include "base/mem.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void *mem_realloc_array(void *p, size_t count, size_t size)
+{
+    if (size && count > SIZE_MAX / size)
+        return NULL;
+    return mem_realloc(p, count * size);
+}
+
+void *mem_memdup(const void *p, size_t n)
+{
+    void *copy = mem_alloc(n);
+
+    if (copy && n)
+        memcpy(copy, p, n);
+    return copy;
+}
+
+char *mem_strndup(const char *s, size_t n)
+{
+    const size_t len = n ? strnlen(s, n) : 0; /* An empty span may have no bytes. */
+    char *copy = mem_alloc(len + 1);
+
+    if (!copy)
+        return NULL;
+    if (len)
+        memcpy(copy, s, len);
+    copy[len] = '\0';
+    return copy;
+}
+
+char *mem_strdup(const char *s)
+{
+    return mem_strndup(s, strlen(s));
+}
+
+char *mem_printf(const char *fmt, ...)
+{
+    va_list ap;
+    char *text;
+    int len;
+
+    va_start(ap, fmt);
+    len = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (len < 0)
+        return NULL;
+    text = mem_alloc((size_t)len + 1);
+    if (!text)
+        return NULL;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, (size_t)len + 1, fmt, ap);
+    va_end(ap);
+    return text;
+}
