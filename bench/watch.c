@@ -58,7 +58,7 @@ static struct node_status facts(struct worker_status *workers, int64_t i)
 struct crowd {
     uv_loop_t loop;
     uint16_t port;
-    size_t count, next, away;
+    size_t count, next, away, attached;
     struct peer *peers;
     uv_timer_t again;
 };
@@ -98,6 +98,27 @@ static void peer_up(void *ctx)
 
 static void connect_next(struct crowd *c);
 
+static void say_ranks(struct peer *p)
+{
+    say(p, &(struct job_msg){ .kind = JOB_RANKS,
+                              .rank = p->number * (int64_t)WORKERS,
+                              .count = WORKERS,
+                              .total = (int64_t)p->crowd->count + 1 });
+}
+
+/* All have come: a round begins, and everybody tells of its ranks. */
+static void on_attached(struct peer *p)
+{
+    struct crowd *c = p->crowd;
+
+    if (++c->attached == c->count)
+        for (size_t i = 0; i < c->count; i++)
+            say_ranks(&c->peers[i]);
+    else if (c->attached > c->count)
+        say_ranks(p);
+    connect_next(c);
+}
+
 static bool peer_msg(void *ctx, struct span bytes, struct muster_error *err)
 {
     struct peer *p = ctx;
@@ -112,13 +133,8 @@ static bool peer_msg(void *ctx, struct span bytes, struct muster_error *err)
                                   .seq = m.seq,
                                   .mono_us = (int64_t)now.mono_us,
                                   .wall_us = now.wall_us });
-    if (m.kind == JOB_ATTACHED) {
-        say(p, &(struct job_msg){ .kind = JOB_RANKS,
-                                  .rank = p->number * (int64_t)WORKERS,
-                                  .count = WORKERS,
-                                  .total = (int64_t)p->crowd->count + 1 });
-        connect_next(p->crowd);
-    }
+    if (m.kind == JOB_ATTACHED)
+        on_attached(p);
     if (m.kind == JOB_QUESTION) {
         const struct node_status n = facts(workers, p->number);
         struct buf b;
