@@ -45,7 +45,7 @@ def test_events_in_a_file(tmp_path):
         event = json.loads(line)
         assert list(event) == ["name", "source", "timestamp", "metadata"]
         names.append((event["source"], event["name"].rpartition(".")[2]))
-    begin = [("AGENT", "RENDEZVOUS"), ("AGENT", "ASSIGN_WORKER_RANKS"), ("WORKER", "START")]
+    begin = [("AGENT", "RENDEZVOUS"), ("AGENT", "ASSIGN_WORKER_RANKS"), ("WORKER", "START"), ("AGENT", "START_WORKERS")]
     assert names == [*begin, ("WORKER", "SUCCEEDED"), ("AGENT", "SUCCEEDED"),
                      *begin, ("WORKER", "FAILED"), ("AGENT", "FAILED")]
 
