@@ -1031,6 +1031,7 @@ static void on_all_closed(void *ctx)
     mem_free(c->run_id);
     mem_free(c->host);
     mem_free(c->addr);
+    auth_unref(c->opts.auth); /* The last one wipes the key. */
     mem_free(c);
     if (gone)
         gone(gone_ctx);
