@@ -568,8 +568,8 @@ static int make_env(struct etcd_serve *s, char **env, size_t size)
     env[n++] = mem_printf("ETCD_INITIAL_CLUSTER_TOKEN=muster-%s", s->opts.run_id);
     env[n++] =
         mem_printf("ETCD_INITIAL_CLUSTER_STATE=%s", s->there ? "existing" : "new");
-    env[n++] = mem_strdup("ETCD_HEARTBEAT_INTERVAL=50");
-    env[n++] = mem_strdup("ETCD_ELECTION_TIMEOUT=500");
+    env[n++] = mem_strdup("ETCD_HEARTBEAT_INTERVAL=30");
+    env[n++] = mem_strdup("ETCD_ELECTION_TIMEOUT=300");
     env[n++] = mem_strdup("ETCD_UNSAFE_NO_FSYNC=true");
     /* It would let nobody leave, or come back, who has not been there for five seconds;
      * we remove before we add, and the dead before the living. */
