@@ -266,7 +266,9 @@ static void turn(struct guard_child *k)
         for (size_t i = 0; i <= services; i++)
             p[i].revents = 0;
     on_services(k, p + 1, services);
-    if (child_changed || k->killing || k->cancelled) {
+    /* An interrupted wait is news by itself: under a tool that runs handlers later, the
+     * thread sanitizer for one, child_changed is not set yet. */
+    if (n < 0 || child_changed || k->killing || k->cancelled) {
         child_changed = 0;
         k->cancelled = false;
         reap(k);

@@ -428,7 +428,7 @@ static int launch_desk(struct rig *t, const char *command)
     return rc;
 }
 
-__attribute__((unused)) static void launching_with_it(void **state)
+static void launching_with_it(void **state)
 {
     struct rig t;
 
@@ -462,9 +462,7 @@ int main(void)
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(next_can_be_canceled),
         cmocka_unit_test(a_next_that_does_not_come_back),
-#ifndef __SANITIZE_THREAD__ /* Its runtime does not survive the forks of a launch. */
         cmocka_unit_test(launching_with_it),
-#endif
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
