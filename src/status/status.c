@@ -11,10 +11,9 @@
 #define WAITERS_MAX 64u
 #define ANSWER_MS   500u  /* that the other nodes have */
 #define PERIOD_MS   1000u /* between two askings, at least, */
-#define NODE_MS                                                                        \
-    5u /* for each node between two questions: 10,000 are asked once in 50 s */
-#define WAIT_NODES 256u /* of larger jobs, what is known is told at once */
-#define LINES_MAX  16384u
+#define NODE_MS     5u    /* and for each node so much more */
+#define WAIT_NODES  256u  /* of larger jobs, what is known is told at once */
+#define LINES_MAX   16384u
 
 struct waiter {
     void (*cb)(void *ctx); /* NULL: it has been forgotten */
