@@ -61,12 +61,14 @@ struct crowd {
     size_t count, next, away, attached;
     struct peer *peers;
     uv_timer_t again;
+    int tell; /* a byte to the host: all have come */
 };
 
 struct peer {
     struct crowd *crowd;
     struct push_session *session;
     int64_t number;
+    bool seen; /* has been attached once */
     bool away; /* the connection broke: it comes back, as an agent does */
 };
 
@@ -111,11 +113,19 @@ static void on_attached(struct peer *p)
 {
     struct crowd *c = p->crowd;
 
-    if (++c->attached == c->count)
+    if (p->seen) {
+        if (c->attached == c->count)
+            say_ranks(p);
+        return;
+    }
+    p->seen = true;
+    if (++c->attached == c->count) {
+        if (write(c->tell, "", 1) != 1)
+            die("the host is gone");
         for (size_t i = 0; i < c->count; i++)
-            say_ranks(&c->peers[i]);
-    else if (c->attached > c->count)
-        say_ranks(p);
+            if (!c->peers[i].away)
+                say_ranks(&c->peers[i]);
+    }
     connect_next(c);
 }
 
@@ -192,9 +202,9 @@ static void on_again(uv_timer_t *timer)
         }
 }
 
-static void be_crowd(size_t count, uint16_t port)
+static void be_crowd(size_t count, uint16_t port, int tell)
 {
-    struct crowd c = { .port = port, .count = count };
+    struct crowd c = { .port = port, .count = count, .tell = tell };
 
     prctl(PR_SET_PDEATHSIG, 9);
     uv_loop_init(&c.loop);
@@ -241,12 +251,14 @@ static void describe(void *ctx, struct job_input *in)
                               .own = &h->own };
 }
 
-static void host_on_state(void *ctx, enum channel_state state)
+static void on_all_here(uv_poll_t *poll, int status, int events)
 {
-    struct host *h = ctx;
+    struct host *h = poll->data;
 
-    if (state == CHANNEL_UP)
-        channel_ranks(h->channel, 0, 0, WORKERS, (int64_t)h->nodes, false);
+    (void)status;
+    (void)events;
+    uv_poll_stop(poll);
+    channel_ranks(h->channel, 0, 0, WORKERS, (int64_t)h->nodes, false);
 }
 
 static void on_stdin(uv_poll_t *poll, int status, int events)
@@ -269,7 +281,8 @@ int bench_watch(int argc, char **argv)
     struct http_address at;
     struct status *status;
     struct muster_error err = { 0 };
-    uv_poll_t input;
+    uv_poll_t input, here;
+    int tell[2];
 
     if (argc == 3 && strcmp(argv[1], "--nodes") == 0)
         h.nodes = strtoul(argv[2], NULL, 10);
@@ -284,9 +297,11 @@ int bench_watch(int argc, char **argv)
     if (store_server_open(&h.loop, &server_opts, &server, &err) != 0)
         die(err.text);
     const uint16_t port = store_server_port(server);
+    if (pipe(tell) < 0)
+        die("no pipe");
     const pid_t crowd = fork();
     if (crowd == 0)
-        be_crowd(h.nodes - 1, port);
+        be_crowd(h.nodes - 1, port, tell[1]);
     const struct channel_opts channel_opts = { .loop = &h.loop,
                                                .run_id = RUN_ID,
                                                .host = "node0",
@@ -294,7 +309,6 @@ int bench_watch(int argc, char **argv)
                                                .pid = getpid(),
                                                .nproc = WORKERS,
                                                .max_restarts = 3,
-                                               .on_state = host_on_state,
                                                .ctx = &h };
     const struct status_opts status_opts = { .loop = &h.loop,
                                              .describe = describe,
@@ -306,6 +320,9 @@ int bench_watch(int argc, char **argv)
         status_http_open(&h.loop, status, &at, "", &http, &err) != 0)
         die(err.text);
     channel_attach(h.channel, "127.0.0.1", port, true);
+    uv_poll_init(&h.loop, &here, tell[0]);
+    here.data = &h;
+    uv_poll_start(&here, UV_READABLE, on_all_here);
     uv_poll_init(&h.loop, &input, 0);
     uv_poll_start(&input, UV_READABLE, on_stdin);
     printf("{\"bench\": \"watch\", \"url\": \"%s\", \"pid\": %d, \"crowd\": %d}\n",
