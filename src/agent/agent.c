@@ -1,6 +1,6 @@
 /* agent.c - see agent.h. Callbacks post events, agent_pump() feeds them to the core,
- * perform() is the only switch over its effects. What a run opens and closes, and its
- * result, is at the end of this file. */
+ * agent_perform() is the only switch over its effects. What a run opens and closes, and
+ * its result, is at the end of this file. */
 #include "agent/agent.h"
 #include "agent/agent_int.h"
 #include "base/err.h"
@@ -66,13 +66,13 @@ void agent_fail(struct agent *a, const struct muster_error *why)
 {
     if (a->fatal.code == 0)
         a->fatal = *why;
-    agent_post(a, GROUP_EV_FATAL, 0, 0);
+    agent_post(a, AGENT_EV_FATAL, 0, 0);
 }
 
 /* --- the rendezvous --------------------------------------------------------------- */
 
 /* Tells how long the phase took, and begins the next. */
-static void took(struct agent *a, const char *state)
+static void record_phase(struct agent *a, const char *state)
 {
     const uint64_t now = uv_hrtime();
 
@@ -94,8 +94,8 @@ static void on_joined(void *ctx, int status, const struct rdzv_round *round,
     if (status == MUSTER_ECANCELED)
         return;
     if (status == 0) {
-        took(a, "RENDEZVOUS");
-        agent_post(a, GROUP_EV_JOINED, 0, 0);
+        record_phase(a, "RENDEZVOUS");
+        agent_post(a, AGENT_EV_JOINED, 0, 0);
     } else {
         agent_fail(a, err);
     }
@@ -116,34 +116,34 @@ void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *er
 
     switch (news) {
     case RDZV_NEWS_WAITING:
-        agent_post(a, GROUP_EV_CHANGED, 0, 0);
+        agent_post(a, AGENT_EV_CHANGED, 0, 0);
         break;
     case RDZV_NEWS_LOST:
-        agent_post(a, GROUP_EV_LOST, 0, 0);
+        agent_post(a, AGENT_EV_LOST, 0, 0);
         break;
     case RDZV_NEWS_MOVED_ON:
-        agent_post(a, GROUP_EV_MOVED_ON, 0, 0);
+        agent_post(a, AGENT_EV_MOVED_ON, 0, 0);
         break;
     case RDZV_NEWS_DESERTED:
-        agent_post(a, GROUP_EV_DESERTED, 0, 0);
+        agent_post(a, AGENT_EV_DESERTED, 0, 0);
         break;
     case RDZV_NEWS_EVICTED:
-        agent_post(a, GROUP_EV_EVICTED, 0, 0);
+        agent_post(a, AGENT_EV_EVICTED, 0, 0);
         break;
     case RDZV_NEWS_BACKEND:
         if (waits_for_majority(a)) {
-            note(a->opts.notes, NOTE_WARN, "muster/agent",
+            note(a->opts.log, NOTE_WARN, "muster/agent",
                  "%s\nThis node is cut off from etcd's majority, and the others may go "
                  "on without it: its workers are stopped, and it waits to be taken "
                  "back.",
                  err->text);
-            agent_post(a, GROUP_EV_CUT_OFF, 0, 1);
+            agent_post(a, AGENT_EV_CUT_OFF, 0, 1);
             break;
         }
         if (a->fatal.code == 0)
             a->fatal = *err;
         a->job.cut_off = !a->run_closed;
-        agent_post(a, a->run_closed ? GROUP_EV_FATAL : GROUP_EV_CUT_OFF, 0, 0);
+        agent_post(a, a->run_closed ? AGENT_EV_FATAL : AGENT_EV_CUT_OFF, 0, 0);
         break;
     case RDZV_NEWS_CLOSED: /* Like torchrun's, our workers run to their own end. */
         agent_on_run_closed(a);
@@ -159,10 +159,10 @@ static void on_left(void *ctx, int status, const struct muster_error *err)
     /* As since torch 2.14, this never hides the result. Most often
      * another node has left before us, which is fine. */
     if (status < 0)
-        note(a->opts.notes, NOTE_INFO, "muster/agent",
+        note(a->opts.log, NOTE_INFO, "muster/agent",
              "Error shutting down rendezvous handler: %s",
              err ? err->text : muster_code_text(status));
-    agent_post(a, GROUP_EV_LEFT, 0, 0);
+    agent_post(a, AGENT_EV_LEFT, 0, 0);
     agent_pump(a);
 }
 
@@ -186,93 +186,93 @@ static void leave(struct agent *a)
 
 static void on_drained(void *ctx)
 {
-    agent_post(ctx, GROUP_EV_DRAINED, 0, 0);
+    agent_post(ctx, AGENT_EV_DRAINED, 0, 0);
     agent_pump(ctx);
 }
 
 /* --- effects out ------------------------------------------------------------------ */
 
-static void on_timer(uv_timer_t *timer);
+static void agent_on_timer(uv_timer_t *timer);
 
-static void perform(struct agent *a, const struct agent_core_fx *fx)
+static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
 {
     agent_measure(a, fx);
     switch (fx->kind) {
-    case GROUP_FX_JOIN:
+    case AGENT_FX_JOIN:
         agent_phase(a, PHASE_RENDEZVOUS);
         agent_end_talk(a);
         agent_forget_workers(a);
-        took(a, NULL);
+        record_phase(a, NULL);
         agent_wait_begin(a, WAITING_FOR_ROUND, MONO_NEVER);
         a->handler->ops->next(a->handler, on_joined, a);
         break;
-    case GROUP_FX_CANCEL_JOIN:
+    case AGENT_FX_CANCEL_JOIN:
         agent_wait_end(a, false);
         a->handler->ops->cancel(a->handler);
         break;
-    case GROUP_FX_ASSIGN:
+    case AGENT_FX_ASSIGN:
         agent_phase(a, PHASE_RANKS);
         agent_assign(a);
         break;
-    case GROUP_FX_START:
-        took(a, "ASSIGN_WORKER_RANKS");
+    case AGENT_FX_START:
+        record_phase(a, "ASSIGN_WORKER_RANKS");
         agent_phase(a, PHASE_START);
         a->assigned = true;
         agent_say_round(a);
         agent_start_workers(a, fx->attempt);
         break;
-    case GROUP_FX_SIGNAL:
+    case AGENT_FX_SIGNAL:
         agent_phase(a, PHASE_STOP);
         agent_say(a, fx);
         a->workers[fx->worker].signalled = true;
         guard_signal(a->guard, (uint32_t)fx->worker, fx->sig);
         break;
-    case GROUP_FX_LEFTOVERS:
+    case AGENT_FX_LEFTOVERS:
         guard_signal_leftovers(a->guard, fx->sig);
         break;
-    case GROUP_FX_KILL_ALL:
+    case AGENT_FX_KILL_ALL:
         if (!fx->code || !agent_stacks_before(a, "do not end", agent_kill_workers, a))
             agent_kill_workers(a);
         break;
-    case GROUP_FX_DRAIN:
+    case AGENT_FX_DRAIN:
         agent_phase(a, PHASE_OUTPUT);
         agent_phases_over(a);
         agent_watch_off(a);
         logs_drain(a->logs, on_drained, a);
         break;
-    case GROUP_FX_JUDGE:
+    case AGENT_FX_JUDGE:
         agent_phase(a, PHASE_JUDGE);
         agent_job_report(a);
         if (a->run_closed) /* That was the decision; whoever made it may be gone. */
-            agent_post(a, GROUP_EV_VERDICT, 0, 0);
+            agent_post(a, AGENT_EV_VERDICT, 0, 0);
         break;
-    case GROUP_FX_BARRIER:
-        took(a, NULL);
+    case AGENT_FX_BARRIER:
+        record_phase(a, NULL);
         agent_barrier(a);
         break;
-    case GROUP_FX_LEAVE:
+    case AGENT_FX_LEAVE:
         agent_wait_end(a, false);
         a->job.closes = fx->close;
         agent_job_leave(a, leave);
         break;
-    case GROUP_FX_FINISH:
+    case AGENT_FX_FINISH:
         agent_end(a, fx);
         break;
-    case GROUP_FX_SAY_SIGNAL:
-    case GROUP_FX_SAY_KILL:
-    case GROUP_FX_SAY_ABANDONED:
-    case GROUP_FX_SAY_FAILED:
+    case AGENT_FX_LOG_SIGNAL:
+    case AGENT_FX_LOG_KILL:
+    case AGENT_FX_LOG_ABANDONED:
+    case AGENT_FX_LOG_FAILED:
         if (fx->final)
             agent_find_name(a);
         agent_say(a, fx);
         break;
-    case GROUP_FX_SAY_SUCCEEDED:
+    case AGENT_FX_LOG_SUCCEEDED:
         agent_job_report(a);
         agent_say(a, fx);
         break;
-    case GROUP_FX_SAY_TERMINATED:
-    case GROUP_FX_SAY_BARRIER:
-    case GROUP_FX_SAY_NO_BARRIER:
+    case AGENT_FX_LOG_TERMINATED:
+    case AGENT_FX_LOG_BARRIER:
+    case AGENT_FX_LOG_NO_BARRIER:
         agent_say(a, fx);
         break;
     }
@@ -280,20 +280,20 @@ static void perform(struct agent *a, const struct agent_core_fx *fx)
 
 static void arm(struct agent *a)
 {
-    if (a->group.phase != GROUP_DONE)
-        clock_arm(&a->timer, on_timer, agent_core_deadline(&a->group));
+    if (a->group.phase != AGENT_DONE)
+        clock_arm(&a->timer, agent_on_timer, agent_core_deadline(&a->group));
 }
 
 void agent_pump(struct agent *a)
 {
     if (a->pumping)
-        return; /* Called from within perform: the loop below goes on. */
+        return; /* Called from within agent_perform: the loop below goes on. */
     a->pumping = true;
     while (a->queued > 0 || a->fx.count > 0) {
         struct agent_core_fx_list fx = a->fx;
         a->fx = a->spare_fx; /* Nothing is freed: see reserve_events. */
         for (size_t i = 0; i < fx.count; i++)
-            perform(a, &fx.items[i]);
+            agent_perform(a, &fx.items[i]);
         fx.count = 0;
         a->spare_fx = fx;
         if (a->queued == 0)
@@ -308,11 +308,11 @@ void agent_pump(struct agent *a)
     agent_status_changed(a);
 }
 
-static void on_timer(uv_timer_t *timer)
+static void agent_on_timer(uv_timer_t *timer)
 {
     struct agent *a = timer->data;
 
-    agent_post(a, GROUP_EV_TIMEOUT, 0, 0);
+    agent_post(a, AGENT_EV_TIMEOUT, 0, 0);
     agent_pump(a);
 }
 
@@ -349,9 +349,9 @@ void agent_end(struct agent *a, const struct agent_core_fx *fx)
 
 void agent_begin(struct agent *a)
 {
-    if (a->naming || a->serve_starts || a->group.phase != GROUP_NEW)
+    if (a->naming || a->serve_starts || a->group.phase != AGENT_NEW)
         return;
-    agent_post(a, GROUP_EV_BEGIN, 0, 0);
+    agent_post(a, AGENT_EV_BEGIN, 0, 0);
     agent_pump(a);
 }
 
@@ -366,7 +366,7 @@ static void on_named(void *ctx, void *data)
     a->naming = NULL;
     if (f)
         snprintf(a->host, sizeof a->host, "%s", f->name);
-    if (a->group.phase == GROUP_DONE) {
+    if (a->group.phase == AGENT_DONE) {
         agent_end(a, &a->last);
     } else {
         agent_begin(a); /* Events name the host from the start. */
@@ -420,7 +420,7 @@ static void on_trace(void *ctx, enum trace_level level, const char *text)
     };
     const struct agent *a = ctx;
 
-    note(a->opts.notes, levels[level], "muster/rendezvous", "%s", text);
+    note(a->opts.log, levels[level], "muster/rendezvous", "%s", text);
 }
 
 static int open_all(struct agent *a, struct muster_error *err)
@@ -452,11 +452,11 @@ static int open_all(struct agent *a, struct muster_error *err)
         rc = guard_watch(a->guard, &a->loop, &agent_guard_events, a, err);
     if (rc == 0 && c->warm) { /* first of all: it imports while nodes find each other */
         const struct warm_opts warm = { &a->loop, a->guard, c, a->opts.envp,
-                                        a->opts.notes };
+                                        a->opts.log };
         rc = warm_open(&warm, &a->warm, err);
     }
     if (rc == 0)
-        rc = logs_open(&a->loop, c, a->opts.notes, a->opts.envp, &a->logs, err);
+        rc = logs_open(&a->loop, c, a->opts.log, a->opts.envp, &a->logs, err);
     if (rc == 0 && c->rdzv_serve)
         rc = agent_serve_open(a, err);
     const struct rdzv_params *rdzv = a->serve ? &a->serve_params : &c->rdzv;
@@ -507,7 +507,7 @@ static void close_all(struct agent *a)
     uv_run(&a->loop, UV_RUN_DEFAULT);
     const int rc = uv_loop_close(&a->loop);
     if (rc != 0)
-        note(a->opts.notes, NOTE_DEBUG, "muster/agent",
+        note(a->opts.log, NOTE_DEBUG, "muster/agent",
              "the loop ended with open handles");
     agent_status_free(a);
     agent_forget_failures(a);
@@ -587,7 +587,7 @@ int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result 
     uv_timer_init(&a.loop, &a.timer);
     uv_timer_init(&a.loop, &a.wait.timer);
     uv_timer_init(&a.loop, &a.stuck_timer);
-    start_watch_init(&a.start_watch, &a.loop, a.opts.notes);
+    start_watch_init(&a.start_watch, &a.loop, a.opts.log);
     a.timer.data = a.wait.timer.data = a.stuck_timer.data = &a;
     rdzv_hostname(a.host, sizeof a.host);
     rc = open_all(&a, err);

@@ -14,7 +14,7 @@ struct agent_core_opts {
     const struct launch_config *config; /* borrowed, as is all below */
     char *const *envp;
     const struct registry *registry; /* NULL: the built-in backends */
-    const struct log *notes;
+    const struct log *log;
     guard_fn fn; /* ENTRY_FUNCTION: the worker's body */
     void *fn_ctx;
     bool handle_signals;    /* --signals-to-handle is obeyed */

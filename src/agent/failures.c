@@ -69,7 +69,7 @@ static void take_error_file(struct agent *a, struct failure *f, const char *path
         f->time_s = f->data.time_s;
         f->error_file = mem_strdup(path);
     } else if (rc != MUSTER_ENOENT) {
-        note(a->opts.notes, NOTE_ERROR, AT_ERROR_FILE,
+        note(a->opts.log, NOTE_ERROR, AT_ERROR_FILE,
              "Failed to parse reply file: %s\n%s", path, err.text);
     }
 }
@@ -162,13 +162,13 @@ static void collect(struct agent *a)
 }
 
 /* How many the kernel has killed for want of memory; negative: not known. */
-static int64_t say_oom(struct agent *a)
+static int64_t log_oom(struct agent *a)
 {
     const int64_t now = cgroup_oom_kills("");
     const int64_t killed = a->oom_kills >= 0 && now >= 0 ? now - a->oom_kills : -1;
 
     if (killed > 0)
-        note(a->opts.notes, NOTE_ERROR, "muster/agent",
+        note(a->opts.log, NOTE_ERROR, "muster/agent",
              "out of memory: the kernel's OOM killer has killed %" PRId64
              " of the processes in this job's cgroup while the workers ran (oom_kill "
              "rose from %" PRId64 " to %" PRId64
@@ -179,7 +179,7 @@ static int64_t say_oom(struct agent *a)
 }
 
 /* What the exit code alone does not tell a person. */
-static void say_cause(struct agent *a, const struct failure *f, int64_t oom_kills)
+static void log_cause(struct agent *a, const struct failure *f, int64_t oom_kills)
 {
     struct buf b;
 
@@ -188,14 +188,14 @@ static void say_cause(struct agent *a, const struct failure *f, int64_t oom_kill
         return; /* We ended it ourselves: --hang. */
     buf_init(&b, 1024);
     if (exit_cause_print(&b, f->code, f->signal_name, oom_kills) && buf_u8(&b, 0) == 0)
-        note(a->opts.notes, NOTE_ERROR, "muster/agent",
+        note(a->opts.log, NOTE_ERROR, "muster/agent",
              "rank %" PRId64 " on %s (pid %d) %s", f->rank, a->host, f->pid,
              (const char *)buf_data(&b));
     buf_fini(&b);
 }
 
 /* Python has said so itself, but perhaps into a file, and not where it looked. */
-static void say_script(struct agent *a, const struct failure *f)
+static void log_script(struct agent *a, const struct failure *f)
 {
     const struct launch_config *c = a->config;
     char here[1024];
@@ -203,7 +203,7 @@ static void say_script(struct agent *a, const struct failure *f)
     if (c->entry != ENTRY_SCRIPT || f->code != 2 || strchr(c->script, '$') ||
         access(c->script, R_OK) == 0)
         return;
-    note(a->opts.notes, NOTE_ERROR, "muster/agent",
+    note(a->opts.log, NOTE_ERROR, "muster/agent",
          "the script '%s' cannot be read: %s\nThe workers look for it from %s; it must "
          "be there on every node, and readable.",
          c->script, strerror(errno), getcwd(here, sizeof here) ? here : "here");
@@ -241,20 +241,20 @@ void agent_failed(struct agent *a)
     }
     const struct failure *f = &a->failures[failure_root(a->failures, a->failure_count)];
     if (a->config->entry == ENTRY_RUN_PATH)
-        note(a->opts.notes, NOTE_ERROR, AT_FAILED_FN,
+        note(a->opts.log, NOTE_ERROR, AT_FAILED_FN,
              "failed (exitcode: %d) local_rank: %" PRId64
              " (pid: %d) of fn: run_script_path (start_method: %s)",
              f->code, f->local_rank, f->pid, a->config->start_method);
     else
-        note(a->opts.notes, NOTE_ERROR, AT_FAILED,
+        note(a->opts.log, NOTE_ERROR, AT_FAILED,
              "failed (exitcode: %d) local_rank: %" PRId64 " (pid: %d) of binary: %s",
              f->code, f->local_rank, f->pid, worker_binary(a->config));
-    say_script(a, f);
+    log_script(a, f);
     /* Also if it was a child of a worker, which then gave up. */
-    say_cause(a, f, say_oom(a));
+    log_cause(a, f, log_oom(a));
     if (logs_full(a->logs))
         note(
-            a->opts.notes, NOTE_ERROR, "muster/agent",
+            a->opts.log, NOTE_ERROR, "muster/agent",
             "the file system of the log directory is full: %s\nWorkers may have failed "
             "because of it. Make room, or give another --log-dir.",
             logs_base(a->logs));
@@ -565,7 +565,7 @@ static void write_error_file(struct agent *a, const char *path, const struct buf
     const ssize_t n = fd >= 0 ? write(fd, buf_data(b), buf_len(b)) : -1;
 
     if (n != (ssize_t)buf_len(b))
-        note(a->opts.notes, NOTE_WARN, "muster/agent",
+        note(a->opts.log, NOTE_WARN, "muster/agent",
              "Unable to write error to file. %s: %s", path, strerror(errno));
     if (fd >= 0)
         close(fd);
@@ -579,20 +579,20 @@ static void pass_on(struct agent *a, const struct failure *root)
     struct muster_error err;
 
     if (!path || !path[0]) {
-        note(a->opts.notes, NOTE_ERROR, AT_NO_PARENT_FILE,
+        note(a->opts.log, NOTE_ERROR, AT_NO_PARENT_FILE,
              "no error file defined for parent, to copy child error file (%s)",
              root->error_file);
         return;
     }
     if (!root->data.object)
-        note(a->opts.notes, NOTE_WARN, AT_NEW_FORMAT,
+        note(a->opts.log, NOTE_WARN, AT_NEW_FORMAT,
              "child error file (%s) has a new message format. \nskipping error code "
              "override",
              root->error_file);
     buf_init(&b, SIZE_MAX);
     buf_init(&old, SIZE_MAX);
     if (read_file(path, &old, &err) == 0) {
-        note(a->opts.notes, NOTE_WARN, AT_OVERWRITE,
+        note(a->opts.log, NOTE_WARN, AT_OVERWRITE,
              "%s already exists and will be overwritten. Original contents:\n%.*s",
              path, (int)MIN_OF(buf_len(&old), 65536), (const char *)buf_data(&old));
         unlink(path);

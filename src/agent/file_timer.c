@@ -28,7 +28,7 @@ static double wall(void)
     return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
-static void on_timer(uv_timer_t *timer);
+static void file_timer_on_timer(uv_timer_t *timer);
 
 /* Deadlines are wall-clock times, which may be set: looked at once a minute at least.
  */
@@ -39,11 +39,11 @@ static void arm(struct watchdog *w)
     if (isinf(left))
         uv_timer_stop(&w->timer);
     else
-        uv_timer_start(&w->timer, on_timer,
+        uv_timer_start(&w->timer, file_timer_on_timer,
                        (uint64_t)(MIN_OF(MAX_OF(left, 0.0), 60.0) * 1000) + 1, 0);
 }
 
-static void on_timer(uv_timer_t *timer)
+static void file_timer_on_timer(uv_timer_t *timer)
 {
     struct watchdog *w = timer->data;
     struct timer_entry e;
@@ -55,7 +55,7 @@ static void on_timer(uv_timer_t *timer)
     arm(w);
 }
 
-static void on_readable(uv_poll_t *poll, int status, int events)
+static void file_timer_on_readable(uv_poll_t *poll, int status, int events)
 {
     struct watchdog *w = poll->data;
     uint8_t bytes[4096];
@@ -103,12 +103,12 @@ int watchdog_open(const struct watchdog_opts *opts, struct watchdog **out,
     uv_timer_init(opts->loop, &w->timer);
     uv_poll_init(opts->loop, &w->poll, fd);
     w->timer.data = w->poll.data = w;
-    uv_poll_start(&w->poll, UV_READABLE, on_readable);
+    uv_poll_start(&w->poll, UV_READABLE, file_timer_on_readable);
     *out = w;
     return 0;
 }
 
-static void on_closed(uv_handle_t *h)
+static void file_timer_on_closed(uv_handle_t *h)
 {
     struct watchdog *w = h->data;
 
@@ -125,7 +125,7 @@ void watchdog_close(struct watchdog *w)
         return;
     unlink(w->path);
     w->closing = 2;
-    uv_close((uv_handle_t *)&w->poll, on_closed);
-    uv_close((uv_handle_t *)&w->timer, on_closed);
+    uv_close((uv_handle_t *)&w->poll, file_timer_on_closed);
+    uv_close((uv_handle_t *)&w->timer, file_timer_on_closed);
     close(w->fd);
 }

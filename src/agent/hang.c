@@ -118,7 +118,7 @@ static void act(struct agent *a, const char *failed, const struct stack_rank *su
     if (a->config->hang_action == HANG_REPORT)
         return;
     if (a->job.own_budget || a->config->on_failure_finish)
-        agent_post(a, GROUP_EV_HANG, 0, a->config->hang_action == HANG_STOP);
+        agent_post(a, AGENT_EV_HANG, 0, a->config->hang_action == HANG_STOP);
     else
         publish(a, RECORD_FAILED, failed, "", "", suspect);
     agent_pump(a);
@@ -128,7 +128,7 @@ void agent_hang_entry(struct agent *a, const struct record_entry *e)
 {
     if (e->cause != CAUSE_HANG || e->node == channel_node(a->job.channel))
         return; /* Our own words are in the log already. */
-    note(a->opts.notes, NOTE_WARN, PLACE, "%.*s%.*s", (int)e->body.n,
+    note(a->opts.log, NOTE_WARN, PLACE, "%.*s%.*s", (int)e->body.n,
          (const char *)e->body.p, (int)e->text.n, (const char *)e->text.p);
 }
 
@@ -171,7 +171,7 @@ static void on_hang(void *ctx, const struct hang_report *r)
         path[0] = '\0';
     }
     put_action(a, &line);
-    note(a->opts.notes, NOTE_WARN, PLACE, "%s", text_of(&line));
+    note(a->opts.log, NOTE_WARN, PLACE, "%s", text_of(&line));
     publish(a, RECORD_NOTE, verdict, all, path, suspect);
     struct buf failed;
     buf_init(&failed, RECORD_TEXT_MAX);
@@ -187,7 +187,7 @@ static void on_over(void *ctx)
 {
     const struct agent *a = ctx;
 
-    note(a->opts.notes, NOTE_WARN, PLACE, "the job makes progress again");
+    note(a->opts.log, NOTE_WARN, PLACE, "the job makes progress again");
 }
 
 /* --- when ------------------------------------------------------------------------- */
@@ -198,7 +198,7 @@ static bool decides(void *ctx)
     const struct agent *a = ctx;
     const enum channel_state state = channel_state(a->job.channel);
 
-    if (a->group.phase != GROUP_RUNNING)
+    if (a->group.phase != AGENT_RUNNING)
         return false;
     return state == CHANNEL_ALONE || state == CHANNEL_NO_COORDINATOR ||
            (state == CHANNEL_UP && a->round.rank == 0);
@@ -232,7 +232,7 @@ void agent_hang_open(struct agent *a)
         return;
     struct muster_error why = { .text = "stacks cannot be read" };
     if (!a->stacks || hang_open(&opts, &a->hang, &why) != 0)
-        note(a->opts.notes, NOTE_WARN, PLACE, "--hang is of no use: %s", why.text);
+        note(a->opts.log, NOTE_WARN, PLACE, "--hang is of no use: %s", why.text);
     else
         (void)hang_channel(a->hang, a->job.channel);
 }

@@ -14,12 +14,12 @@
 #include "record/core/report.h"
 #include "record/core/verdict.h"
 
-#define LAST_MS 3000u /* less than GROUP_CLOSE_MS: then the run is closed, for all */
+#define LAST_MS 3000u /* less than AGENT_CLOSE_MS: then the run is closed, for all */
 #define SYNC_MS 2000u /* a store that is there answers in milliseconds */
 /* Whoever lives has lost the coordinator too, and left its round by then. */
 #define STRAGGLERS_MS 1200u
 #define GIVE_UP_MS                                                                     \
-    300u /* likewise, for a node that must leave within GROUP_CLOSE_FATAL_MS */
+    300u /* likewise, for a node that must leave within AGENT_CLOSE_FATAL_MS */
 
 static bool is_static(const struct agent *a)
 {
@@ -39,7 +39,7 @@ int64_t agent_job_round(const struct agent *a)
  * a coordinator may have gone because nobody needed it any more. */
 static bool is_member(const struct agent *a)
 {
-    return a->group.phase >= GROUP_ASSIGNING && a->group.phase <= GROUP_BARRIER;
+    return a->group.phase >= AGENT_ASSIGNING && a->group.phase <= AGENT_BARRIER;
 }
 
 /* Where nodes find out for themselves who is there, a broken connection says it sooner
@@ -50,7 +50,7 @@ static bool node_gone(struct agent *a, uint64_t round, int64_t rank)
 
     if (!is_member(a) || !ops->node_gone || !ops->node_gone(a->handler, round, rank))
         return false;
-    agent_post(a, GROUP_EV_LOST, 0, 0);
+    agent_post(a, AGENT_EV_LOST, 0, 0);
     return true;
 }
 
@@ -60,7 +60,7 @@ static void on_stragglers(void *ctx)
 {
     struct agent *a = ctx;
 
-    if (a->group.phase == GROUP_JOINING && a->round.round == a->job.lost_round)
+    if (a->group.phase == AGENT_JOINING && a->round.round == a->job.lost_round)
         (void)a->handler->ops->node_gone(a->handler, a->job.lost_round, -1);
 }
 
@@ -69,13 +69,13 @@ static void on_host(void *ctx, bool there, int64_t round, int64_t rank)
     struct agent *a = ctx;
 
     if (there) {
-        agent_post(a, GROUP_EV_UNJUDGED, 0, 1);
+        agent_post(a, AGENT_EV_UNJUDGED, 0, 1);
     } else if (round >= 0 && node_gone(a, (uint64_t)round, rank)) {
-        note(a->opts.notes, NOTE_WARN, "muster/agent",
+        note(a->opts.log, NOTE_WARN, "muster/agent",
              "the node that served the workers' store of round %" PRIu64
              " (%s) is gone: nobody listens there any more",
              a->round.round, a->round.master_addr);
-        agent_post(a, GROUP_EV_UNJUDGED, 0, 0);
+        agent_post(a, AGENT_EV_UNJUDGED, 0, 0);
         a->job.lost_round = (uint64_t)round;
         deadline_set(&a->job.stragglers, clock_mono_ms() + STRAGGLERS_MS);
     }
@@ -103,20 +103,20 @@ static void on_entry(void *ctx, const struct record_entry *e)
     if (!ours)
         return;
     if (e->kind == RECORD_LOST && e->node != channel_node(a->job.channel))
-        note(a->opts.notes, NOTE_WARN, "muster/agent", "%.*s", (int)e->text.n,
+        note(a->opts.log, NOTE_WARN, "muster/agent", "%.*s", (int)e->text.n,
              (const char *)e->text.p);
     switch (e->kind) {
     case RECORD_ENDING:
         if (!finish)
-            agent_post(a, GROUP_EV_ENDING, 0, (int)e->code);
+            agent_post(a, AGENT_EV_ENDING, 0, (int)e->code);
         break;
     case RECORD_RESTART:
         if (!a->job.own_budget)
-            agent_post(a, GROUP_EV_RESTART, e->count, 0);
+            agent_post(a, AGENT_EV_RESTART, e->count, 0);
         break;
     case RECORD_VERDICT:
         if (e->cause != CAUSE_SUCCEEDED && !(finish && a->group.alive > 0))
-            agent_post(a, GROUP_EV_VERDICT, 0, 0);
+            agent_post(a, AGENT_EV_VERDICT, 0, 0);
         break;
     case RECORD_NONE:
     case RECORD_PHASES:
@@ -177,7 +177,7 @@ static void begin(struct agent *a)
     a->job.told_ranks = true;
     channel_ranks(a->job.channel, agent_job_round(a), a->range.base_rank,
                   a->config->nproc, a->round.world_size, a->job.own_budget);
-    agent_post(a, GROUP_EV_ASSIGNED, restarts, !a->job.own_budget);
+    agent_post(a, AGENT_EV_ASSIGNED, restarts, !a->job.own_budget);
 }
 
 /* Everything that was told before this round is here: above all, which restart it is.
@@ -225,8 +225,7 @@ void agent_say_restart(struct agent *a, const struct record_entry *e)
     (void)restart_print(&b, e);
     (void)buf_u8(&b, 0);
     if (buf_len(&b))
-        note(a->opts.notes, NOTE_WARN, "muster/agent", "%s",
-             (const char *)buf_data(&b));
+        note(a->opts.log, NOTE_WARN, "muster/agent", "%s", (const char *)buf_data(&b));
     buf_fini(&b);
 }
 
@@ -241,7 +240,7 @@ static int64_t zone(void)
 
 char *agent_verdict(struct agent *a, enum agent_core_why why)
 {
-    const struct log_screen *screen = a->opts.notes->screen;
+    const struct log_screen *screen = a->opts.log->screen;
     const char *path = a->config->report;
     const char *slash = path ? strrchr(path, '/') : NULL;
     /* A hidden file is for a program, which will have removed it by the time that a
@@ -389,7 +388,7 @@ void agent_write_report(struct agent *a)
     if (fd >= 0 && close(fd) < 0)
         good = false;
     if (!good || rename(part, path) < 0) {
-        note(a->opts.notes, NOTE_WARN, "muster/agent",
+        note(a->opts.log, NOTE_WARN, "muster/agent",
              "the report %s cannot be written: %s", path, strerror(errno));
         (void)unlink(part);
     }
@@ -560,7 +559,7 @@ void agent_job_exited(struct agent *a, int64_t i)
     const struct agent_worker *w = &a->workers[i];
 
     if (w->code != 0 && !w->signalled && a->job.told_ranks &&
-        a->group.phase == GROUP_RUNNING)
+        a->group.phase == AGENT_RUNNING)
         publish(a, i);
 }
 

@@ -39,7 +39,7 @@ void agent_say_config(struct agent *a)
     const struct launch_config *c = a->config;
     struct buf options, out, err;
 
-    if (a->opts.notes->least > NOTE_INFO)
+    if (a->opts.log->least > NOTE_INFO)
         return;
     buf_init(&options, SIZE_MAX);
     buf_init(&out, SIZE_MAX);
@@ -47,7 +47,7 @@ void agent_say_config(struct agent *a)
     put_options(&options, &c->rdzv);
     put_texts(&out, &c->stdout_needles);
     put_texts(&err, &c->stderr_needles);
-    note(a->opts.notes, NOTE_INFO, AT_CONFIG,
+    note(a->opts.log, NOTE_INFO, AT_CONFIG,
          "Starting elastic_operator with launch configs:\n"
          "  entrypoint               : %s\n"
          "  min_nodes                : %" PRId64 "\n"
@@ -91,7 +91,7 @@ void agent_say_round(struct agent *a)
     const struct rank_range *r = &a->range;
     struct buf b;
 
-    if (a->opts.notes->least > NOTE_INFO)
+    if (a->opts.log->least > NOTE_INFO)
         return;
     buf_init(&b, SIZE_MAX);
     put_numbers(&b, "local_ranks", 0, 1, n);
@@ -100,7 +100,7 @@ void agent_say_round(struct agent *a)
     put_numbers(&b, "role_world_sizes", r->role_world_size, 0, n);
     put_numbers(&b, "global_world_sizes", r->world_size, 0, n);
     buf_u8(&b, 0);
-    note(a->opts.notes, NOTE_INFO, AT_ROUND,
+    note(a->opts.log, NOTE_INFO, AT_ROUND,
          "[%s] Rendezvous complete for workers. Result:\n"
          "  restart_count=%" PRId64 "\n  master_addr=%s\n  master_port=%u\n"
          "  group_rank=%" PRId64 "\n  group_world_size=%" PRId64 "%s\n"
@@ -120,38 +120,38 @@ static const struct agent_worker *worker_of(const struct agent *a,
 
 void agent_say(struct agent *a, const struct agent_core_fx *fx)
 {
-    const struct log *n = a->opts.notes;
+    const struct log *n = a->opts.log;
 
     switch (fx->kind) {
-    case GROUP_FX_SAY_SIGNAL:
+    case AGENT_FX_LOG_SIGNAL:
         note(n, NOTE_WARN, AT_DEATH_SIGNAL,
              "Received %d death signal, shutting down workers", fx->sig);
         break;
-    case GROUP_FX_SIGNAL:
+    case AGENT_FX_SIGNAL:
         if (worker_of(a, fx)->pid == 0) /* It never came to be. */
             break;
         note(n, NOTE_WARN, AT_CLOSING, "Sending process %d closing signal %s",
              (int)worker_of(a, fx)->pid, agent_signal_name(fx->sig));
         break;
-    case GROUP_FX_SAY_KILL:
+    case AGENT_FX_LOG_KILL:
         note(n, NOTE_WARN, AT_KILLING,
              "Unable to shutdown process %d via %d, forcefully exiting via %d",
              (int)worker_of(a, fx)->pid, fx->sig, SIGKILL);
         break;
-    case GROUP_FX_SAY_ABANDONED:
+    case AGENT_FX_LOG_ABANDONED:
         note(n, NOTE_ERROR, AT_ABANDONED,
              "Process %d did not exit after SIGKILL within %us; abandoning and "
              "continuing teardown. Worker may be in uninterruptible kernel sleep (e.g. "
              "wedged on GPU/NIC); host may need to be recycled.",
-             (int)worker_of(a, fx)->pid, GROUP_REAP_MS / 1000);
+             (int)worker_of(a, fx)->pid, AGENT_REAP_MS / 1000);
         break;
-    case GROUP_FX_SAY_FAILED:
+    case AGENT_FX_LOG_FAILED:
         agent_failed(a);
         break;
-    case GROUP_FX_SAY_BARRIER:
+    case AGENT_FX_LOG_BARRIER:
         note(n, NOTE_WARN, AT_BARRIER_SIGNAL, "Got termination signal: %d", fx->sig);
         break;
-    case GROUP_FX_SAY_NO_BARRIER:
+    case AGENT_FX_LOG_NO_BARRIER:
         note(n, NOTE_ERROR, AT_BARRIER_ERROR,
              "Error waiting on exit barrier. Elapsed: %.2f seconds\n%s",
              (double)(uv_hrtime() - a->phase_began_ns) / 1e9,
@@ -160,19 +160,19 @@ void agent_say(struct agent *a, const struct agent_core_fx *fx)
                                "ended. Its log tells why."
                              : "Another node was lost.");
         break;
-    case GROUP_FX_SAY_SUCCEEDED:
-    case GROUP_FX_SAY_TERMINATED:
-    case GROUP_FX_JOIN:
-    case GROUP_FX_CANCEL_JOIN:
-    case GROUP_FX_ASSIGN:
-    case GROUP_FX_START:
-    case GROUP_FX_LEFTOVERS:
-    case GROUP_FX_JUDGE:
-    case GROUP_FX_KILL_ALL:
-    case GROUP_FX_DRAIN:
-    case GROUP_FX_BARRIER:
-    case GROUP_FX_LEAVE:
-    case GROUP_FX_FINISH:
+    case AGENT_FX_LOG_SUCCEEDED:
+    case AGENT_FX_LOG_TERMINATED:
+    case AGENT_FX_JOIN:
+    case AGENT_FX_CANCEL_JOIN:
+    case AGENT_FX_ASSIGN:
+    case AGENT_FX_START:
+    case AGENT_FX_LEFTOVERS:
+    case AGENT_FX_JUDGE:
+    case AGENT_FX_KILL_ALL:
+    case AGENT_FX_DRAIN:
+    case AGENT_FX_BARRIER:
+    case AGENT_FX_LEAVE:
+    case AGENT_FX_FINISH:
         break;
     }
 }

@@ -55,11 +55,11 @@ static void on_exchange(void *ctx, const struct talk_fx *fx)
         agent_job_assigned(a);
         break;
     case TALK_REJOIN:
-        note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
+        note(a->opts.log, NOTE_WARN, "muster/rendezvous",
              "run '%s': the connection to the store broke while ranks were agreed on, "
              "and the other nodes have gone on; joining again",
              a->config->rdzv.run_id);
-        talk_over(a, GROUP_EV_LOST);
+        talk_over(a, AGENT_EV_LOST);
         break;
     default:
         agent_fail(a, &fx->err);
@@ -114,7 +114,7 @@ static void on_barrier(void *ctx, const struct talk_fx *fx)
     struct agent *a = ctx;
 
     if (fx->kind == TALK_DONE) {
-        talk_over(a, GROUP_EV_BARRIER_DONE);
+        talk_over(a, AGENT_EV_BARRIER_DONE);
     } else {
         agent_fail(a, &fx->err);
         agent_end_talk(a);
@@ -125,7 +125,7 @@ static void on_barrier(void *ctx, const struct talk_fx *fx)
 void agent_barrier(struct agent *a)
 {
     if (a->round.world_size == 1) {
-        agent_post(a, GROUP_EV_BARRIER_DONE, 0, 0);
+        agent_post(a, AGENT_EV_BARRIER_DONE, 0, 0);
         return;
     }
     agent_end_talk(a);

@@ -147,7 +147,7 @@ struct look_seen look_seen(const struct look *l)
     return (struct look_seen){ l->answered ? &l->roll : NULL, l->done };
 }
 
-static void on_closed(void *ctx)
+static void roll_call_on_closed(void *ctx)
 {
     struct look *l = ctx;
 
@@ -160,5 +160,5 @@ void look_close(struct look *l)
     if (!l)
         return;
     l->closing = true;
-    async_store_close(l->store, on_closed, l);
+    async_store_close(l->store, roll_call_on_closed, l);
 }

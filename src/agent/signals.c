@@ -111,8 +111,8 @@ static void on_signal(uv_signal_t *handle, int sig)
     struct agent *a = handle->data;
 
     describe_sender(a, sig);
-    note(a->opts.notes, NOTE_WARN, "muster/agent", "%s", a->stopped_by);
-    agent_post(a, GROUP_EV_SIGNAL, 0, sig);
+    note(a->opts.log, NOTE_WARN, "muster/agent", "%s", a->stopped_by);
+    agent_post(a, AGENT_EV_SIGNAL, 0, sig);
     agent_pump(a);
 }
 
@@ -158,7 +158,7 @@ int agent_signals_on(struct agent *a, struct muster_error *err)
                            "%s, which nobody can handle.",
                            agent_signal_name(sig));
         if (sig == 0) {
-            note(a->opts.notes, NOTE_WARN, AT_SIGNAL_UNKNOWN,
+            note(a->opts.log, NOTE_WARN, AT_SIGNAL_UNKNOWN,
                  "Failed to register signal handler for %.*s", (int)name.n,
                  (const char *)name.p);
         } else {

@@ -43,7 +43,7 @@ void agent_stacks_open(struct agent *a)
     if (rc == 0)
         rc = stacks_service_channel(a->stacks, a->job.channel);
     if (rc != 0)
-        note(a->opts.notes, NOTE_DEBUG, "muster/agent", "no stacks: %s", why.text);
+        note(a->opts.log, NOTE_DEBUG, "muster/agent", "no stacks: %s", why.text);
 }
 
 /* --- before a kill ---------------------------------------------------------------- */
@@ -85,7 +85,7 @@ static bool abort_unread(struct agent *a, const struct stack_sample *sample)
         any = true;
     }
     if (any)
-        note(a->opts.notes, NOTE_WARN, "muster/stacks",
+        note(a->opts.log, NOTE_WARN, "muster/stacks",
              "workers whose stacks cannot be read get SIGABRT: PYTHONFAULTHANDLER has "
              "them print to their stderr where they are");
     return any;
@@ -102,7 +102,7 @@ static void before_on_stacks(void *ctx, struct stack_sample *sample)
     if (sample->count > 0 && stack_findings_make(&f, sample) == 0) {
         (void)stack_findings_print(&out, &f, sample);
         if (buf_error(&out) == 0 && buf_len(&out) > 0) /* without the last newline */
-            note(a->opts.notes, NOTE_WARN, "muster/stacks",
+            note(a->opts.log, NOTE_WARN, "muster/stacks",
                  "where the workers that %s are:\n%.*s", b->what,
                  (int)buf_len(&out) - 1, (const char *)buf_data(&out));
         stack_findings_fini(&f);
@@ -132,7 +132,7 @@ void agent_kill_workers(void *agent)
 {
     struct agent *a = agent;
 
-    if (a->group.phase == GROUP_KILLING)
+    if (a->group.phase == AGENT_KILLING)
         guard_kill_all(a->guard);
 }
 

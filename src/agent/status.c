@@ -82,7 +82,7 @@ static void describe_worker(struct agent *a, size_t i, struct worker_status *out
                      : w->signalled ? WORKER_ENDED
                                     : WORKER_FAILED;
     } else if (w->pid == 0) {
-        out->state = a->group.phase == GROUP_STARTING ? WORKER_STARTING : WORKER_NONE;
+        out->state = a->group.phase == AGENT_STARTING ? WORKER_STARTING : WORKER_NONE;
     } else if (read_stat(w->pid, &stat)) {
         out->state =
             stat.state == 'T' || stat.state == 't' ? WORKER_STOPPED : WORKER_RUNNING;
@@ -100,16 +100,16 @@ static void describe_worker(struct agent *a, size_t i, struct worker_status *out
 static enum node_state state_of(const struct agent *a)
 {
     static const enum node_state states[] = {
-        [GROUP_NEW] = NODE_JOINING,       [GROUP_JOINING] = NODE_JOINING,
-        [GROUP_ASSIGNING] = NODE_JOINING, [GROUP_STARTING] = NODE_STARTING,
-        [GROUP_RUNNING] = NODE_RUNNING,   [GROUP_STOPPING] = NODE_STOPPING,
-        [GROUP_KILLING] = NODE_STOPPING,  [GROUP_DRAINING] = NODE_STOPPING,
-        [GROUP_BARRIER] = NODE_FINISHING, [GROUP_LEAVING] = NODE_FINISHING,
-        [GROUP_DONE] = NODE_ENDED,
+        [AGENT_NEW] = NODE_JOINING,       [AGENT_JOINING] = NODE_JOINING,
+        [AGENT_ASSIGNING] = NODE_JOINING, [AGENT_STARTING] = NODE_STARTING,
+        [AGENT_RUNNING] = NODE_RUNNING,   [AGENT_STOPPING] = NODE_STOPPING,
+        [AGENT_KILLING] = NODE_STOPPING,  [AGENT_DRAINING] = NODE_STOPPING,
+        [AGENT_BARRIER] = NODE_FINISHING, [AGENT_LEAVING] = NODE_FINISHING,
+        [AGENT_DONE] = NODE_ENDED,
     };
     struct rdzv_progress p;
 
-    if (a->group.phase == GROUP_JOINING && a->handler && a->handler->ops->progress &&
+    if (a->group.phase == AGENT_JOINING && a->handler && a->handler->ops->progress &&
         a->handler->ops->progress(a->handler, &p) && p.stage == RDZV_AT_SPARE)
         return NODE_SPARE;
     return states[a->group.phase];
@@ -283,10 +283,10 @@ static void open_page(struct agent *a)
     if (http_address_parse(a->config->status_http, &at, &why) == 0 &&
         status_http_open(&a->loop, a->status->status, &at, key, &a->status->http,
                          &why) == 0)
-        note(a->opts.notes, NOTE_INFO, "muster/agent", "the job's page: %s",
+        note(a->opts.log, NOTE_INFO, "muster/agent", "the job's page: %s",
              status_http_url(a->status->http));
     else
-        note(a->opts.notes, NOTE_WARN, "muster/agent",
+        note(a->opts.log, NOTE_WARN, "muster/agent",
              "--status-http=%s: %s\nThe job runs without its page.",
              a->config->status_http, why.text);
 }
@@ -395,7 +395,7 @@ void agent_status_open(struct agent *a)
     if (st->status)
         open_page(a);
     if (rc != 0)
-        note(a->opts.notes, NOTE_DEBUG, "muster/agent", "no status: %s", why.text);
+        note(a->opts.log, NOTE_DEBUG, "muster/agent", "no status: %s", why.text);
 }
 
 void agent_status_close(struct agent *a)

@@ -12,7 +12,7 @@ int agent_events_open(struct agent *a, struct muster_error *err)
 {
     const char *name = a->config->event_handler;
     const bool quiet =
-        env_get(a->opts.envp, "LOGLEVEL") && a->opts.notes->least > NOTE_INFO;
+        env_get(a->opts.envp, "LOGLEVEL") && a->opts.log->least > NOTE_INFO;
 
     if (strcmp(name, "dynamic_rendezvous") == 0) /* torch's own: discards */
         name = "null";
@@ -260,49 +260,49 @@ static void on_join(struct agent *a)
 void agent_measure(struct agent *a, const struct agent_core_fx *fx)
 {
     switch (fx->kind) {
-    case GROUP_FX_JOIN:
+    case AGENT_FX_JOIN:
         on_join(a);
         break;
-    case GROUP_FX_ASSIGN:
+    case AGENT_FX_ASSIGN:
         begin(a, CALL_ASSIGN);
         break;
-    case GROUP_FX_START:
+    case AGENT_FX_START:
         end(a, CALL_ASSIGN, true);
         end(a, CALL_RENDEZVOUS, true);
         begin(a, CALL_START);
         break;
-    case GROUP_FX_SIGNAL:
-    case GROUP_FX_LEFTOVERS:
-    case GROUP_FX_DRAIN: /* torch's looking includes the ending of a failed group */
+    case AGENT_FX_SIGNAL:
+    case AGENT_FX_LEFTOVERS:
+    case AGENT_FX_DRAIN: /* torch's looking includes the ending of a failed group */
         if (a->group.why == WHY_MEMBERSHIP)
             begin(a, CALL_STOP);
         else if (a->group.why == WHY_FAILURE || a->group.why == WHY_STUCK)
             begin(a, CALL_MONITOR);
         break;
-    case GROUP_FX_SAY_SUCCEEDED:
+    case AGENT_FX_LOG_SUCCEEDED:
         put_state(a, "succeeded", a->group.remaining);
         break;
-    case GROUP_FX_SAY_FAILED:
+    case AGENT_FX_LOG_FAILED:
         put_state(a, "failed", a->group.remaining + (fx->final ? 0 : 1));
         if (!fx->final)
             begin(a, CALL_RESTART);
         call(a, CALL_STOP);
         break;
-    case GROUP_FX_SAY_TERMINATED:
+    case AGENT_FX_LOG_TERMINATED:
         put_state(a, "unhealthy", a->group.remaining);
         call(a, CALL_STOP);
         break;
-    case GROUP_FX_CANCEL_JOIN:
-    case GROUP_FX_JUDGE:
-    case GROUP_FX_KILL_ALL:
-    case GROUP_FX_BARRIER:
-    case GROUP_FX_LEAVE:
-    case GROUP_FX_FINISH:
-    case GROUP_FX_SAY_SIGNAL:
-    case GROUP_FX_SAY_KILL:
-    case GROUP_FX_SAY_ABANDONED:
-    case GROUP_FX_SAY_BARRIER:
-    case GROUP_FX_SAY_NO_BARRIER:
+    case AGENT_FX_CANCEL_JOIN:
+    case AGENT_FX_JUDGE:
+    case AGENT_FX_KILL_ALL:
+    case AGENT_FX_BARRIER:
+    case AGENT_FX_LEAVE:
+    case AGENT_FX_FINISH:
+    case AGENT_FX_LOG_SIGNAL:
+    case AGENT_FX_LOG_KILL:
+    case AGENT_FX_LOG_ABANDONED:
+    case AGENT_FX_LOG_BARRIER:
+    case AGENT_FX_LOG_NO_BARRIER:
         break;
     }
 }

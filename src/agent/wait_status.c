@@ -14,7 +14,7 @@
 
 static bool on_screen(const struct agent *a)
 {
-    return a->opts.notes->screen && a->opts.notes->screen->lines;
+    return a->opts.log->screen && a->opts.log->screen->lines;
 }
 
 static int64_t seconds_of_day(void)
@@ -35,9 +35,9 @@ static void print(struct agent *a, const struct waiting *w)
         const char *text = (const char *)buf_data(&b);
 
         if (on_screen(a))
-            status_line(a->opts.notes, text);
+            status_line(a->opts.log, text);
         else
-            note(a->opts.notes, NOTE_WARN, "muster/rendezvous", "run '%s': %s",
+            note(a->opts.log, NOTE_WARN, "muster/rendezvous", "run '%s': %s",
                  a->config->rdzv.run_id, text);
     }
     buf_fini(&b);
@@ -90,7 +90,7 @@ int agent_wait_text(struct agent *a, struct buf *b)
     const enum agent_core_phase phase = a->group.phase;
     struct wait_facts f;
 
-    if (phase != GROUP_JOINING && phase != GROUP_ASSIGNING && phase != GROUP_BARRIER)
+    if (phase != AGENT_JOINING && phase != AGENT_ASSIGNING && phase != AGENT_BARRIER)
         return 0;
     return collect_facts(a, &f) ? waiting_print(b, &f.w) : 0;
 }
@@ -106,7 +106,7 @@ static void show(struct agent *a)
         return;
     print(a, &f.w);
     if (f.w.what == WAITING_FOR_END && f.w.closed && f.w.done >= f.w.world - 1) {
-        agent_post(a, GROUP_EV_DESERTED, 0, 0);
+        agent_post(a, AGENT_EV_DESERTED, 0, 0);
         agent_pump(a);
     }
 }
@@ -167,7 +167,7 @@ void agent_on_run_closed(struct agent *a)
     struct muster_error err;
 
     a->run_closed = true;
-    if (phase == GROUP_ASSIGNING) { /* Whoever closed it will not tell its ranks. */
+    if (phase == AGENT_ASSIGNING) { /* Whoever closed it will not tell its ranks. */
         (void)err_set(
             &err, MUSTER_ECLOSED,
             "another node has closed the run '%s' while ranks were agreed on: "
@@ -176,12 +176,12 @@ void agent_on_run_closed(struct agent *a)
         agent_fail(a, &err);
         return;
     }
-    if (phase == GROUP_STARTING || phase == GROUP_RUNNING)
-        note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
+    if (phase == AGENT_STARTING || phase == AGENT_RUNNING)
+        note(a->opts.log, NOTE_WARN, "muster/rendezvous",
              "run '%s': another node has closed the run: it failed, or was ended. The "
              "workers here go on to their own end; the other nodes' logs tell why",
              a->config->rdzv.run_id);
-    else if (phase == GROUP_BARRIER)
+    else if (phase == AGENT_BARRIER)
         look_who_comes(a);
 }
 
@@ -195,14 +195,14 @@ void agent_wait_begin(struct agent *a, enum waiting_for what, uint64_t by_ms)
         look_who_comes(a);
         return;
     }
-    if (a->opts.notes->fd < 0 ||
+    if (a->opts.log->fd < 0 ||
         (what == WAITING_FOR_ROUND && !a->handler->ops->progress))
         return;
     (void)uv_timer_start(&a->wait.timer, on_wait, on_screen(a) ? LINE_MS : LOG_FIRST_MS,
                          on_screen(a) ? LINE_MS : LOG_AGAIN_MS);
 }
 
-static void say_came(const struct agent *a)
+static void log_wait_done(const struct agent *a)
 {
     const double s = (double)(clock_mono_ms() - a->wait.since_ms) / 1000;
     const long long world = a->round.world_size, rank = a->round.rank;
@@ -210,18 +210,18 @@ static void say_came(const struct agent *a)
 
     switch (a->wait.what) {
     case WAITING_FOR_ROUND:
-        note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
+        note(a->opts.log, NOTE_WARN, "muster/rendezvous",
              "run '%s': the group is complete after %.1f s: %lld nodes, this is number "
              "%lld",
              run, s, world, rank);
         break;
     case WAITING_FOR_NODES:
     case WAITING_FOR_RANKS:
-        note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
+        note(a->opts.log, NOTE_WARN, "muster/rendezvous",
              "run '%s': all %lld nodes have their ranks after %.1f s", run, world, s);
         break;
     case WAITING_FOR_END:
-        note(a->opts.notes, NOTE_WARN, "muster/rendezvous",
+        note(a->opts.log, NOTE_WARN, "muster/rendezvous",
              "run '%s': all %lld nodes are done after %.1f s", run, world, s);
         break;
     }
@@ -232,8 +232,8 @@ void agent_wait_end(struct agent *a, bool came)
     (void)uv_timer_stop(&a->wait.timer);
     look_close(a->wait.look);
     a->wait.look = NULL;
-    status_line(a->opts.notes, NULL);
+    status_line(a->opts.log, NULL);
     if (came && a->wait.told)
-        say_came(a);
+        log_wait_done(a);
     a->wait.told = false;
 }

@@ -46,19 +46,19 @@ static void on_look(uv_timer_t *timer)
         if (w->stuck_since == 0) {
             w->stuck_since = now;
             note(
-                a->opts.notes, NOTE_WARN, AT_STUCK_SOON,
+                a->opts.log, NOTE_WARN, AT_STUCK_SOON,
                 "[%s] Worker pid=%d entered uninterruptible sleep (D-state); will mark "
                 "UNHEALTHY if it remains for %.1fs.",
                 a->config->role, (int)w->pid, limit);
         } else if ((double)(now - w->stuck_since) >= limit * 1000) {
             note(
-                a->opts.notes, NOTE_ERROR, AT_STUCK,
+                a->opts.log, NOTE_ERROR, AT_STUCK,
                 "[%s] Worker pid=%d stuck in uninterruptible sleep (D-state) for %.1fs "
                 "(>= %.1fs); marking worker group UNHEALTHY and disabling restarts.",
                 a->config->role, (int)w->pid, (double)(now - w->stuck_since) / 1000,
                 limit);
             uv_timer_stop(&a->stuck_timer);
-            agent_post(a, GROUP_EV_STUCK, i, 0);
+            agent_post(a, AGENT_EV_STUCK, i, 0);
             break;
         }
     }
@@ -90,12 +90,12 @@ static void kill_expired(void *ctx)
     if (!is_dead((pid_t)e->pid) && proc_descends((pid_t)e->pid, guard_root(a->guard)))
         kill((pid_t)e->pid, e->sig);
     agent_watchdog_event(a, "kill worker process", e);
-    note(a->opts.notes, NOTE_WARN, "muster/agent",
+    note(a->opts.log, NOTE_WARN, "muster/agent",
          "the timer '%s' of process %d expired: it and this agent get signal %d",
          x->scope, (int)e->pid, e->sig);
     const int sig = e->sig;
     mem_free(x);
-    if (a->group.phase != GROUP_DONE)
+    if (a->group.phase != AGENT_DONE)
         kill(getpid(), sig);
 }
 
@@ -112,7 +112,7 @@ static void on_expired(void *ctx, const struct timer_entry *e)
         return;
     /* Whoever wrote the line chose the pid: only our own workers' trees are touched. */
     if (!proc_descends(pid, guard_root(a->guard))) {
-        note(a->opts.notes, NOTE_WARN, "muster/agent",
+        note(a->opts.log, NOTE_WARN, "muster/agent",
              "a timer names process %d, which is not a worker of ours: not killed",
              pid);
         return;
@@ -135,8 +135,7 @@ static void on_expired(void *ctx, const struct timer_entry *e)
 static void on_nonsense(void *ctx, const struct muster_error *err)
 {
     struct agent *a = ctx;
-    note(a->opts.notes, NOTE_ERROR, AT_WATCHDOG, "Error running watchdog\n%s",
-         err->text);
+    note(a->opts.log, NOTE_ERROR, AT_WATCHDOG, "Error running watchdog\n%s", err->text);
 }
 
 static char *timer_path(struct agent *a)
@@ -173,20 +172,20 @@ static int open_watchdog(struct agent *a, struct muster_error *err)
 
 /* --- from start to stop ----------------------------------------------------------- */
 
-static void say_health(struct agent *a)
+static void log_health(struct agent *a)
 {
     const char *port = env_get(a->opts.envp, "TORCHELASTIC_HEALTH_CHECK_PORT");
     int64_t number;
 
     if (port && py_int(span_str(port), &number))
-        note(a->opts.notes, NOTE_WARN, AT_HEALTH, "No health check server started");
+        note(a->opts.log, NOTE_WARN, AT_HEALTH, "No health check server started");
 }
 
 int agent_watch_on(struct agent *a, struct muster_error *err)
 {
     const double interval = a->config->monitor_interval_s;
 
-    say_health(a);
+    log_health(a);
     if (stuck_limit(a) > 0) {
         const uint64_t ms = (uint64_t)(MIN_OF(MAX_OF(interval, 0.01), 60.0) * 1000);
         uv_timer_start(&a->stuck_timer, on_look, ms, ms);

@@ -62,7 +62,7 @@ void agent_answer_read(struct agent *a, int64_t i)
         refuse(a, w, rc);
 }
 
-static void on_readable(uv_poll_t *poll, int status, int events)
+static void worker_results_on_readable(uv_poll_t *poll, int status, int events)
 {
     struct agent *a = CONTAINER_OF(poll->loop, struct agent, loop);
     struct agent_worker *w = poll->data;
@@ -73,7 +73,7 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     agent_pump(a);
 }
 
-static void on_closed(uv_handle_t *h)
+static void worker_results_on_closed(uv_handle_t *h)
 {
     mem_free(h);
 }
@@ -101,7 +101,7 @@ int agent_answer_open(struct agent *a, int64_t i, int *worker_end,
     w->result_poll = poll;
     poll->data = w;
     uv_poll_init(&a->loop, poll, ends[0]);
-    uv_poll_start(poll, UV_READABLE | UV_DISCONNECT, on_readable);
+    uv_poll_start(poll, UV_READABLE | UV_DISCONNECT, worker_results_on_readable);
     *worker_end = ends[1];
     return 0;
 }
@@ -109,7 +109,7 @@ int agent_answer_open(struct agent *a, int64_t i, int *worker_end,
 void agent_answer_close(struct agent_worker *w)
 {
     if (w->result_poll)
-        uv_close((uv_handle_t *)w->result_poll, on_closed);
+        uv_close((uv_handle_t *)w->result_poll, worker_results_on_closed);
     w->result_poll = NULL;
     if (w->result_fd > 0)
         close(w->result_fd);

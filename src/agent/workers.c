@@ -128,10 +128,10 @@ void agent_start_workers(struct agent *a, int64_t attempt)
         for (; i < a->config->nproc; i++) { /* The rest will not come. */
             a->workers[i].answered = true;
             a->unanswered--;
-            agent_post(a, GROUP_EV_EXIT, i, 127);
+            agent_post(a, AGENT_EV_EXIT, i, 127);
         }
         if (a->unanswered == 0)
-            agent_post(a, GROUP_EV_EMPTY, 0, 0);
+            agent_post(a, AGENT_EV_EMPTY, 0, 0);
     }
     a->oom_kills = cgroup_oom_kills(""); /* while they come up */
 }
@@ -157,7 +157,7 @@ static void all_answered(struct agent *a)
         agent_phases_started(a);
         agent_hang_begin(a);
         watch_start(a);
-        agent_post(a, GROUP_EV_STARTED, 0, 0);
+        agent_post(a, AGENT_EV_STARTED, 0, 0);
         return;
     }
     struct muster_error err;
@@ -204,7 +204,7 @@ static void on_started(void *ctx, uint32_t id, pid_t pid, bool forked)
     agent_pump(a);
 }
 
-static void on_refused(void *ctx, uint32_t id, int errnum)
+static void workers_on_refused(void *ctx, uint32_t id, int errnum)
 {
     struct agent *a = ctx;
     bool none = true;
@@ -213,13 +213,13 @@ static void on_refused(void *ctx, uint32_t id, int errnum)
     a->workers[id].answered = true;
     if (a->refused == 0)
         a->refused = errnum;
-    agent_post(a, GROUP_EV_EXIT, id, 127);
+    agent_post(a, AGENT_EV_EXIT, id, 127);
     for (int64_t i = 0; i < a->config->nproc; i++)
         none = none && a->workers[i].pid == 0;
     if (--a->unanswered == 0) {
         all_answered(a);
         if (none)
-            agent_post(a, GROUP_EV_EMPTY, 0, 0);
+            agent_post(a, AGENT_EV_EMPTY, 0, 0);
     }
     agent_pump(a);
 }
@@ -242,19 +242,19 @@ static void on_exited(void *ctx, uint32_t id, const struct guard_exit *how)
     if (w->code == 0)
         logs_worker_left(a->logs, id);
     agent_job_exited(a, id);
-    agent_post(a, GROUP_EV_EXIT, id, w->code);
+    agent_post(a, AGENT_EV_EXIT, id, w->code);
     agent_pump(a);
 }
 
 static void on_leftovers(void *ctx)
 {
-    agent_post(ctx, GROUP_EV_LEFTOVERS, 0, 0);
+    agent_post(ctx, AGENT_EV_LEFTOVERS, 0, 0);
     agent_pump(ctx);
 }
 
 static void on_empty(void *ctx)
 {
-    agent_post(ctx, GROUP_EV_EMPTY, 0, 0);
+    agent_post(ctx, AGENT_EV_EMPTY, 0, 0);
     agent_pump(ctx);
 }
 
@@ -268,14 +268,14 @@ static void on_lost(void *ctx)
             "Somebody sent SIGKILL to muster-guard, or the kernel was out of memory.");
     agent_fail(a, &err);
     for (int64_t i = 0; i < a->config->nproc; i++)
-        agent_post(a, GROUP_EV_EXIT, i, -9);
-    agent_post(a, GROUP_EV_EMPTY, 0, 0);
+        agent_post(a, AGENT_EV_EXIT, i, -9);
+    agent_post(a, AGENT_EV_EMPTY, 0, 0);
     agent_pump(a);
 }
 
 const struct guard_events agent_guard_events = {
     .on_started = on_started,
-    .on_refused = on_refused,
+    .on_refused = workers_on_refused,
     .on_exited = on_exited,
     .on_leftovers = on_leftovers,
     .on_empty = on_empty,

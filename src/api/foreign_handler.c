@@ -633,7 +633,7 @@ static void cancel(struct rdzv_handler *r)
     }
 }
 
-static void on_news(struct rdzv_handler *r, rdzv_news_cb cb, void *ctx)
+static void foreign_handler_on_news(struct rdzv_handler *r, rdzv_news_cb cb, void *ctx)
 {
     struct foreign_handler *h = handler_of(r);
 
@@ -711,7 +711,7 @@ static const struct rdzv_handler_ops foreign_handler_ops = {
     .use_agent_store = use_agent_store,
     .next = next,
     .cancel = cancel,
-    .on_news = on_news,
+    .on_news = foreign_handler_on_news,
     .num_nodes_waiting = num_nodes_waiting,
     .is_closed = is_closed,
     .set_closed = set_closed,

@@ -222,7 +222,7 @@ static int launch(const struct launch_config *config,
         .config = config,
         .envp = environ,
         .registry = c->registry ? &c->registry->inner : NULL,
-        .notes = &c->log,
+        .log = &c->log,
         .fn = entry->fn ? run_function : NULL,
         .fn_ctx = (void *)(uintptr_t)entry,
         /* As torch: only on the main thread. */

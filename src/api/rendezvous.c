@@ -49,7 +49,8 @@ static void on_trace(void *ctx, enum trace_level level, const char *text)
     r->hooks.log(r->hooks.ctx, levels[level], text);
 }
 
-static void on_news(void *ctx, enum rdzv_news news, const struct muster_error *err)
+static void rendezvous_on_news(void *ctx, enum rdzv_news news,
+                               const struct muster_error *err)
 {
     const struct muster_rendezvous *r = ctx;
     static const enum muster_news kinds[] = {
@@ -89,7 +90,7 @@ static void begin_open(struct blocking_loop_job *job)
     if (rc == 0) {
         r->use_agent_store = r->h->ops->use_agent_store(r->h);
         if (r->hooks.news)
-            r->h->ops->on_news(r->h, on_news, r);
+            r->h->ops->on_news(r->h, rendezvous_on_news, r);
     }
     blocking_loop_done(job, rc, &err);
 }
@@ -246,7 +247,7 @@ struct request {
     struct request *next; /* the caller that asked for the same before */
 };
 
-static void on_done(void *ctx, int status, const struct muster_error *err)
+static void rendezvous_on_done(void *ctx, int status, const struct muster_error *err)
 {
     blocking_loop_done(ctx, status, err);
 }
@@ -310,7 +311,7 @@ static void answer(struct request **all, int status, const struct muster_error *
     }
 }
 
-static void on_closed(void *ctx, int status, const struct muster_error *err)
+static void rendezvous_on_closed(void *ctx, int status, const struct muster_error *err)
 {
     answer(&((struct muster_rendezvous *)ctx)->closing, status, err);
 }
@@ -320,7 +321,7 @@ static void begin_set_closed(struct blocking_loop_job *job)
     struct request *a = (struct request *)job;
 
     if (!stopped(job) && queue(&a->r->closing, a))
-        a->r->h->ops->set_closed(a->r->h, on_closed, a->r);
+        a->r->h->ops->set_closed(a->r->h, rendezvous_on_closed, a->r);
 }
 
 static void on_left(void *ctx, int status, const struct muster_error *err)
@@ -343,7 +344,7 @@ static void begin_shutdown(struct blocking_loop_job *job)
     if (stopped(job))
         return;
     r->stopped = true;
-    r->h->ops->shutdown(r->h, true, on_done, job);
+    r->h->ops->shutdown(r->h, true, rendezvous_on_done, job);
 }
 
 static int ask(struct muster_rendezvous *r,

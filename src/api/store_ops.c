@@ -66,8 +66,8 @@ static int copy_reply(struct op *op, const struct c10d_reply *reply)
     }
 }
 
-static void on_reply(void *ctx, int status, const struct c10d_reply *reply,
-                     const struct muster_error *err)
+static void store_ops_on_reply(void *ctx, int status, const struct c10d_reply *reply,
+                               const struct muster_error *err)
 {
     struct op *op = ctx;
     struct muster_error nomem;
@@ -85,7 +85,7 @@ static void begin(struct blocking_loop_job *job)
     struct op *op = (struct op *)job;
     struct muster_error err;
     const int rc = async_store_call(op->store->shared->async_store, &op->req, op->flags,
-                                    op->timeout_ms, on_reply, op, &err);
+                                    op->timeout_ms, store_ops_on_reply, op, &err);
 
     if (rc < 0)
         blocking_loop_done(job, rc, &err);
@@ -116,7 +116,7 @@ static struct span bytes_of(struct op *op, const void *bytes, size_t size,
     return span_of(bytes, size);
 }
 
-static int perform(struct op *op, struct muster_error *err)
+static int store_ops_perform(struct op *op, struct muster_error *err)
 {
     if (op->wrong.code)
         return err_copy(err, &op->wrong);
@@ -153,7 +153,7 @@ static int perform_list(struct op *op, const char *const *keys,
         rc = err_nomem(err);
     } else {
         op->req.list = (struct c10d_list){ buf_span(&list), count };
-        rc = perform(op, err);
+        rc = store_ops_perform(op, err);
     }
     buf_fini(&list);
     return rc;
@@ -162,7 +162,7 @@ static int perform_list(struct op *op, const char *const *keys,
 static int perform_for_value(struct op *op, struct muster_bytes *value,
                              struct muster_error *err)
 {
-    const int rc = perform(op, err);
+    const int rc = store_ops_perform(op, err);
 
     if (rc == 0 && value)
         *value = op->value;
@@ -181,7 +181,7 @@ static void hand_over(struct op *op, struct muster_bytes_list *list)
 
 static int perform_for_number(struct op *op, int64_t *number, struct muster_error *err)
 {
-    const int rc = perform(op, err);
+    const int rc = store_ops_perform(op, err);
 
     if (rc == 0 && number)
         *number = op->number;
@@ -194,7 +194,7 @@ int muster_store_set(struct muster_store *s, const char *key, const void *value,
     struct op op = op_on(s, C10D_SET, key);
 
     op.req.value = bytes_of(&op, value, size, "value");
-    return perform(&op, err);
+    return store_ops_perform(&op, err);
 }
 
 int muster_store_get(struct muster_store *s, const char *key,
@@ -233,14 +233,14 @@ int muster_store_append(struct muster_store *s, const char *key, const void *val
     struct op op = op_on(s, C10D_APPEND, key);
 
     op.req.value = bytes_of(&op, value, size, "value");
-    return perform(&op, err);
+    return store_ops_perform(&op, err);
 }
 
 int muster_store_delete(struct muster_store *s, const char *key, bool *deleted,
                         struct muster_error *err)
 {
     struct op op = op_on(s, C10D_DELETE_KEY, key);
-    const int rc = perform(&op, err);
+    const int rc = store_ops_perform(&op, err);
 
     if (rc == 0 && deleted)
         *deleted = op.number == 1;
@@ -302,7 +302,7 @@ int muster_store_list_keys(struct muster_store *s, struct muster_bytes_list *key
                            struct muster_error *err)
 {
     struct op op = op_without_key(s, C10D_LIST_KEYS);
-    const int rc = perform(&op, err);
+    const int rc = store_ops_perform(&op, err);
 
     if (rc == 0)
         hand_over(&op, keys);
@@ -320,7 +320,7 @@ int muster_store_barrier(struct muster_store *s, const char *key, int64_t world_
                        world_size);
     op.req.number = world_size;
     op.timeout_ms = timeout_ms;
-    return perform(&op, err);
+    return store_ops_perform(&op, err);
 }
 
 int muster_store_queue_push(struct muster_store *s, const char *key, const void *value,
@@ -329,7 +329,7 @@ int muster_store_queue_push(struct muster_store *s, const char *key, const void 
     struct op op = op_on(s, C10D_QUEUE_PUSH, key);
 
     op.req.value = bytes_of(&op, value, size, "value");
-    return perform(&op, err);
+    return store_ops_perform(&op, err);
 }
 
 int muster_store_queue_pop(struct muster_store *s, const char *key, bool block,

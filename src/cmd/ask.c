@@ -41,7 +41,7 @@ static void keep(struct answers *a, const char *job)
 }
 
 /* It may be another user's, or a process that is not an agent. */
-static int say_missing(const char *job, size_t silent, struct muster_error *err)
+static int missing_error(const char *job, size_t silent, struct muster_error *err)
 {
     struct local_name *names = NULL;
     size_t count = 0;
@@ -97,7 +97,7 @@ int answers_local(struct answers *a, const char *job, const char *kind,
             silent += !a->calls[i].answer;
         keep(a, job);
         if (a->count == 0)
-            rc = say_missing(job, silent, err);
+            rc = missing_error(job, silent, err);
         else if (a->count == 1 && !a->calls[0].answer)
             rc = err_copy(err, &a->calls[0].error);
     }

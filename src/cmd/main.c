@@ -82,7 +82,7 @@ int cmd_help(int argc, char **argv)
     return c->run(2, help);
 }
 
-static void say_unknown(const char *word)
+static void print_unknown(const char *word)
 {
     struct nearest meant = { 0 };
 
@@ -118,7 +118,7 @@ int main(int argc, char **argv)
     c = find(argv[1]);
     if (!c) {
         usage(stderr);
-        say_unknown(argv[1]);
+        print_unknown(argv[1]);
         return 2;
     }
     return c->run(argc - 1, argv + 1);

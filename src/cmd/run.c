@@ -150,12 +150,12 @@ static int give_up(const char *prog, bool launch, const struct muster_error *err
 }
 
 static int start(const char *prog, const struct options *o, bool launch,
-                 const struct log *notes, int *exit_code, struct muster_error *err)
+                 const struct log *log, int *exit_code, struct muster_error *err)
 {
     struct derive_ports ports;
     struct launch_config c;
     int rc = machine_ports(&ports, o->print_config ? warn_printing : warn,
-                           (void *)(uintptr_t)notes, err);
+                           (void *)(uintptr_t)log, err);
 
     if (rc)
         return rc;
@@ -166,7 +166,7 @@ static int start(const char *prog, const struct options *o, bool launch,
     if (rc == 0 && o->print_config)
         rc = print_config(o, &c, launch, err);
     else if (rc == 0)
-        rc = run_agent(prog, &c, notes, own_error_file(launch), exit_code, err);
+        rc = run_agent(prog, &c, log, own_error_file(launch), exit_code, err);
     launch_config_fini(&c);
     return rc;
 }
@@ -178,14 +178,14 @@ static int run(const char *prog, int argc, char **argv, bool launch)
     struct slurm_texts slurm;     /* o borrows from it, */
     struct rank_order_text order; /* and from this */
     struct log_screen screen;
-    struct log notes;
+    struct log log;
     struct options o;
     enum options_fault fault;
     int exit_code = EXIT_SUCCESS;
 
-    if (log_init(&notes, environ, &err))
+    if (log_init(&log, environ, &err))
         return give_up(prog, launch, &err);
-    log_on_screen(&notes, &screen, environ);
+    log_on_screen(&log, &screen, environ);
     fault = options_parse(&o, &in, &err);
     if (fault == OPTIONS_USAGE) {
         fprintf(stderr, "usage: %s [options] training_script ...\n", prog);
@@ -201,7 +201,7 @@ static int run(const char *prog, int argc, char **argv, bool launch)
         return print_completion(o.print_completion);
     if ((!slurm_applies(&o, environ) || slurm_apply(&o, environ, &slurm, &err) == 0) &&
         rank_order_apply(&o, environ, &order, &err) == 0 &&
-        start(prog, &o, launch, &notes, &exit_code, &err) == 0)
+        start(prog, &o, launch, &log, &exit_code, &err) == 0)
         return exit_code;
     return give_up(prog, launch, &err);
 }
@@ -241,13 +241,13 @@ int cmd_man(void)
 
 /* The agent as a command: runs it, and words its end as torchrun does. */
 
-int run_agent(const char *prog, const struct launch_config *c, const struct log *notes,
+int run_agent(const char *prog, const struct launch_config *c, const struct log *log,
               const char *error_file, int *exit_code, struct muster_error *err)
 {
     const struct agent_core_opts opts = {
         .config = c,
         .envp = environ,
-        .notes = notes,
+        .log = log,
         .handle_signals = true,
         .reap_orphans = getpid() == 1,
         .error_file = error_file,

@@ -14,7 +14,7 @@ int print_config(const struct options *o, const struct launch_config *c, bool la
 
 /* Runs the agent to its end and says on stderr how it ended. 0 and *exit_code, or why
  * it could not even begin. error_file is for whoever started us, or NULL. */
-int run_agent(const char *prog, const struct launch_config *c, const struct log *notes,
+int run_agent(const char *prog, const struct launch_config *c, const struct log *log,
               const char *error_file, int *exit_code, struct muster_error *err);
 
 #endif

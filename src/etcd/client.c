@@ -217,7 +217,7 @@ static void attempt(struct etcd_call *call);
 
 /* ---- The end of a call ---- */
 
-static void on_timer_closed(uv_handle_t *handle)
+static void client_on_timer_closed(uv_handle_t *handle)
 {
     struct etcd_call *call = handle->data;
     struct etcd_client *c = call->client;
@@ -237,7 +237,7 @@ void etcd_call_cancel(struct etcd_call *call)
     *call->prev_next = call->next;
     if (call->next)
         call->next->prev_next = call->prev_next;
-    uv_close((uv_handle_t *)&call->timer, on_timer_closed);
+    uv_close((uv_handle_t *)&call->timer, client_on_timer_closed);
 }
 
 static void finish(struct etcd_call *call, int status, const struct etcd_answer *answer,
@@ -266,8 +266,8 @@ static void on_again(uv_timer_t *timer)
     attempt(timer->data);
 }
 
-static void on_done(void *ctx, int status, const struct http_answer *http, bool sent,
-                    const struct muster_error *why)
+static void client_on_done(void *ctx, int status, const struct http_answer *http,
+                           bool sent, const struct muster_error *why)
 {
     struct etcd_call *call = ctx;
     struct etcd_client *c = call->client;
@@ -393,7 +393,7 @@ static int start(struct etcd_call *call, uint64_t left, struct muster_error *err
         .timeout_ms = MIN_OF(most, left),
         .max_answer = ETCD_MAX_ANSWER,
     };
-    rc = http_start(c->http, &req, on_done, NULL, call, &call->http, err);
+    rc = http_start(c->http, &req, client_on_done, NULL, call, &call->http, err);
     mem_free(url);
     return rc;
 }

@@ -39,7 +39,7 @@ int etcd_store_value(const struct etcd_store *s, struct span held, struct buf *o
 
 /* ---- The end of a call ---- */
 
-uint64_t ecall_left(const struct ecall *c)
+uint64_t etcd_store_call_left(const struct etcd_store_call *c)
 {
     const uint64_t now = uv_now(c->store->base.loop);
 
@@ -50,7 +50,7 @@ uint64_t ecall_left(const struct ecall *c)
 
 static void maybe_closed(struct etcd_store *s);
 
-static void ecall_free(struct ecall *c)
+static void etcd_store_call_free(struct etcd_store_call *c)
 {
     buf_fini(&c->bytes);
     buf_fini(&c->path);
@@ -58,17 +58,17 @@ static void ecall_free(struct ecall *c)
     mem_free(c);
 }
 
-static void on_timer_closed(uv_handle_t *handle)
+static void etcd_store_on_timer_closed(uv_handle_t *handle)
 {
-    struct ecall *c = handle->data;
+    struct etcd_store_call *c = handle->data;
     struct etcd_store *s = c->store;
 
-    ecall_free(c);
+    etcd_store_call_free(c);
     s->ending--;
     maybe_closed(s);
 }
 
-static void ecall_end(struct ecall *c)
+static void etcd_store_call_end(struct etcd_store_call *c)
 {
     etcd_op_cancel(c->req);
     c->req = NULL;
@@ -76,18 +76,20 @@ static void ecall_end(struct ecall *c)
     if (c->next)
         c->next->prev_next = c->prev_next;
     c->store->ending++;
-    uv_close((uv_handle_t *)&c->timer, on_timer_closed);
+    uv_close((uv_handle_t *)&c->timer, etcd_store_on_timer_closed);
 }
 
-void ecall_done(struct ecall *c, const struct c10d_reply *reply)
+void etcd_store_call_done(struct etcd_store_call *c, const struct c10d_reply *reply)
 {
-    ecall_end(c); /* The memory, and the reply in it, stays until the next turn. */
+    etcd_store_call_end(
+        c); /* The memory, and the reply in it, stays until the next turn. */
     c->cb(c->ctx, 0, reply, NULL);
 }
 
-void ecall_fail(struct ecall *c, int status, const struct muster_error *err)
+void etcd_store_call_fail(struct etcd_store_call *c, int status,
+                          const struct muster_error *err)
 {
-    ecall_end(c);
+    etcd_store_call_end(c);
     c->cb(c->ctx, status, NULL, err);
 }
 
@@ -95,7 +97,7 @@ void ecall_fail(struct ecall *c, int status, const struct muster_error *err)
 
 static void on_start(uv_timer_t *timer)
 {
-    ecall_start(timer->data);
+    etcd_store_call_start(timer->data);
 }
 
 static bool has_list(enum c10d_op op)
@@ -105,7 +107,7 @@ static bool has_list(enum c10d_op op)
 }
 
 /* One copy of everything; spans into it are cut afterwards, when it no longer moves. */
-static int copy_request(struct ecall *c, const struct c10d_request *req)
+static int copy_request(struct etcd_store_call *c, const struct c10d_request *req)
 {
     const uint8_t *p;
     int rc = buf_append_span(&c->bytes, req->key);
@@ -150,10 +152,11 @@ static bool supported(enum c10d_op op)
     return false;
 }
 
-static int ecall_new(struct etcd_store *s, const struct c10d_request *req,
-                     unsigned flags, uint64_t timeout_ms, struct ecall **out)
+static int etcd_store_call_new(struct etcd_store *s, const struct c10d_request *req,
+                               unsigned flags, uint64_t timeout_ms,
+                               struct etcd_store_call **out)
 {
-    struct ecall *c = mem_calloc(1, sizeof *c);
+    struct etcd_store_call *c = mem_calloc(1, sizeof *c);
 
     if (!c)
         return MUSTER_ENOMEM;
@@ -161,7 +164,7 @@ static int ecall_new(struct etcd_store *s, const struct c10d_request *req,
     buf_init(&c->path, SIZE_MAX);
     buf_init(&c->out, SIZE_MAX);
     if (copy_request(c, req) < 0 || uv_timer_init(s->base.loop, &c->timer) < 0) {
-        ecall_free(c);
+        etcd_store_call_free(c);
         return MUSTER_ENOMEM;
     }
     c->store = s;
@@ -182,7 +185,7 @@ static int call(struct async_store *base, const struct c10d_request *req,
                 struct muster_error *err)
 {
     struct etcd_store *s = store_of(base);
-    struct ecall *c;
+    struct etcd_store_call *c;
 
     if (!supported(req->op))
         return err_set(err, MUSTER_ENOTSUP,
@@ -191,7 +194,7 @@ static int call(struct async_store *base, const struct c10d_request *req,
     if (req->op == C10D_BARRIER)
         return async_store_generic_barrier(base, req->key, req->number, timeout_ms, cb,
                                            ctx, err);
-    if (ecall_new(s, req, flags, timeout_ms, &c) < 0)
+    if (etcd_store_call_new(s, req, flags, timeout_ms, &c) < 0)
         return err_nomem(err);
     c->cb = cb;
     c->ctx = ctx;
@@ -237,11 +240,11 @@ static void cancel_all(struct etcd_store *s)
 
     err_set(&err, MUSTER_ECANCELED, "the store %s was closed", s->name);
     while (s->calls) {
-        struct ecall *c = s->calls;
+        struct etcd_store_call *c = s->calls;
 
         while (c->next)
             c = c->next;
-        ecall_fail(c, MUSTER_ECANCELED, &err);
+        etcd_store_call_fail(c, MUSTER_ECANCELED, &err);
     }
 }
 

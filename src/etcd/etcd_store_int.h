@@ -9,7 +9,7 @@ struct etcd_store {
     struct etcd_kv kv;
     char *dir, *name;     /* owned */
     const int64_t *lease; /* borrowed, may be NULL */
-    struct ecall *calls;
+    struct etcd_store_call *calls;
     uv_timer_t closer; /* never runs: so that the end is told from the loop */
     size_t ending;     /* uv handles that are being closed */
     bool closing;
@@ -18,8 +18,8 @@ struct etcd_store {
 };
 
 /* One call: a walk over its keys, with a request to etcd at each. */
-struct ecall {
-    struct ecall *next, **prev_next;
+struct etcd_store_call {
+    struct etcd_store_call *next, **prev_next;
     struct etcd_store *store;
     enum c10d_op op;
     bool block, has_list;
@@ -44,13 +44,14 @@ int etcd_store_path(const struct etcd_store *s, struct span key, struct buf *out
 /* What etcd holds, as the user wrote it; appended to out. MUSTER_ESTATE: not base64. */
 int etcd_store_value(const struct etcd_store *s, struct span held, struct buf *out);
 
-uint64_t ecall_left(const struct ecall *c);
+uint64_t etcd_store_call_left(const struct etcd_store_call *c);
 
 /* Tells the caller; c is gone. */
-void ecall_done(struct ecall *c, const struct c10d_reply *reply);
-void ecall_fail(struct ecall *c, int status, const struct muster_error *err);
+void etcd_store_call_done(struct etcd_store_call *c, const struct c10d_reply *reply);
+void etcd_store_call_fail(struct etcd_store_call *c, int status,
+                          const struct muster_error *err);
 
 /* The first request of a call, from the loop. */
-void ecall_start(struct ecall *c);
+void etcd_store_call_start(struct etcd_store_call *c);
 
 #endif

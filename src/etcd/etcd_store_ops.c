@@ -14,18 +14,18 @@
 
 #define REQUEST_MS 60000u
 
-static void look(struct ecall *c);
+static void look(struct etcd_store_call *c);
 
-static uint64_t request_ms(const struct ecall *c)
+static uint64_t request_ms(const struct etcd_store_call *c)
 {
-    return MIN_OF(ecall_left(c), REQUEST_MS);
+    return MIN_OF(etcd_store_call_left(c), REQUEST_MS);
 }
 
 /* What comes back from starting a request: nothing, or the reason why not. */
-static void started(struct ecall *c, int rc, const struct muster_error *err)
+static void started(struct etcd_store_call *c, int rc, const struct muster_error *err)
 {
     if (rc < 0)
-        ecall_fail(c, rc, err);
+        etcd_store_call_fail(c, rc, err);
 }
 
 /* ---- Writing ---- */
@@ -34,8 +34,8 @@ static void on_held(void *ctx, int status, const struct etcd_held *held,
                     const struct muster_error *err);
 
 /* value: as the user has it. */
-static void put(struct ecall *c, struct span value, enum etcd_cond cond, uint64_t token,
-                etcd_held_cb cb)
+static void put(struct etcd_store_call *c, struct span value, enum etcd_cond cond,
+                uint64_t token, etcd_held_cb cb)
 {
     struct etcd_store *s = c->store;
     struct muster_error err = { 0 };
@@ -63,32 +63,32 @@ static void put(struct ecall *c, struct span value, enum etcd_cond cond, uint64_
 static void on_set(void *ctx, int status, const struct etcd_held *held,
                    const struct muster_error *err)
 {
-    struct ecall *c = ctx;
+    struct etcd_store_call *c = ctx;
     const struct c10d_reply reply = { .op = c->op };
 
     (void)held;
     c->req = NULL;
     if (status < 0)
-        ecall_fail(c, status, err);
+        etcd_store_call_fail(c, status, err);
     else if (c->op == C10D_MULTI_SET && c10d_list_next(&c->list, &c->key))
         look(c);
     else
-        ecall_done(c, &reply);
+        etcd_store_call_done(c, &reply);
 }
 
 static void on_deleted(void *ctx, int status, const struct etcd_held *held,
                        const struct muster_error *err)
 {
-    struct ecall *c = ctx;
+    struct etcd_store_call *c = ctx;
     struct c10d_reply reply = { .op = c->op };
 
     c->req = NULL;
     if (status < 0) {
-        ecall_fail(c, status, err);
+        etcd_store_call_fail(c, status, err);
         return;
     }
     reply.number = held->present;
-    ecall_done(c, &reply);
+    etcd_store_call_done(c, &reply);
 }
 
 /* ---- Read, change, write ---- */
@@ -98,7 +98,7 @@ static void on_deleted(void *ctx, int status, const struct etcd_held *held,
 static void on_changed(void *ctx, int status, const struct etcd_held *held,
                        const struct muster_error *err)
 {
-    struct ecall *c = ctx;
+    struct etcd_store_call *c = ctx;
     struct c10d_reply reply = { .op = c->op };
 
     c->req = NULL;
@@ -107,23 +107,25 @@ static void on_changed(void *ctx, int status, const struct etcd_held *held,
         return;
     }
     if (status < 0) {
-        ecall_fail(c, status, err);
+        etcd_store_call_fail(c, status, err);
         return;
     }
     reply.value = buf_span(&c->out);
     if (c->op == C10D_ADD)
         reply.number = c->sum;
-    ecall_done(c, &reply);
+    etcd_store_call_done(c, &reply);
 }
 
-static void change(struct ecall *c, struct span value, const struct etcd_held *held)
+static void change(struct etcd_store_call *c, struct span value,
+                   const struct etcd_held *held)
 {
     put(c, value, held->present ? ETCD_IF_TOKEN : ETCD_IF_ABSENT, held->token,
         on_changed);
 }
 
 /* Decimal text in c->out, with the rules of torch's int(): no more than digits here. */
-static int number_of(const struct ecall *c, int64_t *out, struct muster_error *err)
+static int number_of(const struct etcd_store_call *c, int64_t *out,
+                     struct muster_error *err)
 {
     char text[24];
     char *end = text;
@@ -141,7 +143,7 @@ static int number_of(const struct ecall *c, int64_t *out, struct muster_error *e
     return 0;
 }
 
-static void add(struct ecall *c, const struct etcd_held *held)
+static void add(struct etcd_store_call *c, const struct etcd_held *held)
 {
     struct muster_error err = { 0 };
     int64_t old = 0;
@@ -154,23 +156,23 @@ static void add(struct ecall *c, const struct etcd_held *held)
     if (rc == 0 && buf_printf(&c->out, "%" PRId64, c->sum) < 0)
         rc = err_nomem(&err);
     if (rc < 0)
-        ecall_fail(c, rc, &err);
+        etcd_store_call_fail(c, rc, &err);
     else
         change(c, buf_span(&c->out), held);
 }
 
-static void append(struct ecall *c, const struct etcd_held *held)
+static void append(struct etcd_store_call *c, const struct etcd_held *held)
 {
     struct muster_error err = { 0 };
 
     if (buf_append_span(&c->out, c->value) < 0)
-        ecall_fail(c, err_nomem(&err), &err);
+        etcd_store_call_fail(c, err_nomem(&err), &err);
     else
         change(c, buf_span(&c->out), held);
 }
 
 /* The rules of c10d's compareSet, which the rendezvous relies on. */
-static void compare_set(struct ecall *c, const struct etcd_held *held)
+static void compare_set(struct etcd_store_call *c, const struct etcd_held *held)
 {
     const struct span current = buf_span(&c->out);
     const struct c10d_reply reply = { .op = c->op,
@@ -178,29 +180,30 @@ static void compare_set(struct ecall *c, const struct etcd_held *held)
     struct muster_error err = { 0 };
 
     if (held->present ? !span_eq(current, c->expected) : c->expected.n != 0) {
-        ecall_done(c, &reply);
+        etcd_store_call_done(c, &reply);
         return;
     }
     buf_clear(&c->out);
     if (buf_append_span(&c->out, c->value) < 0)
-        ecall_fail(c, err_nomem(&err), &err);
+        etcd_store_call_fail(c, err_nomem(&err), &err);
     else
         change(c, c->value, held);
 }
 
 /* ---- Reading ---- */
 
-static void on_waited(void *ctx, int status, const struct etcd_held *held,
-                      const struct muster_error *err)
+static void etcd_store_ops_on_waited(void *ctx, int status,
+                                     const struct etcd_held *held,
+                                     const struct muster_error *err)
 {
-    struct ecall *c = ctx;
+    struct etcd_store_call *c = ctx;
     struct muster_error late = { 0 };
 
     (void)status; /* Whatever it was: look again, which tells if etcd is gone. */
     (void)held;
     (void)err;
     c->req = NULL;
-    if (ecall_left(c) > 0) {
+    if (etcd_store_call_left(c) > 0) {
         look(c);
         return;
     }
@@ -209,32 +212,33 @@ static void on_waited(void *ctx, int status, const struct etcd_held *held,
                 ? "Key %.*s not found in EtcdStore (%s)"
                 : "Timeout while waiting for keys in EtcdStore: %.*s (%s)",
             (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p, c->store->name);
-    ecall_fail(c, MUSTER_ETIMEDOUT, &late);
+    etcd_store_call_fail(c, MUSTER_ETIMEDOUT, &late);
 }
 
-static void missing(struct ecall *c, const struct etcd_held *held)
+static void missing(struct etcd_store_call *c, const struct etcd_held *held)
 {
     struct muster_error err = { 0 };
     const struct c10d_reply no = { .op = c->op, .number = 1 };
 
     if (c->op == C10D_CHECK) {
-        ecall_done(c, &no);
+        etcd_store_call_done(c, &no);
         return;
     }
     if (!c->block) {
         err_set(&err, MUSTER_ENOENT, "Key %.*s not found in EtcdStore (%s)",
                 (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p, c->store->name);
-        ecall_fail(c, MUSTER_ENOENT, &err);
+        etcd_store_call_fail(c, MUSTER_ENOENT, &err);
         return;
     }
     started(c,
             etcd_kv_wait(&c->store->kv, buf_span(&c->path), held->revision,
-                         ecall_left(c), on_waited, c, &c->req, &err),
+                         etcd_store_call_left(c), etcd_store_ops_on_waited, c, &c->req,
+                         &err),
             &err);
 }
 
 /* The key is there: on to the next, or the answer. */
-static void found(struct ecall *c)
+static void found(struct etcd_store_call *c)
 {
     struct c10d_reply reply = { .op = c->op };
 
@@ -247,12 +251,12 @@ static void found(struct ecall *c)
         reply.list = (struct c10d_list){ buf_span(&c->out), c->found };
     else if (c->op == C10D_GET)
         reply.value = buf_span(&c->out);
-    ecall_done(c, &reply);
+    etcd_store_call_done(c, &reply);
 }
 
 /* Puts what etcd holds into c->out, as the user wrote it; if that fails, so has the
  * call, and c is gone. */
-static bool take_value(struct ecall *c, const struct etcd_held *held)
+static bool take_value(struct etcd_store_call *c, const struct etcd_held *held)
 {
     struct muster_error err = { 0 };
     struct buf value;
@@ -270,18 +274,18 @@ static bool take_value(struct ecall *c, const struct etcd_held *held)
             (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p,
             rc == MUSTER_ESTATE ? "its value is not base64: torch did not write it"
                                 : muster_code_text(rc));
-    ecall_fail(c, rc, &err);
+    etcd_store_call_fail(c, rc, &err);
     return false;
 }
 
 static void on_held(void *ctx, int status, const struct etcd_held *held,
                     const struct muster_error *err)
 {
-    struct ecall *c = ctx;
+    struct etcd_store_call *c = ctx;
 
     c->req = NULL;
     if (status < 0) {
-        ecall_fail(c, status, err);
+        etcd_store_call_fail(c, status, err);
         return;
     }
     if (c->op != C10D_MULTI_GET)
@@ -308,14 +312,14 @@ static void on_held(void *ctx, int status, const struct etcd_held *held,
 static void on_listed(void *ctx, int status, const struct etcd_held *held,
                       const struct muster_error *err)
 {
-    struct ecall *c = ctx;
+    struct etcd_store_call *c = ctx;
     struct c10d_reply reply = { .op = c->op };
     struct muster_error why = { 0 };
     int rc = 0;
 
     c->req = NULL;
     if (status < 0) {
-        ecall_fail(c, status, err);
+        etcd_store_call_fail(c, status, err);
         return;
     }
     reply.number = (int64_t)held->count;
@@ -333,16 +337,16 @@ static void on_listed(void *ctx, int status, const struct etcd_held *held,
         buf_fini(&key);
     }
     if (rc < 0) {
-        ecall_fail(c, err_nomem(&why), &why);
+        etcd_store_call_fail(c, err_nomem(&why), &why);
         return;
     }
     reply.list.bytes = buf_span(&c->out);
-    ecall_done(c, &reply);
+    etcd_store_call_done(c, &reply);
 }
 
 /* ---- The request that each operation begins with ---- */
 
-static void look(struct ecall *c)
+static void look(struct etcd_store_call *c)
 {
     const struct etcd_kv *kv = &c->store->kv;
     struct muster_error err = { 0 };
@@ -352,7 +356,7 @@ static void look(struct ecall *c)
     buf_clear(&c->path);
     rc = etcd_store_path(c->store, c->key, &c->path);
     if (rc < 0) {
-        ecall_fail(c, err_nomem(&err), &err);
+        etcd_store_call_fail(c, err_nomem(&err), &err);
         return;
     }
     switch ((int)c->op) {
@@ -380,13 +384,13 @@ static void look(struct ecall *c)
     started(c, rc, &err);
 }
 
-void ecall_start(struct ecall *c)
+void etcd_store_call_start(struct etcd_store_call *c)
 {
     struct c10d_reply none = { .op = c->op };
 
     if (c->has_list && !c10d_list_next(&c->list, &c->key)) {
         none.list.bytes = span_of("", 0);
-        ecall_done(c, &none);
+        etcd_store_call_done(c, &none);
         return;
     }
     look(c);

@@ -29,7 +29,7 @@ static void op_free(struct etcd_op *op)
     mem_free(op);
 }
 
-static void on_timer_closed(uv_handle_t *handle)
+static void kv_on_timer_closed(uv_handle_t *handle)
 {
     op_free(handle->data);
 }
@@ -45,7 +45,7 @@ static void end(struct etcd_op *op)
 static void op_gone(struct etcd_op *op)
 {
     if (op->has_timer)
-        uv_close((uv_handle_t *)&op->timer, on_timer_closed);
+        uv_close((uv_handle_t *)&op->timer, kv_on_timer_closed);
     else
         op_free(op);
 }
@@ -124,8 +124,8 @@ static bool be_slow(struct etcd_op *op, bool over, int status,
     return true;
 }
 
-static void on_answer(void *ctx, int status, const struct etcd_answer *answer,
-                      const struct muster_error *err)
+static void kv_on_answer(void *ctx, int status, const struct etcd_answer *answer,
+                         const struct muster_error *err)
 {
     struct etcd_op *op = ctx;
     struct muster_error why = *err;
@@ -163,12 +163,12 @@ static int send_ask(struct etcd_op *op, struct muster_error *err)
         etcd_msg_fini(&m);
         return err_set(err, rc, "etcd: %s", muster_code_text(rc));
     }
-    return etcd_client_call(op->kv.client, &m, &opts, on_answer, op, &op->call, err);
+    return etcd_client_call(op->kv.client, &m, &opts, kv_on_answer, op, &op->call, err);
 }
 
 /* ---- v3 waits by a stream ---- */
 
-static void on_change(void *ctx, const struct etcd3_reply *events)
+static void kv_on_change(void *ctx, const struct etcd3_reply *events)
 {
     struct etcd_op *op = ctx;
     struct etcd_held held = { .present = false };
@@ -204,8 +204,8 @@ static int watch(struct etcd_op *op, struct muster_error *err)
         rc = etcd3_prefix_end(&end, path);
     if (rc == 0)
         rc = etcd_watch_start(op->kv.client, path, buf_span(&end), false,
-                              (int64_t)op->ask.revision + 1, on_change, op, &op->watch,
-                              err);
+                              (int64_t)op->ask.revision + 1, kv_on_change, op,
+                              &op->watch, err);
     else
         err_nomem(err);
     buf_fini(&end);

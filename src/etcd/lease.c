@@ -21,14 +21,14 @@ struct etcd_lease {
 
 static void ask(struct etcd_lease *l);
 
-static void on_timer(uv_timer_t *timer)
+static void lease_on_timer(uv_timer_t *timer)
 {
     ask(timer->data);
 }
 
 static void wait_for(struct etcd_lease *l, uint64_t ms)
 {
-    (void)uv_timer_start(&l->timer, on_timer, ms, 0);
+    (void)uv_timer_start(&l->timer, lease_on_timer, ms, 0);
 }
 
 /* rc of encoding, then the call; what fails here is memory. */
@@ -47,8 +47,8 @@ static int request(struct etcd_lease *l, int rc, struct etcd_msg *m,
     return etcd_client_call(l->client, m, &opts, cb, l, &l->call, NULL);
 }
 
-static void on_answer(void *ctx, int status, const struct etcd_answer *answer,
-                      const struct muster_error *err)
+static void lease_on_answer(void *ctx, int status, const struct etcd_answer *answer,
+                            const struct muster_error *err)
 {
     struct etcd_lease *l = ctx;
     uint64_t pause;
@@ -84,7 +84,7 @@ static void ask(struct etcd_lease *l)
     struct etcd_msg m;
 
     etcd_msg_init(&m);
-    if (request(l, lease_grant_encode(&l->state, &m), &m, ms, on_answer) < 0)
+    if (request(l, lease_grant_encode(&l->state, &m), &m, ms, lease_on_answer) < 0)
         wait_for(l, 1000);
 }
 
@@ -123,7 +123,7 @@ void etcd_lease_check(struct etcd_lease *l)
         wait_for(l, 0);
 }
 
-static void on_timer_closed(uv_handle_t *handle)
+static void lease_on_timer_closed(uv_handle_t *handle)
 {
     struct etcd_lease *l = handle->data;
     struct etcd_client *c = l->client;
@@ -137,7 +137,7 @@ static void on_timer_closed(uv_handle_t *handle)
 static void end(struct etcd_lease *l)
 {
     if (!l->stopped)
-        uv_close((uv_handle_t *)&l->timer, on_timer_closed);
+        uv_close((uv_handle_t *)&l->timer, lease_on_timer_closed);
     l->stopped = true;
 }
 

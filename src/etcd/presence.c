@@ -29,8 +29,8 @@ static void on_put_again(uv_timer_t *timer)
     put(timer->data);
 }
 
-static void on_put(void *ctx, int status, const struct etcd_held *held,
-                   const struct muster_error *err)
+static void presence_on_put(void *ctx, int status, const struct etcd_held *held,
+                            const struct muster_error *err)
 {
     struct etcd_presence *p = ctx;
 
@@ -51,7 +51,8 @@ static void put(struct etcd_presence *p)
 
     etcd_op_cancel(p->put);
     p->put = NULL;
-    if (put.lease && etcd_kv_put(&p->kv, &put, PUT_MS, on_put, p, &p->put, NULL) < 0)
+    if (put.lease &&
+        etcd_kv_put(&p->kv, &put, PUT_MS, presence_on_put, p, &p->put, NULL) < 0)
         (void)uv_timer_start(&p->timer, on_put_again, 1000, 0);
 }
 
@@ -67,7 +68,7 @@ static void on_not_granted(void *ctx, const struct muster_error *err)
     (void)err;
 }
 
-static void on_change(void *ctx, const struct etcd3_reply *events)
+static void presence_on_change(void *ctx, const struct etcd3_reply *events)
 {
     struct etcd_presence *p = ctx;
     const size_t n = strlen(p->dir);
@@ -94,7 +95,7 @@ static int watch(struct etcd_presence *p, struct muster_error *err)
     rc = etcd3_prefix_end(&end, span_str(p->dir));
     if (rc == 0)
         rc = etcd_watch_start(p->kv.client, span_str(p->dir), buf_span(&end), true, 0,
-                              on_change, p, &p->watch, err);
+                              presence_on_change, p, &p->watch, err);
     else
         err_nomem(err);
     buf_fini(&end);
@@ -110,7 +111,7 @@ static void presence_free(struct etcd_presence *p)
     mem_free(p);
 }
 
-static void on_timer_closed(uv_handle_t *handle)
+static void presence_on_timer_closed(uv_handle_t *handle)
 {
     struct etcd_presence *p = handle->data;
     void (*cb)(void *) = p->on_stopped;
@@ -125,7 +126,7 @@ static void on_lease_gone(void *ctx)
 {
     struct etcd_presence *p = ctx;
 
-    uv_close((uv_handle_t *)&p->timer, on_timer_closed);
+    uv_close((uv_handle_t *)&p->timer, presence_on_timer_closed);
 }
 
 void etcd_presence_stop(struct etcd_presence *p, void (*cb)(void *ctx), void *ctx)

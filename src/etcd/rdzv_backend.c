@@ -109,8 +109,8 @@ static void on_got(void *ctx, int status, const struct etcd_held *held,
         answer(ctx, false, false, held);
 }
 
-static void on_put(void *ctx, int status, const struct etcd_held *held,
-                   const struct muster_error *err)
+static void rdzv_backend_on_put(void *ctx, int status, const struct etcd_held *held,
+                                const struct muster_error *err)
 {
     if (status < 0 && status != MUSTER_EEXIST)
         fail(ctx, status, err);
@@ -148,7 +148,7 @@ static void etcd_state_set(struct rdzv_backend *base, struct span value, bool ha
 
     b->on_state = cb;
     b->state_ctx = ctx;
-    if (etcd_kv_put(&b->kv, &put, ms, on_put, b, &b->req, NULL) < 0)
+    if (etcd_kv_put(&b->kv, &put, ms, rdzv_backend_on_put, b, &b->req, NULL) < 0)
         unmade(b);
 }
 
@@ -180,8 +180,8 @@ static void on_defer(uv_timer_t *timer)
     }
 }
 
-static void on_waited(void *ctx, int status, const struct etcd_held *held,
-                      const struct muster_error *err)
+static void rdzv_backend_on_waited(void *ctx, int status, const struct etcd_held *held,
+                                   const struct muster_error *err)
 {
     struct etcd_state *b = ctx;
 
@@ -202,7 +202,7 @@ static void start_wait(struct etcd_state *b)
     etcd_op_cancel(b->wait);
     b->wait = NULL;
     if (etcd_kv_wait(&b->kv, span_str(b->names.key), b->seen.revision, UINT64_MAX,
-                     on_waited, b, &b->wait, NULL) < 0)
+                     rdzv_backend_on_waited, b, &b->wait, NULL) < 0)
         (void)uv_timer_start(&b->defer_timer, on_defer, 1000, 0);
 }
 

@@ -56,7 +56,7 @@ static void be_patient(struct etcd_watch *w, uint64_t ms)
 
 /* ---- What the stream says ---- */
 
-static void say_went_back(const struct etcd_watch *w, int64_t from, int64_t to)
+static void log_went_back(const struct etcd_watch *w, int64_t from, int64_t to)
 {
     trace(etcd_client_trace(w->client), TRACE_WARN,
           "etcd at %s: its revision went back from %lld to %lld (restored from a "
@@ -74,7 +74,7 @@ static bool on_line(struct etcd_watch *w, struct span line)
     if (news.token)
         etcd_client_forget_token(w->client);
     if (news.went_back)
-        say_went_back(w, news.went_back, news.reply.revision);
+        log_went_back(w, news.went_back, news.reply.revision);
     if (next == ETCD_STREAM_FAILED)
         trace(etcd_client_trace(w->client), TRACE_WARN, "etcd at %s, watch of %.*s: %s",
               etcd_client_url(w->client, w->at), (int)w->state.key.n,
@@ -209,7 +209,7 @@ int etcd_watch_start(struct etcd_client *c, struct span key, struct span end,
     return 0;
 }
 
-static void on_timer_closed(uv_handle_t *handle)
+static void watch_on_timer_closed(uv_handle_t *handle)
 {
     struct etcd_watch *w = handle->data;
     struct etcd_client *c = w->client;
@@ -225,5 +225,5 @@ void etcd_watch_stop(struct etcd_watch *w)
     w->stopped = true;
     http_cancel(w->stream);
     w->stream = NULL;
-    uv_close((uv_handle_t *)&w->timer, on_timer_closed);
+    uv_close((uv_handle_t *)&w->timer, watch_on_timer_closed);
 }

@@ -180,7 +180,7 @@ static int remove_empty(const char *path, const struct stat *st, int type,
     return 0;
 }
 
-void log_dirs_tidy(const char *path)
+void log_dirs_remove_empty(const char *path)
 {
     nftw(path, remove_empty, 16, FTW_DEPTH | FTW_PHYS);
 }

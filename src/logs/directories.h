@@ -25,6 +25,6 @@ int log_dirs_renew(const char *run, const char *name, char **moved_to,
                    struct muster_error *err);
 
 /* Removes the directories in path, and itself, as far as they are empty. */
-void log_dirs_tidy(const char *path);
+void log_dirs_remove_empty(const char *path);
 
 #endif

@@ -35,7 +35,7 @@ static void on_console_ready(void *ctx)
 
 /* --- taking turns ----------------------------------------------------------------- */
 
-static void on_timer(uv_timer_t *timer)
+static void follow_on_timer(uv_timer_t *timer)
 {
     look(timer->data);
 }
@@ -129,7 +129,7 @@ static struct turn take_turn(struct tails *t)
 
 static void look_in(struct tails *t, uint64_t ms)
 {
-    uv_timer_start(&t->timer, on_timer, ms, 0);
+    uv_timer_start(&t->timer, follow_on_timer, ms, 0);
 }
 
 /* One turn for every file, then decide when to look again. A full console wakes us
@@ -246,7 +246,7 @@ static void free_after_last(struct tails *t)
     mem_free(t);
 }
 
-static void on_closed(uv_handle_t *h)
+static void follow_on_closed(uv_handle_t *h)
 {
     free_after_last(h->data);
 }
@@ -266,9 +266,9 @@ void tails_close(struct tails *t)
     t->closing += console_close(&t->out[0], on_console_closed);
     t->closing += console_close(&t->out[1], on_console_closed);
     buf_fini(&t->common.copy);
-    uv_close((uv_handle_t *)&t->timer, on_closed);
+    uv_close((uv_handle_t *)&t->timer, follow_on_closed);
     if (t->inotify < 0)
         return;
-    uv_close((uv_handle_t *)&t->events, on_closed);
+    uv_close((uv_handle_t *)&t->events, follow_on_closed);
     close(t->inotify);
 }

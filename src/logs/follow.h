@@ -20,7 +20,7 @@ struct tails;
 struct tails_opts {
     uv_loop_t *loop;
     /* A stream could not be shown or copied any more; name is that of tails_add. */
-    void (*on_trouble)(void *ctx, const char *name, int errnum);
+    void (*on_error)(void *ctx, const char *name, int errnum);
     /* No inotify, from now on the files are looked at every so often. At most once. */
     void (*on_blind)(void *ctx, unsigned every_ms, int errnum);
     void *ctx;

@@ -55,7 +55,7 @@ static void give_up(struct tail_common *s, struct tail_file *f, int errnum)
     if (f->given_up)
         return;
     f->given_up = true;
-    s->opts.on_trouble(s->opts.ctx, f->name, errnum);
+    s->opts.on_error(s->opts.ctx, f->name, errnum);
 }
 
 /* Like torchrun, whose console and filter file have a reader each, go on for the one
@@ -67,7 +67,7 @@ static void see_who_is_left(struct tail_common *s, struct tail_file *f)
     if (!broken)
         return;
     if (!f->told)
-        s->opts.on_trouble(s->opts.ctx, f->name, broken);
+        s->opts.on_error(s->opts.ctx, f->name, broken);
     f->told = true;
     if (f->copy_fd < 0)
         f->given_up = true;
@@ -81,7 +81,7 @@ static void write_copy(struct tail_common *s, struct tail_file *f)
             continue;
         if (n < 0) {
             f->copy_fd = -1;
-            s->opts.on_trouble(s->opts.ctx, f->name, errno);
+            s->opts.on_error(s->opts.ctx, f->name, errno);
             break;
         }
         buf_consume(&s->copy, (size_t)n);

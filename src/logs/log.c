@@ -110,7 +110,7 @@ int log_init(struct log *n, char *const *envp, struct muster_error *err)
     if (level == 0)
         level = open_copy(n, env_get(envp, "TORCH_LOGS_OUT"), err);
     if (rc != 0 && level == 0)
-        note(n, NOTE_WARN, "muster/notes",
+        note(n, NOTE_WARN, "muster/log",
              "TORCH_LOGS_FORMAT: %s\nMessages come in the usual form.", bad.text);
     return level;
 }

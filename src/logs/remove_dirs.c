@@ -52,7 +52,7 @@ static void work(uv_work_t *w)
     }
 }
 
-static void on_closed(uv_handle_t *h)
+static void remove_dirs_on_closed(uv_handle_t *h)
 {
     struct sweep *s = h->data;
     void (*cb)(void *) = s->cb;
@@ -71,7 +71,7 @@ static void end_if_done(struct sweep *s)
         if (s->busy[i])
             return;
     if (s->cb && !uv_is_closing((uv_handle_t *)&s->end))
-        uv_close((uv_handle_t *)&s->end, on_closed);
+        uv_close((uv_handle_t *)&s->end, remove_dirs_on_closed);
 }
 
 static void on_worked(uv_work_t *w, int status);

@@ -22,7 +22,7 @@
 struct logs {
     uv_loop_t *loop;
     const struct launch_config *config; /* borrowed */
-    const struct log *notes;            /* borrowed */
+    const struct log *log;              /* borrowed */
     char *const *envp;                  /* borrowed */
     bool none;                          /* /dev/null */
     bool own_base;                      /* nobody named it */
@@ -47,7 +47,7 @@ static int logs_follow(struct logs *l, const char *path, int which, int64_t loca
 #define MANY 16 /* workers whose directories are worth a thread's time */
 
 int logs_open(uv_loop_t *loop, const struct launch_config *config,
-              const struct log *notes, char *const *envp, struct logs **out,
+              const struct log *log, char *const *envp, struct logs **out,
               struct muster_error *err)
 {
     struct logs *l = mem_calloc(1, sizeof *l);
@@ -55,11 +55,9 @@ int logs_open(uv_loop_t *loop, const struct launch_config *config,
 
     if (!l)
         return err_nomem(err);
-    *l = (struct logs){ .loop = loop,
-                        .config = config,
-                        .notes = notes,
-                        .envp = envp,
-                        .filtered = { -1, -1 } };
+    *l = (struct logs){
+        .loop = loop, .config = config, .log = log, .envp = envp, .filtered = { -1, -1 }
+    };
     uv_timer_init(loop, &l->later);
     l->later.data = l;
     if (config->log_dir && strcmp(config->log_dir, "/dev/null") == 0) {
@@ -129,7 +127,7 @@ static int make_run_dir_again(struct logs *l, struct muster_error *err)
 
     if (stat(l->run, &st) == 0 || errno != ENOENT)
         return 0; /* Whatever is wrong with it, what comes next will tell. */
-    note(l->notes, NOTE_WARN, "muster/logs",
+    note(l->log, NOTE_WARN, "muster/logs",
          "the log directory %s has been removed while the job runs; it is made anew",
          l->run);
     if (!l->own_base)
@@ -155,7 +153,7 @@ static int next_attempt(struct logs *l, int64_t attempt, struct muster_error *er
         return err_nomem(err);
     const int rc = log_dirs_renew(l->run, name, &moved, err);
     if (moved)
-        note(l->notes, NOTE_INFO, "muster/logs",
+        note(l->log, NOTE_INFO, "muster/logs",
              "the logs of the round that is over are in %s", moved);
     mem_free(moved);
     return rc;
@@ -366,7 +364,7 @@ const char *logs_base(const struct logs *l)
     return l->none ? "/dev/null" : l->base;
 }
 
-static void on_closed(uv_handle_t *h)
+static void worker_logs_on_closed(uv_handle_t *h)
 {
     mem_free(h->data);
 }
@@ -376,11 +374,11 @@ static void finish(struct logs *l)
     if (l->tidy && l->own_base && l->base &&
         !(l->attempt && rmdir(l->attempt) == 0 && rmdir(l->run) == 0 &&
           rmdir(l->base) == 0))
-        log_dirs_tidy(l->base); /* There is more. */
+        log_dirs_remove_empty(l->base); /* There is more. */
     mem_free(l->base);
     mem_free(l->run);
     mem_free(l->attempt);
-    uv_close((uv_handle_t *)&l->later, on_closed);
+    uv_close((uv_handle_t *)&l->later, worker_logs_on_closed);
 }
 
 void logs_close(struct logs *l, bool tidy)
@@ -400,11 +398,11 @@ void logs_close(struct logs *l, bool tidy)
 /* --- teed streams ------------------------------------------------------------------
  */
 
-static void on_trouble(void *ctx, const char *name, int errnum)
+static void on_error(void *ctx, const char *name, int errnum)
 {
     const struct logs *l = ctx;
 
-    note(l->notes, NOTE_ERROR, AT_TAIL, "error in log tailer for %s. %s", name,
+    note(l->log, NOTE_ERROR, AT_TAIL, "error in log tailer for %s. %s", name,
          errnum == EPIPE ? "BrokenPipeError" : strerror(errnum));
 }
 
@@ -412,7 +410,7 @@ static void on_blind(void *ctx, unsigned every_ms, int errnum)
 {
     const struct logs *l = ctx;
 
-    note(l->notes, NOTE_WARN, "muster/logs",
+    note(l->log, NOTE_WARN, "muster/logs",
          "inotify cannot be used (%s): log files are looked at every %u ms instead. "
          "All processes of a user share its limits, fs.inotify.max_user_instances and "
          "fs.inotify.max_user_watches: see sysctl.",
@@ -424,7 +422,7 @@ static int logs_follow(struct logs *l, const char *path, int which, int64_t loca
 {
     const struct launch_config *c = l->config;
     const struct text_list *needles = which ? &c->stderr_needles : &c->stdout_needles;
-    const struct tails_opts opts = { l->loop, on_trouble, on_blind, l };
+    const struct tails_opts opts = { l->loop, on_error, on_blind, l };
     char name[300], hostname[256] = "";
     struct buf prefix;
     int rc = 0;

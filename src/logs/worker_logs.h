@@ -16,7 +16,7 @@ struct logs;
 
 /* Makes the base directory (the given one, or a new one under TMPDIR). */
 int logs_open(uv_loop_t *loop, const struct launch_config *config,
-              const struct log *notes, char *const *envp, struct logs **out,
+              const struct log *log, char *const *envp, struct logs **out,
               struct muster_error *err);
 
 /* Makes the directory of an attempt; what is there of it already moves to

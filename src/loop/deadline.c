@@ -3,7 +3,7 @@
 
 #include "loop/clock.h"
 
-static void on_timer(uv_timer_t *timer)
+static void deadline_on_timer(uv_timer_t *timer)
 {
     struct deadline *d = timer->data;
 
@@ -21,5 +21,5 @@ void deadline_init(struct deadline *d, uv_loop_t *loop, void (*fn)(void *ctx),
 
 void deadline_set(struct deadline *d, uint64_t due_ms)
 {
-    clock_arm(&d->timer, on_timer, due_ms);
+    clock_arm(&d->timer, deadline_on_timer, due_ms);
 }

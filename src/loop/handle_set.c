@@ -17,7 +17,7 @@ void handle_set_left(void *set)
         s->done(s->ctx);
 }
 
-static void on_closed(uv_handle_t *handle)
+static void handle_set_on_closed(uv_handle_t *handle)
 {
     handle_set_left(handle->data);
 }
@@ -34,7 +34,7 @@ void handle_set_close(struct handle_set *s, void *handle)
 
     handle_set_add(s);
     h->data = s;
-    uv_close(h, on_closed);
+    uv_close(h, handle_set_on_closed);
 }
 
 void handle_set_end(struct handle_set *s)

@@ -272,7 +272,7 @@ void http_maybe_closed(struct http *h)
     http_free(h);
 }
 
-static void on_timer_closed(uv_handle_t *handle)
+static void http_on_timer_closed(uv_handle_t *handle)
 {
     struct http *h = handle->data;
 
@@ -332,5 +332,5 @@ void http_close(struct http *h, void (*cb)(void *ctx), void *ctx)
         http_cancel(h->calls);
     (void)curl_multi_cleanup(h->multi); /* ends idle connections: on_socket removes */
     h->multi = NULL;
-    uv_close((uv_handle_t *)&h->timer, on_timer_closed);
+    uv_close((uv_handle_t *)&h->timer, http_on_timer_closed);
 }

@@ -173,7 +173,7 @@ static void deliver_whole(struct guard *g)
     memmove(g->in, g->in + at, g->in_size);
 }
 
-static void on_readable(uv_poll_t *poll, int status, int events)
+static void guard_on_readable(uv_poll_t *poll, int status, int events)
 {
     struct guard *g = poll->data;
     (void)status;
@@ -204,7 +204,7 @@ int guard_watch(struct guard *g, uv_loop_t *loop, const struct guard_events *eve
     int rc = uv_poll_init(loop, &g->poll, g->sock);
     if (rc == 0) {
         g->watched = true;
-        rc = uv_poll_start(&g->poll, UV_READABLE, on_readable);
+        rc = uv_poll_start(&g->poll, UV_READABLE, guard_on_readable);
     }
     if (rc != 0)
         return err_set(err, MUSTER_EIO, "watching the guard: %s", uv_strerror(rc));

@@ -121,7 +121,7 @@ static void on_signal_service(struct guard_child *k, uint32_t id, int sig)
         kill(s->pid, sig);
 }
 
-static void on_request(struct guard_child *k)
+static void guard_child_on_request(struct guard_child *k)
 {
     struct spawn_request p = SPAWN_REQUEST_INIT;
 
@@ -277,7 +277,7 @@ static void turn(struct guard_child *k)
     if (!(p[0].revents & POLLIN) || buf_len(&k->out) >= FLUSH_AT)
         flush(k);
     if (p[0].revents & (POLLIN | POLLHUP | POLLERR))
-        on_request(k);
+        guard_child_on_request(k);
 }
 
 static void guard_run(int sock, pid_t agent, pid_t keeper, guard_fn fn, void *fn_ctx)

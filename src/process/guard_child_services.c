@@ -172,8 +172,9 @@ static void on_forked(struct guard_child *k, size_t at, pid_t pid)
     w->request = NULL;
 }
 
-static void on_answer(struct guard_child *k, struct guarded_service *s,
-                      const struct guard_forked *a)
+static void guard_child_services_on_answer(struct guard_child *k,
+                                           struct guarded_service *s,
+                                           const struct guard_forked *a)
 {
     s->asked -= s->asked > 0;
     for (size_t i = 0; i < k->count; i++) {
@@ -197,7 +198,7 @@ static bool take_answers(struct guard_child *k, struct guarded_service *s)
     ssize_t n;
 
     while ((n = recv(s->control, &a, sizeof a, MSG_DONTWAIT)) == (ssize_t)sizeof a)
-        on_answer(k, s, &a);
+        guard_child_services_on_answer(k, s, &a);
     return n < 0 && (errno == EAGAIN || errno == EINTR);
 }
 

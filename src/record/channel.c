@@ -170,7 +170,7 @@ static void send_unacked(struct channel *c, const struct unacked *u)
 }
 
 /* What a coordinator that is new, or back, has not heard. */
-static void say_again(struct channel *c)
+static void repeat_all(struct channel *c)
 {
     if (c->seat.kind == JOB_SEAT)
         send_msg(c, &c->seat);
@@ -330,7 +330,7 @@ static void on_attached(struct channel *c, const struct job_msg *m)
     set_state(c, !c->hub      ? CHANNEL_UP
                  : c->without ? CHANNEL_NO_COORDINATOR
                               : CHANNEL_ALONE);
-    say_again(c);
+    repeat_all(c);
     for (size_t i = 0; i < ASKS; i++) /* Their answers went with the connection. */
         if (c->asks[i].on && c->asks[i].due_ms == 0)
             ask_done(c, &c->asks[i], false);

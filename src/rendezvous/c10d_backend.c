@@ -271,8 +271,9 @@ const struct rdzv_backend_ops c10d_ops = {
 /* ---- Waiting for the state to change, on a connection of its own, if the server is
  * ours (store/core/reserved.h) ---- */
 
-static void on_change(void *ctx, int status, const struct c10d_reply *reply,
-                      const struct muster_error *err);
+static void c10d_backend_on_change(void *ctx, int status,
+                                   const struct c10d_reply *reply,
+                                   const struct muster_error *err);
 
 /* Waits on the watcher's connection for the wanted value to be replaced. */
 static bool watch_go(struct c10d *c)
@@ -288,7 +289,8 @@ static bool watch_go(struct c10d *c)
     if (!c->watcher && c10d_open_store(c, true, NULL, c, &c->watcher, NULL) < 0)
         return false;
     keys = span_of(key, (size_t)n);
-    if (async_store_wait(c->watcher, &keys, 1, UINT64_MAX, on_change, c, NULL) < 0) {
+    if (async_store_wait(c->watcher, &keys, 1, UINT64_MAX, c10d_backend_on_change, c,
+                         NULL) < 0) {
         c10d_drop(c, &c->watcher);
         return false;
     }
@@ -297,8 +299,9 @@ static bool watch_go(struct c10d *c)
     return true;
 }
 
-static void on_change(void *ctx, int status, const struct c10d_reply *reply,
-                      const struct muster_error *err)
+static void c10d_backend_on_change(void *ctx, int status,
+                                   const struct c10d_reply *reply,
+                                   const struct muster_error *err)
 {
     struct c10d *c = ctx;
     const rdzv_changed_cb cb = c->watch.cb;

@@ -36,7 +36,7 @@ static void on_joined(struct dynamic_handler *d, const struct rdzv_effect *e)
 }
 
 /* The core knows neither the run's place nor always its name. */
-static void on_refused(struct dynamic_handler *d, const struct rdzv_effect *e)
+static void dynamic_on_refused(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
     const char *where = d->backend->ops->where(d->backend);
     struct muster_error err;
@@ -51,7 +51,7 @@ static void on_refused(struct dynamic_handler *d, const struct rdzv_effect *e)
     shell_feed_error(&d->shell, LIFE_REFUSED, &err);
 }
 
-static void on_done(struct dynamic_handler *d, const struct rdzv_effect *e)
+static void dynamic_on_done(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
     const bool closed = e->request == RDZV_EV_CLOSE;
 
@@ -87,10 +87,10 @@ static void dynamic_told(struct dynamic_handler *d, const struct rdzv_effect *e)
         on_joined(d, e);
         return;
     case RDZV_FX_REFUSED:
-        on_refused(d, e);
+        dynamic_on_refused(d, e);
         return;
     case RDZV_FX_DONE:
-        on_done(d, e);
+        dynamic_on_done(d, e);
         return;
     case RDZV_FX_NEWS:
         on_core_news(d, e);

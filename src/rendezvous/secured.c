@@ -200,7 +200,7 @@ static void cancel(struct rdzv_handler *h)
     s->link = NULL;
 }
 
-static void on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx)
+static void secured_on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx)
 {
     of(h)->inner->ops->on_news(of(h)->inner, cb, ctx);
 }
@@ -313,7 +313,7 @@ static const struct rdzv_handler_ops secured_ops = {
     .use_agent_store = use_agent_store,
     .next = next,
     .cancel = cancel,
-    .on_news = on_news,
+    .on_news = secured_on_news,
     .num_nodes_waiting = num_nodes_waiting,
     .is_closed = is_closed,
     .progress = progress,

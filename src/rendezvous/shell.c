@@ -1,5 +1,5 @@
-/* shell.c - see shell.h. Top to bottom: feed and perform, time, what the agent calls,
- * the end. */
+/* shell.c - see shell.h. Top to bottom: feed and shell_perform, time, what the agent
+ * calls, the end. */
 #include "rendezvous/shell.h"
 
 #include <assert.h>
@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "loop/clock.h"
 
-/* ---- Feed and perform ---- */
+/* ---- Feed and shell_perform ---- */
 
 static void tell(struct shell_request *r, const struct muster_error *err)
 {
@@ -62,7 +62,7 @@ static void tell_agent(struct rdzv_shell *s, const struct life_effect *e)
     }
 }
 
-static void perform(struct rdzv_shell *s, const struct life_effect *e)
+static void shell_perform(struct rdzv_shell *s, const struct life_effect *e)
 {
     const struct rdzv_engine *const engine = s->engine;
 
@@ -110,7 +110,7 @@ void shell_feed(struct rdzv_shell *s, struct life_event ev)
     ev.inside = s->inside > 0;
     life_step(&s->life, &ev, &fx);
     for (size_t i = 0; i < fx.count && !shell_ends(s); i++)
-        perform(s, &fx.at[i]);
+        shell_perform(s, &fx.at[i]);
     shell_arm(s);
 }
 

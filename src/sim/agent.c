@@ -49,7 +49,7 @@ static void join(struct sim_node *n)
     n->join_t = n->sim->t;
     n->join_by_t = n->sim->t + n->sim->cfg.settings.join_ms * 1000;
     sim_say(n->sim, n, "wants to JOIN");
-    n->driver->wish(n, RDZV_EV_JOIN);
+    n->driver->request(n, RDZV_EV_JOIN);
 }
 
 void sim_kill(struct sim_node *n)
@@ -83,14 +83,14 @@ void sim_do(struct sim_node *n, enum sim_todo todo)
         n->life = SIM_LEAVING;
         n->wants_in = false;
         sim_say(n->sim, n, "wants to LEAVE");
-        n->driver->wish(n, RDZV_EV_LEAVE);
+        n->driver->request(n, RDZV_EV_LEAVE);
         return;
     case SIM_DO_CLOSE:
         if (!n->alive)
             return;
         n->closing = true;
         sim_say(n->sim, n, "wants to CLOSE");
-        n->driver->wish(n, RDZV_EV_CLOSE);
+        n->driver->request(n, RDZV_EV_CLOSE);
         return;
     case SIM_DO_END:
         if (n->alive)
@@ -101,7 +101,7 @@ void sim_do(struct sim_node *n, enum sim_todo todo)
     }
 }
 
-static void on_refused(struct sim_node *n, const struct rdzv_effect *e)
+static void agent_on_refused(struct sim_node *n, const struct rdzv_effect *e)
 {
     sim_say(n->sim, n, "REFUSED %s: %s", muster_code_name(e->code), e->text);
     if (n->life == SIM_JOINING)
@@ -120,7 +120,7 @@ static void on_refused(struct sim_node *n, const struct rdzv_effect *e)
     }
 }
 
-static void on_news(struct sim_node *n, const struct rdzv_effect *e)
+static void agent_on_news(struct sim_node *n, const struct rdzv_effect *e)
 {
     sim_say(n->sim, n, "NEWS %s%s%s", rdzv_news_name(e->news), e->text ? ": " : "",
             e->text ? e->text : "");
@@ -165,7 +165,7 @@ void sim_told(struct sim_node *n, const struct rdzv_effect *e)
         n->lost_since_t = SIM_NEVER;
         return;
     case RDZV_FX_REFUSED:
-        on_refused(n, e);
+        agent_on_refused(n, e);
         return;
     case RDZV_FX_DONE:
         sim_say(n->sim, n, "DONE %s%s%s", rdzv_event_name(e->request),
@@ -180,7 +180,7 @@ void sim_told(struct sim_node *n, const struct rdzv_effect *e)
         }
         return;
     case RDZV_FX_NEWS:
-        on_news(n, e);
+        agent_on_news(n, e);
         return;
     case RDZV_FX_READ_STATE:
     case RDZV_FX_WRITE_STATE:

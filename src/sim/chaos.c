@@ -10,7 +10,7 @@
 
 /* ---- faults ---- */
 
-static void say_fault(struct sim *s, const struct sim_node *n, const char *what,
+static void log_fault(struct sim *s, const struct sim_node *n, const char *what,
                       uint64_t until_t)
 {
     if (until_t)
@@ -28,7 +28,7 @@ static void kill_node(struct sim *s, struct sim_node *n)
         if (s->host.conns[i] && s->host.conns[i]->node == n)
             s->host.conns[i]->mute = true;
     }
-    say_fault(s, n, power ? "loses power" : "is killed", 0);
+    log_fault(s, n, power ? "loses power" : "is killed", 0);
     sim_kill(n);
     if (rng_below(&s->rng, 10) < 7)
         sim_do_at(n, s->t + 100000 + rng_below(&s->rng, 8000000), SIM_DO_START);
@@ -56,7 +56,7 @@ static void host_crash(struct sim *s)
 
     if (!s->host.up)
         return;
-    say_fault(s, NULL, "crashes, down", back_t);
+    log_fault(s, NULL, "crashes, down", back_t);
     sim_host_stop(s);
     s->host_calm_t = back_t;
     sim_at(s, back_t, SIM_EV_FAULT)->what = SIM_HOST_BACK;
@@ -75,20 +75,20 @@ static void node_fault(struct sim *s, struct sim_node *n, enum sim_fault fault)
     case SIM_STOP:
         n->stopped_t = MAX_OF(n->stopped_t, s->t + for_us);
         n->calm_from_t = MAX_OF(n->calm_from_t, n->stopped_t);
-        say_fault(s, n, "is stopped", n->stopped_t);
+        log_fault(s, n, "is stopped", n->stopped_t);
         return;
     case SIM_CUT:
         n->cut_t = MAX_OF(n->cut_t, s->t + for_us);
         n->calm_from_t = MAX_OF(n->calm_from_t, n->cut_t);
-        say_fault(s, n, "is cut off", n->cut_t);
+        log_fault(s, n, "is cut off", n->cut_t);
         return;
     case SIM_RESET:
-        say_fault(s, n, "loses its connections", 0);
+        log_fault(s, n, "loses its connections", 0);
         reset_node(s, n);
         return;
     case SIM_JUMP:
         n->skew_us += (int64_t)rng_below(&s->rng, 200000000) - 100000000;
-        say_fault(s, n, "has its clock set", 0);
+        log_fault(s, n, "has its clock set", 0);
         return;
     case SIM_HOST_CRASH:
     case SIM_HOST_BACK:
@@ -104,7 +104,7 @@ void sim_fault_now(struct sim *s, const struct sim_event *ev)
     if (ev->what == SIM_HOST_CRASH) {
         host_crash(s);
     } else if (ev->what == SIM_HOST_BACK) {
-        say_fault(s, NULL, "is back, empty", 0);
+        log_fault(s, NULL, "is back, empty", 0);
         sim_host_start(s);
     } else if (n->alive) {
         node_fault(s, n, (enum sim_fault)ev->what);

@@ -246,8 +246,8 @@ static bool holds(struct etcd_store *st, const struct request *r,
     return true;
 }
 
-static void on_put(struct etcd_store *st, uint64_t now_t, const struct request *r,
-                   struct etcd_response *out)
+static void etcd_v2_on_put(struct etcd_store *st, uint64_t now_t,
+                           const struct request *r, struct etcd_response *out)
 {
     struct etcd_entry *e = etcd_store_find(st, r->key);
     const bool fresh = !e;
@@ -290,7 +290,7 @@ void etcd2_apply(struct etcd_store *st, uint64_t now_t, const struct etcd_msg *m
 
     parse(&r, m);
     if (strcmp(m->method, "PUT") == 0) {
-        on_put(st, now_t, &r, out);
+        etcd_v2_on_put(st, now_t, &r, out);
     } else if (strcmp(m->method, "DELETE") == 0) {
         on_delete(st, &r, out);
     } else if ((e = etcd_store_find(st, r.key)) != NULL) {

@@ -6,7 +6,7 @@
 #include "sim/sim.h"
 
 struct hosted {
-    struct member *guest;
+    struct member *member;
     struct sim_conn *conn;
 };
 
@@ -25,7 +25,7 @@ static void send_msg(struct sim_conn *c, const struct coord_msg *m)
     buf_fini(&b);
 }
 
-static void perform(struct sim_node *n, const struct member_effect *e)
+static void hosted_perform(struct sim_node *n, const struct member_effect *e)
 {
     struct hosted *o = n->core;
 
@@ -57,14 +57,14 @@ static void feed(struct sim_node *n, struct member_event ev)
     struct member_fx fx;
 
     ev.now = sim_now(n);
-    member_step(o->guest, &ev, &fx);
+    member_step(o->member, &ev, &fx);
     for (size_t i = 0; i < fx.count && n->alive && n->boot == boot; i++)
-        perform(n, &fx.at[i]);
+        hosted_perform(n, &fx.at[i]);
     if (n->alive && n->boot == boot)
         sim_arm(n);
 }
 
-static void on_opened(struct sim_conn *c)
+static void hosted_on_opened(struct sim_conn *c)
 {
     feed(c->node, (struct member_event){ .kind = MEMBER_UP });
 }
@@ -115,7 +115,7 @@ static void on_bytes(struct sim_conn *c)
     }
 }
 
-static void on_reply(struct sim_conn *c, const struct c10d_reply *r)
+static void hosted_on_reply(struct sim_conn *c, const struct c10d_reply *r)
 {
     (void)c;
     (void)r; /* The answer to the PING is all there is. */
@@ -133,7 +133,7 @@ static void on_start(struct sim_node *n)
 
     assert(o);
     n->core = o;
-    sim_must(member_new(&cfg, &o->guest, NULL));
+    sim_must(member_new(&cfg, &o->member, NULL));
 }
 
 static void on_stop(struct sim_node *n)
@@ -142,17 +142,17 @@ static void on_stop(struct sim_node *n)
 
     if (o->conn)
         sim_hang_up(o->conn);
-    member_free(o->guest);
+    member_free(o->member);
     mem_free(o);
     n->core = NULL;
 }
 
-static void on_wish(struct sim_node *n, enum rdzv_event_kind wish)
+static void hosted_on_request(struct sim_node *n, enum rdzv_event_kind request)
 {
-    feed(n, (struct member_event){ .kind = MEMBER_REQUEST, .request = wish });
+    feed(n, (struct member_event){ .kind = MEMBER_REQUEST, .request = request });
 }
 
-static void on_timer(struct sim_node *n)
+static void hosted_on_timer(struct sim_node *n)
 {
     feed(n, (struct member_event){ .kind = MEMBER_TIMER });
 }
@@ -161,17 +161,17 @@ static uint64_t deadline(const struct sim_node *n)
 {
     const struct hosted *o = n->core;
 
-    return member_deadline(o->guest);
+    return member_deadline(o->member);
 }
 
 const struct sim_driver sim_hosted = {
     .start = on_start,
     .stop = on_stop,
-    .wish = on_wish,
-    .opened = on_opened,
+    .request = hosted_on_request,
+    .opened = hosted_on_opened,
     .broken = on_broken,
-    .reply = on_reply,
+    .reply = hosted_on_reply,
     .bytes = on_bytes,
-    .timer = on_timer,
+    .timer = hosted_on_timer,
     .deadline = deadline,
 };

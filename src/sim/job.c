@@ -114,9 +114,9 @@ static int run_agent(struct job_node *n, const struct launch_config *c)
 {
     static char path[] = "PATH=/bin";
     char *const envp[] = { path, NULL };
-    const struct log notes = { .fd = -1 };
+    const struct log log = { .fd = -1 };
     const struct agent_core_opts opts = {
-        .config = c, .envp = envp, .notes = &notes, .handle_signals = true
+        .config = c, .envp = envp, .log = &log, .handle_signals = true
     };
     struct agent_core_result r;
     struct muster_error err = { 0 };

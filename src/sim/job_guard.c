@@ -63,7 +63,7 @@ static void tell(struct guard *g, enum news_kind kind, uint32_t id, int value)
     (void)uv_async_send(&g->async);
 }
 
-static void on_news(uv_async_t *async)
+static void job_guard_on_news(uv_async_t *async)
 {
     struct guard *g = async->data;
 
@@ -180,7 +180,7 @@ int guard_watch(struct guard *g, uv_loop_t *loop, const struct guard_events *eve
     g->events = events;
     g->ctx = ctx;
     g->watched = true;
-    (void)uv_async_init(loop, &g->async, on_news);
+    (void)uv_async_init(loop, &g->async, job_guard_on_news);
     g->async.data = g;
     return 0;
 }

@@ -26,13 +26,13 @@ static void logs_on_drained(void *ctx)
 }
 
 int logs_open(uv_loop_t *loop, const struct launch_config *config,
-              const struct log *notes, char *const *envp, struct logs **out,
+              const struct log *log, char *const *envp, struct logs **out,
               struct muster_error *err)
 {
     struct logs *l = mem_calloc(1, sizeof *l);
 
     (void)config;
-    (void)notes;
+    (void)log;
     (void)envp;
     if (!l)
         return err_nomem(err);

@@ -50,8 +50,8 @@ static void on_open(void *ctx, int status, const struct muster_error *err)
     t->done = true;
 }
 
-static void on_reply(void *ctx, int status, const struct c10d_reply *r,
-                     const struct muster_error *err)
+static void job_worker_on_reply(void *ctx, int status, const struct c10d_reply *r,
+                                const struct muster_error *err)
 {
     struct talk *t = ctx;
 
@@ -80,19 +80,19 @@ static int wait_for(struct talk *t, int rc)
 static int set(struct talk *t, const char *key, const char *value)
 {
     return wait_for(t, async_store_set(t->store, span_str(key), span_str(value),
-                                       STORE_MS, on_reply, t, NULL));
+                                       STORE_MS, job_worker_on_reply, t, NULL));
 }
 
 static int get(struct talk *t, const char *key)
 {
-    return wait_for(
-        t, async_store_get(t->store, span_str(key), STORE_MS, on_reply, t, NULL));
+    return wait_for(t, async_store_get(t->store, span_str(key), STORE_MS,
+                                       job_worker_on_reply, t, NULL));
 }
 
 static int add(struct talk *t, const char *key)
 {
-    return wait_for(
-        t, async_store_add(t->store, span_str(key), 1, STORE_MS, on_reply, t, NULL));
+    return wait_for(t, async_store_add(t->store, span_str(key), 1, STORE_MS,
+                                       job_worker_on_reply, t, NULL));
 }
 
 /* ---- the world that it is part of ---- */

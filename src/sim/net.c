@@ -160,7 +160,7 @@ void sim_request(struct sim_conn *c, const struct c10d_request *req)
     buf_fini(&b);
 }
 
-static void on_opened(struct sim *s, struct sim_conn *c)
+static void net_on_opened(struct sim *s, struct sim_conn *c)
 {
     const struct c10d_request hello = { .op = C10D_VALIDATE, .word = C10D_MAGIC };
     const struct c10d_request ping = { .op = C10D_PING, .word = 7 };
@@ -219,7 +219,7 @@ void sim_net_event(struct sim *s, struct sim_event *ev)
 
     switch (ev->kind) {
     case SIM_EV_OPENED:
-        on_opened(s, c);
+        net_on_opened(s, c);
         return;
     case SIM_EV_UP:
         if (!c->at_host || c->mute)

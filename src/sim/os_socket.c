@@ -452,7 +452,7 @@ static uint16_t free_port(struct os_machine *m)
     return m->next_port;
 }
 
-static void on_refused(void *arg, uint64_t n)
+static void os_socket_on_refused(void *arg, uint64_t n)
 {
     struct os_socket *s = arg;
 
@@ -497,7 +497,7 @@ static void on_syn(void *arg, uint64_t give_up_t)
     }
     l = listener_at(m, s->peer_port);
     if (!l) {
-        os_at(os.t + delay(m, s->machine), on_refused, s, ECONNREFUSED);
+        os_at(os.t + delay(m, s->machine), os_socket_on_refused, s, ECONNREFUSED);
         return;
     }
     child = socket_new(m, NULL, l->family);

@@ -122,7 +122,7 @@ static void keep(struct buf *b, struct span s)
     sim_must(buf_append_span(b, s));
 }
 
-static void perform(struct sim_node *n, const struct rdzv_effect *e)
+static void ours_perform(struct sim_node *n, const struct rdzv_effect *e)
 {
     struct ours *o = n->core;
 
@@ -162,7 +162,7 @@ static void feed(struct sim_node *n, struct rdzv_event ev)
     ev.now = sim_now(n);
     sim_must(rdzv_step(o->rdzv, &ev, &fx));
     for (size_t i = 0; i < fx.count && n->alive && n->boot == boot; i++)
-        perform(n, &fx.at[i]);
+        ours_perform(n, &fx.at[i]);
     if (!n->alive || n->boot != boot)
         return;
     send_call(n);
@@ -170,7 +170,7 @@ static void feed(struct sim_node *n, struct rdzv_event ev)
     sim_arm(n);
 }
 
-static void on_reply(struct sim_conn *c, const struct c10d_reply *r)
+static void ours_on_reply(struct sim_conn *c, const struct c10d_reply *r)
 {
     struct sim_node *n = c->node;
     struct ours *o = n->core;
@@ -202,7 +202,7 @@ static void on_reply(struct sim_conn *c, const struct c10d_reply *r)
     feed(n, ev);
 }
 
-static void on_opened(struct sim_conn *c)
+static void ours_on_opened(struct sim_conn *c)
 {
     send_call(c->node);
     send_wait(c->node);
@@ -261,12 +261,12 @@ static void on_stop(struct sim_node *n)
     n->core = NULL;
 }
 
-static void on_wish(struct sim_node *n, enum rdzv_event_kind wish)
+static void ours_on_request(struct sim_node *n, enum rdzv_event_kind request)
 {
-    feed(n, (struct rdzv_event){ .kind = wish });
+    feed(n, (struct rdzv_event){ .kind = request });
 }
 
-static void on_timer(struct sim_node *n)
+static void ours_on_timer(struct sim_node *n)
 {
     feed(n, (struct rdzv_event){ .kind = RDZV_EV_TIMER });
 }
@@ -288,11 +288,11 @@ static const struct rdzv_node *members(const struct sim_node *n, size_t *count)
 const struct sim_driver sim_ours = {
     .start = on_start,
     .stop = on_stop,
-    .wish = on_wish,
-    .opened = on_opened,
+    .request = ours_on_request,
+    .opened = ours_on_opened,
     .broken = on_broken,
-    .reply = on_reply,
-    .timer = on_timer,
+    .reply = ours_on_reply,
+    .timer = ours_on_timer,
     .deadline = deadline,
     .members = members,
 };

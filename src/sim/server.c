@@ -242,8 +242,8 @@ static bool names_the_key(struct sim_host *h, const struct c10d_request *req)
     return span_eq(name, span_str(SIM_WIRE_KEY));
 }
 
-static void on_request(struct sim *s, struct sim_conn *c,
-                       const struct c10d_request *req)
+static void server_on_request(struct sim *s, struct sim_conn *c,
+                              const struct c10d_request *req)
 {
     const struct store_event ev = { STORE_REQUEST, .peer = c->peer, .request = req };
     const bool key = names_the_key(&s->host, req);
@@ -277,7 +277,7 @@ void sim_host_bytes(struct sim *s, struct sim_conn *c)
         if (used == 0)
             return;
         if (req.op != C10D_VALIDATE)
-            on_request(s, c, &req);
+            server_on_request(s, c, &req);
         buf_consume(&c->in_host, (size_t)used);
     }
 }

@@ -181,7 +181,7 @@ void sim_host_timer(struct sim *s);
 struct sim_driver {
     void (*start)(struct sim_node *n);
     void (*stop)(struct sim_node *n); /* frees what start made */
-    void (*wish)(struct sim_node *n, enum rdzv_event_kind wish);
+    void (*request)(struct sim_node *n, enum rdzv_event_kind request);
     void (*opened)(struct sim_conn *c);
     void (*broken)(struct sim_conn *c);
     void (*reply)(struct sim_conn *c, const struct c10d_reply *r);

@@ -258,7 +258,7 @@ static void take(struct sim_node *n, struct span value)
         !none;
 }
 
-static void on_reply(struct sim_conn *c, const struct c10d_reply *r)
+static void torch_on_reply(struct sim_conn *c, const struct c10d_reply *r)
 {
     struct sim_node *n = c->node;
     struct torch *o = n->core;
@@ -277,7 +277,7 @@ static void on_reply(struct sim_conn *c, const struct c10d_reply *r)
     go_on(n);
 }
 
-static void on_opened(struct sim_conn *c)
+static void torch_on_opened(struct sim_conn *c)
 {
     ask(c->node);
 }
@@ -316,30 +316,30 @@ static void on_stop(struct sim_node *n)
     n->core = NULL;
 }
 
-static void on_wish(struct sim_node *n, enum rdzv_event_kind wish)
+static void torch_on_request(struct sim_node *n, enum rdzv_event_kind request)
 {
     struct torch *o = n->core;
 
     if (o->lost) {
-        o->op = wish == RDZV_EV_JOIN ? OP_JOIN : OP_CLOSE;
+        o->op = request == RDZV_EV_JOIN ? OP_JOIN : OP_CLOSE;
         end_op(n, MUSTER_ECONN, "The connection to the C10d store has failed.");
         return;
     }
-    if (wish == RDZV_EV_LEAVE)
+    if (request == RDZV_EV_LEAVE)
         return; /* It has no such thing. */
     o->member = false;
     if (o->op != OP_NONE) { /* A beat or a poll: it ends first. */
-        o->next = wish == RDZV_EV_JOIN ? OP_EXIT : OP_CLOSE;
+        o->next = request == RDZV_EV_JOIN ? OP_EXIT : OP_CLOSE;
         return;
     }
-    o->op = wish == RDZV_EV_JOIN ? OP_EXIT : OP_CLOSE;
+    o->op = request == RDZV_EV_JOIN ? OP_EXIT : OP_CLOSE;
     o->due_ms =
-        sim_now(n).mono_ms + (wish == RDZV_EV_JOIN ? n->sim->cfg.settings.join_ms
-                                                   : n->sim->cfg.settings.close_ms);
+        sim_now(n).mono_ms + (request == RDZV_EV_JOIN ? n->sim->cfg.settings.join_ms
+                                                      : n->sim->cfg.settings.close_ms);
     go_on(n);
 }
 
-static void on_timer(struct sim_node *n)
+static void torch_on_timer(struct sim_node *n)
 {
     struct torch *o = n->core;
     const uint64_t now_ms = sim_now(n).mono_ms;
@@ -370,10 +370,10 @@ static uint64_t deadline(const struct sim_node *n)
 const struct sim_driver sim_torch = {
     .start = on_start,
     .stop = on_stop,
-    .wish = on_wish,
-    .opened = on_opened,
+    .request = torch_on_request,
+    .opened = torch_on_opened,
     .broken = on_broken,
-    .reply = on_reply,
-    .timer = on_timer,
+    .reply = torch_on_reply,
+    .timer = torch_on_timer,
     .deadline = deadline,
 };

@@ -157,7 +157,7 @@ void sim_arm(struct sim_node *n)
     ev->boot = n->boot;
 }
 
-static void on_timer(struct sim_node *n)
+static void world_on_timer(struct sim_node *n)
 {
     const uint64_t due = n->driver->deadline(n);
 
@@ -182,7 +182,7 @@ static void dispatch(struct sim *s, struct sim_event *ev)
         return;
     case SIM_EV_TIMER:
         if (n->alive && n->boot == ev->boot)
-            on_timer(n);
+            world_on_timer(n);
         return;
     case SIM_EV_HOST_TIMER:
         sim_host_timer(s);

@@ -254,7 +254,7 @@ static bool wait_for_recent(struct request *r)
 /* ---- last lines of a rank ---- */
 
 /* The answer that r waits for is in r->lines. */
-static void on_answer(struct request *r)
+static void http_on_answer(struct request *r)
 {
     r->lines_asked = false;
     r->ready = true;
@@ -286,7 +286,7 @@ static void on_lines(void *ctx, struct span text, const char *why)
         put_json(&r->lines, text);
         put_str(&r->lines, "}\n");
     }
-    on_answer(r);
+    http_on_answer(r);
 }
 
 static enum MHD_Result when_answered(struct request *r)
@@ -326,7 +326,7 @@ static void on_stacks(void *ctx, struct span json, const char *why)
         put_error(&r->lines, why);
     else
         (void)buf_append_span(&r->lines, json);
-    on_answer(r);
+    http_on_answer(r);
 }
 
 /* Only a seated member, or the job's own user on the machine, may ask for them: a key
@@ -464,7 +464,7 @@ static void tell_soon(struct status_http *h, uint64_t in_ms)
         (void)uv_timer_stop(&h->news);
 }
 
-static void on_change(void *ctx)
+static void http_on_change(void *ctx)
 {
     struct status_http *h = ctx;
     const uint64_t now = clock_mono_ms();
@@ -566,10 +566,10 @@ static struct request *request_new(struct status_http *h, struct MHD_Connection 
     return r;
 }
 
-static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd,
-                                  const char *url, const char *method,
-                                  const char *version, const char *upload,
-                                  size_t *upload_size, void **state)
+static enum MHD_Result http_on_request(void *cls, struct MHD_Connection *mhd,
+                                       const char *url, const char *method,
+                                       const char *version, const char *upload,
+                                       size_t *upload_size, void **state)
 {
     struct request *r = *state;
 
@@ -681,7 +681,7 @@ static void end_slow_ones(struct status_http *h)
 
 /* ---- the loop ---- */
 
-static void on_timer(uv_timer_t *timer)
+static void http_on_timer(uv_timer_t *timer)
 {
     run(timer->data);
 }
@@ -708,10 +708,10 @@ static void run(struct status_http *h)
         due = clock_mono_ms() + ms;
     if (h->connections)
         due = MIN_OF(due, clock_mono_ms() + LOOK_MS);
-    clock_arm(&h->timer, on_timer, due);
+    clock_arm(&h->timer, http_on_timer, due);
 }
 
-static void on_readable(uv_poll_t *poll, int status, int events)
+static void http_on_readable(uv_poll_t *poll, int status, int events)
 {
     (void)status;
     (void)events;
@@ -731,7 +731,7 @@ static struct MHD_Daemon *start(struct status_http *h)
 {
     return MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-        on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, h,
+        http_on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, h,
         MHD_OPTION_LISTEN_SOCKET, h->fd, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MAX,
         MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)MEMORY_MAX, MHD_OPTION_STRICT_FOR_CLIENT, 1,
@@ -797,16 +797,16 @@ int status_http_open(uv_loop_t *loop, struct status *status,
     (void)uv_timer_init(loop, &h->timer);
     (void)uv_timer_init(loop, &h->news);
     h->poll.data = h->timer.data = h->news.data = h;
-    (void)uv_poll_start(&h->poll, UV_READABLE, on_readable);
+    (void)uv_poll_start(&h->poll, UV_READABLE, http_on_readable);
     uv_unref((uv_handle_t *)&h->poll);
     uv_unref((uv_handle_t *)&h->timer);
     uv_unref((uv_handle_t *)&h->news);
-    status_on_change(status, on_change, h);
+    status_on_change(status, http_on_change, h);
     *out = h;
     return 0;
 }
 
-static void on_closed(void *ctx)
+static void http_on_closed(void *ctx)
 {
     struct status_http *h = ctx;
 
@@ -828,7 +828,7 @@ void status_http_close(struct status_http *h)
     for (struct request *r = h->requests; r; r = r->next)
         resume(r);
     MHD_stop_daemon(h->daemon);
-    handle_set_begin(&h->closing, on_closed, h);
+    handle_set_begin(&h->closing, http_on_closed, h);
     handle_set_close(&h->closing, &h->poll);
     handle_set_close(&h->closing, &h->timer);
     handle_set_close(&h->closing, &h->news);

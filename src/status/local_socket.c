@@ -316,16 +316,16 @@ void local_request_refuse(struct local_request *r, const char *fmt, ...)
 
 /* --- open and close --------------------------------------------------------------- */
 
-static void on_readable(uv_poll_t *poll, int status, int events);
+static void local_socket_on_readable(uv_poll_t *poll, int status, int events);
 
 static void on_pause_over(uv_timer_t *timer)
 {
     struct local_socket *s = timer->data;
 
-    (void)uv_poll_start(&s->poll, UV_READABLE, on_readable);
+    (void)uv_poll_start(&s->poll, UV_READABLE, local_socket_on_readable);
 }
 
-static void on_readable(uv_poll_t *poll, int status, int events)
+static void local_socket_on_readable(uv_poll_t *poll, int status, int events)
 {
     struct local_socket *s = poll->data;
     const int fd = accept4(s->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -383,7 +383,7 @@ int local_socket_open(uv_loop_t *loop, struct local_socket **out,
     s->handles = 2;
     (void)uv_timer_init(loop, &s->pause);
     s->poll.data = s->pause.data = s;
-    (void)uv_poll_start(&s->poll, UV_READABLE, on_readable);
+    (void)uv_poll_start(&s->poll, UV_READABLE, local_socket_on_readable);
     uv_unref((uv_handle_t *)&s->poll); /* Nobody stays alive to be asked. */
     uv_unref((uv_handle_t *)&s->pause);
     *out = s;

@@ -419,7 +419,7 @@ int status_open(const struct status_opts *opts, struct status **out,
     return 0;
 }
 
-static void on_closed(void *ctx)
+static void status_on_closed(void *ctx)
 {
     struct status *s = ctx;
 
@@ -436,7 +436,7 @@ void status_close(struct status *s)
     call_waiters(s);
     while (s->lines)
         lines_done(s->lines, span_of(NULL, 0), "the job has ended");
-    handle_set_begin(&s->closing, on_closed, s);
+    handle_set_begin(&s->closing, status_on_closed, s);
     handle_set_close(&s->closing, &s->changed.idle);
     handle_set_end(&s->closing);
 }

@@ -142,25 +142,25 @@ void call_list_remove(struct call_list *list, struct call *call)
 
 /* ---- calls on a file or memory store ---- */
 
-uint64_t acall_mono_ms(void)
+uint64_t local_call_mono_ms(void)
 {
     return uv_hrtime() / 1000000;
 }
 
-int acall_new(struct async_store *owner, const struct c10d_request *req,
-              const char *prefix, unsigned flags, uint64_t timeout_ms,
-              async_store_cb cb, void *ctx, struct acall **out,
-              struct muster_error *err)
+int local_call_new(struct async_store *owner, const struct c10d_request *req,
+                   const char *prefix, unsigned flags, uint64_t timeout_ms,
+                   async_store_cb cb, void *ctx, struct local_call **out,
+                   struct muster_error *err)
 {
-    struct acall *call = mem_calloc(1, sizeof *call);
-    const uint64_t now = acall_mono_ms();
+    struct local_call *call = mem_calloc(1, sizeof *call);
+    const uint64_t now = local_call_mono_ms();
     int rc;
 
     if (!call)
         return err_nomem(err);
     rc = c10d_request_copy(&call->copy, req, span_str(prefix), err);
     if (rc < 0) {
-        acall_free(call);
+        local_call_free(call);
         return rc;
     }
     call->owner = owner;
@@ -173,7 +173,7 @@ int acall_new(struct async_store *owner, const struct c10d_request *req,
     return 0;
 }
 
-void acall_free(struct acall *call)
+void local_call_free(struct local_call *call)
 {
     if (!call)
         return;
@@ -181,7 +181,7 @@ void acall_free(struct acall *call)
     mem_free(call);
 }
 
-void acall_add(struct acall_list *list, struct acall *call)
+void local_call_add(struct local_call_list *list, struct local_call *call)
 {
     call->next = NULL;
     if (list->last)
@@ -191,9 +191,9 @@ void acall_add(struct acall_list *list, struct acall *call)
     list->last = call;
 }
 
-struct acall *acall_take(struct acall_list *list)
+struct local_call *local_call_take(struct local_call_list *list)
 {
-    struct acall *call = list->first;
+    struct local_call *call = list->first;
 
     if (!call)
         return NULL;
@@ -204,45 +204,45 @@ struct acall *acall_take(struct acall_list *list)
     return call;
 }
 
-void acall_move(struct acall_list *from, struct acall_list *to,
-                bool (*test)(const struct acall *call, const void *arg),
-                const void *arg)
+void local_call_move(struct local_call_list *from, struct local_call_list *to,
+                     bool (*test)(const struct local_call *call, const void *arg),
+                     const void *arg)
 {
-    struct acall_list stay = { NULL, NULL };
-    struct acall *call;
+    struct local_call_list stay = { NULL, NULL };
+    struct local_call *call;
 
-    while ((call = acall_take(from)))
-        acall_add(test(call, arg) ? to : &stay, call);
+    while ((call = local_call_take(from)))
+        local_call_add(test(call, arg) ? to : &stay, call);
     *from = stay;
 }
 
-bool acall_is_due(const struct acall *call, const void *now_ms)
+bool local_call_is_due(const struct local_call *call, const void *now_ms)
 {
     return call->deadline_ms <= *(const uint64_t *)now_ms;
 }
 
-bool acall_is_of(const struct acall *call, const void *owner)
+bool local_call_is_of(const struct local_call *call, const void *owner)
 {
     return call->owner == owner;
 }
 
-uint64_t acall_first_due(const struct acall_list *list)
+uint64_t local_call_first_due(const struct local_call_list *list)
 {
     uint64_t due = MONO_NEVER;
 
-    for (const struct acall *call = list->first; call; call = call->next)
+    for (const struct local_call *call = list->first; call; call = call->next)
         due = MIN_OF(due, call->deadline_ms);
     return due;
 }
 
-void acall_succeed(struct acall *call, const struct c10d_reply *reply)
+void local_call_succeed(struct local_call *call, const struct c10d_reply *reply)
 {
     if (call->cb)
         call->cb(call->ctx, 0, reply, NULL);
-    acall_free(call);
+    local_call_free(call);
 }
 
-void acall_fail(struct acall *call, const struct muster_error *why)
+void local_call_fail(struct local_call *call, const struct muster_error *why)
 {
     const enum c10d_op op = call->copy.req.op;
     struct muster_error err = *why;
@@ -256,10 +256,10 @@ void acall_fail(struct acall *call, const struct muster_error *why)
                    keys);
     if (call->cb)
         call->cb(call->ctx, err.code, NULL, &err);
-    acall_free(call);
+    local_call_free(call);
 }
 
-void acall_time_out(struct acall *call, const char *why)
+void local_call_time_out(struct local_call *call, const char *why)
 {
     const enum c10d_op op = call->copy.req.op;
     struct muster_error err;
@@ -273,5 +273,5 @@ void acall_time_out(struct acall *call, const char *why)
             call->owner->ops->name(call->owner), why[0] ? ": " : "", why);
     if (call->cb)
         call->cb(call->ctx, err.code, NULL, &err);
-    acall_free(call);
+    local_call_free(call);
 }

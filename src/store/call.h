@@ -57,8 +57,8 @@ void call_list_remove(struct call_list *list, struct call *call);
 /* A call on a store that is not on a wire: a copy of the request, a deadline, and whom
  * to call back. Shared by the file and memory stores. A call on a TCP store (struct
  * call) keeps encoded bytes instead, and its place in the answers' order. */
-struct acall {
-    struct acall *next;
+struct local_call {
+    struct local_call *next;
     struct async_store *owner; /* borrowed */
     struct c10d_prefixed copy; /* owned */
     unsigned flags;
@@ -69,35 +69,37 @@ struct acall {
     bool waiting;      /* hash store: the WAIT in front of its request is pending */
 };
 
-struct acall_list {
-    struct acall *first, *last;
+struct local_call_list {
+    struct local_call *first, *last;
 };
 
-int acall_new(struct async_store *owner, const struct c10d_request *req,
-              const char *prefix, unsigned flags, uint64_t timeout_ms,
-              async_store_cb cb, void *ctx, struct acall **out,
-              struct muster_error *err);
-void acall_free(struct acall *call); /* NULL is fine */
+int local_call_new(struct async_store *owner, const struct c10d_request *req,
+                   const char *prefix, unsigned flags, uint64_t timeout_ms,
+                   async_store_cb cb, void *ctx, struct local_call **out,
+                   struct muster_error *err);
+void local_call_free(struct local_call *call); /* NULL is fine */
 
-void acall_add(struct acall_list *list, struct acall *call);
-struct acall *acall_take(struct acall_list *list); /* the first, or NULL */
+void local_call_add(struct local_call_list *list, struct local_call *call);
+struct local_call *
+local_call_take(struct local_call_list *list); /* the first, or NULL */
 
 /* Moves those that test is true for to the end of the other list. */
-void acall_move(struct acall_list *from, struct acall_list *to,
-                bool (*test)(const struct acall *call, const void *arg),
-                const void *arg);
+void local_call_move(struct local_call_list *from, struct local_call_list *to,
+                     bool (*test)(const struct local_call *call, const void *arg),
+                     const void *arg);
 
-/* Tests for acall_move: arg is a const uint64_t now, or an owner. */
-bool acall_is_due(const struct acall *call, const void *now_ms);
-bool acall_is_of(const struct acall *call, const void *owner);
+/* Tests for local_call_move: arg is a const uint64_t now, or an owner. */
+bool local_call_is_due(const struct local_call *call, const void *now_ms);
+bool local_call_is_of(const struct local_call *call, const void *owner);
 
-uint64_t acall_first_due(const struct acall_list *list); /* MONO_NEVER if none is */
+uint64_t
+local_call_first_due(const struct local_call_list *list); /* MONO_NEVER if none is */
 
 /* Each calls back and frees the call. */
-void acall_succeed(struct acall *call, const struct c10d_reply *reply);
-void acall_fail(struct acall *call, const struct muster_error *why);
-void acall_time_out(struct acall *call, const char *why);
+void local_call_succeed(struct local_call *call, const struct c10d_reply *reply);
+void local_call_fail(struct local_call *call, const struct muster_error *why);
+void local_call_time_out(struct local_call *call, const char *why);
 
-uint64_t acall_mono_ms(void);
+uint64_t local_call_mono_ms(void);
 
 #endif

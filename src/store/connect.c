@@ -12,13 +12,13 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define STAGGER_MS     250   /* between two addresses of one race */
-#define PATIENCE_MS    15000 /* for one race, before all is tried anew */
-#define PAUSE_FIRST_MS 500
-#define PAUSE_MOST_MS  2000 /* torch goes up to 60 s, and comes late by as much */
-#define STRANGER_MOST  3    /* rounds in which another service answered */
-#define SAY_FIRST_MS   4000 /* of waiting, before a person should hear of it */
-#define SAY_AGAIN_MS   30000
+#define STAGGER_MS         250   /* between two addresses of one race */
+#define PATIENCE_MS        15000 /* for one race, before all is tried anew */
+#define PAUSE_FIRST_MS     500
+#define PAUSE_MOST_MS      2000 /* torch goes up to 60 s, and comes late by as much */
+#define WRONG_SERVICE_MOST 3    /* rounds in which another service answered */
+#define SAY_FIRST_MS       4000 /* of waiting, before a person should hear of it */
+#define SAY_AGAIN_MS       30000
 
 struct dialer {
     uv_loop_t *loop;
@@ -41,7 +41,7 @@ struct dialer {
     uint64_t again_ms;                     /* of a pause; MONO_NEVER otherwise */
     double pause_ms;
     uint64_t start_ms, say_ms; /* when we began; when to tell of our waiting */
-    int strangers;
+    int wrong_services;
     enum greeting greeting; /* of this round */
 
     struct muster_error last;  /* why the last round failed */
@@ -116,7 +116,7 @@ static void note_standing(struct dialer *d)
 
 /* A person who waits should know for what: seldom in a log, all of it for
  * LOGLEVEL=INFO. */
-static void say_waiting(struct dialer *d, double pause, uint64_t now)
+static void log_waiting(struct dialer *d, double pause, uint64_t now)
 {
     trace(d->trace, TRACE_INFO, "store at %s port %u not reached, again in %.1f s: %s",
           d->host, d->port, pause / 1000, d->last.text);
@@ -136,20 +136,20 @@ static void end_round(struct dialer *d)
     stop_attempts(d);
     d->last = d->round;
     d->round = (struct muster_error){ 0 };
-    d->strangers = d->last.code == MUSTER_ENOTSTORE ? d->strangers + 1 : 0;
+    d->wrong_services = d->last.code == MUSTER_ENOTSTORE ? d->wrong_services + 1 : 0;
     /* Who hangs up on PING may be PyTorch 2.4 or older, or may be starting. */
     const bool first_hangup =
         d->last.code == MUSTER_EHANGUP && d->greeting == GREET_PING && !d->opts.auth;
     d->greeting = first_hangup ? GREET_NUM_KEYS : GREET_PING;
     if ((d->once && !first_hangup) || now >= d->deadline_ms ||
         d->last.code == MUSTER_ENOMEM || d->last.code == MUSTER_EACCES ||
-        d->strangers >= STRANGER_MOST) {
+        d->wrong_services >= WRONG_SERVICE_MOST) {
         give_up(d);
         return;
     }
     pause = d->pause_ms * (0.5 + rng_unit(&d->rng));
     d->pause_ms = MIN_OF(d->pause_ms * 1.5, (double)PAUSE_MOST_MS);
-    say_waiting(d, pause, now);
+    log_waiting(d, pause, now);
     d->again_ms = first_hangup ? now : now + (uint64_t)pause;
 }
 

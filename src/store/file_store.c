@@ -29,7 +29,7 @@ struct file_store {
     char *name; /* owned */
     int64_t world_size;
     bool counted; /* our refcount is in the file */
-    struct acall_list queued, waiting;
+    struct local_call_list queued, waiting;
     bool changed;      /* the file may have: those that wait must look */
     uint64_t retry_ms; /* when to ask for the lock again; MONO_NEVER */
     uint64_t look_ms;  /* when to look at the file again; MONO_NEVER */
@@ -59,7 +59,8 @@ static void file_on_time(uv_timer_t *timer)
     run(timer->data);
 }
 
-static void on_change(uv_fs_event_t *watch, const char *name, int events, int status)
+static void file_store_on_change(uv_fs_event_t *watch, const char *name, int events,
+                                 int status)
 {
     struct file_store *f = watch->data;
 
@@ -78,9 +79,10 @@ static void watch(struct file_store *f)
 
     if (f->watching)
         (void)uv_fs_event_stop(&f->watch);
-    f->watching = uv_fs_event_start(&f->watch, on_change, f->file.path, 0) == 0;
+    f->watching =
+        uv_fs_event_start(&f->watch, file_store_on_change, f->file.path, 0) == 0;
     seen = f->watching && !locked_file_is_remote(&f->file);
-    f->look_ms = acall_mono_ms() + (seen ? LOOK_LOCAL_MS : LOOK_REMOTE_MS);
+    f->look_ms = local_call_mono_ms() + (seen ? LOOK_LOCAL_MS : LOOK_REMOTE_MS);
 }
 
 static void unwatch(struct file_store *f)
@@ -93,7 +95,7 @@ static void unwatch(struct file_store *f)
 
 static void lock_later(struct file_store *f)
 {
-    f->retry_ms = acall_mono_ms() + f->lock_pause_ms;
+    f->retry_ms = local_call_mono_ms() + f->lock_pause_ms;
     f->lock_pause_ms = MIN_OF(f->lock_pause_ms * 2, (uint64_t)LOCK_MOST_MS);
 }
 
@@ -103,17 +105,17 @@ static void got_lock(struct file_store *f)
     f->lock_pause_ms = LOCK_FIRST_MS;
 }
 
-static void fail_and_unlock(struct file_store *f, struct acall *call,
+static void fail_and_unlock(struct file_store *f, struct local_call *call,
                             const struct muster_error *err)
 {
     locked_file_unlock(&f->file);
-    acall_fail(call, err);
+    local_call_fail(call, err);
 }
 
 /* The first in the queue. False if it has to wait for the lock. */
 static bool serve_first(struct file_store *f)
 {
-    struct acall *call = f->queued.first;
+    struct local_call *call = f->queued.first;
     struct file_answer answer;
     struct muster_error err;
     const int locked =
@@ -123,21 +125,21 @@ static bool serve_first(struct file_store *f)
         lock_later(f);
         return false;
     }
-    (void)acall_take(&f->queued);
+    (void)local_call_take(&f->queued);
     got_lock(f);
     if (locked == MUSTER_ENOENT && file_op_mode(call->copy.req.op) != LOGFILE_WRITE) {
         f->last_error = err;
-        acall_add(&f->waiting, call); /* It may come: so torch waits, too. */
+        local_call_add(&f->waiting, call); /* It may come: so torch waits, too. */
         f->changed = f->changed || !f->watching;
         return true;
     }
     if (locked < 0) {
-        acall_fail(call, &err);
+        local_call_fail(call, &err);
         return true;
     }
     if (file_op_must_wait(&f->file, call->copy.req.op, call->flags, &call->copy.req)) {
         locked_file_unlock(&f->file);
-        acall_add(&f->waiting, call);
+        local_call_add(&f->waiting, call);
         f->changed = f->changed || !f->watching;
         return true;
     }
@@ -147,13 +149,13 @@ static bool serve_first(struct file_store *f)
     } else {
         locked_file_unlock(&f->file);
         f->counted = f->counted || (call->flags & FILE_OP_COUNT_IN);
-        acall_succeed(call, &answer.reply);
+        local_call_succeed(call, &answer.reply);
     }
     file_answer_fini(&answer);
     return true;
 }
 
-static bool is_ready(const struct acall *call, const void *arg)
+static bool is_ready(const struct local_call *call, const void *arg)
 {
     const struct file_store *f = arg;
 
@@ -179,53 +181,54 @@ static void look(struct file_store *f)
     f->last_error = rc < 0 ? err : (struct muster_error){ 0 };
     if (rc == 0) {
         locked_file_unlock(&f->file);
-        acall_move(&f->waiting, &f->queued, is_ready, f);
+        local_call_move(&f->waiting, &f->queued, is_ready, f);
     } else if (rc != MUSTER_ENOENT) {
-        struct acall_list all = f->waiting;
-        struct acall *call;
+        struct local_call_list all = f->waiting;
+        struct local_call *call;
 
-        f->waiting = (struct acall_list){ NULL, NULL };
-        while ((call = acall_take(&all)))
-            acall_fail(call, &err);
+        f->waiting = (struct local_call_list){ NULL, NULL };
+        while ((call = local_call_take(&all)))
+            local_call_fail(call, &err);
     }
 }
 
 static void time_out(struct file_store *f)
 {
-    const uint64_t now = acall_mono_ms();
-    struct acall_list late = { NULL, NULL };
-    struct acall *call;
+    const uint64_t now = local_call_mono_ms();
+    struct local_call_list late = { NULL, NULL };
+    struct local_call *call;
 
-    acall_move(&f->queued, &late, acall_is_due, &now);
-    while ((call = acall_take(&late)))
-        acall_time_out(call, "another process holds the file's lock");
-    acall_move(&f->waiting, &late, acall_is_due, &now);
-    while ((call = acall_take(&late)))
-        acall_time_out(call, f->last_error.text);
+    local_call_move(&f->queued, &late, local_call_is_due, &now);
+    while ((call = local_call_take(&late)))
+        local_call_time_out(call, "another process holds the file's lock");
+    local_call_move(&f->waiting, &late, local_call_is_due, &now);
+    while ((call = local_call_take(&late)))
+        local_call_time_out(call, f->last_error.text);
 }
 
 static void arm(struct file_store *f)
 {
-    uint64_t due = MIN_OF(acall_first_due(&f->queued), acall_first_due(&f->waiting));
+    uint64_t due =
+        MIN_OF(local_call_first_due(&f->queued), local_call_first_due(&f->waiting));
 
     due = MIN_OF(due, f->retry_ms);
     due = MIN_OF(due, f->look_ms);
     clock_arm(&f->timer, file_on_time, due);
 }
 
-static void say_goodbye(struct file_store *f);
+static void count_out(struct file_store *f);
 
 static void run(struct file_store *f)
 {
     if (f->closing) {
-        say_goodbye(f);
+        count_out(f);
         return;
     }
     do {
         while (!f->closing && f->queued.first && serve_first(f))
             ;
-        if (f->waiting.first &&
-            (f->changed || acall_mono_ms() >= f->look_ms || f->look_ms == MONO_NEVER))
+        if (f->waiting.first && (f->changed || local_call_mono_ms() >= f->look_ms ||
+                                 f->look_ms == MONO_NEVER))
             look(f);
         /* look() may have put some back, and those are served now. */
     } while (!f->closing && f->queued.first && f->retry_ms == MONO_NEVER);
@@ -246,7 +249,7 @@ static int file_call(struct async_store *s, const struct c10d_request *req,
                      struct muster_error *err)
 {
     struct file_store *f = (struct file_store *)s;
-    struct acall *call;
+    struct local_call *call;
     int rc;
 
     if (req->op == C10D_BARRIER)
@@ -254,11 +257,11 @@ static int file_call(struct async_store *s, const struct c10d_request *req,
                                            ctx, err);
     rc = file_op_check(req->op, err);
     if (rc == 0)
-        rc = acall_new(s, req, flags & ASTORE_RAW ? "" : "/", flags, timeout_ms, cb,
-                       ctx, &call, err);
+        rc = local_call_new(s, req, flags & ASTORE_RAW ? "" : "/", flags, timeout_ms,
+                            cb, ctx, &call, err);
     if (rc < 0)
         return rc;
-    acall_add(&f->queued, call);
+    local_call_add(&f->queued, call);
     defer_call(&f->next_run);
     return 0;
 }
@@ -267,11 +270,12 @@ static void file_on_closed(void *ctx)
 {
     struct file_store *f = ctx;
     struct muster_error err;
-    struct acall *call;
+    struct local_call *call;
 
     (void)err_set(&err, MUSTER_ECANCELED, "%s: the store was closed", f->name);
-    while ((call = acall_take(&f->queued)) || (call = acall_take(&f->waiting)))
-        acall_fail(call, &err);
+    while ((call = local_call_take(&f->queued)) ||
+           (call = local_call_take(&f->waiting)))
+        local_call_fail(call, &err);
     if (f->closed_cb)
         f->closed_cb(f->closed_ctx);
     locked_file_fini(&f->file);
@@ -290,10 +294,10 @@ static void close_handles(struct file_store *f)
 
 /* Counts itself out, and removes the file if it is the last. A lock that is not to be
  * had in time is no reason to hang: the file then stays. */
-static void say_goodbye(struct file_store *f)
+static void count_out(struct file_store *f)
 {
     if (f->counted && file_count_out(&f->file, f->world_size) == LOGFILE_BUSY &&
-        acall_mono_ms() < f->close_by_ms) {
+        local_call_mono_ms() < f->close_by_ms) {
         lock_later(f);
         uv_update_time(f->base.loop);
         (void)uv_timer_start(&f->timer, file_on_time, f->lock_pause_ms, 0);
@@ -311,7 +315,7 @@ static void file_close(struct async_store *s, async_store_closed_cb cb, void *ct
     f->closing = true;
     f->closed_cb = cb;
     f->closed_ctx = ctx;
-    f->close_by_ms = acall_mono_ms() + CLOSE_MS;
+    f->close_by_ms = local_call_mono_ms() + CLOSE_MS;
     unwatch(f);
     defer_call(&f->next_run); /* From the loop: we may be inside a callback of ours. */
 }
@@ -344,20 +348,20 @@ static int count_in(struct file_store *f, struct muster_error *err)
     const struct c10d_request add = { .op = C10D_ADD,
                                       .key = span_str(FILELOG_REFCOUNT),
                                       .number = 1 };
-    struct acall *call;
-    int rc = acall_new(&f->base, &add, "", FILE_OP_COUNT_IN, MONO_NEVER, NULL, NULL,
-                       &call, err);
+    struct local_call *call;
+    int rc = local_call_new(&f->base, &add, "", FILE_OP_COUNT_IN, MONO_NEVER, NULL,
+                            NULL, &call, err);
 
     if (rc < 0)
         return rc;
     rc = file_count_in(&f->file, err);
     if (rc == LOGFILE_BUSY) {
-        acall_add(&f->queued, call);
+        local_call_add(&f->queued, call);
         defer_call(&f->next_run);
         return 0;
     }
     f->counted = rc == 0;
-    acall_free(call);
+    local_call_free(call);
     return rc;
 }
 

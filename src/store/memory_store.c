@@ -19,11 +19,11 @@
 struct core {
     struct store *store; /* owned */
     struct store_fx fx;
-    size_t handles_open;  /* struct handle */
-    struct acall **peers; /* owned; by the engine's number, NULL if free */
+    size_t handles_open;       /* struct handle */
+    struct local_call **peers; /* owned; by the engine's number, NULL if free */
     size_t peers_size;
-    struct acall_list queued; /* not yet begun */
-    struct acall_list again;  /* their wait is over */
+    struct local_call_list queued; /* not yet begun */
+    struct local_call_list again;  /* their wait is over */
     struct defer next_run;
     uv_timer_t timer;
     struct handle_set closing;
@@ -41,7 +41,7 @@ struct handle {
 static void run(struct core *c);
 static const struct async_store_ops hash_ops;
 
-static int take_number(struct core *c, struct acall *call)
+static int take_number(struct core *c, struct local_call *call)
 {
     for (uint32_t i = 0; i < c->peers_size; i++)
         if (!c->peers[i]) {
@@ -50,7 +50,7 @@ static int take_number(struct core *c, struct acall *call)
             return 0;
         }
     const size_t size = c->peers_size ? 2 * c->peers_size : 8;
-    struct acall **peers = mem_realloc_array(c->peers, size, sizeof *peers);
+    struct local_call **peers = mem_realloc_array(c->peers, size, sizeof *peers);
     if (!peers)
         return MUSTER_ENOMEM;
     memset(peers + c->peers_size, 0, (size - c->peers_size) * sizeof *peers);
@@ -61,12 +61,12 @@ static int take_number(struct core *c, struct acall *call)
     return 0;
 }
 
-static void refuse(struct acall *call, int code, const char *why)
+static void refuse(struct local_call *call, int code, const char *why)
 {
     struct muster_error err;
 
     (void)err_set(&err, code, "%s", why);
-    acall_fail(call, &err);
+    local_call_fail(call, &err);
 }
 
 /* A reply ends a call, or its wait; a refusal ends it. */
@@ -74,7 +74,7 @@ static void memory_perform(struct core *c)
 {
     for (size_t i = 0; i < c->fx.count; i++) {
         const struct store_effect *fx = &c->fx.items[i];
-        struct acall *call = fx->peer < c->peers_size ? c->peers[fx->peer] : NULL;
+        struct local_call *call = fx->peer < c->peers_size ? c->peers[fx->peer] : NULL;
 
         if (!call)
             continue;
@@ -83,11 +83,11 @@ static void memory_perform(struct core *c)
             refuse(call, MUSTER_EINVAL, fx->reason);
         } else if (call->waiting) {
             call->waiting = false;
-            acall_add(&c->again, call);
+            local_call_add(&c->again, call);
         } else if (fx->reply.op == C10D_QUEUE_POP && fx->reply.number == 0) {
             refuse(call, MUSTER_EEMPTY, "queue is empty");
         } else {
-            acall_succeed(call, &fx->reply);
+            local_call_succeed(call, &fx->reply);
         }
     }
 }
@@ -102,7 +102,7 @@ static int step(struct core *c, uint32_t peer, const struct c10d_request *req)
 }
 
 /* torch's HashStore counts an empty value as 0, unlike its TCPStore. */
-static void empty_is_zero(struct core *c, struct acall *call)
+static void empty_is_zero(struct core *c, struct local_call *call)
 {
     struct c10d_request req = { .op = C10D_GET, .key = call->copy.req.key };
     struct buf list;
@@ -123,7 +123,7 @@ static void empty_is_zero(struct core *c, struct acall *call)
     buf_fini(&list);
 }
 
-static void begin(struct core *c, struct acall *call, bool may_wait)
+static void begin(struct core *c, struct local_call *call, bool may_wait)
 {
     const struct c10d_request *req = &call->copy.req;
     struct c10d_request wait = { .op = C10D_WAIT, .list = req->list };
@@ -155,12 +155,12 @@ static void begin(struct core *c, struct acall *call, bool may_wait)
         const struct c10d_reply nothing = { .op = op };
 
         c->peers[peer] = NULL;
-        acall_succeed(call, &nothing);
+        local_call_succeed(call, &nothing);
     }
 }
 
 /* Gives up a call that may wait inside the engine. */
-static void leave(struct core *c, struct acall *call)
+static void leave(struct core *c, struct local_call *call)
 {
     const struct store_event ev = { .kind = STORE_LEFT, .peer = call->peer };
 
@@ -176,7 +176,7 @@ static void memory_on_time(uv_timer_t *timer)
 
 static void arm(struct core *c)
 {
-    uint64_t due = acall_first_due(&c->queued);
+    uint64_t due = local_call_first_due(&c->queued);
 
     for (size_t i = 0; i < c->peers_size; i++)
         if (c->peers[i])
@@ -187,13 +187,13 @@ static void arm(struct core *c)
 /* What is ready is served even if its time is up; what waits is not. */
 static void run(struct core *c)
 {
-    const uint64_t now = acall_mono_ms();
-    struct acall *call;
+    const uint64_t now = local_call_mono_ms();
+    struct local_call *call;
 
     for (;;) {
-        if ((call = acall_take(&c->again)))
+        if ((call = local_call_take(&c->again)))
             begin(c, call, false);
-        else if ((call = acall_take(&c->queued)))
+        else if ((call = local_call_take(&c->queued)))
             begin(c, call, true);
         else
             break;
@@ -203,7 +203,7 @@ static void run(struct core *c)
         if (!call || call->deadline_ms > now)
             continue;
         leave(c, call);
-        acall_time_out(call, "");
+        local_call_time_out(call, "");
     }
     if (c->again.first || c->queued.first)
         defer_call(&c->next_run);
@@ -237,7 +237,7 @@ static int hash_call(struct async_store *s, const struct c10d_request *req,
                      struct muster_error *err)
 {
     struct core *c = ((struct handle *)s)->core;
-    struct acall *call;
+    struct local_call *call;
     int rc;
 
     if (req->op == C10D_VALIDATE || req->op == C10D_PING || req->op == C10D_CANCEL_WAIT)
@@ -246,10 +246,10 @@ static int hash_call(struct async_store *s, const struct c10d_request *req,
     rc = check_sizes(req, err);
     if (rc < 0)
         return rc;
-    rc = acall_new(s, req, "", flags, timeout_ms, cb, ctx, &call, err);
+    rc = local_call_new(s, req, "", flags, timeout_ms, cb, ctx, &call, err);
     if (rc < 0)
         return rc;
-    acall_add(&c->queued, call);
+    local_call_add(&c->queued, call);
     defer_call(&c->next_run);
     return 0;
 }
@@ -290,22 +290,22 @@ static void on_handle_closed(uv_handle_t *uv)
 {
     struct handle *h = uv->data;
     struct core *c = h->core;
-    struct acall_list ours = { NULL, NULL };
+    struct local_call_list ours = { NULL, NULL };
     struct muster_error err;
-    struct acall *call;
+    struct local_call *call;
 
-    acall_move(&c->queued, &ours, acall_is_of, &h->base);
-    acall_move(&c->again, &ours, acall_is_of, &h->base);
+    local_call_move(&c->queued, &ours, local_call_is_of, &h->base);
+    local_call_move(&c->again, &ours, local_call_is_of, &h->base);
     for (size_t i = 0; i < c->peers_size; i++) {
         call = c->peers[i];
         if (!call || call->owner != &h->base)
             continue;
         leave(c, call);
-        acall_add(&ours, call);
+        local_call_add(&ours, call);
     }
     (void)err_set(&err, MUSTER_ECANCELED, "the store was closed");
-    while ((call = acall_take(&ours)))
-        acall_fail(call, &err);
+    while ((call = local_call_take(&ours)))
+        local_call_fail(call, &err);
     if (--c->handles_open == 0) {
         c->closes = true;
         handle_set_begin(&c->closing, on_core_closed, c);

@@ -49,8 +49,8 @@ static int strip(struct view *v, const struct c10d_reply *reply, struct c10d_rep
     return 0;
 }
 
-static void on_done(void *ctx, int status, const struct c10d_reply *reply,
-                    const struct muster_error *err)
+static void prefix_store_on_done(void *ctx, int status, const struct c10d_reply *reply,
+                                 const struct muster_error *err)
 {
     struct view_call *call = ctx;
     struct view_call told = *call;
@@ -98,8 +98,8 @@ static int view_call(struct async_store *s, const struct c10d_request *req,
     };
     rc = c10d_prefix_keys(&full, req, span_str(v->prefix), err);
     if (rc == 0)
-        rc = async_store_call(v->inner, &full.req, flags, timeout_ms, on_done, call,
-                              err);
+        rc = async_store_call(v->inner, &full.req, flags, timeout_ms,
+                              prefix_store_on_done, call, err);
     c10d_prefixed_fini(&full);
     if (rc < 0) {
         mem_free(call);

@@ -143,7 +143,7 @@ static bool read_pipe(struct warm *w)
     }
 }
 
-static void on_readable(uv_poll_t *poll, int status, int events)
+static void warm_on_readable(uv_poll_t *poll, int status, int events)
 {
     struct warm *w = poll->data;
 
@@ -328,7 +328,7 @@ static int watch_pipe(struct warm *w, int fd)
     poll->data = w;
     w->poll = poll;
     w->pipe = fd;
-    return uv_poll_start(poll, UV_READABLE, on_readable) == 0 ? 0 : MUSTER_EIO;
+    return uv_poll_start(poll, UV_READABLE, warm_on_readable) == 0 ? 0 : MUSTER_EIO;
 }
 
 static void start_server(struct warm *w)
@@ -420,7 +420,7 @@ int warm_open(const struct warm_opts *opts, struct warm **out, struct muster_err
     return 0;
 }
 
-static void on_timer_closed(uv_handle_t *h)
+static void warm_on_timer_closed(uv_handle_t *h)
 {
     struct warm *w = h->data;
 
@@ -436,5 +436,5 @@ void warm_close(struct warm *w)
     warm_learn(w);
     guard_service_forget(w->service);
     close_pipe(w);
-    uv_close((uv_handle_t *)&w->timer, on_timer_closed);
+    uv_close((uv_handle_t *)&w->timer, warm_on_timer_closed);
 }

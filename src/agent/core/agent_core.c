@@ -92,24 +92,24 @@ static void agent_core_put_kind(struct agent_core_fx_list *fx,
 
 static void join(struct agent_core *g, struct agent_core_fx_list *fx)
 {
-    g->phase = GROUP_JOINING;
+    g->phase = AGENT_JOINING;
     g->why = WHY_NONE;
     g->decision = OPEN;
     g->stop_sig = 0;
     g->changed = g->lost = g->deserted = g->unjudged = false;
     g->due_ms = MONO_NEVER;
-    agent_core_put_kind(fx, GROUP_FX_JOIN);
+    agent_core_put_kind(fx, AGENT_FX_JOIN);
 }
 
 static void start(struct agent_core *g, struct agent_core_fx_list *fx)
 {
-    g->phase = GROUP_STARTING;
+    g->phase = AGENT_STARTING;
     g->due_ms = MONO_NEVER;
     g->empty = g->leftovers_asked = g->peer_failed = false;
     g->alive = g->set.nproc;
     for (int64_t i = 0; i < g->set.nproc; i++)
         g->workers[i] = (struct agent_core_worker){ .alive = true };
-    agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_START,
+    agent_core_put(fx, (struct agent_core_fx){ .kind = AGENT_FX_START,
                                                .attempt = agent_core_attempt(g) });
 }
 
@@ -125,8 +125,8 @@ static void on_exit(struct agent_core *g, const struct agent_core_event *ev,
     w->alive = false;
     w->code = ev->code;
     g->alive--;
-    if (g->phase == GROUP_RUNNING && ev->code != 0)
-        agent_core_stop(g, WHY_FAILURE, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
+    if (g->phase == AGENT_RUNNING && ev->code != 0)
+        agent_core_stop(g, WHY_FAILURE, SIGTERM, AGENT_FAILURE_GRACE_MS, ev->now, fx);
     /* While still starting, a failure waits for STARTED: the others' pids come first.
      */
 }
@@ -145,10 +145,10 @@ static void on_empty(struct agent_core *g, struct agent_core_fx_list *fx)
         return; /* One worker ended before the next one was started: more news is to
                    come. */
     g->empty = true;
-    if (g->phase == GROUP_RUNNING) {
+    if (g->phase == AGENT_RUNNING) {
         g->why = WHY_SUCCESS;
         agent_core_drain(g, fx);
-    } else if (g->phase == GROUP_STOPPING || g->phase == GROUP_KILLING) {
+    } else if (g->phase == AGENT_STOPPING || g->phase == AGENT_KILLING) {
         agent_core_drain(g, fx);
     }
 }
@@ -159,12 +159,12 @@ static void on_leftovers(struct agent_core *g, struct now now,
 {
     if (g->alive > 0)
         return;
-    if (g->phase == GROUP_RUNNING) {
+    if (g->phase == AGENT_RUNNING) {
         g->why = WHY_SUCCESS; /* no failure, or we would be stopping */
-        g->phase = GROUP_STOPPING;
-        g->due_ms = now.mono_ms + GROUP_LEFTOVER_MS;
+        g->phase = AGENT_STOPPING;
+        g->due_ms = now.mono_ms + AGENT_LEFTOVER_MS;
     }
-    if (g->phase != GROUP_STOPPING)
+    if (g->phase != AGENT_STOPPING)
         return;
     g->leftovers_asked = false; /* more may have come since */
     agent_core_ask_leftovers(g, now, fx);
@@ -173,17 +173,17 @@ static void on_leftovers(struct agent_core *g, struct now now,
 static void on_started(struct agent_core *g, const struct agent_core_event *ev,
                        struct agent_core_fx_list *fx)
 {
-    if (g->phase != GROUP_STARTING)
+    if (g->phase != AGENT_STARTING)
         return;
-    g->phase = GROUP_RUNNING;
+    g->phase = AGENT_RUNNING;
     if (g->peer_failed)
         agent_core_stop(g, any_failed(g) ? WHY_FAILURE : WHY_PEER, SIGTERM,
-                        GROUP_FAILURE_GRACE_MS, ev->now, fx);
+                        AGENT_FAILURE_GRACE_MS, ev->now, fx);
     else if (g->changed)
-        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now,
+        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, AGENT_FAILURE_GRACE_MS, ev->now,
                         fx);
     else if (any_failed(g))
-        agent_core_stop(g, WHY_FAILURE, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
+        agent_core_stop(g, WHY_FAILURE, SIGTERM, AGENT_FAILURE_GRACE_MS, ev->now, fx);
     else if (g->empty)
         on_empty(g, fx);
     else if (g->alive == 0)
@@ -196,7 +196,7 @@ static void decide(struct agent_core *g, bool restart, struct now now,
                    struct agent_core_fx_list *fx)
 {
     if (g->why == WHY_FAILURE || !restart)
-        agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_SAY_FAILED,
+        agent_core_put(fx, (struct agent_core_fx){ .kind = AGENT_FX_LOG_FAILED,
                                                    .final = !restart });
     if (restart) {
         join(g, fx);
@@ -211,7 +211,7 @@ static void decide(struct agent_core *g, bool restart, struct now now,
 static void on_failed(struct agent_core *g, struct now now,
                       struct agent_core_fx_list *fx)
 {
-    agent_core_put_kind(fx, GROUP_FX_JUDGE);
+    agent_core_put_kind(fx, AGENT_FX_JUDGE);
     if (!g->judged && g->why == WHY_FAILURE && g->remaining > 0) {
         g->remaining--;
         decide(g, true, now, fx);
@@ -220,8 +220,8 @@ static void on_failed(struct agent_core *g, struct now now,
     } else if (g->unjudged) {
         decide(g, true, now, fx); /* A lost node is no failure of the job's. */
     } else {
-        g->phase = GROUP_JUDGING;
-        g->due_ms = now.mono_ms + GROUP_JUDGE_MS;
+        g->phase = AGENT_JUDGING;
+        g->due_ms = now.mono_ms + AGENT_JUDGE_MS;
     }
 }
 
@@ -229,15 +229,15 @@ static void on_failed(struct agent_core *g, struct now now,
 static void on_drained(struct agent_core *g, struct now now,
                        struct agent_core_fx_list *fx)
 {
-    if (g->phase != GROUP_DRAINING)
+    if (g->phase != AGENT_DRAINING)
         return;
     switch (g->why) {
     case WHY_SUCCESS:
-        g->phase = GROUP_BARRIER;
+        g->phase = AGENT_BARRIER;
         if (g->lost || g->deserted)
-            g->due_ms = now.mono_ms + GROUP_BARRIER_LOST_MS;
-        agent_core_put_kind(fx, GROUP_FX_SAY_SUCCEEDED);
-        agent_core_put_kind(fx, GROUP_FX_BARRIER);
+            g->due_ms = now.mono_ms + AGENT_BARRIER_LOST_MS;
+        agent_core_put_kind(fx, AGENT_FX_LOG_SUCCEEDED);
+        agent_core_put_kind(fx, AGENT_FX_BARRIER);
         return;
     case WHY_MEMBERSHIP:
         join(g, fx);
@@ -247,7 +247,7 @@ static void on_drained(struct agent_core *g, struct now now,
         on_failed(g, now, fx);
         return;
     case WHY_STUCK:
-        agent_core_put_kind(fx, GROUP_FX_SAY_TERMINATED);
+        agent_core_put_kind(fx, AGENT_FX_LOG_TERMINATED);
         break;
     case WHY_NONE:
     case WHY_FATAL:
@@ -261,32 +261,33 @@ static void on_drained(struct agent_core *g, struct now now,
 static bool is_ending_well(const struct agent_core *g)
 {
     return g->why == WHY_SUCCESS &&
-           (g->phase == GROUP_STOPPING || g->phase == GROUP_KILLING ||
-            g->phase == GROUP_DRAINING);
+           (g->phase == AGENT_STOPPING || g->phase == AGENT_KILLING ||
+            g->phase == AGENT_DRAINING);
 }
 
 /* Somebody waits, or a member is gone. Both mean a new round, which is not counted.
  * It is told once, whatever this node is at. */
-static void on_change(struct agent_core *g, const struct agent_core_event *ev,
-                      struct agent_core_fx_list *fx)
+static void agent_core_on_change(struct agent_core *g,
+                                 const struct agent_core_event *ev,
+                                 struct agent_core_fx_list *fx)
 {
-    const bool evicted = ev->kind == GROUP_EV_EVICTED;
-    const bool lost = ev->kind == GROUP_EV_LOST || evicted;
+    const bool evicted = ev->kind == AGENT_EV_EVICTED;
+    const bool lost = ev->kind == AGENT_EV_LOST || evicted;
 
-    if (g->phase == GROUP_RUNNING) {
-        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now,
+    if (g->phase == AGENT_RUNNING) {
+        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, AGENT_FAILURE_GRACE_MS, ev->now,
                         fx);
-    } else if (g->phase == GROUP_ASSIGNING && lost) {
+    } else if (g->phase == AGENT_ASSIGNING && lost) {
         join(g,
              fx); /* The exchange of ranks waits for a node that will not take part. */
-    } else if (g->phase == GROUP_STARTING) {
+    } else if (g->phase == AGENT_STARTING) {
         g->changed = true; /* dealt with as soon as they run */
-    } else if (g->phase == GROUP_ASSIGNING) {
+    } else if (g->phase == AGENT_ASSIGNING) {
         /* torchrun's nodes fail if the exchange does, so it goes on for a moment; but
          * whoever has left for the next round will not take part in it. */
         g->changed = true;
-        g->due_ms = MIN_OF(g->due_ms, ev->now.mono_ms + GROUP_ASSIGN_CHANGED_MS);
-    } else if (evicted && g->phase == GROUP_BARRIER) {
+        g->due_ms = MIN_OF(g->due_ms, ev->now.mono_ms + AGENT_ASSIGN_CHANGED_MS);
+    } else if (evicted && g->phase == AGENT_BARRIER) {
         /* The world that these workers finished in is not the one that the job has now:
          * its result does not count. */
         join(g, fx);
@@ -294,8 +295,8 @@ static void on_change(struct agent_core *g, const struct agent_core_event *ev,
         g->why = WHY_MEMBERSHIP;
     } else if (lost && is_ending_well(g)) {
         g->lost = true;
-    } else if (g->phase == GROUP_BARRIER && lost) {
-        g->due_ms = MIN_OF(g->due_ms, ev->now.mono_ms + GROUP_BARRIER_LOST_MS);
+    } else if (g->phase == AGENT_BARRIER && lost) {
+        g->due_ms = MIN_OF(g->due_ms, ev->now.mono_ms + AGENT_BARRIER_LOST_MS);
     }
 }
 
@@ -303,7 +304,7 @@ static void on_change(struct agent_core *g, const struct agent_core_event *ev,
  * this one. As long as we are at work, CHANGED says all there is. */
 static void on_moved_on(struct agent_core *g, struct agent_core_fx_list *fx)
 {
-    if (g->phase == GROUP_BARRIER)
+    if (g->phase == AGENT_BARRIER)
         join(g, fx);
     else if (is_ending_well(g))
         g->why = WHY_MEMBERSHIP;
@@ -315,27 +316,27 @@ static void on_cut_off(struct agent_core *g, struct now now,
                        struct agent_core_fx_list *fx)
 {
     switch (g->phase) {
-    case GROUP_STARTING:
+    case AGENT_STARTING:
         g->changed = true;
         return;
-    case GROUP_RUNNING:
-        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, GROUP_FAILURE_GRACE_MS, now, fx);
+    case AGENT_RUNNING:
+        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, AGENT_FAILURE_GRACE_MS, now, fx);
         return;
-    case GROUP_STOPPING:
-    case GROUP_KILLING:
-    case GROUP_DRAINING:
+    case AGENT_STOPPING:
+    case AGENT_KILLING:
+    case AGENT_DRAINING:
         if (g->why <= WHY_FAILURE)
             g->why = WHY_MEMBERSHIP;
         return;
-    case GROUP_ASSIGNING:
-    case GROUP_JUDGING:
+    case AGENT_ASSIGNING:
+    case AGENT_JUDGING:
         join(g, fx);
         return;
-    case GROUP_NEW:
-    case GROUP_JOINING:
-    case GROUP_BARRIER:
-    case GROUP_LEAVING:
-    case GROUP_DONE:
+    case AGENT_NEW:
+    case AGENT_JOINING:
+    case AGENT_BARRIER:
+    case AGENT_LEAVING:
+    case AGENT_DONE:
         return;
     }
 }
@@ -344,9 +345,9 @@ static void on_cut_off(struct agent_core *g, struct now now,
 static void on_ending(struct agent_core *g, struct now now,
                       struct agent_core_fx_list *fx)
 {
-    if (g->phase == GROUP_RUNNING)
-        agent_core_stop(g, WHY_PEER, SIGTERM, GROUP_FAILURE_GRACE_MS, now, fx);
-    else if (g->phase == GROUP_STARTING)
+    if (g->phase == AGENT_RUNNING)
+        agent_core_stop(g, WHY_PEER, SIGTERM, AGENT_FAILURE_GRACE_MS, now, fx);
+    else if (g->phase == AGENT_STARTING)
         g->peer_failed = true;
     else if (g->why == WHY_MEMBERSHIP)
         g->why = WHY_PEER; /* Its node was quicker to ask for the next round. */
@@ -355,21 +356,21 @@ static void on_ending(struct agent_core *g, struct now now,
 static void on_decision(struct agent_core *g, const struct agent_core_event *ev,
                         struct agent_core_fx_list *fx)
 {
-    const bool restart = ev->kind == GROUP_EV_RESTART;
+    const bool restart = ev->kind == AGENT_EV_RESTART;
 
     if (restart && g->judged)
         g->remaining = g->set.max_restarts - ev->worker;
     g->decision = restart ? RESTARTS : FAILED_FOR_GOOD;
-    if (g->phase == GROUP_JUDGING)
+    if (g->phase == AGENT_JUDGING)
         decide(g, restart, ev->now, fx);
-    else if (g->phase == GROUP_BARRIER && restart)
+    else if (g->phase == AGENT_BARRIER && restart)
         join(g, fx); /* Our workers are done, but the group begins again. */
-    else if (g->phase == GROUP_BARRIER)
+    else if (g->phase == AGENT_BARRIER)
         decide(g, false, ev->now, fx);
-    else if (g->phase == GROUP_JOINING && !restart) { /* There will be no round. */
-        agent_core_put_kind(fx, GROUP_FX_CANCEL_JOIN);
+    else if (g->phase == AGENT_JOINING && !restart) { /* There will be no round. */
+        agent_core_put_kind(fx, AGENT_FX_CANCEL_JOIN);
         decide(g, false, ev->now, fx);
-    } else if (g->phase == GROUP_RUNNING || g->phase == GROUP_STARTING)
+    } else if (g->phase == AGENT_RUNNING || g->phase == AGENT_STARTING)
         on_ending(g, ev->now, fx); /* ENDING was lost with a connection. */
 }
 
@@ -378,7 +379,7 @@ static void on_unjudged(struct agent_core *g, const struct agent_core_event *ev,
                         struct agent_core_fx_list *fx)
 {
     g->unjudged = ev->code == 0;
-    if (g->unjudged && g->phase == GROUP_JUDGING && g->decision == OPEN)
+    if (g->unjudged && g->phase == AGENT_JUDGING && g->decision == OPEN)
         decide(g, true, ev->now, fx);
 }
 
@@ -388,102 +389,102 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
     if (agent_core_fx_reserve(g, fx) < 0)
         return MUSTER_ENOMEM;
     switch (ev->kind) {
-    case GROUP_EV_BEGIN:
+    case AGENT_EV_BEGIN:
         join(g, fx);
         break;
-    case GROUP_EV_JOINED:
-        if (g->phase == GROUP_JOINING) {
-            g->phase = GROUP_ASSIGNING;
-            agent_core_put_kind(fx, GROUP_FX_ASSIGN);
+    case AGENT_EV_JOINED:
+        if (g->phase == AGENT_JOINING) {
+            g->phase = AGENT_ASSIGNING;
+            agent_core_put_kind(fx, AGENT_FX_ASSIGN);
         }
         break;
-    case GROUP_EV_ASSIGNED:
-        if (g->phase == GROUP_ASSIGNING && g->changed)
+    case AGENT_EV_ASSIGNED:
+        if (g->phase == AGENT_ASSIGNING && g->changed)
             join(g, fx);
-        else if (g->phase == GROUP_ASSIGNING) {
+        else if (g->phase == AGENT_ASSIGNING) {
             g->judged = ev->code != 0;
             if (g->judged)
                 g->remaining = g->set.max_restarts - ev->worker;
             start(g, fx);
         }
         break;
-    case GROUP_EV_STARTED:
+    case AGENT_EV_STARTED:
         on_started(g, ev, fx);
         break;
-    case GROUP_EV_CUT_OFF: /* The others may have gone on in a world without us. */
+    case AGENT_EV_CUT_OFF: /* The others may have gone on in a world without us. */
         if (ev->code && g->why != WHY_SUCCESS) {
             on_cut_off(g, ev->now, fx);
             break;
         }
-        if (is_ending_well(g) || g->phase == GROUP_BARRIER)
+        if (is_ending_well(g) || g->phase == AGENT_BARRIER)
             g->why = WHY_FATAL;
         agent_core_on_fatal(g, ev->now, fx);
         break;
-    case GROUP_EV_FATAL:
+    case AGENT_EV_FATAL:
         agent_core_on_fatal(g, ev->now, fx);
         break;
-    case GROUP_EV_EXIT:
+    case AGENT_EV_EXIT:
         on_exit(g, ev, fx);
         break;
-    case GROUP_EV_LEFTOVERS:
+    case AGENT_EV_LEFTOVERS:
         on_leftovers(g, ev->now, fx);
         break;
-    case GROUP_EV_EMPTY:
+    case AGENT_EV_EMPTY:
         on_empty(g, fx);
         break;
-    case GROUP_EV_DRAINED:
+    case AGENT_EV_DRAINED:
         on_drained(g, ev->now, fx);
         break;
-    case GROUP_EV_CHANGED:
-    case GROUP_EV_LOST:
-    case GROUP_EV_EVICTED:
-        on_change(g, ev, fx);
+    case AGENT_EV_CHANGED:
+    case AGENT_EV_LOST:
+    case AGENT_EV_EVICTED:
+        agent_core_on_change(g, ev, fx);
         break;
-    case GROUP_EV_DESERTED:
-        if (g->phase == GROUP_BARRIER) {
-            agent_core_put_kind(fx, GROUP_FX_SAY_NO_BARRIER);
+    case AGENT_EV_DESERTED:
+        if (g->phase == AGENT_BARRIER) {
+            agent_core_put_kind(fx, AGENT_FX_LOG_NO_BARRIER);
             agent_core_leave(g, ev->now, fx);
         }
         g->deserted = true;
         break;
-    case GROUP_EV_MOVED_ON:
+    case AGENT_EV_MOVED_ON:
         on_moved_on(g, fx);
         break;
-    case GROUP_EV_STUCK:
-        if (g->phase == GROUP_RUNNING) {
+    case AGENT_EV_STUCK:
+        if (g->phase == AGENT_RUNNING) {
             g->remaining = 0;
-            agent_core_stop(g, WHY_STUCK, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now, fx);
+            agent_core_stop(g, WHY_STUCK, SIGTERM, AGENT_FAILURE_GRACE_MS, ev->now, fx);
         }
         break;
-    case GROUP_EV_HANG:
-        if (g->phase == GROUP_RUNNING) {
+    case AGENT_EV_HANG:
+        if (g->phase == AGENT_RUNNING) {
             if (ev->code)
                 g->remaining = 0;
-            agent_core_stop(g, WHY_FAILURE, SIGTERM, GROUP_FAILURE_GRACE_MS, ev->now,
+            agent_core_stop(g, WHY_FAILURE, SIGTERM, AGENT_FAILURE_GRACE_MS, ev->now,
                             fx);
         }
         break;
-    case GROUP_EV_SIGNAL:
+    case AGENT_EV_SIGNAL:
         agent_core_on_signal(g, ev, fx);
         break;
-    case GROUP_EV_BARRIER_DONE:
-        if (g->phase == GROUP_BARRIER)
+    case AGENT_EV_BARRIER_DONE:
+        if (g->phase == AGENT_BARRIER)
             agent_core_leave(g, ev->now, fx);
         break;
-    case GROUP_EV_LEFT:
+    case AGENT_EV_LEFT:
         agent_core_on_left(g, fx);
         break;
-    case GROUP_EV_TIMEOUT:
+    case AGENT_EV_TIMEOUT:
         agent_core_on_timeout(g, ev->now, fx);
         break;
-    case GROUP_EV_ENDING:
+    case AGENT_EV_ENDING:
         on_ending(g, ev->now, fx);
         break;
-    case GROUP_EV_RESTART:
-    case GROUP_EV_VERDICT:
+    case AGENT_EV_RESTART:
+    case AGENT_EV_VERDICT:
         on_decision(g, ev, fx);
         break;
-    case GROUP_EV_UNJUDGED:
+    case AGENT_EV_UNJUDGED:
         on_unjudged(g, ev, fx);
         break;
     }
@@ -496,12 +497,12 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
 static void agent_core_leave(struct agent_core *g, struct now now,
                              struct agent_core_fx_list *fx)
 {
-    g->phase = GROUP_LEAVING;
+    g->phase = AGENT_LEAVING;
     g->due_ms =
-        now.mono_ms + (g->why == WHY_FATAL ? GROUP_CLOSE_FATAL_MS : GROUP_CLOSE_MS);
+        now.mono_ms + (g->why == WHY_FATAL ? AGENT_CLOSE_FATAL_MS : AGENT_CLOSE_MS);
     /* As torchrun: a signal leaves the run id open, so that the job can go on without
      * this node; every other end closes it. */
-    agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_LEAVE,
+    agent_core_put(fx, (struct agent_core_fx){ .kind = AGENT_FX_LEAVE,
                                                .close = g->why != WHY_SIGNAL });
 }
 
@@ -510,16 +511,16 @@ static void finish(struct agent_core *g, struct agent_core_fx_list *fx)
     /* Like torchrun, an unhealthy (stuck) group is not a failure. */
     const bool good = g->why == WHY_SUCCESS || g->why == WHY_STUCK;
 
-    g->phase = GROUP_DONE;
+    g->phase = AGENT_DONE;
     g->due_ms = MONO_NEVER;
-    agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_FINISH,
+    agent_core_put(fx, (struct agent_core_fx){ .kind = AGENT_FX_FINISH,
                                                .why = g->why,
                                                .code = good ? 0 : 1 });
 }
 
 static void agent_core_on_left(struct agent_core *g, struct agent_core_fx_list *fx)
 {
-    if (g->phase == GROUP_LEAVING)
+    if (g->phase == AGENT_LEAVING)
         finish(g, fx);
 }
 
@@ -527,9 +528,9 @@ static void agent_core_on_left(struct agent_core *g, struct agent_core_fx_list *
 
 static void agent_core_drain(struct agent_core *g, struct agent_core_fx_list *fx)
 {
-    g->phase = GROUP_DRAINING;
+    g->phase = AGENT_DRAINING;
     g->due_ms = MONO_NEVER;
-    agent_core_put_kind(fx, GROUP_FX_DRAIN);
+    agent_core_put_kind(fx, AGENT_FX_DRAIN);
 }
 
 static void agent_core_ask_leftovers(struct agent_core *g, struct now now,
@@ -539,9 +540,9 @@ static void agent_core_ask_leftovers(struct agent_core *g, struct now now,
         return;
     g->leftovers_asked = true;
     agent_core_put(
-        fx, (struct agent_core_fx){ .kind = GROUP_FX_LEFTOVERS, .sig = SIGTERM });
+        fx, (struct agent_core_fx){ .kind = AGENT_FX_LEFTOVERS, .sig = SIGTERM });
     if (g->alive == 0)
-        g->due_ms = MIN_OF(g->due_ms, now.mono_ms + GROUP_LEFTOVER_MS);
+        g->due_ms = MIN_OF(g->due_ms, now.mono_ms + AGENT_LEFTOVER_MS);
 }
 
 static void kill_all(struct agent_core *g, struct now now, bool late,
@@ -549,12 +550,12 @@ static void kill_all(struct agent_core *g, struct now now, bool late,
 {
     for (int64_t i = 0; i < g->set.nproc; i++)
         if (g->workers[i].alive)
-            agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_SAY_KILL,
+            agent_core_put(fx, (struct agent_core_fx){ .kind = AGENT_FX_LOG_KILL,
                                                        .worker = i,
                                                        .sig = g->stop_sig });
-    g->phase = GROUP_KILLING;
-    g->due_ms = now.mono_ms + GROUP_REAP_MS;
-    agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_KILL_ALL,
+    g->phase = AGENT_KILLING;
+    g->due_ms = now.mono_ms + AGENT_REAP_MS;
+    agent_core_put(fx, (struct agent_core_fx){ .kind = AGENT_FX_KILL_ALL,
                                                .code = late && g->alive > 0 });
 }
 
@@ -563,7 +564,7 @@ static void agent_core_stop(struct agent_core *g, enum agent_core_why why, int s
                             struct agent_core_fx_list *fx)
 {
     g->why = why;
-    g->phase = GROUP_STOPPING;
+    g->phase = AGENT_STOPPING;
     g->stop_sig = sig;
     g->due_ms =
         grace_ms < MONO_NEVER - now.mono_ms ? now.mono_ms + grace_ms : MONO_NEVER;
@@ -574,7 +575,7 @@ static void agent_core_stop(struct agent_core *g, enum agent_core_why why, int s
     for (int64_t i = 0; i < g->set.nproc; i++)
         if (g->workers[i].alive)
             agent_core_put(fx, (struct agent_core_fx){
-                                   .kind = GROUP_FX_SIGNAL, .worker = i, .sig = sig });
+                                   .kind = AGENT_FX_SIGNAL, .worker = i, .sig = sig });
     if (g->alive < g->set.nproc)
         agent_core_ask_leftovers(g, now, fx);
     if (grace_ms == 0)
@@ -583,38 +584,38 @@ static void agent_core_stop(struct agent_core *g, enum agent_core_why why, int s
 
 static bool has_workers(const struct agent_core *g)
 {
-    return g->phase == GROUP_STARTING || g->phase == GROUP_RUNNING ||
-           g->phase == GROUP_STOPPING || g->phase == GROUP_KILLING;
+    return g->phase == AGENT_STARTING || g->phase == AGENT_RUNNING ||
+           g->phase == AGENT_STOPPING || g->phase == AGENT_KILLING;
 }
 
 static void agent_core_on_fatal(struct agent_core *g, struct now now,
                                 struct agent_core_fx_list *fx)
 {
     switch (g->phase) {
-    case GROUP_STARTING:
-    case GROUP_RUNNING:
-        agent_core_stop(g, WHY_FATAL, SIGTERM, GROUP_FAILURE_GRACE_MS, now, fx);
+    case AGENT_STARTING:
+    case AGENT_RUNNING:
+        agent_core_stop(g, WHY_FATAL, SIGTERM, AGENT_FAILURE_GRACE_MS, now, fx);
         return;
-    case GROUP_STOPPING:
-    case GROUP_KILLING:
-    case GROUP_DRAINING:
+    case AGENT_STOPPING:
+    case AGENT_KILLING:
+    case AGENT_DRAINING:
         if (g->why < WHY_FATAL && g->why != WHY_SUCCESS)
             g->why = WHY_FATAL;
         return;
-    case GROUP_JUDGING: /* The deadline decides if nobody else does. */
+    case AGENT_JUDGING: /* The deadline decides if nobody else does. */
         return;
-    case GROUP_NEW:
-    case GROUP_JOINING:
-    case GROUP_ASSIGNING:
+    case AGENT_NEW:
+    case AGENT_JOINING:
+    case AGENT_ASSIGNING:
         g->why = WHY_FATAL;
         agent_core_leave(g, now, fx);
         return;
-    case GROUP_BARRIER: /* Our work is done: as torchrun, say so and end well. */
-        agent_core_put_kind(fx, GROUP_FX_SAY_NO_BARRIER);
+    case AGENT_BARRIER: /* Our work is done: as torchrun, say so and end well. */
+        agent_core_put_kind(fx, AGENT_FX_LOG_NO_BARRIER);
         agent_core_leave(g, now, fx);
         return;
-    case GROUP_LEAVING:
-    case GROUP_DONE:
+    case AGENT_LEAVING:
+    case AGENT_DONE:
         return;
     }
 }
@@ -632,14 +633,14 @@ static void agent_core_on_signal(struct agent_core *g,
                                  const struct agent_core_event *ev,
                                  struct agent_core_fx_list *fx)
 {
-    if (g->phase == GROUP_LEAVING || g->phase == GROUP_DONE)
+    if (g->phase == AGENT_LEAVING || g->phase == AGENT_DONE)
         return;
     g->signals++;
     g->interrupts += ev->code == SIGINT;
     g->signal = ev->code;
-    agent_core_put(fx, (struct agent_core_fx){ .kind = g->phase == GROUP_BARRIER
-                                                           ? GROUP_FX_SAY_BARRIER
-                                                           : GROUP_FX_SAY_SIGNAL,
+    agent_core_put(fx, (struct agent_core_fx){ .kind = g->phase == AGENT_BARRIER
+                                                           ? AGENT_FX_LOG_BARRIER
+                                                           : AGENT_FX_LOG_SIGNAL,
                                                .sig = ev->code });
     if (has_workers(g) && out_of_patience(g)) {
         g->why = WHY_SIGNAL;
@@ -647,12 +648,12 @@ static void agent_core_on_signal(struct agent_core *g,
     } else if (has_workers(g)) {
         agent_core_stop(g, WHY_SIGNAL, g->signals == 1 ? ev->code : SIGTERM,
                         g->set.shutdown_ms, ev->now, fx);
-    } else if (g->phase == GROUP_DRAINING && !out_of_patience(g)) {
+    } else if (g->phase == AGENT_DRAINING && !out_of_patience(g)) {
         g->why = WHY_SIGNAL;
     } else {
         g->why = WHY_SIGNAL;
-        if (g->phase == GROUP_JOINING)
-            agent_core_put_kind(fx, GROUP_FX_CANCEL_JOIN);
+        if (g->phase == AGENT_JOINING)
+            agent_core_put_kind(fx, AGENT_FX_CANCEL_JOIN);
         agent_core_leave(g, ev->now, fx);
     }
 }
@@ -663,31 +664,31 @@ static void agent_core_on_timeout(struct agent_core *g, struct now now,
     if (now.mono_ms < g->due_ms)
         return;
     g->due_ms = MONO_NEVER;
-    if (g->phase == GROUP_ASSIGNING) {
+    if (g->phase == AGENT_ASSIGNING) {
         join(g, fx);
-    } else if (g->phase == GROUP_STOPPING) {
+    } else if (g->phase == AGENT_STOPPING) {
         kill_all(g, now, true, fx);
-    } else if (g->phase == GROUP_KILLING) {
+    } else if (g->phase == AGENT_KILLING) {
         for (int64_t i = 0; i < g->set.nproc; i++) {
             struct agent_core_worker *w = &g->workers[i];
             if (!w->alive)
                 continue;
-            agent_core_put(fx, (struct agent_core_fx){ .kind = GROUP_FX_SAY_ABANDONED,
+            agent_core_put(fx, (struct agent_core_fx){ .kind = AGENT_FX_LOG_ABANDONED,
                                                        .worker = i });
             w->alive = false;
             w->code = -SIGKILL;
         }
         g->alive = 0;
         agent_core_drain(g, fx);
-    } else if (g->phase == GROUP_JUDGING) { /* No coordinator: count for ourselves. */
+    } else if (g->phase == AGENT_JUDGING) { /* No coordinator: count for ourselves. */
         const bool restart = g->remaining > 0;
 
         g->remaining -= restart;
         decide(g, restart, now, fx);
-    } else if (g->phase == GROUP_BARRIER) {
-        agent_core_put_kind(fx, GROUP_FX_SAY_NO_BARRIER);
+    } else if (g->phase == AGENT_BARRIER) {
+        agent_core_put_kind(fx, AGENT_FX_LOG_NO_BARRIER);
         agent_core_leave(g, now, fx);
-    } else if (g->phase == GROUP_LEAVING) {
+    } else if (g->phase == AGENT_LEAVING) {
         finish(g, fx);
     }
 }

@@ -10,39 +10,39 @@
 #include "base/base.h"
 #include "muster/error.h"
 
-#define GROUP_FAILURE_GRACE_MS                                                         \
+#define AGENT_FAILURE_GRACE_MS                                                         \
     30000u                       /* torchrun's, whatever --shutdown-timeout says       \
                                   */
-#define GROUP_REAP_MS     30000u /* after SIGKILL; only a kernel wait outlasts it */
-#define GROUP_LEFTOVER_MS 5000u  /* what workers left behind gets so long to go */
-#define GROUP_BARRIER_LOST_MS                                                          \
+#define AGENT_REAP_MS     30000u /* after SIGKILL; only a kernel wait outlasts it */
+#define AGENT_LEFTOVER_MS 5000u  /* what workers left behind gets so long to go */
+#define AGENT_BARRIER_LOST_MS                                                          \
     1000u /* barrier: a lost member may still have counted                             \
            */
-#define GROUP_ASSIGN_CHANGED_MS                                                        \
+#define AGENT_ASSIGN_CHANGED_MS                                                        \
     3000u /* somebody waits: so long may the others take to agree on ranks that nobody \
              will use */
-#define GROUP_JUDGE_MS       4000u /* the coordinator has 2 s, and the way is long */
-#define GROUP_CLOSE_MS       5000u /* a goodbye that nobody takes is cut short, */
-#define GROUP_CLOSE_FATAL_MS 500u  /* sooner if it may be the store that failed us */
+#define AGENT_JUDGE_MS       4000u /* the coordinator has 2 s, and the way is long */
+#define AGENT_CLOSE_MS       5000u /* a goodbye that nobody takes is cut short, */
+#define AGENT_CLOSE_FATAL_MS 500u  /* sooner if it may be the store that failed us */
 
-#define GROUP_PHASES(X)                                                                \
-    X(GROUP_NEW)                                                                       \
-    X(GROUP_JOINING)                                                                   \
-    X(GROUP_ASSIGNING)                                                                 \
-    X(GROUP_STARTING)                                                                  \
-    X(GROUP_RUNNING)                                                                   \
-    X(GROUP_STOPPING) /* told to go; the deadline brings SIGKILL */                    \
-    X(GROUP_KILLING)                                                                   \
-    X(GROUP_DRAINING) /* all gone; what they wrote is being passed on */               \
-    X(GROUP_JUDGING)  /* until the coordinator says what comes of a failure */         \
-    X(GROUP_BARRIER)                                                                   \
-    X(GROUP_LEAVING)                                                                   \
-    X(GROUP_DONE)
+#define AGENT_PHASES(X)                                                                \
+    X(AGENT_NEW)                                                                       \
+    X(AGENT_JOINING)                                                                   \
+    X(AGENT_ASSIGNING)                                                                 \
+    X(AGENT_STARTING)                                                                  \
+    X(AGENT_RUNNING)                                                                   \
+    X(AGENT_STOPPING) /* told to go; the deadline brings SIGKILL */                    \
+    X(AGENT_KILLING)                                                                   \
+    X(AGENT_DRAINING) /* all gone; what they wrote is being passed on */               \
+    X(AGENT_JUDGING)  /* until the coordinator says what comes of a failure */         \
+    X(AGENT_BARRIER)                                                                   \
+    X(AGENT_LEAVING)                                                                   \
+    X(AGENT_DONE)
 
 enum agent_core_phase {
-#define GROUP_PHASE_ENUM(name) name,
-    GROUP_PHASES(GROUP_PHASE_ENUM)
-#undef GROUP_PHASE_ENUM
+#define AGENT_PHASE_ENUM(name) name,
+    AGENT_PHASES(AGENT_PHASE_ENUM)
+#undef AGENT_PHASE_ENUM
 };
 
 /* Why the workers are ended, or have ended. The first reason stands unless a graver one
@@ -59,33 +59,33 @@ enum agent_core_why {
 };
 
 enum agent_core_event_kind {
-    GROUP_EV_BEGIN,
-    GROUP_EV_JOINED,
-    GROUP_EV_ASSIGNED, /* code 1: the coordinator counts restarts; worker: so far */
-    GROUP_EV_STARTED,  /* every worker of this node */
-    GROUP_EV_FATAL,    /* whatever the driver could not do; it keeps the reason */
-    GROUP_EV_CUT_OFF,  /* likewise: nobody can say whether this node still counts;
+    AGENT_EV_BEGIN,
+    AGENT_EV_JOINED,
+    AGENT_EV_ASSIGNED, /* code 1: the coordinator counts restarts; worker: so far */
+    AGENT_EV_STARTED,  /* every worker of this node */
+    AGENT_EV_FATAL,    /* whatever the driver could not do; it keeps the reason */
+    AGENT_EV_CUT_OFF,  /* likewise: nobody can say whether this node still counts;
                           code 1: that will show, so wait for the next round */
-    GROUP_EV_EXIT,     /* worker: local rank; code */
-    GROUP_EV_LEFTOVERS,
-    GROUP_EV_EMPTY,
-    GROUP_EV_DRAINED,
-    GROUP_EV_CHANGED, /* somebody waits for the next round, or a member is lost */
-    GROUP_EV_LOST,
-    GROUP_EV_EVICTED,  /* the others have gone on without this node */
-    GROUP_EV_MOVED_ON, /* some of the others have left this round for the next */
-    GROUP_EV_DESERTED, /* whoever has not come to the exit barrier will not */
-    GROUP_EV_STUCK,
-    GROUP_EV_HANG,   /* the job stands still; code 1: no restart is wanted */
-    GROUP_EV_SIGNAL, /* code: its number */
-    GROUP_EV_BARRIER_DONE,
-    GROUP_EV_LEFT,
-    GROUP_EV_TIMEOUT,
+    AGENT_EV_EXIT,     /* worker: local rank; code */
+    AGENT_EV_LEFTOVERS,
+    AGENT_EV_EMPTY,
+    AGENT_EV_DRAINED,
+    AGENT_EV_CHANGED, /* somebody waits for the next round, or a member is lost */
+    AGENT_EV_LOST,
+    AGENT_EV_EVICTED,  /* the others have gone on without this node */
+    AGENT_EV_MOVED_ON, /* some of the others have left this round for the next */
+    AGENT_EV_DESERTED, /* whoever has not come to the exit barrier will not */
+    AGENT_EV_STUCK,
+    AGENT_EV_HANG,   /* the job stands still; code 1: no restart is wanted */
+    AGENT_EV_SIGNAL, /* code: its number */
+    AGENT_EV_BARRIER_DONE,
+    AGENT_EV_LEFT,
+    AGENT_EV_TIMEOUT,
     /* What the coordinator of the job says of the current round: */
-    GROUP_EV_ENDING,   /* a worker failed somewhere: stop */
-    GROUP_EV_RESTART,  /* go on with another round; worker: restarts so far */
-    GROUP_EV_VERDICT,  /* the job has failed for good */
-    GROUP_EV_UNJUDGED, /* it is gone: nobody judges this round; code 1: it is back */
+    AGENT_EV_ENDING,   /* a worker failed somewhere: stop */
+    AGENT_EV_RESTART,  /* go on with another round; worker: restarts so far */
+    AGENT_EV_VERDICT,  /* the job has failed for good */
+    AGENT_EV_UNJUDGED, /* it is gone: nobody judges this round; code 1: it is back */
 };
 
 struct agent_core_event {
@@ -96,27 +96,27 @@ struct agent_core_event {
 };
 
 enum agent_core_fx_kind {
-    GROUP_FX_JOIN,
-    GROUP_FX_CANCEL_JOIN,
-    GROUP_FX_ASSIGN,
-    GROUP_FX_START,     /* attempt: the restart count */
-    GROUP_FX_SIGNAL,    /* worker, sig */
-    GROUP_FX_LEFTOVERS, /* sig: to what exited workers left */
-    GROUP_FX_KILL_ALL,  /* code 1: their time is up, so look where they are first */
-    GROUP_FX_DRAIN,
-    GROUP_FX_JUDGE, /* tell the coordinator what failed here */
-    GROUP_FX_BARRIER,
-    GROUP_FX_LEAVE,  /* close: also close the run id */
-    GROUP_FX_FINISH, /* why, code: the exit code */
+    AGENT_FX_JOIN,
+    AGENT_FX_CANCEL_JOIN,
+    AGENT_FX_ASSIGN,
+    AGENT_FX_START,     /* attempt: the restart count */
+    AGENT_FX_SIGNAL,    /* worker, sig */
+    AGENT_FX_LEFTOVERS, /* sig: to what exited workers left */
+    AGENT_FX_KILL_ALL,  /* code 1: their time is up, so look where they are first */
+    AGENT_FX_DRAIN,
+    AGENT_FX_JUDGE, /* tell the coordinator what failed here */
+    AGENT_FX_BARRIER,
+    AGENT_FX_LEAVE,  /* close: also close the run id */
+    AGENT_FX_FINISH, /* why, code: the exit code */
     /* News for people: the driver words them. */
-    GROUP_FX_SAY_SIGNAL,     /* sig: received */
-    GROUP_FX_SAY_KILL,       /* worker, sig: did not go by sig */
-    GROUP_FX_SAY_ABANDONED,  /* worker: did not even go by SIGKILL */
-    GROUP_FX_SAY_FAILED,     /* the attempt failed; final: for good */
-    GROUP_FX_SAY_SUCCEEDED,  /* every worker exited 0 */
-    GROUP_FX_SAY_TERMINATED, /* an unhealthy group has been ended */
-    GROUP_FX_SAY_BARRIER,    /* sig: came during the barrier */
-    GROUP_FX_SAY_NO_BARRIER, /* it was given up */
+    AGENT_FX_LOG_SIGNAL,     /* sig: received */
+    AGENT_FX_LOG_KILL,       /* worker, sig: did not go by sig */
+    AGENT_FX_LOG_ABANDONED,  /* worker: did not even go by SIGKILL */
+    AGENT_FX_LOG_FAILED,     /* the attempt failed; final: for good */
+    AGENT_FX_LOG_SUCCEEDED,  /* every worker exited 0 */
+    AGENT_FX_LOG_TERMINATED, /* an unhealthy group has been ended */
+    AGENT_FX_LOG_BARRIER,    /* sig: came during the barrier */
+    AGENT_FX_LOG_NO_BARRIER, /* it was given up */
 };
 
 struct agent_core_fx {

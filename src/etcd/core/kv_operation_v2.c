@@ -65,8 +65,8 @@ static void on_read(struct kv_operation *a, int *status, const struct etcd2_repl
         *status = MUSTER_EEXIST;
 }
 
-static bool on_put(struct kv_operation *a, int *status, const struct etcd2_reply *r,
-                   struct etcd_held *held)
+static bool kv_operation_v2_on_put(struct kv_operation *a, int *status,
+                                   const struct etcd2_reply *r, struct etcd_held *held)
 {
     if (a->checking) {
         on_read(a, status, r, held);
@@ -124,7 +124,8 @@ static void on_dir(struct kv_operation *a, int *status, const struct etcd2_reply
 
 /* A long poll that ends without an event is repeated; history that is gone, or a server
  * that has lost its index, is a reason to read again. */
-static bool on_waited(int *status, const struct etcd2_reply *r, struct etcd_held *held)
+static bool kv_operation_v2_on_waited(int *status, const struct etcd2_reply *r,
+                                      struct etcd_held *held)
 {
     if (r)
         held->revision = MAX_OF(r->index, r->node.modified_index);
@@ -141,13 +142,13 @@ bool kv_operation_v2_answer(struct kv_operation *a, int *status,
         on_read(a, status, r, held);
         return true;
     case KV_OPERATION_PUT:
-        return on_put(a, status, r, held);
+        return kv_operation_v2_on_put(a, status, r, held);
     case KV_OPERATION_DELETE:
     case KV_OPERATION_LIST:
         on_dir(a, status, r, held);
         return true;
     case KV_OPERATION_WAIT:
-        return on_waited(status, r, held);
+        return kv_operation_v2_on_waited(status, r, held);
     }
     return true;
 }

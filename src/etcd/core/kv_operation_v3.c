@@ -78,8 +78,8 @@ static struct etcd_held held_of(const struct etcd3_reply *r)
 }
 
 /* The server tells in the same answer what is there if we lost. */
-static int on_put(const struct kv_operation *a, const struct etcd3_reply *r,
-                  struct etcd_held *held)
+static int kv_operation_v3_on_put(const struct kv_operation *a,
+                                  const struct etcd3_reply *r, struct etcd_held *held)
 {
     *held = held_of(r);
     if (r->succeeded) {
@@ -130,7 +130,7 @@ bool kv_operation_v3_answer(struct kv_operation *a, int *status,
         *held = held_of(r);
         return true;
     case KV_OPERATION_PUT:
-        *status = on_put(a, r, held);
+        *status = kv_operation_v3_on_put(a, r, held);
         return true;
     case KV_OPERATION_DELETE:
         held->revision = (uint64_t)r->revision;

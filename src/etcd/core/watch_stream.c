@@ -51,7 +51,7 @@ static enum etcd_stream_next on_created(struct etcd_stream *s,
 
 /* The gRPC code of a canceled watch is a part of its text. 3.5 says "permission denied"
  * of a token that has run out, too: it may always be that. */
-static void on_refused(struct etcd_stream_news *out)
+static void watch_stream_on_refused(struct etcd_stream_news *out)
 {
     static const struct {
         const char *word;
@@ -83,7 +83,7 @@ static enum etcd_stream_next on_canceled(struct etcd_stream *s,
     /* We go on where we were, elsewhere. */
     err_set(&out->err, MUSTER_EHANGUP, "the watch was canceled");
     if (r->message.n)
-        on_refused(out);
+        watch_stream_on_refused(out);
     return ETCD_STREAM_FAILED;
 }
 

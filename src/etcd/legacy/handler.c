@@ -3,8 +3,8 @@
  * versions, the lifecycle (rendezvous/shell.h) about what the agent is told; this sends
  * requests, keeps keys alive, and settles the workers' address in the version's store.
  *
- * Top to bottom: keys kept alive, requests, feed and perform, the workers' address,
- * what the lifecycle asks for, what the agent asks, opening and the end. */
+ * Top to bottom: keys kept alive, requests, feed and legacy_perform, the workers'
+ * address, what the lifecycle asks for, what the agent asks, opening and the end. */
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/trace.h"
@@ -130,8 +130,8 @@ static void hiccup(struct legacy_handler *o)
     shell_arm(&o->shell);
 }
 
-static void on_reply(void *ctx, int status, const struct etcd_answer *a,
-                     const struct muster_error *err)
+static void legacy_on_reply(void *ctx, int status, const struct etcd_answer *a,
+                            const struct muster_error *err)
 {
     struct legacy_handler *o = ctx;
     struct legacy_event ev;
@@ -157,12 +157,13 @@ static void request(struct legacy_handler *o, const struct legacy_effect *e)
     o->waiting = e->request.wait;
     if (etcd2_encode(&m, &e->request) < 0)
         etcd_msg_fini(&m);
-    else if (etcd_client_call(o->client, &m, &opts, on_reply, o, &o->req, NULL) == 0)
+    else if (etcd_client_call(o->client, &m, &opts, legacy_on_reply, o, &o->req,
+                              NULL) == 0)
         return;
     hiccup(o);
 }
 
-/* ---- Feed and perform ---- */
+/* ---- Feed and legacy_perform ---- */
 
 static void joined(struct legacy_handler *o, const struct legacy_effect *e)
 {
@@ -187,7 +188,7 @@ static void joined(struct legacy_handler *o, const struct legacy_effect *e)
     shell_feed_error(&o->shell, LIFE_JOINED, NULL);
 }
 
-static void on_refused(struct legacy_handler *o, const struct legacy_effect *e)
+static void legacy_on_refused(struct legacy_handler *o, const struct legacy_effect *e)
 {
     struct muster_error err;
 
@@ -196,7 +197,7 @@ static void on_refused(struct legacy_handler *o, const struct legacy_effect *e)
     shell_feed_error(&o->shell, LIFE_REFUSED, &err);
 }
 
-static void on_closed(struct legacy_handler *o, const struct legacy_effect *e)
+static void legacy_on_closed(struct legacy_handler *o, const struct legacy_effect *e)
 {
     struct muster_error err = { 0 };
 
@@ -205,7 +206,7 @@ static void on_closed(struct legacy_handler *o, const struct legacy_effect *e)
     shell_feed_error(&o->shell, LIFE_CLOSED, e->code ? &err : NULL);
 }
 
-static void perform(struct legacy_handler *o, const struct legacy_effect *e)
+static void legacy_perform(struct legacy_handler *o, const struct legacy_effect *e)
 {
     switch (e->kind) {
     case LEGACY_FX_REQUEST:
@@ -226,10 +227,10 @@ static void perform(struct legacy_handler *o, const struct legacy_effect *e)
         joined(o, e);
         return;
     case LEGACY_FX_REFUSED:
-        on_refused(o, e);
+        legacy_on_refused(o, e);
         return;
     case LEGACY_FX_CLOSED:
-        on_closed(o, e);
+        legacy_on_closed(o, e);
         return;
     case LEGACY_FX_NEWS:
         shell_feed(&o->shell,
@@ -248,7 +249,7 @@ static void step(struct legacy_handler *o, struct legacy_event *ev)
     ev->now = clock_now();
     (void)legacy_step(o->core, ev, &fx); /* Out of memory is among the effects. */
     for (size_t i = 0; i < fx.count && !shell_ends(&o->shell); i++)
-        perform(o, &fx.at[i]);
+        legacy_perform(o, &fx.at[i]);
 }
 
 static void feed(struct legacy_handler *o, struct legacy_event *ev)

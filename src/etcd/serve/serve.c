@@ -806,7 +806,7 @@ int etcd_serve_open(uv_loop_t *loop, struct guard *guard,
     return 0;
 }
 
-static void on_timer_closed(uv_handle_t *handle)
+static void serve_on_timer_closed(uv_handle_t *handle)
 {
     struct etcd_serve *s = CONTAINER_OF(handle, struct etcd_serve, timer.timer);
     void (*const cb)(void *) = s->closed;
@@ -832,7 +832,7 @@ static void on_http_closed(void *ctx)
 {
     struct etcd_serve *s = ctx;
 
-    uv_close((uv_handle_t *)&s->timer.timer, on_timer_closed);
+    uv_close((uv_handle_t *)&s->timer.timer, serve_on_timer_closed);
 }
 
 /* Ends the process, and then the rest. */

@@ -1279,8 +1279,8 @@ static int on_ask(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
     return 0;
 }
 
-static void on_answer(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
-                      const struct job_msg *m)
+static void hub_on_answer(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
+                          const struct job_msg *m)
 {
     const size_t at = index_of(h, n);
 
@@ -1418,7 +1418,7 @@ static int on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
     case JOB_ASK:
         return on_ask(h, fx, n, m);
     case JOB_ANSWER:
-        on_answer(h, fx, n, m);
+        hub_on_answer(h, fx, n, m);
         return 0;
     case JOB_PONG:
         on_pong(h, fx, n, m);

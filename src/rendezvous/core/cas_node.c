@@ -141,7 +141,7 @@ static int write_again(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     return rc;
 }
 
-static int on_timer(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+static int cas_node_on_timer(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     static const char late[] = "the store did not answer in time";
 
@@ -220,7 +220,7 @@ static int step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
         on_gone(r, ev, fx);
         return 0;
     case RDZV_EV_TIMER:
-        return on_timer(r, ev->now, fx);
+        return cas_node_on_timer(r, ev->now, fx);
     }
     return 0;
 }

@@ -314,7 +314,7 @@ void coordinator_leave_place(struct coordinator *h, struct participant *m)
 }
 
 /* A rack that loses power is one event to a reader of the log, not a thousand lines. */
-static void say_departure(struct coordinator *h, enum trace_level level,
+static void log_departure(struct coordinator *h, enum trace_level level,
                           const char *text)
 {
     const unsigned most = 8;
@@ -332,7 +332,7 @@ void coordinator_lose(struct coordinator *h, struct coordinator_fx *fx,
     const bool ran = h->state.complete && rdzv_in(m, RDZV_PLACES);
     struct node_session *w = coordinator_find(h, &m->node);
 
-    say_departure(h, h->state.closed ? TRACE_DEBUG : level, text);
+    log_departure(h, h->state.closed ? TRACE_DEBUG : level, text);
     if (w)
         w->member = false; /* It is not told of its own loss. */
     if (ran && !h->state.closed && ++h->losses <= LOSSES_TOLD)

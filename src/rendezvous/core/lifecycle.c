@@ -165,8 +165,8 @@ static void opening_failed(struct lifecycle *l, const struct life_event *ev)
         stop_due(l, ev->code, ev->text);
 }
 
-static void on_opened(struct lifecycle *l, const struct life_event *ev,
-                      struct life_fx *fx)
+static void lifecycle_on_opened(struct lifecycle *l, const struct life_event *ev,
+                                struct life_fx *fx)
 {
     assert(l->stage == LIFE_OPENING);
     if (ev->code < 0) {
@@ -196,8 +196,8 @@ static void on_joined(struct lifecycle *l, struct life_fx *fx)
 
 /* Somebody else's heartbeats come under our name: two containers with one host name and
  * one process id, or our own former self. */
-static void on_refused(struct lifecycle *l, const struct life_event *ev,
-                       struct life_fx *fx)
+static void lifecycle_on_refused(struct lifecycle *l, const struct life_event *ev,
+                                 struct life_fx *fx)
 {
     assert(ev->code < 0);
     if (l->next.state == LIFE_CANCELING) {
@@ -227,8 +227,8 @@ static void on_address(struct lifecycle *l, const struct life_event *ev,
 
 /* The store dies with its host; those who have not read "closed" by then would take the
  * end of the run for a failure. */
-static void on_done(struct lifecycle *l, const struct life_event *ev,
-                    struct life_fx *fx)
+static void lifecycle_on_done(struct lifecycle *l, const struct life_event *ev,
+                              struct life_fx *fx)
 {
     const bool closed = ev->kind == LIFE_CLOSED;
     struct life_request *r = closed ? &l->close : &l->leave;
@@ -262,8 +262,8 @@ static void on_others(struct lifecycle *l, const struct life_event *ev)
 
 /* ---- What happens by itself ---- */
 
-static void on_news(struct lifecycle *l, const struct life_event *ev,
-                    struct life_fx *fx)
+static void lifecycle_on_news(struct lifecycle *l, const struct life_event *ev,
+                              struct life_fx *fx)
 {
     const bool finding = l->next.state == LIFE_FINDING;
 
@@ -299,8 +299,8 @@ static void on_news(struct lifecycle *l, const struct life_event *ev,
     fx->at[fx->count - 1].err = &l->away;
 }
 
-static void on_timer(struct lifecycle *l, const struct life_event *ev,
-                     struct life_fx *fx)
+static void lifecycle_on_timer(struct lifecycle *l, const struct life_event *ev,
+                               struct life_fx *fx)
 {
     if (l->awaited && l->next.state == LIFE_IDLE) {
         l->awaited = false;
@@ -378,13 +378,13 @@ static void take(struct lifecycle *l, const struct life_event *ev, struct life_f
         on_stop(l, ev, fx);
         return;
     case LIFE_OPENED:
-        on_opened(l, ev, fx);
+        lifecycle_on_opened(l, ev, fx);
         return;
     case LIFE_JOINED:
         on_joined(l, fx);
         return;
     case LIFE_REFUSED:
-        on_refused(l, ev, fx);
+        lifecycle_on_refused(l, ev, fx);
         return;
     case LIFE_ADDRESS:
     case LIFE_NO_ADDRESS:
@@ -392,19 +392,19 @@ static void take(struct lifecycle *l, const struct life_event *ev, struct life_f
         return;
     case LIFE_LEFT:
     case LIFE_CLOSED:
-        on_done(l, ev, fx);
+        lifecycle_on_done(l, ev, fx);
         return;
     case LIFE_OTHERS:
         on_others(l, ev);
         return;
     case LIFE_NEWS:
-        on_news(l, ev, fx);
+        lifecycle_on_news(l, ev, fx);
         return;
     case LIFE_HEARD:
         l->away_by_ms = MONO_NEVER; /* Back before it was worth telling. */
         return;
     case LIFE_TIMER:
-        on_timer(l, ev, fx);
+        lifecycle_on_timer(l, ev, fx);
         return;
     }
 }

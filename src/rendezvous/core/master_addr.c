@@ -263,8 +263,8 @@ static bool is_stranded(const struct master_addr *m, struct now now)
            now.mono_ms - m->talk.broke_ms >= REJOIN_MS;
 }
 
-static int on_waited(struct master_addr *m, const struct talk_event *ev,
-                     struct talk_fx *fx)
+static int master_addr_on_waited(struct master_addr *m, const struct talk_event *ev,
+                                 struct talk_fx *fx)
 {
     struct master_address at;
 
@@ -339,8 +339,8 @@ static int on_served(struct master_addr *m, const struct talk_event *ev,
     return rc;
 }
 
-static int on_answer(struct master_addr *m, const struct talk_event *ev,
-                     struct talk_fx *fx)
+static int master_addr_on_answer(struct master_addr *m, const struct talk_event *ev,
+                                 struct talk_fx *fx)
 {
     const bool own = m->stage == MASTER_SERVING || m->stage == MASTER_PROBING;
 
@@ -366,7 +366,7 @@ static int on_answer(struct master_addr *m, const struct talk_event *ev,
         fx->kind = TALK_DONE;
         return 0;
     case MASTER_WAITING:
-        return on_waited(m, ev, fx);
+        return master_addr_on_waited(m, ev, fx);
     case MASTER_CHECKING:
         return ev->reply->number == 0
                    ? ask_keys(m, MASTER_READING, m->back, ev->now, fx)
@@ -409,7 +409,7 @@ int master_addr_step(struct talk *t, const struct talk_event *ev, struct talk_fx
             m->started_ms = ev->now.mono_ms;
         return rc;
     case TALK_ANSWER:
-        return on_answer(m, ev, fx);
+        return master_addr_on_answer(m, ev, fx);
     case TALK_TIMER:
         assert(!t->asking);
         return ask_again(m, ev->now, fx);

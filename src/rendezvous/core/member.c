@@ -228,7 +228,7 @@ static void on_joined(struct member *g, struct member_fx *fx, const struct coord
                                             .world = m->world });
 }
 
-static void on_closed(struct member *g, struct member_fx *fx)
+static void member_on_closed(struct member *g, struct member_fx *fx)
 {
     const bool known = g->closed;
 
@@ -307,7 +307,7 @@ static void member_hear(struct member *g, const struct member_event *ev,
         member_done(fx, &g->leave, RDZV_EV_LEAVE, 0, NULL);
         return;
     case COORD_CLOSED:
-        on_closed(g, fx);
+        member_on_closed(g, fx);
         return;
     case COORD_GATHERED:
         on_gathered(g, m, ev->now);
@@ -475,8 +475,8 @@ static void begin(struct member *g, struct member_fx *fx, struct request_state *
         member_dial(g, fx); /* A host that turned us away is there: ask it at once. */
 }
 
-static void on_request(struct member *g, const struct member_event *ev,
-                       struct member_fx *fx)
+static void member_on_request(struct member *g, const struct member_event *ev,
+                              struct member_fx *fx)
 {
     const struct rdzv_settings *s = &g->cfg.settings;
 
@@ -510,7 +510,7 @@ void member_step(struct member *g, const struct member_event *ev, struct member_
     fx->count = 0;
     switch (ev->kind) {
     case MEMBER_REQUEST:
-        on_request(g, ev, fx);
+        member_on_request(g, ev, fx);
         return;
     case MEMBER_UP:
         member_up(g, fx, ev->now);

@@ -78,11 +78,11 @@ uint64_t value_hash(struct store *s, struct key *k)
     return s->hash;
 }
 
-void key_tidy(struct store *s, struct key *k)
+void key_drop_if_empty(struct store *s, struct key *k)
 {
     struct more *m = k->more;
 
-    if (m && !m->ready.count && !m->watch.count && !m->owed.count && !m->items) {
+    if (m && !m->ready.count && !m->watch.count && !m->unclaimed.count && !m->items) {
         mem_free(m);
         k->more = NULL;
     }

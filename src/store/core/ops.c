@@ -14,7 +14,7 @@ int make_room(struct store *s, struct span name, size_t n, struct key **k,
         return MUSTER_ENOMEM;
     if (value_reserve(*k, n, block) == 0)
         return 0;
-    key_tidy(s, *k);
+    key_drop_if_empty(s, *k);
     return MUSTER_ENOMEM;
 }
 
@@ -23,7 +23,7 @@ void put_and_wake(struct store *s, struct key *k, uint8_t *block, struct span v,
 {
     value_put(s, k, block, v);
     waits_written(s, k, fx);
-    key_tidy(s, k);
+    key_drop_if_empty(s, k);
 }
 
 int on_set(struct store *s, const struct ask *a)
@@ -107,14 +107,14 @@ int on_append(struct store *s, const struct ask *a)
     if (!k)
         return MUSTER_ENOMEM;
     if (value_grow(k, len) < 0) {
-        key_tidy(s, k);
+        key_drop_if_empty(s, k);
         return MUSTER_ENOMEM;
     }
     if (v.n)
         memcpy(value_at(k) + old, v.p, v.n);
     value_set_len(s, k, len);
     waits_written(s, k, a->fx);
-    key_tidy(s, k);
+    key_drop_if_empty(s, k);
     return 0;
 }
 
@@ -128,7 +128,7 @@ int on_delete(struct store *s, const struct ask *a)
         return MUSTER_ENOMEM;
     value_drop(s, k);
     waits_changed(s, k, a->fx); /* A missing key is a change, too. */
-    key_tidy(s, k);
+    key_drop_if_empty(s, k);
     return reply_number(a, 1);
 }
 
@@ -218,7 +218,7 @@ static void unstage(struct store *s, struct c10d_list list, struct staged *st, s
         struct key *k = key_find(s, name);
 
         if (k)
-            key_tidy(s, k);
+            key_drop_if_empty(s, k);
     }
 }
 
@@ -248,7 +248,7 @@ int on_multi_set(struct store *s, const struct ask *a)
      * away here, since each has a value. */
     for (size_t i = 0; i < done; i++) {
         waits_written(s, st[i].key, a->fx);
-        key_tidy(s, st[i].key);
+        key_drop_if_empty(s, st[i].key);
     }
     rc = 0;
 out:
@@ -334,7 +334,7 @@ int on_queue_push(struct store *s, const struct ask *a)
     if (!k)
         return MUSTER_ENOMEM;
     if (queue_push(k, a->req->value) < 0) {
-        key_tidy(s, k);
+        key_drop_if_empty(s, k);
         return MUSTER_ENOMEM;
     }
     waits_pushed(s, k, a->fx);
@@ -356,7 +356,7 @@ int on_queue_pop(struct store *s, const struct ask *a)
         queue_is_empty(s, k);
     else
         peer_popped(s, a->peer, k);
-    key_tidy(s, k);
+    key_drop_if_empty(s, k);
     return 0;
 }
 
@@ -375,7 +375,7 @@ static int barrier_done(struct store *s, const struct ask *a, struct key *k,
     /* The caller may have waited for k itself; with a value it stays. */
     peer_drop_wait(s, a->peer);
     waits_written(s, k, a->fx);
-    key_tidy(s, k);
+    key_drop_if_empty(s, k);
     return reply_number(a, 0);
 }
 
@@ -406,12 +406,12 @@ int on_barrier(struct store *s, const struct ask *a)
     value_put(s, k, block, count); /* The key exists now, but that wakes nobody. */
     wait_begin(s, w, a->fx);
     waits_changed(s, k, a->fx);
-    key_tidy(s, k);
+    key_drop_if_empty(s, k);
     return 0;
 nomem:
     mem_free(block);
     k = key_find(s, a->req->key);
     if (k)
-        key_tidy(s, k);
+        key_drop_if_empty(s, k);
     return MUSTER_ENOMEM;
 }

@@ -83,8 +83,8 @@ static const struct {
     [C10D_BARRIER] = { on_barrier, false },
 };
 
-static int on_request(struct store *s, const struct store_event *ev,
-                      struct store_fx *fx)
+static int store_on_request(struct store *s, const struct store_event *ev,
+                            struct store_fx *fx)
 {
     const struct ask a = { ev->peer, ev->request, fx };
     const enum c10d_op op = ev->request->op;
@@ -138,7 +138,7 @@ int store_step(struct store *s, const struct store_event *ev, struct store_fx *f
     s->popped = NULL;
     switch (ev->kind) {
     case STORE_REQUEST:
-        rc = on_request(s, ev, fx);
+        rc = store_on_request(s, ev, fx);
         break;
     case STORE_LEFT:
         peer_leave(s, ev->peer, fx);
@@ -177,7 +177,7 @@ void store_free(struct store *s)
         return;
     for (size_t i = 0; i < s->peers_size; i++) {
         mem_free(s->peers[i].wait); /* Their keys go, too: no need to leave them. */
-        mem_free(s->peers[i].owed);
+        mem_free(s->peers[i].unclaimed);
     }
     for (size_t i = 0; (l = map_next(&s->map, &i));)
         key_free(key_of_link(l));

@@ -22,7 +22,7 @@ struct links {
 };
 
 /* A pending WAIT or BARRIER of one peer; or, once a push has answered it, the note that
- * this peer owes a pop (see `owed`). */
+ * this peer owes a pop (see `unclaimed`). */
 struct wait {
     uint32_t peer;
     enum c10d_op op;
@@ -39,10 +39,10 @@ struct item {
 
 /* What few keys have: somebody waits for them, or they are queues. */
 struct more {
-    struct links ready; /* waits that end when the key appears or is written */
-    struct links watch; /* waits that end when the value becomes another one */
-    struct links owed;  /* woken by a push and not yet back for the item: should they
-                           leave, the next waiter must be told */
+    struct links ready;        /* waits that end when the key appears or is written */
+    struct links watch;        /* waits that end when the value becomes another one */
+    struct links unclaimed;    /* woken by a push and not yet back for the item: should
+                             they    leave, the next waiter must be told */
     struct item *first, *last; /* owned; the queue, oldest first */
     size_t items;
     struct key *next; /* during a wipe: another key that stays */
@@ -62,8 +62,8 @@ struct key {
 };
 
 struct peer {
-    struct wait *wait; /* owned; pending, or NULL */
-    struct wait *owed; /* owned; see struct wait, or NULL */
+    struct wait *wait;      /* owned; pending, or NULL */
+    struct wait *unclaimed; /* owned; see struct wait, or NULL */
 };
 
 struct store {
@@ -83,11 +83,12 @@ struct store {
 struct span name_of_link(const struct map_link *link); /* for the map */
 struct key *key_find(const struct store *s, struct span name);
 /* Makes an entry without a value, but with room for one of n bytes. The caller gives it
- * a value, a queue or a wait, or calls key_tidy. */
+ * a value, a queue or a wait, or calls key_drop_if_empty. */
 struct key *key_make(struct store *s, struct span name, size_t n);
-void key_tidy(struct store *s, struct key *k); /* frees what is no longer needed */
-void key_free(struct key *k);                  /* k is not in the map, nobody waits */
-int key_need_more(struct key *k);              /* so that k->more exists */
+void key_drop_if_empty(struct store *s,
+                       struct key *k); /* frees what is no longer needed */
+void key_free(struct key *k);          /* k is not in the map, nobody waits */
+int key_need_more(struct key *k);      /* so that k->more exists */
 
 static inline struct span key_name(const struct key *k)
 {

@@ -79,7 +79,7 @@ static int key_for_wait(struct store *s, struct span name, struct key **out)
     if (!k)
         return MUSTER_ENOMEM;
     if (key_need_more(k) < 0) {
-        key_tidy(s, k);
+        key_drop_if_empty(s, k);
         return MUSTER_ENOMEM;
     }
     *out = k;
@@ -137,7 +137,7 @@ void wait_free(struct store *s, struct wait *w)
         if (!l->key)
             continue;
         link_out(l);
-        key_tidy(s, l->key);
+        key_drop_if_empty(s, l->key);
     }
     mem_free(w);
 }
@@ -151,15 +151,15 @@ void peer_drop_wait(struct store *s, uint32_t peer)
     s->waits--;
 }
 
-static void drop_owed(struct store *s, uint32_t peer)
+static void drop_unclaimed(struct store *s, uint32_t peer)
 {
-    struct wait *w = s->peers[peer].owed;
+    struct wait *w = s->peers[peer].unclaimed;
 
-    s->peers[peer].owed = NULL;
+    s->peers[peer].unclaimed = NULL;
     wait_free(s, w);
 }
 
-static struct key *owed_key(const struct wait *w)
+static struct key *unclaimed_key(const struct wait *w)
 {
     for (size_t i = 0; w && i < w->count; i++) {
         if (w->links[i].key)
@@ -170,28 +170,28 @@ static struct key *owed_key(const struct wait *w)
 
 void peer_pass_on(struct store *s, uint32_t peer, struct store_fx *fx)
 {
-    struct wait *w = peer < s->peers_size ? s->peers[peer].owed : NULL;
+    struct wait *w = peer < s->peers_size ? s->peers[peer].unclaimed : NULL;
 
     if (!w)
         return;
-    s->peers[peer].owed = NULL;       /* It may be woken itself, if it waits again. */
-    waits_pushed(s, owed_key(w), fx); /* w still hangs there, so the key stays. */
+    s->peers[peer].unclaimed = NULL; /* It may be woken itself, if it waits again. */
+    waits_pushed(s, unclaimed_key(w), fx); /* w still hangs there, so the key stays. */
     wait_free(s, w);
 }
 
 void peer_popped(struct store *s, uint32_t peer, struct key *k)
 {
-    if (peer < s->peers_size && owed_key(s->peers[peer].owed) == k)
-        drop_owed(s, peer);
+    if (peer < s->peers_size && unclaimed_key(s->peers[peer].unclaimed) == k)
+        drop_unclaimed(s, peer);
 }
 
 void queue_is_empty(struct store *s, struct key *k)
 {
     struct link *l;
 
-    while (k->more && (l = k->more->owed.first)) {
+    while (k->more && (l = k->more->unclaimed.first)) {
         link_out(l);
-        s->peers[l->wait->peer].owed = NULL;
+        s->peers[l->wait->peer].unclaimed = NULL;
         mem_free(l->wait); /* All its other links were struck. */
     }
 }
@@ -262,9 +262,9 @@ void waits_pushed(struct store *s, struct key *k, struct store_fx *fx)
             continue;
         answer(s, w, fx);
         l->key = k;
-        link_in(&k->more->owed, l);
-        assert(!s->peers[w->peer].owed); /* Passed on when this wait began. */
-        s->peers[w->peer].owed = w;
+        link_in(&k->more->unclaimed, l);
+        assert(!s->peers[w->peer].unclaimed); /* Passed on when this wait began. */
+        s->peers[w->peer].unclaimed = w;
         return;
     }
 }

@@ -8,26 +8,26 @@
 #include "base/buf.h"
 
 static const char *const fx_names[] = {
-    [GROUP_FX_JOIN] = "join",
-    [GROUP_FX_CANCEL_JOIN] = "cancel",
-    [GROUP_FX_ASSIGN] = "assign",
-    [GROUP_FX_START] = "start",
-    [GROUP_FX_SIGNAL] = "signal",
-    [GROUP_FX_LEFTOVERS] = "leftovers",
-    [GROUP_FX_KILL_ALL] = "kill-all",
-    [GROUP_FX_DRAIN] = "drain",
-    [GROUP_FX_JUDGE] = "judge",
-    [GROUP_FX_BARRIER] = "barrier",
-    [GROUP_FX_LEAVE] = "leave",
-    [GROUP_FX_FINISH] = "finish",
-    [GROUP_FX_SAY_SIGNAL] = "say-signal",
-    [GROUP_FX_SAY_KILL] = "say-kill",
-    [GROUP_FX_SAY_ABANDONED] = "say-abandoned",
-    [GROUP_FX_SAY_FAILED] = "say-failed",
-    [GROUP_FX_SAY_SUCCEEDED] = "say-succeeded",
-    [GROUP_FX_SAY_TERMINATED] = "say-terminated",
-    [GROUP_FX_SAY_BARRIER] = "say-barrier",
-    [GROUP_FX_SAY_NO_BARRIER] = "say-no-barrier",
+    [AGENT_FX_JOIN] = "join",
+    [AGENT_FX_CANCEL_JOIN] = "cancel",
+    [AGENT_FX_ASSIGN] = "assign",
+    [AGENT_FX_START] = "start",
+    [AGENT_FX_SIGNAL] = "signal",
+    [AGENT_FX_LEFTOVERS] = "leftovers",
+    [AGENT_FX_KILL_ALL] = "kill-all",
+    [AGENT_FX_DRAIN] = "drain",
+    [AGENT_FX_JUDGE] = "judge",
+    [AGENT_FX_BARRIER] = "barrier",
+    [AGENT_FX_LEAVE] = "leave",
+    [AGENT_FX_FINISH] = "finish",
+    [AGENT_FX_LOG_SIGNAL] = "say-signal",
+    [AGENT_FX_LOG_KILL] = "say-kill",
+    [AGENT_FX_LOG_ABANDONED] = "say-abandoned",
+    [AGENT_FX_LOG_FAILED] = "say-failed",
+    [AGENT_FX_LOG_SUCCEEDED] = "say-succeeded",
+    [AGENT_FX_LOG_TERMINATED] = "say-terminated",
+    [AGENT_FX_LOG_BARRIER] = "say-barrier",
+    [AGENT_FX_LOG_NO_BARRIER] = "say-no-barrier",
 };
 
 /* One effect as a word: "signal1:15", "start0", "leave+close", "finish0". */
@@ -35,20 +35,20 @@ static void show(struct buf *out, const struct agent_core_fx *f)
 {
     assert_int_equal(buf_printf(out, " %s", fx_names[f->kind]), 0);
     switch (f->kind) {
-    case GROUP_FX_START:
+    case AGENT_FX_START:
         buf_printf(out, "%d", (int)f->attempt);
         break;
-    case GROUP_FX_SIGNAL:
-    case GROUP_FX_SAY_KILL:
+    case AGENT_FX_SIGNAL:
+    case AGENT_FX_LOG_KILL:
         buf_printf(out, "%d:%d", (int)f->worker, f->sig);
         break;
-    case GROUP_FX_LEAVE:
+    case AGENT_FX_LEAVE:
         buf_append_str(out, f->close ? "+close" : "");
         break;
-    case GROUP_FX_FINISH:
+    case AGENT_FX_FINISH:
         buf_printf(out, "%d", f->code);
         break;
-    case GROUP_FX_SAY_FAILED:
+    case AGENT_FX_LOG_FAILED:
         buf_append_str(out, f->final ? "+final" : "");
         break;
     default:
@@ -69,17 +69,17 @@ static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
         const char *word;
         enum agent_core_event_kind kind;
     } words[] = {
-        { "begin", GROUP_EV_BEGIN },         { "joined", GROUP_EV_JOINED },
-        { "assigned", GROUP_EV_ASSIGNED },   { "started", GROUP_EV_STARTED },
-        { "fatal", GROUP_EV_FATAL },         { "leftovers", GROUP_EV_LEFTOVERS },
-        { "empty", GROUP_EV_EMPTY },         { "drained", GROUP_EV_DRAINED },
-        { "changed", GROUP_EV_CHANGED },     { "lost", GROUP_EV_LOST },
-        { "moved-on", GROUP_EV_MOVED_ON },   { "evicted", GROUP_EV_EVICTED },
-        { "cut-off", GROUP_EV_CUT_OFF },     { "stuck", GROUP_EV_STUCK },
-        { "opened", GROUP_EV_BARRIER_DONE }, { "left", GROUP_EV_LEFT },
-        { "deserted", GROUP_EV_DESERTED },   { "hang", GROUP_EV_HANG },
-        { "ending", GROUP_EV_ENDING },       { "verdict", GROUP_EV_VERDICT },
-        { "unjudged", GROUP_EV_UNJUDGED },
+        { "begin", AGENT_EV_BEGIN },         { "joined", AGENT_EV_JOINED },
+        { "assigned", AGENT_EV_ASSIGNED },   { "started", AGENT_EV_STARTED },
+        { "fatal", AGENT_EV_FATAL },         { "leftovers", AGENT_EV_LEFTOVERS },
+        { "empty", AGENT_EV_EMPTY },         { "drained", AGENT_EV_DRAINED },
+        { "changed", AGENT_EV_CHANGED },     { "lost", AGENT_EV_LOST },
+        { "moved-on", AGENT_EV_MOVED_ON },   { "evicted", AGENT_EV_EVICTED },
+        { "cut-off", AGENT_EV_CUT_OFF },     { "stuck", AGENT_EV_STUCK },
+        { "opened", AGENT_EV_BARRIER_DONE }, { "left", AGENT_EV_LEFT },
+        { "deserted", AGENT_EV_DESERTED },   { "hang", AGENT_EV_HANG },
+        { "ending", AGENT_EV_ENDING },       { "verdict", AGENT_EV_VERDICT },
+        { "unjudged", AGENT_EV_UNJUDGED },
     };
     struct agent_core_event ev = { 0 };
     struct agent_core_fx_list fx = { 0 };
@@ -87,30 +87,30 @@ static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
     char sign;
 
     if (sscanf(word, "exit%d%c%d", &worker, &sign, &code) == 3) {
-        ev.kind = GROUP_EV_EXIT;
+        ev.kind = AGENT_EV_EXIT;
         ev.worker = worker;
         ev.code = sign == '-' ? -code : code;
     } else if (sscanf(word, "sig%d", &code) == 1) {
-        ev.kind = GROUP_EV_SIGNAL;
+        ev.kind = AGENT_EV_SIGNAL;
         ev.code = code;
     } else if (strcmp(word, "hang+stop") == 0) {
-        ev.kind = GROUP_EV_HANG;
+        ev.kind = AGENT_EV_HANG;
         ev.code = 1;
     } else if (strcmp(word, "cut-off+wait") == 0) {
-        ev.kind = GROUP_EV_CUT_OFF;
+        ev.kind = AGENT_EV_CUT_OFF;
         ev.code = 1;
     } else if (strcmp(word, "judge-back") == 0) {
-        ev.kind = GROUP_EV_UNJUDGED;
+        ev.kind = AGENT_EV_UNJUDGED;
         ev.code = 1;
     } else if (sscanf(word, "restart%d", &worker) == 1) {
-        ev.kind = GROUP_EV_RESTART;
+        ev.kind = AGENT_EV_RESTART;
         ev.worker = worker;
     } else if (sscanf(word, "judged%d", &worker) == 1) {
-        ev.kind = GROUP_EV_ASSIGNED;
+        ev.kind = AGENT_EV_ASSIGNED;
         ev.worker = worker;
         ev.code = 1;
     } else if (sscanf(word, "%ds", &code) == 1) {
-        ev.kind = GROUP_EV_TIMEOUT;
+        ev.kind = AGENT_EV_TIMEOUT;
         *ms += (uint64_t)code * 1000;
     } else {
         size_t i = 0;
@@ -359,9 +359,9 @@ static void any_order(void **state)
         for (int k = 0; k < 60; k++) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
             const struct agent_core_event ev = {
-                .kind = k == 0 ? GROUP_EV_BEGIN
+                .kind = k == 0 ? AGENT_EV_BEGIN
                                : (enum agent_core_event_kind)(
-                                     1 + (seed >> 33) % GROUP_EV_UNJUDGED),
+                                     1 + (seed >> 33) % AGENT_EV_UNJUDGED),
                 .worker = (int64_t)((seed >> 40) % 3),
                 .code = (int)((seed >> 50) % 2) * 15,
                 .now = { .mono_ms = ms += (seed >> 45) % 4000 },
@@ -369,10 +369,10 @@ static void any_order(void **state)
             fx.count = 0;
             assert_int_equal(agent_core_step(&g, &ev, &fx), 0);
             for (size_t i = 0; i < fx.count; i++) {
-                if (fx.items[i].kind != GROUP_FX_FINISH)
+                if (fx.items[i].kind != AGENT_FX_FINISH)
                     continue;
                 finished++;
-                assert_int_equal(g.phase, GROUP_DONE);
+                assert_int_equal(g.phase, AGENT_DONE);
             }
             assert_true(g.alive >= 0 && g.remaining >= 0);
         }
@@ -394,9 +394,9 @@ static void no_memory(void **state)
         int rc = agent_core_init(&g, &set, NULL);
         if (rc == 0) {
             rc = agent_core_step(
-                &g, &(struct agent_core_event){ .kind = GROUP_EV_BEGIN }, &fx);
+                &g, &(struct agent_core_event){ .kind = AGENT_EV_BEGIN }, &fx);
             if (rc != 0)
-                assert_int_equal(g.phase, GROUP_NEW);
+                assert_int_equal(g.phase, AGENT_NEW);
         }
         assert_true(rc == 0 || rc == MUSTER_ENOMEM);
         agent_core_fx_fini(&fx);

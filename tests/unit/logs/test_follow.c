@@ -55,7 +55,7 @@ struct rig {
     int trouble_errnum, blind_errnum;
 };
 
-static void on_trouble(void *ctx, const char *name, int errnum)
+static void on_error(void *ctx, const char *name, int errnum)
 {
     struct rig *r = ctx;
 
@@ -87,7 +87,7 @@ static void on_tick(uv_timer_t *timer)
 /* tails_open, with our pipes as stdout and stderr while it opens them. */
 static int open_tails(struct rig *r)
 {
-    const struct tails_opts opts = { &r->loop, on_trouble, on_blind, r };
+    const struct tails_opts opts = { &r->loop, on_error, on_blind, r };
     int before[2], rc;
 
     fflush(NULL);

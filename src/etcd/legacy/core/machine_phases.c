@@ -112,8 +112,8 @@ static int on_failure(struct legacy *l, const struct legacy_event *ev,
 }
 
 /* Our write is done. */
-static int on_done(struct legacy *l, const struct legacy_event *ev,
-                   struct legacy_fx *fx)
+static int machine_phases_on_done(struct legacy *l, const struct legacy_event *ev,
+                                  struct legacy_fx *fx)
 {
     l->index = ev->index;
     switch ((int)l->phase) {
@@ -192,8 +192,8 @@ static int on_lost(struct legacy *l, const struct legacy_event *ev,
 }
 
 /* A wait is over, with or without an event: read again. */
-static int on_waited(struct legacy *l, const struct legacy_event *ev,
-                     struct legacy_fx *fx)
+static int machine_phases_on_waited(struct legacy *l, const struct legacy_event *ev,
+                                    struct legacy_fx *fx)
 {
     if (l->joining && l->now.mono_ms > l->join_by_ms)
         return legacy_again(l, fx); /* which gives up */
@@ -244,7 +244,7 @@ int legacy_on_reply(struct legacy *l, const struct legacy_event *ev,
     case LEGACY_PH_FREE_WAIT:
     case LEGACY_PH_MEMBER_WAIT:
         if (ev->code == 0 || ev->code == MUSTER_ETIMEDOUT || ev->code == MUSTER_ESTATE)
-            return on_waited(l, ev, fx);
+            return machine_phases_on_waited(l, ev, fx);
         return on_failure(l, ev, fx);
     case LEGACY_PH_MAKE_PREFIX:
     case LEGACY_PH_MAKE_RUN:
@@ -255,7 +255,7 @@ int legacy_on_reply(struct legacy *l, const struct legacy_event *ev,
         break;
     }
     if (ev->code == 0)
-        return on_done(l, ev, fx);
+        return machine_phases_on_done(l, ev, fx);
     if (ev->code == MUSTER_EEXIST)
         return on_lost(l, ev, fx);
     if (ev->code == MUSTER_ENOENT && l->phase == LEGACY_PH_CREATE)
