@@ -24,7 +24,7 @@
 #include "store/core/reserved.h"
 #include "store/server_int.h"
 
-#define UNPROVEN_EACH 4096u       /* connections of one address that are not admitted */
+#define UNPROVEN_EACH 16384u      /* connections of one address that are not admitted */
 #define UNPROVEN_ASKS 64u         /* requests of such a connection */
 #define UNPROVEN_HELD (64u << 20) /* bytes of unfinished requests of all of them */
 #define LINES         10u         /* about refused connections ... */
