@@ -276,7 +276,6 @@ static int find(struct etcd_serve *s, struct muster_error *err)
 
 static void plan(struct etcd_serve *s);
 static bool is_foreign(struct etcd_serve *s);
-static void tell_absent(struct etcd_serve *s);
 
 static void on_peer(void *ctx, int status, const struct http_answer *a, bool sent,
                     const struct muster_error *err)
