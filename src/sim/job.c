@@ -169,8 +169,10 @@ static int agent_main(void *arg)
     os.current->asked = 0;
     os.current->fail_at = n->lives == 1 ? n->fail_alloc : 0;
     code = run_agent(n, &c);
-    if (os.current->fail_at && os.current->asked >= os.current->fail_at)
+    if (os.current->fail_at && os.current->asked >= os.current->fail_at) {
         n->starved = true;
+        the_job->starved++;
+    }
     os.current->fail_at = 0;
     launch_config_fini(&c);
     if (os.current->blocks)
@@ -507,8 +509,9 @@ static bool all_ended(const struct job *j)
     return true;
 }
 
-#define VAIN_US (30 * OS_SECOND)
-#define END_US  (8 * OS_SECOND) /* from the end of the work to the end of the node */
+#define VAIN_US       (30 * OS_SECOND)
+#define HOST_WAITS_US (4 * OS_SECOND) /* for others, before its store goes with it */
+#define END_US        (8 * OS_SECOND) /* from the end of the work to the end of the node */
 
 /* Nothing but connections has failed: then nobody may notice. */
 static void check_unharmed(const struct job *j)
@@ -549,6 +552,8 @@ static void check_went_on(const struct job *j)
 {
     if (j->done_t == OS_NEVER)
         os_fail("the job could have gone on, and has not");
+    else if (j->last_fault_t > j->done_t + HOST_WAITS_US)
+        return; /* The host did not wait for who was cut off from it all that time. */
     for (size_t i = 0; i < j->set.nodes; i++) {
         const struct job_node *n = &j->nodes[i];
 
@@ -571,7 +576,8 @@ static void check_no_vain_wait(const struct job *j)
         if (strcmp(j->set.backend, "static") == 0 &&
             j->kills + j->signals + j->cuts + j->stops)
             return; /* Nobody tells them: they wait for the 300 s that torchrun does. */
-        if (!n->ended || n->exit_code != 0 || n->error)
+        if (!n->ended || n->exit_code != 0 || n->error ||
+            (j->starved && strcmp(j->set.backend, "static") == 0))
             continue;
         for (size_t k = 0; k < j->set.nodes; k++)
             if (k != i)

@@ -472,10 +472,60 @@ static void memory_fails_and_nothing_has_changed(void **state)
     }
 }
 
+/* What a step of node 2 comes to, told where the workers' store of the round is. */
+static enum talk_fx_kind told(struct master_addr *m, uint64_t round, const char *host)
+{
+    struct talk_event ev = { .kind = TALK_BEGIN };
+    struct talk_fx fx = { 0 };
+    struct c10d_reply reply = { 0 };
+    struct buf bytes;
+
+    buf_init(&bytes, SIZE_MAX);
+    master_addr_reset(m);
+    m->round = round;
+    assert_int_equal(master_addr_step(&m->talk, &ev, &fx), 0);
+    if (fx.kind == TALK_ASK && host) {
+        assert_int_equal(c10d_list_add(&bytes, span_str(host)), 0);
+        assert_int_equal(c10d_list_add(&bytes, span_str("20000")), 0);
+        reply.list = (struct c10d_list){ buf_span(&bytes), 2 };
+        ev = (struct talk_event){ .kind = TALK_ANSWER, .reply = &reply };
+        m->talk.asking = true;
+        assert_int_equal(master_addr_step(&m->talk, &ev, &fx), 0);
+        assert_int_equal(fx.kind, TALK_DONE);
+    }
+    buf_fini(&bytes);
+    return fx.kind;
+}
+
+/* Rank 0 may use the store of another member, as long as that is there; it need not be
+ * the same in the next round. Its own store it keeps. */
+static void a_server_that_rank_0_has_taken_over(void **state)
+{
+    const struct rdzv_node members[] = { { span_str("a"), 1, 0 },
+                                         { span_str("b"), 2, 0 },
+                                         { span_str("c"), 3, 0 } };
+    struct master_addr m = { .run_id = "run",
+                             .share = true,
+                             .timeout_ms = 60000,
+                             .rank = 2,
+                             .members = members,
+                             .count = 3 };
+
+    (void)state;
+    talk_init(&m.talk);
+    assert_int_equal(told(&m, 1, "b"), TALK_DONE);
+    assert_int_equal(told(&m, 2, NULL), TALK_ASK);
+    m.talk.asking = false;
+    assert_int_equal(told(&m, 2, "a"), TALK_DONE);
+    assert_int_equal(told(&m, 3, NULL), TALK_DONE);
+    talk_fini(&m.talk);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_is_well),
+        cmocka_unit_test(a_server_that_rank_0_has_taken_over),
         cmocka_unit_test(a_break_at_any_question),
         cmocka_unit_test(memory_fails_and_nothing_has_changed),
     };
