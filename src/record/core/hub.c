@@ -70,6 +70,8 @@ struct hub {
     int64_t max_restarts; /* of whoever serves the store, else of the first node */
     bool has_budget;
     uint64_t ping_due_us;
+    uint64_t lost_due_us; /* no node's lost_by_us is earlier */
+    size_t hint;          /* where to look first for the node of a message */
     size_t unannounced;
     uint64_t floor; /* the highest number that any agent knows */
 
@@ -135,7 +137,7 @@ struct hub *hub_new(struct span run_id, const struct trace *trace)
     h->next_number = 1;
     h->next_ask = 1;
     h->round.number = -1;
-    h->round.due_us = h->end.due_us = h->ping_due_us = MONO_NEVER;
+    h->round.due_us = h->end.due_us = h->ping_due_us = h->lost_due_us = MONO_NEVER;
     h->phases.round = -1;
     h->phases.due_us = MONO_NEVER;
     return h;
@@ -236,11 +238,18 @@ static void drop(struct hub_fx *fx, uint32_t peer, const char *why)
 
 /* ---- nodes ---- */
 
-static struct hub_node *node_of_peer(const struct hub *h, uint32_t peer)
+/* Answers of thousands of nodes come about in their order: the search begins behind the
+ * node that was found last. */
+static struct hub_node *node_of_peer(struct hub *h, uint32_t peer)
 {
-    for (size_t i = 0; i < h->count; i++)
-        if (h->nodes[i]->here && h->nodes[i]->peer == peer)
+    for (size_t k = 0, i = h->hint; k < h->count; k++, i++) {
+        if (i >= h->count)
+            i = 0;
+        if (h->nodes[i]->here && h->nodes[i]->peer == peer) {
+            h->hint = i;
             return h->nodes[i];
+        }
+    }
     return NULL;
 }
 
@@ -1117,10 +1126,10 @@ static void ask_node_gone(struct hub *h, struct hub_fx *fx, size_t index);
 
 static size_t index_of(const struct hub *h, const struct hub_node *n)
 {
-    size_t i = 0;
+    size_t i = h->hint;
 
-    while (h->nodes[i] != n)
-        i++;
+    while (i >= h->count || h->nodes[i] != n)
+        i = i >= h->count ? 0 : i + 1;
     return i;
 }
 
@@ -1187,6 +1196,7 @@ static void detach(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool by
         leave(h, fx, n);
     else
         n->lost_by_us = h->now.mono_us + grace_us(n);
+    h->lost_due_us = MIN_OF(h->lost_due_us, n->lost_by_us);
 }
 
 /* ---- questions ---- */
@@ -1363,9 +1373,12 @@ static void on_time(struct hub *h, struct hub_fx *fx)
         emit_phases(h, fx);
     if (h->end.on && h->end.due_us <= h->now.mono_us)
         judge(h, fx);
-    for (size_t i = 0; i < h->count; i++)
+    for (size_t i = 0; h->lost_due_us <= h->now.mono_us && i < h->count; i++)
         if (h->nodes[i]->lost_by_us <= h->now.mono_us)
             lose(h, fx, h->nodes[i], true);
+    h->lost_due_us = MONO_NEVER;
+    for (size_t i = 0; i < h->count; i++)
+        h->lost_due_us = MIN_OF(h->lost_due_us, h->nodes[i]->lost_by_us);
     ask_expire(h, fx);
     if (h->ping_due_us <= h->now.mono_us)
         on_ping_time(h, fx);
@@ -1380,9 +1393,7 @@ uint64_t hub_deadline(const struct hub *h)
     for (size_t k = 0; k < HUB_ASKS; k++)
         if (h->asks[k].on)
             by = MIN_OF(by, h->asks[k].due_us);
-    for (size_t i = 0; i < h->count; i++)
-        by = MIN_OF(by, h->nodes[i]->lost_by_us);
-    return by;
+    return MIN_OF(by, h->lost_due_us);
 }
 
 /* ---- the step ---- */
