@@ -176,7 +176,8 @@ static void on_changed(struct rdzv *r, struct now now, struct rdzv_fx *fx)
         r->read_due_ms = MIN_OF(r->read_due_ms, due);
 }
 
-/* As if its heartbeat had not changed for long enough; one that changes after all
+/* As if its heartbeat had not changed for long enough. The newest that it wrote before
+ * its end we may not have read yet, so it is the second that changes from now on which
  * brings the node back. */
 static void on_gone(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
@@ -188,6 +189,7 @@ static void on_gone(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx 
             !span_eq(span_str(rdzv_node_text(&m->node, text, sizeof text)), ev->value))
             continue;
         m->since_ms = 0; /* as long ago as can be */
+        m->gone = true;
         if (r->mode != MODE_IDLE)
             rdzv_read_now(r, fx);
         return;

@@ -83,7 +83,8 @@ void rdzv_beat_seen(struct rdzv *r, struct participant *m, int64_t beat_us,
                     struct now now)
 {
     m->beat_us = beat_us;
-    m->since_ms = now.mono_ms;
+    m->since_ms = m->gone ? 0 : now.mono_ms;
+    m->gone = false;
     if (beat_us == r->beat_us && rdzv_node_cmp(&m->node, &r->self) == 0)
         r->ours = true; /* what we sent has arrived, even if its answer was lost */
     else
@@ -123,8 +124,13 @@ void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now)
         const struct participant *old = rdzv_state_find(&r->seen, &m->node);
         const bool known = rdzv_in(old, RDZV_BEATS);
 
-        m->since_ms = known && old->beat_us == m->beat_us ? since(r, old, now.mono_ms)
-                                                          : now.mono_ms;
+        const bool same = known && old->beat_us == m->beat_us;
+
+        m->gone = known && old->gone && same;
+        if (same)
+            m->since_ms = since(r, old, now.mono_ms);
+        else
+            m->since_ms = known && old->gone ? 0 : now.mono_ms;
         m->told = old && old->told;
         if (m->beat_us == r->beat_us && rdzv_node_cmp(&m->node, &r->self) == 0)
             r->ours = true; /* what we sent has arrived, even if its answer was lost */

@@ -57,6 +57,7 @@ struct participant {
     uint64_t
         since_ms; /* ours, not shared: by our mono clock, first seen with beat_us */
     bool told;    /* ours: its clock was warned of */
+    bool gone;    /* ours: known to have ended, since beat_us */
 };
 
 struct rdzv_state {

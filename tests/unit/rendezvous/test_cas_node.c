@@ -400,6 +400,24 @@ static void the_backend_tells_who_is_gone(void **state)
     world_fini(&w);
 }
 
+/* Its newest heartbeat, from before its end, is read only after that is known. */
+static void an_old_beat_does_not_bring_back(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 1, 3, 3);
+    for (size_t i = 0; i < 3; i++)
+        request(&w, i, RDZV_EV_JOIN);
+    expect_world(&w, 2, 0, 2, 3);
+    pass(&w, 6000, 1u << 1 | 1u << 2); /* Node 0 beats, and nobody reads it. */
+    feed(&w, 1,
+         (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n0_10_0") });
+    assert_int_equal(w.told[1], 1);
+    assert_int_equal(w.news[1].news, RDZV_NEWS_LOST);
+    world_fini(&w);
+}
+
 static void a_lost_member_makes_room(void **state)
 {
     struct world w;
@@ -846,6 +864,7 @@ int main(void)
         cmocka_unit_test(whoever_is_missing_after_the_end_is_told_of),
         cmocka_unit_test(beats_keep_the_round),
         cmocka_unit_test(the_backend_tells_who_is_gone),
+        cmocka_unit_test(an_old_beat_does_not_bring_back),
         cmocka_unit_test(who_was_silent_before_an_outage_gets_time),
         cmocka_unit_test(a_lost_member_makes_room),
         cmocka_unit_test(a_spare_waits_and_is_dismissed),
