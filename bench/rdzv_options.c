@@ -10,14 +10,15 @@
 
 static const char *beside_us(char *path, size_t size, const char *name)
 {
-    const ssize_t n = readlink("/proc/self/exe", path, size - 1);
+    char self[4096];
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     char *slash;
 
-    path[MAX_OF(n, 0)] = '\0';
-    slash = strrchr(path, '/');
+    self[MAX_OF(n, 0)] = '\0';
+    slash = strrchr(self, '/');
     if (!slash)
         return name;
-    (void)snprintf(slash + 1, size - (size_t)(slash + 1 - path), "%s", name);
+    (void)snprintf(path, size, "%.*s/%s", (int)(slash - self), self, name);
     return path;
 }
 

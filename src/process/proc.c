@@ -128,7 +128,12 @@ static char **candidates(const char *name, char *const *envp)
     for (size_t i = 0; i < count; i++) {
         const size_t n = direct ? 0 : strcspn(path, ":");
         out[i] = at;
-        at += sprintf(at, "%.*s%s%s", (int)n, path, n ? "/" : "", name) + 1;
+        memcpy(at, path, n);
+        at += n;
+        if (n > 0)
+            *at++ = '/';
+        memcpy(at, name, each - 1); /* and its end */
+        at += each - 1;
         path += direct ? 0 : n + 1;
     }
     out[count] = NULL;
