@@ -343,7 +343,7 @@ def test_who_is_missing_is_named_after_a_restart(tmp_path: Path) -> None:
         up(nodes, 3)
         nodes[2].signal(signal.SIGKILL)
         for n in nodes[:2]:
-            n.wait_for_match("2 of 3 nodes are here, missing: node3; here: node[12], node[12]")
+            n.wait_for_match(r"2 of 3 nodes are here, missing: node3 \(until .*\); here: node[12], node[12]")
         back = node(rig[2], "node1:29400", tmp_path, "--max-restarts=3", conf=conf)
         for n in nodes[:2]:
             n.wait_for("the group is complete after")

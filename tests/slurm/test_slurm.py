@@ -149,7 +149,7 @@ def test_who_is_missing_is_named(slurm, tmp_path: Path) -> None:
     late = (f'[ "$(hostname)" != node3 ] || until [ -e {tmp_path}/go ]; do sleep 0.1; done; '
             f"exec {MUSTER} run --no-python true")
     srun = slurm.srun(["-N3", "--ntasks-per-node=1", "sh", "-c", late])
-    srun.wait_for_match("2 of 3 nodes are here, missing: node3; here: node[12], node[12]")
+    srun.wait_for_match(r"2 of 3 nodes are here, missing: node3 \(until .*\); here: node[12], node[12]")
     (tmp_path / "go").touch()
     assert srun.wait(120) == 0, srun.output()
 
