@@ -609,7 +609,8 @@ def test_bytes_without_a_proof_have_a_limit(closed_door):
         except OSError:
             pass
     closed_door.wait_for_log("connections that have not proven themselves hold too much")
-    assert memory(closed_door.process.pid) < 150 << 20
+    spare = 300 if "asan" in MUSTER.parts else 0  # ASan keeps 256 MiB of what is freed
+    assert memory(closed_door.process.pid) < (150 + spare) << 20
     assert its_own(closed_door, request(SET, "/k", "v"), request(GET, "/k")) == blob("v")
     for w in held:
         w.close()
