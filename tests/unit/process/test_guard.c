@@ -337,9 +337,11 @@ static void services_outlive_attempts(void **state)
     uv_run(&r.loop, UV_RUN_DEFAULT);
     assert_int_equal(r.seen.leftovers, 1);
     guard_signal_leftovers(r.guard, SIGTERM);
-    guard_kill_all(r.guard);
     uv_run(&r.loop, UV_RUN_DEFAULT);
     assert_int_equal(r.seen.empty, 2);
+    guard_kill_all(r.guard);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(r.seen.empty, 3);
     assert_int_equal(seen.exits, 0);
     assert_int_equal(kill(seen.pid, 0), 0);
 
@@ -348,7 +350,7 @@ static void services_outlive_attempts(void **state)
         uv_run(&r.loop, UV_RUN_DEFAULT);
     assert_int_equal(seen.exits, 1);
     assert_int_equal(WEXITSTATUS(seen.status), 5);
-    assert_int_equal(r.seen.empty, 2);
+    assert_int_equal(r.seen.empty, 3);
     close_rig(&r);
 }
 
