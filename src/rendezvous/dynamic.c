@@ -595,11 +595,6 @@ static const char *backend(const struct rdzv_handler *h)
     return of_handler(h)->backend->ops->name;
 }
 
-static const char *run_id(const struct rdzv_handler *h)
-{
-    return of_handler(h)->params.run_id;
-}
-
 static bool use_agent_store(const struct rdzv_handler *h)
 {
     return of_handler(h)->share;
@@ -737,7 +732,6 @@ static uint64_t first_write_ms(struct rdzv_handler *h)
 const struct rdzv_handler_ops dynamic_ops = {
     RDZV_SHELL_OPS,
     .backend = backend,
-    .run_id = run_id,
     .use_agent_store = use_agent_store,
     .num_nodes_waiting = num_nodes_waiting,
     .is_closed = is_closed,

@@ -221,6 +221,11 @@ void shell_shutdown(struct rdzv_handler *h, bool close, rdzv_done_cb cb, void *c
 
 /* ---- The beginning and the end ---- */
 
+const char *shell_run_id(const struct rdzv_handler *h)
+{
+    return CONTAINER_OF(h, struct rdzv_shell, base)->life.run_id;
+}
+
 void shell_init(struct rdzv_shell *s, uv_loop_t *loop,
                 const struct rdzv_handler_ops *ops, const struct rdzv_engine *engine)
 {

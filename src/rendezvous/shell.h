@@ -85,10 +85,11 @@ void shell_set_closed(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
 void shell_leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
 void shell_shutdown(struct rdzv_handler *h, bool close, rdzv_done_cb cb, void *ctx);
 void shell_destroy(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx);
+const char *shell_run_id(const struct rdzv_handler *h);
 
 #define RDZV_SHELL_OPS                                                                 \
     .next = shell_next, .cancel = shell_cancel, .on_news = shell_on_news,              \
     .set_closed = shell_set_closed, .leave = shell_leave, .shutdown = shell_shutdown,  \
-    .destroy = shell_destroy
+    .destroy = shell_destroy, .run_id = shell_run_id
 
 #endif

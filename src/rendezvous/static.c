@@ -435,11 +435,6 @@ static const char *backend(const struct rdzv_handler *h)
     return "static";
 }
 
-static const char *run_id(const struct rdzv_handler *h)
-{
-    return of_handler(h)->run_id;
-}
-
 static bool use_agent_store(const struct rdzv_handler *h)
 {
     (void)h;
@@ -585,7 +580,6 @@ static void fixed_release(struct rdzv_shell *s)
 static const struct rdzv_handler_ops static_ops = {
     RDZV_SHELL_OPS,
     .backend = backend,
-    .run_id = run_id,
     .use_agent_store = use_agent_store,
     .num_nodes_waiting = num_nodes_waiting,
     .is_closed = is_closed,

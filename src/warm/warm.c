@@ -174,17 +174,6 @@ static const struct guard_service_events service_events = {
     .on_exited = on_service_exited,
 };
 
-static int put(struct text_list *l, const char *name, const char *value)
-{
-    char *text = mem_printf("%s=%s", name, value);
-
-    if (!text)
-        return l->err = MUSTER_ENOMEM;
-    (void)text_list_add(l, text, strlen(text));
-    mem_free(text);
-    return l->err;
-}
-
 static bool is_variable(const char *entry, const char *name)
 {
     const size_t n = strlen(name);
@@ -251,17 +240,17 @@ static int server_env(const struct warm *w, struct text_list *env)
     (void)snprintf(number, sizeof number, "%llu", memory_limit_kb());
     if (!paths || !modules)
         env->err = MUSTER_ENOMEM;
-    (void)put(env, "PYTHONPATH", paths ? paths : "");
-    (void)put(env, "OMP_NUM_THREADS", "1");
-    (void)put(env, "MKL_NUM_THREADS", "1");
-    (void)put(env, "OPENBLAS_NUM_THREADS", "1");
-    (void)put(env, "MUSTER_WARM_SERVER", "1");
-    (void)put(env, "MUSTER_WARM_MODULES", modules ? modules : "");
-    (void)put(env, "MUSTER_WARM_OPTIONAL", w->core.optional ? "1" : "0");
-    (void)put(env, "MUSTER_WARM_LEARN", w->core.learning ? "1" : "0");
-    (void)put(env, "MUSTER_WARM_MEMORY_KB", number);
+    (void)env_put(env, "PYTHONPATH", paths ? paths : "");
+    (void)env_put(env, "OMP_NUM_THREADS", "1");
+    (void)env_put(env, "MKL_NUM_THREADS", "1");
+    (void)env_put(env, "OPENBLAS_NUM_THREADS", "1");
+    (void)env_put(env, "MUSTER_WARM_SERVER", "1");
+    (void)env_put(env, "MUSTER_WARM_MODULES", modules ? modules : "");
+    (void)env_put(env, "MUSTER_WARM_OPTIONAL", w->core.optional ? "1" : "0");
+    (void)env_put(env, "MUSTER_WARM_LEARN", w->core.learning ? "1" : "0");
+    (void)env_put(env, "MUSTER_WARM_MEMORY_KB", number);
     (void)snprintf(number, sizeof number, "%d", (int)getpid());
-    (void)put(env, "MUSTER_WARM_TRACER", number);
+    (void)env_put(env, "MUSTER_WARM_TRACER", number);
     mem_free(paths);
     mem_free(modules);
     return env->err;
@@ -300,7 +289,7 @@ static int program_fd(struct text_list *env)
         (void)buf_append(&b, env->items[i], strlen(env->items[i]) + 1);
     (void)snprintf(size, sizeof size, "%zu", buf_len(&b));
     (void)buf_append(&b, warm_program, warm_program_size);
-    (void)put(env, "MUSTER_WARM_ENV_SIZE", size);
+    (void)env_put(env, "MUSTER_WARM_ENV_SIZE", size);
     if (buf_error(&b) || env->err)
         rc = MUSTER_ENOMEM;
     while (rc == 0 && buf_len(&b) > 0) {

@@ -4,12 +4,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interop"))
+from ports import free_port  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text()
@@ -67,8 +69,7 @@ def test_two_machines(tmp_path: Path) -> None:
     """Both lines here, with this machine for the first host and a script of ours."""
     (tmp_path / "train.py").write_text(
         "import os; os.write(1, f\"rank {os.environ['RANK']}\\n\".encode())")
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        port = s.getsockname()[1]
+    port = free_port()
     assert "first-host:29400" in EXAMPLES[0] and "--nproc-per-node=8" in EXAMPLES[0]
     command = EXAMPLES[0].replace("first-host:29400", f"127.0.0.1:{port}")
     nodes = [subprocess.Popen(shlex.split(command), cwd=tmp_path, env=ENV, text=True,

@@ -26,31 +26,12 @@ static const char run_path_program[] =
     "    record = lambda f: f\n"
     "record(run_script_path)()\n";
 
-/* Sets NAME=value where NAME is, else at the end. */
-static int put(struct text_list *l, const char *name, const char *value)
-{
-    const size_t n = strlen(name);
-    char *text = mem_printf("%s=%s", name, value);
-
-    if (!text)
-        return l->err = MUSTER_ENOMEM;
-    for (size_t i = 0; i < l->count; i++)
-        if (strncmp(l->items[i], name, n) == 0 && l->items[i][n] == '=') {
-            mem_free(l->items[i]);
-            l->items[i] = text;
-            return l->err;
-        }
-    (void)text_list_add(l, text, strlen(text));
-    mem_free(text);
-    return l->err;
-}
-
 static int put_int(struct text_list *l, const char *name, int64_t value)
 {
     char text[24];
 
     (void)snprintf(text, sizeof text, "%lld", (long long)value);
-    return put(l, name, text);
+    return env_put(l, name, text);
 }
 
 static void put_numbers(struct text_list *l, const struct launch_config *c,
@@ -98,7 +79,7 @@ static void put_texts(struct text_list *l, const struct launch_config *c,
 
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         if (rows[i].value)
-            (void)put(l, rows[i].name, rows[i].value);
+            (void)env_put(l, rows[i].name, rows[i].value);
 }
 
 /* Each worker sees one device, under the number 0. As in torch 2.15, AMD's list comes
@@ -128,9 +109,9 @@ static int put_virtual_device(struct text_list *l, int64_t local_rank,
                        (long long)local_rank, name, all);
     device = py_strip(span_of(item, strcspn(item, ",")));
     text = mem_strndup((const char *)device.p, device.n);
-    rc = text ? put(l, "CUDA_VISIBLE_DEVICES", text) : MUSTER_ENOMEM;
+    rc = text ? env_put(l, "CUDA_VISIBLE_DEVICES", text) : MUSTER_ENOMEM;
     if (rc == 0 && is_hip)
-        rc = put(l, "HIP_VISIBLE_DEVICES", text);
+        rc = env_put(l, "HIP_VISIBLE_DEVICES", text);
     mem_free(text);
     return rc ? err_nomem(err) : 0;
 }

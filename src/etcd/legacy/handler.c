@@ -575,11 +575,6 @@ static const char *backend(const struct rdzv_handler *h)
     return "etcd";
 }
 
-static const char *run_id(const struct rdzv_handler *h)
-{
-    return of_handler(h)->run_id;
-}
-
 static bool use_agent_store(const struct rdzv_handler *h)
 {
     (void)h;
@@ -625,7 +620,6 @@ static void wipe_worker_store(struct rdzv_handler *h)
 static const struct rdzv_handler_ops legacy_ops = {
     RDZV_SHELL_OPS,
     .backend = backend,
-    .run_id = run_id,
     .use_agent_store = use_agent_store,
     .num_nodes_waiting = num_nodes_waiting,
     .is_closed = is_closed,

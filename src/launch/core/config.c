@@ -42,6 +42,24 @@ int text_list_add(struct text_list *l, const char *text, size_t n)
     return 0;
 }
 
+int env_put(struct text_list *l, const char *name, const char *value)
+{
+    const size_t n = strlen(name);
+    char *text = mem_printf("%s=%s", name, value);
+
+    if (!text)
+        return l->err = MUSTER_ENOMEM;
+    for (size_t i = 0; i < l->count; i++)
+        if (strncmp(l->items[i], name, n) == 0 && l->items[i][n] == '=') {
+            mem_free(l->items[i]);
+            l->items[i] = text;
+            return l->err;
+        }
+    (void)text_list_add(l, text, strlen(text));
+    mem_free(text);
+    return l->err;
+}
+
 void text_list_fini(struct text_list *l)
 {
     for (size_t i = 0; i < l->count; i++)

@@ -112,6 +112,10 @@ bool rank_filter_shows(const struct rank_filter *f, int64_t local_rank);
 /* Replaces the text by a copy of another (NULL stays NULL). 0 or MUSTER_ENOMEM. */
 int text_set(char **field, const char *text);
 int text_list_add(struct text_list *l, const char *text, size_t n);
+
+/* Sets NAME=value where NAME is in the list, else at its end; l->err, as
+ * text_list_add. */
+int env_put(struct text_list *l, const char *name, const char *value);
 void text_list_fini(struct text_list *l);
 
 const char *numa_mode_word(enum numa_mode mode);

@@ -225,6 +225,15 @@ static void expect_world(const struct world *w, size_t i, int64_t round, int64_t
                  (long long)w->joined[i].world);
 }
 
+/* Three nodes in round 0 of a group of one to three. */
+static void three_join(struct world *w)
+{
+    world_init(w, 1, 3, 3);
+    for (size_t i = 0; i < 3; i++)
+        request(w, i, RDZV_EV_JOIN);
+    expect_world(w, 2, 0, 2, 3);
+}
+
 static void two_nodes_join_at_once(void **state)
 {
     struct world w;
@@ -377,10 +386,7 @@ static void the_backend_tells_who_is_gone(void **state)
     struct world w;
 
     (void)state;
-    world_init(&w, 1, 3, 3);
-    for (size_t i = 0; i < 3; i++)
-        request(&w, i, RDZV_EV_JOIN);
-    expect_world(&w, 2, 0, 2, 3);
+    three_join(&w);
     feed(&w, 1,
          (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n7_10_0") });
     feed(&w, 1,
@@ -406,10 +412,7 @@ static void an_old_beat_does_not_bring_back(void **state)
     struct world w;
 
     (void)state;
-    world_init(&w, 1, 3, 3);
-    for (size_t i = 0; i < 3; i++)
-        request(&w, i, RDZV_EV_JOIN);
-    expect_world(&w, 2, 0, 2, 3);
+    three_join(&w);
     pass(&w, 6000, 1u << 1 | 1u << 2); /* Node 0 beats, and nobody reads it. */
     feed(&w, 1,
          (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n0_10_0") });
@@ -423,10 +426,7 @@ static void a_lost_member_makes_room(void **state)
     struct world w;
 
     (void)state;
-    world_init(&w, 1, 3, 3);
-    for (size_t i = 0; i < 3; i++)
-        request(&w, i, RDZV_EV_JOIN);
-    expect_world(&w, 2, 0, 2, 3);
+    three_join(&w);
     pass(&w, 20000, 1u << 0);
     assert_true(w.told[1] == 1 && w.told[2] == 1);
     request(&w, 1, RDZV_EV_JOIN);
