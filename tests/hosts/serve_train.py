@@ -83,3 +83,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # gloo's threads may abort an interpreter that goes away under them

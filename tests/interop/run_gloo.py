@@ -1,7 +1,6 @@
 """One all_reduce a turn until told otherwise. RESTARTS: the worker of rank 1 fails until
 so many restarts have been. STOP: a file; once it is there, all end well together."""
 import os
-import sys
 import time
 
 import torch
@@ -24,7 +23,7 @@ while True:
     if t[1].item() == world:
         break
     if "STOP" not in os.environ and rank == 1:
-        sys.exit(3)
+        os._exit(3)
     time.sleep(0.05)
 dist.destroy_process_group()
 # gloo's threads outlive its group and may still hold a tensor: they abort the process if
