@@ -161,7 +161,7 @@ def test_a_minority_waits_and_forms_no_world(tmp_path: Path) -> None:
 def test_missing_hosts_are_named(tmp_path: Path) -> None:
     with Job(tmp_path, nnodes="3") as job:
         job.start(HOSTS[0])
-        said = job.until(HOSTS[0], r"etcd of this job: (\d) of 3 members are there, 2 must be; "
+        said = job.until(HOSTS[0], r"etcd of this job: (\d) of 3 members are up, 2 are needed; "
                                    r"no answer from (.*?);")
         assert said[1] == "1" and HOSTS[1] in said[2] and HOSTS[2] in said[2]
         job.start(HOSTS[1])

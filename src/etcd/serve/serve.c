@@ -3,7 +3,6 @@
 #include "etcd/serve/serve.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,13 +12,14 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "etcd/serve/certs.h"
+#include "etcd/serve/core/serve_env.h"
 #include "etcd/serve/core/serve_plan.h"
+#include "etcd/serve/find_self.h"
 #include "etcd/serve/place.h"
 #include "loop/blocking_call.h"
 #include "loop/clock.h"
 #include "loop/deadline.h"
 #include "net/http.h"
-#include "rendezvous/local_identity.h"
 
 #define FIND_MS      5000u /* for the resolver */
 #define ASK_MS       700u  /* for a peer to say who is in the cluster */
@@ -34,17 +34,6 @@
 #define OLDEST_MINOR 4
 
 enum phase { FINDING, ASKING, CHANGING, STARTING, UP, FAILED, LEAVING };
-
-/* What the resolver is asked, on a thread. */
-struct find {
-    size_t count;
-    char local_addr[256];
-    struct {
-        char host[256];
-        char address[64]; /* out: numeric */
-        bool ours;        /* out */
-    } hosts[SERVE_HOSTS_MAX];
-};
 
 struct peer_call {
     struct etcd_serve *s;
@@ -81,7 +70,7 @@ struct etcd_serve {
     uint64_t old_id;
     bool left;                     /* we have been removed */
     bool ending;                   /* etcd has been told to go */
-    size_t own, leaving;           /* in told: ours, and whose removal is asked for */
+    size_t leaving;                /* in told: whose removal is asked for */
     struct guard_service *service; /* NULL: not running */
     int starts;
     struct deadline timer;
@@ -137,42 +126,48 @@ static bool is_late(struct etcd_serve *s)
     return true;
 }
 
-/* Names those who do not answer, once in a while. */
+/* "h2:2380, h3:2380": the other hosts that did not answer when asked last. Returns how
+ * many they are. */
+static size_t missing_hosts(const struct etcd_serve *s, char *out, size_t size)
+{
+    size_t missing = 0, n = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < s->hosts.count; i++) {
+        const struct serve_host *h = &s->hosts.items[i];
+
+        if (i == s->self || s->peers[i].answers)
+            continue;
+        snprintf(out + n, size - n, "%s%s:%u", missing++ ? ", " : "", h->host,
+                 h->peer_port);
+        n = strlen(out);
+    }
+    return missing;
+}
+
+/* While it is not up: says every half minute who has not answered. */
 static void tell_missing(struct etcd_serve *s)
 {
-    char names[512] = "";
-    size_t missing = 0;
+    char names[512];
 
     if (clock_mono_ms() < s->tell_ms)
         return;
     s->tell_ms = clock_mono_ms() + 6 * TELL_MS;
-    for (size_t i = 0; i < s->hosts.count; i++)
-        if (i != s->self && !s->peers[i].answers) {
-            const size_t n = strlen(names);
+    const size_t missing = missing_hosts(s, names, sizeof names);
 
-            snprintf(names + n, sizeof names - n, "%s%s:%u", missing++ ? ", " : "",
-                     s->hosts.items[i].host, s->hosts.items[i].peer_port);
-        }
     trace(s->opts.trace, TRACE_WARN,
-          "etcd of this job: %zu of %zu members are there, %zu must be; no answer from "
+          "etcd of this job: %zu of %zu members are up, %zu are needed; no answer from "
           "%s; waiting %llu s more",
           s->hosts.count - missing, s->hosts.count, s->hosts.count / 2 + 1, names,
           (unsigned long long)((s->by_ms - clock_mono_ms()) / 1000));
 }
 
-/* The job goes on, but without those it cannot lose as many as its user counts on. */
+/* The cluster is up, but it survives fewer losses than its user counts on. */
 static void tell_absent(struct etcd_serve *s)
 {
-    char names[512] = "";
+    char names[512];
 
-    for (size_t i = 0; i < s->hosts.count; i++)
-        if (i != s->self && !s->peers[i].answers) {
-            const size_t n = strlen(names);
-
-            snprintf(names + n, sizeof names - n, "%s%s:%u", n ? ", " : "",
-                     s->hosts.items[i].host, s->hosts.items[i].peer_port);
-        }
-    if (names[0] && s->hosts.count > 2)
+    if (missing_hosts(s, names, sizeof names) > 0 && s->hosts.count > 2)
         trace(
             s->opts.trace, TRACE_WARN,
             "etcd of this job: no member at %s, which --rdzv-endpoint lists; until it "
@@ -183,43 +178,14 @@ static void tell_absent(struct etcd_serve *s)
 
 /* ---- who we are ---- */
 
-/* On a thread: which of the hosts is this machine, and by which address. */
-static void find_self(void *data)
-{
-    struct find *f = data;
-
-    for (size_t i = 0; i < f->count; i++) {
-        const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
-        struct addrinfo *list = NULL;
-        struct rdzv_local local = { 0 };
-
-        if (getaddrinfo(f->hosts[i].host, NULL, &hints, &list) != 0 || !list)
-            continue;
-        (void)getnameinfo(list->ai_addr, list->ai_addrlen, f->hosts[i].address,
-                          sizeof f->hosts[i].address, NULL, 0, NI_NUMERICHOST);
-        freeaddrinfo(list);
-        if (f->local_addr[0]) {
-            f->hosts[i].ours = strcmp(f->local_addr, f->hosts[i].host) == 0 ||
-                               strcmp(f->local_addr, f->hosts[i].address) == 0;
-            continue;
-        }
-        snprintf(local.host, sizeof local.host, "%s", f->hosts[i].host);
-        if (!rdzv_local_quick(&local))
-            rdzv_local_resolve(&local);
-        f->hosts[i].ours = local.is_local;
-    }
-}
-
 static void on_found(void *ctx, void *data)
 {
     struct etcd_serve *s = ctx;
-    const struct find *f = data;
-    size_t i = 0;
+    const struct serve_find *f = data;
+    const size_t i = f ? serve_found(f) : s->hosts.count;
 
     s->finding = NULL;
-    while (f && i < f->count && !f->hosts[i].ours)
-        i++;
-    if (!f || i == f->count) {
+    if (i == s->hosts.count) {
         trace(
             s->opts.trace, TRACE_INFO,
             "--rdzv-serve: this machine is none of the hosts in --rdzv-endpoint=%s and "
@@ -254,19 +220,13 @@ static void on_found(void *ctx, void *data)
 
 static int find(struct etcd_serve *s, struct muster_error *err)
 {
-    struct find *f = mem_calloc(1, sizeof *f);
+    struct serve_find *f = serve_find_new(&s->hosts, s->opts.local_addr);
     int rc;
 
     if (!f)
         return err_nomem(err);
-    f->count = s->hosts.count;
-    snprintf(f->local_addr, sizeof f->local_addr, "%s",
-             s->opts.local_addr ? s->opts.local_addr : "");
-    for (size_t i = 0; i < f->count; i++)
-        snprintf(f->hosts[i].host, sizeof f->hosts[i].host, "%s",
-                 s->hosts.items[i].host);
-    rc = blocking_call_run(s->loop, find_self, f, FIND_MS, on_found, s, &s->finding,
-                           err);
+    rc = blocking_call_run(s->loop, serve_find_self, f, FIND_MS, on_found, s,
+                           &s->finding, err);
     if (rc < 0)
         mem_free(f);
     return rc;
@@ -544,74 +504,31 @@ static void etcd_exited(void *ctx, int status, int errnum)
     pause_for(s, (s->starts > 1 ? 5 : 1) * PAUSE_MS);
 }
 
-/* By the environment: an etcd that does not know a setting passes over it. */
-static int make_env(struct etcd_serve *s, char **env, size_t size)
-{
-    const struct serve_host *h = &s->hosts.items[s->self];
-    const bool six = strchr(s->address, ':');
-    const char *const open = six ? "[" : "", *const shut = six ? "]" : "";
-    size_t n = 0;
-
-    for (char *const *e = s->opts.envp; e && *e && n + 40 < size; e++)
-        if (strncmp(*e, "ETCD_", 5) != 0) /* a user's settings for another etcd */
-            env[n++] = mem_strdup(*e);
-    env[n++] = mem_printf("ETCD_NAME=%s", s->name);
-    env[n++] = mem_printf("ETCD_DATA_DIR=%s/data", s->dir);
-    env[n++] = mem_printf("ETCD_LISTEN_CLIENT_URLS=%s://%s%s%s:%u", s->scheme, open,
-                          s->address, shut, h->port);
-    env[n++] = mem_printf("ETCD_LISTEN_PEER_URLS=%s://%s%s%s:%u", s->scheme, open,
-                          s->address, shut, h->peer_port);
-    env[n++] = mem_printf("ETCD_ADVERTISE_CLIENT_URLS=%s", s->client_url);
-    env[n++] = mem_printf("ETCD_INITIAL_ADVERTISE_PEER_URLS=%s", s->peer_url);
-    env[n++] = mem_printf("ETCD_INITIAL_CLUSTER=%s", s->cluster);
-    env[n++] = mem_printf("ETCD_INITIAL_CLUSTER_TOKEN=muster-%s", s->opts.run_id);
-    env[n++] =
-        mem_printf("ETCD_INITIAL_CLUSTER_STATE=%s", s->there ? "existing" : "new");
-    env[n++] = mem_strdup("ETCD_HEARTBEAT_INTERVAL=30");
-    env[n++] = mem_strdup("ETCD_ELECTION_TIMEOUT=300");
-    env[n++] = mem_strdup("ETCD_UNSAFE_NO_FSYNC=true");
-    /* It would let nobody leave, or come back, who has not been there for five seconds;
-     * we remove before we add, and the dead before the living. */
-    env[n++] = mem_strdup("ETCD_STRICT_RECONFIG_CHECK=false");
-    env[n++] = mem_strdup("ETCD_AUTO_COMPACTION_MODE=revision");
-    env[n++] = mem_strdup("ETCD_AUTO_COMPACTION_RETENTION=1000");
-    env[n++] = mem_strdup("ETCD_SNAPSHOT_COUNT=5000");
-    env[n++] = mem_strdup("ETCD_MAX_WALS=2");
-    env[n++] = mem_strdup("ETCD_MAX_SNAPSHOTS=2");
-    env[n++] = mem_strdup("ETCD_QUOTA_BACKEND_BYTES=268435456");
-    if (s->member.cert) { /* With them, only who holds the job's secret gets in. */
-        const char *const whom[] = { "", "PEER_" };
-
-        for (size_t i = 0; i < ARRAY_LEN(whom); i++) {
-            env[n++] = mem_printf("ETCD_%sCERT_FILE=%s", whom[i], s->member.cert);
-            env[n++] = mem_printf("ETCD_%sKEY_FILE=%s", whom[i], s->member.key);
-            env[n++] = mem_printf("ETCD_%sTRUSTED_CA_FILE=%s", whom[i], s->member.ca);
-            env[n++] = mem_printf("ETCD_%sCLIENT_CERT_AUTH=true", whom[i]);
-        }
-        /* A machine with several addresses may come from another than it is listed by.
-         */
-        env[n++] =
-            mem_strdup("ETCD_EXPERIMENTAL_PEER_SKIP_CLIENT_SAN_VERIFICATION=true");
-    }
-    env[n++] = mem_strdup("ETCD_LOGGER=zap");
-    env[n++] = mem_strdup("ETCD_LOG_LEVEL=warn");
-    env[n] = NULL;
-    for (size_t i = 0; i < n; i++)
-        if (!env[i])
-            return MUSTER_ENOMEM;
-    return 0;
-}
-
 static void start_etcd(struct etcd_serve *s)
 {
     static const struct guard_service_events events = { etcd_started, etcd_exited };
-    enum { ENV_MAX = 4096 };
-    char **env = mem_calloc(ENV_MAX + 1, sizeof *env);
+    const struct serve_env_spec env_spec = {
+        .inherited = s->opts.envp,
+        .host = &s->hosts.items[s->self],
+        .scheme = s->scheme,
+        .address = s->address,
+        .name = s->name,
+        .dir = s->dir,
+        .run_id = s->opts.run_id,
+        .client_url = s->client_url,
+        .peer_url = s->peer_url,
+        .cluster = s->cluster,
+        .existing = s->there,
+        .ca = s->member.ca,
+        .cert = s->member.cert,
+        .key = s->member.key,
+    };
+    char **env = s->cluster ? serve_env_new(&env_spec) : NULL;
     char *log = s->cluster ? mem_printf("%s/etcd.log", s->dir) : NULL;
     char *argv[] = { s->binary, NULL };
     FILE *null = fopen("/dev/null", "r+e");
     FILE *to = log ? fopen(log, "ae") : NULL;
-    int rc = env && null && to ? make_env(s, env, ENV_MAX) : MUSTER_ENOMEM;
+    int rc = env && null && to ? 0 : MUSTER_ENOMEM;
 
     s->phase = STARTING;
     if (rc == 0) {
@@ -626,9 +543,7 @@ static void start_etcd(struct etcd_serve *s)
         s->starts++;
         rc = guard_service_start(s->guard, &spec, &events, s, &s->service, &s->last);
     }
-    for (size_t i = 0; env && env[i]; i++)
-        mem_free(env[i]);
-    mem_free(env);
+    serve_env_free(env);
     mem_free(log);
     if (null)
         (void)fclose(null);
@@ -855,8 +770,10 @@ static void on_left(void *ctx, int status, const struct http_answer *a, bool sen
     (void)err;
     s->call = NULL;
     if (status == 0 && (a->status == 200 || a->status == 404)) { /* 404: already */
-        s->told.items[s->leaving].id = 0;
-        s->left = s->left || s->leaving == s->own;
+        struct serve_member *m = &s->told.items[s->leaving];
+
+        m->id = 0;
+        s->left = s->left || strcmp(m->peer_url, s->peer_url) == 0;
     } else if (clock_mono_ms() >= s->by_ms) {
         end_etcd(s); /* Those who stay find out by themselves. */
         return;
@@ -869,48 +786,24 @@ static void on_left(void *ctx, int status, const struct http_answer *a, bool sen
     leave_next(s);
 }
 
-/* Whether a member's machine did not answer when it was asked just now. */
-static bool is_dead(const struct etcd_serve *s, const char *peer_url)
-{
-    for (size_t i = 0; i < s->hosts.count; i++) {
-        const struct serve_host *h = &s->hosts.items[i];
-        char *url = serve_url(s->scheme, h->host, h->peer_port);
-        const bool is_it = url && strcmp(url, peer_url) == 0;
-
-        mem_free(url);
-        if (is_it)
-            return i != s->self && !s->peers[i].answers;
-    }
-    return false;
-}
-
-/* The dead go first, so that those who live are a majority without us, too; then we.
- * Without a majority nobody can be removed any more. */
 static void leave_next(struct etcd_serve *s)
 {
-    size_t next = SIZE_MAX, dead = 0;
+    struct serve_leave_view v = { .told = &s->told,
+                                  .hosts = &s->hosts,
+                                  .scheme = s->scheme,
+                                  .self = s->self,
+                                  .left = s->left };
     char body[64];
 
-    s->own = SIZE_MAX;
-    for (size_t i = 0; i < s->told.count; i++) {
-        const struct serve_member *m = &s->told.items[i];
-
-        if (strcmp(m->peer_url, s->peer_url) == 0)
-            s->own = i;
-        else if (m->id && is_dead(s, m->peer_url) && ++dead)
-            next = i;
-    }
-    if (dead * 2 >= s->told.count)
-        next = SIZE_MAX;
-    else if (next == SIZE_MAX && !s->left && s->told.count > 1)
-        next = s->own;
-    if (next == SIZE_MAX || !s->told.items[next].id) {
+    for (size_t i = 0; i < s->hosts.count; i++)
+        v.answers[i] = s->peers[i].answers;
+    s->leaving = serve_leave_next(&v);
+    if (s->leaving == SERVE_NOBODY) {
         end_etcd(s);
         return;
     }
-    s->leaving = next;
     snprintf(body, sizeof body, "{\"ID\":\"%llu\"}",
-             (unsigned long long)s->told.items[next].id);
+             (unsigned long long)s->told.items[s->leaving].id);
     post(s, "/v3/cluster/member/remove", body, on_left);
     if (!s->call)
         end_etcd(s);

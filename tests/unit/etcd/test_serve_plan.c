@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "etcd/serve/core/serve_env.h"
 #include "etcd/serve/core/serve_plan.h"
 
 /* As etcd 3.4 answered GET /members: ids have no sign and may be larger than 2^63. */
@@ -127,6 +128,100 @@ static void plans(void **state)
     }
 }
 
+/* Of h1, h2 ...: we are h1. */
+static void leaving(void **state)
+{
+    static const struct {
+        const char *says, *told;
+        const char *answers; /* by host: '+' it answers, '-' it does not; ours is not
+                                asked */
+        size_t removed;      /* in told: already; 99: none */
+        bool left;
+        size_t want;
+    } rows[] = {
+        { "all are well: we go", "h1+ h2+ h3+", "-++", 99, false, 0 },
+        { "the dead go before us", "h1+ h2+ h3+", "-+-", 99, false, 2 },
+        { "the dead one has gone: now we", "h1+ h2+ h3+", "-+-", 2, false, 0 },
+        { "we have gone", "h1+ h2+ h3+", "-++", 0, true, SERVE_NOBODY },
+        { "no majority is left", "h1+ h2+ h3+", "---", 99, false, SERVE_NOBODY },
+        { "half are dead", "h1+ h2+", "--", 99, false, SERVE_NOBODY },
+        { "two of five are dead", "h1+ h2+ h3+ h4+ h5+", "--+-+", 99, false, 3 },
+        { "we are alone", "h1+", "-", 99, false, SERVE_NOBODY },
+        { "we were never in", "h2+ h3+", "-++", 99, false, SERVE_NOBODY },
+        { "one who is not listed stays", "h1+ h2+ h9+", "-++", 99, false, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct serve_members m = { 0 };
+        struct serve_hosts h = { 0 };
+        struct serve_leave_view v = { &m, &h, "http", { 0 }, 0, rows[i].left };
+        static const char list[] = "h1,h2,h3,h4,h5";
+        char hosts[sizeof list];
+
+        snprintf(hosts, 3 * strlen(rows[i].answers), "%s", list);
+        assert_int_equal(serve_hosts_parse(&h, hosts, 0, NULL), 0);
+        make_members(&m, rows[i].told);
+        for (size_t k = 0; k < h.count; k++)
+            v.answers[k] = rows[i].answers[k] == '+';
+        if (rows[i].removed < m.count)
+            m.items[rows[i].removed].id = 0;
+        if (serve_leave_next(&v) != rows[i].want)
+            fail_msg("%s: %zu", rows[i].says, serve_leave_next(&v));
+        serve_members_fini(&m);
+        serve_hosts_fini(&h);
+    }
+}
+
+static bool has(char *const *env, const char *line)
+{
+    while (*env && strcmp(*env, line) != 0)
+        env++;
+    return *env;
+}
+
+static void environment(void **state)
+{
+    char *inherited[] = { "PATH=/bin", "ETCD_NAME=the-users-own", NULL };
+    const struct serve_host host = { "h1", 2379, 2380 };
+    struct serve_env_spec s = {
+        .inherited = inherited,
+        .host = &host,
+        .scheme = "http",
+        .address = "::1",
+        .name = "t-0",
+        .dir = "/d",
+        .run_id = "job",
+        .client_url = "http://h1:2379",
+        .peer_url = "http://h1:2380",
+        .cluster = "t-0=http://h1:2380",
+    };
+    char **env = serve_env_new(&s);
+
+    (void)state;
+    assert_non_null(env);
+    assert_true(has(env, "PATH=/bin"));
+    assert_true(has(env, "ETCD_NAME=t-0"));
+    assert_false(has(env, "ETCD_NAME=the-users-own"));
+    assert_true(has(env, "ETCD_LISTEN_CLIENT_URLS=http://[::1]:2379"));
+    assert_true(has(env, "ETCD_INITIAL_CLUSTER_STATE=new"));
+    assert_false(has(env, "ETCD_CLIENT_CERT_AUTH=true"));
+    serve_env_free(env);
+    s.existing = true;
+    s.ca = "/d/ca", s.cert = "/d/cert", s.key = "/d/key";
+    for (unsigned long n = 1;; n++) { /* each allocation fails once */
+        mem_fail_from(n);
+        env = serve_env_new(&s);
+        mem_fail_from(0);
+        if (env)
+            break;
+    }
+    assert_true(has(env, "ETCD_INITIAL_CLUSTER_STATE=existing"));
+    assert_true(has(env, "ETCD_CLIENT_CERT_AUTH=true"));
+    assert_true(has(env, "ETCD_PEER_TRUSTED_CA_FILE=/d/ca"));
+    serve_env_free(env);
+}
+
 static void ids(void **state)
 {
     struct serve_members m = { 0 };
@@ -213,6 +308,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hosts),    cmocka_unit_test(plans),
+        cmocka_unit_test(leaving),  cmocka_unit_test(environment),
         cmocka_unit_test(ids),      cmocka_unit_test(tags),
         cmocka_unit_test(clusters), cmocka_unit_test(nonsense),
         cmocka_unit_test(versions),

@@ -250,6 +250,50 @@ enum serve_action serve_plan(const struct serve_view *v, uint64_t *old)
     return v->refused + 1 >= v->hosts / 2 + 1 ? SERVE_NEW : SERVE_WAIT;
 }
 
+static bool runs_on(const struct serve_member *m, const struct serve_host *h,
+                    const char *scheme)
+{
+    char *url = serve_url(scheme, h->host, h->peer_port);
+    const bool same = url && strcmp(url, m->peer_url) == 0;
+
+    mem_free(url);
+    return same;
+}
+
+/* Which host a member runs on; hosts->count if it is not listed. */
+static size_t host_of(const struct serve_leave_view *v, const struct serve_member *m)
+{
+    size_t i = 0;
+
+    while (i < v->hosts->count && !runs_on(m, &v->hosts->items[i], v->scheme))
+        i++;
+    return i;
+}
+
+size_t serve_leave_next(const struct serve_leave_view *v)
+{
+    size_t own = SERVE_NOBODY, last_dead = SERVE_NOBODY, dead = 0;
+
+    for (size_t i = 0; i < v->told->count; i++) {
+        const struct serve_member *m = &v->told->items[i];
+        const size_t host = host_of(v, m);
+
+        if (host == v->self) {
+            own = i;
+        } else if (m->id && host < v->hosts->count && !v->answers[host]) {
+            last_dead = i;
+            dead++;
+        }
+    }
+    if (dead * 2 >= v->told->count)
+        return SERVE_NOBODY;
+    if (dead > 0)
+        return last_dead;
+    if (v->left || v->told->count < 2 || own == SERVE_NOBODY)
+        return SERVE_NOBODY;
+    return v->told->items[own].id ? own : SERVE_NOBODY;
+}
+
 int serve_cluster_new(struct buf *out, const struct serve_hosts *hosts,
                       const char *scheme, const char *tag)
 {

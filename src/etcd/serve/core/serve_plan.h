@@ -71,6 +71,22 @@ struct serve_view {
 /* *old is set with REPLACE. */
 enum serve_action serve_plan(const struct serve_view *v, uint64_t *old);
 
+/* What is known when we leave and all have been asked once more. */
+struct serve_leave_view {
+    const struct serve_members *told; /* our own list; id 0: removed already */
+    const struct serve_hosts *hosts;
+    const char *scheme;
+    bool answers[SERVE_HOSTS_MAX]; /* by host */
+    size_t self;                   /* index in hosts */
+    bool left;                     /* we have been removed */
+};
+
+/* Whom to remove next, as an index in told: first the dead, so that those who live are
+ * a majority without us, too, and then ourselves. SERVE_NOBODY: nobody is left to
+ * remove, or nobody can be, since there is no majority. */
+#define SERVE_NOBODY SIZE_MAX
+size_t serve_leave_next(const struct serve_leave_view *v);
+
 /* "5f3a09c1-": tells the members of this job from those of another. */
 #define SERVE_TAG_SIZE 12
 void serve_tag(char out[SERVE_TAG_SIZE], const char *run_id);

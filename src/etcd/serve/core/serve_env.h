@@ -1,0 +1,29 @@
+/* serve_env.h - the environment that the etcd of --rdzv-serve is started with.
+ *
+ * Settings go by the environment rather than by options, since an etcd that does not
+ * know one of them then starts all the same. Pure; serve.c is its only caller. */
+#ifndef ETCD_SERVE_CORE_SERVE_ENV_H
+#define ETCD_SERVE_CORE_SERVE_ENV_H
+
+#include "etcd/serve/core/serve_plan.h"
+
+struct serve_env_spec {            /* all borrowed */
+    char *const *inherited;        /* the agent's; may be NULL */
+    const struct serve_host *host; /* this machine */
+    const char *scheme;            /* http or https */
+    const char *address;           /* numeric: where it listens */
+    const char *name;              /* of the member */
+    const char *dir;               /* its data go to DIR/data */
+    const char *run_id;
+    const char *client_url, *peer_url; /* what it tells the others */
+    const char *cluster;               /* serve_cluster_new() or _there() */
+    bool existing;                     /* it joins a cluster that is there */
+    const char *ca, *cert, *key;       /* files; all NULL: no TLS */
+};
+
+/* NAME=value, ended by NULL. The user's own ETCD_ settings, which are meant for another
+ * etcd, are left out. NULL: out of memory. */
+char **serve_env_new(const struct serve_env_spec *spec);
+void serve_env_free(char **env); /* NULL is fine */
+
+#endif
