@@ -84,7 +84,7 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
         };
         const struct guard_service *from = warm_service(a->warm);
 
-        rc = guard_spawn_from(a->guard, from, (uint32_t)i, &spec, answer, err);
+        rc = guard_spawn(a->guard, from, (uint32_t)i, &spec, answer, err);
         a->workers[i].asked_warm = rc == 0 && from;
         if (a->workers[i].asked_warm)
             warm_asked(a->warm);

@@ -25,8 +25,3 @@ void defer_call(struct defer *d)
     assert(!uv_is_closing((uv_handle_t *)&d->idle));
     (void)uv_idle_start(&d->idle, on_idle);
 }
-
-void defer_cancel(struct defer *d)
-{
-    (void)uv_idle_stop(&d->idle);
-}

@@ -13,7 +13,6 @@ struct defer {
 };
 
 void defer_init(struct defer *d, uv_loop_t *loop, void (*fn)(void *ctx), void *ctx);
-void defer_call(struct defer *d);   /* in the loop's next turn, before it waits */
-void defer_cancel(struct defer *d); /* not asked for: fine */
+void defer_call(struct defer *d); /* in the loop's next turn, before it waits */
 
 #endif

@@ -318,15 +318,8 @@ static int request(struct guard *g, struct guard_req *req, const struct proc_spe
     return rc;
 }
 
-int guard_spawn(struct guard *g, uint32_t id, const struct proc_spec *spec,
-                int result_fd, struct muster_error *err)
-{
-    return guard_spawn_from(g, NULL, id, spec, result_fd, err);
-}
-
-int guard_spawn_from(struct guard *g, const struct guard_service *from, uint32_t id,
-                     const struct proc_spec *spec, int result_fd,
-                     struct muster_error *err)
+int guard_spawn(struct guard *g, const struct guard_service *from, uint32_t id,
+                const struct proc_spec *spec, int result_fd, struct muster_error *err)
 {
     struct guard_req req = { .op = GUARD_SPAWN,
                              .id = id,

@@ -84,18 +84,13 @@ void guard_service_signal(struct guard_service *s, int sig);
 /* No more calls from it; it lives on until it is signalled or the guard ends. */
 void guard_service_forget(struct guard_service *s);
 
-/* Like guard_spawn, but the worker is forked by this service; should it fail or refuse,
- * by exec as usual. Told by on_started's forked. */
-int guard_spawn_from(struct guard *g, const struct guard_service *from, uint32_t id,
-                     const struct proc_spec *spec, int result_fd,
-                     struct muster_error *err);
-
 /* Starts worker id (unique among the living). After guard_kill_all, before on_empty:
  * those that have not died are given up and not reported any more. spec's fds are
  * ours: -1 stands for what the guard has inherited. With argv NULL: fn, whose result
- * goes to result_fd. */
-int guard_spawn(struct guard *g, uint32_t id, const struct proc_spec *spec,
-                int result_fd, struct muster_error *err);
+ * goes to result_fd. With from (which may be NULL), that service forks the worker;
+ * should it fail or refuse, the worker is executed as usual. on_started tells which. */
+int guard_spawn(struct guard *g, const struct guard_service *from, uint32_t id,
+                const struct proc_spec *spec, int result_fd, struct muster_error *err);
 
 /* To the process group that worker id leads, unless it has exited. */
 void guard_signal(struct guard *g, uint32_t id, int sig);

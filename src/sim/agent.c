@@ -3,6 +3,32 @@
  * closed. */
 #include "sim/sim.h"
 
+/* ---- the words of the transcript, each from its one list ---- */
+
+static const char *news_name(enum rdzv_news news)
+{
+    switch (news) {
+#define NAME(name, text)                                                               \
+    case RDZV_NEWS_##name:                                                             \
+        return #name;
+        RDZV_NEWS_KINDS(NAME)
+#undef NAME
+    }
+    return "?";
+}
+
+static const char *event_name(enum rdzv_event_kind kind)
+{
+    switch (kind) {
+#define NAME(name)                                                                     \
+    case RDZV_EV_##name:                                                               \
+        return #name;
+        RDZV_EVENTS(NAME)
+#undef NAME
+    }
+    return "?";
+}
+
 void sim_do_at(struct sim_node *n, uint64_t t, enum sim_todo todo)
 {
     struct sim_event *ev = sim_at(n->sim, t, SIM_EV_AGENT);
@@ -122,7 +148,7 @@ static void agent_on_refused(struct sim_node *n, const struct rdzv_effect *e)
 
 static void agent_on_news(struct sim_node *n, const struct rdzv_effect *e)
 {
-    sim_say(n->sim, n, "NEWS %s%s%s", rdzv_news_name(e->news), e->text ? ": " : "",
+    sim_say(n->sim, n, "NEWS %s%s%s", news_name(e->news), e->text ? ": " : "",
             e->text ? e->text : "");
     n->lost_since_t = SIM_NEVER;
     switch (e->news) {
@@ -168,7 +194,7 @@ void sim_told(struct sim_node *n, const struct rdzv_effect *e)
         agent_on_refused(n, e);
         return;
     case RDZV_FX_DONE:
-        sim_say(n->sim, n, "DONE %s%s%s", rdzv_event_name(e->request),
+        sim_say(n->sim, n, "DONE %s%s%s", event_name(e->request),
                 e->code ? ", but " : "", e->code ? e->text : "");
         if (e->request == RDZV_EV_LEAVE && n->life == SIM_LEAVING) {
             n->life = SIM_OFF;

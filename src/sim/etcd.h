@@ -129,7 +129,6 @@ void sim_http_reset(struct sim_node *n); /* all connections of the node break */
 struct etcd_member {
     bool up;
     uint64_t stopped_t, cut_t; /* SIGSTOP; cut off from the other members */
-    uint64_t applied;          /* revision that it knows of */
 };
 
 struct etcd_pending {

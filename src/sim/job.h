@@ -75,7 +75,7 @@ struct job {
     size_t etcd_members;   /* of the cluster; 0: there is none */
     bool long_outage;      /* somebody was away for longer than a node may be silent */
     uint64_t last_fault_t; /* when the last bad luck is over */
-    unsigned resets, cuts, kills, powers, stops, jumps, signals, failures, starved;
+    unsigned resets, cuts, kills, stops, jumps, signals, failures, starved;
     unsigned moments;         /* faults that are left for when something happens, */
     bool only_resets;         /* of this kind */
     bool cluster_alone;       /* nothing happens but to the cluster of etcd */

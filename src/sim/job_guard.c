@@ -28,7 +28,6 @@ struct held {
     struct guard *guard;
     uint32_t id;
     bool living; /* spawned and not exited; spawning counts */
-    uint64_t term_t;
 };
 
 struct guard {
@@ -185,12 +184,13 @@ int guard_watch(struct guard *g, uv_loop_t *loop, const struct guard_events *eve
     return 0;
 }
 
-int guard_spawn(struct guard *g, uint32_t id, const struct proc_spec *spec,
-                int result_fd, struct muster_error *err)
+int guard_spawn(struct guard *g, const struct guard_service *from, uint32_t id,
+                const struct proc_spec *spec, int result_fd, struct muster_error *err)
 {
     struct held *h = os_alloc(sizeof *h);
     size_t count = 0;
 
+    (void)from;
     (void)result_fd;
     (void)err;
     while (spec->envp[count])
@@ -210,14 +210,6 @@ int guard_spawn(struct guard *g, uint32_t id, const struct proc_spec *spec,
     g->living++;
     os_at(os.t + os_random(500, 8 * OS_MS), on_spawned, h, 0);
     return 0;
-}
-
-int guard_spawn_from(struct guard *g, const struct guard_service *from, uint32_t id,
-                     const struct proc_spec *spec, int result_fd,
-                     struct muster_error *err)
-{
-    (void)from;
-    return guard_spawn(g, id, spec, result_fd, err);
 }
 
 /* No simulated job has services. */

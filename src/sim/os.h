@@ -168,8 +168,6 @@ struct uv_state { /* of a handle; behind its u.reserved[0] */
     bool oneshot;
     struct os_socket *socket; /* tcp, from here on */
     uv_connect_t *connect;
-    bool connect_done;
-    int connect_status;
     uv_alloc_cb alloc;
     bool reading, read_ended;
     struct uv_out *first_out, *last_out;

@@ -41,17 +41,6 @@ int async_store_compare_set(struct async_store *s, struct span key,
     return async_store_call(s, &req, 0, timeout_ms, cb, ctx, err);
 }
 
-int async_store_barrier(struct async_store *s, struct span key, int64_t world_size,
-                        uint64_t timeout_ms, async_store_cb cb, void *ctx,
-                        struct muster_error *err)
-{
-    const struct c10d_request req = { .op = C10D_BARRIER,
-                                      .key = key,
-                                      .number = world_size };
-
-    return async_store_call(s, &req, 0, timeout_ms, cb, ctx, err);
-}
-
 /* keys, or keys and values in turn if values is not NULL. */
 static int call_list(struct async_store *s, enum c10d_op op, const struct span *keys,
                      const struct span *values, size_t count, unsigned flags,

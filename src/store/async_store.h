@@ -89,9 +89,6 @@ int async_store_multi_get(struct async_store *s, const struct span *keys, size_t
 int async_store_multi_set(struct async_store *s, const struct span *keys,
                           const struct span *values, size_t count, uint64_t timeout_ms,
                           async_store_cb cb, void *ctx, struct muster_error *err);
-int async_store_barrier(struct async_store *s, struct span key, int64_t world_size,
-                        uint64_t timeout_ms, async_store_cb cb, void *ctx,
-                        struct muster_error *err);
 
 /* A barrier out of ADD, SET and WAIT, the way torch does it on stores that have none of
  * their own: for kinds of store. */

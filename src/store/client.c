@@ -56,8 +56,6 @@ struct client {
     struct defer next_run; /* of the client, from the loop */
     store_open_cb open_cb; /* NULL once it has been called */
     void *open_ctx;
-    store_open_cb loss_cb;
-    void *loss_ctx;
     async_store_closed_cb closed_cb;
     void *closed_ctx;
     struct handle_set handles; /* still to be closed */
@@ -139,8 +137,6 @@ static void lose_with(struct client *c, const struct muster_error *why,
     if ((first = call_list_take(&c->asked)))
         client_fail_call(c, first, &hinted);
     client_fail_all(c, why);
-    if (c->loss_cb && c->state == CLIENT_BROKEN)
-        c->loss_cb(c->loss_ctx, why->code, why);
 }
 
 static void client_lose(struct client *c, const struct muster_error *why)
@@ -766,22 +762,6 @@ static const struct client *tcp_client(const struct async_store *s)
 {
     assert(s->ops == &client_ops);
     return (const struct client *)s;
-}
-
-void store_client_on_loss(struct async_store *s, store_open_cb cb, void *ctx)
-{
-    struct client *c = (struct client *)s;
-
-    (void)tcp_client(s);
-    c->loss_cb = cb;
-    c->loss_ctx = ctx;
-}
-
-const char *store_client_peer(const struct async_store *s)
-{
-    const struct client *c = tcp_client(s);
-
-    return c->peer[0] ? c->peer : NULL;
 }
 
 const char *store_client_local(const struct async_store *s)

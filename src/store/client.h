@@ -32,13 +32,8 @@ int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
                       store_open_cb cb, void *ctx, struct async_store **out,
                       struct muster_error *err);
 
-/* Tells when an established connection breaks, also while nothing is pending. */
-void store_client_on_loss(struct async_store *s, store_open_cb cb, void *ctx);
-
-/* Numeric address and port of the peer and of our end, once connected:
- * "10.0.0.1:29400",
+/* Numeric address and port of our end, once connected: "10.0.0.1:29400",
  * "[::1]:29400". NULL before. */
-const char *store_client_peer(const struct async_store *s);
 const char *store_client_local(const struct async_store *s);
 
 #endif

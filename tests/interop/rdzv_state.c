@@ -12,6 +12,12 @@
 #include "rendezvous/core/decisions.h"
 #include "rendezvous/core/state_pickle.h"
 
+static const char *const torch_names[] = {
+#define NAME(name, torch) torch,
+    RDZV_ACTIONS(NAME)
+#undef NAME
+};
+
 static void print_state(struct rdzv_state *s)
 {
     struct buf out;
@@ -83,7 +89,7 @@ static void answer(struct rdzv_state *s, const char *what)
     a = decide(what, &v);
     if (rdzv_apply(s, a, &n, &settings, now.wall_us) < 0)
         abort();
-    printf("%s ", rdzv_action_torch_name(a));
+    printf("%s ", torch_names[a]);
     print_state(s);
 }
 

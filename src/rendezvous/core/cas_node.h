@@ -101,8 +101,6 @@ enum rdzv_effect_kind {
 #undef RDZV_EFFECT_ENUM
 };
 
-const char *rdzv_event_name(enum rdzv_event_kind kind); /* "JOIN" */
-
 /* All spans and texts are borrowed until the next step. */
 struct rdzv_effect {
     enum rdzv_effect_kind kind;

@@ -4,28 +4,6 @@
 
 #include <assert.h>
 
-const char *rdzv_action_name(enum rdzv_action a)
-{
-    static const char *const names[] = {
-#define NAME(name, torch) #name,
-        RDZV_ACTIONS(NAME)
-#undef NAME
-    };
-
-    return names[a];
-}
-
-const char *rdzv_action_torch_name(enum rdzv_action a)
-{
-    static const char *const names[] = {
-#define NAME(name, torch) torch,
-        RDZV_ACTIONS(NAME)
-#undef NAME
-    };
-
-    return names[a];
-}
-
 bool rdzv_action_writes(enum rdzv_action a)
 {
     return a >= RDZV_KEEP_ALIVE && a <= RDZV_CLOSE;

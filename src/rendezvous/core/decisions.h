@@ -34,9 +34,6 @@ enum rdzv_action {
         RDZV_ACTION_COUNT
 };
 
-const char *rdzv_action_name(enum rdzv_action a);       /* "TAKE_PLACE" */
-const char *rdzv_action_torch_name(enum rdzv_action a); /* "ADD_TO_PARTICIPANTS" */
-
 /* True for those that change the state and so must be written. */
 bool rdzv_action_writes(enum rdzv_action a);
 

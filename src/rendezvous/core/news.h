@@ -18,6 +18,4 @@ enum rdzv_news {
 #undef RDZV_NEWS_ENUM
 };
 
-const char *rdzv_news_name(enum rdzv_news news); /* "LOST" */
-
 #endif

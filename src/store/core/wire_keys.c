@@ -160,15 +160,6 @@ static bool show(struct span s, char *out, size_t size, size_t *at)
     return true;
 }
 
-void c10d_key_text(struct span key, char *out, size_t size)
-{
-    size_t at = 0;
-
-    assert(size >= 4);
-    (void)show(key, out, size, &at);
-    out[at] = '\0';
-}
-
 void c10d_keys_text(const struct c10d_request *req, char *out, size_t size)
 {
     struct c10d_list list = req->list;

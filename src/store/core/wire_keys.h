@@ -35,7 +35,4 @@ int c10d_strip_keys(struct buf *out, struct c10d_list list, struct span prefix,
  * "..." where they do not fit. "" if it has none. */
 void c10d_keys_text(const struct c10d_request *req, char *out, size_t size);
 
-/* One key likewise. */
-void c10d_key_text(struct span key, char *out, size_t size);
-
 #endif

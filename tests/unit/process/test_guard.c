@@ -121,7 +121,7 @@ static void spawn(struct rig *r, uint32_t id, const char *text)
         .argv = argv, .envp = envp, .fd = { -1, -1, -1 }, .session = true
     };
     struct muster_error err;
-    assert_int_equal(guard_spawn(r->guard, id, &spec, -1, &err), 0);
+    assert_int_equal(guard_spawn(r->guard, NULL, id, &spec, -1, &err), 0);
 }
 
 static void exit_codes(void **state)
@@ -150,12 +150,12 @@ static void refused(void **state)
     const struct proc_spec spec = { .argv = argv, .envp = envp, .fd = { -1, -1, -1 } };
     (void)state;
     open_rig(&r);
-    assert_int_equal(guard_spawn(r.guard, 1, &spec, -1, NULL), 0);
+    assert_int_equal(guard_spawn(r.guard, NULL, 1, &spec, -1, NULL), 0);
     uv_run(&r.loop, UV_RUN_DEFAULT);
     assert_int_equal(r.seen.refused, 1);
     assert_int_equal(r.seen.errnum, ENOENT);
     argv[0] = (char *)"/etc/passwd";
-    assert_int_equal(guard_spawn(r.guard, 1, &spec, -1, NULL), 0);
+    assert_int_equal(guard_spawn(r.guard, NULL, 1, &spec, -1, NULL), 0);
     while (r.seen.errnum == ENOENT) /* What follows the first one may come meanwhile. */
         uv_run(&r.loop, UV_RUN_DEFAULT);
     assert_int_equal(r.seen.errnum, EACCES);
@@ -255,7 +255,7 @@ static void functions(void **state)
     (void)state;
     open_rig(&r);
     assert_int_equal(pipe2(result, O_CLOEXEC), 0);
-    assert_int_equal(guard_spawn(r.guard, 1, &spec, result[1], NULL), 0);
+    assert_int_equal(guard_spawn(r.guard, NULL, 1, &spec, result[1], NULL), 0);
     close(result[1]);
     uv_run(&r.loop, UV_RUN_DEFAULT);
     assert_int_equal(WEXITSTATUS(r.seen.last_status), 5);
@@ -422,7 +422,7 @@ static void spawn_from(struct rig *r, const struct guard_service *s, uint32_t id
     const struct proc_spec spec = {
         .argv = argv, .envp = envp, .fd = { -1, -1, -1 }, .session = true
     };
-    assert_int_equal(guard_spawn_from(r->guard, s, id, &spec, -1, NULL), 0);
+    assert_int_equal(guard_spawn(r->guard, s, id, &spec, -1, NULL), 0);
 }
 
 static void run_until_empty(struct rig *r, int empty)
@@ -524,7 +524,7 @@ static void spawn_tree(struct rig *r, int out)
     const struct proc_spec spec = {
         .argv = argv, .envp = envp, .fd = { -1, out, -1 }, .session = true
     };
-    assert_int_equal(guard_spawn(r->guard, 0, &spec, -1, NULL), 0);
+    assert_int_equal(guard_spawn(r->guard, NULL, 0, &spec, -1, NULL), 0);
 }
 
 /* The guard itself: the only child of the keeper. */

@@ -147,7 +147,9 @@ static void long_keys_are_cut(void **state)
 
         for (size_t k = 0; k < n; k++)
             bytes[k] = (char)rng_below(&r, 256);
-        c10d_key_text(span_of(bytes, n), out, room);
+        c10d_keys_text(
+            &(struct c10d_request){ .op = C10D_GET, .key = span_of(bytes, n) }, out,
+            room);
         assert_true(strlen(out) < room);
         test_free(out);
     }
