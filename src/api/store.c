@@ -33,29 +33,38 @@ int home_new_by_turns(struct home **out, struct muster_error *err)
     return make_home(blocking_loop_new_by_turns, out, err);
 }
 
-struct server_closing {
+struct ending {
     struct blocking_loop_job job; /* first */
-    struct store_server *server;
+    struct home *home;
 };
 
-static void on_server_closed(void *ctx)
+static void on_ended(void *ctx)
 {
     blocking_loop_done(ctx, 0, NULL);
 }
 
 static void begin_server_closing(struct blocking_loop_job *job)
 {
-    store_server_close(((struct server_closing *)job)->server, on_server_closed, job);
+    store_server_close(((struct ending *)job)->home->server, on_ended, job);
+}
+
+static void begin_backend_closing(struct blocking_loop_job *job)
+{
+    struct rdzv_backend *b = ((struct ending *)job)->home->backend;
+
+    b->ops->close(b, on_ended, job);
 }
 
 void home_free(struct home *h)
 {
-    struct server_closing c = { .job = { .begin = begin_server_closing },
-                                .server = h->server };
+    struct ending backend = { { .begin = begin_backend_closing }, h };
+    struct ending server = { { .begin = begin_server_closing }, h };
 
+    if (h->backend)
+        (void)blocking_loop_call(h->calls, &backend.job);
     blocking_loop_free(h->calls);
     if (h->server)
-        (void)blocking_loop_call(h->serving, &c.job);
+        (void)blocking_loop_call(h->serving, &server.job);
     blocking_loop_free(h->serving);
     mem_free(h);
 }

@@ -10,6 +10,7 @@
 
 #include "api/blocking_loop.h"
 #include "muster/store.h"
+#include "rendezvous/state_backend.h"
 #include "store/async_store.h"
 #include "store/server.h"
 
@@ -17,7 +18,9 @@ struct home {
     struct blocking_loop *calls;   /* owned */
     struct blocking_loop *serving; /* owned, may be NULL: where the server runs */
     struct store_server *server;   /* owned, may be NULL */
-    size_t stores;                 /* that live here; from the loop */
+    struct rdzv_backend
+        *backend;  /* owned, may be NULL: what the stores are made from */
+    size_t stores; /* that live here; from the loop */
 };
 
 /* An async_store that several stores use: a view keeps what it looks at. */
@@ -38,7 +41,7 @@ struct muster_store {
 int home_new(struct home **out, struct muster_error *err); /* with a thread */
 int home_new_by_turns(struct home **out, struct muster_error *err);
 
-/* Nothing lives there any more. Ends the server, if there is one. */
+/* Nothing lives there any more. Ends the backend and the server, if there are. */
 void home_free(struct home *h);
 
 /* From the loop. Makes a store out of an open async_store and counts it in; takes

@@ -14,7 +14,6 @@
 #include "etcd/options.h"
 #include "etcd/presence.h"
 #include "etcd/watch.h"
-#include "rendezvous/registry.h"
 #include "rendezvous/state_backend.h"
 #include <stdio.h>
 
@@ -489,28 +488,16 @@ static int state_new(uv_loop_t *loop, enum etcd_backend kind,
     return 0;
 }
 
-static int create(enum etcd_backend kind, uv_loop_t *loop,
-                  const struct rdzv_params *params, const struct trace *trace,
-                  struct rdzv_handler **out, struct muster_error *err)
-{
-    struct rdzv_backend *b;
-    const int rc = state_new(loop, kind, params, trace, &b, err);
-
-    return rc < 0 ? rc : rdzv_dynamic_create(loop, params, trace, b, out, err);
-}
-
-int rdzv_etcd2_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
-                      const struct trace *trace, struct rdzv_handler **out,
+int backend_etcd2_new(uv_loop_t *loop, const struct rdzv_params *params,
+                      const struct trace *trace, struct rdzv_backend **out,
                       struct muster_error *err)
 {
-    (void)ctx;
-    return create(ETCD_BACKEND_V2, loop, params, trace, out, err);
+    return state_new(loop, ETCD_BACKEND_V2, params, trace, out, err);
 }
 
-int rdzv_etcd3_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
-                      const struct trace *trace, struct rdzv_handler **out,
+int backend_etcd3_new(uv_loop_t *loop, const struct rdzv_params *params,
+                      const struct trace *trace, struct rdzv_backend **out,
                       struct muster_error *err)
 {
-    (void)ctx;
-    return create(ETCD_BACKEND_V3, loop, params, trace, out, err);
+    return state_new(loop, ETCD_BACKEND_V3, params, trace, out, err);
 }

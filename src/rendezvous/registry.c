@@ -9,14 +9,28 @@
 #include "rendezvous/secured.h"
 #include "rendezvous/state_backend.h"
 
-static const struct {
+/* Where a dynamic handler can keep its state. */
+static const struct place {
     const char *name;
-    rdzv_create_fn create;
-} built_in[] = {
-    { "etcd", rdzv_etcd_create },     { "etcd-v2", rdzv_etcd2_create },
-    { "etcd-v3", rdzv_etcd3_create }, { "c10d", rdzv_c10d_create },
-    { "static", rdzv_static_create },
+    int (*make)(uv_loop_t *loop, const struct rdzv_params *params,
+                const struct trace *trace, struct rdzv_backend **out,
+                struct muster_error *err);
+} places[] = {
+    { "c10d", backend_c10d_new },
+    { "etcd-v2", backend_etcd2_new },
+    { "etcd-v3", backend_etcd3_new },
 };
+
+static int create_dynamic(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
+                          const struct trace *trace, struct rdzv_handler **out,
+                          struct muster_error *err)
+{
+    const struct place *at = ctx;
+    struct rdzv_backend *b;
+    const int rc = at->make(loop, params, trace, &b, err);
+
+    return rc < 0 ? rc : rdzv_dynamic_create(loop, params, trace, b, out, err);
+}
 
 static struct registry_entry *find(const struct registry *r, const char *name)
 {
@@ -60,11 +74,15 @@ int registry_register(struct registry *r, const char *name, rdzv_create_fn creat
 
 int registry_init(struct registry *r, struct muster_error *err)
 {
-    int rc = 0;
+    int rc;
 
     *r = (struct registry){ 0 };
-    for (size_t i = 0; i < ARRAY_LEN(built_in) && rc == 0; i++)
-        rc = registry_register(r, built_in[i].name, built_in[i].create, NULL, err);
+    rc = registry_register(r, "etcd", rdzv_etcd_create, NULL, err);
+    if (rc == 0)
+        rc = registry_register(r, "static", rdzv_static_create, NULL, err);
+    for (size_t i = 0; i < ARRAY_LEN(places) && rc == 0; i++)
+        rc = registry_register(r, places[i].name, create_dynamic,
+                               (void *)(uintptr_t)&places[i], err);
     if (rc < 0)
         registry_fini(r);
     return rc;
@@ -85,17 +103,13 @@ static void ignore(void *ctx)
     (void)ctx;
 }
 
-/* The handler, with the job's secret if there is one. Where the state of a run is not
- * in a store of ours (etcd), the workers' store still is. */
-static int create(const struct registry_entry *e, uv_loop_t *loop,
-                  const struct rdzv_params *params, const struct trace *trace,
-                  struct rdzv_handler **out, struct muster_error *err)
+/* The job's secret, if there is one: else *out is NULL. */
+static int load_secret(const struct rdzv_params *params, struct auth **out,
+                       struct muster_error *err)
 {
     struct secret_opts opts = { .token_file = conf_text(params, CONF_TOKEN_FILE),
                                 .run_id = params->run_id };
-    struct rdzv_params with = { 0 };
     int optional = 0, encrypt = 0;
-    struct auth *auth = NULL;
     int rc = conf_bool(params, CONF_TOKEN_OPTIONAL, &optional, err);
 
     if (rc == 0)
@@ -104,8 +118,19 @@ static int create(const struct registry_entry *e, uv_loop_t *loop,
         rc = conf_bool(params, CONF_MUNGE, &opts.munge, err);
     opts.optional = optional;
     opts.encrypt = encrypt;
-    if (rc == 0)
-        rc = secret_load(&opts, &auth, err);
+    return rc < 0 ? rc : secret_load(&opts, out, err);
+}
+
+/* The handler, with the job's secret if there is one. Where the state of a run is not
+ * in a store of ours (etcd), the workers' store still is. */
+static int create(const struct registry_entry *e, uv_loop_t *loop,
+                  const struct rdzv_params *params, const struct trace *trace,
+                  struct rdzv_handler **out, struct muster_error *err)
+{
+    struct rdzv_params with = { 0 };
+    struct auth *auth = NULL;
+    int rc = load_secret(params, &auth, err);
+
     if (rc < 0)
         return rc;
     if (!auth)
@@ -120,6 +145,36 @@ static int create(const struct registry_entry *e, uv_loop_t *loop,
     } else {
         auth_unref(auth);
     }
+    return rc;
+}
+
+int rdzv_backend_create(uv_loop_t *loop, const struct rdzv_params *params,
+                        struct rdzv_backend **out, struct muster_error *err)
+{
+    const struct place *at = NULL;
+    struct rdzv_params with = { 0 };
+    struct auth *auth = NULL;
+    int rc;
+
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        if (strcmp(places[i].name, params->backend) == 0)
+            at = &places[i];
+    }
+    if (!at)
+        return err_set(err, MUSTER_EINVAL,
+                       "the rendezvous backend '%s' keeps no state of its own; c10d, "
+                       "etcd-v2 and etcd-v3 do",
+                       params->backend);
+    rc = load_secret(params, &auth, err);
+    if (rc == 0)
+        rc = params_copy(&with, params, err);
+    if (rc < 0) {
+        auth_unref(auth);
+        return rc;
+    }
+    with.auth = auth; /* The copy's reference now. */
+    rc = at->make(loop, &with, NULL, out, err);
+    params_fini(&with);
     return rc;
 }
 
@@ -176,15 +231,4 @@ int rdzv_handler_create(uv_loop_t *loop, const struct rdzv_params *params,
         rc = registry_create(&r, loop, params, trace, out, err);
     registry_fini(&r);
     return rc;
-}
-
-int rdzv_c10d_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
-                     const struct trace *trace, struct rdzv_handler **out,
-                     struct muster_error *err)
-{
-    struct rdzv_backend *b;
-    const int rc = backend_c10d_new(loop, params, trace, &b, err);
-
-    (void)ctx;
-    return rc < 0 ? rc : rdzv_dynamic_create(loop, params, trace, b, out, err);
 }

@@ -45,22 +45,13 @@ int rdzv_handler_create(uv_loop_t *loop, const struct rdzv_params *params,
                         const struct trace *trace, struct rdzv_handler **out,
                         struct muster_error *err);
 
-/* The built-in creators. */
-int rdzv_c10d_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
-                     const struct trace *trace, struct rdzv_handler **out,
-                     struct muster_error *err);
+/* The built-in creators of handlers that are not dynamic. */
 int rdzv_static_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
                        const struct trace *trace, struct rdzv_handler **out,
                        struct muster_error *err);
-/* In etcd_*.c: "etcd" (legacy), "etcd-v2", "etcd-v3". */
+/* In etcd/legacy: "etcd". */
 int rdzv_etcd_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
                      const struct trace *trace, struct rdzv_handler **out,
                      struct muster_error *err);
-int rdzv_etcd2_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
-                      const struct trace *trace, struct rdzv_handler **out,
-                      struct muster_error *err);
-int rdzv_etcd3_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
-                      const struct trace *trace, struct rdzv_handler **out,
-                      struct muster_error *err);
 
 #endif

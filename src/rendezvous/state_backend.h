@@ -110,4 +110,17 @@ int backend_c10d_new(uv_loop_t *loop, const struct rdzv_params *params,
                      const struct trace *trace, struct rdzv_backend **out,
                      struct muster_error *err);
 
+/* In etcd/rdzv_backend.c: "etcd-v2" and "etcd-v3". */
+int backend_etcd2_new(uv_loop_t *loop, const struct rdzv_params *params,
+                      const struct trace *trace, struct rdzv_backend **out,
+                      struct muster_error *err);
+int backend_etcd3_new(uv_loop_t *loop, const struct rdzv_params *params,
+                      const struct trace *trace, struct rdzv_backend **out,
+                      struct muster_error *err);
+
+/* The built-in backend of params, alone, with the job's secret if there is one.
+ * MUSTER_EINVAL if it is none that keeps a state. */
+int rdzv_backend_create(uv_loop_t *loop, const struct rdzv_params *params,
+                        struct rdzv_backend **out, struct muster_error *err);
+
 #endif

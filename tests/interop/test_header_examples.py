@@ -11,6 +11,8 @@ HEADERS = pathlib.Path(__file__).parents[2] / "include"
 
 # The variables that an example takes for granted.
 NAMES = {
+    "backend.h": """struct muster_params *params; struct muster_backend *backend;
+                    struct muster_state state, held; const void *next; size_t size;""",
     "launch.h": """struct muster_launch_config *config; struct muster_launch_result *result;
                    struct muster_entry entry = { 0 }; int rc;""",
     "rendezvous.h": """struct muster_params *params; struct muster_rendezvous *rdzv;

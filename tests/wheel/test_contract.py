@@ -5,13 +5,19 @@ we take it for.
 """
 from __future__ import annotations
 
+import base64
+import gc
 import importlib
+import itertools
+import json
 import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -35,12 +41,20 @@ from torch.distributed.elastic.rendezvous import (  # noqa: E402
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import (  # noqa: E402
     C10dRendezvousBackend,
 )
+from torch.distributed.elastic.rendezvous import (  # noqa: E402
+    c10d_rendezvous_backend,
+    dynamic_rendezvous,
+    etcd_rendezvous_backend,
+)
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (  # noqa: E402
     DynamicRendezvousHandler,
 )
 from torch.distributed.elastic.rendezvous.registry import _create_c10d_handler  # noqa: E402
 
+import etcd_server  # noqa: E402
+
 KINDS = ["muster", "c10d"]
+RUNS = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -280,13 +294,35 @@ def test_an_interrupt_ends_a_join_and_hands_the_place_back(muster: Any, port: in
 def backend_of(muster: Any, kind: str, port: int, run_id: str = "run") -> Any:
     if kind == "muster":
         return muster.torch.MusterRendezvousBackend(muster.Store("127.0.0.1", port), run_id)
-    return C10dRendezvousBackend(TCPStore("127.0.0.1", port, is_master=False), run_id)
+    if kind == "c10d":
+        return C10dRendezvousBackend(TCPStore("127.0.0.1", port, is_master=False), run_id)
+    return muster.torch.create_backend(params_of(kind, port, run_id))[0]
 
 
-@pytest.fixture(params=KINDS)
-def backend(request, muster: Any, port: int) -> Any:
-    made = backend_of(muster, request.param, port)
-    assert made.name == request.param
+def params_of(kind: str, port: int, run_id: str = "run") -> RendezvousParameters:
+    more = {"is_host": "false"} if kind == "muster-c10d" else {}
+    return RendezvousParameters(kind, f"127.0.0.1:{port}", run_id, 2, 2, local_addr="127.0.0.1",
+                                **more)
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory) -> Iterator[etcd_server.Etcd]:
+    with etcd_server.Etcd(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+def fresh_run() -> str:
+    """The tests of this file share an etcd."""
+    return f"run{next(RUNS)}"
+
+
+@pytest.fixture(params=[*KINDS, "muster-c10d", "muster-etcd-v2", "muster-etcd-v3"])
+def backend(request, muster: Any) -> Any:
+    kind, run_id = request.param, fresh_run()
+    port = request.getfixturevalue("etcd").port if "etcd" in kind else request.getfixturevalue("port")
+    made = backend_of(muster, kind, port, run_id)
+    assert made.name == kind
+    made.asked = params_of(kind, port, run_id)
     return made
 
 
@@ -326,8 +362,24 @@ def test_any_bytes_are_a_state(backend: Any) -> None:
         assert backend.get_state()[0] == state
 
 
-def test_a_state_object_that_is_corrupt(backend: Any, port: int) -> None:
-    TCPStore("127.0.0.1", port, is_master=False).set("torch.rendezvous.run", "YQ=")
+def put(asked: RendezvousParameters, value: str) -> None:
+    """Writes the value itself where the backend keeps it."""
+    at = f"http://{asked.endpoint}"
+    if asked.backend == "muster-etcd-v3":
+        key, text = (base64.b64encode(t.encode()).decode()
+                     for t in (f"/muster/{asked.run_id}/state", value))
+        urllib.request.urlopen(f"{at}/v3/kv/put", json.dumps({"key": key, "value": text}).encode()).close()
+    elif asked.backend == "muster-etcd-v2":
+        urllib.request.urlopen(urllib.request.Request(
+            f"{at}/v2/keys/torch/elastic/rendezvous/{asked.run_id}", method="PUT",
+            data=urllib.parse.urlencode({"value": value}).encode())).close()
+    else:
+        port = int(asked.endpoint.rpartition(":")[2])
+        TCPStore("127.0.0.1", port, is_master=False).set(f"torch.rendezvous.{asked.run_id}", value)
+
+
+def test_a_state_object_that_is_corrupt(backend: Any) -> None:
+    put(backend.asked, "YQ=")
     with pytest.raises(RendezvousStateError, match="The state object is corrupt"):
         backend.get_state()
     with pytest.raises(RendezvousStateError, match="The state object is corrupt"):
@@ -378,3 +430,46 @@ def test_torchs_handler_on_our_backend_and_on_its_own_meet(muster: Any, port: in
     assert {one.rank, other.rank} == {0, 1}
     assert made[0].get_backend() == "muster"
     assert all(h.shutdown() for h in made)
+
+
+@pytest.mark.parametrize("kind, other", [("c10d", "torch"), ("etcd-v2", "torch"), ("etcd-v3", "muster")])
+def test_torchs_handler_on_create_backend(muster: Any, request, kind: str, other: str) -> None:
+    """It meets torch's own nodes and ours, at a real etcd too, and its store is theirs."""
+    port = request.getfixturevalue("etcd" if "etcd" in kind else "port")
+    asked = params_of(f"muster-{kind}", getattr(port, "port", port), fresh_run())
+    backend, store = muster.torch.create_backend(asked)
+    made = [dynamic_rendezvous.create_handler(store, backend, asked)]
+    # Another address: torch and we count a process's nodes each for itself.
+    theirs = RendezvousParameters(kind, asked.endpoint, asked.run_id, 2, 2, local_addr="localhost",
+                                  **asked.config)
+    if other == "torch":
+        make = etcd_rendezvous_backend if kind == "etcd-v2" else c10d_rendezvous_backend
+        its_backend, its_store = make.create_backend(theirs)
+        made.append(dynamic_rendezvous.create_handler(its_store, its_backend, theirs))
+    else:
+        made.append(muster.torch.create_handler(theirs))
+    assert made[0].get_backend() == f"muster-{kind}"
+    for number in range(2):  # and once more, as after a failure
+        with ThreadPoolExecutor(2) as threads:
+            joined = [f.result(60) for f in [threads.submit(h.next_rendezvous) for h in made]]
+        assert {j.rank for j in joined} == {0, 1}
+        assert joined[0].bootstrap_store_info == joined[1].bootstrap_store_info
+        joined[0].store.set(f"key{number}", "value")
+        assert joined[1].store.get(f"key{number}") == b"value"
+    assert all(h.shutdown() for h in made)
+
+
+def test_a_store_outlives_the_backend_it_was_made_from(muster: Any, etcd: etcd_server.Etcd) -> None:
+    _, store = muster.torch.create_backend(params_of("muster-etcd-v3", etcd.port, fresh_run()))
+    gc.collect()
+    store.set("key", "value")
+    assert store.clone().get("key") == b"value"
+
+
+def test_backends_that_keep_no_state(muster: Any) -> None:
+    for name, words in (("muster-static", "keeps no state of its own"), ("zookeeper", "not one of")):
+        with pytest.raises(ValueError, match=words):
+            muster.torch.create_backend(params_of(name, 1))
+    with pytest.raises(RendezvousConnectionError, match="connection to etcd has failed"):
+        muster.torch.create_backend(RendezvousParameters("muster-etcd-v3", "127.0.0.1:1", "run", 1, 2,
+                                                         read_timeout="1"))

@@ -111,6 +111,7 @@ class Store:
     # The stores of this process that serve and may be shared, by port.
     _shared: ClassVar[weakref.WeakValueDictionary[int, Store]] = weakref.WeakValueDictionary()
     _sharing = threading.Lock()
+    _keeps: Any = None  # a handler whose connections this store uses: not to end before it
 
     def __init__(
         self,
@@ -180,13 +181,13 @@ class Store:
     def prefixed(self, prefix: str) -> Store:
         """A view in which every key stands for ``prefix/key`` of this one."""
         view = self._made(_lib().muster_store_open_prefix, self._open, prefix.encode())
-        view._host = self._host
+        view._host, view._keeps = self._host, self._keeps
         return view
 
     def clone(self) -> Store:
         """Another store on the same data with a connection of its own."""
         other = self._made(_lib().muster_store_clone, self._open)
-        other._host = self._host
+        other._host, other._keeps = self._host, self._keeps
         return other
 
     @property

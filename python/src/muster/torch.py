@@ -12,7 +12,17 @@ import ctypes
 import re
 import threading
 from collections.abc import Callable
-from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_uint16, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    byref,
+    c_char_p,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_uint16,
+    c_uint64,
+    c_void_p,
+)
 from datetime import timedelta
 from typing import Any
 
@@ -83,7 +93,7 @@ class _Info(ctypes.Structure):
 
 
 def _lib() -> ctypes.CDLL:
-    """The library with the functions of params.h and rendezvous.h declared."""
+    """The library with the functions of params.h, rendezvous.h and backend.h declared."""
     lib = library()
     if not hasattr(lib, "_muster_rendezvous_declared"):
         for name in ("free", "cancel", "is_closed", "num_nodes_waiting", "use_agent_store"):
@@ -95,6 +105,9 @@ def _lib() -> ctypes.CDLL:
         lib.muster_params_free.restype = None
         lib.muster_store_name.argtypes = [c_void_p]
         lib.muster_store_name.restype = c_char_p
+        lib.muster_backend_free.argtypes = [c_void_p]
+        lib.muster_backend_free.restype = None
+        lib.muster_state_free.restype = None
         lib.muster_rendezvous_next.argtypes = [c_void_p, POINTER(_Info), POINTER(ErrorText)]
         lib.muster_rendezvous_next.restype = c_int
         lib._muster_rendezvous_declared = True  # type: ignore[attr-defined]
@@ -299,6 +312,7 @@ class MusterRendezvousHandler(RendezvousHandler):
                 ours = Store._made(_lib().muster_store_clone, c_void_p(info.store))
             except Error as e:
                 raise _translated(e) from e
+            ours._keeps = self
             return MusterStore(ours, timedelta(seconds=self._read_timeout))
         store = TCPStore(
             match[1].strip("[]"),
@@ -380,53 +394,84 @@ class MusterRendezvousBackend(RendezvousBackend):
             ) from e
 
 
-def create_backend(params: RendezvousParameters) -> tuple[MusterRendezvousBackend, Store]:
-    """Backend and store for torch's ``DynamicRendezvousHandler`` on a c10d store: what torch's
-    own ``create_backend`` makes. Serves the store if ``is_host`` says so, or if the endpoint is
-    this machine's and the port is free.
+class _State(ctypes.Structure):
+    _fields_ = (
+        ("bytes", c_void_p),
+        ("size", c_size_t),
+        ("token", c_void_p),
+        ("token_size", c_size_t),
+        ("won", c_int),
+    )
+
+
+class MusterStateBackend(RendezvousBackend):
+    """torch's ``RendezvousBackend`` on libmuster, in a c10d store or in etcd: torch's handlers
+    on it meet nodes of ``muster run`` and, but for etcd-v3, of ``torchrun``.
+
+    :param params: torch's parameters; ``params.backend`` is ``c10d``, ``etcd-v2`` or
+        ``etcd-v3``, with or without ``muster-`` in front, or ``muster`` for c10d.
     """
-    if _backend_of(params) != "c10d":
-        raise ValueError(
-            f"create_backend makes c10d backends, not {params.backend!r}; its whole handler is "
-            "muster.torch.create_handler(params)"
-        )
-    host, _, port = (params.endpoint or "").strip().rpartition(":")
-    if not host:
-        host, port = port or "localhost", ""
-    if port and not (port.isdigit() and int(port) < 65536):
-        raise ValueError(f"The port number of the C10d rendezvous endpoint {params.endpoint!r} "
-                         "must be an integer between 0 and 65535.")
-    number = int(port or 29400)
-    serve = params.get_as_bool("is_host")
-    timeout = timedelta(seconds=params.get_as_int("read_timeout", READ_TIMEOUT) or READ_TIMEOUT)
-    tries = [serve] if serve is not None else [True, False] if _is_here(host) else [False]
-    for last, serving in zip([*([False] * (len(tries) - 1)), True], tries):
+
+    def __init__(self, params: RendezvousParameters) -> None:
+        self._handle = c_void_p()
+        self._name = str(params.backend)
+        self._end = _lib().muster_backend_free  # at interpreter exit, _lib may be gone
+        given = _params(params, _backend_of(params))
         try:
-            store = Store(host.strip("[]"), number, timeout=timeout, serve=serving)
-            return MusterRendezvousBackend(store, params.run_id), store
+            _call(_lib().muster_backend_open, given, byref(self._handle))
+        finally:
+            _lib().muster_params_free(given)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._end(self._handle)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def get_state(self) -> tuple[bytes, Any] | None:
+        held = self._ask(_lib().muster_backend_get_state)
+        return None if held is None else held[:2]
+
+    def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None:
+        if token and not isinstance(token, bytes):
+            return self._ask(_lib().muster_backend_get_state)
+        return self._ask(
+            _lib().muster_backend_set_state,
+            state,
+            c_size_t(len(state)),
+            token or None,
+            c_size_t(len(token) if token else 0),
+        )
+
+    def store(self) -> MusterStore:
+        """A store at the same place, for the group's own keys; it may outlive the backend."""
+        try:
+            return MusterStore(Store._made(_lib().muster_backend_store, self._handle))
         except Error as e:
-            if last or e.code != "MUSTER_EINUSE":
-                raise RendezvousConnectionError(
-                    f"The connection to the C10d store has failed. {e}"
-                ) from e
-    raise AssertionError("not reached")
+            raise _translated(e) from e
+
+    def _ask(self, function: Any, *args: Any) -> tuple[bytes, Any, bool] | None:
+        held = _State()
+        _call(function, self._handle, *args, byref(held))
+        try:
+            if not held.bytes:
+                return None
+            token = ctypes.string_at(held.token, held.token_size)
+            return ctypes.string_at(held.bytes, held.size), token, bool(held.won)
+        finally:
+            _lib().muster_state_free(byref(held))
 
 
-def _is_here(host: str) -> bool:
-    """Whether the endpoint is this machine, by the name or by an address of loopback."""
-    import ipaddress
-    import socket
-
-    host = host.strip("[]")
-    if host in ("localhost", socket.gethostname()):
-        return True
-    try:  # A number can be bound here or not; a name is not looked up for this.
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
-            address = ipaddress.ip_address(host)
-            s.bind((str(address), 0))
-            return True
-    except (OSError, ValueError):
-        return False
+def create_backend(params: RendezvousParameters) -> tuple[MusterStateBackend, MusterStore]:
+    """Backend and store for torch's ``DynamicRendezvousHandler``, as torch's own functions of
+    this name make them for c10d and etcd-v2; here for etcd-v3, too. With c10d this process
+    serves the store if ``is_host`` says so, or if the endpoint is this machine's and the port
+    is free.
+    """
+    backend = MusterStateBackend(params)
+    return backend, backend.store()
 
 
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:
@@ -437,6 +482,7 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
 __all__ = [
     "MusterRendezvousBackend",
     "MusterRendezvousHandler",
+    "MusterStateBackend",
     "MusterStore",
     "create_backend",
     "create_handler",

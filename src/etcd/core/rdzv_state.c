@@ -53,13 +53,19 @@ uint64_t etcd_patience_ms(const struct rdzv_settings *s)
     return MIN_OF(MAX_OF(rdzv_dead_after_ms(s) / 6, 500u), ETCD_ATTEMPT_MS);
 }
 
+/* What is no token of etcd's stands for a revision that never comes. */
 static uint64_t token_number(struct span token)
 {
     uint64_t n = 0;
 
-    for (size_t i = 0; i < token.n; i++)
-        n = n * 10 + (uint64_t)(token.p[i] - '0');
-    return n;
+    for (size_t i = 0; i < token.n; i++) {
+        const uint8_t digit = (uint8_t)(token.p[i] - '0');
+
+        if (digit > 9 || n > (UINT64_MAX - digit) / 10)
+            return UINT64_MAX;
+        n = n * 10 + digit;
+    }
+    return n > 0 ? n : UINT64_MAX;
 }
 
 struct etcd_put etcd_state_put(const struct etcd_names *n, struct span value,
