@@ -559,25 +559,20 @@ static int check_descriptors(struct muster_error *err)
                    DESCRIPTORS_LEAST, (unsigned long long)limit.rlim_cur);
 }
 
-int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result *out,
-                   struct muster_error *err)
+/* A frame of its own, which the guard has not been forked with: each page of it would
+ * be copied when we write to it. */
+__attribute__((noinline)) static int run_guarded(const struct agent_core_opts *opts,
+                                                 struct guard *guard,
+                                                 struct agent_core_result *out,
+                                                 struct muster_error *err)
 {
-    struct agent a = { .opts = *opts, .config = opts->config, .result = out };
+    struct agent a = {
+        .opts = *opts, .config = opts->config, .guard = guard, .result = out
+    };
+    int rc = uv_loop_init(&a.loop);
 
-    *out = (struct agent_core_result){ 0 };
-    if (a.config->nproc < 1)
-        return err_set(err, MUSTER_EINVAL,
-                       "--nproc-per-node is %" PRId64 ": at least one worker must run",
-                       a.config->nproc);
-    fill_standard_fds();
-    int rc = check_descriptors(err);
-    if (rc == 0)
-        rc = guard_start(opts->fn, opts->fn_ctx, &a.guard, err);
-    if (rc != 0)
-        return rc;
-    rc = uv_loop_init(&a.loop);
     if (rc != 0) {
-        guard_stop(a.guard, NULL, NULL);
+        guard_stop(guard, NULL, NULL);
         return err_set(err, MUSTER_EIO,
                        "no event loop for the agent: %s\n"
                        "It needs epoll and eventfd, and descriptors for them.",
@@ -610,4 +605,21 @@ int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result 
     close_all(&a);
     agent_signals_unquiet();
     return rc;
+}
+
+int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result *out,
+                   struct muster_error *err)
+{
+    struct guard *guard = NULL;
+
+    *out = (struct agent_core_result){ 0 };
+    if (opts->config->nproc < 1)
+        return err_set(err, MUSTER_EINVAL,
+                       "--nproc-per-node is %" PRId64 ": at least one worker must run",
+                       opts->config->nproc);
+    fill_standard_fds();
+    int rc = check_descriptors(err);
+    if (rc == 0)
+        rc = guard_start(opts->fn, opts->fn_ctx, &guard, err);
+    return rc == 0 ? run_guarded(opts, guard, out, err) : rc;
 }

@@ -23,8 +23,6 @@
 #include "warm/start_watch.h"
 #include "warm/warm.h"
 
-#define AGENT_SIGNALS_MAX 32
-
 struct agent_worker {
     pid_t pid; /* 0 until the guard has told */
     bool answered, exited;
@@ -91,10 +89,8 @@ struct agent {
     uint64_t exits;
     int refused; /* errno of the first worker that could not be started, or 0 */
 
-    char stopped_by[256]; /* the signal that ended us, and who sent it */
-    uv_signal_t signals[AGENT_SIGNALS_MAX];
-    struct sigaction signals_before[AGENT_SIGNALS_MAX]; /* of the program */
-    size_t signal_count;
+    char stopped_by[256];           /* the signal that ended us, and who sent it */
+    struct handled_signal *signals; /* owned list */
     bool signals_on;
     uv_signal_t chld; /* with reap_orphans */
 

@@ -13,6 +13,7 @@
 #include "agent/agent_int.h"
 #include "base/err.h"
 #include "base/escape.h"
+#include "base/mem.h"
 #include "logs/torch_locations.h"
 
 static const struct {
@@ -116,26 +117,34 @@ static void on_signal(uv_signal_t *handle, int sig)
     agent_pump(a);
 }
 
+struct handled_signal {
+    uv_signal_t handle; /* first */
+    struct sigaction before;
+    struct handled_signal *next;
+};
+
 static void handle_one(struct agent *a, int sig)
 {
-    struct sigaction old;
+    struct sigaction old = { 0 };
 
     /* Whoever started us with it ignored (nohup) meant it. */
     if (sigaction(sig, NULL, &old) == 0 && old.sa_handler == SIG_IGN)
         return;
-    for (size_t i = 0; i < a->signal_count; i++)
-        if (a->signals[i].signum == sig)
+    for (const struct handled_signal *s = a->signals; s; s = s->next)
+        if (s->handle.signum == sig)
             return;
-    if (a->signal_count == AGENT_SIGNALS_MAX)
+    struct handled_signal *s = mem_calloc(1, sizeof *s);
+    if (!s || uv_signal_init(&a->loop, &s->handle) != 0) {
+        mem_free(s);
         return;
-    uv_signal_t *s = &a->signals[a->signal_count];
-    if (uv_signal_init(&a->loop, s) != 0)
-        return;
-    s->data = a;
-    a->signals_before[a->signal_count++] = old;
-    uv_signal_start(s, on_signal, sig);
+    }
+    s->handle.data = a;
+    s->before = old;
+    s->next = a->signals;
+    a->signals = s;
+    uv_signal_start(&s->handle, on_signal, sig);
     watch_sender(sig);
-    uv_unref((uv_handle_t *)s);
+    uv_unref((uv_handle_t *)&s->handle);
 }
 
 int agent_signals_on(struct agent *a, struct muster_error *err)
@@ -193,6 +202,11 @@ void agent_reap_orphans(struct agent *a)
     on_sigchld(&a->chld, SIGCHLD); /* of those that ended before */
 }
 
+static void on_signal_closed(uv_handle_t *handle)
+{
+    mem_free(handle);
+}
+
 void agent_signals_off(struct agent *a)
 {
     if (a->chld.data)
@@ -201,18 +215,19 @@ void agent_signals_off(struct agent *a)
 
     /* libuv leaves the default action behind, which must not meet a signal. */
     sigemptyset(&ours);
-    for (size_t i = 0; i < a->signal_count; i++)
-        sigaddset(&ours, a->signals[i].signum);
+    for (const struct handled_signal *s = a->signals; s; s = s->next)
+        sigaddset(&ours, s->handle.signum);
     pthread_sigmask(SIG_BLOCK, &ours, &before);
-    for (size_t i = 0; i < a->signal_count; i++) {
-        const int sig = a->signals[i].signum;
+    while (a->signals) {
+        struct handled_signal *s = a->signals;
+        const int sig = s->handle.signum;
 
-        uv_close((uv_handle_t *)&a->signals[i], NULL);
+        a->signals = s->next;
+        uv_close((uv_handle_t *)&s->handle, on_signal_closed);
         if (sig)
-            sigaction(sig, &a->signals_before[i], NULL);
+            sigaction(sig, &s->before, NULL);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    a->signal_count = 0;
 }
 
 /* What would end us for a console that goes, or for a file that has reached its limit:

@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct place {
@@ -40,11 +41,12 @@ static bool has_item(const char *list, const char *item)
 static bool find_group(const char *root, const char *controller, char path[PATH_MAX],
                        bool *v2)
 {
-    char line[PATH_MAX + 256];
+    char *line = NULL;
+    size_t size = 0;
     FILE *f = open_below(root, "/proc/self/cgroup");
     bool found = false;
 
-    while (f && fgets(line, sizeof line, f)) {
+    while (f && getline(&line, &size, f) >= 0) {
         line[strcspn(line, "\n")] = '\0';
         char *list = strchr(line, ':');
         char *group = list ? strchr(list + 1, ':') : NULL;
@@ -58,6 +60,7 @@ static bool find_group(const char *root, const char *controller, char path[PATH_
             found = true;
         }
     }
+    free(line);
     if (f)
         fclose(f);
     return found;
@@ -89,13 +92,14 @@ static bool is_mount(char *line, const char *controller, bool v2, const char **w
 
 static bool find_place(const char *root, const char *controller, struct place *out)
 {
-    char line[2 * PATH_MAX], group[PATH_MAX];
+    char *line = NULL, group[PATH_MAX];
+    size_t size = 0;
     bool found = false;
 
     if (!find_group(root, controller, group, &out->v2))
         return false;
     FILE *f = open_below(root, "/proc/self/mountinfo");
-    while (f && !found && fgets(line, sizeof line, f)) {
+    while (f && !found && getline(&line, &size, f) >= 0) {
         const char *what, *where;
         if (!is_mount(line, controller, out->v2, &what, &where))
             continue;
@@ -107,6 +111,7 @@ static bool find_place(const char *root, const char *controller, struct place *o
         out->mount = strlen(root) + strlen(where);
         found = made > 0 && (size_t)made < sizeof out->dir;
     }
+    free(line);
     if (f)
         fclose(f);
     while (found && out->dir[strlen(out->dir) - 1] == '/')

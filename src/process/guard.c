@@ -29,7 +29,7 @@ struct guard {
     bool lost, stopping;
     uv_poll_t poll;
     bool watched;
-    uint8_t in[4096]; /* replies, the last of them perhaps not whole */
+    uint8_t in[16 * sizeof(struct guard_reply)]; /* the last perhaps not whole */
     size_t in_size;
     const struct guard_events *events; /* borrowed */
     void *ctx;                         /* borrowed */

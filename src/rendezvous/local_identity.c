@@ -12,6 +12,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "base/mem.h"
 #include "net/core/hosts_file.h"
 
 void rdzv_hostname(char *out, size_t size)
@@ -184,14 +185,24 @@ void rdzv_say_nameless(const struct trace *t, const char *name, const char *addr
 
 bool rdzv_fqdn_quick(struct rdzv_fqdn *f)
 {
-    char order[4096], hosts[16384], name[sizeof f->name];
-    const size_t order_n = read_file("/etc/nsswitch.conf", order, sizeof order);
-    const size_t coordinators_n =
-        order_n ? read_file("/etc/hosts", hosts, sizeof hosts) : 0;
+    /* Not on the stack: nothing else goes so deep, and its pages would stay ours. */
+    struct {
+        char order[4096], hosts[16384], name[sizeof f->name];
+    } *room = mem_alloc(sizeof *room);
 
-    rdzv_hostname(name, sizeof name);
-    f->resolves = hosts_fqdn(span_of(order, order_n), span_of(hosts, coordinators_n),
-                             name, f->name, sizeof f->name);
+    f->resolves = false;
+    if (!room)
+        return false;
+    const size_t order_n =
+        read_file("/etc/nsswitch.conf", room->order, sizeof room->order);
+    const size_t hosts_n =
+        order_n ? read_file("/etc/hosts", room->hosts, sizeof room->hosts) : 0;
+
+    rdzv_hostname(room->name, sizeof room->name);
+    f->resolves =
+        hosts_fqdn(span_of(room->order, order_n), span_of(room->hosts, hosts_n),
+                   room->name, f->name, sizeof f->name);
+    mem_free(room);
     return f->resolves;
 }
 

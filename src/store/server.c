@@ -495,9 +495,8 @@ static int take_memory(struct store_server *s, struct muster_error *err)
     buf_init(&s->out, s->opts.max_output);
     buf_init(&s->one, s->opts.max_output);
     store_fx_init(&s->fx);
-    s->shared = mem_alloc(SHARED_SIZE);
     s->store = store_new(s->opts.seed, s->opts.max_output);
-    return s->shared && s->store ? 0 : err_nomem(err);
+    return s->store ? 0 : err_nomem(err);
 }
 
 static int watch_listener(struct store_server *s, struct muster_error *err)

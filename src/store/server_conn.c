@@ -345,8 +345,11 @@ static uint8_t *read_room(struct store_server *s, struct conn *c, size_t *size)
     uint8_t *to;
 
     *size = SHARED_SIZE;
-    if (!c->in)
+    if (!c->in) {
+        if (!s->shared && !(s->shared = mem_alloc(SHARED_SIZE)))
+            out_of_memory(s, c);
         return s->shared;
+    }
     /* A worker's first request may be a large one. */
     if (s->auth && !c->admitted &&
         (buf_len(c->in) < UNPROVEN_INPUT || !server_auth_admits_plain(s, c)))

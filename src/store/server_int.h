@@ -114,7 +114,7 @@ struct store_server {
     uint64_t at;          /* where in its stream the request at hand begins */
     struct buf out;
     struct buf one;  /* a reply to somebody else */
-    uint8_t *shared; /* owned; what is read lands here first */
+    uint8_t *shared; /* owned; what is read lands here first; NULL: nothing was */
 };
 
 #define SHARED_SIZE 65536u

@@ -214,7 +214,7 @@ void hub_fx_fini(struct hub_fx *fx)
 static void put(struct hub_fx *fx, struct hub_effect e)
 {
     if (fx->count == fx->size) {
-        const size_t size = fx->size ? 2 * fx->size : 16;
+        const size_t size = fx->size ? 2 * fx->size : 4;
         struct hub_effect *items = mem_realloc_array(fx->items, size, sizeof *items);
 
         if (!items)

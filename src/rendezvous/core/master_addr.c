@@ -56,14 +56,15 @@ static void take(struct master_addr *m, const struct master_address *at)
 
     if (strcmp(m->known.host, at->host) == 0 && m->known.port == at->port)
         return;
-    assert(rank0->addr.n <= RDZV_MAX_ADDR);
-    memcpy(m->owner_addr, rank0->addr.p, rank0->addr.n);
-    m->owner_addr[rank0->addr.n] = '\0';
     /* Another member's server, which rank 0 has taken over for this round: in the next
      * one it may have to serve itself, and says so. */
-    if (m->rank != 0 && !span_eq(rank0->addr, span_str(at->host)) &&
-        is_member_addr(m, at->host))
-        m->owner_addr[0] = '\0';
+    const bool borrowed = m->rank != 0 && !span_eq(rank0->addr, span_str(at->host)) &&
+                          is_member_addr(m, at->host);
+    const size_t n = borrowed || rank0->addr.n > MASTER_HOST_MAX ? 0 : rank0->addr.n;
+
+    if (n > 0)
+        memcpy(m->owner_addr, rank0->addr.p, n);
+    m->owner_addr[n] = '\0';
     m->owner_pid = rank0->pid;
     m->owner_id = rank0->local_id;
     m->known = *at;

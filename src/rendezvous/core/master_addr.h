@@ -49,9 +49,9 @@ struct master_addr {
     bool share;                     /* agents serve the workers' store */
     uint64_t timeout_ms;
     /* From earlier rounds: */
-    struct master_address known; /* the outcome, too */
-    char owner_addr[RDZV_MAX_ADDR +
-                    1]; /* the node that was rank 0 when it was announced */
+    struct master_address known;          /* the outcome, too */
+    char owner_addr[MASTER_HOST_MAX + 1]; /* rank 0 when it was announced; empty:
+                                             unknown, or longer than that */
     int64_t owner_pid, owner_id;
     uint16_t served_port; /* 0: we do not serve */
     /* This round: */
