@@ -31,7 +31,7 @@ enum call_kind {
 
 /* One call of the caller's functions. It is the thread's while that runs, and stays
  * its own should it not come back in time. */
-struct call {
+struct handler_call {
     enum call_kind kind;
     const struct muster_handler_ops *ops;
     void *self;
@@ -219,7 +219,7 @@ static int check_round(const struct foreign_handler *h, struct muster_error *err
     return 0;
 }
 
-static void on_round(struct foreign_handler *h, const struct call *c)
+static void on_round(struct foreign_handler *h, const struct handler_call *c)
 {
     struct muster_error err;
     int rc;
@@ -260,7 +260,7 @@ static void news(const struct foreign_handler *h, enum rdzv_news what,
         h->news_cb(h->news_ctx, what, err);
 }
 
-static void on_polled(struct foreign_handler *h, const struct call *c)
+static void on_polled(struct foreign_handler *h, const struct handler_call *c)
 {
     const bool more = c->waiting > h->waiting_notified;
     struct muster_error err;
@@ -299,7 +299,7 @@ static void finish_request(struct request *w, int status,
         cb(w->ctx, status, err);
 }
 
-static void on_result(struct foreign_handler *h, const struct call *c)
+static void on_result(struct foreign_handler *h, const struct handler_call *c)
 {
     const struct muster_error *err = c->status < 0 ? &c->err : NULL;
 
@@ -358,7 +358,7 @@ static const char *const names[CALL_KINDS] = {
     [CALL_SHUTDOWN] = "shutdown", [CALL_FREE] = "free",
 };
 
-static void poll_state(struct call *c)
+static void poll_state(struct handler_call *c)
 {
     const int closed = c->ops->is_closed(c->self, &c->err);
 
@@ -374,7 +374,7 @@ static void poll_state(struct call *c)
 /* On the thread. */
 static void run_on_thread(void *data)
 {
-    struct call *c = data;
+    struct handler_call *c = data;
 
     switch (c->kind) {
     case CALL_NEXT:
@@ -403,7 +403,7 @@ static void run_on_thread(void *data)
 }
 
 /* A caller may leave the text out, or forget the code. */
-static void complete_error(const struct foreign_handler *h, struct call *c)
+static void complete_error(const struct foreign_handler *h, struct handler_call *c)
 {
     if (c->status == 0)
         return;
@@ -418,7 +418,7 @@ static void complete_error(const struct foreign_handler *h, struct call *c)
 /* The function is still out there, with the caller's handler in its hands. */
 static void lose(struct foreign_handler *h)
 {
-    struct call c = { .kind = h->kind };
+    struct handler_call c = { .kind = h->kind };
 
     h->lost = true;
     c.status =
@@ -434,7 +434,7 @@ static void lose(struct foreign_handler *h)
 static void on_call_done(void *ctx, void *data)
 {
     struct foreign_handler *h = ctx;
-    struct call *c = data;
+    struct handler_call *c = data;
 
     h->running = NULL;
     if (c) {
@@ -456,7 +456,7 @@ static void give_up(struct foreign_handler *h)
 
 static void start_call(struct foreign_handler *h, enum call_kind kind)
 {
-    struct call *c = mem_calloc(1, sizeof *c), failed = { .kind = kind };
+    struct handler_call *c = mem_calloc(1, sizeof *c), failed = { .kind = kind };
 
     h->kind = kind;
     if (!c) {
@@ -510,7 +510,7 @@ static void leave_now(struct foreign_handler *h)
     if (h->seated && h->f->handler->leave)
         start_call(h, CALL_LEAVE);
     else
-        on_result(h, &(struct call){ .kind = CALL_LEAVE });
+        on_result(h, &(struct handler_call){ .kind = CALL_LEAVE });
 }
 
 /* False: there is nothing to do. */

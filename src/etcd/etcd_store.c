@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "etcd/etcd_store_int.h"
+#include "loop/clock.h"
 
 static struct etcd_store *store_of(const struct async_store *s)
 {
@@ -41,27 +42,26 @@ int etcd_store_value(const struct etcd_store *s, struct span held, struct buf *o
 
 uint64_t etcd_store_call_left(const struct etcd_store_call *c)
 {
-    const uint64_t now = uv_now(c->store->base.loop);
+    const uint64_t now = clock_mono_ms(), by = c->base.deadline_ms;
 
-    if (c->by_ms == UINT64_MAX)
+    if (by == MONO_NEVER)
         return UINT64_MAX;
-    return c->by_ms > now ? c->by_ms - now : 0;
+    return by > now ? by - now : 0;
 }
 
 static void maybe_closed(struct etcd_store *s);
 
 static void etcd_store_call_free(struct etcd_store_call *c)
 {
-    buf_fini(&c->bytes);
     buf_fini(&c->path);
     buf_fini(&c->out);
-    mem_free(c);
+    call_free(&c->base);
 }
 
 static void etcd_store_on_timer_closed(uv_handle_t *handle)
 {
     struct etcd_store_call *c = handle->data;
-    struct etcd_store *s = c->store;
+    struct etcd_store *s = etcd_store_of(c);
 
     etcd_store_call_free(c);
     s->ending--;
@@ -70,12 +70,12 @@ static void etcd_store_on_timer_closed(uv_handle_t *handle)
 
 static void etcd_store_call_end(struct etcd_store_call *c)
 {
+    struct etcd_store *s = etcd_store_of(c);
+
     etcd_op_cancel(c->req);
     c->req = NULL;
-    *c->prev_next = c->next;
-    if (c->next)
-        c->next->prev_next = c->prev_next;
-    c->store->ending++;
+    call_list_remove(&s->calls, &c->base);
+    s->ending++;
     uv_close((uv_handle_t *)&c->timer, etcd_store_on_timer_closed);
 }
 
@@ -83,14 +83,14 @@ void etcd_store_call_done(struct etcd_store_call *c, const struct c10d_reply *re
 {
     etcd_store_call_end(
         c); /* The memory, and the reply in it, stays until the next turn. */
-    c->cb(c->ctx, 0, reply, NULL);
+    call_tell(&c->base, 0, reply, NULL);
 }
 
 void etcd_store_call_fail(struct etcd_store_call *c, int status,
                           const struct muster_error *err)
 {
     etcd_store_call_end(c);
-    c->cb(c->ctx, status, NULL, err);
+    call_tell(&c->base, status, NULL, err);
 }
 
 /* ---- Calls ---- */
@@ -98,37 +98,6 @@ void etcd_store_call_fail(struct etcd_store_call *c, int status,
 static void on_start(uv_timer_t *timer)
 {
     etcd_store_call_start(timer->data);
-}
-
-static bool has_list(enum c10d_op op)
-{
-    return op == C10D_CHECK || op == C10D_WAIT || op == C10D_MULTI_GET ||
-           op == C10D_MULTI_SET;
-}
-
-/* One copy of everything; spans into it are cut afterwards, when it no longer moves. */
-static int copy_request(struct etcd_store_call *c, const struct c10d_request *req)
-{
-    const uint8_t *p;
-    int rc = buf_append_span(&c->bytes, req->key);
-
-    if (rc == 0)
-        rc = buf_append_span(&c->bytes, req->value);
-    if (rc == 0)
-        rc = buf_append_span(&c->bytes, req->expected);
-    if (rc == 0)
-        rc = buf_append_span(&c->bytes, req->list.bytes);
-    if (rc == 0)
-        rc = buf_u8(&c->bytes, 0);
-    if (rc < 0)
-        return rc;
-    p = buf_data(&c->bytes);
-    c->key = span_of(p, req->key.n);
-    c->value = span_of(p += req->key.n, req->value.n);
-    c->expected = span_of(p += req->value.n, req->expected.n);
-    c->list = req->list;
-    c->list.bytes = span_of(p + req->expected.n, req->list.bytes.n);
-    return 0;
 }
 
 static bool supported(enum c10d_op op)
@@ -153,29 +122,23 @@ static bool supported(enum c10d_op op)
 }
 
 static int etcd_store_call_new(struct etcd_store *s, const struct c10d_request *req,
-                               unsigned flags, uint64_t timeout_ms,
-                               struct etcd_store_call **out)
+                               struct etcd_store_call **out, struct muster_error *err)
 {
-    struct etcd_store_call *c = mem_calloc(1, sizeof *c);
+    struct call *call;
+    const int rc = call_new(sizeof **out, &s->base, req, "", &call, err);
 
-    if (!c)
-        return MUSTER_ENOMEM;
-    buf_init(&c->bytes, SIZE_MAX);
+    if (rc < 0)
+        return rc;
+    struct etcd_store_call *c = (struct etcd_store_call *)call;
+
     buf_init(&c->path, SIZE_MAX);
     buf_init(&c->out, SIZE_MAX);
-    if (copy_request(c, req) < 0 || uv_timer_init(s->base.loop, &c->timer) < 0) {
-        etcd_store_call_free(c);
-        return MUSTER_ENOMEM;
-    }
-    c->store = s;
-    c->op = req->op;
-    c->block = flags & ASTORE_BLOCK || req->op == C10D_WAIT;
-    c->delta = req->number;
-    c->has_list = has_list(req->op);
+    c->key = call->copy.req.key;
+    c->list = call->copy.req.list;
+    c->has_list = c10d_has_list(req->op);
     c->total = c->has_list ? req->list.count : 1;
+    (void)uv_timer_init(s->base.loop, &c->timer);
     c->timer.data = c;
-    c->by_ms =
-        timeout_ms > UINT64_MAX / 2 ? UINT64_MAX : uv_now(s->base.loop) + timeout_ms;
     *out = c;
     return 0;
 }
@@ -194,15 +157,12 @@ static int call(struct async_store *base, const struct c10d_request *req,
     if (req->op == C10D_BARRIER)
         return async_store_generic_barrier(base, req->key, req->number, timeout_ms, cb,
                                            ctx, err);
-    if (etcd_store_call_new(s, req, flags, timeout_ms, &c) < 0)
-        return err_nomem(err);
-    c->cb = cb;
-    c->ctx = ctx;
-    c->next = s->calls;
-    if (c->next)
-        c->next->prev_next = &c->next;
-    c->prev_next = &s->calls;
-    s->calls = c;
+    const int rc = etcd_store_call_new(s, req, &c, err);
+    if (rc < 0)
+        return rc;
+    c->block = flags & ASTORE_BLOCK || req->op == C10D_WAIT;
+    call_begin(&c->base, flags, timeout_ms, cb, ctx);
+    call_list_add(&s->calls, &c->base);
     (void)uv_timer_start(&c->timer, on_start, 0, 0);
     return 0;
 }
@@ -233,19 +193,14 @@ static void on_closer(uv_handle_t *handle)
     maybe_closed(s);
 }
 
-/* In the order of their calls, as they were made: the list has the latest first. */
 static void cancel_all(struct etcd_store *s)
 {
     struct muster_error err = { 0 };
 
     err_set(&err, MUSTER_ECANCELED, "the store %s was closed", s->name);
-    while (s->calls) {
-        struct etcd_store_call *c = s->calls;
-
-        while (c->next)
-            c = c->next;
-        etcd_store_call_fail(c, MUSTER_ECANCELED, &err);
-    }
+    while (s->calls.first)
+        etcd_store_call_fail((struct etcd_store_call *)s->calls.first, MUSTER_ECANCELED,
+                             &err);
 }
 
 static void close_store(struct async_store *base, async_store_closed_cb cb, void *ctx)

@@ -3,13 +3,14 @@
 #define ETCD_ETCD_STORE_INT_H
 
 #include "etcd/etcd_store.h"
+#include "store/call.h"
 
 struct etcd_store {
     struct async_store base;
     struct etcd_kv kv;
     char *dir, *name;     /* owned */
     const int64_t *lease; /* borrowed, may be NULL */
-    struct etcd_store_call *calls;
+    struct call_list calls;
     uv_timer_t closer; /* never runs: so that the end is told from the loop */
     size_t ending;     /* uv handles that are being closed */
     bool closing;
@@ -19,24 +20,22 @@ struct etcd_store {
 
 /* One call: a walk over its keys, with a request to etcd at each. */
 struct etcd_store_call {
-    struct etcd_store_call *next, **prev_next;
-    struct etcd_store *store;
-    enum c10d_op op;
+    struct call base; /* first */
     bool block, has_list;
-    struct buf bytes; /* owned: what the spans below point into */
-    struct span value, expected;
-    int64_t delta, sum;
+    int64_t sum;
     struct c10d_list list; /* keys still to come; MULTI_SET: with values */
     struct span key;       /* the one that is looked at, as the user knows it */
     struct buf path;       /* owned: of that key */
     struct buf out;        /* owned: the answer's list, or a value that is made */
     size_t total, found;
-    uint64_t by_ms;
     struct etcd_op *req; /* under way */
     uv_timer_t timer;
-    async_store_cb cb;
-    void *ctx;
 };
+
+static inline struct etcd_store *etcd_store_of(const struct etcd_store_call *c)
+{
+    return CONTAINER_OF(c->base.store, struct etcd_store, base);
+}
 
 /* The path of a key: dir, and the key as this kind of etcd has it. */
 int etcd_store_path(const struct etcd_store *s, struct span key, struct buf *out);

@@ -37,7 +37,7 @@ static void on_held(void *ctx, int status, const struct etcd_held *held,
 static void put(struct etcd_store_call *c, struct span value, enum etcd_cond cond,
                 uint64_t token, etcd_held_cb cb)
 {
-    struct etcd_store *s = c->store;
+    struct etcd_store *s = etcd_store_of(c);
     struct muster_error err = { 0 };
     struct etcd_put p = { .path = buf_span(&c->path),
                           .value = value,
@@ -64,13 +64,13 @@ static void on_set(void *ctx, int status, const struct etcd_held *held,
                    const struct muster_error *err)
 {
     struct etcd_store_call *c = ctx;
-    const struct c10d_reply reply = { .op = c->op };
+    const struct c10d_reply reply = { .op = c->base.op };
 
     (void)held;
     c->req = NULL;
     if (status < 0)
         etcd_store_call_fail(c, status, err);
-    else if (c->op == C10D_MULTI_SET && c10d_list_next(&c->list, &c->key))
+    else if (c->base.op == C10D_MULTI_SET && c10d_list_next(&c->list, &c->key))
         look(c);
     else
         etcd_store_call_done(c, &reply);
@@ -80,7 +80,7 @@ static void on_deleted(void *ctx, int status, const struct etcd_held *held,
                        const struct muster_error *err)
 {
     struct etcd_store_call *c = ctx;
-    struct c10d_reply reply = { .op = c->op };
+    struct c10d_reply reply = { .op = c->base.op };
 
     c->req = NULL;
     if (status < 0) {
@@ -99,7 +99,7 @@ static void on_changed(void *ctx, int status, const struct etcd_held *held,
                        const struct muster_error *err)
 {
     struct etcd_store_call *c = ctx;
-    struct c10d_reply reply = { .op = c->op };
+    struct c10d_reply reply = { .op = c->base.op };
 
     c->req = NULL;
     if (status == MUSTER_EEXIST) {
@@ -111,7 +111,7 @@ static void on_changed(void *ctx, int status, const struct etcd_held *held,
         return;
     }
     reply.value = buf_span(&c->out);
-    if (c->op == C10D_ADD)
+    if (c->base.op == C10D_ADD)
         reply.number = c->sum;
     etcd_store_call_done(c, &reply);
 }
@@ -149,7 +149,7 @@ static void add(struct etcd_store_call *c, const struct etcd_held *held)
     int64_t old = 0;
     int rc = held->present ? number_of(c, &old, &err) : 0;
 
-    if (rc == 0 && __builtin_add_overflow(old, c->delta, &c->sum))
+    if (rc == 0 && __builtin_add_overflow(old, c->base.copy.req.number, &c->sum))
         rc = err_set(&err, MUSTER_EINVAL, "ADD to %.*s: the sum is too large",
                      (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p);
     buf_clear(&c->out);
@@ -165,7 +165,7 @@ static void append(struct etcd_store_call *c, const struct etcd_held *held)
 {
     struct muster_error err = { 0 };
 
-    if (buf_append_span(&c->out, c->value) < 0)
+    if (buf_append_span(&c->out, c->base.copy.req.value) < 0)
         etcd_store_call_fail(c, err_nomem(&err), &err);
     else
         change(c, buf_span(&c->out), held);
@@ -175,19 +175,21 @@ static void append(struct etcd_store_call *c, const struct etcd_held *held)
 static void compare_set(struct etcd_store_call *c, const struct etcd_held *held)
 {
     const struct span current = buf_span(&c->out);
-    const struct c10d_reply reply = { .op = c->op,
-                                      .value = held->present ? current : c->expected };
+    const struct c10d_reply reply = {
+        .op = c->base.op, .value = held->present ? current : c->base.copy.req.expected
+    };
     struct muster_error err = { 0 };
 
-    if (held->present ? !span_eq(current, c->expected) : c->expected.n != 0) {
+    if (held->present ? !span_eq(current, c->base.copy.req.expected)
+                      : c->base.copy.req.expected.n != 0) {
         etcd_store_call_done(c, &reply);
         return;
     }
     buf_clear(&c->out);
-    if (buf_append_span(&c->out, c->value) < 0)
+    if (buf_append_span(&c->out, c->base.copy.req.value) < 0)
         etcd_store_call_fail(c, err_nomem(&err), &err);
     else
-        change(c, c->value, held);
+        change(c, c->base.copy.req.value, held);
 }
 
 /* ---- Reading ---- */
@@ -208,30 +210,32 @@ static void etcd_store_ops_on_waited(void *ctx, int status,
         return;
     }
     err_set(&late, MUSTER_ETIMEDOUT,
-            c->op == C10D_GET
+            c->base.op == C10D_GET
                 ? "Key %.*s not found in EtcdStore (%s)"
                 : "Timeout while waiting for keys in EtcdStore: %.*s (%s)",
-            (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p, c->store->name);
+            (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p,
+            etcd_store_of(c)->name);
     etcd_store_call_fail(c, MUSTER_ETIMEDOUT, &late);
 }
 
 static void missing(struct etcd_store_call *c, const struct etcd_held *held)
 {
     struct muster_error err = { 0 };
-    const struct c10d_reply no = { .op = c->op, .number = 1 };
+    const struct c10d_reply no = { .op = c->base.op, .number = 1 };
 
-    if (c->op == C10D_CHECK) {
+    if (c->base.op == C10D_CHECK) {
         etcd_store_call_done(c, &no);
         return;
     }
     if (!c->block) {
         err_set(&err, MUSTER_ENOENT, "Key %.*s not found in EtcdStore (%s)",
-                (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p, c->store->name);
+                (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p,
+                etcd_store_of(c)->name);
         etcd_store_call_fail(c, MUSTER_ENOENT, &err);
         return;
     }
     started(c,
-            etcd_kv_wait(&c->store->kv, buf_span(&c->path), held->revision,
+            etcd_kv_wait(&etcd_store_of(c)->kv, buf_span(&c->path), held->revision,
                          etcd_store_call_left(c), etcd_store_ops_on_waited, c, &c->req,
                          &err),
             &err);
@@ -240,16 +244,16 @@ static void missing(struct etcd_store_call *c, const struct etcd_held *held)
 /* The key is there: on to the next, or the answer. */
 static void found(struct etcd_store_call *c)
 {
-    struct c10d_reply reply = { .op = c->op };
+    struct c10d_reply reply = { .op = c->base.op };
 
     c->found++;
     if (c->found < c->total && c10d_list_next(&c->list, &c->key)) {
         look(c);
         return;
     }
-    if (c->op == C10D_MULTI_GET)
+    if (c->base.op == C10D_MULTI_GET)
         reply.list = (struct c10d_list){ buf_span(&c->out), c->found };
-    else if (c->op == C10D_GET)
+    else if (c->base.op == C10D_GET)
         reply.value = buf_span(&c->out);
     etcd_store_call_done(c, &reply);
 }
@@ -263,14 +267,14 @@ static bool take_value(struct etcd_store_call *c, const struct etcd_held *held)
     int rc;
 
     buf_init(&value, SIZE_MAX);
-    rc = etcd_store_value(c->store, held->value, &value);
+    rc = etcd_store_value(etcd_store_of(c), held->value, &value);
     if (rc == 0)
-        rc = c->op == C10D_MULTI_GET ? c10d_list_add(&c->out, buf_span(&value))
-                                     : buf_append_span(&c->out, buf_span(&value));
+        rc = c->base.op == C10D_MULTI_GET ? c10d_list_add(&c->out, buf_span(&value))
+                                          : buf_append_span(&c->out, buf_span(&value));
     buf_fini(&value);
     if (rc == 0)
         return true;
-    err_set(&err, rc, "%s of %.*s: %s", c10d_op_name(c->op),
+    err_set(&err, rc, "%s of %.*s: %s", c10d_op_name(c->base.op),
             (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p,
             rc == MUSTER_ESTATE ? "its value is not base64: torch did not write it"
                                 : muster_code_text(rc));
@@ -288,11 +292,11 @@ static void on_held(void *ctx, int status, const struct etcd_held *held,
         etcd_store_call_fail(c, status, err);
         return;
     }
-    if (c->op != C10D_MULTI_GET)
+    if (c->base.op != C10D_MULTI_GET)
         buf_clear(&c->out);
     if (held->present && !take_value(c, held))
         return;
-    switch ((int)c->op) {
+    switch ((int)c->base.op) {
     case C10D_ADD:
         add(c, held);
         return;
@@ -313,7 +317,7 @@ static void on_listed(void *ctx, int status, const struct etcd_held *held,
                       const struct muster_error *err)
 {
     struct etcd_store_call *c = ctx;
-    struct c10d_reply reply = { .op = c->op };
+    struct c10d_reply reply = { .op = c->base.op };
     struct muster_error why = { 0 };
     int rc = 0;
 
@@ -323,11 +327,12 @@ static void on_listed(void *ctx, int status, const struct etcd_held *held,
         return;
     }
     reply.number = (int64_t)held->count;
-    for (size_t i = 0; rc == 0 && c->op == C10D_LIST_KEYS && i < held->count; i++) {
+    for (size_t i = 0; rc == 0 && c->base.op == C10D_LIST_KEYS && i < held->count;
+         i++) {
         struct buf key;
 
         buf_init(&key, SIZE_MAX);
-        rc = etcd_store_value(c->store, held->items[i].key, &key);
+        rc = etcd_store_value(etcd_store_of(c), held->items[i].key, &key);
         if (rc == 0)
             rc = c10d_list_add(&c->out, buf_span(&key));
         if (rc == MUSTER_ESTATE)
@@ -348,20 +353,20 @@ static void on_listed(void *ctx, int status, const struct etcd_held *held,
 
 static void look(struct etcd_store_call *c)
 {
-    const struct etcd_kv *kv = &c->store->kv;
+    const struct etcd_kv *kv = &etcd_store_of(c)->kv;
     struct muster_error err = { 0 };
     struct span value;
     int rc;
 
     buf_clear(&c->path);
-    rc = etcd_store_path(c->store, c->key, &c->path);
+    rc = etcd_store_path(etcd_store_of(c), c->key, &c->path);
     if (rc < 0) {
         etcd_store_call_fail(c, err_nomem(&err), &err);
         return;
     }
-    switch ((int)c->op) {
+    switch ((int)c->base.op) {
     case C10D_SET:
-        put(c, c->value, ETCD_ALWAYS, 0, on_set);
+        put(c, c->base.copy.req.value, ETCD_ALWAYS, 0, on_set);
         return;
     case C10D_MULTI_SET:
         if (!c10d_list_next(&c->list, &value))
@@ -374,8 +379,8 @@ static void look(struct etcd_store_call *c)
         break;
     case C10D_GETNUMKEYS:
     case C10D_LIST_KEYS:
-        rc = etcd_kv_list(kv, span_str(c->store->dir), request_ms(c), on_listed, c,
-                          &c->req, &err);
+        rc = etcd_kv_list(kv, span_str(etcd_store_of(c)->dir), request_ms(c), on_listed,
+                          c, &c->req, &err);
         break;
     default:
         rc = etcd_kv_get(kv, buf_span(&c->path), request_ms(c), on_held, c, &c->req,
@@ -386,7 +391,7 @@ static void look(struct etcd_store_call *c)
 
 void etcd_store_call_start(struct etcd_store_call *c)
 {
-    struct c10d_reply none = { .op = c->op };
+    struct c10d_reply none = { .op = c->base.op };
 
     if (c->has_list && !c10d_list_next(&c->list, &c->key)) {
         none.list.bytes = span_of("", 0);

@@ -1,83 +1,71 @@
 /* call.c - one call on a store; see call.h. */
 #include "store/call.h"
-#include "base/err.h"
-#include "base/mem.h"
-#include "store/core/wire_keys.h"
-#include <assert.h>
+
 #include <inttypes.h>
 #include <stdio.h>
 
-#define CALL_MAX ((size_t)1 << 30) /* bytes of one request */
+#include "base/err.h"
+#include "base/mem.h"
+#include "loop/clock.h"
 
-/* The wire of the call: a WAIT in front if it blocks, then the request itself. */
-static int encode(struct call *call, const struct c10d_request *req,
-                  struct muster_error *err)
+int call_new(size_t size, struct async_store *store, const struct c10d_request *req,
+             const char *prefix, struct call **out, struct muster_error *err)
 {
-    struct c10d_request wait = { .op = C10D_WAIT };
-    struct buf one;
-    int rc = 0;
-
-    buf_init(&one, SIZE_MAX);
-    if (call->waits && req->op != C10D_WAIT && req->op != C10D_BARRIER) {
-        wait.list = req->list; /* MULTI_GET */
-        if (req->op != C10D_MULTI_GET) {
-            rc = c10d_list_add(&one, req->key);
-            wait.list = (struct c10d_list){ buf_span(&one), 1 };
-        }
-        if (rc == 0)
-            rc = c10d_encode_request(&call->bytes, &wait, err);
-        else
-            (void)err_nomem(err);
-        call->wait_bytes = buf_len(&call->bytes);
-    }
-    if (rc == 0)
-        rc = c10d_encode_request(&call->bytes, req, err);
-    buf_fini(&one);
-    return rc;
-}
-
-int call_new(const struct c10d_request *req, const char *prefix, unsigned flags,
-             struct call **out, struct muster_error *err)
-{
-    struct call *call = mem_calloc(1, sizeof *call);
-    struct c10d_prefixed full;
+    struct call *call = mem_calloc(1, size);
     int rc;
 
     if (!call)
         return err_nomem(err);
-    buf_init(&call->bytes, CALL_MAX);
+    call->store = store;
     call->op = req->op;
-    call->waits = req->op == C10D_WAIT || req->op == C10D_BARRIER ||
-                  ((flags & ASTORE_BLOCK) && c10d_may_block(req->op));
-    if (req->op == C10D_MULTI_GET)
-        call->expect = req->list.count;
-    rc = c10d_prefix_keys(&full, req, span_str(prefix), err);
-    if (rc == 0) {
-        /* torch shows the keys of waits as on the wire, that of a barrier as given. */
-        c10d_keys_text(req->op == C10D_BARRIER ? req : &full.req, call->keys,
-                       sizeof call->keys);
-        /* Empty lists are answered here: some servers of torch crash on them. */
-        if (!c10d_has_list(req->op) || req->list.count)
-            rc = encode(call, &full.req, err);
-    }
-    c10d_prefixed_fini(&full);
+    rc = c10d_request_copy(&call->copy, req, span_str(prefix), err);
     if (rc < 0) {
         call_free(call);
         return rc;
     }
+    c10d_keys_text(&call->copy.req, call->keys, sizeof call->keys);
     *out = call;
     return 0;
+}
+
+void call_begin(struct call *call, unsigned flags, uint64_t timeout_ms,
+                async_store_cb cb, void *ctx)
+{
+    const uint64_t now = clock_mono_ms();
+
+    call->flags = flags;
+    call->timeout_ms = timeout_ms;
+    call->deadline_ms = timeout_ms < MONO_NEVER - now ? now + timeout_ms : MONO_NEVER;
+    call->cb = cb;
+    call->ctx = ctx;
 }
 
 void call_free(struct call *call)
 {
     if (!call)
         return;
-    buf_fini(&call->bytes);
+    c10d_prefixed_fini(&call->copy);
     mem_free(call);
 }
 
-void call_text(const struct call *call, char out[160])
+void call_tell(struct call *call, int status, const struct c10d_reply *reply,
+               const struct muster_error *err)
+{
+    const async_store_cb cb = call->cb;
+
+    call->cb = NULL;
+    if (cb)
+        cb(call->ctx, status, reply, err);
+}
+
+void call_succeed(struct call *call, const struct c10d_reply *reply)
+{
+    call_tell(call, 0, reply, NULL);
+    call_free(call);
+}
+
+/* "GET of /k", "WAIT for /a, /b". */
+static void call_text(const struct call *call, char out[160])
 {
     const char *how = call->op == C10D_WAIT ? " for " : " of ";
 
@@ -85,26 +73,52 @@ void call_text(const struct call *call, char out[160])
                    call->keys);
 }
 
-void call_timed_out(const struct call *call, const char *store, const char *why,
-                    struct muster_error *err)
+void call_wrap(const struct call *call, struct muster_error *err)
 {
     char what[160];
 
-    if (call->op == C10D_BARRIER && call->phase == CALL_WAITING)
-        (void)err_set(err, MUSTER_ETIMEDOUT,
-                      "barrier timeout after %" PRIu64 "ms, key: %s", call->timeout_ms,
-                      call->keys);
-    else if (call->phase == CALL_WAITING)
-        (void)err_set(err, MUSTER_ETIMEDOUT,
-                      "wait timeout after %" PRIu64 "ms, keys: %s", call->timeout_ms,
-                      call->keys);
-    else {
+    call_text(call, what);
+    (void)err_wrap(err, "%s", what);
+}
+
+void call_fail(struct call *call, const struct muster_error *why)
+{
+    struct muster_error err = *why;
+
+    call_wrap(call, &err);
+    call_tell(call, err.code, NULL, &err);
+    call_free(call);
+}
+
+void call_timed_out(const struct call *call, const char *wait, const char *why,
+                    struct muster_error *err)
+{
+    const bool barrier = call->op == C10D_BARRIER;
+    char what[160];
+
+    if (wait) {
+        (void)err_set(err, MUSTER_ETIMEDOUT, "%s timeout after %" PRIu64 "ms, %s: %s",
+                      barrier ? "barrier" : wait, call->timeout_ms,
+                      barrier ? "key" : "keys", call->keys);
+    } else {
         call_text(call, what);
         (void)err_set(err, MUSTER_ETIMEDOUT, "%s timed out after %" PRIu64 " ms", what,
                       call->timeout_ms);
     }
-    err_add(err, " (store %s%s%s)", store, why[0] ? ": " : "", why);
+    err_add(err, " (store %s%s%s)", call->store->ops->name(call->store),
+            why[0] ? ": " : "", why);
 }
+
+void call_time_out(struct call *call, const char *why)
+{
+    struct muster_error err;
+
+    call_timed_out(call, "Wait", why, &err);
+    call_tell(call, err.code, NULL, &err);
+    call_free(call);
+}
+
+/* ---- lists ---- */
 
 void call_list_add(struct call_list *list, struct call *call)
 {
@@ -140,138 +154,33 @@ void call_list_remove(struct call_list *list, struct call *call)
     call->next = NULL;
 }
 
-/* ---- calls on a file or memory store ---- */
-
-uint64_t local_call_mono_ms(void)
+void call_list_move(struct call_list *from, struct call_list *to,
+                    bool (*test)(const struct call *call, const void *arg),
+                    const void *arg)
 {
-    return uv_hrtime() / 1000000;
-}
+    struct call_list stay = { NULL, NULL };
+    struct call *call;
 
-int local_call_new(struct async_store *owner, const struct c10d_request *req,
-                   const char *prefix, unsigned flags, uint64_t timeout_ms,
-                   async_store_cb cb, void *ctx, struct local_call **out,
-                   struct muster_error *err)
-{
-    struct local_call *call = mem_calloc(1, sizeof *call);
-    const uint64_t now = local_call_mono_ms();
-    int rc;
-
-    if (!call)
-        return err_nomem(err);
-    rc = c10d_request_copy(&call->copy, req, span_str(prefix), err);
-    if (rc < 0) {
-        local_call_free(call);
-        return rc;
-    }
-    call->owner = owner;
-    call->flags = flags;
-    call->timeout_ms = timeout_ms;
-    call->deadline_ms = timeout_ms < MONO_NEVER - now ? now + timeout_ms : MONO_NEVER;
-    call->cb = cb;
-    call->ctx = ctx;
-    *out = call;
-    return 0;
-}
-
-void local_call_free(struct local_call *call)
-{
-    if (!call)
-        return;
-    c10d_prefixed_fini(&call->copy);
-    mem_free(call);
-}
-
-void local_call_add(struct local_call_list *list, struct local_call *call)
-{
-    call->next = NULL;
-    if (list->last)
-        list->last->next = call;
-    else
-        list->first = call;
-    list->last = call;
-}
-
-struct local_call *local_call_take(struct local_call_list *list)
-{
-    struct local_call *call = list->first;
-
-    if (!call)
-        return NULL;
-    list->first = call->next;
-    if (!list->first)
-        list->last = NULL;
-    call->next = NULL;
-    return call;
-}
-
-void local_call_move(struct local_call_list *from, struct local_call_list *to,
-                     bool (*test)(const struct local_call *call, const void *arg),
-                     const void *arg)
-{
-    struct local_call_list stay = { NULL, NULL };
-    struct local_call *call;
-
-    while ((call = local_call_take(from)))
-        local_call_add(test(call, arg) ? to : &stay, call);
+    while ((call = call_list_take(from)))
+        call_list_add(test(call, arg) ? to : &stay, call);
     *from = stay;
 }
 
-bool local_call_is_due(const struct local_call *call, const void *now_ms)
+bool call_is_due(const struct call *call, const void *now_ms)
 {
     return call->deadline_ms <= *(const uint64_t *)now_ms;
 }
 
-bool local_call_is_of(const struct local_call *call, const void *owner)
+bool call_is_of(const struct call *call, const void *store)
 {
-    return call->owner == owner;
+    return call->store == store;
 }
 
-uint64_t local_call_first_due(const struct local_call_list *list)
+uint64_t call_list_first_due(const struct call_list *list)
 {
     uint64_t due = MONO_NEVER;
 
-    for (const struct local_call *call = list->first; call; call = call->next)
+    for (const struct call *call = list->first; call; call = call->next)
         due = MIN_OF(due, call->deadline_ms);
     return due;
-}
-
-void local_call_succeed(struct local_call *call, const struct c10d_reply *reply)
-{
-    if (call->cb)
-        call->cb(call->ctx, 0, reply, NULL);
-    local_call_free(call);
-}
-
-void local_call_fail(struct local_call *call, const struct muster_error *why)
-{
-    const enum c10d_op op = call->copy.req.op;
-    struct muster_error err = *why;
-    char keys[104];
-
-    c10d_keys_text(&call->copy.req, keys, sizeof keys);
-    (void)err_wrap(&err, "%s%s%s", c10d_op_name(op),
-                   !keys[0]          ? ""
-                   : op == C10D_WAIT ? " for "
-                                     : " of ",
-                   keys);
-    if (call->cb)
-        call->cb(call->ctx, err.code, NULL, &err);
-    local_call_free(call);
-}
-
-void local_call_time_out(struct local_call *call, const char *why)
-{
-    const enum c10d_op op = call->copy.req.op;
-    struct muster_error err;
-    char keys[104];
-
-    c10d_keys_text(&call->copy.req, keys, sizeof keys);
-    (void)err_set(&err, MUSTER_ETIMEDOUT, "%s timeout after %" PRIu64 "ms, %s: %s (",
-                  op == C10D_BARRIER ? "barrier" : "Wait", call->timeout_ms,
-                  op == C10D_BARRIER ? "key" : "keys", keys);
-    err_add(&err, "%s of %s%s%s)", c10d_op_name(op),
-            call->owner->ops->name(call->owner), why[0] ? ": " : "", why);
-    if (call->cb)
-        call->cb(call->ctx, err.code, NULL, &err);
-    local_call_free(call);
 }

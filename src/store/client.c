@@ -9,6 +9,7 @@
 #include "store/client.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "loop/clock.h"
 #include "loop/defer.h"
 #include "loop/handle_set.h"
 #include "store/call.h"
@@ -17,6 +18,7 @@
 #include <assert.h>
 #include <stdio.h>
 
+#define CALL_MAX      ((size_t)1 << 30) /* bytes of one request */
 #define MAX_REPLY     ((size_t)1 << 30)
 #define MAX_CALLS     ((size_t)1 << 17)
 #define OUT_ENOUGH    ((size_t)1 << 20) /* unsent bytes at which calls stay queued */
@@ -29,6 +31,26 @@ struct outgoing {
     uv_write_t write;
     struct buf bytes;
     struct client *client; /* borrowed; NULL once the connection is dropped */
+};
+
+enum call_phase {
+    CALL_QUEUED,    /* nothing is sent yet */
+    CALL_WAITING,   /* WAIT or BARRIER is sent, and nothing may be sent behind it */
+    CALL_CANCELING, /* its time is up, CANCEL_WAIT is sent */
+    CALL_ASKED,     /* the request is sent */
+};
+
+/* Once its callback has been called, only the wire still knows it. */
+struct wire_call {
+    struct call base; /* first */
+    enum call_phase phase;
+    bool waits;        /* the first thing it sends blocks */
+    bool overdue;      /* CANCELING: for the second time */
+    struct buf bytes;  /* not yet sent */
+    size_t wait_bytes; /* of them, the WAIT in front of the request; 0: none */
+    size_t expect;     /* MULTI_GET: values */
+    uint64_t out_end;  /* without an answer: where it ends in the stream we send */
+    struct c10d_reply_decoder decoder;
 };
 
 enum client_state { CLIENT_CONNECTING, CLIENT_READY, CLIENT_BROKEN, CLIENT_CLOSED };
@@ -45,7 +67,7 @@ struct client {
     struct muster_error why; /* it is broken */
 
     struct call_list queued, asked, unwritten;
-    struct call *blocked; /* the one of `asked` that nothing may follow, or NULL */
+    struct wire_call *blocked; /* the one of `asked` that nothing may follow, or NULL */
     size_t calls;
     struct buf in, out;
     struct outgoing *busy;  /* what the loop is writing, or NULL */
@@ -65,42 +87,39 @@ static void client_run(struct client *c);
 
 /* ---- how calls end, and connections ---- */
 
-/* Calls back once: an orphan stays silent. */
-static void client_tell(struct call *call, int status, const struct c10d_reply *reply,
-                        const struct muster_error *err)
+static struct wire_call *wire_first(const struct call_list *list)
 {
-    if (call->orphan)
-        return;
-    call->orphan = true;
-    call->cb(call->ctx, status, reply, err);
+    return (struct wire_call *)list->first;
 }
 
-static void client_end(struct client *c, struct call *call)
+static struct wire_call *wire_take(struct call_list *list)
+{
+    return (struct wire_call *)call_list_take(list);
+}
+
+static void client_end(struct client *c, struct wire_call *call)
 {
     c->calls--;
-    call_free(call);
+    buf_fini(&call->bytes);
+    call_free(&call->base);
 }
 
-static void client_fail_call(struct client *c, struct call *call,
+static void client_fail_call(struct client *c, struct wire_call *call,
                              const struct muster_error *why)
 {
-    struct muster_error err = *why;
-    char what[160];
-
-    call_text(call, what);
-    (void)err_wrap(&err, "%s", what);
-    client_tell(call, err.code, NULL, &err);
-    client_end(c, call);
+    c->calls--;
+    buf_fini(&call->bytes);
+    call_fail(&call->base, why);
 }
 
 static void client_fail_all(struct client *c, const struct muster_error *why)
 {
     struct call_list *const lists[] = { &c->unwritten, &c->asked, &c->queued };
-    struct call *call;
+    struct wire_call *call;
 
     c->blocked = NULL;
     for (size_t i = 0; i < ARRAY_LEN(lists); i++)
-        while ((call = call_list_take(lists[i])))
+        while ((call = wire_take(lists[i])))
             client_fail_call(c, call, why);
 }
 
@@ -126,7 +145,7 @@ static void lose_with(struct client *c, const struct muster_error *why,
                       const char *hint)
 {
     struct muster_error hinted = *why;
-    struct call *first;
+    struct wire_call *first;
 
     if (c->state != CLIENT_READY)
         return;
@@ -134,7 +153,7 @@ static void lose_with(struct client *c, const struct muster_error *why,
     c->why = *why;
     client_drop(c);
     err_add(&hinted, "%s", hint);
-    if ((first = call_list_take(&c->asked)))
+    if ((first = wire_take(&c->asked)))
         client_fail_call(c, first, &hinted);
     client_fail_all(c, why);
 }
@@ -183,16 +202,11 @@ static void client_lose_uv(struct client *c, int uv)
  *
  * The timer goes off at the earliest deadline that was ever set, and looks at all of
  * them: calls come and go far more often than they are late. */
-static uint64_t client_mono_ms(void)
-{
-    return uv_hrtime() / 1000000;
-}
-
 static void client_on_time(uv_timer_t *timer);
 
 static void client_arm(struct client *c, uint64_t due_ms)
 {
-    const uint64_t now = client_mono_ms();
+    const uint64_t now = clock_mono_ms();
 
     if (due_ms >= c->armed_ms)
         return;
@@ -201,7 +215,8 @@ static void client_arm(struct client *c, uint64_t due_ms)
     (void)uv_timer_start(&c->timer, client_on_time, due_ms > now ? due_ms - now : 0, 0);
 }
 
-static struct call *first_due(struct client *c, uint64_t now, struct call_list **in)
+static struct wire_call *first_due(struct client *c, uint64_t now,
+                                   struct call_list **in)
 {
     struct call_list *const lists[] = { &c->queued, &c->unwritten, &c->asked };
 
@@ -209,13 +224,13 @@ static struct call *first_due(struct client *c, uint64_t now, struct call_list *
         for (struct call *call = lists[i]->first; call; call = call->next)
             if (call->deadline_ms <= now) {
                 *in = lists[i];
-                return call;
+                return (struct wire_call *)call;
             }
     return NULL;
 }
 
 /* The server may have answered the wait already; take_cancelled sorts that out. */
-static void send_cancel(struct client *c, struct call *call)
+static void send_cancel(struct client *c, struct wire_call *call)
 {
     const struct c10d_request cancel = { .op = C10D_CANCEL_WAIT };
     struct muster_error err;
@@ -226,10 +241,10 @@ static void send_cancel(struct client *c, struct call *call)
     }
     c->sent++;
     call->phase = CALL_CANCELING;
-    call->deadline_ms = client_mono_ms() + CANCEL_MS;
+    call->base.deadline_ms = clock_mono_ms() + CANCEL_MS;
 }
 
-static const char *held_up_by(const struct client *c, const struct call *call)
+static const char *held_up_by(const struct client *c, const struct wire_call *call)
 {
     if (call->phase != CALL_QUEUED)
         return "";
@@ -251,14 +266,14 @@ static uint64_t wanted_until(const struct client *c)
 /* A server that does not answer CANCEL_WAIT may be stopped for a while: those in the
  * queue have the time that they were given. With nobody left there is no use in a
  * connection on which nothing can be asked. */
-static void cancel_unanswered(struct client *c, struct call *call)
+static void cancel_unanswered(struct client *c, struct wire_call *call)
 {
-    const uint64_t now = client_mono_ms(), wanted_ms = wanted_until(c);
+    const uint64_t now = clock_mono_ms(), wanted_ms = wanted_until(c);
     struct muster_error err;
 
     if (!call->overdue || wanted_ms > now) {
         /* The loop may have rested for long, with the answer waiting to be read. */
-        call->deadline_ms = call->overdue ? wanted_ms : now + READ_FIRST_MS;
+        call->base.deadline_ms = call->overdue ? wanted_ms : now + READ_FIRST_MS;
         call->overdue = true;
         return;
     }
@@ -269,7 +284,7 @@ static void cancel_unanswered(struct client *c, struct call *call)
     client_lose(c, &err);
 }
 
-static void expire(struct client *c, struct call *call, struct call_list *in)
+static void expire(struct client *c, struct wire_call *call, struct call_list *in)
 {
     const bool queued = call->phase == CALL_QUEUED;
     struct muster_error err;
@@ -278,11 +293,12 @@ static void expire(struct client *c, struct call *call, struct call_list *in)
         cancel_unanswered(c, call);
         return;
     }
-    call_timed_out(call, c->name, held_up_by(c, call), &err);
-    call->deadline_ms = MONO_NEVER;
+    call_timed_out(&call->base, call->phase == CALL_WAITING ? "wait" : NULL,
+                   held_up_by(c, call), &err);
+    call->base.deadline_ms = MONO_NEVER;
     if (queued)
-        call_list_remove(in, call);
-    client_tell(call, err.code, NULL, &err);
+        call_list_remove(in, &call->base);
+    call_tell(&call->base, err.code, NULL, &err);
     if (queued)
         client_end(c, call);
     else if (call->phase == CALL_WAITING && c->state == CLIENT_READY)
@@ -292,10 +308,10 @@ static void expire(struct client *c, struct call *call, struct call_list *in)
 static void client_on_time(uv_timer_t *timer)
 {
     struct client *c = timer->data;
-    const uint64_t now = client_mono_ms();
+    const uint64_t now = clock_mono_ms();
     struct call_list *const lists[] = { &c->queued, &c->unwritten, &c->asked };
     struct call_list *in;
-    struct call *call;
+    struct wire_call *call;
 
     c->armed_ms = MONO_NEVER;
     while (c->state != CLIENT_CLOSED && (call = first_due(c, now, &in)))
@@ -304,8 +320,7 @@ static void client_on_time(uv_timer_t *timer)
         return;
     client_run(c);
     for (size_t i = 0; i < ARRAY_LEN(lists); i++)
-        for (call = lists[i]->first; call; call = call->next)
-            client_arm(c, call->deadline_ms);
+        client_arm(c, call_list_first_due(lists[i]));
 }
 
 /* ---- calls on their way out ---- */
@@ -376,7 +391,7 @@ static void flush(struct client *c)
 }
 
 /* Appends the first n of the call's bytes to the stream. */
-static int send_part(struct client *c, struct call *call, size_t n)
+static int send_part(struct client *c, struct wire_call *call, size_t n)
 {
     const int rc = buf_append(&c->out, buf_data(&call->bytes), n);
 
@@ -390,11 +405,11 @@ static int send_part(struct client *c, struct call *call, size_t n)
     return 0;
 }
 
-static void send_call(struct client *c, struct call *call)
+static void send_call(struct client *c, struct wire_call *call)
 {
     struct muster_error err;
     const size_t n = call->wait_bytes ? call->wait_bytes : buf_len(&call->bytes);
-    const enum c10d_op op = call->wait_bytes ? C10D_WAIT : call->op;
+    const enum c10d_op op = call->wait_bytes ? C10D_WAIT : call->base.op;
 
     if (send_part(c, call, n) < 0) {
         (void)err_nomem(&err);
@@ -405,50 +420,52 @@ static void send_call(struct client *c, struct call *call)
     if (call->waits)
         c->blocked = call;
     c10d_reply_decoder_init(&call->decoder, op, call->expect, MAX_REPLY);
-    call_list_add(c10d_has_reply(op) ? &c->asked : &c->unwritten, call);
+    call_list_add(c10d_has_reply(op) ? &c->asked : &c->unwritten, &call->base);
 }
 
 /* Its wait is over: now the request that it was for. */
-static void client_send_rest(struct client *c, struct call *call)
+static void client_send_rest(struct client *c, struct wire_call *call)
 {
     c->blocked = NULL;
     call->waits = false;
     call->wait_bytes = 0;
-    call_list_remove(&c->asked, call);
+    call_list_remove(&c->asked, &call->base);
     send_call(c, call);
 }
 
-static bool is_local(const struct call *call)
+static bool is_local(const struct wire_call *call)
 {
     return buf_len(&call->bytes) == 0;
+}
+
+static void client_answer_empty(struct client *c, struct wire_call *call)
+{
+    const struct c10d_reply nothing = { .op = call->base.op };
+
+    call_tell(&call->base, 0, &nothing, NULL);
+    client_end(c, call);
 }
 
 /* Does everything that can be done now. Called from the loop only; callbacks come from
  * inside it. */
 static void client_run(struct client *c)
 {
-    struct call *call;
+    struct wire_call *call;
 
     while (c->state == CLIENT_READY && !c->blocked && c->queued.first &&
            buf_len(&c->out) < OUT_ENOUGH) {
-        call = call_list_take(&c->queued);
-        if (!is_local(call)) {
+        call = wire_take(&c->queued);
+        if (is_local(call))
+            client_answer_empty(c, call);
+        else
             send_call(c, call);
-            continue;
-        }
-        const struct c10d_reply nothing = { .op = call->op };
-        client_tell(call, 0, &nothing, NULL);
-        client_end(c, call);
     }
     if (c->state == CLIENT_READY)
         flush(c);
-    while (c->state == CLIENT_READY && (call = c->unwritten.first) &&
+    while (c->state == CLIENT_READY && (call = wire_first(&c->unwritten)) &&
            call->out_end <= c->written) {
-        const struct c10d_reply nothing = { .op = call->op };
-
         (void)call_list_take(&c->unwritten);
-        client_tell(call, 0, &nothing, NULL);
-        client_end(c, call);
+        client_answer_empty(c, call);
     }
     if (c->state == CLIENT_BROKEN)
         client_fail_all(c, &c->why);
@@ -470,11 +487,10 @@ static int strip_list(const struct client *c, struct c10d_reply *reply,
     return 0;
 }
 
-static void answer(struct client *c, struct call *call, struct c10d_reply *reply)
+static void answer(struct client *c, struct wire_call *call, struct c10d_reply *reply)
 {
     struct muster_error err = { 0 };
     struct buf keys;
-    char what[160];
 
     buf_init(&keys, SIZE_MAX);
     if (reply->op == C10D_LIST_KEYS && strip_list(c, reply, &keys) < 0)
@@ -482,11 +498,10 @@ static void answer(struct client *c, struct call *call, struct c10d_reply *reply
     if (reply->op == C10D_QUEUE_POP && reply->number == 0)
         (void)err_set(&err, MUSTER_EEMPTY, "queue is empty (store %s)", c->name);
     if (err.code) {
-        call_text(call, what);
-        (void)err_wrap(&err, "%s", what);
-        client_tell(call, err.code, NULL, &err);
+        call_wrap(&call->base, &err);
+        call_tell(&call->base, err.code, NULL, &err);
     } else {
-        client_tell(call, 0, reply, NULL);
+        call_tell(&call->base, 0, reply, NULL);
     }
     buf_fini(&keys);
 }
@@ -499,7 +514,7 @@ static void reject(struct client *c, struct muster_error *err)
 
 /* The wait was given up, and CANCEL_WAIT sent. It is answered by 01; a 00 before it is
  * the wait's own answer, which was under way. */
-static int64_t take_cancelled(struct client *c, struct call *call)
+static int64_t take_cancelled(struct client *c, struct wire_call *call)
 {
     const uint8_t first = buf_data(&c->in)[0];
     struct muster_error err;
@@ -517,7 +532,7 @@ static int64_t take_cancelled(struct client *c, struct call *call)
         return err.code;
     }
     c->blocked = NULL;
-    call_list_remove(&c->asked, call);
+    call_list_remove(&c->asked, &call->base);
     client_end(c, call);
     return 1;
 }
@@ -525,7 +540,7 @@ static int64_t take_cancelled(struct client *c, struct call *call)
 /* One answer off the input: how many bytes it took, or 0 or less if there is none. */
 static int64_t take_answer(struct client *c)
 {
-    struct call *call = c->asked.first;
+    struct wire_call *call = wire_first(&c->asked);
     struct c10d_reply reply;
     struct muster_error err;
     bool whole;
@@ -550,7 +565,7 @@ static int64_t take_answer(struct client *c)
     }
     if (c->blocked == call)
         c->blocked = NULL;
-    call_list_remove(&c->asked, call);
+    call_list_remove(&c->asked, &call->base);
     answer(c, call, &reply);
     client_end(c, call);
     return used;
@@ -598,9 +613,67 @@ static int client_start_reading(struct client *c)
 
 /* ---- open, call, close ---- */
 
-static uint64_t after(uint64_t now, uint64_t ms)
+/* The wire of the call: a WAIT in front if it blocks, then the request itself. */
+static int encode(struct wire_call *call, const struct c10d_request *req,
+                  struct muster_error *err)
 {
-    return ms < MONO_NEVER - now ? now + ms : MONO_NEVER;
+    struct c10d_request wait = { .op = C10D_WAIT };
+    struct buf one;
+    int rc = 0;
+
+    buf_init(&one, SIZE_MAX);
+    if (call->waits && req->op != C10D_WAIT && req->op != C10D_BARRIER) {
+        wait.list = req->list; /* MULTI_GET */
+        if (req->op != C10D_MULTI_GET) {
+            rc = c10d_list_add(&one, req->key);
+            wait.list = (struct c10d_list){ buf_span(&one), 1 };
+        }
+        if (rc == 0)
+            rc = c10d_encode_request(&call->bytes, &wait, err);
+        else
+            (void)err_nomem(err);
+        call->wait_bytes = buf_len(&call->bytes);
+    }
+    if (rc == 0)
+        rc = c10d_encode_request(&call->bytes, req, err);
+    buf_fini(&one);
+    return rc;
+}
+
+/* Empty lists have no bytes: they are answered here, since some servers of torch crash
+ * on them. */
+static int wire_call_new(struct client *c, const struct c10d_request *req,
+                         unsigned flags, struct wire_call **out,
+                         struct muster_error *err)
+{
+    const bool raw = c->opts.raw_keys || (flags & ASTORE_RAW);
+    struct wire_call *call = mem_calloc(1, sizeof *call);
+    struct c10d_prefixed full;
+    int rc;
+
+    if (!call)
+        return err_nomem(err);
+    call->base.store = &c->base;
+    call->base.op = req->op;
+    buf_init(&call->bytes, CALL_MAX);
+    call->waits = req->op == C10D_WAIT || req->op == C10D_BARRIER ||
+                  ((flags & ASTORE_BLOCK) && c10d_may_block(req->op));
+    if (req->op == C10D_MULTI_GET)
+        call->expect = req->list.count;
+    rc = c10d_prefix_keys(&full, req, span_str(raw ? "" : "/"), err);
+    /* torch shows the keys of waits as on the wire, that of a barrier as given. */
+    c10d_keys_text(req->op == C10D_BARRIER || rc < 0 ? req : &full.req, call->base.keys,
+                   sizeof call->base.keys);
+    if (rc == 0 && (!c10d_has_list(req->op) || req->list.count))
+        rc = encode(call, &full.req, err);
+    c10d_prefixed_fini(&full);
+    if (rc < 0) {
+        buf_fini(&call->bytes);
+        call_free(&call->base);
+        return rc;
+    }
+    *out = call;
+    return 0;
 }
 
 static void client_on_connected(void *ctx, struct dial_conn *conn,
@@ -639,7 +712,7 @@ static int client_call(struct async_store *s, const struct c10d_request *req,
                        void *ctx, struct muster_error *err)
 {
     struct client *c = (struct client *)s;
-    struct call *call;
+    struct wire_call *call;
 
     if (req->op == C10D_VALIDATE || req->op == C10D_PING || req->op == C10D_CANCEL_WAIT)
         return err_set(err, MUSTER_EINVAL, "%s is not for callers of a store",
@@ -647,17 +720,13 @@ static int client_call(struct async_store *s, const struct c10d_request *req,
     if (c->calls >= MAX_CALLS)
         return err_set(err, MUSTER_EFULL, "%s: %zu calls are pending", c->name,
                        c->calls);
-    const bool raw = c->opts.raw_keys || (flags & ASTORE_RAW);
-    const int rc = call_new(req, raw ? "" : "/", flags, &call, err);
+    const int rc = wire_call_new(c, req, flags, &call, err);
     if (rc < 0)
         return rc;
-    call->cb = cb;
-    call->ctx = ctx;
-    call->timeout_ms = timeout_ms;
-    call->deadline_ms = after(client_mono_ms(), timeout_ms);
+    call_begin(&call->base, flags, timeout_ms, cb, ctx);
     c->calls++;
-    call_list_add(&c->queued, call);
-    client_arm(c, call->deadline_ms);
+    call_list_add(&c->queued, &call->base);
+    client_arm(c, call->base.deadline_ms);
     defer_call(&c->next_run);
     return 0;
 }

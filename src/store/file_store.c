@@ -29,7 +29,7 @@ struct file_store {
     char *name; /* owned */
     int64_t world_size;
     bool counted; /* our refcount is in the file */
-    struct local_call_list queued, waiting;
+    struct call_list queued, waiting;
     bool changed;      /* the file may have: those that wait must look */
     uint64_t retry_ms; /* when to ask for the lock again; MONO_NEVER */
     uint64_t look_ms;  /* when to look at the file again; MONO_NEVER */
@@ -82,7 +82,7 @@ static void watch(struct file_store *f)
     f->watching =
         uv_fs_event_start(&f->watch, file_store_on_change, f->file.path, 0) == 0;
     seen = f->watching && !locked_file_is_remote(&f->file);
-    f->look_ms = local_call_mono_ms() + (seen ? LOOK_LOCAL_MS : LOOK_REMOTE_MS);
+    f->look_ms = clock_mono_ms() + (seen ? LOOK_LOCAL_MS : LOOK_REMOTE_MS);
 }
 
 static void unwatch(struct file_store *f)
@@ -95,7 +95,7 @@ static void unwatch(struct file_store *f)
 
 static void lock_later(struct file_store *f)
 {
-    f->retry_ms = local_call_mono_ms() + f->lock_pause_ms;
+    f->retry_ms = clock_mono_ms() + f->lock_pause_ms;
     f->lock_pause_ms = MIN_OF(f->lock_pause_ms * 2, (uint64_t)LOCK_MOST_MS);
 }
 
@@ -105,41 +105,40 @@ static void got_lock(struct file_store *f)
     f->lock_pause_ms = LOCK_FIRST_MS;
 }
 
-static void fail_and_unlock(struct file_store *f, struct local_call *call,
+static void fail_and_unlock(struct file_store *f, struct call *call,
                             const struct muster_error *err)
 {
     locked_file_unlock(&f->file);
-    local_call_fail(call, err);
+    call_fail(call, err);
 }
 
 /* The first in the queue. False if it has to wait for the lock. */
 static bool serve_first(struct file_store *f)
 {
-    struct local_call *call = f->queued.first;
+    struct call *call = f->queued.first;
     struct file_answer answer;
     struct muster_error err;
-    const int locked =
-        locked_file_lock(&f->file, file_op_mode(call->copy.req.op), &err);
+    const int locked = locked_file_lock(&f->file, file_op_mode(call->op), &err);
 
     if (locked == LOGFILE_BUSY) {
         lock_later(f);
         return false;
     }
-    (void)local_call_take(&f->queued);
+    (void)call_list_take(&f->queued);
     got_lock(f);
-    if (locked == MUSTER_ENOENT && file_op_mode(call->copy.req.op) != LOGFILE_WRITE) {
+    if (locked == MUSTER_ENOENT && file_op_mode(call->op) != LOGFILE_WRITE) {
         f->last_error = err;
-        local_call_add(&f->waiting, call); /* It may come: so torch waits, too. */
+        call_list_add(&f->waiting, call); /* It may come: so torch waits, too. */
         f->changed = f->changed || !f->watching;
         return true;
     }
     if (locked < 0) {
-        local_call_fail(call, &err);
+        call_fail(call, &err);
         return true;
     }
-    if (file_op_must_wait(&f->file, call->copy.req.op, call->flags, &call->copy.req)) {
+    if (file_op_must_wait(&f->file, call->op, call->flags, &call->copy.req)) {
         locked_file_unlock(&f->file);
-        local_call_add(&f->waiting, call);
+        call_list_add(&f->waiting, call);
         f->changed = f->changed || !f->watching;
         return true;
     }
@@ -149,18 +148,17 @@ static bool serve_first(struct file_store *f)
     } else {
         locked_file_unlock(&f->file);
         f->counted = f->counted || (call->flags & FILE_OP_COUNT_IN);
-        local_call_succeed(call, &answer.reply);
+        call_succeed(call, &answer.reply);
     }
     file_answer_fini(&answer);
     return true;
 }
 
-static bool is_ready(const struct local_call *call, const void *arg)
+static bool is_ready(const struct call *call, const void *arg)
 {
     const struct file_store *f = arg;
 
-    return !file_op_must_wait(&f->file, call->copy.req.op, call->flags,
-                              &call->copy.req);
+    return !file_op_must_wait(&f->file, call->op, call->flags, &call->copy.req);
 }
 
 /* Those that can go on go back into the queue. */
@@ -181,35 +179,35 @@ static void look(struct file_store *f)
     f->last_error = rc < 0 ? err : (struct muster_error){ 0 };
     if (rc == 0) {
         locked_file_unlock(&f->file);
-        local_call_move(&f->waiting, &f->queued, is_ready, f);
+        call_list_move(&f->waiting, &f->queued, is_ready, f);
     } else if (rc != MUSTER_ENOENT) {
-        struct local_call_list all = f->waiting;
-        struct local_call *call;
+        struct call_list all = f->waiting;
+        struct call *call;
 
-        f->waiting = (struct local_call_list){ NULL, NULL };
-        while ((call = local_call_take(&all)))
-            local_call_fail(call, &err);
+        f->waiting = (struct call_list){ NULL, NULL };
+        while ((call = call_list_take(&all)))
+            call_fail(call, &err);
     }
 }
 
 static void time_out(struct file_store *f)
 {
-    const uint64_t now = local_call_mono_ms();
-    struct local_call_list late = { NULL, NULL };
-    struct local_call *call;
+    const uint64_t now = clock_mono_ms();
+    struct call_list late = { NULL, NULL };
+    struct call *call;
 
-    local_call_move(&f->queued, &late, local_call_is_due, &now);
-    while ((call = local_call_take(&late)))
-        local_call_time_out(call, "another process holds the file's lock");
-    local_call_move(&f->waiting, &late, local_call_is_due, &now);
-    while ((call = local_call_take(&late)))
-        local_call_time_out(call, f->last_error.text);
+    call_list_move(&f->queued, &late, call_is_due, &now);
+    while ((call = call_list_take(&late)))
+        call_time_out(call, "another process holds the file's lock");
+    call_list_move(&f->waiting, &late, call_is_due, &now);
+    while ((call = call_list_take(&late)))
+        call_time_out(call, f->last_error.text);
 }
 
 static void arm(struct file_store *f)
 {
     uint64_t due =
-        MIN_OF(local_call_first_due(&f->queued), local_call_first_due(&f->waiting));
+        MIN_OF(call_list_first_due(&f->queued), call_list_first_due(&f->waiting));
 
     due = MIN_OF(due, f->retry_ms);
     due = MIN_OF(due, f->look_ms);
@@ -227,8 +225,8 @@ static void run(struct file_store *f)
     do {
         while (!f->closing && f->queued.first && serve_first(f))
             ;
-        if (f->waiting.first && (f->changed || local_call_mono_ms() >= f->look_ms ||
-                                 f->look_ms == MONO_NEVER))
+        if (f->waiting.first &&
+            (f->changed || clock_mono_ms() >= f->look_ms || f->look_ms == MONO_NEVER))
             look(f);
         /* look() may have put some back, and those are served now. */
     } while (!f->closing && f->queued.first && f->retry_ms == MONO_NEVER);
@@ -249,7 +247,7 @@ static int file_call(struct async_store *s, const struct c10d_request *req,
                      struct muster_error *err)
 {
     struct file_store *f = (struct file_store *)s;
-    struct local_call *call;
+    struct call *call;
     int rc;
 
     if (req->op == C10D_BARRIER)
@@ -257,11 +255,11 @@ static int file_call(struct async_store *s, const struct c10d_request *req,
                                            ctx, err);
     rc = file_op_check(req->op, err);
     if (rc == 0)
-        rc = local_call_new(s, req, flags & ASTORE_RAW ? "" : "/", flags, timeout_ms,
-                            cb, ctx, &call, err);
+        rc = call_new(sizeof *call, s, req, flags & ASTORE_RAW ? "" : "/", &call, err);
     if (rc < 0)
         return rc;
-    local_call_add(&f->queued, call);
+    call_begin(call, flags, timeout_ms, cb, ctx);
+    call_list_add(&f->queued, call);
     defer_call(&f->next_run);
     return 0;
 }
@@ -270,12 +268,11 @@ static void file_on_closed(void *ctx)
 {
     struct file_store *f = ctx;
     struct muster_error err;
-    struct local_call *call;
+    struct call *call;
 
     (void)err_set(&err, MUSTER_ECANCELED, "%s: the store was closed", f->name);
-    while ((call = local_call_take(&f->queued)) ||
-           (call = local_call_take(&f->waiting)))
-        local_call_fail(call, &err);
+    while ((call = call_list_take(&f->queued)) || (call = call_list_take(&f->waiting)))
+        call_fail(call, &err);
     if (f->closed_cb)
         f->closed_cb(f->closed_ctx);
     locked_file_fini(&f->file);
@@ -297,7 +294,7 @@ static void close_handles(struct file_store *f)
 static void count_out(struct file_store *f)
 {
     if (f->counted && file_count_out(&f->file, f->world_size) == LOGFILE_BUSY &&
-        local_call_mono_ms() < f->close_by_ms) {
+        clock_mono_ms() < f->close_by_ms) {
         lock_later(f);
         uv_update_time(f->base.loop);
         (void)uv_timer_start(&f->timer, file_on_time, f->lock_pause_ms, 0);
@@ -315,7 +312,7 @@ static void file_close(struct async_store *s, async_store_closed_cb cb, void *ct
     f->closing = true;
     f->closed_cb = cb;
     f->closed_ctx = ctx;
-    f->close_by_ms = local_call_mono_ms() + CLOSE_MS;
+    f->close_by_ms = clock_mono_ms() + CLOSE_MS;
     unwatch(f);
     defer_call(&f->next_run); /* From the loop: we may be inside a callback of ours. */
 }
@@ -348,20 +345,20 @@ static int count_in(struct file_store *f, struct muster_error *err)
     const struct c10d_request add = { .op = C10D_ADD,
                                       .key = span_str(FILELOG_REFCOUNT),
                                       .number = 1 };
-    struct local_call *call;
-    int rc = local_call_new(&f->base, &add, "", FILE_OP_COUNT_IN, MONO_NEVER, NULL,
-                            NULL, &call, err);
+    struct call *call;
+    int rc = call_new(sizeof *call, &f->base, &add, "", &call, err);
 
     if (rc < 0)
         return rc;
+    call_begin(call, FILE_OP_COUNT_IN, MONO_NEVER, NULL, NULL);
     rc = file_count_in(&f->file, err);
     if (rc == LOGFILE_BUSY) {
-        local_call_add(&f->queued, call);
+        call_list_add(&f->queued, call);
         defer_call(&f->next_run);
         return 0;
     }
     f->counted = rc == 0;
-    local_call_free(call);
+    call_free(call);
     return rc;
 }
 

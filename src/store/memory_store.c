@@ -16,14 +16,20 @@
 
 #define MAX_REPLY ((size_t)1 << 30)
 
+struct memory_call {
+    struct call base; /* first */
+    uint32_t peer;    /* its number with the engine, while it is begun */
+    bool waiting;     /* the WAIT in front of its request is pending */
+};
+
 struct core {
     struct store *store; /* owned */
     struct store_fx fx;
-    size_t handles_open;       /* struct handle */
-    struct local_call **peers; /* owned; by the engine's number, NULL if free */
+    size_t handles_open;        /* struct handle */
+    struct memory_call **peers; /* owned; by the engine's number, NULL if free */
     size_t peers_size;
-    struct local_call_list queued; /* not yet begun */
-    struct local_call_list again;  /* their wait is over */
+    struct call_list queued; /* not yet begun */
+    struct call_list again;  /* their wait is over */
     struct defer next_run;
     uv_timer_t timer;
     struct handle_set closing;
@@ -39,9 +45,14 @@ struct handle {
 };
 
 static void run(struct core *c);
+
+static struct memory_call *take(struct call_list *list)
+{
+    return (struct memory_call *)call_list_take(list);
+}
 static const struct async_store_ops hash_ops;
 
-static int take_number(struct core *c, struct local_call *call)
+static int take_number(struct core *c, struct memory_call *call)
 {
     for (uint32_t i = 0; i < c->peers_size; i++)
         if (!c->peers[i]) {
@@ -50,7 +61,7 @@ static int take_number(struct core *c, struct local_call *call)
             return 0;
         }
     const size_t size = c->peers_size ? 2 * c->peers_size : 8;
-    struct local_call **peers = mem_realloc_array(c->peers, size, sizeof *peers);
+    struct memory_call **peers = mem_realloc_array(c->peers, size, sizeof *peers);
     if (!peers)
         return MUSTER_ENOMEM;
     memset(peers + c->peers_size, 0, (size - c->peers_size) * sizeof *peers);
@@ -61,12 +72,12 @@ static int take_number(struct core *c, struct local_call *call)
     return 0;
 }
 
-static void refuse(struct local_call *call, int code, const char *why)
+static void refuse(struct memory_call *call, int code, const char *why)
 {
     struct muster_error err;
 
     (void)err_set(&err, code, "%s", why);
-    local_call_fail(call, &err);
+    call_fail(&call->base, &err);
 }
 
 /* A reply ends a call, or its wait; a refusal ends it. */
@@ -74,7 +85,7 @@ static void memory_perform(struct core *c)
 {
     for (size_t i = 0; i < c->fx.count; i++) {
         const struct store_effect *fx = &c->fx.items[i];
-        struct local_call *call = fx->peer < c->peers_size ? c->peers[fx->peer] : NULL;
+        struct memory_call *call = fx->peer < c->peers_size ? c->peers[fx->peer] : NULL;
 
         if (!call)
             continue;
@@ -83,11 +94,11 @@ static void memory_perform(struct core *c)
             refuse(call, MUSTER_EINVAL, fx->reason);
         } else if (call->waiting) {
             call->waiting = false;
-            local_call_add(&c->again, call);
+            call_list_add(&c->again, &call->base);
         } else if (fx->reply.op == C10D_QUEUE_POP && fx->reply.number == 0) {
             refuse(call, MUSTER_EEMPTY, "queue is empty");
         } else {
-            local_call_succeed(call, &fx->reply);
+            call_succeed(&call->base, &fx->reply);
         }
     }
 }
@@ -102,20 +113,20 @@ static int step(struct core *c, uint32_t peer, const struct c10d_request *req)
 }
 
 /* torch's HashStore counts an empty value as 0, unlike its TCPStore. */
-static void empty_is_zero(struct core *c, struct local_call *call)
+static void empty_is_zero(struct core *c, struct memory_call *call)
 {
-    struct c10d_request req = { .op = C10D_GET, .key = call->copy.req.key };
+    struct c10d_request req = { .op = C10D_GET, .key = call->base.copy.req.key };
     struct buf list;
 
     if (step(c, call->peer, &req) < 0 || c->fx.count != 1 ||
         c->fx.items[0].kind != STORE_REPLY || c->fx.items[0].reply.value.n)
         return;
     buf_init(&list, SIZE_MAX);
-    if (c10d_list_add(&list, call->copy.req.key) == 0) {
+    if (c10d_list_add(&list, call->base.copy.req.key) == 0) {
         req = (struct c10d_request){ .op = C10D_CHECK, .list = { buf_span(&list), 1 } };
         if (step(c, call->peer, &req) == 0 && c->fx.items[0].reply.number == 0) {
             req = (struct c10d_request){ .op = C10D_SET,
-                                         .key = call->copy.req.key,
+                                         .key = call->base.copy.req.key,
                                          .value = span_str("0") };
             (void)step(c, call->peer, &req);
         }
@@ -123,15 +134,16 @@ static void empty_is_zero(struct core *c, struct local_call *call)
     buf_fini(&list);
 }
 
-static void begin(struct core *c, struct local_call *call, bool may_wait)
+static void begin(struct core *c, struct memory_call *call, bool may_wait)
 {
-    const struct c10d_request *req = &call->copy.req;
+    const struct c10d_request *req = &call->base.copy.req;
     struct c10d_request wait = { .op = C10D_WAIT, .list = req->list };
     struct buf one;
     int rc = take_number(c, call);
 
     buf_init(&one, SIZE_MAX);
-    call->waiting = may_wait && (call->flags & ASTORE_BLOCK) && c10d_may_block(req->op);
+    call->waiting =
+        may_wait && (call->base.flags & ASTORE_BLOCK) && c10d_may_block(req->op);
     if (call->waiting && req->op != C10D_MULTI_GET) {
         if (rc == 0)
             rc = c10d_list_add(&one, req->key);
@@ -155,12 +167,12 @@ static void begin(struct core *c, struct local_call *call, bool may_wait)
         const struct c10d_reply nothing = { .op = op };
 
         c->peers[peer] = NULL;
-        local_call_succeed(call, &nothing);
+        call_succeed(&call->base, &nothing);
     }
 }
 
 /* Gives up a call that may wait inside the engine. */
-static void leave(struct core *c, struct local_call *call)
+static void leave(struct core *c, struct memory_call *call)
 {
     const struct store_event ev = { .kind = STORE_LEFT, .peer = call->peer };
 
@@ -176,34 +188,34 @@ static void memory_on_time(uv_timer_t *timer)
 
 static void arm(struct core *c)
 {
-    uint64_t due = local_call_first_due(&c->queued);
+    uint64_t due = call_list_first_due(&c->queued);
 
     for (size_t i = 0; i < c->peers_size; i++)
         if (c->peers[i])
-            due = MIN_OF(due, c->peers[i]->deadline_ms);
+            due = MIN_OF(due, c->peers[i]->base.deadline_ms);
     clock_arm(&c->timer, memory_on_time, due);
 }
 
 /* What is ready is served even if its time is up; what waits is not. */
 static void run(struct core *c)
 {
-    const uint64_t now = local_call_mono_ms();
-    struct local_call *call;
+    const uint64_t now = clock_mono_ms();
+    struct memory_call *call;
 
     for (;;) {
-        if ((call = local_call_take(&c->again)))
+        if ((call = take(&c->again)))
             begin(c, call, false);
-        else if ((call = local_call_take(&c->queued)))
+        else if ((call = take(&c->queued)))
             begin(c, call, true);
         else
             break;
     }
     for (size_t i = 0; i < c->peers_size; i++) {
         call = c->peers[i];
-        if (!call || call->deadline_ms > now)
+        if (!call || call->base.deadline_ms > now)
             continue;
         leave(c, call);
-        local_call_time_out(call, "");
+        call_time_out(&call->base, "");
     }
     if (c->again.first || c->queued.first)
         defer_call(&c->next_run);
@@ -237,7 +249,7 @@ static int hash_call(struct async_store *s, const struct c10d_request *req,
                      struct muster_error *err)
 {
     struct core *c = ((struct handle *)s)->core;
-    struct local_call *call;
+    struct call *call;
     int rc;
 
     if (req->op == C10D_VALIDATE || req->op == C10D_PING || req->op == C10D_CANCEL_WAIT)
@@ -246,10 +258,11 @@ static int hash_call(struct async_store *s, const struct c10d_request *req,
     rc = check_sizes(req, err);
     if (rc < 0)
         return rc;
-    rc = local_call_new(s, req, "", flags, timeout_ms, cb, ctx, &call, err);
+    rc = call_new(sizeof(struct memory_call), s, req, "", &call, err);
     if (rc < 0)
         return rc;
-    local_call_add(&c->queued, call);
+    call_begin(call, flags, timeout_ms, cb, ctx);
+    call_list_add(&c->queued, call);
     defer_call(&c->next_run);
     return 0;
 }
@@ -290,22 +303,22 @@ static void on_handle_closed(uv_handle_t *uv)
 {
     struct handle *h = uv->data;
     struct core *c = h->core;
-    struct local_call_list ours = { NULL, NULL };
+    struct call_list ours = { NULL, NULL };
     struct muster_error err;
-    struct local_call *call;
+    struct memory_call *call;
 
-    local_call_move(&c->queued, &ours, local_call_is_of, &h->base);
-    local_call_move(&c->again, &ours, local_call_is_of, &h->base);
+    call_list_move(&c->queued, &ours, call_is_of, &h->base);
+    call_list_move(&c->again, &ours, call_is_of, &h->base);
     for (size_t i = 0; i < c->peers_size; i++) {
         call = c->peers[i];
-        if (!call || call->owner != &h->base)
+        if (!call || call->base.store != &h->base)
             continue;
         leave(c, call);
-        local_call_add(&ours, call);
+        call_list_add(&ours, &call->base);
     }
     (void)err_set(&err, MUSTER_ECANCELED, "the store was closed");
-    while ((call = local_call_take(&ours)))
-        local_call_fail(call, &err);
+    while ((call = take(&ours)))
+        call_fail(&call->base, &err);
     if (--c->handles_open == 0) {
         c->closes = true;
         handle_set_begin(&c->closing, on_core_closed, c);
