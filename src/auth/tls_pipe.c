@@ -1,15 +1,8 @@
 /* tls_pipe.c - see tls_pipe.h. Each direction has room for one piece: nothing more is
- * read before it is gone.
- *
- * A worker that asks one thing after the other is back within microseconds, and so is
- * the answer; to be put to sleep and woken up for each takes longer than everything
- * else. So, when the last few sleeps were hardly any and nobody else was carried in
- * between, the pipe stays awake for a moment, as the store itself does. */
+ * read before it is gone. */
 #include "auth/tls_pipe.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,11 +11,6 @@
 
 #define PIECE  65536u
 #define PIECES 8 /* of one direction, then others have their turn */
-
-#define AWAKE_NS 50000u          /* to wait without going to sleep, when that pays */
-#define NAP_NS   (3u * AWAKE_NS) /* a sleep so short might as well not have been */
-#define NAPS     4u              /* of them in a row: it pays */
-#define TURN_NS  1000000u        /* then others have their turn */
 
 struct piece {
     uint8_t bytes[PIECE];
@@ -37,19 +25,12 @@ struct tls_pipe {
     struct piece out, in; /* plain to secret, and back */
     bool plain_ended, secret_ended;
     bool closing;
-    bool may_wait_awake;
-    unsigned naps;     /* sleeps in a row that were hardly any */
-    uint64_t slept_ns; /* since when it sleeps */
     int handles;
-    void (*closed)(void *ctx);
-    void *ctx;
 };
 
 static void pipe_on_closed(uv_handle_t *h)
 {
     struct tls_pipe *p = h->data;
-    void (*closed)(void *) = p->closed;
-    void *ctx = p->ctx;
 
     if (--p->handles)
         return;
@@ -57,11 +38,9 @@ static void pipe_on_closed(uv_handle_t *h)
     (void)close(p->secret_fd);
     tls_free(p->tls);
     mem_free(p);
-    if (closed)
-        closed(ctx);
 }
 
-void tls_pipe_close(struct tls_pipe *p)
+static void pipe_close(struct tls_pipe *p)
 {
     if (p->closing)
         return;
@@ -142,9 +121,6 @@ static void watch(struct tls_pipe *p, int flushed)
     poll_for(&p->secret, &p->secret_for, secret);
 }
 
-/* The last pipe of this thread that carried something; only ever compared. */
-static _Thread_local const struct tls_pipe *last_carried;
-
 /* Moves what there is in the directions that an event has come for. */
 static void pump(struct tls_pipe *p, bool out, bool in)
 {
@@ -162,35 +138,9 @@ static void pump(struct tls_pipe *p, bool out, bool in)
     if (broken || flushed < 0 ||
         (p->plain_ended && p->out.from == p->out.to && flushed > 0) ||
         (p->secret_ended && p->in.from == p->in.to))
-        tls_pipe_close(p);
+        pipe_close(p);
     else
         watch(p, flushed);
-}
-
-/* Carries what comes within the next moment, and whatever comes in the moment after
- * that; until nothing came, or others must have their turn. */
-static void wait_awake(struct tls_pipe *p)
-{
-    const uint64_t turn = uv_hrtime() + TURN_NS;
-    uint64_t now = turn - TURN_NS, until = now + AWAKE_NS;
-
-    while (!p->closing && now < turn) {
-        struct pollfd fds[] = {
-            { .fd = p->plain_fd, .events = p->plain_for & UV_READABLE ? POLLIN : 0 },
-            { .fd = p->secret_fd, .events = p->secret_for & UV_READABLE ? POLLIN : 0 },
-        };
-        const bool came = poll(fds, 2, 0) > 0;
-
-        now = uv_hrtime();
-        if (!came && now >= until) {
-            p->naps = 0;
-            return;
-        }
-        if (!came)
-            continue;
-        pump(p, fds[0].revents != 0, fds[1].revents != 0);
-        until = now + AWAKE_NS;
-    }
 }
 
 static void pipe_on_poll(uv_poll_t *poll, int status, int what)
@@ -200,35 +150,14 @@ static void pipe_on_poll(uv_poll_t *poll, int status, int what)
     if (p->closing)
         return;
     if (status < 0) {
-        tls_pipe_close(p);
+        pipe_close(p);
         return;
     }
     pump(p, poll == &p->plain ? what & UV_READABLE : what & UV_WRITABLE,
          poll == &p->plain ? what & UV_WRITABLE : what & UV_READABLE);
-    if (p->closing || !p->may_wait_awake)
-        return;
-    p->naps = last_carried == p && uv_hrtime() - p->slept_ns < NAP_NS ? p->naps + 1 : 0;
-    last_carried = p;
-    if (p->naps >= NAPS)
-        wait_awake(p);
-    p->slept_ns = uv_hrtime();
-}
-
-/* Whoever stays awake must leave a processor to those that it waits for. */
-static bool has_company(void)
-{
-    cpu_set_t own;
-
-    return sched_getaffinity(0, sizeof own, &own) == 0 && CPU_COUNT(&own) > 1;
-}
-
-void tls_pipe_stay_awake(struct tls_pipe *p)
-{
-    p->may_wait_awake = has_company();
 }
 
 int tls_pipe_open(uv_loop_t *loop, int plain_fd, int secret_fd, struct tls *tls,
-                  void (*closed)(void *ctx), void *ctx, struct tls_pipe **out,
                   struct muster_error *err)
 {
     struct tls_pipe *p = mem_alloc(sizeof *p);
@@ -237,14 +166,10 @@ int tls_pipe_open(uv_loop_t *loop, int plain_fd, int secret_fd, struct tls *tls,
         return err_nomem(err);
     memset(p, 0, offsetof(struct tls_pipe, out));
     p->out.from = p->out.to = p->in.from = p->in.to = 0;
-    p->plain_ended = p->secret_ended = p->closing = p->may_wait_awake = false;
-    p->naps = 0;
-    p->slept_ns = 0;
+    p->plain_ended = p->secret_ended = p->closing = false;
     p->plain_fd = plain_fd;
     p->secret_fd = secret_fd;
     p->tls = tls;
-    p->closed = closed;
-    p->ctx = ctx;
     if (uv_poll_init(loop, &p->plain, plain_fd) < 0) {
         mem_free(p);
         return err_nomem(err);
@@ -254,13 +179,10 @@ int tls_pipe_open(uv_loop_t *loop, int plain_fd, int secret_fd, struct tls *tls,
         /* Never for a socket that is ours: let the first one close by itself. */
         p->plain_fd = p->secret_fd = -1;
         p->tls = NULL;
-        p->closed = NULL;
         p->handles = 1;
         uv_close((uv_handle_t *)&p->plain, pipe_on_closed);
         return err_nomem(err);
     }
     pump(p, true, true);
-    if (out)
-        *out = p;
     return 0;
 }

@@ -1,26 +1,56 @@
-/* relay.c - see relay.h. */
+/* relay.c - see relay.h. All connections of the workers travel in lanes of one
+ * encrypted connection (store/core/lanes.h), which is made when the first of them
+ * comes: what several workers have to say at a time is one record and one system call.
+ *
+ * The sockets are in an epoll set of our own, as the store's are. Workers are read
+ * until OUT_MOST bytes wait for the encrypted connection; it is always read, since its
+ * other end sends a worker no more than there is room for here.
+ *
+ * A worker that asks one thing after the other is back within microseconds, and so is
+ * the answer; to be put to sleep and woken up for each takes longer than everything
+ * else. So, when the last few sleeps were hardly any, the relay stays awake for a
+ * moment, as the store itself does. */
 #include "rendezvous/relay.h"
 
 #include <errno.h>
+#include <sched.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "auth/tls_pipe.h"
+#include "auth/tls.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "net/listen.h"
 #include "net/peer_uid.h"
 #include "store/connect.h"
+#include "store/core/lanes.h"
+#include "store/core/wire.h"
 
-#define DIAL_MS 60000u /* a store that takes longer is not there; as torch's client */
+#define DIAL_MS  60000u /* a store that takes longer is not there; as torch's client */
+#define PIECE    65536u
+#define PIECES   4        /* of one connection, then others have their turn */
+#define OUT_MOST 1048576u /* bytes that wait for the encrypted connection */
+#define EVENTS   64
+
+#define AWAKE_NS 50000u          /* to wait without going to sleep, when that pays */
+#define NAP_NS   (3u * AWAKE_NS) /* a sleep so short might as well not have been */
+#define NAPS     4u              /* of them in a row: it pays */
+#define TURN_NS  1000000u        /* then the rest of the agent has its turn */
+
+/* What an event is about: the two below, or a lane's number. */
+#define ON_LISTENER UINT64_MAX
+#define ON_LINK     (UINT64_MAX - 1)
 
 /* One connection of a worker. */
-struct carried {
-    struct relay *relay;
-    struct dialer *dialer; /* owned, until the pipe is there */
-    int fd;                /* the worker's; the pipe's once that is there */
-    struct tls_pipe *pipe; /* closes itself; NULL once it has */
-    struct carried *prev, *next;
+struct lane {
+    int fd;         /* owned; -1 once the worker is gone */
+    uint32_t taken; /* bytes that the worker took, and for which no ROOM was sent */
+    bool open;      /* the store knows of it */
+    bool ended;     /* the store has been told that no more comes */
+    bool over;      /* the store has closed it: it goes when all is with the worker */
+    bool waits;     /* may have more to say, when there is room */
+    struct buf in;  /* what the worker has not taken */
 };
 
 struct relay {
@@ -29,113 +59,371 @@ struct relay {
     uint16_t port, own_port;
     struct auth *auth;
     const struct trace *trace;
-    int listener;
-    uv_poll_t poll;
-    struct carried *first;
-    size_t refs; /* the poll handle, and each connection */
-    bool closing;
+    int listener, epoll;
+    uv_poll_t poll; /* on `epoll` */
+    bool paused;    /* out of descriptors: does not accept */
+
+    struct dialer *dialer; /* owned; while the encrypted connection is made */
+    struct tls *tls;       /* owned; NULL: there is none */
+    int fd;                /* its socket */
+    bool choked;           /* there is no room for what the workers have to say */
+    struct buf out;        /* frames on their way to it */
+    struct lanes_decoder decoder;
+    uint8_t *piece; /* owned; what is read from it */
+
+    struct lane **lanes; /* owned, as is each; by number */
+    size_t size;
+
+    bool may_wait_awake;
+    unsigned naps;     /* sleeps in a row that were hardly any */
+    uint64_t slept_ns; /* since when it sleeps */
     void (*closed)(void *ctx);
     void *ctx;
 };
 
-static void release(struct relay *r)
+static void watch(struct relay *r, int fd, uint64_t what, bool again)
 {
-    void (*closed)(void *) = r->closed;
-    void *ctx = r->ctx;
+    struct epoll_event ev = { .data.u64 = what,
+                              .events = (uint32_t)(EPOLLIN | EPOLLOUT | EPOLLRDHUP) |
+                                        (uint32_t)EPOLLET };
 
-    if (--r->refs)
-        return;
-    auth_unref(r->auth);
-    mem_free(r->host);
-    mem_free(r);
-    if (closed)
-        closed(ctx);
+    (void)epoll_ctl(r->epoll, again ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &ev);
 }
 
-static void forget(struct carried *c)
+static void listen_to(struct relay *r, bool on)
 {
-    struct relay *r = c->relay;
+    struct epoll_event ev = { .data.u64 = ON_LISTENER, .events = on ? EPOLLIN : 0 };
 
-    if (c->prev)
-        c->prev->next = c->next;
-    else
-        r->first = c->next;
-    if (c->next)
-        c->next->prev = c->prev;
-    dial_free(c->dialer);
-    if (c->fd >= 0)
-        (void)close(c->fd);
-    mem_free(c);
-    release(r);
+    r->paused = !on;
+    (void)epoll_ctl(r->epoll, EPOLL_CTL_MOD, r->listener, &ev);
 }
 
-static void relay_on_carried(void *ctx)
-{
-    struct carried *c = ctx;
+/* ---- Lanes ---- */
 
-    c->pipe = NULL;
-    forget(c);
+/* A child that was forked just now may still hold the socket: closing it would then not
+ * take it out of the set. */
+static void unwatch(struct relay *r, int fd)
+{
+    (void)epoll_ctl(r->epoll, EPOLL_CTL_DEL, fd, NULL);
+    (void)close(fd);
 }
 
-/* The connection is there, proven and encrypted, and has become the pipe's: or not. */
+static void hang_up(struct relay *r, struct lane *l)
+{
+    if (l->fd >= 0)
+        unwatch(r, l->fd);
+    l->fd = -1;
+}
+
+static void drop_lane(struct relay *r, size_t i)
+{
+    struct lane *l = r->lanes[i];
+
+    r->lanes[i] = NULL;
+    hang_up(r, l);
+    buf_fini(&l->in);
+    mem_free(l);
+    if (r->paused)
+        listen_to(r, true);
+}
+
+/* All workers see their connections closed; those that try again find another way. */
+static void drop_link(struct relay *r)
+{
+    dial_free(r->dialer);
+    r->dialer = NULL;
+    if (r->tls) {
+        tls_free(r->tls);
+        r->tls = NULL;
+        unwatch(r, r->fd);
+    }
+    buf_fini(&r->out);
+    buf_init(&r->out, SIZE_MAX);
+    r->choked = false;
+    r->decoder = (struct lanes_decoder){ 0 };
+    for (size_t i = 0; i < r->size; i++)
+        if (r->lanes[i])
+            drop_lane(r, i);
+}
+
+/* True if it could be: else the connection is of no use any more. */
+static bool put(struct relay *r, enum lane_kind kind, size_t i, size_t count)
+{
+    return lanes_put(&r->out, kind, (uint32_t)i, count) == 0;
+}
+
+static bool open_lane(struct relay *r, size_t i)
+{
+    if (!put(r, LANE_OPEN, i, 0))
+        return false;
+    r->lanes[i]->open = true;
+    watch(r, r->lanes[i]->fd, i, false); /* What it has said already comes as well. */
+    return true;
+}
+
+/* No more will come from this worker. */
+static bool end_lane(struct relay *r, size_t i)
+{
+    r->lanes[i]->ended = true;
+    return put(r, LANE_CLOSE, i, 0);
+}
+
+/* As much of the bytes as the worker takes now; the number of them. */
+static size_t tell_worker(struct relay *r, struct lane *l, struct span bytes)
+{
+    ssize_t n;
+
+    if (l->fd < 0)
+        return bytes.n;
+    do
+        n = send(l->fd, bytes.p, bytes.n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n >= 0)
+        return (size_t)n;
+    if (errno == EAGAIN || errno == EWOULDBLOCK)
+        return 0;
+    hang_up(r, l); /* What is still to come for it is for nobody. */
+    return bytes.n;
+}
+
+/* The worker has taken so many bytes: the store may send more, or the lane is over. */
+static bool took(struct relay *r, size_t i, size_t n)
+{
+    struct lane *l = r->lanes[i];
+    bool ok = true;
+
+    l->taken += (uint32_t)n;
+    if (l->over && buf_len(&l->in) == 0) {
+        drop_lane(r, i);
+        return true;
+    }
+    if (l->fd < 0 && !l->ended)
+        ok = end_lane(r, i);
+    if (l->taken < LANES_WINDOW / 2 && l->fd >= 0)
+        return ok;
+    if (l->taken)
+        ok = ok && put(r, LANE_ROOM, i, l->taken);
+    l->taken = 0;
+    return ok;
+}
+
+static bool flush_worker(struct relay *r, size_t i)
+{
+    struct lane *l = r->lanes[i];
+    size_t n;
+
+    if (buf_len(&l->in) == 0)
+        return true;
+    n = tell_worker(r, l, buf_span(&l->in));
+    buf_consume(&l->in, n);
+    if (buf_len(&l->in) == 0)
+        buf_fini(&l->in);
+    return took(r, i, n);
+}
+
+/* False: the encrypted connection is of no use any more. */
+static bool hear_worker(struct relay *r, size_t i, bool hung_up)
+{
+    struct lane *l = r->lanes[i];
+
+    for (int k = 0; !l->ended && l->fd >= 0; k++) {
+        uint8_t *to;
+        ssize_t n;
+
+        if (buf_len(&r->out) >= OUT_MOST) {
+            l->waits = r->choked = true;
+            return true;
+        }
+        if (k >= PIECES) {
+            watch(r, l->fd, i, true);
+            return true;
+        }
+        to = buf_room(&r->out, LANES_HEAD + PIECE);
+        if (!to)
+            return false;
+        n = recv(l->fd, to + LANES_HEAD, PIECE, MSG_DONTWAIT);
+        if (n > 0) {
+            lanes_head(to, LANE_DATA, (uint32_t)i, (size_t)n);
+            buf_commit(&r->out, LANES_HEAD + (size_t)n);
+            if (n < (ssize_t)PIECE && !hung_up)
+                return true;
+        } else if (n == 0) {
+            return end_lane(r, i);
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            return true;
+        } else if (errno != EINTR) {
+            hang_up(r, l);
+            return end_lane(r, i) && flush_worker(r, i);
+        }
+    }
+    return true;
+}
+
+/* ---- The encrypted connection ---- */
+
+static bool hear_frame(struct relay *r, const struct lane_frame *f)
+{
+    struct lane *l = f->lane < r->size ? r->lanes[f->lane] : NULL;
+    size_t n = 0;
+
+    if (!l || !l->open || l->over)
+        return false;
+    if (f->kind == LANE_CLOSE) {
+        l->over = true;
+        return took(r, f->lane, 0);
+    }
+    if (f->kind != LANE_DATA)
+        return false;
+    if (buf_len(&l->in) == 0)
+        n = tell_worker(r, l, f->data);
+    l->in.cap = LANES_WINDOW;
+    if (n < f->data.n && buf_append(&l->in, f->data.p + n, f->data.n - n) < 0)
+        return false;
+    return took(r, f->lane, n);
+}
+
+static bool hear_link(struct relay *r)
+{
+    for (int k = 0; k < PIECES || tls_pending(r->tls); k++) {
+        const ssize_t n = tls_read(r->tls, r->piece, PIECE);
+        struct span bytes = span_of(r->piece, n > 0 ? (size_t)n : 0);
+
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+            return false;
+        while (bytes.n) {
+            struct muster_error err;
+            struct lane_frame f;
+            const int64_t used = lanes_decode(&r->decoder, bytes, &f, &err);
+
+            if (used < 0 || (used > 0 && !hear_frame(r, &f)))
+                return false;
+            if (used == 0)
+                break;
+            bytes = span_of(bytes.p + used, bytes.n - (size_t)used);
+        }
+        if (!tls_buffered(r->tls))
+            return true;
+    }
+    watch(r, r->fd, ON_LINK, true);
+    return true;
+}
+
+static bool flush_link(struct relay *r)
+{
+    if (buf_len(&r->out)) {
+        const ssize_t n = tls_write(r->tls, buf_data(&r->out), buf_len(&r->out));
+
+        if (n < 0)
+            return false;
+        buf_consume(&r->out, (size_t)n);
+    }
+    if (tls_flush(r->tls) < 0)
+        return false;
+    if (!r->choked || buf_len(&r->out) > OUT_MOST / 2)
+        return true;
+    r->choked = false;
+    for (size_t i = 0; i < r->size; i++) {
+        struct lane *l = r->lanes[i];
+
+        if (l && l->waits && l->fd >= 0)
+            watch(r, l->fd, i, true);
+        if (l)
+            l->waits = false;
+    }
+    return true;
+}
+
+/* The connection is there, proven and encrypted; or not. */
 static void relay_on_dialed(void *ctx, struct dial_conn *conn,
                             const struct muster_error *err)
 {
-    struct carried *c = ctx;
+    const struct c10d_request push = { .op = C10D_QUEUE_PUSH,
+                                       .key = span_str(LANES_KEY),
+                                       .value = span_str(LANES_VERSION) };
+    static const uint8_t validate[] = { C10D_VALIDATE, 0xce, 0xf7, 0x85, 0x3c };
+    struct relay *r = ctx;
+    bool ok;
 
-    if (conn) /* Never: it was to be carried. */
+    if (conn) /* Never: it is encrypted. */
         dial_conn_close(conn);
-    if (!err) {
-        c->fd = -1;
-        if (c->pipe)
-            tls_pipe_stay_awake(c->pipe);
+    if (err) {
+        trace(r->trace, TRACE_WARN, "the workers' way to their store: %s", err->text);
+        drop_link(r); /* Workers see their connections closed, and try again. */
         return;
     }
-    trace(c->relay->trace, TRACE_WARN, "a worker's way to its store: %s", err->text);
-    forget(c); /* The worker sees its connection closed, and tries again. */
+    dial_free(r->dialer);
+    r->dialer = NULL;
+    ok = buf_append(&r->out, validate, sizeof validate) == 0 &&
+         c10d_encode_request(&r->out, &push, NULL) == 0;
+    for (size_t i = 0; ok && i < r->size; i++)
+        ok = !r->lanes[i] || open_lane(r, i);
+    watch(r, r->fd, ON_LINK, false);
+    if (!ok || !hear_link(r) || !flush_link(r))
+        drop_link(r);
 }
 
-static void carry(struct relay *r, int fd)
+static int dial(struct relay *r)
 {
-    struct carried *c = mem_calloc(1, sizeof *c);
-    struct muster_error err;
-
-    if (!c) {
-        (void)close(fd);
-        return;
-    }
-    *c = (struct carried){ .relay = r, .fd = fd, .next = r->first };
-    if (r->first)
-        r->first->prev = c;
-    r->first = c;
-    r->refs++;
     const struct dial_opts opts = { .host = r->host,
                                     .port = r->port,
                                     .timeout_ms = DIAL_MS,
                                     .auth = r->auth,
-                                    .carry = true,
-                                    .carry_fd = fd,
-                                    .carry_pipe = &c->pipe,
-                                    .carry_closed = relay_on_carried,
-                                    .carry_ctx = c,
+                                    .tls = &r->tls,
+                                    .tls_fd = &r->fd,
                                     .trace = r->trace };
-    if (dial_start(r->loop, &opts, relay_on_dialed, c, &c->dialer, &err) < 0) {
-        c->dialer = NULL;
-        forget(c);
-    }
+    struct muster_error err;
+    const int rc = dial_start(r->loop, &opts, relay_on_dialed, r, &r->dialer, &err);
+
+    if (rc < 0)
+        r->dialer = NULL;
+    return rc;
 }
 
-static void relay_on_accept(uv_poll_t *poll, int status, int what)
+/* ---- Workers that come ---- */
+
+static bool carry(struct relay *r, int fd)
 {
-    struct relay *r = poll->data;
+    struct lane *l = mem_calloc(1, sizeof *l);
+    size_t i = 0;
+
+    while (i < r->size && r->lanes[i])
+        i++;
+    if (l && i == r->size && i < LANES_MOST) {
+        const size_t size = MIN_OF(MAX_OF(8u, 2 * i), LANES_MOST);
+        struct lane **lanes = mem_realloc_array(r->lanes, size, sizeof *lanes);
+
+        if (lanes) {
+            memset(lanes + i, 0, (size - i) * sizeof *lanes);
+            r->lanes = lanes;
+            r->size = size;
+        }
+    }
+    if (!l || i == r->size) {
+        trace(r->trace, TRACE_WARN,
+              "turned a worker's connection to its store away: %s",
+              l ? "there are too many" : "out of memory");
+        mem_free(l);
+        (void)close(fd);
+        return true;
+    }
+    *l = (struct lane){ .fd = fd };
+    r->lanes[i] = l;
+    if (r->tls)
+        return open_lane(r, i);
+    return r->dialer || dial(r) == 0;
+}
+
+/* False: the encrypted connection is of no use any more. */
+static bool take_workers(struct relay *r)
+{
+    bool ok = true;
     uid_t uid;
     int fd;
 
-    (void)status;
-    (void)what;
-    while ((fd = accept4(r->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+    while (ok &&
+           (fd = accept4(r->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
         if (peer_uid(fd, &uid) == PEER_HERE && uid == geteuid()) {
-            carry(r, fd);
+            ok = carry(r, fd);
             continue;
         }
         trace(r->trace, TRACE_WARN,
@@ -143,12 +431,101 @@ static void relay_on_accept(uv_poll_t *poll, int status, int what)
               "of this machine");
         (void)close(fd);
     }
+    if (ok &&
+        (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
+        listen_to(r, false); /* Until one of them leaves. */
+    return ok;
+}
+
+/* ---- The loop ---- */
+
+/* What there is to do now; false if there is nothing. */
+static bool turn(struct relay *r)
+{
+    struct epoll_event events[EVENTS];
+    const int n = epoll_wait(r->epoll, events, EVENTS, 0);
+    bool ok = true;
+
+    for (int k = 0; ok && k < n; k++) {
+        const uint64_t what = events[k].data.u64;
+        const bool hung_up = events[k].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+
+        if (what == ON_LISTENER)
+            ok = take_workers(r);
+        else if (what == ON_LINK)
+            ok = !r->tls || hear_link(r);
+        else if (what < r->size && r->lanes[what])
+            ok = flush_worker(r, what) &&
+                 (!r->lanes[what] || hear_worker(r, what, hung_up));
+    }
+    if (!ok || (r->tls && !flush_link(r)))
+        drop_link(r);
+    return n > 0;
+}
+
+/* Deals with what comes within the next moment, and whatever comes in the moment after
+ * that; until nothing came, or others must have their turn. */
+static void wait_awake(struct relay *r)
+{
+    const uint64_t end = uv_hrtime() + TURN_NS;
+    uint64_t now = end - TURN_NS, until = now + AWAKE_NS;
+
+    while (now < end) {
+        const bool came = turn(r);
+
+        now = uv_hrtime();
+        if (came) {
+            until = now + AWAKE_NS;
+        } else if (now >= until) {
+            r->naps = 0;
+            return;
+        }
+    }
+}
+
+static void relay_on_poll(uv_poll_t *poll, int status, int what)
+{
+    struct relay *r = poll->data;
+
+    (void)status;
+    (void)what;
+    (void)turn(r);
+    if (!r->may_wait_awake)
+        return;
+    r->naps = uv_hrtime() - r->slept_ns < NAP_NS ? r->naps + 1 : 0;
+    if (r->naps >= NAPS)
+        wait_awake(r);
+    r->slept_ns = uv_hrtime();
+}
+
+/* Whoever stays awake must leave a processor to those that it waits for. */
+static bool has_company(void)
+{
+    cpu_set_t own;
+
+    return sched_getaffinity(0, sizeof own, &own) == 0 && CPU_COUNT(&own) > 1;
+}
+
+/* ---- Open and close ---- */
+
+static void relay_free(struct relay *r)
+{
+    if (r->listener >= 0)
+        (void)close(r->listener);
+    if (r->epoll >= 0)
+        (void)close(r->epoll);
+    auth_unref(r->auth);
+    mem_free(r->lanes);
+    mem_free(r->piece);
+    mem_free(r->host);
+    mem_free(r);
 }
 
 int relay_open(uv_loop_t *loop, const struct relay_opts *opts, struct relay **out,
                struct muster_error *err)
 {
     const struct listen_opts lo = { .bind = "127.0.0.1", .fd = -1 };
+    struct epoll_event ev = { .data.u64 = ON_LISTENER, .events = EPOLLIN };
     struct relay *r = mem_calloc(1, sizeof *r);
     struct sockaddr_storage a = { .ss_family = AF_UNSPEC };
     socklen_t n = sizeof a;
@@ -159,22 +536,24 @@ int relay_open(uv_loop_t *loop, const struct relay_opts *opts, struct relay **ou
     *r = (struct relay){ .loop = loop,
                          .port = opts->port,
                          .trace = opts->trace,
+                         .auth = auth_ref(opts->auth),
+                         .may_wait_awake = has_company(),
                          .listener = -1,
-                         .refs = 1 };
+                         .epoll = epoll_create1(EPOLL_CLOEXEC) };
+    buf_init(&r->out, SIZE_MAX);
     r->host = mem_strdup(opts->host);
-    rc = r->host ? listen_open(&lo, &r->listener, err) : err_nomem(err);
-    if (rc == 0 && uv_poll_init(loop, &r->poll, r->listener) < 0) {
-        (void)close(r->listener);
+    r->piece = mem_alloc(PIECE);
+    rc = r->host && r->piece ? listen_open(&lo, &r->listener, err) : err_nomem(err);
+    if (rc == 0 &&
+        (r->epoll < 0 || epoll_ctl(r->epoll, EPOLL_CTL_ADD, r->listener, &ev) < 0 ||
+         uv_poll_init(loop, &r->poll, r->epoll) < 0))
         rc = err_set(err, MUSTER_EIO, "cannot watch a socket");
-    }
     if (rc < 0) {
-        mem_free(r->host);
-        mem_free(r);
+        relay_free(r);
         return rc;
     }
-    r->auth = auth_ref(opts->auth);
     r->poll.data = r;
-    (void)uv_poll_start(&r->poll, UV_READABLE, relay_on_accept);
+    (void)uv_poll_start(&r->poll, UV_READABLE, relay_on_poll);
     (void)getsockname(r->listener, (struct sockaddr *)&a, &n);
     r->own_port = address_port(&a);
     *out = r;
@@ -186,27 +565,21 @@ uint16_t relay_port(const struct relay *r)
     return r->own_port;
 }
 
-static void relay_on_poll_closed(uv_handle_t *h)
+static void relay_on_closed(uv_handle_t *h)
 {
     struct relay *r = h->data;
+    void (*closed)(void *) = r->closed;
+    void *ctx = r->ctx;
 
-    (void)close(r->listener);
-    release(r);
+    relay_free(r);
+    if (closed)
+        closed(ctx);
 }
 
 void relay_close(struct relay *r, void (*cb)(void *ctx), void *ctx)
 {
-    struct carried *next;
-
-    r->closing = true;
     r->closed = cb;
     r->ctx = ctx;
-    for (struct carried *c = r->first; c; c = next) {
-        next = c->next;
-        if (c->pipe)
-            tls_pipe_close(c->pipe);
-        else
-            forget(c);
-    }
-    uv_close((uv_handle_t *)&r->poll, relay_on_poll_closed);
+    drop_link(r);
+    uv_close((uv_handle_t *)&r->poll, relay_on_closed);
 }

@@ -1,6 +1,6 @@
 /* relay.h - with --encrypt, the way of a node's workers to their store on another
  * machine: they connect to a port of their own machine, unencrypted as torch does, and
- * what they say travels inside encrypted connections of their agent.
+ * what they say travels inside an encrypted connection of their agent.
  *
  * Takes connections of the agent's own user alone. */
 #ifndef RENDEZVOUS_RELAY_H

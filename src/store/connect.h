@@ -21,14 +21,12 @@ struct dial_opts {
     uint64_t timeout_ms;
     bool once;         /* one round of attempts, then its verdict */
     struct auth *auth; /* the job's secret, which both sides prove; or NULL */
-    /* An encrypted connection that is to carry another one's bytes, until either ends:
-     * then the callback comes without conn and without err. carry_fd is the pipe's from
-     * there on; *carry_pipe may be closed until carry_closed comes. */
-    bool carry;
-    int carry_fd;
-    struct tls_pipe **carry_pipe;
-    void (*carry_closed)(void *ctx);
-    void *carry_ctx;
+    /* An encrypted connection for somebody who reads and writes it himself: if not
+     * NULL, its socket and encryption are put here before the callback comes without
+     * conn and without err. They are the caller's then; nothing has been said inside
+     * yet. */
+    struct tls **tls;
+    int *tls_fd;
     const struct trace *trace; /* borrowed, may be NULL */
 };
 

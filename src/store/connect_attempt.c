@@ -29,7 +29,7 @@
 struct attempt_proof {
     struct auth *auth; /* a reference */
     struct auth_side side;
-    struct dial_opts opts;         /* what to carry */
+    struct dial_opts opts;         /* where the encryption goes */
     struct blocking_call *munging; /* owned; while a credential is decoded */
     uint8_t nonce[AUTH_NONCE];
     uint8_t *challenge; /* owned; that it belongs to */
@@ -221,13 +221,12 @@ static void encrypt(struct attempt *a)
     auth_session_key(&p->side, &p->auth->settings, key);
     if (uv_fileno((uv_handle_t *)&a->conn.tcp, &own) == 0)
         fd = fcntl(own, F_DUPFD_CLOEXEC, 3);
-    if (fd >= 0 && p->opts.carry) {
-        if (tls_new(false, fd, key, &tls, &err) < 0 ||
-            tls_pipe_open(a->conn.tcp.loop, p->opts.carry_fd, fd, tls,
-                          p->opts.carry_closed, p->opts.carry_ctx, p->opts.carry_pipe,
-                          &err) < 0)
+    if (fd >= 0 && p->opts.tls) {
+        if (tls_new(false, fd, key, &tls, &err) < 0)
             goto fail;
         mem_free(plain);
+        *p->opts.tls = tls;
+        *p->opts.tls_fd = fd;
         attempt_stop(a);
         cb(a->ctx, a, NULL, 0, NULL);
         return;
@@ -235,7 +234,7 @@ static void encrypt(struct attempt *a)
     if (!plain || fd < 0 || tls_new(false, fd, key, &tls, &err) < 0 ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0 ||
         write(ends[0], validate, sizeof validate) != (ssize_t)sizeof validate ||
-        tls_pipe_open(a->conn.tcp.loop, ends[1], fd, tls, NULL, NULL, NULL, &err) < 0)
+        tls_pipe_open(a->conn.tcp.loop, ends[1], fd, tls, &err) < 0)
         goto fail;
     ends[1] = fd = -1; /* The pipe's. */
     tls = NULL;

@@ -19,7 +19,7 @@ typedef void (*attempt_cb)(void *ctx, struct attempt *a, struct dial_conn *conn,
  * keys. */
 enum greeting { GREET_PING, GREET_NUM_KEYS };
 
-/* NULL with *code and *why if it fails at once. opts: auth, and what to carry. */
+/* NULL with *code and *why if it fails at once. opts: auth, tls, tls_fd. */
 struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
                               enum greeting greeting, const struct dial_opts *opts,
                               uint32_t nonce, attempt_cb cb, void *ctx, int *code,

@@ -191,6 +191,8 @@ int server_request(struct store_server *s, struct conn *c,
         server_auth_refuse(s, c);
         return 0;
     }
+    if (server_lanes_take(s, c, req))
+        return 0;
     if (s->opts.tenant && s->opts.tenant->take(s, c, req, &rc))
         return rc;
     if (stats_take(s, c, req))
@@ -267,14 +269,27 @@ static int number_reserve(struct store_server *s)
     return 0;
 }
 
+struct conn *server_new_conn(struct store_server *s)
+{
+    return number_reserve(s) < 0 ? NULL : mem_calloc(1, sizeof(struct conn));
+}
+
+void server_take_conn(struct store_server *s, struct conn *c)
+{
+    c->peer = s->numbers[--s->free_numbers];
+    c10d_decoder_init(&c->decoder);
+    if (s->opts.dialect_a)
+        c->decoder.old = C10D_DIALECT_A;
+    s->conns[c->peer] = c;
+    s->count++;
+    server_time(s, c);
+}
+
 static int conn_new(struct store_server *s, int fd)
 {
     struct epoll_event ev = { .events = (uint32_t)EPOLLET | CONN_READS };
-    struct conn *c;
+    struct conn *c = server_new_conn(s);
 
-    if (number_reserve(s) < 0)
-        return MUSTER_ENOMEM;
-    c = mem_calloc(1, sizeof *c);
     if (!c)
         return MUSTER_ENOMEM;
     ev.data.ptr = c;
@@ -283,13 +298,7 @@ static int conn_new(struct store_server *s, int fd)
         return MUSTER_ENOMEM;
     }
     c->fd = fd;
-    c->peer = s->numbers[--s->free_numbers];
-    c10d_decoder_init(&c->decoder);
-    if (s->opts.dialect_a)
-        c->decoder.old = C10D_DIALECT_A;
-    s->conns[c->peer] = c;
-    s->count++;
-    server_time(s, c);
+    server_take_conn(s, c);
     if (s->auth && !server_auth_came(s, c))
         conn_close(s, c);
     return 0;
@@ -350,6 +359,7 @@ static bool serve(struct store_server *s, const struct epoll_event *events, int 
 {
     bool loop_too = false;
 
+    s->in_turn = true;
     for (int i = 0; i < n; i++) {
         if (events[i].data.ptr == s)
             server_on_accept(s, s->listener);
@@ -360,8 +370,11 @@ static bool serve(struct store_server *s, const struct epoll_event *events, int 
         else
             server_on_event(s, events[i].data.ptr, events[i].events);
     }
-    if (s->leaving.first) /* turned away as soon as they came */
+    while (s->leaving.first || s->talking) { /* turned away as soon as they came */
         server_tell_left(s);
+        server_lanes_flush(s);
+    }
+    s->in_turn = false;
     conns_free(&s->gone); /* No event of this batch points to them any more. */
     return loop_too;
 }

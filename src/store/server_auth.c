@@ -301,6 +301,12 @@ static void admit(struct store_server *s, struct conn *c)
     server_untime(s, c);
 }
 
+void server_auth_carried(struct store_server *s, struct conn *c)
+{
+    c->admitted = true;
+    s->auth->admitted++;
+}
+
 bool server_auth_held(struct store_server *s, struct conn *c, size_t before)
 {
     if (c->admitted)

@@ -102,13 +102,18 @@ static bool holds_too_much(struct store_server *s, struct conn *c)
     return true;
 }
 
+static int socket_of(const struct conn *c)
+{
+    return c->carrier ? c->carrier->fd : c->fd;
+}
+
 void conn_address(const struct conn *c, uint8_t ip[16])
 {
     struct sockaddr_storage a = { .ss_family = AF_UNSPEC };
     socklen_t n = sizeof a;
 
     memset(ip, 0, 16);
-    if (getpeername(c->fd, (struct sockaddr *)&a, &n) < 0)
+    if (getpeername(socket_of(c), (struct sockaddr *)&a, &n) < 0)
         return;
     if (a.ss_family == AF_INET6) {
         memcpy(ip, &((struct sockaddr_in6 *)&a)->sin6_addr, 16);
@@ -124,7 +129,8 @@ void conn_watch(struct store_server *s, struct conn *c)
 
     ev.events =
         (c->ended ? 0u : (uint32_t)EPOLLIN) | (c->out ? (uint32_t)EPOLLOUT : 0u);
-    (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, c->fd, &ev);
+    if (!c->carrier)
+        (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, c->fd, &ev);
 }
 
 void conn_close(struct store_server *s, struct conn *c)
@@ -135,10 +141,15 @@ void conn_close(struct store_server *s, struct conn *c)
     server_untime(s, c);
     if (s->auth)
         server_auth_left(s, c);
+    if (c->carrier)
+        server_lanes_closed(s, c);
+    server_lanes_free(s, c);
     /* A child that was forked just now may still hold the socket: closing it would
      * then not take it out of the set. */
-    (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL);
-    (void)close(c->fd);
+    if (c->fd >= 0) {
+        (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL);
+        (void)close(c->fd);
+    }
     if (c != s->serving) /* Else its request lies there, and on_bytes is not through. */
         drop_buf(&c->in);
     drop_buf(&c->out);
@@ -152,6 +163,8 @@ static ssize_t write_some(struct store_server *s, struct conn *c, struct span by
 {
     ssize_t n;
 
+    if (c->carrier)
+        return server_lanes_write(s, c, bytes);
     do
         n = c->tls ? tls_write(c->tls, bytes.p, bytes.n)
                    : send(c->fd, bytes.p, bytes.n, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -170,7 +183,7 @@ void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
 
     if (c->dead)
         return;
-    address_of_peer(c->fd, who);
+    address_of_peer(socket_of(c), who);
     va_start(ap, fmt);
     (void)vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
@@ -287,7 +300,7 @@ static size_t drain(struct store_server *s, struct conn *c, const uint8_t *p, si
     struct muster_error err;
     size_t used = 0;
 
-    while (!c->dead && !c->encrypts && used < n) {
+    while (!c->dead && !c->encrypts && !c->lanes && used < n) {
         s->at = c->decoder.offset;
         const int64_t took =
             c10d_decode_request(&c->decoder, p + used, n - used, &req, &err);
@@ -313,9 +326,7 @@ static size_t drain(struct store_server *s, struct conn *c, const uint8_t *p, si
     return used;
 }
 
-/* The peer closed its side. What it asked for is on its way; when that is out, so is
- * the peer. */
-static void on_end(struct store_server *s, struct conn *c)
+void conn_end(struct store_server *s, struct conn *c)
 {
     if (!c->out) {
         conn_close(s, c);
@@ -384,7 +395,9 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
         used = drain(s, c, p, n);
         server_auth_look(s, c);
         send_replies(s, c);
-        if (!server_auth_encrypt(s, c, span_of(p + used, n - used)))
+        if (c->lanes)
+            server_lanes_bytes(s, c, span_of(p + used, n - used));
+        else if (!server_auth_encrypt(s, c, span_of(p + used, n - used)))
             keep_input(s, c, span_of(p + used, n - used));
         return;
     }
@@ -397,6 +410,16 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
     used = drain(s, c, buf_data(c->in), buf_len(c->in));
     server_auth_look(s, c);
     send_replies(s, c); /* If the peer is gone, so is c->in. */
+    if (c->lanes) {     /* The bytes stay until all is done, whoever is closed. */
+        struct buf *rest = c->in;
+
+        c->in = NULL;
+        (void)count_held(s, c);
+        buf_consume(rest, used);
+        server_lanes_bytes(s, c, buf_span(rest));
+        drop_buf(&rest);
+        return;
+    }
     if (!c->dead &&
         server_auth_encrypt(s, c,
                             span_of(buf_data(c->in) + used, buf_len(c->in) - used)) &&
@@ -415,6 +438,24 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
         drop_buf(&c->in);
 }
 
+void conn_take(struct store_server *s, struct conn *c, struct span bytes)
+{
+    while (!c->dead && !c->ended && bytes.n) {
+        size_t size;
+        uint8_t *to = c->in ? read_room(s, c, &size) : NULL;
+
+        if (c->in && !to)
+            return;
+        if (!to)
+            size = bytes.n;
+        size = MIN_OF(size, bytes.n);
+        if (to)
+            memcpy(to, bytes.p, size);
+        on_bytes(s, c, to ? to : bytes.p, size);
+        bytes = span_of(bytes.p + size, bytes.n - size);
+    }
+}
+
 /* One read; true if there may be more. */
 static bool read_once(struct store_server *s, struct conn *c, bool hung_up)
 {
@@ -429,11 +470,14 @@ static bool read_once(struct store_server *s, struct conn *c, bool hung_up)
     while (n < 0 && errno == EINTR);
     if (n > 0) {
         s->stats.bytes_in += (uint64_t)n;
-        on_bytes(s, c, to, (size_t)n);
+        if (c->lanes)
+            server_lanes_bytes(s, c, span_of(to, (size_t)n));
+        else
+            on_bytes(s, c, to, (size_t)n);
         return (size_t)n == size || hung_up || (c->tls && tls_buffered(c->tls));
     }
     if (n == 0)
-        on_end(s, c);
+        conn_end(s, c);
     else if (errno != EAGAIN && errno != EWOULDBLOCK)
         conn_close(s, c);
     return false;

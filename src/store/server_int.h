@@ -56,6 +56,9 @@ struct conn {
     struct tls *tls;             /* owned; with encryption, once it is proven */
     uint64_t due_ms;             /* in `timed`: closed then */
     size_t held;                 /* bytes of its buffers, as counted in the server's */
+    struct lanes *lanes;         /* owned; if it carries others: see server_lanes.c */
+    struct conn *carrier; /* borrowed; the one that carries it, which has no socket */
+    uint32_t lane, room;  /* its number there; bytes that may be sent to it */
 };
 
 struct conns {
@@ -106,6 +109,8 @@ struct store_server {
     struct conns gone;    /* to be freed at the end of the turn */
 
     struct server_auth *auth; /* owned; NULL without a secret */
+    struct conn *talking;     /* borrowed; they carry others, and have to send */
+    bool in_turn;             /* ... which is done when all events are dealt with */
     struct server_stats stats;
     size_t held;     /* bytes of unfinished requests and unread answers, of all */
     size_t unjoined; /* nodes that have said HELLO and not yet JOIN */
@@ -122,6 +127,9 @@ struct store_server {
 
 /* server.c */
 void server_listen(struct store_server *s, bool on); /* or leave them in the backlog */
+/* NULL without memory; else there is a number for it, until server_take_conn. */
+struct conn *server_new_conn(struct store_server *s);
+void server_take_conn(struct store_server *s, struct conn *c);
 void server_arm(struct store_server *s);       /* the timer, for what is due next */
 void server_tell_left(struct store_server *s); /* the store, who was closed */
 int server_request(struct store_server *s, struct conn *c,
@@ -143,6 +151,8 @@ void server_auth_free(struct store_server *s);
 /* Counts a new connection; false: its address has too many that are not proven. */
 bool server_auth_came(struct store_server *s, struct conn *c);
 void server_auth_left(struct store_server *s, struct conn *c);
+/* It comes inside a connection that has proven itself. */
+void server_auth_carried(struct store_server *s, struct conn *c);
 /* A request of a connection that is not admitted. True: it has been dealt with. */
 bool server_auth_gate(struct store_server *s, struct conn *c,
                       const struct c10d_request *req);
@@ -168,11 +178,27 @@ bool server_auth_is_message(const struct c10d_request *req);
 
 #define UNPROVEN_INPUT 65536u /* bytes of a request before the proof */
 
+/* server_lanes.c */
+/* True if the request makes it a connection that carries others, or was refused. */
+bool server_lanes_take(struct store_server *s, struct conn *c,
+                       const struct c10d_request *req);
+void server_lanes_free(struct store_server *s, struct conn *c); /* and all in it */
+void server_lanes_bytes(struct store_server *s, struct conn *carrier,
+                        struct span bytes);
+void server_lanes_flush(struct store_server *s);
+/* As write_some, for one that is carried; -1: its carrier is gone. */
+ssize_t server_lanes_write(struct store_server *s, struct conn *c, struct span bytes);
+void server_lanes_closed(struct store_server *s, struct conn *c);
+
 /* server_conn.c */
 /* There is something to read; hung_up: and the end of the stream, or an error. */
 void conn_read(struct store_server *s, struct conn *c, bool hung_up);
 void conn_flush(struct store_server *s, struct conn *c); /* there is room to write */
 void conn_send(struct store_server *s, struct conn *c, struct span bytes);
+void conn_take(struct store_server *s, struct conn *c, struct span bytes); /* they came
+                                                                            */
+/* The peer sends no more; when all that it asked for is out, it is closed. */
+void conn_end(struct store_server *s, struct conn *c);
 /* At once; c is freed later, and so are the bytes of a request that it is just served.
  */
 void conn_close(struct store_server *s, struct conn *c);

@@ -1,0 +1,192 @@
+/* server_lanes.c - connections of workers that come inside an encrypted one of their
+ * agent (core/lanes.h). Each is a connection like any other but for the socket.
+ *
+ * What a batch of events has to say to the workers of one node goes out in one piece:
+ * one system call and one record for many answers. */
+#include "base/mem.h"
+#include "store/core/lanes.h"
+#include "store/server_int.h"
+
+struct lanes {
+    struct lanes_decoder decoder;
+    struct conn **conns; /* owned, the connections are not; NULL where none is open */
+    size_t size;
+    struct buf out;
+    bool waits;        /* in the server's list of those that have something to send */
+    struct conn *next; /* there */
+};
+
+bool server_lanes_take(struct store_server *s, struct conn *c,
+                       const struct c10d_request *req)
+{
+    if (req->op != C10D_QUEUE_PUSH || !span_eq(req->key, span_str(LANES_KEY)))
+        return false;
+    if (!c->tls || c->run || c->job || !span_eq(req->value, span_str(LANES_VERSION))) {
+        conn_refuse(s, c,
+                    "it wants to carry workers' connections, and is not encrypted or "
+                    "of another version");
+        return true;
+    }
+    c->lanes = mem_calloc(1, sizeof *c->lanes);
+    if (!c->lanes)
+        conn_refuse(s, c, "out of memory");
+    else
+        buf_init(&c->lanes->out, SIZE_MAX);
+    return true;
+}
+
+void server_lanes_free(struct store_server *s, struct conn *c)
+{
+    struct lanes *l = c->lanes;
+
+    if (!l)
+        return;
+    for (struct conn **at = &s->talking; l->waits && *at; at = &(*at)->lanes->next)
+        if (*at == c) {
+            *at = l->next;
+            break;
+        }
+    for (size_t i = 0; i < l->size; i++)
+        if (l->conns[i])
+            conn_close(s, l->conns[i]);
+    mem_free(l->conns);
+    buf_fini(&l->out);
+    mem_free(l);
+    c->lanes = NULL;
+}
+
+void server_lanes_flush(struct store_server *s)
+{
+    struct conn *c;
+
+    while ((c = s->talking)) {
+        s->talking = c->lanes->next;
+        c->lanes->waits = false;
+        conn_send(s, c, buf_span(&c->lanes->out));
+        if (!c->dead)
+            buf_clear(&c->lanes->out);
+    }
+}
+
+/* Its connection has something to send. */
+static void talk(struct store_server *s, struct conn *carrier)
+{
+    struct lanes *l = carrier->lanes;
+
+    if (!l->waits) {
+        l->waits = true;
+        l->next = s->talking;
+        s->talking = carrier;
+    }
+    if (!s->in_turn)
+        server_lanes_flush(s);
+}
+
+ssize_t server_lanes_write(struct store_server *s, struct conn *c, struct span bytes)
+{
+    struct buf *out = &c->carrier->lanes->out;
+    const size_t n = MIN_OF(bytes.n, c->room);
+
+    if (n == 0)
+        return 0;
+    if (lanes_put(out, LANE_DATA, c->lane, n) < 0 || buf_append(out, bytes.p, n) < 0) {
+        conn_close(s, c->carrier); /* A frame may be half there. */
+        return -1;
+    }
+    c->room -= (uint32_t)n;
+    talk(s, c->carrier);
+    return c->dead ? -1 : (ssize_t)n;
+}
+
+void server_lanes_closed(struct store_server *s, struct conn *c)
+{
+    struct conn *carrier = c->carrier;
+
+    if (carrier->dead)
+        return;
+    carrier->lanes->conns[c->lane] = NULL;
+    if (lanes_put(&carrier->lanes->out, LANE_CLOSE, c->lane, 0) < 0)
+        conn_close(s, carrier);
+    else
+        talk(s, carrier);
+}
+
+static void open_lane(struct store_server *s, struct conn *carrier, uint32_t lane)
+{
+    struct lanes *l = carrier->lanes;
+    struct conn *c;
+
+    if (lane >= l->size) {
+        const size_t size = MAX_OF((size_t)lane + 1, MAX_OF(8u, 2 * l->size));
+        struct conn **conns = mem_realloc_array(l->conns, size, sizeof *conns);
+
+        if (!conns) {
+            conn_refuse(s, carrier, "out of memory");
+            return;
+        }
+        memset(conns + l->size, 0, (size - l->size) * sizeof *conns);
+        l->conns = conns;
+        l->size = size;
+    }
+    c = l->conns[lane] ? NULL : server_new_conn(s);
+    if (!c) {
+        conn_refuse(s, carrier,
+                    l->conns[lane] ? "it opens a lane twice" : "out of memory");
+        return;
+    }
+    c->fd = -1;
+    c->carrier = carrier;
+    c->lane = lane;
+    c->room = LANES_WINDOW;
+    l->conns[lane] = c;
+    server_auth_carried(s, c);
+    server_take_conn(s, c);
+}
+
+static void on_frame(struct store_server *s, struct conn *carrier,
+                     const struct lane_frame *f)
+{
+    struct lanes *l = carrier->lanes;
+    struct conn *c = f->lane < l->size ? l->conns[f->lane] : NULL;
+
+    if (f->kind == LANE_OPEN) {
+        open_lane(s, carrier, f->lane);
+        return;
+    }
+    if (!c) /* It was closed, and the other side could not know. */
+        return;
+    switch (f->kind) {
+    case LANE_DATA:
+        conn_take(s, c, f->data);
+        break;
+    case LANE_ROOM:
+        if (f->count > LANES_WINDOW - c->room) {
+            conn_refuse(s, carrier, "it has more room in a lane than there is");
+            return;
+        }
+        c->room += f->count;
+        conn_flush(s, c);
+        break;
+    case LANE_OPEN:
+    case LANE_CLOSE:
+        conn_end(s, c);
+        break;
+    }
+}
+
+void server_lanes_bytes(struct store_server *s, struct conn *carrier, struct span bytes)
+{
+    struct muster_error err;
+    struct lane_frame f;
+
+    while (!carrier->dead && bytes.n) {
+        const int64_t took = lanes_decode(&carrier->lanes->decoder, bytes, &f, &err);
+
+        if (took < 0)
+            conn_refuse(s, carrier, "%s", err.text);
+        if (took <= 0)
+            return;
+        bytes = span_of(bytes.p + took, bytes.n - (size_t)took);
+        on_frame(s, carrier, &f);
+    }
+}

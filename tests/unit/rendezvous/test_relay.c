@@ -1,0 +1,369 @@
+/* test_relay.c - workers' connections inside one encrypted connection: the relay of one
+ * node and the store of another on one loop, and somebody who has the secret and sends
+ * frames that make no sense. */
+#include "testing.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "auth/secret.h"
+#include "auth/tls.h"
+#include "rendezvous/relay.h"
+#include "store/connect.h"
+#include "store/core/lanes.h"
+#include "store/core/wire.h"
+#include "store/server.h"
+
+struct both {
+    uv_loop_t loop;
+    struct auth *auth;
+    struct store_server *server;
+    struct relay *relay;
+    int left;
+};
+
+static void begin(struct both *b)
+{
+    const struct secret_opts secret = { .run_id = "run", .encrypt = true };
+    struct store_server_opts serve;
+    struct muster_error err;
+
+    *b = (struct both){ .left = 2 };
+    assert_int_equal(setenv("MUSTER_TOKEN", "a-token-that-is-long-enough", 1), 0);
+    assert_int_equal(uv_loop_init(&b->loop), 0);
+    assert_int_equal(secret_load(&secret, &b->auth, &err), 0);
+    store_server_opts_init(&serve);
+    serve.bind = "127.0.0.1";
+    serve.auth = b->auth;
+    assert_int_equal(store_server_open(&b->loop, &serve, &b->server, &err), 0);
+    const struct relay_opts relay = { .host = "127.0.0.1",
+                                      .port = store_server_port(b->server),
+                                      .auth = b->auth };
+    assert_int_equal(relay_open(&b->loop, &relay, &b->relay, &err), 0);
+}
+
+static void count_down(void *ctx)
+{
+    --*(int *)ctx;
+}
+
+static void end(struct both *b)
+{
+    if (b->relay)
+        relay_close(b->relay, count_down, &b->left);
+    if (b->server)
+        store_server_close(b->server, count_down, &b->left);
+    (void)uv_run(&b->loop, UV_RUN_DEFAULT);
+    assert_int_equal(b->left, 0);
+    assert_int_equal(uv_loop_close(&b->loop), 0);
+    auth_unref(b->auth);
+}
+
+static int come(struct both *b)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET,
+                             .sin_port = htons(relay_port(b->relay)) };
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), little = 65536;
+
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_true(fd >= 0);
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    (void)fcntl(fd, F_SETFL, O_NONBLOCK);
+    return fd;
+}
+
+/* Runs the loop until so many bytes have come; false: the connection ends before. */
+static bool take(struct both *b, int fd, uint8_t *to, size_t n)
+{
+    for (size_t have = 0; have < n;) {
+        const ssize_t got = read(fd, to + have, n - have);
+
+        if (got == 0 || (got < 0 && errno != EAGAIN))
+            return false;
+        if (got > 0)
+            have += (size_t)got;
+        else
+            (void)uv_run(&b->loop, UV_RUN_NOWAIT);
+    }
+    return true;
+}
+
+static void say(struct both *b, int fd, struct span s)
+{
+    while (s.n) {
+        const ssize_t n = send(fd, s.p, s.n, MSG_NOSIGNAL);
+
+        assert_true(n > 0 || errno == EAGAIN);
+        if (n > 0)
+            s = span_of(s.p + n, s.n - (size_t)n);
+        else
+            (void)uv_run(&b->loop, UV_RUN_NOWAIT);
+    }
+}
+
+static void greet(struct both *b, int fd)
+{
+    static const uint8_t validate[] = { C10D_VALIDATE, 0xce, 0xf7, 0x85, 0x3c };
+
+    say(b, fd, span_of(validate, sizeof validate));
+}
+
+static void ask(struct both *b, int fd, const struct c10d_request *r)
+{
+    struct buf out;
+
+    buf_init(&out, SIZE_MAX);
+    assert_int_equal(c10d_encode_request(&out, r, NULL), 0);
+    say(b, fd, buf_span(&out));
+    buf_fini(&out);
+}
+
+static int64_t add(struct both *b, int fd)
+{
+    uint8_t answer[8];
+
+    ask(b, fd,
+        &(struct c10d_request){ .op = C10D_ADD, .key = span_str("/n"), .number = 1 });
+    return take(b, fd, answer, 8) ? (int64_t)get_u64(answer) : -1;
+}
+
+static void until_there_are(struct both *b, size_t connections)
+{
+    while (store_server_connections(b->server) != connections)
+        (void)uv_run(&b->loop, UV_RUN_NOWAIT);
+}
+
+#define WORKERS 50
+
+static void connections_of_their_own(void **state)
+{
+    int fds[WORKERS];
+    struct both b;
+    uint8_t byte;
+
+    (void)state;
+    begin(&b);
+    for (int i = 0; i < WORKERS; i++) {
+        fds[i] = come(&b);
+        greet(&b, fds[i]);
+    }
+    for (int i = 0; i < WORKERS; i++)
+        assert_int_equal(add(&b, fds[i]), i + 1);
+    assert_int_equal(store_server_connections(b.server), WORKERS + 1);
+
+    /* Nonsense costs the one who talks it. */
+    say(&b, fds[0], span_of("\xff\xff\xff\xff\xff\xff\xff\xff", 8));
+    assert_false(take(&b, fds[0], &byte, 1));
+    assert_int_equal(add(&b, fds[1]), WORKERS + 1);
+    (void)close(fds[0]);
+    (void)close(fds[1]);
+    until_there_are(&b, WORKERS - 1);
+
+    /* Others have their places. */
+    fds[0] = come(&b);
+    fds[1] = come(&b);
+    greet(&b, fds[0]);
+    greet(&b, fds[1]);
+    assert_int_equal(add(&b, fds[1]), WORKERS + 2);
+    assert_int_equal(add(&b, fds[0]), WORKERS + 3);
+
+    /* Who sends no more still gets what it has asked for. */
+    ask(&b, fds[0],
+        &(struct c10d_request){ .op = C10D_ADD, .key = span_str("/n"), .number = 1 });
+    (void)shutdown(fds[0], SHUT_WR);
+    uint8_t answer[9];
+    assert_true(take(&b, fds[0], answer, 8));
+    assert_int_equal(get_u64(answer), WORKERS + 4);
+    assert_false(take(&b, fds[0], answer, 1));
+
+    /* The store goes, and with it all of them. */
+    store_server_close(b.server, count_down, &b.left);
+    b.server = NULL;
+    assert_false(take(&b, fds[1], &byte, 1));
+    for (int i = 0; i < WORKERS; i++)
+        (void)close(fds[i]);
+    end(&b);
+}
+
+#define VALUE 65536u
+#define TIMES 400u
+
+static void one_that_does_not_read(void **state)
+{
+    const struct c10d_request get = { .op = C10D_GET, .key = span_str("/k") };
+    struct store_server_stats stats;
+    uint8_t *value = malloc(8 + VALUE);
+    struct both b;
+    int lazy, other;
+
+    (void)state;
+    assert_non_null(value);
+    begin(&b);
+    lazy = come(&b);
+    other = come(&b);
+    greet(&b, lazy);
+    greet(&b, other);
+    for (size_t i = 0; i < VALUE; i++)
+        value[i] = (uint8_t)(i * 7);
+    ask(&b, other,
+        &(struct c10d_request){
+            .op = C10D_SET, .key = span_str("/k"), .value = span_of(value, VALUE) });
+    assert_int_equal(add(&b, other), 1);
+    for (size_t i = 0; i < TIMES; i++)
+        ask(&b, lazy, &get);
+    for (int i = 0; i < 200; i++)
+        assert_int_equal(add(&b, other), i + 2);
+    /* What waits for it is with the store, up to the window and what sockets hold. */
+    store_server_stats(b.server, &stats);
+    assert_true(stats.requests > TIMES);
+    assert_true(stats.bytes_out < VALUE * TIMES / 2);
+    for (size_t k = 0; k < TIMES; k++) {
+        assert_true(take(&b, lazy, value, 8 + VALUE));
+        assert_int_equal(get_u64(value), VALUE);
+        for (size_t i = 0; i < VALUE; i += 1021)
+            assert_int_equal(value[8 + i], (uint8_t)(i * 7));
+    }
+    /* One that goes with much unread is gone at once. */
+    for (size_t i = 0; i < TIMES; i++)
+        ask(&b, lazy, &get);
+    (void)close(lazy);
+    until_there_are(&b, 2);
+    assert_int_equal(add(&b, other), 202);
+    (void)close(other);
+    free(value);
+    end(&b);
+}
+
+/* ---- Frames that make no sense ---- */
+
+struct link {
+    struct tls *tls;
+    int fd;
+    bool done;
+};
+
+static void on_dialed(void *ctx, struct dial_conn *conn, const struct muster_error *err)
+{
+    struct link *l = ctx;
+
+    assert_null(conn);
+    assert_null(err);
+    l->done = true;
+}
+
+static void send_in(struct both *b, struct link *l, struct span s)
+{
+    while (s.n) {
+        const ssize_t n = tls_write(l->tls, s.p, s.n);
+        uint8_t byte;
+
+        if (n < 0) /* It has been closed already. */
+            return;
+        s = span_of(s.p + n, s.n - (size_t)n);
+        if (n == 0) /* The handshake goes on with a read. */
+            assert_int_equal(tls_read(l->tls, &byte, 1), -1);
+        (void)uv_run(&b->loop, UV_RUN_NOWAIT);
+    }
+}
+
+static void put_frame(struct buf *out, enum lane_kind kind, uint32_t lane,
+                      const char *data, size_t count)
+{
+    assert_int_equal(lanes_put(out, kind, lane, count), 0);
+    assert_int_equal(buf_append_str(out, data), 0);
+}
+
+static void no_sense(void **state)
+{
+    struct both b;
+
+    (void)state;
+    begin(&b);
+    for (int what = 0; what < 6; what++) {
+        struct link l = { 0 };
+        const struct dial_opts opts = { .host = "127.0.0.1",
+                                        .port = store_server_port(b.server),
+                                        .timeout_ms = 60000,
+                                        .auth = b.auth,
+                                        .tls = &l.tls,
+                                        .tls_fd = &l.fd };
+        const struct c10d_request push = { .op = C10D_QUEUE_PUSH,
+                                           .key = span_str(LANES_KEY),
+                                           .value =
+                                               span_str(what ? LANES_VERSION : "0") };
+        struct muster_error err;
+        struct dialer *d;
+        struct buf out;
+        uint8_t byte;
+        ssize_t n;
+
+        assert_int_equal(dial_start(&b.loop, &opts, on_dialed, &l, &d, &err), 0);
+        while (!l.done)
+            (void)uv_run(&b.loop, UV_RUN_NOWAIT);
+        dial_free(d);
+        buf_init(&out, SIZE_MAX);
+        assert_int_equal(
+            c10d_encode_request(
+                &out, &(struct c10d_request){ .op = C10D_VALIDATE, .word = C10D_MAGIC },
+                NULL),
+            0);
+        assert_int_equal(c10d_encode_request(&out, &push, NULL), 0);
+        const size_t push_size = buf_len(&out);
+        uint8_t push_bytes[100];
+        assert_true(push_size <= sizeof push_bytes);
+        memcpy(push_bytes, buf_data(&out), push_size);
+        put_frame(&out, LANE_OPEN, 0, "", 0);
+        put_frame(&out, LANE_DATA, 7, "for nobody", 10); /* is no mistake */
+        put_frame(&out, LANE_CLOSE, 8, "", 0);           /* neither is this */
+        switch (what) {
+        case 1: /* open already */
+            put_frame(&out, LANE_OPEN, 0, "", 0);
+            break;
+        case 2: /* more room than there is */
+            put_frame(&out, LANE_ROOM, 0, "", 1);
+            break;
+        case 3: /* no kind of frame */
+            assert_int_equal(buf_append(&out, "\0\0\0\0\0\0\0\xff", 8), 0);
+            break;
+        case 4: /* no lane */
+            put_frame(&out, LANE_OPEN, LANES_MOST, "", 0);
+            break;
+        case 5: /* a lane of lanes: that one is closed, and then the connection is */
+            put_frame(&out, LANE_DATA, 0, "", push_size);
+            assert_int_equal(buf_append(&out, push_bytes, push_size), 0);
+            put_frame(&out, LANE_OPEN, LANES_MOST - 1, "", 0);
+            put_frame(&out, LANE_OPEN, LANES_MOST - 1, "", 0);
+            break;
+        default:
+            break;
+        }
+        send_in(&b, &l, buf_span(&out));
+        while ((n = tls_read(l.tls, &byte, 1)) > 0 || (n < 0 && errno == EAGAIN))
+            (void)uv_run(&b.loop, UV_RUN_NOWAIT);
+        buf_fini(&out);
+        tls_free(l.tls);
+        (void)close(l.fd);
+        until_there_are(&b, 0);
+    }
+    int fd = come(&b);
+    greet(&b, fd);
+    assert_int_equal(add(&b, fd), 1);
+    (void)close(fd);
+    end(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(connections_of_their_own),
+        cmocka_unit_test(one_that_does_not_read),
+        cmocka_unit_test(no_sense),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
