@@ -15,7 +15,8 @@
 #include "store/server.h"
 #include "store/talk_driver.h"
 
-#define PROBE_MS 2000u /* for a server of an earlier round to answer */
+#define PROBE_MS  2000u /* for a server of an earlier round to answer */
+#define FORGET_MS 5000u /* for old keys to be deleted */
 
 struct rdzv_master {
     uv_loop_t *loop;
@@ -24,6 +25,7 @@ struct rdzv_master {
     struct auth *auth;   /* a reference, or NULL */
     bool many;
     const struct trace *trace;
+    struct async_store *store;   /* borrowed while talk is there */
     struct talk_driver *talk;    /* owned; NULL: idle */
     struct bind_address at_home; /* where our server listens */
     struct bind_lookup *binding; /* owned while it runs */
@@ -143,6 +145,32 @@ static void perform_do(struct rdzv_master *m, enum master_do what)
     talk_driver_answer(m->talk, rc, port, rc < 0 ? err.text : NULL);
 }
 
+static void master_on_forgotten(void *ctx, int status, const struct c10d_reply *reply,
+                                const struct muster_error *err)
+{
+    (void)ctx; /* A key that stays does no harm. */
+    (void)status;
+    (void)reply;
+    (void)err;
+}
+
+/* Nobody waits for it. */
+static void forget_old_keys(struct rdzv_master *m)
+{
+    struct c10d_request del = { .op = C10D_DELETE_KEY };
+    struct c10d_list keys;
+    struct buf list;
+
+    buf_init(&list, SIZE_MAX);
+    if (master_addr_old_keys(&m->core, &list) == 0 && buf_len(&list) > 0) {
+        keys = (struct c10d_list){ buf_span(&list), 2 };
+        while (c10d_list_next(&keys, &del.key))
+            (void)async_store_call(m->store, &del, 0, FORGET_MS, master_on_forgotten,
+                                   NULL, NULL);
+    }
+    buf_fini(&list);
+}
+
 static void master_on_fx(void *ctx, const struct talk_fx *fx)
 {
     struct rdzv_master *m = ctx;
@@ -154,6 +182,8 @@ static void master_on_fx(void *ctx, const struct talk_fx *fx)
     }
     if (fx->kind != TALK_FAILED)
         end = fx->kind == TALK_DONE ? RDZV_MASTER_KNOWN : RDZV_MASTER_REJOIN;
+    if (end == RDZV_MASTER_KNOWN)
+        forget_old_keys(m);
     rdzv_master_cancel(m);
     m->cb(m->ctx, end, m->core.known.host, m->core.known.port, &fx->err);
 }
@@ -171,6 +201,7 @@ int rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
     master_addr_reset(&m->core);
     m->cb = cb;
     m->ctx = ctx;
+    m->store = job->store;
     return talk_driver_open(job->store, &m->core.talk, master_addr_step, master_on_fx,
                             m, &m->talk, err);
 }

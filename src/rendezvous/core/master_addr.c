@@ -11,9 +11,8 @@
 
 #define PATIENT_MS 3000u /* then look at earlier rounds: torch polls each second */
 #define REJOIN_MS                                                                      \
-    5000u            /* after a break: rank 0 may have published to another store      \
-                      */
-#define MAX_BACK 64u /* rounds to look back */
+    5000u /* after a break: rank 0 may have published to another store                 \
+           */
 
 void master_addr_reset(struct master_addr *m)
 {
@@ -116,6 +115,13 @@ static int add_keys(struct buf *list, const struct master_addr *m, uint64_t roun
     if (rc == 0 && values)
         rc = c10d_list_add(list, span_str(port));
     return rc < 0 ? MUSTER_ENOMEM : 0;
+}
+
+int master_addr_old_keys(const struct master_addr *m, struct buf *list)
+{
+    if (m->rank != 0 || m->round <= MASTER_MAX_BACK)
+        return 0;
+    return add_keys(list, m, m->round - MASTER_MAX_BACK - 1, false);
 }
 
 static bool parse_port(struct span s, uint16_t *out)
@@ -222,7 +228,7 @@ static int look_back(struct master_addr *m, uint64_t before, struct now now,
 {
     int rc;
 
-    if (before > 0 && m->round - (before - 1) <= MAX_BACK) {
+    if (before > 0 && m->round - (before - 1) <= MASTER_MAX_BACK) {
         rc = ask_keys(m, MASTER_CHECKING, before - 1, now, fx);
         if (rc == 0)
             m->back = before - 1;

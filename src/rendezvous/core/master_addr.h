@@ -19,6 +19,7 @@
 #include "store/core/talk.h"
 
 #define MASTER_HOST_MAX 1024u
+#define MASTER_MAX_BACK 64u /* rounds that whoever seeks an address looks back */
 
 struct master_address {
     char host[MASTER_HOST_MAX + 1]; /* empty: none */
@@ -72,5 +73,11 @@ void master_addr_reset(struct master_addr *m);
 /* Ends with DONE (known), FAILED, or REJOIN: the store came back without what rank 0
  * had published. A talk_step. */
 int master_addr_step(struct talk *t, const struct talk_event *ev, struct talk_fx *fx);
+
+/* Adds to a c10d list the keys that rank 0 should delete once its own are published:
+ * those of the latest round that nobody will look at any more, if there is one. torch
+ * leaves them for ever; a job that restarts for weeks would fill the store. 0, or
+ * MUSTER_ENOMEM. */
+int master_addr_old_keys(const struct master_addr *m, struct buf *list);
 
 #endif

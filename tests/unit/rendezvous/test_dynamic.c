@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "rendezvous/core/conf_table.h"
+#include "rendezvous/core/master_addr.h"
 #include "rendezvous/core/params.h"
 #include "rendezvous/registry.h"
 #include "rendezvous/state_backend.h"
@@ -339,6 +340,69 @@ static void one_node_alone(void **state)
     stop(&n, true);
     assert_true(n.h->ops->is_closed(n.h));
     destroy(&n);
+}
+
+struct counted {
+    bool done;
+    int64_t keys;
+};
+
+static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
+                       const struct muster_error *err)
+{
+    struct counted *c = ctx;
+
+    (void)err;
+    assert_int_equal(status, 0);
+    c->keys = reply->number;
+    c->done = true;
+}
+
+static int64_t keys_of(const struct node *n)
+{
+    const struct c10d_request ask = { .op = C10D_GETNUMKEYS };
+    struct counted c = { 0 };
+
+    assert_int_equal(
+        async_store_call(n->round.store, &ask, 0, PATIENCE_MS, on_counted, &c, NULL),
+        0);
+    until(&c.done);
+    return c.keys;
+}
+
+/* A job that restarts for weeks does not fill the store: alone, on the host of others,
+ * and in a file. */
+static void old_rounds_are_forgotten(void **state)
+{
+    const uint64_t full = MASTER_MAX_BACK + 2;
+    char at[64], path[] = "/tmp/test_dynamic.XXXXXX";
+    const int fd = mkstemp(path);
+    const struct {
+        const char *at, *conf;
+    } rows[] = { { "localhost:0", "" },
+                 { local_endpoint(at), "" },
+                 { path, "store_type=file" } };
+
+    (void)state;
+    assert_true(fd >= 0);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct node n;
+        int64_t keys = 0;
+
+        make(&n, "c10d", rows[i].at, 1, 1, "127.0.0.1", rows[i].conf);
+        for (uint64_t round = 0; round < full + 5; round++) {
+            begin(&n);
+            join(&n);
+            if (round == full)
+                keys = keys_of(&n);
+        }
+        assert_true(keys > 0);
+        assert_int_equal(keys_of(&n), keys);
+        stop(&n, true);
+        destroy(&n);
+    }
+    (void)close(fd);
+    (void)unlink(path);
 }
 
 static void three_nodes_agree(void **state)
@@ -725,6 +789,7 @@ int main(void)
         WITH_LOOP(wrong_options_are_refused),
         WITH_LOOP(backends_read_what_the_table_says),
         WITH_LOOP(one_node_alone),
+        WITH_LOOP(old_rounds_are_forgotten),
         WITH_LOOP(three_nodes_agree),
         WITH_LOOP(a_newcomer_is_told_and_let_in),
         WITH_LOOP(a_join_can_be_canceled),
@@ -741,6 +806,7 @@ int main(void)
 
     const struct CMUnitTest again[] = {
         WITH_LOOP(one_node_alone),
+        WITH_LOOP(old_rounds_are_forgotten),
         WITH_LOOP(three_nodes_agree),
         WITH_LOOP(a_newcomer_is_told_and_let_in),
         WITH_LOOP(a_join_can_be_canceled),
