@@ -16,6 +16,16 @@
 
 #define RUNS_FIRST_MS 1000u /* of waiting, before we ask for other runs, and */
 #define RUNS_EVERY_MS 3000u
+#define RUNS_LAST_MS  100000u
+
+/* That others were started otherwise can be known a moment after they have come. */
+static void ask_soon(struct dynamic_handler *d)
+{
+    if (dynamic_is_alone(d))
+        return;
+    d->runs.at_ms = clock_mono_ms() + RUNS_FIRST_MS;
+    d->runs.pause_ms = RUNS_EVERY_MS;
+}
 
 /* ---- What the core or the member has decided ---- */
 
@@ -24,6 +34,8 @@ static void on_joined(struct dynamic_handler *d, const struct rdzv_effect *e)
     d->round = (struct rdzv_round){ .round = (uint64_t)e->round,
                                     .rank = e->rank,
                                     .world_size = e->world };
+    if (!d->member)
+        ask_soon(d);
     /* torch's words, which the core of a node that is not a member says itself. */
     if (d->member && life_wants_round(&d->shell.life))
         trace(d->trace, TRACE_INFO,
@@ -72,6 +84,8 @@ static void on_core_news(struct dynamic_handler *d, const struct rdzv_effect *e)
     if (e->news == RDZV_NEWS_BACKEND && d->member)
         err_wrap(&err, "run '%s' at %s", d->params.run_id,
                  d->backend->ops->where(d->backend));
+    if (e->news == RDZV_NEWS_WAITING && !d->member)
+        ask_soon(d);
     shell_feed(&d->shell,
                (struct life_event){ .kind = LIFE_NEWS,
                                     .news = e->news,
@@ -250,8 +264,8 @@ static void dynamic_join(struct rdzv_shell *s)
     }
     if (first)
         dynamic_settings(d);
-    d->runs = (struct other_runs){ .at_ms = d->member ? clock_mono_ms() + RUNS_FIRST_MS
-                                                      : MONO_NEVER };
+    d->runs = (struct other_runs){ .at_ms = MONO_NEVER };
+    ask_soon(d);
     if (d->member)
         trace(d->trace, TRACE_INFO,
               "The node '%s_%" PRId64 "_%" PRId64
@@ -321,6 +335,24 @@ static void ask_for_runs(struct dynamic_handler *d, uint64_t now)
                               on_gathered, d, NULL);
 }
 
+/* Other nodes may have been started for another number of them after we have asked. In
+ * a round that runs we ask a few times more, as theirs may take a while to get here. */
+static void ask_for_settings(struct dynamic_handler *d, uint64_t now)
+{
+    const bool joining = d->shell.life.next.state == LIFE_ASKED;
+    struct rdzv_progress p = { .here = d->round.world_size };
+
+    d->runs.at_ms = MONO_NEVER;
+    if (d->settings_told || !d->store || (joining && !rdzv_progress(d->core, &p)) ||
+        p.here > RDZV_NAMES_MAX)
+        return;
+    if (joining || d->runs.pause_ms < RUNS_LAST_MS)
+        d->runs.at_ms = now + d->runs.pause_ms;
+    if (!joining)
+        d->runs.pause_ms *= 3;
+    dynamic_settings(d);
+}
+
 static uint64_t dynamic_deadline(const struct rdzv_shell *s)
 {
     const struct dynamic_handler *d = dynamic_of(s);
@@ -334,8 +366,10 @@ static void dynamic_timer(struct rdzv_shell *s)
     struct rdzv_event ev = { .kind = RDZV_EV_TIMER };
     const uint64_t now = clock_mono_ms();
 
-    if (now >= d->runs.at_ms)
+    if (now >= d->runs.at_ms && d->member)
         ask_for_runs(d, now);
+    else if (now >= d->runs.at_ms)
+        ask_for_settings(d, now);
     if (d->core && now >= rdzv_deadline(d->core))
         dynamic_feed(d, &ev);
 }

@@ -24,9 +24,12 @@ struct dynamic_name {
     bool resolves;    /* our own name does */
 };
 
-/* Somebody may have given another --rdzv-id: a member that waits asks for them. */
+/* Somebody may have given another --rdzv-id: a member that waits asks for them. Or
+ * another --nnodes, which nobody refuses where there is no coordinator: whoever is not
+ * a member looks for that, by the same timer. */
 struct other_runs {
     uint64_t at_ms;           /* when to ask again, or MONO_NEVER */
+    uint64_t pause_ms;        /* until the time after that */
     char text[RDZV_WHY_SIZE]; /* the answer, in words; empty: none */
 };
 
@@ -59,6 +62,7 @@ struct dynamic_handler {
     struct request_queue requests;
     int refused; /* a code of the join that the close need not tell again, or 0 */
     struct other_runs runs;
+    bool settings_told; /* that a node was started with others */
 
     struct rdzv_round round;
     struct hosted_nodes nodes;

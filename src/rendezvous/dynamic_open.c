@@ -194,23 +194,59 @@ void dynamic_open(struct rdzv_shell *s)
 
 /* ---- Settings ---- */
 
+static char *settings_key(const struct dynamic_handler *d)
+{
+    return mem_printf("muster.rendezvous.%s.settings", d->params.run_id);
+}
+
+static void no_matter(void *ctx, int status, const struct c10d_reply *reply,
+                      const struct muster_error *err)
+{
+    (void)ctx;
+    (void)status;
+    (void)reply;
+    (void)err;
+}
+
+/* Puts our settings in the place of those that they differ from: a node that has seen
+ * its own there looks again, and learns of ours. Each node does so once. */
+static void show_settings(struct dynamic_handler *d)
+{
+    char *key = settings_key(d);
+    struct buf ours;
+
+    buf_init(&ours, 4096);
+    if (key && rdzv_settings_print(&d->settings, &ours) == 0)
+        (void)async_store_set(d->store, span_str(key), buf_span(&ours), d->read_ms,
+                              no_matter, NULL, NULL);
+    buf_fini(&ours);
+    mem_free(key);
+}
+
 static void on_settings(void *ctx, int status, const struct c10d_reply *reply,
                         const struct muster_error *err)
 {
     struct dynamic_handler *d = ctx;
     struct muster_error why;
+    bool other_nnodes;
 
     (void)err; /* Not every store can compare and set; then nobody is told. */
-    if (status == 0 && d->member &&
-        rdzv_settings_nnodes_differ(&d->settings, reply->value))
+    if (status < 0 || d->settings_told)
+        return;
+    other_nnodes = rdzv_settings_nnodes_differ(&d->settings, reply->value);
+    if (d->member && other_nnodes)
         return; /* The coordinator refuses the join for it, and says so. */
-    if (status == 0 && rdzv_settings_compare(&d->settings, reply->value, &why) < 0)
-        trace(d->trace, TRACE_WARN, "run '%s': %s", d->params.run_id, why.text);
+    if (rdzv_settings_compare(&d->settings, reply->value, &why) == 0)
+        return;
+    d->settings_told = true;
+    trace(d->trace, TRACE_WARN, "run '%s': %s", d->params.run_id, why.text);
+    if (other_nnodes && d->store)
+        show_settings(d);
 }
 
 void dynamic_settings(struct dynamic_handler *d)
 {
-    char *key = mem_printf("muster.rendezvous.%s.settings", d->params.run_id);
+    char *key = settings_key(d);
     struct buf ours;
 
     buf_init(&ours, 4096);

@@ -1,5 +1,6 @@
 """A machine that gives less: no signalfd or eventfd, few descriptors, files that may not grow, a
 log directory that somebody removes, a guard that is stopped, and a container whose init we are."""
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+import etcd_server
+import stores
 from patience import clock
 
 from run_job import MUSTER, Job, environment, free_port, until_gone
@@ -192,6 +195,28 @@ def test_nodes_that_were_started_for_another_number(tmp_path):
     assert "started with different settings: --nnodes is 3:4 here, 2 there; start them all alike" in wrong.text()
     assert "started with different settings: --nnodes is 2 here, 3:4 there; start them all alike" in a.text()
     assert wrong.text().count("\n") == 1, wrong.text()
+
+
+@pytest.mark.parametrize("kind", ["torch", "etcd-v3"])
+def test_nodes_that_were_started_for_another_number_elsewhere(tmp_path, kind):
+    """Where no coordinator refuses it: torch's store, etcd. The node that was there first hears of it, too."""
+    sentence = "nodes of this run were started with different settings: --nnodes is {} here, {} there; start them all alike"
+    with contextlib.ExitStack() as stack:
+        if kind == "torch":
+            server = stack.enter_context(stores.torchs())
+            at, backend = f"127.0.0.1:{server.port}", "c10d"
+        else:
+            at, backend = stack.enter_context(etcd_server.Etcd(tmp_path)).endpoint, kind
+        done = tmp_path / "done"
+        words = [f"--rdzv-backend={backend}", f"--rdzv-endpoint={at}", "--rdzv-id=x",
+                 "--rdzv-conf=last_call_timeout=1" + (",is_host=0" if kind == "torch" else ""), "--no-python",
+                 "sh", "-c", f"until [ -e {done} ]; do sleep 0.1; done"]
+        with Job(tmp_path, "a", "--nnodes=2", *words) as a, Job(tmp_path, "b", "--nnodes=1:3", *words) as b:
+            a.until(sentence.format("2", "1:3"))
+            b.until(sentence.format("1:3", "2"))
+            done.touch()
+            assert (a.wait(), b.wait()) == (0, 0)
+    assert a.text().count("--nnodes") == b.text().count("--nnodes") == 1
 
 
 def test_nodes_that_were_started_for_another_run(tmp_path):
