@@ -396,14 +396,7 @@ void agent_core_result_fini(struct agent_core_result *r)
     mem_free(r->report);
     mem_free(r->verdict);
     mem_free(r->story);
-    if (r->failure) {
-        mem_free(r->failure->text);
-        mem_free(r->failure->host);
-        mem_free(r->failure->place);
-        mem_free(r->failure->log);
-        mem_free(r->failure->last_words);
-        mem_free(r->failure);
-    }
+    mem_free(r->failure);
     *r = (struct agent_core_result){ 0 };
 }
 

@@ -7,6 +7,7 @@
 #include "agent/core/agent_core.h"
 #include "launch/core/config.h"
 #include "logs/log.h"
+#include "muster/launch.h"
 #include "process/guard.h"
 #include "rendezvous/registry.h"
 
@@ -23,13 +24,6 @@ struct agent_core_opts {
     bool story;             /* the result shall have it */
 };
 
-/* Why the job failed, as facts. */
-struct agent_core_failure {
-    const char *cause;                            /* static */
-    char *text, *host, *place, *log, *last_words; /* owned */
-    int64_t rank, local_rank, pid, exit_code, time_us, unsure_us, restarts, allowed;
-};
-
 /* What a function worker of this node returned. */
 struct agent_core_answer {
     int64_t rank;   /* global */
@@ -40,13 +34,13 @@ struct agent_core_answer {
 struct agent_core_result {
     int exit_code;
     enum agent_core_why why;
-    int signal;                         /* WHY_SIGNAL: which */
-    struct muster_error error;          /* WHY_FATAL */
-    char *report;                       /* owned; WHY_FAILURE: torch's block */
-    char *verdict;                      /* owned; likewise: ours, a few lines */
-    char *story;                        /* owned; if asked for: as --report has it */
-    struct agent_core_failure *failure; /* owned; if asked for, and if it failed */
-    struct agent_core_answer *answers;  /* owned; WHY_SUCCESS with functions */
+    int signal;                     /* WHY_SIGNAL: which */
+    struct muster_error error;      /* WHY_FATAL */
+    char *report;                   /* owned; WHY_FAILURE: torch's block */
+    char *verdict;                  /* owned; likewise: ours, a few lines */
+    char *story;                    /* owned; if asked for: as --report has it */
+    struct muster_failure *failure; /* owned, texts and all; likewise, if it failed */
+    struct agent_core_answer *answers; /* owned; WHY_SUCCESS with functions */
     size_t answer_count;
 };
 

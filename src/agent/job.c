@@ -315,24 +315,35 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
         on_last_entry(a);
 }
 
-static char *text_of(struct span s)
+/* Copies s to *at, which moves behind it. */
+static const char *put_text(char **at, struct span s)
 {
-    return mem_strndup((const char *)s.p, s.n);
+    char *text = *at;
+
+    if (s.n)
+        memcpy(text, s.p, s.n);
+    text[s.n] = '\0';
+    *at += s.n + 1;
+    return text;
 }
 
-static struct agent_core_failure *failure_of(const struct record_entry *v)
+/* One piece of memory, so that it is freed as one. NULL: there is none. */
+static struct muster_failure *failure_of(const struct record_entry *v)
 {
-    struct agent_core_failure *f = mem_calloc(1, sizeof *f);
+    struct muster_failure *f = mem_alloc(sizeof *f + v->text.n + v->host.n +
+                                         v->place.n + v->path.n + v->body.n + 5);
 
     if (!f)
         return NULL;
-    *f = (struct agent_core_failure){
+    char *at = (char *)(f + 1);
+
+    *f = (struct muster_failure){
         .cause = record_cause_name(v->cause),
-        .text = text_of(v->text),
-        .host = text_of(v->host),
-        .place = text_of(v->place),
-        .log = text_of(v->path),
-        .last_words = text_of(v->body),
+        .text = put_text(&at, v->text),
+        .host = put_text(&at, v->host),
+        .place = put_text(&at, v->place),
+        .log = put_text(&at, v->path),
+        .last_words = put_text(&at, v->body),
         .rank = v->rank,
         .local_rank = v->local_rank,
         .pid = v->pid,
@@ -340,7 +351,7 @@ static struct agent_core_failure *failure_of(const struct record_entry *v)
         .time_us = v->at_us,
         .unsure_us = v->unsure_us,
         .restarts = v->count,
-        .allowed = v->total,
+        .restarts_allowed = v->total,
     };
     return f;
 }

@@ -298,40 +298,18 @@ const char *muster_launch_verdict(const struct muster_launch_result *r)
     return r && r->inner.verdict ? r->inner.verdict : "";
 }
 
-static const char *or_empty(const char *text)
-{
-    return text ? text : "";
-}
-
 bool muster_launch_failure(const struct muster_launch_result *r,
                            struct muster_failure *out)
 {
-    const struct agent_core_failure *f = r ? r->inner.failure : NULL;
-
-    if (!f || !out)
+    if (!r || !r->inner.failure || !out)
         return false;
-    *out = (struct muster_failure){
-        .cause = f->cause,
-        .text = or_empty(f->text),
-        .host = or_empty(f->host),
-        .place = or_empty(f->place),
-        .log = or_empty(f->log),
-        .last_words = or_empty(f->last_words),
-        .rank = f->rank,
-        .local_rank = f->local_rank,
-        .pid = f->pid,
-        .exit_code = f->exit_code,
-        .time_us = f->time_us,
-        .unsure_us = f->unsure_us,
-        .restarts = f->restarts,
-        .restarts_allowed = f->allowed,
-    };
+    *out = *r->inner.failure;
     return true;
 }
 
 const char *muster_launch_story(const struct muster_launch_result *r)
 {
-    return or_empty(r ? r->inner.story : NULL);
+    return r && r->inner.story ? r->inner.story : "";
 }
 
 const char *muster_launch_report(const struct muster_launch_result *r)

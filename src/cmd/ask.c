@@ -2,16 +2,18 @@
 #include "cmd/ask.h"
 
 #include <pwd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "cmd/cmd.h"
 #include "status/core/status_text.h"
 
 #define ANSWER_MS 1000u
 
-static struct span run_id_of(const struct local_call *c)
+struct span answer_run_id(const struct local_call *c)
 {
     return json_span(json_object_get(c->answer, "job"), "run_id");
 }
@@ -22,7 +24,7 @@ static bool is_wanted(const struct local_call *c, const char *job)
     const long pid = strtol(job, &end, 10);
 
     return (*end == '\0' && pid == c->name.pid) ||
-           (c->answer && span_eq(run_id_of(c), span_str(job)));
+           (c->answer && span_eq(answer_run_id(c), span_str(job)));
 }
 
 /* Keeps those of the job. Agents that do not answer cannot be told apart: they stay if
@@ -135,9 +137,9 @@ static bool is_better(const struct local_call *a, const struct local_call *b)
 /* The same name at the same place. A store has no name: each is by itself. */
 static bool is_same_job(const struct local_call *a, const struct local_call *b)
 {
-    const struct span id = run_id_of(a);
+    const struct span id = answer_run_id(a);
 
-    return id.n && span_eq(id, run_id_of(b)) &&
+    return id.n && span_eq(id, answer_run_id(b)) &&
            span_eq(json_span(json_object_get(a->answer, "job"), "endpoint"),
                    json_span(json_object_get(b->answer, "job"), "endpoint"));
 }
@@ -156,4 +158,54 @@ bool answers_is_first(const struct answers *a, size_t i)
             return false;
     }
     return true;
+}
+
+/* ---- the command line ---- */
+
+static int parse(const struct ask_command *cmd, struct ask_args *a, int argc,
+                 char **argv, struct muster_error *err)
+{
+    optind = 0;
+    opterr = 0;
+    for (int c; (c = getopt_long(argc, argv, ":h", cmd->options, NULL)) != -1;) {
+        int rc = 0;
+
+        if (c == 'j')
+            a->json = true;
+        else if (c == 'T')
+            a->token_file = optarg;
+        else if (c == 'h')
+            a->help = true;
+        else if (c == ':' || c == '?')
+            rc = err_set(
+                err, MUSTER_EINVAL, "%s: %s; see `%s --help`", argv[optind - 1],
+                c == ':' ? "needs a value" : "there is no such option", cmd->prog);
+        else
+            rc = cmd->option(a, c, optarg, err);
+        if (rc != 0)
+            return rc;
+    }
+    if (optind < argc)
+        a->job = argv[optind++];
+    if (optind < argc)
+        return err_set(err, MUSTER_EINVAL, "%s: one job at a time; see `%s --help`",
+                       argv[optind], cmd->prog);
+    return 0;
+}
+
+int ask_main(const struct ask_command *cmd, struct ask_args *args, int argc,
+             char **argv)
+{
+    struct muster_error err = { 0 };
+    int code = EXIT_SUCCESS;
+
+    if (parse(cmd, args, argc, argv, &err) != 0)
+        code = 2;
+    else if (args->help)
+        fputs(cmd->help, stdout);
+    else if (cmd->answer(args, &err) != 0)
+        code = EXIT_FAILURE;
+    if (code != EXIT_SUCCESS)
+        cmd_error(cmd->prog, &err);
+    return code;
 }

@@ -1,7 +1,6 @@
 /* stacks.c - `muster stacks`: where each rank of a live job is now, equal stacks told
  * once. Asks an agent of the job on this machine, which asks the others. */
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,63 +37,26 @@ static const char help[] =
     "stop a worker.\n";
 
 struct stacks_args {
-    const char *job; /* NULL: the only one */
-    const char *token_file;
-    int64_t rank; /* -1: all */
-    bool json, help;
+    struct ask_args ask; /* first; no job: the only one */
+    int64_t rank;        /* -1: all */
 };
 
-static int parse(int argc, char **argv, struct stacks_args *a, struct muster_error *err)
+static int take_option(void *args, int letter, const char *value,
+                       struct muster_error *err)
 {
-    static const struct option options[] = {
-        { "rank", required_argument, NULL, 'r' },
-        { "json", no_argument, NULL, 'j' },
-        { "token-file", required_argument, NULL, 'T' },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
-    };
+    struct stacks_args *a = args;
     char *end;
 
-    *a = (struct stacks_args){ .rank = -1 };
-    optind = 0;
-    opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
-        if (c == 'j') {
-            a->json = true;
-        } else if (c == 'T') {
-            a->token_file = optarg;
-        } else if (c == 'h') {
-            a->help = true;
-        } else if (c == 'r') {
-            errno = 0;
-            a->rank = strtoll(optarg, &end, 10);
-            if (errno || end == optarg || *end || a->rank < 0)
-                return err_set(err, MUSTER_EINVAL,
-                               "--rank=%s: give a global rank, 0 or more", optarg);
-        } else {
-            return err_set(err, MUSTER_EINVAL, "%s: %s; see `muster stacks --help`",
-                           argv[optind - 1],
-                           c == ':' ? "needs a value" : "there is no such option");
-        }
-    }
-    if (optind < argc)
-        a->job = argv[optind++];
-    if (optind < argc)
-        return err_set(err, MUSTER_EINVAL,
-                       "%s: one job at a time; see `muster stacks --help`",
-                       argv[optind]);
+    (void)letter; /* --rank is the only one. */
+    errno = 0;
+    a->rank = strtoll(value, &end, 10);
+    if (errno || end == value || *end || a->rank < 0)
+        return err_set(err, MUSTER_EINVAL, "--rank=%s: give a global rank, 0 or more",
+                       value);
     return 0;
 }
 
 /* --- which agent ------------------------------------------------------------------ */
-
-static struct span run_id_of(const struct local_call *c)
-{
-    const char *text =
-        json_string_value(json_object_get(json_object_get(c->answer, "job"), "run_id"));
-
-    return text ? span_str(text) : span_of(NULL, 0);
-}
 
 /* Without a name there must be one job; its agents are left, those that answer. */
 static int choose(struct answers *all, const char *job, struct muster_error *err)
@@ -108,8 +70,8 @@ static int choose(struct answers *all, const char *job, struct muster_error *err
             silent++;
             continue;
         }
-        if (kept > 0 && !span_eq(run_id_of(c), run_id_of(&all->calls[0]))) {
-            const struct span x = run_id_of(&all->calls[0]), y = run_id_of(c);
+        if (kept > 0 && !span_eq(answer_run_id(c), answer_run_id(&all->calls[0]))) {
+            const struct span x = answer_run_id(&all->calls[0]), y = answer_run_id(c);
 
             return err_set(err, MUSTER_EINVAL,
                            "several jobs of yours run here (%.*s, %.*s): name one\n"
@@ -177,14 +139,14 @@ static int get(const struct stacks_args *a, struct stack_sample *sample,
     struct answers all;
     struct muster_error first = { 0 };
     struct remote there;
-    int rc = answers_local(&all, a->job, "status", err);
+    int rc = answers_local(&all, a->ask.job, "status", err);
     size_t good = 0;
 
-    if (rc == MUSTER_ENOENT && remote_parse(a->job, a->token_file, &there))
+    if (rc == MUSTER_ENOENT && remote_parse(a->ask.job, a->ask.token_file, &there))
         return remote_stacks(&there, sample, err);
     if (rc != 0)
         return rc;
-    rc = choose(&all, a->job, err);
+    rc = choose(&all, a->ask.job, err);
     for (size_t i = 0; rc == 0 && i < all.count; i++) {
         bool alone = i == 0;
 
@@ -225,7 +187,7 @@ static int print(const struct stacks_args *a, struct stack_sample *s, struct buf
         keep_rank(s, a->rank);
     if (stack_findings_make(&f, s) != 0)
         return MUSTER_ENOMEM;
-    if (a->json) {
+    if (a->ask.json) {
         struct buf seen;
 
         buf_init(&seen, SIZE_MAX);
@@ -248,8 +210,9 @@ static int print(const struct stacks_args *a, struct stack_sample *s, struct buf
     return buf_error(b);
 }
 
-static int show(const struct stacks_args *a, struct muster_error *err)
+static int show(void *args, struct muster_error *err)
 {
+    const struct stacks_args *a = args;
     struct stack_sample sample = { 0 };
     struct buf b;
     int rc = get(a, &sample, err);
@@ -271,20 +234,13 @@ static int show(const struct stacks_args *a, struct muster_error *err)
 
 int cmd_stacks(int argc, char **argv)
 {
-    struct stacks_args a;
-    struct muster_error err = { 0 };
-    int rc = parse(argc, argv, &a, &err);
+    static const struct option options[] = {
+        { "rank", required_argument, NULL, 'r' },
+        ASK_OPTIONS,
+    };
+    static const struct ask_command command = { PROG, help, options, take_option,
+                                                show };
+    struct stacks_args a = { .rank = -1 };
 
-    if (rc != 0) {
-        cmd_error(PROG, &err);
-        return 2;
-    }
-    if (a.help) {
-        fputs(help, stdout);
-        return EXIT_SUCCESS;
-    }
-    if (show(&a, &err) == 0)
-        return EXIT_SUCCESS;
-    cmd_error(PROG, &err);
-    return EXIT_FAILURE;
+    return ask_main(&command, &a.ask, argc, argv);
 }

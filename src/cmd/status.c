@@ -1,6 +1,5 @@
 /* status.c - `muster status`: the jobs on this machine, or one in whole. */
 #include <errno.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,57 +37,28 @@ static const char help[] =
     "  --help             this text\n";
 
 struct status_args {
-    const char *job; /* NULL: all */
-    const char *token_file;
-    bool json, workers, url, help;
+    struct ask_args ask; /* first; no job: all of them */
+    bool workers, url;
     double watch_s; /* 0: once */
 };
 
-static int parse(int argc, char **argv, struct status_args *a, struct muster_error *err)
+static int take_option(void *args, int letter, const char *value,
+                       struct muster_error *err)
 {
-    static const struct option options[] = {
-        { "json", no_argument, NULL, 'j' },
-        { "watch", optional_argument, NULL, 'w' },
-        { "workers", no_argument, NULL, 'r' },
-        { "url", no_argument, NULL, 'u' },
-        { "token-file", required_argument, NULL, 'T' },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
-    };
+    struct status_args *a = args;
     char *end;
 
-    *a = (struct status_args){ 0 };
-    optind = 0;
-    opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
-        if (c == 'j')
-            a->json = true;
-        else if (c == 'r')
-            a->workers = true;
-        else if (c == 'u')
-            a->url = true;
-        else if (c == 'T')
-            a->token_file = optarg;
-        else if (c == 'h')
-            a->help = true;
-        else if (c != 'w')
-            return err_set(err, MUSTER_EINVAL, "%s: %s; see `muster status --help`",
-                           argv[optind - 1],
-                           c == ':' ? "needs a value" : "there is no such option");
-        if (c != 'w')
-            continue;
-        a->watch_s = optarg ? strtod(optarg, &end) : 2;
-        if (optarg &&
-            (end == optarg || *end || !(a->watch_s >= 0.1) || !(a->watch_s <= 86400)))
-            return err_set(err, MUSTER_EINVAL, "--watch=%s: give seconds, 0.1 or more",
-                           optarg);
-    }
-    if (optind < argc)
-        a->job = argv[optind++];
-    if (optind < argc)
-        return err_set(err, MUSTER_EINVAL,
-                       "%s: one job at a time; see `muster status --help`",
-                       argv[optind]);
+    if (letter == 'r')
+        a->workers = true;
+    if (letter == 'u')
+        a->url = true;
+    if (letter != 'w')
+        return 0;
+    a->watch_s = value ? strtod(value, &end) : 2;
+    if (value &&
+        (end == value || *end || !(a->watch_s >= 0.1) || !(a->watch_s <= 86400)))
+        return err_set(err, MUSTER_EINVAL, "--watch=%s: give seconds, 0.1 or more",
+                       value);
     return 0;
 }
 
@@ -127,7 +97,7 @@ static int print_json(const struct answers *all, const struct status_args *a)
                                   json_pack("{s:i, s:s}", "pid", (int)c->name.pid,
                                             "error", c->error.text));
     }
-    if (a->job)
+    if (a->ask.job)
         out = json_incref(json_array_get(jobs, 0));
     else
         out = json_pack("{s:s, s:O, s:O}", "schema", "muster-status-list/1", "jobs",
@@ -192,7 +162,8 @@ static int print_url(const struct answers *all, struct muster_error *err)
 static int once(const struct status_args *a, struct muster_error *err)
 {
     struct answers all;
-    int rc = answers_get(&all, a->job, a->token_file, a->url ? "url" : "status", err);
+    int rc = answers_get(&all, a->ask.job, a->ask.token_file, a->url ? "url" : "status",
+                         err);
 
     if (rc != 0)
         return rc;
@@ -200,7 +171,7 @@ static int once(const struct status_args *a, struct muster_error *err)
         fputs("\033[H\033[2J", stdout);
     if (a->url)
         rc = print_url(&all, err);
-    else if (a->json)
+    else if (a->ask.json)
         rc = print_json(&all, a);
     else
         rc = print_text(&all, a);
@@ -210,33 +181,35 @@ static int once(const struct status_args *a, struct muster_error *err)
     return rc;
 }
 
-int cmd_status(int argc, char **argv)
+static int show(void *args, struct muster_error *err)
 {
-    struct status_args a;
-    struct muster_error err = { 0 };
-    int rc = parse(argc, argv, &a, &err);
+    const struct status_args *a = args;
+    int rc = once(a, err);
 
-    if (rc != 0) {
-        cmd_error(PROG, &err);
-        return 2;
-    }
-    if (a.help) {
-        fputs(help, stdout);
-        return 0;
-    }
-    rc = once(&a, &err);
-    while (rc == 0 && a.watch_s > 0) {
+    while (rc == 0 && a->watch_s > 0) {
         const struct timespec t = {
-            (time_t)a.watch_s, (long)((a.watch_s - (double)(time_t)a.watch_s) * 1e9)
+            (time_t)a->watch_s, (long)((a->watch_s - (double)(time_t)a->watch_s) * 1e9)
         };
 
         (void)nanosleep(&t, NULL);
-        if (!a.json && !isatty(STDOUT_FILENO))
+        if (!a->ask.json && !isatty(STDOUT_FILENO))
             putchar('\n');
-        rc = once(&a, &err);
+        rc = once(a, err);
     }
-    if (rc == 0)
-        return 0;
-    cmd_error(PROG, &err);
-    return 1;
+    return rc;
+}
+
+int cmd_status(int argc, char **argv)
+{
+    static const struct option options[] = {
+        { "watch", optional_argument, NULL, 'w' },
+        { "workers", no_argument, NULL, 'r' },
+        { "url", no_argument, NULL, 'u' },
+        ASK_OPTIONS,
+    };
+    static const struct ask_command command = { PROG, help, options, take_option,
+                                                show };
+    struct status_args a = { .watch_s = 0 };
+
+    return ask_main(&command, &a.ask, argc, argv);
 }
