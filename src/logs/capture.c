@@ -18,9 +18,10 @@
 #include "loop/defer.h"
 #include "record/core/last_words.h"
 
-#define CHUNK     (256u << 10)
-#define PIPE_ROOM (1 << 20)
-#define READS     4 /* of one worker, then the others have their turn */
+#define CHUNK (64u << 10)
+#define FLOOD (48 << 10) /* bytes at once of which only the last are looked at */
+#define ROOM  (512 << 10)
+#define READS 4 /* of one worker, then the others have their turn */
 
 struct stream {
     struct captures *all;
@@ -29,6 +30,7 @@ struct stream {
     bool terminal; /* a pty's master */
     bool paused;   /* the console is slow */
     bool open;     /* the poll handle is initialised */
+    bool grown;    /* the pipe has the room for a flood */
     uint8_t *tail; /* owned; a ring of LAST_WORDS_BYTES, from the first byte on */
     size_t at, kept;
     int64_t traceback_us;
@@ -41,7 +43,9 @@ struct captures {
     size_t count;
     struct console console;
     bool opened;
-    bool fifo;                                                   /* stderr is a pipe */
+    bool stuck; /* the console's pipe took nothing more */
+    bool grown; /* and has the room for a flood */
+    bool fifo;  /* stderr is a pipe */
     bool out_is_terminal, err_is_terminal, same_terminal, piped; /* what 1 and 2 are */
     uint8_t *chunk; /* owned; what is read lands here first */
     uint8_t *flat;  /* owned; a ring laid out straight */
@@ -109,30 +113,62 @@ static void show(struct captures *c, struct span bytes)
     console_flush(&c->console);
 }
 
-/* Of a flood only the end is looked at: the rest goes from pipe to pipe in the kernel,
- * without a copy. */
-static void pass_on(struct stream *s)
+/* Room for a flood, asked for when one comes: a pipe of this size for every worker
+ * would use up what the kernel grants a user (fs.pipe-user-pages-soft) for nothing. */
+static void grow(int fd, bool *grown)
+{
+    if (!*grown)
+        (void)fcntl(fd, F_SETPIPE_SZ, ROOM);
+    *grown = true;
+}
+
+/* From pipe to pipe in the kernel. Of a flood only the end is looked at; whatever is
+ * looked at is shown first, without a copy. Returns how much of what is there has been
+ * shown and is to be read, 0 for "look again", or -1: read it, then show it. */
+static ssize_t pass_on(struct stream *s)
 {
     struct captures *c = s->all;
     int there = 0;
 
     if (s->terminal || !c->fifo || !c->console.own || !console_empty(&c->console) ||
-        ioctl(s->fd, FIONREAD, &there) < 0 || there < (int)(4 * LAST_WORDS_BYTES))
-        return;
-    if (splice(s->fd, NULL, c->console.fd, NULL, (size_t)there - LAST_WORDS_BYTES,
-               SPLICE_F_MOVE | SPLICE_F_NONBLOCK) > 0)
+        ioctl(s->fd, FIONREAD, &there) < 0 || there == 0)
+        return -1;
+    const bool flood = there > FLOOD;
+    if (flood) {
+        grow(s->fd, &s->grown);
+        grow(c->console.fd, &c->grown);
+    }
+    const ssize_t n =
+        flood
+            ? splice(s->fd, NULL, c->console.fd, NULL, (size_t)there - LAST_WORDS_BYTES,
+                     SPLICE_F_MOVE | SPLICE_F_NONBLOCK)
+            : tee(s->fd, c->console.fd, (size_t)there, SPLICE_F_NONBLOCK);
+    if (n < 0 && errno == EAGAIN) {
+        c->stuck = true;
+        console_wait(&c->console);
+        return 0;
+    }
+    if (n > 0 && flood) {
         s->at = s->kept = 0; /* What was remembered is not the end any more. */
+        return 0;
+    }
+    return n; /* An error of the console shows when it is written to. */
+}
+
+static bool blocked(const struct captures *c)
+{
+    return c->stuck || console_full(&c->console);
 }
 
 /* Takes what is there. False: no more for now, or for ever. */
 static bool stream_read(struct stream *s)
 {
     struct captures *c = s->all;
-    ssize_t n;
+    const ssize_t shown = pass_on(s);
 
-    pass_on(s);
-    n = read(s->fd, c->chunk, CHUNK);
-
+    if (shown == 0)
+        return true;
+    const ssize_t n = read(s->fd, c->chunk, shown > 0 ? (size_t)shown : CHUNK);
     if (n < 0 && errno == EINTR)
         return true;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -142,7 +178,8 @@ static bool stream_read(struct stream *s)
         return false;
     }
     remember(s, span_of(c->chunk, (size_t)n));
-    show(c, span_of(c->chunk, (size_t)n));
+    if (shown < 0)
+        show(c, span_of(c->chunk, (size_t)n));
     return true;
 }
 
@@ -152,10 +189,9 @@ static void on_stream(uv_poll_t *poll, int status, int events)
 
     (void)status;
     (void)events;
-    for (int i = 0; i < READS && s->fd >= 0 && stream_read(s); i++)
-        if (console_full(&s->all->console))
-            break;
-    if (s->fd >= 0 && console_full(&s->all->console)) {
+    for (int i = 0; i < READS && !blocked(s->all) && stream_read(s); i++)
+        ;
+    if (s->fd >= 0 && blocked(s->all)) {
         s->paused = true;
         (void)uv_poll_stop(poll);
     }
@@ -172,9 +208,9 @@ static void drain_on(struct captures *c)
 
         if (!s || s->fd < 0)
             continue;
-        while (s->fd >= 0 && !console_full(&c->console) && stream_read(s))
+        while (!blocked(c) && stream_read(s))
             ;
-        more = more || (s->fd >= 0 && console_full(&c->console));
+        more = more || (s->fd >= 0 && blocked(c));
     }
     if (more || (!console_empty(&c->console) && !c->console.broken))
         return; /* Once more when there is room. */
@@ -186,6 +222,7 @@ static void on_console_ready(void *ctx)
 {
     struct captures *c = ctx;
 
+    c->stuck = false;
     if (c->draining) {
         drain_on(c);
         return;
@@ -262,8 +299,6 @@ static int open_pipe(int *worker_end)
 
     if (pipe2(ends, O_CLOEXEC) < 0)
         return -1;
-    (void)fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    (void)fcntl(ends[0], F_SETPIPE_SZ, PIPE_ROOM);
     *worker_end = ends[1];
     return ends[0];
 }

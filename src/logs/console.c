@@ -64,7 +64,7 @@ static ssize_t write_some(struct console *c)
     return write(c->fd, s.p, file ? s.n : MIN_OF(s.n, 4096));
 }
 
-static void wait_for_room(struct console *c)
+void console_wait(struct console *c)
 {
     if (!c->polled) {
         c->poll.data = c;
@@ -91,7 +91,7 @@ void console_flush(struct console *c)
         if (errno == EINTR)
             continue;
         if (errno == EAGAIN) {
-            wait_for_room(c);
+            console_wait(c);
             return;
         }
         c->broken = errno;

@@ -26,6 +26,7 @@ struct console {
 int console_open(struct console *c, uv_loop_t *loop, int fd,
                  void (*on_ready)(void *ctx), void *ctx);
 void console_flush(struct console *c); /* as much as goes now; the rest by itself */
+void console_wait(struct console *c);  /* on_ready comes when it takes more */
 
 static inline bool console_full(const struct console *c)
 {

@@ -3,6 +3,7 @@ import json
 import os
 import pty
 import re
+import select
 import subprocess
 import time
 from pathlib import Path
@@ -202,15 +203,30 @@ def test_terminal_stays_a_terminal(tmp_path):
     assert re.search(r"the job failed: \x1b\[31mrank 0 on \S+ \(local rank 0, pid \d+\): ValueError: on a terminal\x1b\[0m", text), text
 
 
-def test_pipe_keeps_order_and_words(tmp_path):
-    """A pipe stays one, and all that was written arrives, in order."""
+@pytest.mark.parametrize("lines", [1, 5000])
+def test_pipe_keeps_order_and_words(tmp_path, lines):
+    """A pipe stays one, and all that was written arrives, in order, however much at once, though the reader is late."""
     script = tmp_path / "p.py"
-    script.write_text("import os, stat, sys\nassert stat.S_ISFIFO(os.fstat(2).st_mode)\n"
-                      "for i in range(200000): sys.stderr.write(f'line {i}\\n')\nraise SystemExit(5)\n")
-    run = subprocess.run([str(MUSTER), "run", "--standalone", str(script)], stderr=subprocess.PIPE, env=environment(), cwd=tmp_path, timeout=100)
-    text = run.stderr.decode()
+    script.write_text("import os, stat\nassert stat.S_ISFIFO(os.fstat(2).st_mode)\n"
+                      f"for i in range(0, 200000, {lines}): os.write(2, b''.join(b'line %d\\n' % k for k in range(i, i + {lines})))\nraise SystemExit(5)\n")
+    with subprocess.Popen([str(MUSTER), "run", "--standalone", str(script)], stderr=subprocess.PIPE, env=environment(), cwd=tmp_path) as p:
+        select.select([p.stderr], [], [], 60)
+        time.sleep(0.2)  # Every pipe on the way is full by now, most often.
+        text = p.communicate(timeout=100)[1].decode()
     assert re.findall(r"^line (\d+)$", text.split("muster: its last words")[0], re.M) == [str(i) for i in range(200000)]
     assert "exited with code 5" in verdict(text) and "line 199999" in verdict(text)
+
+
+def test_tee_alone(tmp_path):
+    """-t shows the words, keeps them in a file, and the verdict has them and the file's name."""
+    run = subprocess.run([str(MUSTER), "run", "--standalone", "--log-dir=logs", "-t=3", "--no-python", "sh", "-c", "echo 'disk is full' >&2; exit 7"],
+                         stderr=subprocess.PIPE, env=environment(), cwd=tmp_path, text=True, timeout=60, check=False)
+    assert run.returncode == 1
+    assert "[default0]:disk is full\n" in run.stderr
+    said = verdict(run.stderr)
+    path = re.search(r"its output: (logs/\S+/attempt_0/0/stderr.log)", said)
+    assert "exited with code 7" in said and "  disk is full\n" in said and path, said
+    assert (tmp_path / path[1]).read_text() == "disk is full\n"
 
 
 def test_recorded_error(tmp_path):
