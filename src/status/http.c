@@ -28,6 +28,7 @@
 #define LOOK_MS         2000u       /* between two looks for those that do not */
 #define NEWS_MS         1000u       /* between two news that nothing has caused */
 #define NEWS_LEAST_MS   100u        /* between any two */
+#define KEPT_MS         1u          /* for each node, that status.json is still so */
 
 /* News for viewers, shared by all of them. */
 struct event {
@@ -70,9 +71,14 @@ struct status_http {
     struct connection *connections;
     struct request *requests;
     size_t viewers;
-    uint64_t looked_ms;  /* for slow requests, last */
-    uint64_t told_ms;    /* the last news */
-    uint64_t told_entry; /* the newest entry of the record in it */
+    size_t nodes;                      /* of the job, as they were told of it */
+    uint64_t looked_ms;                /* for slow requests, last */
+    uint64_t told_ms;                  /* the last news */
+    uint64_t told_entry;               /* the newest entry of the record in it */
+    struct {                           /* the last status.json of the whole job */
+        struct MHD_Response *response; /* owned; NULL: none, or something changed */
+        uint64_t stamp, until_ms;
+    } kept;
     bool telling, running, again;
     char key[65];
     char url[256];
@@ -82,24 +88,32 @@ static void run(struct status_http *h);
 
 /* ---- answers ---- */
 
-static enum MHD_Result respond(struct request *r, unsigned code, const char *type,
-                               struct buf *body)
+static struct MHD_Response *make_response(const char *type, struct buf *body)
 {
-    const bool bad = buf_error(body) != 0;
-    struct MHD_Response *m;
-    enum MHD_Result rc;
+    struct MHD_Response *m = MHD_create_response_from_buffer(
+        buf_error(body) ? 0 : buf_len(body), (void *)(uintptr_t)buf_data(body),
+        MHD_RESPMEM_MUST_COPY);
 
-    m = MHD_create_response_from_buffer(bad ? 0 : buf_len(body),
-                                        (void *)(uintptr_t)buf_data(body),
-                                        MHD_RESPMEM_MUST_COPY);
     buf_fini(body);
     if (!m)
-        return MHD_NO;
+        return NULL;
     MHD_add_response_header(m, "Content-Type", type);
     MHD_add_response_header(m, "Cache-Control", "no-store");
     MHD_add_response_header(m, "X-Content-Type-Options", "nosniff");
     MHD_add_response_header(m, "Referrer-Policy", "no-referrer");
     MHD_add_response_header(m, "Content-Security-Policy", page_policy);
+    return m;
+}
+
+static enum MHD_Result respond(struct request *r, unsigned code, const char *type,
+                               struct buf *body)
+{
+    const bool bad = buf_error(body) != 0;
+    struct MHD_Response *m = make_response(type, body);
+    enum MHD_Result rc;
+
+    if (!m)
+        return MHD_NO;
     if (code == MHD_HTTP_METHOD_NOT_ALLOWED)
         MHD_add_response_header(m, "Allow", "GET, HEAD");
     if (code == MHD_HTTP_UNAUTHORIZED)
@@ -151,16 +165,45 @@ static enum MHD_Result answer_metrics(struct request *r, const struct job_status
                    b);
 }
 
-static enum MHD_Result answer_status(struct request *r, const struct job_status *j,
-                                     struct buf *b)
+static uint32_t node_asked_for(struct request *r)
 {
     const char *text =
         MHD_lookup_connection_value(r->mhd, MHD_GET_ARGUMENT_KIND, "node");
-    const uint32_t node = text ? (uint32_t)strtoul(text, NULL, 10) : 0;
+
+    return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
+}
+
+static void kept_drop(struct status_http *h)
+{
+    if (h->kept.response)
+        MHD_destroy_response(h->kept.response);
+    h->kept.response = NULL;
+}
+
+/* What the last one was told, if it is still so. */
+static bool kept_is_fresh(const struct status_http *h)
+{
+    return h->kept.response && h->kept.stamp == status_stamp(h->status) &&
+           clock_mono_ms() < h->kept.until_ms;
+}
+
+/* A whole job's is kept: for its 10,000 nodes it has 3 MB, and takes 20 ms. */
+static enum MHD_Result answer_status(struct request *r, const struct job_status *j,
+                                     struct buf *b)
+{
+    struct status_http *h = r->http;
+    const uint32_t node = node_asked_for(r);
 
     job_status_json(b, j, node, !node);
     put_str(b, "\n");
-    return respond(r, MHD_HTTP_OK, "application/json", b);
+    if (node || buf_error(b))
+        return respond(r, MHD_HTTP_OK, "application/json", b);
+    kept_drop(h);
+    h->kept.response = make_response("application/json", b);
+    h->kept.stamp = status_stamp(h->status);
+    h->kept.until_ms = clock_mono_ms() + j->count * KEPT_MS;
+    return h->kept.response ? MHD_queue_response(r->mhd, MHD_HTTP_OK, h->kept.response)
+                            : MHD_NO;
 }
 
 static enum MHD_Result answer_page(struct request *r, const struct job_status *j,
@@ -205,6 +248,8 @@ static enum MHD_Result answer(struct request *r, const struct route *route)
     enum MHD_Result rc;
     struct buf b;
 
+    if (route->answer == answer_status && !node_asked_for(r) && kept_is_fresh(r->http))
+        return MHD_queue_response(r->mhd, MHD_HTTP_OK, r->http->kept.response);
     if (status_now(r->http->status, &j) != 0)
         return respond_text(r, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
     buf_init(&b, SIZE_MAX);
@@ -419,6 +464,7 @@ static void tell_all(void *ctx)
     if (!h->viewers || status_now(h->status, &j) != 0)
         return;
     const uint64_t newest = j.in->record ? j.in->record->last : 0;
+    h->nodes = j.count;
     for (struct request *r = h->requests; r; r = r->next) {
         if (!r->viewer || r->event)
             continue;
@@ -448,7 +494,7 @@ static void on_news_timer(uv_timer_t *timer)
 {
     struct status_http *h = timer->data;
 
-    tell_soon(h, NEWS_MS);
+    tell_soon(h, MAX_OF(NEWS_MS, h->nodes * KEPT_MS));
     if (h->telling)
         return;
     h->telling = true;
@@ -469,6 +515,7 @@ static void http_on_change(void *ctx)
     struct status_http *h = ctx;
     const uint64_t now = clock_mono_ms();
 
+    kept_drop(h);
     tell_soon(h,
               h->told_ms + NEWS_LEAST_MS > now ? h->told_ms + NEWS_LEAST_MS - now : 0);
 }
@@ -828,6 +875,7 @@ void status_http_close(struct status_http *h)
     for (struct request *r = h->requests; r; r = r->next)
         resume(r);
     MHD_stop_daemon(h->daemon);
+    kept_drop(h);
     handle_set_begin(&h->closing, http_on_closed, h);
     handle_set_close(&h->closing, &h->poll);
     handle_set_close(&h->closing, &h->timer);

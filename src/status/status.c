@@ -210,6 +210,13 @@ int status_now(struct status *s, struct job_status *j)
     return job_status_build(j, &s->input);
 }
 
+uint64_t status_stamp(const struct status *s)
+{
+    const struct record *r = s->channel ? channel_record(s->channel) : NULL;
+
+    return s->gathered.at_ms + (r ? r->last : 0);
+}
+
 /* ---- last lines ---- */
 
 /* What is here of it; false: the rank is not on this node. */

@@ -53,6 +53,9 @@ void status_forget(struct status *s, void *ctx); /* cb of this ctx does not come
  * caller calls job_status_fini. */
 int status_now(struct status *s, struct job_status *j);
 
+/* Grows with each entry of the record, and when the other nodes have told anew. */
+uint64_t status_stamp(const struct status *s);
+
 /* The last lines that a rank wrote, wherever it is. cb comes once, from within or from
  * the loop. */
 int status_lines(struct status *s, int64_t rank, status_lines_cb cb, void *ctx);
