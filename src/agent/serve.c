@@ -21,14 +21,22 @@ static void serve_on_ready(void *ctx, const struct muster_error *err)
     }
 }
 
-/* By munge a job's key is made by whoever serves its store, which is later. */
+/* By munge a job's key is made by whoever serves its store, which is later: nobody
+ * could hand it out before there is an etcd. */
 static int load_secret(struct agent *a, struct auth **out, struct muster_error *err)
 {
     const struct rdzv_params *p = &a->config->rdzv;
     const struct secret_opts opts = { .token_file = conf_text(p, CONF_TOKEN_FILE),
                                       .run_id = p->run_id };
+    int munge = 0, rc = secret_load(&opts, out, err);
 
-    return secret_load(&opts, out, err);
+    if (rc == 0 && !*out)
+        rc = conf_bool(p, CONF_MUNGE, &munge, err);
+    if (munge)
+        note(a->opts.log, NOTE_WARN, "muster/agent",
+             "etcd of this job: without TLS, since munge gives the job its secret only "
+             "later; with --token-file on every node its members and clients talk TLS");
+    return rc;
 }
 
 /* What the rendezvous must know of the etcd that it will find. */

@@ -14,6 +14,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct buf b;
 
     (void)serve_version_parse(span_of(data, size), &major, &minor);
+    (void)serve_turn_lease(span_of(data, size), &old);
+    (void)serve_turn_is_ours(span_of(data, size));
     if (serve_members_parse(&m, span_of(data, size), NULL) < 0)
         return 0;
     buf_init(&b, SIZE_MAX);

@@ -162,7 +162,7 @@ def test_missing_hosts_are_named(tmp_path: Path) -> None:
     with Job(tmp_path, nnodes="3") as job:
         job.start(HOSTS[0])
         said = job.until(HOSTS[0], r"etcd of this job: (\d) of 3 members are up, 2 are needed; "
-                                   r"no answer from (.*?);")
+                                   r"no answer from (.*?); waiting \d+ s more")
         assert said[1] == "1" and HOSTS[1] in said[2] and HOSTS[2] in said[2]
         job.start(HOSTS[1])
         job.start(HOSTS[2])
@@ -189,6 +189,34 @@ def test_bad_input(tmp_path: Path) -> None:
     done = run("--rdzv-backend=etcd-v3", "--rdzv-serve", "--nnodes=2",
                "--rdzv-endpoint=127.0.0.2,127.0.0.2")
     assert done.returncode == 1 and "twice" in done.stderr
+
+
+OLD = """#!{python}
+# What an etcd before 3.4 says of itself; none can be had.
+import http.server, os, urllib.parse
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{{"etcdserver":"3.3.27","etcdcluster":"3.3.0"}}')
+at = urllib.parse.urlparse(os.environ["ETCD_LISTEN_CLIENT_URLS"])
+http.server.HTTPServer((at.hostname, at.port), Answers).serve_forever()
+"""
+
+
+def test_an_old_etcd_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "etcd").write_text(OLD.format(python=sys.executable))
+    (tmp_path / "etcd").chmod(0o755)
+    with Job(tmp_path / "job", hosts=HOSTS[:1], nnodes="1", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}) as job:
+        assert job.start(HOSTS[0]).wait(60) == 1
+        assert f"{tmp_path}/etcd is etcd 3.3; --rdzv-serve needs 3.4 or newer" in job.said(HOSTS[0])
+    assert job.left() == []
+
+
+def test_munge_gives_no_tls_and_that_is_told(tmp_path: Path) -> None:
+    with Job(tmp_path, hosts=HOSTS[:1], nnodes="1", more=["--rdzv-conf=munge=1"]) as job:
+        job.start(HOSTS[0])  # whether there is a munge or not
+        job.until(HOSTS[0], "etcd of this job: without TLS, since munge")
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:

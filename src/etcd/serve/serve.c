@@ -64,10 +64,13 @@ struct etcd_serve {
     size_t asked;              /* calls to peers under way */
     struct serve_members told; /* by the first who answered */
     bool has_told;
-    struct http_call *call; /* to the cluster: change, health, leave */
-    size_t through;         /* whom the next change is asked of */
-    bool there;             /* the cluster goes on: initial-cluster-state */
+    struct http_call *call;   /* to the cluster: change, health, leave */
+    size_t through;           /* whom the next change is asked of */
+    bool there;               /* the cluster goes on: initial-cluster-state */
+    enum serve_action action; /* of the last plan */
     uint64_t old_id;
+    uint64_t turn, turn_by_ms;     /* the lease of our turn to come in; 0: not ours */
+    struct http_call *giving;      /* it back */
     bool left;                     /* we have been removed */
     bool ending;                   /* etcd has been told to go */
     size_t leaving;                /* in told: whose removal is asked for */
@@ -391,6 +394,91 @@ static void on_removed(void *ctx, int status, const struct http_answer *a, bool 
         add_self(s);
 }
 
+/* Our turn: the cluster is changed. */
+static void change(struct etcd_serve *s)
+{
+    char body[64];
+
+    if (s->action == SERVE_ADD) {
+        add_self(s);
+        return;
+    }
+    snprintf(body, sizeof body, "{\"ID\":\"%llu\"}", (unsigned long long)s->old_id);
+    post(s, "/v3/cluster/member/remove", body, on_removed);
+}
+
+static void on_turn(void *ctx, int status, const struct http_answer *a, bool sent,
+                    const struct muster_error *err)
+{
+    struct etcd_serve *s = ctx;
+
+    (void)sent;
+    s->call = NULL;
+    if (status == 0 && a->status == 200 && serve_turn_is_ours(a->body)) {
+        change(s);
+        return;
+    }
+    s->turn = 0;
+    if (status < 0 || a->status != 200)
+        change_failed(s, status, a, err);
+    else
+        pause_for(s, 2 * PAUSE_MS); /* Another comes in. */
+}
+
+static void on_turn_lease(void *ctx, int status, const struct http_answer *a, bool sent,
+                          const struct muster_error *err)
+{
+    struct etcd_serve *s = ctx;
+    char body[SERVE_TURN_ROOM];
+
+    (void)sent;
+    s->call = NULL;
+    if (status < 0 || a->status != 200 || !serve_turn_lease(a->body, &s->turn)) {
+        change_failed(s, status, a, err);
+        return;
+    }
+    serve_turn_take(body, s->turn);
+    post(s, "/v3/kv/txn", body, on_turn);
+}
+
+static void take_turn(struct etcd_serve *s)
+{
+    const uint64_t now = clock_mono_ms();
+
+    s->phase = CHANGING;
+    if (s->turn && now < s->turn_by_ms) {
+        change(s);
+        return;
+    }
+    s->turn_by_ms = now + SERVE_TURN_MS;
+    post(s, "/v3/lease/grant", SERVE_TURN_ASK, on_turn_lease);
+}
+
+static void on_turn_given(void *ctx, int status, const struct http_answer *a, bool sent,
+                          const struct muster_error *err)
+{
+    struct etcd_serve *s = ctx;
+
+    (void)status;
+    (void)a;
+    (void)sent;
+    (void)err;
+    s->giving = NULL; /* If it failed, the lease ends it. */
+}
+
+static void give_turn(struct etcd_serve *s)
+{
+    const struct serve_host *h = &s->hosts.items[s->self];
+    char body[SERVE_TURN_ROOM];
+
+    if (!s->turn)
+        return;
+    serve_turn_give(body, s->turn);
+    s->turn = 0;
+    (void)ask(s, h, h->port, "/v3/lease/revoke", body, CHANGE_MS, on_turn_given, s,
+              &s->giving);
+}
+
 /* Fails if whoever has answered is another job's. */
 static bool is_foreign(struct etcd_serve *s)
 {
@@ -418,27 +506,24 @@ static void plan(struct etcd_serve *s)
                             .hosts = s->hosts.count,
                             .peer_url = s->peer_url,
                             .tag = s->tag };
-    char body[64];
 
     for (size_t i = 0; i < s->hosts.count; i++)
         v.refused += i != s->self && s->peers[i].refuses;
-    switch (serve_plan(&v, &s->old_id)) {
+    s->action = serve_plan(&v, &s->old_id);
+    switch (s->action) {
     case SERVE_NEW:
         set_cluster(s, false);
         start_etcd(s);
         return;
     case SERVE_ADD:
-        s->phase = CHANGING;
         trace(s->opts.trace, TRACE_INFO, "etcd of this job: joining its cluster");
-        add_self(s);
+        take_turn(s);
         return;
     case SERVE_REPLACE:
-        s->phase = CHANGING;
         trace(s->opts.trace, TRACE_INFO,
               "etcd of this job: this machine may have been a member and comes without "
               "its data; it is replaced");
-        snprintf(body, sizeof body, "{\"ID\":\"%llu\"}", (unsigned long long)s->old_id);
-        post(s, "/v3/cluster/member/remove", body, on_removed);
+        take_turn(s);
         return;
     case SERVE_WAIT:
         s->phase = CHANGING; /* ask again soon */
@@ -576,6 +661,7 @@ static void on_version(void *ctx, int status, const struct http_answer *a, bool 
     }
     trace(s->opts.trace, TRACE_INFO, "etcd of this job: up after %llu ms",
           (unsigned long long)(clock_mono_ms() - s->began_ms));
+    give_turn(s);
     ready(s, NULL);
     if (s->phase == UP && s->hosts.count > 1)
         pause_for(s, 2 * TELL_MS); /* then look who has not come */
@@ -842,7 +928,8 @@ void etcd_serve_close(struct etcd_serve *s, void (*cb)(void *ctx), void *ctx)
     blocking_call_cancel(s->finding);
     s->finding = NULL;
     http_cancel(s->call);
-    s->call = NULL;
+    http_cancel(s->giving);
+    s->call = s->giving = NULL;
     for (size_t i = 0; i < s->hosts.count; i++) {
         http_cancel(s->peers[i].call);
         s->peers[i].call = NULL;

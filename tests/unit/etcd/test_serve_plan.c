@@ -234,6 +234,37 @@ static void ids(void **state)
     serve_members_fini(&m);
 }
 
+/* As etcd 3.4 answered. */
+static void turns(void **state)
+{
+    static const char lease[] = "{\"header\":{\"cluster_id\":\"14841639068965178418\"},"
+                                "\"ID\":\"7587869134512345678\",\"TTL\":\"5\"}";
+    static const char *const not_ours[] = {
+        "{\"header\":{},\"responses\":[]}", /* what is false is left out */
+        "{\"succeeded\":false}",
+        "{\"succeeded\":\"true\"}",
+        "[true]",
+        "",
+        "{",
+    };
+    static const char *const no_lease[] = { "{\"TTL\":\"5\"}", "{\"ID\":5}", "[]", "" };
+    char body[SERVE_TURN_ROOM];
+    uint64_t id = 0;
+
+    (void)state;
+    assert_true(serve_turn_lease(span_str(lease), &id));
+    assert_true(id == UINT64_C(7587869134512345678));
+    serve_turn_take(body, UINT64_MAX); /* It fits. */
+    assert_non_null(strstr(body, "\"18446744073709551615\"}}]}"));
+    serve_turn_give(body, id);
+    assert_string_equal(body, "{\"ID\":\"7587869134512345678\"}");
+    assert_true(serve_turn_is_ours(span_str("{\"header\":{},\"succeeded\":true}")));
+    for (size_t i = 0; i < ARRAY_LEN(not_ours); i++)
+        assert_false(serve_turn_is_ours(span_str(not_ours[i])));
+    for (size_t i = 0; i < ARRAY_LEN(no_lease); i++)
+        assert_false(serve_turn_lease(span_str(no_lease[i]), &id));
+}
+
 static void tags(void **state)
 {
     char a[SERVE_TAG_SIZE], b[SERVE_TAG_SIZE];
@@ -309,9 +340,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hosts),    cmocka_unit_test(plans),
         cmocka_unit_test(leaving),  cmocka_unit_test(environment),
-        cmocka_unit_test(ids),      cmocka_unit_test(tags),
-        cmocka_unit_test(clusters), cmocka_unit_test(nonsense),
-        cmocka_unit_test(versions),
+        cmocka_unit_test(ids),      cmocka_unit_test(turns),
+        cmocka_unit_test(tags),     cmocka_unit_test(clusters),
+        cmocka_unit_test(nonsense), cmocka_unit_test(versions),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

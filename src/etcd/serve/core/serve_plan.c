@@ -250,6 +250,42 @@ enum serve_action serve_plan(const struct serve_view *v, uint64_t *old)
     return v->refused + 1 >= v->hosts / 2 + 1 ? SERVE_NEW : SERVE_WAIT;
 }
 
+/* ---- whose turn it is ---- */
+
+#define TURN_KEY "bXVzdGVyL3NlcnZlL3R1cm4=" /* muster/serve/turn, in base64 */
+
+bool serve_turn_lease(struct span body, uint64_t *lease)
+{
+    json_t *root = json_loadb((const char *)body.p, body.n, 0, NULL);
+
+    *lease = id_of(root);
+    json_decref(root);
+    return *lease != 0;
+}
+
+void serve_turn_take(char out[SERVE_TURN_ROOM], uint64_t lease)
+{
+    snprintf(out, SERVE_TURN_ROOM,
+             "{\"compare\":[{\"key\":\"" TURN_KEY "\",\"target\":\"CREATE\","
+             "\"create_revision\":\"0\"}],\"success\":[{\"request_put\":{\"key\":"
+             "\"" TURN_KEY "\",\"lease\":\"%" PRIu64 "\"}}]}",
+             lease);
+}
+
+bool serve_turn_is_ours(struct span body)
+{
+    json_t *root = json_loadb((const char *)body.p, body.n, 0, NULL);
+    const bool ours = json_is_true(json_object_get(root, "succeeded"));
+
+    json_decref(root);
+    return ours;
+}
+
+void serve_turn_give(char out[SERVE_TURN_ROOM], uint64_t lease)
+{
+    snprintf(out, SERVE_TURN_ROOM, "{\"ID\":\"%" PRIu64 "\"}", lease);
+}
+
 static bool runs_on(const struct serve_member *m, const struct serve_host *h,
                     const char *scheme)
 {

@@ -71,6 +71,19 @@ struct serve_view {
 /* *old is set with REPLACE. */
 enum serve_action serve_plan(const struct serve_view *v, uint64_t *old);
 
+/* One host comes in at a time: an etcd that starts does not answer yet, and one that
+ * starts beside it asks it first and waits for 10 s; and neither starts with a list
+ * that the other has changed meanwhile. So whoever is to ADD or REPLACE itself takes a
+ * turn: a key of the cluster's, with a lease, should it be killed on the way. The
+ * bodies of the three requests, and what the first two were answered. */
+#define SERVE_TURN_MS   5000u
+#define SERVE_TURN_ROOM 256
+#define SERVE_TURN_ASK  "{\"TTL\":5}" /* /v3/lease/grant */
+bool serve_turn_lease(struct span body, uint64_t *lease);
+void serve_turn_take(char out[SERVE_TURN_ROOM], uint64_t lease); /* /v3/kv/txn */
+bool serve_turn_is_ours(struct span body);
+void serve_turn_give(char out[SERVE_TURN_ROOM], uint64_t lease); /* /v3/lease/revoke */
+
 /* What is known when we leave and all have been asked once more. */
 struct serve_leave_view {
     const struct serve_members *told; /* our own list; id 0: removed already */
