@@ -1,10 +1,11 @@
 /* openssl_dl.c - see openssl_dl.h. */
 #include "auth/openssl_dl.h"
 
+#include "loop/dlopen.h"
+
 #ifdef MUSTER_DLOPEN
 
 #include "base/base.h"
-#include "loop/dlopen.h"
 
 #define REMEDY "Install it (Debian: libssl3), or start the job without a secret."
 
@@ -45,16 +46,8 @@ int ssl_dl_load(struct muster_error *err)
 
 #else
 
-int crypto_dl_load(struct muster_error *err)
-{
-    (void)err;
-    return 0;
-}
+DLOPEN_INSIDE(crypto_dl_load)
 
-int ssl_dl_load(struct muster_error *err)
-{
-    (void)err;
-    return 0;
-}
+DLOPEN_INSIDE(ssl_dl_load)
 
 #endif

@@ -13,6 +13,23 @@ void *mem_realloc_array(void *p, size_t count, size_t size)
     return mem_realloc(p, count * size);
 }
 
+void *mem_grow_to(void *p, size_t *count, size_t index, size_t size)
+{
+    size_t more = *count ? *count : 16;
+    uint8_t *grown;
+
+    if (index < *count)
+        return p;
+    while (more <= index)
+        more *= 2;
+    grown = mem_realloc_array(p, more, size);
+    if (!grown)
+        return NULL;
+    memset(grown + *count * size, 0, (more - *count) * size);
+    *count = more;
+    return grown;
+}
+
 void *mem_memdup(const void *p, size_t n)
 {
     void *copy = mem_alloc(n);

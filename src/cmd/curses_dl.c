@@ -2,16 +2,17 @@
 #define CURSES_DL_PLAIN
 #include "cmd/curses_dl.h"
 
+#include "loop/dlopen.h"
+
 #ifdef MUSTER_DLOPEN_VIEWS
 
 #include "base/base.h"
-#include "loop/dlopen.h"
 
 struct curses_dl curses_dl;
 
 static const struct dlopen_symbol symbols[] = {
 #define SYMBOL(name) { #name, &curses_dl.name },
-    LATE_CURSES(SYMBOL)
+    CURSES_DL(SYMBOL)
 #undef SYMBOL
         { "stdscr", &curses_dl.screen },
 };
@@ -37,11 +38,7 @@ WINDOW *curses_screen(void)
 
 #else
 
-int curses_dl_load(struct muster_error *err)
-{
-    (void)err;
-    return 0;
-}
+DLOPEN_INSIDE(curses_dl_load)
 
 WINDOW *curses_screen(void)
 {

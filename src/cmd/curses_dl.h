@@ -10,7 +10,7 @@
 
 #ifdef MUSTER_DLOPEN_VIEWS
 
-#define LATE_CURSES(X)                                                                 \
+#define CURSES_DL(X)                                                                   \
     X(cbreak)                                                                          \
     X(curs_set)                                                                        \
     X(endwin)                                                                          \
@@ -34,9 +34,9 @@
     X(wtimeout)
 
 struct curses_dl {
-#define LATE_CURSES_MEMBER(name) __typeof__(&name) name;
-    LATE_CURSES(LATE_CURSES_MEMBER)
-#undef LATE_CURSES_MEMBER
+#define CURSES_DL_MEMBER(name) __typeof__(&name) name;
+    CURSES_DL(CURSES_DL_MEMBER)
+#undef CURSES_DL_MEMBER
     WINDOW **screen;
 };
 

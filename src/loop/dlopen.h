@@ -26,6 +26,14 @@ struct dlopen_library {
     bool loaded; /* for good: what it made may outlive whoever asked */
 };
 
+/* In a static build the library is inside, and there is nothing to load. */
+#define DLOPEN_INSIDE(load)                                                            \
+    int load(struct muster_error *err)                                                 \
+    {                                                                                  \
+        (void)err;                                                                     \
+        return 0;                                                                      \
+    }
+
 /* Before anything else of the library. MUSTER_ENOTSUP: it is not installed, or too old.
  * Cheap once it has succeeded; safe from several threads. */
 int dlopen_load(struct dlopen_library *l, struct muster_error *err);

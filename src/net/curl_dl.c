@@ -1,19 +1,20 @@
 /* curl_dl.c - see curl_dl.h. */
 #include "net/curl_dl.h"
 
+#include "loop/dlopen.h"
+
 #ifdef MUSTER_DLOPEN
 
 #include <dlfcn.h>
 #include <string.h>
 
 #include "base/base.h"
-#include "loop/dlopen.h"
 
 struct curl_dl curl_dl;
 
 static const struct dlopen_symbol symbols[] = {
 #define SYMBOL(name) { "curl_" #name, &curl_dl.name },
-    LATE_CURL(SYMBOL)
+    CURL_DL(SYMBOL)
 #undef SYMBOL
 };
 
@@ -44,11 +45,7 @@ const char *curl_dl_verify_text(long result)
 
 #include <openssl/x509_vfy.h>
 
-int curl_dl_load(struct muster_error *err)
-{
-    (void)err;
-    return 0;
-}
+DLOPEN_INSIDE(curl_dl_load)
 
 const char *curl_dl_verify_text(long result)
 {

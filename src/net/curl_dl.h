@@ -17,7 +17,7 @@
 #undef curl_easy_getinfo
 #undef curl_multi_setopt
 
-#define LATE_CURL(X)                                                                   \
+#define CURL_DL(X)                                                                     \
     X(easy_cleanup)                                                                    \
     X(easy_getinfo)                                                                    \
     X(easy_init)                                                                       \
@@ -35,9 +35,9 @@
     X(slist_free_all)
 
 struct curl_dl {
-#define LATE_CURL_MEMBER(name) __typeof__(&curl_##name) name;
-    LATE_CURL(LATE_CURL_MEMBER)
-#undef LATE_CURL_MEMBER
+#define CURL_DL_MEMBER(name) __typeof__(&curl_##name) name;
+    CURL_DL(CURL_DL_MEMBER)
+#undef CURL_DL_MEMBER
 };
 
 extern struct curl_dl curl_dl;

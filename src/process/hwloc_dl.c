@@ -1,10 +1,11 @@
 /* hwloc_dl.c - see hwloc_dl.h. */
 #include "process/hwloc_dl.h"
 
+#include "loop/dlopen.h"
+
 #ifdef MUSTER_DLOPEN
 
 #include "base/base.h"
-#include "loop/dlopen.h"
 
 struct hwloc_dl hwloc_dl;
 
@@ -29,10 +30,6 @@ int hwloc_dl_load(struct muster_error *err)
 
 #else
 
-int hwloc_dl_load(struct muster_error *err)
-{
-    (void)err;
-    return 0;
-}
+DLOPEN_INSIDE(hwloc_dl_load)
 
 #endif

@@ -1,16 +1,17 @@
 /* mhd_dl.c - see mhd_dl.h. */
 #include "status/mhd_dl.h"
 
+#include "loop/dlopen.h"
+
 #ifdef MUSTER_DLOPEN_VIEWS
 
 #include "base/base.h"
-#include "loop/dlopen.h"
 
 struct mhd_dl mhd_dl;
 
 static const struct dlopen_symbol symbols[] = {
 #define SYMBOL(name) { "MHD_" #name, &mhd_dl.name },
-    LATE_MHD(SYMBOL)
+    MHD_DL(SYMBOL)
 #undef SYMBOL
 };
 
@@ -29,10 +30,6 @@ int mhd_dl_load(struct muster_error *err)
 
 #else
 
-int mhd_dl_load(struct muster_error *err)
-{
-    (void)err;
-    return 0;
-}
+DLOPEN_INSIDE(mhd_dl_load)
 
 #endif

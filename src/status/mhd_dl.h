@@ -9,7 +9,7 @@
 
 #ifdef MUSTER_DLOPEN_VIEWS
 
-#define LATE_MHD(X)                                                                    \
+#define MHD_DL(X)                                                                      \
     X(add_response_header)                                                             \
     X(create_response_from_buffer)                                                     \
     X(create_response_from_callback)                                                   \
@@ -26,9 +26,9 @@
     X(suspend_connection)
 
 struct mhd_dl {
-#define LATE_MHD_MEMBER(name) __typeof__(&MHD_##name) name;
-    LATE_MHD(LATE_MHD_MEMBER)
-#undef LATE_MHD_MEMBER
+#define MHD_DL_MEMBER(name) __typeof__(&MHD_##name) name;
+    MHD_DL(MHD_DL_MEMBER)
+#undef MHD_DL_MEMBER
 };
 
 extern struct mhd_dl mhd_dl;

@@ -50,25 +50,22 @@ static struct memory_call *take(struct call_list *list)
 {
     return (struct memory_call *)call_list_take(list);
 }
+
 static const struct async_store_ops hash_ops;
 
 static int take_number(struct core *c, struct memory_call *call)
 {
-    for (uint32_t i = 0; i < c->peers_size; i++)
-        if (!c->peers[i]) {
-            c->peers[i] = call;
-            call->peer = i;
-            return 0;
-        }
-    const size_t size = c->peers_size ? 2 * c->peers_size : 8;
-    struct memory_call **peers = mem_realloc_array(c->peers, size, sizeof *peers);
+    size_t free = 0;
+
+    while (free < c->peers_size && c->peers[free])
+        free++;
+    struct memory_call **peers =
+        mem_grow_to(c->peers, &c->peers_size, free, sizeof *peers);
     if (!peers)
         return MUSTER_ENOMEM;
-    memset(peers + c->peers_size, 0, (size - c->peers_size) * sizeof *peers);
-    call->peer = (uint32_t)c->peers_size;
-    peers[c->peers_size] = call;
     c->peers = peers;
-    c->peers_size = size;
+    peers[free] = call;
+    call->peer = (uint32_t)free;
     return 0;
 }
 

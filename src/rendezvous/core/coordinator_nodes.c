@@ -128,19 +128,12 @@ void node_session_remove(struct coordinator *h, struct node_session *w)
 
 int coordinator_reserve_peer(struct coordinator *h, uint32_t peer)
 {
-    size_t size = h->by_peer_size ? h->by_peer_size : 64;
-    struct node_session **by_peer;
+    struct node_session **by_peer =
+        mem_grow_to(h->by_peer, &h->by_peer_size, peer, sizeof *by_peer);
 
-    if (peer < h->by_peer_size)
-        return 0;
-    while (size <= peer)
-        size *= 2;
-    by_peer = mem_realloc_array(h->by_peer, size, sizeof *by_peer);
     if (!by_peer)
         return MUSTER_ENOMEM;
-    memset(by_peer + h->by_peer_size, 0, (size - h->by_peer_size) * sizeof *by_peer);
     h->by_peer = by_peer;
-    h->by_peer_size = size;
     return 0;
 }
 

@@ -39,19 +39,11 @@ static void link_out(struct link *l)
 
 int peers_reserve(struct store *s, uint32_t peer)
 {
-    size_t size = s->peers_size ? s->peers_size : 16;
-    struct peer *peers;
+    struct peer *peers = mem_grow_to(s->peers, &s->peers_size, peer, sizeof *peers);
 
-    if (peer < s->peers_size)
-        return 0;
-    while (size <= peer)
-        size *= 2;
-    peers = mem_realloc_array(s->peers, size, sizeof *peers);
     if (!peers)
         return MUSTER_ENOMEM;
-    memset(peers + s->peers_size, 0, (size - s->peers_size) * sizeof *peers);
     s->peers = peers;
-    s->peers_size = size;
     return 0;
 }
 
