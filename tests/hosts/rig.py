@@ -295,3 +295,15 @@ class Rig:
             holder.kill()
             holder.wait()
         shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def start_munged(host: Host, where: Path, name: str = "munge") -> Process:
+    """munged on a host, listening at WHERE/NAME.socket; those that share WHERE have one key."""
+    key = where / "munge.key"
+    if not key.exists():
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+    files = [f"--{kind}-file={where}/{name}.{kind}" for kind in ("pid", "log", "seed")]
+    daemon = host.start(["munged", "--foreground", "--force", f"--socket={where}/{name}.socket", f"--key-file={key}", *files])
+    daemon.wait_for("Created socket")
+    return daemon

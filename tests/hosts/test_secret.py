@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rig import MUSTER, ROOT, Host, Process, Rig
+from rig import MUSTER, ROOT, Host, Process, Rig, start_munged
 from test_run import CONF, ENV, WORKER, finish, node, up
 
 TORCHRUN = ROOT / "build/venv/bin/torchrun"
@@ -207,13 +207,8 @@ def test_munge_gives_the_secret(tmp_path: Path, encrypt: bool) -> None:
         pytest.skip("no munged here")
     with tempfile.TemporaryDirectory() as there, Rig(3) as rig:
         os.chmod(there, 0o755)
-        key = Path(there, "key")
-        key.write_bytes(os.urandom(128))
-        key.chmod(0o600)
-        files = [f"--{name}-file={there}/{name}" for name in ("key", "pid", "log", "seed")]
-        daemon = rig[2].start(["munged", "--foreground", "--force", f"--socket={there}/socket", *files])
-        daemon.wait_for("Created socket")
-        env = {**ENV, "MUSTER_MUNGE_SOCKET": f"{there}/socket"}
+        daemon = start_munged(rig[2], Path(there))
+        env = {**ENV, "MUSTER_MUNGE_SOCKET": f"{there}/munge.socket"}
 
         def munged(host: Host, *before: str, more: str = "") -> Process:
             return host.start([*before, MUSTER, "run", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job",
@@ -245,27 +240,17 @@ def test_munge_down_and_clocks_apart(tmp_path: Path) -> None:
         pytest.skip("no munged here")
     with tempfile.TemporaryDirectory() as there, Rig(3) as rig:
         os.chmod(there, 0o755)
-        key = Path(there, "key")
-        key.write_bytes(os.urandom(128))
-        key.chmod(0o600)
-
-        def daemon(host: Host, name: str) -> Process:
-            files = [f"--{kind}-file={there}/{name}.{kind}" for kind in ("pid", "log", "seed")]
-            d = host.start(["munged", "--foreground", "--force", f"--socket={there}/{name}", f"--key-file={key}", *files])
-            d.wait_for("Created socket")
-            return d
-
         def munged(host: Host, name: str) -> Process:
             return host.start([MUSTER, "run", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job",
                                "--rdzv-endpoint=node1:29400", f"--rdzv-conf={CONF},munge=1", WORKER, str(tmp_path)],
-                              **ENV, MUSTER_MUNGE_SOCKET=f"{there}/{name}")
+                              **ENV, MUSTER_MUNGE_SOCKET=f"{there}/{name}.socket")
 
-        daemons = [daemon(rig[2], "right")]
+        daemons = [start_munged(rig[2], Path(there), "right")]
         rig[2].clock_ahead(3600)
-        daemons.append(daemon(rig[2], "ahead"))
+        daemons.append(start_munged(rig[2], Path(there), "ahead"))
         down = munged(rig[1], "down")
         assert down.wait() != 0
-        assert f"munged does not run here: no socket at {there}/down" in down.output(), down.output()
+        assert f"munged does not run here: no socket at {there}/down.socket" in down.output(), down.output()
         first = munged(rig[0], "right")
         first.wait_until(lambda: ports(rig[0]) == [29400])
         ahead = munged(rig[2], "ahead")

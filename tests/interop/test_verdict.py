@@ -39,7 +39,7 @@ def verdict(text):
 
 
 @pytest.mark.parametrize("how,says", [
-    ("raise", r"RuntimeError: bad data shard 17\n +File \".*verdict_worker.py\", line \d+, in load"),
+    ("raise", r"RuntimeError: bad data shard 17\n +File \".*ways_to_fail.py\", line \d+, in load"),
     ("exit", r"exited with code 7"),
     ("segv", r"crashed: SIGSEGV"),
     ("kill", r"killed by SIGKILL; the kernel does not tell by whom"),
@@ -67,7 +67,7 @@ def test_restart_budget_of_the_job(tmp_path):
         assert a.wait(120) == 0, a.text()[-3000:]
         assert b.wait(20) == 0, b.text()[-3000:]
         for job in (a, b):
-            lines = re.findall(r"rank 3 on \S+ failed: RuntimeError: bad data shard 17 \(verdict_worker.py:\d+\)\. Restart (\d) of 3\.", job.text())
+            lines = re.findall(r"rank 3 on \S+ failed: RuntimeError: bad data shard 17 \(ways_to_fail.py:\d+\)\. Restart (\d) of 3\.", job.text())
             assert lines == ["1", "2"], job.text()[-3000:]
             assert sorted(set(re.findall(r"BEGIN \d (\d)", job.text()))) == ["0", "1", "2"]
     stories = [json.loads(r.read_text()) for r in report]

@@ -1,31 +1,11 @@
 """A worker of test_verdict.py: real gloo, and one rank that fails the way HOW says in round AT."""
 import os
-import signal
 import sys
 import time
 
 import torch
 import torch.distributed as dist
-
-
-def load(shard):
-    raise RuntimeError(f"bad data shard {shard}")
-
-
-def fail(how):
-    if how == "raise":
-        load(17)
-    elif how == "exit":
-        os._exit(7)
-    elif how == "segv":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    elif how == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif how == "garbage":
-        sys.stderr.buffer.write(b"\x1b[2J\xff\x00 over and out \x1b]0;title\x07\n")
-        sys.stderr.flush()
-        os._exit(3)
-
+from ways_to_fail import fail
 
 rank, restart = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 print("BEGIN", rank, restart, sys.stderr.isatty(), flush=True)

@@ -1,14 +1,13 @@
 """A real Slurm on the hosts of the rig: slurmctld on the first, slurmd on each."""
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
 from typing import Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "hosts"))
-from rig import Process, Rig, clock  # noqa: E402
+from rig import Process, Rig, clock, start_munged  # noqa: E402
 
 CONF = """
 ClusterName=rig
@@ -59,18 +58,10 @@ class Cluster:
     def _start(self, count: int) -> None:
         here = self.rig.dir
         (here / "state").mkdir()
-        key = here / "munge.key"
-        key.write_bytes(os.urandom(128))
-        key.chmod(0o600)
         self.conf = here / "slurm.conf"
         self.conf.write_text(CONF.format(dir=here, nodes=f"node[1-{count}]"))
         first = self.rig[0]
-        first.start(["munged", "--foreground", "--force", "--key-file", str(key),
-                     "--socket", str(here / "munge.socket"),
-                     "--pid-file", str(here / "munge.pid"),
-                     "--log-file", str(here / "munge.log"),
-                     "--seed-file", str(here / "munge.seed")])
-        self._until("munged", lambda: (here / "munge.socket").exists())
+        start_munged(first, here)
         first.start(["slurmctld", "-D", "-f", str(self.conf)])
         for host in self.rig.hosts:
             host.start(["slurmd", "-D", "-f", str(self.conf), "-N", host.name])

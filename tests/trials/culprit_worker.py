@@ -1,37 +1,16 @@
 """A worker of the trial `culprit`: real DDP on gloo. In attempt n the n-th word of PLAN, how:rank, comes true; after the
 last one it trains on until somebody else ends it."""
-import ctypes
 import os
-import signal
+import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-
-def load(shard):
-    raise RuntimeError(f"bad data shard {shard}")
-
-
-def eat():
-    hog = []
-    while True:
-        hog.append(bytearray(b"x") * (8 << 20))
-
-
-def fail(how):
-    if how == "raise":
-        load(17)
-    elif how == "exit":
-        os._exit(7)
-    elif how == "segv":
-        ctypes.string_at(0)
-    elif how == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif how == "oom":
-        eat()
-
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interop"))
+from ways_to_fail import fail  # noqa: E402
 
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 plan = [word.split(":") for word in os.environ["PLAN"].split(",")]

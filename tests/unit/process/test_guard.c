@@ -540,23 +540,35 @@ static pid_t guard_process(const struct rig *r)
     return pid;
 }
 
-static void guard_is_killed(void **state)
+static pid_t keeper_process(const struct rig *r)
+{
+    return guard_root(r->guard);
+}
+
+/* Whichever of the two dies: the tree goes with it, and the agent is told. */
+static void tree_goes_with(pid_t (*victim)(const struct rig *r))
 {
     struct rig r;
     int fds[2];
     char text[4];
-    (void)state;
+
     open_rig(&r);
     assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
     spawn_tree(&r, fds[1]);
     close(fds[1]);
     assert_int_equal(read(fds[0], text, 3), 3);
-    kill(guard_process(&r), SIGKILL);
+    kill(victim(&r), SIGKILL);
     uv_run(&r.loop, UV_RUN_DEFAULT);
     assert_int_equal(r.seen.lost, 1);
     gone_within(fds[0], 2000);
     close(fds[0]);
     close_rig(&r);
+}
+
+static void guard_is_killed(void **state)
+{
+    (void)state;
+    tree_goes_with(guard_process);
 }
 
 static void agent_is_killed(void **state)
@@ -584,21 +596,8 @@ static void agent_is_killed(void **state)
 
 static void keeper_is_killed(void **state)
 {
-    struct rig r;
-    int fds[2];
-    char text[4];
     (void)state;
-    open_rig(&r);
-    assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
-    spawn_tree(&r, fds[1]);
-    close(fds[1]);
-    assert_int_equal(read(fds[0], text, 3), 3);
-    kill(guard_root(r.guard), SIGKILL);
-    uv_run(&r.loop, UV_RUN_DEFAULT);
-    assert_int_equal(r.seen.lost, 1);
-    gone_within(fds[0], 2000);
-    close(fds[0]);
-    close_rig(&r);
+    tree_goes_with(keeper_process);
 }
 
 /* As `pkill -9 muster` does it: daemons of workers end all the same. */
