@@ -8,7 +8,8 @@ for each rule that is broken:
   - includes between folders of src/ form no cycle, and each path is written from src/;
   - no folder has more than 55 files, and at most 22 headers are called `_int.h`;
   - the keys of --rdzv-conf are read by way of their table, rendezvous/core/conf_table.c;
-  - unit tests lie in a folder that is named after a room.
+  - unit tests lie in a folder that is named after a room;
+  - each row of SECURITY.md's "Who can do what" names tests that exist.
 """
 from __future__ import annotations
 
@@ -65,6 +66,20 @@ def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
+def promises() -> list[str]:
+    """What is wrong with the last column of SECURITY.md's table."""
+    text = (ROOT / "SECURITY.md").read_text().partition("## Who can do what")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][2:]
+    tests = "".join(p.read_text() for end in ("py", "c") for p in (ROOT / "tests").rglob(f"*.{end}"))
+    out = [] if len(rows) >= 10 else ["SECURITY.md: its table is not where it was"]
+    for row in rows:
+        named = re.findall(r"`([^`]+)`", row[-1])
+        missing = [n for n in named if not ((ROOT / n).exists() if "/" in n else re.search(rf"\b{re.escape(n)}\(", tests))]
+        if not named or missing:
+            out.append(f"SECURITY.md: '{row[0]}' is shown by no test{': ' if missing else ''}{', '.join(missing)}")
+    return out
+
+
 def broken(core_sources: set[Path]) -> list[str]:
     out = []
     sources = sorted(p for p in SRC.rglob("*.[ch]"))
@@ -110,7 +125,7 @@ def broken(core_sources: set[Path]) -> list[str]:
     for path in sorted((ROOT / "tests/unit").iterdir()):
         if path.is_dir() and path.name not in rooms:
             out.append(f"tests/unit/{path.name}: there is no room src/{path.name}")
-    return out
+    return out + promises()
 
 
 def main() -> int:

@@ -30,11 +30,13 @@
 #define YELLOW NCURSES_BITS(2U, 0)
 
 static const char help[] =
-    "usage: muster top [JOB]\n"
+    "usage: muster top [JOB | HOST:PORT[/JOB]] [--token-file FILE]\n"
     "\n"
     "The jobs on this machine, live. JOB is a run id (--rdzv-id) or the process "
     "number\n"
-    "of an agent; without it all jobs of yours are shown.\n"
+    "of an agent; without it all jobs of yours are shown. HOST:PORT asks the store of\n"
+    "a job elsewhere; --token-file (or MUSTER_TOKEN) has the secret of a job that has\n"
+    "one.\n"
     "\n"
     "  up, down, page  choose a line          l  last lines of a worker\n"
     "  enter, space    open or close a node   k  stacks (`muster stacks`)\n"
@@ -53,7 +55,7 @@ struct row {
 };
 
 struct top {
-    const char *job;
+    const char *job, *token_file; /* NULL: all; none */
     struct answers all;
     struct muster_error why; /* the last asking failed; code 0: it did not */
     struct row *rows;        /* owned */
@@ -163,7 +165,7 @@ static void refresh_answers(struct top *t)
     struct answers all;
     struct muster_error why = { 0 };
 
-    if (answers_get(&all, t->job, NULL, "status", &why) == 0) {
+    if (answers_get(&all, t->job, t->token_file, "status", &why) == 0) {
         answers_fini(&t->all);
         t->all = all;
         t->why.code = 0;
@@ -446,6 +448,15 @@ static void set_text(struct top *t, const char *title, struct span text)
     t->text_first = SIZE_MAX / 2; /* the end of it */
 }
 
+/* The agent that has told of the job; without a pid: its store has, elsewhere. */
+static struct local_name told_by(const struct top *t, const struct row *r)
+{
+    for (size_t i = 0; i < t->all.count; i++)
+        if (t->all.calls[i].answer == r->status)
+            return t->all.calls[i].name;
+    return (struct local_name){ 0 };
+}
+
 static void show_lines(struct top *t)
 {
     const struct row *r = chosen(t);
@@ -456,9 +467,11 @@ static void show_lines(struct top *t)
     if (rank < 0)
         return;
     snprintf(title, sizeof title, "last lines of rank %lld", (long long)rank);
-    for (size_t i = 0; i < t->all.count; i++)
-        if (t->all.calls[i].answer == r->status)
-            call.name = t->all.calls[i].name;
+    call.name = told_by(t, r);
+    if (!call.name.pid) {
+        set_text(t, title, span_str("They are told on the job's own machines."));
+        return;
+    }
     json_t *ask = json_pack("{s:s, s:I}", "ask", "lines", "rank", (json_int_t)rank);
     if (ask && local_socket_ask(ask, &call, 1, 2000, NULL) == 0)
         set_text(t, title,
@@ -475,19 +488,28 @@ static void show_stacks(struct top *t)
     const struct row *r = chosen(t);
     const struct span id =
         json_span(json_object_get(r ? r->status : NULL, "job"), "run_id");
-    char job[256], rank[24];
-    char *argv[] = { (char *)"muster", (char *)"stacks", job, NULL, NULL, NULL };
+    char job[1400], rank[24];
+    char *argv[] = {
+        (char *)"muster", (char *)"stacks", job, NULL, NULL, NULL, NULL, NULL
+    };
+    int words = 3;
     struct buf out;
     int fds[2];
 
     if (!r || pipe2(fds, O_CLOEXEC) < 0)
         return;
-    snprintf(job, sizeof job, "%.*s", (int)MIN_OF(id.n, sizeof job - 1),
+    const bool far = t->job && !told_by(t, r).pid;
+    snprintf(job, sizeof job, "%.*s%s%.*s", far ? (int)strcspn(t->job, "/") : 0,
+             far ? t->job : "", far ? "/" : "", (int)MIN_OF(id.n, 256u),
              (const char *)id.p);
     if (r->worker) {
         snprintf(rank, sizeof rank, "%lld", (long long)chosen_rank(r));
-        argv[3] = (char *)"--rank";
-        argv[4] = rank;
+        argv[words++] = (char *)"--rank";
+        argv[words++] = rank;
+    }
+    if (t->token_file) {
+        argv[words++] = (char *)"--token-file";
+        argv[words++] = (char *)(uintptr_t)t->token_file;
     }
     const pid_t pid = fork();
     if (pid == 0) {
@@ -653,23 +675,51 @@ static void run(struct top *t)
     }
 }
 
+static int parse(int argc, char **argv, struct top *t, bool *helps,
+                 struct muster_error *err)
+{
+    static const struct option options[] = {
+        { "token-file", required_argument, NULL, 'T' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
+    };
+
+    *helps = false;
+    optind = 0;
+    opterr = 0;
+    for (int c; (c = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
+        if (c == 'T')
+            t->token_file = optarg;
+        else if (c == 'h')
+            *helps = true;
+        else
+            return err_set(err, MUSTER_EINVAL, "%s: %s; see `muster top --help`",
+                           argv[optind - 1],
+                           c == ':' ? "needs a value" : "there is no such option");
+    }
+    if (optind < argc)
+        t->job = argv[optind++];
+    if (optind < argc)
+        return err_set(err, MUSTER_EINVAL,
+                       "%s: one job at most; see `muster top --help`", argv[optind]);
+    return 0;
+}
+
 int cmd_top(int argc, char **argv)
 {
     struct top t = { .sort = 'r' };
     struct muster_error err = { 0 };
-    int rc = 0;
+    bool helps;
+    int rc = parse(argc, argv, &t, &helps, &err);
 
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        fputs(help, stdout);
-        return 0;
-    }
-    if (argc > 2 || (argc > 1 && argv[1][0] == '-')) {
-        err_set(&err, MUSTER_EINVAL, "%s: one job at most; see `muster top --help`",
-                argv[argc - 1]);
+    if (rc < 0) {
         cmd_error(PROG, &err);
         return 2;
     }
-    t.job = argc > 1 ? argv[1] : NULL;
+    if (helps) {
+        fputs(help, stdout);
+        return 0;
+    }
     (void)setlocale(LC_CTYPE, "");
     buf_init(&t.text, SIZE_MAX);
     t.rows = mem_calloc(ROWS_MAX, sizeof *t.rows);
@@ -679,7 +729,7 @@ int cmd_top(int argc, char **argv)
     if (rc == 0 && t.job) { /* A job that is not there is told before the screen is. */
         struct answers all;
 
-        rc = answers_get(&all, t.job, NULL, "status", &err);
+        rc = answers_get(&all, t.job, t.token_file, "status", &err);
         if (rc == 0)
             answers_fini(&all);
     }

@@ -279,6 +279,23 @@ def test_other_users_of_the_same_machine(tmp_path: Path, token: str) -> None:
         finish(nodes, tmp_path)
 
 
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_whoever_has_a_members_address(tmp_path: Path, token: str, encrypt: bool) -> None:
+    """He may pass for one of its workers, whoever he is: keys, and no seat. With --encrypt an address is worth nothing."""
+    with Rig(2) as rig:
+        nodes = [node(h, "node1:29400", tmp_path, token, *(["--encrypt"] if encrypt else []), nnodes="2") for h in rig.hosts]
+        up(nodes, 2)
+        for port in ports(rig[0]):
+            got = rig[1].run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3",
+                              "-c", Path(ATTACKER).read_text(), rig[0].ip4, str(port), "job"])
+            answers = dict(line.split(": ", 1) for line in got.splitlines())
+            assert ("y<open>" in answers["set"]) == (not encrypt), got
+            assert (answers["list"] == "b''") == encrypt, got
+            for seat in ("hello", "job", "stats"):
+                assert answers[seat] == "b''", got
+        finish(nodes, tmp_path)
+
+
 def test_the_relay_is_for_the_jobs_own_user(tmp_path: Path, token: str) -> None:
     """With --encrypt, also on a member's machine that serves nothing itself."""
     with Rig(2) as rig:
@@ -308,7 +325,7 @@ def test_a_job_without_a_secret_says_so_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_whoever_has_the_token_may_look(tmp_path: Path, token: str, encrypt: bool) -> None:
-    """`muster status` and `muster stacks` of a store elsewhere, without the run's name; and without the token."""
+    """`muster status`, `stacks` and `top` of a store elsewhere, without the run's name; and without the token."""
     with Rig(3) as rig:
         nodes = [node(h, "node1:29400", tmp_path, token, *(["--encrypt"] if encrypt else []), nnodes="2") for h in rig.hosts[:2]]
         up(nodes, 2)
@@ -316,7 +333,16 @@ def test_whoever_has_the_token_may_look(tmp_path: Path, token: str, encrypt: boo
         assert status["job"]["run_id"] == "job" and len(status["nodes"]) == 2, status
         seen = json.loads(rig[2].run([MUSTER, "stacks", "node1:29400/job", "--json", token]))
         assert seen["schema"] == "muster-stacks/1" and "rank" in json.dumps(seen["seen"]), seen
-        for command in ("status", "stacks"):
+        at = ["tmux", "-L", f"muster-{tmp_path.name}"]
+        rig[2].run([*at, "new-session", "-d", "-x", "120", "-y", "30", f"{MUSTER} top node1:29400 {token}; sleep 60"])
+        try:
+            for keys, shown in (None, "2 nodes, 2 ranks"), ("k", r"ranks? \(\d"):
+                if keys:
+                    rig[2].run([*at, "send-keys", keys])
+                nodes[0].wait_until(lambda: re.search(shown, rig[2].run([*at, "capture-pane", "-p"])) is not None)
+        finally:
+            rig[2].run([*at, "kill-server"])
+        for command in ("status", "stacks", "top"):
             blind = rig[2].start([MUSTER, command, "node1:29400"])
             assert blind.wait() == 1
             assert "the job has a secret: give --token-file=FILE" in blind.output()
