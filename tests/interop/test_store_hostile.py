@@ -19,6 +19,7 @@ import time
 import pytest
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _RendezvousState
 
+from patience import clock
 from stores import (ADD, APPEND, CAS, GET, LIST, MAGIC, MGET, MSET, MUSTER, PING, PUSH,
                     SET, WAIT, Server, Wire, blob, hello, ours, request, u64)
 
@@ -523,10 +524,10 @@ def test_a_state_named_many_times_is_read_once(server):
     value = base64.b64encode(pickle.dumps(state)[:-1] + b"#")  # wrong, but only at its end
     key = "/torch.rendezvous.long"
     pairs = [part for _ in range(20000) for part in (key, "")] + [key, value]
-    began = time.monotonic()
+    began = clock()
     stranger.send(MSET, pairs)
     stranger.ping()
-    took = time.monotonic() - began
+    took = clock() - began
     assert took < 5, f"the store was busy for {took:.1f} s"
 
 

@@ -6,9 +6,9 @@ import os
 import re
 import signal
 import subprocess
-import time
 
 import pytest
+from patience import clock
 from watched import MUSTER, ROOT, free_port, get, muster, running, start, status, stop, until, url
 
 
@@ -120,9 +120,9 @@ def test_a_stopped_agent_does_not_delay_the_others(tmp_path):
         os.kill(a.pid, signal.SIGSTOP)
         best = 99.0
         for _ in range(3):  # a loaded machine is slow; once is proof
-            began = time.monotonic()
+            began = clock()
             listed = json.loads(muster("status", "--json").stdout)
-            best = min(best, time.monotonic() - began)
+            best = min(best, clock() - began)
             assert b.pid in [j["pid"] for j in listed["jobs"]]
             silent = {x["pid"]: x["error"] for x in listed["silent"]}
             assert "is it stopped?" in silent[a.pid]

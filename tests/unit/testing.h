@@ -14,6 +14,10 @@
 #include "base/mem.h"
 #include "muster/error.h"
 
+/* For waits for what will come: a crowded machine has time for it, and a test that
+ * hangs still ends. */
+#define PATIENCE_MS 300000u
+
 /* Runs the body once for each n with the n-th allocation failing, until a run asks for
  * fewer than n. The body must not leak or crash, and either succeed or say ENOMEM:
  *

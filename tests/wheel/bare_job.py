@@ -33,7 +33,7 @@ def processes():
 
 
 def until(condition):
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 600
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -248,7 +248,7 @@ static void on_news(void *ctx, enum muster_news news, const char *text)
 
 static void wait_for(atomic_int *n)
 {
-    for (int i = 0; i < 20000 && *n == 0; i++)
+    for (unsigned i = 0; i < PATIENCE_MS && *n == 0; i++)
         (void)usleep(1000);
     assert_int_equal(*n, 1);
 }

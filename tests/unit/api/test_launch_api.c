@@ -129,11 +129,12 @@ static void no_allocation_that_fails_ends_the_program(void **state)
     (void)state;
     (void)clearenv(); /* Each variable would be several allocations. */
     (void)setenv("PATH", "/bin:/usr/bin", 1);
-    (void)alarm(100); /* The launch itself takes care of SIGTERM. */
     for (struct failing f = failing_first(); failing_next(&f);) {
         struct muster_error err = { 0 };
-        const int rc = launch("exit 0", &err);
+        int rc;
 
+        (void)alarm(PATIENCE_MS / 1000); /* The launch itself takes care of SIGTERM. */
+        rc = launch("exit 0", &err);
         failed += rc < 0;
         if (rc < 0)
             assert_true(err.text[0]);

@@ -460,7 +460,7 @@ static void a_child_leaves_the_handler_alone(void **state)
     child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        (void)alarm(60); /* Should it hang. */
+        (void)alarm(PATIENCE_MS / 1000); /* Should it hang. */
         _exit(!is_refused(r));
     }
     assert_int_equal(waitpid(child, &status, 0), child);

@@ -16,8 +16,7 @@
 #include "base/buf.h"
 #include "testing.h"
 
-#define TICK_MS  5
-#define PATIENCE 4000 /* ticks: 20 s or more */
+#define TICK_MS 5
 
 /* --- inotify that can be used up, in the place of libc's -------------------------- */
 
@@ -188,7 +187,7 @@ static bool has_shown(const struct rig *r, int which, const char *text)
 
 static void until_shown(struct rig *r, int which, const char *text)
 {
-    const uint64_t by = uv_hrtime() + PATIENCE * TICK_MS * 1000000ull;
+    const uint64_t by = uv_hrtime() + PATIENCE_MS * UINT64_C(1000000);
 
     while (!has_shown(r, which, text)) {
         if (uv_hrtime() > by)
@@ -201,7 +200,7 @@ static void until_shown(struct rig *r, int which, const char *text)
 
 static void until_copied(struct rig *r, const char *text)
 {
-    const uint64_t by = uv_hrtime() + PATIENCE * TICK_MS * 1000000ull;
+    const uint64_t by = uv_hrtime() + PATIENCE_MS * UINT64_C(1000000);
     char copy[128] = "";
 
     while (strcmp(copy, text) != 0) {
@@ -215,7 +214,7 @@ static void until_copied(struct rig *r, const char *text)
 
 static void drain(struct rig *r)
 {
-    const uint64_t by = uv_hrtime() + PATIENCE * TICK_MS * 1000000ull;
+    const uint64_t by = uv_hrtime() + PATIENCE_MS * UINT64_C(1000000);
     const unsigned before = r->drains;
 
     tails_drain(r->tails, on_drained, r);
@@ -336,7 +335,7 @@ static void growing_line(void **state)
     assert_int_equal(rig_open(&r), 0);
     assert_int_equal(follow(&r, OUT, -1), 0);
     while (buf_len(&r.shown[OUT]) == 0) {
-        if (dots == PATIENCE)
+        if (dots == PATIENCE_MS / TICK_MS)
             fail_msg("nothing shown of a line of %zu dots", dots);
         say(&r, OUT, ".");
         dots++;

@@ -52,7 +52,7 @@ static void on_tick_closed(uv_handle_t *h)
 static void spin(bool (*done)(struct side *a, struct side *b), struct side *a,
                  struct side *b)
 {
-    const uint64_t by = uv_hrtime() + 20000000000u;
+    const uint64_t by = uv_hrtime() + PATIENCE_MS * UINT64_C(1000000);
     uv_timer_t *tick = mem_calloc(1, sizeof *tick);
 
     uv_timer_init(&loop, tick);

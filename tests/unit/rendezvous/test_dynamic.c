@@ -18,8 +18,6 @@
 #include "store/client.h"
 #include "store/server.h"
 
-#define PATIENCE_MS UINT64_C(30000)
-
 /* ---- A node under test, and waiting for what it says ---- */
 
 struct node {
@@ -43,14 +41,14 @@ static void on_tick(uv_timer_t *t)
 /* Runs the loop until *flag. */
 static void until(const bool *flag)
 {
-    const uint64_t by = uv_hrtime() + PATIENCE_MS * 1000000u;
+    const uint64_t by = uv_hrtime() + PATIENCE_MS * UINT64_C(1000000);
 
     assert_int_equal(uv_timer_start(&patience, on_tick, 5, 5), 0);
     while (!*flag && uv_hrtime() < by)
         (void)uv_run(&loop, UV_RUN_ONCE);
     assert_int_equal(uv_timer_stop(&patience), 0);
     if (!*flag)
-        fail_msg("nothing came within %lu ms", (unsigned long)PATIENCE_MS);
+        fail_msg("nothing came within %u ms", PATIENCE_MS);
 }
 
 static void on_next(void *ctx, int status, const struct rdzv_round *round,
@@ -805,14 +803,10 @@ int main(void)
     };
 
     const struct CMUnitTest again[] = {
-        WITH_LOOP(one_node_alone),
-        WITH_LOOP(old_rounds_are_forgotten),
-        WITH_LOOP(three_nodes_agree),
-        WITH_LOOP(a_newcomer_is_told_and_let_in),
-        WITH_LOOP(a_join_can_be_canceled),
-        WITH_LOOP(cancels_whenever_it_is_told_to),
-        WITH_LOOP(leaving_ends_a_join),
-        WITH_LOOP(one_machine_has_two_nodes),
+        WITH_LOOP(one_node_alone),         WITH_LOOP(old_rounds_are_forgotten),
+        WITH_LOOP(three_nodes_agree),      WITH_LOOP(a_newcomer_is_told_and_let_in),
+        WITH_LOOP(a_join_can_be_canceled), WITH_LOOP(cancels_whenever_it_is_told_to),
+        WITH_LOOP(leaving_ends_a_join),    WITH_LOOP(one_machine_has_two_nodes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL) +

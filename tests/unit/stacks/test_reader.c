@@ -87,7 +87,7 @@ static void a_process_is_seen_with_its_frames_and_left_as_it_was(void **state)
     kill(stopped, SIGSTOP);
     while (proc_state(stopped, NULL) != 'T')
         usleep(1000);
-    look(&s, targets, 2, envp, 10000, false);
+    look(&s, targets, 2, envp, PATIENCE_MS, false);
     assert_int_equal(s.calls, 1);
     assert_int_equal(s.status, 0);
     assert_int_equal(s.sample.count, 2);
@@ -121,7 +121,7 @@ static void one_that_is_gone_is_told_as_such(void **state)
 
     (void)state;
     end(pid);
-    look(&s, &target, 1, envp, 10000, false);
+    look(&s, &target, 1, envp, PATIENCE_MS, false);
     assert_int_equal(s.status, 0);
     assert_int_equal(stack_kind_of(&s.sample.ranks[0]), STACK_GONE);
     stack_sample_fini(&s.sample);
@@ -157,7 +157,7 @@ static void a_reading_can_be_given_up(void **state)
     struct seen s = { 0 };
 
     (void)state;
-    look(&s, &target, 1, envp, 10000, true);
+    look(&s, &target, 1, envp, PATIENCE_MS, true);
     assert_int_equal(s.calls, 0);
 }
 

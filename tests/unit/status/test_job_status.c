@@ -551,13 +551,13 @@ static void facts_travel(void **state)
     buf_fini(&b);
 }
 
-/* Ten thousand nodes: each answer is made within 50 ms (issued with room: a loaded
- * machine is slow, so the best of three counts). */
+/* Ten thousand nodes: each answer takes 50 ms of CPU time at the most (issued with
+ * room: cores differ, so the best of three counts). */
 static double ms_since(const struct timespec *from)
 {
     struct timespec now;
 
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return (double)(now.tv_sec - from->tv_sec) * 1e3 +
            (double)(now.tv_nsec - from->tv_nsec) / 1e6;
 }
@@ -600,12 +600,12 @@ static void ten_thousand_nodes_take_no_time(void **state)
         struct buf b;
 
         buf_init(&b, SIZE_MAX);
-        clock_gettime(CLOCK_MONOTONIC, &from);
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
         assert_int_equal(job_status_build(&s, &j.in), 0);
         job_status_metrics(&b, &s, true);
         best_metrics = MIN_OF(best_metrics, ms_since(&from));
         buf_clear(&b);
-        clock_gettime(CLOCK_MONOTONIC, &from);
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
         job_status_json(&b, &s, 0, true);
         best_json = MIN_OF(best_json, ms_since(&from));
         assert_int_equal(s.count, NODES);

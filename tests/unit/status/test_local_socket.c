@@ -14,8 +14,6 @@
 #include "loop/clock.h"
 #include "status/local_socket.h"
 
-#define SOON_MS 20000u /* for answers that must come; a loaded machine is slow */
-
 /* --- an agent in a child ---------------------------------------------------------- */
 
 struct later {
@@ -157,7 +155,8 @@ static struct local_call ask(struct agent a, const char *request, uint64_t timeo
 static void answers_now_and_later(void **state)
 {
     const struct agent a = start();
-    struct local_call c = ask(a, "{\"ask\": \"echo\", \"x\": \"\\u00e9\\n\"}", SOON_MS);
+    struct local_call c =
+        ask(a, "{\"ask\": \"echo\", \"x\": \"\\u00e9\\n\"}", PATIENCE_MS);
 
     (void)state;
     assert_non_null(c.answer);
@@ -165,11 +164,11 @@ static void answers_now_and_later(void **state)
                         "\xc3\xa9\n");
     local_calls_fini(&c, 1);
 
-    c = ask(a, "{\"ask\": \"slow\"}", SOON_MS);
+    c = ask(a, "{\"ask\": \"slow\"}", PATIENCE_MS);
     assert_string_equal(json_string_value(json_object_get(c.answer, "when")), "later");
     local_calls_fini(&c, 1);
 
-    c = ask(a, "{\"ask\": \"text\", \"count\": 1000000}", SOON_MS); /* 8 MB */
+    c = ask(a, "{\"ask\": \"text\", \"count\": 1000000}", PATIENCE_MS); /* 8 MB */
     assert_int_equal(json_array_size(c.answer), 1000000);
     local_calls_fini(&c, 1);
     finish(a);
@@ -187,7 +186,7 @@ static void refuses_with_a_sentence(void **state)
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        struct local_call c = ask(a, rows[i][0], SOON_MS);
+        struct local_call c = ask(a, rows[i][0], PATIENCE_MS);
 
         assert_null(c.answer);
         assert_int_equal(c.error.code, MUSTER_ENOTSUP);
@@ -246,7 +245,7 @@ static void closes_on_an_endless_line(void **state)
             break;
     assert_true(read(fd, &byte, 1) <= 0);
     close(fd);
-    struct local_call c = ask(a, "{\"ask\": \"echo\"}", SOON_MS);
+    struct local_call c = ask(a, "{\"ask\": \"echo\"}", PATIENCE_MS);
     assert_non_null(c.answer);
     local_calls_fini(&c, 1);
     finish(a);
@@ -264,8 +263,8 @@ static void outlives_askers_that_go(void **state)
         close(fd); /* before the answer */
     }
     struct local_call c = { .answer = NULL };
-    for (int i = 0; i < 2000 && !c.answer; i++) { /* The first 32 hold all places. */
-        c = ask(a, "{\"ask\": \"echo\"}", SOON_MS);
+    for (int i = 0; i < 30000 && !c.answer; i++) { /* The first 32 hold all places. */
+        c = ask(a, "{\"ask\": \"echo\"}", PATIENCE_MS);
         usleep(10000);
     }
     assert_non_null(c.answer);
@@ -319,7 +318,7 @@ static void is_listed_while_it_lives(void **state)
     assert_true(listed(a.pid, 0));
     finish(a);
     assert_false(listed(a.pid, 0));
-    struct local_call c = ask(a, "{\"ask\": \"echo\"}", SOON_MS);
+    struct local_call c = ask(a, "{\"ask\": \"echo\"}", PATIENCE_MS);
     assert_int_equal(c.error.code, MUSTER_ENOENT);
 }
 
@@ -361,7 +360,7 @@ static void other_users_are_strangers(void **state)
         struct local_call c = { .name = { 0, (int32_t)a.pid, 0 } };
         json_t *body = json_pack("{s:s}", "ask", "echo");
         struct muster_error err;
-        if (local_socket_ask(body, &c, 1, SOON_MS, &err) != 0 || c.answer ||
+        if (local_socket_ask(body, &c, 1, PATIENCE_MS, &err) != 0 || c.answer ||
             c.error.code != MUSTER_EACCES)
             _exit(2); /* The asker would not speak to root's agent, */
         const int fd = connect_to(0, a);

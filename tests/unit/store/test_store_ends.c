@@ -154,7 +154,7 @@ static void fork_with(struct muster_store *s)
 
     assert_true(child >= 0);
     if (child == 0) {
-        (void)alarm(60); /* Should it hang. */
+        (void)alarm(PATIENCE_MS / 1000); /* Should it hang. */
         const char *wrong = use_inherited(s);
 
         if (wrong)
