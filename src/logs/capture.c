@@ -20,7 +20,7 @@
 
 #define CHUNK (64u << 10)
 #define FLOOD (48 << 10) /* bytes at once of which only the last are looked at */
-#define ROOM  (512 << 10)
+#define ROOM  (1 << 20)
 #define READS 4 /* of one worker, then the others have their turn */
 
 struct stream {

@@ -5,7 +5,7 @@
  * numbered, at every agent. A question goes to all agents, and their bounded answers
  * come back together. Both pass through the coordinator, which is whoever serves the
  * round's store: the host of c10d, node 0 of a static rendezvous, the agent of rank 0
- * on etcd. Where a torchrun serves the store there is none: the channel then covers
+ * on etcd (on the backend "etcd" in a store of its own). Where a torchrun serves the store there is none: the channel then covers
  * this node alone, and channel_state() says so.
  *
  * On the agent's loop; no callback comes from inside a call. A job of one node has its

@@ -64,7 +64,7 @@ struct rdzv_handler_ops {
      * acted on as if its heartbeats had stopped, and one more brings it back. rank -1:
      * whoever has not left that round, while we wait for the next. May be NULL. */
     bool (*node_gone)(struct rdzv_handler *h, uint64_t round, int64_t rank);
-    /* How many nodes of that round are torchrun's, as far as known. May be NULL. */
+    /* How many nodes of that round are or may be torchrun's. May be NULL. */
     int64_t (*torch_nodes)(const struct rdzv_handler *h);
     void (*set_closed)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
     /* An orderly goodbye without closing: hands our place back. */

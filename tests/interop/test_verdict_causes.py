@@ -179,7 +179,7 @@ def etcd(tmp_path_factory):
         yield server
 
 
-@pytest.mark.parametrize("backend", ["etcd-v2", "etcd-v3"])
+@pytest.mark.parametrize("backend", ["etcd", "etcd-v2", "etcd-v3"])
 def test_etcd(tmp_path, backend, etcd):
     texts, codes = both(tmp_path, f"--rdzv-backend={backend}", f"--rdzv-endpoint={etcd.endpoint}", f"--rdzv-id=verdict-{backend}",
                         "--rdzv-conf=last_call_timeout=1", "--local-addr=127.0.0.1", scripts=(FAIL, FAIL))

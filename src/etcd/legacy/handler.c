@@ -3,6 +3,11 @@
  * versions, the lifecycle (rendezvous/shell.h) about what the agent is told; this sends
  * requests, keeps keys alive, and settles the workers' address in the version's store.
  *
+ * Workers serve their store themselves here. If rank 0 is ours, its agent serves one
+ * beside it where the job has its coordinator (record/channel.h), and leaves the port
+ * in the version's store, ahead of the workers' address: whoever has read that knows
+ * whether there is one.
+ *
  * Top to bottom: keys kept alive, requests, feed and legacy_perform, the workers'
  * address, what the lifecycle asks for, what the agent asks, opening and the end. */
 #include "base/err.h"
@@ -15,12 +20,15 @@
 #include "etcd/options.h"
 #include "loop/blocking_call.h"
 #include "loop/clock.h"
+#include "net/bind_address.h"
 #include "net/listen.h"
+#include "rendezvous/coordinator_driver.h"
 #include "rendezvous/core/conf_table.h"
 #include "rendezvous/core/request_queue.h"
 #include "rendezvous/local_identity.h"
 #include "rendezvous/registry.h"
 #include "rendezvous/shell.h"
+#include "store/server.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <netinet/in.h>
@@ -30,6 +38,8 @@
 
 #define RETRY_MS 1000u
 #define STORE_MS 300000u /* torch's EtcdStore waits so long */
+#define JOB_MS   10000u  /* a key that is there or not */
+#define JOB_PORT "muster/job"
 
 struct keep {
     struct legacy_handler *owner;
@@ -57,6 +67,13 @@ struct legacy_handler {
     char addr[1025], master[1025];
     uint64_t addr_by_ms; /* rank 0 has told the workers' address by then */
     struct blocking_call *naming;
+
+    char *bind;        /* owned; the user's word for where the server listens */
+    struct auth *auth; /* a reference, or NULL */
+    bool many;         /* several nodes may come */
+    struct bind_lookup *binding;
+    struct store_server *server; /* owned; the job's coordinator, once we were rank 0 */
+    uint16_t job_port;           /* of the one of this round; 0: there is none */
 };
 
 static void feed(struct legacy_handler *o, struct legacy_event *ev);
@@ -292,6 +309,38 @@ static void address_failed(struct legacy_handler *o, const struct muster_error *
         shell_feed_error(&o->shell, LIFE_ADDRESS, err);
 }
 
+static uint16_t port_of(struct span s)
+{
+    char text[8];
+
+    (void)snprintf(text, sizeof text, "%.*s", (int)MIN_OF(s.n, 7u), (const char *)s.p);
+    const long number = strtol(text, NULL, 10);
+    return number < 1 || number > 65535 ? 0 : (uint16_t)number;
+}
+
+/* Absent where rank 0 is torchrun's; and without it there is only less to tell. */
+static void on_job_port(void *ctx, int status, const struct c10d_reply *r,
+                        const struct muster_error *err)
+{
+    struct legacy_handler *o = ctx;
+
+    if (status == MUSTER_ECANCELED)
+        return; /* The store was closed under it: by us. */
+    if (status < 0 && status != MUSTER_ENOENT)
+        trace(o->trace, TRACE_WARN, "finding the job's coordinator: %s", err->text);
+    o->job_port = status < 0 ? 0 : port_of(r->value);
+    shell_feed_error(&o->shell, LIFE_ADDRESS, NULL);
+}
+
+static void read_job_port(struct legacy_handler *o)
+{
+    const struct c10d_request get = { .op = C10D_GET, .key = span_str(JOB_PORT) };
+    struct muster_error err = { 0 };
+
+    if (async_store_call(o->store, &get, 0, JOB_MS, on_job_port, o, &err) < 0)
+        address_failed(o, &err);
+}
+
 static void on_address(void *ctx, int status, const struct c10d_reply *r,
                        const struct muster_error *err)
 {
@@ -299,8 +348,6 @@ static void on_address(void *ctx, int status, const struct c10d_reply *r,
     struct muster_error bad = { 0 };
     struct c10d_list list;
     struct span addr = { NULL, 0 }, port = { NULL, 0 };
-    char text[8] = "";
-    long number;
 
     if (status < 0) {
         address_failed(o, err);
@@ -309,20 +356,18 @@ static void on_address(void *ctx, int status, const struct c10d_reply *r,
     list = r->list;
     (void)c10d_list_next(&list, &addr);
     (void)c10d_list_next(&list, &port);
-    (void)snprintf(text, sizeof text, "%.*s", (int)MIN_OF(port.n, 7u),
-                   (const char *)port.p);
-    number = strtol(text, NULL, 10);
-    if (addr.n == 0 || addr.n >= sizeof o->master || number < 1 || number > 65535) {
-        err_set(&bad, MUSTER_ESTATE, "rank 0 has announced no address but '%.*s:%s'",
-                (int)MIN_OF(addr.n, 200u), (const char *)addr.p, text);
+    o->round.master_port = port_of(port);
+    if (addr.n == 0 || addr.n >= sizeof o->master || o->round.master_port == 0) {
+        err_set(&bad, MUSTER_ESTATE, "rank 0 has announced no address but '%.*s:%.*s'",
+                (int)MIN_OF(addr.n, 200u), (const char *)addr.p,
+                (int)MIN_OF(port.n, 7u), (const char *)port.p);
         address_failed(o, &bad);
         return;
     }
     (void)snprintf(o->master, sizeof o->master, "%.*s", (int)addr.n,
                    (const char *)addr.p);
     o->round.master_addr = o->master;
-    o->round.master_port = (uint16_t)number;
-    shell_feed_error(&o->shell, LIFE_ADDRESS, NULL);
+    read_job_port(o);
 }
 
 static void read_address(struct legacy_handler *o)
@@ -346,24 +391,59 @@ static void on_published(void *ctx, int status, const struct c10d_reply *r,
         read_address(ctx);
 }
 
-static void publish(struct legacy_handler *o)
+static void announce(struct legacy_handler *o)
 {
+    const struct span keys[] = { span_str(JOB_PORT), span_str("MASTER_ADDR"),
+                                 span_str("MASTER_PORT") };
+    const size_t first = o->server ? 0 : 1;
     struct muster_error err = { 0 };
     uint16_t port = 0;
-    char text[8];
+    char text[8], job[8] = "";
     int rc = listen_free_port(&port, &err);
 
     if (rc == 0) {
-        const struct span keys[] = { span_str("MASTER_ADDR"), span_str("MASTER_PORT") };
-        struct span values[] = { span_str(o->addr), { NULL, 0 } };
-
         (void)snprintf(text, sizeof text, "%u", port);
-        values[1] = span_str(text);
-        rc = async_store_multi_set(o->store, keys, values, 2, STORE_MS, on_published, o,
-                                   &err);
+        if (o->server)
+            (void)snprintf(job, sizeof job, "%u", store_server_port(o->server));
+        const struct span values[] = { span_str(job), span_str(o->addr),
+                                       span_str(text) };
+
+        rc = async_store_multi_set(o->store, keys + first, values + first, 3 - first,
+                                   STORE_MS, on_published, o, &err);
     }
     if (rc < 0)
         address_failed(o, &err);
+}
+
+static void legacy_on_bind_address(void *ctx, const struct bind_address *at)
+{
+    struct legacy_handler *o = ctx;
+    struct store_server_opts opts;
+    struct muster_error err;
+
+    o->binding = NULL;
+    store_server_opts_init(&opts);
+    opts.tenant = &coordinator_tenant;
+    opts.bind = bind_address_text(at);
+    opts.auth = o->auth;
+    opts.trace = o->trace;
+    if (store_server_open(o->shell.base.loop, &opts, &o->server, &err) == 0)
+        bind_address_log(o->trace, "the job's coordinator",
+                         store_server_address(o->server), at);
+    else
+        trace(o->trace, TRACE_WARN, "no coordinator for the job: %s", err.text);
+    announce(o);
+}
+
+static void publish(struct legacy_handler *o)
+{
+    const struct bind_ask ask = { .asked = o->bind, .host = o->addr, .many = true };
+
+    if (o->server || !o->many)
+        announce(o);
+    else
+        bind_address_find(o->shell.base.loop, &ask, legacy_on_bind_address, o,
+                          &o->binding);
 }
 
 static void take_number(struct legacy_handler *o)
@@ -437,6 +517,9 @@ static void legacy_drop(struct rdzv_shell *s)
 
     blocking_call_cancel(o->naming);
     o->naming = NULL;
+    bind_address_cancel(o->binding);
+    o->binding = NULL;
+    o->job_port = 0;
     if (o->store)
         async_store_close(o->store, no_matter, NULL);
     o->store = NULL;
@@ -517,6 +600,8 @@ static void legacy_destroy(struct rdzv_shell *s)
 
     blocking_call_cancel(o->naming);
     o->naming = NULL;
+    bind_address_cancel(o->binding);
+    o->binding = NULL;
     etcd_call_cancel(o->req);
     o->req = NULL;
     keep_stop(&o->run);
@@ -527,6 +612,11 @@ static void legacy_destroy(struct rdzv_shell *s)
     else
         on_store_gone(o);
     o->store = NULL;
+    if (o->server) {
+        handle_set_add(&s->closing);
+        store_server_close(o->server, handle_set_left, &s->closing);
+        o->server = NULL;
+    }
 }
 
 static void handler_free(struct legacy_handler *o)
@@ -536,6 +626,8 @@ static void handler_free(struct legacy_handler *o)
     legacy_keep_fini(&o->rank.state);
     mem_free(o->run_id);
     mem_free(o->local_addr);
+    mem_free(o->bind);
+    auth_unref(o->auth);
     mem_free(o);
 }
 
@@ -612,6 +704,25 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
     return true;
 }
 
+static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *port,
+                     bool *local, bool *alone)
+{
+    const struct legacy_handler *o = of_handler(h);
+
+    *alone = !o->many;
+    *local =
+        o->server && o->job_port == store_server_port(o->server) && o->round.rank == 0;
+    *host = *local ? store_server_own_host(o->server) : o->master;
+    *port = o->job_port;
+    return *alone || o->job_port != 0;
+}
+
+/* They cannot be told from ours. */
+static int64_t torch_nodes(const struct rdzv_handler *h)
+{
+    return of_handler(h)->round.world_size - 1;
+}
+
 static void wipe_worker_store(struct rdzv_handler *h)
 {
     (void)h; /* Worker 0 hosts it, anew each time. */
@@ -624,6 +735,8 @@ static const struct rdzv_handler_ops legacy_ops = {
     .num_nodes_waiting = num_nodes_waiting,
     .is_closed = is_closed,
     .progress = progress,
+    .store_at = store_at,
+    .torch_nodes = torch_nodes,
     .wipe_worker_store = wipe_worker_store,
 };
 
@@ -668,7 +781,10 @@ static int make_parts(struct legacy_handler *o, const struct rdzv_params *params
     o->run_id = mem_strdup(params->run_id);
     if (params->local_addr)
         o->local_addr = mem_strdup(params->local_addr);
-    if (!o->run_id || (params->local_addr && !o->local_addr))
+    o->bind = mem_strdup(conf_text(params, CONF_BIND));
+    o->auth = auth_ref(params->auth);
+    o->many = params->max_nodes > 1;
+    if (!o->run_id || !o->bind || (params->local_addr && !o->local_addr))
         return err_nomem(err);
     return etcd_client_new(o->shell.base.loop, &conf->client, &o->client, err);
 }

@@ -188,10 +188,13 @@ static void put_others(struct buf *out, const struct record *r,
         (void)buf_append_str(out, "\n");
     } else if (v->cause == CAUSE_START) {
         (void)buf_append_str(out, "a restart would not change that\n");
-    } else if (v->total <= 0)
+    } else if (v->total <= 0) {
         (void)buf_append_str(out, "no restarts were allowed (--max-restarts)\n");
-    else
+    } else if (v->total == 1) {
+        (void)buf_append_str(out, "the one restart was used\n");
+    } else {
         (void)buf_printf(out, "all %" PRId64 " restarts were used\n", v->total);
+    }
 }
 
 static void put_where(struct buf *out, const struct record_entry *v,

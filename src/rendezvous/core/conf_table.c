@@ -78,8 +78,7 @@ const struct conf_key conf_keys[CONF_COUNT] = {
                           .refusal = "Invalid store type given. Currently only "
                                      "supports file and tcp.",
                           .help = "tcp, or file: then the endpoint is a path." },
-    [CONF_BIND] = { "bind", CONF_DYNAMIC | CONF_STATIC, CONF_TEXT, .text = "",
-                    .shown = "found out",
+    [CONF_BIND] = { "bind", CONF_ALL, CONF_TEXT, .text = "", .shown = "found out",
                     .help = "Where the stores that this node serves listen: all, or a "
                             "numeric address." },
     [CONF_TOKEN_FILE] = { "token_file", CONF_ALL, CONF_TEXT, .shown = "none",
