@@ -574,17 +574,15 @@ void agent_job_exited(struct agent *a, int64_t i)
         publish(a, i);
 }
 
-/* "first_rank count code" lines, equal neighbours as one. */
 static void put_codes(const struct agent *a, struct buf *b)
 {
-    const int64_t n = a->config->nproc;
+    struct record_codes run = { 0 };
 
-    for (int64_t i = 0, k; i < n; i = k) {
-        for (k = i + 1; k < n && a->workers[k].code == a->workers[i].code; k++)
-            ;
-        (void)buf_printf(b, "%" PRId64 " %" PRId64 " %d\n", a->range.base_rank + i,
-                         k - i, a->workers[i].code);
-    }
+    for (int64_t i = 0; i < a->config->nproc; i++)
+        record_codes_add(
+            b, &run,
+            (struct record_codes){ a->range.base_rank + i, 1, a->workers[i].code });
+    record_codes_end(b, &run);
 }
 
 void agent_job_report(struct agent *a)

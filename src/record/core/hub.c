@@ -8,13 +8,12 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "record/core/judge.h"
+#include "record/core/phase_times.h"
 
 #define QUICK_PINGS 4u     /* right after ATTACH */
 #define DRIFT_PPM   100    /* how far two quartz clocks may run apart */
 #define UNKNOWN_US  500000 /* how unsure a time is without a measurement */
 #define MOST_REPORT 4096u  /* bytes of a node's exit codes */
-#define PHASES_MAX  12u    /* of a round */
-#define PHASE_NAME  24u    /* bytes of a phase's name */
 
 struct hub_node {
     uint32_t number; /* 0: an observer */
@@ -88,25 +87,14 @@ struct hub {
         uint32_t node;       /* whose worker failed first */
         int64_t used, total; /* own_budget: of the node */
         uint64_t due_us, began_us;
-        struct record_entry worst[RECORD_FAILED_MAX]; /* judged, the cause first */
-        uint8_t *texts[RECORD_FAILED_MAX];            /* owned: what they point to */
-        size_t count;
-        int64_t failed;
+        struct judge_list failures;
     } end;
     struct {
         int64_t round; /* -1: none yet */
         int64_t told;  /* nodes that have told all of theirs */
         bool done;     /* what comes now comes late */
         uint64_t due_us;
-        struct hub_phase {
-            char name[PHASE_NAME];
-            struct hub_time {
-                uint64_t us;
-                uint32_t node;
-            } * times; /* owned */
-            size_t count, size;
-        } items[PHASES_MAX];
-        size_t count;
+        struct phase_times times;
     } phases;
     uint32_t last_peer; /* wants to know when it is the last one; last_seq != 0 */
     uint64_t last_seq;
@@ -151,14 +139,6 @@ static void node_free(struct hub_node *n)
     mem_free(n);
 }
 
-static void forget_failures(struct hub *h)
-{
-    for (size_t i = 0; i < h->end.count; i++)
-        mem_free(h->end.texts[i]);
-    h->end.count = 0;
-    h->end.failed = 0;
-}
-
 void hub_free(struct hub *h)
 {
     if (!h)
@@ -167,9 +147,8 @@ void hub_free(struct hub *h)
         node_free(h->nodes[i]);
     for (size_t i = 0; i < HUB_ASKS; i++)
         mem_free(h->asks[i].waits);
-    for (size_t i = 0; i < PHASES_MAX; i++)
-        mem_free(h->phases.items[i].times);
-    forget_failures(h);
+    phase_times_fini(&h->phases.times);
+    judge_list_fini(&h->end.failures);
     mem_free(h->nodes);
     mem_free(h->run_id);
     record_fini(&h->record);
@@ -536,13 +515,6 @@ static void on_ranks(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 
 /* ---- phases ---- */
 
-static int by_time(const void *a, const void *b)
-{
-    const struct hub_time *x = a, *y = b;
-
-    return (x->us > y->us) - (x->us < y->us);
-}
-
 static void emit_phases(struct hub *h, struct hub_fx *fx)
 {
     struct record_entry e = { .kind = RECORD_PHASES,
@@ -554,59 +526,17 @@ static void emit_phases(struct hub *h, struct hub_fx *fx)
     h->phases.done = true;
     h->phases.due_us = MONO_NEVER;
     buf_init(&b, RECORD_BODY_MAX);
-    for (size_t i = 0; i < h->phases.count; i++) {
-        struct hub_phase *p = &h->phases.items[i];
-
-        if (p->count == 0)
-            continue;
-        qsort(p->times, p->count, sizeof *p->times, by_time);
-        (void)record_phases_print(&b,
-                                  &(struct record_phase){
-                                      .name = span_str(p->name),
-                                      .min_us = (int64_t)p->times[0].us,
-                                      .median_us = (int64_t)p->times[p->count / 2].us,
-                                      .max_us = (int64_t)p->times[p->count - 1].us,
-                                      .slowest = p->times[p->count - 1].node,
-                                  });
-        p->count = 0;
-    }
+    phase_times_print(&h->phases.times, &b);
     e.body = buf_span(&b);
     if (buf_len(&b))
         emit(h, fx, &e);
     buf_fini(&b);
-    h->phases.count = 0;
-}
-
-static bool is_phase_name(struct span s)
-{
-    for (size_t i = 0; i < s.n; i++)
-        if (s.p[i] != '_' && (s.p[i] < 'a' || s.p[i] > 'z'))
-            return false;
-    return s.n > 0 && s.n < PHASE_NAME;
-}
-
-static struct hub_phase *phase_of(struct hub *h, struct span name)
-{
-    struct hub_phase *p;
-
-    for (size_t i = 0; i < h->phases.count; i++)
-        if (span_eq(span_str(h->phases.items[i].name), name))
-            return &h->phases.items[i];
-    if (h->phases.count == PHASES_MAX)
-        return NULL;
-    p = &h->phases.items[h->phases.count++];
-    memcpy(p->name, name.p, name.n);
-    p->name[name.n] = '\0';
-    p->count = 0;
-    return p;
 }
 
 /* Kept until all nodes of the round have told theirs; then it is one entry. */
 static void on_phase(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
                      const struct job_msg *m)
 {
-    struct hub_phase *p;
-
     if (m->round != n->round || m->round < h->phases.round || !is_phase_name(m->name))
         return;
     if (m->round > h->phases.round) {
@@ -616,19 +546,7 @@ static void on_phase(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
         h->phases.done = false;
         h->phases.due_us = h->now.mono_us + HUB_GATHER_US;
     }
-    p = phase_of(h, m->name);
-    if (p && p->count == p->size && p->count < HUB_NODES) {
-        const size_t size = p->size ? 2 * p->size : 16;
-        struct hub_time *times = mem_realloc_array(p->times, size, sizeof *times);
-
-        if (!times)
-            return;
-        p->times = times;
-        p->size = size;
-    }
-    if (p && p->count < p->size)
-        p->times[p->count++] =
-            (struct hub_time){ MIN_OF(m->value, (uint64_t)INT64_MAX), n->number };
+    phase_times_add(&h->phases.times, m->name, m->value, n->number);
     h->phases.told += m->rank == 0;
     if ((h->phases.done || h->phases.told >= h->round.expected) && m->rank == 0)
         emit_phases(h, fx);
@@ -656,33 +574,6 @@ static void on_seat(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 
 /* ---- failures ---- */
 
-/* Exit codes of all ranks of a round: "first count code" a line, equal neighbours as
- * one. */
-struct codes {
-    struct buf *out;
-    int64_t first, count, code;
-};
-
-static void codes_flush(struct codes *c)
-{
-    if (c->count)
-        (void)buf_printf(c->out, "%" PRId64 " %" PRId64 " %" PRId64 "\n", c->first,
-                         c->count, c->code);
-    c->count = 0;
-}
-
-static void codes_add(struct codes *c, int64_t first, int64_t count, int64_t code)
-{
-    if (c->count && c->code == code && c->first + c->count == first) {
-        c->count += count;
-        return;
-    }
-    codes_flush(c);
-    c->first = first;
-    c->count = count;
-    c->code = code;
-}
-
 static void end_round(struct hub *h, struct hub_fx *fx, int64_t round,
                       enum record_cause cause)
 {
@@ -693,23 +584,16 @@ static void end_round(struct hub *h, struct hub_fx *fx, int64_t round,
 
     buf_init(&b, RECORD_BODY_MAX);
     nodes = round_nodes(h, round, &count);
-    struct codes c = { .out = &b };
+    struct record_codes run = { 0 }, more;
     for (size_t i = 0; i < count; i++) {
-        char *at = nodes[i]->codes;
+        struct span codes = span_str(nodes[i]->codes ? nodes[i]->codes : "");
 
         e.total += nodes[i]->count;
-        while (at && *at) {
-            const int64_t first = strtoll(at, &at, 10), n = strtoll(at, &at, 10),
-                          code = strtoll(at, &at, 10);
-
-            if (n <= 0 || *at != '\n')
-                break;
-            codes_add(&c, first, n, code);
-            at++;
-        }
+        while (record_codes_next(&codes, &more))
+            record_codes_add(&b, &run, more);
     }
-    codes_flush(&c);
-    e.count = h->end.failed;
+    record_codes_end(&b, &run);
+    e.count = h->end.failures.failed;
     e.code = (int64_t)count;
     e.body = buf_span(&b);
     emit(h, fx, &e);
@@ -737,18 +621,19 @@ static void judge(struct hub *h, struct hub_fx *fx)
 {
     struct record_entry e = { .kind = RECORD_VERDICT, .cause = CAUSE_EXIT };
     const struct hub_node *lost = lost_node(h);
-    const bool echo = h->end.count == 0 || judge_is_echo(&h->end.worst[0]);
+    const struct judge_list *const l = &h->end.failures;
+    const bool echo = l->count == 0 || judge_is_echo(&l->worst[0]);
     bool counts = true;
 
-    for (size_t i = 0; i < h->end.count; i++) {
-        struct record_entry f = h->end.worst[i];
+    for (size_t i = 0; i < l->count; i++) {
+        struct record_entry f = l->worst[i];
 
-        f.count = i && judge_simultaneous(&h->end.worst[0], &f);
+        f.count = i && judge_simultaneous(&l->worst[0], &f);
         f.total = 0;
         emit(h, fx, &f);
     }
-    if (h->end.count)
-        e = h->end.worst[0];
+    if (l->count)
+        e = l->worst[0];
     if (echo && lost) {
         blame_node(h, &e, lost);
         counts = h->end.own_budget; /* A lost node is not a failure of the job's. */
@@ -764,7 +649,7 @@ static void judge(struct hub *h, struct hub_fx *fx)
     h->end.on = false;
     h->end.due_us = MONO_NEVER;
     emit(h, fx, &e);
-    forget_failures(h);
+    judge_list_fini(&h->end.failures);
 }
 
 static void judge_if_all_told(struct hub *h, struct hub_fx *fx)
@@ -826,59 +711,6 @@ static void begin_end(struct hub *h, struct hub_fx *fx, const struct record_entr
             ping(h, fx, h->nodes[i]);
 }
 
-/* Keeps the failures that are most likely the cause, in order. */
-static void keep_failure(struct hub *h, const struct record_entry *f)
-{
-    struct record_entry copy = *f;
-    size_t at = 0;
-    struct buf b;
-
-    h->end.failed++;
-    while (at < h->end.count && judge_compare(&h->end.worst[at], f) <= 0)
-        at++;
-    if (at == RECORD_FAILED_MAX)
-        return;
-    record_trim(&copy);
-    buf_init(&b, SIZE_MAX);
-    if (record_entry_encode(&b, &copy) < 0 ||
-        record_entry_decode(buf_span(&b), &copy, NULL) < 0) {
-        buf_fini(&b);
-        return;
-    }
-    if (h->end.count == RECORD_FAILED_MAX)
-        mem_free(h->end.texts[--h->end.count]);
-    memmove(&h->end.worst[at + 1], &h->end.worst[at],
-            (h->end.count - at) * sizeof h->end.worst[0]);
-    memmove(&h->end.texts[at + 1], &h->end.texts[at],
-            (h->end.count - at) * sizeof h->end.texts[0]);
-    h->end.worst[at] = copy;
-    h->end.texts[at] = b.mem;
-    h->end.count++;
-}
-
-static bool same_worker(const struct record_entry *a, const struct record_entry *b)
-{
-    return a->node == b->node && a->pid == b->pid && a->rank == b->rank;
-}
-
-/* A worker may be told of twice: when it exits, and with all its words later. */
-static void replace_failure(struct hub *h, const struct record_entry *f)
-{
-    for (size_t i = 0; i < h->end.count; i++) {
-        if (!same_worker(&h->end.worst[i], f))
-            continue;
-        mem_free(h->end.texts[i]);
-        h->end.count--;
-        h->end.failed--;
-        memmove(&h->end.worst[i], &h->end.worst[i + 1],
-                (h->end.count - i) * sizeof h->end.worst[0]);
-        memmove(&h->end.texts[i], &h->end.texts[i + 1],
-                (h->end.count - i) * sizeof h->end.texts[0]);
-        break;
-    }
-    keep_failure(h, f);
-}
-
 static void on_failed(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
                       const struct record_entry *f)
 {
@@ -890,7 +722,7 @@ static void on_failed(struct hub *h, struct hub_fx *fx, const struct hub_node *n
         return; /* The verdict on that round stands. */
     if (!h->end.on)
         begin_end(h, fx, f, own_budget);
-    replace_failure(h, f);
+    judge_list_keep(&h->end.failures, f);
 }
 
 static void succeed_if_all_have(struct hub *h, struct hub_fx *fx, int64_t round)

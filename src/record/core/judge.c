@@ -1,6 +1,8 @@
 /* judge.c - see judge.h. */
 #include "record/core/judge.h"
 
+#include "base/mem.h"
+
 /* In lower case. What gloo, NCCL, MPI, torch's store and the C library say when the
  * other side of a connection has gone. */
 static const char *const echoes[] = {
@@ -81,4 +83,67 @@ bool judge_simultaneous(const struct record_entry *a, const struct record_entry 
     if (judge_is_echo(a) != judge_is_echo(b) || a->node == b->node)
         return false;
     return apart <= a->unsure_us + b->unsure_us;
+}
+
+static bool same_worker(const struct record_entry *a, const struct record_entry *b)
+{
+    return a->node == b->node && a->pid == b->pid && a->rank == b->rank;
+}
+
+/* Moves everything from `from` on to `to`. */
+static void shift(struct judge_list *l, size_t from, size_t to)
+{
+    const size_t n = l->count - from;
+
+    memmove(&l->worst[to], &l->worst[from], n * sizeof l->worst[0]);
+    memmove(&l->texts[to], &l->texts[from], n * sizeof l->texts[0]);
+}
+
+static void forget_worker(struct judge_list *l, const struct record_entry *f)
+{
+    size_t i = 0;
+
+    while (i < l->count && !same_worker(&l->worst[i], f))
+        i++;
+    if (i == l->count)
+        return;
+    mem_free(l->texts[i]);
+    shift(l, i + 1, i);
+    l->count--;
+    l->failed--;
+}
+
+void judge_list_keep(struct judge_list *l, const struct record_entry *f)
+{
+    struct record_entry copy = *f;
+    size_t at = 0;
+    struct buf b;
+
+    forget_worker(l, f);
+    l->failed++;
+    while (at < l->count && judge_compare(&l->worst[at], f) <= 0)
+        at++;
+    if (at == RECORD_FAILED_MAX)
+        return;
+    record_trim(&copy);
+    buf_init(&b, SIZE_MAX);
+    if (record_entry_encode(&b, &copy) < 0 ||
+        record_entry_decode(buf_span(&b), &copy, NULL) < 0) {
+        buf_fini(&b);
+        return;
+    }
+    if (l->count == RECORD_FAILED_MAX)
+        mem_free(l->texts[--l->count]);
+    shift(l, at, at + 1);
+    l->worst[at] = copy;
+    l->texts[at] = b.mem;
+    l->count++;
+}
+
+void judge_list_fini(struct judge_list *l)
+{
+    for (size_t i = 0; i < l->count; i++)
+        mem_free(l->texts[i]);
+    l->count = 0;
+    l->failed = 0;
 }

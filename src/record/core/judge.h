@@ -16,4 +16,17 @@ int judge_compare(const struct record_entry *a, const struct record_entry *b);
 /* Whether the clocks cannot tell which of the two came first. */
 bool judge_simultaneous(const struct record_entry *a, const struct record_entry *b);
 
+/* The failures of a round that are most likely its cause, that one first. */
+struct judge_list {
+    struct record_entry worst[RECORD_FAILED_MAX];
+    uint8_t *texts[RECORD_FAILED_MAX]; /* owned: what they point to */
+    size_t count;
+    int64_t failed; /* workers, those that are not kept among them */
+};
+
+/* Keeps a copy. A worker may be told of twice: when it exits, and with all its words
+ * later; then the later one counts. Without memory it is counted only. */
+void judge_list_keep(struct judge_list *l, const struct record_entry *f);
+void judge_list_fini(struct judge_list *l); /* and empty; zeroed is fine */
+
 #endif

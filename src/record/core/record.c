@@ -329,6 +329,38 @@ int record_ranks_print(struct buf *out, const struct record_ranks *r)
     return buf_printf(out, "%u %" PRId64 " %" PRId64 "\n", r->node, r->first, r->count);
 }
 
+bool record_codes_next(struct span *body, struct record_codes *out)
+{
+    struct span line;
+
+    if (body->n == 0)
+        return false;
+    line = take_until(body, '\n');
+    out->first = number_of(take_until(&line, ' '));
+    out->count = number_of(take_until(&line, ' '));
+    out->code = number_of(take_until(&line, ' '));
+    return out->first >= 0 && out->count > 0 && out->count <= INT64_MAX - out->first;
+}
+
+void record_codes_end(struct buf *out, struct record_codes *run)
+{
+    if (run->count)
+        (void)buf_printf(out, "%" PRId64 " %" PRId64 " %" PRId64 "\n", run->first,
+                         run->count, run->code);
+    run->count = 0;
+}
+
+void record_codes_add(struct buf *out, struct record_codes *run,
+                      struct record_codes more)
+{
+    if (run->count && run->code == more.code && run->first + run->count == more.first) {
+        run->count += more.count;
+        return;
+    }
+    record_codes_end(out, run);
+    *run = more;
+}
+
 bool record_host_of(const struct record *r, uint32_t node, struct record_node *out)
 {
     for (size_t i = r->count; i-- > 0;) {

@@ -166,6 +166,21 @@ struct record_ranks {
 bool record_ranks_next(struct span *body, struct record_ranks *out);
 int record_ranks_print(struct buf *out, const struct record_ranks *r);
 
+/* ENDED, and a node's report: "first_rank count code" a line, equal neighbours as one.
+ */
+struct record_codes {
+    int64_t first, count, code;
+};
+
+/* False at the end, and at a line that is not one of them. */
+bool record_codes_next(struct span *body, struct record_codes *out);
+
+/* Ranks in their order: more goes to *run (zeroed at first), which is printed once it
+ * is whole. end prints what is left in it. */
+void record_codes_add(struct buf *out, struct record_codes *run,
+                      struct record_codes more);
+void record_codes_end(struct buf *out, struct record_codes *run);
+
 /* PHASES: "name min_us median_us max_us slowest_node" a line. */
 struct record_phase {
     struct span name;

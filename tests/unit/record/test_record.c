@@ -1,6 +1,7 @@
 /* test_record.c - the record of the job's life: entries as bytes, bounds, totals. */
 #include "testing.h"
 
+#include "record/core/phase_times.h"
 #include "record/core/record.h"
 
 static struct record_entry failed(uint64_t number)
@@ -183,12 +184,77 @@ static void test_no_memory(void **state)
     }
 }
 
+/* Ranks of two nodes: equal neighbours become one line, whatever a peer may send. */
+static void exit_codes_are_merged(void **state)
+{
+    static const struct {
+        const char *first, *second, *want;
+    } rows[] = {
+        { "0 2 1\n2 2 -15\n", "4 4 -15\n", "0 2 1\n2 6 -15\n" },
+        { "0 2 0\n", "2 1 0\n3 1 0\n", "0 4 0\n" },
+        { "0 2 0\n", "4 2 0\n", "0 2 0\n4 2 0\n" }, /* a node did not report */
+        { "", "7 1 3\n", "7 1 3\n" },
+        { "0 1 2\nnonsense\n1 1 2\n", "1 1 2\n", "0 2 2\n" },
+        { "9223372036854775807 9223372036854775807 1\n", "0 1 1\n", "0 1 1\n" },
+        { "0 9223372036854775807 1\n", "0 -1 1\n", "0 9223372036854775807 1\n" },
+        { "-5 5 1\n", "0 1 1\n", "0 1 1\n" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const char *const bodies[] = { rows[i].first, rows[i].second };
+        struct record_codes run = { 0 }, more;
+        struct buf b;
+
+        buf_init(&b, SIZE_MAX);
+        for (size_t k = 0; k < 2; k++) {
+            struct span body = span_str(bodies[k]);
+
+            while (record_codes_next(&body, &more))
+                record_codes_add(&b, &run, more);
+        }
+        record_codes_end(&b, &run);
+        if (!span_eq(buf_span(&b), span_str(rows[i].want)))
+            fail_msg("row %zu: %.*s", i, (int)buf_len(&b), (const char *)buf_data(&b));
+        buf_fini(&b);
+    }
+}
+
+static void phases_are_one_line_each(void **state)
+{
+    struct phase_times p = { 0 };
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, SIZE_MAX);
+    assert_false(is_phase_name(span_str("")));
+    assert_false(is_phase_name(span_str("Rendezvous")));
+    assert_false(is_phase_name(span_str("a_name_of_four_and_twenty")));
+    for (uint32_t node = 1; node <= 30; node++)
+        phase_times_add(&p, span_str("start"), 1000 - node, node);
+    phase_times_add(&p, span_str("ranks"), UINT64_MAX, 7);
+    phase_times_print(&p, &b);
+    assert_true(
+        span_eq(buf_span(&b), span_str("start 970 985 999 1\nranks 9223372036854775807 "
+                                       "9223372036854775807 9223372036854775807 7\n")));
+    buf_clear(&b);
+    phase_times_print(&p, &b);
+    assert_int_equal(buf_len(&b), 0);
+    phase_times_fini(&p);
+    buf_fini(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),       cmocka_unit_test(test_too_long),
-        cmocka_unit_test(test_phases),      cmocka_unit_test(test_bounded),
-        cmocka_unit_test(test_old_numbers), cmocka_unit_test(test_bodies),
+        cmocka_unit_test(exit_codes_are_merged),
+        cmocka_unit_test(phases_are_one_line_each),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_phases),
+        cmocka_unit_test(test_bounded),
+        cmocka_unit_test(test_old_numbers),
+        cmocka_unit_test(test_bodies),
         cmocka_unit_test(test_no_memory),
     };
 
