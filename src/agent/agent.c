@@ -37,8 +37,8 @@ static int reserve_events(struct agent *a, struct muster_error *err)
 
     a->queue_size = 64 + 2 * nproc;
     a->queue = mem_calloc(a->queue_size, sizeof *a->queue);
-    if (!a->queue || agent_core_fx_reserve(&a->group, &a->fx) < 0 ||
-        agent_core_fx_reserve(&a->group, &a->spare_fx) < 0)
+    if (!a->queue || agent_core_fx_reserve(&a->core, &a->fx) < 0 ||
+        agent_core_fx_reserve(&a->core, &a->spare_fx) < 0)
         return err_nomem(err);
     return 0;
 }
@@ -47,7 +47,7 @@ static void step(struct agent *a, struct agent_core_event ev)
 {
     ev.now = now_of(a);
     assert(a->fx.count == 0);
-    const int rc = agent_core_step(&a->group, &ev, &a->fx);
+    const int rc = agent_core_step(&a->core, &ev, &a->fx);
 
     assert(rc == 0); /* There is room: reserve_events. */
     (void)rc;
@@ -107,7 +107,7 @@ static void on_joined(void *ctx, int status, const struct rdzv_round *round,
 static bool waits_for_majority(const struct agent *a)
 {
     return strcmp(a->config->rdzv.backend, "etcd-v3") == 0 && !a->run_closed &&
-           a->group.why != WHY_SUCCESS;
+           a->core.why != WHY_SUCCESS;
 }
 
 void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *err)
@@ -280,8 +280,8 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
 
 static void arm(struct agent *a)
 {
-    if (a->group.phase != AGENT_DONE)
-        clock_arm(&a->timer, agent_on_timer, agent_core_deadline(&a->group));
+    if (a->core.phase != AGENT_DONE)
+        clock_arm(&a->timer, agent_on_timer, agent_core_deadline(&a->core));
 }
 
 void agent_pump(struct agent *a)
@@ -328,7 +328,7 @@ void agent_end(struct agent *a, const struct agent_core_fx *fx)
 
     r->exit_code = fx->code;
     r->why = fx->why;
-    r->signal = a->group.signal;
+    r->signal = a->core.signal;
     if (fx->why == WHY_FATAL)
         r->error = a->fatal;
     if (fx->why == WHY_FATAL && a->fatal.code == MUSTER_EGRACEFUL)
@@ -349,7 +349,7 @@ void agent_end(struct agent *a, const struct agent_core_fx *fx)
 
 void agent_begin(struct agent *a)
 {
-    if (a->naming || a->serve_starts || a->group.phase != AGENT_NEW)
+    if (a->naming || a->serve_starts || a->core.phase != AGENT_NEW)
         return;
     agent_post(a, AGENT_EV_BEGIN, 0, 0);
     agent_pump(a);
@@ -366,7 +366,7 @@ static void on_named(void *ctx, void *data)
     a->naming = NULL;
     if (f)
         snprintf(a->host, sizeof a->host, "%s", f->name);
-    if (a->group.phase == AGENT_DONE) {
+    if (a->core.phase == AGENT_DONE) {
         agent_end(a, &a->last);
     } else {
         agent_begin(a); /* Events name the host from the start. */
@@ -424,7 +424,7 @@ static int open_all(struct agent *a, struct muster_error *err)
         .max_restarts = c->max_restarts,
         .shutdown_ms = ms_of_seconds(c->shutdown_timeout_s),
     };
-    int rc = agent_core_init(&a->group, &set, err);
+    int rc = agent_core_init(&a->core, &set, err);
 
     if (rc == 0)
         rc = agent_status_check(a, err);
@@ -506,7 +506,7 @@ static void close_all(struct agent *a)
     agent_forget_failures(a);
     mem_free(a->timer_file);
     mem_free(a->workers);
-    agent_core_fini(&a->group);
+    agent_core_fini(&a->core);
     agent_core_fx_fini(&a->fx);
     agent_core_fx_fini(&a->spare_fx);
     mem_free(a->queue);

@@ -56,7 +56,7 @@ struct agent {
     struct agent_core_opts opts;
     struct trace trace;                 /* what the rendezvous and its store tell */
     const struct launch_config *config; /* borrowed */
-    struct agent_core group;
+    struct agent_core core;
     struct agent_core_event *queue; /* owned: a ring of events not yet fed */
     size_t queue_size, queued, queue_head;
     bool pumping;

@@ -184,7 +184,7 @@ static void log_cause(struct agent *a, const struct failure *f, int64_t oom_kill
     struct buf b;
 
     if (f->local_rank >= 0 && f->local_rank < a->config->nproc &&
-        a->workers[f->local_rank].signalled && f->code == -a->group.stop_sig)
+        a->workers[f->local_rank].signalled && f->code == -a->core.stop_sig)
         return; /* We ended it ourselves: --hang. */
     buf_init(&b, 1024);
     if (exit_cause_print(&b, f->code, f->signal_name, oom_kills) && buf_u8(&b, 0) == 0)
@@ -626,7 +626,7 @@ void agent_tell_parent(struct agent *a, enum agent_core_why why)
             pass_on(a, root);
     } else if (why == WHY_SIGNAL) {
         snprintf(text, sizeof text, "SignalException: Process %d got signal: %d",
-                 (int)getpid(), a->group.signal);
+                 (int)getpid(), a->core.signal);
         write_own(a, text);
     } else if (why == WHY_FATAL && a->fatal.code != MUSTER_EGRACEFUL) {
         write_own(a, a->fatal.text);

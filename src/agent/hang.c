@@ -71,8 +71,8 @@ static void put_action(struct agent *a, struct buf *b)
                    a->config->hang);
         break;
     case HANG_RESTART:
-        buf_append_str(b, a->group.remaining > 0 ? "The workers are restarted."
-                                                 : "No restart is left: the job ends.");
+        buf_append_str(b, a->core.remaining > 0 ? "The workers are restarted."
+                                                : "No restart is left: the job ends.");
         break;
     case HANG_STOP:
         buf_append_str(b, "The job ends.");
@@ -99,7 +99,7 @@ static void publish(struct agent *a, enum record_kind kind, const char *text,
         .local_rank = suspect ? suspect->local_rank : -1,
         .pid = suspect ? suspect->processes[0].pid : -1,
         .code = a->config->hang_action == HANG_STOP,
-        .count = agent_core_attempt(&a->group),
+        .count = agent_core_attempt(&a->core),
         .total = -1,
         .host = span_str(suspect ? suspect->node : a->host),
         .text = span_str(text),
@@ -198,7 +198,7 @@ static bool decides(void *ctx)
     const struct agent *a = ctx;
     const enum channel_state state = channel_state(a->job.channel);
 
-    if (a->group.phase != AGENT_RUNNING)
+    if (a->core.phase != AGENT_RUNNING)
         return false;
     return state == CHANNEL_ALONE || state == CHANNEL_NO_COORDINATOR ||
            (state == CHANNEL_UP && a->round.rank == 0);

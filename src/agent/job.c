@@ -39,7 +39,7 @@ int64_t agent_job_round(const struct agent *a)
  * a coordinator may have gone because nobody needed it any more. */
 static bool is_member(const struct agent *a)
 {
-    return a->group.phase >= AGENT_ASSIGNING && a->group.phase <= AGENT_BARRIER;
+    return a->core.phase >= AGENT_ASSIGNING && a->core.phase <= AGENT_BARRIER;
 }
 
 /* Where nodes find out for themselves who is there, a broken connection says it sooner
@@ -60,7 +60,7 @@ static void on_stragglers(void *ctx)
 {
     struct agent *a = ctx;
 
-    if (a->group.phase == AGENT_JOINING && a->round.round == a->job.lost_round)
+    if (a->core.phase == AGENT_JOINING && a->round.round == a->job.lost_round)
         (void)a->handler->ops->node_gone(a->handler, a->job.lost_round, -1);
 }
 
@@ -115,7 +115,7 @@ static void on_entry(void *ctx, const struct record_entry *e)
             agent_post(a, AGENT_EV_RESTART, e->count, 0);
         break;
     case RECORD_VERDICT:
-        if (e->cause != CAUSE_SUCCEEDED && !(finish && a->group.alive > 0))
+        if (e->cause != CAUSE_SUCCEEDED && !(finish && a->core.alive > 0))
             agent_post(a, AGENT_EV_VERDICT, 0, 0);
         break;
     case RECORD_NONE:
@@ -293,9 +293,9 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
                               .text = span_str(a->stopped_by) };
 
     a->job.leave = leave;
-    if (a->group.why == WHY_SIGNAL)
+    if (a->core.why == WHY_SIGNAL)
         (void)channel_publish(a->job.channel, &e);
-    if (a->group.why == WHY_FATAL && a->job.told_ranks && !a->job.cut_off &&
+    if (a->core.why == WHY_FATAL && a->job.told_ranks && !a->job.cut_off &&
         (a->fatal.code == MUSTER_ETIMEDOUT || a->fatal.code == MUSTER_ECLOSED)) {
         e.kind = RECORD_VERDICT; /* No round came: the coordinator may know why. */
         e.cause = CAUSE_RENDEZVOUS;
@@ -415,7 +415,7 @@ void agent_write_report(struct agent *a)
 /* One that we told to go, and that went, has not failed. */
 static bool was_stopped(const struct agent *a, const struct agent_worker *w)
 {
-    return w->signalled && (w->code == -a->group.stop_sig || w->code == -9);
+    return w->signalled && (w->code == -a->core.stop_sig || w->code == -9);
 }
 
 static struct record_entry entry_of(const struct agent *a, int64_t i)
@@ -428,7 +428,7 @@ static struct record_entry entry_of(const struct agent *a, int64_t i)
                                   .pid = a->workers[i].pid,
                                   .code = a->workers[i].code,
                                   .at_us = a->workers[i].exited_us,
-                                  .count = agent_core_attempt(&a->group),
+                                  .count = agent_core_attempt(&a->core),
                                   .total = a->job.own_budget ? a->config->max_restarts
                                                              : -1 };
 }
@@ -527,7 +527,7 @@ void agent_job_conclude(struct agent *a, enum agent_core_why why)
     }
     e.kind = RECORD_VERDICT;
     e.round = agent_job_round(a);
-    e.count = agent_core_attempt(&a->group);
+    e.count = agent_core_attempt(&a->core);
     e.total = a->config->max_restarts;
     channel_conclude(a->job.channel, &e);
     if (ours)
@@ -544,8 +544,8 @@ void agent_job_refused(struct agent *a, struct span text)
                               .local_rank = -1,
                               .pid = -1,
                               .code = 127,
-                              .count = agent_core_attempt(&a->group),
-                              .total = agent_core_attempt(&a->group),
+                              .count = agent_core_attempt(&a->core),
+                              .total = agent_core_attempt(&a->core),
                               .text = text };
 
     (void)snprintf(a->job.refusal, sizeof a->job.refusal, "%.*s", (int)text.n,
@@ -570,7 +570,7 @@ void agent_job_exited(struct agent *a, int64_t i)
     const struct agent_worker *w = &a->workers[i];
 
     if (w->code != 0 && !w->signalled && a->job.told_ranks &&
-        a->group.phase == AGENT_RUNNING)
+        a->core.phase == AGENT_RUNNING)
         publish(a, i);
 }
 

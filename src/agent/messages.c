@@ -105,7 +105,7 @@ void agent_say_round(struct agent *a)
          "  restart_count=%" PRId64 "\n  master_addr=%s\n  master_port=%u\n"
          "  group_rank=%" PRId64 "\n  group_world_size=%" PRId64 "%s\n"
          "  event_log_handler=%s\n",
-         a->config->role, agent_core_attempt(&a->group), a->round.master_addr,
+         a->config->role, agent_core_attempt(&a->core), a->round.master_addr,
          a->round.master_port, a->round.rank, a->round.world_size, text_of(&b),
          a->config->event_handler);
     buf_fini(&b);

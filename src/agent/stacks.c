@@ -132,7 +132,7 @@ void agent_kill_workers(void *agent)
 {
     struct agent *a = agent;
 
-    if (a->group.phase == AGENT_KILLING)
+    if (a->core.phase == AGENT_KILLING)
         guard_kill_all(a->guard);
 }
 

@@ -82,7 +82,7 @@ static void describe_worker(struct agent *a, size_t i, struct worker_status *out
                      : w->signalled ? WORKER_ENDED
                                     : WORKER_FAILED;
     } else if (w->pid == 0) {
-        out->state = a->group.phase == AGENT_STARTING ? WORKER_STARTING : WORKER_NONE;
+        out->state = a->core.phase == AGENT_STARTING ? WORKER_STARTING : WORKER_NONE;
     } else if (read_stat(w->pid, &stat)) {
         out->state =
             stat.state == 'T' || stat.state == 't' ? WORKER_STOPPED : WORKER_RUNNING;
@@ -109,10 +109,10 @@ static enum node_state state_of(const struct agent *a)
     };
     struct rdzv_progress p;
 
-    if (a->group.phase == AGENT_JOINING && a->handler && a->handler->ops->progress &&
+    if (a->core.phase == AGENT_JOINING && a->handler && a->handler->ops->progress &&
         a->handler->ops->progress(a->handler, &p) && p.stage == RDZV_AT_SPARE)
         return NODE_SPARE;
-    return states[a->group.phase];
+    return states[a->core.phase];
 }
 
 /* The store of the rendezvous, if it is in this process. */
@@ -151,7 +151,7 @@ static void describe_node(struct agent *a)
         .round = a->round.store ? (int64_t)a->round.round : -1,
         .group_rank = a->assigned ? a->round.rank : -1,
         .first_rank = a->assigned ? a->range.base_rank : -1,
-        .attempt = agent_core_attempt(&a->group),
+        .attempt = agent_core_attempt(&a->core),
         .pid = getpid(),
         .memory = self.rss_pages * (uint64_t)sysconf(_SC_PAGESIZE),
         .version = span_str(muster_version()),
@@ -241,9 +241,9 @@ void agent_status_news(struct agent *a)
 
 void agent_status_changed(struct agent *a)
 {
-    if (!a->status || a->status->shown == a->group.phase)
+    if (!a->status || a->status->shown == a->core.phase)
         return;
-    a->status->shown = a->group.phase;
+    a->status->shown = a->core.phase;
     status_changed(a->status->status);
 }
 

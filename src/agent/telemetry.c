@@ -35,7 +35,7 @@ static struct event base_of(const struct agent *a, const char *state)
         .group_rank = { a->assigned, a->assigned ? a->round.rank : 0 },
         .group_world_size = { a->assigned, a->assigned ? a->round.world_size : 0 },
         .timestamp_s = a->events.fd > STDERR_FILENO ? (int64_t)time(NULL) : 0,
-        .agent_restarts = agent_core_attempt(&a->group),
+        .agent_restarts = agent_core_attempt(&a->core),
         .total_run_time_s = a->run_time_s,
         .duration_ms = -1,
     };
@@ -130,7 +130,7 @@ void agent_events_end(struct agent *a, enum agent_core_why why)
     a->run_time_s = (int64_t)((uv_now(&a->loop) - a->began_ms) / 1000);
     if (why == WHY_SIGNAL) {
         snprintf(text, sizeof text, "SignalException: Process %d got signal: %d",
-                 (int)getpid(), a->group.signal);
+                 (int)getpid(), a->core.signal);
         agent_event(a, "FAILED", -1, text);
         return;
     }
@@ -274,22 +274,22 @@ void agent_measure(struct agent *a, const struct agent_core_fx *fx)
     case AGENT_FX_SIGNAL:
     case AGENT_FX_LEFTOVERS:
     case AGENT_FX_DRAIN: /* torch's looking includes the ending of a failed group */
-        if (a->group.why == WHY_MEMBERSHIP)
+        if (a->core.why == WHY_MEMBERSHIP)
             begin(a, CALL_STOP);
-        else if (a->group.why == WHY_FAILURE || a->group.why == WHY_STUCK)
+        else if (a->core.why == WHY_FAILURE || a->core.why == WHY_STUCK)
             begin(a, CALL_MONITOR);
         break;
     case AGENT_FX_LOG_SUCCEEDED:
-        put_state(a, "succeeded", a->group.remaining);
+        put_state(a, "succeeded", a->core.remaining);
         break;
     case AGENT_FX_LOG_FAILED:
-        put_state(a, "failed", a->group.remaining + (fx->final ? 0 : 1));
+        put_state(a, "failed", a->core.remaining + (fx->final ? 0 : 1));
         if (!fx->final)
             begin(a, CALL_RESTART);
         call(a, CALL_STOP);
         break;
     case AGENT_FX_LOG_TERMINATED:
-        put_state(a, "unhealthy", a->group.remaining);
+        put_state(a, "unhealthy", a->core.remaining);
         call(a, CALL_STOP);
         break;
     case AGENT_FX_CANCEL_JOIN:
@@ -312,12 +312,12 @@ void agent_measure_started(struct agent *a)
     end(a, CALL_START, true);
     end(a, CALL_INITIALIZE, true);
     end(a, CALL_RESTART, true);
-    put_state(a, "healthy", a->group.remaining);
+    put_state(a, "healthy", a->core.remaining);
 }
 
 void agent_measure_end(struct agent *a, enum agent_core_why why)
 {
-    const struct agent_core *g = &a->group;
+    const struct agent_core *g = &a->core;
     const bool failed = why == WHY_FAILURE;
     const bool again = g->remaining != g->set.max_restarts;
 

@@ -80,14 +80,14 @@ static bool collect_facts(struct agent *a, struct wait_facts *f)
         if (list)
             waiting_slurm_names(list, f->expected);
     } else if (f->w.what == WAITING_FOR_END) { /* which a loss cuts short */
-        f->w.by_ms = MIN_OF(f->w.by_ms, agent_core_deadline(&a->group));
+        f->w.by_ms = MIN_OF(f->w.by_ms, agent_core_deadline(&a->core));
     }
     return true;
 }
 
 int agent_wait_text(struct agent *a, struct buf *b)
 {
-    const enum agent_core_phase phase = a->group.phase;
+    const enum agent_core_phase phase = a->core.phase;
     struct wait_facts f;
 
     if (phase != AGENT_JOINING && phase != AGENT_ASSIGNING && phase != AGENT_BARRIER)
@@ -162,7 +162,7 @@ static void look_who_comes(struct agent *a)
 
 void agent_on_run_closed(struct agent *a)
 {
-    const enum agent_core_phase phase = a->group.phase;
+    const enum agent_core_phase phase = a->core.phase;
 
     struct muster_error err;
 

@@ -95,7 +95,7 @@ static void kill_expired(void *ctx)
          x->scope, (int)e->pid, e->sig);
     const int sig = e->sig;
     mem_free(x);
-    if (a->group.phase != AGENT_DONE)
+    if (a->core.phase != AGENT_DONE)
         kill(getpid(), sig);
 }
 

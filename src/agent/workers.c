@@ -66,7 +66,7 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
     if (rc == 0 && a->config->entry != ENTRY_FUNCTION)
         rc = worker_argv(&argv, a->config, i, err);
     if (rc == 0 && a->config->numa != NUMA_NONE) {
-        const struct devices_ports ports = devices_real(a->opts.envp);
+        const struct devices_machine ports = devices_real(a->opts.envp);
 
         rc = numa_mask(&ports, a->config->numa, i, &cpus, err);
     }

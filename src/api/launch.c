@@ -120,7 +120,7 @@ static int derive(struct launch_config *out, const struct text_list *words,
 {
     char *const no_env[] = { NULL }; /* PET_ variables are for the command */
     const struct options_input in = { words->items, words->count, no_env, false };
-    struct derive_ports ports;
+    struct derive_machine ports;
     struct options o;
     int rc;
 
@@ -128,7 +128,7 @@ static int derive(struct launch_config *out, const struct text_list *words,
         return err->code ? err->code : MUSTER_EINVAL;
     if (o.help)
         return err_set(err, MUSTER_EINVAL, "help is not an option of a launch");
-    rc = machine_ports(&ports, warn, (void *)(uintptr_t)&c->log, err);
+    rc = machine_real(&ports, warn, (void *)(uintptr_t)&c->log, err);
     return rc ? rc : derive_config(out, &o, false, &ports, err);
 }
 

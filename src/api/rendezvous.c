@@ -291,8 +291,8 @@ static void begin_waiting(struct blocking_loop_job *job)
     blocking_loop_done(job, 0, NULL);
 }
 
-/* A handler takes one wish of a kind at a time. Whoever wants the same meanwhile waits
- * for the same answer. True: a is the first. */
+/* A handler takes one request of a kind at a time. Whoever wants the same meanwhile
+ * waits for the same answer. True: a is the first. */
 static bool queue(struct request **all, struct request *a)
 {
     a->next = *all;

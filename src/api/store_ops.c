@@ -202,7 +202,7 @@ int muster_store_get(struct muster_store *s, const char *key,
 {
     struct op op = op_on(s, C10D_GET, key);
 
-    op.flags = ASTORE_BLOCK;
+    op.flags = ASYNC_STORE_BLOCK;
     return perform_for_value(&op, value, err);
 }
 
@@ -273,7 +273,7 @@ int muster_store_multi_get(struct muster_store *s, const char *const *keys,
 {
     struct op op = op_without_key(s, C10D_MULTI_GET);
 
-    op.flags = ASTORE_BLOCK;
+    op.flags = ASYNC_STORE_BLOCK;
     const int rc = perform_list(&op, keys, NULL, count, err);
     if (rc == 0)
         hand_over(&op, values);
@@ -337,7 +337,7 @@ int muster_store_queue_pop(struct muster_store *s, const char *key, bool block,
 {
     struct op op = op_on(s, C10D_QUEUE_POP, key);
 
-    op.flags = block ? ASTORE_BLOCK : 0;
+    op.flags = block ? ASYNC_STORE_BLOCK : 0;
     return perform_for_value(&op, value, err);
 }
 

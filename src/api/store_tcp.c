@@ -126,7 +126,7 @@ static void await_change(struct tcp_opening *o, struct span value)
     rc = c10d_list_add(&list, span_str(key));
     wait.list = (struct c10d_list){ buf_span(&list), 1 };
     rc = rc < 0 ? err_nomem(&err)
-                : async_store_call(o->client, &wait, ASTORE_RAW, left_ms(o),
+                : async_store_call(o->client, &wait, ASYNC_STORE_RAW, left_ms(o),
                                    on_count_changed, o, &err);
     buf_fini(&list);
     if (rc < 0)
@@ -159,8 +159,8 @@ static void read_count(struct tcp_opening *o)
     const struct c10d_request get = { .op = C10D_GET, .key = span_str(WORKERS_KEY) };
     struct muster_error err;
 
-    if (async_store_call(o->client, &get, ASTORE_RAW, o->options->timeout_ms, on_count,
-                         o, &err) < 0)
+    if (async_store_call(o->client, &get, ASYNC_STORE_RAW, o->options->timeout_ms,
+                         on_count, o, &err) < 0)
         fail(o, &err);
 }
 
@@ -190,8 +190,8 @@ static void on_connected(void *ctx, int status, const struct muster_error *why)
         fail(o, why);
     else if (o->options->world_size < 0 || !o->options->wait_for_workers)
         settle(o);
-    else if (async_store_call(o->client, &add, ASTORE_RAW, left_ms(o), on_counted_in, o,
-                              &err) < 0)
+    else if (async_store_call(o->client, &add, ASYNC_STORE_RAW, left_ms(o),
+                              on_counted_in, o, &err) < 0)
         fail(o, &err);
 }
 

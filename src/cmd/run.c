@@ -152,10 +152,10 @@ static int give_up(const char *prog, bool launch, const struct muster_error *err
 static int start(const char *prog, const struct options *o, bool launch,
                  const struct log *log, int *exit_code, struct muster_error *err)
 {
-    struct derive_ports ports;
+    struct derive_machine ports;
     struct launch_config c;
-    int rc = machine_ports(&ports, o->print_config ? warn_printing : warn,
-                           (void *)(uintptr_t)log, err);
+    int rc = machine_real(&ports, o->print_config ? warn_printing : warn,
+                          (void *)(uintptr_t)log, err);
 
     if (rc)
         return rc;

@@ -160,7 +160,7 @@ static int call(struct async_store *base, const struct c10d_request *req,
     const int rc = etcd_store_call_new(s, req, &c, err);
     if (rc < 0)
         return rc;
-    c->block = flags & ASTORE_BLOCK || req->op == C10D_WAIT;
+    c->block = flags & ASYNC_STORE_BLOCK || req->op == C10D_WAIT;
     call_begin(&c->base, flags, timeout_ms, cb, ctx);
     call_list_add(&s->calls, &c->base);
     (void)uv_timer_start(&c->timer, on_start, 0, 0);

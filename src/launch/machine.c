@@ -11,7 +11,7 @@
 static int count_devices(void *ctx, const char *word, int64_t *n,
                          struct muster_error *err)
 {
-    const struct devices_ports real = devices_real(environ);
+    const struct devices_machine real = devices_real(environ);
 
     (void)ctx;
     return devices_count(&real, word, n, err);
@@ -25,18 +25,19 @@ static bool is_file(void *ctx, const char *path)
     return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
 }
 
-int machine_ports(struct derive_ports *out,
-                  void (*warn)(void *ctx, enum derive_warning what, const char *text),
-                  void *ctx, struct muster_error *err)
+int machine_real(struct derive_machine *out,
+                 void (*warn)(void *ctx, enum derive_warning what, const char *text),
+                 void *ctx, struct muster_error *err)
 {
-    struct derive_ports ports = { .count_devices = count_devices,
-                                  .is_file = is_file,
-                                  .warn = warn,
-                                  .ctx = ctx,
-                                  .envp = environ };
+    struct derive_machine machine = { .count_devices = count_devices,
+                                      .is_file = is_file,
+                                      .warn = warn,
+                                      .ctx = ctx,
+                                      .envp = environ };
 
-    if (getrandom(ports.random, sizeof ports.random, 0) != (ssize_t)sizeof ports.random)
+    if (getrandom(machine.random, sizeof machine.random, 0) !=
+        (ssize_t)sizeof machine.random)
         return err_set(err, MUSTER_EIO, "no random bytes for a run id");
-    *out = ports;
+    *out = machine;
     return 0;
 }

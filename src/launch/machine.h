@@ -5,9 +5,9 @@
 
 #include "launch/core/derive.h"
 
-/* Fills in *out. warn and ctx are the caller's, as in struct derive_ports. */
-int machine_ports(struct derive_ports *out,
-                  void (*warn)(void *ctx, enum derive_warning what, const char *text),
-                  void *ctx, struct muster_error *err);
+/* Fills in *out. warn and ctx are the caller's, as in struct derive_machine. */
+int machine_real(struct derive_machine *out,
+                 void (*warn)(void *ctx, enum derive_warning what, const char *text),
+                 void *ctx, struct muster_error *err);
 
 #endif

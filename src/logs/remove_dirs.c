@@ -77,7 +77,7 @@ static void end_if_done(struct sweep *s)
 static void on_worked(uv_work_t *w, int status);
 
 /* Another thread, if one is idle; without threads we do it ourselves. */
-static void kick(struct sweep *s)
+static void start_thread(struct sweep *s)
 {
     bool any = false;
 
@@ -104,7 +104,7 @@ static void on_worked(uv_work_t *w, int status)
     uv_mutex_unlock(&s->lock);
     s->busy[w - s->work] = false;
     if (more)
-        kick(s);
+        start_thread(s);
     end_if_done(s);
 }
 
@@ -156,7 +156,7 @@ static bool add(struct sweep *s, int64_t number)
 void sweep_remove(struct sweep *s, int64_t number)
 {
     if (add(s, number))
-        kick(s);
+        start_thread(s);
     else
         remove_one(s, number);
 }

@@ -25,12 +25,12 @@ static void *real_symbol(void *ctx, const char *library, const char *name)
     return lib ? dlsym(lib, name) : NULL; /* Stays loaded: drivers do not like less. */
 }
 
-struct devices_ports devices_real(char *const *envp)
+struct devices_machine devices_real(char *const *envp)
 {
-    return (struct devices_ports){ "", real_symbol, NULL, envp };
+    return (struct devices_machine){ "", real_symbol, NULL, envp };
 }
 
-static void *symbol(const struct devices_ports *p, const char *library,
+static void *symbol(const struct devices_machine *p, const char *library,
                     const char *name)
 {
     return p->symbol(p->ctx, library, name);
@@ -77,7 +77,7 @@ static int by_name(const struct dirent **a, const struct dirent **b)
 }
 
 /* Calls fn for each entry of a directory, in the order of names. */
-static void each_entry(const struct devices_ports *p, const char *dir, entry_fn fn,
+static void each_entry(const struct devices_machine *p, const char *dir, entry_fn fn,
                        struct device_list *l)
 {
     char path[PATH_MAX];
@@ -111,7 +111,7 @@ struct nvml_pci { /* nvmlPciInfo_t */
 };
 typedef int (*nvml_pci_fn)(void *device, struct nvml_pci *info);
 
-static bool list_nvml(const struct devices_ports *p, struct device_list *l)
+static bool list_nvml(const struct devices_machine *p, struct device_list *l)
 {
     const nvml_init_fn init = (nvml_init_fn)symbol(p, NVML, "nvmlInit_v2");
     const nvml_init_fn end = (nvml_init_fn)symbol(p, NVML, "nvmlShutdown");
@@ -150,7 +150,7 @@ typedef int (*cuda_count_fn)(int *n);
 typedef int (*cuda_pci_fn)(char *text, int size, int device);
 
 /* The driver has applied CUDA_VISIBLE_DEVICES itself. */
-static bool list_cuda(const struct devices_ports *p, struct device_list *l)
+static bool list_cuda(const struct devices_machine *p, struct device_list *l)
 {
     const cuda_init_fn init = (cuda_init_fn)symbol(p, CUDA, "cuInit");
     const cuda_count_fn count = (cuda_count_fn)symbol(p, CUDA, "cuDeviceGetCount");
@@ -186,7 +186,7 @@ static void add_proc_gpu(const char *path, const char *name, struct device_list 
     l->count++;
 }
 
-static void list_nvidia(const struct devices_ports *p, struct device_list *l)
+static void list_nvidia(const struct devices_machine *p, struct device_list *l)
 {
     const char *visible = env_get(p->envp, "CUDA_VISIBLE_DEVICES");
 
@@ -230,7 +230,7 @@ static void add_kfd_node(const char *path, const char *name, struct device_list 
 }
 
 /* ROCR's variable thins out what HIP's (or, in its place, CUDA's) chooses from. */
-static void list_amd(const struct devices_ports *p, struct device_list *l)
+static void list_amd(const struct devices_machine *p, struct device_list *l)
 {
     const char *hip = env_get(p->envp, "HIP_VISIBLE_DEVICES");
 
@@ -239,12 +239,12 @@ static void list_amd(const struct devices_ports *p, struct device_list *l)
     visible_devices_filter(l, hip ? hip : env_get(p->envp, "CUDA_VISIBLE_DEVICES"));
 }
 
-void devices_gpus(const struct devices_ports *ports, struct device_list *out)
+void devices_gpus(const struct devices_machine *machine, struct device_list *out)
 {
     out->count = 0;
-    list_nvidia(ports, out);
+    list_nvidia(machine, out);
     if (out->count == 0)
-        list_amd(ports, out);
+        list_amd(machine, out);
 }
 
 /* Intel */
@@ -254,7 +254,7 @@ typedef int (*ze_list_fn)(unsigned *n, void **drivers);
 typedef int (*ze_devices_fn)(void *driver, unsigned *n, void **devices);
 
 /* The loader has applied ZE_AFFINITY_MASK itself. -1: no loader. */
-static int64_t count_level0(const struct devices_ports *p)
+static int64_t count_level0(const struct devices_machine *p)
 {
     const ze_init_fn init = (ze_init_fn)symbol(p, LEVEL0, "zeInit");
     const ze_list_fn list = (ze_list_fn)symbol(p, LEVEL0, "zeDriverGet");
@@ -287,7 +287,7 @@ static void add_intel_card(const char *path, const char *name, struct device_lis
         l->items[l->count++] = (struct device){ 0 };
 }
 
-static int64_t count_intel(const struct devices_ports *p, struct device_list *scratch)
+static int64_t count_intel(const struct devices_machine *p, struct device_list *scratch)
 {
     const int64_t n = count_level0(p);
 
@@ -317,14 +317,14 @@ static int64_t count_allowed(void)
 
 /* and no more than the control group gives time for: in a container with 2 CPUs of a
  * machine that has 128, so many workers would stand in each other's way. */
-static int64_t count_cpus(const struct devices_ports *p)
+static int64_t count_cpus(const struct devices_machine *p)
 {
     const int64_t allowed = count_allowed(), limit = cgroup_cpus(p->root);
 
     return limit > 0 && limit < allowed ? limit : allowed;
 }
 
-int devices_count(const struct devices_ports *ports, const char *word, int64_t *n,
+int devices_count(const struct devices_machine *machine, const char *word, int64_t *n,
                   struct muster_error *err)
 {
     const bool automatic = strcmp(word, "auto") == 0;
@@ -332,7 +332,7 @@ int devices_count(const struct devices_ports *ports, const char *word, int64_t *
     int64_t count = 0;
 
     if (automatic || strcmp(word, "gpu") == 0) {
-        devices_gpus(ports, &l);
+        devices_gpus(machine, &l);
         count = (int64_t)l.count;
         if (!automatic && count == 0)
             return err_set(err, MUSTER_EINVAL,
@@ -341,13 +341,13 @@ int devices_count(const struct devices_ports *ports, const char *word, int64_t *
                            "CUDA_VISIBLE_DEVICES and the driver, or give a number.");
     }
     if (count == 0 && (automatic || strcmp(word, "xpu") == 0)) {
-        count = count_intel(ports, &l);
+        count = count_intel(machine, &l);
         if (!automatic && count == 0)
             return err_set(err, MUSTER_EINVAL,
                            "Xpu is not available.\n"
                            "No Intel device is visible here: look at ZE_AFFINITY_MASK "
                            "and the driver, or give a number.");
     }
-    *n = count ? count : count_cpus(ports);
+    *n = count ? count : count_cpus(machine);
     return 0;
 }

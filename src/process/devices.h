@@ -11,7 +11,7 @@
 #include "process/core/visible_devices.h"
 
 /* Where to look: tests give a tree of their own and functions in place of libraries. */
-struct devices_ports {
+struct devices_machine {
     const char *root; /* before every path; "" on a real machine */
     /* The address of a function of a shared library, or NULL. */
     void *(*symbol)(void *ctx, const char *library, const char *name);
@@ -19,14 +19,14 @@ struct devices_ports {
     char *const *envp;
 };
 
-struct devices_ports devices_real(char *const *envp);
+struct devices_machine devices_real(char *const *envp);
 
 /* How many workers a word (cpu, gpu, xpu, auto) stands for. MUSTER_EINVAL with torch's
  * words if there is no such device. */
-int devices_count(const struct devices_ports *ports, const char *word, int64_t *n,
+int devices_count(const struct devices_machine *machine, const char *word, int64_t *n,
                   struct muster_error *err);
 
 /* The GPUs that a process started here would see, in the order of their numbers. */
-void devices_gpus(const struct devices_ports *ports, struct device_list *out);
+void devices_gpus(const struct devices_machine *machine, struct device_list *out);
 
 #endif

@@ -158,7 +158,7 @@ static int to_mask(const unsigned *cpus, size_t n, struct cpu_mask *mask,
     return 0;
 }
 
-int numa_mask(const struct devices_ports *ports, enum numa_mode mode,
+int numa_mask(const struct devices_machine *machine, enum numa_mode mode,
               int64_t local_rank, struct cpu_mask *mask, struct muster_error *err)
 {
     struct device_list gpus;
@@ -167,10 +167,10 @@ int numa_mask(const struct devices_ports *ports, enum numa_mode mode,
     unsigned *chosen = NULL;
     int rc;
 
-    devices_gpus(ports, &gpus);
+    devices_gpus(machine, &gpus);
     for (size_t i = 0; i < gpus.count; i++)
-        nodes[i] = numa_node_of(ports->root, gpus.items[i].pci);
-    rc = read_machine(ports->root, &t, err);
+        nodes[i] = numa_node_of(machine->root, gpus.items[i].pci);
+    rc = read_machine(machine->root, &t, err);
     if (rc == 0 && !(chosen = mem_calloc(t.count + 1, sizeof *chosen)))
         rc = err_nomem(err);
     if (rc == 0)

@@ -13,7 +13,7 @@ struct cpu_mask {
 
 /* The CPUs for the worker of a local rank. MUSTER_EINVAL: no such GPU, no CPU left, or
  * more GPUs than cores; MUSTER_ENOTSUP: built without hwloc. */
-int numa_mask(const struct devices_ports *ports, enum numa_mode mode,
+int numa_mask(const struct devices_machine *machine, enum numa_mode mode,
               int64_t local_rank, struct cpu_mask *mask, struct muster_error *err);
 void cpu_mask_fini(struct cpu_mask *m);
 

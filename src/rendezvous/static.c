@@ -172,7 +172,8 @@ static void fixed_take_token(struct static_handler *f)
                                       .key = span_str(f->count.token) };
 
     if (f->count.tried)
-        (void)async_store_call(f->store, &req, ASTORE_RAW, 1000, no_reply, NULL, NULL);
+        (void)async_store_call(f->store, &req, ASYNC_STORE_RAW, 1000, no_reply, NULL,
+                               NULL);
     f->count.tried = false;
 }
 

@@ -144,9 +144,9 @@ static int agent_main(void *arg)
 {
     struct job_node *n = arg;
     struct words *w = os_alloc(sizeof *w);
-    struct derive_ports ports = { .count_devices = no_devices,
-                                  .is_file = no_file,
-                                  .warn = no_warning };
+    struct derive_machine ports = { .count_devices = no_devices,
+                                    .is_file = no_file,
+                                    .warn = no_warning };
     char *none[] = { NULL };
     const struct options_input in = { w->argv, 0, none, false };
     struct options_input input = in;

@@ -22,8 +22,8 @@ struct news {
     int64_t wall_us;
 };
 
-struct held {
-    struct held *next;
+struct guarded_worker {
+    struct guarded_worker *next;
     struct job_worker worker;
     struct guard *guard;
     uint32_t id;
@@ -38,7 +38,7 @@ struct guard {
     const struct guard_events *events;
     void *ctx;
     struct news *first, *last;
-    struct held *held; /* newest first */
+    struct guarded_worker *held; /* newest first */
     size_t living;
     bool leftovers;
 };
@@ -95,7 +95,7 @@ static void job_guard_on_news(uv_async_t *async)
 
 static void on_exited(void *ctx, struct os_process *p)
 {
-    struct held *h = ctx;
+    struct guarded_worker *h = ctx;
     struct guard *g = h->guard;
     const int code = p->exit_code;
 
@@ -113,7 +113,7 @@ static void on_exited(void *ctx, struct os_process *p)
 
 static void on_spawned(void *arg, uint64_t n)
 {
-    struct held *h = arg;
+    struct guarded_worker *h = arg;
     struct guard *g = h->guard;
     char name[32];
 
@@ -133,7 +133,7 @@ static void on_spawned(void *arg, uint64_t n)
 /* Nothing outlives an agent. */
 static void kill_workers(struct guard *g)
 {
-    for (struct held *h = g->held; h; h = h->next) {
+    for (struct guarded_worker *h = g->held; h; h = h->next) {
         if (!h->living)
             continue;
         if (h->worker.process) {
@@ -187,7 +187,7 @@ int guard_watch(struct guard *g, uv_loop_t *loop, const struct guard_events *eve
 int guard_spawn(struct guard *g, const struct guard_service *from, uint32_t id,
                 const struct proc_spec *spec, int result_fd, struct muster_error *err)
 {
-    struct held *h = os_alloc(sizeof *h);
+    struct guarded_worker *h = os_alloc(sizeof *h);
     size_t count = 0;
 
     (void)from;
@@ -238,7 +238,7 @@ void guard_service_forget(struct guard_service *s)
 
 static void on_term(void *arg, uint64_t sig)
 {
-    struct held *h = arg;
+    struct guarded_worker *h = arg;
 
     if (h->living && h->worker.process)
         os_signal(h->worker.process, (int)sig);
@@ -246,7 +246,7 @@ static void on_term(void *arg, uint64_t sig)
 
 void guard_signal(struct guard *g, uint32_t id, int sig)
 {
-    for (struct held *h = g->held; h; h = h->next) {
+    for (struct guarded_worker *h = g->held; h; h = h->next) {
         if (h->id != id || !h->living)
             continue;
         if (sig == SIGKILL)

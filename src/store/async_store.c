@@ -17,7 +17,7 @@ int async_store_get(struct async_store *s, struct span key, uint64_t timeout_ms,
 {
     const struct c10d_request req = { .op = C10D_GET, .key = key };
 
-    return async_store_call(s, &req, ASTORE_BLOCK, timeout_ms, cb, ctx, err);
+    return async_store_call(s, &req, ASYNC_STORE_BLOCK, timeout_ms, cb, ctx, err);
 }
 
 int async_store_add(struct async_store *s, struct span key, int64_t delta,
@@ -85,8 +85,8 @@ int async_store_multi_get(struct async_store *s, const struct span *keys, size_t
                           uint64_t timeout_ms, async_store_cb cb, void *ctx,
                           struct muster_error *err)
 {
-    return call_list(s, C10D_MULTI_GET, keys, NULL, count, ASTORE_BLOCK, timeout_ms, cb,
-                     ctx, err);
+    return call_list(s, C10D_MULTI_GET, keys, NULL, count, ASYNC_STORE_BLOCK,
+                     timeout_ms, cb, ctx, err);
 }
 
 int async_store_multi_set(struct async_store *s, const struct span *keys,

@@ -22,9 +22,10 @@ typedef void (*async_store_cb)(void *ctx, int status, const struct c10d_reply *r
 typedef void (*async_store_closed_cb)(void *ctx);
 
 enum async_store_flags {
-    ASTORE_BLOCK = 1, /* GET, MULTI_GET, QUEUE_POP: wait for the keys first, as torch's
-                         get, multi_get and queue_pop do */
-    ASTORE_RAW = 2,   /* the keys are as on the wire: a TCP store puts no "/" before */
+    ASYNC_STORE_BLOCK = 1, /* GET, MULTI_GET, QUEUE_POP: wait for the keys first, as
+                         torch's get, multi_get and queue_pop do */
+    ASYNC_STORE_RAW =
+        2, /* the keys are as on the wire: a TCP store puts no "/" before */
 };
 
 struct async_store_ops {

@@ -646,7 +646,7 @@ static int wire_call_new(struct client *c, const struct c10d_request *req,
                          unsigned flags, struct wire_call **out,
                          struct muster_error *err)
 {
-    const bool raw = c->opts.raw_keys || (flags & ASTORE_RAW);
+    const bool raw = c->opts.raw_keys || (flags & ASYNC_STORE_RAW);
     struct wire_call *call = mem_calloc(1, sizeof *call);
     struct c10d_prefixed full;
     int rc;
@@ -657,7 +657,7 @@ static int wire_call_new(struct client *c, const struct c10d_request *req,
     call->base.op = req->op;
     buf_init(&call->bytes, CALL_MAX);
     call->waits = req->op == C10D_WAIT || req->op == C10D_BARRIER ||
-                  ((flags & ASTORE_BLOCK) && c10d_may_block(req->op));
+                  ((flags & ASYNC_STORE_BLOCK) && c10d_may_block(req->op));
     if (req->op == C10D_MULTI_GET)
         call->expect = req->list.count;
     rc = c10d_prefix_keys(&full, req, span_str(raw ? "" : "/"), err);

@@ -120,13 +120,13 @@ static bool serve_first(struct file_store *f)
     struct muster_error err;
     const int locked = locked_file_lock(&f->file, file_op_mode(call->op), &err);
 
-    if (locked == LOGFILE_BUSY) {
+    if (locked == LOCKED_FILE_BUSY) {
         lock_later(f);
         return false;
     }
     (void)call_list_take(&f->queued);
     got_lock(f);
-    if (locked == MUSTER_ENOENT && file_op_mode(call->op) != LOGFILE_WRITE) {
+    if (locked == MUSTER_ENOENT && file_op_mode(call->op) != LOCKED_FILE_WRITE) {
         f->last_error = err;
         call_list_add(&f->waiting, call); /* It may come: so torch waits, too. */
         f->changed = f->changed || !f->watching;
@@ -168,8 +168,8 @@ static void look(struct file_store *f)
     int rc;
 
     watch(f); /* Before looking, so that nothing falls between. */
-    rc = locked_file_lock(&f->file, LOGFILE_READ, &err);
-    if (rc == LOGFILE_BUSY) {
+    rc = locked_file_lock(&f->file, LOCKED_FILE_READ, &err);
+    if (rc == LOCKED_FILE_BUSY) {
         f->changed = true; /* As far as we know: the look is still to be taken. */
         lock_later(f);
         return;
@@ -255,7 +255,8 @@ static int file_call(struct async_store *s, const struct c10d_request *req,
                                            ctx, err);
     rc = file_op_check(req->op, err);
     if (rc == 0)
-        rc = call_new(sizeof *call, s, req, flags & ASTORE_RAW ? "" : "/", &call, err);
+        rc = call_new(sizeof *call, s, req, flags & ASYNC_STORE_RAW ? "" : "/", &call,
+                      err);
     if (rc < 0)
         return rc;
     call_begin(call, flags, timeout_ms, cb, ctx);
@@ -293,7 +294,7 @@ static void close_handles(struct file_store *f)
  * had in time is no reason to hang: the file then stays. */
 static void count_out(struct file_store *f)
 {
-    if (f->counted && file_count_out(&f->file, f->world_size) == LOGFILE_BUSY &&
+    if (f->counted && file_count_out(&f->file, f->world_size) == LOCKED_FILE_BUSY &&
         clock_mono_ms() < f->close_by_ms) {
         lock_later(f);
         uv_update_time(f->base.loop);
@@ -352,7 +353,7 @@ static int count_in(struct file_store *f, struct muster_error *err)
         return rc;
     call_begin(call, FILE_OP_COUNT_IN, MONO_NEVER, NULL, NULL);
     rc = file_count_in(&f->file, err);
-    if (rc == LOGFILE_BUSY) {
+    if (rc == LOCKED_FILE_BUSY) {
         call_list_add(&f->queued, call);
         defer_call(&f->next_run);
         return 0;

@@ -48,11 +48,11 @@ enum locked_file_mode file_op_mode(enum c10d_op op)
     case C10D_COMPARE_SET:
     case C10D_APPEND:
     case C10D_MULTI_SET:
-        return LOGFILE_WRITE;
+        return LOCKED_FILE_WRITE;
     case C10D_DELETE_KEY:
-        return LOGFILE_CHANGE;
+        return LOCKED_FILE_CHANGE;
     default:
-        return LOGFILE_READ;
+        return LOCKED_FILE_READ;
     }
 }
 
@@ -69,9 +69,9 @@ static bool has_all(const struct locked_file *f, struct c10d_list keys)
 bool file_op_must_wait(const struct locked_file *f, enum c10d_op op, unsigned flags,
                        const struct c10d_request *req)
 {
-    if (op == C10D_WAIT || (op == C10D_MULTI_GET && (flags & ASTORE_BLOCK)))
+    if (op == C10D_WAIT || (op == C10D_MULTI_GET && (flags & ASYNC_STORE_BLOCK)))
         return !has_all(f, req->list);
-    return op == C10D_GET && (flags & ASTORE_BLOCK) &&
+    return op == C10D_GET && (flags & ASYNC_STORE_BLOCK) &&
            !filelog_get(&f->log, req->key, NULL);
 }
 
@@ -245,7 +245,7 @@ int file_count_in(struct locked_file *f, struct muster_error *err)
                                       .key = span_str(FILELOG_REFCOUNT),
                                       .number = 1 };
     struct file_answer answer;
-    int rc = locked_file_lock(f, LOGFILE_WRITE, err);
+    int rc = locked_file_lock(f, LOCKED_FILE_WRITE, err);
 
     if (rc != 0)
         return rc;
@@ -264,7 +264,7 @@ int file_count_out(struct locked_file *f, int64_t world_size)
                                 .key = span_str(FILELOG_CLEANUP),
                                 .number = 1 };
     struct file_answer finished, users;
-    int rc = locked_file_lock(f, LOGFILE_CHANGE, NULL);
+    int rc = locked_file_lock(f, LOCKED_FILE_CHANGE, NULL);
 
     if (rc != 0)
         return rc;

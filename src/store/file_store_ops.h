@@ -28,7 +28,8 @@ bool file_op_must_wait(const struct locked_file *f, enum c10d_op op, unsigned fl
 int file_op_perform(struct locked_file *f, const struct c10d_request *req,
                     struct file_answer *out, struct muster_error *err);
 
-/* A store begins to use the file, or has finished: LOGFILE_BUSY, or 0, or an error. */
+/* A store begins to use the file, or has finished: LOCKED_FILE_BUSY, or 0, or an error.
+ */
 int file_count_in(struct locked_file *f, struct muster_error *err);
 int file_count_out(struct locked_file *f, int64_t world_size);
 

@@ -48,20 +48,20 @@ static int sys_error(const struct locked_file *l, const char *doing, int sys,
 static int open_locked(struct locked_file *l, enum locked_file_mode mode,
                        struct stat *st, struct muster_error *err)
 {
-    const int flags[] = { [LOGFILE_READ] = O_RDONLY | O_CLOEXEC,
-                          [LOGFILE_CHANGE] = O_RDWR | O_CLOEXEC,
-                          [LOGFILE_WRITE] = O_RDWR | O_CREAT | O_CLOEXEC };
+    const int flags[] = { [LOCKED_FILE_READ] = O_RDONLY | O_CLOEXEC,
+                          [LOCKED_FILE_CHANGE] = O_RDWR | O_CLOEXEC,
+                          [LOCKED_FILE_WRITE] = O_RDWR | O_CREAT | O_CLOEXEC };
 
     for (int tries = 0; tries < 10; tries++) {
         const int fd = open(l->path, flags[mode], 0644);
 
         if (fd < 0)
             return sys_error(l, "open", errno, err);
-        if (flock(fd, (mode == LOGFILE_READ ? LOCK_SH : LOCK_EX) | LOCK_NB) < 0) {
+        if (flock(fd, (mode == LOCKED_FILE_READ ? LOCK_SH : LOCK_EX) | LOCK_NB) < 0) {
             const int sys = errno;
 
             (void)close(fd);
-            return sys == EWOULDBLOCK || sys == EINTR ? LOGFILE_BUSY
+            return sys == EWOULDBLOCK || sys == EINTR ? LOCKED_FILE_BUSY
                                                       : sys_error(l, "flock", sys, err);
         }
         if (fstat(fd, st) == 0 && st->st_nlink > 0) {
@@ -70,7 +70,7 @@ static int open_locked(struct locked_file *l, enum locked_file_mode mode,
         }
         (void)close(fd);
     }
-    return LOGFILE_BUSY;
+    return LOCKED_FILE_BUSY;
 }
 
 static int cut_off(const struct locked_file *l, size_t rest, struct muster_error *err)
@@ -127,11 +127,11 @@ static int begin_file(struct locked_file *l, const struct stat *st,
     struct stat same;
 
     if (fd < 0)
-        return errno == ENOENT ? LOGFILE_BUSY : sys_error(l, "open", errno, err);
+        return errno == ENOENT ? LOCKED_FILE_BUSY : sys_error(l, "open", errno, err);
     if (fstat(fd, &same) < 0 || same.st_ino != st->st_ino ||
         same.st_dev != st->st_dev) {
         (void)close(fd); /* Replaced just now. */
-        return LOGFILE_BUSY;
+        return LOCKED_FILE_BUSY;
     }
     if (l->held >= 0)
         (void)close(l->held);

@@ -19,18 +19,18 @@ struct locked_file {
 };
 
 enum locked_file_mode {
-    LOGFILE_READ,   /* shared lock */
-    LOGFILE_CHANGE, /* exclusive lock, of a file that exists */
-    LOGFILE_WRITE,  /* exclusive lock, the file is made if need be */
+    LOCKED_FILE_READ,   /* shared lock */
+    LOCKED_FILE_CHANGE, /* exclusive lock, of a file that exists */
+    LOCKED_FILE_WRITE,  /* exclusive lock, the file is made if need be */
 };
 
 int locked_file_init(struct locked_file *l, const char *path, uint64_t seed,
                      struct muster_error *err);
 void locked_file_fini(struct locked_file *l);
 
-#define LOGFILE_BUSY 1
+#define LOCKED_FILE_BUSY 1
 
-/* 0: locked, and l->log is what the file says now; to be unlocked. LOGFILE_BUSY:
+/* 0: locked, and l->log is what the file says now; to be unlocked. LOCKED_FILE_BUSY:
  * somebody else has the lock. MUSTER_ENOENT: no such file. MUSTER_ESTATE: its end is
  * cut off. MUSTER_EACCES, MUSTER_EIO, MUSTER_ENOMEM. */
 int locked_file_lock(struct locked_file *l, enum locked_file_mode mode,

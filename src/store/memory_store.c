@@ -140,7 +140,7 @@ static void begin(struct core *c, struct memory_call *call, bool may_wait)
 
     buf_init(&one, SIZE_MAX);
     call->waiting =
-        may_wait && (call->base.flags & ASTORE_BLOCK) && c10d_may_block(req->op);
+        may_wait && (call->base.flags & ASYNC_STORE_BLOCK) && c10d_may_block(req->op);
     if (call->waiting && req->op != C10D_MULTI_GET) {
         if (rc == 0)
             rc = c10d_list_add(&one, req->key);

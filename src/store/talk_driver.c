@@ -186,8 +186,8 @@ static int ask_part(struct talk_driver *d, struct muster_error *err)
     const bool last = d->part == t->count - 1;
     const struct c10d_request *req = &t->parts[d->part];
     const unsigned flags =
-        (last && t->blocks && req->op != C10D_WAIT ? ASTORE_BLOCK : 0u) |
-        (t->raw ? ASTORE_RAW : 0u);
+        (last && t->blocks && req->op != C10D_WAIT ? ASYNC_STORE_BLOCK : 0u) |
+        (t->raw ? ASYNC_STORE_RAW : 0u);
     int rc = call_begin(d) ? 0 : err_nomem(err);
 
     if (rc == 0)
@@ -207,8 +207,8 @@ static int ask(struct talk_driver *d, struct muster_error *err)
     d->part = 0;
     while (rc == 0 && connection(d)->ordered && d->part < t->count - 1)
         rc = async_store_call(connection(d), &t->parts[d->part++],
-                              t->raw ? ASTORE_RAW : 0u, t->timeout_ms, talk_no_answer,
-                              NULL, err);
+                              t->raw ? ASYNC_STORE_RAW : 0u, t->timeout_ms,
+                              talk_no_answer, NULL, err);
     return rc == 0 ? ask_part(d, err) : rc;
 }
 

@@ -56,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *text = mem_calloc(1, size + 1), *argv[MOST + 1], *envp[MOST + 1];
     struct options_input in = { argv, 0, envp, size % 2 == 1 };
-    struct derive_ports ports = { count_devices, is_file, warn, NULL, envp, { 1 } };
+    struct derive_machine ports = { count_devices, is_file, warn, NULL, envp, { 1 } };
     size_t n_env = 0;
     struct options o;
     struct launch_config c;

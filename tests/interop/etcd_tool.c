@@ -190,8 +190,8 @@ static void next_line(void)
         (void)c10d_list_add(&list, req.key);
         req.list = (struct c10d_list){ buf_span(&list), 1 };
     }
-    if (async_store_call(store, &req, req.op == C10D_GET ? ASTORE_BLOCK : 0, timeout_ms,
-                         on_store, NULL, &err) < 0) {
+    if (async_store_call(store, &req, req.op == C10D_GET ? ASYNC_STORE_BLOCK : 0,
+                         timeout_ms, on_store, NULL, &err) < 0) {
         printf("%s\n", err.text);
         exit(2);
     }

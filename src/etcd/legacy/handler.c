@@ -690,10 +690,10 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
     if (!life_wants_round(&o->shell.life))
         return false;
     if (!o->store && legacy_progress(o->core, out)) {
-        const char *trouble = etcd_client_last_error(o->client);
+        const char *last_error = etcd_client_last_error(o->client);
 
-        if (out->stage == RDZV_AT_STORE && trouble)
-            progress_why(out, trouble);
+        if (out->stage == RDZV_AT_STORE && last_error)
+            progress_why(out, last_error);
         return true;
     }
     if (!o->store)

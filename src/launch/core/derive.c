@@ -30,7 +30,8 @@ static int count_workers(struct deriving *d)
         return 0;
     for (size_t i = 0; i < ARRAY_LEN(words); i++)
         if (strcmp(text, words[i]) == 0)
-            return d->ports->count_devices(d->ports->ctx, text, &d->c->nproc, d->err);
+            return d->machine->count_devices(d->machine->ctx, text, &d->c->nproc,
+                                             d->err);
     return err_set(d->err, MUSTER_EINVAL,
                    "Unsupported nproc_per_node value: %s\n"
                    "--nproc-per-node takes a number, or cpu, gpu, xpu or auto.",
@@ -44,10 +45,10 @@ static int apply_omp_rule(struct deriving *d)
         "default, to avoid your system being overloaded, please further tune the "
         "variable for optimal performance in your application as needed.";
 
-    if (d->c->nproc <= 1 || env_get(d->ports->envp, "OMP_NUM_THREADS"))
+    if (d->c->nproc <= 1 || env_get(d->machine->envp, "OMP_NUM_THREADS"))
         return 0;
     d->c->set_omp = true;
-    d->ports->warn(d->ports->ctx, DERIVE_WARN_OMP, text);
+    d->machine->warn(d->machine->ctx, DERIVE_WARN_OMP, text);
     return 0;
 }
 
@@ -126,7 +127,8 @@ static int check_log_dir(struct deriving *d)
 {
     const char *dir = d->o->log_dir;
 
-    if (dir && strcmp(dir, "/dev/null") != 0 && d->ports->is_file(d->ports->ctx, dir))
+    if (dir && strcmp(dir, "/dev/null") != 0 &&
+        d->machine->is_file(d->machine->ctx, dir))
         return err_set(d->err, MUSTER_EINVAL, "log_dir: %s is a file", dir);
     return 0;
 }
@@ -134,7 +136,7 @@ static int check_log_dir(struct deriving *d)
 static int set_shutdown_timeout(struct deriving *d)
 {
     const struct option_int *flag = &d->o->shutdown_timeout;
-    const char *text = env_get(d->ports->envp, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+    const char *text = env_get(d->machine->envp, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
 
     if (flag->given && flag->value < 0)
         return err_set(d->err, MUSTER_EINVAL,
@@ -215,9 +217,9 @@ static int copy_plain_values(struct deriving *d)
         { &c->prefix_template,
           *o->log_line_prefix_template
               ? o->log_line_prefix_template
-              : env_get(d->ports->envp, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") },
+              : env_get(d->machine->envp, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") },
         { &c->script, o->script },
-        { &c->title, env_get(d->ports->envp, "MUSTER_TITLE") },
+        { &c->title, env_get(d->machine->envp, "MUSTER_TITLE") },
     };
 
     c->on_failure_finish = strcmp(o->on_failure, "finish") == 0;
@@ -240,7 +242,7 @@ static int copy_plain_values(struct deriving *d)
 static int choose_entry(struct deriving *d)
 {
     const struct options *o = d->o;
-    const char *python = env_get(d->ports->envp, "PYTHON_EXEC");
+    const char *python = env_get(d->machine->envp, "PYTHON_EXEC");
 
     d->c->local_rank_arg = d->launch && !o->use_env;
     if (!o->run_path && o->no_python && o->module)
@@ -287,7 +289,7 @@ static int parse_hang(struct deriving *d)
 }
 
 int derive_config(struct launch_config *c, const struct options *o, bool launch,
-                  const struct derive_ports *ports, struct muster_error *err)
+                  const struct derive_machine *machine, struct muster_error *err)
 {
     static const derive_fn steps[] = {
         check_launch,
@@ -313,7 +315,7 @@ int derive_config(struct launch_config *c, const struct options *o, bool launch,
         check_positive,
     };
     struct deriving d = {
-        .c = c, .o = o, .ports = ports, .err = err, .launch = launch
+        .c = c, .o = o, .machine = machine, .err = err, .launch = launch
     };
     int rc = launch_config_init(c, err);
 

@@ -1,6 +1,6 @@
 /* derive.h - from what the user said to what is launched: torchrun's checks in
  * torchrun's order, with its words, and the values it derives. Pure: what only the
- * machine can tell comes in through struct derive_ports.
+ * machine can tell comes in through struct derive_machine.
  *
  * Error texts: the first line is torch's message; lines after it are the remedy. */
 #ifndef LAUNCH_CORE_DERIVE_H
@@ -18,7 +18,7 @@ enum derive_warning {
     DERIVE_WARN_CONF, /* ours: a key of --rdzv-conf that looks misspelled */
 };
 
-struct derive_ports {
+struct derive_machine {
     /* How many workers a word (cpu, gpu, xpu, auto) stands for, or an error. */
     int (*count_devices)(void *ctx, const char *word, int64_t *n,
                          struct muster_error *err);
@@ -32,7 +32,7 @@ struct derive_ports {
 /* Fills in *c (to be freed with launch_config_fini). c->python is only set if
  * PYTHON_EXEC is: finding an interpreter is the caller's part. */
 int derive_config(struct launch_config *c, const struct options *o, bool launch,
-                  const struct derive_ports *ports, struct muster_error *err);
+                  const struct derive_machine *machine, struct muster_error *err);
 
 /* "-r" and "-t": 0 to 3, or a map like 0:1,1:3. */
 int derive_streams(struct stream_map *m, const char *text, struct muster_error *err);

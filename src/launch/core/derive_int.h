@@ -7,7 +7,7 @@
 struct deriving {
     struct launch_config *c;
     const struct options *o;
-    const struct derive_ports *ports;
+    const struct derive_machine *machine;
     struct muster_error *err;
     const char *backend, *endpoint, *id; /* after the standalone rule */
     char uuid[40];

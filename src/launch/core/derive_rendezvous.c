@@ -52,7 +52,7 @@ int derive_choose_backend(struct deriving *d)
     }
     if (!alone)
         return 0;
-    derive_uuid(d->ports->random, d->uuid);
+    derive_uuid(d->machine->random, d->uuid);
     d->backend = "c10d";
     d->endpoint = "localhost:0";
     d->id = d->uuid;
@@ -80,16 +80,16 @@ int derive_warn_of_unused(struct deriving *d)
     if (is_static(d))
         return 0;
     if (!*d->endpoint)
-        d->ports->warn(d->ports->ctx, DERIVE_WARN_MASTER_ADDR,
-                       "master_addr is only used for static rdzv_backend and when "
-                       "rdzv_endpoint is not specified.");
+        d->machine->warn(d->machine->ctx, DERIVE_WARN_MASTER_ADDR,
+                         "master_addr is only used for static rdzv_backend and when "
+                         "rdzv_endpoint is not specified.");
     if (d->o->node_rank.value != 0 &&
         !(d->o->rank_order && strcmp(d->o->rank_order, "given") == 0)) {
         (void)snprintf(text, sizeof text,
                        "node_rank is only used for static rdzv_backend. It will be "
                        "ignored for rdzv_backend=%s.",
                        d->backend);
-        d->ports->warn(d->ports->ctx, DERIVE_WARN_NODE_RANK, text);
+        d->machine->warn(d->machine->ctx, DERIVE_WARN_NODE_RANK, text);
     }
     return 0;
 }
@@ -111,7 +111,7 @@ static void warn_of_misspelled_keys(const struct deriving *d)
             "--rdzv-conf: no backend of muster's knows the key '%.100s'. Did you "
             "mean %s?",
             key, meant);
-        d->ports->warn(d->ports->ctx, DERIVE_WARN_CONF, text);
+        d->machine->warn(d->machine->ctx, DERIVE_WARN_CONF, text);
     }
 }
 
@@ -172,10 +172,10 @@ int derive_set_run_id(struct deriving *d)
     char text[sizeof RANDOM_ID_WARNING + 40];
 
     if (!*d->id) {
-        derive_uuid_decimal(d->ports->random, d->uuid);
+        derive_uuid_decimal(d->machine->random, d->uuid);
         d->id = d->uuid;
         (void)snprintf(text, sizeof text, RANDOM_ID_WARNING "%s", d->uuid);
-        d->ports->warn(d->ports->ctx, DERIVE_WARN_RUN_ID, text);
+        d->machine->warn(d->machine->ctx, DERIVE_WARN_RUN_ID, text);
     }
     return text_set(&d->c->rdzv.run_id, d->id) ? err_nomem(d->err) : 0;
 }

@@ -47,7 +47,7 @@ static int derive(struct launch_config *c, const struct said *said, bool launch,
     char *argv[9], *envp[9];
     size_t argc = 0, envc = 0;
     struct options o;
-    struct derive_ports ports = { count_devices, is_file, warn, m, envp, { 0 } };
+    struct derive_machine ports = { count_devices, is_file, warn, m, envp, { 0 } };
 
     for (size_t i = 0; i < ARRAY_LEN(said->words) && said->words[i]; i++) {
         char *w = (char *)(uintptr_t)said->words[i];

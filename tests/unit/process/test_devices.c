@@ -189,8 +189,8 @@ static void *some_libraries(void *ctx, const char *library, const char *name)
 static int64_t count(const char *libraries, const char *word, const char *variable)
 {
     char *const envp[] = { (char *)(uintptr_t)variable, NULL };
-    const struct devices_ports p = { root, libraries ? some_libraries : no_library,
-                                     (void *)(uintptr_t)libraries, envp };
+    const struct devices_machine p = { root, libraries ? some_libraries : no_library,
+                                       (void *)(uintptr_t)libraries, envp };
     struct muster_error err;
     int64_t n = -1;
 
@@ -262,7 +262,7 @@ static void test_trees(void **state)
     assert_int_equal(count(NULL, "auto", "CUDA_VISIBLE_DEVICES=GPU-56"), 1);
 
     char *const envp[] = { (char *)"CUDA_VISIBLE_DEVICES=2,GPU-1234", NULL };
-    const struct devices_ports p = { root, no_library, NULL, envp };
+    const struct devices_machine p = { root, no_library, NULL, envp };
     struct device_list l;
 
     devices_gpus(&p, &l);

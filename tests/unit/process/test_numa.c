@@ -156,7 +156,7 @@ static void *fake_driver(void *ctx, const char *library, const char *name)
 static void test_without_gpu(void **state)
 {
     char *const envp[] = { NULL };
-    const struct devices_ports p = { "/nonexistent", fake_driver, NULL, envp };
+    const struct devices_machine p = { "/nonexistent", fake_driver, NULL, envp };
     struct cpu_mask mask = { 0 };
     struct muster_error err;
 
