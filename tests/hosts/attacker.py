@@ -44,6 +44,7 @@ def main() -> None:
         "delete": bytes([DELETE]) + blob(state),
         "hello": bytes([PUSH]) + blob("/\x01muster/host") + blob(b"\x01\x01" + blob(run)),
         "job": bytes([PUSH]) + blob("/\x01muster/job") + blob(b"\x02\x01"),
+        "lanes": bytes([PUSH]) + blob("/\x01muster/lanes") + blob("1") + struct.pack("<II", 0, 0),
         "stats": bytes([GET]) + blob("/\x01muster/stats"),
         "empty proof": bytes([PUSH]) + blob("/\x01muster/auth") + blob(b""),
         "wrong answer": bytes([PUSH]) + blob("/\x01muster/auth") + blob(bytes([1, 3]) + nonce + b"\0"),

@@ -291,7 +291,7 @@ def test_whoever_has_a_members_address(tmp_path: Path, token: str, encrypt: bool
             answers = dict(line.split(": ", 1) for line in got.splitlines())
             assert ("y<open>" in answers["set"]) == (not encrypt), got
             assert (answers["list"] == "b''") == encrypt, got
-            for seat in ("hello", "job", "stats"):
+            for seat in ("hello", "job", "lanes", "stats"):
                 assert answers[seat] == "b''", got
         finish(nodes, tmp_path)
 
