@@ -3,6 +3,9 @@
 #ifndef BASE_TRACE_H
 #define BASE_TRACE_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 enum trace_level { TRACE_DEBUG, TRACE_INFO, TRACE_WARN, TRACE_ERROR };
 
 typedef void (*trace_fn)(void *ctx, enum trace_level level, const char *text);
@@ -16,5 +19,19 @@ struct trace {
 /* Formats into a line of at most 1023 bytes and hands it on. t may be NULL. */
 void trace(const struct trace *t, enum trace_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Lines that strangers cause: TRACE_LINES in TRACE_LINES_MS, the rest is counted.
+ * Zeroed to begin with. */
+#define TRACE_LINES    10u
+#define TRACE_LINES_MS 10000u
+struct trace_rate {
+    uint64_t since_ms; /* since when they are counted; 0: not yet */
+    unsigned lines, left_out;
+};
+
+/* Whether one more may be told. The first after others were left out tells of those:
+ * "[who]: N more connections were refused in S s". */
+bool trace_rate_allows(struct trace_rate *r, uint64_t now_ms, const struct trace *t,
+                       const char *who);
 
 #endif

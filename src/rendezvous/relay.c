@@ -60,8 +60,9 @@ struct relay {
     struct auth *auth;
     const struct trace *trace;
     int listener, epoll;
-    uv_poll_t poll; /* on `epoll` */
-    bool paused;    /* out of descriptors: does not accept */
+    uv_poll_t poll;            /* on `epoll` */
+    bool paused;               /* out of descriptors: does not accept */
+    struct trace_rate refused; /* lines about them */
 
     struct dialer *dialer; /* owned; while the encrypted connection is made */
     struct tls *tls;       /* owned; NULL: there is none */
@@ -413,23 +414,41 @@ static bool carry(struct relay *r, int fd)
     return r->dialer || dial(r) == 0;
 }
 
+static bool is_own(struct relay *r, int fd)
+{
+    static const char who[] = "the workers' way to their store";
+    uid_t uid = 0;
+    const enum peer_place place = peer_uid(fd, &uid);
+
+    if (place == PEER_HERE && uid == geteuid())
+        return true;
+    if (!trace_rate_allows(&r->refused, uv_now(r->loop), r->trace, who))
+        return false;
+    if (place == PEER_HERE)
+        trace(r->trace, TRACE_WARN,
+              "%s: refused a connection: it belongs to another user of this machine "
+              "(user number %u)",
+              who, (unsigned)uid);
+    else
+        trace(r->trace, TRACE_WARN,
+              "%s: refused a connection: it was gone before the kernel could be asked "
+              "whose it is",
+              who);
+    return false;
+}
+
 /* False: the encrypted connection is of no use any more. */
 static bool take_workers(struct relay *r)
 {
     bool ok = true;
-    uid_t uid;
     int fd;
 
     while (ok &&
            (fd = accept4(r->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
-        if (peer_uid(fd, &uid) == PEER_HERE && uid == geteuid()) {
+        if (is_own(r, fd))
             ok = carry(r, fd);
-            continue;
-        }
-        trace(r->trace, TRACE_WARN,
-              "refused a connection to the workers' store: it belongs to another user "
-              "of this machine");
-        (void)close(fd);
+        else
+            (void)close(fd);
     }
     if (ok &&
         (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))

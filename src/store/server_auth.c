@@ -5,7 +5,6 @@
  * served if it comes from this machine and belongs to the job's own user, or from an
  * address of a node that is connected and has proven itself. Until then nothing of the
  * store is shown, a connection has 30 s, little memory, and company up to a limit. */
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -27,8 +26,6 @@
 #define UNPROVEN_EACH 16384u      /* connections of one address that are not admitted */
 #define UNPROVEN_ASKS 64u         /* requests of such a connection */
 #define UNPROVEN_HELD (64u << 20) /* bytes of unfinished requests of all of them */
-#define LINES         10u         /* about refused connections ... */
-#define LINES_MS      10000u      /* ... in so many milliseconds; the rest is counted */
 #define MUNGE_MS      5000u       /* for its daemon to answer */
 #define MUNGES        32u         /* asked at once, each on a thread; the others wait */
 #define STATE_KEY     "/torch.rendezvous."
@@ -45,8 +42,7 @@ struct address {
 struct server_auth {
     struct auth *auth; /* a reference */
     struct map addresses;
-    uint64_t lines_ms; /* since when lines are counted */
-    unsigned lines, left_out;
+    struct trace_rate refused;    /* lines about them */
     size_t admitted;              /* connections, open now */
     size_t unproven;              /* the others */
     size_t unproven_most;         /* so that descriptors are left for members */
@@ -167,21 +163,10 @@ static void uncount_unproven(struct address *e, struct conn_proof *p)
 
 bool server_auth_may_log(struct store_server *s)
 {
-    const uint64_t now = uv_now(s->loop);
-    struct server_auth *a = s->auth;
+    char who[ADDRESS_TEXT + 8];
 
-    if (now - a->lines_ms >= LINES_MS || !a->lines_ms) {
-        if (a->left_out)
-            trace(s->opts.trace, TRACE_WARN,
-                  "store %s: %u more connections were refused in %" PRIu64 " s",
-                  s->address, a->left_out, (now - a->lines_ms) / 1000);
-        a->lines_ms = now ? now : 1;
-        a->lines = a->left_out = 0;
-    }
-    if (++a->lines <= LINES)
-        return true;
-    a->left_out++;
-    return false;
+    (void)snprintf(who, sizeof who, "store %s", s->address);
+    return trace_rate_allows(&s->auth->refused, uv_now(s->loop), s->opts.trace, who);
 }
 
 size_t server_auth_admitted(const struct store_server *s)

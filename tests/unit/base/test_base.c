@@ -8,6 +8,7 @@
 #include "base/map.h"
 #include "base/nearest.h"
 #include "base/rng.h"
+#include "base/trace.h"
 
 static void errors_carry_text(void **state)
 {
@@ -229,6 +230,30 @@ static void test_nearest(void **state)
     assert_int_equal(word_distance(span_str(longest), span_str("a")), UINT32_MAX);
 }
 
+static void count_lines(void *ctx, enum trace_level level, const char *text)
+{
+    assert_int_equal(level, TRACE_WARN);
+    assert_string_equal(text, "door: 990 more connections were refused in 12 s");
+    ++*(int *)ctx;
+}
+
+static void lines_have_a_rate(void **state)
+{
+    int told = 0, allowed = 0;
+    const struct trace t = { count_lines, &told, TRACE_WARN };
+    struct trace_rate r = { 0 };
+
+    (void)state;
+    for (unsigned i = 0; i < 1000; i++)
+        allowed += trace_rate_allows(&r, 5 + i, &t, "door");
+    assert_int_equal(allowed, TRACE_LINES);
+    assert_int_equal(told, 0);
+    assert_true(trace_rate_allows(&r, 12345, &t, "door"));
+    assert_int_equal(told, 1);
+    assert_true(trace_rate_allows(&r, 12345, &t, "door"));
+    assert_int_equal(told, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -242,6 +267,7 @@ int main(void)
         cmocka_unit_test(hashes_match_the_reference),
         cmocka_unit_test(random_numbers_repeat),
         cmocka_unit_test(test_nearest),
+        cmocka_unit_test(lines_have_a_rate),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
