@@ -45,13 +45,13 @@ static bool same_host(const struct sockaddr *a, const struct sockaddr *b)
                   &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, 16) == 0;
 }
 
-static bool on_this_machine(const struct sockaddr *sa)
+bool address_on_this_machine(const struct sockaddr *sa)
 {
     struct ifaddrs *all;
-    bool found = false;
+    bool found = is_loopback(sa);
 
-    if (getifaddrs(&all) != 0)
-        return false;
+    if (found || getifaddrs(&all) != 0)
+        return found;
     for (struct ifaddrs *i = all; i && !found; i = i->ifa_next)
         found =
             i->ifa_addr &&
@@ -89,7 +89,7 @@ static void weigh(struct bind_view *v, const struct sockaddr *sa, char *addr,
             put_text(sa, addr, size);
         return;
     }
-    if (is_link_local(sa) || !on_this_machine(sa) ||
+    if (is_link_local(sa) || !address_on_this_machine(sa) ||
         (v->found && sa->sa_family == AF_INET6))
         return;
     if (v->found && !strchr(addr, ':'))

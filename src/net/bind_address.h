@@ -44,6 +44,9 @@ void bind_address_cancel(struct bind_lookup *l); /* no callback; NULL is fine */
 void bind_address_log(const struct trace *t, const char *what, const char *where,
                       const struct bind_address *at);
 
+/* IPv4 or IPv6: a loopback address or an interface's. */
+bool address_on_this_machine(const struct sockaddr *sa);
+
 /* For listen_opts.bind. */
 const char *bind_address_text(const struct bind_address *at);
 

@@ -7,6 +7,8 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "loop/clock.h"
+#include "net/bind_address.h"
+#include "net/port_holder.h"
 #include "store/connect_int.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -81,13 +83,30 @@ static void finish(struct dialer *d, struct dial_conn *conn,
     cb(d->ctx, conn, err);
 }
 
+/* Who is there instead of a store, if that is on this machine and may be seen: "; pid
+ * 712 (nc -l 29500, root) holds that port of this machine". */
+static void put_holder(const struct dialer *d, char *to, size_t size)
+{
+    const int code = d->last.code;
+    char who[512];
+
+    to[0] = '\0';
+    if ((code == MUSTER_ENOTSTORE || code == MUSTER_EHANGUP ||
+         code == MUSTER_ETIMEDOUT) &&
+        d->addrs[0].ss_family != AF_UNSPEC &&
+        address_on_this_machine((const struct sockaddr *)&d->addrs[0]) &&
+        port_holder(d->port, who, sizeof who))
+        (void)snprintf(to, size, "; %s holds that port of this machine", who);
+}
+
 /* The words are torch's, so that a search for them finds something. */
 static void give_up(struct dialer *d)
 {
     struct muster_error err;
-    char where[ENDPOINT_TEXT];
+    char where[ENDPOINT_TEXT], holder[560];
 
     endpoint_text(d->host, d->port, where);
+    put_holder(d, holder, sizeof holder);
     if (d->last.code == 0)
         (void)err_set(&d->last, MUSTER_ETIMEDOUT,
                       "the name %s has not been resolved yet", d->host);
@@ -98,7 +117,7 @@ static void give_up(struct dialer *d)
                       "The client socket has timed out after %" PRIu64
                       "ms while trying to connect to (%s, %u)",
                       d->timeout_ms, d->host, d->port);
-    err_add(&err, ": %.700s; %s", d->last.text, dial_remedy(d->last.code));
+    err_add(&err, ": %.700s%s; %s", d->last.text, holder, dial_remedy(d->last.code));
     finish(d, NULL, &err);
 }
 

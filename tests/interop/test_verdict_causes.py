@@ -1,4 +1,5 @@
 """Causes with figures: what could not be executed, who holds a port, which backend tells a verdict."""
+import contextlib
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 
 import pytest
 from etcd_server import Etcd
@@ -77,6 +79,25 @@ def test_port_holder(tmp_path):
     assert run.returncode != 0
     assert re.search(rf"127\.0\.0\.1:{port}: address already in use \(EADDRINUSE\) by pid {os.getpid()} \(.*python", run.stderr), run.stderr
     assert re.search(r"(, root|, user \d+)\)", run.stderr)
+
+
+def answer_like_a_web_server(listener):
+    with contextlib.suppress(OSError):  # The test closes it.
+        while True:
+            with listener.accept()[0] as c:
+                c.recv(100)
+                c.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def test_port_holder_for_who_connects(tmp_path):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        threading.Thread(target=answer_like_a_web_server, args=(s,), daemon=True).start()
+        run = subprocess.run([str(MUSTER), "run", "--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{s.getsockname()[1]}",
+                              "--rdzv-conf=is_host=0", "--no-python", "true"], env=environment(), capture_output=True, text=True, timeout=90, cwd=tmp_path)
+        s.shutdown(socket.SHUT_RDWR)
+    assert re.search(rf"a web server answers there; pid {os.getpid()} \(.*\) holds that port of this machine; another service", run.stderr), run.stderr
 
 
 def test_port_holder_of_another_user(tmp_path):
