@@ -270,6 +270,9 @@ static void perform(const struct fuse_in_header *in, const void *body, char *roo
     case FUSE_BATCH_FORGET:
     case FUSE_INTERRUPT:
         return;
+    case FUSE_IOCTL: /* "Is this a terminal?" No network file system asks its server. */
+        answer(in->unique, ENOTTY, NULL, 0);
+        return;
     case FUSE_RELEASE:
         close((int)((const struct fuse_release_in *)body)->fh);
         answer(in->unique, 0, NULL, 0);

@@ -83,6 +83,7 @@ class Given:
         self.optional = take("MUSTER_WARM_OPTIONAL", "") == "1"
         self.memory_kb = int(take("MUSTER_WARM_MEMORY_KB", "0") or 0)
         self.learn = take("MUSTER_WARM_LEARN", "") == "1"
+        self.files = take("MUSTER_WARM_FILES", "")
         self.tracer = int(take("MUSTER_WARM_TRACER", "0") or 0)
         path = os.environ["PYTHONPATH"]
         if path == ZIP_PATH:
@@ -416,6 +417,126 @@ def import_all(given, known):
         raise Refuse("there is no torch to import here")
 
 
+# --- a slow file system ---------------------------------------------------------------
+
+
+class ReadAhead:
+    """An import asks for one file after the other, which takes long where each answer
+    does. Of what --warm=auto has learned the files are known beforehand: where they are
+    slow to come, they are read by many threads at once, and the imports find them here.
+    What is not here is looked for as ever, and all sources' times are kept: nobody need
+    ask for them again to know later that a file has changed."""
+
+    SLOW_S = 0.0003  # for a file; one that the kernel has takes a tenth of it
+    FEW, THREADS = 64, 32
+
+    def __init__(self, known):
+        import importlib
+
+        self.known, self.paths = known, []  # the file that names them, or ""
+        self.lib = importlib._bootstrap_external
+        self.stat, self.get_data = self.lib._path_stat, self.lib.FileLoader.get_data
+        self.suffixes = self.lib.EXTENSION_SUFFIXES
+        self.stats, self.data = {}, {}
+
+    def read(self, path):
+        """Of a source the compiled code is what is needed, if it is there."""
+        try:
+            self.stats[path] = self.stat(path)
+            for suffix in self.suffixes if path.endswith("/__init__.py") else ():
+                os.path.exists(path[:-3] + suffix)  # The import asks; the kernel knows.
+            path = self.lib.cache_from_source(path)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except (OSError, ValueError, NotImplementedError):
+            return
+        try:
+            data = os.read(fd, 1 << 24)
+            if len(data) == os.fstat(fd).st_size:
+                self.data[path] = data
+        except OSError:
+            pass
+        os.close(fd)
+
+    def is_slow(self, paths):
+        import time
+
+        took = []
+        for path in paths[:: len(paths) // 9 + 1]:
+            began = time.monotonic()
+            self.read(path)
+            took.append(time.monotonic() - began)
+        return sorted(took)[len(took) // 2] > self.SLOW_S
+
+    def run(self):
+        try:
+            with open(self.known, encoding="utf-8") as f:
+                if os.fstat(f.fileno()).st_uid == os.geteuid():
+                    self.paths = f.read(1 << 20).splitlines()
+        except (OSError, ValueError):
+            pass
+        if len(self.paths) >= self.FEW and self.is_slow(self.paths):
+            self.read_all(self.paths)
+
+    def keep(self):
+        """The sources, in the order in which they were imported, for the next start."""
+        paths = [getattr(m, "__file__", None) for m in list(sys.modules.values())]
+        paths = [p for p in paths if isinstance(p, str) and p in self.stats]
+        if not self.known or paths == self.paths:
+            return
+        temp = "%s.%d" % (self.known, os.getpid())
+        try:
+            os.makedirs(os.path.dirname(temp), 0o700, True)
+            fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(fd, "w", encoding="utf-8") as f:
+                f.write("\n".join(paths))
+            os.rename(temp, self.known)
+        except (OSError, ValueError):
+            pass
+        self.paths = paths
+
+    def read_all(self, paths):
+        import _thread
+        import time
+
+        todo, ends = paths[::-1], []
+
+        def work(end):
+            try:
+                while todo:
+                    self.read(todo.pop())
+            except IndexError:  # Somebody else took the last.
+                pass
+            finally:
+                end.release()
+
+        for _ in range(self.THREADS):
+            ends.append(_thread.allocate_lock())
+            ends[-1].acquire()
+            _thread.start_new_thread(work, (ends[-1],))
+        for end in ends:
+            end.acquire()
+        while len(os.listdir("/proc/self/task")) > 1:  # They are gone a moment later.
+            time.sleep(0.001)
+
+    def __enter__(self):
+        def stat(path):
+            found = self.stats.get(path) or self.stat(path)
+            if path.endswith(".py"):
+                self.stats[path] = found
+            return found
+
+        def get_data(loader, path):
+            data = self.data.pop(path, None)
+            return self.get_data(loader, path) if data is None else data
+
+        self.lib._path_stat, self.lib.FileLoader.get_data = stat, get_data
+        return self
+
+    def __exit__(self, *_):
+        self.lib._path_stat, self.lib.FileLoader.get_data = self.stat, self.get_data
+        self.data.clear()
+
+
 # --- sources that change --------------------------------------------------------------
 
 
@@ -423,7 +544,7 @@ class Sources:
     """The files that were imported. Those of the user are few and looked at before each
     fork; those of packages when nothing is to be done."""
 
-    def __init__(self):
+    def __init__(self, stats):
         import sysconfig
 
         paths = sysconfig.get_paths()
@@ -432,17 +553,22 @@ class Sources:
              ("stdlib", "platstdlib", "purelib", "platlib")}
         )
         self.mine, self.others = {}, {}
+        real = {}
         for module in list(sys.modules.values()):
             path = getattr(module, "__file__", None)
             if not isinstance(path, str) or path.startswith(ZIP_PATH):
                 continue
-            theirs = os.path.realpath(path).startswith(packages) or "-packages/" in path
-            (self.others if theirs else self.mine)[path] = self.stamp(path)
+            place, name = os.path.split(path)
+            if place not in real:
+                real[place] = os.path.join(os.path.realpath(place), "")
+            theirs = (real[place] + name).startswith(packages) or "-packages/" in path
+            stamp = self.stamp(path, stats.get(path))
+            (self.others if theirs else self.mine)[path] = stamp
 
     @staticmethod
-    def stamp(path):
+    def stamp(path, st=None):
         try:
-            st = os.stat(path)
+            st = st or os.stat(path)
         except OSError:
             return None
         return (st.st_mtime_ns, st.st_size)
@@ -693,7 +819,7 @@ def become_worker(system, given, guard, request, control, collect):
 # --- the server -----------------------------------------------------------------------
 
 
-def wait_for_request(given, control, sources, base_kb):
+def wait_for_request(given, control, sources, base_kb, ahead):
     """Looks at the sources while there is nothing else to do."""
     import select
 
@@ -718,6 +844,7 @@ def wait_for_request(given, control, sources, base_kb):
         if now > base_kb + base_kb // 4 + 65536:
             tell("grown", now)
             given.begin_again(given.modules)
+        ahead.keep()
 
 
 def serve(system, given, guard):
@@ -735,11 +862,14 @@ def serve(system, given, guard):
     first = script_directory()
     if first is not None:
         sys.path.insert(0, first)
-    import_all(given, known)
+    ahead = ReadAhead(given.files)
+    ahead.run()
+    with ahead:
+        import_all(given, known)
     if first is not None and first in sys.path:
         sys.path.remove(first)
     given.note_imports()
-    sources = Sources()
+    sources = Sources(ahead.stats)
     import re  # noqa: F401
     gc.collect()
     gc.freeze()
@@ -748,7 +878,7 @@ def serve(system, given, guard):
     base_kb = resident_kb()
     tell("ready", int((time.monotonic() - began) * 1000), base_kb, len(sys.modules))
     while True:
-        request = wait_for_request(given, control, sources, base_kb)
+        request = wait_for_request(given, control, sources, base_kb, ahead)
         pid = -1
         why = problem(known | set(request.fds))
         try:

@@ -221,10 +221,13 @@ static int server_env(const struct warm *w, struct text_list *env)
         "OPENBLAS_NUM_THREADS", "MUSTER_WARM_SERVER", "MUSTER_WARM_MODULES",
         "MUSTER_WARM_OPTIONAL", "MUSTER_WARM_LEARN",  "MUSTER_WARM_MEMORY_KB",
         "MUSTER_WARM_ENV_SIZE", "MUSTER_WARM_FLAGS",  "MUSTER_WARM_TRACER",
-        "MUSTER_TOKEN", /* which is the agents' alone */
+        "MUSTER_WARM_FILES",    "MUSTER_TOKEN", /* which is the agents' alone */
     };
     const char *path = env_get(w->opts.envp, "PYTHONPATH");
     char *modules = joined(&w->core.modules);
+    char *files = strcmp(w->opts.config->warm, "auto") == 0
+                      ? warm_cache_files(w->opts.config, w->opts.envp)
+                      : NULL;
     char number[32];
 
     for (char *const *e = w->opts.envp; e && *e; e++) {
@@ -248,11 +251,13 @@ static int server_env(const struct warm *w, struct text_list *env)
     (void)env_put(env, "MUSTER_WARM_MODULES", modules ? modules : "");
     (void)env_put(env, "MUSTER_WARM_OPTIONAL", w->core.optional ? "1" : "0");
     (void)env_put(env, "MUSTER_WARM_LEARN", w->core.learning ? "1" : "0");
+    (void)env_put(env, "MUSTER_WARM_FILES", files ? files : "");
     (void)env_put(env, "MUSTER_WARM_MEMORY_KB", number);
     (void)snprintf(number, sizeof number, "%d", (int)getpid());
     (void)env_put(env, "MUSTER_WARM_TRACER", number);
     mem_free(paths);
     mem_free(modules);
+    mem_free(files);
     return env->err;
 }
 

@@ -100,3 +100,13 @@ void warm_cache_write(const struct launch_config *c, char *const *envp,
     mem_free(path);
     mem_free(dir);
 }
+
+char *warm_cache_files(const struct launch_config *c, char *const *envp)
+{
+    char *dir = directory(envp), *path = dir ? path_of(c, dir) : NULL;
+    char *files = path ? mem_printf("%s.files", path) : NULL;
+
+    mem_free(path);
+    mem_free(dir);
+    return files;
+}

@@ -1,5 +1,6 @@
 /* warm_cache.h - what --warm=auto has learned of a script, in the user's cache
- * directory: a file for each pair of script and interpreter, one name a line. */
+ * directory: a file for each pair of script and interpreter, one name a line; and one
+ * that the warm interpreter keeps for itself. */
 #ifndef WARM_WARM_CACHE_H
 #define WARM_WARM_CACHE_H
 
@@ -12,5 +13,9 @@ void warm_cache_read(const struct launch_config *c, char *const *envp, struct bu
 /* Replaces it. What cannot be written is not kept. */
 void warm_cache_write(const struct launch_config *c, char *const *envp,
                       const struct text_list *names);
+
+/* Where the warm interpreter notes the files that it has imported, to read them ahead
+ * the next time. Owned by the caller; NULL: nowhere, or no memory. */
+char *warm_cache_files(const struct launch_config *c, char *const *envp);
 
 #endif

@@ -66,3 +66,56 @@ def test_memory_is_looked_at_after_each_import(monkeypatch):
     given.memory_kb = 2048
     with pytest.raises(server.Refuse, match="json takes more than 2 MB"):
         server.import_all(given, set())
+
+
+AHEAD = """
+import importlib.util, os, sys
+spec = importlib.util.spec_from_file_location("warm_server", sys.argv[1])
+server = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(server)
+sys.path.insert(0, os.path.abspath("lib"))
+server.ReadAhead.SLOW_S = float(sys.argv[2])
+ahead = server.ReadAhead(sys.argv[3])
+ahead.run()
+read = len(ahead.data)
+with open("lib/pack/m7.py", "w") as f:
+    f.write("value = 7777")  # It is as if the import had come first.
+with ahead:
+    for i in range(80):
+        importlib.import_module("pack.m%d" % i)
+values = [sys.modules["pack.m%d" % i].value for i in range(80)]
+assert server.ReadAhead("").stat is importlib._bootstrap_external._path_stat, "put back"
+assert len(os.listdir("/proc/self/task")) == 1 and not ahead.data
+sources = server.Sources(ahead.stats)
+gone = sources.changed(sources.mine)
+ahead.keep()
+print(read, sum(values) - sum(range(80)), os.path.basename(str(gone)))
+"""
+
+
+def test_files_that_are_known_are_read_ahead(tmp_path):
+    """All of them, by threads that are gone afterwards, where files are slow to come; where they are not, only the few that
+    show it. A file that changes in between has changed since it was imported."""
+    import compileall
+    import subprocess
+    import sys
+
+    pack, known = tmp_path / "lib/pack", tmp_path / "cache/known"
+    pack.mkdir(parents=True)
+    (tmp_path / "ahead.py").write_text(AHEAD)
+
+    def start(slow: float) -> str:
+        for i in range(80):
+            (pack / f"m{i}.py").write_text(f"value = {i}\n")
+        (pack / "__init__.py").touch()
+        compileall.compile_dir(str(pack), quiet=1, legacy=False)
+        done = subprocess.run([sys.executable, "ahead.py", server.__file__, str(slow), str(known)], cwd=tmp_path, text=True,
+                              capture_output=True, timeout=120)
+        return done.stdout + done.stderr
+
+    known.parent.mkdir()
+    known.write_text("".join(f"{pack}/{n}.py\n" for n in ["__init__", "gone", *(f"m{i}" for i in range(80))]) + "\0\n")
+    assert start(0.0).split() == ["81", "0", "m7.py"]
+    assert f"{pack}/m3.py" in known.read_text().split() and f"{pack}/gone.py" not in known.read_text()
+    read, more, gone = start(3600.0).split()
+    assert int(read) < 12 and more == "7770" and gone == "None"
