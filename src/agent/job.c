@@ -48,7 +48,7 @@ static bool node_gone(struct agent *a, uint64_t round, int64_t rank)
 {
     const struct rdzv_handler_ops *ops = a->handler->ops;
 
-    if (!is_member(a) || !ops->node_gone || !ops->node_gone(a->handler, round, rank))
+    if (!ops->node_gone || !ops->node_gone(a->handler, round, rank) || !is_member(a))
         return false;
     agent_post(a, AGENT_EV_LOST, 0, 0);
     return true;
@@ -70,7 +70,7 @@ static void on_host(void *ctx, bool there, int64_t round, int64_t rank)
 
     if (there) {
         agent_post(a, AGENT_EV_UNJUDGED, 0, 1);
-    } else if (round >= 0 && node_gone(a, (uint64_t)round, rank)) {
+    } else if (round >= 0 && is_member(a) && node_gone(a, (uint64_t)round, rank)) {
         note(a->opts.log, NOTE_WARN, "muster/agent",
              "the node that served the workers' store of round %" PRIu64
              " (%s) is gone: nobody listens there any more",
@@ -97,7 +97,8 @@ static void on_entry(void *ctx, const struct record_entry *e)
     }
     if (e->kind == RECORD_NOTE && a->hang)
         agent_hang_entry(a, e);
-    if (e->kind == RECORD_LOST && e->total > 0 &&
+    /* Also once we have left the round for another's loss: it would be waited for. */
+    if (e->kind == RECORD_LOST && e->total > 0 && a->core.phase <= AGENT_BARRIER &&
         node_gone(a, (uint64_t)e->total - 1, e->code))
         agent_pump(a);
     if (!ours)

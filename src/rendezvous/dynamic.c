@@ -721,15 +721,16 @@ static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
 
     const bool joining = next == LIFE_ASKED || next == LIFE_CANCELING;
 
+    /* While we join the next one, d->round is none. */
     if (!d->settings.ours_only || !d->core || d->member || is_over(d) ||
-        joining != (rank < 0) || round != d->round.round)
+        (rank < 0 && !joining) || round != rdzv_last_round(d->core))
         return false;
     nodes = participants(d->core, &count);
     for (size_t i = 0; i < count; i++)
         if ((rank < 0 || i == (size_t)rank) && rdzv_sits(d->core, i))
             dynamic_peer_gone(d,
                               span_str(rdzv_node_text(&nodes[i], text, sizeof text)));
-    return rank < (int64_t)count && rank != d->round.rank;
+    return !joining && rank < (int64_t)count && rank != d->round.rank;
 }
 
 static const struct store_server *served_store(const struct rdzv_handler *h)

@@ -62,7 +62,8 @@ struct rdzv_handler_ops {
     /* What the job channel has found out: the rank-th node of that round is gone. True
      * if nodes find out such things for themselves, so that the word may help: it is
      * acted on as if its heartbeats had stopped, and one more brings it back. rank -1:
-     * whoever has not left that round, while we wait for the next. May be NULL. */
+     * whoever has not left that round, while we wait for the next. False while we join
+     * the next, where it leads to nothing by itself. May be NULL. */
     bool (*node_gone)(struct rdzv_handler *h, uint64_t round, int64_t rank);
     /* How many nodes of that round are or may be torchrun's. May be NULL. */
     int64_t (*torch_nodes)(const struct rdzv_handler *h);

@@ -299,6 +299,11 @@ bool rdzv_sits(const struct rdzv *r, size_t rank)
            rdzv_in(rdzv_state_find(&r->seen, node), RDZV_PLACES);
 }
 
+uint64_t rdzv_last_round(const struct rdzv *r)
+{
+    return (uint64_t)r->roster.round;
+}
+
 const struct rdzv_node *participants(const struct rdzv *r, size_t *count)
 {
     *count = r->roster.count;

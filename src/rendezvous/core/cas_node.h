@@ -141,6 +141,9 @@ void rdzv_can_watch(struct rdzv *r, bool yes);
 int64_t rdzv_waiting(const struct rdzv *r); /* num_nodes_waiting() */
 bool rdzv_closed(const struct rdzv *r);
 
+/* The round that was last JOINED, also while the next is; 0: none yet. */
+uint64_t rdzv_last_round(const struct rdzv *r);
+
 /* The rank-th member of the round that was last JOINED still sits in it, as far as
  * known, and it is not us. */
 bool rdzv_sits(const struct rdzv *r, size_t rank);

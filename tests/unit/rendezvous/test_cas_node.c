@@ -406,6 +406,34 @@ static void the_backend_tells_who_is_gone(void **state)
     world_fini(&w);
 }
 
+/* While the next round is joined, who stays in the last one can still be told by its
+ * rank there, whichever round that is. */
+static void who_stays_behind_is_known_by_rank(void **state)
+{
+    struct world w;
+
+    (void)state;
+    three_join(&w);
+    for (int n = 0; n < 2; n++) {
+        for (size_t i = 0; i < 3; i++)
+            request(&w, i, RDZV_EV_JOIN);
+        pass(&w, 40000, 0);
+    }
+    assert_true(rdzv_last_round(w.node[1]) == (uint64_t)w.joined[1].round);
+    const uint64_t round = rdzv_last_round(w.node[1]);
+
+    assert_true(round >= 2);
+    request(&w, 1, RDZV_EV_JOIN);
+    pass(&w, 100, 0);
+    assert_true(rdzv_last_round(w.node[1]) == round);
+    assert_true(rdzv_sits(w.node[1], 0) && rdzv_sits(w.node[1], 2));
+    assert_false(rdzv_sits(w.node[1], 1)); /* ourselves */
+    request(&w, 2, RDZV_EV_JOIN);
+    pass(&w, 100, 0);
+    assert_false(rdzv_sits(w.node[1], 2));
+    world_fini(&w);
+}
+
 /* Its newest heartbeat, from before its end, is read only after that is known. */
 static void an_old_beat_does_not_bring_back(void **state)
 {
@@ -865,6 +893,7 @@ int main(void)
         cmocka_unit_test(beats_keep_the_round),
         cmocka_unit_test(the_backend_tells_who_is_gone),
         cmocka_unit_test(an_old_beat_does_not_bring_back),
+        cmocka_unit_test(who_stays_behind_is_known_by_rank),
         cmocka_unit_test(who_was_silent_before_an_outage_gets_time),
         cmocka_unit_test(a_lost_member_makes_room),
         cmocka_unit_test(a_spare_waits_and_is_dismissed),
