@@ -462,7 +462,9 @@ static void blame_coordinator(const struct agent *a, struct record_entry *e,
     else
         (void)buf_printf(text,
                          " was lost (no sign of life for %.1f s): ", silence.silent_s);
-    (void)buf_append_str(text, "it hosted the rendezvous");
+    (void)buf_append_str(text, strncmp(a->config->rdzv.backend, "etcd", 4) == 0
+                                   ? "it hosted the workers' store"
+                                   : "it hosted the rendezvous");
     while (node.number && record_ranks_next(&round.body, &ranks))
         if (ranks.node == node.number && ranks.count == 1)
             (void)buf_printf(text, " and rank %" PRId64, ranks.first);

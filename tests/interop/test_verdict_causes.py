@@ -207,3 +207,20 @@ def test_etcd(tmp_path, backend, etcd):
     assert codes == [1, 1], texts
     assert verdict(texts[0]) == verdict(texts[1])
     assert "rank 3 on " in verdict(texts[0]) and "the disk is gone" in verdict(texts[0]), verdict(texts[0])
+
+
+def test_lost_coordinator_on_etcd(tmp_path, etcd):
+    """The agent that hosts the workers' store is killed: the other tells that it was lost, and when."""
+    words = ("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=etcd-v3", f"--rdzv-endpoint={etcd.endpoint}", "--rdzv-id=lost",
+             "--rdzv-conf=join_timeout=6")
+    tail = ("--no-python", "sh", "-c", "sleep 1; echo up; exec sleep 100")  # By then the agents have told each other their ranks.
+    with Job(tmp_path, "n0", *words, "--local-addr=127.0.0.1", *tail) as host, \
+            Job(tmp_path, "n1", *words, "--local-addr=127.0.0.2", "--report=r.json", *tail) as other:
+        for job in (host, other):
+            job.until(lambda text: text.count("up\n") == 2)
+        host.process.kill()
+        assert other.wait() == 1
+        assert re.match(r"muster: the job failed: \S+ was lost \((its connection broke|no sign of life for [\d.]+ s)\): it hosted the workers' store "
+                        r"and ranks 0 to 1\n +it was last heard of at \d\d:\d\d:\d\d", verdict(other.text())), other.text()
+    nodes = {node["address"]: node["state"] for node in json.loads((tmp_path / "r.json").read_text())["nodes"]}
+    assert nodes == {"127.0.0.1": "lost", "127.0.0.2": "here"}

@@ -61,7 +61,8 @@ static const char *state_of(const struct record *r, uint32_t node)
     for (size_t i = r->count; i-- > 0;) {
         const struct record_entry e = record_at(r, i);
 
-        if (e.node == node && e.kind == RECORD_LOST)
+        if (e.node == node && (e.kind == RECORD_LOST || (e.kind == RECORD_VERDICT &&
+                                                         e.cause == CAUSE_NODE_LOST)))
             return "lost";
         if (e.node == node && e.kind == RECORD_LEFT)
             return "left";
@@ -69,8 +70,22 @@ static const char *state_of(const struct record *r, uint32_t node)
     return "here";
 }
 
+#define NUMBERS 65536u /* of nodes that are told once; strangers may invent any */
+
+/* A new coordinator announces nodes that the last one had announced. */
+static bool seen_before(uint8_t *seen, uint32_t number)
+{
+    if (!seen || number >= NUMBERS)
+        return false;
+    const uint8_t bit = (uint8_t)(1u << number % 8);
+    const bool before = seen[number / 8] & bit;
+    seen[number / 8] |= bit;
+    return before;
+}
+
 static json_t *nodes(const struct record *r, const struct limits *l, int64_t *omitted)
 {
+    uint8_t *seen = mem_calloc(NUMBERS / 8, 1);
     json_t *list = json_array();
 
     *omitted = 0;
@@ -84,6 +99,8 @@ static json_t *nodes(const struct record *r, const struct limits *l, int64_t *om
         while (record_nodes_next(&body, &n)) {
             json_t *j;
 
+            if (seen_before(seen, n.number))
+                continue;
             if (json_array_size(list) >= l->nodes) {
                 ++*omitted;
                 continue;
@@ -103,6 +120,7 @@ static json_t *nodes(const struct record *r, const struct limits *l, int64_t *om
             (void)json_array_append_new(list, j);
         }
     }
+    mem_free(seen);
     return list;
 }
 

@@ -109,10 +109,39 @@ static void test_any_size(void **state)
     record_fini(&r);
 }
 
+/* A new coordinator announces everybody again; the one that was lost is told so. */
+static void test_lost_coordinator(void **state)
+{
+    struct record r;
+    struct buf b;
+    json_t *j, *nodes;
+
+    (void)state;
+    snprintf(host, sizeof host, "node");
+    record_init(&r);
+    add_nodes(&r, 3);
+    add_nodes(&r, 2);
+    add(&r, (struct record_entry){
+                .kind = RECORD_VERDICT, .cause = CAUSE_NODE_LOST, .node = 3 });
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(report_json(&b, &r, "run", "0"), 0);
+    j = json_loadb((const char *)buf_data(&b), buf_len(&b), 0, NULL);
+    nodes = json_object_get(j, "nodes");
+    assert_int_equal(json_array_size(nodes), 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_string_equal(
+            json_string_value(json_object_get(json_array_get(nodes, i), "state")),
+            i == 2 ? "lost" : "here");
+    json_decref(j);
+    buf_fini(&b);
+    record_fini(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_size),
+        cmocka_unit_test(test_lost_coordinator),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
