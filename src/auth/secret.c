@@ -32,7 +32,8 @@ void secret_random(void *to, size_t size)
         const ssize_t n = getrandom(p, MIN_OF(size, 256u), 0);
 
         if (n < 0 && errno != EINTR)
-            abort(); /* No kernel that runs us lacks it, and there is no substitute. */
+            abort(); /* Every kernel that we run on has it, and nothing else would do.
+                      */
         if (n > 0) {
             p += n;
             size -= (size_t)n;
@@ -79,8 +80,8 @@ void secret_addresses(struct auth *a)
     a->addresses_ms = now ? now : 1;
 }
 
-/* The token, without following a race between looking and reading: by one descriptor.
- */
+/* Reads the token by one descriptor, so that the file cannot be exchanged between the
+ * check and the reading. */
 static int read_token(const char *path, char *to, size_t room, size_t *size,
                       struct muster_error *err)
 {

@@ -20,7 +20,7 @@ struct tls {
     uint8_t pending[CHUNK + 2048]; /* encrypted, on its way to the socket */
     size_t pending_from, pending_to;
     bool broken;
-    bool asked; /* the handshake has begun: what is to be said first has been */
+    bool asked; /* the handshake has begun: whatever goes first was sent */
     bool more;  /* the last read of the socket may have left something there */
 };
 
@@ -59,8 +59,8 @@ static int find_psk(SSL *ssl, const unsigned char *id, size_t size, SSL_SESSION 
     return 1;
 }
 
-/* A server may leave the key that the client offers and show a certificate instead.
- * Nobody of ours has one, and without a word from us OpenSSL takes any. */
+/* A server could ignore the key that the client offers and show a certificate instead.
+ * None of our nodes has one, but unless it is told otherwise OpenSSL accepts any. */
 static int refuse_certificate(int ok, X509_STORE_CTX *certificate)
 {
     (void)ok;
@@ -203,7 +203,7 @@ static ssize_t feed(struct tls *t)
 
 ssize_t tls_read(struct tls *t, void *to, size_t size)
 {
-    /* There is nothing to read inside before something has come. */
+    /* Nothing can be decrypted before bytes have come. */
     if (t->asked && !t->broken && !tls_pending(t) && !LATE(SSL_has_pending)(t->ssl)) {
         const ssize_t got = feed(t);
         const int why = errno;

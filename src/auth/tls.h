@@ -29,8 +29,8 @@ int tls_feed(struct tls *t, const void *bytes, size_t size);
 /* Whether another read may find something at once. */
 bool tls_buffered(struct tls *t);
 
-/* Whether there is something of which the socket knows nothing any more: a caller that
- * waits for the socket must have read it before. */
+/* Whether bytes wait here that have been taken off the socket: a caller must read them
+ * before it waits for the socket. */
 bool tls_pending(struct tls *t);
 
 /* Sends what waits: 1 if nothing waits any more, 0 if something does, -1: broken. */

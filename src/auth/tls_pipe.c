@@ -10,7 +10,7 @@
 #include "base/mem.h"
 
 #define PIECE  65536u
-#define PIECES 8 /* of one direction, then others have their turn */
+#define PIECES 8 /* bytes in one direction before others have their turn */
 
 struct piece {
     uint8_t bytes[PIECE];
@@ -97,7 +97,7 @@ static bool move_in(struct tls_pipe *p, bool *broken)
 
 static void pipe_on_poll(uv_poll_t *poll, int status, int what);
 
-/* libuv asks the kernel anew for each start, also of what it watches already. */
+/* Each uv_poll_start is a system call, even for events that are watched already. */
 static void poll_for(uv_poll_t *poll, int *now, int what)
 {
     if (what == *now)
@@ -176,7 +176,8 @@ int tls_pipe_open(uv_loop_t *loop, int plain_fd, int secret_fd, struct tls *tls,
     }
     p->plain.data = p->secret.data = p;
     if (uv_poll_init(loop, &p->secret, secret_fd) < 0) {
-        /* Never for a socket that is ours: let the first one close by itself. */
+        /* Cannot fail for a socket of ours; if it did, the first one closes by itself.
+         */
         p->plain_fd = p->secret_fd = -1;
         p->tls = NULL;
         p->handles = 1;

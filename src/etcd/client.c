@@ -363,7 +363,9 @@ static int get_token(struct etcd_client *c, uint64_t timeout_ms,
 
 void etcd_client_get_token(struct etcd_client *c)
 {
-    (void)get_token(c, TOKEN_MS, NULL); /* If memory is short, who waits asks again. */
+    (void)get_token(
+        c, TOKEN_MS,
+        NULL); /* Without memory, the calls that wait ask again by themselves. */
 }
 
 /* ---- A try ---- */

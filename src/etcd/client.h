@@ -46,7 +46,7 @@ struct etcd_call_opts {
     uint64_t attempt_ms; /* 0: the client's */
     bool once; /* do not repeat it if it may have reached a server: it is not idempotent
                   and the caller could not tell */
-    bool raw;  /* the answer is no JSON: pass the body of status 200 on as it is */
+    bool raw;  /* the answer is not JSON: pass the body of status 200 on as it is */
     enum etcd3_expect expect;
 };
 

@@ -1,5 +1,4 @@
-/* client_int.h - what client.c lends to watch.c and shares with
- * client.c. */
+/* client_int.h - what client.c and watch.c share. */
 #ifndef ETCD_CLIENT_INT_H
 #define ETCD_CLIENT_INT_H
 

@@ -6,8 +6,9 @@
 #include "base/mem.h"
 #include "etcd/watch.h"
 
-#define HICCUP_MS 500u   /* after a wait that broke: so may the next, at once */
-#define POLL_MS   20000u /* one long poll: a member that hangs is noticed after this */
+#define HICCUP_MS                                                                      \
+    500u /* a pause after a wait that broke, since the next may break at once */
+#define POLL_MS 20000u /* one long poll: a member that hangs is noticed after this */
 
 struct etcd_op {
     struct etcd_kv kv;
@@ -61,7 +62,7 @@ void etcd_op_cancel(struct etcd_op *op)
 static void finish(struct etcd_op *op, int status, const struct etcd_held *held,
                    const struct muster_error *err)
 {
-    op->call = NULL; /* whoever calls us is its callback */
+    op->call = NULL; /* we are in its callback */
     end(op);
     op->cb(op->ctx, status, held, err);
     op_gone(op);
@@ -110,8 +111,8 @@ static void on_hiccup_over(uv_timer_t *timer)
         ask_again(op, MUSTER_ETIMEDOUT, &why);
 }
 
-/* A balancer without a server behind it, or a proxy that cuts off long polls and serves
- * all else, breaks each wait at once; and who is told of it looks, and waits again. */
+/* A balancer without a server behind it, or a proxy that cuts off long polls, breaks
+ * each wait at once. The caller would read and wait again in a tight loop. */
 static bool be_slow(struct etcd_op *op, bool over, int status,
                     const struct muster_error *why)
 {

@@ -35,7 +35,7 @@ static void presence_on_put(void *ctx, int status, const struct etcd_held *held,
     struct etcd_presence *p = ctx;
 
     (void)held;
-    (void)err; /* Whoever reads or writes the state tells of it. */
+    (void)err; /* The reads and writes of the state report such an error. */
     p->put = NULL;
     if (status == MUSTER_ENOENT)
         etcd_lease_check(p->lease); /* gone: on_granted puts again */
@@ -73,14 +73,15 @@ static void presence_on_change(void *ctx, const struct etcd3_reply *events)
     struct etcd_presence *p = ctx;
     const size_t n = strlen(p->dir);
 
-    /* What a gap in the watch hides, the heartbeats in the state tell. */
+    /* If the watch missed an event, the heartbeats in the state tell. */
     for (size_t i = 0; events && i < events->event_count; i++) {
         const struct etcd3_event *ev = &events->events[i];
 
         if (!ev->deleted || ev->kv.key.n <= n || memcmp(ev->kv.key.p, p->dir, n) != 0)
             continue;
         if (span_eq(ev->kv.key, span_str(p->path)))
-            put(p); /* Ours, though we live: the cluster was away for too long. */
+            put(p); /* It is our own key, though we live: the cluster was unreachable
+                       for too long. */
         else
             p->cb(p->ctx, span_of(ev->kv.key.p + n, ev->kv.key.n - n));
     }

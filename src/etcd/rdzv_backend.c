@@ -34,10 +34,11 @@ struct etcd_state {
     rdzv_state_cb on_state;
     void *state_ctx;
     struct etcd_seen seen;
-    bool unmade; /* a request that could not even be made is to be told */
+    bool unmade; /* a request that could not be made must be reported */
     rdzv_changed_cb on_changed;
     void *changed_ctx;
-    uv_timer_t defer_timer;   /* tells a change that is known already; repeats a wait */
+    uv_timer_t
+        defer_timer; /* reports a change that is known already, and repeats a wait */
     struct etcd_op *wait;     /* v2 */
     struct etcd_watch *watch; /* v3 */
     struct etcd_lease *lease; /* v3 */
@@ -117,7 +118,7 @@ static void rdzv_backend_on_put(void *ctx, int status, const struct etcd_held *h
         answer(ctx, true, status == 0, held);
 }
 
-/* Told from the loop, like every other. */
+/* Reported from the loop, like every other answer. */
 static void unmade(struct etcd_state *b)
 {
     b->unmade = true;
@@ -190,7 +191,7 @@ static void rdzv_backend_on_waited(void *ctx, int status, const struct etcd_held
     b->seen.resync = status == 0;
     if (status == 0)
         changed(b);
-    else if (b->on_changed) /* etcd is away, and every read says so. */
+    else if (b->on_changed) /* etcd is unreachable, and every read says so. */
         (void)uv_timer_start(&b->defer_timer, on_defer, 1000, 0);
 }
 
@@ -347,7 +348,7 @@ static void presence(struct rdzv_backend *base, const char *self, rdzv_peer_cb c
     rc = b->here ? etcd_presence_rename(b->here, self)
                  : etcd_presence_start(&b->kv, b->names.nodes, self, b->lease_ttl_s,
                                        on_peer_gone, b, &b->here, NULL);
-    (void)rc; /* Without it the heartbeats tell, later. */
+    (void)rc; /* Without it the heartbeats tell, though later. */
 }
 
 /* ---- The rest ---- */

@@ -64,8 +64,8 @@ static void log_went_back(const struct etcd_watch *w, int64_t from, int64_t to)
           etcd_client_url(w->client, w->at), (long long)from, (long long)to);
 }
 
-/* One line: true if the stream goes on. The user may stop us in on_change: then there
- * is not a stream any more. */
+/* Handles one line; true if the stream goes on. on_change may stop the watch, and then
+ * there is no stream any more. */
 static bool on_line(struct etcd_watch *w, struct span line)
 {
     struct etcd_stream_news news;

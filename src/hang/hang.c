@@ -15,13 +15,11 @@
 #define KIND          "hang"
 #define LOOK_MS       500u  /* between two looks at clocks and output */
 #define STACKS_MS     1500u /* for a sample of stacks */
-#define FULL_MS       1500u /* for those that are told, */
-#define FULL_LEAST_MS 1000u /* or less if it took long to come so far */
-#define TELL_MS       1700u /* after the time was up, all is to be told */
+#define FULL_MS       1500u /* for the stacks that are reported, */
+#define FULL_LEAST_MS 1000u /* or less if finding the hang took long */
+#define TELL_MS       1700u /* so long after TIME everything must have been reported */
 #define TRAVEL_MS     500u
-#define LEAD_MS                                                                        \
-    1000u /* so much before the time is up, reading begins: it takes that              \
-           */
+#define LEAD_MS       1000u /* before TIME is up, reading begins: it takes that long */
 
 /* What is known of one file that a worker writes to. */
 struct written {
@@ -95,7 +93,7 @@ static uint64_t read_cpu(pid_t pid)
     return p.cpu_ms * 1000;
 }
 
-/* Whoever has not run since the last look has not gone to sleep either. */
+/* A thread that has not run since the last look cannot have gone to sleep either. */
 static void look_at_rank(struct hang *h, const struct stacks_target *t, uint64_t now,
                          bool held)
 {
@@ -177,8 +175,8 @@ static void look(struct hang *h)
     h->store_writes = writes;
 }
 
-/* What the agent itself has just written is no progress, though it may have gone to the
- * file that the workers write to. */
+/* What the agent itself has just written does not count as progress, though it may be
+ * in the file that the workers write to. */
 static void forget_own_words(struct hang *h)
 {
     const uint64_t quiet_ms = h->node.quiet_ms;
@@ -297,7 +295,7 @@ static void hang_on_full(void *ctx, struct stack_sample *sample)
     release(h);
 }
 
-/* What is left of it until all should be told, on a machine that is slow today. */
+/* How much time is left, allowing for a machine that is slow at the moment. */
 static uint64_t time_for_stacks(const struct hang *h)
 {
     const uint64_t by_ms = h->opts.time_ms + TELL_MS;
@@ -373,7 +371,7 @@ static void hang_on_timer(uv_timer_t *timer)
     look(h);
     if (!h->asking && now >= h->judge.due_ms && h->opts.decides(h->opts.ctx))
         ask(h);
-    /* As often as it takes to ask in time, when somebody may hang. */
+    /* Often enough to ask in time if a rank may hang. */
     if (h->judge.stage == HANG_LOOK && h->judge.due_ms > now)
         uv_timer_set_repeat(timer, MIN_OF(LOOK_MS, MAX_OF(h->judge.due_ms - now, 20u)));
     else

@@ -121,7 +121,7 @@ static void send_msg(struct channel *c, const struct job_msg *m)
     buf_init(&b, JOB_MAX);
     if (job_encode(&b, m) < 0) {
         buf_fini(&b);
-        return; /* As if the connection had lost it. */
+        return; /* Out of memory: as if the connection had lost the message. */
     }
     if (c->hub) {
         const size_t before = buf_len(&c->inbox);
@@ -169,7 +169,7 @@ static void send_unacked(struct channel *c, const struct unacked *u)
                                    .bytes = span_of(u->bytes, u->size) });
 }
 
-/* What a coordinator that is new, or back, has not heard. */
+/* Says again what a new coordinator, or one that has come back, has not heard. */
 static void repeat_all(struct channel *c)
 {
     if (c->seat.kind == JOB_SEAT)
@@ -407,14 +407,14 @@ static void hear(struct channel *c, const struct job_msg *m)
     case JOB_LAST:
     case JOB_SEAT:
     case JOB_KIND_COUNT:
-        return; /* Not for us, or of a later version. */
+        return; /* Not meant for an agent, or of a later version. */
     }
 }
 
 /* ---- the coordinator in here ---- */
 
-/* Takes bytes out of the hub's step before they are heard: hearing may cause the next
- * step. */
+/* Copies the bytes out of the hub's step before they are handled, since handling them
+ * may cause the next step. */
 static void take_out(struct channel *c, struct buf *out)
 {
     uint64_t number;
@@ -552,7 +552,7 @@ static void on_down(void *ctx, const struct muster_error *err)
           err->text);
     push_session_close(c->session);
     c->session = NULL;
-    if (c->attached) { /* Until now it was there, as far as anybody could tell. */
+    if (c->attached) { /* Until now nothing had said that it was gone. */
         c->broke = true;
         c->heard = hub_clock();
     }
@@ -623,7 +623,7 @@ static void no_coordinator(struct channel *c)
     set_state(c, CHANNEL_NO_COORDINATOR);
 }
 
-/* A store that cannot be reached may be about to come; one that answers has said it. */
+/* A store that cannot be reached may still be starting; an answer is final. */
 static void caps_failed(struct channel *c, int status)
 {
     const bool may_come = status == MUSTER_EREFUSED || status == MUSTER_EUNREACH ||
@@ -671,7 +671,7 @@ static void on_caps_there(void *ctx, int status, const struct c10d_reply *reply,
 
 static void on_caps_open(void *ctx, int status, const struct muster_error *err)
 {
-    (void)ctx; /* The calls that wait for the connection tell. */
+    (void)ctx; /* The calls that wait for the connection report the error. */
     (void)status;
     (void)err;
 }
@@ -965,7 +965,8 @@ int channel_ask(struct channel *c, const char *kind, struct span payload,
         return err_set(err, MUSTER_EFULL, "%u questions are under way already", ASKS);
     *a = (struct pending_ask){ .on = true,
                                .seq = c->next_ask++,
-                               /* The coordinator knows who is missing: let it tell. */
+                               /* The coordinator knows which nodes are missing: give it
+                                * time to say so. */
                                .due_ms = clock_mono_ms() + timeout_ms + 500,
                                .cb = cb,
                                .ctx = ctx };

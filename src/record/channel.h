@@ -5,8 +5,9 @@
  * numbered, at every agent. A question goes to all agents, and their bounded answers
  * come back together. Both pass through the coordinator, which is whoever serves the
  * round's store: the host of c10d, node 0 of a static rendezvous, the agent of rank 0
- * on etcd (on the backend "etcd" in a store of its own). Where a torchrun serves the store there is none: the channel then covers
- * this node alone, and channel_state() says so.
+ * on etcd (on the backend "etcd" in a store of its own). Where a torchrun serves the
+ * store there is none: the channel then covers this node alone, and channel_state()
+ * says so.
  *
  * On the agent's loop; no callback comes from inside a call. A job of one node has its
  * coordinator in the same process and no connection. */
@@ -32,13 +33,13 @@ enum channel_state {
 };
 
 struct channel_opts {
-    uv_loop_t *loop;           /* borrowed */
-    const char *run_id;        /* copied, as are the next two */
-    const char *host;          /* this machine's name */
-    const char *addr;          /* its address; may be "" */
-    int64_t pid, nproc;        /* the agent's pid, its workers */
-    int64_t max_restarts;      /* counts if this node is the coordinator's */
-    bool observer;             /* no agent: may ask, and hears, but is nobody */
+    uv_loop_t *loop;      /* borrowed */
+    const char *run_id;   /* copied, as are the next two */
+    const char *host;     /* this machine's name */
+    const char *addr;     /* its address; may be "" */
+    int64_t pid, nproc;   /* the agent's pid, and how many workers it has */
+    int64_t max_restarts; /* counts if this node is the coordinator's */
+    bool observer; /* not an agent: may ask and listens, but is not listed as a node */
     struct auth *auth;         /* the job's secret, or NULL; referenced */
     const struct trace *trace; /* borrowed, may be NULL */
     /* A new entry of the record, borrowed for the call. May be NULL. */
@@ -55,13 +56,14 @@ struct channel_opts {
 int channel_open(const struct channel_opts *opts, struct channel **out,
                  struct muster_error *err);
 
-/* Where the coordinator is: the store at host and port; again when it moves. A store
- * that cannot do this ends in CHANNEL_NO_COORDINATOR. local: the store is served by
- * this very process, whose --max-restarts then counts for the job. */
+/* Says where the coordinator is, in the store at host and port; to be called again when
+ * it moves. With a store that cannot coordinate the state becomes
+ * CHANNEL_NO_COORDINATOR. local: this very process serves the store, and its
+ * --max-restarts counts for the job. */
 void channel_attach(struct channel *c, const char *host, uint16_t port, bool local);
 
-/* No other node can come, or there are others and none can be reached this way (a store
- * of torchrun's): be the coordinator. */
+/* Be the coordinator: no other node can come, or the others cannot be reached this way
+ * (a store of torchrun's). */
 void channel_attach_alone(struct channel *c, bool others);
 
 enum channel_state channel_state(const struct channel *c);
@@ -100,7 +102,7 @@ struct channel_phase {
 void channel_phases(struct channel *c, int64_t round,
                     const struct channel_phase *phases, size_t count);
 
-/* How it stands with a coordinator in another process that no longer answers. */
+/* What is known of a coordinator in another process that no longer answers. */
 struct channel_silence {
     int64_t heard_us; /* when it was last heard, by our wall clock; 0: never */
     double silent_s;  /* since then */
@@ -161,7 +163,8 @@ void channel_answer(struct channel_question *q, struct span bytes);
  * The record stays. */
 void channel_detach(struct channel *c);
 
-/* Says goodbye if it can, within a moment. cb (may be NULL) when libuv has let go. */
+/* Says goodbye if that is possible at once. cb (may be NULL) comes when libuv has
+ * closed everything. */
 void channel_close(struct channel *c, void (*cb)(void *ctx), void *ctx);
 
 #endif

@@ -329,8 +329,8 @@ static void spies_poll(struct collect *c, struct spy *spies)
     }
 }
 
-/* All of list, a few at a time. Those that are not done when the time is up are killed:
- * they only read memory. */
+/* Runs py-spy on all of the list, a few at a time. Those that are not done when the
+ * time is up are killed, which is harmless since they only read memory. */
 static void spy_on(struct collect *c, struct stack_process **list, size_t count)
 {
     struct spy spies[AT_ONCE] = { 0 };
@@ -364,7 +364,8 @@ static void spy_on(struct collect *c, struct stack_process **list, size_t count)
 /* --- what a worker tells of itself --------------------------------------------------
  */
 
-/* Where we may not look. A stopped one answers when it goes on, which may be never. */
+/* For processes that we may not read. A stopped one would answer only when it is
+ * continued. */
 static void ask_process(struct collect *c, struct stack_process *p)
 {
     const uint64_t by_ms = MIN_OF(c->by_ms, clock_mono_ms() + ANSWER_MS);
@@ -510,7 +511,8 @@ static int read_native(struct collect *c, void (*put)(void *ctx, struct span lin
         }
         if (clock_mono_ms() - put_ms < AGAIN_MS)
             continue;
-        put_ms = clock_mono_ms(); /* A slow machine: the next may come too late. */
+        put_ms = clock_mono_ms(); /* The machine is slow: there may be no time for
+                                     another one. */
         const size_t notes = c->sample.note_count;
         (void)stack_sample_note(&c->sample, INCOMPLETE);
         if (put_sample(c, put, ctx) != 0)

@@ -83,8 +83,8 @@ static void on_all_closed(void *ctx)
     mem_free(r);
 }
 
-/* The reader is dead or about to be. What it started has its process group, and becomes
- * ours when it goes, so that nothing is left to be reaped by nobody. */
+/* The reader is dead or about to be. What it started is in its process group and
+ * becomes our child when the reader goes, so that everything is reaped. */
 static void reap(uv_timer_t *timer)
 {
     struct stacks_reading *r = timer->data;
@@ -185,7 +185,8 @@ static int start(struct stacks_reading *r, const struct stacks_read_opts *opts,
         close(fds[0]);
         return err_set(err, MUSTER_EIO, "reading stacks: %s", strerror(errno));
     }
-    setpgid(r->pid, r->pid); /* Whoever comes first; it may be killed before it runs. */
+    setpgid(r->pid,
+            r->pid); /* On both sides, since the reader may be killed before it runs. */
     fcntl(fds[0], F_SETFL, O_NONBLOCK);
     (void)uv_pipe_init(opts->loop, &r->pipe, 0);
     (void)uv_timer_init(opts->loop, &r->timer);

@@ -42,7 +42,7 @@ static void unlink_task(struct task *t)
         if (*at == t) {
             *at = t->next;
             t->s->running--;
-            t->s->holds += t->holds; /* It ends: what it did is done. */
+            t->s->holds += t->holds; /* The service has ended meanwhile. */
             return;
         }
 }

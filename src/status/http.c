@@ -26,9 +26,9 @@
 #define IDLE_S          15u         /* without a byte */
 #define REQUEST_MS      20000u      /* to send a whole request, byte by byte or not */
 #define LOOK_MS         2000u       /* between two looks for those that do not */
-#define NEWS_MS         1000u       /* between two news that nothing has caused */
+#define NEWS_MS         1000u       /* between two news when nothing happened */
 #define NEWS_LEAST_MS   100u        /* between any two */
-#define KEPT_MS         1u          /* for each node, that status.json is still so */
+#define KEPT_MS         1u          /* for each node: so long a status.json is kept */
 
 /* News for viewers, shared by all of them. */
 struct event {
@@ -180,7 +180,7 @@ static void kept_drop(struct status_http *h)
     h->kept.response = NULL;
 }
 
-/* What the last one was told, if it is still so. */
+/* The last answer, if it still holds. */
 static bool kept_is_fresh(const struct status_http *h)
 {
     return h->kept.response && h->kept.stamp == status_stamp(h->status) &&
@@ -233,7 +233,7 @@ static const struct route {
     enum MHD_Result (*answer)(struct request *r, const struct job_status *j,
                               struct buf *b);
     bool recent; /* the other nodes are asked first */
-    bool open;   /* to everybody: it tells nothing but that we are there */
+    bool open;   /* for everybody: it tells only that we are alive */
 } routes[] = {
     { "/", answer_page, true, false },
     { "/status.json", answer_status, true, false },
@@ -287,7 +287,7 @@ static bool wait_for_recent(struct request *r)
     if (!r->asked) {
         r->asked = true;
         if (status_when_recent(r->http->status, on_recent, r) != 0)
-            r->ready = true; /* Too many wait: what we have will do. */
+            r->ready = true; /* Too many wait: answer with what is known. */
     }
     if (r->ready)
         return false;
@@ -445,7 +445,7 @@ static struct event *event_new(struct status_http *h, const struct job_status *j
 static void give(struct request *r, struct event *e)
 {
     if (!e || r->event)
-        return; /* It has not read the last one: it gets a later one. */
+        return; /* It has not read the last one yet: it gets a later one instead. */
     e->refs++;
     r->event = e;
     r->sent = 0;
@@ -477,7 +477,7 @@ static void tell_all(void *ctx)
             r->seen = whole != NULL;
         }
     }
-    if (newest != h->told_entry) /* Whoever is behind missed it. */
+    if (newest != h->told_entry) /* A viewer that is behind has missed it. */
         for (struct request *r = h->requests; r; r = r->next)
             if (r->viewer && whole && r->event != whole)
                 r->seen = false;
@@ -677,7 +677,7 @@ static void connection_open(struct status_http *h, struct MHD_Connection *mhd,
     uid_t uid;
 
     if (!c)
-        return; /* It is a stranger's then, and has no time limit of ours. */
+        return; /* Not accepted by us, so our time limit does not apply. */
     c->http = h;
     c->mhd = mhd;
     c->fd = info ? info->connect_fd : -1;
@@ -744,7 +744,7 @@ static void run(struct status_http *h)
         return;
     }
     h->running = true;
-    /* Not by a timer alone: each byte would wind it up again. */
+    /* A timer alone would not do: each byte would start it anew. */
     end_slow_ones(h);
     do {
         h->again = false;
@@ -769,7 +769,8 @@ static void http_on_readable(uv_poll_t *poll, int status, int events)
 
 static void on_mhd_log(void *cls, const char *fmt, va_list ap)
 {
-    (void)cls; /* What strangers send wrong is not our users' concern. */
+    (void)cls; /* Malformed requests of strangers are not worth a line in the job's log.
+                */
     (void)fmt;
     (void)ap;
 }
@@ -866,12 +867,13 @@ void status_http_close(struct status_http *h)
         return;
     status_on_change(h->status, NULL, NULL);
     status_forget(h->status, h);
-    if (h->viewers) { /* They see how it ended before it is gone. */
+    if (h->viewers) { /* Viewers see how the job ended before the page is gone. */
         tell_all(h);
         run(h);
     }
     (void)uv_poll_stop(&h->poll);
-    h->running = true; /* No callback of the end runs the daemon again. */
+    h->running =
+        true; /* Callbacks during the shutdown must not run the daemon again. */
     for (struct request *r = h->requests; r; r = r->next)
         resume(r);
     MHD_stop_daemon(h->daemon);

@@ -333,7 +333,7 @@ static void local_socket_on_readable(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
-        (void)uv_poll_stop(&s->poll); /* It would be called again at once. */
+        (void)uv_poll_stop(&s->poll); /* Otherwise it would be called again at once. */
         (void)uv_timer_start(&s->pause, on_pause_over, PAUSE_MS, 0);
     } else if (fd >= 0 && same_user(fd) && s->conn_count < CONNS_MAX) {
         conn_open(s, fd);
@@ -384,7 +384,7 @@ int local_socket_open(uv_loop_t *loop, struct local_socket **out,
     (void)uv_timer_init(loop, &s->pause);
     s->poll.data = s->pause.data = s;
     (void)uv_poll_start(&s->poll, UV_READABLE, local_socket_on_readable);
-    uv_unref((uv_handle_t *)&s->poll); /* Nobody stays alive to be asked. */
+    uv_unref((uv_handle_t *)&s->poll); /* The socket must not keep the loop alive. */
     uv_unref((uv_handle_t *)&s->pause);
     *out = s;
     return 0;

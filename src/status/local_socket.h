@@ -29,7 +29,7 @@ struct local_request;
  * socket closed. */
 typedef void (*local_handler)(void *ctx, struct local_request *r, const json_t *body);
 
-/* Listens. A failure is no reason to end a job: nobody can ask it, that is all. */
+/* Listens. A job goes on without it: it only cannot be asked then. */
 int local_socket_open(uv_loop_t *loop, struct local_socket **out,
                       struct muster_error *err);
 

@@ -9,10 +9,10 @@
 #include "status/core/put.h"
 
 #define WAITERS_MAX 64u
-#define ANSWER_MS   500u  /* that the other nodes have */
-#define PERIOD_MS   1000u /* between two askings, at least, */
+#define ANSWER_MS   500u  /* for the other nodes to answer */
+#define PERIOD_MS   1000u /* between two rounds of questions, at least, */
 #define NODE_MS     5u    /* and for each node so much more */
-#define WAIT_NODES  256u  /* of larger jobs, what is known is told at once */
+#define WAIT_NODES  256u  /* larger jobs answer at once with what is known */
 #define LINES_MAX   16384u
 
 struct waiter {
@@ -61,7 +61,7 @@ static void gathered_fini(struct gathered *g)
     *g = (struct gathered){ 0 };
 }
 
-/* Copies and reads the answers; one that cannot be read is as good as none. */
+/* Copies and reads the answers; one that cannot be read counts as missing. */
 static int gather(struct gathered *g, const struct channel_answer *answers,
                   size_t count)
 {

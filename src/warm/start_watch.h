@@ -1,6 +1,7 @@
 /* start_watch.h - how long Python workers take from their start until they open their
- * first socket, which is when they join their process group; until then they import.
- * Whoever has not heard of --warm is told once, after a restart. Owned by the agent. */
+ * first socket. Until then they import; then they join their process group. After a
+ * restart of workers that are not warm, one line suggests --warm. Owned by the agent.
+ */
 #ifndef WARM_START_WATCH_H
 #define WARM_START_WATCH_H
 

@@ -20,7 +20,7 @@
 #include "warm/warm_int.h"
 
 #define ANSWER_MS                                                                      \
-    15000 /* A fork takes milliseconds; a stopped server takes for ever. */
+    15000 /* A fork takes milliseconds; a server that was stopped never answers. */
 #define LINE_MAX_ 65536
 
 struct warm {
@@ -84,7 +84,8 @@ void warm_answered(struct warm *w, bool forked)
 
 /* --- lines of the server ---------------------------------------------------------- */
 
-/* A module that was learned and had to be left out costs a start: not the next one. */
+/* A learned module that had to be left out has cost one start: forget it, so that it
+ * does not cost the next. */
 static void keep_what_is_left(struct warm *w)
 {
     if (w->core.unlearned && !w->core.learning &&
@@ -212,8 +213,8 @@ static char *joined(const struct text_list *l)
     return all;
 }
 
-/* The environment of any worker, but one thread for whatever is imported: a fork must
- * find one. */
+/* The environment of a worker, but with one thread for every library: a process with
+ * several threads cannot be forked safely. */
 static int server_env(const struct warm *w, struct text_list *env)
 {
     static const char *const ours[] = {
@@ -221,7 +222,7 @@ static int server_env(const struct warm *w, struct text_list *env)
         "OPENBLAS_NUM_THREADS", "MUSTER_WARM_SERVER", "MUSTER_WARM_MODULES",
         "MUSTER_WARM_OPTIONAL", "MUSTER_WARM_LEARN",  "MUSTER_WARM_MEMORY_KB",
         "MUSTER_WARM_ENV_SIZE", "MUSTER_WARM_FLAGS",  "MUSTER_WARM_TRACER",
-        "MUSTER_WARM_FILES",    "MUSTER_TOKEN", /* which is the agents' alone */
+        "MUSTER_WARM_FILES",    "MUSTER_TOKEN", /* which is for agents only */
     };
     const char *path = env_get(w->opts.envp, "PYTHONPATH");
     char *modules = joined(&w->core.modules);

@@ -309,7 +309,7 @@ int auth_server_open(struct auth_side *v, const struct auth_settings *s,
         return rc;
     v->open_size = bytes.n;
     remember(v, bytes.p, bytes.n);
-    *n = auth_encode(&m, out); /* The proof of nothing yet, at its end. */
+    *n = auth_encode(&m, out); /* The proof at its end is not there yet. */
     remember(v, out, *n - AUTH_PROOF);
     prove_server(v, s, v->server_proof);
     memcpy(out + *n - AUTH_PROOF, v->server_proof, AUTH_PROOF);
@@ -355,7 +355,7 @@ int auth_server_verdict(struct auth_side *v, const struct auth_settings *s,
 
     if (answer->kind != AUTH_ANSWER || v->expects != AUTH_ANSWER)
         return unexpected(answer, n, err);
-    v->expects = AUTH_REFUSED; /* Nothing more: there is one try. */
+    v->expects = AUTH_REFUSED; /* There is only one try. */
     prove_client(v, s, answer->addresses, answer->address_count, proof);
     if (!auth_equal(proof, answer->proof, AUTH_PROOF))
         return refuse(out, n, err, "the proof is wrong: the secrets of the two differ",

@@ -1,9 +1,9 @@
 /* certs.h - certificates for the etcd of a job that has a secret.
  *
  * The key of the job's CA is derived from the secret, so every agent of the job can
- * sign its own certificates and knows the CA that all others' have: who does not hold
- * the secret can neither be a member of the cluster nor a client of it, and nothing has
- * to be handed out. Ed25519; OpenSSL, loaded late. */
+ * sign its own certificates and knows the CA of all others. Without the secret nobody
+ * can be a member of the cluster or a client of it, and nothing has to be handed out.
+ * Ed25519; OpenSSL, loaded when it is needed. */
 #ifndef ETCD_SERVE_CERTS_H
 #define ETCD_SERVE_CERTS_H
 

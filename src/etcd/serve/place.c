@@ -92,7 +92,8 @@ void place_remove(const char *dir)
     (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* What agents that were killed have left here: whoever lives holds the lock. */
+/* Removes what killed agents have left here: a living agent holds the lock of its
+ * directory. */
 static void sweep(const char *place)
 {
     char *pattern = mem_printf("%s/muster_etcd_*", place);

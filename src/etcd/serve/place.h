@@ -7,9 +7,9 @@
  * frees it. NULL: there is none. */
 char *place_find_etcd(char *const *envp);
 
-/* A new directory for this user alone; the caller frees the name. *lock, a descriptor,
- * is held while it is in use: whatever nobody holds is swept away by the next who makes
- * one. NULL: it cannot be made anywhere. */
+/* A new directory for this user alone; the caller frees the name. *lock is a descriptor
+ * that is held while the directory is in use: the next agent that makes one removes
+ * those whose lock is free. NULL: it cannot be made anywhere. */
 char *place_make(char *const *envp, int *lock);
 
 void place_remove(const char *dir); /* and all that is in it */

@@ -25,8 +25,8 @@
 #define ASK_MS       700u  /* for a peer to say who is in the cluster */
 #define CHANGE_MS    3000u /* for the cluster to change its members */
 #define PAUSE_MS     100u  /* between two looks */
-#define TELL_MS      5000u /* then whoever is awaited is named */
-#define LEAVE_MS     8000u /* those who stay shall not wait for one who is gone */
+#define TELL_MS      5000u /* after so long the missing hosts are named */
+#define LEAVE_MS     8000u /* to leave the cluster in good order */
 #define END_MS       1500u /* for etcd to end by SIGTERM */
 #define STARTS_MAX   8     /* of etcd, should it die */
 #define ANSWER_MAX   65536u
@@ -114,7 +114,8 @@ static void fail(struct etcd_serve *s, int code, const char *text)
     ready(s, &err);
 }
 
-/* True if the time is up, which has been told then: by what stood in the way. */
+/* True if the time is up; the caller of etcd_serve_open has been told then, with what
+ * stood in the way last. */
 static bool is_late(struct etcd_serve *s)
 {
     struct muster_error err = { 0 };
@@ -247,7 +248,7 @@ static void on_peer(void *ctx, int status, const struct http_answer *a, bool sen
     struct etcd_serve *s = p->s;
 
     (void)sent;
-    (void)err; /* Nobody there is what most find at the start. */
+    (void)err; /* At the start most hosts do not answer. */
     p->call = NULL;
     p->answers = status == 0 && a->status == 200;
     p->refuses = status == MUSTER_EREFUSED;
@@ -288,7 +289,7 @@ static bool ask(struct etcd_serve *s, const struct serve_host *h, uint16_t port,
     return good;
 }
 
-/* Etcd itself asks its peers there before there is a leader. */
+/* Asks where etcd's own peers ask: that works before there is a leader. */
 static void ask_peers(struct etcd_serve *s)
 {
     serve_members_fini(&s->told);
@@ -340,7 +341,7 @@ static void post(struct etcd_serve *s, const char *path, const char *body,
         pause_for(s, PAUSE_MS); /* and begin again */
 }
 
-/* Keeps why; the timer begins again with the question who is in. */
+/* Keeps the reason; after a pause the members are asked for again. */
 static void change_failed(struct etcd_serve *s, int status, const struct http_answer *a,
                           const struct muster_error *err)
 {
@@ -573,9 +574,9 @@ static void etcd_exited(void *ctx, int status, int errnum)
         fail(s, MUSTER_EIO, text);
         return;
     }
-    /* If it has run, its data are still there: it may go on under its id. If it was to
-     * join a cluster that goes on, others may have come or gone since it was given the
-     * list: it begins again, as another. */
+    /* If it has run, its data are still there and it may go on under its id. If it was
+     * about to join a running cluster, the list of members that it was given may be out
+     * of date: it is added again, as a new member. */
     if (s->phase == STARTING && s->there) {
         char *data = mem_printf("%s/data", s->dir);
 
@@ -861,9 +862,9 @@ static void on_left(void *ctx, int status, const struct http_answer *a, bool sen
         m->id = 0;
         s->left = s->left || strcmp(m->peer_url, s->peer_url) == 0;
     } else if (clock_mono_ms() >= s->by_ms) {
-        end_etcd(s); /* Those who stay find out by themselves. */
+        end_etcd(s); /* The others will notice that we are gone. */
         return;
-    } else { /* No leader just now, say. */
+    } else { /* There may be no leader at the moment. */
         if (status < 0)
             s->peers[s->through].answers = false;
         pause_for(s, PAUSE_MS);
@@ -895,8 +896,8 @@ static void leave_next(struct etcd_serve *s)
         end_etcd(s);
 }
 
-/* Whose lists we have asked for: our own, which counts, and the others' for their being
- * there. */
+/* Our own list of members is the one that counts; the other hosts were asked only to
+ * see which of them answer. */
 static void on_own_members(void *ctx, int status, const struct http_answer *a,
                            bool sent, const struct muster_error *err)
 {
@@ -912,7 +913,8 @@ static void on_own_members(void *ctx, int status, const struct http_answer *a,
     else if (s->asked == 0)
         leave_next(s);
     else
-        s->has_told = true; /* The last of the others goes on. */
+        s->has_told =
+            true; /* on_peer() goes on once the last of the others has answered. */
 }
 
 void etcd_serve_close(struct etcd_serve *s, void (*cb)(void *ctx), void *ctx)

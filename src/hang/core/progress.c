@@ -125,7 +125,7 @@ void hang_node_pulse(const struct hang_node *n, uint64_t now_ms, uint64_t time_m
 void hang_pulse_add(struct hang_pulse *to, const struct hang_pulse *from)
 {
     if (from->ranks == 0)
-        return; /* Nothing runs there: it keeps nobody from going on. */
+        return; /* Nothing runs there, so it cannot be what the others wait for. */
     if (to->ranks == 0) {
         *to = *from;
         return;
@@ -275,7 +275,7 @@ enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
     const uint64_t half = j->time_ms / 2, so_far = silence(all);
     const bool told = j->stage == HANG_REPORTED;
 
-    if (!complete || all->ranks == 0) { /* A node is lost, or none has begun. */
+    if (!complete || all->ranks == 0) { /* A node is lost, or no node has begun. */
         if (!told)
             watch(j, now_ms + half);
         else
@@ -299,7 +299,7 @@ enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
         j->stage = HANG_LOOK;
         j->by_ms = now_ms + j->time_ms;
     } else if (now_ms >= j->by_ms && all->looks >= LOOKS_LEAST) {
-        watch(j, now_ms + half); /* Somebody is calm, but others go on: later again. */
+        watch(j, now_ms + half); /* Others go on: ask later. */
         return HANG_NOTHING;
     }
     j->due_ms = now_ms + step(j);

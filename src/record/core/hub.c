@@ -19,12 +19,12 @@ struct hub_node {
     uint32_t number; /* 0: an observer */
     uint32_t peer;
     uint64_t nonce;
-    bool here;         /* attached now */
-    bool gone;         /* left or lost: not expected back */
-    bool left;         /* it said goodbye */
-    bool broke;        /* its connection did, rather than that it fell silent */
-    bool inside;       /* in the process that serves the store: its clock is ours */
-    bool announced;    /* in a NODES entry */
+    bool here;      /* attached now */
+    bool gone;      /* left or lost, and not expected back */
+    bool left;      /* it said goodbye */
+    bool broke;     /* lost because its connection broke, not because it fell silent */
+    bool inside;    /* in the process that serves the store: its clock is ours */
+    bool announced; /* in a NODES entry */
     char *host, *addr; /* owned */
     int64_t pid, nproc;
     uint64_t last_seq; /* of its PUBLISHes */
@@ -36,14 +36,14 @@ struct hub_node {
     int64_t offset_us;     /* its monotonic clock ahead of ours */
     int64_t wall_ahead_us; /* its wall clock ahead of ours */
     uint64_t rtt_us, measured_us;
-    uint64_t slow_us; /* the slowest of late there and back */
+    uint64_t slow_us; /* the slowest round trip of late */
     uint64_t ping_us; /* when the last PING was sent; 0: answered */
     unsigned quick;
 
     int64_t seats, seat;         /* SEAT: of round seats - 1; 0: none yet */
     int64_t round, first, count; /* RANKS; round -1: none yet */
-    bool reported;               /* its workers of `round` are gone, */
-    bool clean;                  /* all by themselves and well */
+    bool reported;               /* its workers of `round` have exited, */
+    bool clean;                  /* and all exited with 0 by themselves */
     bool own_budget;
     char *codes; /* owned; as REPORTED had them */
 };
@@ -92,7 +92,7 @@ struct hub {
     struct {
         int64_t round; /* -1: none yet */
         int64_t told;  /* nodes that have told all of theirs */
-        bool done;     /* what comes now comes late */
+        bool done;     /* the entry was made: later times make another one */
         uint64_t due_us;
         struct phase_times times;
     } phases;
@@ -189,7 +189,7 @@ void hub_fx_fini(struct hub_fx *fx)
     *fx = (struct hub_fx){ 0 };
 }
 
-/* A message that finds no memory is lost, as on a broken connection. */
+/* A message for which there is no memory is lost, as on a broken connection. */
 static void put(struct hub_fx *fx, struct hub_effect e)
 {
     if (fx->count == fx->size) {
@@ -217,8 +217,8 @@ static void drop(struct hub_fx *fx, uint32_t peer, const char *why)
 
 /* ---- nodes ---- */
 
-/* Answers of thousands of nodes come about in their order: the search begins behind the
- * node that was found last. */
+/* Thousands of nodes answer roughly in their order, so the search begins at the node
+ * that was found last. */
 static struct hub_node *node_of_peer(struct hub *h, uint32_t peer)
 {
     for (size_t k = 0, i = h->hint; k < h->count; k++, i++) {
@@ -305,8 +305,8 @@ static void emit(struct hub *h, struct hub_fx *fx, struct record_entry *e)
     put(fx, (struct hub_effect){ .kind = HUB_ENTRY, .number = e->number });
 }
 
-/* One entry for many nodes, so that a thousand who come at once do not tell each other
- * a million times. */
+/* One entry announces many nodes: if a thousand come at once, a thousand entries for a
+ * thousand nodes would be a million messages. */
 static void announce(struct hub *h, struct hub_fx *fx)
 {
     struct record_entry e = { .kind = RECORD_NODES, .round = h->round.number };
@@ -344,7 +344,7 @@ static void announce(struct hub *h, struct hub_fx *fx)
 
 /* ---- lost nodes ---- */
 
-/* What a node that left has said why. */
+/* The reason that a node gave when it left. */
 static struct span left_because(const struct hub *h, const struct hub_node *n)
 {
     for (size_t i = h->record.count; i-- > 0;) {
@@ -416,8 +416,8 @@ static struct hub_node **round_nodes(const struct hub *h, int64_t round, size_t 
     return sorted;
 }
 
-/* When the job's coordinator itself is lost, its successor has only the record: who was
- * in the last round and has never come here is gone. */
+/* When the job's coordinator itself is lost, its successor has only the record: a node
+ * of the last round that has never attached here is gone. */
 static void tell_vanished(struct hub *h, struct hub_fx *fx)
 {
     struct record_entry last, e;
@@ -472,7 +472,7 @@ static void record_round(struct hub *h, struct hub_fx *fx)
                                         nodes[i]->count };
 
         e.total += r.count;
-        (void)record_ranks_print(&b, &r); /* What does not fit is told by total. */
+        (void)record_ranks_print(&b, &r); /* total counts the ranks that do not fit. */
     }
     for (size_t i = 0; i < h->count; i++)
         if (h->nodes[i]->inside && h->nodes[i]->here)
@@ -500,7 +500,8 @@ static void on_ranks(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     mem_free(n->codes);
     n->codes = NULL;
     if (n->own_budget)
-        h->round.over = false; /* There is one round, in which nodes start again. */
+        h->round.over =
+            false; /* There is only one round, in which each node restarts by itself. */
     if (m->round > h->round.number) {
         h->round.number = m->round;
         h->round.expected = m->total;
@@ -552,7 +553,7 @@ static void on_phase(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
         emit_phases(h, fx);
 }
 
-/* Whoever loses the coordinator shall know which node has gone with it. */
+/* A node that loses the coordinator can then say which node went with it. */
 static void tell_host(struct hub_fx *fx, const struct hub_node *host, uint32_t peer)
 {
     send_to(fx, peer,
@@ -616,7 +617,7 @@ static const struct hub_node *lost_node(const struct hub *h)
     return NULL;
 }
 
-/* All have told what they know, or had their time. */
+/* Called when all nodes have reported, or their time is up. */
 static void judge(struct hub *h, struct hub_fx *fx)
 {
     struct record_entry e = { .kind = RECORD_VERDICT, .cause = CAUSE_EXIT };
@@ -692,11 +693,12 @@ static void begin_end(struct hub *h, struct hub_fx *fx, const struct record_entr
     h->end.due_us = h->now.mono_us + HUB_JUDGE_US;
     e.total = own_budget ? f->total : h->max_restarts;
     e.count = own_budget ? f->count : h->record.restarts;
-    /* --hang=TIME:stop; and what cannot be executed cannot be the next time either. */
+    /* --hang=TIME:stop was given; or the program cannot be executed, and could not be
+     * the next time either. */
     h->end.stop = (f->cause == CAUSE_HANG && f->code != 0) || f->cause == CAUSE_START;
     h->end.final = e.count >= e.total || h->end.stop;
-    /* A failure that only says that a peer is gone may be a lost node's, which does not
-     * count: then it shows at the end what this is. */
+    /* A failure that only says that a peer is gone may come from a lost node, which is
+     * not counted as a restart. Whether it does is known at the end of the round. */
     e.code = !h->end.final ? 0 : echo && !own_budget ? 2 : 1;
     e.cause = f->cause;
     e.node = f->node;
@@ -793,10 +795,9 @@ static void translate(const struct hub *h, const struct hub_node *n,
 
 static void lose(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool broke);
 
-/* Nodes waited for another round, in vain. If somebody was lost since the last one,
- * that is why; the first of them if there are several. Others may have gone on
- * meanwhile in a round that this node is not in: then it was not the job that failed.
- */
+/* A node waited for another round in vain. If a node was lost since the last round,
+ * that is the reason; if several were, the first of them. If others have gone on
+ * meanwhile in a round without this node, it was not the job that failed. */
 static void on_gave_up(struct hub *h, struct hub_fx *fx, const struct record_entry *f)
 {
     struct record_entry e = *f, there;
@@ -849,7 +850,7 @@ static void on_publish(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 
     send_to(fx, n->peer, (struct job_msg){ .kind = JOB_ENTRY, .seq = m->seq });
     if (m->seq <= n->last_seq)
-        return; /* It came twice: the connection broke in between. */
+        return; /* It was sent twice because the connection broke in between. */
     n->last_seq = m->seq;
     if (record_entry_decode(m->bytes, &e, &err) < 0) {
         drop(fx, n->peer, "an entry of the record that cannot be read");
@@ -891,8 +892,8 @@ static void attached(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     send_to(fx, n->peer,
             (struct job_msg){
                 .kind = JOB_ATTACHED, .node = n->number, .value = h->record.last });
-    /* It knows more than we do: it was with another coordinator before. Numbers go on
-     * above its own, and it offers what we lack. */
+    /* It knows entries that we lack, since it was with another coordinator before. Our
+     * numbers continue above its last one, and it offers what we lack. */
     if (m->value > h->record.last)
         send_to(fx, n->peer,
                 (struct job_msg){ .kind = JOB_WANT, .value = h->record.last });
@@ -998,9 +999,9 @@ static void tell_last(struct hub *h, struct hub_fx *fx)
     h->last_seq = 0;
 }
 
-/* A node that lives comes back after a pause of 20 ms and four times there and back. It
- * gets twice that of the slowest that was seen of late, for each of which its machine
- * and ours had to find the time, and a quarter of a second. */
+/* A living node is back after a pause of 20 ms and four round trips. It gets twice
+ * that, reckoned with the slowest round trip of late, and a quarter of a second on top.
+ */
 static uint64_t grace_us(const struct hub_node *n)
 {
     return n->measured ? MIN_OF(HUB_QUICK_US + 8 * n->slow_us, HUB_GRACE_US)
@@ -1018,7 +1019,7 @@ static void detach(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool by
     if (n->number == 0) {
         for (size_t i = 0; i < HUB_ASKS; i++)
             if (h->asks[i].on && h->asks[i].peer == n->peer)
-                h->asks[i].due_us = 0; /* Nobody listens any more. */
+                h->asks[i].due_us = 0; /* The asker has gone. */
         n->nonce = 0;
         n->gone = true;
         return;
@@ -1087,7 +1088,7 @@ static int on_ask(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
     for (size_t k = 0; k < HUB_ASKS && !a; k++)
         if (!h->asks[k].on)
             a = &h->asks[k];
-    if (!a) { /* Too many at once: nobody answers this one. */
+    if (!a) { /* Too many questions at once: this one gets no answers. */
         send_to(fx, n->peer,
                 (struct job_msg){ .kind = JOB_ANSWERS_END, .seq = m->seq });
         return 0;

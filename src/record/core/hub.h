@@ -17,17 +17,19 @@
 
 #define HUB_JUDGE_US  2000000u  /* after the first failure the verdict is due */
 #define HUB_GRACE_US  1000000u  /* a broken connection may come back for so long, */
-#define HUB_QUICK_US  250000u   /* if the way is short: see grace_us() */
+#define HUB_QUICK_US  250000u   /* or less, on a fast network: see grace_us() */
 #define HUB_PING_US   5000000u  /* between two looks at a node's clock */
 #define HUB_SILENT_US 15000000u /* a node that says nothing for so long is lost */
-#define HUB_ANSWER_US 1000000u  /* a look at a clock that takes longer is a bad sign */
-#define HUB_GATHER_US 2000000u  /* a round is recorded after so long, all or not */
-#define HUB_ASKS      16u       /* questions under way at once */
-#define HUB_NODES     65536u
+#define HUB_ANSWER_US                                                                  \
+    1000000u /* a PING that is not answered for so long is a bad sign */
+#define HUB_GATHER_US                                                                  \
+    2000000u /* a round is recorded after so long, even if some nodes are missing */
+#define HUB_ASKS  16u /* questions under way at once */
+#define HUB_NODES 65536u
 
 struct hub;
 
-/* Time with the resolution that clocks are compared with. */
+/* Microseconds, since clocks are compared. */
 struct hub_now {
     uint64_t mono_us;
     int64_t wall_us;

@@ -36,7 +36,7 @@
     X(SYNC)     /* tell me when I have all that there is */                            \
     X(BYE)                                                                             \
     X(ATTACHED) /* your number is node */                                              \
-    X(ENTRY)    /* of the record; seq: of its publisher, if that is you */             \
+    X(ENTRY)    /* an entry of the record; seq: your PUBLISH that it answers, or 0 */  \
     X(WANT)     /* offer me your entries above number value */                         \
     X(QUESTION) /* answer it */                                                        \
     X(ANSWERED) /* by node, to your question seq; value 1: it has no answer */         \

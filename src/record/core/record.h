@@ -53,10 +53,10 @@ const char *record_kind_name(enum record_kind kind); /* "FAILED"; "?" if unknown
 /* X(name, words): why a worker, a node or the job ended. On the wire, as above. */
 #define RECORD_CAUSES(X)                                                               \
     X(NONE, "none")                                                                    \
-    X(EXCEPTION, "exception")  /* Python's, with its text */                           \
-    X(EXIT, "exit code")       /* without a word that we understand */                 \
-    X(SIGNAL, "signal")        /* ended by one that somebody sent */                   \
-    X(CRASH, "crash")          /* SIGSEGV and its kind */                              \
+    X(EXCEPTION, "exception") /* Python's, with its text */                            \
+    X(EXIT, "exit code") /* exited with a code and said nothing that we understand */  \
+    X(SIGNAL, "signal")  /* killed by a signal that somebody sent */                   \
+    X(CRASH, "crash")    /* SIGSEGV and its kind */                                    \
     X(MEMORY, "out of memory") /* killed by the kernel */                              \
     X(START, "bad start")      /* could not be executed at all */                      \
     X(NODE_LOST, "lost node")                                                          \
@@ -116,8 +116,9 @@ struct record {
     struct record_slot *slots; /* owned; in order of number */
     size_t size;               /* room in it, at most RECORD_ENTRIES */
     size_t count;
-    uint64_t last;                                    /* the highest number seen */
-    int64_t restarts, rounds, failures, lost, joined; /* totals, whatever is kept */
+    uint64_t last; /* the highest number seen */
+    int64_t restarts, rounds, failures, lost,
+        joined;       /* counted over the whole job, not only over what is kept */
     int64_t began_us; /* at_us of the first entry; 0: none yet */
 };
 

@@ -8,7 +8,7 @@
 #include "base/escape.h"
 #include "base/mem.h"
 
-/* How much of each thing is told. Where that is too much in all, half of each. */
+/* How many of each are listed. If the report is still too large, half as many. */
 struct limits {
     size_t nodes, rounds, failures, phases;
     size_t ranges, last_ranges; /* of a round; of the last one */

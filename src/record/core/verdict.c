@@ -76,7 +76,7 @@ static void put_cause(struct buf *out, const struct record_entry *v)
     put(out, v->text);
 }
 
-/* When a node was last there. */
+/* When a node was last heard of. */
 static void put_time(struct buf *out, const struct record_entry *v, int64_t zone_s)
 {
     const int64_t s = (v->at_us / 1000000 + zone_s) % 86400;
@@ -182,7 +182,8 @@ static void put_others(struct buf *out, const struct record *r,
                          nodes > 1    ? "s were"
                          : others > 1 ? " were"
                                       : " was");
-    if (of_node) { /* Restarts have nothing to do with it. */
+    if (of_node) { /* A lost node is not counted as a restart: say what the others
+                      waited for. */
         put(out,
             v->body.n ? v->body : span_str("the group could not go on without it"));
         (void)buf_append_str(out, "\n");

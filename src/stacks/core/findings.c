@@ -475,8 +475,8 @@ static struct stack_group *largest(const struct stack_findings *f)
     return most;
 }
 
-/* Nobody is seen to wait, in a collective that we know at least: a few that differ from
- * all the others are told, but only if there are enough others to be the rule. */
+/* No rank waits in a collective that we know. A few ranks that differ from all the
+ * others are named, but only if there are enough others to be the rule. */
 static void suspect_odd_ones(struct stack_findings *f)
 {
     const struct stack_group *most = largest(f);

@@ -11,7 +11,7 @@
 #include "base/mem.h"
 
 #define DEATHS_MAX  5    /* in a row: something is wrong with it */
-#define DEATH_EARLY 2    /* deaths that one while importing counts for: it cost more */
+#define DEATH_EARLY 2    /* how many a death while importing counts for */
 #define LEARNED_MAX 4000 /* modules; a large job has 3,000 */
 #define HINT_MS     1000
 
@@ -261,8 +261,8 @@ static void describe(const struct warm_core *w, int status, int errnum, char *to
                        during, w->importing);
 }
 
-/* Somebody's kill says nothing about the modules. Whatever else ends an import, a crash
- * or an exception, would end the next one as well. */
+/* A SIGKILL from outside says nothing about the modules. A crash or an exception while
+ * importing would happen again. */
 static bool was_killed(const struct warm_core *w, int status, int errnum)
 {
     if (errnum || w->reason[0] || !WIFSIGNALED(status))

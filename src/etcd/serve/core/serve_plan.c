@@ -100,8 +100,8 @@ static bool is_digit(uint8_t c)
     return c >= '0' && c <= '9';
 }
 
-/* GET /members has numbers (see quote_ids), the JSON gateway texts of decimal digits,
- * names in capitals or not. */
+/* GET /members has ids as numbers (see quote_ids), the JSON gateway as texts of digits;
+ * either spells the name of the field in its own way. */
 static uint64_t id_of(const json_t *o)
 {
     const json_t *id = json_object_get(o, "id");
@@ -136,8 +136,8 @@ static int add_member(struct serve_members *m, const json_t *o,
                                                                     : err_nomem(err);
 }
 
-/* GET /members has ids as numbers without a sign, which JSON's reader has not: quotes
- * around them make texts of them. */
+/* GET /members has ids as unsigned 64-bit numbers, which jansson cannot read: put
+ * quotes around them and read them as texts. */
 static void quote_ids(struct buf *out, struct span body)
 {
     static const char key[] = "\"id\":";
@@ -217,9 +217,8 @@ static bool is_foreign(const struct serve_view *v)
 }
 
 /* A member that has not told its clients' address has not run, or was killed before it
- * could: nobody knows. If the others are a majority it is replaced, which is right in
- * both cases; if not, they wait for it, and it can have promised nothing that counts.
- */
+ * could tell. If the others are a majority it is replaced, which is right in both
+ * cases. If not, they wait for it, and no promise that it made can have counted. */
 static enum serve_action plan_of_list(const struct serve_view *v, uint64_t *old)
 {
     const struct serve_member *own = NULL;
@@ -245,8 +244,9 @@ enum serve_action serve_plan(const struct serve_view *v, uint64_t *old)
 {
     if (v->told && v->told->count > 0)
         return is_foreign(v) ? SERVE_FOREIGN : plan_of_list(v, old);
-    /* Silence is no answer: behind it the cluster may go on, with our former self in
-     * it. Only a majority of machines where nothing runs is one that has none. */
+    /* Hosts that do not answer may be a running cluster that still lists us. Only if a
+     * majority of the hosts say that nothing listens there can no cluster be running.
+     */
     return v->refused + 1 >= v->hosts / 2 + 1 ? SERVE_NEW : SERVE_WAIT;
 }
 

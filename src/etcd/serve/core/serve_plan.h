@@ -54,7 +54,7 @@ void serve_members_fini(struct serve_members *m);
 enum serve_action {
     SERVE_NEW,     /* begin, or take the place that the cluster was made with */
     SERVE_ADD,     /* the cluster goes on without us: be added */
-    SERVE_REPLACE, /* the cluster has us as we were, or may: be removed, then added */
+    SERVE_REPLACE, /* the cluster may list us as we were: be removed, then added */
     SERVE_WAIT,    /* there may be a cluster, and nobody has said so: ask again */
     SERVE_FOREIGN, /* it is another job's */
 };
@@ -63,9 +63,9 @@ enum serve_action {
 struct serve_view {
     const struct serve_members *told; /* the list of whoever answered, or NULL */
     size_t hosts;                     /* how many are listed, we among them */
-    size_t refused;                   /* of them, where nothing listens for sure */
-    const char *peer_url;             /* ours */
-    const char *tag;                  /* what names of our job's members begin with */
+    size_t refused;       /* of them, those where certainly nothing listens */
+    const char *peer_url; /* ours */
+    const char *tag;      /* what names of our job's members begin with */
 };
 
 /* *old is set with REPLACE. */
