@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -192,7 +193,6 @@ def test_ends_the_same(tmp_path, end):
         logs = sorted((tmp_path / "logs").rglob("std*.log"))
         got.append([re.sub(r"0x[0-9a-f]+|\d{5,}", "N", p.read_text()) for p in logs] +
                    [int(m) for m in re.findall(r"exitcode +: (-?\d+)", text)][:1])
-        import shutil
         shutil.rmtree(tmp_path / "logs")
     assert got[0] == got[1]
     assert got[1][2:] == ([code] if code else [])
@@ -226,3 +226,74 @@ def test_random_state_is_fresh(tmp_path):
     assert len(rows) == 3
     for column in zip(*rows):
         assert len(set(column)) == 3, column
+
+
+PROCESSES = """
+import multiprocessing, os, subprocess, sys
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        info = get_worker_info()
+        return torch.tensor([i, info.id, info.seed % 2**31, torch.randint(1 << 30, (1,)).item()])
+
+def seen(x):
+    me = multiprocessing.current_process()
+    return (x * x, me.name, me.daemon, __name__, sys.argv, os.getcwd(), os.environ["RANK"], os.environ.get("OMP_NUM_THREADS"),
+            os.getppid() == int(os.environ["FIRST"]), torch.get_num_threads(), sys.stdin.read())
+
+if __name__ == "__main__":
+    method, count = sys.argv[1], int(sys.argv[2])
+    os.environ["FIRST"] = str(os.getpid())
+    torch.manual_seed(7)
+    (torch.randn(300, 300) @ torch.randn(300, 300)).sum()
+    context = multiprocessing.get_context(method)
+    with context.Pool(count) as pool:
+        print("SEEN", multiprocessing.get_start_method(), *pool.map(seen, range(5), chunksize=5), flush=True)
+    rows = [r.tolist() for b in DataLoader(Numbers(), batch_size=2, num_workers=count, multiprocessing_context=method) for r in b]
+    print("SEEN", rows, subprocess.check_output([sys.executable, "-c", "import sys; print(sys.argv, sys.path)"]), flush=True)
+"""
+
+COMPILED = """
+import torch
+@torch.compile
+def f(x): return (x.sin() * 2 + x).sum()
+print("SEEN", f(torch.ones(16)).item(), torch._dynamo.utils.counters["stats"]["unique_graphs"], flush=True)
+"""
+
+PROFILED = """
+import torch
+from torch.profiler import ProfilerActivity, profile
+x = torch.ones(8, 8)
+with profile(activities=[ProfilerActivity.CPU]) as p:
+    (x @ x).relu().sum()
+print("SEEN", *sorted((e.key, e.count) for e in p.key_averages()), flush=True)
+"""
+
+PROGRAMS = {  # source, arguments, lines, and what one of them has
+    "fork": (PROCESSES, ["fork", "2"], 2, "ForkPoolWorker-1"),
+    "spawn": (PROCESSES, ["spawn", "1"], 2, "SpawnPoolWorker-1"),
+    "forkserver": (PROCESSES, ["forkserver", "1"], 2, "ForkServerPoolWorker-1"),
+    "compile": (COMPILED, [], 1, " 1$"),
+    "profiler": (PROFILED, [], 1, r"'aten::matmul', 1\b"),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_does_the_same(tmp_path, program):
+    """multiprocessing, DataLoader, torch.compile, torch.profiler: what they give is compared."""
+    source, words, lines, has = PROGRAMS[program]
+    if program == "compile" and not shutil.which("g++"):
+        pytest.skip("torch.compile needs a C++ compiler")
+    (tmp_path / "w.py").write_text(source)
+    got = []
+    env = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    for how in ("--warm", ""):  # What the warm one has compiled the other finds.
+        code, text = run(tmp_path, *filter(None, [how]), "w.py", *words, env=env, patience=200)
+        assert code == 0 and "ordinary way" not in text, text
+        got.append(re.findall(r"^SEEN .*", text, re.M))
+    assert got[0] == got[1] and len(got[0]) == lines and re.search(has, got[0][0]), got

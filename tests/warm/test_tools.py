@@ -178,13 +178,3 @@ def test_debugpy(tmp_path):
             assert job.wait() == 0 and "total 5" in job.text() and "ordinary way" not in job.text(), job.text()
         got.append(seen)
     assert got[0] == got[1] and got[0][0][0] == ("fib", 6) and got[0][2] == "13", got
-
-
-def test_the_profiler_of_torch(tmp_path):
-    (tmp_path / "w.py").write_text(
-        "import torch\nfrom torch.profiler import ProfilerActivity, profile\nx = torch.ones(8, 8)\n"
-        "with profile(activities=[ProfilerActivity.CPU]) as p:\n    (x @ x).relu().sum()\n"
-        "print('SEEN', *sorted((e.key, e.count) for e in p.key_averages()), flush=True)\n")
-    code, text = run(tmp_path, "--warm", "w.py")
-    assert code == 0 and "ordinary way" not in text, text
-    assert "('aten::matmul', 1)" in text and "('aten::relu', 1)" in text and "('aten::sum', 1)" in text, text

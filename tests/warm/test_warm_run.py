@@ -2,7 +2,6 @@
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -71,47 +70,6 @@ def test_a_restart_imports_nothing(tmp_path):
     code, text = run(tmp_path, "--max-restarts=2", "--warm", "w.py")
     seen = [float(line.split()[1]) for line in text.splitlines() if line.startswith("CPU")]
     assert code == 0 and len(seen) == 3 and max(seen) < 0.5, text
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_processes_of_a_worker(tmp_path, method):
-    """DataLoader, multiprocessing and subprocesses in a warm worker."""
-    (tmp_path / "w.py").write_text(f"""
-import multiprocessing, os, subprocess, sys
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-class Numbers(Dataset):
-    def __len__(self): return 8
-    def __getitem__(self, i): return torch.tensor([i * 2])
-
-def square(x): return x * x + os.getppid() * 0
-
-if __name__ == "__main__":
-    torch.set_num_threads(2)
-    (torch.randn(300, 300) @ torch.randn(300, 300)).sum()
-    context = multiprocessing.get_context("{method}")
-    if "{method}" == "fork": torch.set_num_threads(1)
-    with context.Pool(2) as pool:
-        assert pool.map(square, range(5)) == [0, 1, 4, 9, 16]
-    got = sorted(int(x) for b in DataLoader(Numbers(), batch_size=2, num_workers=2, multiprocessing_context="{method}") for x in b)
-    assert got == list(range(0, 16, 2)), got
-    assert subprocess.check_output([sys.executable, "-c", "print(1)"]) == b"1\\n"
-    import threading
-    t = threading.Thread(target=lambda: None); t.start(); t.join()
-    print("FINE", flush=True)
-""")
-    code, text = run(tmp_path, "--nproc-per-node=1", "--warm", "w.py", env={"OMP_NUM_THREADS": "1"})
-    assert code == 0 and text.count("FINE") == 1 and ORDINARY not in text, text
-
-
-@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
-def test_torch_compile(tmp_path):
-    (tmp_path / "w.py").write_text(
-        "import torch\n@torch.compile\ndef f(x): return (x.sin() * 2 + x).sum()\n"
-        "x = torch.ones(16)\nassert abs(f(x).item() - (x.sin() * 2 + x).sum().item()) < 1e-4\nprint('COMPILED')\n")
-    code, text = run(tmp_path, "--warm", "w.py", env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}, patience=200)
-    assert code == 0 and "COMPILED" in text and ORDINARY not in text, text
 
 
 @pytest.mark.parametrize("name", ["accelerate", "lightning"])
