@@ -15,7 +15,7 @@ all: setup ## build the product: build/muster and build/libmuster.so (half a min
 	@ninja -C $(BUILD) product
 
 help: ## this list
-	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z][a-z0-9-]*\):[^#]*## /\1\t/p' Makefile | expand -t 15
 
 deps: ## install what building and testing need (apt, with sudo if you are not root)
 	@scripts/deps test

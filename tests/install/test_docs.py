@@ -176,3 +176,9 @@ def test_the_walk_of_a_join_has_the_figures_that_it_says() -> None:
     hops = len(re.findall(r"`\w+\(\)`\s+calls\s+`\w+\(\)`", walk))
     assert said == [hops, len(seen), returns]
     assert len(seen) <= 18
+
+
+def test_make_help_names_every_target() -> None:
+    targets = re.findall(r"^([\w-]+):.*## ", (ROOT / "Makefile").read_text(), re.M)
+    help_ = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[0] for line in help_.splitlines()] == targets
