@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes C stubs for what Debian's static libcurl and libhwloc want and we never use.
 
-Those archives refer to Kerberos, LDAP, RTMP, SSH, IDN, cookies' suffix lists, HTTP/2 and
-udev, most of which exist as shared libraries only. muster speaks HTTP/1.1, plain or over
+Those archives refer to Kerberos, LDAP, RTMP, SSH, IDN, cookies' suffix lists, HTTP/2,
+HTTP/3 and udev, most of which exist as shared libraries only. muster speaks HTTP/1.1, plain or over
 TLS, through libcurl and reads the topology through hwloc, so none of it is reached: a stub
 that is called all the same says its name and aborts. The few that initialisation does call
 answer "there is no such thing here".
@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 
-UNUSED = re.compile(r"(gss_|GSS_|ldap_|ber_|RTMP_|libssh2_|udev_|idn2_|psl_|nghttp2_|gnutls_)")
+UNUSED = re.compile(r"(gss_|GSS_|ldap_|ber_|RTMP_|libssh2_|udev_|idn2_|psl_|nghttp[23]_|gnutls_)")
 ANSWERS = {  # called by curl_global_init, curl_version or hwloc's start
     "libssh2_init": "return 0;",
     "libssh2_exit": "return 0;",
@@ -24,8 +24,11 @@ ANSWERS = {  # called by curl_global_init, curl_version or hwloc's start
     "ldap_get_option": "return -1;",
     "psl_check_version_number": "return 0;",
     "psl_get_version": 'return (long)"none";',
-    "nghttp2_version": "static const struct { int age, num; const char *text; }"
-    ' none = { 0, 0, "none" }; return (long)&none;',
+    **dict.fromkeys(
+        ("nghttp2_version", "nghttp3_version"),
+        "static const struct { int age, num; const char *text; }"
+        ' none = { 0, 0, "none" }; return (long)&none;',
+    ),
     "udev_new": "return 0;",
     "gnutls_global_init": "return 0;",
     "gnutls_global_deinit": "return 0;",

@@ -118,7 +118,7 @@ int tls_new(bool server, int fd, const uint8_t psk[AUTH_SECRET], struct tls **ou
             LATE(SSL_set_bio)(t->ssl, t->in, t->out);
     }
     if (!t || !t->ssl || !t->in || !t->out) {
-        tls_free(t);
+        tls_end(t);
         return err_nomem(err);
     }
     t->fd = fd;
@@ -134,7 +134,7 @@ int tls_new(bool server, int fd, const uint8_t psk[AUTH_SECRET], struct tls **ou
     return 0;
 }
 
-void tls_free(struct tls *t)
+void tls_end(struct tls *t)
 {
     if (!t)
         return;

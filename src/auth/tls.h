@@ -13,7 +13,7 @@ struct tls;
 
 int tls_new(bool server, int fd, const uint8_t psk[AUTH_SECRET], struct tls **out,
             struct muster_error *err);
-void tls_free(struct tls *t); /* NULL is fine */
+void tls_end(struct tls *t); /* NULL is fine. (libssl has a tls_free of its own.) */
 
 /* As recv: what there is, 0 at the end of the stream, or -1 with errno (EAGAIN: later;
  * EPROTO: the peer has another key, or talks nonsense). */

@@ -36,7 +36,7 @@ static void pipe_on_closed(uv_handle_t *h)
         return;
     (void)close(p->plain_fd);
     (void)close(p->secret_fd);
-    tls_free(p->tls);
+    tls_end(p->tls);
     mem_free(p);
 }
 

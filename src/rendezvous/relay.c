@@ -134,7 +134,7 @@ static void drop_link(struct relay *r)
     dial_free(r->dialer);
     r->dialer = NULL;
     if (r->tls) {
-        tls_free(r->tls);
+        tls_end(r->tls);
         r->tls = NULL;
         unwatch(r, r->fd);
     }

@@ -253,7 +253,7 @@ static void encrypt(struct attempt *a)
     return;
 fail:
     mem_free(plain);
-    tls_free(tls);
+    tls_end(tls);
     for (int i = 0; i < 2; i++)
         if (ends[i] >= 0)
             (void)close(ends[i]);

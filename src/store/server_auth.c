@@ -255,7 +255,7 @@ static void uncount(struct store_server *s, struct conn *c)
 
 void server_auth_left(struct store_server *s, struct conn *c)
 {
-    tls_free(c->tls);
+    tls_end(c->tls);
     c->tls = NULL;
     if (c->admitted)
         s->auth->admitted--;

@@ -73,6 +73,13 @@ def test_a_sudo_that_refuses_still_leaves_the_line(machine) -> None:
     assert "deps: to install it: sudo apt-get install meson" in done.stderr
 
 
+def test_dpkg_alone_does_not_make_a_package(machine) -> None:
+    """dpkg-deb is on every Debian; what names the libraries that a package depends on is not."""
+    machine.program("dpkg-deb", "exit 0")
+    done = machine("scripts/deps", "--check", "deb")
+    assert done.returncode != 0 and "dpkg-dev" in done.stderr, done.stderr
+
+
 def test_make_alone_installs_nothing(machine) -> None:
     machine.program("apt-get", "echo apt must not be run >&2; exit 1")
     done = machine("make", user=0)

@@ -27,8 +27,8 @@ static void pair(int fds[2], struct tls **a, struct tls **b, uint8_t other)
 
 static void drop(int fds[2], struct tls *a, struct tls *b)
 {
-    tls_free(a);
-    tls_free(b);
+    tls_end(a);
+    tls_end(b);
     (void)close(fds[0]);
     (void)close(fds[1]);
 }
@@ -168,7 +168,7 @@ static void a_certificate_is_no_key(void **state)
     assert_true(broken);
     assert_int_equal(tls_write(client, "a key of the job", 16), -1);
     assert_int_equal(errno, EPROTO);
-    tls_free(client);
+    tls_end(client);
     SSL_free(server);
     SSL_CTX_free(ctx);
     (void)close(fds[0]);

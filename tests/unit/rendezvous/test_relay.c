@@ -346,7 +346,7 @@ static void no_sense(void **state)
         while ((n = tls_read(l.tls, &byte, 1)) > 0 || (n < 0 && errno == EAGAIN))
             (void)uv_run(&b.loop, UV_RUN_NOWAIT);
         buf_fini(&out);
-        tls_free(l.tls);
+        tls_end(l.tls);
         (void)close(l.fd);
         until_there_are(&b, 0);
     }
