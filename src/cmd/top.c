@@ -3,7 +3,6 @@
  * Asks once a second what `muster status` asks; keys choose what is shown of it. */
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <locale.h>
 #include <math.h>
 #include <signal.h>
@@ -55,7 +54,7 @@ struct row {
 };
 
 struct top {
-    const char *job, *token_file; /* NULL: all; none */
+    struct ask_args ask; /* first; no job: all of them */
     struct answers all;
     struct muster_error why; /* the last asking failed; code 0: it did not */
     struct row *rows;        /* owned */
@@ -165,7 +164,7 @@ static void refresh_answers(struct top *t)
     struct answers all;
     struct muster_error why = { 0 };
 
-    if (answers_get(&all, t->job, t->token_file, "status", &why) == 0) {
+    if (answers_get(&all, t->ask.job, t->ask.token_file, "status", &why) == 0) {
         answers_fini(&t->all);
         t->all = all;
         t->why.code = 0;
@@ -498,18 +497,18 @@ static void show_stacks(struct top *t)
 
     if (!r || pipe2(fds, O_CLOEXEC) < 0)
         return;
-    const bool far = t->job && !told_by(t, r).pid;
-    snprintf(job, sizeof job, "%.*s%s%.*s", far ? (int)strcspn(t->job, "/") : 0,
-             far ? t->job : "", far ? "/" : "", (int)MIN_OF(id.n, 256u),
+    const bool far = t->ask.job && !told_by(t, r).pid;
+    snprintf(job, sizeof job, "%.*s%s%.*s", far ? (int)strcspn(t->ask.job, "/") : 0,
+             far ? t->ask.job : "", far ? "/" : "", (int)MIN_OF(id.n, 256u),
              (const char *)id.p);
     if (r->worker) {
         snprintf(rank, sizeof rank, "%lld", (long long)chosen_rank(r));
         argv[words++] = (char *)"--rank";
         argv[words++] = rank;
     }
-    if (t->token_file) {
+    if (t->ask.token_file) {
         argv[words++] = (char *)"--token-file";
-        argv[words++] = (char *)(uintptr_t)t->token_file;
+        argv[words++] = (char *)(uintptr_t)t->ask.token_file;
     }
     const pid_t pid = fork();
     if (pid == 0) {
@@ -675,75 +674,46 @@ static void run(struct top *t)
     }
 }
 
-static int parse(int argc, char **argv, struct top *t, bool *helps,
-                 struct muster_error *err)
+static int show(void *args, struct muster_error *err)
+{
+    struct top *t = args;
+    int rc = 0;
+
+    (void)setlocale(LC_CTYPE, "");
+    buf_init(&t->text, SIZE_MAX);
+    t->rows = mem_calloc(ROWS_MAX, sizeof *t->rows);
+    t->open = json_object();
+    if (!t->rows || !t->open)
+        rc = err_nomem(err);
+    if (rc == 0 && t->ask.job) { /* A missing job is told before the screen changes. */
+        struct answers all;
+
+        rc = answers_get(&all, t->ask.job, t->ask.token_file, "status", err);
+        if (rc == 0)
+            answers_fini(&all);
+    }
+    if (rc == 0)
+        rc = open_screen(t, err);
+    if (rc == 0) {
+        run(t);
+        (void)endwin();
+    }
+    answers_fini(&t->all);
+    json_decref(t->open);
+    mem_free(t->rows);
+    buf_fini(&t->text);
+    return rc;
+}
+
+int cmd_top(int argc, char **argv)
 {
     static const struct option options[] = {
         { "token-file", required_argument, NULL, 'T' },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
-
-    *helps = false;
-    optind = 0;
-    opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
-        if (c == 'T')
-            t->token_file = optarg;
-        else if (c == 'h')
-            *helps = true;
-        else
-            return err_set(err, MUSTER_EINVAL, "%s: %s; see `muster top --help`",
-                           argv[optind - 1],
-                           c == ':' ? "needs a value" : "there is no such option");
-    }
-    if (optind < argc)
-        t->job = argv[optind++];
-    if (optind < argc)
-        return err_set(err, MUSTER_EINVAL,
-                       "%s: one job at most; see `muster top --help`", argv[optind]);
-    return 0;
-}
-
-int cmd_top(int argc, char **argv)
-{
+    static const struct ask_command command = { PROG, help, options, NULL, show };
     struct top t = { .sort = 'r' };
-    struct muster_error err = { 0 };
-    bool helps;
-    int rc = parse(argc, argv, &t, &helps, &err);
 
-    if (rc < 0) {
-        cmd_error(PROG, &err);
-        return 2;
-    }
-    if (helps) {
-        fputs(help, stdout);
-        return 0;
-    }
-    (void)setlocale(LC_CTYPE, "");
-    buf_init(&t.text, SIZE_MAX);
-    t.rows = mem_calloc(ROWS_MAX, sizeof *t.rows);
-    t.open = json_object();
-    if (!t.rows || !t.open)
-        rc = err_nomem(&err);
-    if (rc == 0 && t.job) { /* A job that is not there is told before the screen is. */
-        struct answers all;
-
-        rc = answers_get(&all, t.job, t.token_file, "status", &err);
-        if (rc == 0)
-            answers_fini(&all);
-    }
-    if (rc == 0)
-        rc = open_screen(&t, &err);
-    if (rc == 0) {
-        run(&t);
-        (void)endwin();
-    }
-    answers_fini(&t.all);
-    json_decref(t.open);
-    mem_free(t.rows);
-    buf_fini(&t.text);
-    if (rc != 0)
-        cmd_error(PROG, &err);
-    return rc ? 1 : 0;
+    return ask_main(&command, &t.ask, argc, argv);
 }

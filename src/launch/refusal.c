@@ -144,7 +144,7 @@ static void explain_file(struct buf *out, const uint8_t *p, size_t n, int errnum
     else if (errnum == ENOEXEC && n == 0)
         (void)buf_append_str(out, "it is empty");
     else if (errnum == ENOEXEC)
-        (void)buf_append_str(out, "it is no program, and its first line names no "
+        (void)buf_append_str(out, "it is not a program, and its first line names no "
                                   "interpreter: a script begins with '#!/bin/sh', "
                                   "say");
 }

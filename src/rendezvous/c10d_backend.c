@@ -114,7 +114,7 @@ static void set(struct rdzv_backend *b, struct span value, bool has_token,
     struct muster_error err;
     const struct span expected = has_token ? token : span_str(RDZV_C10D_SENTINEL);
 
-    (void)quiet; /* whoever watches is told of every change */
+    (void)quiet; /* the server tells everybody who watches of every change */
     buf_clear(&c->call.sent);
     buf_clear(&c->call.expected);
     if (buf_append_span(&c->call.sent, value) < 0 ||
@@ -229,7 +229,7 @@ static void close_backend(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx)
         store_server_close(c->server, on_server_closed, c);
         c->server = NULL;
     }
-    /* The last references: those of the timers, which are there always. */
+    /* The last references are those of the timers, which always exist. */
     uv_close((uv_handle_t *)&c->unbound_timer, on_handle_closed);
     uv_close((uv_handle_t *)&c->deferred.timer, on_handle_closed);
 }
@@ -312,11 +312,11 @@ static void c10d_backend_on_change(void *ctx, int status,
     if (c->closing)
         return;
     if (status < 0) {
-        /* Say so as a change: whoever looks will meet the broken connection, too. */
+        /* Reported as a change: the next read will meet the broken connection, too. */
         c->can_watch = false;
         c10d_drop(c, &c->watcher);
     } else if (cb && c->watch.waited != c->watch.wanted && watch_go(c)) {
-        return; /* It was the watch before; this one is on its way. */
+        return; /* That was the previous watch; the new one is under way. */
     }
     c->watch.cb = NULL;
     if (cb)
@@ -329,7 +329,7 @@ bool c10d_watch(struct rdzv_backend *b, bool present, struct span value,
     struct c10d *c = CONTAINER_OF(b, struct c10d, base);
 
     if (c->memory)
-        return true; /* Only we ourselves change it. */
+        return true; /* No other process can change it. */
     if (!c->up || !c->can_watch)
         return false;
     c->watch.wanted = reserved_hash(present ? value : span_str(RDZV_C10D_SENTINEL));

@@ -46,7 +46,7 @@ void c10d_drop(struct c10d *c, struct async_store **s)
     *s = NULL;
 }
 
-/* torch's words first, for whoever searches for them; then what really happened. */
+/* Torch's words first, since users search for them; then what really happened. */
 void c10d_describe(const struct c10d *c, const struct muster_error *err,
                    struct muster_error *out)
 {
@@ -190,7 +190,8 @@ static void c10d_on_connected(void *ctx, int status, const struct muster_error *
     if (c->closing)
         return;
     if (status < 0) {
-        c->reopened = MOST_REOPENED; /* It was dialled until its time was up. */
+        c->reopened =
+            MOST_REOPENED; /* The connection was attempted until the time was up. */
         connected(c, status, err);
     } else {
         prime(c);
@@ -204,12 +205,12 @@ void c10d_connect(struct c10d *c)
 
     assert(!c->state && !c->connecting);
     c->connecting = true;
-    /* The first time we may have come before the host; later it has been there. */
+    /* The first time the host may not have started yet; later it was there before. */
     rc = c10d_open_store(c, c->lost_by_ms != 0, c10d_on_connected, c, &c->state, &err);
     if (rc < 0)
         c10d_defer(c, rc, &err);
-    else if (c->file ||
-             c->memory) /* Open at once; said from the loop, as sockets do. */
+    else if (c->file || c->memory) /* It is open at once, but reported from the loop, as
+                                      for a socket. */
         c10d_defer(c, 0, NULL);
 }
 
@@ -318,7 +319,7 @@ static int serve(struct c10d *c, struct muster_error *err)
     return 0;
 }
 
-/* Another agent of this machine would have answered by now. */
+/* If another agent of this machine held the port, it would have answered by now. */
 #define UNBOUND_MS 1000u
 
 static void c10d_on_unbound(uv_timer_t *t)
@@ -356,8 +357,8 @@ static void c10d_on_bind_address(void *ctx, const struct bind_address *at)
 
 static void decided(struct c10d *c, const struct rdzv_local *q)
 {
-    /* Nobody on another machine can know a port that the system picked: then we stay
-     * at home, whatever the host. */
+    /* No other machine can know a port that the system picked: listen on loopback only,
+     * whatever host was given. */
     const struct bind_ask ask = { .asked = c->bind,
                                   .host = c->at.port == 0 ? "localhost" : c->at.host,
                                   .many = c->many && c->at.port != 0 };

@@ -107,7 +107,7 @@ static void send_msg(struct store_server *s, struct conn *c, const struct coord_
     server_send(s, c, buf_span(out));
 }
 
-/* A member's connection tells of its end as early as the network lets it. */
+/* Detect the end of a member's connection as early as the network allows. */
 static void watch_socket(int fd)
 {
     const int on = 1, idle_s = 5, every_s = 2, probes = 3;
@@ -120,7 +120,7 @@ static void watch_socket(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacked_ms, sizeof unacked_ms);
 }
 
-/* A node that is not at fault for it is told what it ran into. */
+/* Tell the node the limit that it ran into. */
 static void turn_away(struct store_server *s, struct conn *c, struct span run_id,
                       const char *why)
 {
@@ -174,8 +174,8 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
     run_hold(s, run, c);
     watch_socket(c->fd);
     if (begun)
-        coordinators_look(s,
-                          run); /* Others may have begun it: nothing to resume then. */
+        coordinators_look(s, run); /* Other nodes may have begun it, and then there is
+                                      nothing to resume. */
     coordinators_feed(s, run, &ev);
     if (begun && coordinator_nodes(run->host) == 0) { /* It was refused. */
         run_let_go(s, c);
@@ -184,7 +184,7 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
     return 0;
 }
 
-/* For nodes that wait for others in vain: the others may wait under another id. */
+/* For nodes that wait for others in vain, who may be waiting under another id. */
 static void print_gathered(struct store_server *s, struct buf *out)
 {
     for (const struct coordinated_run *run = s->hosts ? s->hosts->first : NULL; run;
@@ -347,8 +347,9 @@ static void coordinators_perform(struct store_server *s)
     }
 }
 
-/* Slow nodes may still read of the round that is just over. One that says it is the
- * millionth, after a restart of ours or in a stranger's state, has few to forget. */
+/* Slow nodes may still read keys of the round that has just ended. The number of keys
+ * to delete is bounded, since a round number may come from a stranger's state or from
+ * before our restart. */
 static void forget_rounds(struct store_server *s, struct coordinated_run *run)
 {
     const int64_t round = coordinator_round(run->host);
@@ -484,7 +485,8 @@ static void before(struct store_server *s, struct coordinated_run *run,
 {
     if (reserved_parse(key).kind == RESERVED_IS_CHANGED)
         run->watched = true;
-    /* One that compares has just read: a fresher heartbeat would only make it fail. */
+    /* A node that compares has just read the key: a fresher heartbeat in it would only
+     * make its write fail. */
     coordinators_show(s, run, req->op != C10D_COMPARE_SET);
 }
 
@@ -638,7 +640,8 @@ static void run_let_go(struct store_server *s, struct conn *c)
 
 /* ---- the keys of rounds that are over ---- */
 
-/* Nobody knows any more how many nodes there were; some may never have told. */
+/* How many nodes there were is not known any more, and some may never have written
+ * their keys. */
 #define GAP_MOST 64
 
 static bool forget(struct store *s, struct store_fx *fx, struct buf *key, size_t stem,

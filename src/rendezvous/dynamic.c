@@ -14,7 +14,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define RUNS_FIRST_MS 1000u /* of waiting, before we ask for other runs, and */
+#define RUNS_FIRST_MS 1000u /* of waiting before we ask for other runs, and */
 #define RUNS_EVERY_MS 3000u
 #define RUNS_LAST_MS  100000u
 
@@ -53,7 +53,8 @@ static void dynamic_on_refused(struct dynamic_handler *d, const struct rdzv_effe
     const char *where = d->backend->ops->where(d->backend);
     struct muster_error err;
 
-    if (e->code == MUSTER_EINVAL) /* It will not be let in, nor can it close the run. */
+    if (e->code ==
+        MUSTER_EINVAL) /* It cannot join, and it cannot close the run either. */
         d->refused = e->code;
     (void)err_set(&err, e->code, "%s", e->text);
     if (!strstr(err.text, d->params.run_id) || !strstr(err.text, where))
@@ -110,7 +111,7 @@ static void dynamic_told(struct dynamic_handler *d, const struct rdzv_effect *e)
         on_core_news(d, e);
         return;
     default:
-        assert(false); /* The state is the core's affair. */
+        assert(false); /* Only the core deals with the state. */
     }
 }
 
@@ -130,7 +131,8 @@ static void dynamic_on_state(void *ctx, const struct rdzv_event *ev)
 
     if (is_over(d))
         return;
-    /* Whether it can tell of changes shows when it is asked to: it may by now. */
+    /* Whether the backend can tell of changes is found out by asking it to: it may be
+     * able to by now. */
     if (ev->kind != RDZV_EV_FAILED) {
         rdzv_can_watch(d->core, d->backend->ops->watch != NULL);
         shell_feed_error(&d->shell, LIFE_HEARD, NULL);
@@ -212,7 +214,8 @@ static void dynamic_step(struct dynamic_handler *d, struct rdzv_event *ev)
     ev->now = clock_now();
     if (rdzv_step(core, ev, &fx) < 0)
         step_failed(d, ev, &fx);
-    /* A core that has another name now is not the one that said the rest. */
+    /* The core was replaced by one with another name: drop the rest of the old one's
+     * effects. */
     for (size_t i = 0; i < fx.count && d->core == core && !shell_ends(&d->shell); i++)
         dynamic_perform(d, &fx.at[i]);
 }
@@ -493,7 +496,7 @@ static void on_members(void *ctx, const struct rdzv_event *ev)
     struct dynamic_handler *d = ctx;
 
     if (is_over(d) || d->shell.life.next.state != LIFE_FINDING)
-        return; /* The round is over already. */
+        return; /* The round has ended meanwhile. */
     forget_members(d);
     if (ev->kind == RDZV_EV_STATE && ev->present)
         keep_members(d, ev->value);
@@ -708,9 +711,9 @@ static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *
     return true;
 }
 
-/* Our coordinator knows of the loss itself; on etcd-v3 nobody does but those who lost
- * it. Where torchrun's nodes may be among us, who dies when is for their clocks to say.
- */
+/* Our coordinator notices the loss itself; on etcd-v3 only the nodes that lost the
+ * connection know of it. Where torchrun's nodes may take part, their clocks decide when
+ * a node counts as dead. */
 static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
 {
     struct dynamic_handler *d = of_handler(h);
@@ -721,7 +724,7 @@ static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
 
     const bool joining = next == LIFE_ASKED || next == LIFE_CANCELING;
 
-    /* While we join the next one, d->round is none. */
+    /* While we join the next round, d->round is not set. */
     if (!d->settings.ours_only || !d->core || d->member || is_over(d) ||
         (rank < 0 && !joining) || round != rdzv_last_round(d->core))
         return false;

@@ -24,9 +24,9 @@ struct dynamic_name {
     bool resolves;    /* our own name does */
 };
 
-/* Somebody may have given another --rdzv-id: a member that waits asks for them. Or
- * another --nnodes, which nobody refuses where there is no coordinator: whoever is not
- * a member looks for that, by the same timer. */
+/* Another node may have been given another --rdzv-id: a member that waits asks for
+ * other runs. Or another --nnodes: without a coordinator nobody refuses that, so the
+ * node itself looks for it, by the same timer. */
 struct other_runs {
     uint64_t at_ms;           /* when to ask again, or MONO_NEVER */
     uint64_t pause_ms;        /* until the time after that */
@@ -47,7 +47,7 @@ struct dynamic_handler {
     struct rdzv_settings settings;
     const struct trace *trace; /* borrowed */
     uint64_t read_ms;          /* rdzv-conf read_timeout */
-    uint64_t open_by_ms;       /* the backend is reached by then, or not at all */
+    uint64_t open_by_ms;       /* when to give up reaching the backend */
     int hosted;                /* rdzv-conf hosted: 1, or 0 to do without */
     int64_t grace_ms;          /* rdzv-conf loss_grace_ms */
     int64_t rank_order_key;    /* rdzv-conf node_order; negative: none */
@@ -86,8 +86,8 @@ bool dynamic_is_alone(const struct dynamic_handler *d);
 /* dynamic_open.c: finds our name and opens the backend; ends in LIFE_OPENED. */
 void dynamic_open(struct rdzv_shell *s);
 
-/* Another local_id, and a core for who we are then: somebody else is called as we are.
- */
+/* Takes another local_id and makes a core with the new name, since another node has our
+ * name. */
 int dynamic_rename(struct dynamic_handler *d, struct muster_error *err);
 
 /* Shows us to the others by way of the backend, if it can. */
@@ -100,7 +100,7 @@ void dynamic_settings(struct dynamic_handler *d);
  * is not to. */
 bool dynamic_be_member(struct dynamic_handler *d);
 
-/* One of the others has ended, by what the backend sees. */
+/* The backend has seen that another node has ended. */
 void dynamic_peer_gone(void *ctx, struct span node);
 
 void dynamic_free(struct dynamic_handler *d);

@@ -32,7 +32,7 @@ void dynamic_present(struct dynamic_handler *d)
 {
     char ordered[RDZV_ORDERED_SIZE];
     const struct rdzv_node self = core_name(d, ordered);
-    char text[128]; /* as long as the core has it: the two are compared */
+    char text[128]; /* of the size that the core uses: the two are compared */
 
     if (d->backend->ops->presence)
         d->backend->ops->presence(d->backend, rdzv_node_text(&self, text, sizeof text),
@@ -178,7 +178,8 @@ void dynamic_open(struct rdzv_shell *s)
         on_name(d, &own);
         return;
     }
-    if (dynamic_is_alone(d)) { /* All who want to reach us are here: no DNS for that. */
+    if (dynamic_is_alone(d)) { /* Only processes of this machine need to reach us, so
+                                  DNS is not asked. */
         rdzv_hostname(d->self.addr, sizeof d->self.addr);
         (void)snprintf(d->self.where, sizeof d->self.where, "127.0.0.1");
         named(d);
@@ -230,7 +231,8 @@ static void on_settings(void *ctx, int status, const struct c10d_reply *reply,
     struct muster_error why;
     bool other_nnodes;
 
-    (void)err; /* Not every store can compare and set; then nobody is told. */
+    (void)err; /* Not every store can compare and set; on those that cannot, no node is
+                  told. */
     if (status < 0 || d->settings_told)
         return;
     other_nnodes = rdzv_settings_nnodes_differ(&d->settings, reply->value);
@@ -281,11 +283,11 @@ static int read_settings(struct dynamic_handler *d, struct muster_error *err)
     if (rc == 0 && !*p->run_id)
         rc = err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
     if (rc == 0 && p->local_addr && !utf8_valid(span_str(p->local_addr)))
-        rc =
-            err_set(err, MUSTER_EINVAL,
-                    "the local address (--local-addr) is no UTF-8, and the other nodes "
-                    "could not read the list of nodes with it; give this machine's "
-                    "host name or IP address");
+        rc = err_set(
+            err, MUSTER_EINVAL,
+            "the local address (--local-addr) is not UTF-8, and the other nodes "
+            "could not read the list of nodes with it; give this machine's "
+            "host name or IP address");
     if (rc == 0)
         rc = rdzv_settings_check(s, err);
     d->read_ms = (uint64_t)MAX_OF(MIN_OF(read_s, 31536000), 1) * 1000;

@@ -45,11 +45,11 @@ struct rdzv_handler_ops {
     void (*on_news)(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx);
     int64_t (*num_nodes_waiting)(const struct rdzv_handler *h); /* last known */
     bool (*is_closed)(const struct rdzv_handler *h);            /* last known */
-    /* How it stands with next(); false: nothing to tell. May be NULL. */
+    /* What next() is waiting for; false: nothing to tell. May be NULL. */
     bool (*progress)(const struct rdzv_handler *h, struct rdzv_progress *out);
-    /* To rank 0 whose next() waits for others: where those who have come leave word of
-     * their ranks (agent/core/rank_exchange.h). NULL: nowhere, or not now. May be NULL.
-     */
+    /* For rank 0 while its next() waits for others: the store in which nodes that have
+     * come leave their ranks (agent/core/rank_exchange.h). NULL: none, or not now. May
+     * be NULL. */
     struct async_store *(*gathers_at)(const struct rdzv_handler *h);
     /* Where a store of ours serves the round just joined: there the job has its
      * coordinator (record/channel.h). local: in this process. False: nowhere, or it is

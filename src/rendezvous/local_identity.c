@@ -185,7 +185,8 @@ void rdzv_say_nameless(const struct trace *t, const char *name, const char *addr
 
 bool rdzv_fqdn_quick(struct rdzv_fqdn *f)
 {
-    /* Not on the stack: nothing else goes so deep, and its pages would stay ours. */
+    /* Not on the stack: nothing else goes so deep, and the pages would stay resident.
+     */
     struct {
         char order[4096], hosts[16384], name[sizeof f->name];
     } *room = mem_alloc(sizeof *room);

@@ -25,8 +25,8 @@ bool rdzv_local_quick(struct rdzv_local *q);
  * interfaces. Blocks as long as the resolver does; for a struct rdzv_local. */
 void rdzv_local_resolve(void *q);
 
-/* For the resolver to tell our own name. Its own patience with one name server is five
- * seconds: who has not answered in one is not there. */
+/* How long the resolver may take for our own name. It waits five seconds for one name
+ * server by itself; a server that takes longer than one second is taken to be down. */
 #define RDZV_NAME_MS 1000u
 
 struct rdzv_fqdn {

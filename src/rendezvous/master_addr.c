@@ -33,7 +33,7 @@ struct rdzv_master {
     struct async_store *probe;   /* owned */
     rdzv_master_cb cb;
     void *ctx;
-    size_t refs; /* ourselves, and each thing that is closing */
+    size_t refs; /* one for ourselves, and one for each thing that is closing */
     void (*on_gone)(void *ctx);
     void *gone_ctx;
 };
@@ -148,7 +148,7 @@ static void perform_do(struct rdzv_master *m, enum master_do what)
 static void master_on_forgotten(void *ctx, int status, const struct c10d_reply *reply,
                                 const struct muster_error *err)
 {
-    (void)ctx; /* A key that stays does no harm. */
+    (void)ctx; /* It does no harm if the key stays. */
     (void)status;
     (void)reply;
     (void)err;

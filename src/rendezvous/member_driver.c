@@ -21,8 +21,8 @@ struct member_driver {
     uv_timer_t deferred;          /* requests to be taken up from the loop */
     struct request_queue requests;
     bool in_feed, closed;
-    bool unjoined; /* a JOIN was taken back before the core had it: to be told */
-    struct muster_error dial_err; /* a dial that could not even begin */
+    bool unjoined; /* a JOIN was cancelled before the core had it: report that */
+    struct muster_error dial_err; /* why a connection attempt could not begin */
     rdzv_notify_cb cb;
     void *ctx;
     int handles;
@@ -123,7 +123,8 @@ static void dial(struct member_driver *d)
         (void)uv_timer_start(&d->deferred, member_on_deferred, 0, 0);
 }
 
-/* What finds no memory is not sent: the host takes our silence for what it is. */
+/* A message for which there is no memory is not sent: the host notices that we are
+ * silent. */
 static void send_msg(struct member_driver *d, const struct coord_msg *m)
 {
     struct buf bytes;

@@ -34,7 +34,7 @@
 #define EVENTS   64
 
 #define AWAKE_NS 50000u          /* to wait without going to sleep, when that pays */
-#define NAP_NS   (3u * AWAKE_NS) /* a sleep so short might as well not have been */
+#define NAP_NS   (3u * AWAKE_NS) /* a sleep this short was not worth it */
 #define NAPS     4u              /* of them in a row: it pays */
 #define TURN_NS  1000000u        /* then the rest of the agent has its turn */
 
@@ -147,7 +147,7 @@ static void drop_link(struct relay *r)
             drop_lane(r, i);
 }
 
-/* True if it could be: else the connection is of no use any more. */
+/* False: the frame could not be queued, and the connection is of no use any more. */
 static bool put(struct relay *r, enum lane_kind kind, size_t i, size_t count)
 {
     return lanes_put(&r->out, kind, (uint32_t)i, count) == 0;
@@ -158,7 +158,8 @@ static bool open_lane(struct relay *r, size_t i)
     if (!put(r, LANE_OPEN, i, 0))
         return false;
     r->lanes[i]->open = true;
-    watch(r, r->lanes[i]->fd, i, false); /* What it has said already comes as well. */
+    watch(r, r->lanes[i]->fd, i,
+          false); /* Bytes that it has sent already are passed on as well. */
     return true;
 }
 
@@ -183,7 +184,7 @@ static size_t tell_worker(struct relay *r, struct lane *l, struct span bytes)
         return (size_t)n;
     if (errno == EAGAIN || errno == EWOULDBLOCK)
         return 0;
-    hang_up(r, l); /* What is still to come for it is for nobody. */
+    hang_up(r, l); /* Whatever still comes for it is dropped. */
     return bytes.n;
 }
 

@@ -193,7 +193,8 @@ static void cancel(struct rdzv_handler *h)
         s->inner->ops->cancel(s->inner);
         return;
     }
-    /* The round itself was joined: leave it, and tell once the connection is gone. */
+    /* The round itself was joined: leave it, and report that once the connection is
+     * closed. */
     s->inner->ops->leave(s->inner, ignore_done, NULL);
     s->refs++;
     async_store_close(s->link, secured_on_canceled, s);
@@ -331,7 +332,7 @@ static const struct rdzv_handler_ops secured_ops = {
     .destroy = destroy,
 };
 
-/* Whoever adds an operation to a handler must hand it on here. */
+/* An operation that is added to handlers must be handed on here. */
 _Static_assert(sizeof(struct rdzv_handler_ops) == 21 * sizeof(void (*)(void)),
                "secured_ops hands on all operations");
 

@@ -34,7 +34,7 @@ static void count_others(struct rdzv_shell *s)
         s, (struct life_event){ .kind = LIFE_OTHERS, .others = s->engine->others(s) });
 }
 
-/* The agent may ask for anything while it is told: err is a copy of the step's. */
+/* The agent may call anything from its callback, so err is a copy of the step's. */
 static void tell_agent(struct rdzv_shell *s, const struct life_effect *e)
 {
     const struct muster_error err = *e->err;
@@ -205,8 +205,9 @@ void shell_leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
     ask(s, (struct life_event){ .kind = LIFE_LEAVE });
 }
 
-/* What is closed need not be closed again: whoever did that may have taken the store
- * along. A host goes the usual way, since others may still want to read it. */
+/* A run that is closed need not be closed again, and the node that closed it may have
+ * ended the store. A host closes in the usual way, since others may still want to read
+ * its store. */
 void shell_shutdown(struct rdzv_handler *h, bool close, rdzv_done_cb cb, void *ctx)
 {
     struct rdzv_shell *s = shell_of(h);

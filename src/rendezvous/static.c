@@ -122,8 +122,8 @@ static void all_here(struct static_handler *f)
 
 /* ---- Counting in ---- */
 
-/* A connection that was dropped tells its last calls so, perhaps only when another
- * next() is under way. */
+/* The last calls on a dropped connection fail later, perhaps only when another next()
+ * is under way. */
 static bool is_over(const struct static_handler *f, int status)
 {
     return shell_ends(&f->shell) || status == MUSTER_ECANCELED;
@@ -159,7 +159,7 @@ static void fixed_count(struct static_handler *f)
 static void no_reply(void *ctx, int status, const struct c10d_reply *reply,
                      const struct muster_error *err)
 {
-    (void)ctx; /* The key is of no use to anybody, and does no harm. */
+    (void)ctx; /* The key is of no use any more, and does no harm. */
     (void)status;
     (void)reply;
     (void)err;
@@ -467,7 +467,8 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
                                 .by_ms = f->by_ms,
                                 .start_by_ms = MONO_NEVER,
                                 .dialled = true };
-    if (f->count.here && f->world > 1) /* Most often all nodes were started alike. */
+    if (f->count.here && f->world > 1) /* Usually the reason is that all nodes were
+                                          started with the same options. */
         (void)snprintf(out->why, sizeof out->why,
                        "each node needs a --node-rank of its own; with "
                        "--rdzv-backend=c10d none does");

@@ -131,7 +131,7 @@ void sim_check_joined(struct sim_node *n, const struct rdzv_effect *e)
     check_roster(n, r, e->rank);
 }
 
-/* A member is no more: the others of its round must hear of it. */
+/* A member has ended: the others of its round must hear of it. */
 void sim_check_gone(struct sim_node *n)
 {
     struct sim *s = n->sim;

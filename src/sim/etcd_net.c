@@ -114,7 +114,8 @@ void sim_http_cancel(struct sim_call *c)
     if (!c || c->done)
         return;
     detach(c);
-    c->gone = true; /* A waiting member hears of it; who has the request goes on. */
+    c->gone = true; /* A member where it waits hears of it; one that has taken the
+                       request goes on. */
     sim_call_unref(c);
 }
 

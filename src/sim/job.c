@@ -375,7 +375,7 @@ static void on_fault(void *arg, uint64_t kind)
     case FAULT_WORKER:
         p = any_worker();
         if (!p || j->done_t != OS_NEVER)
-            return; /* Those who are done do not begin anew for one that fails late. */
+            return; /* Nodes that are done do not restart for one that fails late. */
         j->worker_failures++;
         os_signal(p, SIGSEGV);
         return;
@@ -553,7 +553,8 @@ static void check_went_on(const struct job *j)
     if (j->done_t == OS_NEVER)
         os_fail("the job could have gone on, and has not");
     else if (j->last_fault_t > j->done_t + HOST_WAITS_US)
-        return; /* The host did not wait for who was cut off from it all that time. */
+        return; /* The host does not wait for a node that was cut off from it all that
+                   time. */
     for (size_t i = 0; i < j->set.nodes; i++) {
         const struct job_node *n = &j->nodes[i];
 

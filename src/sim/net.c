@@ -201,7 +201,7 @@ static void take_replies(struct sim_conn *c)
         used = c10d_decode_reply(&d, buf_data(&c->in_node), buf_len(&c->in_node), &r,
                                  &whole, NULL);
         if (used < 0)
-            sim_fail(c->node->sim, "%s: the host's answer is no %s", c->node->name,
+            sim_fail(c->node->sim, "%s: the host's answer is not %s", c->node->name,
                      c10d_op_name(c->asked[c->asked_first]));
         if (!whole || used < 0)
             return;

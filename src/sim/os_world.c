@@ -277,7 +277,7 @@ static void end_process(struct os_process *p, int sig, bool power_lost)
         return;
     p->exit_code = -sig;
     if (p == os.current)
-        p->killed = true; /* It goes when it waits next: nobody kills himself here. */
+        p->killed = true; /* A process that kills itself ends when it next waits. */
     else
         process_gone(p, power_lost);
 }

@@ -677,7 +677,7 @@ static void connection_open(struct status_http *h, struct MHD_Connection *mhd,
     uid_t uid;
 
     if (!c)
-        return; /* Not accepted by us, so our time limit does not apply. */
+        return; /* It counts as a stranger then, without a time limit of ours. */
     c->http = h;
     c->mhd = mhd;
     c->fd = info ? info->connect_fd : -1;

@@ -450,7 +450,7 @@ static void judge(struct attempt *a)
     else if (memcmp(a->answer, "HTTP", 4) == 0)
         (void)snprintf(why, sizeof why, "%s: a web server answers there", a->conn.peer);
     else if (a->greeting == GREET_NUM_KEYS)
-        (void)snprintf(why, sizeof why, "%s: what answers there is no store",
+        (void)snprintf(why, sizeof why, "%s: what answers there is not a store",
                        a->conn.peer);
     else
         (void)snprintf(why, sizeof why,

@@ -182,7 +182,7 @@ int serve_certs_make(const struct auth *auth, const char *dir, const char *name,
 
     if (rc == 0 && host && !names)
         rc = err_set(err, MUSTER_EINVAL,
-                     "%s in --rdzv-endpoint is no name that a certificate can have",
+                     "%s in --rdzv-endpoint is not a name that a certificate can have",
                      host);
     if (rc == 0) {
         EVP_PKEY *ca = ca_key(auth), *own = own_key();

@@ -67,7 +67,7 @@ static int bad_variable(char *const *envp, const char *name, struct muster_error
     const char *text = env_get(envp, name);
 
     return err_set(err, MUSTER_EINVAL,
-                   "%s is %s%s%s: that is no Slurm job step\n"
+                   "%s is %s%s%s: this is not a Slurm job step\n"
                    "Start muster with srun, or name the rendezvous yourself: "
                    "--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT --nnodes=N.",
                    name, text ? "\"" : "not set", text ? text : "", text ? "\"" : "");

@@ -97,7 +97,7 @@ static void on_join(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     r->release_seat.on = false;
     r->losses = 0;
     r->completed = -1;
-    if (!r->ours) { /* What happened while we were away says nothing about our name. */
+    if (!r->ours) { /* Judge the entry under our name anew. */
         rdzv_state_fini(&r->seen);
         buf_clear(&r->value);
     }
@@ -274,7 +274,8 @@ uint64_t rdzv_deadline(const struct rdzv *r)
 
 void rdzv_can_watch(struct rdzv *r, bool yes)
 {
-    /* The next look was put off because we would be told: not any more. */
+    /* The next read was put off because changes would be reported; they will not be any
+     * more. */
     if (r->can_watch && !yes && r->mode != MODE_IDLE)
         r->read_due_ms = MIN_OF(r->read_due_ms, r->read_ms + rdzv_poll_ms(r));
     r->can_watch = yes;
@@ -391,7 +392,7 @@ static void joined(struct rdzv *r, struct rdzv_plan *p, struct now now,
         (long long)e->world);
 }
 
-/* The join came to an end by what the state says. */
+/* The state decides how the join ends. */
 void rdzv_end_join(struct rdzv *r, struct rdzv_plan *p, struct now now,
                    struct rdzv_fx *fx)
 {

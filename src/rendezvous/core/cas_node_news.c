@@ -59,9 +59,9 @@ static void tell_lost(struct rdzv *r, uint64_t now_ms, struct rdzv_fx *fx)
     size_t lost;
 
     if (rdzv_live(r, &r->seen, RDZV_PLACES, now_ms) == r->roster.count)
-        return; /* All are there: the usual case, without a look at each. */
+        return; /* The usual case: all are there, and no entry needs to be looked at. */
     lost = count_lost(r, now_ms, &one, &moved);
-    if (r->seen.closed) { /* Members leave, and whoever is at work may end it. */
+    if (r->seen.closed) { /* Members leave then, and the others may finish. */
         if (lost && !r->deserted_told)
             rdzv_fx_add(fx, RDZV_FX_NEWS)->news = RDZV_NEWS_DESERTED;
         r->deserted_told |= lost > 0;
@@ -100,7 +100,7 @@ bool rdzv_tell(struct rdzv *r, struct now now, struct rdzv_fx *fx)
         news(r, fx, RDZV_NEWS_EVICTED, 0);
         return false;
     }
-    if (!r->seen.closed) /* else the run ends, and nobody need come */
+    if (!r->seen.closed) /* otherwise the run ends, and no new round is needed */
         tell_waiting(r, now.mono_ms, fx);
     tell_lost(r, now.mono_ms, fx);
     return true;

@@ -134,11 +134,11 @@ static bool lost_its_last(const struct rdzv *r, const struct rdzv_state *s,
     return false;
 }
 
-/* Who leaves a round for the next one waits for that, and the ranks left may look
- * whole. While there is room, though, nobody waits when a round completes who could
- * have had a seat: so somebody has come or gone since. Either way a new round is due,
- * and nothing is lost by going straight there. Not so for who completed it: nobody saw
- * it before. */
+/* A node that leaves a round for the next one is listed as waiting, and the ranks that
+ * remain may look complete. But while there is room, no node is left waiting when a
+ * round completes: if one waits, a node has come or gone since. Either way a new round
+ * is due, and nothing is lost by going straight there. This does not hold for the node
+ * that completed the round, since nobody else saw it before. */
 static bool may_have_shrunk(const struct rdzv *r, const struct rdzv_state *s,
                             uint64_t now_ms)
 {
@@ -201,8 +201,8 @@ static int join_next(const struct rdzv *r, const struct rdzv_state *s,
             return 0;
     }
     *a = rdzv_join_next(v);
-    /* torch leaves who waited in the wait list when the round fills up without it: then
-     * the members restart for its sake again and again, and never have room. */
+    /* Torch leaves a node in the wait list when the round fills up without it: then the
+     * members restart for its sake again and again, and never have room. */
     if (v->complete && v->seat == SEAT_WAIT && v->placed >= v->max_nodes &&
         !rdzv_action_writes(*a) && *a != RDZV_FAIL_CLOSED && *a != RDZV_FAIL_TIMEOUT)
         *a = RDZV_DROP_WAIT;
@@ -268,8 +268,9 @@ static int next_action(const struct rdzv *r, const struct rdzv_state *s, struct 
     return 0;
 }
 
-/* Who opens a round, or comes to one that is open, seats those who wait for it as well,
- * as they would do themselves, one after the other, each against all others. */
+/* A node that opens a round, or comes to an open one, seats those that wait for it as
+ * well. They would do so themselves, but one after the other, each competing with all
+ * others. */
 static int seat_those_who_wait(const struct rdzv *r, struct rdzv_state *s,
                                uint64_t now_ms)
 {
@@ -281,7 +282,7 @@ static int seat_those_who_wait(const struct rdzv *r, struct rdzv_state *s,
             return 0; /* the last place is ours */
         if (rdzv_node_cmp(&m->node, &r->self) == 0 ||
             now_ms - m->since_ms > rdzv_interval_ms(&r->settings))
-            continue; /* who has not beaten lately may be dead */
+            continue; /* a node without a recent heartbeat may be dead */
         if (!rdzv_state_put(s, &m->node, RDZV_PLACES))
             return MUSTER_ENOMEM;
         rdzv_state_drop(s, m, RDZV_WAITS);
@@ -356,8 +357,9 @@ static int encode(const struct rdzv *r, struct rdzv_state *s, struct span like,
     return rc;
 }
 
-/* Whether nobody need look at the new state for its own sake: heartbeats, and one more
- * in a round that is still open. Who wants to write learns of it when it tries. */
+/* Whether no other node needs to read the new state: it has only new heartbeats, or one
+ * more node in a round that is still open. A node that wants to write learns of it when
+ * it tries. */
 static bool is_quiet(const struct rdzv_state *was, const struct rdzv_state *is)
 {
     if (was->round != is->round || was->complete != is->complete ||
@@ -408,7 +410,8 @@ int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now 
     p.beat_us = rdzv_beat_time(r, s, now.wall_us);
     if (r->unsure && p.beat_us - r->beat_us >= 0 &&
         p.beat_us - r->beat_us < (int64_t)rdzv_interval_ms(&r->settings) * 1000)
-        p.beat_us = r->beat_us; /* By it we know our entry if the store has it. */
+        p.beat_us =
+            r->beat_us; /* By it we recognise our own entry if the store has it. */
     buried = bury(r, &work, now.mono_ms) > 0;
     rc = pursue(r, &work, now, &p);
     if (p.only_beat && !buried && s == &r->seen) /* whose text we have */

@@ -9,7 +9,7 @@
 #define BACKOFF_MOST_MS 150u
 #define SLOT_MOST_MS    4u
 
-/* With many nodes, each change need not be looked at at once by each. */
+/* With many nodes, not every node needs to read every change at once. */
 uint64_t rdzv_spacing_ms(const struct rdzv *r)
 {
     const uint64_t nodes = r->seen.nodes.count;
@@ -96,11 +96,11 @@ static uint64_t rivals(const struct rdzv *r)
     return wanted > placed ? wanted - placed : 1;
 }
 
-/* After a lost write, who waits a random while lets another one win. One write of so
- * many can win at a time, and each takes a slot: that many slots are to be drawn from,
- * but few at first, for most often few are there. If the pause is less than a round
- * trip, reading again would only make us later: the lost write has told us the state.
- */
+/* After a lost write a node pauses for a random time, so that another can win. Of many
+ * writers one wins at a time, and each write takes one slot, so the pause is drawn from
+ * as many slots as there are writers; at first from few, since most often there are
+ * few. If the pause is shorter than a round trip, reading again would only delay us:
+ * the lost write has told us the state. */
 static bool back_off(struct rdzv *r, struct now now)
 {
     const uint64_t slot = MIN_OF(MAX_OF(r->slot_ms, 1u), SLOT_MOST_MS);
@@ -147,7 +147,7 @@ void rdzv_commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
         r->release_seat.on = false;
     rdzv_plan_fini(p);
     if (again)
-        rdzv_read_now(r, fx); /* Out of the old seat first: now for the new one. */
+        rdzv_read_now(r, fx); /* The old seat is given up: now take the new one. */
     else
         rest(r, now, fx);
 }
@@ -201,7 +201,8 @@ static void on_taken(struct rdzv *r, struct now now)
         r->ours = true;
         r->beat_due_ms = next_beat(r, now.mono_ms);
     } else {
-        r->ours = false; /* Who comes under our name from now on is somebody else. */
+        r->ours = false; /* A node that comes under our name from now on is another
+                            process. */
     }
     if (did->left_round)
         r->in_old_round = false;

@@ -43,7 +43,7 @@ static int fx_reserve(struct coordinator_fx *fx, size_t count)
     return 0;
 }
 
-/* A round is completed by whatever event, and by then it is too late to say no. */
+/* Any event may complete a round, and then it is too late to run out of memory. */
 int coordinator_reserve_order(struct coordinator *h, size_t count)
 {
     struct participant **order;
@@ -331,8 +331,8 @@ static int take_settings(struct coordinator *h, const struct coord_msg *m,
               (int)MIN_OF(m->addr.n, 200), (const char *)m->addr.p, err->text);
         return 0;
     }
-    /* They could never agree when a round is full. Who waits here should know why; not
-     * once for each of a hundred nodes. */
+    /* The two could never agree when a round is full. The nodes that wait here should
+     * know why, but not be told once for each of a hundred such nodes. */
     if (!h->told_nnodes)
         trace(h->trace, TRACE_WARN, "run '%s': turned node %.*s away: %s", h->run_id,
               (int)MIN_OF(m->addr.n, 200), (const char *)m->addr.p, err->text);

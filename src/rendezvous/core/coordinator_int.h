@@ -64,9 +64,10 @@ struct coordinator {
     size_t order_size;
     struct node_session_list heard; /* oldest first */
     struct node_session_list requests;
-    struct node_session_list gone; /* in their grace; who is lost first comes first */
-    size_t torch_nodes;            /* torchrun's nodes in the state */
-    int64_t lead_us; /* how far the furthest of their clocks is ahead of ours */
+    struct node_session_list
+        gone;           /* in their grace; the one that is lost first comes first */
+    size_t torch_nodes; /* torchrun's nodes in the state */
+    int64_t lead_us;    /* how far the furthest of their clocks is ahead of ours */
     uint64_t last_call_by_ms; /* of an incomplete round with enough nodes */
     uint64_t torch_due_ms;    /* when to look for silent torchrun nodes */
     uint64_t resume_by_ms;    /* a round that a restarted host found running */

@@ -216,7 +216,7 @@ void coordinator_tell_spare(struct coordinator *h, struct coordinator_fx *fx,
     coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_SPARE, .count = spare });
 }
 
-/* Who waits wants to know for whom. All are told now and then, so that n nodes that
+/* Tells nodes that wait for whom they wait, but only now and then, so that n nodes that
  * arrive together do not tell each other n times. */
 static struct coord_msg gathered(const struct coordinator *h, struct now now)
 {

@@ -170,7 +170,7 @@ static void member_up(struct member *g, struct member_fx *fx, struct now now)
 static void member_down(struct member *g, const struct member_event *ev,
                         uint64_t since_ms)
 {
-    /* One that hangs up at our HELLO is no better than one that is not there. */
+    /* A host that hangs up at our HELLO counts as one that cannot be reached. */
     if (g->link == LINK_HELD)
         g->pause_ms = MEMBER_FIRST_PAUSE_MS;
     else

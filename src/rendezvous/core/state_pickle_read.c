@@ -587,7 +587,7 @@ int unpickle_node(struct unpickler *u, uint32_t box, struct rdzv_node *out)
     out->local_id = field[2].num;
     if (out->addr.n > RDZV_MAX_ADDR || !utf8_valid(out->addr))
         return unpickle_refuse(
-            u, "a node whose addr is no UTF-8 or longer than %u bytes", RDZV_MAX_ADDR);
+            u, "a node whose addr is not UTF-8 or longer than %u bytes", RDZV_MAX_ADDR);
     return 0;
 }
 

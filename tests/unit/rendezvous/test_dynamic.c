@@ -245,7 +245,8 @@ static void wrong_options_are_refused(void **state)
           "keep_alive_max_attempt (-1) must be at least 1: "
           "else every node counts as dead at once, and no round completes" },
         { "c10d", "localhost:0", "j", "",
-          "the local address (--local-addr) is no UTF-8, and the other nodes could not "
+          "the local address (--local-addr) is not UTF-8, and the other nodes could "
+          "not "
           "read the list of nodes with it; give this machine's host name or IP address",
           "h\xff"
           "1" },

@@ -110,7 +110,7 @@ int legacy_doc_read(struct legacy_doc *d, struct span text, struct muster_error 
         return err_nomem(err);
     if (!json_is_object(d->root)) {
         legacy_doc_fini(d);
-        return bad(err, "it is no JSON object");
+        return bad(err, "it is not a JSON object");
     }
     rc = read_status(d, err);
     for (size_t i = 0; rc == 0 && i < ARRAY_LEN(fields); i++)
