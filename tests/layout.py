@@ -128,12 +128,18 @@ def broken(core_sources: set[Path]) -> list[str]:
     return out + promises()
 
 
+def start_files() -> list[str]:
+    """The files that are linked side by side for a start."""
+    return [f"src/start.txt: {line} is not there" for line in (ROOT / "src/start.txt").read_text().split()
+            if not (ROOT / line).is_file()]
+
+
 def main() -> int:
     core_sources = {Path(p).resolve() for p in sys.argv[1:]}
     if not core_sources:
         print("layout: no core sources were given: the test would look at nothing")
         return 1
-    lines = broken(core_sources)
+    lines = broken(core_sources) + start_files()
     for line in lines:
         print(line)
     return 1 if lines else 0

@@ -56,6 +56,10 @@ struct hub_ask {
     size_t pending;
     uint8_t *waits; /* owned; by index of node */
     size_t nodes;
+    size_t asked;      /* of them, so far */
+    uint64_t slice_us; /* when the next are; MONO_NEVER: all have been */
+    uint64_t value;    /* of the question, and behind waits its name and bytes */
+    size_t name_size, size;
 };
 
 struct hub {
@@ -69,6 +73,8 @@ struct hub {
     int64_t max_restarts; /* of whoever serves the store, else of the first node */
     bool has_budget;
     uint64_t ping_due_us;
+    size_t pinged;        /* of the nodes, in this look */
+    bool ping_any;        /* of those was there */
     uint64_t lost_due_us; /* no node's lost_by_us is earlier */
     size_t hint;          /* where to look first for the node of a message */
     size_t unannounced;
@@ -1080,6 +1086,24 @@ static void ask_expire(struct hub *h, struct hub_fx *fx)
     }
 }
 
+/* The next of those who are to be asked: all of ten thousand at once would keep the
+ * store's other clients waiting. */
+static void ask_slice(struct hub *h, struct hub_fx *fx, struct hub_ask *a)
+{
+    const size_t end = MIN_OF(a->asked + HUB_SLICE, a->nodes);
+    const uint8_t *name = a->waits + a->nodes;
+
+    for (; a->asked < end; a->asked++)
+        if (a->waits[a->asked])
+            send_to(fx, h->nodes[a->asked]->peer,
+                    (struct job_msg){ .kind = JOB_QUESTION,
+                                      .seq = a->id,
+                                      .value = a->value,
+                                      .name = span_of(name, a->name_size),
+                                      .bytes = span_of(name + a->name_size, a->size) });
+    a->slice_us = a->asked < a->nodes ? h->now.mono_us + HUB_SLICE_US : MONO_NEVER;
+}
+
 static int on_ask(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
                   const struct job_msg *m)
 {
@@ -1093,32 +1117,32 @@ static int on_ask(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
                 (struct job_msg){ .kind = JOB_ANSWERS_END, .seq = m->seq });
         return 0;
     }
-    uint8_t *waits = mem_calloc(h->count, 1);
+    uint8_t *waits = mem_calloc(h->count + m->name.n + m->bytes.n, 1);
     if (!waits)
         return MUSTER_ENOMEM;
+    if (m->name.n)
+        memcpy(waits + h->count, m->name.p, m->name.n);
+    if (m->bytes.n)
+        memcpy(waits + h->count + m->name.n, m->bytes.p, m->bytes.n);
     *a = (struct hub_ask){ .on = true,
                            .id = h->next_ask++,
                            .seq = m->seq,
                            .peer = n->peer,
-                           .due_us = h->now.mono_us + MIN_OF(m->value, 600000u) * 1000,
+                           .due_us = h->now.mono_us + MIN_OF(m->value, 600000u) * 1000 +
+                                     h->count / HUB_SLICE * HUB_SLICE_US,
                            .waits = waits,
-                           .nodes = h->count };
+                           .nodes = h->count,
+                           .value = m->value,
+                           .name_size = m->name.n,
+                           .size = m->bytes.n };
     for (size_t i = 0; i < h->count; i++) {
-        const struct hub_node *o = h->nodes[i];
-
-        if (!o->here || o->number == 0)
-            continue;
-        waits[i] = 1;
-        a->pending++;
-        send_to(fx, o->peer,
-                (struct job_msg){ .kind = JOB_QUESTION,
-                                  .seq = a->id,
-                                  .value = m->value,
-                                  .name = m->name,
-                                  .bytes = m->bytes });
+        waits[i] = h->nodes[i]->here && h->nodes[i]->number;
+        a->pending += waits[i];
     }
     if (a->pending == 0)
         ask_end(fx, a);
+    else
+        ask_slice(h, fx, a);
     return 0;
 }
 
@@ -1175,14 +1199,14 @@ static void on_pong(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 
 static void on_ping_time(struct hub *h, struct hub_fx *fx)
 {
-    bool any = false;
+    const size_t begin = h->pinged, end = MIN_OF(begin + HUB_SLICE, h->count);
 
-    for (size_t i = 0; i < h->count; i++) {
+    for (size_t i = begin; i < end; i++) {
         struct hub_node *n = h->nodes[i];
 
         if (!n->here || n->inside)
             continue;
-        any = true;
+        h->ping_any = true;
         if (h->now.mono_us - n->heard_us > HUB_SILENT_US) {
             drop(fx, n->peer, "the node has been silent for too long");
             n->here = false;
@@ -1195,7 +1219,24 @@ static void on_ping_time(struct hub *h, struct hub_fx *fx)
         }
         ping(h, fx, n);
     }
-    h->ping_due_us = any ? h->now.mono_us + HUB_PING_US : MONO_NEVER;
+    h->pinged = end;
+    if (end < h->count) {
+        h->ping_due_us = h->now.mono_us + HUB_SLICE_US;
+        return;
+    }
+    h->ping_due_us = h->ping_any ? h->now.mono_us + HUB_PING_US : MONO_NEVER;
+    h->pinged = 0;
+    h->ping_any = false;
+}
+
+static void on_loss_time(struct hub *h, struct hub_fx *fx)
+{
+    for (size_t i = 0; i < h->count; i++)
+        if (h->nodes[i]->lost_by_us <= h->now.mono_us)
+            lose(h, fx, h->nodes[i], true);
+    h->lost_due_us = MONO_NEVER;
+    for (size_t i = 0; i < h->count; i++)
+        h->lost_due_us = MIN_OF(h->lost_due_us, h->nodes[i]->lost_by_us);
 }
 
 static void on_time(struct hub *h, struct hub_fx *fx)
@@ -1206,15 +1247,14 @@ static void on_time(struct hub *h, struct hub_fx *fx)
         emit_phases(h, fx);
     if (h->end.on && h->end.due_us <= h->now.mono_us)
         judge(h, fx);
-    for (size_t i = 0; h->lost_due_us <= h->now.mono_us && i < h->count; i++)
-        if (h->nodes[i]->lost_by_us <= h->now.mono_us)
-            lose(h, fx, h->nodes[i], true);
-    h->lost_due_us = MONO_NEVER;
-    for (size_t i = 0; i < h->count; i++)
-        h->lost_due_us = MIN_OF(h->lost_due_us, h->nodes[i]->lost_by_us);
+    if (h->lost_due_us <= h->now.mono_us)
+        on_loss_time(h, fx);
     ask_expire(h, fx);
     if (h->ping_due_us <= h->now.mono_us)
         on_ping_time(h, fx);
+    for (size_t k = 0; k < HUB_ASKS; k++) /* last: what is sent is the ask's */
+        if (h->asks[k].on && h->asks[k].slice_us <= h->now.mono_us)
+            ask_slice(h, fx, &h->asks[k]);
 }
 
 uint64_t hub_deadline(const struct hub *h)
@@ -1225,7 +1265,7 @@ uint64_t hub_deadline(const struct hub *h)
         by = MIN_OF(by, h->end.due_us);
     for (size_t k = 0; k < HUB_ASKS; k++)
         if (h->asks[k].on)
-            by = MIN_OF(by, h->asks[k].due_us);
+            by = MIN_OF(by, MIN_OF(h->asks[k].due_us, h->asks[k].slice_us));
     return MIN_OF(by, h->lost_due_us);
 }
 

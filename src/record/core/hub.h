@@ -24,7 +24,10 @@
     1000000u /* a PING that is not answered for so long is a bad sign */
 #define HUB_GATHER_US                                                                  \
     2000000u /* a round is recorded after so long, even if some nodes are missing */
-#define HUB_ASKS  16u /* questions under way at once */
+#define HUB_ASKS  16u  /* questions under way at once */
+#define HUB_SLICE 256u /* nodes that are sent a question, or a PING, in one step, */
+#define HUB_SLICE_US                                                                   \
+    2000u /* and the time until the next: others wait to be served, too */
 #define HUB_NODES 65536u
 
 struct hub;

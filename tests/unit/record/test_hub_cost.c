@@ -136,10 +136,70 @@ static void test_messages_of_a_verdict(void **state)
     assert_true(each[1] < each[0] + 2); /* It does not grow with the job. */
 }
 
+static size_t count_sent(const struct crowd *c, enum job_kind kind, uint8_t *to)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < c->fx.count; i++) {
+        const struct hub_effect *e = &c->fx.items[i];
+
+        if (e->kind != HUB_SEND || e->msg.kind != kind)
+            continue;
+        to[e->peer]++;
+        n++;
+        assert_true(kind != JOB_QUESTION || (span_eq(e->msg.name, span_str("lines")) &&
+                                             span_eq(e->msg.bytes, span_str("17"))));
+    }
+    return n;
+}
+
+/* Everybody is asked, and has its clock looked at, once; but a few in each step, so
+ * that the store has time for its other clients. */
+static void test_a_step_asks_a_few(void **state)
+{
+    static const enum job_kind kinds[] = { JOB_QUESTION, JOB_PING };
+    uint8_t to[1001] = { 0 };
+    struct crowd c;
+
+    (void)state;
+    begin(&c, 1000);
+    for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
+        const uint64_t by = c.now.mono_us + HUB_PING_US + 100000;
+        size_t n = 0;
+
+        memset(to, 0, sizeof to);
+        if (kinds[k] == JOB_QUESTION) {
+            say(&c, 1,
+                &(struct job_msg){ .kind = JOB_ASK,
+                                   .seq = 1,
+                                   .value = 60000,
+                                   .name = span_str("lines"),
+                                   .bytes = span_str("17") });
+            n = count_sent(&c, kinds[k], to);
+            assert_int_equal(n, HUB_SLICE);
+        }
+        while (n < 1000) {
+            c.now.mono_us = hub_deadline(c.h);
+            assert_true(c.now.mono_us < by);
+            const struct hub_event ev = { .kind = HUB_TIMER, .now = c.now };
+
+            assert_int_equal(hub_step(c.h, &ev, &c.fx), 0);
+            const size_t sent = count_sent(&c, kinds[k], to);
+
+            assert_true(sent <= HUB_SLICE);
+            n += sent;
+        }
+        for (size_t i = 1; i <= 1000; i++)
+            assert_int_equal(to[i], 1);
+    }
+    end(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_messages_of_a_verdict),
+        cmocka_unit_test(test_a_step_asks_a_few),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
