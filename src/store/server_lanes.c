@@ -7,6 +7,8 @@
 #include "store/core/lanes.h"
 #include "store/server_int.h"
 
+#define GATHERS (1u << 20) /* bytes, then they go out at once */
+
 struct lanes {
     struct lanes_decoder decoder;
     struct conn **conns; /* owned, the connections are not; NULL where none is open */
@@ -65,6 +67,8 @@ void server_lanes_flush(struct store_server *s)
         conn_send(s, c, buf_span(&c->lanes->out));
         if (!c->dead)
             buf_clear(&c->lanes->out);
+        if (!c->dead && c->lanes->out.size > GATHERS)
+            buf_fini(&c->lanes->out);
     }
 }
 
@@ -78,7 +82,7 @@ static void talk(struct store_server *s, struct conn *carrier)
         l->next = s->talking;
         s->talking = carrier;
     }
-    if (!s->in_turn)
+    if (!s->in_turn || buf_len(&l->out) >= GATHERS)
         server_lanes_flush(s);
 }
 
