@@ -134,6 +134,8 @@ struct agent {
         bool own_budget;   /* restarts are counted on this node alone */
         bool closes;       /* the run, once we have said goodbye */
         bool cut_off;      /* from whoever serves the store */
+        int64_t failed_us; /* when the worker failed for which we restart; 0: over */
+        int64_t failed_round;
         char refusal[512]; /* why the workers could not be started, for all nodes */
         void (*leave)(struct agent *a);
         struct deadline stragglers; /* after the loss of the coordinator */

@@ -178,11 +178,23 @@ static int64_t log_oom(struct agent *a)
     return killed;
 }
 
+/* The line about the restart has said what became of it. */
+static bool told_with_restart(const struct agent *a, const struct failure *f)
+{
+    struct record_entry e;
+
+    return record_find(channel_record(a->job.channel), RECORD_RESTART,
+                       agent_job_round(a), &e) &&
+           e.rank == f->rank && e.pid == f->pid;
+}
+
 /* What the exit code alone does not tell a person. */
 static void log_cause(struct agent *a, const struct failure *f, int64_t oom_kills)
 {
     struct buf b;
 
+    if (told_with_restart(a, f))
+        return;
     if (f->local_rank >= 0 && f->local_rank < a->config->nproc &&
         a->workers[f->local_rank].signalled && f->code == -a->core.stop_sig)
         return; /* We ended it ourselves: --hang. */

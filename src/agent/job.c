@@ -84,6 +84,27 @@ static void on_host(void *ctx, bool there, int64_t round, int64_t rank)
 
 /* --- what the coordinator says ---------------------------------------------------- */
 
+/* All nodes have started their workers after a restart; said once. Nodes of a static
+ * rendezvous restart each for itself. */
+static void say_back(struct agent *a, const struct record_entry *e)
+{
+    struct record_entry round;
+
+    if (a->job.failed_us == 0 || e->round <= a->job.failed_round ||
+        !record_find(channel_record(a->job.channel), RECORD_ROUND, e->round, &round))
+        return;
+    const double ms = (double)(e->at_us - a->job.failed_us) / 1e3;
+    char after[32];
+
+    (void)snprintf(after, sizeof after, ms < 1000 ? "%.0f ms" : "%.1f s",
+                   ms < 1000 ? ms : ms / 1e3);
+    note(a->opts.log, NOTE_WARN, "muster/agent",
+         "%" PRId64 " rank%s on %" PRId64 " node%s %s again after %s", round.total,
+         round.total == 1 ? "" : "s", round.count, round.count == 1 ? "" : "s",
+         a->config->warm ? "at work" : "started", after);
+    a->job.failed_us = 0;
+}
+
 static void on_entry(void *ctx, const struct record_entry *e)
 {
     struct agent *a = ctx;
@@ -112,6 +133,8 @@ static void on_entry(void *ctx, const struct record_entry *e)
             agent_post(a, AGENT_EV_ENDING, 0, (int)e->code);
         break;
     case RECORD_RESTART:
+        a->job.failed_us = e->at_us;
+        a->job.failed_round = e->round;
         if (!a->job.own_budget)
             agent_post(a, AGENT_EV_RESTART, e->count, 0);
         break;
@@ -119,8 +142,10 @@ static void on_entry(void *ctx, const struct record_entry *e)
         if (e->cause != CAUSE_SUCCEEDED && !(finish && a->core.alive > 0))
             agent_post(a, AGENT_EV_VERDICT, 0, 0);
         break;
-    case RECORD_NONE:
     case RECORD_PHASES:
+        say_back(a, e);
+        break;
+    case RECORD_NONE:
     case RECORD_NODES:
     case RECORD_ROUND:
     case RECORD_ENDED:

@@ -69,6 +69,7 @@ def test_restart_budget_of_the_job(tmp_path):
         for job in (a, b):
             lines = re.findall(r"rank 3 on \S+ failed: RuntimeError: bad data shard 17 \(ways_to_fail.py:\d+\)\. Restart (\d) of 3\.", job.text())
             assert lines == ["1", "2"], job.text()[-3000:]
+            assert len(re.findall(r"muster/agent\] 4 ranks on 2 nodes started again after [\d.]+ m?s\n", job.text())) == 2, job.text()[-3000:]
             assert sorted(set(re.findall(r"BEGIN \d (\d)", job.text()))) == ["0", "1", "2"]
     stories = [json.loads(r.read_text()) for r in report]
     assert stories[0] == stories[1]

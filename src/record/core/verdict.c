@@ -214,6 +214,41 @@ static void put_where(struct buf *out, const struct record_entry *v,
     }
 }
 
+/* The line of the traceback below the one that names the place: the source. */
+static struct span source_line(const struct record_entry *v)
+{
+    if (v->body.n == 0)
+        return span_of(NULL, 0);
+    const uint8_t *end = v->body.p + v->body.n;
+    const uint8_t *p = memmem(v->body.p, v->body.n, v->place.p, v->place.n);
+    const uint8_t *nl = p ? memchr(p, '\n', (size_t)(end - p)) : NULL;
+
+    if (!nl || p + v->place.n != nl)
+        return span_of(NULL, 0);
+    p = nl + 1;
+    nl = memchr(p, '\n', (size_t)(end - p));
+    const struct span line = span_of(p, (size_t)((nl ? nl : end) - p));
+
+    return line.n > 4 && memcmp(line.p, "    ", 4) == 0 && line.p[4] != ' '
+               ? span_of(line.p + 4, line.n - 4)
+               : span_of(NULL, 0);
+}
+
+static void put_place(struct buf *out, const struct record_entry *v,
+                      const struct verdict_style *style)
+{
+    const struct span source = source_line(v);
+
+    (void)buf_append_str(out, INDENT);
+    put(out, v->place);
+    (void)buf_append_str(out, "\n");
+    if (source.n == 0)
+        return;
+    (void)buf_printf(out, "%s%s  ", style->colours ? DIM : "", INDENT);
+    put(out, span_of(source.p, MIN_OF(source.n, 200)));
+    (void)buf_printf(out, "%s\n", style->colours ? PLAIN : "");
+}
+
 bool verdict_print(struct buf *out, const struct record *r,
                    const struct verdict_style *style)
 {
@@ -224,11 +259,8 @@ bool verdict_print(struct buf *out, const struct record *r,
     (void)buf_printf(out, "muster: the job failed: %s", style->colours ? RED : "");
     put_cause(out, &v);
     (void)buf_printf(out, "%s\n", style->colours ? PLAIN : "");
-    if (v.place.n) {
-        (void)buf_append_str(out, INDENT);
-        put(out, v.place);
-        (void)buf_append_str(out, "\n");
-    }
+    if (v.place.n)
+        put_place(out, &v, style);
     put_time(out, &v, style->zone_s);
     put_simultaneous(out, r, &v);
     put_words(out, &v, style);
