@@ -101,6 +101,19 @@ def test_results_of_four_workers(venv: Path, tmp_path: Path) -> None:
     assert done.stdout == "{0: (0, '4'), 1: (10, '4'), 2: (20, '4'), 3: (30, '4')}\n"
 
 
+def test_a_partial_has_the_name_of_what_it_calls(venv: Path, tmp_path: Path) -> None:
+    done = script(venv, tmp_path, """
+import functools
+print(muster.elastic_launch(config(1), functools.partial(functools.partial(times), 10))())
+try:
+    muster.elastic_launch(config(1), functools.partial(fail, 0))()
+except muster.ChildFailedError as e:
+    print(str(e).splitlines()[0])
+""")
+    result, failed = done.stdout.splitlines()
+    assert result == "{0: (0, '1')}" and failed.startswith("fail FAILED"), done.stdout
+
+
 def test_a_command_has_no_results(venv: Path, tmp_path: Path) -> None:
     done = script(venv, tmp_path, "print(muster.elastic_launch(config(2), 'echo')('hi', 7))")
     assert sorted(done.stdout.splitlines()) == ["hi 7", "hi 7", "{0: None, 1: None}"]
@@ -220,10 +233,10 @@ def test_bad_input(venv: Path, tmp_path: Path, body: str, kind: str, says: str) 
     assert kind in done.stderr and says in done.stderr
 
 
-@pytest.mark.parametrize("how", ["-c", "-"])
-def test_a_function_of_the_prompt_cannot_be_sent(venv: Path, how: str) -> None:
-    code = ("import muster\ndef f(): pass\n"
-            "muster.elastic_launch(muster.LaunchConfig(1, 1, 1), f)()")
+@pytest.mark.parametrize("how, what", [("-c", "f"), ("-", "f"), ("-", "functools.partial(f)")])
+def test_a_function_of_the_prompt_cannot_be_sent(venv: Path, how: str, what: str) -> None:
+    code = ("import functools, muster\ndef f(): pass\n"
+            f"muster.elastic_launch(muster.LaunchConfig(1, 1, 1), {what})()")
     done = (run(venv / "bin/python", "-c", code, ok=False) if how == "-c" else
             run(venv / "bin/python", "-", input=code, ok=False))
     assert done.stderr.splitlines()[-1] == (

@@ -1,6 +1,7 @@
 """The launcher from Python: torch's elastic_launch on `muster run`."""
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
@@ -33,15 +34,27 @@ class Results(dict[int, Any]):
     restarts: int = 0
 
 
+def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a partial calls: that has a name and a module."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _name(function: Callable[..., Any]) -> str:
+    whole = _whole(function)
+    return str(getattr(whole, "__qualname__", repr(whole)))
+
+
 def _work(function: Callable[..., Any], args: tuple[Any, ...], to: Path) -> None:
     """Leaves there what a worker needs: how this process was set up, what to call."""
     from multiprocessing import spawn
 
-    name = getattr(function, "__qualname__", repr(function))
+    name = _name(function)
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
     is_file = path is not None and os.path.isfile(path)
-    if getattr(function, "__module__", "") == "__main__" and not is_file:
+    if getattr(_whole(function), "__module__", "") == "__main__" and not is_file:
         raise TypeError(
             f"{name!r} was defined at a prompt, in a notebook or in a script read from "
             "standard input, where no other process can find it: put it into a module and "
@@ -122,7 +135,7 @@ class elastic_launch:  # noqa: N801 - torch's name
         if self._config.warm and not callable(entry):
             raise ValueError("warm is for functions: a command starts by itself")
         if callable(entry):
-            title = getattr(entry, "__qualname__", repr(entry))
+            title = _name(entry)
             _work(entry, args, directory / "work")
             worker = str(Path(__file__).with_name("_worker.py"))
             if self._config.warm:  # forked from an interpreter that has imported already
