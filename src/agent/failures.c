@@ -95,23 +95,26 @@ void agent_forget_failures(struct agent *a)
     a->failure_count = 0;
 }
 
+/* For the box: the exception and its place, on every node alike. */
+static char *words_and_place(const struct record_entry *e)
+{
+    return mem_printf("%.*s%s%.*s", (int)e->text.n, (const char *)e->text.p,
+                      e->place.n ? "\n    " : "", (int)e->place.n,
+                      (const char *)e->place.p);
+}
+
 /* Without an error file, what the worker has said itself. */
 static void take_own_words(struct agent *a, struct failure *f, int64_t i)
 {
     struct record_entry e = { .at_us = a->workers[i].exited_us };
     struct failure_words words;
-    struct buf b;
 
     if (f->code < 0)
         return; /* torch's words for a signal are searched for. */
     agent_describe(a, i, &words, &e);
-    buf_init(&b, SIZE_MAX);
-    if (words.words.python && buf_append_span(&b, e.text) == 0 &&
-        (e.place.n == 0 ||
-         (buf_append_str(&b, "\n    ") == 0 && buf_append_span(&b, e.place) == 0)))
-        f->words = mem_strndup((const char *)buf_data(&b), buf_len(&b));
+    if (words.words.python)
+        f->words = words_and_place(&e);
     f->time_s = e.at_us / 1000000;
-    buf_fini(&b);
     agent_words_fini(&words);
 }
 
@@ -233,7 +236,7 @@ static bool foreign_culprit(struct agent *a, struct failure *f, struct record_en
                            .pid = (int)v->pid,
                            .code = (int)v->code,
                            .time_s = v->at_us / 1000000 };
-    f->words = mem_strndup((const char *)v->text.p, v->text.n);
+    f->words = words_and_place(v);
     f->signal_name = f->code < 0 ? agent_signal_name(-f->code) : NULL;
     stamp(f);
     return true;

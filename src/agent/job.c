@@ -99,9 +99,8 @@ static void say_back(struct agent *a, const struct record_entry *e)
     (void)snprintf(after, sizeof after, ms < 1000 ? "%.0f ms" : "%.1f s",
                    ms < 1000 ? ms : ms / 1e3);
     note(a->opts.log, NOTE_WARN, "muster/agent",
-         "%" PRId64 " rank%s on %" PRId64 " node%s %s again after %s", round.total,
-         round.total == 1 ? "" : "s", round.count, round.count == 1 ? "" : "s",
-         a->config->warm ? "at work" : "started", after);
+         "%" PRId64 " rank%s on %" PRId64 " node%s started again after %s", round.total,
+         round.total == 1 ? "" : "s", round.count, round.count == 1 ? "" : "s", after);
     a->job.failed_us = 0;
 }
 

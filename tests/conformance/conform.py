@@ -206,7 +206,7 @@ def drop_tracebacks(lines: list[str]) -> list[str]:
 DOORS = re.compile(r"muster/rendezvous\] .*(this job has no secret|listens on every address)")
 VERDICT = re.compile(r"^muster: (the job failed|its |\d+ other rank|no restarts were|all \d+ restarts|the one restart|rank \d+ on |the whole story)"
                      r"|^ {10}( {2})?\S|.*muster/agent\] stopped by SIG|.*muster/agent\] rank \d+ on .* failed: .*Restart \d+ of"
-                     r"|.*muster/agent\] \d+ ranks? on \d+ nodes? (at work|started) again after ")
+                     r"|.*muster/agent\] \d+ ranks? on \d+ nodes? started again after ")
 
 
 def normalise(text: str, directory: Path) -> list[str]:
