@@ -201,8 +201,10 @@ void agent_failed(struct agent *a);  /* collects the failures, says which came f
 char *agent_report(struct agent *a); /* owned by the caller; NULL if there is none */
 void agent_tell_parent(struct agent *a, enum agent_core_why why);
 void agent_forget_failures(struct agent *a);
+int agent_read_error_file(const char *path, struct buf *out, struct muster_error *err);
 
-/* What is known of a worker that failed; the texts of an entry point into it. */
+/* failure_cause.c. What is known of a worker that failed; the texts of an entry point
+ * into it. */
 struct failure_words {
     struct last_words words;
     struct buf text;
