@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from patience import clock
+from ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / os.environ.get("MUSTER_BUILD", "build")
@@ -30,22 +31,11 @@ while not os.path.exists(sys.argv[1]):
 
 
 def free_pair() -> int:
-    """A port that is free with the next one, on every host."""
-    import random
-    import socket
-
+    """A port that is free with the next one."""
     while True:
-        port = random.randrange(20000, 30000, 2)
-        socks = [socket.socket() for _ in range(2 * len(HOSTS))]
-        try:
-            for i, s in enumerate(socks):
-                s.bind((HOSTS[i // 2], port + i % 2))
+        port, peer = free_ports(2)
+        if peer == port + 1:
             return port
-        except OSError:
-            continue
-        finally:
-            for s in socks:
-                s.close()
 
 
 class Job:
