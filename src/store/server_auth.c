@@ -15,6 +15,7 @@
 #include "auth/tls.h"
 #include "base/base64.h"
 #include "base/err.h"
+#include "base/list.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "loop/blocking_call.h"
@@ -136,26 +137,14 @@ static void release_address(struct server_auth *a, struct address *e)
 static void count_unproven(struct address *e, struct conn_proof *p)
 {
     p->counted = true;
-    p->prev = e->last;
-    if (e->last)
-        e->last->next = p;
-    else
-        e->first = p;
-    e->last = p;
+    LIST_APPEND(e, p, prev, next);
     e->unproven++;
 }
 
 static void uncount_unproven(struct address *e, struct conn_proof *p)
 {
     p->counted = false;
-    if (p->prev)
-        p->prev->next = p->next;
-    else
-        e->first = p->next;
-    if (p->next)
-        p->next->prev = p->prev;
-    else
-        e->last = p->prev;
+    LIST_REMOVE(e, p, prev, next);
     e->unproven--;
 }
 
@@ -364,29 +353,6 @@ struct opening {
     uint8_t nonce[AUTH_NONCE]; /* ours */
 };
 
-static void openings_append(struct server_auth *a, struct opening *o)
-{
-    o->prev = a->last;
-    if (a->last)
-        a->last->next = o;
-    else
-        a->first = o;
-    a->last = o;
-}
-
-static void openings_remove(struct server_auth *a, struct opening *o)
-{
-    if (o->prev)
-        o->prev->next = o->next;
-    else
-        a->first = o->next;
-    if (o->next)
-        o->next->prev = o->prev;
-    else
-        a->last = o->prev;
-    o->prev = o->next = NULL;
-}
-
 static void munge_next(struct store_server *s);
 
 static void opening_free(struct opening *o)
@@ -397,7 +363,7 @@ static void opening_free(struct opening *o)
         return;
     s = o->server;
     if (o->job) {
-        openings_remove(s->auth, o);
+        LIST_REMOVE(s->auth, o, prev, next);
         explicit_bzero(o->job->payload, sizeof o->job->payload);
         mem_free(o->job);
     } else {
@@ -467,7 +433,7 @@ static void munge_next(struct store_server *s)
     while (a->munging < MUNGES && (o = a->first)) {
         struct munge_job *job = o->job;
 
-        openings_remove(a, o);
+        LIST_REMOVE(a, o, prev, next);
         o->job = NULL;
         if (blocking_call_run(s->loop, munge_make, job, MUNGE_MS, auth_on_credential, o,
                               &o->call, &err) == 0) {
@@ -502,7 +468,7 @@ static int ask_munge(struct store_server *s, struct conn *c,
     }
     o->job = job;
     c->proof->opening = o;
-    openings_append(s->auth, o);
+    LIST_APPEND(s->auth, o, prev, next);
     munge_next(s);
     return 0;
 }

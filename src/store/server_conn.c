@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "auth/tls.h"
+#include "base/list.h"
 #include "base/mem.h"
 #include "store/core/reserved.h"
 #include "store/server_int.h"
@@ -19,26 +20,12 @@
 
 void conns_append(struct conns *list, struct conn *c)
 {
-    c->prev = list->last;
-    c->next = NULL;
-    if (list->last)
-        list->last->next = c;
-    else
-        list->first = c;
-    list->last = c;
+    LIST_APPEND(list, c, prev, next);
 }
 
 void conns_remove(struct conns *list, struct conn *c)
 {
-    if (c->prev)
-        c->prev->next = c->next;
-    else
-        list->first = c->next;
-    if (c->next)
-        c->next->prev = c->prev;
-    else
-        list->last = c->prev;
-    c->prev = c->next = NULL;
+    LIST_REMOVE(list, c, prev, next);
 }
 
 struct conn *conns_take(struct conns *list)

@@ -3,6 +3,7 @@
  * grace.
  *
  * Whatever happens to one node costs the same however many there are. */
+#include "base/list.h"
 #include "base/mem.h"
 
 #include <assert.h>
@@ -41,20 +42,13 @@ struct node_session *node_session_of(const struct coordinator *h, uint32_t peer)
 
 static void heard_unlink(struct coordinator *h, struct node_session *w)
 {
-    assert(w->prev ? w->prev->next == w : h->heard.first == w);
-    assert(w->next ? w->next->prev == w : h->heard.last == w);
-    *(w->prev ? &w->prev->next : &h->heard.first) = w->next;
-    *(w->next ? &w->next->prev : &h->heard.last) = w->prev;
-    w->prev = w->next = NULL;
+    LIST_REMOVE(&h->heard, w, prev, next);
 }
 
 void node_session_heard(struct coordinator *h, struct node_session *w, struct now now)
 {
     w->heard_ms = now.mono_ms;
-    w->prev = h->heard.last;
-    w->next = NULL;
-    *(w->prev ? &w->prev->next : &h->heard.first) = w;
-    h->heard.last = w;
+    LIST_APPEND(&h->heard, w, prev, next);
 }
 
 void node_session_hear(struct coordinator *h, struct node_session *w, struct now now)
@@ -67,10 +61,7 @@ void coordinator_request_begin(struct coordinator *h, struct node_session *w)
 {
     assert(!w->request);
     w->request = true;
-    w->request_prev = h->requests.last;
-    w->request_next = NULL;
-    *(w->request_prev ? &w->request_prev->request_next : &h->requests.first) = w;
-    h->requests.last = w;
+    LIST_APPEND(&h->requests, w, request_prev, request_next);
 }
 
 void coordinator_request_end(struct coordinator *h, struct node_session *w)
@@ -80,11 +71,7 @@ void coordinator_request_end(struct coordinator *h, struct node_session *w)
     assert(h->requests.first && h->staying >= w->stays);
     h->staying -= w->stays;
     w->request = w->stays = false;
-    *(w->request_prev ? &w->request_prev->request_next : &h->requests.first) =
-        w->request_next;
-    *(w->request_next ? &w->request_next->request_prev : &h->requests.last) =
-        w->request_prev;
-    w->request_prev = w->request_next = NULL;
+    LIST_REMOVE(&h->requests, w, request_prev, request_next);
 }
 
 /* By when they are lost. Nodes of one run have one grace, so whoever goes last is lost
@@ -98,20 +85,14 @@ void coordinator_gone_begin(struct coordinator *h, struct node_session *w,
     while (before && before->lost_by_ms > by_ms)
         before = before->gone_prev;
     w->lost_by_ms = by_ms;
-    w->gone_prev = before;
-    w->gone_next = before ? before->gone_next : h->gone.first;
-    *(before ? &before->gone_next : &h->gone.first) = w;
-    *(w->gone_next ? &w->gone_next->gone_prev : &h->gone.last) = w;
+    LIST_INSERT(&h->gone, before, w, gone_prev, gone_next);
 }
 
 void coordinator_gone_end(struct coordinator *h, struct node_session *w)
 {
     if (w->lost_by_ms == MONO_NEVER)
         return;
-    assert(w->gone_prev ? w->gone_prev->gone_next == w : h->gone.first == w);
-    *(w->gone_prev ? &w->gone_prev->gone_next : &h->gone.first) = w->gone_next;
-    *(w->gone_next ? &w->gone_next->gone_prev : &h->gone.last) = w->gone_prev;
-    w->gone_prev = w->gone_next = NULL;
+    LIST_REMOVE(&h->gone, w, gone_prev, gone_next);
     w->lost_by_ms = MONO_NEVER;
 }
 

@@ -5,19 +5,14 @@
  * keys: a peer that is gone costs nothing afterwards. */
 #include <assert.h>
 
+#include "base/list.h"
 #include "base/mem.h"
 #include "store/core/store_int.h"
 
 static void link_in(struct links *in, struct link *l)
 {
     l->in = in;
-    l->prev = in->last;
-    l->next = NULL;
-    if (in->last)
-        in->last->next = l;
-    else
-        in->first = l;
-    in->last = l;
+    LIST_APPEND(in, l, prev, next);
     in->count++;
 }
 
@@ -25,14 +20,7 @@ static void link_out(struct link *l)
 {
     struct links *in = l->in;
 
-    if (l->prev)
-        l->prev->next = l->next;
-    else
-        in->first = l->next;
-    if (l->next)
-        l->next->prev = l->prev;
-    else
-        in->last = l->prev;
+    LIST_REMOVE(in, l, prev, next);
     in->count--;
     l->in = NULL;
 }

@@ -1,6 +1,9 @@
 /* test_base.c - err, mem, buf, map, rng. */
 #include "testing.h"
 
+#include "base/list.h"
+#include "base/mem.h"
+
 #include <stdio.h>
 
 #include "base/buf.h"
@@ -254,9 +257,78 @@ static void lines_have_a_rate(void **state)
     assert_int_equal(told, 1);
 }
 
+struct item {
+    struct item *prev, *next;
+    char name;
+};
+
+struct items {
+    struct item *first, *last;
+};
+
+/* As read from either end: "abc|cba". */
+static void assert_items(const struct items *l, const char *want)
+{
+    char got[32];
+    size_t n = 0;
+
+    for (const struct item *i = l->first; i; i = i->next)
+        got[n++] = i->name;
+    got[n++] = '|';
+    for (const struct item *i = l->last; i; i = i->prev)
+        got[n++] = i->name;
+    got[n] = '\0';
+    assert_string_equal(got, want);
+}
+
+static void lists_read_alike_from_both_ends(void **state)
+{
+    struct item a = { .name = 'a' }, b = { .name = 'b' }, c = { .name = 'c' };
+    struct item *none = NULL;
+    struct items l = { NULL, NULL };
+
+    (void)state;
+    LIST_APPEND(&l, &b, prev, next);
+    LIST_APPEND(&l, &c, prev, next);
+    LIST_INSERT(&l, none, &a, prev, next);
+    assert_items(&l, "abc|cba");
+    LIST_REMOVE(&l, &b, prev, next);
+    assert_items(&l, "ac|ca");
+    assert_true(!b.prev && !b.next);
+    LIST_INSERT(&l, &a, &b, prev, next);
+    assert_items(&l, "abc|cba");
+    LIST_REMOVE(&l, &c, prev, next);
+    LIST_REMOVE(&l, &a, prev, next);
+    assert_items(&l, "b|b");
+    LIST_REMOVE(&l, &b, prev, next);
+    assert_items(&l, "|");
+}
+
+static void arrays_grow_by_index(void **state)
+{
+    size_t count = 0;
+    int *p = mem_grow_to(NULL, &count, 0, sizeof *p), *grown;
+
+    (void)state;
+    assert_non_null(p);
+    assert_true(count >= 1);
+    p[0] = 7;
+    assert_ptr_equal(mem_grow_to(p, &count, count - 1, sizeof *p), p);
+    mem_fail_from(1);
+    assert_null(mem_grow_to(p, &count, 1000, sizeof *p));
+    mem_fail_from(0);
+    assert_true(count < 1000);
+    grown = mem_grow_to(p, &count, 1000, sizeof *p);
+    assert_non_null(grown);
+    assert_true(count > 1000 && grown[0] == 7 && grown[1] == 0 && grown[1000] == 0);
+    mem_free(grown);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lists_read_alike_from_both_ends),
+        cmocka_unit_test(arrays_grow_by_index),
         cmocka_unit_test(errors_carry_text),
         cmocka_unit_test(long_errors_are_cut),
         cmocka_unit_test(seconds_do_not_overflow),
