@@ -253,6 +253,7 @@ class MusterRendezvousHandler(RendezvousHandler):
         self._handle = c_void_p()
         self._down = False  # the run was closed by this handler, which is then at its end
         lib = _lib()
+        self._end = lib.muster_rendezvous_free  # at interpreter exit, _lib may be gone
         self._run_id = params.run_id
         self._read_timeout = params.get_as_int("read_timeout", READ_TIMEOUT) or READ_TIMEOUT
         self._backend = params.backend
@@ -263,8 +264,8 @@ class MusterRendezvousHandler(RendezvousHandler):
             lib.muster_params_free(given)
 
     def __del__(self) -> None:
-        if self._handle:
-            _lib().muster_rendezvous_free(self._handle)
+        if getattr(self, "_handle", None):
+            self._end(self._handle)
 
     def get_backend(self) -> str:
         """The name under which torch knows this handler."""
