@@ -233,6 +233,15 @@ def test_nodes_that_were_started_for_another_run(tmp_path):
         assert f"other runs: '{other}'" in job.text().splitlines()[-1]
 
 
+def test_names_of_strangers_in_a_log(tmp_path):
+    """What others call a run or themselves neither moves a cursor nor begins a line."""
+    with Job(tmp_path, "job", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=a\x1b[2Jb\nE1116 forged",
+             "--local-addr=n\x1b[2Jx\nE1116 forged", "--no-python", "true", env={"LOGLEVEL": "INFO"}) as job:
+        job.wait()
+    assert "a\\x1b[2Jb" in job.text() and "\x1b" not in job.text()
+    assert [line for line in job.text().splitlines() if line.startswith("E1116 forged")] == []
+
+
 def test_names_of_strangers_on_a_terminal():
     """A node may call itself anything; the waiting line shows that, and does not do it."""
     ours, theirs = pty.openpty()
