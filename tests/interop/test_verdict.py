@@ -5,6 +5,7 @@ import pty
 import re
 import select
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
