@@ -43,9 +43,10 @@ struct captures {
     size_t count;
     struct console console;
     bool opened;
-    bool stuck; /* the console's pipe took nothing more */
-    bool grown; /* and has the room for a flood */
-    bool fifo;  /* stderr is a pipe */
+    size_t turn; /* of those who wait for the console, the next */
+    bool stuck;  /* the console's pipe took nothing more */
+    bool grown;  /* and has the room for a flood */
+    bool fifo;   /* stderr is a pipe */
     bool out_is_terminal, err_is_terminal, same_terminal, piped; /* what 1 and 2 are */
     uint8_t *chunk; /* owned; what is read lands here first */
     uint8_t *flat;  /* owned; a ring laid out straight */
@@ -138,21 +139,19 @@ static ssize_t pass_on(struct stream *s)
         grow(s->fd, &s->grown);
         grow(c->console.fd, &c->grown);
     }
-    const ssize_t n =
-        flood
-            ? splice(s->fd, NULL, c->console.fd, NULL, (size_t)there - LAST_WORDS_BYTES,
-                     SPLICE_F_MOVE | SPLICE_F_NONBLOCK)
-            : tee(s->fd, c->console.fd, (size_t)there, SPLICE_F_NONBLOCK);
-    if (n < 0 && errno == EAGAIN) {
-        c->stuck = true;
-        console_wait(&c->console);
-        return 0;
+    const size_t want = flood ? (size_t)there - LAST_WORDS_BYTES : (size_t)there;
+    const ssize_t n = flood ? splice(s->fd, NULL, c->console.fd, NULL, want,
+                                     SPLICE_F_MOVE | SPLICE_F_NONBLOCK)
+                            : tee(s->fd, c->console.fd, want, SPLICE_F_NONBLOCK);
+    if (n < 0 && errno != EAGAIN)
+        return -1; /* An error of the console shows when it is written to. */
+    if (n < (ssize_t)want) {
+        console_want(&c->console);
+        c->stuck = !c->console.broken;
     }
-    if (n > 0 && flood) {
+    if (n > 0 && flood)
         s->at = s->kept = 0; /* What was remembered is not the end any more. */
-        return 0;
-    }
-    return n; /* An error of the console shows when it is written to. */
+    return n > 0 && !flood ? n : 0;
 }
 
 static bool blocked(const struct captures *c)
@@ -183,14 +182,19 @@ static bool stream_read(struct stream *s)
     return true;
 }
 
+static void read_on(struct stream *s)
+{
+    for (int i = 0; i < READS && !blocked(s->all) && stream_read(s); i++)
+        ;
+}
+
 static void on_stream(uv_poll_t *poll, int status, int events)
 {
     struct stream *s = poll->data;
 
     (void)status;
     (void)events;
-    for (int i = 0; i < READS && !blocked(s->all) && stream_read(s); i++)
-        ;
+    read_on(s);
     if (s->fd >= 0 && blocked(s->all)) {
         s->paused = true;
         (void)uv_poll_stop(poll);
@@ -227,10 +231,14 @@ static void on_console_ready(void *ctx)
         drain_on(c);
         return;
     }
-    for (size_t i = 0; i < c->count; i++) {
-        struct stream *s = c->streams[i];
+    for (size_t i = 0; i < c->count && !blocked(c); i++) {
+        struct stream *s = c->streams[c->turn];
 
-        if (s && s->paused && s->fd >= 0) {
+        c->turn = (c->turn + 1) % c->count;
+        if (!s || !s->paused || s->fd < 0)
+            continue;
+        read_on(s);
+        if (s->fd >= 0 && !blocked(c)) {
             s->paused = false;
             (void)uv_poll_start(&s->poll, UV_READABLE, on_stream);
         }

@@ -16,8 +16,12 @@ static void on_writable(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     console_flush(c);
+    c->wanted = false;
     if (!console_full(c))
         c->on_ready(c->ctx);
+    /* Whoever wants it again wants it at once, mostly: the poll goes on meanwhile. */
+    if (!c->wanted && console_empty(c) && !uv_is_closing((uv_handle_t *)poll))
+        uv_poll_stop(poll);
 }
 
 int console_open(struct console *c, uv_loop_t *loop, int fd,
@@ -64,7 +68,7 @@ static ssize_t write_some(struct console *c)
     return write(c->fd, s.p, file ? s.n : MIN_OF(s.n, 4096));
 }
 
-void console_wait(struct console *c)
+static void wait_for_room(struct console *c)
 {
     if (!c->polled) {
         c->poll.data = c;
@@ -75,7 +79,14 @@ void console_wait(struct console *c)
         }
         c->polled = true;
     }
-    uv_poll_start(&c->poll, UV_WRITABLE, on_writable);
+    if (!uv_is_active((uv_handle_t *)&c->poll))
+        uv_poll_start(&c->poll, UV_WRITABLE, on_writable);
+}
+
+void console_want(struct console *c)
+{
+    c->wanted = true;
+    wait_for_room(c);
 }
 
 void console_flush(struct console *c)
@@ -91,13 +102,13 @@ void console_flush(struct console *c)
         if (errno == EINTR)
             continue;
         if (errno == EAGAIN) {
-            console_wait(c);
+            wait_for_room(c);
             return;
         }
         c->broken = errno;
         buf_clear(&c->out);
     }
-    if (c->polled)
+    if (c->polled && !c->wanted)
         uv_poll_stop(&c->poll);
 }
 

@@ -14,7 +14,8 @@
 struct console {
     int fd;
     bool own, socket, polled;
-    int broken; /* errno of what made it useless, or 0 */
+    bool wanted; /* by somebody who writes to fd without us */
+    int broken;  /* errno of what made it useless, or 0 */
     struct buf out;
     uv_poll_t poll;
     uv_loop_t *loop;
@@ -26,7 +27,7 @@ struct console {
 int console_open(struct console *c, uv_loop_t *loop, int fd,
                  void (*on_ready)(void *ctx), void *ctx);
 void console_flush(struct console *c); /* as much as goes now; the rest by itself */
-void console_wait(struct console *c);  /* on_ready comes when it takes more */
+void console_want(struct console *c);  /* on_ready comes when it takes more */
 
 static inline bool console_full(const struct console *c)
 {
