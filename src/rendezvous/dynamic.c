@@ -417,21 +417,27 @@ static void dynamic_drop(struct rdzv_shell *s)
     d->prefixed = d->store = NULL;
 }
 
-/* The workers' keys of the last round would mislead those of this one. No other agent's
- * workers have started yet: they wait for the ranks that our role_info is needed for,
- * unless ranks are not agreed upon at all. */
-static void wipe_if_safe(struct dynamic_handler *d)
+/* No other agent's workers have started yet: they wait for the ranks that our role_info
+ * is needed for, unless ranks are not agreed upon at all. */
+static bool no_worker_yet(void)
 {
     const char *identical = getenv("TORCH_ELASTIC_WORKER_IDENTICAL");
 
-    if (!identical || strcmp(identical, "1") != 0)
-        rdzv_master_wipe(d->master);
+    return !identical || strcmp(identical, "1") != 0;
+}
+
+static bool has_torch_nodes(const struct dynamic_handler *d)
+{
+    return d->member && member_torch_nodes(member_driver_core(d->member)) > 0;
 }
 
 static void find_master(struct dynamic_handler *d)
 {
     struct rdzv_master_job job = { .round = d->round.round,
                                    .rank = d->round.rank,
+                                   .ours = d->member && !has_torch_nodes(d),
+                                   .alone = d->round.world_size == 1,
+                                   .wipe = no_worker_yet(),
                                    .store = d->store };
     struct muster_error err;
 
@@ -519,13 +525,12 @@ static void dynamic_find(struct rdzv_shell *s)
         return;
     }
     d->round.store = d->prefixed;
-    wipe_if_safe(d);
     forget_members(d);
     /* Nodes of torchrun remember the workers' address of an earlier round, and it
      * counts as long as the node that serves it is a member: only then must we know
      * them all.
      */
-    if (d->member && member_torch_nodes(member_driver_core(d->member)) > 0)
+    if (has_torch_nodes(d))
         d->backend->ops->get(d->backend, d->read_ms, on_members, d);
     else
         find_master(d);

@@ -29,7 +29,8 @@ struct rdzv_master {
     struct talk_driver *talk;    /* owned; NULL: idle */
     struct bind_address at_home; /* where our server listens */
     struct bind_lookup *binding; /* owned while it runs */
-    struct store_server *server; /* owned; for the handler's life once it is there */
+    struct store_server *server; /* owned; see master_addr_moves for how long */
+    bool shown;                  /* other nodes' workers have been told of it */
     struct async_store *probe;   /* owned */
     rdzv_master_cb cb;
     void *ctx;
@@ -190,15 +191,38 @@ static void master_on_fx(void *ctx, const struct talk_fx *fx)
 
 /* ---- start and end ---- */
 
+static void close_server(struct rdzv_master *m)
+{
+    if (!m->server)
+        return;
+    m->refs++;
+    store_server_close(m->server, master_release, m);
+    m->server = NULL;
+    m->shown = false;
+}
+
+/* The workers' keys of the last round would mislead those of this one, and so would its
+ * workers, if a node was lost and has not heard of it: they find nobody. */
+static void begin_anew(struct rdzv_master *m, const struct rdzv_master_job *job)
+{
+    if (master_addr_moves(&m->core) && m->shown)
+        close_server(m);
+    else if (m->server && job->wipe)
+        store_server_wipe(m->server);
+    m->shown |= !job->alone;
+}
+
 int rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
                       rdzv_master_cb cb, void *ctx, struct muster_error *err)
 {
     assert(!m->talk && job->count > 0);
     m->core.round = job->round;
     m->core.rank = job->rank;
+    m->core.ours = job->ours;
     m->core.members = job->members;
     m->core.count = job->count;
     master_addr_reset(&m->core);
+    begin_anew(m, job);
     m->cb = cb;
     m->ctx = ctx;
     m->store = job->store;
@@ -233,12 +257,6 @@ void rdzv_master_cancel(struct rdzv_master *m)
     drop_probe(m);
 }
 
-void rdzv_master_wipe(struct rdzv_master *m)
-{
-    if (m->server)
-        store_server_wipe(m->server);
-}
-
 uint64_t rdzv_master_writes(const struct rdzv_master *m)
 {
     struct store_server_stats stats = { 0 };
@@ -263,11 +281,7 @@ void rdzv_master_close(struct rdzv_master *m, void (*cb)(void *ctx), void *ctx)
     m->on_gone = cb;
     m->gone_ctx = ctx;
     rdzv_master_cancel(m);
-    if (m->server) {
-        m->refs++;
-        store_server_close(m->server, master_release, m);
-        m->server = NULL;
-    }
+    close_server(m);
     master_release(m);
 }
 

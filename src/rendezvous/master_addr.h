@@ -24,6 +24,9 @@ struct rdzv_master_opts {
 struct rdzv_master_job {
     uint64_t round;
     int64_t rank;
+    bool ours;                       /* there is no node of torchrun in it */
+    bool alone;                      /* nor any other node */
+    bool wipe;                       /* no worker of this round has started yet */
     const struct rdzv_node *members; /* borrowed until it is done; in rank order */
     size_t count;
     struct async_store *store; /* without prefix; borrowed until it is done */
@@ -45,7 +48,8 @@ int rdzv_master_new(uv_loop_t *loop, const struct rdzv_master_opts *opts,
 /* Another address of our own to announce; while nothing is under way. */
 void rdzv_master_set_addr(struct rdzv_master *m, const char *addr);
 
-/* One at a time. The callback comes from the loop, unless it is cancelled before. */
+/* One at a time. The callback comes from the loop, unless it is cancelled before. The
+ * workers' keys of earlier attempts are forgotten, or their server goes. */
 int rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
                       rdzv_master_cb cb, void *ctx, struct muster_error *err);
 void rdzv_master_cancel(struct rdzv_master *m);
@@ -56,10 +60,9 @@ bool rdzv_master_waits(const struct rdzv_master *m, uint64_t *by_ms);
 /* Whether this process serves the workers' store. NULL m does not. */
 bool rdzv_master_serves(const struct rdzv_master *m);
 
-/* Forgets the workers' keys of earlier attempts if this process serves them. */
-void rdzv_master_wipe(struct rdzv_master *m);
-uint64_t rdzv_master_writes(const struct rdzv_master *m);   /* to the same store */
-uint64_t rdzv_master_first_write_ms(struct rdzv_master *m); /* since the last call */
+/* To the store that this process serves; the latter since the last call. */
+uint64_t rdzv_master_writes(const struct rdzv_master *m);
+uint64_t rdzv_master_first_write_ms(struct rdzv_master *m);
 
 /* Ends the server, too. cb may be NULL; NULL m calls cb at once, and so does one that
  * has nothing to close. */

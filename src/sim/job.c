@@ -264,7 +264,8 @@ static const char *const fault_names[FAULT_COUNT] = { "reset",   "half", "cut",
                                                       "signal",  "etcd" };
 
 /* Nodes may be silent for 15 s by default, and then have to find each other again. */
-#define SILENT_US (8 * OS_SECOND)
+#define SILENT_US    (8 * OS_SECOND)
+#define HEARTBEAT_US (5 * OS_SECOND)
 
 static void calm_from(uint64_t t)
 {
@@ -346,6 +347,7 @@ static void on_fault(void *arg, uint64_t kind)
         return;
     case FAULT_HALF:
         j->cuts += os_reset(n->index, OS_MACHINES, true) > 0;
+        calm_from(os.t + HEARTBEAT_US); /* Then the other side knows it, too. */
         return;
     case FAULT_CUT:
     case FAULT_ONE_WAY:
@@ -557,10 +559,15 @@ static void check_went_on(const struct job *j)
                    time. */
     for (size_t i = 0; i < j->set.nodes; i++) {
         const struct job_node *n = &j->nodes[i];
+        /* One that was away has to stop its workers and to come back in time. */
+        const uint64_t here_t =
+            n->met && n->met == j->last
+                ? n->start_t
+                : MAX_OF(MAX_OF(n->start_t, n->idle_t), j->last_fault_t);
 
         if (n->ended && !n->given_up && n->exit_code != 0 &&
             n->error != MUSTER_ECLOSED && /* the others had ended their work */
-            n->start_t + 5 * OS_SECOND < j->done_t)
+            here_t + 5 * OS_SECOND < j->done_t)
             os_fail("%s ends with %d, though its job could go on: %s", n->machine->name,
                     n->exit_code, n->text);
     }

@@ -34,7 +34,8 @@ struct job_node {
     uint64_t start_t, end_t;
     uint64_t idle_t; /* when its last worker ended */
     unsigned workers_started;
-    struct guard *guard; /* of the agent that runs; NULL: none */
+    const struct job_meeting *met; /* the last world that its workers were part of */
+    struct guard *guard;           /* of the agent that runs; NULL: none */
 };
 
 struct job_settings {
@@ -70,9 +71,10 @@ struct job {
     struct job_node nodes[JOB_NODES];
     struct job_meeting *meetings[JOB_MEETINGS];
     size_t meeting_count;
-    uint64_t done_us;      /* of work_us */
-    uint64_t done_t;       /* when all of it was done; OS_NEVER: not yet */
-    size_t etcd_members;   /* of the cluster; 0: there is none */
+    const struct job_meeting *last; /* the one that has done the work */
+    uint64_t done_us;               /* of work_us */
+    uint64_t done_t;                /* when all of it was done; OS_NEVER: not yet */
+    size_t etcd_members;            /* of the cluster; 0: there is none */
     bool long_outage;      /* somebody was away for longer than a node may be silent */
     uint64_t last_fault_t; /* when the last bad luck is over */
     unsigned resets, cuts, kills, stops, jumps, signals, failures, starved;

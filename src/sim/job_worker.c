@@ -113,6 +113,7 @@ static void on_work_done(void *arg, uint64_t full_t)
     the_job->done_us = the_job->set.work_us;
     the_job->done_t = MIN_OF(the_job->done_t, os.t);
     m->over = true;
+    the_job->last = m;
     os_say("job", "all work is done");
     meeting_wake(m);
 }
@@ -144,10 +145,12 @@ static void join_meeting(struct job_worker *w, size_t index)
 
     (void)snprintf(master, sizeof master, "%.40s:%.8s", job_env(w, "MASTER_ADDR"),
                    job_env(w, "MASTER_PORT"));
-    /* The agent that lost touch with its group has not stopped it yet, and the store
-     * has the address of the round before: torch's own stores cannot keep it out
-     * either. */
-    if (m && world != m->world && the_job->last_fault_t && !w->node->killed) {
+    /* The agent that lost touch with its group has not stopped it yet. Where nodes of
+     * torchrun may be in the group, the store has the address of the round before, as
+     * torchrun's has, and cannot keep it out; else it must not come here. */
+    if (m && (world != m->world || (rank < m->world && m->members[rank])) &&
+        (the_job->set.plain || strcmp(the_job->set.backend, "c10d") != 0) &&
+        the_job->last_fault_t && !w->node->killed) {
         the_job->strays++;
         os_say(w->process->name, "has come to a later world");
         return;
@@ -166,6 +169,7 @@ static void join_meeting(struct job_worker *w, size_t index)
                 m->members[rank]->name, rank);
     m->members[rank] = w->process;
     w->meeting = m;
+    w->node->met = m;
     if ((int64_t)++m->met < m->world || m->lost)
         return;
     m->full_t = os.t;

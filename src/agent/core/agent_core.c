@@ -95,8 +95,7 @@ static void join(struct agent_core *g, struct agent_core_fx_list *fx)
     g->phase = AGENT_JOINING;
     g->why = WHY_NONE;
     g->decision = OPEN;
-    g->stop_sig = 0;
-    g->changed = g->lost = g->deserted = g->unjudged = false;
+    g->changed = g->lost = g->deserted = g->unjudged = g->evicted = false;
     g->due_ms = MONO_NEVER;
     agent_core_put_kind(fx, AGENT_FX_JOIN);
 }
@@ -105,6 +104,7 @@ static void start(struct agent_core *g, struct agent_core_fx_list *fx)
 {
     g->phase = AGENT_STARTING;
     g->due_ms = MONO_NEVER;
+    g->stop_sig = 0; /* Until now it tells who was stopped from who failed. */
     g->empty = g->leftovers_asked = g->peer_failed = false;
     g->alive = g->set.nproc;
     for (int64_t i = 0; i < g->set.nproc; i++)
@@ -217,7 +217,7 @@ static void on_failed(struct agent_core *g, struct now now,
         decide(g, true, now, fx);
     } else if (g->decision != OPEN) {
         decide(g, g->decision == RESTARTS, now, fx);
-    } else if (g->unjudged) {
+    } else if (g->unjudged || g->evicted) {
         decide(g, true, now, fx); /* A lost node is no failure of the job's. */
     } else {
         g->phase = AGENT_JUDGING;
@@ -274,6 +274,7 @@ static void agent_core_on_change(struct agent_core *g,
     const bool evicted = ev->kind == AGENT_EV_EVICTED;
     const bool lost = ev->kind == AGENT_EV_LOST || evicted;
 
+    g->evicted |= evicted;
     if (g->phase == AGENT_RUNNING) {
         agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, AGENT_FAILURE_GRACE_MS, ev->now,
                         fx);
@@ -293,6 +294,8 @@ static void agent_core_on_change(struct agent_core *g,
         join(g, fx);
     } else if (evicted && is_ending_well(g)) {
         g->why = WHY_MEMBERSHIP;
+    } else if (evicted && g->phase == AGENT_JUDGING) {
+        decide(g, true, ev->now, fx); /* The others have not waited for a decision. */
     } else if (lost && is_ending_well(g)) {
         g->lost = true;
     } else if (g->phase == AGENT_BARRIER && lost) {

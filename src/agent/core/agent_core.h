@@ -159,6 +159,7 @@ struct agent_core {
     bool lost;            /* a member, while what our workers left was being ended, */
     bool deserted;        /* or all that have not come to the exit barrier */
     bool unjudged;        /* the coordinator is gone */
+    bool evicted;         /* and so are the others: to a round without this node */
     int stop_sig;         /* what the workers were told last */
     int signal;           /* that ended us, or 0 */
     int signals;          /* how many came, */

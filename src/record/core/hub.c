@@ -726,8 +726,9 @@ static void on_failed(struct hub *h, struct hub_fx *fx, const struct hub_node *n
 
     if (h->end.on && h->end.round != f->round)
         judge(h, fx);
-    if (!h->end.on && h->round.over && f->round == h->round.number && !own_budget)
-        return; /* The verdict on that round stands. */
+    if (!h->end.on && !own_budget &&
+        (f->round < h->round.number || (h->round.over && f->round == h->round.number)))
+        return; /* The verdict on that round stands, or the job went on without it. */
     if (!h->end.on)
         begin_end(h, fx, f, own_budget);
     judge_list_keep(&h->end.failures, f);

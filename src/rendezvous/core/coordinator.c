@@ -108,6 +108,8 @@ void coordinator_close_run(struct coordinator *h, struct coordinator_fx *fx)
     struct node_session *next;
 
     h->state.closed = true;
+    if (h->closed_round < 0)
+        h->closed_round = h->state.round;
     h->last_call_by_ms = MONO_NEVER;
     h->dirty = true;
     h->touched = true;
@@ -169,7 +171,7 @@ static int on_join(struct coordinator *h, struct node_session *w,
         h->staying++;
         return 0;
     }
-    coordinator_leave_place(h, m);
+    coordinator_move_on(h, m);
     coordinator_seat_one(h, fx, w, now);
     coordinator_settle(h, fx, now);
     return 0;
@@ -248,22 +250,30 @@ static bool can_resume(const struct coordinator *h, const struct coord_msg *m)
            h->resume_world == m->world && !rank_is_taken(h, m->rank);
 }
 
-/* What a node that was away must know. */
+static void tell_evicted_one(struct coordinator_fx *fx, const struct node_session *w)
+{
+    coordinator_send(
+        fx, w,
+        (struct coord_msg){
+            .kind = COORD_EVICTED,
+            .text = span_str("the others went on while this node was away") });
+}
+
+/* What a node that was away must know. If the run has ended meanwhile, it may still
+ * have been in the world that ended it. */
 static void tell_state(struct coordinator *h, struct coordinator_fx *fx,
                        const struct node_session *w, const struct coord_msg *m)
 {
     const struct participant *seat = rdzv_state_find(&h->state, &w->node);
 
     coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_WELCOME });
-    if (h->state.closed)
+    if (h->state.closed) {
+        if (m->world > 0 && m->round < h->closed_round)
+            tell_evicted_one(fx, w);
         coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_CLOSED });
-    else if (m->world > 0 && !(rdzv_in(seat, RDZV_PLACES) && h->state.complete &&
-                               h->state.round == m->round))
-        coordinator_send(
-            fx, w,
-            (struct coord_msg){
-                .kind = COORD_EVICTED,
-                .text = span_str("the others went on while this node was away") });
+    } else if (m->world > 0 && !(rdzv_in(seat, RDZV_PLACES) && h->state.complete &&
+                                 h->state.round == m->round))
+        tell_evicted_one(fx, w);
     else if (w->member && h->losses)
         coordinator_send(
             fx, w,
@@ -271,8 +281,9 @@ static void tell_state(struct coordinator *h, struct coordinator_fx *fx,
                 .kind = COORD_LOST,
                 .text = span_str("a node was lost while this one was away") });
     else if (w->member && h->waiting_told)
-        coordinator_send(fx, w,
-                         (struct coord_msg){ .kind = COORD_WAITING, .count = 1 });
+        coordinator_send(
+            fx, w,
+            (struct coord_msg){ .kind = COORD_WAITING, .count = h->waiting_told });
 }
 
 /* Whoever set the settings is gone, and nobody else is there: they may have been a
@@ -465,7 +476,7 @@ static void leave_stayed(struct coordinator *h)
         w->stays = false;
         h->staying--;
         if (m)
-            coordinator_leave_place(h, m);
+            coordinator_move_on(h, m);
     }
     h->reseat = true;
 }
@@ -685,6 +696,7 @@ struct coordinator *coordinator_new(struct span run_id, const struct trace *trac
     buf_init(&h->settings_text, COORD_MAX);
     buf_init(&h->view, SIZE_MAX);
     h->last_call_by_ms = h->resume_by_ms = h->torch_due_ms = MONO_NEVER;
+    h->closed_round = -1;
     h->gathered_due_ms = MONO_NEVER;
     h->gathered_pause_ms = GATHERED_FIRST_MS;
     h->dirty = true;

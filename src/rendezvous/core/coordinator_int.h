@@ -72,6 +72,7 @@ struct coordinator {
     uint64_t torch_due_ms;    /* when to look for silent torchrun nodes */
     uint64_t resume_by_ms;    /* a round that a restarted host found running */
     int64_t resume_world;
+    int64_t closed_round;          /* the one that the run ended in; -1: it has not */
     uint64_t settled_by_ms;        /* until then torchrun's nodes may not have looked */
     size_t staying;                /* node_sessions that stay until then */
     uint64_t gathered_due_ms;      /* when those who wait are told how many have come */
@@ -84,10 +85,11 @@ struct coordinator {
     unsigned departures;           /* said in the log since the last round or message */
     unsigned losses;               /* of members of the round that is complete */
     uint64_t awaits_until_ms;      /* nodes whose connections broke: they dial again */
-    bool touched;      /* anybody ever joined: else the view says "no state" */
-    bool waiting_told; /* members know that somebody waits */
-    bool reseat;       /* somebody's seat may have to change */
-    bool dirty;        /* the state changed since the view was encoded */
+    bool touched;         /* anybody ever joined: else the view says "no state" */
+    bool moved_on;        /* a member of the complete round has left it for the next, */
+    int64_t waiting_told; /* as members know: 0, 1: somebody waits, MEMBER_WAITS */
+    bool reseat;          /* somebody's seat may have to change */
+    bool dirty;           /* the state changed since the view was encoded */
     uint64_t view_ms;
     struct buf view;
 };
@@ -130,9 +132,12 @@ void coordinator_seat_one(struct coordinator *h, struct coordinator_fx *fx,
 void coordinator_settle(struct coordinator *h, struct coordinator_fx *fx,
                         struct now now);
 void coordinator_leave_place(struct coordinator *h, struct participant *m);
+/* It gives its place up by asking for the next round. */
+void coordinator_move_on(struct coordinator *h, struct participant *m);
 void coordinator_tell_members(struct coordinator *h, struct coordinator_fx *fx,
                               struct coord_msg msg);
 void coordinator_tell_waiting(struct coordinator *h, struct coordinator_fx *fx);
+void coordinator_forget_waiting(struct coordinator *h);
 void coordinator_tell_gathered(struct coordinator *h, struct coordinator_fx *fx,
                                struct now now);
 void coordinator_tell_joined(struct coordinator *h, struct coordinator_fx *fx);

@@ -34,18 +34,30 @@ void coordinator_tell_members(struct coordinator *h, struct coordinator_fx *fx,
     }
 }
 
-/* Members hear of it when the wait list stops being empty, and when it is again: what
- * they do about it does not depend on the number. In a full round they do not: starting
- * again would find no room either, and so on for ever. */
+/* Members hear of it when the wait list stops being empty, when one of them is in it,
+ * and when it is empty again: what they do about it does not depend on the number. In a
+ * full round they do not: starting again would find no room either, and so on for ever.
+ * Who is done with its work stays for a newcomer, but not for a member: that one's work
+ * is not done, and it may need this node for a round. */
 void coordinator_tell_waiting(struct coordinator *h, struct coordinator_fx *fx)
 {
     const size_t count = full(h) ? 0 : rdzv_count(&h->state, RDZV_WAITS);
+    const int64_t now = count == 0 ? 0 : h->moved_on ? COORD_MEMBER_WAITS : 1;
 
-    if (h->waiting_told == (count > 0))
+    if (h->waiting_told == now)
         return;
-    h->waiting_told = count > 0;
+    h->waiting_told = now;
     coordinator_tell_members(
-        h, fx, (struct coord_msg){ .kind = COORD_WAITING, .count = (int64_t)count });
+        h, fx,
+        (struct coord_msg){ .kind = COORD_WAITING,
+                            .count = h->moved_on ? now : (int64_t)count });
+}
+
+/* The round that they were told of is over. */
+void coordinator_forget_waiting(struct coordinator *h)
+{
+    h->waiting_told = 0;
+    h->moved_on = false;
 }
 
 void coordinator_tell_rank(struct coordinator *h, struct coordinator_fx *fx,
@@ -97,7 +109,7 @@ static void complete(struct coordinator *h, struct coordinator_fx *fx, struct no
     h->departures = h->losses = 0;
     h->gathered_pause_ms = GATHERED_FIRST_MS;
     h->last_call_by_ms = MONO_NEVER;
-    h->waiting_told = false;
+    coordinator_forget_waiting(h);
     h->dirty = true;
     names_of(&h->state, RDZV_PLACES, h->members);
     trace(h->trace, TRACE_INFO, "rendezvous '%s': round %lld is complete, %zu nodes",
@@ -301,7 +313,7 @@ void coordinator_leave_place(struct coordinator *h, struct participant *m)
     rdzv_places_removed(s, &h->settings);
     h->dirty = true;
     if (was_complete && !s->complete) {
-        h->waiting_told = false;
+        coordinator_forget_waiting(h);
         h->resume_by_ms = MONO_NEVER;
         h->reseat = true;
     } else if (!s->complete) {
@@ -311,6 +323,12 @@ void coordinator_leave_place(struct coordinator *h, struct participant *m)
     } else if (rdzv_count(s, RDZV_SPARES) > 0) {
         h->reseat = true; /* A place is free: the spares become waiting nodes. */
     }
+}
+
+void coordinator_move_on(struct coordinator *h, struct participant *m)
+{
+    h->moved_on |= h->state.complete && rdzv_in(m, RDZV_PLACES);
+    coordinator_leave_place(h, m);
 }
 
 /* A rack that loses power is one event to a reader of the log, not a thousand lines. */

@@ -202,7 +202,7 @@ static void after_seen(struct coordinator *h, struct coordinator_fx *fx,
     }
     tell_evicted(h, fx, was_round);
     if (s->round != was_round || !was_complete || !s->complete) {
-        h->waiting_told = false;
+        coordinator_forget_waiting(h);
         h->resume_by_ms = MONO_NEVER; /* The round that was resumed is over. */
     }
     if (s->complete && !(was_complete && was_round == s->round)) {

@@ -16,6 +16,9 @@
 #define COORD_KEY     "/\x01muster/host"
 #define COORD_VERSION 1u
 #define COORD_MAX     8192u /* bytes of one message */
+/* Instead of a number in WAITING: one of them has left the receiver's round. What older
+ * releases do does not depend on the number. */
+#define COORD_MEMBER_WAITS INT64_MAX
 
 /* X(name): node to host first, then host to node. */
 #define COORD_KINDS(X)                                                                 \
@@ -30,7 +33,7 @@
     X(REFUSED)  /* the JOIN or HELLO is over: code, text */                            \
     X(LEFT)     /* answers LEAVE */                                                    \
     X(CLOSED)   /* the run is closed; also the answer to CLOSE */                      \
-    X(WAITING)  /* so many nodes wait for the next round */                            \
+    X(WAITING)  /* so many nodes wait for the next round, or COORD_MEMBER_WAITS */     \
     X(LOST)     /* a member of the running round is gone: text says who and why */     \
     X(SPARE)   /* you are one (count 1), or no longer (0): a spare waits without limit \
                 */                                                                     \

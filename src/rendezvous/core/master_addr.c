@@ -19,6 +19,12 @@ void master_addr_reset(struct master_addr *m)
     talk_fini(&m->talk);
     talk_init(&m->talk);
     m->back = 0;
+    m->remembered |= !m->ours;
+}
+
+bool master_addr_moves(const struct master_addr *m)
+{
+    return m->share && m->ours && !m->remembered;
 }
 
 /* ---- whose it is ---- */
@@ -243,13 +249,13 @@ static int begin(struct master_addr *m, struct now now, struct talk_fx *fx)
 {
     const bool known = m->known.host[0] != '\0';
 
-    if (m->rank != 0 && m->share && known && owner_is(m, &m->members[0])) {
+    if (m->rank != 0 && m->share && !m->ours && known && owner_is(m, &m->members[0])) {
         fx->kind = TALK_DONE; /* It keeps its server; a torch one says nothing anew. */
         return 0;
     }
     if (m->rank != 0)
         return ask_keys(m, MASTER_WAITING, m->round, now, fx);
-    if (!m->share || (known && m->known.port == m->served_port))
+    if (!m->share || master_addr_moves(m) || (known && m->known.port == m->served_port))
         return serve(m, fx);
     if (known && owner_is_member(m))
         return probe(m, &m->known, fx); /* If it does not answer, we serve ourselves. */
@@ -293,7 +299,8 @@ static int master_addr_on_waited(struct master_addr *m, const struct talk_event 
         fx->kind = TALK_REJOIN;
         return 0;
     }
-    if (m->share && m->round > 0 && ev->now.mono_ms >= m->started_ms + PATIENT_MS)
+    if (m->share && !m->ours && m->round > 0 &&
+        ev->now.mono_ms >= m->started_ms + PATIENT_MS)
         return look_back(m, m->round, ev->now, fx);
     return ask_keys(m, MASTER_WAITING, m->round, ev->now, fx);
 }

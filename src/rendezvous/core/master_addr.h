@@ -7,6 +7,10 @@
  * address they got and never look again, so ours keep an address alive as long as its
  * server's node is a member, and announce it in every round, for newcomers.
  *
+ * Where all nodes are known to be ours, nobody remembers anything: then each round has
+ * a server of its own. A worker of a node that was lost, which has not heard of it yet,
+ * would meet the workers of the next round in the old one, and mislead them.
+ *
  * Rank 0: the address of the last round if its server's node is still there and
  * answers; else its own server; published under the round's prefix. Others: what rank 0
  * publishes in this round. If nothing comes, rank 0 is torch's and relies on what it
@@ -55,9 +59,11 @@ struct master_addr {
                                              unknown, or longer than that */
     int64_t owner_pid, owner_id;
     uint16_t served_port; /* 0: we do not serve */
+    bool remembered;      /* nodes of torchrun may know an address of ours */
     /* This round: */
     uint64_t round;
     int64_t rank;
+    bool ours; /* there is no node of torchrun in it */
     const struct rdzv_node
         *members; /* borrowed until it is over; in rank order, or rank 0 alone */
     size_t count;
@@ -67,8 +73,11 @@ struct master_addr {
     struct master_address found; /* there; being probed */
 };
 
-/* A new round: round, rank, members and count are set by the caller before. */
+/* A new round: round, rank, ours, members and count are set by the caller before. */
 void master_addr_reset(struct master_addr *m);
+
+/* Whether a server of ours has to be another one in each round. */
+bool master_addr_moves(const struct master_addr *m);
 
 /* Ends with DONE (known), FAILED, or REJOIN: the store came back without what rank 0
  * had published. A talk_step. */

@@ -313,9 +313,12 @@ static void member_hear(struct member *g, const struct member_event *ev,
         on_gathered(g, m, ev->now);
         return;
     case COORD_WAITING:
-        g->waiting = m->count;
+        g->waiting = m->count == COORD_MEMBER_WAITS ? 1 : m->count;
         if (m->count > 0 && g->member)
             member_news(g, fx, RDZV_NEWS_WAITING, 0, span_str(""));
+        if (m->count == COORD_MEMBER_WAITS && g->member)
+            member_news(g, fx, RDZV_NEWS_MOVED_ON, 0,
+                        span_str("a member of the round waits for the next one"));
         return;
     case COORD_SPARE:
         /* Like torch's, a spare waits for as long as the run goes on; once it is none,

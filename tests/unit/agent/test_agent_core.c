@@ -234,6 +234,12 @@ static const struct play plays[] = {
     { "nearly done, and the others begin again",
       UP "exit0=0 exit1=0 empty moved-on drained", UP_FX " drain join" },
     { "at work, and the others begin again", UP "moved-on", UP_FX },
+    { "a failure, and the others have gone on without this node",
+      UP "exit1=3 exit0-15 empty drained evicted",
+      UP_FX " signal0:15 leftovers drain judge say-failed join" },
+    { "the same, told while workers are stopped",
+      UP "exit1=3 evicted exit0-15 empty drained",
+      UP_FX " signal0:15 leftovers drain judge say-failed join" },
     { "a newcomer, and ranks that nobody gives", "begin joined changed 3s",
       " join assign join" },
     { "whoever is missing in the barrier has failed",
@@ -404,9 +410,37 @@ static void no_memory(void **state)
     }
 }
 
+/* What the agent reports of an attempt is written after the step that ends it. */
+static void who_was_stopped_is_known_until_the_next_start(void **state)
+{
+    const struct agent_core_settings set = { .nproc = 2, .max_restarts = 1 };
+    struct agent_core g;
+    struct buf out;
+    uint64_t ms = 0;
+
+    (void)state;
+    buf_init(&out, SIZE_MAX);
+    assert_int_equal(agent_core_init(&g, &set, NULL), 0);
+    for (const char *const *w =
+             (const char *const[]){ "begin", "joined", "judged0", "started", "ending",
+                                    "restart1", "exit0-15", "exit1-15", "empty",
+                                    "drained", NULL };
+         *w; w++)
+        feed_word(&g, *w, &ms, &out);
+    assert_int_equal(g.phase, AGENT_JOINING);
+    assert_int_equal(g.stop_sig, 15);
+    for (const char *const *w = (const char *const[]){ "joined", "judged1", NULL }; *w;
+         w++)
+        feed_word(&g, *w, &ms, &out);
+    assert_int_equal(g.stop_sig, 0);
+    agent_core_fini(&g);
+    buf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_was_stopped_is_known_until_the_next_start),
         cmocka_unit_test(transcripts),
         cmocka_unit_test(any_order),
         cmocka_unit_test(no_memory),

@@ -521,11 +521,50 @@ static void a_server_that_rank_0_has_taken_over(void **state)
     talk_fini(&m.talk);
 }
 
+/* A worker of a node that was lost must not find the workers of the next round. But
+ * what a node of torchrun may remember stays where it is. */
+static void a_group_of_our_own_has_a_server_for_each_round(void **state)
+{
+    const struct rdzv_node members[] = { { span_str("a"), 1, 0 },
+                                         { span_str("b"), 2, 0 } };
+    struct talk_event ev = { .kind = TALK_BEGIN };
+    struct talk_fx fx = { 0 };
+    struct master_addr m = { .run_id = "run",
+                             .share = true,
+                             .timeout_ms = 60000,
+                             .rank = 1,
+                             .ours = true,
+                             .members = members,
+                             .count = 2 };
+
+    (void)state;
+    talk_init(&m.talk);
+    assert_int_equal(told(&m, 1, "a"), TALK_DONE);
+    assert_int_equal(told(&m, 2, NULL), TALK_ASK); /* It may be another one. */
+    m.talk.asking = false;
+    m.rank = 0;
+    m.round = 3;
+    master_addr_reset(&m);
+    assert_true(master_addr_moves(&m));
+    assert_int_equal(master_addr_step(&m.talk, &ev, &fx), 0);
+    assert_true(fx.kind == TALK_DO && fx.what == MASTER_SERVE); /* not what it knows */
+    m.talk.asking = false;
+
+    m.rank = 1;
+    m.ours = false; /* torchrun's have come */
+    assert_int_equal(told(&m, 4, NULL), TALK_DONE);
+    m.ours = true; /* and gone: they may come back */
+    master_addr_reset(&m);
+    assert_false(master_addr_moves(&m));
+    talk_fini(&m.talk);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_is_well),
         cmocka_unit_test(a_server_that_rank_0_has_taken_over),
+        cmocka_unit_test(a_group_of_our_own_has_a_server_for_each_round),
         cmocka_unit_test(a_break_at_any_question),
         cmocka_unit_test(memory_fails_and_nothing_has_changed),
     };

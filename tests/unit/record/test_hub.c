@@ -235,6 +235,29 @@ static void test_at_most_two_seconds(void **state)
     end(&p);
 }
 
+/* The job has gone on without a node that did not know it: what fails there does not
+ * end the new round, nor is it counted. */
+static void test_of_an_old_round(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 3, 1);
+    publish(&p, 1, failure(&p, 1, 0, 1, 0, "KeyError: 'x'"));
+    wait_us(&p, HUB_JUDGE_US);
+    assert_int_equal(p.last.kind, RECORD_RESTART);
+    for (uint32_t i = 1; i <= 2; i++)
+        ranks(&p, i, 1, 2, 0);
+    wait_us(&p, HUB_GATHER_US);
+    const uint64_t number = p.last.number;
+    publish(&p, 3, failure(&p, 3, 0, 4, 0, "late"));
+    reported(&p, 3, 0, 1, 1, "");
+    wait_us(&p, HUB_JUDGE_US);
+    assert_int_equal(p.last.number, number);
+    assert_false(has(&p, RECORD_VERDICT));
+    end(&p);
+}
+
 /* One count a round, however many fail; the coordinator's budget holds. */
 static void test_budget(void **state)
 {
@@ -735,6 +758,7 @@ int main(void)
         cmocka_unit_test(test_first_by_time),
         cmocka_unit_test(test_echo),
         cmocka_unit_test(test_at_most_two_seconds),
+        cmocka_unit_test(test_of_an_old_round),
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_lost_node),

@@ -328,6 +328,83 @@ static void a_broken_connection_is_a_loss_after_its_grace(void **state)
     world_fini(&w);
 }
 
+/* Who is done with its work would wait for the others, and they for it. */
+static void members_hear_that_one_of_them_waits(void **state)
+{
+    struct world w;
+    struct coord_msg back;
+
+    (void)state;
+    world_init(&w, 3, 4);
+    for (uint32_t p = 0; p < 3; p++)
+        hello_join(&w, p);
+    pass(&w, 10000);
+    alive(&w, 3);
+    pass(&w, 10000);
+    alive(&w, 3);
+    pass(&w, 10000);
+    assert_int_equal(w.last[2][COORD_JOINED].world, 3);
+    hello_join(&w, 3);
+    assert_int_equal(w.last[2][COORD_WAITING].count, 1);
+    (void)join(&w, 0);
+    assert_int_equal(w.got[0][COORD_WAITING], 1);
+    for (uint32_t p = 1; p < 3; p++) {
+        assert_int_equal(w.got[p][COORD_WAITING], 2);
+        assert_true(w.last[p][COORD_WAITING].count == COORD_MEMBER_WAITS);
+    }
+    (void)join(&w, 1); /* That there is another one is no news. */
+    assert_int_equal(w.got[2][COORD_WAITING], 2);
+    gone(&w, 2);
+    back = hello_of(&w, 2);
+    back.world = 3;
+    back.rank = 2;
+    back.round = 0;
+    assert_int_equal(say(&w, 5, back), 0);
+    assert_true(w.last[5][COORD_WAITING].count == COORD_MEMBER_WAITS);
+    w.joins[5] = w.joins[2];
+    (void)join(&w, 5);
+    assert_int_equal(w.last[5][COORD_JOINED].round, 1);
+    assert_int_equal(w.last[5][COORD_JOINED].world, 4);
+    world_fini(&w);
+}
+
+/* Its workers' work does not count if the others ended the run in a later world; if it
+ * only missed the last word of its own, it does. */
+static void a_run_that_ended_without_it(void **state)
+{
+    (void)state;
+    for (int later = 0; later < 2; later++) {
+        struct world w;
+        struct coord_msg back;
+
+        world_init(&w, 1, 2);
+        hello_join(&w, 0);
+        hello_join(&w, 1);
+        assert_int_equal(w.last[1][COORD_JOINED].world, 2);
+        if (later) {
+            gone(&w, 1);
+            pass(&w, 100);
+            assert_int_equal(w.got[0][COORD_LOST], 1);
+            (void)join(&w, 0);
+            assert_int_equal(w.last[0][COORD_JOINED].round, 1);
+        }
+        (void)say(&w, 0, (struct coord_msg){ .kind = COORD_CLOSE });
+        if (!later)
+            gone(&w, 1);
+        pass(&w, 100);
+        gone(&w, 0);
+        pass(&w, 100);
+        back = hello_of(&w, 1);
+        back.round = 0;
+        back.rank = 1;
+        back.world = 2;
+        assert_int_equal(say(&w, 5, back), 0);
+        assert_int_equal(w.got[5][COORD_EVICTED], later);
+        assert_int_equal(w.got[5][COORD_CLOSED], 1);
+        world_fini(&w);
+    }
+}
+
 static void a_blink_is_no_loss(void **state)
 {
     struct world w;
@@ -946,6 +1023,8 @@ int main(void)
         cmocka_unit_test(later_rounds_do_not_wait_for_strangers),
         cmocka_unit_test(last_call_always),
         cmocka_unit_test(a_broken_connection_is_a_loss_after_its_grace),
+        cmocka_unit_test(members_hear_that_one_of_them_waits),
+        cmocka_unit_test(a_run_that_ended_without_it),
         cmocka_unit_test(a_blink_is_no_loss),
         cmocka_unit_test(silence_is_a_loss),
         cmocka_unit_test(doubles_and_strange_settings_are_refused),

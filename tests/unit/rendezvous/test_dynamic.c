@@ -408,6 +408,7 @@ static void three_nodes_agree(void **state)
 {
     struct node n[3];
     char at[64];
+    char before[sizeof n[0].master] = "";
     static const char *const addrs[] = { "node-c", "node-a", "node-b" };
     static const int64_t ranks[] = { 2, 0, 1 };
 
@@ -426,6 +427,8 @@ static void three_nodes_agree(void **state)
             assert_string_equal(n[i].master, n[0].master);
         }
         assert_non_null(strstr(n[0].master, "node-a:"));
+        assert_string_not_equal(n[0].master, before); /* Workers of old rounds: out. */
+        memcpy(before, n[0].master, sizeof before);
         if (round < 2) {
             for (size_t i = 0; i < 3; i++)
                 begin(&n[i]);
