@@ -433,12 +433,14 @@ static bool has_torch_nodes(const struct dynamic_handler *d)
 
 static void find_master(struct dynamic_handler *d)
 {
-    struct rdzv_master_job job = { .round = d->round.round,
-                                   .rank = d->round.rank,
-                                   .ours = d->member && !has_torch_nodes(d),
-                                   .alone = d->round.world_size == 1,
-                                   .wipe = no_worker_yet(),
-                                   .store = d->store };
+    struct rdzv_master_job job = {
+        .round = d->round.round,
+        .rank = d->round.rank,
+        .ours = d->member && member_all_read(member_driver_core(d->member)),
+        .alone = d->round.world_size == 1,
+        .wipe = no_worker_yet(),
+        .store = d->store
+    };
     struct muster_error err;
 
     if (!d->member) {
@@ -558,7 +560,7 @@ static uint64_t nonce_of(const struct dynamic_handler *d)
 
     if (uv_random(NULL, NULL, &n, sizeof n, 0, NULL) != 0)
         n = uv_hrtime() ^ (uint64_t)d->self.pid << 40;
-    return n;
+    return (n & ~(uint64_t)0xffff) | COORD_READS;
 }
 
 bool dynamic_be_member(struct dynamic_handler *d)

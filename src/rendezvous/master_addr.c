@@ -30,6 +30,7 @@ struct rdzv_master {
     struct bind_address at_home; /* where our server listens */
     struct bind_lookup *binding; /* owned while it runs */
     struct store_server *server; /* owned; see master_addr_moves for how long */
+    struct store_server *old;    /* owned; the last round's, until there is another */
     bool shown;                  /* other nodes' workers have been told of it */
     struct async_store *probe;   /* owned */
     rdzv_master_cb cb;
@@ -77,6 +78,15 @@ static void master_on_probed(void *ctx, int status, const struct muster_error *e
     talk_driver_answer(m->talk, status, 0, err ? err->text : NULL);
 }
 
+static void close_server(struct rdzv_master *m, struct store_server **s)
+{
+    if (!*s)
+        return;
+    m->refs++;
+    store_server_close(*s, master_release, m);
+    *s = NULL;
+}
+
 static void serve(struct rdzv_master *m)
 {
     struct store_server_opts opts;
@@ -91,6 +101,7 @@ static void serve(struct rdzv_master *m)
         if (store_server_open(m->loop, &opts, &m->server, &err) == 0)
             bind_address_log(m->trace, "the workers' store",
                              store_server_address(m->server), &m->at_home);
+        close_server(m, &m->old);
     }
     talk_driver_answer(m->talk, err.code,
                        err.code < 0 ? 0 : store_server_port(m->server), err.text);
@@ -191,24 +202,20 @@ static void master_on_fx(void *ctx, const struct talk_fx *fx)
 
 /* ---- start and end ---- */
 
-static void close_server(struct rdzv_master *m)
-{
-    if (!m->server)
-        return;
-    m->refs++;
-    store_server_close(m->server, master_release, m);
-    m->server = NULL;
-    m->shown = false;
-}
-
 /* The workers' keys of the last round would mislead those of this one, and so would its
- * workers, if a node was lost and has not heard of it: they find nobody. */
+ * workers, if a node was lost and has not heard of it: they find nobody. The old server
+ * holds its port until the new one has another. */
 static void begin_anew(struct rdzv_master *m, const struct rdzv_master_job *job)
 {
-    if (master_addr_moves(&m->core) && m->shown)
-        close_server(m);
-    else if (m->server && job->wipe)
+    if (m->server && master_addr_moves(&m->core) && m->shown) {
+        close_server(m, &m->old);
+        m->old = m->server;
+        m->server = NULL;
+        if (job->rank != 0)
+            close_server(m, &m->old);
+    } else if (m->server && job->wipe) {
         store_server_wipe(m->server);
+    }
     m->shown |= !job->alone;
 }
 
@@ -281,7 +288,8 @@ void rdzv_master_close(struct rdzv_master *m, void (*cb)(void *ctx), void *ctx)
     m->on_gone = cb;
     m->gone_ctx = ctx;
     rdzv_master_cancel(m);
-    close_server(m);
+    close_server(m, &m->old);
+    close_server(m, &m->server);
     master_release(m);
 }
 

@@ -24,7 +24,7 @@ struct rdzv_master_opts {
 struct rdzv_master_job {
     uint64_t round;
     int64_t rank;
-    bool ours;                       /* there is no node of torchrun in it */
+    bool ours;                       /* no node of it remembers an address */
     bool alone;                      /* nor any other node */
     bool wipe;                       /* no worker of this round has started yet */
     const struct rdzv_node *members; /* borrowed until it is done; in rank order */

@@ -72,10 +72,11 @@ struct coordinator {
     uint64_t torch_due_ms;    /* when to look for silent torchrun nodes */
     uint64_t resume_by_ms;    /* a round that a restarted host found running */
     int64_t resume_world;
-    int64_t closed_round;          /* the one that the run ended in; -1: it has not */
-    uint64_t settled_by_ms;        /* until then torchrun's nodes may not have looked */
-    size_t staying;                /* node_sessions that stay until then */
-    uint64_t gathered_due_ms;      /* when those who wait are told how many have come */
+    bool all_read;            /* the address anew: nobody in the round remembers one */
+    int64_t closed_round;     /* the one that the run ended in; -1: it has not */
+    uint64_t settled_by_ms;   /* until then torchrun's nodes may not have looked */
+    size_t staying;           /* node_sessions that stay until then */
+    uint64_t gathered_due_ms; /* when those who wait are told how many have come */
     uint64_t gathered_pause_ms;    /* grows while a round is long in coming */
     uint64_t gathered_ms;          /* when they were told last, */
     size_t gathered;               /* and what */

@@ -69,17 +69,18 @@ void coordinator_tell_rank(struct coordinator *h, struct coordinator_fx *fx,
     coordinator_request_end(h, w);
     w->spare = false;
     w->member = w->was_member = true;
-    coordinator_send(fx, w,
-                     (struct coord_msg){
-                         .kind = COORD_JOINED,
-                         .round = h->state.round,
-                         .rank = m->rank,
-                         .world = (int64_t)rdzv_count(&h->state, RDZV_PLACES),
-                         .addr = h->rank0 ? h->rank0->node.addr : span_str(""),
-                         .pid = h->rank0 ? h->rank0->node.pid : 0,
-                         .local_id = h->rank0 ? h->rank0->node.local_id : 0,
-                         .count = (int64_t)h->torch_nodes,
-                     });
+    coordinator_send(
+        fx, w,
+        (struct coord_msg){
+            .kind = COORD_JOINED,
+            .round = h->state.round,
+            .rank = m->rank,
+            .world = (int64_t)rdzv_count(&h->state, RDZV_PLACES),
+            .addr = h->rank0 ? h->rank0->node.addr : span_str(""),
+            .pid = h->rank0 ? h->rank0->node.pid : 0,
+            .local_id = h->rank0 ? h->rank0->node.local_id : 0,
+            .count = h->all_read ? COORD_ALL_READ : (int64_t)h->torch_nodes,
+        });
 }
 
 void coordinator_tell_joined(struct coordinator *h, struct coordinator_fx *fx)
@@ -89,10 +90,14 @@ void coordinator_tell_joined(struct coordinator *h, struct coordinator_fx *fx)
     assert(h->state.complete);
     h->world = rdzv_count(&h->state, RDZV_PLACES);
     h->rank0 = NULL;
+    h->all_read = true;
     for (struct participant *m = rdzv_first(&h->state, RDZV_PLACES); m;
          m = m->next[RDZV_PLACES]) {
+        const struct node_session *w = coordinator_find(h, &m->node);
+
         if (m->rank == 0)
             h->rank0 = m;
+        h->all_read &= w && (w->nonce & 0xffff) == COORD_READS;
     }
     for (struct node_session *w = h->requests.first; w; w = next) {
         next = w->request_next;

@@ -16,6 +16,11 @@
 #define COORD_KEY     "/\x01muster/host"
 #define COORD_VERSION 1u
 #define COORD_MAX     8192u /* bytes of one message */
+/* The low 16 bits of the nonce of a node that reads the workers' address in each round;
+ * older releases keep the first one that they get, as torchrun does. Where all of a
+ * world read it, JOINED says COORD_ALL_READ instead of a number. */
+#define COORD_READS    0x6d75u
+#define COORD_ALL_READ (-1)
 /* Instead of a number in WAITING: one of them has left the receiver's round. What older
  * releases do does not depend on the number. */
 #define COORD_MEMBER_WAITS INT64_MAX
@@ -68,8 +73,9 @@ struct coord_msg {
     int64_t round, rank, world; /* JOINED; HELLO: the last round, or -1; world
                                    is 0 if no longer in it */
     int64_t count;              /* WAITING: nodes; JOINED: how many of
-                                     the world are torchrun's; JOIN: the n-th of this node, so that
-                                   one repeated after a reconnect is known */
+                                     the world are torchrun's, or COORD_ALL_READ; JOIN: the n-th of
+                                   this node, so that              one repeated after a reconnect is
+                                   known */
     int32_t code;               /* REFUSED: a MUSTER_E code */
     struct span text;           /* REFUSED, LOST, EVICTED; GATHERED: names, see
                                    rendezvous/core/progress.h; empty: as you know */

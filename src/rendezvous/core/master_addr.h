@@ -63,7 +63,7 @@ struct master_addr {
     /* This round: */
     uint64_t round;
     int64_t rank;
-    bool ours; /* there is no node of torchrun in it */
+    bool ours; /* no node of torchrun is in it, nor one that remembers as they do */
     const struct rdzv_node
         *members; /* borrowed until it is over; in rank order, or rank 0 alone */
     size_t count;

@@ -53,6 +53,7 @@ struct member {
     char rank0[RDZV_MAX_ADDR + 1]; /* rank 0 */
     int64_t rank0_pid, rank0_local_id;
     int64_t torch_nodes;
+    bool all_read;
     char text[1200];
 };
 
@@ -221,7 +222,8 @@ static void on_joined(struct member *g, struct member_fx *fx, const struct coord
     g->rank0[m->addr.n] = '\0';
     g->rank0_pid = m->pid;
     g->rank0_local_id = m->local_id;
-    g->torch_nodes = m->count;
+    g->torch_nodes = MAX_OF(m->count, 0);
+    g->all_read = m->count == COORD_ALL_READ;
     member_notify(fx, (struct rdzv_effect){ .kind = RDZV_FX_JOINED,
                                             .round = m->round,
                                             .rank = m->rank,
@@ -590,6 +592,11 @@ struct rdzv_node member_rank0(const struct member *g)
 int64_t member_torch_nodes(const struct member *g)
 {
     return g->torch_nodes;
+}
+
+bool member_all_read(const struct member *g)
+{
+    return g->all_read;
 }
 
 bool member_progress(const struct member *g, struct rdzv_progress *out)

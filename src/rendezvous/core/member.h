@@ -96,5 +96,7 @@ struct rdzv_node member_rank0(const struct member *g);
 
 /* How many nodes of that round are torchrun's. */
 int64_t member_torch_nodes(const struct member *g);
+/* No node of that round remembers where the workers' store of an earlier one was. */
+bool member_all_read(const struct member *g);
 
 #endif

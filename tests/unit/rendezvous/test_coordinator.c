@@ -405,6 +405,27 @@ static void a_run_that_ended_without_it(void **state)
     }
 }
 
+/* Nodes of torchrun and of older releases remember the workers' address. */
+static void a_world_that_reads_the_address_anew(void **state)
+{
+    (void)state;
+    for (int older = 0; older < 2; older++) {
+        struct world w;
+
+        world_init(&w, 2, 2);
+        for (uint32_t p = 0; p < 2; p++) {
+            struct coord_msg hello = hello_of(&w, p);
+
+            hello.nonce = (hello.nonce << 16) | (p < (uint32_t)older ? 0 : COORD_READS);
+            assert_int_equal(say(&w, p, hello), 0);
+            assert_int_equal(join(&w, p), 0);
+        }
+        for (uint32_t p = 0; p < 2; p++)
+            assert_int_equal(w.last[p][COORD_JOINED].count, older ? 0 : COORD_ALL_READ);
+        world_fini(&w);
+    }
+}
+
 static void a_blink_is_no_loss(void **state)
 {
     struct world w;
@@ -1025,6 +1046,7 @@ int main(void)
         cmocka_unit_test(a_broken_connection_is_a_loss_after_its_grace),
         cmocka_unit_test(members_hear_that_one_of_them_waits),
         cmocka_unit_test(a_run_that_ended_without_it),
+        cmocka_unit_test(a_world_that_reads_the_address_anew),
         cmocka_unit_test(a_blink_is_no_loss),
         cmocka_unit_test(silence_is_a_loss),
         cmocka_unit_test(doubles_and_strange_settings_are_refused),
