@@ -17,9 +17,9 @@
 #define STACKS_MS     1500u /* for a sample of stacks */
 #define FULL_MS       1500u /* for the stacks that are reported, */
 #define FULL_LEAST_MS 1000u /* or less if finding the hang took long */
-#define TELL_MS       1700u /* so long after TIME everything must have been reported */
+#define TELL_MS       1500u /* so long after TIME everything must have been reported */
 #define TRAVEL_MS     500u
-#define LEAD_MS       1000u /* before TIME is up, reading begins: it takes that long */
+#define RESUME_MS     300u /* for a rank that was held to run on */
 
 /* What is known of one file that a worker writes to. */
 struct written {
@@ -35,7 +35,7 @@ struct hang {
     struct channel *channel;
     struct stacks_target *targets; /* owned, as is the next: two a worker, and one */
     struct written *files;
-    uint64_t store_writes, holds;
+    uint64_t store_writes, holds, held_until_ms;
     uv_timer_t timer;
     bool on;             /* workers run */
     bool asking;         /* a question or a reading is under way */
@@ -143,11 +143,13 @@ static void look(struct hang *h)
 {
     const uint64_t now = clock_mono_ms();
     const size_t count = h->opts.targets(h->opts.ctx, h->targets, h->opts.most);
-    const uint64_t holds = stacks_service_holds(h->opts.stacks);
-    const bool held = holds != h->holds;
+    uint64_t holds;
     char path[64];
 
+    if (stacks_service_holds(h->opts.stacks, &holds) || holds != h->holds)
+        h->held_until_ms = now + RESUME_MS;
     h->holds = holds;
+    const bool held = now < h->held_until_ms;
 
     for (size_t i = 0; i < h->opts.most; i++) {
         const struct hang_seen none = { 0 };
@@ -256,7 +258,10 @@ static void take_question(struct hang *h, const struct hang_question *q,
         look(h);
     if (q->begin)
         hang_node_begin(&h->node);
-    if (h->on && q->stacks &&
+    const bool stacks =
+        q->stacks &&
+        (!q->enough || hang_node_spins(&h->node, clock_mono_ms(), q->time_ms));
+    if (h->on && stacks &&
         stacks_of_node(h->opts.stacks, STACKS_QUICK, STACKS_MS, hang_on_stacks, a,
                        NULL) == 0)
         h->pending++;
@@ -414,8 +419,7 @@ void hang_begin(struct hang *h)
     h->on = true;
     h->generation++;
     hang_node_reset(&h->node, now);
-    hang_judge_init(&h->judge, h->opts.time_ms - MIN_OF(h->opts.time_ms / 4, LEAD_MS),
-                    now);
+    hang_judge_init(&h->judge, h->opts.time_ms, now);
     memset(h->files, 0, (2 * h->opts.most + 1) * sizeof *h->files);
     uv_timer_start(&h->timer, hang_on_timer, MAX_OF(ms, 20u), MAX_OF(ms, 20u));
 }

@@ -289,9 +289,13 @@ int stacks_service_local(struct stacks_service *s, struct local_socket *local)
     return local_socket_register(local, KIND, service_on_request, s);
 }
 
-uint64_t stacks_service_holds(const struct stacks_service *s)
+bool stacks_service_holds(const struct stacks_service *s, uint64_t *count)
 {
-    return s->holds;
+    *count = s->holds;
+    for (const struct task *t = s->tasks; t; t = t->next)
+        if (t->holds)
+            return true;
+    return false;
 }
 
 /* --- open and close --------------------------------------------------------------- */

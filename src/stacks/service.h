@@ -44,8 +44,9 @@ int stacks_of_node(struct stacks_service *s, enum stacks_depth depth,
 int stacks_of_job(struct stacks_service *s, uint64_t timeout_ms, stacks_cb cb,
                   void *ctx, struct muster_error *err);
 
-/* How often workers were held for native frames, or had to answer, so far: whoever
- * counts how often they are scheduled takes it into account. */
-uint64_t stacks_service_holds(const struct stacks_service *s);
+/* Whether workers are held for native frames, or have to answer, at the moment: whoever
+ * counts how often they are scheduled takes it into account. *count: how often that
+ * began or ended so far. */
+bool stacks_service_holds(const struct stacks_service *s, uint64_t *count);
 
 #endif

@@ -95,6 +95,18 @@ void hang_node_stacks(struct hang_node *n, const struct stack_sample *sample)
     }
 }
 
+bool hang_node_spins(const struct hang_node *n, uint64_t now_ms, uint64_t time_ms)
+{
+    for (size_t i = 0; i < n->count; i++) {
+        const struct hang_rank *r = &n->ranks[i];
+
+        if (r->last.pid != 0 && r->looks > 0 && r->waiting &&
+            now_ms - r->still_ms < time_ms)
+            return true;
+    }
+    return false;
+}
+
 void hang_node_pulse(const struct hang_node *n, uint64_t now_ms, uint64_t time_ms,
                      struct hang_pulse *out)
 {
@@ -201,8 +213,11 @@ int hang_pulse_parse(struct hang_pulse *p, struct span text)
 
 int hang_question_print(struct buf *out, const struct hang_question *q)
 {
-    buf_printf(out, "{\"time_ms\": %" PRIu64 ", \"begin\": %s, \"stacks\": %s}",
-               q->time_ms, q->begin ? "true" : "false", q->stacks ? "true" : "false");
+    buf_printf(out,
+               "{\"time_ms\": %" PRIu64
+               ", \"begin\": %s, \"stacks\": %s, \"enough\": %s}",
+               q->time_ms, q->begin ? "true" : "false", q->stacks ? "true" : "false",
+               q->enough ? "true" : "false");
     return buf_error(out);
 }
 
@@ -221,6 +236,7 @@ int hang_question_parse(struct hang_question *q, struct span text)
             .time_ms = (uint64_t)json_integer_value(time),
             .begin = json_is_true(json_object_get(root, "begin")),
             .stacks = json_is_true(json_object_get(root, "stacks")),
+            .enough = json_is_true(json_object_get(root, "enough")),
         };
     json_decref(root);
     return rc;
@@ -236,7 +252,7 @@ static uint64_t step(const struct hang_judge *j)
 static void watch(struct hang_judge *j, uint64_t due_ms)
 {
     j->stage = HANG_WATCH;
-    j->begun = false;
+    j->begun = j->enough = false;
     j->due_ms = due_ms;
 }
 
@@ -250,7 +266,8 @@ struct hang_question hang_judge_ask(struct hang_judge *j)
 {
     const struct hang_question q = { .time_ms = j->time_ms,
                                      .begin = j->stage == HANG_LOOK && !j->begun,
-                                     .stacks = j->stage == HANG_LOOK };
+                                     .stacks = j->stage == HANG_LOOK,
+                                     .enough = j->enough };
 
     j->begun = j->stage == HANG_LOOK;
     return q;
@@ -303,7 +320,10 @@ enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
         return HANG_NOTHING;
     }
     j->due_ms = now_ms + step(j);
-    if (so_far < j->time_ms)
-        j->due_ms = MIN_OF(j->due_ms, now_ms + (j->time_ms - so_far));
+    j->enough = false;
+    if (so_far < j->time_ms && so_far + step(j) >= j->time_ms) {
+        j->due_ms = now_ms + (j->time_ms - so_far);
+        j->enough = all->looks >= LOOKS_LEAST;
+    }
     return HANG_NOTHING;
 }

@@ -69,6 +69,9 @@ struct hang_pulse {
     uint64_t moving;  /* all others */
 };
 
+/* Whether one that waits uses its processor: only its stacks can tell if it goes on. */
+bool hang_node_spins(const struct hang_node *n, uint64_t now_ms, uint64_t time_ms);
+
 /* As of now, for a hang of time_ms. */
 void hang_node_pulse(const struct hang_node *n, uint64_t now_ms, uint64_t time_ms,
                      struct hang_pulse *out);
@@ -86,6 +89,7 @@ int hang_pulse_parse(struct hang_pulse *p, struct span text);
 struct hang_question {
     uint64_t time_ms;
     bool begin, stacks; /* begin to look at stacks; look at them */
+    bool enough;        /* looks: only the stacks of those who spin may have changed */
 };
 
 int hang_question_print(struct buf *out, const struct hang_question *q);
@@ -101,6 +105,7 @@ struct hang_judge {
     uint64_t time_ms;
     enum hang_stage stage;
     bool begun;      /* HANG_LOOK: the nodes know that it has begun */
+    bool enough;     /* HANG_LOOK: the time is up at the next look, the last of many */
     uint64_t by_ms;  /* HANG_LOOK: when it is enough for now */
     uint64_t due_ms; /* when to ask next */
 };

@@ -61,13 +61,14 @@ enum habit {
     LOOPS,   /* elsewhere, on a CPU, at other lines each time */
     POLLS,   /* elsewhere, wakes up each second */
     STEPS,   /* waits in the same collective whenever we look, with work in between */
+    NEARLY,  /* waits in a collective for nearly the time of a hang, then steps on */
     STOPPED, /* by SIGSTOP */
 };
 
 static void play_rank(struct hang_node *n, size_t i, enum habit habit, uint64_t now)
 {
-    const uint64_t s = now / 1000;
-    const bool awake = habit == POLLS || habit == STEPS;
+    const uint64_t s = now / (habit == NEARLY ? TIME - 1000 : 1000);
+    const bool awake = habit == POLLS || habit == STEPS || habit == NEARLY;
     const bool runs = habit == SPINS || habit == LOOPS;
     const struct hang_seen seen = {
         .pid = habit == GONE ? 0 : 100 + (int64_t)i,
@@ -86,8 +87,8 @@ static void play_stacks(struct hang_node *n, const enum habit *habits, size_t co
     struct stack_sample sample = { 0 };
 
     for (size_t i = 0; i < count; i++) {
-        const bool torch =
-            habits[i] == WAITS || habits[i] == SPINS || habits[i] == STEPS;
+        const bool torch = habits[i] == WAITS || habits[i] == SPINS ||
+                           habits[i] == STEPS || habits[i] == NEARLY;
         struct stack_rank *r = stack_sample_add(&sample, 1);
         struct stack_thread *t = arena_alloc(&sample.arena, 1, sizeof *t);
         struct stack_frame *f = arena_alloc(&sample.arena, 1, sizeof *f);
@@ -130,7 +131,7 @@ static uint64_t play(const enum habit *habits, size_t count, uint64_t writes_s)
         assert_int_equal(q.time_ms, TIME);
         if (q.begin)
             hang_node_begin(&n);
-        if (q.stacks)
+        if (q.stacks && (!q.enough || hang_node_spins(&n, now, TIME)))
             play_stacks(&n, habits, count, now);
         hang_node_pulse(&n, now, TIME, &p);
         assert_int_equal(p.waiting + p.still + p.busy + p.moving, p.ranks);
@@ -162,6 +163,8 @@ static void who_hangs_and_who_does_not(void **state)
         { "none runs", { GONE, GONE }, 2, 0, false },
         { "one writes at times", { WAITS, SLEEPS }, 2, 15, false },
         { "all step on", { STEPS, STEPS }, 2, 0, false },
+        { "steps take nearly as long", { NEARLY, NEARLY }, 2, 0, false },
+        { "one sleeps, the others step on in time", { NEARLY, SLEEPS }, 2, 0, false },
         { "one waits for ranks that step on", { WAITS, STEPS, STEPS }, 3, 0, false },
         { "steps are silent, one computes", { STEPS, LOOPS }, 2, 0, false },
         { "a lone rank computes", { LOOPS }, 1, 0, false },
