@@ -153,7 +153,7 @@ static void on_commit(struct sim *s, struct sim_call *c)
     if (i == e->pending_count || e->pending[i].commit_t > s->t || e->leader < 0)
         return;
     apply(s, c, !e->pending[i].lost);
-    if (e->pending[i].lost) /* done, and nobody can say so */
+    if (e->pending[i].lost) /* done, but the answer is lost */
         respond(s, c, true);
     forget(e, pending_of(e, c));
 }
@@ -184,8 +184,8 @@ bool sim_etcd_flaps(struct sim *s)
     return e->flaps;
 }
 
-/* A leader that is gone takes along what it had not committed: some of it is lost, some
- * is in the next leader's log, and of none can anybody tell which. */
+/* Of what a lost leader had not committed, some is lost and some is in the next
+ * leader's log; no client can tell which. */
 static void lose_leader(struct sim *s)
 {
     struct sim_etcd *e = s->etcd;

@@ -118,7 +118,7 @@ static void on_bytes(struct sim_conn *c)
 static void hosted_on_reply(struct sim_conn *c, const struct c10d_reply *r)
 {
     (void)c;
-    (void)r; /* The answer to the PING is all there is. */
+    (void)r; /* Only the answer to the PING is needed. */
 }
 
 static void on_start(struct sim_node *n)

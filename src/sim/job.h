@@ -89,7 +89,8 @@ struct job {
 
 extern struct job *the_job;
 
-/* Something has happened, a message or a worker's step: bad luck likes company. */
+/* Something has happened, a message or a worker's step: a fault that waits for such a
+ * moment may come now. */
 void job_moment(void);
 
 /* One job; false: a promise was broken, and os.fail says which. */

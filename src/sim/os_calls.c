@@ -1,6 +1,6 @@
 /* os_calls.c - what the drivers ask of the C library beside sockets, answered for the
- * process and the machine that run; and base of a thread, which there is none of here:
- * blocking_call.h runs its work after a while on the loop. See os.h. */
+ * process and the machine that run. There are no threads here: the work of
+ * blocking_call.h runs on the loop, after a while. See os.h. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -180,7 +180,8 @@ static void host_feed(struct sim *s, struct coordinator_event *ev)
     ev->now = host_now(s);
     rc = coordinator_step(h->rdzv, ev, h->rdzv_fx, &err);
     if (rc == MUSTER_ESTATE && h->epoch > 1)
-        return; /* Written by one who does not know what the restarted host knows. */
+        return; /* Written by a node that does not know what the restarted host knows.
+                 */
     if (rc < 0) {
         sim_fail(s, "the host cannot take what it was given: %s", err.text);
         return;
@@ -271,7 +272,7 @@ void sim_host_bytes(struct sim *s, struct sim_conn *c)
                                                  buf_len(&c->in_host), &req, &err);
 
         if (used < 0) {
-            sim_fail(s, "%s's bytes are no request: %s", c->node->name, err.text);
+            sim_fail(s, "%s's bytes are not a request: %s", c->node->name, err.text);
             return;
         }
         if (used == 0)

@@ -1,6 +1,6 @@
 /* sim.h - many nodes and one host on a virtual clock and a network of bytes.
  *
- * The cores are the real ones: the nodes' rendezvous (rdzv.h,
+ * The cores are the real ones: the nodes' rendezvous (rendezvous/core/cas_node.h,
  * rendezvous/core/member.h), the host's store engine and hosted rendezvous, and the
  * c10d wire between them. What is simulated is what drivers do: clocks, connections,
  * processes. One seed gives one run, always.
@@ -28,7 +28,7 @@ struct sim_etcd;
 
 /* What a node is made of. */
 enum sim_kind {
-    SIM_OURS,   /* rdzv.c: compare-and-set on the state's key, told of changes */
+    SIM_OURS,   /* core/cas_node.c on the state's key, told of changes */
     SIM_POLLER, /* the same on a store that cannot tell of changes */
     SIM_TORCH,  /* torchrun's protocol: polls, compares wall clocks */
     SIM_HOSTED, /* rendezvous/core/member.c: the host owns the state */
