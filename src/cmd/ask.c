@@ -42,31 +42,45 @@ static void keep(struct answers *a, const char *job)
     a->count = kept;
 }
 
-/* It may be another user's, or a process that is not an agent. */
+static const char *user_name(uint32_t uid)
+{
+    const struct passwd *pw = getpwuid((uid_t)uid);
+
+    return pw ? pw->pw_name : "?";
+}
+
+/* It may be another user's, or a process that is not an agent. Nobody can tell the run
+ * ids of other users' jobs. */
 static int missing_error(const char *job, size_t silent, struct muster_error *err)
 {
     struct local_name *names = NULL;
     size_t count = 0;
+    uint32_t other = 0;
+    bool others = false;
     char *end;
     const long pid = strtol(job, &end, 10);
 
-    if (*end == '\0' && pid > 0 && local_socket_list_all(&names, &count, NULL) == 0) {
-        for (size_t i = 0; i < count; i++) {
-            if (names[i].pid != pid || names[i].uid == (uint32_t)geteuid())
-                continue;
-            const struct passwd *pw = getpwuid((uid_t)names[i].uid);
+    if (local_socket_list_all(&names, &count, NULL) != 0)
+        count = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (names[i].uid == (uint32_t)geteuid())
+            continue;
+        others = true;
+        other = names[i].uid;
+        if (*end == '\0' && names[i].pid == pid) {
             err_set(err, MUSTER_EACCES,
                     "process %ld is a job of user %s: only that user can ask it", pid,
-                    pw ? pw->pw_name : "?");
+                    user_name(other));
             mem_free(names);
             return MUSTER_EACCES;
         }
-        mem_free(names);
     }
-    err_set(err, MUSTER_ENOENT,
-            "no job %s of yours runs on this machine\n"
-            "`muster status` lists those that do.",
-            job);
+    mem_free(names);
+    err_set(err, MUSTER_ENOENT, "no job %s of yours runs on this machine", job);
+    if (others)
+        err_add(err, "; others' do (one of user %s): only they can ask",
+                user_name(other));
+    err_add(err, "\n`muster status` lists those that do.");
     if (silent)
         err_add(err, " %zu agents here did not answer: they may be stopped.", silent);
     return MUSTER_ENOENT;

@@ -177,9 +177,11 @@ def test_another_users_job_is_told_as_such(tmp_path):
     script.write_text("echo UP; sleep 600\n")
     with Job(tmp_path, "job", "--standalone", "--no-python", "sh", script) as job:
         job.until("UP")
-        out = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(MUSTER), "stacks",
-                              str(job.pid)], capture_output=True, text=True, timeout=30)
-        assert out.returncode == 1 and "is a job of user root: only that user can ask it" in out.stderr, out
+        for name, says in ((str(job.pid), "is a job of user root: only that user can ask it"),
+                           ("by-name", "no job by-name of yours runs on this machine; others' do (one of user ")):
+            out = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(MUSTER), "stacks", name],
+                                 capture_output=True, text=True, timeout=30)
+            assert out.returncode == 1 and says in out.stderr, out
 
 
 def test_two_nodes_tell_the_same_and_restart_as_one(tmp_path):
