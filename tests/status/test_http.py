@@ -12,7 +12,7 @@ import time
 from urllib.parse import urlparse
 
 import pytest
-from watched import clock, free_port, get, muster, running, start, stop, until, url
+from watched import MUSTER, clock, free_port, get, muster, running, start, stop, until, url
 
 
 @pytest.fixture(scope="module")
@@ -244,3 +244,22 @@ def test_status_says_the_same(job, at):
             n["workers"] = [(w["rank"], w["pid"], w["state"]) for w in n["workers"]]
         s["job"].pop("since")
     assert ours == theirs
+
+
+def test_a_large_jobs_status_is_kept_until_something_changes():
+    bench = subprocess.Popen([MUSTER.parent / "muster-bench", "watch", "--nodes", "600"], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+    try:
+        at = json.loads(bench.stdout.readline())["url"] + "status.json"
+
+        def look() -> dict:
+            return json.loads(get(at)[2])
+        until(lambda: len(look()["nodes"]) == 600 and look()["job"]["state"] == "running")  # it is told at once
+        until(lambda: look()["at"] == look()["at"])  # 0.6 s
+        first = look()
+        until(lambda: look()["at"] != first["at"])
+        numbers = {look()["nodes"][5]["node"], json.loads(get(at + "?node=6")[2])["nodes"][0]["node"]}
+        assert numbers == {6}  # one node's is its own
+    finally:
+        bench.kill()
+        bench.wait()
