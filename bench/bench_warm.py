@@ -3,8 +3,9 @@
 
     bench/bench_warm.py [--times N] [--only ROW,...] [--kinds torchrun,cold,warm,auto] [--patience S]
 
-Each figure is the median of N trials (5). Where torchrun does not come back at all it is tried once, for --patience
-seconds (60). Prints a table with the goals and appends JSON lines to build/bench/warm.jsonl. The load of the machine is
+Each figure is the median of N trials (5). torchrun runs with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which gloo
+finds keys of the last attempt in the shared store and a restart may never end. Where it does not come back all the same
+it is tried once, for --patience seconds (60). Prints a table with the goals and appends JSON lines to build/bench/warm.jsonl. The load of the machine is
 printed with each row: on a machine that is not quiet, only the ratios mean something. The row `slow` needs root.
 """
 from __future__ import annotations
@@ -58,6 +59,8 @@ class Job:
 
     def __init__(self, kind: str, where: Path, workers: int, nodes: str = "1", agents: int = 1, before=(), **env: str):
         self.steps, self.agents, self.kind = where / "steps", [], kind
+        if kind == "torchrun":
+            env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         port = free_port()
         place = ["--standalone"] if nodes == "1" else [
             f"--nnodes={nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=bench"]
