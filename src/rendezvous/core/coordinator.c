@@ -26,18 +26,19 @@ void coordinator_fx_fini(struct coordinator_fx *fx)
 /* Room before anything changes. No step tells one node_session more than JOINED or
  * REFUSED, WAITING twice, SPARE, LOST (one loss a step, see lose_one),
  * CLOSED. It grows by half, so that n nodes that come one by one do not move it n
- * times. */
+ * times, and is given back when a crowd is gone. */
 static int fx_reserve(struct coordinator_fx *fx, size_t count)
 {
     struct coordinator_effect *items;
+    const bool enough = fx->size >= count;
 
     fx->count = 0;
-    if (fx->size >= count)
+    if (enough && fx->size / 8 <= count + 1000)
         return 0;
     count += count / 2;
     items = mem_realloc_array(fx->items, count, sizeof *items);
     if (!items)
-        return MUSTER_ENOMEM;
+        return enough ? 0 : MUSTER_ENOMEM;
     fx->items = items;
     fx->size = count;
     return 0;

@@ -2,6 +2,8 @@
  * restarts. */
 #include "testing.h"
 
+#include <malloc.h>
+
 #include <stdio.h>
 
 #include "base/buf.h"
@@ -1009,6 +1011,47 @@ static void who_vanishes_after_hello_costs_nothing(void **state)
     world_fini(&w);
 }
 
+static size_t bytes_held(void)
+{
+    const struct mallinfo2 m = mallinfo2();
+
+    return m.uordblks + m.hblkhd;
+}
+
+/* More at once than the host's driver lets in (COORD_UNJOINED). What is left is the
+ * table of connections, and some room. */
+static void a_crowd_that_vanishes_after_hello(void **state)
+{
+    enum { CROWD = 30000 };
+    struct world w;
+    size_t before, during, after;
+
+    (void)state;
+    world_init(&w, 1, 2);
+    before = bytes_held();
+    for (uint32_t i = 0; i < CROWD; i++) {
+        struct coord_msg m = hello_of(&w, i);
+        const struct coordinator_event ev = { COORDINATOR_MSG, .now = w.now, .peer = i,
+                                              .msg = &m };
+
+        assert_int_equal(coordinator_step(w.host, &ev, &w.fx, NULL), 0);
+    }
+    assert_int_equal(coordinator_nodes(w.host), CROWD);
+    during = bytes_held() - before;
+    for (uint32_t i = 0; i < CROWD; i++) {
+        const struct coordinator_event ev = { COORDINATOR_GONE, .now = w.now,
+                                              .peer = i };
+
+        assert_int_equal(coordinator_step(w.host, &ev, &w.fx, NULL), 0);
+    }
+    assert_int_equal(coordinator_nodes(w.host), 0);
+    after = bytes_held() - before;
+    print_message("%d nodes: %zu KiB while they are there, %zu KiB after\n", CROWD,
+                  during >> 10, after >> 10);
+    assert_true(during < (64u << 20) && after < (4u << 20));
+    world_fini(&w);
+}
+
 /* The store goes with its host, but not while a node may be dialling again that has not
  * heard of the end. */
 static void the_host_waits_for_who_was_cut_off_at_the_end(void **state)
@@ -1039,6 +1082,7 @@ int main(void)
         cmocka_unit_test(a_round_that_cannot_be_is_refused),
         cmocka_unit_test(a_rank_is_resumed_once),
         cmocka_unit_test(who_vanishes_after_hello_costs_nothing),
+        cmocka_unit_test(a_crowd_that_vanishes_after_hello),
         cmocka_unit_test(a_full_round_completes_at_once),
         cmocka_unit_test(the_last_call_ends_an_elastic_round),
         cmocka_unit_test(later_rounds_do_not_wait_for_strangers),
