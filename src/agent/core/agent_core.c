@@ -120,8 +120,10 @@ static void on_exit(struct agent_core *g, const struct agent_core_event *ev,
 {
     struct agent_core_worker *w = &g->workers[ev->worker];
 
+    assert(ev->worker >= 0 && ev->worker < g->set.nproc);
     if (!w->alive)
         return;
+    assert(g->alive > 0 && !g->empty);
     w->alive = false;
     w->code = ev->code;
     g->alive--;
@@ -386,11 +388,51 @@ static void on_unjudged(struct agent_core *g, const struct agent_core_event *ev,
         decide(g, true, ev->now, fx);
 }
 
-int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
-                    struct agent_core_fx_list *fx)
+/* What holds between two steps, whatever came. */
+static void check(const struct agent_core *g)
 {
-    if (agent_core_fx_reserve(g, fx) < 0)
-        return MUSTER_ENOMEM;
+    assert(g->alive >= 0 && g->alive <= g->set.nproc);
+    assert(!g->empty || g->alive == 0);
+    assert(g->interrupts <= g->signals);
+    switch (g->phase) {
+    case AGENT_JOINING:
+    case AGENT_ASSIGNING:
+        assert(g->why == WHY_NONE && g->alive == 0);
+        return;
+    case AGENT_RUNNING:
+        assert(g->why == WHY_NONE && !g->empty);
+        return;
+    case AGENT_STOPPING:
+        assert(g->why != WHY_NONE && !g->empty);
+        return;
+    case AGENT_KILLING:
+        assert(g->why != WHY_NONE && g->due_ms != MONO_NEVER);
+        return;
+    case AGENT_DRAINING:
+        assert(g->why != WHY_NONE && g->alive == 0 && g->due_ms == MONO_NEVER);
+        return;
+    case AGENT_JUDGING:
+        assert(g->why == WHY_PEER || g->why == WHY_FAILURE);
+        assert(g->alive == 0 && g->due_ms != MONO_NEVER);
+        return;
+    case AGENT_BARRIER:
+        assert(g->why == WHY_SUCCESS && g->alive == 0);
+        return;
+    case AGENT_LEAVING:
+        assert(g->why != WHY_NONE && g->alive == 0 && g->due_ms != MONO_NEVER);
+        return;
+    case AGENT_DONE:
+        assert(g->alive == 0 && g->due_ms == MONO_NEVER);
+        return;
+    case AGENT_NEW:
+    case AGENT_STARTING:
+        return;
+    }
+}
+
+static void take_event(struct agent_core *g, const struct agent_core_event *ev,
+                       struct agent_core_fx_list *fx)
+{
     switch (ev->kind) {
     case AGENT_EV_BEGIN:
         join(g, fx);
@@ -491,6 +533,15 @@ int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
         on_unjudged(g, ev, fx);
         break;
     }
+}
+
+int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
+                    struct agent_core_fx_list *fx)
+{
+    if (agent_core_fx_reserve(g, fx) < 0)
+        return MUSTER_ENOMEM;
+    take_event(g, ev, fx);
+    check(g);
     return 0;
 }
 

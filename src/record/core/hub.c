@@ -2,6 +2,7 @@
  * questions, clocks, time, the step. */
 #include "record/core/hub.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -1343,12 +1344,28 @@ static int on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
     return 0;
 }
 
-int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
+/* What holds between two steps, whatever was said. */
+static void check(const struct hub *h)
+{
+    assert(h->here <= h->count && h->count <= h->size && h->count <= HUB_NODES);
+    assert(h->unannounced <= h->count);
+    assert(h->end.failures.count <= RECORD_FAILED_MAX);
+    assert((int64_t)h->end.failures.count <= h->end.failures.failed);
+    assert(h->end.on || (h->end.failures.count == 0 && h->end.due_us == MONO_NEVER));
+    assert(!h->end.on || h->end.due_us != MONO_NEVER);
+    assert(h->next_number > 0 && h->next_ask > 0);
+    for (size_t k = 0; k < HUB_ASKS; k++) {
+        const struct hub_ask *a = &h->asks[k];
+
+        assert(a->on == (a->waits != NULL));
+        assert(!a->on || (a->pending > 0 && a->pending <= a->nodes));
+    }
+}
+
+static int take_event(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
 {
     struct hub_node *n;
 
-    fx->count = 0;
-    h->now = ev->now;
     switch (ev->kind) {
     case HUB_MSG:
         return on_msg(h, fx, ev->peer, ev->msg ? ev->msg : &no_msg);
@@ -1362,4 +1379,15 @@ int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
         return 0;
     }
     return 0;
+}
+
+int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
+{
+    int rc;
+
+    fx->count = 0;
+    h->now = ev->now;
+    rc = take_event(h, ev, fx);
+    check(h);
+    return rc;
 }
