@@ -239,6 +239,55 @@ static void one_that_does_not_read(void **state)
     end(&b);
 }
 
+/* Each allocation of a worker's way fails in turn: it is hung up on, or answered; and
+ * the next one is answered. */
+static void without_memory(void **state)
+{
+    struct buf asks;
+    struct both b;
+    int64_t n = 0;
+
+    (void)state;
+    buf_init(&asks, SIZE_MAX);
+    assert_int_equal(c10d_encode_request(&asks,
+                                         &(struct c10d_request){ .op = C10D_VALIDATE,
+                                                                 .word = C10D_MAGIC },
+                                         NULL),
+                     0);
+    assert_int_equal(c10d_encode_request(&asks,
+                                         &(struct c10d_request){ .op = C10D_ADD,
+                                                                 .key = span_str("/n"),
+                                                                 .number = 1 },
+                                         NULL),
+                     0);
+    begin(&b);
+    for (struct failing f = failing_first(); failing_next(&f);) {
+        const struct relay_opts relay = { .host = "127.0.0.1",
+                                          .port = store_server_port(b.server),
+                                          .auth = b.auth };
+        const int fd = come(&b);
+        struct muster_error err;
+        uint8_t answer[8];
+        int next;
+
+        say(&b, fd, buf_span(&asks));
+        (void)take(&b, fd, answer, 8);
+        (void)close(fd);
+        mem_fail_from(0);
+        next = come(&b);
+        greet(&b, next);
+        n = add(&b, next);
+        assert_true(n > 0);
+        (void)close(next);
+        relay_close(b.relay, NULL, NULL); /* The next try makes all of it anew. */
+        until_there_are(&b, 0);
+        assert_int_equal(relay_open(&b.loop, &relay, &b.relay, &err), 0);
+    }
+    assert_true(n > 10); /* There was more than one thing to fail. */
+    buf_fini(&asks);
+    end(&b);
+}
+
 /* ---- Frames that make no sense ---- */
 
 struct link {
@@ -362,6 +411,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(connections_of_their_own),
         cmocka_unit_test(one_that_does_not_read),
+        cmocka_unit_test(without_memory),
         cmocka_unit_test(no_sense),
     };
 
