@@ -246,6 +246,7 @@ def test_status_says_the_same(job, at):
     assert ours == theirs
 
 
+@pytest.mark.skipif(bool(os.environ.get("MUSTER_BUILD")), reason="the bench's own memory is not what is looked at")
 def test_a_large_jobs_status_is_kept_until_something_changes():
     bench = subprocess.Popen([MUSTER.parent / "muster-bench", "watch", "--nodes", "600"], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, text=True)
