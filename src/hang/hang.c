@@ -17,7 +17,7 @@
 #define STACKS_MS     1500u /* for a sample of stacks */
 #define FULL_MS       1500u /* for the stacks that are reported, */
 #define FULL_LEAST_MS 1000u /* or less if finding the hang took long */
-#define TELL_MS       1500u /* so long after TIME everything must have been reported */
+#define TELL_MS       1300u /* so long after TIME everything must have been reported */
 #define TRAVEL_MS     500u
 #define RESUME_MS     300u /* for a rank that was held to run on */
 
@@ -380,7 +380,7 @@ static void hang_on_timer(uv_timer_t *timer)
     if (h->judge.stage == HANG_LOOK && h->judge.due_ms > now)
         uv_timer_set_repeat(timer, MIN_OF(LOOK_MS, MAX_OF(h->judge.due_ms - now, 20u)));
     else
-        uv_timer_set_repeat(timer, MIN_OF(LOOK_MS, MAX_OF(h->opts.time_ms / 10, 20u)));
+        uv_timer_set_repeat(timer, MIN_OF(LOOK_MS, MAX_OF(h->opts.time_ms / 16, 20u)));
 }
 
 /* --- open and close --------------------------------------------------------------- */
@@ -414,7 +414,7 @@ int hang_channel(struct hang *h, struct channel *channel)
 
 void hang_begin(struct hang *h)
 {
-    const uint64_t now = clock_mono_ms(), ms = MIN_OF(LOOK_MS, h->opts.time_ms / 10);
+    const uint64_t now = clock_mono_ms(), ms = MIN_OF(LOOK_MS, h->opts.time_ms / 16);
 
     h->on = true;
     h->generation++;
