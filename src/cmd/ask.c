@@ -191,9 +191,7 @@ static int parse(const struct ask_command *cmd, struct ask_args *a, int argc,
         else if (c == 'h')
             a->help = true;
         else if (c == ':' || c == '?')
-            rc = err_set(
-                err, MUSTER_EINVAL, "%s: %s; see `%s --help`", argv[optind - 1],
-                c == ':' ? "needs a value" : "there is no such option", cmd->prog);
+            rc = cmd_bad_option(c, argv[optind - 1], cmd->options, cmd->prog, err);
         else
             rc = cmd->option(a, c, optarg, err);
         if (rc != 0)

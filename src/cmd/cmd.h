@@ -3,6 +3,7 @@
 #ifndef CMD_CMD_H
 #define CMD_CMD_H
 
+#include <getopt.h>
 #include <stdbool.h>
 
 #include "muster/error.h"
@@ -29,5 +30,10 @@ int cmd_man(void); /* prints the manual page of run */
  * text), then "<prog>: error: <first line>", so that the last line says what is wrong.
  */
 void cmd_error(const char *prog, const struct muster_error *err);
+
+/* What getopt_long() did not take: c is what it returned (':' or '?'), word what it had
+ * before it. Returns MUSTER_EINVAL with the option that was most likely meant. */
+int cmd_bad_option(int c, const char *word, const struct option *options,
+                   const char *prog, struct muster_error *err);
 
 #endif

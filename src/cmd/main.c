@@ -7,6 +7,7 @@
 #include "cmd/cmd.h"
 
 #include "base/buf.h"
+#include "base/err.h"
 #include "base/escape.h"
 
 const struct command commands[] = {
@@ -62,6 +63,30 @@ void cmd_error(const char *prog, const struct muster_error *err)
         p += n;
     }
     fprintf(stderr, "%s: error: %.*s\n", prog, (int)first, text);
+}
+
+int cmd_bad_option(int c, const char *word, const struct option *options,
+                   const char *prog, struct muster_error *err)
+{
+    const char *name = word + strspn(word, "-");
+    const struct span meant = span_of(name, strcspn(name, "="));
+    struct nearest near = { 0 };
+
+    for (const struct option *o = options; o->name; o++)
+        nearest_try(&near, meant, o->name);
+    if (c == ':')
+        return err_set(err, MUSTER_EINVAL, "%s: needs a value; see `%s --help`", word,
+                       prog);
+    if (near.word && near.distance == 0)
+        return err_set(err, MUSTER_EINVAL, "--%s: takes no value; see `%s --help`",
+                       near.word, prog);
+    if (near.word)
+        return err_set(
+            err, MUSTER_EINVAL,
+            "%s: there is no such option; did you mean --%s? See `%s --help`", word,
+            near.word, prog);
+    return err_set(err, MUSTER_EINVAL, "%s: there is no such option; see `%s --help`",
+                   word, prog);
 }
 
 int cmd_help(int argc, char **argv)

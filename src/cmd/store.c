@@ -157,9 +157,7 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
         else if (c == 'h')
             rc = 1;
         else
-            return err_set(err, MUSTER_EINVAL, "%s: %s; see `muster store --help`",
-                           argv[optind - 1],
-                           c == ':' ? "needs a value" : "there is no such option");
+            return cmd_bad_option(c, argv[optind - 1], options, PROG, err);
     }
     if (rc == 0 && optind < argc)
         return err_set(err, MUSTER_EINVAL,

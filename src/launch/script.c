@@ -49,6 +49,21 @@ static bool is_for_both(struct span rest)
     return rest.n > 0 && (rest.p[0] == '\'' || rest.p[0] == '"');
 }
 
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+
+    return n > m && strcmp(text + n - m, end) == 0;
+}
+
+static int other_language(const char *path, struct span name, struct muster_error *err)
+{
+    return err_set(err, MUSTER_EINVAL,
+                   "%s is a script for %.*s, and Python was to run it\n"
+                   "Give --no-python to have it run as it is.",
+                   path, (int)name.n, (const char *)name.p);
+}
+
 static int check_kind(const char *path, struct span begin, struct muster_error *err)
 {
     const uint8_t *newline = begin.n ? memchr(begin.p, '\n', begin.n) : NULL;
@@ -60,16 +75,12 @@ static int check_kind(const char *path, struct span begin, struct muster_error *
                        "%s is a compiled program, and Python was to run it\n"
                        "Give --no-python to have it run as it is.",
                        path);
-    if (begin.n < 3 || memcmp(begin.p, "#!", 2) != 0 ||
-        is_for_both(span_of(begin.p + used, begin.n - used)))
+    if (begin.n < 3 || memcmp(begin.p, "#!", 2) != 0)
+        return ends_with(path, ".sh") ? other_language(path, span_str("sh"), err) : 0;
+    if (is_for_both(span_of(begin.p + used, begin.n - used)))
         return 0;
     const struct span name = interpreter(span_of(begin.p + 2, first - 2));
-    if (!is_other_language(name))
-        return 0;
-    return err_set(err, MUSTER_EINVAL,
-                   "%s is a script for %.*s, and Python was to run it\n"
-                   "Give --no-python to have it run as it is.",
-                   path, (int)name.n, (const char *)name.p);
+    return is_other_language(name) ? other_language(path, name, err) : 0;
 }
 
 static int unreadable(const char *path, struct muster_error *err)
@@ -84,7 +95,6 @@ static int unreadable(const char *path, struct muster_error *err)
 
 int script_check(const struct launch_config *c, struct muster_error *err)
 {
-    const size_t n = strlen(c->script);
     uint8_t begin[256];
     struct stat st;
 
@@ -101,7 +111,7 @@ int script_check(const struct launch_config *c, struct muster_error *err)
     const ssize_t got = read(fd, begin, sizeof begin);
 
     close(fd);
-    if (got <= 0 || (n > 3 && strcmp(c->script + n - 3, ".py") == 0))
+    if (got <= 0 || ends_with(c->script, ".py"))
         return 0;
     return check_kind(c->script, span_of(begin, (size_t)got), err);
 }

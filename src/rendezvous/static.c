@@ -222,10 +222,12 @@ static int serve(struct static_handler *f, struct muster_error *err)
     opts.trace = f->trace;
     rc = store_server_open(f->shell.base.loop, &opts, &f->server, err);
     if (rc < 0) {
-        (void)err_wrap(err,
-                       "The server socket has failed to listen on any local network "
-                       "address. port: %d",
-                       (int)f->at.port);
+        if (rc != MUSTER_EINUSE) /* That one has torch's words already. */
+            (void)err_wrap(
+                err,
+                "The server socket has failed to listen on any local network "
+                "address. port: %d",
+                (int)f->at.port);
         return rc;
     }
     f->at.port = store_server_port(f->server);

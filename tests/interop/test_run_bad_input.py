@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 import stores
-from run_job import MUSTER, Job, environment, free_port, until_gone
+from run_job import MUSTER, VENV, Job, environment, free_port, until_gone
 
 # Even root may not read and write everything any more.
 HUMBLE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
@@ -85,6 +85,18 @@ def test_missing_script(tmp_path):
     assert code == 1 and "exitcode  : 2" in text, text
     assert "the script 'nope.py' cannot be read: No such file or directory" in text, text
     assert f"The workers look for it from {tmp_path}" in text, text
+
+
+def test_scripts_of_a_shell(tmp_path):
+    """Told before anything starts, also without a #! line; a file of that name that begins as Python's do is run."""
+    python = {"PATH": f"{VENV}:{os.environ['PATH']}", "PYTHON_EXEC": str(VENV / "python3")}
+    for text in ("#!/bin/bash -e\necho hi there\n", "echo hi there\n"):
+        (tmp_path / "job.sh").write_text(text)
+        code, said = bad(tmp_path, "./job.sh", env=python)
+        assert code == 1 and "SyntaxError" not in said and "FAILED" not in said, said
+        assert re.search(r"error: \./job\.sh is a script for (ba)?sh, and Python was to run it$", last(said)), said
+    (tmp_path / "job.sh").write_text("#!/usr/bin/env python3\nprint('ran')\n")
+    assert bad(tmp_path, "job.sh", env=python) == (0, "ran\n")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives rights up")

@@ -155,6 +155,11 @@ def test_a_port_that_another_program_holds(tmp_path):
         last = job.text().splitlines()[-1]
         assert "timed out" not in last and f"127.0.0.1:{port}: address already in use" in last
         assert "This machine was to host the store of run 'x'" in last
+        with Job(tmp_path, "static", "--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={port}", "--no-python",
+                 "true") as job:
+            assert job.wait() == 1
+        last = job.text().splitlines()[-1]
+        assert last.count("failed to listen") == last.count(f":{port}: address already in use") == 1, last
 
 
 def test_a_second_agent_of_this_machine_is_no_trouble(tmp_path):

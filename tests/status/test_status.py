@@ -93,6 +93,7 @@ def test_bad_input_is_a_sentence(job):
         (["nosuchjob"], "no job nosuchjob of yours"),
         (["1234567890"], "no job 1234567890"),
         (["--nonsense"], "there is no such option"),
+        (["--jsno"], "--jsno: there is no such option; did you mean --json?"),
         (["a", "b"], "one job at a time"),
         (["--watch=x"], "give seconds"),
         (["--url", "nosuchjob"], "no job nosuchjob"),
