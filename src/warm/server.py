@@ -13,7 +13,7 @@
 #      goes on to the script as in any other process: __main__, sys.path[0], -m and
 #      tracebacks are its own work, and no frame of ours is below them.
 #
-# Descriptors: 3 the guard's socket (see src/process/guard_wire.h), 4 a pipe for lines to
+# Descriptors: 3 the guard's socket (see src/process/guard_wire.h), 4 a socket for lines to
 # the agent (see src/warm/core/warm_core.h), 5 the zip file.
 
 import os
@@ -380,19 +380,22 @@ def show_error(e):
 
 
 def import_one(name, optional):
-    """False: it is not there, and nobody has asked for it by name."""
+    """False: it is not there or fails, and nobody has asked for it by name."""
     import importlib
 
     try:
         importlib.import_module(name)
-    except SystemExit as e:
-        raise Refuse("the module %s calls sys.exit(%s)" % (name, e.code))
     except ImportError as e:
         if optional and (name != "torch" or e.name == "torch"):
             return False
         show_error(e)
         raise Refuse("the module %s does not import: %s" % (name, e))
     except BaseException as e:
+        if optional and name != "torch" and not isinstance(e, MemoryError):
+            tell("fails", name, "%s: %s" % (type(e).__name__, e))
+            return False
+        if isinstance(e, SystemExit):
+            raise Refuse("the module %s calls sys.exit(%s)" % (name, e.code))
         show_error(e)
         raise Refuse("the module %s: %s: %s" % (name, type(e).__name__, e))
     return True
@@ -730,20 +733,24 @@ def fresh_threading():
 
 
 class Learner:
-    """Notes what a worker imports, for --warm=auto: a finder that finds nothing."""
+    """Notes what a worker imports, for --warm=auto: a finder that finds nothing. Nobody
+    may be there to hear it, which must not end a worker that does not ignore SIGPIPE."""
 
     def __init__(self, fd):
-        self.fd = fd
-        os.set_blocking(fd, False)
-        self.names = {}
+        import _socket
+
+        self.socket = _socket.socket(fileno=fd)
+        self.flags = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL
+        self.names = set()
 
     def find_spec(self, name, path=None, target=None):
-        if name not in self.names and self.fd >= 0:
-            self.names[name] = True
+        if name not in self.names and self.socket is not None:
+            self.names.add(name)
             try:
-                os.write(self.fd, b"module " + name.encode() + b"\n")
+                self.socket.send(b"module " + name.encode() + b"\n", self.flags)
             except (OSError, UnicodeError):
-                self.fd = -1
+                self.socket.close()
+                self.socket = None
         return None
 
 

@@ -1,5 +1,5 @@
-/* warm.c - see warm.h. Callbacks of the guard and of the pipe feed warm_core; what it
- * says is done here. */
+/* warm.c - see warm.h. Callbacks of the guard and of the server's lines feed warm_core;
+ * what it says is done here. */
 #include "warm/warm.h"
 
 #include <errno.h>
@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "agent/core/worker_env.h"
@@ -14,6 +15,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "launch/core/options.h"
+#include "loop/blocking_call.h"
 #include "process/cgroup.h"
 #include "warm/core/warm_core.h"
 #include "warm/warm_cache.h"
@@ -22,17 +24,18 @@
 #define ANSWER_MS                                                                      \
     15000 /* A fork takes milliseconds; a server that was stopped never answers. */
 #define LINE_MAX_ 65536
+#define KEEP_MS   5000 /* without a new module: the worker is at work */
 
 struct warm {
     struct warm_opts opts;
     struct warm_core core;
     struct guard_service *service; /* NULL: none, or gone */
-    int pipe;                      /* -1: none */
+    int pipe;                      /* the server's lines; -1: none */
     uv_poll_t *poll;               /* on the heap: it outlives a server by a turn */
     struct buf lines;
-    uv_timer_t timer; /* while asked > 0 */
+    uv_timer_t timer; /* while asked > 0, or there is something to keep */
     int64_t asked;
-    bool learned; /* what was learned is kept already */
+    struct blocking_call *keeping; /* owned while it runs */
 };
 
 static void start_server(struct warm *w);
@@ -44,12 +47,41 @@ static void warm_log(const struct warm *w, const struct warm_text *t)
              "%s", t->text);
 }
 
+/* --- what --warm=auto has learned ------------------------------------------------- */
+
+static void on_kept(void *ctx, void *data)
+{
+    struct warm *w = ctx;
+
+    (void)data;
+    w->keeping = NULL;
+}
+
+/* In a thread, since a home directory may hang; the end of the job waits for it. */
+static void keep_learned(struct warm *w, bool wait)
+{
+    struct warm_kept *kept = NULL;
+
+    if (!w->core.changed || w->keeping)
+        return;
+    w->core.changed = false;
+    if (warm_cache_prepare(w->opts.config, w->opts.envp, &w->core, &kept) != 0)
+        return;
+    if (!wait && blocking_call_run(w->opts.loop, warm_cache_write, kept, MONO_NEVER,
+                                   on_kept, w, &w->keeping, NULL) == 0)
+        return;
+    warm_cache_write(kept);
+    mem_free(kept);
+}
+
 /* --- waiting for answers ---------------------------------------------------------- */
 
 static void warm_on_timer(uv_timer_t *timer)
 {
     struct warm *w = timer->data;
 
+    if (w->asked == 0)
+        keep_learned(w, false);
     if (w->asked == 0 || !w->service || w->core.phase != WARM_READY)
         return;
     note(
@@ -64,6 +96,8 @@ static void arm(struct warm *w)
 {
     if (w->asked > 0 && w->core.phase == WARM_READY)
         uv_timer_start(&w->timer, warm_on_timer, ANSWER_MS, 0);
+    else if (w->asked == 0 && w->core.changed)
+        uv_timer_start(&w->timer, warm_on_timer, KEEP_MS, 0);
     else
         uv_timer_stop(&w->timer);
 }
@@ -84,16 +118,6 @@ void warm_answered(struct warm *w, bool forked)
 
 /* --- lines of the server ---------------------------------------------------------- */
 
-/* A learned module that had to be left out has cost one start: forget it, so that it
- * does not cost the next. */
-static void keep_what_is_left(struct warm *w)
-{
-    if (w->core.unlearned && !w->core.learning &&
-        strcmp(w->opts.config->warm, "auto") == 0)
-        warm_cache_write(w->opts.config, w->opts.envp, &w->core.modules);
-    w->core.unlearned = false;
-}
-
 static void take_lines(struct warm *w)
 {
     for (;;) {
@@ -107,7 +131,6 @@ static void take_lines(struct warm *w)
         (void)warm_core_line(&w->core, span_of(data, (size_t)(end - data)), &text);
         buf_consume(&w->lines, (size_t)(end - data) + 1);
         warm_log(w, &text);
-        keep_what_is_left(w);
     }
     arm(w);
 }
@@ -331,7 +354,9 @@ static void start_server(struct warm *w)
     struct text_list argv = { 0 }, env = { 0 };
     int lines[2] = { -1, -1 };
     int program = -1;
-    int rc = pipe2(lines, O_CLOEXEC) == 0 ? 0 : MUSTER_EIO;
+    /* Not a pipe: workers write to it, too, and must not get a SIGPIPE. */
+    int rc =
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, lines) == 0 ? 0 : MUSTER_EIO;
 
     w->pipe = -1;
     if (rc == 0)
@@ -378,14 +403,6 @@ const struct guard_service *warm_service(const struct warm *w)
 
 /* --- open and close --------------------------------------------------------------- */
 
-void warm_learn(struct warm *w)
-{
-    if (!w || !w->core.learning || w->learned || w->core.had.count == 0)
-        return;
-    w->learned = true;
-    warm_cache_write(w->opts.config, w->opts.envp, &w->core.had);
-}
-
 int warm_open(const struct warm_opts *opts, struct warm **out, struct muster_error *err)
 {
     struct warm *w = mem_calloc(1, sizeof *w);
@@ -428,7 +445,11 @@ void warm_close(struct warm *w)
 {
     if (!w)
         return;
-    warm_learn(w);
+    if (w->pipe >= 0)
+        (void)read_pipe(w); /* what the workers imported last */
+    blocking_call_cancel(w->keeping);
+    w->keeping = NULL;
+    keep_learned(w, true);
     guard_service_forget(w->service);
     close_pipe(w);
     uv_close((uv_handle_t *)&w->timer, warm_on_timer_closed);

@@ -33,10 +33,6 @@ const struct guard_service *warm_service(const struct warm *w);
 void warm_asked(struct warm *w);
 void warm_answered(struct warm *w, bool forked);
 
-/* The workers of an attempt have been at work for a while, or have ended: keep what
- * they imported for --warm=auto. */
-void warm_learn(struct warm *w);
-
 /* Before the guard is stopped, which ends the interpreter. NULL is fine. */
 void warm_close(struct warm *w);
 

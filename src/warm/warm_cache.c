@@ -77,28 +77,54 @@ static void make_directories(char *dir)
     (void)mkdir(dir, 0700);
 }
 
-void warm_cache_write(const struct launch_config *c, char *const *envp,
-                      const struct text_list *names)
+/* One piece of memory, so that a thread that is late can be left alone with it. */
+struct warm_kept {
+    char dir[PATH_MAX], path[PATH_MAX], temp[PATH_MAX];
+    size_t size;
+    char text[];
+};
+
+int warm_cache_prepare(const struct launch_config *c, char *const *envp,
+                       const struct warm_core *core, struct warm_kept **out)
 {
     char *dir = directory(envp), *path = dir ? path_of(c, dir) : NULL;
-    char *temp = path ? mem_printf("%s.%ld", path, (long)getpid()) : NULL;
-    int fd = -1;
+    struct warm_kept *kept = NULL;
+    struct buf text;
+    int rc = dir ? MUSTER_ENOMEM : MUSTER_ENOENT;
 
-    if (temp) {
-        make_directories(dir);
-        fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    buf_init(&text, CACHE_MAX);
+    if (path && strlen(path) + 32 > PATH_MAX)
+        rc = MUSTER_ENOENT;
+    else if (path && warm_core_keep(core, &text) == 0)
+        kept = mem_calloc(1, sizeof *kept + buf_len(&text));
+    if (kept) {
+        (void)snprintf(kept->dir, sizeof kept->dir, "%s", dir);
+        (void)snprintf(kept->path, sizeof kept->path, "%s", path);
+        (void)snprintf(kept->temp, sizeof kept->temp, "%s.%ld", path, (long)getpid());
+        kept->size = buf_len(&text);
+        memcpy(kept->text, buf_data(&text), kept->size);
+        *out = kept;
+        rc = 0;
     }
-    bool good = fd >= 0;
-    for (size_t i = 0; good && i < names->count; i++)
-        good = dprintf(fd, "%s\n", names->items[i]) > 0;
-    if (fd >= 0) {
-        close(fd);
-        if (!good || rename(temp, path) < 0)
-            (void)unlink(temp);
-    }
-    mem_free(temp);
+    buf_fini(&text);
     mem_free(path);
     mem_free(dir);
+    return rc;
+}
+
+void warm_cache_write(void *data)
+{
+    struct warm_kept *kept = data;
+
+    make_directories(kept->dir);
+    const int fd =
+        open(kept->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return;
+    const bool good = write(fd, kept->text, kept->size) == (ssize_t)kept->size;
+    close(fd);
+    if (!good || rename(kept->temp, kept->path) < 0)
+        (void)unlink(kept->temp);
 }
 
 char *warm_cache_files(const struct launch_config *c, char *const *envp)

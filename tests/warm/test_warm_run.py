@@ -346,6 +346,55 @@ def test_auto_learns_what_the_script_imports(tmp_path):
     assert "HAD False" in first and "HAD True" in second and ORDINARY not in second, first + second
 
 
+def test_auto_goes_on_learning(tmp_path):
+    """A script may change. What it imports and the interpreter cannot (it raises, or ends the process) is left out for good,
+    and costs none of the later starts anything."""
+    (tmp_path / "w.py").write_text(
+        "import sys\nprint('HAD', 'good' in sys.modules, 'more' in sys.modules, flush=True)\nimport good\n"
+        "try: import broken\nexcept ValueError: pass\nsys.mine = 1\nimport hard\nif len(sys.argv) > 1: import more\n")
+    for name, source in (("good", ""), ("more", ""), ("broken", "raise ValueError('x')"),
+                         ("hard", "import os, sys\nif not hasattr(sys, 'mine'): os._exit(5)")):
+        (tmp_path / f"{name}.py").write_text(source)
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHON_EXEC": os.path.realpath(VENV / "python")}  # without torch
+    said = []
+    for words in ((), (), (), ("x",), ("x",)):
+        code, text = run(tmp_path, "--warm=auto", "w.py", *words, env=env)
+        assert code == 0 and ORDINARY not in text, text
+        said.append(text)
+    assert "HAD False False" in said[0]
+    assert "the module broken does not import (ValueError: x); it is left out" in said[1], said[1]
+    assert "exit code 5 while it imported hard" in said[1], said[1]
+    assert said[2:] == ["HAD True False\n", "HAD True False\n", "HAD True True\n"]
+
+
+def test_what_was_learned_survives_a_killed_agent(tmp_path):
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "w.py").write_text("import mine, time\nprint('UP', flush=True)\ntime.sleep(1000)\n")
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHON_EXEC": os.path.realpath(VENV / "python")}
+    with Job(tmp_path, "m", "--warm=auto", "w.py", env=env) as agent:
+        by = clock() + 60
+        while not any("mine" in p.read_text().split() for p in (tmp_path / "cache").glob("muster/warm-*") if not p.suffix):
+            assert clock() < by and agent.process.poll() is None, agent.text()
+            time.sleep(0.05)
+        agent.process.kill()
+        agent.wait()
+
+
+def test_a_learner_without_a_listener_does_no_harm(tmp_path):
+    """The interpreter is gone, the worker imports on, and SIGPIPE is not ignored."""
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "w.py").write_text(
+        "import os, signal, time\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\nprint('UP', flush=True)\n"
+        "while not os.path.exists('go'): time.sleep(0.01)\nimport mine, wave, smtplib\nprint('RAN', flush=True)\n")
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHON_EXEC": os.path.realpath(VENV / "python")}
+    with Job(tmp_path, "m", "--warm=auto", "w.py", env=env) as agent:
+        agent.until("UP")
+        os.kill(server_of(agent.pid), signal.SIGKILL)
+        agent.until("another one takes its place")
+        (tmp_path / "go").touch()
+        assert agent.wait() == 0 and "RAN" in agent.text(), agent.text()
+
+
 # --- kills --------------------------------------------------------------------------------
 
 SLOW = """

@@ -50,6 +50,14 @@ static bool has(const struct text_list *l, struct span name)
     return false;
 }
 
+static bool is_usual(struct span name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(usual); i++)
+        if (span_eq(span_str(usual[i]), name))
+            return true;
+    return false;
+}
+
 static int add(struct text_list *l, struct span name)
 {
     return has(l, name) ? 0 : text_list_add(l, (const char *)name.p, name.n);
@@ -94,6 +102,7 @@ void warm_core_fini(struct warm_core *w)
 {
     text_list_fini(&w->modules);
     text_list_fini(&w->had);
+    text_list_fini(&w->never);
 }
 
 int warm_core_learned(struct warm_core *w, struct span text)
@@ -103,14 +112,29 @@ int warm_core_learned(struct warm_core *w, struct span text)
     for (size_t at = 0; rc == 0 && at < text.n;) {
         const uint8_t *end = memchr(text.p + at, '\n', text.n - at);
         const size_t n = end ? (size_t)(end - text.p) - at : text.n - at;
-        const struct span name = span_of(text.p + at, n);
+        const bool never = n > 0 && text.p[at] == '!';
+        const struct span name = span_of(text.p + at + never, n - never);
+        struct text_list *to = never ? &w->never : &w->modules;
 
-        if (warm_is_module(name) && w->modules.count < LEARNED_MAX)
-            rc = add(&w->modules, name);
-        w->learning = false;
+        if (warm_is_module(name) && to->count < LEARNED_MAX)
+            rc = add(to, name);
         at += n + 1;
     }
     return rc;
+}
+
+int warm_core_keep(const struct warm_core *w, struct buf *out)
+{
+    const struct {
+        const struct text_list *list;
+        const char *mark;
+    } parts[] = { { &w->modules, "" }, { &w->had, "" }, { &w->never, "!" } };
+
+    for (size_t k = 0; k < ARRAY_LEN(parts); k++)
+        for (size_t i = 0; i < parts[k].list->count; i++)
+            if (!is_usual(span_str(parts[k].list->items[i])))
+                (void)buf_printf(out, "%s%s\n", parts[k].mark, parts[k].list->items[i]);
+    return buf_error(out);
 }
 
 /* --- lines ------------------------------------------------------------------------ */
@@ -175,20 +199,47 @@ static void leave_out(struct warm_core *w, struct span name)
     }
 }
 
-static void on_left_out(struct warm_core *w, struct span rest, struct warm_text *out)
+/* What a script imports and a server cannot would cost each start of it something: of
+ * what was learned it is remembered. */
+static int forget(struct warm_core *w, struct span name)
+{
+    if (w->learning && !is_usual(name) && has(&w->modules, name)) {
+        if (add(&w->never, name))
+            return MUSTER_ENOMEM;
+        w->changed = true;
+    }
+    leave_out(w, name);
+    return 0;
+}
+
+static int on_left_out(struct warm_core *w, struct span rest, bool fails,
+                       struct warm_text *out)
 {
     const struct span name = next_word(&rest);
     char module[256], why[512];
 
     keep(module, sizeof module, name);
     keep(why, sizeof why, rest);
-    leave_out(w, name);
-    w->unlearned = w->optional;
     out->level = WARM_WARN;
     (void)snprintf(out->text, sizeof out->text,
-                   "--warm: importing %s leaves %s behind, which workers must not "
-                   "inherit; it is left out",
+                   fails ? "--warm: the module %s does not import (%s); it is left out"
+                         : "--warm: importing %s leaves %s behind, which workers must "
+                           "not inherit; it is left out",
                    module, why);
+    return forget(w, name);
+}
+
+/* A worker has imported it, and would have found it if we had. */
+static int on_module(struct warm_core *w, struct span name)
+{
+    if (!w->learning || !warm_is_module(name) || has(&w->modules, name) ||
+        has(&w->never, name) || has(&w->had, name) ||
+        w->modules.count + w->had.count >= LEARNED_MAX)
+        return 0;
+    if (text_list_add(&w->had, (const char *)name.p, name.n))
+        return MUSTER_ENOMEM;
+    w->changed = true;
+    return 0;
 }
 
 static void on_stale(struct warm_core *w, struct span rest, const char *what,
@@ -216,7 +267,9 @@ int warm_core_line(struct warm_core *w, struct span line, struct warm_text *out)
     } else if (span_eq(kind, span_str("ready"))) {
         on_ready(w, rest, out);
     } else if (span_eq(kind, span_str("left-out"))) {
-        on_left_out(w, rest, out);
+        return on_left_out(w, rest, false, out);
+    } else if (span_eq(kind, span_str("fails"))) {
+        return on_left_out(w, rest, true, out);
     } else if (span_eq(kind, span_str("failed"))) {
         (void)snprintf(w->reason, sizeof w->reason, "%s", why);
     } else if (span_eq(kind, span_str("refused"))) {
@@ -227,9 +280,8 @@ int warm_core_line(struct warm_core *w, struct span line, struct warm_text *out)
         on_stale(w, rest, "a file that was imported has changed", out);
     } else if (span_eq(kind, span_str("grown"))) {
         on_stale(w, rest, "the warm interpreter has grown (KB)", out);
-    } else if (span_eq(kind, span_str("module")) && w->learning &&
-               warm_is_module(rest) && w->had.count < LEARNED_MAX) {
-        return add(&w->had, rest);
+    } else if (span_eq(kind, span_str("module"))) {
+        return on_module(w, rest);
     }
     return 0;
 }
@@ -272,6 +324,15 @@ static bool was_killed(const struct warm_core *w, int status, int errnum)
            number == SIGHUP;
 }
 
+/* A module that was learned and ends the interpreter: the next one does without. */
+static bool without_culprit(struct warm_core *w, int errnum)
+{
+    const struct span name = span_str(w->importing);
+
+    return w->learning && !errnum && !w->reason[0] && name.n > 0 && !is_usual(name) &&
+           has(&w->modules, name) && forget(w, name) == 0;
+}
+
 bool warm_core_exited(struct warm_core *w, int status, int errnum,
                       struct warm_text *out)
 {
@@ -280,9 +341,11 @@ bool warm_core_exited(struct warm_core *w, int status, int errnum,
 
     describe(w, status, errnum, how, sizeof how);
     w->deaths += was_ready ? 1 : DEATH_EARLY;
-    w->phase = (was_ready || was_killed(w, status, errnum)) && w->deaths < DEATHS_MAX
-                   ? WARM_IMPORTING
-                   : WARM_GIVEN_UP;
+    w->phase =
+        (was_ready || was_killed(w, status, errnum) || without_culprit(w, errnum)) &&
+                w->deaths < DEATHS_MAX
+            ? WARM_IMPORTING
+            : WARM_GIVEN_UP;
     (void)snprintf(
         out->text, sizeof out->text,
         w->phase == WARM_IMPORTING

@@ -5,6 +5,7 @@
  *     importing NAME          before each module
  *     ready MS KB MODULES     workers can be forked from now on
  *     left-out NAME WHY       importing it left WHY behind; it begins again without it
+ *     fails NAME WHY          it does not import, and nobody named it; it goes on
  *     failed WHY              it will never be ready; it exits
  *     refused WHY             this worker was not forked
  *     stale FILE, grown KB    it is out of date, or too large; it begins again
@@ -13,6 +14,7 @@
 #define WARM_CORE_WARM_CORE_H
 
 #include "base/base.h"
+#include "base/buf.h"
 #include "launch/core/config.h"
 
 enum warm_phase {
@@ -24,13 +26,14 @@ enum warm_phase {
 struct warm_core {
     struct text_list modules; /* owned: what the next server imports */
     bool optional;            /* nobody named them */
-    bool learning;            /* --warm=auto, and nothing known of this script */
-    bool unlearned;           /* something that was learned had to be left out */
+    bool learning;            /* --warm=auto */
+    bool changed;             /* there is something new to keep for the next start */
     enum warm_phase phase;
     char importing[256];  /* the module that is being imported; "" none */
     char reason[1024];    /* why the server is about to exit; "" it did not say */
     unsigned deaths;      /* in a row, without a worker in between */
-    struct text_list had; /* owned: what a worker has imported */
+    struct text_list had; /* owned: what a worker has imported besides (--warm=auto) */
+    struct text_list never; /* owned: what this script imports and a server must not */
 };
 
 enum warm_log_level { WARM_QUIET, WARM_INFO, WARM_WARN };
@@ -46,9 +49,13 @@ struct warm_text {
 int warm_core_init(struct warm_core *w, const char *value, struct muster_error *err);
 void warm_core_fini(struct warm_core *w);
 
-/* For --warm=auto: what was learned before, one name a line. Anything else than names
- * is skipped. */
+/* For --warm=auto: what was learned before, one name a line; with a ! in front of it, a
+ * module that a server must not import. Anything else is skipped. */
 int warm_core_learned(struct warm_core *w, struct span text);
+
+/* What warm_core_learned shall be given at the next start. Whoever has kept it clears
+ * changed. */
+int warm_core_keep(const struct warm_core *w, struct buf *out);
 
 /* A line without its end. 0 or MUSTER_ENOMEM; a line that means nothing is ignored. */
 int warm_core_line(struct warm_core *w, struct span line, struct warm_text *out);

@@ -181,6 +181,17 @@ static void one_that_keeps_dying(void **state)
     warm_core_fini(&w);
 }
 
+static void assert_kept(const struct warm_core *w, const char *want)
+{
+    struct buf b;
+
+    buf_init(&b, 1000);
+    assert_int_equal(warm_core_keep(w, &b), 0);
+    assert_int_equal(buf_u8(&b, 0), 0);
+    assert_string_equal((const char *)buf_data(&b), want);
+    buf_fini(&b);
+}
+
 static void learns(void **state)
 {
     struct warm_text text;
@@ -192,11 +203,49 @@ static void learns(void **state)
     (void)line(&w, "module numpy", &text);
     (void)line(&w, "module ../../etc", &text);
     assert_int_equal(w.had.count, 1);
+    assert_true(w.changed);
+    warm_core_fini(&w);
+
+    /* At the next start it is known, and what is new is added to it. */
+    assert_int_equal(warm_core_init(&w, "auto", NULL), 0);
     assert_int_equal(warm_core_learned(&w, span_str("")), 0);
-    assert_true(w.learning);
-    assert_int_equal(warm_core_learned(&w, span_str("numpy\n../x\n\ntorch\nlast")), 0);
-    assert_false(w.learning);
+    assert_int_equal(
+        warm_core_learned(&w, span_str("numpy\n../x\n\ntorch\n!rich\n!\n!-\nlast")), 0);
     assert_int_equal(w.modules.count, usual + 2);
+    (void)line(&w, "module numpy", &text);
+    (void)line(&w, "module rich", &text);
+    (void)line(&w, "module torch", &text);
+    assert_false(w.changed);
+    (void)line(&w, "module new", &text);
+    assert_true(w.changed);
+    assert_kept(&w, "numpy\nlast\nnew\n!rich\n");
+    warm_core_fini(&w);
+}
+
+/* What was learned and cannot be imported is not tried again; what the user or we
+ * ourselves chose is. */
+static void forgets(void **state)
+{
+    struct warm_text text;
+    struct warm_core w;
+    (void)state;
+    assert_int_equal(warm_core_init(&w, "auto", NULL), 0);
+    assert_int_equal(warm_core_learned(&w, span_str("a\nb\nc\nd")), 0);
+    assert_int_equal(line(&w, "left-out a an open socket", &text), WARM_WARN);
+    assert_int_equal(line(&w, "fails b ValueError: x", &text), WARM_WARN);
+    assert_string_equal(text.text,
+                        "--warm: the module b does not import (ValueError: x);"
+                        " it is left out");
+    (void)line(&w, "fails torch._dynamo OSError: x", &text);
+    (void)line(&w, "fails unknown ValueError: x", &text);
+    (void)line(&w, "importing c", &text);
+    assert_true(warm_core_exited(&w, SIGSEGV, 0, &text));
+    assert_kept(&w, "d\n!a\n!b\n!c\n");
+    (void)line(&w, "importing d", &text);
+    assert_true(warm_core_exited(&w, SIGKILL, 0, &text)); /* by somebody else */
+    assert_kept(&w, "d\n!a\n!b\n!c\n");
+    (void)line(&w, "importing torch", &text);
+    assert_false(warm_core_exited(&w, SIGSEGV, 0, &text));
     warm_core_fini(&w);
 }
 
@@ -231,6 +280,7 @@ int main(void)
         cmocka_unit_test(modules_are_left_out),
         cmocka_unit_test(one_that_keeps_dying),
         cmocka_unit_test(learns),
+        cmocka_unit_test(forgets),
         cmocka_unit_test(texts),
     };
 
