@@ -217,7 +217,37 @@ class System:
             return False
         return read(c.c_int(os.getpid()), local, one, remote, one, none) == 1
 
-    def set_title(self, name, argv, environ):
+    def place(self, argv, environ):
+        """The words and variables one behind the other, as a new process has them, for
+        good. Where they begin, where the variables do, and where they end."""
+        c = self.ctypes
+        line = b"".join(a + b"\0" for a in argv)
+        text = line + b"".join(e + b"\0" for e in environ)
+        at = self.allocate(len(text))
+        c.memmove(at, text, len(text))
+        return at, at + len(line), at + len(text)
+
+    def allocate(self, size):
+        self.py.malloc.restype = self.ctypes.c_void_p
+        at = self.py.malloc(self.ctypes.c_size_t(size or 1))
+        if not at:
+            raise MemoryError()
+        return at
+
+    def set_environ(self, at, environ):
+        """C's variable of that name. Its first is behind the last word of the command
+        line: libraries that change what ps shows look for it there."""
+        c = self.ctypes
+        pointers = []
+        for entry in environ:
+            pointers.append(at)
+            at += len(entry) + 1
+        table = (c.c_void_p * (len(pointers) + 1))(*pointers)
+        kept = self.allocate(c.sizeof(table))
+        c.memmove(kept, table, c.sizeof(table))
+        c.c_void_p.in_dll(self.py, "environ").value = kept
+
+    def set_title(self, name, place):
         """What ps and /proc/PID/environ show. The kernel may not be able to."""
         c = self.ctypes
         self.py.prctl(PR_SET_NAME, c.c_char_p(name[:15]), 0, 0, 0)
@@ -226,17 +256,11 @@ class System:
                 int(x) if x.lstrip(b"-").isdigit() else 0
                 for x in f.read().rpartition(b") ")[2].split()
             ]
-        line = b"".join(a + b"\0" for a in argv)
-        text = line + b"".join(e + b"\0" for e in environ)
-        self.py.malloc.restype = c.c_void_p
-        at = self.py.malloc(c.c_size_t(len(text) or 1))  # for good
-        if not at:
-            return
-        c.memmove(at, text, len(text))
+        words, variables, end = place
         self.py.sbrk.restype = c.c_void_p
         fields = [stat[i - 1] for i in (26, 27, 45, 46, 47)]
         fields += [self.py.sbrk(c.c_long(0)), stat[28 - 1]]
-        fields += [at, at + len(line), at + len(line), at + len(text), 0]
+        fields += [words, variables, variables, end, 0]
         self.map = (c.c_uint64 * 13)(*(fields + [0xFFFFFFFF << 32]))
         self.py.prctl(PR_SET_MM, PR_SET_MM_MAP, self.map, c.c_ulong(104), 0)
 
@@ -631,26 +655,26 @@ def reopen_streams():
         text.mode = "r" if fd == 0 else "w"
 
 
-def new_environment(given, envp):
-    """os.environ, and C's, as the worker was given them, with what a wrapper and imports
-    changed. Returns what ps is to show: all but the imports."""
+def environment_for(given, envp):
+    """The variables as the worker was given them, with what a wrapper changed."""
     environ = environment_of(envp)
     for key, value in given.wrapper.items():
         if value is None:
             environ.pop(key, None)
         else:
             environ[key] = value
-    for key in list(os.environb):
-        os.unsetenv(key)
+    return environ
+
+
+def new_environment(given, environ):
+    """os.environ, whose part in C is there already, and what the imports changed."""
     os.environb._data.clear()
-    for key, value in environ.items():
-        os.environb[key] = value
+    os.environb._data.update(environ)
     for key, value in given.imports.items():
         if value is None:
             os.environb.pop(key, None)
         else:
             os.environb[key] = value
-    return [k + b"=" + v for k, v in environ.items()]
 
 
 def set_threads():
@@ -787,9 +811,13 @@ def become_worker(system, given, guard, request, control, collect):
         os.dup2(request.fds[2 + fd], fd)
     if request.cwd is not None:
         os.chdir(request.cwd)
-    environ = new_environment(given, request.envp)
+    environ = environment_for(given, request.envp)
+    entries = [k + b"=" + v for k, v in environ.items()]
     shown = [system.argv0] + given.flags + request.argv[1:]
-    system.set_title(system.name, shown, environ)
+    place = system.place(shown, entries)
+    system.set_title(system.name, place)
+    system.set_environ(place[1], entries)
+    new_environment(given, environ)
     words = [os.fsdecode(a) for a in request.argv]
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[1:] = [os.fsdecode(a) for a in shown[1:]]
@@ -908,7 +936,7 @@ def second_stage():
     guard = os.getppid()
     system = System()
     shown = [b"muster-warm", os.fsencode(",".join(given.modules))]
-    system.set_title(b"muster-warm", shown, [])
+    system.set_title(b"muster-warm", system.place(shown, []))
     error = own_sitecustomize()
     serve(system, given, guard)
     return error

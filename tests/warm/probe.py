@@ -47,6 +47,16 @@ def threads():
     return out
 
 
+def first_variable():
+    """Where it is, seen from the end of the command line: setproctitle and others look for the words in front of it."""
+    import ctypes
+
+    with open("/proc/self/stat") as f:
+        arg_end, env_start = [int(n) for n in f.read().rpartition(") ")[2].split()[46:48]]
+    environ = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
+    return env_start - arg_end, environ[0] - arg_end
+
+
 main = sys.modules["__main__"]
 me = os.getpid()
 facts = {
@@ -59,6 +69,7 @@ facts = {
     "frames": frames(), "environ": dict(os.environ), "environ_order": list(os.environ),
     "proc_environ": open("/proc/self/environ").read().split("\0"),
     "c_environ": os.popen("env").read().splitlines(),
+    "first_variable": first_variable(),
     "cmdline": open("/proc/self/cmdline").read().split("\0"), "comm": open("/proc/self/comm").read(),
     "exe": os.readlink("/proc/self/exe"), "cwd": os.getcwd(), "umask": os.umask(os.umask(0)),
     "locale": locale.setlocale(locale.LC_ALL), "encoding": sys.getfilesystemencoding(),
