@@ -264,7 +264,17 @@ static void step(struct legacy_handler *o, struct legacy_event *ev)
     struct legacy_fx fx;
 
     ev->now = clock_now();
-    (void)legacy_step(o->core, ev, &fx); /* Out of memory is among the effects. */
+    if (legacy_step(o->core, ev, &fx) < 0) {
+        const struct legacy_event failed = { .kind = LEGACY_EV_REPLY,
+                                             .now = ev->now,
+                                             .code = MUSTER_ENOMEM,
+                                             .fatal = true,
+                                             .text = "out of memory" };
+        const int rc = legacy_step(o->core, &failed, &fx);
+
+        assert(rc == 0);
+        (void)rc;
+    }
     for (size_t i = 0; i < fx.count && !shell_ends(&o->shell); i++)
         legacy_perform(o, &fx.at[i]);
 }

@@ -10,7 +10,7 @@
 #include "base/buf.h"
 #include "base/rng.h"
 #include "etcd/legacy/core/document.h"
-#include "etcd/legacy/core/machine.h"
+#include "etcd/legacy/core/machine_int.h"
 
 /* ---- A model of etcd ---- */
 
@@ -243,12 +243,34 @@ static void effects(struct node *n, const struct legacy_fx *fx)
     }
 }
 
+/* Of everything that the machine knows, wherever it keeps it. */
+static uint64_t print_of(const struct legacy *l)
+{
+    const struct buf *const texts[] = { &l->text, &l->put, &l->path, &l->rank_path };
+    char *doc = l->doc.root ? json_dumps(l->doc.root, 0) : NULL;
+    struct legacy own = *l;
+    uint64_t print;
+
+    own.doc.root = NULL; /* The document and the texts are told by what is in them. */
+    own.text = own.put = own.path = own.rank_path = (struct buf){ 0 };
+    print = print_bytes(0, &own, sizeof own);
+    print = print_bytes(print, doc ? doc : "", doc ? strlen(doc) : 0);
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        print = print_bytes(print, buf_data(texts[i]), buf_len(texts[i]));
+        print = print_bytes(print, "|", 1);
+    }
+    free(doc);
+    return print;
+}
+
 static void feed(struct node *n, struct legacy_event ev)
 {
     struct legacy_fx fx;
+    int rc;
 
     ev.now = (struct now){ clock_ms, 0 };
-    assert_int_equal(legacy_step(n->l, &ev, &fx), 0);
+    TAKE_STEP(rc, legacy_step(n->l, &ev, &fx), print_of(n->l));
+    assert_int_equal(rc, 0);
     effects(n, &fx);
 }
 
@@ -552,6 +574,38 @@ static void chaos(void **state)
     }
 }
 
+/* The driver has no memory for what it was told: it tells of a failure instead, which
+ * needs none. A member asks again in a second, and is not deaf from then on. */
+static void a_member_without_memory(void **state)
+{
+    const struct legacy_event failed = { .kind = LEGACY_EV_REPLY,
+                                         .code = MUSTER_ENOMEM,
+                                         .fatal = true,
+                                         .text = "out of memory" };
+
+    (void)state;
+    reset(2);
+    start(0, 1, 2, 60000);
+    start(1, 1, 2, 60000);
+    run(12000);
+    assert_true(nodes[0].joined && nodes[1].joined);
+    while (!nodes[0].pending)
+        run(1);
+    nodes[0].pending = false;
+    feed(&nodes[0], failed);
+    kill_node(1);
+    nodes[1].joined = false;
+    run(20000);
+    assert_true(nodes[0].lost);
+    nodes[0].joined = false;
+    feed(&nodes[0], (struct legacy_event){ .kind = LEGACY_EV_JOIN });
+    assert_true(nodes[0].pending);
+    nodes[0].pending = false;
+    feed(&nodes[0], failed);
+    assert_int_equal(nodes[0].refused, MUSTER_ENOMEM);
+    end();
+}
+
 static void documents(void **state)
 {
     static const char *const bad[] = {
@@ -634,8 +688,12 @@ int main(void)
         cmocka_unit_test(leaving_while_closing),
         cmocka_unit_test(alone_for_too_long),
         cmocka_unit_test(chaos),
+        cmocka_unit_test(a_member_without_memory),
         cmocka_unit_test(documents),
         cmocka_unit_test(prefix),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+
+    step_starves = true;
+    return cmocka_run_group_tests_name("starved", tests, NULL, NULL) + failed;
 }

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "etcd/legacy/core/machine_int.h"
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -12,8 +13,8 @@
 
 void legacy_emit(struct legacy_fx *fx, const struct legacy_effect *e)
 {
-    if (fx->count < LEGACY_FX_MAX)
-        fx->at[fx->count++] = *e;
+    assert(fx->count < LEGACY_FX_MAX);
+    fx->at[fx->count++] = *e;
 }
 
 /* ---- Requests ---- */
@@ -213,51 +214,112 @@ static int on_close(struct legacy *l, struct legacy_fx *fx)
 
 /* ---- Step ---- */
 
-static void out_of_memory(struct legacy *l, struct legacy_fx *fx)
+/* What a step changes and has memory of its own. */
+static void fini_parts(struct legacy *l)
 {
-    const struct legacy_effect e = { .kind = LEGACY_FX_CLOSED,
-                                     .code = MUSTER_ENOMEM,
-                                     .text = "out of memory" };
+    legacy_doc_fini(&l->doc);
+    buf_fini(&l->text);
+    buf_fini(&l->put);
+    buf_fini(&l->path);
+    buf_fini(&l->rank_path);
+}
 
-    fx->count = 0;
-    interrupt(l, fx);
-    if (l->joining)
-        legacy_refuse(l, fx, MUSTER_ENOMEM, "out of memory");
-    if (l->close)
-        legacy_emit(fx, &e);
-    l->close = false;
+static int copy_buf(struct buf *to, const struct buf *from)
+{
+    buf_init(to, SIZE_MAX);
+    return buf_append_span(to, buf_span(from));
+}
+
+static int copy_parts(struct legacy *to, const struct legacy *from)
+{
+    to->doc.root = from->doc.root ? json_deep_copy(from->doc.root) : NULL;
+    int rc = from->doc.root && !to->doc.root ? MUSTER_ENOMEM : 0;
+
+    /* All of them, so that fini_parts() finds none that is another's. */
+    rc = copy_buf(&to->text, &from->text) < 0 ? MUSTER_ENOMEM : rc;
+    rc = copy_buf(&to->put, &from->put) < 0 ? MUSTER_ENOMEM : rc;
+    rc = copy_buf(&to->path, &from->path) < 0 ? MUSTER_ENOMEM : rc;
+    rc = copy_buf(&to->rank_path, &from->rank_path) < 0 ? MUSTER_ENOMEM : rc;
+    if (rc < 0)
+        fini_parts(to);
+    return rc;
+}
+
+static int on_reply(struct legacy *l, const struct legacy_event *ev,
+                    struct legacy_fx *fx)
+{
+    assert(l->requested);
+    l->requested = false;
+    legacy_heard(l, ev);
+    return legacy_on_reply(l, ev, fx);
+}
+
+/* An answer with something in it is all that needs memory, here and there on its way:
+ * if there is none, the machine becomes what it was before. */
+static int on_answer(struct legacy *l, const struct legacy_event *ev,
+                     struct legacy_fx *fx)
+{
+    struct legacy was = *l;
+    int rc = copy_parts(&was, l);
+
+    if (rc < 0)
+        return rc;
+    l->now = ev->now;
+    rc = on_reply(l, ev, fx);
+    if (rc < 0) {
+        fini_parts(l);
+        *l = was;
+        fx->count = 0;
+    } else {
+        fini_parts(&was);
+    }
+    return rc;
+}
+
+static int take(struct legacy *l, const struct legacy_event *ev, struct legacy_fx *fx)
+{
+    switch (ev->kind) {
+    case LEGACY_EV_JOIN:
+        return on_join(l, fx);
+    case LEGACY_EV_LEAVE:
+        on_leave(l, fx);
+        return 0;
+    case LEGACY_EV_CLOSE:
+        return on_close(l, fx);
+    case LEGACY_EV_REPLY:
+        return on_reply(l, ev, fx);
+    case LEGACY_EV_TIMER:
+        if (l->due_ms > ev->now.mono_ms)
+            return 0;
+        l->due_ms = MONO_NEVER;
+        return legacy_on_timer(l, fx);
+    }
+    return 0;
+}
+
+/* What holds between two steps. */
+static void check(const struct legacy *l)
+{
+    assert(!l->joining || !l->close);  /* A CLOSE refuses the JOIN under way, */
+    assert(!l->joining || !l->member); /* and a member's JOIN ends its membership. */
+    assert(!l->requested || l->due_ms == MONO_NEVER);
+    assert(l->requested || l->due_ms != MONO_NEVER || l->phase == LEGACY_PH_IDLE);
+    assert(l->requested || l->due_ms != MONO_NEVER || (!l->joining && !l->close));
 }
 
 int legacy_step(struct legacy *l, const struct legacy_event *ev, struct legacy_fx *fx)
 {
-    int rc = 0;
+    int rc;
 
     fx->count = 0;
-    l->now = ev->now;
-    switch (ev->kind) {
-    case LEGACY_EV_JOIN:
-        rc = on_join(l, fx);
-        break;
-    case LEGACY_EV_LEAVE:
-        on_leave(l, fx);
-        break;
-    case LEGACY_EV_CLOSE:
-        rc = on_close(l, fx);
-        break;
-    case LEGACY_EV_REPLY:
-        l->requested = false;
-        legacy_heard(l, ev);
-        rc = legacy_on_reply(l, ev, fx);
-        break;
-    case LEGACY_EV_TIMER:
-        if (l->due_ms <= ev->now.mono_ms) {
-            l->due_ms = MONO_NEVER;
-            rc = legacy_on_timer(l, fx);
-        }
-        break;
+    if (ev->kind == LEGACY_EV_REPLY && ev->code == 0) {
+        rc = on_answer(l, ev, fx);
+    } else {
+        l->now = ev->now;
+        rc = take(l, ev, fx);
+        assert(rc == 0);
     }
-    if (rc < 0)
-        out_of_memory(l, fx);
+    check(l);
     return rc;
 }
 
@@ -342,11 +404,7 @@ void legacy_free(struct legacy *l)
     mem_free(l->rdzv);
     mem_free(l->active);
     mem_free(l->counter);
-    legacy_doc_fini(&l->doc);
-    buf_fini(&l->text);
-    buf_fini(&l->put);
-    buf_fini(&l->path);
-    buf_fini(&l->rank_path);
+    fini_parts(l);
     mem_free(l);
 }
 

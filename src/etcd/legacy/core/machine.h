@@ -87,8 +87,9 @@ struct legacy_fx {
     size_t count;
 };
 
-/* 0 with the effects in fx (cleared first), or MUSTER_ENOMEM: then the JOIN or CLOSE
- * under way has failed, and fx says so. */
+/* 0 with the effects in fx (cleared first), or MUSTER_ENOMEM with nothing changed and
+ * no effects. Only a REPLY with code 0 needs memory: whoever has none for it tells
+ * instead that the request has failed. */
 int legacy_step(struct legacy *l, const struct legacy_event *ev, struct legacy_fx *fx);
 
 uint64_t legacy_deadline(const struct legacy *l); /* by mono_ms; MONO_NEVER */

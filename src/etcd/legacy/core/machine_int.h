@@ -1,5 +1,5 @@
 /* machine_int.h - what machine.c and its parts share: machine_phases.c (which step
- * follows which answer), machine_steps.c and machine_steps.c (the steps). */
+ * follows which answer) and machine_steps.c (the steps). */
 #ifndef ETCD_LEGACY_CORE_MACHINE_INT_H
 #define ETCD_LEGACY_CORE_MACHINE_INT_H
 

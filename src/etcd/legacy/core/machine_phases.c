@@ -1,7 +1,7 @@
 /* machine_phases.c - which step follows which answer: torch's state machine.
  *
  * Phases that read the document share take_doc(); then on_doc() decides by phase and
- * status. The steps themselves are in machine_steps.c and machine_steps.c. */
+ * status. The steps themselves are in machine_steps.c. */
 #include <stdio.h>
 
 #include "base/err.h"
@@ -104,7 +104,7 @@ static int on_failure(struct legacy *l, const struct legacy_event *ev,
             l->phase = LEGACY_PH_IDLE;
             return 0;
         }
-        if (ev->code != MUSTER_ENOENT)
+        if (ev->code != MUSTER_ENOENT && ev->code != MUSTER_ENOMEM)
             legacy_news(l, fx, RDZV_NEWS_BACKEND, text);
         legacy_pause(l, LEGACY_PH_MEMBER_DELAY, 1000);
     }
