@@ -26,10 +26,10 @@
 struct stream {
     struct captures *all;
     uv_poll_t poll;
-    int fd;        /* our end; -1: none */
+    int fd;        /* our end; open for as long as the handle is, see stream_end */
+    bool ended;    /* nobody has the other end any more */
     bool terminal; /* a pty's master */
     bool paused;   /* the console is slow */
-    bool open;     /* the poll handle is initialised */
     bool grown;    /* the pipe has the room for a flood */
     uint8_t *tail; /* owned; a ring of LAST_WORDS_BYTES, from the first byte on */
     size_t at, kept;
@@ -88,14 +88,12 @@ static void remember(struct stream *s, struct span bytes)
     s->kept = MIN_OF(s->kept + bytes.n, LAST_WORDS_BYTES);
 }
 
+/* The descriptor stays open: uv_close() forgets its number, too, and would forget
+ * whatever else has got that number by then. */
 static void stream_end(struct stream *s)
 {
-    if (s->fd < 0)
-        return;
-    if (s->open)
-        (void)uv_poll_stop(&s->poll);
-    (void)close(s->fd);
-    s->fd = -1;
+    s->ended = true;
+    (void)uv_poll_stop(&s->poll);
 }
 
 /* Most often nothing waits: straight from where it was read to the console. */
@@ -195,7 +193,7 @@ static void on_stream(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     read_on(s);
-    if (s->fd >= 0 && blocked(s->all)) {
+    if (!s->ended && blocked(s->all)) {
         s->paused = true;
         (void)uv_poll_stop(poll);
     }
@@ -210,11 +208,11 @@ static void drain_on(struct captures *c)
     for (size_t i = 0; i < c->count; i++) {
         struct stream *s = c->streams[i];
 
-        if (!s || s->fd < 0)
+        if (!s || s->ended)
             continue;
         while (!blocked(c) && stream_read(s))
             ;
-        more = more || (s->fd >= 0 && blocked(c));
+        more = more || (!s->ended && blocked(c));
     }
     if (more || (!console_empty(&c->console) && !c->console.broken))
         return; /* Once more when there is room. */
@@ -235,10 +233,10 @@ static void on_console_ready(void *ctx)
         struct stream *s = c->streams[c->turn];
 
         c->turn = (c->turn + 1) % c->count;
-        if (!s || !s->paused || s->fd < 0)
+        if (!s || !s->paused || s->ended)
             continue;
         read_on(s);
-        if (s->fd >= 0 && !blocked(c)) {
+        if (!s->ended && !blocked(c)) {
             s->paused = false;
             (void)uv_poll_start(&s->poll, UV_READABLE, on_stream);
         }
@@ -264,7 +262,7 @@ static void on_window(uv_signal_t *handle, int sig)
     if (ioctl(2, TIOCGWINSZ, &size) < 0)
         return;
     for (size_t i = 0; i < c->count; i++)
-        if (c->streams[i] && c->streams[i]->terminal && c->streams[i]->fd >= 0)
+        if (c->streams[i] && c->streams[i]->terminal && !c->streams[i]->ended)
             (void)ioctl(c->streams[i]->fd, TIOCSWINSZ, &size);
 }
 
@@ -385,7 +383,6 @@ void captures_worker(struct captures *c, size_t worker, int *out, int *err)
         mem_free(s);
         return;
     }
-    s->open = true;
     s->poll.data = s;
     c->handles++;
     (void)uv_poll_start(&s->poll, UV_READABLE, on_stream);
@@ -463,8 +460,8 @@ void captures_reset(struct captures *c)
         if (!s)
             continue;
         c->streams[i] = NULL;
-        stream_end(s);
         uv_close((uv_handle_t *)&s->poll, on_stream_closed);
+        (void)close(s->fd);
     }
 }
 
