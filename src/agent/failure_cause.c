@@ -157,7 +157,8 @@ static void take_words(const struct failure_words *f, struct record_entry *e)
 {
     const struct last_words *w = &f->words;
 
-    e->place = buf_span(&w->place);
+    if (e->cause == CAUSE_EXCEPTION) /* else one that it survived */
+        e->place = buf_span(&w->place);
     e->body = buf_span(&w->lines);
     if (f->path)
         e->path = span_str(f->path);
@@ -248,6 +249,13 @@ void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
         (void)buf_append_span(&f->text, buf_span(&f->words.text));
         if (w->code != -SIGABRT)
             (void)buf_printf(&f->text, " (and then %s)", agent_signal_name(-w->code));
+    } else if (w->code == -SIGABRT && f->words.aborts) {
+        e->cause = CAUSE_CRASH;
+        (void)buf_printf(&f->text, "crashed: %.*s (SIGABRT)",
+                         (int)buf_len(&f->words.text),
+                         (const char *)buf_data(&f->words.text));
+        if (w->dumped)
+            add_core_file(&f->text, w->pid);
     } else if (w->code < 0) {
         describe_signal(a, i, &f->text, e);
     } else if (buf_len(&f->words.text)) {

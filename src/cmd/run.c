@@ -14,6 +14,7 @@
 #include "logs/torch_locations.h"
 #include "process/find_python.h"
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -258,6 +259,7 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
     const int rc = agent_core_run(&opts, &r, err);
     if (rc != 0)
         return rc;
+    (void)signal(SIGPIPE, SIG_IGN); /* The exit code tells, if nobody reads. */
     switch (r.why) {
     case WHY_FAILURE:
         fputs(r.report ? r.report : "", stderr);

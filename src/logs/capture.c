@@ -29,6 +29,7 @@ struct stream {
     int fd;        /* our end; open for as long as the handle is, see stream_end */
     bool ended;    /* nobody has the other end any more */
     bool terminal; /* a pty's master */
+    bool both;     /* stdout, too */
     bool paused;   /* the console is slow */
     bool grown;    /* the pipe has the room for a flood */
     uint8_t *tail; /* owned; a ring of LAST_WORDS_BYTES, from the first byte on */
@@ -43,13 +44,14 @@ struct captures {
     size_t count;
     struct console console;
     bool opened;
-    size_t turn; /* of those who wait for the console, the next */
-    bool stuck;  /* the console's pipe took nothing more */
-    bool grown;  /* and has the room for a flood */
-    bool fifo;   /* stderr is a pipe */
-    bool out_is_terminal, err_is_terminal, same_terminal, piped; /* what 1 and 2 are */
-    uint8_t *chunk; /* owned; what is read lands here first */
-    uint8_t *flat;  /* owned; a ring laid out straight */
+    size_t turn;                 /* of those who wait for the console, the next */
+    bool stuck;                  /* the console's pipe took nothing more */
+    bool grown;                  /* and has the room for a flood */
+    bool fifo;                   /* stderr is a pipe */
+    bool err_is_terminal, piped; /* what 2 is */
+    bool one;                    /* 1 and 2 are the same terminal, pipe or socket */
+    uint8_t *chunk;              /* owned; what is read lands here first */
+    uint8_t *flat;               /* owned; a ring laid out straight */
     uv_signal_t winch;
     bool watches_size;
     struct defer defer;
@@ -177,7 +179,9 @@ static bool stream_read(struct stream *s)
     remember(s, span_of(c->chunk, (size_t)n));
     if (shown < 0)
         show(c, span_of(c->chunk, (size_t)n));
-    return true;
+    if (c->console.broken && s->both) /* `| head`: end a writer as it ever did. */
+        stream_end(s);
+    return s->fd >= 0;
 }
 
 static void read_on(struct stream *s)
@@ -320,9 +324,11 @@ static void look_at_console(struct captures *c)
     c->fifo = S_ISFIFO(err.st_mode);
     c->piped = S_ISFIFO(err.st_mode) || S_ISSOCK(err.st_mode);
     c->err_is_terminal = isatty(2);
-    c->out_is_terminal = isatty(1);
-    c->same_terminal = c->err_is_terminal && c->out_is_terminal &&
-                       fstat(1, &out) == 0 && out.st_rdev == err.st_rdev;
+    if (fstat(1, &out) < 0)
+        return;
+    c->one = c->err_is_terminal
+                 ? isatty(1) && out.st_rdev == err.st_rdev
+                 : c->piped && out.st_dev == err.st_dev && out.st_ino == err.st_ino;
 }
 
 int captures_open(uv_loop_t *loop, size_t workers, struct captures **out,
@@ -363,7 +369,7 @@ static bool open_console(struct captures *c)
 
 void captures_worker(struct captures *c, size_t worker, int *out, int *err)
 {
-    const bool both = c->same_terminal && *out == -1;
+    const bool both = c->one && *out == -1;
     struct stream *s;
     int end = -1;
 
@@ -374,6 +380,7 @@ void captures_worker(struct captures *c, size_t worker, int *out, int *err)
         return;
     s->all = c;
     s->terminal = c->err_is_terminal;
+    s->both = both;
     s->fd = s->terminal ? open_terminal(c, &end) : open_pipe(&end);
     if (s->fd < 0 || uv_poll_init(c->loop, &s->poll, s->fd) != 0) {
         if (s->fd >= 0) {
@@ -388,7 +395,7 @@ void captures_worker(struct captures *c, size_t worker, int *out, int *err)
     (void)uv_poll_start(&s->poll, UV_READABLE, on_stream);
     c->streams[worker] = s;
     *err = end;
-    if (both)
+    if (both) /* Else lines would overtake each other on two ways to one reader. */
         *out = fcntl(end, F_DUPFD_CLOEXEC, 3);
 }
 

@@ -2,8 +2,10 @@
  * of it remembered for the day the worker fails.
  *
  * What the worker sees stays as it was. Where our stderr is a terminal the worker gets
- * a terminal (one, for both streams, if both were ours); where it is a pipe or a
- * socket, a pipe; a file or /dev/null is inherited as it is, and nothing is in between.
+ * a terminal; where it is a pipe or a socket, a pipe; a file or /dev/null is inherited
+ * as it is, and nothing is in between. Where stdout and stderr are one and the same
+ * (a terminal, `2>&1 | tee`) they are one for the worker, so that its lines stay in
+ * the order in which it wrote them.
  * A worker that writes nothing costs a descriptor. */
 #ifndef LOGS_CAPTURE_H
 #define LOGS_CAPTURE_H

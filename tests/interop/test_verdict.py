@@ -219,6 +219,34 @@ def test_pipe_keeps_order_and_words(tmp_path, lines):
     assert "exited with code 5" in verdict(text) and "line 199999" in verdict(text)
 
 
+def test_one_pipe_for_both(tmp_path):
+    """`2>&1 | tee`: lines of both streams come in the order in which the worker wrote them, and a reader that goes away
+    ends the worker as it does without a launcher between."""
+    words = [str(MUSTER), "run", "--standalone", "--no-python", "sh", "-c"]
+    run = subprocess.run([*words, "i=0; while [ $i -lt 300 ]; do echo e$i >&2; echo o$i; i=$((i+1)); done; exit 5"], stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, env=environment(), cwd=tmp_path, text=True, timeout=60, check=False)
+    assert re.findall(r"^[eo]\d+$", run.stdout, re.M) == [f"{s}{i}" for i in range(300) for s in "eo"]
+    assert verdict(run.stdout).count("\n          ") == 4 and "  o299\n" in verdict(run.stdout), verdict(run.stdout)
+    with subprocess.Popen([*words, "exec yes"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(), cwd=tmp_path) as p:
+        assert p.stdout.readline() == b"y\n"
+        p.stdout.close()
+        assert p.wait(60) == 1
+
+
+def test_teed_lines_in_a_traceback(tmp_path):
+    """-t 1 >file 2>&1: what is shown of a worker's stdout is no part of its traceback, wherever it lands."""
+    script = tmp_path / "t.py"
+    script.write_text("import os, time\nprint('step: 1', flush=True)\n"
+                      "os.write(2, b'Traceback (most recent call last):\\n  File \"a.py\", line 6, in m\\n')\n"
+                      "by = time.monotonic() + 60\n"
+                      "while b':step: 1' not in open('j.out', 'rb').read() and time.monotonic() < by: time.sleep(0.01)\n"
+                      "os.write(2, b'ValueError: bad data\\n')\nos._exit(1)\n")
+    with Job(tmp_path, "j", "--standalone", "--log-dir=logs", "-t=1", script) as job:
+        assert job.wait() == 1
+        assert "line 6, in m\n[default0]:step: 1\nValueError" in job.text(), job.text()
+        assert re.match(r"muster: the job failed: rank 0 on \S+ \(local rank 0, pid \d+\): ValueError: bad data\n", verdict(job.text())), job.text()
+
+
 def test_tee_alone(tmp_path):
     """-t shows the words, keeps them in a file, and the verdict has them and the file's name."""
     run = subprocess.run([str(MUSTER), "run", "--standalone", "--log-dir=logs", "-t=3", "--no-python", "sh", "-c", "echo 'disk is full' >&2; exit 7"],

@@ -131,6 +131,14 @@ def test_core_file(tmp_path):
     assert re.search(rf"crashed: SIGSEGV .*; core: {re.escape(str(cores[0]))}\n", run.stderr), run.stderr
 
 
+def test_cxx_exception(tmp_path):
+    """What nobody caught is the cause; that the signal was SIGABRT comes after it."""
+    script = "echo \"terminate called after throwing an instance of 'std::runtime_error'\" >&2; echo '  what():  bad shard' >&2; kill -ABRT $$$$"
+    run = subprocess.run([str(MUSTER), "run", "--standalone", "--no-python", "sh", "-c", script], env=environment(), capture_output=True,
+                         text=True, timeout=60, cwd=tmp_path)
+    assert re.search(r"the job failed: .*: crashed: std::runtime_error: bad shard \(SIGABRT\)(; .*)?\n", run.stderr), run.stderr
+
+
 def test_shell_codes(tmp_path):
     """What a shell means by its exit code."""
     for code, says in ((127, "found no such command"), (126, "cannot be executed"), (137, "its command died of SIGKILL")):

@@ -73,7 +73,7 @@ def test_progress_bar(tmp_path):
         s.wait_for(f"\r{i:3}%|{'#' * (i // 20):5}|".encode())
         s.type(b"\n")
     assert s.end() == 1
-    last = s.out.decode().split("its last words on stderr:")[-1]
+    last = s.out.decode().split("its last words:")[-1]
     assert "100%|#####|" in last and " 80%" not in last, last
 
 

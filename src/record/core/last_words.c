@@ -45,8 +45,7 @@ static struct span as_seen(struct span line)
     return line;
 }
 
-/* "[rank3]: " or "[default3]:", as torch and torchrun put it before lines. Sets *rank,
- * or -1. */
+/* "[rank3]: ", as torch puts it before lines. Sets *rank, or -1. */
 static struct span without_mark(struct span line, int64_t *rank)
 {
     size_t i = 5;
@@ -62,6 +61,18 @@ static struct span without_mark(struct span line, int64_t *rank)
     *rank = n;
     i += 2;
     return skip(line, i < line.n && line.p[i] == ' ' ? i + 1 : i);
+}
+
+/* "[default3]:", as -t puts it before a line of a worker's file: not of this file. */
+static bool is_teed(struct span line)
+{
+    size_t i = 8;
+
+    if (!starts(line, "[default"))
+        return false;
+    while (i < line.n && line.p[i] >= '0' && line.p[i] <= '9')
+        i++;
+    return i > 8 && starts(skip(line, i), "]:");
 }
 
 static bool is_digits(struct span s, size_t from, size_t count)
@@ -86,6 +97,7 @@ static bool is_log_line(struct span line)
 struct lines {
     struct span at[LINES_MAX];
     size_t count;
+    bool shared; /* others write between the worker's lines */
 };
 
 /* The last LINES_MAX lines, without marks, of this rank. */
@@ -95,6 +107,7 @@ static void split(struct lines *l, struct span tail, int64_t rank)
     size_t n = 0;
 
     l->count = 0;
+    l->shared = rank >= 0;
     while (end > tail.p && n < LINES_MAX) {
         const uint8_t *nl = memrchr(tail.p, '\n', (size_t)(end - tail.p));
         const uint8_t *from = nl ? nl + 1 : tail.p;
@@ -103,7 +116,8 @@ static void split(struct lines *l, struct span tail, int64_t rank)
             without_mark(as_seen(span_of(from, (size_t)(end - from))), &whose);
 
         if (!(from == end && n == 0) &&
-            (rank < 0 || ((whose < 0 || whose == rank) && !is_log_line(line))))
+            (rank < 0 ||
+             ((whose < 0 || whose == rank) && !is_log_line(line) && !is_teed(line))))
             l->at[LINES_MAX - ++n] = line;
         if (!nl)
             break;
@@ -118,11 +132,11 @@ static void split(struct lines *l, struct span tail, int64_t rank)
 static bool is_word(uint8_t c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           c == '_' || c == '.';
+           c == '_' || c == '.' || c == '<' || c == '>';
 }
 
-/* "pkg.SomeError: text" or "KeyboardInterrupt": a dotted name, then a colon or the
- * end. */
+/* "pkg.SomeError: text", "f.<locals>.SomeError: text" or "KeyboardInterrupt": a dotted
+ * name, then a colon or the end. */
 static bool is_exception(struct span line)
 {
     size_t i = 0;
@@ -191,7 +205,10 @@ static size_t read_traceback(const struct lines *l, size_t i, struct frame *best
                 *best = f;
             }
         } else if (l->at[i].n && l->at[i].p[0] != ' ') {
-            return any || is_exception(l->at[i]) ? i : l->count;
+            if (is_exception(l->at[i]) || (any && !l->shared))
+                return i;
+            if (!l->shared)
+                break;
         }
     }
     return l->count;
@@ -287,6 +304,7 @@ static bool understand_cxx(struct last_words *w, const struct lines *l)
         name = skip(l->at[i], sizeof head - 1);
         while (name.n && name.p[name.n - 1] == '\'')
             name.n--;
+        w->aborts = true;
         put_text(w, name);
         if (i + 1 < l->count && starts(stripped(l->at[i + 1]), "what():")) {
             (void)buf_append_str(&w->text, ": ");
@@ -319,6 +337,7 @@ static bool understand_line(struct last_words *w, const struct lines *l)
 
         for (size_t k = 0; k < ARRAY_LEN(known); k++)
             if (find(line, known[k]).n) {
+                w->aborts = starts(span_str(known[k]), "Assertion");
                 put_text(w, line);
                 return true;
             }

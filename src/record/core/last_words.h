@@ -16,6 +16,7 @@
 
 struct last_words {
     bool python;       /* there is a traceback, or a syntax error */
+    bool aborts;       /* text is what a C++ exception or an assertion leaves */
     struct buf text;   /* owned: "RuntimeError: bad data shard 17"; "" if unknown */
     struct buf place;  /* owned: File "train.py", line 41, in load */
     struct buf source; /* owned: the line there, if Python showed it */
@@ -25,9 +26,9 @@ struct last_words {
 };
 
 /* Of the end of a stderr. rank: where several share one file, lines of other ranks
- * ("[rank3]: ", as torch marks them) and of a launcher's own log are passed over; -1:
- * all lines are the worker's. Clean,
- * see base/escape.h. Fails to understand rather than to return. */
+ * ("[rank3]: ", as torch marks them), of a launcher's own log and of streams that it
+ * shows there are passed over; -1: all lines are the worker's. Clean, see
+ * base/escape.h. Fails to understand rather than to return. */
 void last_words_read(struct last_words *w, struct span tail, int64_t rank);
 void last_words_fini(struct last_words *w); /* zeroed is fine */
 

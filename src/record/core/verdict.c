@@ -110,6 +110,14 @@ static void put_simultaneous(struct buf *out, const struct record *r,
     }
 }
 
+/* One line, which the cause repeats. */
+static bool is_told(struct span body, struct span text)
+{
+    if (body.n && body.p[body.n - 1] == '\n')
+        body.n--;
+    return body.n <= text.n && memcmp(body.p, text.p, body.n) == 0;
+}
+
 /* The last lines, unless they are a traceback that has been told. */
 static void put_words(struct buf *out, const struct record_entry *v,
                       const struct verdict_style *style)
@@ -124,7 +132,8 @@ static void put_words(struct buf *out, const struct record_entry *v,
         body = span_of(body.p + sizeof mark - 1, body.n - (sizeof mark - 1));
     at = body.n;
 
-    if (v->cause == CAUSE_EXCEPTION || v->cause == CAUSE_NODE_LOST || body.n == 0)
+    if (v->cause == CAUSE_EXCEPTION || v->cause == CAUSE_NODE_LOST || body.n == 0 ||
+        is_told(body, v->text))
         return;
     while (at > 0) {
         if (body.p[at - 1] == '\n' && at < body.n && ++lines == WORDS_MAX)
@@ -134,7 +143,7 @@ static void put_words(struct buf *out, const struct record_entry *v,
     body = span_of(body.p + at, body.n - at);
     (void)buf_append_str(out, shared ? "muster: the last lines of the file that it and "
                                        "others wrote to:\n"
-                                     : "muster: its last words on stderr:\n");
+                                     : "muster: its last words:\n");
     while (body.n) {
         const uint8_t *nl = memchr(body.p, '\n', body.n);
         const size_t n = nl ? (size_t)(nl - body.p) : body.n;

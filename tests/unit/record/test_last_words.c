@@ -46,6 +46,11 @@ static const struct row rows[] = {
       "terminate called after throwing an instance of 'std::runtime_error'\n  what():  "
       "no luck\n",
       -1, false, "std::runtime_error: no luck", "" },
+    { "an exception of a class in a function, in a file that others write to",
+      "Traceback (most recent call last):\n  File \"t.py\", line 6, in <module>\n"
+      "[default0]:step: 3\nsome other line\n    load(17)\n"
+      "  File \"t.py\", line 3, in load\nf.<locals>.Bad: shard 17\n",
+      0, true, "f.<locals>.Bad: shard 17", "File \"t.py\", line 3, in load" },
     { "a shell", "sh: 1: trian: not found\n", -1, false, "sh: 1: trian: not found",
       "" },
     { "Python finds no script",
@@ -170,8 +175,48 @@ static void test_verdict(void **state)
     assert_true(
         span_eq(buf_span(&b), span_str("rank 3 on node2 failed: RuntimeError: bad data "
                                        "shard 17 (train.py:41). Restart 1 of 3.")));
+    buf_clear(&b);
+    e = (struct record_entry){ .number = 3,
+                               .kind = RECORD_VERDICT,
+                               .cause = CAUSE_EXIT,
+                               .round = 3,
+                               .host = span_str("node2"),
+                               .text = span_str("sh: 1: trian: not found (exit code "
+                                                "127)"),
+                               .body = span_str("sh: 1: trian: not found\n") };
+    assert_int_equal(record_add(&r, &e), 0);
+    assert_true(verdict_print(&b, &r, &style)); /* It is not told twice. */
+    assert_true(span_eq(
+        buf_span(&b),
+        span_str("muster: the job failed: rank 0 on node2 (local rank 0, pid 0): sh: "
+                 "1: trian: not found (exit code 127)\n"
+                 "muster: no restarts were allowed (--max-restarts)\n"
+                 "muster: the whole story: r.json\n")));
     buf_fini(&b);
     record_fini(&r);
+}
+
+/* A program that gave up by itself says why; others' words may be anything. */
+static void test_aborts(void **state)
+{
+    static const struct {
+        const char *tail;
+        bool aborts;
+    } ends[] = {
+        { "terminate called after throwing an instance of 'std::bad_alloc'\n", true },
+        { "a.out: a.c:3: main: Assertion `x' failed.\n", true },
+        { "sh: 1: trian: not found\n", false },
+        { "Assertion failed: x\n", false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
+        struct last_words w;
+
+        last_words_read(&w, span_str(ends[i].tail), -1);
+        assert_int_equal(w.aborts, ends[i].aborts);
+        last_words_fini(&w);
+    }
 }
 
 /* Several workers and their agent write to one file: what is surely another's is passed
@@ -182,6 +227,7 @@ static void test_shared_file(void **state)
         "[rank2]: of another\n"
         "W1116 15:32:36.750000 4711 muster/agent] rank 3 on node2 failed\n"
         "[rank3]: mine\n"
+        "[default3]:shown by -t\n"
         "E1116 15:32:36.750000 47 site-packages/torch/distributed/elastic/x.py:1] f\n"
         "W1116 a line of the user's own\n"
         "somebody's\n";
@@ -203,7 +249,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared_file), cmocka_unit_test(test_rows),
         cmocka_unit_test(test_lines),       cmocka_unit_test(test_escape),
-        cmocka_unit_test(test_verdict),
+        cmocka_unit_test(test_verdict),     cmocka_unit_test(test_aborts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
