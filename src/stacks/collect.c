@@ -32,7 +32,7 @@
 
 struct collect {
     const struct stacks_read_opts *opts;
-    struct stack_sample sample;
+    struct stack_sample sample, known;
     uint64_t by_ms; /* when we must have printed */
     char pyspy[PATH_BYTES];
     bool refused; /* ptrace, for one process at least, */
@@ -394,6 +394,36 @@ static int note_refused(struct collect *c)
     return stack_sample_note(&c->sample, text);
 }
 
+/* --- what is known already -------------------------------------------------------- */
+
+/* Asleep then and now, and it has not gone to sleep again: it has not run. */
+static bool has_not_run(const struct stack_process *p, const struct stack_process *then)
+{
+    return p->pid == then->pid && p->parent == then->parent &&
+           p->state == then->state && strchr("SDT", p->state) && p->switches > 0 &&
+           p->switches == then->switches;
+}
+
+/* Takes the frames from an earlier reading. False if they may have changed. */
+static bool recall(struct collect *c, struct stack_process *p)
+{
+    for (size_t i = 0; i < c->known.count; i++)
+        for (size_t k = 0; k < c->known.ranks[i].process_count; k++) {
+            const struct stack_process *then = &c->known.ranks[i].processes[k];
+            const struct stack_thread *t = stack_main_thread(then);
+
+            if (!has_not_run(p, then) || !t || t->python_count == 0)
+                continue;
+            p->threads = then->threads;
+            p->thread_count = then->thread_count;
+            for (size_t n = 0; n < p->thread_count; n++)
+                p->threads[n].native_count = 0;
+            p->missing = "";
+            return true;
+        }
+    return false;
+}
+
 /* --- all of it -------------------------------------------------------------------- */
 
 static int add_target(struct collect *c, const struct stacks_target *t)
@@ -439,7 +469,8 @@ static size_t list_python(struct collect *c, struct stack_process **list)
                 if (!may_read(p->pid)) {
                     c->refused = true;
                     ask_process(c, p);
-                } else if (is_python(p->pid)) {
+                } else if (is_python(p->pid) &&
+                           (c->opts->depth == STACKS_FULL || !recall(c, p))) {
                     list[n++] = p;
                 }
             }
@@ -460,6 +491,9 @@ static int read_python(struct collect *c)
         return 0;
     if (find_pyspy(c, list[0]->pid)) {
         spy_on(c, list, count);
+        for (size_t i = 0; i < count; i++)
+            if (*list[i]->missing)
+                (void)recall(c, list[i]);
         return 0;
     }
     for (size_t i = 0; i < count; i++)
@@ -545,6 +579,8 @@ int stacks_collect(const struct stacks_read_opts *opts,
 
     c.by_ms =
         clock_mono_ms() + opts->timeout_ms - MIN_OF(MARGIN_MS, opts->timeout_ms / 2);
+    if (opts->known.n > 0)
+        (void)stack_sample_parse(&c.known, opts->known, NULL);
     for (size_t i = 0; rc == 0 && i < opts->count; i++)
         rc = add_target(&c, &opts->targets[i]);
     if (rc == 0)
@@ -556,5 +592,6 @@ int stacks_collect(const struct stacks_read_opts *opts,
     if (rc == 0 && opts->depth == STACKS_FULL)
         rc = put_twice(&c, put, ctx);
     stack_sample_fini(&c.sample);
+    stack_sample_fini(&c.known);
     return rc;
 }

@@ -16,6 +16,7 @@
 #include <sys/user.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "stacks/dw_dl.h"
@@ -95,6 +96,25 @@ static int take(struct snapshot *s, struct muster_error *err)
     if (!read)
         return err_set(err, MUSTER_EIO, "its registers cannot be read");
     return 0;
+}
+
+/* In a process of its own, whose end makes the kernel let go of a thread that did not
+ * stop in time: only one that has stopped can be let go by request, and this one would
+ * stop later and stay so for as long as we live. */
+static int take_apart(struct snapshot *s, struct muster_error *err)
+{
+    volatile int rc = err_set(err, MUSTER_EIO, "reading it was cut short");
+    const pid_t child = vfork();
+
+    if (child == 0) {
+        rc = take(s, err);
+        _exit(0);
+    }
+    if (child < 0)
+        return err_set(err, MUSTER_EIO, "ptrace: %s", strerror(errno));
+    while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        ;
+    return rc;
 }
 
 /* --- unwinding -------------------------------------------------------------------- */
@@ -298,7 +318,7 @@ int native_read(struct arena *a, struct stack_process *p, struct muster_error *e
     if (!s)
         return err_nomem(err);
     s->pid = (pid_t)p->pid;
-    rc = take(s, err);
+    rc = take_apart(s, err);
     if (rc == 0)
         rc = unwind(a, s, &p->threads[0], err);
     mem_free(s);

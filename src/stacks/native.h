@@ -7,7 +7,8 @@
 
 /* Adds the native frames of p's main thread, making a thread if p has none. The thread
  * is held for as long as it takes to copy its registers and the top of its stack, well
- * below a millisecond; the unwinding works on the copy. MUSTER_ENOTSUP: this build or
+ * below a millisecond; the unwinding works on the copy. One that does not stop in time
+ * is let go. MUSTER_ENOTSUP: this build or
  * this machine cannot; MUSTER_EACCES: ptrace is forbidden; MUSTER_EIO. */
 int native_read(struct arena *a, struct stack_process *p, struct muster_error *err);
 

@@ -34,6 +34,8 @@ struct stacks_read_opts {
     char *const *envp; /* where PATH and MUSTER_PY_SPY are looked up */
     enum stacks_depth depth;
     uint64_t timeout_ms;
+    struct span known; /* what an earlier reading gave, or nothing: Python's frames of
+                          processes that have not run since are still true */
     /* The node's part of a sample (see core/sample.h), or why there is none. The
      * reading is gone by then. Never called from inside stacks_read. */
     void (*done)(void *ctx, int status, struct span json,

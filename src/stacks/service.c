@@ -29,6 +29,7 @@ struct stacks_service {
     struct channel *channel;       /* borrowed; NULL: none */
     struct task *tasks;            /* owned, as is the next */
     struct gathering *gatherings;  /* whose answers the channel has yet to bring */
+    struct buf known;              /* what the last reading of this node gave */
     size_t running;
     uint64_t holds;
     bool answers; /* workers told by themselves where they are, the last time */
@@ -63,6 +64,10 @@ static void service_on_read(void *ctx, int status, struct span json,
         snprintf(text, sizeof text, "%.100s: %.250s", t->s->opts.node, err->text);
         (void)stack_sample_note(&sample, text);
     }
+    if (status == 0) {
+        buf_clear(&t->s->known);
+        (void)buf_append_span(&t->s->known, json);
+    }
     stack_sample_sort(&sample);
     t->holds = t->holds || sample.held;
     t->s->answers = sample.held;
@@ -92,6 +97,7 @@ int stacks_of_node(struct stacks_service *s, enum stacks_depth depth,
         .envp = s->opts.envp,
         .depth = depth,
         .timeout_ms = timeout_ms,
+        .known = buf_span(&s->known),
         .done = service_on_read,
         .ctx = t,
     };
@@ -308,6 +314,7 @@ int stacks_service_open(const struct stacks_service_opts *opts,
     if (!s)
         return err_nomem(err);
     s->opts = *opts;
+    buf_init(&s->known, STACK_NODE_BYTES);
     s->targets = mem_calloc(opts->most, sizeof *s->targets);
     if (!s->targets) {
         mem_free(s);
@@ -339,6 +346,7 @@ void stacks_service_close(struct stacks_service *s)
         g->cb(g->ctx, &none);
         mem_free(g);
     }
+    buf_fini(&s->known);
     mem_free(s->targets);
     mem_free(s);
 }
