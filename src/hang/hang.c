@@ -39,7 +39,8 @@ struct hang {
     uv_timer_t timer;
     bool on;             /* workers run */
     bool asking;         /* a question or a reading is under way */
-    unsigned generation; /* of attempts: late answers are dropped */
+    unsigned generation; /* of attempts: late answers are dropped, */
+    unsigned asked;      /* those to what was asked in this one are not */
     unsigned pending;    /* callbacks to come, those of the channel left out */
     bool closed;
     uint64_t silent_ms, found_ms;
@@ -93,7 +94,21 @@ static uint64_t read_cpu(pid_t pid)
     return p.cpu_ms * 1000;
 }
 
-/* A thread that has not run since the last look cannot have gone to sleep either. */
+/* Pipes do not tell that somebody wrote to them, but who wrote does. 0: unknown. */
+static uint64_t read_bytes(pid_t pid)
+{
+    char path[64], room[512];
+    unsigned long long bytes = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%d/io", (int)pid, (int)pid);
+    const struct span text = slurp(path, room, sizeof room - 1);
+    room[text.n] = '\0';
+    const char *line = strstr(room, "wchar:");
+    return line && sscanf(line, "wchar: %llu", &bytes) == 1 ? bytes : 0;
+}
+
+/* A thread that has not run since the last look has neither gone to sleep nor written.
+ */
 static void look_at_rank(struct hang *h, const struct stacks_target *t, uint64_t now,
                          bool held)
 {
@@ -104,10 +119,13 @@ static void look_at_rank(struct hang *h, const struct stacks_target *t, uint64_t
     if (!read_schedstat(t->pid, &seen.cpu_us, &slices)) {
         seen.cpu_us = read_cpu(t->pid);
         seen.waits = read_waits(t->pid);
+        seen.bytes = read_bytes(t->pid);
     } else if (r->last.pid == t->pid && r->last.cpu_us == seen.cpu_us) {
         seen.waits = r->last.waits;
+        seen.bytes = r->last.bytes;
     } else {
         seen.waits = read_waits(t->pid);
+        seen.bytes = read_bytes(t->pid);
     }
     if (held)
         hang_node_held(&h->node, (size_t)t->local_rank, &seen);
@@ -115,7 +133,7 @@ static void look_at_rank(struct hang *h, const struct stacks_target *t, uint64_t
         hang_node_saw(&h->node, (size_t)t->local_rank, &seen, now);
 }
 
-/* Files tell when they were written to, pipes and sockets do not. */
+/* Of any thread and process: files tell when they were written to. */
 static void look_at_file(struct hang *h, struct written *w, const char *path,
                          uint64_t now)
 {
@@ -251,6 +269,8 @@ static void take_question(struct hang *h, const struct hang_question *q,
     if (!a) {
         if (from)
             channel_answer(from, span_of(NULL, 0));
+        else
+            hear(h, &(struct hang_pulse){ 0 }, false);
         return;
     }
     *a = (struct answer){ h, from, q->time_ms, h->generation };
@@ -288,7 +308,8 @@ static void hang_on_full(void *ctx, struct stack_sample *sample)
 
     h->pending--;
     h->asking = false;
-    if (h->on && !h->closed && stack_findings_make(&f, sample) == 0) {
+    if (h->on && !h->closed && h->asked == h->generation &&
+        stack_findings_make(&f, sample) == 0) {
         const struct hang_report report = {
             sample, &f, h->silent_ms + (clock_mono_ms() - h->found_ms)
         };
@@ -312,7 +333,7 @@ static uint64_t time_for_stacks(const struct hang *h)
 static void hear(struct hang *h, const struct hang_pulse *all, bool complete)
 {
     h->asking = false;
-    if (!h->on)
+    if (!h->on || h->asked != h->generation)
         return;
     switch (hang_judge_hear(&h->judge, clock_mono_ms(), all, complete)) {
     case HANG_FOUND:
@@ -322,6 +343,8 @@ static void hear(struct hang *h, const struct hang_pulse *all, bool complete)
             0) {
             h->asking = true;
             h->pending++;
+        } else {
+            hang_judge_untold(&h->judge, clock_mono_ms());
         }
         break;
     case HANG_OVER:
@@ -356,6 +379,7 @@ static void ask(struct hang *h)
     struct buf b;
 
     h->asking = true;
+    h->asked = h->generation;
     if (!h->channel || !channel_shared(h->channel)) {
         take_question(h, &q, NULL);
         return;

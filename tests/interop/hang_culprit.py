@@ -1,7 +1,7 @@
 """A worker of a small gloo training in which one rank gets stuck, in one of ten ways.
 
 KINDS lists them with commas, one for each attempt; VICTIM is the rank, or `here` on the node
-whose second worker it is and `there` on the others. STEPS good steps come first. `moves` gets nobody stuck: each step takes PAUSE seconds on the victim.
+whose second worker it is and `there` on the others. STEPS good steps come first. `moves` and `talks` get nobody stuck: each step takes PAUSE seconds on the victim.
 """
 import ctypes
 import multiprocessing
@@ -88,8 +88,16 @@ def moves():
     time.sleep(float(os.environ.get("PAUSE", "1")))
 
 
+def talks():
+    """Alone at work for PAUSE seconds, with some output all the time."""
+    by = time.monotonic() + float(os.environ.get("PAUSE", "1"))
+    while time.monotonic() < by:
+        os.write(1, b".")
+        time.sleep(0.1)
+
+
 KINDS = {f.__name__: f for f in (sleep, fifo, lock, stop, uninterruptible, gil, loop, blocked_socket,
-                                 slow, loader, moves)}
+                                 slow, loader, moves, talks)}
 
 
 def train_step():
@@ -113,7 +121,7 @@ def main():
     victim = victim_of(rank)
     for _ in range(int(os.environ.get("STEPS", "3"))):
         train_step()
-    if rank == victim and kinds[attempt] != "moves":
+    if rank == victim and kinds[attempt] not in ("moves", "talks"):
         print(f"STUCK {kinds[attempt]} {time.time()}", flush=True)
     seconds = float(os.environ.get("SECONDS", "3600"))
     by = time.monotonic() + seconds

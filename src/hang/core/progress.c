@@ -45,8 +45,12 @@ void hang_node_saw(struct hang_node *n, size_t local_rank, const struct hang_see
                    uint64_t now_ms)
 {
     struct hang_rank *r = &n->ranks[local_rank];
-    const bool calm = s->pid == r->last.pid && s->waits == r->last.waits;
+    const bool known = s->pid == r->last.pid;
+    const bool calm = known && s->waits == r->last.waits;
 
+    if (known && s->bytes != r->last.bytes)
+        hang_node_wrote(n, now_ms, 0);
+    r->last.bytes = s->bytes;
     if (!calm)
         r->calm_ms = now_ms;
     if (!calm || s->cpu_us > r->last.cpu_us + CPU_NOISE_US) {
@@ -326,4 +330,12 @@ enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
         j->enough = all->looks >= LOOKS_LEAST;
     }
     return HANG_NOTHING;
+}
+
+void hang_judge_untold(struct hang_judge *j, uint64_t now_ms)
+{
+    j->stage = HANG_LOOK;
+    j->by_ms = now_ms + j->time_ms;
+    j->due_ms = now_ms + step(j);
+    j->enough = false;
 }

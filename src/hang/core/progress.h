@@ -19,6 +19,7 @@ struct hang_seen {
     int64_t pid;
     uint64_t waits;  /* how often the main thread has gone to sleep */
     uint64_t cpu_us; /* that it has used */
+    uint64_t bytes;  /* that it has written, wherever to */
 };
 
 struct hang_rank {
@@ -123,5 +124,8 @@ void hang_judge_init(struct hang_judge *j, uint64_t time_ms, uint64_t now_ms);
 struct hang_question hang_judge_ask(struct hang_judge *j);
 enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
                                   const struct hang_pulse *all, bool complete);
+
+/* After HANG_FOUND: it could not be told. It is found once more, soon. */
+void hang_judge_untold(struct hang_judge *j, uint64_t now_ms);
 
 #endif

@@ -237,6 +237,9 @@ static void a_node_that_is_missing_proves_nothing(void **state)
     hang_judge_init(&j, TIME, 0);
     assert_int_equal(hang_judge_hear(&j, TIME, &still, false), HANG_NOTHING);
     assert_int_equal(hang_judge_hear(&j, TIME, &still, true), HANG_FOUND);
+    hang_judge_untold(&j, TIME);
+    assert_true(j.due_ms < 2 * TIME);
+    assert_int_equal(hang_judge_hear(&j, j.due_ms, &still, true), HANG_FOUND);
     assert_int_equal(hang_judge_hear(&j, 2 * TIME, &still, true), HANG_NOTHING);
     const struct hang_pulse moves = { .quiet_ms = 1, .ranks = 2, .moving = 2 };
     assert_int_equal(hang_judge_hear(&j, 3 * TIME, &moves, true), HANG_OVER);
@@ -283,6 +286,28 @@ static void a_rank_that_was_held_has_not_moved(void **state)
     hang_node_fini(&n);
 }
 
+/* To a pipe, say, which does not tell. That it ran is not what counts. */
+static void a_rank_that_writes_makes_progress(void **state)
+{
+    struct hang_node n;
+    struct hang_pulse p;
+
+    (void)state;
+    assert_int_equal(hang_node_init(&n, 1, 0), 0);
+    hang_node_saw(&n, 0, &(struct hang_seen){ 9, 5, 100, 70 }, 1000);
+    hang_node_pulse(&n, 1000, 8000, &p);
+    assert_int_equal(p.quiet_ms, 1000); /* what it had written before nobody knows */
+    hang_node_saw(&n, 0, &(struct hang_seen){ 9, 5, 200, 71 }, 2000);
+    hang_node_saw(&n, 0, &(struct hang_seen){ 9, 5, 200, 71 }, 3000);
+    hang_node_pulse(&n, 3000, 8000, &p);
+    assert_int_equal(p.quiet_ms, 1000);
+    hang_node_held(&n, 0, &(struct hang_seen){ 9, 6, 300, 90 });
+    hang_node_saw(&n, 0, &(struct hang_seen){ 9, 6, 300, 90 }, 4000);
+    hang_node_pulse(&n, 4000, 8000, &p);
+    assert_int_equal(p.quiet_ms, 2000); /* our question made it write */
+    hang_node_fini(&n);
+}
+
 static void nonsense_is_no_pulse(void **state)
 {
     static const char *const texts[] = {
@@ -314,6 +339,7 @@ int main(void)
         cmocka_unit_test(a_node_that_is_missing_proves_nothing),
         cmocka_unit_test(nodes_add_up),
         cmocka_unit_test(a_rank_that_was_held_has_not_moved),
+        cmocka_unit_test(a_rank_that_writes_makes_progress),
         cmocka_unit_test(nonsense_is_no_pulse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
