@@ -43,6 +43,8 @@ static char *path_of(const struct launch_config *c, const char *dir)
     if (realpath(c->python, real))
         h = hash(h, real);
     h = hash(h, c->python);
+    if (c->title) /* a function of Python: all have one script */
+        h = hash(h, c->title);
     return mem_printf("%s/warm-%016llx", dir, (unsigned long long)h);
 }
 

@@ -1,4 +1,5 @@
 """--warm in a job: real training, kills of anybody in any order, modules that do not do."""
+import json
 import os
 import random
 import re
@@ -109,21 +110,39 @@ def test_checkpoints_in_the_background(tmp_path):
     assert len({total for _, total in said}) == 1, text
 
 
+FUNCTIONS = """
+import json, os, sys
+def work(x):
+    import subprocess
+    child = subprocess.check_output([sys.executable, "-c", "import os; print(os.environ.get('PYTHONPATH'))"], text=True)
+    names = [n for n in ("torch", "torch._dynamo", "mine") if n in sys.modules]
+    return x + int(os.environ["RANK"]), names, os.environ.get("PYTHONPATH"), child.strip(), sys.path
+if __name__ == "__main__":
+    sys.path[:0] = [sys.argv[1], os.path.abspath("lib")]
+    import muster
+    for warm in json.loads(sys.argv[2]):
+        c = muster.LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2, warm=warm)
+        got = muster.elastic_launch(c, work)(40)
+        print("GOT " + json.dumps([got[0], got[1], sys.path]), flush=True)
+"""
+
+
 def test_function_workers_of_python(tmp_path):
-    (tmp_path / "job.py").write_text(
-        "import os, sys\n"
-        "def work(x):\n    return x + int(os.environ['RANK']), 'json' in sys.modules, os.getppid()\n"
-        "if __name__ == '__main__':\n"
-        "    sys.path.insert(0, sys.argv[1])\n"
-        "    import muster\n"
-        "    c = muster.LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2, warm=['json'])\n"
-        "    print('GOT', muster.elastic_launch(c, work)(40))\n")
-    code = (ROOT / "python/src")
-    done = subprocess.run([VENV / "python", "job.py", str(code)], cwd=tmp_path, text=True, timeout=100,
-                          capture_output=True, env=environment(MUSTER_COMMAND=str(MUSTER)))
-    if "no muster command" in done.stderr or "cannot find" in done.stderr:
-        pytest.skip(done.stderr[-200:])
-    assert "GOT {0: (40, True" in done.stdout and "1: (41, True" in done.stdout, done.stderr
+    """True is torch and what DDP needs (not muster/torch.py beside the worker); names are found as the caller finds them;
+    variables and sys.path are those of a plain worker."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/mine.py").touch()
+    (tmp_path / "job.py").write_text(FUNCTIONS)
+    for path in ({}, {"PYTHONPATH": "/usr/share"}):
+        warm = [False, True, ["mine"], "mine"] if not path else [False, ["mine"]]
+        done = subprocess.run([VENV / "python", "job.py", str(ROOT / "python/src"), json.dumps(warm)], cwd=tmp_path, text=True,
+                              timeout=200, capture_output=True, env=environment(MUSTER_COMMAND=str(MUSTER), **path))
+        rows = [json.loads(line[4:]) for line in done.stdout.splitlines() if line.startswith("GOT ")]
+        assert len(rows) == len(warm) and ORDINARY not in done.stderr, done.stderr
+        for how, (*ranks, paths) in zip(warm, rows):
+            names = {False: [], True: ["torch", "torch._dynamo"]}[how] if isinstance(how, bool) else ["mine"]
+            for rank, got in enumerate(ranks):
+                assert got == [40 + rank, names, path.get("PYTHONPATH"), str(path.get("PYTHONPATH")), paths], how
 
 
 # --- modules that do not do, and other bad input ------------------------------------------

@@ -85,6 +85,11 @@ def _environment(config: LaunchConfig, title: str) -> dict[str, str]:
     return env
 
 
+def _python_path() -> list[str]:
+    """What workers shall find as PYTHONPATH, if anything."""
+    return [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
+
+
 def _run(argv: list[str], env: Mapping[str, str]) -> int:
     """Runs the launcher; an interrupt goes to it, and it ends its workers in good order."""
     tether = str(Path(__file__).with_name("_tether.py"))
@@ -137,9 +142,9 @@ class elastic_launch:  # noqa: N801 - torch's name
         if callable(entry):
             title = _name(entry)
             _work(entry, args, directory / "work")
-            worker = str(Path(__file__).with_name("_worker.py"))
+            worker = str(Path(__file__).with_name("_worker"))
             if self._config.warm:  # forked from an interpreter that has imported already
-                argv += [worker, str(directory)]
+                argv += [worker, str(directory), "--warm", *_python_path()]
             else:
                 argv += ["--no-python", sys.executable, "-u", worker, str(directory)]
         else:
@@ -148,6 +153,7 @@ class elastic_launch:  # noqa: N801 - torch's name
         env = _environment(self._config, title)
         if self._config.warm:
             env["PYTHON_EXEC"] = sys.executable
+            env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in sys.path)
         rc = _run(argv, env)
         if self._config.event_log_handler == "console" and events.exists():
             sys.stderr.write(events.read_text())

@@ -336,6 +336,8 @@ static enum options_fault options_take_defaults(struct walk *w)
 
         if (w->seen >> i & 1 || !option_takes_value(s))
             continue;
+        if (s->kind == OPTION_OPTIONAL && value && !*value)
+            value = NULL; /* Only a bare option means that there is no value. */
         fault = value        ? option_take(w, s, value, true)
                 : s->initial ? option_take(w, s, s->initial, true)
                              : OPTIONS_FINE;

@@ -272,6 +272,9 @@ static void test_optional_value(void **state)
         parse(&o, "train.py", "MUSTER_WARM=auto", false, &args, &vars, &err),
         OPTIONS_FINE);
     assert_string_equal(o.warm, "auto");
+    assert_int_equal(parse(&o, "train.py", "MUSTER_WARM=", false, &args, &vars, &err),
+                     OPTIONS_FINE);
+    assert_null(o.warm);
     assert_int_equal(parse(&o, "train.py", NULL, false, &args, &vars, &err),
                      OPTIONS_FINE);
     assert_null(o.warm);

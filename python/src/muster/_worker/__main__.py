@@ -1,7 +1,8 @@
 """What a worker of elastic_launch runs: loads the function, calls it, leaves its result.
 
-Started by path, by the agent, in a fresh interpreter: python _worker.py DIRECTORY. Only the
-standard library here; the caller's module search path comes with the work.
+Started by path, by the agent, in a fresh interpreter: python _worker DIRECTORY. Only the
+standard library here; the caller's module search path comes with the work. In a directory of
+its own, which is the first of sys.path: beside it, muster/torch.py would be found as torch.
 """
 from __future__ import annotations
 
@@ -44,9 +45,19 @@ def _leave(directory: Path, result: object) -> None:
     part.rename(directory / f"result.{os.getpid()}")
 
 
+def _restore(path: list[str]) -> None:
+    """With warm, PYTHONPATH is the caller's search path, for the interpreter that imports;
+    what it was comes behind the word, if it was set."""
+    if path[:1] == ["--warm"]:
+        os.environ.pop("PYTHONPATH", None)
+        if path[1:]:
+            os.environ["PYTHONPATH"] = path[1]
+
+
 def _main() -> None:
     directory = Path(sys.argv[1])
     work = directory / "work"
+    _restore(sys.argv[2:])
     try:
         with work.open("rb") as f:
             preparation = pickle.load(f)
