@@ -125,6 +125,7 @@ def test_zsh_completion_is_a_function():
 
 def test_fish_completion(tmp_path):
     (tmp_path / "muster.fish").write_text(script_for("fish"))
+    assert "a number, or a range MIN:MAX." in script_for("fish")  # as --help says it
 
     def ask(line: str) -> list[str]:
         done = subprocess.run([need("fish"), "--no-config", "-c",

@@ -39,12 +39,12 @@ static bool has_words(const struct option_spec *s)
     return s->kind != OPTION_OPTIONAL && (s->choices || words_for(s));
 }
 
-/* A help text between quotes of a shell: what would end them, or means something to
- * zsh or fish there, is left out. */
-static void put_help(struct buf *out, const char *text)
+/* A help text between single quotes of a shell, without the characters that would end
+ * them or mean something there. */
+static void put_help(struct buf *out, const char *text, const char *without)
 {
     for (; *text; text++)
-        if (!strchr("[]':$`\"\\", *text))
+        if (!strchr(without, *text))
             buf_u8(out, (uint8_t)*text);
 }
 
@@ -110,7 +110,7 @@ static void put_zsh(struct buf *out, const char *commands)
         const bool flag = !needs_value(s);
 
         buf_printf(out, "  '--%s%s[", s->name, flag ? "" : "=");
-        put_help(out, s->help);
+        put_help(out, s->help, "[]':$`\"\\");
         buf_append_str(out, flag ? "]" : "]:value:(");
         if (!flag) {
             put_choices(out, s);
@@ -154,7 +154,7 @@ static void put_fish_options(struct buf *out, const char *command, const char *w
         if (needs_value(s))
             put_fish_value(out, s);
         buf_append_str(out, " -d '");
-        put_help(out, s->help);
+        put_help(out, s->help, "'\\");
         buf_append_str(out, "'\n");
     }
 }
