@@ -57,11 +57,13 @@ demo-torch: ## the same with real DDP training; fetches PyTorch for it
 	@scripts/demo --torch
 
 asan: ## build/asan: everything with ASan and UBSan
+	@scripts/deps --check build
 	@test -f $(BUILD)/asan/build.ninja || \
 	    meson setup $(call TESTS_IN,asan) -Db_sanitize=address,undefined
 	@ninja -C $(BUILD)/asan
 
 tsan: ## build/tsan: everything with the thread sanitizer
+	@scripts/deps --check build
 	@test -f $(BUILD)/tsan/build.ninja || meson setup $(call TESTS_IN,tsan) -Db_sanitize=thread
 	@ninja -C $(BUILD)/tsan
 

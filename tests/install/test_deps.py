@@ -80,11 +80,24 @@ def test_dpkg_alone_does_not_make_a_package(machine) -> None:
     assert done.returncode != 0 and "dpkg-dev" in done.stderr, done.stderr
 
 
-def test_make_alone_installs_nothing(machine) -> None:
+@pytest.mark.parametrize("target", ["all", "asan", "tsan", "sim"])
+def test_make_alone_installs_nothing(machine, target: str) -> None:
     machine.program("apt-get", "echo apt must not be run >&2; exit 1")
-    done = machine("make", user=0)
+    done = machine("make", target, user=0)
     assert done.returncode != 0 and "must not be run" not in done.stderr
     assert "deps: to install it: apt-get install meson" in done.stderr
+
+
+def test_the_simulator_needs_no_more_than_the_product(tmp_path: Path) -> None:
+    """`make sim` where nobody has run a test yet: cmocka is not there."""
+    hide = tmp_path / "pkg-config"
+    hide.write_text(f'#!/bin/sh\ncase "$*" in *cmocka*) exit 1 ;; esac\nexec {shutil.which("pkg-config")} "$@"\n')
+    hide.chmod(0o755)
+    subprocess.run(["meson", "setup", tmp_path / "b", ROOT], check=True, capture_output=True, timeout=300,
+                   env={**os.environ, "PKG_CONFIG": str(hide), "CMAKE": "false"})
+    targets = subprocess.run(["ninja", "-C", tmp_path / "b", "-t", "targets", "all"], check=True,
+                             capture_output=True, text=True).stdout
+    assert "\nmuster-sim: " in targets and "test_store" not in targets
 
 
 def test_what_is_there_is_not_asked_for() -> None:
