@@ -98,6 +98,18 @@ static void stream_end(struct stream *s)
     (void)uv_poll_stop(&s->poll);
 }
 
+/* Nobody will read it: who writes shall know, as without us in between (`| head`). */
+static void hang_up(struct stream *s)
+{
+    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+    stream_end(s);
+    if (null >= 0) {
+        (void)dup3(null, s->fd, O_CLOEXEC);
+        (void)close(null);
+    }
+}
+
 /* Most often nothing waits: straight from where it was read to the console. */
 static void show(struct captures *c, struct span bytes)
 {
@@ -179,9 +191,9 @@ static bool stream_read(struct stream *s)
     remember(s, span_of(c->chunk, (size_t)n));
     if (shown < 0)
         show(c, span_of(c->chunk, (size_t)n));
-    if (c->console.broken && s->both) /* `| head`: end a writer as it ever did. */
-        stream_end(s);
-    return s->fd >= 0;
+    if (c->console.broken && s->both && !s->terminal)
+        hang_up(s);
+    return !s->ended;
 }
 
 static void read_on(struct stream *s)

@@ -230,7 +230,10 @@ def test_one_pipe_for_both(tmp_path):
     with subprocess.Popen([*words, "exec yes"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(), cwd=tmp_path) as p:
         assert p.stdout.readline() == b"y\n"
         p.stdout.close()
-        assert p.wait(60) == 1
+        try:
+            assert p.wait(60) == 1
+        finally:
+            p.kill()  # no matter if it is gone
 
 
 def test_teed_lines_in_a_traceback(tmp_path):
