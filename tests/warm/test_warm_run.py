@@ -527,6 +527,40 @@ def test_a_changed_source_is_used(tmp_path):
     assert "has changed" in text
 
 
+def test_a_changed_package_is_noticed_after_a_fork(tmp_path):
+    """Of packages there are thousands of files, so that they are looked at when there is nothing else to do."""
+    (tmp_path / "my-packages").mkdir()
+    (tmp_path / "my-packages/helper.py").write_text("value = 1\n")
+    (tmp_path / "w.py").write_text(
+        "import helper, os, sys, time\nprint('VALUE', helper.value, flush=True)\n"
+        "attempt = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
+        "if attempt == 0: open('my-packages/helper.py', 'w').write('value = 22\\n')\n"
+        "while attempt == 1 and not os.path.exists('go'): time.sleep(0.01)\nsys.exit(attempt < 2)\n")
+    with Job(tmp_path, "m", "--max-restarts=2", "--warm=helper,json", "w.py",
+             env={"LOGLEVEL": "INFO", "PYTHONPATH": "my-packages"}) as agent:
+        agent.until("helper.py; the warm interpreter begins again")
+        agent.until(lambda text: text.count("the warm interpreter is ready") == 2)
+        (tmp_path / "go").touch()
+        assert agent.wait() == 0 and ORDINARY not in agent.text(), agent.text()
+    assert re.findall(r"^VALUE (\d+)$", agent.text(), re.M)[::2] == ["1", "22"], agent.text()
+
+
+def test_an_interpreter_that_has_grown_is_replaced(tmp_path):
+    (tmp_path / "later.py").write_text(
+        "import signal\nkept = []\nsignal.signal(signal.SIGUSR1, lambda *_: kept.append(bytearray(b'x') * (150 << 20)))\n")
+    (tmp_path / "w.py").write_text(SLOW)
+    with Job(tmp_path, "m", "--standalone", "--max-restarts=9", "--warm=later", "w.py", env={"LOGLEVEL": "INFO"}) as agent:
+        agent.until("UP 0")
+        os.kill(server_of(agent.pid), signal.SIGUSR1)
+        os.kill(below(agent.pid)["python"][0], signal.SIGKILL)  # It looks at itself after a fork.
+        agent.until("the warm interpreter has grown (KB)")
+        agent.until(lambda text: text.count("the warm interpreter is ready") == 2)
+        agent.until("UP 1")
+        os.kill(below(agent.pid)["python"][0], signal.SIGKILL)
+        agent.until("UP 2")
+        assert ORDINARY not in agent.text(), agent.text()
+
+
 def test_memory_is_shared(tmp_path):
     (tmp_path / "w.py").write_text(
         "import torch, os\nrows = open('/proc/self/smaps_rollup').read().splitlines()\n"
