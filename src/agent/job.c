@@ -479,7 +479,11 @@ static void blame_coordinator(const struct agent *a, struct record_entry *e,
     } else {
         (void)buf_printf(text, "the store at %s", a->config->rdzv.endpoint);
     }
-    if (silence.broke)
+    const struct span farewell = record_farewell(r, node.number);
+    if (farewell.n)
+        (void)buf_printf(text, " left the job (%.*s): ", (int)farewell.n,
+                         (const char *)farewell.p);
+    else if (silence.broke)
         (void)buf_append_str(text, " was lost (its connection broke): ");
     else
         (void)buf_printf(text,

@@ -189,6 +189,23 @@ def test_bad_start_on_one_node(tmp_path):
                         r"'/no/such/interpreter', which does not exist on this node\n", verdict(text)), verdict(text)
 
 
+def test_stopped_host(tmp_path):
+    """The host is asked to go: it was not lost, and the other node tells who asked."""
+    words = ("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-id=host", f"--rdzv-endpoint=127.0.0.1:{free_port()}",
+             "--local-addr=127.0.0.1")
+    tail = ("--no-python", "sh", "-c", "echo up; exec sleep 100")
+    with Job(tmp_path, "n0", *words, "--rdzv-conf=is_host=1", *tail) as host, \
+            Job(tmp_path, "n1", *words, "--rdzv-conf=is_host=0,join_timeout=6", "--report=r.json", *tail) as other:
+        for job in (host, other):
+            job.until(lambda text: text.count("up\n") == 2)
+        host.process.terminate()
+        assert other.wait() == 1
+        assert re.match(rf"muster: the job failed: \S+ left the job \(stopped by SIGTERM from pid {os.getpid()} \(.*\)\): it hosted the rendezvous "
+                        r"and ranks 0 to 1\n", verdict(other.text())), other.text()
+    nodes = {node["agent_pid"]: node["state"] for node in json.loads((tmp_path / "r.json").read_text())["nodes"]}
+    assert nodes == {host.pid: "left", other.pid: "here"}
+
+
 FAIL = ("sh", "-c", 'if [ $RANK = 3 ]; then echo "the disk is gone" >&2; exit 7; fi; exec sleep 100')
 
 

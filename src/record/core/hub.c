@@ -351,23 +351,12 @@ static void announce(struct hub *h, struct hub_fx *fx)
 
 /* ---- lost nodes ---- */
 
-/* The reason that a node gave when it left. */
-static struct span left_because(const struct hub *h, const struct hub_node *n)
-{
-    for (size_t i = h->record.count; i-- > 0;) {
-        const struct record_entry e = record_at(&h->record, i);
-
-        if (e.kind == RECORD_LEFT && e.node == n->number && e.text.n)
-            return e.text;
-    }
-    return span_str("it said goodbye");
-}
-
 /* "node3 was lost (its connection broke); ranks 8 to 15 were there", into h->text. why
  * NULL: it left, or nobody knows more than that it has been silent. */
 static struct span lost_text(struct hub *h, const struct hub_node *n, const char *why)
 {
     const uint64_t until = n->lost_us ? n->lost_us : h->now.mono_us;
+    const struct span said = record_farewell(&h->record, n->number);
 
     buf_clear(&h->text);
     (void)buf_printf(&h->text, "%s %s (", n->host,
@@ -375,7 +364,7 @@ static struct span lost_text(struct hub *h, const struct hub_node *n, const char
     if (why)
         (void)buf_append_str(&h->text, why);
     else if (n->left)
-        (void)buf_append_span(&h->text, left_because(h, n));
+        (void)buf_append_span(&h->text, said.n ? said : span_str("it said goodbye"));
     else
         (void)buf_printf(&h->text, "no sign of life for %.1f s",
                          (double)(until - n->heard_us) / 1e6);

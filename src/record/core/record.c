@@ -424,3 +424,14 @@ bool record_node_ended(const struct record *r, uint32_t node)
             return true;
     return false;
 }
+
+struct span record_farewell(const struct record *r, uint32_t node)
+{
+    for (size_t i = r->count; i-- > 0;) {
+        const struct record_entry e = record_at(r, i);
+
+        if (e.kind == RECORD_LEFT && e.node == node)
+            return e.text;
+    }
+    return span_of(NULL, 0);
+}

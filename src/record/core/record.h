@@ -198,4 +198,8 @@ bool record_host_of(const struct record *r, uint32_t node, struct record_node *o
 /* Whether a node was lost, or has said goodbye. */
 bool record_node_ended(const struct record *r, uint32_t node);
 
+/* The reason that a node gave when it left, borrowed until the record grows; empty if
+ * it has not said goodbye. */
+struct span record_farewell(const struct record *r, uint32_t node);
+
 #endif

@@ -58,16 +58,20 @@ static void add(json_t *to, const char *key, json_t *value)
 
 static const char *state_of(const struct record *r, uint32_t node)
 {
+    bool blamed = false; /* for having left, or for having been lost */
+
     for (size_t i = r->count; i-- > 0;) {
         const struct record_entry e = record_at(r, i);
 
-        if (e.node == node && (e.kind == RECORD_LOST || (e.kind == RECORD_VERDICT &&
-                                                         e.cause == CAUSE_NODE_LOST)))
+        if (e.node != node)
+            continue;
+        if (e.kind == RECORD_LOST)
             return "lost";
-        if (e.node == node && e.kind == RECORD_LEFT)
+        if (e.kind == RECORD_LEFT)
             return "left";
+        blamed = blamed || (e.kind == RECORD_VERDICT && e.cause == CAUSE_NODE_LOST);
     }
-    return "here";
+    return blamed ? "lost" : "here";
 }
 
 #define NUMBERS 65536u /* of nodes that are told once; strangers may invent any */
