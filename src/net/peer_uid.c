@@ -57,7 +57,8 @@ static bool find_ends(int fd, struct ends *e)
     return true;
 }
 
-static enum peer_place ask_kernel(const struct ends *e, uid_t *uid)
+/* False: it does not tell; then *place is UNKNOWN. */
+static bool ask_kernel(const struct ends *e, enum peer_place *place, uid_t *uid)
 {
     struct {
         struct nlmsghdr head;
@@ -76,11 +77,11 @@ static enum peer_place ask_kernel(const struct ends *e, uid_t *uid)
     } answer;
     const int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
     const struct timeval limit = { .tv_sec = 1 }; /* The kernel answers at once. */
-    enum peer_place place = PEER_UNKNOWN;
     ssize_t n = -1;
 
+    *place = PEER_UNKNOWN;
     if (fd < 0)
-        return PEER_UNKNOWN;
+        return false;
     memcpy(ask.req.id.idiag_src, e->peer, 16);
     memcpy(ask.req.id.idiag_dst, e->own, 16);
     ask.req.id.idiag_sport = e->peer_port;
@@ -91,7 +92,7 @@ static enum peer_place ask_kernel(const struct ends *e, uid_t *uid)
         n = recv(fd, &answer, sizeof answer, 0);
     (void)close(fd);
     if (n < (ssize_t)sizeof(struct nlmsghdr))
-        return PEER_UNKNOWN;
+        return false;
     if (answer.head.nlmsg_type == SOCK_DIAG_BY_FAMILY &&
         n >= (ssize_t)(NLMSG_HDRLEN + sizeof(struct inet_diag_msg))) {
         const struct inet_diag_msg *m = NLMSG_DATA(&answer.head);
@@ -99,15 +100,18 @@ static enum peer_place ask_kernel(const struct ends *e, uid_t *uid)
         *uid = m->idiag_uid;
         /* A socket that its process has closed belongs to nobody any more, and the
          * kernel says 0 for that: everybody could pass for root. */
-        place = m->idiag_inode ? PEER_HERE : PEER_UNKNOWN;
-    } else if (answer.head.nlmsg_type == NLMSG_ERROR &&
+        *place = m->idiag_inode ? PEER_HERE : PEER_UNKNOWN;
+        return true;
+    }
+    if (answer.head.nlmsg_type == NLMSG_ERROR &&
                n >= (ssize_t)(NLMSG_HDRLEN + sizeof(struct nlmsgerr))) {
         /* ENOENT is also what a kernel without tcp_diag says. */
         const int why = -((struct nlmsgerr *)NLMSG_DATA(&answer.head))->error;
 
-        place = why == ENOENT ? PEER_ELSEWHERE : PEER_UNKNOWN;
+        *place = why == ENOENT ? PEER_ELSEWHERE : PEER_UNKNOWN;
+        return why == ENOENT;
     }
-    return place;
+    return false;
 }
 
 /* An end as /proc/net/tcp has it: words in the machine's order, in hex. */
@@ -159,6 +163,7 @@ static bool kernel_tells(const struct ends *e)
 {
     static bool tells;
     struct ends own = *e;
+    enum peer_place place;
     uid_t uid;
 
     if (__atomic_load_n(&tells, __ATOMIC_RELAXED))
@@ -167,7 +172,7 @@ static bool kernel_tells(const struct ends *e)
     memcpy(own.own, e->peer, 16);
     own.peer_port = e->own_port;
     own.own_port = e->peer_port;
-    if (ask_kernel(&own, &uid) != PEER_HERE)
+    if (!ask_kernel(&own, &place, &uid) || place != PEER_HERE)
         return false;
     __atomic_store_n(&tells, true, __ATOMIC_RELAXED);
     return true;
@@ -175,9 +180,10 @@ static bool kernel_tells(const struct ends *e)
 
 static enum peer_place find(const struct ends *e, uid_t *uid)
 {
-    enum peer_place place = ask_kernel(e, uid);
+    enum peer_place place;
 
-    if (place == PEER_HERE || (place == PEER_ELSEWHERE && kernel_tells(e)))
+    /* The files list all sockets of the machine, which takes long if they are many. */
+    if (ask_kernel(e, &place, uid) && (place != PEER_ELSEWHERE || kernel_tells(e)))
         return place;
     place = look_up("/proc/net/tcp6", e, true, uid);
     if (place == PEER_ELSEWHERE && e->family == AF_INET)
