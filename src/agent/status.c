@@ -115,17 +115,14 @@ static enum node_state state_of(const struct agent *a)
     return states[a->core.phase];
 }
 
-/* The store of the rendezvous, if it is in this process. */
+/* The stores in this process. */
 static struct store_status describe_store(struct agent *a)
 {
     const struct rdzv_handler_ops *ops = a->handler ? a->handler->ops : NULL;
-    const struct store_server *server =
-        ops && ops->served_store ? ops->served_store(a->handler) : NULL;
     struct store_server_stats s;
 
-    if (!server)
+    if (!ops || !ops->store_stats || !ops->store_stats(a->handler, &s))
         return (struct store_status){ 0 };
-    store_server_stats(server, &s);
     return (struct store_status){
         .present = true,
         .requests = s.requests,
@@ -378,6 +375,7 @@ void agent_status_open(struct agent *a)
     buf_init(&st->wait, NODE_WAIT_MAX);
     st->workers = mem_calloc(n, sizeof *st->workers);
     st->samples = mem_calloc(n, sizeof *st->samples);
+    st->rate.at_ms = clock_mono_ms();
     a->status = st;
     int rc = st->workers && st->samples ? 0 : MUSTER_ENOMEM;
     if (rc == 0)

@@ -259,6 +259,7 @@ static int open_status(uv_loop_t *loop, struct running *r, const struct store_ar
     int rc = status_open(&opts, &r->status, err);
 
     r->began_us = clock_now().wall_us;
+    r->rate.at_ms = clock_mono_ms();
     (void)gethostname(r->host, sizeof r->host - 1);
     if (rc == 0 && local_socket_open(loop, &r->local, NULL) == 0) {
         (void)status_serve_local(r->status, r->local);

@@ -11,6 +11,7 @@
 #include "rendezvous/core/state_pickle.h"
 #include "rendezvous/dynamic_int.h"
 #include "store/core/reserved.h"
+#include "store/server.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -743,12 +744,15 @@ static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
     return !joining && rank < (int64_t)count && rank != d->round.rank;
 }
 
-static const struct store_server *served_store(const struct rdzv_handler *h)
+static bool store_stats(const struct rdzv_handler *h, struct store_server_stats *out)
 {
     const struct dynamic_handler *d = of_handler(h);
     const struct rdzv_backend_ops *ops = d->backend ? d->backend->ops : NULL;
+    const struct store_server *own = ops && ops->serves ? ops->serves(d->backend) : NULL;
 
-    return ops && ops->serves ? ops->serves(d->backend) : NULL;
+    *out = (struct store_server_stats){ 0 };
+    store_server_stats_add(out, own);
+    return rdzv_master_stats(d->master, out) || own;
 }
 
 static int64_t torch_nodes(const struct rdzv_handler *h)
@@ -782,7 +786,7 @@ const struct rdzv_handler_ops dynamic_ops = {
     .is_closed = is_closed,
     .progress = progress,
     .store_at = store_at,
-    .served_store = served_store,
+    .store_stats = store_stats,
     .node_gone = node_gone,
     .torch_nodes = torch_nodes,
     .wipe_worker_store = wipe_worker_store,

@@ -11,7 +11,7 @@
 #include "store/async_store.h"
 
 struct rdzv_handler;
-struct store_server;
+struct store_server_stats;
 struct auth;
 
 /* The outcome of a round; all pointers borrowed until the next next() or destroy. */
@@ -56,9 +56,10 @@ struct rdzv_handler_ops {
      * torchrun's. alone: no other node can come. host is borrowed. May be NULL. */
     bool (*store_at)(const struct rdzv_handler *h, const char **host, uint16_t *port,
                      bool *local, bool *alone);
-    /* The store of the rendezvous, if this process serves it, to be asked how it is;
-     * NULL: another does. May be NULL. */
-    const struct store_server *(*served_store)(const struct rdzv_handler *h);
+    /* What the stores that this process serves have done since the handler was opened,
+     * and hold now: that of the rendezvous and that of the workers, together. False:
+     * others serve them. May be NULL. */
+    bool (*store_stats)(const struct rdzv_handler *h, struct store_server_stats *out);
     /* What the job channel has found out: the rank-th node of that round is gone. True
      * if nodes find out such things for themselves, so that the word may help: it is
      * acted on as if its heartbeats had stopped, and one more brings it back. rank -1:

@@ -32,6 +32,7 @@ struct rdzv_master {
     struct store_server *server; /* owned; see master_addr_moves for how long */
     struct store_server *old;    /* owned; the last round's, until there is another */
     bool shown;                  /* other nodes' workers have been told of it */
+    struct store_server_stats past; /* of servers that are gone: totals alone */
     struct async_store *probe;   /* owned */
     rdzv_master_cb cb;
     void *ctx;
@@ -82,6 +83,8 @@ static void close_server(struct rdzv_master *m, struct store_server **s)
 {
     if (!*s)
         return;
+    store_server_stats_add(&m->past, *s);
+    m->past.connections = m->past.keys = 0;
     m->refs++;
     store_server_close(*s, master_release, m);
     *s = NULL;
@@ -262,6 +265,19 @@ void rdzv_master_cancel(struct rdzv_master *m)
     bind_address_cancel(m->binding);
     m->binding = NULL;
     drop_probe(m);
+}
+
+bool rdzv_master_stats(const struct rdzv_master *m, struct store_server_stats *to)
+{
+    if (!m || !(m->server || m->old))
+        return false;
+    to->requests += m->past.requests;
+    to->answers += m->past.answers;
+    to->bytes_in += m->past.bytes_in;
+    to->bytes_out += m->past.bytes_out;
+    store_server_stats_add(to, m->server);
+    store_server_stats_add(to, m->old);
+    return true;
 }
 
 uint64_t rdzv_master_writes(const struct rdzv_master *m)

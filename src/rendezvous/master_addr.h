@@ -9,6 +9,7 @@
 
 struct auth;
 struct rdzv_master;
+struct store_server_stats;
 
 struct rdzv_master_opts {
     const char *run_id;        /* copied */
@@ -59,6 +60,10 @@ bool rdzv_master_waits(const struct rdzv_master *m, uint64_t *by_ms);
 
 /* Whether this process serves the workers' store. NULL m does not. */
 bool rdzv_master_serves(const struct rdzv_master *m);
+
+/* What the workers' stores that this process served have done in all rounds so far, and
+ * what today's holds, added to *to; false: it serves none now. NULL m does not. */
+bool rdzv_master_stats(const struct rdzv_master *m, struct store_server_stats *to);
 
 /* To the store that this process serves; the latter since the last call. */
 uint64_t rdzv_master_writes(const struct rdzv_master *m);

@@ -239,11 +239,11 @@ static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *
            inner->ops->store_at(inner, host, port, local, alone);
 }
 
-static const struct store_server *served_store(const struct rdzv_handler *h)
+static bool store_stats(const struct rdzv_handler *h, struct store_server_stats *out)
 {
     const struct rdzv_handler *inner = of(h)->inner;
 
-    return inner->ops->served_store ? inner->ops->served_store(inner) : NULL;
+    return inner->ops->store_stats && inner->ops->store_stats(inner, out);
 }
 
 static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
@@ -320,7 +320,7 @@ static const struct rdzv_handler_ops secured_ops = {
     .progress = progress,
     .gathers_at = gathers_at,
     .store_at = store_at,
-    .served_store = served_store,
+    .store_stats = store_stats,
     .node_gone = node_gone,
     .torch_nodes = torch_nodes,
     .worker_writes = worker_writes,

@@ -489,9 +489,13 @@ static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *
     return f->stage == FIXED_READY;
 }
 
-static const struct store_server *served_store(const struct rdzv_handler *h)
+static bool store_stats(const struct rdzv_handler *h, struct store_server_stats *out)
 {
-    return of_handler(h)->server;
+    const struct static_handler *f = of_handler(h);
+
+    *out = (struct store_server_stats){ 0 };
+    store_server_stats_add(out, f->server);
+    return f->server != NULL;
 }
 
 static struct async_store *gathers_at(const struct rdzv_handler *h)
@@ -590,7 +594,7 @@ static const struct rdzv_handler_ops static_ops = {
     .progress = progress,
     .gathers_at = gathers_at,
     .store_at = store_at,
-    .served_store = served_store,
+    .store_stats = store_stats,
     .wipe_worker_store = wipe_worker_store,
     .worker_writes = worker_writes,
     .first_write_ms = first_write_ms,

@@ -683,6 +683,21 @@ void store_server_stats(const struct store_server *s, struct store_server_stats 
     };
 }
 
+void store_server_stats_add(struct store_server_stats *to, const struct store_server *s)
+{
+    struct store_server_stats more = { 0 };
+
+    if (s)
+        store_server_stats(s, &more);
+    to->requests += more.requests;
+    to->answers += more.answers;
+    to->bytes_in += more.bytes_in;
+    to->bytes_out += more.bytes_out;
+    to->writes += more.writes;
+    to->connections += more.connections;
+    to->keys += more.keys;
+}
+
 uint64_t store_server_first_write_ms(struct store_server *s)
 {
     const uint64_t ms = s->stats.first_write_ms;

@@ -56,6 +56,9 @@ struct store_server_stats {
     size_t connections, keys;
 };
 void store_server_stats(const struct store_server *s, struct store_server_stats *out);
+/* Adds a store's to those of another; NULL has none. */
+void store_server_stats_add(struct store_server_stats *to,
+                            const struct store_server *s);
 
 /* When the first of those writes came since this was last asked, in loop time; 0: none
  * has. */

@@ -144,6 +144,8 @@ static void put_node(struct buf *out, const struct job_status *j,
     put_key_int(out, ", \"ranks\": ", n->ranks);
     if (n->self)
         put_str(out, ", \"self\": true");
+    if (n->coordinates)
+        put_str(out, ", \"coordinator\": true");
     if (n->why.n)
         put_key_text(out, ", \"why\": ", n->why);
     if (f) {

@@ -63,6 +63,7 @@ struct job_node {
     const struct node_status *facts; /* NULL: it has not told of itself */
     int64_t heard_us;
     bool self;
+    bool coordinates; /* the job's coordinator is there */
     bool well; /* NODE_ENDED: with success */
 };
 

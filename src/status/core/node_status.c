@@ -231,9 +231,7 @@ uint32_t store_rate(struct store_rate *r, uint64_t requests, uint64_t now_ms)
 
     if (passed < RATE_MS)
         return r->rate;
-    if (r->at_ms)
-        r->rate =
-            (uint32_t)((requests - MIN_OF(r->requests, requests)) * 1000 / passed);
+    r->rate = (uint32_t)((requests - MIN_OF(r->requests, requests)) * 1000 / passed);
     r->requests = requests;
     r->at_ms = now_ms;
     return r->rate;

@@ -65,7 +65,8 @@ struct store_status {
     uint32_t rate; /* requests a second, lately */
 };
 
-/* Keeps the rate of a store up to date, from its count of requests and the time. */
+/* Keeps the rate of a store up to date, from its count of requests and the time: since
+ * the last look; at the first one, since the at_ms that its owner began with. */
 struct store_rate {
     uint64_t requests, at_ms;
     uint32_t rate;

@@ -215,10 +215,14 @@ void status_remark(struct buf *out, const json_t *status, const json_t *node,
         put_duration(out, age_us(status, json_num(node, "since", 0)));
         sep = ", ";
     }
+    if (json_is_true(json_object_get(node, "coordinator"))) {
+        (void)buf_printf(out, "%scoordinator", sep);
+        sep = ", ";
+    }
     if (store) {
-        (void)buf_printf(out, "%scoordinator, ", sep);
-        put_grouped(out, json_count(store, "requests_per_second"));
-        put_str(out, " requests/s");
+        put_str(out, sep);
+        put_count(out, (int64_t)json_count(store, "requests_per_second"), "request/s",
+                  "requests/s");
         sep = ", ";
     }
     if (why.n || waiting.n) {

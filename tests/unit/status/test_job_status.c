@@ -503,6 +503,20 @@ static void strange_json_prints_something(void **state)
     }
 }
 
+/* The first look is told the average since the beginning, later ones what came since
+ * the one before. */
+static void rate_of_a_store(void **state)
+{
+    struct store_rate r = { .at_ms = 1000 };
+
+    (void)state;
+    assert_int_equal(store_rate(&r, 600, 3000), 300);
+    assert_int_equal(store_rate(&r, 700, 3100), 300); /* too soon to tell */
+    assert_int_equal(store_rate(&r, 1600, 4000), 1000);
+    assert_int_equal(store_rate(&r, 10, 5000), 0); /* another store */
+    assert_int_equal(store_rate(&r, 20, 4000), 0); /* a clock that goes back */
+}
+
 static void facts_travel(void **state)
 {
     struct worker_status w[] = {
@@ -636,6 +650,7 @@ int main(void)
         cmocka_unit_test(hostile_names_stay_names),
         cmocka_unit_test(prints_text),
         cmocka_unit_test(strange_json_prints_something),
+        cmocka_unit_test(rate_of_a_store),
         cmocka_unit_test(facts_travel),
         cmocka_unit_test(ten_thousand_nodes_take_no_time),
     };
