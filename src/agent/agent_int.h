@@ -219,6 +219,7 @@ int64_t agent_job_round(const struct agent *a); /* as the job counts them */
 int agent_job_open(struct agent *a, struct muster_error *err);
 void agent_job_close(struct agent *a);
 void agent_job_joined(struct agent *a);   /* a round: find its coordinator */
+void agent_job_spare(struct agent *a);    /* waits as one: be seen as such */
 void agent_job_assigned(struct agent *a); /* ranks are known: posts ASSIGNED, soon */
 void agent_job_exited(struct agent *a, int64_t local_rank);
 void agent_job_report(struct agent *a); /* all workers of the round are gone */

@@ -226,6 +226,8 @@ void agent_job_joined(struct agent *a)
     uint16_t port;
 
     a->job.synced = a->job.assigned = a->job.told_ranks = false;
+    if (a->round.rank == 0 && a->round.master_addr) /* That is us. */
+        channel_set_addr(a->job.channel, a->round.master_addr);
     if (ops->store_at && ops->store_at(a->handler, &host, &port, &local, &alone) &&
         !alone)
         channel_attach(a->job.channel, host, port, local);
@@ -233,6 +235,21 @@ void agent_job_joined(struct agent *a)
         channel_attach_alone(a->job.channel, !alone && a->config->rdzv.max_nodes > 1);
     channel_seat(a->job.channel, (int64_t)a->round.round, a->round.rank);
     channel_sync(a->job.channel, SYNC_MS, on_synced, a);
+}
+
+/* A spare has no round yet, and may never have one; what the job does is its business,
+ * and that it is there is the others'. On etcd it learns with its round where the
+ * coordinator is. */
+void agent_job_spare(struct agent *a)
+{
+    const struct rdzv_handler_ops *ops = a->handler->ops;
+    bool local = false, alone = false;
+    const char *host;
+    uint16_t port;
+
+    if (channel_state(a->job.channel) == CHANNEL_NONE && ops->store_at &&
+        ops->store_at(a->handler, &host, &port, &local, &alone) && !alone)
+        channel_attach(a->job.channel, host, port, local);
 }
 
 void agent_job_assigned(struct agent *a)

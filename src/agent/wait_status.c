@@ -101,6 +101,8 @@ static void show(struct agent *a)
 
     if (!collect_facts(a, &f))
         return;
+    if (f.w.what == WAITING_FOR_ROUND && f.progress.stage == RDZV_AT_SPARE)
+        agent_job_spare(a);
     if (f.w.what == WAITING_FOR_ROUND && f.progress.stage == RDZV_AT_STORE &&
         f.progress.dialled && !on_screen(a))
         return;

@@ -770,6 +770,16 @@ static void leave_coordinator(struct channel *c)
     arm_hub(c);
 }
 
+void channel_set_addr(struct channel *c, const char *addr)
+{
+    char *copy = c->addr[0] ? NULL : mem_strdup(addr);
+
+    if (!copy)
+        return; /* It is known, or stays unknown. */
+    mem_free(c->addr);
+    c->addr = copy;
+}
+
 void channel_attach(struct channel *c, const char *host, uint16_t port, bool local)
 {
     char *copy;

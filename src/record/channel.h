@@ -56,6 +56,10 @@ struct channel_opts {
 int channel_open(const struct channel_opts *opts, struct channel **out,
                  struct muster_error *err);
 
+/* The address of this machine, if channel_opts had none; before it is attached, since
+ * the others are told then. addr is copied. */
+void channel_set_addr(struct channel *c, const char *addr);
+
 /* Says where the coordinator is, in the store at host and port; to be called again when
  * it moves. With a store that cannot coordinate the state becomes
  * CHANNEL_NO_COORDINATOR. local: this very process serves the store, and its

@@ -1,6 +1,7 @@
 /* hub_driver.c - see hub_driver.h. */
 #include "record/hub_driver.h"
 
+#include <arpa/inet.h>
 #include <time.h>
 
 #include "base/err.h"
@@ -192,6 +193,20 @@ static int hub_on_attach(struct hubs *hubs, struct store_server *s, struct conn 
     return c->job ? 0 : MUSTER_ENOMEM;
 }
 
+/* The address of a node that has not been given one (--local-addr): where it is seen. */
+static struct span came_from(const struct conn *c, char text[INET6_ADDRSTRLEN])
+{
+    struct in6_addr ip;
+
+    conn_address(c, ip.s6_addr);
+    const bool v4 = IN6_IS_ADDR_V4MAPPED(&ip);
+    const void *at = v4 ? &ip.s6_addr[12] : (const void *)&ip;
+    const bool known = !IN6_IS_ADDR_UNSPECIFIED(&ip) &&
+                       inet_ntop(v4 ? AF_INET : AF_INET6, at, text, INET6_ADDRSTRLEN);
+
+    return known ? span_str(text) : span_of(NULL, 0);
+}
+
 void hubs_print_runs(const struct hubs *hubs, struct buf *out)
 {
     for (const struct job_hub *j = hubs ? hubs->first : NULL; j; j = j->next)
@@ -203,6 +218,7 @@ bool hubs_take(struct hubs **at, struct store_server *s, struct conn *c,
                const struct c10d_request *req, int *rc)
 {
     struct hub_event ev = { .kind = HUB_MSG, .peer = c->peer };
+    char addr[INET6_ADDRSTRLEN];
     struct muster_error err;
     struct job_msg m;
 
@@ -221,6 +237,8 @@ bool hubs_take(struct hubs **at, struct store_server *s, struct conn *c,
         conn_refuse(s, c, "%s", err.text);
         return true;
     }
+    if (m.kind == JOB_ATTACH && !m.addr.n && !(m.flags & JOB_SERVES))
+        m.addr = came_from(c, addr);
     if (!c->job && m.kind == JOB_ATTACH)
         *rc = hub_on_attach(*at, s, c, &m);
     else if (!c->job)

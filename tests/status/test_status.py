@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 
 import pytest
@@ -63,6 +65,48 @@ def test_tells_of_nodes_and_workers(job):
     listed = json.loads(muster("status", "--json").stdout)
     assert listed["schema"] == "muster-status-list/1"
     assert job.pid in [j["pid"] for j in listed["jobs"]]
+
+
+def test_the_workers_store_counts(job):
+    """What the workers ask their store, which is not that of the rendezvous."""
+    s = running(job)
+    environ = dict(e.split("=", 1) for e in
+                   open(f"/proc/{s['nodes'][0]['workers'][0]['pid']}/environ").read().split("\0") if "=" in e)
+    before = status(job)["nodes"][0]["store"]["requests"]
+    with socket.create_connection((environ["MASTER_ADDR"], int(environ["MASTER_PORT"])), 60) as c:
+        c.sendall(struct.pack("<BI", 0, 0x3C85F7CE))
+        for i in range(500):
+            c.sendall(struct.pack("<BQ2sq", 4, 2, b"/n", 1))
+            assert struct.unpack("<q", c.recv(8, socket.MSG_WAITALL))[0] == i + 1
+        store = status(job)["nodes"][0]["store"]
+    assert store["requests"] >= before + 500 and store["keys"] >= 1
+    assert f"muster_store_requests_total {before}" not in get(url(job) + "metrics")[2]
+
+
+def test_spares_are_seen_by_all(tmp_path):
+    port = free_port()
+    words = ("--rdzv-backend", "c10d", "--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{port}",
+             "--rdzv-conf", "last_call_timeout=60")
+    jobs = []
+    try:
+        for i in range(3):
+            jobs.append(start(tmp_path, *words, name=f"node{i}", page=None))
+            until(lambda: status(jobs[-1]), "its agent")  # noqa: B023
+        running(jobs[0], 2)
+
+        def spare(j):
+            s = status(j)
+            return s if s and sorted(n["state"] for n in s["nodes"]) == ["running", "running", "spare"] else None
+        for j in jobs:
+            s = until(lambda: spare(j), "the spare")  # noqa: B023
+            assert s["scope"] == "job" and s["job"]["nodes"] == 2 and s["job"]["ranks"] == 4
+            assert [n["pid"] for n in s["nodes"] if n.get("coordinator")] == [jobs[0].pid]
+            assert all(n["address"] for n in s["nodes"]), s["nodes"]
+        assert "a spare, since all 2 places are taken" in muster("status", jobs[0].pid).stdout
+    finally:
+        (tmp_path / "end").touch()
+        for j in jobs:
+            assert j.wait() == 0, j.text()
 
 
 def test_watch_repeats(job):
