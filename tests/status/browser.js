@@ -1,5 +1,5 @@
 // Looks at a job's page with a real browser: browser.js COMMANDS.json, a list of steps that
-// test_page.py writes; prints a JSON line for each. Steps: open, shot, axe, text, click, press, wait, offline.
+// test_page.py writes; prints a JSON line for each. Steps: open, shot, axe, text, click, press, wait, close.
 const fs = require("fs");
 const path = require("path");
 const modules = path.join(process.env.MUSTER_NODE, "node_modules");
@@ -49,6 +49,7 @@ const readline = require("readline");
         expression: "axe.run().then(r => r.violations.map(v => v.id + ': ' + v.nodes.map(n => n.target + ' ' + n.failureSummary).slice(0, 3)))" });
       return r.result.value;
     },
+    async close({ name }) { await pages.get(name).context().close(); pages.delete(name); },
     async errors() { return errors.splice(0); },
   };
   for await (const line of readline.createInterface({ input: process.stdin })) {

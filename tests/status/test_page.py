@@ -53,6 +53,7 @@ def looks(browser, address, state):
             browser("shot", name, file=str(SHOTS / f"{name}.png"))
             assert browser("axe", name) == [], name
             assert browser("sideways", name) <= 0, name
+            browser("close", name)
     assert browser("errors") == []
 
 
@@ -163,11 +164,12 @@ def test_while_it_waits_it_says_for_whom(tmp_path, browser):
     try:
         until(lambda: status(j), "the agent")
         looks(browser, url(j), "joining")
-        browser("wait", "joining-desk-light", selector="#notice", contains="1 of 2 nodes")
-        assert browser("text", "joining-desk-light", selector="#state") == ["joining"]
+        browser("open", "waits", url=url(j), width=DESK[0], height=DESK[1], scheme="light")
+        browser("wait", "waits", selector="#notice", contains="1 of 2 nodes")
+        assert browser("text", "waits", selector="#state") == ["joining"]
         j.process.kill()
-        browser("wait", "joining-desk-light", selector="#news", contains="connection lost, last news")
-        browser("shot", "joining-desk-light", file=str(SHOTS / "connection-lost.png"))
+        browser("wait", "waits", selector="#news", contains="connection lost, last news")
+        browser("shot", "waits", file=str(SHOTS / "connection-lost.png"))
         browser("errors")
     finally:
         stop(j)
