@@ -229,7 +229,9 @@ static void take_facts(struct job_node *n, const struct node_status *facts,
     if (facts->state == NODE_UNKNOWN || at_us < n->since_us)
         return;
     n->state = facts->state;
-    if (facts->first_rank >= 0 && n->first_rank < 0) {
+    /* A node that waits for its next round remembers the ranks of its last. */
+    if (facts->first_rank >= 0 && n->first_rank < 0 && facts->state != NODE_SPARE &&
+        facts->state != NODE_JOINING) {
         n->first_rank = facts->first_rank;
         n->ranks = (int64_t)facts->worker_count;
     }

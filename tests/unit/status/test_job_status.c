@@ -197,6 +197,31 @@ static void puts_it_together(void **state)
     job_fini(&j);
 }
 
+/* It was a member once: its ranks are another's now. */
+static void a_spare_has_no_ranks(void **state)
+{
+    struct job_status s;
+    struct job j;
+
+    (void)state;
+    job_init(&j);
+    add_nodes(&j, 1, 3, T0);
+    add_round(&j, 0, (const uint32_t[]){ 1, 2 }, 2, T0 + 1000000);
+    add_round(&j, 1, (const uint32_t[]){ 1, 3 }, 2, T0 + 2000000);
+    j.answers[0] = (struct job_answer){ 2, j.own, T0 + 3000000 };
+    j.answers[0].status.state = NODE_SPARE;
+    j.answers[0].status.first_rank = 8;
+    j.in.answer_count = 1;
+    assert_int_equal(job_status_build(&s, &j.in), 0);
+    assert_int_equal(s.nodes_in, 2);
+    assert_int_equal(node_of(&s, 2)->state, NODE_SPARE);
+    assert_int_equal(node_of(&s, 2)->first_rank, -1);
+    assert_int_equal(node_of(&s, 3)->first_rank, 8);
+    assert_int_equal(s.torch_nodes, 0);
+    job_status_fini(&s);
+    job_fini(&j);
+}
+
 static void one_node_without_a_record_is_a_job_too(void **state)
 {
     struct job_status s;
@@ -641,6 +666,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(puts_it_together),
+        cmocka_unit_test(a_spare_has_no_ranks),
         cmocka_unit_test(one_node_without_a_record_is_a_job_too),
         cmocka_unit_test(counts_nodes_of_torchrun),
         cmocka_unit_test(needs_memory_or_changes_nothing),
