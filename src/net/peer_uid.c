@@ -104,7 +104,7 @@ static bool ask_kernel(const struct ends *e, enum peer_place *place, uid_t *uid)
         return true;
     }
     if (answer.head.nlmsg_type == NLMSG_ERROR &&
-               n >= (ssize_t)(NLMSG_HDRLEN + sizeof(struct nlmsgerr))) {
+        n >= (ssize_t)(NLMSG_HDRLEN + sizeof(struct nlmsgerr))) {
         /* ENOENT is also what a kernel without tcp_diag says. */
         const int why = -((struct nlmsgerr *)NLMSG_DATA(&answer.head))->error;
 

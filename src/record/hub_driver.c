@@ -193,7 +193,8 @@ static int hub_on_attach(struct hubs *hubs, struct store_server *s, struct conn 
     return c->job ? 0 : MUSTER_ENOMEM;
 }
 
-/* The address of a node that has not been given one (--local-addr): where it is seen. */
+/* The address of a node that has not been given one (--local-addr): where it is seen.
+ */
 static struct span came_from(const struct conn *c, char text[INET6_ADDRSTRLEN])
 {
     struct in6_addr ip;

@@ -748,7 +748,8 @@ static bool store_stats(const struct rdzv_handler *h, struct store_server_stats 
 {
     const struct dynamic_handler *d = of_handler(h);
     const struct rdzv_backend_ops *ops = d->backend ? d->backend->ops : NULL;
-    const struct store_server *own = ops && ops->serves ? ops->serves(d->backend) : NULL;
+    const struct store_server *own =
+        ops && ops->serves ? ops->serves(d->backend) : NULL;
 
     *out = (struct store_server_stats){ 0 };
     store_server_stats_add(out, own);

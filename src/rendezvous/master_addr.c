@@ -33,7 +33,7 @@ struct rdzv_master {
     struct store_server *old;    /* owned; the last round's, until there is another */
     bool shown;                  /* other nodes' workers have been told of it */
     struct store_server_stats past; /* of servers that are gone: totals alone */
-    struct async_store *probe;   /* owned */
+    struct async_store *probe;      /* owned */
     rdzv_master_cb cb;
     void *ctx;
     size_t refs; /* one for ourselves, and one for each thing that is closing */

@@ -64,7 +64,7 @@ struct job_node {
     int64_t heard_us;
     bool self;
     bool coordinates; /* the job's coordinator is there */
-    bool well; /* NODE_ENDED: with success */
+    bool well;        /* NODE_ENDED: with success */
 };
 
 struct job_status {
