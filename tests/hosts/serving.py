@@ -40,7 +40,7 @@ class Job:
                 [MUSTER, "run", f"--nnodes={self.nnodes}", "--nproc-per-node=1", "--max-restarts=1",
                  "--rdzv-backend=etcd-v3", f"--rdzv-endpoint={self.endpoint}", "--rdzv-id=job",
                  *self.options, self.script, str(self.tmp)],
-                PYTHON_EXEC=PYTHON, OMP_NUM_THREADS="1", MUSTER_LOG_LEVEL="info")
+                PYTHON_EXEC=PYTHON, OMP_NUM_THREADS="1")
 
     def round(self, which: Sequence[int], after: float, world: int = 0, timeout: float = 90) -> tuple[float, str]:
         """When the last of these had a worker in a round that began after that time, and its MASTER_ADDR."""

@@ -15,6 +15,8 @@
 #include "base/mem.h"
 #include "launch/core/options.h"
 
+#define TRIES 4
+
 /* ---- the program ---- */
 
 static char *on_path(char *const *envp)
@@ -116,6 +118,31 @@ static void sweep(const char *place)
     mem_free(pattern);
 }
 
+/* A directory of this agent alone, with the lock that says so. NULL: none can be made,
+ * or, with *swept, another agent that swept just then has taken it for one of the dead.
+ */
+static char *make_locked(const char *place, int *lock, bool *swept)
+{
+    char *dir = mem_printf("%s/muster_etcd_XXXXXX", place), *path = NULL;
+    struct stat st;
+
+    *swept = false;
+    if (!dir || !mkdtemp(dir)) { /* 0700 */
+        mem_free(dir);
+        return NULL;
+    }
+    path = mem_printf("%s/lock", dir);
+    *lock = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+    mem_free(path);
+    *swept = *lock >= 0 && (flock(*lock, LOCK_EX | LOCK_NB) != 0 ||
+                            fstat(*lock, &st) != 0 || st.st_nlink == 0);
+    if (!*swept)
+        return dir;
+    (void)close(*lock);
+    mem_free(dir);
+    return NULL;
+}
+
 /* A tmpfs if there is one: the data need not outlive the machine, and its writes should
  * not wait for a disk. */
 char *place_make(char *const *envp, int *lock)
@@ -124,18 +151,14 @@ char *place_make(char *const *envp, int *lock)
     const char *const places[] = { "/dev/shm", tmp ? tmp : "/tmp", "/tmp" };
 
     for (size_t i = 0; i < ARRAY_LEN(places); i++) {
-        char *dir = mem_printf("%s/muster_etcd_XXXXXX", places[i]), *path = NULL;
+        char *dir = NULL;
+        bool swept = true;
 
         sweep(places[i]);
-        if (dir && mkdtemp(dir)) { /* 0700 */
-            path = mem_printf("%s/lock", dir);
-            *lock = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
-            if (*lock >= 0)
-                (void)flock(*lock, LOCK_EX | LOCK_NB);
-            mem_free(path);
+        for (int k = 0; k < TRIES && swept; k++)
+            dir = make_locked(places[i], lock, &swept);
+        if (dir)
             return dir;
-        }
-        mem_free(dir);
     }
     return NULL;
 }
