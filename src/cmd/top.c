@@ -20,10 +20,11 @@
 #include "status/core/put.h"
 #include "status/core/status_text.h"
 
-#define PROG       "muster top"
-#define REFRESH_MS 1000
-#define ROWS_MAX   20000u
-#define TEXT_MAX   (1u << 20)
+#define PROG         "muster top"
+#define REFRESH_MS   1000
+#define ROWS_MAX     20000u
+#define TEXT_MAX     (1u << 20)
+#define REMARK_LEAST 8u /* columns */
 
 #define RED    NCURSES_BITS(1U, 0) /* COLOR_PAIR(1): a function without macros */
 #define YELLOW NCURSES_BITS(2U, 0)
@@ -265,7 +266,9 @@ static void draw_node(struct top *t, int y, const struct row *r, attr_t a,
     put_plain(&f, json_span(r->node, "state"));
     put_field(b, &f, 9, false);
     put_usage(b, &f, r->node);
-    status_remark(&f, r->status, r->node, r->median);
+    /* Where there is no room for it, it would only cut what stands before it. */
+    if ((size_t)getmaxx(t->w) > plain_width(buf_span(b)) + REMARK_LEAST)
+        status_remark(&f, r->status, r->node, r->median);
     put_plain(b, buf_span(&f));
     buf_fini(&f);
     draw_line(t, y, b, a | color_of(t, json_span(r->node, "state")));

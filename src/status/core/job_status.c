@@ -106,7 +106,7 @@ static int on_round(struct job_status *j, const struct record_entry *e)
             return MUSTER_ENOMEM;
         n->first_rank = line.first;
         n->ranks = line.count;
-        n->coordinates = line.node == e->node;
+        n->coordinates = e->count > 1 && line.node == e->node;
         if (n->state == NODE_LOST || n->state == NODE_LEFT)
             continue;
         n->state = NODE_RUNNING;
