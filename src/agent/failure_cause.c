@@ -69,17 +69,31 @@ static void put_figure(struct buf *out, const char *words, int64_t bytes)
     put_bytes(out, bytes);
 }
 
-static void describe_oom(struct agent *a, int64_t i, struct buf *out)
+static void put_limit(struct buf *out)
 {
-    const int64_t most = largest(a), held = (int64_t)a->workers[i].peak_kb * 1024;
     char group[256], clean[600];
 
-    (void)buf_append_str(out, "killed by the kernel for memory");
     put_figure(out, ": the job's limit is ", cgroup_memory("", CGROUP_LIMIT));
     if (cgroup_name("", group, sizeof group))
         (void)buf_printf(out, " (cgroup %s)",
                          escape_text(clean, sizeof clean, span_str(group)));
     put_figure(out, ", its peak was ", cgroup_memory("", CGROUP_PEAK));
+}
+
+/* How many processes of this attempt the kernel has killed for memory; -1: unknown. */
+static int64_t oom_kills(const struct agent *a)
+{
+    const int64_t now = cgroup_oom_kills("");
+
+    return now >= 0 && a->oom_kills >= 0 ? now - a->oom_kills : -1;
+}
+
+static void describe_oom(struct agent *a, int64_t i, struct buf *out)
+{
+    const int64_t most = largest(a), held = (int64_t)a->workers[i].peak_kb * 1024;
+
+    (void)buf_append_str(out, "killed by the kernel for memory");
+    put_limit(out);
     put_figure(out, ", this rank held ", held);
     if (held <= 0 || a->config->nproc < 2)
         return;
@@ -104,8 +118,7 @@ static void describe_signal(struct agent *a, int64_t i, struct buf *out,
 {
     const struct agent_worker *w = &a->workers[i];
     const int sig = -w->code;
-    const int64_t now = sig == SIGKILL ? cgroup_oom_kills("") : -1;
-    const int64_t ooms = now >= 0 && a->oom_kills >= 0 ? now - a->oom_kills : -1;
+    const int64_t ooms = sig == SIGKILL ? oom_kills(a) : -1;
     struct buf means;
 
     e->cause = is_crash(sig) ? CAUSE_CRASH : CAUSE_SIGNAL;
@@ -270,6 +283,11 @@ void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
         describe_code(w->code, &f->text);
         if (buf_len(&f->words.lines) == 0)
             (void)buf_append_str(&f->text, " without a word on stderr");
+    }
+    if (w->code != -SIGKILL && oom_kills(a) > 0) { /* a data loader, say */
+        (void)buf_append_str(&f->text, "; the kernel killed a process of the job on "
+                                       "this node for memory");
+        put_limit(&f->text);
     }
     e->text = buf_span(&f->text);
     take_words(f, e);

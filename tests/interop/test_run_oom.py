@@ -85,6 +85,14 @@ def test_each_attempt_counts_its_own(group, tmp_path):
     assert done.stderr.count("OOM killer") == 1, done.stderr
 
 
+def test_verdict_of_a_child(group, tmp_path):
+    """A worker fails because a process of its own was killed, a data loader, say: the memory is named, too."""
+    done = run(group, tmp_path, "--no-python", "python3", "-c", PARENT)
+    last = done.stderr[done.stderr.rfind("muster: the job failed"):]
+    assert re.match(r"muster: the job failed: rank 0 on .*: exited with code 7 without a word on stderr; the kernel killed a process of the job on "
+                    r"this node for memory: the job's limit is 96 MiB \(cgroup \S+\), its peak was \d+ MiB\n", last), last
+
+
 def test_verdict_has_figures(group, tmp_path):
     """Rank, control group, limit, peak, and which rank was the largest."""
     script = f'if [ $RANK = 1 ]; then exec python3 -c "{EATER}"; fi; exec sleep 60'
