@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -412,11 +413,35 @@ void agent_job_story(struct agent *a)
         a->result->failure = failure_of(&v);
 }
 
-/* All of it or nothing, and never a reason for the job to fail. */
+/* What is there already and is not a file, /dev/stderr or a pipe, say, is written to
+ * and not replaced. */
+static bool is_special(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+}
+
+static bool write_all(int fd, struct buf *b)
+{
+    while (buf_len(b)) {
+        const ssize_t n = write(fd, buf_data(b), buf_len(b));
+
+        if (n > 0)
+            buf_consume(b, (size_t)n);
+        else if (n == 0 || errno != EINTR)
+            return false;
+    }
+    return true;
+}
+
+/* All of it or nothing, and never a reason for the job to fail. Nodes that share the
+ * directory may have the same process id. */
 void agent_write_report(struct agent *a)
 {
     const char *path = a->config->report;
-    char *part = path ? mem_printf("%s.%d", path, (int)getpid()) : NULL;
+    const bool special = path && is_special(path);
+    char *part = path ? mem_printf("%s.%s.%d", path, a->host, (int)getpid()) : NULL;
     struct buf b;
     int fd = -1;
     bool good;
@@ -427,23 +452,18 @@ void agent_write_report(struct agent *a)
     good = report_json(&b, channel_record(a->job.channel), a->config->rdzv.run_id,
                        MUSTER_VERSION) == 0;
     errno = ENOMEM;
-    if (good)
+    if (good && special)
+        fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    else if (good)
         fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    good = fd >= 0;
-    while (good && buf_len(&b)) {
-        const ssize_t n = write(fd, buf_data(&b), buf_len(&b));
-
-        if (n > 0)
-            buf_consume(&b, (size_t)n);
-        else
-            good = n < 0 && errno == EINTR;
-    }
+    good = fd >= 0 && write_all(fd, &b);
     if (fd >= 0 && close(fd) < 0)
         good = false;
-    if (!good || rename(part, path) < 0) {
+    if (!good || (!special && rename(part, path) < 0)) {
         note(a->opts.log, NOTE_WARN, "muster/agent",
              "the report %s cannot be written: %s", path, strerror(errno));
-        (void)unlink(part);
+        if (!special)
+            (void)unlink(part);
     }
     buf_fini(&b);
     mem_free(part);

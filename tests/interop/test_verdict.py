@@ -145,6 +145,20 @@ def test_report_that_cannot_be_written(tmp_path):
         assert "the report /nonexistent/r.json cannot be written: No such file" in job.text()
 
 
+def test_report_to_a_pipe(tmp_path):
+    """What is no file is written to, not replaced: --report=/dev/stderr, say."""
+    pipe = tmp_path / "r"
+    os.mkfifo(pipe)
+    with Job(tmp_path, "j", "--standalone", "--no-python", f"--report={pipe}", "true") as job:
+        assert job.wait() == 0
+        assert f"the report {pipe} cannot be written" in job.text()  # Nobody reads it.
+    with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        with Job(tmp_path, "j", "--standalone", "--no-python", f"--report={pipe}", "true") as job:
+            assert job.wait() == 0
+        assert json.load(reader)["outcome"] == "succeeded"
+    assert pipe.is_fifo() and sorted(p.name for p in tmp_path.iterdir()) == ["j.out", "r"]
+
+
 def test_finish(tmp_path):
     """As torchrun: the node whose workers are well goes on to their own end."""
     with Job(tmp_path, "n0", *NODES, f"--rdzv-endpoint=127.0.0.1:{(port := free_port())}", "--rdzv-conf=is_host=1", "--on-failure=finish",
