@@ -22,15 +22,14 @@ static const char *text_of(struct buf *b)
 
 static int create_file(struct agent *a, char *path, size_t size)
 {
-    const char *base = logs_base(a->logs);
-    const bool none = !base || strcmp(base, "/dev/null") == 0;
+    const char *run = logs_run(a->logs);
 
     for (int n = 1; n < 10000; n++) {
-        if (none)
+        if (!run)
             snprintf(path, size, "%s/muster-stacks-%d-%d.txt",
                      log_dirs_temp(a->opts.envp), (int)getpid(), n);
         else
-            snprintf(path, size, "%s/stacks-%d.txt", base, n);
+            snprintf(path, size, "%s/stacks-%d.txt", run, n);
         const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         if (fd >= 0 || errno != EEXIST)
             return fd;

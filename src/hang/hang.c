@@ -35,7 +35,8 @@ struct hang {
     struct channel *channel;
     struct stacks_target *targets; /* owned, as is the next: two a worker, and one */
     struct written *files;
-    uint64_t store_writes, holds, held_until_ms;
+    uint64_t store_writes;
+    uint64_t holds, holding, held_times, held_until_ms; /* see look_at_readings */
     uv_timer_t timer;
     bool on;             /* workers run */
     bool asking;         /* a question or a reading is under way */
@@ -128,7 +129,7 @@ static void look_at_rank(struct hang *h, const struct stacks_target *t, uint64_t
         seen.bytes = read_bytes(t->pid);
     }
     if (held)
-        hang_node_held(&h->node, (size_t)t->local_rank, &seen);
+        hang_node_held(&h->node, (size_t)t->local_rank, &seen, h->held_times, now);
     else
         hang_node_saw(&h->node, (size_t)t->local_rank, &seen, now);
 }
@@ -157,17 +158,32 @@ static void look_at_file(struct hang *h, struct written *w, const char *path,
     hang_node_wrote(&h->node, now, age < 0 || age > LOOK_MS ? 0 : (uint64_t)age);
 }
 
+/* Whether workers are held by readings, or have to answer, and how often they were
+ * since that began. A reading that turned out to be such only at its end was counted
+ * once. */
+static bool look_at_readings(struct hang *h, uint64_t now)
+{
+    uint64_t holds;
+    const uint64_t holding = stacks_service_holds(h->opts.stacks, &holds);
+    const uint64_t touched = (holds - h->holds + holding + h->holding + 1) / 2;
+
+    if (now < h->held_until_ms)
+        h->held_times += touched - h->holding;
+    else
+        h->held_times = touched;
+    if (holding > 0 || holds != h->holds)
+        h->held_until_ms = now + RESUME_MS;
+    h->holds = holds;
+    h->holding = holding;
+    return now < h->held_until_ms;
+}
+
 static void look(struct hang *h)
 {
     const uint64_t now = clock_mono_ms();
     const size_t count = h->opts.targets(h->opts.ctx, h->targets, h->opts.most);
-    uint64_t holds;
+    const bool held = look_at_readings(h, now);
     char path[64];
-
-    if (stacks_service_holds(h->opts.stacks, &holds) || holds != h->holds)
-        h->held_until_ms = now + RESUME_MS;
-    h->holds = holds;
-    const bool held = now < h->held_until_ms;
 
     for (size_t i = 0; i < h->opts.most; i++) {
         const struct hang_seen none = { 0 };

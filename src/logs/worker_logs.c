@@ -364,6 +364,11 @@ const char *logs_base(const struct logs *l)
     return l->none ? "/dev/null" : l->base;
 }
 
+const char *logs_run(const struct logs *l)
+{
+    return l->none ? NULL : l->run;
+}
+
 static void worker_logs_on_closed(uv_handle_t *h)
 {
     mem_free(h->data);

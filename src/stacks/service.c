@@ -295,13 +295,14 @@ int stacks_service_local(struct stacks_service *s, struct local_socket *local)
     return local_socket_register(local, KIND, service_on_request, s);
 }
 
-bool stacks_service_holds(const struct stacks_service *s, uint64_t *count)
+uint64_t stacks_service_holds(const struct stacks_service *s, uint64_t *count)
 {
+    uint64_t now = 0;
+
     *count = s->holds;
     for (const struct task *t = s->tasks; t; t = t->next)
-        if (t->holds)
-            return true;
-    return false;
+        now += t->holds;
+    return now;
 }
 
 /* --- open and close --------------------------------------------------------------- */

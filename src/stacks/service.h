@@ -44,9 +44,9 @@ int stacks_of_node(struct stacks_service *s, enum stacks_depth depth,
 int stacks_of_job(struct stacks_service *s, uint64_t timeout_ms, stacks_cb cb,
                   void *ctx, struct muster_error *err);
 
-/* Whether workers are held for native frames, or have to answer, at the moment: whoever
- * counts how often they are scheduled takes it into account. *count: how often that
- * began or ended so far. */
-bool stacks_service_holds(const struct stacks_service *s, uint64_t *count);
+/* How many readings hold workers for native frames, or have them answer, at the moment:
+ * whoever counts how often they are scheduled takes it into account. *count: how often
+ * one began or ended so far. */
+uint64_t stacks_service_holds(const struct stacks_service *s, uint64_t *count);
 
 #endif

@@ -10,6 +10,7 @@
 
 #define LOOKS_LEAST  3u   /* before anybody is called busy */
 #define CPU_NOISE_US 2000 /* a signal, a page that was moved */
+#define HELD_WAITS   2u   /* for a rank that is held once: stopped, and asleep again */
 
 /* --- one node --------------------------------------------------------------------- */
 
@@ -51,6 +52,7 @@ void hang_node_saw(struct hang_node *n, size_t local_rank, const struct hang_see
     if (known && s->bytes != r->last.bytes)
         hang_node_wrote(n, now_ms, 0);
     r->last.bytes = s->bytes;
+    r->held = false;
     if (!calm)
         r->calm_ms = now_ms;
     if (!calm || s->cpu_us > r->last.cpu_us + CPU_NOISE_US) {
@@ -59,12 +61,22 @@ void hang_node_saw(struct hang_node *n, size_t local_rank, const struct hang_see
     }
 }
 
-void hang_node_held(struct hang_node *n, size_t local_rank, const struct hang_seen *s)
+void hang_node_held(struct hang_node *n, size_t local_rank, const struct hang_seen *s,
+                    uint64_t times, uint64_t now_ms)
 {
     struct hang_rank *r = &n->ranks[local_rank];
+    const uint64_t ours = times * HELD_WAITS;
 
-    if (s->pid == r->last.pid)
-        r->last = *s;
+    if (s->pid != r->last.pid)
+        return;
+    if (!r->held)
+        r->held_from = r->last.waits;
+    r->held = true;
+    if (s->waits > r->held_from + ours + 1) { /* One may be by chance. */
+        r->calm_ms = r->still_ms = now_ms;
+        r->held_from = s->waits - MIN_OF(ours, s->waits);
+    }
+    r->last = *s;
 }
 
 void hang_node_begin(struct hang_node *n)

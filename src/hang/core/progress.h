@@ -24,8 +24,10 @@ struct hang_seen {
 
 struct hang_rank {
     struct hang_seen last;
-    uint64_t calm_ms;  /* since when it has not gone to sleep: it may spin */
-    uint64_t still_ms; /* since when it has not run at all */
+    uint64_t calm_ms;   /* since when it has not gone to sleep: it may spin */
+    uint64_t still_ms;  /* since when it has not run at all */
+    uint64_t held_from; /* last.waits when it was last seen untouched, if it is held */
+    bool held;
     /* Of the looks at stacks since hang_node_begin: */
     unsigned looks;
     uint64_t chain;             /* of the first look */
@@ -51,9 +53,10 @@ void hang_node_wrote(struct hang_node *n, uint64_t now_ms, uint64_t age_ms);
 void hang_node_saw(struct hang_node *n, size_t local_rank, const struct hang_seen *s,
                    uint64_t now_ms);
 
-/* The same after the rank was held to look at it: that it was scheduled says nothing.
- */
-void hang_node_held(struct hang_node *n, size_t local_rank, const struct hang_seen *s);
+/* The same after the rank was held, or had to answer, so many times since it was last
+ * seen untouched: that it has gone to sleep again after each says nothing. */
+void hang_node_held(struct hang_node *n, size_t local_rank, const struct hang_seen *s,
+                    uint64_t times, uint64_t now_ms);
 
 /* Looks at stacks begin, and what one of them showed. */
 void hang_node_begin(struct hang_node *n);

@@ -156,16 +156,24 @@ static json_t *failure(const struct record_entry *e, const struct limits *l)
     return j;
 }
 
+/* How many of a kind come before the newest that are told. */
+static size_t too_old(const struct record *r, enum record_kind kind,
+                      const struct limits *l)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < r->count; i++)
+        count += record_at(r, i).kind == kind;
+    return count > l->failures ? count - l->failures : 0;
+}
+
 /* The newest of a kind, oldest of them first. */
 static json_t *failures(const struct record *r, enum record_kind kind, bool counts,
                         const struct limits *l)
 {
     json_t *list = json_array();
-    size_t skip = 0;
+    size_t skip = too_old(r, kind, l);
 
-    for (size_t i = 0; i < r->count; i++)
-        skip += record_at(r, i).kind == kind;
-    skip = skip > l->failures ? skip - l->failures : 0;
     for (size_t i = 0; i < r->count; i++) {
         const struct record_entry e = record_at(r, i);
         json_t *j;
@@ -177,6 +185,35 @@ static json_t *failures(const struct record *r, enum record_kind kind, bool coun
             add(j, "restart", number(e.count));
             add(j, "allowed", number(e.total));
         }
+        (void)json_array_append_new(list, j);
+    }
+    return list;
+}
+
+/* What --hang has found, also if nothing was stopped for it. */
+static json_t *hangs(const struct record *r, const struct limits *l)
+{
+    json_t *list = json_array();
+    size_t skip = too_old(r, RECORD_NOTE, l);
+
+    for (size_t i = 0; i < r->count; i++) {
+        const struct record_entry e = record_at(r, i);
+        json_t *j;
+
+        if (e.kind != RECORD_NOTE || (skip && skip--) || e.cause != CAUSE_HANG)
+            continue;
+        j = json_object();
+        add(j, "text", text(e.text, l));
+        add(j, "time_us", number(e.at_us));
+        add(j, "round", number(e.round));
+        if (e.rank >= 0) {
+            add(j, "rank", number(e.rank));
+            add(j, "host", text(e.host, l));
+            add(j, "pid", number(e.pid));
+        }
+        if (e.path.n)
+            add(j, "stacks", text(e.path, l));
+        add(j, "lines", text(e.body, l));
         (void)json_array_append_new(list, j);
     }
     return list;
@@ -321,6 +358,7 @@ static json_t *story(const struct record *r, const char *run_id, const char *ver
     add(j, "rounds_omitted", number(MAX_OF(rounds_left_out, 0)));
     add(j, "restart_causes", failures(r, RECORD_RESTART, true, l));
     add(j, "failures", failures(r, RECORD_FAILED, false, l));
+    add(j, "hangs", hangs(r, l));
     add(j, "verdict",
         v.kind == RECORD_VERDICT && v.cause != CAUSE_SUCCEEDED ? failure(&v, l)
                                                                : json_null());

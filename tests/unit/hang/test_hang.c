@@ -274,14 +274,23 @@ static void a_rank_that_was_held_has_not_moved(void **state)
     (void)state;
     assert_int_equal(hang_node_init(&n, 1, 0), 0);
     hang_node_saw(&n, 0, &(struct hang_seen){ 9, 5, 100 }, 1000);
-    hang_node_held(&n, 0, &(struct hang_seen){ 9, 6, 5000 });
-    hang_node_saw(&n, 0, &(struct hang_seen){ 9, 6, 5000 }, 9000);
+    hang_node_held(&n, 0, &(struct hang_seen){ 9, 5, 5000 }, 1, 2000);
+    hang_node_held(&n, 0, &(struct hang_seen){ 9, 8, 5000 }, 1, 3000);
+    hang_node_held(&n, 0, &(struct hang_seen){ 9, 10, 5000 }, 2, 3500);
+    hang_node_saw(&n, 0, &(struct hang_seen){ 9, 10, 5000 }, 9000);
     hang_node_pulse(&n, 9000, 8000, &p);
     assert_int_equal(p.calm_ms, 8000);
     assert_int_equal(p.still, 1);
-    hang_node_saw(&n, 0, &(struct hang_seen){ 9, 7, 5000 }, 10000);
+    hang_node_saw(&n, 0, &(struct hang_seen){ 9, 11, 5000 }, 10000);
     hang_node_pulse(&n, 10000, 8000, &p);
     assert_int_equal(p.calm_ms, 0);
+    assert_int_equal(p.moving, 1);
+    /* What is more than our doing counts, and what was counted does not count twice. */
+    hang_node_held(&n, 0, &(struct hang_seen){ 9, 14, 5000 }, 1, 10500);
+    hang_node_held(&n, 0, &(struct hang_seen){ 9, 17, 5000 }, 2, 11000);
+    hang_node_held(&n, 0, &(struct hang_seen){ 9, 19, 5000 }, 3, 11500);
+    hang_node_pulse(&n, 12000, 8000, &p);
+    assert_int_equal(p.calm_ms, 1000);
     assert_int_equal(p.moving, 1);
     hang_node_fini(&n);
 }
@@ -301,7 +310,7 @@ static void a_rank_that_writes_makes_progress(void **state)
     hang_node_saw(&n, 0, &(struct hang_seen){ 9, 5, 200, 71 }, 3000);
     hang_node_pulse(&n, 3000, 8000, &p);
     assert_int_equal(p.quiet_ms, 1000);
-    hang_node_held(&n, 0, &(struct hang_seen){ 9, 6, 300, 90 });
+    hang_node_held(&n, 0, &(struct hang_seen){ 9, 6, 300, 90 }, 1, 3500);
     hang_node_saw(&n, 0, &(struct hang_seen){ 9, 6, 300, 90 }, 4000);
     hang_node_pulse(&n, 4000, 8000, &p);
     assert_int_equal(p.quiet_ms, 2000); /* our question made it write */

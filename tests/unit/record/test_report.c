@@ -28,6 +28,15 @@ static struct record_entry failure(enum record_kind kind, int64_t round)
                                   .body = span_of(words, sizeof words) };
 }
 
+static struct record_entry hang(int64_t round)
+{
+    struct record_entry e = failure(RECORD_NOTE, round);
+
+    e.cause = CAUSE_HANG;
+    e.rank = 5;
+    return e;
+}
+
 /* Nodes with the longest names that there are, in entries as the coordinator makes
  * them. */
 static void add_nodes(struct record *r, uint32_t nodes)
@@ -93,6 +102,8 @@ static void test_any_size(void **state)
         add_round(&r, round, 10000);
         add(&r, failure(RECORD_FAILED, round));
         add(&r, failure(RECORD_RESTART, round));
+        add(&r, failure(RECORD_NOTE, round));
+        add(&r, hang(round));
     }
     add(&r, failure(RECORD_VERDICT, 300));
     buf_init(&b, SIZE_MAX);
@@ -104,6 +115,11 @@ static void test_any_size(void **state)
     assert_non_null(j);
     assert_string_equal(json_string_value(json_object_get(j, "outcome")), "failed");
     assert_true(json_integer_value(json_object_get(j, "nodes_omitted")) > 0);
+    const json_t *last = json_object_get(j, "hangs");
+    assert_in_range(json_array_size(last), 1, 64);
+    last = json_array_get(last, json_array_size(last) - 1);
+    assert_int_equal(json_integer_value(json_object_get(last, "round")), 299);
+    assert_int_equal(json_integer_value(json_object_get(last, "rank")), 5);
     json_decref(j);
     buf_fini(&b);
     record_fini(&r);
