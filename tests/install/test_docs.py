@@ -27,6 +27,14 @@ def defines(source: Path, function: str) -> bool:
     return re.search(pattern, source.read_text(), re.M) is not None
 
 
+def test_nobody_is_told_to_install_another_projects_package() -> None:
+    """On PyPI ours is muster-run; the name muster is somebody else's."""
+    told = [(str(path), line) for path in [*DOCUMENTS, *MAN, ROOT / "python/README.md", *(ROOT / "src").rglob("*.c")]
+            for line in re.findall(r"pip3? install[^`\n]*", path.read_text())]
+    assert len(told) >= 5
+    assert [t for t in told if re.search(r"[\s\"']muster(?![\w-])", t[1])] == []
+
+
 def test_architecture_names_what_exists() -> None:
     """`dir/file.c` must exist; `function()` must be in the file named last before it, or, where
     it is what another calls, anywhere in src."""
