@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from run_job import MUSTER, Job, environment, free_port, run
+from run_job import MUSTER, PATIENCE, ROOT, Job, environment, free_port, run
 
 # Says which round this is, and goes on until the file STOP is there.
 WORKER = "echo world $WORLD_SIZE; until [ -e STOP ]; do sleep 0.02; done"
@@ -89,3 +89,34 @@ def test_logs_are_for_their_owner(tmp_path):
     assert run.stat().st_mode & 0o777 == 0o700
     files = [p for p in run.rglob("*") if p.is_file()]
     assert files and all(p.stat().st_mode & 0o777 == 0o600 for p in files), files
+
+
+MEETS = """
+import os, time, muster
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = muster.Store(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+store.set(f"here/{rank}", "")
+store.wait([f"here/{r}" for r in range(world)])
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if rank == 1:
+        os._exit(3)
+    time.sleep(600)
+"""
+
+
+def test_workers_meet_again_where_stderr_is_a_pipe(tmp_path):
+    """As under Slurm and in containers. The ended workers' pipes cost the next round its store: nobody heard
+    its clients."""
+    (tmp_path / "meets.py").write_text(MEETS)
+    env = environment(PYTHONPATH=str(ROOT / "python/src"), MUSTER_LIBRARY=str(MUSTER.parent / "libmuster.so.0"))
+    argv = [MUSTER, "run", "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-id=meet",
+            f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--max-restarts=1", "meets.py"]
+    nodes = [subprocess.Popen(argv, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, text=True,
+                              stderr=subprocess.PIPE) for _ in range(2)]
+    try:
+        said = [n.communicate(timeout=PATIENCE)[1] for n in nodes]
+    finally:
+        for n in nodes:
+            n.kill()  # The guard does the rest.
+            n.wait()
+    assert [n.returncode for n in nodes] == [0, 0], said
