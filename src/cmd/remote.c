@@ -248,18 +248,20 @@ static int ask_store(const struct remote *r, struct auth *auth, const char *cons
 
 static void read_stats(const struct buf *text, struct store_status *out)
 {
-    unsigned long long requests = 0, answers = 0, in = 0, sent = 0, connections = 0;
+    unsigned long long requests = 0, answers = 0, in = 0, sent = 0, connections = 0,
+                       keys = 0; /* which older releases do not tell */
 
     (void)sscanf((const char *)buf_data(text),
                  "requests %llu answers %llu bytes_in %llu bytes_out %llu connections "
-                 "%llu",
-                 &requests, &answers, &in, &sent, &connections);
+                 "%llu keys %llu",
+                 &requests, &answers, &in, &sent, &connections, &keys);
     *out = (struct store_status){ .present = true,
                                   .requests = requests,
                                   .answers = answers,
                                   .bytes_in = in,
                                   .bytes_out = sent,
-                                  .connections = connections };
+                                  .connections = connections,
+                                  .keys = keys };
 }
 
 /* Whoever may see the store without a proof (its own user, on its machine) need not
@@ -307,6 +309,31 @@ static int look_at_runs(const struct remote *r, char *runs, struct looking *l,
     return count;
 }
 
+/* A store in which no job of ours meets. */
+static void tell_store(const struct looking *l, struct answers *a)
+{
+    const struct job_input in = { .run_id = "",
+                                  .backend = "store",
+                                  .endpoint = l->endpoint,
+                                  .now_us = clock_now().wall_us,
+                                  .host = "",
+                                  .addr = "",
+                                  .store = &l->store };
+    struct job_status j;
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    if (job_status_build(&j, &in) == 0) {
+        job_status_json(&b, &j, 0, true);
+        job_status_fini(&j);
+        if (buf_error(&b) == 0)
+            a->calls[a->count].answer =
+                json_loadb((const char *)buf_data(&b), buf_len(&b), 0, NULL);
+        a->count += a->calls[a->count].answer != NULL;
+    }
+    buf_fini(&b);
+}
+
 static int count_lines(const char *text)
 {
     int n = 0;
@@ -338,6 +365,8 @@ static int get(const struct remote *r, struct answers *a, struct stack_sample *s
                          "several jobs meet there: name one, as in %s/RUN_ID; `muster "
                          "status %s` lists them",
                          r->name, r->name);
+        else if (a && !r->run && !count_lines(runs))
+            tell_store(&l, a);
         else if (look_at_runs(r, runs, &l, auth, a) == 0 || (a && a->count == 0))
             rc = err_set(err, MUSTER_ENOENT, "no job %s%sof muster meets there",
                          r->run ? r->run : "", r->run ? " " : "");

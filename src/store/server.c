@@ -718,9 +718,9 @@ bool stats_take(struct store_server *s, struct conn *c, const struct c10d_reques
     buf_init(&out, 512);
     if (buf_printf(&text,
                    "requests %" PRIu64 " answers %" PRIu64 " bytes_in %" PRIu64
-                   " bytes_out %" PRIu64 " connections %zu",
-                   is->requests, is->answers, is->bytes_in, is->bytes_out,
-                   s->count) < 0)
+                   " bytes_out %" PRIu64 " connections %zu keys %zu",
+                   is->requests, is->answers, is->bytes_in, is->bytes_out, s->count,
+                   store_key_count(s->store)) < 0)
         buf_clear(&text);
     r.value = buf_span(&text);
     if (c10d_encode_reply(&out, &r) < 0)

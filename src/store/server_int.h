@@ -66,8 +66,8 @@ struct conns {
 };
 
 /* What GET of STATS_KEY answers: "requests N answers N bytes_in N bytes_out N
- * connections N", since the server was opened, for whoever wants to know what a run
- * costs. Like all reserved keys it is not an entry of the store. */
+ * connections N keys N", since the server was opened, for whoever wants to know what a
+ * run costs. Like all reserved keys it is not an entry of the store. */
 #define STATS_KEY RESERVED_STATS
 
 struct server_stats {

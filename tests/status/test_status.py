@@ -49,7 +49,9 @@ def validate(value, schema, root=None, at="$"):
             validate(item, schema["items"], root, f"{at}[{i}]")
 
 
-def test_tells_of_nodes_and_workers(job):
+def test_tells_of_nodes_and_workers(job, tmp_path):
+    for rank in (0, 1):
+        until((tmp_path / f"began.{rank}.0").exists)  # before that it may not be a Python yet
     s = running(job)
     validate(s, json.loads((ROOT / "docs/status.schema.json").read_text()))
     node = s["nodes"][0]
@@ -248,6 +250,13 @@ def test_store_tells_of_itself(tmp_path):
             address = muster("status", "--url", p.pid).stdout.strip()
             assert "muster_store_requests_total 0" in get(address + "metrics")[2]
             assert get(address + "healthz")[2] == "ok\n"
+            at = f"localhost:{port_file.read_text().strip()}"  # and from elsewhere
+            s = json.loads(muster("status", at, "--json").stdout)
+            validate(s, json.loads((ROOT / "docs/status.schema.json").read_text()))
+            assert s["scope"] == "store" and s["store"]["connections"] == 1
+            assert muster("status", at).stdout.startswith(f"muster store {at}\n  store: 1 connection, 0 keys, ")
+            done = muster("status", f"{at}/job7", check=False)
+            assert done.returncode == 1 and "no job job7 of muster meets there" in done.stderr
         finally:
             p.terminate()
     assert p.returncode == 0

@@ -460,8 +460,10 @@ void status_text(struct buf *out, const json_t *status, const struct status_styl
     if (is_text(status, "scope", "store")) {
         put_str(out, "muster store ");
         put_plain(out, json_span(job, "endpoint"));
-        put_str(out, ", serving ");
-        put_duration(out, age_us(status, json_num(job, "began", 0)));
+        if (json_is_number(json_object_get(job, "began"))) {
+            put_str(out, ", serving ");
+            put_duration(out, age_us(status, json_num(job, "began", 0)));
+        }
         put_str(out, "\n");
     } else {
         status_headline(out, status);
@@ -480,9 +482,13 @@ void status_text(struct buf *out, const json_t *status, const struct status_styl
         put_count(out, whole(store, "keys", 0), "key", "keys");
         put_str(out, ", ");
         put_grouped(out, json_count(store, "requests"));
-        put_str(out, " requests (");
-        put_grouped(out, json_count(store, "requests_per_second"));
-        put_str(out, "/s)\n");
+        put_str(out, " requests");
+        if (json_count(store, "requests_per_second")) {
+            put_str(out, " (");
+            put_grouped(out, json_count(store, "requests_per_second"));
+            put_str(out, "/s)");
+        }
+        put_str(out, "\n");
     }
     put_rounds(out, status);
     put_verdict(out, json_object_get(status, "verdict"), s);
