@@ -24,7 +24,8 @@
 #define ANSWER_MS                                                                      \
     15000 /* A fork takes milliseconds; a server that was stopped never answers. */
 #define LINE_MAX_ 65536
-#define KEEP_MS   5000 /* without a new module: the worker is at work */
+#define KEEP_MS   5000  /* without a new module: the worker is at work */
+#define WAIT_MS   60000 /* that a module takes before the user is told */
 
 struct warm {
     struct warm_opts opts;
@@ -79,9 +80,14 @@ static void keep_learned(struct warm *w, bool wait)
 static void warm_on_timer(uv_timer_t *timer)
 {
     struct warm *w = timer->data;
+    struct warm_text text;
 
     if (w->asked == 0)
         keep_learned(w, false);
+    if (w->asked > 0 && w->service && w->core.phase == WARM_IMPORTING) {
+        warm_core_slow(&w->core, WAIT_MS, &text);
+        warm_log(w, &text);
+    }
     if (w->asked == 0 || !w->service || w->core.phase != WARM_READY)
         return;
     note(
@@ -96,6 +102,8 @@ static void arm(struct warm *w)
 {
     if (w->asked > 0 && w->core.phase == WARM_READY)
         uv_timer_start(&w->timer, warm_on_timer, ANSWER_MS, 0);
+    else if (w->asked > 0 && w->core.phase == WARM_IMPORTING)
+        uv_timer_start(&w->timer, warm_on_timer, WAIT_MS, 0);
     else if (w->asked == 0 && w->core.changed)
         uv_timer_start(&w->timer, warm_on_timer, KEEP_MS, 0);
     else

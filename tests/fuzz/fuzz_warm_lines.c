@@ -15,6 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char *value = mem_strndup((const char *)data, n);
     struct warm_core w;
     struct warm_text text;
+    struct buf kept;
 
     if (!value)
         return 0;
@@ -31,6 +32,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 (void)warm_core_exited(&w, (int)len, 0, &text);
             at += len + 1;
         }
+        buf_init(&kept, SIZE_MAX);
+        if (warm_core_keep(&w, &kept) != 0 || warm_core_learned(&w, buf_span(&kept)))
+            abort();
+        buf_fini(&kept);
         for (size_t i = 0; i < w.had.count; i++)
             if (!warm_is_module(span_str(w.had.items[i])))
                 abort();

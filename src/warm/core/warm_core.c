@@ -286,6 +286,15 @@ int warm_core_line(struct warm_core *w, struct span line, struct warm_text *out)
     return 0;
 }
 
+void warm_core_slow(const struct warm_core *w, uint64_t ms, struct warm_text *out)
+{
+    out->level = WARM_WARN;
+    (void)snprintf(out->text, sizeof out->text,
+                   "--warm: the workers wait for the import of %s, which has taken "
+                   "%" PRIu64 " s so far",
+                   w->importing[0] ? w->importing : "the first module", ms / 1000);
+}
+
 void warm_core_forked(struct warm_core *w)
 {
     w->deaths = 0;

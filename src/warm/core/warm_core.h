@@ -60,6 +60,9 @@ int warm_core_keep(const struct warm_core *w, struct buf *out);
 /* A line without its end. 0 or MUSTER_ENOMEM; a line that means nothing is ignored. */
 int warm_core_line(struct warm_core *w, struct span line, struct warm_text *out);
 
+/* Workers have waited so long for a module that is still being imported. */
+void warm_core_slow(const struct warm_core *w, uint64_t ms, struct warm_text *out);
+
 /* A worker was forked. */
 void warm_core_forked(struct warm_core *w);
 

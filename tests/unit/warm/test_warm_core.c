@@ -261,6 +261,10 @@ static void texts(void **state)
                         "292 MB and 1956 modules");
     assert_int_equal(line(&w, "refused \x1b[31mred", &text), WARM_WARN);
     assert_null(strchr(text.text, 0x1b));
+    (void)line(&w, "importing mine", &text);
+    warm_core_slow(&w, 60000, &text);
+    assert_string_equal(text.text, "--warm: the workers wait for the import of mine, "
+                                   "which has taken 60 s so far");
     assert_int_equal(line(&w, "", &text), WARM_QUIET);
     assert_int_equal(line(&w, "nonsense", &text), WARM_QUIET);
     warm_hint(999, &text);
