@@ -69,8 +69,9 @@ def test_tells_of_nodes_and_workers(job, tmp_path):
     assert job.pid in [j["pid"] for j in listed["jobs"]]
 
 
-def test_the_workers_store_counts(job):
+def test_the_workers_store_counts(job, tmp_path):
     """What the workers ask their store, which is not that of the rendezvous."""
+    until((tmp_path / "began.0.0").exists)  # before that its environment may be the agent's
     s = running(job)
     environ = dict(e.split("=", 1) for e in
                    open(f"/proc/{s['nodes'][0]['workers'][0]['pid']}/environ").read().split("\0") if "=" in e)
