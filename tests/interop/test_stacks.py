@@ -98,6 +98,20 @@ def test_output_to_a_pipe_is_progress(tmp_path):
         assert b"....." in job.process.stdout.read()
 
 
+def test_a_progress_file_counts(tmp_path):
+    """As long as somebody touches it nothing hangs; then a rank that is stuck all the while is told."""
+    file = tmp_path / "progress"
+    with Job(tmp_path, "job", "--standalone", "--nproc-per-node=2", "--hang=5s", f"--progress-file={file}", CULPRIT,
+             env={"KINDS": "sleep", "VICTIM": "1"}) as job:
+        by = clock() + 120
+        while not (since := stuck_at(job.text())) or time.time() < since[0] + 10:
+            file.touch()
+            assert clock() < by and job.process.poll() is None and not told(job.text()), job.text()[-3000:]
+            time.sleep(0.1)
+        job.until("likely cause")
+        names(told(job.text())[0], 1, r"rank 0 on \S+ waits in broadcast")
+
+
 def test_stacks_of_a_live_job(tmp_path):
     run_id = f"stacks-{os.getpid()}"
     with Job(tmp_path, "job", f"--rdzv-id={run_id}", "--rdzv-backend=c10d", "--nproc-per-node=3", CULPRIT,
