@@ -193,6 +193,8 @@ static void on_drained(void *ctx)
 /* --- effects out ------------------------------------------------------------------ */
 
 static void agent_on_timer(uv_timer_t *timer);
+static void agent_end(struct agent *a, const struct agent_core_fx *fx);
+static void agent_find_name(struct agent *a);
 
 static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
 {
@@ -318,7 +320,7 @@ static void agent_on_timer(uv_timer_t *timer)
 
 /* --- the result ------------------------------------------------------------------- */
 
-void agent_end(struct agent *a, const struct agent_core_fx *fx)
+static void agent_end(struct agent *a, const struct agent_core_fx *fx)
 {
     struct agent_core_result *r = a->result;
 
@@ -373,7 +375,8 @@ static void on_named(void *ctx, void *data)
     }
 }
 
-void agent_find_name(struct agent *a)
+/* This machine's name, for reports. */
+static void agent_find_name(struct agent *a)
 {
     struct rdzv_fqdn own, *f;
 

@@ -98,7 +98,7 @@ struct agent {
         uv_timer_t timer; /* while we wait for other nodes: tells what for */
         enum waiting_for what;
         uint64_t since_ms, by_ms;
-        struct look *look; /* owned; once somebody is to be told */
+        struct roll_caller *look; /* owned; once somebody is to be told */
         bool told;
     } wait;
     bool run_closed; /* by another node */
@@ -166,11 +166,6 @@ void agent_serve_close(struct agent *a); /* the rendezvous is left before that *
 /* What the rendezvous tells beside a round: an event or none. */
 void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *err);
 
-/* agent.c: the result, once it is known; and this machine's name, for reports.
- */
-void agent_end(struct agent *a, const struct agent_core_fx *fx);
-void agent_find_name(struct agent *a);
-
 /* rank_exchange.c */
 void agent_assign(struct agent *a);
 void agent_end_talk(struct agent *a); /* what is under way of either, if anything */
@@ -231,7 +226,6 @@ void agent_job_conclude(struct agent *a, enum agent_core_why why);
 void agent_job_refused(struct agent *a, struct span text);
 void agent_job_story(struct agent *a);    /* into the result */
 void agent_write_report(struct agent *a); /* --report, if it was given */
-void agent_say_restart(struct agent *a, const struct record_entry *e);
 /* Owned by the caller; NULL if there is none, or if it says what the error has said. */
 char *agent_verdict(struct agent *a, enum agent_core_why why);
 

@@ -105,6 +105,8 @@ static void say_back(struct agent *a, const struct record_entry *e)
     a->job.failed_us = 0;
 }
 
+static void agent_say_restart(struct agent *a, const struct record_entry *e);
+
 static void on_entry(void *ctx, const struct record_entry *e)
 {
     struct agent *a = ctx;
@@ -260,7 +262,7 @@ void agent_job_assigned(struct agent *a)
         begin(a);
 }
 
-void agent_say_restart(struct agent *a, const struct record_entry *e)
+static void agent_say_restart(struct agent *a, const struct record_entry *e)
 {
     struct buf b;
 

@@ -13,13 +13,13 @@
 #define LOOK_MS 5000u /* for each */
 
 struct slot {
-    struct look *look;
+    struct roll_caller *look;
     int64_t rank;
 };
 
-struct look {
+struct roll_caller {
     struct async_store *store; /* owned: a handle of our own */
-    enum look_at at;
+    enum roll_kind at;
     struct roll_call roll;
     int64_t done;
     int64_t next; /* rank to ask for; -1: all have been asked */
@@ -30,9 +30,9 @@ struct look {
     void *ctx;
 };
 
-static void ask_next(struct look *l, struct slot *s);
+static void ask_next(struct roll_caller *l, struct slot *s);
 
-static void end_asking(struct look *l)
+static void end_asking(struct roll_caller *l)
 {
     if (l->pending || l->closing || !l->asking)
         return;
@@ -46,7 +46,7 @@ static void on_checked(void *ctx, int status, const struct c10d_reply *reply,
                        const struct muster_error *err)
 {
     struct slot *s = ctx;
-    struct look *l = s->look;
+    struct roll_caller *l = s->look;
 
     (void)err; /* The wait itself fails by the same, and says so. */
     l->pending--;
@@ -62,7 +62,7 @@ static void on_checked(void *ctx, int status, const struct c10d_reply *reply,
     end_asking(l);
 }
 
-static void ask_next(struct look *l, struct slot *s)
+static void ask_next(struct roll_caller *l, struct slot *s)
 {
     char text[sizeof RANKS_ROLE_KEY + 20];
     struct span key;
@@ -87,7 +87,7 @@ static void ask_next(struct look *l, struct slot *s)
 static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
                        const struct muster_error *err)
 {
-    struct look *l = ctx;
+    struct roll_caller *l = ctx;
     char text[24];
 
     (void)err;
@@ -100,7 +100,7 @@ static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
     end_asking(l);
 }
 
-static void ask_count(struct look *l)
+static void ask_count(struct roll_caller *l)
 {
     if (async_store_get(l->store, span_str(RANKS_MEMBERS_KEY), LOOK_MS, on_counted, l,
                         NULL) == 0)
@@ -109,14 +109,15 @@ static void ask_count(struct look *l)
 
 /* --- open, ask, close ------------------------------------------------------------- */
 
-struct look *look_open(struct async_store *store, enum look_at at, int64_t world,
-                       int64_t own_rank, void (*told)(void *ctx), void *ctx)
+struct roll_caller *roll_caller_open(struct async_store *store, enum roll_kind at,
+                                     int64_t world, int64_t own_rank,
+                                     void (*told)(void *ctx), void *ctx)
 {
-    struct look *l = mem_calloc(1, sizeof *l);
+    struct roll_caller *l = mem_calloc(1, sizeof *l);
 
     if (!l)
         return NULL;
-    *l = (struct look){ .at = at, .told = told, .ctx = ctx };
+    *l = (struct roll_caller){ .at = at, .told = told, .ctx = ctx };
     if (roll_call_init(&l->roll, world, NULL) < 0 ||
         store->ops->clone(store, &l->store, NULL) < 0) {
         roll_call_fini(&l->roll);
@@ -127,35 +128,35 @@ struct look *look_open(struct async_store *store, enum look_at at, int64_t world
     return l;
 }
 
-bool look_ask(struct look *l)
+bool roll_caller_ask(struct roll_caller *l)
 {
     if (l->asking)
         return false;
     l->next = 0;
-    if (l->at == LOOK_AT_COUNT)
+    if (l->at == ROLL_OF_DONE)
         ask_count(l);
-    for (size_t i = 0; i < SLOTS && l->at == LOOK_AT_RANKS; i++)
+    for (size_t i = 0; i < SLOTS && l->at == ROLL_OF_RANKS; i++)
         ask_next(l, &l->slots[i]);
     l->asking = l->pending > 0;
     return l->asking;
 }
 
-struct look_seen look_seen(const struct look *l)
+struct roll_seen roll_caller_seen(const struct roll_caller *l)
 {
     if (!l)
-        return (struct look_seen){ NULL, 0 };
-    return (struct look_seen){ l->answered ? &l->roll : NULL, l->done };
+        return (struct roll_seen){ NULL, 0 };
+    return (struct roll_seen){ l->answered ? &l->roll : NULL, l->done };
 }
 
 static void roll_call_on_closed(void *ctx)
 {
-    struct look *l = ctx;
+    struct roll_caller *l = ctx;
 
     roll_call_fini(&l->roll);
     mem_free(l);
 }
 
-void look_close(struct look *l)
+void roll_caller_close(struct roll_caller *l)
 {
     if (!l)
         return;

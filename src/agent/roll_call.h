@@ -9,30 +9,32 @@
 #include "agent/core/roll_call.h"
 #include "store/async_store.h"
 
-enum look_at {
-    LOOK_AT_RANKS, /* which nodes have told of their workers */
-    LOOK_AT_COUNT, /* how many nodes are done */
+enum roll_kind {
+    ROLL_OF_RANKS, /* which nodes have told of their workers */
+    ROLL_OF_DONE,  /* how many nodes are done */
 };
 
-struct look;
+struct roll_caller;
 
-/* What is known so far; done is 0 until it is. Borrowed until the look is closed. */
-struct look_seen {
-    const struct roll_call *roll; /* LOOK_AT_RANKS; NULL: nothing yet */
-    int64_t done;                 /* LOOK_AT_COUNT */
+/* What is known so far; done is 0 until it is. Borrowed until it is closed. */
+struct roll_seen {
+    const struct roll_call *roll; /* ROLL_OF_RANKS; NULL: nothing yet */
+    int64_t done;                 /* ROLL_OF_DONE */
 };
 
 /* own_rank has come in any case. told(ctx) comes from the loop at the end of each
  * asking, also of one that failed. NULL: it cannot be. */
-struct look *look_open(struct async_store *store, enum look_at at, int64_t world,
-                       int64_t own_rank, void (*told)(void *ctx), void *ctx);
+struct roll_caller *roll_caller_open(struct async_store *store, enum roll_kind at,
+                                     int64_t world, int64_t own_rank,
+                                     void (*told)(void *ctx), void *ctx);
 
 /* False if the last asking is still under way, or this one could not be begun. */
-bool look_ask(struct look *l);
+bool roll_caller_ask(struct roll_caller *l);
 
-struct look_seen look_seen(const struct look *l); /* NULL is fine: nothing */
+struct roll_seen
+roll_caller_seen(const struct roll_caller *l); /* NULL is fine: nothing */
 
 /* told() does not come any more. Before the store's handler goes. NULL is fine. */
-void look_close(struct look *l);
+void roll_caller_close(struct roll_caller *l);
 
 #endif

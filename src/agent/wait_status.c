@@ -55,7 +55,7 @@ static bool collect_facts(struct agent *a, struct wait_facts *f)
 {
     const char *list =
         a->opts.envp ? env_get(a->opts.envp, "SLURM_STEP_NODELIST") : NULL;
-    const struct look_seen seen = look_seen(a->wait.look);
+    const struct roll_seen seen = roll_caller_seen(a->wait.look);
 
     f->progress = (struct rdzv_progress){ 0 };
     f->expected[0] = '\0';
@@ -119,7 +119,7 @@ static void on_looked(void *ctx)
 }
 
 /* Who has come may be in the store: then that is asked first. */
-static struct look *look_for(struct agent *a)
+static struct roll_caller *look_for(struct agent *a)
 {
     const struct rdzv_handler_ops *ops = a->handler->ops;
     struct async_store *store = NULL;
@@ -130,13 +130,13 @@ static struct look *look_for(struct agent *a)
         store = ops->gathers_at ? ops->gathers_at(a->handler) : NULL;
         if (!store || !ops->progress(a->handler, &p) || p.stage != RDZV_AT_ROUND)
             return NULL;
-        return look_open(store, LOOK_AT_RANKS, p.max_nodes, 0, on_looked, a);
+        return roll_caller_open(store, ROLL_OF_RANKS, p.max_nodes, 0, on_looked, a);
     case WAITING_FOR_NODES:
-        return look_open(a->round.store, LOOK_AT_RANKS, a->round.world_size,
-                         a->round.rank, on_looked, a);
+        return roll_caller_open(a->round.store, ROLL_OF_RANKS, a->round.world_size,
+                                a->round.rank, on_looked, a);
     case WAITING_FOR_END:
-        return look_open(a->round.store, LOOK_AT_COUNT, a->round.world_size,
-                         a->round.rank, on_looked, a);
+        return roll_caller_open(a->round.store, ROLL_OF_DONE, a->round.world_size,
+                                a->round.rank, on_looked, a);
     case WAITING_FOR_RANKS:
         break;
     }
@@ -150,7 +150,7 @@ static void on_wait(uv_timer_t *timer)
 
     if (!a->wait.look)
         a->wait.look = look_for(a);
-    if (!a->wait.look || !look_ask(a->wait.look))
+    if (!a->wait.look || !roll_caller_ask(a->wait.look))
         show(a);
 }
 
@@ -232,7 +232,7 @@ static void log_wait_done(const struct agent *a)
 void agent_wait_end(struct agent *a, bool came)
 {
     (void)uv_timer_stop(&a->wait.timer);
-    look_close(a->wait.look);
+    roll_caller_close(a->wait.look);
     a->wait.look = NULL;
     status_line(a->opts.log, NULL);
     if (came && a->wait.told)

@@ -23,7 +23,6 @@ int cmd_status(int argc, char **argv);
 int cmd_top(int argc, char **argv);
 int cmd_stacks(int argc, char **argv);
 int cmd_completion(int argc, char **argv);
-int cmd_help(int argc, char **argv);
 int cmd_man(void); /* prints the manual page of run */
 
 /* Prints an error as all commands do: remedies first (the lines after the first of the

@@ -10,6 +10,8 @@
 #include "base/err.h"
 #include "base/escape.h"
 
+static int cmd_help(int argc, char **argv);
+
 const struct command commands[] = {
     { "run", cmd_run, "start workers as torchrun does" },
     { "launch", cmd_launch, "the same with the habits of torch.distributed.launch" },
@@ -89,7 +91,7 @@ int cmd_bad_option(int c, const char *word, const struct option *options,
                    word, prog);
 }
 
-int cmd_help(int argc, char **argv)
+static int cmd_help(int argc, char **argv)
 {
     const struct command *c = argc > 1 ? find(argv[1]) : NULL;
     char *help[] = { argc > 1 ? argv[1] : NULL, (char *)"--help", NULL };

@@ -250,10 +250,6 @@ static int pack(const struct proc_spec *spec, struct guard_req *req, struct buf 
         rc = buf_append(b, *s, strlen(*s) + 1);
     for (char *const *s = spec->envp; rc == 0 && s && *s; s++, req->envc++)
         rc = buf_append(b, *s, strlen(*s) + 1);
-    if (rc == 0 && spec->cwd) {
-        req->flags |= GUARD_CWD;
-        rc = buf_append(b, spec->cwd, strlen(spec->cwd) + 1);
-    }
     req->len = (uint32_t)buf_len(b);
     return rc;
 }

@@ -14,7 +14,6 @@ struct spawn_request {
     int fd[GUARD_FDS]; /* in, out, err, result, extra; -1 if none came */
     char *bytes;       /* owned */
     char **strings;    /* owned: argv, NULL, envp, NULL */
-    const char *cwd;
 };
 
 #define SPAWN_REQUEST_INIT                                                             \

@@ -80,7 +80,6 @@ bool spawn_request_read_body(int sock, struct spawn_request *p)
         p->strings[i] = at;
         at += strlen(at) + 1;
     }
-    p->cwd = p->req.flags & GUARD_CWD ? at : NULL;
     return true;
 }
 
@@ -114,7 +113,6 @@ static struct proc_spec spec_of(const struct guard_child *k,
     return (struct proc_spec){
         .argv = p->strings,
         .envp = p->strings + p->req.argc + 1,
-        .cwd = p->cwd,
         .fd = { p->fd[0] >= 0 ? p->fd[0] : 0, p->fd[1] >= 0 ? p->fd[1] : 1,
                 p->fd[2] >= 0 ? p->fd[2] : 2 },
         .extra = { -1, -1, -1 },

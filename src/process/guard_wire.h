@@ -17,19 +17,18 @@ enum guard_op {
 enum guard_flag {
     GUARD_SESSION = 1,
     GUARD_FN = 2,
-    GUARD_CWD = 4,
-    GUARD_IN = 8, /* descriptors that come along, in this order */
-    GUARD_OUT = 16,
-    GUARD_ERR = 32,
-    GUARD_RESULT = 64,
-    GUARD_EXTRA = 128,
-    GUARD_FORKS = 256, /* SERVICE: it gets a socket on which the guard asks for forks */
+    GUARD_IN = 4, /* descriptors that come along, in this order */
+    GUARD_OUT = 8,
+    GUARD_ERR = 16,
+    GUARD_RESULT = 32,
+    GUARD_EXTRA = 64,
+    GUARD_FORKS = 128, /* SERVICE: it gets a socket on which the guard asks for forks */
 };
 
 #define GUARD_FDS 5
 
-/* A SPAWN or SERVICE is followed by len bytes: the affinity mask, then argv, envp and
- * cwd as strings, each with its NUL. */
+/* A SPAWN or SERVICE is followed by len bytes: the affinity mask, then argv and envp
+ * as strings, each with its NUL. */
 struct guard_req {
     uint32_t op, id, flags, argc, envc, cpus_size;
     int32_t sig;

@@ -91,8 +91,6 @@ int proc_become(const struct proc_spec *spec, pid_t parent)
     const int rc = place_fds(spec->fd);
     if (rc != 0)
         return rc;
-    if (spec->cwd && chdir(spec->cwd) < 0)
-        return errno;
 
     /* As Python's subprocess leaves them; what a caller ignores (nohup) stays so. */
     signal(SIGPIPE, SIG_DFL);

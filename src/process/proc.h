@@ -12,7 +12,6 @@
 struct proc_spec {
     char *const *argv; /* borrowed; argv[0] without a slash is sought in envp's PATH */
     char *const *envp; /* borrowed */
-    const char *cwd;   /* NULL: ours */
     int fd[3];         /* what becomes 0, 1 and 2; proc_spawn closes all others */
     int extra[3];      /* what becomes 3, 4 and 5: more than 2, or none (0 or -1) */
     bool session;      /* lead a session of its own */

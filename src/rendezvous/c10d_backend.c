@@ -253,6 +253,9 @@ void c10d_release(struct c10d *c)
         cb(ctx);
 }
 
+static bool c10d_watch(struct rdzv_backend *b, bool present, struct span value,
+                       rdzv_changed_cb cb, void *ctx);
+
 const struct rdzv_backend_ops c10d_ops = {
     .name = "c10d",
     .open = open_backend,
@@ -323,8 +326,9 @@ static void c10d_backend_on_change(void *ctx, int status,
         cb(c->watch.ctx);
 }
 
-bool c10d_watch(struct rdzv_backend *b, bool present, struct span value,
-                rdzv_changed_cb cb, void *ctx)
+/* As rdzv_backend_ops.watch. */
+static bool c10d_watch(struct rdzv_backend *b, bool present, struct span value,
+                       rdzv_changed_cb cb, void *ctx)
 {
     struct c10d *c = CONTAINER_OF(b, struct c10d, base);
 

@@ -92,8 +92,4 @@ void c10d_call_go(struct c10d *c, int status, const struct muster_error *err);
 void c10d_fail(struct c10d *c, int code, const struct muster_error *err);
 void c10d_release(struct c10d *c);
 
-/* As rdzv_backend_ops.watch. */
-bool c10d_watch(struct rdzv_backend *b, bool present, struct span value,
-                rdzv_changed_cb cb, void *ctx);
-
 #endif

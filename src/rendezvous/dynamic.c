@@ -821,6 +821,8 @@ static void dynamic_destroy(struct rdzv_shell *s)
     rdzv_master_close(d->master, handle_set_left, &s->closing);
 }
 
+static void dynamic_free(struct dynamic_handler *d);
+
 static void on_backend_gone(void *ctx)
 {
     struct dynamic_handler *d = ctx;
@@ -837,7 +839,7 @@ static void dynamic_release(struct rdzv_shell *s)
     d->backend->ops->close(d->backend, on_backend_gone, d);
 }
 
-void dynamic_free(struct dynamic_handler *d)
+static void dynamic_free(struct dynamic_handler *d)
 {
     rdzv_free(d->core);
     forget_members(d);

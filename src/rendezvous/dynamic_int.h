@@ -103,6 +103,4 @@ bool dynamic_be_member(struct dynamic_handler *d);
 /* The backend has seen that another node has ended. */
 void dynamic_peer_gone(void *ctx, struct span node);
 
-void dynamic_free(struct dynamic_handler *d);
-
 #endif

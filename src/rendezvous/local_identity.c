@@ -110,7 +110,6 @@ static bool numeric(struct rdzv_local *q)
     else
         return false;
     q->is_local = is_ours(q, sa, "");
-    q->resolved = true;
     if (!q->is_local)
         (void)snprintf(q->why, sizeof q->why,
                        "none of this machine's interfaces has the address %.64s",
@@ -122,7 +121,7 @@ bool rdzv_local_quick(struct rdzv_local *q)
 {
     char name[1025];
 
-    q->is_local = q->resolved = false;
+    q->is_local = false;
     q->why[0] = '\0';
     if (strcmp(q->host, "localhost") == 0) {
         q->is_local = true;
@@ -154,7 +153,6 @@ void rdzv_local_resolve(void *arg)
                        gai_strerror(rc));
         return;
     }
-    q->resolved = true;
     (void)snprintf(says, sizeof says, ", which %.100s resolves to", q->host);
     for (struct addrinfo *a = list; a && !q->is_local; a = a->ai_next)
         q->is_local = is_ours(q, a->ai_addr, says);

@@ -13,7 +13,6 @@ int64_t rdzv_next_local_id(void);
 struct rdzv_local {
     char host[1025]; /* in: the endpoint's host */
     bool is_local;
-    bool resolved; /* the host name could be looked up */
     char why[256]; /* "its address 10.0.0.1 belongs to interface eth0" */
 };
 

@@ -39,7 +39,7 @@ void sim_do_at(struct sim_node *n, uint64_t t, enum sim_todo todo)
 }
 
 /* Stopping workers takes a while. */
-static void soon(struct sim_node *n, uint64_t least_us, enum sim_todo todo)
+static void defer(struct sim_node *n, uint64_t least_us, enum sim_todo todo)
 {
     const uint64_t more = n->sim->react_us;
 
@@ -134,15 +134,15 @@ static void agent_on_refused(struct sim_node *n, const struct rdzv_effect *e)
         n->life = SIM_OFF;
     if (e->code == MUSTER_ECLOSED || e->code == MUSTER_EGRACEFUL) {
         n->wants_in = false;
-        soon(n, 0, SIM_DO_END);
+        defer(n, 0, SIM_DO_END);
     } else if (e->code == MUSTER_EEXIST || e->code == MUSTER_ESTATE ||
                e->code == MUSTER_EPROTO || e->code == MUSTER_EINVAL) {
         sim_fail(n->sim, "%s: %s", n->name, e->text);
     } else if (n->kind == SIM_TORCH && e->code == MUSTER_ECONN) {
         sim_kill(n); /* torchrun ends; whoever runs the job starts it again */
-        soon(n, 1000000, SIM_DO_START);
+        defer(n, 1000000, SIM_DO_START);
     } else if (n->wants_in) {
-        soon(n, 1000000, SIM_DO_JOIN);
+        defer(n, 1000000, SIM_DO_JOIN);
     }
 }
 
@@ -157,7 +157,7 @@ static void agent_on_news(struct sim_node *n, const struct rdzv_effect *e)
     case RDZV_NEWS_EVICTED:
         if (n->life == SIM_RUNNING) {
             n->fail_round = n->round;
-            soon(n, 100000, SIM_DO_FAIL);
+            defer(n, 100000, SIM_DO_FAIL);
         }
         return;
     case RDZV_NEWS_MOVED_ON:
@@ -165,13 +165,13 @@ static void agent_on_news(struct sim_node *n, const struct rdzv_effect *e)
         return;
     case RDZV_NEWS_CLOSED:
         n->wants_in = false;
-        soon(n, 1000000, SIM_DO_END);
+        defer(n, 1000000, SIM_DO_END);
         return;
     case RDZV_NEWS_BACKEND:
         if (n->kind != SIM_TORCH)
             return;
         sim_kill(n);
-        soon(n, 1000000, SIM_DO_START);
+        defer(n, 1000000, SIM_DO_START);
         return;
     }
 }
@@ -198,11 +198,11 @@ void sim_told(struct sim_node *n, const struct rdzv_effect *e)
                 e->code ? ", but " : "", e->code ? e->text : "");
         if (e->request == RDZV_EV_LEAVE && n->life == SIM_LEAVING) {
             n->life = SIM_OFF;
-            soon(n, 0, SIM_DO_END);
+            defer(n, 0, SIM_DO_END);
         }
         if (e->request == RDZV_EV_CLOSE && e->code == 0) {
             n->wants_in = false;
-            soon(n, 2000000, SIM_DO_END);
+            defer(n, 2000000, SIM_DO_END);
         }
         return;
     case RDZV_FX_NEWS:

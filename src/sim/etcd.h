@@ -181,7 +181,6 @@ void sim_etcd_tick(struct sim *s, const struct sim_event *ev);
 void sim_etcd_fault(struct sim *s, enum etcd_tick fault, size_t member,
                     uint64_t for_us);
 bool sim_etcd_member_ok(const struct sim *s, size_t member);
-bool sim_etcd_flaps(struct sim *s);
 
 /* etcd_watch.c */
 void sim_etcd_watch(struct sim *s, struct sim_call *c, struct etcd_want *w);

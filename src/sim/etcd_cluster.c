@@ -175,15 +175,6 @@ static uint64_t dead_us(const struct sim *s)
     return rdzv_dead_after_ms(&s->cfg.settings) * 1000;
 }
 
-/* Over when a leader has stayed for so long that every node that lives was heard. */
-bool sim_etcd_flaps(struct sim *s)
-{
-    struct sim_etcd *e = s->etcd;
-
-    e->flaps &= e->leader < 0 || s->t - e->elected_t <= dead_us(s);
-    return e->flaps;
-}
-
 /* Of what a lost leader had not committed, some is lost and some is in the next
  * leader's log; no client can tell which. */
 static void lose_leader(struct sim *s)

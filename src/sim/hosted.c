@@ -33,7 +33,7 @@ static void hosted_perform(struct sim_node *n, const struct member_effect *e)
     case MEMBER_DIAL:
         if (o->conn)
             sim_hang_up(o->conn);
-        o->conn = sim_connect(n, SIM_CONN_HOSTED);
+        o->conn = sim_connect(n);
         return;
     case MEMBER_HANG_UP:
         if (o->conn)

@@ -109,7 +109,6 @@ struct job_worker {
 };
 
 int job_worker_main(void *worker);
-const char *job_env(const struct job_worker *w, const char *name);
 void job_worker_ended(struct job_worker *w);
 
 /* ---- job_http.c: an etcd cluster behind net/http.h ---- */

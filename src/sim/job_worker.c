@@ -14,7 +14,7 @@
 #define COLLECTIVE_US (100 * OS_SECOND) /* until a worker gives its peers up */
 #define STORE_MS      60000u /* to reach the store, and for the others to come */
 
-const char *job_env(const struct job_worker *w, const char *name)
+static const char *job_env(const struct job_worker *w, const char *name)
 {
     const size_t n = strlen(name);
 

@@ -54,7 +54,7 @@ static uint32_t free_peer(struct sim_host *h)
     return (uint32_t)i;
 }
 
-struct sim_conn *sim_connect(struct sim_node *n, enum sim_purpose purpose)
+struct sim_conn *sim_connect(struct sim_node *n)
 {
     struct sim_conn *c = mem_calloc(1, sizeof *c);
 
@@ -62,7 +62,6 @@ struct sim_conn *sim_connect(struct sim_node *n, enum sim_purpose purpose)
     c->node = n;
     c->node_index = n->index;
     c->boot = n->boot;
-    c->purpose = purpose;
     c->refs = 1; /* the node's */
     c->at_node = true;
     buf_init(&c->in_host, SIZE_MAX);
@@ -133,7 +132,7 @@ static void send(struct sim_conn *c, struct span bytes, enum sim_event_kind kind
     }
 }
 
-void sim_send_up(struct sim_conn *c, struct span bytes)
+static void sim_send_up(struct sim_conn *c, struct span bytes)
 {
     if (c->at_node)
         send(c, bytes, SIM_EV_UP);

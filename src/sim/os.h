@@ -132,8 +132,7 @@ void os_memory_free(struct os_process *p); /* all that it has not freed itself *
 
 /* ---- os_socket.c ---- */
 
-int os_socket_new(int family, struct os_socket **out); /* a descriptor */
-struct os_socket *os_socket_of(int fd);                /* NULL: not simulated */
+int os_socket_new(int family, struct os_socket **out);          /* a descriptor */
 int os_connect(struct os_socket *s, const struct sockaddr *to); /* 0 or an errno */
 int os_fd(const struct os_socket *s);
 /* How a connection stands: 0 under way, 1 there, or minus an errno. */

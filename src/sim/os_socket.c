@@ -109,7 +109,8 @@ static struct os_socket *socket_new(struct os_machine *m, struct os_process *own
     return s;
 }
 
-struct os_socket *os_socket_of(int fd)
+/* NULL if it is not simulated. */
+static struct os_socket *os_socket_of(int fd)
 {
     const size_t i = (size_t)(fd - OS_FD_BASE);
 

@@ -30,7 +30,7 @@ static void connect_state(struct sim_node *n)
     struct ours *o = n->core;
 
     if (!o->state)
-        o->state = sim_connect(n, SIM_CONN_STATE);
+        o->state = sim_connect(n);
 }
 
 static struct span key(void)
@@ -85,7 +85,7 @@ static void on_watch(struct sim_node *n, const struct rdzv_effect *e)
         return;
     o->next_wait = true;
     if (!o->watch) {
-        o->watch = sim_connect(n, SIM_CONN_WATCH);
+        o->watch = sim_connect(n);
         o->waiting = o->cancelled = false;
         return;
     }

@@ -66,7 +66,6 @@ struct sim_event {
 };
 
 struct sim_event *sim_at(struct sim *s, uint64_t t, enum sim_event_kind kind);
-bool sim_next(struct sim *s, struct sim_event *out); /* false: nothing more */
 
 /* ---- the world ---- */
 
@@ -141,12 +140,9 @@ void sim_fail(struct sim *s, const char *fmt, ...)
 
 /* ---- net.c: connections of bytes, in order, late, cut, broken ---- */
 
-enum sim_purpose { SIM_CONN_STATE, SIM_CONN_WATCH, SIM_CONN_HOSTED };
-
 struct sim_conn {
     struct sim_node *node;
     uint32_t node_index, boot, peer;
-    enum sim_purpose purpose;
     bool at_node, at_host; /* open on that side */
     uint32_t refs;         /* events that point here, and the two sides */
     uint64_t up_t, down_t; /* no byte overtakes another */
@@ -158,10 +154,9 @@ struct sim_conn {
     bool mute;   /* the machine is without power: nothing more comes from it */
 };
 
-struct sim_conn *sim_connect(struct sim_node *n, enum sim_purpose purpose);
+struct sim_conn *sim_connect(struct sim_node *n);
 void sim_hang_up(struct sim_conn *c); /* the node closes */
 void sim_drop(struct sim_conn *c);    /* the host closes */
-void sim_send_up(struct sim_conn *c, struct span bytes);
 void sim_send_down(struct sim_conn *c, struct span bytes);
 void sim_request(struct sim_conn *c, const struct c10d_request *req);
 void sim_conn_unref(struct sim_conn *c);

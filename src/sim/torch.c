@@ -167,7 +167,7 @@ static void ask(struct sim_node *n)
 
     o->asking = true;
     if (!o->conn) {
-        o->conn = sim_connect(n, SIM_CONN_STATE);
+        o->conn = sim_connect(n);
         return;
     }
     if (!o->conn->at_host)

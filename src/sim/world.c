@@ -40,7 +40,8 @@ struct sim_event *sim_at(struct sim *s, uint64_t t, enum sim_event_kind kind)
     return &s->heap[i];
 }
 
-bool sim_next(struct sim *s, struct sim_event *out)
+/* The next event; false if there is none. */
+static bool sim_next(struct sim *s, struct sim_event *out)
 {
     struct sim_event last;
     size_t i = 0, child;

@@ -99,6 +99,8 @@ static void put_holder(const struct dialer *d, char *to, size_t size)
         (void)snprintf(to, size, "; %s holds that port of this machine", who);
 }
 
+static const char *dial_remedy(int code);
+
 /* The words are torch's, so that a search for them finds something. */
 static void give_up(struct dialer *d)
 {
@@ -120,6 +122,8 @@ static void give_up(struct dialer *d)
     err_add(&err, ": %.700s%s; %s", d->last.text, holder, dial_remedy(d->last.code));
     finish(d, NULL, &err);
 }
+
+static void dial_note(struct muster_error *verdict, int code, const char *why);
 
 static void note_standing(struct dialer *d)
 {
@@ -173,7 +177,6 @@ static void end_round(struct dialer *d)
 }
 
 static void arm(struct dialer *d);
-
 static void connect_on_attempt(void *ctx, struct attempt *a, struct dial_conn *conn,
                                int code, const char *why);
 
@@ -382,7 +385,7 @@ void dial_free(struct dialer *d)
 
 /* ---- what to say when nobody was reached ---- */
 
-const char *dial_remedy(int code)
+static const char *dial_remedy(int code)
 {
     switch (code) {
     case MUSTER_EREFUSED:
@@ -431,7 +434,8 @@ static int weight(int code)
     }
 }
 
-void dial_note(struct muster_error *verdict, int code, const char *why)
+/* Adds why one attempt failed to the verdict on all of a round. */
+static void dial_note(struct muster_error *verdict, int code, const char *why)
 {
     if (verdict->code == 0) {
         (void)err_set(verdict, code, "%s", why);

@@ -31,8 +31,4 @@ void attempt_standing(const struct attempt *a, char *why, size_t why_size);
 /* Gives it up; no callback will come. */
 void attempt_stop(struct attempt *a);
 
-/* Adds why one attempt failed to the verdict on all of a round. */
-void dial_note(struct muster_error *verdict, int code, const char *why);
-const char *dial_remedy(int code);
-
 #endif

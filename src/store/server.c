@@ -24,7 +24,8 @@ static void server_feed(struct store_server *s, const struct store_event *ev);
 
 /* ---- deadlines, and who has left ---- */
 
-void server_listen(struct store_server *s, bool on)
+/* Accepts connections, or leaves them in the backlog. */
+static void server_listen(struct store_server *s, bool on)
 {
     struct epoll_event ev = { .events = on ? EPOLLIN : 0, .data.ptr = s };
 
@@ -35,6 +36,9 @@ void server_listen(struct store_server *s, bool on)
         (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->listener6, &ev);
     }
 }
+
+static void server_arm(struct store_server *s);
+static void server_tell_left(struct store_server *s);
 
 static void server_on_timer(uv_timer_t *timer)
 {
@@ -59,7 +63,8 @@ static void server_on_timer(uv_timer_t *timer)
     server_arm(s);
 }
 
-void server_arm(struct store_server *s)
+/* Sets the timer for what is due next. */
+static void server_arm(struct store_server *s)
 {
     const uint64_t now = uv_now(s->loop);
     uint64_t after = MONO_NEVER;
@@ -100,7 +105,7 @@ void server_known(struct store_server *s, struct conn *c)
 }
 
 /* The store hears who has left, as soon as the event at hand is dealt with. */
-void server_tell_left(struct store_server *s)
+static void server_tell_left(struct store_server *s)
 {
     struct conn *c;
 
@@ -173,6 +178,9 @@ static void server_feed(struct store_server *s, const struct store_event *ev)
     if (try_feed(s, ev) < 0)
         trace(s->opts.trace, TRACE_ERROR, "store %s: out of memory", s->address);
 }
+
+static bool stats_take(struct store_server *s, struct conn *c,
+                       const struct c10d_request *req);
 
 int server_request(struct store_server *s, struct conn *c,
                    const struct c10d_request *req)
@@ -706,7 +714,9 @@ uint64_t store_server_first_write_ms(struct store_server *s)
     return ms;
 }
 
-bool stats_take(struct store_server *s, struct conn *c, const struct c10d_request *req)
+/* True if the request asked for them, and has been answered. */
+static bool stats_take(struct store_server *s, struct conn *c,
+                       const struct c10d_request *req)
 {
     const struct server_stats *is = &s->stats;
     struct c10d_reply r = { .op = C10D_GET };

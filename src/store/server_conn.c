@@ -110,7 +110,8 @@ void conn_address(const struct conn *c, uint8_t ip[16])
     }
 }
 
-void conn_watch(struct store_server *s, struct conn *c)
+/* as its state asks for */
+static void conn_watch(struct store_server *s, struct conn *c)
 {
     struct epoll_event ev = { .data.ptr = c };
 

@@ -125,13 +125,9 @@ struct store_server {
 #define SHARED_SIZE 65536u
 #define CONN_READS  ((uint32_t)(EPOLLIN | EPOLLRDHUP))
 
-/* server.c */
-void server_listen(struct store_server *s, bool on); /* or leave them in the backlog */
 /* NULL without memory; else there is a number for it, until server_take_conn. */
 struct conn *server_new_conn(struct store_server *s);
 void server_take_conn(struct store_server *s, struct conn *c);
-void server_arm(struct store_server *s);       /* the timer, for what is due next */
-void server_tell_left(struct store_server *s); /* the store, who was closed */
 int server_request(struct store_server *s, struct conn *c,
                    const struct c10d_request *req);
 void server_known(struct store_server *s, struct conn *c); /* its first request is in */
@@ -141,9 +137,6 @@ void server_untime(struct store_server *s, struct conn *c);
 void server_set(struct store_server *s, const struct c10d_request *set); /* by us */
 void server_send(struct store_server *s, struct conn *c, struct span bytes);
 void server_end_turn(struct store_server *s); /* those closed meanwhile leave */
-
-/* True if the request asked for them, and has been answered. */
-bool stats_take(struct store_server *s, struct conn *c, const struct c10d_request *req);
 
 /* server_auth.c: who may ask for what, if the job has a secret. */
 int server_auth_open(struct store_server *s, struct muster_error *err);
@@ -206,7 +199,6 @@ void conn_close(struct store_server *s, struct conn *c);
 void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void conn_too_much(struct store_server *s, struct conn *c); /* leaves too much unread */
-void conn_watch(struct store_server *s, struct conn *c);    /* as its state asks for */
 
 /* The peer's address; an IPv4 one as ::ffff:a.b.c.d. All zero if it is gone. */
 void conn_address(const struct conn *c, uint8_t ip[16]);

@@ -30,7 +30,7 @@ CLONE_PARENT, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x100
 SIGCHLD = 17
 # What the reader of stacks uses where ptrace is forbidden: see src/stacks/faulthandler.h.
 SIGURG, STACKS_FD = 23, 251
-FLAG_SESSION, FLAG_CWD = 1, 4
+FLAG_SESSION = 1
 # Number of clone(2), and whether the thread pointer is its fourth argument.
 CLONE_CALL = {"x86_64": (56, False), "aarch64": (220, True), "riscv64": (220, True)}
 OWN_VARIABLES = (b"PYTHONPATH",) + tuple(n.encode() for n in THREAD_VARIABLES)
@@ -632,7 +632,6 @@ class Request:
         texts = body[self.cpus_size :].split(b"\0")
         self.argv = texts[: self.argc]
         self.envp = texts[self.argc : self.argc + self.envc]
-        self.cwd = texts[self.argc + self.envc] if self.flags & FLAG_CWD else None
 
 
 def reopen_streams():
@@ -809,8 +808,6 @@ def become_worker(system, given, guard, request, control, collect):
         py.sched_setaffinity(0, system.ctypes.c_size_t(len(request.cpus)), request.cpus)
     for fd in (0, 1, 2):
         os.dup2(request.fds[2 + fd], fd)
-    if request.cwd is not None:
-        os.chdir(request.cwd)
     environ = environment_for(given, request.envp)
     entries = [k + b"=" + v for k, v in environ.items()]
     shown = [system.argv0] + given.flags + request.argv[1:]

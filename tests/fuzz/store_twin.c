@@ -184,7 +184,7 @@ static void cancel(struct twin *t, uint32_t peer)
     w->on = false;
 }
 
-/* Strikes one wish; true if that was the last. */
+/* Takes one wanted key off the list; true if it was the last. */
 static bool strike(struct twin *t, uint32_t peer, size_t i)
 {
     struct pending *w = &t->waits[peer];
@@ -264,7 +264,7 @@ static void pass_on(struct twin *t, uint32_t peer)
     drop(&name);
 }
 
-static void forgive(struct twin *t, uint32_t peer)
+static void drop_unclaimed(struct twin *t, uint32_t peer)
 {
     t->owes[peer] = false;
     drop(&t->owed[peer]);
@@ -385,7 +385,7 @@ static void on_pop(struct twin *t, uint32_t peer, struct span name)
     memmove(&t->items[i], &t->items[i + 1], (--t->nitems - i) * sizeof t->items[0]);
     for (uint32_t p = 0; p < TWIN_PEERS; p++) {
         if (t->owes[p] && same(t->owed[p], name) && (n == 1 || p == peer))
-            forgive(t, p);
+            drop_unclaimed(t, p);
     }
 }
 
@@ -575,7 +575,7 @@ static void on_wipe(struct twin *t)
     }
     t->nitems = 0;
     for (uint32_t p = 0; p < TWIN_PEERS; p++)
-        forgive(t, p);
+        drop_unclaimed(t, p);
 
     const size_t n = t->nkeys;
     t->nkeys = 0;

@@ -171,7 +171,8 @@ static const char *signal_name(const struct failure *f)
     return f->code < 0 && f->signal_name ? f->signal_name : NOT_AVAILABLE;
 }
 
-int failure_text(struct buf *out, const struct failure *f)
+/* The traceback line: the error file's, or what the exit code tells. */
+static int failure_text(struct buf *out, const struct failure *f)
 {
     if (f->data.text && f->data.text[0])
         return buf_append_str(out, f->data.text);

@@ -44,9 +44,6 @@ void failure_fini(struct failure *f);
 /* Index of the root cause: the smallest time, the first of equals. */
 size_t failure_root(const struct failure *list, size_t count);
 
-/* The traceback line: the error file's, or what the exit code tells. */
-int failure_text(struct buf *out, const struct failure *f);
-
 /* torch's block from its border to its border, with a newline at both ends, as after
  * "...ChildFailedError: ". In order of observation. */
 int report_print(struct buf *out, const char *name, const char *host,

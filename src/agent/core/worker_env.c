@@ -146,12 +146,12 @@ int worker_env(struct text_list *out, const struct launch_config *c,
 
 static int add_expanded(struct text_list *l, const char *text, const char *local_rank)
 {
-    const struct macro macros[] = { { "local_rank", local_rank } };
+    const struct template_value values[] = { { "local_rank", local_rank } };
     struct buf b;
     int rc;
 
     buf_init(&b, SIZE_MAX);
-    rc = template_expand(&b, text, macros, ARRAY_LEN(macros));
+    rc = template_expand(&b, text, values, ARRAY_LEN(values));
     if (rc == 0)
         rc = text_list_add(l, buf_len(&b) ? (const char *)buf_data(&b) : "",
                            buf_len(&b));
@@ -206,16 +206,16 @@ int worker_prefix(struct buf *out, const struct launch_config *c, int64_t rank,
                   int64_t local_rank, const char *hostname)
 {
     char r[24], l[24];
-    const struct macro macros[] = { { "role_name", c->role },
-                                    { "rank", r },
-                                    { "local_rank", l },
-                                    { "hostname", hostname } };
+    const struct template_value values[] = { { "role_name", c->role },
+                                             { "rank", r },
+                                             { "local_rank", l },
+                                             { "hostname", hostname } };
 
     (void)snprintf(r, sizeof r, "%lld", (long long)rank);
     (void)snprintf(l, sizeof l, "%lld", (long long)local_rank);
     if (!c->prefix_template || !*c->prefix_template)
         return buf_printf(out, "[%s%s]:", c->role, l);
-    return template_expand(out, c->prefix_template, macros, ARRAY_LEN(macros));
+    return template_expand(out, c->prefix_template, values, ARRAY_LEN(values));
 }
 
 const char *worker_binary(const struct launch_config *c)

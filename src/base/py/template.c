@@ -17,19 +17,19 @@ static size_t name_len(const char *p)
     return n;
 }
 
-static const char *find(const struct macro *macros, size_t count, const char *name,
-                        size_t n)
+static const char *find(const struct template_value *values, size_t count,
+                        const char *name, size_t n)
 {
     for (size_t i = 0; i < count; i++)
-        if (strncmp(macros[i].name, name, n) == 0 && macros[i].name[n] == '\0')
-            return macros[i].value;
+        if (strncmp(values[i].name, name, n) == 0 && values[i].name[n] == '\0')
+            return values[i].value;
     return NULL;
 }
 
 /* What the reference at p (which is a '$') stands for, or NULL if it stays; *used is
  * its length. */
-static const char *resolve(const char *p, const struct macro *macros, size_t count,
-                           size_t *used)
+static const char *resolve(const char *p, const struct template_value *values,
+                           size_t count, size_t *used)
 {
     const bool braced = p[1] == '{';
     const char *name = p + 1 + braced;
@@ -43,11 +43,11 @@ static const char *resolve(const char *p, const struct macro *macros, size_t cou
     if (n == 0 || (braced && name[n] != '}'))
         return NULL;
     *used = n + 1 + (braced ? 2 : 0);
-    return find(macros, count, name, n);
+    return find(values, count, name, n);
 }
 
-int template_expand(struct buf *out, const char *text, const struct macro *macros,
-                    size_t count)
+int template_expand(struct buf *out, const char *text,
+                    const struct template_value *values, size_t count)
 {
     int rc = 0;
 
@@ -56,7 +56,7 @@ int template_expand(struct buf *out, const char *text, const struct macro *macro
         const char *value = NULL;
 
         if (n == 0)
-            value = resolve(p, macros, count, &n);
+            value = resolve(p, values, count, &n);
         rc = value ? buf_append_str(out, value) : buf_append(out, p, n);
         p += n;
     }

@@ -6,13 +6,13 @@
 #include "base/base.h"
 #include "base/buf.h"
 
-struct macro {
+struct template_value {
     const char *name, *value; /* borrowed */
 };
 
 /* Appends text to out with $name and ${name} replaced and $$ turned into $. Unknown
  * names and a lone $ stay as they are. 0, MUSTER_ENOMEM or MUSTER_EFULL. */
-int template_expand(struct buf *out, const char *text, const struct macro *macros,
-                    size_t count);
+int template_expand(struct buf *out, const char *text,
+                    const struct template_value *values, size_t count);
 
 #endif

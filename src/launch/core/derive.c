@@ -87,7 +87,9 @@ static int check_logs_specs(struct deriving *d)
                    d->o->logs_specs);
 }
 
-int derive_streams(struct stream_map *m, const char *text, struct muster_error *err)
+/* "-r" and "-t": 0 to 3, or a map like 0:1,1:3. */
+static int derive_streams(struct stream_map *m, const char *text,
+                          struct muster_error *err)
 {
     struct stream_map out = { 0 };
     const size_t n = strlen(text);

@@ -34,9 +34,6 @@ struct derive_machine {
 int derive_config(struct launch_config *c, const struct options *o, bool launch,
                   const struct derive_machine *machine, struct muster_error *err);
 
-/* "-r" and "-t": 0 to 3, or a map like 0:1,1:3. */
-int derive_streams(struct stream_map *m, const char *text, struct muster_error *err);
-
 /* 128 bits as a version 4 UUID, in its usual form or as a decimal number. */
 void derive_uuid(const uint8_t random[16], char text[37]);
 void derive_uuid_decimal(const uint8_t random[16], char text[40]);

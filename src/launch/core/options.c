@@ -279,7 +279,8 @@ const char *env_get(char *const *envp, const char *name)
     return NULL;
 }
 
-void option_variable(const struct option_spec *s, char name[OPTION_NAME_SIZE])
+/* The variable that gives its default: "PET_NNODES", "MUSTER_RANK_ORDER". */
+static void option_variable(const struct option_spec *s, char name[OPTION_NAME_SIZE])
 {
     const char *prefix = s->owner == OWNER_MUSTER ? "MUSTER_" : "PET_";
     char under[OPTION_NAME_SIZE - 8];

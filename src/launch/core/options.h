@@ -119,9 +119,6 @@ static inline bool option_applies(const struct option_spec *s, bool launch)
     return s->owner != OWNER_LAUNCH || launch;
 }
 
-/* The variable that gives its default: "PET_NNODES", "MUSTER_RANK_ORDER". */
-void option_variable(const struct option_spec *s, char name[OPTION_NAME_SIZE]);
-
 /* True if the underscored spelling differs: "nproc_per_node". Writes it. */
 bool option_underscored(const struct option_spec *s, char *to, size_t size);
 

@@ -141,6 +141,8 @@ static int write_again(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     return rc;
 }
 
+static void rdzv_time_is_up(struct rdzv *r, struct now now, struct rdzv_fx *fx);
+
 static int cas_node_on_timer(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     static const char late[] = "the store did not answer in time";
@@ -348,7 +350,7 @@ void rdzv_refuse(struct rdzv *r, struct now now, int code, struct rdzv_fx *fx)
     }
 }
 
-void rdzv_time_is_up(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+static void rdzv_time_is_up(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     (void)err_set(&r->why, MUSTER_ETIMEDOUT,
                   "the node '%s' could not join the rendezvous '%s' within %llu s: "

@@ -121,10 +121,6 @@ void rdzv_roster_fini(struct rdzv_roster *r);
 int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now now,
                    struct rdzv_plan *out);
 
-/* cas_node_plan.c: the members of a completed round; MUSTER_ESTATE if its ranks are not
- * 0 .. n - 1, each once: somebody has been removed, and who sees what differs. */
-int rdzv_roster_make(struct rdzv_roster *out, const struct rdzv_state *s);
-
 /* liveness.c */
 bool rdzv_is_dead(const struct rdzv *r, const struct participant *m, uint64_t now_ms);
 size_t rdzv_live(const struct rdzv *r, const struct rdzv_state *s, enum rdzv_list list,
@@ -149,7 +145,6 @@ bool rdzv_tell(struct rdzv *r, struct now now, struct rdzv_fx *fx);
 void rdzv_done(struct rdzv *r, struct rdzv_request *request, enum rdzv_event_kind kind,
                int code, const char *text, struct rdzv_fx *fx);
 void rdzv_refuse(struct rdzv *r, struct now now, int code, struct rdzv_fx *fx);
-void rdzv_time_is_up(struct rdzv *r, struct now now, struct rdzv_fx *fx);
 void rdzv_end_join(struct rdzv *r, struct rdzv_plan *p, struct now now,
                    struct rdzv_fx *fx);
 

@@ -147,6 +147,8 @@ static bool may_have_shrunk(const struct rdzv *r, const struct rdzv_state *s,
            rdzv_live(r, s, RDZV_WAITS, now_ms) > 0;
 }
 
+static int rdzv_roster_make(struct rdzv_roster *out, const struct rdzv_state *s);
+
 /* We are listed in a round that is decided. Is it one that all of its members see
  * alike? */
 static int finish(const struct rdzv *r, const struct rdzv_state *s, struct now now,
@@ -455,7 +457,9 @@ static bool ranks_are_whole(const struct rdzv_state *s,
     return true;
 }
 
-int rdzv_roster_make(struct rdzv_roster *out, const struct rdzv_state *s)
+/* The members of a completed round; MUSTER_ESTATE if its ranks are not 0 .. n - 1, each
+ * once: somebody has been removed, and nodes may see different worlds. */
+static int rdzv_roster_make(struct rdzv_roster *out, const struct rdzv_state *s)
 {
     const size_t count = rdzv_count(s, RDZV_PLACES);
     const struct participant **by_rank = mem_calloc(count + 1, sizeof *by_rank);

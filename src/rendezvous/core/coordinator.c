@@ -60,7 +60,8 @@ int coordinator_reserve_order(struct coordinator *h, size_t count)
     return 0;
 }
 
-void coordinator_drop(struct coordinator_fx *fx, uint32_t peer)
+/* fx->text says why. */
+static void coordinator_drop(struct coordinator_fx *fx, uint32_t peer)
 {
     assert(fx->count < fx->size);
     fx->items[fx->count++] = (struct coordinator_effect){
@@ -79,8 +80,8 @@ void coordinator_send(struct coordinator_fx *fx, const struct node_session *to,
                                                           .msg = msg };
 }
 
-void coordinator_refuse(struct coordinator *h, struct coordinator_fx *fx,
-                        struct node_session *w, int code, const char *text)
+static void coordinator_refuse(struct coordinator *h, struct coordinator_fx *fx,
+                               struct node_session *w, int code, const char *text)
 {
     coordinator_request_end(h, w);
     coordinator_send(fx, w,
@@ -122,8 +123,10 @@ void coordinator_close_run(struct coordinator *h, struct coordinator_fx *fx)
         coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_CLOSED });
 }
 
-bool coordinator_unsettled(const struct coordinator *h, const struct node_session *w,
-                           struct now now)
+/* Whether nodes that poll have yet to look at the round that is complete: who leaves it
+ * before they have would make the world that they see a smaller one. */
+static bool coordinator_unsettled(const struct coordinator *h,
+                                  const struct node_session *w, struct now now)
 {
     return h->torch_nodes && h->state.complete && now.mono_ms < h->settled_by_ms &&
            rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_PLACES);

@@ -117,35 +117,23 @@ void coordinator_gone_end(struct coordinator *h, struct node_session *w);
 /* coordinator.c */
 void coordinator_send(struct coordinator_fx *fx, const struct node_session *to,
                       struct coord_msg msg);
-void coordinator_drop(struct coordinator_fx *fx, uint32_t peer); /* fx->text says why */
-void coordinator_refuse(struct coordinator *h, struct coordinator_fx *fx,
-                        struct node_session *w, int code, const char *text);
 void coordinator_close_run(struct coordinator *h, struct coordinator_fx *fx);
-
-/* Whether nodes that poll have yet to look at the round that is complete: who leaves it
- * before they have would make the world that they see a smaller one. */
-bool coordinator_unsettled(const struct coordinator *h, const struct node_session *w,
-                           struct now now);
 
 /* coordinator_seats.c: none can fail; fx has room for six effects a node. */
 void coordinator_seat_one(struct coordinator *h, struct coordinator_fx *fx,
                           struct node_session *w, struct now now);
 void coordinator_settle(struct coordinator *h, struct coordinator_fx *fx,
                         struct now now);
-void coordinator_leave_place(struct coordinator *h, struct participant *m);
 /* It gives its place up by asking for the next round. */
 void coordinator_move_on(struct coordinator *h, struct participant *m);
 void coordinator_tell_members(struct coordinator *h, struct coordinator_fx *fx,
                               struct coord_msg msg);
-void coordinator_tell_waiting(struct coordinator *h, struct coordinator_fx *fx);
 void coordinator_forget_waiting(struct coordinator *h);
 void coordinator_tell_gathered(struct coordinator *h, struct coordinator_fx *fx,
                                struct now now);
 void coordinator_tell_joined(struct coordinator *h, struct coordinator_fx *fx);
 void coordinator_call_last(struct coordinator *h,
                            struct now now); /* if there are enough */
-void coordinator_complete_if_due(struct coordinator *h, struct coordinator_fx *fx,
-                                 struct now now);
 
 /* Tells w whether it is a spare, if it does not know: then its JOIN has no time limit.
  */

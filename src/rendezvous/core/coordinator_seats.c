@@ -39,7 +39,7 @@ void coordinator_tell_members(struct coordinator *h, struct coordinator_fx *fx,
  * full round they do not: starting again would find no room either, and so on for ever.
  * Who is done with its work stays for a newcomer, but not for a member: that one's work
  * is not done, and it may need this node for a round. */
-void coordinator_tell_waiting(struct coordinator *h, struct coordinator_fx *fx)
+static void coordinator_tell_waiting(struct coordinator *h, struct coordinator_fx *fx)
 {
     const size_t count = full(h) ? 0 : rdzv_count(&h->state, RDZV_WAITS);
     const int64_t now = count == 0 ? 0 : h->moved_on ? COORD_MEMBER_WAITS : 1;
@@ -153,8 +153,8 @@ static struct rdzv_view join_view(const struct coordinator *h, enum rdzv_seat se
     };
 }
 
-void coordinator_complete_if_due(struct coordinator *h, struct coordinator_fx *fx,
-                                 struct now now)
+static void coordinator_complete_if_due(struct coordinator *h,
+                                        struct coordinator_fx *fx, struct now now)
 {
     struct rdzv_view v = join_view(h, SEAT_PLACE);
 
@@ -307,7 +307,7 @@ void coordinator_settle(struct coordinator *h, struct coordinator_fx *fx,
     coordinator_tell_waiting(h, fx);
 }
 
-void coordinator_leave_place(struct coordinator *h, struct participant *m)
+static void coordinator_leave_place(struct coordinator *h, struct participant *m)
 {
     struct rdzv_state *s = &h->state;
     const bool was_complete = s->complete;

@@ -72,9 +72,8 @@ enum rdzv_action rdzv_keep_alive_next(const struct rdzv_view *v);
 int rdzv_apply(struct rdzv_state *s, enum rdzv_action a, const struct rdzv_node *me,
                const struct rdzv_settings *settings, int64_t wall_us);
 
-/* A round is decided: ranks in the order of the nodes, no last call any more. */
-int rdzv_complete_round(struct rdzv_state *s);
-/* Likewise, with room for all participants in `order`: cannot fail. */
+/* A round is decided: ranks in the order of the nodes, no last call any more. `order`
+ * has room for all participants, so this cannot fail. */
 void rdzv_complete_round_in(struct rdzv_state *s, struct participant **order);
 
 /* After participants were removed: a completed round without any ends, a round in the

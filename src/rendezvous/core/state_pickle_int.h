@@ -111,15 +111,6 @@ struct unpickler {
     struct muster_error *err;
 };
 
-/* MUSTER_ESTATE with where we are. */
-int unpickle_refuse(struct unpickler *u, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
-
-/* The k-th next item of a box: *run is 0 at first (then the run plus one) and *at the
- * index in it. False at its end. */
-bool box_next(const struct unpickler *u, uint32_t box, uint32_t *run, uint32_t *at,
-              struct pv *item);
-
 static inline struct span pv_span(const struct unpickler *u, struct pv v)
 {
     return span_of(u->in.p + v.num, v.len);
@@ -161,22 +152,5 @@ static inline struct pv *pv_top(struct unpickler *u, size_t below)
 {
     return (struct pv *)u->stack.at + u->stack.count - 1 - below;
 }
-
-/* An opcode each. */
-int unpickle_global(struct unpickler *u);
-int unpickle_newobj(struct unpickler *u);
-int unpickle_build(struct unpickler *u);
-int unpickle_box(struct unpickler *u, enum pv_type type); /* an empty map or set */
-int unpickle_mark(struct unpickler *u);
-int unpickle_setitem(struct unpickler *u);
-int unpickle_items(struct unpickler *u, enum pv_type type); /* SETITEMS, ADDITEMS */
-int unpickle_tuple(struct unpickler *u, size_t n);
-int unpickle_reduce(struct unpickler *u);
-
-/* BUILD of a node from the dict: exactly addr, pid, local_id. */
-int unpickle_node(struct unpickler *u, uint32_t box, struct rdzv_node *out);
-
-/* The state from the dict of its eight fields. */
-int unpickle_state(struct unpickler *u, uint32_t box, struct rdzv_state *out);
 
 #endif

@@ -27,7 +27,9 @@ static const char *op_name(uint8_t op)
     return "unknown";
 }
 
-int unpickle_refuse(struct unpickler *u, const char *fmt, ...)
+/* MUSTER_ESTATE with where we are. */
+static int __attribute__((format(printf, 2, 3)))
+unpickle_refuse(struct unpickler *u, const char *fmt, ...)
 {
     char why[400];
     va_list ap;
@@ -163,6 +165,16 @@ static int on_get(struct unpickler *u, size_t head)
 
 /* ---- From opcode to opcode ---- */
 
+static int unpickle_global(struct unpickler *u);
+static int unpickle_newobj(struct unpickler *u);
+static int unpickle_build(struct unpickler *u);
+static int unpickle_box(struct unpickler *u, enum pv_type type);
+static int unpickle_mark(struct unpickler *u);
+static int unpickle_items(struct unpickler *u, enum pv_type type);
+static int unpickle_setitem(struct unpickler *u);
+static int unpickle_tuple(struct unpickler *u, size_t n);
+static int unpickle_reduce(struct unpickler *u);
+
 static int step(struct unpickler *u)
 {
     switch ((enum pickle_op)u->op) {
@@ -241,6 +253,8 @@ static int header(struct unpickler *u)
     return 0;
 }
 
+static int unpickle_state(struct unpickler *u, uint32_t box, struct rdzv_state *out);
+
 static int run(struct unpickler *u, struct rdzv_state *out)
 {
     const struct pv_object *o;
@@ -317,7 +331,7 @@ int pickle_read_text(struct span text, struct rdzv_state *out, struct muster_err
  * datetime's is refused, and nothing is ever called. */
 /* ---- Globals and objects ---- */
 
-int unpickle_global(struct unpickler *u)
+static int unpickle_global(struct unpickler *u)
 {
     static const struct {
         const char *module, *name;
@@ -350,7 +364,7 @@ int unpickle_global(struct unpickler *u)
         (const char *)name.p);
 }
 
-int unpickle_newobj(struct unpickler *u)
+static int unpickle_newobj(struct unpickler *u)
 {
     struct pv_object *o;
     struct pv class;
@@ -369,7 +383,9 @@ int unpickle_newobj(struct unpickler *u)
     return pv_push(u, PV_OBJECT, 0, (int64_t)u->objects.count - 1);
 }
 
-int unpickle_build(struct unpickler *u)
+static int unpickle_node(struct unpickler *u, uint32_t box, struct rdzv_node *out);
+
+static int unpickle_build(struct unpickler *u)
 {
     struct pv_object *o;
     uint32_t box;
@@ -391,7 +407,8 @@ int unpickle_build(struct unpickler *u)
 
 /* ---- Maps and sets ---- */
 
-int unpickle_box(struct unpickler *u, enum pv_type type)
+/* An empty map or set. */
+static int unpickle_box(struct unpickler *u, enum pv_type type)
 {
     struct pv_box *b = pv_more(&u->boxes, sizeof *b);
 
@@ -450,8 +467,10 @@ static int put_items(struct unpickler *u, enum pv_type type, size_t n)
     return 0;
 }
 
-bool box_next(const struct unpickler *u, uint32_t box, uint32_t *run, uint32_t *at,
-              struct pv *item)
+/* The k-th next item of a box: *run is 0 at first (then the run plus one) and *at the
+ * index in it. False at its end. */
+static bool box_next(const struct unpickler *u, uint32_t box, uint32_t *run,
+                     uint32_t *at, struct pv *item)
 {
     const struct pv_run *runs = u->runs.at;
 
@@ -469,7 +488,7 @@ bool box_next(const struct unpickler *u, uint32_t box, uint32_t *run, uint32_t *
     return true;
 }
 
-int unpickle_mark(struct unpickler *u)
+static int unpickle_mark(struct unpickler *u)
 {
     if (u->mark_count == ARRAY_LEN(u->marks))
         return unpickle_refuse(u, "nested too deeply");
@@ -477,7 +496,8 @@ int unpickle_mark(struct unpickler *u)
     return 0;
 }
 
-int unpickle_items(struct unpickler *u, enum pv_type type)
+/* SETITEMS and ADDITEMS. */
+static int unpickle_items(struct unpickler *u, enum pv_type type)
 {
     size_t n;
 
@@ -490,7 +510,7 @@ int unpickle_items(struct unpickler *u, enum pv_type type)
     return put_items(u, type, n);
 }
 
-int unpickle_setitem(struct unpickler *u)
+static int unpickle_setitem(struct unpickler *u)
 {
     if (pv_above_mark(u) < 3)
         return unpickle_refuse(u, "needs a map, a key and a value");
@@ -499,7 +519,7 @@ int unpickle_setitem(struct unpickler *u)
 
 /* ---- Tuples and calls ---- */
 
-int unpickle_tuple(struct unpickler *u, size_t n)
+static int unpickle_tuple(struct unpickler *u, size_t n)
 {
     const struct pv *v;
 
@@ -519,7 +539,7 @@ int unpickle_tuple(struct unpickler *u, size_t n)
     return unpickle_refuse(u, "a tuple that no state has");
 }
 
-int unpickle_reduce(struct unpickler *u)
+static int unpickle_reduce(struct unpickler *u)
 {
     struct pv call, args;
     int64_t us;
@@ -560,7 +580,8 @@ static size_t which(const struct unpickler *u, struct pv key, const char *const 
     return i;
 }
 
-int unpickle_node(struct unpickler *u, uint32_t box, struct rdzv_node *out)
+/* BUILD of a node from the dict: exactly addr, pid, local_id. */
+static int unpickle_node(struct unpickler *u, uint32_t box, struct rdzv_node *out)
 {
     static const char *const names[] = { "addr", "pid", "local_id" };
     struct pv key, value, field[ARRAY_LEN(names)] = { 0 };
@@ -686,7 +707,8 @@ static int read_list(struct unpickler *u, struct pv field, enum rdzv_list list,
     return 0;
 }
 
-int unpickle_state(struct unpickler *u, uint32_t box, struct rdzv_state *out)
+/* The state from the dict of its eight fields. */
+static int unpickle_state(struct unpickler *u, uint32_t box, struct rdzv_state *out)
 {
     static const uint8_t from[] = {
         [RDZV_PLACES] = F_PARTICIPANTS,

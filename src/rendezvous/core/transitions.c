@@ -29,7 +29,8 @@ void rdzv_complete_round_in(struct rdzv_state *s, struct participant **order)
     s->deadline_us = WALL_NEVER;
 }
 
-int rdzv_complete_round(struct rdzv_state *s)
+/* A round is decided: ranks in the order of the nodes, no last call any more. */
+static int rdzv_complete_round(struct rdzv_state *s)
 {
     struct participant **order = mem_realloc_array(NULL, rdzv_count(s, RDZV_PLACES) + 1,
                                                    sizeof(struct participant *));

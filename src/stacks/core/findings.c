@@ -12,7 +12,8 @@
 #define SHOWN_NATIVE  4u
 #define SHOWN_HELPERS 3u
 
-const char *stack_kind_name(enum stack_kind k)
+/* "elsewhere", "waits", ... */
+static const char *stack_kind_name(enum stack_kind k)
 {
     static const char *const names[] = {
         [STACK_ELSEWHERE] = "elsewhere", [STACK_WAITS] = "waits",

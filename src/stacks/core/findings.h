@@ -19,9 +19,6 @@ enum stack_kind {
     STACK_KINDS
 };
 
-/* "elsewhere", "waits", ... */
-const char *stack_kind_name(enum stack_kind k);
-
 struct stack_group {
     enum stack_kind kind;
     const char *place;   /* "load_batch (data.py:31) <- main (train.py:117)" */

@@ -184,9 +184,6 @@ static int on_entry(struct job_status *j, const struct record_entry *e)
         on_end(j, e);
         break;
     case RECORD_RESTART:
-        j->have_restart = true;
-        j->restart = *e;
-        break;
     case RECORD_NONE:
     case RECORD_PHASES:
     case RECORD_FAILED:

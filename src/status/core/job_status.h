@@ -77,8 +77,8 @@ struct job_status {
     int64_t round;           /* -1: none yet */
     int64_t ranks, nodes_in; /* of the newest round */
     int64_t torch_nodes;     /* of them, those without an agent of ours */
-    bool have_verdict, have_restart;
-    struct record_entry verdict, restart; /* the newest */
+    bool have_verdict;
+    struct record_entry verdict; /* the newest */
 };
 
 /* 0 or MUSTER_ENOMEM. */

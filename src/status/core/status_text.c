@@ -100,7 +100,8 @@ static void put_place(struct buf *out, struct span place)
     put_plain(out, span_of(number, (size_t)(end - number)));
 }
 
-void status_cause(struct buf *out, const json_t *entry)
+/* "rank 3 on node2: ..." */
+static void status_cause(struct buf *out, const json_t *entry)
 {
     const int64_t rank = whole(entry, "rank", -1);
     const struct span host = json_span(entry, "host"), text = json_span(entry, "text"),
@@ -190,7 +191,8 @@ double status_median(const json_t *status)
     return mid;
 }
 
-bool status_differs(const json_t *node, double median)
+/* Whether a node's CPU use is far from the median: below half or above twice. */
+static bool status_differs(const json_t *node, double median)
 {
     const double ranks = json_num(node, "ranks", 0);
     const double own = ranks > 0 ? json_num(node, "cpu", 0) / ranks : 0;

@@ -19,16 +19,13 @@ void status_text(struct buf *out, const json_t *status, const struct status_styl
 
 /* Parts of it, which top shows too. Each is one line without its end. */
 void status_headline(struct buf *out, const json_t *status);
-void status_ranks(struct buf *out, const json_t *node);  /* "8-15" */
-void status_cause(struct buf *out, const json_t *entry); /* "rank 3 on node2: ..." */
+void status_ranks(struct buf *out, const json_t *node); /* "8-15" */
 void status_remark(struct buf *out, const json_t *status, const json_t *node,
                    double median);
 
 /* The CPU use of a rank in percent, the median over all running nodes; -1: too few of
  * them to compare. */
 double status_median(const json_t *status);
-/* Whether this node's is far from it: below half or above twice. */
-bool status_differs(const json_t *node, double median);
 
 struct span json_span(const json_t *object, const char *key); /* empty if no text */
 double json_num(const json_t *object, const char *key, double otherwise);

@@ -18,8 +18,8 @@ int make_room(struct store *s, struct span name, size_t n, struct key **k,
     return MUSTER_ENOMEM;
 }
 
-void put_and_wake(struct store *s, struct key *k, uint8_t *block, struct span v,
-                  struct store_fx *fx)
+static void put_and_wake(struct store *s, struct key *k, uint8_t *block, struct span v,
+                         struct store_fx *fx)
 {
     value_put(s, k, block, v);
     waits_written(s, k, fx);
@@ -256,7 +256,7 @@ out:
     return rc;
 }
 
-bool name_ready(struct store *s, struct span name)
+static bool name_ready(struct store *s, struct span name)
 {
     const struct reserved r = reserved_parse(name);
 

@@ -49,10 +49,5 @@ void peer_leave(struct store *s, uint32_t peer, struct store_fx *fx);
 /* ops.c: the entry *k (made if NULL) with memory for a value of n bytes. */
 int make_room(struct store *s, struct span name, size_t n, struct key **k,
               uint8_t **block);
-void put_and_wake(struct store *s, struct key *k, uint8_t *block, struct span v,
-                  struct store_fx *fx);
-
-/* ops.c */
-bool name_ready(struct store *s, struct span name);
 
 #endif

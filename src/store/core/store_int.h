@@ -135,7 +135,6 @@ struct item *queue_pop(struct key *k); /* the caller's from now on */
 void queue_clear(struct more *m);
 
 /* waits.c */
-int peers_reserve(struct store *s, uint32_t peer);
 int wait_new(struct store *s, uint32_t peer, enum c10d_op op, size_t links,
              struct wait **out);
 int wait_for_ready(struct store *s, struct wait *w, struct span name);

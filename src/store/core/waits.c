@@ -25,7 +25,7 @@ static void link_out(struct link *l)
     l->in = NULL;
 }
 
-int peers_reserve(struct store *s, uint32_t peer)
+static int peers_reserve(struct store *s, uint32_t peer)
 {
     struct peer *peers = mem_grow_to(s->peers, &s->peers_size, peer, sizeof *peers);
 

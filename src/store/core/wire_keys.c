@@ -13,7 +13,8 @@ bool c10d_has_list(enum c10d_op op)
     return first == 'L' || first == 'P';
 }
 
-bool c10d_has_key(enum c10d_op op)
+/* Whether a request has exactly one key. */
+static bool c10d_has_key(enum c10d_op op)
 {
     return c10d_shapes[op].request[0] == 'k';
 }

@@ -6,7 +6,6 @@
 #include "store/core/wire.h"
 
 bool c10d_has_list(enum c10d_op op);  /* CHECK, WAIT, MULTI_GET, MULTI_SET */
-bool c10d_has_key(enum c10d_op op);   /* those with one key */
 bool c10d_may_block(enum c10d_op op); /* GET, MULTI_GET, QUEUE_POP: may be told to wait
                                          for their keys first */
 

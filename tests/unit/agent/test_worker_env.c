@@ -32,7 +32,7 @@ static void test_macros(void **state)
         { "$\xc3\xa9$local_rank", "$\xc3\xa9"
                                   "3" },
     };
-    const struct macro m[] = { { "local_rank", "3" } };
+    const struct template_value m[] = { { "local_rank", "3" } };
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {

@@ -99,7 +99,7 @@ static void print(void *ctx, enum trace_level level, const char *text)
 
 static const struct trace tracer = { print, NULL, TRACE_DEBUG };
 
-/* Once as guests of the host, once by reading and writing the state ourselves. */
+/* Once as members of a coordinator, once by reading and writing the state ourselves. */
 static const char *hosted = "hosted=1";
 
 static int by_ourselves(void **state)

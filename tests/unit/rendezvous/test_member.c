@@ -115,7 +115,7 @@ static void one_without_a_host_waits_for_it(void **state)
     member_free(p.g);
 }
 
-static void wishes_survive_a_reconnect(void **state)
+static void requests_survive_a_reconnect(void **state)
 {
     struct play p;
 
@@ -236,7 +236,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_turned_away_is_told_at_once),
         cmocka_unit_test(one_without_a_host_waits_for_it),
-        cmocka_unit_test(wishes_survive_a_reconnect),
+        cmocka_unit_test(requests_survive_a_reconnect),
         cmocka_unit_test(what_crossed_a_goodbye_is_not_heard),
         cmocka_unit_test(a_goodbye_is_owed),
         cmocka_unit_test(one_hung_up_on_asks_less_and_less_often),

@@ -307,6 +307,8 @@ static void check(const struct legacy *l)
     assert(l->requested || l->due_ms != MONO_NEVER || (!l->joining && !l->close));
 }
 
+static void legacy_heard(struct legacy *l, const struct legacy_event *ev);
+
 int legacy_step(struct legacy *l, const struct legacy_event *ev, struct legacy_fx *fx)
 {
     int rc;
@@ -408,10 +410,11 @@ void legacy_free(struct legacy *l)
     mem_free(l);
 }
 
-/* What a node of the backend "etcd" can tell a person while it
- * waits, from the document as it was last read. Torch's document has no names. */
+/* ---- What a node can tell a person while it waits, from the document as it was last
+ * read. Torch's document has no names. ---- */
+
 /* Whether etcd is there. A long poll that ended without an event says nothing. */
-void legacy_heard(struct legacy *l, const struct legacy_event *ev)
+static void legacy_heard(struct legacy *l, const struct legacy_event *ev)
 {
     if (l->polling && ev->code == MUSTER_ETIMEDOUT)
         return;

@@ -145,7 +145,6 @@ int legacy_close_done(struct legacy *l, struct legacy_fx *fx, int code,
                       const char *text);
 
 /* machine.c: what is kept for legacy_progress(). */
-void legacy_heard(struct legacy *l, const struct legacy_event *ev);
 void legacy_seen(struct legacy *l);
 
 /* machine_phases.c */
