@@ -186,6 +186,31 @@ def test_the_walk_of_a_join_has_the_figures_that_it_says() -> None:
     assert len(seen) <= 18
 
 
+def kinds_in_the_protocol(heading: str) -> dict[str, tuple[int, int]]:
+    """The tables below a heading: how each kind is numbered, and how many fields it has."""
+    text = (ROOT / "docs/PROTOCOL.md").read_text().partition(f"## {heading}")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|([^|]*)\|", text, re.M)
+    return {name: (int(number), len([f for f in fields.split(",") if f.strip()])) for number, name, fields in rows}
+
+
+def kinds_in_the_source(header: str, source: str, kinds: str, prefix: str) -> dict[str, tuple[int, int]]:
+    listed = re.search(rf"#define {kinds}\(X\)(.*?)\n\n", (ROOT / "src" / header).read_text(), re.S)[1]
+    names = re.findall(r"\bX\((\w+)\)", re.sub(r"/\*.*?\*/", "", listed, flags=re.S))
+    layout = re.search(r"layout\[.*?\n};", (ROOT / "src" / source).read_text(), re.S)[0]
+    fields = {name: len(row.split(",")) for name, row in re.findall(rf"\[{prefix}(\w+)\] = \{{([^}}]*)\}}", layout)}
+    return {name: (number, fields.get(name, 0)) for number, name in enumerate(names) if name != "NONE"}
+
+
+def test_the_protocol_lists_the_messages_of_the_rendezvous() -> None:
+    assert kinds_in_the_protocol("The rendezvous") == kinds_in_the_source(
+        "rendezvous/core/coordinator_wire.h", "rendezvous/core/coordinator_wire.c", "COORD_KINDS", "COORD_")
+
+
+def test_the_protocol_lists_the_messages_of_the_job_channel() -> None:
+    assert kinds_in_the_protocol("The job channel") == kinds_in_the_source(
+        "record/core/job_wire.h", "record/core/job_wire.c", "JOB_KINDS", "JOB_")
+
+
 def test_make_help_names_every_target() -> None:
     targets = re.findall(r"^([\w-]+):.*## ", (ROOT / "Makefile").read_text(), re.M)
     help_ = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout

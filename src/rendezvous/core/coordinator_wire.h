@@ -72,10 +72,10 @@ struct coord_msg {
                                    rest, or MONO_NEVER */
     int64_t round, rank, world; /* JOINED; HELLO: the last round, or -1; world
                                    is 0 if no longer in it */
-    int64_t count;              /* WAITING: nodes; JOINED: how many of
-                                     the world are torchrun's, or COORD_ALL_READ; JOIN: the n-th of
-                                   this node, so that              one repeated after a reconnect is
-                                   known */
+    int64_t count;              /* WAITING, GATHERED: nodes; SPARE: 1 or 0;
+                                   JOINED: how many of the world are torchrun's, or
+                                   COORD_ALL_READ; JOIN: the n-th of this node, so that
+                                   one repeated after a reconnect is known */
     int32_t code;               /* REFUSED: a MUSTER_E code */
     struct span text;           /* REFUSED, LOST, EVICTED; GATHERED: names, see
                                    rendezvous/core/progress.h; empty: as you know */
