@@ -170,20 +170,23 @@ def test_changes_speak_of_this_version() -> None:
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", h) for h in headings)
 
 
-def test_the_walk_of_a_join_has_the_figures_that_it_says() -> None:
+def figures(walk: str) -> list[int]:
     """Hops are calls, files those that it comes through, returns how often it comes back to one."""
-    text = (ROOT / "docs/ARCHITECTURE.md").read_text()
-    walk = text[text.index("### A join on our own coordinator"):].split("Where the store is torchrun's")[0]
-    said = [int(n) for n in re.search(r"(\d+) hops, (\d+) files, (\d+) returns", walk).groups()]
-    files = re.findall(r"`([\w.]+(?:/[\w.-]+)+\.c)`", walk)
     seen, returns, here = set(), 0, None
-    for path in files:
+    for path in re.findall(r"`([\w.]+(?:/[\w.-]+)+\.c)`", walk):
         returns += path != here and path in seen
         seen.add(path)
         here = path
-    hops = len(re.findall(r"`\w+\(\)`\s+calls\s+`\w+\(\)`", walk))
-    assert said == [hops, len(seen), returns]
-    assert len(seen) <= 18
+    return [len(re.findall(r"`\w+\(\)`\s+calls\s+`\w+\(\)`", walk)), len(seen), returns]
+
+
+def test_the_walk_of_a_join_has_the_figures_that_it_says() -> None:
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    walk = text[text.index("### A join on our own coordinator"):].split("Where the store is torchrun's")[0]
+    answer = text[text.index("### From the rank to the agent's answer"):].split("\n### ")[0]
+    said = [[int(n) for n in m] for m in re.findall(r"(\d+) hops, (\d+) files, (\d+) returns", walk)]
+    assert said == [figures(walk), figures(walk + answer)]
+    assert said[0][1] <= 18 and said[0][2] <= 12
 
 
 def kinds_in_the_protocol(heading: str) -> dict[str, tuple[int, int]]:
