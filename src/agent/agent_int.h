@@ -74,7 +74,7 @@ struct agent {
     struct rdzv_params serve_params; /* with what is to be known of it */
     struct warm *warm;               /* owned; NULL: not asked for */
     int64_t starts; /* of workers so far: attempts, and rounds that changed */
-    struct start_watch start_watch; /* who does not know of it is told */
+    struct start_watch start_watch; /* nodes that do not know of it are told */
     struct logs *logs;
     struct rdzv_handler *handler;
     struct rdzv_round round; /* texts are the handler's, until the next join */

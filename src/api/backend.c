@@ -120,8 +120,7 @@ static int keep(struct muster_state *s, const struct rdzv_event *ev,
         mem_free(bytes);
         mem_free(token);
         return n < 0 ? err_set(err, MUSTER_ESTATE,
-                               "The state object is corrupt: it is "
-                               "no base64.")
+                               "The state object is corrupt: it is not base64.")
                      : err_nomem(err);
     }
     *s = (struct muster_state){ .bytes = bytes,

@@ -11,8 +11,8 @@
 int base64_encode(struct buf *out, struct span s);
 
 /* Writes the bytes that text stands for to out, which has room for
- * BASE64_DECODED(text.n), and returns how many they are; or MUSTER_EPROTO if text is no
- * base64: a foreign character, missing or misplaced padding, leftover bits. */
+ * BASE64_DECODED(text.n), and returns how many they are; or MUSTER_EPROTO if text is
+ * not base64: a foreign character, missing or misplaced padding, leftover bits. */
 int64_t base64_decode(uint8_t *out, struct span text);
 
 #endif

@@ -30,7 +30,7 @@ int remote_stacks(const struct remote *r, struct stack_sample *out,
 
 /* Asks the agents of a job (a run id, or an agent's process number), or of all jobs of
  * this user if job is NULL, or a store elsewhere (HOST:PORT). MUSTER_ENOENT with a
- * sentence that says what there is instead; one agent that does not answer is no
+ * sentence that says what there is instead; one agent that does not answer is not a
  * failure if another one of the job does. token_file: see above. */
 int answers_get(struct answers *a, const char *job, const char *token_file,
                 const char *kind, struct muster_error *err);

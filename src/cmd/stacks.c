@@ -20,7 +20,7 @@ static const char help[] =
     "\n"
     "Where each rank of a live job is now: Python and native frames, without a change\n"
     "to the script. Equal stacks are told once, those that differ first. JOB is a run\n"
-    "id (--rdzv-id) or the process number of an agent; it may be left away if only "
+    "id (--rdzv-id) or the process number of an agent; it may be left out if only "
     "one\n"
     "job of yours runs on this machine. All nodes of the job are asked. HOST:PORT is\n"
     "the store of a job elsewhere.\n"

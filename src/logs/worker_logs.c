@@ -128,7 +128,7 @@ static int make_run_dir_again(struct logs *l, struct muster_error *err)
     if (stat(l->run, &st) == 0 || errno != ENOENT)
         return 0; /* Whatever is wrong with it, what comes next will tell. */
     note(l->log, NOTE_WARN, "muster/logs",
-         "the log directory %s has been removed while the job runs; it is made anew",
+         "the log directory %s has been removed while the job runs; it is made again",
          l->run);
     if (!l->own_base)
         rc = log_dirs_make(l->base, err);

@@ -188,8 +188,8 @@ void bind_address_find(uv_loop_t *loop, const struct bind_ask *ask, bind_address
         cb(ctx, &b);
         return;
     }
-    (void)snprintf(b.why, sizeof b.why,
-                   "the resolver has not told what %.100s leads to", b.host);
+    (void)snprintf(b.why, sizeof b.why, "the resolver did not answer for %.100s",
+                   b.host);
     l = mem_calloc(1, sizeof *l);
     job = mem_memdup(&b, sizeof b);
     if (l)

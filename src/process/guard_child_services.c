@@ -205,7 +205,7 @@ static bool take_answers(struct guard_child *k, struct guarded_service *s)
 void guard_child_hear(struct guard_child *k, struct guarded_service *s)
 {
     if (!take_answers(k, s)) {
-        kill(s->pid, SIGKILL); /* It is no use any more. */
+        kill(s->pid, SIGKILL); /* It cannot fork any more. */
         close_fd(&s->control);
     } else if (!s->full) {
         guard_child_ask(k, s);

@@ -17,8 +17,9 @@ static const struct dlopen_symbol symbols[] = {
 
 static struct dlopen_library library = {
     .file = "libhwloc.so.15",
-    .used = "Failed to apply NUMA binding: the machine's shape is told by hwloc",
-    .remedy = "Install it (Debian: libhwloc15), or leave --numa-binding away.",
+    .used = "Failed to apply NUMA binding: it needs hwloc, which reads the machine's "
+            "topology",
+    .remedy = "Install it (Debian: libhwloc15), or leave out --numa-binding.",
     .symbols = symbols,
     .count = ARRAY_LEN(symbols),
 };

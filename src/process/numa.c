@@ -140,7 +140,7 @@ static int read_machine(const char *root, struct numa_table *out,
     (void)root, (void)out;
     return err_set(err, MUSTER_ENOTSUP,
                    "Failed to apply NUMA binding: built without hwloc\n"
-                   "Build with hwloc, or leave --numa-binding away.");
+                   "Build with hwloc, or leave out --numa-binding.");
 }
 #endif
 

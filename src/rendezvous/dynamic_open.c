@@ -146,7 +146,7 @@ static void on_name(void *ctx, void *data)
     } else {
         rdzv_hostname(d->self.addr, sizeof d->self.addr);
         trace(d->trace, TRACE_WARN,
-              "the resolver has not told this machine's full name within %u s; it is "
+              "the resolver did not give this machine's full name within %u s; it is "
               "'%s' to the other nodes (--local-addr gives another)",
               RDZV_NAME_MS / 1000, d->self.addr);
     }

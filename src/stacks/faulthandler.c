@@ -88,11 +88,11 @@ int faulthandler_read(struct arena *a, struct stack_process *p, uint64_t by_ms,
     const int fd = open_file(p->pid);
 
     if (fd < 0)
-        return err_set(err, MUSTER_ENOTSUP, "it has no handler that tells");
+        return err_set(err, MUSTER_ENOTSUP, "it has no handler that prints its stack");
     int rc = take_turns(fd, by_ms);
     if (rc == 0 && !is_listening(p->pid)) {
         close(fd);
-        return err_set(err, MUSTER_ENOTSUP, "it has no handler that tells");
+        return err_set(err, MUSTER_ENOTSUP, "it has no handler that prints its stack");
     }
     if (rc == 0)
         rc = ftruncate(fd, 0) == 0 && ask(p->pid) ? 0 : MUSTER_ENOTSUP;

@@ -148,7 +148,8 @@ static void service_on_answers(void *ctx, const struct channel_answer *answers,
             continue;
         snprintf(text, sizeof text, "node %.*s %s", (int)MIN_OF(a->host.n, (size_t)100),
                  (const char *)a->host.p,
-                 a->missing ? "did not answer" : "answered something else than stacks");
+                 a->missing ? "did not answer"
+                            : "answered with something other than stacks");
         (void)stack_sample_note(&sample, text);
     }
     stack_sample_sort(&sample);

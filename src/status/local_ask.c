@@ -152,7 +152,7 @@ static void take_answer(struct pollfd *p, struct asking *a, size_t n)
                 (int)a->call->name.pid, why);
     else
         err_set(&a->call->error, MUSTER_EPROTO,
-                "process %d answers with something that is not an answer",
+                "process %d sent an answer that cannot be read",
                 (int)a->call->name.pid);
     json_decref(line);
 }

@@ -1,8 +1,8 @@
 /* barrier.c - a barrier for stores that have none of their own.
  *
- * As torch does it: each member counts itself in at <key>/num_members; who finds that
- * it is the last sets <key>/last_member, and all wait for that. Torch's own members of
- * the same barrier meet ours. A key is good for one barrier. */
+ * As torch does it: each member counts itself in at <key>/num_members; the member that
+ * finds itself the last sets <key>/last_member, and all wait for that. Torch's own
+ * members of the same barrier meet ours. A key is good for one barrier. */
 #include <inttypes.h>
 
 #include "base/err.h"

@@ -264,8 +264,8 @@ static uint64_t wanted_until(const struct client *c)
 }
 
 /* A server that does not answer CANCEL_WAIT may be stopped for a while: those in the
- * queue have the time that they were given. With nobody left there is no use in a
- * connection on which nothing can be asked. */
+ * queue have the time that they were given. With nobody left in it, a connection on
+ * which nothing can be asked is useless. */
 static void cancel_unanswered(struct client *c, struct wire_call *call)
 {
     const uint64_t now = clock_mono_ms(), wanted_ms = wanted_until(c);

@@ -257,7 +257,7 @@ int file_count_in(struct locked_file *f, struct muster_error *err)
 }
 
 /* In torch's order, but under one lock: between the two nobody can see the file as
- * unused and remove it twice. If the file is gone, so is the matter. */
+ * unused and remove it twice. If the file is gone, there is nothing to do. */
 int file_count_out(struct locked_file *f, int64_t world_size)
 {
     struct c10d_request req = { .op = C10D_ADD,

@@ -472,8 +472,8 @@ static bool read_once(struct store_server *s, struct conn *c, bool hung_up)
 }
 
 /* The kernel tells once when something comes, not again and again while it is there:
- * who sends much is read up to a measure, and then asked after again. A short read has
- * taken all there was, unless the end of the stream stands behind it. */
+ * from a peer that sends much we read up to a limit, and come back to it later. A short
+ * read has taken all there was, unless the end of the stream stands behind it. */
 void conn_read(struct store_server *s, struct conn *c, bool hung_up)
 {
     for (int i = 0; !c->dead && !c->ended; i++) {

@@ -220,7 +220,7 @@ static void on_failed(struct agent_core *g, struct now now,
     } else if (g->decision != OPEN) {
         decide(g, g->decision == RESTARTS, now, fx);
     } else if (g->unjudged || g->evicted) {
-        decide(g, true, now, fx); /* A lost node is no failure of the job's. */
+        decide(g, true, now, fx); /* A lost node is not a failure of the job. */
     } else {
         g->phase = AGENT_JUDGING;
         g->due_ms = now.mono_ms + AGENT_JUDGE_MS;

@@ -19,7 +19,7 @@ static const struct {
     { SIGQUIT, "somebody outside of this job asked it to quit" },
     { SIGSEGV, "a fault in native code; PYTHONFAULTHANDLER=1 shows where Python was, "
                "ulimit -c unlimited leaves a core file" },
-    { SIGBUS, "memory that a file stands behind was not there: a full /dev/shm (df "
+    { SIGBUS, "memory backed by a file was not there: a full /dev/shm (df "
               "/dev/shm; in a container, give it more), or a file cut short" },
     { SIGABRT,
       "it gave up by itself: an assertion, a C++ exception that nobody caught, "
@@ -44,7 +44,7 @@ static const char *means(int sig, int64_t oom_kills)
                "been at work in this job's cgroup";
     if (sig == SIGKILL)
         return "somebody's kill -9, the batch system, or the kernel for want of memory "
-               "(dmesg tells)";
+               "(dmesg shows it)";
     for (size_t i = 0; i < ARRAY_LEN(causes); i++)
         if (causes[i].sig == sig)
             return causes[i].means;

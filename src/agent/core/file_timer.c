@@ -62,7 +62,7 @@ static int add(struct timers *t, int64_t pid, const char *scope,
 /* A negative time takes the entry out, any other puts it in or moves it. */
 static int apply(struct timers *t, struct span line, struct muster_error *err)
 {
-    json_t *root = NULL; /* stays so if it is no JSON; then nothing is in it */
+    json_t *root = NULL; /* stays so if it is not JSON; then nothing is in it */
     int rc = json_from_python(&root, line, NULL);
     const json_t *pid = json_object_get(root, "pid");
     const char *scope = json_string_value(json_object_get(root, "scope_id"));

@@ -38,7 +38,7 @@ static int shown(struct span text)
 
 int role_info_parse(struct role_info *r, struct span text, struct muster_error *err)
 {
-    json_t *root = NULL; /* stays so if it is no JSON; then nothing is in it */
+    json_t *root = NULL; /* stays so if it is not JSON; then nothing is in it */
     int rc = json_from_python(&root, text, NULL);
     const char *role = json_string_value(json_object_get(root, "role"));
     json_t *rank = json_object_get(root, "rank");

@@ -14,7 +14,7 @@ struct roll_call {
 int roll_call_init(struct roll_call *r, int64_t world, struct muster_error *err);
 void roll_call_fini(struct roll_call *r); /* NULL and zeroed are fine */
 
-/* Has come, and stays so. A rank that is none of the group's counts for nothing. */
+/* Has come, and stays so. A rank outside of the group is ignored. */
 void roll_call_mark(struct roll_call *r, int64_t rank);
 
 /* The first missing rank from `from` on, or -1. */

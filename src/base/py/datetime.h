@@ -10,7 +10,7 @@
 #define PYTIME_MIN_US (-62135596800000000ll)
 #define PYTIME_MAX_US 253402300799999999ll
 
-/* False if the bytes are no date and time of the years 1 to 9999, or fold is set. */
+/* False if the bytes are not a date and time of the years 1 to 9999, or fold is set. */
 bool py_datetime_read(const uint8_t bytes[PYTIME_BYTES], int64_t *us);
 
 /* Times outside of Python's range become its first or last moment. */

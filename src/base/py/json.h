@@ -8,7 +8,7 @@
 #include "base/buf.h"
 #include "muster/error.h"
 
-/* A string with its quotes. Bytes that are no UTF-8 become lone surrogates, as in
+/* A string with its quotes. Bytes that are not UTF-8 become lone surrogates, as in
  * Python's own texts from the system. */
 int json_text(struct buf *out, const char *text);
 

@@ -13,8 +13,8 @@ struct span py_strip(struct span s);
  * letter that is neither space nor punctuation of the blocks in common use. */
 bool py_words(struct span s, const char *more);
 
-/* As int(text): white space around, a sign, _ between digits. False if the text is no
- * number, or one that does not fit. */
+/* As int(text): white space around, a sign, _ between digits. False if the text is not
+ * a number, or one that does not fit. */
 bool py_int(struct span s, int64_t *out);
 
 #endif

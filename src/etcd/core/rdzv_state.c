@@ -53,7 +53,7 @@ uint64_t etcd_patience_ms(const struct rdzv_settings *s)
     return MIN_OF(MAX_OF(rdzv_dead_after_ms(s) / 6, 500u), ETCD_ATTEMPT_MS);
 }
 
-/* What is no token of etcd's stands for a revision that never comes. */
+/* A token that etcd did not make stands for a revision that never comes. */
 static uint64_t token_number(struct span token)
 {
     uint64_t n = 0;

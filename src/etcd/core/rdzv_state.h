@@ -1,6 +1,6 @@
 /* rdzv_state.h - the rendezvous state in etcd: its keys, how it is read and written,
- * and what the backend tells the rendezvous. The part of etcd/rdzv_backend.c that is no
- * I/O, for that driver and for the simulator. */
+ * and what the backend tells the rendezvous. The part of etcd/rdzv_backend.c that does
+ * no I/O, for that driver and for the simulator. */
 #ifndef ETCD_CORE_RDZV_STATE_H
 #define ETCD_CORE_RDZV_STATE_H
 

@@ -14,7 +14,7 @@ struct etcd_retry {
     enum etcd_api api;
     enum etcd3_expect expect;
     bool once;                /* do not repeat it if it may have reached a server */
-    bool raw;                 /* the answer is no JSON but a list of machines */
+    bool raw;                 /* the answer is a list of machines, not JSON */
     bool user;                /* tokens are asked for */
     unsigned reauthed;        /* how often another token was asked for */
     uint64_t attempt_ms;      /* what a try may take, and a pause at most */

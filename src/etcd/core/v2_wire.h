@@ -57,8 +57,9 @@ struct etcd2_reply {
     size_t count;
 };
 
-/* 0 also for an error of etcd's own (see reply->error); a negative code if this is no
- * answer of a v2 interface, with the remedy in err. The caller finishes the reply. */
+/* 0 also for an error of etcd's own (see reply->error); a negative code if this is not
+ * the answer of a v2 interface, with the remedy in err. The caller finishes the reply.
+ */
 int etcd2_decode(const struct etcd_http *http, struct etcd2_reply *out,
                  struct muster_error *err);
 void etcd2_reply_fini(struct etcd2_reply *r);
@@ -70,8 +71,8 @@ int etcd2_error(const struct etcd2_reply *r, struct muster_error *err);
 /* 0, or MUSTER_ENOTSTORE if this is not a list of machines. */
 int etcd2_check_machines(const struct etcd_http *http, struct muster_error *err);
 
-/* The next URL of a /v2/machines answer, "http://10.0.0.1:2379"; false at the end. What
- * is no URL is passed over. */
+/* The next URL of a /v2/machines answer, "http://10.0.0.1:2379"; false at the end.
+ * Anything else is passed over. */
 bool etcd2_machines_next(struct span *list, struct span *url);
 
 #endif

@@ -109,8 +109,8 @@ enum etcd3_expect {
     ETCD3_EXPECT_WATCH, /* one line of the stream */
 };
 
-/* 0 also for an error of etcd's own (see reply->error); a negative code if this is no
- * answer of a v3 gateway, with the remedy in err. The caller finishes the reply. */
+/* 0 also for an error of etcd's own (see reply->error); a negative code if this is not
+ * the answer of a v3 gateway, with the remedy in err. The caller finishes the reply. */
 int etcd3_decode(const struct etcd_http *http, enum etcd3_expect expect,
                  struct etcd3_reply *out, struct muster_error *err);
 void etcd3_reply_fini(struct etcd3_reply *r);

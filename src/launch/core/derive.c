@@ -83,7 +83,7 @@ static int check_logs_specs(struct deriving *d)
         return 0;
     return err_set(d->err, MUSTER_EINVAL,
                    "Could not find entrypoint under 'torchrun.logs_specs[%s]' key\n"
-                   "muster has no Python plug-ins: leave --logs-specs away.",
+                   "muster has no Python plug-ins: leave out --logs-specs.",
                    d->o->logs_specs);
 }
 

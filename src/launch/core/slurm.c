@@ -117,7 +117,7 @@ static int take_nnodes(const struct options *o, int64_t nodes,
     }
     return err_set(err, MUSTER_EINVAL,
                    "--nnodes=%s, but this Slurm job step has %lld nodes (%s)\n"
-                   "Leave --nnodes away, or give srun as many nodes with -N.",
+                   "Leave out --nnodes, or give srun as many nodes with -N.",
                    text, (long long)nodes, "SLURM_STEP_NUM_NODES");
 }
 

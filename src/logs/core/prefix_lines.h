@@ -1,9 +1,9 @@
 /* prefix_lines.h - from the bytes a worker wrote to the lines the console shows: prefix
  * + line, as torch's tailer prints them. Pure.
  *
- * Line ends are universal: \n, \r\n and \r all print as \n. What is no UTF-8 prints as
- * U+FFFD, by Python's count. A line is held back until it is whole; tee_flush lets go
- * of one that will not be. */
+ * Line ends are universal: \n, \r\n and \r all print as \n. Bytes that are not UTF-8
+ * print as U+FFFD, by Python's count. A line is held back until it is whole; tee_flush
+ * lets go of one that will not be. */
 #ifndef LOGS_CORE_PREFIX_LINES_H
 #define LOGS_CORE_PREFIX_LINES_H
 

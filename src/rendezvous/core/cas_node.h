@@ -155,7 +155,7 @@ bool rdzv_progress(const struct rdzv *r, struct rdzv_progress *out);
  * JOINED. (Rank 0's addr says whose MASTER_ADDR counts.) */
 const struct rdzv_node *participants(const struct rdzv *r, size_t *count);
 
-/* ---- The c10d backend's part that is no I/O, for driver and simulator ---- */
+/* ---- The c10d backend's part that does no I/O, for driver and simulator ---- */
 
 /* "torch.rendezvous.<run_id>", and the value that stands for "no state". */
 #define RDZV_C10D_PREFIX   "torch.rendezvous."

@@ -344,7 +344,7 @@ static int encode(const struct rdzv *r, struct rdzv_state *s, struct span like,
 
     p->seated = me != NULL;
     if (rdzv_in(me, RDZV_BEATS))
-        me->beat_us = p->beat_us; /* Any write of ours is a life sign, too. */
+        me->beat_us = p->beat_us; /* Any write of ours is a sign of life, too. */
     if (like.n && me)
         rc = pickle_write_beat(s, me, like, &p->text);
     if (rc == 0)

@@ -123,8 +123,8 @@ void coordinator_close_run(struct coordinator *h, struct coordinator_fx *fx)
         coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_CLOSED });
 }
 
-/* Whether nodes that poll have yet to look at the round that is complete: who leaves it
- * before they have would make the world that they see a smaller one. */
+/* Whether nodes that poll have yet to look at the round that is complete: a node that
+ * leaves before they have would make the world that they see smaller. */
 static bool coordinator_unsettled(const struct coordinator *h,
                                   const struct node_session *w, struct now now)
 {
@@ -204,8 +204,8 @@ static void on_leave(struct coordinator *h, struct node_session *w,
 #define MAX_GRACE_MS 60000u
 
 /* A member of a round that this host does not know: we are the restarted host of a run
- * that goes on. Its members come back one by one; who has not within the keep-alive
- * bound is lost. */
+ * that goes on. Its members come back one by one; those that have not within the
+ * keep-alive bound are lost. */
 static int resume(struct coordinator *h, struct node_session *w,
                   const struct coord_msg *m, struct now now)
 {

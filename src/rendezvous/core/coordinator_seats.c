@@ -37,8 +37,9 @@ void coordinator_tell_members(struct coordinator *h, struct coordinator_fx *fx,
 /* Members hear of it when the wait list stops being empty, when one of them is in it,
  * and when it is empty again: what they do about it does not depend on the number. In a
  * full round they do not: starting again would find no room either, and so on for ever.
- * Who is done with its work stays for a newcomer, but not for a member: that one's work
- * is not done, and it may need this node for a round. */
+ * A node that is done with its work does not follow a newcomer into the next round, but
+ * follows a member: that one's work is not done, and it may need this node for a round.
+ */
 static void coordinator_tell_waiting(struct coordinator *h, struct coordinator_fx *fx)
 {
     const size_t count = full(h) ? 0 : rdzv_count(&h->state, RDZV_WAITS);

@@ -254,8 +254,8 @@ static void on_gathered(struct member *g, const struct coord_msg *m, struct now 
     names_copy(g->missing, m->addr);
 }
 
-/* The HELLO itself is refused: a later try needs a new one. Who is not a member has no
- * place to leave, and cannot close the run of those who are. */
+/* The HELLO itself is refused: a later try needs a new one. A node that is not a member
+ * has no place to leave, and cannot close the run. */
 static void on_turned_away(struct member *g, struct member_fx *fx,
                            const struct coord_msg *m, struct now now)
 {

@@ -16,7 +16,7 @@
 /* Rounds are counted from 0; a run that says it has had more is not to be believed. */
 #define RDZV_MAX_ROUND INT32_MAX
 
-/* Who a node is to everybody: equal and ordered as the tuple. */
+/* A node's identity, the same to everybody; compared and ordered as the tuple. */
 struct rdzv_node {
     struct span addr; /* UTF-8, at most RDZV_MAX_ADDR bytes; borrowed */
     int64_t pid, local_id;

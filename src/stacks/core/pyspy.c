@@ -97,7 +97,7 @@ int pyspy_parse(struct arena *a, struct stack_process *p, struct span json,
     if (rc == MUSTER_ENOMEM)
         return rc;
     if (rc != 0 || !json_is_array(root))
-        rc = err_set(err, MUSTER_EPROTO, "py-spy printed something else than threads");
+        rc = err_set(err, MUSTER_EPROTO, "py-spy printed something other than threads");
     else if (json_array_size(root) == 0)
         rc = err_set(err, MUSTER_EEMPTY, "py-spy knows no thread of this process");
     else if (read_threads(a, p, root) != 0)

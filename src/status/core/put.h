@@ -1,5 +1,5 @@
 /* put.h - texts from anywhere, written so that they stay texts: in JSON, in HTML, on a
- * terminal and as a label of a metric. Bytes that are no UTF-8 become U+FFFD; control
+ * terminal and as a label of a metric. Bytes that are not UTF-8 become U+FFFD; control
  * characters, and those that turn the direction of writing, do nothing to a reader.
  * Errors stay in the buffer, see buf_error(). Pure. */
 #ifndef STATUS_CORE_PUT_H

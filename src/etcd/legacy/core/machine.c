@@ -479,7 +479,7 @@ bool legacy_progress(const struct legacy *l, struct rdzv_progress *out)
     case LEGACY_JOINABLE:
         gathering(l, out);
         break;
-    case LEGACY_FROZEN: /* who is in is settled; each of them has to say so again */
+    case LEGACY_FROZEN: /* the members are settled; each has to confirm */
         if (has_place(l)) {
             out->min_nodes = out->max_nodes = (int64_t)l->doc.participants;
             out->here = (int64_t)l->doc.keep_alives;

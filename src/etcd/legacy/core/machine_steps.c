@@ -67,10 +67,9 @@ int legacy_count_version(struct legacy *l, const struct legacy_event *ev,
         memcpy(text, ev->value.p ? ev->value.p : (const uint8_t *)"", ev->value.n);
     l->version = strtoull(text, &end, 10) + 1;
     if (end == text || *end != '\0') {
-        legacy_refuse(
-            l, fx, MUSTER_ESTATE,
-            "Unexpected state of EtcdRendezvousHandler: version_counter is no "
-            "number");
+        legacy_refuse(l, fx, MUSTER_ESTATE,
+                      "Unexpected state of EtcdRendezvousHandler: version_counter is "
+                      "not a number");
         return 0;
     }
     buf_clear(&l->put);
@@ -321,7 +320,8 @@ int legacy_member(struct legacy *l, struct legacy_fx *fx)
         if (!l->told_closed)
             legacy_news(l, fx, RDZV_NEWS_CLOSED, NULL);
         l->told_closed = true;
-        if (l->doc.version == l->version) /* Who is done waits for the others. */
+        if (l->doc.version ==
+            l->version) /* A node that is done waits for the others. */
             return legacy_list(l, fx, LEGACY_PH_MEMBER_LIST);
     }
     legacy_news(l, fx, RDZV_NEWS_EVICTED, "our version of the rendezvous was replaced");

@@ -1,6 +1,6 @@
 /* requests.h - between the legacy state machine and an etcd client: how its requests
  * are sent, what an answer is to it, and the keys it wants kept alive. The part of
- * etcd/legacy/handler.c that is no I/O, for that driver and for the simulator. */
+ * etcd/legacy/handler.c that does no I/O, for that driver and for the simulator. */
 #ifndef ETCD_LEGACY_CORE_REQUESTS_H
 #define ETCD_LEGACY_CORE_REQUESTS_H
 
