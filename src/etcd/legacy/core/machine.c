@@ -245,6 +245,8 @@ static int copy_parts(struct legacy *to, const struct legacy *from)
     return rc;
 }
 
+static void legacy_heard(struct legacy *l, const struct legacy_event *ev);
+
 static int on_reply(struct legacy *l, const struct legacy_event *ev,
                     struct legacy_fx *fx)
 {
@@ -306,8 +308,6 @@ static void check(const struct legacy *l)
     assert(l->requested || l->due_ms != MONO_NEVER || l->phase == LEGACY_PH_IDLE);
     assert(l->requested || l->due_ms != MONO_NEVER || (!l->joining && !l->close));
 }
-
-static void legacy_heard(struct legacy *l, const struct legacy_event *ev);
 
 int legacy_step(struct legacy *l, const struct legacy_event *ev, struct legacy_fx *fx)
 {
