@@ -6,7 +6,7 @@ for each rule that is broken:
   - core is exactly src/base and src/**/core;
   - core includes nothing but core;
   - includes between folders of src/ form no cycle, and each path is written from src/;
-  - no folder has more than 55 files, and at most 22 headers are called `_int.h`;
+  - no folder has more than 50 files, and at most 22 headers are called `_int.h`;
   - the keys of --rdzv-conf are read by way of their table, rendezvous/core/conf_table.c;
   - unit tests lie in a folder that is named after a room;
   - each row of SECURITY.md's "Who can do what" names tests that exist.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
-FULL, SHARED = 55, 22
+FULL, SHARED = 50, 22
 
 
 def is_core(path: Path) -> bool:

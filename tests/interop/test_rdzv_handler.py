@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 
 @pytest.fixture
 def nodes():
-    """Makes nodes and ends them, guests before hosts."""
+    """Makes nodes and ends them, clients before hosts."""
     made = []
 
     def make(kind, *args, **kwargs):

@@ -80,7 +80,7 @@ def agents(tmp_path):
 
 
 def hosting(agent, port):
-    """The first agent listens: others started now are its guests."""
+    """The first agent listens: others started now are its clients."""
     import socket
     by = clock() + PATIENCE
     while clock() < by:
@@ -149,7 +149,7 @@ def test_killed_node(agents, tmp_path, second):
     assert a.workers()[-1][:2] == (0, 1)
 
 
-def test_an_ended_guest_makes_room(agents, tmp_path):
+def test_an_ended_member_makes_room(agents, tmp_path):
     """SIGTERM of our agent beside torchrun, which hosts: its place is handed back, so the next one
     need not wait until it expires (which would take three minutes here)."""
     port, go = free_port(), tmp_path / "go"
@@ -176,13 +176,13 @@ def test_an_ended_host_leaves_nobody_hanging(agents):
     port = free_port()
     host = agents("ours", "127.0.0.1", port=port, nnodes=2, want=99)
     hosting(host, port)
-    guest = agents("torch", "localhost", port=port, nnodes=2, want=99)
-    for m in (host, guest):
+    other = agents("torch", "localhost", port=port, nnodes=2, want=99)
+    for m in (host, other):
         m.until(lambda m: m.workers() and m.workers()[-1][1] == 2)
     host.process.send_signal(signal.SIGTERM)
     assert host.wait() == 1, host.text()
-    assert guest.wait() == 1, guest.text()
-    assert "RendezvousConnectionError" in guest.text(), guest.text()[-2000:]
+    assert other.wait() == 1, other.text()
+    assert "RendezvousConnectionError" in other.text(), other.text()[-2000:]
 
 
 def close_run(port):
