@@ -89,6 +89,7 @@ int rank_range_parse(struct rank_range *r, struct span text, struct muster_error
             json_is_integer(json_array_get(root, i)) && v[i] >= 0 && v[i] < WORKERS_MAX;
     }
     json_decref(root);
+    good = good && v[0] < v[1] && v[2] < v[3] && v[3] <= v[1];
     if (!good)
         return err_set(
             err, MUSTER_EPROTO,
@@ -109,6 +110,7 @@ static struct tally *tally_of(struct tally *list, size_t *count, const char *rol
     for (size_t i = 0; i < *count; i++)
         if (strcmp(list[i].role, role) == 0)
             return &list[i];
+    assert(role);
     list[*count] = (struct tally){ role, 0 };
     return &list[(*count)++];
 }
@@ -144,6 +146,7 @@ int ranks_assign(const struct role_info *infos, size_t count, struct rank_range 
 struct rank_range ranks_identical(int64_t agent_rank, int64_t agents, int64_t nproc)
 {
     const int64_t base = agent_rank * nproc, world = agents * nproc;
+    assert(agent_rank >= 0 && agent_rank < agents && nproc > 0);
     return (struct rank_range){ base, world, base, world };
 }
 
@@ -268,6 +271,7 @@ static int share(struct rank_exchange *x, const struct talk_event *ev,
     struct buf list;
     int rc;
 
+    assert(x->rank == 0 && !x->sharing && ev->reply);
     buf_init(&list, SIZE_MAX);
     rc = assign_all(x, ev->reply, &list, &err);
     if (rc < 0)
@@ -289,6 +293,7 @@ static int share(struct rank_exchange *x, const struct talk_event *ev,
 
 static int exchange_timed_out(const struct rank_exchange *x, struct talk_fx *fx)
 {
+    assert(x->talk.by_ms != MONO_NEVER);
     return talk_fail(fx, MUSTER_ETIMEDOUT,
                      x->rank == 0
                          ? "agreeing on ranks timed out: not every node of %" PRId64
@@ -338,6 +343,12 @@ static int exchange_answer(struct rank_exchange *x, const struct talk_event *ev,
     rc = rank_range_parse(&x->range, ev->reply->value, &err);
     if (rc < 0)
         return talk_fail(fx, rc, "%s", err.text);
+    if (x->range.world_size - x->range.base_rank < x->nproc ||
+        x->range.role_world_size - x->range.base_role_rank < x->nproc)
+        return talk_fail(fx, MUSTER_EPROTO,
+                         "rank 0 has assigned ranks from %" PRId64 " of %" PRId64
+                         " to this node, which has %" PRId64 " workers\n" FOREIGN,
+                         x->range.base_rank, x->range.world_size, x->nproc);
     fx->kind = TALK_DONE;
     return 0;
 }
@@ -430,6 +441,7 @@ static int barrier_ask(struct exit_barrier *b, enum barrier_stage stage, struct 
 static int barrier_next(struct exit_barrier *b, const struct talk_event *ev,
                         struct talk_fx *fx)
 {
+    assert(ev->reply);
     switch (b->stage) {
     case BARRIER_COUNT:
     case BARRIER_RECOUNT:

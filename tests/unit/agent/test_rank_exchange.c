@@ -58,7 +58,18 @@ static void parsed(void **state)
         assert_int_equal(role_info_parse(&r, span_str(bad_roles[i]), NULL),
                          MUSTER_EPROTO);
     static const char *const bad_ranges[] = {
-        "", "[1,2,3]", "[1,2,3,4,5]", "[1,2,3,\"4\"]", "[-1,2,3,4]", "{}", "[1.5,2,3,4]"
+        "",
+        "[1,2,3]",
+        "[1,2,3,4,5]",
+        "[1,2,3,\"4\"]",
+        "[-1,2,3,4]",
+        "{}",
+        "[1.5,2,3,4]",
+        /* ranks that no world has */
+        "[8, 8, 0, 8]",
+        "[0, 8, 3, 3]",
+        "[0, 2, 0, 3]",
+        "[0, 0, 0, 0]",
     };
     for (size_t i = 0; i < ARRAY_LEN(bad_ranges); i++)
         assert_int_equal(rank_range_parse(&g, span_str(bad_ranges[i]), NULL),
@@ -84,12 +95,43 @@ static void assigned(void **state)
     assert_memory_equal(&same, (&(struct rank_range){ 16, 32, 16, 32 }), sizeof same);
 }
 
+/* Rank 0 may be anybody's: what it assigns has to have room for our workers. */
+static void assigned_too_few(void **state)
+{
+    static const struct {
+        const char *ranks;
+        enum talk_fx_kind end;
+    } rows[] = {
+        { "[2, 4, 2, 4]", TALK_DONE },
+        { "[2, 4, 0, 2]", TALK_DONE },
+        { "[3, 4, 2, 4]", TALK_FAILED },
+        { "[2, 4, 0, 1]", TALK_FAILED },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct rank_exchange x = { .role = "a", .rank = 1, .world = 2, .nproc = 2 };
+        const struct c10d_reply reply = { .op = C10D_GET,
+                                          .value = span_str(rows[i].ranks) };
+        struct talk_event ev = { .kind = TALK_BEGIN };
+        struct talk_fx fx = { .kind = TALK_NOTHING };
+
+        talk_init(&x.talk);
+        assert_int_equal(rank_exchange_step(&x.talk, &ev, &fx), 0);
+        ev = (struct talk_event){ .kind = TALK_ANSWER, .reply = &reply };
+        assert_int_equal(rank_exchange_step(&x.talk, &ev, &fx), 0);
+        assert_int_equal(fx.kind, rows[i].end);
+        talk_fini(&x.talk);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts),
         cmocka_unit_test(parsed),
         cmocka_unit_test(assigned),
+        cmocka_unit_test(assigned_too_few),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
