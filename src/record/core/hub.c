@@ -15,6 +15,8 @@
 #define DRIFT_PPM   100    /* how far two quartz clocks may run apart */
 #define UNKNOWN_US  500000 /* how unsure a time is without a measurement */
 #define MOST_REPORT 4096u  /* bytes of a node's exit codes */
+#define MOST_NUMBER                                                                    \
+    (UINT64_MAX / 2) /* of an entry that a node can know: ours go on from there */
 
 struct hub_node {
     uint32_t number; /* 0: an observer */
@@ -282,6 +284,7 @@ static int add_node(struct hub *h, const struct job_msg *m, struct hub_node **ou
         node_free(n);
         return MUSTER_ENOMEM;
     }
+    assert(h->count < h->size && h->count < HUB_NODES);
     n->nonce = m->nonce;
     n->pid = m->pid;
     n->nproc = m->nproc;
@@ -296,20 +299,22 @@ static int add_node(struct hub *h, const struct job_msg *m, struct hub_node **ou
 
 static void announce(struct hub *h, struct hub_fx *fx);
 
-/* Numbers the entry, keeps it and passes it on. */
-static void emit(struct hub *h, struct hub_fx *fx, struct record_entry *e)
+/* Numbers the entry, keeps it and passes it on. False: there is no memory for it. */
+static bool emit(struct hub *h, struct hub_fx *fx, struct record_entry *e)
 {
     if (e->kind != RECORD_NODES && h->unannounced)
         announce(h, fx);
     e->number = MAX_OF(h->record.last, h->floor) + 1;
+    assert(e->number > h->record.last);
     if (e->at_us == 0)
         e->at_us = h->now.wall_us;
     if (record_add(&h->record, e) < 0) {
         trace(h->trace, TRACE_WARN, "run '%s': no memory for the record of the job",
               h->run_id);
-        return;
+        return false;
     }
     put(fx, (struct hub_effect){ .kind = HUB_ENTRY, .number = e->number });
+    return true;
 }
 
 /* One entry announces many nodes: if a thousand come at once, a thousand entries for a
@@ -344,6 +349,7 @@ static void announce(struct hub *h, struct hub_fx *fx)
         e.count++;
     }
     e.body = buf_span(&b);
+    assert(h->unannounced == 0);
     if (buf_len(&b))
         emit(h, fx, &e);
     buf_fini(&b);
@@ -504,6 +510,7 @@ static void on_ranks(struct hub *h, struct hub_fx *fx, struct hub_node *n,
         h->round.over = false;
         h->round.due_us = h->now.mono_us + HUB_GATHER_US;
     }
+    assert(h->round.number >= m->round);
     for (size_t i = 0; i < h->count; i++)
         have += in_round(h->nodes[i], h->round.number);
     if (h->round.due_us != MONO_NEVER && (int64_t)have >= h->round.expected)
@@ -552,6 +559,7 @@ static void on_phase(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
 /* A node that loses the coordinator can then say which node went with it. */
 static void tell_host(struct hub_fx *fx, const struct hub_node *host, uint32_t peer)
 {
+    assert(host->inside && host->seats > 0);
     send_to(fx, peer,
             (struct job_msg){
                 .kind = JOB_HOST, .round = host->seats - 1, .rank = host->seat });
@@ -622,6 +630,7 @@ static void judge(struct hub *h, struct hub_fx *fx)
     const bool echo = l->count == 0 || judge_is_echo(&l->worst[0]);
     bool counts = true;
 
+    assert(h->end.on);
     for (size_t i = 0; i < l->count; i++) {
         struct record_entry f = l->worst[i];
 
@@ -643,9 +652,12 @@ static void judge(struct hub *h, struct hub_fx *fx)
     e.kind = (counts && used >= total) || h->end.stop ? RECORD_VERDICT : RECORD_RESTART;
     e.total = total;
     e.count = e.kind == RECORD_RESTART ? used + counts : used;
+    if (!emit(h, fx, &e)) { /* Everybody waits for it: again, until there is memory. */
+        h->end.due_us = h->now.mono_us + HUB_JUDGE_US / 4;
+        return;
+    }
     h->end.on = false;
     h->end.due_us = MONO_NEVER;
-    emit(h, fx, &e);
     judge_list_fini(&h->end.failures);
 }
 
@@ -665,6 +677,7 @@ static void judge_if_all_told(struct hub *h, struct hub_fx *fx)
 
 static void ping(struct hub *h, struct hub_fx *fx, struct hub_node *n)
 {
+    assert(n->here);
     if (n->ping_us == 0)
         n->ping_us = h->now.mono_us;
     send_to(fx, n->peer,
@@ -679,6 +692,7 @@ static void begin_end(struct hub *h, struct hub_fx *fx, const struct record_entr
     struct record_entry e = { .kind = RECORD_ENDING, .round = f->round };
     const bool echo = judge_is_echo(f);
 
+    assert(!h->end.on && h->end.failures.count == 0);
     h->end.on = true;
     h->end.round = f->round;
     h->end.own_budget = own_budget;
@@ -716,6 +730,8 @@ static void on_failed(struct hub *h, struct hub_fx *fx, const struct hub_node *n
 
     if (h->end.on && h->end.round != f->round)
         judge(h, fx);
+    if (h->end.on && h->end.round != f->round)
+        return; /* There was no memory for the verdict: one thing after the other. */
     if (!h->end.on && !own_budget &&
         (f->round < h->round.number || (h->round.over && f->round == h->round.number)))
         return; /* The verdict on that round stands, or the job went on without it. */
@@ -845,6 +861,7 @@ static void on_publish(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     struct muster_error err;
     struct record_entry e;
 
+    assert(n->here && n->number != 0);
     send_to(fx, n->peer, (struct job_msg){ .kind = JOB_ENTRY, .seq = m->seq });
     if (m->seq <= n->last_seq)
         return; /* It was sent twice because the connection broke in between. */
@@ -885,7 +902,8 @@ static void on_offer(struct hub *h, struct hub_fx *fx, const struct job_msg *m)
 static void attached(struct hub *h, struct hub_fx *fx, struct hub_node *n,
                      const struct job_msg *m)
 {
-    h->floor = MAX_OF(h->floor, m->value);
+    assert(n->here);
+    h->floor = MAX_OF(h->floor, MIN_OF(m->value, MOST_NUMBER));
     send_to(fx, n->peer,
             (struct job_msg){
                 .kind = JOB_ATTACHED, .node = n->number, .value = h->record.last });
@@ -958,6 +976,7 @@ static size_t index_of(const struct hub *h, const struct hub_node *n)
 {
     size_t i = h->hint;
 
+    assert(h->count > 0);
     while (i >= h->count || h->nodes[i] != n)
         i = i >= h->count ? 0 : i + 1;
     return i;
@@ -971,6 +990,7 @@ static void lose(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool brok
                               .code = n->seat,
                               .total = n->seats };
 
+    assert(n->number != 0);
     n->lost_by_us = MONO_NEVER;
     n->gone = true;
     n->broke = broke;
@@ -1010,6 +1030,7 @@ static void detach(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool by
 {
     const size_t at = index_of(h, n);
 
+    assert(n->here && h->here > 0);
     n->here = false;
     h->here--;
     ask_node_gone(h, fx, at);
@@ -1033,6 +1054,7 @@ static void detach(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool by
 
 static void ask_end(struct hub_fx *fx, struct hub_ask *a)
 {
+    assert(a->on);
     send_to(fx, a->peer, (struct job_msg){ .kind = JOB_ANSWERS_END, .seq = a->seq });
     mem_free(a->waits);
     *a = (struct hub_ask){ 0 };
@@ -1040,6 +1062,7 @@ static void ask_end(struct hub_fx *fx, struct hub_ask *a)
 
 static void ask_missing(struct hub *h, struct hub_fx *fx, struct hub_ask *a, size_t i)
 {
+    assert(a->on && i < a->nodes && a->waits[i] && a->pending > 0);
     a->waits[i] = 0;
     a->pending--;
     send_to(fx, a->peer,
@@ -1084,6 +1107,7 @@ static void ask_slice(struct hub *h, struct hub_fx *fx, struct hub_ask *a)
     const size_t end = MIN_OF(a->asked + HUB_SLICE, a->nodes);
     const uint8_t *name = a->waits + a->nodes;
 
+    assert(a->asked <= a->nodes && a->nodes <= h->count);
     for (; a->asked < end; a->asked++)
         if (a->waits[a->asked])
             send_to(fx, h->nodes[a->asked]->peer,
@@ -1147,6 +1171,7 @@ static void hub_on_answer(struct hub *h, struct hub_fx *fx, const struct hub_nod
 
         if (!a->on || a->id != m->seq || at >= a->nodes || !a->waits[at])
             continue;
+        assert(a->pending > 0);
         a->waits[at] = 0;
         a->pending--;
         send_to(fx, a->peer,

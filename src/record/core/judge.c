@@ -1,6 +1,8 @@
 /* judge.c - see judge.h. */
 #include "record/core/judge.h"
 
+#include <assert.h>
+
 #include "base/mem.h"
 
 /* In lower case. What gloo, NCCL, MPI, torch's store and the C library say when the
@@ -95,6 +97,7 @@ static void shift(struct judge_list *l, size_t from, size_t to)
 {
     const size_t n = l->count - from;
 
+    assert(from <= l->count && to + n <= RECORD_FAILED_MAX);
     memmove(&l->worst[to], &l->worst[from], n * sizeof l->worst[0]);
     memmove(&l->texts[to], &l->texts[from], n * sizeof l->texts[0]);
 }
@@ -138,6 +141,7 @@ void judge_list_keep(struct judge_list *l, const struct record_entry *f)
     l->worst[at] = copy;
     l->texts[at] = b.mem;
     l->count++;
+    assert(l->count <= RECORD_FAILED_MAX && (int64_t)l->count <= l->failed);
 }
 
 void judge_list_fini(struct judge_list *l)

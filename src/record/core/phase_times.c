@@ -30,6 +30,7 @@ static struct phase *phase_of(struct phase_times *p, struct span name)
             return &p->items[i];
     if (p->count == PHASES_MAX)
         return NULL;
+    assert(p->count < PHASES_MAX && name.n < PHASE_NAME);
     phase = &p->items[p->count++];
     memcpy(phase->name, name.p, name.n);
     phase->name[name.n] = '\0';
@@ -51,6 +52,7 @@ void phase_times_add(struct phase_times *p, struct span name, uint64_t us,
     if (!times)
         return;
     phase->times = times;
+    assert(phase->count < phase->size);
     times[phase->count++] =
         (struct phase_time){ MIN_OF(us, (uint64_t)INT64_MAX), node };
 }

@@ -1,6 +1,7 @@
 /* record.c - see record.h. */
 #include "record/core/record.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -121,6 +122,7 @@ static size_t least(const struct record *r)
 {
     size_t found = 0;
 
+    assert(r->count > 0);
     for (size_t i = 1; i < r->count; i++) {
         const enum record_kind a = r->slots[i].kind, b = r->slots[found].kind;
 
@@ -132,6 +134,7 @@ static size_t least(const struct record *r)
 
 static void drop(struct record *r, size_t i)
 {
+    assert(i < r->count);
     mem_free(r->slots[i].bytes);
     r->count--;
     memmove(&r->slots[i], &r->slots[i + 1], (r->count - i) * sizeof *r->slots);
@@ -218,6 +221,8 @@ int record_insert(struct record *r, const struct record_entry *e)
     if (r->count == RECORD_ENTRIES)
         drop(r, least(r));
     at = place_of(r, e->number);
+    assert(r->count < r->size && r->size <= RECORD_ENTRIES);
+    assert(at == 0 || r->slots[at - 1].number < e->number);
     memmove(&r->slots[at + 1], &r->slots[at], (r->count - at) * sizeof *r->slots);
     r->slots[at] = (struct record_slot){ e->number, e->kind, buf_len(&b), b.mem };
     r->count++;
@@ -233,13 +238,18 @@ int record_add(struct record *r, const struct record_entry *e)
 struct record_entry record_at(const struct record *r, size_t i)
 {
     struct record_entry e = { 0 };
+    int rc;
 
-    (void)record_entry_decode(span_of(r->slots[i].bytes, r->slots[i].size), &e, NULL);
+    assert(i < r->count);
+    rc = record_entry_decode(span_of(r->slots[i].bytes, r->slots[i].size), &e, NULL);
+    assert(rc == 0);
+    (void)rc;
     return e;
 }
 
 struct span record_bytes(const struct record *r, size_t i, uint64_t *number)
 {
+    assert(i < r->count);
     *number = r->slots[i].number;
     return span_of(r->slots[i].bytes, r->slots[i].size);
 }
@@ -268,6 +278,7 @@ static struct span take_until(struct span *rest, uint8_t stop)
     const struct span head = span_of(rest->p, n);
     const size_t used = n + (at != NULL);
 
+    assert(used <= rest->n);
     *rest = span_of(rest->p ? rest->p + used : NULL, rest->n - used);
     return head;
 }

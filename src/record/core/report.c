@@ -2,6 +2,7 @@
  * size of the job or its age has a limit; how many were left out is told. */
 #include "record/core/report.h"
 
+#include <assert.h>
 #include <jansson.h>
 #include <stdlib.h>
 
@@ -124,6 +125,7 @@ static json_t *nodes(const struct record *r, const struct limits *l, int64_t *om
             (void)json_array_append_new(list, j);
         }
     }
+    assert(json_array_size(list) <= l->nodes && *omitted >= 0);
     mem_free(seen);
     return list;
 }
@@ -237,6 +239,7 @@ static json_t *ranges(struct span body, const char *a, const char *b, const char
         (void)json_array_append_new(list, j);
         at = *at == '\n' ? at + 1 : NULL;
     }
+    assert(json_array_size(list) <= most);
     mem_free(copy);
     return list;
 }
@@ -304,6 +307,7 @@ static json_t *rounds(const struct record *r, const struct limits *l, int64_t *o
             continue;
         (void)json_array_append_new(list, round_of(r, &e, seen == count, l));
     }
+    assert(seen == count && json_array_size(list) <= l->rounds);
     *omitted = r->rounds - (int64_t)json_array_size(list);
     return list;
 }

@@ -2,6 +2,7 @@
 #include "record/core/verdict.h"
 #include "record/core/last_words.h"
 
+#include <assert.h>
 #include <inttypes.h>
 
 #define RED       "\033[31m"
@@ -140,6 +141,7 @@ static void put_words(struct buf *out, const struct record_entry *v,
             break;
         at--;
     }
+    assert(at <= body.n);
     body = span_of(body.p + at, body.n - at);
     (void)buf_append_str(out, shared ? "muster: the last lines of the file that it and "
                                        "others wrote to:\n"

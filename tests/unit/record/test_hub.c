@@ -694,6 +694,61 @@ static void test_takes_over(void **state)
     end(&p);
 }
 
+/* Numbers go on above the highest one that a node knows, whatever it says. */
+static void test_a_number_beyond_all(void **state)
+{
+    struct play p;
+    struct record_entry e = { .kind = RECORD_NOTE, .text = span_str("hello") };
+
+    (void)state;
+    begin(&p, 1, 0);
+    say(&p, 2, (struct job_msg){ .kind = JOB_ATTACH, .nonce = 9, .value = UINT64_MAX });
+    const size_t count = hub_record(p.h)->count;
+    publish(&p, 1, e);
+    assert_true(hub_record(p.h)->count > count);
+    assert_int_equal(p.last.kind, RECORD_NOTE);
+    end(&p);
+}
+
+static size_t count_of(const struct play *p, enum record_kind kind)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < hub_record(p->h)->count; i++)
+        n += record_at(hub_record(p->h), i).kind == kind;
+    return n;
+}
+
+/* Every node waits for the verdict: lack of memory puts it off, and no more. */
+static void test_judges_when_there_is_memory(void **state)
+{
+    unsigned long asked = 1;
+
+    (void)state;
+    for (unsigned long nth = 1; nth <= asked; nth++) {
+        struct play p;
+        struct job_msg m = { .kind = JOB_REPORTED, .total = 2, .bytes = span_str("") };
+        struct hub_event ev = { .kind = HUB_MSG, .peer = 2, .msg = &m };
+
+        begin(&p, 2, 3);
+        publish(&p, 1, failure(&p, 1, 0, 0, 1000, "ValueError: x"));
+        reported(&p, 1, 0, 1, 1, "0 1 1\n1 1 -15\n");
+        ev.now = p.now;
+        const unsigned long before = mem_count();
+        mem_fail_from(nth);
+        const int rc = hub_step(p.h, &ev, &p.fx);
+        mem_fail_from(0);
+        asked = mem_count() - before;
+        assert_true(rc == 0 || rc == MUSTER_ENOMEM);
+        for (int i = 0; i < 4; i++)
+            wait_us(&p, HUB_JUDGE_US);
+        assert_int_equal(count_of(&p, RECORD_RESTART), 1);
+        assert_int_equal(count_of(&p, RECORD_VERDICT), 0);
+        end(&p);
+    }
+    assert_true(asked > 3);
+}
+
 static void test_published_twice(void **state)
 {
     struct play p;
@@ -776,6 +831,8 @@ int main(void)
         cmocka_unit_test(test_own_budget),
         cmocka_unit_test(test_questions),
         cmocka_unit_test(test_takes_over),
+        cmocka_unit_test(test_a_number_beyond_all),
+        cmocka_unit_test(test_judges_when_there_is_memory),
         cmocka_unit_test(test_published_twice),
         cmocka_unit_test(test_observer),
         cmocka_unit_test(test_messages),
