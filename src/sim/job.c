@@ -416,11 +416,18 @@ void job_moment(void)
 /* ---- drawing a job ---- */
 
 /* What goes wrong: nothing; connections are reset; anything; one allocation fails; on
- * etcd, members of the cluster alone. */
-enum theme { THEME_CALM, THEME_RESET, THEME_STORM, THEME_MEMORY, THEME_CLUSTER };
+ * etcd, members of the cluster alone; anything, and an allocation fails meanwhile. */
+enum theme {
+    THEME_CALM,
+    THEME_RESET,
+    THEME_STORM,
+    THEME_MEMORY,
+    THEME_CLUSTER,
+    THEME_STARVE
+};
 
-static const char *const theme_names[] = { "calm", "reset", "storm", "memory",
-                                           "cluster" };
+static const char *const theme_names[] = { "calm",   "reset",   "storm",
+                                           "memory", "cluster", "starve" };
 
 static void draw_settings(struct job *j, const char *backend, enum theme theme)
 {
@@ -431,7 +438,8 @@ static void draw_settings(struct job *j, const char *backend, enum theme theme)
     s->nodes = (size_t)os_random(1, 5);
     s->max_nodes = (int64_t)s->nodes;
     s->min_nodes = s->max_nodes;
-    if (strcmp(backend, "static") != 0 && theme == THEME_STORM && os_chance(2))
+    if (strcmp(backend, "static") != 0 &&
+        (theme == THEME_STORM || theme == THEME_STARVE) && os_chance(2))
         s->min_nodes = (int64_t)os_random(1, s->nodes + 1);
     s->nproc = (int64_t)os_random(1, 3);
     s->max_restarts = (int64_t)os_random(0, 4);
@@ -475,10 +483,12 @@ static void draw_faults(struct job *j, enum theme theme)
 
     if (theme == THEME_CALM)
         return;
-    if (theme == THEME_MEMORY) {
-        j->nodes[os_random(0, j->set.nodes)].fail_alloc = os_random(1, 700);
+    /* A start, work and an end take an agent 350 to 1400 of them. */
+    if (theme == THEME_MEMORY || theme == THEME_STARVE)
+        j->nodes[os_random(0, j->set.nodes)].fail_alloc =
+            os_random(1, theme == THEME_MEMORY ? 1200 : 3000);
+    if (theme == THEME_MEMORY)
         return;
-    }
     if (theme == THEME_CLUSTER) {
         j->cluster_alone = true;
         for (size_t i = 0; i < count; i++)
@@ -596,6 +606,30 @@ static void check_no_vain_wait(const struct job *j)
     }
 }
 
+/* The codes of the manual, and never a failure without its reason. */
+static void check_reasons(const struct job *j)
+{
+    for (size_t i = 0; i < j->set.nodes; i++) {
+        const struct job_node *n = &j->nodes[i];
+        const bool told = n->why == WHY_PEER || n->why == WHY_FAILURE ||
+                          n->why == WHY_STUCK || n->why == WHY_SIGNAL;
+
+        if (!n->ended || n->exit_code < 0) /* or killed: it could tell nothing */
+            continue;
+        if (n->exit_code == 0 && n->why != WHY_SUCCESS && n->error != MUSTER_EGRACEFUL)
+            os_fail("%s ends with 0, but has not succeeded (why %d)", n->machine->name,
+                    n->why);
+        if (n->exit_code > 1 && !(n->signalled && n->exit_code == 128 + SIGTERM))
+            os_fail("%s ends with %d, which the manual does not know", n->machine->name,
+                    n->exit_code);
+        if (n->exit_code != 0 && !told && (n->error == 0 || !n->text[0]))
+            os_fail("%s ends with %d and does not say why (%d)", n->machine->name,
+                    n->exit_code, n->why);
+        if (n->why == WHY_SIGNAL && !n->signalled)
+            os_fail("%s was ended by a signal that nobody sent", n->machine->name);
+    }
+}
+
 static void check_end(const struct job *j, enum theme theme)
 {
     for (size_t i = 0; i < j->set.nodes; i++) {
@@ -610,6 +644,7 @@ static void check_end(const struct job *j, enum theme theme)
          strcmp(j->set.backend, "etcd") != 0)) /* whose keys of 10 s run out */
         check_unharmed(j);
     check_no_vain_wait(j);
+    check_reasons(j);
     if (theme == THEME_STORM && could_go_on(j))
         check_went_on(j);
 }

@@ -10,8 +10,8 @@
  * K: ours, mixed (with torchrun's protocol), torch, hosted, fallback, visited (hosted,
  * with torchrun's protocol), or any; or whole jobs with the
  * real drivers (job.h): job, job-c10d, job-static, also with what goes wrong:
- * job-c10d-calm, -reset, -storm, -memory. A failure prints the one line that plays it
- * again.
+ * job-c10d-calm, -reset, -storm, -memory, -starve. A failure prints the one line that
+ * plays it again.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,8 +30,8 @@ static const char *kind_of(const char *kind, uint64_t seed)
 /* Kinds of whole jobs: "job", "job-<backend>", "job-<backend>-<theme>". */
 static const char *const job_backends[] = { "c10d",    "plain",   "static",
                                             "etcd-v3", "etcd-v2", "etcd" };
-static const char *const job_themes[] = { "calm",   "reset",   "storm",
-                                          "memory", "cluster", "any" };
+static const char *const job_themes[] = { "calm",    "reset",  "storm", "memory",
+                                          "cluster", "starve", "any" };
 
 static bool job_kind(const char *kind, uint64_t seed, const char **backend,
                      const char **theme)
@@ -272,6 +272,12 @@ int main(int argc, char **argv)
                         "K: any, torch");
         for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
             fprintf(stderr, ", %s", kinds[i]);
+        fprintf(stderr, ", job[-BACKEND[-THEME]] with BACKEND: ");
+        for (size_t i = 0; i < ARRAY_LEN(job_backends); i++)
+            fprintf(stderr, "%s%s", i ? ", " : "", job_backends[i]);
+        fprintf(stderr, "; THEME: ");
+        for (size_t i = 0; i < ARRAY_LEN(job_themes); i++)
+            fprintf(stderr, "%s%s", i ? ", " : "", job_themes[i]);
         fprintf(stderr, "\n");
         return 2;
     }
