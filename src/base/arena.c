@@ -1,6 +1,7 @@
 /* arena.c - see arena.h. Blocks are chained; a large thing gets a block of its own. */
 #include "base/arena.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -41,6 +42,7 @@ void *arena_alloc(struct arena *a, size_t count, size_t size)
         b = add_block(a, bytes);
     if (!b)
         return NULL;
+    assert(b->used <= b->size && bytes <= b->size - b->used);
     void *p = (char *)b->bytes + b->used;
     b->used += bytes;
     memset(p, 0, bytes);

@@ -2,6 +2,8 @@
  * texts is comparing bytes. */
 #include "base/base64.h"
 
+#include <assert.h>
+
 #include "muster/error.h"
 
 static const char alphabet[] =
@@ -96,5 +98,6 @@ int64_t base64_decode(uint8_t *out, struct span text)
         *o++ = (uint8_t)((b & 15) << 4 | c >> 2);
         *o++ = (uint8_t)((c & 3) << 6 | d);
     }
+    assert((size_t)(o - out) == text.n / 4 * 3);
     return o - out;
 }

@@ -33,6 +33,7 @@ static uint8_t *find_room(struct buf *b, size_t n)
     size_t size;
     uint8_t *mem;
 
+    assert(b->head + b->len <= b->size);
     if (n > b->cap || b->len > b->cap - n)
         return NULL;
     if (b->size - b->head - b->len >= n && b->mem)
@@ -93,6 +94,7 @@ void buf_clear(struct buf *b)
 
 void buf_fail(struct buf *b, int err)
 {
+    assert(err <= 0);
     if (b->err == 0)
         b->err = err;
 }

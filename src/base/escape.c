@@ -1,6 +1,7 @@
 /* escape.c - see escape.h. */
 #include "base/escape.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #include "base/utf8.h"
@@ -64,6 +65,7 @@ int escape_append(struct buf *out, struct span text, unsigned flags)
             rc = buf_append_str(out, code);
             n = n ? n : 1;
         }
+        assert(n > 0 && n <= text.n);
         text = span_of(text.p + n, text.n - n);
     }
     return rc;
@@ -74,6 +76,7 @@ char *escape_text(char *to, size_t size, struct span text)
     struct buf b;
     size_t n;
 
+    assert(size > 0);
     buf_init(&b, size - 1);
     (void)escape_append(&b, text, 0);
     n = MIN_OF(buf_len(&b), size - 1);

@@ -1,6 +1,8 @@
 /* field.c - see field.h. */
 #include "base/field.h"
 
+#include <assert.h>
+
 #include "base/err.h"
 
 int field_put(struct buf *out, const struct field *f, const void *from)
@@ -30,6 +32,7 @@ static struct span take(struct span *rest, size_t n)
 {
     const struct span taken = span_of(rest->p, n);
 
+    assert(n <= rest->n);
     *rest = span_of(rest->p + n, rest->n - n);
     return taken;
 }

@@ -108,6 +108,7 @@ static void put(struct map *m, struct map_link *link, uint32_t hash)
 {
     size_t i = hash & (m->size - 1);
 
+    assert(hash && m->count < m->size);
     while (m->hashes[i])
         i = (i + 1) & (m->size - 1);
     m->links[i] = link;
@@ -159,6 +160,7 @@ void map_remove(struct map *m, struct map_link *link)
     const size_t mask = m->size - 1;
     size_t hole = short_hash(m, key_of(m, link)) & mask;
 
+    assert(m->count > 0);
     while (!m->hashes[hole] || m->links[hole] != link) {
         assert(m->hashes[hole]); /* Else the link was never in this map. */
         hole = (hole + 1) & mask;

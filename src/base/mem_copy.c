@@ -2,6 +2,7 @@
  * those; see mem.h. */
 #include "base/mem.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,6 +26,7 @@ void *mem_grow_to(void *p, size_t *count, size_t index, size_t size)
     grown = mem_realloc_array(p, more, size);
     if (!grown)
         return NULL;
+    assert(more > index && more > *count);
     memset(grown + *count * size, 0, (more - *count) * size);
     *count = more;
     return grown;

@@ -36,7 +36,11 @@ static void warn(void *ctx, enum derive_warning what, const char *text)
 
 static void check_worker(const struct launch_config *c, char *const *envp)
 {
-    const struct worker_place p = { .master_addr = "h", .error_file = "e" };
+    const struct worker_place p = { .world_size = 1,
+                                    .group_world_size = 1,
+                                    .role_world_size = 1,
+                                    .master_addr = "h",
+                                    .error_file = "e" };
     struct text_list argv, env;
     struct buf prefix;
 

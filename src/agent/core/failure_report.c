@@ -1,6 +1,7 @@
 /* failure_report.c - see failure_report.h. */
 #include "agent/core/failure_report.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -160,6 +161,7 @@ size_t failure_root(const struct failure *list, size_t count)
 {
     size_t root = 0;
 
+    assert(count > 0);
     for (size_t i = 1; i < count; i++)
         if (list[i].time_s < list[root].time_s)
             root = i;
@@ -225,6 +227,7 @@ static int rule(struct buf *out, char of, size_t width)
 {
     char line[WIDTH_MAX + 1];
 
+    assert(width <= WIDTH_MAX);
     memset(line, of, width);
     line[width] = '\n';
     return buf_append(out, line, width + 1);

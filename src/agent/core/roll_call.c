@@ -35,10 +35,12 @@ void roll_call_mark(struct roll_call *r, int64_t rank)
         return;
     r->here[rank] = 1;
     r->count++;
+    assert(r->count <= r->world);
 }
 
 int64_t roll_call_missing(const struct roll_call *r, int64_t from)
 {
+    assert(from >= 0);
     for (; from < r->world; from++)
         if (!r->here[from])
             return from;
@@ -51,6 +53,7 @@ int roll_call_print(struct buf *b, const struct roll_call *r)
     int64_t told = 0, at = roll_call_missing(r, 0);
     int rc = 0;
 
+    assert(missing >= 0 && (missing > 0) == (at >= 0));
     if (missing > 0)
         rc = buf_append_str(b, missing == 1 ? "node rank " : "node ranks ");
     for (int i = 0; i < RUNS_MAX && rc == 0 && at >= 0; i++) {

@@ -1,6 +1,7 @@
 /* wait_message.c - see wait_message.h. */
 #include "agent/core/wait_message.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +37,7 @@ static int print_missing(struct buf *b, const struct waiting *w)
         const int rc = buf_append_str(b, ", missing: ");
         return rc ? rc : roll_call_print(b, w->roll);
     }
+    assert(count > 0);
     memcpy(names, p->missing, sizeof names);
     if (p->names[0] && names_count(w->expected) == (size_t)p->max_nodes)
         names_without(w->expected, p->names, names);
@@ -127,6 +129,7 @@ static int print_end(struct buf *b, const struct waiting *w)
 {
     if (w->done < 1 || w->done >= w->world)
         return buf_append_str(b, "this node is done, others are not");
+    assert(w->world > 1);
     return buf_printf(b, "%" PRId64 " of %" PRId64 " nodes are done, %" PRId64 " %s",
                       w->done, w->world, w->world - w->done,
                       w->closed ? "not" : "at work");

@@ -1,6 +1,7 @@
 /* worker_env.c - see worker_env.h. */
 #include "agent/core/worker_env.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #include "base/buf.h"
@@ -54,6 +55,10 @@ static void put_numbers(struct text_list *l, const struct launch_config *c,
         { "LOCAL_RANK", c->virtual_local_rank ? 0 : p->local_rank },
     };
 
+    assert(p->rank >= 0 && p->rank < p->world_size);
+    assert(p->local_rank >= 0 && p->local_rank < c->nproc);
+    assert(p->group_rank >= 0 && p->group_rank < p->group_world_size);
+    assert(p->role_rank >= 0 && p->role_rank < p->role_world_size);
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         (void)put_int(l, rows[i].name, rows[i].value);
 }

@@ -1,6 +1,7 @@
 /* handshake.c - see handshake.h. */
 #include "auth/core/handshake.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #include "base/buf.h"
@@ -44,6 +45,7 @@ static const uint8_t *take(struct reader *r, size_t n)
         r->bad = true;
         return NULL;
     }
+    assert(n <= r->left.n);
     r->left = span_of(p + n, r->left.n - n);
     return p;
 }
@@ -161,6 +163,7 @@ size_t auth_encode(const struct auth_message *m, uint8_t out[AUTH_MESSAGE])
         p = put_span(p, m->text, AUTH_TEXT);
         break;
     }
+    assert((size_t)(p - out) <= AUTH_MESSAGE);
     return (size_t)(p - out);
 }
 
@@ -174,6 +177,8 @@ static void prove(const struct auth_side *e, const struct auth_settings *s,
     uint8_t data[64 + sizeof e->said + 16 * AUTH_ADDRESSES + AUTH_PROOF];
     uint8_t *p = put(data, label, strlen(label) + 1);
 
+    assert(strlen(label) < 64 && e->said_size <= sizeof e->said);
+    assert(more_size <= AUTH_PROOF + 16 * AUTH_ADDRESSES);
     p = put(p, e->said, e->said_size);
     p = put(p, more, more_size);
     s->hmac(s->key, AUTH_SECRET, span_of(data, (size_t)(p - data)), out);
@@ -192,6 +197,7 @@ static void prove_client(const struct auth_side *e, const struct auth_settings *
     uint8_t more[AUTH_PROOF + 16 * AUTH_ADDRESSES];
     uint8_t *p = put(more, e->server_proof, AUTH_PROOF);
 
+    assert(count <= AUTH_ADDRESSES);
     p = put(p, addresses, 16 * count);
     prove(e, s, "muster auth 1 client", more, (size_t)(p - more), out);
 }
@@ -213,6 +219,7 @@ static void start(struct auth_side *e, bool server, enum auth_kind expects)
 
 static void remember(struct auth_side *e, const uint8_t *p, size_t n)
 {
+    assert(n <= sizeof e->said - e->said_size);
     memcpy(e->said + e->said_size, p, n);
     e->said_size += n;
 }
@@ -310,6 +317,7 @@ int auth_server_open(struct auth_side *v, const struct auth_settings *s,
     v->open_size = bytes.n;
     remember(v, bytes.p, bytes.n);
     *n = auth_encode(&m, out); /* The proof at its end is not there yet. */
+    assert(*n > AUTH_PROOF);
     remember(v, out, *n - AUTH_PROOF);
     prove_server(v, s, v->server_proof);
     memcpy(out + *n - AUTH_PROOF, v->server_proof, AUTH_PROOF);
@@ -330,6 +338,7 @@ int auth_client_answer(struct auth_side *c, const struct auth_settings *s,
     rc = compare_flags(s->flags, challenge->flags, out, n, err);
     if (rc < 0)
         return rc;
+    assert(!c->server && c->open_size > 0 && bytes.n > AUTH_PROOF);
     c->said_size = c->open_size;
     remember(c, bytes.p, bytes.n - AUTH_PROOF);
     prove_server(c, s, c->server_proof);

@@ -3,6 +3,8 @@
  * that begin on 1 March, so that leap days come last. */
 #include "base/py/datetime.h"
 
+#include <assert.h>
+
 #define DAY_US 86400000000ll
 
 static int64_t days_from_date(int64_t year, int64_t month, int64_t day)
@@ -34,6 +36,7 @@ static int64_t days_in_month(int64_t year, int64_t month)
     static const uint8_t days[] = { 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31 };
     const bool leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
 
+    assert(month >= 1 && month <= 12);
     return month == 2 && leap ? 29 : days[month - 1];
 }
 
@@ -60,6 +63,8 @@ void py_datetime_write(uint8_t b[PYTIME_BYTES], int64_t us)
     int64_t year, month, day;
 
     date_from_days(days, &year, &month, &day);
+    assert(year >= 1 && year <= 9999 && month >= 1 && month <= 12);
+    assert(day >= 1 && day <= days_in_month(year, month) && second < 86400);
     b[0] = (uint8_t)(year >> 8);
     b[1] = (uint8_t)year;
     b[2] = (uint8_t)month;

@@ -3,6 +3,7 @@
  */
 #include "etcd/core/http_message.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -53,6 +54,7 @@ int etcd_escape(struct buf *out, struct span s, bool slash)
         o[n++] = (uint8_t)hex[c >> 4];
         o[n++] = (uint8_t)hex[c & 15];
     }
+    assert(n <= s.n * 3);
     buf_commit(out, n);
     return 0;
 }
@@ -70,6 +72,7 @@ static void excerpt(struct span s, char out[81])
         out[n++] = blank ? ' ' : (s.p[i] < 0x7f ? (char)s.p[i] : '?');
     }
     out[n] = '\0';
+    assert(n <= 80);
 }
 
 bool etcd_is_html(struct span s)

@@ -2,6 +2,8 @@
  * wire is in kv_operation_v2.c and kv_operation_v3.c. */
 #include "etcd/core/kv_operation.h"
 
+#include <assert.h>
+
 #include "base/mem.h"
 #include "etcd/core/kv_operation_int.h"
 
@@ -16,6 +18,7 @@ static bool copy(struct span *out, struct span s)
 int kv_operation_init(struct kv_operation *a, enum etcd_api api,
                       enum kv_operation_kind kind, struct span path)
 {
+    assert(path.p || path.n == 0);
     *a = (struct kv_operation){ .api = api, .kind = kind };
     return copy(&a->path, path) ? 0 : MUSTER_ENOMEM;
 }
@@ -70,6 +73,7 @@ bool kv_operation_once(const struct kv_operation *a)
 bool kv_operation_answer(struct kv_operation *a, int *status,
                          const struct etcd_answer *answer, struct etcd_held *held)
 {
+    assert(*status <= 0);
     *held = (struct etcd_held){ .present = false };
     return a->api == ETCD_V2
                ? kv_operation_v2_answer(a, status, answer ? answer->v2 : NULL, held)

@@ -1,5 +1,8 @@
 /* kv_operation_v2.c - operations on keys by the v2 interface; see kv_operation.h. */
 #include "base/mem.h"
+
+#include <assert.h>
+
 #include "etcd/core/kv_operation_int.h"
 
 static bool is_dir(struct span path)
@@ -42,6 +45,7 @@ int kv_operation_v2_encode(const struct kv_operation *a, struct etcd_msg *m)
 
 static struct etcd_held held_of(const struct etcd2_reply *r)
 {
+    assert(r);
     /* A write's answer may carry an older X-Etcd-Index than the write itself. */
     return (struct etcd_held){ .present = true,
                                .value = r->node.value,
@@ -105,6 +109,7 @@ static int take_items(struct kv_operation *a, const struct etcd2_reply *r,
                                         node->key.n - a->path.n),
                                 node->value, node->modified_index };
     }
+    assert(held->count <= r->count);
     held->items = a->items;
     return 0;
 }
@@ -115,6 +120,7 @@ static void on_dir(struct kv_operation *a, int *status, const struct etcd2_reply
 {
     if (*status < 0 && (*status != MUSTER_ENOENT || !r))
         return;
+    assert(r);
     held->present = *status == 0;
     held->revision = r->index;
     *status = 0;

@@ -1,5 +1,8 @@
 /* kv_operation_v3.c - operations on keys by the v3 interface; see kv_operation.h. */
 #include "base/mem.h"
+
+#include <assert.h>
+
 #include "etcd/core/kv_operation_int.h"
 
 /* ---- What to send ---- */
@@ -69,6 +72,7 @@ static struct etcd_held held_of(const struct etcd3_reply *r)
     const struct etcd3_result *res = r->count ? &r->results[0] : NULL;
     struct etcd_held h = { .revision = (uint64_t)r->revision };
 
+    assert(r->revision >= 0);
     if (res && res->kind == ETCD3_RANGE && res->count) {
         h.present = true;
         h.value = res->kvs[0].value;
@@ -116,6 +120,7 @@ static int on_list(struct kv_operation *a, const struct etcd3_reply *r,
             (struct etcd_item){ span_of(kv->key.p + a->path.n, kv->key.n - a->path.n),
                                 kv->value, (uint64_t)kv->mod_revision };
     }
+    assert(held->count <= res->count);
     held->items = a->items;
     return 0;
 }
@@ -125,6 +130,7 @@ bool kv_operation_v3_answer(struct kv_operation *a, int *status,
 {
     if (*status < 0)
         return true;
+    assert(r);
     switch (a->kind) {
     case KV_OPERATION_GET:
         *held = held_of(r);

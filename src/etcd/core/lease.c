@@ -2,6 +2,8 @@
  * tried at every endpoint before the next is due. */
 #include "etcd/core/lease.h"
 
+#include <assert.h>
+
 #define GRANT_MS      2000u  /* then our user hears of it, and we try again, */
 #define GRANT_MOST_MS 10000u /* with more patience each time: it may only be slow */
 #define PAUSE_MS      500u
@@ -9,6 +11,7 @@
 
 void lease_grant_init(struct lease_grant *g, uint64_t ttl_s, uint64_t seed)
 {
+    assert(ttl_s > 0);
     *g = (struct lease_grant){ .ttl_ms = ttl_s * 1000 };
     rng_init(&g->rng, seed);
 }
@@ -44,6 +47,7 @@ static enum lease_grant_told on_grant(struct lease_grant *g, int status,
     /* "already exists": an earlier try did reach a server. It may have been long ago,
      * so that a beat is due. */
     if (status == 0 || status == MUSTER_EEXIST) {
+        assert(g->asked != 0);
         g->id = g->asked;
         g->asked = 0;
         g->failed = 0;
@@ -65,6 +69,7 @@ enum lease_grant_told lease_grant_answer(struct lease_grant *g, int status,
         *pause_ms = LATE_MS;
         return ETCD_GRANT_LATE;
     }
+    assert(answer && answer->v3);
     if (answer->v3->lease_ttl <= 0) {
         g->id = 0;
         *pause_ms = 0;

@@ -1,6 +1,8 @@
 /* retry.c - see retry.h. */
 #include "etcd/core/retry.h"
 
+#include <assert.h>
+
 #include "base/err.h"
 
 #define OUTDATED_MOST 10u /* each costs the server a slow hash of the password */
@@ -41,6 +43,7 @@ static bool hopeless(const struct etcd_retry *t, size_t endpoints)
 static void remember(struct etcd_retry *t, const struct etcd_outcome *o,
                      const struct muster_error *err)
 {
+    assert(err->code < 0);
     t->refused = for_good(err->code) ? t->refused + 1 : 0;
     /* A try that our deadline cut short says less than the one before; but it has the
      * last word on a request that it may have brought to a server. */
@@ -55,6 +58,7 @@ static enum etcd_verdict fail(struct etcd_retry *t, struct rng *rng,
 {
     const unsigned n = (unsigned)o->endpoints;
 
+    assert(n > 0 && t->last.code < 0);
     out->failed = true;
     out->err = t->last;
     out->status = t->last.code;
@@ -128,6 +132,7 @@ enum etcd_verdict etcd_retry_judge(struct etcd_retry *t, struct rng *rng,
 {
     int rc = o->status;
 
+    assert(o->status <= 0 && (o->status == 0 || o->why));
     *out = (struct etcd_judged){ .status = 0 };
     if (rc < 0)
         out->err = *o->why;

@@ -5,6 +5,8 @@
  * has. */
 #include "etcd/core/v3_wire.h"
 
+#include <assert.h>
+
 #include "base/base64.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -22,6 +24,7 @@ static int take_bytes(struct etcd3_reply *r, const json_t *o, const char *name,
     if (n < 0)
         return err_set(err, MUSTER_EPROTO, "field \"%s\" of the answer is not base64",
                        name);
+    assert((size_t)n <= text.n);
     *out = span_of(r->arena + r->used, (size_t)n);
     r->used += (size_t)n;
     return 0;
@@ -113,6 +116,7 @@ static int read_txn(struct etcd3_reply *r, struct muster_error *err)
         rc = etcd_get_array(r->root, "responses", &list, err);
     if (rc < 0 || !list || json_array_size(list) == 0)
         return rc;
+    assert(!r->results);
     r->results = mem_calloc(json_array_size(list), sizeof *r->results);
     if (!r->results)
         return err_nomem(err);
@@ -124,6 +128,7 @@ static int read_txn(struct etcd3_reply *r, struct muster_error *err)
 
 static int read_bare_range(struct etcd3_reply *r, struct muster_error *err)
 {
+    assert(!r->results);
     r->results = mem_calloc(1, sizeof *r->results);
     if (!r->results)
         return err_nomem(err);
@@ -173,6 +178,7 @@ static int read_watch(struct etcd3_reply *r, const json_t *o, struct muster_erro
         rc = etcd_get_array(o, "events", &list, err);
     if (rc < 0 || !list || json_array_size(list) == 0)
         return rc;
+    assert(!r->events);
     r->events = mem_calloc(json_array_size(list), sizeof *r->events);
     if (!r->events)
         return err_nomem(err);

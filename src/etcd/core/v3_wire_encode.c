@@ -2,12 +2,14 @@
  * by hand: all that is not a number or a fixed word is base64 or escaped below. */
 #include "etcd/core/v3_wire.h"
 
+#include <assert.h>
 #include <inttypes.h>
 
 #include "base/base64.h"
 
 static void start(struct etcd_msg *out, const char *path)
 {
+    assert(buf_len(&out->path) == 0 && buf_len(&out->body) == 0);
     out->method = "POST";
     out->type = "application/json";
     buf_append(&out->path, path, strlen(path) + 1);
@@ -32,6 +34,7 @@ static void put_compare(struct buf *b, const struct etcd3_compare *c)
         [ETCD3_MOD] = { "MOD", "mod_revision" },
         [ETCD3_VALUE] = { "VALUE", "value" },
     };
+    assert((size_t)c->target < ARRAY_LEN(names));
     put_bytes(b, "{", "key", c->key);
 
     buf_printf(b, ",\"target\":\"%s\",\"result\":\"EQUAL\"", names[c->target].target);
@@ -70,6 +73,7 @@ static void put_ops(struct buf *b, const char *before, const struct etcd3_op *op
     buf_append_str(b, before);
 
     for (size_t i = 0; i < count; i++) {
+        assert((size_t)ops[i].kind < ARRAY_LEN(names));
         buf_printf(b, "%s{\"%s\":", i ? "," : "", names[ops[i].kind]);
         put_op(b, &ops[i]);
         buf_u8(b, '}');
@@ -102,6 +106,7 @@ int etcd3_encode_range(struct etcd_msg *out, const struct etcd3_op *op)
 
 int etcd3_encode_grant(struct etcd_msg *out, int64_t id, int64_t ttl_s)
 {
+    assert(id > 0 && ttl_s > 0);
     start(out, "/v3/lease/grant");
     buf_printf(&out->body, "{\"ID\":\"%" PRId64 "\",\"TTL\":\"%" PRId64 "\"}", id,
                ttl_s);
@@ -110,6 +115,7 @@ int etcd3_encode_grant(struct etcd_msg *out, int64_t id, int64_t ttl_s)
 
 int etcd3_encode_keepalive(struct etcd_msg *out, int64_t id)
 {
+    assert(id > 0);
     start(out, "/v3/lease/keepalive");
     buf_printf(&out->body, "{\"ID\":\"%" PRId64 "\"}", id);
     return etcd_msg_error(out);
@@ -117,6 +123,7 @@ int etcd3_encode_keepalive(struct etcd_msg *out, int64_t id)
 
 int etcd3_encode_revoke(struct etcd_msg *out, int64_t id)
 {
+    assert(id > 0);
     start(out, "/v3/lease/revoke");
     buf_printf(&out->body, "{\"ID\":\"%" PRId64 "\"}", id);
     return etcd_msg_error(out);

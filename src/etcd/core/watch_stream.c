@@ -1,6 +1,8 @@
 /* watch_stream.c - see watch_stream.h. */
 #include "etcd/core/watch_stream.h"
 
+#include <assert.h>
+
 #include "base/err.h"
 #include "base/mem.h"
 
@@ -26,6 +28,7 @@ void etcd_stream_fini(struct etcd_stream *s)
 
 int etcd_stream_encode(struct etcd_stream *s, struct etcd_msg *m)
 {
+    assert(s->key.p);
     s->created = false;
     return etcd3_encode_watch(m, s->key, s->end, s->only_ends, s->next);
 }
@@ -35,6 +38,7 @@ static enum etcd_stream_next on_created(struct etcd_stream *s,
 {
     const int64_t revision = out->reply.revision;
 
+    assert(out->reply.created);
     s->created = true;
     s->tries = 0;
     if (s->next > revision + 1) {

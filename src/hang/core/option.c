@@ -1,6 +1,7 @@
 /* option.c - see option.h. */
 #include "hang/core/option.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -13,6 +14,7 @@ static const char *const actions[] = { "report", "restart", "stop" };
 
 const char *hang_action_name(enum hang_action action)
 {
+    assert((size_t)action < ARRAY_LEN(actions));
     return actions[action];
 }
 
@@ -76,6 +78,7 @@ int hang_option_parse(const char *text, uint64_t *time_ms, enum hang_action *act
             return err_set(err, MUSTER_EINVAL,
                            "--hang=%.100s: choose from report, restart, stop", text);
     }
+    assert(ms <= MOST_MS && chosen < ARRAY_LEN(actions));
     *time_ms = ms;
     *action = (enum hang_action)chosen;
     return 0;

@@ -10,6 +10,7 @@
  * because --max could be one of ITS options. */
 #include "launch/core/options.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #include "base/err.h"
@@ -39,6 +40,7 @@ struct word {
 
 bool option_underscored(const struct option_spec *s, char *to, size_t size)
 {
+    assert(strlen(s->name) < size);
     (void)snprintf(to, size, "%s", s->name);
     for (char *p = to; *p; p++)
         if (*p == '-')
@@ -105,6 +107,7 @@ static struct match match_long(const char *arg, bool launch, struct buf *spelled
     const char *eq = strchr(arg, '=');
     struct match m = { .text = arg + 2, .spelled = spelled };
 
+    assert(arg[0] == '-' && arg[1] == '-');
     m.n = eq ? (size_t)(eq - m.text) : strlen(m.text);
     each_spelling(launch, visit_match, &m);
     return m;
@@ -208,6 +211,7 @@ static enum options_fault refuse_choice(struct walk *w, const struct option_spec
 {
     char more[200] = " (choose from ";
 
+    assert(s->choices);
     for (size_t i = 0; s->choices[i]; i++) {
         const size_t n = strlen(more);
 
@@ -220,6 +224,7 @@ static enum options_fault refuse_choice(struct walk *w, const struct option_spec
 
 static bool is_choice(const struct option_spec *s, const char *value)
 {
+    assert(s->choices);
     for (size_t i = 0; s->choices[i]; i++)
         if (strcmp(s->choices[i], value) == 0)
             return true;
@@ -365,6 +370,7 @@ static enum options_fault take_option(struct walk *w, struct word word, size_t *
     size_t n_flags = 0;
     enum options_fault fault = OPTIONS_FINE;
 
+    assert(word.what == WORD_OPTION && word.spec && *at < w->in->argc);
     while (!option_takes_value(word.spec) && word.value) {
         const struct option_spec *next =
             word.is_short && word.value[0] ? option_of_letter(word.value[0]) : NULL;
@@ -393,6 +399,7 @@ static enum options_fault take_option(struct walk *w, struct word word, size_t *
         fault = option_take(w, flags[i], NULL, false);
     if (fault || printed_instead(w->o))
         return fault;
+    assert(options_count <= 64 && word.spec < options_table + options_count);
     w->seen |= UINT64_C(1) << (word.spec - options_table);
     return option_take(w, word.spec, word.value, false);
 }
@@ -404,6 +411,7 @@ static void take_script(struct walk *w, size_t at)
     const size_t argc = w->in->argc;
     const bool dashes = strcmp(argv[at], "--") == 0;
 
+    assert(at < argc);
     at += dashes;
     if (at >= argc)
         return;
@@ -411,6 +419,7 @@ static void take_script(struct walk *w, size_t at)
     if (!dashes && at < argc && strcmp(argv[at], "--") == 0)
         at++;
     w->o->script_args = argv + at;
+    assert(at <= argc);
     w->o->n_script_args = argc - at;
 }
 

@@ -1,6 +1,7 @@
 /* rank_order.c - see rank_order.h. */
 #include "launch/core/rank_order.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -65,6 +66,7 @@ int rank_order_apply(struct options *o, char *const *envp, struct rank_order_tex
     if (n < 0 || (size_t)n >= sizeof text->conf)
         return err_set(err, MUSTER_EINVAL, "--rdzv-conf is longer than %zu characters",
                        sizeof text->conf);
+    assert(key >= 0);
     o->rdzv_conf = text->conf;
     return 0;
 }

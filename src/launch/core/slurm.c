@@ -1,6 +1,7 @@
 /* slurm.c - see slurm.h. */
 #include "launch/core/slurm.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #include "base/err.h"
@@ -56,6 +57,7 @@ int slurm_first_host(const char *list, char *to, size_t size)
             return MUSTER_EINVAL;
         to[n++] = *p;
     }
+    assert(n < size);
     if (n == 0)
         return MUSTER_EINVAL;
     to[n] = '\0';
@@ -162,6 +164,7 @@ int slurm_apply(struct options *o, char *const *envp, struct slurm_texts *texts,
         return rc;
 
     const int64_t port = PORT_FIRST + (job_number * 7 + (step & 0xff)) % PORT_COUNT;
+    assert(port >= PORT_FIRST && port < PORT_FIRST + PORT_COUNT);
     (void)snprintf(texts->endpoint, sizeof texts->endpoint, "%s:%d", host, (int)port);
     (void)snprintf(texts->id, sizeof texts->id, "slurm-%.20s.%lld", job,
                    (long long)step);

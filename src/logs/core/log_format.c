@@ -2,6 +2,7 @@
  * what it prints away, and once for each message. */
 #include "logs/core/log_format.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -63,6 +64,7 @@ static const char *take_field(const char *p, struct field *f)
     }
     if (!p || !*p || !strchr("diufFeEgGsra", *p))
         return NULL;
+    assert(f->width <= WIDE && f->precision <= WIDE && flags < sizeof f->flags);
     f->conversion = *p;
     return p + 1;
 }
@@ -177,6 +179,7 @@ static struct span file_of(const char *where)
 
     while (at > 0 && path.p[at - 1] != '/')
         at--;
+    assert(at <= path.n);
     return span_of(path.p + at, path.n - at);
 }
 

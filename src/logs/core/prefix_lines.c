@@ -2,6 +2,8 @@
  * one scan and one copy; everything else goes line by line. */
 #include "logs/core/prefix_lines.h"
 
+#include <assert.h>
+
 #include "muster/error.h"
 
 static const uint8_t replacement[] = { 0xef, 0xbf, 0xbd };
@@ -41,6 +43,7 @@ static size_t char_at(const uint8_t *p, size_t n, bool *good)
     size_t want = 1;
     uint8_t low = 0x80, high = 0xbf;
 
+    assert(n > 0);
     *good = lead < 0x80;
     if (lead < 0xc2 || lead > 0xf4)
         return 1;
@@ -76,6 +79,7 @@ static int put_decoded(struct buf *out, struct span s)
     for (size_t i = 0; rc == 0 && i < s.n;) {
         bool good;
         const size_t used = char_at(s.p + i, s.n - i, &good);
+        assert(used > 0 && used <= s.n - i && from <= i);
         if (!good) {
             rc = buf_append(out, s.p + from, i - from);
             if (rc == 0)
@@ -111,6 +115,7 @@ static int put_line(struct tee *t, struct span line, bool ended, struct buf *out
         rc = buf_u8(out, '\n');
     if (rc != 0 || !copy || t->needle_count == 0)
         return rc;
+    assert(buf_len(out) >= before + t->prefix.n);
     const struct span whole = span_of(buf_data(out) + before, buf_len(out) - before);
     if (has_needle(t, span_of(whole.p + t->prefix.n, whole.n - t->prefix.n)))
         rc = buf_append_span(copy, whole);
@@ -130,7 +135,10 @@ static const uint8_t *line_end(const uint8_t *p, size_t n, bool has_cr)
 /* A line that began in an earlier chunk. */
 static int put_held(struct tee *t, struct span rest, struct buf *out, struct buf *copy)
 {
-    int rc = buf_append_span(&t->held, rest);
+    int rc;
+
+    assert(tee_holds(t));
+    rc = buf_append_span(&t->held, rest);
 
     if (rc == MUSTER_EFULL) { /* too long to hold: two pieces, the first without end */
         rc = put_line(t, buf_span(&t->held), false, out, copy);
@@ -167,12 +175,14 @@ int tee_feed(struct tee *t, struct span bytes, struct buf *out, struct buf *copy
                           : put_line(t, line, true, out, copy);
         t->fresh = true;
         t->after_cr = *end == '\r';
+        assert(line.n < n);
         n -= line.n + 1;
         p = end + 1;
     }
     while (n > 0 && rc == 0) { /* What is left has no end yet. */
         const size_t room = TEE_LINE_MAX - buf_len(&t->held);
         const size_t take = MIN_OF(n, room);
+        assert(take > 0 && take <= TEE_LINE_MAX);
         rc = buf_append(&t->held, p, take);
         p += take;
         n -= take;

@@ -1,6 +1,7 @@
 /* numa.c - see numa.h. */
 #include "process/core/numa.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -131,6 +132,7 @@ static int choose_exclusive(const struct numa_table *t, unsigned node, size_t po
 
     if (!cores)
         return err_nomem(err);
+    assert(n_gpus > 0 && position < n_gpus && last <= count);
     qsort(cores, count, sizeof *cores, by_key);
     for (size_t i = first; share && i < last; i++)
         n = add_cluster(t, node, true, cores[i].key, chosen, n);
@@ -178,6 +180,7 @@ int numa_choose(const struct numa_table *t, enum numa_mode mode, const unsigned 
         position += i < gpu;
         sharing++;
     }
+    assert(sharing > 0 && position < sharing);
     switch (mode) {
     case NUMA_NONE:
         return err_set(err, MUSTER_EBUG, "no binding was asked for");

@@ -9,6 +9,9 @@
  * still sees the whole round, and learns of the loss as news rather than by being given
  * another world than the others. */
 #include "base/err.h"
+
+#include <assert.h>
+
 #include "base/mem.h"
 #include "rendezvous/core/cas_node_int.h"
 #include "rendezvous/core/state_pickle.h"
@@ -154,6 +157,7 @@ static int rdzv_roster_make(struct rdzv_roster *out, const struct rdzv_state *s)
 static int finish(const struct rdzv *r, const struct rdzv_state *s, struct now now,
                   struct rdzv_plan *p, enum rdzv_action *a)
 {
+    assert(s->complete);
     const long long n = (long long)rdzv_count(s, RDZV_PLACES);
     int rc;
 
@@ -172,6 +176,7 @@ static int finish(const struct rdzv *r, const struct rdzv_state *s, struct now n
         rc = MUSTER_ESTATE;
     else
         rc = rdzv_roster_make(&p->roster, s);
+    assert(rc != 0 || p->roster.count == (size_t)n);
     if (rc == MUSTER_ENOMEM)
         return rc;
     if (rc < 0) {
@@ -189,6 +194,7 @@ static int join_next(const struct rdzv *r, const struct rdzv_state *s,
                      const struct rdzv_view *v, struct now now, struct rdzv_plan *p,
                      enum rdzv_action *a)
 {
+    assert(r->mode == MODE_JOINING);
     if (r->in_old_round && !p->left_round) {
         if (v->in_round && v->now_ms < r->stay_until_ms && !v->closed) {
             *a = v->beat_due ? RDZV_KEEP_ALIVE : RDZV_SYNC;
@@ -297,6 +303,8 @@ static int apply(const struct rdzv *r, struct rdzv_state *s, enum rdzv_action a,
 {
     int rc = a == RDZV_TAKE_PLACE ? seat_those_who_wait(r, s, now_ms) : 0;
 
+    assert(rdzv_action_writes(a));
+
     if (rc == 0)
         rc = rdzv_apply(s, a, &r->self, &r->settings, beat_us);
     /* With several at once the number may jump past min_nodes. */
@@ -342,6 +350,7 @@ static int encode(const struct rdzv *r, struct rdzv_state *s, struct span like,
     struct participant *me = rdzv_state_find(s, &r->self);
     int rc = 0;
 
+    assert(p->writes && buf_len(&p->text) == 0);
     p->seated = me != NULL;
     if (rdzv_in(me, RDZV_BEATS))
         me->beat_us = p->beat_us; /* Any write of ours is a sign of life, too. */
@@ -421,6 +430,7 @@ int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now 
     if (rc == 0 && p.writes)
         rc = encode(r, &work, like, &p);
     if (rc == 0 && p.writes && !p.refused) {
+        assert(buf_len(&p.text) > 0);
         p.quiet = is_quiet(s, &work);
         p.next = work;
         *out = p;
@@ -473,8 +483,10 @@ static int rdzv_roster_make(struct rdzv_roster *out, const struct rdzv_state *s)
         rc = MUSTER_ESTATE;
         goto done;
     }
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        assert(by_rank[i]);
         bytes += by_rank[i]->node.addr.n;
+    }
     nodes = mem_alloc(count * sizeof *nodes + bytes + 1);
     if (!nodes)
         goto done;

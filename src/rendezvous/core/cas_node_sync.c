@@ -3,6 +3,9 @@
  * and the next look scheduled.
  */
 #include "base/err.h"
+
+#include <assert.h>
+
 #include "rendezvous/core/cas_node_int.h"
 #include "rendezvous/core/state_pickle.h"
 
@@ -38,6 +41,7 @@ static void rest(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     uint64_t due = r->can_watch ? MONO_NEVER : now.mono_ms + rdzv_poll_ms(r);
     struct rdzv_effect *e;
 
+    assert(r->busy == BUSY_NOT);
     if (r->mode == MODE_IDLE) {
         r->read_due_ms = rdzv_wants(r) ? now.mono_ms + r->poll_ms : MONO_NEVER;
         return;
@@ -65,6 +69,7 @@ static void write_now(struct rdzv *r, struct rdzv_plan *p, struct now now,
 {
     struct rdzv_effect *e = rdzv_fx_add(fx, RDZV_FX_WRITE_STATE);
 
+    assert(p->writes && buf_len(&p->text) > 0 && r->busy == BUSY_NOT);
     r->sent_ms = now.mono_ms;
     r->write_first = false;
 
@@ -111,6 +116,7 @@ static bool back_off(struct rdzv *r, struct now now)
     const uint64_t pause =
         r->losses ? rng_below(&r->rng, (asked ? asked : most) + 1) : 0;
 
+    assert(slot > 0 && most > 0 && most <= BACKOFF_MOST_MS);
     if (pause == 0 || r->write_first)
         return false;
     r->read_due_ms = now.mono_ms + pause;
@@ -161,7 +167,9 @@ static int set_token(struct rdzv *r, struct span token)
         return 0;
     if (token.n == buf_len(&r->token)) {
         buf_clear(&r->token);
-        return buf_append_span(&r->token, token); /* cannot fail */
+        const int rc = buf_append_span(&r->token, token);
+        assert(rc == 0);
+        return rc;
     }
     buf_init(&fresh, SIZE_MAX);
     if (buf_append_span(&fresh, token) < 0)
@@ -262,8 +270,9 @@ static bool take_beats(struct rdzv *r, const struct rdzv_event *ev)
         !pickle_only_beats(&r->seen, buf_span(&r->value), ev->value, on_beat, &b))
         return false;
     buf_clear(&r->value);
-    (void)buf_append_span(&r->value, ev->value); /* as long as before: there is room */
-    return true;
+    const int rc = buf_append_span(&r->value, ev->value);
+    assert(rc == 0); /* as long as before: there is room */
+    return rc == 0;
 }
 
 /* Takes what the backend holds now, then acts on it. */
@@ -320,6 +329,7 @@ static int on_won(struct rdzv *r, const struct rdzv_event *ev)
     struct rdzv_plan *did = &r->doing;
     struct buf token;
 
+    assert(did->writes && buf_len(&did->text) > 0);
     buf_init(&token, SIZE_MAX);
     if (buf_append_span(&token, ev->token) < 0)
         return MUSTER_ENOMEM;
@@ -381,6 +391,7 @@ void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx 
     const int code = ev->code ? ev->code : MUSTER_ECONN;
     struct rdzv_effect *e;
 
+    assert(text);
     r->unsure |= r->busy == BUSY_WRITING && r->doing.seated;
     r->busy = BUSY_NOT;
     r->failures++;

@@ -4,6 +4,7 @@
  * came back that way is taken as it is, with one exception: nodes of ours are judged by
  * the host alone, so one that torchrun has dropped (its clock may be wrong) is put
  * back, and one that it has invented is left to expire like any of its own. */
+#include <assert.h>
 #include <stdio.h>
 
 #include "base/err.h"
@@ -66,6 +67,7 @@ int coordinator_view(struct coordinator *h, struct now now, struct span *text)
         h->dirty = true;
         return rc;
     }
+    assert(buf_len(&h->view) > 0);
     h->dirty = false;
     h->view_ms = now.mono_ms;
     *text = buf_span(&h->view);
@@ -90,6 +92,7 @@ static void follow_clock(struct coordinator *h, const struct participant *m,
             h->run_id, (int)m->node.addr.n, (const char *)m->node.addr.p,
             (long long)(ahead / 1000000));
     h->lead_us = ahead;
+    assert(h->lead_us > 0 && h->lead_us <= LEAD_US);
 }
 
 /* Takes over what only we know of the nodes that both states list. */
@@ -108,6 +111,7 @@ static void carry_over(struct coordinator *h, struct rdzv_state *from,
         if (m->since_ms == now.mono_ms)
             follow_clock(h, m, now);
     }
+    assert(h->torch_nodes <= rdzv_count(to, RDZV_BEATS));
     if (h->torch_nodes == 0)
         h->lead_us = 0;
 }
@@ -243,6 +247,7 @@ static void tell_left(struct coordinator *h, struct coordinator_fx *fx,
 {
     char name[128];
 
+    assert(rdzv_in(left, RDZV_PLACES));
     (void)snprintf(fx->text, sizeof fx->text, "node %s has left the round",
                    rdzv_node_text(&left->node, name, sizeof name));
     coordinator_tell_members(
@@ -291,6 +296,7 @@ int coordinator_seen(struct coordinator *h, const struct coordinator_event *ev,
     left = who_left(&h->state, &seen);
     if (left && !seen.closed)
         tell_left(h, fx, left);
+    assert(h->order_size >= rdzv_count(&seen, RDZV_PLACES));
     rdzv_state_fini(&h->state);
     h->state = seen;
     h->rank0 = NULL;

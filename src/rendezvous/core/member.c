@@ -161,6 +161,7 @@ static void member_say_again(struct member *g, struct member_fx *fx)
 
 static void member_up(struct member *g, struct member_fx *fx, struct now now)
 {
+    assert(g->link != LINK_UP && g->link != LINK_HELD);
     g->link = LINK_UP;
     g->heard_ms = now.mono_ms;
     g->beat_ms = now.mono_ms + rdzv_interval_ms(&g->cfg.settings);
@@ -417,6 +418,7 @@ static void hang_up_if_silent(struct member *g, struct member_fx *fx, struct now
 
     if (now.mono_ms < silent_at_ms(g))
         return;
+    assert(fx->count < MEMBER_FX_MAX);
     fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_HANG_UP };
     member_down(g, &down, g->heard_ms);
 }
@@ -510,9 +512,8 @@ static void member_on_request(struct member *g, const struct member_event *ev,
     }
 }
 
-void member_step(struct member *g, const struct member_event *ev, struct member_fx *fx)
+static void take(struct member *g, const struct member_event *ev, struct member_fx *fx)
 {
-    fx->count = 0;
     switch (ev->kind) {
     case MEMBER_REQUEST:
         member_on_request(g, ev, fx);
@@ -530,6 +531,25 @@ void member_step(struct member *g, const struct member_event *ev, struct member_
         member_timer(g, fx, ev->now);
         return;
     }
+}
+
+/* What holds between two steps, whatever the host said. */
+static void check(const struct member *g)
+{
+    assert(!g->member || (g->rank >= 0 && g->rank < g->world));
+    assert(!g->member || !g->join.on);
+    assert(!g->join.on || g->link != LINK_NONE);
+    assert(g->link != LINK_HELD || g->away_ms == MONO_NEVER);
+    assert(g->lefts_due >= 0 && (g->lefts_due == 0 || g->link == LINK_HELD));
+    assert(!g->leave_pending || g->link != LINK_HELD);
+    assert(g->pause_ms >= MEMBER_FIRST_PAUSE_MS && g->pause_ms <= MEMBER_MAX_PAUSE_MS);
+}
+
+void member_step(struct member *g, const struct member_event *ev, struct member_fx *fx)
+{
+    fx->count = 0;
+    take(g, ev, fx);
+    check(g);
 }
 
 /* ---- new and free ---- */

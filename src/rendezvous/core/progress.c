@@ -1,6 +1,7 @@
 /* progress.c - see progress.h. */
 #include "rendezvous/core/progress.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -92,6 +93,7 @@ bool names_add(char *list, struct span addr)
         list[at++] = c > ' ' && c != ',' && c != 0x7f ? (char)c : '?';
     }
     list[at] = '\0';
+    assert(at < RDZV_NAMES_SIZE);
     return true;
 }
 
@@ -113,6 +115,7 @@ void names_copy(char *to, struct span list)
         const size_t n = comma ? (size_t)(comma - list.p) : list.n;
         const size_t skip = MIN_OF(list.n, n + 2);
 
+        assert(n <= list.n && skip <= list.n);
         if (!names_add(to, span_of(list.p, n)))
             return;
         list = span_of(list.p + skip, list.n - skip);
@@ -125,6 +128,7 @@ static struct span next_name(const char **list)
     const char *from = *list;
     const size_t n = strcspn(from, ",");
 
+    assert(*from);
     *list = from + n;
     *list += strspn(*list, ", ");
     return span_of(from, n);

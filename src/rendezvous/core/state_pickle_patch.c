@@ -4,6 +4,9 @@
  * The times are ten bytes each, wherever they lie. So two texts of one length that are
  * equal but for the groups that hold those bytes say the same but for those times. */
 #include "base/base64.h"
+
+#include <assert.h>
+
 #include "base/py/datetime.h"
 #include "rendezvous/core/state_pickle.h"
 
@@ -22,11 +25,13 @@ static struct window window_of(uint32_t at)
 
 static bool alike(struct span a, struct span b, size_t from, size_t to)
 {
+    assert(from <= to && to <= a.n && to <= b.n);
     return memcmp(a.p + from, b.p + from, to - from) == 0;
 }
 
 static int64_t decode(uint8_t out[GROUPS * 3], struct span text, struct window w)
 {
+    assert(w.from < w.to && w.to <= text.n && (w.to - w.from) / 4 <= GROUPS);
     return base64_decode(out, span_of(text.p + w.from, w.to - w.from));
 }
 

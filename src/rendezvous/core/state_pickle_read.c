@@ -10,6 +10,7 @@
 #include "base/py/datetime.h"
 #include "base/utf8.h"
 #include "rendezvous/core/state_pickle_int.h"
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -49,6 +50,8 @@ unpickle_refuse(struct unpickler *u, const char *fmt, ...)
 static const uint8_t *take(struct unpickler *u, size_t n)
 {
     const uint8_t *p = u->in.p + u->pos;
+
+    assert(u->pos <= u->in.n);
 
     if (n > u->in.n - u->pos) {
         (void)unpickle_refuse(u, "the state ends in the middle, after %zu bytes",
@@ -277,6 +280,7 @@ static int run(struct unpickler *u, struct rdzv_state *out)
         return unpickle_refuse(u, "%zu bytes behind the end", u->in.n - u->pos);
     if (u->mark_count || u->stack.count != 1 || pv_top(u, 0)->type != PV_OBJECT)
         return unpickle_refuse(u, "not one object is left");
+    assert((size_t)pv_top(u, 0)->num < u->objects.count);
     o = (struct pv_object *)u->objects.at + pv_top(u, 0)->num;
     if (o->global != PG_STATE || !o->built)
         return unpickle_refuse(u, "what is left is not a rendezvous state");
@@ -352,6 +356,7 @@ static int unpickle_global(struct unpickler *u)
     for (size_t i = 0; i < ARRAY_LEN(known); i++) {
         if (span_eq(module, span_str(known[i].module)) &&
             span_eq(name, span_str(known[i].name))) {
+            assert(u->stack.count >= 2);
             u->stack.count -= 2;
             return pv_push(u, PV_GLOBAL, 0, (int64_t)i);
         }
@@ -378,6 +383,7 @@ static int unpickle_newobj(struct unpickler *u)
     o = pv_more(&u->objects, sizeof *o);
     if (!o)
         return err_nomem(u->err);
+    assert(class.num == PG_STATE || class.num == PG_NODE);
     *o = (struct pv_object){ .global = (uint8_t) class.num };
     u->stack.count -= 2;
     return pv_push(u, PV_OBJECT, 0, (int64_t)u->objects.count - 1);
@@ -394,6 +400,7 @@ static int unpickle_build(struct unpickler *u)
         pv_top(u, 1)->type != PV_OBJECT)
         return unpickle_refuse(u, "needs an object and its fields");
     o = (struct pv_object *)u->objects.at + pv_top(u, 1)->num;
+    assert((size_t)pv_top(u, 1)->num < u->objects.count);
     if (o->built)
         return unpickle_refuse(u, "an object that is filled in twice");
     box = (uint32_t)pv_top(u, 0)->num;

@@ -4,6 +4,9 @@
  * by value too. Every MEMOIZE takes the next number; what is mentioned again comes by
  * that number. */
 #include "base/base64.h"
+
+#include <assert.h>
+
 #include "base/py/datetime.h"
 #include "rendezvous/core/state_pickle_int.h"
 
@@ -43,6 +46,7 @@ static void get(struct pickler *w, uint32_t i)
 {
     uint8_t b[5] = { OP_BINGET, (uint8_t)i };
 
+    assert(i < w->memo);
     if (i < 256) {
         bytes(w, b, 2);
         return;
@@ -81,6 +85,7 @@ static void integer(struct pickler *w, int64_t v)
     uint8_t b[10];
     size_t n = 8;
 
+    assert(w->memo > 0);
     if (v >= 0 && v < 256) {
         b[0] = OP_BININT1;
         b[1] = (uint8_t)v;
@@ -149,8 +154,10 @@ static uint32_t moment(struct pickler *w, int64_t us)
     } else {
         get(w, w->time_class);
     }
+    assert(w->time_module != NO_MEMO && w->time_class != NO_MEMO);
     py_datetime_write(b + 2, us);
     at = (uint32_t)(buf_len(w->out) - w->base + 2);
+    assert(buf_len(w->out) >= w->base);
     bytes(w, b, sizeof b);
     (void)memoize(w);
     utc(w);
@@ -210,6 +217,7 @@ static void list(struct pickler *w, const char *title, const struct rdzv_state *
     (void)string(w, span_str(title));
     op(w, map ? OP_EMPTY_DICT : OP_EMPTY_SET);
     (void)memoize(w);
+    assert((m != NULL) == (rdzv_count(s, which) > 0));
     if (map && rdzv_count(s, which) == 1) {
         item(w, m, which);
         op(w, OP_SETITEM);
@@ -265,6 +273,7 @@ static int frame(struct buf *out, size_t head, struct rdzv_state *s)
     uint8_t b[FRAME_HEAD] = { OP_FRAME };
     uint8_t *p;
 
+    assert(head <= buf_len(out));
     if (n > FRAME_MOST)
         return 0;
     if (!buf_room(out, sizeof b))
@@ -299,6 +308,7 @@ int pickle_write(struct rdzv_state *s, struct buf *out)
     bytes(&w, proto, sizeof proto);
     head = buf_len(out);
     state(&w, s);
+    assert(w.rc < 0 || buf_len(out) > head);
     return w.rc < 0 ? w.rc : frame(out, head, s);
 }
 

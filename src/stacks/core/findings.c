@@ -2,6 +2,7 @@
  * together: equal ones become a group. Then the verdict, from the kinds alone. */
 #include "stacks/core/findings.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ static const char *stack_kind_name(enum stack_kind k)
         [STACK_STOPPED] = "stopped",     [STACK_KERNEL] = "kernel",
         [STACK_GONE] = "gone",           [STACK_UNREAD] = "unread",
     };
+    assert((size_t)k < ARRAY_LEN(names));
     return names[k];
 }
 
@@ -163,6 +165,7 @@ enum stack_kind stack_kind_of(const struct stack_rank *r)
     const struct stack_thread *t = stack_main_thread(p);
     const struct stack_frame *f = innermost(t);
 
+    assert(r->process_count > 0);
     if (p->state == 'T' || p->state == 't')
         return STACK_STOPPED;
     if (p->state == 'Z' || p->state == 'X')
@@ -200,6 +203,7 @@ uint64_t stack_chain_hash(const struct stack_rank *r, bool lines)
     const struct stack_thread *t = stack_main_thread(&r->processes[0]);
     uint64_t hash = 0xcbf29ce484222325u;
 
+    assert(r->process_count > 0);
     if (!t || t->python_count + t->native_count == 0)
         return 0;
     for (size_t i = 0; i < t->python_count; i++) {
@@ -409,6 +413,7 @@ static int fill_group(struct stack_findings *f, struct stack_group *g,
     const struct stack_process *p = &seen[0].rank->processes[0];
     const struct stack_thread *t = stack_main_thread(p);
 
+    assert(count > 0);
     g->kind = seen[0].kind;
     g->place = seen[0].place;
     put_brief(b, p, g->kind);
@@ -447,6 +452,7 @@ static int group_all(struct stack_findings *f, const struct seen *seen, size_t c
 
         while (i + n < count && same(&seen[i], &seen[i + n]))
             n++;
+        assert(f->count < groups && i + n <= count);
         if (fill_group(f, &f->groups[f->count], &seen[i], n, b) != 0)
             return MUSTER_ENOMEM;
         f->count++;
@@ -482,6 +488,7 @@ static void suspect_odd_ones(struct stack_findings *f)
 {
     const struct stack_group *most = largest(f);
 
+    assert(most && f->ranks > 0);
     if (f->count == 1) {
         f->unknown = "all ranks are in the same place";
     } else if (f->ranks < 3 || most->count * 4 < f->ranks * 3) {
@@ -555,6 +562,7 @@ static void mark(struct stack_findings *f)
 {
     const struct stack_group *most = largest(f);
 
+    assert(f->suspects <= f->ranks && (f->count == 0 || most));
     for (size_t i = 0; i < f->count; i++)
         f->groups[i].differs = f->groups[i].suspect || f->groups[i].count < most->count;
     if (f->count > 1)
@@ -611,6 +619,7 @@ int stack_ranges(struct buf *out, const struct stack_group *g)
 /* The node, if the ranks are all of one. */
 static const char *node_of(const struct stack_group *g)
 {
+    assert(g->count > 0);
     for (size_t i = 1; i < g->count; i++)
         if (strcmp(g->ranks[i]->node, g->ranks[0]->node) != 0)
             return "";
@@ -690,6 +699,7 @@ int stack_findings_verdict(struct buf *out, const struct stack_findings *f)
         buf_append_str(out, told++ ? ", " : "");
         stack_ranges(out, &f->groups[i]);
     }
+    assert(told > 0);
     buf_append_str(out,
                    f->suspects == 1 ? " is the likely cause" : " are the likely cause");
     return buf_error(out);

@@ -1,6 +1,7 @@
 /* sample.c - see sample.h. Parsing trusts nobody: the text comes from another node. */
 #include "stacks/core/sample.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -347,6 +348,7 @@ int stack_sample_parse(struct stack_sample *s, struct span json,
     json_decref(root);
     if (rc == 0)
         return 0;
+    assert(count <= s->count && notes <= s->note_count);
     s->count = count;
     s->note_count = notes;
     return err_nomem(err);

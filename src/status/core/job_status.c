@@ -1,6 +1,7 @@
 /* job_status.c - see job_status.h: the record and the answers, put together. */
 #include "status/core/job_status.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -63,6 +64,8 @@ static struct job_node *find_or_add(struct job_status *j, uint32_t number)
         j->nodes = more;
         j->size = size;
     }
+    assert(at <= j->count && j->count < j->size);
+    assert(at == 0 || j->nodes[at - 1].number < number);
     memmove(&j->nodes[at + 1], &j->nodes[at], (j->count - at) * sizeof *j->nodes);
     j->count++;
     j->nodes[at] = (struct job_node){ .number = number, .first_rank = -1 };
@@ -219,6 +222,7 @@ static int read_record(struct job_status *j)
 static void take_facts(struct job_node *n, const struct node_status *facts,
                        int64_t at_us)
 {
+    assert(facts);
     n->facts = facts;
     n->heard_us = at_us;
     if (n->state == NODE_LOST || n->state == NODE_LEFT || n->state == NODE_ENDED)
@@ -280,6 +284,7 @@ static void conclude(struct job_status *j)
     for (size_t i = 0; i < j->count; i++)
         ours += j->nodes[i].first_rank >= 0;
     if (j->round < 0) {
+        assert((size_t)own->state < ARRAY_LEN(states));
         j->round = own->round;
         j->state = states[own->state];
         j->since_us = j->in->began_us;
@@ -306,6 +311,7 @@ static void drop_gone(struct job_status *j)
     for (size_t i = 0; i < j->count; i++)
         if (j->nodes[i].number != UINT32_MAX)
             j->nodes[kept++] = j->nodes[i];
+    assert(kept <= j->count);
     j->count = kept;
 }
 

@@ -1,6 +1,8 @@
 /* node_status.c - see node_status.h. */
 #include "status/core/node_status.h"
 
+#include <assert.h>
+
 #include "base/err.h"
 #include "base/mem.h"
 
@@ -92,6 +94,7 @@ static const uint8_t *take(struct reader *r, size_t n)
         r->short_of = true;
         return NULL;
     }
+    assert(n <= r->rest.n);
     r->rest = span_of(p + n, r->rest.n - n);
     return p;
 }

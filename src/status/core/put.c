@@ -1,6 +1,7 @@
 /* put.c - see put.h. */
 #include "status/core/put.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -17,6 +18,7 @@ static uint32_t take_char(struct span *s, size_t *used)
     uint32_t point = more == 0 ? c : c & (0x3fu >> more);
     bool bad = (c >= 0x80 && c < 0xc2) || c > 0xf4 || more > s->n - 1;
 
+    assert(s->n > 0);
     for (size_t k = 1; !bad && k <= more; k++) {
         bad = (s->p[k] & 0xc0) != 0x80;
         point = point << 6 | (s->p[k] & 0x3fu);
@@ -87,6 +89,7 @@ static size_t put(struct buf *out, struct span text, enum style style, size_t mo
         kept = 0;
     }
     (void)buf_append(out, text.p, kept);
+    assert(kept <= text.n);
     return text.n - kept;
 }
 
@@ -151,6 +154,7 @@ void put_int(struct buf *out, int64_t n)
     while (v /= 10);
     if (n < 0)
         *--p = '-';
+    assert(p >= room);
     (void)buf_append(out, p, (size_t)(room + sizeof room - p));
 }
 

@@ -49,6 +49,7 @@ int fx_reserve(struct store_fx *fx, size_t more)
     struct store_effect *items;
     size_t size = fx->size;
 
+    assert(fx->count <= fx->size);
     if (fx->size - fx->count >= more)
         return 0;
     if (more > SIZE_MAX / sizeof *items / 4)

@@ -1,6 +1,8 @@
 /* filelog.c - the log of a FileStore; see filelog.h. */
 #include "store/core/filelog.h"
 
+#include <assert.h>
+
 #include "base/mem.h"
 
 struct entry {
@@ -92,6 +94,7 @@ int filelog_feed(struct filelog *f, const uint8_t *p, size_t n, size_t *used)
         else if (put(f, key, value) < 0)
             return MUSTER_ENOMEM;
         *used += size;
+        assert(*used <= n);
     }
     return 0;
 }

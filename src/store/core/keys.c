@@ -121,6 +121,7 @@ int value_reserve(struct key *k, size_t n, uint8_t **block)
 
 static void take_block(struct key *k, uint8_t *block, size_t size)
 {
+    assert(block && size <= UINT32_MAX);
     if (k->outside)
         mem_free(value_at(k));
     k->outside = true;
@@ -130,6 +131,7 @@ static void take_block(struct key *k, uint8_t *block, size_t size)
 
 void value_set_len(struct store *s, struct key *k, size_t len)
 {
+    assert(len <= k->cap);
     if (!k->present) {
         s->present++;
         s->name_bytes += k->name_len;
@@ -169,6 +171,7 @@ int value_grow(struct key *k, size_t n)
 void value_drop(struct store *s, struct key *k)
 {
     assert(k->present);
+    assert(s->present > 0 && s->name_bytes >= k->name_len);
     s->present--;
     s->name_bytes -= k->name_len;
     k->present = false;
@@ -218,6 +221,7 @@ struct item *queue_pop(struct key *k)
     struct more *m = k->more;
     struct item *it = m->first;
 
+    assert(it && m->items > 0);
     m->first = it->next;
     if (!m->first)
         m->last = NULL;

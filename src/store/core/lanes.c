@@ -1,6 +1,8 @@
 /* lanes.c - see lanes.h. */
 #include "store/core/lanes.h"
 
+#include <assert.h>
+
 #include "base/err.h"
 
 #define COUNT_BITS 28u
@@ -37,6 +39,7 @@ int64_t lanes_decode(struct lanes_decoder *d, struct span bytes, struct lane_fra
     *out = (struct lane_frame){ .kind = LANE_DATA,
                                 .lane = d->lane,
                                 .data = span_of(bytes.p + took, n) };
+    assert(n <= d->left && took + n <= bytes.n);
     d->left -= (uint32_t)n;
     return (int64_t)(took + n);
 }
@@ -44,6 +47,7 @@ int64_t lanes_decode(struct lanes_decoder *d, struct span bytes, struct lane_fra
 void lanes_head(uint8_t out[LANES_HEAD], enum lane_kind kind, uint32_t lane,
                 size_t count)
 {
+    assert(count < (size_t)1 << COUNT_BITS);
     put_u32(out, lane);
     put_u32(out + 4, (uint32_t)kind << COUNT_BITS | (uint32_t)count);
 }

@@ -1,6 +1,9 @@
 /* ops.c - one handler for each request; see ops.h. Requests about one key come first,
  * then those about many, then those that block. */
 #include "store/core/ops.h"
+
+#include <assert.h>
+
 #include "base/mem.h"
 #include "store/core/decimal.h"
 #include "store/core/reserved.h"
@@ -21,6 +24,7 @@ int make_room(struct store *s, struct span name, size_t n, struct key **k,
 static void put_and_wake(struct store *s, struct key *k, uint8_t *block, struct span v,
                          struct store_fx *fx)
 {
+    assert(k);
     value_put(s, k, block, v);
     waits_written(s, k, fx);
     key_drop_if_empty(s, k);
@@ -153,6 +157,7 @@ int on_list_keys(struct store *s, const struct ask *a)
         if (k->present && c10d_list_add(&a->fx->lists, key_name(k)) < 0)
             return MUSTER_ENOMEM;
     }
+    assert(buf_len(&a->fx->lists) == size - 8);
     reply.number = (int64_t)s->present;
     reply.list = (struct c10d_list){ buf_span(&a->fx->lists), s->present };
     fx_reply(a->fx, a->peer, &reply);
@@ -244,6 +249,7 @@ int on_multi_set(struct store *s, const struct ask *a)
     }
     for (size_t i = 0; i < done; i++)
         value_put(s, st[i].key, st[i].block, st[i].value);
+    assert(done <= count);
     /* Wake when all are there: a waiter may read another of them next. No entry goes
      * away here, since each has a value. */
     for (size_t i = 0; i < done; i++) {
@@ -315,6 +321,7 @@ int on_wait(struct store *s, const struct ask *a)
             return MUSTER_ENOMEM;
         }
     }
+    assert(w->count > 0 && w->count <= missing);
     wait_begin(s, w, a->fx);
     return 0;
 }
@@ -348,6 +355,7 @@ int on_queue_pop(struct store *s, const struct ask *a)
 
     if (!k || !k->more || !k->more->items)
         return reply_number(a, 0);
+    assert(k->more->first && k->more->last);
     reply.number = (int64_t)k->more->items;
     s->popped = queue_pop(k);
     reply.value = span_of(s->popped->bytes, s->popped->n);
@@ -372,6 +380,7 @@ static int barrier_done(struct store *s, const struct ask *a, struct key *k,
                         uint8_t *block, struct span text)
 {
     value_put(s, k, block, text);
+    assert(k->present);
     /* The caller may have waited for k itself; with a value it stays. */
     peer_drop_wait(s, a->peer);
     waits_written(s, k, a->fx);

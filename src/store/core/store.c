@@ -1,6 +1,8 @@
 /* store.c - the step function; see store.h. The handlers are in ops.c. */
 #include "store/core/store.h"
 
+#include <assert.h>
+
 #include "base/mem.h"
 #include "store/core/ops.h"
 #include "store/core/quote.h"
@@ -89,6 +91,7 @@ static int store_on_request(struct store *s, const struct store_event *ev,
     const struct ask a = { ev->peer, ev->request, fx };
     const enum c10d_op op = ev->request->op;
 
+    assert(op < C10D_OP_COUNT && handlers[op].run);
     if (ev->gives_up)
         peer_drop_wait(s, ev->peer);
     if (!handlers[op].takes_reserved &&
@@ -123,6 +126,7 @@ static int on_wipe(struct store *s, struct store_fx *fx)
         }
     }
     map_clear(&s->map);
+    assert(s->present == 0 && s->name_bytes == 0);
     s->hashed = NULL; /* It may be one of those that are gone. */
     for (; stay; stay = stay->more->next)
         map_add(&s->map, key_link(stay));
@@ -147,6 +151,8 @@ int store_step(struct store *s, const struct store_event *ev, struct store_fx *f
         rc = on_wipe(s, fx);
         break;
     }
+    assert(rc == 0 || rc == MUSTER_ENOMEM);
+    assert(s->present <= s->map.count && s->waits <= s->peers_size);
     if (rc < 0)
         fx_begin(fx);
     return rc;

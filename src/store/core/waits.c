@@ -11,6 +11,7 @@
 
 static void link_in(struct links *in, struct link *l)
 {
+    assert(!l->in);
     l->in = in;
     LIST_APPEND(in, l, prev, next);
     in->count++;
@@ -20,6 +21,7 @@ static void link_out(struct link *l)
 {
     struct links *in = l->in;
 
+    assert(in && in->count > 0);
     LIST_REMOVE(in, l, prev, next);
     in->count--;
     l->in = NULL;
@@ -126,6 +128,7 @@ void peer_drop_wait(struct store *s, uint32_t peer)
 {
     if (peer >= s->peers_size || !s->peers[peer].wait)
         return;
+    assert(s->waits > 0);
     wait_free(s, s->peers[peer].wait);
     s->peers[peer].wait = NULL;
     s->waits--;
@@ -170,6 +173,7 @@ void queue_is_empty(struct store *s, struct key *k)
     struct link *l;
 
     while (k->more && (l = k->more->unclaimed.first)) {
+        assert(s->peers[l->wait->peer].unclaimed == l->wait);
         link_out(l);
         s->peers[l->wait->peer].unclaimed = NULL;
         mem_free(l->wait); /* All its other links were struck. */
@@ -183,6 +187,7 @@ size_t waits_on(const struct key *k)
 
 static bool strike(struct link *l)
 {
+    assert(l->wait->pending > 0);
     link_out(l);
     l->key = NULL;
     return --l->wait->pending == 0;
@@ -192,6 +197,7 @@ static void answer(struct store *s, struct wait *w, struct store_fx *fx)
 {
     const struct c10d_reply stop = { .op = w->op, .number = 0 };
 
+    assert(w->pending == 0 && w->peer < s->peers_size && s->waits > 0);
     assert(s->peers[w->peer].wait == w);
     s->peers[w->peer].wait = NULL;
     s->waits--;
@@ -234,6 +240,7 @@ void waits_written(struct store *s, struct key *k, struct store_fx *fx)
  * then on owes a pop. Those before it are struck, since they saw the queue filled. */
 void waits_pushed(struct store *s, struct key *k, struct store_fx *fx)
 {
+    assert(k && k->more);
     while (k->more->items && k->more->ready.first) {
         struct link *l = k->more->ready.first;
         struct wait *w = l->wait;

@@ -73,6 +73,7 @@ int c10d_list_add(struct buf *out, struct span element)
 
 bool c10d_walk(struct c10d_walk *w, size_t *at, uint64_t *left)
 {
+    assert(*at <= w->n);
     w->bad = 0;
     for (; *left; --*left) {
         uint64_t len;

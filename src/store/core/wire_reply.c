@@ -43,6 +43,7 @@ int c10d_encode_reply(struct buf *out, const struct c10d_reply *reply)
     const size_t size = reply_size(reply);
     uint8_t *to = buf_room(out, size);
 
+    assert((unsigned)reply->op < C10D_OP_COUNT);
     if (!to)
         return buf_room_err(out, size);
     switch (c10d_shapes[reply->op].reply[0]) {
@@ -123,6 +124,7 @@ static int64_t take_value(const struct c10d_reply_decoder *d, const uint8_t *p,
 {
     uint64_t len;
 
+    assert(at <= n);
     if (n - at < 8)
         return 0;
     len = get_u64(p + at);

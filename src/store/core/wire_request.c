@@ -3,6 +3,7 @@
  * A request without a list has at most three fields, so it is read from its start each
  * time more bytes come. A list may have 131072 elements: there the decoder remembers
  * how far it got. All limits are checked as soon as a length is in, before its data. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include "base/err.h"
@@ -51,6 +52,7 @@ static int stranger(const uint8_t *p, size_t n, struct muster_error *err)
 static int recognise(struct c10d_decoder *d, const uint8_t *p, size_t n,
                      struct muster_error *err)
 {
+    assert(n > 0 && d->dialect == C10D_DIALECT_UNKNOWN);
     if (p[0] != 0) {
         if (p[0] >= ARRAY_LEN(ops_b))
             return stranger(p, n, err);
@@ -120,6 +122,7 @@ static int too_long(const struct cursor *c, const char *what, uint64_t len,
 /* 1 with the number, 0 for "more, please". */
 static int take_u64(struct cursor *c, uint64_t *v)
 {
+    assert(c->at <= c->n);
     if (c->n - c->at < 8)
         return 0;
     *v = get_u64(c->p + c->at);
@@ -175,6 +178,7 @@ static int take_list(struct cursor *c, struct c10d_decoder *d, bool pairs,
                               w.bad_is_value ? w.value_limit : w.key_limit, err);
     }
     c->at = d->seen;
+    assert(c->at >= first && c->at <= c->n && d->left == 0);
     *out = (struct c10d_list){ span_of(c->p + first, c->at - first), (size_t)count };
     return 1;
 }
@@ -229,6 +233,7 @@ int64_t c10d_decode_request(struct c10d_decoder *d, const uint8_t *p, size_t n,
         if (rc <= 0)
             return rc;
     }
+    assert(c.at <= n);
     d->validated = true; /* An old client is, by its dialect; a new one begins so. */
     d->in_list = false;
     d->seen = 0;

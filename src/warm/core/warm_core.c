@@ -1,6 +1,7 @@
 /* warm_core.c - see warm_core.h. */
 #include "warm/core/warm_core.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -144,6 +145,7 @@ static void keep(char *to, size_t size, struct span text)
 {
     const size_t n = MIN_OF(text.n, size - 1);
 
+    assert(size > 0);
     for (size_t i = 0; i < n; i++)
         to[i] = text.p[i] < ' ' || text.p[i] == 0x7f ? '?' : (char)text.p[i];
     to[n] = '\0';
@@ -156,6 +158,7 @@ static struct span next_word(struct span *rest)
     const size_t n = blank ? (size_t)(blank - rest->p) : rest->n;
     const struct span word = span_of(rest->p, n);
 
+    assert(n <= rest->n);
     *rest = blank ? span_of(blank + 1, rest->n - n - 1) : span_of(NULL, 0);
     return word;
 }
@@ -192,6 +195,7 @@ static void leave_out(struct warm_core *w, struct span name)
     for (size_t i = 0; i < l->count; i++) {
         if (!span_eq(span_str(l->items[i]), name))
             continue;
+        assert(!l->items[l->count]); /* It ends in NULL, which moves, too. */
         mem_free(l->items[i]);
         memmove(&l->items[i], &l->items[i + 1], (l->count - i) * sizeof *l->items);
         l->count--;

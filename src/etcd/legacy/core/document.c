@@ -2,6 +2,7 @@
  * keeps the order of members. */
 #include "etcd/legacy/core/document.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,6 +133,7 @@ void legacy_doc_fini(struct legacy_doc *d)
 
 static int set(struct legacy_doc *d, const char *name, json_t *value)
 {
+    assert(d->root);
     return json_object_set_new(d->root, name, value) < 0 ? MUSTER_ENOMEM : 0;
 }
 
@@ -179,6 +181,7 @@ int legacy_doc_confirm(struct legacy_doc *d, const char *path)
     json_t *list = json_object_get(d->root, "keep_alives");
     int rc;
 
+    assert(d->status == LEGACY_FROZEN && d->keep_alives < d->participants);
     if (json_array_append_new(list, json_string(path)) < 0)
         return MUSTER_ENOMEM;
     if (++d->keep_alives != d->participants)
@@ -189,6 +192,7 @@ int legacy_doc_confirm(struct legacy_doc *d, const char *path)
 
 int legacy_doc_wait(struct legacy_doc *d)
 {
+    assert(d->status == LEGACY_FINAL && d->waiting >= 0);
     if (d->waiting < (int64_t)MAX_NODES)
         d->waiting++;
     return set(d, "num_workers_waiting", json_integer(d->waiting));
@@ -201,6 +205,7 @@ int legacy_doc_close(struct legacy_doc *d)
 
 const char *legacy_doc_keep_alive(const struct legacy_doc *d, size_t i)
 {
+    assert(i < d->keep_alives);
     return json_string_value(
         json_array_get(json_object_get(d->root, "keep_alives"), i));
 }

@@ -24,6 +24,7 @@ int legacy_request(struct legacy *l, struct legacy_fx *fx, enum legacy_phase pha
 {
     const struct legacy_effect e = { .kind = LEGACY_FX_REQUEST, .request = *req };
 
+    assert(!l->requested);
     l->phase = phase;
     l->due_ms = MONO_NEVER;
     l->requested = true;
@@ -47,6 +48,7 @@ int legacy_swap(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
                                  .prev_value = buf_span(&l->text),
                                  .ttl_s = ttl_s };
 
+    assert(l->doc.root && buf_len(&l->text) > 0);
     buf_clear(&l->put);
     if (legacy_doc_print(&l->doc, &l->put) < 0)
         return MUSTER_ENOMEM;
@@ -68,6 +70,7 @@ int legacy_wait(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
         .timeout_ms = most_ms,
     };
 
+    assert(!l->requested);
     if (l->joining)
         e.timeout_ms =
             MIN_OF(most_ms, (l->join_by_ms > now ? l->join_by_ms - now : 0) + 1000);
@@ -104,6 +107,7 @@ void legacy_delay(struct legacy *l, enum legacy_phase phase)
 
 void legacy_later(struct legacy *l, const char *why)
 {
+    assert(l->joining);
     (void)snprintf(l->reason, sizeof l->reason, "%s", why);
     trace(l->trace, TRACE_INFO, "Rendezvous attempt failed, will retry. Reason: %s",
           why);
@@ -116,6 +120,7 @@ void legacy_refuse(struct legacy *l, struct legacy_fx *fx, int code, const char 
                                      .code = code,
                                      .text = text };
 
+    assert(l->joining && code < 0);
     l->joining = false;
     l->phase = LEGACY_PH_IDLE;
     l->due_ms = MONO_NEVER;
@@ -148,6 +153,7 @@ int legacy_again(struct legacy *l, struct legacy_fx *fx)
                                           .ttl_s = 5,
                                           .prev_exist = ETCD2_MUST_NOT_EXIST };
 
+    assert(l->joining);
     if (l->now.mono_ms > l->join_by_ms) {
         if (!l->reason[0])
             (void)snprintf(l->reason, sizeof l->reason, "too few nodes came");

@@ -6,6 +6,7 @@
  * Like torch, an attempt that meets anything unexpected begins anew in a second. */
 #include "base/err.h"
 #include "etcd/legacy/core/machine_int.h"
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,6 +130,7 @@ int legacy_join(struct legacy *l, struct legacy_fx *fx)
     l->rank = (int64_t)l->doc.participants;
     if (legacy_doc_join(&l->doc) < 0)
         return MUSTER_ENOMEM;
+    assert(l->doc.participants == (size_t)l->rank + 1);
     if (l->doc.participants == (size_t)l->max_nodes) {
         if (legacy_doc_freeze(&l->doc) < 0)
             return MUSTER_ENOMEM;
@@ -224,6 +226,8 @@ int legacy_confirmed(struct legacy *l, struct legacy_fx *fx)
         .rank = true,
     };
 
+    assert(buf_len(&l->rank_path) > 1);
+
     legacy_emit(fx, &keep);
     return legacy_get(l, fx, LEGACY_PH_FINAL_GET);
 }
@@ -238,7 +242,8 @@ int legacy_final(struct legacy *l, struct legacy_fx *fx)
 
     if (ours && l->doc.status == LEGACY_FROZEN)
         return legacy_wait(l, fx, LEGACY_PH_FINAL_WAIT, false, UINT64_MAX);
-    if (!ours || l->doc.status != LEGACY_FINAL) {
+    if (!ours || l->doc.status != LEGACY_FINAL ||
+        l->rank >= (int64_t)l->doc.participants) {
         legacy_later(l, "the version changed before all had confirmed");
         return 0;
     }
@@ -309,6 +314,7 @@ int legacy_free_version(struct legacy *l, const struct legacy_event *ev,
 
 int legacy_member(struct legacy *l, struct legacy_fx *fx)
 {
+    assert(l->member && !l->joining);
     if (l->doc.status == LEGACY_FINAL && l->doc.version == l->version) {
         l->waiting = l->doc.waiting;
         if (l->waiting > l->told_waiting)
@@ -353,6 +359,7 @@ int legacy_close_done(struct legacy *l, struct legacy_fx *fx, int code,
                                      .code = code,
                                      .text = text };
 
+    assert(l->close && code <= 0);
     l->close = false;
     l->closed = l->closed || code == 0;
     l->phase = LEGACY_PH_IDLE;

@@ -1,6 +1,7 @@
 /* serve_plan.c - see serve_plan.h. */
 #include "etcd/serve/core/serve_plan.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -242,6 +243,7 @@ static enum serve_action plan_of_list(const struct serve_view *v, uint64_t *old)
 
 enum serve_action serve_plan(const struct serve_view *v, uint64_t *old)
 {
+    assert(v->hosts > 0 && v->refused < v->hosts);
     if (v->told && v->told->count > 0)
         return is_foreign(v) ? SERVE_FOREIGN : plan_of_list(v, old);
     /* Hosts that do not answer may be a running cluster that still lists us. Only if a
@@ -321,6 +323,7 @@ size_t serve_leave_next(const struct serve_leave_view *v)
             dead++;
         }
     }
+    assert(dead <= v->told->count && (dead > 0) == (last_dead != SERVE_NOBODY));
     if (dead * 2 >= v->told->count)
         return SERVE_NOBODY;
     if (dead > 0)
