@@ -32,6 +32,8 @@
 #define PIECES   4        /* of one connection, then others have their turn */
 #define OUT_MOST 1048576u /* bytes that wait for the encrypted connection */
 #define EVENTS   64
+#define ACCEPTS  64    /* in one go, then others have their turn */
+#define PAUSE_MS 1000u /* without descriptors, at most */
 
 #define AWAKE_NS 50000u          /* to wait without going to sleep, when that pays */
 #define NAP_NS   (3u * AWAKE_NS) /* a sleep this short was not worth it */
@@ -61,6 +63,8 @@ struct relay {
     const struct trace *trace;
     int listener, epoll;
     uv_poll_t poll;            /* on `epoll` */
+    uv_timer_t pause;          /* until it accepts again */
+    int closing;               /* handles still to be closed by libuv */
     bool paused;               /* out of descriptors: does not accept */
     struct trace_rate refused; /* lines about them */
 
@@ -97,6 +101,19 @@ static void listen_to(struct relay *r, bool on)
 
     r->paused = !on;
     (void)epoll_ctl(r->epoll, EPOLL_CTL_MOD, r->listener, &ev);
+}
+
+static void relay_on_pause_over(uv_timer_t *timer)
+{
+    listen_to(timer->data, true);
+}
+
+/* Out of descriptors: those who come wait until a worker leaves, or somebody elsewhere
+ * in the process or on the machine. */
+static void pause_listening(struct relay *r)
+{
+    listen_to(r, false);
+    (void)uv_timer_start(&r->pause, relay_on_pause_over, PAUSE_MS, 0);
 }
 
 /* ---- Lanes ---- */
@@ -438,22 +455,28 @@ static bool is_own(struct relay *r, int fd)
     return false;
 }
 
-/* False: the encrypted connection is of no use any more. */
+/* False: the encrypted connection is of no use any more. Whoever comes again and again,
+ * only to be refused, must not keep the agent from everything else. */
 static bool take_workers(struct relay *r)
 {
     bool ok = true;
-    int fd;
 
-    while (ok &&
-           (fd = accept4(r->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+    for (int k = 0; ok && k < ACCEPTS; k++) {
+        const int fd = accept4(r->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED))
+            continue;
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS ||
+                errno == ENOMEM)
+                pause_listening(r);
+            return true;
+        }
         if (is_own(r, fd))
             ok = carry(r, fd);
         else
             (void)close(fd);
     }
-    if (ok &&
-        (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
-        listen_to(r, false); /* Until one of them leaves. */
     return ok;
 }
 
@@ -572,7 +595,8 @@ int relay_open(uv_loop_t *loop, const struct relay_opts *opts, struct relay **ou
         relay_free(r);
         return rc;
     }
-    r->poll.data = r;
+    (void)uv_timer_init(loop, &r->pause);
+    r->poll.data = r->pause.data = r;
     (void)uv_poll_start(&r->poll, UV_READABLE, relay_on_poll);
     (void)getsockname(r->listener, (struct sockaddr *)&a, &n);
     r->own_port = address_port(&a);
@@ -591,6 +615,8 @@ static void relay_on_closed(uv_handle_t *h)
     void (*closed)(void *) = r->closed;
     void *ctx = r->ctx;
 
+    if (--r->closing)
+        return;
     relay_free(r);
     if (closed)
         closed(ctx);
@@ -601,5 +627,7 @@ void relay_close(struct relay *r, void (*cb)(void *ctx), void *ctx)
     r->closed = cb;
     r->ctx = ctx;
     drop_link(r);
+    r->closing = 2;
     uv_close((uv_handle_t *)&r->poll, relay_on_closed);
+    uv_close((uv_handle_t *)&r->pause, relay_on_closed);
 }

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "auth/secret.h"
@@ -288,6 +289,64 @@ static void without_memory(void **state)
     end(&b);
 }
 
+static int descriptors(void)
+{
+    int n = 0;
+
+    for (int fd = 0; fd < 1024; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+#define CROWD 200
+
+/* Whoever comes in a crowd, to be refused or not, leaves the loop time for others. */
+static void not_all_at_once(void **state)
+{
+    int fds[CROWD], before;
+    struct both b;
+
+    (void)state;
+    begin(&b);
+    for (int i = 0; i < CROWD; i++)
+        fds[i] = come(&b);
+    before = descriptors();
+    (void)uv_run(&b.loop, UV_RUN_NOWAIT);
+    assert_true(descriptors() < before + CROWD / 2);
+    for (int i = 0; i < CROWD; i++)
+        greet(&b, fds[i]);
+    for (int i = 0; i < CROWD; i++) {
+        assert_int_equal(add(&b, fds[i]), i + 1);
+        (void)close(fds[i]);
+    }
+    end(&b);
+}
+
+/* Nobody is there whose end would free one: it tries again by itself. */
+static void without_descriptors(void **state)
+{
+    struct rlimit old, none;
+    struct both b;
+    int fd, next;
+
+    (void)state;
+    begin(&b);
+    fd = come(&b);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    next = dup(fd); /* the lowest that is free */
+    assert_true(next > 0);
+    (void)close(next);
+    none = (struct rlimit){ .rlim_cur = (rlim_t)next, .rlim_max = old.rlim_max };
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    for (int i = 0; i < 10; i++)
+        (void)uv_run(&b.loop, UV_RUN_NOWAIT);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    greet(&b, fd);
+    assert_int_equal(add(&b, fd), 1);
+    (void)close(fd);
+    end(&b);
+}
+
 /* ---- Frames that make no sense ---- */
 
 struct link {
@@ -412,6 +471,8 @@ int main(void)
         cmocka_unit_test(connections_of_their_own),
         cmocka_unit_test(one_that_does_not_read),
         cmocka_unit_test(without_memory),
+        cmocka_unit_test(not_all_at_once),
+        cmocka_unit_test(without_descriptors),
         cmocka_unit_test(no_sense),
     };
 
