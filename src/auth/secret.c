@@ -107,18 +107,22 @@ static int read_token(const char *path, char *to, size_t room, size_t *size,
                      "token file %s: it belongs to user %u, not to the one who starts "
                      "the job",
                      path, (unsigned)st.st_uid);
-    if (rc == 0) {
-        n = read(fd, to, room);
-        if (n < 0)
+    *size = 0;
+    while (rc == 0 && *size < room) { /* A pipe's may come in pieces. */
+        n = read(fd, to + *size, room - *size);
+        if (n == 0)
+            break;
+        if (n > 0)
+            *size += (size_t)n;
+        else if (errno != EINTR)
             rc =
                 err_set(err, MUSTER_EINVAL, "token file %s: %s", path, strerror(errno));
-        else if (n == 0)
-            rc = err_set(err, MUSTER_EINVAL,
-                         "token file %s: it is empty (`openssl rand -hex 32 > %s` "
-                         "makes a token)",
-                         path, path);
-        *size = n > 0 ? (size_t)n : 0;
     }
+    if (rc == 0 && *size == 0)
+        rc = err_set(err, MUSTER_EINVAL,
+                     "token file %s: it is empty (`openssl rand -hex 32 > %s` makes a "
+                     "token)",
+                     path, path);
     (void)close(fd);
     return rc;
 }

@@ -668,6 +668,27 @@ def test_an_own_worker_may_say_a_word_and_go():
 
 
 def test_nodes_that_never_join_have_a_limit():
+def test_a_token_may_come_by_a_pipe_in_pieces(tmp_path):
+    pipe, whole = tmp_path / "pipe", tmp_path / "whole"
+    whole.write_text(TOKEN)
+    whole.chmod(0o600)
+    os.mkfifo(pipe, 0o600)
+
+    def write() -> None:
+        with open(pipe, "wb", buffering=0) as f:
+            f.write(TOKEN[:20].encode())
+            time.sleep(0.2)
+            f.write(TOKEN[20:].encode())
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    with ours("--token-file", str(pipe)) as server:
+        asked = subprocess.run([MUSTER, "status", f"127.0.0.1:{server.port}", f"--token-file={whole}"],
+                               capture_output=True, text=True, timeout=60)
+        assert asked.returncode == 0 and "another secret" not in asked.stderr, asked.stderr
+    writer.join()
+
+
     count = 16384
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < count + 200:
