@@ -39,6 +39,10 @@ struct address {
     struct conn_proof *first, *last; /* they, the oldest first */
     unsigned members;                /* proven nodes that have this address */
 };
+    struct {
+        struct opening *first, *last;
+    } line;                       /* borrowed; of it, that wait for munge ... */
+    struct address *prev, *next;  /* ... and then it waits for its turn, too */
 
 struct server_auth {
     struct auth *auth; /* a reference */
@@ -48,7 +52,7 @@ struct server_auth {
     size_t unproven;              /* the others */
     size_t unproven_most;         /* so that descriptors are left for members */
     size_t unproven_held;         /* bytes */
-    struct opening *first, *last; /* borrowed; they wait for their turn with munge */
+    struct address *first, *last; /* borrowed; they wait for their turn with munge */
     unsigned munging;             /* openings that have it */
 };
 
@@ -241,6 +245,7 @@ static void uncount(struct store_server *s, struct conn *c)
     uncount_unproven(e, c->proof);
     release_address(s->auth, e);
 }
+    opening_free(c->proof->opening);
 
 void server_auth_left(struct store_server *s, struct conn *c)
 {
@@ -259,7 +264,6 @@ void server_auth_left(struct store_server *s, struct conn *c)
         e->members--;
         release_address(s->auth, e);
     }
-    opening_free(c->proof->opening);
     mem_free(c->proof->side);
     mem_free(c->proof->addresses);
     mem_free(c->proof);
@@ -344,11 +348,33 @@ static int hold_addresses(struct store_server *s, struct conn *c,
 /* An OPEN that waits for its credential, which a daemon makes. */
 struct opening {
     struct store_server *server;
+static void line_up(struct server_auth *a, struct opening *o)
+{
+    struct address *e = find_address(a, o->conn->proof->from);
+
+    if (!e->line.first)
+        LIST_APPEND(a, e, prev, next);
+    LIST_APPEND(&e->line, o, prev, next);
+    o->waits = true;
+}
+
+/* The next of its address comes after one of each of the others. */
+static void leave_line(struct server_auth *a, struct opening *o)
+{
+    struct address *e = find_address(a, o->conn->proof->from);
+
+    LIST_REMOVE(&e->line, o, prev, next);
+    LIST_REMOVE(a, e, prev, next);
+    if (e->line.first)
+        LIST_APPEND(a, e, prev, next);
+    o->waits = false;
+}
+
     struct conn *conn;
-    struct blocking_call *call;  /* owned; NULL while it waits for its turn */
-    struct munge_job *job;       /* owned; until its turn has come */
-    struct opening *prev, *next; /* while it waits */
-    uint8_t bytes[AUTH_MESSAGE]; /* of OPEN */
+    struct blocking_call *call; /* owned; NULL while it waits for its turn */
+    bool waits;
+    struct opening *prev, *next; /* while it does, in the line of its address */
+    uint8_t bytes[AUTH_OPEN_MOST];
     size_t size;
     uint8_t nonce[AUTH_NONCE]; /* ours */
 };
@@ -362,10 +388,8 @@ static void opening_free(struct opening *o)
     if (!o)
         return;
     s = o->server;
-    if (o->job) {
-        LIST_REMOVE(s->auth, o, prev, next);
-        explicit_bzero(o->job->payload, sizeof o->job->payload);
-        mem_free(o->job);
+    if (o->waits) {
+        leave_line(s->auth, o);
     } else {
         blocking_call_cancel(o->call);
         s->auth->munging--;
@@ -411,6 +435,22 @@ static void auth_on_credential(void *ctx, void *data)
 
     o->call = NULL;
     s->auth->munging--;
+/* The secret and the nonces of both sides, for the daemon; NULL without memory. */
+static struct munge_job *new_job(const struct server_auth *a, const struct opening *o)
+{
+    struct munge_job *job = mem_calloc(1, sizeof *job);
+    struct auth_message m;
+
+    if (!job || auth_decode(span_of(o->bytes, o->size), &m, NULL) < 0) {
+        mem_free(job);
+        return NULL;
+    }
+    memcpy(job->payload, a->auth->key, AUTH_SECRET);
+    memcpy(job->payload + AUTH_SECRET, m.nonce, AUTH_NONCE);
+    memcpy(job->payload + AUTH_SECRET + AUTH_NONCE, o->nonce, AUTH_NONCE);
+    return job;
+}
+
     if (!job)
         (void)err_set(&err, MUSTER_EACCES, "munge: no answer within 5 s");
     else if (job->err.code)
@@ -423,20 +463,24 @@ static void auth_on_credential(void *ctx, void *data)
 }
 
 /* Strangers, too, may ask for credentials: they wait in line with everybody, and have
- * no threads without number. */
+ * no threads without number. Addresses take turns, so that a crowd from one of them
+ * does not keep the nodes waiting. */
 static void munge_next(struct store_server *s)
 {
     struct server_auth *a = s->auth;
     struct muster_error err;
-    struct opening *o;
 
-    while (a->munging < MUNGES && (o = a->first)) {
-        struct munge_job *job = o->job;
+    while (a->munging < MUNGES && a->first) {
+        if (job)
+            explicit_bzero(job->payload, sizeof job->payload);
+        struct opening *o = a->first->line.first;
+        struct munge_job *job = new_job(a, o);
 
-        LIST_REMOVE(a, o, prev, next);
-        o->job = NULL;
-        if (blocking_call_run(s->loop, munge_make, job, MUNGE_MS, auth_on_credential, o,
-                              &o->call, &err) == 0) {
+        leave_line(a, o);
+        if (!job)
+            (void)err_nomem(&err);
+        else if (blocking_call_run(s->loop, munge_make, job, MUNGE_MS,
+                                   auth_on_credential, o, &o->call, &err) == 0) {
             a->munging++;
             continue;
         }
@@ -445,30 +489,20 @@ static void munge_next(struct store_server *s)
     }
 }
 
-static int ask_munge(struct store_server *s, struct conn *c,
-                     const struct auth_message *m, struct span bytes,
+static int ask_munge(struct store_server *s, struct conn *c, struct span bytes,
                      const uint8_t nonce[AUTH_NONCE], struct muster_error *err)
 {
     struct opening *o = mem_calloc(1, sizeof *o);
-    struct munge_job *job = mem_calloc(1, sizeof *job);
-    int rc = o && job ? 0 : err_nomem(err);
 
-    if (rc == 0) {
-        *o = (struct opening){ .server = s, .conn = c, .size = bytes.n };
-        memcpy(o->bytes, bytes.p, bytes.n);
-        memcpy(o->nonce, nonce, AUTH_NONCE);
-        memcpy(job->payload, s->auth->auth->key, AUTH_SECRET);
-        memcpy(job->payload + AUTH_SECRET, m->nonce, AUTH_NONCE);
-        memcpy(job->payload + AUTH_SECRET + AUTH_NONCE, nonce, AUTH_NONCE);
-    }
-    if (rc < 0) {
-        mem_free(o);
-        mem_free(job);
-        return rc;
-    }
-    o->job = job;
+    if (!o)
+        return err_nomem(err);
+    o->server = s;
+    o->conn = c;
+    memcpy(o->bytes, bytes.p, bytes.n);
+    o->size = bytes.n;
+    memcpy(o->nonce, nonce, AUTH_NONCE);
     c->proof->opening = o;
-    LIST_APPEND(s->auth, o, prev, next);
+    line_up(s->auth, o);
     munge_next(s);
     return 0;
 }
@@ -497,7 +531,7 @@ static int on_open(struct store_server *s, struct conn *c, const struct auth_mes
             auth_set_key(a, key);
         }
         *n = 0;
-        return ask_munge(s, c, m, bytes, nonce, err);
+        return ask_munge(s, c, bytes, nonce, err);
     }
     return auth_server_open(c->proof->side, &a->settings, m, bytes, nonce,
                             span_of(NULL, 0), out, n, err);

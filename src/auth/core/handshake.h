@@ -37,6 +37,7 @@
 #define AUTH_ADDRESSES  64u   /* of a node, at most */
 #define AUTH_TEXT       400u  /* of a reason, at most */
 #define AUTH_MESSAGE    4096u /* no message is longer */
+#define AUTH_OPEN_MOST  (5u + AUTH_NONCE + AUTH_PROOF + AUTH_NAME) /* nor an OPEN */
 
 enum auth_flags { AUTH_ENCRYPT = 1, AUTH_MUNGE = 2 };
 

@@ -17,7 +17,7 @@
 #include "store/core/wire.h"
 #include "store/server.h"
 
-#define STRANGERS 60
+#define STRANGERS 160
 #define AT_ONCE   32          /* as SECURITY.md has it */
 #define MUNGE_NS  5000000000u /* a daemon that takes longer is given up */
 
@@ -65,10 +65,12 @@ static void daemon_end(struct daemon *d)
     (void)rmdir(d->dir);
 }
 
-static int come(uint16_t port, const struct auth *auth, uint8_t number)
+static int come_from(const char *address, uint16_t port, const struct auth *auth,
+                     uint8_t number)
 {
     const uint8_t nonce[AUTH_NONCE] = { number };
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port) };
+    struct sockaddr_in from = { .sin_family = AF_INET };
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     uint8_t open[AUTH_MESSAGE];
     struct auth_side side;
@@ -76,6 +78,8 @@ static int come(uint16_t port, const struct auth *auth, uint8_t number)
 
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     assert_true(fd >= 0);
+    assert_int_equal(inet_pton(AF_INET, address, &from.sin_addr), 1);
+    assert_int_equal(bind(fd, (struct sockaddr *)&from, sizeof from), 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
     buf_init(&b, SIZE_MAX);
     const struct c10d_request asks[] = {
@@ -103,70 +107,110 @@ static bool is_over(int fd, char *told, size_t size)
     return n == 0 || (n < 0 && errno != EAGAIN);
 }
 
-static void a_few_at_a_time(void **state)
+struct crowd {
+    struct daemon d;
+    uv_loop_t loop;
+    struct auth *auth;
+    struct store_server *s;
+    int fds[STRANGERS], left; /* of one address */
+    char told[AUTH_MESSAGE];
+};
+
+static void begin(struct crowd *c)
 {
     const struct secret_opts secret = { .run_id = "run", .munge = 1 };
     struct store_server_opts opts;
-    struct store_server *s;
     struct muster_error err;
-    struct auth *auth;
-    struct daemon d;
-    uv_loop_t loop;
-    int fds[STRANGERS], left = STRANGERS;
-    char told[AUTH_MESSAGE] = "";
 
-    (void)state;
+    *c = (struct crowd){ .left = STRANGERS };
     (void)unsetenv("MUSTER_TOKEN");
-    daemon_begin(&d);
+    daemon_begin(&c->d);
     if (munge_available(&err) < 0) {
-        daemon_end(&d);
+        daemon_end(&c->d);
         print_message("%s\n", err.text);
         skip();
     }
-    assert_int_equal(secret_load(&secret, &auth, &err), 0);
-    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(secret_load(&secret, &c->auth, &err), 0);
+    assert_int_equal(uv_loop_init(&c->loop), 0);
     store_server_opts_init(&opts);
     opts.bind = "127.0.0.1";
-    opts.auth = auth;
-    assert_int_equal(store_server_open(&loop, &opts, &s, &err), 0);
+    opts.auth = c->auth;
+    assert_int_equal(store_server_open(&c->loop, &opts, &c->s, &err), 0);
     for (int i = 0; i < STRANGERS; i++)
-        fds[i] = come(store_server_port(s), auth, (uint8_t)i);
-
-    const uint64_t began = uv_hrtime();
-    while (d.count < AT_ONCE) {
-        (void)uv_run(&loop, UV_RUN_NOWAIT);
-        daemon_take(&d);
+        c->fds[i] =
+            come_from("127.0.0.2", store_server_port(c->s), c->auth, (uint8_t)i);
+    while (c->d.count < AT_ONCE) {
+        (void)uv_run(&c->loop, UV_RUN_NOWAIT);
+        daemon_take(&c->d);
     }
+}
+
+/* The daemon hangs up on all whom it has taken. */
+static void go_on(struct crowd *c)
+{
+    (void)uv_run(&c->loop, UV_RUN_NOWAIT);
+    daemon_take(&c->d);
+    daemon_hang_up(&c->d);
+    for (int i = 0; i < STRANGERS; i++)
+        if (c->fds[i] >= 0 && is_over(c->fds[i], c->told, sizeof c->told)) {
+            (void)close(c->fds[i]);
+            c->fds[i] = -1;
+            c->left--;
+        }
+}
+
+static void end(struct crowd *c)
+{
+    while (c->left) /* Each has its turn, and is told what came of it. */
+        go_on(c);
+    assert_non_null(memmem(c->told, sizeof c->told, "munge", 5));
+    store_server_close(c->s, NULL, NULL);
+    (void)uv_run(&c->loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&c->loop), 0);
+    auth_unref(c->auth);
+    daemon_end(&c->d);
+}
+
+static void a_few_at_a_time(void **state)
+{
+    const uint64_t began = uv_hrtime();
+    struct crowd c;
+
+    (void)state;
+    begin(&c);
     for (int i = 0; i < 100; i++) { /* The others do not come as well. */
-        (void)uv_run(&loop, UV_RUN_NOWAIT);
+        (void)uv_run(&c.loop, UV_RUN_NOWAIT);
         (void)usleep(2000);
-        daemon_take(&d);
+        daemon_take(&c.d);
     }
     if (uv_hrtime() - began < MUNGE_NS)
-        assert_int_equal(d.count, AT_ONCE);
-    while (left) { /* Each has its turn, and is told what came of it. */
-        (void)uv_run(&loop, UV_RUN_NOWAIT);
-        daemon_take(&d);
-        daemon_hang_up(&d);
-        for (int i = 0; i < STRANGERS; i++)
-            if (fds[i] >= 0 && is_over(fds[i], told, sizeof told)) {
-                (void)close(fds[i]);
-                fds[i] = -1;
-                left--;
-            }
-    }
-    assert_non_null(memmem(told, sizeof told, "munge", 5));
-    store_server_close(s, NULL, NULL);
-    (void)uv_run(&loop, UV_RUN_DEFAULT);
-    assert_int_equal(uv_loop_close(&loop), 0);
-    auth_unref(auth);
-    daemon_end(&d);
+        assert_int_equal(c.d.count, AT_ONCE);
+    end(&c);
+}
+
+/* A crowd of one address does not keep others waiting: theirs is the next turn. */
+static void addresses_take_turns(void **state)
+{
+    const uint64_t began = uv_hrtime();
+    struct crowd c;
+    int node;
+
+    (void)state;
+    begin(&c);
+    node = come_from("127.0.0.3", store_server_port(c.s), c.auth, 0);
+    while (!is_over(node, c.told, sizeof c.told))
+        go_on(&c);
+    if (uv_hrtime() - began < MUNGE_NS)
+        assert_true(c.left > STRANGERS - 3 * AT_ONCE);
+    (void)close(node);
+    end(&c);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_few_at_a_time),
+        cmocka_unit_test(addresses_take_turns),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
