@@ -8,6 +8,7 @@
 #include "loop/clock.h"
 #include "record/hub_driver.h"
 #include "rendezvous/core/coordinator.h"
+#include "store/core/quote.h"
 #include "store/core/reserved.h"
 #include "store/core/store.h"
 #include "store/server_int.h"
@@ -124,11 +125,12 @@ static void watch_socket(int fd)
 static void turn_away(struct store_server *s, struct conn *c, struct span run_id,
                       const char *why)
 {
-    char text[320];
+    char text[320], name[QUOTE_MAX];
 
     (void)snprintf(text, sizeof text, "the store %s %s", s->address, why);
-    trace(s->opts.trace, TRACE_WARN, "turned a node of run '%.*s' away: %s",
-          (int)MIN_OF(run_id.n, 100), (const char *)run_id.p, text);
+    if (server_may_log(s))
+        trace(s->opts.trace, TRACE_WARN, "turned a node of run %s away: %s",
+              quote(run_id, name), text);
     send_msg(s, c,
              &(struct coord_msg){
                  .kind = COORD_REFUSED, .code = MUSTER_EFULL, .text = span_str(text) });

@@ -193,7 +193,7 @@ int server_request(struct store_server *s, struct conn *c,
     int rc;
 
     if (s->auth && !c->admitted ? server_auth_gate(s, c, req)
-                                : c->by_address && server_auth_is_closed(s, c, req))
+                                : c->worker_only && server_auth_is_closed(s, c, req))
         return 0;
     if (server_auth_is_message(req)) {
         server_auth_refuse(s, c);
@@ -233,6 +233,14 @@ void server_end_turn(struct store_server *s)
 {
     server_tell_left(s);
     conns_free(&s->gone);
+}
+
+bool server_may_log(struct store_server *s)
+{
+    char who[ADDRESS_TEXT + 8];
+
+    (void)snprintf(who, sizeof who, "store %s", s->address);
+    return trace_rate_allows(&s->refused, uv_now(s->loop), s->opts.trace, who);
 }
 
 void store_server_wipe(struct store_server *s)

@@ -30,6 +30,7 @@
 #define MUNGE_MS      5000u       /* for its daemon to answer */
 #define MUNGES        32u         /* asked at once, each on a thread; the others wait */
 #define STATE_KEY     "/torch.rendezvous."
+#define ELASTIC_KEY   "/torchelastic/"
 
 /* An address that somebody comes from, or that a proven node has named. */
 struct address {
@@ -38,16 +39,15 @@ struct address {
     unsigned unproven;               /* connections */
     struct conn_proof *first, *last; /* they, the oldest first */
     unsigned members;                /* proven nodes that have this address */
-};
     struct {
         struct opening *first, *last;
-    } line;                       /* borrowed; of it, that wait for munge ... */
-    struct address *prev, *next;  /* ... and then it waits for its turn, too */
+    } line;                      /* borrowed; of it, that wait for munge ... */
+    struct address *prev, *next; /* ... and then it waits for its turn, too */
+};
 
 struct server_auth {
     struct auth *auth; /* a reference */
     struct map addresses;
-    struct trace_rate refused;    /* lines about them */
     size_t admitted;              /* connections, open now */
     size_t unproven;              /* the others */
     size_t unproven_most;         /* so that descriptors are left for members */
@@ -64,7 +64,6 @@ struct conn_proof {
     struct opening *opening;        /* owned; while munge is asked for a credential */
     uint8_t from[16];
     bool counted;          /* as unproven, at `from` */
-    bool told;             /* it is torch's, and has been told that it cannot join */
     bool ours;             /* asks like one of ours: it will prove itself */
     bool looked;           /* the kernel was asked whose it is ... */
     enum peer_place place; /* ... and said this */
@@ -152,16 +151,6 @@ static void uncount_unproven(struct address *e, struct conn_proof *p)
     e->unproven--;
 }
 
-/* ---- Lines in the log, at a bounded rate ---- */
-
-bool server_auth_may_log(struct store_server *s)
-{
-    char who[ADDRESS_TEXT + 8];
-
-    (void)snprintf(who, sizeof who, "store %s", s->address);
-    return trace_rate_allows(&s->auth->refused, uv_now(s->loop), s->opts.trace, who);
-}
-
 size_t server_auth_admitted(const struct store_server *s)
 {
     return s->auth->admitted;
@@ -175,11 +164,11 @@ turn_away(struct store_server *s, struct conn *c, const char *fmt, ...)
 
     if (c->dead)
         return;
-    if (server_auth_may_log(s)) {
+    if (server_may_log(s)) {
         va_start(ap, fmt);
         (void)vsnprintf(why, sizeof why, fmt, ap);
         va_end(ap);
-        address_of_peer(c->fd, who);
+        address_of_peer(conn_socket(c), who);
         trace(s->opts.trace, TRACE_WARN, "store %s: refused %s: %s", s->address, who,
               why);
     }
@@ -245,7 +234,6 @@ static void uncount(struct store_server *s, struct conn *c)
     uncount_unproven(e, c->proof);
     release_address(s->auth, e);
 }
-    opening_free(c->proof->opening);
 
 void server_auth_left(struct store_server *s, struct conn *c)
 {
@@ -257,6 +245,7 @@ void server_auth_left(struct store_server *s, struct conn *c)
         s->auth->unproven_held -= c->held;
     if (!c->proof)
         return;
+    opening_free(c->proof->opening);
     uncount(s, c);
     for (size_t i = 0; i < c->proof->count; i++) {
         struct address *e = find_address(s->auth, c->proof->addresses[i]);
@@ -281,7 +270,7 @@ static void admit(struct store_server *s, struct conn *c)
 
 void server_auth_carried(struct store_server *s, struct conn *c)
 {
-    c->admitted = true;
+    c->admitted = c->worker_only = true;
     s->auth->admitted++;
 }
 
@@ -348,6 +337,17 @@ static int hold_addresses(struct store_server *s, struct conn *c,
 /* An OPEN that waits for its credential, which a daemon makes. */
 struct opening {
     struct store_server *server;
+    struct conn *conn;
+    struct blocking_call *call; /* owned; NULL while it waits for its turn */
+    bool waits;
+    struct opening *prev, *next; /* while it does, in the line of its address */
+    uint8_t bytes[AUTH_OPEN_MOST];
+    size_t size;
+    uint8_t nonce[AUTH_NONCE]; /* ours */
+};
+
+static void munge_next(struct store_server *s);
+
 static void line_up(struct server_auth *a, struct opening *o)
 {
     struct address *e = find_address(a, o->conn->proof->from);
@@ -369,17 +369,6 @@ static void leave_line(struct server_auth *a, struct opening *o)
         LIST_APPEND(a, e, prev, next);
     o->waits = false;
 }
-
-    struct conn *conn;
-    struct blocking_call *call; /* owned; NULL while it waits for its turn */
-    bool waits;
-    struct opening *prev, *next; /* while it does, in the line of its address */
-    uint8_t bytes[AUTH_OPEN_MOST];
-    size_t size;
-    uint8_t nonce[AUTH_NONCE]; /* ours */
-};
-
-static void munge_next(struct store_server *s);
 
 static void opening_free(struct opening *o)
 {
@@ -435,6 +424,17 @@ static void auth_on_credential(void *ctx, void *data)
 
     o->call = NULL;
     s->auth->munging--;
+    if (!job)
+        (void)err_set(&err, MUSTER_EACCES, "munge: no answer within 5 s");
+    else if (job->err.code)
+        (void)err_set(&err, job->err.code, "%s", job->err.text);
+    go_on(s, o->conn, o, job ? job->credential : "", &err);
+    if (job)
+        explicit_bzero(job->payload, sizeof job->payload);
+    munge_next(s);
+    server_end_turn(s);
+}
+
 /* The secret and the nonces of both sides, for the daemon; NULL without memory. */
 static struct munge_job *new_job(const struct server_auth *a, const struct opening *o)
 {
@@ -451,17 +451,6 @@ static struct munge_job *new_job(const struct server_auth *a, const struct openi
     return job;
 }
 
-    if (!job)
-        (void)err_set(&err, MUSTER_EACCES, "munge: no answer within 5 s");
-    else if (job->err.code)
-        (void)err_set(&err, job->err.code, "%s", job->err.text);
-    go_on(s, o->conn, o, job ? job->credential : "", &err);
-    if (job)
-        explicit_bzero(job->payload, sizeof job->payload);
-    munge_next(s);
-    server_end_turn(s);
-}
-
 /* Strangers, too, may ask for credentials: they wait in line with everybody, and have
  * no threads without number. Addresses take turns, so that a crowd from one of them
  * does not keep the nodes waiting. */
@@ -471,8 +460,6 @@ static void munge_next(struct store_server *s)
     struct muster_error err;
 
     while (a->munging < MUNGES && a->first) {
-        if (job)
-            explicit_bzero(job->payload, sizeof job->payload);
         struct opening *o = a->first->line.first;
         struct munge_job *job = new_job(a, o);
 
@@ -484,6 +471,8 @@ static void munge_next(struct store_server *s)
             a->munging++;
             continue;
         }
+        if (job)
+            explicit_bzero(job->payload, sizeof job->payload);
         mem_free(job);
         go_on(s, o->conn, o, "", &err);
     }
@@ -665,23 +654,13 @@ static bool may_be_plain(struct store_server *s, struct conn *c, const char **wh
     return e && e->members;
 }
 
-/* Nothing was proven, but the kernel says that it is the job's own user's; or whoever
- * started the job wants no proof. */
-static bool is_own(struct store_server *s, struct conn *c)
-{
-    if (s->auth->auth->optional)
-        return true;
-    look(s, c);
-    return c->proof->place == PEER_HERE && c->proof->uid == geteuid();
-}
-
 bool server_auth_admits_plain(struct store_server *s, struct conn *c)
 {
     const char *why;
 
     if (!may_be_plain(s, c, &why))
         return false;
-    c->by_address = !is_own(s, c);
+    c->worker_only = !s->auth->auth->optional;
     admit(s, c);
     return true;
 }
@@ -730,16 +709,16 @@ static bool told_torch(struct store_server *s, struct conn *c,
     if (base64_encode(&text, span_of(pickle, sizeof pickle - 1)) == 0)
         send_value(s, c, req->op, buf_span(&text));
     buf_fini(&text);
-    if (!c->proof->told && req->op == C10D_GET && server_auth_may_log(s)) {
+    if (!c->told && req->op == C10D_GET && server_may_log(s)) {
         char who[ADDRESS_TEXT];
 
-        address_of_peer(c->fd, who);
+        address_of_peer(conn_socket(c), who);
         trace(
             s->opts.trace, TRACE_WARN,
             "store %s: refused %s: a torchrun, which cannot prove itself; it was told "
             "so (--token-optional admits it)",
             s->address, who);
-        c->proof->told = true;
+        c->told = true;
     }
     return true;
 }
@@ -751,14 +730,17 @@ static bool begins_with(struct span key, const char *prefix)
     return key.n >= n && memcmp(key.p, prefix, n) == 0;
 }
 
-/* Keys that are the agents' and no worker's. */
+/* Keys that are the agents' and no worker's. By ELASTIC_KEY the agents of a static job
+ * tell each other their ranks, behind the run id. */
 static bool is_agents_key(struct span key)
 {
-    return begins_with(key, STATE_KEY) || begins_with(key, RESERVED_PREFIX);
+    return begins_with(key, STATE_KEY) || begins_with(key, RESERVED_PREFIX) ||
+           (key.n && memmem(key.p, key.n, ELASTIC_KEY, sizeof ELASTIC_KEY - 1));
 }
 
-/* All who share the address of a member's machine may pass for its workers, but not for
- * its agent: that would be a seat. */
+/* Whoever is on a machine of the job may pass for a worker, but not for an agent: that
+ * would be a seat. The job's own user is no exception: he may have other jobs, whose
+ * nodes have other tokens or none. */
 bool server_auth_is_closed(struct store_server *s, struct conn *c,
                            const struct c10d_request *req)
 {
@@ -774,8 +756,8 @@ bool server_auth_is_closed(struct store_server *s, struct conn *c,
         send_secret(s, c);
     else if (req->op != C10D_CHECK && !told_torch(s, c, req))
         turn_away(s, c,
-                  "%s asked for something of the agents': it has the address of a "
-                  "member of the job, and has not proven that it is one",
+                  "%s asked for something of the agents': it comes from a machine of "
+                  "the job, and has not proven that it is one of its nodes",
                   c10d_op_name(req->op));
     return req->op != C10D_CHECK;
 }
@@ -804,12 +786,12 @@ bool server_auth_gate(struct store_server *s, struct conn *c,
         return true;
     }
     if (req->op == C10D_GET && span_eq(req->key, span_str(RESERVED_CAPS)) &&
-        !is_own(s, c)) {
+        !s->auth->auth->optional) {
         send_secret(s, c);
         return true;
     }
     if (server_auth_admits_plain(s, c))
-        return c->by_address && server_auth_is_closed(s, c, req);
+        return c->worker_only && server_auth_is_closed(s, c, req);
     (void)may_be_plain(s, c, &why);
     if (!told_torch(s, c, req))
         turn_away(s, c, "%s asked for: %s", c10d_op_name(req->op), why);

@@ -89,7 +89,7 @@ static bool holds_too_much(struct store_server *s, struct conn *c)
     return true;
 }
 
-static int socket_of(const struct conn *c)
+int conn_socket(const struct conn *c)
 {
     return c->carrier ? c->carrier->fd : c->fd;
 }
@@ -100,7 +100,7 @@ void conn_address(const struct conn *c, uint8_t ip[16])
     socklen_t n = sizeof a;
 
     memset(ip, 0, 16);
-    if (getpeername(socket_of(c), (struct sockaddr *)&a, &n) < 0)
+    if (getpeername(conn_socket(c), (struct sockaddr *)&a, &n) < 0)
         return;
     if (a.ss_family == AF_INET6) {
         memcpy(ip, &((struct sockaddr_in6 *)&a)->sin6_addr, 16);
@@ -171,11 +171,11 @@ void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
 
     if (c->dead)
         return;
-    address_of_peer(socket_of(c), who);
+    address_of_peer(conn_socket(c), who);
     va_start(ap, fmt);
     (void)vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
-    if (!s->auth || c->admitted || server_auth_may_log(s))
+    if ((s->auth && c->admitted && !c->worker_only) || server_may_log(s))
         trace(s->opts.trace, TRACE_WARN, "store %s: closed the connection of %s: %s",
               s->address, who, why);
     if (c == s->serving && !c->out) /* What it asked before that was in order. */

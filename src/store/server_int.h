@@ -40,7 +40,8 @@ struct conn {
     bool known;       /* has sent a whole request */
     bool timed;       /* in the list of deadlines */
     bool admitted;    /* with a secret: proven, or of a proven member's machine */
-    bool by_address;  /* admitted for a member's address: a worker, and no more */
+    bool worker_only; /* admitted without a proof: a worker, and no more */
+    bool told;        /* it is torch's, and has been told that it cannot join */
     bool encrypts;    /* encryption begins as soon as the answers are out */
     bool joined;      /* a node that has sent JOIN; see coordinator_driver.c */
     bool dead;        /* closed; memory goes at the end of the turn */
@@ -108,9 +109,10 @@ struct store_server {
     struct conns leaving; /* closed, the store does not know yet */
     struct conns gone;    /* to be freed at the end of the turn */
 
-    struct server_auth *auth; /* owned; NULL without a secret */
-    struct conn *talking;     /* borrowed; they carry others, and have to send */
-    bool in_turn;             /* ... which is done when all events are dealt with */
+    struct server_auth *auth;  /* owned; NULL without a secret */
+    struct conn *talking;      /* borrowed; they carry others, and have to send */
+    bool in_turn;              /* ... which is done when all events are dealt with */
+    struct trace_rate refused; /* lines about them */
     struct server_stats stats;
     size_t held;     /* bytes of unfinished requests and unread answers, of all */
     size_t unjoined; /* nodes that have said HELLO and not yet JOIN */
@@ -137,6 +139,8 @@ void server_untime(struct store_server *s, struct conn *c);
 void server_set(struct store_server *s, const struct c10d_request *set); /* by us */
 void server_send(struct store_server *s, struct conn *c, struct span bytes);
 void server_end_turn(struct store_server *s); /* those closed meanwhile leave */
+/* About one more that is refused: strangers must not fill the log. */
+bool server_may_log(struct store_server *s);
 
 /* server_auth.c: who may ask for what, if the job has a secret. */
 int server_auth_open(struct store_server *s, struct muster_error *err);
@@ -159,13 +163,12 @@ void server_auth_look(struct store_server *s, struct conn *c);
 /* Whether a connection that has not proven anything is admitted all the same; it is
  * from then on. */
 bool server_auth_admits_plain(struct store_server *s, struct conn *c);
-/* A request of a connection that was admitted for its address. True: it asked for
+/* A request of a connection that was admitted without a proof. True: it asked for
  * something of the agents', and has been dealt with. */
 bool server_auth_is_closed(struct store_server *s, struct conn *c,
                            const struct c10d_request *req);
 /* c holds c->held bytes now, `before` until now. False: strangers hold too many. */
 bool server_auth_held(struct store_server *s, struct conn *c, size_t before);
-bool server_auth_may_log(struct store_server *s); /* about one more that is refused */
 size_t server_auth_admitted(const struct store_server *s); /* connections */
 bool server_auth_is_message(const struct c10d_request *req);
 
@@ -200,6 +203,7 @@ void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void conn_too_much(struct store_server *s, struct conn *c); /* leaves too much unread */
 
+int conn_socket(const struct conn *c); /* its own, or that of the one that carries it */
 /* The peer's address; an IPv4 one as ::ffff:a.b.c.d. All zero if it is gone. */
 void conn_address(const struct conn *c, uint8_t ip[16]);
 

@@ -29,6 +29,13 @@ def ports(host: Host) -> list[int]:
     return sorted({int(line.split()[3].rsplit(":", 1)[1]) for line in out.splitlines() if host.ip4 in line})
 
 
+def no_seat(got: str) -> None:
+    """Whoever passes for a worker has nothing of the agents'."""
+    answers = dict(line.split(": ", 1) for line in got.splitlines())
+    for seat in ("ranks", "hello", "job", "lanes", "stats"):
+        assert answers[seat] == "b''", got
+
+
 @pytest.mark.parametrize("backend", ["c10d", "static"])
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_a_group_with_a_secret(tmp_path: Path, token: str, backend: str, encrypt: bool) -> None:
@@ -102,12 +109,13 @@ def test_torchrun_is_told_why_it_is_refused(tmp_path: Path, token: str) -> None:
         assert "a torchrun, which cannot prove itself; it was told so" in first.output()
         second = node(rig[1], "node1:29400", tmp_path, token, nnodes="2", conf=PATIENT)
         up([first, second], 2)
-        beside = torch_node(rig[1], tmp_path)  # A member's machine is for its workers: it gives nobody a seat.
-        assert beside.wait() != 0
-        assert "this job has a secret, which torchrun cannot prove" in beside.output()
-        none = node(rig[1], "node1:29400", tmp_path, nnodes="2")
-        assert none.wait() == 1
-        assert "the job has a secret, and this node was given none" in none.output()
+        for host in rig.hosts[:2]:  # A machine of the job is for its workers: it gives nobody a seat.
+            beside = torch_node(host, tmp_path)
+            none = node(host, "node1:29400", tmp_path, nnodes="2", conf=f"{CONF},is_host=0")
+            assert beside.wait() != 0
+            assert "this job has a secret, which torchrun cannot prove" in beside.output()
+            assert none.wait() == 1
+            assert "the job has a secret, and this node was given none" in none.output()
         finish([first, second], tmp_path)
 
 
@@ -275,6 +283,7 @@ def test_other_users_of_the_same_machine(tmp_path: Path, token: str) -> None:
             assert "stats: b''" in got and "set: b''" in got and "list: b''" in got, got
             mine = rig[0].run([sys.executable, ATTACKER, rig[0].ip4, str(port), "job"])
             assert "list: b''" not in mine, mine  # the job's own user is served
+            no_seat(mine)
         assert "belongs to another user of this machine" in nodes[0].output()
         finish(nodes, tmp_path)
 
@@ -291,8 +300,7 @@ def test_whoever_has_a_members_address(tmp_path: Path, token: str, encrypt: bool
             answers = dict(line.split(": ", 1) for line in got.splitlines())
             assert ("y<open>" in answers["set"]) == (not encrypt), got
             assert (answers["list"] == "b''") == encrypt, got
-            for seat in ("hello", "job", "lanes", "stats"):
-                assert answers[seat] == "b''", got
+            no_seat(got)
         finish(nodes, tmp_path)
 
 
@@ -311,6 +319,7 @@ def test_the_relay_is_for_the_jobs_own_user(tmp_path: Path, token: str) -> None:
                 assert re.search(r": (b''|b\"(ConnectionReset|BrokenPipe))", line), got
             mine = rig[1].run([sys.executable, ATTACKER, "127.0.0.1", port, "job"])
             assert "list: b''" not in mine, mine
+            no_seat(mine)
         assert "belongs to another user" in nodes[1].output()
         finish(nodes, tmp_path)
 

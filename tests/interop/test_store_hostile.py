@@ -312,7 +312,7 @@ def test_more_runs_than_a_host_can_have():
                 assert w.blob()[1] == 5
             r = job("another")
             assert r.returncode and "host to 1024 runs that all go on" in r.stderr, r.stderr
-            assert server.stderr().count("turned a node of run 'another' away") < 5
+            assert server.stderr().count("turned a node of run \"another\" away") < 5
 
             live[0].raw(message(3))
             assert live[0].blob()[1] == 10
@@ -339,7 +339,7 @@ def test_one_address_cannot_take_all_runs():
             w.raw(hello("one more"))
             refused = w.blob()
             assert refused[1] == 8 and b"256 that were begun from one address" in refused
-        assert "turned a node of run 'one more' away" in server.stderr()
+        assert 'turned a node of run "one more" away' in server.stderr()
         with Wire(server, source="127.0.0.9") as w:
             w.raw(hello("one more"))
             assert w.blob()[1] == 5
@@ -411,7 +411,8 @@ def test_ten_thousand_silent_connections():
                 assert s.recv(1) == b""
                 s.close()
             client.ping()
-            assert server.stderr().count("no whole request within 2000 ms") == 10000
+            lines = server.stderr().count("no whole request within 2000 ms")
+            assert 0 < lines < 1000  # the log has a limit, too: 10 in 10 s
             assert server.stop() == 0
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -667,7 +668,6 @@ def test_an_own_worker_may_say_a_word_and_go():
                 assert w.sock.recv(1) == b"\0"
 
 
-def test_nodes_that_never_join_have_a_limit():
 def test_a_token_may_come_by_a_pipe_in_pieces(tmp_path):
     pipe, whole = tmp_path / "pipe", tmp_path / "whole"
     whole.write_text(TOKEN)
@@ -689,6 +689,7 @@ def test_a_token_may_come_by_a_pipe_in_pieces(tmp_path):
     writer.join()
 
 
+def test_nodes_that_never_join_have_a_limit():
     count = 16384
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < count + 200:

@@ -40,7 +40,8 @@ def test_torchrun_with_the_plug_in_and_muster_run_in_one_group(env, tmp_path: Pa
     assert lines == [f"rank {r} sum 3" for r in range(3)]
 
 
-def test_torchrun_with_the_plug_in_has_a_secret(env, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["c10d", "static"])
+def test_torchrun_with_the_plug_in_has_a_secret(env, tmp_path: Path, backend: str) -> None:
     """`token_file` in --rdzv-conf proves it to a group of `muster run`'s; with another token it does not get in."""
     script, token, other = tmp_path / "t.py", tmp_path / "token", tmp_path / "other"
     script.write_text("import torch, torch.distributed as d; d.init_process_group('gloo')\n"
@@ -52,19 +53,21 @@ def test_torchrun_with_the_plug_in_has_a_secret(env, tmp_path: Path) -> None:
         file.chmod(0o600)
     common = ["--nnodes=2", "--nproc-per-node=1", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=job",
               "--local-addr=127.0.0.1"]
+    plug_in, conf = ("muster", "is_host=0") if backend == "c10d" else ("muster-static", "rank=1")
+    rank = ["--node-rank=1"] if backend == "static" else []
 
     def start(*argv: object) -> subprocess.Popen:
         return subprocess.Popen([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 env=dict(env, OMP_NUM_THREADS="1", PYTHON_EXEC=sys.executable))
 
-    ours = start(ROOT / "build/muster", "run", "--rdzv-backend=c10d", f"--token-file={token}", *common, script)
+    ours = start(ROOT / "build/muster", "run", f"--rdzv-backend={backend}", f"--token-file={token}", *common, script)
     nodes = [ours]
     try:
-        wrong = start(BIN / "torchrun", "--rdzv-backend=muster", *common, f"--rdzv-conf=is_host=0,token_file={other}", script)
+        wrong = start(BIN / "torchrun", f"--rdzv-backend={plug_in}", *rank, *common, f"--rdzv-conf={conf},token_file={other}", script)
         nodes.append(wrong)
         said = wrong.communicate(timeout=120)[0]
         assert wrong.returncode and "it holds another secret: all nodes need the same token" in said, said
-        nodes.append(start(BIN / "torchrun", "--rdzv-backend=muster", *common, f"--rdzv-conf=is_host=0,token_file={token}",
+        nodes.append(start(BIN / "torchrun", f"--rdzv-backend={plug_in}", *rank, *common, f"--rdzv-conf={conf},token_file={token}",
                            script))
         out = [n.communicate(timeout=120)[0] for n in (nodes[0], nodes[2])]
         assert [nodes[0].returncode, nodes[2].returncode] == [0, 0], "\n----\n".join(out)

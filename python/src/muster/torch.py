@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import ctypes
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -257,7 +258,12 @@ class MusterRendezvousHandler(RendezvousHandler):
         self._run_id = params.run_id
         self._read_timeout = params.get_as_int("read_timeout", READ_TIMEOUT) or READ_TIMEOUT
         self._backend = params.backend
-        given = _params(params, backend or _backend_of(params))
+        ours = backend or _backend_of(params)
+        # torch's own client can neither speak to etcd nor prove the job's secret, and it
+        # does not know where the keys of a static job are.
+        secret = params.get("token_file") or params.get("munge") or "MUSTER_TOKEN" in os.environ
+        self._torchs_client = ours == "c10d" and not secret
+        given = _params(params, ours)
         try:
             _call(lib.muster_rendezvous_open, given, None, None, byref(self._handle))
         finally:
@@ -308,7 +314,7 @@ class MusterRendezvousHandler(RendezvousHandler):
         """The round's keys, as every other node of the group finds them."""
         name = _lib().muster_store_name(info.store).decode()
         match = re.match(r"tcp://(\[[^]]+\]|[^:\s]+):(\d+)", name)
-        if match is None:  # etcd's: torch has no client of its own for it
+        if match is None or not self._torchs_client:
             try:
                 ours = Store._made(_lib().muster_store_clone, c_void_p(info.store))
             except Error as e:
