@@ -264,8 +264,7 @@ static void read_stats(const struct buf *text, struct store_status *out)
                                   .keys = keys };
 }
 
-/* Whoever may see the store without a proof (its own user, on its machine) need not
- * have one. */
+/* The store itself tells whether it wants a proof. */
 static int find_secret(const struct remote *r, struct auth **out,
                        struct muster_error *err)
 {

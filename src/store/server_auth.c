@@ -65,6 +65,7 @@ struct conn_proof {
     uint8_t from[16];
     bool counted;          /* as unproven, at `from` */
     bool ours;             /* asks like one of ours: it will prove itself */
+    bool looks_on;         /* names no run: not a node, but somebody who looks */
     bool looked;           /* the kernel was asked whose it is ... */
     enum peer_place place; /* ... and said this */
     uid_t uid;
@@ -506,6 +507,7 @@ static int on_open(struct store_server *s, struct conn *c, const struct auth_mes
     if (!c->proof->side)
         return err_nomem(err);
     secret_random(nonce, sizeof nonce);
+    c->proof->looks_on = m->kind == AUTH_OPEN && !auth_names_run(m);
     (void)snprintf(c->proof->name, sizeof c->proof->name, "%.*s",
                    (int)MIN_OF(m->name.n, 63), (const char *)m->name.p);
     if (a->settings.flags & AUTH_MUNGE) {
@@ -543,7 +545,10 @@ static void on_message(struct store_server *s, struct conn *c, struct span bytes
         rc = on_open(s, c, &m, bytes, out, &n, &err);
     else if (rc == 0)
         rc = auth_server_verdict(p->side, &a->settings, &m, out, &n, &err);
-    if (rc == 0 && m.kind == AUTH_ANSWER && hold_addresses(s, c, &m) < 0)
+    /* Who looks on may do so from a machine that he shares with others, and has no
+     * workers there. */
+    if (rc == 0 && m.kind == AUTH_ANSWER && !p->looks_on &&
+        hold_addresses(s, c, &m) < 0)
         rc = err_set(&err, MUSTER_ENOMEM, "out of memory");
     if (n)
         send_message(s, c, out, n);

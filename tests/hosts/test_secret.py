@@ -361,6 +361,41 @@ def test_whoever_has_the_token_may_look(tmp_path: Path, token: str, encrypt: boo
         finish(nodes, tmp_path)
 
 
+PROVES = """
+import hashlib, hmac, os, socket, struct, sys, time
+host, token, run = sys.argv[1], sys.argv[2].encode(), sys.argv[3].encode()
+mac = lambda key, data: hmac.new(key, data, hashlib.sha256).digest()
+blob = lambda b: struct.pack("<Q", len(b)) + b
+say = lambda value: s.sendall(b"\\x0e" + blob(b"/\\x01muster/auth") + blob(value))
+s = socket.create_connection((host, 29400))
+s.sendall(bytes.fromhex("00cef7853c"))
+opens = bytes([1, 1, 0]) + os.urandom(32) + (mac(b"muster auth 1 run", run) if run else bytes(32)) + b"\\4\\0test"
+say(opens)
+read = s.makefile("rb").read
+challenge = read(struct.unpack("<Q", read(8))[0])
+say(bytes([1, 3]) + mac(mac(token, b"muster auth 1 key"), b"muster auth 1 client\\0" + opens + challenge) + b"\\0")
+s.sendall(b"\\x03" + blob(b"/\\x01muster/stats"))
+print(read(struct.unpack("<Q", read(8))[0]), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("run", ["", "job"])
+def test_who_looks_on_has_no_workers(tmp_path: Path, token: str, run: str) -> None:
+    """A node's machine is its workers'; that of somebody who only looks on lets nobody in who is there, too."""
+    with Rig(3) as rig:
+        nodes = [node(h, "node1:29400", tmp_path, token, nnodes="2") for h in rig.hosts[:2]]
+        up(nodes, 2)
+        proven = rig[2].start([sys.executable, "-c", PROVES, rig[0].ip4, TOKEN, run])
+        proven.wait_for("requests")
+        got = rig[2].run([sys.executable, ATTACKER, rig[0].ip4, "29400", "job"])
+        assert ("set: b''" in got) == (run == ""), got
+        no_seat(got)
+        proven.signal(9)
+        proven.wait()
+        finish(nodes, tmp_path)
+
+
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_a_store_of_its_own_has_a_secret(tmp_path: Path, token: str, encrypt: bool) -> None:
     with Rig(3) as rig:

@@ -280,6 +280,11 @@ size_t auth_client_open(struct auth_side *c, const struct auth_settings *s,
     return n;
 }
 
+bool auth_names_run(const struct auth_message *open)
+{
+    return !auth_equal(open->run, no_run, AUTH_PROOF);
+}
+
 int auth_server_check(const struct auth_settings *s, const struct auth_message *open,
                       uint8_t out[AUTH_MESSAGE], size_t *n, struct muster_error *err)
 {
@@ -290,7 +295,7 @@ int auth_server_check(const struct auth_settings *s, const struct auth_message *
     rc = compare_flags(open->flags, s->flags, out, n, err);
     if (rc < 0)
         return rc;
-    if (!s->any_run && !auth_equal(open->run, no_run, AUTH_PROOF) &&
+    if (!s->any_run && auth_names_run(open) &&
         !auth_equal(open->run, s->run, AUTH_PROOF))
         return refuse(out, n, err,
                       "this is another job's store: check --rdzv-id and the endpoint",

@@ -104,6 +104,9 @@ size_t auth_client_open(struct auth_side *c, const struct auth_settings *s,
 int auth_server_check(const struct auth_settings *s, const struct auth_message *open,
                       uint8_t out[AUTH_MESSAGE], size_t *n, struct muster_error *err);
 
+/* Whether an OPEN is a node's: those who only want to look name no run. */
+bool auth_names_run(const struct auth_message *open);
+
 /* The server's answer to OPEN; or MUSTER_EPROTO, or MUSTER_EACCES with the reason, and
  * then out has REFUSED. *n is how much there is to send. credential: made for this
  * OPEN's nonce and the given one, or empty. */
