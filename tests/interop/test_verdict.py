@@ -253,10 +253,11 @@ def test_one_pipe_for_both(tmp_path):
 def test_teed_lines_in_a_traceback(tmp_path):
     """-t 1 >file 2>&1: what is shown of a worker's stdout is no part of its traceback, wherever it lands."""
     script = tmp_path / "t.py"
-    script.write_text("import os, time\nprint('step: 1', flush=True)\n"
+    script.write_text("import os, time\n"
                       "os.write(2, b'Traceback (most recent call last):\\n  File \"a.py\", line 6, in m\\n')\n"
+                      "print('step: 1', flush=True)\n"
                       "by = time.monotonic() + 60\n"
-                      "while b':step: 1' not in open('j.out', 'rb').read() and time.monotonic() < by: time.sleep(0.01)\n"
+                      "while b':step: 1\\n' not in open('j.out', 'rb').read() and time.monotonic() < by: time.sleep(0.01)\n"
                       "os.write(2, b'ValueError: bad data\\n')\nos._exit(1)\n")
     with Job(tmp_path, "j", "--standalone", "--log-dir=logs", "-t=1", script) as job:
         assert job.wait() == 1

@@ -195,7 +195,7 @@ def test_stopped_host(tmp_path):
              "--local-addr=127.0.0.1")
     tail = ("--no-python", "sh", "-c", "echo up; exec sleep 100")
     with Job(tmp_path, "n0", *words, "--rdzv-conf=is_host=1", *tail) as host, \
-            Job(tmp_path, "n1", *words, "--rdzv-conf=is_host=0,join_timeout=6", "--report=r.json", *tail) as other:
+            Job(tmp_path, "n1", *words, "--rdzv-conf=is_host=0,join_timeout=8", "--report=r.json", *tail) as other:
         for job in (host, other):
             job.until(lambda text: text.count("up\n") == 2)
         host.process.terminate()
