@@ -3,6 +3,7 @@
 #include "agent/agent.h"
 #include "agent/core/failure_report.h"
 #include "base/err.h"
+#include "base/escape.h"
 #include "base/mem.h"
 #include "cmd/cmd.h"
 #include "launch/core/completion.h"
@@ -254,6 +255,7 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
         .error_file = error_file,
     };
     struct agent_core_result r;
+    char clean[2 * sizeof r.error.text];
 
     prctl(PR_SET_NAME, "pt_elastic"); /* People find torchrun's agents by this name. */
     const int rc = agent_core_run(&opts, &r, err);
@@ -272,7 +274,11 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
                 (int)getpid(), r.signal);
         break;
     case WHY_FATAL:
-        cmd_error(prog, &r.error);
+        if (r.exit_code == 0) /* A spare that was not needed. */
+            fprintf(stderr, "%s: %s\n", prog,
+                    escape_text(clean, sizeof clean, span_str(r.error.text)));
+        else
+            cmd_error(prog, &r.error);
         fputs(r.verdict ? r.verdict : "", stderr);
         break;
     case WHY_NONE:

@@ -110,6 +110,7 @@ def test_spares_are_seen_by_all(tmp_path):
         (tmp_path / "end").touch()
         for j in jobs:
             assert j.wait() == 0, j.text()
+    assert "without this spare node being needed" in jobs[2].text() and "error" not in jobs[2].text()
 
 
 def test_watch_repeats(job):
