@@ -153,6 +153,11 @@ static int on_join(struct coordinator *h, struct node_session *w,
     if ((repeated(w, number) || w->request) && !outdated(h, w)) {
         if (w->member)
             coordinator_tell_rank(h, fx, w);
+        /* What the others were told since: said before the rank, it means nothing. */
+        if (w->member && h->waiting_told)
+            coordinator_send(
+                fx, w,
+                (struct coord_msg){ .kind = COORD_WAITING, .count = h->waiting_told });
         coordinator_tell_spare(h, fx, w);
         return 0;
     }

@@ -785,6 +785,35 @@ static void a_last_call_that_torchrun_took_back(void **state)
 
 /* Its JOINED was lost with the connection; meanwhile another member has left. Told
  * again it would be alone in a world of one, beside one who was told two. */
+/* The answer to a JOIN was lost, and so was what came after it: that somebody waits. */
+static void an_answer_repeated_while_somebody_waits(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 1, 4);
+    hello_join(&w, 0);
+    pass(&w, 14000);
+    alive(&w, 1);
+    pass(&w, 14000);
+    alive(&w, 1);
+    pass(&w, 2000);
+    assert_int_equal(w.got[0][COORD_JOINED], 1);
+    hello_join(&w, 1);
+    assert_int_equal(w.got[0][COORD_WAITING], 1);
+    gone(&w, 0);
+    w.got[0][COORD_WELCOME] = 0;
+    assert_int_equal(say(&w, 0, hello_of(&w, 0)), 0); /* It knows of no round yet. */
+    w.got[0][COORD_JOINED] = w.got[0][COORD_WAITING] = 0;
+    assert_int_equal(
+        say(&w, 0, (struct coord_msg){ .kind = COORD_JOIN, .count = w.joins[0] }), 0);
+    assert_int_equal(w.fx.count, 2);
+    assert_int_equal(w.fx.items[0].msg.kind, COORD_JOINED);
+    assert_int_equal(w.fx.items[1].msg.kind, COORD_WAITING);
+    assert_int_equal(w.fx.items[1].msg.count, 1);
+    world_fini(&w);
+}
+
 static void an_answer_repeated_too_late(void **state)
 {
     struct world w;
@@ -1105,6 +1134,7 @@ int main(void)
         cmocka_unit_test(our_node_completes_a_round_with_torchrun),
         cmocka_unit_test(a_host_whose_clock_is_set_back),
         cmocka_unit_test(a_last_call_that_torchrun_took_back),
+        cmocka_unit_test(an_answer_repeated_while_somebody_waits),
         cmocka_unit_test(an_answer_repeated_too_late),
         cmocka_unit_test(garbage_from_torchrun_changes_nothing),
         cmocka_unit_test(random_lives),
