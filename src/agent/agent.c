@@ -102,8 +102,8 @@ static void on_joined(void *ctx, int status, const struct rdzv_round *round,
     agent_pump(a);
 }
 
-/* Who has no majority of etcd's cluster forms no world, so it may wait for one. Any
- * other store that is gone takes the job with it. */
+/* A node that is cut off from the majority of etcd's cluster cannot form a world, so it
+ * may wait for the majority. Any other store that is gone takes the job with it. */
 static bool waits_for_majority(const struct agent *a)
 {
     return strcmp(a->config->rdzv.backend, "etcd-v3") == 0 && !a->run_closed &&

@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "process/cgroup.h"
 
-/* Where the kernel puts core files: told only if one is there. */
+/* Where the kernel puts core files; named only if there is one. */
 static void add_core_file(struct buf *out, int pid)
 {
     char pattern[256], path[512], here[1024];
@@ -223,7 +223,7 @@ static void take_error_words(struct agent *a, int64_t i, struct failure_words *f
     buf_fini(&bytes);
 }
 
-/* Whose lines of a shared file these are, nobody can tell. */
+/* Nobody can tell whose lines of a shared file these are. */
 static void label_shared(struct buf *lines)
 {
     struct buf b;

@@ -315,7 +315,7 @@ static void on_moved_on(struct agent_core *g, struct agent_core_fx_list *fx)
         g->why = WHY_MEMBERSHIP;
 }
 
-/* Whether the others go on without us, nobody here can know. So these workers end, and
+/* We cannot know whether the others go on without us. So these workers end, and
  * what they did does not count; whoever has the majority takes us back. */
 static void on_cut_off(struct agent_core *g, struct now now,
                        struct agent_core_fx_list *fx)
