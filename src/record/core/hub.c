@@ -48,6 +48,7 @@ struct hub_node {
     bool reported;               /* its workers of `round` have exited, */
     bool clean;                  /* and all exited with 0 by themselves */
     bool own_budget;
+    bool judged; /* with a budget of its own: since it began its attempt */
     char *codes; /* owned; as REPORTED had them */
 };
 
@@ -497,7 +498,7 @@ static void on_ranks(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     n->round = m->round;
     n->first = m->rank;
     n->count = m->count;
-    n->reported = n->clean = false;
+    n->reported = n->clean = n->judged = false;
     n->own_budget = m->flags & JOB_OWN_BUDGET;
     mem_free(n->codes);
     n->codes = NULL;
@@ -656,6 +657,9 @@ static void judge(struct hub *h, struct hub_fx *fx)
         h->end.due_us = h->now.mono_us + HUB_JUDGE_US / 4;
         return;
     }
+    for (size_t i = 0; i < h->count; i++)
+        if (h->nodes[i]->number == h->end.node)
+            h->nodes[i]->judged = true;
     h->end.on = false;
     h->end.due_us = MONO_NEVER;
     judge_list_fini(&h->end.failures);
@@ -732,6 +736,10 @@ static void on_failed(struct hub *h, struct hub_fx *fx, const struct hub_node *n
         judge(h, fx);
     if (h->end.on && h->end.round != f->round)
         return; /* There was no memory for the verdict: one thing after the other. */
+    /* A node tells of a worker as soon as it has failed, and again, with its last
+     * words, when the others have ended: it may have been judged between the two. */
+    if (!h->end.on && own_budget && n->judged)
+        return;
     if (!h->end.on && !own_budget &&
         (f->round < h->round.number || (h->round.over && f->round == h->round.number)))
         return; /* The verdict on that round stands, or the job went on without it. */

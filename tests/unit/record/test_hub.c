@@ -749,6 +749,35 @@ static void test_judges_when_there_is_memory(void **state)
     assert_true(asked > 3);
 }
 
+/* With a budget of its own: the failure is judged after two seconds, since another
+ * worker takes longer to end, and told again after that. It is one restart, not two. */
+static void test_own_budget_told_again(void **state)
+{
+    struct play p;
+    struct record_entry f;
+
+    (void)state;
+    begin(&p, 1, 1);
+    ranks(&p, 1, 0, 1, JOB_OWN_BUDGET);
+    f = failure(&p, 1, 0, 0, 1000, "ValueError: x");
+    f.total = 1;
+    publish(&p, 1, f);
+    wait_us(&p, HUB_JUDGE_US + 1);
+    assert_int_equal(count_of(&p, RECORD_RESTART), 1);
+    f.count = 1;
+    publish(&p, 1, f);
+    reported(&p, 1, 0, 1, 1, "0 1 1\n1 1 -15\n");
+    wait_us(&p, HUB_JUDGE_US + 1);
+    assert_int_equal(count_of(&p, RECORD_VERDICT), 0);
+    assert_int_equal(count_of(&p, RECORD_RESTART), 1);
+    f.pid++; /* the next attempt */
+    ranks(&p, 1, 0, 1, JOB_OWN_BUDGET);
+    publish(&p, 1, f);
+    wait_us(&p, HUB_JUDGE_US + 1);
+    assert_int_equal(count_of(&p, RECORD_VERDICT), 1);
+    end(&p);
+}
+
 static void test_published_twice(void **state)
 {
     struct play p;
@@ -833,6 +862,7 @@ int main(void)
         cmocka_unit_test(test_takes_over),
         cmocka_unit_test(test_a_number_beyond_all),
         cmocka_unit_test(test_judges_when_there_is_memory),
+        cmocka_unit_test(test_own_budget_told_again),
         cmocka_unit_test(test_published_twice),
         cmocka_unit_test(test_observer),
         cmocka_unit_test(test_messages),
