@@ -82,9 +82,10 @@ static struct cost look(struct run *r)
     };
 }
 
+/* A store with a secret tells its counts to those who prove that they hold it. */
 static void look_first(struct run *r)
 {
-    r->has_stats = true;
+    r->has_stats = !getenv("MUSTER_TOKEN");
     (void)look(r);
     r->looking = look(r);
 }
