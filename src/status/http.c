@@ -26,6 +26,7 @@
 #define IDLE_S          15u         /* without a byte */
 #define REQUEST_MS      20000u      /* to send a whole request, byte by byte or not */
 #define LOOK_MS         2000u       /* between two looks for those that do not */
+#define LAST_TURNS      64          /* of the server, for the last news */
 #define NEWS_MS         1000u       /* between two news when nothing happened */
 #define NEWS_LEAST_MS   100u        /* between any two */
 #define KEPT_MS         1u          /* for each node: so long a status.json is kept */
@@ -861,16 +862,33 @@ static void http_on_closed(void *ctx)
     mem_free(h);
 }
 
+static bool has_sent_all(const struct status_http *h)
+{
+    for (const struct request *r = h->requests; r; r = r->next)
+        if (r->viewer && !r->suspended)
+            return false;
+    return true;
+}
+
+/* As far as it goes without waiting. A viewer whose connection is full is left behind.
+ */
+static void send_on(struct status_http *h)
+{
+    for (int i = 0; i < LAST_TURNS && !has_sent_all(h); i++)
+        run(h);
+}
+
 void status_http_close(struct status_http *h)
 {
     if (!h)
         return;
     status_on_change(h->status, NULL, NULL);
     status_forget(h->status, h);
-    if (h->viewers) { /* Viewers see how the job ended before the page is gone. */
-        tell_all(h);
-        run(h);
-    }
+    /* Viewers see how the job ended before the page is gone: first the rest of the
+     * news before. */
+    send_on(h);
+    tell_all(h);
+    send_on(h);
     (void)uv_poll_stop(&h->poll);
     h->running =
         true; /* Callbacks during the shutdown must not run the daemon again. */

@@ -21,6 +21,13 @@ def our_server():
         yield s
 
 
+@pytest.fixture
+def new_server():
+    """For a look at the log, which has ten lines in ten seconds at the most."""
+    with ours() as s:
+        yield s
+
+
 @pytest.fixture(scope="module")
 def torch_server():
     pytest.importorskip("torch")
@@ -67,10 +74,10 @@ def test_handshake_byte_by_byte(our_server):
 
 
 @pytest.mark.parametrize("hello", [b"\x00\xce\xf7\x85\x3d", b"\x00\x3c\x85\xf7\xce"])
-def test_wrong_magic_closes(our_server, hello):
-    with Wire(our_server, hello) as c:
+def test_wrong_magic_closes(new_server, hello):
+    with Wire(new_server, hello) as c:
         assert c.closed()
-    our_server.wait_for_log("wrong magic")
+    new_server.wait_for_log("wrong magic")
 
 
 def test_second_validate_closes(server):
@@ -88,13 +95,13 @@ def test_unknown_opcode_closes(server, op):
         assert c.closed()
 
 
-def test_a_line_in_the_log_names_peer_offset_and_reason(our_server):
-    with Wire(our_server) as c:
+def test_a_line_in_the_log_names_peer_offset_and_reason(new_server):
+    with Wire(new_server) as c:
         c.ping()
         host, port = c.sock.getsockname()
         c.raw(b"\xee")
         assert c.closed()
-        log = our_server.wait_for_log(f"{host}:{port}")
+        log = new_server.wait_for_log(f"{host}:{port}")
     line = [x for x in log.splitlines() if f"{host}:{port}" in x]
     assert len(line) == 1 and "at byte 10: unknown opcode 0xee" in line[0]
 
@@ -633,12 +640,12 @@ def test_wait_for_a_change(our_server, key):
 
 @pytest.mark.parametrize("op, rest", [(SET, ["v"]), (ADD, [1]), (APPEND, ["v"]), (DELETE, []),
                                       (CAS, ["", "v"]), (PUSH, ["v"]), (BARRIER, [1])])
-def test_reserved_keys_cannot_be_written(our_server, op, rest):
-    with Wire(our_server) as c:
+def test_reserved_keys_cannot_be_written(new_server, op, rest):
+    with Wire(new_server) as c:
         c.ping()
         c.send(op, "/\x01muster/caps", *rest)
         assert c.closed()
-    our_server.wait_for_log("the key is reserved")
+    new_server.wait_for_log("the key is reserved")
 
 
 def test_torch_does_not_know_the_reserved_key(torch_server):

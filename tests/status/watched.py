@@ -53,7 +53,7 @@ def until(holds, what="it", patience=60):
 
 def muster(*words, check=True, env=None) -> subprocess.CompletedProcess:
     done = subprocess.run([str(MUSTER), *map(str, words)], capture_output=True, text=True, timeout=60,
-                          env={**os.environ, **(env or {})})
+                          env={**os.environ, "COLUMNS": "200", **(env or {})})
     assert not check or done.returncode == 0, done.stderr
     return done
 

@@ -495,7 +495,7 @@ def test_whoever_is_killed_nothing_is_left(tmp_path, phase):
 
 def test_nothing_grows(tmp_path):
     """Restart after restart: descriptors and memory of server, guard and agent."""
-    (tmp_path / "w.py").write_text("import sys, os; print('AT', os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True)\n"
+    (tmp_path / "w.py").write_text("import sys, os; os.write(1, b'AT %s\\n' % os.environb[b'TORCHELASTIC_RESTART_COUNT'])\n"
                                    "sys.exit(int(os.environ['TORCHELASTIC_RESTART_COUNT']) < 150)\n")
 
     def sizes(pids):
