@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What --warm is worth: ours warm and torchrun side by side in one run, with real DDP on gloo.
 
-    bench/bench_warm.py [--times N] [--only ROW,...] [--kinds torchrun,cold,warm,auto] [--patience S]
+    bench/bench_warm.py [--times N] [--only ROW,...] [--kinds warm,torchrun,cold,auto] [--patience S]
 
 Each figure is the median of N trials (5). torchrun runs with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which gloo
 finds keys of the last attempt in the shared store and a restart may never end. Where it does not come back all the same
@@ -340,16 +340,18 @@ def one_row(word: str, kinds: list[str], o, record) -> str:
         with tempfile.TemporaryDirectory() as name:
             values = measure(kind, Path(name), o)
         got[kind], text = figure(values, unit, o.patience)
-        shown.append(text)
+        shown.append(f"{kind} {text}" if kind == "torchrun" else text)
         record.write(json.dumps({"row": word, "kind": kind, "unit": unit, "goal": goal, "load": os.getloadavg()[0],
                                  "values": [v if v == v else None for v in values], "time": time.time()}) + "\n")
         record.flush()
     if o.imports:
         o.notes.append(f"{word}: one import alone {statistics.median(o.imports):.3f} s (of {len(o.imports)})")
         goal += f" = {statistics.median(o.imports) + (0.5 if word == 'first2' else 1):.3f}"
-    warm = got.get("warm")
-    yes = "-" if warm is None or not goal else "yes" if reached(warm, got.get("torchrun"), o) else "NO"
-    return (f"| {title:42} |" + "".join(f" {t:>10} |" for t in shown) +
+    warm, theirs = got.get("warm"), got.get("torchrun")
+    if warm and theirs and theirs != float("inf"):
+        shown[kinds.index("torchrun")] += f" ({theirs / warm:.0f}x)"
+    yes = "-" if warm is None or not goal else "yes" if reached(warm, theirs, o) else "NO"
+    return (f"| {title:42} |" + "".join(f" {t:>24} |" for t in shown) +
             f" {goal:20} | {yes:7} |  load {os.getloadavg()[0]:.1f}, {time.time() - began:.0f} s")
 
 
@@ -357,7 +359,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--only", default=",".join(r for r in ROWS if r != "slow" or os.getuid() == 0))
-    parser.add_argument("--kinds", default="torchrun,warm")
+    parser.add_argument("--kinds", default="warm,torchrun")
     parser.add_argument("--patience", type=float, default=60)
     o = parser.parse_args()
     o.notes, o.imports = [], []
@@ -365,7 +367,7 @@ def main() -> int:
     record_path = ROOT / "build/bench/warm.jsonl"
     record_path.parent.mkdir(parents=True, exist_ok=True)
     print(f"medians of {o.times} on {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start\n")
-    print(f"| {'':42} |" + "".join(f" {k:>10} |" for k in kinds) + f" {'goal':20} | reached |\n| --- |" +
+    print(f"| {'':42} |" + "".join(f" {k:>24} |" for k in kinds) + f" {'goal':20} | reached |\n| --- |" +
           " ---: |" * len(kinds) + " --- | --- |", flush=True)
     with record_path.open("a") as record:
         for word in o.only.split(","):

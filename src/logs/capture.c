@@ -22,16 +22,25 @@
 #define FLOOD (48 << 10) /* bytes at once of which only the last are looked at */
 #define ROOM  (1 << 20)
 #define READS 4 /* of one worker, then the others have their turn */
+/* A flood of short lines would wake us for each of them. After so many looks in one
+ * millisecond that found little, we let what comes gather for REST_MS. */
+#define LOOKS   8
+#define LITTLE  (16u << 10)
+#define REST_MS 2u
 
 struct stream {
     struct captures *all;
     uv_poll_t poll;
-    int fd;        /* our end; open for as long as the handle is, see stream_end */
-    bool ended;    /* nobody has the other end any more */
-    bool terminal; /* a pty's master */
-    bool both;     /* stdout, too */
-    bool paused;   /* the console is slow */
-    bool grown;    /* the pipe has the room for a flood */
+    int fd;         /* our end; open for as long as the handle is, see stream_end */
+    bool ended;     /* nobody has the other end any more */
+    bool terminal;  /* a pty's master */
+    bool both;      /* stdout, too */
+    bool paused;    /* the console is slow */
+    bool grown;     /* the pipe has the room for a flood */
+    bool rests;     /* until the timer */
+    unsigned looks; /* in the millisecond looked_ms that found little */
+    uint64_t looked_ms;
+    size_t taken;  /* by this look */
     uint8_t *tail; /* owned; a ring of LAST_WORDS_BYTES, from the first byte on */
     size_t at, kept;
     int64_t traceback_us;
@@ -52,6 +61,7 @@ struct captures {
     bool one;                    /* 1 and 2 are the same terminal, pipe or socket */
     uint8_t *chunk;              /* owned; what is read lands here first */
     uint8_t *flat;               /* owned; a ring laid out straight */
+    uv_timer_t rest;
     uv_signal_t winch;
     bool watches_size;
     struct defer defer;
@@ -161,8 +171,10 @@ static ssize_t pass_on(struct stream *s)
         console_want(&c->console);
         c->stuck = !c->console.broken;
     }
-    if (n > 0 && flood)
+    if (n > 0 && flood) {
+        s->taken += (size_t)n;
         s->at = s->kept = 0; /* What was remembered is not the end any more. */
+    }
     return n > 0 && !flood ? n : 0;
 }
 
@@ -188,6 +200,7 @@ static bool stream_read(struct stream *s)
         stream_end(s);
         return false;
     }
+    s->taken += (size_t)n;
     remember(s, span_of(c->chunk, (size_t)n));
     if (shown < 0)
         show(c, span_of(c->chunk, (size_t)n));
@@ -202,17 +215,55 @@ static void read_on(struct stream *s)
         ;
 }
 
+/* Whether we look too often at what comes in small pieces. Only where the pipe has room
+ * for what will gather: nobody shall wait because we rest. */
+static bool may_rest(struct stream *s)
+{
+    const uint64_t now = uv_now(s->all->loop);
+
+    if (s->looked_ms != now || s->taken >= LITTLE)
+        s->looks = 0;
+    s->looked_ms = now;
+    if (s->terminal || ++s->looks < LOOKS)
+        return false;
+    grow(s->fd, &s->grown);
+    return fcntl(s->fd, F_GETPIPE_SZ) >= ROOM;
+}
+
+static void on_stream(uv_poll_t *poll, int status, int events);
+
+static void on_rested(uv_timer_t *timer)
+{
+    struct captures *c = timer->data;
+
+    for (size_t i = 0; i < c->count; i++) {
+        struct stream *s = c->streams[i];
+
+        if (!s || !s->rests)
+            continue;
+        s->rests = false;
+        if (!s->ended)
+            (void)uv_poll_start(&s->poll, UV_READABLE, on_stream);
+    }
+}
+
 static void on_stream(uv_poll_t *poll, int status, int events)
 {
     struct stream *s = poll->data;
+    struct captures *c = s->all;
 
     (void)status;
     (void)events;
+    s->taken = 0;
     read_on(s);
-    if (!s->ended && blocked(s->all)) {
-        s->paused = true;
+    if (s->ended)
+        return;
+    s->paused = blocked(c);
+    s->rests = !s->paused && may_rest(s);
+    if (s->paused || s->rests)
         (void)uv_poll_stop(poll);
-    }
+    if (s->rests && !uv_is_active((uv_handle_t *)&c->rest))
+        (void)uv_timer_start(&c->rest, on_rested, REST_MS, 0);
 }
 
 /* ---- the console ---- */
@@ -359,8 +410,9 @@ int captures_open(uv_loop_t *loop, size_t workers, struct captures **out,
     c->count = workers;
     defer_init(&c->defer, loop, on_deferred, c);
     (void)uv_signal_init(loop, &c->winch);
-    c->winch.data = c;
-    c->handles = 2;
+    (void)uv_timer_init(loop, &c->rest);
+    c->winch.data = c->rest.data = c;
+    c->handles = 3;
     look_at_console(c);
     *out = c;
     return 0;
@@ -461,7 +513,7 @@ static void on_console_closed(uv_handle_t *h)
     handle_gone(CONTAINER_OF(h->data, struct captures, console));
 }
 
-static void on_winch_closed(uv_handle_t *h)
+static void on_handle_closed(uv_handle_t *h)
 {
     handle_gone(h->data);
 }
@@ -495,6 +547,7 @@ void captures_close(struct captures *c)
         if (!console_close(&c->console, on_console_closed))
             c->handles--;
     }
-    uv_close((uv_handle_t *)&c->winch, on_winch_closed);
+    uv_close((uv_handle_t *)&c->winch, on_handle_closed);
+    uv_close((uv_handle_t *)&c->rest, on_handle_closed);
     uv_close((uv_handle_t *)&c->defer.idle, on_defer_closed);
 }
