@@ -2,8 +2,10 @@
  * what a failing allocation costs, and NULL in every place of the public functions. */
 #include "testing.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -56,26 +58,62 @@ static void handlers_are_as_they_were(void **state)
     }
 }
 
+#define LAUNCHES 3
+
+static char there[] =
+    "/tmp/muster-launches-XXXXXX"; /* a file for each worker that runs */
+
 static void *launch_on_a_thread(void *rc)
 {
     struct muster_error err;
+    char command[256];
 
-    *(int *)rc = launch("sleep 0.$((RANK + 1))", &err);
+    snprintf(command, sizeof command,
+             "mktemp -p %s; until [ $(ls %s | wc -l) = %d ]; do sleep 0.02; done; "
+             "sleep 0.$((RANK + 1))",
+             there, there, 2 * LAUNCHES);
+    *(int *)rc = launch(command, &err);
     return NULL;
 }
 
-/* The first to begin may be the first to end. */
+static size_t count_workers(void)
+{
+    DIR *d = opendir(there);
+    size_t n = 0;
+
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+static void remove_workers(void)
+{
+    char command[64];
+
+    snprintf(command, sizeof command, "rm -r %s", there);
+    assert_int_equal(system(command), 0);
+}
+
+/* All of them run at once; the first to begin may be the first to end. Each begins when
+ * the ones before wait for their workers: ASan's allocator does not survive a fork()
+ * while another thread allocates. */
 static void overlapping_launches_leave_nothing(void **state)
 {
     struct sigaction own = { .sa_handler = own_handler }, now;
-    pthread_t threads[3];
-    int rcs[3], subreaper = -1;
+    pthread_t threads[LAUNCHES];
+    int rcs[LAUNCHES], subreaper = -1;
 
     (void)state;
+    assert_non_null(mkdtemp(there));
     assert_int_equal(sigaction(SIGPIPE, &own, NULL), 0);
-    for (size_t i = 0; i < ARRAY_LEN(threads); i++)
+    for (size_t i = 0; i < ARRAY_LEN(threads); i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, launch_on_a_thread, &rcs[i]),
                          0);
+        while (count_workers() < 2 * (i + 1))
+            usleep(20000);
+    }
     for (size_t i = 0; i < ARRAY_LEN(threads); i++) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);
         assert_int_equal(rcs[i], 0);
@@ -85,6 +123,7 @@ static void overlapping_launches_leave_nothing(void **state)
     assert_int_equal(prctl(PR_GET_CHILD_SUBREAPER, &subreaper), 0);
     assert_int_equal(subreaper, 0);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* No child is left either. */
+    remove_workers();
     assert_true(signal(SIGPIPE, SIG_DFL) != SIG_ERR);
 }
 
