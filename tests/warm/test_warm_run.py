@@ -194,7 +194,7 @@ LEFT = {
 def test_a_module_that_leaves_something_is_left_out(tmp_path, case):
     source, what = LEFT[case]
     (tmp_path / "bad.py").write_text(source)
-    (tmp_path / "w.py").write_text("import sys; print('RAN', 'bad' in sys.modules, 'json' in sys.modules, flush=True)\n")
+    (tmp_path / "w.py").write_text("import os, sys; os.write(1, b'RAN %r %r\\n' % ('bad' in sys.modules, 'json' in sys.modules))\n")
     code, text = run(tmp_path, "--nproc-per-node=2", "--warm=json,bad", "w.py")
     assert code == 0 and text.count("RAN False True") == 2, text
     assert re.search(f"importing bad leaves .*{what} behind", text), text
@@ -250,7 +250,7 @@ def test_an_interpreter_that_ignores_pythonpath_never_runs_the_script(tmp_path):
     wrapper = tmp_path / "python"
     wrapper.write_text(f"#!/bin/sh\nexec {VENV}/python -I \"$@\"\n")
     wrapper.chmod(0o755)
-    (tmp_path / "w.py").write_text("import os; print('RAN', os.environ['RANK'], flush=True)\n")
+    (tmp_path / "w.py").write_text("import os; os.write(1, b'RAN %s\\n' % os.environb[b'RANK'])\n")
     code, text = run(tmp_path, "--nproc-per-node=2", "--warm=json", "w.py", env={"PYTHON_EXEC": str(wrapper)})
     assert code == 0 and text.count("RAN") == 2 and "does not run what PYTHONPATH offers" in text, text
 
