@@ -18,7 +18,7 @@ struct crew;
 struct node {
     struct crew *crew;
     struct member_driver *member;
-    bool lost_told;
+    bool lost_notified;
 };
 
 struct crew {
@@ -69,8 +69,8 @@ static void on_told(void *ctx, const struct rdzv_effect *told)
         fprintf(stderr, "muster-bench: a node was refused: %s\n", told->text);
         report(c, (struct rdzv_report){ .kind = REPORT_FAILED });
     } else if (told->kind == RDZV_FX_NEWS && told->news == RDZV_NEWS_LOST &&
-               !n->lost_told) {
-        n->lost_told = true;
+               !n->lost_notified) {
+        n->lost_notified = true;
         report(c, (struct rdzv_report){ .kind = REPORT_LOST });
     }
 }

@@ -220,12 +220,12 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
         record_phase(a, "ASSIGN_WORKER_RANKS");
         agent_phase(a, PHASE_START);
         a->assigned = true;
-        agent_say_round(a);
+        agent_log_round(a);
         agent_start_workers(a, fx->attempt);
         break;
     case AGENT_FX_SIGNAL:
         agent_phase(a, PHASE_STOP);
-        agent_say(a, fx);
+        agent_log(a, fx);
         a->workers[fx->worker].signalled = true;
         guard_signal(a->guard, (uint32_t)fx->worker, fx->sig);
         break;
@@ -266,16 +266,16 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
     case AGENT_FX_LOG_FAILED:
         if (fx->final)
             agent_find_name(a);
-        agent_say(a, fx);
+        agent_log(a, fx);
         break;
     case AGENT_FX_LOG_SUCCEEDED:
         agent_job_report(a);
-        agent_say(a, fx);
+        agent_log(a, fx);
         break;
     case AGENT_FX_LOG_TERMINATED:
     case AGENT_FX_LOG_BARRIER:
     case AGENT_FX_LOG_NO_BARRIER:
-        agent_say(a, fx);
+        agent_log(a, fx);
         break;
     }
 }
@@ -343,7 +343,7 @@ static void agent_end(struct agent *a, const struct agent_core_fx *fx)
     if (a->opts.story)
         agent_job_story(a);
     agent_write_report(a);
-    agent_tell_parent(a, fx->why);
+    agent_notify_parent(a, fx->why);
     agent_events_end(a, fx->why);
     agent_measure_end(a, fx->why);
     uv_stop(&a->loop);
@@ -591,7 +591,7 @@ __attribute__((noinline)) static int run_guarded(const struct agent_core_opts *o
         agent_status_open(&a);
         agent_stacks_open(&a);
         agent_hang_open(&a);
-        agent_say_config(&a);
+        agent_log_config(&a);
         if (a.events.fd >= 0)
             agent_find_name(&a);
         agent_begin(&a);

@@ -99,7 +99,7 @@ struct agent {
         enum waiting_for what;
         uint64_t since_ms, by_ms;
         struct roll_caller *look; /* owned; once somebody is to be told */
-        bool told;
+        bool logged;
     } wait;
     bool run_closed; /* by another node */
 
@@ -130,7 +130,7 @@ struct agent {
         struct channel *channel;
         bool synced;       /* with what the others have told before this round */
         bool assigned;     /* ranks are known */
-        bool told_ranks;   /* to the coordinator: this round counts from now on */
+        bool ranks_sent;   /* to the coordinator: this round counts from now on */
         bool own_budget;   /* restarts are counted on this node alone */
         bool closes;       /* the run, once we have said goodbye */
         bool cut_off;      /* from whoever serves the store */
@@ -194,7 +194,7 @@ const char *agent_signal_name(int sig);
 /* failures.c */
 void agent_failed(struct agent *a);  /* collects the failures, says which came first */
 char *agent_report(struct agent *a); /* owned by the caller; NULL if there is none */
-void agent_tell_parent(struct agent *a, enum agent_core_why why);
+void agent_notify_parent(struct agent *a, enum agent_core_why why);
 void agent_forget_failures(struct agent *a);
 int agent_read_error_file(const char *path, struct buf *out, struct muster_error *err);
 
@@ -292,10 +292,10 @@ int agent_watch_on(struct agent *a, struct muster_error *err);
 void agent_watch_off(struct agent *a);
 
 /* messages.c */
-void agent_say_config(struct agent *a);
-void agent_say_round(struct agent *a);
+void agent_log_config(struct agent *a);
+void agent_log_round(struct agent *a);
 
 /* messages.c */
-void agent_say(struct agent *a, const struct agent_core_fx *fx);
+void agent_log(struct agent *a, const struct agent_core_fx *fx);
 
 #endif

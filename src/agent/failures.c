@@ -181,7 +181,7 @@ static int64_t log_oom(struct agent *a)
 }
 
 /* The line about the restart has said what became of it. */
-static bool told_with_restart(const struct agent *a, const struct failure *f)
+static bool logged_with_restart(const struct agent *a, const struct failure *f)
 {
     struct record_entry e;
 
@@ -195,7 +195,7 @@ static void log_cause(struct agent *a, const struct failure *f, int64_t oom_kill
 {
     struct buf b;
 
-    if (told_with_restart(a, f))
+    if (logged_with_restart(a, f))
         return;
     if (f->local_rank >= 0 && f->local_rank < a->config->nproc &&
         a->workers[f->local_rank].signalled && f->code == -a->core.stop_sig)
@@ -365,7 +365,7 @@ static void write_own(struct agent *a, const char *message)
     buf_fini(&b);
 }
 
-void agent_tell_parent(struct agent *a, enum agent_core_why why)
+void agent_notify_parent(struct agent *a, enum agent_core_why why)
 {
     char text[96];
 

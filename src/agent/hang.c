@@ -38,7 +38,7 @@ static int create_file(struct agent *a, char *path, size_t size)
 }
 
 /* Everything that was seen: what is told elsewhere, and each rank in full. */
-static bool write_file(struct agent *a, const char *told,
+static bool write_file(struct agent *a, const char *text,
                        const struct stack_sample *sample,
                        const struct stack_findings *f, char *path, size_t size)
 {
@@ -48,7 +48,7 @@ static bool write_file(struct agent *a, const char *told,
     if (fd < 0)
         return false;
     buf_init(&b, SIZE_MAX);
-    buf_printf(&b, "%s\n", told);
+    buf_printf(&b, "%s\n", text);
     (void)stack_findings_print(&b, f, sample);
     for (size_t i = 0; i < sample->count; i++) {
         buf_u8(&b, '\n');
@@ -146,19 +146,19 @@ static void on_hang(void *ctx, const struct hang_report *r)
 {
     struct agent *a = ctx;
     char path[4400];
-    struct buf told, last;
+    struct buf text, last;
 
-    buf_init(&told, RECORD_BODY_MAX);
+    buf_init(&text, RECORD_BODY_MAX);
     buf_init(&last, RECORD_TEXT_MAX);
-    buf_append_str(&told, "no rank has made progress for ");
-    (void)hang_time_print(&told, r->silent_ms);
-    buf_append_str(&told, ":\n");
-    (void)stack_findings_report(&told, r->findings, "  ");
+    buf_append_str(&text, "no rank has made progress for ");
+    (void)hang_time_print(&text, r->silent_ms);
+    buf_append_str(&text, ":\n");
+    (void)stack_findings_report(&text, r->findings, "  ");
     for (size_t i = 0; i < r->sample->note_count; i++)
-        buf_printf(&told, "  (%s)\n", r->sample->notes[i]);
+        buf_printf(&text, "  (%s)\n", r->sample->notes[i]);
     (void)stack_findings_verdict(&last, r->findings);
     const struct stack_rank *suspect = first_suspect(r->findings);
-    const char *all = text_of(&told), *verdict = text_of(&last);
+    const char *all = text_of(&text), *verdict = text_of(&last);
     struct buf line;
     buf_init(&line, 8192);
     buf_printf(&line, "%s%s. ", all, verdict);
@@ -178,7 +178,7 @@ static void on_hang(void *ctx, const struct hang_report *r)
     act(a, text_of(&failed), suspect);
     buf_fini(&failed);
     buf_fini(&line);
-    buf_fini(&told);
+    buf_fini(&text);
     buf_fini(&last);
 }
 

@@ -87,7 +87,7 @@ static void on_host(void *ctx, bool there, int64_t round, int64_t rank)
 
 /* All nodes have started their workers after a restart; said once. Nodes of a static
  * rendezvous restart each for itself. */
-static void say_back(struct agent *a, const struct record_entry *e)
+static void log_node_back(struct agent *a, const struct record_entry *e)
 {
     struct record_entry round;
 
@@ -105,17 +105,17 @@ static void say_back(struct agent *a, const struct record_entry *e)
     a->job.failed_us = 0;
 }
 
-static void agent_say_restart(struct agent *a, const struct record_entry *e);
+static void agent_log_restart(struct agent *a, const struct record_entry *e);
 
 static void on_entry(void *ctx, const struct record_entry *e)
 {
     struct agent *a = ctx;
-    const bool ours = a->job.told_ranks && e->round == agent_job_round(a);
+    const bool ours = a->job.ranks_sent && e->round == agent_job_round(a);
     const bool finish = a->config->on_failure_finish;
 
     agent_status_news(a);
     if (e->kind == RECORD_RESTART) {
-        agent_say_restart(a, e);
+        agent_log_restart(a, e);
         agent_write_report(a);
     }
     if (e->kind == RECORD_NOTE && a->hang)
@@ -145,7 +145,7 @@ static void on_entry(void *ctx, const struct record_entry *e)
             agent_post(a, AGENT_EV_VERDICT, 0, 0);
         break;
     case RECORD_PHASES:
-        say_back(a, e);
+        log_node_back(a, e);
         break;
     case RECORD_NONE:
     case RECORD_NODES:
@@ -202,7 +202,7 @@ static void begin(struct agent *a)
     a->job.assigned = false;
     a->job.own_budget =
         is_static(a) || (ops->torch_nodes && ops->torch_nodes(a->handler) > 0);
-    a->job.told_ranks = true;
+    a->job.ranks_sent = true;
     channel_ranks(a->job.channel, agent_job_round(a), a->range.base_rank,
                   a->config->nproc, a->round.world_size, a->job.own_budget);
     agent_post(a, AGENT_EV_ASSIGNED, restarts, !a->job.own_budget);
@@ -228,7 +228,7 @@ void agent_job_joined(struct agent *a)
     const char *host;
     uint16_t port;
 
-    a->job.synced = a->job.assigned = a->job.told_ranks = false;
+    a->job.synced = a->job.assigned = a->job.ranks_sent = false;
     if (a->round.rank == 0 && a->round.master_addr) /* That is us. */
         channel_set_addr(a->job.channel, a->round.master_addr);
     if (ops->store_at && ops->store_at(a->handler, &host, &port, &local, &alone) &&
@@ -262,7 +262,7 @@ void agent_job_assigned(struct agent *a)
         begin(a);
 }
 
-static void agent_say_restart(struct agent *a, const struct record_entry *e)
+static void agent_log_restart(struct agent *a, const struct record_entry *e)
 {
     struct buf b;
 
@@ -340,7 +340,7 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
     a->job.leave = leave;
     if (a->core.why == WHY_SIGNAL)
         (void)channel_publish(a->job.channel, &e);
-    if (a->core.why == WHY_FATAL && a->job.told_ranks && !a->job.cut_off &&
+    if (a->core.why == WHY_FATAL && a->job.ranks_sent && !a->job.cut_off &&
         (a->fatal.code == MUSTER_ETIMEDOUT || a->fatal.code == MUSTER_ECLOSED)) {
         e.kind = RECORD_VERDICT; /* No round came: the coordinator may know why. */
         e.cause = CAUSE_RENDEZVOUS;
@@ -576,7 +576,7 @@ void agent_job_conclude(struct agent *a, enum agent_core_why why)
     bool ours = false;
 
     if ((why != WHY_FAILURE && why != WHY_FATAL) || a->fatal.code == MUSTER_EGRACEFUL ||
-        !a->job.told_ranks ||
+        !a->job.ranks_sent ||
         record_find(channel_record(a->job.channel), RECORD_VERDICT, -1, &there))
         return;
     buf_init(&text, RECORD_TEXT_MAX);
@@ -637,7 +637,7 @@ void agent_job_exited(struct agent *a, int64_t i)
 {
     const struct agent_worker *w = &a->workers[i];
 
-    if (w->code != 0 && !w->signalled && a->job.told_ranks &&
+    if (w->code != 0 && !w->signalled && a->job.ranks_sent &&
         a->core.phase == AGENT_RUNNING)
         publish(a, i);
 }
@@ -658,7 +658,7 @@ void agent_job_report(struct agent *a)
     int64_t failed = 0, stopped = 0;
     struct buf codes;
 
-    if (!a->job.told_ranks)
+    if (!a->job.ranks_sent)
         return;
     for (int64_t i = 0; i < a->config->nproc; i++) {
         const struct agent_worker *w = &a->workers[i];

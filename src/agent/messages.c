@@ -34,7 +34,7 @@ static const char *text_of(const struct buf *b)
     return buf_len(b) ? (const char *)buf_data(b) : "";
 }
 
-void agent_say_config(struct agent *a)
+void agent_log_config(struct agent *a)
 {
     const struct launch_config *c = a->config;
     struct buf options, out, err;
@@ -85,7 +85,7 @@ static void put_numbers(struct buf *b, const char *name, int64_t first, int64_t 
     buf_u8(b, ']');
 }
 
-void agent_say_round(struct agent *a)
+void agent_log_round(struct agent *a)
 {
     const int64_t n = a->config->nproc;
     const struct rank_range *r = &a->range;
@@ -118,7 +118,7 @@ static const struct agent_worker *worker_of(const struct agent *a,
     return &a->workers[fx->worker];
 }
 
-void agent_say(struct agent *a, const struct agent_core_fx *fx)
+void agent_log(struct agent *a, const struct agent_core_fx *fx)
 {
     const struct log *n = a->opts.log;
 

@@ -38,7 +38,7 @@ void agent_phase(struct agent *a, enum agent_phase phase)
 }
 
 /* torch's handlers get torch's events alone. */
-static void tell_event(struct agent *a, const char *state, uint64_t us)
+static void notify_event(struct agent *a, const char *state, uint64_t us)
 {
     if (state && a->events.fd > STDERR_FILENO)
         agent_event(a, state, (double)us / 1000, NULL);
@@ -46,18 +46,18 @@ static void tell_event(struct agent *a, const char *state, uint64_t us)
 
 void agent_phases_started(struct agent *a)
 {
-    struct channel_phase told[PHASES];
+    struct channel_phase sent[PHASES];
     size_t count = 0;
 
     end_phase(a, uv_hrtime());
     for (size_t i = 0; i < PHASES; i++) {
         if (a->phases.us[i] == 0)
             continue;
-        told[count++] = (struct channel_phase){ names[i].name, a->phases.us[i] };
-        tell_event(a, names[i].state, a->phases.us[i]);
+        sent[count++] = (struct channel_phase){ names[i].name, a->phases.us[i] };
+        notify_event(a, names[i].state, a->phases.us[i]);
         a->phases.us[i] = 0;
     }
-    channel_phases(a->job.channel, agent_job_round(a), told, count);
+    channel_phases(a->job.channel, agent_job_round(a), sent, count);
     if (a->handler->ops->first_write_ms) /* From here on it is the new workers'. */
         (void)a->handler->ops->first_write_ms(a->handler);
     a->phases.started_ms = uv_now(&a->loop);
@@ -70,11 +70,11 @@ void agent_phases_over(struct agent *a)
                                : 0;
     const uint64_t us =
         1000 * (first - MIN_OF(first, a->phases.started_ms)); /* loop time is in ms */
-    const struct channel_phase told = { "first_request", us };
+    const struct channel_phase sent = { "first_request", us };
 
     if (first) {
-        channel_phases(a->job.channel, agent_job_round(a), &told, 1);
-        tell_event(a, "FIRST_REQUEST", us);
+        channel_phases(a->job.channel, agent_job_round(a), &sent, 1);
+        notify_event(a, "FIRST_REQUEST", us);
     }
     a->phases.started_ms = 0;
 }

@@ -26,7 +26,7 @@ struct roll_caller {
     struct slot slots[SLOTS];
     unsigned pending;
     bool asking, answered, closing;
-    void (*told)(void *ctx);
+    void (*notify)(void *ctx);
     void *ctx;
 };
 
@@ -37,7 +37,7 @@ static void end_asking(struct roll_caller *l)
     if (l->pending || l->closing || !l->asking)
         return;
     l->asking = false;
-    l->told(l->ctx);
+    l->notify(l->ctx);
 }
 
 /* --- ranks ------------------------------------------------------------------------ */
@@ -111,13 +111,13 @@ static void ask_count(struct roll_caller *l)
 
 struct roll_caller *roll_caller_open(struct async_store *store, enum roll_kind at,
                                      int64_t world, int64_t own_rank,
-                                     void (*told)(void *ctx), void *ctx)
+                                     void (*notify)(void *ctx), void *ctx)
 {
     struct roll_caller *l = mem_calloc(1, sizeof *l);
 
     if (!l)
         return NULL;
-    *l = (struct roll_caller){ .at = at, .told = told, .ctx = ctx };
+    *l = (struct roll_caller){ .at = at, .notify = notify, .ctx = ctx };
     if (roll_call_init(&l->roll, world, NULL) < 0 ||
         store->ops->clone(store, &l->store, NULL) < 0) {
         roll_call_fini(&l->roll);

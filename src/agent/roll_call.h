@@ -26,7 +26,7 @@ struct roll_seen {
  * asking, also of one that failed. NULL: it cannot be. */
 struct roll_caller *roll_caller_open(struct async_store *store, enum roll_kind at,
                                      int64_t world, int64_t own_rank,
-                                     void (*told)(void *ctx), void *ctx);
+                                     void (*notify)(void *ctx), void *ctx);
 
 /* False if the last asking is still under way, or this one could not be begun. */
 bool roll_caller_ask(struct roll_caller *l);

@@ -41,7 +41,7 @@ static void print(struct agent *a, const struct waiting *w)
                  a->config->rdzv.run_id, text);
     }
     buf_fini(&b);
-    a->wait.told = true;
+    a->wait.logged = true;
 }
 
 struct wait_facts {
@@ -235,7 +235,7 @@ void agent_wait_end(struct agent *a, bool came)
     roll_caller_close(a->wait.look);
     a->wait.look = NULL;
     status_line(a->opts.log, NULL);
-    if (came && a->wait.told)
+    if (came && a->wait.logged)
         log_wait_done(a);
-    a->wait.told = false;
+    a->wait.logged = false;
 }

@@ -39,7 +39,7 @@ struct looking {
 static void finish(struct looking *l, const struct channel_answer *answers,
                    size_t count)
 {
-    struct job_answer *told = mem_calloc(count ? count : 1, sizeof *told);
+    struct job_answer *nodes = mem_calloc(count ? count : 1, sizeof *nodes);
     struct job_input in = { .run_id = l->run_id,
                             .backend = "",
                             .endpoint = l->endpoint,
@@ -47,13 +47,13 @@ static void finish(struct looking *l, const struct channel_answer *answers,
                             .record = channel_record(l->channel),
                             .host = "",
                             .addr = "",
-                            .answers = told,
+                            .answers = nodes,
                             .store = &l->store };
     struct job_status j;
     struct buf b;
 
-    for (size_t i = 0; told && i < count; i++) {
-        struct job_answer *a = &told[in.answer_count];
+    for (size_t i = 0; nodes && i < count; i++) {
+        struct job_answer *a = &nodes[in.answer_count];
 
         if (node_status_decode(answers[i].bytes, &a->status, NULL) != 0)
             continue;
@@ -63,7 +63,7 @@ static void finish(struct looking *l, const struct channel_answer *answers,
     }
     in.began_us = in.record->began_us ? in.record->began_us : in.now_us;
     buf_init(&b, SIZE_MAX);
-    if (told && job_status_build(&j, &in) == 0) {
+    if (nodes && job_status_build(&j, &in) == 0) {
         job_status_json(&b, &j, 0, true);
         job_status_fini(&j);
         if (buf_error(&b) == 0)
@@ -71,8 +71,8 @@ static void finish(struct looking *l, const struct channel_answer *answers,
     }
     buf_fini(&b);
     for (size_t i = 0; i < in.answer_count; i++)
-        node_status_fini(&told[i].status);
-    mem_free(told);
+        node_status_fini(&nodes[i].status);
+    mem_free(nodes);
     uv_stop(&l->loop);
 }
 
@@ -289,7 +289,7 @@ static int find_secret(const struct remote *r, struct auth **out,
     return rc;
 }
 
-/* The runs that are wanted, each told of by `told`; how many there were. */
+/* Looks at the runs that are wanted; returns how many there were. */
 static int look_at_runs(const struct remote *r, char *runs, struct looking *l,
                         struct auth *auth, struct answers *a)
 {
@@ -309,7 +309,7 @@ static int look_at_runs(const struct remote *r, char *runs, struct looking *l,
 }
 
 /* A store in which no job of ours meets. */
-static void tell_store(const struct looking *l, struct answers *a)
+static void store_status_print(const struct looking *l, struct answers *a)
 {
     const struct job_input in = { .run_id = "",
                                   .backend = "store",
@@ -365,7 +365,7 @@ static int get(const struct remote *r, struct answers *a, struct stack_sample *s
                          "status %s` lists them",
                          r->name, r->name);
         else if (a && !r->run && !count_lines(runs))
-            tell_store(&l, a);
+            store_status_print(&l, a);
         else if (look_at_runs(r, runs, &l, auth, a) == 0 || (a && a->count == 0))
             rc = err_set(err, MUSTER_ENOENT, "no job %s%sof muster meets there",
                          r->run ? r->run : "", r->run ? " " : "");

@@ -451,7 +451,7 @@ static void set_text(struct top *t, const char *title, struct span text)
 }
 
 /* The agent that has told of the job; without a pid: its store has, elsewhere. */
-static struct local_name told_by(const struct top *t, const struct row *r)
+static struct local_name answered_by(const struct top *t, const struct row *r)
 {
     for (size_t i = 0; i < t->all.count; i++)
         if (t->all.calls[i].answer == r->status)
@@ -469,7 +469,7 @@ static void show_lines(struct top *t)
     if (rank < 0)
         return;
     snprintf(title, sizeof title, "last lines of rank %lld", (long long)rank);
-    call.name = told_by(t, r);
+    call.name = answered_by(t, r);
     if (!call.name.pid) {
         set_text(t, title, span_str("They are told on the job's own machines."));
         return;
@@ -500,7 +500,7 @@ static void show_stacks(struct top *t)
 
     if (!r || pipe2(fds, O_CLOEXEC) < 0)
         return;
-    const bool far = t->ask.job && !told_by(t, r).pid;
+    const bool far = t->ask.job && !answered_by(t, r).pid;
     snprintf(job, sizeof job, "%.*s%s%.*s", far ? (int)strcspn(t->ask.job, "/") : 0,
              far ? t->ask.job : "", far ? "/" : "", (int)MIN_OF(id.n, 256u),
              (const char *)id.p);

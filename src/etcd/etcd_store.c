@@ -83,14 +83,14 @@ void etcd_store_call_done(struct etcd_store_call *c, const struct c10d_reply *re
 {
     etcd_store_call_end(
         c); /* The memory, and the reply in it, stays until the next turn. */
-    call_tell(&c->base, 0, reply, NULL);
+    call_notify(&c->base, 0, reply, NULL);
 }
 
 void etcd_store_call_fail(struct etcd_store_call *c, int status,
                           const struct muster_error *err)
 {
     etcd_store_call_end(c);
-    call_tell(&c->base, status, NULL, err);
+    call_notify(&c->base, status, NULL, err);
 }
 
 /* ---- Calls ---- */

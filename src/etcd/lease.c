@@ -52,12 +52,12 @@ static void lease_on_answer(void *ctx, int status, const struct etcd_answer *ans
 {
     struct etcd_lease *l = ctx;
     uint64_t pause;
-    const enum lease_grant_told told =
+    const enum lease_grant_outcome outcome =
         lease_grant_answer(&l->state, status, answer, &pause);
 
     l->call = NULL;
     wait_for(l, pause);
-    switch (told) {
+    switch (outcome) {
     case ETCD_GRANT_KEPT:
         return;
     case ETCD_GRANT_NEW:

@@ -89,7 +89,7 @@ static void answer(struct etcd_state *b, bool write, bool won,
     struct rdzv_event ev;
 
     etcd_state_event(&ev, write, won, held, token);
-    etcd_seen_told(&b->seen, held);
+    etcd_seen_notified(&b->seen, held);
     if (b->kv.api == ETCD_V3 &&
         !b->watch) /* if it fails, the next answer tries again */
         (void)etcd_watch_start(

@@ -17,7 +17,7 @@
 #define STACKS_MS     1500u /* for a sample of stacks */
 #define FULL_MS       1500u /* for the stacks that are reported, */
 #define FULL_LEAST_MS 1000u /* or less if finding the hang took long */
-#define TELL_MS       1300u /* so long after TIME everything must have been reported */
+#define NOTIFY_MS     1300u /* so long after TIME everything must have been reported */
 #define TRAVEL_MS     500u
 #define RESUME_MS     300u /* for a rank that was held to run on */
 
@@ -340,7 +340,7 @@ static void hang_on_full(void *ctx, struct stack_sample *sample)
 /* How much time is left, allowing for a machine that is slow at the moment. */
 static uint64_t time_for_stacks(const struct hang *h)
 {
-    const uint64_t by_ms = h->opts.time_ms + TELL_MS;
+    const uint64_t by_ms = h->opts.time_ms + NOTIFY_MS;
     const uint64_t left_ms = by_ms > h->silent_ms ? by_ms - h->silent_ms : 0;
 
     return MIN_OF(FULL_MS, MAX_OF(FULL_LEAST_MS, left_ms));
@@ -360,7 +360,7 @@ static void hear(struct hang *h, const struct hang_pulse *all, bool complete)
             h->asking = true;
             h->pending++;
         } else {
-            hang_judge_untold(&h->judge, clock_mono_ms());
+            hang_judge_not_reported(&h->judge, clock_mono_ms());
         }
         break;
     case HANG_OVER:

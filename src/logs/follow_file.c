@@ -66,9 +66,9 @@ static void see_who_is_left(struct tail_common *s, struct tail_file *f)
 
     if (!broken)
         return;
-    if (!f->told)
+    if (!f->notified)
         s->opts.on_error(s->opts.ctx, f->name, broken);
-    f->told = true;
+    f->notified = true;
     if (f->copy_fd < 0)
         f->given_up = true;
 }

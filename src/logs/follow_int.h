@@ -16,7 +16,7 @@ struct tail_file {
     char *prefix;            /* owned */
     struct console *console; /* borrowed: where it is shown */
     bool given_up;           /* it cannot be read, or nobody is left to read it for */
-    bool told;               /* that its console is broken */
+    bool notified;           /* that its console is broken */
     struct tee tee;
     uint64_t partial_since; /* loop time of the first byte of an unfinished line */
 };

@@ -64,7 +64,7 @@ static struct http_answer answer_of(struct http_call *c)
     return a;
 }
 
-static void tell_data(struct http_call *c)
+static void notify_data(struct http_call *c)
 {
     struct http *h = c->http;
     const struct http_answer a = answer_of(c);
@@ -78,7 +78,7 @@ static void tell_data(struct http_call *c)
     h->telling = NULL;
 }
 
-static void tell_done(struct http_call *c, CURLcode code)
+static void notify_done(struct http_call *c, CURLcode code)
 {
     struct muster_error err = { 0 };
     const struct http_answer a = answer_of(c);
@@ -104,7 +104,7 @@ void http_settle(struct http *h)
 again:
     for (struct http_call *c = h->calls; c; c = c->next)
         if (c->fresh && c->on_data) {
-            tell_data(c);
+            notify_data(c);
             goto again;
         }
     while (!h->closing && (m = curl_multi_info_read(h->multi, &left))) {
@@ -114,7 +114,7 @@ again:
         if (m->msg != CURLMSG_DONE)
             continue;
         (void)curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&c);
-        tell_done(c, code);
+        notify_done(c, code);
         goto again;
     }
 }

@@ -159,14 +159,14 @@ static enum peer_place look_up(const char *path, const struct ends *e, bool wide
 
 /* A kernel without tcp_diag finds nothing at all. It is asked for our own end, which is
  * there for sure: what it has found once it will find again. */
-static bool kernel_tells(const struct ends *e)
+static bool kernel_answers(const struct ends *e)
 {
-    static bool tells;
+    static bool answers;
     struct ends own = *e;
     enum peer_place place;
     uid_t uid;
 
-    if (__atomic_load_n(&tells, __ATOMIC_RELAXED))
+    if (__atomic_load_n(&answers, __ATOMIC_RELAXED))
         return true;
     memcpy(own.peer, e->own, 16);
     memcpy(own.own, e->peer, 16);
@@ -174,7 +174,7 @@ static bool kernel_tells(const struct ends *e)
     own.own_port = e->peer_port;
     if (!ask_kernel(&own, &place, &uid) || place != PEER_HERE)
         return false;
-    __atomic_store_n(&tells, true, __ATOMIC_RELAXED);
+    __atomic_store_n(&answers, true, __ATOMIC_RELAXED);
     return true;
 }
 
@@ -183,7 +183,7 @@ static enum peer_place find(const struct ends *e, uid_t *uid)
     enum peer_place place;
 
     /* The files list all sockets of the machine, which takes long if they are many. */
-    if (ask_kernel(e, &place, uid) && (place != PEER_ELSEWHERE || kernel_tells(e)))
+    if (ask_kernel(e, &place, uid) && (place != PEER_ELSEWHERE || kernel_answers(e)))
         return place;
     place = look_up("/proc/net/tcp6", e, true, uid);
     if (place == PEER_ELSEWHERE && e->family == AF_INET)

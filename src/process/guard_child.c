@@ -93,10 +93,10 @@ static void reap(struct guard_child *k)
     if (k->count > 0 || !k->filled)
         return;
     if (pid < 0 || guard_child_is_empty(k)) {
-        k->filled = k->killing = k->leftovers_told = false;
+        k->filled = k->killing = k->leftovers_notified = false;
         reply_note(k, GUARD_EMPTY);
-    } else if (!k->leftovers_told) {
-        k->leftovers_told = true;
+    } else if (!k->leftovers_notified) {
+        k->leftovers_notified = true;
         reply_note(k, GUARD_HAS_LEFTOVERS);
     }
 }

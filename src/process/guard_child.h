@@ -58,7 +58,7 @@ struct guard_child {
     bool killing, ended;       /* the agent asked for it; it is gone */
     bool cancelled;            /* workers that had not begun: see whether it is empty */
     bool filled;               /* there have been children since the last EMPTY */
-    bool leftovers_told;
+    bool leftovers_notified;
 };
 
 /* guard_child.c */

@@ -184,7 +184,7 @@ void guard_child_start(struct guard_child *k, struct spawn_request *p)
         guard_child_give_up(k);
     if (reserve_held(k)) {
         k->filled = true;
-        k->leftovers_told = false;
+        k->leftovers_notified = false;
         if (start_by_service(k, p))
             return;
         rc = guard_child_spawn(k, p, &pid);

@@ -315,7 +315,7 @@ static int serve(struct c10d *c, struct muster_error *err)
     bind_address_log(c->trace, "the C10d rendezvous", store_server_address(c->server),
                      &c->at_home);
     if (c->many)
-        rdzv_say_secret(c->trace, c->auth);
+        rdzv_log_secret(c->trace, c->auth);
     return 0;
 }
 

@@ -96,7 +96,7 @@ static void on_core_news(struct dynamic_handler *d, const struct rdzv_effect *e)
                                     .text = err.text });
 }
 
-static void dynamic_told(struct dynamic_handler *d, const struct rdzv_effect *e)
+static void dynamic_notified(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
     switch (e->kind) {
     case RDZV_FX_JOINED:
@@ -177,7 +177,7 @@ static void dynamic_perform(struct dynamic_handler *d, const struct rdzv_effect 
                                                 dynamic_on_changed, d));
         return;
     default:
-        dynamic_told(d, e);
+        dynamic_notified(d, e);
         return;
     }
 }
@@ -347,7 +347,7 @@ static void ask_for_settings(struct dynamic_handler *d, uint64_t now)
     struct rdzv_progress p = { .here = d->round.world_size };
 
     d->runs.at_ms = MONO_NEVER;
-    if (d->settings_told || !d->store || (joining && !rdzv_progress(d->core, &p)) ||
+    if (d->settings_notified || !d->store || (joining && !rdzv_progress(d->core, &p)) ||
         p.here > RDZV_NAMES_MAX)
         return;
     if (joining || d->runs.pause_ms < RUNS_LAST_MS)
@@ -547,12 +547,12 @@ static const struct rdzv_round *dynamic_round(const struct rdzv_shell *s)
 /* ---- As a member: the store is ours, so its coordinator owns the state, and this node
  * only says what it wants ---- */
 
-static void on_member(void *ctx, const struct rdzv_effect *told)
+static void on_member(void *ctx, const struct rdzv_effect *notice)
 {
     struct dynamic_handler *d = ctx;
 
     if (!is_over(d))
-        dynamic_told(d, told);
+        dynamic_notified(d, notice);
 }
 
 static uint64_t nonce_of(const struct dynamic_handler *d)

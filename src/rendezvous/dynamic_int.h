@@ -62,7 +62,7 @@ struct dynamic_handler {
     struct request_queue requests;
     int refused; /* a code of the join that the close need not tell again, or 0 */
     struct other_runs runs;
-    bool settings_told; /* that a node was started with others */
+    bool settings_notified; /* that a node was started with others */
 
     struct rdzv_round round;
     struct hosted_nodes nodes;

@@ -47,7 +47,7 @@ static void announce_number(struct dynamic_handler *d)
         !d->backend->ops->own_addr(d->backend, addr, sizeof addr))
         return;
     rdzv_master_set_addr(d->master, addr);
-    rdzv_say_nameless(d->trace, d->self.addr, addr);
+    rdzv_log_nameless(d->trace, d->self.addr, addr);
 }
 
 static void on_backend(void *ctx, int status, const struct muster_error *err)
@@ -233,14 +233,14 @@ static void on_settings(void *ctx, int status, const struct c10d_reply *reply,
 
     (void)err; /* Not every store can compare and set; on those that cannot, no node is
                   told. */
-    if (status < 0 || d->settings_told)
+    if (status < 0 || d->settings_notified)
         return;
     other_nnodes = rdzv_settings_nnodes_differ(&d->settings, reply->value);
     if (d->member && other_nnodes)
         return; /* The coordinator refuses the join for it, and says so. */
     if (rdzv_settings_compare(&d->settings, reply->value, &why) == 0)
         return;
-    d->settings_told = true;
+    d->settings_notified = true;
     trace(d->trace, TRACE_WARN, "run '%s': %s", d->params.run_id, why.text);
     if (other_nnodes && d->store)
         show_settings(d);

@@ -173,7 +173,7 @@ static size_t read_file(const char *path, char *to, size_t room)
     return n > 0 && (size_t)n < room ? (size_t)n : 0;
 }
 
-void rdzv_say_nameless(const struct trace *t, const char *name, const char *addr)
+void rdzv_log_nameless(const struct trace *t, const char *name, const char *addr)
 {
     trace(t, TRACE_WARN,
           "this machine's name '%s' does not resolve: as MASTER_ADDR it is '%s' "

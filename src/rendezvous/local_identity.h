@@ -42,7 +42,7 @@ bool rdzv_fqdn_quick(struct rdzv_fqdn *f);
 
 /* Says that the machine is announced by its address, its own name leading nowhere:
  * torch would announce that, and the workers would fail. */
-void rdzv_say_nameless(const struct trace *t, const char *name, const char *addr);
+void rdzv_log_nameless(const struct trace *t, const char *name, const char *addr);
 
 /* gethostname(), or "localhost". Does not block. */
 void rdzv_hostname(char *out, size_t size);

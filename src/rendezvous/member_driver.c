@@ -151,7 +151,7 @@ static void member_perform(struct member_driver *d, const struct member_effect *
         send_msg(d, &e->msg);
         return;
     case MEMBER_NOTIFY:
-        d->cb(d->ctx, &e->told);
+        d->cb(d->ctx, &e->notice);
         return;
     }
 }

@@ -12,7 +12,7 @@ struct member_driver;
 
 /* JOINED, REFUSED, DONE and NEWS, as cas_node.h has them; borrowed for the call. Always
  * from the loop, never from inside a call of the functions below. */
-typedef void (*rdzv_notify_cb)(void *ctx, const struct rdzv_effect *told);
+typedef void (*rdzv_notify_cb)(void *ctx, const struct rdzv_effect *notice);
 
 /* cfg is copied as member_new does; host is copied. */
 int member_driver_open(uv_loop_t *loop, const struct member_config *cfg,

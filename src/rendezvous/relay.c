@@ -188,7 +188,7 @@ static bool end_lane(struct relay *r, size_t i)
 }
 
 /* As much of the bytes as the worker takes now; the number of them. */
-static size_t tell_worker(struct relay *r, struct lane *l, struct span bytes)
+static size_t notify_worker(struct relay *r, struct lane *l, struct span bytes)
 {
     ssize_t n;
 
@@ -233,7 +233,7 @@ static bool flush_worker(struct relay *r, size_t i)
 
     if (buf_len(&l->in) == 0)
         return true;
-    n = tell_worker(r, l, buf_span(&l->in));
+    n = notify_worker(r, l, buf_span(&l->in));
     buf_consume(&l->in, n);
     if (buf_len(&l->in) == 0)
         buf_fini(&l->in);
@@ -294,7 +294,7 @@ static bool hear_frame(struct relay *r, const struct lane_frame *f)
     if (f->kind != LANE_DATA)
         return false;
     if (buf_len(&l->in) == 0)
-        n = tell_worker(r, l, f->data);
+        n = notify_worker(r, l, f->data);
     l->in.cap = LANES_WINDOW;
     if (n < f->data.n && buf_append(&l->in, f->data.p + n, f->data.n - n) < 0)
         return false;

@@ -359,7 +359,7 @@ int secured_wrap(struct rdzv_handler *inner, struct auth *auth,
     return 0;
 }
 
-void rdzv_say_secret(const struct trace *t, const struct auth *auth)
+void rdzv_log_secret(const struct trace *t, const struct auth *auth)
 {
     if (!auth)
         trace(t, TRACE_WARN,

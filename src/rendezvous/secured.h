@@ -16,6 +16,6 @@ int secured_wrap(struct rdzv_handler *inner, struct auth *auth,
 
 /* One line of whoever serves a job of several nodes, if it has no secret or admits
  * those who do not hold it. auth may be NULL. */
-void rdzv_say_secret(const struct trace *t, const struct auth *auth);
+void rdzv_log_secret(const struct trace *t, const struct auth *auth);
 
 #endif

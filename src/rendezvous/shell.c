@@ -9,7 +9,7 @@
 
 /* ---- Feed and shell_perform ---- */
 
-static void tell(struct shell_request *r, const struct muster_error *err)
+static void notify(struct shell_request *r, const struct muster_error *err)
 {
     const struct shell_request was = *r;
 
@@ -18,7 +18,7 @@ static void tell(struct shell_request *r, const struct muster_error *err)
         was.cb(was.ctx, err->code, err->code < 0 ? err : NULL);
 }
 
-static void tell_next(struct rdzv_shell *s, const struct muster_error *err)
+static void notify_next(struct rdzv_shell *s, const struct muster_error *err)
 {
     const rdzv_next_cb cb = s->next_cb;
 
@@ -35,27 +35,27 @@ static void count_others(struct rdzv_shell *s)
 }
 
 /* The agent may call anything from its callback, so err is a copy of the step's. */
-static void tell_agent(struct rdzv_shell *s, const struct life_effect *e)
+static void notify_agent(struct rdzv_shell *s, const struct life_effect *e)
 {
     const struct muster_error err = *e->err;
 
     switch (e->kind) {
-    case LIFE_TELL_NEXT:
-        tell_next(s, &err);
+    case LIFE_NOTIFY_NEXT:
+        notify_next(s, &err);
         return;
-    case LIFE_TELL_CLOSE:
-        tell(&s->close, &err);
+    case LIFE_NOTIFY_CLOSE:
+        notify(&s->close, &err);
         return;
-    case LIFE_TELL_LEAVE:
-        tell(&s->leave, &err);
+    case LIFE_NOTIFY_LEAVE:
+        notify(&s->leave, &err);
         return;
-    case LIFE_TELL_STOP:
+    case LIFE_NOTIFY_STOP:
         if (s->engine->stopped)
             s->engine->stopped(s, &err);
-        tell(&s->stop, &err);
+        notify(&s->stop, &err);
         return;
     default:
-        assert(e->kind == LIFE_TELL_NEWS);
+        assert(e->kind == LIFE_NOTIFY_NEWS);
         if (s->news_cb)
             s->news_cb(s->news_ctx, e->news, &err);
         return;
@@ -95,7 +95,7 @@ static void shell_perform(struct rdzv_shell *s, const struct life_effect *e)
         count_others(s);
         return;
     default:
-        tell_agent(s, e);
+        notify_agent(s, e);
         return;
     }
 }

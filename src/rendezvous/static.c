@@ -234,7 +234,7 @@ static int serve(struct static_handler *f, struct muster_error *err)
     bind_address_log(f->trace, "the static rendezvous", store_server_address(f->server),
                      &f->at_home);
     if (f->world > 1)
-        rdzv_say_secret(f->trace, f->auth);
+        rdzv_log_secret(f->trace, f->auth);
     return 0;
 }
 

@@ -74,7 +74,7 @@ static void join(struct sim_node *n)
     n->spare = false;
     n->join_t = n->sim->t;
     n->join_by_t = n->sim->t + n->sim->cfg.settings.join_ms * 1000;
-    sim_say(n->sim, n, "wants to JOIN");
+    sim_log(n->sim, n, "wants to JOIN");
     n->driver->request(n, RDZV_EV_JOIN);
 }
 
@@ -108,19 +108,19 @@ void sim_do(struct sim_node *n, enum sim_todo todo)
         sim_check_gone(n);
         n->life = SIM_LEAVING;
         n->wants_in = false;
-        sim_say(n->sim, n, "wants to LEAVE");
+        sim_log(n->sim, n, "wants to LEAVE");
         n->driver->request(n, RDZV_EV_LEAVE);
         return;
     case SIM_DO_CLOSE:
         if (!n->alive)
             return;
         n->closing = true;
-        sim_say(n->sim, n, "wants to CLOSE");
+        sim_log(n->sim, n, "wants to CLOSE");
         n->driver->request(n, RDZV_EV_CLOSE);
         return;
     case SIM_DO_END:
         if (n->alive)
-            sim_say(n->sim, n, "ends");
+            sim_log(n->sim, n, "ends");
         n->wants_in = false;
         sim_kill(n);
         return;
@@ -129,7 +129,7 @@ void sim_do(struct sim_node *n, enum sim_todo todo)
 
 static void agent_on_refused(struct sim_node *n, const struct rdzv_effect *e)
 {
-    sim_say(n->sim, n, "REFUSED %s: %s", muster_code_name(e->code), e->text);
+    sim_log(n->sim, n, "REFUSED %s: %s", muster_code_name(e->code), e->text);
     if (n->life == SIM_JOINING)
         n->life = SIM_OFF;
     if (e->code == MUSTER_ECLOSED || e->code == MUSTER_EGRACEFUL) {
@@ -148,7 +148,7 @@ static void agent_on_refused(struct sim_node *n, const struct rdzv_effect *e)
 
 static void agent_on_news(struct sim_node *n, const struct rdzv_effect *e)
 {
-    sim_say(n->sim, n, "NEWS %s%s%s", news_name(e->news), e->text ? ": " : "",
+    sim_log(n->sim, n, "NEWS %s%s%s", news_name(e->news), e->text ? ": " : "",
             e->text ? e->text : "");
     n->lost_since_t = SIM_NEVER;
     switch (e->news) {
@@ -176,11 +176,11 @@ static void agent_on_news(struct sim_node *n, const struct rdzv_effect *e)
     }
 }
 
-void sim_told(struct sim_node *n, const struct rdzv_effect *e)
+void sim_notified(struct sim_node *n, const struct rdzv_effect *e)
 {
     switch (e->kind) {
     case RDZV_FX_JOINED:
-        sim_say(n->sim, n, "JOINED round %lld as rank %lld of %lld",
+        sim_log(n->sim, n, "JOINED round %lld as rank %lld of %lld",
                 (long long)e->round, (long long)e->rank, (long long)e->world);
         sim_check_joined(n, e);
         n->life = SIM_RUNNING;
@@ -194,7 +194,7 @@ void sim_told(struct sim_node *n, const struct rdzv_effect *e)
         agent_on_refused(n, e);
         return;
     case RDZV_FX_DONE:
-        sim_say(n->sim, n, "DONE %s%s%s", event_name(e->request),
+        sim_log(n->sim, n, "DONE %s%s%s", event_name(e->request),
                 e->code ? ", but " : "", e->code ? e->text : "");
         if (e->request == RDZV_EV_LEAVE && n->life == SIM_LEAVING) {
             n->life = SIM_OFF;

@@ -14,9 +14,9 @@ static void log_fault(struct sim *s, const struct sim_node *n, const char *what,
                       uint64_t until_t)
 {
     if (until_t)
-        sim_say(s, n, "-- %s until %.3f", what, (double)until_t / 1e6);
+        sim_log(s, n, "-- %s until %.3f", what, (double)until_t / 1e6);
     else
-        sim_say(s, n, "-- %s", what);
+        sim_log(s, n, "-- %s", what);
 }
 
 static void kill_node(struct sim *s, struct sim_node *n)

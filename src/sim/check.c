@@ -195,13 +195,13 @@ static void describe(struct sim *s, const struct rdzv_state *st, uint32_t peer)
     if (s->cfg.quiet)
         return;
     if (s->host.last_valid && only_beats(&s->host.last, st)) {
-        sim_say(s, NULL, "holds %s's heartbeat", n ? n->name : "the host");
+        sim_log(s, NULL, "holds %s's heartbeat", n ? n->name : "the host");
         return;
     }
     names(st, RDZV_PLACES, places, sizeof places);
     names(st, RDZV_WAITS, waits, sizeof waits);
     names(st, RDZV_SPARES, spares, sizeof spares);
-    sim_say(s, NULL, "holds %s's round %lld %s [%s]%s%s%s%s%s%s%s%s",
+    sim_log(s, NULL, "holds %s's round %lld %s [%s]%s%s%s%s%s%s%s%s",
             n ? n->name : "the host", (long long)st->round,
             st->complete ? "complete" : "open", places, waits[0] ? " wait [" : "",
             waits, waits[0] ? "]" : "", spares[0] ? " spare [" : "", spares,
@@ -300,7 +300,7 @@ static bool check_beats(struct sim *s, struct span value, uint32_t peer)
     if (!h->last_valid ||
         !pickle_only_beats(&h->last, buf_span(&h->last_value), value, on_beat, NULL))
         return false;
-    sim_say(s, NULL, "holds %s's heartbeat", n ? n->name : "the host");
+    sim_log(s, NULL, "holds %s's heartbeat", n ? n->name : "the host");
     renew_spares(s);
     return true;
 }

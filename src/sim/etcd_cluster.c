@@ -183,7 +183,7 @@ static void lose_leader(struct sim *s)
 
     e->flaps |= e->elected_t && s->t - e->elected_t < dead_us(s) / 2;
     e->leader = -1;
-    sim_say(s, NULL, "-- the cluster has no leader");
+    sim_log(s, NULL, "-- the cluster has no leader");
     for (size_t i = e->pending_count; i-- > 0;) {
         struct etcd_pending *p = &e->pending[i];
 
@@ -223,7 +223,7 @@ static void on_elect(struct sim *s)
         at = (at + 1) % e->count;
     e->leader = (int)at;
     e->elected_t = s->t;
-    sim_say(s, NULL, "-- m%zu leads the cluster", at);
+    sim_log(s, NULL, "-- m%zu leads the cluster", at);
     for (size_t i = 0; i < e->store.lease_count;
          i++) /* a new leader starts them anew */
         e->store.leases[i].expire_t = s->t + e->store.leases[i].ttl_us;
@@ -266,26 +266,26 @@ void sim_etcd_fault(struct sim *s, enum etcd_tick fault, size_t member, uint64_t
     s->host_calm_t = MAX_OF(s->host_calm_t, back_t + 4000000);
     switch ((int)fault) {
     case ETCD_FAULT_KILL:
-        sim_say(s, NULL, "-- m%zu is killed, back at %.3f", member,
+        sim_log(s, NULL, "-- m%zu is killed, back at %.3f", member,
                 (double)back_t / 1e6);
         m->up = false;
         drop_member(s, member);
         break;
     case ETCD_FAULT_STOP:
-        sim_say(s, NULL, "-- m%zu is stopped until %.3f", member, (double)back_t / 1e6);
+        sim_log(s, NULL, "-- m%zu is stopped until %.3f", member, (double)back_t / 1e6);
         m->stopped_t = MAX_OF(m->stopped_t, back_t);
         break;
     case ETCD_FAULT_CUT:
-        sim_say(s, NULL, "-- m%zu is cut off from the others until %.3f", member,
+        sim_log(s, NULL, "-- m%zu is cut off from the others until %.3f", member,
                 (double)back_t / 1e6);
         m->cut_t = MAX_OF(m->cut_t, back_t);
         break;
     case ETCD_FAULT_COMPACT:
-        sim_say(s, NULL, "-- its history is compacted");
+        sim_log(s, NULL, "-- its history is compacted");
         etcd_store_compact(&e->store);
         return;
     case ETCD_FAULT_STREAMS:
-        sim_say(s, NULL, "-- every stream breaks");
+        sim_log(s, NULL, "-- every stream breaks");
         sim_etcd_drop_watchers(s, 0, true);
         return;
     }

@@ -38,32 +38,32 @@ static bool touches(const struct etcd_want *w, const char *key)
 }
 
 /* v2: one event, and the request is answered. True: it was. */
-static bool tell_v2(struct sim_etcd *e, struct etcd_watcher *w)
+static bool notify_v2(struct sim_etcd *e, struct etcd_watcher *w)
 {
     struct etcd_response r = { 0 };
-    bool told = false;
+    bool notified = false;
 
     buf_init(&r.body, SIZE_MAX);
     if (w->want.next && w->want.next < e->store.oldest) {
         etcd2_cleared(&e->store, w->want.next, &r);
-        told = true;
+        notified = true;
     }
-    for (size_t i = 0; !told && i < e->store.change_count; i++) {
+    for (size_t i = 0; !notified && i < e->store.change_count; i++) {
         const struct etcd_change *c = &e->store.changes[i];
 
         if (c->revision < w->want.next || !touches(&w->want, c->key))
             continue;
         etcd2_event(&e->store, c, &r);
-        told = true;
+        notified = true;
     }
-    if (told)
+    if (notified)
         sim_http_answer(w->call, &r);
     buf_fini(&r.body);
-    return told;
+    return notified;
 }
 
 /* v3: a line with all that came; true: the stream has ended. */
-static bool tell_v3(struct sim_etcd *e, struct etcd_watcher *w)
+static bool notify_v3(struct sim_etcd *e, struct etcd_watcher *w)
 {
     const bool compacted = w->want.next < e->store.oldest;
     struct buf line;
@@ -97,7 +97,7 @@ void sim_etcd_push(struct sim *s, struct sim_call *c)
     }
     if (!sim_etcd_member_ok(s, c->member))
         return; /* when it is back */
-    if (e->v2 ? tell_v2(e, &e->watchers[i]) : tell_v3(e, &e->watchers[i]))
+    if (e->v2 ? notify_v2(e, &e->watchers[i]) : notify_v3(e, &e->watchers[i]))
         drop(e, i);
 }
 

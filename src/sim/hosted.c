@@ -45,7 +45,7 @@ static void hosted_perform(struct sim_node *n, const struct member_effect *e)
             send_msg(o->conn, &e->msg);
         return;
     case MEMBER_NOTIFY:
-        sim_told(n, &e->told);
+        sim_notified(n, &e->notice);
         return;
     }
 }

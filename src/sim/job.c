@@ -191,7 +191,7 @@ static void on_agent_ended(void *ctx, struct os_process *p)
     n->exit_code = p->exit_code;
     n->end_t = os.t;
     job_node_us += os.t - n->start_t;
-    os_say(n->machine->name, "ENDS with %d (why %d) %s", p->exit_code, n->why, n->text);
+    os_log(n->machine->name, "ENDS with %d (why %d) %s", p->exit_code, n->why, n->text);
     job_agent_gone(n);
     job_etcd_life(n, false);
 }
@@ -211,7 +211,7 @@ static void start_node(void *arg, uint64_t delay)
     n->agent->ended = on_agent_ended;
     n->agent->ended_ctx = n;
     job_etcd_life(n, true);
-    os_say(n->machine->name, "STARTS");
+    os_log(n->machine->name, "STARTS");
 }
 
 static int store_main(void *arg);
@@ -321,7 +321,7 @@ static void kill_node(struct job_node *n, bool power)
     else if (n->agent)
         os_signal(n->agent, SIGKILL);
     if (again) {
-        os_say("fault", "%s is back at %.3f", n->machine->name, (double)back_t / 1e6);
+        os_log("fault", "%s is back at %.3f", n->machine->name, (double)back_t / 1e6);
         n->starts_due++;
         os_at(back_t, power ? power_back : start_node, n, 0);
         calm_from(back_t);
@@ -338,7 +338,7 @@ static void on_fault(void *arg, uint64_t kind)
         os.t + os_random(OS_MS, os_chance(2) ? 800 * OS_MS : 40 * OS_SECOND);
     struct os_process *p;
 
-    os_say("fault", "%s %s", fault_names[kind], n->machine->name);
+    os_log("fault", "%s %s", fault_names[kind], n->machine->name);
     calm_from(os.t);
     switch ((enum fault)kind) {
     case FAULT_RESET:
@@ -611,8 +611,8 @@ static void check_reasons(const struct job *j)
 {
     for (size_t i = 0; i < j->set.nodes; i++) {
         const struct job_node *n = &j->nodes[i];
-        const bool told = n->why == WHY_PEER || n->why == WHY_FAILURE ||
-                          n->why == WHY_STUCK || n->why == WHY_SIGNAL;
+        const bool explained = n->why == WHY_PEER || n->why == WHY_FAILURE ||
+                               n->why == WHY_STUCK || n->why == WHY_SIGNAL;
 
         if (!n->ended || n->exit_code < 0) /* or killed: it could tell nothing */
             continue;
@@ -622,7 +622,7 @@ static void check_reasons(const struct job *j)
         if (n->exit_code > 1 && !(n->signalled && n->exit_code == 128 + SIGTERM))
             os_fail("%s ends with %d, which the manual does not know", n->machine->name,
                     n->exit_code);
-        if (n->exit_code != 0 && !told && (n->error == 0 || !n->text[0]))
+        if (n->exit_code != 0 && !explained && (n->error == 0 || !n->text[0]))
             os_fail("%s ends with %d and does not say why (%d)", n->machine->name,
                     n->exit_code, n->why);
         if (n->why == WHY_SIGNAL && !n->signalled)
@@ -680,7 +680,7 @@ bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud)
         job_etcd_start(&only, backend);
     }
     draw_faults(&only, theme);
-    os_say("job",
+    os_log("job",
            "%s, %s: %zu nodes of %" PRId64 ":%" PRId64 ", %" PRId64
            " workers each, %" PRId64 " restarts, work %.1f s, grace %" PRIu64,
            backend, theme_names[theme], only.set.nodes, only.set.min_nodes,

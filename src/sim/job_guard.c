@@ -43,7 +43,7 @@ struct guard {
     bool leftovers;
 };
 
-static void tell(struct guard *g, enum news_kind kind, uint32_t id, int value)
+static void notify(struct guard *g, enum news_kind kind, uint32_t id, int value)
 {
     struct news *n;
 
@@ -104,11 +104,11 @@ static void on_exited(void *ctx, struct os_process *p)
     h->living = false;
     g->living--;
     job_worker_ended(&h->worker);
-    tell(g, NEWS_EXITED, h->id, code < 0 ? -code : (code & 0xff) << 8);
+    notify(g, NEWS_EXITED, h->id, code < 0 ? -code : (code & 0xff) << 8);
     if (g->living)
         return;
     g->leftovers = os_chance(10);
-    tell(g, g->leftovers ? NEWS_LEFTOVERS : NEWS_EMPTY, 0, 0);
+    notify(g, g->leftovers ? NEWS_LEFTOVERS : NEWS_EMPTY, 0, 0);
 }
 
 static void on_spawned(void *arg, uint64_t n)
@@ -127,7 +127,7 @@ static void on_spawned(void *arg, uint64_t n)
     h->worker.process->ended_ctx = h;
     g->node->workers_started++;
     the_job->started++;
-    tell(g, NEWS_STARTED, h->id, h->worker.process->pid);
+    notify(g, NEWS_STARTED, h->id, h->worker.process->pid);
 }
 
 /* Nothing outlives an agent. */
@@ -141,10 +141,10 @@ static void kill_workers(struct guard *g)
         } else {
             h->living = false;
             g->living--;
-            tell(g, NEWS_STARTED, h->id, 999);
-            tell(g, NEWS_EXITED, h->id, SIGKILL);
+            notify(g, NEWS_STARTED, h->id, 999);
+            notify(g, NEWS_EXITED, h->id, SIGKILL);
             if (!g->living)
-                tell(g, NEWS_EMPTY, 0, 0);
+                notify(g, NEWS_EMPTY, 0, 0);
         }
     }
 }
@@ -267,7 +267,7 @@ static void on_leftovers_gone(void *arg, uint64_t n)
     if (!g->leftovers || g->living)
         return;
     g->leftovers = false;
-    tell(g, NEWS_EMPTY, 0, 0);
+    notify(g, NEWS_EMPTY, 0, 0);
 }
 
 void guard_signal_leftovers(struct guard *g, int sig)

@@ -166,7 +166,7 @@ static void call_free(struct http_call *c)
     mem_free(c);
 }
 
-static void tell_line(struct http_call *c, const struct back *b)
+static void notify_line(struct http_call *c, const struct back *b)
 {
     struct http_answer sofar = { .status = 200 };
 
@@ -180,7 +180,7 @@ static void tell_line(struct http_call *c, const struct back *b)
         buf_consume(&c->body, used);
 }
 
-static void tell_end(struct http_call *c, const struct back *b)
+static void notify_end(struct http_call *c, const struct back *b)
 {
     const http_done_cb cb = c->on_done;
     void *ctx = c->ctx;
@@ -207,9 +207,9 @@ static void on_back(uv_async_t *async)
             if (!b->line)
                 call_free(b->call);
         } else if (b->line) {
-            tell_line(b->call, b);
+            notify_line(b->call, b);
         } else {
-            tell_end(b->call, b);
+            notify_end(b->call, b);
         }
     }
 }
@@ -303,7 +303,7 @@ static const char *known_method(const char *method)
 }
 
 /* The list of members, which each of them has by heart. */
-static void tell_members(struct http_call *c, size_t member)
+static void notify_members(struct http_call *c, size_t member)
 {
     char list[128] = "";
     struct etcd_http http = { 200, 0, { NULL, 0 } };
@@ -337,7 +337,7 @@ int http_start(struct http *h, const struct http_request *req, http_done_cb on_e
     h->calls = c;
     *out = c;
     if (strcmp(path, "/v2/machines") == 0) {
-        tell_members(c, member);
+        notify_members(c, member);
         return 0;
     }
     run_cluster();

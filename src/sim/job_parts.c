@@ -131,7 +131,7 @@ void note(const struct log *n, enum note_level level, const char *where,
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     text[strcspn(text, "\n")] = '\0';
-    os_say(os.current ? os.current->name : "", "%c %s", letters[level], text);
+    os_log(os.current ? os.current->name : "", "%c %s", letters[level], text);
 }
 
 void status_line(const struct log *n, const char *text)

@@ -56,7 +56,7 @@ static void job_worker_on_reply(void *ctx, int status, const struct c10d_reply *
     struct talk *t = ctx;
 
     if (err)
-        os_say(os.current->name, "its store: %s", err->text);
+        os_log(os.current->name, "its store: %s", err->text);
     t->status = status;
     t->done = true;
     if (status)
@@ -114,7 +114,7 @@ static void on_work_done(void *arg, uint64_t full_t)
     the_job->done_t = MIN_OF(the_job->done_t, os.t);
     m->over = true;
     the_job->last = m;
-    os_say("job", "all work is done");
+    os_log("job", "all work is done");
     meeting_wake(m);
 }
 
@@ -152,7 +152,7 @@ static void join_meeting(struct job_worker *w, size_t index)
         (the_job->set.plain || strcmp(the_job->set.backend, "c10d") != 0) &&
         the_job->last_fault_t && !w->node->killed) {
         the_job->strays++;
-        os_say(w->process->name, "has come to a later world");
+        os_log(w->process->name, "has come to a later world");
         return;
     }
     if (!m || world != m->world || rank < 0 || rank >= world ||
@@ -174,7 +174,7 @@ static void join_meeting(struct job_worker *w, size_t index)
         return;
     m->full_t = os.t;
     job_moment();
-    os_say("job", "a world of %" PRId64 " is whole", m->world);
+    os_log("job", "a world of %" PRId64 " is whole", m->world);
     /* Where all was done already, it only looks at what the others have left. */
     os_at(os.t + 10 * OS_MS + the_job->set.work_us -
               MIN_OF(the_job->done_us, the_job->set.work_us),
@@ -185,7 +185,7 @@ void job_worker_ended(struct job_worker *w)
 {
     struct job_meeting *m = w->meeting;
 
-    os_say(w->process->name, "ends with %d", w->process->exit_code);
+    os_log(w->process->name, "ends with %d", w->process->exit_code);
     w->node->idle_t = os.t;
     job_moment();
     if (!m)
@@ -269,7 +269,7 @@ static int open_store(struct job_worker *w, struct talk *t)
         store_server_opts_init(&so);
         so.port = port;
         if (store_server_open(&t->loop, &so, &server, &err) < 0) {
-            os_say(w->process->name, "%s", err.text);
+            os_log(w->process->name, "%s", err.text);
             return err.code;
         }
     }
@@ -286,7 +286,7 @@ int job_worker_main(void *worker)
     os.current->spared = true;
     (void)uv_loop_init(&t->loop);
     (void)uv_timer_init(&t->loop, &t->timer);
-    os_say(os.current->name, "RANK %s of %s at %s:%s, restart %s", job_env(w, "RANK"),
+    os_log(os.current->name, "RANK %s of %s at %s:%s, restart %s", job_env(w, "RANK"),
            job_env(w, "WORLD_SIZE"), job_env(w, "MASTER_ADDR"),
            job_env(w, "MASTER_PORT"), job_env(w, "TORCHELASTIC_RESTART_COUNT"));
     sleep_until(t, os.t + os_random(10 * OS_MS, j->set.import_us + 11 * OS_MS));
@@ -294,7 +294,7 @@ int job_worker_main(void *worker)
     if (rc == 0)
         rc = meet(w, t);
     if (rc < 0) {
-        os_say(os.current->name, "could not meet the others: %d", rc);
+        os_log(os.current->name, "could not meet the others: %d", rc);
         return 1;
     }
     uint64_t late_t = os.t + COLLECTIVE_US; /* for those who are not there */

@@ -122,7 +122,7 @@ void os_wake(struct os_process *p);
 void os_wait(uint64_t until_t); /* by the process that runs; also ends by os_wake() */
 void os_exit(int code) __attribute__((noreturn)); /* the process that runs */
 
-void os_say(const char *who, const char *fmt, ...)
+void os_log(const char *who, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void os_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

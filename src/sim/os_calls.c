@@ -221,7 +221,7 @@ void __wrap_abort(void)
 {
     if (!os.current)
         __real_abort();
-    os_say(os.current->name, "aborts");
+    os_log(os.current->name, "aborts");
     os_exit(-SIGABRT);
 }
 

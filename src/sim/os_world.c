@@ -346,7 +346,7 @@ void os_end(void)
     free_chunks();
 }
 
-void os_say(const char *who, const char *fmt, ...)
+void os_log(const char *who, const char *fmt, ...)
 {
     va_list ap;
 
@@ -370,5 +370,5 @@ void os_fail(const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(os.fail + len, sizeof os.fail - len, fmt, ap);
     va_end(ap);
-    os_say("", "BROKEN PROMISE %s", os.fail);
+    os_log("", "BROKEN PROMISE %s", os.fail);
 }

@@ -148,7 +148,7 @@ static void ours_perform(struct sim_node *n, const struct rdzv_effect *e)
     case RDZV_FX_REFUSED:
     case RDZV_FX_DONE:
     case RDZV_FX_NEWS:
-        sim_told(n, e);
+        sim_notified(n, e);
         return;
     }
 }

@@ -20,7 +20,7 @@ struct script {
     struct sim_config cfg;
     bool begun;
     struct buf *out;
-    size_t told; /* of the transcript */
+    size_t printed; /* of the transcript */
 };
 
 static int bad(struct script *c, const char *line)
@@ -137,9 +137,9 @@ static int on_action(struct script *c, struct sim_node *n, const char *what, dou
 static void run_until(struct script *c, double seconds)
 {
     (void)sim_run(&c->sim, (uint64_t)(seconds * 1e6));
-    (void)buf_append(c->out, buf_data(&c->sim.out) + c->told,
-                     buf_len(&c->sim.out) - c->told);
-    c->told = buf_len(&c->sim.out);
+    (void)buf_append(c->out, buf_data(&c->sim.out) + c->printed,
+                     buf_len(&c->sim.out) - c->printed);
+    c->printed = buf_len(&c->sim.out);
 }
 
 static int on_at(struct script *c, const char *args)

@@ -193,7 +193,7 @@ static void host_feed(struct sim *s, struct coordinator_event *ev)
         if (!c)
             continue;
         if (e->kind == COORDINATOR_SEND) {
-            sim_say(s, NULL, "tells %s %s", c->node->name,
+            sim_log(s, NULL, "tells %s %s", c->node->name,
                     coord_kind_name(e->msg.kind));
             send_msg(c, &e->msg);
         } else {

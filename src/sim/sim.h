@@ -128,7 +128,7 @@ struct sim_node *sim_add(struct sim *s, enum sim_kind kind, const char *name);
 bool sim_run(struct sim *s, uint64_t until_t);
 
 /* One line of the transcript. */
-void sim_say(struct sim *s, const struct sim_node *n, const char *fmt, ...)
+void sim_log(struct sim *s, const struct sim_node *n, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* For what can only fail for want of memory, or by a mistake of the simulator's. */
@@ -244,7 +244,7 @@ enum sim_todo {
     SIM_DO_END
 };
 
-void sim_told(struct sim_node *n, const struct rdzv_effect *e);
+void sim_notified(struct sim_node *n, const struct rdzv_effect *e);
 void sim_do(struct sim_node *n, enum sim_todo todo);
 void sim_do_at(struct sim_node *n, uint64_t t, enum sim_todo todo);
 void sim_kill(struct sim_node *n);

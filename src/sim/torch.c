@@ -46,17 +46,17 @@ static void end_op(struct sim_node *n, int code, const char *text)
             e.kind = RDZV_FX_NEWS;
             e.news = RDZV_NEWS_WAITING;
             e.count = (int64_t)rdzv_count(&o->state, RDZV_WAITS);
-            sim_told(n, &e);
+            sim_notified(n, &e);
         }
     }
     if (op == OP_EXIT || op == OP_JOIN) { /* EXIT ends here only by an error. */
         e.kind = RDZV_FX_REFUSED;
-        sim_told(n, &e);
+        sim_notified(n, &e);
     }
     if (op == OP_CLOSE) {
         e.kind = RDZV_FX_DONE;
         e.request = RDZV_EV_CLOSE;
-        sim_told(n, &e);
+        sim_notified(n, &e);
     }
 }
 
@@ -70,7 +70,7 @@ static void fail(struct sim_node *n)
     o->lost = true;
     if (o->op == OP_NONE || o->op == OP_BEAT || o->op == OP_POLL) {
         o->op = OP_NONE;
-        sim_told(n, &e); /* The poll raises, and the agent ends. */
+        sim_notified(n, &e); /* The poll raises, and the agent ends. */
     } else {
         end_op(n, MUSTER_ECONN, "The connection to the C10d store has failed.");
     }
@@ -91,7 +91,7 @@ static void joined(struct sim_node *n)
     o->member = true;
     o->beat_ms = sim_now(n).mono_ms + rdzv_interval_ms(&n->sim->cfg.settings);
     o->poll_ms = sim_now(n).mono_ms + 1000;
-    sim_told(n, &e);
+    sim_notified(n, &e);
 }
 
 static enum rdzv_action decide(struct sim_node *n)

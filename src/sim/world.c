@@ -257,7 +257,7 @@ void sim_must(int rc)
     abort();
 }
 
-void sim_say(struct sim *s, const struct sim_node *n, const char *fmt, ...)
+void sim_log(struct sim *s, const struct sim_node *n, const char *fmt, ...)
 {
     char line[1200];
     va_list ap;
@@ -285,5 +285,5 @@ void sim_fail(struct sim *s, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(s->fail + len, sizeof s->fail - len, fmt, ap);
     va_end(ap);
-    sim_say(s, NULL, "BROKEN PROMISE %s", s->fail);
+    sim_log(s, NULL, "BROKEN PROMISE %s", s->fail);
 }

@@ -35,8 +35,8 @@ struct collect {
     struct stack_sample sample, known;
     uint64_t by_ms; /* when we must have printed */
     char pyspy[PATH_BYTES];
-    bool refused; /* ptrace, for one process at least, */
-    bool told;    /* and that one has told by itself where it is */
+    bool refused;  /* ptrace, for one process at least, */
+    bool answered; /* and that one has told by itself where it is */
 };
 
 static const char *look_up(char *const *envp, const char *name)
@@ -377,7 +377,7 @@ static void ask_process(struct collect *c, struct stack_process *p)
     c->sample.held = c->sample.held || rc != MUSTER_ENOTSUP;
     if (rc != 0)
         return;
-    c->told = true;
+    c->answered = true;
     p->missing = "";
 }
 
@@ -385,7 +385,7 @@ static int note_refused(struct collect *c)
 {
     char text[400];
 
-    if (!c->told)
+    if (!c->answered)
         return stack_sample_note(&c->sample, why_refused());
     snprintf(text, sizeof text,
              "%s: where Python is was told by the workers' own faulthandler, of their "

@@ -25,7 +25,7 @@ struct stacks_reading {
     struct handle_set closing;
     struct buf out;
     pid_t pid;
-    bool told;
+    bool notified;
     void (*done)(void *ctx, int status, struct span json,
                  const struct muster_error *err);
     void *ctx;
@@ -123,13 +123,13 @@ static struct span last_line(const struct buf *b)
     return span_of(end > 0 ? p + begin : NULL, end > begin ? end - 1 - begin : 0);
 }
 
-static void tell(struct stacks_reading *r, const struct muster_error *why)
+static void notify(struct stacks_reading *r, const struct muster_error *why)
 {
     const struct span line = last_line(&r->out);
 
-    if (r->told)
+    if (r->notified)
         return;
-    r->told = true;
+    r->notified = true;
     r->done(r->ctx, line.n > 0 ? 0 : why->code, line, why);
 }
 
@@ -139,7 +139,7 @@ static void reader_on_deadline(uv_timer_t *timer)
     struct muster_error err;
 
     err_set(&err, MUSTER_ETIMEDOUT, "reading the stacks took too long");
-    tell(r, &err);
+    notify(r, &err);
     end(r);
 }
 
@@ -165,7 +165,7 @@ static void reader_on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
                 STACK_NODE_BYTES);
     else
         err_set(&err, MUSTER_EIO, "the reader of stacks ended without a result");
-    tell(r, &err);
+    notify(r, &err);
     end(r);
 }
 
@@ -220,6 +220,6 @@ void stacks_read_cancel(struct stacks_reading *r)
 {
     if (!r)
         return;
-    r->told = true;
+    r->notified = true;
     end(r);
 }

@@ -74,8 +74,8 @@ struct status_http {
     size_t viewers;
     size_t nodes;                      /* of the job, as they were told of it */
     uint64_t looked_ms;                /* for slow requests, last */
-    uint64_t told_ms;                  /* the last news */
-    uint64_t told_entry;               /* the newest entry of the record in it */
+    uint64_t sent_ms;                  /* the last news */
+    uint64_t sent_entry;               /* the newest entry of the record in it */
     struct {                           /* the last status.json of the whole job */
         struct MHD_Response *response; /* owned; NULL: none, or something changed */
         uint64_t stamp, until_ms;
@@ -454,14 +454,14 @@ static void give(struct request *r, struct event *e)
 }
 
 /* The history goes only to those who lack the newest of it. */
-static void tell_all(void *ctx)
+static void notify_all(void *ctx)
 {
     struct status_http *h = ctx;
     struct event *whole = NULL, *part = NULL;
     struct job_status j;
 
     h->telling = false;
-    h->told_ms = clock_mono_ms();
+    h->sent_ms = clock_mono_ms();
     if (!h->viewers || status_now(h->status, &j) != 0)
         return;
     const uint64_t newest = j.in->record ? j.in->record->last : 0;
@@ -469,7 +469,7 @@ static void tell_all(void *ctx)
     for (struct request *r = h->requests; r; r = r->next) {
         if (!r->viewer || r->event)
             continue;
-        if (r->seen && newest == h->told_entry) {
+        if (r->seen && newest == h->sent_entry) {
             part = part ? part : event_new(h, &j, false);
             give(r, part);
         } else {
@@ -478,32 +478,32 @@ static void tell_all(void *ctx)
             r->seen = whole != NULL;
         }
     }
-    if (newest != h->told_entry) /* A viewer that is behind has missed it. */
+    if (newest != h->sent_entry) /* A viewer that is behind has missed it. */
         for (struct request *r = h->requests; r; r = r->next)
             if (r->viewer && whole && r->event != whole)
                 r->seen = false;
-    h->told_entry = newest;
+    h->sent_entry = newest;
     event_unref(whole);
     event_unref(part);
     job_status_fini(&j);
     run(h);
 }
 
-static void tell_soon(struct status_http *h, uint64_t in_ms);
+static void notify_within(struct status_http *h, uint64_t in_ms);
 
 static void on_news_timer(uv_timer_t *timer)
 {
     struct status_http *h = timer->data;
 
-    tell_soon(h, MAX_OF(NEWS_MS, h->nodes * KEPT_MS));
+    notify_within(h, MAX_OF(NEWS_MS, h->nodes * KEPT_MS));
     if (h->telling)
         return;
     h->telling = true;
-    if (status_when_recent(h->status, tell_all, h) != 0)
-        tell_all(h);
+    if (status_when_recent(h->status, notify_all, h) != 0)
+        notify_all(h);
 }
 
-static void tell_soon(struct status_http *h, uint64_t in_ms)
+static void notify_within(struct status_http *h, uint64_t in_ms)
 {
     if (h->viewers)
         (void)uv_timer_start(&h->news, on_news_timer, in_ms, 0);
@@ -517,8 +517,8 @@ static void http_on_change(void *ctx)
     const uint64_t now = clock_mono_ms();
 
     kept_drop(h);
-    tell_soon(h,
-              h->told_ms + NEWS_LEAST_MS > now ? h->told_ms + NEWS_LEAST_MS - now : 0);
+    notify_within(h, h->sent_ms + NEWS_LEAST_MS > now ? h->sent_ms + NEWS_LEAST_MS - now
+                                                      : 0);
 }
 
 static enum MHD_Result answer_viewer(struct request *r)
@@ -539,7 +539,7 @@ static enum MHD_Result answer_viewer(struct request *r)
     MHD_add_response_header(m, "X-Content-Type-Options", "nosniff");
     r->viewer = true;
     h->viewers++;
-    tell_soon(h, 0);
+    notify_within(h, 0);
     rc = MHD_queue_response(r->mhd, MHD_HTTP_OK, m);
     MHD_destroy_response(m);
     return rc;
@@ -887,7 +887,7 @@ void status_http_close(struct status_http *h)
     /* Viewers see how the job ended before the page is gone: first the rest of the
      * news before. */
     send_on(h);
-    tell_all(h);
+    notify_all(h);
     send_on(h);
     (void)uv_poll_stop(&h->poll);
     h->running =

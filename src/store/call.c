@@ -48,8 +48,8 @@ void call_free(struct call *call)
     mem_free(call);
 }
 
-void call_tell(struct call *call, int status, const struct c10d_reply *reply,
-               const struct muster_error *err)
+void call_notify(struct call *call, int status, const struct c10d_reply *reply,
+                 const struct muster_error *err)
 {
     const async_store_cb cb = call->cb;
 
@@ -60,7 +60,7 @@ void call_tell(struct call *call, int status, const struct c10d_reply *reply,
 
 void call_succeed(struct call *call, const struct c10d_reply *reply)
 {
-    call_tell(call, 0, reply, NULL);
+    call_notify(call, 0, reply, NULL);
     call_free(call);
 }
 
@@ -86,7 +86,7 @@ void call_fail(struct call *call, const struct muster_error *why)
     struct muster_error err = *why;
 
     call_wrap(call, &err);
-    call_tell(call, err.code, NULL, &err);
+    call_notify(call, err.code, NULL, &err);
     call_free(call);
 }
 
@@ -114,7 +114,7 @@ void call_time_out(struct call *call, const char *why)
     struct muster_error err;
 
     call_timed_out(call, "Wait", why, &err);
-    call_tell(call, err.code, NULL, &err);
+    call_notify(call, err.code, NULL, &err);
     call_free(call);
 }
 

@@ -35,8 +35,8 @@ void call_begin(struct call *call, unsigned flags, uint64_t timeout_ms,
 void call_free(struct call *call); /* NULL is fine */
 
 /* Calls back, unless it has done so before. */
-void call_tell(struct call *call, int status, const struct c10d_reply *reply,
-               const struct muster_error *err);
+void call_notify(struct call *call, int status, const struct c10d_reply *reply,
+                 const struct muster_error *err);
 
 /* Each calls back and frees the call. fail names the call before the reason. */
 void call_succeed(struct call *call, const struct c10d_reply *reply);

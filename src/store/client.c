@@ -298,7 +298,7 @@ static void expire(struct client *c, struct wire_call *call, struct call_list *i
     call->base.deadline_ms = MONO_NEVER;
     if (queued)
         call_list_remove(in, &call->base);
-    call_tell(&call->base, err.code, NULL, &err);
+    call_notify(&call->base, err.code, NULL, &err);
     if (queued)
         client_end(c, call);
     else if (call->phase == CALL_WAITING && c->state == CLIENT_READY)
@@ -442,7 +442,7 @@ static void client_answer_empty(struct client *c, struct wire_call *call)
 {
     const struct c10d_reply nothing = { .op = call->base.op };
 
-    call_tell(&call->base, 0, &nothing, NULL);
+    call_notify(&call->base, 0, &nothing, NULL);
     client_end(c, call);
 }
 
@@ -499,9 +499,9 @@ static void answer(struct client *c, struct wire_call *call, struct c10d_reply *
         (void)err_set(&err, MUSTER_EEMPTY, "queue is empty (store %s)", c->name);
     if (err.code) {
         call_wrap(&call->base, &err);
-        call_tell(&call->base, err.code, NULL, &err);
+        call_notify(&call->base, err.code, NULL, &err);
     } else {
-        call_tell(&call->base, 0, reply, NULL);
+        call_notify(&call->base, 0, reply, NULL);
     }
     buf_fini(&keys);
 }

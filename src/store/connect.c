@@ -19,8 +19,8 @@
 #define PAUSE_FIRST_MS     500
 #define PAUSE_MOST_MS      2000 /* torch goes up to 60 s, and comes late by as much */
 #define WRONG_SERVICE_MOST 3    /* rounds in which another service answered */
-#define SAY_FIRST_MS       4000 /* of waiting, before a person should hear of it */
-#define SAY_AGAIN_MS       30000
+#define LOG_FIRST_MS       4000 /* of waiting, before a person should hear of it */
+#define LOG_AGAIN_MS       30000
 
 struct dialer {
     uv_loop_t *loop;
@@ -42,7 +42,7 @@ struct dialer {
     uint64_t next_ms, patience_ms;         /* of a race; MONO_NEVER otherwise */
     uint64_t again_ms;                     /* of a pause; MONO_NEVER otherwise */
     double pause_ms;
-    uint64_t start_ms, say_ms; /* when we began; when to tell of our waiting */
+    uint64_t start_ms, log_ms; /* when we began; when to tell of our waiting */
     int wrong_services;
     enum greeting greeting; /* of this round */
 
@@ -143,9 +143,9 @@ static void log_waiting(struct dialer *d, double pause, uint64_t now)
 {
     trace(d->trace, TRACE_INFO, "store at %s port %u not reached, again in %.1f s: %s",
           d->host, d->port, pause / 1000, d->last.text);
-    if (now < d->say_ms)
+    if (now < d->log_ms)
         return;
-    d->say_ms = now + SAY_AGAIN_MS;
+    d->log_ms = now + LOG_AGAIN_MS;
     trace(d->trace, TRACE_WARN, "waiting for the store at %s port %u, %u s of %u: %s",
           d->host, d->port, (unsigned)((now - d->start_ms) / 1000),
           (unsigned)(d->timeout_ms / 1000), d->last.text);
@@ -349,7 +349,7 @@ int dial_start(uv_loop_t *loop, const struct dial_opts *opts, dial_cb cb, void *
     d->next_ms = d->patience_ms = MONO_NEVER;
     d->again_ms = now; /* The first round starts from the loop. */
     d->start_ms = now;
-    d->say_ms = now + SAY_FIRST_MS;
+    d->log_ms = now + LOG_FIRST_MS;
     rng_init(&d->rng, seed());
     (void)uv_timer_init(loop, &d->timer);
     d->timer.data = d;

@@ -53,7 +53,7 @@ static void prefix_store_on_done(void *ctx, int status, const struct c10d_reply 
                                  const struct muster_error *err)
 {
     struct view_call *call = ctx;
-    struct view_call told = *call;
+    struct view_call copy = *call;
     struct muster_error nomem;
     struct c10d_reply stripped;
     struct buf keys;
@@ -61,18 +61,18 @@ static void prefix_store_on_done(void *ctx, int status, const struct c10d_reply 
     if (call->view)
         unlink_call(call);
     mem_free(call);
-    if (!told.view)
+    if (!copy.view)
         return;
     buf_init(&keys, SIZE_MAX);
-    if (status == 0 && told.op == C10D_LIST_KEYS) {
-        status = strip(told.view, reply, &stripped, &keys);
+    if (status == 0 && copy.op == C10D_LIST_KEYS) {
+        status = strip(copy.view, reply, &stripped, &keys);
         reply = &stripped;
         if (status < 0) {
             (void)err_nomem(&nomem);
             err = &nomem;
         }
     }
-    told.cb(told.ctx, status, status == 0 ? reply : NULL, err);
+    copy.cb(copy.ctx, status, status == 0 ? reply : NULL, err);
     buf_fini(&keys);
 }
 

@@ -38,7 +38,7 @@ static void server_listen(struct store_server *s, bool on)
 }
 
 static void server_arm(struct store_server *s);
-static void server_tell_left(struct store_server *s);
+static void server_notify_left(struct store_server *s);
 
 static void server_on_timer(uv_timer_t *timer)
 {
@@ -58,7 +58,7 @@ static void server_on_timer(uv_timer_t *timer)
                         (unsigned long long)c->decoder.offset,
                         (unsigned long long)s->opts.request_ms);
     }
-    server_tell_left(s);
+    server_notify_left(s);
     conns_free(&s->gone);
     server_arm(s);
 }
@@ -105,7 +105,7 @@ void server_known(struct store_server *s, struct conn *c)
 }
 
 /* The store hears who has left, as soon as the event at hand is dealt with. */
-static void server_tell_left(struct store_server *s)
+static void server_notify_left(struct store_server *s)
 {
     struct conn *c;
 
@@ -231,7 +231,7 @@ void server_send(struct store_server *s, struct conn *c, struct span bytes)
 
 void server_end_turn(struct store_server *s)
 {
-    server_tell_left(s);
+    server_notify_left(s);
     conns_free(&s->gone);
 }
 
@@ -246,7 +246,7 @@ bool server_may_log(struct store_server *s)
 void store_server_wipe(struct store_server *s)
 {
     server_feed(s, &(struct store_event){ .kind = STORE_WIPE });
-    server_tell_left(s);
+    server_notify_left(s);
 }
 
 /* ---- what the sockets report ----
@@ -367,7 +367,7 @@ static void server_on_event(struct store_server *s, struct conn *c, uint32_t wha
     if (what & (CONN_READS | EPOLLERR | EPOLLHUP))
         conn_read(s, c, what & (EPOLLRDHUP | EPOLLERR | EPOLLHUP));
     if (s->leaving.first)
-        server_tell_left(s);
+        server_notify_left(s);
 }
 
 /* True if the uv loop has something to do as well. */
@@ -387,7 +387,7 @@ static bool serve(struct store_server *s, const struct epoll_event *events, int 
             server_on_event(s, events[i].data.ptr, events[i].events);
     }
     while (s->leaving.first || s->talking) { /* turned away as soon as they came */
-        server_tell_left(s);
+        server_notify_left(s);
         server_lanes_flush(s);
     }
     s->in_turn = false;

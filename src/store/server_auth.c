@@ -693,14 +693,14 @@ static void send_secret(struct store_server *s, struct conn *c)
 /* What a torchrun that tries to join sees as the end of its traceback. The state that
  * it reads is a pickle, and this one names a module that nobody has: the import fails,
  * and Python says which it was. */
-#define TOLD                                                                           \
+#define REFUSAL                                                                        \
     "this job has a secret, which torchrun cannot prove: start this node with muster " \
     "and the job's --token-file, or all nodes with --token-optional"
 
-static bool told_torch(struct store_server *s, struct conn *c,
-                       const struct c10d_request *req)
+static bool refused_torch(struct store_server *s, struct conn *c,
+                          const struct c10d_request *req)
 {
-    static const char pickle[] = "c" TOLD "\nx\n.";
+    static const char pickle[] = "c" REFUSAL "\nx\n.";
     struct c10d_list list = req->list;
     struct span key = req->key;
     struct buf text;
@@ -714,7 +714,7 @@ static bool told_torch(struct store_server *s, struct conn *c,
     if (base64_encode(&text, span_of(pickle, sizeof pickle - 1)) == 0)
         send_value(s, c, req->op, buf_span(&text));
     buf_fini(&text);
-    if (!c->told && req->op == C10D_GET && server_may_log(s)) {
+    if (!c->notified && req->op == C10D_GET && server_may_log(s)) {
         char who[ADDRESS_TEXT];
 
         address_of_peer(conn_socket(c), who);
@@ -723,7 +723,7 @@ static bool told_torch(struct store_server *s, struct conn *c,
             "store %s: refused %s: a torchrun, which cannot prove itself; it was told "
             "so (--token-optional admits it)",
             s->address, who);
-        c->told = true;
+        c->notified = true;
     }
     return true;
 }
@@ -759,7 +759,7 @@ bool server_auth_is_closed(struct store_server *s, struct conn *c,
         return false;
     if (req->op == C10D_GET && span_eq(req->key, span_str(RESERVED_CAPS)))
         send_secret(s, c);
-    else if (req->op != C10D_CHECK && !told_torch(s, c, req))
+    else if (req->op != C10D_CHECK && !refused_torch(s, c, req))
         turn_away(s, c,
                   "%s asked for something of the agents': it comes from a machine of "
                   "the job, and has not proven that it is one of its nodes",
@@ -798,7 +798,7 @@ bool server_auth_gate(struct store_server *s, struct conn *c,
     if (server_auth_admits_plain(s, c))
         return c->worker_only && server_auth_is_closed(s, c, req);
     (void)may_be_plain(s, c, &why);
-    if (!told_torch(s, c, req))
+    if (!refused_torch(s, c, req))
         turn_away(s, c, "%s asked for: %s", c10d_op_name(req->op), why);
     return true;
 }

@@ -41,7 +41,7 @@ struct conn {
     bool timed;       /* in the list of deadlines */
     bool admitted;    /* with a secret: proven, or of a proven member's machine */
     bool worker_only; /* admitted without a proof: a worker, and no more */
-    bool told;        /* it is torch's, and has been told that it cannot join */
+    bool notified;    /* it is torch's, and has been told that it cannot join */
     bool encrypts;    /* encryption begins as soon as the answers are out */
     bool joined;      /* a node that has sent JOIN; see coordinator_driver.c */
     bool dead;        /* closed; memory goes at the end of the turn */

@@ -45,7 +45,7 @@ static void start_watch_on_timer(uv_timer_t *timer)
     warm_hint(ms, &text);
     if (text.level == WARM_QUIET)
         return;
-    w->told = true;
+    w->notified = true;
     note(w->log, NOTE_WARN, "muster/warm", "%s", text.text);
 }
 
@@ -58,7 +58,7 @@ void start_watch_init(struct start_watch *w, uv_loop_t *loop, const struct log *
 
 void start_watch_begin(struct start_watch *w, pid_t pid)
 {
-    if (w->told)
+    if (w->notified)
         return;
     w->pid = pid;
     w->began_ms = uv_now(w->timer.loop);

@@ -14,7 +14,7 @@ struct start_watch {
     const struct log *log; /* borrowed */
     pid_t pid;             /* of one of the workers */
     uint64_t began_ms;     /* loop time */
-    bool told;
+    bool notified;
 };
 
 void start_watch_init(struct start_watch *w, uv_loop_t *loop, const struct log *log);

@@ -50,7 +50,7 @@ int64_t roll_call_missing(const struct roll_call *r, int64_t from)
 int roll_call_print(struct buf *b, const struct roll_call *r)
 {
     const int64_t missing = r->world - r->count;
-    int64_t told = 0, at = roll_call_missing(r, 0);
+    int64_t named = 0, at = roll_call_missing(r, 0);
     int rc = 0;
 
     assert(missing >= 0 && (missing > 0) == (at >= 0));
@@ -61,13 +61,13 @@ int roll_call_print(struct buf *b, const struct roll_call *r)
 
         while (last + 1 < r->world && !r->here[last + 1])
             last++;
-        rc = buf_printf(b, "%s%" PRId64, told ? ", " : "", at);
+        rc = buf_printf(b, "%s%" PRId64, named ? ", " : "", at);
         if (rc == 0 && last > at)
             rc = buf_printf(b, "%s%" PRId64, last == at + 1 ? ", " : "-", last);
-        told += last - at + 1;
+        named += last - at + 1;
         at = roll_call_missing(r, last + 1);
     }
-    return rc == 0 && told < missing
-               ? buf_printf(b, " and %" PRId64 " more", missing - told)
+    return rc == 0 && named < missing
+               ? buf_printf(b, " and %" PRId64 " more", missing - named)
                : rc;
 }

@@ -41,8 +41,8 @@ uint64_t lease_grant_attempt_ms(const struct lease_grant *g)
     return g->id ? ms : MAX_OF(ms, lease_grant_timeout_ms(g) / 2);
 }
 
-static enum lease_grant_told on_grant(struct lease_grant *g, int status,
-                                      uint64_t *pause_ms)
+static enum lease_grant_outcome on_grant(struct lease_grant *g, int status,
+                                         uint64_t *pause_ms)
 {
     /* "already exists": an earlier try did reach a server. It may have been long ago,
      * so that a beat is due. */
@@ -59,9 +59,9 @@ static enum lease_grant_told on_grant(struct lease_grant *g, int status,
     return ETCD_GRANT_NONE;
 }
 
-enum lease_grant_told lease_grant_answer(struct lease_grant *g, int status,
-                                         const struct etcd_answer *answer,
-                                         uint64_t *pause_ms)
+enum lease_grant_outcome lease_grant_answer(struct lease_grant *g, int status,
+                                            const struct etcd_answer *answer,
+                                            uint64_t *pause_ms)
 {
     if (!g->id)
         return on_grant(g, status, pause_ms);

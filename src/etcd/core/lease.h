@@ -24,7 +24,7 @@ int lease_grant_encode(struct lease_grant *g, struct etcd_msg *m);
 uint64_t lease_grant_timeout_ms(const struct lease_grant *g); /* of that request */
 uint64_t lease_grant_attempt_ms(const struct lease_grant *g); /* of one try of it */
 
-enum lease_grant_told {
+enum lease_grant_outcome {
     ETCD_GRANT_KEPT,    /* we have the lease as before */
     ETCD_GRANT_NEW,     /* we have one: what hangs on it is to be written */
     ETCD_GRANT_NONE,    /* we have none, and the error says why */
@@ -33,8 +33,8 @@ enum lease_grant_told {
 };
 
 /* What came, and in pause_ms when to send the next request. */
-enum lease_grant_told lease_grant_answer(struct lease_grant *g, int status,
-                                         const struct etcd_answer *answer,
-                                         uint64_t *pause_ms);
+enum lease_grant_outcome lease_grant_answer(struct lease_grant *g, int status,
+                                            const struct etcd_answer *answer,
+                                            uint64_t *pause_ms);
 
 #endif

@@ -127,7 +127,7 @@ bool etcd_is_stale(const struct etcd_seen *s)
     return s->resync || s->newest > s->revision;
 }
 
-void etcd_seen_told(struct etcd_seen *s, const struct etcd_held *held)
+void etcd_seen_notified(struct etcd_seen *s, const struct etcd_held *held)
 {
     if (held->revision < s->revision)
         s->newest = 0; /* A cluster restored from a backup: what we heard is void. */

@@ -53,7 +53,7 @@ struct etcd_seen {
 };
 
 bool etcd_is_stale(const struct etcd_seen *s);
-void etcd_seen_told(struct etcd_seen *s, const struct etcd_held *held);
+void etcd_seen_notified(struct etcd_seen *s, const struct etcd_held *held);
 
 /* v3's stream: events of the change_key, or NULL if some were missed. Our own writes
  * are told too, often before their answer: while a request is under way, its answer

@@ -462,7 +462,7 @@ static void take_number(struct legacy_handler *o)
 
     if (!local[0])
         return;
-    rdzv_say_nameless(o->trace, o->addr, local);
+    rdzv_log_nameless(o->trace, o->addr, local);
     (void)snprintf(o->addr, sizeof o->addr, "%s", local);
 }
 

@@ -25,7 +25,7 @@
 #define ASK_MS       700u  /* for a peer to say who is in the cluster */
 #define CHANGE_MS    3000u /* for the cluster to change its members */
 #define PAUSE_MS     100u  /* between two looks */
-#define TELL_MS      5000u /* after so long the missing hosts are named */
+#define NOTIFY_MS    5000u /* after so long the missing hosts are named */
 #define LEAVE_MS     8000u /* to leave the cluster in good order */
 #define END_MS       1500u /* for etcd to end by SIGTERM */
 #define STARTS_MAX   8     /* of etcd, should it die */
@@ -61,9 +61,9 @@ struct etcd_serve {
     struct http *http;              /* owned */
     struct blocking_call *finding;
     struct peer_call peers[SERVE_HOSTS_MAX];
-    size_t asked;              /* calls to peers under way */
-    struct serve_members told; /* by the first who answered */
-    bool has_told;
+    size_t asked;                /* calls to peers under way */
+    struct serve_members listed; /* by the first who answered */
+    bool has_list;
     struct http_call *call;   /* to the cluster: change, health, leave */
     size_t through;           /* whom the next change is asked of */
     bool there;               /* the cluster goes on: initial-cluster-state */
@@ -77,7 +77,7 @@ struct etcd_serve {
     struct guard_service *service; /* NULL: not running */
     int starts;
     struct deadline timer;
-    uint64_t began_ms, tell_ms, by_ms;
+    uint64_t began_ms, notify_ms, by_ms;
     struct muster_error last; /* what stood in the way last */
     void (*closed)(void *ctx);
     void *closed_ctx;
@@ -150,13 +150,13 @@ static size_t missing_hosts(const struct etcd_serve *s, char *out, size_t size)
 }
 
 /* While it is not up: says every half minute who has not answered. */
-static void tell_missing(struct etcd_serve *s)
+static void notify_missing(struct etcd_serve *s)
 {
     char names[512];
 
-    if (clock_mono_ms() < s->tell_ms)
+    if (clock_mono_ms() < s->notify_ms)
         return;
-    s->tell_ms = clock_mono_ms() + 6 * TELL_MS;
+    s->notify_ms = clock_mono_ms() + 6 * NOTIFY_MS;
     const size_t missing = missing_hosts(s, names, sizeof names);
 
     trace(s->opts.trace, TRACE_WARN,
@@ -167,7 +167,7 @@ static void tell_missing(struct etcd_serve *s)
 }
 
 /* The cluster is up, but it survives fewer losses than its user counts on. */
-static void tell_absent(struct etcd_serve *s)
+static void notify_absent(struct etcd_serve *s)
 {
     char names[512];
 
@@ -252,8 +252,8 @@ static void on_peer(void *ctx, int status, const struct http_answer *a, bool sen
     p->call = NULL;
     p->answers = status == 0 && a->status == 200;
     p->refuses = status == MUSTER_EREFUSED;
-    if (p->answers && !s->has_told && s->phase != LEAVING)
-        s->has_told = serve_members_parse(&s->told, a->body, &s->last) == 0;
+    if (p->answers && !s->has_list && s->phase != LEAVING)
+        s->has_list = serve_members_parse(&s->listed, a->body, &s->last) == 0;
     if (--s->asked > 0)
         return;
     if (s->phase == ASKING)
@@ -261,8 +261,8 @@ static void on_peer(void *ctx, int status, const struct http_answer *a, bool sen
     else if (s->phase == STARTING && is_foreign(s))
         return;
     else if (s->phase == UP)
-        tell_absent(s);
-    else if (s->phase == LEAVING && !s->call && s->has_told)
+        notify_absent(s);
+    else if (s->phase == LEAVING && !s->call && s->has_list)
         leave_next(s);
 }
 
@@ -292,8 +292,8 @@ static bool ask(struct etcd_serve *s, const struct serve_host *h, uint16_t port,
 /* Asks where etcd's own peers ask: that works before there is a leader. */
 static void ask_peers(struct etcd_serve *s)
 {
-    serve_members_fini(&s->told);
-    s->has_told = false;
+    serve_members_fini(&s->listed);
+    s->has_list = false;
     s->asked = 1; /* ours, until all are asked */
     for (size_t i = 0; i < s->hosts.count; i++) {
         const struct serve_host *h = &s->hosts.items[i];
@@ -316,7 +316,7 @@ static void set_cluster(struct etcd_serve *s, bool there)
 
     buf_init(&b, SIZE_MAX);
     if (there)
-        (void)serve_cluster_there(&b, &s->told, s->name, s->peer_url);
+        (void)serve_cluster_there(&b, &s->listed, s->name, s->peer_url);
     else
         (void)serve_cluster_new(&b, &s->hosts, s->scheme, s->tag);
     buf_u8(&b, '\0');
@@ -365,8 +365,8 @@ static void on_added(void *ctx, int status, const struct http_answer *a, bool se
         change_failed(s, status, a, err);
         return;
     }
-    serve_members_fini(&s->told);
-    if (serve_members_parse(&s->told, a->body, &s->last) < 0) {
+    serve_members_fini(&s->listed);
+    if (serve_members_parse(&s->listed, a->body, &s->last) < 0) {
         pause_for(s, 3 * PAUSE_MS);
         return;
     }
@@ -483,13 +483,13 @@ static void give_turn(struct etcd_serve *s)
 /* Fails if whoever has answered is another job's. */
 static bool is_foreign(struct etcd_serve *s)
 {
-    const struct serve_view v = { .told = s->has_told ? &s->told : NULL,
+    const struct serve_view v = { .listed = s->has_list ? &s->listed : NULL,
                                   .hosts = s->hosts.count,
                                   .peer_url = s->peer_url,
                                   .tag = s->tag };
     char text[512];
 
-    if (!s->has_told || serve_plan(&v, &s->old_id) != SERVE_FOREIGN)
+    if (!s->has_list || serve_plan(&v, &s->old_id) != SERVE_FOREIGN)
         return false;
     snprintf(
         text, sizeof text,
@@ -503,7 +503,7 @@ static bool is_foreign(struct etcd_serve *s)
 
 static void plan(struct etcd_serve *s)
 {
-    struct serve_view v = { .told = s->has_told ? &s->told : NULL,
+    struct serve_view v = { .listed = s->has_list ? &s->listed : NULL,
                             .hosts = s->hosts.count,
                             .peer_url = s->peer_url,
                             .tag = s->tag };
@@ -665,7 +665,7 @@ static void on_version(void *ctx, int status, const struct http_answer *a, bool 
     give_turn(s);
     ready(s, NULL);
     if (s->phase == UP && s->hosts.count > 1)
-        pause_for(s, 2 * TELL_MS); /* then look who has not come */
+        pause_for(s, 2 * NOTIFY_MS); /* then look who has not come */
 }
 
 static void get_own(struct etcd_serve *s, const char *path, http_done_cb cb)
@@ -690,13 +690,13 @@ static void on_health(void *ctx, int status, const struct http_answer *a, bool s
     }
     if (is_late(s))
         return;
-    tell_missing(s);
+    notify_missing(s);
     pause_for(s, PAUSE_MS / 2);
 }
 
 static void look(struct etcd_serve *s)
 {
-    if (s->asked == 0 && s->hosts.count > 1 && clock_mono_ms() >= s->tell_ms)
+    if (s->asked == 0 && s->hosts.count > 1 && clock_mono_ms() >= s->notify_ms)
         ask_peers(s); /* for the names of those who are missing */
     get_own(s, "/health", on_health);
 }
@@ -708,7 +708,7 @@ static void on_time(void *ctx)
     switch (s->phase) {
     case CHANGING:
         if (!is_late(s)) {
-            tell_missing(s);
+            notify_missing(s);
             s->phase = ASKING;
             ask_peers(s);
         }
@@ -760,7 +760,7 @@ int etcd_serve_open(uv_loop_t *loop, struct guard *guard,
     s->cb = cb;
     s->ctx = ctx;
     s->began_ms = clock_mono_ms();
-    s->tell_ms = s->began_ms + TELL_MS;
+    s->notify_ms = s->began_ms + NOTIFY_MS;
     s->by_ms = s->began_ms + opts->timeout_ms;
     rc = serve_hosts_parse(&s->hosts, opts->endpoints, opts->peer_port, err);
     if (rc == 0) {
@@ -816,7 +816,7 @@ static void serve_on_timer_closed(uv_handle_t *handle)
     place_remove(s->dir);
     (void)close(s->lock);
     serve_hosts_fini(&s->hosts);
-    serve_members_fini(&s->told);
+    serve_members_fini(&s->listed);
     serve_certs_fini(&s->client);
     serve_certs_fini(&s->member);
     mem_free(s->binary);
@@ -857,7 +857,7 @@ static void on_left(void *ctx, int status, const struct http_answer *a, bool sen
     (void)err;
     s->call = NULL;
     if (status == 0 && (a->status == 200 || a->status == 404)) { /* 404: already */
-        struct serve_member *m = &s->told.items[s->leaving];
+        struct serve_member *m = &s->listed.items[s->leaving];
 
         m->id = 0;
         s->left = s->left || strcmp(m->peer_url, s->peer_url) == 0;
@@ -875,7 +875,7 @@ static void on_left(void *ctx, int status, const struct http_answer *a, bool sen
 
 static void leave_next(struct etcd_serve *s)
 {
-    struct serve_leave_view v = { .told = &s->told,
+    struct serve_leave_view v = { .listed = &s->listed,
                                   .hosts = &s->hosts,
                                   .scheme = s->scheme,
                                   .self = s->self,
@@ -890,7 +890,7 @@ static void leave_next(struct etcd_serve *s)
         return;
     }
     snprintf(body, sizeof body, "{\"ID\":\"%llu\"}",
-             (unsigned long long)s->told.items[s->leaving].id);
+             (unsigned long long)s->listed.items[s->leaving].id);
     post(s, "/v3/cluster/member/remove", body, on_left);
     if (!s->call)
         end_etcd(s);
@@ -906,14 +906,14 @@ static void on_own_members(void *ctx, int status, const struct http_answer *a,
     (void)sent;
     (void)err;
     s->call = NULL;
-    serve_members_fini(&s->told);
+    serve_members_fini(&s->listed);
     if (status < 0 || a->status != 200 ||
-        serve_members_parse(&s->told, a->body, NULL) < 0)
+        serve_members_parse(&s->listed, a->body, NULL) < 0)
         end_etcd(s);
     else if (s->asked == 0)
         leave_next(s);
     else
-        s->has_told =
+        s->has_list =
             true; /* on_peer() goes on once the last of the others has answered. */
 }
 

@@ -306,10 +306,10 @@ enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
                                   const struct hang_pulse *all, bool complete)
 {
     const uint64_t half = j->time_ms / 2, so_far = silence(all);
-    const bool told = j->stage == HANG_REPORTED;
+    const bool reported = j->stage == HANG_REPORTED;
 
     if (!complete || all->ranks == 0) { /* A node is lost, or no node has begun. */
-        if (!told)
+        if (!reported)
             watch(j, now_ms + half);
         else
             j->due_ms = now_ms + half;
@@ -317,9 +317,9 @@ enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
     }
     if (so_far < half) {
         watch(j, now_ms + MAX_OF(half - so_far, step(j)));
-        return told ? HANG_OVER : HANG_NOTHING;
+        return reported ? HANG_OVER : HANG_NOTHING;
     }
-    if (told) {
+    if (reported) {
         j->due_ms = now_ms + half;
         return HANG_NOTHING;
     }
@@ -344,7 +344,7 @@ enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
     return HANG_NOTHING;
 }
 
-void hang_judge_untold(struct hang_judge *j, uint64_t now_ms)
+void hang_judge_not_reported(struct hang_judge *j, uint64_t now_ms)
 {
     j->stage = HANG_LOOK;
     j->by_ms = now_ms + j->time_ms;

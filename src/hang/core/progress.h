@@ -129,6 +129,6 @@ enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
                                   const struct hang_pulse *all, bool complete);
 
 /* After HANG_FOUND: it could not be told. It is found once more, soon. */
-void hang_judge_untold(struct hang_judge *j, uint64_t now_ms);
+void hang_judge_not_reported(struct hang_judge *j, uint64_t now_ms);
 
 #endif

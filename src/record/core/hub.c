@@ -100,9 +100,9 @@ struct hub {
         struct judge_list failures;
     } end;
     struct {
-        int64_t round; /* -1: none yet */
-        int64_t told;  /* nodes that have told all of theirs */
-        bool done;     /* the entry was made: later times make another one */
+        int64_t round;    /* -1: none yet */
+        int64_t reported; /* nodes that have told all of theirs */
+        bool done;        /* the entry was made: later times make another one */
         uint64_t due_us;
         struct phase_times times;
     } phases;
@@ -421,7 +421,7 @@ static struct hub_node **round_nodes(const struct hub *h, int64_t round, size_t 
 
 /* When the job's coordinator itself is lost, its successor has only the record: a node
  * of the last round that has never attached here is gone. */
-static void tell_vanished(struct hub *h, struct hub_fx *fx)
+static void notify_vanished(struct hub *h, struct hub_fx *fx)
 {
     struct record_entry last, e;
     struct record_ranks r;
@@ -467,7 +467,7 @@ static void record_round(struct hub *h, struct hub_fx *fx)
     size_t count;
 
     h->round.due_us = MONO_NEVER;
-    tell_vanished(h, fx);
+    notify_vanished(h, fx);
     nodes = round_nodes(h, h->round.number, &count);
     buf_init(&b, RECORD_BODY_MAX);
     for (size_t i = 0; i < count; i++) {
@@ -525,7 +525,7 @@ static void emit_phases(struct hub *h, struct hub_fx *fx)
     struct record_entry e = { .kind = RECORD_PHASES,
                               .round = h->phases.round,
                               .rank = -1,
-                              .count = h->phases.told };
+                              .count = h->phases.reported };
     struct buf b;
 
     h->phases.done = true;
@@ -547,18 +547,18 @@ static void on_phase(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
     if (m->round > h->phases.round) {
         emit_phases(h, fx);
         h->phases.round = m->round;
-        h->phases.told = 0;
+        h->phases.reported = 0;
         h->phases.done = false;
         h->phases.due_us = h->now.mono_us + HUB_GATHER_US;
     }
     phase_times_add(&h->phases.times, m->name, m->value, n->number);
-    h->phases.told += m->rank == 0;
-    if ((h->phases.done || h->phases.told >= h->round.expected) && m->rank == 0)
+    h->phases.reported += m->rank == 0;
+    if ((h->phases.done || h->phases.reported >= h->round.expected) && m->rank == 0)
         emit_phases(h, fx);
 }
 
 /* A node that loses the coordinator can then say which node went with it. */
-static void tell_host(struct hub_fx *fx, const struct hub_node *host, uint32_t peer)
+static void notify_host(struct hub_fx *fx, const struct hub_node *host, uint32_t peer)
 {
     assert(host->inside && host->seats > 0);
     send_to(fx, peer,
@@ -575,7 +575,7 @@ static void on_seat(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     n->seat = m->rank;
     for (size_t i = 0; n->inside && i < h->count; i++)
         if (h->nodes[i]->here && h->nodes[i] != n)
-            tell_host(fx, n, h->nodes[i]->peer);
+            notify_host(fx, n, h->nodes[i]->peer);
 }
 
 /* ---- failures ---- */
@@ -665,7 +665,7 @@ static void judge(struct hub *h, struct hub_fx *fx)
     judge_list_fini(&h->end.failures);
 }
 
-static void judge_if_all_told(struct hub *h, struct hub_fx *fx)
+static void judge_if_all_reported(struct hub *h, struct hub_fx *fx)
 {
     for (size_t i = 0; i < h->count; i++) {
         const struct hub_node *n = h->nodes[i];
@@ -756,7 +756,7 @@ static void succeed_if_all_have(struct hub *h, struct hub_fx *fx, int64_t round)
                               .rank = -1,
                               .local_rank = -1,
                               .pid = -1 };
-    int64_t told = 0;
+    int64_t reported = 0;
 
     for (size_t i = 0; i < h->count; i++) {
         const struct hub_node *n = h->nodes[i];
@@ -765,9 +765,9 @@ static void succeed_if_all_have(struct hub *h, struct hub_fx *fx, int64_t round)
             continue;
         if (!n->clean)
             return;
-        told++;
+        reported++;
     }
-    if (h->round.over || told < h->round.expected)
+    if (h->round.over || reported < h->round.expected)
         return;
     end_round(h, fx, round, CAUSE_SUCCEEDED);
     e.count = h->record.restarts;
@@ -785,7 +785,7 @@ static void on_reported(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     mem_free(n->codes);
     n->codes = mem_strndup((const char *)m->bytes.p, MIN_OF(m->bytes.n, MOST_REPORT));
     if (h->end.on && h->end.round == n->round)
-        judge_if_all_told(h, fx);
+        judge_if_all_reported(h, fx);
     else if (n->clean && n->round == h->round.number)
         succeed_if_all_have(h, fx, n->round);
 }
@@ -860,7 +860,7 @@ static void leave(struct hub *h, struct hub_fx *fx, struct hub_node *n)
     n->left = true;
     n->gone = true;
     if (h->end.on && in_round(n, h->end.round))
-        judge_if_all_told(h, fx);
+        judge_if_all_reported(h, fx);
 }
 
 static void on_publish(struct hub *h, struct hub_fx *fx, struct hub_node *n,
@@ -930,7 +930,7 @@ static void attached(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     }
     for (size_t i = 0; i < h->count; i++)
         if (h->nodes[i]->inside && h->nodes[i]->here && h->nodes[i]->seats)
-            tell_host(fx, h->nodes[i], n->peer);
+            notify_host(fx, h->nodes[i], n->peer);
     n->quick = QUICK_PINGS;
     ping(h, fx, n);
     if (h->ping_due_us == MONO_NEVER)
@@ -1008,10 +1008,10 @@ static void lose(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool brok
     e.pid = n->pid;
     emit(h, fx, &e);
     if (h->end.on && in_round(n, h->end.round))
-        judge_if_all_told(h, fx);
+        judge_if_all_reported(h, fx);
 }
 
-static void tell_last(struct hub *h, struct hub_fx *fx)
+static void notify_last(struct hub *h, struct hub_fx *fx)
 {
     if (h->last_seq == 0)
         return;
@@ -1050,7 +1050,7 @@ static void detach(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool by
         n->gone = true;
         return;
     }
-    tell_last(h, fx);
+    notify_last(h, fx);
     if (bye || n->gone)
         leave(h, fx, n);
     else
@@ -1236,7 +1236,7 @@ static void on_ping_time(struct hub *h, struct hub_fx *fx)
             n->here = false;
             h->here--;
             ask_node_gone(h, fx, i);
-            tell_last(h, fx);
+            notify_last(h, fx);
             if (n->number)
                 lose(h, fx, n, false);
             continue;
@@ -1337,7 +1337,7 @@ static int on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
     case JOB_LAST:
         h->last_peer = peer;
         h->last_seq = m->seq;
-        tell_last(h, fx);
+        notify_last(h, fx);
         return 0;
     case JOB_BYE:
         detach(h, fx, n, true);

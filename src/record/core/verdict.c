@@ -112,7 +112,7 @@ static void put_simultaneous(struct buf *out, const struct record *r,
 }
 
 /* One line, which the cause repeats. */
-static bool is_told(struct span body, struct span text)
+static bool is_quoted(struct span body, struct span text)
 {
     if (body.n && body.p[body.n - 1] == '\n')
         body.n--;
@@ -134,7 +134,7 @@ static void put_words(struct buf *out, const struct record_entry *v,
     at = body.n;
 
     if (v->cause == CAUSE_EXCEPTION || v->cause == CAUSE_NODE_LOST || body.n == 0 ||
-        is_told(body, v->text))
+        is_quoted(body, v->text))
         return;
     while (at > 0) {
         if (body.p[at - 1] == '\n' && at < body.n && ++lines == WORDS_MAX)

@@ -285,7 +285,7 @@ void rdzv_can_watch(struct rdzv *r, bool yes)
 
 int64_t rdzv_waiting(const struct rdzv *r)
 {
-    return (int64_t)r->waiting_told;
+    return (int64_t)r->waiting_notified;
 }
 
 bool rdzv_closed(const struct rdzv *r)
@@ -324,7 +324,7 @@ void rdzv_done(struct rdzv *r, struct rdzv_request *request, enum rdzv_event_kin
         return;
     request->on = false;
     if (kind == RDZV_EV_CLOSE && code == 0) {
-        r->closed_told = true;
+        r->closed_notified = true;
         trace(r->trace, TRACE_INFO, "The node '%s' has closed the rendezvous '%s'.",
               r->self_text, r->run_id);
     }
@@ -377,8 +377,8 @@ static void joined(struct rdzv *r, struct rdzv_plan *p, struct now now,
     p->roster = (struct rdzv_roster){ 0 };
     r->mode = MODE_MEMBER;
     r->stay_until_ms = r->roster.count > 1 ? now.mono_ms + STAY_MS : 0;
-    r->waiting_told = r->lost_told = 0;
-    r->moved_told = r->deserted_told = r->closed_told = false;
+    r->waiting_notified = r->lost_notified = 0;
+    r->moved_notified = r->deserted_notified = r->closed_notified = false;
     e->round = r->roster.round;
     e->world = (int64_t)r->roster.count;
     assert(r->roster.count > 0);

@@ -108,8 +108,8 @@ struct rdzv {
 
     struct rdzv_roster roster; /* of the round last joined, */
     uint64_t stay_until_ms;    /* which we do not leave before this for the next one */
-    size_t waiting_told, lost_told;
-    bool moved_told, deserted_told, closed_told, backend_told;
+    size_t waiting_notified, lost_notified;
+    bool moved_notified, deserted_notified, closed_notified, backend_notified;
     struct muster_error why; /* text of the effects of the last step */
     char news_text[256];
 };
@@ -139,7 +139,7 @@ void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now);
 
 /* cas_node_news.c: tells a member what changed; returns false if it is not a member any
  * more. */
-bool rdzv_tell(struct rdzv *r, struct now now, struct rdzv_fx *fx);
+bool rdzv_notify(struct rdzv *r, struct now now, struct rdzv_fx *fx);
 
 /* cas_node.c */
 void rdzv_done(struct rdzv *r, struct rdzv_request *request, enum rdzv_event_kind kind,

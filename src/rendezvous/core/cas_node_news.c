@@ -35,23 +35,23 @@ static size_t count_lost(const struct rdzv *r, uint64_t now_ms,
 
 /* Those who wait are news only if there is room for them: a full round that starts
  * again would be as full as before, with others left over. */
-static void tell_waiting(struct rdzv *r, uint64_t now_ms, struct rdzv_fx *fx)
+static void notify_waiting(struct rdzv *r, uint64_t now_ms, struct rdzv_fx *fx)
 {
     const size_t live = rdzv_live(r, &r->seen, RDZV_PLACES, now_ms);
     const size_t waiting = (int64_t)live >= r->settings.max_nodes
                                ? 0
                                : rdzv_live(r, &r->seen, RDZV_WAITS, now_ms);
 
-    if (waiting > r->waiting_told) {
+    if (waiting > r->waiting_notified) {
         (void)snprintf(r->news_text, sizeof r->news_text,
                        "%zu node(s) wait for the next round of the rendezvous '%s'",
                        waiting, r->run_id);
         news(r, fx, RDZV_NEWS_WAITING, (int64_t)waiting);
     }
-    r->waiting_told = waiting;
+    r->waiting_notified = waiting;
 }
 
-static void tell_lost(struct rdzv *r, uint64_t now_ms, struct rdzv_fx *fx)
+static void notify_lost(struct rdzv *r, uint64_t now_ms, struct rdzv_fx *fx)
 {
     const struct rdzv_node *one = NULL;
     char name[128];
@@ -62,35 +62,35 @@ static void tell_lost(struct rdzv *r, uint64_t now_ms, struct rdzv_fx *fx)
         return; /* The usual case: all are there, and no entry needs to be looked at. */
     lost = count_lost(r, now_ms, &one, &moved);
     if (r->seen.closed) { /* Members leave then, and the others may finish. */
-        if (lost && !r->deserted_told)
+        if (lost && !r->deserted_notified)
             rdzv_fx_add(fx, RDZV_FX_NEWS)->news = RDZV_NEWS_DESERTED;
-        r->deserted_told |= lost > 0;
+        r->deserted_notified |= lost > 0;
         return;
     }
-    if (moved && !r->moved_told)
+    if (moved && !r->moved_notified)
         rdzv_fx_add(fx, RDZV_FX_NEWS)->news = RDZV_NEWS_MOVED_ON;
-    r->moved_told |= moved;
-    if (lost > r->lost_told) {
+    r->moved_notified |= moved;
+    if (lost > r->lost_notified) {
         (void)snprintf(r->news_text, sizeof r->news_text,
                        "node '%s' is gone from round %lld of the rendezvous '%s'",
                        rdzv_node_text(one, name, sizeof name),
                        (long long)r->roster.round, r->run_id);
         news(r, fx, RDZV_NEWS_LOST, (int64_t)lost);
-        r->lost_told = lost;
+        r->lost_notified = lost;
     }
 }
 
-bool rdzv_tell(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+bool rdzv_notify(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     const struct participant *me = rdzv_state_find(&r->seen, &r->self);
     const bool in = rdzv_in(me, RDZV_PLACES) && r->seen.complete &&
                     r->seen.round == r->roster.round;
 
-    if (r->seen.closed && !r->closed_told && !r->close.on) {
+    if (r->seen.closed && !r->closed_notified && !r->close.on) {
         (void)snprintf(r->news_text, sizeof r->news_text,
                        "the rendezvous '%s' was closed", r->run_id);
         news(r, fx, RDZV_NEWS_CLOSED, 0);
-        r->closed_told = true;
+        r->closed_notified = true;
     }
     if (!in) {
         (void)snprintf(r->news_text, sizeof r->news_text,
@@ -101,7 +101,7 @@ bool rdzv_tell(struct rdzv *r, struct now now, struct rdzv_fx *fx)
         return false;
     }
     if (!r->seen.closed) /* otherwise the run ends, and no new round is needed */
-        tell_waiting(r, now.mono_ms, fx);
-    tell_lost(r, now.mono_ms, fx);
+        notify_waiting(r, now.mono_ms, fx);
+    notify_lost(r, now.mono_ms, fx);
     return true;
 }

@@ -130,7 +130,7 @@ void rdzv_commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
 {
     bool again;
 
-    if (r->mode == MODE_MEMBER && !rdzv_tell(r, now, fx))
+    if (r->mode == MODE_MEMBER && !rdzv_notify(r, now, fx))
         r->mode = MODE_IDLE;
     if (p->writes) {
         if (!back_off(r, now))
@@ -186,7 +186,7 @@ static void act_on(struct rdzv *r, struct rdzv_plan *plan, struct now now,
     r->read_ms = now.mono_ms;
     r->busy = BUSY_NOT;
     r->failures = 0;
-    r->backend_told = false;
+    r->backend_notified = false;
     rdzv_commit(r, plan, now, fx);
 }
 
@@ -348,7 +348,7 @@ static int on_won(struct rdzv *r, const struct rdzv_event *ev)
     r->read_ms = ev->now.mono_ms;
     r->busy = BUSY_NOT;
     r->losses = r->failures = 0;
-    r->backend_told = false;
+    r->backend_notified = false;
     on_taken(r, ev->now);
     return 0;
 }
@@ -399,8 +399,8 @@ void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx 
           "The node '%s' has failed to sync with the rendezvous '%s': %s", r->self_text,
           r->run_id, text);
     (void)err_set(&r->why, code, "%s", text);
-    if (r->mode == MODE_MEMBER && !r->backend_told) {
-        r->backend_told = true;
+    if (r->mode == MODE_MEMBER && !r->backend_notified) {
+        r->backend_notified = true;
         e = rdzv_fx_add(fx, RDZV_FX_NEWS);
         e->news = RDZV_NEWS_BACKEND;
         e->code = code;

@@ -152,13 +152,13 @@ static int on_join(struct coordinator *h, struct node_session *w,
 
     if ((repeated(w, number) || w->request) && !outdated(h, w)) {
         if (w->member)
-            coordinator_tell_rank(h, fx, w);
+            coordinator_notify_rank(h, fx, w);
         /* What the others were told since: said before the rank, it means nothing. */
-        if (w->member && h->waiting_told)
-            coordinator_send(
-                fx, w,
-                (struct coord_msg){ .kind = COORD_WAITING, .count = h->waiting_told });
-        coordinator_tell_spare(h, fx, w);
+        if (w->member && h->waiting_notified)
+            coordinator_send(fx, w,
+                             (struct coord_msg){ .kind = COORD_WAITING,
+                                                 .count = h->waiting_notified });
+        coordinator_notify_spare(h, fx, w);
         return 0;
     }
     if (h->state.closed) {
@@ -259,7 +259,7 @@ static bool can_resume(const struct coordinator *h, const struct coord_msg *m)
            h->resume_world == m->world && !rank_is_taken(h, m->rank);
 }
 
-static void tell_evicted_one(struct coordinator_fx *fx, const struct node_session *w)
+static void notify_evicted_one(struct coordinator_fx *fx, const struct node_session *w)
 {
     coordinator_send(
         fx, w,
@@ -270,29 +270,29 @@ static void tell_evicted_one(struct coordinator_fx *fx, const struct node_sessio
 
 /* What a node that was away must know. If the run has ended meanwhile, it may still
  * have been in the world that ended it. */
-static void tell_state(struct coordinator *h, struct coordinator_fx *fx,
-                       const struct node_session *w, const struct coord_msg *m)
+static void notify_state(struct coordinator *h, struct coordinator_fx *fx,
+                         const struct node_session *w, const struct coord_msg *m)
 {
     const struct participant *seat = rdzv_state_find(&h->state, &w->node);
 
     coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_WELCOME });
     if (h->state.closed) {
         if (m->world > 0 && m->round < h->closed_round)
-            tell_evicted_one(fx, w);
+            notify_evicted_one(fx, w);
         coordinator_send(fx, w, (struct coord_msg){ .kind = COORD_CLOSED });
     } else if (m->world > 0 && !(rdzv_in(seat, RDZV_PLACES) && h->state.complete &&
                                  h->state.round == m->round))
-        tell_evicted_one(fx, w);
+        notify_evicted_one(fx, w);
     else if (w->member && h->losses)
         coordinator_send(
             fx, w,
             (struct coord_msg){
                 .kind = COORD_LOST,
                 .text = span_str("a node was lost while this one was away") });
-    else if (w->member && h->waiting_told)
+    else if (w->member && h->waiting_notified)
         coordinator_send(
             fx, w,
-            (struct coord_msg){ .kind = COORD_WAITING, .count = h->waiting_told });
+            (struct coord_msg){ .kind = COORD_WAITING, .count = h->waiting_notified });
 }
 
 /* Whoever set the settings is gone, and nobody else is there: they may have been a
@@ -353,10 +353,10 @@ static int take_settings(struct coordinator *h, const struct coord_msg *m,
     }
     /* The two could never agree when a round is full. The nodes that wait here should
      * know why, but not be told once for each of a hundred such nodes. */
-    if (!h->told_nnodes)
+    if (!h->nnodes_logged)
         trace(h->trace, TRACE_WARN, "run '%s': turned node %.*s away: %s", h->run_id,
               (int)MIN_OF(m->addr.n, 200), (const char *)m->addr.p, err->text);
-    h->told_nnodes = true;
+    h->nnodes_logged = true;
     return rdzv_settings_compare(&theirs, buf_span(&h->settings_text), err);
 }
 
@@ -393,7 +393,7 @@ static void come_back(struct coordinator *h, const struct coordinator_event *ev,
     }
     attach(h, w, ev->peer);
     node_session_hear(h, w, ev->now);
-    tell_state(h, fx, w, ev->msg);
+    notify_state(h, fx, w, ev->msg);
 }
 
 static int come_new(struct coordinator *h, const struct coordinator_event *ev,
@@ -418,7 +418,7 @@ static int come_new(struct coordinator *h, const struct coordinator_event *ev,
             m->round + 1; /* Rounds only grow, over a host's restart too. */
         h->dirty = true;
     }
-    tell_state(h, fx, w, m);
+    notify_state(h, fx, w, m);
     return 0;
 }
 
@@ -560,7 +560,7 @@ static void coordinator_timer(struct coordinator *h, struct coordinator_fx *fx,
         (void)snprintf(fx->text, sizeof fx->text,
                        "%zu of %" PRId64 " nodes came back after the host's restart",
                        rdzv_count(&h->state, RDZV_PLACES), h->resume_world);
-        coordinator_tell_members(
+        coordinator_notify_members(
             h, fx,
             (struct coord_msg){ .kind = COORD_LOST, .text = span_str(fx->text) });
         return;
@@ -569,7 +569,7 @@ static void coordinator_timer(struct coordinator *h, struct coordinator_fx *fx,
         coordinator_expire_torch_nodes(h, fx, now);
     if (h->staying && now.mono_ms >= h->settled_by_ms)
         leave_stayed(h);
-    coordinator_tell_gathered(h, fx, now);
+    coordinator_notify_gathered(h, fx, now);
     coordinator_settle(h, fx, now);
 }
 

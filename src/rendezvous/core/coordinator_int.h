@@ -52,7 +52,7 @@ struct coordinator {
     const struct trace *trace;
     struct rdzv_settings settings; /* those of the first node */
     struct buf settings_text;
-    bool told_nnodes; /* that a node with another --nnodes was turned away */
+    bool nnodes_logged; /* that a node with another --nnodes was turned away */
     struct rdzv_state state;
     struct participant *rank0; /* rank 0 of the complete round; borrowed from state */
     size_t world;              /* how many were told of that round */
@@ -86,11 +86,11 @@ struct coordinator {
     unsigned departures;           /* said in the log since the last round or message */
     unsigned losses;               /* of members of the round that is complete */
     uint64_t awaits_until_ms;      /* nodes whose connections broke: they dial again */
-    bool touched;         /* anybody ever joined: else the view says "no state" */
-    bool moved_on;        /* a member of the complete round has left it for the next, */
-    int64_t waiting_told; /* as members know: 0, 1: somebody waits, MEMBER_WAITS */
-    bool reseat;          /* somebody's seat may have to change */
-    bool dirty;           /* the state changed since the view was encoded */
+    bool touched;  /* anybody ever joined: else the view says "no state" */
+    bool moved_on; /* a member of the complete round has left it for the next, */
+    int64_t waiting_notified; /* as members know: 0, 1: somebody waits, MEMBER_WAITS */
+    bool reseat;              /* somebody's seat may have to change */
+    bool dirty;               /* the state changed since the view was encoded */
     uint64_t view_ms;
     struct buf view;
 };
@@ -126,23 +126,23 @@ void coordinator_settle(struct coordinator *h, struct coordinator_fx *fx,
                         struct now now);
 /* It gives its place up by asking for the next round. */
 void coordinator_move_on(struct coordinator *h, struct participant *m);
-void coordinator_tell_members(struct coordinator *h, struct coordinator_fx *fx,
-                              struct coord_msg msg);
+void coordinator_notify_members(struct coordinator *h, struct coordinator_fx *fx,
+                                struct coord_msg msg);
 void coordinator_forget_waiting(struct coordinator *h);
-void coordinator_tell_gathered(struct coordinator *h, struct coordinator_fx *fx,
-                               struct now now);
-void coordinator_tell_joined(struct coordinator *h, struct coordinator_fx *fx);
+void coordinator_notify_gathered(struct coordinator *h, struct coordinator_fx *fx,
+                                 struct now now);
+void coordinator_notify_joined(struct coordinator *h, struct coordinator_fx *fx);
 void coordinator_call_last(struct coordinator *h,
                            struct now now); /* if there are enough */
 
 /* Tells w whether it is a spare, if it does not know: then its JOIN has no time limit.
  */
-void coordinator_tell_spare(struct coordinator *h, struct coordinator_fx *fx,
-                            struct node_session *w);
+void coordinator_notify_spare(struct coordinator *h, struct coordinator_fx *fx,
+                              struct node_session *w);
 
 /* Answers w's JOIN: the round is complete and w has a place in it. */
-void coordinator_tell_rank(struct coordinator *h, struct coordinator_fx *fx,
-                           struct node_session *w);
+void coordinator_notify_rank(struct coordinator *h, struct coordinator_fx *fx,
+                             struct node_session *w);
 
 /* Removes a node from the state and tells the running round: text says who and why. */
 void coordinator_lose(struct coordinator *h, struct coordinator_fx *fx,

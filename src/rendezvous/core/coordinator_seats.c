@@ -13,7 +13,7 @@
 /* Of one round. The first makes its members go for the next one, a few more say how bad
  * it is; to tell each of n nodes of each other of a rack would be a message for every
  * pair. */
-#define LOSSES_TOLD 4u
+#define LOSSES_LOGGED 4u
 
 static bool full(const struct coordinator *h)
 {
@@ -25,8 +25,8 @@ static bool enough(const struct coordinator *h)
     return rdzv_count(&h->state, RDZV_PLACES) >= (size_t)h->settings.min_nodes;
 }
 
-void coordinator_tell_members(struct coordinator *h, struct coordinator_fx *fx,
-                              struct coord_msg msg)
+void coordinator_notify_members(struct coordinator *h, struct coordinator_fx *fx,
+                                struct coord_msg msg)
 {
     for (const struct node_session *w = h->heard.first; w; w = w->next) {
         if (w->member)
@@ -40,15 +40,15 @@ void coordinator_tell_members(struct coordinator *h, struct coordinator_fx *fx,
  * A node that is done with its work does not follow a newcomer into the next round, but
  * follows a member: that one's work is not done, and it may need this node for a round.
  */
-static void coordinator_tell_waiting(struct coordinator *h, struct coordinator_fx *fx)
+static void coordinator_notify_waiting(struct coordinator *h, struct coordinator_fx *fx)
 {
     const size_t count = full(h) ? 0 : rdzv_count(&h->state, RDZV_WAITS);
     const int64_t now = count == 0 ? 0 : h->moved_on ? COORD_MEMBER_WAITS : 1;
 
-    if (h->waiting_told == now)
+    if (h->waiting_notified == now)
         return;
-    h->waiting_told = now;
-    coordinator_tell_members(
+    h->waiting_notified = now;
+    coordinator_notify_members(
         h, fx,
         (struct coord_msg){ .kind = COORD_WAITING,
                             .count = h->moved_on ? now : (int64_t)count });
@@ -57,12 +57,12 @@ static void coordinator_tell_waiting(struct coordinator *h, struct coordinator_f
 /* The round that they were told of is over. */
 void coordinator_forget_waiting(struct coordinator *h)
 {
-    h->waiting_told = 0;
+    h->waiting_notified = 0;
     h->moved_on = false;
 }
 
-void coordinator_tell_rank(struct coordinator *h, struct coordinator_fx *fx,
-                           struct node_session *w)
+void coordinator_notify_rank(struct coordinator *h, struct coordinator_fx *fx,
+                             struct node_session *w)
 {
     const struct participant *m = rdzv_state_find(&h->state, &w->node);
 
@@ -84,7 +84,7 @@ void coordinator_tell_rank(struct coordinator *h, struct coordinator_fx *fx,
         });
 }
 
-void coordinator_tell_joined(struct coordinator *h, struct coordinator_fx *fx)
+void coordinator_notify_joined(struct coordinator *h, struct coordinator_fx *fx)
 {
     struct node_session *next;
 
@@ -103,7 +103,7 @@ void coordinator_tell_joined(struct coordinator *h, struct coordinator_fx *fx)
     for (struct node_session *w = h->requests.first; w; w = next) {
         next = w->request_next;
         if (rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_PLACES))
-            coordinator_tell_rank(h, fx, w);
+            coordinator_notify_rank(h, fx, w);
     }
 }
 
@@ -120,7 +120,7 @@ static void complete(struct coordinator *h, struct coordinator_fx *fx, struct no
     names_of(&h->state, RDZV_PLACES, h->members);
     trace(h->trace, TRACE_INFO, "rendezvous '%s': round %lld is complete, %zu nodes",
           h->run_id, (long long)h->state.round, rdzv_count(&h->state, RDZV_PLACES));
-    coordinator_tell_joined(h, fx);
+    coordinator_notify_joined(h, fx);
     h->reseat = h->requests.first != NULL;
 }
 
@@ -197,7 +197,8 @@ static void take_place(struct coordinator *h, struct participant *m, struct now 
 
 /* Gives one request the seat that torch's node would take. But who waited while a round
  * filled up without it becomes a spare: torch leaves it waiting (see
- * coordinator_tell_waiting). A spare that finds room is one of those who wait at once.
+ * coordinator_notify_waiting). A spare that finds room is one of those who wait at
+ * once.
  */
 static void seat(struct coordinator *h, struct node_session *w, struct now now)
 {
@@ -222,8 +223,8 @@ static void seat(struct coordinator *h, struct node_session *w, struct now now)
     }
 }
 
-void coordinator_tell_spare(struct coordinator *h, struct coordinator_fx *fx,
-                            struct node_session *w)
+void coordinator_notify_spare(struct coordinator *h, struct coordinator_fx *fx,
+                              struct node_session *w)
 {
     const bool spare =
         w->request && rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_SPARES);
@@ -248,8 +249,8 @@ static struct coord_msg gathered(const struct coordinator *h, struct now now)
     };
 }
 
-void coordinator_tell_gathered(struct coordinator *h, struct coordinator_fx *fx,
-                               struct now now)
+void coordinator_notify_gathered(struct coordinator *h, struct coordinator_fx *fx,
+                                 struct now now)
 {
     const size_t count = rdzv_count(&h->state, RDZV_PLACES);
 
@@ -271,18 +272,18 @@ void coordinator_tell_gathered(struct coordinator *h, struct coordinator_fx *fx,
         coordinator_send(fx, w, all);
 }
 
-static void seat_and_tell(struct coordinator *h, struct coordinator_fx *fx,
-                          struct node_session *w, struct now now)
+static void seat_and_notify(struct coordinator *h, struct coordinator_fx *fx,
+                            struct node_session *w, struct now now)
 {
     seat(h, w, now);
-    coordinator_tell_spare(h, fx, w);
+    coordinator_notify_spare(h, fx, w);
     coordinator_complete_if_due(h, fx, now);
 }
 
 void coordinator_seat_one(struct coordinator *h, struct coordinator_fx *fx,
                           struct node_session *w, struct now now)
 {
-    seat_and_tell(h, fx, w, now);
+    seat_and_notify(h, fx, w, now);
     if (h->state.complete || !w->request)
         return;
     coordinator_send(fx, w, gathered(h, now));
@@ -299,13 +300,13 @@ void coordinator_settle(struct coordinator *h, struct coordinator_fx *fx,
         h->reseat = false;
         for (struct node_session *w = h->requests.first; w; w = next) {
             next = w->request_next;
-            seat_and_tell(h, fx, w, now);
+            seat_and_notify(h, fx, w, now);
             if (h->reseat)
                 break; /* The round has just filled up: those left over are late. */
         }
     }
     coordinator_complete_if_due(h, fx, now);
-    coordinator_tell_waiting(h, fx);
+    coordinator_notify_waiting(h, fx);
 }
 
 static void coordinator_leave_place(struct coordinator *h, struct participant *m)
@@ -359,8 +360,8 @@ void coordinator_lose(struct coordinator *h, struct coordinator_fx *fx,
     log_departure(h, h->state.closed ? TRACE_DEBUG : level, text);
     if (w)
         w->member = false; /* It is not told of its own loss. */
-    if (ran && !h->state.closed && ++h->losses <= LOSSES_TOLD)
-        coordinator_tell_members(
+    if (ran && !h->state.closed && ++h->losses <= LOSSES_LOGGED)
+        coordinator_notify_members(
             h, fx, (struct coord_msg){ .kind = COORD_LOST, .text = span_str(text) });
     coordinator_leave_place(h, m);
     if (!w && h->torch_nodes > 0)

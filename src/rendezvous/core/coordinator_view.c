@@ -164,8 +164,8 @@ static bool ranks_hold(const struct rdzv_state *s)
 }
 
 /* Members whose round a torchrun node has ended without them. */
-static void tell_evicted(struct coordinator *h, struct coordinator_fx *fx,
-                         int64_t was_round)
+static void notify_evicted(struct coordinator *h, struct coordinator_fx *fx,
+                           int64_t was_round)
 {
     for (struct node_session *w = h->heard.first; w; w = w->next) {
         if (!w->member || (h->state.complete && h->state.round == was_round &&
@@ -204,7 +204,7 @@ static void after_seen(struct coordinator *h, struct coordinator_fx *fx,
         coordinator_close_run(h, fx);
         return;
     }
-    tell_evicted(h, fx, was_round);
+    notify_evicted(h, fx, was_round);
     if (s->round != was_round || !was_complete || !s->complete) {
         coordinator_forget_waiting(h);
         h->resume_by_ms = MONO_NEVER; /* The round that was resumed is over. */
@@ -212,7 +212,7 @@ static void after_seen(struct coordinator *h, struct coordinator_fx *fx,
     if (s->complete && !(was_complete && was_round == s->round)) {
         h->settled_by_ms = now.mono_ms + SETTLE_MS;
         if (ranks_hold(s))
-            coordinator_tell_joined(h, fx);
+            coordinator_notify_joined(h, fx);
         else
             trace(
                 h->trace, TRACE_ERROR,
@@ -242,15 +242,15 @@ static const struct participant *who_left(const struct rdzv_state *was,
     return NULL;
 }
 
-static void tell_left(struct coordinator *h, struct coordinator_fx *fx,
-                      const struct participant *left)
+static void notify_left(struct coordinator *h, struct coordinator_fx *fx,
+                        const struct participant *left)
 {
     char name[128];
 
     assert(rdzv_in(left, RDZV_PLACES));
     (void)snprintf(fx->text, sizeof fx->text, "node %s has left the round",
                    rdzv_node_text(&left->node, name, sizeof name));
-    coordinator_tell_members(
+    coordinator_notify_members(
         h, fx, (struct coord_msg){ .kind = COORD_LOST, .text = span_str(fx->text) });
 }
 
@@ -295,7 +295,7 @@ int coordinator_seen(struct coordinator *h, const struct coordinator_event *ev,
     carry_over(h, &h->state, &seen, ev->now);
     left = who_left(&h->state, &seen);
     if (left && !seen.closed)
-        tell_left(h, fx, left);
+        notify_left(h, fx, left);
     assert(h->order_size >= rdzv_count(&seen, RDZV_PLACES));
     rdzv_state_fini(&h->state);
     h->state = seen;

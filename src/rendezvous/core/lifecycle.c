@@ -294,7 +294,7 @@ static void lifecycle_on_news(struct lifecycle *l, const struct life_event *ev,
         l->away_by_ms = ev->now_ms + l->silence_ms;
         return;
     }
-    put(fx, LIFE_TELL_NEWS);
+    put(fx, LIFE_NOTIFY_NEWS);
     fx->at[fx->count - 1].news = ev->news;
     fx->at[fx->count - 1].err = &l->away;
 }
@@ -305,14 +305,14 @@ static void lifecycle_on_timer(struct lifecycle *l, const struct life_event *ev,
     if (l->awaited && l->next.state == LIFE_IDLE) {
         l->awaited = false;
         (void)err_set(&l->away, 0, "somebody waits for the next round");
-        put(fx, LIFE_TELL_NEWS);
+        put(fx, LIFE_NOTIFY_NEWS);
         fx->at[fx->count - 1].news = RDZV_NEWS_WAITING;
         fx->at[fx->count - 1].err = &l->away;
         return;
     }
     if (ev->now_ms >= l->away_by_ms) {
         l->away_by_ms = MONO_NEVER;
-        put(fx, LIFE_TELL_NEWS);
+        put(fx, LIFE_NOTIFY_NEWS);
         fx->at[fx->count - 1].news = RDZV_NEWS_BACKEND;
         fx->at[fx->count - 1].err = &l->away;
     }
@@ -329,19 +329,20 @@ static void lifecycle_on_timer(struct lifecycle *l, const struct life_event *ev,
 static struct life_request *first_due(struct lifecycle *l, enum life_effect_kind *kind)
 {
     struct life_request *const all[] = { &l->next, &l->close, &l->leave, &l->stop };
-    static const enum life_effect_kind tells[] = { LIFE_TELL_NEXT, LIFE_TELL_CLOSE,
-                                                   LIFE_TELL_LEAVE, LIFE_TELL_STOP };
+    static const enum life_effect_kind kinds[] = { LIFE_NOTIFY_NEXT, LIFE_NOTIFY_CLOSE,
+                                                   LIFE_NOTIFY_LEAVE,
+                                                   LIFE_NOTIFY_STOP };
 
     for (size_t i = 0; i < ARRAY_LEN(all); i++) {
         if (all[i]->state == LIFE_DUE) {
-            *kind = tells[i];
+            *kind = kinds[i];
             return all[i];
         }
     }
     return NULL;
 }
 
-static void tell_one(struct lifecycle *l, struct life_fx *fx)
+static void notify_one(struct lifecycle *l, struct life_fx *fx)
 {
     enum life_effect_kind kind;
     struct life_request *r = first_due(l, &kind);
@@ -351,9 +352,9 @@ static void tell_one(struct lifecycle *l, struct life_fx *fx)
     r->state = LIFE_IDLE;
     put(fx, kind);
     fx->at[fx->count - 1].err = &r->err;
-    if (kind == LIFE_TELL_NEXT && r->err.code)
+    if (kind == LIFE_NOTIFY_NEXT && r->err.code)
         l->awaited = false;
-    if (kind != LIFE_TELL_STOP)
+    if (kind != LIFE_NOTIFY_STOP)
         return;
     l->over = true;
     l->away_by_ms = l->linger_at_ms = MONO_NEVER;
@@ -416,7 +417,7 @@ void life_step(struct lifecycle *l, const struct life_event *ev, struct life_fx 
     if (!l->over)
         take(l, ev, fx);
     if (!ev->inside)
-        tell_one(l, fx);
+        notify_one(l, fx);
     assert(l->stage == LIFE_READY || l->next.state != LIFE_ASKED);
     assert(l->stage == LIFE_READY || l->next.state != LIFE_FINDING);
     assert(!l->ended || l->stage == LIFE_READY);

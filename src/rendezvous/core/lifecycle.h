@@ -58,20 +58,20 @@ struct life_event {
 };
 
 enum life_effect_kind {
-    LIFE_DO_OPEN,   /* answer: OPENED */
-    LIFE_DO_DROP,   /* stop looking for the address; the last round's stores go */
-    LIFE_DO_JOIN,   /* JOINED or REFUSED */
-    LIFE_DO_RENAME, /* take another name, and JOIN with it */
-    LIFE_DO_FIND,   /* ADDRESS or NO_ADDRESS, unless dropped before */
-    LIFE_DO_LEAVE,  /* LEFT; a JOIN under way is REFUSED */
-    LIFE_DO_CLOSE,  /* CLOSED */
-    LIFE_DO_RETIRE, /* the run is closed: be no reader of our own store */
-    LIFE_DO_COUNT,  /* OTHERS */
-    LIFE_TELL_NEXT, /* err; code 0: the round */
-    LIFE_TELL_CLOSE,
-    LIFE_TELL_LEAVE,
-    LIFE_TELL_STOP,
-    LIFE_TELL_NEWS, /* news, err */
+    LIFE_DO_OPEN,     /* answer: OPENED */
+    LIFE_DO_DROP,     /* stop looking for the address; the last round's stores go */
+    LIFE_DO_JOIN,     /* JOINED or REFUSED */
+    LIFE_DO_RENAME,   /* take another name, and JOIN with it */
+    LIFE_DO_FIND,     /* ADDRESS or NO_ADDRESS, unless dropped before */
+    LIFE_DO_LEAVE,    /* LEFT; a JOIN under way is REFUSED */
+    LIFE_DO_CLOSE,    /* CLOSED */
+    LIFE_DO_RETIRE,   /* the run is closed: be no reader of our own store */
+    LIFE_DO_COUNT,    /* OTHERS */
+    LIFE_NOTIFY_NEXT, /* err; code 0: the round */
+    LIFE_NOTIFY_CLOSE,
+    LIFE_NOTIFY_LEAVE,
+    LIFE_NOTIFY_STOP,
+    LIFE_NOTIFY_NEWS, /* news, err */
 };
 
 struct life_effect {

@@ -66,9 +66,9 @@ static void check_clock(const struct rdzv *r, struct participant *m, struct now 
     const int64_t ahead_us = m->beat_us - now.wall_us;
     char text[128];
 
-    if (m->told || (ahead_us <= SKEW_US && ahead_us >= -SKEW_US - gap_us))
+    if (m->warned || (ahead_us <= SKEW_US && ahead_us >= -SKEW_US - gap_us))
         return;
-    m->told = true;
+    m->warned = true;
     trace(
         r->trace, TRACE_WARN,
         "the clock of node '%s' is %.1f s %s ours: torchrun's nodes compare clocks and "
@@ -131,7 +131,7 @@ void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now)
             m->since_ms = since(r, old, now.mono_ms);
         else
             m->since_ms = known && old->gone ? 0 : now.mono_ms;
-        m->told = old && old->told;
+        m->warned = old && old->warned;
         if (m->beat_us == r->beat_us && rdzv_node_cmp(&m->node, &r->self) == 0)
             r->ours = true; /* what we sent has arrived, even if its answer was lost */
         else if (known && old->beat_us != m->beat_us)

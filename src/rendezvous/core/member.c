@@ -37,7 +37,7 @@ struct member {
     uint64_t beat_ms;  /* when the next ALIVE is due */
     uint64_t heard_ms; /* when the host last said something on this connection */
     uint64_t away_ms;  /* since when the host is away; MONO_NEVER: it is here */
-    bool away_told;
+    bool away_notified;
     int64_t joins;
     struct request_state join, leave, close;
     int64_t lefts_due;  /* LEAVEs said on this connection without an answer yet */
@@ -65,10 +65,11 @@ static void member_send(struct member_fx *fx, struct coord_msg msg)
     fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_SEND, .msg = msg };
 }
 
-static void member_notify(struct member_fx *fx, struct rdzv_effect told)
+static void member_notify(struct member_fx *fx, struct rdzv_effect notice)
 {
     assert(fx->count < MEMBER_FX_MAX);
-    fx->at[fx->count++] = (struct member_effect){ .kind = MEMBER_NOTIFY, .told = told };
+    fx->at[fx->count++] =
+        (struct member_effect){ .kind = MEMBER_NOTIFY, .notice = notice };
 }
 
 static void member_news(struct member *g, struct member_fx *fx, enum rdzv_news news,
@@ -149,7 +150,7 @@ static void member_goodbye(struct member *g, struct member_fx *fx)
 }
 
 /* Says everything that has no answer yet, in an order that makes sense to the host. */
-static void member_say_again(struct member *g, struct member_fx *fx)
+static void member_send_again(struct member *g, struct member_fx *fx)
 {
     if (g->leave.on || g->leave_pending)
         member_goodbye(g, fx);
@@ -293,8 +294,8 @@ static void member_hear(struct member *g, const struct member_event *ev,
                   "the host of the rendezvous '%s' is back after %" PRIu64 " ms",
                   g->run_id, ev->now.mono_ms - g->away_ms);
         g->away_ms = MONO_NEVER;
-        g->away_told = false;
-        member_say_again(g, fx);
+        g->away_notified = false;
+        member_send_again(g, fx);
         return;
     case COORD_JOINED:
         on_joined(g, fx, m);
@@ -433,9 +434,9 @@ static void member_timer(struct member *g, struct member_fx *fx, struct now now)
         g->beat_ms = now.mono_ms + rdzv_interval_ms(&g->cfg.settings);
         member_send(fx, (struct coord_msg){ .kind = COORD_ALIVE });
     }
-    if (g->away_ms != MONO_NEVER && !g->away_told &&
+    if (g->away_ms != MONO_NEVER && !g->away_notified &&
         now.mono_ms - g->away_ms >= away_limit_ms(g)) {
-        g->away_told = true;
+        g->away_notified = true;
         if (g->member)
             member_news(
                 g, fx, RDZV_NEWS_BACKEND, MUSTER_ECONN,
@@ -462,7 +463,7 @@ uint64_t member_deadline(const struct member *g)
     by = MIN_OF(by, silent_at_ms(g));
     if (member_held(g))
         by = MIN_OF(by, g->beat_ms);
-    if (g->away_ms != MONO_NEVER && !g->away_told)
+    if (g->away_ms != MONO_NEVER && !g->away_notified)
         by = MIN_OF(by, g->away_ms + away_limit_ms(g));
     return by;
 }

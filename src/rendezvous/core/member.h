@@ -68,8 +68,8 @@ enum member_effect_kind {
 
 struct member_effect {
     enum member_effect_kind kind;
-    struct coord_msg msg;    /* spans borrowed until the next step */
-    struct rdzv_effect told; /* likewise */
+    struct coord_msg msg;      /* spans borrowed until the next step */
+    struct rdzv_effect notice; /* likewise */
 };
 
 #define MEMBER_FX_MAX 8

@@ -17,7 +17,7 @@ void progress_why(struct rdzv_progress *p, const char *text)
             *c = '?';
 }
 
-#define OTHERS_TOLD 4u
+#define OTHERS_NAMED 4u
 
 /* Takes the next "COUNT ID" line off the answer; false at its end or at nonsense. */
 static bool next_run(struct span *answer, unsigned long *count, struct span *id)
@@ -50,15 +50,15 @@ void progress_other_runs(struct span answer, const char *run_id, char *to, size_
     while (next_run(&answer, &count, &id)) {
         char name[48];
 
-        if (span_eq(id, span_str(run_id)) || count == 0 || ++others > OTHERS_TOLD)
+        if (span_eq(id, span_str(run_id)) || count == 0 || ++others > OTHERS_NAMED)
             continue;
         (void)buf_printf(&b, "%s'%s' (%lu node%s)",
                          others > 1 ? ", " : "this store also has other runs: ",
                          escape_text(name, sizeof name, id), count,
                          count == 1 ? "" : "s");
     }
-    if (others > OTHERS_TOLD)
-        (void)buf_printf(&b, " and %u more", others - OTHERS_TOLD);
+    if (others > OTHERS_NAMED)
+        (void)buf_printf(&b, " and %u more", others - OTHERS_NAMED);
     if (others > 0)
         (void)buf_append_str(&b, "; is --rdzv-id the same on all nodes?");
     (void)snprintf(to, size, "%.*s", (int)buf_len(&b), (const char *)buf_data(&b));

@@ -56,7 +56,7 @@ struct participant {
     int64_t beat_us;          /* while in BEATS */
     uint64_t
         since_ms; /* ours, not shared: by our mono clock, first seen with beat_us */
-    bool told;    /* ours: its clock was warned of */
+    bool warned;  /* ours: its clock was warned of */
     bool gone;    /* ours: known to have ended, since beat_us */
 };
 

@@ -686,7 +686,7 @@ int stack_findings_report(struct buf *out, const struct stack_findings *f,
 
 int stack_findings_verdict(struct buf *out, const struct stack_findings *f)
 {
-    size_t told = 0;
+    size_t listed = 0;
 
     if (f->suspects == 0) {
         buf_printf(out, "the likely cause is unknown: %s", f->unknown);
@@ -696,10 +696,10 @@ int stack_findings_verdict(struct buf *out, const struct stack_findings *f)
     for (size_t i = 0; i < f->count; i++) {
         if (!f->groups[i].suspect)
             continue;
-        buf_append_str(out, told++ ? ", " : "");
+        buf_append_str(out, listed++ ? ", " : "");
         stack_ranges(out, &f->groups[i]);
     }
-    assert(told > 0);
+    assert(listed > 0);
     buf_append_str(out,
                    f->suspects == 1 ? " is the likely cause" : " are the likely cause");
     return buf_error(out);
@@ -771,9 +771,9 @@ int stack_findings_json(struct buf *out, const struct stack_findings *f)
         json_group(out, &f->groups[i]);
     }
     buf_append_str(out, "], \"suspects\": [");
-    for (size_t i = 0, told = 0; i < f->count; i++)
+    for (size_t i = 0, listed = 0; i < f->count; i++)
         for (size_t k = 0; f->groups[i].suspect && k < f->groups[i].count; k++)
-            buf_printf(out, "%s%" PRId64, told++ ? ", " : "",
+            buf_printf(out, "%s%" PRId64, listed++ ? ", " : "",
                        f->groups[i].ranks[k]->rank);
     buf_init(&verdict, SIZE_MAX);
     stack_findings_verdict(&verdict, f);

@@ -268,7 +268,7 @@ static bool name_ready(struct store *s, struct span name)
 
     if (r.kind == RESERVED_IS_CHANGED)
         return value_hash(s, key_find(s, r.key)) != r.hash;
-    return r.kind == RESERVED_IS_CAPS || r.kind == RESERVED_IS_TOLD ||
+    return r.kind == RESERVED_IS_CAPS || r.kind == RESERVED_IS_ANSWERED ||
            key_ready(key_find(s, name));
 }
 

@@ -46,7 +46,7 @@ struct reserved reserved_parse_slow(struct span name)
     if (span_eq(name, span_str(RESERVED_RUNS)) ||
         span_eq(name, span_str(RESERVED_GATHERED)) ||
         span_eq(name, span_str(RESERVED_STATS))) {
-        r.kind = RESERVED_IS_TOLD;
+        r.kind = RESERVED_IS_ANSWERED;
         return r;
     }
     if (!starts_with(name, RESERVED_CHANGED, fixed) || name.n < fixed + 17 ||

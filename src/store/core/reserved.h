@@ -30,8 +30,8 @@ enum reserved_kind {
     RESERVED_NONE, /* an ordinary key */
     RESERVED_IS_CAPS,
     RESERVED_IS_CHANGED,
-    RESERVED_IS_TOLD, /* always there; the server around the engine answers a GET */
-    RESERVED_UNKNOWN, /* with the prefix, but nothing we know */
+    RESERVED_IS_ANSWERED, /* always there; the server around the engine answers a GET */
+    RESERVED_UNKNOWN,     /* with the prefix, but nothing we know */
 };
 
 struct reserved {

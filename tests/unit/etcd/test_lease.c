@@ -4,7 +4,7 @@
 
 #include "etcd/core/lease.h"
 
-static const char *told_name(enum lease_grant_told t)
+static const char *told_name(enum lease_grant_outcome t)
 {
     static const char *const names[] = {
         [ETCD_GRANT_KEPT] = "KEPT", [ETCD_GRANT_NEW] = "NEW",
@@ -48,7 +48,7 @@ static void life(void **state)
         uint64_t timeout_ms;
         const char *said; /* the answer, or ... */
         int status;       /* ... of nobody */
-        enum lease_grant_told want;
+        enum lease_grant_outcome want;
         uint64_t pause_ms;
         bool have; /* we have a lease then */
     } story[] = {
@@ -106,7 +106,7 @@ static void life(void **state)
             assert_int_equal(etcd3_decode(&said.http, ETCD3_EXPECT_LEASE, &r, NULL), 0);
             status = r.error ? etcd3_error(&r, NULL) : 0;
         }
-        const enum lease_grant_told told =
+        const enum lease_grant_outcome told =
             lease_grant_answer(&g, status, story[i].said ? &answer : NULL, &pause);
 
         if (told != story[i].want)

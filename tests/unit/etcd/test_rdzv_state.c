@@ -265,7 +265,7 @@ static void staleness(void **state)
             const struct etcd3_reply reply = { .events = &ev, .event_count = 1 };
 
             if (what == 'T')
-                etcd_seen_told(&s, &held);
+                etcd_seen_notified(&s, &held);
             else
                 etcd_seen_events(&s, BELL, what == 'M' ? NULL : &reply);
         }

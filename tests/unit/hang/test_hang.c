@@ -237,7 +237,7 @@ static void a_node_that_is_missing_proves_nothing(void **state)
     hang_judge_init(&j, TIME, 0);
     assert_int_equal(hang_judge_hear(&j, TIME, &still, false), HANG_NOTHING);
     assert_int_equal(hang_judge_hear(&j, TIME, &still, true), HANG_FOUND);
-    hang_judge_untold(&j, TIME);
+    hang_judge_not_reported(&j, TIME);
     assert_true(j.due_ms < 2 * TIME);
     assert_int_equal(hang_judge_hear(&j, j.due_ms, &still, true), HANG_FOUND);
     assert_int_equal(hang_judge_hear(&j, 2 * TIME, &still, true), HANG_NOTHING);

@@ -149,7 +149,7 @@ static uint64_t print_of(const struct rdzv *r)
                              r->away_ms,
                              (uint64_t)r->roster.round,
                              r->roster.count,
-                             r->closed_told,
+                             r->closed_notified,
                              (uint64_t)rdzv_waiting(r) };
 
     return print_bytes(0, all, sizeof all);

@@ -10,13 +10,13 @@
 #include "rendezvous/core/lifecycle.h"
 
 static const char *const effect_names[] = {
-    [LIFE_DO_OPEN] = "open",     [LIFE_DO_DROP] = "drop",
-    [LIFE_DO_JOIN] = "join",     [LIFE_DO_RENAME] = "rename",
-    [LIFE_DO_FIND] = "find",     [LIFE_DO_LEAVE] = "leave",
-    [LIFE_DO_CLOSE] = "close",   [LIFE_DO_RETIRE] = "retire",
-    [LIFE_DO_COUNT] = "count",   [LIFE_TELL_NEXT] = "NEXT",
-    [LIFE_TELL_CLOSE] = "CLOSE", [LIFE_TELL_LEAVE] = "LEAVE",
-    [LIFE_TELL_STOP] = "STOP",   [LIFE_TELL_NEWS] = "NEWS",
+    [LIFE_DO_OPEN] = "open",       [LIFE_DO_DROP] = "drop",
+    [LIFE_DO_JOIN] = "join",       [LIFE_DO_RENAME] = "rename",
+    [LIFE_DO_FIND] = "find",       [LIFE_DO_LEAVE] = "leave",
+    [LIFE_DO_CLOSE] = "close",     [LIFE_DO_RETIRE] = "retire",
+    [LIFE_DO_COUNT] = "count",     [LIFE_NOTIFY_NEXT] = "NEXT",
+    [LIFE_NOTIFY_CLOSE] = "CLOSE", [LIFE_NOTIFY_LEAVE] = "LEAVE",
+    [LIFE_NOTIFY_STOP] = "STOP",   [LIFE_NOTIFY_NEWS] = "NEWS",
 };
 
 /* ---- Stories ---- */
@@ -80,7 +80,7 @@ static void put_effects(char *out, size_t size, const struct life_fx *fx)
         const size_t n = strlen(out);
 
         (void)snprintf(out + n, size - n, "%s%s", n ? " " : "", effect_names[e->kind]);
-        if (e->kind >= LIFE_TELL_NEXT && e->kind != LIFE_TELL_NEWS && e->err->code)
+        if (e->kind >= LIFE_NOTIFY_NEXT && e->kind != LIFE_NOTIFY_NEWS && e->err->code)
             (void)snprintf(out + strlen(out), size - strlen(out), "=%s",
                            muster_code_name(e->err->code) + strlen("MUSTER_"));
     }
@@ -293,7 +293,7 @@ static void model_perform(struct model *m, const struct life_effect *e, bool ins
 {
     if (e->kind >= LIFE_DO_JOIN && e->kind <= LIFE_DO_COUNT)
         assert_true(m->opened && !m->stopped);
-    if (e->kind >= LIFE_TELL_NEXT && e->kind <= LIFE_TELL_STOP)
+    if (e->kind >= LIFE_NOTIFY_NEXT && e->kind <= LIFE_NOTIFY_STOP)
         assert_false(inside);
     switch (e->kind) {
     case LIFE_DO_OPEN:
@@ -323,21 +323,21 @@ static void model_perform(struct model *m, const struct life_effect *e, bool ins
     case LIFE_DO_COUNT:
         m->counting = true;
         return;
-    case LIFE_TELL_NEXT:
+    case LIFE_NOTIFY_NEXT:
         told(m, &m->next);
         return;
-    case LIFE_TELL_CLOSE:
+    case LIFE_NOTIFY_CLOSE:
         told(m, &m->close);
         return;
-    case LIFE_TELL_LEAVE:
+    case LIFE_NOTIFY_LEAVE:
         told(m, &m->leave);
         return;
-    case LIFE_TELL_STOP:
+    case LIFE_NOTIFY_STOP:
         assert_true(m->stop);
         m->stop = false;
         m->stopped = true;
         return;
-    case LIFE_TELL_NEWS:
+    case LIFE_NOTIFY_NEWS:
         return;
     }
 }
@@ -352,7 +352,7 @@ static void model_feed(struct model *m, struct life_event ev)
     for (size_t i = 0; i < fx.count; i++) {
         const bool is_last = i + 1 == fx.count;
 
-        if (fx.at[i].kind >= LIFE_TELL_NEXT && fx.at[i].kind <= LIFE_TELL_STOP)
+        if (fx.at[i].kind >= LIFE_NOTIFY_NEXT && fx.at[i].kind <= LIFE_NOTIFY_STOP)
             assert_true(is_last);
         model_perform(m, &fx.at[i], ev.inside);
     }

@@ -40,7 +40,7 @@ static const struct rdzv_effect *told(const struct play *p, size_t i)
 {
     assert_true(i < p->fx.count);
     assert_int_equal(p->fx.at[i].kind, MEMBER_NOTIFY);
-    return &p->fx.at[i].told;
+    return &p->fx.at[i].notice;
 }
 
 static void is_sent(const struct play *p, size_t i, enum coord_kind kind)

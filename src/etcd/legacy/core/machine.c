@@ -190,8 +190,8 @@ static int on_join(struct legacy *l, struct legacy_fx *fx)
     }
     interrupt(l, fx);
     l->joining = true;
-    l->member = l->told_lost = l->told_closed = l->seen = false;
-    l->waiting = l->told_waiting = 0;
+    l->member = l->notified_lost = l->notified_closed = l->seen = false;
+    l->waiting = l->notified_waiting = 0;
     l->reason[0] = '\0';
     l->join_by_ms = l->now.mono_ms + l->timeout_ms;
     return legacy_again(l, fx);

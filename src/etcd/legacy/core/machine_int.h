@@ -88,8 +88,8 @@ struct legacy {
     struct buf path;       /* scratch: of the request */
     struct buf rank_path;  /* of our keep-alive */
     uint64_t index;        /* of the server, when that was read */
-    int64_t waiting, told_waiting;
-    bool closed, told_lost, told_closed;
+    int64_t waiting, notified_waiting;
+    bool closed, notified_lost, notified_closed;
     bool reached; /* etcd has answered the last request that it should have */
     bool seen;    /* a document, since the JOIN */
     uint64_t seen_version, call_since_ms; /* that enough have come; MONO_NEVER */

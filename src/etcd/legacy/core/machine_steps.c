@@ -317,15 +317,15 @@ int legacy_member(struct legacy *l, struct legacy_fx *fx)
     assert(l->member && !l->joining);
     if (l->doc.status == LEGACY_FINAL && l->doc.version == l->version) {
         l->waiting = l->doc.waiting;
-        if (l->waiting > l->told_waiting)
+        if (l->waiting > l->notified_waiting)
             legacy_news(l, fx, RDZV_NEWS_WAITING, NULL);
-        l->told_waiting = l->waiting;
+        l->notified_waiting = l->waiting;
         return legacy_list(l, fx, LEGACY_PH_MEMBER_LIST);
     }
     if (l->doc.status == LEGACY_CLOSED) {
-        if (!l->told_closed)
+        if (!l->notified_closed)
             legacy_news(l, fx, RDZV_NEWS_CLOSED, NULL);
-        l->told_closed = true;
+        l->notified_closed = true;
         if (l->doc.version ==
             l->version) /* A node that is done waits for the others. */
             return legacy_list(l, fx, LEGACY_PH_MEMBER_LIST);
@@ -340,11 +340,11 @@ int legacy_member_list(struct legacy *l, const struct legacy_event *ev,
 {
     const char *gone = missing(l, ev);
 
-    if (gone && !l->told_lost) {
-        l->told_lost = true;
+    if (gone && !l->notified_lost) {
+        l->notified_lost = true;
         (void)snprintf(l->reason, sizeof l->reason, "keep-alive key %s is not renewed",
                        gone);
-        legacy_news(l, fx, l->told_closed ? RDZV_NEWS_DESERTED : RDZV_NEWS_LOST,
+        legacy_news(l, fx, l->notified_closed ? RDZV_NEWS_DESERTED : RDZV_NEWS_LOST,
                     l->reason);
     }
     return legacy_wait(l, fx, LEGACY_PH_MEMBER_WAIT, true, MEMBER_POLL_MS);

@@ -210,9 +210,9 @@ void serve_tag(char out[SERVE_TAG_SIZE], const char *run_id)
 
 static bool is_foreign(const struct serve_view *v)
 {
-    for (size_t i = 0; i < v->told->count; i++)
-        if (v->told->items[i].name[0] &&
-            strncmp(v->told->items[i].name, v->tag, strlen(v->tag)) != 0)
+    for (size_t i = 0; i < v->listed->count; i++)
+        if (v->listed->items[i].name[0] &&
+            strncmp(v->listed->items[i].name, v->tag, strlen(v->tag)) != 0)
             return true;
     return false;
 }
@@ -225,8 +225,8 @@ static enum serve_action plan_of_list(const struct serve_view *v, uint64_t *old)
     const struct serve_member *own = NULL;
     size_t started = 0;
 
-    for (size_t i = 0; i < v->told->count; i++) {
-        const struct serve_member *m = &v->told->items[i];
+    for (size_t i = 0; i < v->listed->count; i++) {
+        const struct serve_member *m = &v->listed->items[i];
 
         if (strcmp(m->peer_url, v->peer_url) == 0)
             own = m;
@@ -235,7 +235,7 @@ static enum serve_action plan_of_list(const struct serve_view *v, uint64_t *old)
     }
     if (!own)
         return SERVE_ADD;
-    if (!own->started && started < v->told->count / 2 + 1)
+    if (!own->started && started < v->listed->count / 2 + 1)
         return SERVE_NEW;
     *old = own->id;
     return SERVE_REPLACE;
@@ -244,7 +244,7 @@ static enum serve_action plan_of_list(const struct serve_view *v, uint64_t *old)
 enum serve_action serve_plan(const struct serve_view *v, uint64_t *old)
 {
     assert(v->hosts > 0 && v->refused < v->hosts);
-    if (v->told && v->told->count > 0)
+    if (v->listed && v->listed->count > 0)
         return is_foreign(v) ? SERVE_FOREIGN : plan_of_list(v, old);
     /* Hosts that do not answer may be a running cluster that still lists us. Only if a
      * majority of the hosts say that nothing listens there can no cluster be running.
@@ -312,8 +312,8 @@ size_t serve_leave_next(const struct serve_leave_view *v)
 {
     size_t own = SERVE_NOBODY, last_dead = SERVE_NOBODY, dead = 0;
 
-    for (size_t i = 0; i < v->told->count; i++) {
-        const struct serve_member *m = &v->told->items[i];
+    for (size_t i = 0; i < v->listed->count; i++) {
+        const struct serve_member *m = &v->listed->items[i];
         const size_t host = host_of(v, m);
 
         if (host == v->self) {
@@ -323,14 +323,14 @@ size_t serve_leave_next(const struct serve_leave_view *v)
             dead++;
         }
     }
-    assert(dead <= v->told->count && (dead > 0) == (last_dead != SERVE_NOBODY));
-    if (dead * 2 >= v->told->count)
+    assert(dead <= v->listed->count && (dead > 0) == (last_dead != SERVE_NOBODY));
+    if (dead * 2 >= v->listed->count)
         return SERVE_NOBODY;
     if (dead > 0)
         return last_dead;
-    if (v->left || v->told->count < 2 || own == SERVE_NOBODY)
+    if (v->left || v->listed->count < 2 || own == SERVE_NOBODY)
         return SERVE_NOBODY;
-    return v->told->items[own].id ? own : SERVE_NOBODY;
+    return v->listed->items[own].id ? own : SERVE_NOBODY;
 }
 
 int serve_cluster_new(struct buf *out, const struct serve_hosts *hosts,

@@ -61,8 +61,8 @@ enum serve_action {
 
 /* What is known when all have been asked. */
 struct serve_view {
-    const struct serve_members *told; /* the list of whoever answered, or NULL */
-    size_t hosts;                     /* how many are listed, we among them */
+    const struct serve_members *listed; /* the list of whoever answered, or NULL */
+    size_t hosts;                       /* how many are listed, we among them */
     size_t refused;       /* of them, those where certainly nothing listens */
     const char *peer_url; /* ours */
     const char *tag;      /* what names of our job's members begin with */
@@ -86,7 +86,7 @@ void serve_turn_give(char out[SERVE_TURN_ROOM], uint64_t lease); /* /v3/lease/re
 
 /* What is known when we leave and all have been asked once more. */
 struct serve_leave_view {
-    const struct serve_members *told; /* our own list; id 0: removed already */
+    const struct serve_members *listed; /* our own list; id 0: removed already */
     const struct serve_hosts *hosts;
     const char *scheme;
     bool answers[SERVE_HOSTS_MAX]; /* by host */
