@@ -445,7 +445,7 @@ static void find_master(struct dynamic_handler *d)
     struct muster_error err;
 
     if (!d->member) {
-        job.members = participants(d->core, &job.count);
+        job.members = rdzv_participants(d->core, &job.count);
     } else if (d->nodes.members) {
         job.members = d->nodes.members;
         job.count = (size_t)d->round.world_size;
@@ -736,9 +736,9 @@ static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
     if (!d->settings.ours_only || !d->core || d->member || is_over(d) ||
         (rank < 0 && !joining) || round != rdzv_last_round(d->core))
         return false;
-    nodes = participants(d->core, &count);
+    nodes = rdzv_participants(d->core, &count);
     for (size_t i = 0; i < count; i++)
-        if ((rank < 0 || i == (size_t)rank) && rdzv_sits(d->core, i))
+        if ((rank < 0 || i == (size_t)rank) && rdzv_still_placed(d->core, i))
             dynamic_peer_gone(d,
                               span_str(rdzv_node_text(&nodes[i], text, sizeof text)));
     return !joining && rank < (int64_t)count && rank != d->round.rank;

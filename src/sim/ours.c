@@ -282,7 +282,7 @@ static const struct rdzv_node *members(const struct sim_node *n, size_t *count)
 {
     const struct ours *o = n->core;
 
-    return participants(o->rdzv, count);
+    return rdzv_participants(o->rdzv, count);
 }
 
 const struct sim_driver sim_ours = {

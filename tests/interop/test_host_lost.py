@@ -75,9 +75,9 @@ def test_a_host_that_comes_back_in_time(job):
     job.until(lambda: job.text("up.0") and job.text("up.1"))
     job.kill_store()
     for n in range(2):
-        job.until(lambda n=n: "the host of the rendezvous 'host' is away" in job.text(f"agent{n}"))
+        job.until(lambda n=n: "the host of the rendezvous 'host' cannot be reached" in job.text(f"agent{n}"))
     job.start_store()
-    job.until(lambda: "2 of 2 are" in job.text("store"))
+    job.until(lambda: "2 of 2 nodes are here" in job.text("store"))
     (job.dir / "stop").touch()
     for agent in job.agents:
         assert agent.wait(90) == 0, job.text("agent0") + job.text("agent1")
@@ -91,8 +91,8 @@ def test_a_host_that_stays_away_ends_the_job_with_a_message(job):
     for n, agent in enumerate(job.agents):
         assert agent.wait(90) == 1
         text = job.text(f"agent{n}")
-        assert "the host of the rendezvous 'host' is away" in text
-        assert "has been away for as long as a node may be silent" in text
+        assert "the host of the rendezvous 'host' cannot be reached" in text
+        assert "has been unreachable for as long as a node may be silent" in text
 
 
 def test_a_join_waits_for_a_host_that_starts_late(job):

@@ -160,14 +160,14 @@ def test_a_restarted_host_goes_on(store):
     store.kill()
     store.start()
     for _ in range(300):
-        if "12 of 12 are" in store.text():
+        if "12 of 12 nodes are here" in store.text():
             break
         time.sleep(0.1)
     nodes.again()
     nodes.joined()
     nodes.again()
     nodes.result()
-    assert "12 of 12 are" in store.text()
+    assert "12 of 12 nodes are here" in store.text()
     assert "round 1 is complete, 12 nodes" in store.text()
 
 

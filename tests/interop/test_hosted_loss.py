@@ -126,4 +126,4 @@ def test_who_does_not_come_back_in_time_is_lost(pair):
     proxy.reset(refuse=True)
     assert "its connection broke" in a.heard("LOST")
     assert time.monotonic() - begin >= 0.5
-    b.heard("is away")
+    b.heard("cannot be reached")

@@ -196,15 +196,15 @@ def test_nodes_that_were_started_for_another_number(tmp_path):
         with Job(tmp_path, "b", "--nnodes=2", *words) as b:
             assert (a.wait(), b.wait()) == (0, 0)
     assert wrong.text().count("--nnodes") == a.text().count("--nnodes") == 1
-    assert "started with different settings: --nnodes is 3:4 here, 2 there; start them all alike" in wrong.text()
-    assert "started with different settings: --nnodes is 2 here, 3:4 there; start them all alike" in a.text()
+    assert "started with different settings: --nnodes is 3:4 here, 2 there; start all nodes with the same settings" in wrong.text()
+    assert "started with different settings: --nnodes is 2 here, 3:4 there; start all nodes with the same settings" in a.text()
     assert wrong.text().count("\n") == 1, wrong.text()
 
 
 @pytest.mark.parametrize("kind", ["torch", "etcd-v3"])
 def test_nodes_that_were_started_for_another_number_elsewhere(tmp_path, kind):
     """Where no coordinator refuses it: torch's store, etcd. The node that was there first hears of it, too."""
-    sentence = "nodes of this run were started with different settings: --nnodes is {} here, {} there; start them all alike"
+    sentence = "nodes of this run were started with different settings: --nnodes is {} here, {} there; start all nodes with the same settings"
     with contextlib.ExitStack() as stack:
         if kind == "torch":
             server = stack.enter_context(stores.torchs())

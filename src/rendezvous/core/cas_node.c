@@ -1,10 +1,9 @@
 /* cas_node.c - a node's step machine: events in, effects out; see cas_node.h.
  *
- * Every turn is the same: something is due, so the state is read; cas_node_plan.c
- * decides on what came; either that is written, or requests are answered (cas_node.c),
- * news told (cas_node_news.c) and the next look scheduled (cas_node_sync.c). Here:
- * requests, timers, and the way in.
- */
+ * Every turn is the same. Something is due, so we read the state, and cas_node_plan.c
+ * decides what to do about it. Either the plan is written, or requests are answered
+ * (here), news is told (cas_node_news.c) and the next read is scheduled
+ * (cas_node_sync.c). This file has the requests, the timers and the entry points. */
 #include "rendezvous/core/cas_node.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -18,7 +17,8 @@ int rdzv_new(const struct rdzv_config *cfg, struct rdzv **out, struct muster_err
     if (!cfg->run_id || !cfg->run_id[0])
         return err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
     if (cfg->self.addr.n > RDZV_MAX_ADDR)
-        return err_set(err, MUSTER_EINVAL, "a node address of %zu bytes",
+        return err_set(err, MUSTER_EINVAL,
+                       "the node's address has %zu bytes, which is too many",
                        cfg->self.addr.n);
     if (rdzv_settings_check(&cfg->settings, err) < 0)
         return MUSTER_EINVAL;
@@ -52,7 +52,7 @@ void rdzv_free(struct rdzv *r)
 {
     if (!r)
         return;
-    rdzv_plan_fini(&r->doing);
+    rdzv_plan_fini(&r->sent);
     rdzv_roster_fini(&r->roster);
     rdzv_state_fini(&r->seen);
     buf_fini(&r->value);
@@ -80,7 +80,7 @@ void rdzv_read_now(struct rdzv *r, struct rdzv_fx *fx)
     (void)rdzv_fx_add(fx, RDZV_FX_READ_STATE);
 }
 
-bool rdzv_wants(const struct rdzv *r)
+bool rdzv_has_work(const struct rdzv *r)
 {
     return r->mode != MODE_IDLE || r->leave.on || r->close.on || r->release_seat.on;
 }
@@ -97,7 +97,7 @@ static void on_join(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     r->release_seat.on = false;
     r->losses = 0;
     r->completed = -1;
-    if (!r->ours) { /* Judge the entry under our name anew. */
+    if (!r->entry_is_ours) { /* Judge the entry under our name afresh. */
         rdzv_state_fini(&r->seen);
         buf_clear(&r->value);
     }
@@ -113,7 +113,7 @@ static void on_leave(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     r->mode = MODE_IDLE;
     r->release_seat.on = false;
     r->leave = (struct rdzv_request){ true, now.mono_ms + r->settings.close_ms };
-    if (r->busy == BUSY_NOT && !r->ours && r->beat_us == 0)
+    if (r->busy == BUSY_NOT && !r->entry_is_ours && r->beat_us == 0)
         rdzv_done(r, &r->leave, RDZV_EV_LEAVE, 0, "", fx); /* We were never seated. */
     else
         rdzv_read_now(r, fx);
@@ -127,10 +127,11 @@ static void on_close(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 
 static bool is_spare(const struct rdzv *r)
 {
-    return r->ours && rdzv_in(rdzv_state_find(&r->seen, &r->self), RDZV_SPARES);
+    return r->entry_is_ours &&
+           rdzv_in(rdzv_state_find(&r->seen, &r->self), RDZV_SPARES);
 }
 
-/* The pause after a lost write is over. */
+/* The pause after a lost write is over: plan again and write without reading first. */
 static int write_again(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     struct rdzv_plan plan;
@@ -141,7 +142,7 @@ static int write_again(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     return rc;
 }
 
-static void rdzv_time_is_up(struct rdzv *r, struct now now, struct rdzv_fx *fx);
+static void join_timed_out(struct rdzv *r, struct now now, struct rdzv_fx *fx);
 
 static int cas_node_on_timer(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
@@ -155,8 +156,8 @@ static int cas_node_on_timer(struct rdzv *r, struct now now, struct rdzv_fx *fx)
         r->release_seat.on = false;
     if (r->mode == MODE_JOINING && now.mono_ms > r->join_by_ms + RDZV_ROLLBACK_MS &&
         !is_spare(r))
-        rdzv_time_is_up(r, now, fx);
-    if (!rdzv_wants(r)) {
+        join_timed_out(r, now, fx);
+    if (!rdzv_has_work(r)) {
         r->read_due_ms = MONO_NEVER;
     } else if (now.mono_ms >= r->read_due_ms && r->busy == BUSY_NOT) {
         if (r->write_first)
@@ -178,9 +179,9 @@ static void on_changed(struct rdzv *r, struct now now, struct rdzv_fx *fx)
         r->read_due_ms = MIN_OF(r->read_due_ms, due);
 }
 
-/* As if its heartbeat had not changed for long enough. The newest that it wrote before
- * its end we may not have read yet, so it is the second that changes from now on which
- * brings the node back. */
+/* The backend says that the node has ended, so we treat it as one that has been silent
+ * for too long. It may have written a heartbeat before its end that we have not read
+ * yet, so the first change from now on does not bring it back; the second one does. */
 static void on_gone(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
     char text[sizeof r->self_text];
@@ -190,7 +191,7 @@ static void on_gone(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx 
         if (rdzv_node_cmp(&m->node, &r->self) == 0 ||
             !span_eq(span_str(rdzv_node_text(&m->node, text, sizeof text)), ev->value))
             continue;
-        m->since_ms = 0; /* as long ago as can be */
+        m->since_ms = 0; /* the heartbeat counts as infinitely old */
         m->gone = true;
         if (r->mode != MODE_IDLE)
             rdzv_read_now(r, fx);
@@ -229,13 +230,13 @@ static int step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
     return 0;
 }
 
-/* What holds between steps, whatever the backend said. */
+/* What holds between steps, whatever the backend answered. */
 static void check(const struct rdzv *r, const struct rdzv_fx *fx)
 {
     assert(fx->count <= RDZV_FX_MAX);
     assert(r->mode != MODE_MEMBER || (r->was_member && r->roster.count > 0));
-    assert(r->busy != BUSY_WRITING || r->doing.writes);
-    assert(!r->ours || r->beat_us != 0);
+    assert(r->busy != BUSY_WRITING || r->sent.writes);
+    assert(!r->entry_is_ours || r->beat_us != 0);
     (void)r;
     (void)fx;
 }
@@ -276,8 +277,8 @@ uint64_t rdzv_deadline(const struct rdzv *r)
 
 void rdzv_can_watch(struct rdzv *r, bool yes)
 {
-    /* The next read was put off because changes would be reported; they will not be any
-     * more. */
+    /* The next read was put off because changes would be reported. From now on they are
+     * not. */
     if (r->can_watch && !yes && r->mode != MODE_IDLE)
         r->read_due_ms = MIN_OF(r->read_due_ms, r->read_ms + rdzv_poll_ms(r));
     r->can_watch = yes;
@@ -293,7 +294,7 @@ bool rdzv_closed(const struct rdzv *r)
     return r->seen.closed;
 }
 
-bool rdzv_sits(const struct rdzv *r, size_t rank)
+bool rdzv_still_placed(const struct rdzv *r, size_t rank)
 {
     const struct rdzv_node *node = &r->roster.nodes[rank];
 
@@ -307,7 +308,7 @@ uint64_t rdzv_last_round(const struct rdzv *r)
     return (uint64_t)r->roster.round;
 }
 
-const struct rdzv_node *participants(const struct rdzv *r, size_t *count)
+const struct rdzv_node *rdzv_participants(const struct rdzv *r, size_t *count)
 {
     *count = r->roster.count;
     return r->roster.nodes;
@@ -334,8 +335,8 @@ void rdzv_done(struct rdzv *r, struct rdzv_request *request, enum rdzv_event_kin
     e->text = text;
 }
 
-/* The join ends. A seat that may be left behind is given up later, unless the run is
- * over or the seat belongs to another process. */
+/* The join has failed. We give up later any seat that we may still have, unless the run
+ * is over or the seat belongs to another process. */
 void rdzv_refuse(struct rdzv *r, struct now now, int code, struct rdzv_fx *fx)
 {
     struct rdzv_effect *e = rdzv_fx_add(fx, RDZV_FX_REFUSED);
@@ -350,16 +351,16 @@ void rdzv_refuse(struct rdzv *r, struct now now, int code, struct rdzv_fx *fx)
     }
 }
 
-static void rdzv_time_is_up(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+static void join_timed_out(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
-    (void)err_set(&r->why, MUSTER_ETIMEDOUT,
-                  "the node '%s' could not join the rendezvous '%s' within %llu s: "
-                  "%zu node(s) of at least %lld were there%s",
-                  r->self_text, r->run_id,
-                  (unsigned long long)r->settings.join_ms / 1000,
-                  rdzv_live(r, &r->seen, RDZV_PLACES, now.mono_ms),
-                  (long long)r->settings.min_nodes,
-                  r->seen.complete ? ", in a round that goes on without it" : "");
+    (void)err_set(
+        &r->why, MUSTER_ETIMEDOUT,
+        "the node '%s' could not join the rendezvous '%s' within %llu s: "
+        "%zu of at least %lld node(s) had joined%s",
+        r->self_text, r->run_id, (unsigned long long)r->settings.join_ms / 1000,
+        rdzv_count_live(r, &r->seen, RDZV_PLACES, now.mono_ms),
+        (long long)r->settings.min_nodes,
+        r->seen.complete ? ", and their round goes on without this node" : "");
     if (r->busy != BUSY_NOT)
         err_add(&r->why, "; the store did not answer");
     rdzv_refuse(r, now, MUSTER_ETIMEDOUT, fx);
@@ -384,7 +385,7 @@ static void joined(struct rdzv *r, struct rdzv_plan *p, struct now now,
     assert(r->roster.count > 0);
     while (rdzv_node_cmp(&r->roster.nodes[e->rank], &r->self) != 0) {
         e->rank++;
-        assert((size_t)e->rank < r->roster.count); /* The plan saw us in it. */
+        assert((size_t)e->rank < r->roster.count); /* The plan found us in it. */
     }
     trace(
         r->trace, TRACE_INFO,
@@ -404,7 +405,7 @@ void rdzv_end_join(struct rdzv *r, struct rdzv_plan *p, struct now now,
     } else if (p->end == RDZV_FINISH) {
         joined(r, p, now, fx);
     } else if (p->end == RDZV_FAIL_TIMEOUT) {
-        rdzv_time_is_up(r, now, fx);
+        join_timed_out(r, now, fx);
     } else if (p->end == RDZV_FAIL_CLOSED) {
         (void)err_set(
             &r->why, MUSTER_ECLOSED,
@@ -424,8 +425,9 @@ void rdzv_end_join(struct rdzv *r, struct rdzv_plan *p, struct now now,
 void rdzv_c10d_answer(struct rdzv_event *ev, bool write, struct span expected,
                       struct span sent, struct span answer)
 {
-    /* The store answers with `expected` and stores nothing if the key is missing: an
-     * equal value would have been swapped. The host has started anew. */
+    /* If the key is missing, the store answers with `expected` and stores nothing. Had
+     * the key held that value, the store would have swapped it. So the store has been
+     * restarted empty. */
     const bool missing = write && span_eq(answer, expected) && !span_eq(answer, sent);
 
     ev->kind = write ? RDZV_EV_WROTE : RDZV_EV_STATE;

@@ -1,22 +1,23 @@
-/* cas_node.h - one node's part in a rendezvous whose state lives in somebody else's
- * store: read, decide, compare-and-set, as torch's DynamicRendezvousHandler does.
+/* cas_node.h - one node's part in a rendezvous whose state lives in a store that is not
+ * ours: read, decide, compare-and-set, as torch's DynamicRendezvousHandler does.
  *
  * Pure: the driver (rendezvous/dynamic.c) performs the effects on any backend that can
  * get a value with a token and replace it if the token still holds: c10d, file, etcd v2
- * and v3. The simulator does the same on virtual nodes. What always holds:
+ * and v3. The simulator does the same for simulated nodes. What always holds:
  *
- *   - at most one READ_STATE or WRITE_STATE is under way; its answer is exactly one
- *     event: STATE, WROTE or FAILED;
+ *   - at most one READ_STATE or WRITE_STATE is under way, and exactly one event answers
+ *     it: STATE, WROTE or FAILED;
  *   - JOIN is answered by exactly one JOINED or REFUSED, LEAVE and CLOSE each by one
  *     DONE, at the latest at their deadline plus RDZV_ROLLBACK_MS, whatever the backend
  *     does, as long as TIMER events come when rdzv_deadline() says so;
- *   - JOINED never tells a world that another member of the round could see otherwise:
- *     its ranks are 0 .. world - 1, each once;
- *   - after JOINED, beats and news go on until LEAVE or the next JOIN.
+ *   - all members of a round that get a JOINED get the same world, and its ranks are
+ *     0 .. world - 1, each once;
+ *   - after JOINED, heartbeats and news go on until LEAVE or the next JOIN.
  *
- * Clocks: our own deadlines, our beats and the silence of peers are measured by mono_ms
- * alone. Wall time goes into the state for torchrun's nodes to compare, and is read
- * only to warn of skew. */
+ * Clocks: our own deadlines, our heartbeats and the silence of peers are measured by
+ * mono_ms alone. Wall-clock time goes into the state for torchrun's nodes to compare,
+ * and we read it for two more things: to warn of skew, and to judge an entry under our
+ * own name, which was written on this machine. */
 #ifndef RENDEZVOUS_CORE_CAS_NODE_H
 #define RENDEZVOUS_CORE_CAS_NODE_H
 
@@ -35,8 +36,8 @@ struct rdzv_config {
     const char *run_id;    /* copied; for messages */
     struct rdzv_node self; /* copied */
     struct rdzv_settings settings;
-    uint64_t poll_ms; /* between reads while nothing tells of changes; 0: 1000 */
-    uint64_t seed;    /* of the random delays after a lost write */
+    uint64_t poll_ms; /* pause between reads while changes are not reported; 0: 1000 */
+    uint64_t seed;    /* for the random pauses after a lost write */
     const struct trace *trace; /* borrowed, may be NULL */
 };
 
@@ -48,13 +49,13 @@ void rdzv_free(struct rdzv *r); /* NULL is fine */
 #define RDZV_EVENTS(X)                                                                 \
     /* What the agent wants. */                                                        \
     X(JOIN)  /* take part in the next round; a member leaves its round first */        \
-    X(LEAVE) /* hand our seat back, end beats; a JOIN under way ends with ECANCELED */ \
-    X(CLOSE) /* close the run id for everybody; beats go on */                         \
+    X(LEAVE) /* give our seat up, stop beating; a JOIN under way ends: ECANCELED */    \
+    X(CLOSE) /* close the run id for everybody; we go on beating */                    \
     /* From the backend. */                                                            \
     X(STATE)   /* answers READ_STATE */                                                \
     X(WROTE)   /* answers WRITE_STATE */                                               \
     X(FAILED)  /* answers either: code and text; see below */                          \
-    X(CHANGED) /* the state may no longer be the one of the last WATCH */              \
+    X(CHANGED) /* the state may differ from the one in the last WATCH */               \
     X(GONE)    /* the backend knows that the node called `value` has ended */          \
     X(TIMER)   /* rdzv_deadline() has come */
 
@@ -67,18 +68,18 @@ enum rdzv_event_kind {
 struct rdzv_event {
     enum rdzv_event_kind kind;
     struct now now;
-    /* STATE, and WROTE with won == false: what the backend holds now. `present` false:
-     * it holds nothing (c10d: the sentinel). WROTE with won == true: only the token
-     * counts (c10d: the value that was written). value is the text as stored (base64).
-     */
+    /* STATE, and WROTE with won == false: what the backend holds now. If `present` is
+     * false, it holds nothing (c10d: the sentinel). WROTE with won == true: only the
+     * token counts (c10d: the value that was written). value is the text as stored
+     * (base64). */
     bool present;
     struct span value;
-    struct span token; /* opaque; comes back in WRITE_STATE. c10d: the value itself */
+    struct span token; /* opaque; handed back in WRITE_STATE. c10d: the value itself */
     bool won;
-    /* FAILED: MUSTER_E code and reason. With `again` the request may be repeated after
-     * a pause, since the driver is reconnecting or the answer got lost (a write may
-     * have been done or not: we read again before we decide). Without it, a JOIN, LEAVE
-     * or CLOSE under way ends with this error. */
+    /* FAILED: a MUSTER_E code and the reason. With `again` the request may be repeated
+     * after a pause: the driver is reconnecting, or the answer was lost. A write whose
+     * answer was lost may have happened or not, so we read again before we decide.
+     * Without `again`, a JOIN, LEAVE or CLOSE under way ends with this error. */
     int code;
     const char *text; /* borrowed for the call */
     bool again;
@@ -88,9 +89,9 @@ struct rdzv_event {
 #define RDZV_EFFECTS(X)                                                                \
     X(READ_STATE)                                                                      \
     X(WRITE_STATE) /* value, under token; no token: create only if nothing is there */ \
-    X(WATCH)       /* tell CHANGED once the backend's value differs from `value`; */   \
-                   /* replaces the WATCH before; ignored where it cannot be told */    \
-    X(JOINED)      /* round, rank, world; participants() has them all */               \
+    X(WATCH)       /* send CHANGED once the backend's value differs from `value`; */   \
+                   /* replaces the last WATCH; backends that cannot watch ignore it */ \
+    X(JOINED)      /* round, rank, world; rdzv_participants() has all nodes */         \
     X(REFUSED)     /* the JOIN failed: code, text */                                   \
     X(DONE)        /* LEAVE or CLOSE (`request`) ended: code 0, or code and text */    \
     X(NEWS)        /* news, count (WAITING: how many), text */
@@ -108,7 +109,7 @@ struct rdzv_effect {
     bool present;
     struct span token; /* WRITE_STATE */
     bool has_token;
-    bool quiet;                   /* WRITE_STATE: those who watch need not be told */
+    bool quiet;                   /* WRITE_STATE: watchers need not be told */
     int64_t round, rank, world;   /* JOINED */
     enum rdzv_event_kind request; /* DONE: RDZV_EV_LEAVE or RDZV_EV_CLOSE */
     enum rdzv_news news;
@@ -137,25 +138,27 @@ uint64_t rdzv_deadline(const struct rdzv *r);
  * we poll. May be called at any time, e.g. when the driver has connected. */
 void rdzv_can_watch(struct rdzv *r, bool yes);
 
-/* Last known. */
+/* As of the last state that we read. */
 int64_t rdzv_waiting(const struct rdzv *r); /* num_nodes_waiting() */
 bool rdzv_closed(const struct rdzv *r);
 
-/* The round that was last JOINED, also while the next is; 0: none yet. */
+/* The round that was last JOINED, even while a join of the next one is under way; 0 if
+ * there was none yet. */
 uint64_t rdzv_last_round(const struct rdzv *r);
 
-/* The rank-th member of the round that was last JOINED still sits in it, as far as
- * known, and it is not us. */
-bool rdzv_sits(const struct rdzv *r, size_t rank);
+/* Whether, as far as we know, the participant with that rank in the round that was last
+ * JOINED still has its place there, and is not this node. */
+bool rdzv_still_placed(const struct rdzv *r, size_t rank);
 
-/* How it stands with the JOIN under way, as last seen; false: there is none. */
+/* How far the JOIN under way has come, as of the last state that we read; false if
+ * there is none. */
 bool rdzv_progress(const struct rdzv *r, struct rdzv_progress *out);
 
-/* The members of the round that was last JOINED, in rank order; borrowed until the next
- * JOINED. (Rank 0's addr says whose MASTER_ADDR counts.) */
-const struct rdzv_node *participants(const struct rdzv *r, size_t *count);
+/* The participants of the round that was last JOINED, in rank order; borrowed until the
+ * next JOINED. The workers' address is that of rank 0. */
+const struct rdzv_node *rdzv_participants(const struct rdzv *r, size_t *count);
 
-/* ---- The c10d backend's part that does no I/O, for driver and simulator ---- */
+/* ---- The part of the c10d backend that does no I/O, for driver and simulator ---- */
 
 /* "torch.rendezvous.<run_id>", and the value that stands for "no state". */
 #define RDZV_C10D_PREFIX   "torch.rendezvous."

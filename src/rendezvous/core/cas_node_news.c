@@ -1,4 +1,5 @@
-/* cas_node_news.c - what a member of a running round must know, once for each thing. */
+/* cas_node_news.c - what the agent of a node in a running round must know. Each thing
+ * is told once. */
 #include <stdio.h>
 
 #include "rendezvous/core/cas_node_int.h"
@@ -12,8 +13,8 @@ static void news(struct rdzv *r, struct rdzv_fx *fx, enum rdzv_news what, int64_
     e->text = r->news_text;
 }
 
-/* How many of the round's members are neither in it nor queueing for the next one, and
- * one of them for the message. moved: somebody queues. */
+/* How many of the round's participants neither have their place any more nor wait for
+ * the next round, and one of them for the message. moved: one of them waits. */
 static size_t count_lost(const struct rdzv *r, uint64_t now_ms,
                          const struct rdzv_node **one, bool *moved)
 {
@@ -33,14 +34,14 @@ static size_t count_lost(const struct rdzv *r, uint64_t now_ms,
     return lost;
 }
 
-/* Those who wait are news only if there is room for them: a full round that starts
- * again would be as full as before, with others left over. */
+/* Waiting nodes are news only if there is room for them: a full round that starts again
+ * would be as full as before, with others left over. */
 static void notify_waiting(struct rdzv *r, uint64_t now_ms, struct rdzv_fx *fx)
 {
-    const size_t live = rdzv_live(r, &r->seen, RDZV_PLACES, now_ms);
+    const size_t live = rdzv_count_live(r, &r->seen, RDZV_PLACES, now_ms);
     const size_t waiting = (int64_t)live >= r->settings.max_nodes
                                ? 0
-                               : rdzv_live(r, &r->seen, RDZV_WAITS, now_ms);
+                               : rdzv_count_live(r, &r->seen, RDZV_WAITS, now_ms);
 
     if (waiting > r->waiting_notified) {
         (void)snprintf(r->news_text, sizeof r->news_text,
@@ -58,10 +59,10 @@ static void notify_lost(struct rdzv *r, uint64_t now_ms, struct rdzv_fx *fx)
     bool moved = false;
     size_t lost;
 
-    if (rdzv_live(r, &r->seen, RDZV_PLACES, now_ms) == r->roster.count)
-        return; /* The usual case: all are there, and no entry needs to be looked at. */
+    if (rdzv_count_live(r, &r->seen, RDZV_PLACES, now_ms) == r->roster.count)
+        return; /* Usually nobody is missing. */
     lost = count_lost(r, now_ms, &one, &moved);
-    if (r->seen.closed) { /* Members leave then, and the others may finish. */
+    if (r->seen.closed) { /* Nodes leave a closed run one by one. */
         if (lost && !r->deserted_notified)
             rdzv_fx_add(fx, RDZV_FX_NEWS)->news = RDZV_NEWS_DESERTED;
         r->deserted_notified |= lost > 0;

@@ -1,13 +1,13 @@
-/* cas_node_plan.c - from a fresh state to what this node does about it.
+/* cas_node_plan.c - decides what this node does about a fresh state.
  *
- * torch writes after each action; we go on deciding on our copy until nothing more is
+ * torch writes after each action. We go on deciding on our copy until nothing more is
  * to be changed, and write once: leaving the old round and queueing for the next is one
- * compare-and-set instead of two. Nothing counts before that write is won.
+ * compare-and-set instead of two. Nothing counts until that write has won.
  *
- * The dead: decisions see a state without them. What we write keeps the dead members of
- * a completed round for as long as one of them lives, so that a member who reads late
- * still sees the whole round, and learns of the loss as news rather than by being given
- * another world than the others. */
+ * Dead nodes: decisions see a state without them. What we write keeps the dead
+ * participants of a completed round for as long as one of them lives. So a node that
+ * reads late still sees the whole round and learns of the loss as news, instead of
+ * getting another world than the others. */
 #include "base/err.h"
 
 #include <assert.h>
@@ -28,25 +28,25 @@ void rdzv_plan_fini(struct rdzv_plan *p)
 struct deaths {
     const struct rdzv *r;
     uint64_t now_ms;
-    bool spare_places; /* members of the round stay */
+    bool keep_places; /* keep the dead that have a place */
 };
 
-static bool to_bury(const void *ctx, const struct participant *m)
+static bool is_removable(const void *ctx, const struct participant *m)
 {
     const struct deaths *d = ctx;
 
-    if (d->spare_places && rdzv_in(m, RDZV_PLACES))
+    if (d->keep_places && rdzv_in(m, RDZV_PLACES))
         return false;
     return rdzv_is_dead(d->r, m, d->now_ms);
 }
 
-/* Returns how many. */
-static size_t bury(const struct rdzv *r, struct rdzv_state *s, uint64_t now_ms)
+/* Returns how many nodes were removed. */
+static size_t remove_dead(const struct rdzv *r, struct rdzv_state *s, uint64_t now_ms)
 {
     struct deaths d = { r, now_ms, false };
 
-    d.spare_places = s->complete && rdzv_live(r, s, RDZV_PLACES, now_ms) > 0;
-    return rdzv_sweep(s, &r->settings, to_bury, &d);
+    d.keep_places = s->complete && rdzv_count_live(r, s, RDZV_PLACES, now_ms) > 0;
+    return rdzv_sweep(s, &r->settings, is_removable, &d);
 }
 
 static bool any_dead(const struct rdzv *r, const struct rdzv_state *s, uint64_t now_ms)
@@ -59,8 +59,8 @@ static bool any_dead(const struct rdzv *r, const struct rdzv_state *s, uint64_t 
     return false;
 }
 
-/* Everybody alive has a place, and we have been in a round: so nobody whom we know of
- * is still to come. Whoever has never been seen joins as any newcomer does later. */
+/* Every live node has a place, and we have been in a round, so all nodes that we know
+ * of are here. A node that has never been seen joins later, as any newcomer does. */
 static bool everybody_is_here(const struct rdzv *r, const struct rdzv_state *s,
                               uint64_t now_ms)
 {
@@ -73,15 +73,15 @@ static bool everybody_is_here(const struct rdzv *r, const struct rdzv_state *s,
     return true;
 }
 
-/* torch's view, with our clocks: the living are counted, our beat and the last call are
- * timed by the monotonic clock. */
-static struct rdzv_view look(const struct rdzv *r, const struct rdzv_state *s,
-                             struct now now, uint64_t due_ms)
+/* The view that torch's node would have, but by the monotonic clock: it counts who is
+ * alive, and says whether our heartbeat is due and the last call is over. */
+static struct rdzv_view view_now(const struct rdzv *r, const struct rdzv_state *s,
+                                 struct now now, uint64_t due_ms)
 {
     struct rdzv_view v = rdzv_view_of(s, &r->self, &r->settings, now, due_ms);
     const uint64_t call_by_ms = r->call_since_ms + r->settings.last_call_ms;
 
-    v.placed = (int64_t)rdzv_live(r, s, RDZV_PLACES, now.mono_ms);
+    v.placed = (int64_t)rdzv_count_live(r, s, RDZV_PLACES, now.mono_ms);
     v.call_over = s->deadline_us != WALL_NEVER && s->deadline_us == r->call_us &&
                   now.mono_ms > call_by_ms;
     v.everybody = everybody_is_here(r, s, now.mono_ms);
@@ -90,11 +90,11 @@ static struct rdzv_view look(const struct rdzv *r, const struct rdzv_state *s,
     return v;
 }
 
-/* Whatever seat we have is given up; one that another process has is not ours to give.
- */
+/* Gives up whatever seat we have. A seat that belongs to another process is not ours to
+ * give up. */
 static enum rdzv_action leave_next(const struct rdzv *r, const struct rdzv_view *v)
 {
-    if (!r->ours)
+    if (!r->entry_is_ours)
         return RDZV_FINISH;
     if (v->seat == SEAT_SPARE)
         return RDZV_DROP_SPARE;
@@ -113,18 +113,19 @@ static bool sorts_last(const struct rdzv_state *s, const struct rdzv_node *n)
     return true;
 }
 
-/* A torchrun node removes those it finds dead also from a completed round. If that was
- * the last rank, the ranks left look whole. But it must have been silent for the
- * keep-alive bound: so either we knew it, or we have not looked for as long. In a round
- * that has begun since our last look, whoever we knew had a wait for its seat. */
-static bool lost_its_last(const struct rdzv *r, const struct rdzv_state *s,
-                          uint64_t now_ms)
+/* A torchrun node removes nodes that it finds dead even from a completed round. If it
+ * removed the last rank, the remaining ranks look whole. But that node must have
+ * been silent for the keep-alive bound, so either we knew it, or we have not read for
+ * that long. If the round began after our last read, then every node that we knew was
+ * waiting for its place. */
+static bool may_have_lost_last_rank(const struct rdzv *r, const struct rdzv_state *s,
+                                    uint64_t now_ms)
 {
     const bool same = r->seen.round == s->round;
     const enum rdzv_list list = same ? RDZV_PLACES : RDZV_WAITS;
 
     if (s == &r->seen)
-        return false; /* Just written by ourselves. */
+        return false; /* We have just written it ourselves. */
     if (now_ms - r->read_ms >= rdzv_dead_after_ms(&r->settings))
         return true;
     for (const struct participant *m = rdzv_first(&r->seen, list); m;
@@ -137,23 +138,23 @@ static bool lost_its_last(const struct rdzv *r, const struct rdzv_state *s,
     return false;
 }
 
-/* A node that leaves a round for the next one is listed as waiting, and the ranks that
- * remain may look complete. But while there is room, no node is left waiting when a
- * round completes: if one waits, a node has come or gone since. Either way a new round
- * is due, and nothing is lost by going straight there. This does not hold for the node
- * that completed the round, since nobody else saw it before. */
+/* A node that leaves a round for the next one is listed as waiting, and the remaining
+ * ranks may look complete. But while there is room, no node is left waiting when a
+ * round completes, so if one waits, a node has come or gone since. Either way a new
+ * round is due, and nothing is lost by going straight there. This does not hold for the
+ * node that completed the round, since nobody else saw the round before it did. */
 static bool may_have_shrunk(const struct rdzv *r, const struct rdzv_state *s,
                             uint64_t now_ms)
 {
     return s->round != r->completed &&
            (int64_t)rdzv_count(s, RDZV_PLACES) < r->settings.max_nodes &&
-           rdzv_live(r, s, RDZV_WAITS, now_ms) > 0;
+           rdzv_count_live(r, s, RDZV_WAITS, now_ms) > 0;
 }
 
 static int rdzv_roster_make(struct rdzv_roster *out, const struct rdzv_state *s);
 
-/* We are listed in a round that is decided. Is it one that all of its members see
- * alike? */
+/* We have a place in a completed round. Checks that all of its participants see it
+ * alike; if not, we leave it for the next one. */
 static int finish(const struct rdzv *r, const struct rdzv_state *s, struct now now,
                   struct rdzv_plan *p, enum rdzv_action *a)
 {
@@ -171,7 +172,7 @@ static int finish(const struct rdzv *r, const struct rdzv_state *s, struct now n
         return 0;
     }
     rdzv_roster_fini(&p->roster);
-    if (n < r->settings.min_nodes || lost_its_last(r, s, now.mono_ms) ||
+    if (n < r->settings.min_nodes || may_have_lost_last_rank(r, s, now.mono_ms) ||
         may_have_shrunk(r, s, now.mono_ms))
         rc = MUSTER_ESTATE;
     else
@@ -180,11 +181,10 @@ static int finish(const struct rdzv *r, const struct rdzv_state *s, struct now n
     if (rc == MUSTER_ENOMEM)
         return rc;
     if (rc < 0) {
-        trace(
-            r->trace, TRACE_WARN,
-            "round %lld of the rendezvous '%s' lost a member before we could read it: "
-            "leaving it for the next one, since others may see another world",
-            (long long)s->round, r->run_id);
+        trace(r->trace, TRACE_WARN,
+              "round %lld of the rendezvous '%s' lost a node before we had read it: "
+              "leaving it for the next one, since other nodes may see another world",
+              (long long)s->round, r->run_id);
         *a = RDZV_DROP_PLACE;
     }
     return 0;
@@ -209,8 +209,8 @@ static int join_next(const struct rdzv *r, const struct rdzv_state *s,
             return 0;
     }
     *a = rdzv_join_next(v);
-    /* Torch leaves a node in the wait list when the round fills up without it: then the
-     * members restart for its sake again and again, and never have room. */
+    /* torch leaves a node in the wait list when the round fills up without it. Then the
+     * participants restart for its sake again and again, and never have room. */
     if (v->complete && v->seat == SEAT_WAIT && v->placed >= v->max_nodes &&
         !rdzv_action_writes(*a) && *a != RDZV_FAIL_CLOSED && *a != RDZV_FAIL_TIMEOUT)
         *a = RDZV_DROP_WAIT;
@@ -222,9 +222,9 @@ static int join_next(const struct rdzv *r, const struct rdzv_state *s,
     return 0;
 }
 
-/* The entry under our name in a store that we have never written: another process, or
- * what our predecessor in this container left behind. The wall clock may judge here,
- * since both clocks are of one machine. */
+/* Looks at the entry under our name in a store that we have never written to. It
+ * belongs to another process, or our predecessor in this container left it behind. Here
+ * we may compare wall-clock times, since both were read on one machine. */
 static bool name_is_taken(const struct rdzv *r, const struct rdzv_state *s,
                           struct now now, struct rdzv_plan *p)
 {
@@ -232,26 +232,26 @@ static bool name_is_taken(const struct rdzv *r, const struct rdzv_state *s,
     const struct participant *before = rdzv_state_find(&r->seen, &r->self);
     const int64_t dead_us = (int64_t)rdzv_dead_after_ms(&r->settings) * 1000;
 
-    if (r->ours || !rdzv_in(m, RDZV_BEATS) || m->beat_us == r->beat_us)
+    if (r->entry_is_ours || !rdzv_in(m, RDZV_BEATS) || m->beat_us == r->beat_us)
         return false;
     if (m->beat_us < now.wall_us - dead_us || rdzv_is_dead(r, m, now.mono_ms))
         return false;
     if (rdzv_in(before, RDZV_BEATS) && before->beat_us != m->beat_us)
         p->refused = err_set(&p->why, MUSTER_EEXIST,
-                             "a live node of the rendezvous '%s' is called '%s' "
-                             "already: two processes with "
-                             "the same address and pid (containers?) are one node to "
-                             "this protocol; give "
-                             "each its own --local-addr",
+                             "the rendezvous '%s' already has a live node '%s': two "
+                             "processes with the same address and pid, as in two "
+                             "containers, count as one node; give each its own "
+                             "--local-addr",
                              r->run_id, r->self_text);
     return true;
 }
 
-/* The next action, by what is wanted most; a request that is fulfilled is noted. */
+/* Finds the next action, the most urgent request first, and notes in p which requests
+ * are fulfilled. */
 static int next_action(const struct rdzv *r, const struct rdzv_state *s, struct now now,
                        struct rdzv_plan *p, enum rdzv_action *a)
 {
-    struct rdzv_view v = look(r, s, now, r->close.by_ms);
+    struct rdzv_view v = view_now(r, s, now, r->close.by_ms);
 
     *a = RDZV_SYNC;
     if (r->close.on && !p->closed) {
@@ -276,9 +276,9 @@ static int next_action(const struct rdzv *r, const struct rdzv_state *s, struct 
     return 0;
 }
 
-/* A node that opens a round, or comes to an open one, seats those that wait for it as
- * well. They would do so themselves, but one after the other, each competing with all
- * others. */
+/* A node that opens a round, or comes to an open one, also gives places to the nodes
+ * that wait. They could do so themselves, but only one after the other, each competing
+ * with all the rest. */
 static int seat_those_who_wait(const struct rdzv *r, struct rdzv_state *s,
                                uint64_t now_ms)
 {
@@ -287,10 +287,10 @@ static int seat_those_who_wait(const struct rdzv *r, struct rdzv_state *s,
     for (struct participant *m = rdzv_first(s, RDZV_WAITS); m; m = next) {
         next = m->next[RDZV_WAITS];
         if ((int64_t)rdzv_count(s, RDZV_PLACES) + 1 >= r->settings.max_nodes)
-            return 0; /* the last place is ours */
+            return 0; /* The last place is for us. */
         if (rdzv_node_cmp(&m->node, &r->self) == 0 ||
             now_ms - m->since_ms > rdzv_interval_ms(&r->settings))
-            continue; /* a node without a recent heartbeat may be dead */
+            continue; /* Without a recent heartbeat it may be dead. */
         if (!rdzv_state_put(s, &m->node, RDZV_PLACES))
             return MUSTER_ENOMEM;
         rdzv_state_drop(s, m, RDZV_WAITS);
@@ -307,7 +307,7 @@ static int apply(const struct rdzv *r, struct rdzv_state *s, enum rdzv_action a,
 
     if (rc == 0)
         rc = rdzv_apply(s, a, &r->self, &r->settings, beat_us);
-    /* With several at once the number may jump past min_nodes. */
+    /* When several nodes get places at once, the number may jump past min_nodes. */
     if (rc == 0 && a == RDZV_TAKE_PLACE && !s->complete &&
         s->deadline_us == WALL_NEVER &&
         (int64_t)rdzv_count(s, RDZV_PLACES) >= r->settings.min_nodes)
@@ -315,15 +315,16 @@ static int apply(const struct rdzv *r, struct rdzv_state *s, enum rdzv_action a,
     return rc;
 }
 
-/* Decides and applies until nothing more is to be changed. */
-static int pursue(const struct rdzv *r, struct rdzv_state *s, struct now now,
-                  struct rdzv_plan *p)
+/* Decides and applies until nothing more is to be changed. To close, leave and join
+ * again takes five actions at most, so the limit is never met. */
+static int decide_until_done(const struct rdzv *r, struct rdzv_state *s, struct now now,
+                             struct rdzv_plan *p)
 {
     struct participant *me;
     enum rdzv_action a;
     int rc;
 
-    for (int i = 0; i < 16; i++) { /* close, leave, rejoin: five at most */
+    for (int i = 0; i < 16; i++) {
         rc = next_action(r, s, now, p, &a);
         if (rc < 0 || !rdzv_action_writes(a))
             return rc;
@@ -338,13 +339,14 @@ static int pursue(const struct rdzv *r, struct rdzv_state *s, struct now now,
         me = rdzv_state_find(s, &r->self);
         if (me)
             me->since_ms = now.mono_ms;
-        (void)bury(r, s, now.mono_ms);
+        (void)remove_dead(r, s, now.mono_ms);
     }
     return 0;
 }
 
-/* like: the text of a state that s differs from in our heartbeat alone, or empty. */
-static int encode(const struct rdzv *r, struct rdzv_state *s, struct span like,
+/* base_text is the text of a state that s differs from in our heartbeat alone, or
+ * empty. */
+static int encode(const struct rdzv *r, struct rdzv_state *s, struct span base_text,
                   struct rdzv_plan *p)
 {
     struct participant *me = rdzv_state_find(s, &r->self);
@@ -353,9 +355,9 @@ static int encode(const struct rdzv *r, struct rdzv_state *s, struct span like,
     assert(p->writes && buf_len(&p->text) == 0);
     p->seated = me != NULL;
     if (rdzv_in(me, RDZV_BEATS))
-        me->beat_us = p->beat_us; /* Any write of ours is a sign of life, too. */
-    if (like.n && me)
-        rc = pickle_write_beat(s, me, like, &p->text);
+        me->beat_us = p->beat_us; /* Every write of ours also counts as a heartbeat. */
+    if (base_text.n && me)
+        rc = pickle_write_beat(s, me, base_text, &p->text);
     if (rc == 0)
         rc = pickle_write_text(s, &p->text);
     rc = MIN_OF(rc, 0);
@@ -368,9 +370,9 @@ static int encode(const struct rdzv *r, struct rdzv_state *s, struct span like,
     return rc;
 }
 
-/* Whether no other node needs to read the new state: it has only new heartbeats, or one
- * more node in a round that is still open. A node that wants to write learns of it when
- * it tries. */
+/* Whether no other node needs to read the new state soon: it has only new heartbeats,
+ * or one more node in a round that is still open. A node that wants to write learns of
+ * it when it tries. */
 static bool is_quiet(const struct rdzv_state *was, const struct rdzv_state *is)
 {
     if (was->round != is->round || was->complete != is->complete ||
@@ -394,8 +396,8 @@ int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now 
     struct rdzv_plan p = { .end = RDZV_SYNC };
     struct rdzv_state work;
     enum rdzv_action a = RDZV_SYNC;
-    struct span like = { 0 };
-    bool buried;
+    struct span base_text = { 0 };
+    bool removed;
     int rc = 0;
 
     buf_init(&p.text, SIZE_MAX);
@@ -403,7 +405,7 @@ int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now 
         *out = p;
         return 0;
     }
-    /* Most looks change nothing: then there is no need of a copy. */
+    /* Most reads lead to no change, and then no copy is needed. */
     if (!any_dead(r, s, now.mono_ms)) {
         rc = next_action(r, s, now, &p, &a);
         if (rc == 0 && !rdzv_action_writes(a)) {
@@ -419,16 +421,15 @@ int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now 
     if (rc < 0)
         return rc;
     p.beat_us = rdzv_beat_time(r, s, now.wall_us);
-    if (r->unsure && p.beat_us - r->beat_us >= 0 &&
+    if (r->write_unsure && p.beat_us - r->beat_us >= 0 &&
         p.beat_us - r->beat_us < (int64_t)rdzv_interval_ms(&r->settings) * 1000)
-        p.beat_us =
-            r->beat_us; /* By it we recognise our own entry if the store has it. */
-    buried = bury(r, &work, now.mono_ms) > 0;
-    rc = pursue(r, &work, now, &p);
-    if (p.only_beat && !buried && s == &r->seen) /* whose text we have */
-        like = buf_span(&r->value);
+        p.beat_us = r->beat_us; /* By this value we recognise our own entry. */
+    removed = remove_dead(r, &work, now.mono_ms) > 0;
+    rc = decide_until_done(r, &work, now, &p);
+    if (p.only_beat && !removed && s == &r->seen) /* We have its text. */
+        base_text = buf_span(&r->value);
     if (rc == 0 && p.writes)
-        rc = encode(r, &work, like, &p);
+        rc = encode(r, &work, base_text, &p);
     if (rc == 0 && p.writes && !p.refused) {
         assert(buf_len(&p.text) > 0);
         p.quiet = is_quiet(s, &work);
@@ -445,7 +446,7 @@ int rdzv_plan_make(const struct rdzv *r, const struct rdzv_state *s, struct now 
     return rc;
 }
 
-/* ---- the members of a completed round, in rank order ---- */
+/* ---- the participants of a completed round, in rank order ---- */
 
 void rdzv_roster_fini(struct rdzv_roster *r)
 {
@@ -467,8 +468,9 @@ static bool ranks_are_whole(const struct rdzv_state *s,
     return true;
 }
 
-/* The members of a completed round; MUSTER_ESTATE if its ranks are not 0 .. n - 1, each
- * once: somebody has been removed, and nodes may see different worlds. */
+/* Lists the participants of a completed round. Returns MUSTER_ESTATE if its ranks are
+ * not 0 .. n - 1, each once: then a node has been removed, and nodes may see different
+ * worlds. */
 static int rdzv_roster_make(struct rdzv_roster *out, const struct rdzv_state *s)
 {
     const size_t count = rdzv_count(s, RDZV_PLACES);

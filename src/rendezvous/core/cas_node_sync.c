@@ -1,7 +1,6 @@
-/* cas_node_sync.c - one turn of the machine: an answer of the backend comes,
- * cas_node_plan.c decides on it, and either that is written, or requests are answered
- * and the next look scheduled.
- */
+/* cas_node_sync.c - one turn of the machine: the backend answers, cas_node_plan.c
+ * decides what to do about it, and either that is written, or requests are answered and
+ * the next read is scheduled. */
 #include "base/err.h"
 
 #include <assert.h>
@@ -12,21 +11,22 @@
 #define BACKOFF_MOST_MS 150u
 #define SLOT_MOST_MS    4u
 
-/* With many nodes, not every node needs to read every change at once. */
+/* The least time between two reads. With many nodes, not every node needs to read every
+ * change at once. */
 uint64_t rdzv_spacing_ms(const struct rdzv *r)
 {
     const uint64_t nodes = r->seen.nodes.count;
     const bool placed = rdzv_in(rdzv_state_find(&r->seen, &r->self), RDZV_PLACES);
     const uint64_t pause = r->mode == MODE_MEMBER ? 20 * nodes
                            : nodes <= 8           ? 0
-                           : placed               ? nodes /* waits for the others */
-                                                  : nodes / 4;
+                           : placed ? nodes /* It only waits for the others. */
+                                    : nodes / 4;
 
     return MIN_OF(pause, r->poll_ms);
 }
 
-/* Where nobody tells of changes. torch looks once a second; while a small group forms,
- * looking more often costs little and spares everybody the wait. */
+/* How often to read where changes are not reported. torch reads once a second. While a
+ * small group forms, reading more often costs little and spares everybody the wait. */
 uint64_t rdzv_poll_ms(const struct rdzv *r)
 {
     const uint64_t quick = MAX_OF(100u, 25u * (uint64_t)r->seen.nodes.count);
@@ -34,8 +34,9 @@ uint64_t rdzv_poll_ms(const struct rdzv *r)
     return r->mode == MODE_JOINING ? MIN_OF(quick, r->poll_ms) : r->poll_ms;
 }
 
-/* Nothing to do for now: when to look again, and what to be told of. */
-static void rest(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+/* There is nothing to do for now: decides when to read again, and asks to be told of
+ * changes. */
+static void wait_for_change(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     const bool beats = rdzv_in(rdzv_state_find(&r->seen, &r->self), RDZV_BEATS);
     uint64_t due = r->can_watch ? MONO_NEVER : now.mono_ms + rdzv_poll_ms(r);
@@ -43,11 +44,11 @@ static void rest(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 
     assert(r->busy == BUSY_NOT);
     if (r->mode == MODE_IDLE) {
-        r->read_due_ms = rdzv_wants(r) ? now.mono_ms + r->poll_ms : MONO_NEVER;
+        r->read_due_ms = rdzv_has_work(r) ? now.mono_ms + r->poll_ms : MONO_NEVER;
         return;
     }
     due = MIN_OF(due, rdzv_next_death(r, &r->seen));
-    if (beats && r->ours)
+    if (beats && r->entry_is_ours)
         due = MIN_OF(due, MAX_OF(r->beat_due_ms, now.mono_ms));
     if (r->mode == MODE_JOINING && r->seen.deadline_us != WALL_NEVER &&
         r->call_since_ms + r->settings.last_call_ms >= now.mono_ms)
@@ -73,22 +74,22 @@ static void write_now(struct rdzv *r, struct rdzv_plan *p, struct now now,
     r->sent_ms = now.mono_ms;
     r->write_first = false;
 
-    rdzv_plan_fini(&r->doing);
-    r->doing = *p;
+    rdzv_plan_fini(&r->sent);
+    r->sent = *p;
     *p = (struct rdzv_plan){ 0 };
     r->busy = BUSY_WRITING;
-    r->taken = false;
-    if (r->doing.seated)
-        r->beat_us = r->doing.beat_us;
-    e->value = buf_span(&r->doing.text);
+    r->write_taken = false;
+    if (r->sent.seated)
+        r->beat_us = r->sent.beat_us;
+    e->value = buf_span(&r->sent.text);
     e->present = true;
     e->token = buf_span(&r->token);
     e->has_token = r->has_token;
-    e->quiet = r->doing.quiet;
+    e->quiet = r->sent.quiet;
 }
 
-/* How many others want to write now, as far as the state shows: those who have still to
- * come to an open round, or to leave one that is over. */
+/* How many other nodes want to write now, as far as the state shows: those that have
+ * yet to come to an open round, or to leave one that is over. */
 static uint64_t rivals(const struct rdzv *r)
 {
     const uint64_t placed = rdzv_count(&r->seen, RDZV_PLACES);
@@ -102,17 +103,17 @@ static uint64_t rivals(const struct rdzv *r)
 }
 
 /* After a lost write a node pauses for a random time, so that another can win. Of many
- * writers one wins at a time, and each write takes one slot, so the pause is drawn from
- * as many slots as there are writers; at first from few, since most often there are
- * few. If the pause is shorter than a round trip, reading again would only delay us:
- * the lost write has told us the state. */
+ * writers one wins at a time, and each write takes one slot, so we draw the pause from
+ * as many slots as there are writers, but at first from a few, since there are usually
+ * few writers. If the pause is shorter than a round trip, reading again would only
+ * delay us: the answer to the lost write had the state in it. */
 static bool back_off(struct rdzv *r, struct now now)
 {
-    const uint64_t slot = MIN_OF(MAX_OF(r->slot_ms, 1u), SLOT_MOST_MS);
+    const uint64_t slot = MIN_OF(MAX_OF(r->quickest_write_ms, 1u), SLOT_MOST_MS);
     const uint64_t most = MIN_OF(
         MAX_OF(1ull << MIN_OF(r->losses, 4u), r->losses > 1 ? rivals(r) * slot : 0),
         BACKOFF_MOST_MS);
-    const uint64_t asked = r->settings.cas_backoff_ms; /* by the user, as in torch */
+    const uint64_t asked = r->settings.cas_backoff_ms; /* as the user set it */
     const uint64_t pause =
         r->losses ? rng_below(&r->rng, (asked ? asked : most) + 1) : 0;
 
@@ -120,11 +121,11 @@ static bool back_off(struct rdzv *r, struct now now)
     if (pause == 0 || r->write_first)
         return false;
     r->read_due_ms = now.mono_ms + pause;
-    r->write_first = pause < r->trip_ms;
+    r->write_first = pause < r->write_took_ms;
     return true;
 }
 
-/* The plan was made on r->seen, which is fresh. */
+/* The plan was made from r->seen, which is fresh. */
 void rdzv_commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
                  struct rdzv_fx *fx)
 {
@@ -153,12 +154,12 @@ void rdzv_commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
         r->release_seat.on = false;
     rdzv_plan_fini(p);
     if (again)
-        rdzv_read_now(r, fx); /* The old seat is given up: now take the new one. */
+        rdzv_read_now(r, fx); /* The old seat is given up: take a new one. */
     else
-        rest(r, now, fx);
+        wait_for_change(r, now, fx);
 }
 
-/* Mostly as long as the one before: then there is room for it. */
+/* A new token is mostly as long as the one before; then there is room for it. */
 static int set_token(struct rdzv *r, struct span token)
 {
     struct buf fresh;
@@ -179,7 +180,7 @@ static int set_token(struct rdzv *r, struct span token)
     return 0;
 }
 
-/* The backend has answered, and this is what follows from it. Cannot fail. */
+/* The backend has answered, and the plan says what follows. Cannot fail. */
 static void act_on(struct rdzv *r, struct rdzv_plan *plan, struct now now,
                    struct rdzv_fx *fx)
 {
@@ -190,7 +191,7 @@ static void act_on(struct rdzv *r, struct rdzv_plan *plan, struct now now,
     rdzv_commit(r, plan, now, fx);
 }
 
-/* A bit early and at random: nodes that came together need not beat together. */
+/* A bit early and at random, so that nodes that came together do not beat together. */
 static uint64_t next_beat(struct rdzv *r, uint64_t now_ms)
 {
     const uint64_t interval = rdzv_interval_ms(&r->settings);
@@ -198,19 +199,19 @@ static uint64_t next_beat(struct rdzv *r, uint64_t now_ms)
     return now_ms + interval - rng_below(&r->rng, interval / 8 + 1);
 }
 
-/* A write took effect. */
-static void on_taken(struct rdzv *r, struct now now)
+/* The store has taken our write. */
+static void on_write_taken(struct rdzv *r, struct now now)
 {
-    const struct rdzv_plan *did = &r->doing;
+    const struct rdzv_plan *did = &r->sent;
 
-    r->taken = true;
-    r->unsure = false;
+    r->write_taken = true;
+    r->write_unsure = false;
     if (did->seated) {
-        r->ours = true;
+        r->entry_is_ours = true;
         r->beat_due_ms = next_beat(r, now.mono_ms);
     } else {
-        r->ours = false; /* A node that comes under our name from now on is another
-                            process. */
+        /* Whoever comes under our name from now on is another process. */
+        r->entry_is_ours = false;
     }
     if (did->left_round)
         r->in_old_round = false;
@@ -218,26 +219,27 @@ static void on_taken(struct rdzv *r, struct now now)
         r->join_by_ms = now.mono_ms + r->settings.join_ms;
 }
 
-/* The answer to a write was lost, or a repetition of it met its own result: our entry
- * tells that it was taken. To learn that twice changes nothing. */
-static void recognise(struct rdzv *r, const struct rdzv_state *s, struct now now)
+/* If the answer to a write was lost, or its repetition met its own result, our entry
+ * shows that the store has taken it. Learning that twice changes nothing. */
+static void recognise_own_write(struct rdzv *r, const struct rdzv_state *s,
+                                struct now now)
 {
     const struct participant *me = rdzv_state_find(s, &r->self);
 
-    if (!r->taken && r->doing.seated && rdzv_in(me, RDZV_BEATS) &&
+    if (!r->write_taken && r->sent.seated && rdzv_in(me, RDZV_BEATS) &&
         me->beat_us == r->beat_us)
-        on_taken(r, now);
+        on_write_taken(r, now);
 }
 
-/* Nothing has changed but the time, or nothing but heartbeats, which r->seen has: no
- * need to decode it all again. */
-static int on_same(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+/* Nothing has changed except for heartbeats, which r->seen already has, so the text
+ * need not be decoded again. */
+static int on_unchanged(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
     struct rdzv_plan plan;
     int rc = set_token(r, ev->token);
 
     rdzv_extend_for_outage(r, ev->now.mono_ms);
-    recognise(r, &r->seen, ev->now);
+    recognise_own_write(r, &r->seen, ev->now);
     if (rc == 0)
         rc = rdzv_plan_make(r, &r->seen, ev->now, &plan);
     if (rc < 0)
@@ -258,24 +260,23 @@ static void on_beat(void *ctx, struct participant *m, int64_t beat_us)
     rdzv_beat_seen(b->r, m, beat_us, b->now);
 }
 
-/* Takes over a text that brings nothing but heartbeats. Not before the entry under our
- * name is ours: until then it matters whether that one beats (cas_node_plan.c,
- * name_is_taken).
- */
+/* Takes over a text that differs in heartbeats alone. We do this only once the entry
+ * under our name is ours: before that it matters whether that entry's heartbeat changes
+ * (name_is_taken in cas_node_plan.c). */
 static bool take_beats(struct rdzv *r, const struct rdzv_event *ev)
 {
     struct beats b = { r, ev->now };
 
-    if (!r->ours ||
+    if (!r->entry_is_ours ||
         !pickle_only_beats(&r->seen, buf_span(&r->value), ev->value, on_beat, &b))
         return false;
     buf_clear(&r->value);
     const int rc = buf_append_span(&r->value, ev->value);
-    assert(rc == 0); /* as long as before: there is room */
+    assert(rc == 0); /* It is as long as before, so there is room. */
     return rc == 0;
 }
 
-/* Takes what the backend holds now, then acts on it. */
+/* Takes over what the backend holds now and acts on it. */
 int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
     struct rdzv_state fresh;
@@ -285,7 +286,7 @@ int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
     int rc;
 
     if (ev->present && (span_eq(ev->value, buf_span(&r->value)) || take_beats(r, ev)))
-        return on_same(r, ev, fx);
+        return on_unchanged(r, ev, fx);
     rdzv_state_init(&fresh);
     buf_init(&value, SIZE_MAX);
     buf_init(&token, SIZE_MAX);
@@ -303,7 +304,7 @@ int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
         rc = buf_append_span(&token, ev->token);
     if (rc == 0) {
         rdzv_observe(r, &fresh, ev->now);
-        recognise(r, &fresh, ev->now);
+        recognise_own_write(r, &fresh, ev->now);
         rc = rdzv_plan_make(r, &fresh, ev->now, &plan);
     }
     if (rc < 0) {
@@ -323,10 +324,10 @@ int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
     return 0;
 }
 
-/* Ours is what the store holds now. */
+/* Our write has won: the store holds what we sent. */
 static int on_won(struct rdzv *r, const struct rdzv_event *ev)
 {
-    struct rdzv_plan *did = &r->doing;
+    struct rdzv_plan *did = &r->sent;
     struct buf token;
 
     assert(did->writes && buf_len(&did->text) > 0);
@@ -349,7 +350,7 @@ static int on_won(struct rdzv *r, const struct rdzv_event *ev)
     r->busy = BUSY_NOT;
     r->losses = r->failures = 0;
     r->backend_notified = false;
-    on_taken(r, ev->now);
+    on_write_taken(r, ev->now);
     return 0;
 }
 
@@ -358,8 +359,10 @@ int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
     struct rdzv_plan plan;
     int rc;
 
-    r->trip_ms = ev->now.mono_ms - r->sent_ms;
-    r->slot_ms = r->slot_ms ? MIN_OF(r->slot_ms, r->trip_ms) : r->trip_ms;
+    r->write_took_ms = ev->now.mono_ms - r->sent_ms;
+    r->quickest_write_ms = r->quickest_write_ms
+                               ? MIN_OF(r->quickest_write_ms, r->write_took_ms)
+                               : r->write_took_ms;
     if (!ev->won) {
         trace(
             r->trace, TRACE_DEBUG,
@@ -368,10 +371,10 @@ int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
             r->self_text, r->run_id);
         r->losses++;
         rc = rdzv_on_state(r, ev, fx);
-        r->losses -= rc < 0; /* It will come again. */
+        r->losses -= rc < 0; /* The driver will repeat this event. */
         return rc;
     }
-    if (r->doing.writes) {
+    if (r->sent.writes) {
         rc = on_won(r, ev);
         if (rc < 0)
             return rc;
@@ -383,7 +386,7 @@ int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
     return 0;
 }
 
-/* The backend did not answer, or not with a state. */
+/* The backend did not answer, or its answer was not a state. */
 void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
     const uint64_t pause = 100ull << MIN_OF(r->failures, 4u);
@@ -392,7 +395,7 @@ void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx 
     struct rdzv_effect *e;
 
     assert(text);
-    r->unsure |= r->busy == BUSY_WRITING && r->doing.seated;
+    r->write_unsure |= r->busy == BUSY_WRITING && r->sent.seated;
     r->busy = BUSY_NOT;
     r->failures++;
     trace(r->trace, TRACE_WARN,
@@ -416,5 +419,5 @@ void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx 
         }
     }
     r->read_due_ms =
-        rdzv_wants(r) ? ev->now.mono_ms + MIN_OF(pause, 1000u) : MONO_NEVER;
+        rdzv_has_work(r) ? ev->now.mono_ms + MIN_OF(pause, 1000u) : MONO_NEVER;
 }

@@ -1,16 +1,17 @@
-/* coordinator.h - the rendezvous of one run, owned by whoever serves the store.
+/* coordinator.h - the rendezvous of one run, owned by the host: the machine that serves
+ * the store.
  *
- * Nodes of ours say HELLO, JOIN, LEAVE, CLOSE, ALIVE and are told the outcome: each
+ * Nodes of ours say HELLO, JOIN, LEAVE, CLOSE and ALIVE and are told the outcome: each
  * message costs O(1), a round O(n) in all. Torchrun's nodes see and change the same
- * state through its key: the driver asks for the view when one of them reads, and says
- * when one of them has replaced it. Pure; the driver is
- * rendezvous/coordinator_driver.c, and the simulator plays it too. What always holds:
+ * state through its key: the driver asks for the view when one of them reads, and
+ * reports when one of them has replaced it. Pure; the driver is
+ * rendezvous/coordinator_driver.c, and the simulator runs it too. What always holds:
  *
- *   - the seats are torch's: places, wait list, spares, and the rules by which a node
- *     gets one are those of rendezvous/core/decisions.c, applied to all
- *     nodes of ours at once;
- *   - JOIN is answered by exactly one JOINED or REFUSED, unless the node goes first;
- *   - ranks told for a round are 0 .. world - 1, each once, and never change;
+ *   - the seats are torch's (places, wait list, spares), and a node gets one by the
+ * rules of rendezvous/core/decisions.c, applied to all nodes of ours at once;
+ *   - JOIN is answered by exactly one JOINED or REFUSED, unless the node goes away
+ * first;
+ *   - the ranks told for a round are 0 .. world - 1, each once, and never change;
  *   - a node of ours is judged by its connection and by the host's own clock alone. */
 #ifndef RENDEZVOUS_CORE_COORDINATOR_H
 #define RENDEZVOUS_CORE_COORDINATOR_H
@@ -25,12 +26,12 @@ struct coordinator;
 
 /* run_id is copied; trace is borrowed and may be NULL. NULL: out of memory. */
 struct coordinator *coordinator_new(struct span run_id, const struct trace *trace);
-void coordinator_free(struct coordinator *h); /* NULL is fine */
+void coordinator_free(struct coordinator *c); /* NULL is fine */
 
 enum coordinator_event_kind {
-    COORDINATOR_MSG,  /* a peer says msg; its first must be a HELLO for this run */
+    COORDINATOR_MSG,  /* a peer sent msg; its first must be a HELLO for this run */
     COORDINATOR_GONE, /* a peer's connection is gone */
-    COORDINATOR_SEEN, /* somebody else has replaced the state: value, as stored */
+    COORDINATOR_SEEN, /* a torchrun node has replaced the state: value, as stored */
     COORDINATOR_TIMER,
 };
 
@@ -38,7 +39,7 @@ struct coordinator_event {
     enum coordinator_event_kind kind;
     struct now now;
     uint32_t peer;
-    bool hung_up; /* GONE: by the node's own doing, as far as one can see */
+    bool hung_up; /* GONE: the node closed the connection itself, it seems */
     const struct coord_msg *msg; /* borrowed for the step */
     struct span value;           /* base64 of a pickle, or torch's "no state" */
 };
@@ -57,41 +58,43 @@ struct coordinator_effect {
 struct coordinator_fx {
     struct coordinator_effect *items; /* owned */
     size_t count, size;
-    char text[512]; /* what LOST, REFUSED and DROP say */
+    char text[512]; /* the text of LOST, REFUSED and DROP */
 };
 
 void coordinator_fx_init(struct coordinator_fx *fx); /* cannot fail */
 void coordinator_fx_fini(struct coordinator_fx *fx); /* NULL and zeroed are fine */
 
-/* Returns 0 with the effects in fx (those of the step before are gone), or
- * MUSTER_ENOMEM with nothing changed. A SEEN that cannot be read returns MUSTER_ESTATE
- * and changes nothing: the host's own state stands and overwrites it. */
-int coordinator_step(struct coordinator *h, const struct coordinator_event *ev,
+/* Returns 0 with the effects in fx (those of the last step are gone), or MUSTER_ENOMEM
+ * with nothing changed. A SEEN that cannot be read returns MUSTER_ESTATE and changes
+ * nothing: the host keeps its own state and overwrites the unreadable one. */
+int coordinator_step(struct coordinator *c, const struct coordinator_event *ev,
                      struct coordinator_fx *fx, struct muster_error *err);
 
 /* When to send TIMER, by mono_ms; MONO_NEVER if nothing is due. */
-uint64_t coordinator_deadline(const struct coordinator *h);
+uint64_t coordinator_deadline(const struct coordinator *c);
 
-/* Whether the view should be encoded anew before somebody looks at the key: the state
- * has changed, or, with aged, the heartbeats in it are getting old. Cheap. */
-bool coordinator_stale(const struct coordinator *h, struct now now, bool aged);
+/* Whether the view should be encoded again before a node reads the key: the state has
+ * changed, or, with aged, the heartbeats in it are getting old. Cheap. */
+bool coordinator_stale(const struct coordinator *c, struct now now, bool aged);
 
-/* The state as torchrun's nodes read it, encoded now; borrowed until the next call. 0,
- * or MUSTER_ENOMEM. */
-int coordinator_view(struct coordinator *h, struct now now, struct span *text);
+/* The state as torchrun's nodes read it, encoded now; borrowed until the next call.
+ * Returns 0 or MUSTER_ENOMEM. */
+int coordinator_view(struct coordinator *c, struct now now, struct span *text);
 
-/* The view last encoded or seen: empty if there was none. */
-struct span coordinator_last_view(const struct coordinator *h);
+/* The view that was last encoded or seen; empty if there was none. */
+struct span coordinator_last_view(const struct coordinator *c);
 
 /* For messages, tests and the simulator. */
 size_t
-coordinator_nodes(const struct coordinator *h); /* of ours, connected or in grace */
-int64_t coordinator_round(const struct coordinator *h);
-bool coordinator_closed(const struct coordinator *h);
-bool coordinator_over(const struct coordinator *h); /* closed, or nobody is in it */
+coordinator_nodes(const struct coordinator *
+                      c); /* nodes of ours that are connected, or may still come back */
+int64_t coordinator_round(const struct coordinator *c);
+bool coordinator_closed(const struct coordinator *c);
+bool coordinator_over(const struct coordinator *c); /* closed, or without a node */
 
-/* Until when a node may be about to come back whose connection broke before it knew of
- * the end: a host that is gone by then looks like one that failed. 0: nobody is. */
-uint64_t coordinator_awaits_until_ms(const struct coordinator *h);
+/* A node whose connection broke before it knew that the run has ended may come back
+ * until this time, and would take a host that is gone by then for one that failed. 0:
+ * there is no such node. */
+uint64_t coordinator_awaits_until_ms(const struct coordinator *c);
 
 #endif

@@ -1,8 +1,8 @@
 /* coordinator_nodes.c - the nodes of ours that a coordinator knows, and the lists they
- * are in: who was heard of when, who waits for an answer, who is gone for less than its
- * grace.
+ * are in: when each was last heard of, which wait for an answer, and which have been
+ * gone for less than their grace.
  *
- * Whatever happens to one node costs the same however many there are. */
+ * Every operation on one node costs the same however many nodes there are. */
 #include "base/list.h"
 #include "base/mem.h"
 
@@ -23,7 +23,7 @@ static struct span identity(uint8_t *key, const struct rdzv_node *n)
     return span_of(key, KEY_FIXED + n->addr.n);
 }
 
-struct node_session *coordinator_find(const struct coordinator *h,
+struct node_session *coordinator_find(const struct coordinator *c,
                                       const struct rdzv_node *node)
 {
     uint8_t key[KEY_MAX];
@@ -31,109 +31,112 @@ struct node_session *coordinator_find(const struct coordinator *h,
 
     if (node->addr.n > RDZV_MAX_ADDR)
         return NULL;
-    link = map_get(&h->node_sessions, identity(key, node));
+    link = map_get(&c->node_sessions, identity(key, node));
     return link ? CONTAINER_OF(link, struct node_session, link) : NULL;
 }
 
-struct node_session *node_session_of(const struct coordinator *h, uint32_t peer)
+struct node_session *node_session_of(const struct coordinator *c, uint32_t peer)
 {
-    return peer < h->by_peer_size ? h->by_peer[peer] : NULL;
+    return peer < c->by_peer_size ? c->by_peer[peer] : NULL;
 }
 
-static void heard_unlink(struct coordinator *h, struct node_session *w)
+static void heard_unlink(struct coordinator *c, struct node_session *session)
 {
-    LIST_REMOVE(&h->heard, w, prev, next);
+    LIST_REMOVE(&c->heard, session, prev, next);
 }
 
-void node_session_heard(struct coordinator *h, struct node_session *w, struct now now)
+void node_session_heard_first(struct coordinator *c, struct node_session *session,
+                              struct now now)
 {
-    w->heard_ms = now.mono_ms;
-    LIST_APPEND(&h->heard, w, prev, next);
+    session->heard_ms = now.mono_ms;
+    LIST_APPEND(&c->heard, session, prev, next);
 }
 
-void node_session_hear(struct coordinator *h, struct node_session *w, struct now now)
+void node_session_heard_again(struct coordinator *c, struct node_session *session,
+                              struct now now)
 {
-    heard_unlink(h, w);
-    node_session_heard(h, w, now);
+    heard_unlink(c, session);
+    node_session_heard_first(c, session, now);
 }
 
-void coordinator_request_begin(struct coordinator *h, struct node_session *w)
+void coordinator_request_begin(struct coordinator *c, struct node_session *session)
 {
-    assert(!w->request);
-    w->request = true;
-    LIST_APPEND(&h->requests, w, request_prev, request_next);
+    assert(!session->request);
+    session->request = true;
+    LIST_APPEND(&c->requests, session, request_prev, request_next);
 }
 
-void coordinator_request_end(struct coordinator *h, struct node_session *w)
+void coordinator_request_end(struct coordinator *c, struct node_session *session)
 {
-    if (!w->request)
+    if (!session->request)
         return;
-    assert(h->requests.first && h->staying >= w->stays);
-    h->staying -= w->stays;
-    w->request = w->stays = false;
-    LIST_REMOVE(&h->requests, w, request_prev, request_next);
+    assert(c->requests.first && c->staying >= session->stays);
+    c->staying -= session->stays;
+    session->request = session->stays = false;
+    LIST_REMOVE(&c->requests, session, request_prev, request_next);
 }
 
-/* By when they are lost. Nodes of one run have one grace, so whoever goes last is lost
- * last: the search ends where it begins. */
-void coordinator_gone_begin(struct coordinator *h, struct node_session *w,
+/* The list is sorted by when its nodes are lost. Nodes of one run have the same grace,
+ * so a node that goes later is lost later, and the search mostly ends where it
+ * begins. */
+void coordinator_gone_begin(struct coordinator *c, struct node_session *session,
                             uint64_t by_ms)
 {
-    struct node_session *before = h->gone.last;
+    struct node_session *before = c->gone.last;
 
-    assert(w->lost_by_ms == MONO_NEVER && by_ms != MONO_NEVER);
+    assert(session->lost_by_ms == MONO_NEVER && by_ms != MONO_NEVER);
     while (before && before->lost_by_ms > by_ms)
         before = before->gone_prev;
-    w->lost_by_ms = by_ms;
-    LIST_INSERT(&h->gone, before, w, gone_prev, gone_next);
+    session->lost_by_ms = by_ms;
+    LIST_INSERT(&c->gone, before, session, gone_prev, gone_next);
 }
 
-void coordinator_gone_end(struct coordinator *h, struct node_session *w)
+void coordinator_gone_end(struct coordinator *c, struct node_session *session)
 {
-    if (w->lost_by_ms == MONO_NEVER)
+    if (session->lost_by_ms == MONO_NEVER)
         return;
-    LIST_REMOVE(&h->gone, w, gone_prev, gone_next);
-    w->lost_by_ms = MONO_NEVER;
+    LIST_REMOVE(&c->gone, session, gone_prev, gone_next);
+    session->lost_by_ms = MONO_NEVER;
 }
 
-void node_session_remove(struct coordinator *h, struct node_session *w)
+void node_session_remove(struct coordinator *c, struct node_session *session)
 {
-    coordinator_request_end(h, w);
-    heard_unlink(h, w);
-    coordinator_gone_end(h, w);
-    if (node_session_of(h, w->peer) == w)
-        h->by_peer[w->peer] = NULL;
-    map_remove(&h->node_sessions, &w->link);
-    mem_free(w);
+    coordinator_request_end(c, session);
+    heard_unlink(c, session);
+    coordinator_gone_end(c, session);
+    if (node_session_of(c, session->peer) == session)
+        c->by_peer[session->peer] = NULL;
+    map_remove(&c->node_sessions, &session->link);
+    mem_free(session);
 }
 
-int coordinator_reserve_peer(struct coordinator *h, uint32_t peer)
+int coordinator_reserve_peer(struct coordinator *c, uint32_t peer)
 {
     struct node_session **by_peer =
-        mem_grow_to(h->by_peer, &h->by_peer_size, peer, sizeof *by_peer);
+        mem_grow_to(c->by_peer, &c->by_peer_size, peer, sizeof *by_peer);
 
     if (!by_peer)
         return MUSTER_ENOMEM;
-    h->by_peer = by_peer;
+    c->by_peer = by_peer;
     return 0;
 }
 
-struct node_session *node_session_new(struct coordinator *h,
+struct node_session *node_session_new(struct coordinator *c,
                                       const struct rdzv_node *node)
 {
-    struct node_session *w;
+    struct node_session *session;
     uint8_t *key;
 
-    if (map_reserve(&h->node_sessions, 1) < 0)
+    if (map_reserve(&c->node_sessions, 1) < 0)
         return NULL;
-    w = mem_calloc(1, sizeof *w + KEY_FIXED + node->addr.n);
-    if (!w)
+    session = mem_calloc(1, sizeof *session + KEY_FIXED + node->addr.n);
+    if (!session)
         return NULL;
-    key = (uint8_t *)(w + 1);
-    w->link.key = identity(key, node);
-    w->node = *node;
-    w->node.addr.p = key + KEY_FIXED;
-    w->lost_by_ms = MONO_NEVER;
-    map_add(&h->node_sessions, &w->link);
-    return w;
+    key = (uint8_t *)(session + 1);
+    session->link.key = identity(key, node);
+    session->node = *node;
+    session->node.addr.p = key + KEY_FIXED;
+    session->lost_by_ms = MONO_NEVER;
+    map_add(&c->node_sessions, &session->link);
+    return session;
 }

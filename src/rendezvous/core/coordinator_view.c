@@ -1,9 +1,9 @@
 /* coordinator_view.c - the host's state as torchrun's nodes see and change it.
  *
- * They read the whole state, change their copy and compare-and-set it. A state that
- * came back that way is taken as it is, with one exception: nodes of ours are judged by
- * the host alone, so one that torchrun has dropped (its clock may be wrong) is put
- * back, and one that it has invented is left to expire like any of its own. */
+ * They read the whole state, change their copy and compare-and-set it. We take over a
+ * state that comes back that way as it is, with one exception: the host alone judges
+ * nodes of ours. So one that torchrun has dropped (its clock may be wrong) is put back,
+ * and one that torchrun has invented expires like any of its own. */
 #include <assert.h>
 #include <stdio.h>
 
@@ -16,120 +16,121 @@
 #define SKEW_US        2000000ll   /* more than this is worth a warning */
 #define LEAD_US        600000000ll /* more than this we do not follow */
 
-/* A clock that is set back must not make our nodes' heartbeats old to those who compare
- * them with theirs: the time that we tell goes on as it was. */
-int64_t coordinator_wall_us(struct coordinator *h, struct now now)
+/* A clock that is set back must not make our nodes' heartbeats look old to nodes that
+ * compare them with their own clocks. So the time that we tell goes on as before. */
+int64_t coordinator_wall_us(struct coordinator *c, struct now now)
 {
     const int64_t base_us = now.wall_us - (int64_t)now.mono_ms * 1000;
 
-    if (base_us > h->base_us || h->base_us - base_us > LEAD_US)
-        h->base_us = base_us;
-    return h->base_us + (int64_t)now.mono_ms * 1000 + h->lead_us;
+    if (base_us > c->base_us || c->base_us - base_us > LEAD_US)
+        c->base_us = base_us;
+    return c->base_us + (int64_t)now.mono_ms * 1000 + c->lead_us;
 }
 
-bool coordinator_stale(const struct coordinator *h, struct now now, bool aged)
+bool coordinator_stale(const struct coordinator *c, struct now now, bool aged)
 {
-    const uint64_t fresh_ms = rdzv_interval_ms(&h->settings);
+    const uint64_t fresh_ms = rdzv_interval_ms(&c->settings);
 
-    return h->dirty || (aged && h->touched &&
-                        now.mono_ms - h->view_ms >= (fresh_ms ? fresh_ms : 1000));
+    return c->dirty || (aged && c->touched &&
+                        now.mono_ms - c->view_ms >= (fresh_ms ? fresh_ms : 1000));
 }
 
-struct span coordinator_last_view(const struct coordinator *h)
+struct span coordinator_last_view(const struct coordinator *c)
 {
-    return buf_span(&h->view);
+    return buf_span(&c->view);
 }
 
-static int encode(struct coordinator *h, struct now now)
+static int encode(struct coordinator *c, struct now now)
 {
-    /* A restarted host may know of earlier rounds before anybody joins: whoever begins
-     * must begin after them. */
-    if (!h->touched && h->state.round == 0)
-        return buf_append_str(&h->view, RDZV_C10D_SENTINEL);
-    /* The host vouches for its nodes: they are as alive as this very moment. */
-    for (const struct node_session *w = h->heard.first; w; w = w->next) {
-        struct participant *m = rdzv_state_find(&h->state, &w->node);
+    /* A restarted host may know of earlier rounds before any node joins, and the next
+     * round must have a higher number. */
+    if (!c->touched && c->state.round == 0)
+        return buf_append_str(&c->view, RDZV_C10D_SENTINEL);
+    /* The host vouches for its nodes: they are alive at this moment. */
+    for (const struct node_session *session = c->heard.first; session;
+         session = session->next) {
+        struct participant *m = rdzv_state_find(&c->state, &session->node);
 
         if (m)
-            m->beat_us = coordinator_wall_us(h, now);
+            m->beat_us = coordinator_wall_us(c, now);
     }
-    return pickle_write_text(&h->state, &h->view);
+    return pickle_write_text(&c->state, &c->view);
 }
 
-int coordinator_view(struct coordinator *h, struct now now, struct span *text)
+int coordinator_view(struct coordinator *c, struct now now, struct span *text)
 {
     int rc;
 
-    buf_clear(&h->view);
-    rc = encode(h, now);
+    buf_clear(&c->view);
+    rc = encode(c, now);
     if (rc < 0) {
-        buf_clear(&h->view);
-        h->dirty = true;
+        buf_clear(&c->view);
+        c->dirty = true;
         return rc;
     }
-    assert(buf_len(&h->view) > 0);
-    h->dirty = false;
-    h->view_ms = now.mono_ms;
-    *text = buf_span(&h->view);
+    assert(buf_len(&c->view) > 0);
+    c->dirty = false;
+    c->view_ms = now.mono_ms;
+    *text = buf_span(&c->view);
     return 0;
 }
 
-/* A torchrun node takes a heartbeat that is old by its own clock for a dead node's. If
- * its clock is ahead of the host's, the host's nodes beat by that one: a heartbeat from
- * the future does no harm to anybody. */
-static void follow_clock(struct coordinator *h, const struct participant *m,
+/* A torchrun node takes a node for dead whose heartbeat is old by its own clock. If its
+ * clock is ahead of the host's, the heartbeats of the host's nodes follow it: a
+ * heartbeat from the future does no harm. */
+static void follow_clock(struct coordinator *c, const struct participant *m,
                          struct now now)
 {
     const int64_t ahead = m->beat_us - now.wall_us;
 
-    if (ahead <= h->lead_us || ahead > LEAD_US)
+    if (ahead <= c->lead_us || ahead > LEAD_US)
         return;
-    if (ahead - h->lead_us > SKEW_US)
+    if (ahead - c->lead_us > SKEW_US)
         trace(
-            h->trace, TRACE_WARN,
+            c->trace, TRACE_WARN,
             "rendezvous '%s': the clock of torchrun's node %.*s is %lld s ahead of the "
             "store's host; set the clocks (NTP)",
-            h->run_id, (int)m->node.addr.n, (const char *)m->node.addr.p,
+            c->run_id, (int)m->node.addr.n, (const char *)m->node.addr.p,
             (long long)(ahead / 1000000));
-    h->lead_us = ahead;
-    assert(h->lead_us > 0 && h->lead_us <= LEAD_US);
+    c->lead_us = ahead;
+    assert(c->lead_us > 0 && c->lead_us <= LEAD_US);
 }
 
-/* Takes over what only we know of the nodes that both states list. */
-static void carry_over(struct coordinator *h, struct rdzv_state *from,
+/* Carries over what only we know of the nodes that both states list. */
+static void carry_over(struct coordinator *c, struct rdzv_state *from,
                        struct rdzv_state *to, struct now now)
 {
-    h->torch_nodes = 0;
+    c->torch_nodes = 0;
     for (struct participant *m = rdzv_first(to, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS]) {
         const struct participant *old = rdzv_state_find(from, &m->node);
 
         m->since_ms = old && old->beat_us == m->beat_us ? old->since_ms : now.mono_ms;
-        if (coordinator_find(h, &m->node))
+        if (coordinator_find(c, &m->node))
             continue;
-        h->torch_nodes++;
+        c->torch_nodes++;
         if (m->since_ms == now.mono_ms)
-            follow_clock(h, m, now);
+            follow_clock(c, m, now);
     }
-    assert(h->torch_nodes <= rdzv_count(to, RDZV_BEATS));
-    if (h->torch_nodes == 0)
-        h->lead_us = 0;
+    assert(c->torch_nodes <= rdzv_count(to, RDZV_BEATS));
+    if (c->torch_nodes == 0)
+        c->lead_us = 0;
 }
 
 /* Puts a node of ours back where it was before a torchrun node dropped it. */
-static int put_back(struct coordinator *h, const struct node_session *w,
+static int put_back(struct coordinator *c, const struct node_session *session,
                     const struct rdzv_state *old, struct rdzv_state *now_state,
                     struct now now)
 {
-    const struct participant *was = rdzv_state_find(old, &w->node);
+    const struct participant *was = rdzv_state_find(old, &session->node);
     struct participant *m;
 
     if (!was)
         return 0;
-    m = rdzv_state_put(now_state, &w->node, RDZV_BEATS);
+    m = rdzv_state_put(now_state, &session->node, RDZV_BEATS);
     if (!m)
         return MUSTER_ENOMEM;
-    m->beat_us = coordinator_wall_us(h, now);
+    m->beat_us = coordinator_wall_us(c, now);
     m->since_ms = now.mono_ms;
     if (rdzv_in(m, RDZV_PLACES) || rdzv_in(m, RDZV_WAITS) || rdzv_in(m, RDZV_SPARES))
         return 0;
@@ -138,18 +139,18 @@ static int put_back(struct coordinator *h, const struct node_session *w,
         if (!rdzv_in(was, (enum rdzv_list)list) ||
             (list == RDZV_PLACES && old->round != now_state->round))
             continue;
-        m = rdzv_state_put(now_state, &w->node, (enum rdzv_list)list);
+        m = rdzv_state_put(now_state, &session->node, (enum rdzv_list)list);
         if (!m)
             return MUSTER_ENOMEM;
         m->rank = was->rank;
-        h->dirty = true;
+        c->dirty = true;
     }
     return 0;
 }
 
-/* True if the ranks of the complete round are 0 .. n - 1, as far as a sum can tell; the
- * nodes of ours check their own against the world they are told. */
-static bool ranks_hold(const struct rdzv_state *s)
+/* Whether the ranks of the complete round are 0 .. n - 1, as far as a sum can tell.
+ * Nodes of ours check their own rank against the world that they are told. */
+static bool ranks_look_whole(const struct rdzv_state *s)
 {
     const size_t n = rdzv_count(s, RDZV_PLACES);
     uint64_t sum = 0;
@@ -163,17 +164,19 @@ static bool ranks_hold(const struct rdzv_state *s)
     return n && sum == (uint64_t)n * (n - 1) / 2;
 }
 
-/* Members whose round a torchrun node has ended without them. */
-static void notify_evicted(struct coordinator *h, struct coordinator_fx *fx,
+/* Tells members that a torchrun node has ended their round without them. */
+static void notify_evicted(struct coordinator *c, struct coordinator_fx *fx,
                            int64_t was_round)
 {
-    for (struct node_session *w = h->heard.first; w; w = w->next) {
-        if (!w->member || (h->state.complete && h->state.round == was_round &&
-                           rdzv_in(rdzv_state_find(&h->state, &w->node), RDZV_PLACES)))
+    for (struct node_session *session = c->heard.first; session;
+         session = session->next) {
+        if (!session->member ||
+            (c->state.complete && c->state.round == was_round &&
+             rdzv_in(rdzv_state_find(&c->state, &session->node), RDZV_PLACES)))
             continue;
-        w->member = false;
+        session->member = false;
         coordinator_send(
-            fx, w,
+            fx, session,
             (struct coord_msg){
                 .kind = COORD_EVICTED,
                 .text = span_str("a torchrun node found this node dead; its clock "
@@ -181,54 +184,55 @@ static void notify_evicted(struct coordinator *h, struct coordinator_fx *fx,
     }
 }
 
-/* Their clock set the deadline and ours may be far from it, so only that it is a new
- * one counts: then our own last call begins. They look at their clocks themselves. One
- * that found us dead has taken the last call back; with us put back there are enough
- * again, and nobody else would begin another. */
-static void follow_last_call(struct coordinator *h, int64_t was_us, struct now now)
+/* A torchrun node set the deadline by its own clock, which may be far from ours. So we
+ * only look at whether it is a new deadline, and begin our own last call then;
+ * torchrun's nodes watch their own clocks. A torchrun node that found us dead has taken
+ * the last call back. Once we are put back there are enough nodes again, and nobody
+ * else would begin another. */
+static void follow_last_call(struct coordinator *c, int64_t was_us, struct now now)
 {
-    if (h->state.complete || h->state.deadline_us == WALL_NEVER)
-        h->last_call_by_ms = MONO_NEVER;
-    else if (h->state.deadline_us != was_us || h->last_call_by_ms == MONO_NEVER)
-        h->last_call_by_ms = now.mono_ms + h->settings.last_call_ms;
-    if (buf_len(&h->settings_text) && !h->state.closed)
-        coordinator_call_last(h, now);
+    if (c->state.complete || c->state.deadline_us == WALL_NEVER)
+        c->last_call_by_ms = MONO_NEVER;
+    else if (c->state.deadline_us != was_us || c->last_call_by_ms == MONO_NEVER)
+        c->last_call_by_ms = now.mono_ms + c->settings.last_call_ms;
+    if (buf_len(&c->settings_text) && !c->state.closed)
+        coordinator_begin_last_call(c, now);
 }
 
-static void after_seen(struct coordinator *h, struct coordinator_fx *fx,
+static void after_seen(struct coordinator *c, struct coordinator_fx *fx,
                        bool was_complete, int64_t was_round, struct now now)
 {
-    struct rdzv_state *s = &h->state;
+    struct rdzv_state *s = &c->state;
 
     if (s->closed) {
-        coordinator_close_run(h, fx);
+        coordinator_close_run(c, fx);
         return;
     }
-    notify_evicted(h, fx, was_round);
+    notify_evicted(c, fx, was_round);
     if (s->round != was_round || !was_complete || !s->complete) {
-        coordinator_forget_waiting(h);
-        h->resume_by_ms = MONO_NEVER; /* The round that was resumed is over. */
+        coordinator_forget_waiting(c);
+        c->resume_by_ms = MONO_NEVER; /* The round that was resumed is over. */
     }
     if (s->complete && !(was_complete && was_round == s->round)) {
-        h->settled_by_ms = now.mono_ms + SETTLE_MS;
-        if (ranks_hold(s))
-            coordinator_notify_joined(h, fx);
+        c->settled_by_ms = now.mono_ms + SETTLE_MS;
+        if (ranks_look_whole(s))
+            coordinator_notify_joined(c, fx);
         else
             trace(
-                h->trace, TRACE_ERROR,
+                c->trace, TRACE_ERROR,
                 "rendezvous '%s': a torchrun node completed round %lld with ranks "
                 "that have holes; its nodes' clocks are likely more than %llu s apart",
-                h->run_id, (long long)s->round,
-                (unsigned long long)rdzv_dead_after_ms(&h->settings) / 1000);
+                c->run_id, (long long)s->round,
+                (unsigned long long)rdzv_dead_after_ms(&c->settings) / 1000);
     }
-    h->reseat = true;
-    coordinator_settle(h, fx, now);
+    c->reseat = true;
+    coordinator_settle(c, fx, now);
 }
 
-/* One that was in the round and now neither is nor queues for the next; NULL if all are
- * there. A node that leaves by itself writes just that. */
-static const struct participant *who_left(const struct rdzv_state *was,
-                                          const struct rdzv_state *is)
+/* Finds a node that was in the round and now is neither in it nor waiting for the next
+ * one, or NULL. A torchrun node that leaves of its own accord writes just that. */
+static const struct participant *find_departed(const struct rdzv_state *was,
+                                               const struct rdzv_state *is)
 {
     if (!was->complete || !is->complete || was->round != is->round)
         return NULL;
@@ -242,7 +246,7 @@ static const struct participant *who_left(const struct rdzv_state *was,
     return NULL;
 }
 
-static void notify_left(struct coordinator *h, struct coordinator_fx *fx,
+static void notify_left(struct coordinator *c, struct coordinator_fx *fx,
                         const struct participant *left)
 {
     char name[128];
@@ -251,14 +255,14 @@ static void notify_left(struct coordinator *h, struct coordinator_fx *fx,
     (void)snprintf(fx->text, sizeof fx->text, "node %s has left the round",
                    rdzv_node_text(&left->node, name, sizeof name));
     coordinator_notify_members(
-        h, fx, (struct coord_msg){ .kind = COORD_LOST, .text = span_str(fx->text) });
+        c, fx, (struct coord_msg){ .kind = COORD_LOST, .text = span_str(fx->text) });
 }
 
-int coordinator_seen(struct coordinator *h, const struct coordinator_event *ev,
+int coordinator_seen(struct coordinator *c, const struct coordinator_event *ev,
                      struct coordinator_fx *fx, struct muster_error *err)
 {
-    const bool was_complete = h->state.complete;
-    const int64_t was_round = h->state.round, was_deadline_us = h->state.deadline_us;
+    const bool was_complete = c->state.complete;
+    const int64_t was_round = c->state.round, was_deadline_us = c->state.deadline_us;
     const struct participant *left;
     struct rdzv_state seen;
     int rc;
@@ -267,70 +271,72 @@ int coordinator_seen(struct coordinator *h, const struct coordinator_event *ev,
         return 0;
     rc = pickle_read_text(ev->value, &seen, err);
     if (rc < 0) {
-        h->dirty = true; /* Ours overwrites it at the next look. */
+        c->dirty = true; /* Ours overwrites it at the next read. */
         return rc;
     }
-    if (seen.round < h->state.round || seen.round > RDZV_MAX_ROUND) {
+    if (seen.round < c->state.round || seen.round > RDZV_MAX_ROUND) {
         rc = err_set(err, MUSTER_ESTATE,
                      "a node wrote round %lld after round %lld: rounds grow by one",
-                     (long long)seen.round, (long long)h->state.round);
+                     (long long)seen.round, (long long)c->state.round);
         rdzv_state_fini(&seen);
-        h->dirty = true;
+        c->dirty = true;
         return rc;
     }
-    buf_clear(&h->view);
-    rc = buf_append_span(&h->view, ev->value);
-    for (struct node_session *w = h->heard.first; w && rc == 0; w = w->next)
-        rc = put_back(h, w, &h->state, &seen, ev->now);
+    buf_clear(&c->view);
+    rc = buf_append_span(&c->view, ev->value);
+    for (struct node_session *session = c->heard.first; session && rc == 0;
+         session = session->next)
+        rc = put_back(c, session, &c->state, &seen, ev->now);
     if (rc == 0)
-        rc = coordinator_reserve_order(h, rdzv_count(&seen, RDZV_BEATS) +
+        rc = coordinator_reserve_order(c, rdzv_count(&seen, RDZV_BEATS) +
                                               rdzv_count(&seen, RDZV_PLACES) +
-                                              h->node_sessions.count + 1);
+                                              c->node_sessions.count + 1);
     if (rc < 0) {
         rdzv_state_fini(&seen);
-        h->dirty = true;
+        c->dirty = true;
         return err_nomem(err);
     }
-    seen.closed = seen.closed || h->state.closed; /* Closed stays closed. */
-    carry_over(h, &h->state, &seen, ev->now);
-    left = who_left(&h->state, &seen);
+    seen.closed = seen.closed || c->state.closed; /* Closed stays closed. */
+    carry_over(c, &c->state, &seen, ev->now);
+    left = find_departed(&c->state, &seen);
     if (left && !seen.closed)
-        notify_left(h, fx, left);
-    assert(h->order_size >= rdzv_count(&seen, RDZV_PLACES));
-    rdzv_state_fini(&h->state);
-    h->state = seen;
-    h->rank0 = NULL;
-    h->touched = true;
-    /* view_ms stays: what they wrote has our nodes' heartbeats as old as before. */
-    if (h->torch_nodes) /* Their writes must not put the look at them off for ever. */
-        h->torch_due_ms = MIN_OF(h->torch_due_ms, ev->now.mono_ms + TORCH_EVERY_MS);
-    follow_last_call(h, was_deadline_us, ev->now);
-    after_seen(h, fx, was_complete, was_round, ev->now);
+        notify_left(c, fx, left);
+    assert(c->order_size >= rdzv_count(&seen, RDZV_PLACES));
+    rdzv_state_fini(&c->state);
+    c->state = seen;
+    c->rank0 = NULL;
+    c->touched = true;
+    /* view_ms stays as it is: the heartbeats of our nodes are as old as before in what
+     * they wrote. */
+    if (c->torch_nodes) /* Frequent writes must not postpone the check for ever. */
+        c->torch_due_ms = MIN_OF(c->torch_due_ms, ev->now.mono_ms + TORCH_EVERY_MS);
+    follow_last_call(c, was_deadline_us, ev->now);
+    after_seen(c, fx, was_complete, was_round, ev->now);
     return 0;
 }
 
-void coordinator_expire_torch_nodes(struct coordinator *h, struct coordinator_fx *fx,
+void coordinator_expire_torch_nodes(struct coordinator *c, struct coordinator_fx *fx,
                                     struct now now)
 {
-    const uint64_t dead_ms = rdzv_dead_after_ms(&h->settings);
+    const uint64_t dead_ms = rdzv_dead_after_ms(&c->settings);
     struct participant *next;
 
-    if (now.mono_ms < h->torch_due_ms)
+    if (now.mono_ms < c->torch_due_ms)
         return;
-    h->torch_due_ms = now.mono_ms + TORCH_EVERY_MS;
-    for (struct participant *m = rdzv_first(&h->state, RDZV_BEATS); m; m = next) {
+    c->torch_due_ms = now.mono_ms + TORCH_EVERY_MS;
+    for (struct participant *m = rdzv_first(&c->state, RDZV_BEATS); m; m = next) {
         char name[128];
         char text[256];
 
         next = m->next[RDZV_BEATS];
-        if (coordinator_find(h, &m->node) || now.mono_ms - m->since_ms <= dead_ms)
+        if (coordinator_find(c, &m->node) || now.mono_ms - m->since_ms <= dead_ms)
             continue;
         (void)snprintf(text, sizeof text, "node %s has been silent for %llu s",
                        rdzv_node_text(&m->node, name, sizeof name),
                        (unsigned long long)(now.mono_ms - m->since_ms) / 1000);
         (void)snprintf(fx->text, sizeof fx->text, "%s", text);
-        coordinator_lose(h, fx, m, TRACE_WARN, fx->text);
-        h->torch_due_ms = now.mono_ms; /* One at a time: see lose_one. */
+        coordinator_lose(c, fx, m, TRACE_WARN, fx->text);
+        c->torch_due_ms = now.mono_ms; /* One loss a step: see lose_one. */
         return;
     }
 }

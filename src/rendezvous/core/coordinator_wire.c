@@ -1,8 +1,7 @@
-/* coordinator_wire.c - the host's and its nodes' messages as bytes; see
- * coordinator_wire.h.
+/* coordinator_wire.c - encodes and decodes the messages of coordinator_wire.h.
  *
- * One table says which fields a kind has and in which order; see base/field.h for how
- * they look. */
+ * One table says which fields a kind has and in which order; base/field.h says how they
+ * look on the wire. */
 #include "rendezvous/core/coordinator_wire.h"
 
 #include "base/err.h"
@@ -76,7 +75,7 @@ int coord_encode(struct buf *out, const struct coord_msg *m)
     for (const uint8_t *f = layout[m->kind]; rc == 0 && *f != END; f++)
         rc = field_put(out, &fields[*f], m);
     if (rc < 0)
-        out->len = before; /* All of a message or nothing. */
+        out->len = before; /* Append the whole message or nothing. */
     return rc;
 }
 
@@ -87,15 +86,16 @@ int coord_decode(struct span bytes, struct coord_msg *m, struct muster_error *er
     *m = (struct coord_msg){ 0 };
     if (bytes.n < 2 || bytes.n > COORD_MAX)
         return err_set(err, MUSTER_EPROTO,
-                       "host message of %zu bytes, expected 2 to %u", bytes.n,
+                       "coordinator message of %zu bytes, expected 2 to %u", bytes.n,
                        COORD_MAX);
     if (bytes.p[0] != COORD_VERSION)
-        return err_set(err, MUSTER_EPROTO,
-                       "host message of version %u, this muster speaks version %u: use "
-                       "the same release on all nodes, or rdzv-conf hosted=0",
-                       bytes.p[0], COORD_VERSION);
+        return err_set(
+            err, MUSTER_EPROTO,
+            "coordinator message of version %u, this muster speaks version %u: use "
+            "the same release on all nodes, or rdzv-conf hosted=0",
+            bytes.p[0], COORD_VERSION);
     if (bytes.p[1] >= COORD_KIND_COUNT)
-        return err_set(err, MUSTER_EPROTO, "host message of unknown kind %u",
+        return err_set(err, MUSTER_EPROTO, "coordinator message of unknown kind %u",
                        bytes.p[1]);
     m->kind = (enum coord_kind)bytes.p[1];
     rest.p += 2;
@@ -107,7 +107,7 @@ int coord_decode(struct span bytes, struct coord_msg *m, struct muster_error *er
             return rc;
     }
     if (rest.n)
-        return err_set(err, MUSTER_EPROTO, "%s with %zu bytes too many",
+        return err_set(err, MUSTER_EPROTO, "%s message with %zu bytes too many",
                        coord_kind_name(m->kind), rest.n);
     if (m->kind == COORD_HELLO && (unsigned)m->order >= COORD_ORDERS)
         return err_set(err, MUSTER_EPROTO, "HELLO message with unknown order %u",

@@ -1,5 +1,5 @@
 /* decisions.c - see decisions.h: the view that all decisions are made from, the small
- * ones, and the join. */
+ * decisions, and the join. */
 #include "rendezvous/core/decisions.h"
 
 #include <assert.h>
@@ -61,11 +61,8 @@ enum rdzv_action rdzv_keep_alive_next(const struct rdzv_view *v)
     return v->now_ms > v->due_ms ? RDZV_FAIL_TIMEOUT : RDZV_KEEP_ALIVE;
 }
 
-/* The decision of a node that wants to be in the next round.
- *
- * Called with each state that comes from the store, until it says FINISH or gives up.
- * It depends on the view alone; tests walk through every view there is. */
-/* Nothing to change: show that we live if it is time, else wait for others. */
+/* There is nothing to change: send a heartbeat if it is due, else wait for the
+ * others. */
 static enum rdzv_action idle(const struct rdzv_view *v)
 {
     return v->beat_due ? RDZV_KEEP_ALIVE : RDZV_SYNC;
@@ -84,12 +81,15 @@ static enum rdzv_action give_up(const struct rdzv_view *v)
     return RDZV_FAIL_TIMEOUT;
 }
 
+/* The decision of a node that wants to be in the next round. It is called with each
+ * state that comes from the store, until it says FINISH or gives up. It depends on the
+ * view alone; tests walk through every possible view. */
 enum rdzv_action rdzv_join_next(const struct rdzv_view *v)
 {
     assert(v->min_nodes >= 1 && v->max_nodes >= v->min_nodes && v->placed >= 0);
     if (v->closed)
         return v->seat == SEAT_SPARE ? RDZV_DISMISSED : RDZV_FAIL_CLOSED;
-    if (v->seat == SEAT_SPARE) /* A spare waits for as long as it takes. */
+    if (v->seat == SEAT_SPARE) /* A spare waits without a limit. */
         return v->placed == v->max_nodes ? idle(v) : RDZV_DROP_SPARE;
     if (v->complete && v->seat == SEAT_PLACE)
         return RDZV_FINISH;

@@ -9,12 +9,13 @@
 #define RDZV_ETCD_PORT 2379
 
 struct endpoint {
-    char host[1025]; /* without brackets; as long as getaddrinfo takes one */
+    char host[1025]; /* without brackets; as long as getaddrinfo() allows */
     int32_t port;    /* default_port, which may be -1, if the text has none */
 };
 
 /* Like torch: an empty text is localhost, and a bare IPv6 address is cut at its last
- * colon (`::1` is host `:`, port 1): those need brackets. text may be NULL. */
+ * colon (`::1` is host `:`, port 1), so IPv6 addresses need brackets. text may be
+ * NULL. */
 int endpoint_parse(const char *text, int32_t default_port, struct endpoint *out,
                    struct muster_error *err);
 

@@ -1,5 +1,5 @@
-/* lifecycle.c - see lifecycle.h. Top to bottom: effects; joining; the agent's requests;
- * the engine's answers; what happens by itself; the step. */
+/* lifecycle.c - see lifecycle.h. From top to bottom: effects, joining, the agent's
+ * requests, the engine's answers, what happens by itself, and the step. */
 #include "rendezvous/core/lifecycle.h"
 
 #include <assert.h>
@@ -16,7 +16,7 @@ static void put(struct life_fx *fx, enum life_effect_kind kind)
     fx->at[fx->count++] = (struct life_effect){ .kind = kind };
 }
 
-static void due(struct life_request *r, int code, const char *text)
+static void set_due(struct life_request *r, int code, const char *text)
 {
     assert(r->state != LIFE_IDLE);
     r->state = LIFE_DUE;
@@ -45,28 +45,28 @@ static void join(struct lifecycle *l, struct life_fx *fx)
 {
     assert(l->stage == LIFE_READY && l->next.state != LIFE_DUE);
     l->next.state = LIFE_ASKED;
-    l->awaited = false;
+    l->newcomer_waits = false;
     put(fx, LIFE_DO_DROP);
     put(fx, LIFE_DO_JOIN);
 }
 
 static void canceled(struct lifecycle *l)
 {
-    due(&l->next, MUSTER_ECANCELED, "");
+    set_due(&l->next, MUSTER_ECANCELED, "");
     (void)err_set(&l->next.err, MUSTER_ECANCELED, "joining the run '%s' was canceled",
                   l->run_id);
 }
 
-/* The end is told last, and nothing after it: what has had no answer gets one first. */
+/* STOP is answered last, so every request that has no answer gets one first. */
 static void stop_due(struct lifecycle *l, int code, const char *text)
 {
-    due(&l->stop, code, text);
+    set_due(&l->stop, code, text);
     if (is_asked(&l->next))
         canceled(l);
     if (is_asked(&l->close))
-        due(&l->close, code, text);
+        set_due(&l->close, code, text);
     if (is_asked(&l->leave))
-        due(&l->leave, 0, NULL);
+        set_due(&l->leave, 0, NULL);
 }
 
 /* ---- The agent's requests ---- */
@@ -78,12 +78,12 @@ static void on_next(struct lifecycle *l, struct life_fx *fx)
     if (l->stage == LIFE_READY)
         join(l, fx);
     else if (l->stage == LIFE_BROKEN)
-        due(&l->next, l->broken.code, l->broken.text);
+        set_due(&l->next, l->broken.code, l->broken.text);
     else
         open_once(l, fx);
 }
 
-/* True: the engine was asked to leave. */
+/* Returns true if the engine was asked to leave. */
 static bool cancel(struct lifecycle *l, struct life_fx *fx)
 {
     const enum life_state was = l->next.state;
@@ -91,7 +91,7 @@ static bool cancel(struct lifecycle *l, struct life_fx *fx)
     if (was == LIFE_IDLE || was == LIFE_CANCELING)
         return false;
     if (was == LIFE_ASKED) {
-        l->next.state = LIFE_CANCELING; /* REFUSED will tell when it is over. */
+        l->next.state = LIFE_CANCELING; /* REFUSED says when it is over. */
     } else {
         canceled(l);
         put(fx, LIFE_DO_DROP);
@@ -107,10 +107,11 @@ static void on_close(struct lifecycle *l, struct life_fx *fx)
     assert(l->close.state == LIFE_IDLE && !l->over);
     l->close.state = LIFE_WAITS;
     if (l->stage == LIFE_BROKEN) {
-        due(&l->close, l->broken.code, l->broken.text);
+        set_due(&l->close, l->broken.code, l->broken.text);
     } else if (l->stage == LIFE_READY) {
         l->close.state = LIFE_ASKED;
-        if (!(is_asked(&l->stop) && l->stop_closes)) /* Else that is on its way. */
+        if (!(is_asked(&l->stop) &&
+              l->stop_closes)) /* Else a CLOSE is already on its way. */
             put(fx, LIFE_DO_CLOSE);
     } else {
         open_once(l, fx);
@@ -123,8 +124,8 @@ static void on_leave(struct lifecycle *l, struct life_fx *fx)
     l->leave.state = LIFE_ASKED;
     if (!cancel(l, fx) && l->stage == LIFE_READY)
         put(fx, LIFE_DO_LEAVE);
-    if (l->stage != LIFE_READY) /* There is nothing to be left yet. */
-        due(&l->leave, 0, NULL);
+    if (l->stage != LIFE_READY) /* There is nothing to leave yet. */
+        set_due(&l->leave, 0, NULL);
 }
 
 static void on_stop(struct lifecycle *l, const struct life_event *ev,
@@ -158,9 +159,9 @@ static void opening_failed(struct lifecycle *l, const struct life_event *ev)
     l->stage = LIFE_BROKEN;
     (void)err_set(&l->broken, ev->code, "%s", ev->text);
     if (l->next.state == LIFE_WAITS)
-        due(&l->next, ev->code, ev->text);
+        set_due(&l->next, ev->code, ev->text);
     if (l->close.state == LIFE_WAITS)
-        due(&l->close, ev->code, ev->text);
+        set_due(&l->close, ev->code, ev->text);
     if (l->stop.state == LIFE_WAITS)
         stop_due(l, ev->code, ev->text);
 }
@@ -187,15 +188,15 @@ static void lifecycle_on_opened(struct lifecycle *l, const struct life_event *ev
 static void on_joined(struct lifecycle *l, struct life_fx *fx)
 {
     if (l->next.state == LIFE_CANCELING) {
-        canceled(l); /* The LEAVE that ends this seat as well is on its way. */
+        canceled(l); /* The LEAVE that gives up this seat is on its way. */
     } else if (l->next.state == LIFE_ASKED) {
         l->next.state = LIFE_FINDING;
         put(fx, LIFE_DO_FIND);
     }
 }
 
-/* Somebody else's heartbeats come under our name: two containers with one host name and
- * one process id, or our own former self. */
+/* EEXIST means that another process beats under our name: two containers with the same
+ * host name and pid, or our own predecessor. */
 static void lifecycle_on_refused(struct lifecycle *l, const struct life_event *ev,
                                  struct life_fx *fx)
 {
@@ -207,7 +208,7 @@ static void lifecycle_on_refused(struct lifecycle *l, const struct life_event *e
         l->renames++;
         put(fx, LIFE_DO_RENAME);
     } else if (l->next.state == LIFE_ASKED) {
-        due(&l->next, ev->code, ev->text);
+        set_due(&l->next, ev->code, ev->text);
     }
 }
 
@@ -217,7 +218,7 @@ static void on_address(struct lifecycle *l, const struct life_event *ev,
     if (l->next.state != LIFE_FINDING)
         return;
     if (ev->kind == LIFE_ADDRESS) {
-        due(&l->next, ev->code, ev->text);
+        set_due(&l->next, ev->code, ev->text);
         return;
     }
     trace(l->trace, TRACE_WARN,
@@ -225,8 +226,9 @@ static void on_address(struct lifecycle *l, const struct life_event *ev,
     join(l, fx);
 }
 
-/* The store dies with its host; those who have not read "closed" by then would take the
- * end of the run for a failure. */
+/* The store ends with its host, and a node that has not read "closed" by then would
+ * take the end of the run for a failure. So a host waits for the readers of its
+ * store. */
 static void lifecycle_on_done(struct lifecycle *l, const struct life_event *ev,
                               struct life_fx *fx)
 {
@@ -234,7 +236,7 @@ static void lifecycle_on_done(struct lifecycle *l, const struct life_event *ev,
     struct life_request *r = closed ? &l->close : &l->leave;
 
     if (r->state == LIFE_ASKED)
-        due(r, ev->code, ev->text);
+        set_due(r, ev->code, ev->text);
     if (l->stop.state != LIFE_ASKED || l->stop_closes != closed || l->ended)
         return;
     if (closed && ev->code == 0 && l->lingers) {
@@ -253,7 +255,8 @@ static void on_others(struct lifecycle *l, const struct life_event *ev)
     const uint64_t waited = ev->now_ms + LINGER_MS - l->linger_by_ms;
 
     assert(l->ended && l->stop.state == LIFE_ASKED);
-    /* The first ticks are short: mostly the only reader was ourselves, just closed. */
+    /* The first ticks are short, since mostly the only reader was ourselves, and we
+     * have just closed. */
     if (ev->others > 0 && ev->now_ms < l->linger_by_ms)
         l->linger_at_ms = ev->now_ms + MIN_OF(1 + waited, LINGER_TICK_MS);
     else
@@ -262,6 +265,13 @@ static void on_others(struct lifecycle *l, const struct life_event *ev)
 
 /* ---- What happens by itself ---- */
 
+static void notify_news(struct lifecycle *l, enum rdzv_news news, struct life_fx *fx)
+{
+    put(fx, LIFE_NOTIFY_NEWS);
+    fx->at[fx->count - 1].news = news;
+    fx->at[fx->count - 1].err = &l->news_err;
+}
+
 static void lifecycle_on_news(struct lifecycle *l, const struct life_event *ev,
                               struct life_fx *fx)
 {
@@ -269,8 +279,8 @@ static void lifecycle_on_news(struct lifecycle *l, const struct life_event *ev,
 
     if (finding && (ev->news == RDZV_NEWS_LOST || ev->news == RDZV_NEWS_EVICTED ||
                     ev->news == RDZV_NEWS_MOVED_ON)) {
-        /* The round fell apart before we learnt the workers' address: its rank 0 may
-         * never tell it. The next round is what the agent wants. */
+        /* The round fell apart before we learnt the workers' address, and its rank 0
+         * may never publish it. The agent wants a round, so join the next one. */
         trace(l->trace, TRACE_INFO, "run '%s': %s; joining again", l->run_id,
               ev->text && *ev->text ? ev->text : "a member is gone");
         join(l, fx);
@@ -278,43 +288,38 @@ static void lifecycle_on_news(struct lifecycle *l, const struct life_event *ev,
     }
     if (finding && ev->news == RDZV_NEWS_CLOSED) {
         put(fx, LIFE_DO_DROP);
-        due(&l->next, MUSTER_ECLOSED,
-            "another node has closed the run before its workers started: "
-            "it failed, or was ended; the other nodes' logs tell why");
+        set_due(&l->next, MUSTER_ECLOSED,
+                "another node closed the run before its workers started: "
+                "it failed, or was ended; the other nodes' logs tell why");
         return;
     }
     if (ev->news == RDZV_NEWS_WAITING && (finding || l->next.state == LIFE_DUE)) {
-        l->awaited = true; /* The agent has no round yet to leave for its sake. */
+        l->newcomer_waits =
+            true; /* The agent has no round yet that it could leave for it. */
         return;
     }
-    (void)err_set(&l->away, ev->code, "%s", ev->text ? ev->text : "");
+    (void)err_set(&l->news_err, ev->code, "%s", ev->text ? ev->text : "");
     if (ev->news == RDZV_NEWS_BACKEND && ev->again) {
-        /* It is tried again and again; a store that comes back in the time that a node
-         * may be silent has done nobody harm. */
+        /* The engine keeps trying. A store that comes back within the time that a node
+         * may be silent has done no harm. */
         l->away_by_ms = ev->now_ms + l->silence_ms;
         return;
     }
-    put(fx, LIFE_NOTIFY_NEWS);
-    fx->at[fx->count - 1].news = ev->news;
-    fx->at[fx->count - 1].err = &l->away;
+    notify_news(l, ev->news, fx);
 }
 
 static void lifecycle_on_timer(struct lifecycle *l, const struct life_event *ev,
                                struct life_fx *fx)
 {
-    if (l->awaited && l->next.state == LIFE_IDLE) {
-        l->awaited = false;
-        (void)err_set(&l->away, 0, "somebody waits for the next round");
-        put(fx, LIFE_NOTIFY_NEWS);
-        fx->at[fx->count - 1].news = RDZV_NEWS_WAITING;
-        fx->at[fx->count - 1].err = &l->away;
+    if (l->newcomer_waits && l->next.state == LIFE_IDLE) {
+        l->newcomer_waits = false;
+        (void)err_set(&l->news_err, 0, "a node waits for the next round");
+        notify_news(l, RDZV_NEWS_WAITING, fx);
         return;
     }
     if (ev->now_ms >= l->away_by_ms) {
         l->away_by_ms = MONO_NEVER;
-        put(fx, LIFE_NOTIFY_NEWS);
-        fx->at[fx->count - 1].news = RDZV_NEWS_BACKEND;
-        fx->at[fx->count - 1].err = &l->away;
+        notify_news(l, RDZV_NEWS_BACKEND, fx);
     }
     if (ev->now_ms >= l->linger_at_ms) {
         l->linger_at_ms = MONO_NEVER;
@@ -324,8 +329,8 @@ static void lifecycle_on_timer(struct lifecycle *l, const struct life_event *ev,
 
 /* ---- The step ---- */
 
-/* The oldest promise first; the end last. One a step: the agent may ask for the same
- * again while it is told. */
+/* NEXT is told first and STOP last. One a step: the agent may ask for the same again
+ * while it is told. */
 static struct life_request *first_due(struct lifecycle *l, enum life_effect_kind *kind)
 {
     struct life_request *const all[] = { &l->next, &l->close, &l->leave, &l->stop };
@@ -353,7 +358,7 @@ static void notify_one(struct lifecycle *l, struct life_fx *fx)
     put(fx, kind);
     fx->at[fx->count - 1].err = &r->err;
     if (kind == LIFE_NOTIFY_NEXT && r->err.code)
-        l->awaited = false;
+        l->newcomer_waits = false;
     if (kind != LIFE_NOTIFY_STOP)
         return;
     l->over = true;
@@ -402,7 +407,7 @@ static void take(struct lifecycle *l, const struct life_event *ev, struct life_f
         lifecycle_on_news(l, ev, fx);
         return;
     case LIFE_HEARD:
-        l->away_by_ms = MONO_NEVER; /* Back before it was worth telling. */
+        l->away_by_ms = MONO_NEVER; /* It is back before it became news. */
         return;
     case LIFE_TIMER:
         lifecycle_on_timer(l, ev, fx);
@@ -439,7 +444,7 @@ uint64_t life_deadline(const struct lifecycle *l)
 {
     if (l->next.state == LIFE_DUE || l->close.state == LIFE_DUE ||
         l->leave.state == LIFE_DUE || l->stop.state == LIFE_DUE ||
-        (l->awaited && l->next.state == LIFE_IDLE && !l->over))
+        (l->newcomer_waits && l->next.state == LIFE_IDLE && !l->over))
         return 0;
     return MIN_OF(l->away_by_ms, l->linger_at_ms);
 }

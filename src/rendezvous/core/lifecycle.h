@@ -1,20 +1,20 @@
 /* lifecycle.h - the life of a rendezvous handler, whatever its backend: opened at the
- * first request, rounds joined one after the other, left or closed, and stopped.
- * Decides what the agent is told, and when; an engine (rendezvous/shell.h) does the
+ * first request, rounds joined one after the other, left or closed, and stopped. It
+ * decides what the agent is told, and when; an engine (rendezvous/shell.h) does the
  * work.
  *
  *     NEXT --> open --> JOIN --> JOINED --> find the address --> told
  *                        ^  \-- REFUSED --> told                  |
  *                        \------- a member is gone meanwhile <----/
  *
- * Pure, without memory of its own: a step cannot fail. What always holds:
+ * Pure, and without memory of its own, so a step cannot fail. What always holds:
  *
- *   - each NEXT, CLOSE, LEAVE and STOP is answered by exactly one TELL, and never by
- * the step of an event that came from inside a call of the agent's: those are told at
- *     the next step, and life_deadline() is 0 until then;
- *   - at most one TELL of these comes of a step, and it is the last effect, so that the
- *     agent may ask for anything while it is told;
- *   - nothing is asked of the engine before it is OPENED, or after the end is told. */
+ *   - each NEXT, CLOSE, LEAVE and STOP is answered by exactly one NOTIFY effect. If it
+ *     came from inside a call of the agent's, the answer does not come with its own
+ *     step but with the next one, and life_deadline() is 0 until then;
+ *   - a step has at most one such NOTIFY, and it is the last effect, so that the agent
+ *     may ask for anything while it is told;
+ *   - nothing is asked of the engine before OPENED, or after STOP was answered. */
 #ifndef RENDEZVOUS_CORE_LIFECYCLE_H
 #define RENDEZVOUS_CORE_LIFECYCLE_H
 
@@ -24,23 +24,23 @@
 #include "rendezvous/core/news.h"
 
 enum life_event_kind {
-    /* What the agent wants. One of each at a time. */
+    /* What the agent wants, one of each at a time. */
     LIFE_NEXT,
     LIFE_CANCEL, /* the NEXT under way, if there is one */
     LIFE_CLOSE,
     LIFE_LEAVE,
-    LIFE_STOP, /* closes: close the run; others: see below. The last event of these */
-    /* What became of what the engine was asked for. */
+    LIFE_STOP, /* the agent's last request; closes: close the run for everybody */
+    /* What the engine answers. */
     LIFE_OPENED,     /* code, text */
-    LIFE_JOINED,     /* a round; its workers' address is wanted now */
+    LIFE_JOINED,     /* we have a round; its workers' address is needed next */
     LIFE_REFUSED,    /* the JOIN failed: code, text. EEXIST: our name is taken */
     LIFE_ADDRESS,    /* code 0: known; else code, text */
-    LIFE_NO_ADDRESS, /* the store came back without it: only another round will help */
+    LIFE_NO_ADDRESS, /* the store was restarted and lost it: only another round helps */
     LIFE_LEFT,       /* code, text */
     LIFE_CLOSED,     /* likewise */
-    LIFE_OTHERS,     /* others: how many still read the store that we serve */
+    LIFE_OTHERS,     /* others: how many nodes still read the store that we serve */
     /* What happens by itself. */
-    LIFE_NEWS,  /* news, code, text; again: the store may be back soon */
+    LIFE_NEWS,  /* news, code, text; again: the store is being tried again */
     LIFE_HEARD, /* the store has answered */
     LIFE_TIMER, /* life_deadline() has come */
 };
@@ -48,9 +48,10 @@ enum life_event_kind {
 struct life_event {
     enum life_event_kind kind;
     uint64_t now_ms; /* monotonic */
-    bool inside;     /* from within a call of the agent's: nothing is told yet */
+    bool inside;     /* from inside a call of the agent's: tell nothing yet */
     bool closes, again;
-    bool over; /* STOP: closed already, and nobody reads our store: nothing to do */
+    bool over; /* STOP: the run is closed and nobody reads our store, so nothing is left
+                  to do */
     size_t others;
     enum rdzv_news news;
     int code;
@@ -58,15 +59,15 @@ struct life_event {
 };
 
 enum life_effect_kind {
-    LIFE_DO_OPEN,     /* answer: OPENED */
-    LIFE_DO_DROP,     /* stop looking for the address; the last round's stores go */
-    LIFE_DO_JOIN,     /* JOINED or REFUSED */
-    LIFE_DO_RENAME,   /* take another name, and JOIN with it */
-    LIFE_DO_FIND,     /* ADDRESS or NO_ADDRESS, unless dropped before */
-    LIFE_DO_LEAVE,    /* LEFT; a JOIN under way is REFUSED */
-    LIFE_DO_CLOSE,    /* CLOSED */
-    LIFE_DO_RETIRE,   /* the run is closed: be no reader of our own store */
-    LIFE_DO_COUNT,    /* OTHERS */
+    LIFE_DO_OPEN,   /* answered by OPENED */
+    LIFE_DO_DROP,   /* stop looking for the address; release the last round's stores */
+    LIFE_DO_JOIN,   /* answered by JOINED or REFUSED */
+    LIFE_DO_RENAME, /* take another name and JOIN again; answered likewise */
+    LIFE_DO_FIND,   /* answered by ADDRESS or NO_ADDRESS, unless DROP comes first */
+    LIFE_DO_LEAVE,  /* answered by LEFT; a JOIN under way is REFUSED */
+    LIFE_DO_CLOSE,  /* answered by CLOSED */
+    LIFE_DO_RETIRE, /* the run is closed: stop reading our own store */
+    LIFE_DO_COUNT,  /* answered by OTHERS */
     LIFE_NOTIFY_NEXT, /* err; code 0: the round */
     LIFE_NOTIFY_CLOSE,
     LIFE_NOTIFY_LEAVE,
@@ -77,7 +78,8 @@ enum life_effect_kind {
 struct life_effect {
     enum life_effect_kind kind;
     enum rdzv_news news;
-    const struct muster_error *err; /* of TELLs; borrowed until the next step */
+    /* of NOTIFY effects; borrowed until the next step */
+    const struct muster_error *err;
 };
 
 #define LIFE_FX_MAX 5
@@ -89,39 +91,42 @@ struct life_fx {
 
 enum life_stage { LIFE_NEW, LIFE_OPENING, LIFE_READY, LIFE_BROKEN };
 
-/* A request of the agent's: not under way; until the handler is open; asked of the
- * engine; its answer is to be told. The others are NEXT's alone. */
+/* Where a request of the agent's stands. */
 enum life_state {
-    LIFE_IDLE,
-    LIFE_WAITS,
-    LIFE_ASKED,
-    LIFE_CANCELING, /* asked, and to be told ECANCELED whatever comes */
-    LIFE_FINDING,   /* joined; the workers' address is not known yet */
-    LIFE_DUE,
+    LIFE_IDLE,      /* not under way */
+    LIFE_WAITS,     /* until the handler is open */
+    LIFE_ASKED,     /* the engine was asked */
+    LIFE_CANCELING, /* NEXT alone: asked, but the answer is ECANCELED whatever comes */
+    LIFE_FINDING,   /* NEXT alone: joined, but the workers' address is not known yet */
+    LIFE_DUE,       /* the agent is to be told the answer */
 };
 
 struct life_request {
     enum life_state state;
-    struct muster_error err; /* of DUE */
+    struct muster_error err; /* the answer, while DUE */
 };
 
 struct lifecycle {
     const char *run_id;        /* borrowed */
     const struct trace *trace; /* borrowed, may be NULL */
-    uint64_t silence_ms;       /* how long a store may be away before it is news */
-    bool lingers; /* others may read a store of ours: wait for them after closing */
+    uint64_t silence_ms; /* how long a store may be unreachable before that is news */
+    bool lingers; /* we serve a store: after closing wait until the others have read it
+                   */
 
     enum life_stage stage;
     struct life_request next, close, leave, stop;
     bool stop_closes;
-    bool ended; /* we have closed the run, and said goodbye to its host */
-    bool over;  /* STOP was told */
-    bool
-        awaited; /* somebody waits for the round after this one: told once it is told */
+    bool ended;          /* we have closed the run and wait for its readers */
+    bool over;           /* STOP was answered */
+    bool newcomer_waits; /* a node waits for the next round; news once the agent has
+                            this one */
     unsigned renames;
-    struct muster_error broken, away; /* why opening failed; why the store is away */
-    uint64_t away_by_ms; /* told as news by then; MONO_NEVER: is not away */
-    uint64_t linger_at_ms, linger_by_ms; /* who is still here? MONO_NEVER: not asked */
+    struct muster_error broken,
+        news_err;        /* why opening failed; the text of the last news */
+    uint64_t away_by_ms; /* when an unreachable store becomes news; MONO_NEVER: it is
+                            reachable */
+    uint64_t linger_at_ms, linger_by_ms; /* when to count the readers again, and until
+                                            when; MONO_NEVER: not now */
 };
 
 /* Borrows run_id and trace. */
@@ -133,7 +138,7 @@ void life_step(struct lifecycle *l, const struct life_event *ev, struct life_fx 
 /* When to send TIMER, by now_ms; 0: at once; MONO_NEVER: nothing is due. */
 uint64_t life_deadline(const struct lifecycle *l);
 
-/* A NEXT is under way and not canceled: what the engine found for it is of use. */
+/* Whether a NEXT is under way and not canceled, so that a round is of use. */
 bool life_wants_round(const struct lifecycle *l);
 
 #endif

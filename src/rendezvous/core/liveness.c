@@ -1,24 +1,25 @@
-/* liveness.c - who lives, without comparing the clocks of two machines.
+/* liveness.c - which nodes are alive, without comparing the clocks of two machines.
  *
- * A node lives as long as its heartbeat changes; what time it says does not matter. A
- * value that we have seen for interval * attempts by our own monotonic clock, with a
- * read at the end of that time, belongs to a dead node. So a clock that is wrong or
- * jumps, ours or theirs, kills nobody, and a process that was stopped finds the others
- * changed when it wakes up. torchrun's nodes compare wall clocks instead; for them our
- * heartbeats say a time that theirs would not find old. */
+ * A node is alive as long as its heartbeat changes; the time that it says does not
+ * matter. A heartbeat that has not changed for interval * attempts by our own monotonic
+ * clock, with a read at the end of that time, belongs to a dead node. So a clock that
+ * is wrong or jumps, ours or theirs, makes no node look dead, and a process that was
+ * stopped finds the others' heartbeats changed when it wakes up. torchrun's nodes
+ * compare wall clocks instead; for their sake our heartbeats say a time that is not old
+ * by their clocks. */
 #include "rendezvous/core/cas_node_int.h"
 
 bool rdzv_is_dead(const struct rdzv *r, const struct participant *m, uint64_t now_ms)
 {
     if (!rdzv_in(m, RDZV_BEATS))
         return false;
-    if (r->ours && rdzv_node_cmp(&m->node, &r->self) == 0)
+    if (r->entry_is_ours && rdzv_node_cmp(&m->node, &r->self) == 0)
         return false;
     return now_ms - m->since_ms > rdzv_dead_after_ms(&r->settings);
 }
 
-size_t rdzv_live(const struct rdzv *r, const struct rdzv_state *s, enum rdzv_list list,
-                 uint64_t now_ms)
+size_t rdzv_count_live(const struct rdzv *r, const struct rdzv_state *s,
+                       enum rdzv_list list, uint64_t now_ms)
 {
     size_t live = 0;
 
@@ -28,9 +29,10 @@ size_t rdzv_live(const struct rdzv *r, const struct rdzv_state *s, enum rdzv_lis
 }
 
 /* A torchrun node whose clock is ahead of ours by more than the keep-alive bound would
- * find each of our heartbeats too old. Following the newest one in the state keeps us
- * alive to it, and costs only that our death is noticed later by that much. A clock
- * that is hours ahead is somebody's mistake: not followed. The value always changes. */
+ * find each of our heartbeats too old. So we follow the newest one in the state, which
+ * keeps us alive for that node; it only makes our death noticed later by that much. A
+ * clock that is hours ahead is a mistake, and we do not follow it. The value differs
+ * from our last one in any case. */
 int64_t rdzv_beat_time(const struct rdzv *r, const struct rdzv_state *s,
                        int64_t wall_us)
 {
@@ -51,15 +53,16 @@ uint64_t rdzv_next_death(const struct rdzv *r, const struct rdzv_state *s)
 
     for (struct participant *m = rdzv_first(s, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS]) {
-        if (r->ours && rdzv_node_cmp(&m->node, &r->self) == 0)
+        if (r->entry_is_ours && rdzv_node_cmp(&m->node, &r->self) == 0)
             continue;
-        if (m->since_ms + after > r->read_ms) /* else it is known already */
+        if (m->since_ms + after > r->read_ms) /* Else we know already. */
             due = MIN_OF(due, m->since_ms + after);
     }
     return due;
 }
 
-/* A heartbeat that changed since our last read was written at most so long ago. */
+/* Warns of a clock that is off. A heartbeat that has changed was written since our last
+ * read, so we know how old it is at most. */
 static void check_clock(const struct rdzv *r, struct participant *m, struct now now)
 {
     const int64_t gap_us = (int64_t)(now.mono_ms - r->read_ms) * 1000;
@@ -86,16 +89,17 @@ void rdzv_beat_seen(struct rdzv *r, struct participant *m, int64_t beat_us,
     m->since_ms = m->gone ? 0 : now.mono_ms;
     m->gone = false;
     if (beat_us == r->beat_us && rdzv_node_cmp(&m->node, &r->self) == 0)
-        r->ours = true; /* what we sent has arrived, even if its answer was lost */
+        r->entry_is_ours =
+            true; /* what we sent has arrived, even if its answer was lost */
     else
         check_clock(r, m, now);
 }
 
-/* While the backend was away nobody could beat: that time says nothing about them. When
- * it was away from us for as long as a node rests between two beats, it was so from
- * others, and whoever lives may still be on its way to a part of it that answers (of an
- * etcd cluster one member may hang while the rest is back): half of the time that
- * silence takes to be death is theirs from now on, whatever went before. */
+/* While the backend was unreachable no node could beat, so that time says nothing about
+ * them. If we could not reach it for an interval or longer, the others could not
+ * either, and a live node may still be looking for a part of it that answers (one
+ * member of an etcd cluster may hang while the rest is back). So every node gets at
+ * least half of the keep-alive bound from now on. */
 static uint64_t since(const struct rdzv *r, const struct participant *m,
                       uint64_t now_ms)
 {
@@ -114,7 +118,7 @@ void rdzv_extend_for_outage(struct rdzv *r, uint64_t now_ms)
     for (struct participant *m = rdzv_first(&r->seen, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS])
         m->since_ms = since(r, m, now_ms);
-    r->asked_ms = now_ms; /* once */
+    r->asked_ms = now_ms; /* Count this outage only once. */
 }
 
 void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now)
@@ -133,7 +137,8 @@ void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now)
             m->since_ms = known && old->gone ? 0 : now.mono_ms;
         m->warned = old && old->warned;
         if (m->beat_us == r->beat_us && rdzv_node_cmp(&m->node, &r->self) == 0)
-            r->ours = true; /* what we sent has arrived, even if its answer was lost */
+            r->entry_is_ours =
+                true; /* what we sent has arrived, even if its answer was lost */
         else if (known && old->beat_us != m->beat_us)
             check_clock(r, m, now);
     }

@@ -64,8 +64,8 @@ struct master_addr {
     uint64_t round;
     int64_t rank;
     bool ours; /* no node of torchrun is in it, nor one that remembers as they do */
-    const struct rdzv_node
-        *members; /* borrowed until it is over; in rank order, or rank 0 alone */
+    /* borrowed until it is over; in rank order, or rank 0 alone */
+    const struct rdzv_node *members;
     size_t count;
     enum master_stage stage;
     uint64_t started_ms;

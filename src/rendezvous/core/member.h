@@ -9,12 +9,12 @@
  *   - JOIN is answered by exactly one JOINED or REFUSED, LEAVE and CLOSE each by one
  *     DONE, at the latest at their deadline;
  *   - a connection that breaks is made again, at once and then with growing pauses, and
- *     whatever had no answer is said again: the host knows a repeated JOIN by its
+ *     whatever had no answer is sent again: the host recognises a repeated JOIN by its
  *     number;
  *   - a connection on which the host does not answer is given up before the host gives
  *     this node up, and made again;
- *   - a host that stays away as long as a node may be silent is news (BACKEND), once.
- */
+ *   - if the host is unreachable for as long as a node may be silent, that is news
+ *     (BACKEND), once. */
 #ifndef RENDEZVOUS_CORE_MEMBER_H
 #define RENDEZVOUS_CORE_MEMBER_H
 
@@ -28,23 +28,24 @@ struct member_config {
     struct rdzv_node self; /* copied */
     struct rdzv_settings settings;
     uint64_t nonce;    /* of this process */
-    uint64_t grace_ms; /* how long the host shall wait for us to come back */
-    uint64_t away_ms;  /* a join gives a host up that is away for so long; 0: never */
+    uint64_t grace_ms; /* how long the host waits for us after our connection broke */
+    /* a join fails once the host is unreachable for this long; 0: never */
+    uint64_t away_ms;
     enum coord_order order;
     uint64_t rank_order_key;
     struct auth *auth; /* the job's secret, for the driver; or NULL */
-    bool echoes;       /* the host answers each ALIVE: its silence says something */
+    bool echoes; /* the host answers each ALIVE, so silence means that it is gone */
     const struct trace *trace; /* borrowed, may be NULL */
 };
 
 int member_new(const struct member_config *cfg, struct member **out,
                struct muster_error *err);
-void member_free(struct member *g); /* NULL is fine */
+void member_free(struct member *me); /* NULL is fine */
 
-/* What happened, beside what the agent wants (cas_node.h). */
+/* What happened. */
 enum member_event_kind {
     MEMBER_REQUEST, /* request: RDZV_EV_JOIN, LEAVE or CLOSE */
-    MEMBER_UP,      /* a connection is there; messages can be sent */
+    MEMBER_UP,      /* the connection is made; messages can be sent */
     MEMBER_DOWN,    /* it broke, or could not be made: code, text */
     MEMBER_MSG,     /* the host says msg */
     MEMBER_TIMER,   /* member_deadline() has come */
@@ -61,9 +62,9 @@ struct member_event {
 
 enum member_effect_kind {
     MEMBER_DIAL,    /* connect, once; answer with UP or DOWN */
-    MEMBER_HANG_UP, /* the connection is of no use any more; no DOWN comes of it */
+    MEMBER_HANG_UP, /* close the connection; no DOWN follows */
     MEMBER_SEND,    /* msg */
-    MEMBER_NOTIFY,  /* told: JOINED, REFUSED, DONE or NEWS, as rdzv_step gives them */
+    MEMBER_NOTIFY, /* tell the agent: JOINED, REFUSED, DONE or NEWS, as in cas_node.h */
 };
 
 struct member_effect {
@@ -80,23 +81,25 @@ struct member_fx {
 };
 
 /* Cannot fail. */
-void member_step(struct member *g, const struct member_event *ev, struct member_fx *fx);
+void member_step(struct member *me, const struct member_event *ev,
+                 struct member_fx *fx);
 
-uint64_t member_deadline(const struct member *g); /* MONO_NEVER: none */
+uint64_t member_deadline(const struct member *me); /* MONO_NEVER: none */
 
-/* Last known. */
-int64_t member_waiting(const struct member *g);
-bool member_closed(const struct member *g);
+/* As we were last told. */
+int64_t member_waiting(const struct member *me);
+bool member_closed(const struct member *me);
 
-/* How it stands with the JOIN under way, as last told; false: there is none. */
-bool member_progress(const struct member *g, struct rdzv_progress *out);
+/* How far the JOIN under way has come, as we were last told; false if there is none. */
+bool member_progress(const struct member *me, struct rdzv_progress *out);
 
 /* Rank 0 of the round last JOINED; borrowed until the next one. */
-struct rdzv_node member_rank0(const struct member *g);
+struct rdzv_node member_rank0(const struct member *me);
 
 /* How many nodes of that round are torchrun's. */
-int64_t member_torch_nodes(const struct member *g);
-/* No node of that round remembers where the workers' store of an earlier one was. */
-bool member_all_read(const struct member *g);
+int64_t member_torch_nodes(const struct member *me);
+/* Whether every node of that round reads the workers' address anew instead of
+ * remembering an earlier one. */
+bool member_all_read(const struct member *me);
 
 #endif

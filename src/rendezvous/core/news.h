@@ -1,15 +1,15 @@
-/* news.h - what a running agent must know, pushed rather than polled. */
+/* news.h - what the agent must be told while its workers run, without asking for it. */
 #ifndef RENDEZVOUS_CORE_NEWS_H
 #define RENDEZVOUS_CORE_NEWS_H
 
 /* X(name, "short description") */
 #define RDZV_NEWS_KINDS(X)                                                             \
-    X(WAITING, "somebody waits for the next round")                                    \
+    X(WAITING, "a node waits for the next round")                                      \
     X(LOST, "a member of the running round is gone")                                   \
     X(MOVED_ON, "a member of the running round waits for the next one")                \
     X(EVICTED, "the others have dropped us")                                           \
     X(CLOSED, "the run id was closed")                                                 \
-    X(DESERTED, "the run id was closed, and a member is gone since")                   \
+    X(DESERTED, "the run id was closed, and a member has left since")                  \
     X(BACKEND, "the store is unreachable or unreadable; err says why")
 
 enum rdzv_news {

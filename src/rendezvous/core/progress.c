@@ -19,7 +19,8 @@ void progress_why(struct rdzv_progress *p, const char *text)
 
 #define OTHERS_NAMED 4u
 
-/* Takes the next "COUNT ID" line off the answer; false at its end or at nonsense. */
+/* Takes the next "COUNT ID" line off the answer; false at its end or at a malformed
+ * line. */
 static bool next_run(struct span *answer, unsigned long *count, struct span *id)
 {
     const uint8_t *end =
@@ -122,7 +123,7 @@ void names_copy(char *to, struct span list)
     }
 }
 
-/* The next name of a list; *list moves behind it. Empty at the end. */
+/* Returns the next name of a list, which must not be empty, and moves *list past it. */
 static struct span next_name(const char **list)
 {
     const char *from = *list;

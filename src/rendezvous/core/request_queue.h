@@ -1,5 +1,5 @@
-/* request_queue.h - requests for a core that came while a step of it was under way: the
- * agent may ask for anything while it is told what the step has brought. Pure. */
+/* request_queue.h - requests that came while a step of the core was under way. The
+ * agent may ask for anything while it is being told what a step has brought. Pure. */
 #ifndef RENDEZVOUS_CORE_REQUEST_QUEUE_H
 #define RENDEZVOUS_CORE_REQUEST_QUEUE_H
 
@@ -10,12 +10,13 @@ struct request_queue {
     unsigned bits; /* 1 << RDZV_EV_JOIN, and so on */
 };
 
-/* True: a JOIN that waited was taken back by this LEAVE, and is to be refused with
- * MUSTER_ECANCELED; the LEAVE waits. */
+/* Returns true if the LEAVE took back a JOIN that waited: the caller refuses that JOIN
+ * with MUSTER_ECANCELED. The LEAVE itself waits. */
 bool request_put(struct request_queue *q, enum rdzv_event_kind kind);
 
-/* LEAVE first, then CLOSE, then JOIN: those who leave and then join mean it in that
- * order, and a JOIN before a LEAVE is not in here any more. False: none waits. */
+/* LEAVE comes first, then CLOSE, then JOIN: an agent that leaves and then joins means
+ * it in that order, and a LEAVE after a JOIN has removed that JOIN. Returns false if
+ * none waits. */
 bool request_take(struct request_queue *q, enum rdzv_event_kind *kind);
 
 #endif

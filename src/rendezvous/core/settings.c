@@ -82,10 +82,10 @@ uint64_t rdzv_dead_after_ms(const struct rdzv_settings *s)
     return ms_of_seconds(product);
 }
 
-/* X(word, value, option): what is published. Ours alone compares it, so the words are
- * ours; people are told the options. */
+/* X(word, value, option): what is published. Only our nodes compare it, so the words
+ * are our own; messages to people name the options instead. */
 #define WORDS(X)                                                                       \
-    X("min", s->min_nodes, (const char *)NULL) /* --nnodes, told together */           \
+    X("min", s->min_nodes, (const char *)NULL) /* --nnodes has both */                 \
     X("max", s->max_nodes, (const char *)NULL)                                         \
     X("join_ms", s->join_ms, "join_timeout in ms")                                     \
     X("last_call_ms", s->last_call_ms, "last_call_timeout in ms")                      \
@@ -142,7 +142,7 @@ int rdzv_settings_parse(struct span text, struct rdzv_settings *out,
     rdzv_settings_init(s, 0, 0);
 #define PARSE(word, field, option)                                                     \
     if (!find_word(text, word, &value) || value < 0 || value > INT64_MAX / 1000000)    \
-        return err_set(err, MUSTER_EINVAL, "settings without a usable '%s'", word);    \
+        return err_set(err, MUSTER_EINVAL, "the settings have no usable '%s'", word);  \
     field = (__typeof__(field))value;
     WORDS(PARSE)
 #undef PARSE
@@ -161,7 +161,7 @@ static int differ(struct muster_error *err, int before)
                                 "settings:");
 }
 
-/* As it is written on a command line: "2", "2:4". */
+/* As on a command line: "2", "2:4". */
 static const char *nnodes(int64_t min, int64_t max, char *out, size_t size)
 {
     (void)snprintf(out, size, min == max ? "%lld" : "%lld:%lld", (long long)min,
@@ -201,6 +201,6 @@ int rdzv_settings_compare(const struct rdzv_settings *s, struct span theirs,
     WORDS(COMPARE)
 #undef COMPARE
     if (rc < 0)
-        err_add(err, " start them all alike");
+        err_add(err, " start all nodes with the same settings");
     return rc;
 }

@@ -54,10 +54,10 @@ struct participant {
     struct participant *twin; /* scratch of rdzv_state_copy */
     int64_t rank;             /* while in PLACES */
     int64_t beat_us;          /* while in BEATS */
-    uint64_t
-        since_ms; /* ours, not shared: by our mono clock, first seen with beat_us */
-    bool warned;  /* ours: its clock was warned of */
-    bool gone;    /* ours: known to have ended, since beat_us */
+    /* ours, not shared: by our mono clock, first seen with beat_us */
+    uint64_t since_ms;
+    bool warned; /* ours: its clock was warned of */
+    bool gone;   /* ours: known to have ended, since beat_us */
 };
 
 struct rdzv_state {

@@ -29,7 +29,7 @@ void rdzv_complete_round_in(struct rdzv_state *s, struct participant **order)
     s->deadline_us = WALL_NEVER;
 }
 
-/* A round is decided: ranks in the order of the nodes, no last call any more. */
+/* Completes the round: ranks in the order of the nodes, no last call any more. */
 static int rdzv_complete_round(struct rdzv_state *s)
 {
     struct participant **order = mem_realloc_array(NULL, rdzv_count(s, RDZV_PLACES) + 1,
@@ -55,7 +55,7 @@ void rdzv_places_removed(struct rdzv_state *s, const struct rdzv_settings *setti
     }
 }
 
-/* Into the list, with a fresh heartbeat. */
+/* Adds the node to the list, with a fresh heartbeat. */
 static int seat(struct rdzv_state *s, const struct rdzv_node *me, enum rdzv_list list,
                 int64_t wall_us)
 {
@@ -89,7 +89,7 @@ static int take_wait(struct rdzv_state *s, const struct rdzv_node *me, int64_t w
     return 0;
 }
 
-/* Out of the list, and without a heartbeat. */
+/* Removes the node from the list, and its heartbeat. */
 static void unseat(struct rdzv_state *s, const struct rdzv_node *me,
                    enum rdzv_list list)
 {

@@ -248,7 +248,7 @@ static void two_nodes_join_at_once(void **state)
     expect_world(&w, 0, 0, 0, 2);
     expect_world(&w, 1, 0, 1, 2); /* told by the change, not by a poll */
     assert_int_equal(w.writes, 2);
-    members = participants(w.node[1], &count);
+    members = rdzv_participants(w.node[1], &count);
     assert_int_equal(count, 2);
     assert_true(span_eq(members[0].addr, span_str("n0")));
 
@@ -426,11 +426,11 @@ static void who_stays_behind_is_known_by_rank(void **state)
     request(&w, 1, RDZV_EV_JOIN);
     pass(&w, 100, 0);
     assert_true(rdzv_last_round(w.node[1]) == round);
-    assert_true(rdzv_sits(w.node[1], 0) && rdzv_sits(w.node[1], 2));
-    assert_false(rdzv_sits(w.node[1], 1)); /* ourselves */
+    assert_true(rdzv_still_placed(w.node[1], 0) && rdzv_still_placed(w.node[1], 2));
+    assert_false(rdzv_still_placed(w.node[1], 1)); /* ourselves */
     request(&w, 2, RDZV_EV_JOIN);
     pass(&w, 100, 0);
-    assert_false(rdzv_sits(w.node[1], 2));
+    assert_false(rdzv_still_placed(w.node[1], 2));
     world_fini(&w);
 }
 
