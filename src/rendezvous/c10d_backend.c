@@ -1,7 +1,9 @@
-/* c10d_backend.c - the rendezvous state in a c10d store: one key, compared and set.
+/* c10d_backend.c - the rendezvous state in a c10d store: one key, which is compared and
+ * set.
  *
- * Opens in steps: whose store is it, a server if it is ours, a connection
- * (c10d_backend_open.c). One that broke is opened again by the next get or set. */
+ * It opens in steps: find out which process hosts the store, start the server if that
+ * is us, and connect (c10d_backend_open.c). After the connection broke, the next get or
+ * set opens it again. */
 #include "base/err.h"
 #include "base/mem.h"
 #include "rendezvous/c10d_backend_int.h"
@@ -114,7 +116,7 @@ static void set(struct rdzv_backend *b, struct span value, bool has_token,
     struct muster_error err;
     const struct span expected = has_token ? token : span_str(RDZV_C10D_SENTINEL);
 
-    (void)quiet; /* the server tells everybody who watches of every change */
+    (void)quiet; /* The server reports every change to all watchers. */
     buf_clear(&c->call.sent);
     buf_clear(&c->call.expected);
     if (buf_append_span(&c->call.sent, value) < 0 ||
@@ -146,7 +148,7 @@ static bool host(const struct rdzv_backend *b, const char **at, uint16_t *port,
     const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
 
     *at = c->server ? store_server_own_host(c->server)
-                    : c->at.host; /* as c10d_open_store */
+                    : c->at.host; /* as in c10d_open_store() */
     *port = (uint16_t)c->at.port;
     *echoes = c->echoes;
     return c->can_host;
@@ -157,7 +159,8 @@ static const struct store_server *serves(const struct rdzv_backend *b)
     return CONTAINER_OF(b, const struct c10d, base)->server;
 }
 
-/* A host is reached as the endpoint says; others as their end of the connection. */
+/* If we host, other nodes reach us as the endpoint says, otherwise at our end of the
+ * connection. */
 static bool own_addr(const struct rdzv_backend *b, char *out, size_t size)
 {
     const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
@@ -179,7 +182,7 @@ static bool own_addr(const struct rdzv_backend *b, char *out, size_t size)
     return true;
 }
 
-static size_t members(const struct rdzv_backend *b)
+static size_t other_connections(const struct rdzv_backend *b)
 {
     const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
     const size_t own = (c->state ? 1u : 0u) + (c->watcher ? 1u : 0u);
@@ -265,7 +268,7 @@ const struct rdzv_backend_ops c10d_ops = {
     .store = store,
     .where = where,
     .own_addr = own_addr,
-    .members = members,
+    .other_connections = other_connections,
     .host = host,
     .serves = serves,
     .close = close_backend,
@@ -283,7 +286,8 @@ static bool watch_go(struct c10d *c)
 {
     char key[8192 + 64];
     struct span keys;
-    /* The client puts the first slash; one ends the hash, and one begins every key. */
+    /* The client adds the first slash; one more ends the hash, and one begins every
+     * key. */
     const int n = snprintf(key, sizeof key, "%s%016" PRIx64 "//%s",
                            &RESERVED_CHANGED[1], c->watch.wanted, c->key);
 
@@ -315,7 +319,8 @@ static void c10d_backend_on_change(void *ctx, int status,
     if (c->closing)
         return;
     if (status < 0) {
-        /* Reported as a change: the next read will meet the broken connection, too. */
+        /* Report this as a change: the next read will meet the broken connection,
+         * too. */
         c->can_watch = false;
         c10d_drop(c, &c->watcher);
     } else if (cb && c->watch.waited != c->watch.wanted && watch_go(c)) {
@@ -326,7 +331,7 @@ static void c10d_backend_on_change(void *ctx, int status,
         cb(c->watch.ctx);
 }
 
-/* As rdzv_backend_ops.watch. */
+/* See rdzv_backend_ops.watch. */
 static bool c10d_watch(struct rdzv_backend *b, bool present, struct span value,
                        rdzv_changed_cb cb, void *ctx)
 {

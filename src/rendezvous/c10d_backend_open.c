@@ -1,9 +1,9 @@
-/* c10d_backend_open.c - opening the c10d backend: its parameters, who serves its store,
- * the connection for the state, and that connection again when it broke.
+/* c10d_backend_open.c - opening the c10d backend: its parameters, which process serves
+ * its store, the connection for the state, and reconnecting when that broke.
  *
- * Step by step: a connection, the sentinel under our key, and whether the server can
- * tell of changes and coordinate. The sentinel is put again each time, since a server
- * that was restarted starts empty. */
+ * The steps: connect, put the sentinel under our key, and ask whether the server can
+ * report changes and has a coordinator. The sentinel is put again each time, since a
+ * server that was restarted starts empty. */
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/py/text.h"
@@ -19,9 +19,9 @@
 #include <strings.h>
 #include <unistd.h>
 
-#define CAPS (&RESERVED_CAPS[1]) /* the client puts the slash */
+#define CAPS (&RESERVED_CAPS[1]) /* the client adds the slash */
 
-#define ANSWER_MS       5000u /* for what a server answers by itself */
+#define ANSWER_MS       5000u /* for a server to answer */
 #define MOST_REOPENED   6u
 #define REOPEN_PAUSE_MS 20u
 
@@ -46,7 +46,7 @@ void c10d_drop(struct c10d *c, struct async_store **s)
     *s = NULL;
 }
 
-/* Torch's words first, since users search for them; then what really happened. */
+/* torch's words come first, since users search for them; then what really happened. */
 void c10d_describe(const struct c10d *c, const struct muster_error *err,
                    struct muster_error *out)
 {
@@ -58,7 +58,7 @@ void c10d_describe(const struct c10d *c, const struct muster_error *err,
 
         (void)err_set(&cause, out->code,
                       "%.500s. This machine was to host the store of run '%.100s', and "
-                      "whoever holds the port is not a store\n%.400s",
+                      "the process that holds the port is not a store\n%.400s",
                       c->unbound.text, c->run_id, out->text);
         err_copy(out, &cause);
     }
@@ -66,9 +66,9 @@ void c10d_describe(const struct c10d *c, const struct muster_error *err,
         out->code = MUSTER_ECONN;
 }
 
-/* A connection that breaks, or falls silent, before we have asked all that we must know
- * is made again: that is the network's fault, or a server's that is just being
- * restarted. One that hangs up each time does not want us. */
+/* A connection that breaks or falls silent while we are still opening is made again:
+ * the network failed, or the server is being restarted. A server that hangs up each
+ * time does not want us. */
 static bool reopen(struct c10d *c, int status)
 {
     if (!c->on_open || (status != MUSTER_EHANGUP && status != MUSTER_ETIMEDOUT) ||
@@ -137,8 +137,8 @@ static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
     connected(c, 0, err);
 }
 
-static void on_caps_there(void *ctx, int status, const struct c10d_reply *reply,
-                          const struct muster_error *err)
+static void on_caps_checked(void *ctx, int status, const struct c10d_reply *reply,
+                            const struct muster_error *err)
 {
     struct c10d *c = ctx;
     const struct c10d_request get = { .op = C10D_GET, .key = span_str(CAPS) };
@@ -152,14 +152,14 @@ static void on_caps_there(void *ctx, int status, const struct c10d_reply *reply,
     connected(c, status, err);
 }
 
-static void on_primed(void *ctx, int status, const struct c10d_reply *reply,
-                      const struct muster_error *err)
+static void on_sentinel_put(void *ctx, int status, const struct c10d_reply *reply,
+                            const struct muster_error *err)
 {
     struct c10d *c = ctx;
     const struct span caps = span_str(CAPS);
     struct muster_error why;
 
-    (void)reply; /* Whoever was first: the sentinel, or a state, is there now. */
+    (void)reply; /* Whichever node was first, the sentinel or a state is there now. */
     if (c->closing)
         return;
     if (status < 0 || c->file || c->memory) {
@@ -167,17 +167,17 @@ static void on_primed(void *ctx, int status, const struct c10d_reply *reply,
         return;
     }
     status =
-        async_store_check(c->state, &caps, 1, answer_ms(c), on_caps_there, c, &why);
+        async_store_check(c->state, &caps, 1, answer_ms(c), on_caps_checked, c, &why);
     if (status < 0)
         connected(c, status, &why);
 }
 
-static void prime(struct c10d *c)
+static void put_sentinel(struct c10d *c)
 {
     struct muster_error err;
     const int rc = async_store_compare_set(c->state, span_str(c->key), span_of(NULL, 0),
                                            span_str(RDZV_C10D_SENTINEL), answer_ms(c),
-                                           on_primed, c, &err);
+                                           on_sentinel_put, c, &err);
 
     if (rc < 0)
         connected(c, rc, &err);
@@ -190,11 +190,10 @@ static void c10d_on_connected(void *ctx, int status, const struct muster_error *
     if (c->closing)
         return;
     if (status < 0) {
-        c->reopened =
-            MOST_REOPENED; /* The connection was attempted until the time was up. */
+        c->reopened = MOST_REOPENED; /* We tried until the time was up. */
         connected(c, status, err);
     } else {
-        prime(c);
+        put_sentinel(c);
     }
 }
 
@@ -205,16 +204,16 @@ void c10d_connect(struct c10d *c)
 
     assert(!c->state && !c->connecting);
     c->connecting = true;
-    /* The first time the host may not have started yet; later it was there before. */
+    /* The first time the host may not have started yet, so keep trying; later it was
+     * there before. */
     rc = c10d_open_store(c, c->lost_by_ms != 0, c10d_on_connected, c, &c->state, &err);
     if (rc < 0)
         c10d_defer(c, rc, &err);
-    else if (c->file || c->memory) /* It is open at once, but reported from the loop, as
-                                      for a socket. */
+    else if (c->file || c->memory) /* It is open at once, but say so from the loop. */
         c10d_defer(c, 0, NULL);
 }
 
-/* An error found inside a call is told from the loop. */
+/* Reports an error that was found inside a call. */
 static void c10d_on_deferred(uv_timer_t *t)
 {
     struct c10d *c = t->data;
@@ -224,7 +223,7 @@ static void c10d_on_deferred(uv_timer_t *t)
     if (c->on_open && !c->connecting && c->deferred.err.code == 0)
         c10d_connect(c);
     else if (c->connecting && c->deferred.err.code == 0)
-        prime(c);
+        put_sentinel(c);
     else if (c->connecting || c->on_open)
         connected(c, c->deferred.err.code, &c->deferred.err);
     else if (c->call.cb)
@@ -239,14 +238,14 @@ void c10d_defer(struct c10d *c, int code, const struct muster_error *err)
     (void)uv_timer_start(&c->deferred.timer, c10d_on_deferred, 0, 0);
 }
 
-/* ---- Who serves the store ----
+/* ---- Which process serves the store ----
  *
- * The user's word (is_host) counts first. Else the endpoint says: localhost, our host
- * name, or an address of ours, numeric or resolved, on whichever interface. The
- * resolver runs off the loop and has a deadline. Who was only guessed to be the host
- * and cannot bind the port becomes a client: another agent of this machine was first.
- * A run of one node on a free port (--standalone) needs no server: nobody else could
- * find it. */
+ * The user's choice (is_host) counts first. Otherwise the endpoint decides: we host it
+ * if it is localhost, our host name, or an address of ours, numeric or resolved, on any
+ * interface. The resolver runs off the loop and has a deadline. A process that should
+ * host by this rule but cannot bind the port becomes a client: another agent of this
+ * machine was first. A run of one node on a free port (--standalone) needs no server,
+ * since no other node could find it. */
 #define RESOLVE_MS 5000u
 
 static void name_store(struct c10d *c)
@@ -259,7 +258,7 @@ static void name_store(struct c10d *c)
                        c->at.host, (int)c->at.port);
 }
 
-static void no_news(void *ctx, int status, const struct muster_error *err)
+static void ignore_open(void *ctx, int status, const struct muster_error *err)
 {
     (void)ctx;
     (void)status;
@@ -270,7 +269,8 @@ int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
                     struct async_store **out, struct muster_error *err)
 {
     const struct store_client_opts opts = {
-        /* Our own server needs no resolver, and no name that may lead elsewhere. */
+        /* To reach our own server we need no resolver, and no name that may lead
+         * elsewhere. */
         .host = c->server ? store_server_own_host(c->server) : c->at.host,
         .port = (uint16_t)c->at.port,
         .timeout_ms = c->read_ms,
@@ -283,7 +283,7 @@ int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
         return store_file_open(c->base.loop, c->path, -1, out, err);
     if (c->memory)
         return c->memory->ops->clone(c->memory, out, err);
-    return store_client_open(c->base.loop, &opts, cb ? cb : no_news, ctx, out, err);
+    return store_client_open(c->base.loop, &opts, cb ? cb : ignore_open, ctx, out, err);
 }
 
 static int serve(struct c10d *c, struct muster_error *err)
@@ -293,15 +293,15 @@ static int serve(struct c10d *c, struct muster_error *err)
 
     if (c->alone) {
         trace(c->trace, TRACE_INFO,
-              "Process %ld keeps the store of the C10d rendezvous backend to itself: "
-              "one node, and a port that no other can know",
+              "Process %ld has the store of the C10d rendezvous backend to itself: "
+              "there is one node, and no other process knows the port",
               (long)getpid());
         return store_hash_open(c->base.loop, &c->memory, err);
     }
     store_server_opts_init(&opts);
     opts.tenant = &coordinator_tenant;
     opts.port = (uint16_t)c->at.port;
-    opts.bind = bind_address_text(&c->at_home);
+    opts.bind = bind_address_text(&c->listen_at);
     opts.auth = c->auth;
     opts.trace = c->trace;
     rc = store_server_open(c->base.loop, &opts, &c->server, err);
@@ -313,7 +313,7 @@ static int serve(struct c10d *c, struct muster_error *err)
           "Process %ld hosts the TCP store for the C10d rendezvous backend.",
           (long)getpid());
     bind_address_log(c->trace, "the C10d rendezvous", store_server_address(c->server),
-                     &c->at_home);
+                     &c->listen_at);
     if (c->many)
         rdzv_log_secret(c->trace, c->auth);
     return 0;
@@ -327,8 +327,9 @@ static void c10d_on_unbound(uv_timer_t *t)
     const struct c10d *c = t->data;
 
     trace(c->trace, TRACE_WARN,
-          "run '%s': %s. This machine is to host the store, and whoever holds the port "
-          "does not answer as a store does; trying on for %llu s",
+          "run '%s': %s. This machine is to host the store, and the process that holds "
+          "the port "
+          "does not answer as a store does; trying again for %llu s",
           c->run_id, c->unbound.text, (unsigned long long)c->read_ms / 1000);
 }
 
@@ -339,7 +340,7 @@ static void c10d_on_bind_address(void *ctx, const struct bind_address *at)
     int rc;
 
     c->binding = NULL;
-    c->at_home = *at;
+    c->listen_at = *at;
     rc = serve(c, &err);
     if (rc < 0 && (c->is_host == 1 || rc == MUSTER_ENOMEM)) {
         c10d_defer(c, rc == MUSTER_ENOMEM ? rc : MUSTER_ECONN, &err);
@@ -355,7 +356,7 @@ static void c10d_on_bind_address(void *ctx, const struct bind_address *at)
     c10d_connect(c);
 }
 
-static void decided(struct c10d *c, const struct rdzv_local *q)
+static void on_host_decided(struct c10d *c, const struct rdzv_local *q)
 {
     /* No other machine can know a port that the system picked: listen on loopback only,
      * whatever host was given. */
@@ -364,7 +365,7 @@ static void decided(struct c10d *c, const struct rdzv_local *q)
                                   .many = c->many && c->at.port != 0 };
 
     trace(c->trace, TRACE_INFO, "%s: %s the store: %s", c->where,
-          q->is_local ? "this process is to host" : "somebody else hosts", q->why);
+          q->is_local ? "this process should host" : "another process hosts", q->why);
     if (q->is_local)
         bind_address_find(c->base.loop, &ask, c10d_on_bind_address, c, &c->binding);
     else
@@ -381,7 +382,7 @@ static void on_resolved(void *ctx, void *data)
         (void)snprintf(late.why, sizeof late.why,
                        "the resolver has not answered for %.100s within %u s",
                        c->at.host, RESOLVE_MS / 1000);
-    decided(c, data ? data : &late);
+    on_host_decided(c, data ? data : &late);
 }
 
 static void resolve(struct c10d *c, const struct rdzv_local *q)
@@ -410,9 +411,9 @@ void c10d_host_decide(struct c10d *c)
     memcpy(q.host, c->at.host, sizeof q.host);
     if (c->is_host >= 0) {
         (void)snprintf(q.why, sizeof q.why, "is_host=%d is given", c->is_host);
-        decided(c, &q);
+        on_host_decided(c, &q);
     } else if (rdzv_local_quick(&q)) {
-        decided(c, &q);
+        on_host_decided(c, &q);
     } else {
         resolve(c, &q);
     }
@@ -420,7 +421,7 @@ void c10d_host_decide(struct c10d *c)
 
 /* ---- Parameters ---- */
 
-/* Like torch, an empty endpoint is a file of our own, of no use to other nodes. */
+/* Like torch, take an empty endpoint as a new file, which other nodes cannot find. */
 static int read_path(struct c10d *c, const struct rdzv_params *p,
                      struct muster_error *err)
 {

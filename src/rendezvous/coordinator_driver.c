@@ -1,5 +1,6 @@
-/* coordinator_driver.c - see coordinator_driver.h. Messages, time, feed and perform;
- * the key that torchrun's nodes use; the runs; the keys of rounds that are over. */
+/* coordinator_driver.c - see coordinator_driver.h. From top to bottom: messages, time,
+ * feed and perform, the key that torchrun's nodes use, the runs, and the keys of rounds
+ * that are over. */
 #include "rendezvous/coordinator_driver.h"
 #include "agent/core/rank_exchange.h"
 #include "base/err.h"
@@ -18,78 +19,77 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-#define RUN_KEY         "/torch.rendezvous." /* and the run id */
+#define RUN_KEY         "/torch.rendezvous." /* the run id follows */
 #define COORD_RUNS      1024u                /* at once */
-#define COORD_RUNS_EACH 256u                 /* of them, begun from one address */
-#define COORD_UNJOINED  16384u /* nodes that have said HELLO and not JOIN */
+#define COORD_RUNS_EACH 256u                 /* begun from one address */
+#define COORD_UNJOINED  16384u /* nodes that have sent HELLO but not JOIN */
 
-/* One rendezvous. One that is over stays, and stays closed, until others need the room;
- * then its key still says so. */
+/* One run. A run that is over stays, and stays closed, until others need the room;
+ * after that its key still says so. */
 struct coordinated_run {
-    struct map_link link;     /* by the key's name; the bytes lie behind the struct */
-    struct coordinator *host; /* owned */
-    bool watched;             /* somebody waits for changes of the key */
-    int64_t kept;             /* the first round whose keys are still there */
-    size_t conns;             /* whose `run` this is */
-    uint64_t idle_ms;         /* since when there is none */
-    uint64_t looked;          /* number of the request after which we last looked */
-    uint8_t from[16];         /* the address of the node that began it */
+    struct map_link link; /* by the key's name; its bytes lie after the struct */
+    struct coordinator *coordinator; /* owned */
+    bool watched;                    /* a client waits for changes of the key */
+    int64_t first_kept_round;        /* the first round whose keys were not deleted */
+    size_t conns;                    /* connections whose `run` this is */
+    uint64_t idle_ms;                /* since when there has been none */
+    uint64_t looked_after; /* the request after which we last looked at the key */
+    uint8_t from[16];      /* the address of the node that began it */
     struct coordinated_run *next;
 };
 
 struct coordinators {
     struct map runs;
-    uint64_t requests; /* of anybody, so far */
+    uint64_t requests; /* of all clients so far */
     struct coordinated_run *first;
     uv_timer_t timer;
-    struct hubs *hubs; /* owned; NULL until an agent attaches to its job */
+    struct hubs *hubs; /* owned; NULL until an agent takes part in a job's record */
     struct coordinator_fx fx;
     struct store_fx store_fx;
-    struct buf out; /* one message on its way */
+    struct buf out; /* the message being sent */
 };
 
 static void coordinators_feed(struct store_server *s, struct coordinated_run *run,
                               struct coordinator_event *ev);
 static void coordinators_arm(struct store_server *s);
 
-/* The run that a HELLO names, made if it is new: *begun. MUSTER_EFULL if there are too
- * many that go on, or MUSTER_ENOMEM. */
+/* Finds the run that a HELLO names, or makes it (*begun). Returns MUSTER_EFULL if there
+ * are too many under way, or MUSTER_ENOMEM. */
 static int run_of_hello(struct store_server *s, struct conn *c, struct span run_id,
                         struct coordinated_run **out, bool *begun);
 static void run_free(struct store_server *s, struct coordinated_run *run);
 static void run_hold(struct store_server *s, struct coordinated_run *run,
-                     struct conn *c); /* c is a node's */
-static void run_let_go(struct store_server *s,
-                       struct conn *c); /* no longer, if it was */
+                     struct conn *c); /* c belongs to a node of the run */
+static void run_let_go(struct store_server *s, struct conn *c); /* undoes run_hold() */
 
-/* Writes what the host has into the store, if it is not there yet; aged: also if only
- * the heartbeats in it are old. Whoever waits for the key to change is woken by it. */
+/* Writes the coordinator's state into the store, if it has changed; aged: also if only
+ * the heartbeats there are old. This wakes clients that wait for the key to change. */
 static void coordinators_show(struct store_server *s, struct coordinated_run *run,
                               bool aged);
-/* Tells the host if somebody else has changed the key. */
+/* Tells the coordinator if somebody else has changed the key. */
 static void coordinators_look(struct store_server *s, struct coordinated_run *run);
 
 /* Deletes the keys by which the nodes of a round told each other their ranks and the
- * workers' address. torch leaves them for ever; a job that restarts for weeks would
- * fill the store. run_key: as on the wire, "/torch.rendezvous.<run id>". */
+ * workers' address. torch never deletes them; a job that restarts for weeks would fill
+ * the store. run_key: as on the wire, "/torch.rendezvous.<run id>". */
 static void store_forget_round(struct store *s, struct store_fx *fx,
                                struct span run_key, int64_t round);
 
-#define FORGET_MOST 8 /* rounds at once */
+#define FORGET_MOST 8 /* rounds whose keys are deleted at once */
 
 static struct coordinators *coordinators_new(struct store_server *s)
 {
-    struct coordinators *h = mem_calloc(1, sizeof *h);
+    struct coordinators *all = mem_calloc(1, sizeof *all);
 
-    if (!h)
+    if (!all)
         return NULL;
-    map_init(&h->runs, s->opts.seed);
-    coordinator_fx_init(&h->fx);
-    store_fx_init(&h->store_fx);
-    buf_init(&h->out, COORD_MAX + 64);
-    (void)uv_timer_init(s->loop, &h->timer);
-    h->timer.data = s;
-    return h;
+    map_init(&all->runs, s->opts.seed);
+    coordinator_fx_init(&all->fx);
+    store_fx_init(&all->store_fx);
+    buf_init(&all->out, COORD_MAX + 64);
+    (void)uv_timer_init(s->loop, &all->timer);
+    all->timer.data = s;
+    return all;
 }
 
 /* ---- messages ---- */
@@ -108,7 +108,7 @@ static void send_msg(struct store_server *s, struct conn *c, const struct coord_
     server_send(s, c, buf_span(out));
 }
 
-/* Detect the end of a member's connection as early as the network allows. */
+/* Detects the end of a member's connection as early as the network allows. */
 static void watch_socket(int fd)
 {
     const int on = 1, idle_s = 5, every_s = 2, probes = 3;
@@ -121,7 +121,7 @@ static void watch_socket(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacked_ms, sizeof unacked_ms);
 }
 
-/* Tell the node the limit that it ran into. */
+/* Tells the node which limit it ran into. */
 static void turn_away(struct store_server *s, struct conn *c, struct span run_id,
                       const char *why)
 {
@@ -140,11 +140,12 @@ static void no_room(struct store_server *s, struct conn *c, struct span run_id)
 {
     char why[256];
 
-    (void)snprintf(why, sizeof why,
-                   "is host to %u runs that all go on, as many as it can be, or to %u "
-                   "that were begun from one address: end some of them, or give this "
-                   "one another store",
-                   COORD_RUNS, COORD_RUNS_EACH);
+    (void)snprintf(
+        why, sizeof why,
+        "already has %u runs under way, or %u that were begun from one address, "
+        "and cannot take more: end some of them, or use another store for this "
+        "one",
+        COORD_RUNS, COORD_RUNS_EACH);
     turn_away(s, c, run_id, why);
 }
 
@@ -163,7 +164,7 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
     }
     if (s->unjoined >= COORD_UNJOINED) {
         turn_away(s, c, m->run_id,
-                  "has 16384 nodes that have not sent JOIN, as many as it can have");
+                  "has 16384 nodes that have not sent JOIN, and cannot take more");
         return 0;
     }
     rc = run_of_hello(s, c, m->run_id, &run, &begun);
@@ -175,18 +176,17 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
         return rc;
     run_hold(s, run, c);
     watch_socket(c->fd);
-    if (begun)
-        coordinators_look(s, run); /* Other nodes may have begun it, and then there is
-                                      nothing to resume. */
+    if (begun) /* torchrun's nodes may have begun the run already. */
+        coordinators_look(s, run);
     coordinators_feed(s, run, &ev);
-    if (begun && coordinator_nodes(run->host) == 0) { /* It was refused. */
+    if (begun && coordinator_nodes(run->coordinator) == 0) { /* It was refused. */
         run_let_go(s, c);
         run_free(s, run);
     }
     return 0;
 }
 
-/* For nodes that wait for others in vain, who may be waiting under another id. */
+/* For nodes that wait for others in vain: those may be waiting under another id. */
 static void print_gathered(struct store_server *s, struct buf *out)
 {
     for (const struct coordinated_run *run = s->hosts ? s->hosts->first : NULL; run;
@@ -194,13 +194,13 @@ static void print_gathered(struct store_server *s, struct buf *out)
         const struct span key = run->link.key;
         const size_t fixed = sizeof RUN_KEY - 1;
 
-        if (coordinator_nodes(run->host) > 0 && !memchr(key.p, '\n', key.n))
-            (void)buf_printf(out, "%zu %.*s\n", coordinator_nodes(run->host),
+        if (coordinator_nodes(run->coordinator) > 0 && !memchr(key.p, '\n', key.n))
+            (void)buf_printf(out, "%zu %.*s\n", coordinator_nodes(run->coordinator),
                              (int)(key.n - fixed), (const char *)key.p + fixed);
     }
 }
 
-/* For `muster status HOST:PORT`, and the above. */
+/* Answers `muster status HOST:PORT`, and nodes that ask for other runs. */
 static bool runs_take(struct store_server *s, struct conn *c,
                       const struct c10d_request *req)
 {
@@ -292,7 +292,7 @@ static bool coordinators_await(const struct store_server *s)
     const uint64_t now_ms = clock_mono_ms();
 
     for (const struct coordinated_run *r = s->hosts->first; r; r = r->next)
-        if (now_ms < coordinator_awaits_until_ms(r->host))
+        if (now_ms < coordinator_awaits_until_ms(r->coordinator))
             return true;
     return false;
 }
@@ -307,7 +307,7 @@ static void coordinators_on_timer(uv_timer_t *timer)
     for (struct coordinated_run *run = s->hosts->first; run; run = run->next) {
         struct coordinator_event ev = { .kind = COORDINATOR_TIMER };
 
-        if (coordinator_deadline(run->host) <= now.mono_ms)
+        if (coordinator_deadline(run->coordinator) <= now.mono_ms)
             coordinators_feed(s, run, &ev);
     }
     hubs_timer(s->hosts->hubs, s);
@@ -320,7 +320,7 @@ static void coordinators_arm(struct store_server *s)
     uint64_t due = MONO_NEVER;
 
     for (const struct coordinated_run *run = s->hosts->first; run; run = run->next)
-        due = MIN_OF(due, coordinator_deadline(run->host));
+        due = MIN_OF(due, coordinator_deadline(run->coordinator));
     due = MIN_OF(due, hubs_deadline_ms(s->hosts->hubs));
     clock_arm(&s->hosts->timer, coordinators_on_timer, due);
 }
@@ -342,24 +342,25 @@ static void coordinators_perform(struct store_server *s)
             send_msg(s, c, &e->msg);
             break;
         case COORDINATOR_DROP:
-            run_let_go(s, c); /* The host knows. */
+            run_let_go(s, c); /* The coordinator knows that it is gone. */
             conn_refuse(s, c, "%.*s", (int)e->msg.text.n, (const char *)e->msg.text.p);
             break;
         }
     }
 }
 
-/* Slow nodes may still read keys of the round that has just ended. The number of keys
- * to delete is bounded, since a round number may come from a stranger's state or from
- * before our restart. */
+/* Deletes the keys of rounds before the last one, since slow nodes may still read keys
+ * of the round that has just ended. How many are deleted is bounded, since a round
+ * number may come from a stranger's state or from before our restart. */
 static void forget_rounds(struct store_server *s, struct coordinated_run *run)
 {
-    const int64_t round = coordinator_round(run->host);
+    const int64_t round = coordinator_round(run->coordinator);
 
-    if (round > 1 && round - 1 - run->kept > FORGET_MOST)
-        run->kept = round - 1 - FORGET_MOST;
-    for (; run->kept + 1 < round; run->kept++)
-        store_forget_round(s->store, &s->hosts->store_fx, run->link.key, run->kept);
+    if (round > 1 && round - 1 - run->first_kept_round > FORGET_MOST)
+        run->first_kept_round = round - 1 - FORGET_MOST;
+    for (; run->first_kept_round + 1 < round; run->first_kept_round++)
+        store_forget_round(s->store, &s->hosts->store_fx, run->link.key,
+                           run->first_kept_round);
 }
 
 static void coordinators_feed(struct store_server *s, struct coordinated_run *run,
@@ -369,7 +370,7 @@ static void coordinators_feed(struct store_server *s, struct coordinated_run *ru
     int rc;
 
     ev->now = clock_now();
-    rc = coordinator_step(run->host, ev, &s->hosts->fx, &err);
+    rc = coordinator_step(run->coordinator, ev, &s->hosts->fx, &err);
     if (rc < 0) {
         trace(s->opts.trace, TRACE_ERROR, "store %s, key %.*s: %s", s->address,
               (int)run->link.key.n, (const char *)run->link.key.p, err.text);
@@ -403,11 +404,11 @@ static void coordinators_free(struct store_server *s)
     s->hosts = NULL;
 }
 
-/* ---- the key: torchrun's nodes read and change the state by it. It is brought up to
- * date before a request looks at it, and looked at after a request that may have
- * changed it. ---- */
+/* ---- the key by which torchrun's nodes read and change the state. It is brought up to
+ * date before a request reads it, and looked at after a request that may have changed
+ * it. ---- */
 
-#define NOBODY UINT32_MAX /* as a peer of the store: the server itself */
+#define NOBODY UINT32_MAX /* the server itself, as a peer of the store */
 
 static struct coordinated_run *run_of_key(struct store_server *s, struct span key)
 {
@@ -442,8 +443,8 @@ static void coordinators_show(struct store_server *s, struct coordinated_run *ru
     const struct now now = clock_now();
     struct c10d_request set = { .op = C10D_SET, .key = run->link.key };
 
-    if (!coordinator_stale(run->host, now, aged) ||
-        coordinator_view(run->host, now, &set.value) < 0)
+    if (!coordinator_stale(run->coordinator, now, aged) ||
+        coordinator_view(run->coordinator, now, &set.value) < 0)
         return;
     server_set(s, &set);
 }
@@ -453,7 +454,7 @@ static void coordinators_look(struct store_server *s, struct coordinated_run *ru
     struct coordinator_event ev = { .kind = COORDINATOR_SEEN };
 
     if (!key_value(s, run, &ev.value) || ev.value.n == 0 ||
-        span_eq(ev.value, coordinator_last_view(run->host)))
+        span_eq(ev.value, coordinator_last_view(run->coordinator)))
         return;
     coordinators_feed(s, run, &ev);
     if (run->watched)
@@ -475,7 +476,8 @@ static void each_run(struct store_server *s, const struct c10d_request *req,
             fn(s, run, req, key);
         return;
     }
-    while (c10d_list_next(&list, &key)) { /* A value of MULTI_SET names no run. */
+    /* The values in a MULTI_SET do not name a run. */
+    while (c10d_list_next(&list, &key)) {
         run = run_of_key(s, key);
         if (run)
             fn(s, run, req, key);
@@ -487,8 +489,8 @@ static void before(struct store_server *s, struct coordinated_run *run,
 {
     if (reserved_parse(key).kind == RESERVED_IS_CHANGED)
         run->watched = true;
-    /* A node that compares has just read the key: a fresher heartbeat in it would only
-     * make its write fail. */
+    /* A node that compares has just read the key, and a fresher heartbeat in it would
+     * only make its write fail. */
     coordinators_show(s, run, req->op != C10D_COMPARE_SET);
 }
 
@@ -496,9 +498,9 @@ static void after(struct store_server *s, struct coordinated_run *run,
                   const struct c10d_request *req, struct span key)
 {
     (void)key;
-    if (run->looked == s->hosts->requests)
+    if (run->looked_after == s->hosts->requests)
         return; /* A request may name the key a thousand times. */
-    run->looked = s->hosts->requests;
+    run->looked_after = s->hosts->requests;
     switch (req->op) {
     case C10D_SET:
     case C10D_COMPARE_SET:
@@ -525,7 +527,8 @@ static void coordinators_after(struct store_server *s, const struct c10d_request
     coordinators_arm(s);
 }
 
-/* ---- the runs: made by the first HELLO, dropped when there is room to be made ---- */
+/* ---- the runs: made by the first HELLO, dropped when another run needs the room
+ * ---- */
 
 static struct coordinated_run *run_new(struct store_server *s, struct span key)
 {
@@ -537,8 +540,9 @@ static struct coordinated_run *run_new(struct store_server *s, struct span key)
     run = mem_calloc(1, sizeof *run + key.n);
     if (!run)
         return NULL;
-    run->host = coordinator_new(span_of(key.p + fixed, key.n - fixed), s->opts.trace);
-    if (!run->host) {
+    run->coordinator =
+        coordinator_new(span_of(key.p + fixed, key.n - fixed), s->opts.trace);
+    if (!run->coordinator) {
         mem_free(run);
         return NULL;
     }
@@ -558,30 +562,31 @@ static void run_free(struct store_server *s, struct coordinated_run *run)
         at = &(*at)->next;
     *at = run->next;
     map_remove(&s->hosts->runs, &run->link);
-    coordinator_free(run->host);
+    coordinator_free(run->coordinator);
     mem_free(run);
 }
 
-/* Lets go of the run that nobody has needed for the longest time; false if all are
- * needed. What is to be known of it later stays in its key, where a node that comes
- * late finds it: that it is closed, and how many rounds it had. */
+/* Drops the run that nobody has needed for the longest time; false if all are needed.
+ * Its key keeps what a node that comes late must know: that it is closed, and how many
+ * rounds it had. */
 static bool make_room(struct store_server *s)
 {
     struct coordinated_run *oldest = NULL;
 
     for (struct coordinated_run *run = s->hosts->first; run; run = run->next)
-        if (run->conns == 0 && coordinator_over(run->host) &&
+        if (run->conns == 0 && coordinator_over(run->coordinator) &&
             (!oldest || run->idle_ms < oldest->idle_ms))
             oldest = run;
     if (!oldest)
         return false;
-    if (coordinator_closed(oldest->host) || coordinator_round(oldest->host) > 0)
+    if (coordinator_closed(oldest->coordinator) ||
+        coordinator_round(oldest->coordinator) > 0)
         coordinators_show(s, oldest, false);
     run_free(s, oldest);
     return true;
 }
 
-/* How many runs that go on were begun from the address. */
+/* How many runs under way were begun from the address. */
 static size_t runs_from(const struct store_server *s, const uint8_t ip[16])
 {
     size_t n = 0;
@@ -642,8 +647,8 @@ static void run_let_go(struct store_server *s, struct conn *c)
 
 /* ---- the keys of rounds that are over ---- */
 
-/* How many nodes there were is not known any more, and some may never have written
- * their keys. */
+/* We no longer know how many nodes there were, and some may never have written their
+ * keys. So we go on until this many ranks in a row have none. */
 #define GAP_MOST 64
 
 static bool forget(struct store *s, struct store_fx *fx, struct buf *key, size_t stem,

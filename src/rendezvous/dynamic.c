@@ -1,10 +1,10 @@
-/* dynamic.c - the engine of the dynamic rendezvous: a core decides about rounds
+/* dynamic.c - the engine of the dynamic rendezvous. A core decides about rounds
  * (rendezvous/core/cas_node.c on a backend that holds the state, or
- * rendezvous/core/member.c on a coordinator), the lifecycle about what the agent is
- * told (rendezvous/core/lifecycle.c, in shell.c), and this goes between them.
+ * rendezvous/core/member.c on a coordinator), the lifecycle decides what the agent is
+ * told (rendezvous/core/lifecycle.c, in shell.c), and this file connects the two.
  *
- * Top to bottom: what the core is told and says, requests for it, the round that came
- * of a join and where its workers find theirs, as a member of a coordinator's, what the
+ * From top to bottom: events and effects of the core, requests to it, the joined round
+ * and where its workers find their store, membership in a coordinator's run, what the
  * agent asks, and the end. */
 #include "base/mem.h"
 #include "loop/clock.h"
@@ -15,12 +15,13 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define RUNS_FIRST_MS 1000u /* of waiting before we ask for other runs, and */
+#define RUNS_FIRST_MS 1000u /* how long we wait before we ask for other runs */
 #define RUNS_EVERY_MS 3000u
 #define RUNS_LAST_MS  100000u
 
-/* That others were started otherwise can be known a moment after they have come. */
-static void ask_soon(struct dynamic_handler *d)
+/* A moment after other nodes have come, we can know whether they were started
+ * differently. */
+static void ask_others_soon(struct dynamic_handler *d)
 {
     if (dynamic_is_alone(d))
         return;
@@ -36,8 +37,8 @@ static void on_joined(struct dynamic_handler *d, const struct rdzv_effect *e)
                                     .rank = e->rank,
                                     .world_size = e->world };
     if (!d->member)
-        ask_soon(d);
-    /* torch's words, which the core of a node that is not a member says itself. */
+        ask_others_soon(d);
+    /* Log torch's words. The core of a node that is not a member logs them itself. */
     if (d->member && life_wants_round(&d->shell.life))
         trace(d->trace, TRACE_INFO,
               "The node '%s_%" PRId64 "_%" PRId64 "' has joined round %" PRId64
@@ -48,14 +49,13 @@ static void on_joined(struct dynamic_handler *d, const struct rdzv_effect *e)
     shell_feed_error(&d->shell, LIFE_JOINED, NULL);
 }
 
-/* The core knows neither the run's place nor always its name. */
+/* Adds the run id and where it is, which the core does not always know. */
 static void dynamic_on_refused(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
     const char *where = d->backend->ops->where(d->backend);
     struct muster_error err;
 
-    if (e->code ==
-        MUSTER_EINVAL) /* It cannot join, and it cannot close the run either. */
+    if (e->code == MUSTER_EINVAL) /* It cannot close the run either. */
         d->refused = e->code;
     (void)err_set(&err, e->code, "%s", e->text);
     if (!strstr(err.text, d->params.run_id) || !strstr(err.text, where))
@@ -87,7 +87,7 @@ static void on_core_news(struct dynamic_handler *d, const struct rdzv_effect *e)
         err_wrap(&err, "run '%s' at %s", d->params.run_id,
                  d->backend->ops->where(d->backend));
     if (e->news == RDZV_NEWS_WAITING && !d->member)
-        ask_soon(d);
+        ask_others_soon(d);
     shell_feed(&d->shell,
                (struct life_event){ .kind = LIFE_NEWS,
                                     .news = e->news,
@@ -112,7 +112,7 @@ static void dynamic_notified(struct dynamic_handler *d, const struct rdzv_effect
         on_core_news(d, e);
         return;
     default:
-        assert(false); /* Only the core deals with the state. */
+        assert(false); /* The other effects never get here. */
     }
 }
 
@@ -132,8 +132,8 @@ static void dynamic_on_state(void *ctx, const struct rdzv_event *ev)
 
     if (is_over(d))
         return;
-    /* Whether the backend can tell of changes is found out by asking it to: it may be
-     * able to by now. */
+    /* Only trying shows whether the backend can report changes, and it may be able to
+     * by now. */
     if (ev->kind != RDZV_EV_FAILED) {
         rdzv_can_watch(d->core, d->backend->ops->watch != NULL);
         shell_feed_error(&d->shell, LIFE_HEARD, NULL);
@@ -182,8 +182,8 @@ static void dynamic_perform(struct dynamic_handler *d, const struct rdzv_effect 
     }
 }
 
-/* Out of memory in the middle of a step leaves the core waiting for its answer: give it
- * a failed one, and if even that does not go, end the request. */
+/* If memory runs out in a step, the core still waits for its answer. So we give it a
+ * failed one, and if even that fails, we end the request. */
 static void step_failed(struct dynamic_handler *d, const struct rdzv_event *ev,
                         struct rdzv_fx *fx)
 {
@@ -215,7 +215,7 @@ static void dynamic_step(struct dynamic_handler *d, struct rdzv_event *ev)
     ev->now = clock_now();
     if (rdzv_step(core, ev, &fx) < 0)
         step_failed(d, ev, &fx);
-    /* The core was replaced by one with another name: drop the rest of the old one's
+    /* If the core was replaced by one with another name, drop the rest of the old one's
      * effects. */
     for (size_t i = 0; i < fx.count && d->core == core && !shell_ends(&d->shell); i++)
         dynamic_perform(d, &fx.at[i]);
@@ -234,7 +234,7 @@ static void dynamic_feed(struct dynamic_handler *d, struct rdzv_event *ev)
     shell_arm(&d->shell);
 }
 
-/* ---- Requests: at once, or after the step that is under way ---- */
+/* ---- Requests: passed on at once, or after the step that is under way ---- */
 
 static void dynamic_request(struct dynamic_handler *d, enum rdzv_event_kind kind)
 {
@@ -269,7 +269,7 @@ static void dynamic_join(struct rdzv_shell *s)
     if (first)
         dynamic_settings(d);
     d->runs = (struct other_runs){ .at_ms = MONO_NEVER };
-    ask_soon(d);
+    ask_others_soon(d);
     if (d->member)
         trace(d->trace, TRACE_INFO,
               "The node '%s_%" PRId64 "_%" PRId64
@@ -300,7 +300,8 @@ static void dynamic_rename_and_join(struct rdzv_shell *s)
     }
     trace(d->trace, TRACE_WARN,
           "another node of the rendezvous '%s' is alive as '%s_%" PRId64 "_%" PRId64
-          "'; joining as '%s_%" PRId64 "_%" PRId64 "' (--local-addr tells nodes apart)",
+          "'; joining as '%s_%" PRId64 "_%" PRId64
+          "' (give each node its own --local-addr)",
           d->params.run_id, d->self.addr, d->self.pid, old, d->self.addr, d->self.pid,
           d->self.local_id);
     dynamic_present(d);
@@ -317,14 +318,14 @@ static void on_gathered(void *ctx, int status, const struct c10d_reply *reply,
 {
     struct dynamic_handler *d = ctx;
 
-    (void)err; /* An older store does not know the question. */
+    (void)err; /* An older store cannot answer. */
     if (status == 0)
         progress_other_runs(reply->value, d->params.run_id, d->runs.text,
                             sizeof d->runs.text);
 }
 
-/* Large groups do not ask: where most have come, another run id is not what is in the
- * way, and thousands would ask at once. */
+/* Large groups do not ask: where many nodes have come, another run id is not the reason
+ * for the wait, and thousands would ask at once. */
 static void ask_for_runs(struct dynamic_handler *d, uint64_t now)
 {
     struct rdzv_progress p;
@@ -339,8 +340,8 @@ static void ask_for_runs(struct dynamic_handler *d, uint64_t now)
                               on_gathered, d, NULL);
 }
 
-/* Other nodes may have been started for another number of them after we have asked. In
- * a round that runs we ask a few times more, as theirs may take a while to get here. */
+/* Other nodes may have come with another --nnodes after we asked. In a running round we
+ * ask a few more times, since they may take a while to come. */
 static void ask_for_settings(struct dynamic_handler *d, uint64_t now)
 {
     const bool joining = d->shell.life.next.state == LIFE_ASKED;
@@ -400,7 +401,7 @@ static void on_master(void *ctx, enum rdzv_master_end end, const char *addr,
     }
 }
 
-static void no_matter(void *ctx)
+static void ignore_gone(void *ctx)
 {
     (void)ctx;
 }
@@ -412,14 +413,14 @@ static void dynamic_drop(struct rdzv_shell *s)
     if (d->master)
         rdzv_master_cancel(d->master);
     if (d->prefixed)
-        async_store_close(d->prefixed, no_matter, NULL);
+        async_store_close(d->prefixed, ignore_gone, NULL);
     if (d->store)
-        async_store_close(d->store, no_matter, NULL);
+        async_store_close(d->store, ignore_gone, NULL);
     d->prefixed = d->store = NULL;
 }
 
-/* No other agent's workers have started yet: they wait for the ranks that our role_info
- * is needed for, unless ranks are not agreed upon at all. */
+/* Whether no other agent's workers can have started yet: they wait for the ranks, for
+ * which our role_info is needed, unless ranks are not agreed upon at all. */
 static bool no_worker_yet(void)
 {
     const char *identical = getenv("TORCH_ELASTIC_WORKER_IDENTICAL");
@@ -437,7 +438,7 @@ static void find_master(struct dynamic_handler *d)
     struct rdzv_master_job job = {
         .round = d->round.round,
         .rank = d->round.rank,
-        .ours = d->member && member_all_read(member_driver_core(d->member)),
+        .all_read = d->member && member_all_read(member_driver_core(d->member)),
         .alone = d->round.world_size == 1,
         .wipe = no_worker_yet(),
         .store = d->store
@@ -474,8 +475,8 @@ static int by_rank(const void *a, const void *b)
     return ((*x)->rank > (*y)->rank) - ((*x)->rank < (*y)->rank);
 }
 
-/* The places of the state just read, in rank order; nothing if it is another round's.
- */
+/* Keeps the participants of the state just read, in rank order, unless it is another
+ * round's. */
 static void keep_members(struct dynamic_handler *d, struct span text)
 {
     const size_t count = (size_t)d->round.world_size;
@@ -529,10 +530,9 @@ static void dynamic_find(struct rdzv_shell *s)
     }
     d->round.store = d->prefixed;
     forget_members(d);
-    /* Nodes of torchrun remember the workers' address of an earlier round, and it
-     * counts as long as the node that serves it is a member: only then must we know
-     * them all.
-     */
+    /* torchrun's nodes remember the workers' address of an earlier round, and it counts
+     * as long as the node that serves it is in the round. Only then do we need to know
+     * all nodes. */
     if (has_torch_nodes(d))
         d->backend->ops->get(d->backend, d->read_ms, on_members, d);
     else
@@ -588,7 +588,7 @@ bool dynamic_be_member(struct dynamic_handler *d)
         return false;
     if (member_driver_open(d->shell.base.loop, &cfg, host, port, on_member, d, &member,
                            &err) < 0) {
-        trace(d->trace, TRACE_WARN, "run '%s': without its host's help: %s",
+        trace(d->trace, TRACE_WARN, "run '%s': joining without the coordinator: %s",
               d->params.run_id, err.text);
         return false;
     }
@@ -614,7 +614,7 @@ static size_t dynamic_others(const struct rdzv_shell *s)
     const struct dynamic_handler *d = dynamic_of(s);
     const struct rdzv_backend_ops *ops = d->backend->ops;
 
-    return ops->members ? ops->members(d->backend) : 0;
+    return ops->other_connections ? ops->other_connections(d->backend) : 0;
 }
 
 static void dynamic_stopped(struct rdzv_shell *s, const struct muster_error *err)
@@ -710,7 +710,7 @@ static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *
         *local = ops->serves && ops->serves(d->backend) != NULL;
         return true;
     }
-    /* On etcd, an agent serves the workers' store, mostly rank 0's. */
+    /* On etcd, an agent serves the workers' store, usually that of rank 0. */
     if (ops->host || !d->share || !d->round.master_addr)
         return false;
     *host = d->round.master_addr;
@@ -719,7 +719,7 @@ static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *
     return true;
 }
 
-/* Our coordinator notices the loss itself; on etcd-v3 only the nodes that lost the
+/* A coordinator notices the loss itself; on etcd-v3 only the nodes that lost the
  * connection know of it. Where torchrun's nodes may take part, their clocks decide when
  * a node counts as dead. */
 static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
@@ -765,8 +765,8 @@ static int64_t torch_nodes(const struct rdzv_handler *h)
 
 static void wipe_worker_store(struct rdzv_handler *h)
 {
-    (void)h; /* Done when the round is joined: by now workers elsewhere may be writing.
-              */
+    (void)h; /* Done when the round is joined, since workers on other nodes may be
+                writing by now. */
 }
 
 static uint64_t worker_writes(const struct rdzv_handler *h)

@@ -16,28 +16,30 @@
 #include "rendezvous/shell.h"
 #include "rendezvous/state_backend.h"
 
-/* Who we are to the other nodes, and to the workers if we are rank 0. */
+/* Our name among the nodes, and for the workers if we are rank 0. */
 struct dynamic_name {
     char addr[1025];
     int64_t pid, local_id;
     char where[1025]; /* MASTER_ADDR */
-    bool resolves;    /* our own name does */
+    bool resolves;    /* this machine's own name resolves */
 };
 
-/* Another node may have been given another --rdzv-id: a member that waits asks for
- * other runs. Or another --nnodes: without a coordinator nobody refuses that, so the
+/* Looks for nodes that were started differently. Another node may have been given
+ * another --rdzv-id, so a member that waits asks the store for other runs. Or it may
+ * have been given another --nnodes: without a coordinator nobody refuses that, so the
  * node itself looks for it, by the same timer. */
 struct other_runs {
     uint64_t at_ms;           /* when to ask again, or MONO_NEVER */
-    uint64_t pause_ms;        /* until the time after that */
-    char text[RDZV_WHY_SIZE]; /* the answer, in words; empty: none */
+    uint64_t pause_ms;        /* the pause after that */
+    char text[RDZV_WHY_SIZE]; /* the answer in words; empty: there is none */
 };
 
 /* The nodes of a hosted round, as far as the workers' address needs them. */
 struct hosted_nodes {
-    struct rdzv_node rank0;    /* borrowed from the member */
-    struct rdzv_node *members; /* owned; all, if torchrun's nodes are among them */
-    struct rdzv_state *seen;   /* owned; members borrow from it */
+    struct rdzv_node rank0; /* borrowed from the member */
+    /* owned; all of them, if some are torchrun's; else NULL */
+    struct rdzv_node *members;
+    struct rdzv_state *seen; /* owned; members borrows from it */
 };
 
 struct dynamic_handler {
@@ -48,21 +50,22 @@ struct dynamic_handler {
     const struct trace *trace; /* borrowed */
     uint64_t read_ms;          /* rdzv-conf read_timeout */
     uint64_t open_by_ms;       /* when to give up reaching the backend */
-    int hosted;                /* rdzv-conf hosted: 1, or 0 to do without */
-    int64_t grace_ms;          /* rdzv-conf loss_grace_ms */
-    int64_t rank_order_key;    /* rdzv-conf node_order; negative: none */
-    bool share;                /* the workers' store is served by an agent */
+    int hosted;             /* rdzv-conf hosted: 1, or 0 to do without a coordinator */
+    int64_t grace_ms;       /* rdzv-conf loss_grace_ms */
+    int64_t rank_order_key; /* rdzv-conf node_order; negative: none */
+    bool share;             /* the workers' store is served by an agent */
 
     struct dynamic_name self;
     struct blocking_call *naming; /* owned while it runs */
 
-    struct rdzv *core;            /* owned; once we have a name */
-    struct member_driver *member; /* owned; in the core's place if the store hosts */
-    bool in_feed;                 /* of the core: requests wait until it is through */
+    struct rdzv *core; /* owned; once we have a name */
+    /* owned; used instead of the core if the store has a coordinator */
+    struct member_driver *member;
+    bool in_feed; /* a step of the core is under way, and requests wait */
     struct request_queue requests;
-    int refused; /* a code of the join that the close need not tell again, or 0 */
+    int refused; /* the error of the join, which closing need not log again, or 0 */
     struct other_runs runs;
-    bool settings_notified; /* that a node was started with others */
+    bool settings_notified; /* we have logged that a node has other settings */
 
     struct rdzv_round round;
     struct hosted_nodes nodes;
@@ -79,8 +82,8 @@ static inline struct dynamic_handler *dynamic_of(const struct rdzv_shell *s)
     return CONTAINER_OF(s, struct dynamic_handler, shell);
 }
 
-/* One node, and a free port that was never announced, as of --standalone: no other node
- * can come. */
+/* Whether no other node can come: there is one node, and a free port that was never
+ * published, as with --standalone. */
 bool dynamic_is_alone(const struct dynamic_handler *d);
 
 /* dynamic_open.c: finds our name and opens the backend; ends in LIFE_OPENED. */
@@ -90,17 +93,18 @@ void dynamic_open(struct rdzv_shell *s);
  * name. */
 int dynamic_rename(struct dynamic_handler *d, struct muster_error *err);
 
-/* Shows us to the others by way of the backend, if it can. */
+/* Shows our presence to the other nodes through the backend, if it can do that. */
 void dynamic_present(struct dynamic_handler *d);
 
-/* Compares our settings with those of whoever came first, and says so in the log. */
+/* Compares our settings with those of the node that came first, and logs a
+ * difference. */
 void dynamic_settings(struct dynamic_handler *d);
 
-/* dynamic.c: in the core's place, if the backend's store hosts. False: it does not, or
- * is not to. */
+/* dynamic.c: makes us a member of the coordinator in the backend's store, which then
+ * replaces the core. False if the store has none, or it is not to be used. */
 bool dynamic_be_member(struct dynamic_handler *d);
 
-/* The backend has seen that another node has ended. */
+/* The backend has found that another node has ended. */
 void dynamic_peer_gone(void *ctx, struct span node);
 
 #endif

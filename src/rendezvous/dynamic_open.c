@@ -1,5 +1,5 @@
-/* dynamic_open.c - the dynamic handler before it is at work: its parameters, its name
- * among the nodes, and opening its backend. */
+/* dynamic_open.c - how a dynamic handler begins: its parameters, its name among the
+ * nodes, and opening its backend. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +15,8 @@
 
 /* ---- Our name ---- */
 
-/* Our name in a state that all read and write: ranks follow the order of the names in
- * it, so a place in the order of ranks has to be part of ours. */
+/* Our name in a state that all nodes read and write. Ranks follow the order of the
+ * names in it, so our place in that order has to be part of our name. */
 static struct rdzv_node core_name(const struct dynamic_handler *d,
                                   char ordered[RDZV_ORDERED_SIZE])
 {
@@ -27,19 +27,19 @@ static struct rdzv_node core_name(const struct dynamic_handler *d,
     return self;
 }
 
-/* Where the backend can tell who ends, sooner than heartbeats do. */
+/* A backend with presence reports the end of a node sooner than heartbeats do. */
 void dynamic_present(struct dynamic_handler *d)
 {
     char ordered[RDZV_ORDERED_SIZE];
     const struct rdzv_node self = core_name(d, ordered);
-    char text[128]; /* of the size that the core uses: the two are compared */
+    char text[128]; /* as large as the core's, since the two are compared */
 
     if (d->backend->ops->presence)
         d->backend->ops->presence(d->backend, rdzv_node_text(&self, text, sizeof text),
                                   dynamic_peer_gone, d);
 }
 
-static void announce_number(struct dynamic_handler *d)
+static void publish_own_address(struct dynamic_handler *d)
 {
     char addr[1025];
 
@@ -50,7 +50,7 @@ static void announce_number(struct dynamic_handler *d)
     rdzv_log_nameless(d->trace, d->self.addr, addr);
 }
 
-static void on_backend(void *ctx, int status, const struct muster_error *err)
+static void on_backend_open(void *ctx, int status, const struct muster_error *err)
 {
     struct dynamic_handler *d = ctx;
 
@@ -59,7 +59,7 @@ static void on_backend(void *ctx, int status, const struct muster_error *err)
     if (status == 0 && !dynamic_be_member(d))
         dynamic_present(d);
     if (status == 0 && !d->self.resolves)
-        announce_number(d);
+        publish_own_address(d);
     shell_feed_error(&d->shell, LIFE_OPENED, status < 0 ? err : NULL);
 }
 
@@ -95,7 +95,7 @@ int dynamic_rename(struct dynamic_handler *d, struct muster_error *err)
     return make_core(d, err);
 }
 
-static void named(struct dynamic_handler *d)
+static void open_with_name(struct dynamic_handler *d)
 {
     const struct rdzv_master_opts opts = {
         .run_id = d->params.run_id,
@@ -117,19 +117,19 @@ static void named(struct dynamic_handler *d)
         return;
     }
     d->open_by_ms = clock_mono_ms() + d->read_ms;
-    d->backend->ops->open(d->backend, on_backend, d);
+    d->backend->ops->open(d->backend, on_backend_open, d);
 }
 
-/* A job of one node that was given no address of another machine: its workers' store is
- * for this machine alone, and so is the address that they are told. */
-static bool stays_at_home(const struct dynamic_handler *d)
+/* Whether this is a job of one node without an address of another machine: its workers'
+ * store is for this machine alone, and so is the address that they get. */
+static bool is_local_job(const struct dynamic_handler *d)
 {
     struct endpoint at;
 
     if (d->params.max_nodes != 1 || d->params.local_addr)
         return false;
     if (dynamic_is_alone(d) || endpoint_parse(d->params.endpoint, 0, &at, NULL) < 0)
-        return true; /* A path, for a store in a file. */
+        return true; /* The endpoint is the path of a store in a file. */
     return strcmp(at.host, "localhost") == 0 || strncmp(at.host, "127.", 4) == 0 ||
            strcmp(at.host, "::1") == 0;
 }
@@ -146,13 +146,13 @@ static void on_name(void *ctx, void *data)
     } else {
         rdzv_hostname(d->self.addr, sizeof d->self.addr);
         trace(d->trace, TRACE_WARN,
-              "the resolver did not give this machine's full name within %u s; it is "
-              "'%s' to the other nodes (--local-addr gives another)",
+              "the resolver did not give this machine's full name within %u s; to the "
+              "other nodes it is '%s' (--local-addr changes that)",
               RDZV_NAME_MS / 1000, d->self.addr);
     }
     (void)snprintf(d->self.where, sizeof d->self.where, "%s",
-                   stays_at_home(d) ? "127.0.0.1" : d->self.addr);
-    named(d);
+                   is_local_job(d) ? "127.0.0.1" : d->self.addr);
+    open_with_name(d);
 }
 
 bool dynamic_is_alone(const struct dynamic_handler *d)
@@ -171,18 +171,17 @@ void dynamic_open(struct rdzv_shell *s)
     if (d->params.local_addr) {
         (void)snprintf(d->self.addr, sizeof d->self.addr, "%s", d->params.local_addr);
         (void)snprintf(d->self.where, sizeof d->self.where, "%s", d->self.addr);
-        named(d);
+        open_with_name(d);
         return;
     }
     if (rdzv_fqdn_quick(&own)) {
         on_name(d, &own);
         return;
     }
-    if (dynamic_is_alone(d)) { /* Only processes of this machine need to reach us, so
-                                  DNS is not asked. */
+    if (dynamic_is_alone(d)) { /* Only this machine has to reach us: do not ask DNS. */
         rdzv_hostname(d->self.addr, sizeof d->self.addr);
         (void)snprintf(d->self.where, sizeof d->self.where, "127.0.0.1");
-        named(d);
+        open_with_name(d);
         return;
     }
     job = mem_calloc(1, sizeof *job);
@@ -200,8 +199,8 @@ static char *settings_key(const struct dynamic_handler *d)
     return mem_printf("muster.rendezvous.%s.settings", d->params.run_id);
 }
 
-static void no_matter(void *ctx, int status, const struct c10d_reply *reply,
-                      const struct muster_error *err)
+static void ignore_reply(void *ctx, int status, const struct c10d_reply *reply,
+                         const struct muster_error *err)
 {
     (void)ctx;
     (void)status;
@@ -209,8 +208,8 @@ static void no_matter(void *ctx, int status, const struct c10d_reply *reply,
     (void)err;
 }
 
-/* Puts our settings in the place of those that they differ from: a node that has seen
- * its own there looks again, and learns of ours. Each node does so once. */
+/* Replaces the published settings, from which ours differ, by ours: a node that has
+ * seen its own there looks again, and learns of ours. Each node does so once. */
 static void show_settings(struct dynamic_handler *d)
 {
     char *key = settings_key(d);
@@ -219,7 +218,7 @@ static void show_settings(struct dynamic_handler *d)
     buf_init(&ours, 4096);
     if (key && rdzv_settings_print(&d->settings, &ours) == 0)
         (void)async_store_set(d->store, span_str(key), buf_span(&ours), d->read_ms,
-                              no_matter, NULL, NULL);
+                              ignore_reply, NULL, NULL);
     buf_fini(&ours);
     mem_free(key);
 }
@@ -231,13 +230,13 @@ static void on_settings(void *ctx, int status, const struct c10d_reply *reply,
     struct muster_error why;
     bool other_nnodes;
 
-    (void)err; /* Not every store can compare and set; on those that cannot, no node is
+    (void)err; /* Not every store can compare and set. With one that cannot, no node is
                   told. */
     if (status < 0 || d->settings_notified)
         return;
     other_nnodes = rdzv_settings_nnodes_differ(&d->settings, reply->value);
     if (d->member && other_nnodes)
-        return; /* The coordinator refuses the join for it, and says so. */
+        return; /* The coordinator refuses the join and says why. */
     if (rdzv_settings_compare(&d->settings, reply->value, &why) == 0)
         return;
     d->settings_notified = true;
@@ -271,7 +270,7 @@ static int read_settings(struct dynamic_handler *d, struct muster_error *err)
 
     rdzv_settings_init(s, p->min_nodes, p->max_nodes);
     rc = rdzv_settings_read(s, p, err);
-    s->ours_only = strcmp(p->backend, "etcd-v3") == 0; /* torch does not have it */
+    s->ours_only = strcmp(p->backend, "etcd-v3") == 0; /* torch has no such backend */
     if (rc == 0)
         rc = conf_int(p, CONF_READ_TIMEOUT, &read_s, err);
     if (rc == 0)
@@ -318,7 +317,7 @@ int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
     }
     shell_init(&d->shell, loop, &dynamic_ops, &dynamic_engine);
     life_init(&d->shell.life, d->params.run_id, trace, rdzv_dead_after_ms(&d->settings),
-              b->ops->members && !dynamic_is_alone(d));
+              b->ops->other_connections && !dynamic_is_alone(d));
     d->backend = b;
     d->trace = trace;
     d->share = !(share && strcmp(share, "1") == 0);

@@ -1,6 +1,6 @@
-/* handler.h - what every rendezvous looks like to the agent: asynchronous, on a
- * uv loop. Implementations: dynamic (dynamic.c, on c10d, file, etcd-v2, etcd-v3),
- * static, legacy etcd, and a face over caller-registered blocking handlers.
+/* handler.h - what every rendezvous looks like to the agent: asynchronous, on a uv
+ * loop. Implementations: dynamic (dynamic.c, on c10d, file, etcd-v2, etcd-v3), static,
+ * legacy etcd, and a wrapper around blocking handlers that the caller registered.
  *
  * At most one next() is under way. Callbacks never come from inside the call. */
 #ifndef RENDEZVOUS_HANDLER_H
@@ -17,13 +17,13 @@ struct auth;
 /* The outcome of a round; all pointers borrowed until the next next() or destroy. */
 struct rdzv_round {
     uint64_t round;
-    int64_t rank, world_size; /* of nodes */
-    struct async_store
-        *store;              /* the round's store, prefixed: role_info, barrier, ... */
+    int64_t rank, world_size; /* counted in nodes */
+    /* the round's store, with its prefix: role_info, barrier, ... */
+    struct async_store *store;
     const char *master_addr; /* for the workers */
     uint16_t master_port;
-    /* With encryption the two above lead to a relay on this machine, and these to the
-     * workers' store itself; else NULL and 0. */
+    /* With encryption the two fields above lead to a relay on this machine, and these
+     * to the workers' store itself; otherwise NULL and 0. */
     const char *served_addr;
     uint16_t served_port;
 };
@@ -40,47 +40,49 @@ struct rdzv_handler_ops {
     const char *(*run_id)(const struct rdzv_handler *h);
     bool (*use_agent_store)(const struct rdzv_handler *h);
     void (*next)(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx);
-    /* Leave while in next(): its callback comes with MUSTER_ECANCELED. */
+    /* Leaves while next() is under way: its callback comes with MUSTER_ECANCELED. */
     void (*cancel)(struct rdzv_handler *h);
     void (*on_news)(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx);
-    int64_t (*num_nodes_waiting)(const struct rdzv_handler *h); /* last known */
-    bool (*is_closed)(const struct rdzv_handler *h);            /* last known */
-    /* What next() is waiting for; false: nothing to tell. May be NULL. */
+    int64_t (*num_nodes_waiting)(const struct rdzv_handler *h); /* as last seen */
+    bool (*is_closed)(const struct rdzv_handler *h);            /* as last seen */
+    /* What next() is waiting for; false if it is not waiting. May be NULL. */
     bool (*progress)(const struct rdzv_handler *h, struct rdzv_progress *out);
-    /* For rank 0 while its next() waits for others: the store in which nodes that have
-     * come leave their ranks (agent/core/rank_exchange.h). NULL: none, or not now. May
-     * be NULL. */
+    /* For rank 0 while its next() waits for other nodes: the store in which nodes that
+     * have come leave their ranks (agent/core/rank_exchange.h). NULL if there is none,
+     * or not now. May be NULL. */
     struct async_store *(*gathers_at)(const struct rdzv_handler *h);
-    /* Where a store of ours serves the round just joined: there the job has its
-     * coordinator (record/channel.h). local: in this process. False: nowhere, or it is
-     * torchrun's. alone: no other node can come. host is borrowed. May be NULL. */
+    /* Where a store of ours serves the round that was joined last: the job's
+     * coordinator is there (record/channel.h). local: in this process. False: nowhere,
+     * or the store is torchrun's. alone: no other node can come. host is borrowed. May
+     * be NULL. */
     bool (*store_at)(const struct rdzv_handler *h, const char **host, uint16_t *port,
                      bool *local, bool *alone);
     /* What the stores that this process serves have done since the handler was opened,
-     * and hold now: that of the rendezvous and that of the workers, together. False:
-     * others serve them. May be NULL. */
+     * and what they hold now: the store of the rendezvous and that of the workers
+     * together. False: other processes serve them. May be NULL. */
     bool (*store_stats)(const struct rdzv_handler *h, struct store_server_stats *out);
-    /* What the job channel has found out: the rank-th node of that round is gone. True
-     * if nodes find out such things for themselves, so that the word may help: it is
-     * acted on as if its heartbeats had stopped, and one more brings it back. rank -1:
-     * whoever has not left that round, while we wait for the next. False while we join
-     * the next, where it leads to nothing by itself. May be NULL. */
+    /* The job channel has found out that the node with this rank in that round is gone.
+     * Where nodes have to find that out for themselves, it is acted on as if its
+     * heartbeats had stopped; one more heartbeat brings it back. With rank -1, it is
+     * about every node that has not left that round while we wait for the next one.
+     * Returns true if the report helps, and false while we join the next round, where
+     * it leads to nothing by itself. May be NULL. */
     bool (*node_gone)(struct rdzv_handler *h, uint64_t round, int64_t rank);
     /* How many nodes of that round are or may be torchrun's. May be NULL. */
     int64_t (*torch_nodes)(const struct rdzv_handler *h);
     void (*set_closed)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
-    /* An orderly goodbye without closing: hands our place back. */
+    /* Leaves without closing the run: gives our place up. */
     void (*leave)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
     /* Ends heartbeats and, if close is true, closes the run id. */
     void (*shutdown)(struct rdzv_handler *h, bool close, rdzv_done_cb cb, void *ctx);
-    /* Before new workers start: forget the keys of the last attempt in the worker store
-     * if this node hosts it. */
+    /* Before new workers start: removes the keys of the last attempt from the worker
+     * store, if this node hosts it. */
     void (*wipe_worker_store)(struct rdzv_handler *h);
     /* How often workers have written to their store so far, if this node hosts it. May
      * be NULL. */
     uint64_t (*worker_writes)(const struct rdzv_handler *h);
-    /* When the first of those came since this was last asked, in loop time; 0: none.
-     * May be NULL. */
+    /* When the first write since the last call of this came, in loop time; 0: there was
+     * none. May be NULL. */
     uint64_t (*first_write_ms)(struct rdzv_handler *h);
     void (*destroy)(struct rdzv_handler *h, void (*cb)(void *ctx), void *ctx);
 };

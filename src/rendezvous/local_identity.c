@@ -30,7 +30,7 @@ int64_t rdzv_next_local_id(void)
     return atomic_fetch_add(&ids, 1);
 }
 
-/* An IPv4 address that travels as ::ffff:a.b.c.d is the IPv4 address. */
+/* As an IPv6 address; IPv4 becomes ::ffff:a.b.c.d, so that both forms compare equal. */
 static struct in6_addr widen(const struct sockaddr *sa)
 {
     struct in6_addr a = IN6ADDR_ANY_INIT;
@@ -49,7 +49,7 @@ static bool is_loopback(const struct in6_addr *a)
            (IN6_IS_ADDR_V4MAPPED(a) && a->s6_addr[12] == 127);
 }
 
-/* The interface that has the address, by name. */
+/* Finds the name of the interface that has the address. */
 static bool on_interface(const struct in6_addr *a, char *name, size_t size)
 {
     struct ifaddrs *all;
@@ -72,8 +72,8 @@ static bool on_interface(const struct in6_addr *a, char *name, size_t size)
     return found;
 }
 
-/* Whether one address of the endpoint is ours. Always false for 0.0.0.0 and ::, which
- * are nobody's address, as with torch. */
+/* Whether an address of the endpoint is ours. As in torch, 0.0.0.0 and :: are nobody's
+ * address. */
 static bool is_ours(struct rdzv_local *q, const struct sockaddr *sa, const char *says)
 {
     const struct in6_addr a = widen(sa);
@@ -162,7 +162,7 @@ void rdzv_local_resolve(void *arg)
     freeaddrinfo(list);
 }
 
-/* What is there, up to the room; 0 if it cannot be read or may be longer. */
+/* Reads a file. Returns its length, or 0 if it cannot be read or does not fit. */
 static size_t read_file(const char *path, char *to, size_t room)
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -176,15 +176,15 @@ static size_t read_file(const char *path, char *to, size_t room)
 void rdzv_log_nameless(const struct trace *t, const char *name, const char *addr)
 {
     trace(t, TRACE_WARN,
-          "this machine's name '%s' does not resolve: as MASTER_ADDR it is '%s' "
-          "(--local-addr gives another)",
+          "this machine's name '%s' does not resolve, so MASTER_ADDR is '%s' "
+          "(--local-addr changes that)",
           name, addr);
 }
 
 bool rdzv_fqdn_quick(struct rdzv_fqdn *f)
 {
-    /* Not on the stack: nothing else goes so deep, and the pages would stay resident.
-     */
+    /* Not on the stack: nothing else uses so much of it, and the pages would stay
+     * resident. */
     struct {
         char order[4096], hosts[16384], name[sizeof f->name];
     } *room = mem_alloc(sizeof *room);

@@ -1,5 +1,5 @@
-/* master_addr.c - see master_addr.h: the workers' server, the probe of another's, and
- * the machine that decides between them (rendezvous/core/master_addr.c). */
+/* master_addr.c - see master_addr.h: the workers' server, the probe of another node's
+ * server, and the machine that decides between them (rendezvous/core/master_addr.c). */
 #include "rendezvous/master_addr.h"
 
 #include <assert.h>
@@ -15,8 +15,8 @@
 #include "store/server.h"
 #include "store/talk_driver.h"
 
-#define PROBE_MS  2000u /* for a server of an earlier round to answer */
-#define FORGET_MS 5000u /* for old keys to be deleted */
+#define PROBE_MS  2000u /* how long to wait for a server of an earlier round */
+#define FORGET_MS 5000u /* how long deleting old keys may take */
 
 struct rdzv_master {
     uv_loop_t *loop;
@@ -25,18 +25,19 @@ struct rdzv_master {
     struct auth *auth;   /* a reference, or NULL */
     bool many;
     const struct trace *trace;
-    struct async_store *store;   /* borrowed while talk is there */
-    struct talk_driver *talk;    /* owned; NULL: idle */
-    struct bind_address at_home; /* where our server listens */
-    struct bind_lookup *binding; /* owned while it runs */
-    struct store_server *server; /* owned; see master_addr_moves for how long */
-    struct store_server *old;    /* owned; the last round's, until there is another */
-    bool shown;                  /* other nodes' workers have been told of it */
-    struct store_server_stats past; /* of servers that are gone: totals alone */
+    struct async_store *store;     /* borrowed while talk is not NULL */
+    struct talk_driver *talk;      /* owned; NULL: idle */
+    struct bind_address listen_at; /* where our server listens */
+    struct bind_lookup *binding;   /* owned while it runs */
+    struct store_server *server; /* owned; how long it lives: see master_addr_moves() */
+    /* owned; the last round's server, until there is a new one */
+    struct store_server *old;
+    bool announced;                 /* other nodes have been told of the server */
+    struct store_server_stats past; /* totals of servers that are closed */
     struct async_store *probe;      /* owned */
     rdzv_master_cb cb;
     void *ctx;
-    size_t refs; /* one for ourselves, and one for each thing that is closing */
+    size_t refs; /* one for the owner, and one for each part that is closing */
     void (*on_gone)(void *ctx);
     void *gone_ctx;
 };
@@ -98,12 +99,12 @@ static void serve(struct rdzv_master *m)
     if (!m->server) {
         store_server_opts_init(&opts);
         opts.tenant = &coordinator_tenant;
-        opts.bind = bind_address_text(&m->at_home);
+        opts.bind = bind_address_text(&m->listen_at);
         opts.auth = m->auth;
         opts.trace = m->trace;
         if (store_server_open(m->loop, &opts, &m->server, &err) == 0)
             bind_address_log(m->trace, "the workers' store",
-                             store_server_address(m->server), &m->at_home);
+                             store_server_address(m->server), &m->listen_at);
         close_server(m, &m->old);
     }
     talk_driver_answer(m->talk, err.code,
@@ -115,11 +116,11 @@ static void master_on_bind_address(void *ctx, const struct bind_address *at)
     struct rdzv_master *m = ctx;
 
     m->binding = NULL;
-    m->at_home = *at;
+    m->listen_at = *at;
     serve(m);
 }
 
-static void find_place_and_serve(struct rdzv_master *m)
+static void find_address_and_serve(struct rdzv_master *m)
 {
     const struct bind_ask ask = { .asked = m->bind,
                                   .host = m->core.addr,
@@ -145,7 +146,7 @@ static void perform_do(struct rdzv_master *m, enum master_do what)
 
     switch (what) {
     case MASTER_SERVE:
-        find_place_and_serve(m); /* It tells. */
+        find_address_and_serve(m); /* The answer follows. */
         return;
     case MASTER_FREE_PORT:
         rc = listen_free_port(&port, &err);
@@ -153,7 +154,7 @@ static void perform_do(struct rdzv_master *m, enum master_do what)
     case MASTER_PROBE:
         rc = store_client_open(m->loop, &opts, master_on_probed, m, &m->probe, &err);
         if (rc == 0)
-            return; /* It tells. */
+            return; /* The answer follows. */
         m->probe = NULL;
         break;
     }
@@ -169,7 +170,7 @@ static void master_on_forgotten(void *ctx, int status, const struct c10d_reply *
     (void)err;
 }
 
-/* Nobody waits for it. */
+/* No node waits for this. */
 static void forget_old_keys(struct rdzv_master *m)
 {
     struct c10d_request del = { .op = C10D_DELETE_KEY };
@@ -205,12 +206,13 @@ static void master_on_fx(void *ctx, const struct talk_fx *fx)
 
 /* ---- start and end ---- */
 
-/* The workers' keys of the last round would mislead those of this one, and so would its
- * workers, if a node was lost and has not heard of it: they find nobody. The old server
- * holds its port until the new one has another. */
-static void begin_anew(struct rdzv_master *m, const struct rdzv_master_job *job)
+/* The workers' keys of the last round would mislead those of this one. So would workers
+ * of a lost node that have not noticed yet: with a new server they do not meet anybody.
+ * The old server holds its port until the new one has another. */
+static void replace_or_wipe_server(struct rdzv_master *m,
+                                   const struct rdzv_master_job *job)
 {
-    if (m->server && master_addr_moves(&m->core) && m->shown) {
+    if (m->server && master_addr_moves(&m->core) && m->announced) {
         close_server(m, &m->old);
         m->old = m->server;
         m->server = NULL;
@@ -219,7 +221,7 @@ static void begin_anew(struct rdzv_master *m, const struct rdzv_master_job *job)
     } else if (m->server && job->wipe) {
         store_server_wipe(m->server);
     }
-    m->shown |= !job->alone;
+    m->announced |= !job->alone;
 }
 
 int rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
@@ -228,11 +230,11 @@ int rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
     assert(!m->talk && job->count > 0);
     m->core.round = job->round;
     m->core.rank = job->rank;
-    m->core.ours = job->ours;
+    m->core.all_read = job->all_read;
     m->core.members = job->members;
     m->core.count = job->count;
     master_addr_reset(&m->core);
-    begin_anew(m, job);
+    replace_or_wipe_server(m, job);
     m->cb = cb;
     m->ctx = ctx;
     m->store = job->store;

@@ -18,7 +18,7 @@ struct member_driver {
     const struct trace *trace;
     struct push_session *session; /* owned, or NULL */
     uv_timer_t timer;             /* the core's deadline */
-    uv_timer_t deferred;          /* requests to be taken up from the loop */
+    uv_timer_t deferred;          /* takes up requests from the loop */
     struct request_queue requests;
     bool in_feed, closed;
     bool unjoined; /* a JOIN was cancelled before the core had it: report that */
@@ -123,7 +123,7 @@ static void dial(struct member_driver *d)
         (void)uv_timer_start(&d->deferred, member_on_deferred, 0, 0);
 }
 
-/* A message for which there is no memory is not sent: the host notices that we are
+/* A message for which there is no memory is not sent. The host notices that we are
  * silent. */
 static void send_msg(struct member_driver *d, const struct coord_msg *m)
 {

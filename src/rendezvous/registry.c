@@ -9,13 +9,13 @@
 #include "rendezvous/secured.h"
 #include "rendezvous/state_backend.h"
 
-/* Where a dynamic handler can keep its state. */
-static const struct place {
+/* The backends that can keep the state of a dynamic handler. */
+static const struct state_backend {
     const char *name;
     int (*make)(uv_loop_t *loop, const struct rdzv_params *params,
                 const struct trace *trace, struct rdzv_backend **out,
                 struct muster_error *err);
-} places[] = {
+} state_backends[] = {
     { "c10d", backend_c10d_new },
     { "etcd-v2", backend_etcd2_new },
     { "etcd-v3", backend_etcd3_new },
@@ -25,7 +25,7 @@ static int create_dynamic(void *ctx, uv_loop_t *loop, const struct rdzv_params *
                           const struct trace *trace, struct rdzv_handler **out,
                           struct muster_error *err)
 {
-    const struct place *at = ctx;
+    const struct state_backend *at = ctx;
     struct rdzv_backend *b;
     const int rc = at->make(loop, params, trace, &b, err);
 
@@ -80,9 +80,9 @@ int registry_init(struct registry *r, struct muster_error *err)
     rc = registry_register(r, "etcd", rdzv_etcd_create, NULL, err);
     if (rc == 0)
         rc = registry_register(r, "static", rdzv_static_create, NULL, err);
-    for (size_t i = 0; i < ARRAY_LEN(places) && rc == 0; i++)
-        rc = registry_register(r, places[i].name, create_dynamic,
-                               (void *)(uintptr_t)&places[i], err);
+    for (size_t i = 0; i < ARRAY_LEN(state_backends) && rc == 0; i++)
+        rc = registry_register(r, state_backends[i].name, create_dynamic,
+                               (void *)(uintptr_t)&state_backends[i], err);
     if (rc < 0)
         registry_fini(r);
     return rc;
@@ -103,7 +103,7 @@ static void ignore(void *ctx)
     (void)ctx;
 }
 
-/* The job's secret, if there is one: else *out is NULL. */
+/* Loads the job's secret. Without one *out is NULL. */
 static int load_secret(const struct rdzv_params *params, struct auth **out,
                        struct muster_error *err)
 {
@@ -121,8 +121,8 @@ static int load_secret(const struct rdzv_params *params, struct auth **out,
     return rc < 0 ? rc : secret_load(&opts, out, err);
 }
 
-/* The handler, with the job's secret if there is one. Where the state of a run is not
- * in a store of ours (etcd), the workers' store still is. */
+/* Makes the handler, with the job's secret if there is one. Even where the state of a
+ * run is not in a store of ours (etcd), the workers' store is. */
 static int create(const struct registry_entry *e, uv_loop_t *loop,
                   const struct rdzv_params *params, const struct trace *trace,
                   struct rdzv_handler **out, struct muster_error *err)
@@ -137,7 +137,7 @@ static int create(const struct registry_entry *e, uv_loop_t *loop,
         return e->create(e->ctx, loop, params, trace, out, err);
     rc = params_copy(&with, params, err);
     if (rc == 0) {
-        with.auth = auth; /* The copy's reference now. */
+        with.auth = auth; /* The copy owns the reference now. */
         rc = e->create(e->ctx, loop, &with, trace, out, err);
         if (rc == 0)
             rc = secured_wrap(*out, auth, trace, out, err);
@@ -151,14 +151,14 @@ static int create(const struct registry_entry *e, uv_loop_t *loop,
 int rdzv_backend_create(uv_loop_t *loop, const struct rdzv_params *params,
                         struct rdzv_backend **out, struct muster_error *err)
 {
-    const struct place *at = NULL;
+    const struct state_backend *at = NULL;
     struct rdzv_params with = { 0 };
     struct auth *auth = NULL;
     int rc;
 
-    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
-        if (strcmp(places[i].name, params->backend) == 0)
-            at = &places[i];
+    for (size_t i = 0; i < ARRAY_LEN(state_backends); i++) {
+        if (strcmp(state_backends[i].name, params->backend) == 0)
+            at = &state_backends[i];
     }
     if (!at)
         return err_set(err, MUSTER_EINVAL,

@@ -1,7 +1,7 @@
 /* registry.h - rendezvous backends by name: torch's RendezvousHandlerRegistry.
  *
- * A value, not a global: whoever wants backends of its own makes one. Built in: c10d,
- * static, etcd, etcd-v2, etcd-v3. */
+ * It is a value, not a global: a caller that wants backends of its own makes one. Built
+ * in: c10d, static, etcd, etcd-v2, etcd-v3. */
 #ifndef RENDEZVOUS_REGISTRY_H
 #define RENDEZVOUS_REGISTRY_H
 
@@ -9,7 +9,7 @@
 #include "rendezvous/core/params.h"
 #include "rendezvous/handler.h"
 
-/* Makes a handler, connecting to nobody yet: that is for its first next(). */
+/* Makes a handler. It connects only at its first next(). */
 typedef int (*rdzv_create_fn)(void *ctx, uv_loop_t *loop,
                               const struct rdzv_params *params,
                               const struct trace *trace, struct rdzv_handler **out,
@@ -29,13 +29,14 @@ struct registry {
 int registry_init(struct registry *r, struct muster_error *err); /* the built-ins */
 void registry_fini(struct registry *r); /* NULL and zeroed are fine */
 
-/* MUSTER_EINVAL for an empty name, MUSTER_EEXIST if the name has another creator (or
- * the same with another ctx); the same again is fine. */
+/* Returns MUSTER_EINVAL for an empty name, and MUSTER_EEXIST if the name has another
+ * creator, or the same one with another ctx. To register the same again is fine. */
 int registry_register(struct registry *r, const char *name, rdzv_create_fn create,
                       void *ctx, struct muster_error *err);
 
-/* A handler for params->backend. MUSTER_ENOENT if nobody registered it, MUSTER_EINVAL
- * if the handler answers to another name, or what its creator says. */
+/* Makes a handler for params->backend. Returns MUSTER_ENOENT if the name is not
+ * registered, MUSTER_EINVAL if the handler answers to another name, or the error of its
+ * creator. */
 int registry_create(const struct registry *r, uv_loop_t *loop,
                     const struct rdzv_params *params, const struct trace *trace,
                     struct rdzv_handler **out, struct muster_error *err);

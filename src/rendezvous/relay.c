@@ -1,15 +1,15 @@
-/* relay.c - see relay.h. All connections of the workers travel in lanes of one
- * encrypted connection (store/core/lanes.h), which is made when the first of them
- * comes: what several workers have to say at a time is one record and one system call.
+/* relay.c - see relay.h. All connections of the workers are lanes of one encrypted
+ * connection (store/core/lanes.h), which is made when the first of them comes. So what
+ * several workers send at a time is one record and one system call.
  *
  * The sockets are in an epoll set of our own, as the store's are. Workers are read
- * until OUT_MOST bytes wait for the encrypted connection; it is always read, since its
- * other end sends a worker no more than there is room for here.
+ * until OUT_MOST bytes wait for the encrypted connection. That connection is always
+ * read, since its other end sends a worker no more than there is room for here.
  *
  * A worker that asks one thing after the other is back within microseconds, and so is
- * the answer; to be put to sleep and woken up for each takes longer than everything
- * else. So, when the last few sleeps were hardly any, the relay stays awake for a
- * moment, as the store itself does. */
+ * the answer. To sleep and wake up for each takes longer than everything else. So when
+ * the last few sleeps were very short, the relay stays awake for a moment, as the store
+ * itself does. */
 #include "rendezvous/relay.h"
 
 #include <errno.h>
@@ -27,32 +27,32 @@
 #include "store/core/lanes.h"
 #include "store/core/wire.h"
 
-#define DIAL_MS  60000u /* a store that takes longer is not there; as torch's client */
+#define DIAL_MS  60000u /* to reach the store; as torch's client */
 #define PIECE    65536u
-#define PIECES   4        /* of one connection, then others have their turn */
+#define PIECES   4        /* of one connection in a row, then others have their turn */
 #define OUT_MOST 1048576u /* bytes that wait for the encrypted connection */
 #define EVENTS   64
-#define ACCEPTS  64    /* in one go, then others have their turn */
-#define PAUSE_MS 1000u /* without descriptors, at most */
+#define ACCEPTS  64    /* in a row, then others have their turn */
+#define PAUSE_MS 1000u /* how long not to accept when out of descriptors, at most */
 
-#define AWAKE_NS 50000u          /* to wait without going to sleep, when that pays */
+#define AWAKE_NS 50000u          /* how long to stay awake, when that pays */
 #define NAP_NS   (3u * AWAKE_NS) /* a sleep this short was not worth it */
-#define NAPS     4u              /* of them in a row: it pays */
-#define TURN_NS  1000000u        /* then the rest of the agent has its turn */
+#define NAPS     4u              /* so many of them in a row: staying awake pays */
+#define TURN_NS  1000000u        /* at most, then the rest of the agent has its turn */
 
-/* What an event is about: the two below, or a lane's number. */
+/* The subject of an event: one of these two, or a lane's number. */
 #define ON_LISTENER UINT64_MAX
 #define ON_LINK     (UINT64_MAX - 1)
 
 /* One connection of a worker. */
 struct lane {
     int fd;         /* owned; -1 once the worker is gone */
-    uint32_t taken; /* bytes that the worker took, and for which no ROOM was sent */
-    bool open;      /* the store knows of it */
-    bool ended;     /* the store has been told that no more comes */
-    bool over;      /* the store has closed it: it goes when all is with the worker */
-    bool waits;     /* may have more to say, when there is room */
-    struct buf in;  /* what the worker has not taken */
+    uint32_t taken; /* bytes that the worker took and that no ROOM has reported yet */
+    bool open;      /* OPEN was sent */
+    bool ended;     /* CLOSE was sent: no more comes from the worker */
+    bool over;      /* the store has closed it; dropped once the worker has all bytes */
+    bool waits;     /* the worker may have more bytes, to be read when there is room */
+    struct buf in;  /* bytes that the worker has not taken yet */
 };
 
 struct relay {
@@ -63,25 +63,25 @@ struct relay {
     const struct trace *trace;
     int listener, epoll;
     uv_poll_t poll;            /* on `epoll` */
-    uv_timer_t pause;          /* until it accepts again */
+    uv_timer_t pause;          /* until we accept again */
     int closing;               /* handles still to be closed by libuv */
-    bool paused;               /* out of descriptors: does not accept */
-    struct trace_rate refused; /* lines about them */
+    bool paused;               /* out of descriptors: we do not accept */
+    struct trace_rate refused; /* limits the log lines about refused connections */
 
     struct dialer *dialer; /* owned; while the encrypted connection is made */
-    struct tls *tls;       /* owned; NULL: there is none */
+    struct tls *tls;       /* owned; the encrypted connection, or NULL */
     int fd;                /* its socket */
-    bool choked;           /* there is no room for what the workers have to say */
-    struct buf out;        /* frames on their way to it */
+    bool choked;           /* `out` is full, so workers are not read */
+    struct buf out;        /* frames that wait for it */
     struct lanes_decoder decoder;
-    uint8_t *piece; /* owned; what is read from it */
+    uint8_t *piece; /* owned; room for what is read from it */
 
     struct lane **lanes; /* owned, as is each; by number */
     size_t size;
 
     bool may_wait_awake;
-    unsigned naps;     /* sleeps in a row that were hardly any */
-    uint64_t slept_ns; /* since when it sleeps */
+    unsigned naps;     /* very short sleeps in a row */
+    uint64_t slept_ns; /* when the last sleep began */
     void (*closed)(void *ctx);
     void *ctx;
 };
@@ -108,8 +108,8 @@ static void relay_on_pause_over(uv_timer_t *timer)
     listen_to(timer->data, true);
 }
 
-/* Out of descriptors: those who come wait until a worker leaves, or somebody elsewhere
- * in the process or on the machine. */
+/* We are out of descriptors. New connections wait until a worker leaves, or somebody
+ * else in the process or on the machine closes one. */
 static void pause_listening(struct relay *r)
 {
     listen_to(r, false);
@@ -118,8 +118,8 @@ static void pause_listening(struct relay *r)
 
 /* ---- Lanes ---- */
 
-/* A child that was forked just now may still hold the socket: closing it would then not
- * take it out of the set. */
+/* A child that was just forked may still hold the socket. Then closing it here would
+ * not take it out of the set. */
 static void unwatch(struct relay *r, int fd)
 {
     (void)epoll_ctl(r->epoll, EPOLL_CTL_DEL, fd, NULL);
@@ -145,7 +145,7 @@ static void drop_lane(struct relay *r, size_t i)
         listen_to(r, true);
 }
 
-/* All workers see their connections closed; those that try again find another way. */
+/* All workers see their connections closed. Those that connect again make a new one. */
 static void drop_link(struct relay *r)
 {
     dial_free(r->dialer);
@@ -164,7 +164,8 @@ static void drop_link(struct relay *r)
             drop_lane(r, i);
 }
 
-/* False: the frame could not be queued, and the connection is of no use any more. */
+/* Returns false if the frame could not be queued: then the encrypted connection is
+ * useless. */
 static bool put(struct relay *r, enum lane_kind kind, size_t i, size_t count)
 {
     return lanes_put(&r->out, kind, (uint32_t)i, count) == 0;
@@ -175,8 +176,7 @@ static bool open_lane(struct relay *r, size_t i)
     if (!put(r, LANE_OPEN, i, 0))
         return false;
     r->lanes[i]->open = true;
-    watch(r, r->lanes[i]->fd, i,
-          false); /* Bytes that it has sent already are passed on as well. */
+    watch(r, r->lanes[i]->fd, i, false); /* This reports earlier bytes, too. */
     return true;
 }
 
@@ -187,8 +187,9 @@ static bool end_lane(struct relay *r, size_t i)
     return put(r, LANE_CLOSE, i, 0);
 }
 
-/* As much of the bytes as the worker takes now; the number of them. */
-static size_t notify_worker(struct relay *r, struct lane *l, struct span bytes)
+/* Sends as many of the bytes as the worker takes now, and returns how many that
+ * were. */
+static size_t send_to_worker(struct relay *r, struct lane *l, struct span bytes)
 {
     ssize_t n;
 
@@ -205,8 +206,8 @@ static size_t notify_worker(struct relay *r, struct lane *l, struct span bytes)
     return bytes.n;
 }
 
-/* The worker has taken so many bytes: the store may send more, or the lane is over. */
-static bool took(struct relay *r, size_t i, size_t n)
+/* The worker has taken n bytes: the store may send more, or the lane is finished. */
+static bool worker_took(struct relay *r, size_t i, size_t n)
 {
     struct lane *l = r->lanes[i];
     bool ok = true;
@@ -233,14 +234,14 @@ static bool flush_worker(struct relay *r, size_t i)
 
     if (buf_len(&l->in) == 0)
         return true;
-    n = notify_worker(r, l, buf_span(&l->in));
+    n = send_to_worker(r, l, buf_span(&l->in));
     buf_consume(&l->in, n);
     if (buf_len(&l->in) == 0)
         buf_fini(&l->in);
-    return took(r, i, n);
+    return worker_took(r, i, n);
 }
 
-/* False: the encrypted connection is of no use any more. */
+/* Returns false if the encrypted connection is useless now. */
 static bool hear_worker(struct relay *r, size_t i, bool hung_up)
 {
     struct lane *l = r->lanes[i];
@@ -289,16 +290,16 @@ static bool hear_frame(struct relay *r, const struct lane_frame *f)
         return false;
     if (f->kind == LANE_CLOSE) {
         l->over = true;
-        return took(r, f->lane, 0);
+        return worker_took(r, f->lane, 0);
     }
     if (f->kind != LANE_DATA)
         return false;
     if (buf_len(&l->in) == 0)
-        n = notify_worker(r, l, f->data);
+        n = send_to_worker(r, l, f->data);
     l->in.cap = LANES_WINDOW;
     if (n < f->data.n && buf_append(&l->in, f->data.p + n, f->data.n - n) < 0)
         return false;
-    return took(r, f->lane, n);
+    return worker_took(r, f->lane, n);
 }
 
 static bool hear_link(struct relay *r)
@@ -352,7 +353,7 @@ static bool flush_link(struct relay *r)
     return true;
 }
 
-/* The connection is there, proven and encrypted; or not. */
+/* The connection is made, proven and encrypted, or it failed. */
 static void relay_on_dialed(void *ctx, struct dial_conn *conn,
                             const struct muster_error *err)
 {
@@ -363,10 +364,10 @@ static void relay_on_dialed(void *ctx, struct dial_conn *conn,
     struct relay *r = ctx;
     bool ok;
 
-    if (conn) /* Never: it is encrypted. */
+    if (conn) /* This never happens, since it is encrypted. */
         dial_conn_close(conn);
     if (err) {
-        trace(r->trace, TRACE_WARN, "the workers' way to their store: %s", err->text);
+        trace(r->trace, TRACE_WARN, "the relay to the workers' store: %s", err->text);
         drop_link(r); /* Workers see their connections closed, and try again. */
         return;
     }
@@ -400,7 +401,7 @@ static int dial(struct relay *r)
 
 /* ---- Workers that come ---- */
 
-static bool carry(struct relay *r, int fd)
+static bool add_lane(struct relay *r, int fd)
 {
     struct lane *l = mem_calloc(1, sizeof *l);
     size_t i = 0;
@@ -434,7 +435,7 @@ static bool carry(struct relay *r, int fd)
 
 static bool is_own(struct relay *r, int fd)
 {
-    static const char who[] = "the workers' way to their store";
+    static const char who[] = "the relay to the workers' store";
     uid_t uid = 0;
     const enum peer_place place = peer_uid(fd, &uid);
 
@@ -455,8 +456,9 @@ static bool is_own(struct relay *r, int fd)
     return false;
 }
 
-/* False: the encrypted connection is of no use any more. Whoever comes again and again,
- * only to be refused, must not keep the agent from everything else. */
+/* Returns false if the encrypted connection is useless now. Bounded, since a process
+ * that connects again and again, only to be refused, must not keep the agent from
+ * everything else. */
 static bool take_workers(struct relay *r)
 {
     bool ok = true;
@@ -473,7 +475,7 @@ static bool take_workers(struct relay *r)
             return true;
         }
         if (is_own(r, fd))
-            ok = carry(r, fd);
+            ok = add_lane(r, fd);
         else
             (void)close(fd);
     }
@@ -482,7 +484,7 @@ static bool take_workers(struct relay *r)
 
 /* ---- The loop ---- */
 
-/* What there is to do now; false if there is nothing. */
+/* Does what there is to do now; returns false if there was nothing. */
 static bool turn(struct relay *r)
 {
     struct epoll_event events[EVENTS];
@@ -506,8 +508,8 @@ static bool turn(struct relay *r)
     return n > 0;
 }
 
-/* Deals with what comes within the next moment, and whatever comes in the moment after
- * that; until nothing came, or others must have their turn. */
+/* Handles what comes within AWAKE_NS, and again what comes within AWAKE_NS after that,
+ * until nothing comes or others must have their turn. */
 static void wait_awake(struct relay *r)
 {
     const uint64_t end = uv_hrtime() + TURN_NS;
@@ -541,8 +543,8 @@ static void relay_on_poll(uv_poll_t *poll, int status, int what)
     r->slept_ns = uv_hrtime();
 }
 
-/* Whoever stays awake must leave a processor to those that it waits for. */
-static bool has_company(void)
+/* We may stay awake only if that leaves a processor to those that we wait for. */
+static bool has_other_cpus(void)
 {
     cpu_set_t own;
 
@@ -580,7 +582,7 @@ int relay_open(uv_loop_t *loop, const struct relay_opts *opts, struct relay **ou
                          .port = opts->port,
                          .trace = opts->trace,
                          .auth = auth_ref(opts->auth),
-                         .may_wait_awake = has_company(),
+                         .may_wait_awake = has_other_cpus(),
                          .listener = -1,
                          .epoll = epoll_create1(EPOLL_CLOEXEC) };
     buf_init(&r->out, SIZE_MAX);

@@ -1,8 +1,8 @@
-/* relay.h - with --encrypt, the way of a node's workers to their store on another
+/* relay.h - with --encrypt, connects a node's workers to their store on another
  * machine: they connect to a port of their own machine, unencrypted as torch does, and
- * what they say travels inside an encrypted connection of their agent.
+ * the relay sends their bytes through an encrypted connection of their agent.
  *
- * Takes connections of the agent's own user alone. */
+ * It accepts connections of the agent's own user only. */
 #ifndef RENDEZVOUS_RELAY_H
 #define RENDEZVOUS_RELAY_H
 
@@ -20,12 +20,12 @@ struct relay_opts {
     const struct trace *trace; /* borrowed, may be NULL */
 };
 
-/* Listening on 127.0.0.1 on return. */
+/* It listens on 127.0.0.1 when this returns. */
 int relay_open(uv_loop_t *loop, const struct relay_opts *opts, struct relay **out,
                struct muster_error *err);
 uint16_t relay_port(const struct relay *r);
 
-/* Ends all connections. cb may be NULL; r is gone for the caller. */
+/* Ends all connections. cb may be NULL; the caller must not use r any more. */
 void relay_close(struct relay *r, void (*cb)(void *ctx), void *ctx);
 
 #endif

@@ -8,7 +8,7 @@
 #include "rendezvous/relay.h"
 #include "store/client.h"
 
-#define PROVE_MS 60000u /* to reach the workers' store */
+#define PROVE_MS 60000u /* how long reaching the workers' store may take */
 
 struct secured {
     struct rdzv_handler base;
@@ -17,11 +17,12 @@ struct secured {
     const struct trace *trace;  /* borrowed */
     rdzv_next_cb next_cb;       /* NULL: no next() under way */
     void *next_ctx;
-    struct async_store *link; /* owned: shows that we are a member, for the round */
-    struct relay *relay;      /* owned; with encryption, for the round */
+    /* owned; for the round, the connection that proves this node */
+    struct async_store *link;
+    struct relay *relay; /* owned; with encryption, for the round */
     struct rdzv_round round;
     char served[1025];
-    size_t refs; /* of destroy(): what is still closing */
+    size_t refs; /* how many parts are still closing */
     bool destroying;
     void (*gone_cb)(void *ctx);
     void *gone_ctx;
@@ -46,7 +47,7 @@ static void release(void *ctx)
         cb(gone);
 }
 
-/* The last round's way to its workers' store. */
+/* Closes the last round's connection to its workers' store. */
 static void drop_round(struct secured *s)
 {
     if (s->link) {
@@ -332,9 +333,9 @@ static const struct rdzv_handler_ops secured_ops = {
     .destroy = destroy,
 };
 
-/* An operation that is added to handlers must be handed on here. */
+/* An operation that is added to handlers must be passed on here. */
 _Static_assert(sizeof(struct rdzv_handler_ops) == 21 * sizeof(void (*)(void)),
-               "secured_ops hands on all operations");
+               "secured_ops passes on all operations");
 
 static void ignore(void *ctx)
 {
@@ -367,6 +368,6 @@ void rdzv_log_secret(const struct trace *t, const struct auth *auth)
               "write its keys, and end it (--token-file=FILE; see SECURITY.md)");
     else if (auth->optional)
         trace(t, TRACE_WARN,
-              "--token-optional: nodes that prove nothing are admitted, so whoever "
+              "--token-optional: nodes without the secret are admitted, so whoever "
               "reaches this job's ports can do what a node of torchrun can");
 }

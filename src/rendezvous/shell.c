@@ -1,4 +1,4 @@
-/* shell.c - see shell.h. Top to bottom: feed and shell_perform, time, what the agent
+/* shell.c - see shell.h. From top to bottom: feed and perform, time, what the agent
  * calls, the end. */
 #include "rendezvous/shell.h"
 
@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "loop/clock.h"
 
-/* ---- Feed and shell_perform ---- */
+/* ---- Feed and perform ---- */
 
 static void notify(struct shell_request *r, const struct muster_error *err)
 {
@@ -122,7 +122,7 @@ void shell_feed_error(struct rdzv_shell *s, enum life_event_kind kind,
                                        .text = err ? err->text : NULL });
 }
 
-/* ---- Time: one timer for the earliest of all that is due ---- */
+/* ---- Time: one timer for the earliest deadline ---- */
 
 static void shell_on_timer(uv_timer_t *t)
 {
@@ -206,8 +206,8 @@ void shell_leave(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx)
 }
 
 /* A run that is closed need not be closed again, and the node that closed it may have
- * ended the store. A host closes in the usual way, since others may still want to read
- * its store. */
+ * ended the store. A host closes in the usual way, since other nodes may still want to
+ * read its store. */
 void shell_shutdown(struct rdzv_handler *h, bool close, rdzv_done_cb cb, void *ctx)
 {
     struct rdzv_shell *s = shell_of(h);

@@ -3,9 +3,9 @@
  * the lifecycle decides: dynamic.c for c10d, etcd-v2 and etcd-v3, static.c, and
  * etcd/legacy/handler.c for the backend etcd.
  *
- * An engine embeds the shell as its first part, fills its table of handler operations
- * with RDZV_SHELL_OPS and its own questions, and answers what it is asked for by
- * shell_feed(): at once or from the loop, as it likes. */
+ * An engine embeds the shell as its first field and fills its table of handler
+ * operations with RDZV_SHELL_OPS and the questions that it answers itself. It reports
+ * the outcome of what it is asked to do by shell_feed(), at once or from the loop. */
 #ifndef RENDEZVOUS_SHELL_H
 #define RENDEZVOUS_SHELL_H
 
@@ -16,23 +16,24 @@
 struct rdzv_shell;
 
 struct rdzv_engine {
-    void (*open)(struct rdzv_shell *s);   /* LIFE_OPENED */
-    void (*join)(struct rdzv_shell *s);   /* LIFE_JOINED, or LIFE_REFUSED */
-    void (*leave)(struct rdzv_shell *s);  /* LIFE_LEFT, after a JOIN's LIFE_REFUSED */
-    void (*close)(struct rdzv_shell *s);  /* LIFE_CLOSED */
-    void (*find)(struct rdzv_shell *s);   /* LIFE_ADDRESS, or LIFE_NO_ADDRESS */
-    void (*drop)(struct rdzv_shell *s);   /* may come before all others */
-    void (*rename)(struct rdzv_shell *s); /* and join; may be NULL: never EEXIST */
+    void (*open)(struct rdzv_shell *s);   /* answered by LIFE_OPENED */
+    void (*join)(struct rdzv_shell *s);   /* by LIFE_JOINED or LIFE_REFUSED */
+    void (*leave)(struct rdzv_shell *s);  /* by LIFE_LEFT, after any LIFE_REFUSED */
+    void (*close)(struct rdzv_shell *s);  /* by LIFE_CLOSED */
+    void (*find)(struct rdzv_shell *s);   /* by LIFE_ADDRESS or LIFE_NO_ADDRESS */
+    void (*drop)(struct rdzv_shell *s);   /* may come before all other calls */
+    void (*rename)(struct rdzv_shell *s); /* and joins; NULL: never EEXIST */
     void (*retire)(struct rdzv_shell *s); /* NULL: the lifecycle does not linger */
     size_t (*others)(const struct rdzv_shell *s); /* likewise */
-    /* What the engine itself has due, and that it is; may be NULL. */
+    /* A deadline of the engine itself, and the call when it has come; may be NULL. */
     uint64_t (*deadline)(const struct rdzv_shell *s);
     void (*timer)(struct rdzv_shell *s);
     void (*stopped)(struct rdzv_shell *s,
                     const struct muster_error *err); /* may be NULL */
     const struct rdzv_round *(*round)(const struct rdzv_shell *s);
-    /* The end: hands what has to be closed to s->closing; and when that is gone, frees
-     * itself, the shell with it, and calls what shell_gone() returned before. */
+    /* destroy() hands everything that has to be closed to s->closing. When that is
+     * closed, release() frees the engine and the shell in it, and calls the callback
+     * that it copied from s->gone before. */
     void (*destroy)(struct rdzv_shell *s);
     void (*release)(struct rdzv_shell *s);
 };
@@ -51,33 +52,33 @@ struct rdzv_shell {
     struct rdzv_handler base;
     const struct rdzv_engine *engine;
     struct lifecycle life;
-    uv_timer_t timer; /* for the earliest of all that is due */
+    uv_timer_t timer; /* for the earliest deadline */
     rdzv_next_cb next_cb;
     void *next_ctx;
     rdzv_news_cb news_cb;
     void *news_ctx;
     struct shell_request close, leave, stop;
-    unsigned inside;           /* calls of the agent's that have not returned */
-    struct handle_set closing; /* of destroy() */
+    unsigned inside;           /* calls of the agent's that are under way */
+    struct handle_set closing; /* what destroy() closes */
     struct shell_gone gone;
 };
 
-/* The lifecycle is life_init()'s affair. */
+/* The caller initialises s->life by life_init(). */
 void shell_init(struct rdzv_shell *s, uv_loop_t *loop,
                 const struct rdzv_handler_ops *ops, const struct rdzv_engine *engine);
 
-/* Something has happened. now_ms and inside are filled in. */
+/* Reports an event to the lifecycle. now_ms and inside are filled in here. */
 void shell_feed(struct rdzv_shell *s, struct life_event ev);
 void shell_feed_error(struct rdzv_shell *s, enum life_event_kind kind,
                       const struct muster_error *err); /* NULL: code 0 */
 
-/* What the engine has due may have changed. */
+/* Call this when the engine's deadline may have changed. */
 void shell_arm(struct rdzv_shell *s);
 
-/* Nothing is wanted any more: destroy() was called. */
+/* Whether destroy() was called: then nothing is wanted any more. */
 bool shell_ends(const struct rdzv_shell *s);
 
-/* What the agent calls, for RDZV_SHELL_OPS alone. */
+/* What the agent calls; only for RDZV_SHELL_OPS. */
 void shell_next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx);
 void shell_cancel(struct rdzv_handler *h);
 void shell_on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx);

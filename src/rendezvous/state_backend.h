@@ -1,12 +1,12 @@
 /* state_backend.h - where a dynamic rendezvous keeps its state: one value that is read,
- * and replaced if nobody else has replaced it. torch's RendezvousBackend, asynchronous,
- * on a uv loop. Implementations: c10d_backend.c (TCP and file store), etcd-v2, etcd-v3,
- * and a face over a caller's blocking functions.
+ * and replaced if no other node has replaced it. This is torch's RendezvousBackend, but
+ * asynchronous, on a uv loop. Implementations: c10d_backend.c (TCP and file store),
+ * etcd-v2, etcd-v3, and a wrapper around a caller's blocking functions.
  *
- * The driver (dynamic.c) is the only caller. At most one get or set is under way,
- * and beside it one watch. Callbacks never come from inside the call, always on the
- * loop's thread, exactly once for each get, set and open; none after close was called,
- * except close's own. */
+ * The driver (dynamic.c) is the only caller. At most one get or set is under way, and
+ * one watch beside it. Callbacks never come from inside the call, always on the loop's
+ * thread, and exactly once for each get, set and open. None comes after close was
+ * called, except close's own. */
 #ifndef RENDEZVOUS_STATE_BACKEND_H
 #define RENDEZVOUS_STATE_BACKEND_H
 
@@ -21,9 +21,9 @@ struct store_server;
 
 typedef void (*rdzv_open_cb)(void *ctx, int status, const struct muster_error *err);
 
-/* ev->kind is STATE (get), WROTE (set) or FAILED (either), with its fields as
- * cas_node.h has them, borrowed until the callback returns; the driver stamps ev->now.
- * FAILED with `again`: worth repeating after a pause, the backend will reconnect by
+/* ev->kind is STATE (get), WROTE (set) or FAILED (either), with its fields as in
+ * cas_node.h, borrowed until the callback returns; the driver stamps ev->now. FAILED
+ * with `again`: worth repeating after a pause, since the backend reconnects by
  * itself. */
 typedef void (*rdzv_state_cb)(void *ctx, const struct rdzv_event *ev);
 
@@ -32,64 +32,65 @@ typedef void (*rdzv_gone_cb)(void *ctx);
 typedef void (*rdzv_peer_cb)(void *ctx, struct span node);
 
 struct rdzv_backend_ops {
-    const char *name; /* "c10d": what the handler's backend() answers */
+    const char *name; /* "c10d"; what the handler's backend() returns */
 
-    /* Connects, and hosts the store if that is our part. Called once, first. */
+    /* Connects, and hosts the store if that is this node's task. Called once, before
+     * all others. */
     void (*open)(struct rdzv_backend *b, rdzv_open_cb cb, void *ctx);
 
     void (*get)(struct rdzv_backend *b, uint64_t timeout_ms, rdzv_state_cb cb,
                 void *ctx);
 
     /* Replaces the value if token is still its token; without a token, if there is no
-     * value. quiet: those who watch need not be told of it, if that can be had. Copies
-     * value and token if it needs them longer than the call. */
+     * value. quiet: watchers need not be told, if the backend can do that. Copies value
+     * and token if it needs them longer than the call. */
     void (*set)(struct rdzv_backend *b, struct span value, bool has_token,
                 struct span token, bool quiet, uint64_t timeout_ms, rdzv_state_cb cb,
                 void *ctx);
 
-    /* Calls cb once, when what is held may differ from value (from nothing, if not
-     * present). Replaces the watch before, whose cb then never comes. False: cannot, at
-     * present; the driver polls. May be NULL. */
+    /* Calls cb once, when the backend's value may differ from `value` (from nothing, if
+     * not present). Replaces the last watch, whose cb then never comes. Returns false
+     * if it cannot watch at present; the driver polls then. May be NULL. */
     bool (*watch)(struct rdzv_backend *b, bool present, struct span value,
                   rdzv_changed_cb cb, void *ctx);
 
-    /* Shows our node, by its text, to the others for as long as this process lives, and
-     * tells which of them end. Again with another text: that is our name from now on.
-     * The text is copied. May be NULL: only heartbeats tell. */
+    /* Shows our node, under the name `self`, to the others for as long as this process
+     * lives, and reports which of them end. A second call changes our name. The text is
+     * copied. May be NULL: then only heartbeats show it. */
     void (*presence)(struct rdzv_backend *b, const char *self, rdzv_peer_cb cb,
                      void *ctx);
 
-    /* A store for the group's own keys, with a connection of its own, so that a
-     * blocking read does not hold up a beat. The caller closes it, before the backend.
-     * May be unconnected yet: calls wait. */
+    /* Opens a store for the group's own keys, with a connection of its own, so that a
+     * blocking read does not hold up a heartbeat. The caller closes it before the
+     * backend. It may not be connected yet; calls wait then. */
     int (*store)(struct rdzv_backend *b, struct async_store **out,
                  struct muster_error *err);
 
     /* "tcp://10.0.0.1:29400", for messages. */
     const char *(*where)(const struct rdzv_backend *b);
 
-    /* Why open() is not through, for those who wait; NULL: not known yet. May be NULL:
-     * then it tells of it by itself, in the trace. */
+    /* Why open() takes so long; NULL: not known yet. May be NULL: then the backend logs
+     * it itself. */
     const char *(*last_error)(const struct rdzv_backend *b);
 
-    /* Where a store of ours hosts the rendezvous, so that its nodes need not read and
-     * write the state themselves. host is borrowed; echoes: it answers ALIVE. False: it
-     * cannot. May be NULL. */
+    /* Where a store of ours has a coordinator, so that nodes need not read and write
+     * the state themselves. host is borrowed; echoes: it answers ALIVE. Returns false
+     * if the store has none. May be NULL. */
     bool (*host)(const struct rdzv_backend *b, const char **host, uint16_t *port,
                  bool *echoes);
-    /* That store, if it is in this process; NULL: it is not. May be NULL. */
+    /* That store if it is in this process, else NULL. May be NULL. */
     const struct store_server *(*serves)(const struct rdzv_backend *b);
 
-    /* Under which address other nodes can reach this machine, by what the store's
-     * connection shows; for machines whose own name does not resolve. False: nobody
-     * knows. May be NULL. */
+    /* The address under which other nodes can reach this machine, as the store's
+     * connection shows it; for machines whose own name does not resolve. Returns false
+     * if it is not known. May be NULL. */
     bool (*own_addr)(const struct rdzv_backend *b, char *out, size_t size);
 
-    /* How many connections others have to the store that this process hosts; 0 if it
-     * hosts none. May be NULL. */
-    size_t (*members)(const struct rdzv_backend *b);
+    /* How many connections other nodes have to the store that this process hosts; 0 if
+     * it hosts none. May be NULL. */
+    size_t (*other_connections)(const struct rdzv_backend *b);
 
-    /* Ends everything; then b is gone. */
+    /* Ends everything. b is freed by the time of the callback. */
     void (*close)(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx);
 };
 
@@ -98,9 +99,10 @@ struct rdzv_backend {
     uv_loop_t *loop;
 };
 
-/* A dynamic handler on b, which it owns from then on (also if it fails). Reads torch's
- * settings from params: join_timeout, last_call_timeout, ... MUSTER_EINVAL with torch's
- * words if one is wrong. params is copied; trace is borrowed, may be NULL. */
+/* Makes a dynamic handler on b, which it owns from then on, even if it fails. Reads
+ * torch's settings from params: join_timeout, last_call_timeout, ... Returns
+ * MUSTER_EINVAL with torch's words if one is wrong. params is copied; trace is borrowed
+ * and may be NULL. */
 int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
                         const struct trace *trace, struct rdzv_backend *b,
                         struct rdzv_handler **out, struct muster_error *err);
@@ -118,8 +120,8 @@ int backend_etcd3_new(uv_loop_t *loop, const struct rdzv_params *params,
                       const struct trace *trace, struct rdzv_backend **out,
                       struct muster_error *err);
 
-/* The built-in backend of params, alone, with the job's secret if there is one.
- * MUSTER_EINVAL if it is none that keeps a state. */
+/* Makes the built-in backend of params without a handler, with the job's secret if
+ * there is one. Returns MUSTER_EINVAL if it is not a backend that keeps a state. */
 int rdzv_backend_create(uv_loop_t *loop, const struct rdzv_params *params,
                         struct rdzv_backend **out, struct muster_error *err);
 

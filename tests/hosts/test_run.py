@@ -128,7 +128,7 @@ def test_hosts_whose_names_nobody_knows_on_etcd(tmp_path: Path) -> None:
             there.mkdir()
             nodes = [node(h, f"{rig[3].ip4}:2379", there, backend=backend) for h in rig.hosts[:3]]
             up(nodes, 3)
-            assert "does not resolve: as MASTER_ADDR it is '10.77.0.1'" in nodes[0].output()
+            assert "does not resolve, so MASTER_ADDR is '10.77.0.1'" in nodes[0].output()
             finish(nodes, there)
         # There, worker 0 serves: what it and the others are told is enough.
         nodes = [h.start([MUSTER, "run", "--nnodes=3", "--rdzv-backend=etcd", "--rdzv-id=old",
@@ -281,7 +281,7 @@ def test_the_log_says_who_hosts_and_why(tmp_path: Path) -> None:
     with Rig(2) as rig:
         here, there = rig.hosts
         here.hosts_file({here.name: here.ip4, there.name: there.ip4, "alias": here.ip6})
-        host, other = "this process is to host", "somebody else hosts"
+        host, other = "this process should host", "another process hosts"
         for end, who, why in (("localhost", host, "the endpoint is localhost"),
                               (here.name, host, f"{here.name} is this machine's host name"),
                               (here.ip4, host, f"{here.ip4} belongs to this machine's"),

@@ -307,11 +307,11 @@ def test_more_runs_than_a_host_can_have():
             with node("another") as w:
                 refused = w.blob()
                 assert refused[1] == 8 and refused[2:6] == (-16 & 0xFFFFFFFF).to_bytes(4, "little")
-                assert b"host to 1024 runs that all go on" in refused
+                assert b"already has 1024 runs under way" in refused
             with node("live7", addr="second") as w:
                 assert w.blob()[1] == 5
             r = job("another")
-            assert r.returncode and "host to 1024 runs that all go on" in r.stderr, r.stderr
+            assert r.returncode and "already has 1024 runs under way" in r.stderr, r.stderr
             assert server.stderr().count("turned a node of run \"another\" away") < 5
 
             live[0].raw(message(3))

@@ -17,8 +17,8 @@
 #define AT_LEAST(n) .low = (n), .high = INT64_MAX
 
 #define DEAD_AT_ONCE                                                                   \
-    " ({}) must be at least 1: else every node counts as dead at once, and no round "  \
-    "completes"
+    " ({}) must be at least 1: otherwise every node counts as dead at once, and no "   \
+    "round completes"
 
 const struct conf_key conf_keys[CONF_COUNT] = {
     [CONF_JOIN_TIMEOUT] = { "join_timeout", CONF_DYNAMIC, CONF_SECONDS, 600,
@@ -44,8 +44,8 @@ const struct conf_key conf_keys[CONF_COUNT] = {
                              AT_LEAST(1),
                              .refusal = "The close timeout ({}) must be positive.",
                              .help = "Seconds to close the run, or to leave it." },
-    /* torch takes less than 1, and its nodes drop themselves until the join times out.
-     */
+    /* torch allows less than 1, and then its nodes drop themselves until the join times
+     * out. */
     [CONF_KEEP_ALIVE_INTERVAL] = { "keep_alive_interval", CONF_DYNAMIC, CONF_INT, 5,
                                    AT_LEAST(1),
                                    .refusal = "keep_alive_interval" DEAD_AT_ONCE,
@@ -53,8 +53,9 @@ const struct conf_key conf_keys[CONF_COUNT] = {
     [CONF_KEEP_ALIVE_MAX_ATTEMPT] = { "keep_alive_max_attempt", CONF_DYNAMIC, CONF_INT,
                                       3, AT_LEAST(1),
                                       .refusal = "keep_alive_max_attempt" DEAD_AT_ONCE,
-                                      .help = "So many missed heartbeats make a node "
-                                              "dead." },
+                                      .help = "A node that misses this many heartbeats "
+                                              "counts "
+                                              "as dead." },
     [CONF_HEARTBEAT_TIMEOUT] = { "heartbeat_timeout", CONF_DYNAMIC, CONF_SECONDS, 5,
                                  AT_LEAST(1),
                                  .refusal =
@@ -69,17 +70,17 @@ const struct conf_key conf_keys[CONF_COUNT] = {
                            .shown = "0.0",
                            .refusal = "cas_backoff_max_seconds ({}) must be finite and "
                                       "non-negative.",
-                           .help = "After a write that another node was faster with, "
-                                   "wait at random for up to so many seconds; 0: as "
-                                   "the number of nodes asks for. A store of ours has "
-                                   "no such writes." },
+                           .help = "After losing a write to another node, wait for a "
+                                   "random time of up to this many seconds; 0: it "
+                                   "depends on the number of nodes. Not needed with a "
+                                   "store of ours." },
     [CONF_STORE_TYPE] = { "store_type", CONF_C10D, CONF_WORD, .text = "tcp",
                           .words = "tcp|file",
                           .refusal = "Invalid store type given. Currently only "
                                      "supports file and tcp.",
                           .help = "tcp, or file: then the endpoint is a path." },
-    [CONF_BIND] = { "bind", CONF_ALL, CONF_TEXT, .text = "", .shown = "found out",
-                    .help = "Where the stores that this node serves listen: all, or a "
+    [CONF_BIND] = { "bind", CONF_ALL, CONF_TEXT, .text = "", .shown = "detected",
+                    .help = "The address at which this node's stores listen: all, or a "
                             "numeric address." },
     [CONF_TOKEN_FILE] = { "token_file", CONF_ALL, CONF_TEXT, .shown = "none",
                           .help = "As --token-file." },
@@ -91,11 +92,12 @@ const struct conf_key conf_keys[CONF_COUNT] = {
                      .help = "Take the secret from MUNGE, for jobs of one user: 1, 0, "
                              "or auto (if it runs). MUSTER_MUNGE_SOCKET: its daemon's "
                              "socket, if not the usual one." },
-    [CONF_IS_HOST] = { "is_host", CONF_C10D, CONF_BOOL, -1, .shown = "found out",
+    [CONF_IS_HOST] = { "is_host", CONF_C10D, CONF_BOOL, -1, .shown = "detected",
                        .help = "Whether this node hosts the store." },
     [CONF_HOSTED] = { "hosted", CONF_C10D, CONF_BOOL, 1,
-                      .help = "Whether a store of ours may own the state and tell each "
-                              "node; 0: read and write it as torch's nodes do." },
+                      .help =
+                          "Whether a store of ours may own the state and push it "
+                          "to the nodes; 0: nodes read and write it as torch's do." },
     [CONF_LOSS_GRACE] = { "loss_grace_ms", CONF_C10D, CONF_INT, 50, 0, 60000,
                           .help = "Milliseconds that a node whose connection broke has "
                                   "to come back before it is lost, at most 60000." },
@@ -105,7 +107,7 @@ const struct conf_key conf_keys[CONF_COUNT] = {
                                   "node: lower numbers get lower ranks." },
     [CONF_RANK] = { "rank", CONF_STATIC, CONF_INT, 0, ANY_INT, .shown = "--node-rank's",
                     .help = "As --node-rank." },
-    /* torch's handlers take 600 of their own, and torchrun gives 900. */
+    /* torch's handlers have a default of 600, and torchrun passes 900. */
     [CONF_TIMEOUT] = { "timeout", CONF_ETCD | CONF_STATIC, CONF_INT, 600, ANY_INT,
                        .shown = "900",
                        .help =
@@ -139,13 +141,13 @@ const struct conf_key conf_keys[CONF_COUNT] = {
                              .text = "/torchelastic/p2p",
                              .help = "Where the keys are; must start with a slash." },
     [CONF_LEGACY_LAST_CALL_TIMEOUT] = { "last_call_timeout", CONF_ETCD, CONF_INT, 30,
-                                        ANY_INT }, /* torch's takes any number here */
+                                        ANY_INT }, /* torch allows any number here */
     [CONF_PREFIX] = { "prefix", CONF_ETCD_V3, CONF_TEXT, .text = "/muster",
                       .help = "Where the keys are." },
     [CONF_LEASE_TTL] = { "lease_ttl", CONF_ETCD_V3, CONF_INT, 10, 2, 3600,
                          .refusal = "The lease_ttl must be between 2 and 3600 seconds.",
-                         .help = "Seconds after which a node that is gone is known to "
-                                 "be, from 2 to 3600; 4 with --rdzv-serve." },
+                         .help = "Seconds until the loss of a node is noticed, from 2 "
+                                 "to 3600; 4 with --rdzv-serve." },
     [CONF_PEER_PORT] = { "peer_port", CONF_ETCD_V3, CONF_INT, 0, ANY_INT,
                          .shown = "the client's + 1",
                          .help = "With --rdzv-serve: the port at which its etcd "
@@ -158,8 +160,8 @@ const struct conf_key conf_keys[CONF_COUNT] = {
                                      "MUSTER_ETCD_PASSWORD may hold it, too." },
     [CONF_PASSWORD] = { "password", CONF_ETCD | CONF_ETCD_V2 | CONF_ETCD_V3, CONF_TEXT,
                         .text = "", .shown = "none",
-                        .help = "The password itself, for everybody on the machine to "
-                                "read." },
+                        .help = "The password itself; everybody on the machine can "
+                                "read it." },
 };
 
 /* ---- Backends ---- */
@@ -180,8 +182,8 @@ unsigned conf_backend(const char *name)
     return 0;
 }
 
-/* A built-in backend has no more settings than the table says; those of a caller's own
- * may read any. */
+/* A built-in backend reads only the settings that the table gives it; a backend that
+ * the caller registered may read any. */
 static const struct rdzv_option *given(const struct rdzv_params *p,
                                        const struct conf_key *k)
 {

@@ -1,9 +1,8 @@
-/* conf_table.h - the keys of --rdzv-conf, each declared once: what it may be, what it
- * is if nobody gives it, which backends read it, and what the manual says of it.
+/* conf_table.h - the keys of --rdzv-conf, each declared once: its allowed values, its
+ * default, the backends that read it, and its text in the manual.
  *
- * Backends read their settings by conf_int() and its like and by nothing else, so a key
- * that is not in the table cannot be read, and one that is cannot go undocumented.
- * Pure. */
+ * Backends read their settings only by conf_int() and the like, so a key that is not in
+ * the table cannot be read, and one that is in the table is documented. Pure. */
 #ifndef RENDEZVOUS_CORE_CONF_TABLE_H
 #define RENDEZVOUS_CORE_CONF_TABLE_H
 
@@ -73,20 +72,21 @@ struct conf_key {
     const char *name;
     unsigned backends;
     enum conf_kind kind;
-    int64_t initial, low, high; /* of INT, SECONDS; initial of BOOL */
-    const char *text;           /* of TEXT, WORD: the default; may be NULL */
-    const char *words;          /* of WORD: "tcp|file"; of BOOL: what means -1 */
-    bool exact;                 /* of WORD: as it is, in lower case */
-    const char *refusal; /* of a value out of bounds, {} being the value; NULL: ours */
-    const char *shown;   /* the default in the manual; NULL: initial or text */
-    const char *help;    /* NULL: another row of this name has it */
+    int64_t initial, low, high; /* of INT and SECONDS; BOOL has initial alone */
+    const char *text;           /* the default of TEXT and WORD; may be NULL */
+    const char *words;          /* of WORD: "tcp|file"; of BOOL: the word for -1 */
+    bool exact;                 /* of WORD: in lower case and without spaces only */
+    const char *refusal; /* the error for a value that is not allowed, with {} for it;
+                            NULL: a default sentence */
+    const char *shown;   /* the default as the manual shows it; NULL: initial or text */
+    const char *help;    /* NULL: another row of this name has the text */
 };
 
 extern const struct conf_key conf_keys[CONF_COUNT];
 
-/* The value that is given, else the default. MUSTER_EINVAL, in torch's words where it
- * has any, for a value that the row does not allow. The row's kind must fit: INT,
- * SECONDS or FLOAT, BOOL. */
+/* The given value, else the default. MUSTER_EINVAL, in torch's words where torch has an
+ * error, for a value that the row does not allow. The row's kind must fit: INT, SECONDS
+ * or FLOAT, BOOL. */
 int conf_int(const struct rdzv_params *p, enum conf_id id, int64_t *out,
              struct muster_error *err);
 int conf_ms(const struct rdzv_params *p, enum conf_id id, uint64_t *out,
@@ -100,15 +100,15 @@ const char *conf_text(const struct rdzv_params *p, enum conf_id id); /* borrowed
 
 bool conf_given(const struct rdzv_params *p, enum conf_id id);
 
-/* The bit of a built-in backend; 0: it is not one. */
+/* The bit of a built-in backend; 0 if it is not built in. */
 unsigned conf_backend(const char *name);
 
-/* "c10d, etcd-v2", or "all". The buffer remembers a failure. */
+/* Appends "c10d, etcd-v2", or "all". The buffer remembers a failure. */
 void conf_backends_text(struct buf *out, unsigned backends);
 void conf_default_text(struct buf *out, const struct conf_key *k);
 
-/* The key that was most likely meant by one that no backend reads; NULL: the key is
- * known, or nothing is near it. */
+/* The key that was most likely meant by `key`; NULL if the key is known, or no known
+ * key is similar. */
 const char *conf_meant(const char *key);
 
 #endif

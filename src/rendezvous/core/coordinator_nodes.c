@@ -10,28 +10,15 @@
 
 #include "rendezvous/core/coordinator_int.h"
 
-/* Identity as bytes: two numbers, then the address. */
-#define KEY_FIXED 16u
-#define KEY_MAX   (KEY_FIXED + RDZV_MAX_ADDR)
-
-static struct span identity(uint8_t *key, const struct rdzv_node *n)
-{
-    put_u64(key, (uint64_t)n->pid);
-    put_u64(key + 8, (uint64_t)n->local_id);
-    assert(n->addr.n <= RDZV_MAX_ADDR);
-    memcpy(key + KEY_FIXED, n->addr.p, n->addr.n);
-    return span_of(key, KEY_FIXED + n->addr.n);
-}
-
 struct node_session *coordinator_find(const struct coordinator *c,
                                       const struct rdzv_node *node)
 {
-    uint8_t key[KEY_MAX];
+    uint8_t key[RDZV_KEY_MAX];
     struct map_link *link;
 
     if (node->addr.n > RDZV_MAX_ADDR)
         return NULL;
-    link = map_get(&c->node_sessions, identity(key, node));
+    link = map_get(&c->node_sessions, rdzv_node_key(key, node));
     return link ? CONTAINER_OF(link, struct node_session, link) : NULL;
 }
 
@@ -129,13 +116,13 @@ struct node_session *node_session_new(struct coordinator *c,
 
     if (map_reserve(&c->node_sessions, 1) < 0)
         return NULL;
-    session = mem_calloc(1, sizeof *session + KEY_FIXED + node->addr.n);
+    session = mem_calloc(1, sizeof *session + RDZV_KEY_HEAD + node->addr.n);
     if (!session)
         return NULL;
     key = (uint8_t *)(session + 1);
-    session->link.key = identity(key, node);
+    session->link.key = rdzv_node_key(key, node);
     session->node = *node;
-    session->node.addr.p = key + KEY_FIXED;
+    session->node.addr.p = key + RDZV_KEY_HEAD;
     session->lost_by_ms = MONO_NEVER;
     map_add(&c->node_sessions, &session->link);
     return session;

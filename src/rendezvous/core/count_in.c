@@ -38,7 +38,7 @@ static int ask(struct count_in *c, enum count_in_stage stage, struct now now,
             .list = { buf_span(&t->list), 1 },
         };
         return 0;
-    case COUNT_IN_ADD: /* The token first: without it we have not been counted. */
+    case COUNT_IN_ADD: /* The token goes first: without it we have not been counted. */
         c->tried = true;
         t->parts[0] = (struct c10d_request){ .op = C10D_SET,
                                              .key = span_str(c->token),
@@ -87,12 +87,12 @@ static int answered(struct count_in *c, const struct talk_event *ev, struct talk
     if (ev->status < 0 && ev->status != MUSTER_ETIMEDOUT) {
         if (!talk_is_broken(ev->status) || ev->now.mono_ms >= c->talk.by_ms)
             return talk_fail(fx, ev->status, "%s", ev->text);
-        c->stage = COUNT_IN_LOOK; /* Whether we were counted is not known. */
+        c->stage = COUNT_IN_LOOK; /* We do not know whether we were counted. */
         talk_again(&c->talk, ev->now, fx);
         return 0;
     }
     switch (c->stage) {
-    case COUNT_IN_LOOK: /* number 0 is "there", in c10d's words */
+    case COUNT_IN_LOOK: /* In c10d's CHECK, number 0 means that the key exists. */
         return ask(c, ev->reply->number == 0 ? COUNT_IN_READ : COUNT_IN_ADD, ev->now,
                    fx);
     case COUNT_IN_ADD:

@@ -1,11 +1,11 @@
-/* count_in.h - how the nodes of a static rendezvous wait for each other: like torch's
- * TCPStore with a world size, each adds 1 to the key "init/" (without the slash that
- * other keys get), and rank 0 waits until all have. Pure; rendezvous/static.c drives
- * it.
+/* count_in.h - how the nodes of a static rendezvous wait for each other. Like torch's
+ * TCPStore with a world size, each node adds 1 to the key "init/" (without the slash
+ * that other keys get), and rank 0 waits until all have done so. Pure;
+ * rendezvous/static.c drives it.
  *
- * An ADD whose answer did not come may have been heard or not, and the server may be
- * another one by the time we try again. So a token of our own goes along with it:
- * whoever finds its token has been counted. */
+ * An ADD whose answer was lost may have been counted or not, and the server may be a
+ * new one by the time we try again. So each node writes a token of its own along with
+ * it: a node that finds its token has been counted. */
 #ifndef RENDEZVOUS_CORE_COUNT_IN_H
 #define RENDEZVOUS_CORE_COUNT_IN_H
 
@@ -17,7 +17,7 @@ enum count_in_stage {
     COUNT_IN_LOOK, /* is our token there? */
     COUNT_IN_ADD,  /* count ourselves */
     COUNT_IN_READ, /* how many are there by now? */
-    COUNT_IN_WAIT, /* rank 0: until there are more */
+    COUNT_IN_WAIT, /* rank 0: wait until there are more */
 };
 
 struct count_in {
@@ -25,11 +25,11 @@ struct count_in {
     /* Set by the caller: */
     int64_t rank, world;
     uint64_t timeout_ms;
-    char token[64]; /* a key that nobody else uses */
-    bool tried;     /* the token may be there, of an earlier attempt */
+    char token[64]; /* a key of our own */
+    bool tried;     /* an earlier attempt may have written the token */
     /* The machine's own: */
     enum count_in_stage stage;
-    int64_t here; /* who has counted in, as last seen; 0: not even we */
+    int64_t here; /* how many have counted in, as last seen; 0: not even we have */
 };
 
 /* Ends with DONE or FAILED. A talk_step. */

@@ -9,7 +9,7 @@ static bool bracketed(struct span s)
     return s.n > 1 && s.p[0] == '[' && s.p[s.n - 1] == ']';
 }
 
-static bool parse_port(struct span s, int32_t *out)
+bool port_parse(struct span s, int32_t *out)
 {
     int32_t port = 0;
 
@@ -56,7 +56,7 @@ int endpoint_parse(const char *text, int32_t default_port, struct endpoint *out,
             const size_t before = (size_t)(colon - whole.p);
 
             host.n = before;
-            if (!parse_port(span_of(colon + 1, whole.n - before - 1), &port))
+            if (!port_parse(span_of(colon + 1, whole.n - before - 1), &port))
                 return bad_port(whole, err);
         }
     }

@@ -13,6 +13,9 @@ struct endpoint {
     int32_t port;    /* default_port, which may be -1, if the text has none */
 };
 
+/* A decimal number from 0 to 65535, of at most five digits. */
+bool port_parse(struct span s, int32_t *out);
+
 /* Like torch: an empty text is localhost, and a bare IPv6 address is cut at its last
  * colon (`::1` is host `:`, port 1), so IPv6 addresses need brackets. text may be
  * NULL. */

@@ -1,5 +1,5 @@
-/* master_addr.c - see master_addr.h: whose address counts, the keys, earlier rounds,
- * and the step. */
+/* master_addr.c - see master_addr.h: which node's address counts, the keys, the
+ * questions and answers, and the step. */
 #include "rendezvous/core/master_addr.h"
 
 #include <assert.h>
@@ -8,26 +8,26 @@
 #include <stdio.h>
 
 #include "base/err.h"
+#include "rendezvous/core/endpoint.h"
 
-#define PATIENT_MS 3000u /* then look at earlier rounds: torch polls each second */
-#define REJOIN_MS                                                                      \
-    5000u /* after a break: rank 0 may have published to another store                 \
-           */
+#define PATIENT_MS                                                                     \
+    3000u               /* before we look at earlier rounds; torch polls every second */
+#define REJOIN_MS 5000u /* rank 0 may have published to a store that is gone */
 
 void master_addr_reset(struct master_addr *m)
 {
     talk_fini(&m->talk);
     talk_init(&m->talk);
     m->back = 0;
-    m->remembered |= !m->ours;
+    m->remembered |= !m->all_read;
 }
 
 bool master_addr_moves(const struct master_addr *m)
 {
-    return m->share && m->ours && !m->remembered;
+    return m->share && m->all_read && !m->remembered;
 }
 
-/* ---- whose it is ---- */
+/* ---- which node's address it is ---- */
 
 static bool owner_is(const struct master_addr *m, const struct rdzv_node *n)
 {
@@ -53,16 +53,17 @@ static bool is_member_addr(const struct master_addr *m, const char *addr)
     return false;
 }
 
-/* The address that counts from now on, and whose it is. Announced again, its server is
- * where it was. */
+/* Takes the address that counts from now on, and records which node owns it. An address
+ * that is published again keeps its owner. */
 static void take(struct master_addr *m, const struct master_address *at)
 {
     const struct rdzv_node *rank0 = &m->members[0];
 
     if (strcmp(m->known.host, at->host) == 0 && m->known.port == at->port)
         return;
-    /* Another member's server, which rank 0 has taken over for this round: in the next
-     * one it may have to serve itself, and says so. */
+    /* The address may be another node's server that rank 0 uses in this round. In the
+     * next round rank 0 may serve by itself and publish that, so we do not count the
+     * address as rank 0's. */
     const bool borrowed = m->rank != 0 && !span_eq(rank0->addr, span_str(at->host)) &&
                           is_member_addr(m, at->host);
     const size_t n = borrowed || rank0->addr.n > MASTER_HOST_MAX ? 0 : rank0->addr.n;
@@ -106,7 +107,7 @@ static int add_key(struct buf *list, const struct master_addr *m, uint64_t round
     return rc < 0 ? MUSTER_ENOMEM : 0;
 }
 
-/* Both keys; with values, those of what is known in between. */
+/* Adds both keys, each followed by its value from `known` if values is set. */
 static int add_keys(struct buf *list, const struct master_addr *m, uint64_t round,
                     bool values)
 {
@@ -130,31 +131,19 @@ int master_addr_old_keys(const struct master_addr *m, struct buf *list)
     return add_keys(list, m, m->round - MASTER_MAX_BACK - 1, false);
 }
 
-static bool parse_port(struct span s, uint16_t *out)
-{
-    uint32_t port = 0;
-
-    if (s.n == 0 || s.n > 5)
-        return false;
-    for (size_t i = 0; i < s.n; i++) {
-        if (s.p[i] < '0' || s.p[i] > '9')
-            return false;
-        port = port * 10 + (uint32_t)(s.p[i] - '0');
-    }
-    *out = (uint16_t)port;
-    return port > 0 && port < 65536;
-}
-
-/* The two values of a MULTI_GET, which come from a store that anybody can write to. */
+/* Parses the two values of a MULTI_GET. Anybody can write to the store, so they are not
+ * trusted. */
 static bool parse(const struct c10d_reply *reply, struct master_address *out)
 {
     struct c10d_list list = reply->list;
     struct span h, p;
+    int32_t port;
 
     if (!c10d_list_next(&list, &h) || !c10d_list_next(&list, &p) || h.n == 0 ||
         h.n > MASTER_HOST_MAX || memchr(h.p, '\0', h.n) || memchr(h.p, '\n', h.n) ||
-        !parse_port(p, &out->port))
+        !port_parse(p, &port) || port == 0)
         return false;
+    out->port = (uint16_t)port;
     memcpy(out->host, h.p, h.n);
     out->host[h.n] = '\0';
     return true;
@@ -162,7 +151,7 @@ static bool parse(const struct c10d_reply *reply, struct master_address *out)
 
 /* ---- questions ---- */
 
-/* Rank 0 reads that its keys are there, since a SET is not answered. */
+/* A SET has no answer, so rank 0 checks in the same request that its keys are there. */
 static int ask_publish(struct master_addr *m, struct now now, struct talk_fx *fx)
 {
     struct talk *t = &m->talk;
@@ -227,8 +216,8 @@ static int probe(struct master_addr *m, const struct master_address *at,
     return act(m, MASTER_PROBING, MASTER_PROBE, fx);
 }
 
-/* One round further back; when there is none, rank 0 serves and others go on waiting.
- */
+/* Looks one round further back. If there is none, rank 0 serves a store and the others
+ * go on waiting. */
 static int look_back(struct master_addr *m, uint64_t before, struct now now,
                      struct talk_fx *fx)
 {
@@ -249,8 +238,9 @@ static int begin(struct master_addr *m, struct now now, struct talk_fx *fx)
 {
     const bool known = m->known.host[0] != '\0';
 
-    if (m->rank != 0 && m->share && !m->ours && known && owner_is(m, &m->members[0])) {
-        fx->kind = TALK_DONE; /* It keeps its server; a torch one says nothing anew. */
+    if (m->rank != 0 && m->share && !m->all_read && known &&
+        owner_is(m, &m->members[0])) {
+        fx->kind = TALK_DONE; /* It keeps its server; torch's does not publish again. */
         return 0;
     }
     if (m->rank != 0)
@@ -269,12 +259,12 @@ static int begin(struct master_addr *m, struct now now, struct talk_fx *fx)
 static int time_is_up(const struct master_addr *m, struct talk_fx *fx)
 {
     return fail(m, fx, MUSTER_ETIMEDOUT,
-                "rank 0 ('%.*s') has announced none within %" PRIu64 " s",
+                "rank 0 ('%.*s') has not published it within %" PRIu64 " s",
                 (int)MIN_OF(m->members[0].addr.n, 300u),
                 (const char *)m->members[0].addr.p, m->timeout_ms / 1000);
 }
 
-/* What rank 0 had published may have gone with the store's server. */
+/* What rank 0 had published may have been lost with the store's server. */
 static bool is_stranded(const struct master_addr *m, struct now now)
 {
     return m->rank != 0 && m->talk.broke_ms != MONO_NEVER &&
@@ -288,7 +278,7 @@ static int master_addr_on_waited(struct master_addr *m, const struct talk_event 
 
     if (ev->status == 0) {
         if (!parse(ev->reply, &at))
-            return fail(m, fx, MUSTER_ESTATE, "the store holds no address there");
+            return fail(m, fx, MUSTER_ESTATE, "what the store holds is not an address");
         take(m, &at);
         fx->kind = TALK_DONE;
         return 0;
@@ -299,13 +289,14 @@ static int master_addr_on_waited(struct master_addr *m, const struct talk_event 
         fx->kind = TALK_REJOIN;
         return 0;
     }
-    if (m->share && !m->ours && m->round > 0 &&
+    if (m->share && !m->all_read && m->round > 0 &&
         ev->now.mono_ms >= m->started_ms + PATIENT_MS)
         return look_back(m, m->round, ev->now, fx);
     return ask_keys(m, MASTER_WAITING, m->round, ev->now, fx);
 }
 
-/* A torch rank 0 stands by its own; a new rank 0 may take over anybody's. */
+/* If rank 0 is torch's, only its own address counts. If we are a new rank 0, we may
+ * take over the address of any node in the round. */
 static int on_older(struct master_addr *m, const struct talk_event *ev,
                     struct talk_fx *fx)
 {
@@ -378,7 +369,7 @@ static int master_addr_on_answer(struct master_addr *m, const struct talk_event 
     switch (m->stage) {
     case MASTER_SERVING:
         return on_served(m, ev, fx);
-    case MASTER_PUBLISHING: /* number 0 is "there", in c10d's words */
+    case MASTER_PUBLISHING: /* In c10d's CHECK, number 0 means that the keys exist. */
         if (ev->reply->number != 0)
             return fail(m, fx, MUSTER_ESTATE,
                         "the store does not keep the address that rank 0 set");

@@ -79,7 +79,7 @@ static struct rdzv_option *find(const struct rdzv_params *p, const char *key)
     return NULL;
 }
 
-/* Takes the text over if it succeeds. */
+/* Owns value.text if it succeeds. */
 static int put(struct rdzv_params *p, const char *key, struct rdzv_option value,
                struct muster_error *err)
 {
@@ -194,7 +194,7 @@ int params_float(const struct rdzv_params *p, const char *key, double dflt, doub
     return 0;
 }
 
-/* Without trimming, in any case: torch's rule. */
+/* Like torch, ignores case but does not trim spaces. */
 static int truth(const char *text)
 {
     static const char *const yes[] = { "1", "true", "t", "yes", "y" };
@@ -276,7 +276,7 @@ int conf_parse(struct rdzv_params *p, const char *text, struct muster_error *err
         const size_t n = comma ? (size_t)(comma - left.p) : left.n;
 
         rc = one(p, span_of(left.p, n), err);
-        more = comma != NULL; /* A trailing comma has an empty part behind it. */
+        more = comma != NULL; /* After a trailing comma there is an empty part. */
         left = more ? span_of(comma + 1, left.n - n - 1) : left;
     }
     return rc;

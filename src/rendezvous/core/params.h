@@ -6,7 +6,6 @@
 #include "auth/core/auth.h"
 #include "base/base.h"
 #include "muster/error.h"
-#include "rendezvous/core/params.h"
 
 enum rdzv_kind { RDZV_STR, RDZV_INT, RDZV_BOOL };
 
@@ -35,7 +34,7 @@ void params_fini(struct rdzv_params *p); /* NULL and zeroed are fine */
 int params_copy(struct rdzv_params *to, const struct rdzv_params *from,
                 struct muster_error *err);
 
-/* A key that is there already gets the new value. */
+/* A key that is already set gets the new value. */
 int params_set_str(struct rdzv_params *p, const char *key, const char *value,
                    struct muster_error *err);
 int params_set_int(struct rdzv_params *p, const char *key, int64_t value,
@@ -45,10 +44,10 @@ int params_set_bool(struct rdzv_params *p, const char *key, bool value,
 
 const struct rdzv_option *params_get(const struct rdzv_params *p, const char *key);
 
-/* The option's text; dflt if it is not there or not a text. */
+/* The option's text; dflt if it is not set or not a text. */
 const char *params_str(const struct rdzv_params *p, const char *key, const char *dflt);
 
-/* The option as an integer, by the rules of Python's int(); dflt if it is not there. */
+/* The option as an integer, by the rules of Python's int(); dflt if it is not set. */
 int params_int(const struct rdzv_params *p, const char *key, int64_t dflt, int64_t *out,
                struct muster_error *err);
 
@@ -56,13 +55,13 @@ int params_int(const struct rdzv_params *p, const char *key, int64_t dflt, int64
 int params_float(const struct rdzv_params *p, const char *key, double dflt, double *out,
                  struct muster_error *err);
 
-/* 1 or 0; dflt, which may be -1 for "nothing", if the option is not there. */
+/* 1 or 0; dflt, which may be -1 for "neither", if the option is not set. */
 int params_bool(const struct rdzv_params *p, const char *key, int dflt, int *out,
                 struct muster_error *err);
 
-/* Reads the string of --rdzv-conf, `<key>=<value>,...`, by torch's rules. Sets an
- * option of p, as text, for each part; a repeated key takes its last value. On an error
- * some may have been set already. text may be NULL. */
+/* Reads the string of --rdzv-conf, `<key>=<value>,...`, by torch's rules. Each part
+ * becomes an option of p, as text; a repeated key takes its last value. After an error
+ * some options may be set already. text may be NULL. */
 int conf_parse(struct rdzv_params *p, const char *text, struct muster_error *err);
 
 #endif

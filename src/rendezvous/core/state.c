@@ -9,9 +9,6 @@
 #include "base/mem.h"
 #include "muster/error.h"
 
-/* The key of the map: pid and local_id, 8 bytes each, then addr. */
-#define KEY_HEAD 16u
-
 int rdzv_node_cmp(const struct rdzv_node *a, const struct rdzv_node *b)
 {
     const int c = span_cmp(a->addr, b->addr);
@@ -57,7 +54,8 @@ struct span rdzv_ordered_addr(struct span addr, uint64_t order,
 void rdzv_state_init(struct rdzv_state *s)
 {
     *s = (struct rdzv_state){ .deadline_us = WALL_NEVER };
-    /* Whoever chooses addresses that collide slows down its own run and no other. */
+    /* No seed is needed: whoever chooses addresses that collide slows down only its own
+     * run. */
     map_init(&s->nodes, 0);
 }
 
@@ -73,17 +71,17 @@ void rdzv_state_fini(struct rdzv_state *s)
     rdzv_state_init(s);
 }
 
-static struct span key_of(uint8_t *room, const struct rdzv_node *n)
+struct span rdzv_node_key(uint8_t *key, const struct rdzv_node *n)
 {
     assert(n->addr.n <= RDZV_MAX_ADDR);
-    put_u64(room, (uint64_t)n->pid);
-    put_u64(room + 8, (uint64_t)n->local_id);
+    put_u64(key, (uint64_t)n->pid);
+    put_u64(key + 8, (uint64_t)n->local_id);
     if (n->addr.n)
-        memcpy(room + KEY_HEAD, n->addr.p, n->addr.n);
-    return span_of(room, KEY_HEAD + n->addr.n);
+        memcpy(key + RDZV_KEY_HEAD, n->addr.p, n->addr.n);
+    return span_of(key, RDZV_KEY_HEAD + n->addr.n);
 }
 
-/* In a table of this size, looking at each is quicker than hashing. */
+/* In a table of this size, looking at every entry is quicker than hashing. */
 #define FEW_SLOTS 16u
 
 static struct participant *find_of_few(const struct rdzv_state *s,
@@ -103,12 +101,12 @@ static struct participant *find_of_few(const struct rdzv_state *s,
 struct participant *rdzv_state_find(const struct rdzv_state *s,
                                     const struct rdzv_node *n)
 {
-    uint8_t room[KEY_HEAD + RDZV_MAX_ADDR];
+    uint8_t key[RDZV_KEY_MAX];
     struct map_link *link;
 
     if (s->nodes.size <= FEW_SLOTS)
         return find_of_few(s, n);
-    link = map_get(&s->nodes, key_of(room, n));
+    link = map_get(&s->nodes, rdzv_node_key(key, n));
     return link ? CONTAINER_OF(link, struct participant, link) : NULL;
 }
 
@@ -119,13 +117,13 @@ static struct participant *add(struct rdzv_state *s, const struct rdzv_node *n)
 
     if (map_reserve(&s->nodes, 1) < 0)
         return NULL;
-    m = mem_alloc(sizeof *m + KEY_HEAD + n->addr.n);
+    m = mem_alloc(sizeof *m + RDZV_KEY_HEAD + n->addr.n);
     if (!m)
         return NULL;
     *m = (struct participant){ .node = *n };
     key = (uint8_t *)(m + 1);
-    m->link.key = key_of(key, n);
-    m->node.addr.p = key + KEY_HEAD;
+    m->link.key = rdzv_node_key(key, n);
+    m->node.addr.p = key + RDZV_KEY_HEAD;
     map_add(&s->nodes, &m->link);
     return m;
 }
@@ -211,12 +209,13 @@ static struct participant *make_twin(struct participant *m)
     if (!twin)
         return NULL;
     twin->link.key.p = (uint8_t *)(twin + 1);
-    twin->node.addr.p = twin->link.key.p + KEY_HEAD;
+    twin->node.addr.p = twin->link.key.p + RDZV_KEY_HEAD;
     m->twin = twin;
     return twin;
 }
 
-/* Member by member into the same slots, then all links at once: nothing is hashed. */
+/* Copies each participant into the same slot, and then sets all links: nothing is
+ * hashed. */
 int rdzv_state_copy(struct rdzv_state *to, const struct rdzv_state *from)
 {
     struct rdzv_state s = *from;

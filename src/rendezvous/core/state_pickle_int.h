@@ -1,4 +1,4 @@
-/* state_pickle_int.h - what the files of the pickle reader share. */
+/* state_pickle_int.h - what the pickle's reader and writer share. */
 #ifndef RENDEZVOUS_CORE_STATE_PICKLE_INT_H
 #define RENDEZVOUS_CORE_STATE_PICKLE_INT_H
 
@@ -47,14 +47,14 @@ enum pickle_op {
 #undef PICKLE_OP_ENUM
 };
 
-/* What can lie on the stack. A state needs only these shapes, so each tuple and each
+/* What can be on the stack. A state needs only these shapes, so each tuple and each
  * call has a type of its own, and there is no general object. */
 enum pv_type {
     PV_NONE,
     PV_BOOL,
     PV_INT,
     PV_STR,        /* num: offset, len */
-    PV_BYTES,      /* num: offset; ten of them: a date and time */
+    PV_BYTES,      /* num: offset of ten bytes, a date and time */
     PV_GLOBAL,     /* num: enum pickle_global */
     PV_TUPLE0,     /* () */
     PV_OBJECT,     /* num: index into objects */
@@ -79,8 +79,8 @@ struct pv {
 
 /* A dict or set: runs of items, in the order they came. */
 struct pv_run {
-    uint32_t first, count; /* into items; a dict has key and value by turns */
-    uint32_t next;         /* the run after it, plus one; 0: none */
+    uint32_t first, count; /* into items; a dict has keys and values in turn */
+    uint32_t next;         /* the next run, plus one; 0: none */
 };
 
 struct pv_box {
@@ -101,9 +101,9 @@ struct pv_array {
 
 struct unpickler {
     struct span in;
-    size_t pos;   /* behind what was read so far */
-    size_t op_at; /* offset and value of the opcode being done */
-    uint8_t op;
+    size_t pos;   /* after what was read so far */
+    size_t op_at; /* offset of the opcode that is being executed */
+    uint8_t op;   /* its value */
     struct pv_array stack, memo, items; /* of struct pv */
     struct pv_array runs, boxes, objects;
     uint32_t marks[8];
@@ -116,7 +116,7 @@ static inline struct span pv_span(const struct unpickler *u, struct pv v)
     return span_of(u->in.p + v.num, v.len);
 }
 
-/* Room for one more entry of the size given, or NULL. */
+/* Returns room for one more entry of the given size, or NULL. */
 static inline void *pv_more(struct pv_array *a, size_t size)
 {
     if (a->count == a->room) {
@@ -142,7 +142,7 @@ static inline int pv_push(struct unpickler *u, enum pv_type type, uint32_t len,
     return 0;
 }
 
-/* How many values lie above the last mark. */
+/* How many values are above the last mark. */
 static inline size_t pv_above_mark(const struct unpickler *u)
 {
     return u->stack.count - (u->mark_count ? u->marks[u->mark_count - 1] : 0);

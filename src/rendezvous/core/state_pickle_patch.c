@@ -1,8 +1,9 @@
-/* state_pickle_patch.c - a state read again when only heartbeats have changed; see
- * state_pickle.h.
+/* state_pickle_patch.c - reads and writes a state in which only heartbeats have
+ * changed; see state_pickle.h.
  *
- * The times are ten bytes each, wherever they lie. So two texts of one length that are
- * equal but for the groups that hold those bytes say the same but for those times. */
+ * Each time is ten bytes, wherever it is. So two texts of the same length that are
+ * equal except for the base64 groups that hold those bytes differ in those times
+ * alone. */
 #include "base/base64.h"
 
 #include <assert.h>
@@ -10,12 +11,12 @@
 #include "base/py/datetime.h"
 #include "rendezvous/core/state_pickle.h"
 
-#define GROUPS 5u /* that ten bytes can touch, at most */
+#define GROUPS 5u /* base64 groups that ten bytes can touch, at most */
 
 /* The part of a text that holds the ten bytes at an offset. */
 struct window {
     size_t from, to; /* of the text */
-    size_t skip;     /* bytes before ours */
+    size_t skip;     /* decoded bytes before the ten */
 };
 
 static struct window window_of(uint32_t at)
@@ -35,7 +36,8 @@ static int64_t decode(uint8_t out[GROUPS * 3], struct span text, struct window w
     return base64_decode(out, span_of(text.p + w.from, w.to - w.from));
 }
 
-/* The time in a window that differs; false if something beside it does. */
+/* Reads the time in a window that differs; false if something else in it differs,
+ * too. */
 static bool read_beat(struct span was, struct span text, struct window w, int64_t *us)
 {
     const size_t end = w.skip + PYTIME_BYTES;
@@ -48,7 +50,8 @@ static bool read_beat(struct span was, struct span text, struct window w, int64_
     return py_datetime_read(b + w.skip, us);
 }
 
-/* Goes through the windows in order. With beat NULL, only whether all is well. */
+/* Walks through the windows in order. With beat NULL it only checks that nothing else
+ * differs. */
 static bool walk(const struct rdzv_state *s, struct span was, struct span text,
                  pickle_beat_fn beat, void *ctx)
 {
@@ -59,7 +62,7 @@ static bool walk(const struct rdzv_state *s, struct span was, struct span text,
          m = m->next[RDZV_BEATS]) {
         const struct window w = window_of(m->beat_at);
 
-        /* Unknown, shared with another, or elsewhere than its place in the list. */
+        /* The offset is unknown or shared, or out of order. */
         if (m->beat_at == 0 || m->beat_at == s->deadline_at || w.from < pos ||
             w.to > text.n)
             return false;
@@ -83,7 +86,7 @@ bool pickle_only_beats(const struct rdzv_state *s, struct span was, struct span 
            walk(s, was, text, beat, ctx);
 }
 
-/* Whether nothing else of the state is said by the bytes of m's heartbeat. */
+/* Whether the bytes of m's heartbeat are not shared with another value of the state. */
 static bool has_its_own(const struct rdzv_state *s, const struct participant *m)
 {
     if (m->beat_at == 0 || m->beat_at == s->deadline_at)

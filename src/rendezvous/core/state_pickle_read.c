@@ -1,9 +1,10 @@
 /* state_pickle_read.c - the pickle machine, as much of it as a state needs: plain
- * values, the memo, and the way from opcode to opcode; see state_pickle.h. What is
- * built of other values comes below.
+ * values, the memo, the loop over the opcodes, and below that the values that are built
+ * of other values; see state_pickle.h.
  *
- * Bytes come from whoever can reach the store. Every opcode checks what it takes from
- * the stack; nothing recurses; every array grows by at most one entry a byte. */
+ * The bytes come from anybody who can reach the store. Every opcode checks what it
+ * takes from the stack, nothing recurses, and every array grows by at most one entry a
+ * byte. */
 #include "base/base64.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -28,7 +29,7 @@ static const char *op_name(uint8_t op)
     return "unknown";
 }
 
-/* MUSTER_ESTATE with where we are. */
+/* Returns MUSTER_ESTATE; the error says where we are. */
 static int __attribute__((format(printf, 2, 3)))
 unpickle_refuse(struct unpickler *u, const char *fmt, ...)
 {
@@ -54,8 +55,7 @@ static const uint8_t *take(struct unpickler *u, size_t n)
     assert(u->pos <= u->in.n);
 
     if (n > u->in.n - u->pos) {
-        (void)unpickle_refuse(u, "the state ends in the middle, after %zu bytes",
-                              u->in.n);
+        (void)unpickle_refuse(u, "the state is cut off after %zu bytes", u->in.n);
         return NULL;
     }
     u->pos += n;
@@ -120,7 +120,7 @@ static int on_bytes(struct unpickler *u)
     if (!p)
         return MUSTER_ESTATE;
     if (p[0] != PYTIME_BYTES)
-        return unpickle_refuse(u, "%u bytes where a time has ten", p[0]);
+        return unpickle_refuse(u, "a time of %u bytes instead of ten", p[0]);
     p = take(u, PYTIME_BYTES);
     return p ? pv_push(u, PV_BYTES, 0, p - u->in.p) : MUSTER_ESTATE;
 }
@@ -141,7 +141,7 @@ static int on_memoize(struct unpickler *u)
     struct pv *v;
 
     if (pv_above_mark(u) == 0)
-        return unpickle_refuse(u, "nothing to remember");
+        return unpickle_refuse(u, "nothing to memoize");
     v = pv_more(&u->memo, sizeof *v);
     if (!v)
         return err_nomem(u->err);
@@ -162,7 +162,7 @@ static int on_get(struct unpickler *u, size_t head)
         return unpickle_refuse(u, "memo %zu of %zu", i, u->memo.count);
     v = ((struct pv *)u->memo.at)[i];
     if (v.type == PV_DICT || v.type == PV_SET)
-        return unpickle_refuse(u, "a map or set that is in two places");
+        return unpickle_refuse(u, "a map or set that is used in two places");
     return pv_push(u, (enum pv_type)v.type, v.len, v.num);
 }
 
@@ -236,7 +236,7 @@ static int step(struct unpickler *u)
     case OP_REDUCE:
         return unpickle_reduce(u);
     case OP_PROTO:
-        return unpickle_refuse(u, "may only come first");
+        return unpickle_refuse(u, "is allowed only at the start");
     case OP_STOP:
         return 0;
     }
@@ -251,7 +251,8 @@ static int header(struct unpickler *u)
     if (u->in.n < 2 || u->op != OP_PROTO)
         return unpickle_refuse(u, "not a pickle");
     if (u->in.p[1] != 4 && u->in.p[1] != 5)
-        return unpickle_refuse(u, "pickle protocol %u, known are 4 and 5", u->in.p[1]);
+        return unpickle_refuse(u, "pickle protocol %u; only 4 and 5 are known",
+                               u->in.p[1]);
     u->pos = 2;
     return 0;
 }
@@ -277,13 +278,13 @@ static int run(struct unpickler *u, struct rdzv_state *out)
     if (rc < 0)
         return rc;
     if (u->pos != u->in.n)
-        return unpickle_refuse(u, "%zu bytes behind the end", u->in.n - u->pos);
+        return unpickle_refuse(u, "%zu bytes after the end", u->in.n - u->pos);
     if (u->mark_count || u->stack.count != 1 || pv_top(u, 0)->type != PV_OBJECT)
-        return unpickle_refuse(u, "not one object is left");
+        return unpickle_refuse(u, "the result is not exactly one object");
     assert((size_t)pv_top(u, 0)->num < u->objects.count);
     o = (struct pv_object *)u->objects.at + pv_top(u, 0)->num;
     if (o->global != PG_STATE || !o->built)
-        return unpickle_refuse(u, "what is left is not a rendezvous state");
+        return unpickle_refuse(u, "the result is not a rendezvous state");
     return unpickle_state(u, o->box, out);
 }
 
@@ -328,11 +329,11 @@ int pickle_read_text(struct span text, struct rdzv_state *out, struct muster_err
     return rc;
 }
 
-/* ---- The opcodes that make values of other values: globals, nodes and
- * states, maps and sets, tuples and the calls that make a time.
+/* ---- The opcodes that build values from other values: globals, nodes and states, maps
+ * and sets, tuples, and the calls that make a time.
  *
- * Only the shapes that a state has are taken; a name that is not one of torch's or
- * datetime's is refused, and nothing is ever called. */
+ * Only the shapes that a state has are accepted. A name that is not one of torch's or
+ * datetime's is refused, and nothing is ever called. ---- */
 /* ---- Globals and objects ---- */
 
 static int unpickle_global(struct unpickler *u)
@@ -363,8 +364,8 @@ static int unpickle_global(struct unpickler *u)
     }
     return unpickle_refuse(
         u,
-        "refers to %.*s.%.*s: not a rendezvous state; if nobody else "
-        "uses this run id, somebody tampers with the store",
+        "refers to %.*s.%.*s, so it is not a rendezvous state; if no other program "
+        "uses this run id, somebody has tampered with the store",
         (int)MIN_OF(module.n, 80), (const char *)module.p, (int)MIN_OF(name.n, 80),
         (const char *)name.p);
 }
@@ -414,7 +415,7 @@ static int unpickle_build(struct unpickler *u)
 
 /* ---- Maps and sets ---- */
 
-/* An empty map or set. */
+/* Pushes an empty map or set. */
 static int unpickle_box(struct unpickler *u, enum pv_type type)
 {
     struct pv_box *b = pv_more(&u->boxes, sizeof *b);
@@ -433,8 +434,8 @@ static bool is_built_node(const struct unpickler *u, struct pv v)
            objects[v.num].built;
 }
 
-/* Moves the top n values into the box below them. Python hashes keys here, so a node
- * must be whole by now. */
+/* Moves the top n values into the box below them. Python hashes keys at this point, so
+ * a node must be complete by now. */
 static int put_items(struct unpickler *u, enum pv_type type, size_t n)
 {
     const size_t step = type == PV_DICT ? 2 : 1;
@@ -443,7 +444,7 @@ static int put_items(struct unpickler *u, enum pv_type type, size_t n)
     struct pv_run *run;
 
     if (pv_top(u, n)->type != type)
-        return unpickle_refuse(u, "items for what is no %s",
+        return unpickle_refuse(u, "items for something that is not a %s",
                                type == PV_DICT ? "map" : "set");
     if (n % step)
         return unpickle_refuse(u, "a key without a value");
@@ -474,8 +475,8 @@ static int put_items(struct unpickler *u, enum pv_type type, size_t n)
     return 0;
 }
 
-/* The k-th next item of a box: *run is 0 at first (then the run plus one) and *at the
- * index in it. False at its end. */
+/* Returns the next item of a box. *run is 0 at first, later the run plus one, and *at
+ * the index in it. False at the end. */
 static bool box_next(const struct unpickler *u, uint32_t box, uint32_t *run,
                      uint32_t *at, struct pv *item)
 {
@@ -533,7 +534,8 @@ static int unpickle_tuple(struct unpickler *u, size_t n)
     if (pv_above_mark(u) < n)
         return unpickle_refuse(u, "too few values");
     v = pv_top(u, n - 1);
-    u->stack.count -= n; /* pv_push() reuses their place, so v is read before it */
+    u->stack.count -=
+        n; /* pv_push() reuses their room, so we read v before it writes. */
     if (n == 1 && v[0].type == PV_DELTA)
         return pv_push(u, PV_DELTA_ARGS, 0, 0);
     if (n == 1 && v[0].type == PV_BYTES)
@@ -543,7 +545,7 @@ static int unpickle_tuple(struct unpickler *u, size_t n)
     if (n == 3 && v[0].type == PV_INT && v[1].type == PV_INT && v[2].type == PV_INT &&
         (v[0].num | v[1].num | v[2].num) == 0)
         return pv_push(u, PV_ZEROS, 0, 0);
-    return unpickle_refuse(u, "a tuple that no state has");
+    return unpickle_refuse(u, "a tuple that does not occur in a state");
 }
 
 static int unpickle_reduce(struct unpickler *u)
@@ -561,20 +563,20 @@ static int unpickle_reduce(struct unpickler *u)
     if (call.num == PG_TIMEZONE && args.type == PV_DELTA_ARGS)
         return pv_push(u, PV_UTC, 0, 0);
     if (call.num == PG_DATETIME && args.type == PV_NAIVE_ARGS)
-        return unpickle_refuse(u,
-                               "a time without a zone: a node of this run uses torch "
-                               "<= 2.5, which later ones cannot share a run with; "
-                               "upgrade it to torch 2.6 or later");
+        return unpickle_refuse(
+            u, "a time without a time zone: a node of this run uses torch "
+               "<= 2.5, which cannot share a run with later versions; "
+               "upgrade it to torch 2.6 or later");
     if (call.num != PG_DATETIME || args.type != PV_TIME_ARGS)
-        return unpickle_refuse(u, "a call that no state has");
+        return unpickle_refuse(u, "a call that does not occur in a state");
     if (!py_datetime_read(u->in.p + args.num, &us))
-        return unpickle_refuse(u, "no such date and time");
+        return unpickle_refuse(u, "not a valid date and time");
     return pv_push(u, PV_TIME, (uint32_t)args.num, us);
 }
 
 /* ---- From the items of a pickle to nodes and the state ---- */
 
-/* Which of the names a field is, or count for none. */
+/* The index of the field's name in names, or count if it is not among them. */
 static size_t which(const struct unpickler *u, struct pv key, const char *const *names,
                     size_t count)
 {
@@ -587,7 +589,7 @@ static size_t which(const struct unpickler *u, struct pv key, const char *const 
     return i;
 }
 
-/* BUILD of a node from the dict: exactly addr, pid, local_id. */
+/* Fills in a node from its dict, which must have exactly addr, pid and local_id. */
 static int unpickle_node(struct unpickler *u, uint32_t box, struct rdzv_node *out)
 {
     static const char *const names[] = { "addr", "pid", "local_id" };
@@ -683,7 +685,7 @@ static int read_fields(struct unpickler *u, uint32_t box, struct pv *field)
     return 0;
 }
 
-/* Puts the nodes of one map or set into their list. */
+/* Adds the nodes of one map or set to their list. */
 static int read_list(struct unpickler *u, struct pv field, enum rdzv_list list,
                      struct rdzv_state *s)
 {
@@ -699,8 +701,9 @@ static int read_list(struct unpickler *u, struct pv field, enum rdzv_list list,
         if (pairs)
             (void)box_next(u, (uint32_t)field.num, &run, &at, &value);
         if (key.type != PV_OBJECT || (pairs && value.type != want))
-            return unpickle_refuse(u, "%s for a node that is of the wrong type",
-                                   list == RDZV_PLACES ? "a rank" : "a heartbeat");
+            return unpickle_refuse(
+                u, "%s of the wrong type for a node, or a key that is not a node",
+                list == RDZV_PLACES ? "a rank" : "a heartbeat");
         m = rdzv_state_put(s, &objects[key.num].node, list);
         if (!m)
             return err_nomem(u->err);

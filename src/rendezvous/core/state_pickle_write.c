@@ -1,8 +1,8 @@
 /* state_pickle_write.c - the canonical pickle of a state; see state_pickle.h.
  *
- * The layout is CPython's, so that the bytes equal torch's wherever torch shares nodes
- * by value too. Every MEMOIZE takes the next number; what is mentioned again comes by
- * that number. */
+ * The layout is CPython's, so that the bytes equal torch's wherever torch also shares
+ * equal nodes. Every MEMOIZE takes the next number, and a value that comes again is
+ * fetched by its number. */
 #include "base/base64.h"
 
 #include <assert.h>
@@ -17,10 +17,10 @@
 struct pickler {
     struct buf *out;
     size_t base;   /* where in out the pickle begins */
-    uint32_t memo; /* the next number */
+    uint32_t memo; /* the next free number */
     uint32_t node_class, node_attr[3];
     uint32_t time_module, time_class, utc;
-    int rc; /* of the first append that failed; the others then do nothing */
+    int rc; /* of the first append that failed; later ones do nothing */
 };
 
 static void bytes(struct pickler *w, const void *p, size_t n)
@@ -71,7 +71,7 @@ static uint32_t string(struct pickler *w, struct span s)
     return memoize(w);
 }
 
-/* The string, in full the first time, then by its memo. */
+/* Writes the string in full the first time, and by its memo after that. */
 static void name(struct pickler *w, const char *text, uint32_t *memo)
 {
     if (*memo == NO_MEMO)
@@ -102,8 +102,9 @@ static void integer(struct pickler *w, int64_t v)
     } else {
         b[0] = OP_LONG1;
         put_u64(b + 2, (uint64_t)v);
-        while (n > 1 && b[n + 1] == (b[n] & 0x80 ? 0xff : 0)) /* as short as the sign */
-            n--;                                              /* allows */
+        /* Like Python, drop the bytes that only repeat the sign. */
+        while (n > 1 && b[n + 1] == (b[n] & 0x80 ? 0xff : 0))
+            n--;
         b[1] = (uint8_t)n;
         bytes(w, b, n + 2);
     }
@@ -140,7 +141,7 @@ static void utc(struct pickler *w)
     w->utc = memoize(w);
 }
 
-/* Returns where its bytes lie. */
+/* Returns the offset of its ten bytes. */
 static uint32_t moment(struct pickler *w, int64_t us)
 {
     uint32_t at;
@@ -175,7 +176,7 @@ static void node(struct pickler *w, struct participant *m)
         return;
     }
     if (w->node_class == NO_MEMO) {
-        get(w, 0); /* the module's name, the first thing of all */
+        get(w, 0); /* the module's name, which comes first of all */
         (void)string(w, span_str("_NodeDesc"));
         op(w, OP_STACK_GLOBAL);
         w->node_class = memoize(w);
@@ -266,7 +267,8 @@ static void state(struct pickler *w, struct rdzv_state *s)
 
 #define FRAME_HEAD 9u
 
-/* One frame if it all fits into one, else none: frames are optional to every reader. */
+/* Adds one frame if everything fits into one, and none otherwise: every reader accepts
+ * a pickle without frames. */
 static int frame(struct buf *out, size_t head, struct rdzv_state *s)
 {
     const size_t n = buf_len(out) - head;

@@ -533,7 +533,7 @@ static void a_group_of_our_own_has_a_server_for_each_round(void **state)
                              .share = true,
                              .timeout_ms = 60000,
                              .rank = 1,
-                             .ours = true,
+                             .all_read = true,
                              .members = members,
                              .count = 2 };
 
@@ -551,9 +551,9 @@ static void a_group_of_our_own_has_a_server_for_each_round(void **state)
     m.talk.asking = false;
 
     m.rank = 1;
-    m.ours = false; /* torchrun's have come */
+    m.all_read = false; /* torchrun's have come */
     assert_int_equal(told(&m, 4, NULL), TALK_DONE);
-    m.ours = true; /* and gone: they may come back */
+    m.all_read = true; /* and gone: they may come back */
     master_addr_reset(&m);
     assert_false(master_addr_moves(&m));
     talk_fini(&m.talk);

@@ -240,10 +240,10 @@ static void wrong_options_are_refused(void **state)
           "boolean value." },
         { "c10d", "localhost:0", "j", "keep_alive_interval=0",
           "keep_alive_interval (0) must be at least 1: "
-          "else every node counts as dead at once, and no round completes" },
+          "otherwise every node counts as dead at once, and no round completes" },
         { "c10d", "localhost:0", "j", "keep_alive_max_attempt=-1",
           "keep_alive_max_attempt (-1) must be at least 1: "
-          "else every node counts as dead at once, and no round completes" },
+          "otherwise every node counts as dead at once, and no round completes" },
         { "c10d", "localhost:0", "j", "",
           "the local address (--local-addr) is not UTF-8, and the other nodes could "
           "not "
