@@ -344,7 +344,7 @@ static bool c10d_watch(struct rdzv_backend *b, bool present, struct span value,
     c->watch.wanted = reserved_hash(present ? value : span_str(RDZV_C10D_SENTINEL));
     c->watch.cb = cb;
     c->watch.ctx = ctx;
-    /* A wait for an older value ends by itself, as that value is no longer there. */
+    /* A wait for an older value ends by itself, since that value is no longer there. */
     if (c->watch.waiting || watch_go(c))
         return true;
     c->watch.cb = NULL;

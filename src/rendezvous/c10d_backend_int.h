@@ -16,7 +16,7 @@
 struct c10d {
     struct rdzv_backend base;
     const struct trace *trace; /* borrowed */
-    size_t refs;               /* the timer, and each handle that is closing */
+    size_t refs; /* one for each timer, and one for each part that is closing */
 
     /* From the parameters. */
     char *run_id, *key; /* owned; key "torch.rendezvous.<run_id>" */

@@ -34,7 +34,8 @@ struct other_runs {
     char text[RDZV_WHY_SIZE]; /* the answer in words; empty: there is none */
 };
 
-/* The nodes of a hosted round, as far as the workers' address needs them. */
+/* The nodes of a round that we joined as a member, as far as the workers' address needs
+ * them. */
 struct hosted_nodes {
     struct rdzv_node rank0; /* borrowed from the member */
     /* owned; all of them, if some are torchrun's; else NULL */

@@ -73,7 +73,7 @@ struct rdzv_handler_ops {
     void (*set_closed)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
     /* Leaves without closing the run: gives our place up. */
     void (*leave)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
-    /* Ends heartbeats and, if close is true, closes the run id. */
+    /* Stops the heartbeats and, if close is true, closes the run id. */
     void (*shutdown)(struct rdzv_handler *h, bool close, rdzv_done_cb cb, void *ctx);
     /* Before new workers start: removes the keys of the last attempt from the worker
      * store, if this node hosts it. */

@@ -22,7 +22,7 @@ void rdzv_hostname(char *out, size_t size)
     out[size - 1] = '\0';
 }
 
-/* Two handlers of one process are two nodes, so this counts for the process. */
+/* Two handlers of one process are two nodes, so the count is the process's. */
 int64_t rdzv_next_local_id(void)
 {
     static _Atomic int64_t ids;

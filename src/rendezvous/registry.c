@@ -172,7 +172,7 @@ int rdzv_backend_create(uv_loop_t *loop, const struct rdzv_params *params,
         auth_unref(auth);
         return rc;
     }
-    with.auth = auth; /* The copy's reference now. */
+    with.auth = auth; /* The copy owns the reference now. */
     rc = at->make(loop, &with, NULL, out, err);
     params_fini(&with);
     return rc;

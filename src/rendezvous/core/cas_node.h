@@ -155,7 +155,7 @@ bool rdzv_still_placed(const struct rdzv *r, size_t rank);
 bool rdzv_progress(const struct rdzv *r, struct rdzv_progress *out);
 
 /* The participants of the round that was last JOINED, in rank order; borrowed until the
- * next JOINED. The workers' address is that of rank 0. */
+ * next JOINED. Rank 0 decides on the workers' address. */
 const struct rdzv_node *rdzv_participants(const struct rdzv *r, size_t *count);
 
 /* ---- The part of the c10d backend that does no I/O, for driver and simulator ---- */

@@ -82,7 +82,7 @@ struct rdzv {
     enum rdzv_busy busy;
     struct rdzv_plan sent; /* BUSY_WRITING: what was sent */
 
-    /* What is wanted of us. */
+    /* What the agent wants of us. */
     enum rdzv_mode mode;
     bool was_member;   /* has been in a round before */
     bool in_old_round; /* JOINING: we have yet to give up our place in the last round */
@@ -157,7 +157,7 @@ int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
 void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx);
 uint64_t rdzv_poll_ms(const struct rdzv *r);
 void rdzv_commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
-                 struct rdzv_fx *fx); /* the plan was made on r->seen */
+                 struct rdzv_fx *fx); /* p was made from r->seen */
 uint64_t rdzv_spacing_ms(const struct rdzv *r);
 
 /* cas_node.c */

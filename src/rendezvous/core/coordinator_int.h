@@ -91,8 +91,7 @@ struct coordinator {
     unsigned departures;      /* departures logged since the last round completed */
     unsigned losses;          /* lost nodes of the complete round */
     uint64_t awaits_until_ms; /* see coordinator_awaits_until_ms() */
-    bool touched;  /* a node has joined or the run was closed; else the view is "no
-                      state" */
+    bool touched;             /* there is a state; else the view says "no state" */
     bool moved_on; /* a node of the complete round has left it for the next */
     int64_t waiting_notified; /* what the members were told: 0, 1 (a node waits) or
                                  COORD_MEMBER_WAITS */
@@ -110,9 +109,9 @@ struct node_session *node_session_new(struct coordinator *c,
                                       const struct rdzv_node *node);
 void node_session_remove(struct coordinator *c, struct node_session *session);
 void node_session_heard_first(struct coordinator *c, struct node_session *session,
-                              struct now now); /* at first */
+                              struct now now);
 void node_session_heard_again(struct coordinator *c, struct node_session *session,
-                              struct now now); /* again */
+                              struct now now);
 int coordinator_reserve_peer(struct coordinator *c, uint32_t peer);
 int coordinator_reserve_order(struct coordinator *c, size_t count); /* coordinator.c */
 void coordinator_request_begin(struct coordinator *c, struct node_session *session);

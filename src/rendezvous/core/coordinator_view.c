@@ -14,7 +14,7 @@
 
 #define TORCH_EVERY_MS 1000u
 #define SKEW_US        2000000ll   /* more than this is worth a warning */
-#define LEAD_US        600000000ll /* more than this we do not follow */
+#define LEAD_US        600000000ll /* we do not follow a clock that is ahead by more */
 
 /* A clock that is set back must not make our nodes' heartbeats look old to nodes that
  * compare them with their own clocks. So the time that we tell goes on as before. */
@@ -296,7 +296,7 @@ int coordinator_seen(struct coordinator *c, const struct coordinator_event *ev,
         c->dirty = true;
         return err_nomem(err);
     }
-    seen.closed = seen.closed || c->state.closed; /* Closed stays closed. */
+    seen.closed = seen.closed || c->state.closed; /* A closed run stays closed. */
     carry_over(c, &c->state, &seen, ev->now);
     left = find_departed(&c->state, &seen);
     if (left && !seen.closed)

@@ -39,8 +39,8 @@
     X(LEFT)     /* answers LEAVE */                                                    \
     X(CLOSED)   /* the run is closed; also the answer to CLOSE */                      \
     X(WAITING)  /* how many nodes wait for the next round, or COORD_MEMBER_WAITS */    \
-    X(LOST)     /* a member of the running round is gone: text says who and why */     \
-    X(SPARE)    /* you are a spare (count 1) or no longer (0); it waits for ever */    \
+    X(LOST)     /* a member of the running round is gone: text says which and why */   \
+    X(SPARE)    /* you are a spare, without a time limit (count 1), or not (0) */      \
     X(EVICTED)  /* the others have dropped you: text */
 
 enum coord_kind {
@@ -59,9 +59,9 @@ enum coord_order { COORD_BY_NODE, COORD_BY_KEY, COORD_ORDERS };
 /* One struct for all kinds; a field says which kinds use it. Spans are borrowed. */
 struct coord_msg {
     enum coord_kind kind;
-    struct span run_id;    /* HELLO */
-    struct span addr;      /* HELLO: who I am; JOINED: who is rank 0;
-                              GATHERED: who is missing, as far as known */
+    struct span run_id; /* HELLO */
+    struct span addr;   /* HELLO: who I am; JOINED: who is rank 0; GATHERED: which nodes
+                           are missing, as far as known */
     int64_t pid, local_id; /* likewise */
     /* HELLO: tells a reconnect from another process with the same name */
     uint64_t nonce;

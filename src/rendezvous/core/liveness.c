@@ -96,7 +96,7 @@ void rdzv_beat_seen(struct rdzv *r, struct participant *m, int64_t beat_us,
 }
 
 /* While the backend was unreachable no node could beat, so that time says nothing about
- * them. If we could not reach it for an interval or longer, the others could not
+ * them. If we could not reach it for an interval or longer, others probably could not
  * either, and a live node may still be looking for a part of it that answers (one
  * member of an etcd cluster may hang while the rest is back). So every node gets at
  * least half of the keep-alive bound from now on. */

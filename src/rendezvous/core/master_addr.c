@@ -10,9 +10,12 @@
 #include "base/err.h"
 #include "rendezvous/core/endpoint.h"
 
-#define PATIENT_MS                                                                     \
-    3000u               /* before we look at earlier rounds; torch polls every second */
-#define REJOIN_MS 5000u /* rank 0 may have published to a store that is gone */
+/* torch's nodes poll every second, so rank 0 should have published by then. After that
+ * we look at earlier rounds. */
+#define PATIENT_MS 3000u
+/* How long after the connection broke we join again, since rank 0 may have published to
+ * a store that is gone. */
+#define REJOIN_MS 5000u
 
 void master_addr_reset(struct master_addr *m)
 {

@@ -25,8 +25,9 @@ struct rdzv_params {
     size_t count;
 };
 
-/* Copies what it is given; endpoint, run_id and local_addr may be NULL. MUSTER_EINVAL
- * as torch's constructor: no backend, min_nodes < 1, max_nodes < min_nodes. */
+/* Copies what it is given; endpoint, run_id and local_addr may be NULL. Like torch's
+ * constructor, returns MUSTER_EINVAL without a backend, or if min_nodes < 1 or
+ * max_nodes < min_nodes. */
 int params_init(struct rdzv_params *p, const char *backend, const char *endpoint,
                 const char *run_id, int64_t min_nodes, int64_t max_nodes,
                 const char *local_addr, struct muster_error *err);

@@ -111,7 +111,7 @@ int rdzv_settings_print(const struct rdzv_settings *s, struct buf *out)
     return rc;
 }
 
-/* The number behind "word=" in text, or false if it is not there. */
+/* Finds the number after "word=" in text; false if it is not there. */
 static bool find_word(struct span text, const char *word, long long *value)
 {
     const size_t n = strlen(word);

@@ -39,7 +39,7 @@ int rdzv_settings_keep_alive(struct rdzv_settings *s, const struct rdzv_params *
 int rdzv_settings_read(struct rdzv_settings *s, const struct rdzv_params *p,
                        struct muster_error *err);
 
-/* torch's checks and words: 1 <= min <= max, else MUSTER_EINVAL. */
+/* Checks 1 <= min <= max, else MUSTER_EINVAL in torch's words. */
 int rdzv_settings_check(const struct rdzv_settings *s, struct muster_error *err);
 
 /* A node that is silent for longer counts as dead: interval * max_attempt; 0 if
@@ -50,7 +50,8 @@ uint64_t rdzv_interval_ms(const struct rdzv_settings *s);
 /* One line of text for a side key, so that nodes can compare: "min=2 max=4 ...". */
 int rdzv_settings_print(const struct rdzv_settings *s, struct buf *out);
 
-/* Reads such a line. 0, or MUSTER_EINVAL if a word is missing or out of range. */
+/* Reads such a line. Returns 0, or MUSTER_EINVAL if a word is missing or out of
+ * range. */
 int rdzv_settings_parse(struct span text, struct rdzv_settings *out,
                         struct muster_error *err);
 

@@ -1,5 +1,6 @@
-/* test_cas_node.c - the step machine of nodes on a store in memory and a clock by hand.
- * Many nodes in bad weather are the simulator's; here is what must be exact. */
+/* test_cas_node.c - the step machine of nodes, on a store in memory and a clock that
+ * the test sets. The simulator plays many nodes under faults; here is what must be
+ * exact. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -14,15 +15,16 @@
 struct world {
     struct rdzv *node[NODES];
     bool watch;
-    struct buf value; /* empty: nothing there */
+    struct buf value; /* empty: the store has none */
     struct now now;
     int64_t skew_us[NODES];
     uint64_t writes;
-    bool down;        /* the store fails each request, for good */
-    bool mute;        /* the store answers nothing */
-    unsigned deaf;    /* so many writes are taken, and their answers lost */
-    unsigned stopped; /* nodes that hear and do nothing, by bit */
-    /* The last outcome of each. */
+    bool down; /* the store fails each request */
+    bool mute; /* the store answers nothing */
+    unsigned
+        deaf; /* for this many writes, the store takes them and the answer is lost */
+    unsigned stopped; /* nodes that do nothing, by bit */
+    /* The last outcome of each kind, by node. */
     struct rdzv_effect joined[NODES], refused[NODES], done[NODES], news[NODES];
     char why[NODES][256];
     unsigned joins[NODES], refusals[NODES], dones[NODES], told[NODES];
@@ -105,7 +107,7 @@ static void do_write(struct world *w, size_t i, const struct rdzv_effect *e)
     }
 }
 
-static void note(struct world *w, size_t i, const struct rdzv_effect *e)
+static void record_effect(struct world *w, size_t i, const struct rdzv_effect *e)
 {
     switch (e->kind) {
     case RDZV_FX_JOINED:
@@ -132,10 +134,10 @@ static void note(struct world *w, size_t i, const struct rdzv_effect *e)
     }
 }
 
-/* What it is at and what it owes. What it has learnt from an answer that it could not
- * act upon may stay: to learn that twice changes nothing, as the rest of each test
- * shows when the answer comes again. */
-static uint64_t print_of(const struct rdzv *r)
+/* A digest of what the node is doing and which requests it has yet to answer. What it
+ * has learnt from an answer that it could not act upon may stay: learning it twice
+ * changes nothing, as the rest of each test shows when the answer comes again. */
+static uint64_t digest_of(const struct rdzv *r)
 {
     const uint64_t all[] = { (uint64_t)r->mode,
                              r->was_member,
@@ -164,14 +166,14 @@ static void feed(struct world *w, size_t i, struct rdzv_event ev)
         return;
     ev.now = w->now;
     ev.now.wall_us += w->skew_us[i];
-    TAKE_STEP(rc, rdzv_step(w->node[i], &ev, &fx), print_of(w->node[i]));
+    TAKE_STEP(rc, rdzv_step(w->node[i], &ev, &fx), digest_of(w->node[i]));
     if (rc < 0) {
         assert_int_equal(rc, MUSTER_ENOMEM);
         w->rc = rc;
         return;
     }
     for (size_t k = 0; k < fx.count; k++)
-        note(w, i, &fx.at[k]);
+        record_effect(w, i, &fx.at[k]);
     for (size_t k = 0; k < fx.count; k++) {
         if (w->mute)
             continue;
@@ -187,7 +189,7 @@ static void request(struct world *w, size_t i, enum rdzv_event_kind kind)
     feed(w, i, (struct rdzv_event){ .kind = kind });
 }
 
-/* Lets the time pass, with every timer on its way; nodes of the mask are stopped. */
+/* Lets time pass and sends every timer that is due; nodes of the mask are stopped. */
 static void pass(struct world *w, uint64_t ms, unsigned stopped)
 {
     const uint64_t end = w->now.mono_ms + ms;
@@ -246,19 +248,19 @@ static void two_nodes_join_at_once(void **state)
     assert_int_equal(w.joins[1], 0);
     request(&w, 0, RDZV_EV_JOIN);
     expect_world(&w, 0, 0, 0, 2);
-    expect_world(&w, 1, 0, 1, 2); /* told by the change, not by a poll */
+    expect_world(&w, 1, 0, 1, 2); /* by the report of the change, not by a poll */
     assert_int_equal(w.writes, 2);
     members = rdzv_participants(w.node[1], &count);
     assert_int_equal(count, 2);
     assert_true(span_eq(members[0].addr, span_str("n0")));
 
-    /* Again: each leaves and queues in one write; the last one opens the next round,
-     * and seats who waits for it. */
+    /* Again: each leaves and queues in one write. The last one opens the next round and
+     * gives places to the nodes that wait for it. */
     request(&w, 0, RDZV_EV_JOIN);
     pass(&w, 1100, 0);
-    assert_int_equal(w.told[1], 0); /* torch's nodes may not have looked yet */
+    assert_int_equal(w.told[1], 0); /* torch's nodes may not have seen the round yet */
     pass(&w, 100, 0);
-    assert_int_equal(w.told[1], 2); /* that somebody waits, and that it is a member */
+    assert_int_equal(w.told[1], 2); /* that a node waits, and that it is a member */
     assert_int_equal(w.news[1].news, RDZV_NEWS_MOVED_ON);
     request(&w, 1, RDZV_EV_JOIN);
     expect_world(&w, 0, 1, 0, 2);
@@ -267,8 +269,8 @@ static void two_nodes_join_at_once(void **state)
     world_fini(&w);
 }
 
-/* The store has taken a write, and the connection breaks before its answer. Whoever
- * takes its own seat for somebody else's waits until all others have given up. */
+/* The store has taken a write, and the connection breaks before its answer. A node that
+ * took its own seat for another node's would wait until all others have given up. */
 static void an_answer_is_lost(void **state)
 {
     struct world w;
@@ -282,7 +284,7 @@ static void an_answer_is_lost(void **state)
         pass(&w, 3000, 0);
         expect_world(&w, 0, 0, 0, 2);
         expect_world(&w, 1, 0, 1, 2);
-        w.deaf = many; /* Out of the round, and in line for the next one. */
+        w.deaf = many; /* The writes that leave the round and queue for the next one. */
         request(&w, 0, RDZV_EV_JOIN);
         request(&w, 1, RDZV_EV_JOIN);
         pass(&w, 6000, 0);
@@ -292,7 +294,8 @@ static void an_answer_is_lost(void **state)
     }
 }
 
-/* Another one's write comes between: the state has our entry, and is not ours else. */
+/* Another node writes in between: the state has our entry, but is not the one that we
+ * wrote. */
 static void an_answer_is_lost_and_another_node_is_quicker(void **state)
 {
     struct world w;
@@ -301,19 +304,19 @@ static void an_answer_is_lost_and_another_node_is_quicker(void **state)
     world_init(&w, 2, 2, 2);
     w.deaf = 1;
     request(&w, 0, RDZV_EV_JOIN);
-    pass(&w, 1, 1); /* Node 0 has not looked again yet. */
+    pass(&w, 1, 1); /* Node 0 has not read again yet. */
     request(&w, 1, RDZV_EV_JOIN);
     expect_world(&w, 1, 0, 1, 2);
     pass(&w, 1000, 0);
     expect_world(&w, 0, 0, 0, 2);
     pass(&w, 30000, 0);
-    assert_int_equal(w.told[1], 0); /* It beats. */
+    assert_int_equal(w.told[1], 0); /* Node 0 goes on beating. */
     world_fini(&w);
 }
 
-/* After the end of the run, whoever waits for the others is told if one will not come.
- */
-static void whoever_is_missing_after_the_end_is_told_of(void **state)
+/* After the end of the run, a node that waits for the others is told if one will not
+ * come. */
+static void a_node_missing_after_the_end_is_news(void **state)
 {
     struct world w;
 
@@ -340,7 +343,7 @@ static void beats_keep_the_round(void **state)
     world_init(&w, 2, 2, 2);
     request(&w, 0, RDZV_EV_JOIN);
     request(&w, 1, RDZV_EV_JOIN);
-    w.skew_us[0] = 20000000; /* clocks that jump move nothing */
+    w.skew_us[0] = 20000000; /* A clock that jumps changes nothing. */
     pass(&w, 60000, 0);
     w.skew_us[1] = -3600000000ll;
     pass(&w, 60000, 0);
@@ -352,9 +355,10 @@ static void beats_keep_the_round(void **state)
     world_fini(&w);
 }
 
-/* A member had not beaten for 11 of the 15 s when the store went away for 20. Alive, it
- * may take a while until it finds the store again; dead, that is known soon after. */
-static void who_was_silent_before_an_outage_gets_time(void **state)
+/* A node had not beaten for 11 of the 15 s when the store became unreachable for 20 s.
+ * If it is alive, it may take a while until it finds the store again; if it is dead,
+ * that is noticed soon after. */
+static void a_node_silent_before_an_outage_gets_time(void **state)
 {
     for (unsigned dead = 0; dead < 2; dead++) {
         struct world w;
@@ -380,8 +384,9 @@ static void who_was_silent_before_an_outage_gets_time(void **state)
     }
 }
 
-/* The backend knows before the heartbeats do; one that beats on is back. */
-static void the_backend_tells_who_is_gone(void **state)
+/* The backend knows it before the heartbeats stop; a node that goes on beating is
+ * back. */
+static void the_backend_reports_a_gone_node(void **state)
 {
     struct world w;
 
@@ -391,7 +396,7 @@ static void the_backend_tells_who_is_gone(void **state)
          (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n7_10_0") });
     feed(&w, 1,
          (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n1_10_0") });
-    assert_int_equal(w.told[1], 0); /* nobody, and ourselves */
+    assert_int_equal(w.told[1], 0); /* a node that does not exist, and ourselves */
     feed(&w, 1,
          (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n0_10_0") });
     assert_int_equal(w.told[1], 1);
@@ -406,9 +411,9 @@ static void the_backend_tells_who_is_gone(void **state)
     world_fini(&w);
 }
 
-/* While the next round is joined, who stays in the last one can still be told by its
+/* While we join the next round, a node that stays in the last one is still known by its
  * rank there, whichever round that is. */
-static void who_stays_behind_is_known_by_rank(void **state)
+static void a_node_that_stays_behind_is_known_by_rank(void **state)
 {
     struct world w;
 
@@ -434,14 +439,15 @@ static void who_stays_behind_is_known_by_rank(void **state)
     world_fini(&w);
 }
 
-/* Its newest heartbeat, from before its end, is read only after that is known. */
-static void an_old_beat_does_not_bring_back(void **state)
+/* The node's last heartbeat, from before its end, is read only after its end is
+ * known. */
+static void an_old_beat_does_not_bring_a_node_back(void **state)
 {
     struct world w;
 
     (void)state;
     three_join(&w);
-    pass(&w, 6000, 1u << 1 | 1u << 2); /* Node 0 beats, and nobody reads it. */
+    pass(&w, 6000, 1u << 1 | 1u << 2); /* Node 0 beats, and no node reads it. */
     feed(&w, 1,
          (struct rdzv_event){ .kind = RDZV_EV_GONE, .value = span_str("n0_10_0") });
     assert_int_equal(w.told[1], 1);
@@ -462,7 +468,7 @@ static void a_lost_member_makes_room(void **state)
     pass(&w, 31000, 1u << 0);
     expect_world(&w, 1, 1, 0, 2);
     expect_world(&w, 2, 1, 1, 2);
-    /* The one that was stopped finds itself out, and comes back. */
+    /* The node that was stopped finds that it was dropped, and comes back. */
     pass(&w, 1, 0);
     assert_int_equal(w.news[0].news, RDZV_NEWS_EVICTED);
     request(&w, 0, RDZV_EV_JOIN);
@@ -489,7 +495,7 @@ static void a_spare_waits_and_is_dismissed(void **state)
     request(&w, 1, RDZV_EV_LEAVE);
     assert_true(w.dones[1] == 1 && w.done[1].code == 0);
     pass(&w, 100, 0);
-    assert_int_equal(w.news[0].news, RDZV_NEWS_WAITING); /* the spare came forward */
+    assert_int_equal(w.news[0].news, RDZV_NEWS_WAITING); /* the spare waits now */
     request(&w, 0, RDZV_EV_JOIN);
     pass(&w, 100, 0);
     expect_world(&w, 2, 1, 1, 2);
@@ -506,8 +512,9 @@ static void a_spare_waits_and_is_dismissed(void **state)
     world_fini(&w);
 }
 
-/* Two wait for one place: the one left over must not keep the others restarting. */
-static void who_waited_in_vain_becomes_a_spare(void **state)
+/* Two nodes wait for one place: the one left over must not keep the others
+ * restarting. */
+static void a_node_that_waited_in_vain_becomes_a_spare(void **state)
 {
     struct rdzv_state s;
     struct world w;
@@ -556,7 +563,7 @@ static void late_joins_hand_their_seat_back(void **state)
     world_fini(&w);
 }
 
-static void a_silent_store_is_no_excuse(void **state)
+static void a_silent_store_does_not_delay_answers(void **state)
 {
     struct world w;
 
@@ -573,7 +580,7 @@ static void a_silent_store_is_no_excuse(void **state)
     world_fini(&w);
 }
 
-static void a_broken_store_is_told(void **state)
+static void a_broken_store_is_reported(void **state)
 {
     struct world w;
 
@@ -588,7 +595,8 @@ static void a_broken_store_is_told(void **state)
     assert_true(w.told[0] == 1 && w.news[0].news == RDZV_NEWS_BACKEND);
     w.down = false;
     pass(&w, 60000, 0);
-    assert_int_equal(w.told[0], 1); /* it went on beating: still a member */
+    assert_int_equal(w.told[0],
+                     1); /* it went on beating, so it is still in the round */
     assert_int_equal(buf_append_str(&w.value, "nonsense"), 0);
     request(&w, 1, RDZV_EV_JOIN);
     assert_int_equal(w.refused[1].code, MUSTER_ESTATE);
@@ -615,7 +623,8 @@ static void two_of_one_name_are_told_apart(void **state)
     pass(&w, 3000, 0);
     expect_world(&w, 0, 0, 0, 1);
 
-    /* What a killed predecessor left behind does not stop us, once it is old. */
+    /* The entry that a killed predecessor left behind does not stop us once it is
+     * old. */
     rdzv_free(w.node[0]);
     w.node[0] = NULL;
     request(&w, 1, RDZV_EV_JOIN);
@@ -625,8 +634,8 @@ static void two_of_one_name_are_told_apart(void **state)
     world_fini(&w);
 }
 
-/* A torch node swept one member of a completed round away before we could read it. */
-static void a_torn_round_is_no_world(void **state)
+/* A torch node removed one node from a completed round before we could read it. */
+static void a_torn_round_is_not_joined(void **state)
 {
     struct rdzv_settings settings;
     struct rdzv_state s;
@@ -698,9 +707,10 @@ static void the_last_call_is_timed_by_one_clock(void **state)
     world_fini(&w);
 }
 
-/* On a backend of our own only the first round has a last call: whoever was in it and
- * lives is known. With last_call=always, and where torch's nodes may be, all have. */
-static void later_rounds_wait_for_those_who_are_known(void **state)
+/* On a backend that only our nodes use, only the first round has a last call: the nodes
+ * that were in it and are alive are known. With last_call=always, and where torch's
+ * nodes may be, every round has one. */
+static void later_rounds_wait_only_for_known_nodes(void **state)
 {
     const struct {
         bool ours_only, always;
@@ -761,7 +771,8 @@ static void leaving_ends_a_join(void **state)
 
     (void)state;
     world_init(&w, 2, 2, 1);
-    request(&w, 0, RDZV_EV_LEAVE); /* never seated: nothing to ask the store for */
+    request(&w, 0,
+            RDZV_EV_LEAVE); /* It never had a seat, so the store need not be asked. */
     assert_true(w.dones[0] == 1 && w.done[0].code == 0);
     request(&w, 0, RDZV_EV_JOIN);
     request(&w, 0, RDZV_EV_LEAVE);
@@ -773,11 +784,11 @@ static void leaving_ends_a_join(void **state)
     world_fini(&w);
 }
 
-static void failing_memory_is_told(void **state)
+static void failing_memory_is_reported(void **state)
 {
     (void)state;
     if (step_starves)
-        return; /* It has its own way to fail. */
+        return; /* This test makes memory fail in its own way. */
     for (struct failing f = failing_first(); failing_next(&f);) {
         struct world w;
 
@@ -838,8 +849,8 @@ static struct rdzv_effect one_effect(struct rdzv *r, struct rdzv_event ev)
     return fx.at[0];
 }
 
-/* torch's cas_backoff_max_seconds: a random pause of up to so long after a write that
- * another node was faster with. */
+/* torch's cas_backoff_max_seconds: after losing a write to another node, a random pause
+ * of up to this long. */
 static void a_lost_write_waits_as_long_as_the_user_says(void **state)
 {
     uint64_t longest = 0;
@@ -889,26 +900,26 @@ int main(void)
         cmocka_unit_test(two_nodes_join_at_once),
         cmocka_unit_test(an_answer_is_lost),
         cmocka_unit_test(an_answer_is_lost_and_another_node_is_quicker),
-        cmocka_unit_test(whoever_is_missing_after_the_end_is_told_of),
+        cmocka_unit_test(a_node_missing_after_the_end_is_news),
         cmocka_unit_test(beats_keep_the_round),
-        cmocka_unit_test(the_backend_tells_who_is_gone),
-        cmocka_unit_test(an_old_beat_does_not_bring_back),
-        cmocka_unit_test(who_stays_behind_is_known_by_rank),
-        cmocka_unit_test(who_was_silent_before_an_outage_gets_time),
+        cmocka_unit_test(the_backend_reports_a_gone_node),
+        cmocka_unit_test(an_old_beat_does_not_bring_a_node_back),
+        cmocka_unit_test(a_node_that_stays_behind_is_known_by_rank),
+        cmocka_unit_test(a_node_silent_before_an_outage_gets_time),
         cmocka_unit_test(a_lost_member_makes_room),
         cmocka_unit_test(a_spare_waits_and_is_dismissed),
-        cmocka_unit_test(who_waited_in_vain_becomes_a_spare),
+        cmocka_unit_test(a_node_that_waited_in_vain_becomes_a_spare),
         cmocka_unit_test(late_joins_hand_their_seat_back),
-        cmocka_unit_test(a_silent_store_is_no_excuse),
-        cmocka_unit_test(a_broken_store_is_told),
+        cmocka_unit_test(a_silent_store_does_not_delay_answers),
+        cmocka_unit_test(a_broken_store_is_reported),
         cmocka_unit_test(two_of_one_name_are_told_apart),
-        cmocka_unit_test(a_torn_round_is_no_world),
+        cmocka_unit_test(a_torn_round_is_not_joined),
         cmocka_unit_test(more_nodes_than_we_allow),
         cmocka_unit_test(the_last_call_is_timed_by_one_clock),
-        cmocka_unit_test(later_rounds_wait_for_those_who_are_known),
+        cmocka_unit_test(later_rounds_wait_only_for_known_nodes),
         cmocka_unit_test(heartbeats_follow_the_clock_ahead),
         cmocka_unit_test(leaving_ends_a_join),
-        cmocka_unit_test(failing_memory_is_told),
+        cmocka_unit_test(failing_memory_is_reported),
         cmocka_unit_test(wrong_configurations_are_refused),
         cmocka_unit_test(c10d_answers_are_understood),
         cmocka_unit_test(a_lost_write_waits_as_long_as_the_user_says),

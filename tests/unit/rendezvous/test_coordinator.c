@@ -1,5 +1,5 @@
-/* test_coordinator.c - the host of a run: seats, ranks, losses, torchrun's side,
- * restarts. */
+/* test_coordinator.c - the coordinator of a run: seats, ranks, losses, torchrun's
+ * nodes, restarts. */
 #include "testing.h"
 
 #include <malloc.h>
@@ -55,8 +55,9 @@ static void world_fini(struct world *w)
     coordinator_fx_fini(&w->fx);
 }
 
-/* All that it knows, but for room that was made in vain and caches of its view. */
-static uint64_t print_of(const struct coordinator *h)
+/* A digest of all that the coordinator knows, except for room that was reserved in vain
+ * and the cached view. */
+static uint64_t digest_of(const struct coordinator *h)
 {
     struct coordinator c = *h;
     uint64_t print;
@@ -89,7 +90,7 @@ static int feed(struct world *w, struct coordinator_event ev)
     int rc;
 
     ev.now = w->now;
-    TAKE_STEP(rc, coordinator_step(w->host, &ev, &w->fx, &err), print_of(w->host));
+    TAKE_STEP(rc, coordinator_step(w->host, &ev, &w->fx, &err), digest_of(w->host));
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < w->fx.count; i++) {
@@ -178,7 +179,7 @@ static void a_full_round_completes_at_once(void **state)
     hello_join(&w, 1);
     for (uint32_t p = 0; p < 3; p++) {
         assert_int_equal(w.got[p][COORD_JOINED], 1);
-        assert_int_equal(w.last[p][COORD_JOINED].rank, p); /* By pid. */
+        assert_int_equal(w.last[p][COORD_JOINED].rank, p); /* Ranks go by pid. */
         assert_int_equal(w.last[p][COORD_JOINED].world, 3);
         assert_int_equal(w.last[p][COORD_JOINED].round, 0);
     }
@@ -202,13 +203,13 @@ static void the_last_call_ends_an_elastic_round(void **state)
     assert_int_equal(w.last[0][COORD_JOINED].world, 2);
     assert_int_equal(w.last[1][COORD_JOINED].rank, 1);
 
-    hello_join(&w, 2); /* Late: waits, and the members hear of it. */
+    hello_join(&w, 2); /* It is late and waits, and the members are told. */
     assert_int_equal(w.got[2][COORD_JOINED], 0);
     assert_int_equal(w.got[0][COORD_WAITING], 1);
     assert_int_equal(w.got[1][COORD_WAITING], 1);
     (void)join(&w, 0);
     assert_int_equal(w.got[2][COORD_JOINED], 0);
-    (void)join(&w, 1); /* All who are known are there: no last call. */
+    (void)join(&w, 1); /* All known nodes are there: no last call. */
     for (uint32_t p = 0; p < 3; p++) {
         assert_int_equal(w.last[p][COORD_JOINED].round, 1);
         assert_int_equal(w.last[p][COORD_JOINED].world, 3);
@@ -216,7 +217,7 @@ static void the_last_call_ends_an_elastic_round(void **state)
     world_fini(&w);
 }
 
-/* Rounds after the first: whoever is known and alive is waited for, and nobody else. */
+/* Rounds after the first wait for nodes that are known and alive, and for no others. */
 static void later_rounds_do_not_wait_for_strangers(void **state)
 {
     struct world w;
@@ -240,7 +241,8 @@ static void later_rounds_do_not_wait_for_strangers(void **state)
     assert_int_equal(w.last[0][COORD_JOINED].round, 1);
     assert_int_equal(w.last[0][COORD_JOINED].world, 3);
 
-    /* A node is lost while the others come back: as soon as that is certain. */
+    /* A node is lost while the others come back: the round begins as soon as that is
+     * certain. */
     (void)join(&w, 0);
     (void)join(&w, 1);
     gone(&w, 2);
@@ -249,7 +251,7 @@ static void later_rounds_do_not_wait_for_strangers(void **state)
     assert_int_equal(w.last[0][COORD_JOINED].round, 2);
     assert_int_equal(w.last[1][COORD_JOINED].world, 2);
 
-    /* One that leaves is not waited for, either. */
+    /* Nobody waits for a node that leaves. */
     (void)join(&w, 0);
     (void)say(&w, 1, (struct coord_msg){ .kind = COORD_LEAVE });
     gone(&w, 1);
@@ -257,7 +259,7 @@ static void later_rounds_do_not_wait_for_strangers(void **state)
     assert_int_equal(w.last[0][COORD_JOINED].round, 3);
     assert_int_equal(w.last[0][COORD_JOINED].world, 1);
 
-    /* Nobody is left of those rounds: newcomers wait for each other. */
+    /* No node is left of those rounds, so newcomers wait for each other. */
     gone(&w, 0);
     pass(&w, 60);
     hello_join(&w, 4);
@@ -330,7 +332,8 @@ static void a_broken_connection_is_a_loss_after_its_grace(void **state)
     world_fini(&w);
 }
 
-/* Who is done with its work would wait for the others, and they for it. */
+/* Without this news, a node that has finished its work would wait for the others, and
+ * they for it. */
 static void members_hear_that_one_of_them_waits(void **state)
 {
     struct world w;
@@ -354,7 +357,7 @@ static void members_hear_that_one_of_them_waits(void **state)
         assert_int_equal(w.got[p][COORD_WAITING], 2);
         assert_true(w.last[p][COORD_WAITING].count == COORD_MEMBER_WAITS);
     }
-    (void)join(&w, 1); /* That there is another one is no news. */
+    (void)join(&w, 1); /* Another waiting member is not news. */
     assert_int_equal(w.got[2][COORD_WAITING], 2);
     gone(&w, 2);
     back = hello_of(&w, 2);
@@ -370,9 +373,10 @@ static void members_hear_that_one_of_them_waits(void **state)
     world_fini(&w);
 }
 
-/* Its workers' work does not count if the others ended the run in a later world; if it
- * only missed the last word of its own, it does. */
-static void a_run_that_ended_without_it(void **state)
+/* A node was away when the run ended. Its workers' work does not count if the others
+ * ended the run in a later round; it counts if the node only missed the end of its own
+ * round. */
+static void a_run_that_ended_while_a_node_was_away(void **state)
 {
     (void)state;
     for (int later = 0; later < 2; later++) {
@@ -407,7 +411,7 @@ static void a_run_that_ended_without_it(void **state)
     }
 }
 
-/* Nodes of torchrun and of older releases remember the workers' address. */
+/* torchrun's nodes and those of older releases remember the workers' address. */
 static void a_world_that_reads_the_address_anew(void **state)
 {
     (void)state;
@@ -428,7 +432,7 @@ static void a_world_that_reads_the_address_anew(void **state)
     }
 }
 
-static void a_blink_is_no_loss(void **state)
+static void a_short_break_is_not_a_loss(void **state)
 {
     struct world w;
     struct coord_msg back;
@@ -447,13 +451,13 @@ static void a_blink_is_no_loss(void **state)
     assert_int_equal(w.got[5][COORD_WELCOME], 1);
     assert_int_equal(w.got[5][COORD_EVICTED], 0);
 
-    /* The answer to a JOIN that was lost with the connection is told again. */
+    /* The answer to a JOIN that was lost with the connection is sent again. */
     (void)join(&w, 0);
     gone(&w, 0);
     w.joins[5] = w.joins[1];
     (void)join(&w, 5);
     assert_int_equal(w.last[5][COORD_JOINED].round, 1);
-    assert_int_equal(w.got[0][COORD_JOINED], 1); /* Away. */
+    assert_int_equal(w.got[0][COORD_JOINED], 1); /* It is away. */
     back = hello_of(&w, 0);
     assert_int_equal(say(&w, 6, back), 0);
     assert_int_equal(
@@ -482,7 +486,7 @@ static void silence_is_a_loss(void **state)
     world_fini(&w);
 }
 
-static void doubles_and_strange_settings_are_refused(void **state)
+static void duplicates_and_other_settings_are_refused(void **state)
 {
     struct world w;
     struct coord_msg twin;
@@ -505,8 +509,9 @@ static void doubles_and_strange_settings_are_refused(void **state)
     world_fini(&w);
 }
 
-/* Started with a wrong number of nodes, ended, and started with the right one. */
-static void settings_go_with_the_last_node(void **state)
+/* The job was started with a wrong number of nodes, ended, and started with the right
+ * one. */
+static void settings_are_dropped_with_the_last_node(void **state)
 {
     struct world w;
 
@@ -564,7 +569,7 @@ static void a_restarted_host_goes_on(void **state)
     world_fini(&w);
 }
 
-static void who_does_not_come_back_is_lost(void **state)
+static void a_node_that_does_not_come_back_is_lost(void **state)
 {
     struct world w;
     struct coord_msg back;
@@ -602,8 +607,8 @@ static void users_order_counts_among_our_nodes(void **state)
     world_fini(&w);
 }
 
-/* torchrun's nodes know no order but that of the names: in the state that they read,
- * and in which one of them may complete the round, the users' order is part of ours. */
+/* torchrun's nodes only know the order of the names. One of them may complete the
+ * round, so in the state that they read, the users' order is part of our names. */
 static void users_order_is_in_the_names_that_torch_sorts_by(void **state)
 {
     struct rdzv_state s;
@@ -618,7 +623,7 @@ static void users_order_is_in_the_names_that_torch_sorts_by(void **state)
 
         m.order = COORD_BY_KEY;
         m.rank_order_key = 10 - p;
-        if (p == 1) /* As members did before it was a value. */
+        if (p == 1) /* Earlier members put the number into the name. */
             m.addr = span_str("00000009.old");
         assert_int_equal(say(&w, p, m), 0);
         (void)join(&w, p);
@@ -683,7 +688,7 @@ static void torchrun_nodes_share_the_state(void **state)
     torch_joins(&w, 9, true);
     assert_int_equal(w.last[0][COORD_JOINED].world, 2);
     assert_int_equal(w.last[0][COORD_JOINED].rank, 0);
-    /* It falls silent: we are told. */
+    /* It falls silent, and our node is told. */
     for (int i = 0; i < 3; i++) {
         pass(&w, 6000);
         alive(&w, 1);
@@ -734,7 +739,7 @@ static int64_t beat_of(struct world *w, uint32_t node)
     return beat_us;
 }
 
-/* torchrun's nodes would find everybody of ours dead at once. */
+/* Otherwise torchrun's nodes would find all of our nodes dead at once. */
 static void a_host_whose_clock_is_set_back(void **state)
 {
     struct world w;
@@ -751,8 +756,8 @@ static void a_host_whose_clock_is_set_back(void **state)
     world_fini(&w);
 }
 
-/* A torchrun node that finds ours dead takes the last call back, as too few are left.
- * The host knows better about its own, so there are enough again. */
+/* A torchrun node that finds ours dead takes the last call back, since too few are
+ * left. The host knows that its own node is alive, so there are enough again. */
 static void a_last_call_that_torchrun_took_back(void **state)
 {
     const struct rdzv_node ours = { span_str("host"), 100, 0 };
@@ -783,10 +788,8 @@ static void a_last_call_that_torchrun_took_back(void **state)
     world_fini(&w);
 }
 
-/* Its JOINED was lost with the connection; meanwhile another member has left. Told
- * again it would be alone in a world of one, beside one who was told two. */
-/* The answer to a JOIN was lost, and so was what came after it: that somebody waits. */
-static void an_answer_repeated_while_somebody_waits(void **state)
+/* The answer to a JOIN was lost, and so was the news after it that a node waits. */
+static void an_answer_repeated_while_a_node_waits(void **state)
 {
     struct world w;
 
@@ -814,6 +817,8 @@ static void an_answer_repeated_while_somebody_waits(void **state)
     world_fini(&w);
 }
 
+/* A JOINED was lost with the connection, and meanwhile another member has left. Sent
+ * again, it would give a world of one to a node whose peer was told two. */
 static void an_answer_repeated_too_late(void **state)
 {
     struct world w;
@@ -824,7 +829,8 @@ static void an_answer_repeated_too_late(void **state)
     hello_join(&w, 1);
     assert_int_equal(w.last[1][COORD_JOINED].world, 2);
     (void)say(&w, 1, (struct coord_msg){ .kind = COORD_JOIN, .count = w.joins[1] });
-    assert_int_equal(w.got[1][COORD_JOINED], 2); /* all there: told again */
+    assert_int_equal(w.got[1][COORD_JOINED],
+                     2); /* all are there, so it is sent again */
     assert_int_equal(w.last[1][COORD_JOINED].round, 0);
     (void)join(&w, 0);
     (void)say(&w, 1, (struct coord_msg){ .kind = COORD_JOIN, .count = w.joins[1] });
@@ -850,9 +856,9 @@ static void garbage_from_torchrun_changes_nothing(void **state)
     world_fini(&w);
 }
 
-/* Random requests, losses and returns; what must always hold is checked at each step.
- */
-static void random_lives(void **state)
+/* Random requests, losses and returns. What must always hold is checked at each
+ * step. */
+static void random_events(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 300; seed++) {
@@ -916,7 +922,7 @@ static void failing_memory_changes_nothing(void **state)
 {
     (void)state;
     if (step_starves)
-        return; /* It has its own way to fail. */
+        return; /* This test makes memory fail in its own way. */
     for (struct failing f = failing_first(); failing_next(&f);) {
         struct coordinator *host = coordinator_new(span_str("run"), NULL);
         struct world w = { .host = host, .min = 2, .max = 2, .now = { 1, 1 } };
@@ -969,7 +975,7 @@ static void messages_round_trip(void **state)
     buf_fini(&b);
 }
 
-/* ---- what a peer says is checked where it enters ---- */
+/* ---- messages of a peer are checked as they come in ---- */
 
 static struct coord_msg hello_in(struct world *w, uint32_t peer, int64_t round,
                                  int64_t rank, int64_t world)
@@ -986,7 +992,7 @@ static struct coord_msg hello_in(struct world *w, uint32_t peer, int64_t round,
                                .world = world };
 }
 
-static void a_round_that_cannot_be_is_refused(void **state)
+static void an_impossible_round_is_refused(void **state)
 {
     static const int64_t rounds[] = { INT64_MAX, INT64_MIN, -2,
                                       (int64_t)RDZV_MAX_ROUND + 1 };
@@ -1004,7 +1010,7 @@ static void a_round_that_cannot_be_is_refused(void **state)
     }
 }
 
-/* After a restart of the host two nodes say that they were rank 0. */
+/* After a restart of the host two nodes claim that they were rank 0. */
 static void a_rank_is_resumed_once(void **state)
 {
     struct world w;
@@ -1020,8 +1026,9 @@ static void a_rank_is_resumed_once(void **state)
     world_fini(&w);
 }
 
-/* Their grace is what they ask for; without a seat there is nothing to wait for. */
-static void who_vanishes_after_hello_costs_nothing(void **state)
+/* The grace is what they ask for, but a node without a seat has nothing to come back
+ * for. */
+static void a_node_that_vanishes_after_hello_costs_nothing(void **state)
 {
     struct world w;
 
@@ -1047,8 +1054,8 @@ static size_t bytes_held(void)
     return m.uordblks + m.hblkhd;
 }
 
-/* More at once than the host's driver lets in (COORD_UNJOINED). What is left is the
- * table of connections, and some room. */
+/* More nodes than the driver would let in (COORD_UNJOINED). Afterwards only the table
+ * of connections and some room are left. */
 static void a_crowd_that_vanishes_after_hello(void **state)
 {
     enum { CROWD = 30000 };
@@ -1081,9 +1088,9 @@ static void a_crowd_that_vanishes_after_hello(void **state)
     world_fini(&w);
 }
 
-/* The store goes with its host, but not while a node may be dialling again that has not
+/* The store ends with its host, but not while a node may be dialling again that has not
  * heard of the end. */
-static void the_host_waits_for_who_was_cut_off_at_the_end(void **state)
+static void the_host_waits_for_nodes_cut_off_at_the_end(void **state)
 {
     struct coordinator_event ev = { COORDINATOR_GONE, .hung_up = true };
     struct world w;
@@ -1094,13 +1101,13 @@ static void the_host_waits_for_who_was_cut_off_at_the_end(void **state)
         hello_join(&w, p);
     assert_int_equal(coordinator_awaits_until_ms(w.host), 0);
     (void)say(&w, 0, (struct coord_msg){ .kind = COORD_CLOSE });
-    gone(&w, 0); /* It knows. */
+    gone(&w, 0); /* It knows of the end. */
     (void)say(&w, 1, (struct coord_msg){ .kind = COORD_LEAVE });
     gone(&w, 1);
-    ev.peer = 2; /* It was told, and ends by itself. */
+    ev.peer = 2; /* It was told, and closed the connection itself. */
     assert_int_equal(feed(&w, ev), 0);
     assert_int_equal(coordinator_awaits_until_ms(w.host), 0);
-    gone(&w, 3); /* It may not have heard. */
+    gone(&w, 3); /* It may not have heard of the end. */
     assert_int_equal(coordinator_awaits_until_ms(w.host), w.now.mono_ms + 1000);
     world_fini(&w);
 }
@@ -1108,9 +1115,9 @@ static void the_host_waits_for_who_was_cut_off_at_the_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_round_that_cannot_be_is_refused),
+        cmocka_unit_test(an_impossible_round_is_refused),
         cmocka_unit_test(a_rank_is_resumed_once),
-        cmocka_unit_test(who_vanishes_after_hello_costs_nothing),
+        cmocka_unit_test(a_node_that_vanishes_after_hello_costs_nothing),
         cmocka_unit_test(a_crowd_that_vanishes_after_hello),
         cmocka_unit_test(a_full_round_completes_at_once),
         cmocka_unit_test(the_last_call_ends_an_elastic_round),
@@ -1118,26 +1125,26 @@ int main(void)
         cmocka_unit_test(last_call_always),
         cmocka_unit_test(a_broken_connection_is_a_loss_after_its_grace),
         cmocka_unit_test(members_hear_that_one_of_them_waits),
-        cmocka_unit_test(a_run_that_ended_without_it),
+        cmocka_unit_test(a_run_that_ended_while_a_node_was_away),
         cmocka_unit_test(a_world_that_reads_the_address_anew),
-        cmocka_unit_test(a_blink_is_no_loss),
+        cmocka_unit_test(a_short_break_is_not_a_loss),
         cmocka_unit_test(silence_is_a_loss),
-        cmocka_unit_test(doubles_and_strange_settings_are_refused),
-        cmocka_unit_test(settings_go_with_the_last_node),
+        cmocka_unit_test(duplicates_and_other_settings_are_refused),
+        cmocka_unit_test(settings_are_dropped_with_the_last_node),
         cmocka_unit_test(closed_stays_closed),
-        cmocka_unit_test(the_host_waits_for_who_was_cut_off_at_the_end),
+        cmocka_unit_test(the_host_waits_for_nodes_cut_off_at_the_end),
         cmocka_unit_test(a_restarted_host_goes_on),
-        cmocka_unit_test(who_does_not_come_back_is_lost),
+        cmocka_unit_test(a_node_that_does_not_come_back_is_lost),
         cmocka_unit_test(users_order_counts_among_our_nodes),
         cmocka_unit_test(users_order_is_in_the_names_that_torch_sorts_by),
         cmocka_unit_test(torchrun_nodes_share_the_state),
         cmocka_unit_test(our_node_completes_a_round_with_torchrun),
         cmocka_unit_test(a_host_whose_clock_is_set_back),
         cmocka_unit_test(a_last_call_that_torchrun_took_back),
-        cmocka_unit_test(an_answer_repeated_while_somebody_waits),
+        cmocka_unit_test(an_answer_repeated_while_a_node_waits),
         cmocka_unit_test(an_answer_repeated_too_late),
         cmocka_unit_test(garbage_from_torchrun_changes_nothing),
-        cmocka_unit_test(random_lives),
+        cmocka_unit_test(random_events),
         cmocka_unit_test(failing_memory_changes_nothing),
         cmocka_unit_test(messages_round_trip),
     };

@@ -1,7 +1,6 @@
 /* test_coordinator_cost.c - what a run costs its host, in messages and bytes: the same
- * for each node, however many there are. Counts, so that a loaded machine changes
- * nothing.
- */
+ * for each node, however many there are. It counts instead of measuring time, so that a
+ * loaded machine makes no difference. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -17,7 +16,7 @@ struct crowd {
     struct coordinator_fx fx;
     struct now now;
     int64_t n;
-    size_t messages, bytes; /* said by the host since the last look */
+    size_t messages, bytes; /* sent by the host since the counts were last taken */
     size_t joined;
     struct buf out, settings;
 };
@@ -53,7 +52,7 @@ static void feed(struct crowd *c, struct coordinator_event ev)
 
         if (e->kind != COORDINATOR_SEND)
             continue;
-        if (e->msg.kind == COORD_ALIVE) { /* One for each heartbeat, of two bytes. */
+        if (e->msg.kind == COORD_ALIVE) { /* One of two bytes answers each heartbeat. */
             assert_int_equal(c->fx.count, 1);
             continue;
         }
@@ -74,13 +73,14 @@ static void say(struct crowd *c, int64_t peer, struct coord_msg m)
 static void hello(struct crowd *c, int64_t peer)
 {
     say(c, peer,
-        (struct coord_msg){ .kind = COORD_HELLO,
-                            .run_id = span_str("run"),
-                            .addr = span_str("node-with-a-name.example"),
-                            .pid = 100000 + peer, /* of one length, for the bytes */
-                            .settings = buf_span(&c->settings),
-                            .round = -1,
-                            .grace_ms = 50 });
+        (struct coord_msg){
+            .kind = COORD_HELLO,
+            .run_id = span_str("run"),
+            .addr = span_str("node-with-a-name.example"),
+            .pid = 100000 + peer, /* all of one length, so that bytes can be compared */
+            .settings = buf_span(&c->settings),
+            .round = -1,
+            .grace_ms = 50 });
 }
 
 static void each(struct crowd *c, int64_t from, int64_t to, enum coord_kind kind,
@@ -101,7 +101,7 @@ static void pass(struct crowd *c, uint64_t ms)
     c->now.mono_ms = until;
 }
 
-/* What the last thing cost in all, as a whole number for each of n nodes. */
+/* What the last chapter cost in all, as a whole number for each of n nodes. */
 struct cost {
     size_t messages, bytes;
 };
@@ -116,7 +116,7 @@ static struct cost take(struct crowd *c)
 
 enum chapter { HELLO, JOIN, BEATS, AGAIN, LOSSES, AFTER, LEAVE, END, CHAPTERS };
 
-/* The life of a run, what each chapter of it cost in all. */
+/* Plays the life of a run, and records what each chapter cost in all. */
 static void live(int64_t n, struct cost *costs)
 {
     const int64_t half = n / 2;
@@ -135,12 +135,12 @@ static void live(int64_t n, struct cost *costs)
     }
     costs[BEATS] = take(&c);
 
-    /* A worker failed somewhere: all join again. */
+    /* A worker failed: all nodes join again. */
     each(&c, 0, n, COORD_JOIN, 2);
     assert_int_equal(c.joined, 2 * n);
     costs[AGAIN] = take(&c);
 
-    /* Half of the machines lose power, and nobody does anything about it yet. */
+    /* Half of the machines lose power, and the others do not react yet. */
     for (int64_t i = half; i < n; i++)
         feed(&c, (struct coordinator_event){ COORDINATOR_GONE, .peer = (uint32_t)i });
     pass(&c, 1000);
@@ -154,7 +154,7 @@ static void live(int64_t n, struct cost *costs)
     assert_int_equal(c.joined, 2 * n + half);
     costs[AFTER] = take(&c);
 
-    /* The end: the first closes the run, each says goodbye. */
+    /* The end: the first node closes the run, and each one leaves. */
     each(&c, 0, half, COORD_CLOSE, 0);
     costs[END] = take(&c);
     each(&c, 0, half, COORD_LEAVE, 0);
@@ -173,8 +173,8 @@ static void a_node_costs_the_same_in_any_crowd(void **state)
         [HELLO] = 1,               /* WELCOME */
         [JOIN] = 2,                /* GATHERED, JOINED */
         [BEATS] = 0,  [AGAIN] = 3, /* WAITING as well */
-        [LOSSES] = 4,              /* LOST, four times at most: not for each pair */
-        [AFTER] = 4, /* GATHERED now and then: how many are there is not known */
+        [LOSSES] = 4, /* LOST, four times at most instead of one for each pair */
+        [AFTER] = 4,  /* GATHERED now and then */
         [LEAVE] = 1,  [END] = 2,
     };
     struct cost small[CHAPTERS], large[CHAPTERS];
@@ -185,7 +185,7 @@ static void a_node_costs_the_same_in_any_crowd(void **state)
     for (int i = 0; i < CHAPTERS; i++) {
         if (large[i].messages > messages[i] * 4000)
             fail_msg("%s of 4000 nodes: %zu messages", names[i], large[i].messages);
-        /* A few bytes more for longer numbers. */
+        /* Allow a few more bytes for longer numbers. */
         if (large[i].messages > 20 * small[i].messages + 20 ||
             large[i].bytes > 20 * small[i].bytes * 11 / 10 + 1000)
             fail_msg("%s: 200 nodes take %zu messages and %zu bytes, 4000 take %zu and "
@@ -195,7 +195,7 @@ static void a_node_costs_the_same_in_any_crowd(void **state)
     }
 }
 
-/* Nodes come one by one over minutes: who waits hears of it now and then. */
+/* Nodes come one by one over minutes: waiting nodes are told only now and then. */
 static void a_slow_gathering_is_told_seldom(void **state)
 {
     const int64_t n = 300;
@@ -208,7 +208,7 @@ static void a_slow_gathering_is_told_seldom(void **state)
         each(&c, i, i + 1, COORD_JOIN, 1);
     }
     (void)take(&c);
-    for (int64_t s = 0; s < 24; s++) { /* The last call is after 30 s. */
+    for (int64_t s = 0; s < 24; s++) { /* The last call ends after 30 s. */
         pass(&c, 1000);
         each(&c, 0, n, COORD_ALIVE, 0);
         each(&c, s, s + 1, COORD_LEAVE, 0);
@@ -219,8 +219,8 @@ static void a_slow_gathering_is_told_seldom(void **state)
     crowd_fini(&c);
 }
 
-/* Who was away while somebody was lost is told when it comes back. */
-static void a_loss_is_told_to_who_was_away(void **state)
+/* A node that was away while another was lost is told when it comes back. */
+static void a_loss_is_told_to_a_node_that_was_away(void **state)
 {
     struct crowd c;
 
@@ -257,7 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_node_costs_the_same_in_any_crowd),
         cmocka_unit_test(a_slow_gathering_is_told_seldom),
-        cmocka_unit_test(a_loss_is_told_to_who_was_away),
+        cmocka_unit_test(a_loss_is_told_to_a_node_that_was_away),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* test_decisions.c - join, exit, close and keep-alive as tables and as a walk over
- * every view there is; what actions and deaths do to the state. */
+ * every possible view, and what actions and deaths do to the state. */
 #include "testing.h"
 
 #include "muster/error.h"
@@ -94,7 +94,7 @@ static void joins_are_decided(void **state)
     }
 }
 
-/* What holds for one view, whatever it is. */
+/* What must hold for every view. */
 static void check_join(const struct rdzv_view *v)
 {
     const enum rdzv_action a = rdzv_join_next(v);
@@ -230,7 +230,8 @@ static void a_round_fills_up_and_ends(void **state)
     rdzv_state_fini(&s);
 }
 
-/* torch's bound: 15 s are alive, a microsecond more is dead. */
+/* torch's bound: a node that was silent for 15 s is alive, after a microsecond more it
+ * is dead. */
 static void the_dead_are_removed(void **state)
 {
     const int64_t t = 1767323045678901;
@@ -281,7 +282,7 @@ static void views_follow_the_state(void **state)
     rdzv_state_fini(&s);
 }
 
-static void failing_memory_is_told(void **state)
+static void failing_memory_is_reported(void **state)
 {
     (void)state;
     for (struct failing f = failing_first(); failing_next(&f);) {
@@ -341,7 +342,7 @@ int main(void)
         cmocka_unit_test(a_round_fills_up_and_ends),
         cmocka_unit_test(the_dead_are_removed),
         cmocka_unit_test(views_follow_the_state),
-        cmocka_unit_test(failing_memory_is_told),
+        cmocka_unit_test(failing_memory_is_reported),
         cmocka_unit_test(settings_are_compared),
     };
 

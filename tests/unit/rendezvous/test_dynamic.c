@@ -18,7 +18,7 @@
 #include "store/client.h"
 #include "store/server.h"
 
-/* ---- A node under test, and waiting for what it says ---- */
+/* ---- A node under test, and waiting for its answers ---- */
 
 struct node {
     struct rdzv_handler *h;
@@ -27,7 +27,7 @@ struct node {
     struct muster_error err;
     struct rdzv_round round;
     char master[300];
-    bool news[8]; /* by kind: it has come */
+    bool news[8]; /* by kind: whether it has come */
 };
 
 static uv_loop_t loop;
@@ -35,7 +35,8 @@ static uv_timer_t patience;
 
 static void on_tick(uv_timer_t *t)
 {
-    (void)t; /* uv_run(ONCE) runs timers first and may then sit in poll: wake it. */
+    (void)t; /* uv_run(ONCE) runs timers first and may then block in poll: this wakes
+                it. */
 }
 
 /* Runs the loop until *flag. */
@@ -282,8 +283,9 @@ static void no_matter(void *ctx)
     (void)ctx;
 }
 
-/* Each backend refuses a bad value of each key that the table says it reads, and does
- * not look at the others: what the manual says of them is so. */
+/* Each backend refuses a bad value of each key that the table says it reads, and
+ * ignores the other keys. So the manual is right about which backend reads which
+ * key. */
 static void backends_read_what_the_table_says(void **state)
 {
     static const char *const backends[] = { "c10d", "static", "etcd", "etcd-v2",
@@ -302,7 +304,7 @@ static void backends_read_what_the_table_says(void **state)
             read |= strcmp(conf_keys[j].name, k->name) == 0 &&
                     conf_keys[j].backends & conf_backend(backend);
         if (k->kind == CONF_TEXT || k == &conf_keys[CONF_PEER_PORT])
-            continue; /* Any text will do; the port is --rdzv-serve's. */
+            continue; /* Any text is allowed; --rdzv-serve checks the port. */
         assert_int_equal(params_init(&p, backend, "localhost:1", "j", 1, 1, NULL, &err),
                          0);
         if (strcmp(backend, "static") == 0)
@@ -327,7 +329,8 @@ static void one_node_alone(void **state)
     (void)state;
     make(&n, "c10d", "localhost:0", 1, 1, "127.0.0.1", "");
     assert_string_equal(n.h->ops->backend(n.h), "c10d");
-    for (uint64_t round = 0; round < 3; round++) { /* As the agent's restarts do. */
+    for (uint64_t round = 0; round < 3;
+         round++) { /* as when the agent restarts its workers */
         begin(&n);
         join(&n);
         assert_int_equal(n.round.round, round);
@@ -369,8 +372,8 @@ static int64_t keys_of(const struct node *n)
     return c.keys;
 }
 
-/* A job that restarts for weeks does not fill the store: alone, on the host of others,
- * and in a file. */
+/* A job that restarts for weeks does not fill the store: alone, on a host, and in a
+ * file. */
 static void old_rounds_are_forgotten(void **state)
 {
     const uint64_t full = MASTER_MAX_BACK + 2;
@@ -427,7 +430,7 @@ static void three_nodes_agree(void **state)
             assert_string_equal(n[i].master, n[0].master);
         }
         assert_non_null(strstr(n[0].master, "node-a:"));
-        /* Workers of old rounds find nobody, unless torchrun's nodes may be there. */
+        /* Workers of old rounds meet nobody, unless torchrun's nodes may be there. */
         if (strcmp(hosted, "hosted=1") == 0)
             assert_string_not_equal(n[0].master, before);
         else if (round > 0)
@@ -471,7 +474,7 @@ static void a_newcomer_is_told_and_let_in(void **state)
     assert_int_equal(b.round.rank, 1);
     assert_int_equal(a.round.round, 1);
     assert_string_equal(a.master, b.master);
-    /* And when it leaves, that is news, too. */
+    /* When it leaves, that is news, too. */
     stop(&b, false);
     until(&a.news[RDZV_NEWS_LOST]);
     begin(&a);
@@ -489,13 +492,13 @@ static void a_join_can_be_canceled(void **state)
     (void)state;
     make(&n, "c10d", "localhost:0", 2, 2, "node-a", "");
     begin(&n);
-    n.h->ops->cancel(n.h); /* Before it is open. */
+    n.h->ops->cancel(n.h); /* Before the handler is open. */
     until(&n.joined);
     assert_int_equal(n.status, MUSTER_ECANCELED);
     destroy(&n);
     make(&n, "c10d", "localhost:0", 2, 2, "node-a", "");
     begin(&n);
-    for (int i = 0; i < 50; i++) /* In the middle of it. */
+    for (int i = 0; i < 50; i++) /* While it joins. */
         (void)uv_run(&loop, UV_RUN_NOWAIT);
     n.h->ops->cancel(n.h);
     until(&n.joined);
@@ -521,7 +524,7 @@ static void cancels_whenever_it_is_told_to(void **state)
         n.h->ops->cancel(n.h);
         until(&n.joined);
         assert_int_equal(n.status, MUSTER_ECANCELED);
-        begin(&n); /* By now it is open, or nearly. */
+        begin(&n); /* By now it is open, or almost. */
         turn(turns % 3);
         n.h->ops->cancel(n.h);
         until(&n.joined);
@@ -538,7 +541,7 @@ static void leaving_ends_a_join(void **state)
     (void)state;
     local_endpoint(at);
     for (int turns = 0; turns < 40; turns += 3) {
-        /* Where nobody is, and at a store of our own. */
+        /* At an address where nobody listens, and at a store of our own. */
         if (turns % 2)
             make(&n, "c10d", at, 2, 2, "node-a", "is_host=0");
         else
@@ -659,7 +662,7 @@ static void static_alone_waits_and_gives_up(void **state)
     until(&n.joined);
     assert_int_equal(n.status, MUSTER_ETIMEDOUT);
     assert_non_null(strstr(n.err.text, "1/2 clients joined"));
-    begin(&n); /* As torch says the second time. */
+    begin(&n); /* As in torch, a second attempt fails the same way. */
     until(&n.joined);
     assert_int_equal(n.status, MUSTER_ETIMEDOUT);
     assert_non_null(strstr(n.err.text, "1/2 clients joined"));
@@ -684,7 +687,7 @@ static void on_number(void *ctx, int status, const struct c10d_reply *reply,
     n->done_status = status == 0 ? (int)reply->number : -1;
 }
 
-/* What the store has under init/, which is soon its only key. */
+/* Reads the key init/, which soon is the only key in the store. */
 static void assert_counted(const char *at, int want)
 {
     const struct c10d_request num_keys = { .op = C10D_GETNUMKEYS };
@@ -735,8 +738,8 @@ static void end_server(struct store_server *server)
     until(&n.gone);
 }
 
-/* Canceled after each possible number of turns of the loop, on the same server and with
- * another one for the second try: counted once, and nothing of it is left behind. */
+/* Cancels after each possible number of loop turns, and tries again on the same server
+ * or on a new one: the node is counted once, and leaves nothing behind. */
 static void static_counts_once(void **state)
 {
     bool joined = false;

@@ -86,7 +86,7 @@ static void put_effects(char *out, size_t size, const struct life_fx *fx)
     }
 }
 
-/* A number among the words lets so many milliseconds pass. */
+/* A number among the words lets that many milliseconds pass. */
 static void play(const char *story, bool lingers, char *out, size_t size)
 {
     struct lifecycle l;
@@ -137,14 +137,14 @@ static void stories(void **state)
         { "next opened joined run-closed", "open drop join find drop NEXT=ECLOSED" },
         { "next opened joined address lost run-closed",
           "open drop join find NEXT NEWS NEWS" },
-        /* Somebody waits: that is of use to who has a round. */
+        /* A node waits: that is news only for an agent that has a round. */
         { "next opened joined waiting address timer", "open drop join find NEXT NEWS" },
         { "next opened joined waiting lost joined address timer",
           "open drop join find drop join find NEXT" },
         { "next opened joined waiting address-failed timer",
           "open drop join find NEXT=EIO" },
         { "next opened joined address waiting", "open drop join find NEXT NEWS" },
-        /* Another is called as we are, three times at most. */
+        /* Another node has our name: we take a new one, three times at most. */
         { "next opened taken joined address", "open drop join rename find NEXT" },
         { "next opened taken taken taken taken",
           "open drop join rename rename rename NEXT=EEXIST" },
@@ -193,7 +193,8 @@ static void stories(void **state)
           "open drop join leave NEXT=ECANCELED STOP" },
         { "next opened end unjoined left closed",
           "open drop join leave close NEXT=ECANCELED STOP" },
-        /* A host waits until the others have read that it is over, but not for ever. */
+        /* A host waits until the others have read that the run is over, but not for
+         * ever. */
         { "next opened end unjoined closed timer nobody",
           "open drop join leave close NEXT=ECANCELED drop retire count STOP", true },
         { "close end opened closed timer others 1 timer others 20 timer nobody",
@@ -201,7 +202,8 @@ static void stories(void **state)
         { "end opened closed timer others 6000 timer others",
           "open close drop retire count count STOP", true },
         { "end opened close-failed", "open close STOP=ETIMEDOUT", true },
-        /* A store that blinks is no news; one that stays away is. */
+        /* A store that is unreachable for a moment is not news; one that stays so
+         * is. */
         { "next opened joined address away 14000 timer heard 2000 timer",
           "open drop join find NEXT" },
         { "next opened joined address away 15000 timer 15000 timer",
@@ -220,15 +222,16 @@ static void stories(void **state)
     }
 }
 
-/* ---- At random: promises are kept in every order ---- */
+/* ---- At random: in every order each request gets its answer ---- */
 
-/* The agent: what it waits for. The engine: what it was asked for and owes. */
+/* What the agent waits for, and what the engine was asked for and has not answered. */
 struct model {
     struct lifecycle l;
     struct rng rng;
     uint64_t now;
-    bool next, close, leave, stop, stopped; /* the agent waits for it */
-    bool open, joining, finding, leaving, closing, counting; /* the engine owes it */
+    bool next, close, leave, stop, stopped; /* the agent waits for these */
+    bool open, joining, finding, leaving, closing,
+        counting; /* the engine has to answer these */
     bool opened, broken;
     unsigned depth;
 };
@@ -286,7 +289,7 @@ static void told(struct model *m, bool *waits)
     assert_true(*waits);
     *waits = false;
     if (m->depth < 4 && chance(m, 50))
-        agent_acts(m); /* As agents do, from inside the callback. */
+        agent_acts(m); /* As agents do, it acts from inside the callback. */
 }
 
 static void model_perform(struct model *m, const struct life_effect *e, bool inside)
@@ -359,7 +362,7 @@ static void model_feed(struct model *m, struct life_event ev)
     m->depth--;
 }
 
-/* Answers one thing that it owes, or lets something happen. */
+/* Answers one of the open requests to the engine, or lets something happen. */
 static void engine_acts(struct model *m)
 {
     struct life_event ev = { .text = "why", .code = chance(m, 15) ? MUSTER_EIO : 0 };
@@ -401,7 +404,7 @@ static void engine_acts(struct model *m)
     model_feed(m, ev);
 }
 
-static void every_promise_is_kept(void **state)
+static void every_request_is_answered(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 5000; seed++) {
@@ -437,7 +440,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stories),
-        cmocka_unit_test(every_promise_is_kept),
+        cmocka_unit_test(every_request_is_answered),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,10 @@
-/* test_member.c - a node of a hosted rendezvous, message by message. */
+/* test_member.c - a member of a coordinator's run, message by message. */
 #include "testing.h"
 
 #include "rendezvous/core/member.h"
 
 struct play {
-    struct member *g;
+    struct member *member;
     struct member_fx fx;
     struct now now;
 };
@@ -17,13 +17,13 @@ static void play_begin(struct play *p)
 
     *p = (struct play){ .now = { 1000, 0 } };
     rdzv_settings_init(&cfg.settings, 2, 2);
-    assert_int_equal(member_new(&cfg, &p->g, NULL), 0);
+    assert_int_equal(member_new(&cfg, &p->member, NULL), 0);
 }
 
 static void feed(struct play *p, struct member_event ev)
 {
     ev.now = p->now;
-    member_step(p->g, &ev, &p->fx);
+    member_step(p->member, &ev, &p->fx);
 }
 
 static void request(struct play *p, enum rdzv_event_kind kind)
@@ -65,8 +65,8 @@ static void turn_away(struct play *p)
                                 .text = span_str("started for others") });
 }
 
-/* It used to wait for close_timeout, asking again each second. */
-static void one_turned_away_is_told_at_once(void **state)
+/* It used to ask again every second until close_timeout. */
+static void a_refused_node_is_told_at_once(void **state)
 {
     struct play p;
 
@@ -93,11 +93,12 @@ static void one_turned_away_is_told_at_once(void **state)
     turn_away(&p);
     assert_int_equal(told(&p, 0)->request, RDZV_EV_LEAVE);
     assert_int_equal(told(&p, 0)->code, 0);
-    member_free(p.g);
+    member_free(p.member);
 }
 
-/* A host that is away is asked again by and by, until the request's own deadline. */
-static void one_without_a_host_waits_for_it(void **state)
+/* A host that cannot be reached is asked again and again, until the request's own
+ * deadline. */
+static void a_node_without_a_host_waits_for_it(void **state)
 {
     struct play p;
 
@@ -112,7 +113,7 @@ static void one_without_a_host_waits_for_it(void **state)
     feed(&p, (struct member_event){ .kind = MEMBER_TIMER });
     assert_int_equal(told(&p, 0)->code, MUSTER_ETIMEDOUT);
     assert_int_equal(told(&p, 1)->code, MUSTER_ETIMEDOUT);
-    member_free(p.g);
+    member_free(p.member);
 }
 
 static void requests_survive_a_reconnect(void **state)
@@ -132,8 +133,8 @@ static void requests_survive_a_reconnect(void **state)
     assert_int_equal(told(&p, 0)->kind, RDZV_FX_DONE);
     assert_int_equal(told(&p, 1)->kind, RDZV_FX_REFUSED);
     assert_int_equal(told(&p, 1)->code, MUSTER_ECLOSED);
-    assert_true(member_closed(p.g));
-    member_free(p.g);
+    assert_true(member_closed(p.member));
+    member_free(p.member);
 }
 
 static void is_welcome(struct play *p)
@@ -145,7 +146,7 @@ static void is_welcome(struct play *p)
 static const struct coord_msg joined = { .kind = COORD_JOINED, .world = 2 };
 
 /* JOINED crossed our LEAVE on the wire, and is not an answer to the JOIN after it. */
-static void what_crossed_a_goodbye_is_not_heard(void **state)
+static void messages_that_crossed_a_leave_are_ignored(void **state)
 {
     struct play p;
 
@@ -172,13 +173,13 @@ static void what_crossed_a_goodbye_is_not_heard(void **state)
         hear(&p, (struct coord_msg){ .kind = COORD_LEFT });
         hear(&p, joined);
         assert_int_equal(told(&p, 0)->kind, RDZV_FX_JOINED);
-        member_free(p.g);
+        member_free(p.member);
     }
 }
 
-/* Who gave up while the host was away says so when it is back: it may hold our place.
- */
-static void a_goodbye_is_owed(void **state)
+/* A node that gave up while the host was unreachable sends LEAVE when the host is back,
+ * which may still hold its place. */
+static void an_unheard_leave_is_sent_again(void **state)
 {
     struct play p;
 
@@ -194,7 +195,7 @@ static void a_goodbye_is_owed(void **state)
     is_welcome(&p);
     is_sent(&p, 0, COORD_LEAVE);
     is_sent(&p, 1, COORD_JOIN);
-    /* And if nobody knows whether that was heard, once more. */
+    /* The connection broke before LEFT came, so LEAVE is sent once more. */
     feed(&p, (struct member_event){ .kind = MEMBER_DOWN, .text = "reset" });
     is_welcome(&p);
     is_sent(&p, 0, COORD_LEAVE);
@@ -203,11 +204,11 @@ static void a_goodbye_is_owed(void **state)
     feed(&p, (struct member_event){ .kind = MEMBER_DOWN, .text = "reset" });
     is_welcome(&p);
     is_sent(&p, 0, COORD_JOIN);
-    member_free(p.g);
+    member_free(p.member);
 }
 
-/* A host that hangs up at each HELLO was asked fifty times a second. */
-static void one_hung_up_on_asks_less_and_less_often(void **state)
+/* A host that hangs up after each HELLO used to be asked fifty times a second. */
+static void a_node_hung_up_on_asks_less_and_less_often(void **state)
 {
     static const uint64_t pauses[] = { 40, 80, 160, 320, 640, 1000, 1000 };
     struct play p;
@@ -220,26 +221,26 @@ static void one_hung_up_on_asks_less_and_less_often(void **state)
         feed(&p, (struct member_event){ .kind = MEMBER_UP });
         is_sent(&p, 0, COORD_HELLO);
         feed(&p, (struct member_event){ .kind = MEMBER_DOWN });
-        assert_int_equal(member_deadline(p.g), p.now.mono_ms + pauses[i]);
+        assert_int_equal(member_deadline(p.member), p.now.mono_ms + pauses[i]);
         p.now.mono_ms += pauses[i];
         feed(&p, (struct member_event){ .kind = MEMBER_TIMER });
     }
     feed(&p, (struct member_event){ .kind = MEMBER_UP });
     hear(&p, (struct coord_msg){ .kind = COORD_WELCOME });
     feed(&p, (struct member_event){ .kind = MEMBER_DOWN });
-    assert_int_equal(member_deadline(p.g), p.now.mono_ms + 20);
-    member_free(p.g);
+    assert_int_equal(member_deadline(p.member), p.now.mono_ms + 20);
+    member_free(p.member);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_turned_away_is_told_at_once),
-        cmocka_unit_test(one_without_a_host_waits_for_it),
+        cmocka_unit_test(a_refused_node_is_told_at_once),
+        cmocka_unit_test(a_node_without_a_host_waits_for_it),
         cmocka_unit_test(requests_survive_a_reconnect),
-        cmocka_unit_test(what_crossed_a_goodbye_is_not_heard),
-        cmocka_unit_test(a_goodbye_is_owed),
-        cmocka_unit_test(one_hung_up_on_asks_less_and_less_often),
+        cmocka_unit_test(messages_that_crossed_a_leave_are_ignored),
+        cmocka_unit_test(an_unheard_leave_is_sent_again),
+        cmocka_unit_test(a_node_hung_up_on_asks_less_and_less_often),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,7 +31,7 @@ static void endpoints_as_torch_reads_them(void **state)
         { "h:1:2", "h:1", 2 },
         { "[::1]", "::1", 7 },
         { "[::1]:123", "::1", 123 },
-        { "::1", ":", 1 }, /* torch's misreading, and so ours: brackets are needed */
+        { "::1", ":", 1 }, /* as torch misreads it: brackets are needed */
         { "fe80::1:29400", "fe80::1", 29400 },
         { "b\xc3\xbc"
           "cher:1",

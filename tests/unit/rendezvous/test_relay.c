@@ -1,6 +1,6 @@
 /* test_relay.c - workers' connections inside one encrypted connection: the relay of one
- * node and the store of another on one loop, and somebody who has the secret and sends
- * frames that make no sense. */
+ * node and the store of another on one loop, and a peer that has the secret and sends
+ * malformed frames. */
 #include "testing.h"
 
 #include <arpa/inet.h>
@@ -78,7 +78,8 @@ static int come(struct both *b)
     return fd;
 }
 
-/* Runs the loop until so many bytes have come; false: the connection ends before. */
+/* Runs the loop until n bytes have come; returns false if the connection ends
+ * before. */
 static bool take(struct both *b, int fd, uint8_t *to, size_t n)
 {
     for (size_t have = 0; have < n;) {
@@ -141,7 +142,7 @@ static void until_there_are(struct both *b, size_t connections)
 
 #define WORKERS 50
 
-static void connections_of_their_own(void **state)
+static void each_worker_has_its_own_connection(void **state)
 {
     int fds[WORKERS];
     struct both b;
@@ -157,7 +158,7 @@ static void connections_of_their_own(void **state)
         assert_int_equal(add(&b, fds[i]), i + 1);
     assert_int_equal(store_server_connections(b.server), WORKERS + 1);
 
-    /* Nonsense costs the one who talks it. */
+    /* A worker that sends nonsense loses its own connection only. */
     say(&b, fds[0], span_of("\xff\xff\xff\xff\xff\xff\xff\xff", 8));
     assert_false(take(&b, fds[0], &byte, 1));
     assert_int_equal(add(&b, fds[1]), WORKERS + 1);
@@ -165,7 +166,7 @@ static void connections_of_their_own(void **state)
     (void)close(fds[1]);
     until_there_are(&b, WORKERS - 1);
 
-    /* Others have their places. */
+    /* Other connections are not affected. */
     fds[0] = come(&b);
     fds[1] = come(&b);
     greet(&b, fds[0]);
@@ -173,7 +174,7 @@ static void connections_of_their_own(void **state)
     assert_int_equal(add(&b, fds[1]), WORKERS + 2);
     assert_int_equal(add(&b, fds[0]), WORKERS + 3);
 
-    /* Who sends no more still gets what it has asked for. */
+    /* A worker that has stopped sending still gets its answers. */
     ask(&b, fds[0],
         &(struct c10d_request){ .op = C10D_ADD, .key = span_str("/n"), .number = 1 });
     (void)shutdown(fds[0], SHUT_WR);
@@ -182,7 +183,7 @@ static void connections_of_their_own(void **state)
     assert_int_equal(get_u64(answer), WORKERS + 4);
     assert_false(take(&b, fds[0], answer, 1));
 
-    /* The store goes, and with it all of them. */
+    /* When the store ends, all connections end. */
     store_server_close(b.server, count_down, &b.left);
     b.server = NULL;
     assert_false(take(&b, fds[1], &byte, 1));
@@ -194,7 +195,7 @@ static void connections_of_their_own(void **state)
 #define VALUE 65536u
 #define TIMES 400u
 
-static void one_that_does_not_read(void **state)
+static void a_worker_that_does_not_read(void **state)
 {
     const struct c10d_request get = { .op = C10D_GET, .key = span_str("/k") };
     struct store_server_stats stats;
@@ -219,7 +220,8 @@ static void one_that_does_not_read(void **state)
         ask(&b, lazy, &get);
     for (int i = 0; i < 200; i++)
         assert_int_equal(add(&b, other), i + 2);
-    /* What waits for it is with the store, up to the window and what sockets hold. */
+    /* The bytes that wait for it stay with the store, except for the window and the
+     * sockets' buffers. */
     store_server_stats(b.server, &stats);
     assert_true(stats.requests > TIMES);
     assert_true(stats.bytes_out < VALUE * TIMES / 2);
@@ -229,7 +231,7 @@ static void one_that_does_not_read(void **state)
         for (size_t i = 0; i < VALUE; i += 1021)
             assert_int_equal(value[8 + i], (uint8_t)(i * 7));
     }
-    /* One that goes with much unread is gone at once. */
+    /* A worker that goes with much unread is dropped at once. */
     for (size_t i = 0; i < TIMES; i++)
         ask(&b, lazy, &get);
     (void)close(lazy);
@@ -240,8 +242,8 @@ static void one_that_does_not_read(void **state)
     end(&b);
 }
 
-/* Each allocation of a worker's way fails in turn: it is hung up on, or answered; and
- * the next one is answered. */
+/* Each allocation on the way of a worker's request fails in turn. The worker is hung up
+ * on or answered, and the next one is answered. */
 static void without_memory(void **state)
 {
     struct buf asks;
@@ -280,11 +282,12 @@ static void without_memory(void **state)
         n = add(&b, next);
         assert_true(n > 0);
         (void)close(next);
-        relay_close(b.relay, NULL, NULL); /* The next try makes all of it anew. */
+        relay_close(b.relay, NULL,
+                    NULL); /* The next attempt builds everything again. */
         until_there_are(&b, 0);
         assert_int_equal(relay_open(&b.loop, &relay, &b.relay, &err), 0);
     }
-    assert_true(n > 10); /* There was more than one thing to fail. */
+    assert_true(n > 10); /* More than a few allocations were made to fail. */
     buf_fini(&asks);
     end(&b);
 }
@@ -300,8 +303,8 @@ static int descriptors(void)
 
 #define CROWD 200
 
-/* Whoever comes in a crowd, to be refused or not, leaves the loop time for others. */
-static void not_all_at_once(void **state)
+/* A crowd of connections, refused or not, leaves the loop time for others. */
+static void a_crowd_leaves_the_loop_time(void **state)
 {
     int fds[CROWD], before;
     struct both b;
@@ -322,7 +325,8 @@ static void not_all_at_once(void **state)
     end(&b);
 }
 
-/* Nobody is there whose end would free one: it tries again by itself. */
+/* No other connection will end and free a descriptor, so the relay tries again by
+ * itself. */
 static void without_descriptors(void **state)
 {
     struct rlimit old, none;
@@ -333,7 +337,7 @@ static void without_descriptors(void **state)
     begin(&b);
     fd = come(&b);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
-    next = dup(fd); /* the lowest that is free */
+    next = dup(fd); /* the lowest free descriptor */
     assert_true(next > 0);
     (void)close(next);
     none = (struct rlimit){ .rlim_cur = (rlim_t)next, .rlim_max = old.rlim_max };
@@ -347,7 +351,7 @@ static void without_descriptors(void **state)
     end(&b);
 }
 
-/* ---- Frames that make no sense ---- */
+/* ---- Malformed frames ---- */
 
 struct link {
     struct tls *tls;
@@ -386,7 +390,7 @@ static void put_frame(struct buf *out, enum lane_kind kind, uint32_t lane,
     assert_int_equal(buf_append_str(out, data), 0);
 }
 
-static void no_sense(void **state)
+static void malformed_frames(void **state)
 {
     struct both b;
 
@@ -426,19 +430,19 @@ static void no_sense(void **state)
         assert_true(push_size <= sizeof push_bytes);
         memcpy(push_bytes, buf_data(&out), push_size);
         put_frame(&out, LANE_OPEN, 0, "", 0);
-        put_frame(&out, LANE_DATA, 7, "for nobody", 10); /* is no mistake */
-        put_frame(&out, LANE_CLOSE, 8, "", 0);           /* neither is this */
+        put_frame(&out, LANE_DATA, 7, "for nobody", 10); /* allowed */
+        put_frame(&out, LANE_CLOSE, 8, "", 0);           /* so is this */
         switch (what) {
-        case 1: /* open already */
+        case 1: /* opens a lane that is open */
             put_frame(&out, LANE_OPEN, 0, "", 0);
             break;
-        case 2: /* more room than there is */
+        case 2: /* reports more room than was used */
             put_frame(&out, LANE_ROOM, 0, "", 1);
             break;
-        case 3: /* no kind of frame */
+        case 3: /* an unknown kind of frame */
             assert_int_equal(buf_append(&out, "\0\0\0\0\0\0\0\xff", 8), 0);
             break;
-        case 4: /* no lane */
+        case 4: /* a lane number that is too high */
             put_frame(&out, LANE_OPEN, LANES_MOST, "", 0);
             break;
         case 5: /* a lane of lanes: that one is closed, and then the connection is */
@@ -468,12 +472,12 @@ static void no_sense(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(connections_of_their_own),
-        cmocka_unit_test(one_that_does_not_read),
+        cmocka_unit_test(each_worker_has_its_own_connection),
+        cmocka_unit_test(a_worker_that_does_not_read),
         cmocka_unit_test(without_memory),
-        cmocka_unit_test(not_all_at_once),
+        cmocka_unit_test(a_crowd_leaves_the_loop_time),
         cmocka_unit_test(without_descriptors),
-        cmocka_unit_test(no_sense),
+        cmocka_unit_test(malformed_frames),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_state_pickle.c - states written by real torch, and what nobody should write. */
+/* test_state_pickle.c - states that real torch wrote, and malformed ones. */
 #include "state_vectors.h"
 
 #include "base/err.h"
@@ -132,9 +132,9 @@ static void naive_times_are_refused(void **state)
     assert_int_equal(found, 1);
 }
 
-/* Every vector cut at every byte, and with every byte replaced by every opcode or its
- * neighbour: an error that says where, or a state, and never more than that. */
-static void damage_is_told(void **state)
+/* Every vector is cut at every byte, and has every byte replaced by every other value.
+ * The result is an error that says where, or a state, and never anything else. */
+static void damage_is_reported(void **state)
 {
     json_t *v;
     size_t i;
@@ -182,7 +182,7 @@ struct refusal {
     "732e64796e616d69635f72656e64657a766f7573948c105f52656e64657a766f757353746174"     \
     "659493942981"
 
-static void refusals_name_the_place(void **state)
+static void refusals_say_where(void **state)
 {
     static const struct refusal rows[] = {
         { "nothing at all", "", "not a pickle" },
@@ -285,7 +285,7 @@ static void what_is_written_is_read(void **state)
     }
 }
 
-static void failing_memory_is_told(void **state)
+static void failing_memory_is_reported(void **state)
 {
     struct rng r;
     struct rdzv_state whole;
@@ -361,7 +361,7 @@ static void times_cover_python_years(void **state)
     assert_true(py_datetime_read(b, &us) && us == PYTIME_MAX_US);
 }
 
-static void states_keep_order_and_forget(void **state)
+static void states_keep_order_and_drop_nodes(void **state)
 {
     const struct rdzv_node a = { span_str("a"), 1, 0 }, b = { span_str("b"), 1, 0 };
     struct rdzv_state s;
@@ -375,7 +375,7 @@ static void states_keep_order_and_forget(void **state)
     assert_non_null(rdzv_state_put(&s, &a, RDZV_WAITS));
     m = rdzv_state_put(&s, &b, RDZV_BEATS); /* an update keeps its place */
     assert_ptr_equal(rdzv_first(&s, RDZV_BEATS), m);
-    rdzv_state_drop(&s, m, RDZV_WAITS); /* it is not there: nothing happens */
+    rdzv_state_drop(&s, m, RDZV_WAITS); /* it is not in the list: nothing happens */
     rdzv_state_drop(&s, m, RDZV_BEATS);
     assert_null(rdzv_state_find(&s, &b));
     assert_int_equal(rdzv_count(&s, RDZV_BEATS), 1);
@@ -394,13 +394,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors_come_out_as_described),
         cmocka_unit_test(naive_times_are_refused),
-        cmocka_unit_test(damage_is_told),
-        cmocka_unit_test(refusals_name_the_place),
+        cmocka_unit_test(damage_is_reported),
+        cmocka_unit_test(refusals_say_where),
         cmocka_unit_test(text_must_be_base64),
         cmocka_unit_test(what_is_written_is_read),
-        cmocka_unit_test(failing_memory_is_told),
+        cmocka_unit_test(failing_memory_is_reported),
         cmocka_unit_test(times_cover_python_years),
-        cmocka_unit_test(states_keep_order_and_forget),
+        cmocka_unit_test(states_keep_order_and_drop_nodes),
     };
 
     return cmocka_run_group_tests(tests, load, unload);

@@ -1,5 +1,5 @@
-/* test_state_pickle_patch.c - reading and writing only what heartbeats have changed
- * must say what reading and writing it all says. */
+/* test_state_pickle_patch.c - reading and writing only the changed heartbeats must give
+ * the same result as reading and writing everything. */
 #include "state_vectors.h"
 
 #include "base/base64.h"
@@ -59,8 +59,8 @@ static void on_beat(void *ctx, struct participant *m, int64_t beat_us)
     m->beat_us = beat_us;
 }
 
-/* What only_beats takes, read_text must take, and to the same end. Returns whether it
- * was taken. */
+/* Whatever pickle_only_beats() accepts, pickle_read_text() must accept with the same
+ * result. Returns whether it was accepted. */
 static bool compare(const struct rdzv_state *s, struct span was, struct span text)
 {
     struct rdzv_state quick, full;
@@ -84,7 +84,7 @@ static bool compare(const struct rdzv_state *s, struct span was, struct span tex
     return taken;
 }
 
-/* Every character of every state that torch wrote, changed in several ways. */
+/* Changes every character of every state that torch wrote in several ways. */
 static void every_character(void **state)
 {
     static const char others[] = "A/9+=\n";
@@ -100,7 +100,7 @@ static void every_character(void **state)
 
         assert_non_null(b64);
         if (pickle_read_text(span_str(b64), &s, NULL) < 0)
-            continue; /* the naive one */
+            continue; /* the one whose times have no zone */
         buf_init(&text, SIZE_MAX);
         assert_int_equal(buf_append_str(&text, b64), 0);
         assert_true(compare(&s, span_str(b64), buf_span(&text)));
@@ -145,7 +145,8 @@ static void fill(struct rdzv_state *s, struct rng *r, size_t nodes)
     }
 }
 
-/* What we write ourselves: after each write the next reader is quick, whoever it is. */
+/* States that we write ourselves: after each write pickle_only_beats() works for the
+ * next reader. */
 static void our_own_states(void **state)
 {
     struct rng r;
@@ -173,7 +174,7 @@ static void our_own_states(void **state)
         text_of(&later, &text);
         assert_false(compare(&s, buf_span(&was), buf_span(&text)));
 
-        /* One heartbeat into a text: as if all of it was written again. */
+        /* Writing one heartbeat into a text gives the same as writing it all again. */
         struct participant *m = rdzv_first(&s, RDZV_BEATS);
 
         for (size_t i = rng_below(&r, nodes); i-- > 0 && m->next[RDZV_BEATS];)
@@ -192,8 +193,8 @@ static void our_own_states(void **state)
     }
 }
 
-/* A member that came after the text was read has no place in it; two that share their
- * time cannot be told apart. */
+/* A node that came after the text was read is not in it, and two that share their time
+ * cannot be told apart. */
 static void what_the_text_does_not_tell(void **state)
 {
     const struct rdzv_node late = { span_str("z"), 1, 0 };
