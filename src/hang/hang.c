@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,7 +20,23 @@
 #define FULL_LEAST_MS 1000u /* or less if finding the hang took long */
 #define NOTIFY_MS     1300u /* so long after TIME everything must have been reported */
 #define TRAVEL_MS     500u
-#define RESUME_MS     300u /* for a rank that was held to run on */
+#define RESUME_MS     300u  /* for a rank that was held to run on */
+#define OUTPUT_MS     5000u /* until a worker's output is looked up anew */
+
+/* The files of a worker that are looked at again and again. Opening one of them costs
+ * more than reading it, so they stay open. */
+enum { SCHEDSTAT, STATUS, STAT, IO, OUTPUT, ERRORS, FILES };
+
+static const char *const names[FILES] = {
+    [SCHEDSTAT] = "schedstat", [STATUS] = "status", [STAT] = "stat", [IO] = "io",
+    [OUTPUT] = "fd/1",         [ERRORS] = "fd/2",
+};
+
+struct worker_files {
+    pid_t pid;
+    int fds[FILES];     /* -1: not open */
+    uint64_t output_ms; /* when OUTPUT and ERRORS were looked up */
+};
 
 /* What is known of one file that a worker writes to. */
 struct written {
@@ -33,8 +50,10 @@ struct hang {
     struct hang_node node;
     struct hang_judge judge;
     struct channel *channel;
-    struct stacks_target *targets; /* owned, as is the next: two a worker, and one */
-    struct written *files;
+    struct stacks_target *targets; /* owned, as are the next two */
+    struct worker_files *workers;
+    struct written *files; /* two for each worker, and the progress file */
+    bool keep_open;        /* false: too many workers for that */
     uint64_t store_writes;
     uint64_t holds, holding, held_times, held_until_ms; /* see look_at_readings */
     uv_timer_t timer;
@@ -49,61 +68,83 @@ struct hang {
 
 /* --- looks ------------------------------------------------------------------------ */
 
-static struct span slurp(const char *path, char *room, size_t size)
+static void close_file(int *fd)
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd < 0 ? -1 : read(fd, room, size);
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
 
-    if (fd >= 0)
-        close(fd);
-    return span_of(room, n > 0 ? (size_t)n : 0);
+static void close_files(struct worker_files *w, int from)
+{
+    for (int i = from; i < FILES; i++)
+        close_file(&w->fds[i]);
+}
+
+/* O_PATH suffices to ask when a worker's output was written to. It opens neither the
+ * other end of a pipe nor a device. */
+static int worker_file(struct worker_files *w, int which)
+{
+    char path[64];
+
+    if (w->fds[which] >= 0)
+        return w->fds[which];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/%s", (int)w->pid, (int)w->pid,
+             names[which]);
+    w->fds[which] =
+        open(path, (which < OUTPUT ? O_RDONLY | O_NOCTTY : O_PATH) | O_CLOEXEC);
+    return w->fds[which];
+}
+
+static struct span read_file(struct worker_files *w, int which, char *room, size_t size)
+{
+    const int fd = worker_file(w, which);
+    const ssize_t n = fd < 0 ? -1 : pread(fd, room, size - 1, 0);
+    const size_t length = n > 0 ? (size_t)n : 0;
+
+    room[length] = '\0';
+    return span_of(room, length);
 }
 
 /* "ran_ns waited_ns slices": one short file instead of two long ones. */
-static bool read_schedstat(pid_t pid, uint64_t *ran_us, uint64_t *slices)
+static bool read_schedstat(struct worker_files *w, uint64_t *ran_us)
 {
-    char path[64], room[128];
+    char room[128];
     unsigned long long ran, waited, count;
 
-    snprintf(path, sizeof path, "/proc/%d/task/%d/schedstat", (int)pid, (int)pid);
-    const struct span text = slurp(path, room, sizeof room - 1);
-    room[text.n] = '\0';
+    (void)read_file(w, SCHEDSTAT, room, sizeof room);
     if (sscanf(room, "%llu %llu %llu", &ran, &waited, &count) != 3)
         return false;
     *ran_us = ran / 1000;
-    *slices = count;
     return true;
 }
 
-static uint64_t read_waits(pid_t pid)
+static uint64_t read_waits(struct worker_files *w)
 {
     struct stack_process p = { 0 };
-    char path[64], room[4096];
+    char room[4096];
 
-    snprintf(path, sizeof path, "/proc/%d/task/%d/status", (int)pid, (int)pid);
-    (void)procfs_switches(&p, slurp(path, room, sizeof room));
+    (void)procfs_switches(&p, read_file(w, STATUS, room, sizeof room));
     return p.switches;
 }
 
-static uint64_t read_cpu(pid_t pid)
+static uint64_t read_cpu(struct worker_files *w)
 {
     struct stack_process p = { 0 };
-    char path[64], room[1024];
+    char room[1024];
 
-    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)pid, (int)pid);
-    (void)procfs_cpu(&p, slurp(path, room, sizeof room), sysconf(_SC_CLK_TCK));
+    (void)procfs_cpu(&p, read_file(w, STAT, room, sizeof room), sysconf(_SC_CLK_TCK));
     return p.cpu_ms * 1000;
 }
 
-/* Pipes do not tell that somebody wrote to them, but who wrote does. 0: unknown. */
-static uint64_t read_bytes(pid_t pid)
+/* A pipe does not say that it was written to, but the thread that wrote does. 0: not
+ * known. */
+static uint64_t read_bytes(struct worker_files *w)
 {
-    char path[64], room[512];
+    char room[512];
     unsigned long long bytes = 0;
 
-    snprintf(path, sizeof path, "/proc/%d/task/%d/io", (int)pid, (int)pid);
-    const struct span text = slurp(path, room, sizeof room - 1);
-    room[text.n] = '\0';
+    (void)read_file(w, IO, room, sizeof room);
     const char *line = strstr(room, "wchar:");
     return line && sscanf(line, "wchar: %llu", &bytes) == 1 ? bytes : 0;
 }
@@ -114,19 +155,18 @@ static void look_at_rank(struct hang *h, const struct stacks_target *t, uint64_t
                          bool held)
 {
     const struct hang_rank *r = &h->node.ranks[t->local_rank];
+    struct worker_files *w = &h->workers[t->local_rank];
     struct hang_seen seen = { .pid = t->pid };
-    uint64_t slices;
+    const bool exact = read_schedstat(w, &seen.cpu_us);
 
-    if (!read_schedstat(t->pid, &seen.cpu_us, &slices)) {
-        seen.cpu_us = read_cpu(t->pid);
-        seen.waits = read_waits(t->pid);
-        seen.bytes = read_bytes(t->pid);
-    } else if (r->last.pid == t->pid && r->last.cpu_us == seen.cpu_us) {
+    if (exact && r->last.pid == t->pid && r->last.cpu_us == seen.cpu_us) {
         seen.waits = r->last.waits;
         seen.bytes = r->last.bytes;
     } else {
-        seen.waits = read_waits(t->pid);
-        seen.bytes = read_bytes(t->pid);
+        if (!exact)
+            seen.cpu_us = read_cpu(w);
+        seen.waits = read_waits(w);
+        seen.bytes = read_bytes(w);
     }
     if (held)
         hang_node_held(&h->node, (size_t)t->local_rank, &seen, h->held_times, now);
@@ -134,17 +174,13 @@ static void look_at_rank(struct hang *h, const struct stacks_target *t, uint64_t
         hang_node_saw(&h->node, (size_t)t->local_rank, &seen, now);
 }
 
-/* Of any thread and process: files tell when they were written to. */
-static void look_at_file(struct hang *h, struct written *w, const char *path,
+/* A file says when it was written to, by whichever thread or process. */
+static void look_at_file(struct hang *h, struct written *w, const struct stat *st,
                          uint64_t now)
 {
     struct timespec clock;
-    struct stat st;
-
-    if (stat(path, &st) != 0 || S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode))
-        return;
-    const struct written seen = { (uint64_t)st.st_dev, (uint64_t)st.st_ino,
-                                  (int64_t)st.st_size, st.st_mtim };
+    const struct written seen = { (uint64_t)st->st_dev, (uint64_t)st->st_ino,
+                                  (int64_t)st->st_size, st->st_mtim };
     const bool known = w->inode != 0;
     const bool same = w->device == seen.device && w->inode == seen.inode &&
                       w->size == seen.size && w->at.tv_sec == seen.at.tv_sec &&
@@ -156,6 +192,47 @@ static void look_at_file(struct hang *h, struct written *w, const char *path,
     const int64_t age = (int64_t)(clock.tv_sec - seen.at.tv_sec) * 1000 +
                         (clock.tv_nsec - seen.at.tv_nsec) / 1000000;
     hang_node_wrote(&h->node, now, age < 0 || age > LOOK_MS ? 0 : (uint64_t)age);
+}
+
+/* Whether this output need not be looked at: a pipe says nothing, and what an earlier
+ * rank writes to is looked at there. */
+static bool is_output_useless(const struct hang *h, size_t file, const struct stat *st)
+{
+    if (S_ISFIFO(st->st_mode) || S_ISSOCK(st->st_mode))
+        return true;
+    for (size_t i = 0; i < file; i++)
+        if (h->workers[i / 2].fds[OUTPUT + i % 2] >= 0 &&
+            h->files[i].device == (uint64_t)st->st_dev &&
+            h->files[i].inode == (uint64_t)st->st_ino)
+            return true;
+    return false;
+}
+
+/* A worker may turn its output elsewhere at any time, so it is looked up anew once in a
+ * while, and often enough for a short TIME. */
+static void look_at_output(struct hang *h, size_t local_rank, uint64_t now)
+{
+    struct worker_files *w = &h->workers[local_rank];
+    const bool anew =
+        now - w->output_ms >= MIN_OF(OUTPUT_MS, h->opts.time_ms / 16) || !h->keep_open;
+    struct stat st;
+
+    if (anew) {
+        close_files(w, OUTPUT);
+        w->output_ms = now;
+    }
+    for (int i = OUTPUT; i <= ERRORS; i++) {
+        const size_t file = 2 * local_rank + (size_t)(i - OUTPUT);
+
+        if (anew)
+            (void)worker_file(w, i);
+        if (w->fds[i] < 0 || fstat(w->fds[i], &st) != 0)
+            continue;
+        if (anew && is_output_useless(h, file, &st))
+            close_file(&w->fds[i]);
+        else
+            look_at_file(h, &h->files[file], &st, now);
+    }
 }
 
 /* Whether workers are held by readings, or have to answer, and how often they were
@@ -183,27 +260,32 @@ static void look(struct hang *h)
     const uint64_t now = clock_mono_ms();
     const size_t count = h->opts.targets(h->opts.ctx, h->targets, h->opts.most);
     const bool held = look_at_readings(h, now);
-    char path[64];
+    struct stat st;
 
     for (size_t i = 0; i < h->opts.most; i++) {
         const struct hang_seen none = { 0 };
+        struct worker_files *w = &h->workers[i];
         const struct stacks_target *t = NULL;
 
         for (size_t k = 0; k < count && !t; k++)
             if (h->targets[k].local_rank == (int64_t)i)
                 t = &h->targets[k];
+        if (!t || t->pid != w->pid) {
+            close_files(w, 0);
+            w->output_ms = 0;
+        }
         if (!t) {
             hang_node_saw(&h->node, i, &none, now);
             continue;
         }
+        w->pid = t->pid;
         look_at_rank(h, t, now, held);
-        for (int fd = 1; fd <= 2; fd++) {
-            snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)t->pid, fd);
-            look_at_file(h, &h->files[2 * i + (size_t)fd - 1], path, now);
-        }
+        look_at_output(h, i, now);
+        if (!h->keep_open)
+            close_files(w, 0);
     }
-    if (h->opts.progress_file)
-        look_at_file(h, &h->files[2 * h->opts.most], h->opts.progress_file, now);
+    if (h->opts.progress_file && stat(h->opts.progress_file, &st) == 0)
+        look_at_file(h, &h->files[2 * h->opts.most], &st, now);
     const uint64_t writes =
         h->opts.store_writes ? h->opts.store_writes(h->opts.ctx) : 0;
     if (writes != h->store_writes)
@@ -231,6 +313,7 @@ static void release(struct hang *h)
         return;
     hang_node_fini(&h->node);
     mem_free(h->targets);
+    mem_free(h->workers);
     mem_free(h->files);
     mem_free(h);
 }
@@ -425,6 +508,15 @@ static void hang_on_timer(uv_timer_t *timer)
 
 /* --- open and close --------------------------------------------------------------- */
 
+/* Whether the files of so many workers leave most descriptors to everything else. */
+static bool may_keep_open(size_t workers)
+{
+    struct rlimit limit;
+
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+           workers <= limit.rlim_cur / (4 * FILES);
+}
+
 int hang_open(const struct hang_opts *opts, struct hang **out, struct muster_error *err)
 {
     struct hang *h = mem_calloc(1, sizeof *h);
@@ -433,13 +525,17 @@ int hang_open(const struct hang_opts *opts, struct hang **out, struct muster_err
         return err_nomem(err);
     h->opts = *opts;
     h->targets = mem_calloc(opts->most, sizeof *h->targets);
+    h->workers = mem_calloc(opts->most, sizeof *h->workers);
     h->files = mem_calloc(2 * opts->most + 1, sizeof *h->files);
-    if (!h->targets || !h->files ||
+    if (!h->targets || !h->workers || !h->files ||
         hang_node_init(&h->node, opts->most, clock_mono_ms()) != 0) {
         h->closed = true;
         release(h);
         return err_nomem(err);
     }
+    for (size_t i = 0; i < opts->most; i++)
+        memset(h->workers[i].fds, -1, sizeof h->workers[i].fds);
+    h->keep_open = may_keep_open(opts->most);
     (void)uv_timer_init(opts->loop, &h->timer);
     h->timer.data = h;
     *out = h;
@@ -471,6 +567,8 @@ void hang_end(struct hang *h)
     h->on = false;
     h->generation++;
     uv_timer_stop(&h->timer);
+    for (size_t i = 0; i < h->opts.most; i++)
+        close_files(&h->workers[i], 0);
 }
 
 static void hang_on_closed(uv_handle_t *handle)

@@ -98,6 +98,18 @@ def test_output_to_a_pipe_is_progress(tmp_path):
         assert b"....." in job.process.stdout.read()
 
 
+@pytest.mark.parametrize("descriptors", [1024, 64])
+def test_output_that_is_turned_elsewhere_counts(tmp_path, descriptors):
+    """A worker waits for a child that writes to a file which the worker has opened late; the others only wait. With few
+    descriptors the agent keeps no files of its workers open."""
+    script = ("sleep 1; exec >late.$RANK; (for i in $(seq 40); do [ $RANK != 0 ] || echo $i; sleep 0.25; done) & wait; "
+              "[ $RANK != 0 ] || [ $(wc -l <late.0) = 40 ]")
+    with Job(tmp_path, "job", "--standalone", "--nproc-per-node=3", "--hang=4s:stop", "--no-python", "/bin/sh", "-c",
+             script, before=("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")) as job:
+        assert job.wait() == 0, job.text()[-3000:]
+        assert not told(job.text())
+
+
 def test_a_progress_file_counts(tmp_path):
     """As long as somebody touches it nothing hangs; then a rank that is stuck all the while is told."""
     file = tmp_path / "progress"
