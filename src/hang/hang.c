@@ -20,7 +20,6 @@
 #define FULL_LEAST_MS 1000u /* or less if finding the hang took long */
 #define NOTIFY_MS     1300u /* so long after TIME everything must have been reported */
 #define TRAVEL_MS     500u
-#define RESUME_MS     300u  /* for a rank that was held to run on */
 #define OUTPUT_MS     5000u /* until a worker's output is looked up anew */
 
 /* The files of a worker that are looked at again and again. Opening one of them costs
@@ -55,7 +54,7 @@ struct hang {
     struct written *files; /* two for each worker, and the progress file */
     bool keep_open;        /* false: too many workers for that */
     uint64_t store_writes;
-    uint64_t holds, holding, held_times, held_until_ms; /* see look_at_readings */
+    struct hang_holds holds;
     uv_timer_t timer;
     bool on;             /* workers run */
     bool asking;         /* a question or a reading is under way */
@@ -169,7 +168,7 @@ static void look_at_rank(struct hang *h, const struct stacks_target *t, uint64_t
         seen.bytes = read_bytes(w);
     }
     if (held)
-        hang_node_held(&h->node, (size_t)t->local_rank, &seen, h->held_times, now);
+        hang_node_held(&h->node, (size_t)t->local_rank, &seen, h->holds.times, now);
     else
         hang_node_saw(&h->node, (size_t)t->local_rank, &seen, now);
 }
@@ -235,31 +234,13 @@ static void look_at_output(struct hang *h, size_t local_rank, uint64_t now)
     }
 }
 
-/* Whether workers are held by readings, or have to answer, and how often they were
- * since that began. A reading that turned out to be such only at its end was counted
- * once. */
-static bool look_at_readings(struct hang *h, uint64_t now)
-{
-    uint64_t holds;
-    const uint64_t holding = stacks_service_holds(h->opts.stacks, &holds);
-    const uint64_t touched = (holds - h->holds + holding + h->holding + 1) / 2;
-
-    if (now < h->held_until_ms)
-        h->held_times += touched - h->holding;
-    else
-        h->held_times = touched;
-    if (holding > 0 || holds != h->holds)
-        h->held_until_ms = now + RESUME_MS;
-    h->holds = holds;
-    h->holding = holding;
-    return now < h->held_until_ms;
-}
-
 static void look(struct hang *h)
 {
     const uint64_t now = clock_mono_ms();
     const size_t count = h->opts.targets(h->opts.ctx, h->targets, h->opts.most);
-    const bool held = look_at_readings(h, now);
+    uint64_t changes;
+    const uint64_t running = stacks_service_holds(h->opts.stacks, &changes);
+    const bool held = hang_holds_saw(&h->holds, changes, running, now);
     struct stat st;
 
     for (size_t i = 0; i < h->opts.most; i++) {

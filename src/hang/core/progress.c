@@ -11,6 +11,8 @@
 #define LOOKS_LEAST  3u   /* before anybody is called busy */
 #define CPU_NOISE_US 2000 /* a signal, a page that was moved */
 #define HELD_WAITS   2u   /* for a rank that is held once: stopped, and asleep again */
+#define HELD_MOST    8u   /* readings in a row after which a rank that runs has moved */
+#define RESUME_MS    300u /* for a rank that was held to run on */
 
 /* --- one node --------------------------------------------------------------------- */
 
@@ -59,6 +61,24 @@ void hang_node_saw(struct hang_node *n, size_t local_rank, const struct hang_see
         r->still_ms = now_ms;
         r->last = *s;
     }
+}
+
+/* A reading that turned out to hold workers only at its end was counted once. Not all
+ * readings that may hold a worker do: so that it cannot pass for one that stands still
+ * while somebody looks at it all the time, the number is limited. */
+bool hang_holds_saw(struct hang_holds *h, uint64_t changes, uint64_t running,
+                    uint64_t now_ms)
+{
+    const uint64_t touched = (changes - h->changes + running + h->running + 1) / 2;
+    const uint64_t times = h->held ? h->times + touched - h->running : touched;
+
+    if (running > 0 || changes != h->changes)
+        h->until_ms = now_ms + RESUME_MS;
+    h->changes = changes;
+    h->running = running;
+    h->times = MIN_OF(times, HELD_MOST);
+    h->held = now_ms < h->until_ms;
+    return h->held;
 }
 
 void hang_node_held(struct hang_node *n, size_t local_rank, const struct hang_seen *s,

@@ -53,6 +53,19 @@ void hang_node_wrote(struct hang_node *n, uint64_t now_ms, uint64_t age_ms);
 void hang_node_saw(struct hang_node *n, size_t local_rank, const struct hang_seen *s,
                    uint64_t now_ms);
 
+/* The readings of stacks that hold the workers, or have them answer. */
+struct hang_holds {
+    uint64_t changes, running; /* as of the last look */
+    uint64_t times;            /* how often workers were held since that began */
+    uint64_t until_ms;
+    bool held;
+};
+
+/* How many readings run now, and how many have begun or ended so far. Whether workers
+ * are held, or may not have gone on yet. */
+bool hang_holds_saw(struct hang_holds *h, uint64_t changes, uint64_t running,
+                    uint64_t now_ms);
+
 /* The same after the rank was held, or had to answer, so many times since it was last
  * seen untouched: that it has gone to sleep again after each says nothing. */
 void hang_node_held(struct hang_node *n, size_t local_rank, const struct hang_seen *s,

@@ -296,6 +296,47 @@ static void a_rank_that_was_held_has_not_moved(void **state)
 }
 
 /* To a pipe, say, which does not tell. That it ran is not what counts. */
+/* Readings follow each other, one between two looks each. Each has a rank that sleeps
+ * go to sleep twice. */
+static void readings_in_a_row_do_not_move_a_rank(void **state)
+{
+    static const struct {
+        const char *says;
+        uint64_t each; /* times that it goes to sleep from one look to the next */
+        size_t readings;
+        bool moves;
+    } rows[] = {
+        { "four readings of a rank that sleeps", 2, 4, false },
+        { "four readings of a rank that moves on", 3, 4, true },
+        { "a rank that is looked at all the time", 2, 40, true },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct hang_holds holds = { 0 };
+        struct hang_seen seen = { 9, 3, 5000, 0 };
+        struct hang_node n;
+        struct hang_pulse p;
+        uint64_t now = 1000;
+
+        assert_int_equal(hang_node_init(&n, 1, 0), 0);
+        hang_node_saw(&n, 0, &seen, now);
+        for (size_t k = 1; k <= rows[i].readings; k++) {
+            seen.waits += rows[i].each;
+            now += 500;
+            assert_true(hang_holds_saw(&holds, 2 * k, 0, now));
+            hang_node_held(&n, 0, &seen, holds.times, now);
+        }
+        now += 500;
+        assert_false(hang_holds_saw(&holds, 2 * rows[i].readings, 0, now));
+        hang_node_saw(&n, 0, &seen, now);
+        hang_node_pulse(&n, now, TIME, &p);
+        if ((p.calm_ms < now - 1000) != rows[i].moves)
+            fail_msg("%s: calm for %lu ms", rows[i].says, (unsigned long)p.calm_ms);
+        hang_node_fini(&n);
+    }
+}
+
 static void a_rank_that_writes_makes_progress(void **state)
 {
     struct hang_node n;
@@ -348,6 +389,7 @@ int main(void)
         cmocka_unit_test(a_node_that_is_missing_proves_nothing),
         cmocka_unit_test(nodes_add_up),
         cmocka_unit_test(a_rank_that_was_held_has_not_moved),
+        cmocka_unit_test(readings_in_a_row_do_not_move_a_rank),
         cmocka_unit_test(a_rank_that_writes_makes_progress),
         cmocka_unit_test(nonsense_is_no_pulse),
     };
