@@ -217,15 +217,19 @@ static void shorten(char *name)
         name[MIN_OF(n, (size_t)200)] = '\0';
 }
 
-static char *name_of(struct arena *a, Dwfl_Module *mod, Dwarf_Addr pc)
+/* A function without a name is told by its distance from the beginning of its library:
+ * unlike its address, that is the same in all ranks, whose stacks are compared. */
+static char *name_of(struct arena *a, Dwfl_Module *mod, Dwarf_Addr start, Dwarf_Addr pc)
 {
     GElf_Off offset;
     GElf_Sym sym;
     const char *raw =
         mod ? dw_dl.module_addrinfo(mod, pc, &offset, &sym, NULL, NULL, NULL) : NULL;
 
+    if (!mod)
+        return arena_text(a, span_str("?"));
     if (!raw || !*raw)
-        return arena_printf(a, "0x%llx", (unsigned long long)pc);
+        return arena_printf(a, "+0x%llx", (unsigned long long)(pc - start));
     char *clear = dw_dl.demangle && strncmp(raw, "_Z", 2) == 0
                       ? dw_dl.demangle(raw, NULL, NULL, NULL)
                       : NULL;
@@ -251,13 +255,14 @@ static int name_frames(struct arena *a, Dwfl *dwfl, struct snapshot *s,
 
     for (size_t i = 0; f && i < s->pc_count; i++) {
         Dwfl_Module *mod = dw_dl.addrmodule(dwfl, s->pcs[i]);
+        Dwarf_Addr start = 0;
         const char *path =
-            mod ? dw_dl.module_info(mod, NULL, NULL, NULL, NULL, NULL, NULL, NULL)
+            mod ? dw_dl.module_info(mod, NULL, &start, NULL, NULL, NULL, NULL, NULL)
                 : NULL;
         const char *slash = path ? strrchr(path, '/') : NULL;
 
         f[n].file = arena_text(a, span_str(slash ? slash + 1 : path ? path : "?"));
-        f[n].name = name_of(a, mod, s->pcs[i]);
+        f[n].name = name_of(a, mod, start, s->pcs[i]);
         if (!f[n].file || !f[n].name)
             return MUSTER_ENOMEM;
         if (is_interpreter(f[n++].file) && t->python_count > 0)

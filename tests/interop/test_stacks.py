@@ -161,6 +161,18 @@ def test_stacks_of_a_live_job(tmp_path):
             assert "several jobs of yours run here" in stacks().stderr
 
 
+def test_equal_native_stacks_are_told_once(tmp_path):
+    """A program without symbols, which each worker has at another address."""
+    with Job(tmp_path, "job", "--standalone", "--nproc-per-node=3", "--no-python", "/bin/sh", "-c",
+             "echo UP; exec /bin/sleep 1000") as job:
+        job.until(lambda text: text.count("UP") == 3)
+        by = clock() + 20
+        while not re.match(r"3 ranks \(0-2, \S+\): .*\(sleep\)", (said := stacks(job.pid).stdout)):
+            if "no native frames" in said:
+                pytest.skip("libdw is not installed")
+            assert clock() < by, said  # until then one may still be a shell
+
+
 def test_stopped_workers_end_at_once(tmp_path):
     """SIGTERM to an agent whose workers are stopped: they go on, to their end."""
     script = tmp_path / "stopped.py"
