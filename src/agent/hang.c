@@ -37,7 +37,7 @@ static int create_file(struct agent *a, char *path, size_t size)
     return -1;
 }
 
-/* Everything that was seen: what is told elsewhere, and each rank in full. */
+/* The file has the report that is in the log, and after it each rank in full. */
 static bool write_file(struct agent *a, const char *text,
                        const struct stack_sample *sample,
                        const struct stack_findings *f, char *path, size_t size)
@@ -79,13 +79,13 @@ static void put_action(struct agent *a, struct buf *b)
     }
 }
 
-/* The first of those who are suspected; NULL: nobody is. */
+/* The first of the suspects, or NULL if there are none. */
 static const struct stack_rank *first_suspect(const struct stack_findings *f)
 {
     return f->suspects > 0 && f->groups[0].suspect ? f->groups[0].ranks[0] : NULL;
 }
 
-/* The whole story for all nodes' logs and the record. */
+/* Sends the report to all nodes, for their logs and the record. */
 static void publish(struct agent *a, enum record_kind kind, const char *text,
                     const char *body, const char *path,
                     const struct stack_rank *suspect)
@@ -131,7 +131,7 @@ void agent_hang_entry(struct agent *a, const struct record_entry *e)
          (const char *)e->body.p, (int)e->text.n, (const char *)e->text.p);
 }
 
-/* As the cause of a failure, after "rank 5 on node2 failed: " or alone. */
+/* The cause of a failure, as it follows "rank 5 on node2 failed: " or stands alone. */
 static void put_failure(struct buf *b, const struct hang_report *r, const char *verdict)
 {
     buf_append_str(b, "no rank has made progress for ");
@@ -231,7 +231,7 @@ void agent_hang_open(struct agent *a)
         return;
     struct muster_error why = { .text = "stacks cannot be read" };
     if (!a->stacks || hang_open(&opts, &a->hang, &why) != 0)
-        note(a->opts.log, NOTE_WARN, PLACE, "--hang is of no use: %s", why.text);
+        note(a->opts.log, NOTE_WARN, PLACE, "--hang has no effect: %s", why.text);
     else
         (void)hang_channel(a->hang, a->job.channel);
 }

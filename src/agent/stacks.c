@@ -23,7 +23,7 @@ size_t agent_stacks_targets(void *ctx, struct stacks_target *out, size_t most)
     return n;
 }
 
-/* As with the status, a job goes on without it. */
+/* A job goes on without this, as it does without the status. */
 void agent_stacks_open(struct agent *a)
 {
     const struct stacks_service_opts opts = {
@@ -69,8 +69,8 @@ static void before_end(uv_timer_t *timer)
     uv_close((uv_handle_t *)timer, before_on_closed);
 }
 
-/* Where nobody may look, a Python that has PYTHONFAULTHANDLER prints its stacks to its
- * stderr when it is aborted. It is to die anyway. */
+/* Where stacks may not be read, a Python with PYTHONFAULTHANDLER prints its own to
+ * stderr when it is aborted. The worker is about to be killed anyway. */
 static bool abort_unread(struct agent *a, const struct stack_sample *sample)
 {
     const char *set = env_get(a->opts.envp, "PYTHONFAULTHANDLER");

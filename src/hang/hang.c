@@ -18,7 +18,7 @@
 #define STACKS_MS     1500u /* for a sample of stacks */
 #define FULL_MS       1500u /* for the stacks that are reported, */
 #define FULL_LEAST_MS 1000u /* or less if finding the hang took long */
-#define NOTIFY_MS     1300u /* so long after TIME everything must have been reported */
+#define NOTIFY_MS     1300u /* after TIME, by when the report must be out */
 #define TRAVEL_MS     500u
 #define OUTPUT_MS     5000u /* until a worker's output is looked up anew */
 
@@ -58,9 +58,10 @@ struct hang {
     uv_timer_t timer;
     bool on;             /* workers run */
     bool asking;         /* a question or a reading is under way */
-    unsigned generation; /* of attempts: late answers are dropped, */
-    unsigned asked;      /* those to what was asked in this one are not */
-    unsigned pending;    /* callbacks to come, those of the channel left out */
+    unsigned generation; /* counts beginnings and ends of attempts */
+    unsigned asked;      /* the generation of the last question: an answer that comes
+                            in a later one is dropped */
+    unsigned pending;    /* callbacks to come, not counting the channel's */
     bool closed;
     uint64_t silent_ms, found_ms;
 };
@@ -148,8 +149,8 @@ static uint64_t read_bytes(struct worker_files *w)
     return line && sscanf(line, "wchar: %llu", &bytes) == 1 ? bytes : 0;
 }
 
-/* A thread that has not run since the last look has neither gone to sleep nor written.
- */
+/* A thread that has not run since the last look has neither gone to sleep nor written,
+ * so two of its files need not be read. */
 static void look_at_rank(struct hang *h, const struct stacks_target *t, uint64_t now,
                          bool held)
 {
@@ -287,7 +288,7 @@ static void forget_own_words(struct hang *h)
 
 /* --- memory ----------------------------------------------------------------------- */
 
-/* Callbacks may come after the end: the last of them frees. */
+/* Callbacks may come after hang_close: the last of them frees the memory. */
 static void release(struct hang *h)
 {
     if (h->pending > 0 || !h->closed)

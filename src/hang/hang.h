@@ -15,7 +15,7 @@ struct hang;
 struct hang_report {
     const struct stack_sample *sample;
     const struct stack_findings *findings;
-    uint64_t silent_ms; /* for so long nothing has moved */
+    uint64_t silent_ms; /* how long nothing has moved */
 };
 
 struct hang_opts {
@@ -29,7 +29,7 @@ struct hang_opts {
     uint64_t (*store_writes)(void *ctx); /* of workers so far; NULL: not known */
     /* The job stands still. Borrowed for the call. Only where decides() is true. */
     void (*on_hang)(void *ctx, const struct hang_report *r);
-    void (*on_over)(void *ctx); /* after that: it goes on */
+    void (*on_over)(void *ctx); /* the job goes on after a hang was reported */
     void *ctx;
 };
 

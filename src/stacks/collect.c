@@ -388,8 +388,8 @@ static int note_refused(struct collect *c)
     if (!c->answered)
         return stack_sample_note(&c->sample, why_refused());
     snprintf(text, sizeof text,
-             "%s: where Python is was told by the workers' own faulthandler, of their "
-             "main threads alone, without native frames",
+             "%s: Python frames come from the workers' own faulthandler, which shows "
+             "main threads only; there are no native frames",
              why_refused());
     return stack_sample_note(&c->sample, text);
 }
@@ -501,7 +501,7 @@ static int read_python(struct collect *c)
     return stack_sample_note(
         &c->sample,
         "no Python frames: py-spy is neither in PATH nor beside the workers' Python; "
-        "`pip install py-spy` brings it (also as the extra muster-run[stacks])");
+        "`pip install py-spy` installs it (so does the extra muster-run[stacks])");
 }
 
 static int put_sample(const struct collect *c, void (*put)(void *ctx, struct span line),

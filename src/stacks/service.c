@@ -11,7 +11,7 @@
 #define TRAVEL_MS 700u  /* of an answer of another node, beside the reading itself */
 #define AT_ONCE   8u
 
-/* One reading of this node, for somebody. */
+/* One reading of this node's stacks. */
 struct task {
     struct stacks_service *s; /* NULL once the service is gone */
     struct stacks_reading *reading;
@@ -84,7 +84,8 @@ int stacks_of_node(struct stacks_service *s, enum stacks_depth depth,
     struct task *t;
 
     if (s->running >= AT_ONCE)
-        return err_set(err, MUSTER_EFULL, "too many ask for stacks at the same time");
+        return err_set(err, MUSTER_EFULL,
+                       "too many requests for stacks at the same time");
     t = mem_calloc(1, sizeof *t);
     if (!t)
         return err_nomem(err);

@@ -323,7 +323,7 @@ def test_warm_workers_tell_where_ptrace_is_forbidden(tmp_path):
             assert re.match(r"1 rank  \(1, \S+\): lock \(hang_culprit.py:\d+\) <- main \(hang_culprit.py:\d+\)"
                             r".*   <-- differs", out), out
             assert "2 ranks (0, 2): broadcast (torch/distributed/distributed_c10d.py:" in out, out
-            assert "told by the workers' own faulthandler" in out, out
+            assert "from the workers' own faulthandler" in out, out
         assert job.wait() == 1
         hangs = told(job.text())
         assert len(hangs) == 1, job.text()[-3000:]

@@ -68,8 +68,8 @@ int hang_option_parse(const char *text, uint64_t *time_ms, enum hang_action *act
                            text);
     } while (*at != '\0' && *at != ':');
     if (ms < LEAST_MS)
-        return err_set(err, MUSTER_EINVAL, "--hang=%.100s: a second is the least",
-                       text);
+        return err_set(err, MUSTER_EINVAL,
+                       "--hang=%.100s: the shortest time is one second", text);
     size_t chosen = 0;
     if (*at == ':') {
         while (chosen < ARRAY_LEN(actions) && strcmp(at + 1, actions[chosen]) != 0)

@@ -86,7 +86,7 @@ struct hang_pulse {
     uint64_t moving;  /* all others */
 };
 
-/* Whether one that waits uses its processor: only its stacks can tell if it goes on. */
+/* Whether a rank that waits uses its processor: only its stacks tell if it goes on. */
 bool hang_node_spins(const struct hang_node *n, uint64_t now_ms, uint64_t time_ms);
 
 /* As of now, for a hang of time_ms. */
@@ -106,7 +106,7 @@ int hang_pulse_parse(struct hang_pulse *p, struct span text);
 struct hang_question {
     uint64_t time_ms;
     bool begin, stacks; /* begin to look at stacks; look at them */
-    bool enough;        /* looks: only the stacks of those who spin may have changed */
+    bool enough; /* stacks were seen often enough: now only those of ranks that spin */
 };
 
 int hang_question_print(struct buf *out, const struct hang_question *q);
@@ -114,16 +114,16 @@ int hang_question_parse(struct hang_question *q, struct span text);
 
 enum hang_stage {
     HANG_WATCH,    /* all is well, as far as is known */
-    HANG_LOOK,     /* somebody is calm for half the time: look at stacks */
-    HANG_REPORTED, /* told; until something moves */
+    HANG_LOOK,     /* a rank has been calm for half the time: look at stacks */
+    HANG_REPORTED, /* the hang was reported, and nothing has moved since */
 };
 
 struct hang_judge {
     uint64_t time_ms;
     enum hang_stage stage;
-    bool begun;      /* HANG_LOOK: the nodes know that it has begun */
-    bool enough;     /* HANG_LOOK: the time is up at the next look, the last of many */
-    uint64_t by_ms;  /* HANG_LOOK: when it is enough for now */
+    bool begun;      /* HANG_LOOK: the nodes were told to begin */
+    bool enough;     /* HANG_LOOK: for the next question, which comes when TIME is up */
+    uint64_t by_ms;  /* HANG_LOOK: when to give up for now */
     uint64_t due_ms; /* when to ask next */
 };
 
@@ -135,13 +135,13 @@ enum hang_finding {
 
 void hang_judge_init(struct hang_judge *j, uint64_t time_ms, uint64_t now_ms);
 
-/* The question for now; then what all nodes answered, added up. complete: nobody is
- * missing; otherwise nothing is concluded. */
+/* The question for now; then the answers of all nodes, added up. complete: every node
+ * has answered; otherwise nothing is concluded. */
 struct hang_question hang_judge_ask(struct hang_judge *j);
 enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
                                   const struct hang_pulse *all, bool complete);
 
-/* After HANG_FOUND: it could not be told. It is found once more, soon. */
+/* After HANG_FOUND: the report could not be made. The hang will be found again soon. */
 void hang_judge_not_reported(struct hang_judge *j, uint64_t now_ms);
 
 #endif

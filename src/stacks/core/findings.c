@@ -70,8 +70,8 @@ static const struct stack_frame *innermost(const struct stack_thread *t)
     return t && t->python_count > 0 ? &t->python[0] : NULL;
 }
 
-/* Where torch waits for other ranks. Whoever is really inside of it has its innermost
- * frame there: a model's forward below DDP's has not. */
+/* Where torch waits for other ranks. A rank that waits has its innermost frame there; a
+ * rank that is in the model's own forward, called by DDP's, has not. */
 static bool is_collective(const struct stack_frame *f)
 {
     static const char *const files[] = {
@@ -136,8 +136,9 @@ static bool waits_natively(const struct stack_thread *t)
     return false;
 }
 
-/* The main thread wants the interpreter's lock, and which thread has it: it sits in the
- * lock's timed wait, called by the interpreter itself. */
+/* The thread that holds the interpreter's lock while the main thread waits for it, or
+ * NULL. A thread that waits for the lock sits in a timed wait that the interpreter
+ * itself has called. */
 static const struct stack_thread *gil_holder(const struct stack_process *p)
 {
     const struct stack_thread *t = stack_main_thread(p);
@@ -333,7 +334,8 @@ static void put_brief(struct buf *out, const struct stack_process *p,
     put_place(out, p, kind);
 }
 
-/* What its other processes do, those first that cannot go on. */
+/* Processes that a rank has started are shown in two rounds: first those that cannot go
+ * on, then the others whose frames are known. */
 static bool matters(const struct stack_process *p, int round)
 {
     const bool odd =
@@ -463,13 +465,17 @@ static int group_all(struct stack_findings *f, const struct seen *seen, size_t c
 
 /* --- the verdict ------------------------------------------------------------------ */
 
+static void suspect_group(struct stack_findings *f, struct stack_group *g)
+{
+    g->suspect = true;
+    f->suspects += g->count;
+}
+
 static void suspect(struct stack_findings *f, enum stack_kind kind)
 {
     for (size_t i = 0; i < f->count; i++)
-        if (f->groups[i].kind == kind) {
-            f->groups[i].suspect = true;
-            f->suspects += f->groups[i].count;
-        }
+        if (f->groups[i].kind == kind)
+            suspect_group(f, &f->groups[i]);
 }
 
 static struct stack_group *largest(const struct stack_findings *f)
@@ -482,26 +488,27 @@ static struct stack_group *largest(const struct stack_findings *f)
     return most;
 }
 
-/* No rank waits in a collective that we know. A few ranks that differ from all the
- * others are named, but only if there are enough others to be the rule. */
+/* No rank waits in a collective that we know. A few ranks that differ from the others
+ * are named, but only if most ranks are in one place: two of three, or three quarters.
+ */
 static void suspect_odd_ones(struct stack_findings *f)
 {
     const struct stack_group *most = largest(f);
 
     assert(most && f->ranks > 0);
+    const bool rule = f->ranks == 3 ? most->count == 2
+                                    : f->ranks > 3 && most->count * 4 >= f->ranks * 3;
     if (f->count == 1) {
         f->unknown = "all ranks are in the same place";
-    } else if (f->ranks < 3 || most->count * 4 < f->ranks * 3) {
-        if (f->ranks != 3 || most->count != 2) {
-            f->unknown = "no rank is seen to wait for others";
-            return;
-        }
+        return;
     }
-    for (size_t i = 0; f->count > 1 && i < f->count; i++)
-        if (&f->groups[i] != most) {
-            f->groups[i].suspect = true;
-            f->suspects += f->groups[i].count;
-        }
+    if (!rule) {
+        f->unknown = "no rank is seen to wait for others";
+        return;
+    }
+    for (size_t i = 0; i < f->count; i++)
+        if (&f->groups[i] != most)
+            suspect_group(f, &f->groups[i]);
 }
 
 static void judge(struct stack_findings *f)

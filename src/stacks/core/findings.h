@@ -15,7 +15,7 @@ enum stack_kind {
     STACK_STOPPED,   /* by a signal or a debugger */
     STACK_KERNEL,    /* uninterruptible */
     STACK_GONE,      /* has exited */
-    STACK_UNREAD,    /* nobody knows where */
+    STACK_UNREAD,    /* its stack could not be read */
     STACK_KINDS
 };
 

@@ -99,7 +99,7 @@ int pyspy_parse(struct arena *a, struct stack_process *p, struct span json,
     if (rc != 0 || !json_is_array(root))
         rc = err_set(err, MUSTER_EPROTO, "py-spy printed something other than threads");
     else if (json_array_size(root) == 0)
-        rc = err_set(err, MUSTER_EEMPTY, "py-spy knows no thread of this process");
+        rc = err_set(err, MUSTER_EEMPTY, "py-spy found no thread in this process");
     else if (read_threads(a, p, root) != 0)
         rc = err_nomem(err);
     json_decref(root);

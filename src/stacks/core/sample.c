@@ -342,7 +342,7 @@ int stack_sample_parse(struct stack_sample *s, struct span json,
         return rc;
     if (rc != 0 || !json_is_object(root)) {
         json_decref(root);
-        return err_set(err, MUSTER_EPROTO, "this is not what a node saw of its ranks");
+        return err_set(err, MUSTER_EPROTO, "this is not a node's sample of stacks");
     }
     rc = parse_node(s, root);
     json_decref(root);
