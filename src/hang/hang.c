@@ -63,7 +63,7 @@ struct hang {
                             in a later one is dropped */
     unsigned pending;    /* callbacks to come, not counting the channel's */
     bool closed;
-    uint64_t silent_ms, found_ms;
+    struct stack_sample sample; /* owned: to be reported if the job does hang */
 };
 
 /* --- looks ------------------------------------------------------------------------ */
@@ -294,6 +294,7 @@ static void release(struct hang *h)
     if (h->pending > 0 || !h->closed)
         return;
     hang_node_fini(&h->node);
+    stack_sample_fini(&h->sample);
     mem_free(h->targets);
     mem_free(h->workers);
     mem_free(h->files);
@@ -382,51 +383,73 @@ static void hang_on_question(void *ctx, struct channel_question *q, struct span 
 
 /* --- the node that decides -------------------------------------------------------- */
 
+static void ask(struct hang *h);
+
+/* They are reported if nothing has moved by the time that the job has to have stood
+ * still for. */
 static void hang_on_full(void *ctx, struct stack_sample *sample)
 {
     struct hang *h = ctx;
-    struct stack_findings f;
 
     h->pending--;
     h->asking = false;
-    if (h->on && !h->closed && h->asked == h->generation &&
-        stack_findings_make(&f, sample) == 0) {
-        const struct hang_report report = {
-            sample, &f, h->silent_ms + (clock_mono_ms() - h->found_ms)
-        };
-
-        h->opts.on_hang(h->opts.ctx, &report);
-        stack_findings_fini(&f);
-        forget_own_words(h);
+    if (h->on && !h->closed && h->asked == h->generation) {
+        stack_sample_fini(&h->sample);
+        h->sample = *sample;
+        *sample = (struct stack_sample){ 0 };
+        if (clock_mono_ms() >= h->judge.due_ms && h->opts.decides(h->opts.ctx))
+            ask(h);
     }
     release(h);
 }
 
 /* How much time is left, allowing for a machine that is slow at the moment. */
-static uint64_t time_for_stacks(const struct hang *h)
+static uint64_t time_for_stacks(const struct hang *h, uint64_t silent_ms)
 {
     const uint64_t by_ms = h->opts.time_ms + NOTIFY_MS;
-    const uint64_t left_ms = by_ms > h->silent_ms ? by_ms - h->silent_ms : 0;
+    const uint64_t left_ms = by_ms > silent_ms ? by_ms - silent_ms : 0;
 
     return MIN_OF(FULL_MS, MAX_OF(FULL_LEAST_MS, left_ms));
 }
 
+static void read_stacks(struct hang *h, uint64_t silent_ms)
+{
+    if (stacks_of_job(h->opts.stacks, time_for_stacks(h, silent_ms), hang_on_full, h,
+                      NULL) == 0) {
+        h->asking = true;
+        h->pending++;
+    } else {
+        hang_judge_not_reported(&h->judge, clock_mono_ms());
+    }
+}
+
+static void report(struct hang *h, uint64_t silent_ms)
+{
+    struct stack_findings f;
+
+    if (stack_findings_make(&f, &h->sample) != 0) {
+        hang_judge_not_reported(&h->judge, clock_mono_ms());
+        return;
+    }
+    const struct hang_report report = { &h->sample, &f, silent_ms };
+    h->opts.on_hang(h->opts.ctx, &report);
+    stack_findings_fini(&f);
+    forget_own_words(h);
+}
+
 static void hear(struct hang *h, const struct hang_pulse *all, bool complete)
 {
+    const uint64_t silent_ms = MIN_OF(all->quiet_ms, all->calm_ms);
+
     h->asking = false;
     if (!h->on || h->asked != h->generation)
         return;
     switch (hang_judge_hear(&h->judge, clock_mono_ms(), all, complete)) {
+    case HANG_SUSPECTED:
+        read_stacks(h, silent_ms);
+        break;
     case HANG_FOUND:
-        h->silent_ms = MIN_OF(all->quiet_ms, all->calm_ms);
-        h->found_ms = clock_mono_ms();
-        if (stacks_of_job(h->opts.stacks, time_for_stacks(h), hang_on_full, h, NULL) ==
-            0) {
-            h->asking = true;
-            h->pending++;
-        } else {
-            hang_judge_not_reported(&h->judge, clock_mono_ms());
-        }
+        report(h, silent_ms);
         break;
     case HANG_OVER:
         h->opts.on_over(h->opts.ctx);
@@ -434,6 +457,8 @@ static void hear(struct hang *h, const struct hang_pulse *all, bool complete)
     case HANG_NOTHING:
         break;
     }
+    if (h->judge.stage != HANG_SUSPECT)
+        stack_sample_fini(&h->sample);
 }
 
 static void hang_on_answers(void *ctx, const struct channel_answer *answers,
@@ -482,7 +507,8 @@ static void hang_on_timer(uv_timer_t *timer)
     if (!h->asking && now >= h->judge.due_ms && h->opts.decides(h->opts.ctx))
         ask(h);
     /* Often enough to ask in time if a rank may hang. */
-    if (h->judge.stage == HANG_LOOK && h->judge.due_ms > now)
+    if ((h->judge.stage == HANG_LOOK || h->judge.stage == HANG_SUSPECT) &&
+        h->judge.due_ms > now)
         uv_timer_set_repeat(timer, MIN_OF(LOOK_MS, MAX_OF(h->judge.due_ms - now, 20u)));
     else
         uv_timer_set_repeat(timer, MIN_OF(LOOK_MS, MAX_OF(h->opts.time_ms / 16, 20u)));

@@ -12,7 +12,8 @@
 #define CPU_NOISE_US 2000 /* a signal, a page that was moved */
 #define HELD_WAITS   2u   /* for a rank that is held once: stopped, and asleep again */
 #define HELD_MOST    8u   /* readings in a row after which a rank that runs has moved */
-#define RESUME_MS    300u /* for a rank that was held to run on */
+#define LEAD_MS      1500u /* for the stacks of all ranks, before TIME is up */
+#define RESUME_MS    300u  /* for a rank that was held to run on */
 
 /* --- one node --------------------------------------------------------------------- */
 
@@ -298,14 +299,23 @@ void hang_judge_init(struct hang_judge *j, uint64_t time_ms, uint64_t now_ms)
     watch(j, now_ms + time_ms / 2);
 }
 
+/* For how long the job must have stood still. Reading the stacks of all ranks takes
+ * about a second, so it begins that much earlier: once TIME is up they are there. */
+static uint64_t needed(const struct hang_judge *j)
+{
+    return j->stage == HANG_SUSPECT ? j->time_ms
+                                    : j->time_ms - MIN_OF(LEAD_MS, j->time_ms / 4);
+}
+
 struct hang_question hang_judge_ask(struct hang_judge *j)
 {
-    const struct hang_question q = { .time_ms = j->time_ms,
-                                     .begin = j->stage == HANG_LOOK && !j->begun,
-                                     .stacks = j->stage == HANG_LOOK,
-                                     .enough = j->enough };
+    const bool look = j->stage == HANG_LOOK, suspect = j->stage == HANG_SUSPECT;
+    const struct hang_question q = { .time_ms = needed(j),
+                                     .begin = look && !j->begun,
+                                     .stacks = look || suspect,
+                                     .enough = suspect || j->enough };
 
-    j->begun = j->stage == HANG_LOOK;
+    j->begun = look || suspect;
     return q;
 }
 
@@ -317,7 +327,7 @@ static uint64_t silence(const struct hang_pulse *all)
 
 static bool stands_still(const struct hang_judge *j, const struct hang_pulse *all)
 {
-    if (silence(all) < j->time_ms || all->looks < LOOKS_LEAST || all->moving > 0)
+    if (silence(all) < needed(j) || all->looks < LOOKS_LEAST || all->moving > 0)
         return false;
     return all->busy == 0 || all->waiting > 0;
 }
@@ -343,13 +353,21 @@ enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
         j->due_ms = now_ms + half;
         return HANG_NOTHING;
     }
+    const uint64_t left = j->time_ms - MIN_OF(so_far, j->time_ms);
     if (stands_still(j, all)) {
-        j->stage = HANG_REPORTED;
-        j->due_ms = now_ms + half;
-        return HANG_FOUND;
+        const bool found = j->stage == HANG_SUSPECT;
+
+        j->stage = found ? HANG_REPORTED : HANG_SUSPECT;
+        j->due_ms = now_ms + (found ? half : left);
+        return found ? HANG_FOUND : HANG_SUSPECTED;
+    }
+    if (j->stage == HANG_SUSPECT && left > 0) {
+        j->due_ms = now_ms + left; /* The answers came a little too early. */
+        return HANG_NOTHING;
     }
     if (j->stage != HANG_LOOK) {
         j->stage = HANG_LOOK;
+        j->begun = false;
         j->by_ms = now_ms + j->time_ms;
     } else if (now_ms >= j->by_ms && all->looks >= LOOKS_LEAST) {
         watch(j, now_ms + half); /* Others go on: ask later. */
@@ -357,8 +375,8 @@ enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
     }
     j->due_ms = now_ms + step(j);
     j->enough = false;
-    if (so_far < j->time_ms && so_far + step(j) >= j->time_ms) {
-        j->due_ms = now_ms + (j->time_ms - so_far);
+    if (so_far < needed(j) && so_far + step(j) >= needed(j)) {
+        j->due_ms = now_ms + (needed(j) - so_far);
         j->enough = all->looks >= LOOKS_LEAST;
     }
     return HANG_NOTHING;

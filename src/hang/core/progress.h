@@ -115,6 +115,7 @@ int hang_question_parse(struct hang_question *q, struct span text);
 enum hang_stage {
     HANG_WATCH,    /* all is well, as far as is known */
     HANG_LOOK,     /* a rank has been calm for half the time: look at stacks */
+    HANG_SUSPECT,  /* the stacks for a report are read before TIME is up */
     HANG_REPORTED, /* the hang was reported, and nothing has moved since */
 };
 
@@ -129,8 +130,9 @@ struct hang_judge {
 
 enum hang_finding {
     HANG_NOTHING,
-    HANG_FOUND,
-    HANG_OVER, /* after it was found: something moves again */
+    HANG_SUSPECTED, /* read the stacks that will be reported, then ask again */
+    HANG_FOUND,     /* nothing has moved since: report them */
+    HANG_OVER,      /* after it was found: something moves again */
 };
 
 void hang_judge_init(struct hang_judge *j, uint64_t time_ms, uint64_t now_ms);
@@ -141,7 +143,8 @@ struct hang_question hang_judge_ask(struct hang_judge *j);
 enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
                                   const struct hang_pulse *all, bool complete);
 
-/* After HANG_FOUND: the report could not be made. The hang will be found again soon. */
+/* After HANG_SUSPECTED or HANG_FOUND: the stacks could not be read, or the report could
+ * not be made. The hang will be found again soon. */
 void hang_judge_not_reported(struct hang_judge *j, uint64_t now_ms);
 
 #endif

@@ -51,6 +51,7 @@ static void times_and_actions(void **state)
 /* --- a job, played ---------------------------------------------------------------- */
 
 #define TIME 20000u /* of the hang: a look at stacks each second from 10 s on */
+#define LEAD 1500u  /* so much earlier the stacks for a report are read */
 
 /* What a rank does, second by second. */
 enum habit {
@@ -128,12 +129,12 @@ static uint64_t play(const enum habit *habits, size_t count, uint64_t writes_s)
         const struct hang_question q = hang_judge_ask(&j);
         struct hang_pulse p;
 
-        assert_int_equal(q.time_ms, TIME);
+        assert_true(q.time_ms == (j.stage == HANG_SUSPECT ? TIME : TIME - LEAD));
         if (q.begin)
             hang_node_begin(&n);
-        if (q.stacks && (!q.enough || hang_node_spins(&n, now, TIME)))
+        if (q.stacks && (!q.enough || hang_node_spins(&n, now, q.time_ms)))
             play_stacks(&n, habits, count, now);
-        hang_node_pulse(&n, now, TIME, &p);
+        hang_node_pulse(&n, now, q.time_ms, &p);
         assert_int_equal(p.waiting + p.still + p.busy + p.moving, p.ranks);
         if (hang_judge_hear(&j, now, &p, true) == HANG_FOUND)
             found = now;
@@ -223,7 +224,69 @@ static void it_looks_again_however_long_somebody_has_waited(void **state)
         assert_int_equal(hang_judge_hear(&j, now, &slow, true), HANG_NOTHING);
         assert_int_equal(j.stage, HANG_LOOK);
     }
+    assert_int_equal(hang_judge_hear(&j, now, &slow, true), HANG_SUSPECTED);
     assert_int_equal(hang_judge_hear(&j, now, &slow, true), HANG_FOUND);
+}
+
+/* The stacks are read before TIME is up; whoever moves after that is not reported. */
+static void a_suspicion_has_to_last_until_the_time_is_up(void **state)
+{
+    static const struct {
+        const char *says;
+        struct hang_pulse then;
+        enum hang_finding finding;
+        enum hang_stage stage;
+    } rows[] = {
+        { "all stand still",
+          { .quiet_ms = TIME, .calm_ms = TIME, .ranks = 2, .looks = 3, .still = 2 },
+          HANG_FOUND,
+          HANG_REPORTED },
+        { "the answers come too early",
+          { .quiet_ms = TIME - 1,
+            .calm_ms = TIME,
+            .ranks = 2,
+            .looks = 3,
+            .moving = 2 },
+          HANG_NOTHING,
+          HANG_SUSPECT },
+        { "a rank has moved",
+          { .quiet_ms = TIME,
+            .calm_ms = TIME,
+            .ranks = 2,
+            .looks = 3,
+            .still = 1,
+            .moving = 1 },
+          HANG_NOTHING,
+          HANG_LOOK },
+        { "something was written",
+          { .quiet_ms = 5, .calm_ms = TIME, .ranks = 2, .looks = 3, .still = 2 },
+          HANG_NOTHING,
+          HANG_WATCH },
+    };
+    const struct hang_pulse still = { .quiet_ms = TIME - LEAD,
+                                      .calm_ms = TIME - LEAD,
+                                      .ranks = 2,
+                                      .looks = 3,
+                                      .still = 2 };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        const uint64_t now = TIME - LEAD;
+        struct hang_judge j;
+
+        hang_judge_init(&j, TIME, 0);
+        assert_int_equal(hang_judge_hear(&j, now, &still, true), HANG_SUSPECTED);
+        assert_int_equal(j.due_ms, TIME);
+        const struct hang_question q = hang_judge_ask(&j);
+        assert_true(q.time_ms == TIME && q.stacks && q.enough && !q.begin);
+        if (hang_judge_hear(&j, TIME, &rows[i].then, true) != rows[i].finding ||
+            j.stage != rows[i].stage)
+            fail_msg("%s: stage %d", rows[i].says, (int)j.stage);
+        if (j.stage == HANG_SUSPECT)
+            assert_int_equal(j.due_ms, TIME + 1);
+        if (j.stage == HANG_LOOK)
+            assert_true(hang_judge_ask(&j).begin);
+    }
 }
 
 static void a_node_that_is_missing_proves_nothing(void **state)
@@ -236,9 +299,10 @@ static void a_node_that_is_missing_proves_nothing(void **state)
     (void)state;
     hang_judge_init(&j, TIME, 0);
     assert_int_equal(hang_judge_hear(&j, TIME, &still, false), HANG_NOTHING);
-    assert_int_equal(hang_judge_hear(&j, TIME, &still, true), HANG_FOUND);
+    assert_int_equal(hang_judge_hear(&j, TIME, &still, true), HANG_SUSPECTED);
     hang_judge_not_reported(&j, TIME);
     assert_true(j.due_ms < 2 * TIME);
+    assert_int_equal(hang_judge_hear(&j, j.due_ms, &still, true), HANG_SUSPECTED);
     assert_int_equal(hang_judge_hear(&j, j.due_ms, &still, true), HANG_FOUND);
     assert_int_equal(hang_judge_hear(&j, 2 * TIME, &still, true), HANG_NOTHING);
     const struct hang_pulse moves = { .quiet_ms = 1, .ranks = 2, .moving = 2 };
@@ -386,6 +450,7 @@ int main(void)
         cmocka_unit_test(times_and_actions),
         cmocka_unit_test(who_hangs_and_who_does_not),
         cmocka_unit_test(it_looks_again_however_long_somebody_has_waited),
+        cmocka_unit_test(a_suspicion_has_to_last_until_the_time_is_up),
         cmocka_unit_test(a_node_that_is_missing_proves_nothing),
         cmocka_unit_test(nodes_add_up),
         cmocka_unit_test(a_rank_that_was_held_has_not_moved),
