@@ -85,9 +85,18 @@ static void on_host(void *ctx, bool there, int64_t round, int64_t rank)
 
 /* --- what the coordinator says ---------------------------------------------------- */
 
+/* The warm interpreter has made all workers of this node. */
+static bool all_warm(const struct agent *a)
+{
+    for (int64_t i = 0; i < a->config->nproc; i++)
+        if (!a->workers[i].forked)
+            return false;
+    return true;
+}
+
 /* All nodes have started their workers after a restart; said once. Nodes of a static
  * rendezvous restart each for itself. */
-static void log_node_back(struct agent *a, const struct record_entry *e)
+static void log_back_at_work(struct agent *a, const struct record_entry *e)
 {
     struct record_entry round;
 
@@ -99,9 +108,10 @@ static void log_node_back(struct agent *a, const struct record_entry *e)
 
     (void)snprintf(after, sizeof after, ms < 1000 ? "%.0f ms" : "%.1f s",
                    ms < 1000 ? ms : ms / 1e3);
-    note(a->opts.log, NOTE_WARN, "muster/agent",
-         "%" PRId64 " rank%s on %" PRId64 " node%s started again after %s", round.total,
-         round.total == 1 ? "" : "s", round.count, round.count == 1 ? "" : "s", after);
+    note_plain(a->opts.log, NOTE_WARN, "muster/agent",
+               "%" PRId64 " rank%s on %" PRId64 " node%s at work again after %s%s",
+               round.total, round.total == 1 ? "" : "s", round.count,
+               round.count == 1 ? "" : "s", after, all_warm(a) ? " (warm)" : "");
     a->job.failed_us = 0;
 }
 
@@ -145,7 +155,7 @@ static void on_entry(void *ctx, const struct record_entry *e)
             agent_post(a, AGENT_EV_VERDICT, 0, 0);
         break;
     case RECORD_PHASES:
-        log_node_back(a, e);
+        log_back_at_work(a, e);
         break;
     case RECORD_NONE:
     case RECORD_NODES:
@@ -269,8 +279,9 @@ static void agent_log_restart(struct agent *a, const struct record_entry *e)
     buf_init(&b, 4096);
     (void)restart_print(&b, e);
     (void)buf_u8(&b, 0);
-    if (buf_len(&b))
-        note(a->opts.log, NOTE_WARN, "muster/agent", "%s", (const char *)buf_data(&b));
+    if (buf_error(&b) == 0)
+        note_plain(a->opts.log, NOTE_WARN, "muster/agent", "%s",
+                   (const char *)buf_data(&b));
     buf_fini(&b);
 }
 

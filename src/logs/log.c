@@ -195,32 +195,44 @@ static int put_formatted(struct buf *b, const struct log *n, enum note_level lev
     return logline_print(b, n->format, &r);
 }
 
-void note(const struct log *n, enum note_level level, const char *where,
-          const char *fmt, ...)
+static int put_plain(struct buf *b, const char *text)
 {
-    struct buf b, clean;
+    return buf_printf(b, "muster: %s\n", text);
+}
+
+/* Run ids, addresses and a server's own words come from strangers: the text is escaped.
+ */
+static int put_message(struct buf *b, const struct log *n, enum note_level level,
+                       const char *where, bool plain, const char *text)
+{
+    struct buf clean;
+
+    buf_init(&clean, SIZE_MAX);
+    (void)escape_append(&clean, span_str(text), ESCAPE_LINES);
+    (void)buf_u8(&clean, 0);
+    int rc = buf_error(&clean);
+    if (rc == 0) {
+        text = (const char *)buf_data(&clean);
+        rc = n->format ? put_formatted(b, n, level, where, text)
+             : plain   ? put_plain(b, text)
+                       : put_usual(b, level, where, text);
+    }
+    buf_fini(&clean);
+    return rc;
+}
+
+static void log_message(const struct log *n, enum note_level level, const char *where,
+                        bool plain, const char *fmt, va_list ap)
+{
     char *text = NULL;
-    va_list ap;
-    int rc = 0;
+    struct buf b;
 
     if (n->fd < 0 || level < (torch_logging(where) ? n->torch_least : n->least))
         return;
-    va_start(ap, fmt);
-    rc = vasprintf(&text, fmt, ap) < 0;
-    va_end(ap);
-    if (rc != 0)
+    if (vasprintf(&text, fmt, ap) < 0)
         return;
-    /* Run ids, addresses and a server's own words come from strangers. */
-    buf_init(&clean, SIZE_MAX);
     buf_init(&b, SIZE_MAX);
-    (void)escape_append(&clean, span_str(text), ESCAPE_LINES);
-    (void)buf_u8(&clean, 0);
-    rc = buf_error(&clean);
-    if (rc == 0)
-        rc = n->format
-                 ? put_formatted(&b, n, level, where, (const char *)buf_data(&clean))
-                 : put_usual(&b, level, where, (const char *)buf_data(&clean));
-    buf_fini(&clean);
+    int rc = put_message(&b, n, level, where, plain, text);
     /* One write a message; a full disk costs the copy alone. */
     if (rc == 0 && n->copy_fd >= 0 && write(n->copy_fd, buf_data(&b), buf_len(&b)) < 0)
         rc = 0;
@@ -228,4 +240,24 @@ void note(const struct log *n, enum note_level level, const char *where,
     write_all(n->fd, &b);
     buf_fini(&b);
     free(text);
+}
+
+void note(const struct log *n, enum note_level level, const char *where,
+          const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    log_message(n, level, where, false, fmt, ap);
+    va_end(ap);
+}
+
+void note_plain(const struct log *n, enum note_level level, const char *where,
+                const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    log_message(n, level, where, true, fmt, ap);
+    va_end(ap);
 }

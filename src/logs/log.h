@@ -39,6 +39,12 @@ int log_init(struct log *n, char *const *envp, struct muster_error *err);
 void note(const struct log *n, enum note_level level, const char *where,
           const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
+/* Likewise, for the few lines that tell how the job fares: "muster: ..." in place of
+ * the time and the place. With TORCH_LOGS_FORMAT, they have that form like all others.
+ */
+void note_plain(const struct log *n, enum note_level level, const char *where,
+                const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+
 /* Finds out whether the log goes to a terminal; *screen must live as long as it does.
  */
 void log_on_screen(struct log *n, struct log_screen *screen, char *const *envp);

@@ -68,9 +68,9 @@ def test_restart_budget_of_the_job(tmp_path):
         assert a.wait(120) == 0, a.text()[-3000:]
         assert b.wait(20) == 0, b.text()[-3000:]
         for job in (a, b):
-            lines = re.findall(r"rank 3 on \S+ failed: RuntimeError: bad data shard 17 \(ways_to_fail.py:\d+\)\. Restart (\d) of 3\.", job.text())
+            lines = re.findall(r"^muster: rank 3 on \S+ failed: RuntimeError: bad data shard 17 \(ways_to_fail.py:\d+\)\. Restart (\d) of 3\.$", job.text(), re.M)
             assert lines == ["1", "2"], job.text()[-3000:]
-            assert len(re.findall(r"muster/agent\] 4 ranks on 2 nodes started again after [\d.]+ m?s\n", job.text())) == 2, job.text()[-3000:]
+            assert len(re.findall(r"^muster: 4 ranks on 2 nodes at work again after [\d.]+ m?s$", job.text(), re.M)) == 2, job.text()[-3000:]
             assert sorted(set(re.findall(r"BEGIN \d (\d)", job.text()))) == ["0", "1", "2"]
     stories = [json.loads(r.read_text()) for r in report]
     assert stories[0] == stories[1]

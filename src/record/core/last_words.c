@@ -94,6 +94,15 @@ static bool is_log_line(struct span line)
             find(line, " torch/distributed/").n);
 }
 
+/* What the agent says of restarts. Its verdict is not meant: a job inside of this job
+ * ends with one, and then it is the best that there is. */
+static bool is_restart_line(struct span line)
+{
+    return starts(line, "muster: ") &&
+           (find(line, ". Restart ").n || find(line, " at work again after ").n ||
+            find(line, " left the job").n || find(line, " as a restart.").n);
+}
+
 struct lines {
     struct span at[LINES_MAX];
     size_t count;
@@ -116,8 +125,8 @@ static void split(struct lines *l, struct span tail, int64_t rank)
             without_mark(as_seen(span_of(from, (size_t)(end - from))), &whose);
 
         if (!(from == end && n == 0) &&
-            (rank < 0 ||
-             ((whose < 0 || whose == rank) && !is_log_line(line) && !is_teed(line))))
+            (rank < 0 || ((whose < 0 || whose == rank) && !is_log_line(line) &&
+                          !is_restart_line(line) && !is_teed(line))))
             l->at[LINES_MAX - ++n] = line;
         if (!nl)
             break;

@@ -226,6 +226,10 @@ static void test_shared_file(void **state)
     static const char text[] =
         "[rank2]: of another\n"
         "W1116 15:32:36.750000 4711 muster/agent] rank 3 on node2 failed\n"
+        "muster: rank 3 on node2 failed: exited with code 7. Restart 1 of 3.\n"
+        "muster: 4 ranks on 2 nodes at work again after 21 ms\n"
+        "muster: node2 left the job (stopped by SIGTERM from pid 712)\n"
+        "muster: the job failed: inside\n"
         "[rank3]: mine\n"
         "[default3]:shown by -t\n"
         "E1116 15:32:36.750000 47 site-packages/torch/distributed/elastic/x.py:1] f\n"
@@ -235,9 +239,9 @@ static void test_shared_file(void **state)
 
     (void)state;
     last_words_read(&w, span_str(text), 3);
-    assert_true(
-        span_eq(buf_span(&w.lines),
-                span_str("mine\nW1116 a line of the user's own\nsomebody's\n")));
+    assert_true(span_eq(buf_span(&w.lines),
+                        span_str("muster: the job failed: inside\nmine\nW1116 a line "
+                                 "of the user's own\nsomebody's\n")));
     last_words_fini(&w);
     last_words_read(&w, span_str(text), -1); /* In its own file it may say anything. */
     assert_non_null(memmem(buf_data(&w.lines), buf_len(&w.lines), "muster/agent", 12));
