@@ -11,7 +11,9 @@
 #include "agent/core/exit_cause.h"
 #include "base/escape.h"
 #include "base/mem.h"
+#include "loop/clock.h"
 #include "process/cgroup.h"
+#include "process/kernel_log.h"
 
 /* Where the kernel puts core files; named only if there is one. */
 static void add_core_file(struct buf *out, int pid)
@@ -113,6 +115,20 @@ static bool is_crash(int sig)
            sig == SIGABRT || sig == SIGTRAP || sig == SIGSYS;
 }
 
+/* The kernel logs which file's code it was in when a process dies of these. */
+static void add_library(const struct agent *a, const struct agent_worker *w,
+                        struct buf *out)
+{
+    const double alive_s = (double)(clock_mono_ms() - a->started_ms) / 1e3;
+    const int sig = -w->code;
+    char name[512];
+
+    if ((sig == SIGSEGV || sig == SIGBUS || sig == SIGILL || sig == SIGFPE ||
+         sig == SIGTRAP) &&
+        kernel_log_crash(w->pid, alive_s, name, sizeof name))
+        (void)buf_printf(out, " in %s", name);
+}
+
 static void describe_signal(struct agent *a, int64_t i, struct buf *out,
                             struct record_entry *e)
 {
@@ -136,6 +152,7 @@ static void describe_signal(struct agent *a, int64_t i, struct buf *out,
     buf_init(&means, 512);
     (void)buf_printf(out, "%s %s", is_crash(sig) ? "crashed:" : "ended by",
                      agent_signal_name(sig));
+    add_library(a, w, out);
     if (exit_cause_means(&means, sig))
         (void)buf_printf(out, " (%.*s)", (int)buf_len(&means),
                          (const char *)buf_data(&means));

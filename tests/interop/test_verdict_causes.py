@@ -1,7 +1,9 @@
 """Causes with figures: what could not be executed, who holds a port, which backend tells a verdict."""
 import contextlib
+import ctypes
 import json
 import os
+import platform
 import re
 import shutil
 import socket
@@ -129,6 +131,25 @@ def test_core_file(tmp_path):
     if not cores:
         pytest.skip("no core file is left here")
     assert re.search(rf"crashed: SIGSEGV .*; core: {re.escape(str(cores[0]))}\n", run.stderr), run.stderr
+
+
+def kernel_log_tells():
+    """Whether a crash appears there under the pid that we know, and we may read it."""
+    text = ctypes.create_string_buffer(16)
+    return platform.machine() == "x86_64" and open("/proc/sys/debug/exception-trace").read().strip() == "1" and \
+        os.readlink("/proc/self/ns/pid") == "pid:[4026531836]" and ctypes.CDLL(None).klogctl(3, text, len(text)) >= 0
+
+
+def test_crash_names_library(tmp_path):
+    """Where the kernel's log can be read, a crash names whose code it was in; one that was sent with kill has no such place."""
+    if not kernel_log_tells():
+        pytest.skip("the kernel's log is not for us to read")
+    script = tmp_path / "crash.py"
+    script.write_text("import ctypes; ctypes.string_at(0)\n")
+    for command, says in (([str(script)], r" in (libc\.so\.6|libc-[\d.]+\.so|ld-musl\S+|\S*ctypes\S*|libpython\S+|python\S*)"),
+                          (["--no-python", "sh", "-c", "kill -SEGV $$$$"], "")):
+        run = subprocess.run([str(MUSTER), "run", "--standalone", *command], env=environment(), capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert re.search(rf"the job failed: .*: crashed: SIGSEGV{says} \(a fault in native code", run.stderr), run.stderr
 
 
 def test_cxx_exception(tmp_path):
