@@ -136,6 +136,7 @@ struct agent {
         bool cut_off;      /* from whoever serves the store */
         int64_t failed_us; /* when the worker failed for which we restart; 0: over */
         int64_t failed_round;
+        struct gone_nodes gone; /* since this round began */
         char refusal[512]; /* why the workers could not be started, for all nodes */
         void (*leave)(struct agent *a);
         struct deadline stragglers; /* after the loss of the coordinator */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "agent/agent_int.h"
+#include "base/escape.h"
 #include "base/mem.h"
 #include "loop/clock.h"
 #include "record/core/judge.h"
@@ -117,6 +118,25 @@ static void log_back_at_work(struct agent *a, const struct record_entry *e)
 
 static void agent_log_restart(struct agent *a, const struct record_entry *e);
 
+/* Nodes that were told to go may be many, and perhaps we are about to be told, too: so
+ * one is named, and whatever waits for others counts them. */
+static void on_node_gone(struct agent *a, const struct record_entry *e)
+{
+    struct gone_nodes *g = &a->job.gone;
+
+    if (e->kind == RECORD_LOST)
+        note(a->opts.log, NOTE_WARN, "muster/agent", "%.*s", (int)e->text.n,
+             (const char *)e->text.p);
+    else if (g->count == 0 && a->core.signal == 0 && e->text.n)
+        note_plain(a->opts.log, NOTE_WARN, "muster/agent", "%.*s left the job (%.*s)",
+                   (int)e->host.n, (const char *)e->host.p, (int)e->text.n,
+                   (const char *)e->text.p);
+    g->count++;
+    g->lost = e->kind == RECORD_LOST;
+    g->at_ms = clock_mono_ms();
+    (void)escape_text(g->last, sizeof g->last, e->host);
+}
+
 static void on_entry(void *ctx, const struct record_entry *e)
 {
     struct agent *a = ctx;
@@ -136,9 +156,9 @@ static void on_entry(void *ctx, const struct record_entry *e)
         agent_pump(a);
     if (!ours)
         return;
-    if (e->kind == RECORD_LOST && e->node != channel_node(a->job.channel))
-        note(a->opts.log, NOTE_WARN, "muster/agent", "%.*s", (int)e->text.n,
-             (const char *)e->text.p);
+    if ((e->kind == RECORD_LOST || e->kind == RECORD_LEFT) &&
+        e->node != channel_node(a->job.channel))
+        on_node_gone(a, e);
     switch (e->kind) {
     case RECORD_ENDING:
         if (!finish)
@@ -239,6 +259,7 @@ void agent_job_joined(struct agent *a)
     uint16_t port;
 
     a->job.synced = a->job.assigned = a->job.ranks_sent = false;
+    a->job.gone = (struct gone_nodes){ 0 };
     if (a->round.rank == 0 && a->round.master_addr) /* That is us. */
         channel_set_addr(a->job.channel, a->round.master_addr);
     if (ops->store_at && ops->store_at(a->handler, &host, &port, &local, &alone) &&

@@ -68,6 +68,7 @@ static bool collect_facts(struct agent *a, struct wait_facts *f)
         .by_ms = a->wait.by_ms,
         .store = a->config->rdzv.endpoint,
         .expected = f->expected,
+        .gone = a->job.gone,
         .since_ms = a->wait.since_ms,
         .now_ms = clock_mono_ms(),
         .wall_s = seconds_of_day(),

@@ -98,7 +98,7 @@ def test_the_last_call_and_a_spare(screen) -> None:
     sleeper = [*command(port, nnodes="2:3", conf=conf)[:-1], "sleep", "1000"]
     nodes = [screen(sleeper) for _ in range(2)]
     for n in nodes:
-        n.read(r"2 nodes are here, 3 may be \(starting at \d\d:\d\d:\d\d, \d+ s more\)")
+        n.read(r"2 of at most 3 nodes are here \(starting at \d\d:\d\d:\d\d, \d+ s more\)")
     nodes += [screen(sleeper)]
     for n in nodes[:2]:
         n.read("the group is complete")

@@ -227,6 +227,22 @@ def test_stopped_host(tmp_path):
     assert nodes == {host.pid: "left", other.pid: "here"}
 
 
+def test_node_that_was_stopped(tmp_path):
+    """The other node says at once who left, and then for how long it waits for another in its place."""
+    words = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=stopped", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--local-addr=127.0.0.1")
+    tail = ("--no-python", "sh", "-c", "echo up; exec sleep 100")
+    with Job(tmp_path, "n0", *words, "--rdzv-conf=is_host=1", *tail) as host, \
+            Job(tmp_path, "n1", *words, "--rdzv-conf=is_host=0", *tail) as other:
+        for job in (host, other):
+            job.until(lambda text: "up\n" in text)
+        other.process.terminate()
+        assert other.wait() == 1
+        host.until(lambda text: re.search(r"waiting \d+ s: 1 of 2 nodes are here, .*missing.* \(until \S+, \d+ s more\).*; \S+ left \d+ s ago\n", text))
+        assert len(re.findall(rf"^muster: \S+ left the job \(stopped by SIGTERM from pid {os.getpid()} \(.*\)\)$", host.text(), re.M)) == 1, host.text()
+        with Job(tmp_path, "n2", *words, "--rdzv-conf=is_host=0", *tail) as late:
+            late.until(lambda text: "up\n" in text)
+
+
 FAIL = ("sh", "-c", 'if [ $RANK = 3 ]; then echo "the disk is gone" >&2; exit 7; fi; exec sleep 100')
 
 

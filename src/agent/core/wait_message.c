@@ -54,6 +54,23 @@ static int print_why(struct buf *b, const struct rdzv_progress *p, const char *b
     return p->why[0] ? buf_printf(b, "%s%s", before, p->why) : 0;
 }
 
+static int print_gone(struct buf *b, const struct waiting *w)
+{
+    const struct gone_nodes *g = &w->gone;
+    const uint64_t s = (w->now_ms - MIN_OF(g->at_ms, w->now_ms)) / 1000;
+
+    if (g->count == 0)
+        return 0;
+    if (g->count > 1)
+        return buf_printf(b,
+                          "; %" PRId64
+                          " nodes of the last round are gone, the last one "
+                          "(%s) for %" PRIu64 " s",
+                          g->count, g->last, s);
+    return buf_printf(b, "; %s %s %" PRIu64 " s ago", g->last,
+                      g->lost ? "was lost" : "left", s);
+}
+
 static int print_round(struct buf *b, const struct waiting *w)
 {
     const struct rdzv_progress *p = w->progress;
@@ -62,7 +79,7 @@ static int print_round(struct buf *b, const struct waiting *w)
     int rc;
 
     if (enough)
-        rc = buf_printf(b, "%" PRId64 " nodes are here, %" PRId64 " may be", here(w),
+        rc = buf_printf(b, "%" PRId64 " of at most %" PRId64 " nodes are here", here(w),
                         p->max_nodes);
     else
         rc = buf_printf(b, "%" PRId64 " of %" PRId64 " nodes are here", here(w),
@@ -74,6 +91,8 @@ static int print_round(struct buf *b, const struct waiting *w)
                     : print_until(b, w, p->by_ms, "until");
     if (rc == 0 && p->names[0])
         rc = buf_printf(b, "; here: %s", p->names);
+    if (rc == 0 && !called)
+        rc = print_gone(b, w);
     return rc ? rc : print_why(b, p, "; ");
 }
 

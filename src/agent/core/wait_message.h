@@ -16,6 +16,14 @@ enum waiting_for {
     WAITING_FOR_END,   /* the exit barrier: the others to be done, too */
 };
 
+/* Nodes that were in the last round and said goodbye, or were lost. */
+struct gone_nodes {
+    int64_t count;
+    char last[256]; /* the name of the last one */
+    bool lost;      /* that one, without a goodbye */
+    uint64_t at_ms; /* when we heard of it */
+};
+
 struct waiting {
     enum waiting_for what;
     const struct rdzv_progress *progress; /* FOR_ROUND */
@@ -27,6 +35,7 @@ struct waiting {
     const char *store;    /* where the rendezvous lives, as the user named it */
     const char *expected; /* names of all, in a list of rendezvous/core/progress.h; "":
                              not known */
+    struct gone_nodes gone; /* FOR_ROUND */
     uint64_t since_ms, now_ms;
     int64_t wall_s; /* seconds since local midnight, now */
 };

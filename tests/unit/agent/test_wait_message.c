@@ -2,6 +2,7 @@
  * rendezvous/core/progress.c. */
 #include "testing.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "agent/core/wait_message.h"
@@ -42,7 +43,7 @@ static const struct row {
       P(RDZV_AT_ROUND, 20, 64, 64, "", "", 60000, MONO_NEVER), "",
       "waiting 12 s: 20 of 64 nodes are here, 44 missing (until 00:00:46, 48 s more)" },
     { "the last call", P(RDZV_AT_ROUND, 2, 2, 4, "a, b", "", 60000, 30000), "",
-      "waiting 12 s: 2 nodes are here, 4 may be (starting at 00:00:16, 18 s more); "
+      "waiting 12 s: 2 of at most 4 nodes are here (starting at 00:00:16, 18 s more); "
       "here: a, b" },
     { "the store is far", P(RDZV_AT_STORE, 0, 0, 0, "", "", 12000, MONO_NEVER), "",
       "waiting 12 s: the store at head:29400 has not been reached (until 23:59:58, 0 s "
@@ -61,7 +62,8 @@ static const struct row {
         .start_by_ms = MONO_NEVER,
         .why = "no place left" },
       "",
-      "waiting 12 s: 2 nodes are here, 2 may be (until 00:00:46, 48 s more); no place "
+      "waiting 12 s: 2 of at most 2 nodes are here (until 00:00:46, 48 s more); no "
+      "place "
       "left" },
     { "the workers' address",
       { .stage = RDZV_AT_ADDRESS, .by_ms = 60000, .start_by_ms = MONO_NEVER },
@@ -104,6 +106,38 @@ static void test_lines(void **state)
 #define WAITING "waiting 12 s: "
 #define UNTIL   " (until 00:00:46, 48 s more)"
 
+/* Whoever was there in the last round and is not any more. */
+static void test_gone(void **state)
+{
+    static const struct {
+        struct gone_nodes gone;
+        const char *want;
+    } ends[] = {
+        { { 0, "", false, 0 }, "" },
+        { { 1, "node2", false, 7000 }, "; node2 left 5 s ago" },
+        { { 1, "node2", true, 7000 }, "; node2 was lost 5 s ago" },
+        { { 3, "node2", false, 7000 },
+          "; 3 nodes of the last round are gone, the last one (node2) for 5 s" },
+    };
+    const struct rdzv_progress p =
+        P(RDZV_AT_ROUND, 1, 2, 2, "a", "", 60000, MONO_NEVER);
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
+        const struct waiting w = { .progress = &p,
+                                   .expected = "",
+                                   .gone = ends[i].gone,
+                                   .now_ms = 12000,
+                                   .wall_s = 86398 };
+        char want[300];
+
+        (void)snprintf(want, sizeof want, "%s%s",
+                       WAITING "1 of 2 nodes are here, 1 missing" UNTIL "; here: a",
+                       ends[i].want);
+        check_line(&w, ends[i].want, want);
+    }
+}
+
 static const struct {
     const char *says;
     enum waiting_for what;
@@ -116,7 +150,7 @@ static const struct {
     { "nobody could ask who has come", WAITING_FOR_ROUND, NULL, 0,
       WAITING "2 of 3 nodes are here, 1 missing" UNTIL },
     { "the store knows more than the count", WAITING_FOR_ROUND, "xxx", 0,
-      WAITING "3 nodes are here, 3 may be" UNTIL },
+      WAITING "3 of at most 3 nodes are here" UNTIL },
     { "one has not told", WAITING_FOR_NODES, "xx.", 0,
       WAITING "2 of 3 nodes are here to get ranks, missing: node rank 2" UNTIL },
     { "nobody knows who has", WAITING_FOR_NODES, NULL, 0,
@@ -335,6 +369,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_gone),
         cmocka_unit_test(test_other_waits),
         cmocka_unit_test(test_roll),
         cmocka_unit_test(test_other_runs),
