@@ -137,6 +137,7 @@ struct agent {
         int64_t failed_us; /* when the worker failed for which we restart; 0: over */
         int64_t failed_round;
         struct gone_nodes gone; /* since this round began */
+        uint32_t gone_node;     /* the last whose end was told, by number; 0: none */
         char refusal[512]; /* why the workers could not be started, for all nodes */
         void (*leave)(struct agent *a);
         struct deadline stragglers; /* after the loss of the coordinator */

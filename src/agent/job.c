@@ -118,23 +118,40 @@ static void log_back_at_work(struct agent *a, const struct record_entry *e)
 
 static void agent_log_restart(struct agent *a, const struct record_entry *e);
 
+/* The coordinator notices a loss later than the rendezvous, perhaps in the next round.
+ * A node that is new to the job hears of all that was before, which is not its affair.
+ */
+static bool is_news(const struct agent *a, const struct record_entry *e)
+{
+    return a->starts > 0 && e->node != channel_node(a->job.channel) && e->round >= 0 &&
+           e->round + 1 >= agent_job_round(a);
+}
+
 /* Nodes that were told to go may be many, and perhaps we are about to be told, too: so
  * one is named, and whatever waits for others counts them. */
 static void on_node_gone(struct agent *a, const struct record_entry *e)
 {
     struct gone_nodes *g = &a->job.gone;
+    const bool lost = e->kind == RECORD_LOST;
 
-    if (e->kind == RECORD_LOST)
-        note(a->opts.log, NOTE_WARN, "muster/agent", "%.*s", (int)e->text.n,
-             (const char *)e->text.p);
-    else if (g->count == 0 && a->core.signal == 0 && e->text.n)
+    if (lost && e->node != a->job.gone_node)
+        note_plain(a->opts.log, NOTE_WARN, "muster/agent", "%.*s", (int)e->text.n,
+                   (const char *)e->text.p);
+    else if (!lost && g->count == 0 && a->core.signal == 0 && e->text.n)
         note_plain(a->opts.log, NOTE_WARN, "muster/agent", "%.*s left the job (%.*s)",
                    (int)e->host.n, (const char *)e->host.p, (int)e->text.n,
                    (const char *)e->text.p);
+    a->job.gone_node = e->node;
+    if (e->round != agent_job_round(a))
+        return;
     g->count++;
-    g->lost = e->kind == RECORD_LOST;
+    g->lost = lost;
     g->at_ms = clock_mono_ms();
     (void)escape_text(g->last, sizeof g->last, e->host);
+    if (a->job.failed_us == 0) {
+        a->job.failed_us = e->at_us;
+        a->job.failed_round = e->round;
+    }
 }
 
 static void on_entry(void *ctx, const struct record_entry *e)
@@ -148,6 +165,8 @@ static void on_entry(void *ctx, const struct record_entry *e)
         agent_log_restart(a, e);
         agent_write_report(a);
     }
+    if ((e->kind == RECORD_LOST || e->kind == RECORD_LEFT) && is_news(a, e))
+        on_node_gone(a, e);
     if (e->kind == RECORD_NOTE && a->hang)
         agent_hang_entry(a, e);
     /* Also once we have left the round for another's loss: it would be waited for. */
@@ -156,9 +175,6 @@ static void on_entry(void *ctx, const struct record_entry *e)
         agent_pump(a);
     if (!ours)
         return;
-    if ((e->kind == RECORD_LOST || e->kind == RECORD_LEFT) &&
-        e->node != channel_node(a->job.channel))
-        on_node_gone(a, e);
     switch (e->kind) {
     case RECORD_ENDING:
         if (!finish)
@@ -297,7 +313,11 @@ static void agent_log_restart(struct agent *a, const struct record_entry *e)
 {
     struct buf b;
 
+    if (e->cause == CAUSE_NODE_LOST && e->node == a->job.gone_node)
+        return; /* Its loss has been told. */
     buf_init(&b, 4096);
+    if (e->cause == CAUSE_NODE_LOST)
+        a->job.gone_node = e->node;
     (void)restart_print(&b, e);
     (void)buf_u8(&b, 0);
     if (buf_error(&b) == 0)

@@ -243,6 +243,22 @@ def test_node_that_was_stopped(tmp_path):
             late.until(lambda text: "up\n" in text)
 
 
+def test_node_that_was_killed(tmp_path):
+    """The others go on without it, and each says once who was lost."""
+    words = ("--nnodes=2:3", "--rdzv-backend=c10d", "--rdzv-id=killed", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--local-addr=127.0.0.1")
+    conf = "--rdzv-conf=last_call_timeout=1,is_host="
+    tail = ("--no-python", "sh", "-c", "echo up of $$WORLD_SIZE; exec sleep 100")
+    with Job(tmp_path, "n0", *words, conf + "1", *tail) as host, Job(tmp_path, "n1", *words, conf + "0", *tail) as other, \
+            Job(tmp_path, "n2", *words, conf + "0", *tail) as third:
+        for job in (host, other, third):
+            job.until("up of 3\n")
+        third.process.kill()
+        for job in (host, other):
+            job.until("up of 2\n")
+            job.until(lambda text: re.search(r"^muster: \S+ was lost \(its connection broke\); rank \d was there$", text, re.M))
+            assert job.text().count("was lost") == 1, job.text()
+
+
 FAIL = ("sh", "-c", 'if [ $RANK = 3 ]; then echo "the disk is gone" >&2; exit 7; fi; exec sleep 100')
 
 

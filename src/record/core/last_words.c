@@ -94,13 +94,13 @@ static bool is_log_line(struct span line)
             find(line, " torch/distributed/").n);
 }
 
-/* What the agent says of restarts. Its verdict is not meant: a job inside of this job
- * ends with one, and then it is the best that there is. */
-static bool is_restart_line(struct span line)
+/* What the agent says of restarts and nodes. Its verdict is not meant: a job inside of
+ * this job ends with one, and then it is the best that there is. */
+static bool is_job_line(struct span line)
 {
-    return starts(line, "muster: ") &&
+    return starts(line, "muster: ") && !starts(line, "muster: the job failed") &&
            (find(line, ". Restart ").n || find(line, " at work again after ").n ||
-            find(line, " left the job").n || find(line, " as a restart.").n);
+            find(line, " left the job").n || find(line, " was lost (").n);
 }
 
 struct lines {
@@ -126,7 +126,7 @@ static void split(struct lines *l, struct span tail, int64_t rank)
 
         if (!(from == end && n == 0) &&
             (rank < 0 || ((whose < 0 || whose == rank) && !is_log_line(line) &&
-                          !is_restart_line(line) && !is_teed(line))))
+                          !is_job_line(line) && !is_teed(line))))
             l->at[LINES_MAX - ++n] = line;
         if (!nl)
             break;

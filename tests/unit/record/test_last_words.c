@@ -229,6 +229,7 @@ static void test_shared_file(void **state)
         "muster: rank 3 on node2 failed: exited with code 7. Restart 1 of 3.\n"
         "muster: 4 ranks on 2 nodes at work again after 21 ms\n"
         "muster: node2 left the job (stopped by SIGTERM from pid 712)\n"
+        "muster: node2 was lost (its connection broke); rank 3 was there\n"
         "muster: the job failed: inside\n"
         "[rank3]: mine\n"
         "[default3]:shown by -t\n"
