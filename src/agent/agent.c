@@ -28,9 +28,9 @@ static struct now now_of(struct agent *a)
     return (struct now){ uv_now(&a->loop), ts.tv_sec * 1000000LL + ts.tv_nsec / 1000 };
 }
 
-/* Memory for the longest queue and for all that one step may lead to: from here on no
- * event is lost for want of it. Each worker posts two at once at the most, and all are
- * fed before the loop goes on. */
+/* Reserves memory for the longest queue and for all effects of one step, so that no
+ * event is lost later for lack of it. Each worker posts at most two events at once, and
+ * all are fed before the loop goes on. */
 static int reserve_events(struct agent *a, struct muster_error *err)
 {
     const size_t nproc = (size_t)a->config->nproc;
@@ -49,7 +49,7 @@ static void step(struct agent *a, struct agent_core_event ev)
     assert(a->fx.count == 0);
     const int rc = agent_core_step(&a->core, &ev, &a->fx);
 
-    assert(rc == 0); /* There is room: reserve_events. */
+    assert(rc == 0); /* reserve_events has made room. */
     (void)rc;
 }
 
@@ -145,7 +145,7 @@ void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *er
         a->job.cut_off = !a->run_closed;
         agent_post(a, a->run_closed ? AGENT_EV_FATAL : AGENT_EV_CUT_OFF, 0, 0);
         break;
-    case RDZV_NEWS_CLOSED: /* Like torchrun's, our workers run to their own end. */
+    case RDZV_NEWS_CLOSED: /* As with torchrun, the workers run to their own end. */
         agent_on_run_closed(a);
         break;
     }
@@ -245,7 +245,7 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
     case AGENT_FX_JUDGE:
         agent_phase(a, PHASE_JUDGE);
         agent_job_report(a);
-        if (a->run_closed) /* That was the decision; whoever made it may be gone. */
+        if (a->run_closed) /* The node that closed it may be gone by now. */
             agent_post(a, AGENT_EV_VERDICT, 0, 0);
         break;
     case AGENT_FX_BARRIER:
@@ -326,7 +326,7 @@ static void agent_end(struct agent *a, const struct agent_core_fx *fx)
 
     a->last = *fx;
     if (a->naming)
-        return; /* once more when it is known */
+        return; /* again once it is known */
 
     r->exit_code = fx->code;
     r->why = fx->why;
@@ -446,7 +446,7 @@ static int open_all(struct agent *a, struct muster_error *err)
         rc = err_nomem(err);
     if (rc == 0)
         rc = guard_watch(a->guard, &a->loop, &agent_guard_events, a, err);
-    if (rc == 0 && c->warm) { /* first of all: it imports while nodes find each other */
+    if (rc == 0 && c->warm) { /* It imports while the nodes find each other. */
         const struct warm_opts warm = { &a->loop, a->guard, c, a->opts.envp,
                                         a->opts.log };
         rc = warm_open(&warm, &a->warm, err);
@@ -482,7 +482,7 @@ static void close_all(struct agent *a)
     start_watch_close(&a->start_watch);
     agent_end_talk(a);
     agent_serve_close(a);
-    guard_dismiss(a->guard); /* It takes its time while we tidy up. */
+    guard_dismiss(a->guard); /* The guard ends while we clean up. */
     agent_hang_close(a);
     agent_stacks_close(a);
     agent_status_close(a);
@@ -517,8 +517,8 @@ static void close_all(struct agent *a)
 
 /* --- run -------------------------------------------------------------------------- */
 
-/* Whoever started us without one of these three must not get our sockets in its place.
- */
+/* If we were started without one of these three, a socket of ours must not take its
+ * number. */
 static void fill_standard_fds(void)
 {
     for (int fd = 0; fd <= 2; fd++)
@@ -555,8 +555,8 @@ static int check_descriptors(struct muster_error *err)
                    DESCRIPTORS_LEAST, (unsigned long long)limit.rlim_cur);
 }
 
-/* A frame of its own, which the guard has not been forked with: each page of it would
- * be copied when we write to it. */
+/* A stack frame of its own, made after the guard was forked: otherwise each page that
+ * we write to would be copied. */
 __attribute__((noinline)) static int run_guarded(const struct agent_core_opts *opts,
                                                  struct guard *guard,
                                                  struct agent_core_result *out,

@@ -149,8 +149,8 @@ struct agent {
     struct agent_core_result *result;
     uint64_t began_ms;
     int64_t began_us;    /* wall clock */
-    int64_t started_us;  /* likewise, by the wall clock */
-    uint64_t started_ms; /* the workers, last; by clock_mono_ms */
+    int64_t started_us;  /* the workers, last; wall clock */
+    uint64_t started_ms; /* likewise, by clock_mono_ms */
 };
 
 /* Queues an event; pump() feeds the queue. */
@@ -173,7 +173,7 @@ void agent_assign(struct agent *a);
 void agent_end_talk(struct agent *a); /* what is under way of either, if anything */
 void agent_barrier(struct agent *a);
 
-/* agent_core_workers.c */
+/* workers.c */
 extern const struct guard_events agent_guard_events;
 void agent_start_workers(struct agent *a, int64_t attempt);
 void agent_forget_workers(struct agent *a); /* frees what an attempt holds */
@@ -215,8 +215,8 @@ void agent_words_fini(struct failure_words *words);
 int64_t agent_job_round(const struct agent *a); /* as the job counts them */
 int agent_job_open(struct agent *a, struct muster_error *err);
 void agent_job_close(struct agent *a);
-void agent_job_joined(struct agent *a);   /* a round: find its coordinator */
-void agent_job_spare(struct agent *a);    /* waits as one: be seen as such */
+void agent_job_joined(struct agent *a); /* a round: find its coordinator */
+void agent_job_spare(struct agent *a);  /* we wait as a spare: the others should know */
 void agent_job_assigned(struct agent *a); /* ranks are known: posts ASSIGNED, soon */
 void agent_job_exited(struct agent *a, int64_t local_rank);
 void agent_job_report(struct agent *a); /* all workers of the round are gone */
@@ -245,8 +245,6 @@ void agent_worker_event(struct agent *a, const char *state, int64_t local_rank,
 void agent_watchdog_event(struct agent *a, const char *name,
                           const struct timer_entry *e);
 void agent_events_end(struct agent *a, enum agent_core_why why);
-
-/* telemetry.c */
 int agent_metrics_open(struct agent *a, struct muster_error *err);
 void agent_measure(struct agent *a, const struct agent_core_fx *fx);
 void agent_measure_started(struct agent *a);
@@ -296,8 +294,6 @@ void agent_watch_off(struct agent *a);
 /* messages.c */
 void agent_log_config(struct agent *a);
 void agent_log_round(struct agent *a);
-
-/* messages.c */
 void agent_log(struct agent *a, const struct agent_core_fx *fx);
 
 #endif

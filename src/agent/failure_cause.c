@@ -27,7 +27,7 @@ static void add_core_file(struct buf *out, int pid)
     if (n <= 0)
         return;
     pattern[n - (pattern[n - 1] == '\n')] = '\0';
-    if (pattern[0] == '|') { /* A program takes them; it alone knows where. */
+    if (pattern[0] == '|') { /* Only that program knows where it puts them. */
         (void)buf_printf(out, "; its core went to %.100s", pattern + 1);
         return;
     }
@@ -175,7 +175,8 @@ static void describe_code(int code, struct buf *out)
                          agent_signal_name(code - 128));
 }
 
-/* Most often the module is there, but not for this Python: so name it. */
+/* Most often the module is installed for another Python, so name the one that was used.
+ */
 static bool is_missing_module(struct span text)
 {
     static const char head[] = "ModuleNotFoundError: ";
@@ -187,14 +188,14 @@ static void take_words(const struct failure_words *f, struct record_entry *e)
 {
     const struct last_words *w = &f->words;
 
-    if (e->cause == CAUSE_EXCEPTION) /* else one that it survived */
+    if (e->cause == CAUSE_EXCEPTION) /* The worker survived any other exception. */
         e->place = buf_span(&w->place);
     e->body = buf_span(&w->lines);
     if (f->path)
         e->path = span_str(f->path);
 }
 
-/* As Python wrote it: torch's box wants it indented. */
+/* Takes out the indentation that torch's box has, as Python wrote the text. */
 static void unindent(char *text)
 {
     char *to = text;
@@ -221,7 +222,7 @@ static void take_error_words(struct agent *a, int64_t i, struct failure_words *f
         error_file_parse(&data, buf_span(&bytes), NULL) == 0 && data.text[0]) {
         unindent(data.text);
         last_words_read(&words, span_str(data.text), -1);
-        if (!words.python) { /* A message of its own, perhaps of several lines. */
+        if (!words.python) { /* a message without a traceback */
             const size_t n = strcspn(data.text, "\n");
 
             buf_clear(&words.text);
@@ -240,7 +241,7 @@ static void take_error_words(struct agent *a, int64_t i, struct failure_words *f
     buf_fini(&bytes);
 }
 
-/* Nobody can tell whose lines of a shared file these are. */
+/* In a shared file nobody can tell which worker wrote these lines. */
 static void label_shared(struct buf *lines)
 {
     struct buf b;
@@ -274,7 +275,8 @@ void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
         e->at_us = traceback_us;
     take_error_words(a, i, f);
     if (is_crash(-w->code) && f->words.python) {
-        /* An exception, and then its own threads stumbled over the end of Python. */
+        /* It raised an exception, and then its own threads crashed while Python shut
+         * down. */
         e->cause = CAUSE_EXCEPTION;
         (void)buf_append_span(&f->text, buf_span(&f->words.text));
         if (w->code != -SIGABRT)
@@ -301,7 +303,7 @@ void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
         if (buf_len(&f->words.lines) == 0)
             (void)buf_append_str(&f->text, " without a word on stderr");
     }
-    if (w->code != -SIGKILL && oom_kills(a) > 0) { /* a data loader, say */
+    if (w->code != -SIGKILL && oom_kills(a) > 0) { /* for example a data loader */
         (void)buf_append_str(&f->text, "; the kernel killed a process of the job on "
                                        "this node for memory");
         put_limit(&f->text);

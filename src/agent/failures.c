@@ -31,7 +31,7 @@ int agent_read_error_file(const char *path, struct buf *out, struct muster_error
     int rc = fstat(fd, &st) == 0 ? 0 : MUSTER_EIO;
     if (rc == 0 && !S_ISREG(st.st_mode))
         rc = err_set(err, MUSTER_ENOENT,
-                     "it is not a regular file"); /* as torch: none */
+                     "it is not a regular file"); /* like torch, take it as missing */
     else if (rc == 0 && st.st_size > ERROR_FILE_MAX)
         rc = err_set(err, MUSTER_EFULL, "it has %" PRId64 " bytes; at most %u are read",
                      (int64_t)st.st_size, ERROR_FILE_MAX);
@@ -94,7 +94,7 @@ void agent_forget_failures(struct agent *a)
     a->failure_count = 0;
 }
 
-/* For the box: the exception and its place, on every node alike. */
+/* For torch's box: the exception and its place, the same on every node. */
 static char *words_and_place(const struct record_entry *e)
 {
     return mem_printf("%.*s%s%.*s", (int)e->text.n, (const char *)e->text.p,
@@ -102,14 +102,14 @@ static char *words_and_place(const struct record_entry *e)
                       (const char *)e->place.p);
 }
 
-/* Without an error file, what the worker has said itself. */
+/* Without an error file, use what the worker wrote to stderr. */
 static void take_own_words(struct agent *a, struct failure *f, int64_t i)
 {
     struct record_entry e = { .at_us = a->workers[i].exited_us };
     struct failure_words words;
 
     if (f->code < 0)
-        return; /* torch's words for a signal are searched for. */
+        return; /* People search for torch's words about a signal, so keep them. */
     agent_describe(a, i, &words, &e);
     if (words.words.python)
         f->words = words_and_place(&e);
@@ -180,7 +180,7 @@ static int64_t log_oom(struct agent *a)
     return killed;
 }
 
-/* The line about the restart has said what became of it. */
+/* The line about the restart has already told of this failure. */
 static bool logged_with_restart(const struct agent *a, const struct failure *f)
 {
     struct record_entry e;
@@ -190,7 +190,7 @@ static bool logged_with_restart(const struct agent *a, const struct failure *f)
            e.rank == f->rank && e.pid == f->pid;
 }
 
-/* What the exit code alone does not tell a person. */
+/* Tells what the exit code alone does not tell a person. */
 static void log_cause(struct agent *a, const struct failure *f, int64_t oom_kills)
 {
     struct buf b;
@@ -199,7 +199,7 @@ static void log_cause(struct agent *a, const struct failure *f, int64_t oom_kill
         return;
     if (f->local_rank >= 0 && f->local_rank < a->config->nproc &&
         a->workers[f->local_rank].signalled && f->code == -a->core.stop_sig)
-        return; /* We ended it ourselves: --hang. */
+        return; /* We ended it ourselves because of --hang. */
     buf_init(&b, 1024);
     if (exit_cause_print(&b, f->code, f->signal_name, oom_kills) && buf_u8(&b, 0) == 0)
         note(a->opts.log, NOTE_ERROR, "muster/agent",
@@ -208,7 +208,8 @@ static void log_cause(struct agent *a, const struct failure *f, int64_t oom_kill
     buf_fini(&b);
 }
 
-/* Python has said so itself, but perhaps into a file, and not where it looked. */
+/* Python has said so itself, but perhaps into a file, and without the directory in
+ * which it looked. */
 static void log_script(struct agent *a, const struct failure *f)
 {
     const struct launch_config *c = a->config;
@@ -223,7 +224,8 @@ static void log_script(struct agent *a, const struct failure *f)
          c->script, strerror(errno), getcwd(here, sizeof here) ? here : "here");
 }
 
-/* The verdict's worker, if it is another node's: its box is ours too. */
+/* The worker that the verdict names, if it ran on another node: then this node prints
+ * its box, too. */
 static bool foreign_culprit(struct agent *a, struct failure *f, struct record_entry *v)
 {
     if (!record_find(channel_record(a->job.channel), RECORD_VERDICT, -1, v) ||
@@ -249,7 +251,7 @@ void agent_failed(struct agent *a)
     collect(a);
     if (a->failure_count == 0)
         return;
-    if (foreign_culprit(a, &culprit, &v)) { /* Ours were only stopped because of it. */
+    if (foreign_culprit(a, &culprit, &v)) { /* Ours were stopped because of it. */
         failure_fini(&culprit);
         return;
     }
@@ -264,7 +266,7 @@ void agent_failed(struct agent *a)
              "failed (exitcode: %d) local_rank: %" PRId64 " (pid: %d) of binary: %s",
              f->code, f->local_rank, f->pid, worker_binary(a->config));
     log_script(a, f);
-    /* Also if it was a child of a worker, which then gave up. */
+    /* The kernel may also have killed a child of a worker, which then gave up. */
     log_cause(a, f, log_oom(a));
     if (logs_full(a->logs))
         note(

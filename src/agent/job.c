@@ -16,9 +16,10 @@
 #include "record/core/report.h"
 #include "record/core/verdict.h"
 
-#define LAST_MS 3000u /* less than AGENT_CLOSE_MS: then the run is closed, for all */
+#define LAST_MS 3000u /* before AGENT_CLOSE_MS, when the run is closed for all */
 #define SYNC_MS 2000u /* a store that is there answers in milliseconds */
-/* Whoever lives has lost the coordinator too, and left its round by then. */
+/* By then every living node has noticed the loss of the coordinator and left its round.
+ */
 #define STRAGGLERS_MS 1200u
 #define GIVE_UP_MS                                                                     \
     300u /* likewise, for a node that must leave within AGENT_CLOSE_FATAL_MS */
@@ -28,8 +29,8 @@ static bool is_static(const struct agent *a)
     return strcmp(a->config->rdzv.backend, "static") == 0;
 }
 
-/* Nodes of a static rendezvous count their rounds each for itself: to the job it is one
- * round, in which nodes begin again. */
+/* Nodes of a static rendezvous each count their own rounds. To the job it is one round,
+ * in which nodes begin again. */
 int64_t agent_job_round(const struct agent *a)
 {
     return is_static(a) ? 0 : (int64_t)a->round.round;
@@ -37,8 +38,8 @@ int64_t agent_job_round(const struct agent *a)
 
 /* --- who is gone ------------------------------------------------------------------ */
 
-/* Of a round that this node is in the midst of. In the next one, seats are others', and
- * a coordinator may have gone because nobody needed it any more. */
+/* Whether this node takes part in a round right now. In the next round the seats belong
+ * to other nodes, and a coordinator may have gone because nobody needed it any more. */
 static bool is_member(const struct agent *a)
 {
     return a->core.phase >= AGENT_ASSIGNING && a->core.phase <= AGENT_BARRIER;
@@ -56,8 +57,8 @@ static bool node_gone(struct agent *a, uint64_t round, int64_t rank)
     return true;
 }
 
-/* Nobody else was connected to all nodes: one that was lost with the coordinator shows
- * by staying where all others have left. */
+/* Only the coordinator was connected to all nodes. A node that was lost together with
+ * it shows by staying in a round that all others have left. */
 static void on_stragglers(void *ctx)
 {
     struct agent *a = ctx;
@@ -169,7 +170,8 @@ static void on_entry(void *ctx, const struct record_entry *e)
         on_node_gone(a, e);
     if (e->kind == RECORD_NOTE && a->hang)
         agent_hang_entry(a, e);
-    /* Also once we have left the round for another's loss: it would be waited for. */
+    /* Do so even if we have left the round because of another loss: otherwise the next
+     * round would wait for this node, too. */
     if (e->kind == RECORD_LOST && e->total > 0 && a->core.phase <= AGENT_BARRIER &&
         node_gone(a, (uint64_t)e->total - 1, e->code))
         agent_pump(a);
@@ -254,8 +256,8 @@ static void begin(struct agent *a)
     agent_post(a, AGENT_EV_ASSIGNED, restarts, !a->job.own_budget);
 }
 
-/* Everything that was told before this round is here: above all, which restart it is.
- */
+/* All entries from before this round have arrived; above all, we know which restart it
+ * is. */
 static void on_synced(void *ctx)
 {
     struct agent *a = ctx;
@@ -287,9 +289,9 @@ void agent_job_joined(struct agent *a)
     channel_sync(a->job.channel, SYNC_MS, on_synced, a);
 }
 
-/* A spare has no round yet, and may never have one; what the job does is its business,
- * and that it is there is the others'. On etcd it learns with its round where the
- * coordinator is. */
+/* A spare has no round yet, and may never have one. All the same it should know what
+ * the job does, and the others should know that it is there. On etcd it learns only
+ * with its round where the coordinator is. */
 void agent_job_spare(struct agent *a)
 {
     const struct rdzv_handler_ops *ops = a->handler->ops;
@@ -340,8 +342,7 @@ char *agent_verdict(struct agent *a, enum agent_core_why why)
     const struct log_screen *screen = a->opts.log->screen;
     const char *path = a->config->report;
     const char *slash = path ? strrchr(path, '/') : NULL;
-    /* A hidden file is for a program, which will have removed it by the time that a
-     * person looks. */
+    /* A hidden file is for a program, which removes it before a person could look. */
     const bool hidden = path && (slash ? slash[1] : path[0]) == '.';
     const struct verdict_style style = { .colours = screen && screen->colours,
                                          .report_path = hidden ? NULL : path,
@@ -376,9 +377,9 @@ static void on_last_entry(void *ctx)
     a->job.leave(a);
 }
 
-/* Whoever serves the store goes last: others may be about to hear the verdict, or of
- * the barrier. For the others, the report shall have the end of the story, which is on
- * its way by now. */
+/* The node that serves the store leaves last, since others may be about to receive the
+ * verdict or the barrier's result. Other nodes wait for the last entries, which are on
+ * their way, so that their report is complete. */
 void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
 {
     struct record_entry e = { .kind = RECORD_LEFT,
@@ -412,7 +413,7 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
         on_last_entry(a);
 }
 
-/* Copies s to *at, which moves behind it. */
+/* Copies s to *at, and moves *at behind the copy. */
 static const char *put_text(char **at, struct span s)
 {
     char *text = *at;
@@ -467,8 +468,8 @@ void agent_job_story(struct agent *a)
         a->result->failure = failure_of(&v);
 }
 
-/* What is there already and is not a file, /dev/stderr or a pipe, say, is written to
- * and not replaced. */
+/* Something that exists and is not a regular file, such as /dev/stderr or a pipe, is
+ * written to and not replaced. */
 static bool is_special(const char *path)
 {
     struct stat st;
@@ -489,8 +490,9 @@ static bool write_all(int fd, struct buf *b)
     return true;
 }
 
-/* All of it or nothing, and never a reason for the job to fail. Nodes that share the
- * directory may have the same process id. */
+/* Writes all of it or nothing; a failure is a warning and never fails the job. Agents
+ * on nodes that share the directory may have the same process id, so the host is in the
+ * name, too. */
 void agent_write_report(struct agent *a)
 {
     const char *path = a->config->report;
@@ -526,7 +528,7 @@ void agent_write_report(struct agent *a)
 /* --- without a coordinator --------------------------------------------------------
  */
 
-/* One that we told to go, and that went, has not failed. */
+/* A worker that we told to go, and that went, has not failed. */
 static bool was_stopped(const struct agent *a, const struct agent_worker *w)
 {
     return w->signalled && (w->code == -a->core.stop_sig || w->code == -9);
@@ -591,7 +593,7 @@ static void blame_coordinator(const struct agent *a, struct record_entry *e,
     e->text = buf_span(text);
 }
 
-/* Of our own failed workers the one that is most likely the cause. */
+/* Finds the failed worker of this node that is most likely the cause. */
 static bool worst_of_ours(struct agent *a, struct record_entry *e,
                           struct failure_words *words)
 {

@@ -111,7 +111,7 @@ void agent_log_round(struct agent *a)
     buf_fini(&b);
 }
 
-/* What the agent says while it works, in torchrun's words. */
+/* The agent's messages while it works, in torchrun's words. */
 static const struct agent_worker *worker_of(const struct agent *a,
                                             const struct agent_core_fx *fx)
 {
@@ -128,7 +128,7 @@ void agent_log(struct agent *a, const struct agent_core_fx *fx)
              "Received %d death signal, shutting down workers", fx->sig);
         break;
     case AGENT_FX_SIGNAL:
-        if (worker_of(a, fx)->pid == 0) /* It never came to be. */
+        if (worker_of(a, fx)->pid == 0) /* It was never started. */
             break;
         note(n, NOTE_WARN, AT_CLOSING, "Sending process %d closing signal %s",
              (int)worker_of(a, fx)->pid, agent_signal_name(fx->sig));

@@ -58,7 +58,7 @@ void agent_phases_started(struct agent *a)
         a->phases.us[i] = 0;
     }
     channel_phases(a->job.channel, agent_job_round(a), sent, count);
-    if (a->handler->ops->first_write_ms) /* From here on it is the new workers'. */
+    if (a->handler->ops->first_write_ms) /* Forget the old workers' first request. */
         (void)a->handler->ops->first_write_ms(a->handler);
     a->phases.started_ms = uv_now(&a->loop);
 }

@@ -108,7 +108,7 @@ void agent_assign(struct agent *a)
 
 /* --- the barrier ------------------------------------------------------------------ */
 
-/* It is given up rather than failed: the work is done. */
+/* It is given up and not failed, since the work is done. */
 static void on_barrier(void *ctx, const struct talk_fx *fx)
 {
     struct agent *a = ctx;

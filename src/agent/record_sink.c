@@ -49,6 +49,6 @@ void record_sink_put(struct record_sink *s, struct buf *b, int rc)
 
     if (s->fd >= 0 && rc == 0 && poll(&ready, 1, PATIENCE_MS) > 0 &&
         write(s->fd, buf_data(b), buf_len(b)) < 0 && errno != EAGAIN && errno != EINTR)
-        record_sink_close(s); /* Nobody listens any more. */
+        record_sink_close(s); /* The reader is gone. */
     buf_fini(b);
 }

@@ -48,7 +48,7 @@ static void on_checked(void *ctx, int status, const struct c10d_reply *reply,
     struct slot *s = ctx;
     struct roll_caller *l = s->look;
 
-    (void)err; /* The wait itself fails by the same, and says so. */
+    (void)err; /* The wait itself fails for the same reason, and reports it. */
     l->pending--;
     if (status < 0) {
         l->next = -1;

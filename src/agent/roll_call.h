@@ -22,19 +22,22 @@ struct roll_seen {
     int64_t done;                 /* ROLL_OF_DONE */
 };
 
-/* own_rank has come in any case. told(ctx) comes from the loop at the end of each
- * asking, also of one that failed. NULL: it cannot be. */
+/* own_rank counts as present. notify(ctx) comes from the loop at the end of each round
+ * of questions, also of one that failed. NULL: out of memory, or the store has no
+ * second connection for us. */
 struct roll_caller *roll_caller_open(struct async_store *store, enum roll_kind at,
                                      int64_t world, int64_t own_rank,
                                      void (*notify)(void *ctx), void *ctx);
 
-/* False if the last asking is still under way, or this one could not be begun. */
+/* False if the last round of questions is still under way, or this one could not be
+ * begun. */
 bool roll_caller_ask(struct roll_caller *l);
 
 struct roll_seen
 roll_caller_seen(const struct roll_caller *l); /* NULL is fine: nothing */
 
-/* told() does not come any more. Before the store's handler goes. NULL is fine. */
+/* notify() does not come any more. To be called before the store's handler goes. NULL
+ * is fine. */
 void roll_caller_close(struct roll_caller *l);
 
 #endif

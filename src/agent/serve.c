@@ -21,8 +21,8 @@ static void serve_on_ready(void *ctx, const struct muster_error *err)
     }
 }
 
-/* By munge a job's key is made by whoever serves its store, which is later: nobody
- * could hand it out before there is an etcd. */
+/* With munge, the process that serves the store makes the job's key, and that happens
+ * later: nobody could hand it out before there is an etcd. */
 static int load_secret(struct agent *a, struct auth **out, struct muster_error *err)
 {
     const struct rdzv_params *p = &a->config->rdzv;

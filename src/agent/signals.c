@@ -50,7 +50,7 @@ static int number_of(struct span name)
 }
 
 /* Who sent the last signal. libuv does not tell, so our handler looks before libuv's
- * own is called. Of the process, as signals are. */
+ * own is called. One for the whole process, as signals are. */
 static struct {
     void (*next)(int sig); /* libuv's */
     volatile sig_atomic_t pid, uid, code;
@@ -127,7 +127,7 @@ static void handle_one(struct agent *a, int sig)
 {
     struct sigaction old = { 0 };
 
-    /* Whoever started us with it ignored (nohup) meant it. */
+    /* It was ignored when we were started (nohup), so it stays ignored. */
     if (sigaction(sig, NULL, &old) == 0 && old.sa_handler == SIG_IGN)
         return;
     for (const struct handled_signal *s = a->signals; s; s = s->next)
@@ -179,8 +179,8 @@ int agent_signals_on(struct agent *a, struct muster_error *err)
     }
 }
 
-/* What others have left behind in this container comes to us when it ends. The keeper
- * is waited for elsewhere; once it has ended, so has the job. */
+/* As the init of a container we are the parent of every orphan, and reap it when it
+ * ends. The keeper is waited for elsewhere; once it has ended, so has the job. */
 static void on_sigchld(uv_signal_t *handle, int sig)
 {
     const struct agent *a = handle->data;
@@ -213,7 +213,7 @@ void agent_signals_off(struct agent *a)
         uv_close((uv_handle_t *)&a->chld, NULL);
     sigset_t ours, before;
 
-    /* libuv leaves the default action behind, which must not meet a signal. */
+    /* libuv restores the default action; a signal must not arrive while that holds. */
     sigemptyset(&ours);
     for (const struct handled_signal *s = a->signals; s; s = s->next)
         sigaddset(&ours, s->handle.signum);
@@ -230,9 +230,9 @@ void agent_signals_off(struct agent *a)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* What would end us for a console that goes, or for a file that has reached its limit:
- * both are errors of the write. Several launches may overlap, on threads of one
- * program; the last one restores what the first one found. */
+/* Ignores the signals that would end us when the console goes away or a file reaches
+ * its limit: the write fails with an error all the same. Several launches may overlap
+ * on threads of one program; the last one restores what the first one found. */
 static const int quiet_signals[] = { SIGPIPE, SIGXFSZ };
 static pthread_mutex_t quiet_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction before_quiet[ARRAY_LEN(quiet_signals)];

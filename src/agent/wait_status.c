@@ -119,7 +119,7 @@ static void on_looked(void *ctx)
     show(ctx);
 }
 
-/* Who has come may be in the store: then that is asked first. */
+/* Where the store knows who has come, it is asked first. */
 static struct roll_caller *look_for(struct agent *a)
 {
     const struct rdzv_handler_ops *ops = a->handler->ops;
@@ -144,7 +144,8 @@ static struct roll_caller *look_for(struct agent *a)
     return NULL;
 }
 
-/* If the store has not answered since the last time, the line is as old, but there. */
+/* If the store has not answered since the last time, an old line is shown rather than
+ * none. */
 static void on_wait(uv_timer_t *timer)
 {
     struct agent *a = timer->data;
@@ -155,8 +156,9 @@ static void on_wait(uv_timer_t *timer)
         show(a);
 }
 
-/* Who is through closes the run when all are: it takes a moment until each knows it.
- * Later, the one that has closed it will not come. Others may, and need the store. */
+/* A node that is done closes the run once all are done, and it takes a moment until
+ * each node knows that. If we still wait after that moment, the node that closed the
+ * run will not come. Others may, and need the store. */
 static void look_who_comes(struct agent *a)
 {
     (void)uv_timer_start(&a->wait.timer, on_wait, CLOSED_MS,
@@ -170,7 +172,7 @@ void agent_on_run_closed(struct agent *a)
     struct muster_error err;
 
     a->run_closed = true;
-    if (phase == AGENT_ASSIGNING) { /* Whoever closed it will not tell its ranks. */
+    if (phase == AGENT_ASSIGNING) { /* The exchange of ranks would wait for it. */
         (void)err_set(
             &err, MUSTER_ECLOSED,
             "another node has closed the run '%s' while ranks were agreed on: "

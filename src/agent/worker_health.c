@@ -105,12 +105,13 @@ static void on_expired(void *ctx, const struct timer_entry *e)
     const pid_t pid = (pid_t)e->pid;
 
     if (e->pid > 1 &&
-        is_dead(pid)) /* It died within its time: that is its own story. */
+        is_dead(pid)) /* It ended in time; its exit is handled elsewhere. */
         return;
     agent_watchdog_event(a, "timer expired", e);
     if (e->sig == 0 || e->pid <= 1)
         return;
-    /* Whoever wrote the line chose the pid: only our own workers' trees are touched. */
+    /* The pid is whatever somebody wrote into the FIFO, so only our own workers and
+     * their descendants are killed. */
     if (!proc_descends(pid, guard_root(a->guard))) {
         note(a->opts.log, NOTE_WARN, "muster/agent",
              "a timer names process %d, which is not a worker of ours: not killed",

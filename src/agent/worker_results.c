@@ -32,7 +32,7 @@ static int read_some(struct agent_worker *w)
     }
 }
 
-/* Nobody reads on: the worker must not wait for that. */
+/* We stop reading, and the worker must not block on a full pipe. */
 static void refuse(struct agent *a, struct agent_worker *w, int why)
 {
     const int64_t rank = a->range.base_rank + (w - a->workers);
@@ -117,7 +117,7 @@ void agent_answer_close(struct agent_worker *w)
     buf_fini(&w->result);
 }
 
-/* Its memory, rather than a copy for which there may be no room. */
+/* Hand over the memory itself, since there may be no room for a copy. */
 static uint8_t *take(struct buf *b)
 {
     uint8_t *mem = b->mem;

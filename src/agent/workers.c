@@ -101,7 +101,7 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
     return rc;
 }
 
-/* Local-rank order, without waiting for each other. */
+/* They are started in the order of local ranks, without waiting for each other. */
 void agent_start_workers(struct agent *a, int64_t attempt)
 {
     struct muster_error err;
@@ -125,7 +125,7 @@ void agent_start_workers(struct agent *a, int64_t attempt)
         if (rc == 0)
             continue;
         agent_fail(a, &err);
-        for (; i < a->config->nproc; i++) { /* The rest will not come. */
+        for (; i < a->config->nproc; i++) { /* No answers will come for these. */
             a->workers[i].answered = true;
             a->unanswered--;
             agent_post(a, AGENT_EV_EXIT, i, 127);
@@ -138,7 +138,7 @@ void agent_start_workers(struct agent *a, int64_t attempt)
 
 /* --- what the guard tells --------------------------------------------------------- */
 
-/* After a restart it is worth saying what the imports cost. */
+/* After a restart a line may say what the imports cost. */
 static void watch_start(struct agent *a)
 {
     const bool python =
@@ -230,7 +230,7 @@ static void on_exited(void *ctx, uint32_t id, const struct guard_exit *how)
     struct agent_worker *w = &a->workers[id];
 
     if (!w->answered)
-        return; /* It was given up long ago; its successor is only being started. */
+        return; /* An old worker that was given up; its successor is being started. */
     w->exited = true;
     w->exited_us = how->wall_us;
     w->order = a->exits++;
@@ -238,7 +238,8 @@ static void on_exited(void *ctx, uint32_t id, const struct guard_exit *how)
     w->peak_kb = how->peak_kb;
     w->code =
         WIFSIGNALED(how->status) ? -WTERMSIG(how->status) : WEXITSTATUS(how->status);
-    agent_answer_read(a, id); /* too much is a failure before this is a success */
+    /* A result that is too long must fail before this counts as a success. */
+    agent_answer_read(a, id);
     if (w->code == 0)
         logs_worker_left(a->logs, id);
     agent_job_exited(a, id);

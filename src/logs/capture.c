@@ -53,7 +53,7 @@ struct captures {
     size_t count;
     struct console console;
     bool opened;
-    size_t turn;                 /* of those who wait for the console, the next */
+    size_t turn;                 /* the next of those that wait for the console */
     bool stuck;                  /* the console's pipe took nothing more */
     bool grown;                  /* and has the room for a flood */
     bool fifo;                   /* stderr is a pipe */
@@ -108,7 +108,8 @@ static void stream_end(struct stream *s)
     (void)uv_poll_stop(&s->poll);
 }
 
-/* Nobody will read it: who writes shall know, as without us in between (`| head`). */
+/* Nobody will read it, and the worker should notice, as it would without us in between
+ * (`| head`). */
 static void hang_up(struct stream *s)
 {
     const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -459,7 +460,7 @@ void captures_worker(struct captures *c, size_t worker, int *out, int *err)
     (void)uv_poll_start(&s->poll, UV_READABLE, on_stream);
     c->streams[worker] = s;
     *err = end;
-    if (both) /* Else lines would overtake each other on two ways to one reader. */
+    if (both) /* Otherwise lines could overtake each other on two ways to one reader. */
         *out = fcntl(end, F_DUPFD_CLOEXEC, 3);
 }
 

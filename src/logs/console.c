@@ -19,7 +19,7 @@ static void on_writable(uv_poll_t *poll, int status, int events)
     c->wanted = false;
     if (!console_full(c))
         c->on_ready(c->ctx);
-    /* Whoever wants it again wants it at once, mostly: the poll goes on meanwhile. */
+    /* More output usually follows at once, so the poll goes on meanwhile. */
     if (!c->wanted && console_empty(c) && !uv_is_closing((uv_handle_t *)poll))
         uv_poll_stop(poll);
 }
@@ -40,7 +40,7 @@ int console_open(struct console *c, uv_loop_t *loop, int fd,
     if (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode)) {
         snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
         const int again = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
-        if (again >= 0) { /* else: another user's terminal, perhaps; poll and hope */
+        if (again >= 0) { /* It may not be ours to open: then we only poll it. */
             c->fd = again;
             c->own = true;
         }

@@ -35,7 +35,7 @@ int log_dirs_make(const char *path, struct muster_error *err)
         if (*p != '/')
             continue;
         *p = '\0';
-        mkdir(copy, 0777); /* The last one tells. */
+        mkdir(copy, 0777); /* The last call decides. */
         *p = '/';
     }
     const bool made = mkdir(copy, 0777) == 0 || errno == EEXIST;
@@ -132,7 +132,7 @@ static char *free_place(const char *run, const char *name)
     return NULL;
 }
 
-/* Out of the way with it: kept if it holds anything, and if that can be done. */
+/* Moves it out of the way: it is kept if it holds anything and can be moved. */
 static char *set_aside(const char *run, const char *name, const char *path)
 {
     char *to = NULL;

@@ -233,7 +233,7 @@ static void log_message(const struct log *n, enum note_level level, const char *
         return;
     buf_init(&b, SIZE_MAX);
     int rc = put_message(&b, n, level, where, plain, text);
-    /* One write a message; a full disk costs the copy alone. */
+    /* One write a message. A full disk only costs the copy. */
     if (rc == 0 && n->copy_fd >= 0 && write(n->copy_fd, buf_data(&b), buf_len(&b)) < 0)
         rc = 0;
     status_line(n, NULL); /* It comes back with the next look at the clock. */

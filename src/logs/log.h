@@ -14,7 +14,7 @@ enum note_level { NOTE_DEBUG, NOTE_INFO, NOTE_WARN, NOTE_ERROR, NOTE_CRITICAL };
 /* What is special about a terminal; see status_line.c. */
 struct log_screen {
     bool lines;   /* it can rewrite a line */
-    bool colours; /* and nobody minds (NO_COLOR) */
+    bool colours; /* it has colours, and NO_COLOR is not set */
     bool shown;   /* the line of status_line() is there */
 };
 

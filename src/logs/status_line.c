@@ -42,8 +42,8 @@ void status_line(const struct log *n, const char *text)
     if (text)
         escape_text(clean, sizeof clean, span_str(text));
     buf_init(&b, SIZE_MAX);
-    /* Ends in a newline, so that a shell finds its place even if we are killed. A
-     * terminal that takes nothing just now goes without. */
+    /* Ends in a newline, so that a shell's prompt has its own line even if we are
+     * killed. A terminal that takes nothing right now does not get the line. */
     if (buf_append_str(&b, s->shown ? BACK : "") == 0 &&
         (!text || buf_printf(&b, "%s%.*s%s\n", s->colours ? CYAN : "", width(n->fd),
                              clean, s->colours ? PLAIN : "") == 0) &&

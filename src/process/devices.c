@@ -22,7 +22,8 @@ static void *real_symbol(void *ctx, const char *library, const char *name)
     void *lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
 
     (void)ctx;
-    return lib ? dlsym(lib, name) : NULL; /* Stays loaded: drivers do not like less. */
+    /* It stays loaded: some drivers do not survive being unloaded. */
+    return lib ? dlsym(lib, name) : NULL;
 }
 
 struct devices_machine devices_real(char *const *envp)

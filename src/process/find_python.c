@@ -61,7 +61,8 @@ static int look_beside(const char *self, char **path)
     return slash ? look_in(self, (size_t)(slash - self), "", path) : 0;
 }
 
-/* Absolute entries only: a Python in the current directory is somebody's file. */
+/* Only absolute entries count: a Python in the current directory may be anybody's file.
+ */
 static int look_on_path(const char *dirs, char **path)
 {
     int found = 0;
@@ -186,7 +187,7 @@ void python_behind_shim(char *const *envp, char **path)
     if (null >= 0)
         close(null);
     if (pid > 0) {
-        kill(-pid, SIGKILL); /* It has said all that we want to know. */
+        kill(-pid, SIGKILL); /* We have read all that we need. */
         waitpid(pid, NULL, 0);
     }
 }

@@ -52,10 +52,10 @@ int guard_start(guard_fn fn, void *fn_ctx, struct guard **out, struct muster_err
                        strerror(errno));
     }
     if (fn)
-        fflush(NULL); /* or each worker would print it once more */
+        fflush(NULL); /* otherwise each worker would print it again */
     g->keeper = fork();
     if (g->keeper == 0) {
-        close(pair[0]); /* or it would never see us go */
+        close(pair[0]); /* otherwise it would never notice our end */
         guard_main(pair[1], fn, fn_ctx);
     }
     const int errnum = errno;
@@ -356,7 +356,7 @@ void guard_service_forget(struct guard_service *s)
         s->events = NULL;
 }
 
-/* Whoever has stopped the guard has not stopped the job: it must end when asked to. */
+/* Somebody may have stopped the guard (SIGSTOP); it must still end when asked to. */
 static void wake(const struct guard *g)
 {
     (void)kill(-g->keeper, SIGCONT);

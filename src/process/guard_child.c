@@ -304,7 +304,7 @@ void guard_main(int sock, guard_fn fn, void *fn_ctx)
 {
     const pid_t agent = getppid(), keeper = getpid();
 
-    setsid(); /* Whoever kills the agent's whole process group does not get us. */
+    setsid(); /* A signal to the agent's whole process group must not reach us. */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     block_signals();
     signal(SIGCHLD, SIG_DFL);
@@ -312,7 +312,7 @@ void guard_main(int sock, guard_fn fn, void *fn_ctx)
     if (guard == 0)
         guard_run(sock, agent, keeper, fn, fn_ctx);
     proc_close_range(0, ~0U);
-    if (!fn) /* A program of somebody else's may have a title that is not argv. */
+    if (!fn) /* A program that embeds us may have a title that is not argv. */
         rename_self("job-guard");
     prctl(PR_SET_NAME, "job-guard");
     if (guard > 0)

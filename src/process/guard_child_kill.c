@@ -91,7 +91,7 @@ void guard_child_signal_leftovers(const struct guard_child *k, int sig)
     signal_below(k, false, sig);
 }
 
-/* Stuck in the kernel, most likely. SIGKILL waits there for each of them. */
+/* They are most likely stuck in the kernel. SIGKILL is pending for each of them. */
 void guard_child_give_up(struct guard_child *k)
 {
     k->killing = false;
@@ -152,7 +152,7 @@ void guard_child_end(struct guard_child *k)
             close(k->held[i].go); /* One that is just being forked exits then. */
     for (int i = 0; i < tries && reap_some(k); i++) {
         if (guard_child_is_empty(k) || i > SERVICES_MS / AGAIN_MS)
-            k->service_count = 0; /* From now on they are like all others. */
+            k->service_count = 0; /* From now on services are killed like all others. */
         guard_child_kill_below(k);
         nanosleep(&(struct timespec){ 0, i < 20 ? 500000L : AGAIN_MS * 1000000L },
                   NULL);

@@ -145,7 +145,7 @@ void guard_child_ask(struct guard_child *k, struct guarded_service *s)
             if (rc != 0 && rc != EAGAIN)
                 start_ordinary(k, i);
         }
-        i += k->count == before; /* else another one is here now */
+        i += k->count == before; /* otherwise another worker has this place now */
     }
 }
 
@@ -165,7 +165,7 @@ static void on_forked(struct guard_child *k, size_t at, pid_t pid)
     guard_child_reply(
         k, &(struct guard_reply){
                .note = GUARD_STARTED, .id = w->id, .value = pid, .forked = 1 });
-    (void)!write(w->go, "", 1); /* Should it be dead already, it will be reaped. */
+    (void)!write(w->go, "", 1); /* If it is dead already, it will be reaped. */
     close_fd(&w->go);
     spawn_request_fini(w->request);
     mem_free(w->request);

@@ -104,7 +104,7 @@ static int fork_fn(struct guard_child *k, const struct spawn_request *p,
         _exit(127);
     const int code = k->fn(k->fn_ctx, p->fd[3]);
     fflush(NULL);
-    _exit(code); /* What the caller has asked for at its exit is not ours to do. */
+    _exit(code); /* Do not run the caller's exit handlers. */
 }
 
 static struct proc_spec spec_of(const struct guard_child *k,

@@ -12,7 +12,7 @@
 
 #define READ_ALL 3 /* syslog(2): the last bytes of the log, which stay there */
 #define TAIL     (64u << 10) /* of it */
-#define SLACK_S  600         /* the log's clock is not set right as others are */
+#define SLACK_S  600 /* the log's clock may drift from CLOCK_MONOTONIC over months */
 
 /* The log has the pids of the initial namespace; in another one they mean nothing. The
  * kernel gives that namespace a fixed number. */

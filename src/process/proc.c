@@ -259,7 +259,7 @@ char proc_state(pid_t pid, pid_t *ppid)
     if (n <= 0)
         return 0;
     text[n] = '\0';
-    const char *end = strrchr(text, ')'); /* The name before it may hold anything. */
+    const char *end = strrchr(text, ')'); /* There may be others in the name. */
     char state;
     int parent;
     if (!end || sscanf(end + 1, " %c %d", &state, &parent) != 2)
@@ -305,7 +305,7 @@ static int add_children_file(const char *path, struct proc_list *l)
     return rc;
 }
 
-/* Without CONFIG_PROC_CHILDREN: everybody is asked for their parent. */
+/* Without CONFIG_PROC_CHILDREN, every process is asked for its parent. */
 static int children_by_scan(pid_t root, struct proc_list *l)
 {
     DIR *dir = opendir("/proc");
@@ -333,7 +333,7 @@ int proc_children(pid_t root, struct proc_list *l)
     snprintf(path, sizeof path, "/proc/%d/task", (int)root);
     DIR *dir = opendir(path);
     if (!dir)
-        return 0; /* Gone: so are its children, or they are somebody else's. */
+        return 0; /* It is gone, and its children are gone or have another parent. */
     int rc = 0;
     for (struct dirent *e; rc == 0 && (e = readdir(dir));) {
         if (e->d_name[0] == '.')
@@ -347,7 +347,7 @@ int proc_children(pid_t root, struct proc_list *l)
 
 int proc_descendants(pid_t root, struct proc_list *l)
 {
-    const size_t limit = l->count + 1000000; /* Against a /proc that runs in circles. */
+    const size_t limit = l->count + 1000000; /* against parents that form a circle */
     size_t next = l->count;
     int rc = proc_children(root, l);
 

@@ -79,7 +79,7 @@ static void make_directories(char *dir)
     (void)mkdir(dir, 0700);
 }
 
-/* One piece of memory, so that a thread that is late can be left alone with it. */
+/* One piece of memory, so that a thread that is late can keep it. */
 struct warm_kept {
     char dir[PATH_MAX], path[PATH_MAX], temp[PATH_MAX];
     size_t size;

@@ -6,7 +6,7 @@
 #include <assert.h>
 #include <signal.h>
 
-/* There is room: agent_core_step has reserved it. */
+/* agent_core_step has reserved the room. */
 static void agent_core_put(struct agent_core_fx_list *fx, struct agent_core_fx what);
 static void agent_core_put_kind(struct agent_core_fx_list *fx,
                                 enum agent_core_fx_kind kind);
@@ -104,7 +104,8 @@ static void start(struct agent_core *g, struct agent_core_fx_list *fx)
 {
     g->phase = AGENT_STARTING;
     g->due_ms = MONO_NEVER;
-    g->stop_sig = 0; /* Until now it tells who was stopped from who failed. */
+    /* Until now it has told workers that were stopped from workers that failed. */
+    g->stop_sig = 0;
     g->empty = g->leftovers_asked = g->peer_failed = false;
     g->alive = g->set.nproc;
     for (int64_t i = 0; i < g->set.nproc; i++)
@@ -227,7 +228,7 @@ static void on_failed(struct agent_core *g, struct now now,
     }
 }
 
-/* Everything of this attempt is over: what now? */
+/* This attempt is over: decides what comes next. */
 static void on_drained(struct agent_core *g, struct now now,
                        struct agent_core_fx_list *fx)
 {
@@ -297,7 +298,7 @@ static void agent_core_on_change(struct agent_core *g,
     } else if (evicted && is_ending_well(g)) {
         g->why = WHY_MEMBERSHIP;
     } else if (evicted && g->phase == AGENT_JUDGING) {
-        decide(g, true, ev->now, fx); /* The others have not waited for a decision. */
+        decide(g, true, ev->now, fx); /* The others did not wait for a decision. */
     } else if (lost && is_ending_well(g)) {
         g->lost = true;
     } else if (g->phase == AGENT_BARRIER && lost) {
@@ -372,7 +373,7 @@ static void on_decision(struct agent_core *g, const struct agent_core_event *ev,
         join(g, fx); /* Our workers are done, but the group begins again. */
     else if (g->phase == AGENT_BARRIER)
         decide(g, false, ev->now, fx);
-    else if (g->phase == AGENT_JOINING && !restart) { /* There will be no round. */
+    else if (g->phase == AGENT_JOINING && !restart) { /* There is no next round. */
         agent_core_put_kind(fx, AGENT_FX_CANCEL_JOIN);
         decide(g, false, ev->now, fx);
     } else if (g->phase == AGENT_RUNNING || g->phase == AGENT_STARTING)

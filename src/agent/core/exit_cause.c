@@ -40,8 +40,7 @@ static const char *means(int sig, int64_t oom_kills)
 {
     if (sig == SIGKILL && oom_kills == 0)
         return "somebody's kill -9, or the batch system; the kernel's OOM killer has "
-               "not "
-               "been at work in this job's cgroup";
+               "not been at work in this job's cgroup";
     if (sig == SIGKILL)
         return "somebody's kill -9, the batch system, or the kernel for want of memory "
                "(dmesg shows it)";

@@ -5,14 +5,14 @@
 
 #include "base/buf.h"
 
-/* As of a process's end: negative for a signal. False, and nothing is printed, if the
- * code is the program's own affair. `signal_name` is as in struct failure;
- * `oom_kills` is how many the kernel has killed for want of memory, negative if that is
- * not known: if it has, that is the cause of a SIGKILL, and for others to tell. */
+/* `code` is negative for a signal. False, and nothing is printed, if the code is the
+ * program's own. `signal_name` is as in struct failure; `oom_kills` is how many
+ * processes the kernel has killed for lack of memory, negative if that is not known. If
+ * there are any, they explain a SIGKILL, and the caller reports them. */
 bool exit_cause_print(struct buf *out, int code, const char *signal_name,
                       int64_t oom_kills);
 
-/* What such a signal means to most; false: nothing is known of it. */
+/* What such a signal usually means; false: nothing is known of it. */
 bool exit_cause_means(struct buf *out, int sig);
 
 #endif

@@ -11,9 +11,10 @@
 
 enum waiting_for {
     WAITING_FOR_ROUND, /* the rendezvous */
-    WAITING_FOR_NODES, /* rank 0: all of the round to tell of their workers, */
-    WAITING_FOR_RANKS, /* the others: rank 0 to give out ranks then */
-    WAITING_FOR_END,   /* the exit barrier: the others to be done, too */
+    WAITING_FOR_NODES, /* rank 0: until all nodes of the round have told of their
+                          workers */
+    WAITING_FOR_RANKS, /* the others: until rank 0 has given out ranks */
+    WAITING_FOR_END,   /* the exit barrier: until the others are done, too */
 };
 
 /* Nodes that were in the last round and said goodbye, or were lost. */

@@ -10,7 +10,7 @@
 #include "base/py/json.h"
 #include "base/py/repr.h"
 
-#define WIDE 1000 /* nobody wants more blanks than that */
+#define WIDE 1000 /* a wider field is refused */
 
 /* A field with its conversion: %(levelname)-8s. Absent numbers are -1. */
 struct field {
