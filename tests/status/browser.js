@@ -1,5 +1,5 @@
 // Looks at a job's page with a real browser: browser.js COMMANDS.json, a list of steps that
-// test_page.py writes; prints a JSON line for each. Steps: open, shot, axe, text, click, press, wait, close.
+// test_page.py writes; prints a JSON line for each. Steps: open, shot, axe, text, click, press, wait, perfetto, close.
 const fs = require("fs");
 const path = require("path");
 const modules = path.join(process.env.MUSTER_NODE, "node_modules");
@@ -48,6 +48,35 @@ const readline = require("readline");
       const r = await session.send("Runtime.evaluate", { awaitPromise: true, returnByValue: true,
         expression: "axe.run().then(r => r.violations.map(v => v.id + ': ' + v.nodes.map(n => n.target + ' ' + n.failureSummary).slice(0, 3)))" });
       return r.result.value;
+    },
+    // Opens a trace in Perfetto's own page, whose files lie in the folder `ui`, and asks its trace processor what
+    // it made of it. Nothing is asked of the network.
+    async perfetto({ ui, trace, file }) {
+      const context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
+      await context.route(() => true, (route) => {
+        const at = new URL(route.request().url()), found = path.join(ui, at.pathname === "/" ? "index.html" : at.pathname);
+        return at.host === "127.0.0.1" && fs.existsSync(found) ? route.fulfill({ path: found }) : route.abort();
+      });
+      const page = await context.newPage();
+      page.on("pageerror", (e) => errors.push(`Perfetto: ${e.message}`));
+      await page.goto("http://127.0.0.1/", { waitUntil: "domcontentloaded" });
+      await page.waitForFunction(() => self.app && self.app.openTraceFromBuffer, null, { timeout: 120000 });
+      await page.evaluate((text) => { app.openTraceFromBuffer({ title: "job", buffer: new TextEncoder().encode(text).buffer }); }, trace);
+      await page.waitForFunction(() => app.trace && !app.isLoadingTrace, null, { timeout: 120000 });
+      const ask = (sql, columns) => page.evaluate(async ([sql, columns]) => {
+        const rows = [];
+        for (const it = (await app.trace.engine.query(sql)).iter({}); it.valid(); it.next())
+          rows.push(columns.map((c) => { const v = it.get(c); return typeof v === "bigint" ? Number(v) : v; }));
+        return rows;
+      }, [sql, columns]);
+      const out = {
+        slices: await ask("select name, ts / 1000 as us, dur / 1000 as long from slice order by ts, name", ["name", "us", "long"]),
+        processes: await ask("select name from process where name is not null order by name", ["name"]),
+        problems: await ask("select name, value from stats where value > 0 and severity in ('error', 'data_loss')", ["name", "value"]),
+      };
+      await page.screenshot({ path: file });
+      await context.close();
+      return out;
     },
     async close({ name }) { await pages.get(name).context().close(); pages.delete(name); },
     async errors() { return errors.splice(0); },

