@@ -37,6 +37,7 @@ struct agent_status {
     struct worker_status *workers; /* owned, nproc of them, as is the next */
     struct sample *samples;
     struct buf wait;
+    char spares[RDZV_NAMES_SIZE];
     struct store_rate rate;
 };
 
@@ -180,6 +181,10 @@ static void describe(void *ctx, struct job_input *in)
     in->agent_pid = getpid();
     in->nproc = c->nproc;
     in->own = &a->status->own;
+    in->spares = a->status->spares;
+    a->status->spares[0] = '\0';
+    if (a->handler && a->handler->ops->spares)
+        a->handler->ops->spares(a->handler, a->status->spares);
 }
 
 /* --- last lines ------------------------------------------------------------------- */

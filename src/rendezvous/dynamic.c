@@ -756,6 +756,15 @@ static bool store_stats(const struct rdzv_handler *h, struct store_server_stats 
     return rdzv_master_stats(d->master, out) || own;
 }
 
+static void spares(const struct rdzv_handler *h, char *to)
+{
+    const struct dynamic_handler *d = of_handler(h);
+
+    *to = '\0';
+    if (d->core && !d->member)
+        rdzv_spares(d->core, to);
+}
+
 static int64_t torch_nodes(const struct rdzv_handler *h)
 {
     const struct dynamic_handler *d = of_handler(h);
@@ -790,6 +799,7 @@ const struct rdzv_handler_ops dynamic_ops = {
     .store_stats = store_stats,
     .node_gone = node_gone,
     .torch_nodes = torch_nodes,
+    .spares = spares,
     .wipe_worker_store = wipe_worker_store,
     .worker_writes = worker_writes,
     .first_write_ms = first_write_ms,

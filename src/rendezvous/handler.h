@@ -70,6 +70,9 @@ struct rdzv_handler_ops {
     bool (*node_gone)(struct rdzv_handler *h, uint64_t round, int64_t rank);
     /* How many nodes of that round are or may be torchrun's. May be NULL. */
     int64_t (*torch_nodes)(const struct rdzv_handler *h);
+    /* The names of the spares, where nodes read them from the shared state and the job
+     * channel need not know them: a list as in core/progress.h. May be NULL. */
+    void (*spares)(const struct rdzv_handler *h, char *to);
     void (*set_closed)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
     /* Leaves without closing the run: gives our place up. */
     void (*leave)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);

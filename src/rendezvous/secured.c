@@ -254,6 +254,15 @@ static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
     return inner->ops->node_gone && inner->ops->node_gone(inner, round, rank);
 }
 
+static void spares(const struct rdzv_handler *h, char *to)
+{
+    const struct rdzv_handler *inner = of(h)->inner;
+
+    *to = '\0';
+    if (inner->ops->spares)
+        inner->ops->spares(inner, to);
+}
+
 static int64_t torch_nodes(const struct rdzv_handler *h)
 {
     const struct rdzv_handler *inner = of(h)->inner;
@@ -324,6 +333,7 @@ static const struct rdzv_handler_ops secured_ops = {
     .store_stats = store_stats,
     .node_gone = node_gone,
     .torch_nodes = torch_nodes,
+    .spares = spares,
     .worker_writes = worker_writes,
     .first_write_ms = first_write_ms,
     .set_closed = set_closed,
@@ -334,7 +344,7 @@ static const struct rdzv_handler_ops secured_ops = {
 };
 
 /* An operation that is added to handlers must be passed on here. */
-_Static_assert(sizeof(struct rdzv_handler_ops) == 21 * sizeof(void (*)(void)),
+_Static_assert(sizeof(struct rdzv_handler_ops) == 22 * sizeof(void (*)(void)),
                "secured_ops passes on all operations");
 
 static void ignore(void *ctx)

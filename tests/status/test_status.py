@@ -10,6 +10,7 @@ import struct
 import subprocess
 
 import pytest
+from etcd_server import Etcd
 from patience import clock
 from watched import MUSTER, ROOT, free_port, get, muster, running, start, status, stop, until, url
 
@@ -111,6 +112,27 @@ def test_spares_are_seen_by_all(tmp_path):
         for j in jobs:
             assert j.wait() == 0, j.text()
     assert "without this spare node being needed" in jobs[2].text() and "error" not in jobs[2].text()
+
+
+def test_spares_on_etcd_are_named(tmp_path):
+    with Etcd(tmp_path) as server:
+        words = ("--rdzv-backend", "etcd-v3", "--nnodes", "1:2", "--rdzv-endpoint", server.endpoint,
+                 "--rdzv-conf", "last_call_timeout=60")
+        jobs = []
+        try:
+            for i in range(3):
+                jobs.append(start(tmp_path, *words, "--local-addr", f"127.0.0.{i + 1}", name=f"node{i}", page=None))
+                if i == 1:
+                    running(jobs[0], 2)
+            for j in jobs[:2]:
+                until(lambda: status(j)["job"]["spares"] == ["127.0.0.3"], "the spare")  # noqa: B023
+            assert "waiting as a spare: 127.0.0.3\n" in muster("status", jobs[0].pid).stdout
+            until(lambda: [n["state"] for n in status(jobs[2])["nodes"]] == ["spare"], "its own word")
+            assert status(jobs[2])["job"]["spares"] == []
+        finally:
+            (tmp_path / "end").touch()
+            for j in jobs:
+                assert j.wait() == 0, j.text()
 
 
 def test_watch_repeats(job):

@@ -154,6 +154,10 @@ bool rdzv_still_placed(const struct rdzv *r, size_t rank);
  * there is none. */
 bool rdzv_progress(const struct rdzv *r, struct rdzv_progress *out);
 
+/* The names of the spares that the state lists, as of the last state that we read and
+ * without this node: a list as in progress.h, of the first RDZV_NAMES_MAX of them. */
+void rdzv_spares(const struct rdzv *r, char *to);
+
 /* The participants of the round that was last JOINED, in rank order; borrowed until the
  * next JOINED. Rank 0 decides on the workers' address. */
 const struct rdzv_node *rdzv_participants(const struct rdzv *r, size_t *count);

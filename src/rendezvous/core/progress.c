@@ -192,3 +192,14 @@ bool rdzv_progress(const struct rdzv *r, struct rdzv_progress *out)
     names_without(last, out->names, out->missing);
     return true;
 }
+
+void rdzv_spares(const struct rdzv *r, char *to)
+{
+    const struct participant *m = rdzv_first(&r->seen, RDZV_SPARES);
+    const struct participant *me = rdzv_state_find(&r->seen, &r->self);
+
+    *to = '\0';
+    for (; m && names_count(to) < RDZV_NAMES_MAX; m = m->next[RDZV_SPARES])
+        if (m != me && !names_add(to, m->node.addr))
+            return;
+}

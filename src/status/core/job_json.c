@@ -34,6 +34,37 @@ static void put_key_maybe(struct buf *out, const char *key, int64_t n, int64_t l
         put_str(out, "null");
 }
 
+/* Whether a node of that name is known to be a spare. */
+static bool listed(const struct job_status *j, struct span name)
+{
+    for (size_t i = 0; i < j->count; i++)
+        if (j->nodes[i].state == NODE_SPARE &&
+            (span_eq(j->nodes[i].host, name) || span_eq(j->nodes[i].addr, name)))
+            return true;
+    return false;
+}
+
+/* The spares that are not among the nodes. */
+static void put_spares(struct buf *out, const struct job_status *j)
+{
+    const char *at = j->in->spares ? j->in->spares : "";
+    bool first = true;
+
+    put_str(out, ", \"spares\": [");
+    while (*at) {
+        const struct span name = span_of(at, strcspn(at, ","));
+
+        if (!listed(j, name)) {
+            put_str(out, first ? "" : ", ");
+            put_json(out, name);
+            first = false;
+        }
+        at += name.n;
+        at += strspn(at, ", ");
+    }
+    put_str(out, "]");
+}
+
 static void put_job(struct buf *out, const struct job_status *j)
 {
     const struct job_input *in = j->in;
@@ -57,6 +88,7 @@ static void put_job(struct buf *out, const struct job_status *j)
     put_key_int(out, ", \"rounds\": ", r ? r->rounds : 0);
     put_key_int(out, ", \"failures\": ", r ? r->failures : 0);
     put_key_int(out, ", \"nodes_lost\": ", r ? r->lost : 0);
+    put_spares(out, j);
     put_key_text(out, ", \"backend\": ", span_str(in->backend));
     put_key_text(out, ", \"endpoint\": ", span_str(in->endpoint));
     put_str(out, "}");

@@ -29,7 +29,8 @@ struct job_input {
     const struct node_status *own;    /* now; NULL: this is not a node but a store */
     const struct job_answer *answers; /* by node number */
     size_t answer_count;
-    const char *alone; /* why the answer is about this node only; NULL: it is not */
+    const char *spares; /* names that the shared state lists: "a, b"; NULL: none */
+    const char *alone;  /* why the answer is about this node only; NULL: it is not */
     const struct store_status *store; /* of a store without a job; NULL */
 };
 

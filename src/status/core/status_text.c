@@ -453,6 +453,25 @@ static void put_rounds(struct buf *out, const json_t *status)
     }
 }
 
+/* Those that the shared state tells of, and that have not told of themselves. */
+static void put_spares(struct buf *out, const json_t *spares)
+{
+    const json_t *name;
+    size_t i;
+
+    if (json_array_size(spares) == 0)
+        return;
+    put_str(out, "  waiting as ");
+    put_str(out, json_array_size(spares) == 1 ? "a spare: " : "spares: ");
+    json_array_foreach(spares, i, name)
+    {
+        put_str(out, i ? ", " : "");
+        if (json_is_string(name))
+            put_plain(out, span_of(json_string_value(name), json_string_length(name)));
+    }
+    put_str(out, "\n");
+}
+
 void status_text(struct buf *out, const json_t *status, const struct status_style *s)
 {
     const json_t *job = json_object_get(status, "job");
@@ -472,6 +491,7 @@ void status_text(struct buf *out, const json_t *status, const struct status_styl
         put_str(out, "\n");
         put_nodes(out, status, s);
     }
+    put_spares(out, json_object_get(job, "spares"));
     if (torch > 0) {
         put_str(out, "  and ");
         put_count(out, torch, "node", "nodes");

@@ -483,6 +483,7 @@ static void a_lost_member_makes_room(void **state)
 
 static void a_spare_waits_and_is_dismissed(void **state)
 {
+    char spares[RDZV_NAMES_SIZE];
     struct world w;
 
     (void)state;
@@ -492,6 +493,10 @@ static void a_spare_waits_and_is_dismissed(void **state)
     request(&w, 2, RDZV_EV_JOIN);
     pass(&w, 700000, 0); /* longer than any join may take */
     assert_int_equal(w.refusals[2], 0);
+    rdzv_spares(w.node[0], spares);
+    assert_string_equal(spares, "n2");
+    rdzv_spares(w.node[2], spares);
+    assert_string_equal(spares, ""); /* It knows of itself. */
     request(&w, 1, RDZV_EV_LEAVE);
     assert_true(w.dones[1] == 1 && w.done[1].code == 0);
     pass(&w, 100, 0);

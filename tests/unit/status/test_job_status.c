@@ -221,6 +221,55 @@ static void a_spare_has_no_ranks(void **state)
     job_fini(&j);
 }
 
+static json_t *json_of(struct job *j, uint32_t node, bool history)
+{
+    struct job_status s;
+    json_error_t err;
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(job_status_build(&s, &j->in), 0);
+    job_status_json(&b, &s, node, history);
+    assert_int_equal(buf_error(&b), 0);
+    assert_null(memchr(buf_data(&b), '\n', buf_len(&b)));
+    json_t *v = json_loadb((const char *)buf_data(&b), buf_len(&b),
+                           JSON_REJECT_DUPLICATES, &err);
+    if (!v)
+        fail_msg("%s: %.*s", err.text, (int)buf_len(&b), buf_data(&b));
+    job_status_fini(&s);
+    buf_fini(&b);
+    return v;
+}
+
+/* On etcd a spare has not told of itself: the shared state lists it. */
+static void spares_of_the_shared_state_are_told(void **state)
+{
+    const struct status_style plain = { 0 };
+    struct job j;
+    struct buf b;
+
+    (void)state;
+    job_init(&j);
+    add_nodes(&j, 1, 2, T0);
+    add_round(&j, 0, (const uint32_t[]){ 1 }, 1, T0 + 1000000);
+    j.answers[0] = (struct job_answer){ 2, j.own, T0 + 3000000 };
+    j.answers[0].status.state = NODE_SPARE;
+    j.in.answer_count = 1;
+    j.in.spares = "node2, node8, node9"; /* The first is among the nodes. */
+    json_t *v = json_of(&j, 0, false);
+    const json_t *spares = json_object_get(json_object_get(v, "job"), "spares");
+    assert_int_equal(json_array_size(spares), 2);
+    assert_string_equal(json_string_value(json_array_get(spares, 0)), "node8");
+    buf_init(&b, SIZE_MAX);
+    status_text(&b, v, &plain);
+    assert_int_equal(buf_u8(&b, 0), 0);
+    assert_non_null(
+        strstr((const char *)buf_data(&b), "  waiting as spares: node8, node9\n"));
+    buf_fini(&b);
+    json_decref(v);
+    job_fini(&j);
+}
+
 static void one_node_without_a_record_is_a_job_too(void **state)
 {
     struct job_status s;
@@ -292,26 +341,6 @@ static void needs_memory_or_changes_nothing(void **state)
         job_status_fini(&s);
     }
     job_fini(&j);
-}
-
-static json_t *json_of(struct job *j, uint32_t node, bool history)
-{
-    struct job_status s;
-    json_error_t err;
-    struct buf b;
-
-    buf_init(&b, SIZE_MAX);
-    assert_int_equal(job_status_build(&s, &j->in), 0);
-    job_status_json(&b, &s, node, history);
-    assert_int_equal(buf_error(&b), 0);
-    assert_null(memchr(buf_data(&b), '\n', buf_len(&b)));
-    json_t *v = json_loadb((const char *)buf_data(&b), buf_len(&b),
-                           JSON_REJECT_DUPLICATES, &err);
-    if (!v)
-        fail_msg("%s: %.*s", err.text, (int)buf_len(&b), buf_data(&b));
-    job_status_fini(&s);
-    buf_fini(&b);
-    return v;
 }
 
 static void prints_json(void **state)
@@ -666,6 +695,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(puts_it_together),
         cmocka_unit_test(a_spare_has_no_ranks),
+        cmocka_unit_test(spares_of_the_shared_state_are_told),
         cmocka_unit_test(one_node_without_a_record_is_a_job_too),
         cmocka_unit_test(counts_nodes_of_torchrun),
         cmocka_unit_test(needs_memory_or_changes_nothing),
