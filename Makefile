@@ -25,7 +25,7 @@ setup:
 	@test -f $(BUILD)/build.ninja || { scripts/deps --check build && \
 	    meson setup $(BUILD) --prefix $(PREFIX) $(MESON_FLAGS); }
 
-check: ## the quick look at a change: unit tests of core, simulator cases, format, spelling, lint; T=NAME for one
+check: ## the quick look at a change: unit tests of core, simulator cases, documents, format, lint; T=NAME for one
 	@scripts/deps check
 	@scripts/check $(T)
 
