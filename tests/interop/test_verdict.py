@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from patience import clock
-from run_job import MUSTER, ROOT, Job, environment, free_port
+from run_job import MUSTER, Job, environment, free_port
+from schemas import fits
 
 WORKER = Path(__file__).with_name("verdict_worker.py")
 NODES = ("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-id=verdict")
@@ -87,40 +88,7 @@ def test_restart_budget_of_the_job(tmp_path):
     told = [e for e in map(json.loads, events.read_text().splitlines()) if e["metadata"]["duration_ms"] is not None]
     names = {e["name"].rsplit(".", 1)[1] for e in told}
     assert names == {"RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START_WORKERS", "STOP_WORKERS", "PASS_OUTPUT", "JUDGE", "FIRST_REQUEST"}, names
-    check_schema(stories[0])
-
-
-def check_schema(story):
-    schema = json.loads((ROOT / "docs/report.schema.json").read_text())
-    try:
-        import jsonschema
-    except ImportError:
-        walk(story, schema, schema)
-        return
-    jsonschema.validate(story, schema)
-
-
-def walk(value, rule, root):
-    """As much of JSON Schema as ours uses."""
-    if "$ref" in rule:
-        rule = root["$defs"][rule["$ref"].rsplit("/", 1)[1]]
-    if "oneOf" in rule:
-        rule = rule["oneOf"][0 if value is None else 1]
-        return walk(value, rule, root)
-    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "null": type(None)}
-    if "type" in rule:
-        assert isinstance(value, kinds[rule["type"]]), (value, rule)
-    assert "enum" not in rule or value in rule["enum"], (value, rule)
-    assert "const" not in rule or value == rule["const"]
-    if isinstance(value, dict):
-        assert set(rule.get("required", ())) <= set(value), (value, rule)
-        for key, part in value.items():
-            if "properties" in rule:
-                assert key in rule["properties"], key
-                walk(part, rule["properties"][key], root)
-    if isinstance(value, list):
-        for part in value:
-            walk(part, rule.get("items", {}), root)
+    fits(stories[0], "report")
 
 
 def test_report_of_a_failure(tmp_path):
@@ -128,7 +96,7 @@ def test_report_of_a_failure(tmp_path):
     texts, codes = pair(tmp_path, f"--report={report}", "-r", "3", f"--log-dir={tmp_path}/logs")
     assert codes == [1, 1]
     story = json.loads(report.read_text())
-    check_schema(story)
+    fits(story, "report")
     assert story["outcome"] == "failed" and story["verdict"]["rank"] == 3
     assert story["verdict"]["text"] == "RuntimeError: bad data shard 17"
     assert "bad data shard" in story["verdict"]["last_words"]
@@ -146,7 +114,7 @@ def test_report_that_cannot_be_written(tmp_path):
 
 
 def test_report_to_a_pipe(tmp_path):
-    """What is no file is written to, not replaced: --report=/dev/stderr, say."""
+    """What is not a regular file is written to, not replaced: --report=/dev/stderr, say."""
     pipe = tmp_path / "r"
     os.mkfifo(pipe)
     with Job(tmp_path, "j", "--standalone", "--no-python", f"--report={pipe}", "true") as job:
@@ -251,7 +219,7 @@ def test_one_pipe_for_both(tmp_path):
 
 
 def test_teed_lines_in_a_traceback(tmp_path):
-    """-t 1 >file 2>&1: what is shown of a worker's stdout is no part of its traceback, wherever it lands."""
+    """-t 1 >file 2>&1: what is shown of a worker's stdout is not part of its traceback, wherever it lands."""
     script = tmp_path / "t.py"
     script.write_text("import os, time\n"
                       "os.write(2, b'Traceback (most recent call last):\\n  File \"a.py\", line 6, in m\\n')\n"

@@ -12,7 +12,8 @@ import subprocess
 import pytest
 from etcd_server import Etcd
 from patience import clock
-from watched import MUSTER, ROOT, free_port, get, muster, running, start, status, stop, until, url
+from schemas import fits
+from watched import MUSTER, free_port, get, muster, running, start, status, stop, until, url
 
 
 @pytest.fixture
@@ -23,38 +24,11 @@ def job(tmp_path):
     stop(j)
 
 
-def validate(value, schema, root=None, at="$"):
-    """As much of JSON Schema as ours use; names the place that does not fit."""
-    root = root or schema
-    if "$ref" in schema:
-        schema = root["$defs"][schema["$ref"].rsplit("/", 1)[1]]
-    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float),
-             "boolean": bool, "null": type(None)}
-    if "type" in schema:
-        allowed = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        assert any(isinstance(value, kinds[k]) and not (k in ("integer", "number") and isinstance(value, bool))
-                   for k in allowed), f"{at}: {value!r} is not {allowed}"
-    if "enum" in schema:
-        assert value in schema["enum"], f"{at}: {value!r}"
-    if "const" in schema:
-        assert value == schema["const"], f"{at}: {value!r}"
-    if isinstance(value, dict) and "properties" in schema:
-        for name in schema.get("required", []):
-            assert name in value, f"{at} lacks {name}"
-        for name, item in value.items():
-            assert name in schema["properties"] or schema.get("additionalProperties", True), f"{at}.{name}"
-            if name in schema["properties"]:
-                validate(item, schema["properties"][name], root, f"{at}.{name}")
-    if isinstance(value, list) and "items" in schema:
-        for i, item in enumerate(value):
-            validate(item, schema["items"], root, f"{at}[{i}]")
-
-
 def test_tells_of_nodes_and_workers(job, tmp_path):
     for rank in (0, 1):
         until((tmp_path / f"began.{rank}.0").exists)  # before that it may not be a Python yet
     s = running(job)
-    validate(s, json.loads((ROOT / "docs/status.schema.json").read_text()))
+    fits(s, "status")
     node = s["nodes"][0]
     assert s["scope"] == "job" and node["ranks"] == 2 and node["alive"] == 2
     for w in node["workers"]:
@@ -66,7 +40,7 @@ def test_tells_of_nodes_and_workers(job, tmp_path):
     workers = muster("status", job.pid, "--workers").stdout
     assert f"pid {node['workers'][1]['pid']}" in workers, workers
     listed = json.loads(muster("status", "--json").stdout)
-    assert listed["schema"] == "muster-status-list/1"
+    fits(listed, "status-list")
     assert job.pid in [j["pid"] for j in listed["jobs"]]
 
 
@@ -269,14 +243,14 @@ def test_store_tells_of_itself(tmp_path):
             done = until(lambda: (lambda d: d if d.returncode == 0 else None)(
                 muster("status", p.pid, "--json", check=False)))
             s = json.loads(done.stdout)
-            validate(s, json.loads((ROOT / "docs/status.schema.json").read_text()))
+            fits(s, "status")
             assert s["scope"] == "store" and s["store"]["keys"] == 0
             address = muster("status", "--url", p.pid).stdout.strip()
             assert "muster_store_requests_total 0" in get(address + "metrics")[2]
             assert get(address + "healthz")[2] == "ok\n"
             at = f"localhost:{port_file.read_text().strip()}"  # and from elsewhere
             s = json.loads(muster("status", at, "--json").stdout)
-            validate(s, json.loads((ROOT / "docs/status.schema.json").read_text()))
+            fits(s, "status")
             assert s["scope"] == "store" and s["store"]["connections"] == 1
             assert muster("status", at).stdout.startswith(f"muster store {at}\n  store: 1 connection, 0 keys, ")
             done = muster("status", f"{at}/job7", check=False)
