@@ -3,7 +3,7 @@
 
 Each figure is the median of several runs, taken in turn, and each ratio the median of the
 ratios in each turn, so that a change of the machine's mood meets all of them. The
-generator never sleeps: what it takes to wake it is no property of a server. `--quick` runs
+generator never sleeps: what it takes to wake it is not a property of any server. `--quick` runs
 once and short, to see that everything works; `--realtime`, as root, keeps other work of
 the machine out. The table at the end is the summary. JSON lines: build/bench/store.jsonl;
 docs/PERFORMANCE.md says what limits what.

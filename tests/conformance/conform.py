@@ -185,7 +185,7 @@ NUMBERS = [
 
 
 def drop_tracebacks(lines: list[str]) -> list[str]:
-    """Python's frames are no part of what is compared; the last line of each is."""
+    """Python's frames are not part of what is compared; the last line of each is."""
     out: list[str] = []
     inside = False
     for line in lines:

@@ -1,7 +1,7 @@
 /* fuzz_job.c - messages to the coordinator of a job, in any order, from many peers,
  * with losses and time in between. Input: steps of a byte that chooses, two of length,
  * and data. What must always hold is asserted: numbers of entries only grow, what was
- * read can be written, and nobody is sent to who is not attached. */
+ * read can be written, and nothing is sent to a peer that is not attached. */
 #include <assert.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -246,7 +246,7 @@ def test_too_few_hosts_end_in_time_with_a_message(tmp_path: Path) -> None:
         conf = CONF.replace("join_timeout=25", "join_timeout=4")
         nodes = [node(h, "node1:29400", tmp_path, nnodes="3", conf=conf) for h in rig.hosts]
         assert [n.wait(40) for n in nodes] == [1, 1]
-        # Who gives up first closes the run; the other may hear of that before its own time.
+        # Whoever gives up first closes the run; the other may hear of that before its own time.
         said = [n.output() for n in nodes]
         assert any("could not join the rendezvous 'job' within 4 s" in text
                    and "of at least 3" in text for text in said), said

@@ -28,7 +28,7 @@ def test_any_of_three_dies_and_comes_back(tmp_path: Path) -> None:
         _, master = job.round(range(3), 0)
         for url in ("https://node1:2379/health", "http://node1:2379/health", "https://node1:2380/members"):
             done = subprocess.run([*rig[1].enter, "curl", "-sk", "-m", "10", url], capture_output=True, text=True)
-            assert done.returncode != 0 and done.stdout == "", done  # a stranger is no client, nor a peer
+            assert done.returncode != 0 and done.stdout == "", done  # a stranger is neither a client nor a peer
         first = next(i for i in range(3) if rig[i].name == master)
         for who in (first, (first + 1) % 3):  # with the coordinator, and without
             at = job.kill(who)

@@ -264,7 +264,7 @@ def test_a_listed_name_that_is_no_node_is_told(tmp_path: Path) -> None:
 
 
 def test_its_certificates_are_of_the_jobs_secret(tmp_path: Path) -> None:
-    """A node with another secret is no member, and no client."""
+    """A node with another secret is neither a member nor a client."""
     nodes = []
     for name, secret in (("one", "0123456789abcdef0123"), ("two", "0123456789abcdef0124")):
         job = Job(tmp_path / name, hosts=HOSTS[:2], nnodes="2", port=nodes[0].port if nodes else 0,

@@ -94,7 +94,7 @@ def job(store: Store, agents: int) -> dict[str, int]:
     for p in procs:
         assert p.wait(timeout=120) == 0
     after = store.stats()
-    # GATHERED comes as often as time goes by, so answers are no measure here.
+    # GATHERED comes as often as time goes by, so answers are not a measure here.
     return {"requests": after["requests"] - before["requests"],
             "bytes_in": after["bytes_in"] - before["bytes_in"]}
 

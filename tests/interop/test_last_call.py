@@ -51,7 +51,7 @@ def test_who_is_known_is_waited_for_and_nobody_else(tmp_path, backend):
         first.until(lambda _: ups(first, 1))  # A node was lost,
         os.kill(ups(first, 1)[-1], signal.SIGKILL)
         first.until(lambda _: len(ups(first, 1)) >= 2)  # and then a worker of the last one.
-        with node(tmp_path, 1, backend, endpoint) as third:  # Who comes later joins as growth does.
+        with node(tmp_path, 1, backend, endpoint) as third:  # A node that comes later joins as growth does.
             third.until(lambda _: ups(third, 2) and len(ups(first, 2)) >= 3)
 
 

@@ -91,7 +91,7 @@ def answer_like_a_web_server(listener):
                 c.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-def test_port_holder_for_who_connects(tmp_path):
+def test_port_holder_for_a_client(tmp_path):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         s.listen()
@@ -103,7 +103,7 @@ def test_port_holder_for_who_connects(tmp_path):
 
 
 def test_port_holder_of_another_user(tmp_path):
-    """Who may not see it is told how to find out."""
+    """A user who may not see it is told how to find out."""
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         pytest.skip("needs root, to be somebody else")
     copy = tmp_path / "muster"
@@ -197,6 +197,18 @@ def verdict(text):
     return text[at:]
 
 
+def first_goes(tmp_path, words, own, end, up="echo up") -> tuple[Job, str, list[dict]]:
+    """Two nodes are at work, then end(first node). That job, the verdict of the second, and the nodes of its report."""
+    words = ("--nnodes=2", "--nproc-per-node=2", *words)
+    tail = ("--no-python", "sh", "-c", f"{up}; exec sleep 100")
+    with Job(tmp_path, "n0", *words, *own[0], *tail) as first, Job(tmp_path, "n1", *words, *own[1], "--report=r.json", *tail) as other:
+        for job in (first, other):
+            job.until(lambda text: text.count("up\n") == 2)
+        end(first.process)
+        assert other.wait() == 1
+        return first, verdict(other.text()), json.loads((tmp_path / "r.json").read_text())["nodes"]
+
+
 def test_bad_start_on_one_node(tmp_path):
     """The other node's workers are stopped at once, and it tells why."""
     bad = program(tmp_path / "bad", b"#!/no/such/interpreter\n")
@@ -212,19 +224,12 @@ def test_bad_start_on_one_node(tmp_path):
 
 def test_stopped_host(tmp_path):
     """The host is asked to go: it was not lost, and the other node tells who asked."""
-    words = ("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-id=host", f"--rdzv-endpoint=127.0.0.1:{free_port()}",
-             "--local-addr=127.0.0.1")
-    tail = ("--no-python", "sh", "-c", "echo up; exec sleep 100")
-    with Job(tmp_path, "n0", *words, "--rdzv-conf=is_host=1", *tail) as host, \
-            Job(tmp_path, "n1", *words, "--rdzv-conf=is_host=0,join_timeout=8", "--report=r.json", *tail) as other:
-        for job in (host, other):
-            job.until(lambda text: text.count("up\n") == 2)
-        host.process.terminate()
-        assert other.wait() == 1
-        assert re.match(rf"muster: the job failed: \S+ left the job \(stopped by SIGTERM from pid {os.getpid()} \(.*\)\): it hosted the rendezvous "
-                        r"and ranks 0 to 1\n", verdict(other.text())), other.text()
-    nodes = {node["agent_pid"]: node["state"] for node in json.loads((tmp_path / "r.json").read_text())["nodes"]}
-    assert nodes == {host.pid: "left", other.pid: "here"}
+    words = ("--rdzv-backend=c10d", "--rdzv-id=host", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--local-addr=127.0.0.1")
+    own = (("--rdzv-conf=is_host=1",), ("--rdzv-conf=is_host=0,join_timeout=8",))
+    host, told, nodes = first_goes(tmp_path, words, own, lambda process: process.terminate())
+    assert re.match(rf"muster: the job failed: \S+ left the job \(stopped by SIGTERM from pid {os.getpid()} \(.*\)\): it hosted the rendezvous "
+                    r"and ranks 0 to 1\n", told), told
+    assert sorted((node["agent_pid"] == host.pid, node["state"]) for node in nodes) == [(False, "here"), (True, "left")]
 
 
 def test_node_that_was_stopped(tmp_path):
@@ -289,16 +294,10 @@ def test_etcd(tmp_path, backend, etcd):
 
 def test_lost_coordinator_on_etcd(tmp_path, etcd):
     """The agent that hosts the workers' store is killed: the other tells that it was lost, and when."""
-    words = ("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=etcd-v3", f"--rdzv-endpoint={etcd.endpoint}", "--rdzv-id=lost",
-             "--rdzv-conf=join_timeout=6")
-    tail = ("--no-python", "sh", "-c", "sleep 1; echo up; exec sleep 100")  # By then the agents have told each other their ranks.
-    with Job(tmp_path, "n0", *words, "--local-addr=127.0.0.1", *tail) as host, \
-            Job(tmp_path, "n1", *words, "--local-addr=127.0.0.2", "--report=r.json", *tail) as other:
-        for job in (host, other):
-            job.until(lambda text: text.count("up\n") == 2)
-        host.process.kill()
-        assert other.wait() == 1
-        assert re.match(r"muster: the job failed: \S+ was lost \((its connection broke|no sign of life for [\d.]+ s)\): it hosted the workers' store "
-                        r"and ranks 0 to 1\n +it was last heard of at \d\d:\d\d:\d\d", verdict(other.text())), other.text()
-    nodes = {node["address"]: node["state"] for node in json.loads((tmp_path / "r.json").read_text())["nodes"]}
-    assert nodes == {"127.0.0.1": "lost", "127.0.0.2": "here"}
+    words = ("--rdzv-backend=etcd-v3", f"--rdzv-endpoint={etcd.endpoint}", "--rdzv-id=lost", "--rdzv-conf=join_timeout=6")
+    own = (("--local-addr=127.0.0.1",), ("--local-addr=127.0.0.2",))
+    up = "sleep 1; echo up"  # By then the agents have told each other their ranks.
+    _, told, nodes = first_goes(tmp_path, words, own, lambda process: process.kill(), up)
+    assert re.match(r"muster: the job failed: \S+ was lost \((its connection broke|no sign of life for [\d.]+ s)\): it hosted the workers' store "
+                    r"and ranks 0 to 1\n +it was last heard of at \d\d:\d\d:\d\d", told), told
+    assert {node["address"]: node["state"] for node in nodes} == {"127.0.0.1": "lost", "127.0.0.2": "here"}

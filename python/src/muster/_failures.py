@@ -51,7 +51,7 @@ class Verdict:
     :param cause: ``exception``, ``exit code``, ``signal``, ``crash``, ``out of memory``,
         ``bad start``, ``lost node``, ``hang``, ...
     :param text: one line: the exception, or how it ended.
-    :param rank: its global rank; None, as are the next three, if it was no worker.
+    :param rank: its global rank; None, as are the next three, if it was not a worker.
     :param place: the last frame in the user's own code.
     :param log: its log file, on its host.
     :param last_words: the last lines of its stderr.
@@ -166,7 +166,7 @@ class ChildFailedError(Error):
 class Outcome:
     """What the events of a run say of this node."""
 
-    pids: dict[int, int] = field(default_factory=dict)  # of who succeeded, by global rank
+    pids: dict[int, int] = field(default_factory=dict)  # of workers that succeeded, by global rank
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
     first: int | None = None  # global rank of the root cause
     reason: str = ""  # of the agent, if it gave up itself
