@@ -82,7 +82,10 @@ static int missing_error(const char *job, size_t silent, struct muster_error *er
                 user_name(other));
     err_add(err, "\n`muster status` lists those that do.");
     if (silent)
-        err_add(err, " %zu agents here did not answer: they may be stopped.", silent);
+        err_add(err,
+                silent == 1 ? " %zu agent here did not answer: it may be stopped."
+                            : " %zu agents here did not answer: they may be stopped.",
+                silent);
     return MUSTER_ENOENT;
 }
 

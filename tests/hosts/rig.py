@@ -167,7 +167,7 @@ class Host:
         self._plug_in()
 
     def mtu(self, size: int) -> None:
-        """The switch's end takes no longer frames, and tells nobody: they vanish."""
+        """The switch's end drops longer frames, and tells nobody."""
         self.rig.switch("ip", "link", "set", self.port, "mtu", str(size))
 
     def link(self, up: bool) -> None:

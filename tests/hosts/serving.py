@@ -61,7 +61,7 @@ class Job:
             time.sleep(0.02)
 
     def kill(self, i: int) -> float:
-        """Everything on the host, at once, its network left as it is. When."""
+        """Kills everything on the host at once and leaves its network as it is. Returns when that was."""
         host, at = self.rig[i], now()
         while found := host.processes():
             for pid in found:

@@ -290,7 +290,7 @@ def test_other_users_of_the_same_machine(tmp_path: Path, token: str) -> None:
 
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_whoever_has_a_members_address(tmp_path: Path, token: str, encrypt: bool) -> None:
-    """He may pass for one of its workers, whoever he is: keys, and no seat. With --encrypt an address is worth nothing."""
+    """Anybody there may pass for one of its workers, and gets its keys, but not a seat. With --encrypt an address is worth nothing."""
     with Rig(2) as rig:
         nodes = [node(h, "node1:29400", tmp_path, token, *(["--encrypt"] if encrypt else []), nnodes="2") for h in rig.hosts]
         up(nodes, 2)
@@ -382,7 +382,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("run", ["", "job"])
 def test_who_looks_on_has_no_workers(tmp_path: Path, token: str, run: str) -> None:
-    """A node's machine is its workers'; that of somebody who only looks on lets nobody in who is there, too."""
+    """Processes on a node's machine count as its workers. Those on a machine from which somebody only looks on do not."""
     with Rig(3) as rig:
         nodes = [node(h, "node1:29400", tmp_path, token, nnodes="2") for h in rig.hosts[:2]]
         up(nodes, 2)

@@ -166,7 +166,7 @@ class ChildFailedError(Error):
 class Outcome:
     """What the events of a run say of this node."""
 
-    pids: dict[int, int] = field(default_factory=dict)  # of workers that succeeded, by global rank
+    pids: dict[int, int] = field(default_factory=dict)  # of those that succeeded, by rank
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
     first: int | None = None  # global rank of the root cause
     reason: str = ""  # of the agent, if it gave up itself

@@ -19,8 +19,7 @@ from ._native import Error, command
 
 
 class LaunchError(Error):
-    """The launcher itself failed, or a worker left no result; what it said more of it is on
-    standard error."""
+    """The launcher itself failed, or a worker left no result; standard error says more."""
 
     code = "MUSTER_ELAUNCH"
 

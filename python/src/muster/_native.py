@@ -19,15 +19,15 @@ class Error(Exception):
 
 
 class MusterTimeoutError(Error, TimeoutError):
-    """It took longer than it may."""
+    """The call took longer than its timeout."""
 
 
 class MusterConnectionError(Error, ConnectionError):
-    """There is no connection, or no longer; the text says why and with whom."""
+    """The connection could not be made, or broke; the text says why and with whom."""
 
 
 class MusterQueueEmptyError(Error, LookupError):
-    """There is nothing in the queue, and waiting was not asked for."""
+    """The queue is empty, and the call was not to wait."""
 
 
 class MusterAddressInUseError(Error, OSError):
@@ -52,7 +52,7 @@ class ErrorText(ctypes.Structure):
 
 
 def call(function: Any, *args: Any) -> None:
-    """Calls a function of the library that ends with a struct muster_error, or raises."""
+    """Calls a function of the library that takes a struct muster_error; raises if it fails."""
     err = ErrorText()
     rc = function(*args, ctypes.byref(err))
     if rc < 0:

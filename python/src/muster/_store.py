@@ -238,16 +238,16 @@ class Store:
         return float(_lib().muster_store_timeout(self._open)) / 1000
 
     def set_timeout(self, seconds: Seconds) -> None:
-        """For calls without a timeout of their own."""
+        """Sets the timeout of calls that are not given one."""
         _lib().muster_store_set_timeout(self._open, _ms(seconds))
 
     def set(self, key: str, value: Value) -> None:
-        """Sets the value; whoever waits for the key goes on."""
+        """Sets the value, and wakes whoever waits for the key."""
         data = _data(value)
         call(_lib().muster_store_set, self._open, _key(key), data, c_size_t(len(data)))
 
     def get(self, key: str, timeout: Seconds | None = None) -> bytes:
-        """Waits until the key exists, for the store's timeout unless another is given."""
+        """The value, once the key exists; waits for the store's timeout or the given one."""
         if timeout is not None:
             self.wait([key], timeout)
         return self._bytes(_lib().muster_store_get, _key(key))
@@ -276,13 +276,13 @@ class Store:
         )
 
     def delete_key(self, key: str) -> bool:
-        """Whether it was there."""
+        """Deletes the key; returns whether it was there."""
         deleted = c_bool()
         call(_lib().muster_store_delete, self._open, _key(key), byref(deleted))
         return deleted.value
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all the keys exist, now."""
+        """Returns at once whether all the keys exist."""
         ready = c_bool()
         count = c_size_t(len(keys))
         call(_lib().muster_store_check, self._open, _keys(keys), count, byref(ready))
@@ -294,7 +294,7 @@ class Store:
         call(_lib().muster_store_wait, self._open, _keys(keys), c_size_t(len(keys)), ms)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Waits until all the keys exist; their values in order."""
+        """Waits until all the keys exist; returns their values in the same order."""
         return self._list(_lib().muster_store_multi_get, _keys(keys), c_size_t(len(keys)))
 
     def multi_set(self, keys: Sequence[str], values: Iterable[Value]) -> None:
@@ -311,13 +311,13 @@ class Store:
         )
 
     def num_keys(self) -> int:
-        """How many keys there are."""
+        """Returns how many keys there are."""
         count = c_int64()
         call(_lib().muster_store_num_keys, self._open, byref(count))
         return count.value
 
     def list_keys(self) -> list[str]:
-        """The names of all keys, in no order."""
+        """Returns the names of all keys, in no particular order."""
         return [k.decode() for k in self._list(_lib().muster_store_list_keys)]
 
     def barrier(self, key: str, world_size: int, timeout: Seconds | None = None) -> None:
@@ -336,7 +336,7 @@ class Store:
         return self._bytes(_lib().muster_store_queue_pop, _key(key), c_bool(block))
 
     def queue_len(self, key: str) -> int:
-        """How many items the queue has."""
+        """Returns how many items the queue has."""
         count = c_int64()
         call(_lib().muster_store_queue_len, self._open, _key(key), byref(count))
         return count.value

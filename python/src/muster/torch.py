@@ -61,7 +61,7 @@ try:
         RendezvousTimeoutError,
     )
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend
-except ImportError as e:  # a torch to come that has moved something
+except ImportError as e:  # a later torch that has moved something
     raise ImportError(f"muster.torch does not know this PyTorch, it seems: {e}") from e
 
 NAME = "muster"
@@ -116,7 +116,7 @@ def _lib() -> ctypes.CDLL:
 
 
 def _translated(e: Error) -> Exception:
-    """The same as torch would raise it."""
+    """The exception that torch would raise for it."""
     return _ERRORS.get(e.code, RuntimeError)(str(e))
 
 
@@ -191,11 +191,11 @@ class MusterStore(TorchStore):
 
     @property
     def timeout(self) -> timedelta:
-        """For calls without one of their own."""
+        """The timeout of calls that are not given one."""
         return timedelta(seconds=self._store.timeout)
 
     def set_timeout(self, timeout: Seconds) -> None:
-        """Changes it."""
+        """Sets the timeout of calls that are not given one."""
         self._store.set_timeout(timeout)
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -344,7 +344,7 @@ class MusterRendezvousHandler(RendezvousHandler):
         return str(self._run_id)
 
     def shutdown(self) -> bool:
-        """Closes the run for everybody; whether they could be told. Again is not an error."""
+        """Closes the run; returns whether the others could be told. May be called again."""
         if not self._down:
             try:
                 call(_lib().muster_rendezvous_shutdown, self._handle)
