@@ -1,10 +1,11 @@
 /* error.h - how every muster call says what went wrong.
  *
  * A fallible function returns 0 or one of the negative codes below, and, unless
- * its last argument is NULL, writes the reason as a sentence for a person. A pointer
- * that must not be NULL and is makes it MUSTER_EINVAL; functions that cannot fail then
- * do nothing, or answer with "", 0 or NULL. What is only handed out (*value, *count)
- * may be left out with NULL; what is made (*out) may not, except where it says so. */
+ * its last argument is NULL, writes the reason as a sentence for a person. If a
+ * pointer is NULL that must not be, the code is MUSTER_EINVAL; functions that cannot
+ * fail then do nothing, or return "", 0 or NULL. An argument that only receives a value
+ * (*value, *count) may be NULL; one that receives a new object (*out) may not, except
+ * where it says so. */
 #ifndef MUSTER_ERROR_H
 #define MUSTER_ERROR_H
 
@@ -57,7 +58,7 @@ struct muster_error {
     char text[1020];
 };
 
-/* "MUSTER_ENOMEM"; "MUSTER_E?" for a number that is no code. */
+/* "MUSTER_ENOMEM"; "MUSTER_E?" for a number that is not a code. */
 MUSTER_API const char *muster_code_name(int code);
 
 /* "out of memory": what the code means in general. */

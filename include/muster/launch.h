@@ -33,9 +33,8 @@ MUSTER_API int muster_launch_config_new(struct muster_launch_config **out,
 MUSTER_API void muster_launch_config_free(struct muster_launch_config *c);
 
 /* Any option of `muster run` by its long name ("nnodes", "rdzv-endpoint", "log-dir",
- * "tee",
- * ...), its value as on the command line; for flags ("standalone") value is NULL. The
- * last value of an option counts. Values are checked by muster_launch. */
+ * "tee", ...), its value as on the command line; for flags ("standalone") value is
+ * NULL. The last value of an option counts. Values are checked by muster_launch. */
 MUSTER_API int muster_launch_config_set(struct muster_launch_config *c,
                                         const char *name, const char *value,
                                         struct muster_error *err);
@@ -83,8 +82,8 @@ struct muster_entry {
 };
 
 /* 0: every worker of this node succeeded. MUSTER_ECHILD: one failed for good; the
- * report is in the result. MUSTER_ESIGNAL: a handled signal came. Else what kept the
- * agent from its work. *out (may be NULL) is set in the first three cases. */
+ * report is in the result. MUSTER_ESIGNAL: a handled signal came. Any other code: the
+ * agent could not do its work. *out (may be NULL) is set in the first three cases. */
 MUSTER_API int muster_launch(const struct muster_launch_config *config,
                              const struct muster_entry *entry,
                              struct muster_launch_result **out,
@@ -115,7 +114,7 @@ struct muster_failure {
     const char *place;      /* the last frame in the user's own code */
     const char *log;        /* its log file, on its host */
     const char *last_words; /* the last lines of its stderr */
-    int64_t rank;           /* -1: it was no worker; then the next three mean nothing */
+    int64_t rank;           /* -1: it was not a worker; the next three mean nothing */
     int64_t local_rank, pid;
     int64_t exit_code; /* negative: the signal */
     int64_t time_us;   /* since 1970, by the clock of the job's coordinator */
@@ -129,7 +128,7 @@ MUSTER_API bool muster_launch_failure(const struct muster_launch_result *r,
                                       struct muster_failure *out);
 
 /* The whole story of the job as JSON, as --report writes it (docs/report.schema.json);
- * "" if the agent did not come so far. */
+ * "" if the agent did not get that far. */
 MUSTER_API const char *muster_launch_story(const struct muster_launch_result *r);
 MUSTER_API void muster_launch_result_free(struct muster_launch_result *r);
 

@@ -11,9 +11,9 @@
  *
  * The handler has a thread of its own, so that heartbeats go on while the caller
  * computes. Its functions may be called from any thread; next() from one at a time:
- * another one meanwhile is MUSTER_EINVAL. Several set_closed() at once, or leave(), are
- * one, and all get its answer. After shutdown(), also while it is under way, all of
- * these are MUSTER_EINVAL.
+ * a second one meanwhile fails with MUSTER_EINVAL. Several calls of set_closed() at
+ * once count as one and get the same answer, and so do those of leave(). After
+ * shutdown(), and while it is under way, all of these fail with MUSTER_EINVAL.
  *
  * A handler does not survive fork(): in the child its functions fail with
  * MUSTER_EINVAL, is_closed and num_nodes_waiting say 0, cancel does nothing, and free
@@ -81,7 +81,7 @@ MUSTER_API int muster_rendezvous_open(const struct muster_params *params,
 
 /* Takes part in the next round; blocks until it is complete. A member of the running
  * round leaves that first. Errors: MUSTER_ECLOSED, MUSTER_EGRACEFUL (a spare that was
- * not needed: no failure), MUSTER_ETIMEDOUT, MUSTER_ECONN, MUSTER_ESTATE,
+ * not needed, which is not a failure), MUSTER_ETIMEDOUT, MUSTER_ECONN, MUSTER_ESTATE,
  * MUSTER_ECANCELED, MUSTER_ENOMEM. */
 MUSTER_API int muster_rendezvous_next(struct muster_rendezvous *r,
                                       struct muster_rendezvous_info *out,
@@ -90,8 +90,7 @@ MUSTER_API int muster_rendezvous_next(struct muster_rendezvous *r,
 /* From another thread: next() ends with MUSTER_ECANCELED, its place handed back. */
 MUSTER_API void muster_rendezvous_cancel(struct muster_rendezvous *r);
 
-/* As last heard. With a store of ours that is at most a moment old, with torch's up to
- * a second. */
+/* Cached: milliseconds old with a store of ours, up to a second with torch's. */
 MUSTER_API int muster_rendezvous_is_closed(struct muster_rendezvous *r);
 MUSTER_API int64_t muster_rendezvous_num_nodes_waiting(struct muster_rendezvous *r);
 
@@ -106,9 +105,9 @@ MUSTER_API int muster_rendezvous_set_closed(struct muster_rendezvous *r,
 MUSTER_API int muster_rendezvous_leave(struct muster_rendezvous *r,
                                        struct muster_error *err);
 
-/* Closes the run id, as set_closed() does and with its errors, and ends the heartbeats,
- * in any case. A host of the store stays until the others have read that, some seconds
- * at the most. */
+/* Closes the run id, as set_closed() does and with its errors, and ends the heartbeats
+ * in any case. If this node serves the store, the store stays until the others have
+ * read that the run is closed, for some seconds at the most. */
 MUSTER_API int muster_rendezvous_shutdown(struct muster_rendezvous *r,
                                           struct muster_error *err);
 
@@ -118,7 +117,8 @@ MUSTER_API const char *muster_rendezvous_backend(const struct muster_rendezvous 
 /* 1 if an agent serves the workers' store (torch's default), 0 if worker 0 does. */
 MUSTER_API int muster_rendezvous_use_agent_store(const struct muster_rendezvous *r);
 
-/* Without shutdown or leave the others take the node for dead. NULL is fine. */
+/* Without shutdown() or leave() before it, the others take this node for dead. NULL is
+ * fine. */
 MUSTER_API void muster_rendezvous_free(struct muster_rendezvous *r);
 
 #ifdef __cplusplus

@@ -7,15 +7,15 @@
  * Every call blocks, and every call has a deadline: that of its timeout_ms argument
  * where it has one, else the store's own (300 s unless set otherwise). When it is over
  * the call returns MUSTER_ETIMEDOUT and the store stays usable.
- * Other errors: MUSTER_EHANGUP the server closed the connection, or was silent for so
- * long after a wait had timed out that it was given up, after which every further call
- * on this store fails; MUSTER_EPROTO it answered nonsense; MUSTER_EINVAL an argument is
- * wrong; MUSTER_ENOTSUP this kind of store cannot do it; MUSTER_ENOMEM. The texts name
- * the operation, the key and the address.
+ * Other errors: MUSTER_EHANGUP if the server closed the connection, or was silent for
+ * so long after a wait had timed out that it was given up, after which every further
+ * call on this store fails; MUSTER_EPROTO if it answered nonsense; MUSTER_EINVAL if an
+ * argument is wrong; MUSTER_ENOTSUP if this kind of store cannot do it; MUSTER_ENOMEM.
+ * The texts name the operation, the key and the address.
  *
  * A store may be used from several threads at once. Its calls share one connection:
  * while one of them waits for a key, the others wait too, each at most until its own
- * deadline. Threads that wait often have a clone each.
+ * deadline. Give threads that wait often a clone each.
  *
  * A store does not survive fork(): in the child every call on it fails with
  * MUSTER_EINVAL, and muster_store_close does no more than free memory, so that the
@@ -112,7 +112,7 @@ MUSTER_API int muster_store_clone(struct muster_store *s, struct muster_store **
  * made from it (views and clones included). NULL is fine. */
 MUSTER_API void muster_store_close(struct muster_store *s);
 
-/* For calls without a timeout_ms of their own. */
+/* The timeout of calls that have no timeout_ms argument. */
 MUSTER_API void muster_store_set_timeout(struct muster_store *s, uint64_t timeout_ms);
 MUSTER_API uint64_t muster_store_timeout(const struct muster_store *s);
 
