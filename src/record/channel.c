@@ -20,6 +20,7 @@
 #define UNACKED_MAX    256u
 #define FIRST_PAUSE_MS 20u
 #define MAX_PAUSE_MS   1000u
+#define BEHIND_MS      100u /* until we attach again, for want of memory */
 #define DIAL_MS        3000u
 #define CAPS_MS        10000u
 #define ANSWERERS      16u
@@ -67,6 +68,7 @@ struct channel {
     int64_t host_round, host_rank; /* the coordinator's node; round -1: unknown */
     struct push_session *session;  /* owned */
     bool attached;                 /* ATTACHED has come on this connection */
+    bool behind;                   /* a message was lost: see fall_behind() */
     struct hub_now heard;          /* when the coordinator last said anything */
     bool broke;                    /* the connection has, since then */
     uint64_t pause_ms;
@@ -114,26 +116,43 @@ static void set_state(struct channel *c, enum channel_state state)
 
 /* ---- messages out ---- */
 
+/* There was no memory for a message, from us or to us. Those after it must not overtake
+ * it, so none is taken until we have attached again: then both sides say again what the
+ * other has not heard. */
+static void fall_behind(struct channel *c)
+{
+    if (c->closed || !(c->hub || c->session))
+        return;
+    c->behind = true;
+    buf_clear(&c->inbox);
+    deadline_set(&c->redial, clock_mono_ms() + BEHIND_MS);
+}
+
+static bool put_in_inbox(struct channel *c, struct span bytes)
+{
+    if (buf_u32(&c->inbox, (uint32_t)bytes.n) < 0 ||
+        buf_append_span(&c->inbox, bytes) < 0)
+        return false;
+    defer_call(&c->defer);
+    return true;
+}
+
 static void send_msg(struct channel *c, const struct job_msg *m)
 {
     struct buf b;
+    int rc;
+    bool sent = true;
 
+    if (c->behind && m->kind != JOB_ATTACH)
+        return;
     buf_init(&b, JOB_MAX);
-    if (job_encode(&b, m) < 0) {
-        buf_fini(&b);
-        return; /* Out of memory: as if the connection had lost the message. */
-    }
-    if (c->hub) {
-        const size_t before = buf_len(&c->inbox);
-
-        if (buf_u32(&c->inbox, (uint32_t)buf_len(&b)) == 0 &&
-            buf_append_span(&c->inbox, buf_span(&b)) == 0)
-            defer_call(&c->defer);
-        else
-            c->inbox.len = before;
-    } else if (c->session) {
-        push_session_send(c->session, buf_span(&b));
-    }
+    rc = job_encode(&b, m);
+    if (rc == 0 && c->hub)
+        sent = put_in_inbox(c, buf_span(&b));
+    else if (rc == 0 && c->session)
+        sent = push_session_send(c->session, buf_span(&b));
+    if (rc == MUSTER_ENOMEM || !sent)
+        fall_behind(c);
     buf_fini(&b);
 }
 
@@ -206,9 +225,13 @@ static void on_entry(struct channel *c, const struct job_msg *m)
 
     if (m->seq)
         acknowledged(c, m->seq);
-    if (m->bytes.n == 0 || record_entry_decode(m->bytes, &e, NULL) < 0 ||
-        e.number <= c->record.last || record_add(&c->record, &e) < 0)
+    if (c->behind || m->bytes.n == 0 || record_entry_decode(m->bytes, &e, NULL) < 0 ||
+        e.number <= c->record.last)
         return;
+    if (record_add(&c->record, &e) < 0) {
+        fall_behind(c);
+        return;
+    }
     if (c->opts.on_entry && !c->closed)
         c->opts.on_entry(c->opts.ctx, &e);
 }
@@ -323,6 +346,7 @@ static void on_question(struct channel *c, const struct job_msg *m)
 static void on_attached(struct channel *c, const struct job_msg *m)
 {
     c->attached = true;
+    c->behind = false;
     c->node = m->node;
     c->pause_ms = FIRST_PAUSE_MS;
     if (host_watch_there(&c->watch) && c->opts.on_host && !c->closed)
@@ -413,42 +437,40 @@ static void hear(struct channel *c, const struct job_msg *m)
 
 /* ---- the coordinator in here ---- */
 
+static int put_framed(struct buf *out, const struct job_msg *m)
+{
+    const size_t before = buf_len(out);
+
+    if (buf_u32(out, 0) < 0 || job_encode(out, m) < 0)
+        return MUSTER_ENOMEM;
+    put_u32(out->mem + out->head + before, (uint32_t)(buf_len(out) - before - 4));
+    return 0;
+}
+
 /* Copies the bytes out of the hub's step before they are handled, since handling them
  * may cause the next step. */
-static void take_out(struct channel *c, struct buf *out)
+static int take_out(struct channel *c, struct buf *out)
 {
+    const struct record *r = hub_record(c->hub);
     uint64_t number;
+    int rc = 0;
 
-    for (size_t i = 0; i < c->fx.count; i++) {
+    for (size_t i = 0; rc == 0 && i < c->fx.count; i++) {
         const struct hub_effect *e = &c->fx.items[i];
-        const struct record *r = hub_record(c->hub);
 
-        if (e->kind == HUB_SEND) {
-            const size_t before = buf_len(out);
-
-            if (buf_u32(out, 0) < 0 || job_encode(out, &e->msg) < 0) {
-                out->len = before;
-                continue;
-            }
-            put_u32(out->mem + out->head + before,
-                    (uint32_t)(buf_len(out) - before - 4));
+        if (e->kind == HUB_SEND)
+            rc = put_framed(out, &e->msg);
+        if (e->kind == HUB_SEND || e->kind == HUB_DROP)
             continue;
-        }
-        for (size_t k = 0; e->kind != HUB_DROP && k < r->count; k++) {
+        for (size_t k = 0; rc == 0 && k < r->count; k++) {
             const struct job_msg m = { .kind = JOB_ENTRY,
                                        .bytes = record_bytes(r, k, &number) };
-            const size_t before = buf_len(out);
 
-            if (e->kind == HUB_ENTRY ? number != e->number : number <= e->number)
-                continue;
-            if (buf_u32(out, 0) < 0 || job_encode(out, &m) < 0) {
-                out->len = before;
-                continue;
-            }
-            put_u32(out->mem + out->head + before,
-                    (uint32_t)(buf_len(out) - before - 4));
+            if (e->kind == HUB_ENTRY ? number == e->number : number > e->number)
+                rc = put_framed(out, &m);
         }
     }
+    return rc;
 }
 
 static void hear_all(struct channel *c, struct buf *out)
@@ -469,10 +491,11 @@ static void feed_hub(struct channel *c, struct hub_event *ev)
     struct buf out;
 
     ev->now = hub_clock();
-    (void)hub_step(c->hub, ev, &c->fx);
     buf_init(&out, SIZE_MAX);
-    take_out(c, &out);
-    hear_all(c, &out);
+    if (hub_step(c->hub, ev, &c->fx) == 0 && take_out(c, &out) == 0)
+        hear_all(c, &out);
+    else if (ev->kind == HUB_MSG || c->fx.count) /* A TIMER is due again by itself. */
+        fall_behind(c);
     buf_fini(&out);
 }
 
@@ -494,7 +517,9 @@ static void on_deferred(void *ctx)
         uint8_t *bytes = mem_memdup(buf_data(&c->inbox) + 4, n);
 
         buf_consume(&c->inbox, 4 + n);
-        if (bytes && job_decode(span_of(bytes, n), &m, NULL) == 0) {
+        if (!bytes) {
+            fall_behind(c);
+        } else if (job_decode(span_of(bytes, n), &m, NULL) == 0) {
             ev.msg = &m;
             feed_hub(c, &ev);
         }
@@ -591,7 +616,9 @@ static void on_redial(void *ctx)
 {
     struct channel *c = ctx;
 
-    if (c->can)
+    if (c->behind && (c->hub || c->session))
+        send_attach(c);
+    else if (c->can)
         dial(c);
     else
         ask_caps(c);

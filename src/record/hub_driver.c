@@ -33,12 +33,19 @@ struct hub_now hub_clock(void)
 
 /* ---- messages out ---- */
 
-static void send_bytes(struct store_server *s, uint32_t peer, struct span bytes)
+/* bytes of framed(). A peer that a message is lost to must come back, to be told again.
+ */
+static void send_bytes(struct hubs *hubs, struct store_server *s, uint32_t peer,
+                       struct span bytes)
 {
     struct conn *c = peer < s->conns_size ? s->conns[peer] : NULL;
 
-    if (c && !c->dead)
+    if (!c || c->dead)
+        return;
+    if (bytes.n)
         server_send(s, c, bytes);
+    else if (buf_error(&hubs->out) == MUSTER_ENOMEM)
+        conn_refuse(s, c, "out of memory");
 }
 
 /* The message behind its length, in hubs->out. */
@@ -67,8 +74,8 @@ static void send_entry(struct hubs *hubs, struct store_server *s,
         if (number != wanted)
             continue;
         const struct span bytes = framed(hubs, &m);
-        for (size_t k = 0; bytes.n && hub_next_peer(j->hub, &k, &peer);)
-            send_bytes(s, peer, bytes);
+        for (size_t k = 0; hub_next_peer(j->hub, &k, &peer);)
+            send_bytes(hubs, s, peer, bytes);
         return;
     }
 }
@@ -83,7 +90,7 @@ static void catch_up(struct hubs *hubs, struct store_server *s, const struct job
         const struct job_msg m = { .kind = JOB_ENTRY,
                                    .bytes = record_bytes(r, i, &number) };
         if (number > above)
-            send_bytes(s, peer, framed(hubs, &m));
+            send_bytes(hubs, s, peer, framed(hubs, &m));
     }
 }
 
@@ -95,7 +102,7 @@ static void hub_perform(struct hubs *hubs, struct store_server *s, struct job_hu
 
         switch (e->kind) {
         case HUB_SEND:
-            send_bytes(s, e->peer, framed(hubs, &e->msg));
+            send_bytes(hubs, s, e->peer, framed(hubs, &e->msg));
             break;
         case HUB_ENTRY:
             send_entry(hubs, s, j, e->number);

@@ -184,7 +184,7 @@ static void session_on_sent(uv_write_t *write, int status)
         broke(s, status);
 }
 
-void push_session_send(struct push_session *s, struct span message)
+bool push_session_send(struct push_session *s, struct span message)
 {
     const struct c10d_request push = { .op = C10D_QUEUE_PUSH,
                                        .key = span_str(s->key),
@@ -193,10 +193,10 @@ void push_session_send(struct push_session *s, struct span message)
     uv_buf_t b;
 
     if (s->over || !s->conn)
-        return;
+        return true; /* It goes with the connection. */
     out = mem_calloc(1, sizeof *out);
     if (!out)
-        return; /* The host will take our silence for what it is. */
+        return false;
     buf_init(&out->bytes, SIZE_MAX);
     b = uv_buf_init(NULL, 0);
     if (c10d_encode_request(&out->bytes, &push, NULL) == 0)
@@ -206,7 +206,9 @@ void push_session_send(struct push_session *s, struct span message)
                                session_on_sent) < 0) {
         buf_fini(&out->bytes);
         mem_free(out);
+        return false;
     }
+    return true;
 }
 
 int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,

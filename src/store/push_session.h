@@ -41,8 +41,9 @@ int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,
                       const struct push_session_cbs *cbs, void *ctx,
                       struct push_session **out, struct muster_error *err);
 
-/* What cannot be sent ends in down(). */
-void push_session_send(struct push_session *s, struct span message);
+/* False: there was no memory for it. What else keeps it from being sent ends in down().
+ */
+bool push_session_send(struct push_session *s, struct span message);
 
 void push_session_close(struct push_session *s); /* NULL is fine; s is gone */
 

@@ -1,5 +1,5 @@
-/* hub.c - see hub.h. Reads: nodes, entries, lost nodes, rounds, phases, failures,
- * questions, clocks, time, the step. */
+/* hub.c - see hub.h. Reads: all or nothing, effects, nodes, entries, lost nodes,
+ * rounds, phases, failures, questions, clocks, time, the step. */
 #include "record/core/hub.h"
 
 #include <assert.h>
@@ -15,6 +15,8 @@
 #define DRIFT_PPM   100    /* how far two quartz clocks may run apart */
 #define UNKNOWN_US  500000 /* how unsure a time is without a measurement */
 #define MOST_REPORT 4096u  /* bytes of a node's exit codes */
+#define MOST_TEXT   2048u  /* bytes of why a node was lost */
+#define RETRY_US    100000 /* after a TIMER for which there was no memory */
 #define MOST_NUMBER                                                                    \
     (UINT64_MAX / 2) /* of an entry that a node can know: ours go on from there */
 
@@ -23,6 +25,7 @@ struct hub_node {
     uint32_t peer;
     uint64_t nonce;
     bool here;      /* attached now */
+    bool hung_up;   /* its connection is gone, which is still to be acted on */
     bool gone;      /* left or lost, and not expected back */
     bool left;      /* it said goodbye */
     bool broke;     /* lost because its connection broke, not because it fell silent */
@@ -48,8 +51,13 @@ struct hub_node {
     bool reported;               /* its workers of `round` have exited, */
     bool clean;                  /* and all exited with 0 by themselves */
     bool own_budget;
-    bool judged; /* with a budget of its own: since it began its attempt */
-    char *codes; /* owned; as REPORTED had them */
+    bool judged;   /* with a budget of its own: since it began its attempt */
+    char *codes;   /* owned; as REPORTED had them */
+    uint16_t owes; /* a bit for each of hub.asks that it has still to answer */
+
+    bool changed;         /* in this step; then *was has what it was before it */
+    struct hub_node *was; /* behind this one, in the same memory */
+    struct hub_node *next_changed; /* borrowed */
 };
 
 struct hub_ask {
@@ -57,14 +65,16 @@ struct hub_ask {
     uint64_t id, seq; /* ours; the asker's */
     uint32_t peer;
     uint64_t due_us;
-    size_t pending;
-    uint8_t *waits; /* owned; by index of node */
-    size_t nodes;
+    size_t pending;    /* nodes that owe an answer */
+    size_t nodes;      /* there were so many when it was asked */
     size_t asked;      /* of them, so far */
     uint64_t slice_us; /* when the next are; MONO_NEVER: all have been */
-    uint64_t value;    /* of the question, and behind waits its name and bytes */
+    uint64_t value;    /* of the question */
+    uint8_t *text;     /* owned: its name, and behind it its bytes */
     size_t name_size, size;
 };
+
+_Static_assert(HUB_ASKS <= 8 * sizeof((struct hub_node){ 0 }.owes), "a bit for each");
 
 struct hub {
     char *run_id; /* owned */
@@ -82,6 +92,7 @@ struct hub {
     uint64_t lost_due_us; /* no node's lost_by_us is earlier */
     size_t hint;          /* where to look first for the node of a message */
     size_t unannounced;
+    size_t hung_up; /* nodes */
     uint64_t floor; /* the highest number that any agent knows */
 
     struct {
@@ -110,8 +121,13 @@ struct hub {
     uint64_t last_seq;
     struct hub_ask asks[HUB_ASKS];
     uint64_t next_ask;
-    struct buf text; /* of what this step says */
+    struct buf text; /* of what this step says; has all its memory from the start */
     struct hub_now now;
+
+    bool starved;             /* in this step an allocation has failed */
+    uint64_t retry_us;        /* no TIMER is due before */
+    struct hub_node *changed; /* in this step; a list */
+    struct hub *was;          /* owned: this struct as it was before the step */
 };
 
 static const struct job_msg no_msg = { JOB_NONE };
@@ -125,13 +141,14 @@ struct hub *hub_new(struct span run_id, const struct trace *trace)
     if (!h)
         return NULL;
     h->run_id = mem_strndup((const char *)run_id.p, run_id.n);
-    if (!h->run_id) {
-        mem_free(h);
+    h->was = mem_calloc(1, sizeof *h);
+    buf_init(&h->text, MOST_TEXT);
+    if (!h->run_id || !h->was || !buf_room(&h->text, MOST_TEXT)) {
+        hub_free(h);
         return NULL;
     }
     h->trace = trace;
     record_init(&h->record);
-    buf_init(&h->text, SIZE_MAX);
     h->next_number = 1;
     h->next_ask = 1;
     h->round.number = -1;
@@ -156,11 +173,12 @@ void hub_free(struct hub *h)
     for (size_t i = 0; i < h->count; i++)
         node_free(h->nodes[i]);
     for (size_t i = 0; i < HUB_ASKS; i++)
-        mem_free(h->asks[i].waits);
+        mem_free(h->asks[i].text);
     phase_times_fini(&h->phases.times);
     judge_list_fini(&h->end.failures);
     mem_free(h->nodes);
     mem_free(h->run_id);
+    mem_free(h->was);
     record_fini(&h->record);
     buf_fini(&h->text);
     mem_free(h);
@@ -189,6 +207,69 @@ size_t hub_peers(const struct hub *h)
     return h->here;
 }
 
+/* ---- all or nothing ---- */
+
+/* A step changes memory as it goes, and what cannot be allocated sets h->starved. Then
+ * all that it has changed is taken back. For that the hub and each node that changes
+ * are copied first (the copies' memory is there from the start), and what they owned
+ * before is freed only once the step has succeeded. */
+static void step_begin(struct hub *h)
+{
+    assert(!h->changed && !h->starved);
+    *h->was = *h;
+}
+
+/* Before any change to a node. */
+static void touch(struct hub *h, struct hub_node *n)
+{
+    if (n->changed)
+        return;
+    *n->was = *n;
+    n->changed = true;
+    n->next_changed = h->changed;
+    h->changed = n;
+}
+
+static void step_commit(struct hub *h)
+{
+    for (struct hub_node *n = h->changed; n; n = n->next_changed) {
+        n->changed = false;
+        if (n->was->codes != n->codes)
+            mem_free(n->was->codes);
+    }
+    h->changed = NULL;
+    for (size_t k = 0; k < HUB_ASKS; k++)
+        if (h->was->asks[k].text != h->asks[k].text)
+            mem_free(h->was->asks[k].text);
+    judge_list_release(&h->was->end.failures, &h->end.failures);
+    phase_times_release(&h->was->phases.times, &h->phases.times);
+    record_prune(&h->record, h->was->record.last);
+}
+
+static void step_undo(struct hub *h)
+{
+    struct hub *const was = h->was;
+
+    for (struct hub_node *n = h->changed, *next; n; n = next) {
+        next = n->next_changed;
+        if (n->codes != n->was->codes)
+            mem_free(n->codes);
+        *n = *n->was;
+    }
+    for (size_t i = was->count; i < h->count; i++)
+        node_free(h->nodes[i]);
+    for (size_t k = 0; k < HUB_ASKS; k++)
+        if (h->asks[k].text != was->asks[k].text)
+            mem_free(h->asks[k].text);
+    judge_list_release(&h->end.failures, &was->end.failures);
+    phase_times_release(&h->phases.times, &was->phases.times);
+    record_undo(&h->record, &was->record);
+    was->nodes = h->nodes; /* Room that it has gained may stay. */
+    was->size = h->size;
+    was->record = h->record;
+    *h = *was;
+}
+
 /* ---- effects ---- */
 
 void hub_fx_fini(struct hub_fx *fx)
@@ -199,30 +280,30 @@ void hub_fx_fini(struct hub_fx *fx)
     *fx = (struct hub_fx){ 0 };
 }
 
-/* A message for which there is no memory is lost, as on a broken connection. */
-static void put(struct hub_fx *fx, struct hub_effect e)
+static void put(struct hub *h, struct hub_fx *fx, struct hub_effect e)
 {
-    if (fx->count == fx->size) {
-        const size_t size = fx->size ? 2 * fx->size : 4;
-        struct hub_effect *items = mem_realloc_array(fx->items, size, sizeof *items);
+    struct hub_effect *items = fx->items;
 
-        if (!items)
-            return;
-        fx->items = items;
-        fx->size = size;
+    if (fx->count == fx->size)
+        items = mem_grow_to(fx->items, &fx->size, fx->count, sizeof *items);
+    if (!items) {
+        h->starved = true;
+        return;
     }
+    fx->items = items;
     fx->items[fx->count++] = e;
 }
 
-static void send_to(struct hub_fx *fx, uint32_t peer, struct job_msg msg)
+static void send_to(struct hub *h, struct hub_fx *fx, uint32_t peer, struct job_msg msg)
 {
-    put(fx, (struct hub_effect){ .kind = HUB_SEND, .peer = peer, .msg = msg });
+    put(h, fx, (struct hub_effect){ .kind = HUB_SEND, .peer = peer, .msg = msg });
 }
 
-static void drop(struct hub_fx *fx, uint32_t peer, const char *why)
+static void drop(struct hub *h, struct hub_fx *fx, uint32_t peer, const char *why)
 {
-    put(fx, (struct hub_effect){
-                .kind = HUB_DROP, .peer = peer, .msg = { .bytes = span_str(why) } });
+    put(h, fx,
+        (struct hub_effect){
+            .kind = HUB_DROP, .peer = peer, .msg = { .bytes = span_str(why) } });
 }
 
 /* ---- nodes ---- */
@@ -276,9 +357,10 @@ static int add_node(struct hub *h, const struct job_msg *m, struct hub_node **ou
         h->nodes = nodes;
         h->size = size;
     }
-    n = mem_calloc(1, sizeof *n);
+    n = mem_calloc(2, sizeof *n);
     if (!n)
         return MUSTER_ENOMEM;
+    n->was = n + 1;
     n->host = mem_strndup((const char *)m->host.p, MIN_OF(m->host.n, 255));
     n->addr = mem_strndup((const char *)m->addr.p, MIN_OF(m->addr.n, 255));
     if (!n->host || !n->addr) {
@@ -300,8 +382,8 @@ static int add_node(struct hub *h, const struct job_msg *m, struct hub_node **ou
 
 static void announce(struct hub *h, struct hub_fx *fx);
 
-/* Numbers the entry, keeps it and passes it on. False: there is no memory for it. */
-static bool emit(struct hub *h, struct hub_fx *fx, struct record_entry *e)
+/* Numbers the entry, keeps it and passes it on. */
+static void emit(struct hub *h, struct hub_fx *fx, struct record_entry *e)
 {
     if (e->kind != RECORD_NODES && h->unannounced)
         announce(h, fx);
@@ -309,13 +391,19 @@ static bool emit(struct hub *h, struct hub_fx *fx, struct record_entry *e)
     assert(e->number > h->record.last);
     if (e->at_us == 0)
         e->at_us = h->now.wall_us;
-    if (record_add(&h->record, e) < 0) {
-        trace(h->trace, TRACE_WARN, "run '%s': no memory for the record of the job",
-              h->run_id);
-        return false;
-    }
-    put(fx, (struct hub_effect){ .kind = HUB_ENTRY, .number = e->number });
-    return true;
+    if (record_stage(&h->record, e) < 0)
+        h->starved = true;
+    put(h, fx, (struct hub_effect){ .kind = HUB_ENTRY, .number = e->number });
+}
+
+/* The body of an entry is as long as it may be at most, so that no line of it is lost
+ * for another reason than its length. */
+static bool body_begin(struct hub *h, struct buf *b)
+{
+    buf_init(b, RECORD_BODY_MAX);
+    if (!buf_room(b, RECORD_BODY_MAX))
+        h->starved = true;
+    return !h->starved;
 }
 
 /* One entry announces many nodes: if a thousand come at once, a thousand entries for a
@@ -325,7 +413,10 @@ static void announce(struct hub *h, struct hub_fx *fx)
     struct record_entry e = { .kind = RECORD_NODES, .round = h->round.number };
     struct buf b;
 
-    buf_init(&b, RECORD_BODY_MAX);
+    if (!body_begin(h, &b)) {
+        buf_fini(&b);
+        return;
+    }
     for (size_t i = 0; i < h->count && h->unannounced; i++) {
         struct hub_node *n = h->nodes[i];
         const struct record_node line = { .number = n->number,
@@ -345,6 +436,7 @@ static void announce(struct hub *h, struct hub_fx *fx)
             buf_clear(&b);
             (void)record_nodes_print(&b, &line);
         }
+        touch(h, n);
         n->announced = true;
         h->unannounced--;
         e.count++;
@@ -405,11 +497,13 @@ static int by_first_rank(const void *a, const void *b)
 }
 
 /* The nodes of a round in rank order; owned by the caller. */
-static struct hub_node **round_nodes(const struct hub *h, int64_t round, size_t *count)
+static struct hub_node **round_nodes(struct hub *h, int64_t round, size_t *count)
 {
     struct hub_node **sorted = mem_calloc(h->count + 1, sizeof *sorted);
     size_t n = 0;
 
+    if (!sorted)
+        h->starved = true;
     for (size_t i = 0; sorted && i < h->count; i++)
         if (in_round(h->nodes[i], round))
             sorted[n++] = h->nodes[i];
@@ -433,7 +527,8 @@ static void notify_vanished(struct hub *h, struct hub_fx *fx)
         last.round >= h->round.number)
         return;
     buf_init(&copy, SIZE_MAX);
-    (void)buf_append_span(&copy, last.body); /* The record moves when it grows. */
+    if (buf_append_span(&copy, last.body) < 0) /* The record may let the entry go. */
+        h->starved = true;
     for (body = buf_span(&copy); record_ranks_next(&body, &r);) {
         if (number_taken(h, r.node) || !record_host_of(&h->record, r.node, &n) ||
             record_node_ended(&h->record, r.node))
@@ -444,8 +539,10 @@ static void notify_vanished(struct hub *h, struct hub_fx *fx)
                                  .first = r.first,
                                  .count = r.count,
                                  .heard_us = h->now.mono_us };
-        if (!node.host)
-            continue;
+        if (!node.host) {
+            h->starved = true;
+            break;
+        }
         e = (struct record_entry){ .kind = RECORD_LOST, .count = r.count };
         blame_node(h, &e, &node);
         e.text = lost_text(h, &node,
@@ -469,7 +566,7 @@ static void record_round(struct hub *h, struct hub_fx *fx)
     h->round.due_us = MONO_NEVER;
     notify_vanished(h, fx);
     nodes = round_nodes(h, h->round.number, &count);
-    buf_init(&b, RECORD_BODY_MAX);
+    body_begin(h, &b);
     for (size_t i = 0; i < count; i++) {
         const struct record_ranks r = { nodes[i]->number, nodes[i]->first,
                                         nodes[i]->count };
@@ -495,16 +592,15 @@ static void on_ranks(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 
     if (m->count < 0 || m->rank < 0 || m->round < 0)
         return;
+    touch(h, n);
     n->round = m->round;
     n->first = m->rank;
     n->count = m->count;
     n->reported = n->clean = n->judged = false;
     n->own_budget = m->flags & JOB_OWN_BUDGET;
-    mem_free(n->codes);
     n->codes = NULL;
-    if (n->own_budget)
-        h->round.over =
-            false; /* There is only one round, in which each node restarts by itself. */
+    if (n->own_budget) /* There is one round, in which each node restarts by itself. */
+        h->round.over = false;
     if (m->round > h->round.number) {
         h->round.number = m->round;
         h->round.expected = m->total;
@@ -530,8 +626,9 @@ static void emit_phases(struct hub *h, struct hub_fx *fx)
 
     h->phases.done = true;
     h->phases.due_us = MONO_NEVER;
-    buf_init(&b, RECORD_BODY_MAX);
-    phase_times_print(&h->phases.times, &b);
+    body_begin(h, &b);
+    if (phase_times_print(&h->phases.times, &b) < 0)
+        h->starved = true;
     e.body = buf_span(&b);
     if (buf_len(&b))
         emit(h, fx, &e);
@@ -549,19 +646,22 @@ static void on_phase(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
         h->phases.round = m->round;
         h->phases.reported = 0;
         h->phases.done = false;
+        h->phases.times = (struct phase_times){ 0 };
         h->phases.due_us = h->now.mono_us + HUB_GATHER_US;
     }
-    phase_times_add(&h->phases.times, m->name, m->value, n->number);
+    if (phase_times_add(&h->phases.times, m->name, m->value, n->number) < 0)
+        h->starved = true;
     h->phases.reported += m->rank == 0;
     if ((h->phases.done || h->phases.reported >= h->round.expected) && m->rank == 0)
         emit_phases(h, fx);
 }
 
 /* A node that loses the coordinator can then say which node went with it. */
-static void notify_host(struct hub_fx *fx, const struct hub_node *host, uint32_t peer)
+static void notify_host(struct hub *h, struct hub_fx *fx, const struct hub_node *host,
+                        uint32_t peer)
 {
     assert(host->inside && host->seats > 0);
-    send_to(fx, peer,
+    send_to(h, fx, peer,
             (struct job_msg){
                 .kind = JOB_HOST, .round = host->seats - 1, .rank = host->seat });
 }
@@ -571,11 +671,12 @@ static void on_seat(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 {
     if (m->round < 0 || m->round == INT64_MAX)
         return;
+    touch(h, n);
     n->seats = m->round + 1;
     n->seat = m->rank;
     for (size_t i = 0; n->inside && i < h->count; i++)
         if (h->nodes[i]->here && h->nodes[i] != n)
-            notify_host(fx, n, h->nodes[i]->peer);
+            notify_host(h, fx, n, h->nodes[i]->peer);
 }
 
 /* ---- failures ---- */
@@ -588,7 +689,7 @@ static void end_round(struct hub *h, struct hub_fx *fx, int64_t round,
     struct buf b;
     size_t count;
 
-    buf_init(&b, RECORD_BODY_MAX);
+    body_begin(h, &b);
     nodes = round_nodes(h, round, &count);
     struct record_codes run = { 0 }, more;
     for (size_t i = 0; i < count; i++) {
@@ -653,16 +754,15 @@ static void judge(struct hub *h, struct hub_fx *fx)
     e.kind = (counts && used >= total) || h->end.stop ? RECORD_VERDICT : RECORD_RESTART;
     e.total = total;
     e.count = e.kind == RECORD_RESTART ? used + counts : used;
-    if (!emit(h, fx, &e)) { /* Everybody waits for it: again, until there is memory. */
-        h->end.due_us = h->now.mono_us + HUB_JUDGE_US / 4;
-        return;
-    }
+    emit(h, fx, &e);
     for (size_t i = 0; i < h->count; i++)
-        if (h->nodes[i]->number == h->end.node)
+        if (h->nodes[i]->number == h->end.node) {
+            touch(h, h->nodes[i]);
             h->nodes[i]->judged = true;
+        }
     h->end.on = false;
     h->end.due_us = MONO_NEVER;
-    judge_list_fini(&h->end.failures);
+    h->end.failures = (struct judge_list){ 0 }; /* The commit frees what was in it. */
 }
 
 static void judge_if_all_reported(struct hub *h, struct hub_fx *fx)
@@ -682,9 +782,10 @@ static void judge_if_all_reported(struct hub *h, struct hub_fx *fx)
 static void ping(struct hub *h, struct hub_fx *fx, struct hub_node *n)
 {
     assert(n->here);
+    touch(h, n);
     if (n->ping_us == 0)
         n->ping_us = h->now.mono_us;
-    send_to(fx, n->peer,
+    send_to(h, fx, n->peer,
             (struct job_msg){ .kind = JOB_PING,
                               .seq = h->now.mono_us,
                               .mono_us = (int64_t)h->now.mono_us });
@@ -734,8 +835,6 @@ static void on_failed(struct hub *h, struct hub_fx *fx, const struct hub_node *n
 
     if (h->end.on && h->end.round != f->round)
         judge(h, fx);
-    if (h->end.on && h->end.round != f->round)
-        return; /* There was no memory for the verdict: one thing after the other. */
     /* A node tells of a worker as soon as it has failed, and again, with its last
      * words, when the others have ended: it may have been judged between the two. */
     if (!h->end.on && own_budget && n->judged)
@@ -745,7 +844,8 @@ static void on_failed(struct hub *h, struct hub_fx *fx, const struct hub_node *n
         return; /* The verdict on that round stands, or the job went on without it. */
     if (!h->end.on)
         begin_end(h, fx, f, own_budget);
-    judge_list_keep(&h->end.failures, f);
+    if (judge_list_keep(&h->end.failures, f) < 0)
+        h->starved = true;
 }
 
 static void succeed_if_all_have(struct hub *h, struct hub_fx *fx, int64_t round)
@@ -780,10 +880,12 @@ static void on_reported(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 {
     if (m->round != n->round)
         return;
+    touch(h, n);
     n->reported = true;
     n->clean = m->count == 0 && m->total == 0;
-    mem_free(n->codes);
     n->codes = mem_strndup((const char *)m->bytes.p, MIN_OF(m->bytes.n, MOST_REPORT));
+    if (!n->codes)
+        h->starved = true;
     if (h->end.on && h->end.round == n->round)
         judge_if_all_reported(h, fx);
     else if (n->clean && n->round == h->round.number)
@@ -857,6 +959,7 @@ static void on_gave_up(struct hub *h, struct hub_fx *fx, const struct record_ent
 
 static void leave(struct hub *h, struct hub_fx *fx, struct hub_node *n)
 {
+    touch(h, n);
     n->left = true;
     n->gone = true;
     if (h->end.on && in_round(n, h->end.round))
@@ -870,12 +973,13 @@ static void on_publish(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     struct record_entry e;
 
     assert(n->here && n->number != 0);
-    send_to(fx, n->peer, (struct job_msg){ .kind = JOB_ENTRY, .seq = m->seq });
+    send_to(h, fx, n->peer, (struct job_msg){ .kind = JOB_ENTRY, .seq = m->seq });
     if (m->seq <= n->last_seq)
         return; /* It was sent twice because the connection broke in between. */
+    touch(h, n);
     n->last_seq = m->seq;
     if (record_entry_decode(m->bytes, &e, &err) < 0) {
-        drop(fx, n->peer, "an entry of the record that cannot be read");
+        drop(h, fx, n->peer, "an entry of the record that cannot be read");
         return;
     }
     e.node = n->number;
@@ -899,10 +1003,12 @@ static void on_offer(struct hub *h, struct hub_fx *fx, const struct job_msg *m)
 {
     struct record_entry e;
 
-    if (record_entry_decode(m->bytes, &e, NULL) < 0 || e.number > h->floor ||
-        record_insert(&h->record, &e) < 0)
+    if (record_entry_decode(m->bytes, &e, NULL) < 0 || e.number > h->floor)
         return;
-    put(fx, (struct hub_effect){ .kind = HUB_ENTRY, .number = e.number });
+    put(h, fx, (struct hub_effect){ .kind = HUB_ENTRY, .number = e.number });
+    /* Last: an entry between others is not taken back. */
+    if (!h->starved && record_insert(&h->record, &e) < 0)
+        h->starved = true;
 }
 
 /* ---- attaching and leaving ---- */
@@ -911,18 +1017,20 @@ static void attached(struct hub *h, struct hub_fx *fx, struct hub_node *n,
                      const struct job_msg *m)
 {
     assert(n->here);
+    touch(h, n);
     h->floor = MAX_OF(h->floor, MIN_OF(m->value, MOST_NUMBER));
-    send_to(fx, n->peer,
+    send_to(h, fx, n->peer,
             (struct job_msg){
                 .kind = JOB_ATTACHED, .node = n->number, .value = h->record.last });
     /* It knows entries that we lack, since it was with another coordinator before. Our
      * numbers continue above its last one, and it offers what we lack. */
     if (m->value > h->record.last)
-        send_to(fx, n->peer,
+        send_to(h, fx, n->peer,
                 (struct job_msg){ .kind = JOB_WANT, .value = h->record.last });
     else
-        put(fx, (struct hub_effect){
-                    .kind = HUB_CATCH_UP, .peer = n->peer, .number = m->value });
+        put(h, fx,
+            (struct hub_effect){
+                .kind = HUB_CATCH_UP, .peer = n->peer, .number = m->value });
     if (n->inside) {
         n->measured = true;
         n->measured_us = h->now.mono_us;
@@ -930,27 +1038,36 @@ static void attached(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     }
     for (size_t i = 0; i < h->count; i++)
         if (h->nodes[i]->inside && h->nodes[i]->here && h->nodes[i]->seats)
-            notify_host(fx, h->nodes[i], n->peer);
+            notify_host(h, fx, h->nodes[i], n->peer);
     n->quick = QUICK_PINGS;
     ping(h, fx, n);
     if (h->ping_due_us == MONO_NEVER)
         h->ping_due_us = h->now.mono_us + HUB_PING_US;
 }
 
-static int on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
-                     const struct job_msg *m)
+static void ask_cancel(struct hub *h, uint32_t peer);
+static void on_hung_up(struct hub *h, struct hub_fx *fx, struct hub_node *n);
+
+static void on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
+                      const struct job_msg *m)
 {
     struct hub_node *n = node_of_nonce(h, m->nonce);
     const bool observer = m->flags & JOB_OBSERVER;
 
     if (!n && h->count >= HUB_NODES) {
-        drop(fx, peer, "the job has too many nodes");
-        return 0;
+        drop(h, fx, peer, "the job has too many nodes");
+        return;
     }
-    if (!n && add_node(h, m, &n) < 0)
-        return MUSTER_ENOMEM;
+    if (!n && add_node(h, m, &n) < 0) {
+        h->starved = true;
+        return;
+    }
+    touch(h, n);
+    if (n->hung_up)
+        on_hung_up(h, fx, n);
     if (n->here && n->peer != peer) {
-        drop(fx, n->peer, "the node has come back over another connection");
+        drop(h, fx, n->peer, "the node has come back over another connection");
+        ask_cancel(h, n->peer);
         h->here--;
     }
     if (!n->number && !observer) {
@@ -975,20 +1092,9 @@ static int on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
         h->has_budget = true;
     }
     attached(h, fx, n, m);
-    return 0;
 }
 
-static void ask_node_gone(struct hub *h, struct hub_fx *fx, size_t index);
-
-static size_t index_of(const struct hub *h, const struct hub_node *n)
-{
-    size_t i = h->hint;
-
-    assert(h->count > 0);
-    while (i >= h->count || h->nodes[i] != n)
-        i = i >= h->count ? 0 : i + 1;
-    return i;
-}
+static void ask_node_gone(struct hub *h, struct hub_fx *fx, struct hub_node *n);
 
 static void lose(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool broke)
 {
@@ -999,6 +1105,7 @@ static void lose(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool brok
                               .total = n->seats };
 
     assert(n->number != 0);
+    touch(h, n);
     n->lost_by_us = MONO_NEVER;
     n->gone = true;
     n->broke = broke;
@@ -1019,7 +1126,7 @@ static void notify_last(struct hub *h, struct hub_fx *fx)
         if (h->nodes[i]->here && h->nodes[i]->number &&
             h->nodes[i]->peer != h->last_peer)
             return;
-    send_to(fx, h->last_peer,
+    send_to(h, fx, h->last_peer,
             (struct job_msg){ .kind = JOB_SYNCED, .seq = h->last_seq });
     h->last_seq = 0;
 }
@@ -1033,64 +1140,123 @@ static uint64_t grace_us(const struct hub_node *n)
                        : HUB_GRACE_US;
 }
 
-/* Its connection is gone, or it said goodbye. Observers are forgotten. */
-static void detach(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool bye)
+/* Its connection is no longer its own, and may soon be another's. This much needs no
+ * memory. */
+static void hang_up(struct hub *h, struct hub_node *n)
 {
-    const size_t at = index_of(h, n);
-
     assert(n->here && h->here > 0);
+    touch(h, n);
     n->here = false;
     h->here--;
-    ask_node_gone(h, fx, at);
+    n->hung_up = true;
+    h->hung_up++;
+    ask_cancel(h, n->peer);
+    if (h->last_seq && h->last_peer == n->peer)
+        h->last_seq = 0;
+}
+
+/* What follows from that. Observers are forgotten. */
+static void on_hung_up(struct hub *h, struct hub_fx *fx, struct hub_node *n)
+{
+    assert(n->hung_up && h->hung_up > 0);
+    touch(h, n);
+    n->hung_up = false;
+    h->hung_up--;
+    ask_node_gone(h, fx, n);
     if (n->number == 0) {
-        for (size_t i = 0; i < HUB_ASKS; i++)
-            if (h->asks[i].on && h->asks[i].peer == n->peer)
-                h->asks[i].due_us = 0; /* The asker has gone. */
         n->nonce = 0;
         n->gone = true;
         return;
     }
     notify_last(h, fx);
-    if (bye || n->gone)
+    if (n->gone)
         leave(h, fx, n);
     else
         n->lost_by_us = h->now.mono_us + grace_us(n);
     h->lost_due_us = MIN_OF(h->lost_due_us, n->lost_by_us);
 }
 
+static void on_hung_up_all(struct hub *h, struct hub_fx *fx)
+{
+    for (size_t i = 0; i < h->count && h->hung_up; i++)
+        if (h->nodes[i]->hung_up)
+            on_hung_up(h, fx, h->nodes[i]);
+}
+
+static void on_bye(struct hub *h, struct hub_fx *fx, struct hub_node *n)
+{
+    hang_up(h, n);
+    n->gone = true;
+    on_hung_up(h, fx, n);
+}
+
 /* ---- questions ---- */
 
-static void ask_end(struct hub_fx *fx, struct hub_ask *a)
+static unsigned ask_bit(const struct hub *h, const struct hub_ask *a)
 {
-    assert(a->on);
-    send_to(fx, a->peer, (struct job_msg){ .kind = JOB_ANSWERS_END, .seq = a->seq });
-    mem_free(a->waits);
+    return 1u << (a - h->asks);
+}
+
+static void ask_forget(struct hub *h, struct hub_ask *a)
+{
+    assert(a->on && a->pending == 0);
+    if (a->text != h->was->asks[a - h->asks].text)
+        mem_free(a->text);
     *a = (struct hub_ask){ 0 };
 }
 
-static void ask_missing(struct hub *h, struct hub_fx *fx, struct hub_ask *a, size_t i)
+static void ask_end(struct hub *h, struct hub_fx *fx, struct hub_ask *a)
 {
-    assert(a->on && i < a->nodes && a->waits[i] && a->pending > 0);
-    a->waits[i] = 0;
-    a->pending--;
-    send_to(fx, a->peer,
-            (struct job_msg){ .kind = JOB_ANSWERED,
-                              .seq = a->seq,
-                              .node = h->nodes[i]->number,
-                              .value = 1,
-                              .host = span_str(h->nodes[i]->host) });
+    send_to(h, fx, a->peer, (struct job_msg){ .kind = JOB_ANSWERS_END, .seq = a->seq });
+    ask_forget(h, a);
 }
 
-static void ask_node_gone(struct hub *h, struct hub_fx *fx, size_t index)
+/* The node owes this answer no more. */
+static void ask_settle(struct hub *h, struct hub_ask *a, struct hub_node *n)
+{
+    assert(a->on && a->pending > 0 && n->owes & ask_bit(h, a));
+    touch(h, n);
+    n->owes &= (uint16_t)~ask_bit(h, a);
+    a->pending--;
+}
+
+static void ask_missing(struct hub *h, struct hub_fx *fx, struct hub_ask *a,
+                        struct hub_node *n)
+{
+    ask_settle(h, a, n);
+    send_to(h, fx, a->peer,
+            (struct job_msg){ .kind = JOB_ANSWERED,
+                              .seq = a->seq,
+                              .node = n->number,
+                              .value = 1,
+                              .host = span_str(n->host) });
+}
+
+static void ask_node_gone(struct hub *h, struct hub_fx *fx, struct hub_node *n)
 {
     for (size_t k = 0; k < HUB_ASKS; k++) {
         struct hub_ask *a = &h->asks[k];
 
-        if (!a->on || index >= a->nodes || !a->waits[index])
+        if (!(n->owes & ask_bit(h, a)))
             continue;
-        ask_missing(h, fx, a, index);
+        ask_missing(h, fx, a, n);
         if (a->pending == 0)
-            ask_end(fx, a);
+            ask_end(h, fx, a);
+    }
+}
+
+/* The asker has gone: nobody wants to know. */
+static void ask_cancel(struct hub *h, uint32_t peer)
+{
+    for (size_t k = 0; k < HUB_ASKS; k++) {
+        struct hub_ask *a = &h->asks[k];
+
+        if (!a->on || a->peer != peer)
+            continue;
+        for (size_t i = 0; i < a->nodes; i++)
+            if (h->nodes[i]->owes & ask_bit(h, a))
+                ask_settle(h, a, h->nodes[i]);
+        ask_forget(h, a);
     }
 }
 
@@ -1102,9 +1268,9 @@ static void ask_expire(struct hub *h, struct hub_fx *fx)
         if (!a->on || a->due_us > h->now.mono_us)
             continue;
         for (size_t i = 0; i < a->nodes; i++)
-            if (a->waits[i])
-                ask_missing(h, fx, a, i);
-        ask_end(fx, a);
+            if (h->nodes[i]->owes & ask_bit(h, a))
+                ask_missing(h, fx, a, h->nodes[i]);
+        ask_end(h, fx, a);
     }
 }
 
@@ -1113,22 +1279,21 @@ static void ask_expire(struct hub *h, struct hub_fx *fx)
 static void ask_slice(struct hub *h, struct hub_fx *fx, struct hub_ask *a)
 {
     const size_t end = MIN_OF(a->asked + HUB_SLICE, a->nodes);
-    const uint8_t *name = a->waits + a->nodes;
-
     assert(a->asked <= a->nodes && a->nodes <= h->count);
     for (; a->asked < end; a->asked++)
-        if (a->waits[a->asked])
-            send_to(fx, h->nodes[a->asked]->peer,
-                    (struct job_msg){ .kind = JOB_QUESTION,
-                                      .seq = a->id,
-                                      .value = a->value,
-                                      .name = span_of(name, a->name_size),
-                                      .bytes = span_of(name + a->name_size, a->size) });
+        if (h->nodes[a->asked]->owes & ask_bit(h, a))
+            send_to(
+                h, fx, h->nodes[a->asked]->peer,
+                (struct job_msg){ .kind = JOB_QUESTION,
+                                  .seq = a->id,
+                                  .value = a->value,
+                                  .name = span_of(a->text, a->name_size),
+                                  .bytes = span_of(a->text + a->name_size, a->size) });
     a->slice_us = a->asked < a->nodes ? h->now.mono_us + HUB_SLICE_US : MONO_NEVER;
 }
 
-static int on_ask(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
-                  const struct job_msg *m)
+static void on_ask(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
+                   const struct job_msg *m)
 {
     struct hub_ask *a = NULL;
 
@@ -1136,53 +1301,53 @@ static int on_ask(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
         if (!h->asks[k].on)
             a = &h->asks[k];
     if (!a) { /* Too many questions at once: this one gets no answers. */
-        send_to(fx, n->peer,
+        send_to(h, fx, n->peer,
                 (struct job_msg){ .kind = JOB_ANSWERS_END, .seq = m->seq });
-        return 0;
+        return;
     }
-    uint8_t *waits = mem_calloc(h->count + m->name.n + m->bytes.n, 1);
-    if (!waits)
-        return MUSTER_ENOMEM;
+    uint8_t *text = mem_calloc(1 + m->name.n + m->bytes.n, 1);
+    if (!text) {
+        h->starved = true;
+        return;
+    }
     if (m->name.n)
-        memcpy(waits + h->count, m->name.p, m->name.n);
+        memcpy(text, m->name.p, m->name.n);
     if (m->bytes.n)
-        memcpy(waits + h->count + m->name.n, m->bytes.p, m->bytes.n);
+        memcpy(text + m->name.n, m->bytes.p, m->bytes.n);
     *a = (struct hub_ask){ .on = true,
                            .id = h->next_ask++,
                            .seq = m->seq,
                            .peer = n->peer,
                            .due_us = h->now.mono_us + MIN_OF(m->value, 600000u) * 1000 +
                                      h->count / HUB_SLICE * HUB_SLICE_US,
-                           .waits = waits,
                            .nodes = h->count,
                            .value = m->value,
+                           .text = text,
                            .name_size = m->name.n,
                            .size = m->bytes.n };
     for (size_t i = 0; i < h->count; i++) {
-        waits[i] = h->nodes[i]->here && h->nodes[i]->number;
-        a->pending += waits[i];
+        if (!h->nodes[i]->here || !h->nodes[i]->number)
+            continue;
+        touch(h, h->nodes[i]);
+        h->nodes[i]->owes |= (uint16_t)ask_bit(h, a);
+        a->pending++;
     }
     if (a->pending == 0)
-        ask_end(fx, a);
+        ask_end(h, fx, a);
     else
         ask_slice(h, fx, a);
-    return 0;
 }
 
-static void hub_on_answer(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
+static void hub_on_answer(struct hub *h, struct hub_fx *fx, struct hub_node *n,
                           const struct job_msg *m)
 {
-    const size_t at = index_of(h, n);
-
     for (size_t k = 0; k < HUB_ASKS; k++) {
         struct hub_ask *a = &h->asks[k];
 
-        if (!a->on || a->id != m->seq || at >= a->nodes || !a->waits[at])
+        if (a->id != m->seq || !(n->owes & ask_bit(h, a)))
             continue;
-        assert(a->pending > 0);
-        a->waits[at] = 0;
-        a->pending--;
-        send_to(fx, a->peer,
+        ask_settle(h, a, n);
+        send_to(h, fx, a->peer,
                 (struct job_msg){ .kind = JOB_ANSWERED,
                                   .seq = a->seq,
                                   .node = n->number,
@@ -1190,7 +1355,7 @@ static void hub_on_answer(struct hub *h, struct hub_fx *fx, const struct hub_nod
                                   .host = span_str(n->host),
                                   .bytes = m->bytes });
         if (a->pending == 0)
-            ask_end(fx, a);
+            ask_end(h, fx, a);
     }
 }
 
@@ -1204,6 +1369,7 @@ static void on_pong(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     const uint64_t rtt = h->now.mono_us - MIN_OF(m->seq, h->now.mono_us);
     const bool stale = n->measured && h->now.mono_us - n->measured_us > 60000000u;
 
+    touch(h, n);
     n->ping_us = 0;
     n->slow_us = MAX_OF(rtt, n->slow_us - n->slow_us / 8);
     if (!n->measured || stale || rtt <= n->rtt_us + n->rtt_us / 2) {
@@ -1232,11 +1398,9 @@ static void on_ping_time(struct hub *h, struct hub_fx *fx)
             continue;
         h->ping_any = true;
         if (h->now.mono_us - n->heard_us > HUB_SILENT_US) {
-            drop(fx, n->peer, "the node has been silent for too long");
-            n->here = false;
-            h->here--;
-            ask_node_gone(h, fx, i);
-            notify_last(h, fx);
+            drop(h, fx, n->peer, "the node has been silent for too long");
+            hang_up(h, n);
+            on_hung_up(h, fx, n);
             if (n->number)
                 lose(h, fx, n, false);
             continue;
@@ -1255,9 +1419,13 @@ static void on_ping_time(struct hub *h, struct hub_fx *fx)
 
 static void on_loss_time(struct hub *h, struct hub_fx *fx)
 {
-    for (size_t i = 0; i < h->count; i++)
-        if (h->nodes[i]->lost_by_us <= h->now.mono_us)
+    size_t left = HUB_SLICE; /* The others are due at once in the next step. */
+
+    for (size_t i = 0; i < h->count && left; i++)
+        if (h->nodes[i]->lost_by_us <= h->now.mono_us) {
             lose(h, fx, h->nodes[i], true);
+            left--;
+        }
     h->lost_due_us = MONO_NEVER;
     for (size_t i = 0; i < h->count; i++)
         h->lost_due_us = MIN_OF(h->lost_due_us, h->nodes[i]->lost_by_us);
@@ -1265,6 +1433,7 @@ static void on_loss_time(struct hub *h, struct hub_fx *fx)
 
 static void on_time(struct hub *h, struct hub_fx *fx)
 {
+    on_hung_up_all(h, fx);
     if (h->round.due_us <= h->now.mono_us)
         record_round(h, fx);
     if (h->phases.due_us <= h->now.mono_us)
@@ -1290,64 +1459,69 @@ uint64_t hub_deadline(const struct hub *h)
     for (size_t k = 0; k < HUB_ASKS; k++)
         if (h->asks[k].on)
             by = MIN_OF(by, MIN_OF(h->asks[k].due_us, h->asks[k].slice_us));
-    return MIN_OF(by, h->lost_due_us);
+    by = h->hung_up ? 0 : MIN_OF(by, h->lost_due_us);
+    return MAX_OF(by, h->retry_us);
 }
 
 /* ---- the step ---- */
 
-static int on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
-                  const struct job_msg *m)
+static void on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
+                   const struct job_msg *m)
 {
     struct hub_node *n = node_of_peer(h, peer);
 
-    if (m->kind == JOB_ATTACH)
-        return on_attach(h, fx, peer, m);
-    if (!n) {
-        drop(fx, peer, "a job message before ATTACH");
-        return 0;
+    if (m->kind == JOB_ATTACH) {
+        on_attach(h, fx, peer, m);
+        return;
     }
+    if (!n) {
+        drop(h, fx, peer, "a job message before ATTACH");
+        return;
+    }
+    touch(h, n);
     n->heard_us = h->now.mono_us;
     if (n->number == 0 && m->kind != JOB_ASK && m->kind != JOB_PONG &&
         m->kind != JOB_SYNC && m->kind != JOB_BYE)
-        return 0; /* An observer has nothing to tell. */
+        return; /* An observer has nothing to tell. */
     switch (m->kind) {
     case JOB_PUBLISH:
         on_publish(h, fx, n, m);
-        return 0;
+        return;
     case JOB_OFFER:
         on_offer(h, fx, m);
-        return 0;
+        return;
     case JOB_RANKS:
         on_ranks(h, fx, n, m);
-        return 0;
+        return;
     case JOB_REPORTED:
         on_reported(h, fx, n, m);
-        return 0;
+        return;
     case JOB_ASK:
-        return on_ask(h, fx, n, m);
+        on_ask(h, fx, n, m);
+        return;
     case JOB_ANSWER:
         hub_on_answer(h, fx, n, m);
-        return 0;
+        return;
     case JOB_PONG:
         on_pong(h, fx, n, m);
-        return 0;
+        return;
     case JOB_SYNC:
-        send_to(fx, peer, (struct job_msg){ .kind = JOB_SYNCED, .seq = m->seq });
-        return 0;
+        send_to(h, fx, peer, (struct job_msg){ .kind = JOB_SYNCED, .seq = m->seq });
+        return;
     case JOB_LAST:
         h->last_peer = peer;
         h->last_seq = m->seq;
         notify_last(h, fx);
-        return 0;
+        return;
     case JOB_BYE:
-        detach(h, fx, n, true);
-        return 0;
+        on_bye(h, fx, n);
+        return;
     case JOB_SEAT:
         on_seat(h, fx, n, m);
-        return 0;
+        return;
     case JOB_PHASE:
         on_phase(h, fx, n, m);
-        return 0;
+        return;
     case JOB_NONE:
     case JOB_ATTACH:
     case JOB_HOST:
@@ -1361,9 +1535,8 @@ static int on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
     case JOB_SYNCED:
     case JOB_REFUSED:
     case JOB_KIND_COUNT:
-        return 0; /* Not said to a coordinator, or not known to this version. */
+        return; /* Not said to a coordinator, or not known to this version. */
     }
-    return 0;
 }
 
 /* What holds between two steps, whatever was said. */
@@ -1379,28 +1552,39 @@ static void check(const struct hub *h)
     for (size_t k = 0; k < HUB_ASKS; k++) {
         const struct hub_ask *a = &h->asks[k];
 
-        assert(a->on == (a->waits != NULL));
+        assert(a->on == (a->text != NULL));
         assert(!a->on || (a->pending > 0 && a->pending <= a->nodes));
     }
 }
 
-static int take_event(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
+static int step_end(struct hub *h, struct hub_fx *fx)
 {
-    struct hub_node *n;
+    const bool starved = h->starved;
 
-    switch (ev->kind) {
-    case HUB_MSG:
-        return on_msg(h, fx, ev->peer, ev->msg ? ev->msg : &no_msg);
-    case HUB_GONE:
-        n = node_of_peer(h, ev->peer);
-        if (n)
-            detach(h, fx, n, false);
-        return 0;
-    case HUB_TIMER:
-        on_time(h, fx);
-        return 0;
+    if (starved) {
+        step_undo(h);
+        fx->count = 0;
+        trace(h->trace, TRACE_WARN,
+              "run '%s': no memory for the record of the job; trying again", h->run_id);
+    } else {
+        step_commit(h);
     }
-    return 0;
+    check(h);
+    return starved ? MUSTER_ENOMEM : 0;
+}
+
+/* That a connection is gone cannot be said again, since its number may belong to
+ * another one then. So the node is hung up on in any case, and what follows from it is
+ * done now, or else when there is memory. */
+static void on_gone(struct hub *h, uint32_t peer)
+{
+    struct hub_node *n = node_of_peer(h, peer);
+
+    step_begin(h);
+    if (n)
+        hang_up(h, n);
+    assert(!h->starved);
+    step_commit(h);
 }
 
 int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
@@ -1409,7 +1593,23 @@ int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
 
     fx->count = 0;
     h->now = ev->now;
-    rc = take_event(h, ev, fx);
-    check(h);
-    return rc;
+    if (ev->kind == HUB_GONE)
+        on_gone(h, ev->peer);
+    step_begin(h);
+    switch (ev->kind) {
+    case HUB_MSG:
+        on_msg(h, fx, ev->peer, ev->msg ? ev->msg : &no_msg);
+        break;
+    case HUB_GONE:
+        on_hung_up_all(h, fx);
+        break;
+    case HUB_TIMER:
+        on_time(h, fx);
+        break;
+    }
+    rc = step_end(h, fx);
+    if (ev->kind == HUB_MSG)
+        return rc;
+    h->retry_us = rc < 0 ? h->now.mono_us + RETRY_US : 0;
+    return ev->kind == HUB_GONE ? 0 : rc;
 }

@@ -76,8 +76,9 @@ struct hub_fx {
 
 void hub_fx_fini(struct hub_fx *fx); /* NULL and zeroed are fine */
 
-/* 0 with the effects in fx (those of the step before are gone), or MUSTER_ENOMEM: then
- * the message counts as not received, though part of what it caused may be there. */
+/* 0 with the effects in fx (those of the step before are gone), or MUSTER_ENOMEM with
+ * nothing changed and no effects. After a TIMER the deadline is then a little later. A
+ * GONE always succeeds: what follows from it and finds no memory is due again. */
 int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx);
 
 /* When to send TIMER, by mono_us; MONO_NEVER if nothing is due. */

@@ -110,38 +110,55 @@ static void forget_worker(struct judge_list *l, const struct record_entry *f)
         i++;
     if (i == l->count)
         return;
-    mem_free(l->texts[i]);
     shift(l, i + 1, i);
     l->count--;
     l->failed--;
 }
 
-void judge_list_keep(struct judge_list *l, const struct record_entry *f)
+int judge_list_keep(struct judge_list *l, const struct record_entry *f)
 {
     struct record_entry copy = *f;
     size_t at = 0;
     struct buf b;
 
-    forget_worker(l, f);
-    l->failed++;
-    while (at < l->count && judge_compare(&l->worst[at], f) <= 0)
-        at++;
-    if (at == RECORD_FAILED_MAX)
-        return;
     record_trim(&copy);
     buf_init(&b, SIZE_MAX);
     if (record_entry_encode(&b, &copy) < 0 ||
         record_entry_decode(buf_span(&b), &copy, NULL) < 0) {
         buf_fini(&b);
-        return;
+        return MUSTER_ENOMEM;
+    }
+    forget_worker(l, f);
+    l->failed++;
+    while (at < l->count && judge_compare(&l->worst[at], f) <= 0)
+        at++;
+    if (at == RECORD_FAILED_MAX) {
+        buf_fini(&b);
+        return 0;
     }
     if (l->count == RECORD_FAILED_MAX)
-        mem_free(l->texts[--l->count]);
+        l->count--;
     shift(l, at, at + 1);
     l->worst[at] = copy;
     l->texts[at] = b.mem;
     l->count++;
     assert(l->count <= RECORD_FAILED_MAX && (int64_t)l->count <= l->failed);
+    return 0;
+}
+
+static bool holds(const struct judge_list *l, const uint8_t *text)
+{
+    for (size_t i = 0; i < l->count; i++)
+        if (l->texts[i] == text)
+            return true;
+    return false;
+}
+
+void judge_list_release(const struct judge_list *l, const struct judge_list *other)
+{
+    for (size_t i = 0; i < l->count; i++)
+        if (!holds(other, l->texts[i]))
+            mem_free(l->texts[i]);
 }
 
 void judge_list_fini(struct judge_list *l)

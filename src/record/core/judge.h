@@ -25,8 +25,14 @@ struct judge_list {
 };
 
 /* Keeps a copy. A worker may be told of twice: when it exits, and with all its words
- * later; then the later one counts. Without memory it is counted only. */
-void judge_list_keep(struct judge_list *l, const struct record_entry *f);
+ * later; then the later one counts. What makes room is not freed. 0, or MUSTER_ENOMEM
+ * with nothing changed. */
+int judge_list_keep(struct judge_list *l, const struct record_entry *f);
+
+/* Of two versions of a list, frees what l has and the other has not; l is not to be
+ * used after that. So a change is made final (l: the list before it), or is undone (l:
+ * the list after it). */
+void judge_list_release(const struct judge_list *l, const struct judge_list *other);
 void judge_list_fini(struct judge_list *l); /* and empty; zeroed is fine */
 
 #endif

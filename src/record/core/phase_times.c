@@ -38,23 +38,36 @@ static struct phase *phase_of(struct phase_times *p, struct span name)
     return phase;
 }
 
-void phase_times_add(struct phase_times *p, struct span name, uint64_t us,
-                     uint32_t node)
+int phase_times_add(struct phase_times *p, struct span name, uint64_t us, uint32_t node)
 {
     struct phase *phase;
-    struct phase_time *times;
 
     assert(is_phase_name(name));
     phase = phase_of(p, name);
     if (!phase || phase->count == PHASE_TIMES_MAX)
-        return;
-    times = mem_grow_to(phase->times, &phase->size, phase->count, sizeof *times);
-    if (!times)
-        return;
-    phase->times = times;
+        return 0;
+    if (phase->count == phase->size) {
+        const size_t size = phase->size ? 2 * phase->size : 16;
+        struct phase_time *times = mem_calloc(size, sizeof *times);
+
+        if (!times)
+            return MUSTER_ENOMEM;
+        if (phase->count)
+            memcpy(times, phase->times, phase->count * sizeof *times);
+        phase->times = times;
+        phase->size = size;
+    }
     assert(phase->count < phase->size);
-    times[phase->count++] =
+    phase->times[phase->count++] =
         (struct phase_time){ MIN_OF(us, (uint64_t)INT64_MAX), node };
+    return 0;
+}
+
+void phase_times_release(const struct phase_times *p, const struct phase_times *other)
+{
+    for (size_t i = 0; i < PHASES_MAX; i++)
+        if (p->items[i].times != other->items[i].times)
+            mem_free(p->items[i].times);
 }
 
 static int by_time(const void *a, const void *b)
@@ -64,23 +77,29 @@ static int by_time(const void *a, const void *b)
     return (x->us > y->us) - (x->us < y->us);
 }
 
-void phase_times_print(struct phase_times *p, struct buf *out)
+int phase_times_print(struct phase_times *p, struct buf *out)
 {
     for (size_t i = 0; i < p->count; i++) {
-        struct phase *phase = &p->items[i];
+        const struct phase *phase = &p->items[i];
         const size_t n = phase->count;
 
         if (n == 0)
             continue;
-        qsort(phase->times, n, sizeof *phase->times, by_time);
+        struct phase_time *sorted = mem_memdup(phase->times, n * sizeof *sorted);
+        if (!sorted)
+            return MUSTER_ENOMEM;
+        qsort(sorted, n, sizeof *sorted, by_time);
         (void)record_phases_print(out, &(struct record_phase){
                                            .name = span_str(phase->name),
-                                           .min_us = (int64_t)phase->times[0].us,
-                                           .median_us = (int64_t)phase->times[n / 2].us,
-                                           .max_us = (int64_t)phase->times[n - 1].us,
-                                           .slowest = phase->times[n - 1].node,
+                                           .min_us = (int64_t)sorted[0].us,
+                                           .median_us = (int64_t)sorted[n / 2].us,
+                                           .max_us = (int64_t)sorted[n - 1].us,
+                                           .slowest = sorted[n - 1].node,
                                        });
-        phase->count = 0;
+        mem_free(sorted);
     }
+    for (size_t i = 0; i < p->count; i++)
+        p->items[i].count = 0;
     p->count = 0;
+    return 0;
 }

@@ -25,11 +25,16 @@ void phase_times_fini(struct phase_times *p); /* zeroed is fine */
 
 bool is_phase_name(struct span s); /* small letters and _, not too long */
 
-/* Without memory the time is not kept. name: one that is_phase_name() takes. */
-void phase_times_add(struct phase_times *p, struct span name, uint64_t us,
-                     uint32_t node);
+/* name: one that is_phase_name() takes. Memory that has become too small is not freed.
+ * 0, or MUSTER_ENOMEM with nothing changed that counts. */
+int phase_times_add(struct phase_times *p, struct span name, uint64_t us,
+                    uint32_t node);
 
-/* Appends the lines of a PHASES entry, and empties it. */
-void phase_times_print(struct phase_times *p, struct buf *out);
+/* Of two versions, frees what p owns and the other does not; see judge_list_release. */
+void phase_times_release(const struct phase_times *p, const struct phase_times *other);
+
+/* Appends the lines of a PHASES entry, and empties it; the times stay where they were
+ * in memory, for whoever puts the struct back. 0, or MUSTER_ENOMEM with p unchanged. */
+int phase_times_print(struct phase_times *p, struct buf *out);
 
 #endif

@@ -116,20 +116,26 @@ void record_fini(struct record *r)
     *r = (struct record){ 0 };
 }
 
-/* The oldest entry of the least important kind. NODES stay: without them other entries
+/* Whether a is to go before b, which is older. NODES stay: without them other entries
  * have no host; they are few, since one tells of many nodes. */
-static size_t least(const struct record *r)
+static bool goes_before(enum record_kind a, enum record_kind b)
 {
-    size_t found = 0;
+    return a != RECORD_NODES && (b == RECORD_NODES || a < b);
+}
+
+/* The oldest entry of the least important kind, other than those numbered from..to. */
+static size_t least(const struct record *r, uint64_t from, uint64_t to)
+{
+    size_t found = SIZE_MAX;
 
     assert(r->count > 0);
-    for (size_t i = 1; i < r->count; i++) {
-        const enum record_kind a = r->slots[i].kind, b = r->slots[found].kind;
-
-        if (b == RECORD_NODES ? a != RECORD_NODES : a != RECORD_NODES && a < b)
+    for (size_t i = 0; i < r->count; i++) {
+        if (r->slots[i].number >= from && r->slots[i].number <= to)
+            continue;
+        if (found == SIZE_MAX || goes_before(r->slots[i].kind, r->slots[found].kind))
             found = i;
     }
-    return found;
+    return found == SIZE_MAX ? 0 : found;
 }
 
 static void drop(struct record *r, size_t i)
@@ -191,9 +197,12 @@ static size_t place_of(const struct record *r, uint64_t number)
 /* Most jobs have few entries: no more memory than they take. */
 static int reserve(struct record *r)
 {
-    if (r->count < r->size || r->size == RECORD_ENTRIES)
+    size_t size = r->size ? 2 * r->size : 16;
+
+    if (r->count < r->size)
         return 0;
-    const size_t size = r->size ? MIN_OF(2 * r->size, (size_t)RECORD_ENTRIES) : 16;
+    if (r->size < RECORD_ENTRIES) /* It stays so, but for a step with many entries. */
+        size = MIN_OF(size, RECORD_ENTRIES + (size_t)16);
     struct record_slot *slots = mem_realloc_array(r->slots, size, sizeof *slots);
     if (!slots)
         return MUSTER_ENOMEM;
@@ -202,14 +211,11 @@ static int reserve(struct record *r)
     return 0;
 }
 
-int record_insert(struct record *r, const struct record_entry *e)
+static int insert_at(struct record *r, const struct record_entry *e, size_t at)
 {
     struct record_entry copy = *e;
     struct buf b;
-    size_t at = place_of(r, e->number);
 
-    if (e->number == 0 || (at < r->count && r->slots[at].number == e->number))
-        return 0;
     if (reserve(r) != 0)
         return MUSTER_ENOMEM;
     record_trim(&copy);
@@ -218,16 +224,50 @@ int record_insert(struct record *r, const struct record_entry *e)
         buf_fini(&b);
         return MUSTER_ENOMEM;
     }
-    if (r->count == RECORD_ENTRIES)
-        drop(r, least(r));
-    at = place_of(r, e->number);
-    assert(r->count < r->size && r->size <= RECORD_ENTRIES);
+    assert(r->count < r->size);
     assert(at == 0 || r->slots[at - 1].number < e->number);
     memmove(&r->slots[at + 1], &r->slots[at], (r->count - at) * sizeof *r->slots);
     r->slots[at] = (struct record_slot){ e->number, e->kind, buf_len(&b), b.mem };
     r->count++;
     count_entry(r, &copy);
     return 0;
+}
+
+int record_insert(struct record *r, const struct record_entry *e)
+{
+    const size_t at = place_of(r, e->number);
+
+    if (e->number == 0 || (at < r->count && r->slots[at].number == e->number))
+        return 0;
+    if (insert_at(r, e, at) < 0)
+        return MUSTER_ENOMEM;
+    if (r->count > RECORD_ENTRIES)
+        drop(r, least(r, e->number, e->number));
+    return 0;
+}
+
+int record_stage(struct record *r, const struct record_entry *e)
+{
+    assert(e->number > r->last);
+    return insert_at(r, e, r->count);
+}
+
+void record_prune(struct record *r, uint64_t last)
+{
+    while (r->count > RECORD_ENTRIES)
+        drop(r, least(r, last + 1, UINT64_MAX));
+}
+
+void record_undo(struct record *r, const struct record *was)
+{
+    struct record_slot *const slots = r->slots;
+    const size_t size = r->size;
+
+    while (r->count > was->count)
+        mem_free(slots[--r->count].bytes);
+    *r = *was;
+    r->slots = slots;
+    r->size = size;
 }
 
 int record_add(struct record *r, const struct record_entry *e)

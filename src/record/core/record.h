@@ -114,7 +114,7 @@ struct record_slot;
 
 struct record {
     struct record_slot *slots; /* owned; in order of number */
-    size_t size;               /* room in it, at most RECORD_ENTRIES */
+    size_t size;               /* room in it */
     size_t count;
     uint64_t last; /* the highest number seen */
     int64_t restarts, rounds, failures, lost,
@@ -132,6 +132,13 @@ int record_add(struct record *r, const struct record_entry *e);
 /* Likewise, but an entry that is older than others is put in its place, unless it is
  * there: for a coordinator that takes over what another has begun. */
 int record_insert(struct record *r, const struct record_entry *e);
+
+/* For a step that may have to be taken back: adds the entry, whose number is above all
+ * others, but lets none go for it. Then either record_prune(r, last), last as it was
+ * before, or record_undo(r, was) with a copy of the struct as it was before. */
+int record_stage(struct record *r, const struct record_entry *e);
+void record_prune(struct record *r, uint64_t last);
+void record_undo(struct record *r, const struct record *was);
 
 /* The i-th of r->count, oldest first; borrowed until the next record_add. */
 struct record_entry record_at(const struct record *r, size_t i);
