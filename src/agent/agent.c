@@ -221,10 +221,13 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
         agent_phase(a, PHASE_START);
         a->assigned = true;
         agent_log_round(a);
+        a->attempt = fx->attempt;
         agent_start_workers(a, fx->attempt);
         break;
     case AGENT_FX_SIGNAL:
         agent_phase(a, PHASE_STOP);
+        if (a->core.why == WHY_MEMBERSHIP)
+            agent_job_moved(a);
         agent_log(a, fx);
         a->workers[fx->worker].signalled = true;
         guard_signal(a->guard, (uint32_t)fx->worker, fx->sig);

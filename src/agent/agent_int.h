@@ -73,7 +73,8 @@ struct agent {
     struct auth *serve_auth;  /* the secret that it has certificates from, or NULL */
     struct rdzv_params serve_params; /* with what is to be known of it */
     struct warm *warm;               /* owned; NULL: not asked for */
-    int64_t starts; /* of workers so far: attempts, and rounds that changed */
+    int64_t starts;  /* of workers so far: attempts, and rounds that changed */
+    int64_t attempt; /* that the workers were started for */
     struct start_watch start_watch; /* nodes that do not know of it are told */
     struct logs *logs;
     struct rdzv_handler *handler;
@@ -219,6 +220,7 @@ void agent_job_joined(struct agent *a); /* a round: find its coordinator */
 void agent_job_spare(struct agent *a);  /* we wait as a spare: the others should know */
 void agent_job_assigned(struct agent *a); /* ranks are known: posts ASSIGNED, soon */
 void agent_job_exited(struct agent *a, int64_t local_rank);
+void agent_job_moved(struct agent *a);  /* they are about to be stopped for the next */
 void agent_job_report(struct agent *a); /* all workers of the round are gone */
 /* Says goodbye to the coordinator, then calls leave, at once or soon. */
 void agent_job_leave(struct agent *a, void (*leave)(struct agent *a));

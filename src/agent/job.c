@@ -187,6 +187,11 @@ static void on_entry(void *ctx, const struct record_entry *e)
         a->job.failed_round = e->round;
         if (!a->job.own_budget)
             agent_post(a, AGENT_EV_RESTART, e->count, 0);
+        else if (e->cause == CAUSE_MEMBERSHIP && /* It has been counted here already. */
+                 e->node == channel_node(a->job.channel))
+            agent_post(a, AGENT_EV_RESTART, e->count, 1);
+        else if (e->cause == CAUSE_MEMBERSHIP && a->core.phase == AGENT_JUDGING)
+            agent_post(a, AGENT_EV_RESTART, agent_core_attempt(&a->core), 1);
         break;
     case RECORD_VERDICT:
         if (e->cause != CAUSE_SUCCEEDED && !(finish && a->core.alive > 0))
@@ -544,7 +549,7 @@ static struct record_entry entry_of(const struct agent *a, int64_t i)
                                   .pid = a->workers[i].pid,
                                   .code = a->workers[i].code,
                                   .at_us = a->workers[i].exited_us,
-                                  .count = agent_core_attempt(&a->core),
+                                  .count = a->attempt,
                                   .total = a->job.own_budget ? a->config->max_restarts
                                                              : -1 };
 }
@@ -705,6 +710,12 @@ static void put_codes(const struct agent *a, struct buf *b)
             b, &run,
             (struct record_codes){ a->range.base_rank + i, 1, a->workers[i].code });
     record_codes_end(b, &run);
+}
+
+void agent_job_moved(struct agent *a)
+{
+    if (a->job.ranks_sent)
+        channel_moved(a->job.channel, agent_job_round(a));
 }
 
 void agent_job_report(struct agent *a)

@@ -83,7 +83,7 @@ struct channel {
     uint64_t next_seq;
     struct unacked *first, *last;
     size_t unacked;
-    struct job_msg seat, ranks,
+    struct job_msg seat, ranks, moved,
         reported; /* said again to a coordinator that comes back */
     struct buf codes;
     uint64_t next_ask;
@@ -195,6 +195,8 @@ static void repeat_all(struct channel *c)
         send_msg(c, &c->seat);
     if (c->ranks.kind == JOB_RANKS)
         send_msg(c, &c->ranks);
+    if (c->moved.kind == JOB_MOVED)
+        send_msg(c, &c->moved);
     for (const struct unacked *u = c->first; u; u = u->next)
         send_unacked(c, u);
     if (c->reported.kind == JOB_REPORTED)
@@ -423,6 +425,7 @@ static void hear(struct channel *c, const struct job_msg *m)
     case JOB_RANKS:
     case JOB_PHASE:
     case JOB_REPORTED:
+    case JOB_MOVED:
     case JOB_ASK:
     case JOB_ANSWER:
     case JOB_PONG:
@@ -937,9 +940,23 @@ void channel_ranks(struct channel *c, int64_t round, int64_t first, int64_t coun
                                  .count = count,
                                  .total = nodes,
                                  .flags = own_budget ? JOB_OWN_BUDGET : 0 };
-    c->reported.kind = JOB_NONE;
+    c->reported.kind = c->moved.kind = JOB_NONE;
     if (is_up(c))
         send_msg(c, &c->ranks);
+}
+
+void channel_moved(struct channel *c, int64_t round)
+{
+    const struct hub_now now = hub_clock();
+
+    if (c->moved.kind == JOB_MOVED)
+        return;
+    c->moved = (struct job_msg){ .kind = JOB_MOVED,
+                                 .round = round,
+                                 .mono_us = (int64_t)now.mono_us,
+                                 .wall_us = now.wall_us };
+    if (is_up(c))
+        send_msg(c, &c->moved);
 }
 
 void channel_reported(struct channel *c, int64_t round, int64_t failed, int64_t stopped,

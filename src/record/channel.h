@@ -96,6 +96,10 @@ void channel_ranks(struct channel *c, int64_t round, int64_t first, int64_t coun
 void channel_reported(struct channel *c, int64_t round, int64_t failed, int64_t stopped,
                       struct span codes);
 
+/* Nodes came or went, and this node is about to stop its workers for the next round:
+ * those of others that fail because of it do not cost a restart. Once a round. */
+void channel_moved(struct channel *c, int64_t round);
+
 /* How long phases of the start of a round took here; the coordinator gathers them from
  * all nodes into one entry. */
 struct channel_phase {

@@ -364,9 +364,11 @@ static void on_decision(struct agent_core *g, const struct agent_core_event *ev,
 {
     const bool restart = ev->kind == AGENT_EV_RESTART;
 
-    if (restart && g->judged)
+    if (restart && (g->judged || ev->code))
         g->remaining = g->set.max_restarts - ev->worker;
-    g->decision = restart ? RESTARTS : FAILED_FOR_GOOD;
+    /* A restart of the round that we have left decides nothing about the next one. */
+    if (!restart || (g->phase != AGENT_JOINING && g->phase != AGENT_ASSIGNING))
+        g->decision = restart ? RESTARTS : FAILED_FOR_GOOD;
     if (g->phase == AGENT_JUDGING)
         decide(g, restart, ev->now, fx);
     else if (g->phase == AGENT_BARRIER && restart)

@@ -82,9 +82,10 @@ enum agent_core_event_kind {
     AGENT_EV_LEFT,
     AGENT_EV_TIMEOUT,
     /* What the coordinator of the job says of the current round: */
-    AGENT_EV_ENDING,   /* a worker failed somewhere: stop */
-    AGENT_EV_RESTART,  /* go on with another round; worker: restarts so far */
-    AGENT_EV_VERDICT,  /* the job has failed for good */
+    AGENT_EV_ENDING,  /* a worker failed somewhere: stop */
+    AGENT_EV_RESTART, /* go on with another round; worker: restarts so far; code 1: that
+                         is the count of a node that counts for itself, too */
+    AGENT_EV_VERDICT, /* the job has failed for good */
     AGENT_EV_UNJUDGED, /* it is gone: nobody judges this round; code 1: it is back */
 };
 

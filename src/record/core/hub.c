@@ -50,10 +50,13 @@ struct hub_node {
     int64_t round, first, count; /* RANKS; round -1: none yet */
     bool reported;               /* its workers of `round` have exited, */
     bool clean;                  /* and all exited with 0 by themselves */
+    bool moved;                  /* it has stopped them for the next round, */
+    int64_t moved_us;            /* at this time by our wall clock, or before */
     bool own_budget;
-    bool judged;   /* with a budget of its own: since it began its attempt */
-    char *codes;   /* owned; as REPORTED had them */
-    uint16_t owes; /* a bit for each of hub.asks that it has still to answer */
+    bool judged;       /* with a budget of its own: since it began its attempt, */
+    int64_t judged_us; /* and when it last was, by our wall clock */
+    char *codes;       /* owned; as REPORTED had them */
+    uint16_t owes;     /* a bit for each of hub.asks that it has still to answer */
 
     bool changed;         /* in this step; then *was has what it was before it */
     struct hub_node *was; /* behind this one, in the same memory */
@@ -596,7 +599,7 @@ static void on_ranks(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     n->round = m->round;
     n->first = m->rank;
     n->count = m->count;
-    n->reported = n->clean = n->judged = false;
+    n->reported = n->clean = n->moved = n->judged = false;
     n->own_budget = m->flags & JOB_OWN_BUDGET;
     n->codes = NULL;
     if (n->own_budget) /* There is one round, in which each node restarts by itself. */
@@ -715,12 +718,29 @@ static const struct hub_node *lost_node(const struct hub *h)
     for (size_t i = 0; i < h->count; i++) {
         const struct hub_node *n = h->nodes[i];
 
-        if (!in_round(n, h->end.round) || n->reported)
+        if (!in_round(n, h->end.round) || n->reported || n->moved)
             continue;
         if (!n->here || n->gone || (n->ping_us && n->ping_us <= h->end.began_us))
             return n;
     }
     return NULL;
+}
+
+/* Nodes hear at different times that others came or went. The workers of one that has
+ * heard are stopped, and workers elsewhere fail because of it. Whatever they say about
+ * it, a round that is over has nothing to fail. */
+static bool is_late(const struct hub *h, const struct record_entry *f)
+{
+    const bool echo = judge_is_echo(f);
+
+    for (size_t i = 0; i < h->count; i++) {
+        const struct hub_node *n = h->nodes[i];
+
+        if (in_round(n, f->round) && n->moved &&
+            (echo || f->at_us + f->unsure_us >= n->moved_us))
+            return true;
+    }
+    return false;
 }
 
 /* Called when all nodes have reported, or their time is up. */
@@ -745,6 +765,9 @@ static void judge(struct hub *h, struct hub_fx *fx)
     if (echo && lost) {
         blame_node(h, &e, lost);
         counts = h->end.own_budget; /* A lost node is not a failure of the job's. */
+    } else if (l->count && is_late(h, &l->worst[0])) {
+        e.cause = CAUSE_MEMBERSHIP;
+        counts = false;
     }
     end_round(h, fx, h->end.round, e.cause);
     e.round = h->end.round;
@@ -759,6 +782,7 @@ static void judge(struct hub *h, struct hub_fx *fx)
         if (h->nodes[i]->number == h->end.node) {
             touch(h, h->nodes[i]);
             h->nodes[i]->judged = true;
+            h->nodes[i]->judged_us = h->now.wall_us;
         }
     h->end.on = false;
     h->end.due_us = MONO_NEVER;
@@ -773,7 +797,7 @@ static void judge_if_all_reported(struct hub *h, struct hub_fx *fx)
         /* With a budget of its own, a node that has restarts left goes on alone. */
         if (h->end.own_budget && !h->end.final && n->number != h->end.node)
             continue;
-        if (in_round(n, h->end.round) && !n->reported && !n->gone)
+        if (in_round(n, h->end.round) && !n->reported && !n->moved && !n->gone)
             return;
     }
     judge(h, fx);
@@ -812,9 +836,10 @@ static void begin_end(struct hub *h, struct hub_fx *fx, const struct record_entr
      * the next time either. */
     h->end.stop = (f->cause == CAUSE_HANG && f->code != 0) || f->cause == CAUSE_START;
     h->end.final = e.count >= e.total || h->end.stop;
-    /* A failure that only says that a peer is gone may come from a lost node, which is
-     * not counted as a restart. Whether it does is known at the end of the round. */
-    e.code = !h->end.final ? 0 : echo && !own_budget ? 2 : 1;
+    /* A failure that only says that a peer is gone may come from a lost node, or from
+     * one that has moved on, and neither is counted as a restart. Whether it does is
+     * known at the end of the round. */
+    e.code = !h->end.final ? 0 : (echo || is_late(h, f)) && !own_budget ? 2 : 1;
     e.cause = f->cause;
     e.node = f->node;
     e.host = f->host;
@@ -836,8 +861,11 @@ static void on_failed(struct hub *h, struct hub_fx *fx, const struct hub_node *n
     if (h->end.on && h->end.round != f->round)
         judge(h, fx);
     /* A node tells of a worker as soon as it has failed, and again, with its last
-     * words, when the others have ended: it may have been judged between the two. */
-    if (!h->end.on && own_budget && n->judged)
+     * words, when the others have ended: it may have been judged between the two. If
+     * its connection broke since then, it has told its ranks again, as for an attempt.
+     */
+    if (!h->end.on && own_budget &&
+        (n->judged || f->at_us + f->unsure_us <= n->judged_us))
         return;
     if (!h->end.on && !own_budget &&
         (f->round < h->round.number || (h->round.over && f->round == h->round.number)))
@@ -914,6 +942,21 @@ static void translate(const struct hub *h, const struct hub_node *n,
     }
     e->at_us = h->now.wall_us - ((int64_t)h->now.mono_us - at) - age;
     e->unsure_us = unsure;
+}
+
+static void on_moved(struct hub *h, struct hub_fx *fx, struct hub_node *n,
+                     const struct job_msg *m)
+{
+    struct record_entry e = { 0 };
+
+    if (m->round != n->round || n->moved)
+        return;
+    translate(h, n, m, &e);
+    touch(h, n);
+    n->moved = true;
+    n->moved_us = e.at_us - e.unsure_us;
+    if (h->end.on && h->end.round == n->round)
+        judge_if_all_reported(h, fx);
 }
 
 static void lose(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool broke);
@@ -1495,6 +1538,9 @@ static void on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
         return;
     case JOB_REPORTED:
         on_reported(h, fx, n, m);
+        return;
+    case JOB_MOVED:
+        on_moved(h, fx, n, m);
         return;
     case JOB_ASK:
         on_ask(h, fx, n, m);

@@ -63,6 +63,7 @@ static const uint8_t layout[JOB_KIND_COUNT][16] = {
     [JOB_LAST] = { SEQ },
     [JOB_SEAT] = { ROUND, RANK },
     [JOB_HOST] = { ROUND, RANK },
+    [JOB_MOVED] = { ROUND, MONO, WALL },
 };
 
 static const char *const names[] = {

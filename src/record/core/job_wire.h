@@ -46,7 +46,9 @@
     X(REFUSED) /* bytes says why */                                                    \
     X(LAST)    /* agent to coordinator: SYNCED when no other agent is left */          \
     X(SEAT)    /* agent to coordinator: I am node rank of the rendezvous' round */     \
-    X(HOST)    /* coordinator to agent: the SEAT of the node that I live in */
+    X(HOST)    /* coordinator to agent: the SEAT of the node that I live in */         \
+    X(MOVED)   /* agent to coordinator: nodes came or went, so I stop my workers of    \
+                  the round for the next one */
 
 enum job_kind {
 #define JOB_KIND_ENUM(name) JOB_##name,
@@ -66,16 +68,16 @@ enum job_flag {
 /* One struct for all kinds; a field says which kinds use it. Spans are borrowed. */
 struct job_msg {
     enum job_kind kind;
-    uint64_t seq;           /* PUBLISH, ENTRY; ASK, QUESTION, ANSWER...; PING; SYNC */
-    uint64_t nonce;         /* ATTACH: tells a reconnect from another process */
-    uint64_t value;         /* as the kind says; ATTACH: the last entry known; ATTACHED:
-                               the coordinator's last; ASK, QUESTION: milliseconds */
-    uint32_t node;          /* ATTACH: my number if I know one; ATTACHED, ANSWERED */
-    uint32_t flags;         /* enum job_flag */
-    int64_t mono_us;        /* PUBLISH, PONG: the sender's clocks when it was sent */
-    int64_t wall_us;        /* likewise */
-    int64_t pid, nproc;     /* ATTACH */
-    int64_t round;          /* RANKS, PHASE, REPORTED */
+    uint64_t seq;       /* PUBLISH, ENTRY; ASK, QUESTION, ANSWER...; PING; SYNC */
+    uint64_t nonce;     /* ATTACH: tells a reconnect from another process */
+    uint64_t value;     /* as the kind says; ATTACH: the last entry known; ATTACHED:
+                           the coordinator's last; ASK, QUESTION: milliseconds */
+    uint32_t node;      /* ATTACH: my number if I know one; ATTACHED, ANSWERED */
+    uint32_t flags;     /* enum job_flag */
+    int64_t mono_us;    /* PUBLISH, PONG, MOVED: the sender's clocks when it was sent */
+    int64_t wall_us;    /* likewise */
+    int64_t pid, nproc; /* ATTACH */
+    int64_t round;      /* RANKS, PHASE, REPORTED, MOVED */
     int64_t rank, count;    /* RANKS, REPORTED: first rank, how many; PHASE: rank */
     int64_t total;          /* RANKS: nodes in the round; REPORTED: ended by us */
     struct span run_id;     /* ATTACH */

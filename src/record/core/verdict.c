@@ -59,6 +59,10 @@ int restart_print(struct buf *out, const struct record_entry *e)
     }
     put(out, e->text);
     put_short_place(out, e->place);
+    if (e->cause == CAUSE_MEMBERSHIP)
+        return buf_append_str(out, ". Other workers had been stopped already, because "
+                                   "nodes came or went; this is not counted as a "
+                                   "restart.");
     return buf_printf(out, ". Restart %" PRId64 " of %" PRId64 ".", e->count, e->total);
 }
 

@@ -852,6 +852,49 @@ static void test_full_record(void **state)
     end(&p);
 }
 
+/* A node that has heard of a newcomer stops its workers, and a worker of another node,
+ * which has not heard yet, fails because of it: the round ends, and nothing is counted.
+ * What failed before that, with words of its own, counts as ever. */
+static void test_moved(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t age_us; /* of the failure, when MOVED is said */
+        bool before;    /* MOVED comes before it is told */
+        bool ends;      /* the job */
+    } table[] = {
+        { "Connection closed by peer", 90000, true, false },
+        { "Connection closed by peer", 90000, false, false },
+        { "exited with code 1", 0, true, false },
+        { "exited with code 1", 0, false, false },
+        { "ValueError: x", 90000, true, true },
+        { "ValueError: x", 90000, false, true },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(table); i++) {
+        struct play p;
+
+        begin(&p, 3, 0);
+        const struct job_msg moved = { .kind = JOB_MOVED,
+                                       .mono_us = (int64_t)p.now.mono_us + 7777,
+                                       .wall_us = wall_of(&p, 1) };
+        if (table[i].before)
+            say(&p, 1, moved);
+        publish(&p, 2, failure(&p, 2, 0, 2, table[i].age_us, table[i].text));
+        reported(&p, 2, 0, 1, 1, "2 1 1\n3 1 -15\n");
+        reported(&p, 3, 0, 0, 2, "4 2 -15\n");
+        if (!table[i].before) {
+            assert_int_equal(p.last.kind, RECORD_ENDING);
+            say(&p, 1, moved);
+        }
+        assert_int_equal(p.last.kind, table[i].ends ? RECORD_VERDICT : RECORD_RESTART);
+        assert_true(table[i].ends == (p.last.cause != CAUSE_MEMBERSHIP));
+        assert_int_equal(p.last.count, 0);
+        end(&p);
+    }
+}
+
 /* With a budget of its own: the failure is judged after two seconds, since another
  * worker takes longer to end, and told again after that. It is one restart, not two. */
 static void test_own_budget_told_again(void **state)
@@ -873,8 +916,40 @@ static void test_own_budget_told_again(void **state)
     wait_us(&p, HUB_JUDGE_US + 1);
     assert_int_equal(count_of(&p, RECORD_VERDICT), 0);
     assert_int_equal(count_of(&p, RECORD_RESTART), 1);
-    f.pid++; /* the next attempt */
+    ranks(&p, 1, 0, 1, JOB_OWN_BUDGET); /* the next attempt */
+    f = failure(&p, 1, 0, 0, 1000, "ValueError: x");
+    f.count = f.total = 1;
+    publish(&p, 1, f);
+    wait_us(&p, HUB_JUDGE_US + 1);
+    assert_int_equal(count_of(&p, RECORD_VERDICT), 1);
+    end(&p);
+}
+
+/* Likewise, but the connection breaks meanwhile, and the ranks are told again. */
+static void test_own_budget_after_a_reset(void **state)
+{
+    struct play p;
+    struct record_entry f;
+
+    (void)state;
+    begin(&p, 1, 1);
     ranks(&p, 1, 0, 1, JOB_OWN_BUDGET);
+    f = failure(&p, 1, 0, 0, 1000, "ValueError: x");
+    f.total = 1;
+    publish(&p, 1, f);
+    wait_us(&p, HUB_JUDGE_US + 1);
+    assert_int_equal(count_of(&p, RECORD_RESTART), 1);
+    feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 1 });
+    attach(&p, 1, 1);
+    ranks(&p, 1, 0, 1, JOB_OWN_BUDGET);
+    f.count = 1;
+    publish(&p, 1, f);
+    reported(&p, 1, 0, 1, 1, "0 1 1\n1 1 -15\n");
+    wait_us(&p, HUB_JUDGE_US + 1);
+    assert_int_equal(count_of(&p, RECORD_RESTART), 1);
+    assert_int_equal(count_of(&p, RECORD_VERDICT), 0);
+    f = failure(&p, 1, 0, 0, 1000, "ValueError: x"); /* of the next attempt */
+    f.count = f.total = 1;
     publish(&p, 1, f);
     wait_us(&p, HUB_JUDGE_US + 1);
     assert_int_equal(count_of(&p, RECORD_VERDICT), 1);
@@ -967,6 +1042,8 @@ int main(void)
         cmocka_unit_test(test_gone_without_memory),
         cmocka_unit_test(test_full_record),
         cmocka_unit_test(test_own_budget_told_again),
+        cmocka_unit_test(test_own_budget_after_a_reset),
+        cmocka_unit_test(test_moved),
         cmocka_unit_test(test_published_twice),
         cmocka_unit_test(test_observer),
         cmocka_unit_test(test_messages),
