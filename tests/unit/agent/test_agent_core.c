@@ -105,6 +105,10 @@ static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
     } else if (sscanf(word, "restart%d", &worker) == 1) {
         ev.kind = AGENT_EV_RESTART;
         ev.worker = worker;
+    } else if (sscanf(word, "uncounted%d", &worker) == 1) {
+        ev.kind = AGENT_EV_RESTART;
+        ev.worker = worker;
+        ev.code = 1;
     } else if (sscanf(word, "judged%d", &worker) == 1) {
         ev.kind = AGENT_EV_ASSIGNED;
         ev.worker = worker;
@@ -163,6 +167,14 @@ static const struct play plays[] = {
       UP_FX " leftovers kill-all drain say-succeeded barrier" },
     { "a newcomer: not counted", UP "changed exit0-15 exit1-15 empty drained",
       UP_FX " signal0:15 signal1:15 drain join" },
+    { "a restart of the round before decides nothing about the next one",
+      "restarts=1 begin joined judged0 started changed exit0-15 exit1-15 empty drained "
+      "restart0 joined judged0 started exit1=3 exit0-15 empty drained verdict left",
+      UP_FX " signal0:15 signal1:15 drain join assign start0 signal0:15 leftovers "
+            "drain judge say-failed+final leave+close finish1" },
+    { "a failure that was counted here, and should not have been",
+      "restarts=1 " UP "exit1=3 exit0-15 empty drained uncounted0 joined assigned",
+      UP_FX " signal0:15 leftovers drain judge say-failed join assign start0" },
     { "a node is lost", UP "lost exit0-15 exit1-15 empty drained",
       UP_FX " signal0:15 signal1:15 drain join" },
     { "a node is lost before ranks are known", "begin joined lost assigned",
