@@ -68,7 +68,7 @@ struct legacy_handler {
     uint64_t addr_by_ms; /* rank 0 has told the workers' address by then */
     struct blocking_call *naming;
 
-    char *bind;        /* owned; the user's word for where the server listens */
+    char *bind;        /* owned; where the user wants the server to listen */
     struct auth *auth; /* a reference, or NULL */
     bool many;         /* several nodes may come */
     struct bind_lookup *binding;
@@ -315,7 +315,7 @@ static void ask(struct legacy_handler *o, enum rdzv_event_kind kind)
 
 static void address_failed(struct legacy_handler *o, const struct muster_error *err)
 {
-    if (err->code != MUSTER_ECANCELED) /* Else the store was closed under it: by us. */
+    if (err->code != MUSTER_ECANCELED) /* That is our own closing. */
         shell_feed_error(&o->shell, LIFE_ADDRESS, err);
 }
 
@@ -328,14 +328,14 @@ static uint16_t port_of(struct span s)
     return number < 1 || number > 65535 ? 0 : (uint16_t)number;
 }
 
-/* Absent where rank 0 is torchrun's; and without it there is only less to tell. */
+/* torchrun's rank 0 does not set this key. Without it the nodes share no record. */
 static void on_job_port(void *ctx, int status, const struct c10d_reply *r,
                         const struct muster_error *err)
 {
     struct legacy_handler *o = ctx;
 
     if (status == MUSTER_ECANCELED)
-        return; /* The store was closed under it: by us. */
+        return; /* We closed the store meanwhile. */
     if (status < 0 && status != MUSTER_ENOENT)
         trace(o->trace, TRACE_WARN, "finding the job's coordinator: %s", err->text);
     o->job_port = status < 0 ? 0 : port_of(r->value);
@@ -727,7 +727,7 @@ static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *
     return *alone || o->job_port != 0;
 }
 
-/* They cannot be told from ours. */
+/* The protocol does not tell torchrun's nodes from ours, so any other may be one. */
 static int64_t torch_nodes(const struct rdzv_handler *h)
 {
     return of_handler(h)->round.world_size - 1;

@@ -6,7 +6,7 @@
  * What always holds: at most one REQUEST is under way, and its answer is one REPLY;
  * CANCEL takes it back, and then no REPLY comes. JOIN is answered by exactly one JOINED
  * or REFUSED, CLOSE by one CLOSED, at the latest a request's time after its deadline.
- * There is no name of a node here: rank is the order of joining. */
+ * Nodes have no names in this protocol: rank is the order of joining. */
 #ifndef ETCD_LEGACY_CORE_MACHINE_H
 #define ETCD_LEGACY_CORE_MACHINE_H
 
