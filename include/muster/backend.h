@@ -15,9 +15,9 @@
  * Keys and values are those of torch's backends c10d and etcd-v2, and of our etcd-v3,
  * so that a handler that writes torch's state meets torch's nodes and ours.
  *
- * A backend has a thread of its own. Its functions may be called from any thread, and
- * take turns. In a child of fork() they fail with MUSTER_EINVAL, and free does no more
- * than free memory. */
+ * A backend has a thread of its own. Its functions may be called from any thread; calls
+ * at the same time are run one after the other. In a child of fork() they fail with
+ * MUSTER_EINVAL, and free only frees memory. */
 #ifndef MUSTER_BACKEND_H
 #define MUSTER_BACKEND_H
 
@@ -34,39 +34,41 @@ extern "C" {
 
 struct muster_backend;
 
-/* Connects to the place that params names, "c10d", "etcd-v2" or "etcd-v3"; for c10d
- * that may be a store that this process serves until backend and stores are gone.
- * Blocks for read_timeout (60 s) at the most. Errors: MUSTER_EINVAL with torch's words
- * for a wrong option, also for another backend; MUSTER_ECONN, MUSTER_ENOMEM,
- * MUSTER_EIO. */
+/* Connects to the backend that params names: "c10d", "etcd-v2" or "etcd-v3". For c10d
+ * that may be a store that this process serves, until the backend is freed and all of
+ * its stores are closed. Blocks for at most read_timeout (60 s). Errors: MUSTER_EINVAL
+ * with torch's words for a wrong option, also for any other backend; MUSTER_ECONN,
+ * MUSTER_ENOMEM, MUSTER_EIO. */
 MUSTER_API int muster_backend_open(const struct muster_params *params,
                                    struct muster_backend **out,
                                    struct muster_error *err);
 
-/* What is held: bytes and their token, or nothing. The caller frees it with
- * muster_state_free. Errors: MUSTER_ECONN and others of its kind, MUSTER_ETIMEDOUT;
- * MUSTER_ESTATE if what is there was written by somebody else. */
+/* Reads what is held: bytes and their token, or nothing. The caller frees it with
+ * muster_state_free. Errors: MUSTER_ECONN and other connection errors,
+ * MUSTER_ETIMEDOUT; MUSTER_ESTATE if the value there is not one that a backend of this
+ * kind writes. */
 MUSTER_API int muster_backend_get_state(struct muster_backend *b,
                                         struct muster_state *out,
                                         struct muster_error *err);
 
-/* Replaces what is held if token is still its token (token NULL: if nothing is held),
- * and says what is held afterwards; out->won: these bytes. Two writers of equal bytes
- * may both have won. Errors as those of muster_backend_get_state: after one of these,
- * the bytes may have been written or not. */
+/* Replaces what is held if token is still its token (with token NULL: if nothing is
+ * held), and writes what is held afterwards to *out. out->won says that these are the
+ * caller's bytes; two writers of equal bytes may both have won. Errors are those of
+ * muster_backend_get_state; after an error the bytes may or may not have been written.
+ */
 MUSTER_API int muster_backend_set_state(struct muster_backend *b, const void *bytes,
                                         size_t size, const void *token,
                                         size_t token_size, struct muster_state *out,
                                         struct muster_error *err);
 
-/* A store at the same place for the group's own keys, with a connection of its own. It
- * may outlive the backend; the caller closes it. */
+/* Opens a store at the same place for the group's own keys, with a connection of its
+ * own. It may outlive the backend; the caller closes it. */
 MUSTER_API int muster_backend_store(struct muster_backend *b, struct muster_store **out,
                                     struct muster_error *err);
 
 MUSTER_API void muster_state_free(struct muster_state *s); /* NULL, zeroed are fine */
 
-/* Not while another thread is in one of the others. NULL is fine. */
+/* No other call on b may be under way. NULL is fine. */
 MUSTER_API void muster_backend_free(struct muster_backend *b);
 
 #ifdef __cplusplus

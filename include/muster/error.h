@@ -1,11 +1,11 @@
 /* error.h - how every muster call says what went wrong.
  *
- * A fallible function returns 0 or one of the negative codes below, and, unless
- * its last argument is NULL, writes the reason as a sentence for a person. If a
- * pointer is NULL that must not be, the code is MUSTER_EINVAL; functions that cannot
- * fail then do nothing, or return "", 0 or NULL. An argument that only receives a value
- * (*value, *count) may be NULL; one that receives a new object (*out) may not, except
- * where it says so. */
+ * A function that can fail returns 0 or one of the negative codes below, and writes the
+ * reason, as a sentence for a person to read, to its last argument unless that is NULL.
+ * If a pointer is NULL that must not be, it returns MUSTER_EINVAL; a function that
+ * cannot fail then does nothing, or returns "", 0 or NULL. A caller that does not want
+ * a result (*value, *count) may pass NULL for it, but not for an object that the
+ * function makes (*out), unless the function's comment allows it. */
 #ifndef MUSTER_ERROR_H
 #define MUSTER_ERROR_H
 
@@ -58,13 +58,13 @@ struct muster_error {
     char text[1020];
 };
 
-/* "MUSTER_ENOMEM"; "MUSTER_E?" for a number that is not a code. */
+/* "MUSTER_ENOMEM", say; "MUSTER_E?" for a number that is not a code. */
 MUSTER_API const char *muster_code_name(int code);
 
-/* "out of memory": what the code means in general. */
+/* What the code means in general: "out of memory", say. */
 MUSTER_API const char *muster_code_text(int code);
 
-/* "0.2.0" */
+/* The version of the library that is running: "0.2.0", say. */
 MUSTER_API const char *muster_version(void);
 
 #ifdef __cplusplus

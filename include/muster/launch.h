@@ -1,4 +1,4 @@
-/* launch.h - starts the workers of this node and sees them through: torch's
+/* launch.h - starts the workers of this node and manages them to their end: torch's
  * elastic_launch. Rendezvous, ranks, restarts, logs and reports are those of
  * `muster run`; nodes of `muster run`, of torchrun and of this call form one group.
  *
@@ -7,8 +7,9 @@
  *     muster_launch_config_set(config, "max-restarts", "3", &err);
  *     rc = muster_launch(config, &entry, &result, &err);
  *
- * The call blocks until this node's part of the job is over. It forks: a program with
- * several threads should make it before it starts them, or use a command as entry. */
+ * The call blocks until this node's part of the job is over. It forks, so a program
+ * with threads should make the call before it starts them, or use a command as entry.
+ */
 #ifndef MUSTER_LAUNCH_H
 #define MUSTER_LAUNCH_H
 
@@ -26,25 +27,28 @@ extern "C" {
 struct muster_launch_config;
 struct muster_launch_result;
 
-/* Defaults are those of `muster run` without flags: one node, one worker, c10d on a
+/* The defaults are those of `muster run` without flags: one node, one worker, c10d on a
  * free port. */
 MUSTER_API int muster_launch_config_new(struct muster_launch_config **out,
                                         struct muster_error *err);
 MUSTER_API void muster_launch_config_free(struct muster_launch_config *c);
 
-/* Any option of `muster run` by its long name ("nnodes", "rdzv-endpoint", "log-dir",
- * "tee", ...), its value as on the command line; for flags ("standalone") value is
- * NULL. The last value of an option counts. Values are checked by muster_launch. */
+/* Sets an option of `muster run` by its long name ("nnodes", "rdzv-endpoint",
+ * "log-dir", "tee", ...), with the value that the command line would take; for flags
+ * ("standalone") value is NULL. The last value of an option counts. Values are checked
+ * by muster_launch. */
 MUSTER_API int muster_launch_config_set(struct muster_launch_config *c,
                                         const char *name, const char *value,
                                         struct muster_error *err);
 
-/* Backends of the caller's own; must outlive the launch. NULL: the built-in ones. */
+/* Sets a registry with the caller's own backends, which must outlive the launch. NULL
+ * stands for the built-in ones. */
 MUSTER_API void muster_launch_config_registry(struct muster_launch_config *c,
                                               const struct muster_registry *registry);
 
-/* Messages of the agent, as torchrun logs them: "WARNING", "INFO", ...; to stderr.
- * Without this call the library prints nothing. */
+/* Makes the agent log to stderr as torchrun does, from this level on: "WARNING",
+ * "INFO",
+ * ... Without this call the library prints nothing. */
 MUSTER_API int muster_launch_config_log(struct muster_launch_config *c,
                                         const char *level, struct muster_error *err);
 
@@ -60,19 +64,19 @@ struct muster_worker {
     int result_fd;
 };
 
-/* Runs in a process of its own, forked for it, with the environment that a command
- * would have. What it returns is the exit code: 0 is success. Streams of stdio are
- * flushed, in the caller before the first worker and in the worker when the function
- * returns; the caller's atexit handlers do not run in workers. */
+/* Runs in a forked process of its own, with the environment that a command would have.
+ * Its return value is the exit code: 0 is success. The streams of stdio are flushed in
+ * the caller before the first worker starts, and in the worker when the function
+ * returns. The caller's atexit handlers do not run in workers. */
 typedef int (*muster_worker_fn)(void *ctx, const struct muster_worker *w);
 
-/* Within such a function: bytes for the caller of muster_launch, appended to what was
- * given before. 0 or MUSTER_EIO. A worker may return 256 MiB; more ends the launch with
- * MUSTER_EFULL (large results belong in a file). */
+/* Called within a worker function: hands bytes to the caller of muster_launch, behind
+ * those of earlier calls. Returns 0 or MUSTER_EIO. A worker may return 256 MiB; more
+ * ends the launch with MUSTER_EFULL (write large results to a file). */
 MUSTER_API int muster_worker_return(const struct muster_worker *w, const void *bytes,
                                     size_t size);
 
-/* Exactly one of argv and fn. */
+/* What the workers run. Exactly one of argv and fn is set. */
 struct muster_entry {
     const char *const *argv; /* program and arguments, NULL at the end; ${local_rank} is
                                 replaced in arguments */
@@ -81,30 +85,31 @@ struct muster_entry {
     const char *name; /* of fn, in reports; may be NULL */
 };
 
-/* 0: every worker of this node succeeded. MUSTER_ECHILD: one failed for good; the
- * report is in the result. MUSTER_ESIGNAL: a handled signal came. Any other code: the
- * agent could not do its work. *out (may be NULL) is set in the first three cases. */
+/* Returns 0 if every worker of this node succeeded, MUSTER_ECHILD if a worker failed
+ * and no restart was left (the result has the report), MUSTER_ESIGNAL if a signal that
+ * the agent handles ended it, or another code that says why the agent could not do its
+ * work. *out is set in the first three cases; out may be NULL. */
 MUSTER_API int muster_launch(const struct muster_launch_config *config,
                              const struct muster_entry *entry,
                              struct muster_launch_result **out,
                              struct muster_error *err);
 
-/* How many results there are (one for each function worker of this node that
- * succeeded), and the i-th of them, in order of global rank. */
+/* The number of results, one for each worker of this node that ran a function and
+ * succeeded; and the i-th result, in order of global rank. */
 MUSTER_API size_t muster_launch_result_count(const struct muster_launch_result *r);
 MUSTER_API int64_t muster_launch_result_rank(const struct muster_launch_result *r,
                                              size_t i);
 MUSTER_API const void *muster_launch_result_bytes(const struct muster_launch_result *r,
                                                   size_t i, size_t *size);
 
-/* torch's report of the failure, "" if there was none. */
+/* The report of the failure in torch's form; "" if there was no failure. */
 MUSTER_API const char *muster_launch_report(const struct muster_launch_result *r);
 
 /* The verdict on the job in a few lines, the same on every node: which rank on which
  * host failed first, and why, in its own words. "" if there was no failure. */
 MUSTER_API const char *muster_launch_verdict(const struct muster_launch_result *r);
 
-/* The same as facts, of the worker or the node that was the cause. Texts are UTF-8
+/* The verdict as data about the worker or the node that was the cause. Texts are UTF-8
  * without control characters, "" if not known, and valid until the result is freed. */
 struct muster_failure {
     const char *cause; /* "exception", "exit code", "signal", "crash", "out of memory",
@@ -114,21 +119,21 @@ struct muster_failure {
     const char *place;      /* the last frame in the user's own code */
     const char *log;        /* its log file, on its host */
     const char *last_words; /* the last lines of its stderr */
-    int64_t rank;           /* -1: it was not a worker; the next three mean nothing */
+    int64_t rank; /* -1: not a worker; the next three fields then mean nothing */
     int64_t local_rank, pid;
     int64_t exit_code; /* negative: the signal */
     int64_t time_us;   /* since 1970, by the clock of the job's coordinator */
-    int64_t unsure_us; /* it may be wrong by so much */
-    int64_t restarts;  /* that were used, and */
+    int64_t unsure_us; /* time_us may be wrong by this much */
+    int64_t restarts;  /* how many were used */
     int64_t restarts_allowed;
 };
 
-/* false: there was no failure, and *out is not touched. */
+/* Returns false, and leaves *out as it is, if there was no failure. */
 MUSTER_API bool muster_launch_failure(const struct muster_launch_result *r,
                                       struct muster_failure *out);
 
-/* The whole story of the job as JSON, as --report writes it (docs/report.schema.json);
- * "" if the agent did not get that far. */
+/* The whole history of the job as JSON, as --report writes it
+ * (docs/report.schema.json); "" if the agent failed before there was one. */
 MUSTER_API const char *muster_launch_story(const struct muster_launch_result *r);
 MUSTER_API void muster_launch_result_free(struct muster_launch_result *r);
 

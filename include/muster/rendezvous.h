@@ -1,6 +1,6 @@
-/* rendezvous.h - nodes find each other, agree who is in and in which order, and notice
- * who is gone: torch's RendezvousHandler, for nodes of ours and of torchrun in one
- * group.
+/* rendezvous.h - how nodes find each other, agree on who takes part and with which
+ * rank, and notice who has gone: torch's RendezvousHandler, for nodes of ours and of
+ * torchrun in one group.
  *
  *     muster_params_new("c10d", "head:29400", "job1", 2, 4, NULL, &params, &err);
  *     muster_rendezvous_open(params, NULL, NULL, &rdzv, &err);
@@ -9,15 +9,15 @@
  *     muster_rendezvous_shutdown(rdzv, &err);    // closes the run for everybody
  *     muster_rendezvous_free(rdzv);
  *
- * The handler has a thread of its own, so that heartbeats go on while the caller
- * computes. Its functions may be called from any thread; next() from one at a time:
- * a second one meanwhile fails with MUSTER_EINVAL. Several calls of set_closed() at
- * once count as one and get the same answer, and so do those of leave(). After
- * shutdown(), and while it is under way, all of these fail with MUSTER_EINVAL.
+ * The handler has a thread of its own, so that keep-alives go out while the caller
+ * computes. Its functions may be called from any thread, but only one next() may be
+ * under way: a second one returns MUSTER_EINVAL. Calls of set_closed() at the same time
+ * count as one and all get its result, and so do calls of leave(). Once shutdown() has
+ * been called, even before it returns, all of these return MUSTER_EINVAL.
  *
- * A handler does not survive fork(): in the child its functions fail with
- * MUSTER_EINVAL, is_closed and num_nodes_waiting say 0, cancel does nothing, and free
- * does no more than free memory: the parent's handler goes on whatever the child does.
+ * A handler does not survive fork(). In the child its functions fail with
+ * MUSTER_EINVAL, is_closed and num_nodes_waiting return 0, cancel does nothing, and
+ * free only frees memory, so nothing that the child does disturbs the parent's handler.
  */
 #ifndef MUSTER_RENDEZVOUS_H
 #define MUSTER_RENDEZVOUS_H
@@ -35,14 +35,14 @@ extern "C" {
 struct muster_rendezvous;
 struct muster_store; /* store.h */
 
-/* Where next() has led to. The pointers are the handler's and hold until its next
- * next() or free; the store until shutdown, too, which closes it. */
+/* What next() found. The pointers belong to the handler and stay valid until the
+ * following next() or free; the store also ends with shutdown, which closes it. */
 struct muster_rendezvous_info {
     uint64_t round;
     int64_t rank, world_size;   /* of nodes */
-    struct muster_store *store; /* the round's own keys; not to be closed, but clones
-                                   and views of it are, before the handler is freed */
-    const char *master_addr;    /* where the workers' store is, or is to be */
+    struct muster_store *store; /* for the round's own keys. Do not close it; but close
+                                   its clones and views before the handler is freed. */
+    const char *master_addr;    /* where the workers' store is, or will be */
     uint16_t master_port;
 };
 
@@ -62,52 +62,56 @@ enum muster_log_level {
     MUSTER_LOG_ERROR
 };
 
-/* All on the handler's own thread: be quick, and call nothing of the handler. */
+/* Both are called on the handler's own thread. They must return soon, and must not call
+ * the handler. */
 struct muster_rendezvous_hooks {
     void *ctx;
     void (*log)(void *ctx, enum muster_log_level level, const char *text);
     void (*news)(void *ctx, enum muster_news news, const char *text);
 };
 
-/* Makes the handler of params' backend, connecting to nobody yet; params is copied.
- * registry NULL: the built-in backends. hooks NULL: silence; else copied. Errors:
- * MUSTER_EINVAL with torch's words for a wrong option, MUSTER_ENOENT for an unknown
- * backend, MUSTER_ENOTSUP, MUSTER_ENOMEM, MUSTER_EIO. */
+/* Makes a handler for the backend that params names. It does not connect yet. params
+ * and hooks are copied. If registry is NULL there are the built-in backends; if hooks
+ * is NULL nothing is reported. Errors: MUSTER_EINVAL with torch's words for a wrong
+ * option, MUSTER_ENOENT for an unknown backend, MUSTER_ENOTSUP, MUSTER_ENOMEM,
+ * MUSTER_EIO. */
 MUSTER_API int muster_rendezvous_open(const struct muster_params *params,
                                       const struct muster_registry *registry,
                                       const struct muster_rendezvous_hooks *hooks,
                                       struct muster_rendezvous **out,
                                       struct muster_error *err);
 
-/* Takes part in the next round; blocks until it is complete. A member of the running
- * round leaves that first. Errors: MUSTER_ECLOSED, MUSTER_EGRACEFUL (a spare that was
- * not needed, which is not a failure), MUSTER_ETIMEDOUT, MUSTER_ECONN, MUSTER_ESTATE,
- * MUSTER_ECANCELED, MUSTER_ENOMEM. */
+/* Takes part in the next round, and blocks until that is complete. A node that is in
+ * the running round leaves it first. Errors: MUSTER_ECLOSED, MUSTER_EGRACEFUL (this
+ * node was a spare and was not needed, which is not a failure), MUSTER_ETIMEDOUT,
+ * MUSTER_ECONN, MUSTER_ESTATE, MUSTER_ECANCELED, MUSTER_ENOMEM. */
 MUSTER_API int muster_rendezvous_next(struct muster_rendezvous *r,
                                       struct muster_rendezvous_info *out,
                                       struct muster_error *err);
 
-/* From another thread: next() ends with MUSTER_ECANCELED, its place handed back. */
+/* Called from another thread, it makes next() give its place back and return
+ * MUSTER_ECANCELED. */
 MUSTER_API void muster_rendezvous_cancel(struct muster_rendezvous *r);
 
-/* Cached: milliseconds old with a store of ours, up to a second with torch's. */
+/* Both return what was last heard: milliseconds old with a store of ours, up to a
+ * second with torch's. */
 MUSTER_API int muster_rendezvous_is_closed(struct muster_rendezvous *r);
 MUSTER_API int64_t muster_rendezvous_num_nodes_waiting(struct muster_rendezvous *r);
 
-/* Closes the run id for everybody, for good; connects first if next() has not. Errors:
- * MUSTER_ECONN if there is no store within read_timeout, MUSTER_ETIMEDOUT,
+/* Closes the run id for all nodes, for good; connects first if next() has not. Errors:
+ * MUSTER_ECONN if no store can be reached within read_timeout, MUSTER_ETIMEDOUT,
  * MUSTER_ESTATE, MUSTER_EINVAL. */
 MUSTER_API int muster_rendezvous_set_closed(struct muster_rendezvous *r,
                                             struct muster_error *err);
 
-/* An orderly goodbye that leaves the run open: the others learn at once that this node
- * is gone. Ends a next() with MUSTER_ECANCELED. */
+/* Leaves the group but keeps the run open: the others learn at once that this node has
+ * gone. A next() that is under way returns MUSTER_ECANCELED. */
 MUSTER_API int muster_rendezvous_leave(struct muster_rendezvous *r,
                                        struct muster_error *err);
 
-/* Closes the run id, as set_closed() does and with its errors, and ends the heartbeats
- * in any case. If this node serves the store, the store stays until the others have
- * read that the run is closed, for some seconds at the most. */
+/* Closes the run id, as set_closed() does and with its errors, and ends the keep-alives
+ * even if closing fails. A node that serves the store goes on serving until the others
+ * have read that the run is closed, for a few seconds at most. */
 MUSTER_API int muster_rendezvous_shutdown(struct muster_rendezvous *r,
                                           struct muster_error *err);
 
@@ -117,7 +121,7 @@ MUSTER_API const char *muster_rendezvous_backend(const struct muster_rendezvous 
 /* 1 if an agent serves the workers' store (torch's default), 0 if worker 0 does. */
 MUSTER_API int muster_rendezvous_use_agent_store(const struct muster_rendezvous *r);
 
-/* Without shutdown() or leave() before it, the others take this node for dead. NULL is
+/* After neither shutdown nor leave, the other nodes take this one for dead. NULL is
  * fine. */
 MUSTER_API void muster_rendezvous_free(struct muster_rendezvous *r);
 

@@ -1,26 +1,27 @@
 /* store.h - a key-value store shared by the processes of a job.
  *
- * One set of operations for every kind of store: c10d over TCP (PyTorch's TCPStore,
- * both its servers and ours), a file (PyTorch's FileStore), memory of this process, and
+ * Every kind of store has the same operations: c10d over TCP (PyTorch's TCPStore, both
+ * its servers and ours), a file (PyTorch's FileStore), memory of this process, and
  * prefixed views of these. Names and meanings are those of torch.distributed.Store.
  *
- * Every call blocks, and every call has a deadline: that of its timeout_ms argument
- * where it has one, else the store's own (300 s unless set otherwise). When it is over
- * the call returns MUSTER_ETIMEDOUT and the store stays usable.
- * Other errors: MUSTER_EHANGUP if the server closed the connection, or was silent for
- * so long after a wait had timed out that it was given up, after which every further
- * call on this store fails; MUSTER_EPROTO if it answered nonsense; MUSTER_EINVAL if an
- * argument is wrong; MUSTER_ENOTSUP if this kind of store cannot do it; MUSTER_ENOMEM.
- * The texts name the operation, the key and the address.
+ * Every call blocks, and every call has a deadline: its timeout_ms argument where it
+ * has one, else the store's own timeout (300 s unless set otherwise). When the deadline
+ * has passed, the call returns MUSTER_ETIMEDOUT and the store stays usable.
+ * Other errors: MUSTER_EHANGUP if the server closed the connection, or stayed silent
+ * for so long after a timed-out wait that the connection was given up; every further
+ * call on this store fails then. MUSTER_EPROTO if the server broke the protocol,
+ * MUSTER_EINVAL if an argument is wrong, MUSTER_ENOTSUP if this kind of store does not
+ * have the operation, and MUSTER_ENOMEM. The texts name the operation, the key and the
+ * address.
  *
  * A store may be used from several threads at once. Its calls share one connection:
  * while one of them waits for a key, the others wait too, each at most until its own
- * deadline. Give threads that wait often a clone each.
+ * deadline. Give each thread that waits often a clone of its own.
  *
- * A store does not survive fork(): in the child every call on it fails with
- * MUSTER_EINVAL, and muster_store_close does no more than free memory, so that the
- * parent's store goes on whatever the child does. The child opens its own. It holds the
- * parent's sockets, that of a server too, until it ends or calls exec.
+ * A store does not survive fork(). In the child every call on it fails with
+ * MUSTER_EINVAL, and muster_store_close only frees memory, so nothing that the child
+ * does disturbs the parent's store. The child opens a store of its own. It keeps copies
+ * of the parent's sockets, a server's too, until it ends or calls exec.
  *
  * Keys are text without NUL; values are any bytes. A TCP store takes keys of up to 8191
  * bytes and values of up to 8 MiB. */
@@ -42,8 +43,8 @@ extern "C" {
 
 struct muster_store; /* opaque */
 
-/* Bytes that the caller owns: free them with muster_bytes_free. There is a NUL behind
- * them which does not count. */
+/* Bytes that the caller owns and frees with muster_bytes_free. A NUL follows them,
+ * which size does not count. */
 struct muster_bytes {
     void *data;
     size_t size;
@@ -54,7 +55,7 @@ struct muster_bytes_list {
     size_t count;
 };
 
-/* Both take NULL and zeroed ones, and leave them zeroed. */
+/* Both accept NULL and zeroed structs, and zero what they have freed. */
 MUSTER_API void muster_bytes_free(struct muster_bytes *bytes);
 MUSTER_API void muster_bytes_list_free(struct muster_bytes_list *list);
 
@@ -63,68 +64,71 @@ MUSTER_API void muster_bytes_list_free(struct muster_bytes_list *list);
 struct muster_store_options {
     const char *host; /* name or address of the server */
     uint16_t port;
-    uint64_t timeout_ms; /* to connect, and for calls */
-    bool serve; /* run a server in this process, then connect to it like anybody else
-                   (torch: is_master). port 0 takes any free one: muster_store_port. */
-    const char *bind; /* serve: numeric address to listen on; NULL: every address */
-    int listen_fd;    /* serve: an already bound socket instead, or -1; ours on success,
-                         the caller's to close otherwise */
+    uint64_t timeout_ms; /* for connecting, and for calls */
+    bool serve;         /* run a server in this process and connect to it like any other
+                           client (torch: is_master). With port 0 it takes a free port;
+                           muster_store_port says which. */
+    const char *bind;   /* serve: numeric address to listen on; NULL: every address */
+    int listen_fd;      /* serve: a socket that is already bound, or -1. On success it
+                           belongs to the store, otherwise the caller closes it. */
     int64_t world_size; /* how many stores will join, the server's own included; -1: not
-                           known, nobody is counted */
-    bool wait_for_workers; /* with a world_size: count in, and if serving wait until all
-                              have; as torch does */
+                           known, and they are not counted */
+    bool wait_for_workers; /* with a world_size: add this store to the count, and if it
+                              serves wait until all have joined, as torch does */
 };
 
-/* host NULL, port 0, MUSTER_STORE_TIMEOUT_MS, no server, world_size -1, waits for
- * workers. */
+/* Sets host NULL, port 0, MUSTER_STORE_TIMEOUT_MS, no server, world_size -1, and
+ * wait_for_workers. */
 MUSTER_API void muster_store_options_init(struct muster_store_options *o);
 
-/* Connects, and tries again while the server is not there yet, until the timeout.
- * Errors say what stood in the way last: MUSTER_EREFUSED, MUSTER_EUNREACH,
- * MUSTER_ERESOLVE, MUSTER_ENOTSTORE (another service answers), MUSTER_EHANGUP,
- * MUSTER_ETIMEDOUT; MUSTER_EINUSE, MUSTER_EACCES if serving is not possible. */
+/* Connects, and until the timeout tries again if the server cannot be reached yet. The
+ * error is that of the last attempt: MUSTER_EREFUSED, MUSTER_EUNREACH, MUSTER_ERESOLVE,
+ * MUSTER_ENOTSTORE (another service answers), MUSTER_EHANGUP or MUSTER_ETIMEDOUT; if
+ * the server cannot be started it is MUSTER_EINUSE or MUSTER_EACCES. */
 MUSTER_API int muster_store_open_tcp(const struct muster_store_options *options,
                                      struct muster_store **out,
                                      struct muster_error *err);
 
-/* A file that the processes share, byte compatible with torch's FileStore. With a
- * world_size, the last of that many stores to close removes the file; -1: it stays. */
+/* Opens a file that the processes share, byte compatible with torch's FileStore. With a
+ * world_size, the last of that many stores to close removes the file; with -1 the file
+ * stays. */
 MUSTER_API int muster_store_open_file(const char *path, int64_t world_size,
                                       uint64_t timeout_ms, struct muster_store **out,
                                       struct muster_error *err);
 
-/* Memory of this process: shared with the store's clones and views only. */
+/* Makes a store in the memory of this process. Only its clones and views share it. */
 MUSTER_API int muster_store_open_hash(uint64_t timeout_ms, struct muster_store **out,
                                       struct muster_error *err);
 
-/* A view in which every key stands for "<prefix>/<key>" of inner. inner may be closed
- * before it. */
+/* Makes a view in which every key stands for "<prefix>/<key>" of inner. inner may be
+ * closed before the view is. */
 MUSTER_API int muster_store_open_prefix(struct muster_store *inner, const char *prefix,
                                         struct muster_store **out,
                                         struct muster_error *err);
 
-/* Another store on the same data, with a connection of its own, which is there on
- * return. */
+/* Makes another store on the same data, with a connection of its own, which is
+ * established on return. */
 MUSTER_API int muster_store_clone(struct muster_store *s, struct muster_store **out,
                                   struct muster_error *err);
 
-/* No other call on s may be under way. A server that it runs ends with the last store
- * made from it (views and clones included). NULL is fine. */
+/* No other call on s may be under way. A server that s runs ends when s and all views
+ * and clones made from it are closed. NULL is fine. */
 MUSTER_API void muster_store_close(struct muster_store *s);
 
 /* The timeout of calls that have no timeout_ms argument. */
 MUSTER_API void muster_store_set_timeout(struct muster_store *s, uint64_t timeout_ms);
 MUSTER_API uint64_t muster_store_timeout(const struct muster_store *s);
 
-/* "tcp://node7:29400": for messages. Lives as long as s. */
+/* A name for messages, "tcp://node7:29400" for instance. Valid as long as s. */
 MUSTER_API const char *muster_store_name(const struct muster_store *s);
 
-/* The port of the TCP server that it talks to; 0 for other kinds. */
+/* The port of the TCP server that s talks to; 0 for other kinds of store. */
 MUSTER_API uint16_t muster_store_port(const struct muster_store *s);
 
 /* ---- operations ---- */
 
-/* A TCP server sends no receipt: 0 means that it is on its way. */
+/* A TCP server does not confirm a set: 0 means that the value was sent, not that it has
+ * arrived. */
 MUSTER_API int muster_store_set(struct muster_store *s, const char *key,
                                 const void *value, size_t size,
                                 struct muster_error *err);
@@ -133,29 +137,30 @@ MUSTER_API int muster_store_set(struct muster_store *s, const char *key,
 MUSTER_API int muster_store_get(struct muster_store *s, const char *key,
                                 struct muster_bytes *value, struct muster_error *err);
 
-/* Adds to the decimal number at key (0 if missing); *result is the sum, NULL is fine.
- */
+/* Adds delta to the decimal number at key (0 if the key is missing). *result is the
+ * sum; NULL is fine. */
 MUSTER_API int muster_store_add(struct muster_store *s, const char *key, int64_t delta,
                                 int64_t *result, struct muster_error *err);
 
-/* Sets desired if the value is expected, or if the key is missing and expected is
- * empty. *value is desired if that was done, else what is there; if the key is missing
- * it is, as in torch, expected. */
+/* Sets the key to desired if its value equals expected, or if the key is missing and
+ * expected is empty. *value becomes desired if that was done, else the value that the
+ * key has; if the key is missing, *value becomes expected, as in torch. */
 MUSTER_API int muster_store_compare_set(struct muster_store *s, const char *key,
                                         const void *expected, size_t expected_size,
                                         const void *desired, size_t desired_size,
                                         struct muster_bytes *value,
                                         struct muster_error *err);
 
+/* Appends to the value of the key, and makes the key if it is missing. */
 MUSTER_API int muster_store_append(struct muster_store *s, const char *key,
                                    const void *value, size_t size,
                                    struct muster_error *err);
 
-/* *deleted: whether it was there; NULL is fine. */
+/* *deleted says whether the key existed; NULL is fine. */
 MUSTER_API int muster_store_delete(struct muster_store *s, const char *key,
                                    bool *deleted, struct muster_error *err);
 
-/* *ready: whether all the keys exist. Does not wait. */
+/* *ready says whether all the keys exist. Does not wait for them. */
 MUSTER_API int muster_store_check(struct muster_store *s, const char *const *keys,
                                   size_t count, bool *ready, struct muster_error *err);
 
@@ -164,39 +169,40 @@ MUSTER_API int muster_store_wait(struct muster_store *s, const char *const *keys
                                  size_t count, uint64_t timeout_ms,
                                  struct muster_error *err);
 
-/* Waits until all the keys exist; values in the order of the keys. */
+/* Waits until all the keys exist. The values are in the order of the keys. */
 MUSTER_API int muster_store_multi_get(struct muster_store *s, const char *const *keys,
                                       size_t count, struct muster_bytes_list *values,
                                       struct muster_error *err);
 
-/* values are borrowed and not changed. */
+/* Sets several keys at once. values is only read. */
 MUSTER_API int muster_store_multi_set(struct muster_store *s, const char *const *keys,
                                       const struct muster_bytes *values, size_t count,
                                       struct muster_error *err);
 
-/* Counts what the server keeps, which may be more than you put there. */
+/* Counts all keys that the server keeps, also those that other clients or the server
+ * itself have set. */
 MUSTER_API int muster_store_num_keys(struct muster_store *s, int64_t *count,
                                      struct muster_error *err);
 
-/* In any order. */
+/* Lists the keys, in no particular order. */
 MUSTER_API int muster_store_list_keys(struct muster_store *s,
                                       struct muster_bytes_list *keys,
                                       struct muster_error *err);
 
-/* Waits until world_size callers have come to the barrier of that key. A key is good
- * for one barrier. */
+/* Waits until world_size callers have reached the barrier of that key. A key can serve
+ * for one barrier only. */
 MUSTER_API int muster_store_barrier(struct muster_store *s, const char *key,
                                     int64_t world_size, uint64_t timeout_ms,
                                     struct muster_error *err);
 
-/* Queues: first in, first out, a name space of their own. Not on files, nor on torch's
- * server with use_libuv=False. */
+/* Queues are first in, first out, and their names are apart from the other keys. File
+ * stores and torch's server with use_libuv=False do not have them. */
 MUSTER_API int muster_store_queue_push(struct muster_store *s, const char *key,
                                        const void *value, size_t size,
                                        struct muster_error *err);
 
-/* If block, waits for an item. MUSTER_EEMPTY if there is none, which may happen even
- * after a wait: another may have been faster. */
+/* With block it waits for an item. MUSTER_EEMPTY means that there is none; that may
+ * happen after a wait, too, if another caller took the item first. */
 MUSTER_API int muster_store_queue_pop(struct muster_store *s, const char *key,
                                       bool block, struct muster_bytes *value,
                                       struct muster_error *err);
