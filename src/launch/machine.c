@@ -37,7 +37,7 @@ int machine_real(struct derive_machine *out,
 
     if (getrandom(machine.random, sizeof machine.random, 0) !=
         (ssize_t)sizeof machine.random)
-        return err_set(err, MUSTER_EIO, "no random bytes for a run id");
+        return err_set(err, MUSTER_EIO, "the kernel gave no random bytes for a run id");
     *out = machine;
     return 0;
 }

@@ -11,9 +11,9 @@
 
 #include "base/escape.h"
 
-#define HEAD 4096u /* bytes of a program that are looked at */
+#define HEAD 4096u /* how many bytes of a program are looked at */
 
-/* Where a shell would find it; false: nowhere. */
+/* Writes the path where a shell would find the program; false if there is none. */
 static bool find(const char *program, const char *search, char *path, size_t size)
 {
     struct stat st;
@@ -72,7 +72,7 @@ static const char *machine_name(unsigned machine)
 #define OWN_MACHINE EM_NONE
 #endif
 
-static void put_word(struct buf *out, const uint8_t *p, size_t n)
+static void put_quoted(struct buf *out, const uint8_t *p, size_t n)
 {
     (void)buf_append_str(out, "'");
     (void)escape_append(out, span_of(p, n), 0);
@@ -94,12 +94,12 @@ static void explain_script(struct buf *out, const uint8_t *p, size_t n, int errn
         return;
     (void)buf_append_str(out, "its first line asks for the interpreter ");
     if (i > word && p[i - 1] == '\r') {
-        put_word(out, p + word, i - word - 1);
-        (void)buf_append_str(out, " and ends as on Windows, with a carriage return: "
+        put_quoted(out, p + word, i - word - 1);
+        (void)buf_append_str(out, " and ends with a carriage return, as on Windows: "
                                   "save it with Unix line ends");
         return;
     }
-    put_word(out, p + word, i - word);
+    put_quoted(out, p + word, i - word);
     (void)buf_append_str(out, errnum == ENOENT ? ", which does not exist on this node"
                                                : ", which may not be executed");
 }
@@ -128,7 +128,7 @@ static void explain_elf(struct buf *out, const uint8_t *p, size_t n, int errnum)
             part.p_filesz > n - part.p_offset || part.p_filesz == 0)
             continue;
         (void)buf_append_str(out, "it needs the loader ");
-        put_word(out, p + part.p_offset, part.p_filesz - 1);
+        put_quoted(out, p + part.p_offset, part.p_filesz - 1);
         (void)buf_append_str(out, ", which does not exist on this node: it was built "
                                   "for another system");
         return;

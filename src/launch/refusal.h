@@ -5,9 +5,9 @@
 #include "base/buf.h"
 
 /* Appends a sentence on why executing the program gave this errno, without a newline:
- * "its first line asks for the interpreter /usr/bin/pyhton, which does not exist here".
- * Nothing if the file does not tell more than errno does. program: as given, looked for
- * in search (PATH; may be NULL) if it has no slash. */
+ * "its first line asks for the interpreter '/usr/bin/pyhton', which does not exist on
+ * this node". Appends nothing if the file tells no more than errno does. A program
+ * without a slash in it is looked for in search (PATH; may be NULL). */
 void refusal_explain(struct buf *out, const char *program, const char *search,
                      int errnum);
 

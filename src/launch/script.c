@@ -29,7 +29,8 @@ static struct span interpreter(struct span line)
     }
 }
 
-/* Those that surely are not Python. Many others start one (uv, pypy, conda, srun). */
+/* These are surely not Python. Many others start a Python (uv, pypy, conda, srun), so
+ * an interpreter that is not in the list is let through. */
 static bool is_other_language(struct span name)
 {
     static const char *const names[] = { "sh",   "bash", "dash",    "zsh",  "ksh",
@@ -60,7 +61,7 @@ static int other_language(const char *path, struct span name, struct muster_erro
 {
     return err_set(err, MUSTER_EINVAL,
                    "%s is a script for %.*s, and Python was to run it\n"
-                   "Give --no-python to have it run as it is.",
+                   "Give --no-python to run it without Python.",
                    path, (int)name.n, (const char *)name.p);
 }
 
@@ -73,7 +74,7 @@ static int check_kind(const char *path, struct span begin, struct muster_error *
     if (begin.n >= 4 && memcmp(begin.p, "\177ELF", 4) == 0)
         return err_set(err, MUSTER_EINVAL,
                        "%s is a compiled program, and Python was to run it\n"
-                       "Give --no-python to have it run as it is.",
+                       "Give --no-python to run it without Python.",
                        path);
     if (begin.n < 3 || memcmp(begin.p, "#!", 2) != 0)
         return ends_with(path, ".sh") ? other_language(path, span_str("sh"), err) : 0;
@@ -88,8 +89,8 @@ static int unreadable(const char *path, struct muster_error *err)
     return err_set(
         err, MUSTER_EINVAL,
         "the script '%s' cannot be read: %s\n"
-        "Relative names begin at the directory that muster is started in; it "
-        "must be there on every node.",
+        "A relative name starts from the directory that muster is started in. The "
+        "script must be there on every node.",
         path, strerror(errno));
 }
 
@@ -103,7 +104,7 @@ int script_check(const struct launch_config *c, struct muster_error *err)
         return 0;
     if (stat(c->script, &st) != 0)
         return unreadable(c->script, err);
-    if (!S_ISREG(st.st_mode)) /* A directory with a __main__.py, a pipe. */
+    if (!S_ISREG(st.st_mode)) /* Python runs a directory with a __main__.py, too. */
         return 0;
     const int fd = open(c->script, O_RDONLY | O_CLOEXEC);
     if (fd < 0)

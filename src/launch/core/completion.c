@@ -28,7 +28,7 @@ static void put_choices(struct buf *out, const struct option_spec *s)
         buf_printf(out, "%s%s", i ? " " : "", s->choices[i]);
 }
 
-/* One that also does without is offered like a flag. */
+/* An option that may come without a value is completed like a flag. */
 static bool needs_value(const struct option_spec *s)
 {
     return s->kind != OPTION_OPTIONAL && option_takes_value(s);
@@ -39,8 +39,8 @@ static bool has_words(const struct option_spec *s)
     return s->kind != OPTION_OPTIONAL && (s->choices || words_for(s));
 }
 
-/* A help text between single quotes of a shell, without the characters that would end
- * them or mean something there. */
+/* Writes a help text between a shell's single quotes, without the characters that would
+ * end the quotes or have a meaning there. */
 static void put_help(struct buf *out, const char *text, const char *without)
 {
     for (; *text; text++)

@@ -6,8 +6,9 @@
 
 #define COMPLETION_SHELLS "bash|zsh|fish|tcsh"
 
-/* A script for the commands muster and torchrun. commands are muster's own, with blanks
- * between. 0, MUSTER_ENOMEM, or MUSTER_EINVAL if the shell is none of the above. */
+/* Appends a script that completes the commands muster and torchrun. commands has the
+ * names of muster's subcommands, separated by blanks. 0, MUSTER_ENOMEM, or
+ * MUSTER_EINVAL if the shell is not one of the above. */
 int completion_script(struct buf *out, const char *shell, const char *commands);
 
 #endif

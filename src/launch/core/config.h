@@ -1,5 +1,5 @@
-/* config.h - what to launch, in full: the one structure between whoever asks (the
- * command line, the C API) and the agent that does it.
+/* config.h - what to launch, in full: the one structure that the command line and the C
+ * API hand to the agent.
  *
  * Field for field it is what torchrun's LaunchConfig and entry point hold together.
  * Pure memory; one owner; all texts are owned by the config. */
@@ -46,7 +46,7 @@ struct stream_map {
 struct text_list {
     char **items; /* owned, and so is each item; a NULL follows the last */
     size_t count;
-    int err; /* of the first addition that failed, or 0; none follows it */
+    int err; /* of the first addition that failed, or 0; later ones do nothing */
 };
 
 /* --local-ranks-filter: which local ranks the console shows. */
@@ -61,10 +61,11 @@ struct launch_config {
      * (never empty), number of nodes, options of --rdzv-conf (static: also "rank"). */
     struct rdzv_params rdzv;
 
-    bool rdzv_serve; /* run a member of the job's own etcd if this host is listed */
+    bool rdzv_serve; /* run part of the job's own etcd if this host is listed */
 
-    int64_t nproc; /* workers on this node, already counted; not yet known to be > 0 */
-    char *role;    /* may be empty */
+    int64_t
+        nproc;  /* workers on this node; derive_config() checks last that it is > 0 */
+    char *role; /* may be empty */
     int64_t max_restarts;
     double monitor_interval_s; /* only checked: we do not poll */
     char *start_method;        /* spawn, fork, forkserver; any text from PET_ */
@@ -113,8 +114,8 @@ bool rank_filter_shows(const struct rank_filter *f, int64_t local_rank);
 int text_set(char **field, const char *text);
 int text_list_add(struct text_list *l, const char *text, size_t n);
 
-/* Sets NAME=value where NAME is in the list, else at its end; l->err, as
- * text_list_add. */
+/* Replaces the entry of NAME with NAME=value, or adds it at the end. Returns l->err, as
+ * text_list_add does. */
 int env_put(struct text_list *l, const char *name, const char *value);
 void text_list_fini(struct text_list *l);
 

@@ -1,6 +1,6 @@
-/* derive.c - see derive.h. One function a step, in the order in which torchrun 2.13
- * takes them, so that of two mistakes the same one is reported. What is about the
- * rendezvous is in derive_rendezvous.c, what is about the workers and their output
+/* derive.c - see derive.h. There is one function for each step, in the order in which
+ * torchrun 2.13 takes them, so that of two mistakes the same one is reported. The steps
+ * of the rendezvous are in derive_rendezvous.c, those of the workers and their output
  * here. */
 #include "launch/core/derive.h"
 
@@ -151,7 +151,7 @@ static int set_shutdown_timeout(struct deriving *d)
     return 0;
 }
 
-/* At single commas; two of them stand for one. */
+/* Splits at single commas; two of them stand for one. */
 static int split_list(struct text_list *l, const char *text)
 {
     struct buf b;
@@ -186,7 +186,7 @@ static enum numa_mode numa_of(const char *word)
     return NUMA_NONE;
 }
 
-/* MUSTER_WARM=1 and 0 switch it, as for flags. */
+/* MUSTER_WARM=1 and MUSTER_WARM=0 switch it on and off, as for flags. */
 static const char *warm_value(const char *given)
 {
     if (!given || strcmp(given, "0") == 0)
@@ -265,7 +265,7 @@ static int choose_entry(struct deriving *d)
     return text_set(&d->c->python, python) ? err_nomem(d->err) : 0;
 }
 
-/* torchrun dies of a bare AssertionError here. */
+/* torchrun ends with a bare AssertionError here. */
 static int check_positive(struct deriving *d)
 {
     if (d->c->nproc < 1)

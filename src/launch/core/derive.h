@@ -1,6 +1,6 @@
-/* derive.h - from what the user said to what is launched: torchrun's checks in
- * torchrun's order, with its words, and the values it derives. Pure: what only the
- * machine can tell comes in through struct derive_machine.
+/* derive.h - makes the configuration of a launch out of the options: torchrun's checks
+ * in torchrun's order and wording, and the values that it derives. Pure: what depends
+ * on the machine comes in through struct derive_machine.
  *
  * Error texts: the first line is torch's message; lines after it are the remedy. */
 #ifndef LAUNCH_CORE_DERIVE_H
@@ -9,7 +9,7 @@
 #include "launch/core/config.h"
 #include "launch/core/options.h"
 
-/* What a warning is about: where it is logged follows from it. */
+/* What a warning is about. The place that the log line names depends on it. */
 enum derive_warning {
     DERIVE_WARN_OMP,
     DERIVE_WARN_MASTER_ADDR,
@@ -29,8 +29,8 @@ struct derive_machine {
     uint8_t random[16]; /* for the run id, if one must be made up */
 };
 
-/* Fills in *c (to be freed with launch_config_fini). c->python is only set if
- * PYTHON_EXEC is: finding an interpreter is the caller's part. */
+/* Fills in *c (to be freed with launch_config_fini). c->python is set only if
+ * PYTHON_EXEC is; otherwise the caller finds an interpreter. */
 int derive_config(struct launch_config *c, const struct options *o, bool launch,
                   const struct derive_machine *machine, struct muster_error *err);
 

@@ -14,7 +14,7 @@
 
 #define RANDOM_ID_WARNING "config has no run_id, generated a random run_id: "
 
-/* options_parse() has seen to it that these are numbers. */
+/* options_parse() has checked that these are numbers. */
 int derive_parse_nnodes(struct deriving *d)
 {
     const char *text = d->o->nnodes, *colon = strchr(text, ':');
@@ -94,8 +94,8 @@ int derive_warn_of_unused(struct deriving *d)
     return 0;
 }
 
-/* Backends read what they know and ignore the rest, as in torch; a slip of the pen
- * would never be noticed. */
+/* As in torch, backends ignore keys that they do not know, so nobody would notice a
+ * misspelled one. */
 static void warn_of_misspelled_keys(const struct deriving *d)
 {
     const struct rdzv_params *p = &d->c->rdzv;
@@ -108,8 +108,8 @@ static void warn_of_misspelled_keys(const struct deriving *d)
             continue;
         (void)snprintf(
             text, sizeof text,
-            "--rdzv-conf: no backend of muster's knows the key '%.100s'. Did you "
-            "mean %s?",
+            "--rdzv-conf: no backend of muster knows the key '%.100s'. Did you mean "
+            "%s?",
             key, meant);
         d->machine->warn(d->machine->ctx, DERIVE_WARN_CONF, text);
     }
@@ -133,8 +133,8 @@ int derive_parse_rdzv_conf(struct deriving *d)
                 "%s",
                 d->backend);
         d->c->rdzv_serve = true;
-        if (!conf_given(p,
-                        CONF_LEASE_TTL)) /* The cluster is near, and the job's own. */
+        /* This etcd is near and serves one job, so its leases can be short. */
+        if (!conf_given(p, CONF_LEASE_TTL))
             rc = params_set_int(p, conf_keys[CONF_LEASE_TTL].name, 4, d->err);
         if (rc == 0 && !conf_given(p, CONF_KEEP_ALIVE_INTERVAL))
             rc = params_set_int(p, conf_keys[CONF_KEEP_ALIVE_INTERVAL].name, 3, d->err);
@@ -180,7 +180,8 @@ int derive_set_run_id(struct deriving *d)
     return text_set(&d->c->rdzv.run_id, d->id) ? err_nomem(d->err) : 0;
 }
 
-/* Some keys have flags of their own; torchrun dies of the double argument. */
+/* Some keys have flags of their own; torchrun ends with an exception if such a key is
+ * given a second time. */
 int derive_check_rendezvous(struct deriving *d)
 {
     static const char *const keys[] = { "backend",   "endpoint",  "run_id",
@@ -198,7 +199,7 @@ int derive_check_rendezvous(struct deriving *d)
     return 0;
 }
 
-/* Everybody must name the same port: a static rendezvous has none of its own. */
+/* All nodes must name the same port, as a static rendezvous cannot choose one. */
 int derive_check_static_endpoint(struct deriving *d)
 {
     const char *text = d->c->rdzv.endpoint;

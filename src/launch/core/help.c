@@ -6,8 +6,8 @@
 #define HELP_COLUMN 24
 
 static const char about[] =
-    "Starts the workers of a distributed job on this node and keeps them going: "
-    "torchrun's flags, variables, files and exit codes.";
+    "Starts the workers of a distributed job on this node and restarts them after a "
+    "failure, with torchrun's flags, variables, files and exit codes.";
 static const char script_help[] = "The program that each worker runs: a Python script, "
                                   "a module with -m, any program with --no-python.";
 static const char args_help[] =
@@ -47,7 +47,7 @@ const struct help_example help_examples[] = {
     { NULL, NULL, NULL },
 };
 
-/* Writes words with a column to break at: `at` is where the line stands. */
+/* Writes words and breaks the lines: `at` is the current column. */
 struct filler {
     struct buf *out;
     size_t at, indent, width;
@@ -135,7 +135,7 @@ static void invocation(struct buf *b, const struct option_spec *s)
     buf_fini(&meta);
 }
 
-/* One entry: what on the left, its help on the right or below. */
+/* Writes one entry: the option on the left, its help on the right or below. */
 static void put_entry(struct buf *out, struct span left, const char *help,
                       const char *initial, size_t width)
 {

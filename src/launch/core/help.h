@@ -11,11 +11,11 @@ int help_text(struct buf *out, const char *prog, size_t columns, bool launch);
 /* muster-run(1), in troff. */
 int help_man_page(struct buf *out, const char *version);
 
-/* "NPROC_PER_NODE", "{spawn,fork,forkserver}"; nothing for flags. The buffer remembers
- * a failure. */
+/* Appends the name of an option's value: "NPROC_PER_NODE", "{spawn,fork,forkserver}",
+ * nothing for flags. If memory runs out, buf_error() says so. */
 void help_metavar(struct buf *out, const struct option_spec *s);
 
-/* What a beginner wants to do, and the lines for it; a NULL ends them. */
+/* What a beginner wants to do, and the command for it. The last one has a NULL. */
 struct help_example {
     const char *what, *line, *more; /* more: a second line, or NULL */
 };

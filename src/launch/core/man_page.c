@@ -2,7 +2,8 @@
 #include "launch/core/help.h"
 #include "rendezvous/core/conf_table.h"
 
-/* Text for troff: hyphens that can be copied, no line taken for a request. */
+/* Escapes text for troff, so that hyphens can be copied and no line is taken for a
+ * request. */
 static void put_troff(struct buf *out, const char *text)
 {
     if (*text == '.' || *text == '\'')
@@ -118,9 +119,10 @@ static const char man_tail[] =
     "a file for a copy.\n"
     ".SH WAITING\n"
     "While it waits for other nodes (to join, to agree on ranks, and to end) it says "
-    "who is here, who is missing as far as that is known, for how long and until when: "
-    "on a terminal in one line that is kept up to date, in a log after 5 seconds and "
-    "then every 30. Colours are for terminals, and not if NO_COLOR is set.\n"
+    "which nodes are here, which are missing as far as that is known, how long it has "
+    "waited and until when it will wait. On a terminal this is one line that is kept "
+    "up to date; in a log it comes after 5 seconds and then every 30. Colours are used "
+    "on terminals, unless NO_COLOR is set.\n"
     ".SH SIGNALS\n"
     "Those of \\fB\\-\\-signals\\-to\\-handle\\fR are passed on to the workers, which "
     "then have \\fB\\-\\-shutdown\\-timeout\\fR seconds to end before they are killed. "
@@ -140,14 +142,14 @@ static const char man_tail[] =
     "The same of a round that ended because nodes came or went.\n"
     ".SH EXIT STATUS\n"
     "0: all workers succeeded. 1: a worker failed, the job could not start, or a "
-    "signal ended it while its workers ran; before that the signal ends it as any "
-    "program (128 and its number to a shell). 2: the command line is wrong.\n"
+    "signal ended it while its workers ran. A signal that comes earlier ends it like "
+    "any other program (a shell shows 128 plus the number of the signal). 2: the "
+    "command line is wrong.\n"
     ".SH CONFORMING TO\n"
-    "Options, variables, files, words and exit codes are those of torchrun 2.15. Tests "
-    "compare them with torch 2.13 as it runs, and with what 2.15 was seen to do. "
-    "Groups "
-    "with nodes of 2.13 and 2.15 were tried in both roles; what nodes of 2.6 and later "
-    "write is read.\n";
+    "Options, variables, files, messages and exit codes are those of torchrun 2.15. "
+    "Tests compare them with a running torch 2.13, and with what 2.15 was seen to do. "
+    "Groups with nodes of 2.13 and 2.15 were tried in both roles; what nodes of 2.6 "
+    "and later write is read.\n";
 
 static void put_man_examples(struct buf *out)
 {

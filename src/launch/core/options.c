@@ -1,13 +1,13 @@
 /* options.c - reads a command line as Python's argparse (3.11) reads torchrun's.
  *
- * Three parts: what a word is (an option by one of its spellings or by the beginning of
- * one, a value, or neither); what becomes of a value, from the command line, from PET_
- * variables and by default; and the walk over the words.
+ * The file has three parts: what a word is (an option by one of its spellings or by the
+ * beginning of one, a value, or neither); how values are taken, from the command line,
+ * from PET_ variables and by default; and the walk over the words.
  *
  * There are two walks, because argparse looks at all words before it acts on the first:
- * the first walk only finds ambiguous options, the second takes values. Unlike argparse
- * neither looks at the script's own arguments: torchrun refuses `script.py --max 1`
- * because --max could be one of ITS options. */
+ * the first walk only finds ambiguous options, the second takes values. Unlike
+ * argparse, neither looks at the script's own arguments: torchrun refuses `script.py
+ * --max 1` because --max could be the beginning of one of its own options. */
 #include "launch/core/options.h"
 
 #include <assert.h>
@@ -23,9 +23,9 @@ struct walk {
     struct options *o;
     const struct options_input *in;
     struct muster_error *err;
-    bool dry;           /* the first walk: look, take nothing */
+    bool dry;           /* the first walk: values are not taken */
     uint64_t seen;      /* bit i: option i was given */
-    struct buf unknown; /* words that no option owns, with blanks between */
+    struct buf unknown; /* words that belong to no option, a blank before each */
 };
 
 /* A word of the command line and what it turned out to be. */
@@ -33,7 +33,7 @@ struct word {
     enum { WORD_VALUE, WORD_DASHES, WORD_OPTION, WORD_UNKNOWN, WORD_AMBIGUOUS } what;
     const struct option_spec *spec;
     bool is_short;
-    const char *value; /* glued on: --a=value, -avalue; NULL: none */
+    const char *value; /* in the same word: --a=value, -avalue; NULL: none */
 };
 
 /* ---- Spellings ---- */
@@ -60,8 +60,8 @@ int option_names(struct buf *b, const struct option_spec *s, const char *between
     return buf_error(b);
 }
 
-/* Calls visit for both spellings of each option, as argparse does: it does not know
- * that they belong together. */
+/* Calls visit for both spellings of each option. Argparse does not know that they
+ * belong together, and counts both when it looks for ambiguous ones. */
 typedef void (*visit_fn)(void *ctx, const struct option_spec *s, const char *spelling);
 
 static void each_spelling(bool launch, visit_fn visit, void *ctx)
@@ -94,7 +94,7 @@ static void visit_match(void *ctx, const struct option_spec *s, const char *spel
         return;
     if (spelling[m->n] == '\0')
         m->exact = s;
-    if (s->owner == OWNER_MUSTER) /* In full or not at all. */
+    if (s->owner == OWNER_MUSTER) /* Ours cannot be abbreviated. */
         return;
     if (m->spelled)
         (void)buf_printf(m->spelled, "%s--%s", m->count ? ", " : "", spelling);
@@ -182,7 +182,7 @@ static struct word word_classify(const char *arg, bool launch)
 
 /* ---- Values ---- */
 
-/* Says "argument <names>: <text> '<value>'<more>" in w->err; value may be NULL. */
+/* Sets w->err to "argument <names>: <text> '<value>'<more>"; value may be NULL. */
 static enum options_fault option_refuse(struct walk *w, const struct option_spec *s,
                                         const char *text, const char *value,
                                         const char *more)
@@ -231,7 +231,8 @@ static bool is_choice(const struct option_spec *s, const char *value)
     return false;
 }
 
-/* Stores one value. Like torchrun, we do not hold its variables against the choices. */
+/* Stores one value. Like torchrun, we do not check the values of its variables against
+ * the choices. */
 static enum options_fault option_take(struct walk *w, const struct option_spec *s,
                                       const char *value, bool from_env)
 {
@@ -343,7 +344,7 @@ static enum options_fault options_take_defaults(struct walk *w)
         if (w->seen >> i & 1 || !option_takes_value(s))
             continue;
         if (s->kind == OPTION_OPTIONAL && value && !*value)
-            value = NULL; /* Only a bare option means that there is no value. */
+            value = NULL; /* An empty variable counts as not set. */
         fault = value        ? option_take(w, s, value, true)
                 : s->initial ? option_take(w, s, s->initial, true)
                              : OPTIONS_FINE;
@@ -355,18 +356,18 @@ static enum options_fault options_take_defaults(struct walk *w)
 
 /* ---- The walk over the words ---- */
 
-/* An option was met that prints something instead of starting a job: argparse acts on
- * such at once, and looks at nothing behind it. */
+/* An option was met that prints something instead of starting a job. Argparse acts on
+ * such an option at once, and ignores what follows it. */
 static bool printed_instead(const struct options *o)
 {
     return o->help || o->print_completion;
 }
 
-/* One word that is an option, perhaps a cluster (-mr3), and the value behind it.
- * Moves *at past them. */
+/* Takes an option, which may be a cluster of letters (-mr3), and its value, and moves
+ * *at past them. */
 static enum options_fault take_option(struct walk *w, struct word word, size_t *at)
 {
-    const struct option_spec *flags[16]; /* of the cluster; taken when all is well */
+    const struct option_spec *flags[16]; /* of the cluster; set once all are valid */
     size_t n_flags = 0;
     enum options_fault fault = OPTIONS_FINE;
 
@@ -404,7 +405,8 @@ static enum options_fault take_option(struct walk *w, struct word word, size_t *
     return option_take(w, word.spec, word.value, false);
 }
 
-/* The script and what follows it. Of the "--" that touch it only the first goes. */
+/* Takes the script and its arguments. Only the first "--" before or behind the script
+ * is dropped. */
 static void take_script(struct walk *w, size_t at)
 {
     char *const *argv = w->in->argv;
@@ -453,8 +455,9 @@ static enum options_fault walk_words(struct walk *w)
             break;
         case WORD_OPTION:
             fault = take_option(w, word, &at);
-            if (fault && w->dry) {    /* Comes up in the second walk, unless there is */
-                fault = OPTIONS_FINE; /* something ambiguous behind it. */
+            if (fault && w->dry) {
+                /* The second walk reports it, unless an ambiguous option follows. */
+                fault = OPTIONS_FINE;
                 at++;
             }
             break;
@@ -468,7 +471,7 @@ static enum options_fault walk_words(struct walk *w)
     return fault;
 }
 
-/* Which of our options a word like --nproc-per-nod may have meant. */
+/* The option that a word like --nproc-per-nod was probably meant to be, or NULL. */
 static const char *option_meant(const char *arg, bool launch)
 {
     const struct span word = span_of(arg + 2, strcspn(arg + 2, "="));
@@ -501,7 +504,7 @@ static enum options_fault refuse_unknown(struct walk *w)
     return OPTIONS_USAGE;
 }
 
-/* torchrun dies of a ValueError over these. */
+/* torchrun ends with a bare ValueError if this is not a number. */
 static enum options_fault check_nnodes(struct walk *w)
 {
     const char *text = w->o->nnodes, *colon = strchr(text, ':');

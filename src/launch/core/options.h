@@ -21,14 +21,15 @@ enum option_kind {
     OPTION_CHOICE,
     OPTION_OPTIONAL, /* a text, only behind "="; "" if there is none */
     OPTION_PRINT,    /* a choice that is acted on when it is met, like --help */
-    OPTION_LIST,     /* at commas; two commas stand for one */
+    OPTION_LIST,     /* texts between commas; two commas stand for one */
 };
 
-/* Whose the option is. */
+/* Which program has the option. */
 enum option_owner {
     OWNER_TORCH,  /* torchrun's */
-    OWNER_LAUNCH, /* only of torch.distributed.launch */
-    OWNER_MUSTER, /* ours: never abbreviated, so that prefixes mean what they did */
+    OWNER_LAUNCH, /* only torch.distributed.launch's */
+    OWNER_MUSTER, /* ours: never abbreviated, so that torchrun's abbreviations stay
+                     unambiguous */
 };
 
 #define OPTION_NAME_SIZE 64
@@ -38,7 +39,7 @@ struct option_int {
     int64_t value;
 };
 
-/* What the user said, before anything is checked or derived: torchrun's `args`. */
+/* What the user gave, before anything is checked or derived: torchrun's `args`. */
 struct options {
     const char *nnodes, *nproc_per_node;
     const char *rdzv_backend, *rdzv_endpoint, *rdzv_id, *rdzv_conf;
@@ -67,8 +68,8 @@ struct options {
     const char *status_http;          /* likewise */
     const char *hang, *progress_file; /* likewise */
     const char *on_failure, *report;
-    bool help; /* --help was met before any error: nothing else counts */
-    const char *print_completion; /* the same for this one; NULL: not given */
+    bool help; /* --help was met before any error: everything else is ignored */
+    const char *print_completion; /* likewise; NULL: not given */
     const char *script;
     char *const *script_args; /* borrowed from argv, or NULL */
     size_t n_script_args;
@@ -92,8 +93,8 @@ extern const size_t options_count;
 /* How a command line went wrong; decides the exit code. */
 enum options_fault {
     OPTIONS_FINE,
-    OPTIONS_USAGE, /* the parser refuses: exit 2 */
-    OPTIONS_VALUE, /* torchrun would die of an exception: exit 1 */
+    OPTIONS_USAGE, /* the parser refuses it: exit 2 */
+    OPTIONS_VALUE, /* torchrun would end with an exception: exit 1 */
 };
 
 struct options_input {
@@ -119,7 +120,8 @@ static inline bool option_applies(const struct option_spec *s, bool launch)
     return s->owner != OWNER_LAUNCH || launch;
 }
 
-/* True if the underscored spelling differs: "nproc_per_node". Writes it. */
+/* Writes the name with underscores ("nproc_per_node"). True if that differs from the
+ * name. */
 bool option_underscored(const struct option_spec *s, char *to, size_t size);
 
 /* The value of a variable in a list of NAME=value, or NULL. */

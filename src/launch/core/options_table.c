@@ -48,7 +48,7 @@ const struct option_spec options_table[] = {
     { "event-log-handler", 0, OPTION_TEXT, OWNER_TORCH, true, "null", NULL,
       FIELD(event_log_handler),
       "Where events go: null, console (JSON lines on stderr), or file:PATH (JSON lines "
-      "at its end)." },
+      "are appended)." },
     { "role", 0, OPTION_TEXT, OWNER_TORCH, true, "default", NULL, FIELD(role),
       "Role of this node's workers: ROLE_NAME, and part of the prefix of teed lines." },
     { "module", 'm', OPTION_FLAG, OWNER_TORCH, true, NULL, NULL, FIELD(module),
@@ -100,7 +100,7 @@ const struct option_spec options_table[] = {
       "share a cache." },
     { "signals-to-handle", 0, OPTION_TEXT, OWNER_TORCH, true,
       "SIGTERM,SIGINT,SIGHUP,SIGQUIT", NULL, FIELD(signals_to_handle),
-      "Signals that are handed on to the workers and end the job in good order." },
+      "Signals that are passed on to the workers and end the job in good order." },
     { "shutdown-timeout", 0, OPTION_INT, OWNER_TORCH, true, NULL, NULL,
       FIELD(shutdown_timeout),
       "Seconds that workers have to end after such a signal before they are killed; "
@@ -114,61 +114,58 @@ const struct option_spec options_table[] = {
       "Print a completion script for this shell and exit. See muster completion, which "
       "knows fish too." },
     { "use-env", 0, OPTION_FLAG, OWNER_LAUNCH, false, NULL, NULL, FIELD(use_env),
-      "Do not give --local-rank to the script: it reads LOCAL_RANK." },
+      "Do not pass --local-rank to the script, as it reads LOCAL_RANK." },
     { "rank-order", 0, OPTION_CHOICE, OWNER_MUSTER, true, NULL, rank_orders,
       FIELD(rank_order),
       "Which node of a c10d group gets which rank: by node name, as torchrun does; as "
       "given by --node-rank; by SLURM_NODEID; or by index, the number of a Kubernetes "
-      "Job or StatefulSet pod. Counts when all nodes are ours." },
+      "Job or StatefulSet pod. Has an effect only when all nodes run muster." },
     { "rdzv-serve", 0, OPTION_FLAG, OWNER_MUSTER, true, NULL, NULL, FIELD(rdzv_serve),
       "With --rdzv-backend=etcd-v3: the hosts that --rdzv-endpoint lists run an etcd "
-      "of "
-      "the job's own while it lasts. Of three hosts one may die, of five two." },
+      "for this job while it lasts. Of three hosts one may die, of five two." },
     { "metrics-handler", 0, OPTION_TEXT, OWNER_MUSTER, true, "null", NULL,
       FIELD(metrics_handler),
       "Where torch's metrics of the agent go: null, console (as torch's "
-      "ConsoleMetricHandler prints them, on stdout), or file:PATH (JSON lines at its "
-      "end)." },
+      "ConsoleMetricHandler prints them, on stdout), or file:PATH (JSON lines are "
+      "appended)." },
     { "warm", 0, OPTION_OPTIONAL, OWNER_MUSTER, true, NULL, warm_values, FIELD(warm),
-      "Import once a node, in an interpreter from which all workers of all attempts "
-      "are "
-      "forked: torch and what DDP needs, the modules that are named, or (auto) what "
-      "this script imported the last time. Workers are what python would start, within "
-      "milliseconds." },
+      "Import once per node, in an interpreter from which all workers of all attempts "
+      "are forked: torch and what DDP needs, the modules that are named, or (auto) "
+      "what this script imported the last time. Workers start within milliseconds, and "
+      "otherwise as if python had started them." },
     { "status-http", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(status_http),
       "Serve a page that shows the job, and metrics for Prometheus, at ADDR:PORT "
       "(without ADDR: to this machine alone; port 0: any free one). `muster status "
       "--url` prints the link." },
     { "hang", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(hang),
       "TIME[:report|restart|stop]: when no rank has made progress for TIME (90s, 10m, "
-      "1h30m), tell where each rank is and which one is the likely cause; then restart "
-      "the workers or end the job, if asked to. Progress is output, writes to the "
+      "1h30m), report where each rank is and which one is the likely cause; then "
+      "restart the workers or end the job, if asked to. Progress is output, writes to "
+      "the "
       "store, ranks that come out of collectives, and --progress-file." },
     { "progress-file", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL,
       FIELD(progress_file),
-      "With --hang: a file whose modification counts as progress, too." },
+      "With --hang: a file whose modification also counts as progress." },
     { "token-file", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(token_file),
       "File with the job's secret, the same on all nodes, mode 0600: only nodes that "
       "hold it can join, and only their workers reach the store. MUSTER_TOKEN may hold "
       "the secret itself." },
     { "token-optional", 0, OPTION_FLAG, OWNER_MUSTER, true, NULL, NULL,
       FIELD(token_optional),
-      "Admit nodes of torchrun, which cannot prove anything, in spite of a secret: "
-      "then "
-      "whoever reaches the ports can do what they can." },
+      "Also admit nodes of torchrun, which cannot prove that they hold the secret. "
+      "Anybody who can reach the ports can then do what those nodes can." },
     { "encrypt", 0, OPTION_FLAG, OWNER_MUSTER, true, NULL, NULL, FIELD(encrypt),
-      "Encrypt what the nodes and their workers' store say to each other (TLS 1.3 with "
-      "the job's secret). MASTER_ADDR is then 127.0.0.1, and the real one "
-      "MUSTER_MASTER_ADDR." },
+      "Encrypt the traffic of the nodes and of their workers' store (TLS 1.3 with the "
+      "job's secret). MASTER_ADDR is then 127.0.0.1, and MUSTER_MASTER_ADDR has the "
+      "real address." },
     { "on-failure", 0, OPTION_CHOICE, OWNER_MUSTER, true, "stop", on_failures,
       FIELD(on_failure),
       "What the workers of this node do when the job has failed for good on another "
       "one: stop at once, or finish by themselves, as with torchrun." },
     { "report", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(report),
-      "File for the story of the job as JSON: nodes, rounds, restarts and their "
-      "causes, "
-      "the verdict. Written after each restart and at the end; the same on every "
-      "node." },
+      "File for the history of the job as JSON: nodes, rounds, restarts and their "
+      "causes, the verdict. Written after each restart and at the end; the same on "
+      "every node." },
     { "print-config", 0, OPTION_FLAG, OWNER_MUSTER, false, NULL, NULL,
       FIELD(print_config),
       "Print what the command line and the environment amount to as JSON, start "

@@ -1,6 +1,7 @@
 /* rank_order.h - --rank-order: what decides which node gets which rank in a dynamic
- * group of ours. torch sorts by name, process and counter, which changes with every
- * start; users who count racks, or read logs by rank, want an order of their own.
+ * group of our nodes. torch sorts by host name, process and counter, which changes with
+ * every start; users who place ranks by rack, or read logs by rank, want an order of
+ * their own.
  *
  * Called between options_parse (and slurm_apply) and derive_config. Pure. */
 #ifndef LAUNCH_CORE_RANK_ORDER_H

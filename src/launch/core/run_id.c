@@ -1,10 +1,10 @@
-/* run_id.c - random run ids from bytes that the caller drew. */
+/* run_id.c - random run ids, made from random bytes of the caller. */
 #include <stdio.h>
 
 #include "launch/core/derive.h"
 
-/* The bits that say "version 4". */
-static void stamp(const uint8_t random[16], uint8_t out[16])
+/* Sets the bits that mark a UUID as version 4. */
+static void mark_version_4(const uint8_t random[16], uint8_t out[16])
 {
     memcpy(out, random, 16);
     out[6] = (uint8_t)((out[6] & 0x0f) | 0x40);
@@ -16,7 +16,7 @@ void derive_uuid(const uint8_t random[16], char text[37])
     uint8_t u[16];
     size_t at = 0;
 
-    stamp(random, u);
+    mark_version_4(random, u);
     for (size_t i = 0; i < sizeof u; i++) {
         if (i == 4 || i == 6 || i == 8 || i == 10)
             text[at++] = '-';
@@ -32,7 +32,7 @@ void derive_uuid_decimal(const uint8_t random[16], char text[40])
     uint8_t u[16];
     unsigned __int128 v = 0;
 
-    stamp(random, u);
+    mark_version_4(random, u);
     for (size_t i = 0; i < sizeof u; i++)
         v = v << 8 | u[i];
     do

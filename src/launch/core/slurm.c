@@ -7,8 +7,8 @@
 #include "base/err.h"
 #include "base/py/text.h"
 
-/* Below the ports that systems give out by themselves, and apart for each step, so that
- * two steps that share their first node do not meet. */
+/* The port lies below those that systems assign by themselves, and depends on the step,
+ * so that two steps that share their first node do not use the same one. */
 #define PORT_FIRST 15000
 #define PORT_COUNT 15000
 
@@ -92,8 +92,8 @@ static int check_layout(char *const *envp, int64_t nodes, struct muster_error *e
                    (long long)tasks, (long long)nodes, layout ? layout : "?");
 }
 
-/* What --nnodes becomes. The upper end of a range is the step's number of nodes: nobody
- * else can come, and the first round need not wait for them. */
+/* Fills in --nnodes. The upper end of a range becomes the step's number of nodes: no
+ * other node can join, so the first round must not wait for more. */
 static int take_nnodes(const struct options *o, int64_t nodes,
                        struct slurm_texts *texts, struct muster_error *err)
 {
@@ -107,7 +107,7 @@ static int take_nnodes(const struct options *o, int64_t nodes,
     }
     texts->nnodes[0] = '\0';
     if (!py_int(span_of(text, n), &min))
-        return 0; /* derive_config has the words for it */
+        return 0; /* options_parse() has refused this already. */
     max = min;
     if (colon && !py_int(span_str(colon + 1), &max))
         return 0;
@@ -123,8 +123,8 @@ static int take_nnodes(const struct options *o, int64_t nodes,
                    text, (long long)nodes, "SLURM_STEP_NUM_NODES");
 }
 
-/* The user's options, then who hosts the store and our place in the order of ranks.
- * What the user says of either wins. */
+/* Writes the user's options, then our place in the order of ranks, munge, and whether
+ * this node hosts the store. What the user has set of the last two stays. */
 static bool put_conf(const char *conf, int64_t rank, struct slurm_texts *texts)
 {
     const int n = snprintf(texts->conf, sizeof texts->conf, "%s%snode_order=%lld%s%s",

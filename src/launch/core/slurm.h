@@ -1,5 +1,5 @@
-/* slurm.h - what Slurm's environment says of a job step, and what that means for a
- * command line without any rendezvous flag: the nodes of the step form one group.
+/* slurm.h - reads a job step from Slurm's environment, and fills in the rendezvous of a
+ * command line that has no flag for it: the nodes of the step form one group.
  *
  * Called between options_parse and derive_config. Pure: the environment is data. */
 #ifndef LAUNCH_CORE_SLURM_H
@@ -18,9 +18,9 @@ struct slurm_texts {
 bool slurm_applies(const struct options *o, char *const *envp);
 
 /* Fills in nnodes (the upper end of a range is the step's), backend, endpoint, id and
- * the place of this node in the rank order. MUSTER_EINVAL with the remedy if the step's
- * layout contradicts: several tasks on a node, another number of nodes than --nnodes,
- * or variables that make no sense. */
+ * the place of this node in the rank order. MUSTER_EINVAL with the remedy if the step
+ * does not fit: several tasks on a node, another number of nodes than --nnodes, or
+ * variables that make no sense. */
 int slurm_apply(struct options *o, char *const *envp, struct slurm_texts *texts,
                 struct muster_error *err);
 
