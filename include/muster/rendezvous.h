@@ -9,11 +9,11 @@
  *     muster_rendezvous_shutdown(rdzv, &err);    // closes the run for everybody
  *     muster_rendezvous_free(rdzv);
  *
- * The handler has a thread of its own, so that keep-alives go out while the caller
- * computes. Its functions may be called from any thread, but only one next() may be
- * under way: a second one returns MUSTER_EINVAL. Calls of set_closed() at the same time
- * count as one and all get its result, and so do calls of leave(). Once shutdown() has
- * been called, even before it returns, all of these return MUSTER_EINVAL.
+ * The handler has a thread of its own, so that keep-alive messages go out while the
+ * caller computes. Its functions may be called from any thread, but only one next() may
+ * be under way: a second one returns MUSTER_EINVAL. Calls of set_closed() at the same
+ * time count as one and all get its result, and so do calls of leave(). Once shutdown()
+ * has been called, even before it returns, all of these return MUSTER_EINVAL.
  *
  * A handler does not survive fork(). In the child its functions fail with
  * MUSTER_EINVAL, is_closed and num_nodes_waiting return 0, cancel does nothing, and
@@ -109,7 +109,7 @@ MUSTER_API int muster_rendezvous_set_closed(struct muster_rendezvous *r,
 MUSTER_API int muster_rendezvous_leave(struct muster_rendezvous *r,
                                        struct muster_error *err);
 
-/* Closes the run id, as set_closed() does and with its errors, and ends the keep-alives
+/* Closes the run id, as set_closed() does and with its errors, and ends the keep-alive
  * even if closing fails. A node that serves the store goes on serving until the others
  * have read that the run is closed, for a few seconds at most. */
 MUSTER_API int muster_rendezvous_shutdown(struct muster_rendezvous *r,

@@ -1,8 +1,9 @@
 /* backend.c - the blocking face of a state backend; see muster/backend.h.
  *
  * The backend belongs to its home, as the stores made from it borrow its connections:
- * it ends when the last of them and the caller's handle are gone. It does one get or
- * set at a time, so requests stand in a queue, which is the loop's. */
+ * it ends when the last of them is closed and the caller's handle is freed. It does one
+ * get or set at a time, so requests wait in a queue, which is touched on the loop only.
+ */
 #include "muster/backend.h"
 
 #include "api/need.h"
@@ -17,9 +18,9 @@
 struct request;
 
 struct muster_backend {
-    struct home *home;             /* counts us as one that lives there */
+    struct home *home;             /* counts us like one of its stores */
     uint64_t timeout_ms;           /* of stores that are made from it */
-    struct request *first, **last; /* borrowed from their callers; first is at work */
+    struct request *first, **last; /* borrowed from callers; the first is under way */
 };
 
 struct request {
@@ -30,11 +31,11 @@ struct request {
     const void *token;                  /* set; NULL: none */
     size_t token_size;
     bool write;
-    struct muster_state state;  /* get and set: what came of it */
+    struct muster_state state;  /* get and set: the result */
     struct async_store *made;   /* store */
     struct muster_store *store; /* likewise */
     struct muster_error err;
-    bool last; /* free: nothing lives in its home any more */
+    bool last; /* free: nothing uses the home any more */
     struct request *next;
 };
 
@@ -108,9 +109,9 @@ int muster_backend_open(const struct muster_params *params, struct muster_backen
 
 /* ---- Get and set ---- */
 
-/* The answer in memory of the caller's, out of the text in which it is stored. */
-static int keep(struct muster_state *s, const struct rdzv_event *ev,
-                struct muster_error *err)
+/* Decodes the stored text into memory that the caller will free. */
+static int decode(struct muster_state *s, const struct rdzv_event *ev,
+                  struct muster_error *err)
 {
     uint8_t *bytes = mem_alloc(BASE64_DECODED(ev->value.n) + 1);
     void *token = mem_memdup(ev->token.p, ev->token.n);
@@ -142,11 +143,11 @@ static void on_state(void *ctx, const struct rdzv_event *ev)
     if (ev->kind == RDZV_EV_FAILED)
         rc = err_set(&r->err, ev->code, "%s", ev->text);
     else if (ev->present)
-        rc = keep(&r->state, ev, &r->err);
+        rc = decode(&r->state, ev, &r->err);
     b->first = r->next;
     if (!b->first)
         b->last = &b->first;
-    blocking_loop_done(&r->job, rc, &r->err); /* From here r is gone. */
+    blocking_loop_done(&r->job, rc, &r->err); /* After this r is its caller's. */
     if (b->first)
         start(b->first);
 }
@@ -237,7 +238,7 @@ static void begin_store(struct blocking_loop_job *job)
     int rc = inner(b)->ops->store(inner(b), &r->made, &r->err);
 
     if (rc == 0) {
-        rc = store_settle(b->home, r->made, NULL, b->timeout_ms, 0, &r->store, &r->err);
+        rc = store_adopt(b->home, r->made, NULL, b->timeout_ms, 0, &r->store, &r->err);
         if (rc < 0) {
             async_store_close(r->made, on_undone, r);
             return;
@@ -276,7 +277,7 @@ void muster_backend_free(struct muster_backend *b)
 
     if (!b)
         return;
-    (void)ask(b, &r, begin_free, NULL); /* In a child of fork() no more is ours. */
+    (void)ask(b, &r, begin_free, NULL); /* In a child of fork() it does nothing. */
     if (r.last)
         home_free(b->home);
     mem_free(b);

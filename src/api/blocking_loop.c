@@ -1,6 +1,6 @@
 /* blocking_loop.c - see blocking_loop.h. The lock guards the queue, the jobs' done
  * flags, `inside`, `driven` and `stop`; everything on the loop belongs to its thread,
- * or to whoever set `driven`. */
+ * or to the thread that has set `driven`. */
 #include "api/blocking_loop.h"
 
 #include <pthread.h>
@@ -18,11 +18,11 @@ struct blocking_loop {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct blocking_loop_job *first,
-        **last;    /* not yet begun; borrowed from their callers */
+    struct blocking_loop_job *first; /* jobs not yet begun; borrowed from callers */
+    struct blocking_loop_job **last;
     size_t inside; /* callers that have not left blocking_loop_call */
-    bool by_turns; /* no thread */
-    bool driven;   /* by_turns: somebody runs the loop just now */
+    bool by_turns; /* there is no thread */
+    bool driven;   /* by_turns: a caller is running the loop */
     bool stop;
 };
 
@@ -59,7 +59,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* The program's signals are for the program's own threads. */
+/* The thread blocks all signals: those of the program are for its own threads. */
 static int start(struct blocking_loop *b)
 {
     sigset_t all, old;
@@ -82,7 +82,8 @@ static int make(bool by_turns, struct blocking_loop **out, struct muster_error *
     rc = uv_loop_init(&b->loop);
     if (rc < 0) {
         mem_free(b);
-        return err_set(err, MUSTER_EIO, "making an event loop: %s", uv_strerror(rc));
+        return err_set(err, MUSTER_EIO, "cannot make an event loop: %s",
+                       uv_strerror(rc));
     }
     b->owner = getpid();
     b->by_turns = by_turns;
@@ -103,7 +104,7 @@ static int make(bool by_turns, struct blocking_loop **out, struct muster_error *
     pthread_mutex_destroy(&b->lock);
     pthread_cond_destroy(&b->changed);
     mem_free(b);
-    return err_set(err, MUSTER_EIO, "starting a thread failed");
+    return err_set(err, MUSTER_EIO, "cannot start a thread");
 }
 
 int blocking_loop_new(struct blocking_loop **out, struct muster_error *err)
@@ -121,9 +122,9 @@ uv_loop_t *blocking_loop_loop(struct blocking_loop *b)
     return &b->loop;
 }
 
-/* In a child of fork() nothing of it may be touched: its epoll set is the parent's,
- * too, and what is taken off it the parent never hears of again; its thread is not
- * here; its lock may be held for ever. */
+/* In a child of fork() the loop must not be touched. Its epoll set is shared with the
+ * parent, which would miss the events of what the child removes from it; its thread
+ * does not exist in the child; and its lock may be held for ever. */
 static bool inherited(const struct blocking_loop *b)
 {
     return getpid() != b->owner;
@@ -132,16 +133,16 @@ static bool inherited(const struct blocking_loop *b)
 static int refuse(const struct blocking_loop *b, struct blocking_loop_job *job)
 {
     job->status = err_set(&job->err, MUSTER_EINVAL,
-                          "opened by process %d, and this is process %d: a store or a "
-                          "rendezvous handler does not survive fork(); a child has to "
-                          "open its own",
+                          "opened by process %d, but this is process %d: a store or a "
+                          "rendezvous handler does not survive fork(), so a child has "
+                          "to open its own",
                           (int)b->owner, (int)getpid());
     return job->status;
 }
 
-/* Writing to a connection that the peer has closed raises SIGPIPE, which is for
- * programs that write to pipes, not for the callers of a library. */
-struct quiet {
+/* Writing to a connection that the peer has closed raises SIGPIPE, which would end the
+ * program that called the library. It is blocked while a caller runs the loop. */
+struct sigpipe_block {
     sigset_t old, pipe;
     bool was_pending;
 };
@@ -153,7 +154,7 @@ static bool pipe_pending(void)
     return sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
 }
 
-static void quiet_begin(struct quiet *q)
+static void sigpipe_block_begin(struct sigpipe_block *q)
 {
     (void)sigemptyset(&q->pipe);
     (void)sigaddset(&q->pipe, SIGPIPE);
@@ -161,7 +162,7 @@ static void quiet_begin(struct quiet *q)
     (void)pthread_sigmask(SIG_BLOCK, &q->pipe, &q->old);
 }
 
-static void quiet_end(struct quiet *q)
+static void sigpipe_block_end(struct sigpipe_block *q)
 {
     const struct timespec now = { 0, 0 };
 
@@ -170,14 +171,15 @@ static void quiet_end(struct quiet *q)
     (void)pthread_sigmask(SIG_SETMASK, &q->old, NULL);
 }
 
-/* Under the lock, which it gives up meanwhile: runs the loop until our job is done. */
+/* Runs the loop until our job is done. Called under the lock, which it releases
+ * meanwhile. */
 static void drive(struct blocking_loop *b, const struct blocking_loop_job *job)
 {
-    struct quiet quiet;
+    struct sigpipe_block block;
 
     b->driven = true;
     pthread_mutex_unlock(&b->lock);
-    quiet_begin(&quiet);
+    sigpipe_block_begin(&block);
     on_wake(&b->wake);
     pthread_mutex_lock(&b->lock);
     while (!job->done) {
@@ -186,10 +188,10 @@ static void drive(struct blocking_loop *b, const struct blocking_loop_job *job)
         pthread_mutex_lock(&b->lock);
     }
     pthread_mutex_unlock(&b->lock);
-    quiet_end(&quiet);
+    sigpipe_block_end(&block);
     pthread_mutex_lock(&b->lock);
     b->driven = false;
-    pthread_cond_broadcast(&b->changed); /* Whoever is left takes over. */
+    pthread_cond_broadcast(&b->changed); /* Another caller takes over. */
 }
 
 int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job)
@@ -213,7 +215,7 @@ int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job)
     }
     b->inside--;
     pthread_cond_broadcast(&b->changed); /* blocking_loop_free may wait for us. */
-    pthread_mutex_unlock(&b->lock);      /* From here b may be gone. */
+    pthread_mutex_unlock(&b->lock);      /* After this b may be freed. */
     return job->status;
 }
 
@@ -229,26 +231,26 @@ void blocking_loop_done(struct blocking_loop_job *job, int status,
     if (err && status < 0)
         err_copy(&job->err, err);
     job->done = true;
-    pthread_cond_broadcast(&b->changed); /* After this the job is its caller's again. */
+    pthread_cond_broadcast(&b->changed); /* The caller owns its job again. */
     pthread_mutex_unlock(&b->lock);
 }
 
 void blocking_loop_free(struct blocking_loop *b)
 {
-    if (!b || inherited(b)) /* A child has the memory until it ends. */
+    if (!b || inherited(b)) /* A child keeps the memory until it ends. */
         return;
     pthread_mutex_lock(&b->lock);
-    while (b->inside) /* Their jobs are done, but they, or the loop they drive, not. */
+    while (b->inside) /* Their jobs are done, but they may still drive the loop. */
         pthread_cond_wait(&b->changed, &b->lock);
     b->stop = true;
     (void)uv_async_send(&b->wake);
     pthread_mutex_unlock(&b->lock);
     if (b->by_turns) {
-        struct quiet quiet;
+        struct sigpipe_block block;
 
-        quiet_begin(&quiet);
+        sigpipe_block_begin(&block);
         (void)uv_run(&b->loop, UV_RUN_DEFAULT);
-        quiet_end(&quiet);
+        sigpipe_block_end(&block);
     } else {
         (void)pthread_join(b->thread, NULL);
     }

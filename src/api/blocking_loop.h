@@ -1,9 +1,9 @@
-/* blocking_loop.h - a uv loop, and blocking calls into it: what stands between the
- * asynchronous drivers and a caller that wants an answer.
+/* blocking_loop.h - a uv loop, and blocking calls into it: it connects the asynchronous
+ * drivers with a caller that waits for the result.
  *
- * The loop has a thread of its own; or, where nothing needs to happen between calls, it
- * is run by turns by those who wait for an answer, which saves each call two changes of
- * thread.
+ * The loop has a thread of its own. Where nothing needs to happen between calls, the
+ * callers that wait for a result run it by turns instead, which saves each call two
+ * changes of thread.
  *
  * It belongs to the process that made it: in a child of fork() every call is refused
  * with MUSTER_EINVAL, and blocking_loop_free does nothing. */
@@ -19,8 +19,8 @@ struct blocking_loop;
 
 /* One call. Lives on the caller's stack until blocking_loop_call() returns. */
 struct blocking_loop_job {
-    /* On the loop's thread: starts the work. Sooner or later, there or in a callback,
-     * somebody calls blocking_loop_done(). */
+    /* Starts the work, on the loop's thread. The work must end with a call of
+     * blocking_loop_done(), from here or from a callback. */
     void (*begin)(struct blocking_loop_job *job);
     struct blocking_loop *owner; /* set by blocking_loop_call */
     int status;
@@ -31,23 +31,24 @@ struct blocking_loop_job {
 
 int blocking_loop_new(struct blocking_loop **out, struct muster_error *err);
 
-/* Without a thread: the loop runs while somebody is inside blocking_loop_call or
- * blocking_loop_free, on one of their threads at a time, and rests otherwise. */
+/* Makes a loop without a thread. It runs only while a thread is inside
+ * blocking_loop_call or blocking_loop_free, and on one such thread at a time. */
 int blocking_loop_new_by_turns(struct blocking_loop **out, struct muster_error *err);
 
-uv_loop_t *blocking_loop_loop(
-    struct blocking_loop *b); /* for use on its own thread, from begin() */
+/* The loop itself. Only begin() and callbacks on the loop's thread may use it. */
+uv_loop_t *blocking_loop_loop(struct blocking_loop *b);
 
-/* Any thread but the loop's own. Returns job->status; the error is in job->err. */
+/* Called from any thread but the loop's own. Returns job->status; the error is in
+ * job->err. */
 int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job);
 
-/* The loop's thread: the caller goes on. err may be NULL. */
+/* Called on the loop's thread: lets the caller of the job continue. err may be NULL. */
 void blocking_loop_done(struct blocking_loop_job *job, int status,
                         const struct muster_error *err);
 
-/* Ends the thread when every handle on the loop but our own is closed; waits for it,
- * and before that for those who are still on their way out of blocking_loop_call.
- * Nobody may come in any more. */
+/* Waits for callers that are still leaving blocking_loop_call, then for the thread,
+ * which ends once every handle on the loop but our own is closed. No new call may
+ * come. */
 void blocking_loop_free(struct blocking_loop *b);
 
 #endif

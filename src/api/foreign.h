@@ -1,5 +1,6 @@
-/* foreign.h - what a caller registers, made one of ours: a place for the state of the
- * dynamic rendezvous (foreign_backend.c), or a whole handler (foreign_handler.c). */
+/* foreign.h - wraps what a caller registers, so that it works as a backend or a handler
+ * of ours: a backend for the state of the dynamic rendezvous (foreign_backend.c), or a
+ * whole handler (foreign_handler.c). */
 #ifndef API_FOREIGN_H
 #define API_FOREIGN_H
 
@@ -7,7 +8,7 @@
 #include "rendezvous/registry.h"
 #include "rendezvous/state_backend.h"
 
-/* Exactly one of backend and handler. */
+/* Exactly one of backend and handler is set. */
 struct foreign {
     char *name;                               /* owned */
     const struct muster_backend_ops *backend; /* borrowed */
@@ -15,7 +16,7 @@ struct foreign {
     void *ctx;                                /* borrowed */
 };
 
-/* Each a rdzv_create_fn whose ctx is a struct foreign. */
+/* Each is a rdzv_create_fn whose ctx is a struct foreign. */
 int foreign_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
                    const struct trace *trace, struct rdzv_handler **out,
                    struct muster_error *err);
@@ -23,7 +24,8 @@ int foreign_handler_create(void *ctx, uv_loop_t *loop, const struct rdzv_params 
                            const struct trace *trace, struct rdzv_handler **out,
                            struct muster_error *err);
 
-/* MUSTER_EINVAL, with its name, if a function that every handler needs is missing. */
+/* MUSTER_EINVAL if a function that every handler needs is missing; the error names it.
+ */
 int foreign_handler_check(const char *name, const struct muster_handler_ops *ops,
                           struct muster_error *err);
 

@@ -1,8 +1,9 @@
-/* foreign_backend.c - a caller's blocking backend (muster_backend_ops) as one of ours.
+/* foreign_backend.c - makes a caller's blocking backend (muster_backend_ops) one of
+ * ours.
  *
  * Its functions run on libuv's thread pool, one at a time: open, then gets and sets,
- * and close when the last of them has come back. The work is the pool's while it runs;
- * what the loop reads of it, it reads afterwards. */
+ * and close when the last of them has returned. While a function runs, the fields that
+ * it uses belong to the pool; the loop reads them only afterwards. */
 #include "api/foreign.h"
 
 #include <assert.h>
@@ -27,7 +28,6 @@ struct foreign_backend {
     void *self;                  /* the caller's */
     bool opened, closing;
     struct endpoint store;
-    char where[1100];
 
     uv_work_t work;
     bool busy;
@@ -85,8 +85,7 @@ static void start(struct foreign_backend *fb, enum work_kind kind)
     assert(!fb->busy);
     fb->busy = true;
     fb->kind = kind;
-    (void)uv_queue_work(fb->base.loop, &fb->work, run,
-                        on_ran); /* Fails for NULL only. */
+    (void)uv_queue_work(fb->base.loop, &fb->work, run, on_ran); /* cannot fail */
 }
 
 static void gone(struct foreign_backend *fb)
@@ -135,7 +134,7 @@ static void answered(struct foreign_backend *fb)
         ev.won = s.won != 0;
     }
     fb->on_state(fb->ctx, &ev);
-    free(s.bytes); /* The caller's, from malloc. */
+    free(s.bytes); /* The caller's function allocated it with malloc. */
     free(s.token);
 }
 
@@ -173,7 +172,7 @@ static void get(struct rdzv_backend *b, uint64_t timeout_ms, rdzv_state_cb cb,
 {
     struct foreign_backend *fb = foreign_of(b);
 
-    (void)timeout_ms; /* Nobody can interrupt the caller's function. */
+    (void)timeout_ms; /* The caller's function cannot be interrupted. */
     fb->on_state = cb;
     fb->ctx = ctx;
     start(fb, WORK_GET);
@@ -185,14 +184,15 @@ static void set(struct rdzv_backend *b, struct span value, bool has_token,
 {
     struct foreign_backend *fb = foreign_of(b);
 
-    (void)quiet; /* whoever watches is told of every change */
+    (void)quiet; /* The caller's function has no quiet way to write. */
     (void)timeout_ms;
     fb->on_state = cb;
     fb->ctx = ctx;
     buf_clear(&fb->value);
     buf_clear(&fb->token);
     fb->has_token = has_token;
-    /* Without memory for the value nothing is written: read instead, and lose. */
+    /* Without memory for the value nothing can be written. A read instead looks like a
+     * write that another node has won. */
     if (buf_append_span(&fb->value, value) < 0 ||
         buf_append_span(&fb->token, token) < 0)
         start(fb, WORK_GET);
@@ -200,7 +200,8 @@ static void set(struct rdzv_backend *b, struct span value, bool has_token,
         start(fb, WORK_SET);
 }
 
-static void no_matter(void *ctx, int status, const struct muster_error *err)
+/* If the connection fails, the store's operations say so. */
+static void ignore_opened(void *ctx, int status, const struct muster_error *err)
 {
     (void)ctx;
     (void)status;
@@ -216,7 +217,7 @@ static int store(struct rdzv_backend *b, struct async_store **out,
                                             .timeout_ms = STORE_MS,
                                             .trace = fb->trace };
 
-    return store_client_open(fb->base.loop, &opts, no_matter, NULL, out, err);
+    return store_client_open(fb->base.loop, &opts, ignore_opened, NULL, out, err);
 }
 
 static const char *where(const struct rdzv_backend *b)

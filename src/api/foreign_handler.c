@@ -1,9 +1,10 @@
-/* foreign_handler.c - a caller's blocking handler (muster_handler_ops) as one of ours.
+/* foreign_handler.c - makes a caller's blocking handler (muster_handler_ops) one of
+ * ours.
  *
- * The caller's functions run on threads of their own, one at a time (cancel alone
- * beside next), so that the loop never waits for them. The parts, from the bottom up:
- * the outcome of a round, what else comes back, the calls themselves, what is to be
- * done next, what the agent may ask for, and the end. */
+ * The caller's functions run on threads of their own, one at a time (only cancel beside
+ * next), so that the loop never waits for them. The parts, from the bottom up: the
+ * outcome of a round, other results, the calls themselves, what is to be done next,
+ * what the agent may ask for, and the end. */
 #include <assert.h>
 
 #include "api/foreign.h"
@@ -14,9 +15,9 @@
 #include "rendezvous/core/endpoint.h"
 #include "store/client.h"
 
-#define POLL_MS   1000u  /* as torch: what is known is at most a second old */
-#define CANCEL_MS 10000u /* for next to come back once it is canceled */
-#define CALL_MS   60000u /* for every function but next, which takes its time */
+#define POLL_MS   1000u  /* As with torch, what is known is at most a second old. */
+#define CANCEL_MS 10000u /* for next to return once it is canceled */
+#define CALL_MS   60000u /* for every other function; next has no limit */
 #define STORE_MS  60000u
 
 enum call_kind {
@@ -29,8 +30,8 @@ enum call_kind {
     CALL_KINDS
 };
 
-/* One call of the caller's functions. It is the thread's while that runs, and stays
- * its own should it not come back in time. */
+/* One call of a function of the caller's. It belongs to the thread while that runs, and
+ * for good if the function does not return in time. */
 struct handler_call {
     enum call_kind kind;
     const struct muster_handler_ops *ops;
@@ -54,11 +55,12 @@ struct foreign_handler {
     const struct trace *trace;   /* borrowed */
     struct muster_params params; /* owned copy */
     void *self;                  /* the caller's */
-    uv_timer_t timer; /* the next thing to do, or the end of a canceled next */
+    uv_timer_t
+        timer; /* for the next thing to do, or until a canceled next is given up */
 
     struct blocking_call *running; /* the call under way, or NULL */
     enum call_kind kind;           /* of it */
-    bool lost;                     /* a call did not come back: self is out of reach */
+    bool abandoned; /* a call did not return: self must not be used any more */
 
     rdzv_next_cb next_cb;
     void *next_ctx;
@@ -69,8 +71,8 @@ struct foreign_handler {
 
     struct request close, leave, stop;
     bool stop_closes, stopped;
-    bool seated; /* the handler has a place in a round, */
-    bool member; /* and the agent knows of it: polls and news go on */
+    bool seated; /* the handler has a place in a round */
+    bool member; /* the agent knows of that place: it is polled for and gets news */
 
     rdzv_news_cb news_cb;
     void *news_ctx;
@@ -78,12 +80,12 @@ struct foreign_handler {
     bool closed, closed_notified, backend_notified;
 
     bool destroying, freed;
-    size_t refs; /* what must close before we go */
+    size_t refs; /* handles and stores that must close before this is freed */
     void (*gone_cb)(void *ctx);
     void *gone_ctx;
 };
 
-/* Begins the first thing that is wanted, unless a call is under way. */
+/* Begins the first call that is wanted, unless one is under way. */
 static void handler_continue(struct foreign_handler *h);
 
 static struct foreign_handler *handler_of(const struct rdzv_handler *h)
@@ -150,7 +152,7 @@ static void on_store_open(void *ctx, int status, const struct muster_error *err)
     struct muster_error why;
 
     if (status == MUSTER_ECANCELED || !h->next_cb)
-        return; /* Closed by ourselves. */
+        return; /* We closed it ourselves. */
     if (h->canceled) {
         notify_canceled(h);
     } else if (status < 0) {
@@ -195,7 +197,7 @@ static bool has_end(const char *text, size_t size)
     return memchr(text, '\0', size) != NULL;
 }
 
-/* What a caller's function says is checked like anything from outside. */
+/* The result of a caller's function is checked like anything from outside. */
 static int check_round(const struct foreign_handler *h, struct muster_error *err)
 {
     const struct muster_handler_round *r = &h->found;
@@ -225,7 +227,7 @@ static void on_round(struct foreign_handler *h, const struct handler_call *c)
     int rc;
 
     h->seated = c->status == 0;
-    if (h->canceled || h->destroying) { /* The place is handed back. */
+    if (h->canceled || h->destroying) { /* The place is given back. */
         h->leave.wanted |= h->seated;
         notify_canceled(h);
         return;
@@ -251,7 +253,7 @@ static void on_round(struct foreign_handler *h, const struct handler_call *c)
                              .master_port = h->found.master_port };
 }
 
-/* ---- What else comes back ---- */
+/* ---- Other results ---- */
 
 static void news(const struct foreign_handler *h, enum rdzv_news what,
                  const struct muster_error *err)
@@ -312,7 +314,7 @@ static void on_result(struct foreign_handler *h, const struct handler_call *c)
         return;
     case CALL_CLOSE:
         h->closed |= c->status == 0;
-        h->closed_notified |= c->status == 0; /* The caller closed it: no news. */
+        h->closed_notified |= c->status == 0; /* The caller closed it and knows. */
         finish_request(&h->close, c->status, err);
         return;
     case CALL_LEAVE:
@@ -337,8 +339,8 @@ static void refuse_all(struct foreign_handler *h)
     struct muster_error err;
     const int rc =
         err_set(&err, MUSTER_ECONN,
-                "the handler of the rendezvous backend '%s' is out of reach: "
-                "a function of it did not come back",
+                "the handler of the rendezvous backend '%s' is out of reach: one of "
+                "its functions did not return",
                 h->f->name);
 
     if (h->next_wanted) {
@@ -371,7 +373,6 @@ static void poll_state(struct handler_call *c)
         c->status = c->waiting >= INT32_MIN ? (int)c->waiting : MUSTER_EBUG;
 }
 
-/* On the thread. */
 static void run_on_thread(void *data)
 {
     struct handler_call *c = data;
@@ -402,7 +403,7 @@ static void run_on_thread(void *data)
         c->status = 0;
 }
 
-/* A caller may leave the text out, or forget the code. */
+/* A caller's function may leave out the text or the code of its error. */
 static void complete_error(const struct foreign_handler *h, struct handler_call *c)
 {
     if (c->status == 0)
@@ -415,16 +416,17 @@ static void complete_error(const struct foreign_handler *h, struct handler_call 
                    h->params.inner.run_id);
 }
 
-/* The function is still out there, with the caller's handler in its hands. */
-static void lose(struct foreign_handler *h)
+/* The function still runs and uses the caller's handler, so that must not be called or
+ * freed any more. */
+static void abandon(struct foreign_handler *h)
 {
     struct handler_call c = { .kind = h->kind };
 
-    h->lost = true;
+    h->abandoned = true;
     c.status =
         err_set(&c.err, h->kind == CALL_NEXT ? MUSTER_ECANCELED : MUSTER_ETIMEDOUT,
-                "the function '%s' of the rendezvous backend '%s' does not come "
-                "back: its handler of the run '%s' is left alone from now on",
+                "the function '%s' of the rendezvous backend '%s' does not return: "
+                "its handler of the run '%s' is not used any more",
                 names[h->kind], h->f->name, h->params.inner.run_id);
     trace(h->trace, TRACE_WARN, "%s", c.err.text);
     on_result(h, &c);
@@ -441,7 +443,7 @@ static void on_call_done(void *ctx, void *data)
         complete_error(h, c);
         on_result(h, c);
     } else {
-        lose(h);
+        abandon(h);
     }
     handler_continue(h);
 }
@@ -450,7 +452,7 @@ static void give_up(struct foreign_handler *h)
 {
     blocking_call_cancel(h->running);
     h->running = NULL;
-    lose(h);
+    abandon(h);
     handler_continue(h);
 }
 
@@ -472,7 +474,7 @@ static void start_call(struct foreign_handler *h, enum call_kind kind)
             return;
         mem_free(c);
     }
-    on_result(h, &failed); /* Without a thread nothing of the caller's can run. */
+    on_result(h, &failed); /* Without a thread the caller's function cannot run. */
 }
 
 /* ---- What is to be done next ---- */
@@ -504,7 +506,7 @@ static void defer(struct foreign_handler *h)
         (void)uv_timer_start(&h->timer, handler_on_timer, 0, 0);
 }
 
-/* Without a place there is none to hand back. */
+/* A handler without a place has none to give back, and counts as gone. */
 static void leave_now(struct foreign_handler *h)
 {
     if (h->seated && h->f->handler->leave)
@@ -513,10 +515,10 @@ static void leave_now(struct foreign_handler *h)
         on_result(h, &(struct handler_call){ .kind = CALL_LEAVE });
 }
 
-/* False: there is nothing to do. */
+/* Begins one thing that is wanted; false if there is nothing to do. */
 static bool begin(struct foreign_handler *h)
 {
-    if (h->lost)
+    if (h->abandoned)
         return false;
     if (h->canceled && h->next_cb) { /* Not yet begun, or on the way to the store. */
         h->next_wanted = false;
@@ -547,8 +549,8 @@ static bool begin(struct foreign_handler *h)
 
 static void handler_continue(struct foreign_handler *h)
 {
-    if (h->lost) {
-        h->freed = true; /* Never to be touched again. */
+    if (h->abandoned) {
+        h->freed = true; /* The caller's free() must not be called any more. */
         refuse_all(h);
     }
     while (!h->running && begin(h))
@@ -561,7 +563,7 @@ static void handler_continue(struct foreign_handler *h)
         (void)uv_timer_start(&h->timer, handler_on_timer, POLL_MS, 0);
 }
 
-/* Something is wanted; or it is time to look; or a canceled next is out for too long.
+/* There is something to do, or it is time to poll, or a canceled next takes too long.
  */
 static void handler_on_timer(uv_timer_t *t)
 {

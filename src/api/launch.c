@@ -60,7 +60,8 @@ int muster_launch_config_set(struct muster_launch_config *c, const char *name,
         return MUSTER_EINVAL;
     if (!name || !name[0] || name[0] == '-')
         return err_set(err, MUSTER_EINVAL,
-                       "an option is named without leading hyphens: nproc-per-node");
+                       "give the name of an option without leading hyphens, as in "
+                       "nproc-per-node");
     char *word = value ? mem_printf("--%s=%s", name, value) : mem_printf("--%s", name);
     const int rc = word ? text_list_add(&c->words, word, strlen(word)) : MUSTER_ENOMEM;
 
@@ -108,7 +109,7 @@ static int all_words(struct text_list *out, const struct muster_launch_config *c
         rc = text_list_add(out, c->words.items[i], strlen(c->words.items[i]));
     if (rc == 0)
         rc = text_list_add(out, "--no-python", strlen("--no-python"));
-    if (rc == 0) /* The first "--" goes; what follows is taken as it is. */
+    if (rc == 0) /* The parser drops this "--" and takes what follows as it is. */
         rc = text_list_add(out, "--", 2);
     for (; rc == 0 && *argv; argv++)
         rc = text_list_add(out, *argv, strlen(*argv));
@@ -120,7 +121,7 @@ static int derive(struct launch_config *out, const struct text_list *words,
 {
     char *const no_env[] = { NULL }; /* PET_ variables are for the command */
     const struct options_input in = { words->items, words->count, no_env, false };
-    struct derive_machine ports;
+    struct derive_machine machine;
     struct options o;
     int rc;
 
@@ -128,8 +129,8 @@ static int derive(struct launch_config *out, const struct text_list *words,
         return err->code ? err->code : MUSTER_EINVAL;
     if (o.help)
         return err_set(err, MUSTER_EINVAL, "help is not an option of a launch");
-    rc = machine_real(&ports, warn, (void *)(uintptr_t)&c->log, err);
-    return rc ? rc : derive_config(out, &o, false, &ports, err);
+    rc = machine_real(&machine, warn, (void *)(uintptr_t)&c->log, err);
+    return rc ? rc : derive_config(out, &o, false, &machine, err);
 }
 
 /* --- function workers ------------------------------------------------------------- */
@@ -180,7 +181,7 @@ int muster_worker_return(const struct muster_worker *w, const void *bytes, size_
 
 /* --- the launch ------------------------------------------------------------------- */
 
-/* In the words of the verdict, whose first line has them. */
+/* The error quotes the verdict's first line. */
 static int worker_failed(const struct agent_core_result *r, struct muster_error *err)
 {
     static const char head[] = "muster: the job failed: ";
@@ -225,7 +226,7 @@ static int launch(const struct launch_config *config,
         .log = &c->log,
         .fn = entry->fn ? run_function : NULL,
         .fn_ctx = (void *)(uintptr_t)entry,
-        /* As torch: only on the main thread. */
+        /* Like torch, only on the main thread. */
         .handle_signals = syscall(SYS_gettid) == getpid(),
         .story = true,
     };

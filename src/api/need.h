@@ -1,5 +1,5 @@
-/* need.h - arguments that a caller of the library must give: a NULL where the header
- * does not allow one is an error that names it, and no crash. */
+/* need.h - checks arguments that a caller of the library must give: a NULL that the
+ * header does not allow leads to an error that names the argument, not to a crash. */
 #ifndef API_NEED_H
 #define API_NEED_H
 
@@ -12,7 +12,7 @@ static inline int need(const void *given, const char *name, struct muster_error 
     return given ? 0 : err_set(err, MUSTER_EINVAL, "%s is NULL", name);
 }
 
-/* The same for bytes: NULL is fine for none. */
+/* The same for bytes: NULL is fine if size is 0. */
 static inline int need_bytes(const void *bytes, size_t size, const char *name,
                              struct muster_error *err)
 {

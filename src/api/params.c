@@ -1,4 +1,4 @@
-/* params.c - the public face of rendezvous/core/params.h and
+/* params.c - the public functions for rendezvous/core/params.h and
  * rendezvous/core/endpoint.h. */
 #include "muster/params.h"
 

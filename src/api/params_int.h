@@ -1,4 +1,4 @@
-/* params_int.h - what the public faces of params and registry hide. */
+/* params_int.h - the structs that params.h and registry.h keep opaque. */
 #ifndef API_PARAMS_INT_H
 #define API_PARAMS_INT_H
 

@@ -1,4 +1,4 @@
-/* registry.c - the public face of rendezvous/registry.h. */
+/* registry.c - the public functions for rendezvous/registry.h. */
 #include "muster/registry.h"
 
 #include "api/foreign.h"
@@ -81,7 +81,8 @@ static int add(struct muster_registry *r, const struct foreign *like,
     return 0;
 }
 
-/* registry_register() has the words for an empty name; it gets one to refuse. */
+/* A NULL name becomes an empty one, which registry_register() refuses with the right
+ * error. */
 static struct foreign named(const char *name, void *ctx)
 {
     return (struct foreign){ .name = (char *)(uintptr_t)(name ? name : ""),

@@ -1,8 +1,8 @@
-/* rendezvous.c - the blocking face of a rendezvous handler; see muster/rendezvous.h.
+/* rendezvous.c - blocking calls for a rendezvous handler; see muster/rendezvous.h.
  *
- * The handler lives on the loop of its home, which has a thread of its own: beats go on
- * there whatever the caller does. All that is the handler's is touched on that thread
- * only; callers send jobs and wait. */
+ * The handler runs on the loop of its home, which has a thread of its own, so that
+ * keep-alive messages go out whatever the caller does. The handler is touched on that
+ * thread only; callers send jobs and wait. */
 #include "muster/rendezvous.h"
 
 #include <pthread.h>
@@ -16,13 +16,13 @@
 struct request;
 
 struct muster_rendezvous {
-    struct home *home; /* owned; counts us as one that lives there */
+    struct home *home; /* owned; counts us like one of its stores */
     struct muster_rendezvous_hooks hooks;
     struct trace trace;
     char *run_id, *backend; /* owned */
     bool use_agent_store;
 
-    /* On the loop's thread. */
+    /* Touched on the loop's thread only. */
     struct rdzv_handler *h; /* owned */
     bool in_next, stopped;
     struct request *closing, *leaving; /* callers of set_closed and leave; borrowed */
@@ -30,8 +30,7 @@ struct muster_rendezvous {
     pthread_mutex_t lock;
     struct muster_store *store; /* owned: the last round's; under the lock */
 
-    /* The caller's of next(). */
-    char *master_addr; /* owned */
+    char *master_addr; /* owned; touched by the caller of next() only */
 };
 
 /* ---- What the handler says ---- */
@@ -62,7 +61,7 @@ static void rendezvous_on_news(void *ctx, enum rdzv_news news,
     };
 
     if (news == RDZV_NEWS_MOVED_ON || news == RDZV_NEWS_DESERTED)
-        return; /* WAITING and CLOSED have said what is to be done. */
+        return; /* WAITING and CLOSED have already told the caller what to do. */
     r->hooks.news(r->hooks.ctx, kinds[news], err ? err->text : "");
 }
 
@@ -115,7 +114,7 @@ int muster_rendezvous_open(const struct muster_params *params,
         mem_free(r);
         return rc;
     }
-    r->home->stores = 1; /* Ourselves: the last store to close must not end the loop. */
+    r->home->stores = 1; /* We count, so that the last store does not end the loop. */
     if (hooks)
         r->hooks = *hooks;
     (void)pthread_mutex_init(&r->lock, NULL);
@@ -136,7 +135,7 @@ int muster_rendezvous_open(const struct muster_params *params,
 
 /* ---- next ---- */
 
-/* next() and shutdown() may end at once, on two threads. */
+/* next() and shutdown() may return at the same time, on two threads. */
 static void change_store(struct muster_rendezvous *r, struct muster_store *store)
 {
     struct muster_store *old;
@@ -152,12 +151,13 @@ struct joining {
     struct blocking_loop_job job; /* first */
     struct muster_rendezvous *r;
     struct muster_rendezvous_info info;
-    char *master_addr; /* owned until it is the handler's */
+    char *master_addr; /* owned until next() hands it to r */
 };
 
-/* A connection of the caller's own: the agent's may be busy waiting. */
-static int settle(struct joining *j, const struct rdzv_round *round,
-                  struct muster_error *err)
+/* Makes the caller's store. It gets a connection of its own, as the handler's may be
+ * busy with a wait. */
+static int take_round(struct joining *j, const struct rdzv_round *round,
+                      struct muster_error *err)
 {
     struct muster_rendezvous *r = j->r;
     struct async_store *a;
@@ -169,8 +169,7 @@ static int settle(struct joining *j, const struct rdzv_round *round,
     rc = round->store->ops->clone(round->store, &a, err);
     if (rc < 0)
         return rc;
-    rc =
-        store_settle(r->home, a, NULL, MUSTER_STORE_TIMEOUT_MS, 0, &j->info.store, err);
+    rc = store_adopt(r->home, a, NULL, MUSTER_STORE_TIMEOUT_MS, 0, &j->info.store, err);
     if (rc < 0)
         async_store_close(a, NULL, NULL);
     return rc;
@@ -191,7 +190,7 @@ static void on_next(void *ctx, int status, const struct rdzv_round *round,
                                                .rank = round->rank,
                                                .world_size = round->world_size,
                                                .master_port = round->master_port };
-    status = settle(j, round, &why);
+    status = take_round(j, round, &why);
     blocking_loop_done(&j->job, status, &why);
 }
 
@@ -291,8 +290,8 @@ static void begin_waiting(struct blocking_loop_job *job)
     blocking_loop_done(job, 0, NULL);
 }
 
-/* A handler takes one request of a kind at a time. Whoever wants the same meanwhile
- * waits for the same answer. True: a is the first. */
+/* A handler takes one request of a kind at a time. A caller that wants the same
+ * meanwhile waits for the same answer. True if a is the first. */
 static bool queue(struct request **all, struct request *a)
 {
     a->next = *all;
@@ -306,7 +305,7 @@ static void answer(struct request **all, int status, const struct muster_error *
 
     *all = NULL;
     for (; a; a = next) {
-        next = a->next; /* It belongs to its caller, which goes on. */
+        next = a->next; /* After the next line a belongs to its caller again. */
         blocking_loop_done(&a->job, status, err);
     }
 }
@@ -397,7 +396,7 @@ int muster_rendezvous_leave(struct muster_rendezvous *r, struct muster_error *er
 
 int muster_rendezvous_shutdown(struct muster_rendezvous *r, struct muster_error *err)
 {
-    if (r) /* An open connection of this node would make the host linger. */
+    if (r) /* The host would wait for this node's open connection. */
         change_store(r, NULL);
     return ask(r, begin_shutdown, NULL, err);
 }

@@ -1,5 +1,5 @@
-/* store.c - stores for callers that want to block: their life; see muster/store.h. The
- * operations are in store_ops.c, opening over TCP in store_tcp.c. */
+/* store.c - opening and closing of stores for callers that block; see muster/store.h.
+ * The operations are in store_ops.c, opening over TCP in store_tcp.c. */
 #include "muster/store.h"
 
 #include "api/need.h"
@@ -69,9 +69,9 @@ void home_free(struct home *h)
     mem_free(h);
 }
 
-int store_settle(struct home *h, struct async_store *a, struct shared *under,
-                 uint64_t timeout_ms, uint16_t port, struct muster_store **out,
-                 struct muster_error *err)
+int store_adopt(struct home *h, struct async_store *a, struct shared *under,
+                uint64_t timeout_ms, uint16_t port, struct muster_store **out,
+                struct muster_error *err)
 {
     struct muster_store *s = mem_calloc(1, sizeof *s);
     struct shared *shared = mem_calloc(1, sizeof *shared);
@@ -94,7 +94,7 @@ int store_settle(struct home *h, struct async_store *a, struct shared *under,
     return 0;
 }
 
-/* ---- file, hash, views, clones: all that opens at once ---- */
+/* ---- file, hash, views, clones: stores that open without waiting for a peer ---- */
 
 struct opening {
     struct blocking_loop_job job; /* first */
@@ -116,11 +116,11 @@ static void on_undone(void *ctx)
     blocking_loop_done(&o->job, o->err.code, &o->err);
 }
 
-static void settle(struct opening *o, struct shared *under)
+static void adopt(struct opening *o, struct shared *under)
 {
     const uint16_t port = o->from ? o->from->port : 0;
 
-    if (store_settle(o->home, o->made, under, o->timeout_ms, port, &o->out, &o->err) <
+    if (store_adopt(o->home, o->made, under, o->timeout_ms, port, &o->out, &o->err) <
         0) {
         async_store_close(o->made, on_undone, o);
         return;
@@ -137,15 +137,16 @@ static void on_usable(void *ctx, int status, const struct c10d_reply *reply,
 
     (void)reply;
     if (status == 0) {
-        settle(o, NULL);
+        adopt(o, NULL);
         return;
     }
     o->err = *err;
     async_store_close(o->made, on_undone, o);
 }
 
-/* A store is open once it has answered a question about nothing: the connection is
- * there, the file is counted in. A view is as open as what it looks at. */
+/* A store is open once it has answered a check of no keys: then a clone's connection is
+ * established, and a file store has added itself to the file's count. A view is open
+ * if the store below it is. */
 static void begin_opening(struct blocking_loop_job *job)
 {
     struct opening *o = (struct opening *)job;
@@ -156,7 +157,7 @@ static void begin_opening(struct blocking_loop_job *job)
         return;
     }
     if (o->from && o->text) {
-        settle(o, o->from->shared);
+        adopt(o, o->from->shared);
         return;
     }
     rc = async_store_check(o->made, NULL, 0, o->timeout_ms, on_usable, o, &o->err);
@@ -275,11 +276,12 @@ int muster_store_clone(struct muster_store *s, struct muster_store **out,
 struct closing {
     struct blocking_loop_job job; /* first */
     struct muster_store *store;
-    bool last; /* nothing lives in its home any more */
+    bool last; /* no store uses the home any more */
 };
 
-/* Lets go of what the store used, layer by layer, as far as nobody else uses it. */
-static void let_go(void *ctx)
+/* Closes the layers that the store used, from the top down, as far as no other store
+ * uses them. */
+static void close_layers(void *ctx)
 {
     struct closing *c = ctx;
     struct shared *shared = c->store->shared;
@@ -289,7 +291,7 @@ static void let_go(void *ctx)
 
         c->store->shared = shared->under;
         mem_free(shared);
-        async_store_close(a, let_go, c);
+        async_store_close(a, close_layers, c);
         return;
     }
     c->last = --c->store->home->stores == 0;
@@ -298,7 +300,7 @@ static void let_go(void *ctx)
 
 static void begin_closing(struct blocking_loop_job *job)
 {
-    let_go(job);
+    close_layers(job);
 }
 
 void muster_store_close(struct muster_store *s)
@@ -307,8 +309,7 @@ void muster_store_close(struct muster_store *s)
 
     if (!s)
         return;
-    (void)blocking_loop_call(s->home->calls,
-                             &c.job); /* In a child of fork() no more is ours. */
+    (void)blocking_loop_call(s->home->calls, &c.job); /* No-op in a child of fork(). */
     if (c.last)
         home_free(s->home);
     mem_free(s->name);

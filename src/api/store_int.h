@@ -1,8 +1,8 @@
 /* store_int.h - the inside of a struct muster_store, for the files of api/.
  *
  * Stores made from one another (clones, views) share a home: a loop, which the callers
- * run by turns, and the server if there is one, on a loop with a thread of its own. All
- * that hangs on a loop is touched from it only. */
+ * run by turns, and the server if there is one, on a loop with a thread of its own.
+ * Everything that belongs to a loop is only touched from that loop. */
 #ifndef API_STORE_INT_H
 #define API_STORE_INT_H
 
@@ -18,12 +18,11 @@ struct home {
     struct blocking_loop *calls;   /* owned */
     struct blocking_loop *serving; /* owned, may be NULL: where the server runs */
     struct store_server *server;   /* owned, may be NULL */
-    struct rdzv_backend
-        *backend;  /* owned, may be NULL: what the stores are made from */
-    size_t stores; /* that live here; from the loop */
+    struct rdzv_backend *backend;  /* owned, may be NULL: the stores are made from it */
+    size_t stores; /* how many use this home; touched on the loop only */
 };
 
-/* An async_store that several stores use: a view keeps what it looks at. */
+/* An async_store that several stores use. A view holds a reference to the one below. */
 struct shared {
     struct async_store *async_store; /* owned */
     struct shared *under;            /* a reference, or NULL */
@@ -41,13 +40,13 @@ struct muster_store {
 int home_new(struct home **out, struct muster_error *err); /* with a thread */
 int home_new_by_turns(struct home **out, struct muster_error *err);
 
-/* Nothing lives there any more. Ends the backend and the server, if there are. */
+/* Closes the backend and the server, if there are any. No store may use h any more. */
 void home_free(struct home *h);
 
-/* From the loop. Makes a store out of an open async_store and counts it in; takes
- * over a, and under (a reference) unless it fails. */
-int store_settle(struct home *h, struct async_store *a, struct shared *under,
-                 uint64_t timeout_ms, uint16_t port, struct muster_store **out,
-                 struct muster_error *err);
+/* Makes a store out of an open async_store and counts it in h->stores. Called on the
+ * loop. On success the store owns a, and under, which is a reference. */
+int store_adopt(struct home *h, struct async_store *a, struct shared *under,
+                uint64_t timeout_ms, uint16_t port, struct muster_store **out,
+                struct muster_error *err);
 
 #endif

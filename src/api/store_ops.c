@@ -1,7 +1,7 @@
 /* store_ops.c - the operations of a struct muster_store; see muster/store.h.
  *
- * Each is a request, carried to the loop, and a copy of what the reply says, made there
- * while the reply lives. */
+ * Each sends a request from the loop and copies the reply there, as the reply is only
+ * valid in its callback. */
 #include <inttypes.h>
 
 #include "api/need.h"
@@ -18,7 +18,7 @@ struct op {
     struct muster_bytes value; /* of the reply, for the caller */
     struct muster_bytes_list list;
     int64_t number;
-    struct muster_error wrong; /* code 0, or what the caller did not give */
+    struct muster_error wrong; /* code 0, or which argument is missing */
 };
 
 static int copy_bytes(struct span from, struct muster_bytes *to)
@@ -127,7 +127,7 @@ static int store_ops_perform(struct op *op, struct muster_error *err)
     return rc;
 }
 
-/* Keys, or keys and values in turn. */
+/* Sends a list of keys, or of keys and values in turn. */
 static int perform_list(struct op *op, const char *const *keys,
                         const struct muster_bytes *values, size_t count,
                         struct muster_error *err)

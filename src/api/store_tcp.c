@@ -1,8 +1,8 @@
 /* store_tcp.c - opening a store over TCP: serve, connect, count the workers.
  *
- * As torch's TCPStore does it: every store of a job adds one to "init/", and the one
- * that serves waits until all have. Where torch asks again every 10 ms, we wait on our
- * own server for the number to change. */
+ * It does as torch's TCPStore does: every store of a job adds one to "init/", and the
+ * one that serves waits until all have. Where torch reads the number every 10 ms, we
+ * wait on our own server for it to change. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -70,12 +70,12 @@ static void fail(struct tcp_opening *o, const struct muster_error *err)
     async_store_close(client, on_undone, o);
 }
 
-static void settle(struct tcp_opening *o)
+static void adopt(struct tcp_opening *o)
 {
     struct muster_error err;
 
-    if (store_settle(o->home, o->client, NULL, o->options->timeout_ms, o->port, &o->out,
-                     &err) < 0)
+    if (store_adopt(o->home, o->client, NULL, o->options->timeout_ms, o->port, &o->out,
+                    &err) < 0)
         fail(o, &err);
     else
         blocking_loop_done(&o->job, 0, NULL);
@@ -146,7 +146,7 @@ static void on_count(void *ctx, int status, const struct c10d_reply *reply,
                       "the store's count of workers is not a number");
         fail(o, &err);
     } else if (o->joined >= o->options->world_size) {
-        settle(o);
+        adopt(o);
     } else if (left_ms(o) == 0) {
         too_late(o);
     } else {
@@ -175,7 +175,7 @@ static void on_counted_in(void *ctx, int status, const struct c10d_reply *reply,
     else if (o->options->serve)
         read_count(o);
     else
-        settle(o);
+        adopt(o);
 }
 
 static void on_connected(void *ctx, int status, const struct muster_error *why)
@@ -189,7 +189,7 @@ static void on_connected(void *ctx, int status, const struct muster_error *why)
     if (status < 0)
         fail(o, why);
     else if (o->options->world_size < 0 || !o->options->wait_for_workers)
-        settle(o);
+        adopt(o);
     else if (async_store_call(o->client, &add, ASYNC_STORE_RAW, left_ms(o),
                               on_counted_in, o, &err) < 0)
         fail(o, &err);
@@ -218,8 +218,8 @@ static void begin_serving(struct blocking_loop_job *job)
     blocking_loop_done(job, rc, &err);
 }
 
-/* To oneself, where one listens: "[::1]" is a way to write an address to listen on, and
- * no name of a host. */
+/* The name by which this process connects to its own server. "[::1]" can be given as an
+ * address to listen on, but is not a host name: the brackets are removed. */
 static const char *own_host(const char *bind, char host[128])
 {
     const size_t n = bind ? strlen(bind) : 0;
@@ -247,8 +247,8 @@ static void begin_connecting(struct blocking_loop_job *job)
         blocking_loop_done(job, err.code, &err);
 }
 
-/* The server closes what it is given, whatever becomes of the store: that is a copy, as
- * the caller's own is ours only on success. */
+/* The server closes the socket that it is given, also if opening the store fails. But
+ * then the socket is still the caller's, so the server gets a copy. */
 static int copy_listen_fd(struct tcp_opening *o, struct muster_error *err)
 {
     const int fd = o->options->listen_fd;
@@ -257,7 +257,7 @@ static int copy_listen_fd(struct tcp_opening *o, struct muster_error *err)
     if (fd < 0 || o->listen_fd >= 0)
         return 0;
     return err_set(err, errno == EBADF ? MUSTER_EINVAL : MUSTER_EIO,
-                   "listen_fd %d cannot be served on: %s", fd, strerror(errno));
+                   "cannot serve on listen_fd %d: %s", fd, strerror(errno));
 }
 
 static int open_at_home(struct tcp_opening *o, struct muster_error *err)
@@ -282,7 +282,7 @@ static int open_at_home(struct tcp_opening *o, struct muster_error *err)
 
 static int check_options(const struct muster_store_options *o, struct muster_error *err)
 {
-    if (o->world_size == 0) /* Like torch, before it is asked where. */
+    if (o->world_size == 0) /* torch checks this before the host, too. */
         return err_set(err, MUSTER_EINVAL, "TCPStore world size cannot be 0");
     if (!o->host && !o->serve)
         return err_set(err, MUSTER_EINVAL, "a TCP store needs the host of its server");
