@@ -27,8 +27,8 @@ static bool is_wanted(const struct local_call *c, const char *job)
            (c->answer && span_eq(answer_run_id(c), span_str(job)));
 }
 
-/* Keeps those of the job. Agents that do not answer cannot be told apart: they stay if
- * nobody of the job has answered. */
+/* Keeps the answers of the job. An agent that does not answer is kept only if job is
+ * its process number, as nothing else tells which job it belongs to. */
 static void keep(struct answers *a, const char *job)
 {
     size_t kept = 0;
@@ -49,8 +49,8 @@ static const char *user_name(uint32_t uid)
     return pw ? pw->pw_name : "?";
 }
 
-/* It may be another user's, or a process that is not an agent. Nobody can tell the run
- * ids of other users' jobs. */
+/* Says why the job was not found: it may be another user's, or the process may not be
+ * an agent. The run ids of other users' jobs cannot be seen. */
 static int missing_error(const char *job, size_t silent, struct muster_error *err)
 {
     struct local_name *names = NULL;
@@ -78,13 +78,15 @@ static int missing_error(const char *job, size_t silent, struct muster_error *er
     mem_free(names);
     err_set(err, MUSTER_ENOENT, "no job %s of yours runs on this machine", job);
     if (others)
-        err_add(err, "; others' do (one of user %s): only they can ask",
+        err_add(err,
+                "; jobs of other users do (user %s, for one), but only those users "
+                "can ask about them",
                 user_name(other));
-    err_add(err, "\n`muster status` lists those that do.");
+    err_add(err, "\n`muster status` lists your jobs.");
     if (silent)
         err_add(err,
-                silent == 1 ? " %zu agent here did not answer: it may be stopped."
-                            : " %zu agents here did not answer: they may be stopped.",
+                silent == 1 ? " %zu agent here did not answer: it may be suspended."
+                            : " %zu agents here did not answer: they may be suspended.",
                 silent);
     return MUSTER_ENOENT;
 }
@@ -151,7 +153,8 @@ static bool is_better(const struct local_call *a, const struct local_call *b)
     return !json_object_get(a->answer, "alone") && json_object_get(b->answer, "alone");
 }
 
-/* The same name at the same place. A store has no name: each is by itself. */
+/* The same run id at the same endpoint. Answers of stores have no run id, and each is
+ * shown. */
 static bool is_same_job(const struct local_call *a, const struct local_call *b)
 {
     const struct span id = answer_run_id(a);
@@ -203,8 +206,9 @@ static int parse(const struct ask_command *cmd, struct ask_args *a, int argc,
     if (optind < argc)
         a->job = argv[optind++];
     if (optind < argc)
-        return err_set(err, MUSTER_EINVAL, "%s: one job at a time; see `%s --help`",
-                       argv[optind], cmd->prog);
+        return err_set(err, MUSTER_EINVAL,
+                       "%s: give one job at a time; see `%s --help`", argv[optind],
+                       cmd->prog);
     return 0;
 }
 

@@ -1,5 +1,5 @@
 /* ask.h - what `muster status`, `stacks` and `top` share: finding the jobs on this
- * machine, asking their agents, and the command line of such a question. */
+ * machine, asking their agents, and parsing the command line. */
 #ifndef CMD_ASK_H
 #define CMD_ASK_H
 
@@ -13,7 +13,7 @@ struct answers {
     size_t count;
 };
 
-/* A store elsewhere: HOST:PORT, or HOST:PORT/RUN_ID for one of its jobs. */
+/* A store on any machine: HOST:PORT, or HOST:PORT/RUN_ID for one of its jobs. */
 struct remote {
     char host[1025];
     uint16_t port;
@@ -22,26 +22,28 @@ struct remote {
     const char *token_file; /* for a job with a secret; NULL: MUSTER_TOKEN, or none */
 };
 
-/* False if the text is something else: the name of a job. remote.c, as the next two. */
+/* These three are in remote.c. remote_parse returns false if the text has another form:
+ * then it is the name of a job. */
 bool remote_parse(const char *job, const char *token_file, struct remote *out);
 int remote_status(const struct remote *r, struct answers *a, struct muster_error *err);
 int remote_stacks(const struct remote *r, struct stack_sample *out,
                   struct muster_error *err);
 
 /* Asks the agents of a job (a run id, or an agent's process number), or of all jobs of
- * this user if job is NULL, or a store elsewhere (HOST:PORT). MUSTER_ENOENT with a
- * sentence that says what there is instead; one agent that does not answer is not a
- * failure if another one of the job does. token_file: see above. */
+ * this user if job is NULL, or a store (HOST:PORT). MUSTER_ENOENT if there is no such
+ * job; the error then says what there is instead. If an agent does not answer, that is
+ * not a failure as long as another agent of the job does. token_file: see above. */
 int answers_get(struct answers *a, const char *job, const char *token_file,
                 const char *kind, struct muster_error *err);
-/* Those of this machine alone. */
+/* Asks agents on this machine only. */
 int answers_local(struct answers *a, const char *job, const char *kind,
                   struct muster_error *err);
 void answers_fini(struct answers *a);
 
-struct span answer_run_id(const struct local_call *c); /* empty: it has none */
+struct span answer_run_id(const struct local_call *c); /* empty if it has none */
 
-/* Several agents of a job may be here: whether this is the one whose answer to show. */
+/* Several agents of a job may be on this machine. True if the i-th answer is the one to
+ * show for its job. */
 bool answers_is_first(const struct answers *a, size_t i);
 
 /* A command that asks a question about a job: muster NAME [JOB] [options]. */
@@ -51,7 +53,8 @@ struct ask_args {
     bool json, help;
 };
 
-/* The end of its options; the letters of those before are its own. */
+/* The options that all such commands have, and the end of the table. A command lists
+ * its own options before these, with letters of its own. */
 #define ASK_OPTIONS                                                                    \
     { "json", no_argument, NULL, 'j' },                                                \
         { "token-file", required_argument, NULL, 'T' },                                \
@@ -64,7 +67,7 @@ struct ask_command {
     const char *prog; /* "muster status" */
     const char *help;
     const struct option *options;
-    /* One of its own: its letter and value. args begins with a struct ask_args. */
+    /* Takes one of the command's own options. args begins with a struct ask_args. */
     int (*option)(void *args, int letter, const char *value, struct muster_error *err);
     int (*answer)(void *args, struct muster_error *err);
 };

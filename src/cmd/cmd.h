@@ -25,13 +25,13 @@ int cmd_stacks(int argc, char **argv);
 int cmd_completion(int argc, char **argv);
 int cmd_man(void); /* prints the manual page of run */
 
-/* Prints an error as all commands do: remedies first (the lines after the first of the
- * text), then "<prog>: error: <first line>", so that the last line says what is wrong.
- */
+/* Prints an error as all commands do: first the remedies (the lines of the text after
+ * its first), then "<prog>: error: <first line>", so that the last line says what is
+ * wrong. */
 void cmd_error(const char *prog, const struct muster_error *err);
 
-/* What getopt_long() did not take: c is what it returned (':' or '?'), word what it had
- * before it. Returns MUSTER_EINVAL with the option that was most likely meant. */
+/* Makes the error for a word that getopt_long() refused: c is what that returned (':'
+ * or '?'). Returns MUSTER_EINVAL; the text names the option that was probably meant. */
 int cmd_bad_option(int c, const char *word, const struct option *options,
                    const char *prog, struct muster_error *err);
 

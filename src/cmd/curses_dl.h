@@ -1,5 +1,5 @@
-/* curses_dl.h - ncurses, loaded when `muster top` starts: see loop/dlopen.h. Callers
- * write the names that its manual has. */
+/* curses_dl.h - ncurses, loaded when `muster top` starts; see loop/dlopen.h. Callers
+ * use the function names of its manual. */
 #ifndef CMD_CURSES_DL_H
 #define CMD_CURSES_DL_H
 
@@ -69,7 +69,8 @@ extern struct curses_dl curses_dl;
 
 #endif
 
-/* Before anything else of it. MUSTER_ENOTSUP: it is not installed. */
+/* Must be called before any function of ncurses. MUSTER_ENOTSUP if it is not
+ * installed. */
 int curses_dl_load(struct muster_error *err);
 WINDOW *curses_screen(void); /* stdscr, after newterm() */
 

@@ -1,4 +1,4 @@
-/* main.c - the muster command: finds the subcommand and hands over. */
+/* main.c - the muster command: finds the subcommand and calls it. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,13 +14,13 @@ static int cmd_help(int argc, char **argv);
 
 const struct command commands[] = {
     { "run", cmd_run, "start workers as torchrun does" },
-    { "launch", cmd_launch, "the same with the habits of torch.distributed.launch" },
+    { "launch", cmd_launch, "start workers as torch.distributed.launch does" },
     { "store", cmd_store, "serve a key-value store to PyTorch's TCPStore clients" },
-    { "status", cmd_status, "what the jobs on this machine do" },
-    { "stacks", cmd_stacks, "where each rank of a job is now" },
-    { "top", cmd_top, "the same live, on the terminal" },
+    { "status", cmd_status, "show what the jobs on this machine do" },
+    { "stacks", cmd_stacks, "show where each rank of a job is now" },
+    { "top", cmd_top, "show the jobs on this machine, live on the terminal" },
     { "completion", cmd_completion, "print a completion script for a shell" },
-    { "help", cmd_help, "say more about a command" },
+    { "help", cmd_help, "print the help of a command" },
     { NULL, NULL, NULL },
 };
 
@@ -40,8 +40,8 @@ static void usage(FILE *to)
           to);
     for (const struct command *c = commands; c->name; c++)
         fprintf(to, "  %-12s%s\n", c->name, c->help);
-    fputs("\n`muster help COMMAND` says more. Under the name torchrun, muster is "
-          "`muster run`.\n",
+    fputs("\n`muster help COMMAND` says more. Under the name torchrun, the program "
+          "behaves as\n`muster run`.\n",
           to);
 }
 
@@ -51,7 +51,7 @@ void cmd_error(const char *prog, const struct muster_error *err)
     struct buf clean;
     size_t first;
 
-    buf_init(&clean, sizeof text - 1); /* A server's own words may be in it. */
+    buf_init(&clean, sizeof text - 1); /* The text may quote a server. */
     (void)escape_append(&clean, span_str(err->text), ESCAPE_LINES);
     (void)snprintf(text, sizeof text, "%.*s", (int)buf_len(&clean),
                    buf_len(&clean) ? (const char *)buf_data(&clean) : "");
@@ -126,7 +126,7 @@ int main(int argc, char **argv)
     const char *slash = argc ? strrchr(argv[0], '/') : NULL;
     const struct command *c;
 
-    (void)signal(SIGXFSZ, SIG_IGN); /* As in Python: a write that fails, and no end. */
+    (void)signal(SIGXFSZ, SIG_IGN); /* As in Python, the write fails instead. */
     if (argc && strcmp(slash ? slash + 1 : argv[0], "torchrun") == 0)
         return cmd_run(argc, argv);
     if (argc == 2 &&

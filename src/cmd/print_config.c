@@ -1,5 +1,5 @@
-/* print_config.c - what a command line amounts to, as JSON: first the options as they
- * were understood (torchrun's `args`), then what was derived from them. */
+/* print_config.c - prints as JSON what a command line amounts to: first the options as
+ * they were parsed (torchrun's `args`), then what was derived from them. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -143,7 +143,7 @@ static json_t *config_json(const struct launch_config *c)
         c->on_failure_finish ? "finish" : "stop", "report", text_or_null(c->report));
 }
 
-/* The fewest digits that tell this number: 0.1, not 0.10000000000000001. */
+/* The fewest digits that give this number back: 0.1, not 0.10000000000000001. */
 static size_t digits_of(double v)
 {
     char text[40];
@@ -169,5 +169,5 @@ int print_config(const struct options *o, const struct launch_config *c, bool la
     json_decref(j);
     if (rc == 0)
         rc = putchar('\n') == '\n' && fflush(stdout) == 0 ? 0 : -1;
-    return rc ? err_set(err, MUSTER_EIO, "the configuration cannot be printed") : 0;
+    return rc ? err_set(err, MUSTER_EIO, "cannot print the configuration") : 0;
 }

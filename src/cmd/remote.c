@@ -1,9 +1,9 @@
-/* remote.c - `muster status HOST:PORT` and `muster stacks HOST:PORT`: a store
- * elsewhere, and the jobs that meet there.
+/* remote.c - `muster status HOST:PORT` and `muster stacks HOST:PORT`: asks a store
+ * about itself and about the jobs that use it.
  *
- * The store says whether its job has a secret, and, once that is proven, which runs it
- * knows; for each, we attach to the job channel as an observer, who hears and asks but
- * is no node. */
+ * The store says whether it wants a proof of the job's secret, and after the proof it
+ * lists its runs. For each run we attach to the channel as an observer, which hears the
+ * entries and can ask questions, but is not a node of the job. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,22 +21,23 @@
 #define CONNECT_MS 3000u
 #define SYNC_MS    2000u
 #define ANSWER_MS  500u
-#define READ_MS    "1500" /* for a node's stacks, and ... */
-#define STACKS_MS  2500u  /* ... until the answers are here */
+#define READ_MS    "1500" /* how long a node may take to read its stacks */
+#define STACKS_MS  2500u  /* until the answers of all nodes are here */
 #define RUNS_MOST  16u
 
-struct looking {
+/* What is found out about one run. */
+struct inquiry {
     uv_loop_t loop;
     uv_timer_t limit;
     struct channel *channel;
     const char *run_id, *endpoint;
     struct store_status store;
-    struct stack_sample *stacks; /* borrowed; to be told of these rather than status */
-    json_t *answer;              /* what there is to tell; NULL: nothing */
-    bool asked;                  /* the nodes have answered, or some */
+    struct stack_sample *stacks; /* borrowed: where stacks go; NULL: ask for status */
+    json_t *answer;              /* the status; NULL: there is none */
+    bool asked;                  /* the question about stacks has ended */
 };
 
-static void finish(struct looking *l, const struct channel_answer *answers,
+static void finish(struct inquiry *l, const struct channel_answer *answers,
                    size_t count)
 {
     struct job_answer *nodes = mem_calloc(count ? count : 1, sizeof *nodes);
@@ -86,7 +87,7 @@ static void on_answers(void *ctx, const struct channel_answer *answers, size_t c
 static void on_stacks(void *ctx, const struct channel_answer *answers, size_t count,
                       bool complete)
 {
-    struct looking *l = ctx;
+    struct inquiry *l = ctx;
 
     (void)complete;
     for (size_t i = 0; i < count; i++) {
@@ -95,7 +96,7 @@ static void on_stacks(void *ctx, const struct channel_answer *answers, size_t co
 
         if (!a->missing && stack_sample_parse(l->stacks, a->bytes, NULL) == 0)
             continue;
-        (void)snprintf(text, sizeof text, "node %.*s did not tell of its stacks",
+        (void)snprintf(text, sizeof text, "node %.*s did not send its stacks",
                        (int)MIN_OF(a->host.n, (size_t)100), (const char *)a->host.p);
         (void)stack_sample_note(l->stacks, text);
     }
@@ -105,7 +106,7 @@ static void on_stacks(void *ctx, const struct channel_answer *answers, size_t co
 
 static void on_synced(void *ctx)
 {
-    struct looking *l = ctx;
+    struct inquiry *l = ctx;
 
     if (l->stacks) {
         if (channel_state(l->channel) != CHANNEL_UP ||
@@ -119,7 +120,7 @@ static void on_synced(void *ctx)
 
 static void on_limit(uv_timer_t *timer)
 {
-    struct looking *l = timer->data;
+    struct inquiry *l = timer->data;
 
     if (l->stacks)
         uv_stop(&l->loop);
@@ -127,9 +128,9 @@ static void on_limit(uv_timer_t *timer)
         finish(l, NULL, 0);
 }
 
-/* Looks at one run; an answer, or NULL, or what stacks there are. */
-static json_t *look(const char *host, uint16_t port, struct looking *l,
-                    struct auth *auth)
+/* Asks about one run. Returns its status, or NULL; or fills in the stacks. */
+static json_t *ask_run(const char *host, uint16_t port, struct inquiry *l,
+                       struct auth *auth)
 {
     const struct channel_opts opts = { .loop = &l->loop,
                                        .run_id = l->run_id,
@@ -158,7 +159,7 @@ static json_t *look(const char *host, uint16_t port, struct looking *l,
 
 /* ---- what the store itself says ---- */
 
-/* Keys that a store is asked for, one after the other. */
+/* Reads keys of a store, one after the other. */
 struct asking {
     uv_loop_t loop;
     struct async_store *store;
@@ -187,8 +188,8 @@ static void on_value(void *ctx, int status, const struct c10d_reply *reply,
     if (status == MUSTER_ETIMEDOUT) {
         (void)err_set(
             &why, MUSTER_ENOTSTORE,
-            "it is a store, but not one that muster serves: it cannot tell of "
-            "its jobs");
+            "this store is not served by muster, so it cannot say which jobs use "
+            "it");
         end_asking(q, &why);
     } else if (status < 0) {
         end_asking(q, err);
@@ -226,7 +227,7 @@ static void on_open(void *ctx, int status, const struct muster_error *err)
         ask_next(q);
 }
 
-/* The values of the keys, each with a 0 behind it. */
+/* Reads the values of the keys, and puts a NUL behind each. */
 static int ask_store(const struct remote *r, struct auth *auth, const char *const *keys,
                      struct buf *values, size_t count, struct muster_error *err)
 {
@@ -249,7 +250,7 @@ static int ask_store(const struct remote *r, struct auth *auth, const char *cons
 static void read_stats(const struct buf *text, struct store_status *out)
 {
     unsigned long long requests = 0, answers = 0, in = 0, sent = 0, connections = 0,
-                       keys = 0; /* which older releases do not tell */
+                       keys = 0; /* Older releases do not report keys. */
 
     (void)sscanf((const char *)buf_data(text),
                  "requests %llu answers %llu bytes_in %llu bytes_out %llu connections "
@@ -264,7 +265,7 @@ static void read_stats(const struct buf *text, struct store_status *out)
                                   .keys = keys };
 }
 
-/* The store itself tells whether it wants a proof. */
+/* Loads the secret if the store says that it wants a proof of one. */
 static int find_secret(const struct remote *r, struct auth **out,
                        struct muster_error *err)
 {
@@ -282,16 +283,16 @@ static int find_secret(const struct remote *r, struct auth **out,
         rc = secret_load(&secret, out, err);
         if (!*out && (rc == 0 || (!r->token_file && !getenv("MUSTER_TOKEN"))))
             rc = err_set(err, MUSTER_EACCES,
-                         "the job has a secret: give --token-file=FILE, or set "
-                         "MUSTER_TOKEN, as its nodes have it");
+                         "the job has a secret: give --token-file=FILE or set "
+                         "MUSTER_TOKEN, as on its nodes");
     }
     buf_fini(&words);
     return rc;
 }
 
-/* Looks at the runs that are wanted; returns how many there were. */
-static int look_at_runs(const struct remote *r, char *runs, struct looking *l,
-                        struct auth *auth, struct answers *a)
+/* Asks about the runs that are wanted; returns how many there were. */
+static int ask_runs(const struct remote *r, char *runs, struct inquiry *l,
+                    struct auth *auth, struct answers *a)
 {
     int count = 0;
 
@@ -301,15 +302,15 @@ static int look_at_runs(const struct remote *r, char *runs, struct looking *l,
         count++;
         l->run_id = run;
         l->answer = NULL;
-        l->answer = look(r->host, r->port, l, auth);
+        l->answer = ask_run(r->host, r->port, l, auth);
         if (a && l->answer)
             a->calls[a->count++].answer = l->answer;
     }
     return count;
 }
 
-/* A store in which no job of ours meets. */
-static void store_status_print(const struct looking *l, struct answers *a)
+/* Adds the status of a store that no job of ours uses. */
+static void add_store_status(const struct inquiry *l, struct answers *a)
 {
     const struct job_input in = { .run_id = "",
                                   .backend = "store",
@@ -346,7 +347,7 @@ static int get(const struct remote *r, struct answers *a, struct stack_sample *s
                struct muster_error *err)
 {
     static const char *const keys[] = { &RESERVED_RUNS[1], &RESERVED_STATS[1] };
-    struct looking l = { .endpoint = r->name, .stacks = stacks };
+    struct inquiry l = { .endpoint = r->name, .stacks = stacks };
     struct buf values[2];
     struct auth *auth = NULL;
     int rc = find_secret(r, &auth, err);
@@ -361,16 +362,16 @@ static int get(const struct remote *r, struct answers *a, struct stack_sample *s
         read_stats(&values[1], &l.store);
         if (stacks && !r->run && count_lines(runs) > 1)
             rc = err_set(err, MUSTER_EINVAL,
-                         "several jobs meet there: name one, as in %s/RUN_ID; `muster "
-                         "status %s` lists them",
+                         "several jobs use this store: name one, as in %s/RUN_ID; "
+                         "`muster status %s` lists them",
                          r->name, r->name);
         else if (a && !r->run && !count_lines(runs))
-            store_status_print(&l, a);
-        else if (look_at_runs(r, runs, &l, auth, a) == 0 || (a && a->count == 0))
-            rc = err_set(err, MUSTER_ENOENT, "no job %s%sof muster meets there",
+            add_store_status(&l, a);
+        else if (ask_runs(r, runs, &l, auth, a) == 0 || (a && a->count == 0))
+            rc = err_set(err, MUSTER_ENOENT, "no job %s%sof muster uses this store",
                          r->run ? r->run : "", r->run ? " " : "");
         else if (stacks && !l.asked)
-            rc = err_set(err, MUSTER_ETIMEDOUT, "its nodes do not answer");
+            rc = err_set(err, MUSTER_ETIMEDOUT, "the job's nodes do not answer");
     }
     if (rc != 0)
         (void)err_wrap(err, "%s", r->name);

@@ -37,14 +37,15 @@ static void warn(void *ctx, enum derive_warning what, const char *text)
     note(ctx, NOTE_WARN, places[what], "%s", text);
 }
 
-/* Nothing is started, so nobody need know of workers' variables. */
+/* --print-config starts no workers, so a warning about their environment is not needed.
+ */
 static void warn_printing(void *ctx, enum derive_warning what, const char *text)
 {
     if (what != DERIVE_WARN_OMP)
         warn(ctx, what, text);
 }
 
-/* As wide as argparse has it: COLUMNS, else 80. */
+/* The width that argparse uses: COLUMNS, else 80. */
 static size_t columns(void)
 {
     const char *text = getenv("COLUMNS");
@@ -53,7 +54,7 @@ static size_t columns(void)
     return n > 0 && n < 1000 ? (size_t)n : 80;
 }
 
-/* Prints the buffer, unless it could not be made (rc), and frees it. */
+/* Prints the buffer, unless rc says that filling it failed, and frees it. */
 static int print(struct buf *b, int rc)
 {
     if (rc == 0 && fwrite(buf_data(b), 1, buf_len(b), stdout) != buf_len(b))
@@ -70,7 +71,7 @@ static int print_help(const char *prog, bool launch)
     return print(&b, help_text(&b, prog, columns(), launch));
 }
 
-/* The names of all commands, with blanks between. */
+/* Appends the names of all commands, separated by blanks. */
 static int command_names(struct buf *out)
 {
     int rc = 0;
@@ -94,8 +95,9 @@ static int print_completion(const char *shell)
     return print(&script, rc);
 }
 
-/* Fills in the interpreter and whether reports carry its name. Like torchrun, a
- * PYTHON_EXEC that is our own choice anyway changes nothing. */
+/* Fills in the interpreter and whether reports carry its name. As with torchrun, a
+ * PYTHON_EXEC that names the interpreter that we would choose anyway changes nothing.
+ */
 static int settle_python(struct launch_config *c, struct muster_error *err)
 {
     struct muster_error none;
@@ -119,11 +121,11 @@ static int settle_python(struct launch_config *c, struct muster_error *err)
     }
     return err_set(err, MUSTER_EINVAL,
                    "PYTHON_EXEC is empty\n"
-                   "Unset it to have a Python found, or let it name one.");
+                   "Unset it to have muster find a Python, or set it to one.");
 }
 
-/* Where whoever started us looks for our error. As in torch, the old launcher has no
- * such file. */
+/* The file where our parent process looks for our error. As in torch, the old launcher
+ * has no such file. */
 static const char *own_error_file(bool launch)
 {
     const char *path = getenv("TORCHELASTIC_ERROR_FILE");
@@ -131,7 +133,7 @@ static const char *own_error_file(bool launch)
     return launch || !path || !*path ? NULL : path;
 }
 
-/* Prints why the job could not begin, and leaves it where our parent looks. */
+/* Prints why the job could not begin, and writes it where our parent looks. */
 static int give_up(const char *prog, bool launch, const struct muster_error *err)
 {
     const char *path = own_error_file(launch);
@@ -154,14 +156,14 @@ static int give_up(const char *prog, bool launch, const struct muster_error *err
 static int start(const char *prog, const struct options *o, bool launch,
                  const struct log *log, int *exit_code, struct muster_error *err)
 {
-    struct derive_machine ports;
+    struct derive_machine machine;
     struct launch_config c;
-    int rc = machine_real(&ports, o->print_config ? warn_printing : warn,
+    int rc = machine_real(&machine, o->print_config ? warn_printing : warn,
                           (void *)(uintptr_t)log, err);
 
     if (rc)
         return rc;
-    rc = derive_config(&c, o, launch, &ports, err);
+    rc = derive_config(&c, o, launch, &machine, err);
     if (rc)
         return rc;
     rc = settle_python(&c, err);
@@ -241,8 +243,7 @@ int cmd_man(void)
     return print(&b, help_man_page(&b, muster_version()));
 }
 
-/* The agent as a command: runs it, and words its end as torchrun does. */
-
+/* Messages about the end are worded as torchrun words them. */
 int run_agent(const char *prog, const struct launch_config *c, const struct log *log,
               const char *error_file, int *exit_code, struct muster_error *err)
 {
@@ -261,11 +262,11 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
     const int rc = agent_core_run(&opts, &r, err);
     if (rc != 0)
         return rc;
-    (void)signal(SIGPIPE, SIG_IGN); /* The exit code tells, if nobody reads. */
+    (void)signal(SIGPIPE, SIG_IGN); /* A closed stderr must not change the exit code. */
     switch (r.why) {
     case WHY_FAILURE:
         fputs(r.report ? r.report : "", stderr);
-        fputs(r.verdict ? r.verdict : "", stderr); /* Last: the answer. */
+        fputs(r.verdict ? r.verdict : "", stderr); /* Last, where people look first. */
         break;
     case WHY_SIGNAL:
         fprintf(stderr,
@@ -274,7 +275,7 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
                 (int)getpid(), r.signal);
         break;
     case WHY_FATAL:
-        if (r.exit_code == 0) /* A spare that was not needed. */
+        if (r.exit_code == 0) /* This node was a spare and was not needed. */
             fprintf(stderr, "%s: %s\n", prog,
                     escape_text(clean, sizeof clean, span_str(r.error.text)));
         else

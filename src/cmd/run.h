@@ -12,8 +12,9 @@
 int print_config(const struct options *o, const struct launch_config *c, bool launch,
                  struct muster_error *err);
 
-/* Runs the agent to its end and says on stderr how it ended. 0 and *exit_code, or why
- * it could not even begin. error_file is for whoever started us, or NULL. */
+/* Runs the agent to its end and prints on stderr how it ended. Returns 0 with
+ * *exit_code set, or an error if the agent could not begin. error_file is where our
+ * parent process looks for our error, or NULL. */
 int run_agent(const char *prog, const struct launch_config *c, const struct log *log,
               const char *error_file, int *exit_code, struct muster_error *err);
 

@@ -1,5 +1,5 @@
-/* stacks.c - `muster stacks`: where each rank of a live job is now, equal stacks told
- * once. Asks an agent of the job on this machine, which asks the others. */
+/* stacks.c - `muster stacks`: where each rank of a running job is now. Equal stacks are
+ * shown once. It asks an agent of the job on this machine, which asks the others. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,26 +18,25 @@
 static const char help[] =
     "usage: muster stacks [JOB | HOST:PORT[/JOB]] [--rank N] [--json]\n"
     "\n"
-    "Where each rank of a live job is now: Python and native frames, without a change\n"
-    "to the script. Equal stacks are told once, those that differ first. JOB is a run\n"
-    "id (--rdzv-id) or the process number of an agent; it may be left out if only "
-    "one\n"
-    "job of yours runs on this machine. All nodes of the job are asked. HOST:PORT is\n"
-    "the store of a job elsewhere.\n"
+    "Shows where each rank of a running job is now: Python and native frames, without\n"
+    "a change to the script. Equal stacks are shown once, those that differ first. "
+    "JOB\n"
+    "is a run id (--rdzv-id) or the process number of an agent; it may be left out if\n"
+    "only one job of yours runs on this machine. All nodes of the job are asked.\n"
+    "HOST:PORT is the store of a job on other machines.\n"
     "\n"
     "  --rank N           only this rank, with all its threads and processes\n"
     "  --json             for programs\n"
-    "  --token-file FILE  with HOST:PORT: the secret of a job that has one; or it is "
-    "in\n"
-    "                     MUSTER_TOKEN\n"
+    "  --token-file FILE  with HOST:PORT: file with the job's secret, if it has one;\n"
+    "                     without it the secret is taken from MUSTER_TOKEN\n"
     "  --help             this text\n"
     "\n"
-    "Python frames need py-spy, in PATH or beside the workers' Python, or where\n"
-    "MUSTER_PY_SPY says; native ones need libdw (Debian: libdw1). Reading does not\n"
-    "stop a worker.\n";
+    "Python frames need py-spy, in PATH or beside the workers' Python, or named by\n"
+    "MUSTER_PY_SPY; native ones need libdw (Debian: libdw1). Reading does not stop a\n"
+    "worker.\n";
 
 struct stacks_args {
-    struct ask_args ask; /* first; no job: the only one */
+    struct ask_args ask; /* first; without a job: the only one here */
     int64_t rank;        /* -1: all */
 };
 
@@ -58,7 +57,8 @@ static int take_option(void *args, int letter, const char *value,
 
 /* --- which agent ------------------------------------------------------------------ */
 
-/* Without a name there must be one job; its agents are left, those that answer. */
+/* Keeps the agents that answered. They must all be of one job, as the user may not have
+ * named it. */
 static int choose(struct answers *all, const char *job, struct muster_error *err)
 {
     size_t kept = 0, silent = 0;
@@ -91,7 +91,7 @@ static int choose(struct answers *all, const char *job, struct muster_error *err
     }
     if (silent)
         return err_set(err, MUSTER_ETIMEDOUT,
-                       "%zu agents here do not answer: they may be stopped", silent);
+                       "%zu agents here do not answer: they may be suspended", silent);
     return err_set(err, MUSTER_ENOENT, "no job%s%s of yours runs on this machine",
                    job ? " " : "", job ? job : "");
 }
@@ -104,7 +104,7 @@ static bool knows(const struct stack_sample *s, int64_t rank)
     return false;
 }
 
-/* Asks one agent; what it saw is added, ranks that are known already are not. */
+/* Asks one agent, and adds its answer unless all of its ranks are known already. */
 static int ask_one(const struct local_name *name, struct stack_sample *sample,
                    struct muster_error *err)
 {
@@ -131,8 +131,8 @@ static int ask_one(const struct local_name *name, struct stack_sample *sample,
     return rc;
 }
 
-/* One agent speaks for the whole job, unless it says that it speaks for itself: then
- * all others of this machine are asked, too. */
+/* One agent answers for the whole job, unless it says that it answers for its own node
+ * alone: then the other agents on this machine are asked, too. */
 static int get(const struct stacks_args *a, struct stack_sample *sample,
                struct muster_error *err)
 {
@@ -167,7 +167,7 @@ static int get(const struct stacks_args *a, struct stack_sample *sample,
     return rc;
 }
 
-/* --- out -------------------------------------------------------------------------- */
+/* --- output ----------------------------------------------------------------------- */
 
 static void keep_rank(struct stack_sample *s, int64_t rank)
 {
@@ -220,7 +220,7 @@ static int show(void *args, struct muster_error *err)
     buf_init(&b, SIZE_MAX);
     if (rc == 0 && a->rank >= 0 && !knows(&sample, a->rank))
         rc = err_set(err, MUSTER_ENOENT,
-                     "rank %" PRId64 " does not run now; %zu ranks do", a->rank,
+                     "rank %" PRId64 " is not running now; %zu ranks are", a->rank,
                      sample.count);
     if (rc == 0 && print(a, &sample, &b) != 0)
         rc = err_nomem(err);

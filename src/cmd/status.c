@@ -1,4 +1,4 @@
-/* status.c - `muster status`: the jobs on this machine, or one in whole. */
+/* status.c - `muster status`: shows the jobs on this machine, or one of them. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,24 +20,22 @@ static const char help[] =
     "usage: muster status [JOB | HOST:PORT[/JOB]] [--json] [--watch[=SECONDS]] "
     "[--workers]\n"
     "\n"
-    "What the jobs on this machine do: nodes, ranks, restarts and why. JOB is a run "
-    "id\n"
-    "(--rdzv-id), or the process number of an agent; without it, all jobs of yours on\n"
-    "this machine are told of. The answer is about the whole job, whichever of its\n"
-    "nodes is asked. HOST:PORT asks the store of a job elsewhere, or a `muster "
-    "store`.\n"
+    "Shows what the jobs on this machine do: nodes, ranks, restarts and their causes.\n"
+    "JOB is a run id (--rdzv-id), or the process number of an agent; without it, all\n"
+    "jobs of yours on this machine are shown. The answer is about the whole job,\n"
+    "whichever of its nodes is asked. HOST:PORT asks the store of a job on other\n"
+    "machines, or a `muster store`.\n"
     "\n"
     "  --json             for programs: docs/status.schema.json\n"
-    "  --watch[=SECONDS]  again and again, every 2 seconds if not given\n"
-    "  --workers          a line for each rank, too\n"
+    "  --watch[=SECONDS]  show it again every SECONDS, 2 if not given\n"
+    "  --workers          also print a line for each rank\n"
     "  --url              print the address of the job's page (--status-http)\n"
-    "  --token-file FILE  with HOST:PORT: the secret of a job that has one; or it is "
-    "in\n"
-    "                     MUSTER_TOKEN\n"
+    "  --token-file FILE  with HOST:PORT: file with the job's secret, if it has one;\n"
+    "                     without it the secret is taken from MUSTER_TOKEN\n"
     "  --help             this text\n";
 
 struct status_args {
-    struct ask_args ask; /* first; no job: all of them */
+    struct ask_args ask; /* first; without a job: all of them */
     bool workers, url;
     double watch_s; /* 0: once */
 };

@@ -22,35 +22,37 @@
 static const char help[] =
     "usage: muster store [--bind ADDR] [--port N] [--port-file FILE] [options]\n"
     "\n"
-    "A key-value store that PyTorch's TCPStore clients take for their own. Prints\n"
-    "`listening on ADDR:PORT` when it is ready; SIGTERM or SIGINT end it.\n"
+    "Serves a key-value store that PyTorch's TCPStore clients can use. Prints\n"
+    "`listening on ADDR:PORT` when it is ready; SIGTERM or SIGINT ends it.\n"
     "\n"
     "  --bind ADDR        numeric address to listen on; without it: every address of\n"
-    "                     this machine, IPv6 and IPv4, since clients come by host "
-    "name.\n"
-    "                     Without --token-file there is no authentication: where\n"
+    "                     this machine, IPv6 and IPv4, as clients connect by host\n"
+    "                     name. Without --token-file there is no authentication: "
+    "where\n"
     "                     strangers can reach the machine, bind the address of the\n"
     "                     cluster's network\n"
     "  --port N           port to listen on (default 29500); 0 takes any free one\n"
     "  --port-file FILE   write the port number into FILE when ready\n"
     "  --old-clients V    take clients that predate PyTorch 2.2 for version V: 2.1\n"
     "                     (default) or 2.0, which stands for 1.9 to 2.0\n"
-    "  --silence SECONDS  close a connection that sends no whole request for so long\n"
-    "                     after it was made, or does not end one that it has begun\n"
-    "                     (default 30)\n"
-    "  --max-request MIB  close a connection that sends a larger one (default 256)\n"
-    "  --max-unread MIB   close a connection that leaves more than that of its "
-    "answers\n"
-    "                     unread (default 256)\n"
-    "  --max-held MIB     close a connection that holds more of its own when all of\n"
-    "                     them hold so much of either (default 1024)\n"
-    "  --status-http A:P  serve a page, /status.json and /metrics at ADDR:PORT "
-    "(without\n"
-    "                     ADDR: to this machine alone)\n"
-    "  --token-file FILE  serve only clients that prove to hold the secret in it, and\n"
-    "                     the workers of their machines and of this user here; or\n"
-    "                     MUSTER_TOKEN holds the secret\n"
-    "  --encrypt          with a secret: encrypt, as the job's nodes with --encrypt\n"
+    "  --silence SECONDS  close a new connection that sends no whole request for this\n"
+    "                     long, and any connection that takes longer to finish a\n"
+    "                     request that it has begun (default 30)\n"
+    "  --max-request MIB  close a connection that sends a larger request (default "
+    "256)\n"
+    "  --max-unread MIB   close a connection that leaves more than this of its\n"
+    "                     answers unread (default 256)\n"
+    "  --max-held MIB     while the unfinished requests and unread answers of all\n"
+    "                     connections together exceed this, close a connection that\n"
+    "                     adds to them (default 1024)\n"
+    "  --status-http A:P  serve a page, /status.json and /metrics at ADDR:PORT\n"
+    "                     (without ADDR: to this machine alone)\n"
+    "  --token-file FILE  serve only clients that prove that they hold the secret in\n"
+    "                     FILE, workers on the same machines as such clients, and\n"
+    "                     workers of this user on this machine; without the option\n"
+    "                     the secret is taken from MUSTER_TOKEN\n"
+    "  --encrypt          with a secret: encrypt the connections, for nodes that run\n"
+    "                     with --encrypt\n"
     "  --help             this text\n";
 
 struct store_args {
@@ -101,7 +103,7 @@ static int parse_old(const char *text, bool *dialect_a, struct muster_error *err
     return 0;
 }
 
-/* 0, 1 if there is nothing left to do, or an error. */
+/* Returns 0, 1 if the help is to be printed, or an error. */
 static int parse(int argc, char **argv, struct store_args *a, struct muster_error *err)
 {
     static const struct option options[] = {
@@ -127,7 +129,7 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
     a->server.port = 29500;
     a->port_file = a->status_http = NULL;
     a->secret = (struct secret_opts){ 0 };
-    optind = 0; /* In case somebody has used getopt before. */
+    optind = 0; /* getopt may have been used before. */
     opterr = 0;
     for (int c; rc == 0 && (c = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
         if (c == 'b')
@@ -166,7 +168,7 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
     return rc;
 }
 
-/* Written beside it and renamed, so that a reader never finds half of it. */
+/* Writes a temporary file and renames it, so that a reader never finds half of it. */
 static int write_port_file(const char *path, uint16_t port, struct muster_error *err)
 {
     char tmp[4096];
@@ -185,8 +187,8 @@ static int write_port_file(const char *path, uint16_t port, struct muster_error 
     bad = errno;
     (void)unlink(tmp);
     return err_set(err, MUSTER_EIO,
-                   "cannot write the port file %s: %s; name a file in a folder that "
-                   "exists, is yours to write and has room",
+                   "cannot write the port file %s: %s; name a file in a directory that "
+                   "exists, that you may write to and that has room",
                    path, strerror(bad));
 }
 
@@ -211,7 +213,7 @@ struct running {
     char host[256];
 };
 
-/* ---- what `muster status` and the page are told ---- */
+/* ---- what `muster status` and the page show ---- */
 
 static void describe(void *ctx, struct job_input *in)
 {
@@ -249,8 +251,8 @@ static void on_url(void *ctx, struct local_request *q, const json_t *body)
         r->http ? json_pack("{s:s}", "url", status_http_url(r->http)) : json_object());
 }
 
-/* Whoever cannot be asked still serves. Only a page that was asked for and cannot be
- * had ends it. */
+/* A store whose local socket cannot be opened still serves. Only if the page was asked
+ * for and cannot be served does the command fail. */
 static int open_status(uv_loop_t *loop, struct running *r, const struct store_args *a,
                        struct muster_error *err)
 {
@@ -302,7 +304,7 @@ static int serve(const struct store_args *a, struct muster_error *err)
     uv_loop_t loop;
     int rc;
 
-    (void)signal(SIGPIPE, SIG_IGN); /* Whoever reads our stdout may go. */
+    (void)signal(SIGPIPE, SIG_IGN); /* The reader of our stdout may go away. */
     if (uv_loop_init(&loop) < 0)
         return err_set(err, MUSTER_EIO, "cannot make an event loop");
     rc = store_server_open(&loop, &a->server, &r.server, err);

@@ -1,6 +1,7 @@
-/* top.c - `muster top`: the jobs on this machine, live on a terminal, drawn by ncurses.
+/* top.c - `muster top`: shows the jobs on this machine, live on a terminal, with
+ * ncurses.
  *
- * Asks once a second what `muster status` asks; keys choose what is shown of it. */
+ * It asks once a second what `muster status` asks; keys choose what is shown of it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -26,25 +27,24 @@
 #define TEXT_MAX     (1u << 20)
 #define REMARK_LEAST 8u /* columns */
 
-#define RED    NCURSES_BITS(1U, 0) /* COLOR_PAIR(1): a function without macros */
+#define RED    NCURSES_BITS(1U, 0) /* COLOR_PAIR(1) is a function without macros. */
 #define YELLOW NCURSES_BITS(2U, 0)
 
 static const char help[] =
     "usage: muster top [JOB | HOST:PORT[/JOB]] [--token-file FILE]\n"
     "\n"
-    "The jobs on this machine, live. JOB is a run id (--rdzv-id) or the process "
-    "number\n"
-    "of an agent; without it all jobs of yours are shown. HOST:PORT asks the store of\n"
-    "a job elsewhere; --token-file (or MUSTER_TOKEN) has the secret of a job that has\n"
-    "one.\n"
+    "Shows the jobs on this machine, live. JOB is a run id (--rdzv-id) or the process\n"
+    "number of an agent; without it all jobs of yours are shown. HOST:PORT asks the\n"
+    "store of a job on other machines; if the job has a secret, --token-file or\n"
+    "MUSTER_TOKEN gives it.\n"
     "\n"
     "  up, down, page  choose a line          l  last lines of a worker\n"
     "  enter, space    open or close a node   k  stacks (`muster stacks`)\n"
     "  a               open or close all      q  leave, or back\n"
     "  n r c m t       sort by node, rank, CPU, memory, state\n"
     "\n"
-    "The screen needs 60 columns; colours are used if the terminal has them and\n"
-    "NO_COLOR is not set. It says nothing that the words do not.\n";
+    "The screen needs 60 columns. Colours are used if the terminal has them and\n"
+    "NO_COLOR is not set; they repeat what the words say.\n";
 
 enum kind { ROW_JOB, ROW_NODE, ROW_WORKER };
 
@@ -55,9 +55,9 @@ struct row {
 };
 
 struct top {
-    struct ask_args ask; /* first; no job: all of them */
+    struct ask_args ask; /* first; without a job: all of them */
     struct answers all;
-    struct muster_error why; /* the last asking failed; code 0: it did not */
+    struct muster_error why; /* why the last question failed; code 0: it did not */
     struct row *rows;        /* owned */
     size_t count, at, first; /* the chosen line, and the first one shown */
     char sort;
@@ -208,7 +208,7 @@ static void draw_line(struct top *t, int y, struct buf *b, attr_t a)
     buf_clear(b);
 }
 
-/* Appends what put() writes, padded or cut to a width. */
+/* Appends the field, padded or cut to a width, and clears it. */
 static void put_field(struct buf *out, struct buf *field, size_t width, bool right)
 {
     const size_t n = plain_width(buf_span(field));
@@ -266,7 +266,7 @@ static void draw_node(struct top *t, int y, const struct row *r, attr_t a,
     put_plain(&f, json_span(r->node, "state"));
     put_field(b, &f, 9, false);
     put_usage(b, &f, r->node);
-    /* Where there is no room for it, it would only cut what stands before it. */
+    /* Without room for the remark, nothing of it could be read. */
     if ((size_t)getmaxx(t->w) > plain_width(buf_span(b)) + REMARK_LEAST)
         status_remark(&f, r->status, r->node, r->median);
     put_plain(b, buf_span(&f));
@@ -447,10 +447,11 @@ static void set_text(struct top *t, const char *title, struct span text)
     if (!text.n || text.p[text.n - 1] != '\n')
         put_str(&t->text, "\n");
     snprintf(t->title, sizeof t->title, "%s", title);
-    t->text_first = SIZE_MAX / 2; /* the end of it */
+    t->text_first = SIZE_MAX / 2; /* show the end; draw_text() limits it */
 }
 
-/* The agent that has told of the job; without a pid: its store has, elsewhere. */
+/* The agent that answered for the job. Its pid is 0 if a store on another machine
+ * answered. */
 static struct local_name answered_by(const struct top *t, const struct row *r)
 {
     for (size_t i = 0; i < t->all.count; i++)
@@ -471,7 +472,7 @@ static void show_lines(struct top *t)
     snprintf(title, sizeof title, "last lines of rank %lld", (long long)rank);
     call.name = answered_by(t, r);
     if (!call.name.pid) {
-        set_text(t, title, span_str("They are told on the job's own machines."));
+        set_text(t, title, span_str("They can only be shown on a machine of the job."));
         return;
     }
     json_t *ask = json_pack("{s:s, s:I}", "ask", "lines", "rank", (json_int_t)rank);
@@ -484,7 +485,7 @@ static void show_lines(struct top *t)
     json_decref(ask);
 }
 
-/* `muster stacks` does the reading and the merging: its words are shown as they are. */
+/* `muster stacks` does the reading and the merging; its output is shown as it is. */
 static void show_stacks(struct top *t)
 {
     const struct row *r = chosen(t);
@@ -554,7 +555,7 @@ static void toggle(struct top *t)
     else
         json_object_set_new(t->open, key, json_true());
     while (t->rows[t->at].kind == ROW_WORKER)
-        t->at--; /* The line that was chosen may be gone: its node stays. */
+        t->at--; /* The chosen line may disappear, but that of its node stays. */
     build_rows(t);
 }
 
@@ -627,7 +628,7 @@ static void on_key(struct top *t, int key)
     case 'k':
         show_stacks(t);
         break;
-    default: /* KEY_RESIZE too: it is drawn again. */
+    default: /* KEY_RESIZE, too: the caller draws again. */
         break;
     }
 }
@@ -643,7 +644,7 @@ static int open_screen(struct top *t, struct muster_error *err)
                        "top needs a terminal; `muster status --watch` does not");
     if (curses_dl_load(err) != 0)
         return err->code;
-    (void)unsetenv("COLUMNS"); /* Of another terminal, or of before a resize. */
+    (void)unsetenv("COLUMNS"); /* It may be that of another terminal, or outdated. */
     (void)unsetenv("LINES");
     if (!newterm(NULL, stdout, stdin))
         return err_set(err, MUSTER_ENOTSUP,
@@ -672,7 +673,7 @@ static void run(struct top *t)
         for (int key; !t->over && (key = wgetch(t->w)) != ERR;) {
             on_key(t, key);
             draw(t);
-            wtimeout(t->w, 0); /* all that is there, then ask again */
+            wtimeout(t->w, 0); /* Take the keys that are there, then ask again. */
         }
     }
 }
@@ -688,7 +689,7 @@ static int show(void *args, struct muster_error *err)
     t->open = json_object();
     if (!t->rows || !t->open)
         rc = err_nomem(err);
-    if (rc == 0 && t->ask.job) { /* A missing job is told before the screen changes. */
+    if (rc == 0 && t->ask.job) { /* Report a missing job before the screen changes. */
         struct answers all;
 
         rc = answers_get(&all, t->ask.job, t->ask.token_file, "status", err);

@@ -144,7 +144,7 @@ def test_stacks_of_a_live_job(tmp_path):
         assert "thread" in one and "sleep (hang_culprit.py:" in one and "rank 0" not in one
 
         # Bad input.
-        assert "rank 7 does not run now; 3 ranks do" in stacks(run_id, "--rank", 7).stderr
+        assert "rank 7 is not running now; 3 ranks are" in stacks(run_id, "--rank", 7).stderr
         assert "give a global rank" in stacks(run_id, "--rank", "x").stderr
         assert "there is no such option" in stacks("--colour").stderr
         assert "no job nobody of yours runs on this machine" in stacks("nobody").stderr
@@ -238,7 +238,7 @@ def test_another_users_job_is_told_as_such(tmp_path):
     with Job(tmp_path, "job", "--standalone", "--no-python", "sh", script) as job:
         job.until("UP")
         for name, says in ((str(job.pid), "is a job of user root: only that user can ask it"),
-                           ("by-name", "no job by-name of yours runs on this machine; others' do (one of user ")):
+                           ("by-name", "no job by-name of yours runs on this machine; jobs of other users do (user ")):
             out = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(MUSTER), "stacks", name],
                                  capture_output=True, text=True, timeout=30)
             assert out.returncode == 1 and says in out.stderr, out
