@@ -2,7 +2,7 @@
 """Builds the page into the program: embed.py page.html page.c
 
 Cuts the page at its two marks and computes the hashes of its script and its style, so
-that the browser runs these and nothing else that may have got into the page.
+that the browser runs only these, and nothing else that may have got into the page.
 """
 import base64
 import hashlib
@@ -11,7 +11,7 @@ import sys
 
 
 def quoted(text: str) -> str:
-    """A C string, in pieces of at most 2,000 bytes."""
+    """A C string literal, in pieces of 100 bytes."""
     lines = []
     data = text.encode()
     for at in range(0, len(data), 100):

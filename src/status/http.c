@@ -1,8 +1,8 @@
 /* http.c - see http.h.
  *
- * libmicrohttpd has no thread here: its epoll descriptor is watched by our loop, and
- * MHD_run() does what is to do. A connection that has to wait (for the other nodes, or
- * for the next news) is suspended, and resumed when there is something for it. */
+ * libmicrohttpd has no thread here: our loop watches its epoll descriptor, and
+ * MHD_run() does the work. A connection that has to wait (for the other nodes, or for
+ * the next news) is suspended, and resumed when there is something for it. */
 #include "status/http.h"
 
 #include <stdio.h>
@@ -22,16 +22,16 @@
 
 #define CONNECTIONS_MAX 512u
 #define VIEWERS_MAX     256u
-#define MEMORY_MAX      (16u << 10) /* of one connection: headers and what is sent */
-#define IDLE_S          15u         /* without a byte */
-#define REQUEST_MS      20000u      /* to send a whole request, byte by byte or not */
-#define LOOK_MS         2000u       /* between two looks for those that do not */
-#define LAST_TURNS      64          /* of the server, for the last news */
-#define NEWS_MS         1000u       /* between two news when nothing happened */
-#define NEWS_LEAST_MS   100u        /* between any two */
-#define KEPT_MS         1u          /* for each node: so long a status.json is kept */
+#define MEMORY_MAX      (16u << 10) /* of one connection, for headers and output */
+#define IDLE_S          15u         /* how long a connection may send nothing */
+#define REQUEST_MS      20000u      /* how long a client may take to send a request */
+#define CHECK_MS        2000u /* between two checks for clients that take longer */
+#define LAST_TURNS      64    /* turns of the server to send the last news */
+#define NEWS_MS         1000u /* between two news when nothing happened */
+#define NEWS_LEAST_MS   100u  /* between any two */
+#define CACHE_MS        1u    /* per node: how long a status.json is cached */
 
-/* News for viewers, shared by all of them. */
+/* News for viewers. All of them share one. */
 struct event {
     unsigned refs;
     struct buf text;
@@ -42,7 +42,7 @@ struct connection {
     struct connection *prev, *next;
     struct MHD_Connection *mhd;
     int fd;
-    uint64_t since_ms; /* of being idle or of its request */
+    uint64_t since_ms; /* when it was opened, or its last request ended */
     bool same_user, busy;
 };
 
@@ -52,9 +52,10 @@ struct request {
     struct MHD_Connection *mhd;
     struct connection *connection;
     bool asked, ready, suspended;
-    bool lines_asked, gone; /* gone: freed when the lines, or the stacks, come */
+    bool lines_asked; /* an answer of lines or stacks is still to come */
+    bool gone;        /* the connection has ended: free this when that answer comes */
     struct buf lines;
-    /* A viewer's: */
+    /* The rest is for viewers. */
     bool viewer, seen;   /* seen: has been sent the whole history */
     struct event *event; /* being sent */
     size_t sent;
@@ -66,21 +67,21 @@ struct status_http {
     struct MHD_Daemon *daemon;
     int fd;
     uv_poll_t poll;
-    uv_timer_t timer; /* libmicrohttpd's, and our look for slow requests */
+    uv_timer_t timer; /* for libmicrohttpd, and for our check for slow requests */
     uv_timer_t news;
     struct handle_set closing;
     struct connection *connections;
     struct request *requests;
     size_t viewers;
-    size_t nodes;                      /* of the job, as they were told of it */
-    uint64_t looked_ms;                /* for slow requests, last */
-    uint64_t sent_ms;                  /* the last news */
+    size_t nodes;                      /* of the job, in the last news */
+    uint64_t checked_ms;               /* the last check for slow requests */
+    uint64_t sent_ms;                  /* when the last news was sent */
     uint64_t sent_entry;               /* the newest entry of the record in it */
     struct {                           /* the last status.json of the whole job */
         struct MHD_Response *response; /* owned; NULL: none, or something changed */
         uint64_t stamp, until_ms;
-    } kept;
-    bool telling, running, again;
+    } cache;
+    bool notifying, running, again;
     char key[65];
     char url[256];
 };
@@ -174,21 +175,21 @@ static uint32_t node_asked_for(struct request *r)
     return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
 }
 
-static void kept_drop(struct status_http *h)
+static void cache_drop(struct status_http *h)
 {
-    if (h->kept.response)
-        MHD_destroy_response(h->kept.response);
-    h->kept.response = NULL;
+    if (h->cache.response)
+        MHD_destroy_response(h->cache.response);
+    h->cache.response = NULL;
 }
 
-/* The last answer, if it still holds. */
-static bool kept_is_fresh(const struct status_http *h)
+static bool cache_is_fresh(const struct status_http *h)
 {
-    return h->kept.response && h->kept.stamp == status_stamp(h->status) &&
-           clock_mono_ms() < h->kept.until_ms;
+    return h->cache.response && h->cache.stamp == status_stamp(h->status) &&
+           clock_mono_ms() < h->cache.until_ms;
 }
 
-/* A whole job's is kept: for its 10,000 nodes it has 3 MB, and takes 20 ms. */
+/* The answer about the whole job is cached: for 10,000 nodes it has 3 MB, and takes
+ * 20 ms to make. */
 static enum MHD_Result answer_status(struct request *r, const struct job_status *j,
                                      struct buf *b)
 {
@@ -199,12 +200,13 @@ static enum MHD_Result answer_status(struct request *r, const struct job_status 
     put_str(b, "\n");
     if (node || buf_error(b))
         return respond(r, MHD_HTTP_OK, "application/json", b);
-    kept_drop(h);
-    h->kept.response = make_response("application/json", b);
-    h->kept.stamp = status_stamp(h->status);
-    h->kept.until_ms = clock_mono_ms() + j->count * KEPT_MS;
-    return h->kept.response ? MHD_queue_response(r->mhd, MHD_HTTP_OK, h->kept.response)
-                            : MHD_NO;
+    cache_drop(h);
+    h->cache.response = make_response("application/json", b);
+    h->cache.stamp = status_stamp(h->status);
+    h->cache.until_ms = clock_mono_ms() + j->count * CACHE_MS;
+    return h->cache.response
+               ? MHD_queue_response(r->mhd, MHD_HTTP_OK, h->cache.response)
+               : MHD_NO;
 }
 
 static enum MHD_Result answer_page(struct request *r, const struct job_status *j,
@@ -234,7 +236,7 @@ static const struct route {
     enum MHD_Result (*answer)(struct request *r, const struct job_status *j,
                               struct buf *b);
     bool recent; /* the other nodes are asked first */
-    bool open;   /* for everybody: it tells only that we are alive */
+    bool open;   /* for everybody, as it only says whether the job is well */
 } routes[] = {
     { "/", answer_page, true, false },
     { "/status.json", answer_status, true, false },
@@ -249,8 +251,8 @@ static enum MHD_Result answer(struct request *r, const struct route *route)
     enum MHD_Result rc;
     struct buf b;
 
-    if (route->answer == answer_status && !node_asked_for(r) && kept_is_fresh(r->http))
-        return MHD_queue_response(r->mhd, MHD_HTTP_OK, r->http->kept.response);
+    if (route->answer == answer_status && !node_asked_for(r) && cache_is_fresh(r->http))
+        return MHD_queue_response(r->mhd, MHD_HTTP_OK, r->http->cache.response);
     if (status_now(r->http->status, &j) != 0)
         return respond_text(r, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
     buf_init(&b, SIZE_MAX);
@@ -280,7 +282,8 @@ static void on_recent(void *ctx)
     }
 }
 
-/* True: not yet, it is called again then. */
+/* True if the answers of the nodes are not here yet: the connection is suspended, and
+ * MHD calls us again when it is resumed. */
 static bool wait_for_recent(struct request *r)
 {
     if (r->ready)
@@ -304,7 +307,7 @@ static void http_on_answer(struct request *r)
 {
     r->lines_asked = false;
     r->ready = true;
-    if (r->gone) { /* The asker did not wait. */
+    if (r->gone) { /* The client has closed its connection. */
         buf_fini(&r->lines);
         mem_free(r);
     } else if (r->suspended) {
@@ -350,7 +353,7 @@ static enum MHD_Result answer_lines(struct request *r)
         MHD_lookup_connection_value(r->mhd, MHD_GET_ARGUMENT_KIND, "rank");
 
     if (!text)
-        return respond_text(r, MHD_HTTP_BAD_REQUEST, "say which: ?rank=N\n");
+        return respond_text(r, MHD_HTTP_BAD_REQUEST, "name a rank: ?rank=N\n");
     if (!r->asked) {
         r->asked = r->lines_asked = true;
         if (status_lines(r->http->status, strtoll(text, NULL, 10), on_lines, r) != 0) {
@@ -375,8 +378,8 @@ static void on_stacks(void *ctx, struct span json, const char *why)
     http_on_answer(r);
 }
 
-/* Only a seated member, or the job's own user on the machine, may ask for them: a key
- * is for looking at the page. */
+/* Only the job's user on this machine may ask for them: the key only gives the right to
+ * look at the page. */
 static enum MHD_Result answer_stacks(struct request *r)
 {
     if (!r->connection || !r->connection->same_user)
@@ -387,7 +390,7 @@ static enum MHD_Result answer_stacks(struct request *r)
         if (status_stacks(r->http->status, on_stacks, r) != 0) {
             r->lines_asked = false;
             return respond_text(r, MHD_HTTP_SERVICE_UNAVAILABLE,
-                                "no stacks can be read now\n");
+                                "stacks cannot be read now\n");
         }
     }
     return when_answered(r);
@@ -424,12 +427,10 @@ static ssize_t on_viewer_reads(void *cls, uint64_t pos, char *to, size_t most)
     return (ssize_t)n;
 }
 
-static struct event *event_new(struct status_http *h, const struct job_status *j,
-                               bool history)
+static struct event *event_new(const struct job_status *j, bool history)
 {
     struct event *e = mem_calloc(1, sizeof *e);
 
-    (void)h;
     if (!e)
         return NULL;
     e->refs = 1;
@@ -446,21 +447,21 @@ static struct event *event_new(struct status_http *h, const struct job_status *j
 static void give(struct request *r, struct event *e)
 {
     if (!e || r->event)
-        return; /* It has not read the last one yet: it gets a later one instead. */
+        return; /* It has not read the last one yet and will get a later one. */
     e->refs++;
     r->event = e;
     r->sent = 0;
     resume(r);
 }
 
-/* The history goes only to those who lack the newest of it. */
+/* Sends news to all viewers; the history goes only to those that lack part of it. */
 static void notify_all(void *ctx)
 {
     struct status_http *h = ctx;
     struct event *whole = NULL, *part = NULL;
     struct job_status j;
 
-    h->telling = false;
+    h->notifying = false;
     h->sent_ms = clock_mono_ms();
     if (!h->viewers || status_now(h->status, &j) != 0)
         return;
@@ -470,15 +471,15 @@ static void notify_all(void *ctx)
         if (!r->viewer || r->event)
             continue;
         if (r->seen && newest == h->sent_entry) {
-            part = part ? part : event_new(h, &j, false);
+            part = part ? part : event_new(&j, false);
             give(r, part);
         } else {
-            whole = whole ? whole : event_new(h, &j, true);
+            whole = whole ? whole : event_new(&j, true);
             give(r, whole);
             r->seen = whole != NULL;
         }
     }
-    if (newest != h->sent_entry) /* A viewer that is behind has missed it. */
+    if (newest != h->sent_entry) /* A viewer that still reads older news misses it. */
         for (struct request *r = h->requests; r; r = r->next)
             if (r->viewer && whole && r->event != whole)
                 r->seen = false;
@@ -495,10 +496,10 @@ static void on_news_timer(uv_timer_t *timer)
 {
     struct status_http *h = timer->data;
 
-    notify_within(h, MAX_OF(NEWS_MS, h->nodes * KEPT_MS));
-    if (h->telling)
+    notify_within(h, MAX_OF(NEWS_MS, h->nodes * CACHE_MS));
+    if (h->notifying)
         return;
-    h->telling = true;
+    h->notifying = true;
     if (status_when_recent(h->status, notify_all, h) != 0)
         notify_all(h);
 }
@@ -516,7 +517,7 @@ static void http_on_change(void *ctx)
     struct status_http *h = ctx;
     const uint64_t now = clock_mono_ms();
 
-    kept_drop(h);
+    cache_drop(h);
     notify_within(h, h->sent_ms + NEWS_LEAST_MS > now ? h->sent_ms + NEWS_LEAST_MS - now
                                                       : 0);
 }
@@ -529,7 +530,7 @@ static enum MHD_Result answer_viewer(struct request *r)
 
     if (h->viewers >= VIEWERS_MAX)
         return respond_text(r, MHD_HTTP_SERVICE_UNAVAILABLE,
-                            "too many watch this job already\n");
+                            "too many viewers watch this job already\n");
     m = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 32768, on_viewer_reads, r,
                                           NULL);
     if (!m)
@@ -578,9 +579,9 @@ static enum MHD_Result on_whole_request(struct request *r, const char *path)
 
     if (!(route && route->open) && !may_see(r))
         return respond_text(r, MHD_HTTP_UNAUTHORIZED,
-                            "This page is for the job's user on this machine, or for "
-                            "whoever has its key:\n`muster status --url` prints the "
-                            "address with it.\n");
+                            "This page is for the job's user on this machine, and for "
+                            "anybody who has its key:\n`muster status --url` prints "
+                            "the address with the key.\n");
     if (strcmp(path, "/events") == 0)
         return answer_viewer(r);
     if (strcmp(path, "/lines.json") == 0)
@@ -629,10 +630,10 @@ static enum MHD_Result http_on_request(void *cls, struct MHD_Connection *mhd,
             return MHD_NO;
         if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
             return respond_text(r, MHD_HTTP_METHOD_NOT_ALLOWED,
-                                "this page is only for reading\n");
+                                "this page can only be read\n");
         return MHD_YES;
     }
-    if (*upload_size) /* Nothing here takes a body. */
+    if (*upload_size) /* No request here has a body. */
         return MHD_NO;
     return on_whole_request(r, url);
 }
@@ -678,7 +679,7 @@ static void connection_open(struct status_http *h, struct MHD_Connection *mhd,
     uid_t uid;
 
     if (!c)
-        return; /* It counts as a stranger then, without a time limit of ours. */
+        return; /* It then counts as another user's, without a time limit of ours. */
     c->http = h;
     c->mhd = mhd;
     c->fd = info ? info->connect_fd : -1;
@@ -708,20 +709,20 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **state,
         connection_open(h, mhd, state);
         return;
     }
-    h->again = true; /* A full daemon listens again only in the run after. */
+    h->again = true; /* A daemon that was full listens again only in its next run. */
     if (*state)
         connection_close(h, *state);
 }
 
-/* libmicrohttpd's own limit is for silence: a byte now and then would keep a place for
- * hours. */
-static void end_slow_ones(struct status_http *h)
+/* libmicrohttpd itself limits only silence, so a client that sends a byte now and then
+ * could keep its connection for hours. */
+static void end_slow_requests(struct status_http *h)
 {
     const uint64_t now = clock_mono_ms();
 
-    if (now - h->looked_ms < LOOK_MS)
+    if (now - h->checked_ms < CHECK_MS)
         return;
-    h->looked_ms = now;
+    h->checked_ms = now;
     for (struct connection *c = h->connections; c; c = c->next)
         if (!c->busy && now - c->since_ms > REQUEST_MS)
             (void)shutdown(c->fd, SHUT_RDWR);
@@ -734,7 +735,8 @@ static void http_on_timer(uv_timer_t *timer)
     run(timer->data);
 }
 
-/* Called from within MHD's callbacks too, through on_recent: then once more after. */
+/* May be called from within MHD's callbacks, through on_recent; the daemon then runs
+ * once more afterwards. */
 static void run(struct status_http *h)
 {
     MHD_UNSIGNED_LONG_LONG ms = 0;
@@ -745,8 +747,8 @@ static void run(struct status_http *h)
         return;
     }
     h->running = true;
-    /* A timer alone would not do: each byte would start it anew. */
-    end_slow_ones(h);
+    /* The timer alone is not enough, as each byte that comes starts it again. */
+    end_slow_requests(h);
     do {
         h->again = false;
         (void)MHD_run(h->daemon);
@@ -755,7 +757,7 @@ static void run(struct status_http *h)
     if (MHD_get_timeout(h->daemon, &ms) == MHD_YES)
         due = clock_mono_ms() + ms;
     if (h->connections)
-        due = MIN_OF(due, clock_mono_ms() + LOOK_MS);
+        due = MIN_OF(due, clock_mono_ms() + CHECK_MS);
     clock_arm(&h->timer, http_on_timer, due);
 }
 
@@ -770,8 +772,8 @@ static void http_on_readable(uv_poll_t *poll, int status, int events)
 
 static void on_mhd_log(void *cls, const char *fmt, va_list ap)
 {
-    (void)cls; /* Malformed requests of strangers are not worth a line in the job's log.
-                */
+    /* Malformed requests of strangers are not worth a line in the job's log. */
+    (void)cls;
     (void)fmt;
     (void)ap;
 }
@@ -834,7 +836,7 @@ int status_http_open(uv_loop_t *loop, struct status *status,
             h->daemon ? MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
     }
     if (rc == 0 && (!info || uv_poll_init(loop, &h->poll, info->epoll_fd) < 0))
-        rc = err_set(err, MUSTER_EIO, "libmicrohttpd does not start");
+        rc = err_set(err, MUSTER_EIO, "libmicrohttpd cannot be started");
     if (rc != 0) {
         if (h->daemon)
             MHD_stop_daemon(h->daemon); /* closes the socket, too */
@@ -870,9 +872,9 @@ static bool has_sent_all(const struct status_http *h)
     return true;
 }
 
-/* As far as it goes without waiting. A viewer whose connection is full is left behind.
- */
-static void send_on(struct status_http *h)
+/* Sends what can be sent without waiting. A viewer whose connection is full misses the
+ * rest. */
+static void send_pending(struct status_http *h)
 {
     for (int i = 0; i < LAST_TURNS && !has_sent_all(h); i++)
         run(h);
@@ -884,18 +886,18 @@ void status_http_close(struct status_http *h)
         return;
     status_on_change(h->status, NULL, NULL);
     status_forget(h->status, h);
-    /* Viewers see how the job ended before the page is gone: first the rest of the
-     * news before. */
-    send_on(h);
+    /* Viewers should see how the job ended before the page goes away. They get the rest
+     * of earlier news first. */
+    send_pending(h);
     notify_all(h);
-    send_on(h);
+    send_pending(h);
     (void)uv_poll_stop(&h->poll);
-    h->running =
-        true; /* Callbacks during the shutdown must not run the daemon again. */
+    /* Callbacks during the shutdown must not run the daemon again. */
+    h->running = true;
     for (struct request *r = h->requests; r; r = r->next)
         resume(r);
     MHD_stop_daemon(h->daemon);
-    kept_drop(h);
+    cache_drop(h);
     handle_set_begin(&h->closing, http_on_closed, h);
     handle_set_close(&h->closing, &h->poll);
     handle_set_close(&h->closing, &h->timer);

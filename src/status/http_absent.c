@@ -1,5 +1,4 @@
-/* http_absent.c - in the place of http.c where libmicrohttpd was not there to build
- * with. */
+/* http_absent.c - takes the place of http.c in builds without libmicrohttpd. */
 #include "base/err.h"
 #include "status/http.h"
 

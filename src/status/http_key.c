@@ -10,7 +10,7 @@ void status_http_random_key(char key[STATUS_KEY_SIZE])
 
     *key = '\0';
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
-        return; /* Then nobody but the user sees the page. */
+        return; /* Only the job's user can see the page then. */
     for (size_t i = 0; i < sizeof bytes; i++)
         (void)snprintf(key + 2 * i, 3, "%02x", bytes[i]);
 }

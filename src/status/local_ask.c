@@ -17,7 +17,7 @@
 #define TABLE_MAX  (64u << 20) /* of /proc/net/unix */
 #define NAMES_MAX  4096u       /* agents on one machine */
 
-/* --- who is there ----------------------------------------------------------------- */
+/* --- which agents there are ------------------------------------------------------- */
 
 static int read_table(struct buf *out, struct muster_error *err)
 {
@@ -122,21 +122,21 @@ static void begin(struct pollfd *p, struct asking *a)
     p->events = POLLIN | POLLOUT;
     p->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (p->fd < 0) {
-        fail(p, a, MUSTER_EIO, "cannot be asked: no descriptor is left");
+        fail(p, a, MUSTER_EIO, "cannot be asked: this process has no descriptor left");
     } else if (connect(p->fd, (struct sockaddr *)&sa,
                        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n)) <
                0) {
-        if (errno == EAGAIN) /* Its backlog is full: it accepts nobody. */
+        if (errno == EAGAIN) /* Its backlog is full, as it accepts no connections. */
             fail(p, a, MUSTER_ETIMEDOUT, "does not answer (is it stopped?)");
         else
             fail(p, a, MUSTER_ENOENT, "is not a muster agent, or has ended");
     } else if (getsockopt(p->fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) < 0 ||
                cred.uid != geteuid()) {
-        fail(p, a, MUSTER_EACCES, "is another user's");
+        fail(p, a, MUSTER_EACCES, "belongs to another user");
     }
 }
 
-/* The line is whole: take it apart. */
+/* Reads the answer, of which the whole line has come. */
 static void take_answer(struct pollfd *p, struct asking *a, size_t n)
 {
     json_t *line = json_loadb((const char *)buf_data(&a->in), n, 0, NULL);
@@ -163,7 +163,7 @@ static void on_input(struct pollfd *p, struct asking *a)
         uint8_t *room = buf_room(&a->in, 65536);
 
         if (!room) {
-            fail(p, a, MUSTER_EFULL, "answers with more than fits into memory");
+            fail(p, a, MUSTER_EFULL, "sends an answer that does not fit into memory");
             return;
         }
         const ssize_t n = read(p->fd, room, 65536);

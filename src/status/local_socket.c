@@ -14,10 +14,10 @@
 #include "base/py/json.h"
 
 #define KINDS_MAX   16u
-#define CONNS_MAX   32u         /* of one user's own commands */
+#define CONNS_MAX   32u         /* connections; all are of one user's commands */
 #define REQUEST_MAX (64u << 10) /* bytes of one line */
-#define QUIET_MS    10000u      /* to send a whole request, or to take an answer */
-#define PAUSE_MS    1000u       /* without descriptors */
+#define QUIET_MS    10000u /* for a whole request to come, or an answer to be read */
+#define PAUSE_MS    1000u  /* before accepting again when descriptors ran out */
 
 struct kind {
     const char *name; /* borrowed */
@@ -29,15 +29,15 @@ struct local_conn {
     uv_pipe_t pipe;
     uv_timer_t timer;
     int handles;            /* not closed yet */
-    struct local_socket *s; /* NULL once it is closed */
+    struct local_socket *s; /* NULL once this connection is closed */
     struct local_conn *prev, *next;
-    struct local_request *pending; /* waits for its answer */
+    struct local_request *pending; /* the request that waits for its answer */
     struct buf in;
     bool closing;
 };
 
 struct local_request {
-    struct local_conn *conn; /* NULL: gone */
+    struct local_conn *conn; /* NULL: closed meanwhile */
 };
 
 struct local_socket {
@@ -113,7 +113,7 @@ static void conn_on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
     struct local_conn *c = stream->data;
 
     (void)b;
-    if (n < 0) { /* The end, or a line that is too long: UV_ENOBUFS. */
+    if (n < 0) { /* UV_EOF, or UV_ENOBUFS for a line that is too long. */
         conn_close(c);
         return;
     }
@@ -194,7 +194,7 @@ static void handle_line(struct local_conn *c, struct span line)
     json_decref(body);
 }
 
-/* One at a time: what comes behind it waits for its answer. */
+/* Takes one request at a time; the next waits until this one is answered. */
 static void next_request(struct local_conn *c)
 {
     const struct span in = buf_span(&c->in);
@@ -258,7 +258,7 @@ static void send_answer(struct local_conn *c, const char *head, struct buf *body
     }
 }
 
-/* The connection that waits for the answer, or NULL; the request is gone after it. */
+/* Frees the request, and returns the connection that waits for its answer, or NULL. */
 static struct local_conn *request_end(struct local_request *r)
 {
     struct local_conn *c = r->conn;
@@ -342,8 +342,8 @@ static void local_socket_on_readable(uv_poll_t *poll, int status, int events)
     }
 }
 
-/* Any user may bind any abstract name: if ours is taken, by a squatter or by another
- * agent in this process, the next number will do. */
+/* Any user may bind any abstract name. If ours is taken, by another user or by another
+ * agent in this process, we try the next number. */
 static int bind_free_name(int fd)
 {
     struct local_name name = { (uint32_t)geteuid(), (int32_t)getpid(), 0 };

@@ -1,5 +1,5 @@
-/* mhd_dl.h - libmicrohttpd, loaded when the first job wants a page: see loop/dlopen.h.
- * Callers write the names that its manual has. */
+/* mhd_dl.h - libmicrohttpd, loaded when a job wants a page; see loop/dlopen.h. Callers
+ * use the function names of its manual. */
 #ifndef STATUS_MHD_DL_H
 #define STATUS_MHD_DL_H
 
@@ -50,7 +50,8 @@ extern struct mhd_dl mhd_dl;
 
 #endif
 
-/* Before anything else of libmicrohttpd. MUSTER_ENOTSUP: it is not installed. */
+/* Must be called before any function of libmicrohttpd. MUSTER_ENOTSUP if it is not
+ * installed. */
 int mhd_dl_load(struct muster_error *err);
 
 #endif

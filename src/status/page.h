@@ -1,5 +1,5 @@
-/* page.h - the page (page.html), built into the program by embed.py: in three parts,
- * between which the title and the table for browsers without scripts are put. */
+/* page.h - the page (page.html), built into the program by embed.py. It is in three
+ * parts; the title and the table for browsers without scripts go between them. */
 #ifndef STATUS_PAGE_H
 #define STATUS_PAGE_H
 

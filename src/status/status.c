@@ -10,17 +10,17 @@
 
 #define WAITERS_MAX 64u
 #define ANSWER_MS   500u  /* for the other nodes to answer */
-#define PERIOD_MS   1000u /* between two rounds of questions, at least, */
-#define NODE_MS     5u    /* and for each node so much more */
+#define PERIOD_MS   1000u /* at least, between two questions to the other nodes */
+#define NODE_MS     5u    /* at least, between two questions, for each node */
 #define WAIT_NODES  256u  /* larger jobs answer at once with what is known */
 #define LINES_MAX   16384u
 
 struct waiter {
-    void (*cb)(void *ctx); /* NULL: it has been forgotten */
+    void (*cb)(void *ctx); /* NULL: dropped by status_forget() */
     void *ctx;
 };
 
-/* What the nodes told the last time. */
+/* What the nodes last answered. */
 struct gathered {
     struct job_answer *answers; /* owned, and so are their workers */
     size_t count;
@@ -43,7 +43,8 @@ struct status {
     struct job_input input; /* of the last status_now */
     struct waiter waiters[WAITERS_MAX];
     size_t waiter_count;
-    struct lines_ask *lines; /* owned; the channel has yet to bring their answers */
+    struct lines_ask
+        *lines; /* owned; questions that the channel has not answered yet */
     void (*on_change)(void *ctx);
     void *change_ctx;
     struct defer changed;
@@ -61,7 +62,7 @@ static void gathered_fini(struct gathered *g)
     *g = (struct gathered){ 0 };
 }
 
-/* Copies and reads the answers; one that cannot be read counts as missing. */
+/* Copies and decodes the answers; one that cannot be decoded counts as missing. */
 static int gather(struct gathered *g, const struct channel_answer *answers,
                   size_t count)
 {
@@ -191,8 +192,8 @@ static const char *why_alone(const struct status *s, const struct job_input *in)
     case CHANNEL_NO_COORDINATOR:
         break;
     }
-    return "the job's store is torchrun's or an older muster's, which carries no word "
-           "of the other nodes";
+    return "the job's store is served by torchrun or by an older muster, through which "
+           "the other nodes cannot be asked";
 }
 
 int status_now(struct status *s, struct job_status *j)
@@ -219,7 +220,7 @@ uint64_t status_stamp(const struct status *s)
 
 /* ---- last lines ---- */
 
-/* What is here of it; false: the rank is not on this node. */
+/* Appends the lines of a rank of this node; false if the rank is not on this node. */
 static bool own_lines(struct status *s, int64_t rank, struct buf *out)
 {
     struct job_input in = { 0 };
@@ -268,7 +269,8 @@ static void on_lines_answers(void *ctx, const struct channel_answer *answers,
         if (answers[i].bytes.n)
             found = answers[i].bytes;
     lines_done(l, found,
-               found.n ? NULL : "this rank has no log files, or cannot be asked");
+               found.n ? NULL
+                       : "this rank has no log files, or its node cannot be asked");
 }
 
 int status_lines(struct status *s, int64_t rank, status_lines_cb cb, void *ctx)
@@ -378,7 +380,7 @@ static void on_status(void *ctx, struct local_request *r, const json_t *body)
     a->r = r;
     a->node = (uint32_t)json_integer_value(json_object_get(body, "node"));
     if (status_when_recent(ctx, answer_status, a) != 0) {
-        local_request_refuse(r, "too many ask at the same time");
+        local_request_refuse(r, "too many requests wait for an answer");
         mem_free(a);
     }
 }
@@ -401,7 +403,7 @@ static void on_lines(void *ctx, struct local_request *r, const json_t *body)
     const json_int_t rank = json_integer_value(json_object_get(body, "rank"));
 
     if (status_lines(ctx, rank, answer_lines, r) != 0)
-        local_request_refuse(r, "too many ask at the same time");
+        local_request_refuse(r, "too many requests wait for an answer");
 }
 
 int status_serve_local(struct status *s, struct local_socket *local)
@@ -434,8 +436,8 @@ static void status_on_closed(void *ctx)
     mem_free(s);
 }
 
-/* The channel ends with us and brings no more answers: whoever waits for one is told,
- * so that what it holds is freed. */
+/* The channel ends with us and brings no more answers. Callbacks that wait for one are
+ * called now, so that they free what they hold. */
 void status_close(struct status *s)
 {
     if (!s)

@@ -1,9 +1,10 @@
-/* status.h - the answer to "how is the job?", kept by each agent: the record of the job
- * and what the nodes last told of themselves. The agent's socket and the page ask it.
+/* status.h - the status of the job, as each agent knows it: the record of the job and
+ * what the nodes last reported about themselves. The agent's socket and the page serve
+ * it.
  *
- * Nothing happens until somebody asks. Then the other nodes are asked, over the job
- * channel, at most once in a while: once a second in a small job, and so seldom in a
- * large one that the coordinator does not feel it. */
+ * Nothing happens until the status is asked for. Then the other nodes are asked over
+ * the channel: at most once a second in a small job, and less often in a large one, so
+ * that the coordinator has little work with it. */
 #ifndef STATUS_STATUS_H
 #define STATUS_STATUS_H
 
@@ -15,8 +16,8 @@
 
 struct status;
 
-/* An answer that may take a while. text is borrowed for the call; why is NULL, or says
- * why there is none. */
+/* Gets an answer that may take a while. text is borrowed for the call; why is NULL, or
+ * says why there is no answer. */
 typedef void (*status_lines_cb)(void *ctx, struct span text, const char *why);
 
 struct status_opts {
@@ -24,11 +25,11 @@ struct status_opts {
     /* Fills in what this agent knows now: all of *in but record, self, answers and
      * alone. Texts are borrowed until the next call. */
     void (*describe)(void *ctx, struct job_input *in);
-    /* The last lines of a worker of this node, for people; empty: there are none. May
-     * be NULL. */
+    /* Appends the last lines that a worker of this node wrote; nothing if there are
+     * none. May be NULL. */
     void (*last_lines)(void *ctx, size_t local_rank, struct buf *out);
-    /* Reads the stacks of all ranks and calls back once, from the loop, with a JSON
-     * object; nonzero: it cannot, and cb does not come. May be NULL. */
+    /* Reads the stacks of all ranks and calls cb once, from the loop, with a JSON
+     * object. If it returns nonzero it cannot, and cb is not called. May be NULL. */
     int (*stacks)(void *ctx, status_lines_cb cb, void *cb_ctx);
     void *ctx;
 };
@@ -37,35 +38,38 @@ int status_open(const struct status_opts *opts, struct status **out,
                 struct muster_error *err);
 void status_close(struct status *s); /* NULL is fine */
 
-/* From now on the answers are about the whole job: its record is the channel's, and the
- * other nodes are asked over it, as this one is. Until status_close. */
+/* From now until status_close the answers are about the whole job: its record is the
+ * channel's, the other nodes are asked over the channel, and this node answers their
+ * questions. */
 int status_set_channel(struct status *s, struct channel *channel);
 
 /* Answers "status" and "lines" on the agent's socket. */
 int status_serve_local(struct status *s, struct local_socket *local);
 
-/* Calls cb when what is known of the other nodes is recent: at once, from within, if it
- * is, else from the loop, within about a second. MUSTER_EFULL: too many wait. */
+/* Calls cb when what is known of the other nodes is recent: before it returns if that
+ * is so already, else from the loop, within about a second. MUSTER_EFULL if too many
+ * callbacks wait. */
 int status_when_recent(struct status *s, void (*cb)(void *ctx), void *ctx);
-void status_forget(struct status *s, void *ctx); /* cb of this ctx does not come */
+void status_forget(struct status *s, void *ctx); /* drops the callbacks of this ctx */
 
 /* The job as it is known now. Borrows from the status until the loop's next turn. The
  * caller calls job_status_fini. */
 int status_now(struct status *s, struct job_status *j);
 
-/* Grows with each entry of the record, and when the other nodes have told anew. */
+/* A number that changes with each entry of the record and each answer of the nodes. */
 uint64_t status_stamp(const struct status *s);
 
-/* The last lines that a rank wrote, wherever it is. cb comes once, from within or from
- * the loop. */
+/* Fetches the last lines that a rank wrote, on whichever node it is. cb is called once,
+ * before this returns or from the loop. */
 int status_lines(struct status *s, int64_t rank, status_lines_cb cb, void *ctx);
 
-/* The stacks of all ranks, see status_opts. */
+/* Fetches the stacks of all ranks, see status_opts. */
 int status_stacks(struct status *s, status_lines_cb cb, void *ctx);
 
-/* Calls cb from the loop whenever something changed that a viewer should see; one
- * listener. NULL: nobody listens. */
+/* Calls cb from the loop whenever something has changed that a viewer should see. There
+ * is one such callback; NULL removes it. */
 void status_on_change(struct status *s, void (*cb)(void *ctx), void *ctx);
-void status_changed(struct status *s); /* the agent says so */
+/* The agent calls this when such a change has happened. */
+void status_changed(struct status *s);
 
 #endif

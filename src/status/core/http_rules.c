@@ -41,7 +41,7 @@ int http_address_parse(const char *text, struct http_address *out,
         host++;
         n -= 2;
     } else if (memchr(host, ':', n)) {
-        n = sizeof a.host; /* An IPv6 address without brackets could mean two things. */
+        n = sizeof a.host; /* An IPv6 address without brackets is ambiguous: refuse. */
     }
     if (!parse_port(port, &a.port) || n >= sizeof a.host)
         return err_set(err, MUSTER_EINVAL,

@@ -1,5 +1,5 @@
-/* http_rules.h - who may see the page, decided: the address of --status-http, the name
- * by which a browser came, and the key. Pure. */
+/* http_rules.h - decides who may see the page, by the client's user, the host name that
+ * its browser used, and the key; and parses the address of --status-http. Pure. */
 #ifndef STATUS_CORE_HTTP_RULES_H
 #define STATUS_CORE_HTTP_RULES_H
 
@@ -16,20 +16,21 @@ struct http_address {
 int http_address_parse(const char *text, struct http_address *out,
                        struct muster_error *err);
 
-/* Whether the name in a Host header can only be this very machine's: a numeric address,
- * or localhost. A web page of a stranger can make a browser of the job's user send
- * requests here under the stranger's own name (DNS rebinding); such a name is not
- * enough to be taken for the user. */
+/* Whether the name in a Host header is a numeric address or localhost. A stranger's web
+ * page can make the browser of the job's user send requests here under the stranger's
+ * own host name (DNS rebinding), so a request under any other name is not taken for the
+ * user's own. */
 bool http_host_is_local(const char *host);
 
 struct http_visit {
-    bool same_user;     /* over loopback, the job's own user */
+    bool same_user;     /* the client is the job's user, on this machine */
     const char *host;   /* header Host; NULL: none */
     const char *key;    /* given as ?key=; NULL: none */
     const char *bearer; /* header Authorization; NULL: none */
 };
 
-/* The key that this job has (64 hex digits), "" for none. Compares in constant time. */
+/* key: that of this job (64 hex digits), or "" for none. It is compared in constant
+ * time. */
 bool http_may_see(const struct http_visit *v, const char *key);
 
 #endif

@@ -1,5 +1,6 @@
 /* job_json.c - the job's status as JSON; see job_status.h and docs/status.schema.json.
- * Written piece by piece, not through a tree: a job may have ten thousand nodes. */
+ * It is written directly and not through a tree of values, as a job may have ten
+ * thousand nodes. */
 #include "status/core/job_status.h"
 #include "status/core/put.h"
 
@@ -24,7 +25,7 @@ static void put_key_time(struct buf *out, const char *key, int64_t us)
         put_str(out, "null");
 }
 
-/* A number that may be missing. */
+/* Writes null for a number below least, which stands for one that is missing. */
 static void put_key_maybe(struct buf *out, const char *key, int64_t n, int64_t least)
 {
     put_str(out, key);
@@ -161,8 +162,7 @@ static void put_counts(struct buf *out, const struct job_node *n)
     put_str(out, "}");
 }
 
-static void put_node(struct buf *out, const struct job_status *j,
-                     const struct job_node *n, bool workers)
+static void put_node(struct buf *out, const struct job_node *n, bool workers)
 {
     const struct node_status *f = n->facts;
 
@@ -200,7 +200,6 @@ static void put_node(struct buf *out, const struct job_status *j,
     if (workers)
         put_workers(out, n);
     put_str(out, "}");
-    (void)j;
 }
 
 static void put_nodes(struct buf *out, const struct job_status *j, uint32_t only)
@@ -217,7 +216,7 @@ static void put_nodes(struct buf *out, const struct job_status *j, uint32_t only
         if (!first)
             put_str(out, ", ");
         first = false;
-        put_node(out, j, &j->nodes[i], workers);
+        put_node(out, &j->nodes[i], workers);
     }
     put_str(out, "]");
 }
@@ -291,7 +290,7 @@ static void put_history(struct buf *out, const struct job_status *j)
         const struct record_entry e = record_at(r, i);
 
         if (e.kind == RECORD_NODES)
-            continue; /* They are listed. */
+            continue; /* "nodes" lists them. */
         if (!first)
             put_str(out, ", ");
         first = false;

@@ -1,9 +1,10 @@
-/* job_metrics.c - the job's status as metrics; see job_status.h. The job's own series,
- * one set for each node of a job that is not too large, and this node's workers. */
+/* job_metrics.c - the job's status as metrics; see job_status.h. There are series for
+ * the job, for each node unless there are too many, and for the workers of this node.
+ */
 #include "status/core/job_status.h"
 #include "status/core/put.h"
 
-#define NODE_SERIES_MAX 256u /* nodes: a database pays for each series */
+#define NODE_SERIES_MAX 256u /* Each series costs the database memory. */
 
 struct printer {
     struct buf *out;
@@ -11,8 +12,9 @@ struct printer {
     const char *name;
 };
 
-/* Opens a family: HELP and TYPE. In OpenMetrics a counter's family lacks the suffix
- * that its sample has, and there are types that the older format does not know. */
+/* Begins a family with HELP and TYPE. In OpenMetrics the name of a counter's family
+ * lacks the suffix that its sample has, and there are types that the older format does
+ * not know. */
 static void family(struct printer *p, const char *name, const char *type,
                    const char *unit, const char *help)
 {
@@ -74,7 +76,7 @@ static void counter(struct printer *p, const char *name, const char *unit,
 
 static void put_info(struct printer *p, const struct job_input *in)
 {
-    family(p, "muster_build", "info", NULL, "The muster that answers.");
+    family(p, "muster_build", "info", NULL, "The version of muster that answers.");
     sample(p, "_info");
     label(p, "{version=\"", span_str(muster_version()));
     put_str(p->out, "}");
@@ -130,7 +132,7 @@ static void put_job(struct printer *p, const struct job_status *j)
     counter(p, "muster_job_rounds", NULL, "Rounds that began.", r ? r->rounds : 0);
     counter(p, "muster_job_worker_failures", NULL, "Workers that failed.",
             r ? r->failures : 0);
-    counter(p, "muster_job_nodes_lost", NULL, "Nodes that went without saying goodbye.",
+    counter(p, "muster_job_nodes_lost", NULL, "Nodes that were lost without leaving.",
             r ? r->lost : 0);
 }
 

@@ -1,4 +1,4 @@
-/* job_status.c - see job_status.h: the record and the answers, put together. */
+/* job_status.c - combines the record and the answers of the nodes; see job_status.h. */
 #include "status/core/job_status.h"
 
 #include <assert.h>
@@ -21,13 +21,13 @@ const char *job_state_word(enum job_state s)
 
 /* ---- nodes ---- */
 
-/* Where the node is, or where it belongs. */
+/* The index of the node, or the one that it would get. */
 static size_t position(const struct job_status *j, uint32_t number)
 {
     size_t low = 0, high = j->count;
 
     if (j->count && j->nodes[j->count - 1].number < number)
-        return j->count; /* They come in this order, nearly always. */
+        return j->count; /* Nearly always, nodes come in the order of their numbers. */
     while (low < high) {
         const size_t mid = low + (high - low) / 2;
 
@@ -46,7 +46,7 @@ static struct job_node *find(const struct job_status *j, uint32_t number)
     return at < j->count && j->nodes[at].number == number ? &j->nodes[at] : NULL;
 }
 
-/* The node's place, made if need be. NULL: no memory, or too many. */
+/* Finds the node, or adds it. NULL if there is no memory, or too many nodes. */
 static struct job_node *find_or_add(struct job_status *j, uint32_t number)
 {
     const size_t at = position(j, number);
@@ -94,7 +94,7 @@ static int on_nodes(struct job_status *j, const struct record_entry *e)
     return 0;
 }
 
-/* Its ranks may come in several entries of the same round. */
+/* The ranks of a round may come in several entries. */
 static int on_round(struct job_status *j, const struct record_entry *e)
 {
     struct span body = e->body;
@@ -135,24 +135,24 @@ static void set_members(struct job_status *j, enum node_state state, int64_t at_
 static void on_end(struct job_status *j, const struct record_entry *e)
 {
     const bool over = e->kind == RECORD_VERDICT;
-    const bool well = e->cause == CAUSE_SUCCEEDED;
+    const bool succeeded = e->cause == CAUSE_SUCCEEDED;
 
     j->since_us = e->at_us;
     if (over) {
         j->have_verdict = true;
         j->verdict = *e;
-        j->state = well                        ? JOB_SUCCEEDED
+        j->state = succeeded                   ? JOB_SUCCEEDED
                    : e->cause == CAUSE_STOPPED ? JOB_STOPPED
                                                : JOB_FAILED;
         set_members(j, NODE_ENDED, e->at_us);
         for (size_t i = 0; i < j->count; i++)
-            j->nodes[i].well = well;
+            j->nodes[i].succeeded = succeeded;
     } else if (e->kind == RECORD_ENDING) {
         j->state = JOB_STOPPING;
         set_members(j, NODE_STOPPING, e->at_us);
     } else {
-        j->state = well ? JOB_STOPPING : JOB_JOINING;
-        set_members(j, well ? NODE_FINISHING : NODE_JOINING, e->at_us);
+        j->state = succeeded ? JOB_STOPPING : JOB_JOINING;
+        set_members(j, succeeded ? NODE_FINISHING : NODE_JOINING, e->at_us);
     }
 }
 
@@ -230,7 +230,7 @@ static void take_facts(struct job_node *n, const struct node_status *facts,
     if (facts->state == NODE_UNKNOWN || at_us < n->since_us)
         return;
     n->state = facts->state;
-    /* A node that waits for its next round remembers the ranks of its last. */
+    /* A node that waits for its next round still reports the ranks of its last. */
     if (facts->first_rank >= 0 && n->first_rank < 0 && facts->state != NODE_SPARE &&
         facts->state != NODE_JOINING) {
         n->first_rank = facts->first_rank;
@@ -238,7 +238,7 @@ static void take_facts(struct job_node *n, const struct node_status *facts,
     }
 }
 
-/* Without a record, or before it knows us, this node is the job. */
+/* Adds this node if there is no record, or the record does not list it yet. */
 static int add_self(struct job_status *j)
 {
     const struct job_input *in = j->in;
@@ -263,7 +263,7 @@ static int add_self(struct job_status *j)
     return 0;
 }
 
-/* What the record has not been told, this node's own state tells. */
+/* If the record has no round yet, the state of the job follows from this node's own. */
 static void conclude(struct job_status *j)
 {
     static const enum job_state states[] = {
@@ -295,7 +295,8 @@ static void conclude(struct job_status *j)
     j->torch_nodes = MAX_OF(j->nodes_in - ours, 0);
 }
 
-/* Nodes that are gone and that others, or they themselves, have replaced. */
+/* Drops nodes that have left, and all but the newest of many lost ones: others have
+ * replaced them, or they have come back under another number. */
 static void drop_gone(struct job_status *j)
 {
     size_t kept = 0, lost = 0;
@@ -354,8 +355,8 @@ enum worker_state job_worker_state(const struct job_node *n, size_t local_rank)
         const enum worker_state s = n->facts->workers[local_rank].state;
         const bool ran = s == WORKER_RUNNING || s == WORKER_STARTING;
 
-        if (n->state == NODE_ENDED && ran) /* It told so before the end. */
-            return n->well ? WORKER_SUCCEEDED : WORKER_ENDED;
+        if (n->state == NODE_ENDED && ran) /* The report is from before the end. */
+            return n->succeeded ? WORKER_SUCCEEDED : WORKER_ENDED;
         return s;
     }
     return n->state == NODE_RUNNING ? WORKER_RUNNING : WORKER_NONE;

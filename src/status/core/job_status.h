@@ -1,16 +1,16 @@
-/* job_status.h - the whole job at one moment: what the record of its life tells
- * (record/core/record.h) and what the nodes last told of themselves (node_status.h),
- * put together. Status, top, the page and the metrics are all printed from this one.
+/* job_status.h - the whole job at one moment, made from the record of its life
+ * (record/core/record.h) and from what the nodes last reported about themselves
+ * (node_status.h). Status, top, the page and the metrics are all printed from it.
  *
- * Pure. What is built borrows from its input. */
+ * Pure. The result borrows from its input. */
 #ifndef STATUS_CORE_JOB_STATUS_H
 #define STATUS_CORE_JOB_STATUS_H
 
 #include "record/core/record.h"
 #include "status/core/node_status.h"
 
-#define JOB_WORKERS_LISTED 4096u /* ranks; of larger jobs only counts are listed */
-#define JOB_NODES_RANKED   256u  /* nodes; for larger jobs history omits who was in */
+#define JOB_WORKERS_LISTED 4096u /* ranks; for larger jobs only counts are printed */
+#define JOB_NODES_RANKED   256u  /* nodes; for larger jobs history omits members */
 
 struct job_answer {
     uint32_t node;
@@ -31,7 +31,7 @@ struct job_input {
     size_t answer_count;
     const char *spares; /* names that the shared state lists: "a, b"; NULL: none */
     const char *alone;  /* why the answer is about this node only; NULL: it is not */
-    const struct store_status *store; /* of a store without a job; NULL */
+    const struct store_status *store; /* of a store without a job; NULL: none */
 };
 
 /* X(name, word) */
@@ -41,7 +41,7 @@ struct job_input {
     X(STOPPING, "stopping") /* the round ends; there will be another, or an end */     \
     X(SUCCEEDED, "succeeded")                                                          \
     X(FAILED, "failed")                                                                \
-    X(STOPPED, "stopped") /* because somebody said so */                               \
+    X(STOPPED, "stopped") /* on a user's request */                                    \
     X(SERVING, "serving") /* a store without a job */
 
 enum job_state {
@@ -61,17 +61,16 @@ struct job_node {
     enum node_state state;
     int64_t since_us;                /* 0: not known */
     struct span why;                 /* of a loss */
-    const struct node_status *facts; /* NULL: it has not told of itself */
+    const struct node_status *facts; /* NULL: the node has not reported */
     int64_t heard_us;
     bool self;
-    bool coordinates; /* the job's coordinator is there */
-    bool well;        /* NODE_ENDED: with success */
+    bool coordinates; /* the job's coordinator is on this node */
+    bool succeeded;   /* NODE_ENDED: with success */
 };
 
 struct job_status {
     const struct job_input *in;
-    struct job_node
-        *nodes; /* owned; by number, nodes that are gone for long left out */
+    struct job_node *nodes; /* owned; by number, without some that are gone */
     size_t count, size;
     enum job_state state;
     int64_t since_us;        /* of that state */
@@ -86,23 +85,24 @@ struct job_status {
 int job_status_build(struct job_status *j, const struct job_input *in);
 void job_status_fini(struct job_status *j);
 
-/* The state of a rank, from what its node told and what is known of the node. */
+/* The state of a rank, from what its node reported and what is known of the node. */
 enum worker_state job_worker_state(const struct job_node *n, size_t local_rank);
 
-/* All of it as one line of JSON: docs/status.schema.json. node: only this one of them,
- * with its workers whatever the size of the job; 0: all. history: with what happened so
- * far. Errors stay in the buffer. */
+/* Appends all of it as one line of JSON: docs/status.schema.json. node: print only this
+ * one, with its workers even in a large job; 0: all nodes. history: with what happened
+ * so far. Errors stay in the buffer. */
 void job_status_json(struct buf *out, const struct job_status *j, uint32_t node,
                      bool history);
 
-/* The metrics; docs/guides/observability.md has their names, which are a promise. open:
- * as OpenMetrics, for whoever asks for it; else in Prometheus' older text format. */
+/* Appends the metrics. Their names are listed in docs/guides/observability.md and do
+ * not change. open: in the OpenMetrics format; else in Prometheus' older text format.
+ */
 void job_status_metrics(struct buf *out, const struct job_status *j, bool open);
 
-/* The job's life in Chrome's trace format. */
+/* Appends the history of the job in Chrome's trace format. */
 void job_status_trace(struct buf *out, const struct job_status *j);
 
-/* A table for browsers without scripts. */
+/* Appends an HTML table for browsers without scripts. */
 void job_status_table(struct buf *out, const struct job_status *j);
 
 #endif

@@ -1,6 +1,7 @@
-/* job_trace.c - the job's life in Chrome's trace format, which Perfetto and
- * chrome://tracing open: one process a node, one slice for each round that it was in
- * and for each wait between two, marks for failures, losses and restarts. */
+/* job_trace.c - the history of the job in Chrome's trace format, which Perfetto and
+ * chrome://tracing open. It has a process for each node, with a slice for each round
+ * that the node was in, and one for the job, with its rounds and the waits between
+ * them; marks show failures, losses and restarts. */
 #include "status/core/job_status.h"
 #include "status/core/put.h"
 
@@ -10,7 +11,7 @@ struct tracks {
     struct buf *out;
     const struct job_status *j;
     bool first;
-    int64_t zero_us; /* times are told from here: viewers cut larger numbers */
+    int64_t zero_us; /* Times count from here, as viewers truncate larger numbers. */
 };
 
 static void begin_event(struct tracks *t, const char *phase, struct span name,
@@ -88,7 +89,7 @@ static void put_names(struct tracks *t)
     }
 }
 
-/* The rounds of the job itself are on the first track, number 0. */
+/* The rounds of the job itself are on track 0, the first one. */
 static void put_members(struct tracks *t, const struct record_entry *round,
                         int64_t to_us)
 {

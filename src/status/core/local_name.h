@@ -1,13 +1,13 @@
 /* local_name.h - the names of the agents' own sockets: muster/UID/PID, with /N behind
- * it where that name is taken. Abstract unix sockets: they need no folder, leave
- * nothing behind, and the kernel lists them in /proc/net/unix. Pure. */
+ * it if that name is taken. They are abstract unix sockets, which need no directory,
+ * leave nothing behind, and are listed in /proc/net/unix. Pure. */
 #ifndef STATUS_CORE_LOCAL_NAME_H
 #define STATUS_CORE_LOCAL_NAME_H
 
 #include "base/base.h"
 
 #define LOCAL_NAME_MAX   64u
-#define LOCAL_NAME_TRIES 8u /* several agents may live in one process */
+#define LOCAL_NAME_TRIES 8u /* A process may have several agents. */
 
 struct local_name {
     uint32_t uid;
@@ -19,12 +19,12 @@ struct local_name {
  * length. */
 size_t local_name_print(const struct local_name *n, char out[LOCAL_NAME_MAX]);
 
-/* Reads a name that may be anybody's: false unless it is exactly what print writes. */
+/* Parses a name. False unless it is exactly what local_name_print() writes. */
 bool local_name_parse(struct span text, struct local_name *out);
 
-/* The name on one line of /proc/net/unix; false if the line is not a listening socket
- * with such a name. The line may hold anything: every user may bind any abstract name.
- */
+/* Parses the name on a line of /proc/net/unix; false if the line is not a listening
+ * socket with such a name. The line may hold anything, as every user may bind any
+ * abstract name. */
 bool local_name_of_line(struct span line, struct local_name *out);
 
 #endif

@@ -83,15 +83,15 @@ void node_status_encode(struct buf *out, const struct node_status *n)
 
 struct reader {
     struct span rest;
-    bool short_of; /* bytes: what was read since is 0 */
+    bool truncated; /* bytes are missing: reads give 0 from then on */
 };
 
 static const uint8_t *take(struct reader *r, size_t n)
 {
     const uint8_t *p = r->rest.p;
 
-    if (r->short_of || r->rest.n < n) {
-        r->short_of = true;
+    if (r->truncated || r->rest.n < n) {
+        r->truncated = true;
         return NULL;
     }
     assert(n <= r->rest.n);
@@ -131,7 +131,7 @@ static struct span take_text(struct reader *r, size_t most)
     const uint8_t *p = n <= most ? take(r, n) : NULL;
 
     if (n > most)
-        r->short_of = true;
+        r->truncated = true;
     return p ? span_of(p, n) : span_of(NULL, 0);
 }
 
@@ -155,7 +155,7 @@ int node_status_decode(struct span bytes, struct node_status *out,
     struct store_status *s = &n.store;
 
     if (take_u8(&r) != FORMAT)
-        return err_set(err, MUSTER_EPROTO, "a node's status has another format");
+        return err_set(err, MUSTER_EPROTO, "a node's status has an unknown format");
     const uint8_t state = take_u8(&r);
     n.state = state <= NODE_SPARE ? (enum node_state)state : NODE_UNKNOWN;
     n.round = take_i64(&r);
@@ -175,7 +175,7 @@ int node_status_decode(struct span bytes, struct node_status *out,
     n.version = take_text(&r, NODE_VERSION_MAX);
     n.wait = take_text(&r, NODE_WAIT_MAX);
     n.worker_count = take_u32(&r);
-    if (r.short_of || n.worker_count > NODE_WORKERS_MAX ||
+    if (r.truncated || n.worker_count > NODE_WORKERS_MAX ||
         n.worker_count > r.rest.n / WORKER_BYTES)
         return err_set(err, MUSTER_EPROTO, "a node's status is cut off");
     if (n.worker_count) {
@@ -226,7 +226,7 @@ size_t node_status_alive(const struct node_status *n)
     return count;
 }
 
-#define RATE_MS 500u /* a shorter time tells nothing */
+#define RATE_MS 500u /* A rate over a shorter time would mean little. */
 
 uint32_t store_rate(struct store_rate *r, uint64_t requests, uint64_t now_ms)
 {

@@ -1,14 +1,14 @@
-/* node_status.h - what one node tells of itself when it is asked: its state, its
- * workers, its store. Filled in by the agent (agent/status.c), sent to whoever asks
- * over the job channel, and put together with the record in job_status.h. Pure. */
+/* node_status.h - what one node reports about itself when it is asked: its state, its
+ * workers, its store. The agent fills it in (agent/status.c) and sends it over the
+ * channel as an answer; job_status.h combines it with the record. Pure. */
 #ifndef STATUS_CORE_NODE_STATUS_H
 #define STATUS_CORE_NODE_STATUS_H
 
 #include "base/buf.h"
 #include "muster/error.h"
 
-/* X(name, word): the words are a promise to readers of the JSON. The first ones are on
- * the wire; those below SPARE are only ever concluded from the record. */
+/* X(name, word): programs read the words in the JSON, so they must not change. Nodes
+ * send the states up to SPARE; those after it are only concluded from the record. */
 #define NODE_STATES(X)                                                                 \
     X(UNKNOWN, "unknown")                                                              \
     X(JOINING, "joining")                                                              \
@@ -38,8 +38,7 @@ const char *node_state_word(enum node_state s);
     X(FAILED, "failed")                                                                \
     X(STOPPED, "stopped") /* by a SIGSTOP or a debugger */                             \
     X(LOST, "lost")       /* with its node */                                          \
-    X(ENDED, "ended") /* because it was told to: others failed, or the round is over   \
-                       */
+    X(ENDED, "ended")     /* by the agent: others failed, or the round is over */
 
 enum worker_state {
 #define WORKER_STATE_ENUM(name, word) WORKER_##name,
@@ -53,7 +52,7 @@ const char *worker_state_word(enum worker_state s);
 struct worker_status {
     enum worker_state state;
     int64_t pid;     /* 0: none yet */
-    int64_t code;    /* once it has ended, as Python has it */
+    int64_t code;    /* once it has ended, in Python's form: negative for a signal */
     uint64_t memory; /* bytes in RAM */
     uint32_t cpu;    /* of one CPU, in thousandths, lately */
     uint64_t cpu_ms; /* in all */
@@ -65,8 +64,8 @@ struct store_status {
     uint32_t rate; /* requests a second, lately */
 };
 
-/* Keeps the rate of a store up to date, from its count of requests and the time: since
- * the last look; at the first one, since the at_ms that its owner began with. */
+/* Computes the rate of a store from its count of requests, since the last call; for the
+ * first call, since the at_ms that the owner has set. */
 struct store_rate {
     uint64_t requests, at_ms;
     uint32_t rate;
@@ -83,7 +82,7 @@ struct node_status {
     int64_t round;             /* -1: none yet */
     int64_t group_rank;        /* -1: none */
     int64_t first_rank;        /* of its workers; -1: none */
-    int64_t attempt;           /* restarts so far, as the workers are told */
+    int64_t attempt;           /* restarts so far, as in TORCHELASTIC_RESTART_COUNT */
     int64_t pid;               /* the agent's */
     uint64_t memory;           /* the agent's own */
     struct span version, wait; /* wait: what it waits for, for people; may be empty */
@@ -92,12 +91,12 @@ struct node_status {
     size_t worker_count;
 };
 
-/* Appends its bytes, at most CHANNEL_ANSWER_MAX of them: a node has at most
- * NODE_WORKERS_MAX workers in it. Errors stay in the buffer. */
+/* Appends the encoded status with at most NODE_WORKERS_MAX workers, so that it has at
+ * most CHANNEL_ANSWER_MAX bytes. Errors stay in the buffer. */
 void node_status_encode(struct buf *out, const struct node_status *n);
 
-/* Reads what a node sent; texts point into bytes, workers are the caller's
- * (node_status_fini). MUSTER_EPROTO, MUSTER_ENOMEM. Trailing bytes are skipped. */
+/* Decodes what a node sent. Texts point into bytes; the caller frees the workers with
+ * node_status_fini. MUSTER_EPROTO, MUSTER_ENOMEM. Trailing bytes are ignored. */
 int node_status_decode(struct span bytes, struct node_status *out,
                        struct muster_error *err);
 void node_status_fini(struct node_status *n);

@@ -10,7 +10,7 @@
 static const uint8_t *after_name(struct span text)
 {
     for (size_t i = text.n; i-- > 0;)
-        if (text.p[i] == ')') /* the last one: the name may have others */
+        if (text.p[i] == ')') /* the last one, as the name may have others */
             return text.p + i + 1;
     return NULL;
 }

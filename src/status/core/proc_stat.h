@@ -1,5 +1,5 @@
-/* proc_stat.h - what /proc/PID/stat tells of a process. Its name is in there as the
- * process has set it, with any bytes at all. Pure. */
+/* proc_stat.h - parses /proc/PID/stat. The process chooses its own name in it, which
+ * may have any bytes. Pure. */
 #ifndef STATUS_CORE_PROC_STAT_H
 #define STATUS_CORE_PROC_STAT_H
 

@@ -34,8 +34,8 @@ static bool is_control(uint32_t c)
            (c >= 0x2028 && c <= 0x202e) || (c >= 0x2060 && c <= 0x206f) || c == 0xfeff;
 }
 
-/* What a character becomes where it cannot stay; NULL: it stays. */
-static const char *instead(enum style style, uint32_t c, char room[16])
+/* The text that replaces a character in this style; NULL if it stays as it is. */
+static const char *replacement(enum style style, uint32_t c, char room[16])
 {
     if (c == REPLACEMENT)
         return "\xef\xbf\xbd";
@@ -77,7 +77,7 @@ static size_t put(struct buf *out, struct span text, enum style style, size_t mo
         struct span at = span_of(text.p + kept, text.n - kept);
         size_t used;
         const uint32_t c = take_char(&at, &used);
-        const char *other = instead(style, c, room);
+        const char *other = replacement(style, c, room);
 
         if (!other) {
             kept += used;

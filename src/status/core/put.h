@@ -1,7 +1,7 @@
-/* put.h - texts from anywhere, written so that they stay texts: in JSON, in HTML, on a
- * terminal and as a label of a metric. Bytes that are not UTF-8 become U+FFFD; control
- * characters, and those that turn the direction of writing, do nothing to a reader.
- * Errors stay in the buffer, see buf_error(). Pure. */
+/* put.h - writes texts of any origin safely: into JSON, into HTML, to a terminal and as
+ * the label of a metric. Bytes that are not UTF-8 become U+FFFD; control characters,
+ * and those that change the direction of writing, are replaced or escaped. Errors stay
+ * in the buffer, see buf_error(). Pure. */
 #ifndef STATUS_CORE_PUT_H
 #define STATUS_CORE_PUT_H
 
@@ -10,14 +10,13 @@
 void put_json(struct buf *out, struct span text);  /* with its quotes; safe in HTML */
 void put_html(struct buf *out, struct span text);  /* between tags and in attributes */
 void put_plain(struct buf *out, struct span text); /* for a terminal */
-void put_label(struct buf *out,
-               struct span text); /* the inside of an OpenMetrics one */
+void put_label(struct buf *out, struct span text); /* inside a label's quotes */
 
-void put_str(struct buf *out, const char *text); /* ours: as it is */
+void put_str(struct buf *out, const char *text); /* a text of our own, as it is */
 void put_int(struct buf *out, int64_t n);
 void put_seconds(struct buf *out, int64_t us); /* "1763294.000123" */
 
-/* As many characters of the text as fit into columns; "..." ends what was cut. */
+/* Writes as much of the text as fits into columns, with "..." if it was cut. */
 void put_plain_cut(struct buf *out, struct span text, size_t columns);
 /* How many columns put_plain would take, if each character takes one. */
 size_t plain_width(struct span text);

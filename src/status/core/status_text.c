@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "status/core/put.h"
 
-#define LISTED_MAX 40u /* nodes; of larger jobs only those that stand out */
+#define LISTED_MAX 40u /* nodes; larger jobs list only those that stand out */
 
 struct span json_span(const json_t *object, const char *key)
 {
@@ -25,7 +25,7 @@ double json_num(const json_t *object, const char *key, double otherwise)
     return json_is_number(n) ? json_number_value(n) : otherwise;
 }
 
-/* Not fmax(): that alone would have every job load the library of mathematics. */
+/* This avoids fmax(), for which alone every job would have to load libm. */
 uint64_t json_count(const json_t *object, const char *key)
 {
     const double n = json_num(object, key, 0);
@@ -45,7 +45,7 @@ static bool is_text(const json_t *object, const char *key, const char *text)
     return span_eq(json_span(object, key), span_str(text));
 }
 
-/* Microseconds from one moment of the JSON to the answer. */
+/* Microseconds from a time in the JSON to the moment of the answer. */
 static int64_t age_us(const json_t *status, double at)
 {
     const double d = (json_num(status, "at", 0) - at) * 1e6;
@@ -75,7 +75,8 @@ void status_ranks(struct buf *out, const json_t *node)
         put_int(out, first);
 }
 
-/* File "/x/train.py", line 41, in load: train.py:41. What is no such text stays. */
+/* Shortens 'File "/x/train.py", line 41, in load' to 'train.py:41'. Other texts stay as
+ * they are. */
 static void put_place(struct buf *out, struct span place)
 {
     static const char before[] = "File \"", between[] = "\", line ";
@@ -295,7 +296,7 @@ static size_t cell_width(const json_t *node, enum column c)
     return n;
 }
 
-/* Of a large job, only what stands out. */
+/* In a large job only nodes that stand out are listed. */
 static bool is_listed(const json_t *node, size_t count, double median)
 {
     return count <= LISTED_MAX || !is_text(node, "state", "running") ||
@@ -335,7 +336,7 @@ static void put_row(struct buf *out, const json_t *status, const json_t *node,
         put_str(out, "\033[0m");
     if (buf_len(&remark) && style->columns > used + 20) {
         put_plain_cut(out, buf_span(&remark), style->columns - used);
-    } else if (buf_len(&remark)) { /* too narrow: a line of its own */
+    } else if (buf_len(&remark)) { /* Too narrow: it gets a line of its own. */
         put_str(out, "\n      ");
         put_plain_cut(out, buf_span(&remark),
                       style->columns > 20 ? style->columns - 6 : 60);
@@ -418,8 +419,8 @@ static void put_verdict(struct buf *out, const json_t *verdict,
     put_str(out, "\n");
 }
 
-/* The entry that says best why a round ended: its restart, a failure in it, the node
- * that was lost; else its end itself. */
+/* The entry that says best why a round ended: the verdict, its restart, a failure in
+ * it, the node that was lost; else its end itself. */
 static const json_t *cause_of_round(const json_t *history, const json_t *ended)
 {
     static const char *const kinds[] = { "VERDICT", "RESTART", "FAILED", "LOST" };
@@ -444,7 +445,7 @@ static void put_rounds(struct buf *out, const json_t *status)
         if (!is_text(e, "kind", "ENDED"))
             continue;
         if (++shown + 5 <= total)
-            continue; /* The last five tell enough. */
+            continue; /* Only the last few rounds are shown. */
         (void)buf_printf(out, "  round %lld ended ", (long long)whole(e, "round", 0));
         put_duration(out, age_us(status, json_num(e, "at", 0)));
         put_str(out, " ago: ");

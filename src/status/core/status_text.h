@@ -1,6 +1,6 @@
-/* status_text.h - a job's status (docs/status.schema.json) for people, as `muster
- * status` prints it. Reads the JSON that an agent sent: whatever is missing or strange
- * in it is left out. Pure. */
+/* status_text.h - a job's status (docs/status.schema.json) as text for people, as
+ * `muster status` prints it. It is made from the JSON that an agent sent; whatever is
+ * missing or malformed there is left out. Pure. */
 #ifndef STATUS_CORE_STATUS_TEXT_H
 #define STATUS_CORE_STATUS_TEXT_H
 
@@ -11,26 +11,26 @@
 struct status_style {
     size_t columns; /* of the terminal; 60 are enough */
     bool color;
-    bool workers; /* a line a rank, too */
+    bool workers; /* also print a line for each rank */
 };
 
 /* Errors stay in the buffer. */
 void status_text(struct buf *out, const json_t *status, const struct status_style *s);
 
-/* Parts of it, which top shows too. Each is one line without its end. */
+/* Parts of it, which `muster top` shows, too. Each is one line, without a newline. */
 void status_headline(struct buf *out, const json_t *status);
 void status_ranks(struct buf *out, const json_t *node); /* "8-15" */
 void status_remark(struct buf *out, const json_t *status, const json_t *node,
                    double median);
 
-/* The CPU use of a rank in percent, the median over all running nodes; -1: too few of
- * them to compare. */
+/* The CPU use of a rank in percent, as the median over all running nodes; -1 if there
+ * are too few of them to compare. */
 double status_median(const json_t *status);
 
 struct span json_span(const json_t *object, const char *key); /* empty if no text */
 double json_num(const json_t *object, const char *key, double otherwise);
 
-/* The same of what is counted: 0 if it is missing or no such number. */
+/* The same for a count: 0 if it is missing, negative or too large. */
 uint64_t json_count(const json_t *object, const char *key);
 
 #endif
