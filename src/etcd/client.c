@@ -1,5 +1,5 @@
-/* client.c - see client.h. Reads: the endpoints, who we are to them, open and close,
- * then one request. */
+/* client.c - see client.h. First come the endpoints and our credentials, then open and
+ * close, then one request. */
 #include "etcd/client.h"
 #include "base/base64.h"
 #include "base/err.h"
@@ -143,8 +143,8 @@ static int copy_opts(struct etcd_client *c, const struct etcd_client_opts *o)
                : MUSTER_ENOMEM;
 }
 
-/* v2 knows no tokens: name and password go with each request. */
-static int basic(struct etcd_client *c)
+/* v2 has no tokens: name and password are sent with each request. */
+static int make_basic_auth(struct etcd_client *c)
 {
     struct buf b;
     char *plain = mem_printf("%s:%s", c->user, c->password ? c->password : "");
@@ -176,11 +176,11 @@ int etcd_client_new(uv_loop_t *loop, const struct etcd_client_opts *opts,
     rng_init(&c->rng, opts->seed);
     rc = copy_opts(c, opts);
     if (rc == 0 && c->api == ETCD_V2 && c->user)
-        rc = basic(c);
+        rc = make_basic_auth(c);
     if (rc < 0)
         err_nomem(err);
     else
-        rc = http_new(loop, &opts->tls, &c->http, err); /* which knows why not */
+        rc = http_new(loop, &opts->tls, &c->http, err);
     if (rc < 0) {
         client_free(c);
         return rc;
@@ -207,9 +207,8 @@ void etcd_client_close(struct etcd_client *c, void (*cb)(void *ctx), void *ctx)
 
 /* ---- one request ---- */
 
-/* A little machine that tries
- * (http_start), has what came judged (etcd/core/retry.c), and is done, or pauses and
- * tries again elsewhere. */
+/* A call makes a try (http_start), lets etcd/core/retry.c judge the outcome, and is
+ * done, or pauses and tries again, perhaps at another endpoint. */
 #define CONNECT_MS 3000u
 #define TOKEN_MS   10000u
 
@@ -332,7 +331,7 @@ static void on_token(void *ctx, int status, const struct etcd_answer *answer,
         if (status < 0)
             call->state.last = *err;
         if (status < 0 && status != MUSTER_ETIMEDOUT) {
-            /* One by one: a callback may cancel the next. */
+            /* Start over at the first: the callback may have canceled the next. */
             finish(call, status, NULL, err);
             next = c->closing ? NULL : c->calls;
             continue;
@@ -363,9 +362,8 @@ static int get_token(struct etcd_client *c, uint64_t timeout_ms,
 
 void etcd_client_get_token(struct etcd_client *c)
 {
-    (void)get_token(
-        c, TOKEN_MS,
-        NULL); /* Without memory, the calls that wait ask again by themselves. */
+    /* If memory runs out, the streams that wait for the token ask again. */
+    (void)get_token(c, TOKEN_MS, NULL);
 }
 
 /* ---- A try ---- */

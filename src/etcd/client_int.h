@@ -13,24 +13,24 @@ const struct trace *etcd_client_trace(const struct etcd_client *c);
 size_t etcd_client_current(const struct etcd_client *c);
 const char *etcd_client_url(const struct etcd_client *c, size_t at);
 
-/* That endpoint failed: the next one is in use from now on, unless another call has
- * gone on already. */
+/* Tells that this endpoint has failed: from now on the next one is used, unless another
+ * call has moved on already. */
 void etcd_client_failed(struct etcd_client *c, size_t at);
 
-/* The Authorization header's value; NULL if none is needed, or none is there yet. */
+/* The value of the Authorization header; NULL if it is not needed or not known yet. */
 const char *etcd_client_authorization(const struct etcd_client *c);
 bool etcd_client_needs_token(const struct etcd_client *c);
-void etcd_client_get_token(struct etcd_client *c); /* unless that is under way */
+void etcd_client_get_token(struct etcd_client *c); /* unless one is on its way */
 void etcd_client_forget_token(struct etcd_client *c);
 
 /* See etcd_pause_ms. */
 uint64_t etcd_client_pause(struct etcd_client *c, unsigned tries);
 
-/* Streams hold the client: it waits for them to be gone when it closes. */
+/* A stream holds the client: when that closes, it waits until the stream has ended. */
 void etcd_client_hold(struct etcd_client *c);
 void etcd_client_release(struct etcd_client *c);
 
-/* client.c only. */
+/* The structs below are for client.c only. */
 
 struct etcd_client {
     uv_loop_t *loop;
@@ -46,7 +46,7 @@ struct etcd_client {
     struct rng rng;
     const struct trace *trace;
     struct etcd_call *calls;
-    size_t holds; /* calls whose timers are not closed, streams, http */
+    size_t holds; /* one for each call whose timer is not closed, each stream, http */
     bool closing;
     void (*on_closed)(void *ctx);
     void *closed_ctx;

@@ -1,4 +1,5 @@
-/* etcd_store.c - see etcd_store.h: opening, closing, and the life of a call. */
+/* etcd_store.c - opening and closing the store, and the life of a call; see
+ * etcd_store.h. */
 #include "etcd/etcd_store.h"
 
 #include "base/base64.h"
@@ -81,8 +82,8 @@ static void etcd_store_call_end(struct etcd_store_call *c)
 
 void etcd_store_call_done(struct etcd_store_call *c, const struct c10d_reply *reply)
 {
-    etcd_store_call_end(
-        c); /* The memory, and the reply in it, stays until the next turn. */
+    /* The memory of c, and the reply in it, stays until the loop's next turn. */
+    etcd_store_call_end(c);
     call_notify(&c->base, 0, reply, NULL);
 }
 
@@ -220,7 +221,8 @@ static const char *name(const struct async_store *base)
     return store_of(base)->name;
 }
 
-/* Requests run side by side in any case: another handle needs no other connection. */
+/* Requests of one client run side by side, so a clone needs no connection of its own.
+ */
 static int clone_store(struct async_store *base, struct async_store **out,
                        struct muster_error *err)
 {

@@ -1,8 +1,9 @@
-/* etcd_store_ops.c - what each operation of the store asks etcd for.
+/* etcd_store_ops.c - the requests to etcd that each operation of the store makes.
  *
- * All are made of get, put, delete and wait on one key at a time. torch's EtcdStore
- * lists the whole directory for each get, which holds every key of every run that ever
- * was; walking over the keys costs no more than the keys. */
+ * All operations but the listings consist of get, put, delete and wait on one key at a
+ * time. torch's EtcdStore lists the whole directory for each get, and that holds the
+ * keys of all runs there ever were; our cost depends only on the keys that are asked
+ * for. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,14 +15,14 @@
 
 #define REQUEST_MS 60000u
 
-static void look(struct etcd_store_call *c);
+static void ask_key(struct etcd_store_call *c);
 
 static uint64_t request_ms(const struct etcd_store_call *c)
 {
     return MIN_OF(etcd_store_call_left(c), REQUEST_MS);
 }
 
-/* What comes back from starting a request: nothing, or the reason why not. */
+/* Ends the call if its request could not be started. */
 static void started(struct etcd_store_call *c, int rc, const struct muster_error *err)
 {
     if (rc < 0)
@@ -33,7 +34,7 @@ static void started(struct etcd_store_call *c, int rc, const struct muster_error
 static void on_held(void *ctx, int status, const struct etcd_held *held,
                     const struct muster_error *err);
 
-/* value: as the user has it. */
+/* Writes value, which is as the user gave it. */
 static void put(struct etcd_store_call *c, struct span value, enum etcd_cond cond,
                 uint64_t token, etcd_held_cb cb)
 {
@@ -71,7 +72,7 @@ static void on_set(void *ctx, int status, const struct etcd_held *held,
     if (status < 0)
         etcd_store_call_fail(c, status, err);
     else if (c->base.op == C10D_MULTI_SET && c10d_list_next(&c->list, &c->key))
-        look(c);
+        ask_key(c);
     else
         etcd_store_call_done(c, &reply);
 }
@@ -93,8 +94,8 @@ static void on_deleted(void *ctx, int status, const struct etcd_held *held,
 
 /* ---- Read, change, write ---- */
 
-/* c->out has what is to be written, made of what was read; a lost race starts anew from
- * what the winner wrote. */
+/* c->out has the new value, which was made from the value that was read. If somebody
+ * else wrote first, we start again from what they wrote. */
 static void on_changed(void *ctx, int status, const struct etcd_held *held,
                        const struct muster_error *err)
 {
@@ -123,7 +124,7 @@ static void change(struct etcd_store_call *c, struct span value,
         on_changed);
 }
 
-/* Decimal text in c->out, with the rules of torch's int(): no more than digits here. */
+/* Reads the decimal number in c->out. */
 static int number_of(const struct etcd_store_call *c, int64_t *out,
                      struct muster_error *err)
 {
@@ -201,12 +202,12 @@ static void etcd_store_ops_on_waited(void *ctx, int status,
     struct etcd_store_call *c = ctx;
     struct muster_error late = { 0 };
 
-    (void)status; /* Whatever it was: look again, which tells if etcd is gone. */
+    (void)status; /* In any case read again; that fails if etcd cannot be reached. */
     (void)held;
     (void)err;
     c->req = NULL;
     if (etcd_store_call_left(c) > 0) {
-        look(c);
+        ask_key(c);
         return;
     }
     err_set(&late, MUSTER_ETIMEDOUT,
@@ -241,14 +242,14 @@ static void missing(struct etcd_store_call *c, const struct etcd_held *held)
             &err);
 }
 
-/* The key is there: on to the next, or the answer. */
+/* The key exists: goes on to the next one, or answers. */
 static void found(struct etcd_store_call *c)
 {
     struct c10d_reply reply = { .op = c->base.op };
 
     c->found++;
     if (c->found < c->total && c10d_list_next(&c->list, &c->key)) {
-        look(c);
+        ask_key(c);
         return;
     }
     if (c->base.op == C10D_MULTI_GET)
@@ -258,8 +259,8 @@ static void found(struct etcd_store_call *c)
     etcd_store_call_done(c, &reply);
 }
 
-/* Puts what etcd holds into c->out, as the user wrote it; if that fails, so has the
- * call, and c is gone. */
+/* Puts what etcd holds into c->out, as the user wrote it. If that fails the call has
+ * failed, and c must not be used any more. */
 static bool take_value(struct etcd_store_call *c, const struct etcd_held *held)
 {
     struct muster_error err = { 0 };
@@ -276,7 +277,7 @@ static bool take_value(struct etcd_store_call *c, const struct etcd_held *held)
         return true;
     err_set(&err, rc, "%s of %.*s: %s", c10d_op_name(c->base.op),
             (int)MIN_OF(c->key.n, 200u), (const char *)c->key.p,
-            rc == MUSTER_ESTATE ? "its value is not base64: torch did not write it"
+            rc == MUSTER_ESTATE ? "its value is not base64, so it is not a store's"
                                 : muster_code_text(rc));
     etcd_store_call_fail(c, rc, &err);
     return false;
@@ -336,7 +337,7 @@ static void on_listed(void *ctx, int status, const struct etcd_held *held,
         if (rc == 0)
             rc = c10d_list_add(&c->out, buf_span(&key));
         if (rc == MUSTER_ESTATE)
-            rc = 0; /* not a key of the store */
+            rc = 0; /* It is not a key of the store. */
         else
             reply.list.count++;
         buf_fini(&key);
@@ -351,7 +352,7 @@ static void on_listed(void *ctx, int status, const struct etcd_held *held,
 
 /* ---- The request that each operation begins with ---- */
 
-static void look(struct etcd_store_call *c)
+static void ask_key(struct etcd_store_call *c)
 {
     const struct etcd_kv *kv = &etcd_store_of(c)->kv;
     struct muster_error err = { 0 };
@@ -398,5 +399,5 @@ void etcd_store_call_start(struct etcd_store_call *c)
         etcd_store_call_done(c, &none);
         return;
     }
-    look(c);
+    ask_key(c);
 }

@@ -1,8 +1,10 @@
-/* kv.h - what the rendezvous wants of an etcd, v2 and v3 alike: keys with a token
- * that changes with each write, conditional writes, listings, waiting for a change.
+/* kv.h - what the rendezvous needs of an etcd, the same for v2 and v3: keys with a
+ * token that changes with each write, conditional writes, listings, waiting for a
+ * change.
  *
- * What is asked and what an answer means is in etcd/core/kv_operation.h. Callbacks
- * never come from inside a call, and exactly once unless the operation is canceled. */
+ * etcd/core/kv_operation.h decides what is sent and what an answer means. A callback is
+ * never called before the call has returned, and exactly once unless the operation is
+ * canceled. */
 #ifndef ETCD_KV_H
 #define ETCD_KV_H
 
@@ -11,8 +13,8 @@
 
 struct etcd_op;
 
-/* 0: done. MUSTER_EEXIST: a conditional write lost, held is what is there instead.
- * Other negative codes: failed, held is NULL. */
+/* 0: done. MUSTER_EEXIST: the condition of a write did not hold, and held is the value
+ * that is there. Other negative codes: it failed, and held is NULL. */
 typedef void (*etcd_held_cb)(void *ctx, int status, const struct etcd_held *held,
                              const struct muster_error *err);
 
@@ -36,14 +38,15 @@ int etcd_kv_delete(const struct etcd_kv *kv, struct span path, bool directory,
                    uint64_t timeout_ms, etcd_held_cb cb, void *ctx,
                    struct etcd_op **out, struct muster_error *err);
 
-/* The keys right below path, which ends in "/"; a missing directory is empty. */
+/* Lists the keys directly below path, which ends in "/"; a missing directory counts as
+ * empty. */
 int etcd_kv_list(const struct etcd_kv *kv, struct span path, uint64_t timeout_ms,
                  etcd_held_cb cb, void *ctx, struct etcd_op **out,
                  struct muster_error *err);
 
-/* Comes back once something at path (below it, if it ends in "/") may have changed
- * after that revision: read again. Comes back with MUSTER_ETIMEDOUT when the time is
- * over. */
+/* Calls back once something at path (below it, if it ends in "/") may have changed
+ * after that revision; the caller then reads again. MUSTER_ETIMEDOUT if nothing has
+ * changed in time. */
 int etcd_kv_wait(const struct etcd_kv *kv, struct span path, uint64_t revision,
                  uint64_t timeout_ms, etcd_held_cb cb, void *ctx, struct etcd_op **out,
                  struct muster_error *err);

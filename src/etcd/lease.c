@@ -1,4 +1,4 @@
-/* lease.c - see lease.h. What is sent when is in etcd/core/lease.c. */
+/* lease.c - see lease.h. etcd/core/lease.c decides what is sent when. */
 #include "etcd/lease.h"
 
 #include "base/err.h"
@@ -31,7 +31,8 @@ static void wait_for(struct etcd_lease *l, uint64_t ms)
     (void)uv_timer_start(&l->timer, lease_on_timer, ms, 0);
 }
 
-/* rc of encoding, then the call; what fails here is memory. */
+/* Sends the message unless rc says that encoding it failed. Fails only if memory runs
+ * out. */
 static int request(struct etcd_lease *l, int rc, struct etcd_msg *m,
                    uint64_t timeout_ms, etcd_cb cb)
 {
@@ -68,12 +69,12 @@ static void lease_on_answer(void *ctx, int status, const struct etcd_answer *ans
         return;
     case ETCD_GRANT_RAN_OUT:
         trace(etcd_client_trace(l->client), TRACE_WARN,
-              "our lease at %s has run out: asking for another",
+              "our lease at etcd (%s) has run out: asking for another one",
               etcd_client_where(l->client));
         return;
     case ETCD_GRANT_LATE:
-        trace(etcd_client_trace(l->client), TRACE_WARN, "keeping our lease: %s",
-              err->text);
+        trace(etcd_client_trace(l->client), TRACE_WARN,
+              "our lease could not be kept alive, trying again: %s", err->text);
         return;
     }
 }

@@ -14,7 +14,8 @@
 #include "rendezvous/core/conf_table.h"
 #include "rendezvous/core/endpoint.h"
 
-/* torch gave the same things other names in its two etcd backends; v3 follows v2. */
+/* torch's two etcd backends have different names for the same options; our v3 has those
+ * of v2. */
 static const struct {
     enum conf_id protocol, ca, cert, key;
 } names[] = {
@@ -59,7 +60,7 @@ static int add_url(struct etcd_conf *conf, const char *text, struct muster_error
     return 0;
 }
 
-/* "h1:2379,h2:2379": torch has no lists here, a host name cannot hold a comma. */
+/* Reads "h1:2379,h2:2379". torch takes no lists here, and host names have no commas. */
 static int read_endpoints(struct etcd_conf *conf, const char *text,
                           struct muster_error *err)
 {
@@ -101,8 +102,8 @@ static int read_password_file(struct etcd_conf *conf, const char *path,
     return conf->password ? 0 : err_nomem(err);
 }
 
-/* A password on a command line can be read by everybody on the machine: a file or the
- * environment are better, and come first. */
+/* Everybody on the machine can read a password on a command line. A file or the
+ * environment is safer, and takes precedence. */
 static int read_user(struct etcd_conf *conf, const struct rdzv_params *params,
                      struct muster_error *err)
 {
@@ -137,7 +138,7 @@ static int read_numbers(struct etcd_conf *conf, enum etcd_backend backend,
     return 0;
 }
 
-/* torch's first handler has no such thing: its keys live 10 s. */
+/* torch's first handler has no settings for its keep-alive: its keys live for 10 s. */
 static int read_patience(struct etcd_conf *conf, enum etcd_backend backend,
                          const struct rdzv_params *params, struct muster_error *err)
 {

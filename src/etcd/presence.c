@@ -38,7 +38,7 @@ static void presence_on_put(void *ctx, int status, const struct etcd_held *held,
     (void)err; /* The reads and writes of the state report such an error. */
     p->put = NULL;
     if (status == MUSTER_ENOENT)
-        etcd_lease_check(p->lease); /* gone: on_granted puts again */
+        etcd_lease_check(p->lease); /* It has run out: on_granted() puts again. */
     else if (status < 0)
         (void)uv_timer_start(&p->timer, on_put_again, 1000, 0);
 }
@@ -73,15 +73,14 @@ static void presence_on_change(void *ctx, const struct etcd3_reply *events)
     struct etcd_presence *p = ctx;
     const size_t n = strlen(p->dir);
 
-    /* If the watch missed an event, the heartbeats in the state tell. */
+    /* If the watch missed an event, the keep-alive times in the state still show it. */
     for (size_t i = 0; events && i < events->event_count; i++) {
         const struct etcd3_event *ev = &events->events[i];
 
         if (!ev->deleted || ev->kv.key.n <= n || memcmp(ev->kv.key.p, p->dir, n) != 0)
             continue;
         if (span_eq(ev->kv.key, span_str(p->path)))
-            put(p); /* It is our own key, though we live: the cluster was unreachable
-                       for too long. */
+            put(p); /* Our own key has expired: the cluster was unreachable too long. */
         else
             p->cb(p->ctx, span_of(ev->kv.key.p + n, ev->kv.key.n - n));
     }
@@ -140,7 +139,8 @@ void etcd_presence_stop(struct etcd_presence *p, void (*cb)(void *ctx), void *ct
     etcd_lease_stop(p->lease, STOP_MS, on_lease_gone, p);
 }
 
-/* The old key stays, under our lease: it is another node's name, too. */
+/* The old key stays, under our lease: deleting it would tell the others that the node
+ * of that name has ended. */
 int etcd_presence_rename(struct etcd_presence *p, const char *name)
 {
     char *path = mem_printf("%s%s", p->dir, name);

@@ -1,6 +1,6 @@
-/* presence.h - who is there, told by etcd itself: each node has a key under a
- * lease that it keeps alive, and watches those of the others. No clock of any machine
- * is compared with another's. v3. */
+/* presence.h - lets etcd v3 itself say which nodes are alive: each node has a key under
+ * a lease that it keeps alive, and watches the keys of the others. The clocks of two
+ * machines are never compared. */
 #ifndef ETCD_PRESENCE_H
 #define ETCD_PRESENCE_H
 
@@ -8,18 +8,20 @@
 
 struct etcd_presence;
 
-/* A node has ended: its key was taken away, or its lease ran out. */
+/* A node has ended: its key was deleted, or its lease ran out. */
 typedef void (*etcd_gone_cb)(void *ctx, struct span name);
 
-/* dir ends in "/"; name is ours below it. The client must outlive it. */
+/* dir ends in "/"; name is the name of our key below it. The client must outlive the
+ * presence. */
 int etcd_presence_start(const struct etcd_kv *kv, const char *dir, const char *name,
                         uint64_t ttl_s, etcd_gone_cb cb, void *ctx,
                         struct etcd_presence **out, struct muster_error *err);
 
-/* Another name for us from now on. */
+/* Writes our key under another name from now on. */
 int etcd_presence_rename(struct etcd_presence *p, const char *name);
 
-/* Takes our key away, within a second if the cluster answers; then p is gone. */
+/* Deletes our key, if the cluster answers within a second; then frees p and calls cb.
+ */
 void etcd_presence_stop(struct etcd_presence *p, void (*cb)(void *ctx), void *ctx);
 
 #endif

@@ -1,10 +1,11 @@
 /* rdzv_backend.c - the rendezvous state in etcd, for the dynamic handler: get, set and
  * watch, then open, presence and close. What is not I/O is in core/rdzv_state.c.
  *
- * etcd-v2: torch's keys and bytes, so that torchrun --rdzv-backend=etcd-v2 shares the
- * group. etcd-v3: ours. There everything a node writes hangs on a lease that the node
- * keeps alive while it lives: the state is written by all, so it stays while anybody
- * beats, and a few minutes after the last node has gone nothing of the run is left. */
+ * etcd-v2 has torch's keys and bytes, so that nodes of torchrun
+ * --rdzv-backend=etcd-v2 can be in the group. etcd-v3 is our own. There everything that
+ * a node writes is under a lease that the node keeps alive. All nodes write the state,
+ * so it stays as long as any node lives; a few minutes after the last node has gone,
+ * etcd has deleted everything of the run. */
 #include "base/err.h"
 #include "base/mem.h"
 #include "etcd/core/rdzv_state.h"
@@ -23,7 +24,7 @@ struct etcd_state {
     struct etcd_kv kv;
     struct etcd_names names;
     uint64_t lease_ttl_s;
-    struct etcd_presence *here; /* v3 */
+    struct etcd_presence *presence; /* v3 */
     rdzv_peer_cb on_peer;
     void *peer_ctx;
     uint64_t read_ms;
@@ -34,17 +35,15 @@ struct etcd_state {
     rdzv_state_cb on_state;
     void *state_ctx;
     struct etcd_seen seen;
-    bool unmade; /* a request that could not be made must be reported */
+    bool not_sent; /* a request that could not be sent must be reported */
     rdzv_changed_cb on_changed;
     void *changed_ctx;
-    uv_timer_t
-        defer_timer; /* reports a change that is known already, and repeats a wait */
+    uv_timer_t defer_timer;   /* reports a change that is known, or repeats a wait */
     struct etcd_op *wait;     /* v2 */
     struct etcd_watch *watch; /* v3 */
     struct etcd_lease *lease; /* v3 */
     int64_t lease_id;
-    struct muster_error
-        not_granted; /* why, the last time; code 0: it was not refused */
+    struct muster_error not_granted; /* why no lease was granted; code 0: none failed */
     rdzv_gone_cb on_gone;
     void *gone_ctx;
     bool defer_closed, client_closed;
@@ -90,13 +89,13 @@ static void answer(struct etcd_state *b, bool write, bool won,
 
     etcd_state_event(&ev, write, won, held, token);
     etcd_seen_notified(&b->seen, held);
-    if (b->kv.api == ETCD_V3 &&
-        !b->watch) /* if it fails, the next answer tries again */
+    /* If the watch cannot be started, the next answer tries again. */
+    if (b->kv.api == ETCD_V3 && !b->watch)
         (void)etcd_watch_start(
             b->client, span_str(b->names.change_key), (struct span){ NULL, 0 }, false,
             (int64_t)held->revision + 1, on_events, b, &b->watch, NULL);
     notify(b, &ev);
-    if (b->on_changed && etcd_is_stale(&b->seen)) /* somebody was faster */
+    if (b->on_changed && etcd_is_stale(&b->seen)) /* It has changed since. */
         (void)uv_timer_start(&b->defer_timer, on_defer, 0, 0);
 }
 
@@ -118,10 +117,10 @@ static void rdzv_backend_on_put(void *ctx, int status, const struct etcd_held *h
         answer(ctx, true, status == 0, held);
 }
 
-/* Reported from the loop, like every other answer. */
-static void unmade(struct etcd_state *b)
+/* The failure is reported from the loop, like every other answer. */
+static void report_not_sent(struct etcd_state *b)
 {
-    b->unmade = true;
+    b->not_sent = true;
     (void)uv_timer_start(&b->defer_timer, on_defer, 0, 0);
 }
 
@@ -134,7 +133,7 @@ static void etcd_state_get(struct rdzv_backend *base, uint64_t timeout_ms,
     b->on_state = cb;
     b->state_ctx = ctx;
     if (etcd_kv_get(&b->kv, span_str(b->names.key), ms, on_got, b, &b->req, NULL) < 0)
-        unmade(b);
+        report_not_sent(b);
 }
 
 static void etcd_state_set(struct rdzv_backend *base, struct span value, bool has_token,
@@ -149,7 +148,7 @@ static void etcd_state_set(struct rdzv_backend *base, struct span value, bool ha
     b->on_state = cb;
     b->state_ctx = ctx;
     if (etcd_kv_put(&b->kv, &put, ms, rdzv_backend_on_put, b, &b->req, NULL) < 0)
-        unmade(b);
+        report_not_sent(b);
 }
 
 /* ---- Watching ---- */
@@ -170,8 +169,8 @@ static void on_defer(uv_timer_t *timer)
     struct etcd_state *b = timer->data;
     struct muster_error err = { 0 };
 
-    if (b->unmade) {
-        b->unmade = false;
+    if (b->not_sent) {
+        b->not_sent = false;
         fail(b, err_nomem(&err), &err);
     } else if (etcd_is_stale(&b->seen)) {
         changed(b);
@@ -191,14 +190,14 @@ static void rdzv_backend_on_waited(void *ctx, int status, const struct etcd_held
     b->seen.resync = status == 0;
     if (status == 0)
         changed(b);
-    else if (b->on_changed) /* etcd is unreachable, and every read says so. */
+    else if (b->on_changed) /* etcd is unreachable; reads report that. */
         (void)uv_timer_start(&b->defer_timer, on_defer, 1000, 0);
 }
 
 static void start_wait(struct etcd_state *b)
 {
     if (b->kv.api != ETCD_V2)
-        return; /* v3's watch runs all the time */
+        return; /* v3's watch runs all the time. */
     etcd_op_cancel(b->wait);
     b->wait = NULL;
     if (etcd_kv_wait(&b->kv, span_str(b->names.key), b->seen.revision, UINT64_MAX,
@@ -220,7 +219,7 @@ static bool etcd_state_watch(struct rdzv_backend *base, bool present, struct spa
 {
     struct etcd_state *b = etcd_state_of(base);
 
-    (void)present; /* The driver watches what it has seen last: as of b->seen. */
+    (void)present; /* b->seen has what the driver has seen last. */
     (void)value;
     b->on_changed = cb;
     b->changed_ctx = ctx;
@@ -232,7 +231,8 @@ static bool etcd_state_watch(struct rdzv_backend *base, bool present, struct spa
     return b->kv.api == ETCD_V2 || b->watch;
 }
 
-/* ---- open, who is there, close ---- */
+/* ---- Open ---- */
+
 static void opened(struct etcd_state *b, int status, const struct muster_error *why)
 {
     const rdzv_open_cb cb = b->on_open;
@@ -249,7 +249,8 @@ static void opened(struct etcd_state *b, int status, const struct muster_error *
     cb(b->open_ctx, err.code, status < 0 ? &err : NULL);
 }
 
-/* Like torch's client, we learn the other members, to go on when this one is gone. */
+/* Like torch's client, we ask for the other members of the cluster, to use them if this
+ * one fails. */
 static void on_machines(void *ctx, int status, const struct etcd_answer *a,
                         const struct muster_error *err)
 {
@@ -292,8 +293,8 @@ static void on_not_granted(void *ctx, const struct muster_error *err)
 {
     struct etcd_state *b = ctx;
 
-    /* A lease that has run out stays in lease_id: what is written under it fails, and
-     * is written again under the next. Without one it would stay for ever. */
+    /* A lease that has run out stays in lease_id. Writes under it fail, and are
+     * repeated under the next lease; without a lease the keys would stay for ever. */
     b->not_granted = *err;
     if (!etcd_is_transient(err->code) || uv_now(b->base.loop) >= b->open_by_ms)
         opened(b, err->code, err);
@@ -327,7 +328,7 @@ static void open_backend(struct rdzv_backend *base, rdzv_open_cb cb, void *ctx)
         (void)uv_timer_start(&b->defer_timer, on_late_failure, 0, 0);
 }
 
-/* ---- Who is there ---- */
+/* ---- Presence ---- */
 
 static void on_peer_gone(void *ctx, struct span name)
 {
@@ -345,10 +346,10 @@ static void presence(struct rdzv_backend *base, const char *self, rdzv_peer_cb c
 
     b->on_peer = cb;
     b->peer_ctx = ctx;
-    rc = b->here ? etcd_presence_rename(b->here, self)
-                 : etcd_presence_start(&b->kv, b->names.nodes, self, b->lease_ttl_s,
-                                       on_peer_gone, b, &b->here, NULL);
-    (void)rc; /* Without it the heartbeats tell, though later. */
+    rc = b->presence ? etcd_presence_rename(b->presence, self)
+                     : etcd_presence_start(&b->kv, b->names.nodes, self, b->lease_ttl_s,
+                                           on_peer_gone, b, &b->presence, NULL);
+    (void)rc; /* Without it the keep-alive times still show who has gone, but later. */
 }
 
 /* ---- The rest ---- */
@@ -397,7 +398,7 @@ static void maybe_gone(struct etcd_state *b)
     state_free(b);
 }
 
-static void on_soon_closed(uv_handle_t *handle)
+static void on_defer_closed(uv_handle_t *handle)
 {
     struct etcd_state *b = handle->data;
 
@@ -432,18 +433,18 @@ static void close_backend(struct rdzv_backend *base, rdzv_gone_cb cb, void *ctx)
     etcd_op_cancel(b->wait);
     etcd_watch_stop(b->watch);
     b->on_peer = NULL;
-    etcd_lease_drop(b->lease); /* Others may still read what we wrote. */
-    if (b->here)
-        etcd_presence_stop(b->here, on_presence_gone, b);
+    etcd_lease_drop(b->lease); /* Others may still read what we wrote under it. */
+    if (b->presence)
+        etcd_presence_stop(b->presence, on_presence_gone, b);
     else
         on_presence_gone(b);
-    uv_close((uv_handle_t *)&b->defer_timer, on_soon_closed);
+    uv_close((uv_handle_t *)&b->defer_timer, on_defer_closed);
 }
 
-#define OPS(which, here)                                                               \
+#define OPS(which, presence_fn)                                                        \
     {                                                                                  \
         .name = which, .open = open_backend, .get = etcd_state_get,                    \
-        .set = etcd_state_set, .watch = etcd_state_watch, .presence = here,            \
+        .set = etcd_state_set, .watch = etcd_state_watch, .presence = presence_fn,     \
         .store = store, .where = where, .last_error = last_error,                      \
         .own_addr = own_addr, .close = close_backend,                                  \
     }

@@ -1,6 +1,6 @@
-/* watch.c - see watch.h. One HTTP request whose answer never ends; one timer,
- * which is the patience with the stream while there is one, and else the pause before
- * the next. */
+/* watch.c - see watch.h. A watch is an HTTP request whose answer does not end. Its
+ * timer limits the silence of the stream while there is one; otherwise it runs for the
+ * pause before the next stream. */
 #include "etcd/watch.h"
 
 #include "base/err.h"
@@ -26,7 +26,8 @@ static void on_pause_over(uv_timer_t *timer)
     open_stream(timer->data);
 }
 
-/* The stream is of no use any more: another one, here or elsewhere. */
+/* The stream cannot be used any more: opens another one, after a failure at the next
+ * endpoint. */
 static void reopen(struct etcd_watch *w, bool failed)
 {
     uint64_t pause = 0;
@@ -49,12 +50,12 @@ static void on_silence(uv_timer_t *timer)
     reopen(w, !w->state.created);
 }
 
-static void be_patient(struct etcd_watch *w, uint64_t ms)
+static void limit_silence(struct etcd_watch *w, uint64_t ms)
 {
     (void)uv_timer_start(&w->timer, on_silence, ms, 0);
 }
 
-/* ---- What the stream says ---- */
+/* ---- Lines of the stream ---- */
 
 static void log_went_back(const struct etcd_watch *w, int64_t from, int64_t to)
 {
@@ -94,8 +95,8 @@ static size_t on_data(void *ctx, const struct http_answer *sofar)
     size_t used = 0;
 
     if (sofar->status != 200)
-        return 0; /* on_end tells */
-    be_patient(w, ETCD_IDLE_MS);
+        return 0; /* on_end() reports it. */
+    limit_silence(w, ETCD_IDLE_MS);
     while (etcd3_next_line(span_of(sofar->body.p + used, sofar->body.n - used),
                            &w->seen, &line)) {
         used += line.n + 1;
@@ -163,8 +164,8 @@ static int start(struct etcd_watch *w, struct muster_error *err)
     return rc;
 }
 
-/* With the client's token, if one is needed: there may be no call beside us that gets
- * another when the one we had is not taken any more. */
+/* Uses the client's token, if one is needed. We ask for a new one ourselves, as there
+ * may be no call that would. */
 static void open_stream(struct etcd_watch *w)
 {
     struct etcd_client *c = w->client;
@@ -177,7 +178,7 @@ static void open_stream(struct etcd_watch *w)
         (void)uv_timer_start(&w->timer, on_pause_over,
                              etcd_client_pause(c, w->state.tries++), 0);
     else
-        be_patient(w, ETCD_CREATE_MS);
+        limit_silence(w, ETCD_CREATE_MS);
 }
 
 static void watch_free(struct etcd_watch *w)

@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     buf_init(&b, SIZE_MAX);
     (void)serve_plan(&(struct serve_view){ &m, 3, 1, "http://h2:2380", "m" }, &old);
-    (void)serve_cluster_there(&b, &m, "m1", "http://h2:2380");
+    (void)serve_cluster_existing(&b, &m, "m1", "http://h2:2380");
     buf_fini(&b);
     serve_members_fini(&m);
     return 0;

@@ -1,6 +1,6 @@
-/* http_message.c - see http_message.h. Everything read here comes from outside and is
- * taken for hostile: types are checked, numbers are bounded, depth is jansson's (2048).
- */
+/* http_message.c - see http_message.h. Everything that is read here comes from outside
+ * and may be hostile: types are checked, numbers are bounded, and jansson limits the
+ * depth (2048). */
 #include "etcd/core/http_message.h"
 
 #include <assert.h>
@@ -59,7 +59,7 @@ int etcd_escape(struct buf *out, struct span s, bool slash)
     return 0;
 }
 
-/* A line for a message: the first bytes, without what would spoil a terminal. */
+/* Writes the first bytes as one line for a message, without control characters. */
 static void excerpt(struct span s, char out[81])
 {
     size_t n = 0;
@@ -85,7 +85,7 @@ bool etcd_is_html(struct span s)
                             strncasecmp((const char *)s.p + i, "<!doc", 5) == 0);
 }
 
-int etcd_stranger(const struct etcd_http *http, struct muster_error *err)
+int etcd_wrong_service(const struct etcd_http *http, struct muster_error *err)
 {
     char text[81];
 
@@ -114,7 +114,7 @@ static json_t *refuse(const struct etcd_http *http, const json_error_t *why,
                 "%d",
                 http->status, http->body.n, why->text, why->position);
     else
-        (void)etcd_stranger(http, err);
+        (void)etcd_wrong_service(http, err);
     return NULL;
 }
 

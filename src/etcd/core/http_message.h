@@ -1,5 +1,6 @@
 /* http_message.h - what both of etcd's HTTP interfaces share: a request ready to be
- * sent, an answer as it came, and careful reading of JSON from a stranger. */
+ * sent, an answer as it came, and the checks when JSON is read that may be anybody's.
+ */
 #ifndef ETCD_CORE_HTTP_MESSAGE_H
 #define ETCD_CORE_HTTP_MESSAGE_H
 
@@ -8,7 +9,7 @@
 #include "base/buf.h"
 #include "muster/error.h"
 
-#define ETCD_MAX_ANSWER (64u << 20) /* a listing of a large directory, with room */
+#define ETCD_MAX_ANSWER (64u << 20) /* more than a large directory's listing needs */
 
 struct etcd_msg {
     const char *method; /* static */
@@ -20,7 +21,7 @@ struct etcd_msg {
 void etcd_msg_init(struct etcd_msg *m);
 void etcd_msg_fini(struct etcd_msg *m);
 
-/* Whether a piece of it could not be appended: 0, or why. */
+/* 0, or the error of the first part that could not be appended. */
 static inline int etcd_msg_error(const struct etcd_msg *m)
 {
     return buf_error(&m->path) ? buf_error(&m->path) : buf_error(&m->body);
@@ -36,16 +37,17 @@ struct etcd_http {
 /* Percent-encodes all but letters, digits and "-._~" and, if slash is true, "/". */
 int etcd_escape(struct buf *out, struct span s, bool slash);
 
-/* Parses the body as one JSON object: a new reference, or NULL with err saying what
- * answered instead: a web page, a cut-off text, another service. */
+/* Parses the body as one JSON object. Returns a new reference, or NULL; err then says
+ * what the answer seems to be: a web page, truncated text, another service's. */
 json_t *etcd_parse(const struct etcd_http *http, struct muster_error *err);
 
-/* Says in err who seems to have answered, if not etcd. MUSTER_ENOTSTORE. */
-int etcd_stranger(const struct etcd_http *http, struct muster_error *err);
+/* Sets err for an answer that is not etcd's, with what it seems to be.
+ * MUSTER_ENOTSTORE. */
+int etcd_wrong_service(const struct etcd_http *http, struct muster_error *err);
 bool etcd_is_html(struct span body);
 
-/* All of these take a missing member for zero, false or nothing, as proto3 writes them,
- * and fail with MUSTER_EPROTO on a member of another type. */
+/* A member that is missing counts as zero, false or nothing, as in proto3's JSON. A
+ * member of another type is MUSTER_EPROTO. */
 int etcd_get_i64(const json_t *o, const char *name, int64_t *out,
                  struct muster_error *err); /* a number, or decimal text */
 int etcd_get_bool(const json_t *o, const char *name, bool *out,

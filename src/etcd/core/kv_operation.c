@@ -1,5 +1,5 @@
-/* kv_operation.c - see kv_operation.h: making and ending an ask. What goes over the
- * wire is in kv_operation_v2.c and kv_operation_v3.c. */
+/* kv_operation.c - making and ending an operation; see kv_operation.h. Its requests and
+ * answers are in kv_operation_v2.c and kv_operation_v3.c. */
 #include "etcd/core/kv_operation.h"
 
 #include <assert.h>
@@ -11,7 +11,8 @@ static bool copy(struct span *out, struct span s)
 {
     const uint8_t *p = s.n ? s.p : (const uint8_t *)"";
 
-    *out = span_of(mem_memdup(p, s.n + !s.n), s.n); /* never NULL: "" is a value */
+    /* The copy of an empty value must not be NULL, which would stand for no value. */
+    *out = span_of(mem_memdup(p, s.n + !s.n), s.n);
     return out->p != NULL;
 }
 

@@ -1,7 +1,7 @@
-/* kv_operation.h - one operation on a key of etcd, v2 and v3 alike: what to ask, what
- * an answer means, and whether to ask once more.
+/* kv_operation.h - one operation on a key of etcd, for v2 and v3: what to send, what an
+ * answer means, and whether to send another request.
  *
- * Pure: etcd/kv.c sends what it encodes and gives it what came; the simulator does
+ * Pure: etcd/kv.c sends what it encodes and passes it the answers; the simulator does
  * the same on a model of a cluster. Paths are whole keys, "/torch/elastic/..."; values
  * of v2 must be text. */
 #ifndef ETCD_CORE_KV_OPERATION_H
@@ -16,7 +16,7 @@ enum etcd_api { ETCD_V2, ETCD_V3 };
 struct etcd_answer {
     const struct etcd2_reply *v2;
     const struct etcd3_reply *v3;
-    struct span body; /* raw */
+    struct span body; /* of a raw answer */
 };
 
 enum etcd_cond { ETCD_ALWAYS, ETCD_IF_ABSENT, ETCD_IF_TOKEN };
@@ -26,7 +26,7 @@ struct etcd_item {
     uint64_t token;
 };
 
-/* What the store holds, after the operation; borrowed from the answer and the ask. */
+/* What etcd holds after the operation; borrowed from the answer and the operation. */
 struct etcd_held {
     bool present;
     struct span value;
@@ -40,38 +40,39 @@ struct etcd_put {
     struct span path, value;
     enum etcd_cond cond;
     uint64_t token;
-    uint64_t ttl_s; /* v2; 0: for ever */
-    int64_t lease;  /* v3; 0: none */
-    struct span
-        change_key; /* v3: a key of no value that is written along with it: a watch of
-                 it tells of each write and carries none; may be none */
-    bool unique;    /* nobody else writes this very value: a conditional write may be
-                       repeated after a lost answer, since we know our own */
+    uint64_t ttl_s;         /* v2; 0: for ever */
+    int64_t lease;          /* v3; 0: none */
+    struct span change_key; /* v3: a key without a value that is written, too, so that
+                               a watch of it reports each write without carrying the
+                               value; may be none */
+    bool unique; /* Nobody else writes this value. So a conditional write can be
+                    repeated if its answer was lost: we recognize our own value. */
 };
 
 enum kv_operation_kind {
     KV_OPERATION_GET,
     KV_OPERATION_PUT,
     KV_OPERATION_DELETE,
-    KV_OPERATION_LIST, /* the keys right below path, which ends in "/" */
-    KV_OPERATION_WAIT, /* for a change after `revision`. v3 waits by a stream instead */
+    KV_OPERATION_LIST, /* the keys directly below path, which ends in "/" */
+    KV_OPERATION_WAIT, /* for a change after `revision`; v2 only: v3 uses a stream */
 };
 
 struct kv_operation {
     enum etcd_api api;
     enum kv_operation_kind kind;
     struct span path;        /* owned */
-    struct span value;       /* owned: of a put, to recognise it */
+    struct span value;       /* owned: of a put */
     struct span change_key;  /* owned */
     struct etcd_item *items; /* owned: of a listing */
     enum etcd_cond cond;
     uint64_t token, revision, ttl_s;
     int64_t lease;
-    bool directory;        /* DELETE: with all below it */
-    bool unique, checking; /* checking: a lost write reads what is there */
+    bool directory; /* DELETE: with all below it */
+    bool unique;    /* see struct etcd_put */
+    bool checking;  /* v2: the condition of a put failed; now we read what is there */
 };
 
-/* Copies. MUSTER_ENOMEM leaves nothing to finish. */
+/* Both copy what they are given. After MUSTER_ENOMEM there is nothing to finish. */
 int kv_operation_init(struct kv_operation *a, enum etcd_api api,
                       enum kv_operation_kind kind, struct span path);
 int kv_operation_init_put(struct kv_operation *a, enum etcd_api api,
@@ -82,15 +83,16 @@ void kv_operation_fini(struct kv_operation *a);
 int kv_operation_encode(const struct kv_operation *a, struct etcd_msg *m);
 enum etcd3_expect kv_operation_expect(const struct kv_operation *a); /* v3 */
 
-/* Whether the request must not be repeated once it may have reached a server: a
- * conditional write whose answer got lost would lose to itself, and only a value that
- * is ours alone tells. */
+/* Whether the request must not be repeated once it may have reached a server. The
+ * repetition of a conditional write whose answer was lost would fail because of the
+ * first one, and we could recognize that only by a unique value. */
 bool kv_operation_once(const struct kv_operation *a);
 
-/* What came: *status as etcd2_error() and etcd3_error() say it, answer NULL if nobody
- * answered. True: done; *status is 0, MUSTER_EEXIST (a conditional write lost; held is
- * what is there instead), or why it failed. False: encode again, and send that. A
- * missing key is not a failure: held says that it is not present. */
+/* Takes an answer: *status is that of etcd2_error() or etcd3_error(); answer is NULL if
+ * there was none. Returns true if the operation is done; *status is then 0,
+ * MUSTER_EEXIST (the condition of a write did not hold, and held is what is there), or
+ * the error. Returns false if another request is to be encoded and sent. A missing key
+ * is not a failure: held says that it is not present. */
 bool kv_operation_answer(struct kv_operation *a, int *status,
                          const struct etcd_answer *answer, struct etcd_held *held);
 

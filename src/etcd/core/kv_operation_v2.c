@@ -53,7 +53,7 @@ static struct etcd_held held_of(const struct etcd2_reply *r)
                                .revision = MAX_OF(r->index, r->node.modified_index) };
 }
 
-/* Get, and what a lost put finds. */
+/* The answer to a get, or to the read after a put whose condition failed. */
 static void on_read(struct kv_operation *a, int *status, const struct etcd2_reply *r,
                     struct etcd_held *held)
 {
@@ -64,7 +64,7 @@ static void on_read(struct kv_operation *a, int *status, const struct etcd2_repl
     else
         return;
     *status = 0;
-    /* A put that was repeated may have lost to itself. */
+    /* A put that was repeated may have failed because its first try succeeded. */
     if (a->checking && !(a->unique && held->present && span_eq(held->value, a->value)))
         *status = MUSTER_EEXIST;
 }
@@ -81,7 +81,7 @@ static bool kv_operation_v2_on_put(struct kv_operation *a, int *status,
         return true;
     }
     if (*status == MUSTER_ENOENT && r && a->cond == ETCD_IF_TOKEN) {
-        /* Expired or deleted meanwhile: lost, and nothing is there. */
+        /* The key was deleted or has expired meanwhile: the condition does not hold. */
         held->revision = r->index;
         *status = MUSTER_EEXIST;
         return true;
@@ -90,7 +90,7 @@ static bool kv_operation_v2_on_put(struct kv_operation *a, int *status,
     return !a->checking;
 }
 
-/* The server answers whole keys; one that is not below our path is not ours. */
+/* The server sends whole keys; those that are not below our path are skipped. */
 static int take_items(struct kv_operation *a, const struct etcd2_reply *r,
                       struct etcd_held *held)
 {
@@ -114,7 +114,7 @@ static int take_items(struct kv_operation *a, const struct etcd2_reply *r,
     return 0;
 }
 
-/* Delete and list: that nothing is there is an answer, too. */
+/* The answer to a delete or a list. A missing key is not a failure. */
 static void on_dir(struct kv_operation *a, int *status, const struct etcd2_reply *r,
                    struct etcd_held *held)
 {
@@ -128,8 +128,8 @@ static void on_dir(struct kv_operation *a, int *status, const struct etcd2_reply
         *status = take_items(a, r, held);
 }
 
-/* A long poll that ends without an event is repeated; history that is gone, or a server
- * that has lost its index, is a reason to read again. */
+/* A long poll that ends without an event is repeated. If the history that we ask for is
+ * gone (MUSTER_ESTATE), the wait ends, so that the caller reads again. */
 static bool kv_operation_v2_on_waited(int *status, const struct etcd2_reply *r,
                                       struct etcd_held *held)
 {

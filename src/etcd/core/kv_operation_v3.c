@@ -29,7 +29,7 @@ static int encode_put(const struct kv_operation *a, struct etcd_msg *m)
     return etcd3_encode_txn(m, &txn);
 }
 
-/* The key alone, or all below it. */
+/* Reads or deletes the key alone, or all keys below it. */
 static int encode_range(const struct kv_operation *a, bool below, bool delete,
                         struct etcd_msg *m)
 {
@@ -60,7 +60,7 @@ int kv_operation_v3_encode(const struct kv_operation *a, struct etcd_msg *m)
     case KV_OPERATION_LIST:
         return encode_range(a, true, false, m);
     case KV_OPERATION_WAIT:
-        break; /* by a stream */
+        break; /* A stream does this. */
     }
     return MUSTER_EBUG;
 }
@@ -81,7 +81,7 @@ static struct etcd_held held_of(const struct etcd3_reply *r)
     return h;
 }
 
-/* The server tells in the same answer what is there if we lost. */
+/* If the condition did not hold, the same answer says what is there. */
 static int kv_operation_v3_on_put(const struct kv_operation *a,
                                   const struct etcd3_reply *r, struct etcd_held *held)
 {
@@ -92,7 +92,7 @@ static int kv_operation_v3_on_put(const struct kv_operation *a,
         held->token = held->revision;
         return 0;
     }
-    /* A put that was repeated may have lost to itself. */
+    /* A put that was repeated may have failed because its first try succeeded. */
     return a->unique && held->present && span_eq(held->value, a->value) ? 0
                                                                         : MUSTER_EEXIST;
 }

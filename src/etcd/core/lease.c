@@ -1,13 +1,13 @@
-/* lease.c - see lease.h. Three beats to a lease's life; each beat may be
- * tried at every endpoint before the next is due. */
+/* lease.c - see lease.h. A keep-alive is due three times in a lease's life, and each
+ * can be tried at several endpoints before the next is due. */
 #include "etcd/core/lease.h"
 
 #include <assert.h>
 
-#define GRANT_MS      2000u  /* then our user hears of it, and we try again, */
-#define GRANT_MOST_MS 10000u /* with more patience each time: it may only be slow */
-#define PAUSE_MS      500u
-#define LATE_MS       200u
+#define GRANT_MS      2000u  /* for the first grant; then the failure is reported */
+#define GRANT_MOST_MS 10000u /* Each grant may take longer: etcd may be slow. */
+#define PAUSE_MS      500u   /* after a grant that failed */
+#define LATE_MS       200u   /* after a keep-alive that failed */
 
 void lease_grant_init(struct lease_grant *g, uint64_t ttl_s, uint64_t seed)
 {
@@ -20,8 +20,8 @@ int lease_grant_encode(struct lease_grant *g, struct etcd_msg *m)
 {
     if (g->id)
         return etcd3_encode_keepalive(m, g->id);
-    /* The id is ours to choose, and stays until it is granted: then a repeated request
-     * makes no second lease. */
+    /* We choose the id, and keep it until it is granted, so that a repeated request
+     * does not make a second lease. */
     if (!g->asked)
         g->asked = (int64_t)(rng_u64(&g->rng) >> 1 | 1);
     return etcd3_encode_grant(m, g->asked, (int64_t)(g->ttl_ms / 1000));
@@ -44,8 +44,8 @@ uint64_t lease_grant_attempt_ms(const struct lease_grant *g)
 static enum lease_grant_outcome on_grant(struct lease_grant *g, int status,
                                          uint64_t *pause_ms)
 {
-    /* "already exists": an earlier try did reach a server. It may have been long ago,
-     * so that a beat is due. */
+    /* "Already exists" means that an earlier try did reach a server. That may have been
+     * long ago, so a keep-alive is due at once. */
     if (status == 0 || status == MUSTER_EEXIST) {
         assert(g->asked != 0);
         g->id = g->asked;

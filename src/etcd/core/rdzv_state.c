@@ -53,7 +53,7 @@ uint64_t etcd_patience_ms(const struct rdzv_settings *s)
     return MIN_OF(MAX_OF(rdzv_dead_after_ms(s) / 6, 500u), ETCD_ATTEMPT_MS);
 }
 
-/* A token that etcd did not make stands for a revision that never comes. */
+/* A token that is not a revision of etcd's becomes one that cannot occur. */
 static uint64_t token_number(struct span token)
 {
     uint64_t n = 0;
@@ -81,7 +81,7 @@ struct etcd_put etcd_state_put(const struct etcd_names *n, struct span value,
         .lease = lease,
         .change_key = n->change_key && !quiet ? span_str(n->change_key)
                                               : (struct span){ NULL, 0 },
-        .unique = true, /* each state has its writer's own beat in it, to the µs */
+        .unique = true, /* Each state has its writer's keep-alive time, to the µs. */
     };
 }
 
@@ -107,7 +107,7 @@ bool etcd_is_transient(int code)
     case MUSTER_EUNREACH:
     case MUSTER_ERESOLVE:
     case MUSTER_EHANGUP:
-    case MUSTER_ENOENT: /* our lease has run out: another is on its way */
+    case MUSTER_ENOENT: /* Our lease has run out, and we are asking for another. */
         return true;
     }
     return false;
@@ -130,7 +130,7 @@ bool etcd_is_stale(const struct etcd_seen *s)
 void etcd_seen_notified(struct etcd_seen *s, const struct etcd_held *held)
 {
     if (held->revision < s->revision)
-        s->newest = 0; /* A cluster restored from a backup: what we heard is void. */
+        s->newest = 0; /* The cluster was restored from a backup: forget what we saw. */
     s->revision = held->revision;
     s->resync = false;
 }

@@ -5,7 +5,7 @@
 
 #include "base/err.h"
 
-#define OUTDATED_MOST 10u /* each costs the server a slow hash of the password */
+#define OUTDATED_MOST 10u /* A token costs the server a slow hash of the password. */
 
 uint64_t etcd_pause_ms(struct rng *rng, unsigned tries)
 {
@@ -33,8 +33,8 @@ static bool for_good(int code)
            code == MUSTER_ENOTSTORE;
 }
 
-/* Whether another try might do better: not if every endpoint has said for good why. One
- * that is merely away meanwhile may be the one that is right. */
+/* Another try is hopeless if every endpoint has refused for good. An endpoint that only
+ * cannot be reached at present may still accept the request. */
 static bool hopeless(const struct etcd_retry *t, size_t endpoints)
 {
     return t->last.code == MUSTER_ENOMEM || t->refused >= endpoints;
@@ -45,13 +45,14 @@ static void remember(struct etcd_retry *t, const struct etcd_outcome *o,
 {
     assert(err->code < 0);
     t->refused = for_good(err->code) ? t->refused + 1 : 0;
-    /* A try that our deadline cut short says less than the one before; but it has the
-     * last word on a request that it may have brought to a server. */
+    /* A try that our deadline cut short says less than the one before it. But if it may
+     * have brought a request to a server that must not be repeated, that counts. */
     if (err->code != MUSTER_ETIMEDOUT || !t->last.code || (o->sent && t->once))
         t->last = *err;
 }
 
-/* The try failed for lack of a server: elsewhere, after a pause, or not at all. */
+/* The try failed: decides whether to try the next endpoint, at once or after a pause,
+ * or to give up. */
 static enum etcd_verdict fail(struct etcd_retry *t, struct rng *rng,
                               const struct etcd_outcome *o, bool sent,
                               struct etcd_judged *out)
@@ -62,7 +63,7 @@ static enum etcd_verdict fail(struct etcd_retry *t, struct rng *rng,
     out->failed = true;
     out->err = t->last;
     out->status = t->last.code;
-    /* The other endpoints get their turn at once; only a whole round is a pause. */
+    /* The other endpoints are tried at once; a pause comes after all have failed. */
     out->pause_ms = t->tries % n == 0 ? etcd_pause_ms(rng, t->tries / n) : 0;
     out->pause_ms = MIN_OF(MIN_OF(out->pause_ms, t->attempt_ms), o->left_ms);
     if (hopeless(t, o->endpoints) || (sent && t->once))
@@ -98,7 +99,7 @@ static int decode(struct etcd_retry *t, const struct etcd_http *http,
     int rc = t->api == ETCD_V2 ? etcd2_decode(http, &out->v2, &out->err)
                                : etcd3_decode(http, t->expect, &out->v3, &out->err);
 
-    /* A gateway in between answers 5xx with a page while the server is away. */
+    /* A gateway in between answers with a 5xx page while the server is unreachable. */
     if (rc < 0 && http->status >= 500)
         out->err.code = MUSTER_ECONN;
     if (rc < 0)
@@ -114,9 +115,9 @@ static int decode(struct etcd_retry *t, const struct etcd_http *http,
     return 0;
 }
 
-/* How many tokens the refusal is worth: one if ours has run out, or the server has
- * restarted; a few if they go stale while somebody is at work on users and roles,
- * change by change. */
+/* How many tokens a request may ask for after this refusal: one if ours has expired or
+ * the server has restarted; several if tokens become invalid one after the other
+ * because somebody is changing users and roles. */
 static unsigned fresh_tokens(const struct etcd_retry *t, const struct etcd3_reply *r)
 {
     if (!r->error || !t->user || t->expect == ETCD3_EXPECT_TOKEN)
@@ -152,7 +153,7 @@ enum etcd_verdict etcd_retry_judge(struct etcd_retry *t, struct rng *rng,
     wrap(o, &out->err);
     if (out->status != MUSTER_ECONN)
         return ETCD_DONE;
-    remember(t, o, &out->err); /* etcd itself says that another try may do better. */
+    remember(t, o, &out->err); /* etcd itself says that another try may succeed. */
     out->answered = false;
     return fail(t, rng, o, true, out);
 }

@@ -8,7 +8,8 @@
 
 #define FORM "application/x-www-form-urlencoded"
 
-/* Appends "name=" behind a "&" unless it is the first; *rc keeps the first failure. */
+/* Appends "name=", with a "&" before it unless it is the first. *rc keeps the first
+ * failure. */
 static void field(struct buf *out, bool *first, const char *name, int *rc)
 {
     if (*rc == 0)
@@ -42,7 +43,8 @@ static void field_true(struct buf *out, bool *first, const char *name, bool v, i
         field_span(out, first, name, span_str("true"), rc);
 }
 
-/* What PUT sends as a form, DELETE and GET send as a query: the server reads both. */
+/* Appends the fields. PUT sends them as a form, DELETE and GET as a query; the server
+ * reads both. */
 static int fields(struct buf *out, const struct etcd2_request *req)
 {
     bool first = true;
@@ -172,7 +174,7 @@ static int read_error(struct etcd2_reply *out, struct muster_error *err)
     if (rc == 0)
         rc = get_index(out->root, "index", &out->index, err);
     if (rc == 0 && (code <= 0 || code > 9999))
-        return err_set(err, MUSTER_EPROTO, "error code %lld in the answer",
+        return err_set(err, MUSTER_EPROTO, "the answer has an unknown error code %lld",
                        (long long)code);
     if (rc == 0)
         out->error = (int)code;
@@ -195,7 +197,7 @@ static int read_reply(struct etcd2_reply *out, struct muster_error *err)
     return rc;
 }
 
-/* "404 page not found" is how Go's server says that nothing is mounted at /v2. */
+/* Go's HTTP server answers "404 page not found" if nothing is served at /v2. */
 static int refuse_text(const struct etcd_http *http, struct muster_error *err)
 {
     static const char page[] = "404 page not found";
@@ -311,5 +313,5 @@ int etcd2_check_machines(const struct etcd_http *http, struct muster_error *err)
 
     if (list.n == 0 || (!etcd_is_html(list) && etcd2_machines_next(&list, &url)))
         return 0;
-    return etcd_stranger(http, err);
+    return etcd_wrong_service(http, err);
 }

@@ -1,5 +1,5 @@
-/* v2_wire.h - etcd's v2 interface: requests to HTTP, answers to structs. Encode and
- * decode only. What torch's etcd classes speak. */
+/* v2_wire.h - encodes requests of etcd's v2 interface and decodes its answers. torch's
+ * etcd classes use this interface. */
 #ifndef ETCD_CORE_V2_WIRE_H
 #define ETCD_CORE_V2_WIRE_H
 
@@ -8,8 +8,8 @@
 enum etcd2_verb { ETCD2_GET, ETCD2_PUT, ETCD2_DELETE };
 enum etcd2_exist { ETCD2_ANY, ETCD2_MUST_EXIST, ETCD2_MUST_NOT_EXIST };
 
-/* One request on a key. Fields that are zero are not sent; a value whose p is NULL is
- * none, and one of no bytes is the empty value. */
+/* One request on a key. Fields that are zero are not sent. A value whose p is NULL
+ * stands for none; one without bytes is the empty value. */
 struct etcd2_request {
     enum etcd2_verb verb;
     struct span key; /* "/torch/elastic/..."; a "/" at its end is kept */
@@ -21,7 +21,7 @@ struct etcd2_request {
     uint64_t wait_index; /* of a wait */
     bool dir, refresh;   /* PUT */
     bool wait, recursive;
-    bool quorum; /* GET: ask the leader, not this member's memory */
+    bool quorum; /* GET: ask the leader, as this member may be behind */
 };
 
 int etcd2_encode(struct etcd_msg *out, const struct etcd2_request *req);
@@ -57,22 +57,23 @@ struct etcd2_reply {
     size_t count;
 };
 
-/* 0 also for an error of etcd's own (see reply->error); a negative code if this is not
- * the answer of a v2 interface, with the remedy in err. The caller finishes the reply.
- */
+/* Returns 0 also for an error that etcd reports (see reply->error), and a negative code
+ * with the remedy in err if this is not the answer of a v2 interface. The caller calls
+ * etcd2_reply_fini. */
 int etcd2_decode(const struct etcd_http *http, struct etcd2_reply *out,
                  struct muster_error *err);
 void etcd2_reply_fini(struct etcd2_reply *r);
 
-/* Turns an error of etcd's into one of ours: MUSTER_ENOENT, EEXIST (a compare lost),
- * EACCES, ECONN (no leader: try again), ESTATE (cleared history), else EPROTO. */
+/* Turns an error of etcd's into one of ours: MUSTER_ENOENT, EEXIST (a condition did not
+ * hold), EACCES, ECONN (no leader: try again), ESTATE (cleared history), else EPROTO.
+ */
 int etcd2_error(const struct etcd2_reply *r, struct muster_error *err);
 
 /* 0, or MUSTER_ENOTSTORE if this is not a list of machines. */
 int etcd2_check_machines(const struct etcd_http *http, struct muster_error *err);
 
-/* The next URL of a /v2/machines answer, "http://10.0.0.1:2379"; false at the end.
- * Anything else is passed over. */
+/* Takes the next URL of a /v2/machines answer, "http://10.0.0.1:2379"; false at the
+ * end. Anything else in it is skipped. */
 bool etcd2_machines_next(struct span *list, struct span *url);
 
 #endif

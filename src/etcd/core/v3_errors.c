@@ -1,4 +1,4 @@
-/* v3_errors.c - what an error of etcd's means to us and what to do about it. */
+/* v3_errors.c - turns errors of etcd's into errors of ours, with a remedy. */
 #include "base/err.h"
 #include "etcd/core/v3_wire.h"
 
@@ -26,7 +26,7 @@ static int code_of(const struct etcd3_reply *r)
         return says(r->message, "too many requests") ? MUSTER_ECONN : MUSTER_EFULL;
     case ETCD3_UNAVAILABLE:
     case ETCD3_DEADLINE:
-    case ETCD3_CANCELED: /* not by us: the member is going down */
+    case ETCD3_CANCELED: /* We did not cancel it: the member is shutting down. */
         return MUSTER_ECONN;
     case ETCD3_OUT_OF_RANGE:
         return MUSTER_ESTATE;
@@ -38,8 +38,8 @@ static int code_of(const struct etcd3_reply *r)
         return MUSTER_EACCES;
     if (says(r->message, "too large"))
         return MUSTER_EINVAL;
-    /* An old gateway reports a lost leader as "unknown", a new one what was under way
-     * while the leader changed or the member stopped. */
+    /* An old gateway has the code "unknown" for a lost leader; a new one has it for a
+     * request that was under way when the leader changed or the member stopped. */
     return says(r->message, "leader") || says(r->message, "timed out") ||
                    says(r->message, "proposal dropped") || says(r->message, "stopped")
                ? MUSTER_ECONN
@@ -50,8 +50,7 @@ static const char *remedy(const struct etcd3_reply *r, int code)
 {
     if (says(r->message, "space exceeded"))
         return ". The database is full (NOSPACE alarm): compact and defragment it, "
-               "then "
-               "`etcdctl alarm disarm`, or raise --quota-backend-bytes";
+               "then `etcdctl alarm disarm`, or raise --quota-backend-bytes";
     if (says(r->message, "too large"))
         return ". Raise --max-request-bytes of the servers";
     if (says(r->message, "user name is empty"))
@@ -67,8 +66,7 @@ static const char *remedy(const struct etcd3_reply *r, int code)
         return ". This member is going down";
     if (code == MUSTER_ECONN)
         return ". The cluster has no leader or no quorum just now: see `etcdctl "
-               "endpoint "
-               "status --cluster`";
+               "endpoint status --cluster`";
     return "";
 }
 

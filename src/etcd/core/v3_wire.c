@@ -1,8 +1,8 @@
 /* v3_wire.c - answers of the v3 gateway; see v3_wire.h.
  *
- * Decoded keys and values share one arena of the body's size: base64 only shrinks, so
- * it cannot overflow, and a reply costs a handful of allocations however many keys it
- * has. */
+ * Decoded keys and values share one arena of the body's size. Decoded base64 is shorter
+ * than its text, so the arena cannot overflow, and a reply costs a few allocations
+ * however many keys it has. */
 #include "etcd/core/v3_wire.h"
 
 #include <assert.h>
@@ -102,7 +102,8 @@ static int read_result(struct etcd3_reply *r, const json_t *o, struct etcd3_resu
     }
     rc = etcd_get_object(o, "response_put", &inner, err);
     if (rc == 0 && !inner)
-        return err_set(err, MUSTER_EPROTO, "a response of an unknown kind");
+        return err_set(err, MUSTER_EPROTO,
+                       "a response of the answer has an unknown kind");
     out->kind = ETCD3_PUT;
     return rc;
 }
@@ -159,7 +160,7 @@ static int read_event(struct etcd3_reply *r, const json_t *o, struct etcd3_event
         return rc;
     ev->deleted = span_eq(type, span_str("DELETE"));
     if (!kv || (type.n && !ev->deleted && !span_eq(type, span_str("PUT"))))
-        return err_set(err, MUSTER_EPROTO, "an event of the watch of an unknown kind");
+        return err_set(err, MUSTER_EPROTO, "an event of the watch has an unknown kind");
     return read_kv(r, kv, &ev->kv, err);
 }
 
@@ -188,9 +189,9 @@ static int read_watch(struct etcd3_reply *r, const json_t *o, struct muster_erro
     return rc;
 }
 
-/* Up to 3.5 {"error":"text","code":5} for a request, and in a stream
- * {"error":{"grpc_code":5,"message":"text"}}; since 3.6 {"code":5,"message":"text"} and
- * {"error":{"code":5,"message":"text"}}. */
+/* Up to 3.5 an error is {"error":"text","code":5}, and in a stream
+ * {"error":{"grpc_code":5,"message":"text"}}; since 3.6 it is
+ * {"code":5,"message":"text"} and {"error":{"code":5,"message":"text"}}. */
 static int read_error(struct etcd3_reply *r, struct muster_error *err)
 {
     const json_t *e = json_object_get(r->root, "error");
@@ -203,7 +204,7 @@ static int read_error(struct etcd3_reply *r, struct muster_error *err)
 
     if (rc == 0)
         rc = etcd_get_text(o, bare ? "message" : "error", &r->message, err);
-    r->error = code > 0 && code <= 16 ? (int)code : 2; /* 2: unknown, says gRPC */
+    r->error = code > 0 && code <= 16 ? (int)code : 2; /* 2 is gRPC's "unknown". */
     return rc;
 }
 
@@ -211,7 +212,7 @@ static int read_answer(struct etcd3_reply *r, enum etcd3_expect expect,
                        struct muster_error *err)
 {
     const json_t *body, *header;
-    int rc = etcd_get_object(r->root, "result", &body, err); /* streams wrap */
+    int rc = etcd_get_object(r->root, "result", &body, err); /* only in streams */
 
     if (!body)
         body = r->root;
@@ -240,7 +241,7 @@ static int read_answer(struct etcd3_reply *r, enum etcd3_expect expect,
     return MUSTER_EBUG;
 }
 
-/* A proxy's own refusal may well be {"message":"text"}: only etcd's has a code. */
+/* A proxy's refusal may be {"message":"text"}; only etcd's errors have a code. */
 static bool is_error(const struct etcd_http *http, const json_t *root)
 {
     return json_object_get(root, "error") ||
@@ -254,8 +255,8 @@ static int refuse_text(const struct etcd_http *http, struct muster_error *err)
         return err_set(
             err, MUSTER_ENOTSUP,
             "this server does not offer etcd's v3 API over JSON (HTTP status "
-            "404): the address of another service, an etcd older than 3.4, "
-            "or one started with --enable-grpc-gateway=false");
+            "404): it is another service, an etcd older than 3.4, or one that was "
+            "started with --enable-grpc-gateway=false");
     return 0;
 }
 

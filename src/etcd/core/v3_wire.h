@@ -1,8 +1,8 @@
-/* v3_wire.h - etcd's v3 interface through its JSON gateway: requests to HTTP, answers
- * to structs. Encode and decode only.
+/* v3_wire.h - encodes requests of etcd's v3 interface for its JSON gateway, and decodes
+ * the answers.
  *
- * Keys and values are base64 on the wire, 64-bit numbers are text, and a field that is
- * zero, false or empty is absent: all of that ends here. */
+ * On the wire keys and values are in base64, 64-bit numbers are text, and a field that
+ * is zero, false or empty is absent. Callers see nothing of that. */
 #ifndef ETCD_CORE_V3_WIRE_H
 #define ETCD_CORE_V3_WIRE_H
 
@@ -22,15 +22,15 @@ enum etcd3_kind { ETCD3_RANGE, ETCD3_PUT, ETCD3_DELETE };
 struct etcd3_op {
     enum etcd3_kind kind;
     struct span key;
-    struct span end;   /* RANGE, DELETE: up to here, exclusive; none: the key alone */
+    struct span end;   /* RANGE, DELETE: up to here, exclusive; none: only the key */
     struct span value; /* PUT */
     int64_t lease;     /* PUT: 0: none */
     int64_t limit;     /* RANGE: 0: all */
     bool keys_only;    /* RANGE */
 };
 
-/* If all compares hold, the ops of yes, else those of no; at once or not at all. With
- * no compares, a plain batch. */
+/* If all compares hold, etcd does the ops of yes, else those of no; all of them or
+ * none. Without compares it does those of yes. */
 struct etcd3_txn {
     const struct etcd3_compare *compare; /* all borrowed */
     size_t compare_count;
@@ -109,8 +109,9 @@ enum etcd3_expect {
     ETCD3_EXPECT_WATCH, /* one line of the stream */
 };
 
-/* 0 also for an error of etcd's own (see reply->error); a negative code if this is not
- * the answer of a v3 gateway, with the remedy in err. The caller finishes the reply. */
+/* Returns 0 also for an error that etcd reports (see reply->error), and a negative code
+ * with the remedy in err if this is not the answer of a v3 gateway. The caller calls
+ * etcd3_reply_fini. */
 int etcd3_decode(const struct etcd_http *http, enum etcd3_expect expect,
                  struct etcd3_reply *out, struct muster_error *err);
 void etcd3_reply_fini(struct etcd3_reply *r);
@@ -120,13 +121,13 @@ void etcd3_reply_fini(struct etcd3_reply *r);
  * ETIMEDOUT, EINVAL (too large), ESTATE (compacted), else EPROTO. */
 int etcd3_error(const struct etcd3_reply *r, struct muster_error *err);
 
-/* Whether the error means that users or roles have changed since our token was made:
- * signed tokens (--auth-token=jwt) are void then, all of them. */
+/* Whether the error means that users or roles have changed since our token was made,
+ * which makes all signed tokens (--auth-token=jwt) invalid. */
 bool etcd3_token_outdated(const struct etcd3_reply *r);
 
-/* The next whole line of a stream, or false: more bytes are needed. Consuming it from
- * the buffer (line.n + 1 bytes) is the caller's affair. *seen, zero at first, remembers
- * how far earlier calls have looked. */
+/* Finds the next whole line of a stream; false if more bytes are needed. The caller
+ * removes it from the buffer (line.n + 1 bytes). *seen, zero at first, has how far
+ * earlier calls have searched. */
 bool etcd3_next_line(struct span in, size_t *seen, struct span *line);
 
 #endif

@@ -1,5 +1,5 @@
-/* v3_wire_encode.c - requests for the v3 gateway; see v3_wire.h. The bodies are written
- * by hand: all that is not a number or a fixed word is base64 or escaped below. */
+/* v3_wire_encode.c - requests for the v3 gateway; see v3_wire.h. The JSON is written
+ * directly: everything that is not a number or a fixed word is in base64 or escaped. */
 #include "etcd/core/v3_wire.h"
 
 #include <assert.h>
@@ -15,7 +15,7 @@ static void start(struct etcd_msg *out, const char *path)
     buf_append(&out->path, path, strlen(path) + 1);
 }
 
-/* "name":"base64" behind before. */
+/* Appends before, then "name":"base64". */
 static void put_bytes(struct buf *b, const char *before, const char *name,
                       struct span v)
 {
@@ -129,8 +129,7 @@ int etcd3_encode_revoke(struct etcd_msg *out, int64_t id)
     return etcd_msg_error(out);
 }
 
-/* Name and password are JSON text, not base64: escape what JSON asks for, and pass the
- * user's bytes on otherwise. */
+/* Name and password are JSON text, not base64. Only what JSON requires is escaped. */
 static void put_text(struct buf *b, const char *before, const char *name, struct span v)
 {
     buf_printf(b, "%s\"%s\":\"", before, name);
@@ -173,8 +172,8 @@ int etcd3_encode_watch(struct etcd_msg *out, struct span key, struct span end,
     return etcd_msg_error(out);
 }
 
-/* The last byte that can grow grows; those behind it fall away. All 0xff: "\0" means
- * "to the end of the key space". */
+/* The last byte that is not 0xff is increased, and those behind it are dropped. If all
+ * are 0xff, "\0" stands for the end of the key space. */
 int etcd3_prefix_end(struct buf *out, struct span prefix)
 {
     size_t n = prefix.n;

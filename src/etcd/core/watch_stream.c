@@ -42,7 +42,7 @@ static enum etcd_stream_next on_created(struct etcd_stream *s,
     s->created = true;
     s->tries = 0;
     if (s->next > revision + 1) {
-        /* The cluster was restored from a backup: what we saw has not happened. */
+        /* The cluster was restored from a backup, and does not know what we saw. */
         out->went_back = s->next - 1;
         out->missed = true;
         s->next = revision + 1;
@@ -53,8 +53,8 @@ static enum etcd_stream_next on_created(struct etcd_stream *s,
     return ETCD_STREAM_ON;
 }
 
-/* The gRPC code of a canceled watch is a part of its text. 3.5 says "permission denied"
- * of a token that has run out, too: it may always be that. */
+/* The gRPC code of a canceled watch is only in its text. etcd 3.5 says "permission
+ * denied" for an expired token, too, so the token may be the reason in each case. */
 static void watch_stream_on_refused(struct etcd_stream_news *out)
 {
     static const struct {
@@ -84,7 +84,7 @@ static enum etcd_stream_next on_canceled(struct etcd_stream *s,
         s->next = r->compact_revision;
         return ETCD_STREAM_REOPEN;
     }
-    /* We go on where we were, elsewhere. */
+    /* The watch goes on from the same revision at the next endpoint. */
     err_set(&out->err, MUSTER_EHANGUP, "the watch was canceled");
     if (r->message.n)
         watch_stream_on_refused(out);
@@ -96,7 +96,7 @@ static enum etcd_stream_next on_message(struct etcd_stream *s,
 {
     const struct etcd3_reply *r = &out->reply;
 
-    if (r->canceled) /* a watch that is refused is "created" in the same line */
+    if (r->canceled) /* The line of a watch that is refused also says "created". */
         return on_canceled(s, out);
     if (r->created)
         return on_created(s, out);

@@ -14,7 +14,7 @@
 
 #define SEED   32u
 #define BEFORE (-86400L)           /* seconds: clocks may differ by a day */
-#define AFTER  (10 * 365 * 86400L) /* no job is longer */
+#define AFTER  (10 * 365 * 86400L) /* longer than any job runs */
 #define CA     "the CA of a muster job"
 
 static int openssl_failed(const char *what, struct muster_error *err)
@@ -77,7 +77,7 @@ static bool set_name(X509 *x, const char *subject)
     return good;
 }
 
-/* names: of a server, or NULL. The CA's own is signed by itself. */
+/* names: those of a server, or NULL. The CA signs its own certificate. */
 static X509 *make_cert(EVP_PKEY *key, EVP_PKEY *ca, bool is_ca, const char *names)
 {
     X509 *x = LATE(X509_new)();
@@ -105,7 +105,8 @@ static X509 *make_cert(EVP_PKEY *key, EVP_PKEY *ca, bool is_ca, const char *name
     return NULL;
 }
 
-/* "DNS:h1,IP:10.0.0.1". A name goes into a text with a grammar, so it must be one. */
+/* Makes "DNS:h1,IP:10.0.0.1". OpenSSL parses this text, so a host name with other
+ * characters is refused. */
 static char *names_of(const char *host, const char *address)
 {
     struct in6_addr ip;
@@ -120,7 +121,7 @@ static char *names_of(const char *host, const char *address)
                         *p))
                 return NULL;
     if (inet_pton(AF_INET, own, &ip) != 1 && inet_pton(AF_INET6, own, &ip) != 1)
-        return mem_printf("DNS:%s", host); /* an address with a zone, say */
+        return mem_printf("DNS:%s", host); /* The address may have a zone, say. */
     return numeric ? mem_printf("IP:%s,IP:%s", host, own)
                    : mem_printf("DNS:%s,IP:%s", host, own);
 }
@@ -136,7 +137,7 @@ static int write_bio(BIO *bio, const char *path, struct muster_error *err)
     explicit_bzero(bytes, sizeof bytes);
     if (fd >= 0)
         (void)close(fd);
-    return good ? 0 : err_set(err, MUSTER_EIO, "%s cannot be written", path);
+    return good ? 0 : err_set(err, MUSTER_EIO, "cannot write %s", path);
 }
 
 static int write_pem(const char *path, X509 *x, EVP_PKEY *key, struct muster_error *err)
@@ -182,7 +183,8 @@ int serve_certs_make(const struct auth *auth, const char *dir, const char *name,
 
     if (rc == 0 && host && !names)
         rc = err_set(err, MUSTER_EINVAL,
-                     "%s in --rdzv-endpoint is not a name that a certificate can have",
+                     "a certificate cannot be made for the host name %s in "
+                     "--rdzv-endpoint",
                      host);
     if (rc == 0) {
         EVP_PKEY *ca = ca_key(auth), *own = own_key();

@@ -1,7 +1,7 @@
-/* find_self.h - which of the hosts of --rdzv-endpoint is this machine.
+/* find_self.h - finds out which of the hosts of --rdzv-endpoint is this machine.
  *
- * Asks the resolver, so the work is for a thread: serve.c runs serve_find_self() as a
- * blocking call. */
+ * It asks the resolver, which blocks, so serve.c runs serve_find_self() as a blocking
+ * call in a thread. */
 #ifndef ETCD_SERVE_FIND_SELF_H
 #define ETCD_SERVE_FIND_SELF_H
 
@@ -9,7 +9,7 @@
 
 struct serve_find {
     size_t count;
-    char local_addr[256]; /* --local-addr, which decides if it is given; else "" */
+    char local_addr[256]; /* --local-addr, or "". If given, it alone decides. */
     struct {
         char host[256];
         char address[64]; /* out: numeric */

@@ -37,7 +37,7 @@ static char *on_path(char *const *envp)
     return found;
 }
 
-/* The extra of the wheel, muster-run[etcd], brings one into Python's packages. */
+/* The wheel's extra, muster-run[etcd], installs one among Python's packages. */
 static char *beside_python(char *const *envp)
 {
     char self[4096] = "";
@@ -94,8 +94,8 @@ void place_remove(const char *dir)
     (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Removes what killed agents have left here: a living agent holds the lock of its
- * directory. */
+/* Removes the directories that killed agents have left. A living agent holds the lock
+ * of its directory. */
 static void sweep(const char *place)
 {
     char *pattern = mem_printf("%s/muster_etcd_*", place);
@@ -118,9 +118,8 @@ static void sweep(const char *place)
     mem_free(pattern);
 }
 
-/* A directory of this agent alone, with the lock that says so. NULL: none can be made,
- * or, with *swept, another agent that swept just then has taken it for one of the dead.
- */
+/* Makes a directory and takes its lock. NULL if that is not possible; *swept says that
+ * another agent swept just then and has removed it as one that a killed agent left. */
 static char *make_locked(const char *place, int *lock, bool *swept)
 {
     char *dir = mem_printf("%s/muster_etcd_XXXXXX", place), *path = NULL;
@@ -143,8 +142,8 @@ static char *make_locked(const char *place, int *lock, bool *swept)
     return NULL;
 }
 
-/* A tmpfs if there is one: the data need not outlive the machine, and its writes should
- * not wait for a disk. */
+/* A tmpfs comes first: the data need not survive a reboot, and writes should not wait
+ * for a disk. */
 char *place_make(char *const *envp, int *lock)
 {
     const char *const tmp = env_get(envp, "TMPDIR");

@@ -1,17 +1,17 @@
-/* place.h - what a member of the job's own etcd cluster needs of its machine: the
- * program, and a private directory that is gone when the job is. */
+/* place.h - what a member of the job's own etcd cluster needs on its machine: the
+ * program, and a private directory that is removed when the job ends. */
 #ifndef ETCD_SERVE_PLACE_H
 #define ETCD_SERVE_PLACE_H
 
-/* On PATH, or what muster-run[etcd] has brought into Python's packages; the caller
- * frees it. NULL: there is none. */
+/* Finds etcd on PATH, or the one that muster-run[etcd] has installed among Python's
+ * packages. The caller frees the name. NULL if there is none. */
 char *place_find_etcd(char *const *envp);
 
-/* A new directory for this user alone; the caller frees the name. *lock is a descriptor
- * that is held while the directory is in use: the next agent that makes one removes
- * those whose lock is free. NULL: it cannot be made anywhere. */
+/* Makes a directory that only this user can read; the caller frees the name. *lock is a
+ * descriptor to be kept open while the directory is in use: an agent that makes a
+ * directory removes those whose lock is free. NULL if it cannot be made anywhere. */
 char *place_make(char *const *envp, int *lock);
 
-void place_remove(const char *dir); /* and all that is in it */
+void place_remove(const char *dir); /* with everything in it */
 
 #endif

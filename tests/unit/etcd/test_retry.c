@@ -232,7 +232,7 @@ static const struct row {
     { "no gateway", ETCD_V3, .said = "404 0 404 page not found\n", .sent = true,
       .want = MUSTER_ENOTSUP, .failed = true, .pause_least = 50, .pause_most = 100,
       .text = AT "this server does not offer etcd's v3 API over JSON (HTTP status "
-                 "404): the address of another service, an etcd older than 3.4, or one "
+                 "404): it is another service, an etcd older than 3.4, or one that was "
                  "started with --enable-grpc-gateway=false" },
     { "cut off: the next try may be whole", ETCD_V3, .said = "200 0 {\"header\":{\"re",
       .sent = true, .verdict = ETCD_AGAIN, .want = MUSTER_EPROTO, .failed = true,

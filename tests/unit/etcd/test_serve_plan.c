@@ -294,7 +294,7 @@ static void clusters(void **state)
     buf_init(&b, SIZE_MAX);
     assert_int_equal(serve_members_parse(&m, span_str(added), NULL), 0);
     assert_int_equal(m.items[2].id, 9);
-    assert_int_equal(serve_cluster_there(&b, &m, "m1", "http://h2:2380"), 0);
+    assert_int_equal(serve_cluster_existing(&b, &m, "m1", "http://h2:2380"), 0);
     assert_true(span_eq(
         buf_span(&b),
         span_str("m0=http://h1:2380,to-come-1=http://h3:2380,m1=http://h2:2380")));

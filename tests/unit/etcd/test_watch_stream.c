@@ -115,7 +115,7 @@ static const struct row {
               "that no proxy stands between (no_proxy)" },
     { "an event of no kind", 8, false, EVENTS("12", "{\"type\":\"X\",\"kv\":{}}"),
       ETCD_STREAM_FAILED, 8, .created = true, .code = MUSTER_EPROTO,
-      .text = "an event of the watch of an unknown kind" },
+      .text = "an event of the watch has an unknown kind" },
     { "no header", 8, true, "{\"result\":{\"created\":true}}", ETCD_STREAM_FAILED, 8,
       .code = MUSTER_EPROTO, .text = "the answer has no header" },
 };
@@ -219,8 +219,8 @@ static void ends(void **state)
         { "in the middle of a line", "200 0 {\"result\":{\"hea", false, MUSTER_EHANGUP,
           "the stream ended" },
         { "no gateway", "404 0 404 page not found\n", false, MUSTER_ENOTSUP,
-          "this server does not offer etcd's v3 API over JSON (HTTP status 404): the "
-          "address of another service, an etcd older than 3.4, or one started with "
+          "this server does not offer etcd's v3 API over JSON (HTTP status 404): it is "
+          "another service, an etcd older than 3.4, or one that was started with "
           "--enable-grpc-gateway=false" },
         { "a proxy's page", "503 0 <html>away</html>", false, MUSTER_ENOTSTORE,
           "a web page came back (HTTP status 503: <html>away</html>): a proxy or "

@@ -6,15 +6,16 @@
 
 #include "base/mem.h"
 
-#define SETTINGS_MAX 40 /* that we add */
+#define SETTINGS_MAX 40 /* how many we add at most */
 
 /* The same for every member. */
 static const char *const settings[] = {
     "ETCD_HEARTBEAT_INTERVAL=30",
     "ETCD_ELECTION_TIMEOUT=300",
     "ETCD_UNSAFE_NO_FSYNC=true",
-    /* With the check, nobody could leave or come back who has not been a member for
-     * five seconds. We remove before we add, and the dead before the living. */
+    /* With this check, a member that is younger than five seconds could not leave or be
+     * replaced. We are careful ourselves: we remove before we add, and dead members
+     * before living ones. */
     "ETCD_STRICT_RECONFIG_CHECK=false",
     "ETCD_AUTO_COMPACTION_MODE=revision",
     "ETCD_AUTO_COMPACTION_RETENTION=1000",
@@ -26,7 +27,7 @@ static const char *const settings[] = {
     "ETCD_LOG_LEVEL=warn",
 };
 
-/* With these only processes that hold the job's secret get in. */
+/* With these settings only processes that hold the job's secret can connect. */
 static size_t add_tls(char **env, const struct serve_env_spec *s)
 {
     static const char *const kinds[] = { "", "PEER_" };

@@ -1,7 +1,7 @@
 /* serve_env.h - the environment that the etcd of --rdzv-serve is started with.
  *
- * Settings go by the environment rather than by options, since an etcd that does not
- * know one of them then starts all the same. Pure; serve.c is its only caller. */
+ * Settings are passed in the environment and not as options, as an etcd that does not
+ * know one of them then still starts. Pure; serve.c is its only caller. */
 #ifndef ETCD_SERVE_CORE_SERVE_ENV_H
 #define ETCD_SERVE_CORE_SERVE_ENV_H
 
@@ -15,14 +15,14 @@ struct serve_env_spec {            /* all borrowed */
     const char *name;              /* of the member */
     const char *dir;               /* its data go to DIR/data */
     const char *run_id;
-    const char *client_url, *peer_url; /* what it tells the others */
-    const char *cluster;               /* serve_cluster_new() or _there() */
-    bool existing;                     /* it joins a cluster that is there */
+    const char *client_url, *peer_url; /* the URLs that it announces */
+    const char *cluster;               /* serve_cluster_new() or _existing() */
+    bool existing;                     /* it joins a running cluster */
     const char *ca, *cert, *key;       /* files; all NULL: no TLS */
 };
 
-/* NAME=value, ended by NULL. The user's own ETCD_ settings, which are meant for another
- * etcd, are left out. NULL: out of memory. */
+/* Makes a list of NAME=value that ends with NULL. The user's own ETCD_ settings, which
+ * are meant for another etcd, are left out. NULL if memory runs out. */
 char **serve_env_new(const struct serve_env_spec *spec);
 void serve_env_free(char **env); /* NULL is fine */
 

@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "rendezvous/core/endpoint.h"
 
-#define MEMBERS_MAX 64 /* in an answer */
+#define MEMBERS_MAX 64 /* in one answer */
 
 /* ---- the listed hosts ---- */
 
@@ -94,15 +94,15 @@ char *serve_url(const char *scheme, const char *host, uint16_t port)
                              : mem_printf("%s://%s:%u", scheme, host, port);
 }
 
-/* ---- what others say ---- */
+/* ---- lists of members ---- */
 
 static bool is_digit(uint8_t c)
 {
     return c >= '0' && c <= '9';
 }
 
-/* GET /members has ids as numbers (see quote_ids), the JSON gateway as texts of digits;
- * either spells the name of the field in its own way. */
+/* GET /members writes ids as numbers (see quote_ids), the JSON gateway as strings of
+ * digits. One calls the field "id", the other "ID". */
 static uint64_t id_of(const json_t *o)
 {
     const json_t *id = json_object_get(o, "id");
@@ -121,7 +121,7 @@ static int add_member(struct serve_members *m, const json_t *o,
     struct serve_member *items;
 
     if (!url)
-        return err_set(err, MUSTER_EPROTO, "a member without peerURLs");
+        return err_set(err, MUSTER_EPROTO, "a member of the list has no peerURLs");
     items = mem_realloc_array(m->items, m->count + 1, sizeof *items);
     if (!items)
         return err_nomem(err);
@@ -137,8 +137,8 @@ static int add_member(struct serve_members *m, const json_t *o,
                                                                     : err_nomem(err);
 }
 
-/* GET /members has ids as unsigned 64-bit numbers, which jansson cannot read: put
- * quotes around them and read them as texts. */
+/* GET /members writes ids as unsigned 64-bit numbers, which jansson cannot read. With
+ * quotes around them they are read as strings. */
 static void quote_ids(struct buf *out, struct span body)
 {
     static const char key[] = "\"id\":";
@@ -217,9 +217,10 @@ static bool is_foreign(const struct serve_view *v)
     return false;
 }
 
-/* A member that has not told its clients' address has not run, or was killed before it
- * could tell. If the others are a majority it is replaced, which is right in both
- * cases. If not, they wait for it, and no promise that it made can have counted. */
+/* A member that has announced no address for clients has not run, or was killed before
+ * it could announce it. If the others are a majority we replace it, which is right in
+ * both cases. If they are not, they are waiting for it, so there was no majority yet
+ * and none of its votes can have counted. */
 static enum serve_action plan_of_list(const struct serve_view *v, uint64_t *old)
 {
     const struct serve_member *own = NULL;
@@ -246,9 +247,8 @@ enum serve_action serve_plan(const struct serve_view *v, uint64_t *old)
     assert(v->hosts > 0 && v->refused < v->hosts);
     if (v->listed && v->listed->count > 0)
         return is_foreign(v) ? SERVE_FOREIGN : plan_of_list(v, old);
-    /* Hosts that do not answer may be a running cluster that still lists us. Only if a
-     * majority of the hosts say that nothing listens there can no cluster be running.
-     */
+    /* Hosts that do not answer may be a running cluster that still lists us. Only if
+     * nothing listens at a majority of the hosts can there be no such cluster. */
     return v->refused + 1 >= v->hosts / 2 + 1 ? SERVE_NEW : SERVE_WAIT;
 }
 
@@ -347,8 +347,8 @@ int serve_cluster_new(struct buf *out, const struct serve_hosts *hosts,
     return buf_error(out);
 }
 
-int serve_cluster_there(struct buf *out, const struct serve_members *members,
-                        const char *own_name, const char *own_peer_url)
+int serve_cluster_existing(struct buf *out, const struct serve_members *members,
+                           const char *own_name, const char *own_peer_url)
 {
     for (size_t i = 0; i < members->count; i++) {
         const struct serve_member *m = &members->items[i];
@@ -357,7 +357,7 @@ int serve_cluster_there(struct buf *out, const struct serve_members *members,
         buf_printf(out, "%s", buf_len(out) ? "," : "");
         if (own || m->name[0])
             buf_printf(out, "%s=%s", own ? own_name : m->name, m->peer_url);
-        else /* added, and on its way: etcd compares addresses, not names */
+        else /* It was added and has not started yet. etcd compares only addresses. */
             buf_printf(out, "to-come-%zu=%s", i, m->peer_url);
     }
     return buf_error(out);
