@@ -46,9 +46,8 @@ MUSTER_API int muster_launch_config_set(struct muster_launch_config *c,
 MUSTER_API void muster_launch_config_registry(struct muster_launch_config *c,
                                               const struct muster_registry *registry);
 
-/* Makes the agent log to stderr as torchrun does, from this level on: "WARNING",
- * "INFO",
- * ... Without this call the library prints nothing. */
+/* Makes the agent log to stderr as torchrun does, from this level on ("WARNING",
+ * "INFO", ...). Without this call the library prints nothing. */
 MUSTER_API int muster_launch_config_log(struct muster_launch_config *c,
                                         const char *level, struct muster_error *err);
 

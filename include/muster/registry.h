@@ -64,10 +64,10 @@ struct muster_handler_round {
 };
 
 /* torch's RendezvousHandler. The functions may block. Threads of the library call them
- * one at a time, except where it says otherwise. They return 0, or a negative code with
- * err filled in. If a function does not return within a minute, or next() within ten
- * seconds of cancel(), the library gives the handler up: it never calls it again, and
- * does not free it. */
+ * one at a time, unless a comment below allows more. They return 0, or a negative code
+ * with err filled in. If a function does not return within a minute, or next() within
+ * ten seconds of cancel(), the library gives the handler up: it never calls it again,
+ * and does not free it. */
 struct muster_handler_ops {
     /* torch's creator: makes a handler, which does not connect yet. The other functions
      * get *self. Should not block, as the launching agent waits for it. */

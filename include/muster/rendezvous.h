@@ -48,8 +48,8 @@ struct muster_rendezvous_info {
 
 /* What a running node should know. */
 enum muster_news {
-    MUSTER_NEWS_WAITING, /* somebody waits for the next round */
-    MUSTER_NEWS_LOST,    /* a member of the running round is gone */
+    MUSTER_NEWS_WAITING, /* another node waits for the next round */
+    MUSTER_NEWS_LOST,    /* a node of the running round is gone */
     MUSTER_NEWS_EVICTED, /* the others have dropped this node */
     MUSTER_NEWS_CLOSED,  /* the run id was closed */
     MUSTER_NEWS_BACKEND, /* the store is unreachable or unreadable */

@@ -245,7 +245,7 @@ static void on_round(struct foreign_handler *h, const struct handler_call *c)
         return;
     }
     h->round =
-        (struct rdzv_round){ .round = h->found.round, /* handed over by on_store_open */
+        (struct rdzv_round){ .round = h->found.round, /* passed on by on_store_open() */
                              .rank = h->found.rank,
                              .world_size = h->found.world_size,
                              .store = h->store,

@@ -316,7 +316,7 @@ void muster_store_close(struct muster_store *s)
     mem_free(s);
 }
 
-/* ---- what is known without asking ---- */
+/* ---- what needs no call on the loop ---- */
 
 void muster_store_set_timeout(struct muster_store *s, uint64_t timeout_ms)
 {

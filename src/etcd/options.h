@@ -17,8 +17,8 @@ struct etcd_conf {
     uint64_t lease_ttl_s; /* v3 */
 };
 
-/* MUSTER_EINVAL with torch's words, or with ours where torch has no such option. Other
- * than torch, all three take a list of endpoints, "h1:2379,h2:2379". conf borrows from
+/* MUSTER_EINVAL with torch's words, or with ours where torch has no such option. Unlike
+ * torch, all three take a list of endpoints, "h1:2379,h2:2379". conf borrows from
  * params. */
 int etcd_conf_read(struct etcd_conf *conf, enum etcd_backend backend,
                    const struct rdzv_params *params, const struct trace *trace,

@@ -40,7 +40,7 @@ def other_machine(path):
 REFUSALS = [
     ("text", lambda p: program(p, b"echo hi\n"), "it is not a program, and its first line names no interpreter"),
     ("interpreter", lambda p: program(p, b"#!/usr/bin/pyhton -u\n"), "its first line asks for the interpreter '/usr/bin/pyhton', which does not exist on this node"),
-    ("windows", lambda p: program(p, b"#!/bin/sh\r\necho\r\n"), "its first line asks for the interpreter '/bin/sh' and ends as on Windows"),
+    ("windows", lambda p: program(p, b"#!/bin/sh\r\necho\r\n"), "its first line asks for the interpreter '/bin/sh' and ends with a carriage return, as on Windows"),
     ("control", lambda p: program(p, b"#!/bin/\x1b[2J\n"), r"its first line asks for the interpreter '/bin/\x1b[2J', which does not exist"),
     ("empty", lambda p: program(p, b""), "it is empty"),
     ("machine", other_machine, "it is a program for s390, and this node is"),

@@ -254,7 +254,7 @@ def test_store_tells_of_itself(tmp_path):
             assert s["scope"] == "store" and s["store"]["connections"] == 1
             assert muster("status", at).stdout.startswith(f"muster store {at}\n  store: 1 connection, 0 keys, ")
             done = muster("status", f"{at}/job7", check=False)
-            assert done.returncode == 1 and "no job job7 of muster meets there" in done.stderr
+            assert done.returncode == 1 and "no job job7 of muster uses this store" in done.stderr
         finally:
             p.terminate()
     assert p.returncode == 0

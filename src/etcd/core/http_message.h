@@ -1,6 +1,5 @@
 /* http_message.h - what both of etcd's HTTP interfaces share: a request ready to be
- * sent, an answer as it came, and the checks when JSON is read that may be anybody's.
- */
+ * sent, an answer as it came, and functions that read JSON without trusting it. */
 #ifndef ETCD_CORE_HTTP_MESSAGE_H
 #define ETCD_CORE_HTTP_MESSAGE_H
 

@@ -5,7 +5,7 @@
 
 #include "etcd/core/kv_operation_int.h"
 
-/* ---- What to send ---- */
+/* ---- Requests ---- */
 
 static int encode_put(const struct kv_operation *a, struct etcd_msg *m)
 {
@@ -65,7 +65,7 @@ int kv_operation_v3_encode(const struct kv_operation *a, struct etcd_msg *m)
     return MUSTER_EBUG;
 }
 
-/* ---- What came ---- */
+/* ---- Answers ---- */
 
 static struct etcd_held held_of(const struct etcd3_reply *r)
 {
