@@ -161,10 +161,10 @@ void refusal_explain(struct buf *out, const char *program, const char *search,
 
     if (!find(program, search, path, sizeof path)) {
         if (errnum == ENOENT)
-            (void)buf_append_str(out,
-                                 strchr(program, '/')
-                                     ? "there is no such file on this node"
-                                     : "it is in no directory of PATH on this node");
+            (void)buf_append_str(
+                out, strchr(program, '/')
+                         ? "there is no such file on this node"
+                         : "it is not in any directory of PATH on this node");
         return;
     }
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
@@ -172,8 +172,8 @@ void refusal_explain(struct buf *out, const char *program, const char *search,
         return;
     }
     if (errnum == EACCES && access(path, X_OK) < 0) {
-        (void)buf_append_str(out, "it may not be executed: chmod +x, or a file system "
-                                  "that is mounted without noexec");
+        (void)buf_append_str(out, "it may not be executed: use chmod +x, or a file "
+                                  "system that is not mounted with noexec");
         return;
     }
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);

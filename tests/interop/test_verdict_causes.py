@@ -45,7 +45,7 @@ REFUSALS = [
     ("empty", lambda p: program(p, b""), "it is empty"),
     ("machine", other_machine, "it is a program for s390, and this node is"),
     ("loader", lambda p: patched(p, b"/ld-linux", b"/no-linux"), "it needs the loader '/lib"),
-    ("permission", lambda p: p.write_bytes(b"x") and p, "it may not be executed: chmod +x"),
+    ("permission", lambda p: p.write_bytes(b"x") and p, "it may not be executed: use chmod +x"),
     ("directory", lambda p: p.mkdir() or p, "it is a directory"),
     ("missing", lambda p: p, "there is no such file on this node"),
 ]
@@ -62,7 +62,7 @@ def test_refusal(tmp_path, name, make, says):
 
 def test_not_on_path(tmp_path):
     run = subprocess.run([str(MUSTER), "run", "--standalone", "--no-python", "no-such-program"], env=environment(), capture_output=True, text=True, timeout=60)
-    assert "this node: it is in no directory of PATH on this node." in run.stderr
+    assert "this node: it is not in any directory of PATH on this node." in run.stderr
 
 
 def test_missing_module_names_the_python(tmp_path):
