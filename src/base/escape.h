@@ -1,4 +1,4 @@
-/* escape.h - bytes of strangers made harmless for a terminal, a log or JSON. */
+/* escape.h - makes bytes from outside harmless for a terminal, a log or JSON. */
 #ifndef BASE_ESCAPE_H
 #define BASE_ESCAPE_H
 
@@ -9,12 +9,14 @@ enum escape_flag {
     ESCAPE_LINES = 1, /* newlines may stay */
 };
 
-/* Appends text as valid UTF-8 that does nothing but stand there: control characters
- * (but tabs), broken UTF-8, and what turns the direction of writing become \x1b,
- * \u202e and so on. 0, MUSTER_EFULL or MUSTER_ENOMEM; what fits is there then. */
+/* Appends text as valid UTF-8 that a terminal only displays: control characters except
+ * tabs, broken UTF-8, and characters that change the direction of writing become \x1b,
+ * \u202e and so on. Returns 0; or MUSTER_EFULL or MUSTER_ENOMEM, and then as much as
+ * fits has been appended. */
 int escape_append(struct buf *out, struct span text, unsigned flags);
 
-/* Into a buffer of the caller, cut at a character if need be; returns to. */
+/* Writes the escaped text to a buffer of the caller, cut between characters if it is
+ * too long; returns to. */
 char *escape_text(char *to, size_t size, struct span text);
 
 #endif

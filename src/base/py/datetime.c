@@ -1,6 +1,6 @@
-/* datetime.c - see datetime.h. The calendar is done by hand, since core has no time
- * calls and timegm's years depend on the platform. Days are counted in 400-year eras
- * that begin on 1 March, so that leap days come last. */
+/* datetime.c - see datetime.h. The calendar is computed here because core makes no time
+ * calls, and the years that timegm supports depend on the platform. Days are counted in
+ * 400-year eras that begin on 1 March, so that leap days come last. */
 #include "base/py/datetime.h"
 
 #include <assert.h>

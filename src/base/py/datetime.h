@@ -1,4 +1,5 @@
-/* datetime.h - Python's datetime as its pickle has it: ten bytes <-> microseconds. */
+/* datetime.h - converts between the ten bytes of Python's pickled datetime and
+ * microseconds since 1970. */
 #ifndef BASE_PY_DATETIME_H
 #define BASE_PY_DATETIME_H
 
@@ -6,7 +7,7 @@
 
 #define PYTIME_BYTES 10u
 
-/* The first and last moment that Python knows, in microseconds since 1970. */
+/* The first and last moment that Python's datetime can hold. */
 #define PYTIME_MIN_US (-62135596800000000ll)
 #define PYTIME_MAX_US 253402300799999999ll
 

@@ -1,36 +1,9 @@
 /* json.c - see json.h. */
 #include "base/py/json.h"
 
-#include "base/py/repr.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "base/err.h"
-
-/* One character of UTF-8 at p, and how many bytes it took; a byte that begins none is
- * returned as Python keeps it, as a lone surrogate. */
-static uint32_t next_char(const unsigned char *p, size_t *used)
-{
-    const unsigned lead = p[0];
-    const size_t more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : lead >= 0xc2 ? 1 : 0;
-    uint32_t c = lead & (0x3fu >> more);
-
-    *used = 1;
-    if (lead < 0x80)
-        return lead;
-    for (size_t i = 1; i <= more; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0xdc00 + lead;
-        c = c << 6 | (p[i] & 0x3fu);
-    }
-    if (more == 0 || lead > 0xf4 || (more == 2 && c < 0x800) ||
-        (c >= 0xd800 && c < 0xe000) || (more == 3 && (c < 0x10000 || c > 0x10ffff)))
-        return 0xdc00 + lead;
-    *used = more + 1;
-    return c;
-}
+#include "base/py/repr.h"
+#include "base/utf8.h"
 
 static int put_escaped(struct buf *out, uint32_t c)
 {
@@ -49,11 +22,19 @@ static int put_escaped(struct buf *out, uint32_t c)
 
 int json_text(struct buf *out, const char *text)
 {
-    const unsigned char *p = (const unsigned char *)text;
     int rc = buf_u8(out, '"');
 
-    for (size_t used; rc == 0 && *p; p += used)
-        rc = put_escaped(out, next_char(p, &used));
+    for (struct span s = span_str(text); rc == 0 && s.n;) {
+        uint32_t c;
+        size_t n = utf8_decode(s, &c);
+
+        if (n == 0) { /* Python keeps a byte that is not UTF-8 as a lone surrogate. */
+            c = 0xdc00u + s.p[0];
+            n = 1;
+        }
+        rc = put_escaped(out, c);
+        s = span_of(s.p + n, s.n - n);
+    }
     return rc ? rc : buf_u8(out, '"');
 }
 
@@ -126,7 +107,7 @@ static bool is_low(int32_t unit)
     return unit >= 0xdc00 && unit < 0xe000;
 }
 
-/* The number of the \u escape that text begins with, -1 if it begins with none. */
+/* The number of the \u escape at the front of text, or -1 if there is none. */
 static int32_t escape_at(struct span text)
 {
     int32_t unit = 0;
@@ -144,10 +125,11 @@ static int32_t escape_at(struct span text)
     return unit;
 }
 
-/* At a backslash: how many bytes stay as they are, a whole pair, or an escape with what
- * it escapes, so that its second backslash is not taken for a first. 0: an escape that
- * nobody can read. */
-static size_t fine_here(struct span text)
+/* text begins with a backslash: how many bytes may stay as they are. These are a whole
+ * surrogate pair, or the backslash and what it escapes, so that the second of two
+ * backslashes is not taken for the first of an escape. 0: an escape that jansson does
+ * not take. */
+static size_t escape_to_keep(struct span text)
 {
     const int32_t unit = escape_at(text);
 
@@ -167,7 +149,7 @@ int json_tame(struct buf *out, struct span text)
         const uint8_t *next = memchr(text.p, '\\', text.n);
         size_t n = next ? (size_t)(next - text.p) : text.n;
         if (n == 0) {
-            n = fine_here(text);
+            n = escape_to_keep(text);
             if (n == 0) {
                 rc = buf_u8(out, '\\');
                 n = ESCAPE_LEN;

@@ -9,14 +9,15 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/py/text.h"
+#include "base/utf8.h"
 
 static bool is_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
 
-/* Digits with single '_' between them, copied without. Returns where they end, or NULL
- * if a '_' is out of place. */
+/* Copies digits, which may have single '_' between them, without the '_'. Returns where
+ * they end, or NULL if a '_' is out of place. */
 static const char *take_digits(const char *p, const char *end, char **to, bool *any)
 {
     for (; p < end && (is_digit(*p) || *p == '_'); p++) {
@@ -75,8 +76,7 @@ static bool clean_float(const char *p, const char *end, char *to)
 bool py_float(const char *text, double *out)
 {
     const struct span s = py_strip(span_str(text));
-    char clean[400]; /* Longer texts say no more about a double, and nobody types them.
-                      */
+    char clean[400]; /* Nobody types a longer number. */
 
     if (s.n == 0 || s.n >= sizeof clean)
         return false;
@@ -84,30 +84,6 @@ bool py_float(const char *text, double *out)
         return false;
     *out = strtod(clean, NULL);
     return true;
-}
-
-/* Length of the well-formed UTF-8 sequence at p, or 0. */
-static size_t utf8_len(const uint8_t *p)
-{
-    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    const size_t n = p[0] < 0x80             ? 1
-                     : (p[0] & 0xe0) == 0xc0 ? 2
-                     : (p[0] & 0xf0) == 0xe0 ? 3
-                     : (p[0] & 0xf8) == 0xf0 ? 4
-                                             : 0;
-    uint32_t c;
-
-    if (n < 2)
-        return n;
-    c = p[0] & (0x7fu >> n);
-    for (size_t i = 1; i < n; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-        c = c << 6 | (p[i] & 0x3fu);
-    }
-    if (c < least[n] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
-        return 0;
-    return n;
 }
 
 static int repr_char(struct buf *b, uint8_t c, char quote)
@@ -129,16 +105,18 @@ int py_repr(struct buf *b, const char *text)
 {
     const char quote = strchr(text, '\'') && !strchr(text, '"') ? '"' : '\'';
     int rc = buf_u8(b, (uint8_t)quote);
+    uint32_t c;
 
-    for (const uint8_t *p = (const uint8_t *)text; rc == 0 && *p;) {
-        const size_t n = utf8_len(p);
+    for (struct span s = span_str(text); rc == 0 && s.n;) {
+        size_t n = utf8_decode(s, &c);
 
-        if (n == 0) { /* Python carries such a byte as a lone surrogate. */
-            rc = buf_printf(b, "\\udc%02x", *p++);
-            continue;
+        if (n == 0) { /* Python keeps a byte that is not UTF-8 as a lone surrogate. */
+            rc = buf_printf(b, "\\udc%02x", s.p[0]);
+            n = 1;
+        } else {
+            rc = n == 1 ? repr_char(b, s.p[0], quote) : buf_append(b, s.p, n);
         }
-        rc = n == 1 ? repr_char(b, *p, quote) : buf_append(b, p, n);
-        p += n;
+        s = span_of(s.p + n, s.n - n);
     }
     return rc ? rc : buf_u8(b, (uint8_t)quote);
 }
@@ -153,7 +131,7 @@ int py_repr_float(struct buf *out, double v)
             break;
     }
     const bool plain = !strpbrk(text, ".einf");
-    /* Python changes to exponents at 1e16, %g as soon as the digits run out. */
+    /* Python writes exponents from 1e16 on, %g as soon as it runs out of digits. */
     if (strpbrk(text, "e") && fabs(v) < 1e16 && fabs(v) >= 1e-4)
         snprintf(text, sizeof text, "%.1f", v);
     return buf_printf(out, "%s%s", text, plain ? ".0" : "");

@@ -26,8 +26,8 @@ static const char *find(const struct template_value *values, size_t count,
     return NULL;
 }
 
-/* What the reference at p (which is a '$') stands for, or NULL if it stays; *used is
- * its length. */
+/* What the reference at p (which is a '$') stands for, or NULL if it stays as it is;
+ * *used is its length. */
 static const char *resolve(const char *p, const struct template_value *values,
                            size_t count, size_t *used)
 {

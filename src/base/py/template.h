@@ -1,5 +1,5 @@
-/* template.h - ${local_rank} and its like in arguments and prefixes: Python's
- * string.Template.safe_substitute. Pure. */
+/* template.h - Python's string.Template.safe_substitute, for ${local_rank} and other
+ * names in arguments and prefixes. Pure. */
 #ifndef BASE_PY_TEMPLATE_H
 #define BASE_PY_TEMPLATE_H
 

@@ -1,26 +1,7 @@
 /* text.c - see text.h. */
 #include "base/py/text.h"
 
-/* The character at s and how many bytes it takes; 0 bytes if it is not UTF-8. */
-static size_t decode(struct span s, uint32_t *out)
-{
-    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    const uint8_t c = s.p[0];
-    const size_t n = c < 0x80 ? 1 : c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
-    uint32_t u = n == 1 ? c : c & (0xffu >> (n + 1));
-
-    if ((c >= 0x80 && c < 0xc0) || c > 0xf4 || n > s.n)
-        return 0;
-    for (size_t i = 1; i < n; i++) {
-        if ((s.p[i] & 0xc0) != 0x80)
-            return 0;
-        u = u << 6 | (s.p[i] & 0x3f);
-    }
-    if (u < least[n] || u > 0x10ffff || (u >= 0xd800 && u < 0xe000))
-        return 0;
-    *out = u;
-    return n;
-}
+#include "base/utf8.h"
 
 static bool is_space(uint32_t u)
 {
@@ -33,7 +14,7 @@ struct span py_strip(struct span s)
 {
     uint32_t u;
 
-    for (size_t n; s.n && (n = decode(s, &u)) && is_space(u);) {
+    for (size_t n; s.n && (n = utf8_decode(s, &u)) && is_space(u);) {
         s.p += n;
         s.n -= n;
     }
@@ -42,7 +23,7 @@ struct span py_strip(struct span s)
 
         while (n < 4 && n < s.n && (s.p[s.n - n] & 0xc0) == 0x80)
             n++;
-        if (decode(span_of(s.p + s.n - n, n), &u) != n || !is_space(u))
+        if (utf8_decode(span_of(s.p + s.n - n, n), &u) != n || !is_space(u))
             break;
         s.n -= n;
     }
@@ -54,7 +35,7 @@ static bool is_letter(uint32_t u)
     if (u < 0x80)
         return (u >= 'a' && u <= 'z') || (u >= 'A' && u <= 'Z') ||
                (u >= '0' && u <= '9') || u == '_';
-    if (u < 0xc0) /* Latin-1's signs, save the ordinals, micro, digits, fractions. */
+    if (u < 0xc0) /* Of Latin-1's signs, ordinals, micro, digits and fractions count. */
         return u == 0xaa || u == 0xb5 || u == 0xba || u == 0xb2 || u == 0xb3 ||
                u == 0xb9 || (u >= 0xbc && u <= 0xbe);
     return !(u == 0xd7 || u == 0xf7 || is_space(u) || (u >= 0x2000 && u <= 0x206f) ||
@@ -71,7 +52,7 @@ bool py_words(struct span s, const char *more)
     uint32_t u = 0;
 
     for (size_t n; s.n; s.p += n, s.n -= n) {
-        n = decode(s, &u);
+        n = utf8_decode(s, &u);
         if (n == 0 || u == 0)
             return false;
         if (!is_letter(u) && !(u < 0x80 && strchr(more, (int)u)))
@@ -95,7 +76,7 @@ bool py_int(struct span s, int64_t *out)
         const uint8_t c = s.p[i];
 
         if (c == '_' && digit) {
-            digit = false; /* One between digits, not two, none at the end. */
+            digit = false; /* The next character must be a digit. */
             continue;
         }
         if (c < '0' || c > '9')

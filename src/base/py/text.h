@@ -1,20 +1,20 @@
-/* text.h - what Python's str.strip, int() and re's \w make of a text, as far as
- * options and endpoints go. torch's parsers are written in those terms. */
+/* text.h - Python's str.strip, int() and the \w of its regular expressions, as far as
+ * options and endpoints need them: torch parses those with them. */
 #ifndef BASE_PY_TEXT_H
 #define BASE_PY_TEXT_H
 
 #include "base/base.h"
 
-/* Without white space at either end (Unicode's, as str.strip has it). */
+/* s without white space at either end: Unicode's, as in str.strip. */
 struct span py_strip(struct span s);
 
-/* True if all of s is made of \w (letters, digits, _) and of the characters of more. A
- * byte that is not UTF-8 is not a letter. Beyond ASCII every character counts as a
- * letter that is neither space nor punctuation of the blocks in common use. */
+/* True if s has nothing but \w (letters, digits, _) and the characters of more. A byte
+ * that is not UTF-8 is not a letter. Beyond ASCII every character counts as a letter
+ * unless it is a space, or punctuation from one of the common blocks. */
 bool py_words(struct span s, const char *more);
 
-/* As int(text): white space around, a sign, _ between digits. False if the text is not
- * a number, or one that does not fit. */
+/* As int(text): takes white space around the number, a sign, and _ between digits.
+ * False if the text is not a number, or one that does not fit. */
 bool py_int(struct span s, int64_t *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* test_base.c - err, mem, buf, map, rng. */
+/* test_base.c - err, mem, buf, map, rng, utf8. */
 #include "testing.h"
 
 #include "base/list.h"
@@ -12,6 +12,7 @@
 #include "base/nearest.h"
 #include "base/rng.h"
 #include "base/trace.h"
+#include "base/utf8.h"
 
 static void errors_carry_text(void **state)
 {
@@ -324,9 +325,44 @@ static void arrays_grow_by_index(void **state)
     mem_free(grown);
 }
 
+static void utf8_decodes_what_python_does(void **state)
+{
+    static const struct {
+        const char *says, *text;
+        size_t used;
+        uint32_t point;
+    } rows[] = {
+        { "ASCII", "a", 1, 'a' },
+        { "two bytes", "\xc3\xa9x", 2, 0xe9 },
+        { "three bytes", "\xe2\x82\xac", 3, 0x20ac },
+        { "four bytes", "\xf0\x9f\x98\x80", 4, 0x1f600 },
+        { "the last character", "\xf4\x8f\xbf\xbf", 4, 0x10ffff },
+        { "nothing", "", 0, 0 },
+        { "a byte from the middle", "\x80", 0, 0 },
+        { "two bytes for ASCII", "\xc1\xbf", 0, 0 },
+        { "three bytes for two", "\xe0\x9f\xbf", 0, 0 },
+        { "a surrogate", "\xed\xa0\x80", 0, 0 },
+        { "beyond the last character", "\xf4\x90\x80\x80", 0, 0 },
+        { "a character that is cut off", "\xe2\x82", 0, 0 },
+        { "a character that is interrupted", "\xe2x\xac", 0, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        uint32_t point = 0;
+
+        if (utf8_decode(span_str(rows[i].text), &point) != rows[i].used ||
+            point != rows[i].point)
+            fail_msg("%s: got U+%04x", rows[i].says, point);
+    }
+    assert_true(utf8_valid(span_str("caf\xc3\xa9")));
+    assert_false(utf8_valid(span_str("caf\xc3")));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(utf8_decodes_what_python_does),
         cmocka_unit_test(lists_read_alike_from_both_ends),
         cmocka_unit_test(arrays_grow_by_index),
         cmocka_unit_test(errors_carry_text),
