@@ -1,4 +1,4 @@
-/* arena.c - see arena.h. Blocks are chained; a large thing gets a block of its own. */
+/* arena.c - see arena.h. Blocks are chained; a large item gets a block of its own. */
 #include "base/arena.h"
 
 #include <assert.h>

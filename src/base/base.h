@@ -1,4 +1,4 @@
-/* base.h - the few words that every file of the project speaks. */
+/* base.h - the few types and macros that every file of the project uses. */
 #ifndef BASE_BASE_H
 #define BASE_BASE_H
 
@@ -55,8 +55,8 @@ struct now {
 #define MONO_NEVER UINT64_MAX
 #define WALL_NEVER INT64_MAX
 
-/* Seconds as users give them. Nobody means more than ten years, though some write
- * sys.maxsize for "never"; the cap keeps products and sums from overflowing. */
+/* Seconds as users give them, in milliseconds. Some users write sys.maxsize for
+ * "never"; the cap of ten years keeps products and sums from overflowing. */
 static inline uint64_t ms_of_seconds(int64_t s)
 {
     const int64_t most = 10ll * 366 * 86400;

@@ -1,5 +1,5 @@
-/* base64.c - see base64.h. Strict: one text for one string of bytes, so that comparing
- * texts is comparing bytes. */
+/* base64.c - see base64.h. Decoding is strict: only one text stands for a string of
+ * bytes, so that comparing texts is comparing bytes. */
 #include "base/base64.h"
 
 #include <assert.h>
@@ -31,8 +31,8 @@ int base64_encode(struct buf *out, struct span s)
     return 0;
 }
 
-/* What each character stands for; -1 for those that are not of the alphabet. A table,
- * since states of thousands of nodes pass here with every heartbeat. */
+/* What each character stands for; -1 for those outside the alphabet. It is a table for
+ * speed: states of thousands of nodes pass through here with every heartbeat. */
 #define R4(x)  x, x, x, x
 #define R16(x) R4(x), R4(x), R4(x), R4(x)
 #define NO     -1
@@ -60,7 +60,7 @@ static int digit(uint8_t c)
     return digits[c];
 }
 
-/* The last group may stand for one or two bytes; the bits it has to spare are zero. */
+/* The last group may stand for one or two bytes; its unused bits must be zero. */
 static int64_t decode_last(uint8_t *out, const uint8_t *p)
 {
     const int a = digit(p[0]), b = digit(p[1]), c = digit(p[2]);

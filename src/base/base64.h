@@ -1,4 +1,4 @@
-/* base64.h - the standard alphabet with padding, in one line. */
+/* base64.h - base64 in the standard alphabet with padding, without line breaks. */
 #ifndef BASE_BASE64_H
 #define BASE_BASE64_H
 
@@ -11,8 +11,9 @@
 int base64_encode(struct buf *out, struct span s);
 
 /* Writes the bytes that text stands for to out, which has room for
- * BASE64_DECODED(text.n), and returns how many they are; or MUSTER_EPROTO if text is
- * not base64: a foreign character, missing or misplaced padding, leftover bits. */
+ * BASE64_DECODED(text.n), and returns how many there are; or MUSTER_EPROTO if text is
+ * not base64: a character outside the alphabet, missing or misplaced padding, or unused
+ * bits that are not zero. */
 int64_t base64_decode(uint8_t *out, struct span text);
 
 #endif

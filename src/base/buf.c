@@ -111,7 +111,7 @@ void buf_shrink(struct buf *b)
         return;
     mem = mem_alloc(b->len);
     if (!mem)
-        return; /* Shrinking is a courtesy: what we have still works. */
+        return; /* Shrinking is optional: the larger buffer still works. */
     memcpy(mem, b->mem + b->head, b->len);
     mem_free(b->mem);
     b->mem = mem;
@@ -175,7 +175,7 @@ int buf_printf(struct buf *b, const char *fmt, ...)
         buf_fail(b, MUSTER_EINVAL);
         return MUSTER_EINVAL;
     }
-    to = buf_room(b, (size_t)len + 1); /* The terminator stays outside of len. */
+    to = buf_room(b, (size_t)len + 1); /* The terminator is not counted in len. */
     if (!to)
         return buf_room_err(b, (size_t)len + 1);
     va_start(ap, fmt);

@@ -1,9 +1,9 @@
 /* buf.h - bytes that grow at the end and are consumed at the front, up to a cap.
  *
  * The readable bytes are buf_data() .. + buf_len(). A failed append leaves the bytes as
- * they were, and the buffer remembers the first failure: whoever writes a text piece by
- * piece asks once at the end, with buf_error(). Numbers are little-endian, as on the
- * c10d wire. */
+ * they were, and the buffer remembers the first failure: a caller that writes a text
+ * piece by piece checks buf_error() once at the end. Numbers are little-endian, as on
+ * the c10d wire. */
 #ifndef BASE_BUF_H
 #define BASE_BUF_H
 
@@ -31,7 +31,7 @@ static inline size_t buf_len(const struct buf *b)
     return b->len;
 }
 
-/* 0 if every append since the last buf_clear() succeeded, else why the first did not.
+/* 0 if every append since the last buf_clear() succeeded, else the first one's error.
  */
 static inline int buf_error(const struct buf *b)
 {
@@ -43,19 +43,19 @@ static inline struct span buf_span(const struct buf *b)
     return span_of(buf_data(b), b->len);
 }
 
-/* Makes room for n more bytes and returns where they go, or NULL with the reason in
- * errno's place: MUSTER_EFULL past the cap, else MUSTER_ENOMEM (see buf_room_err). */
+/* Makes room for n more bytes and returns where they go, or NULL. buf_room_err() then
+ * tells why: MUSTER_EFULL past the cap, else MUSTER_ENOMEM. */
 uint8_t *buf_room(struct buf *b, size_t n);
 int buf_room_err(const struct buf *b, size_t n);
 
-/* The bytes written into the room become readable. */
+/* Makes the n bytes that were written into the room readable. */
 void buf_commit(struct buf *b, size_t n);
 
 void buf_consume(struct buf *b, size_t n);
 void buf_clear(struct buf *b);  /* keeps the memory, forgets the error */
 void buf_shrink(struct buf *b); /* gives memory back if it holds far more than needed */
 
-/* A failure that did not come from an append, for buf_error() to tell; 0 is none. */
+/* Records a failure that did not come from an append, for buf_error(). 0 is ignored. */
 void buf_fail(struct buf *b, int err);
 
 /* All return 0, MUSTER_EFULL or MUSTER_ENOMEM. */

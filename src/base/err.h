@@ -1,4 +1,4 @@
-/* err.h - filling in a struct muster_error. All take err == NULL. */
+/* err.h - filling in a struct muster_error. Every function accepts err == NULL. */
 #ifndef BASE_ERR_H
 #define BASE_ERR_H
 
@@ -12,12 +12,12 @@ int err_set(struct muster_error *err, int code, const char *fmt, ...)
 int err_vset(struct muster_error *err, int code, const char *fmt, va_list ap)
     __attribute__((format(printf, 3, 0)));
 
-/* Puts "<where>: " before the text that is there; returns err->code (MUSTER_EBUG if
- * err is NULL: callers that pass NULL return their own code). */
+/* Puts "<where>: " before the text; returns err->code, or MUSTER_EBUG if err is NULL:
+ * callers that may pass NULL return their own code. */
 int err_wrap(struct muster_error *err, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Puts more behind the text that is there: remedies, mostly. */
+/* Appends to the text, mostly a remedy. */
 void err_add(struct muster_error *err, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 

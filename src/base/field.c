@@ -57,8 +57,8 @@ int field_get(struct span *rest, const struct field *f, void *to, const char *wh
     }
     if (n > rest->n || n > f->most)
         return err_set(err, MUSTER_EPROTO,
-                       "%s: %s of %u bytes; %zu are there, %zu allowed", what, f->name,
-                       n, rest->n, f->most);
+                       "%s: its %s has %u bytes, but %zu are left and %zu allowed",
+                       what, f->name, n, rest->n, f->most);
     memcpy(at, &(struct span){ .p = rest->p, .n = n }, sizeof(struct span));
     (void)take(rest, n);
     return 0;

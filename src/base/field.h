@@ -1,7 +1,7 @@
-/* field.h - the members of a struct as bytes, by a table.
+/* field.h - encodes and decodes the members of a struct by a table.
  *
- * A row says what a member is called, where it is and what it is; both directions walk
- * the same rows, so there is nothing to keep in step by hand. Numbers are
+ * A row has a member's name, offset and type; both directions walk the same rows, so
+ * that there is nothing to keep in step by hand. Numbers are
  * little-endian, texts have a u32 length and, decoded, point into the bytes that they
  * came from. */
 #ifndef BASE_FIELD_H
@@ -19,7 +19,7 @@ struct field {
     const char *name;
     enum field_type type;
     size_t at;
-    size_t most; /* bytes of a text */
+    size_t most; /* bytes that a text may have */
 };
 
 #define FIELD_NUMBER(in, member)                                                       \
@@ -32,12 +32,12 @@ struct field {
 #member, FIELD_SPAN, offsetof(struct in, member), most                         \
     }
 
-/* 0, MUSTER_ENOMEM or MUSTER_EFULL (the buffer's cap, or a text longer than its most).
+/* 0, MUSTER_ENOMEM or MUSTER_EFULL (past the buffer's cap, or a text that is too long).
  */
 int field_put(struct buf *out, const struct field *f, const void *from);
 
-/* Takes the field from the front of rest. MUSTER_EPROTO says what is wrong; what names
- * the whole, as in "HELLO". */
+/* Takes the field from the front of rest, or returns MUSTER_EPROTO. The error calls the
+ * whole message `what`, as in "HELLO". */
 int field_get(struct span *rest, const struct field *f, void *to, const char *what,
               struct muster_error *err);
 

@@ -1,12 +1,13 @@
-/* list.h - lists that know their first and last item, of any struct that has the two
- * members `prev` and `next` (whatever they are called, since an item may be in several
- * lists). Macros, since the types differ. An item that was removed has both NULL. */
+/* list.h - doubly linked lists with a `first` and a `last`, of any struct that has two
+ * members for its neighbours. Their names are passed as prev and next, since an item
+ * may be in several lists. These are macros because the types differ. An item that was
+ * removed has NULL in both members. */
 #ifndef BASE_LIST_H
 #define BASE_LIST_H
 
 #include <assert.h>
 
-/* Behind `before`; before all others if that is NULL. */
+/* Inserts the item right after `before`, or first of all if that is NULL. */
 #define LIST_INSERT(list, before, item, prev, next)                                    \
     do {                                                                               \
         (item)->prev = (before);                                                       \

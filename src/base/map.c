@@ -1,8 +1,8 @@
 /* map.c - open addressing, linear probing, backward-shift removal; see map.h.
  *
  * A slot is 32 bits of the hash and a link, in two arrays: probing runs along the
- * hashes, sixteen to a cache line, touches an entry only when it is very likely the
- * right one, and growing does not hash again. */
+ * hashes, sixteen to a cache line, and touches an entry only when it is very likely the
+ * right one. Growing does not hash the keys again. */
 #include "base/map.h"
 
 #include <assert.h>
@@ -82,7 +82,7 @@ static struct span key_of(const struct map *m, const struct map_link *link)
     return m->key_of ? m->key_of(link) : link->key;
 }
 
-/* What a slot keeps of it: never 0, which is a free slot. */
+/* The part of the hash that a slot keeps. It is never 0, which marks a free slot. */
 static uint32_t short_hash(const struct map *m, struct span key)
 {
     const uint32_t hash = (uint32_t)map_hash(m, key);
@@ -115,8 +115,8 @@ static void put(struct map *m, struct map_link *link, uint32_t hash)
     m->hashes[i] = hash;
 }
 
-/* At most seven eighths full: a miss then looks at thirty hashes, which is two cache
- * lines, at the worst. */
+/* A map is at most seven eighths full. At that load a miss looks at about thirty
+ * hashes, which is two cache lines. */
 static size_t room_in(size_t size)
 {
     return size / 8 * 7;
@@ -162,13 +162,13 @@ void map_remove(struct map *m, struct map_link *link)
 
     assert(m->count > 0);
     while (!m->hashes[hole] || m->links[hole] != link) {
-        assert(m->hashes[hole]); /* Else the link was never in this map. */
+        assert(m->hashes[hole]); /* The link must be in this map. */
         hole = (hole + 1) & mask;
     }
     for (size_t i = (hole + 1) & mask; m->hashes[i]; i = (i + 1) & mask) {
         const size_t home = m->hashes[i] & mask;
 
-        /* May slot i move back to the hole? Yes unless its home lies in between. */
+        /* Slot i may move back to the hole unless its home lies in between. */
         if (((i - home) & mask) >= ((i - hole) & mask)) {
             m->links[hole] = m->links[i];
             m->hashes[hole] = m->hashes[i];

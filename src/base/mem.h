@@ -10,8 +10,9 @@ void *mem_alloc(size_t size);
 void *mem_calloc(size_t count, size_t size);
 void *mem_realloc(void *p, size_t size);
 void *mem_realloc_array(void *p, size_t count, size_t size);
-/* Room for index in an array of *count items of size bytes: at least doubled, new items
- * zeroed, *count set. NULL: p and *count are as they were. */
+/* Makes room for item `index` in an array of *count items of size bytes. An array that
+ * grows is at least doubled, its new items are zeroed and *count is set. On NULL, p and
+ * *count are as they were. */
 void *mem_grow_to(void *p, size_t *count, size_t index, size_t size);
 void mem_free(void *p);
 char *mem_strdup(const char *s);

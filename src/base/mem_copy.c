@@ -1,5 +1,5 @@
-/* mem_copy.c - copies and texts on top of mem_alloc and mem_realloc, whoever provides
- * those; see mem.h. */
+/* mem_copy.c - copies and texts on top of mem_alloc and mem_realloc; see mem.h. It is a
+ * file of its own because the simulator brings its own mem_alloc and mem_realloc. */
 #include "base/mem.h"
 
 #include <assert.h>
@@ -43,7 +43,7 @@ void *mem_memdup(const void *p, size_t n)
 
 char *mem_strndup(const char *s, size_t n)
 {
-    const size_t len = n ? strnlen(s, n) : 0; /* An empty span may have no bytes. */
+    const size_t len = n ? strnlen(s, n) : 0; /* s may be NULL when n is 0. */
     char *copy = mem_alloc(len + 1);
 
     if (!copy)

@@ -1,23 +1,23 @@
-/* nearest.h - "did you mean": the word of a list that somebody has most likely meant.
- * Pure. */
+/* nearest.h - for "did you mean ...?": which word of a list a misspelt one is most
+ * likely meant to be. Pure. */
 #ifndef BASE_NEAREST_H
 #define BASE_NEAREST_H
 
 #include "base/base.h"
 
 /* How many letters must be changed, left out, added or swapped with their neighbour to
- * make one word of the other; hyphen and underscore are the same. Words of more than 63
- * letters are far from everything. */
+ * turn one word into the other. Hyphen and underscore count as equal. UINT32_MAX if
+ * either word has more than 63 letters. */
 unsigned word_distance(struct span a, struct span b);
 
-/* The best so far of a search; zeroed to begin with. */
+/* The best candidate of a search so far; zeroed to begin with. */
 struct nearest {
     const char *word; /* borrowed; NULL: none is near enough */
     unsigned distance;
 };
 
-/* Takes a candidate into account: one that a third of the letters or fewer set apart.
- */
+/* Takes a candidate into account if at most a third of the letters, but always one, may
+ * differ. */
 void nearest_try(struct nearest *n, struct span meant, const char *candidate);
 
 #endif

@@ -1,5 +1,5 @@
-/* rng.h - random numbers from a seed that the caller gives: the same seed, the same
- * run. Not for secrets. */
+/* rng.h - random numbers from a seed that the caller gives: the same seed gives the
+ * same numbers. They are not fit for secrets. */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
 
@@ -14,7 +14,7 @@ uint64_t rng_u64(struct rng *r);
 uint64_t rng_below(struct rng *r, uint64_t limit); /* 0 .. limit - 1; 0 if limit is 0 */
 double rng_unit(struct rng *r);                    /* 0 <= x < 1 */
 
-/* One well-mixed word from another: for seeds made from seeds. */
+/* Mixes the bits of one word well, to derive seeds from other seeds. */
 uint64_t rng_mix(uint64_t x);
 
 #endif

@@ -1,5 +1,4 @@
-/* trace.h - where core tells its story. The driver prints it, the simulator reads it.
- */
+/* trace.h - how core logs: a driver prints the lines, the simulator reads them. */
 #ifndef BASE_TRACE_H
 #define BASE_TRACE_H
 
@@ -20,17 +19,17 @@ struct trace {
 void trace(const struct trace *t, enum trace_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Lines that strangers cause: TRACE_LINES in TRACE_LINES_MS, the rest is counted.
- * Zeroed to begin with. */
+/* Limits log lines that anybody outside the job can cause: TRACE_LINES are printed in
+ * TRACE_LINES_MS, the rest is only counted. Zeroed to begin with. */
 #define TRACE_LINES    10u
 #define TRACE_LINES_MS 10000u
 struct trace_rate {
-    uint64_t since_ms; /* since when they are counted; 0: not yet */
+    uint64_t since_ms; /* when counting began; 0: not yet */
     unsigned lines, left_out;
 };
 
-/* Whether one more may be told. The first after others were left out tells of those:
- * "[who]: N more connections were refused in S s". */
+/* Whether one more line may be printed. If lines were left out before, it first logs
+ * how many: "[who]: N more connections were refused in S s". */
 bool trace_rate_allows(struct trace_rate *r, uint64_t now_ms, const struct trace *t,
                        const char *who);
 

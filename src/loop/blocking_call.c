@@ -1,7 +1,6 @@
-/* blocking_call.c - see blocking_call.h. Two owners share a job, the loop and the
- * thread; the last of them to let go frees it. The thread touches `async` only under
- * the lock and while `wanted` holds, the loop closes it only after taking `wanted`
- * back. */
+/* blocking_call.c - see blocking_call.h. The loop and the thread share a call; the last
+ * of them to release it frees it. The thread touches `async` only under the lock and
+ * while `wanted` is true, and the loop closes it only after it has cleared `wanted`. */
 #include "loop/blocking_call.h"
 
 #include <pthread.h>
@@ -74,7 +73,7 @@ static void finish(struct blocking_call *o, bool in_time)
 
     if (!done)
         return;
-    if (in_time) { /* The thread is through with it. */
+    if (in_time) { /* The thread does not use it any more. */
         data = o->data;
         o->data = NULL;
     }
@@ -100,7 +99,7 @@ static void call_on_timer(uv_timer_t *t)
     finish(t->data, false);
 }
 
-/* Signals are the loop's thread's business. */
+/* The thread blocks all signals: the loop's thread handles them. */
 static int start(struct blocking_call *o)
 {
     pthread_attr_t attr;

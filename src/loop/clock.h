@@ -1,4 +1,4 @@
-/* clock.h - the real clocks, as core wants them, and timers set by them. */
+/* clock.h - the real clocks in the form that core takes, and timers set by them. */
 #ifndef LOOP_CLOCK_H
 #define LOOP_CLOCK_H
 
@@ -9,10 +9,9 @@
 uint64_t clock_mono_ms(void);
 struct now clock_now(void);
 
-/* One timer, armed for a core's deadline by clock_mono_ms; MONO_NEVER stops it. What is
- * due already comes in a millisecond, not at once: libuv runs timers that are due
- * before it looks at sockets, and one that is always due would keep it from ever doing
- * so. */
+/* Arms a timer for a deadline by clock_mono_ms; MONO_NEVER stops it. A deadline that
+ * has passed fires in a millisecond, not at once: libuv runs timers that are due before
+ * it looks at sockets, and one that is always due would keep it from ever doing so. */
 void clock_arm(uv_timer_t *timer, uv_timer_cb cb, uint64_t due_ms);
 
 #endif

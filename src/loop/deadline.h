@@ -1,4 +1,4 @@
-/* deadline.h - one timer set by what a core says is due next, by clock_mono_ms. */
+/* deadline.h - one timer for the next deadline of a core, by clock_mono_ms. */
 #ifndef LOOP_DEADLINE_H
 #define LOOP_DEADLINE_H
 
@@ -15,8 +15,8 @@ struct deadline {
 void deadline_init(struct deadline *d, uv_loop_t *loop, void (*fn)(void *ctx),
                    void *ctx);
 
-/* Takes the place of what was set before; MONO_NEVER: nothing is due. What is due
- * already comes in a millisecond, not at once: see clock_arm. */
+/* Replaces the deadline that was set before; MONO_NEVER: nothing is due. A deadline
+ * that has passed fires in a millisecond, not at once: see clock_arm. */
 void deadline_set(struct deadline *d, uint64_t due_ms);
 
 #endif

@@ -1,10 +1,10 @@
-/* defer.c - see defer.h. An idle handle, since that keeps the loop from sleeping; it is
- * active only while a call is asked for. */
+/* defer.c - see defer.h. It uses an idle handle, since that keeps the loop from
+ * sleeping; the handle is active only while a call is pending. */
 #include "loop/defer.h"
 
 #include <assert.h>
 
-static void on_idle(uv_idle_t *idle)
+static void defer_on_idle(uv_idle_t *idle)
 {
     struct defer *d = idle->data;
 
@@ -23,5 +23,5 @@ void defer_init(struct defer *d, uv_loop_t *loop, void (*fn)(void *ctx), void *c
 void defer_call(struct defer *d)
 {
     assert(!uv_is_closing((uv_handle_t *)&d->idle));
-    (void)uv_idle_start(&d->idle, on_idle);
+    (void)uv_idle_start(&d->idle, defer_on_idle);
 }

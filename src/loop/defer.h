@@ -1,6 +1,6 @@
-/* defer.h - a call that is made from the loop, soon, and never from inside the caller:
- * for promises like "the callback never comes from within the call". Asked for again
- * before it was made, it is made once. */
+/* defer.h - a call that the loop makes soon, never from inside the caller. It is for
+ * contracts like "the callback never comes from inside the call". If it is asked for
+ * again before it was made, it is made once. */
 #ifndef LOOP_DEFER_H
 #define LOOP_DEFER_H
 

@@ -26,8 +26,7 @@ static int load(struct dlopen_library *l, struct muster_error *err)
         void *p = dlsym(lib, l->symbols[i].name);
 
         if (!p)
-            return fail(l, dlerror(),
-                        err); /* An older one: it names what is missing. */
+            return fail(l, dlerror(), err);     /* It is too old for this symbol. */
         memcpy(l->symbols[i].to, &p, sizeof p); /* ISO C has no cast to a function. */
     }
     l->loaded = true;

@@ -1,8 +1,9 @@
 /* dlopen.h - shared libraries that few jobs need, loaded when the first one does.
  *
  * Linked in the usual way they would cost every start of every command time and memory.
- * A header of its own says for each library which functions are looked up; see
- * net/curl_dl.h. Only in shared builds (MUSTER_DLOPEN): a bundle has them inside. */
+ * Each library has a header that lists the functions that are looked up, such as
+ * net/curl_dl.h. This is for shared builds (MUSTER_DLOPEN); static ones contain the
+ * libraries. */
 #ifndef LOOP_DLOPEN_H
 #define LOOP_DLOPEN_H
 
@@ -22,11 +23,11 @@ struct dlopen_library {
     const char *remedy; /* ends it: "Install it (Debian: libcurl4)." */
     const struct dlopen_symbol *symbols;
     size_t count;
-    bool global; /* its symbols are for libraries that are loaded later, too */
-    bool loaded; /* for good: what it made may outlive whoever asked */
+    bool global; /* libraries that are loaded later use its symbols, too */
+    bool loaded; /* it is never unloaded: its objects may outlive the caller */
 };
 
-/* In a static build the library is inside, and there is nothing to load. */
+/* In a static build there is nothing to load. */
 #define DLOPEN_INSIDE(load)                                                            \
     int load(struct muster_error *err)                                                 \
     {                                                                                  \
@@ -34,8 +35,8 @@ struct dlopen_library {
         return 0;                                                                      \
     }
 
-/* Before anything else of the library. MUSTER_ENOTSUP: it is not installed, or too old.
- * Cheap once it has succeeded; safe from several threads. */
+/* Must be called before anything else of the library. MUSTER_ENOTSUP: it is not
+ * installed, or too old. Cheap once it has succeeded; safe from several threads. */
 int dlopen_load(struct dlopen_library *l, struct muster_error *err);
 
 #endif

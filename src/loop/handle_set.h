@@ -1,5 +1,5 @@
-/* handle_set.h - handles of one owner that are closed together: libuv lets go of each
- * in its own time, and the owner's memory may go once it has let go of the last.
+/* handle_set.h - closes the handles of one owner together. libuv closes each in its own
+ * time, and the owner's memory may be freed once the last of them is closed.
  *
  *     handle_set_begin(&h->closing, on_all_closed, h);
  *     handle_set_close(&h->closing, &h->timer);
@@ -19,16 +19,16 @@ struct handle_set {
 
 void handle_set_begin(struct handle_set *s, void (*done)(void *ctx), void *ctx);
 
-/* Closes any kind of handle. Its data is the set's from now on. */
+/* Closes any kind of handle. The set uses the handle's data pointer from now on. */
 void handle_set_close(struct handle_set *s, void *handle);
 
-/* One more thing to wait for that is not a handle (a store, a server); its end is told
- * with handle_set_left(), which has the form of our closing callbacks. */
+/* Also waits for something that is not a handle (a store, a server), until
+ * handle_set_left() is called for it; that has the form of our closing callbacks. */
 void handle_set_add(struct handle_set *s);
 void handle_set_left(void *set);
 
-/* No more will come. done comes when all are closed: from the loop, or from within this
- * call if there was none. */
+/* Nothing more will be added. done comes when all are closed: from the loop, or from
+ * inside this call if nothing is open. */
 void handle_set_end(struct handle_set *s);
 
 #endif
