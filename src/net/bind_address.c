@@ -13,11 +13,11 @@
 #include "loop/blocking_call.h"
 #include "net/core/bind_rule.h"
 
-#define LOOKUP_MS 1000u /* a name service that takes longer is not there */
+#define LOOKUP_MS 1000u /* a slower name service counts as unavailable */
 
 struct bind_lookup {
     struct blocking_call *call; /* owned while it runs */
-    struct bind_address ask;    /* what to say if the resolver does not answer */
+    struct bind_address ask;    /* the result if the resolver does not answer */
     bind_address_cb cb;
     void *ctx;
 };
@@ -61,7 +61,7 @@ bool address_on_this_machine(const struct sockaddr *sa)
     return found;
 }
 
-/* A link-local address says nothing without its interface. */
+/* A link-local address is useless without its interface. */
 static bool is_link_local(const struct sockaddr *sa)
 {
     return sa->sa_family == AF_INET6 &&
@@ -78,8 +78,8 @@ static void put_text(const struct sockaddr *sa, char *out, size_t size)
         out[0] = '\0';
 }
 
-/* Notes what one address of the host means. The first of ours that is not a loopback
- * address counts, IPv4 before IPv6: a client that gets both tries both. */
+/* Takes one address of the host into account. The first of ours that is not a loopback
+ * address counts, but IPv4 before IPv6: a client that gets both tries both. */
 static void weigh(struct bind_view *v, const struct sockaddr *sa, char *addr,
                   size_t size)
 {
@@ -103,7 +103,7 @@ static void conclude(struct bind_address *b, struct bind_view *v)
     const char *why;
 
     v->many = b->many;
-    v->own_word = b->own_word;
+    v->private_name = b->private_name;
     switch (bind_rule(v, &why)) {
     case BIND_FOUND:
         break;
@@ -118,7 +118,7 @@ static void conclude(struct bind_address *b, struct bind_view *v)
     (void)snprintf(b->why, sizeof b->why, "%s", why);
 }
 
-static bool quick(struct bind_address *b)
+static bool find_without_resolver(struct bind_address *b)
 {
     struct bind_view v = { .numeric = true };
     struct sockaddr_in v4 = { .sin_family = AF_INET };
@@ -169,8 +169,8 @@ void bind_address_find(uv_loop_t *loop, const struct bind_ask *ask, bind_address
                        void *ctx, struct bind_lookup **out)
 {
     struct bind_address b = { .many = ask->many,
-                              .own_word =
-                                  ask->own_word || getenv("KUBERNETES_SERVICE_HOST") };
+                              .private_name = ask->private_name ||
+                                              getenv("KUBERNETES_SERVICE_HOST") };
     struct bind_lookup *l;
     struct bind_address *job;
 
@@ -184,7 +184,7 @@ void bind_address_find(uv_loop_t *loop, const struct bind_ask *ask, bind_address
         cb(ctx, &b);
         return;
     }
-    if (quick(&b)) {
+    if (find_without_resolver(&b)) {
         cb(ctx, &b);
         return;
     }

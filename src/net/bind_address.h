@@ -1,5 +1,5 @@
-/* bind_address.h - the address on which a server of a job listens, found out from the
- * name or address by which the other nodes know this one (net/core/bind_rule.h). */
+/* bind_address.h - finds the address on which a server of a job listens, from the name
+ * or address by which the other nodes know this one (net/core/bind_rule.h). */
 #ifndef NET_BIND_ADDRESS_H
 #define NET_BIND_ADDRESS_H
 
@@ -13,25 +13,25 @@
 #define BIND_LOCALHOST "localhost"
 
 struct bind_address {
-    char host[1025]; /* in: how the others know us */
-    char addr[64];   /* out: numeric, BIND_LOCALHOST, or empty for every address */
-    char why[200];   /* out: completes "listening on ...: " */
-    bool asked;      /* out: by the user */
-    bool many;       /* in: several nodes may come */
-    bool own_word;   /* in: localhost may be what this node alone calls itself */
+    char host[1025];   /* in: how the others know us */
+    char addr[64];     /* out: numeric, BIND_LOCALHOST, or empty for every address */
+    char why[200];     /* out: completes "listens on ...: " */
+    bool asked;        /* out: the user has chosen it */
+    bool many;         /* in: several nodes may come */
+    bool private_name; /* in: the others may know us by another name */
 };
 
 struct bind_ask {
-    const char *asked; /* the user's word: "all", a numeric address, or NULL */
+    const char *asked; /* the user's choice: "all", a numeric address, or NULL */
     const char *host;  /* how the others know us; copied */
     bool many;
-    bool own_word; /* as bind_view has it; a pod is recognized */
+    bool private_name; /* as in bind_view; it is also set in a Kubernetes pod */
 };
 
 struct bind_lookup;
 
-/* NULL addr: every address. From the loop, or from inside the call where no resolver is
- * needed. Borrowed for the call. */
+/* Comes from the loop, or from inside bind_address_find() if no resolver is needed.
+ * `at` is borrowed until the callback returns. */
 typedef void (*bind_address_cb)(void *ctx, const struct bind_address *at);
 
 /* Calls back once, at most a second later; *out is NULL if it has done so already. */
@@ -39,15 +39,15 @@ void bind_address_find(uv_loop_t *loop, const struct bind_ask *ask, bind_address
                        void *ctx, struct bind_lookup **out);
 void bind_address_cancel(struct bind_lookup *l); /* no callback; NULL is fine */
 
-/* One line that says where a server listens, and why. A server that listens on all
- * addresses without having been asked to is worth more than a debugging line. */
+/* Logs where a server listens, and why. If it listens on all addresses without having
+ * been asked to, this is a warning. */
 void bind_address_log(const struct trace *t, const char *what, const char *where,
                       const struct bind_address *at);
 
-/* IPv4 or IPv6: a loopback address or an interface's. */
+/* True for loopback addresses and those of an interface, IPv4 or IPv6. */
 bool address_on_this_machine(const struct sockaddr *sa);
 
-/* For listen_opts.bind. */
+/* The address for listen_opts.bind: NULL for every address. */
 const char *bind_address_text(const struct bind_address *at);
 
 #endif

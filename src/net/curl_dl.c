@@ -33,7 +33,8 @@ int curl_dl_load(struct muster_error *err)
 
 const char *curl_dl_verify_text(long result)
 {
-    void *lib = dlopen("libcrypto.so.3", RTLD_NOW | RTLD_NOLOAD); /* libcurl's own */
+    void *lib =
+        dlopen("libcrypto.so.3", RTLD_NOW | RTLD_NOLOAD); /* libcurl loaded it */
     void *p = lib ? dlsym(lib, "X509_verify_cert_error_string") : NULL;
     const char *(*text)(long);
 

@@ -1,9 +1,9 @@
-/* curl_dl.h - libcurl, loaded when the first etcd client wants it.
+/* curl_dl.h - libcurl, loaded when the first etcd client needs it.
  *
  * It brings some thirty libraries along. Linked in the usual way they would cost every
  * start of every command several milliseconds and megabytes, and most jobs never speak
  * to etcd. With MUSTER_DLOPEN (shared builds) the functions below are looked up by name
- * at first use; callers write the names that libcurl's manual has. */
+ * at first use; callers write the names as in libcurl's manual. */
 #ifndef NET_CURL_DL_H
 #define NET_CURL_DL_H
 
@@ -60,11 +60,11 @@ extern struct curl_dl curl_dl;
 
 #endif
 
-/* Before anything else of libcurl. MUSTER_ENOTSUP: it is not installed. Cheap once it
- * has succeeded; safe from several threads. */
+/* Must be called before anything else of libcurl. MUSTER_ENOTSUP: it is not installed.
+ * Cheap once it has succeeded; safe from several threads. */
 int curl_dl_load(struct muster_error *err);
 
-/* OpenSSL's words for the result of a verification. */
+/* OpenSSL's description of the result of a verification. */
 const char *curl_dl_verify_text(long result);
 
 #endif

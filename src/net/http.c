@@ -1,7 +1,6 @@
-/* http.c - see http.h. libcurl tells which sockets and which timeout it waits for;
- * http_loop.c has them polled. Whatever libcurl calls back from its depths only takes
- * notes: users are told afterwards, in http_settle(), where they may start and cancel
- * at will. */
+/* http.c - see http.h. libcurl tells which sockets and which timeout it waits for, and
+ * http_loop.c polls them. libcurl's callbacks only record what happened: users are
+ * notified afterwards, in http_settle(), where they may start and cancel calls. */
 #include "net/http.h"
 
 #include <stdio.h>
@@ -20,16 +19,16 @@ struct http_call {
     struct curl_slist *headers;
     struct buf in; /* the answer, or what a stream's user has not yet taken */
     uint64_t etcd_index;
-    bool fresh; /* bytes came that on_data has not seen */
+    bool fresh; /* there are bytes that on_data has not seen */
     http_done_cb on_done;
     http_data_cb on_data;
     void *ctx;
     char text[CURL_ERROR_SIZE];
 };
 
-/* ---- Telling the users ---- */
+/* ---- Notifying the users ---- */
 
-/* Out of the list and out of libcurl's hands; only call_free is left to do. */
+/* Takes the call out of the list and away from libcurl. call_free must follow. */
 static void call_detach(struct http_call *c)
 {
     *c->prev_next = c->next;
@@ -40,8 +39,8 @@ static void call_detach(struct http_call *c)
 
 static void call_free(struct http_call *c)
 {
-    if (c->http->telling == c)
-        c->http->telling = NULL;
+    if (c->http->notifying == c)
+        c->http->notifying = NULL;
     curl_easy_cleanup(c->easy);
     curl_slist_free_all(c->headers);
     buf_fini(&c->in);
@@ -71,11 +70,11 @@ static void notify_data(struct http_call *c)
     size_t used;
 
     c->fresh = false;
-    h->telling = c;
+    h->notifying = c;
     used = c->on_data(c->ctx, &a);
-    if (h->telling) /* else it was canceled meanwhile, and is gone */
+    if (h->notifying) /* Otherwise the user canceled it, and it is gone. */
         buf_consume(&c->in, used);
-    h->telling = NULL;
+    h->notifying = NULL;
 }
 
 static void notify_done(struct http_call *c, CURLcode code)
@@ -90,12 +89,12 @@ static void notify_done(struct http_call *c, CURLcode code)
         rc = http_error(c->easy, code, c->text, &c->http->tls, &err);
     else
         note_local(c);
-    call_detach(c); /* The user may close everything from inside. */
+    call_detach(c); /* The user may close everything from inside the callback. */
     c->on_done(c->ctx, rc, rc < 0 ? NULL : &a, sent > 0, &err);
     call_free(c);
 }
 
-/* Users may do anything in their callbacks, so each look at the list starts anew. */
+/* Callbacks may change the list, so the search starts again after each of them. */
 void http_settle(struct http *h)
 {
     CURLMsg *m;
@@ -308,7 +307,7 @@ int http_new(uv_loop_t *loop, const struct http_tls *tls, struct http **out,
     if (!h)
         return err_nomem(err);
     h->loop = loop;
-    h->multi = curl_multi_init(); /* initialises libcurl if nobody has */
+    h->multi = curl_multi_init(); /* also initialises libcurl if need be */
     if (!h->multi || !copy_tls(&h->tls, tls) || uv_timer_init(loop, &h->timer) < 0) {
         (void)curl_multi_cleanup(h->multi);
         http_free(h);
@@ -330,7 +329,8 @@ void http_close(struct http *h, void (*cb)(void *ctx), void *ctx)
     h->closed_ctx = ctx;
     while (h->calls)
         http_cancel(h->calls);
-    (void)curl_multi_cleanup(h->multi); /* ends idle connections: on_socket removes */
+    (void)curl_multi_cleanup(
+        h->multi); /* also closes idle connections, by http_on_socket */
     h->multi = NULL;
     uv_close((uv_handle_t *)&h->timer, http_on_timer_closed);
 }

@@ -1,9 +1,9 @@
-/* http.h - HTTP requests on a uv loop, by libcurl's multi interface: no thread of ours,
- * names are resolved off the loop by libcurl. One struct http keeps connections alive
- * between requests. Proxies of the environment are not used: torch's etcd client
- * ignores them too, and a rendezvous is inside the cluster.
+/* http.h - HTTP requests on a uv loop, by libcurl's multi interface. It needs no thread
+ * of ours, and libcurl resolves names off the loop. One struct http keeps connections
+ * alive between requests. Proxies from the environment are not used: torch's etcd
+ * client ignores them too, and a rendezvous is inside the cluster.
  *
- * Callbacks never come from inside http_start, always on the loop's thread. */
+ * Callbacks come on the loop's thread, never from inside http_start. */
 #ifndef NET_HTTP_H
 #define NET_HTTP_H
 
@@ -27,7 +27,7 @@ struct http_request {
     struct span body;          /* copied */
     const char *authorization; /* value of that header, or NULL */
     uint64_t connect_ms;       /* resolving, connecting and TLS */
-    uint64_t timeout_ms;       /* all of it; UINT64_MAX: no limit, the caller cancels */
+    uint64_t timeout_ms;       /* for all of it; UINT64_MAX: until the caller cancels */
     size_t max_answer;
 };
 
@@ -37,14 +37,14 @@ struct http_answer {
     struct span body;    /* borrowed for the callback */
 };
 
-/* Comes once; the call is gone when it comes. status 0 and an answer of any HTTP
- * status; or a negative code, err with what to do, and whether the request may have
- * reached the server. */
+/* Comes once, and the call is gone by then. status is 0 for an answer of any HTTP
+ * status. Otherwise it is a negative code, err says what to do, and `sent` whether the
+ * request may have reached the server. */
 typedef void (*http_done_cb)(void *ctx, int status, const struct http_answer *answer,
                              bool sent, const struct muster_error *err);
 
-/* For streams: takes bytes off the front of what has come so far and returns how many.
- */
+/* For streams: reads from the front of what has come so far and returns how many bytes
+ * it has used. */
 typedef size_t (*http_data_cb)(void *ctx, const struct http_answer *sofar);
 
 int http_new(uv_loop_t *loop, const struct http_tls *tls, struct http **out,
@@ -54,7 +54,7 @@ int http_new(uv_loop_t *loop, const struct http_tls *tls, struct http **out,
  * connection. Valid until h is closed. */
 const char *http_local(const struct http *h);
 
-/* on_data may be NULL: the whole body comes with on_done. */
+/* If on_data is NULL, the whole body comes with on_done. */
 int http_start(struct http *h, const struct http_request *req, http_done_cb on_done,
                http_data_cb on_data, void *ctx, struct http_call **out,
                struct muster_error *err);

@@ -1,4 +1,4 @@
-/* http_error.c - why a transfer failed, for a person: each cause its own words. */
+/* http_error.c - explains why a transfer failed, with a message for each cause. */
 #include <errno.h>
 #include <openssl/x509_vfy.h>
 #include <stdio.h>
@@ -40,7 +40,8 @@ static int verify_error(CURL *easy, const char *text, const struct http_tls *tls
                    curl_dl_verify_text(result));
 }
 
-/* A handshake that fails before anything is verified, or right after. */
+/* A handshake that fails before the certificate is verified, or right after. 0: it is
+ * another error. */
 static int tls_error(const char *text, const struct http_tls *tls,
                      struct muster_error *err)
 {
@@ -84,8 +85,8 @@ static int connect_error(CURL *easy, const char *text, struct muster_error *err)
     return err_set(err, MUSTER_ECONN, "cannot connect (%s)", text);
 }
 
-/* A server of TLS 1.3 refuses a client's certificate only after the handshake, and its
- * reason may get lost when it hangs up on the request. */
+/* A server with TLS 1.3 refuses a client's certificate only after the handshake, and
+ * its reason may get lost when it closes the connection. */
 static bool fresh_tls(CURL *easy)
 {
     curl_off_t tls_us = 0;
@@ -104,7 +105,7 @@ static int other_error(CURL *easy, CURLcode code, const char *text,
     case CURLE_OUT_OF_MEMORY:
         return err_nomem(err);
     case CURLE_WRITE_ERROR:
-        return err_set(err, MUSTER_EFULL, "the answer is larger than we take");
+        return err_set(err, MUSTER_EFULL, "the answer is larger than allowed");
     case CURLE_UNSUPPORTED_PROTOCOL: /* "Received HTTP/0.9 when not allowed" */
     case CURLE_WEIRD_SERVER_REPLY:
         return err_set(err, MUSTER_ENOTSTORE,

@@ -12,23 +12,23 @@ struct http {
     struct http_tls tls; /* strings owned */
     char local[64];      /* our end of the last connection: an address */
     struct http_call *calls;
-    struct http_call *telling; /* whose on_data runs; NULL once that is canceled */
-    size_t polls;              /* uv handles not yet closed */
+    struct http_call *notifying; /* its on_data runs; NULL once it is canceled */
+    size_t polls;                /* uv handles not yet closed */
     bool closing, timer_closed;
     void (*on_closed)(void *ctx);
     void *closed_ctx;
 };
 
-/* http_loop.c: what libcurl calls to have a socket polled, or to be called in time. */
+/* http_loop.c: libcurl calls these to have a socket polled and to set its timeout. */
 int http_on_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *sock);
 int http_on_timeout(CURLM *multi, long ms, void *ctx);
 
-/* http.c: tells the users what libcurl has done, and whether all is closed. */
+/* http.c: notifies the users of what libcurl has done; frees h once all is closed. */
 void http_settle(struct http *h);
 void http_maybe_closed(struct http *h);
 
-/* http_error.c: turns libcurl's verdict on a transfer into one of our codes, and says
- * in err what to do about it. text is libcurl's own description, may be empty. */
+/* http_error.c: turns libcurl's result for a transfer into one of our codes, and says
+ * in err what to do about it. text is libcurl's own description and may be empty. */
 int http_error(CURL *easy, CURLcode code, const char *text, const struct http_tls *tls,
                struct muster_error *err);
 

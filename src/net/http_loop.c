@@ -30,8 +30,8 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         flags |= CURL_CSELECT_IN;
     if (events & UV_WRITABLE)
         flags |= CURL_CSELECT_OUT;
-    /* A peer that hung up may have said why, in bytes not yet read: let libcurl read
-     * them before we call it an error. libuv polls no further after one. */
+    /* A server that closed the connection may have sent the reason before: let libcurl
+     * read it before we report an error. libuv stops polling after an error. */
     if (status < 0)
         flags = s->failed ? CURL_CSELECT_ERR : CURL_CSELECT_IN;
     (void)curl_multi_socket_action(h->multi, s->fd, flags, &running);
@@ -78,7 +78,7 @@ int http_on_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *sock
     if (!s)
         s = sock_new(h, fd);
     if (!s)
-        return -1; /* libcurl fails the transfers with an internal error */
+        return -1; /* libcurl then fails the transfers with an internal error. */
     if (what == CURL_POLL_IN || what == CURL_POLL_INOUT)
         events |= UV_READABLE;
     if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
@@ -105,7 +105,7 @@ int http_on_timeout(CURLM *multi, long ms, void *ctx)
         return 0;
     if (ms < 0)
         return uv_timer_stop(&h->timer) < 0 ? -1 : 0;
-    /* The loop's clock may be as old as the last turn. */
+    /* The loop's time may be stale: it is from the start of this turn. */
     uv_update_time(h->loop);
     return uv_timer_start(&h->timer, http_on_timer, (uint64_t)ms, 0) < 0 ? -1 : 0;
 }

@@ -55,21 +55,21 @@ static int parse_address(const char *text, uint16_t port, struct sockaddr_storag
         text);
 }
 
-/* Torch's words first, so that a search for them finds the remedy. */
+/* Torch's message comes first, so that a search for it finds the remedy. */
 static int failed(int e, const struct sockaddr_storage *a, struct muster_error *err)
 {
-    char where[ADDRESS_TEXT], who[512];
+    char where[ADDRESS_TEXT], holder[512];
 
     address_text((const struct sockaddr *)a, where);
     switch (e) {
     case EADDRINUSE:
-        if (port_holder(address_port(a), who, sizeof who))
+        if (port_holder(address_port(a), holder, sizeof holder))
             return err_set(
                 err, MUSTER_EINUSE,
                 "The server socket has failed to listen on any local network "
                 "address. %s: address already in use (EADDRINUSE) by %s; choose "
                 "another port (0 takes any free one), or stop that process",
-                where, who);
+                where, holder);
         return err_set(
             err, MUSTER_EINUSE,
             "The server socket has failed to listen on any local network "
@@ -113,7 +113,7 @@ static int open_at(const struct sockaddr_storage *a, int backlog,
     return failed(e, a, err);
 }
 
-/* IPv6 may be switched off, on the whole or for this namespace. */
+/* Falls back to IPv4, since IPv6 may be disabled in the kernel or in this namespace. */
 static int open_anywhere(uint16_t port, int backlog, struct muster_error *err)
 {
     struct sockaddr_storage a;
@@ -151,8 +151,8 @@ static int take_over(const struct listen_opts *o, int backlog, struct muster_err
     return o->fd;
 }
 
-/* Accepted sockets inherit these from the one that listens. Keep-alive, because a host
- * that lost its power says nothing: its waits should not stay for ever. */
+/* Accepted sockets inherit these options. Keep-alive finds out about a machine that
+ * lost its power, whose waits would otherwise stay for ever. */
 static void set_options(int fd)
 {
     const int on = 1, idle_s = 300, between_s = 30, probes = 4;
@@ -166,7 +166,8 @@ static void set_options(int fd)
 
 int listen_open(const struct listen_opts *o, int *fd, struct muster_error *err)
 {
-    const int backlog = o->backlog ? o->backlog : 1 << 30; /* The kernel cuts it. */
+    const int backlog =
+        o->backlog ? o->backlog : 1 << 30; /* The kernel reduces it to its maximum. */
     struct sockaddr_storage a;
     int rc;
 

@@ -21,11 +21,11 @@ struct listen_opts {
  * the caller gave is then still the caller's. */
 int listen_open(const struct listen_opts *o, int *fd, struct muster_error *err);
 
-/* As address_text of resolve.h. */
+/* The peer's address in the form of address_text() in resolve.h. */
 void address_of_peer(int fd, char out[ADDRESS_TEXT]);
 uint16_t address_port(const struct sockaddr_storage *a);
 
-/* For worker 0 to bind: free now, and likely to be so in a moment. */
+/* A port for worker 0 to bind: it is free now, and most likely still free by then. */
 int listen_free_port(uint16_t *port, struct muster_error *err);
 
 #endif

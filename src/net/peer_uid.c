@@ -1,6 +1,6 @@
-/* peer_uid.c - see peer_uid.h. The kernel is asked for the one socket whose ends are
- * ours the other way round: by sock_diag, or, where that is not built in, in
- * /proc/net/tcp. */
+/* peer_uid.c - see peer_uid.h. The peer's socket is the one that has our two ends
+ * swapped. The kernel is asked for it by sock_diag, or, where that is not built in, it
+ * is looked up in /proc/net/tcp. */
 #include "net/peer_uid.h"
 
 #include <errno.h>
@@ -57,7 +57,7 @@ static bool find_ends(int fd, struct ends *e)
     return true;
 }
 
-/* False: it does not tell; then *place is UNKNOWN. */
+/* False if the kernel does not tell; *place is PEER_UNKNOWN then. */
 static bool ask_kernel(const struct ends *e, enum peer_place *place, uid_t *uid)
 {
     struct {
@@ -98,14 +98,14 @@ static bool ask_kernel(const struct ends *e, enum peer_place *place, uid_t *uid)
         const struct inet_diag_msg *m = NLMSG_DATA(&answer.head);
 
         *uid = m->idiag_uid;
-        /* A socket that its process has closed belongs to nobody any more, and the
-         * kernel says 0 for that: everybody could pass for root. */
+        /* A socket that its process has closed has no owner any more, and the kernel
+         * reports uid 0 for it: taken at its word, anybody could pass for root. */
         *place = m->idiag_inode ? PEER_HERE : PEER_UNKNOWN;
         return true;
     }
     if (answer.head.nlmsg_type == NLMSG_ERROR &&
         n >= (ssize_t)(NLMSG_HDRLEN + sizeof(struct nlmsgerr))) {
-        /* ENOENT is also what a kernel without tcp_diag says. */
+        /* A kernel without tcp_diag reports ENOENT, too: see kernel_answers. */
         const int why = -((struct nlmsgerr *)NLMSG_DATA(&answer.head))->error;
 
         *place = why == ENOENT ? PEER_ELSEWHERE : PEER_UNKNOWN;
@@ -114,7 +114,7 @@ static bool ask_kernel(const struct ends *e, enum peer_place *place, uid_t *uid)
     return false;
 }
 
-/* An end as /proc/net/tcp has it: words in the machine's order, in hex. */
+/* An end as /proc/net/tcp shows it: 32-bit words in the machine's order, in hex. */
 static void proc_text(const struct ends *e, const uint8_t ip[16], uint16_t port,
                       bool wide, char out[48])
 {
@@ -157,8 +157,8 @@ static enum peer_place look_up(const char *path, const struct ends *e, bool wide
     return place;
 }
 
-/* A kernel without tcp_diag finds nothing at all. It is asked for our own end, which is
- * there for sure: what it has found once it will find again. */
+/* A kernel without tcp_diag finds no socket at all. To tell, ask for our own end, which
+ * certainly exists. A kernel that found it once does not have to be asked again. */
 static bool kernel_answers(const struct ends *e)
 {
     static bool answers;
@@ -182,7 +182,7 @@ static enum peer_place find(const struct ends *e, uid_t *uid)
 {
     enum peer_place place;
 
-    /* The files list all sockets of the machine, which takes long if they are many. */
+    /* The files come last: they list all sockets of the machine, which may be slow. */
     if (ask_kernel(e, &place, uid) && (place != PEER_ELSEWHERE || kernel_answers(e)))
         return place;
     place = look_up("/proc/net/tcp6", e, true, uid);
@@ -199,7 +199,7 @@ enum peer_place peer_uid(int fd, uid_t *uid)
     if (!find_ends(fd, &e))
         return PEER_UNKNOWN;
     place = find(&e, uid);
-    /* Not found may also mean that it was here and has reset the connection meanwhile;
-     * then our own end is not connected any more. */
+    /* The peer may also be missing because it was here and has reset the connection
+     * meanwhile; then our own end is not connected any more. */
     return place == PEER_ELSEWHERE && !find_ends(fd, &e) ? PEER_UNKNOWN : place;
 }

@@ -1,5 +1,5 @@
-/* port_holder.c - see port_holder.h. The kernel lists sockets with their inodes, and
- * processes have links to them. */
+/* port_holder.c - see port_holder.h. /proc/net/tcp lists sockets with their inodes, and
+ * the links in /proc/PID/fd name the inodes of a process's sockets. */
 #include "net/port_holder.h"
 
 #include <dirent.h>
@@ -13,11 +13,11 @@
 #include "base/base.h"
 #include "base/escape.h"
 
-#define LISTEN      0x0a /* the kernel's number of that state */
+#define LISTEN      0x0a /* the kernel's number for that state */
 #define COMMAND_MAX 200u
 #define INODES      16u
 
-/* Inodes of all sockets that listen on the port, of one family. */
+/* Adds the inodes of all sockets in the table that listen on the port. */
 static size_t find_listeners(const char *table, uint16_t port, uint64_t *inodes,
                              size_t count)
 {
@@ -64,7 +64,8 @@ static bool holds(const char *pid, const uint64_t *inodes, size_t count)
     return found;
 }
 
-/* Its command line, words parted by spaces; its name if it has none. */
+/* The process's command line with spaces between its words, or its name if it has no
+ * command line. */
 static size_t read_command(const char *pid, char *to, size_t size)
 {
     static const char *const files[] = { "cmdline", "comm" };

@@ -6,9 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* "pid 712 (python3 -m http.server 29500, user 1000)", harmless for a terminal. False:
- * nobody listens there, or we may not see who: only root sees other users' sockets.
- * Reads /proc of every process: for errors only. */
+/* Writes "pid 712 (python3 -m http.server 29500, user 1000)", escaped for a terminal.
+ * False if no process listens there, or if it is another user's: only root can see
+ * those. Reads /proc of every process, so call it only to explain an error. */
 bool port_holder(uint16_t port, char *to, size_t size);
 
 #endif

@@ -1,5 +1,6 @@
-/* resolve.c - host names to addresses, off the loop; see resolve.h. The thread and its
- * end are blocking_call's; here is what it does, and what needs no thread. */
+/* resolve.c - host names to addresses, off the loop; see resolve.h. blocking_call
+ * starts and ends the thread; this file has what the thread does, and the lookups that
+ * need none. */
 #include "net/resolve.h"
 
 #include <netdb.h>
@@ -12,7 +13,7 @@
 #include "loop/blocking_call.h"
 #include "loop/defer.h"
 
-/* What the thread works on: one allocation, handed from owner to owner. */
+/* What the thread works on: one allocation that changes hands. */
 struct lookup {
     uint16_t port;
     int gai, sys; /* what getaddrinfo said, and errno */
@@ -22,8 +23,8 @@ struct lookup {
 };
 
 struct resolve {
-    struct defer defer;         /* for what is known without asking */
-    struct blocking_call *call; /* owned; NULL: no thread, or it is through */
+    struct defer defer;         /* for lookups that need no resolver */
+    struct blocking_call *call; /* owned; NULL: no thread, or it has finished */
     struct lookup *known;       /* owned; NULL: a thread has it */
     resolve_cb cb;
     void *ctx; /* borrowed */
@@ -89,7 +90,7 @@ static void finish(struct resolve *r, const struct lookup *l)
                       l->host, gai_strerror(l->gai));
     else if (l->count == 0)
         (void)err_set(&err, MUSTER_ERESOLVE, "the name %s has no address", l->host);
-    resolve_cancel(r); /* Its memory stays for another turn of the loop. */
+    resolve_cancel(r); /* It is freed only in the loop's next turn. */
     r->cb(r->ctx, err.code, l->addrs, l->count, err.code ? &err : NULL);
 }
 
@@ -104,7 +105,7 @@ static void on_looked_up(void *ctx, void *data)
 {
     struct resolve *r = ctx;
 
-    r->call = NULL; /* It is gone by now. */
+    r->call = NULL; /* blocking_call has freed it. */
     finish(r, data);
 }
 
@@ -125,8 +126,8 @@ bool resolve_numeric(const char *host, uint16_t port, struct sockaddr_storage *o
     return false;
 }
 
-/* Numeric addresses; and localhost, which RFC 6761 lets nobody else define, in both
- * families, whatever the hosts file lacks. */
+/* Numeric addresses need no resolver. Neither does localhost: RFC 6761 reserves it, and
+ * a hosts file may lack one of the two families. */
 static bool known_without_asking(struct lookup *l)
 {
     if (strcasecmp(l->host, "localhost") == 0) {

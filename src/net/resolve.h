@@ -1,9 +1,9 @@
 /* resolve.h - host names to addresses, off the loop.
  *
  * getaddrinfo cannot be interrupted and may take minutes when a name server is dead. It
- * runs on a thread of its own which nobody waits for: a lookup that is cancelled is
- * forgotten at once, and the loop can close while the thread still sits in it. Numeric
- * addresses and localhost start no thread and ask no resolver. */
+ * runs on a thread of its own that nothing waits for: a lookup that is cancelled is
+ * forgotten at once, and the loop can close while the thread still runs. Numeric
+ * addresses and localhost need neither thread nor resolver. */
 #ifndef NET_RESOLVE_H
 #define NET_RESOLVE_H
 
@@ -17,14 +17,14 @@
 
 struct resolve; /* one lookup */
 
-/* status 0 and the addresses, in the resolver's order, borrowed until the callback
- * returns; or MUSTER_ERESOLVE, MUSTER_ENOMEM. The lookup is gone when this is called.
- */
+/* status is 0 and the addresses are in the resolver's order, borrowed until the
+ * callback returns; or status is MUSTER_ERESOLVE or MUSTER_ENOMEM. The lookup is gone
+ * by then. */
 typedef void (*resolve_cb)(void *ctx, int status, const struct sockaddr_storage *addrs,
                            size_t count, const struct muster_error *err);
 
 /* The callback comes once, from the loop, never from inside the call. There is no
- * deadline here: whoever has one cancels. */
+ * deadline: a caller that has one cancels. */
 int resolve_start(uv_loop_t *loop, const char *host, uint16_t port, resolve_cb cb,
                   void *ctx, struct resolve **out, struct muster_error *err);
 

@@ -284,7 +284,7 @@ static void find_address_and_connect(struct static_handler *self)
     const struct bind_ask ask = { .asked = self->bind,
                                   .host = self->at.host,
                                   .many = self->world > 1,
-                                  .own_word = true };
+                                  .private_name = true };
 
     if (self->rank == 0 && !self->server)
         bind_address_find(self->shell.base.loop, &ask, static_on_bind_address, self,

@@ -11,19 +11,19 @@ enum bind_scope bind_rule(const struct bind_view *v, const char **why)
         *why = "the job has one node";
         return BIND_LOOPBACK;
     }
-    if (v->loopback && v->numeric && !v->own_word) {
+    if (v->loopback && v->numeric && !v->private_name) {
         *why = "all of the job's nodes are on this machine";
         return BIND_LOOPBACK;
     }
     if (v->loopback && v->numeric) {
-        *why = "this node is told localhost; the others know it by another "
+        *why = "this node was given localhost, but the others know it by another "
                "address";
         return BIND_ALL;
     }
     /* Debian's /etc/hosts has 127.0.1.1 for the machine's own name, and other machines
      * get a real address for it from their name service. */
-    *why = v->loopback ? "this machine's name leads to a loopback address here, and "
-                         "elsewhere to another"
+    *why = v->loopback ? "this machine's name resolves to a loopback address here, but "
+                         "to another address elsewhere"
                        : "the address that the other nodes use is not one of this "
                          "machine's (NAT, or a service in front of it)";
     return BIND_ALL;

@@ -1,5 +1,5 @@
-/* bind_rule.h - on which addresses a server of a job listens: on those that the others
- * use, and on no more. Pure: what the machine and its resolver say comes in. */
+/* bind_rule.h - decides on which addresses a server of a job listens: only on those
+ * that the others use. Pure: what the machine and its resolver say is an input. */
 #ifndef NET_CORE_BIND_RULE_H
 #define NET_CORE_BIND_RULE_H
 
@@ -7,21 +7,21 @@
 
 enum bind_scope {
     BIND_LOOPBACK, /* nobody outside of this machine needs us */
-    BIND_FOUND,    /* on the address of ours that the others' name for us leads to */
-    BIND_ALL,      /* on all: the others come by an address that we cannot tell */
+    BIND_FOUND,    /* on the address that the others' name for us resolves to */
+    BIND_ALL,      /* on all: we cannot tell which address the others use */
 };
 
-/* What is known of the host by whose name or address the others find us. */
+/* What is known of the host name or address by which the others find us. */
 struct bind_view {
-    bool many;     /* several nodes may come, else this one alone */
+    bool many;     /* several nodes may come, not only this one */
     bool numeric;  /* the host is an address, or localhost: the same for everybody */
     bool loopback; /* it is, or leads to, a loopback address */
     bool found;    /* it leads to another address of this machine */
-    bool own_word; /* localhost may be what this node alone calls itself: in a pod,
+    bool private_name; /* localhost may be what this node alone calls itself: in a pod,
                       and with the static rendezvous, whose default it is */
 };
 
-/* The reason is a constant text that completes "listening on ...: ". */
+/* The reason is a constant text that completes "listens on ...: ". */
 enum bind_scope bind_rule(const struct bind_view *v, const char **why);
 
 #endif

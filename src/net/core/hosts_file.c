@@ -1,5 +1,5 @@
-/* hosts_file.c - see hosts_file.h. As glibc reads the files: # ends a line, white space
- * parts the words, letters count without their case. */
+/* hosts_file.c - see hosts_file.h. The files are read as glibc does: # begins a
+ * comment, white space separates words, and case does not matter. */
 #include "net/core/hosts_file.h"
 
 #include <arpa/inet.h>
@@ -44,7 +44,7 @@ static bool same_name(struct span word, const char *name)
            strncasecmp((const char *)word.p, name, word.n) == 0;
 }
 
-/* "hosts: files dns", without a rule in brackets about what files says. */
+/* True for "hosts: files dns", unless a rule in brackets follows "files". */
 static bool files_first(struct span nsswitch)
 {
     struct span line, word;
@@ -94,13 +94,13 @@ static bool only_address(struct span hosts, const char *name, struct address *ou
                 continue;
             *out = a;
             found++;
-            break; /* Twice in one line is once. */
+            break; /* A name that is twice in one line counts once. */
         }
     }
     return found == 1;
 }
 
-/* ::1 and ::ffff:a.b.c.d are IPv4 to glibc when it is asked for IPv4. */
+/* glibc takes ::1 and ::ffff:a.b.c.d as IPv4 when it is asked for IPv4. */
 static bool may_be_ipv4(const struct address *a)
 {
     struct in6_addr six;
@@ -140,7 +140,7 @@ bool hosts_fqdn(struct span nsswitch, struct span hosts, const char *name, char 
         !files_first(nsswitch) || !only_address(hosts, name, &at) ||
         !names_of(hosts, &at, &names) || !next_word(&names, &best))
         return false;
-    /* Like Python: the first that has a dot, else the first. */
+    /* Like Python, take the first name that has a dot, else the first. */
     for (word = best; !memchr(word.p, '.', word.n);)
         if (!next_word(&names, &word)) {
             word = best;

@@ -22,7 +22,7 @@ static const struct {
       { .many = true, .numeric = true, .loopback = true },
       BIND_LOOPBACK },
     { "several, we are told localhost in a pod",
-      { .many = true, .numeric = true, .loopback = true, .own_word = true },
+      { .many = true, .numeric = true, .loopback = true, .private_name = true },
       BIND_ALL },
     { "several, our name leads to loopback here",
       { .many = true, .loopback = true },
