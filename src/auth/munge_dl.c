@@ -1,6 +1,6 @@
-/* munge_dl.c - see munge_dl.h. The few declarations that are needed are here:
- * libmunge's interface has been the same for twenty years, and its header is seldom
- * installed. */
+/* munge_dl.c - see munge_dl.h. The few declarations that we need are repeated here
+ * because libmunge's header is seldom installed; its interface has not changed for
+ * twenty years. */
 #include "auth/munge_dl.h"
 
 #include <stdio.h>
@@ -48,7 +48,7 @@ static const struct dlopen_symbol symbols[] = {
 
 static struct dlopen_library library = {
     .file = "libmunge.so.2",
-    .used = "Slurm's nodes know each other by libmunge",
+    .used = "under Slurm, nodes prove who they are with libmunge",
     .remedy = "Install it (Debian: libmunge2), or give the job a secret of its own "
               "(--token-file).",
     .symbols = symbols,
@@ -67,8 +67,8 @@ static struct munge_ctx *context(void)
 
     if (!c)
         return NULL;
-    (void)munge.ctx_set(c, CIPHER_TYPE,
-                        AES_128); /* Never readable, whatever the site. */
+    /* Always encrypt, whatever default the site has configured. */
+    (void)munge.ctx_set(c, CIPHER_TYPE, AES_128);
     (void)munge.ctx_set(c, TIME_TO_LIVE, LIVES_S);
     (void)munge.ctx_set(c, UID_RESTRICTION, geteuid());
     if (socket)
@@ -121,11 +121,11 @@ void munge_make(void *job)
     if (!c || why)
         failed(j, c, why);
     else if (strlen(text) > AUTH_CREDENTIAL)
-        (void)err_set(&j->err, MUSTER_EFULL, "munge: a credential of %zu bytes",
-                      strlen(text));
+        (void)err_set(&j->err, MUSTER_EFULL,
+                      "munge: the credential is too long (%zu bytes)", strlen(text));
     else
         (void)snprintf(j->credential, sizeof j->credential, "%s", text);
-    free(text); /* libmunge's own */
+    free(text); /* libmunge allocates with malloc. */
     if (c)
         munge.ctx_destroy(c);
 }
@@ -151,7 +151,8 @@ void munge_take(void *job)
                       "munge: the store belongs to user %u, this node to %u",
                       (unsigned)uid, (unsigned)geteuid());
     else if (n != (int)MUNGE_PAYLOAD)
-        (void)err_set(&j->err, MUSTER_EPROTO, "munge: a credential of something else");
+        (void)err_set(&j->err, MUSTER_EPROTO,
+                      "munge: the credential was not made for this purpose");
     else
         memcpy(j->payload, bytes, MUNGE_PAYLOAD);
     if (bytes)

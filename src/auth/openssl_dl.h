@@ -1,6 +1,6 @@
 /* openssl_dl.h - HMAC-SHA256 of libcrypto and TLS of libssl, loaded when the first job
- * with a secret wants them; see loop/dlopen.h. Callers write the names that OpenSSL's
- * manual has. */
+ * with a secret needs them; see loop/dlopen.h. Callers write DL(name), with the name as
+ * in OpenSSL's manual. */
 #ifndef AUTH_OPENSSL_DL_H
 #define AUTH_OPENSSL_DL_H
 
@@ -88,13 +88,13 @@ struct openssl_dl {
 
 extern struct openssl_dl openssl_dl;
 
-#define LATE(name) openssl_dl.name##_
+#define DL(name) openssl_dl.name##_
 #else
-#define LATE(name) name
+#define DL(name) name
 #endif
 
-/* Before LATE(HMAC), and before LATE(SSL_...). MUSTER_ENOTSUP: not installed, or too
- * old. Cheap once it has succeeded; safe from several threads. */
+/* Must be called before DL(HMAC), and before DL(SSL_...). MUSTER_ENOTSUP: the library
+ * is not installed, or too old. Cheap once it has succeeded; safe from any thread. */
 int crypto_dl_load(struct muster_error *err);
 int ssl_dl_load(struct muster_error *err);
 

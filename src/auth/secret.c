@@ -21,7 +21,7 @@ static void hmac_sha256(const uint8_t *key, size_t key_size, struct span data,
 {
     unsigned n = AUTH_PROOF;
 
-    (void)LATE(HMAC)(LATE(EVP_sha256)(), key, (int)key_size, data.p, data.n, out, &n);
+    (void)DL(HMAC)(DL(EVP_sha256)(), key, (int)key_size, data.p, data.n, out, &n);
 }
 
 void secret_random(void *to, size_t size)
@@ -32,8 +32,7 @@ void secret_random(void *to, size_t size)
         const ssize_t n = getrandom(p, MIN_OF(size, 256u), 0);
 
         if (n < 0 && errno != EINTR)
-            abort(); /* Every kernel that we run on has it, and nothing else would do.
-                      */
+            abort(); /* There is no safe substitute, and every kernel has it. */
         if (n > 0) {
             p += n;
             size -= (size_t)n;
@@ -80,8 +79,8 @@ void secret_addresses(struct auth *a)
     a->addresses_ms = now ? now : 1;
 }
 
-/* Reads the token by one descriptor, so that the file cannot be exchanged between the
- * check and the reading. */
+/* Checks and reads the token through one descriptor, so that nobody can replace the
+ * file in between. */
 static int read_token(const char *path, char *to, size_t room, size_t *size,
                       struct muster_error *err)
 {
@@ -92,8 +91,8 @@ static int read_token(const char *path, char *to, size_t room, size_t *size,
 
     if (fd < 0)
         return err_set(err, MUSTER_EINVAL,
-                       "token file %s: %s; it must be there on every node, readable "
-                       "for the user who starts the job",
+                       "token file %s: %s; it must exist on every node and be readable "
+                       "by the user who starts the job",
                        path, strerror(errno));
     if (fstat(fd, &st) < 0 || S_ISDIR(st.st_mode))
         rc = err_set(err, MUSTER_EINVAL, "token file %s: not a file", path);
@@ -108,7 +107,7 @@ static int read_token(const char *path, char *to, size_t room, size_t *size,
                      "the job",
                      path, (unsigned)st.st_uid);
     *size = 0;
-    while (rc == 0 && *size < room) { /* A pipe's may come in pieces. */
+    while (rc == 0 && *size < room) { /* A pipe may deliver it in pieces. */
         n = read(fd, to + *size, room - *size);
         if (n == 0)
             break;

@@ -7,22 +7,23 @@
 
 struct secret_opts {
     const char *token_file; /* NULL or empty: none */
-    const char *run_id;     /* NULL: whatever the run */
+    const char *run_id;     /* NULL: any run */
     bool optional, encrypt;
-    /* Without a token: -1 take it from munge if that runs here, 1 do so or fail. */
+    /* Without a token: 0 ignores munge, -1 uses it if it runs, 1 uses it or fails. */
     int munge;
 };
 
-/* *out is NULL if there is none: no file, and MUSTER_TOKEN not set. MUSTER_EINVAL for a
- * file that cannot be read, that others may read, or whose token is too short. */
+/* *out is NULL if the job has no secret: no file, no MUSTER_TOKEN, no munge.
+ * MUSTER_EINVAL for a file that cannot be read, that others may read, or whose token is
+ * too short. */
 int secret_load(const struct secret_opts *o, struct auth **out,
                 struct muster_error *err);
 
-/* Random bytes of the kernel's, for keys and nonces. */
+/* Random bytes from the kernel, for keys and nonces. */
 void secret_random(void *to, size_t size);
 
-/* Brings a->addresses up to date if they are older than a second: this machine's, as
- * ANSWER has them, without loopback. */
+/* Updates a->addresses if they are older than a second: those of this machine without
+ * loopback, in the form that ANSWER carries. */
 void secret_addresses(struct auth *a);
 
 #endif

@@ -1,5 +1,5 @@
-/* tls.c - see tls.h. The socket is read and written here and not by OpenSSL, which
- * would raise SIGPIPE in programs that use the library. */
+/* tls.c - see tls.h. We read and write the socket ourselves: OpenSSL would raise
+ * SIGPIPE in programs that use the library. */
 #include "auth/tls.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ struct tls {
     uint8_t pending[CHUNK + 2048]; /* encrypted, on its way to the socket */
     size_t pending_from, pending_to;
     bool broken;
-    bool asked; /* the handshake has begun: whatever goes first was sent */
+    bool asked; /* the handshake has begun, and a client's first message is sent */
     bool more;  /* the last read of the socket may have left something there */
 };
 
@@ -29,15 +29,15 @@ static const unsigned char identity[] = "muster";
 static SSL_SESSION *session_of(SSL *ssl)
 {
     static const unsigned char aes_128_gcm_sha256[] = { 0x13, 0x01 };
-    const struct tls *t = LATE(SSL_get_ex_data)(ssl, 0);
-    const SSL_CIPHER *cipher = LATE(SSL_CIPHER_find)(ssl, aes_128_gcm_sha256);
-    SSL_SESSION *s = LATE(SSL_SESSION_new)();
+    const struct tls *t = DL(SSL_get_ex_data)(ssl, 0);
+    const SSL_CIPHER *cipher = DL(SSL_CIPHER_find)(ssl, aes_128_gcm_sha256);
+    SSL_SESSION *s = DL(SSL_SESSION_new)();
 
-    if (s && cipher && LATE(SSL_SESSION_set1_master_key)(s, t->psk, sizeof t->psk) &&
-        LATE(SSL_SESSION_set_cipher)(s, cipher) &&
-        LATE(SSL_SESSION_set_protocol_version)(s, TLS1_3_VERSION))
+    if (s && cipher && DL(SSL_SESSION_set1_master_key)(s, t->psk, sizeof t->psk) &&
+        DL(SSL_SESSION_set_cipher)(s, cipher) &&
+        DL(SSL_SESSION_set_protocol_version)(s, TLS1_3_VERSION))
         return s;
-    LATE(SSL_SESSION_free)(s);
+    DL(SSL_SESSION_free)(s);
     return NULL;
 }
 
@@ -71,26 +71,26 @@ static int refuse_certificate(int ok, X509_STORE_CTX *certificate)
 static SSL_CTX *context;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* One for the process and for both roles; it lives as long as the process. */
+/* One context serves the whole process in both roles. It is never freed. */
 static SSL_CTX *get_context(void)
 {
     pthread_mutex_lock(&lock);
     if (!context) {
-        SSL_CTX *c = LATE(SSL_CTX_new)(LATE(TLS_method)());
+        SSL_CTX *c = DL(SSL_CTX_new)(DL(TLS_method)());
 
         if (c) {
-            (void)LATE(SSL_CTX_ctrl)(c, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION,
-                                     NULL);
-            (void)LATE(SSL_CTX_ctrl)(c, SSL_CTRL_MODE,
-                                     SSL_MODE_ENABLE_PARTIAL_WRITE |
-                                         SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-                                         SSL_MODE_RELEASE_BUFFERS,
-                                     NULL);
-            /* The key goes with this suite's hash: no other may be chosen. */
-            (void)LATE(SSL_CTX_set_ciphersuites)(c, "TLS_AES_128_GCM_SHA256");
-            (void)LATE(SSL_CTX_set_num_tickets)(c, 0);
-            LATE(SSL_CTX_set_psk_use_session_callback)(c, use_psk);
-            LATE(SSL_CTX_set_psk_find_session_callback)(c, find_psk);
+            (void)DL(SSL_CTX_ctrl)(c, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION,
+                                   NULL);
+            (void)DL(SSL_CTX_ctrl)(c, SSL_CTRL_MODE,
+                                   SSL_MODE_ENABLE_PARTIAL_WRITE |
+                                       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                       SSL_MODE_RELEASE_BUFFERS,
+                                   NULL);
+            /* The key is bound to this suite's hash, so no other may be chosen. */
+            (void)DL(SSL_CTX_set_ciphersuites)(c, "TLS_AES_128_GCM_SHA256");
+            (void)DL(SSL_CTX_set_num_tickets)(c, 0);
+            DL(SSL_CTX_set_psk_use_session_callback)(c, use_psk);
+            DL(SSL_CTX_set_psk_find_session_callback)(c, find_psk);
         }
         context = c;
     }
@@ -110,12 +110,12 @@ int tls_new(bool server, int fd, const uint8_t psk[AUTH_SECRET], struct tls **ou
     c = get_context();
     t = mem_calloc(1, sizeof *t);
     if (t && c)
-        t->ssl = LATE(SSL_new)(c);
+        t->ssl = DL(SSL_new)(c);
     if (t && t->ssl) {
-        t->in = LATE(BIO_new)(LATE(BIO_s_mem)());
-        t->out = LATE(BIO_new)(LATE(BIO_s_mem)());
+        t->in = DL(BIO_new)(DL(BIO_s_mem)());
+        t->out = DL(BIO_new)(DL(BIO_s_mem)());
         if (t->in && t->out)
-            LATE(SSL_set_bio)(t->ssl, t->in, t->out);
+            DL(SSL_set_bio)(t->ssl, t->in, t->out);
     }
     if (!t || !t->ssl || !t->in || !t->out) {
         tls_end(t);
@@ -123,12 +123,12 @@ int tls_new(bool server, int fd, const uint8_t psk[AUTH_SECRET], struct tls **ou
     }
     t->fd = fd;
     memcpy(t->psk, psk, sizeof t->psk);
-    (void)LATE(SSL_set_ex_data)(t->ssl, 0, t);
+    (void)DL(SSL_set_ex_data)(t->ssl, 0, t);
     if (server) {
-        LATE(SSL_set_accept_state)(t->ssl);
+        DL(SSL_set_accept_state)(t->ssl);
     } else {
-        LATE(SSL_set_verify)(t->ssl, SSL_VERIFY_PEER, refuse_certificate);
-        LATE(SSL_set_connect_state)(t->ssl);
+        DL(SSL_set_verify)(t->ssl, SSL_VERIFY_PEER, refuse_certificate);
+        DL(SSL_set_connect_state)(t->ssl);
     }
     *out = t;
     return 0;
@@ -139,14 +139,14 @@ void tls_end(struct tls *t)
     if (!t)
         return;
     if (t->ssl)
-        LATE(SSL_free)(t->ssl); /* and its two BIOs */
+        DL(SSL_free)(t->ssl); /* and its two BIOs */
     explicit_bzero(t->psk, sizeof t->psk);
     mem_free(t);
 }
 
 bool tls_pending(struct tls *t)
 {
-    return LATE(BIO_ctrl)(t->in, BIO_CTRL_PENDING, 0, NULL) > 0;
+    return DL(BIO_ctrl)(t->in, BIO_CTRL_PENDING, 0, NULL) > 0;
 }
 
 bool tls_buffered(struct tls *t)
@@ -158,7 +158,7 @@ int tls_flush(struct tls *t)
 {
     for (;;) {
         if (t->pending_from == t->pending_to) {
-            const int n = LATE(BIO_read)(t->out, t->pending, (int)sizeof t->pending);
+            const int n = DL(BIO_read)(t->out, t->pending, (int)sizeof t->pending);
 
             if (n <= 0)
                 return 1;
@@ -179,12 +179,12 @@ int tls_flush(struct tls *t)
 
 int tls_feed(struct tls *t, const void *bytes, size_t size)
 {
-    return size == 0 || LATE(BIO_write)(t->in, bytes, (int)size) == (int)size
+    return size == 0 || DL(BIO_write)(t->in, bytes, (int)size) == (int)size
                ? 0
                : MUSTER_ENOMEM;
 }
 
-/* What the peer sent goes to OpenSSL: as recv. */
+/* Passes what the peer sent to OpenSSL. Returns what recv returned. */
 static ssize_t feed(struct tls *t)
 {
     uint8_t bytes[CHUNK + 512];
@@ -194,7 +194,7 @@ static ssize_t feed(struct tls *t)
         n = recv(t->fd, bytes, sizeof bytes, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     t->more = n == (ssize_t)sizeof bytes || n == 0;
-    if (n > 0 && LATE(BIO_write)(t->in, bytes, (int)n) != (int)n) {
+    if (n > 0 && DL(BIO_write)(t->in, bytes, (int)n) != (int)n) {
         errno = ENOMEM;
         return -1;
     }
@@ -203,8 +203,8 @@ static ssize_t feed(struct tls *t)
 
 ssize_t tls_read(struct tls *t, void *to, size_t size)
 {
-    /* Nothing can be decrypted before bytes have come. */
-    if (t->asked && !t->broken && !tls_pending(t) && !LATE(SSL_has_pending)(t->ssl)) {
+    /* Without new bytes there is nothing to decrypt: this saves calling SSL_read. */
+    if (t->asked && !t->broken && !tls_pending(t) && !DL(SSL_has_pending)(t->ssl)) {
         const ssize_t got = feed(t);
         const int why = errno;
 
@@ -217,10 +217,10 @@ ssize_t tls_read(struct tls *t, void *to, size_t size)
     }
     t->asked = true;
     for (;;) {
-        LATE(ERR_clear_error)();
+        DL(ERR_clear_error)();
         const int n =
-            t->broken ? -1 : LATE(SSL_read)(t->ssl, to, (int)MIN_OF(size, 1u << 30));
-        const int why = n > 0 || t->broken ? 0 : LATE(SSL_get_error)(t->ssl, n);
+            t->broken ? -1 : DL(SSL_read)(t->ssl, to, (int)MIN_OF(size, 1u << 30));
+        const int why = n > 0 || t->broken ? 0 : DL(SSL_get_error)(t->ssl, n);
 
         if (tls_flush(t) < 0 && n <= 0)
             return -1;
@@ -253,11 +253,11 @@ ssize_t tls_write(struct tls *t, const void *from, size_t size)
 
         if (flushed <= 0)
             return flushed < 0 ? -1 : (ssize_t)taken;
-        LATE(ERR_clear_error)();
-        n = LATE(SSL_write)(t->ssl, (const uint8_t *)from + taken,
-                            (int)MIN_OF(size - taken, CHUNK));
-        if (n <= 0) { /* In the middle of its handshake: the next read goes on. */
-            if (LATE(SSL_get_error)(t->ssl, n) == SSL_ERROR_WANT_READ)
+        DL(ERR_clear_error)();
+        n = DL(SSL_write)(t->ssl, (const uint8_t *)from + taken,
+                          (int)MIN_OF(size - taken, CHUNK));
+        if (n <= 0) { /* The handshake is not complete; the next read continues it. */
+            if (DL(SSL_get_error)(t->ssl, n) == SSL_ERROR_WANT_READ)
                 return tls_flush(t) < 0 ? -1 : (ssize_t)taken;
             t->broken = true;
             errno = EPROTO;

@@ -1,5 +1,5 @@
-/* tls_pipe.c - see tls_pipe.h. Each direction has room for one piece: nothing more is
- * read before it is gone. */
+/* tls_pipe.c - see tls_pipe.h. Each direction has room for one piece, and reads no more
+ * until that piece is written. */
 #include "auth/tls_pipe.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include "base/mem.h"
 
 #define PIECE  65536u
-#define PIECES 8 /* bytes in one direction before others have their turn */
+#define PIECES 8 /* moved in one direction before other handles get their turn */
 
 struct piece {
     uint8_t bytes[PIECE];
@@ -18,12 +18,12 @@ struct piece {
 };
 
 struct tls_pipe {
-    uv_poll_t plain, secret;
-    int plain_fd, secret_fd;
-    int plain_for, secret_for; /* what the two wait for */
+    uv_poll_t plain, encrypted;
+    int plain_fd, encrypted_fd;
+    int plain_for, encrypted_for; /* what the two wait for */
     struct tls *tls;
-    struct piece out, in; /* plain to secret, and back */
-    bool plain_ended, secret_ended;
+    struct piece out, in; /* plain to encrypted, and back */
+    bool plain_ended, encrypted_ended;
     bool closing;
     int handles;
 };
@@ -35,7 +35,7 @@ static void pipe_on_closed(uv_handle_t *h)
     if (--p->handles)
         return;
     (void)close(p->plain_fd);
-    (void)close(p->secret_fd);
+    (void)close(p->encrypted_fd);
     tls_end(p->tls);
     mem_free(p);
 }
@@ -47,10 +47,10 @@ static void pipe_close(struct tls_pipe *p)
     p->closing = true;
     p->handles = 2;
     uv_close((uv_handle_t *)&p->plain, pipe_on_closed);
-    uv_close((uv_handle_t *)&p->secret, pipe_on_closed);
+    uv_close((uv_handle_t *)&p->encrypted, pipe_on_closed);
 }
 
-/* One piece from the plain side to the secret one. False: nothing moves for now. */
+/* Moves one piece from the plain to the encrypted side. False: nothing moved. */
 static bool move_out(struct tls_pipe *p, bool *broken)
 {
     if (p->out.from == p->out.to && !p->plain_ended) {
@@ -75,13 +75,13 @@ static bool move_out(struct tls_pipe *p, bool *broken)
 
 static bool move_in(struct tls_pipe *p, bool *broken)
 {
-    if (p->in.from == p->in.to && !p->secret_ended) {
+    if (p->in.from == p->in.to && !p->encrypted_ended) {
         const ssize_t n = tls_read(p->tls, p->in.bytes, PIECE);
 
         if (n < 0 && errno != EAGAIN && errno != EINTR)
             *broken = true;
         if (n == 0)
-            p->secret_ended = true;
+            p->encrypted_ended = true;
         p->in.from = 0;
         p->in.to = n > 0 ? (size_t)n : 0;
     }
@@ -114,11 +114,11 @@ static void watch(struct tls_pipe *p, int flushed)
     const bool out_waits = p->out.from != p->out.to, in_waits = p->in.from != p->in.to;
     int plain =
         (out_waits || p->plain_ended ? 0 : UV_READABLE) | (in_waits ? UV_WRITABLE : 0);
-    int secret = (in_waits || p->secret_ended ? 0 : UV_READABLE) |
-                 (out_waits || flushed == 0 ? UV_WRITABLE : 0);
+    int encrypted = (in_waits || p->encrypted_ended ? 0 : UV_READABLE) |
+                    (out_waits || flushed == 0 ? UV_WRITABLE : 0);
 
     poll_for(&p->plain, &p->plain_for, plain);
-    poll_for(&p->secret, &p->secret_for, secret);
+    poll_for(&p->encrypted, &p->encrypted_for, encrypted);
 }
 
 /* Moves what there is in the directions that an event has come for. */
@@ -130,14 +130,14 @@ static void pump(struct tls_pipe *p, bool out, bool in)
     for (int i = 0; !broken && (out || in); i++) {
         if (i >= PIECES && !(in && tls_pending(p->tls)))
             break;
-        /* A piece that is not full was all there is, for now. */
+        /* If a piece is not full, there is nothing more to read for now. */
         out = out && move_out(p, &broken) && p->out.to == PIECE;
         in = in && move_in(p, &broken) && tls_buffered(p->tls);
     }
     flushed = tls_flush(p->tls);
     if (broken || flushed < 0 ||
         (p->plain_ended && p->out.from == p->out.to && flushed > 0) ||
-        (p->secret_ended && p->in.from == p->in.to))
+        (p->encrypted_ended && p->in.from == p->in.to))
         pipe_close(p);
     else
         watch(p, flushed);
@@ -157,7 +157,7 @@ static void pipe_on_poll(uv_poll_t *poll, int status, int what)
          poll == &p->plain ? what & UV_WRITABLE : what & UV_READABLE);
 }
 
-int tls_pipe_open(uv_loop_t *loop, int plain_fd, int secret_fd, struct tls *tls,
+int tls_pipe_open(uv_loop_t *loop, int plain_fd, int encrypted_fd, struct tls *tls,
                   struct muster_error *err)
 {
     struct tls_pipe *p = mem_alloc(sizeof *p);
@@ -166,19 +166,19 @@ int tls_pipe_open(uv_loop_t *loop, int plain_fd, int secret_fd, struct tls *tls,
         return err_nomem(err);
     memset(p, 0, offsetof(struct tls_pipe, out));
     p->out.from = p->out.to = p->in.from = p->in.to = 0;
-    p->plain_ended = p->secret_ended = p->closing = false;
+    p->plain_ended = p->encrypted_ended = p->closing = false;
     p->plain_fd = plain_fd;
-    p->secret_fd = secret_fd;
+    p->encrypted_fd = encrypted_fd;
     p->tls = tls;
     if (uv_poll_init(loop, &p->plain, plain_fd) < 0) {
         mem_free(p);
         return err_nomem(err);
     }
-    p->plain.data = p->secret.data = p;
-    if (uv_poll_init(loop, &p->secret, secret_fd) < 0) {
-        /* Cannot fail for a socket of ours; if it did, the first one closes by itself.
-         */
-        p->plain_fd = p->secret_fd = -1;
+    p->plain.data = p->encrypted.data = p;
+    if (uv_poll_init(loop, &p->encrypted, encrypted_fd) < 0) {
+        /* This cannot fail for our sockets. If it does, they stay the caller's, and
+         * only the first handle is closed. */
+        p->plain_fd = p->encrypted_fd = -1;
         p->tls = NULL;
         p->handles = 1;
         uv_close((uv_handle_t *)&p->plain, pipe_on_closed);

@@ -7,9 +7,9 @@
 
 #include "auth/tls.h"
 
-/* Takes both sockets, which must be non-blocking, and tls (which is on secret_fd) over,
- * on success. Closes itself when either side ends or breaks. */
-int tls_pipe_open(uv_loop_t *loop, int plain_fd, int secret_fd, struct tls *tls,
+/* On success takes over both sockets, which must be non-blocking, and tls, which is on
+ * encrypted_fd. Closes itself when either side ends or breaks. */
+int tls_pipe_open(uv_loop_t *loop, int plain_fd, int encrypted_fd, struct tls *tls,
                   struct muster_error *err);
 
 #endif

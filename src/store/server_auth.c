@@ -544,7 +544,7 @@ static void on_message(struct store_server *s, struct conn *c, struct span bytes
     else if (rc == 0 && !p->side)
         rc = on_open(s, c, &m, bytes, out, &n, &err);
     else if (rc == 0)
-        rc = auth_server_verdict(p->side, &a->settings, &m, out, &n, &err);
+        rc = auth_server_finish(p->side, &a->settings, &m, out, &n, &err);
     /* Who looks on may do so from a machine that he shares with others, and has no
      * workers there. */
     if (rc == 0 && m.kind == AUTH_ANSWER && !p->looks_on &&

@@ -44,7 +44,7 @@ static void hear(struct auth *a, unsigned side, struct span bytes)
                0);
     } else {
         e.expects = AUTH_ANSWER;
-        assert(auth_server_verdict(&e, &a->settings, &m, out, &n, NULL) < 0);
+        assert(auth_server_finish(&e, &a->settings, &m, out, &n, NULL) < 0);
     }
     assert(n <= AUTH_MESSAGE);
 }

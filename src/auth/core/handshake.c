@@ -9,7 +9,7 @@
 
 bool auth_equal(const uint8_t *a, const uint8_t *b, size_t n)
 {
-    volatile uint8_t differs = 0; /* So that no compiler leaves the loop early. */
+    volatile uint8_t differs = 0; /* volatile: no compiler may leave the loop early. */
 
     for (size_t i = 0; i < n; i++)
         differs = (uint8_t)(differs | (a[i] ^ b[i]));
@@ -102,19 +102,22 @@ int auth_decode(struct span bytes, struct auth_message *out, struct muster_error
     struct auth_message m = { 0 };
 
     if (!head || bytes.n > AUTH_MESSAGE)
-        return err_set(err, MUSTER_EPROTO, "a proof of %zu bytes", bytes.n);
+        return err_set(err, MUSTER_EPROTO, "its handshake message has %zu bytes",
+                       bytes.n);
     if (head[0] != AUTH_VERSION)
-        return err_set(err, MUSTER_EPROTO,
-                       "it proves itself in version %u, expected %u: the two are not "
-                       "the same release of muster",
-                       head[0], AUTH_VERSION);
+        return err_set(
+            err, MUSTER_EPROTO,
+            "its handshake has version %u, expected %u: the two nodes do not "
+            "run the same release of muster",
+            head[0], AUTH_VERSION);
     if (head[1] < AUTH_OPEN || head[1] > AUTH_REFUSED)
-        return err_set(err, MUSTER_EPROTO, "a proof of kind %u", head[1]);
+        return err_set(err, MUSTER_EPROTO,
+                       "its handshake message is of the unknown kind %u", head[1]);
     m.kind = (enum auth_kind)head[1];
     take_fields(&r, &m);
     if (r.bad || r.left.n)
-        return err_set(err, MUSTER_EPROTO, "a proof of kind %u that is %s", head[1],
-                       r.bad ? "cut off" : "too long");
+        return err_set(err, MUSTER_EPROTO, "its handshake message of kind %u is %s",
+                       head[1], r.bad ? "cut off" : "too long");
     *out = m;
     return 0;
 }
@@ -169,7 +172,7 @@ size_t auth_encode(const struct auth_message *m, uint8_t out[AUTH_MESSAGE])
 
 /* ---- Proofs ---- */
 
-/* What both have said, then what this proof adds to it. */
+/* A proof covers what both sides have said, and then what this proof adds to it. */
 static void prove(const struct auth_side *e, const struct auth_settings *s,
                   const char *label, const void *more, size_t more_size,
                   uint8_t out[AUTH_PROOF])
@@ -208,7 +211,8 @@ void auth_session_key(const struct auth_side *e, const struct auth_settings *s,
     prove(e, s, "muster auth 1 session", e->server_proof, AUTH_PROOF, out);
 }
 
-/* Field by field: `said` is large, and only what was said of it counts. */
+/* Sets field by field, because `said` is large and only its first said_size bytes
+ * count. */
 static void start(struct auth_side *e, bool server, enum auth_kind expects)
 {
     e->server = server;
@@ -240,11 +244,12 @@ static int unexpected(const struct auth_message *m, size_t *n, struct muster_err
     if (m->kind == AUTH_REFUSED)
         return err_set(err, MUSTER_EACCES, "it says: %.*s", (int)m->text.n,
                        (const char *)m->text.p);
-    return err_set(err, MUSTER_EPROTO, "a proof of kind %u out of turn",
+    return err_set(err, MUSTER_EPROTO,
+                   "it sent a handshake message of kind %u out of turn",
                    (unsigned)m->kind);
 }
 
-/* Both sides say which of the two has what, in the words of a command line. */
+/* Each side gets its own message, which names the options of the command line. */
 static int compare_flags(unsigned client, unsigned server, uint8_t out[AUTH_MESSAGE],
                          size_t *n, struct muster_error *err)
 {
@@ -321,7 +326,7 @@ int auth_server_open(struct auth_side *v, const struct auth_settings *s,
         return rc;
     v->open_size = bytes.n;
     remember(v, bytes.p, bytes.n);
-    *n = auth_encode(&m, out); /* The proof at its end is not there yet. */
+    *n = auth_encode(&m, out); /* The proof at its end is filled in below. */
     assert(*n > AUTH_PROOF);
     remember(v, out, *n - AUTH_PROOF);
     prove_server(v, s, v->server_proof);
@@ -357,13 +362,13 @@ int auth_client_answer(struct auth_side *c, const struct auth_settings *s,
                                              .addresses = addresses,
                                              .address_count = count },
                      out);
-    c->expects = AUTH_REFUSED; /* Nothing more, or that. */
+    c->expects = AUTH_REFUSED; /* The only message that may still come. */
     return 0;
 }
 
-int auth_server_verdict(struct auth_side *v, const struct auth_settings *s,
-                        const struct auth_message *answer, uint8_t out[AUTH_MESSAGE],
-                        size_t *n, struct muster_error *err)
+int auth_server_finish(struct auth_side *v, const struct auth_settings *s,
+                       const struct auth_message *answer, uint8_t out[AUTH_MESSAGE],
+                       size_t *n, struct muster_error *err)
 {
     uint8_t proof[AUTH_PROOF];
 

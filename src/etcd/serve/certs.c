@@ -24,7 +24,7 @@ static int openssl_failed(const char *what, struct muster_error *err)
 
 static EVP_PKEY *make_key(const uint8_t seed[SEED])
 {
-    return LATE(EVP_PKEY_new_raw_private_key)(EVP_PKEY_ED25519, NULL, seed, SEED);
+    return DL(EVP_PKEY_new_raw_private_key)(EVP_PKEY_ED25519, NULL, seed, SEED);
 }
 
 static EVP_PKEY *ca_key(const struct auth *auth)
@@ -52,45 +52,45 @@ static EVP_PKEY *own_key(void)
 
 static bool add_ext(X509 *x, int nid, const char *value)
 {
-    X509_EXTENSION *e = LATE(X509V3_EXT_conf_nid)(NULL, NULL, nid, value);
-    const bool good = e && LATE(X509_add_ext)(x, e, -1) == 1;
+    X509_EXTENSION *e = DL(X509V3_EXT_conf_nid)(NULL, NULL, nid, value);
+    const bool good = e && DL(X509_add_ext)(x, e, -1) == 1;
 
-    LATE(X509_EXTENSION_free)(e);
+    DL(X509_EXTENSION_free)(e);
     return good;
 }
 
 static bool set_name(X509 *x, const char *subject)
 {
-    X509_NAME *issuer = LATE(X509_NAME_new)();
-    X509_NAME *own = LATE(X509_NAME_new)();
+    X509_NAME *issuer = DL(X509_NAME_new)();
+    X509_NAME *own = DL(X509_NAME_new)();
     const bool good =
         issuer && own &&
-        LATE(X509_NAME_add_entry_by_txt)(issuer, "CN", MBSTRING_ASC,
-                                         (const unsigned char *)CA, -1, -1, 0) == 1 &&
-        LATE(X509_NAME_add_entry_by_txt)(
+        DL(X509_NAME_add_entry_by_txt)(issuer, "CN", MBSTRING_ASC,
+                                       (const unsigned char *)CA, -1, -1, 0) == 1 &&
+        DL(X509_NAME_add_entry_by_txt)(
             own, "CN", MBSTRING_ASC, (const unsigned char *)subject, -1, -1, 0) == 1 &&
-        LATE(X509_set_issuer_name)(x, issuer) == 1 &&
-        LATE(X509_set_subject_name)(x, own) == 1;
+        DL(X509_set_issuer_name)(x, issuer) == 1 &&
+        DL(X509_set_subject_name)(x, own) == 1;
 
-    LATE(X509_NAME_free)(issuer);
-    LATE(X509_NAME_free)(own);
+    DL(X509_NAME_free)(issuer);
+    DL(X509_NAME_free)(own);
     return good;
 }
 
 /* names: those of a server, or NULL. The CA signs its own certificate. */
 static X509 *make_cert(EVP_PKEY *key, EVP_PKEY *ca, bool is_ca, const char *names)
 {
-    X509 *x = LATE(X509_new)();
+    X509 *x = DL(X509_new)();
     uint64_t serial = 0;
     bool good;
 
     secret_random(&serial, sizeof serial);
-    good = x && LATE(X509_set_version)(x, 2) == 1 &&
-           LATE(ASN1_INTEGER_set_uint64)(LATE(X509_get_serialNumber)(x),
-                                         serial >> 1 | 1) == 1 &&
-           LATE(X509_gmtime_adj)(LATE(X509_getm_notBefore)(x), BEFORE) &&
-           LATE(X509_gmtime_adj)(LATE(X509_getm_notAfter)(x), AFTER) &&
-           LATE(X509_set_pubkey)(x, key) == 1 &&
+    good = x && DL(X509_set_version)(x, 2) == 1 &&
+           DL(ASN1_INTEGER_set_uint64)(DL(X509_get_serialNumber)(x), serial >> 1 | 1) ==
+               1 &&
+           DL(X509_gmtime_adj)(DL(X509_getm_notBefore)(x), BEFORE) &&
+           DL(X509_gmtime_adj)(DL(X509_getm_notAfter)(x), AFTER) &&
+           DL(X509_set_pubkey)(x, key) == 1 &&
            set_name(x, is_ca ? CA : "a node of a muster job");
     if (good && is_ca)
         good = add_ext(x, NID_basic_constraints, "critical,CA:TRUE") &&
@@ -98,10 +98,10 @@ static X509 *make_cert(EVP_PKEY *key, EVP_PKEY *ca, bool is_ca, const char *name
     if (good && names)
         good = add_ext(x, NID_subject_alt_name, names);
     if (good)
-        good = LATE(X509_sign)(x, ca, NULL) > 0;
+        good = DL(X509_sign)(x, ca, NULL) > 0;
     if (good)
         return x;
-    LATE(X509_free)(x);
+    DL(X509_free)(x);
     return NULL;
 }
 
@@ -131,7 +131,7 @@ static int write_bio(BIO *bio, const char *path, struct muster_error *err)
     const int fd =
         open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     char bytes[4096];
-    const int n = LATE(BIO_read)(bio, bytes, sizeof bytes);
+    const int n = DL(BIO_read)(bio, bytes, sizeof bytes);
     const bool good = fd >= 0 && n > 0 && write(fd, bytes, (size_t)n) == n;
 
     explicit_bzero(bytes, sizeof bytes);
@@ -142,14 +142,14 @@ static int write_bio(BIO *bio, const char *path, struct muster_error *err)
 
 static int write_pem(const char *path, X509 *x, EVP_PKEY *key, struct muster_error *err)
 {
-    BIO *bio = LATE(BIO_new)(LATE(BIO_s_mem)());
+    BIO *bio = DL(BIO_new)(DL(BIO_s_mem)());
     int rc = openssl_failed("write them", err);
 
     if (bio &&
-        (x ? LATE(PEM_write_bio_X509)(bio, x)
-           : LATE(PEM_write_bio_PrivateKey)(bio, key, NULL, NULL, 0, NULL, NULL)) == 1)
+        (x ? DL(PEM_write_bio_X509)(bio, x)
+           : DL(PEM_write_bio_PrivateKey)(bio, key, NULL, NULL, 0, NULL, NULL)) == 1)
         rc = write_bio(bio, path, err);
-    (void)LATE(BIO_free)(bio);
+    (void)DL(BIO_free)(bio);
     return rc;
 }
 
@@ -166,8 +166,8 @@ static int write_all(const struct serve_certs *c, EVP_PKEY *ca, EVP_PKEY *own,
         rc = write_pem(c->key, NULL, own, err);
     if (rc == 0)
         rc = write_pem(c->cert, cert, NULL, err);
-    LATE(X509_free)(root);
-    LATE(X509_free)(cert);
+    DL(X509_free)(root);
+    DL(X509_free)(cert);
     return rc;
 }
 
@@ -190,9 +190,9 @@ int serve_certs_make(const struct auth *auth, const char *dir, const char *name,
         EVP_PKEY *ca = ca_key(auth), *own = own_key();
 
         rc = write_all(&c, ca, own, names, err);
-        LATE(EVP_PKEY_free)(ca);
-        LATE(EVP_PKEY_free)(own);
-        LATE(ERR_clear_error)();
+        DL(EVP_PKEY_free)(ca);
+        DL(EVP_PKEY_free)(own);
+        DL(ERR_clear_error)();
     }
     mem_free(names);
     if (rc < 0) {

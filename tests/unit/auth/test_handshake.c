@@ -87,8 +87,8 @@ static int server_verdict(struct play *p)
 
     if (auth_decode(span_of(p->answer, p->answer_size), &m, &p->err) < 0)
         return p->err.code;
-    return auth_server_verdict(&p->s, &p->server->settings, &m, p->verdict,
-                               &p->verdict_size, &p->err);
+    return auth_server_finish(&p->s, &p->server->settings, &m, p->verdict,
+                              &p->verdict_size, &p->err);
 }
 
 static void admits(void **state)
