@@ -68,11 +68,11 @@ struct relay {
     bool paused;               /* out of descriptors: we do not accept */
     struct trace_rate refused; /* limits the log lines about refused connections */
 
-    struct dialer *dialer; /* owned; while the encrypted connection is made */
-    struct tls *tls;       /* owned; the encrypted connection, or NULL */
-    int fd;                /* its socket */
-    bool choked;           /* `out` is full, so workers are not read */
-    struct buf out;        /* frames that wait for it */
+    struct connector *connector; /* owned; while the encrypted connection is made */
+    struct tls *tls;             /* owned; the encrypted connection, or NULL */
+    int fd;                      /* its socket */
+    bool choked;                 /* `out` is full, so workers are not read */
+    struct buf out;              /* frames that wait for it */
     struct lanes_decoder decoder;
     uint8_t *piece; /* owned; room for what is read from it */
 
@@ -148,8 +148,8 @@ static void drop_lane(struct relay *r, size_t i)
 /* All workers see their connections closed. Those that connect again make a new one. */
 static void drop_link(struct relay *r)
 {
-    dial_free(r->dialer);
-    r->dialer = NULL;
+    connect_free(r->connector);
+    r->connector = NULL;
     if (r->tls) {
         tls_end(r->tls);
         r->tls = NULL;
@@ -354,8 +354,8 @@ static bool flush_link(struct relay *r)
 }
 
 /* The connection is made, proven and encrypted, or it failed. */
-static void relay_on_dialed(void *ctx, struct dial_conn *conn,
-                            const struct muster_error *err)
+static void relay_on_connected(void *ctx, struct store_conn *conn,
+                               const struct muster_error *err)
 {
     const struct c10d_request push = { .op = C10D_QUEUE_PUSH,
                                        .key = span_str(LANES_KEY),
@@ -365,14 +365,14 @@ static void relay_on_dialed(void *ctx, struct dial_conn *conn,
     bool ok;
 
     if (conn) /* This never happens, since it is encrypted. */
-        dial_conn_close(conn);
+        store_conn_close(conn);
     if (err) {
         trace(r->trace, TRACE_WARN, "the relay to the workers' store: %s", err->text);
         drop_link(r); /* Workers see their connections closed, and try again. */
         return;
     }
-    dial_free(r->dialer);
-    r->dialer = NULL;
+    connect_free(r->connector);
+    r->connector = NULL;
     ok = buf_append(&r->out, validate, sizeof validate) == 0 &&
          c10d_encode_request(&r->out, &push, NULL) == 0;
     for (size_t i = 0; ok && i < r->size; i++)
@@ -384,18 +384,19 @@ static void relay_on_dialed(void *ctx, struct dial_conn *conn,
 
 static int dial(struct relay *r)
 {
-    const struct dial_opts opts = { .host = r->host,
-                                    .port = r->port,
-                                    .timeout_ms = DIAL_MS,
-                                    .auth = r->auth,
-                                    .tls = &r->tls,
-                                    .tls_fd = &r->fd,
-                                    .trace = r->trace };
+    const struct connect_opts opts = { .host = r->host,
+                                       .port = r->port,
+                                       .timeout_ms = DIAL_MS,
+                                       .auth = r->auth,
+                                       .tls = &r->tls,
+                                       .tls_fd = &r->fd,
+                                       .trace = r->trace };
     struct muster_error err;
-    const int rc = dial_start(r->loop, &opts, relay_on_dialed, r, &r->dialer, &err);
+    const int rc =
+        connect_start(r->loop, &opts, relay_on_connected, r, &r->connector, &err);
 
     if (rc < 0)
-        r->dialer = NULL;
+        r->connector = NULL;
     return rc;
 }
 
@@ -430,7 +431,7 @@ static bool add_lane(struct relay *r, int fd)
     r->lanes[i] = l;
     if (r->tls)
         return open_lane(r, i);
-    return r->dialer || dial(r) == 0;
+    return r->connector || dial(r) == 0;
 }
 
 static bool is_own(struct relay *r, int fd)

@@ -1,11 +1,11 @@
 /* client.c - a c10d store over TCP; see client.h. Top to bottom: how calls end,
  * deadlines, calls on their way out, answers on their way in, open and close.
  *
- * A call waits in `queued` until the connection is there and nothing blocks it, goes
- * out, and then waits in `asked` for its answer, or in `unwritten` if it has none. The
+ * A call waits in `queued` until there is a connection and nothing blocks it. Then it
+ * is sent, and waits in `asked` for its answer, or in `unwritten` if it has none. The
  * server answers in order, so the next bytes are for the first of `asked`. A call whose
- * time is up calls back at once; the call itself stays, as an orphan, until its answer
- * has been seen and dropped, so that the connection stays in step. */
+ * time is up calls back at once, but stays in its list until its answer has been read
+ * and dropped, so that later answers still match their calls. */
 #include "store/client.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -24,9 +24,9 @@
 #define OUT_ENOUGH    ((size_t)1 << 20) /* unsent bytes at which calls stay queued */
 #define READ_ROOM     ((size_t)16384)
 #define CANCEL_MS     9000 /* for the answer to CANCEL_WAIT */
-#define READ_FIRST_MS 1000 /* and a bit more, see expire() */
+#define READ_FIRST_MS 1000 /* and a bit more, see cancel_unanswered() */
 
-/* Bytes that the loop writes. It outlives the client if need be. */
+/* Bytes that the loop writes. They may outlive the client. */
 struct outgoing {
     uv_write_t write;
     struct buf bytes;
@@ -40,16 +40,16 @@ enum call_phase {
     CALL_ASKED,     /* the request is sent */
 };
 
-/* Once its callback has been called, only the wire still knows it. */
+/* A call with what goes over the wire for it. */
 struct wire_call {
     struct call base; /* first */
     enum call_phase phase;
     bool waits;        /* the first thing it sends blocks */
-    bool overdue;      /* CANCELING: for the second time */
+    bool overdue;      /* CANCELING: its time was up once already */
     struct buf bytes;  /* not yet sent */
     size_t wait_bytes; /* of them, the WAIT in front of the request; 0: none */
     size_t expect;     /* MULTI_GET: values */
-    uint64_t out_end;  /* without an answer: where it ends in the stream we send */
+    uint64_t out_end;  /* without an answer: where it ends in the stream that we send */
     struct c10d_reply_decoder decoder;
 };
 
@@ -61,21 +61,21 @@ struct client {
     char *host; /* owned; opts.host points to it */
     struct store_client_opts opts;
     char name[ENDPOINT_TEXT + 8];
-    struct dialer *dialer;  /* owned, while connecting */
-    struct dial_conn *conn; /* owned, while ready */
+    struct connector *connector; /* owned, while connecting */
+    struct store_conn *conn;     /* owned, while ready */
     char peer[ADDRESS_TEXT], local[ADDRESS_TEXT];
-    struct muster_error why; /* it is broken */
+    struct muster_error why; /* why it is broken */
 
     struct call_list queued, asked, unwritten;
     struct wire_call *blocked; /* the one of `asked` that nothing may follow, or NULL */
     size_t calls;
     struct buf in, out;
     struct outgoing *busy;  /* what the loop is writing, or NULL */
-    uint64_t sent, written; /* bytes of the stream: handed over, and gone */
+    uint64_t sent, written; /* bytes of the stream: put into `out`, and written */
 
     uv_timer_t timer;
     uint64_t armed_ms;     /* when it goes off; MONO_NEVER if it is not armed */
-    struct defer next_run; /* of the client, from the loop */
+    struct defer next_run; /* calls client_run from the loop */
     store_open_cb open_cb; /* NULL once it has been called */
     void *open_ctx;
     async_store_closed_cb closed_cb;
@@ -126,11 +126,11 @@ static void client_fail_all(struct client *c, const struct muster_error *why)
 /* Closes the connection, or gives up making it. */
 static void client_drop(struct client *c)
 {
-    dial_free(c->dialer);
-    c->dialer = NULL;
+    connect_free(c->connector);
+    c->connector = NULL;
     if (c->conn) {
         c->conn->tcp.data = NULL;
-        dial_conn_close(c->conn);
+        store_conn_close(c->conn);
     }
     c->conn = NULL;
     if (c->busy)
@@ -138,9 +138,8 @@ static void client_drop(struct client *c)
     c->busy = NULL;
 }
 
-/* Connections are not made anew: what the server knew of us, waits and all, is gone,
- * and only the caller knows what that means. hint is for the call that it was about to
- * answer. */
+/* The client does not reconnect: what the server knew of us is lost, and only the
+ * caller knows what that means. The hint goes to the call whose answer was due next. */
 static void lose_with(struct client *c, const struct muster_error *why,
                       const char *hint)
 {
@@ -163,8 +162,8 @@ static void client_lose(struct client *c, const struct muster_error *why)
     lose_with(c, why, "");
 }
 
-/* A server of torch has no other way to say no than to hang up. */
-static const char *refused_perhaps(const struct call *call)
+/* Torch's server can refuse a request only by closing the connection. */
+static const char *hint_for(const struct call *call)
 {
     if (!call)
         return "";
@@ -195,13 +194,13 @@ static void client_lose_uv(struct client *c, int uv)
                   : uv == UV_ECONNRESET ? "Connection reset by peer"
                   : uv == UV_EPIPE      ? "Broken pipe"
                                         : uv_strerror(uv));
-    lose_with(c, &err, refused_perhaps(c->asked.first));
+    lose_with(c, &err, hint_for(c->asked.first));
 }
 
 /* ---- deadlines ----
  *
- * The timer goes off at the earliest deadline that was ever set, and looks at all of
- * them: calls come and go far more often than they are late. */
+ * The timer goes off at the earliest deadline that was set, even if that call has
+ * ended, and then checks all calls. Calls end far more often than they are late. */
 static void client_on_time(uv_timer_t *timer);
 
 static void client_arm(struct client *c, uint64_t due_ms)
@@ -248,12 +247,12 @@ static const char *held_up_by(const struct client *c, const struct wire_call *ca
 {
     if (call->phase != CALL_QUEUED)
         return "";
-    if (c->dialer)
-        return dial_last_failure(c->dialer);
+    if (c->connector)
+        return connect_last_failure(c->connector);
     return c->blocked ? "another call on this connection waits" : "";
 }
 
-/* Until when somebody waits for the connection to be free again; 0: nobody does. */
+/* The last deadline of the calls that wait for the connection; 0: there are none. */
 static uint64_t wanted_until(const struct client *c)
 {
     uint64_t until = 0;
@@ -263,23 +262,23 @@ static uint64_t wanted_until(const struct client *c)
     return until;
 }
 
-/* A server that does not answer CANCEL_WAIT may be stopped for a while: those in the
- * queue have the time that they were given. With nobody left in it, a connection on
- * which nothing can be asked is useless. */
+/* A server that does not answer CANCEL_WAIT may only be stopped for a while, so calls
+ * in the queue keep the time that they were given. Once the queue is empty, the
+ * connection is given up, since nothing can be asked on it. */
 static void cancel_unanswered(struct client *c, struct wire_call *call)
 {
     const uint64_t now = clock_mono_ms(), wanted_ms = wanted_until(c);
     struct muster_error err;
 
     if (!call->overdue || wanted_ms > now) {
-        /* The loop may have rested for long, with the answer waiting to be read. */
+        /* The loop may have been late, and the answer may be there to be read. */
         call->base.deadline_ms = call->overdue ? wanted_ms : now + READ_FIRST_MS;
         call->overdue = true;
         return;
     }
     (void)err_set(&err, MUSTER_EHANGUP,
                   "%s at %s: the connection was given up, since the server did not "
-                  "answer CANCEL_WAIT for %d s: it hangs, or the network does",
+                  "answer CANCEL_WAIT for %d s: the server or the network hangs",
                   c->name, c->peer, (CANCEL_MS + READ_FIRST_MS) / 1000);
     client_lose(c, &err);
 }
@@ -343,7 +342,7 @@ static void client_on_written(uv_write_t *write, int status)
         client_run(c);
 }
 
-/* Hands all that is left to the loop. */
+/* Hands all bytes that are left to the loop. */
 static int write_later(struct client *c, uv_stream_t *stream)
 {
     struct outgoing *o = mem_calloc(1, sizeof *o);
@@ -423,7 +422,7 @@ static void send_call(struct client *c, struct wire_call *call)
     call_list_add(c10d_has_reply(op) ? &c->asked : &c->unwritten, &call->base);
 }
 
-/* Its wait is over: now the request that it was for. */
+/* The wait before its request is over: sends the request itself. */
 static void client_send_rest(struct client *c, struct wire_call *call)
 {
     c->blocked = NULL;
@@ -446,8 +445,8 @@ static void client_answer_empty(struct client *c, struct wire_call *call)
     client_end(c, call);
 }
 
-/* Does everything that can be done now. Called from the loop only; callbacks come from
- * inside it. */
+/* Does everything that can be done now. It is called from the loop only, since
+ * callbacks come from inside it. */
 static void client_run(struct client *c)
 {
     struct wire_call *call;
@@ -473,7 +472,7 @@ static void client_run(struct client *c)
 
 /* ---- answers on their way in ---- */
 
-/* LIST_KEYS: what other programs put there without our prefix is not shown. */
+/* LIST_KEYS: leaves out keys without our prefix, which other programs have set. */
 static int strip_list(const struct client *c, struct c10d_reply *reply,
                       struct buf *keys)
 {
@@ -512,8 +511,8 @@ static void reject(struct client *c, struct muster_error *err)
     client_lose(c, err);
 }
 
-/* The wait was given up, and CANCEL_WAIT sent. It is answered by 01; a 00 before it is
- * the wait's own answer, which was under way. */
+/* The wait was given up and CANCEL_WAIT sent, which is answered by 01. A 00 before it
+ * is the answer to the wait itself, which was already under way. */
 static int64_t take_cancelled(struct client *c, struct wire_call *call)
 {
     const uint8_t first = buf_data(&c->in)[0];
@@ -537,7 +536,8 @@ static int64_t take_cancelled(struct client *c, struct wire_call *call)
     return 1;
 }
 
-/* One answer off the input: how many bytes it took, or 0 or less if there is none. */
+/* Takes one answer from the input and returns how many bytes it took; 0 if it is not
+ * complete, or a negative code if the connection is lost. */
 static int64_t take_answer(struct client *c)
 {
     struct wire_call *call = wire_first(&c->asked);
@@ -547,7 +547,7 @@ static int64_t take_answer(struct client *c)
     int64_t used;
 
     if (!call) {
-        (void)err_set(&err, MUSTER_EPROTO, "bytes came that nobody asked for");
+        (void)err_set(&err, MUSTER_EPROTO, "it sent bytes that answer no request");
         reject(c, &err);
         return MUSTER_EPROTO;
     }
@@ -613,7 +613,7 @@ static int client_start_reading(struct client *c)
 
 /* ---- open, call, close ---- */
 
-/* The wire of the call: a WAIT in front if it blocks, then the request itself. */
+/* Encodes the call: a WAIT in front if it has to wait for keys, then the request. */
 static int encode(struct wire_call *call, const struct c10d_request *req,
                   struct muster_error *err)
 {
@@ -640,8 +640,8 @@ static int encode(struct wire_call *call, const struct c10d_request *req,
     return rc;
 }
 
-/* Empty lists have no bytes: they are answered here, since some servers of torch crash
- * on them. */
+/* Calls with an empty list are not sent, since some of torch's servers crash on them:
+ * they have no bytes, and client_run answers them. */
 static int wire_call_new(struct client *c, const struct c10d_request *req,
                          unsigned flags, struct wire_call **out,
                          struct muster_error *err)
@@ -661,7 +661,7 @@ static int wire_call_new(struct client *c, const struct c10d_request *req,
     if (req->op == C10D_MULTI_GET)
         call->expect = req->list.count;
     rc = c10d_prefix_keys(&full, req, span_str(raw ? "" : "/"), err);
-    /* torch shows the keys of waits as on the wire, that of a barrier as given. */
+    /* Like torch, show the keys of waits as on the wire, that of a barrier as given. */
     c10d_keys_text(req->op == C10D_BARRIER || rc < 0 ? req : &full.req, call->base.keys,
                    sizeof call->base.keys);
     if (rc == 0 && (!c10d_has_list(req->op) || req->list.count))
@@ -676,14 +676,14 @@ static int wire_call_new(struct client *c, const struct c10d_request *req,
     return 0;
 }
 
-static void client_on_connected(void *ctx, struct dial_conn *conn,
+static void client_on_connected(void *ctx, struct store_conn *conn,
                                 const struct muster_error *err)
 {
     struct client *c = ctx;
     const store_open_cb cb = c->open_cb;
 
-    dial_free(c->dialer);
-    c->dialer = NULL;
+    connect_free(c->connector);
+    c->connector = NULL;
     c->open_cb = NULL;
     c->conn = conn;
     if (conn) {
@@ -715,7 +715,8 @@ static int client_call(struct async_store *s, const struct c10d_request *req,
     struct wire_call *call;
 
     if (req->op == C10D_VALIDATE || req->op == C10D_PING || req->op == C10D_CANCEL_WAIT)
-        return err_set(err, MUSTER_EINVAL, "%s is not for callers of a store",
+        return err_set(err, MUSTER_EINVAL,
+                       "%s is internal: callers of a store cannot use it",
                        c10d_op_name(req->op));
     if (c->calls >= MAX_CALLS)
         return err_set(err, MUSTER_EFULL, "%s: %zu calls are pending", c->name,
@@ -791,18 +792,18 @@ int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
 {
     struct client *c = mem_calloc(1, sizeof *c);
     char *host = mem_strdup(opts->host);
-    const struct dial_opts dial = { .host = opts->host,
-                                    .port = opts->port,
-                                    .timeout_ms = opts->timeout_ms,
-                                    .once = opts->once,
-                                    .auth = opts->auth,
-                                    .trace = opts->trace };
+    const struct connect_opts target = { .host = opts->host,
+                                         .port = opts->port,
+                                         .timeout_ms = opts->timeout_ms,
+                                         .once = opts->once,
+                                         .auth = opts->auth,
+                                         .trace = opts->trace };
     int rc;
 
     if (!c || !host)
         rc = err_nomem(err);
     else
-        rc = dial_start(loop, &dial, client_on_connected, c, &c->dialer, err);
+        rc = connect_start(loop, &target, client_on_connected, c, &c->connector, err);
     if (rc < 0) {
         mem_free(c);
         mem_free(host);

@@ -1,10 +1,9 @@
 /* client.h - a c10d store over TCP as a struct async_store: one connection.
  *
- * Resolves once per attempt, off the loop, with a deadline; tries IPv6 and IPv4 side by
- * side; sends VALIDATE in one piece and PING, and bounds every read. Works with our
- * server and with torch's two. Requests are pipelined; while a WAIT or BARRIER is
- * pending, later calls are held back, since their answers could not be told apart: who
- * needs both opens two connections (clone). */
+ * It connects as connect.h says, and limits the size of every reply. It works with our
+ * server and with both of torch's. Requests are pipelined. While a WAIT or BARRIER is
+ * pending, later calls are held back, since their answers could not be told apart: a
+ * caller that needs both opens a second connection (clone). */
 #ifndef STORE_CLIENT_H
 #define STORE_CLIENT_H
 
@@ -15,17 +14,17 @@
 struct store_client_opts {
     const char *host; /* name or numeric, without brackets; copied */
     uint16_t port;
-    uint64_t timeout_ms; /* to connect, handshake included; retried with backoff while
-                            refused or unresolvable, as torch does */
-    bool once;           /* do not retry: report the first round of failures */
+    uint64_t timeout_ms; /* to connect, with the handshake; like torch, retries with a
+                            growing pause until then */
+    bool once;           /* do not retry: report why the first round failed */
     bool raw_keys;       /* do not put "/" before keys */
     struct auth *auth;   /* the job's secret, or NULL */
     const struct trace *trace; /* borrowed, may be NULL */
 };
 
-/* cb(ctx, status, err) comes once: connected, or why not (MUSTER_EREFUSED, EUNREACH,
- * ERESOLVE, ENOTSTORE, EHANGUP, ETIMEDOUT). On failure *out is still to be closed.
- * Calls may be made before it: they wait for the connection. */
+/* Comes once: with status 0 when connected, else with a code as in connect.h. On
+ * failure the store must still be closed. Calls may be made earlier: they wait for the
+ * connection. */
 typedef void (*store_open_cb)(void *ctx, int status, const struct muster_error *err);
 
 int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,

@@ -1,7 +1,8 @@
-/* connect.c - from a host name to a greeted connection; see connect.h.
+/* connect.c - see connect.h.
  *
- * A dialer resolves, races, or pauses. One timer is armed for whatever is due next: the
- * deadline, the next address of the race, the end of a pause, the end of patience. */
+ * A connector resolves, tries the addresses of a round, or pauses. One timer is armed
+ * for whatever is due next: the deadline, the next address, the end of a pause, or the
+ * end of a round that takes too long. */
 #include "store/connect.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -14,24 +15,24 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define STAGGER_MS         250   /* between two addresses of one race */
-#define PATIENCE_MS        15000 /* for one race, before all is tried anew */
+#define STAGGER_MS         250   /* between two addresses of one round */
+#define PATIENCE_MS        15000 /* for one round, before all addresses are tried again */
 #define PAUSE_FIRST_MS     500
-#define PAUSE_MOST_MS      2000 /* torch goes up to 60 s, and comes late by as much */
+#define PAUSE_MOST_MS      2000 /* torch's grows to 60 s, which delays it by as much */
 #define WRONG_SERVICE_MOST 3    /* rounds in which another service answered */
-#define LOG_FIRST_MS       4000 /* of waiting, before a person should hear of it */
+#define LOG_FIRST_MS       4000 /* of waiting, before the log says so */
 #define LOG_AGAIN_MS       30000
 
-struct dialer {
+struct connector {
     uv_loop_t *loop;
     uv_timer_t timer;
     char *host; /* owned */
     uint16_t port;
     uint64_t timeout_ms, deadline_ms;
     bool once;
-    struct dial_opts opts; /* auth is a reference; host is not to be used */
+    struct connect_opts opts; /* auth is a reference; host is NULL */
     const struct trace *trace;
-    dial_cb cb; /* NULL once it has been called */
+    connect_cb cb; /* NULL once it has been called */
     void *ctx;
     struct rng rng;
 
@@ -39,20 +40,21 @@ struct dialer {
     struct sockaddr_storage addrs[RESOLVE_MAX];
     struct attempt *attempts[RESOLVE_MAX]; /* NULL: over */
     size_t count, next;                    /* addresses; the first not yet tried */
-    uint64_t next_ms, patience_ms;         /* of a race; MONO_NEVER otherwise */
-    uint64_t again_ms;                     /* of a pause; MONO_NEVER otherwise */
+    uint64_t next_ms, patience_ms;         /* in a round; MONO_NEVER otherwise */
+    uint64_t again_ms;                     /* in a pause; MONO_NEVER otherwise */
     double pause_ms;
-    uint64_t start_ms, log_ms; /* when we began; when to tell of our waiting */
+    uint64_t start_ms, log_ms; /* when we began; when to log that we wait */
     int wrong_services;
     enum greeting greeting; /* of this round */
 
-    struct muster_error last;  /* why the last round failed */
-    struct muster_error round; /* why this round fails, so far; code 0: no reason yet */
+    struct muster_error last; /* why the last round failed */
+    struct muster_error
+        round; /* why this round fails, as far as known; code 0: not yet */
 };
 
-static void start_round(struct dialer *d);
+static void start_round(struct connector *d);
 
-static bool racing(const struct dialer *d)
+static bool racing(const struct connector *d)
 {
     for (size_t i = 0; i < d->next; i++)
         if (d->attempts[i])
@@ -60,7 +62,7 @@ static bool racing(const struct dialer *d)
     return false;
 }
 
-static void stop_attempts(struct dialer *d)
+static void stop_attempts(struct connector *d)
 {
     for (size_t i = 0; i < d->next; i++)
         if (d->attempts[i])
@@ -70,10 +72,10 @@ static void stop_attempts(struct dialer *d)
     d->next_ms = d->patience_ms = MONO_NEVER;
 }
 
-static void finish(struct dialer *d, struct dial_conn *conn,
+static void finish(struct connector *d, struct store_conn *conn,
                    const struct muster_error *err)
 {
-    const dial_cb cb = d->cb;
+    const connect_cb cb = d->cb;
 
     stop_attempts(d);
     resolve_cancel(d->lookup);
@@ -83,9 +85,10 @@ static void finish(struct dialer *d, struct dial_conn *conn,
     cb(d->ctx, conn, err);
 }
 
-/* Who is there instead of a store, if that is on this machine and may be seen: "; pid
- * 712 (nc -l 29500, root) holds that port of this machine". */
-static void put_holder(const struct dialer *d, char *to, size_t size)
+/* Which process is there instead of a store, if it is on this machine and we can see
+ * it:
+ * "; pid 712 (nc -l 29500, root) holds that port of this machine". */
+static void put_holder(const struct connector *d, char *to, size_t size)
 {
     const int code = d->last.code;
     char who[512];
@@ -99,10 +102,10 @@ static void put_holder(const struct dialer *d, char *to, size_t size)
         (void)snprintf(to, size, "; %s holds that port of this machine", who);
 }
 
-static const char *dial_remedy(int code);
+static const char *remedy(int code);
 
-/* The words are torch's, so that a search for them finds something. */
-static void give_up(struct dialer *d)
+/* The message is torch's, so that a search for it finds something. */
+static void give_up(struct connector *d)
 {
     struct muster_error err;
     char where[ENDPOINT_TEXT], holder[560];
@@ -119,29 +122,30 @@ static void give_up(struct dialer *d)
                       "The client socket has timed out after %" PRIu64
                       "ms while trying to connect to (%s, %u)",
                       d->timeout_ms, d->host, d->port);
-    err_add(&err, ": %.700s%s; %s", d->last.text, holder, dial_remedy(d->last.code));
+    err_add(&err, ": %.700s%s; %s", d->last.text, holder, remedy(d->last.code));
     finish(d, NULL, &err);
 }
 
-static void dial_note(struct muster_error *verdict, int code, const char *why);
+static void note_failure(struct muster_error *so_far, int code, const char *why);
 
-static void note_standing(struct dialer *d)
+static void note_unfinished(struct connector *d)
 {
     for (size_t i = 0; i < d->next; i++) {
         char why[200];
 
         if (!d->attempts[i])
             continue;
-        attempt_standing(d->attempts[i], why, sizeof why);
-        dial_note(&d->round, MUSTER_ETIMEDOUT, why);
+        attempt_status(d->attempts[i], why, sizeof why);
+        note_failure(&d->round, MUSTER_ETIMEDOUT, why);
     }
 }
 
-/* A person who waits should know for what: seldom in a log, all of it for
+/* Tells the user what we wait for: seldom in the usual log, each round with
  * LOGLEVEL=INFO. */
-static void log_waiting(struct dialer *d, double pause, uint64_t now)
+static void log_waiting(struct connector *d, double pause, uint64_t now)
 {
-    trace(d->trace, TRACE_INFO, "store at %s port %u not reached, again in %.1f s: %s",
+    trace(d->trace, TRACE_INFO,
+          "the store at %s port %u was not reached, next attempt in %.1f s: %s",
           d->host, d->port, pause / 1000, d->last.text);
     if (now < d->log_ms)
         return;
@@ -151,7 +155,7 @@ static void log_waiting(struct dialer *d, double pause, uint64_t now)
           (unsigned)(d->timeout_ms / 1000), d->last.text);
 }
 
-static void end_round(struct dialer *d)
+static void end_round(struct connector *d)
 {
     const uint64_t now = clock_mono_ms();
     double pause;
@@ -160,7 +164,8 @@ static void end_round(struct dialer *d)
     d->last = d->round;
     d->round = (struct muster_error){ 0 };
     d->wrong_services = d->last.code == MUSTER_ENOTSTORE ? d->wrong_services + 1 : 0;
-    /* Who hangs up on PING may be PyTorch 2.4 or older, or may be starting. */
+    /* A server that closes the connection on PING may be PyTorch 2.4 or older, or may
+     * just be starting. */
     const bool first_hangup =
         d->last.code == MUSTER_EHANGUP && d->greeting == GREET_PING && !d->opts.auth;
     d->greeting = first_hangup ? GREET_NUM_KEYS : GREET_PING;
@@ -176,12 +181,12 @@ static void end_round(struct dialer *d)
     d->again_ms = first_hangup ? now : now + (uint64_t)pause;
 }
 
-static void arm(struct dialer *d);
-static void connect_on_attempt(void *ctx, struct attempt *a, struct dial_conn *conn,
+static void arm(struct connector *d);
+static void connect_on_attempt(void *ctx, struct attempt *a, struct store_conn *conn,
                                int code, const char *why);
 
-/* Tries addresses from the next one on, until one is under way. */
-static void try_next(struct dialer *d)
+/* Starts attempts from the next address on, until one is under way. */
+static void try_next(struct connector *d)
 {
     char why[200];
     int code;
@@ -196,17 +201,17 @@ static void try_next(struct dialer *d)
             d->next_ms = d->next < d->count ? clock_mono_ms() + STAGGER_MS : MONO_NEVER;
             return;
         }
-        dial_note(&d->round, code, why);
+        note_failure(&d->round, code, why);
     }
     d->next_ms = MONO_NEVER;
     if (!racing(d))
         end_round(d);
 }
 
-static void connect_on_attempt(void *ctx, struct attempt *a, struct dial_conn *conn,
+static void connect_on_attempt(void *ctx, struct attempt *a, struct store_conn *conn,
                                int code, const char *why)
 {
-    struct dialer *d = ctx;
+    struct connector *d = ctx;
 
     for (size_t i = 0; i < d->next; i++)
         if (d->attempts[i] == a)
@@ -215,14 +220,15 @@ static void connect_on_attempt(void *ctx, struct attempt *a, struct dial_conn *c
         finish(d, conn, NULL);
         return;
     }
-    dial_note(&d->round, code, why);
+    note_failure(&d->round, code, why);
     try_next(d);
     if (d->cb)
         arm(d);
 }
 
-/* IPv6 and IPv4 in turn, each in the resolver's order, as RFC 8305 has it. */
-static void order(struct dialer *d, const struct sockaddr_storage *addrs, size_t count)
+/* IPv6 and IPv4 take turns, each in the resolver's order, as in RFC 8305. */
+static void order(struct connector *d, const struct sockaddr_storage *addrs,
+                  size_t count)
 {
     size_t next[2] = { 0, 0 };
     const sa_family_t family[2] = { AF_INET6, AF_INET };
@@ -247,11 +253,11 @@ static void connect_on_resolved(void *ctx, int status,
                                 const struct sockaddr_storage *addrs, size_t count,
                                 const struct muster_error *err)
 {
-    struct dialer *d = ctx;
+    struct connector *d = ctx;
 
     d->lookup = NULL;
     if (status < 0) {
-        dial_note(&d->round, status, err->text);
+        note_failure(&d->round, status, err->text);
         end_round(d);
     } else {
         order(d, addrs, count);
@@ -262,32 +268,32 @@ static void connect_on_resolved(void *ctx, int status,
         arm(d);
 }
 
-static void start_round(struct dialer *d)
+static void start_round(struct connector *d)
 {
     struct muster_error err;
 
     d->again_ms = MONO_NEVER;
     if (resolve_start(d->loop, d->host, d->port, connect_on_resolved, d, &d->lookup,
                       &err) < 0) {
-        dial_note(&d->round, err.code, err.text);
+        note_failure(&d->round, err.code, err.text);
         end_round(d);
     }
 }
 
 static void connect_on_due(uv_timer_t *timer)
 {
-    struct dialer *d = timer->data;
+    struct connector *d = timer->data;
     const uint64_t now = clock_mono_ms();
 
     if (now >= d->deadline_ms) {
-        note_standing(d);
+        note_unfinished(d);
         if (d->round.code)
             d->last = d->round;
         give_up(d);
         return;
     }
     if (now >= d->patience_ms) {
-        note_standing(d);
+        note_unfinished(d);
         end_round(d);
     } else if (now >= d->again_ms) {
         start_round(d);
@@ -298,10 +304,8 @@ static void connect_on_due(uv_timer_t *timer)
         arm(d);
 }
 
-/* The loop's idea of now may be old, so the timer may come early: connect_on_due looks
- * again.
- */
-static void arm(struct dialer *d)
+/* The timer may come early; connect_on_due checks what is due. */
+static void arm(struct connector *d)
 {
     const uint64_t now = clock_mono_ms();
     uint64_t due = MIN_OF(d->deadline_ms, d->again_ms);
@@ -320,10 +324,10 @@ static uint64_t seed(void)
     return s;
 }
 
-int dial_start(uv_loop_t *loop, const struct dial_opts *opts, dial_cb cb, void *ctx,
-               struct dialer **out, struct muster_error *err)
+int connect_start(uv_loop_t *loop, const struct connect_opts *opts, connect_cb cb,
+                  void *ctx, struct connector **out, struct muster_error *err)
 {
-    struct dialer *d = mem_calloc(1, sizeof *d);
+    struct connector *d = mem_calloc(1, sizeof *d);
     char *host = mem_strdup(opts->host);
     const uint64_t now = clock_mono_ms();
 
@@ -358,21 +362,21 @@ int dial_start(uv_loop_t *loop, const struct dial_opts *opts, dial_cb cb, void *
     return 0;
 }
 
-const char *dial_last_failure(const struct dialer *d)
+const char *connect_last_failure(const struct connector *d)
 {
     return d->last.text;
 }
 
 static void connect_on_closed(uv_handle_t *handle)
 {
-    struct dialer *d = handle->data;
+    struct connector *d = handle->data;
 
     auth_unref(d->opts.auth);
     mem_free(d->host);
     mem_free(d);
 }
 
-void dial_free(struct dialer *d)
+void connect_free(struct connector *d)
 {
     if (!d)
         return;
@@ -383,9 +387,9 @@ void dial_free(struct dialer *d)
     uv_close((uv_handle_t *)&d->timer, connect_on_closed);
 }
 
-/* ---- what to say when nobody was reached ---- */
+/* ---- what to say when no store was reached ---- */
 
-static const char *dial_remedy(int code)
+static const char *remedy(int code)
 {
     switch (code) {
     case MUSTER_EREFUSED:
@@ -398,7 +402,7 @@ static const char *dial_remedy(int code)
         return "another service has that port: check host and port";
     case MUSTER_EHANGUP:
         return "the store may be PyTorch 2.4 or older, or a proxy without a store "
-               "behind";
+               "behind it";
     case MUSTER_EACCES:
         return "all nodes of a job need the same --token-file (or MUSTER_TOKEN)";
     case MUSTER_ETIMEDOUT:
@@ -408,8 +412,8 @@ static const char *dial_remedy(int code)
     }
 }
 
-/* What says most about the peer wins: that another service answered outweighs that a
- * second address refused. */
+/* The code that says most about the peer wins: that another service answered outweighs
+ * that a second address refused. */
 static int weight(int code)
 {
     switch (code) {
@@ -434,15 +438,15 @@ static int weight(int code)
     }
 }
 
-/* Adds why one attempt failed to the verdict on all of a round. */
-static void dial_note(struct muster_error *verdict, int code, const char *why)
+/* Adds why one attempt failed to the reason why the whole round fails. */
+static void note_failure(struct muster_error *so_far, int code, const char *why)
 {
-    if (verdict->code == 0) {
-        (void)err_set(verdict, code, "%s", why);
+    if (so_far->code == 0) {
+        (void)err_set(so_far, code, "%s", why);
         return;
     }
-    if (weight(code) > weight(verdict->code))
-        verdict->code = code;
-    if (strlen(verdict->text) < 500)
-        err_add(verdict, "; %s", why);
+    if (weight(code) > weight(so_far->code))
+        so_far->code = code;
+    if (strlen(so_far->text) < 500)
+        err_add(so_far, "; %s", why);
 }

@@ -1,5 +1,5 @@
-/* connect_attempt.c - connect to one address, greet, and, with a secret, prove that
- * both sides hold it; see connect_int.h.
+/* connect_attempt.c - connects to one address, sends the greeting, and, with a secret,
+ * proves that both sides hold it; see connect_int.h.
  *
  * The greeting is one write: torch's libuv server closes a connection whose VALIDATE
  * comes in pieces. */
@@ -23,24 +23,24 @@
 #include "store/core/wire.h"
 
 #define MUNGE_MS   5000u /* for its daemon to answer */
-#define PROOF_ROOM 512u  /* for one read: what comes without munge is less */
+#define PROOF_ROOM 512u  /* for one read; only messages with munge are longer */
 
-/* With a secret: what was said so far, and what comes. */
+/* The handshake of an attempt with a secret. */
 struct attempt_proof {
     struct auth *auth; /* a reference */
     struct auth_side side;
-    struct dial_opts opts;         /* where the encryption goes */
+    struct connect_opts opts;      /* where the encryption goes */
     struct blocking_call *munging; /* owned; while a credential is decoded */
     uint8_t nonce[AUTH_NONCE];
-    uint8_t *challenge; /* owned; that it belongs to */
+    uint8_t *challenge; /* owned; the message that the credential came in */
     size_t challenge_size;
-    bool opened;  /* OPEN has gone out */
-    bool greeted; /* PING and the question whose store it is have been answered */
+    bool opened;  /* OPEN is sent */
+    bool greeted; /* PING and the CHECK for a store of ours are answered */
     struct buf in, out;
 };
 
 struct attempt {
-    struct dial_conn conn; /* first: it becomes the caller's */
+    struct store_conn conn; /* first: it becomes the caller's */
     uv_connect_t connect;
     uv_write_t write;
     attempt_cb cb; /* NULL once it is over */
@@ -50,7 +50,7 @@ struct attempt {
     uint32_t nonce;
     struct attempt_proof *proof; /* owned, or NULL */
     uint8_t hello[10];
-    uint8_t answer[16]; /* room to see that more comes than was asked for */
+    uint8_t answer[16]; /* longer than the answer, to notice surplus bytes */
     size_t got;
 };
 
@@ -75,7 +75,7 @@ static void attempt_on_closed(uv_handle_t *handle)
     mem_free(a);
 }
 
-void dial_conn_close(struct dial_conn *conn)
+void store_conn_close(struct store_conn *conn)
 {
     if (!uv_is_closing((uv_handle_t *)&conn->tcp))
         uv_close((uv_handle_t *)&conn->tcp, attempt_on_closed);
@@ -84,7 +84,7 @@ void dial_conn_close(struct dial_conn *conn)
 void attempt_stop(struct attempt *a)
 {
     a->cb = NULL;
-    dial_conn_close(&a->conn);
+    store_conn_close(&a->conn);
 }
 
 static int code_of(int uv)
@@ -97,7 +97,7 @@ static int code_of(int uv)
     case UV_ENETDOWN:
     case UV_EADDRNOTAVAIL:
     case UV_EAFNOSUPPORT:
-    case UV_EINVAL: /* a link-local address without its interface */
+    case UV_EINVAL: /* for a link-local address without its interface */
         return MUSTER_EUNREACH;
     case UV_ETIMEDOUT:
         return MUSTER_ETIMEDOUT;
@@ -124,8 +124,8 @@ static void fail_uv(struct attempt *a, const char *doing, int uv)
     fail(a, code_of(uv), why);
 }
 
-/* A peer that vanished without a word is noticed within a minute. */
-static void tune(struct attempt *a)
+/* With these options we notice within a minute that the peer has vanished. */
+static void set_socket_options(struct attempt *a)
 {
     const unsigned unacked_ms = 60000;
     const int every_s = 10, probes = 3;
@@ -155,7 +155,7 @@ static void succeed(struct attempt *a)
     cb(a->ctx, a, &a->conn, 0, NULL);
 }
 
-static void judge(struct attempt *a);
+static void check_answer(struct attempt *a);
 
 /* ---- The proof ---- */
 
@@ -167,12 +167,12 @@ static void fail_access(struct attempt *a, const char *why)
     fail(a, MUSTER_EACCES, text);
 }
 
-/* False if it could not be: then it is over. */
+/* Sends the handshake's output. False: it failed, and so did the attempt. */
 static bool send_out(struct attempt *a)
 {
     struct buf *out = &a->proof->out;
     uv_buf_t b = uv_buf_init((char *)(uintptr_t)buf_data(out), (unsigned)buf_len(out));
-    /* Small enough for any socket's buffer: what is sent at once is sent whole. */
+    /* It fits into any socket's buffer, so it is sent whole. */
     const int rc = uv_try_write((uv_stream_t *)&a->conn.tcp, &b, 1);
 
     if (rc != (int)b.len) {
@@ -204,8 +204,8 @@ static int put_open(struct attempt *a)
                                       span_str(p->auth->name), out));
 }
 
-/* The encrypted connection is carried by a pipe, which nobody else has to know of: the
- * caller gets one end of a socket pair, on which everything begins anew. */
+/* A tls_pipe carries the encrypted connection, so that nobody else needs to know of it:
+ * the caller gets one end of a socket pair, on which the protocol starts again. */
 static void encrypt(struct attempt *a)
 {
     static const uint8_t validate[] = { C10D_VALIDATE, 0xce, 0xf7, 0x85, 0x3c };
@@ -236,7 +236,7 @@ static void encrypt(struct attempt *a)
         write(ends[0], validate, sizeof validate) != (ssize_t)sizeof validate ||
         tls_pipe_open(a->conn.tcp.loop, ends[1], fd, tls, &err) < 0)
         goto fail;
-    ends[1] = fd = -1; /* The pipe's. */
+    ends[1] = fd = -1; /* The pipe owns them now. */
     tls = NULL;
     if (uv_tcp_init(a->conn.tcp.loop, &plain->conn.tcp) < 0)
         goto fail;
@@ -262,8 +262,8 @@ fail:
     fail_access(a, err.text[0] ? err.text : "cannot encrypt: out of descriptors");
 }
 
-/* The server's proof is in order, and ours goes out; or not. It is then the other
- * side's turn to be content, and nothing is to be waited for. */
+/* Checks the server's proof and sends ours, or why we refuse. After our proof there is
+ * nothing to wait for: a server that refuses it closes the connection. */
 static void answer(struct attempt *a, const struct auth_message *m, struct span bytes)
 {
     struct attempt_proof *p = a->proof;
@@ -277,10 +277,10 @@ static void answer(struct attempt *a, const struct auth_message *m, struct span 
                             p->auth->addresses[0], p->auth->address_count, out, &n,
                             &err);
     if (rc == 0 && buf_len(&p->in))
-        rc = err_set(&err, MUSTER_EACCES, "it speaks out of turn");
+        rc = err_set(&err, MUSTER_EACCES, "it sent a handshake message out of turn");
     if (n && put_proof(a, out, n) < 0) {
         fail_uv(a, "", UV_ENOMEM);
-    } else if (rc < 0) { /* Its log, too, is to say who and why. */
+    } else if (rc < 0) { /* Send the reason, so that the server can log it, too. */
         uv_buf_t b = uv_buf_init((char *)(uintptr_t)buf_data(&p->out),
                                  (unsigned)buf_len(&p->out));
 
@@ -295,7 +295,7 @@ static void answer(struct attempt *a, const struct auth_message *m, struct span 
     }
 }
 
-/* The credential was made for this very connection if it holds both nonces. */
+/* A credential was made for this connection if it contains both nonces. */
 static void attempt_on_credential(void *ctx, void *data)
 {
     struct attempt *a = ctx;
@@ -356,13 +356,14 @@ static void on_message(struct attempt *a, struct span bytes)
                p->side.expects == AUTH_CHALLENGE && !p->munging) {
         decode_credential(a, &m, bytes);
     } else if (p->munging) {
-        fail_access(a, "it speaks out of turn");
+        fail_access(a, "it sent a handshake message out of turn");
     } else {
         answer(a, &m, bytes);
     }
 }
 
-/* The store answers that it is ours, or it is torch's, which has nothing to prove. */
+/* The CHECK is answered: the store is ours, or it is torch's, which cannot prove
+ * anything. */
 static void on_greeted(struct attempt *a, bool is_ours)
 {
     struct attempt_proof *p = a->proof;
@@ -378,11 +379,11 @@ static void on_greeted(struct attempt *a, bool is_ours)
     } else if (!is_ours) {
         fail_access(a,
                     "that is a store of torch's, which cannot prove that it belongs to "
-                    "the job (--token-optional trusts it all the same)");
+                    "the job (--token-optional trusts it without a proof)");
     }
 }
 
-/* True if there may be more to look at. */
+/* True if there may be more input to look at. */
 static bool take_greeting(struct attempt *a)
 {
     struct attempt_proof *p = a->proof;
@@ -395,7 +396,7 @@ static bool take_greeting(struct attempt *a)
         memcpy(a->answer, in, 5);
         a->got = 5;
         proof_free(a);
-        judge(a);
+        check_answer(a);
         return false;
     }
     is_ours = in[4] == 0;
@@ -416,7 +417,7 @@ static void attempt_on_proof(struct attempt *a)
         return;
     n = get_u64(buf_data(&p->in));
     if (n > AUTH_MESSAGE) {
-        fail_access(a, "its proof is not one");
+        fail_access(a, "its handshake message is too long");
         return;
     }
     if (buf_len(&p->in) < 8 + n)
@@ -426,15 +427,15 @@ static void attempt_on_proof(struct attempt *a)
     on_message(a, span_of(bytes, (size_t)n));
 }
 
-/* A store's number of keys, or somebody else's eight bytes? */
+/* Whether the answer may be a store's number of keys. */
 static bool is_num_keys(const struct attempt *a)
 {
     return a->greeting == GREET_NUM_KEYS && a->got == 8 &&
            get_u64(a->answer) < (UINT64_C(1) << 32);
 }
 
-/* The peer's answer is in, or something else in its place. */
-static void judge(struct attempt *a)
+/* Checks whether the peer's answer to the greeting is that of a store. */
+static void check_answer(struct attempt *a)
 {
     char why[300];
     const uint32_t got = get_u32(a->answer);
@@ -445,7 +446,7 @@ static void judge(struct attempt *a)
         return;
     }
     if (right)
-        (void)snprintf(why, sizeof why, "%s: more came than PING asked for",
+        (void)snprintf(why, sizeof why, "%s: it sent more than the answer to PING",
                        a->conn.peer);
     else if (memcmp(a->answer, "HTTP", 4) == 0)
         (void)snprintf(why, sizeof why, "%s: a web server answers there", a->conn.peer);
@@ -491,7 +492,7 @@ static void attempt_on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *
     if (nread > 0) {
         a->got += (size_t)nread;
         if (a->got >= (a->greeting == GREET_PING ? 4 : 8))
-            judge(a);
+            check_answer(a);
         return;
     }
     if (nread == 0)
@@ -503,7 +504,7 @@ static void attempt_on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *
     fail(a, MUSTER_EHANGUP, why);
 }
 
-/* If the peer is gone, the read that is under way says so, and says why. */
+/* If the peer is gone, the pending read reports it with the reason. */
 static void attempt_on_written(uv_write_t *write, int status)
 {
     (void)write;
@@ -534,8 +535,8 @@ static void greet(struct attempt *a)
                         c10d_encode_request(&a->proof->out, &check, NULL) < 0))
             rc = UV_ENOMEM;
         buf_fini(&list);
-        /* Whoever would take torch's store, too, asks first whose it is; else such a
-         * store is refused whatever it makes of our proof. */
+        /* With --token-optional, wait for the answer to CHECK, since the store may be
+         * torch's. Without it such a store is refused anyway, so OPEN need not wait. */
         if (rc == 0 && !a->proof->auth->optional && put_open(a) < 0)
             rc = UV_ENOMEM;
         if (rc == 0) {
@@ -547,11 +548,11 @@ static void greet(struct attempt *a)
         rc = uv_write(&a->write, (uv_stream_t *)&a->conn.tcp, &buf, 1,
                       attempt_on_written);
     if (rc < 0)
-        fail_uv(a, "greeting: ", rc);
+        fail_uv(a, "sending the greeting: ", rc);
 }
 
-/* Where nobody listens on a port that our own end happens to get, TCP connects us to
- * ourselves. */
+/* If nothing listens on the port, and our own end happens to get that port, TCP
+ * connects us to ourselves. */
 static bool is_self(const struct attempt *a)
 {
     struct sockaddr_storage local = { 0 }, peer = { 0 };
@@ -578,12 +579,12 @@ static void attempt_on_connect(uv_connect_t *connect, int status)
         return;
     }
     a->connected = true;
-    tune(a);
+    set_socket_options(a);
     greet(a);
 }
 
 struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
-                              enum greeting greeting, const struct dial_opts *opts,
+                              enum greeting greeting, const struct connect_opts *opts,
                               uint32_t nonce, attempt_cb cb, void *ctx, int *code,
                               char *why, size_t why_size)
 {
@@ -631,7 +632,7 @@ struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
     return a;
 }
 
-void attempt_standing(const struct attempt *a, char *why, size_t why_size)
+void attempt_status(const struct attempt *a, char *why, size_t why_size)
 {
     (void)snprintf(why, why_size, "%s: %s", a->conn.peer,
                    a->connected ? "accepted the connection and does not answer"

@@ -13,32 +13,30 @@
 #define READ_ROOM 4096u
 
 struct push_session {
-    uv_loop_t *loop; /* borrowed */
     struct push_session_cbs cbs;
     void *ctx;
     const char *key; /* borrowed */
     size_t max;
-    struct dialer *dialer;  /* owned, while connecting */
-    struct dial_conn *conn; /* owned, once connected */
+    struct connector *connector; /* owned, while connecting */
+    struct store_conn *conn;     /* owned, once connected */
     struct buf in;
     bool over;   /* down() was called, or is about to be */
-    bool inside; /* a callback runs: closing waits for its end */
-    bool closed; /* by the owner, from inside a callback */
+    bool inside; /* a callback runs: close frees the session after it */
+    bool closed; /* the owner closed it, perhaps from inside a callback */
 };
 
-/* One write under way; outlives the session if need be. */
+/* One write under way. It may outlive the session. */
 struct sending {
     uv_write_t write;
-    struct push_session *session; /* borrowed; valid only while status is 0 or above */
     struct buf bytes;
 };
 
 static void release(struct push_session *s)
 {
-    dial_free(s->dialer);
+    connect_free(s->connector);
     if (s->conn) {
         s->conn->tcp.data = NULL;
-        dial_conn_close(s->conn);
+        store_conn_close(s->conn);
     }
     buf_fini(&s->in);
     mem_free(s);
@@ -76,7 +74,7 @@ static void broke(struct push_session *s, int uv)
     down(s, &err);
 }
 
-/* Hands over one message at the front of the input. False: none is whole, or the
+/* Hands over the message at the front of the input. False: it is not complete, or the
  * session is over or gone. */
 static bool take_one(struct push_session *s)
 {
@@ -136,8 +134,8 @@ static void session_on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
         ;
 }
 
-/* The host must notice a node that is gone, and a node a host that is gone: with
- * something unacknowledged for so long, the connection counts as broken. */
+/* Node and host must each notice when the other is gone: if data stays unacknowledged
+ * for so long, the connection counts as broken. */
 static void watch_socket(uv_tcp_t *tcp)
 {
     const unsigned unacked_ms = 15000;
@@ -150,8 +148,8 @@ static void watch_socket(uv_tcp_t *tcp)
                          sizeof unacked_ms);
 }
 
-static void session_on_dialed(void *ctx, struct dial_conn *conn,
-                              const struct muster_error *err)
+static void session_on_connected(void *ctx, struct store_conn *conn,
+                                 const struct muster_error *err)
 {
     struct push_session *s = ctx;
     int rc;
@@ -176,7 +174,7 @@ static void session_on_dialed(void *ctx, struct dial_conn *conn,
 static void session_on_sent(uv_write_t *write, int status)
 {
     struct sending *out = CONTAINER_OF(write, struct sending, write);
-    struct push_session *s = write->handle->data; /* NULL once it is closed. */
+    struct push_session *s = write->handle->data; /* NULL once the session is closed. */
 
     buf_fini(&out->bytes);
     mem_free(out);
@@ -215,26 +213,25 @@ int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,
                       const struct push_session_cbs *cbs, void *ctx,
                       struct push_session **out, struct muster_error *err)
 {
-    const struct dial_opts dial = { .host = opts->host,
-                                    .port = opts->port,
-                                    .timeout_ms = opts->timeout_ms,
-                                    .once = true,
-                                    .auth = opts->auth,
-                                    .trace = opts->trace };
+    const struct connect_opts target = { .host = opts->host,
+                                         .port = opts->port,
+                                         .timeout_ms = opts->timeout_ms,
+                                         .once = true,
+                                         .auth = opts->auth,
+                                         .trace = opts->trace };
     struct push_session *s = mem_calloc(1, sizeof *s);
     int rc;
 
     if (!s)
         return err_nomem(err);
-    s->loop = loop;
     s->cbs = *cbs;
     s->ctx = ctx;
     s->key = opts->key;
     s->max = opts->max;
     buf_init(&s->in, 4 * (opts->max + READ_ROOM));
-    rc = dial_start(loop, &dial, session_on_dialed, s, &s->dialer, err);
+    rc = connect_start(loop, &target, session_on_connected, s, &s->connector, err);
     if (rc < 0) {
-        s->dialer = NULL;
+        s->connector = NULL;
         release(s);
         return rc;
     }

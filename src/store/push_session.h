@@ -1,9 +1,9 @@
-/* push_session.h - a line to a part of a store server of ours: one connection on which
- * both sides send messages. Ours go as values of QUEUE_PUSH to a reserved key, the
- * server's come each behind a u64 length.
+/* push_session.h - a connection to a tenant of our store server, on which both sides
+ * send messages. Ours are values of QUEUE_PUSH to a reserved key; each of the server's
+ * follows a u64 length.
  *
- * Connects once; whoever holds it decides whether to try again. Callbacks never come
- * from inside a call, and none after close. */
+ * It connects once; the owner decides whether to try again. Callbacks never come from
+ * inside a call, and none comes after close. */
 #ifndef STORE_PUSH_SESSION_H
 #define STORE_PUSH_SESSION_H
 
@@ -17,12 +17,12 @@
 struct push_session;
 
 struct push_session_cbs {
-    void (*up)(void *ctx); /* connected and greeted: messages can be sent */
-    /* One whole message, borrowed for the call. False, with the reason: nonsense, which
-     * ends in down(). */
+    void (*up)(void *ctx); /* connected: messages can be sent */
+    /* One whole message, borrowed for the call. False, with the reason, if it is not
+     * valid; then down() follows. */
     bool (*msg)(void *ctx, struct span bytes, struct muster_error *err);
-    /* Could not connect, or the connection broke, or the server talks nonsense. Once,
-     * and nothing comes after it; to be closed still. */
+    /* It could not connect, or the connection broke, or the server sent an invalid
+     * message. Comes once, as the last callback; the session must still be closed. */
     void (*down)(void *ctx, const struct muster_error *err);
 };
 
@@ -31,7 +31,7 @@ struct push_session_opts {
     uint16_t port;
     uint64_t timeout_ms;
     struct auth *auth;         /* the job's secret, or NULL */
-    const char *key;           /* as on the wire; borrowed for ever */
+    const char *key;           /* as on the wire; borrowed until close */
     size_t max;                /* bytes of one message, either way */
     const struct trace *trace; /* borrowed, may be NULL */
 };

@@ -466,7 +466,7 @@ def test_closed_after_validate(how):
         (("pop", "q", 0), b"\xff" * 8, "queue length of -1"),
         (("mget", "a", "b"), b"\x00" + b"\x00" * 15 + b"\x01" + b"\x00" * 8, "announces"),
         (("cas", "k", "", "v"), struct.pack("<Q", 1 << 40), "announces"),
-        (("add", "k", 1), b"\x01" + b"\x00" * 7 + b"more", "nobody asked for"),
+        (("add", "k", 1), b"\x01" + b"\x00" * 7 + b"more", "answer no request"),
     ],
 )
 def test_garbage_answers(call, reply, text):

@@ -359,7 +359,8 @@ struct link {
     bool done;
 };
 
-static void on_dialed(void *ctx, struct dial_conn *conn, const struct muster_error *err)
+static void on_dialed(void *ctx, struct store_conn *conn,
+                      const struct muster_error *err)
 {
     struct link *l = ctx;
 
@@ -398,26 +399,26 @@ static void malformed_frames(void **state)
     begin(&b);
     for (int what = 0; what < 6; what++) {
         struct link l = { 0 };
-        const struct dial_opts opts = { .host = "127.0.0.1",
-                                        .port = store_server_port(b.server),
-                                        .timeout_ms = 60000,
-                                        .auth = b.auth,
-                                        .tls = &l.tls,
-                                        .tls_fd = &l.fd };
+        const struct connect_opts opts = { .host = "127.0.0.1",
+                                           .port = store_server_port(b.server),
+                                           .timeout_ms = 60000,
+                                           .auth = b.auth,
+                                           .tls = &l.tls,
+                                           .tls_fd = &l.fd };
         const struct c10d_request push = { .op = C10D_QUEUE_PUSH,
                                            .key = span_str(LANES_KEY),
                                            .value =
                                                span_str(what ? LANES_VERSION : "0") };
         struct muster_error err;
-        struct dialer *d;
+        struct connector *d;
         struct buf out;
         uint8_t byte;
         ssize_t n;
 
-        assert_int_equal(dial_start(&b.loop, &opts, on_dialed, &l, &d, &err), 0);
+        assert_int_equal(connect_start(&b.loop, &opts, on_dialed, &l, &d, &err), 0);
         while (!l.done)
             (void)uv_run(&b.loop, UV_RUN_NOWAIT);
-        dial_free(d);
+        connect_free(d);
         buf_init(&out, SIZE_MAX);
         assert_int_equal(
             c10d_encode_request(
