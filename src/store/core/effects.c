@@ -1,4 +1,4 @@
-/* effects.c - the effects of a step: an array that grows and is used again. */
+/* effects.c - the effects of a step, in an array that grows and is reused. */
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "store/core/store_int.h"
 
-#define KEEP 1024u /* effects, and as many bytes of lists times 64: not given back */
+#define KEEP 1024u /* larger arrays are freed, and lists of over 64 * KEEP bytes */
 
 void store_fx_init(struct store_fx *fx)
 {
@@ -17,7 +17,7 @@ void store_fx_init(struct store_fx *fx)
     fx->reason[0] = '\0';
 }
 
-static void forget_many(struct store_fx *fx)
+static void free_items(struct store_fx *fx)
 {
     if (fx->items != fx->few)
         mem_free(fx->items);
@@ -29,7 +29,7 @@ void store_fx_fini(struct store_fx *fx)
 {
     if (!fx)
         return;
-    forget_many(fx);
+    free_items(fx);
     buf_fini(&fx->lists);
     fx->count = 0;
 }
@@ -37,7 +37,7 @@ void store_fx_fini(struct store_fx *fx)
 void fx_begin(struct store_fx *fx)
 {
     if (fx->size > KEEP)
-        forget_many(fx);
+        free_items(fx);
     if (fx->lists.size > KEEP * 64)
         buf_fini(&fx->lists);
     buf_clear(&fx->lists);

@@ -22,7 +22,7 @@ void filelog_clear(struct filelog *f)
 
     for (size_t i = 0; (link = map_next(&f->map, &i));)
         mem_free(CONTAINER_OF(link, struct entry, link));
-    map_fini(&f->map); /* It stays usable. */
+    map_fini(&f->map); /* An empty map stays usable. */
 }
 
 void filelog_fini(struct filelog *f)
@@ -64,7 +64,8 @@ static int put(struct filelog *f, struct span key, struct span value)
     return 0;
 }
 
-/* One record of the n bytes p: how many bytes it takes; 0 if it is not whole. */
+/* Reads the record at the front of the n bytes p. Returns how many bytes it takes, or 0
+ * if it is not complete. */
 static size_t parse(const uint8_t *p, size_t n, struct span *key, struct span *value)
 {
     size_t key_size, value_size;

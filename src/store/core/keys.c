@@ -8,10 +8,10 @@
 #include "store/core/reserved.h"
 #include "store/core/store_int.h"
 
-/* A larger value gets memory of its own, so that it can be given back alone. */
+/* A larger value gets a block of its own, so that it can be freed alone. */
 #define INLINE_MAX 1024u
 
-/* Room behind each name: for the address of a block, wherever the name ends. */
+/* Every name has room behind it for the address of a block, wherever the name ends. */
 #define INLINE_MIN (2 * sizeof(uint8_t *) - 1)
 
 struct span name_of_link(const struct map_link *link)
@@ -24,8 +24,8 @@ struct key *key_find(const struct store *s, struct span name)
     return key_of_link(map_get(&s->map, name));
 }
 
-/* The first address behind the name that may hold one: leak checkers look only there.
- */
+/* The first aligned address behind the name: leak checkers look for pointers only at
+ * such addresses. */
 static uint8_t **block_of(struct key *k)
 {
     const size_t end = offsetof(struct key, bytes) + k->name_len;
@@ -39,7 +39,7 @@ uint8_t *value_at(struct key *k)
     return k->outside ? *block_of(k) : k->bytes + k->name_len;
 }
 
-/* What malloc would hand out anyway: blocks end 8 bytes before a multiple of 16. */
+/* The size that malloc would hand out anyway: 8 bytes less than a multiple of 16. */
 static size_t round_up(size_t n)
 {
     return ((n + 8 + 15) & ~(size_t)15) - 8;
@@ -178,7 +178,7 @@ void value_drop(struct store *s, struct key *k)
     forget_hash(s, k);
     if (!k->outside)
         return;
-    mem_free(value_at(k)); /* The entry may live on for its waiters without it. */
+    mem_free(value_at(k)); /* The entry may stay for its waiters, without a value. */
     k->outside = false;
     k->cap = INLINE_MIN;
 }

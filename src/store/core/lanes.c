@@ -25,14 +25,14 @@ int64_t lanes_decode(struct lanes_decoder *d, struct span bytes, struct lane_fra
         if (d->lane >= LANES_MOST || kind > LANE_CLOSE || count > LANES_WINDOW ||
             (count == 0) != (kind == LANE_OPEN || kind == LANE_CLOSE))
             return err_set(err, MUSTER_EPROTO,
-                           "no frame of a lane: lane %u, kind %u, count %u", d->lane,
+                           "not a valid frame: lane %u, kind %u, count %u", d->lane,
                            kind, count);
         d->got = 0;
         *out = (struct lane_frame){ .kind = kind, .lane = d->lane, .count = count };
         if (kind != LANE_DATA)
             return (int64_t)took;
         d->left = count;
-        if (took == bytes.n) /* The head alone: an empty piece says nothing. */
+        if (took == bytes.n) /* Only the head has come: the piece is empty. */
             return (int64_t)took;
     }
     const size_t n = MIN_OF(d->left, bytes.n - took);

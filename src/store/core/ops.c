@@ -53,8 +53,8 @@ int on_compare_set(struct store *s, const struct ask *a)
     if (present && !span_eq(key_value(k), r->expected))
         return reply_value(a, key_value(k));
     if (!present && r->expected.n)
-        return reply_value(a,
-                           r->expected); /* Sic: torch says so, and stores nothing. */
+        /* Like torch: the answer is the expected value, although nothing is stored. */
+        return reply_value(a, r->expected);
     if (fx_reserve(a->fx, waits_on(k) + 1) < 0 ||
         make_room(s, r->key, r->value.n, &k, &block) < 0)
         return MUSTER_ENOMEM;
@@ -88,7 +88,7 @@ int on_add(struct store *s, const struct ask *a)
 
     if (fx_reserve(a->fx, waits_on(k) + 1) < 0)
         return MUSTER_ENOMEM;
-    if (!k) /* With room for every number to come. */
+    if (!k) /* Make room for any number, so that counting never allocates again. */
         k = key_make(s, a->req->key, DECIMAL_MAX);
     if (!k || make_room(s, a->req->key, v.n, &k, &block) < 0)
         return MUSTER_ENOMEM;
@@ -131,7 +131,7 @@ int on_delete(struct store *s, const struct ask *a)
     if (fx_reserve(a->fx, waits_on(k) + 1) < 0)
         return MUSTER_ENOMEM;
     value_drop(s, k);
-    waits_changed(s, k, a->fx); /* A missing key is a change, too. */
+    waits_changed(s, k, a->fx); /* Losing its value is a change, too. */
     key_drop_if_empty(s, k);
     return reply_number(a, 1);
 }
@@ -197,7 +197,7 @@ struct staged {
     struct span value;
 };
 
-/* All memory for all pairs first, so that either all are set or none is. */
+/* Reserves the memory for all pairs first, so that either all are set or none is. */
 static int stage(struct store *s, struct c10d_list list, struct staged *to,
                  size_t *done)
 {
@@ -211,8 +211,8 @@ static int stage(struct store *s, struct c10d_list list, struct staged *to,
     return 0;
 }
 
-/* A key may be there twice, and goes with the first that finds it useless: so blocks
- * first, and then each entry by name. */
+/* A key may be in the list twice, and its entry is freed the first time. So this frees
+ * all blocks first, and then finds each entry by name. */
 static void unstage(struct store *s, struct c10d_list list, struct staged *st, size_t n)
 {
     struct span name, value;
@@ -250,8 +250,8 @@ int on_multi_set(struct store *s, const struct ask *a)
     for (size_t i = 0; i < done; i++)
         value_put(s, st[i].key, st[i].block, st[i].value);
     assert(done <= count);
-    /* Wake when all are there: a waiter may read another of them next. No entry goes
-     * away here, since each has a value. */
+    /* Wake waiters only when all keys are set, since they may read another of them
+     * next. No entry is freed here, since each has a value. */
     for (size_t i = 0; i < done; i++) {
         waits_written(s, st[i].key, a->fx);
         key_drop_if_empty(s, st[i].key);
@@ -306,7 +306,7 @@ int on_wait(struct store *s, const struct ask *a)
 
     while (c10d_list_next(&keys, &name)) {
         if (reserved_parse(name).kind == RESERVED_UNKNOWN)
-            return refuse_key(s, a, name, "no such reserved key");
+            return refuse_key(s, a, name, "there is no such reserved key");
         missing += !name_ready(s, name);
     }
     if (missing == 0) {
@@ -375,13 +375,13 @@ int on_queue_len(struct store *s, const struct ask *a)
     return reply_number(a, k && k->more ? (int64_t)k->more->items : 0);
 }
 
-/* The last to come answers everybody, itself at the end. */
+/* The last peer to arrive completes the barrier: all waiters are answered, then it. */
 static int barrier_done(struct store *s, const struct ask *a, struct key *k,
                         uint8_t *block, struct span text)
 {
     value_put(s, k, block, text);
     assert(k->present);
-    /* The caller may have waited for k itself; with a value it stays. */
+    /* The caller may have waited for k before. k stays, since it has a value. */
     peer_drop_wait(s, a->peer);
     waits_written(s, k, a->fx);
     key_drop_if_empty(s, k);
@@ -409,10 +409,10 @@ int on_barrier(struct store *s, const struct ask *a)
     if (wait_new(s, a->peer, C10D_BARRIER, 1, &w) < 0)
         goto nomem;
     if (wait_for_ready(s, w, a->req->key) < 0) {
-        wait_free(s, w); /* Without a link yet. */
+        wait_free(s, w); /* It has no link yet. */
         goto nomem;
     }
-    value_put(s, k, block, count); /* The key exists now, but that wakes nobody. */
+    value_put(s, k, block, count); /* This alone ends no wait for the key. */
     wait_begin(s, w, a->fx);
     waits_changed(s, k, a->fx);
     key_drop_if_empty(s, k);

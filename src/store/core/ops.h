@@ -1,6 +1,6 @@
-/* ops.h - what the handlers of requests share. One handler for each request.
+/* ops.h - the handlers of requests, and what they share. There is one for each request.
  *
- * Each first looks, then reserves what it needs, then changes; nothing can fail after
+ * Each first checks, then reserves what it needs, then changes; nothing can fail after
  * the first change. */
 #ifndef STORE_CORE_OPS_H
 #define STORE_CORE_OPS_H
@@ -23,15 +23,11 @@ int on_get(struct store *s, const struct ask *a);
 int on_add(struct store *s, const struct ask *a);
 int on_append(struct store *s, const struct ask *a);
 int on_delete(struct store *s, const struct ask *a);
-
-/* ops.c */
 int on_num_keys(struct store *s, const struct ask *a);
 int on_list_keys(struct store *s, const struct ask *a);
 int on_multi_get(struct store *s, const struct ask *a);
 int on_multi_set(struct store *s, const struct ask *a);
 int on_check(struct store *s, const struct ask *a);
-
-/* ops.c */
 int on_wait(struct store *s, const struct ask *a);
 int on_cancel(struct store *s, const struct ask *a);
 int on_barrier(struct store *s, const struct ask *a);
@@ -39,14 +35,14 @@ int on_queue_push(struct store *s, const struct ask *a);
 int on_queue_pop(struct store *s, const struct ask *a);
 int on_queue_len(struct store *s, const struct ask *a);
 
-/* store.c; all return 0, for handlers to return. */
+/* store.c; those with a result return 0, for handlers to return. */
 int reply_number(const struct ask *a, int64_t number);
 int reply_value(const struct ask *a, struct span value);
 int refuse_key(struct store *s, const struct ask *a, struct span key, const char *why);
 int refuse_size(struct store *s, const struct ask *a, uint64_t size);
 void peer_leave(struct store *s, uint32_t peer, struct store_fx *fx);
 
-/* ops.c: the entry *k (made if NULL) with memory for a value of n bytes. */
+/* ops.c: makes the entry if *k is NULL, and reserves memory for a value of n bytes. */
 int make_room(struct store *s, struct span name, size_t n, struct key **k,
               uint8_t **block);
 

@@ -15,7 +15,7 @@ static bool starts_with(struct span s, const char *prefix, size_t n)
     return s.n >= n && memcmp(s.p, prefix, n) == 0;
 }
 
-/* Lower case only: one spelling for each number. */
+/* Takes lower case only, so that each number has one spelling. */
 static bool parse_hex(const uint8_t *p, uint64_t *out)
 {
     uint64_t v = 0;
@@ -53,7 +53,7 @@ struct reserved reserved_parse_slow(struct span name)
         name.p[fixed + 16] != '/' || !parse_hex(name.p + fixed, &r.hash))
         return r;
     r.key = span_of(name.p + fixed + 17, name.n - fixed - 17);
-    /* What is reserved has no value that could change. */
+    /* Reserved keys have no value that could change. */
     if (!starts_with(r.key, RESERVED_PREFIX, sizeof RESERVED_PREFIX - 1))
         r.kind = RESERVED_IS_CHANGED;
     return r;

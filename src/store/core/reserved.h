@@ -1,9 +1,9 @@
 /* reserved.h - keys that are questions to our server rather than entries in its map.
  *
  * On the wire they begin with "/\x01muster/" (clients put the "/" before every key). A
- * CHECK of the caps key tells a muster server from torch's, where it is a key nobody
- * has set. A WAIT for a changed key ends as soon as the value of another key differs
- * from the one the caller knows, so that nobody needs to poll. */
+ * CHECK of the caps key tells a muster server from torch's, where nobody has set that
+ * key. A WAIT for a RESERVED_CHANGED key ends as soon as the value of the key that it
+ * names differs from the one that the caller knows, so that nobody needs to poll. */
 #ifndef STORE_CORE_RESERVED_H
 #define STORE_CORE_RESERVED_H
 
@@ -13,16 +13,17 @@
 #define RESERVED_CAPS   RESERVED_PREFIX "caps"
 /* GET: the run ids of the jobs whose coordinator is in this store, a line each. */
 #define RESERVED_RUNS RESERVED_PREFIX "runs"
-/* GET: the runs whose nodes have come to this store: "2 some-id", a line each. */
+/* GET: the runs whose nodes have come to this store, and how many: "2 some-id", a line
+ * each. */
 #define RESERVED_GATHERED RESERVED_PREFIX "gathered"
 #define RESERVED_STATS    RESERVED_PREFIX "stats"    /* see store/server_int.h */
 #define RESERVED_CHANGED  RESERVED_PREFIX "changed/" /* 16 hex digits, "/", wire key */
 
-/* What a GET of the caps key answers: words with a space between them. */
+/* The answer to a GET of the caps key: words with a space between them. */
 #define RESERVED_CAPS_TEXT "changed hosted job2 echo"
 
-/* And what it answers to whoever has not proven that he belongs to the job; with
- * --encrypt, a second word. */
+/* The answer to a client that has not proven that it holds the job's secret; with
+ * --encrypt there is a second word. */
 #define RESERVED_CAPS_SECRET  "secret"
 #define RESERVED_CAPS_ENCRYPT "encrypt"
 
@@ -30,8 +31,8 @@ enum reserved_kind {
     RESERVED_NONE, /* an ordinary key */
     RESERVED_IS_CAPS,
     RESERVED_IS_CHANGED,
-    RESERVED_IS_ANSWERED, /* always there; the server around the engine answers a GET */
-    RESERVED_UNKNOWN,     /* with the prefix, but nothing we know */
+    RESERVED_IS_ANSWERED, /* always ready; the server, not this engine, answers a GET */
+    RESERVED_UNKNOWN,     /* has the prefix, but is none of the above */
 };
 
 struct reserved {
@@ -43,7 +44,7 @@ struct reserved {
 /* FNV-1a, 64 bits. A key that is missing hashes like an empty value. */
 uint64_t reserved_hash(struct span value);
 
-struct reserved reserved_parse_slow(struct span name);
+struct reserved reserved_parse_slow(struct span name); /* for reserved_parse only */
 
 static inline struct reserved reserved_parse(struct span name)
 {

@@ -49,7 +49,7 @@ static int on_validate(struct store *s, const struct ask *a)
 {
     (void)s;
     (void)a;
-    return 0; /* The decoder has checked it, and it has no answer. */
+    return 0; /* The decoder has checked it, and it has no reply. */
 }
 
 static int on_ping(struct store *s, const struct ask *a)
@@ -62,7 +62,7 @@ static int on_ping(struct store *s, const struct ask *a)
 
 static const struct {
     handler_fn run;
-    bool takes_reserved; /* or has no key, or looks itself */
+    bool takes_reserved; /* or has no key, or checks its keys itself */
 } handlers[C10D_OP_COUNT] = {
     [C10D_VALIDATE] = { on_validate, true },
     [C10D_SET] = { on_set, false },
@@ -100,7 +100,7 @@ static int store_on_request(struct store *s, const struct store_event *ev,
     return handlers[op].run(s, &a);
 }
 
-/* Keys that somebody waits for stay, without value and queue. */
+/* Keys that a peer waits for stay, without a value or a queue. */
 static int on_wipe(struct store *s, struct store_fx *fx)
 {
     struct key *stay = NULL;
@@ -127,7 +127,7 @@ static int on_wipe(struct store *s, struct store_fx *fx)
     }
     map_clear(&s->map);
     assert(s->present == 0 && s->name_bytes == 0);
-    s->hashed = NULL; /* It may be one of those that are gone. */
+    s->hashed = NULL; /* That key may have been freed. */
     for (; stay; stay = stay->more->next)
         map_add(&s->map, key_link(stay));
     return 0;
@@ -182,7 +182,7 @@ void store_free(struct store *s)
     if (!s)
         return;
     for (size_t i = 0; i < s->peers_size; i++) {
-        mem_free(s->peers[i].wait); /* Their keys go, too: no need to leave them. */
+        mem_free(s->peers[i].wait); /* All keys are freed, too: no need to unlink. */
         mem_free(s->peers[i].unclaimed);
     }
     for (size_t i = 0; (l = map_next(&s->map, &i));)

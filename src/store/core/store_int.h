@@ -1,4 +1,5 @@
-/* store_int.h - what the files of store/ share. */
+/* store_int.h - what the files of the engine share: store.c, ops.c, keys.c, waits.c and
+ * effects.c. */
 #ifndef STORE_CORE_STORE_INT_H
 #define STORE_CORE_STORE_INT_H
 
@@ -7,12 +8,12 @@
 
 struct wait;
 
-/* One wait's interest in one key. Lives inside the wait. */
+/* One wait's interest in one key. It is part of the wait. */
 struct link {
-    struct key *key; /* borrowed; NULL once struck */
+    struct key *key; /* borrowed; NULL once the key no longer holds up the wait */
     struct link *prev, *next;
     struct wait *wait; /* borrowed: the wait that it is part of */
-    struct links *in;  /* the list it hangs in, so that it can leave by itself */
+    struct links *in;  /* the list it is in, so that it can leave by itself */
     uint64_t hash;     /* in `watch`: of the value that must change */
 };
 
@@ -21,13 +22,13 @@ struct links {
     size_t count;
 };
 
-/* A pending WAIT or BARRIER of one peer; or, once a push has answered it, the note that
- * this peer owes a pop (see `unclaimed`). */
+/* A pending WAIT or BARRIER of one peer. Once a push has answered it, it stays to
+ * record that this peer has yet to pop the item (see `unclaimed`). */
 struct wait {
     uint32_t peer;
     enum c10d_op op;
-    size_t pending; /* links not yet struck; 0: answered */
-    size_t count;   /* of links in use */
+    size_t pending; /* keys that still hold it up; 0: answered */
+    size_t count;   /* links in use */
     struct link links[];
 };
 
@@ -37,26 +38,27 @@ struct item {
     uint8_t bytes[];
 };
 
-/* What few keys have: somebody waits for them, or they are queues. */
+/* The part that only few keys have: those that a peer waits for, and queues. */
 struct more {
-    struct links ready;        /* waits that end when the key appears or is written */
-    struct links watch;        /* waits that end when the value becomes another one */
-    struct links unclaimed;    /* woken by a push and not yet back for the item: should
-                             they    leave, the next waiter must be told */
+    struct links ready; /* waits that end when the key appears or is written */
+    struct links watch; /* waits that end when the value becomes another one */
+    /* Waits of peers that were woken by a push and have not popped the item yet. If
+     * such a peer leaves, the next waiter must be woken. */
+    struct links unclaimed;
     struct item *first, *last; /* owned; the queue, oldest first */
     size_t items;
     struct key *next; /* during a wipe: another key that stays */
 };
 
-/* An entry of the map. It exists while it has a value, a queue or somebody waiting.
- * There may be very many, so it is one piece of memory with little beside name and
- * value; only a value that has outgrown its place has a block of its own, and then the
+/* An entry of the map. It exists while it has a value, a queue or a waiting peer. There
+ * may be very many, so an entry is one piece of memory with little beside name and
+ * value. Only a value that has outgrown its place has a block of its own, and then the
  * block's address is where the value was. */
 struct key {
     struct more *more; /* owned, NULL for most */
     uint32_t name_len;
     uint32_t len, cap; /* of the value */
-    bool present;      /* has a value: in the map as users know it */
+    bool present;      /* has a value, so users see the key */
     bool outside;      /* the value is in a block, which is owned */
     uint8_t bytes[];   /* the name, and behind it the value */
 };
@@ -70,12 +72,13 @@ struct store {
     struct map map;
     size_t max_reply;
     size_t present;     /* keys with a value */
-    size_t name_bytes;  /* of those: what LIST_KEYS answers without the lengths */
+    size_t name_bytes;  /* of their names, which LIST_KEYS answers */
     size_t waits;       /* pending */
-    struct peer *peers; /* owned, by number; grows when somebody waits */
+    struct peer *peers; /* owned, by number; grows when a peer waits */
     size_t peers_size;
-    struct item *popped; /* owned: answered by the last step, may be gone by the next */
-    const struct key *hashed; /* whose value has `hash`; NULL: nobody's is known */
+    struct item
+        *popped; /* owned: the last step's reply points to it; freed by the next */
+    const struct key *hashed; /* the key whose value has `hash`; NULL: none */
     uint64_t hash;
 };
 
@@ -85,10 +88,9 @@ struct key *key_find(const struct store *s, struct span name);
 /* Makes an entry without a value, but with room for one of n bytes. The caller gives it
  * a value, a queue or a wait, or calls key_drop_if_empty. */
 struct key *key_make(struct store *s, struct span name, size_t n);
-void key_drop_if_empty(struct store *s,
-                       struct key *k); /* frees what is no longer needed */
-void key_free(struct key *k);          /* k is not in the map, nobody waits */
-int key_need_more(struct key *k);      /* so that k->more exists */
+void key_drop_if_empty(struct store *s, struct key *k); /* frees what is not needed */
+void key_free(struct key *k);     /* k is not in the map, and nothing waits for it */
+int key_need_more(struct key *k); /* makes k->more if there is none */
 
 static inline struct span key_name(const struct key *k)
 {
@@ -117,17 +119,17 @@ static inline bool key_ready(const struct key *k)
     return k && (k->present || (k->more && k->more->items));
 }
 
-/* Memory for a value of n bytes: *block is NULL if the entry's own will do. */
+/* Reserves memory for a value of n bytes: *block is NULL if the entry has the room. */
 int value_reserve(struct key *k, size_t n, uint8_t **block);
 /* Cannot fail: block comes from value_reserve with at least v.n, and is taken over. */
 void value_put(struct store *s, struct key *k, uint8_t *block, struct span v);
-int value_grow(struct key *k, size_t n); /* room for n bytes, those there are kept */
+int value_grow(struct key *k, size_t n); /* makes room for n bytes, keeps the value */
 void value_set_len(struct store *s, struct key *k, size_t len);
 void value_drop(struct store *s, struct key *k);
-void value_slim(struct key *k, size_t n); /* gives back most of a far too large block */
+void value_slim(struct key *k, size_t n); /* replaces a block that is far too large */
 
-/* reserved_hash of its value; k may be NULL. Those who watch a key ask for the hash of
- * one value many times: the last answer is kept. */
+/* reserved_hash of its value; k may be NULL. The last answer is cached, since many
+ * peers may watch the same key. */
 uint64_t value_hash(struct store *s, struct key *k);
 
 int queue_push(struct key *k, struct span v);
@@ -139,11 +141,11 @@ int wait_new(struct store *s, uint32_t peer, enum c10d_op op, size_t links,
              struct wait **out);
 int wait_for_ready(struct store *s, struct wait *w, struct span name);
 int wait_for_change(struct store *s, struct wait *w, struct span name, uint64_t hash);
-/* Now it is the peer's pending one, and the only one. One effect. */
+/* Makes w the peer's only pending wait. Needs room for one effect. */
 void wait_begin(struct store *s, struct wait *w, struct store_fx *fx);
 void wait_free(struct store *s, struct wait *w); /* leaves all its keys; NULL is fine */
 void peer_drop_wait(struct store *s, uint32_t peer);
-/* The peer will not pop: the next waiter of that queue is told, if items are left. */
+/* The peer will not pop its item: wakes the next waiter of that queue, if any. */
 void peer_pass_on(struct store *s, uint32_t peer, struct store_fx *fx);
 void peer_popped(struct store *s, uint32_t peer, struct key *k);
 
@@ -151,9 +153,9 @@ size_t waits_on(const struct key *k); /* the most that a change of k may answer 
 void waits_written(struct store *s, struct key *k, struct store_fx *fx);
 void waits_changed(struct store *s, struct key *k, struct store_fx *fx);
 void waits_pushed(struct store *s, struct key *k, struct store_fx *fx);
-void queue_is_empty(struct store *s, struct key *k); /* nobody owes a pop any more */
+void queue_is_empty(struct store *s, struct key *k); /* drops its unclaimed waits */
 
-/* effects.c; those without a result need room reserved before. */
+/* effects.c; room for a reply or a close must have been reserved. */
 void fx_begin(struct store_fx *fx);
 int fx_reserve(struct store_fx *fx, size_t more);
 void fx_reply(struct store_fx *fx, uint32_t peer, const struct c10d_reply *reply);

@@ -39,7 +39,7 @@ bool talk_is_broken(int status)
     case MUSTER_EREFUSED:
     case MUSTER_EUNREACH:
     case MUSTER_ECONN:
-    case MUSTER_ENOMEM: /* of the driver: it may be there the next time */
+    case MUSTER_ENOMEM: /* The driver had no memory; it may have some next time. */
     case MUSTER_EFULL:
         return true;
     default:

@@ -1,5 +1,5 @@
-/* talk.h - what a step machine says to a store: one question at a time, asked again
- * when the connection breaks, until a deadline.
+/* talk.h - how a step machine talks to a store: it asks one question at a time, and
+ * asks it again when the connection breaks, until a deadline.
  *
  * The machines are the workers' address, the static count-in, the rank exchange and the
  * exit barrier. Each embeds a struct talk as its first member and has a step of type
@@ -19,26 +19,23 @@
 #include "muster/error.h"
 #include "store/core/wire.h"
 
-#define TALK_KEY   96u
-#define TALK_PARTS 2u
-#define TALK_SLICE_MS                                                                  \
-    3000u                   /* one wait for others; then the connection is looked at   \
-                             */
-#define TALK_REPLY_MS 5000u /* for what a server answers by itself */
+#define TALK_KEY      96u
+#define TALK_PARTS    2u
+#define TALK_SLICE_MS 3000u /* of one wait; then the connection is checked */
+#define TALK_REPLY_MS 5000u /* for questions that a server answers at once */
 
 struct talk {
     /* The question: its parts are sent in one piece, and the last one is answered. */
     struct c10d_request parts[TALK_PARTS];
     size_t count;
-    bool
-        blocks; /* the last part waits for keys: a timeout says nothing of the server */
-    bool raw;   /* keys are as on the wire */
+    bool blocks; /* the last part waits for keys: a timeout is no sign of trouble */
+    bool raw;    /* keys are as on the wire */
     uint64_t timeout_ms;
-    char key[TALK_PARTS][TALK_KEY]; /* parts may point to these, */
-    struct buf list, value;         /* owned: and to these */
+    char key[TALK_PARTS][TALK_KEY]; /* parts may point to these */
+    struct buf list, value;         /* owned; parts may point to these, too */
 
     uint64_t by_ms;    /* the machine gives up then */
-    uint64_t again_ms; /* the question is to be asked again; MONO_NEVER: it is not */
+    uint64_t again_ms; /* the question is asked again then; MONO_NEVER: it is not */
     uint64_t broke_ms; /* when the connection first broke; MONO_NEVER: never */
     unsigned failures; /* in a row */
     bool asking;       /* an ANSWER is due */
@@ -89,12 +86,11 @@ uint64_t talk_deadline(const struct talk *t);
 /* Whether an error means that the connection, not the question, is at fault. */
 bool talk_is_broken(int status);
 
-/* The answer did not come: the question is asked again after a pause that grows, or at
- * the deadline, whichever comes first. */
+/* The answer did not come: asks again after a pause that grows with each failure. */
 void talk_again(struct talk *t, struct now now, struct talk_fx *fx);
 
-/* Takes over what the question points to (the buffers are the talk's from then on), and
- * asks: parts are to be set by the caller, as they cannot fail. */
+/* Asks the question whose parts the caller sets afterwards. Takes over the buffers that
+ * the parts point to, if there are any. Cannot fail. */
 void talk_ask(struct talk *t, struct buf *list, struct buf *value, size_t parts,
               bool blocks, struct now now, struct talk_fx *fx);
 

@@ -1,8 +1,9 @@
-/* waits.c - who waits for which keys.
+/* waits.c - which peers wait for which keys.
  *
- * A wait is struck off key by key and answered when none is left. It hangs in one list
- * for each key it still waits for, and leaves them all in time proportional to its own
- * keys: a peer that is gone costs nothing afterwards. */
+ * A wait has a link for each of its keys. The link is struck off when the key is ready,
+ * and the wait is answered when none is left. A link is in a list of its key, and a
+ * wait leaves all lists in time proportional to its own keys: a peer that is gone costs
+ * nothing afterwards. */
 #include <assert.h>
 
 #include "base/list.h"
@@ -77,7 +78,7 @@ static void add_link(struct wait *w, struct key *k, struct links *in, uint64_t h
     w->pending++;
 }
 
-/* A key named twice is one key: the wait is then already the last in its list. */
+/* A key that is named twice counts once: this wait is then already last in its list. */
 int wait_for_ready(struct store *s, struct wait *w, struct span name)
 {
     struct key *k;
@@ -99,11 +100,11 @@ int wait_for_change(struct store *s, struct wait *w, struct span name, uint64_t 
     return 0;
 }
 
-/* A peer that blocks again has not come back for the item it was woken for. */
+/* A peer that waits again will not pop the item that it was woken for: pass it on. */
 void wait_begin(struct store *s, struct wait *w, struct store_fx *fx)
 {
     assert(w->pending);
-    peer_drop_wait(s, w->peer); /* One at a time: the newest. */
+    peer_drop_wait(s, w->peer); /* A peer has one wait, the newest. */
     s->peers[w->peer].wait = w;
     s->waits++;
     peer_pass_on(s, w->peer, fx);
@@ -157,8 +158,9 @@ void peer_pass_on(struct store *s, uint32_t peer, struct store_fx *fx)
 
     if (!w)
         return;
-    s->peers[peer].unclaimed = NULL; /* It may be woken itself, if it waits again. */
-    waits_pushed(s, unclaimed_key(w), fx); /* w still hangs there, so the key stays. */
+    s->peers[peer].unclaimed =
+        NULL; /* This peer may be woken itself if it waits again. */
+    waits_pushed(s, unclaimed_key(w), fx); /* w is still linked, so the key stays. */
     wait_free(s, w);
 }
 
@@ -176,7 +178,7 @@ void queue_is_empty(struct store *s, struct key *k)
         assert(s->peers[l->wait->peer].unclaimed == l->wait);
         link_out(l);
         s->peers[l->wait->peer].unclaimed = NULL;
-        mem_free(l->wait); /* All its other links were struck. */
+        mem_free(l->wait); /* It has no other links. */
     }
 }
 
@@ -213,7 +215,7 @@ void waits_changed(struct store *s, struct key *k, struct store_fx *fx)
         return;
     hash = value_hash(s, k);
     for (l = k->more->watch.first; l; l = next) {
-        next = l->next; /* Of another wait, or of one that is not yet answered. */
+        next = l->next; /* It belongs to another wait, or to one that goes on. */
         if (l->hash == hash || !strike(l))
             continue;
         answer(s, l->wait, fx);
@@ -236,8 +238,9 @@ void waits_written(struct store *s, struct key *k, struct store_fx *fx)
     waits_changed(s, k, fx);
 }
 
-/* One item, one waiter: the oldest that lacks nothing else. It is answered and from
- * then on owes a pop. Those before it are struck, since they saw the queue filled. */
+/* One item wakes one waiter: the oldest that waits for nothing else. It is expected to
+ * pop the item. Waiters before it that also wait for other keys are struck off, since
+ * the queue was filled once. */
 void waits_pushed(struct store *s, struct key *k, struct store_fx *fx)
 {
     assert(k && k->more);
@@ -250,7 +253,7 @@ void waits_pushed(struct store *s, struct key *k, struct store_fx *fx)
         answer(s, w, fx);
         l->key = k;
         link_in(&k->more->unclaimed, l);
-        assert(!s->peers[w->peer].unclaimed); /* Passed on when this wait began. */
+        assert(!s->peers[w->peer].unclaimed); /* wait_begin has passed it on. */
         s->peers[w->peer].unclaimed = w;
         return;
     }

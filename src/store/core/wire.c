@@ -1,7 +1,7 @@
 /* wire.c - the c10d wire: operations, lists and encoding; see wire.h.
  *
- * Decoding is in wire_request.c and wire_reply.c. An encoder writes all of a message
- * or nothing of it. */
+ * Decoding is in wire_request.c and wire_reply.c. An encoder writes the whole message
+ * or nothing. */
 #include "store/core/wire.h"
 
 #include <assert.h>
@@ -93,15 +93,15 @@ bool c10d_walk(struct c10d_walk *w, size_t *at, uint64_t *left)
     return true;
 }
 
-/* Would a server of torch take it? Checked here, where the caller is still at hand,
- * since the server's only answer is to close the connection. */
+/* Checks the limits of torch's server, so that the caller gets an error: the server
+ * would only close the connection. */
 static int check_bytes(enum c10d_op op, const char *what, size_t len, size_t limit,
                        struct muster_error *err)
 {
     if (len <= limit)
         return 0;
     return err_set(err, MUSTER_EINVAL,
-                   "%s: a %s of %zu bytes; the store takes at most %zu",
+                   "%s: the %s has %zu bytes; the store takes at most %zu",
                    c10d_op_name(op), what, len, limit);
 }
 
@@ -197,7 +197,7 @@ int c10d_encode_request(struct buf *out, const struct c10d_request *req,
         return buf_room_err(out, size + 1) == MUSTER_ENOMEM
                    ? err_nomem(err)
                    : err_set(err, MUSTER_EFULL,
-                             "%s: no room for %zu bytes behind %zu others",
+                             "%s: no room for %zu bytes, since %zu others wait",
                              c10d_op_name(req->op), size + 1, buf_len(out));
     *to++ = (uint8_t)req->op;
     for (const char *f = c10d_shapes[req->op].request; *f; f++) {

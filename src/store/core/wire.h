@@ -1,6 +1,6 @@
-/* wire.h - the wire of PyTorch's TCPStore: bytes <-> requests and replies.
+/* wire.h - the wire of PyTorch's TCPStore: encodes and decodes requests and replies.
  *
- * Encode and decode only, no policy. Nothing is copied or allocated while decoding: all
+ * There is no policy here. Nothing is copied or allocated while decoding: all
  * spans point into the caller's bytes and live as long as those do. A request may come
  * in any number of pieces; a decoder remembers how far it has looked, so that the work
  * is linear in the bytes however they are cut. */
@@ -47,8 +47,8 @@ enum c10d_op {
 
 const char *c10d_op_name(enum c10d_op op); /* "COMPARE_SET" */
 
-/* Which PyTorch the peer is: A 1.9 to 2.0, B 2.1, C 2.2 and later. A request is always
- * given in the opcodes of C. */
+/* Which PyTorch the peer has: A is 1.9 to 2.0, B is 2.1, C is 2.2 and later. Decoded
+ * requests always have the opcodes of C. */
 enum c10d_dialect {
     C10D_DIALECT_UNKNOWN,
     C10D_DIALECT_A,
@@ -65,7 +65,7 @@ struct c10d_list {
 
 struct c10d_request {
     enum c10d_op op;
-    struct span key;       /* all with one key */
+    struct span key;       /* all requests with one key */
     struct span value;     /* SET, APPEND, QUEUE_PUSH; COMPARE_SET: desired */
     struct span expected;  /* COMPARE_SET */
     int64_t number;        /* ADD: delta; BARRIER: world size */
@@ -82,8 +82,8 @@ int c10d_list_add(struct buf *out, struct span element);
 
 struct c10d_decoder {
     enum c10d_dialect dialect;
-    enum c10d_dialect old; /* what an old client is taken for until it proves to be B;
-                              B unless the owner sets A */
+    enum c10d_dialect old; /* the assumed dialect of an old client until it turns out
+                              to be B; it is B unless the owner sets A */
     bool validated;        /* the handshake is over, or the dialect has none */
     uint64_t offset;       /* of the request's first byte in the peer's stream */
     size_t seen;           /* of an incomplete list: bytes already checked */
@@ -95,10 +95,10 @@ void c10d_decoder_init(struct c10d_decoder *d); /* waits for the handshake */
 
 /* Looks at the n bytes p, which begin with a request. Returns how many of them the
  * request takes and fills in out; or 0 if more are needed; or MUSTER_EPROTO with the
- * offset in the peer's stream and the reason, after which the decoder is of no more
- * use. The first request must be VALIDATE, once, with the right magic, unless the first
- * bytes are those of an old dialect. Between calls the bytes may move, but what was
- * shown must be shown again until it is returned as taken. */
+ * offset in the peer's stream and the reason, after which the decoder must not be used
+ * any more. The first request must be VALIDATE with the right magic, unless the first
+ * bytes are those of an old dialect; no other may be. Between calls the bytes may move,
+ * but bytes that were not returned as taken must be passed again. */
 int64_t c10d_decode_request(struct c10d_decoder *d, const uint8_t *p, size_t n,
                             struct c10d_request *out, struct muster_error *err);
 
@@ -128,7 +128,7 @@ struct c10d_reply_decoder {
     size_t seen;
     uint64_t left;
     bool in_list;
-    size_t max_bytes; /* refuse a reply larger than this */
+    size_t max_bytes; /* a larger reply is refused */
 };
 
 void c10d_reply_decoder_init(struct c10d_reply_decoder *d, enum c10d_op op,

@@ -11,15 +11,15 @@
  * and as many keys. */
 struct c10d_shape {
     const char *request;
-    const char *reply; /* "" for those that have none */
+    const char *reply; /* "" if there is no reply */
 };
 
 extern const struct c10d_shape c10d_shapes[C10D_OP_COUNT];
 
-/* Walks over whole elements of a list in the n bytes p, from *at on, `*left` elements
- * to go. What is walked over is never looked at again. True once none is left; false
- * with *bad 0 if more bytes are needed, or with *bad the length that breaks its limit.
- * With pairs, odd elements are keys and even ones values, each with its limit. */
+/* c10d_walk() goes over the complete elements of a list in the n bytes p, from *at on;
+ * *left elements are to come. It never looks at an element twice. True once none is
+ * left; false with bad 0 if more bytes are needed, or with the length that breaks its
+ * limit in bad. In a list of pairs keys and values alternate, each with its limit. */
 struct c10d_walk {
     const uint8_t *p;
     size_t n;

@@ -1,4 +1,4 @@
-/* wire_keys.c - keys of requests: prefixed, stripped, shown; see wire_keys.h. */
+/* wire_keys.c - see wire_keys.h. */
 #include "store/core/wire_keys.h"
 
 #include <assert.h>
@@ -31,7 +31,7 @@ static uint8_t *put(uint8_t *to, struct span s)
     return to + s.n;
 }
 
-/* Room for all of it is taken first, so that nothing can fail halfway. */
+/* Reserves the room for all keys first, so that nothing can fail halfway. */
 static int prefix_list(struct c10d_prefixed *out, const struct c10d_request *req,
                        struct span prefix)
 {
@@ -78,8 +78,8 @@ int c10d_prefix_keys(struct c10d_prefixed *out, const struct c10d_request *req,
     return rc < 0 ? err_nomem(err) : 0;
 }
 
-/* First into a copy with the keys, then all that is left behind them; memory moves when
- * it grows, so spans are set once it has its size. */
+/* Copies the keys first, then the values behind them. The buffer moves when it grows,
+ * so the spans are set only at the end. */
 int c10d_request_copy(struct c10d_prefixed *out, const struct c10d_request *req,
                       struct span prefix, struct muster_error *err)
 {
@@ -121,7 +121,7 @@ int c10d_strip_keys(struct buf *out, struct c10d_list list, struct span prefix,
     struct span key;
     size_t n = 0;
 
-    if (!buf_room(out, list.bytes.n)) /* What comes out is never longer. */
+    if (!buf_room(out, list.bytes.n)) /* The result is never longer. */
         return MUSTER_ENOMEM;
     while (c10d_list_next(&list, &key)) {
         if (key.n < prefix.n || !span_eq(span_of(key.p, prefix.n), prefix))
@@ -134,7 +134,7 @@ int c10d_strip_keys(struct buf *out, struct c10d_list list, struct span prefix,
     return 0;
 }
 
-/* Appends what fits, leaving room for "..." and the end; false once it is full. */
+/* Appends what fits, with room for "..." and the terminator; false once it is full. */
 static bool show(struct span s, char *out, size_t size, size_t *at)
 {
     static const char hex[] = "0123456789abcdef";

@@ -1,8 +1,8 @@
 /* wire_reply.c - replies: encoded by servers, decoded by clients; see wire.h.
  *
- * Nothing on the wire says what a reply answers: the client knows, since replies come
- * in the order of the requests. A reply names its own sizes, so a decoder bounds them
- * before anybody makes room. */
+ * Nothing on the wire says which request a reply answers: the client knows, since
+ * replies come in the order of the requests. A reply states its own sizes, so the
+ * decoder checks them before memory is allocated for them. */
 #include <assert.h>
 #include <inttypes.h>
 
@@ -97,8 +97,8 @@ static int too_large(const struct c10d_reply_decoder *d, const char *what, uint6
                    c10d_op_name(d->op), n, what, d->max_bytes);
 }
 
-/* One byte, of which only some values make sense. torch's words, so that a search for
- * them finds what others have written about it. */
+/* Takes one byte, of which only some values are valid. The errors are torch's, so that
+ * a search for them finds what others have written about them. */
 static int64_t take_flag(const struct c10d_reply_decoder *d, const uint8_t *p,
                          struct c10d_reply *out, struct muster_error *err)
 {
@@ -149,7 +149,8 @@ static int64_t take_popped(const struct c10d_reply_decoder *d, const uint8_t *p,
     return out->number == 0 ? 8 : take_value(d, p, n, 8, out, err);
 }
 
-/* LIST_KEYS tells how many elements there are, MULTI_GET leaves it to who asked. */
+/* The reply to LIST_KEYS says how many elements follow; for MULTI_GET the client knows,
+ * since it sent that many keys. */
 static int64_t take_list(struct c10d_reply_decoder *d, const uint8_t *p, size_t n,
                          bool counted, struct c10d_reply *out, struct muster_error *err)
 {

@@ -1,8 +1,9 @@
 /* wire_request.c - requests from bytes, for servers; see wire.h.
  *
  * A request without a list has at most three fields, so it is read from its start each
- * time more bytes come. A list may have 131072 elements: there the decoder remembers
- * how far it got. All limits are checked as soon as a length is in, before its data. */
+ * time more bytes come. A list may have 131072 elements, so there the decoder remembers
+ * how far it got. A length is checked against its limit as soon as it has come, before
+ * its data. */
 #include <assert.h>
 #include <inttypes.h>
 
@@ -33,7 +34,7 @@ static bool looks_like_http(const uint8_t *p, size_t n)
     return false;
 }
 
-static int stranger(const uint8_t *p, size_t n, struct muster_error *err)
+static int wrong_service(const uint8_t *p, size_t n, struct muster_error *err)
 {
     const char *guess = "";
 
@@ -46,16 +47,16 @@ static int stranger(const uint8_t *p, size_t n, struct muster_error *err)
                    p[0], guess);
 }
 
-/* Who is it? The peer's first bytes tell: clients of PyTorch 2.2 and later begin with
- * VALIDATE, whose magic read as the key length of an older SET would be a gigabyte.
- * 1 once known, 0 if more bytes are needed. */
+/* Finds the dialect from the peer's first bytes: clients of PyTorch 2.2 and later begin
+ * with VALIDATE, whose magic, read as the key length of an older SET, would be a
+ * gigabyte. 1 once known, 0 if more bytes are needed. */
 static int recognise(struct c10d_decoder *d, const uint8_t *p, size_t n,
                      struct muster_error *err)
 {
     assert(n > 0 && d->dialect == C10D_DIALECT_UNKNOWN);
     if (p[0] != 0) {
         if (p[0] >= ARRAY_LEN(ops_b))
-            return stranger(p, n, err);
+            return wrong_service(p, n, err);
         d->dialect = d->old;
         return 1;
     }
@@ -91,9 +92,9 @@ static int opcode(struct c10d_decoder *d, uint8_t code, enum c10d_op *op,
         return 0;
     }
     if (code >= 9)
-        d->dialect = C10D_DIALECT_B; /* A has no such codes. */
+        d->dialect = C10D_DIALECT_B; /* Dialect A has no such opcodes. */
     if (d->dialect == C10D_DIALECT_A && code == 7)
-        /* Taking it for the DELETE_KEY of B would destroy what is to be watched. */
+        /* Taking it for the DELETE_KEY of B would delete the key to be watched. */
         return err_set(err, MUSTER_EPROTO,
                        "at byte %" PRIu64 ": WATCH_KEY of PyTorch 2.0 and older is not "
                        "supported",
@@ -234,7 +235,7 @@ int64_t c10d_decode_request(struct c10d_decoder *d, const uint8_t *p, size_t n,
             return rc;
     }
     assert(c.at <= n);
-    d->validated = true; /* An old client is, by its dialect; a new one begins so. */
+    d->validated = true; /* A new client began with VALIDATE; an old one has none. */
     d->in_list = false;
     d->seen = 0;
     d->offset += c.at;
