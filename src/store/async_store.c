@@ -1,4 +1,4 @@
-/* async_store.c - short hands for calls on any store; see async_store.h. */
+/* async_store.c - shorthands for calls on any store; see async_store.h. */
 #include "store/async_store.h"
 
 #include "base/err.h"
@@ -41,7 +41,7 @@ int async_store_compare_set(struct async_store *s, struct span key,
     return async_store_call(s, &req, 0, timeout_ms, cb, ctx, err);
 }
 
-/* keys, or keys and values in turn if values is not NULL. */
+/* The list has the keys, or keys and values in turn if values is not NULL. */
 static int call_list(struct async_store *s, enum c10d_op op, const struct span *keys,
                      const struct span *values, size_t count, unsigned flags,
                      uint64_t timeout_ms, async_store_cb cb, void *ctx,

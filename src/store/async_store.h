@@ -1,10 +1,10 @@
-/* async_store.h - one set of operations for every kind of store, asynchronous, on a uv
+/* async_store.h - one set of asynchronous operations for every kind of store, on a uv
  * loop.
  *
- * Kinds: c10d over TCP (client.c), prefix, file, hash, etcd. Callers give keys as
- * users know them; what a kind puts before them on its wire is its own affair.
- * A callback comes exactly once for each call that returned 0, never from inside the
- * call itself, always on the loop's thread. Every call has a deadline. */
+ * The kinds are c10d over TCP (client.c), prefix, file, hash and etcd. Callers give
+ * keys as users know them; each kind adds what it puts before them on its wire. A
+ * callback comes exactly once for each call that returned 0, never from inside the call
+ * itself, always on the loop's thread. Every call has a deadline. */
 #ifndef STORE_ASYNC_STORE_H
 #define STORE_ASYNC_STORE_H
 
@@ -14,18 +14,19 @@
 
 struct async_store;
 
-/* status 0 and a reply whose spans live until the callback returns; or a negative code
- * and err, which names the operation, the key and the address. For operations without
- * an answer on the wire, status 0 means "written to the connection". */
+/* Either status is 0, and the spans of the reply live until the callback returns; or it
+ * is a negative code, and err names the operation, the key and the address. For
+ * operations without an answer on the wire, 0 means "written to the connection". */
 typedef void (*async_store_cb)(void *ctx, int status, const struct c10d_reply *reply,
                                const struct muster_error *err);
 typedef void (*async_store_closed_cb)(void *ctx);
 
 enum async_store_flags {
-    ASYNC_STORE_BLOCK = 1, /* GET, MULTI_GET, QUEUE_POP: wait for the keys first, as
-                         torch's get, multi_get and queue_pop do */
-    ASYNC_STORE_RAW =
-        2, /* the keys are as on the wire: a TCP store puts no "/" before */
+    /* GET, MULTI_GET, QUEUE_POP: wait for the keys first, as torch's get, multi_get and
+     * queue_pop do. */
+    ASYNC_STORE_BLOCK = 1,
+    /* The keys are as on the wire: a TCP store does not put a "/" before them. */
+    ASYNC_STORE_RAW = 2,
 };
 
 struct async_store_ops {
@@ -33,7 +34,7 @@ struct async_store_ops {
     int (*call)(struct async_store *s, const struct c10d_request *req, unsigned flags,
                 uint64_t timeout_ms, async_store_cb cb, void *ctx,
                 struct muster_error *err);
-    /* Another handle on the same data with a connection of its own. */
+    /* Makes another handle on the same data, with a connection of its own. */
     int (*clone)(struct async_store *s, struct async_store **out,
                  struct muster_error *err);
     /* Calls still pending end with MUSTER_ECANCELED before cb; then s is gone. */
@@ -48,8 +49,8 @@ struct async_store {
     bool ordered; /* calls take effect in the order in which they are made */
 };
 
-/* Copies the request: its spans need not outlive the call. timeout_ms UINT64_MAX is
- * allowed for waits that the caller cancels itself by closing. */
+/* Copies the request: its spans need not outlive the call. timeout_ms may be UINT64_MAX
+ * for waits that the caller ends by closing the store. */
 static inline int async_store_call(struct async_store *s,
                                    const struct c10d_request *req, unsigned flags,
                                    uint64_t timeout_ms, async_store_cb cb, void *ctx,
@@ -64,7 +65,7 @@ static inline void async_store_close(struct async_store *s, async_store_closed_c
     s->ops->close(s, cb, ctx);
 }
 
-/* Short hands, in async_store.c. */
+/* Shorthands, in async_store.c. */
 int async_store_set(struct async_store *s, struct span key, struct span value,
                     uint64_t timeout_ms, async_store_cb cb, void *ctx,
                     struct muster_error *err);
@@ -91,8 +92,8 @@ int async_store_multi_set(struct async_store *s, const struct span *keys,
                           const struct span *values, size_t count, uint64_t timeout_ms,
                           async_store_cb cb, void *ctx, struct muster_error *err);
 
-/* A barrier out of ADD, SET and WAIT, the way torch does it on stores that have none of
- * their own: for kinds of store. */
+/* A barrier made of ADD, SET and WAIT, as torch does it. It is for the kinds of store
+ * that have no barrier of their own. */
 int async_store_generic_barrier(struct async_store *s, struct span key,
                                 int64_t world_size, uint64_t timeout_ms,
                                 async_store_cb cb, void *ctx, struct muster_error *err);

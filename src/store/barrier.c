@@ -1,8 +1,8 @@
 /* barrier.c - a barrier for stores that have none of their own.
  *
- * As torch does it: each member counts itself in at <key>/num_members; the member that
- * finds itself the last sets <key>/last_member, and all wait for that. Torch's own
- * members of the same barrier meet ours. A key is good for one barrier. */
+ * It works as torch's does, and with torch's processes in the same barrier: each
+ * process adds 1 to <key>/num_members; the one that finds itself the last sets
+ * <key>/last_member, and all wait for that. A key serves for one barrier only. */
 #include <inttypes.h>
 
 #include "base/err.h"
@@ -10,7 +10,7 @@
 #include "store/async_store.h"
 
 struct barrier {
-    struct async_store *store; /* borrowed; pending calls end before it goes */
+    struct async_store *store; /* borrowed; its close ends pending calls first */
     struct buf members, last;
     int64_t world_size;
     uint64_t timeout_ms, deadline_ms;

@@ -1,9 +1,9 @@
 /* call.h - one call on a store, from the request to the callback, and lists of them.
  *
- * Every kind of store has these. A kind that must know more of a call puts this struct
- * first in one of its own: the bytes still to be sent (client.c), the engine's number
- * for it (memory_store.c), the request to etcd (etcd_store_int.h). A call is in one of
- * its store's lists, or in its store's hands, from its birth to its end. */
+ * Every kind of store uses these. A kind that must know more about a call puts this
+ * struct first in one of its own, for the bytes still to be sent (client.c), the
+ * engine's number for it (memory_store.c), or the request to etcd (etcd_store_int.h).
+ * Until its end a call is in one of its store's lists, or its store works on it. */
 #ifndef STORE_CALL_H
 #define STORE_CALL_H
 
@@ -15,30 +15,31 @@ struct call {
     struct async_store *store; /* borrowed */
     enum c10d_op op;
     unsigned flags;            /* enum async_store_flags */
-    struct c10d_prefixed copy; /* owned: the request, keys as the store has them; of a
-                                  call over TCP, whose bytes are made at once: empty */
+    struct c10d_prefixed copy; /* owned: the request, keys as the store has them; empty
+                                  in client.c, which encodes requests at once */
     uint64_t timeout_ms, deadline_ms; /* deadline_ms by clock_mono_ms */
-    async_store_cb cb;                /* NULL: nobody, or it has been called */
+    async_store_cb cb;                /* NULL: none, or it has been called */
     void *ctx;                        /* borrowed */
     char keys[104];                   /* for messages: "/a, /b", cut if long */
 };
 
-/* A struct of size bytes that begins with a call on store, zeroed but for that; the
- * call keeps a copy of req with prefix before each key. MUSTER_ENOMEM. */
+/* Allocates a struct of size bytes that begins with a call on store; the rest is
+ * zeroed. The call keeps a copy of req with prefix before each key. Fails with
+ * MUSTER_ENOMEM. */
 int call_new(size_t size, struct async_store *store, const struct c10d_request *req,
              const char *prefix, struct call **out, struct muster_error *err);
 
-/* Its time runs from now on. */
+/* Sets the rest of the call. Its timeout counts from now on. */
 void call_begin(struct call *call, unsigned flags, uint64_t timeout_ms,
                 async_store_cb cb, void *ctx);
 
 void call_free(struct call *call); /* NULL is fine */
 
-/* Calls back, unless it has done so before. */
+/* Calls back, unless that has happened before. */
 void call_notify(struct call *call, int status, const struct c10d_reply *reply,
                  const struct muster_error *err);
 
-/* Each calls back and frees the call. fail names the call before the reason. */
+/* Each calls back and frees the call. call_fail puts the call before the reason. */
 void call_succeed(struct call *call, const struct c10d_reply *reply);
 void call_fail(struct call *call, const struct muster_error *why);
 void call_time_out(struct call *call, const char *why);
@@ -46,8 +47,9 @@ void call_time_out(struct call *call, const char *why);
 /* Puts "GET of /k", "WAIT for /a, /b" before the reason. */
 void call_wrap(const struct call *call, struct muster_error *err);
 
-/* Why it was given up. wait: torch's word for a wait on such a store, "wait" or "Wait";
- * NULL: it was not waiting for keys. why: what held it up, or "". */
+/* Sets err to say that the call timed out. wait is torch's word for a wait on such a
+ * store, "wait" or "Wait", or NULL if it was not waiting for keys. why says what held
+ * it up, or is "". */
 void call_timed_out(const struct call *call, const char *wait, const char *why,
                     struct muster_error *err);
 
@@ -60,12 +62,12 @@ void call_list_add(struct call_list *list, struct call *call);
 struct call *call_list_take(struct call_list *list); /* the first, or NULL */
 void call_list_remove(struct call_list *list, struct call *call);
 
-/* Moves those that test is true for to the end of the other list. */
+/* Moves the calls for which test is true to the end of the other list. */
 void call_list_move(struct call_list *from, struct call_list *to,
                     bool (*test)(const struct call *call, const void *arg),
                     const void *arg);
 
-/* Tests for call_list_move: arg is a const uint64_t now, or a store. */
+/* Tests for call_list_move: arg points to the time (uint64_t), or to a store. */
 bool call_is_due(const struct call *call, const void *now_ms);
 bool call_is_of(const struct call *call, const void *store);
 

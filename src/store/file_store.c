@@ -1,9 +1,9 @@
 /* file_store.c - a store in a file; see file_store.h.
  *
  * Calls are served in order, each under the file's lock; one that has to wait for keys
- * steps aside. The kernel does not tell when a lock is free, so that alone is asked for
- * again and again; changes of the file come by inotify, and by looking now and then
- * where other hosts may write. */
+ * goes into a list of its own. The kernel does not report when a lock becomes free, so
+ * the lock is polled, and nothing else: inotify reports changes of the file. Where
+ * other machines may write it, we also check it now and then. */
 #include "store/file_store.h"
 
 #include <assert.h>
@@ -17,11 +17,11 @@
 #include "store/call.h"
 #include "store/file_store_ops.h"
 
-#define LOCK_FIRST_MS  1 /* a lock is held for microseconds, mostly */
-#define LOCK_MOST_MS   10
-#define LOOK_LOCAL_MS  1000 /* in case inotify missed something */
-#define LOOK_REMOTE_MS 20   /* torch: 10 */
-#define CLOSE_MS       5000 /* for the lock, to say goodbye */
+#define LOCK_FIRST_MS   1 /* mostly a lock is held for microseconds */
+#define LOCK_MOST_MS    10
+#define CHECK_LOCAL_MS  1000 /* in case inotify missed something */
+#define CHECK_REMOTE_MS 20   /* torch: 10 */
+#define CLOSE_MS        5000 /* for the lock, to count ourselves out */
 
 struct file_store {
     struct async_store base; /* first */
@@ -30,12 +30,12 @@ struct file_store {
     int64_t world_size;
     bool counted; /* our refcount is in the file */
     struct call_list queued, waiting;
-    bool changed;      /* the file may have: those that wait must look */
+    bool changed;      /* the file may have changed: check the calls that wait */
     uint64_t retry_ms; /* when to ask for the lock again; MONO_NEVER */
-    uint64_t look_ms;  /* when to look at the file again; MONO_NEVER */
+    uint64_t check_ms; /* when to look at the file again; MONO_NEVER */
     uint64_t lock_pause_ms;
     struct muster_error
-        last_error; /* why those that wait cannot look: no file, mostly */
+        last_error; /* why the file cannot be read, for calls that wait */
     struct defer next_run;
     uv_timer_t timer;
     uv_fs_event_t watch;
@@ -71,8 +71,8 @@ static void file_store_on_change(uv_fs_event_t *watch, const char *name, int eve
     defer_call(&f->next_run);
 }
 
-/* A watch holds on to a file, not to a name: it is made anew at each look, which also
- * makes sure that what happens from then on is seen. */
+/* inotify watches a file, not a name, and the name may stand for another file by now.
+ * So the watch is renewed before each check, and sees every change after it. */
 static void watch(struct file_store *f)
 {
     bool seen = false;
@@ -82,7 +82,7 @@ static void watch(struct file_store *f)
     f->watching =
         uv_fs_event_start(&f->watch, file_store_on_change, f->file.path, 0) == 0;
     seen = f->watching && !locked_file_is_remote(&f->file);
-    f->look_ms = clock_mono_ms() + (seen ? LOOK_LOCAL_MS : LOOK_REMOTE_MS);
+    f->check_ms = clock_mono_ms() + (seen ? CHECK_LOCAL_MS : CHECK_REMOTE_MS);
 }
 
 static void unwatch(struct file_store *f)
@@ -90,7 +90,7 @@ static void unwatch(struct file_store *f)
     if (f->watching)
         (void)uv_fs_event_stop(&f->watch);
     f->watching = false;
-    f->look_ms = MONO_NEVER;
+    f->check_ms = MONO_NEVER;
 }
 
 static void lock_later(struct file_store *f)
@@ -112,7 +112,7 @@ static void fail_and_unlock(struct file_store *f, struct call *call,
     call_fail(call, err);
 }
 
-/* The first in the queue. False if it has to wait for the lock. */
+/* Serves the first call in the queue. False if it has to wait for the lock. */
 static bool serve_first(struct file_store *f)
 {
     struct call *call = f->queued.first;
@@ -128,7 +128,7 @@ static bool serve_first(struct file_store *f)
     got_lock(f);
     if (locked == MUSTER_ENOENT && file_op_mode(call->op) != LOCKED_FILE_WRITE) {
         f->last_error = err;
-        call_list_add(&f->waiting, call); /* It may come: so torch waits, too. */
+        call_list_add(&f->waiting, call); /* Like torch, wait for the file to appear. */
         f->changed = f->changed || !f->watching;
         return true;
     }
@@ -161,16 +161,16 @@ static bool is_ready(const struct call *call, const void *arg)
     return !file_op_must_wait(&f->file, call->op, call->flags, &call->copy.req);
 }
 
-/* Those that can go on go back into the queue. */
-static void look(struct file_store *f)
+/* Puts the waiting calls whose keys exist by now back into the queue. */
+static void check_waiting(struct file_store *f)
 {
     struct muster_error err;
     int rc;
 
-    watch(f); /* Before looking, so that nothing falls between. */
+    watch(f); /* This comes first, so that no change is missed. */
     rc = locked_file_lock(&f->file, LOCKED_FILE_READ, &err);
     if (rc == LOCKED_FILE_BUSY) {
-        f->changed = true; /* As far as we know: the look is still to be taken. */
+        f->changed = true; /* The check is still to be done. */
         lock_later(f);
         return;
     }
@@ -210,7 +210,7 @@ static void arm(struct file_store *f)
         MIN_OF(call_list_first_due(&f->queued), call_list_first_due(&f->waiting));
 
     due = MIN_OF(due, f->retry_ms);
-    due = MIN_OF(due, f->look_ms);
+    due = MIN_OF(due, f->check_ms);
     clock_arm(&f->timer, file_on_time, due);
 }
 
@@ -226,9 +226,9 @@ static void run(struct file_store *f)
         while (!f->closing && f->queued.first && serve_first(f))
             ;
         if (f->waiting.first &&
-            (f->changed || clock_mono_ms() >= f->look_ms || f->look_ms == MONO_NEVER))
-            look(f);
-        /* look() may have put some back, and those are served now. */
+            (f->changed || clock_mono_ms() >= f->check_ms || f->check_ms == MONO_NEVER))
+            check_waiting(f);
+        /* check_waiting() may have put calls back, and those are served now. */
     } while (!f->closing && f->queued.first && f->retry_ms == MONO_NEVER);
     if (f->closing)
         return;
@@ -236,7 +236,7 @@ static void run(struct file_store *f)
     if (!f->waiting.first)
         unwatch(f);
     if (!f->queued.first && !(f->waiting.first && f->changed))
-        got_lock(f); /* or need it no more */
+        got_lock(f); /* Nobody needs it any more. */
     arm(f);
 }
 
@@ -290,8 +290,8 @@ static void close_handles(struct file_store *f)
     handle_set_end(&f->handles);
 }
 
-/* Counts itself out, and removes the file if it is the last. A lock that is not to be
- * had in time is no reason to hang: the file then stays. */
+/* Takes itself off the file's count, and removes the file if it is the last user. If
+ * the lock is not free in time, it gives up, and the file stays. */
 static void count_out(struct file_store *f)
 {
     if (f->counted && file_count_out(&f->file, f->world_size) == LOCKED_FILE_BUSY &&
@@ -315,7 +315,7 @@ static void file_close(struct async_store *s, async_store_closed_cb cb, void *ct
     f->closed_ctx = ctx;
     f->close_by_ms = clock_mono_ms() + CLOSE_MS;
     unwatch(f);
-    defer_call(&f->next_run); /* From the loop: we may be inside a callback of ours. */
+    defer_call(&f->next_run); /* We may be inside a callback of ours. */
 }
 
 static const char *file_name(const struct async_store *s)
@@ -339,8 +339,8 @@ static const struct async_store_ops file_store_ops = {
     .name = file_name,
 };
 
-/* At once, so that a path that cannot be is reported where it was given; later if the
- * lock is taken just now. */
+/* Does it at once, so that the caller learns of an impossible path, or later if
+ * somebody else has the lock. */
 static int count_in(struct file_store *f, struct muster_error *err)
 {
     const struct c10d_request add = { .op = C10D_ADD,
@@ -375,7 +375,7 @@ int store_file_open(uv_loop_t *loop, const char *path, int64_t world_size,
     (void)uv_random(NULL, NULL, &seed, sizeof seed, 0, NULL);
     f->base = (struct async_store){ &file_store_ops, loop };
     f->world_size = world_size;
-    f->retry_ms = f->look_ms = MONO_NEVER;
+    f->retry_ms = f->check_ms = MONO_NEVER;
     f->lock_pause_ms = LOCK_FIRST_MS;
     f->name = mem_printf("file://%s", path);
     rc = locked_file_init(&f->file, path, seed, err);

@@ -1,7 +1,7 @@
 /* file_store_ops.c - the operations of a store on its locked file; see
  * file_store_ops.h.
  *
- * Records are those that torch's FileStore writes, so that both can use one file. */
+ * The records are those that torch's FileStore writes, so both can use one file. */
 #include "store/file_store_ops.h"
 
 #include "base/err.h"
@@ -33,7 +33,8 @@ int file_op_check(enum c10d_op op, struct muster_error *err)
     case C10D_PING:
     case C10D_CANCEL_WAIT:
     case C10D_BARRIER:
-        return err_set(err, MUSTER_EINVAL, "%s is not for callers of a store",
+        return err_set(err, MUSTER_EINVAL,
+                       "%s is internal: callers of a store cannot use it",
                        c10d_op_name(op));
     default:
         return 0;
@@ -81,7 +82,8 @@ static int write_record(struct locked_file *f, struct span key, struct span valu
     int rc = filelog_record(scratch, key, value);
 
     if (rc == MUSTER_EINVAL)
-        return err_set(err, rc, "file://%s: no key or value can have 4 GiB", f->path);
+        return err_set(err, rc, "file://%s: keys and values must be shorter than 4 GiB",
+                       f->path);
     if (rc < 0)
         return err_nomem(err);
     return locked_file_append(f, buf_span(scratch), err);
@@ -95,8 +97,8 @@ static int add(struct locked_file *f, const struct c10d_request *req,
     int64_t number = 0;
 
     if (filelog_get(&f->log, req->key, &old) && old.n && !decimal_parse(old, &number))
-        return err_set(err, MUSTER_EINVAL, "file://%s: the value there is not a number",
-                       f->path);
+        return err_set(err, MUSTER_EINVAL,
+                       "file://%s: the value of the key is not a number", f->path);
     out->reply.number = decimal_add(number, req->number);
     return write_record(f, req->key,
                         span_of(text, decimal_format(out->reply.number, text)),
@@ -111,7 +113,7 @@ static int compare_set(struct locked_file *f, const struct c10d_request *req,
     int rc;
 
     if (!span_eq(old, req->expected)) {
-        out->reply.value = there ? old : req->expected; /* As torch answers. */
+        out->reply.value = there ? old : req->expected; /* Torch answers so, too. */
         return 0;
     }
     rc = write_record(f, req->key, req->value, &out->bytes, err);
@@ -136,7 +138,7 @@ static int append(struct locked_file *f, const struct c10d_request *req,
     return rc;
 }
 
-/* torch always writes the record; whether the key was there only we tell. */
+/* Like torch, always writes the record; unlike torch, answers if the key existed. */
 static int delete_key(struct locked_file *f, const struct c10d_request *req,
                       struct file_answer *out, struct muster_error *err)
 {
@@ -184,7 +186,7 @@ static int multi_get(struct locked_file *f, const struct c10d_request *req,
     return 0;
 }
 
-/* The counters of the file itself are nobody's keys. */
+/* Leaves out the file's own counters, which are not users' keys. */
 static int list_keys(struct locked_file *f, struct file_answer *out,
                      struct muster_error *err)
 {
@@ -256,8 +258,9 @@ int file_count_in(struct locked_file *f, struct muster_error *err)
     return rc;
 }
 
-/* In torch's order, but under one lock: between the two nobody can see the file as
- * unused and remove it twice. If the file is gone, there is nothing to do. */
+/* Changes the counters in torch's order, but under one lock: nobody can see the state
+ * between the two and remove the file twice. If the file is gone, there is nothing to
+ * do. */
 int file_count_out(struct locked_file *f, int64_t world_size)
 {
     struct c10d_request req = { .op = C10D_ADD,

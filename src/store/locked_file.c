@@ -43,8 +43,8 @@ static int sys_error(const struct locked_file *l, const char *doing, int sys,
     return err_set(err, code, "file://%s: %s: %s", l->path, doing, strerror(sys));
 }
 
-/* Opens and locks the file that the path names at the end of it: one that was removed
- * while we waited for its lock is nobody's file any more. */
+/* Opens and locks the file. If it was removed before we had the lock, it tries again
+ * with the file that the path names then. */
 static int open_locked(struct locked_file *l, enum locked_file_mode mode,
                        struct stat *st, struct muster_error *err)
 {
@@ -84,7 +84,7 @@ static int cut_off(const struct locked_file *l, size_t rest, struct muster_error
         l->path, l->pos, rest, l->pos);
 }
 
-/* Reads what others have appended since we looked last. */
+/* Reads what others have appended since we last read. */
 static int catch_up(struct locked_file *l, struct muster_error *err)
 {
     struct buf in;
@@ -119,7 +119,7 @@ static int catch_up(struct locked_file *l, struct muster_error *err)
     return rc;
 }
 
-/* From now on this is the file, and what we knew of another by its name is void. */
+/* The path names another file than before: forget what we knew of the old one. */
 static int begin_file(struct locked_file *l, const struct stat *st,
                       struct muster_error *err)
 {
@@ -130,7 +130,7 @@ static int begin_file(struct locked_file *l, const struct stat *st,
         return errno == ENOENT ? LOCKED_FILE_BUSY : sys_error(l, "open", errno, err);
     if (fstat(fd, &same) < 0 || same.st_ino != st->st_ino ||
         same.st_dev != st->st_dev) {
-        (void)close(fd); /* Replaced just now. */
+        (void)close(fd); /* It was replaced just now. */
         return LOCKED_FILE_BUSY;
     }
     if (l->held >= 0)
@@ -152,7 +152,7 @@ int locked_file_lock(struct locked_file *l, enum locked_file_mode mode,
     if (rc != 0)
         return rc;
     if (l->held < 0 || st.st_dev != l->dev || st.st_ino != l->ino ||
-        (uint64_t)st.st_size < l->pos) /* another file, or cut by hand */
+        (uint64_t)st.st_size < l->pos) /* another file, or truncated */
         rc = begin_file(l, &st, err);
     if (rc == 0 && (uint64_t)st.st_size > l->pos)
         rc = catch_up(l, err);
@@ -182,7 +182,7 @@ int locked_file_append(struct locked_file *l, struct span records,
         if (n <= 0) {
             const int sys = n == 0 ? ENOSPC : errno;
 
-            /* Half a record would stop every reader for good. */
+            /* A partial record would make every reader fail from now on. */
             if (done && ftruncate(l->fd, (off_t)l->pos) < 0)
                 return sys_error(l, "write failed halfway, and so did ftruncate", errno,
                                  err);
@@ -191,7 +191,7 @@ int locked_file_append(struct locked_file *l, struct span records,
         done += (size_t)n;
     }
     const int rc = filelog_feed(&l->log, records.p, records.n, &used);
-    l->pos += used; /* If memory ran out, the rest is read again next time. */
+    l->pos += used; /* If memory ran out, the next lock reads the rest. */
     return rc < 0 ? err_nomem(err) : 0;
 }
 

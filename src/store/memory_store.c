@@ -1,7 +1,7 @@
 /* memory_store.c - a store in memory; see memory_store.h.
  *
- * Handles (a store and its clones) share one core: the engine, and the calls under way.
- * Each call is a peer of the engine for as long as it lasts, so that each may wait. */
+ * A store and its clones share the engine and the calls under way. Each call is a peer
+ * of the engine for as long as it lasts, so that each may wait. */
 #include "store/memory_store.h"
 
 #include <assert.h>
@@ -18,33 +18,33 @@
 
 struct memory_call {
     struct call base; /* first */
-    uint32_t peer;    /* its number with the engine, while it is begun */
+    uint32_t peer;    /* its number with the engine, once it has begun */
     bool waiting;     /* the WAIT in front of its request is pending */
 };
 
-struct core {
+struct shared {
     struct store *store; /* owned */
     struct store_fx fx;
-    size_t handles_open;        /* struct handle */
+    size_t handles_open;        /* how many struct handle use this */
     struct memory_call **peers; /* owned; by the engine's number, NULL if free */
     size_t peers_size;
     struct call_list queued; /* not yet begun */
-    struct call_list again;  /* their wait is over */
+    struct call_list again;  /* their wait is over, the request itself is to come */
     struct defer next_run;
     uv_timer_t timer;
     struct handle_set closing;
-    bool closes;
+    bool closes; /* the last handle is closed */
 };
 
 struct handle {
     struct async_store base; /* first */
-    struct core *core;
-    uv_idle_t idle; /* only closed, so that closing ends from the loop */
+    struct shared *shared;
+    uv_idle_t idle; /* never started: its close callback comes from the loop */
     async_store_closed_cb closed_cb;
     void *closed_ctx;
 };
 
-static void run(struct core *c);
+static void run(struct shared *c);
 
 static struct memory_call *take(struct call_list *list)
 {
@@ -53,7 +53,7 @@ static struct memory_call *take(struct call_list *list)
 
 static const struct async_store_ops hash_ops;
 
-static int take_number(struct core *c, struct memory_call *call)
+static int take_number(struct shared *c, struct memory_call *call)
 {
     size_t free = 0;
 
@@ -77,8 +77,8 @@ static void refuse(struct memory_call *call, int code, const char *why)
     call_fail(&call->base, &err);
 }
 
-/* A reply ends a call, or its wait; a refusal ends it. */
-static void memory_perform(struct core *c)
+/* A reply ends a call, or the wait before its request; a CLOSE fails the call. */
+static void memory_perform(struct shared *c)
 {
     for (size_t i = 0; i < c->fx.count; i++) {
         const struct store_effect *fx = &c->fx.items[i];
@@ -100,7 +100,7 @@ static void memory_perform(struct core *c)
     }
 }
 
-static int step(struct core *c, uint32_t peer, const struct c10d_request *req)
+static int step(struct shared *c, uint32_t peer, const struct c10d_request *req)
 {
     const struct store_event ev = { .kind = STORE_REQUEST,
                                     .peer = peer,
@@ -110,7 +110,7 @@ static int step(struct core *c, uint32_t peer, const struct c10d_request *req)
 }
 
 /* torch's HashStore counts an empty value as 0, unlike its TCPStore. */
-static void empty_is_zero(struct core *c, struct memory_call *call)
+static void empty_is_zero(struct shared *c, struct memory_call *call)
 {
     struct c10d_request req = { .op = C10D_GET, .key = call->base.copy.req.key };
     struct buf list;
@@ -131,7 +131,7 @@ static void empty_is_zero(struct core *c, struct memory_call *call)
     buf_fini(&list);
 }
 
-static void begin(struct core *c, struct memory_call *call, bool may_wait)
+static void begin(struct shared *c, struct memory_call *call, bool may_wait)
 {
     const struct c10d_request *req = &call->base.copy.req;
     struct c10d_request wait = { .op = C10D_WAIT, .list = req->list };
@@ -168,8 +168,8 @@ static void begin(struct core *c, struct memory_call *call, bool may_wait)
     }
 }
 
-/* Gives up a call that may wait inside the engine. */
-static void leave(struct core *c, struct memory_call *call)
+/* Takes a call that may be waiting out of the engine. */
+static void leave(struct shared *c, struct memory_call *call)
 {
     const struct store_event ev = { .kind = STORE_LEFT, .peer = call->peer };
 
@@ -183,7 +183,7 @@ static void memory_on_time(uv_timer_t *timer)
     run(timer->data);
 }
 
-static void arm(struct core *c)
+static void arm(struct shared *c)
 {
     uint64_t due = call_list_first_due(&c->queued);
 
@@ -193,8 +193,8 @@ static void arm(struct core *c)
     clock_arm(&c->timer, memory_on_time, due);
 }
 
-/* What is ready is served even if its time is up; what waits is not. */
-static void run(struct core *c)
+/* A call that need not wait is served even if its time is up. */
+static void run(struct shared *c)
 {
     const uint64_t now = clock_mono_ms();
     struct memory_call *call;
@@ -225,7 +225,8 @@ static void memory_run(void *ctx)
     run(ctx);
 }
 
-/* What can be read again: a reply holds no more, and the engine counts in 32 bits. */
+/* Larger values could not be read again: a reply cannot hold more. The engine also
+ * counts in 32 bits. */
 static int check_sizes(const struct c10d_request *req, struct muster_error *err)
 {
     struct c10d_list list = req->list;
@@ -237,7 +238,7 @@ static int check_sizes(const struct c10d_request *req, struct muster_error *err)
     if (most <= STORE_MAX_VALUE)
         return 0;
     return err_set(err, MUSTER_EINVAL,
-                   "%s: a value of %zu bytes; a store in memory takes at most %u",
+                   "%s: the value has %zu bytes; a store in memory takes at most %u",
                    c10d_op_name(req->op), most, STORE_MAX_VALUE);
 }
 
@@ -245,12 +246,13 @@ static int hash_call(struct async_store *s, const struct c10d_request *req,
                      unsigned flags, uint64_t timeout_ms, async_store_cb cb, void *ctx,
                      struct muster_error *err)
 {
-    struct core *c = ((struct handle *)s)->core;
+    struct shared *c = ((struct handle *)s)->shared;
     struct call *call;
     int rc;
 
     if (req->op == C10D_VALIDATE || req->op == C10D_PING || req->op == C10D_CANCEL_WAIT)
-        return err_set(err, MUSTER_EINVAL, "%s is not for callers of a store",
+        return err_set(err, MUSTER_EINVAL,
+                       "%s is internal: callers of a store cannot use it",
                        c10d_op_name(req->op));
     rc = check_sizes(req, err);
     if (rc < 0)
@@ -264,7 +266,7 @@ static int hash_call(struct async_store *s, const struct c10d_request *req,
     return 0;
 }
 
-static int make_handle(uv_loop_t *loop, struct core *c, struct async_store **out,
+static int make_handle(uv_loop_t *loop, struct shared *c, struct async_store **out,
                        struct muster_error *err)
 {
     struct handle *h = mem_calloc(1, sizeof *h);
@@ -272,7 +274,7 @@ static int make_handle(uv_loop_t *loop, struct core *c, struct async_store **out
     if (!h)
         return err_nomem(err);
     h->base = (struct async_store){ &hash_ops, loop };
-    h->core = c;
+    h->shared = c;
     (void)uv_idle_init(loop, &h->idle);
     h->idle.data = h;
     c->handles_open++;
@@ -283,12 +285,12 @@ static int make_handle(uv_loop_t *loop, struct core *c, struct async_store **out
 static int hash_clone(struct async_store *s, struct async_store **out,
                       struct muster_error *err)
 {
-    return make_handle(s->loop, ((struct handle *)s)->core, out, err);
+    return make_handle(s->loop, ((struct handle *)s)->shared, out, err);
 }
 
-static void on_core_closed(void *ctx)
+static void on_shared_closed(void *ctx)
 {
-    struct core *c = ctx;
+    struct shared *c = ctx;
 
     store_free(c->store);
     store_fx_fini(&c->fx);
@@ -299,7 +301,7 @@ static void on_core_closed(void *ctx)
 static void on_handle_closed(uv_handle_t *uv)
 {
     struct handle *h = uv->data;
-    struct core *c = h->core;
+    struct shared *c = h->shared;
     struct call_list ours = { NULL, NULL };
     struct muster_error err;
     struct memory_call *call;
@@ -318,7 +320,7 @@ static void on_handle_closed(uv_handle_t *uv)
         call_fail(&call->base, &err);
     if (--c->handles_open == 0) {
         c->closes = true;
-        handle_set_begin(&c->closing, on_core_closed, c);
+        handle_set_begin(&c->closing, on_shared_closed, c);
         handle_set_close(&c->closing, &c->next_run.idle);
         handle_set_close(&c->closing, &c->timer);
         handle_set_end(&c->closing);
@@ -353,7 +355,7 @@ static const struct async_store_ops hash_ops = {
 
 int store_hash_open(uv_loop_t *loop, struct async_store **out, struct muster_error *err)
 {
-    struct core *c = mem_calloc(1, sizeof *c);
+    struct shared *c = mem_calloc(1, sizeof *c);
     uint64_t seed = uv_hrtime();
 
     (void)uv_random(NULL, NULL, &seed, sizeof seed, 0, NULL);

@@ -1,5 +1,5 @@
-/* memory_store.h - a store in this process's memory, as torch's HashStore: the engine
- * of our server without the wire. Clones share the data; all live on one loop. */
+/* memory_store.h - a store in this process's memory, like torch's HashStore: the engine
+ * of our server without the wire. Clones share the data and use one loop. */
 #ifndef STORE_MEMORY_STORE_H
 #define STORE_MEMORY_STORE_H
 

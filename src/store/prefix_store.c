@@ -1,8 +1,8 @@
 /* prefix_store.c - a view of another store under "<prefix>/"; see async_store.h.
  *
- * As torch's PrefixStore, but listing keys checks the "/" and skips foreign keys. Calls
- * are passed on with longer keys; each is remembered until it ends, so that closing the
- * view ends its calls even where the store behind it lives on. */
+ * It works like torch's PrefixStore, except that LIST_KEYS skips keys without the
+ * prefix. Calls are passed on with longer keys, and remembered until they end, so that
+ * closing the view ends its calls even if the inner store stays open. */
 #include <stdio.h>
 
 #include "base/err.h"
@@ -12,7 +12,7 @@
 
 struct view_call {
     struct view_call *prev, *next;
-    struct view *view; /* NULL: the view has gone, and nobody is to be told */
+    struct view *view; /* NULL: the view is closed and has called back */
     enum c10d_op op;
     async_store_cb cb;
     void *ctx;
@@ -76,8 +76,8 @@ static void prefix_store_on_done(void *ctx, int status, const struct c10d_reply 
     buf_fini(&keys);
 }
 
-/* Its own barrier is the generic one, as torch's is: members with and without a prefix
- * of their own would otherwise count at different keys. */
+/* A barrier is the generic one, as in torch, so that our processes and torch's count at
+ * the same keys. */
 static int view_call(struct async_store *s, const struct c10d_request *req,
                      unsigned flags, uint64_t timeout_ms, async_store_cb cb, void *ctx,
                      struct muster_error *err)
@@ -121,7 +121,7 @@ static void finish_close(struct view *v)
     (void)err_set(&err, MUSTER_ECANCELED, "%s: the store was closed", v->name);
     while ((call = v->calls.next) != &v->calls) {
         unlink_call(call);
-        call->view = NULL; /* The store behind still knows it. */
+        call->view = NULL; /* The inner store still has the call. */
         call->cb(call->ctx, err.code, NULL, &err);
     }
     if (v->closed_cb)
@@ -202,7 +202,8 @@ int async_store_prefix(struct async_store *inner, const char *prefix, bool own,
     v->prefix = with_slash;
     v->name = name;
     v->calls.prev = v->calls.next = &v->calls;
-    (void)uv_idle_init(inner->loop, &v->idle); /* Only closed, so that close is late. */
+    /* It is never started: its close callback comes from the loop. */
+    (void)uv_idle_init(inner->loop, &v->idle);
     v->idle.data = v;
     *out = &v->base;
     return 0;

@@ -1,5 +1,5 @@
-/* server.c - the driver of the store: sockets and deadlines outside, decisions in
- * store/. See server.h.
+/* server.c - the driver of the store: sockets and deadlines are here, decisions in
+ * store/core/. See server.h.
  *
  * Top to bottom: deadlines, server_feed and server_perform, what the sockets report,
  * open and close, statistics. The bytes of one connection are in server_conn.c. */
@@ -18,11 +18,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define PAUSE_MS 1000u /* without descriptors, at most */
+#define PAUSE_MS 1000u /* without descriptors, until we try to accept again */
 
 static void server_feed(struct store_server *s, const struct store_event *ev);
 
-/* ---- deadlines, and who has left ---- */
+/* ---- deadlines, and peers that have left ---- */
 
 /* Accepts connections, or leaves them in the backlog. */
 static void server_listen(struct store_server *s, bool on)
@@ -50,9 +50,9 @@ static void server_on_timer(uv_timer_t *timer)
         server_listen(s, true);
     while ((c = s->timed.first) && c->due_ms <= now) {
         if (c->ended)
-            conn_refuse(s, c, "it has ended and does not take its answers");
+            conn_refuse(s, c, "it sends no more and does not take its answers");
         else if (!c->known && s->old_peers && (!s->auth || c->admitted))
-            server_untime(s, c); /* Clients of PyTorch 2.0 keep a silent connection. */
+            server_untime(s, c); /* PyTorch 2.0 opens connections that stay silent. */
         else
             conn_refuse(s, c, "at byte %llu: no whole request within %llu ms",
                         (unsigned long long)c->decoder.offset,
@@ -85,7 +85,7 @@ void server_time(struct store_server *s, struct conn *c)
     c->due_ms = uv_now(s->loop) + s->opts.request_ms;
     conns_append(&s->timed, c);
     if (!uv_is_active((uv_handle_t *)&s->timer))
-        server_arm(s); /* Else it is armed for somebody older, and then looks again. */
+        server_arm(s); /* Otherwise it is armed for an earlier deadline already. */
 }
 
 void server_untime(struct store_server *s, struct conn *c)
@@ -104,7 +104,7 @@ void server_known(struct store_server *s, struct conn *c)
         s->old_peers++;
 }
 
-/* The store hears who has left, as soon as the event at hand is dealt with. */
+/* Tells the engine which peers have left, once the current event is handled. */
 static void server_notify_left(struct store_server *s)
 {
     struct conn *c;
@@ -193,7 +193,7 @@ int server_request(struct store_server *s, struct conn *c,
     int rc;
 
     if (s->auth && !c->admitted ? server_auth_gate(s, c, req)
-                                : c->worker_only && server_auth_is_closed(s, c, req))
+                                : c->worker_only && server_auth_worker_gate(s, c, req))
         return 0;
     if (server_auth_is_message(req)) {
         server_auth_refuse(s, c);
@@ -252,14 +252,14 @@ void store_server_wipe(struct store_server *s)
 /* ---- what the sockets report ----
  *
  * Connections are in an epoll set of our own, which the uv loop watches as one
- * descriptor: a uv handle for each of 20,000 idle clients would be most of the memory
- * that they take. */
-#define ACCEPTS     1024   /* in one go, then the others have their turn */
-#define EVENTS      256    /* likewise */
-#define COMPLAIN_MS 60000u /* between two lines about being out of descriptors */
+ * descriptor. With 20,000 idle clients, uv handles for each would take most of the
+ * memory. */
+#define ACCEPTS     1024   /* at once, before connections get their turn */
+#define EVENTS      256    /* at once */
+#define COMPLAIN_MS 60000u /* between two log lines about missing descriptors */
 #define AWAKE_NS    50000u /* to wait without going to sleep, when that pays */
-#define NAP_NS      (2u * AWAKE_NS) /* a sleep so short might as well not have been */
-#define NAPS        4u              /* of them in a row: it pays */
+#define NAP_NS      (2u * AWAKE_NS) /* a shorter sleep is not worth its cost */
+#define NAPS        4u              /* such sleeps in a row: waiting awake pays */
 
 static int number_reserve(struct store_server *s)
 {
@@ -277,7 +277,7 @@ static int number_reserve(struct store_server *s)
     if (!numbers)
         return MUSTER_ENOMEM;
     s->numbers = numbers;
-    for (size_t i = size; i-- > s->conns_size;) { /* The lowest is taken first. */
+    for (size_t i = size; i-- > s->conns_size;) { /* The lowest ends up on top. */
         s->conns[i] = NULL;
         s->numbers[s->free_numbers++] = (uint32_t)i;
     }
@@ -320,8 +320,8 @@ static int conn_new(struct store_server *s, int fd)
     return 0;
 }
 
-/* Out of descriptors: those in the backlog wait until somebody leaves, here or
- * elsewhere in the process. */
+/* There are no descriptors left: connections in the backlog wait until one is closed,
+ * here or elsewhere in the process. */
 static void pause_accepting(struct store_server *s, int e)
 {
     const uint64_t now = uv_now(s->loop);
@@ -354,7 +354,7 @@ static void server_on_accept(struct store_server *s, int listener)
         if (conn_new(s, fd) < 0) {
             (void)close(fd);
             trace(s->opts.trace, TRACE_WARN,
-                  "store %s: turned a connection away: out of memory", s->address);
+                  "store %s: refused a connection: out of memory", s->address);
             return;
         }
     }
@@ -370,7 +370,7 @@ static void server_on_event(struct store_server *s, struct conn *c, uint32_t wha
         server_notify_left(s);
 }
 
-/* True if the uv loop has something to do as well. */
+/* Handles the events. True if the uv loop has something to do as well. */
 static bool serve(struct store_server *s, const struct epoll_event *events, int n)
 {
     bool loop_too = false;
@@ -386,12 +386,12 @@ static bool serve(struct store_server *s, const struct epoll_event *events, int 
         else
             server_on_event(s, events[i].data.ptr, events[i].events);
     }
-    while (s->leaving.first || s->talking) { /* turned away as soon as they came */
+    while (s->leaving.first || s->to_send) { /* Each may cause more of the other. */
         server_notify_left(s);
         server_lanes_flush(s);
     }
     s->in_turn = false;
-    conns_free(&s->gone); /* No event of this batch points to them any more. */
+    conns_free(&s->gone); /* All events that may point to them are handled. */
     return loop_too;
 }
 
@@ -416,10 +416,10 @@ static int wait_awake(struct store_server *s, struct epoll_event *events)
     return n;
 }
 
-/* A client that asks one thing after the other is back within microseconds. To be put
- * to sleep and woken up for each takes several times as long, and more processor time
- * than to stay awake. So, when the last few sleeps were hardly any, we stay awake for a
- * moment, and go back to sleeping as soon as that was for nothing. */
+/* A client that sends one request after another is back within microseconds. Going to
+ * sleep and waking up for each takes several times as long, and more processor time
+ * than staying awake. So if the last few sleeps were very short, we stay awake for a
+ * moment, and sleep again once that was in vain. */
 static int wait_for_events(struct store_server *s, struct epoll_event *events,
                            int timeout_ms)
 {
@@ -441,8 +441,8 @@ static int wait_for_events(struct store_server *s, struct epoll_event *events,
     return n;
 }
 
-/* The sets are nested the other way round: the loop's descriptor is in ours, which
- * saves a system call for each batch. */
+/* Here the sets are nested the other way round: the loop's descriptor is in our set,
+ * which saves a system call for each batch. */
 void store_server_run(struct store_server *s)
 {
     uv_loop_t *loop = s->loop;
@@ -455,7 +455,7 @@ void store_server_run(struct store_server *s)
         (void)uv_run(loop, UV_RUN_DEFAULT);
         return;
     }
-    s->over = &over; /* The server may be gone when the loop has had its turn. */
+    s->over = &over; /* After a turn of the loop the server may be gone. */
     s->may_wait_awake = sysconf(_SC_NPROCESSORS_ONLN) > 1;
     (void)uv_run(loop, UV_RUN_NOWAIT);
     while (!over) {
@@ -465,7 +465,7 @@ void store_server_run(struct store_server *s)
         if (!serve(s, events, n) && uv_backend_timeout(loop) != 0)
             continue;
         (void)uv_run(loop, UV_RUN_NOWAIT);
-        if (!over) /* What the first turn has added is watched from the second on. */
+        if (!over) /* Handles added in the first turn are polled from the second on. */
             (void)uv_run(loop, UV_RUN_NOWAIT);
     }
     (void)uv_run(loop, UV_RUN_DEFAULT);
@@ -484,7 +484,7 @@ void store_server_opts_init(struct store_server_opts *o)
 static void set_defaults(struct store_server *s, const struct store_server_opts *opts)
 {
     s->opts = *opts;
-    s->opts.bind = NULL; /* Not needed any more, and not ours to keep. */
+    s->opts.bind = NULL; /* It is the caller's, and not needed any more. */
     if (!s->opts.request_ms)
         s->opts.request_ms = REQUEST_MS;
     if (!s->opts.max_input)
@@ -542,8 +542,8 @@ static int watch_listener(struct store_server *s, struct muster_error *err)
     return 0;
 }
 
-/* A client that looks localhost up tries ::1 first. Where there is no IPv6, or somebody
- * else has the port there, 127.0.0.1 has to do. */
+/* Clients that resolve localhost try ::1 first. If there is no IPv6, or another process
+ * has the port there, 127.0.0.1 is enough. */
 static void listen_on_loopback6(struct store_server *s)
 {
     const struct listen_opts lo = { "::1", s->port, -1, s->opts.backlog };
@@ -592,7 +592,7 @@ int store_server_open(uv_loop_t *loop, const struct store_server_opts *opts,
         rc = watch_listener(s, err);
     if (rc < 0) {
         if (s->listener == opts->fd)
-            s->listener = -1; /* Still the caller's. */
+            s->listener = -1; /* It stays the caller's. */
         server_release(s);
         return rc;
     }
@@ -652,7 +652,7 @@ void store_server_close(struct store_server *s, void (*cb)(void *ctx), void *ctx
     s->closed = cb;
     s->closed_ctx = ctx;
     s->closing = 2;
-    /* Nobody is woken by another's end here: they all end. */
+    /* The engine need not be told of each: all connections are closed. */
     for (size_t i = 0; i < s->conns_size; i++) {
         if (s->conns[i])
             conn_close(s, s->conns[i]);
@@ -670,7 +670,7 @@ void store_server_close(struct store_server *s, void (*cb)(void *ctx), void *ctx
     }
 }
 
-/* Enough for 20,000 clients and then some. Only root may raise the hard limit. */
+/* The limit is enough for 20,000 clients. Only root may raise the hard limit. */
 void store_server_allow_many(void)
 {
     struct rlimit old, new;
@@ -722,7 +722,7 @@ uint64_t store_server_first_write_ms(struct store_server *s)
     return ms;
 }
 
-/* True if the request asked for them, and has been answered. */
+/* True if the request asks for the statistics, and has been answered. */
 static bool stats_take(struct store_server *s, struct conn *c,
                        const struct c10d_request *req)
 {

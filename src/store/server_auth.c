@@ -1,10 +1,11 @@
-/* server_auth.c - who may ask a store for what, if its job has a secret.
+/* server_auth.c - which connection may ask a store for what, if its job has a secret.
  *
- * A node of ours proves itself (auth/core/handshake.h) on each connection and names its
- * machine's addresses. torch's workers cannot prove anything: a plain connection is
- * served if it comes from this machine and belongs to the job's own user, or from an
- * address of a node that is connected and has proven itself. Until then nothing of the
- * store is shown, a connection has 30 s, little memory, and company up to a limit. */
+ * A node of ours proves on each connection that it holds the secret
+ * (auth/core/handshake.h), and names its machine's addresses. Torch's workers cannot
+ * prove anything: a plain connection is served as a worker's if it comes from this
+ * machine and belongs to the job's own user, or if it comes from an address of a node
+ * that is connected and has proven itself. Until it is admitted, a connection learns
+ * nothing of the store, and its time, its memory and its number are limited. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -32,46 +33,46 @@
 #define STATE_KEY     "/torch.rendezvous."
 #define ELASTIC_KEY   "/torchelastic/"
 
-/* An address that somebody comes from, or that a proven node has named. */
+/* An address that connections come from, or that a proven node has named. */
 struct address {
     struct map_link link;
     uint8_t ip[16];
-    unsigned unproven;               /* connections */
-    struct conn_proof *first, *last; /* they, the oldest first */
+    unsigned unproven;               /* connections without a proof */
+    struct conn_proof *first, *last; /* these connections, the oldest first */
     unsigned members;                /* proven nodes that have this address */
     struct {
         struct opening *first, *last;
-    } line;                      /* borrowed; of it, that wait for munge ... */
-    struct address *prev, *next; /* ... and then it waits for its turn, too */
+    } line;                      /* borrowed; its openings that wait for munge */
+    struct address *prev, *next; /* other addresses with such openings */
 };
 
 struct server_auth {
     struct auth *auth; /* a reference */
     struct map addresses;
     size_t admitted;              /* connections, open now */
-    size_t unproven;              /* the others */
-    size_t unproven_most;         /* so that descriptors are left for members */
-    size_t unproven_held;         /* bytes */
-    struct address *first, *last; /* borrowed; they wait for their turn with munge */
-    unsigned munging;             /* openings that have it */
+    size_t unproven;              /* connections without a proof, open now */
+    size_t unproven_most;         /* at most, to leave descriptors for members */
+    size_t unproven_held;         /* bytes that these connections hold */
+    struct address *first, *last; /* borrowed; they take turns with munge */
+    unsigned munging;             /* openings for which munge is being asked */
 };
 
 /* What a connection has shown so far. */
 struct conn_proof {
-    struct conn *conn;              /* whose it is */
+    struct conn *conn;              /* the connection that it belongs to */
     struct conn_proof *prev, *next; /* unproven ones of the same address */
     struct auth_side *side;         /* owned; until it is admitted */
     struct opening *opening;        /* owned; while munge is asked for a credential */
     uint8_t from[16];
     bool counted;          /* as unproven, at `from` */
-    bool ours;             /* asks like one of ours: it will prove itself */
-    bool looks_on;         /* names no run: not a node, but somebody who looks */
-    bool looked;           /* the kernel was asked whose it is ... */
+    bool ours;             /* it asks like a node of ours, so it will prove itself */
+    bool only_reads;       /* names no run: not a node, but somebody who looks */
+    bool asked_kernel;     /* the kernel was asked whose it is ... */
     enum peer_place place; /* ... and said this */
     uid_t uid;
-    unsigned asks; /* requests so far */
+    unsigned asks; /* its requests so far */
     char name[64];
-    size_t count;             /* of addresses that it has named and we hold */
+    size_t count;             /* of addresses that it has named and we count */
     uint8_t (*addresses)[16]; /* owned */
 };
 
@@ -173,7 +174,7 @@ turn_away(struct store_server *s, struct conn *c, const char *fmt, ...)
         trace(s->opts.trace, TRACE_WARN, "store %s: refused %s: %s", s->address, who,
               why);
     }
-    if (c == s->serving) { /* The reason, if there is one, is among the answers. */
+    if (c == s->serving) { /* The reason may be among its answers: send them first. */
         conn_send(s, c, buf_span(&s->out));
         buf_clear(&s->out);
     }
@@ -185,8 +186,9 @@ static void opening_free(struct opening *o);
 
 /* ---- Coming and going ---- */
 
-/* Whoever has waited longest without a proof makes room for the next: members take
- * milliseconds, and are not kept out by those who fill what there is. */
+/* Closes the connection that has waited longest without a proof. Members prove
+ * themselves within milliseconds, so they get in even if others open connections all
+ * the time. */
 static void make_room(struct store_server *s)
 {
     for (struct conn *c = s->timed.first; c; c = c->next) {
@@ -313,8 +315,8 @@ void server_auth_refuse(struct store_server *s, struct conn *c)
     conn_refuse(s, c, "it has a secret, and this store's job has none");
 }
 
-/* Its machine's addresses are a member's from now on; the one that it comes from is
- * among them, whatever it says. */
+/* Its machine's addresses are a member's from now on. The address that it comes from is
+ * always among them. */
 static int hold_addresses(struct store_server *s, struct conn *c,
                           const struct auth_message *m)
 {
@@ -339,9 +341,9 @@ static int hold_addresses(struct store_server *s, struct conn *c,
 struct opening {
     struct store_server *server;
     struct conn *conn;
-    struct blocking_call *call; /* owned; NULL while it waits for its turn */
-    bool waits;
-    struct opening *prev, *next; /* while it does, in the line of its address */
+    struct blocking_call *call;  /* owned; NULL while it waits for its turn */
+    bool waits;                  /* for its turn, in the line of its address */
+    struct opening *prev, *next; /* in that line */
     uint8_t bytes[AUTH_OPEN_MOST];
     size_t size;
     uint8_t nonce[AUTH_NONCE]; /* ours */
@@ -359,7 +361,7 @@ static void line_up(struct server_auth *a, struct opening *o)
     o->waits = true;
 }
 
-/* The next of its address comes after one of each of the others. */
+/* Its address goes to the end, so that each other address has a turn before it. */
 static void leave_line(struct server_auth *a, struct opening *o)
 {
     struct address *e = find_address(a, o->conn->proof->from);
@@ -389,7 +391,7 @@ static void opening_free(struct opening *o)
         munge_next(s);
 }
 
-/* There is a credential, or an error that says why not. */
+/* Continues with the credential, or with the error that says why there is none. */
 static void go_on(struct store_server *s, struct conn *c, struct opening *o,
                   const char *credential, struct muster_error *err)
 {
@@ -436,7 +438,7 @@ static void auth_on_credential(void *ctx, void *data)
     server_end_turn(s);
 }
 
-/* The secret and the nonces of both sides, for the daemon; NULL without memory. */
+/* Prepares the secret and both nonces for the daemon; NULL without memory. */
 static struct munge_job *new_job(const struct server_auth *a, const struct opening *o)
 {
     struct munge_job *job = mem_calloc(1, sizeof *job);
@@ -452,9 +454,9 @@ static struct munge_job *new_job(const struct server_auth *a, const struct openi
     return job;
 }
 
-/* Strangers, too, may ask for credentials: they wait in line with everybody, and have
- * no threads without number. Addresses take turns, so that a crowd from one of them
- * does not keep the nodes waiting. */
+/* Anybody may ask for credentials, so the number of threads is limited, and the rest
+ * waits. Addresses take turns, so that many requests from one address do not keep the
+ * nodes waiting. */
 static void munge_next(struct store_server *s)
 {
     struct server_auth *a = s->auth;
@@ -507,7 +509,7 @@ static int on_open(struct store_server *s, struct conn *c, const struct auth_mes
     if (!c->proof->side)
         return err_nomem(err);
     secret_random(nonce, sizeof nonce);
-    c->proof->looks_on = m->kind == AUTH_OPEN && !auth_names_run(m);
+    c->proof->only_reads = m->kind == AUTH_OPEN && !auth_names_run(m);
     (void)snprintf(c->proof->name, sizeof c->proof->name, "%.*s",
                    (int)MIN_OF(m->name.n, 63), (const char *)m->name.p);
     if (a->settings.flags & AUTH_MUNGE) {
@@ -517,7 +519,7 @@ static int on_open(struct store_server *s, struct conn *c, const struct auth_mes
         if (rc < 0)
             return rc;
 
-        if (!a->settings.key) { /* We are the first: the job's secret is made here. */
+        if (!a->settings.key) { /* The first OPEN: make the job's secret. */
             secret_random(key, sizeof key);
             auth_set_key(a, key);
         }
@@ -540,14 +542,14 @@ static void on_message(struct store_server *s, struct conn *c, struct span bytes
     int rc = auth_decode(bytes, &m, &err);
 
     if (rc == 0 && p->opening)
-        rc = err_set(&err, MUSTER_EPROTO, "a proof out of turn");
+        rc = err_set(&err, MUSTER_EPROTO, "it sent a handshake message out of turn");
     else if (rc == 0 && !p->side)
         rc = on_open(s, c, &m, bytes, out, &n, &err);
     else if (rc == 0)
         rc = auth_server_finish(p->side, &a->settings, &m, out, &n, &err);
-    /* Who looks on may do so from a machine that he shares with others, and has no
-     * workers there. */
-    if (rc == 0 && m.kind == AUTH_ANSWER && !p->looks_on &&
+    /* A client that only reads may run on a machine that other users share, and has no
+     * workers there: do not admit others from its addresses. */
+    if (rc == 0 && m.kind == AUTH_ANSWER && !p->only_reads &&
         hold_addresses(s, c, &m) < 0)
         rc = err_set(&err, MUSTER_ENOMEM, "out of memory");
     if (n)
@@ -588,7 +590,7 @@ bool server_auth_encrypt(struct store_server *s, struct conn *c, struct span res
         return true;
     }
     explicit_bzero(key, sizeof key);
-    /* What comes inside begins like any other connection. */
+    /* The protocol starts again inside the encryption. */
     c10d_decoder_init(&c->decoder);
     c->known = false;
     server_time(s, c);
@@ -597,8 +599,8 @@ bool server_auth_encrypt(struct store_server *s, struct conn *c, struct span res
 
 /* ---- Connections that do not prove anything ---- */
 
-/* Whether the address may be one of this machine's: whoever has another one need not be
- * asked after, and strangers cost less. */
+/* Whether the address may be one of this machine's. For others the kernel need not be
+ * asked, so that connections from elsewhere cost less. */
 static bool may_be_here(struct auth *a, const uint8_t ip[16])
 {
     static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
@@ -607,32 +609,32 @@ static bool may_be_here(struct auth *a, const uint8_t ip[16])
     secret_addresses(a);
     if (memcmp(ip, zeros, 15) == 0 || (memcmp(ip, mapped, 12) == 0 && ip[12] == 127) ||
         a->address_count == 0 || a->address_count >= AUTH_ADDRESSES)
-        return true; /* loopback, not known, or there may be more than we know */
+        return true; /* It is loopback or unknown, or our list may be incomplete. */
     for (size_t i = 0; i < a->address_count; i++)
         if (memcmp(a->addresses[i], ip, 16) == 0)
             return true;
     return false;
 }
 
-/* The kernel is asked once, and early: a worker may say what it has to say and go. */
-static void look(struct store_server *s, struct conn *c)
+/* Asks the kernel once and early, because a worker may close its end soon. */
+static void find_user(struct store_server *s, struct conn *c)
 {
     struct conn_proof *p = c->proof;
 
-    if (p->looked)
+    if (p->asked_kernel)
         return;
-    p->looked = true;
+    p->asked_kernel = true;
     p->place =
         may_be_here(s->auth->auth, p->from) ? peer_uid(c->fd, &p->uid) : PEER_ELSEWHERE;
 }
 
-void server_auth_look(struct store_server *s, struct conn *c)
+void server_auth_find_user(struct store_server *s, struct conn *c)
 {
     if (s->auth && !c->dead && !c->admitted && !c->proof->ours && !c->proof->side)
-        look(s, c);
+        find_user(s, c);
 }
 
-/* Sets *why if it is not. */
+/* Whether c may be served as a worker without a proof; else *why is set. */
 static bool may_be_plain(struct store_server *s, struct conn *c, const char **why)
 {
     const struct auth *a = s->auth->auth;
@@ -640,19 +642,19 @@ static bool may_be_plain(struct store_server *s, struct conn *c, const char **wh
 
     if (a->optional)
         return true;
-    look(s, c);
+    find_user(s, c);
     switch (c->proof->place) {
     case PEER_HERE:
         *why = "it belongs to another user of this machine";
         return c->proof->uid == geteuid();
-    case PEER_UNKNOWN: /* It may be of this machine, whatever address it has. */
-        *why = "it was gone before the kernel could be asked whose it is";
+    case PEER_UNKNOWN: /* It may be on this machine, whatever its address is. */
+        *why = "it was gone before the kernel could tell which user it belongs to";
         return false;
     case PEER_ELSEWHERE:
         break;
     }
     *why = "it has not proven itself, and no member of the job has its address";
-    /* With encryption the workers of other nodes come through their agents. */
+    /* With encryption, workers of other nodes come through their agents. */
     if (a->settings.flags & AUTH_ENCRYPT)
         return false;
     e = find_address(s->auth, c->proof->from);
@@ -690,9 +692,9 @@ static void send_secret(struct store_server *s, struct conn *c)
                             : RESERVED_CAPS_SECRET));
 }
 
-/* What a torchrun that tries to join sees as the end of its traceback. The state that
- * it reads is a pickle, and this one names a module that nobody has: the import fails,
- * and Python says which it was. */
+/* A torchrun that tries to join sees this at the end of its traceback. The state that
+ * it reads is a pickle, and ours names a module that does not exist: the import fails,
+ * and Python prints the module's name. */
 #define REFUSAL                                                                        \
     "this job has a secret, which torchrun cannot prove: start this node with muster " \
     "and the job's --token-file, or all nodes with --token-optional"
@@ -720,8 +722,8 @@ static bool refused_torch(struct store_server *s, struct conn *c,
         address_of_peer(conn_socket(c), who);
         trace(
             s->opts.trace, TRACE_WARN,
-            "store %s: refused %s: a torchrun, which cannot prove itself; it was told "
-            "so (--token-optional admits it)",
+            "store %s: refused %s: it is a torchrun, which cannot prove itself; it was "
+            "told so (--token-optional admits it)",
             s->address, who);
         c->notified = true;
     }
@@ -735,19 +737,19 @@ static bool begins_with(struct span key, const char *prefix)
     return key.n >= n && memcmp(key.p, prefix, n) == 0;
 }
 
-/* Keys that are the agents' and no worker's. By ELASTIC_KEY the agents of a static job
- * tell each other their ranks, behind the run id. */
+/* Whether a key is for agents only. Agents of a static job exchange their ranks under
+ * keys that have ELASTIC_KEY behind the run id. */
 static bool is_agents_key(struct span key)
 {
     return begins_with(key, STATE_KEY) || begins_with(key, RESERVED_PREFIX) ||
            (key.n && memmem(key.p, key.n, ELASTIC_KEY, sizeof ELASTIC_KEY - 1));
 }
 
-/* Whoever is on a machine of the job may pass for a worker, but not for an agent: that
- * would be a seat. The job's own user is no exception: he may have other jobs, whose
- * nodes have other tokens or none. */
-bool server_auth_is_closed(struct store_server *s, struct conn *c,
-                           const struct c10d_request *req)
+/* Anybody on a machine of the job may pass for a worker, but not for an agent, which
+ * could take a seat. This holds for the job's own user, too, who may have other jobs
+ * whose nodes have other tokens or none. */
+bool server_auth_worker_gate(struct store_server *s, struct conn *c,
+                             const struct c10d_request *req)
 {
     struct c10d_list list = req->list;
     bool agents = req->key.n && is_agents_key(req->key);
@@ -761,8 +763,8 @@ bool server_auth_is_closed(struct store_server *s, struct conn *c,
         send_secret(s, c);
     else if (req->op != C10D_CHECK && !refused_torch(s, c, req))
         turn_away(s, c,
-                  "%s asked for something of the agents': it comes from a machine of "
-                  "the job, and has not proven that it is one of its nodes",
+                  "its %s was for a key of the agents: it comes from a machine of the "
+                  "job, but has not proven that it is one of the job's nodes",
                   c10d_op_name(req->op));
     return req->op != C10D_CHECK;
 }
@@ -775,12 +777,12 @@ bool server_auth_gate(struct store_server *s, struct conn *c,
     struct span key;
 
     if (++c->proof->asks > UNPROVEN_ASKS) {
-        turn_away(s, c, "%u requests without a proof", UNPROVEN_ASKS);
+        turn_away(s, c, "it sent more than %u requests without a proof", UNPROVEN_ASKS);
         return true;
     }
     if (req->op == C10D_VALIDATE || req->op == C10D_PING)
         return false;
-    /* Whose store is it? That much is said. */
+    /* Anybody may ask whether the store is ours. */
     if (req->op == C10D_CHECK && list.count == 1 && c10d_list_next(&list, &key) &&
         span_eq(key, span_str(RESERVED_CAPS))) {
         c->proof->ours = true;
@@ -796,9 +798,9 @@ bool server_auth_gate(struct store_server *s, struct conn *c,
         return true;
     }
     if (server_auth_admits_plain(s, c))
-        return c->worker_only && server_auth_is_closed(s, c, req);
+        return c->worker_only && server_auth_worker_gate(s, c, req);
     (void)may_be_plain(s, c, &why);
     if (!refused_torch(s, c, req))
-        turn_away(s, c, "%s asked for: %s", c10d_op_name(req->op), why);
+        turn_away(s, c, "it sent %s: %s", c10d_op_name(req->op), why);
     return true;
 }

@@ -16,7 +16,7 @@
 #include "store/core/reserved.h"
 #include "store/server_int.h"
 
-#define READS 4 /* of one connection, then the others have their turn */
+#define READS 4 /* of one connection, before the others get their turn */
 
 void conns_append(struct conns *list, struct conn *c)
 {
@@ -59,12 +59,11 @@ static struct buf *new_buf(size_t cap)
     return b;
 }
 
-/* Brings the count of what all connections hold up to date. False: those that have not
- * proven themselves hold too much. */
+/* Updates the count of bytes that all connections hold. False: those without a proof
+ * hold too much. */
 static bool count_held(struct store_server *s, struct conn *c)
 {
     const size_t now = (c->in ? buf_len(c->in) : 0) + (c->out ? buf_len(c->out) : 0);
-
     const size_t before = c->held;
 
     s->held = s->held - before + now;
@@ -72,8 +71,8 @@ static bool count_held(struct store_server *s, struct conn *c)
     return !s->auth || server_auth_held(s, c, before);
 }
 
-/* One connection may hold little and a thousand of them all of the memory: whoever asks
- * for more when too much is held already has to go. */
+/* A thousand connections that each hold little may together hold all memory: one that
+ * needs more when too much is held already is closed. */
 static bool holds_too_much(struct store_server *s, struct conn *c)
 {
     if (!count_held(s, c)) {
@@ -83,8 +82,8 @@ static bool holds_too_much(struct store_server *s, struct conn *c)
     if (s->held <= s->opts.max_held)
         return false;
     conn_refuse(s, c,
-                "unfinished requests and unread answers of all connections have more "
-                "than %zu MiB, %zu MiB of them its own",
+                "unfinished requests and unread answers of all connections take more "
+                "than %zu MiB, %zu MiB of them for this one",
                 s->opts.max_held >> 20, c->held >> 20);
     return true;
 }
@@ -110,7 +109,7 @@ void conn_address(const struct conn *c, uint8_t ip[16])
     }
 }
 
-/* as its state asks for */
+/* Watches for what the connection's state needs. */
 static void conn_watch(struct store_server *s, struct conn *c)
 {
     struct epoll_event ev = { .data.ptr = c };
@@ -132,13 +131,13 @@ void conn_close(struct store_server *s, struct conn *c)
     if (c->carrier)
         server_lanes_closed(s, c);
     server_lanes_free(s, c);
-    /* A child that was forked just now may still hold the socket: closing it would
-     * then not take it out of the set. */
+    /* Remove it explicitly: if a child that was just forked still holds the socket,
+     * closing it does not take it out of the set. */
     if (c->fd >= 0) {
         (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL);
         (void)close(c->fd);
     }
-    if (c != s->serving) /* Else its request lies there, and on_bytes is not through. */
+    if (c != s->serving) /* Otherwise on_bytes still uses the request in it. */
         drop_buf(&c->in);
     drop_buf(&c->out);
     s->held -= c->held;
@@ -178,7 +177,7 @@ void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
     if ((s->auth && c->admitted && !c->worker_only) || server_may_log(s))
         trace(s->opts.trace, TRACE_WARN, "store %s: closed the connection of %s: %s",
               s->address, who, why);
-    if (c == s->serving && !c->out) /* What it asked before that was in order. */
+    if (c == s->serving && !c->out) /* Answer the valid requests that came before. */
         (void)write_some(s, c, buf_span(&s->out));
     conn_close(s, c);
 }
@@ -236,7 +235,7 @@ void conn_flush(struct store_server *s, struct conn *c)
 
     if (c->dead || !c->out)
         return;
-    if (c->tls && buf_len(c->out) == 0) { /* Only what is encrypted already waits. */
+    if (c->tls && buf_len(c->out) == 0) { /* Only encrypted bytes wait. */
         const int flushed = tls_flush(c->tls);
 
         if (flushed < 0)
@@ -261,7 +260,7 @@ void conn_flush(struct store_server *s, struct conn *c)
         conn_watch(s, c);
 }
 
-/* Whether a client changes a key of its own. */
+/* Whether a client changes a key that is not reserved. */
 static bool is_write(const struct c10d_request *req)
 {
     const size_t prefix = sizeof RESERVED_PREFIX - 1;
@@ -277,7 +276,7 @@ static bool is_write(const struct c10d_request *req)
     case C10D_MULTI_SET:
         return true;
     default:
-        return false; /* reads, waits, and what opens a connection */
+        return false; /* reads, waits and the greeting */
     }
 }
 
@@ -336,7 +335,7 @@ static void keep_input(struct store_server *s, struct conn *c, struct span rest)
         server_time(s, c);
 }
 
-/* Where to read to: the shared buffer, or behind what is already there. The longer a
+/* Where to read to: the shared buffer, or behind the bytes that are kept. The longer a
  * request has become, the larger the pieces. */
 static uint8_t *read_room(struct store_server *s, struct conn *c, size_t *size)
 {
@@ -349,7 +348,7 @@ static uint8_t *read_room(struct store_server *s, struct conn *c, size_t *size)
             out_of_memory(s, c);
         return s->shared;
     }
-    /* A worker's first request may be a large one. */
+    /* The first request of a worker may be large: find out whether it is one. */
     if (s->auth && !c->admitted &&
         (buf_len(c->in) < UNPROVEN_INPUT || !server_auth_admits_plain(s, c)))
         max = 2 * UNPROVEN_INPUT;
@@ -364,7 +363,7 @@ static uint8_t *read_room(struct store_server *s, struct conn *c, size_t *size)
     return to;
 }
 
-/* What came in this read has been served: one write for all the answers. */
+/* The requests of this read are served: sends all answers in one write. */
 static void send_replies(struct store_server *s, struct conn *c)
 {
     s->serving = NULL;
@@ -381,7 +380,7 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
     s->serving = c;
     if (!c->in) {
         used = drain(s, c, p, n);
-        server_auth_look(s, c);
+        server_auth_find_user(s, c);
         send_replies(s, c);
         if (c->lanes)
             server_lanes_bytes(s, c, span_of(p + used, n - used));
@@ -396,9 +395,9 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
         return;
     }
     used = drain(s, c, buf_data(c->in), buf_len(c->in));
-    server_auth_look(s, c);
-    send_replies(s, c); /* If the peer is gone, so is c->in. */
-    if (c->lanes) {     /* The bytes stay until all is done, whoever is closed. */
+    server_auth_find_user(s, c);
+    send_replies(s, c); /* This may close c and free c->in. */
+    if (c->lanes) {     /* Keep the bytes until all are handled, even if c is closed. */
         struct buf *rest = c->in;
 
         c->in = NULL;
@@ -413,8 +412,7 @@ static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, s
                             span_of(buf_data(c->in) + used, buf_len(c->in) - used)) &&
         !c->dead)
         used = buf_len(c->in);
-    if (!c->dead &&
-        used) { /* What is left is another request, with a time of its own. */
+    if (!c->dead && used) { /* The rest is another request with its own deadline. */
         buf_consume(c->in, used);
         (void)count_held(s, c);
         if (!s->auth || c->admitted)
@@ -471,9 +469,9 @@ static bool read_once(struct store_server *s, struct conn *c, bool hung_up)
     return false;
 }
 
-/* The kernel tells once when something comes, not again and again while it is there:
- * from a peer that sends much we read up to a limit, and come back to it later. A short
- * read has taken all there was, unless the end of the stream stands behind it. */
+/* The kernel reports once that bytes came, not again while they wait. So if a peer
+ * sends much, we read up to a limit and ask for another report. A short read has taken
+ * all bytes, unless the end of the stream follows them. */
 void conn_read(struct store_server *s, struct conn *c, bool hung_up)
 {
     for (int i = 0; !c->dead && !c->ended; i++) {

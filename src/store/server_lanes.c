@@ -1,21 +1,22 @@
 /* server_lanes.c - connections of workers that come inside an encrypted one of their
- * agent (core/lanes.h). Each is a connection like any other but for the socket.
+ * agent (store/core/lanes.h). Each is a connection like any other, but without a
+ * socket.
  *
- * What a batch of events has to say to the workers of one node goes out in one piece:
- * one system call and one record for many answers. */
+ * All answers of a batch of events to the workers of one node are sent in one piece,
+ * with one system call and one TLS record. */
 #include "base/mem.h"
 #include "store/core/lanes.h"
 #include "store/server_int.h"
 
-#define GATHERS (1u << 20) /* bytes, then they go out at once */
+#define GATHERS (1u << 20) /* bytes; more are sent before the batch ends */
 
 struct lanes {
     struct lanes_decoder decoder;
-    struct conn **conns; /* owned, the connections are not; NULL where none is open */
+    struct conn **conns; /* the array is owned; NULL where no lane is open */
     size_t size;
     struct buf out;
-    bool waits;        /* in the server's list of those that have something to send */
-    struct conn *next; /* there */
+    bool waits;        /* in the server's list `to_send` */
+    struct conn *next; /* in that list */
 };
 
 bool server_lanes_take(struct store_server *s, struct conn *c,
@@ -25,8 +26,8 @@ bool server_lanes_take(struct store_server *s, struct conn *c,
         return false;
     if (!c->tls || c->run || c->job || !span_eq(req->value, span_str(LANES_VERSION))) {
         conn_refuse(s, c,
-                    "it wants to carry workers' connections, and is not encrypted or "
-                    "of another version");
+                    "it wants to carry workers' connections, but it is not encrypted, "
+                    "or has another version");
         return true;
     }
     c->lanes = mem_calloc(1, sizeof *c->lanes);
@@ -43,7 +44,7 @@ void server_lanes_free(struct store_server *s, struct conn *c)
 
     if (!l)
         return;
-    for (struct conn **at = &s->talking; l->waits && *at; at = &(*at)->lanes->next)
+    for (struct conn **at = &s->to_send; l->waits && *at; at = &(*at)->lanes->next)
         if (*at == c) {
             *at = l->next;
             break;
@@ -61,8 +62,8 @@ void server_lanes_flush(struct store_server *s)
 {
     struct conn *c;
 
-    while ((c = s->talking)) {
-        s->talking = c->lanes->next;
+    while ((c = s->to_send)) {
+        s->to_send = c->lanes->next;
         c->lanes->waits = false;
         conn_send(s, c, buf_span(&c->lanes->out));
         if (!c->dead)
@@ -72,15 +73,15 @@ void server_lanes_flush(struct store_server *s)
     }
 }
 
-/* Its connection has something to send. */
-static void talk(struct store_server *s, struct conn *carrier)
+/* The carrier has something to send: does so at the end of the turn, or at once. */
+static void send_soon(struct store_server *s, struct conn *carrier)
 {
     struct lanes *l = carrier->lanes;
 
     if (!l->waits) {
         l->waits = true;
-        l->next = s->talking;
-        s->talking = carrier;
+        l->next = s->to_send;
+        s->to_send = carrier;
     }
     if (!s->in_turn || buf_len(&l->out) >= GATHERS)
         server_lanes_flush(s);
@@ -94,11 +95,11 @@ ssize_t server_lanes_write(struct store_server *s, struct conn *c, struct span b
     if (n == 0)
         return 0;
     if (lanes_put(out, LANE_DATA, c->lane, n) < 0 || buf_append(out, bytes.p, n) < 0) {
-        conn_close(s, c->carrier); /* A frame may be half there. */
+        conn_close(s, c->carrier); /* Its output may end in a partial frame. */
         return -1;
     }
     c->room -= (uint32_t)n;
-    talk(s, c->carrier);
+    send_soon(s, c->carrier);
     return c->dead ? -1 : (ssize_t)n;
 }
 
@@ -112,7 +113,7 @@ void server_lanes_closed(struct store_server *s, struct conn *c)
     if (lanes_put(&carrier->lanes->out, LANE_CLOSE, c->lane, 0) < 0)
         conn_close(s, carrier);
     else
-        talk(s, carrier);
+        send_soon(s, carrier);
 }
 
 static void open_lane(struct store_server *s, struct conn *carrier, uint32_t lane)
@@ -157,7 +158,7 @@ static void on_frame(struct store_server *s, struct conn *carrier,
         open_lane(s, carrier, f->lane);
         return;
     }
-    if (!c) /* It was closed, and the other side could not know. */
+    if (!c) /* We closed it, and the other side did not know yet. */
         return;
     switch (f->kind) {
     case LANE_DATA:
@@ -165,7 +166,7 @@ static void on_frame(struct store_server *s, struct conn *carrier,
         break;
     case LANE_ROOM:
         if (f->count > LANES_WINDOW - c->room) {
-            conn_refuse(s, carrier, "it has more room in a lane than there is");
+            conn_refuse(s, carrier, "it gives a lane more room than the window has");
             return;
         }
         c->room += f->count;

@@ -10,21 +10,20 @@
 #define PROBE_MS  2000u
 #define PROBE_KEY "torchelastic/muster/there"
 
-/* A callback's context; the store may still know it when the driver is gone. */
+/* A callback's context. The store may still have it when the driver is gone. */
 struct talk_call {
-    struct talk_driver *driver; /* borrowed; NULL: nobody is to be told */
+    struct talk_driver *driver; /* borrowed; NULL: the driver is closed */
 };
 
 struct talk_driver {
-    struct async_store
-        *store; /* borrowed: the first connection, and how to make others */
-    struct async_store *fresh; /* owned: the connection in its place since it broke */
+    struct async_store *store; /* borrowed: the first connection, cloned for others */
+    struct async_store *fresh; /* owned: its replacement once it broke, or NULL */
     struct talk *machine;      /* borrowed */
     talk_step step;
     talk_driver_cb cb;
     void *ctx;
     struct talk_call *call; /* the question or probe under way */
-    size_t part;            /* of the question: the one that is asked next */
+    size_t part;            /* of the question: which part is asked next */
     bool broken;            /* the next question needs another connection */
     uv_timer_t timer;
 };
@@ -100,8 +99,8 @@ static struct async_store *connection(const struct talk_driver *d)
     return d->fresh ? d->fresh : d->store;
 }
 
-/* The keys that we waited for may not be there yet, or the connection may have fallen
- * silent: a question that any server answers at once tells the two apart. */
+/* Either the keys that we wait for are not set yet, or the connection has fallen
+ * silent. A question that any server answers at once tells which. */
 static void probe(struct talk_driver *d)
 {
     const struct span key = span_str(PROBE_KEY);
@@ -146,7 +145,7 @@ static void talk_on_answer(void *ctx, int status, const struct c10d_reply *reply
 static void talk_no_answer(void *ctx, int status, const struct c10d_reply *reply,
                            const struct muster_error *err)
 {
-    (void)ctx; /* The last part of the question tells of a broken connection. */
+    (void)ctx; /* The last part of the question reports a broken connection. */
     (void)status;
     (void)reply;
     (void)err;
@@ -198,7 +197,7 @@ static int ask_part(struct talk_driver *d, struct muster_error *err)
     return rc;
 }
 
-/* All in one piece where they take effect in order; else one after the other. */
+/* Sends all parts at once if the store handles calls in order, else one by one. */
 static int ask(struct talk_driver *d, struct muster_error *err)
 {
     const struct talk *t = d->machine;
@@ -231,7 +230,7 @@ static void talk_on_part(void *ctx, int status, const struct c10d_reply *reply,
         answer_broken(d, status, why.text);
 }
 
-/* Memory that ran out is tried again after a while, as a broken connection is. */
+/* If memory ran out, the step is repeated after a while. */
 static void stepped(struct talk_driver *d, int rc, struct talk_fx *fx)
 {
     struct muster_error err;
@@ -258,7 +257,7 @@ static void talk_feed(struct talk_driver *d, struct talk_event ev)
 
     ev.now = clock_now();
     rc = d->step(d->machine, &ev, &fx);
-    if (rc < 0 && ev.kind == TALK_ANSWER) { /* An answer does not come twice. */
+    if (rc < 0 && ev.kind == TALK_ANSWER) { /* An answer cannot be repeated later. */
         ev.status = MUSTER_ENOMEM;
         ev.reply = NULL;
         ev.text = "out of memory";

@@ -374,7 +374,7 @@ def test_all_connections_together_have_a_limit():
                 held[-1].raw(piece)
             except OSError:
                 pass
-        server.wait_for_log("of all connections have more than 8 MiB")
+        server.wait_for_log("of all connections take more than 8 MiB")
         other.raw(request(SET, "/k", "v") + request(GET, "/k"))
         assert other.blob() == b"v"
         for w in held:
