@@ -60,7 +60,7 @@ static int find_psk(SSL *ssl, const unsigned char *id, size_t size, SSL_SESSION 
 }
 
 /* A server could ignore the key that the client offers and show a certificate instead.
- * None of our nodes has one, but unless it is told otherwise OpenSSL accepts any. */
+ * None of our nodes has one, but by default OpenSSL would accept any. */
 static int refuse_certificate(int ok, X509_STORE_CTX *certificate)
 {
     (void)ok;

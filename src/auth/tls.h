@@ -27,7 +27,7 @@ ssize_t tls_write(struct tls *t, const void *from, size_t size);
  * tls_read. 0 or MUSTER_ENOMEM. */
 int tls_feed(struct tls *t, const void *bytes, size_t size);
 
-/* Whether another read may find something at once. */
+/* Whether another read may return bytes at once. */
 bool tls_buffered(struct tls *t);
 
 /* Whether bytes wait here that have already been read from the socket: a caller must

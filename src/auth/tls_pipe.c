@@ -121,7 +121,7 @@ static void watch(struct tls_pipe *p, int flushed)
     poll_for(&p->encrypted, &p->encrypted_for, encrypted);
 }
 
-/* Moves what there is in the directions that an event has come for. */
+/* Moves bytes in the directions for which an event has come. */
 static void pump(struct tls_pipe *p, bool out, bool in)
 {
     bool broken = false;

@@ -50,8 +50,8 @@ typedef size_t (*http_data_cb)(void *ctx, const struct http_answer *sofar);
 int http_new(uv_loop_t *loop, const struct http_tls *tls, struct http **out,
              struct muster_error *err);
 
-/* Our address as the server last saw it, without port; empty before the first
- * connection. Valid until h is closed. */
+/* The address of our end of the last connection, without port; empty before the first
+ * one. Valid until h is closed. */
 const char *http_local(const struct http *h);
 
 /* If on_data is NULL, the whole body comes with on_done. */

@@ -382,7 +382,7 @@ static void relay_on_connected(void *ctx, struct store_conn *conn,
         drop_link(r);
 }
 
-static int dial(struct relay *r)
+static int relay_connect(struct relay *r)
 {
     const struct connect_opts opts = { .host = r->host,
                                        .port = r->port,
@@ -431,7 +431,7 @@ static bool add_lane(struct relay *r, int fd)
     r->lanes[i] = l;
     if (r->tls)
         return open_lane(r, i);
-    return r->connector || dial(r) == 0;
+    return r->connector || relay_connect(r) == 0;
 }
 
 static bool is_own(struct relay *r, int fd)

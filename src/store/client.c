@@ -44,7 +44,7 @@ enum call_phase {
 struct wire_call {
     struct call base; /* first */
     enum call_phase phase;
-    bool waits;        /* the first thing it sends blocks */
+    bool waits;        /* the first request that it sends blocks */
     bool overdue;      /* CANCELING: its time was up once already */
     struct buf bytes;  /* not yet sent */
     size_t wait_bytes; /* of them, the WAIT in front of the request; 0: none */
@@ -85,7 +85,7 @@ struct client {
 
 static void client_run(struct client *c);
 
-/* ---- how calls end, and connections ---- */
+/* ---- how calls and connections end ---- */
 
 static struct wire_call *wire_first(const struct call_list *list)
 {
@@ -123,7 +123,7 @@ static void client_fail_all(struct client *c, const struct muster_error *why)
             client_fail_call(c, call, why);
 }
 
-/* Closes the connection, or gives up making it. */
+/* Closes the connection, or stops connecting. */
 static void client_drop(struct client *c)
 {
     connect_free(c->connector);
@@ -228,7 +228,7 @@ static struct wire_call *first_due(struct client *c, uint64_t now,
     return NULL;
 }
 
-/* The server may have answered the wait already; take_cancelled sorts that out. */
+/* The server may have answered the wait already; take_cancelled handles that. */
 static void send_cancel(struct client *c, struct wire_call *call)
 {
     const struct c10d_request cancel = { .op = C10D_CANCEL_WAIT };

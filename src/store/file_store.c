@@ -32,7 +32,7 @@ struct file_store {
     struct call_list queued, waiting;
     bool changed;      /* the file may have changed: check the calls that wait */
     uint64_t retry_ms; /* when to ask for the lock again; MONO_NEVER */
-    uint64_t check_ms; /* when to look at the file again; MONO_NEVER */
+    uint64_t check_ms; /* when to check the calls that wait; MONO_NEVER */
     uint64_t lock_pause_ms;
     struct muster_error
         last_error; /* why the file cannot be read, for calls that wait */

@@ -29,7 +29,7 @@
 #define UNPROVEN_ASKS 64u         /* requests of such a connection */
 #define UNPROVEN_HELD (64u << 20) /* bytes of unfinished requests of all of them */
 #define MUNGE_MS      5000u       /* for its daemon to answer */
-#define MUNGES        32u         /* asked at once, each on a thread; the others wait */
+#define MUNGES        32u         /* calls of munge at once, each on a thread */
 #define STATE_KEY     "/torch.rendezvous."
 #define ELASTIC_KEY   "/torchelastic/"
 
@@ -66,8 +66,8 @@ struct conn_proof {
     uint8_t from[16];
     bool counted;          /* as unproven, at `from` */
     bool ours;             /* it asks like a node of ours, so it will prove itself */
-    bool only_reads;       /* names no run: not a node, but somebody who looks */
-    bool asked_kernel;     /* the kernel was asked whose it is ... */
+    bool only_reads;       /* names no run: not a node, but a client that reads */
+    bool asked_kernel;     /* the kernel was asked which user it belongs to ... */
     enum peer_place place; /* ... and said this */
     uid_t uid;
     unsigned asks; /* its requests so far */

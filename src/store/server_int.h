@@ -44,7 +44,7 @@ struct conn {
     bool admitted; /* with a secret: it has proven itself, or is taken for a worker */
     bool worker_only; /* admitted without a proof: may do what a worker may, no more */
     bool notified;    /* a torchrun that has been told that it cannot join */
-    bool encrypts;    /* encryption begins as soon as the answers are out */
+    bool encrypts;    /* encryption begins as soon as the answers are sent */
     bool joined;      /* a node that has sent JOIN; see coordinator_driver.c */
     bool dead;        /* closed; freed at the end of the turn */
     bool ended;       /* the peer will send no more: close when all is written */
@@ -75,7 +75,7 @@ struct conns {
 
 struct server_stats {
     uint64_t requests, answers, bytes_in, bytes_out;
-    uint64_t writes;         /* requests that change keys of the clients' own */
+    uint64_t writes;         /* requests that change keys other than reserved ones */
     uint64_t first_write_ms; /* see store_server_first_write_ms() */
 };
 

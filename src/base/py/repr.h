@@ -8,7 +8,8 @@
 #include "base/buf.h"
 #include "muster/error.h"
 
-/* float(text): also inf and nan by name, and exponents; no hexadecimal. */
+/* As float(text): takes inf and nan by name, and exponents, but not hexadecimal. False
+ * if the text is not a number. */
 bool py_float(const char *text, double *out);
 
 /* Appends repr(text): in single quotes unless double ones avoid escapes. */

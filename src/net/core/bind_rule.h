@@ -6,7 +6,7 @@
 #include "base/base.h"
 
 enum bind_scope {
-    BIND_LOOPBACK, /* nobody outside of this machine needs us */
+    BIND_LOOPBACK, /* nothing outside this machine needs us */
     BIND_FOUND,    /* on the address that the others' name for us resolves to */
     BIND_ALL,      /* on all: we cannot tell which address the others use */
 };
@@ -15,10 +15,11 @@ enum bind_scope {
 struct bind_view {
     bool many;     /* several nodes may come, not only this one */
     bool numeric;  /* the host is an address, or localhost: the same for everybody */
-    bool loopback; /* it is, or leads to, a loopback address */
-    bool found;    /* it leads to another address of this machine */
-    bool private_name; /* localhost may be what this node alone calls itself: in a pod,
-                      and with the static rendezvous, whose default it is */
+    bool loopback; /* it is, or resolves to, a loopback address */
+    bool found;    /* it resolves to another address of this machine */
+    bool private_name; /* the others may know us by another name than localhost: in a
+                          pod, and with the static rendezvous, which defaults to
+                          localhost */
 };
 
 /* The reason is a constant text that completes "listens on ...: ". */

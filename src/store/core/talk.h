@@ -28,7 +28,7 @@ struct talk {
     /* The question: its parts are sent in one piece, and the last one is answered. */
     struct c10d_request parts[TALK_PARTS];
     size_t count;
-    bool blocks; /* the last part waits for keys: a timeout is no sign of trouble */
+    bool blocks; /* the last part waits for keys, so it may time out without harm */
     bool raw;    /* keys are as on the wire */
     uint64_t timeout_ms;
     char key[TALK_PARTS][TALK_KEY]; /* parts may point to these */
@@ -60,7 +60,7 @@ enum talk_fx_kind {
     TALK_NOTHING,
     TALK_ASK,  /* the parts of struct talk */
     TALK_DO,   /* what: the machine's own number for it */
-    TALK_DONE, /* the machine's struct has the outcome */
+    TALK_DONE, /* the machine's struct has the result */
     TALK_FAILED,
     TALK_REJOIN, /* the others have gone on without us */
 };

@@ -134,8 +134,8 @@ struct c10d_reply_decoder {
 void c10d_reply_decoder_init(struct c10d_reply_decoder *d, enum c10d_op op,
                              size_t expect, size_t max_bytes);
 
-/* As c10d_decode_request. A MULTI_GET of nothing has a reply of no bytes and returns 0
- * with `*whole` true; `*whole` says whether out is filled in. */
+/* Like c10d_decode_request, but `*whole` says whether out is filled in: the reply to a
+ * MULTI_GET of no keys has no bytes, so this returns 0 with `*whole` true. */
 int64_t c10d_decode_reply(struct c10d_reply_decoder *d, const uint8_t *p, size_t n,
                           struct c10d_reply *out, bool *whole,
                           struct muster_error *err);

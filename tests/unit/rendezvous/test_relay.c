@@ -359,8 +359,8 @@ struct link {
     bool done;
 };
 
-static void on_dialed(void *ctx, struct store_conn *conn,
-                      const struct muster_error *err)
+static void on_connected(void *ctx, struct store_conn *conn,
+                         const struct muster_error *err)
 {
     struct link *l = ctx;
 
@@ -415,7 +415,7 @@ static void malformed_frames(void **state)
         uint8_t byte;
         ssize_t n;
 
-        assert_int_equal(connect_start(&b.loop, &opts, on_dialed, &l, &d, &err), 0);
+        assert_int_equal(connect_start(&b.loop, &opts, on_connected, &l, &d, &err), 0);
         while (!l.done)
             (void)uv_run(&b.loop, UV_RUN_NOWAIT);
         connect_free(d);
