@@ -96,7 +96,7 @@ static struct coordinators *coordinators_new(struct store_server *s)
 
 static void send_msg(struct store_server *s, struct conn *c, const struct coord_msg *m)
 {
-    struct buf *out = &s->hosts->out;
+    struct buf *out = &s->coordinators->out;
     uint8_t length[8];
 
     buf_clear(out);
@@ -189,8 +189,9 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
 /* For nodes that wait for others in vain: those may be waiting under another id. */
 static void print_gathered(struct store_server *s, struct buf *out)
 {
-    for (const struct coordinated_run *run = s->hosts ? s->hosts->first : NULL; run;
-         run = run->next) {
+    for (const struct coordinated_run *run = s->coordinators ? s->coordinators->first
+                                                             : NULL;
+         run; run = run->next) {
         const struct span key = run->link.key;
         const size_t fixed = sizeof RUN_KEY - 1;
 
@@ -217,7 +218,7 @@ static bool runs_take(struct store_server *s, struct conn *c,
     if (gathered)
         print_gathered(s, &text);
     else
-        hubs_print_runs(s->hosts ? s->hosts->hubs : NULL, &text);
+        hubs_print_runs(s->coordinators ? s->coordinators->hubs : NULL, &text);
     r.value = buf_span(&text);
     if (c10d_encode_reply(&out, &r) < 0)
         conn_refuse(s, c, "out of memory");
@@ -242,13 +243,13 @@ static bool coordinators_take(struct store_server *s, struct conn *c,
                                        !span_eq(req->key, span_str(JOB_KEY))))
         return false;
     *rc = 0;
-    if (!s->hosts)
-        s->hosts = coordinators_new(s);
-    if (!s->hosts) {
+    if (!s->coordinators)
+        s->coordinators = coordinators_new(s);
+    if (!s->coordinators) {
         *rc = MUSTER_ENOMEM;
         return true;
     }
-    if (hubs_take(&s->hosts->hubs, s, c, req, rc)) {
+    if (hubs_take(&s->coordinators->hubs, s, c, req, rc)) {
         coordinators_arm(s);
         return true;
     }
@@ -279,7 +280,7 @@ static void coordinators_left(struct store_server *s, struct conn *c)
                                     .hung_up = c->ended };
 
     if (c->job)
-        hubs_left(s->hosts->hubs, s, c);
+        hubs_left(s->coordinators->hubs, s, c);
     if (c->run) {
         coordinators_feed(s, c->run, &ev);
         run_let_go(s, c);
@@ -291,7 +292,7 @@ static bool coordinators_await(const struct store_server *s)
 {
     const uint64_t now_ms = clock_mono_ms();
 
-    for (const struct coordinated_run *r = s->hosts->first; r; r = r->next)
+    for (const struct coordinated_run *r = s->coordinators->first; r; r = r->next)
         if (now_ms < coordinator_awaits_until_ms(r->coordinator))
             return true;
     return false;
@@ -304,13 +305,13 @@ static void coordinators_on_timer(uv_timer_t *timer)
     struct store_server *s = timer->data;
     const struct now now = clock_now();
 
-    for (struct coordinated_run *run = s->hosts->first; run; run = run->next) {
+    for (struct coordinated_run *run = s->coordinators->first; run; run = run->next) {
         struct coordinator_event ev = { .kind = COORDINATOR_TIMER };
 
         if (coordinator_deadline(run->coordinator) <= now.mono_ms)
             coordinators_feed(s, run, &ev);
     }
-    hubs_timer(s->hosts->hubs, s);
+    hubs_timer(s->coordinators->hubs, s);
     coordinators_arm(s);
     server_end_turn(s);
 }
@@ -319,17 +320,18 @@ static void coordinators_arm(struct store_server *s)
 {
     uint64_t due = MONO_NEVER;
 
-    for (const struct coordinated_run *run = s->hosts->first; run; run = run->next)
+    for (const struct coordinated_run *run = s->coordinators->first; run;
+         run = run->next)
         due = MIN_OF(due, coordinator_deadline(run->coordinator));
-    due = MIN_OF(due, hubs_deadline_ms(s->hosts->hubs));
-    clock_arm(&s->hosts->timer, coordinators_on_timer, due);
+    due = MIN_OF(due, hubs_deadline_ms(s->coordinators->hubs));
+    clock_arm(&s->coordinators->timer, coordinators_on_timer, due);
 }
 
 /* ---- feed and perform ---- */
 
 static void coordinators_perform(struct store_server *s)
 {
-    const struct coordinator_fx *fx = &s->hosts->fx;
+    const struct coordinator_fx *fx = &s->coordinators->fx;
 
     for (size_t i = 0; i < fx->count; i++) {
         const struct coordinator_effect *e = &fx->items[i];
@@ -359,7 +361,7 @@ static void forget_rounds(struct store_server *s, struct coordinated_run *run)
     if (round > 1 && round - 1 - run->first_kept_round > FORGET_MOST)
         run->first_kept_round = round - 1 - FORGET_MOST;
     for (; run->first_kept_round + 1 < round; run->first_kept_round++)
-        store_forget_round(s->store, &s->hosts->store_fx, run->link.key,
+        store_forget_round(s->store, &s->coordinators->store_fx, run->link.key,
                            run->first_kept_round);
 }
 
@@ -370,7 +372,7 @@ static void coordinators_feed(struct store_server *s, struct coordinated_run *ru
     int rc;
 
     ev->now = clock_now();
-    rc = coordinator_step(run->coordinator, ev, &s->hosts->fx, &err);
+    rc = coordinator_step(run->coordinator, ev, &s->coordinators->fx, &err);
     if (rc < 0) {
         trace(s->opts.trace, TRACE_ERROR, "store %s, key %.*s: %s", s->address,
               (int)run->link.key.n, (const char *)run->link.key.p, err.text);
@@ -386,22 +388,22 @@ static void coordinators_feed(struct store_server *s, struct coordinated_run *ru
 
 static void coordinators_close(struct store_server *s, uv_close_cb cb)
 {
-    uv_close((uv_handle_t *)&s->hosts->timer, cb);
+    uv_close((uv_handle_t *)&s->coordinators->timer, cb);
 }
 
 static void coordinators_free(struct store_server *s)
 {
-    if (!s->hosts)
+    if (!s->coordinators)
         return;
-    while (s->hosts->first)
-        run_free(s, s->hosts->first);
-    hubs_free(s->hosts->hubs);
-    map_fini(&s->hosts->runs);
-    coordinator_fx_fini(&s->hosts->fx);
-    store_fx_fini(&s->hosts->store_fx);
-    buf_fini(&s->hosts->out);
-    mem_free(s->hosts);
-    s->hosts = NULL;
+    while (s->coordinators->first)
+        run_free(s, s->coordinators->first);
+    hubs_free(s->coordinators->hubs);
+    map_fini(&s->coordinators->runs);
+    coordinator_fx_fini(&s->coordinators->fx);
+    store_fx_fini(&s->coordinators->store_fx);
+    buf_fini(&s->coordinators->out);
+    mem_free(s->coordinators);
+    s->coordinators = NULL;
 }
 
 /* ---- the key by which torchrun's nodes read and change the state. It is brought up to
@@ -419,7 +421,7 @@ static struct coordinated_run *run_of_key(struct store_server *s, struct span ke
         key = r.key;
     if (key.n < sizeof RUN_KEY || memcmp(key.p, RUN_KEY, sizeof RUN_KEY - 1) != 0)
         return NULL;
-    link = map_get(&s->hosts->runs, key);
+    link = map_get(&s->coordinators->runs, key);
     return link ? CONTAINER_OF(link, struct coordinated_run, link) : NULL;
 }
 
@@ -429,11 +431,11 @@ static bool key_value(struct store_server *s, struct coordinated_run *run,
     const struct c10d_request get = { .op = C10D_GET, .key = run->link.key };
     const struct store_event ev = { STORE_REQUEST, .peer = NOBODY, .request = &get };
 
-    if (store_step(s->store, &ev, &s->hosts->store_fx) < 0 ||
-        s->hosts->store_fx.count != 1 ||
-        s->hosts->store_fx.items[0].kind != STORE_REPLY)
+    if (store_step(s->store, &ev, &s->coordinators->store_fx) < 0 ||
+        s->coordinators->store_fx.count != 1 ||
+        s->coordinators->store_fx.items[0].kind != STORE_REPLY)
         return false;
-    *value = s->hosts->store_fx.items[0].reply.value;
+    *value = s->coordinators->store_fx.items[0].reply.value;
     return true;
 }
 
@@ -498,9 +500,9 @@ static void after(struct store_server *s, struct coordinated_run *run,
                   const struct c10d_request *req, struct span key)
 {
     (void)key;
-    if (run->looked_after == s->hosts->requests)
+    if (run->looked_after == s->coordinators->requests)
         return; /* A request may name the key a thousand times. */
-    run->looked_after = s->hosts->requests;
+    run->looked_after = s->coordinators->requests;
     switch (req->op) {
     case C10D_SET:
     case C10D_COMPARE_SET:
@@ -522,7 +524,7 @@ static void coordinators_before(struct store_server *s, const struct c10d_reques
 
 static void coordinators_after(struct store_server *s, const struct c10d_request *req)
 {
-    s->hosts->requests++;
+    s->coordinators->requests++;
     each_run(s, req, after);
     coordinators_arm(s);
 }
@@ -535,7 +537,7 @@ static struct coordinated_run *run_new(struct store_server *s, struct span key)
     const size_t fixed = sizeof RUN_KEY - 1;
     struct coordinated_run *run;
 
-    if (map_reserve(&s->hosts->runs, 1) < 0)
+    if (map_reserve(&s->coordinators->runs, 1) < 0)
         return NULL;
     run = mem_calloc(1, sizeof *run + key.n);
     if (!run)
@@ -548,20 +550,20 @@ static struct coordinated_run *run_new(struct store_server *s, struct span key)
     }
     memcpy(run + 1, key.p, key.n);
     run->link.key = span_of((uint8_t *)(run + 1), key.n);
-    map_add(&s->hosts->runs, &run->link);
-    run->next = s->hosts->first;
-    s->hosts->first = run;
+    map_add(&s->coordinators->runs, &run->link);
+    run->next = s->coordinators->first;
+    s->coordinators->first = run;
     return run;
 }
 
 static void run_free(struct store_server *s, struct coordinated_run *run)
 {
-    struct coordinated_run **at = &s->hosts->first;
+    struct coordinated_run **at = &s->coordinators->first;
 
     while (*at != run)
         at = &(*at)->next;
     *at = run->next;
-    map_remove(&s->hosts->runs, &run->link);
+    map_remove(&s->coordinators->runs, &run->link);
     coordinator_free(run->coordinator);
     mem_free(run);
 }
@@ -573,7 +575,7 @@ static bool make_room(struct store_server *s)
 {
     struct coordinated_run *oldest = NULL;
 
-    for (struct coordinated_run *run = s->hosts->first; run; run = run->next)
+    for (struct coordinated_run *run = s->coordinators->first; run; run = run->next)
         if (run->conns == 0 && coordinator_over(run->coordinator) &&
             (!oldest || run->idle_ms < oldest->idle_ms))
             oldest = run;
@@ -591,7 +593,7 @@ static size_t runs_from(const struct store_server *s, const uint8_t ip[16])
 {
     size_t n = 0;
 
-    for (const struct coordinated_run *r = s->hosts->first; r; r = r->next)
+    for (const struct coordinated_run *r = s->coordinators->first; r; r = r->next)
         n += r->conns && memcmp(r->from, ip, 16) == 0;
     return n;
 }
@@ -606,7 +608,7 @@ static int run_of_hello(struct store_server *s, struct conn *c, struct span run_
 
     memcpy(key, RUN_KEY, fixed);
     memcpy(key + fixed, run_id.p, run_id.n);
-    link = map_get(&s->hosts->runs, name);
+    link = map_get(&s->coordinators->runs, name);
     *begun = !link;
     if (link) {
         *out = CONTAINER_OF(link, struct coordinated_run, link);
@@ -616,7 +618,7 @@ static int run_of_hello(struct store_server *s, struct conn *c, struct span run_
 
     conn_address(c, ip);
     if (runs_from(s, ip) >= COORD_RUNS_EACH ||
-        (s->hosts->runs.count >= COORD_RUNS && !make_room(s)))
+        (s->coordinators->runs.count >= COORD_RUNS && !make_room(s)))
         return MUSTER_EFULL;
     *out = run_new(s, name);
     if (!*out)

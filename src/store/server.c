@@ -205,7 +205,7 @@ int server_request(struct store_server *s, struct conn *c,
         return rc;
     if (stats_take(s, c, req))
         return 0;
-    if (!s->hosts)
+    if (!s->coordinators)
         return try_feed(s, &ev);
     s->opts.tenant->before(s, req);
     rc = try_feed(s, &ev);
@@ -506,7 +506,7 @@ static void server_release(struct store_server *s)
         (void)close(s->listener);
     if (s->listener6 >= 0)
         (void)close(s->listener6);
-    if (s->hosts)
+    if (s->coordinators)
         s->opts.tenant->free(s);
     server_auth_free(s);
     store_free(s->store);
@@ -630,7 +630,7 @@ size_t store_server_connections(const struct store_server *s)
 
 bool store_server_awaits(const struct store_server *s)
 {
-    return s->hosts && s->opts.tenant->awaits(s);
+    return s->coordinators && s->opts.tenant->awaits(s);
 }
 
 static void server_on_closed(uv_handle_t *handle)
@@ -664,7 +664,7 @@ void store_server_close(struct store_server *s, void (*cb)(void *ctx), void *ctx
     s->poll.data = s->timer.data = s;
     uv_close((uv_handle_t *)&s->poll, server_on_closed);
     uv_close((uv_handle_t *)&s->timer, server_on_closed);
-    if (s->hosts) {
+    if (s->coordinators) {
         s->closing++;
         s->opts.tenant->close(s, server_on_closed);
     }

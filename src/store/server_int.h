@@ -23,7 +23,7 @@ struct store_tenant {
      * is 0 or MUSTER_ENOMEM. */
     bool (*take)(struct store_server *s, struct conn *c, const struct c10d_request *req,
                  int *rc);
-    /* Around any other request, once the tenant exists (store_server.hosts). */
+    /* Around any other request, once the tenant exists (store_server.coordinators). */
     void (*before)(struct store_server *s, const struct c10d_request *req);
     void (*after)(struct store_server *s, const struct c10d_request *req);
     void (*left)(struct store_server *s,
@@ -99,8 +99,8 @@ struct store_server {
     uint16_t port;
     char own_host[64]; /* where this process reaches it */
 
-    struct store *store;        /* owned */
-    struct coordinators *hosts; /* owned; NULL until a node of ours says HELLO */
+    struct store *store;               /* owned */
+    struct coordinators *coordinators; /* owned; NULL until a node of ours says HELLO */
     struct store_fx fx;
     struct conn **conns; /* owned, as is each; by peer number */
     size_t conns_size, count;
