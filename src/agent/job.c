@@ -411,7 +411,7 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
     }
     if (channel_shared(a->job.channel) && channel_is_local(a->job.channel))
         channel_wait_last(a->job.channel, LAST_MS, on_last_entry, a);
-    else if (a->config->report && channel_state(a->job.channel) != CHANNEL_DIALING &&
+    else if (a->config->report && channel_state(a->job.channel) != CHANNEL_CONNECTING &&
              channel_state(a->job.channel) != CHANNEL_NONE)
         channel_sync(a->job.channel, 500, on_last_entry, a);
     else
@@ -641,7 +641,7 @@ void agent_job_conclude(struct agent *a, enum agent_core_why why)
     buf_init(&text, RECORD_TEXT_MAX);
     const bool away =
         !channel_is_local(a->job.channel) &&
-        (a->job.cut_off || channel_state(a->job.channel) == CHANNEL_DIALING);
+        (a->job.cut_off || channel_state(a->job.channel) == CHANNEL_CONNECTING);
     if (why == WHY_FAILURE)
         ours = worst_of_ours(a, &e, &words);
     if (away && (!ours || judge_is_echo(&e))) {

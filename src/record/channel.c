@@ -1,5 +1,6 @@
-/* channel.c - see channel.h. Reads: state, messages out, what the coordinator says,
- * the coordinator in here, the connection, what the agent calls, the end. */
+/* channel.c - see channel.h. In order: state, messages out, what the coordinator says,
+ * the coordinator in this process, the connection, what the store can do, what the
+ * agent calls, the end. */
 #include "record/channel.h"
 
 #include <stdlib.h>
@@ -16,12 +17,12 @@
 #include "store/client.h"
 #include "store/push_session.h"
 
-#define CAPS           "\x01muster/caps" /* the client puts the slash before it */
+#define CAPS           "\x01muster/caps" /* the store client puts a slash before it */
 #define UNACKED_MAX    256u
 #define FIRST_PAUSE_MS 20u
 #define MAX_PAUSE_MS   1000u
-#define BEHIND_MS      100u /* until we attach again, for want of memory */
-#define DIAL_MS        3000u
+#define BEHIND_MS      100u /* until we attach again after memory ran out */
+#define CONNECT_MS     3000u
 #define CAPS_MS        10000u
 #define ANSWERERS      16u
 #define ASKS           HUB_ASKS
@@ -35,11 +36,12 @@ struct unacked {
 };
 
 struct pending_ask {
-    bool on;
-    uint64_t seq, due_ms;
+    bool active;
+    uint64_t seq;
+    uint64_t due_ms; /* 0: the connection broke, and the answers with it */
     channel_answers_cb cb;
     void *ctx;
-    struct channel_answer *answers; /* owned; and their bytes */
+    struct channel_answer *answers; /* owned, as are their bytes */
     size_t count;
 };
 
@@ -59,33 +61,33 @@ struct channel {
 
     char *at_host; /* owned; where the coordinator is */
     uint16_t at_port;
-    bool local;
-    bool without;             /* the store cannot coordinate */
-    struct async_store *caps; /* owned; asking what the store can do */
-    bool can;                 /* it has said that it can coordinate */
-    uint64_t caps_by_ms;      /* until then it may come */
+    bool local;               /* the coordinator is in this process */
+    bool uncoordinated;       /* there are other nodes, but no coordinator for them */
+    struct async_store *caps; /* owned; asks what the store can do */
+    bool can_coordinate;      /* the store has said so, or is our own */
+    uint64_t caps_by_ms; /* a store that has not started by then counts as unable */
     struct host_watch watch;
     int64_t host_round, host_rank; /* the coordinator's node; round -1: unknown */
     struct push_session *session;  /* owned */
     bool attached;                 /* ATTACHED has come on this connection */
     bool behind;                   /* a message was lost: see fall_behind() */
     struct hub_now heard;          /* when the coordinator last said anything */
-    bool broke;                    /* the connection has, since then */
-    uint64_t pause_ms;
-    struct deadline redial, asks_due, sync_due, hub_due;
+    bool broke;                    /* the connection broke after that */
+    uint64_t pause_ms;             /* before the next attempt to connect */
+    struct deadline retry, asks_due, sync_due, hub_due;
     struct defer defer;
     struct handle_set closing;
 
-    struct hub *hub; /* owned; the coordinator, if it is in here */
-    struct hub_fx fx;
-    struct buf inbox; /* messages to it: u32 length and bytes */
+    struct hub *hub;  /* owned; the coordinator, if it is here and not in a store */
+    struct hub_fx fx; /* of its last step */
+    struct buf inbox; /* messages to it, each behind its length as a u32 */
 
     uint64_t next_seq;
-    struct unacked *first, *last;
-    size_t unacked;
+    struct unacked *first_unacked, *last_unacked;
+    size_t unacked_count;
     struct job_msg seat, ranks, moved,
-        reported; /* said again to a coordinator that comes back */
-    struct buf codes;
+        reported;     /* sent again to a coordinator that comes back */
+    struct buf codes; /* the bytes of reported */
     uint64_t next_ask;
     struct pending_ask asks[ASKS];
     uint64_t sync_seq;
@@ -99,11 +101,9 @@ struct channel {
     size_t answerer_count;
     struct channel_question *questions; /* owned; without an answer yet */
     bool closed;
-    void (*gone)(void *ctx);
-    void *gone_ctx;
+    void (*closed_cb)(void *ctx);
+    void *closed_ctx;
 };
-
-static void dial(struct channel *c);
 
 static void set_state(struct channel *c, enum channel_state state)
 {
@@ -116,16 +116,16 @@ static void set_state(struct channel *c, enum channel_state state)
 
 /* ---- messages out ---- */
 
-/* There was no memory for a message, from us or to us. Those after it must not overtake
- * it, so none is taken until we have attached again: then both sides say again what the
- * other has not heard. */
+/* There was no memory for a message, from us or to us. Later messages must not overtake
+ * it, so none is taken until we have attached again: then both sides repeat what the
+ * other has not received. */
 static void fall_behind(struct channel *c)
 {
     if (c->closed || !(c->hub || c->session))
         return;
     c->behind = true;
     buf_clear(&c->inbox);
-    deadline_set(&c->redial, clock_mono_ms() + BEHIND_MS);
+    deadline_set(&c->retry, clock_mono_ms() + BEHIND_MS);
 }
 
 static bool put_in_inbox(struct channel *c, struct span bytes)
@@ -188,7 +188,7 @@ static void send_unacked(struct channel *c, const struct unacked *u)
                                    .bytes = span_of(u->bytes, u->size) });
 }
 
-/* Says again what a new coordinator, or one that has come back, has not heard. */
+/* Repeats what a new coordinator, or one that has come back, has not received. */
 static void repeat_all(struct channel *c)
 {
     if (c->seat.kind == JOB_SEAT)
@@ -197,7 +197,7 @@ static void repeat_all(struct channel *c)
         send_msg(c, &c->ranks);
     if (c->moved.kind == JOB_MOVED)
         send_msg(c, &c->moved);
-    for (const struct unacked *u = c->first; u; u = u->next)
+    for (const struct unacked *u = c->first_unacked; u; u = u->next)
         send_unacked(c, u);
     if (c->reported.kind == JOB_REPORTED)
         send_msg(c, &c->reported);
@@ -207,15 +207,15 @@ static void repeat_all(struct channel *c)
 
 /* ---- what the coordinator says ---- */
 
-static void acknowledged(struct channel *c, uint64_t seq)
+static void drop_acknowledged(struct channel *c, uint64_t seq)
 {
-    while (c->first && c->first->seq <= seq) {
-        struct unacked *u = c->first;
+    while (c->first_unacked && c->first_unacked->seq <= seq) {
+        struct unacked *u = c->first_unacked;
 
-        c->first = u->next;
-        if (!c->first)
-            c->last = NULL;
-        c->unacked--;
+        c->first_unacked = u->next;
+        if (!c->first_unacked)
+            c->last_unacked = NULL;
+        c->unacked_count--;
         mem_free(u->bytes);
         mem_free(u);
     }
@@ -226,7 +226,7 @@ static void on_entry(struct channel *c, const struct job_msg *m)
     struct record_entry e;
 
     if (m->seq)
-        acknowledged(c, m->seq);
+        drop_acknowledged(c, m->seq);
     if (c->behind || m->bytes.n == 0 || record_entry_decode(m->bytes, &e, NULL) < 0 ||
         e.number <= c->record.last)
         return;
@@ -238,6 +238,7 @@ static void on_entry(struct channel *c, const struct job_msg *m)
         c->opts.on_entry(c->opts.ctx, &e);
 }
 
+/* Sends the entries that a new coordinator lacks. */
 static void offer(struct channel *c, uint64_t above)
 {
     uint64_t number;
@@ -265,7 +266,7 @@ static void arm_asks(struct channel *c)
     uint64_t due = MONO_NEVER;
 
     for (size_t i = 0; i < ASKS; i++)
-        if (c->asks[i].on)
+        if (c->asks[i].active)
             due = MIN_OF(due, c->asks[i].due_ms);
     deadline_set(&c->asks_due, due);
 }
@@ -296,7 +297,7 @@ static void ask_done(struct channel *c, struct pending_ask *a, bool ended)
 static struct pending_ask *ask_of(struct channel *c, uint64_t seq)
 {
     for (size_t i = 0; i < ASKS; i++)
-        if (c->asks[i].on && c->asks[i].seq == seq)
+        if (c->asks[i].active && c->asks[i].seq == seq)
             return &c->asks[i];
     return NULL;
 }
@@ -341,7 +342,8 @@ static void on_question(struct channel *c, const struct job_msg *m)
         c->answerers[i].fn(c->answerers[i].ctx, q, m->bytes);
         return;
     }
-    /* Nobody here knows the kind: say so, rather than let the asker wait. */
+    /* Nothing here answers this kind: say so at once, so that the asker need not wait.
+     */
     send_msg(c, &(struct job_msg){ .kind = JOB_ANSWER, .seq = m->seq, .value = 1 });
 }
 
@@ -351,14 +353,14 @@ static void on_attached(struct channel *c, const struct job_msg *m)
     c->behind = false;
     c->node = m->node;
     c->pause_ms = FIRST_PAUSE_MS;
-    if (host_watch_there(&c->watch) && c->opts.on_host && !c->closed)
+    if (host_watch_reached(&c->watch) && c->opts.on_host && !c->closed)
         c->opts.on_host(c->opts.ctx, true, c->host_round, c->host_rank);
-    set_state(c, !c->hub      ? CHANNEL_UP
-                 : c->without ? CHANNEL_NO_COORDINATOR
-                              : CHANNEL_ALONE);
+    set_state(c, !c->hub            ? CHANNEL_UP
+                 : c->uncoordinated ? CHANNEL_NO_COORDINATOR
+                                    : CHANNEL_ALONE);
     repeat_all(c);
-    for (size_t i = 0; i < ASKS; i++) /* Their answers went with the connection. */
-        if (c->asks[i].on && c->asks[i].due_ms == 0)
+    for (size_t i = 0; i < ASKS; i++) /* Their answers were lost with the connection. */
+        if (c->asks[i].active && c->asks[i].due_ms == 0)
             ask_done(c, &c->asks[i], false);
 }
 
@@ -415,7 +417,7 @@ static void hear(struct channel *c, const struct job_msg *m)
         c->host_rank = m->rank;
         return;
     case JOB_REFUSED:
-        trace(c->opts.trace, TRACE_WARN, "the job's coordinator turned us away: %.*s",
+        trace(c->opts.trace, TRACE_WARN, "the job's coordinator refused us: %.*s",
               (int)MIN_OF(m->bytes.n, 500), (const char *)m->bytes.p);
         return;
     case JOB_NONE:
@@ -434,11 +436,11 @@ static void hear(struct channel *c, const struct job_msg *m)
     case JOB_LAST:
     case JOB_SEAT:
     case JOB_KIND_COUNT:
-        return; /* Not meant for an agent, or of a later version. */
+        return; /* Not for an agent, or of a later version. */
     }
 }
 
-/* ---- the coordinator in here ---- */
+/* ---- the coordinator in this process ---- */
 
 static int put_framed(struct buf *out, const struct job_msg *m)
 {
@@ -450,9 +452,9 @@ static int put_framed(struct buf *out, const struct job_msg *m)
     return 0;
 }
 
-/* Copies the bytes out of the hub's step before they are handled, since handling them
- * may cause the next step. */
-static int take_out(struct channel *c, struct buf *out)
+/* Copies the messages of the hub's step to us before we handle them, since handling
+ * them may cause the next step. */
+static int copy_messages(struct channel *c, struct buf *out)
 {
     const struct record *r = hub_record(c->hub);
     uint64_t number;
@@ -495,7 +497,7 @@ static void feed_hub(struct channel *c, struct hub_event *ev)
 
     ev->now = hub_clock();
     buf_init(&out, SIZE_MAX);
-    if (hub_step(c->hub, ev, &c->fx) == 0 && take_out(c, &out) == 0)
+    if (hub_step(c->hub, ev, &c->fx) == 0 && copy_messages(c, &out) == 0)
         hear_all(c, &out);
     else if (ev->kind == HUB_MSG || c->fx.count) /* A TIMER is due again by itself. */
         fall_behind(c);
@@ -562,11 +564,11 @@ static bool on_msg(void *ctx, struct span bytes, struct muster_error *err)
     return true;
 }
 
-static void redial(struct channel *c, int code)
+static void retry_later(struct channel *c, int code)
 {
     const uint64_t now = clock_mono_ms();
 
-    deadline_set(&c->redial, now + c->pause_ms);
+    deadline_set(&c->retry, now + c->pause_ms);
     c->pause_ms = MIN_OF(2 * c->pause_ms, MAX_PAUSE_MS);
     if (host_watch_failed(&c->watch, code, now) && c->opts.on_host && !c->closed)
         c->opts.on_host(c->opts.ctx, false, c->host_round, c->host_rank);
@@ -580,25 +582,25 @@ static void on_down(void *ctx, const struct muster_error *err)
           err->text);
     push_session_close(c->session);
     c->session = NULL;
-    if (c->attached) { /* Until now nothing had said that it was gone. */
+    if (c->attached) { /* The coordinator was there until now. */
         c->broke = true;
         c->heard = hub_clock();
     }
     c->attached = false;
     for (size_t i = 0; i < ASKS; i++)
-        if (c->asks[i].on)
+        if (c->asks[i].active)
             c->asks[i].due_ms = 0;
     arm_asks(c);
-    set_state(c, CHANNEL_DIALING);
-    redial(c, err->code);
+    set_state(c, CHANNEL_CONNECTING);
+    retry_later(c, err->code);
 }
 
-static void dial(struct channel *c)
+static void open_session(struct channel *c)
 {
     static const struct push_session_cbs cbs = { on_up, on_msg, on_down };
     const struct push_session_opts opts = { .host = c->at_host,
                                             .port = c->at_port,
-                                            .timeout_ms = DIAL_MS,
+                                            .timeout_ms = CONNECT_MS,
                                             .auth = c->opts.auth,
                                             .key = JOB_KEY,
                                             .max = JOB_MAX,
@@ -609,20 +611,20 @@ static void dial(struct channel *c)
         return;
     if (push_session_open(c->opts.loop, &opts, &cbs, c, &c->session, &err) < 0) {
         c->session = NULL;
-        deadline_set(&c->redial, clock_mono_ms() + c->pause_ms);
+        deadline_set(&c->retry, clock_mono_ms() + c->pause_ms);
     }
 }
 
 static void ask_caps(struct channel *c);
 
-static void on_redial(void *ctx)
+static void on_retry_due(void *ctx)
 {
     struct channel *c = ctx;
 
     if (c->behind && (c->hub || c->session))
         send_attach(c);
-    else if (c->can)
-        dial(c);
+    else if (c->can_coordinate)
+        open_session(c);
     else
         ask_caps(c);
 }
@@ -644,16 +646,16 @@ static void drop_caps(struct channel *c)
     c->caps = NULL;
 }
 
-/* This node's own record goes on all the same. */
+/* Goes on with a record of this node alone. */
 static void no_coordinator(struct channel *c)
 {
     drop_caps(c);
-    c->without = true;
+    c->uncoordinated = true;
     be_coordinator(c);
     set_state(c, CHANNEL_NO_COORDINATOR);
 }
 
-/* A store that cannot be reached may still be starting; an answer is final. */
+/* A store that cannot be reached may still be starting; any other outcome is final. */
 static void caps_failed(struct channel *c, int status)
 {
     const bool may_come = status == MUSTER_EREFUSED || status == MUSTER_EUNREACH ||
@@ -664,7 +666,7 @@ static void caps_failed(struct channel *c, int status)
         return;
     }
     drop_caps(c);
-    redial(c, status);
+    retry_later(c, status);
 }
 
 static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
@@ -680,9 +682,9 @@ static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
         caps_failed(c, status);
         return;
     }
-    c->can = true;
+    c->can_coordinate = true;
     drop_caps(c);
-    dial(c);
+    open_session(c);
 }
 
 static void on_caps_there(void *ctx, int status, const struct c10d_reply *reply,
@@ -731,7 +733,7 @@ static void on_asks_due(void *ctx)
     const uint64_t now = clock_mono_ms();
 
     for (size_t i = 0; i < ASKS && !c->closed; i++)
-        if (c->asks[i].on && c->asks[i].due_ms <= now)
+        if (c->asks[i].active && c->asks[i].due_ms <= now)
             ask_done(c, &c->asks[i], false);
 }
 
@@ -740,7 +742,7 @@ static void on_sync_due(void *ctx)
     sync_done(ctx);
 }
 
-/* Tells this process from every other one of the job, for as long as it lasts. */
+/* A number that no other process of the job has, for as long as the job lasts. */
 static uint64_t nonce_of(const struct channel_opts *opts)
 {
     uint64_t h = 0xcbf29ce484222325u;
@@ -772,13 +774,13 @@ int channel_open(const struct channel_opts *opts, struct channel **out,
         return err_nomem(err);
     }
     c->nonce = nonce_of(opts);
-    c->nonce |= 1; /* 0 is nobody's */
+    c->nonce |= 1; /* 0 means none. */
     c->next_seq = c->next_ask = 1;
     c->pause_ms = FIRST_PAUSE_MS;
     record_init(&c->record);
     buf_init(&c->inbox, SIZE_MAX);
     buf_init(&c->codes, 8192);
-    deadline_init(&c->redial, opts->loop, on_redial, c);
+    deadline_init(&c->retry, opts->loop, on_retry_due, c);
     deadline_init(&c->asks_due, opts->loop, on_asks_due, c);
     deadline_init(&c->sync_due, opts->loop, on_sync_due, c);
     deadline_init(&c->hub_due, opts->loop, on_hub_due, c);
@@ -793,7 +795,7 @@ static void leave_coordinator(struct channel *c)
     push_session_close(c->session);
     c->session = NULL;
     c->attached = false;
-    deadline_set(&c->redial, MONO_NEVER);
+    deadline_set(&c->retry, MONO_NEVER);
     hub_free(c->hub);
     c->hub = NULL;
     buf_clear(&c->inbox);
@@ -805,7 +807,7 @@ void channel_set_addr(struct channel *c, const char *addr)
     char *copy = c->addr[0] ? NULL : mem_strdup(addr);
 
     if (!copy)
-        return; /* It is known, or stays unknown. */
+        return; /* It is known already, or there is no memory and it stays unknown. */
     mem_free(c->addr);
     c->addr = copy;
 }
@@ -815,24 +817,24 @@ void channel_attach(struct channel *c, const char *host, uint16_t port, bool loc
     char *copy;
 
     if (c->at_host && strcmp(c->at_host, host) == 0 && c->at_port == port &&
-        (!c->hub || c->without))
+        (!c->hub || c->uncoordinated))
         return; /* It has not moved. */
     copy = mem_strdup(host);
     if (!copy)
         return;
     leave_coordinator(c);
-    c->without = false;
+    c->uncoordinated = false;
     mem_free(c->at_host);
     c->at_host = copy;
     c->at_port = port;
     c->local = local;
     c->pause_ms = FIRST_PAUSE_MS;
-    c->can = local; /* Our own store can. */
+    c->can_coordinate = local; /* Our own store always can. */
     c->host_round = -1;
     c->caps_by_ms = clock_mono_ms() + CAPS_MS;
-    (void)host_watch_there(&c->watch);
-    set_state(c, CHANNEL_DIALING);
-    on_redial(c);
+    (void)host_watch_reached(&c->watch);
+    set_state(c, CHANNEL_CONNECTING);
+    on_retry_due(c);
 }
 
 void channel_attach_alone(struct channel *c, bool others)
@@ -840,7 +842,7 @@ void channel_attach_alone(struct channel *c, bool others)
     if (c->hub)
         return;
     leave_coordinator(c);
-    c->without = others;
+    c->uncoordinated = others;
     be_coordinator(c);
 }
 
@@ -870,7 +872,7 @@ int channel_publish(struct channel *c, const struct record_entry *e)
     struct unacked *u;
     struct buf b;
 
-    if (c->unacked >= UNACKED_MAX)
+    if (c->unacked_count >= UNACKED_MAX)
         return MUSTER_EFULL;
     if (copy.at_us == 0)
         copy.at_us = hub_clock().wall_us;
@@ -883,9 +885,9 @@ int channel_publish(struct channel *c, const struct record_entry *e)
         return MUSTER_ENOMEM;
     }
     *u = (struct unacked){ .seq = c->next_seq++, .bytes = b.mem, .size = buf_len(&b) };
-    *(c->last ? &c->last->next : &c->first) = u;
-    c->last = u;
-    c->unacked++;
+    *(c->last_unacked ? &c->last_unacked->next : &c->first_unacked) = u;
+    c->last_unacked = u;
+    c->unacked_count++;
     if (is_up(c))
         send_unacked(c, u);
     return 0;
@@ -973,26 +975,28 @@ void channel_reported(struct channel *c, int64_t round, int64_t failed, int64_t 
         send_msg(c, &c->reported);
 }
 
-void channel_sync(struct channel *c, uint64_t timeout_ms, void (*cb)(void *ctx),
-                  void *ctx)
+/* Sends SYNC or LAST; both are answered with SYNCED. */
+static void begin_sync(struct channel *c, enum job_kind kind, uint64_t timeout_ms,
+                       void (*cb)(void *ctx), void *ctx)
 {
     c->sync_cb = cb;
     c->sync_ctx = ctx;
     c->sync_seq++;
     deadline_set(&c->sync_due, clock_mono_ms() + timeout_ms);
     if (is_up(c))
-        send_msg(c, &(struct job_msg){ .kind = JOB_SYNC, .seq = c->sync_seq });
+        send_msg(c, &(struct job_msg){ .kind = kind, .seq = c->sync_seq });
+}
+
+void channel_sync(struct channel *c, uint64_t timeout_ms, void (*cb)(void *ctx),
+                  void *ctx)
+{
+    begin_sync(c, JOB_SYNC, timeout_ms, cb, ctx);
 }
 
 void channel_wait_last(struct channel *c, uint64_t timeout_ms, void (*cb)(void *ctx),
                        void *ctx)
 {
-    c->sync_cb = cb;
-    c->sync_ctx = ctx;
-    c->sync_seq++;
-    deadline_set(&c->sync_due, clock_mono_ms() + timeout_ms);
-    if (is_up(c))
-        send_msg(c, &(struct job_msg){ .kind = JOB_LAST, .seq = c->sync_seq });
+    begin_sync(c, JOB_LAST, timeout_ms, cb, ctx);
 }
 
 bool channel_is_local(const struct channel *c)
@@ -1007,20 +1011,22 @@ int channel_ask(struct channel *c, const char *kind, struct span payload,
     struct pending_ask *a = NULL;
 
     if (!is_up(c))
-        return err_set(err, MUSTER_ECONN, "the coordinator of run '%s' is not there",
-                       c->run_id);
+        return err_set(err, MUSTER_ECONN,
+                       "the coordinator of run '%s' cannot be reached", c->run_id);
     if (payload.n > CHANNEL_ASK_MAX || strlen(kind) > CHANNEL_KIND_MAX)
-        return err_set(err, MUSTER_EINVAL, "a question of %zu bytes, at most %u",
-                       payload.n, CHANNEL_ASK_MAX);
+        return err_set(err, MUSTER_EINVAL,
+                       "a question '%s' of %zu bytes is too long; at most %u bytes, "
+                       "with a name of at most %u, can be sent",
+                       kind, payload.n, CHANNEL_ASK_MAX, CHANNEL_KIND_MAX);
     for (size_t i = 0; i < ASKS && !a; i++)
-        if (!c->asks[i].on)
+        if (!c->asks[i].active)
             a = &c->asks[i];
     if (!a)
         return err_set(err, MUSTER_EFULL, "%u questions are under way already", ASKS);
-    *a = (struct pending_ask){ .on = true,
+    *a = (struct pending_ask){ .active = true,
                                .seq = c->next_ask++,
-                               /* The coordinator knows which nodes are missing: give it
-                                * time to say so. */
+                               /* The coordinator says which nodes are missing when the
+                                * time is up: leave it some more for that. */
                                .due_ms = clock_mono_ms() + timeout_ms + 500,
                                .cb = cb,
                                .ctx = ctx };
@@ -1065,10 +1071,10 @@ void channel_answer(struct channel_question *q, struct span bytes)
 static void on_all_closed(void *ctx)
 {
     struct channel *c = ctx;
-    void (*gone)(void *) = c->gone;
-    void *gone_ctx = c->gone_ctx;
+    void (*cb)(void *) = c->closed_cb;
+    void *ctx_of_cb = c->closed_ctx;
 
-    acknowledged(c, UINT64_MAX);
+    drop_acknowledged(c, UINT64_MAX);
     for (size_t i = 0; i < ASKS; i++)
         ask_free(&c->asks[i]);
     while (c->questions) {
@@ -1086,10 +1092,10 @@ static void on_all_closed(void *ctx)
     mem_free(c->run_id);
     mem_free(c->host);
     mem_free(c->addr);
-    auth_unref(c->opts.auth); /* The last one wipes the key. */
+    auth_unref(c->opts.auth); /* Releasing the last reference wipes the key. */
     mem_free(c);
-    if (gone)
-        gone(gone_ctx);
+    if (cb)
+        cb(ctx_of_cb);
 }
 
 void channel_detach(struct channel *c)
@@ -1104,10 +1110,10 @@ void channel_close(struct channel *c, void (*cb)(void *ctx), void *ctx)
 {
     channel_detach(c);
     c->closed = true;
-    c->gone = cb;
-    c->gone_ctx = ctx;
+    c->closed_cb = cb;
+    c->closed_ctx = ctx;
     handle_set_begin(&c->closing, on_all_closed, c);
-    handle_set_close(&c->closing, &c->redial.timer);
+    handle_set_close(&c->closing, &c->retry.timer);
     handle_set_close(&c->closing, &c->asks_due.timer);
     handle_set_close(&c->closing, &c->sync_due.timer);
     handle_set_close(&c->closing, &c->hub_due.timer);

@@ -19,7 +19,7 @@ struct hubs {
     struct job_hub *first; /* owned, the newest first */
     size_t count;
     struct hub_fx fx;
-    struct buf out; /* one message on its way */
+    struct buf out; /* the message that framed() made last */
 };
 
 struct hub_now hub_clock(void)
@@ -33,8 +33,8 @@ struct hub_now hub_clock(void)
 
 /* ---- messages out ---- */
 
-/* bytes of framed(). A peer that a message is lost to must come back, to be told again.
- */
+/* Sends what framed() returned. If that found no memory, the peer is disconnected: when
+ * it comes back, it gets everything that it lacks. */
 static void send_bytes(struct hubs *hubs, struct store_server *s, uint32_t peer,
                        struct span bytes)
 {
@@ -48,7 +48,7 @@ static void send_bytes(struct hubs *hubs, struct store_server *s, uint32_t peer,
         conn_refuse(s, c, "out of memory");
 }
 
-/* The message behind its length, in hubs->out. */
+/* The message behind its length, in hubs->out; empty if it does not fit. */
 static struct span framed(struct hubs *hubs, const struct job_msg *m)
 {
     uint8_t length[8] = { 0 };
@@ -113,7 +113,7 @@ static void hub_perform(struct hubs *hubs, struct store_server *s, struct job_hu
         case HUB_DROP:
             if (!c || c->dead)
                 break;
-            c->job = NULL; /* The hub knows. */
+            c->job = NULL; /* The hub knows that the peer is gone. */
             conn_refuse(s, c, "%.*s", (int)e->msg.bytes.n,
                         (const char *)e->msg.bytes.p);
             break;
@@ -147,8 +147,8 @@ static void hub_remove(struct hubs *hubs, struct job_hub *j)
     mem_free(j);
 }
 
-/* The oldest one that nobody is attached to makes room. */
-static bool make_room(struct hubs *hubs)
+/* Removes the oldest hub that nobody is attached to; false if there is none. */
+static bool remove_idle(struct hubs *hubs)
 {
     struct job_hub *idle = NULL;
 
@@ -189,20 +189,22 @@ static int hub_on_attach(struct hubs *hubs, struct store_server *s, struct conn 
                          const struct job_msg *m)
 {
     if (m->run_id.n == 0 || m->run_id.n > 1024) {
-        conn_refuse(s, c, "ATTACH with a run id of %zu bytes", m->run_id.n);
+        conn_refuse(s, c, "ATTACH has a run id of %zu bytes, expected 1 to 1024",
+                    m->run_id.n);
         return 0;
     }
-    if (hubs->count >= HUBS_MAX && !make_room(hubs)) {
-        conn_refuse(s, c, "the store coordinates %u jobs, as many as it can", HUBS_MAX);
+    if (hubs->count >= HUBS_MAX && !remove_idle(hubs)) {
+        conn_refuse(s, c, "the store coordinates %u jobs already, which is the limit",
+                    HUBS_MAX);
         return 0;
     }
     c->job = hub_of_run(hubs, s, m->run_id);
     return c->job ? 0 : MUSTER_ENOMEM;
 }
 
-/* The address of a node that has not been given one (--local-addr): where it is seen.
- */
-static struct span came_from(const struct conn *c, char text[INET6_ADDRSTRLEN])
+/* Where the connection comes from: the address of a node that was given none with
+ * --local-addr. */
+static struct span peer_address(const struct conn *c, char text[INET6_ADDRSTRLEN])
 {
     struct in6_addr ip;
 
@@ -246,7 +248,7 @@ bool hubs_take(struct hubs **at, struct store_server *s, struct conn *c,
         return true;
     }
     if (m.kind == JOB_ATTACH && !m.addr.n && !(m.flags & JOB_SERVES))
-        m.addr = came_from(c, addr);
+        m.addr = peer_address(c, addr);
     if (!c->job && m.kind == JOB_ATTACH)
         *rc = hub_on_attach(*at, s, c, &m);
     else if (!c->job)
@@ -280,7 +282,7 @@ void hubs_timer(struct hubs *hubs, struct store_server *s)
     }
 }
 
-/* By clock_mono_ms, which counts as uv_hrtime does. */
+/* In milliseconds of clock_mono_ms, which is the clock of uv_hrtime. */
 uint64_t hubs_deadline_ms(const struct hubs *hubs)
 {
     uint64_t by = MONO_NEVER;

@@ -183,7 +183,7 @@ static const char *why_alone(const struct status *s, const struct job_input *in)
         return NULL;
     case CHANNEL_NONE:
         return "the nodes have not met yet";
-    case CHANNEL_DIALING:
+    case CHANNEL_CONNECTING:
         return "the coordinator of the job cannot be reached at the moment";
     case CHANNEL_ALONE:
         return in->own && in->own->group_rank >= 0 && in->nnodes_min == 1

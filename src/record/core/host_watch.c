@@ -3,7 +3,7 @@
 
 #include "muster/error.h"
 
-bool host_watch_there(struct host_watch *w)
+bool host_watch_reached(struct host_watch *w)
 {
     const bool was_lost = w->lost;
 

@@ -41,7 +41,7 @@ static void open_side(struct side *s, const char *host)
 
 static void on_tick(uv_timer_t *t)
 {
-    (void)t; /* Only so that the loop turns. */
+    (void)t; /* The timer only keeps uv_run() from waiting for ever. */
 }
 
 static void on_tick_closed(uv_handle_t *h)
@@ -156,7 +156,7 @@ static void test_two_nodes(void **state)
     server = serve();
     open_side(&a, "n1");
     open_side(&b, "n2");
-    publish(&a, "before there is anybody"); /* kept until then */
+    publish(&a, "before there is anybody"); /* kept until it can be sent */
     channel_attach(a.c, "127.0.0.1", store_server_port(server), true);
     channel_attach(b.c, "127.0.0.1", store_server_port(server), false);
     spin(both_up, &a, &b);
@@ -176,7 +176,7 @@ static void test_two_nodes(void **state)
     assert_int_equal(
         channel_ask(b.c, "unknown", span_str(""), 5000, on_answers, &b, NULL), 0);
     spin(answered, &b, &a);
-    assert_false(b.complete); /* told at once, not after five seconds */
+    assert_false(b.complete); /* known at once, not after five seconds */
 
     channel_close(a.c, on_gone, &a);
     channel_close(b.c, on_gone, &b);
@@ -210,8 +210,8 @@ static void test_alone(void **state)
     assert_int_equal(uv_loop_close(&loop), 0);
 }
 
-/* A store of torchrun's: its node writes its own record, and knows that it is not all.
- */
+/* On a store of torchrun's a node keeps a record of its own, and knows that it does not
+ * cover the others. */
 static void test_others_out_of_reach(void **state)
 {
     struct side a = { 0 };
@@ -228,7 +228,7 @@ static void test_others_out_of_reach(void **state)
     assert_int_equal(uv_loop_close(&loop), 0);
 }
 
-/* The coordinator's process goes, and another one begins: the record goes on. */
+/* The coordinator's process ends, and another one takes over: the record goes on. */
 static void test_moves(void **state)
 {
     struct side a = { 0 }, b = { 0 };

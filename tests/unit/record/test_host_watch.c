@@ -12,13 +12,13 @@ static const struct {
         int code; /* 1: it was reached; 0: the end */
         uint64_t ms;
     } steps[STEPS];
-    int lost; /* the step at which it is told, -1: never */
+    int lost; /* the step that says so; -1: none */
 } table[] = {
     { "a reset, and back at once", { { MUSTER_EHANGUP, 0 }, { 1, 20 } }, -1 },
     { "killed: nobody listens any more",
       { { MUSTER_EHANGUP, 0 }, { MUSTER_EREFUSED, 20 }, { MUSTER_EREFUSED, 60 } },
       2 },
-    { "it is told once",
+    { "it is lost once",
       { { MUSTER_EREFUSED, 0 }, { MUSTER_EREFUSED, 60 }, { MUSTER_EREFUSED, 140 } },
       1 },
     { "refused once: its agent may be about to listen",
@@ -54,7 +54,7 @@ static void decisions(void **state)
         for (int k = 0; k < STEPS && table[i].steps[k].code; k++) {
             const int code = table[i].steps[k].code;
             const bool lost = code == 1
-                                  ? host_watch_there(&w) && false
+                                  ? host_watch_reached(&w) && false
                                   : host_watch_failed(&w, code, table[i].steps[k].ms);
 
             if (lost != (k == table[i].lost))
@@ -68,11 +68,11 @@ static void it_was_not_lost(void **state)
     struct host_watch w = { 0 };
 
     (void)state;
-    assert_false(host_watch_there(&w));
+    assert_false(host_watch_reached(&w));
     assert_false(host_watch_failed(&w, MUSTER_EREFUSED, 0));
     assert_true(host_watch_failed(&w, MUSTER_EREFUSED, 40));
-    assert_true(host_watch_there(&w));
-    assert_false(host_watch_there(&w));
+    assert_true(host_watch_reached(&w));
+    assert_false(host_watch_reached(&w));
 }
 
 int main(void)
