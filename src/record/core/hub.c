@@ -1,5 +1,6 @@
-/* hub.c - see hub.h. Reads: all or nothing, effects, nodes, entries, lost nodes,
- * rounds, phases, failures, questions, clocks, time, the step. */
+/* hub.c - see hub.h. In order: all or nothing, effects, nodes, entries, lost nodes,
+ * rounds, phases, failures, publishing, attaching and leaving, questions, clocks, time,
+ * the step. */
 #include "record/core/hub.h"
 
 #include <assert.h>
@@ -11,73 +12,76 @@
 #include "record/core/judge.h"
 #include "record/core/phase_times.h"
 
-#define QUICK_PINGS 4u     /* right after ATTACH */
-#define DRIFT_PPM   100    /* how far two quartz clocks may run apart */
-#define UNKNOWN_US  500000 /* how unsure a time is without a measurement */
-#define MOST_REPORT 4096u  /* bytes of a node's exit codes */
-#define MOST_TEXT   2048u  /* bytes of why a node was lost */
-#define RETRY_US    100000 /* after a TIMER for which there was no memory */
-#define MOST_NUMBER                                                                    \
-    (UINT64_MAX / 2) /* of an entry that a node can know: ours go on from there */
+#define QUICK_PINGS   4u     /* right after ATTACH */
+#define DRIFT_PPM     100    /* by which two quartz clocks may drift apart */
+#define UNKNOWN_US    500000 /* how unsure a time is if the clock was never measured */
+#define CODES_MAX     4096u  /* bytes of a node's exit codes */
+#define LOST_TEXT_MAX 2048u  /* bytes of the text that says why a node was lost */
+#define RETRY_US      100000 /* after a TIMER for which there was no memory */
+
+/* We believe no node that claims to know an entry with a higher number, so that our own
+ * numbers, which continue above it, cannot overflow. */
+#define KNOWN_NUMBER_MAX (UINT64_MAX / 2)
 
 struct hub_node {
     uint32_t number; /* 0: an observer */
     uint32_t peer;
     uint64_t nonce;
-    bool here;      /* attached now */
-    bool hung_up;   /* its connection is gone, which is still to be acted on */
-    bool gone;      /* left or lost, and not expected back */
-    bool left;      /* it said goodbye */
-    bool broke;     /* lost because its connection broke, not because it fell silent */
-    bool inside;    /* in the process that serves the store: its clock is ours */
-    bool announced; /* in a NODES entry */
+    bool here;       /* attached now */
+    bool detached;   /* its connection is gone, and on_detached() is still to be run */
+    bool gone;       /* left or lost, and not expected back */
+    bool left;       /* it said goodbye */
+    bool conn_broke; /* lost because its connection broke, not because it fell silent */
+    bool serves_store; /* its process serves the store, so its clock is ours */
+    bool announced;    /* in a NODES entry */
     char *host, *addr; /* owned */
     int64_t pid, nproc;
-    uint64_t last_seq; /* of its PUBLISHes */
-    uint64_t heard_us;
-    uint64_t lost_by_us; /* MONO_NEVER: it is here */
-    uint64_t lost_us;    /* when it was given up */
+    uint64_t last_seq;   /* of its PUBLISHes */
+    uint64_t heard_us;   /* when it last sent anything */
+    uint64_t lost_by_us; /* it is lost if it is not back by then; or MONO_NEVER */
+    uint64_t lost_us;    /* when it was declared lost */
 
-    bool measured;
+    bool measured;         /* the next four are known */
     int64_t offset_us;     /* its monotonic clock ahead of ours */
     int64_t wall_ahead_us; /* its wall clock ahead of ours */
     uint64_t rtt_us, measured_us;
-    uint64_t slow_us; /* the slowest round trip of late */
-    uint64_t ping_us; /* when the last PING was sent; 0: answered */
-    unsigned quick;
+    uint64_t slow_us;     /* the slowest recent round trip */
+    uint64_t ping_us;     /* when the first unanswered PING was sent; 0: none is open */
+    unsigned quick_pings; /* still to be answered right after ATTACH */
 
-    int64_t seats, seat;         /* SEAT: of round seats - 1; 0: none yet */
-    int64_t round, first, count; /* RANKS; round -1: none yet */
-    bool reported;               /* its workers of `round` have exited, */
-    bool clean;                  /* and all exited with 0 by themselves */
-    bool moved;                  /* it has stopped them for the next round, */
-    int64_t moved_us;            /* at this time by our wall clock, or before */
-    bool own_budget;
-    bool judged;       /* with a budget of its own: since it began its attempt, */
-    int64_t judged_us; /* and when it last was, by our wall clock */
+    int64_t seat_round_plus1, seat; /* of its SEAT; 0: none yet */
+    int64_t round, first, count;    /* of its RANKS; round -1: none yet */
+    bool reported;                  /* its workers of `round` have exited */
+    bool clean;                     /* all of them exited with 0 by themselves */
+    bool moved;                     /* it has stopped them for the next round */
+    int64_t moved_us;  /* the earliest that it may have done so, by our wall clock */
+    bool own_budget;   /* it counts restarts for itself */
+    bool judged;       /* own_budget: a failure of its current attempt was judged */
+    int64_t judged_us; /* when that last happened, by our wall clock */
     char *codes;       /* owned; as REPORTED had them */
     uint16_t owes;     /* a bit for each of hub.asks that it has still to answer */
 
-    bool changed;         /* in this step; then *was has what it was before it */
-    struct hub_node *was; /* behind this one, in the same memory */
+    bool changed;         /* in this step; then *was is the node before the step */
+    struct hub_node *was; /* second half of this node's allocation */
     struct hub_node *next_changed; /* borrowed */
 };
 
 struct hub_ask {
-    bool on;
+    bool active;
     uint64_t id, seq; /* ours; the asker's */
-    uint32_t peer;
+    uint32_t peer;    /* the asker */
     uint64_t due_us;
     size_t pending;    /* nodes that owe an answer */
-    size_t nodes;      /* there were so many when it was asked */
-    size_t asked;      /* of them, so far */
-    uint64_t slice_us; /* when the next are; MONO_NEVER: all have been */
+    size_t nodes;      /* how many there were when the question came */
+    size_t asked;      /* how many of them have been considered so far */
+    uint64_t slice_us; /* when to go on with the others; MONO_NEVER: none is left */
     uint64_t value;    /* of the question */
-    uint8_t *text;     /* owned: its name, and behind it its bytes */
+    uint8_t *text;     /* owned: the question's name, then its bytes */
     size_t name_size, size;
 };
 
-_Static_assert(HUB_ASKS <= 8 * sizeof((struct hub_node){ 0 }.owes), "a bit for each");
+_Static_assert(HUB_ASKS <= 8 * sizeof((struct hub_node){ 0 }.owes),
+               "a bit for each question");
 
 struct hub {
     char *run_id; /* owned */
@@ -86,50 +90,52 @@ struct hub {
     struct hub_node **nodes; /* owned, as is each */
     size_t count, size;
     uint32_t next_number;
-    size_t here;
-    int64_t max_restarts; /* of whoever serves the store, else of the first node */
-    bool has_budget;
+    size_t here;          /* nodes that are attached, observers included */
+    int64_t max_restarts; /* of the node that serves the store, else of the first one */
+    bool has_budget;      /* max_restarts is known */
     uint64_t ping_due_us;
-    size_t pinged;        /* of the nodes, in this look */
-    bool ping_any;        /* of those was there */
-    uint64_t lost_due_us; /* no node's lost_by_us is earlier */
-    size_t hint;          /* where to look first for the node of a message */
-    size_t unannounced;
-    size_t hung_up; /* nodes */
-    uint64_t floor; /* the highest number that any agent knows */
+    size_t pinged;         /* nodes that this round of PINGs has passed */
+    bool ping_any;         /* one of them was attached */
+    uint64_t lost_due_us;  /* no node's lost_by_us is earlier */
+    size_t found_last;     /* index of the node that node_of_peer() found last */
+    size_t unannounced;    /* nodes that are in no NODES entry yet */
+    size_t detached_count; /* nodes whose `detached` is set */
+    uint64_t known_number; /* the highest number of an entry that any agent knows */
 
     struct {
         int64_t number; /* -1: none yet */
         int64_t expected;
         uint64_t due_us; /* MONO_NEVER: recorded, or none */
-        bool over;       /* RESTART or VERDICT was told */
+        bool over;       /* its ENDED entry is in the record */
     } round;
-    struct {
-        bool on;
+    struct { /* a round in which a worker has failed, until it is judged */
+        bool active;
         int64_t round;
-        bool final, own_budget, stop;
+        bool final; /* no restart is left, or stop */
+        bool own_budget;
+        bool stop;           /* the failure forbids a restart */
         uint32_t node;       /* whose worker failed first */
-        int64_t used, total; /* own_budget: of the node */
+        int64_t used, total; /* own_budget: restarts of that node */
         uint64_t due_us, began_us;
         struct judge_list failures;
     } end;
     struct {
         int64_t round;    /* -1: none yet */
-        int64_t reported; /* nodes that have told all of theirs */
-        bool done;        /* the entry was made: later times make another one */
+        int64_t reported; /* nodes that have sent all of theirs */
+        bool done; /* the entry was made; later times get an entry of their own */
         uint64_t due_us;
         struct phase_times times;
     } phases;
-    uint32_t last_peer; /* wants to know when it is the last one; last_seq != 0 */
-    uint64_t last_seq;
+    uint32_t last_peer; /* the sender of LAST */
+    uint64_t last_seq;  /* of LAST; 0: nobody waits to be the last one */
     struct hub_ask asks[HUB_ASKS];
     uint64_t next_ask;
-    struct buf text; /* of what this step says; has all its memory from the start */
+    struct buf text; /* of lost_text(); its memory is allocated at the start */
     struct hub_now now;
 
-    bool starved;             /* in this step an allocation has failed */
-    uint64_t retry_us;        /* no TIMER is due before */
-    struct hub_node *changed; /* in this step; a list */
+    bool no_memory;           /* an allocation has failed in this step */
+    uint64_t retry_us;        /* no TIMER is due before this */
+    struct hub_node *changed; /* the nodes that changed in this step, a list */
     struct hub *was;          /* owned: this struct as it was before the step */
 };
 
@@ -145,8 +151,8 @@ struct hub *hub_new(struct span run_id, const struct trace *trace)
         return NULL;
     h->run_id = mem_strndup((const char *)run_id.p, run_id.n);
     h->was = mem_calloc(1, sizeof *h);
-    buf_init(&h->text, MOST_TEXT);
-    if (!h->run_id || !h->was || !buf_room(&h->text, MOST_TEXT)) {
+    buf_init(&h->text, LOST_TEXT_MAX);
+    if (!h->run_id || !h->was || !buf_room(&h->text, LOST_TEXT_MAX)) {
         hub_free(h);
         return NULL;
     }
@@ -212,18 +218,18 @@ size_t hub_peers(const struct hub *h)
 
 /* ---- all or nothing ---- */
 
-/* A step changes memory as it goes, and what cannot be allocated sets h->starved. Then
- * all that it has changed is taken back. For that the hub and each node that changes
- * are copied first (the copies' memory is there from the start), and what they owned
- * before is freed only once the step has succeeded. */
+/* A step changes the hub and its nodes as it goes. If an allocation fails, it sets
+ * h->no_memory and goes on, and at its end all its changes are undone. For that, the
+ * hub and each node are copied before they change (the copies' memory is allocated with
+ * them), and what they owned before is freed only once the step has succeeded. */
 static void step_begin(struct hub *h)
 {
-    assert(!h->changed && !h->starved);
+    assert(!h->changed && !h->no_memory);
     *h->was = *h;
 }
 
-/* Before any change to a node. */
-static void touch(struct hub *h, struct hub_node *n)
+/* Must be called before a node is changed. */
+static void save_node(struct hub *h, struct hub_node *n)
 {
     if (n->changed)
         return;
@@ -267,7 +273,7 @@ static void step_undo(struct hub *h)
     judge_list_release(&h->end.failures, &was->end.failures);
     phase_times_release(&h->phases.times, &was->phases.times);
     record_undo(&h->record, &was->record);
-    was->nodes = h->nodes; /* Room that it has gained may stay. */
+    was->nodes = h->nodes; /* It may have moved; the room that it gained may stay. */
     was->size = h->size;
     was->record = h->record;
     *h = *was;
@@ -283,14 +289,13 @@ void hub_fx_fini(struct hub_fx *fx)
     *fx = (struct hub_fx){ 0 };
 }
 
-static void put(struct hub *h, struct hub_fx *fx, struct hub_effect e)
+static void add_effect(struct hub *h, struct hub_fx *fx, struct hub_effect e)
 {
-    struct hub_effect *items = fx->items;
+    struct hub_effect *items =
+        mem_grow_to(fx->items, &fx->size, fx->count, sizeof *items);
 
-    if (fx->count == fx->size)
-        items = mem_grow_to(fx->items, &fx->size, fx->count, sizeof *items);
     if (!items) {
-        h->starved = true;
+        h->no_memory = true;
         return;
     }
     fx->items = items;
@@ -299,14 +304,15 @@ static void put(struct hub *h, struct hub_fx *fx, struct hub_effect e)
 
 static void send_to(struct hub *h, struct hub_fx *fx, uint32_t peer, struct job_msg msg)
 {
-    put(h, fx, (struct hub_effect){ .kind = HUB_SEND, .peer = peer, .msg = msg });
+    add_effect(h, fx,
+               (struct hub_effect){ .kind = HUB_SEND, .peer = peer, .msg = msg });
 }
 
 static void drop(struct hub *h, struct hub_fx *fx, uint32_t peer, const char *why)
 {
-    put(h, fx,
-        (struct hub_effect){
-            .kind = HUB_DROP, .peer = peer, .msg = { .bytes = span_str(why) } });
+    add_effect(h, fx,
+               (struct hub_effect){
+                   .kind = HUB_DROP, .peer = peer, .msg = { .bytes = span_str(why) } });
 }
 
 /* ---- nodes ---- */
@@ -315,11 +321,11 @@ static void drop(struct hub *h, struct hub_fx *fx, uint32_t peer, const char *wh
  * that was found last. */
 static struct hub_node *node_of_peer(struct hub *h, uint32_t peer)
 {
-    for (size_t k = 0, i = h->hint; k < h->count; k++, i++) {
+    for (size_t k = 0, i = h->found_last; k < h->count; k++, i++) {
         if (i >= h->count)
             i = 0;
         if (h->nodes[i]->here && h->nodes[i]->peer == peer) {
-            h->hint = i;
+            h->found_last = i;
             return h->nodes[i];
         }
     }
@@ -349,17 +355,12 @@ static bool in_round(const struct hub_node *n, int64_t round)
 
 static int add_node(struct hub *h, const struct job_msg *m, struct hub_node **out)
 {
+    struct hub_node **nodes = mem_grow_to(h->nodes, &h->size, h->count, sizeof *nodes);
     struct hub_node *n;
 
-    if (h->count == h->size) {
-        const size_t size = h->size ? 2 * h->size : 16;
-        struct hub_node **nodes = mem_realloc_array(h->nodes, size, sizeof *nodes);
-
-        if (!nodes)
-            return MUSTER_ENOMEM;
-        h->nodes = nodes;
-        h->size = size;
-    }
+    if (!nodes)
+        return MUSTER_ENOMEM;
+    h->nodes = nodes;
     n = mem_calloc(2, sizeof *n);
     if (!n)
         return MUSTER_ENOMEM;
@@ -390,23 +391,23 @@ static void emit(struct hub *h, struct hub_fx *fx, struct record_entry *e)
 {
     if (e->kind != RECORD_NODES && h->unannounced)
         announce(h, fx);
-    e->number = MAX_OF(h->record.last, h->floor) + 1;
+    e->number = MAX_OF(h->record.last, h->known_number) + 1;
     assert(e->number > h->record.last);
     if (e->at_us == 0)
         e->at_us = h->now.wall_us;
     if (record_stage(&h->record, e) < 0)
-        h->starved = true;
-    put(h, fx, (struct hub_effect){ .kind = HUB_ENTRY, .number = e->number });
+        h->no_memory = true;
+    add_effect(h, fx, (struct hub_effect){ .kind = HUB_ENTRY, .number = e->number });
 }
 
-/* The body of an entry is as long as it may be at most, so that no line of it is lost
- * for another reason than its length. */
+/* Allocates all the memory that the body of an entry can take. After that a line is
+ * left out only if it does not fit, never for want of memory. */
 static bool body_begin(struct hub *h, struct buf *b)
 {
     buf_init(b, RECORD_BODY_MAX);
     if (!buf_room(b, RECORD_BODY_MAX))
-        h->starved = true;
-    return !h->starved;
+        h->no_memory = true;
+    return !h->no_memory;
 }
 
 /* One entry announces many nodes: if a thousand come at once, a thousand entries for a
@@ -439,7 +440,7 @@ static void announce(struct hub *h, struct hub_fx *fx)
             buf_clear(&b);
             (void)record_nodes_print(&b, &line);
         }
-        touch(h, n);
+        save_node(h, n);
         n->announced = true;
         h->unannounced--;
         e.count++;
@@ -453,8 +454,8 @@ static void announce(struct hub *h, struct hub_fx *fx)
 
 /* ---- lost nodes ---- */
 
-/* "node3 was lost (its connection broke); ranks 8 to 15 were there", into h->text. why
- * NULL: it left, or nobody knows more than that it has been silent. */
+/* Writes "node3 was lost (its connection broke); ranks 8 to 15 were there" to h->text.
+ * why NULL: the node left, or all we know is that it has been silent. */
 static struct span lost_text(struct hub *h, const struct hub_node *n, const char *why)
 {
     const uint64_t until = n->lost_us ? n->lost_us : h->now.mono_us;
@@ -487,7 +488,8 @@ static void blame_node(struct hub *h, struct record_entry *e, const struct hub_n
     e->host = span_str(n->host);
     e->place = e->path = e->body = (struct span){ 0 };
     e->at_us = h->now.wall_us - (int64_t)(h->now.mono_us - n->heard_us);
-    e->text = lost_text(h, n, n->broke && !n->left ? "its connection broke" : NULL);
+    e->text =
+        lost_text(h, n, n->conn_broke && !n->left ? "its connection broke" : NULL);
 }
 
 /* ---- rounds ---- */
@@ -499,14 +501,14 @@ static int by_first_rank(const void *a, const void *b)
     return ((*x)->first > (*y)->first) - ((*x)->first < (*y)->first);
 }
 
-/* The nodes of a round in rank order; owned by the caller. */
+/* The nodes of a round in rank order; the caller frees the list. */
 static struct hub_node **round_nodes(struct hub *h, int64_t round, size_t *count)
 {
     struct hub_node **sorted = mem_calloc(h->count + 1, sizeof *sorted);
     size_t n = 0;
 
     if (!sorted)
-        h->starved = true;
+        h->no_memory = true;
     for (size_t i = 0; sorted && i < h->count; i++)
         if (in_round(h->nodes[i], round))
             sorted[n++] = h->nodes[i];
@@ -516,9 +518,10 @@ static struct hub_node **round_nodes(struct hub *h, int64_t round, size_t *count
     return sorted;
 }
 
-/* When the job's coordinator itself is lost, its successor has only the record: a node
- * of the last round that has never attached here is gone. */
-static void notify_vanished(struct hub *h, struct hub_fx *fx)
+/* A coordinator that took over from a lost one knows the last round only from the
+ * record. Its nodes that have not attached here by the time of the next round are lost.
+ */
+static void record_vanished(struct hub *h, struct hub_fx *fx)
 {
     struct record_entry last, e;
     struct record_ranks r;
@@ -530,8 +533,9 @@ static void notify_vanished(struct hub *h, struct hub_fx *fx)
         last.round >= h->round.number)
         return;
     buf_init(&copy, SIZE_MAX);
-    if (buf_append_span(&copy, last.body) < 0) /* The record may let the entry go. */
-        h->starved = true;
+    if (buf_append_span(&copy, last.body) <
+        0) /* emit() may move the record's memory. */
+        h->no_memory = true;
     for (body = buf_span(&copy); record_ranks_next(&body, &r);) {
         if (number_taken(h, r.node) || !record_host_of(&h->record, r.node, &n) ||
             record_node_ended(&h->record, r.node))
@@ -543,7 +547,7 @@ static void notify_vanished(struct hub *h, struct hub_fx *fx)
                                  .count = r.count,
                                  .heard_us = h->now.mono_us };
         if (!node.host) {
-            h->starved = true;
+            h->no_memory = true;
             break;
         }
         e = (struct record_entry){ .kind = RECORD_LOST, .count = r.count };
@@ -567,7 +571,7 @@ static void record_round(struct hub *h, struct hub_fx *fx)
     size_t count;
 
     h->round.due_us = MONO_NEVER;
-    notify_vanished(h, fx);
+    record_vanished(h, fx);
     nodes = round_nodes(h, h->round.number, &count);
     body_begin(h, &b);
     for (size_t i = 0; i < count; i++) {
@@ -575,10 +579,11 @@ static void record_round(struct hub *h, struct hub_fx *fx)
                                         nodes[i]->count };
 
         e.total += r.count;
-        (void)record_ranks_print(&b, &r); /* total counts the ranks that do not fit. */
+        (void)record_ranks_print(&b,
+                                 &r); /* If it does not fit, total still counts it. */
     }
     for (size_t i = 0; i < h->count; i++)
-        if (h->nodes[i]->inside && h->nodes[i]->here)
+        if (h->nodes[i]->serves_store && h->nodes[i]->here)
             e.node = h->nodes[i]->number;
     e.count = (int64_t)count;
     e.body = buf_span(&b);
@@ -595,14 +600,14 @@ static void on_ranks(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 
     if (m->count < 0 || m->rank < 0 || m->round < 0)
         return;
-    touch(h, n);
+    save_node(h, n);
     n->round = m->round;
     n->first = m->rank;
     n->count = m->count;
     n->reported = n->clean = n->moved = n->judged = false;
     n->own_budget = m->flags & JOB_OWN_BUDGET;
     n->codes = NULL;
-    if (n->own_budget) /* There is one round, in which each node restarts by itself. */
+    if (n->own_budget) /* Each node restarts by itself within the one round. */
         h->round.over = false;
     if (m->round > h->round.number) {
         h->round.number = m->round;
@@ -631,14 +636,14 @@ static void emit_phases(struct hub *h, struct hub_fx *fx)
     h->phases.due_us = MONO_NEVER;
     body_begin(h, &b);
     if (phase_times_print(&h->phases.times, &b) < 0)
-        h->starved = true;
+        h->no_memory = true;
     e.body = buf_span(&b);
     if (buf_len(&b))
         emit(h, fx, &e);
     buf_fini(&b);
 }
 
-/* Kept until all nodes of the round have told theirs; then it is one entry. */
+/* Keeps the times until all nodes of the round have sent theirs, for one entry. */
 static void on_phase(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
                      const struct job_msg *m)
 {
@@ -653,20 +658,21 @@ static void on_phase(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
         h->phases.due_us = h->now.mono_us + HUB_GATHER_US;
     }
     if (phase_times_add(&h->phases.times, m->name, m->value, n->number) < 0)
-        h->starved = true;
+        h->no_memory = true;
     h->phases.reported += m->rank == 0;
     if ((h->phases.done || h->phases.reported >= h->round.expected) && m->rank == 0)
         emit_phases(h, fx);
 }
 
-/* A node that loses the coordinator can then say which node went with it. */
+/* So that a node that loses the coordinator can say which node went with it. */
 static void notify_host(struct hub *h, struct hub_fx *fx, const struct hub_node *host,
                         uint32_t peer)
 {
-    assert(host->inside && host->seats > 0);
+    assert(host->serves_store && host->seat_round_plus1 > 0);
     send_to(h, fx, peer,
-            (struct job_msg){
-                .kind = JOB_HOST, .round = host->seats - 1, .rank = host->seat });
+            (struct job_msg){ .kind = JOB_HOST,
+                              .round = host->seat_round_plus1 - 1,
+                              .rank = host->seat });
 }
 
 static void on_seat(struct hub *h, struct hub_fx *fx, struct hub_node *n,
@@ -674,10 +680,10 @@ static void on_seat(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 {
     if (m->round < 0 || m->round == INT64_MAX)
         return;
-    touch(h, n);
-    n->seats = m->round + 1;
+    save_node(h, n);
+    n->seat_round_plus1 = m->round + 1;
     n->seat = m->rank;
-    for (size_t i = 0; n->inside && i < h->count; i++)
+    for (size_t i = 0; n->serves_store && i < h->count; i++)
         if (h->nodes[i]->here && h->nodes[i] != n)
             notify_host(h, fx, n, h->nodes[i]->peer);
 }
@@ -712,7 +718,7 @@ static void end_round(struct hub *h, struct hub_fx *fx, int64_t round,
     h->round.over = true;
 }
 
-/* Of the nodes of the round, one that is gone, or has not answered since we asked. */
+/* A node of the round that is gone, or has not answered since the first failure. */
 static const struct hub_node *lost_node(const struct hub *h)
 {
     for (size_t i = 0; i < h->count; i++) {
@@ -726,10 +732,10 @@ static const struct hub_node *lost_node(const struct hub *h)
     return NULL;
 }
 
-/* Nodes hear at different times that others came or went. The workers of one that has
- * heard are stopped, and workers elsewhere fail because of it. Whatever they say about
- * it, a round that is over has nothing to fail. */
-static bool is_late(const struct hub *h, const struct record_entry *f)
+/* Nodes learn at different times that others came or went. A node that has learned it
+ * stops its workers, and workers elsewhere fail because of that. Such a failure, an
+ * echo or one that came after the stop, does not count. */
+static bool follows_a_move(const struct hub *h, const struct record_entry *f)
 {
     const bool echo = judge_is_echo(f);
 
@@ -752,7 +758,7 @@ static void judge(struct hub *h, struct hub_fx *fx)
     const bool echo = l->count == 0 || judge_is_echo(&l->worst[0]);
     bool counts = true;
 
-    assert(h->end.on);
+    assert(h->end.active);
     for (size_t i = 0; i < l->count; i++) {
         struct record_entry f = l->worst[i];
 
@@ -764,8 +770,9 @@ static void judge(struct hub *h, struct hub_fx *fx)
         e = l->worst[0];
     if (echo && lost) {
         blame_node(h, &e, lost);
-        counts = h->end.own_budget; /* A lost node is not a failure of the job's. */
-    } else if (l->count && is_late(h, &l->worst[0])) {
+        counts =
+            h->end.own_budget; /* A lost node does not use up the job's restarts. */
+    } else if (l->count && follows_a_move(h, &l->worst[0])) {
         e.cause = CAUSE_MEMBERSHIP;
         counts = false;
     }
@@ -780,11 +787,11 @@ static void judge(struct hub *h, struct hub_fx *fx)
     emit(h, fx, &e);
     for (size_t i = 0; i < h->count; i++)
         if (h->nodes[i]->number == h->end.node) {
-            touch(h, h->nodes[i]);
+            save_node(h, h->nodes[i]);
             h->nodes[i]->judged = true;
             h->nodes[i]->judged_us = h->now.wall_us;
         }
-    h->end.on = false;
+    h->end.active = false;
     h->end.due_us = MONO_NEVER;
     h->end.failures = (struct judge_list){ 0 }; /* The commit frees what was in it. */
 }
@@ -794,7 +801,8 @@ static void judge_if_all_reported(struct hub *h, struct hub_fx *fx)
     for (size_t i = 0; i < h->count; i++) {
         const struct hub_node *n = h->nodes[i];
 
-        /* With a budget of its own, a node that has restarts left goes on alone. */
+        /* With a budget of its own, a node that has restarts left does not wait for the
+         * others. */
         if (h->end.own_budget && !h->end.final && n->number != h->end.node)
             continue;
         if (in_round(n, h->end.round) && !n->reported && !n->moved && !n->gone)
@@ -806,7 +814,7 @@ static void judge_if_all_reported(struct hub *h, struct hub_fx *fx)
 static void ping(struct hub *h, struct hub_fx *fx, struct hub_node *n)
 {
     assert(n->here);
-    touch(h, n);
+    save_node(h, n);
     if (n->ping_us == 0)
         n->ping_us = h->now.mono_us;
     send_to(h, fx, n->peer,
@@ -815,14 +823,14 @@ static void ping(struct hub *h, struct hub_fx *fx, struct hub_node *n)
                               .mono_us = (int64_t)h->now.mono_us });
 }
 
-static void begin_end(struct hub *h, struct hub_fx *fx, const struct record_entry *f,
-                      bool own_budget)
+static void begin_ending(struct hub *h, struct hub_fx *fx, const struct record_entry *f,
+                         bool own_budget)
 {
     struct record_entry e = { .kind = RECORD_ENDING, .round = f->round };
     const bool echo = judge_is_echo(f);
 
-    assert(!h->end.on && h->end.failures.count == 0);
-    h->end.on = true;
+    assert(!h->end.active && h->end.failures.count == 0);
+    h->end.active = true;
     h->end.round = f->round;
     h->end.own_budget = own_budget;
     h->end.node = f->node;
@@ -832,14 +840,14 @@ static void begin_end(struct hub *h, struct hub_fx *fx, const struct record_entr
     h->end.due_us = h->now.mono_us + HUB_JUDGE_US;
     e.total = own_budget ? f->total : h->max_restarts;
     e.count = own_budget ? f->count : h->record.restarts;
-    /* --hang=TIME:stop was given; or the program cannot be executed, and could not be
-     * the next time either. */
+    /* Either --hang=TIME:stop was given, or the program cannot be executed, which a
+     * restart would not change. */
     h->end.stop = (f->cause == CAUSE_HANG && f->code != 0) || f->cause == CAUSE_START;
     h->end.final = e.count >= e.total || h->end.stop;
-    /* A failure that only says that a peer is gone may come from a lost node, or from
-     * one that has moved on, and neither is counted as a restart. Whether it does is
-     * known at the end of the round. */
-    e.code = !h->end.final ? 0 : (echo || is_late(h, f)) && !own_budget ? 2 : 1;
+    /* A failure that only says that a peer is gone may be due to a lost node, or to one
+     * that has moved on, and neither is counted as a restart. Code 2 says that this is
+     * known only at the end of the round. */
+    e.code = !h->end.final ? 0 : (echo || follows_a_move(h, f)) && !own_budget ? 2 : 1;
     e.cause = f->cause;
     e.node = f->node;
     e.host = f->host;
@@ -848,7 +856,7 @@ static void begin_end(struct hub *h, struct hub_fx *fx, const struct record_entr
     if (!own_budget || h->end.final)
         emit(h, fx, &e);
     for (size_t i = 0; i < h->count; i++)
-        if (h->nodes[i]->here && !h->nodes[i]->inside &&
+        if (h->nodes[i]->here && !h->nodes[i]->serves_store &&
             in_round(h->nodes[i], f->round))
             ping(h, fx, h->nodes[i]);
 }
@@ -858,22 +866,23 @@ static void on_failed(struct hub *h, struct hub_fx *fx, const struct hub_node *n
 {
     const bool own_budget = n->own_budget;
 
-    if (h->end.on && h->end.round != f->round)
+    if (h->end.active && h->end.round != f->round)
         judge(h, fx);
-    /* A node tells of a worker as soon as it has failed, and again, with its last
-     * words, when the others have ended: it may have been judged between the two. If
-     * its connection broke since then, it has told its ranks again, as for an attempt.
-     */
-    if (!h->end.on && own_budget &&
+    /* A node reports a worker as soon as it has failed, and again, with its last words,
+     * when its other workers have ended. The failure may have been judged in between;
+     * then the second report must not count as another failure. `judged` alone does not
+     * show this: it is cleared if the connection broke since then, because the node has
+     * sent its RANKS again, as for a new attempt. */
+    if (!h->end.active && own_budget &&
         (n->judged || f->at_us + f->unsure_us <= n->judged_us))
         return;
-    if (!h->end.on && !own_budget &&
+    if (!h->end.active && !own_budget &&
         (f->round < h->round.number || (h->round.over && f->round == h->round.number)))
-        return; /* The verdict on that round stands, or the job went on without it. */
-    if (!h->end.on)
-        begin_end(h, fx, f, own_budget);
+        return; /* That round was judged, or the job went on without this node. */
+    if (!h->end.active)
+        begin_ending(h, fx, f, own_budget);
     if (judge_list_keep(&h->end.failures, f) < 0)
-        h->starved = true;
+        h->no_memory = true;
 }
 
 static void succeed_if_all_have(struct hub *h, struct hub_fx *fx, int64_t round)
@@ -908,13 +917,13 @@ static void on_reported(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 {
     if (m->round != n->round)
         return;
-    touch(h, n);
+    save_node(h, n);
     n->reported = true;
     n->clean = m->count == 0 && m->total == 0;
-    n->codes = mem_strndup((const char *)m->bytes.p, MIN_OF(m->bytes.n, MOST_REPORT));
+    n->codes = mem_strndup((const char *)m->bytes.p, MIN_OF(m->bytes.n, CODES_MAX));
     if (!n->codes)
-        h->starved = true;
-    if (h->end.on && h->end.round == n->round)
+        h->no_memory = true;
+    if (h->end.active && h->end.round == n->round)
         judge_if_all_reported(h, fx);
     else if (n->clean && n->round == h->round.number)
         succeed_if_all_have(h, fx, n->round);
@@ -922,8 +931,8 @@ static void on_reported(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 
 /* ---- publishing ---- */
 
-/* When it happened, by our clock. The sender's wall clock may be hours off, or be set
- * while we run; the time between two of its readings is what we believe. */
+/* Translates at_us to our clock. The sender's wall clock may be hours off, or be set
+ * while the job runs, so we trust only the time between two of its readings. */
 static void translate(const struct hub *h, const struct hub_node *n,
                       const struct job_msg *m, struct record_entry *e)
 {
@@ -932,7 +941,7 @@ static void translate(const struct hub *h, const struct hub_node *n,
     int64_t unsure = UNKNOWN_US;
 
     age = MAX_OF(age, 0);
-    if (n->inside) {
+    if (n->serves_store) {
         unsure = 0;
     } else if (n->measured) {
         const int64_t since = (int64_t)(h->now.mono_us - n->measured_us);
@@ -952,33 +961,35 @@ static void on_moved(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     if (m->round != n->round || n->moved)
         return;
     translate(h, n, m, &e);
-    touch(h, n);
+    save_node(h, n);
     n->moved = true;
     n->moved_us = e.at_us - e.unsure_us;
-    if (h->end.on && h->end.round == n->round)
+    if (h->end.active && h->end.round == n->round)
         judge_if_all_reported(h, fx);
 }
 
-static void lose(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool broke);
+static void declare_lost(struct hub *h, struct hub_fx *fx, struct hub_node *n,
+                         bool broke);
 
-/* A node waited for another round in vain. If a node was lost since the last round,
- * that is the reason; if several were, the first of them. If others have gone on
- * meanwhile in a round without this node, it was not the job that failed. */
+/* A node has waited for another round in vain. If nodes were lost since the last round,
+ * the first of them is the reason. If others have gone on meanwhile in a round without
+ * this node, the job has not failed. */
 static void on_gave_up(struct hub *h, struct hub_fx *fx, const struct record_entry *f)
 {
     struct record_entry e = *f, there;
     struct hub_node *lost = NULL;
     int64_t more = 0;
 
-    if (f->round != h->round.number || h->end.on ||
+    if (f->round != h->round.number || h->end.active ||
         record_find(&h->record, RECORD_VERDICT, -1, &there))
         return;
     for (size_t i = 0; i < h->count; i++) {
         struct hub_node *n = h->nodes[i];
-        const bool mute =
-            n->ping_us && h->now.mono_us - n->ping_us > HUB_ANSWER_US && !n->inside;
+        const bool unresponsive = n->ping_us &&
+                                  h->now.mono_us - n->ping_us > HUB_ANSWER_US &&
+                                  !n->serves_store;
 
-        if (!in_round(n, f->round) || !(n->gone || mute))
+        if (!in_round(n, f->round) || !(n->gone || unresponsive))
             continue;
         more += lost != NULL;
         if (!lost || n->heard_us < lost->heard_us)
@@ -986,7 +997,7 @@ static void on_gave_up(struct hub *h, struct hub_fx *fx, const struct record_ent
     }
     if (lost) {
         if (!lost->gone)
-            lose(h, fx, lost, false);
+            declare_lost(h, fx, lost, false);
         blame_node(h, &e, lost);
         if (more)
             (void)buf_printf(&h->text, ", and %" PRId64 " more node%s after it", more,
@@ -1002,10 +1013,10 @@ static void on_gave_up(struct hub *h, struct hub_fx *fx, const struct record_ent
 
 static void leave(struct hub *h, struct hub_fx *fx, struct hub_node *n)
 {
-    touch(h, n);
+    save_node(h, n);
     n->left = true;
     n->gone = true;
-    if (h->end.on && in_round(n, h->end.round))
+    if (h->end.active && in_round(n, h->end.round))
         judge_if_all_reported(h, fx);
 }
 
@@ -1018,11 +1029,11 @@ static void on_publish(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     assert(n->here && n->number != 0);
     send_to(h, fx, n->peer, (struct job_msg){ .kind = JOB_ENTRY, .seq = m->seq });
     if (m->seq <= n->last_seq)
-        return; /* It was sent twice because the connection broke in between. */
-    touch(h, n);
+        return; /* It was sent again because the connection broke. */
+    save_node(h, n);
     n->last_seq = m->seq;
     if (record_entry_decode(m->bytes, &e, &err) < 0) {
-        drop(h, fx, n->peer, "an entry of the record that cannot be read");
+        drop(h, fx, n->peer, "the node published an entry that cannot be read");
         return;
     }
     e.node = n->number;
@@ -1046,12 +1057,12 @@ static void on_offer(struct hub *h, struct hub_fx *fx, const struct job_msg *m)
 {
     struct record_entry e;
 
-    if (record_entry_decode(m->bytes, &e, NULL) < 0 || e.number > h->floor)
+    if (record_entry_decode(m->bytes, &e, NULL) < 0 || e.number > h->known_number)
         return;
-    put(h, fx, (struct hub_effect){ .kind = HUB_ENTRY, .number = e.number });
-    /* Last: an entry between others is not taken back. */
-    if (!h->starved && record_insert(&h->record, &e) < 0)
-        h->starved = true;
+    add_effect(h, fx, (struct hub_effect){ .kind = HUB_ENTRY, .number = e.number });
+    /* This must come last, since step_undo() cannot undo an insertion. */
+    if (!h->no_memory && record_insert(&h->record, &e) < 0)
+        h->no_memory = true;
 }
 
 /* ---- attaching and leaving ---- */
@@ -1060,36 +1071,38 @@ static void attached(struct hub *h, struct hub_fx *fx, struct hub_node *n,
                      const struct job_msg *m)
 {
     assert(n->here);
-    touch(h, n);
-    h->floor = MAX_OF(h->floor, MIN_OF(m->value, MOST_NUMBER));
+    save_node(h, n);
+    h->known_number = MAX_OF(h->known_number, MIN_OF(m->value, KNOWN_NUMBER_MAX));
     send_to(h, fx, n->peer,
             (struct job_msg){
                 .kind = JOB_ATTACHED, .node = n->number, .value = h->record.last });
-    /* It knows entries that we lack, since it was with another coordinator before. Our
-     * numbers continue above its last one, and it offers what we lack. */
+    /* If it knows entries that we lack, from another coordinator before us, we ask it
+     * for them; our own numbers continue above its last one. Otherwise we send it what
+     * it lacks. */
     if (m->value > h->record.last)
         send_to(h, fx, n->peer,
                 (struct job_msg){ .kind = JOB_WANT, .value = h->record.last });
     else
-        put(h, fx,
-            (struct hub_effect){
-                .kind = HUB_CATCH_UP, .peer = n->peer, .number = m->value });
-    if (n->inside) {
+        add_effect(h, fx,
+                   (struct hub_effect){
+                       .kind = HUB_CATCH_UP, .peer = n->peer, .number = m->value });
+    if (n->serves_store) {
         n->measured = true;
         n->measured_us = h->now.mono_us;
         return;
     }
     for (size_t i = 0; i < h->count; i++)
-        if (h->nodes[i]->inside && h->nodes[i]->here && h->nodes[i]->seats)
+        if (h->nodes[i]->serves_store && h->nodes[i]->here &&
+            h->nodes[i]->seat_round_plus1)
             notify_host(h, fx, h->nodes[i], n->peer);
-    n->quick = QUICK_PINGS;
+    n->quick_pings = QUICK_PINGS;
     ping(h, fx, n);
     if (h->ping_due_us == MONO_NEVER)
         h->ping_due_us = h->now.mono_us + HUB_PING_US;
 }
 
 static void ask_cancel(struct hub *h, uint32_t peer);
-static void on_hung_up(struct hub *h, struct hub_fx *fx, struct hub_node *n);
+static void on_detached(struct hub *h, struct hub_fx *fx, struct hub_node *n);
 
 static void on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
                       const struct job_msg *m)
@@ -1102,12 +1115,12 @@ static void on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
         return;
     }
     if (!n && add_node(h, m, &n) < 0) {
-        h->starved = true;
+        h->no_memory = true;
         return;
     }
-    touch(h, n);
-    if (n->hung_up)
-        on_hung_up(h, fx, n);
+    save_node(h, n);
+    if (n->detached)
+        on_detached(h, fx, n);
     if (n->here && n->peer != peer) {
         drop(h, fx, n->peer, "the node has come back over another connection");
         ask_cancel(h, n->peer);
@@ -1123,13 +1136,13 @@ static void on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
     if (!(n->here && n->peer == peer))
         h->here++;
     n->here = true;
-    n->gone = n->left = n->broke = false;
+    n->gone = n->left = n->conn_broke = false;
     n->lost_us = 0;
     n->peer = peer;
     n->lost_by_us = MONO_NEVER;
     n->ping_us = 0;
     n->heard_us = h->now.mono_us;
-    n->inside = m->flags & JOB_SERVES;
+    n->serves_store = m->flags & JOB_SERVES;
     if (!observer && (!h->has_budget || m->flags & JOB_SERVES)) {
         h->max_restarts = m->total;
         h->has_budget = true;
@@ -1139,25 +1152,26 @@ static void on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
 
 static void ask_node_gone(struct hub *h, struct hub_fx *fx, struct hub_node *n);
 
-static void lose(struct hub *h, struct hub_fx *fx, struct hub_node *n, bool broke)
+static void declare_lost(struct hub *h, struct hub_fx *fx, struct hub_node *n,
+                         bool broke)
 {
     struct record_entry e = { .kind = RECORD_LOST,
                               .round = n->round,
                               .count = n->count,
                               .code = n->seat,
-                              .total = n->seats };
+                              .total = n->seat_round_plus1 };
 
     assert(n->number != 0);
-    touch(h, n);
+    save_node(h, n);
     n->lost_by_us = MONO_NEVER;
     n->gone = true;
-    n->broke = broke;
+    n->conn_broke = broke;
     n->lost_us = h->now.mono_us;
     blame_node(h, &e, n);
     e.rank = n->round >= 0 ? n->first : -1;
     e.pid = n->pid;
     emit(h, fx, &e);
-    if (h->end.on && in_round(n, h->end.round))
+    if (h->end.active && in_round(n, h->end.round))
         judge_if_all_reported(h, fx);
 }
 
@@ -1174,37 +1188,36 @@ static void notify_last(struct hub *h, struct hub_fx *fx)
     h->last_seq = 0;
 }
 
-/* A living node is back after a pause of 20 ms and four round trips. It gets twice
- * that, reckoned with the slowest round trip of late, and a quarter of a second on top.
- */
+/* A node that lives is back after a pause of 20 ms and four round trips. We wait for
+ * twice as many of the slowest recent round trips, and a quarter of a second more. */
 static uint64_t grace_us(const struct hub_node *n)
 {
     return n->measured ? MIN_OF(HUB_QUICK_US + 8 * n->slow_us, HUB_GRACE_US)
                        : HUB_GRACE_US;
 }
 
-/* Its connection is no longer its own, and may soon be another's. This much needs no
- * memory. */
-static void hang_up(struct hub *h, struct hub_node *n)
+/* Forgets the node's connection, whose number may soon belong to another one. This
+ * needs no memory, so it cannot fail. */
+static void detach(struct hub *h, struct hub_node *n)
 {
     assert(n->here && h->here > 0);
-    touch(h, n);
+    save_node(h, n);
     n->here = false;
     h->here--;
-    n->hung_up = true;
-    h->hung_up++;
+    n->detached = true;
+    h->detached_count++;
     ask_cancel(h, n->peer);
     if (h->last_seq && h->last_peer == n->peer)
         h->last_seq = 0;
 }
 
-/* What follows from that. Observers are forgotten. */
-static void on_hung_up(struct hub *h, struct hub_fx *fx, struct hub_node *n)
+/* What follows from detach(), and may need memory. Observers are forgotten. */
+static void on_detached(struct hub *h, struct hub_fx *fx, struct hub_node *n)
 {
-    assert(n->hung_up && h->hung_up > 0);
-    touch(h, n);
-    n->hung_up = false;
-    h->hung_up--;
+    assert(n->detached && h->detached_count > 0);
+    save_node(h, n);
+    n->detached = false;
+    h->detached_count--;
     ask_node_gone(h, fx, n);
     if (n->number == 0) {
         n->nonce = 0;
@@ -1219,18 +1232,18 @@ static void on_hung_up(struct hub *h, struct hub_fx *fx, struct hub_node *n)
     h->lost_due_us = MIN_OF(h->lost_due_us, n->lost_by_us);
 }
 
-static void on_hung_up_all(struct hub *h, struct hub_fx *fx)
+static void on_all_detached(struct hub *h, struct hub_fx *fx)
 {
-    for (size_t i = 0; i < h->count && h->hung_up; i++)
-        if (h->nodes[i]->hung_up)
-            on_hung_up(h, fx, h->nodes[i]);
+    for (size_t i = 0; i < h->count && h->detached_count; i++)
+        if (h->nodes[i]->detached)
+            on_detached(h, fx, h->nodes[i]);
 }
 
 static void on_bye(struct hub *h, struct hub_fx *fx, struct hub_node *n)
 {
-    hang_up(h, n);
+    detach(h, n);
     n->gone = true;
-    on_hung_up(h, fx, n);
+    on_detached(h, fx, n);
 }
 
 /* ---- questions ---- */
@@ -1242,7 +1255,7 @@ static unsigned ask_bit(const struct hub *h, const struct hub_ask *a)
 
 static void ask_forget(struct hub *h, struct hub_ask *a)
 {
-    assert(a->on && a->pending == 0);
+    assert(a->active && a->pending == 0);
     if (a->text != h->was->asks[a - h->asks].text)
         mem_free(a->text);
     *a = (struct hub_ask){ 0 };
@@ -1254,11 +1267,11 @@ static void ask_end(struct hub *h, struct hub_fx *fx, struct hub_ask *a)
     ask_forget(h, a);
 }
 
-/* The node owes this answer no more. */
+/* The node no longer owes this answer. */
 static void ask_settle(struct hub *h, struct hub_ask *a, struct hub_node *n)
 {
-    assert(a->on && a->pending > 0 && n->owes & ask_bit(h, a));
-    touch(h, n);
+    assert(a->active && a->pending > 0 && n->owes & ask_bit(h, a));
+    save_node(h, n);
     n->owes &= (uint16_t)~ask_bit(h, a);
     a->pending--;
 }
@@ -1288,13 +1301,13 @@ static void ask_node_gone(struct hub *h, struct hub_fx *fx, struct hub_node *n)
     }
 }
 
-/* The asker has gone: nobody wants to know. */
+/* The asker is gone, so nobody wants the answers any more. */
 static void ask_cancel(struct hub *h, uint32_t peer)
 {
     for (size_t k = 0; k < HUB_ASKS; k++) {
         struct hub_ask *a = &h->asks[k];
 
-        if (!a->on || a->peer != peer)
+        if (!a->active || a->peer != peer)
             continue;
         for (size_t i = 0; i < a->nodes; i++)
             if (h->nodes[i]->owes & ask_bit(h, a))
@@ -1308,7 +1321,7 @@ static void ask_expire(struct hub *h, struct hub_fx *fx)
     for (size_t k = 0; k < HUB_ASKS; k++) {
         struct hub_ask *a = &h->asks[k];
 
-        if (!a->on || a->due_us > h->now.mono_us)
+        if (!a->active || a->due_us > h->now.mono_us)
             continue;
         for (size_t i = 0; i < a->nodes; i++)
             if (h->nodes[i]->owes & ask_bit(h, a))
@@ -1317,8 +1330,8 @@ static void ask_expire(struct hub *h, struct hub_fx *fx)
     }
 }
 
-/* The next of those who are to be asked: all of ten thousand at once would keep the
- * store's other clients waiting. */
+/* Asks the next nodes. If ten thousand were asked at once, the store's other clients
+ * would have to wait. */
 static void ask_slice(struct hub *h, struct hub_fx *fx, struct hub_ask *a)
 {
     const size_t end = MIN_OF(a->asked + HUB_SLICE, a->nodes);
@@ -1341,7 +1354,7 @@ static void on_ask(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
     struct hub_ask *a = NULL;
 
     for (size_t k = 0; k < HUB_ASKS && !a; k++)
-        if (!h->asks[k].on)
+        if (!h->asks[k].active)
             a = &h->asks[k];
     if (!a) { /* Too many questions at once: this one gets no answers. */
         send_to(h, fx, n->peer,
@@ -1350,14 +1363,14 @@ static void on_ask(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
     }
     uint8_t *text = mem_calloc(1 + m->name.n + m->bytes.n, 1);
     if (!text) {
-        h->starved = true;
+        h->no_memory = true;
         return;
     }
     if (m->name.n)
         memcpy(text, m->name.p, m->name.n);
     if (m->bytes.n)
         memcpy(text + m->name.n, m->bytes.p, m->bytes.n);
-    *a = (struct hub_ask){ .on = true,
+    *a = (struct hub_ask){ .active = true,
                            .id = h->next_ask++,
                            .seq = m->seq,
                            .peer = n->peer,
@@ -1371,7 +1384,7 @@ static void on_ask(struct hub *h, struct hub_fx *fx, const struct hub_node *n,
     for (size_t i = 0; i < h->count; i++) {
         if (!h->nodes[i]->here || !h->nodes[i]->number)
             continue;
-        touch(h, h->nodes[i]);
+        save_node(h, h->nodes[i]);
         h->nodes[i]->owes |= (uint16_t)ask_bit(h, a);
         a->pending++;
     }
@@ -1404,15 +1417,16 @@ static void hub_on_answer(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 
 /* ---- clocks ---- */
 
-/* The node's clocks were read somewhere between our PING and now; in the middle, as far
- * as anybody can tell. The quickest answer of late is the best one. */
+/* The node read its clocks between our PING and now; our best guess is halfway between
+ * the two. The shorter the round trip, the smaller the error, so a much slower answer
+ * does not replace an earlier one, unless that is old. */
 static void on_pong(struct hub *h, struct hub_fx *fx, struct hub_node *n,
                     const struct job_msg *m)
 {
     const uint64_t rtt = h->now.mono_us - MIN_OF(m->seq, h->now.mono_us);
     const bool stale = n->measured && h->now.mono_us - n->measured_us > 60000000u;
 
-    touch(h, n);
+    save_node(h, n);
     n->ping_us = 0;
     n->slow_us = MAX_OF(rtt, n->slow_us - n->slow_us / 8);
     if (!n->measured || stale || rtt <= n->rtt_us + n->rtt_us / 2) {
@@ -1422,9 +1436,9 @@ static void on_pong(struct hub *h, struct hub_fx *fx, struct hub_node *n,
         n->measured = true;
         n->measured_us = h->now.mono_us;
     }
-    if (n->quick && --n->quick)
+    if (n->quick_pings && --n->quick_pings)
         ping(h, fx, n);
-    if (h->unannounced && n->number && !n->announced && n->quick == 0)
+    if (h->unannounced && n->number && !n->announced && n->quick_pings == 0)
         announce(h, fx);
 }
 
@@ -1437,15 +1451,15 @@ static void on_ping_time(struct hub *h, struct hub_fx *fx)
     for (size_t i = begin; i < end; i++) {
         struct hub_node *n = h->nodes[i];
 
-        if (!n->here || n->inside)
+        if (!n->here || n->serves_store)
             continue;
         h->ping_any = true;
         if (h->now.mono_us - n->heard_us > HUB_SILENT_US) {
             drop(h, fx, n->peer, "the node has been silent for too long");
-            hang_up(h, n);
-            on_hung_up(h, fx, n);
+            detach(h, n);
+            on_detached(h, fx, n);
             if (n->number)
-                lose(h, fx, n, false);
+                declare_lost(h, fx, n, false);
             continue;
         }
         ping(h, fx, n);
@@ -1462,11 +1476,11 @@ static void on_ping_time(struct hub *h, struct hub_fx *fx)
 
 static void on_loss_time(struct hub *h, struct hub_fx *fx)
 {
-    size_t left = HUB_SLICE; /* The others are due at once in the next step. */
+    size_t left = HUB_SLICE; /* The others are due in the next step, at once. */
 
     for (size_t i = 0; i < h->count && left; i++)
         if (h->nodes[i]->lost_by_us <= h->now.mono_us) {
-            lose(h, fx, h->nodes[i], true);
+            declare_lost(h, fx, h->nodes[i], true);
             left--;
         }
     h->lost_due_us = MONO_NEVER;
@@ -1476,20 +1490,21 @@ static void on_loss_time(struct hub *h, struct hub_fx *fx)
 
 static void on_time(struct hub *h, struct hub_fx *fx)
 {
-    on_hung_up_all(h, fx);
+    on_all_detached(h, fx);
     if (h->round.due_us <= h->now.mono_us)
         record_round(h, fx);
     if (h->phases.due_us <= h->now.mono_us)
         emit_phases(h, fx);
-    if (h->end.on && h->end.due_us <= h->now.mono_us)
+    if (h->end.active && h->end.due_us <= h->now.mono_us)
         judge(h, fx);
     if (h->lost_due_us <= h->now.mono_us)
         on_loss_time(h, fx);
     ask_expire(h, fx);
     if (h->ping_due_us <= h->now.mono_us)
         on_ping_time(h, fx);
-    for (size_t k = 0; k < HUB_ASKS; k++) /* last: what is sent is the ask's */
-        if (h->asks[k].on && h->asks[k].slice_us <= h->now.mono_us)
+    /* This must come last: the messages borrow the text of the ask. */
+    for (size_t k = 0; k < HUB_ASKS; k++)
+        if (h->asks[k].active && h->asks[k].slice_us <= h->now.mono_us)
             ask_slice(h, fx, &h->asks[k]);
 }
 
@@ -1497,12 +1512,12 @@ uint64_t hub_deadline(const struct hub *h)
 {
     uint64_t by = MIN_OF(MIN_OF(h->round.due_us, h->ping_due_us), h->phases.due_us);
 
-    if (h->end.on)
+    if (h->end.active)
         by = MIN_OF(by, h->end.due_us);
     for (size_t k = 0; k < HUB_ASKS; k++)
-        if (h->asks[k].on)
+        if (h->asks[k].active)
             by = MIN_OF(by, MIN_OF(h->asks[k].due_us, h->asks[k].slice_us));
-    by = h->hung_up ? 0 : MIN_OF(by, h->lost_due_us);
+    by = h->detached_count ? 0 : MIN_OF(by, h->lost_due_us);
     return MAX_OF(by, h->retry_us);
 }
 
@@ -1518,14 +1533,14 @@ static void on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
         return;
     }
     if (!n) {
-        drop(h, fx, peer, "a job message before ATTACH");
+        drop(h, fx, peer, "a job message came before ATTACH");
         return;
     }
-    touch(h, n);
+    save_node(h, n);
     n->heard_us = h->now.mono_us;
     if (n->number == 0 && m->kind != JOB_ASK && m->kind != JOB_PONG &&
         m->kind != JOB_SYNC && m->kind != JOB_BYE)
-        return; /* An observer has nothing to tell. */
+        return; /* An observer only asks and listens. */
     switch (m->kind) {
     case JOB_PUBLISH:
         on_publish(h, fx, n, m);
@@ -1581,55 +1596,57 @@ static void on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
     case JOB_SYNCED:
     case JOB_REFUSED:
     case JOB_KIND_COUNT:
-        return; /* Not said to a coordinator, or not known to this version. */
+        return; /* Not for a coordinator, or of a later version. */
     }
 }
 
-/* What holds between two steps, whatever was said. */
-static void check(const struct hub *h)
+/* What holds between two steps, whatever the peers send. */
+static void check_invariants(const struct hub *h)
 {
     assert(h->here <= h->count && h->count <= h->size && h->count <= HUB_NODES);
     assert(h->unannounced <= h->count);
     assert(h->end.failures.count <= RECORD_FAILED_MAX);
     assert((int64_t)h->end.failures.count <= h->end.failures.failed);
-    assert(h->end.on || (h->end.failures.count == 0 && h->end.due_us == MONO_NEVER));
-    assert(!h->end.on || h->end.due_us != MONO_NEVER);
+    assert(h->end.active ||
+           (h->end.failures.count == 0 && h->end.due_us == MONO_NEVER));
+    assert(!h->end.active || h->end.due_us != MONO_NEVER);
     assert(h->next_number > 0 && h->next_ask > 0);
     for (size_t k = 0; k < HUB_ASKS; k++) {
         const struct hub_ask *a = &h->asks[k];
 
-        assert(a->on == (a->text != NULL));
-        assert(!a->on || (a->pending > 0 && a->pending <= a->nodes));
+        assert(a->active == (a->text != NULL));
+        assert(!a->active || (a->pending > 0 && a->pending <= a->nodes));
     }
 }
 
 static int step_end(struct hub *h, struct hub_fx *fx)
 {
-    const bool starved = h->starved;
+    const bool no_memory = h->no_memory;
 
-    if (starved) {
+    if (no_memory) {
         step_undo(h);
         fx->count = 0;
         trace(h->trace, TRACE_WARN,
-              "run '%s': no memory for the record of the job; trying again", h->run_id);
+              "run '%s': out of memory for the record of the job; trying again",
+              h->run_id);
     } else {
         step_commit(h);
     }
-    check(h);
-    return starved ? MUSTER_ENOMEM : 0;
+    check_invariants(h);
+    return no_memory ? MUSTER_ENOMEM : 0;
 }
 
-/* That a connection is gone cannot be said again, since its number may belong to
- * another one then. So the node is hung up on in any case, and what follows from it is
- * done now, or else when there is memory. */
+/* A GONE cannot be repeated, since the peer's number may belong to another connection
+ * by then. So the node is detached in any case, in a step of its own. What follows from
+ * it is done right after that, or, if there is no memory, by the next TIMER. */
 static void on_gone(struct hub *h, uint32_t peer)
 {
     struct hub_node *n = node_of_peer(h, peer);
 
     step_begin(h);
     if (n)
-        hang_up(h, n);
-    assert(!h->starved);
+        detach(h, n);
+    assert(!h->no_memory);
     step_commit(h);
 }
 
@@ -1647,7 +1664,7 @@ int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
         on_msg(h, fx, ev->peer, ev->msg ? ev->msg : &no_msg);
         break;
     case HUB_GONE:
-        on_hung_up_all(h, fx);
+        on_all_detached(h, fx);
         break;
     case HUB_TIMER:
         on_time(h, fx);

@@ -1,7 +1,7 @@
-/* hub.h - the coordinator of a job: numbers the entries of its record and passes them
- * on, gathers answers to questions, compares clocks, and judges failures. One for each
- * run id in a store server (record/hub_driver.h), or one inside the agent of a job of
- * one node. Pure. What always holds:
+/* hub.h - the coordinator of a job. It numbers the entries of the job's record and
+ * passes them on, gathers answers to questions, compares clocks, and judges failures.
+ * There is one for each run id in a store server (record/hub_driver.h), or one inside
+ * the agent of a job of one node. Pure. What always holds:
  *
  *   - numbers of entries only grow, and every agent gets the same entries;
  *   - a round in which a worker failed ends with exactly one RESTART or VERDICT, within
@@ -15,24 +15,24 @@
 #include "record/core/job_wire.h"
 #include "record/core/record.h"
 
-#define HUB_JUDGE_US  2000000u  /* after the first failure the verdict is due */
-#define HUB_GRACE_US  1000000u  /* a broken connection may come back for so long, */
-#define HUB_QUICK_US  250000u   /* or less, on a fast network: see grace_us() */
-#define HUB_PING_US   5000000u  /* between two looks at a node's clock */
-#define HUB_SILENT_US 15000000u /* a node that says nothing for so long is lost */
-#define HUB_ANSWER_US                                                                  \
-    1000000u /* a PING that is not answered for so long is a bad sign */
-#define HUB_GATHER_US                                                                  \
-    2000000u /* a round is recorded after so long, even if some nodes are missing */
-#define HUB_ASKS  16u  /* questions under way at once */
-#define HUB_SLICE 256u /* nodes that are sent a question, or a PING, in one step, */
-#define HUB_SLICE_US                                                                   \
-    2000u /* and the time until the next: others wait to be served, too */
-#define HUB_NODES 65536u
+#define HUB_JUDGE_US  2000000u  /* from the first failure to the verdict, at most */
+#define HUB_GRACE_US  1000000u  /* for a node to return after its connection broke */
+#define HUB_QUICK_US  250000u   /* the same on a fast network: see grace_us() */
+#define HUB_PING_US   5000000u  /* between two PINGs to a node */
+#define HUB_SILENT_US 15000000u /* after which a silent node is lost */
+#define HUB_ANSWER_US 1000000u  /* a PING unanswered for longer may mean a lost node */
+#define HUB_GATHER_US 2000000u  /* a round is recorded then, even without some nodes */
+#define HUB_ASKS      16u       /* questions under way at once */
+#define HUB_NODES     65536u
+
+/* At most so many nodes get a question or a PING in one step. The store serves its
+ * other clients until the next step. */
+#define HUB_SLICE    256u
+#define HUB_SLICE_US 2000u
 
 struct hub;
 
-/* Microseconds, since clocks are compared. */
+/* In microseconds, since milliseconds are too coarse to compare clocks. */
 struct hub_now {
     uint64_t mono_us;
     int64_t wall_us;
@@ -76,9 +76,10 @@ struct hub_fx {
 
 void hub_fx_fini(struct hub_fx *fx); /* NULL and zeroed are fine */
 
-/* 0 with the effects in fx (those of the step before are gone), or MUSTER_ENOMEM with
- * nothing changed and no effects. After a TIMER the deadline is then a little later. A
- * GONE always succeeds: what follows from it and finds no memory is due again. */
+/* Returns 0 with the effects in fx, in place of those of the step before, or
+ * MUSTER_ENOMEM with nothing changed and no effects. A TIMER that found no memory is
+ * due again a little later. A GONE always succeeds: what follows from it is done by the
+ * next TIMER if there is no memory now. */
 int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx);
 
 /* When to send TIMER, by mono_us; MONO_NEVER if nothing is due. */

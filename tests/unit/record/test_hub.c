@@ -9,7 +9,7 @@
 struct play {
     struct hub *h;
     struct hub_fx fx;
-    struct hub *twin; /* step_starves: never short of memory, or NULL */
+    struct hub *twin; /* if step_starves: one that always has memory; else NULL */
     struct hub_fx twin_fx;
     struct hub_now now;
     uint64_t seq[16];
@@ -57,9 +57,9 @@ static uint64_t print_of_fx(const struct hub_fx *fx)
     return print;
 }
 
-/* Each step is tried with each of its allocations failing, which must change nothing.
- * The twin takes the step once: from then on both say the same, so that nothing has
- * changed that cannot be seen yet, either. A GONE has a test of its own. */
+/* Takes each step again and again with one of its allocations failing, which must not
+ * change anything. The twin takes the step only once. From then on both must say the
+ * same: this finds changes that cannot be seen yet. A GONE has a test of its own. */
 static int step(struct play *p, const struct hub_event *ev)
 {
     const bool starves = step_starves;
@@ -67,7 +67,7 @@ static int step(struct play *p, const struct hub_event *ev)
 
     if (!p->twin || ev->kind == HUB_GONE)
         step_starves = false;
-    /* A TIMER without memory puts off the next one. */
+    /* A TIMER that found no memory changes the deadline. */
     TAKE_STEP(rc, hub_step(p->h, ev, &p->fx),
               ev->kind == HUB_TIMER ? hub_record(p->h)->last : print_of(p->h));
     step_starves = starves;
@@ -99,7 +99,7 @@ static void wait_us(struct play *p, uint64_t us)
     feed(p, (struct hub_event){ .kind = HUB_TIMER });
 }
 
-/* Nodes are peers; their clocks are an hour times the peer ahead. */
+/* The wall clock of a peer is as many hours ahead as its number. */
 static int64_t wall_of(const struct play *p, uint32_t peer)
 {
     return p->now.wall_us + peer * 3600000000ll;
@@ -234,7 +234,7 @@ static void test_round(void **state)
     end(&p);
 }
 
-/* The one that failed first tells last, and its clock is hours off. */
+/* The node that failed first reports last, and its clock is hours off. */
 static void test_first_by_time(void **state)
 {
     struct play p;
@@ -262,7 +262,7 @@ static void test_first_by_time(void **state)
     end(&p);
 }
 
-/* Victims may be seen to fail before the one that took them along. */
+/* A failure that follows from another one may be reported before it. */
 static void test_echo(void **state)
 {
     struct play p;
@@ -274,7 +274,7 @@ static void test_echo(void **state)
         failure(&p, 1, 0, 0, 10000,
                 "RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.2]"));
     assert_int_equal(p.last.kind, RECORD_ENDING);
-    assert_int_equal(p.last.code, 2); /* stop, but it is open what this is */
+    assert_int_equal(p.last.code, 2); /* stop; whether this counts is not known yet */
     reported(&p, 1, 0, 2, 0, "0 2 1\n");
     struct record_entry killed = failure(&p, 2, 0, 2, 3000, "");
     killed.cause = CAUSE_SIGNAL;
@@ -298,14 +298,14 @@ static void test_at_most_two_seconds(void **state)
     assert_true(has(&p, RECORD_VERDICT));
     publish(&p, 2, failure(&p, 2, 0, 2, 0, "too late"));
     reported(&p, 2, 0, 1, 1, "2 1 1\n3 1 -15\n");
-    assert_int_equal(p.last.kind, RECORD_VERDICT); /* it stands */
+    assert_int_equal(p.last.kind, RECORD_VERDICT); /* it does not change */
     assert_int_equal(p.last.rank, 1);
     end(&p);
 }
 
-/* The job has gone on without a node that did not know it: what fails there does not
- * end the new round, nor is it counted. */
-static void test_of_an_old_round(void **state)
+/* The job has gone on without a node that does not know it yet. What fails there
+ * neither ends the new round nor counts. */
+static void test_failure_of_an_old_round(void **state)
 {
     struct play p;
 
@@ -326,7 +326,8 @@ static void test_of_an_old_round(void **state)
     end(&p);
 }
 
-/* One count a round, however many fail; the coordinator's budget holds. */
+/* A round costs one restart, however many workers fail; the coordinator's limit holds.
+ */
 static void test_budget(void **state)
 {
     struct play p;
@@ -348,8 +349,8 @@ static void test_budget(void **state)
     end(&p);
 }
 
-/* A hang is a failure of the rank that is named, by a node that need not be its own;
- * code 1 asks for the end, whatever restarts are left. */
+/* A hang is a failure of the rank that the entry names, and any node may publish it.
+ * Code 1 asks for the end, whatever restarts are left. */
 static void test_hang(void **state)
 {
     for (int64_t stop = 0; stop < 2; stop++) {
@@ -418,7 +419,8 @@ static void test_gave_up(void **state)
     end(&p);
 }
 
-/* They gave up before the coordinator did: whoever has not answered it is the one. */
+/* The nodes give up before the coordinator does: the one that has not answered the
+ * coordinator is to blame. */
 static void test_gave_up_early(void **state)
 {
     const struct record_entry gave_up = { .kind = RECORD_VERDICT,
@@ -454,7 +456,8 @@ static void test_gave_up_alone(void **state)
     end(&p);
 }
 
-/* One that was told to stop has not failed, and the others' words are echoes. */
+/* A node that was told to stop has not failed, and the failures of others are echoes.
+ */
 static void test_left(void **state)
 {
     struct play p;
@@ -473,7 +476,8 @@ static void test_left(void **state)
     end(&p);
 }
 
-/* The coordinator's own node is lost: its successor knows it from the record alone. */
+/* The coordinator's own node is lost: its successor learns that from the record alone.
+ */
 static void test_vanished(void **state)
 {
     struct play p, q;
@@ -516,7 +520,7 @@ static void phase(struct play *p, uint32_t peer, int64_t round, const char *name
                           .rank = more });
 }
 
-/* Of three nodes' phases one entry is made; what comes late is one of its own. */
+/* The phases of three nodes make one entry; what comes late gets its own. */
 static void test_phases(void **state)
 {
     struct play p;
@@ -538,14 +542,14 @@ static void test_phases(void **state)
     assert_span(p.last.body, "first_request 2000 2000 2000 1\n");
     ranks(&p, 1, 1, 2, 0);
     ranks(&p, 2, 1, 2, 0);
-    phase(&p, 2, 1, "stop", 7, 0); /* The other one's never come. */
+    phase(&p, 2, 1, "stop", 7, 0); /* The other node sends none. */
     wait_us(&p, HUB_GATHER_US);
     assert_int_equal(p.last.round, 1);
     assert_span(p.last.body, "stop 7 7 7 2\n");
     end(&p);
 }
 
-/* How long a broken connection is waited for, by how long the way is. */
+/* How long a node with a broken connection is waited for, by its round trip. */
 static void test_grace(void **state)
 {
     static const struct {
@@ -581,7 +585,8 @@ static void test_grace(void **state)
     }
 }
 
-/* Agents that find out for themselves who is there are told which seat it was. */
+/* A LOST entry says which seat the node had, for agents that watch the members
+ * themselves. */
 static void test_lost_seat(void **state)
 {
     struct play p;
@@ -591,7 +596,7 @@ static void test_lost_seat(void **state)
     feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 2 });
     wait_us(&p, HUB_GRACE_US);
     assert_int_equal(p.last.kind, RECORD_LOST);
-    assert_int_equal(p.last.total, 0); /* An agent that has told of none. */
+    assert_int_equal(p.last.total, 0); /* It has sent no SEAT. */
     attach(&p, 3, 0);
     say(&p, 3, (struct job_msg){ .kind = JOB_SEAT, .round = 0, .rank = 4 });
     say(&p, 3, (struct job_msg){ .kind = JOB_SEAT, .round = 6, .rank = 2 });
@@ -613,7 +618,7 @@ static const struct job_msg *sent_to(const struct play *p, uint32_t peer,
     return NULL;
 }
 
-/* Those who were there before the host's seat was known, and those who come after. */
+/* Nodes that came before the host's seat was known learn it, and so do later ones. */
 static void test_host_seat(void **state)
 {
     const struct job_msg host = {
@@ -670,7 +675,7 @@ static void test_success(void **state)
     end(&p);
 }
 
-/* Static and mixed groups: a node counts for itself, the others run on. */
+/* Static and mixed groups: a node counts its own restarts, and the others run on. */
 static void test_own_budget(void **state)
 {
     struct play p;
@@ -730,7 +735,7 @@ static void test_questions(void **state)
     say(&p, 1, (struct job_msg){ .kind = JOB_ANSWER, .seq = id }); /* twice: ignored */
     assert_int_equal(p.fx.count, 0);
     feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 3 });
-    assert_int_equal(sent(&p, JOB_ANSWERED), 1); /* missing, told at once */
+    assert_int_equal(sent(&p, JOB_ANSWERED), 1); /* missing, reported at once */
     assert_int_equal(p.fx.items[0].msg.value, 1);
     wait_us(&p, 1000000); /* and the asker itself never answers */
     assert_int_equal(sent(&p, JOB_ANSWERED), 1);
@@ -738,8 +743,8 @@ static void test_questions(void **state)
     end(&p);
 }
 
-/* On etcd another agent may serve the next round's store: it takes the longest record
- * that is offered, so counts never go back. */
+/* On etcd another agent may serve the next round's store. It takes over the record that
+ * the nodes offer, so that counts never go back. */
 static void test_takes_over(void **state)
 {
     struct play p;
@@ -762,7 +767,7 @@ static void test_takes_over(void **state)
     end(&p);
 }
 
-/* Numbers go on above the highest one that a node knows, whatever it says. */
+/* Numbers continue above the highest one that a node claims to know, however high. */
 static void test_a_number_beyond_all(void **state)
 {
     struct play p;
@@ -787,8 +792,8 @@ static size_t count_of(const struct play *p, enum record_kind kind)
     return n;
 }
 
-/* A connection that is gone is not told of twice, so the hub lets go of it at once, and
- * makes up for the rest when there is memory. */
+/* A GONE is not repeated, so the hub forgets the connection at once, and does the rest
+ * when there is memory. */
 static void test_gone_without_memory(void **state)
 {
     unsigned long asked = 1;
@@ -852,16 +857,16 @@ static void test_full_record(void **state)
     end(&p);
 }
 
-/* A node that has heard of a newcomer stops its workers, and a worker of another node,
- * which has not heard yet, fails because of it: the round ends, and nothing is counted.
- * What failed before that, with words of its own, counts as ever. */
+/* A node that knows of a newcomer stops its workers, and a worker of another node,
+ * which does not know yet, fails because of it. The round ends, and that costs no
+ * restart. A failure before that which is not an echo counts as ever. */
 static void test_moved(void **state)
 {
     static const struct {
         const char *text;
         int64_t age_us; /* of the failure, when MOVED is said */
-        bool before;    /* MOVED comes before it is told */
-        bool ends;      /* the job */
+        bool before;    /* MOVED comes before the failure is published */
+        bool ends;      /* the job ends */
     } table[] = {
         { "Connection closed by peer", 90000, true, false },
         { "Connection closed by peer", 90000, false, false },
@@ -896,8 +901,9 @@ static void test_moved(void **state)
 }
 
 /* With a budget of its own: the failure is judged after two seconds, since another
- * worker takes longer to end, and told again after that. It is one restart, not two. */
-static void test_own_budget_told_again(void **state)
+ * worker takes longer to end, and is published again after that. That is one restart,
+ * not two. */
+static void test_own_budget_published_again(void **state)
 {
     struct play p;
     struct record_entry f;
@@ -925,7 +931,7 @@ static void test_own_budget_told_again(void **state)
     end(&p);
 }
 
-/* Likewise, but the connection breaks meanwhile, and the ranks are told again. */
+/* Likewise, but the connection breaks meanwhile, and the ranks are sent again. */
 static void test_own_budget_after_a_reset(void **state)
 {
     struct play p;
@@ -1020,7 +1026,7 @@ int main(void)
         cmocka_unit_test(test_first_by_time),
         cmocka_unit_test(test_echo),
         cmocka_unit_test(test_at_most_two_seconds),
-        cmocka_unit_test(test_of_an_old_round),
+        cmocka_unit_test(test_failure_of_an_old_round),
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_lost_node),
@@ -1041,7 +1047,7 @@ int main(void)
         cmocka_unit_test(test_a_number_beyond_all),
         cmocka_unit_test(test_gone_without_memory),
         cmocka_unit_test(test_full_record),
-        cmocka_unit_test(test_own_budget_told_again),
+        cmocka_unit_test(test_own_budget_published_again),
         cmocka_unit_test(test_own_budget_after_a_reset),
         cmocka_unit_test(test_moved),
         cmocka_unit_test(test_published_twice),

@@ -1,5 +1,6 @@
-/* test_hub_cost.c - a thousand nodes in one job: how much a failure, and the verdict on
- * it, make the coordinator say; the same for each node, however many there are. */
+/* test_hub_cost.c - a thousand nodes in one job: how many messages the coordinator
+ * sends for a failure and its verdict. They are the same for each node, however many
+ * nodes there are. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -17,7 +18,7 @@ struct crowd {
     struct buf out;
 };
 
-/* Encodes what is to be sent, as the driver would, to each that gets it. */
+/* Encodes what is to be sent, as the driver would, once for each receiver. */
 static void deliver(struct crowd *c)
 {
     const struct record *r = hub_record(c->h);
@@ -153,7 +154,7 @@ static size_t count_sent(const struct crowd *c, enum job_kind kind, uint8_t *to)
     return n;
 }
 
-/* Everybody is asked, and has its clock looked at, once; but a few in each step, so
+/* Every node gets a question once, and a PING once, but only a few in each step, so
  * that the store has time for its other clients. */
 static void test_a_step_asks_a_few(void **state)
 {
