@@ -1,5 +1,5 @@
 /* job_wire.c - see job_wire.h. One table says which fields a kind has and in which
- * order; see base/field.h for how they look. */
+ * order; base/field.h says how each is encoded. */
 #include "record/core/job_wire.h"
 
 #include "base/err.h"
@@ -89,7 +89,7 @@ int job_encode(struct buf *out, const struct job_msg *m)
     if (rc == 0 && buf_len(out) - before > JOB_MAX)
         rc = MUSTER_EFULL;
     if (rc < 0)
-        out->len = before; /* All of a message or nothing. */
+        out->len = before; /* Append a whole message or nothing. */
     return rc;
 }
 
@@ -103,10 +103,10 @@ int job_decode(struct span bytes, struct job_msg *m, struct muster_error *err)
                        bytes.n, JOB_MAX);
     if (bytes.p[0] < JOB_VERSION)
         return err_set(err, MUSTER_EPROTO,
-                       "job message of version %u, the first one is %u", bytes.p[0],
+                       "job message of version %u, expected %u or later", bytes.p[0],
                        JOB_VERSION);
     if (bytes.p[1] >= JOB_KIND_COUNT)
-        return 0; /* Of a later version: to be ignored. */
+        return 0; /* A kind of a later version, which stays JOB_NONE. */
     m->kind = (enum job_kind)bytes.p[1];
     rest = span_of(bytes.p + 2, bytes.n - 2);
     for (const uint8_t *f = layout[m->kind]; *f != END; f++) {

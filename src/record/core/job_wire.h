@@ -1,11 +1,11 @@
 /* job_wire.h - what an agent and the coordinator of its job say to each other on the
  * job channel (record/channel.h). docs/PROTOCOL.md has every byte.
  *
- * Carried over a store connection of its own: an agent sends each message as the value
- * of a QUEUE_PUSH to JOB_KEY, and from then on the server's bytes on that connection
- * are messages too, each behind a u64 length. A store that can do this has the word
- * JOB_CAP among its capabilities. Kinds and trailing fields that a reader does not know
- * are skipped, so that later versions can add to both. */
+ * The channel has a store connection of its own: an agent sends each message as the
+ * value of a QUEUE_PUSH to JOB_KEY, and from then on the server's bytes on that
+ * connection are messages too, each behind a u64 length. A store that can do this has
+ * the word JOB_CAP among its capabilities. Kinds and trailing fields that a reader does
+ * not know are skipped, so that later versions can add to both. */
 #ifndef RECORD_CORE_JOB_WIRE_H
 #define RECORD_CORE_JOB_WIRE_H
 
@@ -27,26 +27,26 @@
     X(PUBLISH)  /* an entry, the seq-th of mine, and my clocks */                      \
     X(OFFER)    /* an entry of the record, with its number: the answer to WANT */      \
     X(RANKS)    /* my workers of a round have ranks rank .. rank + count - 1 */        \
-    X(PHASE)    /* a phase of the round took value microseconds on my node; rank: so   \
-                   many more will be told of */                                        \
+    X(PHASE)    /* a phase of the round took value microseconds on my node; rank: how  \
+                   many more PHASEs of mine follow */                                  \
     X(REPORTED) /* my workers of the round are gone: count failed; bytes: codes */     \
-    X(ASK)      /* all agents, a question */                                           \
+    X(ASK)      /* a question to all agents */                                         \
     X(ANSWER)   /* to the question seq */                                              \
     X(PONG)     /* to the PING seq: my clocks */                                       \
-    X(SYNC)     /* tell me when I have all that there is */                            \
+    X(SYNC)     /* answer SYNCED once I have every entry so far */                     \
     X(BYE)                                                                             \
     X(ATTACHED) /* your number is node */                                              \
     X(ENTRY)    /* an entry of the record; seq: your PUBLISH that it answers, or 0 */  \
     X(WANT)     /* offer me your entries above number value */                         \
-    X(QUESTION) /* answer it */                                                        \
+    X(QUESTION) /* somebody's ASK: send me your ANSWER */                              \
     X(ANSWERED) /* by node, to your question seq; value 1: it has no answer */         \
     X(ANSWERS_END)                                                                     \
     X(PING)                                                                            \
     X(SYNCED)                                                                          \
     X(REFUSED) /* bytes says why */                                                    \
-    X(LAST)    /* agent to coordinator: SYNCED when no other agent is left */          \
-    X(SEAT)    /* agent to coordinator: I am node rank of the rendezvous' round */     \
-    X(HOST)    /* coordinator to agent: the SEAT of the node that I live in */         \
+    X(LAST)    /* agent to coordinator: answer SYNCED once no other agent is left */   \
+    X(SEAT)    /* agent to coordinator: I am the rank-th node of the round */          \
+    X(HOST)    /* coordinator to agent: the SEAT of the node that I run on */          \
     X(MOVED)   /* agent to coordinator: nodes came or went, so I stop my workers of    \
                   the round for the next one */
 
@@ -60,9 +60,9 @@ enum job_kind {
 const char *job_kind_name(enum job_kind kind); /* "ATTACH"; "?" if unknown */
 
 enum job_flag {
-    JOB_OBSERVER = 1,   /* ATTACH: no agent; asks and listens only */
+    JOB_OBSERVER = 1,   /* ATTACH: I am not an agent; I only ask and listen */
     JOB_OWN_BUDGET = 2, /* RANKS: restarts are counted on each node */
-    JOB_SERVES = 4,     /* ATTACH: my process serves the store; total counts */
+    JOB_SERVES = 4,     /* ATTACH: my process serves the store; my total counts */
 };
 
 /* One struct for all kinds; a field says which kinds use it. Spans are borrowed. */
@@ -77,10 +77,12 @@ struct job_msg {
     int64_t mono_us;    /* PUBLISH, PONG, MOVED: the sender's clocks when it was sent */
     int64_t wall_us;    /* likewise */
     int64_t pid, nproc; /* ATTACH */
-    int64_t round;      /* RANKS, PHASE, REPORTED, MOVED */
-    int64_t rank, count;    /* RANKS, REPORTED: first rank, how many; PHASE: rank */
-    int64_t total;          /* RANKS: nodes in the round; REPORTED: ended by us */
-    struct span run_id;     /* ATTACH */
+    int64_t round;      /* RANKS, PHASE, REPORTED, SEAT, HOST, MOVED */
+    int64_t rank;       /* RANKS: the first; PHASE, SEAT, HOST: as the kind says */
+    int64_t count;      /* RANKS: how many ranks; REPORTED: how many failed */
+    int64_t total;      /* ATTACH: --max-restarts; RANKS: nodes in the round;
+                           REPORTED: workers that were ended by us */
+    struct span run_id; /* ATTACH */
     struct span host, addr; /* ATTACH; ANSWERED: host */
     struct span name;       /* ASK, QUESTION: its kind; PHASE: its name */
     struct span bytes;      /* an entry; a question; an answer; text */
@@ -89,8 +91,8 @@ struct job_msg {
 /* Appends the message's bytes, without the outer length. */
 int job_encode(struct buf *out, const struct job_msg *m);
 
-/* Reads one whole message. A kind that is not known is JOB_NONE, to be ignored.
- * MUSTER_EPROTO names the field that is wrong. */
+/* Reads one whole message. A kind that is not known becomes JOB_NONE, which readers
+ * ignore. With MUSTER_EPROTO, err names the field that is wrong. */
 int job_decode(struct span bytes, struct job_msg *m, struct muster_error *err);
 
 #endif

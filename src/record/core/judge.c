@@ -5,8 +5,8 @@
 
 #include "base/mem.h"
 
-/* In lower case. What gloo, NCCL, MPI, torch's store and the C library say when the
- * other side of a connection has gone. */
+/* What gloo, NCCL, MPI, torch's store and the C library say, in lower case, when the
+ * other side of a connection is gone. */
 static const char *const echoes[] = {
     "connection closed by peer",
     "connection closed by remote",
@@ -56,8 +56,8 @@ static bool contains(struct span text, const char *words)
 
 bool judge_is_echo(const struct record_entry *e)
 {
-    /* Python's exception says it in its own line; a C++ program that aborts has only
-     * its last words. One that was killed says nothing about why. */
+    /* Python's exception is in text. A C++ program that aborts has only its last words.
+     * Those of a worker that was killed have nothing to do with its end. */
     const bool words = e->cause == CAUSE_EXIT || e->cause == CAUSE_CRASH;
 
     for (size_t i = 0; i < ARRAY_LEN(echoes); i++)
@@ -92,7 +92,7 @@ static bool same_worker(const struct record_entry *a, const struct record_entry 
     return a->node == b->node && a->pid == b->pid && a->rank == b->rank;
 }
 
-/* Moves everything from `from` on to `to`. */
+/* Moves the failures from index `from` on to index `to`. */
 static void shift(struct judge_list *l, size_t from, size_t to)
 {
     const size_t n = l->count - from;

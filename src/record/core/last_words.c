@@ -34,7 +34,7 @@ bool last_words_has_traceback(struct span bytes)
 
 /* ---- lines ---- */
 
-/* What a person saw of a line that was written over again and again. */
+/* What a person saw last of a line that was overwritten with carriage returns. */
 static struct span as_seen(struct span line)
 {
     while (line.n && line.p[line.n - 1] == '\r')
@@ -45,7 +45,8 @@ static struct span as_seen(struct span line)
     return line;
 }
 
-/* "[rank3]: ", as torch puts it before lines. Sets *rank, or -1. */
+/* The line without the "[rank3]: " that torch puts before it. Sets *rank, to -1 if
+ * there is none. */
 static struct span without_mark(struct span line, int64_t *rank)
 {
     size_t i = 5;
@@ -63,7 +64,8 @@ static struct span without_mark(struct span line, int64_t *rank)
     return skip(line, i < line.n && line.p[i] == ' ' ? i + 1 : i);
 }
 
-/* "[default3]:", as -t puts it before a line of a worker's file: not of this file. */
+/* Whether -t has copied this line from a worker's file: it begins with "[default3]:".
+ */
 static bool is_teed(struct span line)
 {
     size_t i = 8;
@@ -83,8 +85,8 @@ static bool is_digits(struct span s, size_t from, size_t count)
     return true;
 }
 
-/* "W1116 15:32:36.750000 4711 muster/agent] ...", or in torch's words at torch's place:
- * a line of the agent's, or of another one's that shares the file. */
+/* Whether the line is from the log of an agent, ours or torch's, that shares the file:
+ * "W1116 15:32:36.750000 4711 muster/agent] ..." */
 static bool is_log_line(struct span line)
 {
     return line.n > 22 && memchr("DIWEC", line.p[0], 5) && is_digits(line, 1, 4) &&
@@ -94,8 +96,9 @@ static bool is_log_line(struct span line)
             find(line, " torch/distributed/").n);
 }
 
-/* What the agent says of restarts and nodes. Its verdict is not meant: a job inside of
- * this job ends with one, and then it is the best that there is. */
+/* Whether the line is what an agent prints about restarts and nodes. A verdict does not
+ * count: if the worker runs a job of its own, that job's verdict explains the failure.
+ */
 static bool is_job_line(struct span line)
 {
     return starts(line, "muster: ") && !starts(line, "muster: the job failed") &&
@@ -106,10 +109,10 @@ static bool is_job_line(struct span line)
 struct lines {
     struct span at[LINES_MAX];
     size_t count;
-    bool shared; /* others write between the worker's lines */
+    bool shared; /* others may write between the worker's lines */
 };
 
-/* The last LINES_MAX lines, without marks, of this rank. */
+/* Finds the last LINES_MAX lines of this rank, and strips their "[rank3]: ". */
 static void split(struct lines *l, struct span tail, int64_t rank)
 {
     const uint8_t *end = tail.p + tail.n;
@@ -164,7 +167,7 @@ struct frame {
     int64_t line;
 };
 
-/*   File "train.py", line 41, in load */
+/* Reads a line like this:   File "train.py", line 41, in load */
 static bool read_frame(struct span line, struct frame *f)
 {
     struct span rest;
@@ -183,7 +186,7 @@ static bool read_frame(struct span line, struct frame *f)
     return i > 8;
 }
 
-/* Not the user's: installed packages, the standard library, what is not a file. */
+/* Whether it is not the user's: an installed package, the standard library, no file. */
 static bool is_library(struct span file)
 {
     return starts(file, "<") || find(file, "/site-packages/").n ||
@@ -198,7 +201,8 @@ static struct span stripped(struct span s)
     return s;
 }
 
-/* Line i is the traceback's head. Returns the line of the exception, or count. */
+/* Line i is the head of a traceback. Returns the index of the exception's line, or
+ * l->count if there is none. */
 static size_t read_traceback(const struct lines *l, size_t i, struct frame *best)
 {
     bool own = false, any = false;
@@ -241,8 +245,7 @@ static void put_text(struct last_words *w, struct span line)
     (void)escape_append(&w->text, span_of(line.p, MIN_OF(line.n, 900)), 0);
 }
 
-/* An exception's text may go on for some lines: its first says nothing if it is only
- * the name. */
+/* If the exception's first line has only its name, the text is in the next one. */
 static void put_exception(struct last_words *w, const struct lines *l, size_t i)
 {
     struct span line = l->at[i];
@@ -263,7 +266,7 @@ static bool understand_python(struct last_words *w, const struct lines *l)
             continue;
         const size_t at = read_traceback(l, i, &f);
         if (at == l->count)
-            continue; /* It breaks off, or something else follows. */
+            continue; /* It was cut off, or something else follows. */
         w->python = true;
         put_exception(w, l, at);
         put_frame(w, &f);
@@ -272,7 +275,7 @@ static bool understand_python(struct last_words *w, const struct lines *l)
     return false;
 }
 
-/* Has a file and a line, but no traceback. */
+/* A syntax error has a file and a line, but no traceback. */
 static bool understand_syntax(struct last_words *w, const struct lines *l)
 {
     struct frame f = { 0 }, seen;
@@ -299,7 +302,8 @@ static bool understand_syntax(struct last_words *w, const struct lines *l)
 
 /* ---- others ---- */
 
-/* terminate called after throwing an instance of 'std::runtime_error'
+/* Reads what the C++ runtime prints:
+ * terminate called after throwing an instance of 'std::runtime_error'
  *   what():  no luck */
 static bool understand_cxx(struct last_words *w, const struct lines *l)
 {
@@ -324,7 +328,7 @@ static bool understand_cxx(struct last_words *w, const struct lines *l)
     return false;
 }
 
-/* Lines that by themselves are the cause, wherever they stand near the end. */
+/* Finds a line near the end that explains the failure by itself. */
 static bool understand_line(struct last_words *w, const struct lines *l)
 {
     static const char *const known[] = {
@@ -381,7 +385,7 @@ void last_words_read(struct last_words *w, struct span tail, int64_t rank)
     buf_init(&w->lines, 10000);
     if (tail.n > LAST_WORDS_BYTES)
         tail = skip(tail, tail.n - LAST_WORDS_BYTES);
-    l = tail.n ? mem_alloc(sizeof *l) : NULL; /* 32 KiB: not for a small stack */
+    l = tail.n ? mem_alloc(sizeof *l) : NULL; /* too large for a small stack */
     if (!l)
         return;
     split(l, tail, rank);

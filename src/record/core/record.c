@@ -33,8 +33,8 @@ const char *record_cause_name(enum record_cause cause)
 
 /* ---- one entry as bytes ---- */
 
-/* In the order of the wire; a reader of an older version stops where it knows no more,
- * so new fields go to the end. */
+/* In the order of the wire. A reader of an older version skips what follows the fields
+ * that it knows, so new fields go to the end. */
 static const struct field fields[] = {
 #define NUMBER(member) FIELD_NUMBER(record_entry, member)
 #define TEXT(member)   FIELD_TEXT(record_entry, member, RECORD_TEXT_MAX)
@@ -56,7 +56,7 @@ int record_entry_encode(struct buf *out, const struct record_entry *e)
     for (size_t i = 0; rc == 0 && i < ARRAY_LEN(fields); i++)
         rc = field_put(out, &fields[i], e);
     if (rc < 0)
-        out->len = before; /* All of an entry or nothing. */
+        out->len = before; /* Append a whole entry or nothing. */
     return rc;
 }
 
@@ -75,7 +75,7 @@ int record_entry_decode(struct span bytes, struct record_entry *e,
     return 0;
 }
 
-/* Not in the middle of a character of UTF-8. */
+/* Cuts the text, but not in the middle of a UTF-8 character. */
 static void trim(struct span *text, size_t size)
 {
     if (text->n <= size)
@@ -116,9 +116,9 @@ void record_fini(struct record *r)
     *r = (struct record){ 0 };
 }
 
-/* Whether a is to go before b, which is older. NODES stay: without them other entries
- * have no host; they are few, since one tells of many nodes. */
-static bool goes_before(enum record_kind a, enum record_kind b)
+/* Whether a is dropped before b, which is older. NODES go last: they have the hosts of
+ * the other entries, and they are few, since one announces many nodes. */
+static bool drops_before(enum record_kind a, enum record_kind b)
 {
     return a != RECORD_NODES && (b == RECORD_NODES || a < b);
 }
@@ -132,7 +132,7 @@ static size_t least(const struct record *r, uint64_t from, uint64_t to)
     for (size_t i = 0; i < r->count; i++) {
         if (r->slots[i].number >= from && r->slots[i].number <= to)
             continue;
-        if (found == SIZE_MAX || goes_before(r->slots[i].kind, r->slots[found].kind))
+        if (found == SIZE_MAX || drops_before(r->slots[i].kind, r->slots[found].kind))
             found = i;
     }
     return found == SIZE_MAX ? 0 : found;
@@ -169,7 +169,7 @@ static void count_entry(struct record *r, const struct record_entry *e)
         r->lost++;
         return;
     case RECORD_RESTART:
-        /* The entry has the count of the whole job, also of what came before us. */
+        /* The entry counts the restarts of the whole job, those before us included. */
         r->restarts = MAX_OF(r->restarts, e->count);
         return;
     case RECORD_NONE:
@@ -194,14 +194,14 @@ static size_t place_of(const struct record *r, uint64_t number)
     return at;
 }
 
-/* Most jobs have few entries: no more memory than they take. */
+/* Makes room for one more entry. It grows step by step, since most jobs have few. */
 static int reserve(struct record *r)
 {
     size_t size = r->size ? 2 * r->size : 16;
 
     if (r->count < r->size)
         return 0;
-    if (r->size < RECORD_ENTRIES) /* It stays so, but for a step with many entries. */
+    if (r->size < RECORD_ENTRIES) /* Only a step with many entries needs more. */
         size = MIN_OF(size, RECORD_ENTRIES + (size_t)16);
     struct record_slot *slots = mem_realloc_array(r->slots, size, sizeof *slots);
     if (!slots)
@@ -323,7 +323,7 @@ static struct span take_until(struct span *rest, uint8_t stop)
     return head;
 }
 
-/* Digits with an optional minus; anything else is 0. */
+/* The number that the text begins with, or 0. */
 static int64_t number_of(struct span text)
 {
     char digits[24];
@@ -425,7 +425,7 @@ bool record_host_of(const struct record *r, uint32_t node, struct record_node *o
     return false;
 }
 
-/* Takes a number off the front. */
+/* Takes a number off the front of the line. */
 static bool take_number(struct span *line, int64_t *out)
 {
     int64_t n = 0;

@@ -1,14 +1,14 @@
-/* record.h - the record of the job's life: numbered entries that tell what happened,
- * where and when. The report, the event log, `muster status` and the page all tell from
- * it.
+/* record.h - the record of the job's life: numbered entries that say what happened,
+ * where and when. The report, the event log, `muster status` and the page are all made
+ * from it.
  *
  * Every agent keeps one. The coordinator of the job (record/core/hub.h) numbers the
  * entries and passes them on, so that all agents have the same. Pure and bounded: at
  * most RECORD_ENTRIES are kept; when more come, the oldest of the least important kind
- * goes, and the totals keep counting.
+ * is dropped, and the totals still count it.
  *
  * Nothing in it grows with the number of nodes times the number of rounds: what each
- * node tells at the start of a round (its ranks, its phase times) is gathered by the
+ * node sends at the start of a round (its ranks, its phase times) is gathered by the
  * coordinator into one entry a round. */
 #ifndef RECORD_CORE_RECORD_H
 #define RECORD_CORE_RECORD_H
@@ -25,21 +25,22 @@
  * wire: new kinds go to the end, and readers skip those that they do not know. */
 #define RECORD_KINDS(X)                                                                \
     X(NONE)                                                                            \
-    X(PHASES)  /* of a round, over its nodes: body: record_phases_next */              \
-    X(NODES)   /* nodes that have come: body has lines, see record_nodes_next */       \
+    X(PHASES)  /* how long the phases of a round took; body: record_phases_next */     \
+    X(NODES)   /* nodes that have come; body: record_nodes_next */                     \
     X(ROUND)   /* a round began: count nodes, total ranks; node coordinates the job    \
                   (0: no agent does); body: record_ranks_next */                       \
     X(ENDED)   /* a round is over: cause; body: exit codes, record_codes_next */       \
     X(LEFT)    /* a node said goodbye: node, host, text */                             \
-    X(LOST)    /* likewise, without one: text says why; it was node code of the        \
-                  rendezvous' round total - 1, if total is not 0 */                    \
+    X(LOST)    /* a node vanished without a goodbye: text says why; if total is not 0, \
+                  it was the code-th node of round total - 1 of the rendezvous */      \
     X(FAILED)  /* a worker failed; at most RECORD_FAILED_MAX are kept for a round */   \
-    X(ENDING)  /* the round must end: count is the restart, total of how many; code 1: \
-                  the job has failed for good; 0: there will be another round */       \
-    X(RESTART) /* why: fields as of FAILED, and count of total */                      \
+    X(ENDING)  /* the round must end: count of total restarts are used; code 0: there  \
+                  will be another round; 1: the job has failed for good; 2: one of the \
+                  two, which is known once the round is judged */                      \
+    X(RESTART) /* why there is another round: fields as of FAILED; count of total */   \
     X(VERDICT) /* the end of the job: cause, fields as of FAILED if a worker did it,   \
                   as of LOST if a node; body: what the others then waited for */       \
-    X(NOTE)    /* text for people from a part of the program that cause names */
+    X(NOTE)    /* text for people; cause says what it is about */
 
 enum record_kind {
 #define RECORD_KIND_ENUM(name) RECORD_##name,
@@ -50,11 +51,12 @@ enum record_kind {
 
 const char *record_kind_name(enum record_kind kind); /* "FAILED"; "?" if unknown */
 
-/* X(name, words): why a worker, a node or the job ended. On the wire, as above. */
+/* X(name, words): why a worker, a node or the job ended. Their numbers are on the wire,
+ * too. */
 #define RECORD_CAUSES(X)                                                               \
     X(NONE, "none")                                                                    \
     X(EXCEPTION, "exception") /* Python's, with its text */                            \
-    X(EXIT, "exit code") /* exited with a code and said nothing that we understand */  \
+    X(EXIT, "exit code") /* exited with a code, and its output does not say why */     \
     X(SIGNAL, "signal")  /* killed by a signal that somebody sent */                   \
     X(CRASH, "crash")    /* SIGSEGV and its kind */                                    \
     X(MEMORY, "out of memory") /* killed by the kernel */                              \
@@ -62,8 +64,8 @@ const char *record_kind_name(enum record_kind kind); /* "FAILED"; "?" if unknown
     X(NODE_LOST, "lost node")                                                          \
     X(STOPPED, "stopped") /* the agent was told to stop */                             \
     X(SUCCEEDED, "succeeded")                                                          \
-    X(MEMBERSHIP, "membership") /* nodes came or went: a new round */                  \
-    X(RENDEZVOUS, "rendezvous") /* no round, or its store failed */                    \
+    X(MEMBERSHIP, "membership") /* nodes came or went, so there is a new round */      \
+    X(RENDEZVOUS, "rendezvous") /* no round came about, or its store failed */         \
     X(HANG, "hang")
 
 enum record_cause {
@@ -84,8 +86,8 @@ struct record_entry {
     enum record_kind kind;
     enum record_cause cause;
     int64_t at_us;     /* when, by the coordinator's wall clock, since 1970 */
-    int64_t unsure_us; /* at_us may be wrong by so much, either way */
-    uint32_t node;     /* whose; 0: the coordinator's */
+    int64_t unsure_us; /* by how much at_us may be wrong, either way */
+    uint32_t node;     /* of the node that it is about; 0: the coordinator's own */
     int64_t round;     /* -1: before the first */
     int64_t rank, local_rank, pid; /* of a worker; -1: none */
     int64_t code;                  /* exit code as Python has it, or as the kind says */
@@ -93,7 +95,7 @@ struct record_entry {
     struct span host;              /* of the worker or the node */
     struct span text;              /* one line: the exception, why a node was lost */
     struct span place; /* where in the user's own code: File "train.py", line 41 */
-    struct span path;  /* its log file */
+    struct span path;  /* the worker's log file */
     struct span body;  /* the last words of its stderr, or as the kind says */
 };
 
@@ -101,11 +103,11 @@ struct record_entry {
 int record_entry_encode(struct buf *out, const struct record_entry *e);
 
 /* Reads one entry; spans point into bytes. Trailing bytes are skipped. A kind or cause
- * that is not known is kept as it is, as a number. MUSTER_EPROTO names the field. */
+ * that is not known keeps its number. With MUSTER_EPROTO, err names the field. */
 int record_entry_decode(struct span bytes, struct record_entry *e,
                         struct muster_error *err);
 
-/* Cuts texts that are too long, at a character. */
+/* Cuts texts that are too long, between two characters. */
 void record_trim(struct record_entry *e);
 
 /* ---- the record ---- */
@@ -114,7 +116,7 @@ struct record_slot;
 
 struct record {
     struct record_slot *slots; /* owned; in order of number */
-    size_t size;               /* room in it */
+    size_t size;               /* how many fit */
     size_t count;
     uint64_t last; /* the highest number seen */
     int64_t restarts, rounds, failures, lost,
@@ -129,13 +131,15 @@ void record_fini(struct record *r); /* NULL and zeroed are fine */
  * MUSTER_ENOMEM with nothing changed. */
 int record_add(struct record *r, const struct record_entry *e);
 
-/* Likewise, but an entry that is older than others is put in its place, unless it is
- * there: for a coordinator that takes over what another has begun. */
+/* Likewise, but an older entry is put in its place among the others, unless it is there
+ * already. For a coordinator that continues the record of another one. */
 int record_insert(struct record *r, const struct record_entry *e);
 
-/* For a step that may have to be taken back: adds the entry, whose number is above all
- * others, but lets none go for it. Then either record_prune(r, last), last as it was
- * before, or record_undo(r, was) with a copy of the struct as it was before. */
+/* For a step that may have to be undone. record_stage adds an entry, whose number is
+ * above all others, and drops none to make room. Once the step is over, record_prune
+ * drops what is too much, but no entry numbered above last, which is r->last before the
+ * step; or record_undo takes the entries back, with a copy of the struct from before
+ * the step. */
 int record_stage(struct record *r, const struct record_entry *e);
 void record_prune(struct record *r, uint64_t last);
 void record_undo(struct record *r, const struct record *was);
@@ -183,8 +187,9 @@ struct record_codes {
 /* False at the end, and at a line that is not one of them. */
 bool record_codes_next(struct span *body, struct record_codes *out);
 
-/* Ranks in their order: more goes to *run (zeroed at first), which is printed once it
- * is whole. end prints what is left in it. */
+/* Prints lines so that equal neighbours become one. Call record_codes_add for each line
+ * in rank order, with the same *run, zeroed at first; it holds the line that may still
+ * grow. record_codes_end prints what is left in it. */
 void record_codes_add(struct buf *out, struct record_codes *run,
                       struct record_codes more);
 void record_codes_end(struct buf *out, struct record_codes *run);
@@ -199,7 +204,7 @@ struct record_phase {
 bool record_phases_next(struct span *body, struct record_phase *out);
 int record_phases_print(struct buf *out, const struct record_phase *p);
 
-/* The node of a rank in the newest ROUND, and its host as NODES has it. */
+/* What the newest NODES entry with this node says of it; false if none does. */
 bool record_host_of(const struct record *r, uint32_t node, struct record_node *out);
 
 /* Whether a node was lost, or has said goodbye. */

@@ -1,5 +1,6 @@
-/* report.c - see report.h. Equal ranks are told as ranges, and what could grow with the
- * size of the job or its age has a limit; how many were left out is told. */
+/* report.c - see report.h. Ranks with equal exit codes are ranges, and every list that
+ * could grow with the size or the age of the job has a limit. For nodes and rounds the
+ * report says how many were left out. */
 #include "record/core/report.h"
 
 #include <assert.h>
@@ -9,11 +10,12 @@
 #include "base/escape.h"
 #include "base/mem.h"
 
-/* How many of each are listed. If the report is still too large, half as many. */
+/* How many of each are listed. If the report is too large, it is made again with half
+ * of each. */
 struct limits {
     size_t nodes, rounds, failures, phases;
     size_t ranges, last_ranges; /* of a round; of the last one */
-    size_t words;               /* bytes of last words, and of any other text */
+    size_t words;               /* bytes of any text, last words included */
 };
 
 static const struct limits whole = { .nodes = 3000,
@@ -31,8 +33,7 @@ static struct limits half_of(const struct limits *l)
                             l->words / 2 };
 }
 
-/* Texts are clean when they come from our own nodes; what a stranger published may be
- * anything. */
+/* Our own nodes publish clean texts, but another program might publish anything. */
 static json_t *text(struct span s, const struct limits *l)
 {
     struct buf b;
@@ -59,7 +60,7 @@ static void add(json_t *to, const char *key, json_t *value)
 
 static const char *state_of(const struct record *r, uint32_t node)
 {
-    bool blamed = false; /* for having left, or for having been lost */
+    bool blamed = false; /* the verdict says that it was lost */
 
     for (size_t i = r->count; i-- > 0;) {
         const struct record_entry e = record_at(r, i);
@@ -75,9 +76,9 @@ static const char *state_of(const struct record *r, uint32_t node)
     return blamed ? "lost" : "here";
 }
 
-#define NUMBERS 65536u /* of nodes that are told once; strangers may invent any */
+#define NUMBERS 65536u /* of nodes that are listed once; a peer may send any number */
 
-/* A new coordinator announces nodes that the last one had announced. */
+/* A new coordinator announces again the nodes that the one before had announced. */
 static bool seen_before(uint8_t *seen, uint32_t number)
 {
     if (!seen || number >= NUMBERS)
@@ -158,7 +159,7 @@ static json_t *failure(const struct record_entry *e, const struct limits *l)
     return j;
 }
 
-/* How many of a kind come before the newest that are told. */
+/* How many of a kind are left out because newer ones fill the list. */
 static size_t too_old(const struct record *r, enum record_kind kind,
                       const struct limits *l)
 {
@@ -169,7 +170,7 @@ static size_t too_old(const struct record *r, enum record_kind kind,
     return count > l->failures ? count - l->failures : 0;
 }
 
-/* The newest of a kind, oldest of them first. */
+/* Lists the newest of a kind, the oldest of them first. */
 static json_t *failures(const struct record *r, enum record_kind kind, bool counts,
                         const struct limits *l)
 {
@@ -192,7 +193,7 @@ static json_t *failures(const struct record *r, enum record_kind kind, bool coun
     return list;
 }
 
-/* What --hang has found, also if nothing was stopped for it. */
+/* Lists what --hang has found, even if nothing was stopped for it. */
 static json_t *hangs(const struct record *r, const struct limits *l)
 {
     json_t *list = json_array();
@@ -223,7 +224,7 @@ static json_t *hangs(const struct record *r, const struct limits *l)
 
 /* ---- rounds ---- */
 
-/* Three numbers a line; equal neighbours are one line already. */
+/* Lists a body of three numbers a line, in which equal neighbours are one line. */
 static json_t *ranges(struct span body, const char *a, const char *b, const char *c,
                       size_t most)
 {
@@ -244,7 +245,7 @@ static json_t *ranges(struct span body, const char *a, const char *b, const char
     return list;
 }
 
-/* How long each part of the way to this round took, over its nodes. */
+/* How long each phase of the start of this round took on its nodes. */
 static json_t *phases(const struct record *r, int64_t round, const struct limits *l)
 {
     json_t *list = json_array();
@@ -314,7 +315,8 @@ static json_t *rounds(const struct record *r, const struct limits *l, int64_t *o
 
 /* ---- all of it ---- */
 
-/* Whether every node of the last round has left: somebody stopped the job. */
+/* Whether every node of the last round has left, which means that somebody stopped the
+ * job. */
 static bool all_left(const struct record *r)
 {
     struct record_entry round;

@@ -1,5 +1,5 @@
-/* report.h - the story of the job as JSON, for --report: docs/report.schema.json. Pure,
- * and all from the record, so that every node writes the same. */
+/* report.h - the story of the job as JSON, for --report: docs/report.schema.json. Pure.
+ * All of it comes from the record, so every node writes the same report. */
 #ifndef RECORD_CORE_REPORT_H
 #define RECORD_CORE_REPORT_H
 

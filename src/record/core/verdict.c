@@ -66,7 +66,7 @@ int restart_print(struct buf *out, const struct record_entry *e)
     return buf_printf(out, ". Restart %" PRId64 " of %" PRId64 ".", e->count, e->total);
 }
 
-/* How it ended, by whom. */
+/* Which worker or node failed, and how. */
 static void put_cause(struct buf *out, const struct record_entry *v)
 {
     if (v->rank >= 0) {
@@ -81,7 +81,7 @@ static void put_cause(struct buf *out, const struct record_entry *v)
     put(out, v->text);
 }
 
-/* When a node was last heard of. */
+/* When a lost node was last heard of. */
 static void put_time(struct buf *out, const struct record_entry *v, int64_t zone_s)
 {
     const int64_t s = (v->at_us / 1000000 + zone_s) % 86400;
@@ -92,7 +92,7 @@ static void put_time(struct buf *out, const struct record_entry *v, int64_t zone
                          (int)(v->at_us / 1000 % 1000));
 }
 
-/* Those whose times the clocks cannot tell apart from the first one's. */
+/* Another failure that may have come first, as far as the clocks can tell. */
 static void put_simultaneous(struct buf *out, const struct record *r,
                              const struct record_entry *v)
 {
@@ -111,11 +111,11 @@ static void put_simultaneous(struct buf *out, const struct record *r,
                          (double)apart / 1000);
         put(out, f.text);
         (void)buf_append_str(out, "\n");
-        return; /* One is enough to know. */
+        return; /* One is enough. */
     }
 }
 
-/* One line, which the cause repeats. */
+/* Whether the last words are one line that the cause has already quoted. */
 static bool is_quoted(struct span body, struct span text)
 {
     if (body.n && body.p[body.n - 1] == '\n')
@@ -123,7 +123,7 @@ static bool is_quoted(struct span body, struct span text)
     return body.n <= text.n && memcmp(body.p, text.p, body.n) == 0;
 }
 
-/* The last lines, unless they are a traceback that has been told. */
+/* The last lines, unless the cause has told what is in them. */
 static void put_words(struct buf *out, const struct record_entry *v,
                       const struct verdict_style *style)
 {
@@ -161,7 +161,7 @@ static void put_words(struct buf *out, const struct record_entry *v,
     }
 }
 
-/* How many ranks it took with it. */
+/* How many ranks failed first: one, or all of a lost node. */
 static int64_t ranks_of(const struct record *r, const struct record_entry *v)
 {
     struct record_entry round;
@@ -197,8 +197,7 @@ static void put_others(struct buf *out, const struct record *r,
                          nodes > 1    ? "s were"
                          : others > 1 ? " were"
                                       : " was");
-    if (of_node) { /* A lost node is not counted as a restart: say what the others
-                      waited for. */
+    if (of_node) { /* No restart was counted, so say what the others waited for. */
         put(out,
             v->body.n ? v->body : span_str("the group could not go on without it"));
         (void)buf_append_str(out, "\n");
@@ -229,7 +228,7 @@ static void put_where(struct buf *out, const struct record_entry *v,
     }
 }
 
-/* The line of the traceback below the one that names the place: the source. */
+/* The source line, which a traceback has below the line that names the place. */
 static struct span source_line(const struct record_entry *v)
 {
     if (v->body.n == 0)

@@ -1,5 +1,5 @@
 /* verdict.h - the end of a job, and each restart before it, in a few lines for people.
- * Pure: all from the record, so that every node says the same. */
+ * Pure. All of it comes from the record, so every node says the same. */
 #ifndef RECORD_CORE_VERDICT_H
 #define RECORD_CORE_VERDICT_H
 

@@ -98,7 +98,7 @@ static void test_lines(void **state)
     last_words_read(&w, span_str("10%\r50%\r100%\r\nbye"), -1);
     assert_true(span_eq(buf_span(&w.lines), span_str("100%\nbye\n")));
     last_words_fini(&w);
-    buf_init(&b, SIZE_MAX); /* endless lines of anything */
+    buf_init(&b, SIZE_MAX); /* long lines of arbitrary bytes */
     for (int i = 0; i < 100000; i++)
         assert_int_equal(buf_u8(&b, (uint8_t)(i * 7)), 0);
     last_words_read(&w, buf_span(&b), 3);
@@ -128,7 +128,8 @@ static void test_escape(void **state)
     assert_string_equal(escape_text(text, 6, span_str("abcd\xc3\xa9")), "abcd");
 }
 
-/* The lines of shared/screens: cause first, ten lines at most, whatever the words are.
+/* The lines that end a failed job: the cause first, at most ten, whatever the words
+ * are.
  */
 static void test_verdict(void **state)
 {
@@ -196,7 +197,8 @@ static void test_verdict(void **state)
     record_fini(&r);
 }
 
-/* A program that gave up by itself says why; others' words may be anything. */
+/* A program that gave up by itself says why; the last words of others may be anything.
+ */
 static void test_aborts(void **state)
 {
     static const struct {
@@ -244,7 +246,8 @@ static void test_shared_file(void **state)
                         span_str("muster: the job failed: inside\nmine\nW1116 a line "
                                  "of the user's own\nsomebody's\n")));
     last_words_fini(&w);
-    last_words_read(&w, span_str(text), -1); /* In its own file it may say anything. */
+    last_words_read(&w, span_str(text),
+                    -1); /* All lines of its own file are its own. */
     assert_non_null(memmem(buf_data(&w.lines), buf_len(&w.lines), "muster/agent", 12));
     last_words_fini(&w);
 }

@@ -36,7 +36,8 @@ static void test_bytes(void **state)
     assert_int_equal(record_entry_decode(buf_span(&b), &got, &err), 0);
     assert_int_equal(got.rank, 5);
     assert_true(span_eq(got.body, e.body) && span_eq(got.path, e.path));
-    for (size_t n = 0; n < buf_len(&b); n++) /* Cut anywhere: an error, no crash. */
+    for (size_t n = 0; n < buf_len(&b);
+         n++) /* If it is cut anywhere, that is an error. */
         assert_int_equal(record_entry_decode(span_of(buf_data(&b), n), &got, &err),
                          MUSTER_EPROTO);
     assert_int_equal(buf_append_str(&b, "fields of a later version"), 0);
@@ -53,7 +54,8 @@ static void test_too_long(void **state)
     (void)state;
     for (size_t i = 0; i + 1 < sizeof text; i += 2)
         memcpy(text + i, "\xc3\xa9", 2);
-    e.text = span_of(text + 1, sizeof text - 1); /* a cut would fall inside one */
+    e.text =
+        span_of(text + 1, sizeof text - 1); /* a cut would fall inside a character */
     e.text.p--;
     buf_init(&b, SIZE_MAX);
     assert_int_equal(record_entry_encode(&b, &e), MUSTER_EFULL);
@@ -184,7 +186,7 @@ static void test_no_memory(void **state)
     }
 }
 
-/* Ranks of two nodes: equal neighbours become one line, whatever a peer may send. */
+/* Exit codes of two nodes: equal neighbours become one line, whatever a peer sends. */
 static void exit_codes_are_merged(void **state)
 {
     static const struct {

@@ -125,7 +125,7 @@ static void test_any_size(void **state)
     record_fini(&r);
 }
 
-/* A new coordinator announces everybody again; the one that was lost is told so. */
+/* A new coordinator announces all nodes again; the report says which one was lost. */
 static void test_lost_coordinator(void **state)
 {
     struct record r;
