@@ -1,23 +1,18 @@
-/* etcd_cluster.c - members, the leader, requests on their way into the log, and bad
- * luck; see etcd.h. */
+/* etcd_cluster.c - members, the leader, requests on their way into the log, and faults;
+ * see etcd.h. */
 #include <assert.h>
 
 #include "base/mem.h"
 #include "sim/etcd.h"
 
-#define EXPIRE_US   500000u  /* how often a leader looks for what has run out */
-#define PATIENCE_US 7000000u /* a request without a leader is answered after this */
-
-static bool healthy(const struct sim *s, size_t i)
-{
-    const struct etcd_member *m = &s->etcd->members[i];
-
-    return m->up && m->stopped_t <= s->t && m->cut_t <= s->t;
-}
+#define EXPIRE_US   500000u  /* how often a leader looks for what has expired */
+#define PATIENCE_US 7000000u /* after which a request without a leader is refused */
 
 bool sim_etcd_member_ok(const struct sim *s, size_t member)
 {
-    return healthy(s, member);
+    const struct etcd_member *m = &s->etcd->members[member];
+
+    return m->up && m->stopped_t <= s->t && m->cut_t <= s->t;
 }
 
 static bool quorum(const struct sim *s)
@@ -25,7 +20,7 @@ static bool quorum(const struct sim *s)
     size_t n = 0;
 
     for (size_t i = 0; i < s->etcd->count; i++)
-        n += healthy(s, i);
+        n += sim_etcd_member_ok(s, i);
     return n > s->etcd->count / 2;
 }
 
@@ -41,7 +36,7 @@ static void tick_at(struct sim *s, uint64_t t, enum etcd_tick what, struct sim_c
 
 /* ---- Requests ---- */
 
-static void respond(struct sim *s, struct sim_call *c, bool timed_out)
+static void refuse(struct sim *s, struct sim_call *c, bool timed_out)
 {
     struct etcd_response r = { 0 };
 
@@ -105,7 +100,7 @@ static void accept_request(struct sim *s, struct sim_call *c)
     p = &e->pending[e->pending_count++];
     *p = (struct etcd_pending){ .call = c, .since_t = s->t, .commit_t = SIM_NEVER };
     c->refs++;
-    if (e->leader >= 0 && healthy(s, c->member))
+    if (e->leader >= 0 && sim_etcd_member_ok(s, c->member))
         propose(s, p);
     else
         tick_at(s, s->t + (rng_below(&s->rng, 3) ? PATIENCE_US : 1000), ETCD_PATIENCE,
@@ -121,7 +116,7 @@ void sim_etcd_request(struct sim *s, struct sim_call *c)
         sim_http_refuse(c);
         return;
     }
-    if (m->stopped_t > s->t) { /* It lies in the socket until the member wakes up. */
+    if (m->stopped_t > s->t) { /* It stays in the socket until the member wakes up. */
         struct sim_event *ev = sim_at(s, m->stopped_t, SIM_EV_ETCD_AT);
 
         ev->call = c;
@@ -153,8 +148,8 @@ static void on_commit(struct sim *s, struct sim_call *c)
     if (i == e->pending_count || e->pending[i].commit_t > s->t || e->leader < 0)
         return;
     apply(s, c, !e->pending[i].lost);
-    if (e->pending[i].lost) /* done, but the answer is lost */
-        respond(s, c, true);
+    if (e->pending[i].lost) /* It was done, but the client does not learn that. */
+        refuse(s, c, true);
     forget(e, pending_of(e, c));
 }
 
@@ -164,7 +159,7 @@ static void on_patience(struct sim *s, struct sim_call *c)
 
     if (i == s->etcd->pending_count || s->etcd->pending[i].commit_t != SIM_NEVER)
         return;
-    respond(s, c, s->t - s->etcd->pending[i].since_t >= PATIENCE_US);
+    refuse(s, c, s->t - s->etcd->pending[i].since_t >= PATIENCE_US);
     forget(s->etcd, i);
 }
 
@@ -175,8 +170,8 @@ static uint64_t dead_us(const struct sim *s)
     return rdzv_dead_after_ms(&s->cfg.settings) * 1000;
 }
 
-/* Of what a lost leader had not committed, some is lost and some is in the next
- * leader's log; no client can tell which. */
+/* Of the requests that a lost leader had not committed, some are lost and some are in
+ * the next leader's log; no client can tell which. */
 static void lose_leader(struct sim *s)
 {
     struct sim_etcd *e = s->etcd;
@@ -191,7 +186,7 @@ static void lose_leader(struct sim *s)
             continue;
         p->commit_t = SIM_NEVER;
         p->lost = rng_below(&s->rng, 2) == 0;
-        if (!p->lost) { /* gone for good */
+        if (!p->lost) { /* It will never be done. */
             tick_at(s, s->t + 1000 + rng_below(&s->rng, PATIENCE_US), ETCD_PATIENCE,
                     p->call);
             p->since_t = 0;
@@ -199,11 +194,12 @@ static void lose_leader(struct sim *s)
     }
 }
 
-static void review(struct sim *s)
+/* Members have come or gone: the leader may be lost, or one can be elected. */
+static void update_leader(struct sim *s)
 {
     struct sim_etcd *e = s->etcd;
 
-    if (e->leader >= 0 && (!healthy(s, (size_t)e->leader) || !quorum(s)))
+    if (e->leader >= 0 && (!sim_etcd_member_ok(s, (size_t)e->leader) || !quorum(s)))
         lose_leader(s);
     if (e->leader >= 0 || e->electing || !quorum(s))
         return;
@@ -219,20 +215,20 @@ static void on_elect(struct sim *s)
     e->electing = false;
     if (e->leader >= 0 || !quorum(s))
         return;
-    while (!healthy(s, at))
+    while (!sim_etcd_member_ok(s, at))
         at = (at + 1) % e->count;
     e->leader = (int)at;
     e->elected_t = s->t;
     sim_log(s, NULL, "-- m%zu leads the cluster", at);
-    for (size_t i = 0; i < e->store.lease_count;
-         i++) /* a new leader starts them anew */
+    /* A new leader starts all leases anew. */
+    for (size_t i = 0; i < e->store.lease_count; i++)
         e->store.leases[i].expire_t = s->t + e->store.leases[i].ttl_us;
     for (size_t i = 0; i < e->pending_count; i++) {
         struct etcd_pending *p = &e->pending[i];
 
         if (p->commit_t != SIM_NEVER || !(p->lost || p->since_t))
             continue;
-        if (p->lost || healthy(s, p->call->member)) {
+        if (p->lost || sim_etcd_member_ok(s, p->call->member)) {
             const bool lost = p->lost;
 
             propose(s, p);
@@ -241,7 +237,7 @@ static void on_elect(struct sim *s)
     }
 }
 
-/* ---- Bad luck ---- */
+/* ---- Faults ---- */
 
 static void drop_member(struct sim *s, size_t member)
 {
@@ -257,14 +253,15 @@ static void drop_member(struct sim *s, size_t member)
     }
 }
 
-void sim_etcd_fault(struct sim *s, enum etcd_tick fault, size_t member, uint64_t for_us)
+void sim_etcd_fault(struct sim *s, enum etcd_fault fault, size_t member,
+                    uint64_t for_us)
 {
     struct sim_etcd *e = s->etcd;
     struct etcd_member *m = &e->members[member];
     const uint64_t back_t = s->t + for_us;
 
     s->host_calm_t = MAX_OF(s->host_calm_t, back_t + 4000000);
-    switch ((int)fault) {
+    switch (fault) {
     case ETCD_FAULT_KILL:
         sim_log(s, NULL, "-- m%zu is killed, back at %.3f", member,
                 (double)back_t / 1e6);
@@ -290,7 +287,7 @@ void sim_etcd_fault(struct sim *s, enum etcd_tick fault, size_t member, uint64_t
         return;
     }
     tick_at(s, back_t, ETCD_MEMBER_BACK, NULL);
-    review(s);
+    update_leader(s);
 }
 
 static void on_back(struct sim *s)
@@ -301,8 +298,8 @@ static void on_back(struct sim *s)
         if (!m->up && m->stopped_t <= s->t && m->cut_t <= s->t)
             m->up = true;
     }
-    review(s);
-    sim_etcd_changed(s); /* whoever lagged catches up */
+    update_leader(s);
+    sim_etcd_changed(s); /* Watchers of a member that lagged catch up. */
 }
 
 static void on_expire(struct sim *s)
@@ -333,15 +330,6 @@ void sim_etcd_tick(struct sim *s, const struct sim_event *ev)
         return;
     case ETCD_MEMBER_BACK:
         on_back(s);
-        return;
-    case ETCD_FAULT_KILL:
-    case ETCD_FAULT_STOP:
-    case ETCD_FAULT_CUT:
-    case ETCD_FAULT_COMPACT:
-    case ETCD_FAULT_STREAMS:
-        sim_etcd_fault(s, (enum etcd_tick)ev->what, ev->node % s->etcd->count, ev->n);
-        return;
-    case ETCD_TICKS:
         return;
     }
 }

@@ -1,5 +1,5 @@
 /* etcd_net.c - HTTP between nodes and members of an etcd cluster; see etcd.h. A request
- * that was sent may arrive although its node has given up. */
+ * that was sent may arrive after its node has given up. */
 #include <assert.h>
 
 #include "base/err.h"
@@ -17,7 +17,7 @@ static uint64_t delay(struct sim *s)
     return c->delay_us + (c->jitter_us ? rng_below(&s->rng, c->jitter_us) : 0);
 }
 
-/* A node that is cut off hears and says nothing until the cut is over. */
+/* Nothing passes to or from a node until its cut is over. */
 static uint64_t arrival(const struct sim_node *n)
 {
     struct sim *s = n->sim;
@@ -38,7 +38,7 @@ static struct sim_event *call_event(struct sim_call *c, uint64_t t,
     return ev;
 }
 
-/* The bytes behind a response: status, index, body. */
+/* The event's bytes are status and index, then the body. */
 static void send_back(struct sim_call *c, enum back what, long status, uint64_t index,
                       struct span body)
 {
@@ -81,7 +81,7 @@ struct sim_call *sim_http(struct sim_node *n, size_t member, struct etcd_msg *m,
         c->next->prev_next = &c->next;
     c->prev_next = &n->calls;
     n->calls = c;
-    if (!open && n->cut_t > s->t) { /* cannot even connect */
+    if (!open && n->cut_t > s->t) { /* It cannot even connect. */
         (void)call_event(c, s->t + 1000 * MIN_OF(timeout_ms, (uint64_t)CONNECT_MS),
                          SIM_EV_ETCD_BACK, BACK_TIMEOUT);
         return c;
@@ -101,7 +101,7 @@ void sim_call_unref(struct sim_call *c)
     mem_free(c);
 }
 
-static void detach(struct sim_call *c)
+static void unlink_call(struct sim_call *c)
 {
     c->done = true;
     *c->prev_next = c->next;
@@ -113,9 +113,8 @@ void sim_http_cancel(struct sim_call *c)
 {
     if (!c || c->done)
         return;
-    detach(c);
-    c->gone = true; /* A member where it waits hears of it; one that has taken the
-                       request goes on. */
+    unlink_call(c);
+    c->gone = true; /* A watch ends; a request that the member has accepted is done. */
     sim_call_unref(c);
 }
 
@@ -124,7 +123,7 @@ static void finish(struct sim_call *c, int code, const struct etcd_http *http,
 {
     struct muster_error err = { 0 };
 
-    detach(c);
+    unlink_call(c);
     if (code < 0) {
         err_set(&err, code, "%s", why);
         c->node->opened &= ~(1u << c->member);
@@ -150,7 +149,7 @@ void sim_http_back(struct sim_event *ev)
         finish(c, 0, &http, NULL);
         return;
     case BACK_LINE:
-        (void)c->on_line(c->ctx, span_of(ev->bytes + 16, ev->n - 16));
+        c->on_line(c->ctx, span_of(ev->bytes + 16, ev->n - 16));
         return;
     case BACK_BROKEN:
         finish(c, MUSTER_EHANGUP, NULL, "the connection broke");

@@ -1,4 +1,5 @@
-/* etcd_store.c - what a cluster holds: keys, revisions, history, leases; see etcd.h. */
+/* etcd_store.c - the data of a cluster: keys, revisions, history, leases; see etcd.h.
+ */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -47,7 +48,7 @@ void etcd_store_note(struct etcd_store *st, const char *key, bool deleted)
         (struct etcd_change){ st->revision, copy(key), deleted };
 }
 
-/* As of the revision that the caller has begun; does not note it. */
+/* Sets the key in the current revision. The caller adds the change to the history. */
 struct etcd_entry *etcd_store_put(struct etcd_store *st, const char *key,
                                   const char *value, bool dir)
 {

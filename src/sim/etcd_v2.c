@@ -1,5 +1,5 @@
-/* etcd_v2.c - etcd's v2 interface as the cluster's side has it; see etcd.h. Enough of
- * it for the rendezvous of torch: keys, directories, lifetimes, conditions, waits. */
+/* etcd_v2.c - the cluster's side of etcd's v2 interface; see etcd.h. It has what
+ * torch's rendezvous needs: keys, directories, lifetimes, conditions, waits. */
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 struct request {
     char *key;                /* owned; without a slash at the end */
-    char *value, *prev_value; /* owned, NULL: not given */
+    char *value, *prev_value; /* owned; NULL: not given */
     bool dir, refresh, wait, recursive, has_exist, exist;
     uint64_t prev_index, wait_index, ttl_s;
 };
@@ -210,7 +210,7 @@ void etcd2_event(struct etcd_store *st, const struct etcd_change *c,
 
 /* ---- Requests ---- */
 
-/* The directories above the key are made as needed. */
+/* Makes the directories above the key that are missing. */
 static void make_dirs(struct etcd_store *st, const char *key)
 {
     for (const char *slash = strchr(key + 1, '/'); slash;
@@ -256,7 +256,7 @@ static void etcd_v2_on_put(struct etcd_store *st, uint64_t now_t,
         return;
     st->revision++;
     if (r->refresh && e) {
-        e->modified = st->revision; /* No event: whoever waits is not told. */
+        e->modified = st->revision; /* A refresh is not an event for waits. */
     } else {
         make_dirs(st, r->key);
         e = etcd_store_put(st, r->key, r->value ? r->value : "", r->dir);

@@ -1,5 +1,5 @@
-/* etcd_v3.c - etcd's v3 gateway as the cluster's side has it; see etcd.h. Values stay
- * in base64, as they came. */
+/* etcd_v3.c - the cluster's side of etcd's v3 gateway; see etcd.h. Values stay in
+ * base64, as they came. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -154,8 +154,8 @@ static bool all_hold(struct etcd_store *st, const json_t *list)
     return true;
 }
 
-/* A write under a lease that is gone fails the whole transaction. */
-static bool leases_there(struct etcd_store *st, const json_t *ops)
+/* Whether all leases that writes need exist; otherwise the whole transaction fails. */
+static bool leases_exist(struct etcd_store *st, const json_t *ops)
 {
     for (size_t i = 0; i < json_array_size(ops); i++) {
         const json_t *op = json_object_get(json_array_get(ops, i), "request_put");
@@ -174,7 +174,7 @@ static void txn(struct etcd_store *st, const json_t *o, struct etcd_response *ou
     struct buf *b = &out->body;
     bool writes = false;
 
-    if (!leases_there(st, ops)) {
+    if (!leases_exist(st, ops)) {
         error(404, 5, "etcdserver: requested lease not found", out);
         return;
     }

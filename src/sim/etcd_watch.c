@@ -1,5 +1,5 @@
-/* etcd_watch.c - who waits for a change at which member of the cluster; see etcd.h. A
- * member tells late, and one that is cut off only when it is back. */
+/* etcd_watch.c - the watches at each member of the cluster; see etcd.h. A member
+ * reports changes late, and one that is cut off reports them when it is back. */
 #include <assert.h>
 
 #include "base/mem.h"
@@ -30,14 +30,14 @@ void sim_etcd_drop_watchers(struct sim *s, size_t member, bool all)
     }
 }
 
-static bool touches(const struct etcd_want *w, const char *key)
+static bool matches(const struct etcd_want *w, const char *key)
 {
     if (!w->end)
         return strcmp(key, w->key) == 0;
     return strcmp(key, w->key) >= 0 && strcmp(key, w->end) < 0;
 }
 
-/* v2: one event, and the request is answered. True: it was. */
+/* v2: one event answers the request. True if there was one. */
 static bool notify_v2(struct sim_etcd *e, struct etcd_watcher *w)
 {
     struct etcd_response r = { 0 };
@@ -51,7 +51,7 @@ static bool notify_v2(struct sim_etcd *e, struct etcd_watcher *w)
     for (size_t i = 0; !notified && i < e->store.change_count; i++) {
         const struct etcd_change *c = &e->store.changes[i];
 
-        if (c->revision < w->want.next || !touches(&w->want, c->key))
+        if (c->revision < w->want.next || !matches(&w->want, c->key))
             continue;
         etcd2_event(&e->store, c, &r);
         notified = true;
@@ -62,7 +62,7 @@ static bool notify_v2(struct sim_etcd *e, struct etcd_watcher *w)
     return notified;
 }
 
-/* v3: a line with all that came; true: the stream has ended. */
+/* v3: sends a line with all new events. True if the stream has ended. */
 static bool notify_v3(struct sim_etcd *e, struct etcd_watcher *w)
 {
     const bool compacted = w->want.next < e->store.oldest;
@@ -96,7 +96,7 @@ void sim_etcd_push(struct sim *s, struct sim_call *c)
         return;
     }
     if (!sim_etcd_member_ok(s, c->member))
-        return; /* when it is back */
+        return; /* It is sent when the member is back. */
     if (e->v2 ? notify_v2(e, &e->watchers[i]) : notify_v3(e, &e->watchers[i]))
         drop(e, i);
 }
@@ -109,7 +109,7 @@ static void push_soon(struct sim *s, struct etcd_watcher *w)
     if (w->due)
         return;
     if (rng_below(&s->rng, 30) == 0)
-        lag += rng_below(&s->rng, 1500000); /* a member that is behind */
+        lag += rng_below(&s->rng, 1500000); /* The member lags. */
     w->due = true;
     ev = sim_at(s, s->t + lag, SIM_EV_ETCD_TICK);
     ev->what = ETCD_PUSH;

@@ -1,7 +1,7 @@
 /* job_http.c - net/http.h for simulated agents: the model of an etcd cluster
- * (etcd_cluster.c) answers. The cluster keeps its own queue of events; it is let run up
- * to the job's time whenever it is due. What comes back is handed to the agent's loop,
- * as libcurl's callbacks are. */
+ * (etcd_cluster.c) answers. The cluster has its own queue of events, which runs up to
+ * the job's time whenever one of them is due. Answers go to the agent's loop, as
+ * libcurl's callbacks do. */
 #include <arpa/inet.h>
 #include <assert.h>
 #include <netinet/in.h>
@@ -15,18 +15,18 @@
 #include "sim/job.h"
 
 static struct sim cluster;
-static bool there;
+static bool cluster_runs;
 
 /* ---- the cluster and its time ---- */
 
 static void on_due(void *arg, uint64_t n);
 
-/* Has the cluster do what is due by now; sees to it that it is asked again. */
+/* Runs the events of the cluster that are due, and schedules the next call. */
 static void run_cluster(void)
 {
     struct os_process *current = os.current;
 
-    os.current = NULL; /* Its memory is the simulator's. */
+    os.current = NULL; /* The memory of the cluster belongs to the simulator. */
     (void)sim_run(&cluster, os.t);
     os.current = current;
     if (cluster.heap_count)
@@ -37,7 +37,7 @@ static void on_due(void *arg, uint64_t n)
 {
     (void)arg;
     (void)n;
-    if (there && cluster.heap_count && cluster.heap[0].t <= os.t)
+    if (cluster_runs && cluster.heap_count && cluster.heap[0].t <= os.t)
         run_cluster();
 }
 
@@ -54,15 +54,15 @@ void job_etcd_start(struct job *j, const char *backend)
     for (size_t i = 0; i < j->set.nodes; i++)
         (void)sim_add(&cluster, SIM_OURS, j->nodes[i].machine->name);
     sim_etcd_start(&cluster, strcmp(backend, "etcd-v3") != 0, j->etcd_members);
-    there = true;
+    cluster_runs = true;
     run_cluster();
 }
 
 void job_etcd_stop(void)
 {
-    if (!there)
+    if (!cluster_runs)
         return;
-    there = false;
+    cluster_runs = false;
     for (size_t i = 0; i < cluster.count; i++)
         cluster.nodes[i].alive = false;
     sim_fini(&cluster);
@@ -70,11 +70,11 @@ void job_etcd_stop(void)
 
 bool job_etcd_fault(uint64_t for_us)
 {
-    static const enum etcd_tick faults[] = { ETCD_FAULT_KILL, ETCD_FAULT_STOP,
-                                             ETCD_FAULT_CUT, ETCD_FAULT_COMPACT,
-                                             ETCD_FAULT_STREAMS };
+    static const enum etcd_fault faults[] = { ETCD_FAULT_KILL, ETCD_FAULT_STOP,
+                                              ETCD_FAULT_CUT, ETCD_FAULT_COMPACT,
+                                              ETCD_FAULT_STREAMS };
 
-    if (!there)
+    if (!cluster_runs)
         return false;
     run_cluster();
     sim_etcd_fault(&cluster, faults[os_random(0, ARRAY_LEN(faults))],
@@ -85,30 +85,30 @@ bool job_etcd_fault(uint64_t for_us)
 
 bool job_etcd_flaps(void)
 {
-    return there && cluster.etcd->flaps;
+    return cluster_runs && cluster.etcd->flaps;
 }
 
 void job_etcd_cut(const struct job_node *n, uint64_t until_t)
 {
-    if (there)
+    if (cluster_runs)
         cluster.nodes[n->index].cut_t = MAX_OF(cluster.nodes[n->index].cut_t, until_t);
 }
 
 void job_etcd_reset(const struct job_node *n)
 {
-    if (!there)
+    if (!cluster_runs)
         return;
     run_cluster();
     sim_http_reset(&cluster.nodes[n->index]);
     run_cluster();
 }
 
-/* An agent begins, or has ended: nothing of another life reaches it. */
+/* An agent begins or has ended: it gets no answers to an earlier agent's calls. */
 void job_etcd_life(const struct job_node *n, bool alive)
 {
     struct sim_node *at;
 
-    if (!there)
+    if (!cluster_runs)
         return;
     at = &cluster.nodes[n->index];
     while (at->calls)
@@ -124,15 +124,15 @@ struct http_call {
     struct http *http;
     struct http_call *next; /* of http, newest first */
     struct sim_call *call;  /* NULL: it has ended */
-    bool cancelled, telling;
+    bool cancelled;
+    bool in_callback; /* on_data runs: http_cancel() must not free the call */
     http_done_cb on_done;
     http_data_cb on_data;
     void *ctx;
-    struct buf body; /* what has come of a stream */
-    uint64_t timeout_ms;
+    struct buf body; /* of a stream: what on_data has not consumed */
 };
 
-/* Something that came back and has not been told. */
+/* An answer, or a line of a stream, that the agent has not got yet. */
 struct back {
     struct back *next;
     struct http_call *call;
@@ -148,7 +148,7 @@ struct back {
 struct http {
     uv_async_t async;
     struct sim_node *node;
-    struct http_call *calls; /* owned; freed with it, or once they have ended */
+    struct http_call *calls; /* owned; each is freed when it has ended, or with this */
     struct back *first, *last;
     char local[INET_ADDRSTRLEN];
     void (*closed)(void *ctx);
@@ -173,9 +173,9 @@ static void notify_line(struct http_call *c, const struct back *b)
     if (buf_append(&c->body, b->bytes, b->n) < 0 || buf_u8(&c->body, '\n') < 0)
         return;
     sofar.body = buf_span(&c->body);
-    c->telling = true;
+    c->in_callback = true;
     const size_t used = c->on_data(c->ctx, &sofar);
-    c->telling = false;
+    c->in_callback = false;
     if (!c->cancelled)
         buf_consume(&c->body, used);
 }
@@ -250,12 +250,11 @@ static void on_done(void *ctx, int status, const struct etcd_http *http, bool se
     push(c, false, status, http, sent, err ? err->text : NULL);
 }
 
-static bool on_line(void *ctx, struct span line)
+static void on_line(void *ctx, struct span line)
 {
     const struct etcd_http http = { 200, 0, line };
 
     push(ctx, true, 0, &http, true, NULL);
-    return true;
 }
 
 int http_new(uv_loop_t *loop, const struct http_tls *tls, struct http **out,
@@ -281,7 +280,7 @@ const char *http_local(const struct http *h)
     return h->node->opened ? h->local : "";
 }
 
-/* "http://etcd1:2379/v3/kv/range": which member, and the path. */
+/* The member and the path of a URL like "http://etcd1:2379/v3/kv/range". */
 static const char *path_of(const char *url, size_t *member)
 {
     const char *host = strstr(url, "://"), *path;
@@ -302,7 +301,7 @@ static const char *known_method(const char *method)
     return "GET";
 }
 
-/* The list of members, which each of them has by heart. */
+/* Answers with the list of members, which every member knows without the others. */
 static void notify_members(struct http_call *c, size_t member)
 {
     char list[128] = "";
@@ -363,15 +362,15 @@ void http_cancel(struct http_call *c)
         return;
     c->cancelled = true;
     if (!c->call)
-        return; /* Its end is in the queue, and frees it. */
+        return; /* Its end is in the queue, and on_back() will free it. */
     os.current = NULL;
     sim_http_cancel(c->call);
     os.current = current;
     c->call = NULL;
     for (const struct back *b = c->http->first; b; b = b->next)
         if (b->call == c)
-            return; /* Lines of it are in the queue: it goes with its http. */
-    if (!c->telling)
+            return; /* The queue still has lines of it: http_on_closed() frees it. */
+    if (!c->in_callback)
         call_free(c);
 }
 
