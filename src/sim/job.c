@@ -1,5 +1,5 @@
-/* job.c - random jobs: how many nodes, which options, what goes wrong and when, all
- * drawn from one seed; and what must hold of each. See job.h. */
+/* job.c - random jobs. The nodes, the options, and what goes wrong and when, are drawn
+ * from one seed. Also has the checks of what must hold for each job. See job.h. */
 #include "sim/job.h"
 
 #include <inttypes.h>
@@ -47,16 +47,16 @@ static void no_warning(void *ctx, enum derive_warning what, const char *text)
     (void)text;
 }
 
-struct words {
+struct arguments {
     char text[24][160];
     char *argv[25];
     size_t count;
 };
 
-static void word(struct words *w, const char *fmt, ...)
+static void add_argument(struct arguments *w, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-static void word(struct words *w, const char *fmt, ...)
+static void add_argument(struct arguments *w, const char *fmt, ...)
 {
     va_list ap;
 
@@ -67,47 +67,49 @@ static void word(struct words *w, const char *fmt, ...)
     w->count++;
 }
 
-static void command_line(struct words *w, const struct job_node *n)
+static void command_line(struct arguments *w, const struct job_node *n)
 {
     const struct job_settings *s = &n->job->set;
     const char *host = s->plain ? STORE_NAME : n->job->nodes[s->host].machine->name;
     const bool is_static = strcmp(s->backend, "static") == 0;
 
     if (s->min_nodes == s->max_nodes)
-        word(w, "--nnodes=%" PRId64, s->min_nodes);
+        add_argument(w, "--nnodes=%" PRId64, s->min_nodes);
     else
-        word(w, "--nnodes=%" PRId64 ":%" PRId64, s->min_nodes, s->max_nodes);
-    word(w, "--nproc-per-node=%" PRId64, s->nproc);
-    word(w, "--max-restarts=%" PRId64, s->max_restarts);
-    word(w, "--rdzv-id=sim");
-    word(w, "--rdzv-backend=%s", s->backend);
+        add_argument(w, "--nnodes=%" PRId64 ":%" PRId64, s->min_nodes, s->max_nodes);
+    add_argument(w, "--nproc-per-node=%" PRId64, s->nproc);
+    add_argument(w, "--max-restarts=%" PRId64, s->max_restarts);
+    add_argument(w, "--rdzv-id=sim");
+    add_argument(w, "--rdzv-backend=%s", s->backend);
     if (n->job->etcd_members) {
         char list[64] = "";
 
         for (size_t i = 0; i < n->job->etcd_members; i++)
             (void)snprintf(list + strlen(list), sizeof list - strlen(list),
                            "%setcd%zu:2379", i ? "," : "", i);
-        word(w, "--rdzv-endpoint=%s", list);
+        add_argument(w, "--rdzv-endpoint=%s", list);
         if (strcmp(s->backend, "etcd") == 0)
-            word(w, "--rdzv-conf=timeout=%" PRIu64 ",last_call_timeout=%" PRIu64,
-                 s->join_s, s->last_call_s);
+            add_argument(w,
+                         "--rdzv-conf=timeout=%" PRIu64 ",last_call_timeout=%" PRIu64,
+                         s->join_s, s->last_call_s);
         else
-            word(w, "--rdzv-conf=join_timeout=%" PRIu64 ",last_call_timeout=%" PRIu64,
-                 s->join_s, s->last_call_s);
+            add_argument(
+                w, "--rdzv-conf=join_timeout=%" PRIu64 ",last_call_timeout=%" PRIu64,
+                s->join_s, s->last_call_s);
     } else if (is_static) {
-        word(w, "--node-rank=%zu", n->index);
-        word(w, "--master-addr=%s", host);
-        word(w, "--master-port=%d", PORT);
-        word(w, "--rdzv-conf=timeout=%" PRIu64, s->join_s);
+        add_argument(w, "--node-rank=%zu", n->index);
+        add_argument(w, "--master-addr=%s", host);
+        add_argument(w, "--master-port=%d", PORT);
+        add_argument(w, "--rdzv-conf=timeout=%" PRIu64, s->join_s);
     } else {
-        word(w, "--rdzv-endpoint=%s:%d", host, PORT);
-        word(w,
-             "--rdzv-conf=join_timeout=%" PRIu64 ",last_call_timeout=%" PRIu64 "%s%s",
-             s->join_s, s->last_call_s, s->grace_ms ? ",loss_grace_ms=" : "",
-             s->grace_ms ? "1000" : "");
+        add_argument(w, "--rdzv-endpoint=%s:%d", host, PORT);
+        add_argument(
+            w, "--rdzv-conf=join_timeout=%" PRIu64 ",last_call_timeout=%" PRIu64 "%s%s",
+            s->join_s, s->last_call_s, s->grace_ms ? ",loss_grace_ms=" : "",
+            s->grace_ms ? "1000" : "");
     }
-    word(w, "--no-python");
-    word(w, "work");
+    add_argument(w, "--no-python");
+    add_argument(w, "work");
 }
 
 static int run_agent(struct job_node *n, const struct launch_config *c)
@@ -143,13 +145,12 @@ static int run_agent(struct job_node *n, const struct launch_config *c)
 static int agent_main(void *arg)
 {
     struct job_node *n = arg;
-    struct words *w = os_alloc(sizeof *w);
+    struct arguments *w = os_alloc(sizeof *w);
     struct derive_machine ports = { .count_devices = no_devices,
                                     .is_file = no_file,
                                     .warn = no_warning };
     char *none[] = { NULL };
-    const struct options_input in = { w->argv, 0, none, false };
-    struct options_input input = in;
+    struct options_input input = { w->argv, 0, none, false };
     struct launch_config c;
     struct muster_error err = { 0 };
     struct options o;
@@ -169,14 +170,12 @@ static int agent_main(void *arg)
     os.current->asked = 0;
     os.current->fail_at = n->lives == 1 ? n->fail_alloc : 0;
     code = run_agent(n, &c);
-    if (os.current->fail_at && os.current->asked >= os.current->fail_at) {
-        n->starved = true;
+    if (os.current->fail_at && os.current->asked >= os.current->fail_at)
         the_job->starved++;
-    }
     os.current->fail_at = 0;
     launch_config_fini(&c);
     if (os.current->blocks)
-        os_fail("%s ends and leaves %zu blocks of memory", n->machine->name,
+        os_fail("%s ends and has not freed %zu blocks of memory", n->machine->name,
                 os.current->blocks);
     return code;
 }
@@ -218,7 +217,7 @@ static int store_main(void *arg);
 struct reserved __real_reserved_parse_slow(struct span name);
 struct reserved __wrap_reserved_parse_slow(struct span name);
 
-/* A store of torch's has no reserved keys: to it they are keys that nobody has set. */
+/* To a store of torch's, our reserved keys are ordinary keys that nobody has set. */
 struct reserved __wrap_reserved_parse_slow(struct span name)
 {
     if (os.current && os.current->main == store_main)
@@ -241,11 +240,11 @@ static int store_main(void *arg)
     return uv_run(loop, UV_RUN_DEFAULT);
 }
 
-/* ---- bad luck ---- */
+/* ---- faults ---- */
 
 enum fault {
     FAULT_RESET,
-    FAULT_HALF, /* a reset of which one side learns */
+    FAULT_HALF, /* a reset that only one side learns of */
     FAULT_CUT,
     FAULT_ONE_WAY,
     FAULT_KILL,
@@ -263,7 +262,7 @@ static const char *const fault_names[FAULT_COUNT] = { "reset",   "half", "cut",
                                                       "stop",    "jump", "worker",
                                                       "signal",  "etcd" };
 
-/* Nodes may be silent for 15 s by default, and then have to find each other again. */
+/* By default nodes may be silent for 15 s, and need some of it to find each other. */
 #define SILENT_US    (8 * OS_SECOND)
 #define HEARTBEAT_US (5 * OS_SECOND)
 
@@ -342,12 +341,13 @@ static void on_fault(void *arg, uint64_t kind)
     calm_from(os.t);
     switch ((enum fault)kind) {
     case FAULT_RESET:
-        j->resets += os_reset(n->index, OS_MACHINES, false) > 0;
+        (void)os_reset(n->index, OS_MACHINES, false);
         job_etcd_reset(n);
         return;
     case FAULT_HALF:
         j->cuts += os_reset(n->index, OS_MACHINES, true) > 0;
-        calm_from(os.t + HEARTBEAT_US); /* Then the other side knows it, too. */
+        calm_from(os.t +
+                  HEARTBEAT_US); /* By then the other side has noticed it, too. */
         return;
     case FAULT_CUT:
     case FAULT_ONE_WAY:
@@ -371,13 +371,12 @@ static void on_fault(void *arg, uint64_t kind)
         calm_from(until_t);
         return;
     case FAULT_JUMP:
-        j->jumps++;
         n->machine->wall_us += (int64_t)os_random(0, 240) * 1000000 - 120000000;
         return;
     case FAULT_WORKER:
         p = any_worker();
         if (!p || j->done_t != OS_NEVER)
-            return; /* Nodes that are done do not restart for one that fails late. */
+            return; /* A node that is done does not restart for one that fails late. */
         j->worker_failures++;
         os_signal(p, SIGSEGV);
         return;
@@ -391,7 +390,7 @@ static void on_fault(void *arg, uint64_t kind)
     case FAULT_ETCD:
         if (job_etcd_fault(until_t - os.t)) {
             calm_from(until_t);
-            /* Leases and elections take seconds more. */
+            /* Leases and elections take some seconds more. */
             j->long_outage |= until_t - os.t > 3 * OS_SECOND || !j->cluster_alone;
         }
         return;
@@ -415,15 +414,13 @@ void job_moment(void)
 
 /* ---- drawing a job ---- */
 
-/* What goes wrong: nothing; connections are reset; anything; one allocation fails; on
- * etcd, members of the cluster alone; anything, and an allocation fails meanwhile. */
 enum theme {
-    THEME_CALM,
-    THEME_RESET,
-    THEME_STORM,
-    THEME_MEMORY,
-    THEME_CLUSTER,
-    THEME_STARVE
+    THEME_CALM,    /* nothing goes wrong */
+    THEME_RESET,   /* connections are reset */
+    THEME_STORM,   /* anything goes wrong */
+    THEME_MEMORY,  /* one allocation fails */
+    THEME_CLUSTER, /* members of the etcd cluster fail, and nothing else */
+    THEME_STARVE   /* anything goes wrong, and an allocation fails */
 };
 
 static const char *const theme_names[] = { "calm",   "reset",   "storm",
@@ -449,7 +446,7 @@ static void draw_settings(struct job *j, const char *backend, enum theme theme)
     s->join_s = os_random(60, 120); /* longer than workers may take to end */
     s->last_call_s = os_random(1, 5);
     s->manners = (enum job_manners)os_random(0, 3);
-    /* Nobody tells a node of static that another is gone: its workers notice. */
+    /* Only its workers tell a node of a static group that another one is gone. */
     s->workers_fail_with_peers = strcmp(backend, "static") == 0 || os_chance(3);
     s->import_us = os_random(0, 2 * OS_SECOND);
 }
@@ -483,7 +480,7 @@ static void draw_faults(struct job *j, enum theme theme)
 
     if (theme == THEME_CALM)
         return;
-    /* A start, work and an end take an agent 350 to 1400 of them. */
+    /* From its start to its end an agent makes 350 to 1400 allocations. */
     if (theme == THEME_MEMORY || theme == THEME_STARVE)
         j->nodes[os_random(0, j->set.nodes)].fail_alloc =
             os_random(1, theme == THEME_MEMORY ? 1200 : 3000);
@@ -521,22 +518,22 @@ static bool all_ended(const struct job *j)
     return true;
 }
 
-#define VAIN_US       (30 * OS_SECOND)
-#define HOST_WAITS_US (4 * OS_SECOND) /* for others, before its store goes with it */
+#define VAIN_US       (30 * OS_SECOND) /* that a node may wait for nodes that ended */
+#define HOST_WAITS_US (4 * OS_SECOND)  /* for others, before it ends with its store */
 #define END_US        (8 * OS_SECOND) /* from the end of the work to the end of the node */
 
-/* Nothing but connections has failed: then nobody may notice. */
+/* If only connections were reset, the job must run as if nothing had happened. */
 static void check_unharmed(const struct job *j)
 {
     for (size_t i = 0; i < j->set.nodes; i++) {
         const struct job_node *n = &j->nodes[i];
 
         if (n->exit_code != 0)
-            os_fail("%s ends with %d, though nothing but connections has failed: %s",
+            os_fail("%s ends with %d, though only connections were reset: %s",
                     n->machine->name, n->exit_code, n->text);
         if (n->workers_started != (unsigned)j->set.nproc)
             os_fail("%s has started %u workers instead of %" PRId64
-                    ", though nothing but connections has failed",
+                    ", though only connections were reset",
                     n->machine->name, n->workers_started, j->set.nproc);
         if (n->end_t >
             MAX_OF(j->done_t, j->last_fault_t) + END_US * (j->cluster_alone ? 3 : 1))
@@ -545,8 +542,9 @@ static void check_unharmed(const struct job *j)
     }
 }
 
-/* Whether what went wrong leaves a job that has to succeed: enough nodes, no failure
- * more than allowed, and nobody away for longer than nodes wait for each other. */
+/* Whether the job has to succeed in spite of its faults: enough nodes are left, there
+ * were no more failures than allowed, and no node was away for longer than the others
+ * wait. */
 static bool could_go_on(const struct job *j)
 {
     size_t left = 0;
@@ -555,7 +553,7 @@ static bool could_go_on(const struct job *j)
         left += !j->nodes[i].given_up;
     return strcmp(j->set.backend, "static") != 0 && !j->host_lost && !j->long_outage &&
            j->signals == 0 && (int64_t)left >= j->set.min_nodes &&
-           /* A node that is killed may have served the workers' store of the others. */
+           /* A node that is killed may have served the store of the workers. */
            j->worker_failures + j->kills <= j->set.max_restarts &&
            !j->set.workers_fail_with_peers && !j->starved && !j->strays;
 }
@@ -563,28 +561,27 @@ static bool could_go_on(const struct job *j)
 static void check_went_on(const struct job *j)
 {
     if (j->done_t == OS_NEVER)
-        os_fail("the job could have gone on, and has not");
+        os_fail("the job could have gone on, but has not");
     else if (j->last_fault_t > j->done_t + HOST_WAITS_US)
-        return; /* The host does not wait for a node that was cut off from it all that
-                   time. */
+        return; /* The host did not wait for a node that was cut off for so long. */
     for (size_t i = 0; i < j->set.nodes; i++) {
         const struct job_node *n = &j->nodes[i];
-        /* One that was away has to stop its workers and to come back in time. */
+        /* A node that was away has to stop its workers and come back in time. */
         const uint64_t here_t =
             n->met && n->met == j->last
                 ? n->start_t
                 : MAX_OF(MAX_OF(n->start_t, n->idle_t), j->last_fault_t);
 
         if (n->ended && !n->given_up && n->exit_code != 0 &&
-            n->error != MUSTER_ECLOSED && /* the others had ended their work */
+            n->error != MUSTER_ECLOSED && /* the others had finished the work */
             here_t + 5 * OS_SECOND < j->done_t)
             os_fail("%s ends with %d, though its job could go on: %s", n->machine->name,
                     n->exit_code, n->text);
     }
 }
 
-/* Whoever is done and knows that nobody else is at work any more ends: it does not wait
- * for those who have failed or are gone. */
+/* A node that is done, and knows that no other node works any more, must end. It must
+ * not wait for nodes that have failed or are gone. */
 static void check_no_vain_wait(const struct job *j)
 {
     for (size_t i = 0; i < j->set.nodes; i++) {
@@ -593,7 +590,7 @@ static void check_no_vain_wait(const struct job *j)
 
         if (strcmp(j->set.backend, "static") == 0 &&
             j->kills + j->signals + j->cuts + j->stops)
-            return; /* Nobody tells them: they wait for the 300 s that torchrun does. */
+            return; /* They cannot know, and wait for 300 s, as torchrun does. */
         if (!n->ended || n->exit_code != 0 || n->error ||
             (j->starved && strcmp(j->set.backend, "static") == 0))
             continue;
@@ -601,12 +598,12 @@ static void check_no_vain_wait(const struct job *j)
             if (k != i)
                 free_t = MAX_OF(free_t, MAX_OF(j->nodes[k].end_t, j->nodes[k].idle_t));
         if (n->end_t > free_t + VAIN_US && n->end_t != OS_NEVER)
-            os_fail("%s waits %.1f s for others when all of them have ended",
+            os_fail("%s waits %.1f s for the others, though all of them have ended",
                     n->machine->name, (double)(n->end_t - free_t) / 1e6);
     }
 }
 
-/* The codes of the manual, and never a failure without its reason. */
+/* Exit codes must be those of the manual, and every failure must have a reason. */
 static void check_reasons(const struct job *j)
 {
     for (size_t i = 0; i < j->set.nodes; i++) {
@@ -614,7 +611,7 @@ static void check_reasons(const struct job *j)
         const bool explained = n->why == WHY_PEER || n->why == WHY_FAILURE ||
                                n->why == WHY_STUCK || n->why == WHY_SIGNAL;
 
-        if (!n->ended || n->exit_code < 0) /* or killed: it could tell nothing */
+        if (!n->ended || n->exit_code < 0) /* Killed: it could not say why. */
             continue;
         if (n->exit_code == 0 && n->why != WHY_SUCCESS && n->error != MUSTER_EGRACEFUL)
             os_fail("%s ends with 0, but has not succeeded (why %d)", n->machine->name,
@@ -641,7 +638,7 @@ static void check_end(const struct job *j, enum theme theme)
     }
     if (theme == THEME_CALM || theme == THEME_RESET ||
         (theme == THEME_CLUSTER && !job_etcd_flaps() && !j->long_outage &&
-         strcmp(j->set.backend, "etcd") != 0)) /* whose keys of 10 s run out */
+         strcmp(j->set.backend, "etcd") != 0)) /* Its keys expire after 10 s. */
         check_unharmed(j);
     check_no_vain_wait(j);
     check_reasons(j);
@@ -649,8 +646,8 @@ static void check_end(const struct job *j, enum theme theme)
         check_went_on(j);
 }
 
-/* Longer than any wait that the manual promises an end of: a join, the ranks, the exit
- * barrier, one after the other. */
+/* When every node must have ended: after all waits that the manual limits, one after
+ * the other: to join, for the ranks, at the exit barrier. */
 static uint64_t limit_of(const struct job *j)
 {
     return MAX_OF(j->last_fault_t, 10 * OS_SECOND) +
@@ -696,7 +693,7 @@ bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud)
         (void)os_run(os.heap[0].t);
     }
     if (!os.fail[0] && !all_ended(&only))
-        os_fail("nothing happens any more, and not all nodes have ended");
+        os_fail("no event is left, but not all nodes have ended");
     if (!os.fail[0])
         check_end(&only, theme);
     job_etcd_stop();

@@ -1,6 +1,6 @@
-/* job_guard.c - process/guard.h without processes: workers of a simulated agent are
- * simulated processes of its machine. They die with their agent, as the guard sees to
- * on a real machine; now and then one leaves something behind. */
+/* job_guard.c - process/guard.h for simulated agents: their workers are simulated
+ * processes on the same machine. They die with their agent, which the guard ensures on
+ * a real machine. Now and then they leave a process behind. */
 #include <assert.h>
 #include <errno.h>
 #include <signal.h>
@@ -27,7 +27,7 @@ struct guarded_worker {
     struct job_worker worker;
     struct guard *guard;
     uint32_t id;
-    bool living; /* spawned and not exited; spawning counts */
+    bool living; /* spawned, or about to be, and not exited */
 };
 
 struct guard {
@@ -53,7 +53,7 @@ static void notify(struct guard *g, enum news_kind kind, uint32_t id, int value)
     n->kind = kind;
     n->id = id;
     n->value = value;
-    n->wall_us = 1767323045000000ll + (int64_t)os.t + g->node->machine->wall_us;
+    n->wall_us = OS_WALL_US + (int64_t)os.t + g->node->machine->wall_us;
     if (g->last)
         g->last->next = n;
     else
@@ -126,11 +126,10 @@ static void on_spawned(void *arg, uint64_t n)
     h->worker.process->ended = on_exited;
     h->worker.process->ended_ctx = h;
     g->node->workers_started++;
-    the_job->started++;
     notify(g, NEWS_STARTED, h->id, h->worker.process->pid);
 }
 
-/* Nothing outlives an agent. */
+/* No worker outlives its agent. */
 static void kill_workers(struct guard *g)
 {
     for (struct guarded_worker *h = g->held; h; h = h->next) {

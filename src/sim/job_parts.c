@@ -1,6 +1,5 @@
-/* job_parts.c - what an agent uses and a simulated one has no need of: files for the
- * workers' output, the console, control groups. Its own messages go to the transcript.
- */
+/* job_parts.c - stands in for what a simulated agent does not need: files for the
+ * workers' output, the console, control groups. Its messages go to the transcript. */
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -158,7 +157,7 @@ void status_line(const struct log *n, const char *text)
     (void)text;
 }
 
-/* Nothing that a reader could look at runs here. */
+/* Simulated workers have no memory that could be read. */
 int stacks_read(const struct stacks_read_opts *opts, struct stacks_reading **out,
                 struct muster_error *err)
 {

@@ -1,4 +1,4 @@
-/* job_worker.c - a worker as far as its agent can see it: it meets the others of its
+/* job_worker.c - a worker, as far as its agent can tell. It meets the others of its
  * world in the store that its environment names, as torch's init_process_group does,
  * computes while all of them are there, and ends when the job's work is done. */
 #include <inttypes.h>
@@ -11,8 +11,8 @@
 #include "store/client.h"
 #include "store/server.h"
 
-#define COLLECTIVE_US (100 * OS_SECOND) /* until a worker gives its peers up */
-#define STORE_MS      60000u /* to reach the store, and for the others to come */
+#define COLLECTIVE_US (100 * OS_SECOND) /* until a worker gives up its peers */
+#define STORE_MS      60000u /* for each call to the store, and to reach it */
 
 static const char *job_env(const struct job_worker *w, const char *name)
 {
@@ -29,7 +29,7 @@ static int64_t number(const struct job_worker *w, const char *name)
     return strtoll(job_env(w, name), NULL, 10);
 }
 
-/* ---- one call to the store after the other ---- */
+/* ---- calls to the store, one after the other ---- */
 
 struct talk {
     uv_loop_t loop;
@@ -135,7 +135,7 @@ static int new_meeting(struct job_worker *w)
     return (int)j->meeting_count++;
 }
 
-/* Passing the barrier: all that torch's process group would rely on is looked at. */
+/* The worker passes the barrier. Checks all that torch's process group relies on. */
 static void join_meeting(struct job_worker *w, size_t index)
 {
     struct job_meeting *m =
@@ -145,9 +145,10 @@ static void join_meeting(struct job_worker *w, size_t index)
 
     (void)snprintf(master, sizeof master, "%.40s:%.8s", job_env(w, "MASTER_ADDR"),
                    job_env(w, "MASTER_PORT"));
-    /* The agent that lost touch with its group has not stopped it yet. Where nodes of
-     * torchrun may be in the group, the store has the address of the round before, as
-     * torchrun's has, and cannot keep it out; else it must not come here. */
+    /* The worker's agent has lost contact with its group, and has not stopped the
+     * worker yet. If torchrun's nodes may be in the group, the store still has the
+     * address of the round before, as torchrun's store has, and cannot keep the worker
+     * out. Otherwise it must not come here. */
     if (m && (world != m->world || (rank < m->world && m->members[rank])) &&
         (the_job->set.plain || strcmp(the_job->set.backend, "c10d") != 0) &&
         the_job->last_fault_t && !w->node->killed) {
@@ -175,7 +176,7 @@ static void join_meeting(struct job_worker *w, size_t index)
     m->full_t = os.t;
     job_moment();
     os_log("job", "a world of %" PRId64 " is whole", m->world);
-    /* Where all was done already, it only looks at what the others have left. */
+    /* If all the work is done already, this only takes a moment. */
     os_at(os.t + 10 * OS_MS + the_job->set.work_us -
               MIN_OF(the_job->done_us, the_job->set.work_us),
           on_work_done, m, os.t);
@@ -211,7 +212,8 @@ static void on_time(uv_timer_t *timer)
     (void)timer;
 }
 
-/* Until then, or until it is woken; if it hosts the store, that is served meanwhile. */
+/* Waits until then, or until the process is woken. If this worker hosts the store, its
+ * loop serves the store meanwhile. */
 static void doze(struct talk *t, uint64_t until_t)
 {
     uv_update_time(&t->loop);
@@ -235,7 +237,8 @@ static int meet(struct job_worker *w, struct talk *t)
     char text[32];
     int rc = 0;
 
-    /* As in torch, no prefix tells attempts apart: each begins with an empty store. */
+    /* As in torch, the keys of all attempts are the same, since each attempt begins
+     * with an empty store. */
     if (rank == 0) {
         (void)snprintf(text, sizeof text, "%d", new_meeting(w));
         rc = set(t, meeting, text);
@@ -297,11 +300,9 @@ int job_worker_main(void *worker)
         os_log(os.current->name, "could not meet the others: %d", rc);
         return 1;
     }
-    uint64_t late_t = os.t + COLLECTIVE_US; /* for those who are not there */
+    uint64_t late_t = os.t + COLLECTIVE_US; /* for workers that are missing */
     while (w->meeting && !w->meeting->over) {
         if (w->meeting->full_t == OS_NEVER && os.t >= late_t)
-            return 1;
-        if (w->failing)
             return 1;
         if (w->meeting->lost && j->set.workers_fail_with_peers) {
             sleep_until(t, os.t + os_random(50 * OS_MS, OS_SECOND));

@@ -1,6 +1,6 @@
-/* os_calls.c - what the drivers ask of the C library beside sockets, answered for the
- * process and the machine that run. There are no threads here: the work of
- * blocking_call.h runs on the loop, after a while. See os.h. */
+/* os_calls.c - the C library's functions that the drivers call, other than sockets.
+ * They answer for the process that runs, and its machine. There are no threads here:
+ * the work of blocking_call.h runs on the loop, after a while. See os.h. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -180,7 +180,7 @@ ssize_t __wrap_getrandom(void *to, size_t n, unsigned flags)
     return (ssize_t)n;
 }
 
-/* Processes of a job have no files. */
+/* Simulated processes have no files. */
 int __wrap_open64(const char *path, int flags, ...)
 {
     va_list ap;
@@ -237,7 +237,7 @@ void __wrap___assert_fail(const char *what, const char *file, unsigned line,
     os_exit(-SIGABRT);
 }
 
-/* Each process counts its own nodes. */
+/* Each simulated process has one node, so it gets the number that a real one would. */
 int64_t __wrap_rdzv_next_local_id(void)
 {
     return 0;

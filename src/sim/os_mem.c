@@ -1,5 +1,5 @@
-/* os_mem.c - base/mem.h for simulated processes: what a process has allocated goes when
- * it is killed, an agent that ends in order must have freed all of it, and any
+/* os_mem.c - base/mem.h for simulated processes. The memory of a process is freed when
+ * it is killed, an agent that ends by itself must have freed all of it, and any
  * allocation can be made to fail. */
 #include <assert.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@ struct os_block {
     _Alignas(16) char bytes[];
 };
 
-static unsigned long fail_at, asked; /* of the simulator itself; 0: never */
+/* Of the simulator itself. fail_at 0: none fails. */
+static unsigned long fail_at, asked;
 
 static bool refused(void)
 {

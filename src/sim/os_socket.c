@@ -1,9 +1,10 @@
 /* os_socket.c - TCP between simulated machines, and epoll; see os.h.
  *
- * Bytes arrive in order, late, in pieces. Nothing passes a link that is cut: what was
- * sent waits until it is healed, and the sender gives up when TCP would (its keep-alive
- * and user timeout). A machine that lost its power says nothing; whoever sends to it
- * after it is back is told that it knows no such connection. */
+ * Bytes arrive late and in pieces, but in order. Nothing passes a link that is cut:
+ * what was sent waits until the cut is over, and the sender gives up when TCP would
+ * (its keep-alive and user timeout). A machine that has lost its power sends nothing;
+ * whoever sends to it once it is back gets a reset, since it no longer knows the
+ * connection. */
 #include "sim/os.h"
 
 #include <assert.h>
@@ -15,13 +16,13 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define CONNECT_US (130 * OS_SECOND) /* until the kernel gives up */
-#define UNACKED_US (900 * OS_SECOND) /* likewise */
-#define RETRY_US   (1 * OS_SECOND)
+#define CONNECT_US (130 * OS_SECOND) /* until the kernel gives up connecting */
+#define UNACKED_US (900 * OS_SECOND) /* until it gives up unacknowledged bytes */
+#define RETRY_US   (1 * OS_SECOND)   /* between two SYNs */
 
 enum kind { STREAM, LISTENER, EPOLL };
 
-/* Bytes on their way, or arrived; or the end of the stream (n == 0). */
+/* Bytes that are on their way or have arrived; n == 0: the end of the stream. */
 struct segment {
     struct segment *next;
     uint64_t arrive_t;
@@ -43,7 +44,7 @@ struct item {
 };
 
 struct os_socket {
-    struct os_socket *next; /* all of the job */
+    struct os_socket *next; /* in the list of all */
     struct os_socket *next_of_process;
     struct os_process *owner; /* NULL: nobody has accepted it yet */
     struct os_machine *machine;
@@ -52,7 +53,7 @@ struct os_socket {
     uint32_t ip, peer_ip;
     uint16_t port, peer_port;
     bool closed;   /* by its process */
-    bool vanished; /* with its machine's power */
+    bool vanished; /* its machine has lost its power */
     bool connecting, connected;
     int error; /* errno of the end of the connection */
     struct os_socket *peer;
@@ -69,11 +70,11 @@ struct os_socket {
     uint64_t idle_us, between_us;
     unsigned probes, missed;
     struct os_socket *accept_first, *accept_last, *accept_next;
-    struct item *items;    /* an epoll set's */
-    struct item *watchers; /* sets that this one is in */
+    struct item *items;    /* of an epoll set */
+    struct item *watchers; /* the epoll sets that this socket is in */
 };
 
-static struct os_socket **table; /* by descriptor; kept from job to job */
+static struct os_socket **table; /* by descriptor; kept for the next job */
 static size_t table_count, table_room;
 
 /* ---- small things ---- */
@@ -109,7 +110,7 @@ static struct os_socket *socket_new(struct os_machine *m, struct os_process *own
     return s;
 }
 
-/* NULL if it is not simulated. */
+/* NULL if the descriptor is not simulated. */
 static struct os_socket *os_socket_of(int fd)
 {
     const size_t i = (size_t)(fd - OS_FD_BASE);
@@ -129,7 +130,7 @@ static uint64_t delay(const struct os_machine *a, const struct os_machine *b)
     return os.delay_us + (os.jitter_us ? rng_below(&os.rng, os.jitter_us) : 0);
 }
 
-/* When the way from a to b is open: now, or later, or never. */
+/* When the link from a to b is open: now, later or never. */
 static uint64_t open_t(const struct os_machine *a, const struct os_machine *b)
 {
     return a == b ? os.t : MAX_OF(os.t, os.down_t[a->index][b->index]);
@@ -160,7 +161,7 @@ static struct segment *queue_take(struct queue *q)
     return s;
 }
 
-/* Something about it has changed: whoever waits for it looks again. */
+/* The socket has changed: wakes whoever waits for it. */
 static void notify(struct os_socket *s)
 {
     for (struct item *i = s->watchers; i; i = i->next_of_socket) {
@@ -192,8 +193,8 @@ static void on_reset(void *arg, uint64_t n)
     die(arg, ECONNRESET);
 }
 
-/* Tells the socket that its connection is unknown at the other end, or was closed there
- * with bytes unread; what was sent before arrives before it. */
+/* Resets the socket, because the other end does not know the connection, or has closed
+ * it with bytes unread. What was sent before still arrives first. */
 static void send_reset(struct os_socket *to)
 {
     const struct os_socket *from = to->peer;
@@ -247,7 +248,7 @@ static void arrive(struct os_socket *s, struct segment *seg)
     struct os_socket *to = s->peer;
 
     if (!to->machine->up || to->connecting)
-        return; /* lost; nobody acknowledges it */
+        return; /* It is lost, and not acknowledged. */
     if (to->vanished || to->closed || to->error || !to->connected) {
         if (seg->n)
             send_reset(s);
@@ -272,9 +273,7 @@ static void on_pump(void *arg, uint64_t n)
     while (s->tx.first) {
         const uint64_t t = open_t(s->machine, s->peer->machine);
 
-        if (s->vanished)
-            return;
-        if (t == OS_NEVER)
+        if (s->vanished || t == OS_NEVER)
             return;
         if (t > os.t || s->tx.first->arrive_t > os.t) {
             s->pumping = true;
@@ -362,7 +361,7 @@ ssize_t os_recv(struct os_socket *s, void *to, size_t n)
     }
     if (got) {
         if (s->rx.first)
-            notify(s); /* A short read is not the end of it. */
+            notify(s); /* There is more to read. */
         return (ssize_t)got;
     }
     if (s->rx_end)
@@ -370,7 +369,7 @@ ssize_t os_recv(struct os_socket *s, void *to, size_t n)
     return s->error ? -s->error : -EAGAIN;
 }
 
-/* ---- signs of life ---- */
+/* ---- TCP keep-alive ---- */
 
 static void on_probe(void *arg, uint64_t n)
 {
@@ -473,10 +472,8 @@ static void on_connected(void *arg, uint64_t n)
     s->connecting = false;
     s->connected = true;
     s->heard_t = os.t;
-    if (s->peer->error || s->peer->vanished || s->peer->closed) {
-        if (s->peer->error || !s->peer->closed)
-            die(s, ECONNRESET);
-    }
+    if (s->peer->error || (s->peer->vanished && !s->peer->closed))
+        die(s, ECONNRESET);
     start_probes(s);
     notify(s);
 }
@@ -607,7 +604,7 @@ void os_close(struct os_socket *s)
     if (!s->connected || s->error || !s->peer)
         return;
     if (s->rx.first)
-        send_reset(s->peer); /* Unread bytes: the other end has to know. */
+        send_reset(s->peer); /* The other end must learn that bytes were not read. */
     else if (!s->end_sent)
         put(s, NULL, 0);
     s->end_sent = true;
@@ -748,7 +745,7 @@ int __wrap_epoll_wait(int set, struct epoll_event *to, int max, int timeout)
     struct item **at = &e->items;
     int n = 0;
 
-    assert(timeout == 0); /* The loop waits, not this. */
+    assert(timeout == 0); /* Only uv_run() waits. */
     (void)timeout;
     while (*at && n < max) {
         struct item *i = *at;

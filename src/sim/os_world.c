@@ -13,7 +13,7 @@
 
 struct os os;
 
-/* ---- memory of the simulator's own: given back with the job ---- */
+/* ---- the simulator's own memory, freed at the end of the job ---- */
 
 struct chunk {
     struct chunk *next;
@@ -72,7 +72,7 @@ static void free_chunks(void)
     }
 }
 
-/* A page that nobody may touch lies below each stack. */
+/* Below each stack is a page that cannot be accessed, to catch an overflow. */
 static void *stack_take(void)
 {
     char *p;
@@ -143,7 +143,6 @@ bool os_run(uint64_t until_t)
         const struct os_event ev = take_first();
 
         os.t = ev.t;
-        os.steps++;
         ev.fn(ev.arg, ev.n);
     }
     if (!os.fail[0])
@@ -242,7 +241,7 @@ void os_exit(int code)
     os.current->exit_code = code;
     os.current->killed = true;
     setcontext(&os.scheduler);
-    abort(); /* setcontext does not come back. */
+    abort(); /* setcontext does not return. */
 }
 
 struct os_process *os_process_start(struct os_machine *m, const char *name,
@@ -277,7 +276,7 @@ static void end_process(struct os_process *p, int sig, bool power_lost)
         return;
     p->exit_code = -sig;
     if (p == os.current)
-        p->killed = true; /* A process that kills itself ends when it next waits. */
+        p->killed = true; /* A process that kills itself ends at its next wait. */
     else
         process_gone(p, power_lost);
 }
@@ -331,7 +330,7 @@ void os_begin(uint64_t seed, bool loud)
     struct os_event *heap = os.heap;
     const size_t room = os.heap_room;
 
-    os = (struct os){ .seed = seed, .heap = heap, .heap_room = room, .loud = loud };
+    os = (struct os){ .heap = heap, .heap_room = room, .loud = loud };
     os.next_pid = 1000;
     rng_init(&os.rng, rng_mix(seed));
 }

@@ -1,7 +1,7 @@
-/* uv_loop.c - what our drivers call of libuv, on simulated time: the loop, timers, idle
- * handles, wake-ups, signals and polled descriptors. Linked in libuv's place; streams
- * are in uv_stream.c. The order within a turn is libuv's: timers, callbacks of what
- * ended at once, idle handles, waiting, what came meanwhile, closing. */
+/* uv_loop.c - the functions of libuv that our drivers call, on simulated time: the
+ * loop, timers, idle handles, wake-ups, signals and polled descriptors. It is linked in
+ * libuv's place; streams are in uv_stream.c. The order within a turn is libuv's:
+ * timers, callbacks of writes that are done, idle handles, waiting, events, closing. */
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
@@ -13,10 +13,9 @@
 
 #include "sim/os.h"
 
-struct loop_state { /* behind the loop's internal_fields */
+struct loop_state { /* the loop's internal_fields points here */
     struct os_process *process;
     struct uv_state *first, *last; /* its handles */
-    struct uv_state *timers;       /* none: the list is searched */
     uint64_t now_ms, order;
     bool stop;
 };
@@ -60,8 +59,8 @@ uint64_t uv_hrtime(void)
 
 int uv_gettimeofday(uv_timeval64_t *tv)
 {
-    const int64_t us = 1767323045000000ll + (int64_t)os.t +
-                       (os.current ? os.current->machine->wall_us : 0);
+    const int64_t us =
+        OS_WALL_US + (int64_t)os.t + (os.current ? os.current->machine->wall_us : 0);
 
     tv->tv_sec = us / 1000000;
     tv->tv_usec = (int32_t)(us % 1000000);
@@ -291,7 +290,7 @@ int uv_loop_init(uv_loop_t *loop)
     return 0;
 }
 
-/* Handles that are closed stay in the list until the turn that ends them. */
+/* Handles that are closing stay in the list until a turn of the loop ends them. */
 int uv_loop_close(uv_loop_t *loop)
 {
     struct loop_state *l = state_of(loop);
@@ -378,7 +377,8 @@ static void work(struct uv_state *s)
     }
 }
 
-/* Those that are there when it begins; what callbacks add has its turn next time. */
+/* Runs the handles that are there at the beginning; those that callbacks add have to
+ * wait for the next turn. */
 static void each(struct loop_state *l, bool (*wanted)(const struct uv_state *s),
                  void (*run)(struct uv_state *s))
 {
@@ -487,7 +487,7 @@ int uv_backend_timeout(const uv_loop_t *loop)
     return 0;
 }
 
-/* ---- what has nothing to do with the loop ---- */
+/* ---- functions that need no loop ---- */
 
 const char *uv_strerror(int err)
 {
@@ -550,7 +550,7 @@ int uv_ip6_name(const struct sockaddr_in6 *a, char *to, size_t n)
     return uv_inet_ntop(AF_INET6, &a->sin6_addr, to, n);
 }
 
-/* A store in a file is not part of these jobs. */
+/* No simulated job has a store in a file. */
 int uv_fs_event_init(uv_loop_t *loop, uv_fs_event_t *handle)
 {
     (void)loop;

@@ -5,7 +5,7 @@
 
 #include "sim/os.h"
 
-/* A write that has not been told to be done. */
+/* A write whose callback has not come yet. */
 struct uv_out {
     struct uv_out *next;
     uv_write_t *req;
