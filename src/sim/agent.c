@@ -1,9 +1,8 @@
-/* agent.c - what an agent does with what its rendezvous tells it: joins, runs, stops
- * its workers and joins again when somebody comes or is lost, ends when the run is
- * closed. */
+/* agent.c - how an agent reacts to its rendezvous. It joins and runs; when a node comes
+ * or is lost, it stops its workers and joins again; when the run is closed, it ends. */
 #include "sim/sim.h"
 
-/* ---- the words of the transcript, each from its one list ---- */
+/* ---- names for the transcript ---- */
 
 static const char *news_name(enum rdzv_news news)
 {
@@ -38,7 +37,7 @@ void sim_do_at(struct sim_node *n, uint64_t t, enum sim_todo todo)
     ev->what = (int)todo;
 }
 
-/* Stopping workers takes a while. */
+/* Does it after a while, since stopping workers takes time. */
 static void defer(struct sim_node *n, uint64_t least_us, enum sim_todo todo)
 {
     const uint64_t more = n->sim->react_us;
@@ -54,7 +53,7 @@ static void start(struct sim_node *n)
         return;
     n->boot++;
     n->alive = true;
-    n->pid++; /* a new process: another node to everybody */
+    n->pid++; /* A new process is a different node to the others. */
     n->wants_in = true;
     n->stopped_t = 0;
     n->timer_t = SIM_NEVER;
@@ -139,7 +138,7 @@ static void agent_on_refused(struct sim_node *n, const struct rdzv_effect *e)
                e->code == MUSTER_EPROTO || e->code == MUSTER_EINVAL) {
         sim_fail(n->sim, "%s: %s", n->name, e->text);
     } else if (n->kind == SIM_TORCH && e->code == MUSTER_ECONN) {
-        sim_kill(n); /* torchrun ends; whoever runs the job starts it again */
+        sim_kill(n); /* torchrun ends, and whoever runs the job starts it again. */
         defer(n, 1000000, SIM_DO_START);
     } else if (n->wants_in) {
         defer(n, 1000000, SIM_DO_JOIN);

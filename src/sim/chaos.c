@@ -1,12 +1,12 @@
-/* chaos.c - random runs: a group, its settings and its bad luck drawn from one seed.
+/* chaos.c - random runs: a group, its settings and its faults are drawn from one seed.
  *
- * Bad luck ends after a while; then everybody must find together again. */
+ * After a while there are no more faults. Then all nodes must get together again. */
 #include <stdio.h>
 
 #include "base/mem.h"
 #include "sim/sim.h"
 
-#define LUCK_US 40000000u /* bad things begin within the first 40 s */
+#define FAULTS_US 40000000u /* faults begin within the first 40 s */
 
 /* ---- faults ---- */
 
@@ -21,12 +21,11 @@ static void log_fault(struct sim *s, const struct sim_node *n, const char *what,
 
 static void kill_node(struct sim *s, struct sim_node *n)
 {
-    const bool power =
-        rng_below(&s->rng, 3) == 0; /* not even a FIN leaves the machine */
+    const bool power = rng_below(&s->rng, 3) == 0; /* Not even a FIN is sent. */
 
     for (size_t i = 0; power && i < s->host.conn_count; i++) {
         if (s->host.conns[i] && s->host.conns[i]->node == n)
-            s->host.conns[i]->mute = true;
+            s->host.conns[i]->power_lost = true;
     }
     log_fault(s, n, power ? "loses power" : "is killed", 0);
     sim_kill(n);
@@ -123,7 +122,7 @@ static enum sim_kind draw_kind(struct rng *r, const char *kinds)
         return rng_below(r, 2) ? SIM_OURS : SIM_TORCH;
     if (strcmp(kinds, "hosted") == 0)
         return SIM_HOSTED;
-    if (strcmp(kinds, "fallback") == 0) /* some are told hosted=0 */
+    if (strcmp(kinds, "fallback") == 0) /* some have hosted=0 */
         return rng_below(r, 3) ? SIM_HOSTED : SIM_OURS;
     return rng_below(r, 3) ? SIM_HOSTED : SIM_TORCH; /* "visited" */
 }
@@ -148,7 +147,7 @@ static void draw_settings(struct rng *r, struct sim_config *cfg, size_t nodes)
     cfg->any_cut = rng_below(r, 4) == 0;
 }
 
-static void draw_luck(struct sim *s, struct rng *r, const char *kinds)
+static void draw_faults(struct sim *s, struct rng *r, const char *kinds)
 {
     const size_t faults = rng_below(r, 4) ? rng_below(r, 7) : 0;
     const bool torch = strcmp(kinds, "mixed") == 0 || strcmp(kinds, "torch") == 0 ||
@@ -162,14 +161,14 @@ static void draw_luck(struct sim *s, struct rng *r, const char *kinds)
             fault = SIM_HOST_CRASH;
         if (torch && fault == SIM_JUMP)
             fault =
-                SIM_CUT; /* torch's nodes evict each other for ever: not ours to mend */
-        ev = sim_at(s, rng_below(r, LUCK_US), SIM_EV_FAULT);
+                SIM_CUT; /* After a jump, torchrun's nodes evict each other for ever. */
+        ev = sim_at(s, rng_below(r, FAULTS_US), SIM_EV_FAULT);
         ev->what = (int)fault;
         ev->node = (uint32_t)rng_below(r, s->count);
     }
     if (rng_below(r, 10) == 0) {
         struct sim_node *n = &s->nodes[rng_below(r, s->count)];
-        struct sim_event *ev = sim_at(s, rng_below(r, LUCK_US), SIM_EV_AGENT);
+        struct sim_event *ev = sim_at(s, rng_below(r, FAULTS_US), SIM_EV_AGENT);
 
         ev->node = n->index;
         ev->boot = 1;
@@ -184,7 +183,7 @@ static void draw_luck(struct sim *s, struct rng *r, const char *kinds)
 static uint64_t calm_end(const struct sim *s)
 {
     const struct rdzv_settings *set = &s->cfg.settings;
-    uint64_t t = LUCK_US + 20000000;
+    uint64_t t = FAULTS_US + 20000000;
 
     for (size_t i = 0; i < s->count; i++)
         t = MAX_OF(t, MAX_OF(s->nodes[i].stopped_t, s->nodes[i].cut_t));
@@ -212,12 +211,12 @@ bool sim_play(uint64_t seed, const char *kinds, bool loud, uint64_t *node_us,
         (void)snprintf(name, sizeof name, "n%zu", i);
         (void)sim_add(&s, draw_kind(&r, kinds), name);
     }
-    draw_luck(&s, &r, kinds);
+    draw_faults(&s, &r, kinds);
     for (size_t i = 0; i < nodes; i++)
         sim_do_at(&s.nodes[i],
                   rng_below(&r, 4) ? rng_below(&r, 400000) : rng_below(&r, 20000000),
                   SIM_DO_START);
-    good = sim_run(&s, LUCK_US + 20000000) && sim_run(&s, calm_end(&s));
+    good = sim_run(&s, FAULTS_US + 20000000) && sim_run(&s, calm_end(&s));
     if (good) {
         sim_check_end(&s);
         good = !s.fail[0];

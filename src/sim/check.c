@@ -1,15 +1,16 @@
-/* check.c - what is promised, looked at while a run goes on.
+/* check.c - the promises, which are checked while a run goes on.
  *
- *   1  within a round ranks are 0 .. n - 1, each once, and all members agree on it;
- *   2  rounds only grow; a round that is complete stays so until nobody is in it;
- *   3  closed stays closed, and no round completes after it;
+ *   1  within a round the ranks are 0 .. n - 1, each once, and all members agree;
+ *   2  round numbers only grow; a complete round stays complete until nobody is in it;
+ *   3  a closed run stays closed, and no round completes in it;
  *   4  min <= size <= max;
- *   5  a node that lives is answered before its deadline;
- *   6  a member that dies is known to the others within the keep-alive bound;
- *   7  when everything is calm again, those who live are together in one round.
+ *   5  a node that lives gets its answer before its deadline;
+ *   6  when a member dies, the others know it within the keep-alive time;
+ *   7  once there are no more faults, all nodes that live are together in one round.
  *
- * torchrun's nodes break 1 by themselves where a member leaves or seems dead before
- * they looked, and are not told what 6 says: for them those do not count. */
+ * 1 and 6 are not checked for torchrun's nodes. They break 1 by themselves if a member
+ * leaves or seems dead before they read the state, and nobody notifies them as 6 asks.
+ */
 #include <assert.h>
 #include <stdio.h>
 
@@ -17,12 +18,12 @@
 #include "rendezvous/core/state_pickle.h"
 #include "sim/sim.h"
 
-#define ROUNDS 32 /* how far back somebody may still be told of one */
+#define ROUNDS 32 /* that are remembered, since a node may learn late of one */
 
 struct seen_round {
     uint32_t epoch;
     int64_t round, world;
-    uint64_t roster; /* hash of the members in order; 0: nobody could say yet */
+    uint64_t roster; /* hash of the members in rank order; 0: not known yet */
     char *owner;     /* owned: for each rank, "name_pid" in 24 bytes */
 };
 
@@ -83,12 +84,13 @@ static void check_roster(struct sim_node *n, struct seen_round *r, int64_t rank)
         hash = (hash ^ (uint64_t)members[i].pid) * 1099511628211u;
     }
     if ((int64_t)count != r->world || rdzv_node_cmp(&members[rank], &me) != 0)
-        sim_fail(n->sim,
-                 "%s: its list of round %lld has %zu members, or not itself as %lld",
-                 n->name, (long long)r->round, count, (long long)rank);
+        sim_fail(
+            n->sim,
+            "%s: its list of round %lld has %zu members, or does not have it as %lld",
+            n->name, (long long)r->round, count, (long long)rank);
     if (r->roster && r->roster != hash)
-        sim_fail(n->sim, "%s sees other members in round %lld than others do", n->name,
-                 (long long)r->round);
+        sim_fail(n->sim, "%s sees different members in round %lld than others do",
+                 n->name, (long long)r->round);
     r->roster = hash;
 }
 
@@ -100,24 +102,25 @@ void sim_check_joined(struct sim_node *n, const struct rdzv_effect *e)
 
     if (n->kind == SIM_TORCH) {
         if (e->rank < 0)
-            sim_fail(n->sim, "%s was told rank %lld", n->name, (long long)e->rank);
+            sim_fail(n->sim, "%s was given rank %lld", n->name, (long long)e->rank);
         return;
     }
     if (e->world < set->min_nodes || e->world > set->max_nodes || e->rank < 0 ||
         e->rank >= e->world) {
-        sim_fail(n->sim, "%s was told rank %lld of %lld, in a group of %lld to %lld",
+        sim_fail(n->sim, "%s was given rank %lld of %lld, in a group of %lld to %lld",
                  n->name, (long long)e->rank, (long long)e->world,
                  (long long)set->min_nodes, (long long)set->max_nodes);
         return;
     }
     if (e->round <= n->round && n->epoch == n->round_epoch)
-        sim_fail(n->sim, "%s was told round %lld after round %lld", n->name,
+        sim_fail(n->sim, "%s joined round %lld after round %lld", n->name,
                  (long long)e->round, (long long)n->round);
     if (n->life != SIM_JOINING && n->life != SIM_LEAVING)
-        sim_fail(n->sim, "%s was told JOINED without having asked", n->name);
+        sim_fail(n->sim, "%s was notified of JOINED, but had not asked to join",
+                 n->name);
     r = round_of(n->sim, n->epoch, e->round, e->world);
     if (r->world != e->world) {
-        sim_fail(n->sim, "%s was told a world of %lld in round %lld, others %lld",
+        sim_fail(n->sim, "%s joined a world of %lld in round %lld, others one of %lld",
                  n->name, (long long)e->world, (long long)e->round,
                  (long long)r->world);
         return;
@@ -131,7 +134,7 @@ void sim_check_joined(struct sim_node *n, const struct rdzv_effect *e)
     check_roster(n, r, e->rank);
 }
 
-/* A member has ended: the others of its round must hear of it. */
+/* A member has ended: the others of its round must learn it. */
 void sim_check_gone(struct sim_node *n)
 {
     struct sim *s = n->sim;
@@ -170,7 +173,7 @@ static void names(const struct rdzv_state *st, enum rdzv_list list, char *out,
     }
 }
 
-/* Whether nothing but heartbeats differs. */
+/* Whether the two differ only in heartbeats. */
 static bool only_beats(const struct rdzv_state *a, const struct rdzv_state *b)
 {
     if (a->round != b->round || a->complete != b->complete || a->closed != b->closed ||
@@ -228,8 +231,8 @@ static bool ranks_whole(const struct rdzv_state *st)
     return sum == n * (n - 1) / 2;
 }
 
-/* Between two values of the key lies one write, unless the host wrote: it shows its
- * state only when somebody looks. */
+/* Two values of the key are one write apart, unless the host wrote: it updates the key
+ * only when somebody reads it. */
 static void check_change(struct sim *s, const struct rdzv_state *was,
                          const struct rdzv_state *is, bool by_host)
 {
@@ -241,10 +244,9 @@ static void check_change(struct sim *s, const struct rdzv_state *was,
         sim_fail(s, "the round went from %lld back to %lld", (long long)was->round,
                  (long long)is->round);
     if (was->closed && !is->closed)
-        sim_fail(s, "closed was taken back");
+        sim_fail(s, "the run was closed and is open again");
     if (was->complete && !is->complete && is->round == was->round)
-        sim_fail(s, "round %lld was complete and is not any more",
-                 (long long)is->round);
+        sim_fail(s, "round %lld was complete and is open again", (long long)is->round);
     if (begins && was->closed)
         sim_fail(s, "round %lld completed in a closed run", (long long)is->round);
     if (begins && (n < s->cfg.settings.min_nodes || n > s->cfg.settings.max_nodes))
@@ -254,7 +256,7 @@ static void check_change(struct sim *s, const struct rdzv_state *was,
         sim_fail(s, "round %lld completed with ranks that are not 0 .. n-1",
                  (long long)is->round);
     if (new_round || !is->complete || (by_host && s->host.epoch > 1))
-        return; /* The members of a round come back one by one to a restarted host. */
+        return; /* Members come back to a restarted host one by one. */
     for (const struct participant *m = rdzv_first(is, RDZV_PLACES); m;
          m = m->next[RDZV_PLACES]) {
         const struct participant *o = rdzv_state_find(was, &m->node);
@@ -275,7 +277,8 @@ static bool is_spare(const struct sim_node *n)
                         rdzv_in(rdzv_state_find(&n->sim->host.last, &me), RDZV_SPARES));
 }
 
-/* A spare waits for as long as it takes; its time to join begins when it is none. */
+/* A spare waits for as long as it takes; its time to join begins when it stops being a
+ * spare. */
 static void renew_spares(struct sim *s)
 {
     for (size_t i = 0; i < s->count && !s->cfg.many; i++) {
@@ -290,7 +293,7 @@ static void on_beat(void *ctx, struct participant *m, int64_t beat_us)
     m->beat_us = beat_us;
 }
 
-/* Of what check_change looks at, heartbeats change nothing. */
+/* Handles a value in which only heartbeats are new, which need no check_change(). */
 static bool check_beats(struct sim *s, struct span value, uint32_t peer)
 {
     struct sim_host *h = &s->host;
@@ -349,7 +352,7 @@ static void check_node(struct sim_node *n)
     if (!n->alive || sim_is_stopped(n))
         return;
     if (n->kind == SIM_TORCH && n->calm_from_t > n->join_t)
-        due_t = SIM_NEVER; /* torch may hang in a read for long */
+        due_t = SIM_NEVER; /* torchrun may wait in a read for a long time. */
     due_t = MAX_OF(due_t, n->stopped_t + slack_us);
     if (n->life == SIM_JOINING && s->t > due_t && due_t != SIM_NEVER && !is_spare(n))
         sim_fail(n->sim, "%s asked to join at %.3f s and has no answer", n->name,
@@ -359,7 +362,7 @@ static void check_node(struct sim_node *n)
     due_t =
         MAX_OF(n->lost_since_t, calm_t) + dead_us + s->cfg.grace_ms * 1000 + slack_us;
     if (s->t > due_t)
-        sim_fail(n->sim, "%s was not told of a member lost at %.3f s", n->name,
+        sim_fail(n->sim, "%s was not notified of a member lost at %.3f s", n->name,
                  (double)n->lost_since_t / 1e6);
 }
 
@@ -369,7 +372,8 @@ void sim_check_step(struct sim *s)
         check_node(&s->nodes[i]);
 }
 
-/* torch never tells a node that the others have dropped it: it runs on for itself. */
+/* Whether the node runs on alone: torchrun never notifies a node that the others have
+ * dropped. */
 static bool is_zombie(const struct sim_node *n)
 {
     const struct rdzv_node me = sim_identity(n);
@@ -378,7 +382,7 @@ static bool is_zombie(const struct sim_node *n)
            !rdzv_in(rdzv_state_find(&n->sim->host.last, &me), RDZV_PLACES);
 }
 
-/* Everything has been calm for long enough. */
+/* Checks 7: there were no faults for long enough. */
 void sim_check_end(struct sim *s)
 {
     const struct rdzv_settings *set = &s->cfg.settings;
@@ -397,14 +401,15 @@ void sim_check_end(struct sim *s)
             continue;
         running++;
         if (one && (one->round != n->round || one->round_epoch != n->round_epoch))
-            sim_fail(s, "%s runs in round %lld, %s in round %lld, and both believe it",
+            sim_fail(s, "%s runs in round %lld, and %s in round %lld, at the same time",
                      one->name, (long long)one->round, n->name, (long long)n->round);
         one = n;
     }
     if (s->host.last_valid && s->host.last.closed)
         return;
     if (torch && live > set->max_nodes)
-        return; /* torch's waiting nodes make a full round start again, for ever */
+        return; /* A waiting node of torchrun's restarts a full round again and again.
+                 */
     if (live >= set->min_nodes && running != MIN_OF(live, set->max_nodes))
         sim_fail(s, "%lld nodes live, a round takes %lld to %lld, but %lld are in one",
                  (long long)live, (long long)set->min_nodes, (long long)set->max_nodes,

@@ -1,5 +1,5 @@
-/* crowd.c - one group of thousands, timed: see sim.h. The time that passes in it is
- * virtual; the CPU time is ours, for the host and all nodes together. */
+/* crowd.c - times one group of thousands of nodes: see sim.h. Time in the group is
+ * virtual; the CPU time is real, for the host and all nodes together. */
 #include <stdio.h>
 #include <sys/resource.h>
 #include <time.h>

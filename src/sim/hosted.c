@@ -1,5 +1,5 @@
-/* hosted.c - the driver of a node whose host owns the rendezvous:
- * rendezvous/core/member.c on a simulated connection; see sim.h. */
+/* hosted.c - the driver of a node on a coordinator: rendezvous/core/member.c on a
+ * simulated connection; see sim.h. */
 #include <assert.h>
 
 #include "base/mem.h"
@@ -69,7 +69,8 @@ static void hosted_on_opened(struct sim_conn *c)
     feed(c->node, (struct member_event){ .kind = MEMBER_UP });
 }
 
-/* For check.c: a spare has no time limit; once it is none, its time begins anew. */
+/* For check.c: a spare has no time limit; once it stops being one, its time to join
+ * begins anew. */
 static void set_spare(struct sim_node *n, bool spare)
 {
     n->spare = spare;
@@ -104,7 +105,7 @@ static void on_bytes(struct sim_conn *c)
             return;
         if (coord_decode(span_of(buf_data(&c->in_node) + 8, (size_t)len), &msg, NULL) <
             0) {
-            sim_fail(n->sim, "the host says what %s cannot read", n->name);
+            sim_fail(n->sim, "%s cannot read what the host sent", n->name);
             return;
         }
         ev.msg = &msg;

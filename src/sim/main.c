@@ -4,15 +4,13 @@
  *   muster-sim --seeds A:B [--kind K]       all of A .. B-1 (N: of 0 .. N-1); the first
  *                                           failure ends it, unless --keep-going
  *   muster-sim [--update] --case FILE...    the transcript must be the file's own
- *   muster-sim --nodes N [--kind ours]      one large group, hosted unless told
- * otherwise
+ *   muster-sim --nodes N [--kind ours]      one large group; kind hosted by default
  *
- * K: ours, mixed (with torchrun's protocol), torch, hosted, fallback, visited (hosted,
- * with torchrun's protocol), or any; or whole jobs with the
- * real drivers (job.h): job, job-c10d, job-static, also with what goes wrong:
- * job-c10d-calm, -reset, -storm, -memory, -starve. A failure prints the one line that
- * plays it again.
- */
+ * K: ours, mixed (some nodes follow torchrun's protocol), torch, hosted, fallback,
+ * visited (hosted, but some nodes follow torchrun's protocol), or any. Or whole jobs
+ * with the real drivers (job.h): job, job-c10d, job-static, and so on, which may end in
+ * what goes wrong: job-c10d-calm, -reset, -storm, -memory, -starve. A failure prints
+ * the command that plays it again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,7 +126,7 @@ static char *read_file(const char *path)
     return text;
 }
 
-/* Says where the transcript goes another way. */
+/* Prints the first line in which the transcript differs. */
 static void show_difference(const char *path, const char *want, struct span got)
 {
     size_t line = 1, at = 0;
@@ -219,7 +217,7 @@ static bool seeds(const char *text, struct options *o)
     return *rest == '\0' && o->from < o->to;
 }
 
-/* An option with its value; false: bad. */
+/* Reads an option with a value; false if it is not known, or the value is wrong. */
 static bool valued(const char *name, const char *value, struct options *o)
 {
     const char *rest = "";
@@ -251,7 +249,7 @@ static bool read_options(int argc, char **argv, struct options *o)
             o->cases = i + 1;
             return i + 1 < argc;
         } else if (i + 1 == argc || !valued(argv[i], argv[i + 1], o)) {
-            fprintf(stderr, "muster-sim: '%s%s%s' is nothing that it knows\n", argv[i],
+            fprintf(stderr, "muster-sim: cannot understand '%s%s%s'\n", argv[i],
                     i + 1 < argc ? " " : "", i + 1 < argc ? argv[i + 1] : "");
             return false;
         } else {

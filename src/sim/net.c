@@ -1,5 +1,5 @@
-/* net.c - connections between nodes and the host: bytes in order, late, held back while
- * a node is cut off, gone when a side dies; see sim.h. */
+/* net.c - connections between nodes and the host. Bytes come in order and late; they
+ * are held back while a node is cut off, and lost when a side dies. See sim.h. */
 #include <assert.h>
 
 #include "base/mem.h"
@@ -12,8 +12,8 @@ static uint64_t delay(struct sim *s)
     return c->delay_us + (c->jitter_us ? rng_below(&s->rng, c->jitter_us) : 0);
 }
 
-/* When a byte sent now arrives: after the delay, after the cut, after those before it.
- */
+/* When a byte that is sent now arrives: after the delay, and not before a cut is over
+ * or earlier bytes have arrived. */
 static uint64_t arrival(struct sim_node *n, uint64_t *last_t)
 {
     uint64_t t = n->sim->t + delay(n->sim);
@@ -62,7 +62,7 @@ struct sim_conn *sim_connect(struct sim_node *n)
     c->node = n;
     c->node_index = n->index;
     c->boot = n->boot;
-    c->refs = 1; /* the node's */
+    c->refs = 1; /* of the node */
     c->at_node = true;
     buf_init(&c->in_host, SIZE_MAX);
     buf_init(&c->in_node, SIZE_MAX);
@@ -80,7 +80,7 @@ void sim_conn_unref(struct sim_conn *c)
     mem_free(c);
 }
 
-/* The node's side is gone; the host hears of it, if bytes get through. */
+/* The node closes its side. The host learns it once bytes get through. */
 void sim_hang_up(struct sim_conn *c)
 {
     if (!c->at_node)
@@ -91,7 +91,7 @@ void sim_hang_up(struct sim_conn *c)
     sim_conn_unref(c);
 }
 
-/* The host's side is gone. */
+/* Closes the host's side. */
 static void forget_peer(struct sim_conn *c)
 {
     struct sim_host *h = &c->node->sim->host;
@@ -116,7 +116,7 @@ static void send(struct sim_conn *c, struct span bytes, enum sim_event_kind kind
     uint64_t *last_t = kind == SIM_EV_UP ? &c->up_t : &c->down_t;
     struct sim *s = c->node->sim;
 
-    while (bytes.n) { /* Mostly one piece. */
+    while (bytes.n) { /* There is mostly one piece. */
         size_t n = bytes.n;
         uint8_t *copy;
         struct sim_event *ev;
@@ -140,7 +140,6 @@ static void sim_send_up(struct sim_conn *c, struct span bytes)
 
 void sim_send_down(struct sim_conn *c, struct span bytes)
 {
-    c->node->sim->host.bytes_out += bytes.n;
     if (c->at_host)
         send(c, bytes, SIM_EV_DOWN);
 }
@@ -190,7 +189,7 @@ static void take_replies(struct sim_conn *c)
         bool whole = false;
         int64_t used;
 
-        /* A wait that was cancelled in time has no answer of its own. */
+        /* A wait that was cancelled in time gets no answer. */
         if (c->asked[c->asked_first] == C10D_WAIT && c->asked_count > 1 &&
             buf_len(&c->in_node) && buf_data(&c->in_node)[0] == 1) {
             c->asked_first = (c->asked_first + 1) % ARRAY_LEN(c->asked);
@@ -221,9 +220,8 @@ void sim_net_event(struct sim *s, struct sim_event *ev)
         net_on_opened(s, c);
         return;
     case SIM_EV_UP:
-        if (!c->at_host || c->mute)
+        if (!c->at_host || c->power_lost)
             return;
-        s->host.bytes_in += ev->n;
         sim_must(buf_append(&c->in_host, ev->bytes, ev->n));
         sim_host_bytes(s, c);
         return;
@@ -246,7 +244,7 @@ void sim_net_event(struct sim *s, struct sim_event *ev)
         sim_conn_unref(c);
         return;
     case SIM_EV_DROPPED:
-        if (!c->at_host || c->mute)
+        if (!c->at_host || c->power_lost)
             return;
         forget_peer(c);
         sim_host_left(s, c);

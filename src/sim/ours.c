@@ -10,17 +10,16 @@
 struct ours {
     struct rdzv *rdzv;
     struct sim_conn *state, *watch;
-    bool primed;  /* the sentinel was put on this connection */
-    bool priming; /* its answer comes first */
+    bool primed;  /* this connection has made sure that the key exists */
+    bool priming; /* it is doing so: the next answer belongs to that */
     enum { NOTHING, READ, WRITE } call;
     bool sent; /* the call is on its way */
     struct buf value, expected;
-    uint64_t retry_ms; /* connect again */
-    bool waiting;      /* a WAIT is under way, for */
-    uint64_t wait_hash;
-    bool cancelled; /* it is not wanted any more; another one, */
-    bool next_wait; /* is to follow, for */
-    uint64_t next_hash;
+    bool waiting;       /* a WAIT is under way */
+    uint64_t wait_hash; /* what it waits for */
+    bool cancelled;     /* it is not wanted any more */
+    bool next_wait;     /* another one is to follow */
+    uint64_t next_hash; /* what that will wait for */
 };
 
 static void feed(struct sim_node *n, struct rdzv_event ev);
@@ -63,7 +62,7 @@ static void send_call(struct sim_node *n)
     sim_request(o->state, &req);
 }
 
-/* The nodes of a group ask for the hash of one value one after another. */
+/* The last hash is kept, since all nodes of a group need it one after another. */
 static uint64_t hash_of(struct sim *s, struct span value)
 {
     if (!span_eq(value, buf_span(&s->hashed))) {

@@ -1,4 +1,4 @@
-/* script.c - a case: commands, and the transcript that must come of them; see sim.h.
+/* script.c - a case: commands, and the transcript that they must give; see sim.h.
  *
  *   # a remark
  *   > group min=2 max=3 last_call=5      seconds; also join, interval, attempts, delay
@@ -8,7 +8,7 @@
  *                                        skew -20; host crash, host back
  *   > until 60
  *
- * All other lines are the transcript: they are dropped and written anew. */
+ * All other lines are the transcript. They are not read, but written anew. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -20,7 +20,7 @@ struct script {
     struct sim_config cfg;
     bool begun;
     struct buf *out;
-    size_t printed; /* of the transcript */
+    size_t printed; /* bytes of the transcript that are in out */
 };
 
 static int bad(struct script *c, const char *line)

@@ -1,6 +1,6 @@
-/* server.c - the host: store engine, wire and hosted rendezvous as store/server.c
- * and rendezvous/coordinator_driver.c join them, on simulated connections; see sim.h.
- */
+/* server.c - the host: the store engine, the wire and the coordinator, put together as
+ * in store/server.c and rendezvous/coordinator_driver.c, but on simulated connections;
+ * see sim.h. */
 #include <assert.h>
 
 #include "base/mem.h"
@@ -99,7 +99,8 @@ static struct span key_value(struct sim *s)
 
 static void host_feed(struct sim *s, struct coordinator_event *ev);
 
-static void show(struct sim *s, bool aged)
+/* Writes the coordinator's state to its key if the key is out of date. */
+static void publish_view(struct sim *s, bool aged)
 {
     struct c10d_request set = { .op = C10D_SET, .key = span_str(SIM_WIRE_KEY) };
     const struct store_event ev = { STORE_REQUEST, .peer = NOBODY, .request = &set };
@@ -113,7 +114,8 @@ static void show(struct sim *s, bool aged)
     sim_check_state(s, set.value, NOBODY);
 }
 
-static void look(struct sim *s)
+/* Tells the coordinator what a node has written to the key, if it has. */
+static void take_foreign_write(struct sim *s)
 {
     struct coordinator_event ev = { .kind = COORDINATOR_SEEN };
 
@@ -124,7 +126,7 @@ static void look(struct sim *s)
         return;
     host_feed(s, &ev);
     if (s->host.watched)
-        show(s, false);
+        publish_view(s, false);
 }
 
 static void send_msg(struct sim_conn *c, const struct coord_msg *m)
@@ -167,7 +169,7 @@ void sim_host_timer(struct sim *s)
     if (coordinator_deadline(h->rdzv) <= host_now(s).mono_ms)
         host_feed(s, &ev);
     if (h->watched)
-        show(s, false);
+        publish_view(s, false);
     arm(s);
 }
 
@@ -180,10 +182,9 @@ static void host_feed(struct sim *s, struct coordinator_event *ev)
     ev->now = host_now(s);
     rc = coordinator_step(h->rdzv, ev, h->rdzv_fx, &err);
     if (rc == MUSTER_ESTATE && h->epoch > 1)
-        return; /* Written by a node that does not know what the restarted host knows.
-                 */
+        return; /* The writer does not know what the restarted host knows. */
     if (rc < 0) {
-        sim_fail(s, "the host cannot take what it was given: %s", err.text);
+        sim_fail(s, "the host's coordinator failed: %s", err.text);
         return;
     }
     for (size_t i = 0; i < h->rdzv_fx->count; i++) {
@@ -212,7 +213,7 @@ static void on_message(struct sim *s, struct sim_conn *c, struct span bytes)
     bool begun = false;
 
     if (coord_decode(bytes, &msg, &err) < 0) {
-        sim_fail(s, "%s says what the host cannot read: %s", c->node->name, err.text);
+        sim_fail(s, "the host cannot read what %s sent: %s", c->node->name, err.text);
         return;
     }
     if (!h->rdzv) {
@@ -223,13 +224,14 @@ static void on_message(struct sim *s, struct sim_conn *c, struct span bytes)
     c->hosted = true;
     ev.msg = &msg;
     if (begun)
-        look(s); /* Others may have begun it. */
+        take_foreign_write(s); /* Nodes without a coordinator may have begun a round. */
     host_feed(s, &ev);
     if (h->watched)
-        show(s, false);
+        publish_view(s, false);
 }
 
-static bool names_the_key(struct sim_host *h, const struct c10d_request *req)
+/* Also remembers that somebody waits for the key to change. */
+static bool is_about_key(struct sim_host *h, const struct c10d_request *req)
 {
     struct c10d_list list = req->list;
     struct span name = req->key;
@@ -247,7 +249,7 @@ static void server_on_request(struct sim *s, struct sim_conn *c,
                               const struct c10d_request *req)
 {
     const struct store_event ev = { STORE_REQUEST, .peer = c->peer, .request = req };
-    const bool key = names_the_key(&s->host, req);
+    const bool key = is_about_key(&s->host, req);
 
     s->host.requests++;
     if (req->op == C10D_QUEUE_PUSH && span_eq(req->key, span_str(COORD_KEY))) {
@@ -255,11 +257,11 @@ static void server_on_request(struct sim *s, struct sim_conn *c,
         return;
     }
     if (key)
-        show(s, req->op != C10D_COMPARE_SET);
+        publish_view(s, req->op != C10D_COMPARE_SET);
     step(s, &ev);
     if (key && req->op == C10D_COMPARE_SET) {
         sim_check_state(s, key_value(s), c->peer);
-        look(s);
+        take_foreign_write(s);
     }
 }
 
@@ -294,6 +296,6 @@ void sim_host_left(struct sim *s, struct sim_conn *c)
     if (c->hosted && s->host.rdzv) {
         host_feed(s, &gone);
         if (s->host.watched)
-            show(s, false);
+            publish_view(s, false);
     }
 }

@@ -1,7 +1,8 @@
-/* torch.c - a node that follows torchrun's protocol to the letter: a cache of a second,
- * a poll a second, wall clocks compared, one write for each action, no pause after a
- * lost one, a world from the sanitized state, no reconnect; see sim.h. The decisions
- * are those of rendezvous/core/decisions.h, which equal torch's own, case by case. */
+/* torch.c - a node that follows torchrun's protocol to the letter; see sim.h. It caches
+ * the state for a second, polls every second, compares wall clocks, writes once for
+ * each action, does not pause after a write that lost, takes its world from the
+ * sanitized state, and never reconnects. The decisions are those of
+ * rendezvous/core/decisions.h, which equal torch's own, case by case. */
 #include <assert.h>
 
 #include "base/mem.h"
@@ -13,16 +14,18 @@ enum op { OP_NONE, OP_EXIT, OP_JOIN, OP_CLOSE, OP_BEAT, OP_POLL };
 
 struct torch {
     struct sim_conn *conn;
-    bool primed, lost; /* lost: torch's client never reconnects */
-    enum op op, next;  /* next: asked for while another one was under way */
+    bool primed;  /* it has made sure that the key exists */
+    bool lost;    /* the connection broke, and torch's client never reconnects */
+    enum op op;   /* under way */
+    enum op next; /* requested while another one was under way */
     bool asking, writing, dirty;
     struct rdzv_state state;
     struct buf value, token;
-    bool whole; /* state says what token says, and nothing less or more */
+    bool whole; /* state is exactly what token encodes */
     bool has_token;
     uint64_t synced_ms; /* 0: never */
     uint64_t due_ms;    /* of the operation */
-    uint64_t wake_ms;   /* sleeps until then */
+    uint64_t wake_ms;   /* until when it sleeps */
     bool member;
     uint64_t beat_ms, poll_ms;
 };
@@ -49,7 +52,7 @@ static void end_op(struct sim_node *n, int code, const char *text)
             sim_notified(n, &e);
         }
     }
-    if (op == OP_EXIT || op == OP_JOIN) { /* EXIT ends here only by an error. */
+    if (op == OP_EXIT || op == OP_JOIN) { /* EXIT ends here only with an error. */
         e.kind = RDZV_FX_REFUSED;
         sim_notified(n, &e);
     }
@@ -70,7 +73,7 @@ static void fail(struct sim_node *n)
     o->lost = true;
     if (o->op == OP_NONE || o->op == OP_BEAT || o->op == OP_POLL) {
         o->op = OP_NONE;
-        sim_notified(n, &e); /* The poll raises, and the agent ends. */
+        sim_notified(n, &e); /* The poll raises an exception, and the agent ends. */
     } else {
         end_op(n, MUSTER_ECONN, "The connection to the C10d store has failed.");
     }
@@ -117,7 +120,7 @@ static enum rdzv_action decide(struct sim_node *n)
     return RDZV_FINISH;
 }
 
-/* After a sync: one action. True if the executor goes on at once. */
+/* Takes one action after a sync. True if the next one follows at once. */
 static bool act(struct sim_node *n)
 {
     struct torch *o = n->core;
@@ -222,14 +225,13 @@ static void on_beat(void *ctx, struct participant *m, int64_t beat_us)
     m->beat_us = beat_us;
 }
 
-/* torch decodes each answer. Where that could only lead to what is there already, the
- * simulator need not. */
+/* torch decodes every answer. The simulator need not if the result is known. */
 static void decode(struct sim_node *n, struct span value)
 {
     struct torch *o = n->core;
 
     if (o->writing && span_eq(value, buf_span(&o->value)))
-        return; /* as it was written */
+        return; /* It is what this node wrote. */
     if (o->whole &&
         (span_eq(value, buf_span(&o->token)) ||
          pickle_only_beats(&o->state, buf_span(&o->token), value, on_beat, NULL)))
@@ -246,7 +248,7 @@ static void take(struct sim_node *n, struct span value)
 
     if (!none)
         decode(n, value);
-    else if (!o->writing) /* else torch keeps its own state as a phantom */
+    else if (!o->writing) /* After a write, torch keeps its own state all the same. */
         rdzv_state_fini(&o->state);
     o->has_token = !none;
     buf_clear(&o->token);
@@ -326,9 +328,9 @@ static void torch_on_request(struct sim_node *n, enum rdzv_event_kind request)
         return;
     }
     if (request == RDZV_EV_LEAVE)
-        return; /* It has no such thing. */
+        return; /* torchrun has no such request. */
     o->member = false;
-    if (o->op != OP_NONE) { /* A beat or a poll: it ends first. */
+    if (o->op != OP_NONE) { /* A keep-alive or a poll has to end first. */
         o->next = request == RDZV_EV_JOIN ? OP_EXIT : OP_CLOSE;
         return;
     }

@@ -1,4 +1,5 @@
-/* world.c - virtual time: a heap of events, and the loop that takes them; see sim.h. */
+/* world.c - virtual time: a heap of events, and the loop that handles them; see sim.h.
+ */
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,7 +29,7 @@ struct sim_event *sim_at(struct sim *s, uint64_t t, enum sim_event_kind kind)
         s->heap = mem_realloc_array(s->heap, s->heap_room, sizeof *s->heap);
         assert(s->heap);
     }
-    /* Sift a hole up; the event is then written into it. */
+    /* Move a hole up the heap, then write the event into it. */
     const struct sim_event ev = { .t = t, .seq = s->seq++, .kind = kind };
 
     for (i = s->heap_count++; i > 0; i = (i - 1) / 2) {
@@ -102,7 +103,8 @@ void sim_fini(struct sim *s)
     sim_checks_free(s->checks);
 }
 
-/* All nodes are added before the first starts: they do not move afterwards. */
+/* All nodes must be added before the first one starts, since adding one may move the
+ * others in memory. */
 struct sim_node *sim_add(struct sim *s, enum sim_kind kind, const char *name)
 {
     struct sim_node *n;
@@ -151,7 +153,7 @@ void sim_arm(struct sim_node *n)
     t = due > n->mono_off_ms ? (due - n->mono_off_ms) * 1000 : 0;
     t = MAX_OF(t, n->sim->t);
     if (n->timer_t <= t)
-        return; /* One that comes sooner will look again. */
+        return; /* An earlier event will call this again. */
     n->timer_t = t;
     ev = sim_at(n->sim, t, SIM_EV_TIMER);
     ev->node = n->index;
@@ -207,7 +209,7 @@ static void dispatch(struct sim *s, struct sim_event *ev)
     }
 }
 
-/* A stopped process gets everything when it wakes up, in order. */
+/* A stopped process gets all its events when it wakes up, in order. */
 static bool wait_for_wakeup(struct sim *s, const struct sim_event *ev)
 {
     const struct sim_node *n;
