@@ -85,9 +85,9 @@ struct channel {
     uint64_t next_seq;
     struct unacked *first_unacked, *last_unacked;
     size_t unacked_count;
-    struct job_msg seat, ranks, moved,
-        reported;     /* sent again to a coordinator that comes back */
-    struct buf codes; /* the bytes of reported */
+    struct job_msg seat, ranks;     /* sent again to a coordinator that comes back, */
+    struct job_msg moved, reported; /* as are these */
+    struct buf codes;               /* the bytes of reported */
     uint64_t next_ask;
     struct pending_ask asks[ASKS];
     uint64_t sync_seq;
@@ -342,8 +342,7 @@ static void on_question(struct channel *c, const struct job_msg *m)
         c->answerers[i].fn(c->answerers[i].ctx, q, m->bytes);
         return;
     }
-    /* Nothing here answers this kind: say so at once, so that the asker need not wait.
-     */
+    /* Nothing here answers this kind. Say so at once: the asker need not wait then. */
     send_msg(c, &(struct job_msg){ .kind = JOB_ANSWER, .seq = m->seq, .value = 1 });
 }
 

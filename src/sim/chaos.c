@@ -137,8 +137,8 @@ static void draw_settings(struct rng *r, struct sim_config *cfg, size_t nodes)
     rdzv_settings_init(&cfg->settings, min, max);
     cfg->settings.keep_alive_interval_s = beats[b][0];
     cfg->settings.keep_alive_max_attempt = beats[b][1];
-    cfg->settings.last_call_ms =
-        1500 + rng_below(r, 3000); /* torch polls each second */
+    /* It must be longer than a second, since torch's nodes poll once a second. */
+    cfg->settings.last_call_ms = 1500 + rng_below(r, 3000);
     cfg->settings.join_ms = 60000 + rng_below(r, 60000);
     cfg->delay_us = 50 + rng_below(r, 2000);
     cfg->jitter_us =
@@ -160,8 +160,7 @@ static void draw_faults(struct sim *s, struct rng *r, const char *kinds)
         if (rng_below(r, 12) == 0)
             fault = SIM_HOST_CRASH;
         if (torch && fault == SIM_JUMP)
-            fault =
-                SIM_CUT; /* After a jump, torchrun's nodes evict each other for ever. */
+            fault = SIM_CUT; /* After a jump, torch's nodes keep evicting each other. */
         ev = sim_at(s, rng_below(r, FAULTS_US), SIM_EV_FAULT);
         ev->what = (int)fault;
         ev->node = (uint32_t)rng_below(r, s->count);

@@ -408,8 +408,7 @@ void sim_check_end(struct sim *s)
     if (s->host.last_valid && s->host.last.closed)
         return;
     if (torch && live > set->max_nodes)
-        return; /* A waiting node of torchrun's restarts a full round again and again.
-                 */
+        return; /* torch's waiting nodes restart a full round again and again. */
     if (live >= set->min_nodes && running != MIN_OF(live, set->max_nodes))
         sim_fail(s, "%lld nodes live, a round takes %lld to %lld, but %lld are in one",
                  (long long)live, (long long)set->min_nodes, (long long)set->max_nodes,

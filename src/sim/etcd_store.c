@@ -1,5 +1,4 @@
-/* etcd_store.c - the data of a cluster: keys, revisions, history, leases; see etcd.h.
- */
+/* etcd_store.c - a cluster's data: keys, revisions, history, leases; see etcd.h. */
 #include <assert.h>
 #include <stdlib.h>
 

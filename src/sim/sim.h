@@ -145,8 +145,7 @@ struct sim_conn {
     uint32_t node_index, boot, peer;
     bool at_node, at_host; /* open on that side */
     uint32_t refs;         /* events that point here, and the two sides */
-    uint64_t up_t,
-        down_t; /* when the last byte arrives; later ones do not overtake it */
+    uint64_t up_t, down_t; /* when the last byte arrives; none overtakes it */
     struct buf in_host, in_node;
     struct c10d_decoder decoder;
     enum c10d_op asked[16]; /* requests without an answer, a ring */

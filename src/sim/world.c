@@ -1,5 +1,4 @@
-/* world.c - virtual time: a heap of events, and the loop that handles them; see sim.h.
- */
+/* world.c - virtual time: a heap of events and the loop that runs them; see sim.h. */
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>

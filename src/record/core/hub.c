@@ -519,8 +519,7 @@ static struct hub_node **round_nodes(struct hub *h, int64_t round, size_t *count
 }
 
 /* A coordinator that took over from a lost one knows the last round only from the
- * record. Its nodes that have not attached here by the time of the next round are lost.
- */
+ * record. Nodes of that round that have not attached by the next one are lost. */
 static void record_vanished(struct hub *h, struct hub_fx *fx)
 {
     struct record_entry last, e;
@@ -533,8 +532,8 @@ static void record_vanished(struct hub *h, struct hub_fx *fx)
         last.round >= h->round.number)
         return;
     buf_init(&copy, SIZE_MAX);
-    if (buf_append_span(&copy, last.body) <
-        0) /* emit() may move the record's memory. */
+    /* A copy, since emit() adds to the record that last.body points into. */
+    if (buf_append_span(&copy, last.body) < 0)
         h->no_memory = true;
     for (body = buf_span(&copy); record_ranks_next(&body, &r);) {
         if (number_taken(h, r.node) || !record_host_of(&h->record, r.node, &n) ||
@@ -579,8 +578,7 @@ static void record_round(struct hub *h, struct hub_fx *fx)
                                         nodes[i]->count };
 
         e.total += r.count;
-        (void)record_ranks_print(&b,
-                                 &r); /* If it does not fit, total still counts it. */
+        (void)record_ranks_print(&b, &r); /* total counts it even if it does not fit. */
     }
     for (size_t i = 0; i < h->count; i++)
         if (h->nodes[i]->serves_store && h->nodes[i]->here)
@@ -770,8 +768,7 @@ static void judge(struct hub *h, struct hub_fx *fx)
         e = l->worst[0];
     if (echo && lost) {
         blame_node(h, &e, lost);
-        counts =
-            h->end.own_budget; /* A lost node does not use up the job's restarts. */
+        counts = h->end.own_budget; /* A lost node costs the job no restart. */
     } else if (l->count && follows_a_move(h, &l->worst[0])) {
         e.cause = CAUSE_MEMBERSHIP;
         counts = false;

@@ -26,8 +26,7 @@ struct judge_list {
 
 /* Keeps a copy. A worker may be reported twice, first when it exits and later with its
  * last words; then the later report counts. The texts of failures that are dropped are
- * not freed: judge_list_release() does that. 0, or MUSTER_ENOMEM with nothing changed.
- */
+ * not freed: judge_list_release() does that. 0, or MUSTER_ENOMEM and no change. */
 int judge_list_keep(struct judge_list *l, const struct record_entry *f);
 
 /* Of two versions of a list, frees what l has and the other has not; l must not be used

@@ -64,8 +64,7 @@ static struct span without_mark(struct span line, int64_t *rank)
     return skip(line, i < line.n && line.p[i] == ' ' ? i + 1 : i);
 }
 
-/* Whether -t has copied this line from a worker's file: it begins with "[default3]:".
- */
+/* Whether -t has copied the line from a worker's file: it begins with "[default3]:". */
 static bool is_teed(struct span line)
 {
     size_t i = 8;

@@ -119,8 +119,8 @@ struct record {
     size_t size;               /* how many fit */
     size_t count;
     uint64_t last; /* the highest number seen */
-    int64_t restarts, rounds, failures, lost,
-        joined;       /* counted over the whole job, not only over what is kept */
+    /* Counted over the whole job, not only over the entries that are kept. */
+    int64_t restarts, rounds, failures, lost, joined;
     int64_t began_us; /* at_us of the first entry; 0: none yet */
 };
 

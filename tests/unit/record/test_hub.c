@@ -326,8 +326,8 @@ static void test_failure_of_an_old_round(void **state)
     end(&p);
 }
 
-/* A round costs one restart, however many workers fail; the coordinator's limit holds.
- */
+/* A round costs one restart, however many workers fail. The coordinator's limit
+ * counts. */
 static void test_budget(void **state)
 {
     struct play p;
@@ -456,8 +456,7 @@ static void test_gave_up_alone(void **state)
     end(&p);
 }
 
-/* A node that was told to stop has not failed, and the failures of others are echoes.
- */
+/* A node that was told to stop has not failed, and failures of others are echoes. */
 static void test_left(void **state)
 {
     struct play p;
@@ -476,8 +475,7 @@ static void test_left(void **state)
     end(&p);
 }
 
-/* The coordinator's own node is lost: its successor learns that from the record alone.
- */
+/* The coordinator's own node is lost: its successor learns that from the record. */
 static void test_vanished(void **state)
 {
     struct play p, q;

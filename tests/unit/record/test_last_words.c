@@ -246,8 +246,7 @@ static void test_shared_file(void **state)
                         span_str("muster: the job failed: inside\nmine\nW1116 a line "
                                  "of the user's own\nsomebody's\n")));
     last_words_fini(&w);
-    last_words_read(&w, span_str(text),
-                    -1); /* All lines of its own file are its own. */
+    last_words_read(&w, span_str(text), -1); /* -1: all lines are the worker's. */
     assert_non_null(memmem(buf_data(&w.lines), buf_len(&w.lines), "muster/agent", 12));
     last_words_fini(&w);
 }
