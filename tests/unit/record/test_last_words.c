@@ -1,4 +1,4 @@
-/* test_last_words.c - a worker's last words, understood and made harmless. */
+/* test_last_words.c - a worker's last words are understood, and escaped. */
 #include "testing.h"
 
 #include "base/escape.h"
@@ -128,9 +128,7 @@ static void test_escape(void **state)
     assert_string_equal(escape_text(text, 6, span_str("abcd\xc3\xa9")), "abcd");
 }
 
-/* The lines that end a failed job: the cause first, at most ten, whatever the words
- * are.
- */
+/* What a failed job prints at its end: the cause first, and ten lines at most. */
 static void test_verdict(void **state)
 {
     const struct verdict_style style = { .report_path = "r.json" };
@@ -186,7 +184,7 @@ static void test_verdict(void **state)
                                                 "127)"),
                                .body = span_str("sh: 1: trian: not found\n") };
     assert_int_equal(record_add(&r, &e), 0);
-    assert_true(verdict_print(&b, &r, &style)); /* It is not told twice. */
+    assert_true(verdict_print(&b, &r, &style)); /* One line is not printed twice. */
     assert_true(span_eq(
         buf_span(&b),
         span_str("muster: the job failed: rank 0 on node2 (local rank 0, pid 0): sh: "
@@ -197,8 +195,7 @@ static void test_verdict(void **state)
     record_fini(&r);
 }
 
-/* A program that gave up by itself says why; the last words of others may be anything.
- */
+/* Whether the last words are those of a program that aborted by itself. */
 static void test_aborts(void **state)
 {
     static const struct {
@@ -221,8 +218,8 @@ static void test_aborts(void **state)
     }
 }
 
-/* Several workers and their agent write to one file: what is surely another's is passed
- * over. */
+/* Several workers and their agent write to one file: lines that are surely not this
+ * worker's are skipped. */
 static void test_shared_file(void **state)
 {
     static const char text[] =
