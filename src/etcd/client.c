@@ -32,6 +32,10 @@ void etcd_client_failed(struct etcd_client *c, size_t at)
 {
     if (c->current == at)
         c->current = (at + 1) % c->count;
+    if (c->current == at)
+        return;
+    for (struct etcd_watch *w = c->watches.first; w; w = w->next)
+        etcd_watch_move(w, at);
 }
 
 const char *etcd_client_authorization(const struct etcd_client *c)

@@ -2,9 +2,12 @@
 #ifndef ETCD_CLIENT_INT_H
 #define ETCD_CLIENT_INT_H
 
+#include "base/list.h"
 #include "base/rng.h"
 #include "etcd/client.h"
 #include "etcd/core/retry.h"
+#include "etcd/core/watch_stream.h"
+#include "etcd/watch.h"
 
 struct http *etcd_client_http(struct etcd_client *c);
 const struct trace *etcd_client_trace(const struct etcd_client *c);
@@ -14,8 +17,12 @@ size_t etcd_client_current(const struct etcd_client *c);
 const char *etcd_client_url(const struct etcd_client *c, size_t at);
 
 /* Tells that this endpoint has failed: from now on the next one is used, unless another
- * call has moved on already. */
+ * call has moved on already. Watches at it move, too: a stream from a member whose
+ * cable is pulled is just silent, and calls notice that long before it does. */
 void etcd_client_failed(struct etcd_client *c, size_t at);
+
+/* watch.c: opens the watch's stream anew, soon, if it is at this endpoint. */
+void etcd_watch_move(struct etcd_watch *w, size_t from);
 
 /* The value of the Authorization header; NULL if it is not needed or not known yet. */
 const char *etcd_client_authorization(const struct etcd_client *c);
@@ -29,6 +36,18 @@ uint64_t etcd_client_pause(struct etcd_client *c, unsigned tries);
 /* A stream holds the client: when that closes, it waits until the stream has ended. */
 void etcd_client_hold(struct etcd_client *c);
 void etcd_client_release(struct etcd_client *c);
+
+struct etcd_watch {
+    struct etcd_watch *prev, *next; /* in the client's list */
+    struct etcd_client *client;
+    struct etcd_stream state;
+    struct http_call *stream;
+    size_t at, seen;
+    bool stopped;
+    uv_timer_t timer;
+    etcd_watch_cb on_change;
+    void *ctx;
+};
 
 /* The structs below are for client.c only. */
 
@@ -46,6 +65,9 @@ struct etcd_client {
     struct rng rng;
     const struct trace *trace;
     struct etcd_call *calls;
+    struct {
+        struct etcd_watch *first, *last;
+    } watches;
     size_t holds; /* one for each call whose timer is not closed, each stream, http */
     bool closing;
     void (*on_closed)(void *ctx);

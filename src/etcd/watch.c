@@ -6,18 +6,6 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "etcd/client_int.h"
-#include "etcd/core/watch_stream.h"
-
-struct etcd_watch {
-    struct etcd_client *client;
-    struct etcd_stream state;
-    struct http_call *stream;
-    size_t at, seen;
-    bool stopped;
-    uv_timer_t timer;
-    etcd_watch_cb on_change;
-    void *ctx;
-};
 
 static void open_stream(struct etcd_watch *w);
 
@@ -55,6 +43,13 @@ static void limit_silence(struct etcd_watch *w, uint64_t ms)
     (void)uv_timer_start(&w->timer, on_silence, ms, 0);
 }
 
+/* From the loop, since the stream may be what has just failed. */
+void etcd_watch_move(struct etcd_watch *w, size_t from)
+{
+    if (w->stream && w->at == from)
+        limit_silence(w, 0);
+}
+
 /* ---- Lines of the stream ---- */
 
 static void log_went_back(const struct etcd_watch *w, int64_t from, int64_t to)
@@ -77,9 +72,9 @@ static bool on_line(struct etcd_watch *w, struct span line)
     if (news.went_back)
         log_went_back(w, news.went_back, news.reply.revision);
     if (next == ETCD_STREAM_FAILED)
-        trace(etcd_client_trace(w->client), TRACE_WARN, "etcd at %s, watch of %.*s: %s",
-              etcd_client_url(w->client, w->at), (int)w->state.key.n,
-              (const char *)w->state.key.p, news.err.text);
+        trace(etcd_client_trace(w->client), news.behind ? TRACE_DEBUG : TRACE_WARN,
+              "etcd at %s, watch of %.*s: %s", etcd_client_url(w->client, w->at),
+              (int)w->state.key.n, (const char *)w->state.key.p, news.err.text);
     if (next != ETCD_STREAM_ON)
         reopen(w, next == ETCD_STREAM_FAILED);
     if (news.events || news.missed)
@@ -205,6 +200,7 @@ int etcd_watch_start(struct etcd_client *c, struct span key, struct span end,
     }
     w->timer.data = w;
     etcd_client_hold(c);
+    LIST_APPEND(&c->watches, w, prev, next);
     (void)uv_timer_start(&w->timer, on_pause_over, 0, 0);
     *out = w;
     return 0;
@@ -224,6 +220,7 @@ void etcd_watch_stop(struct etcd_watch *w)
     if (!w || w->stopped)
         return;
     w->stopped = true;
+    LIST_REMOVE(&w->client->watches, w, prev, next);
     http_cancel(w->stream);
     w->stream = NULL;
     uv_close((uv_handle_t *)&w->timer, watch_on_timer_closed);

@@ -2,11 +2,11 @@
  *
  *   get KEY            prints the value, or (none)
  *   put KEY VALUE
- *   watch KEY          prints READY, then PUT value, DELETE or RESYNC, until killed
- *   lease KEY TTL      writes KEY under a lease and keeps it until killed
- *   v2get KEY
- *   store DIR          operations on a store, one a line of stdin: set K V, get K, add
- * K N, wait K, check K, cas K OLD NEW, append K V, delete K, count; an answer a line
+ *   watch KEY [TTL]    prints READY, then PUT value, DELETE or RESYNC, until killed;
+ * with a TTL it also keeps a lease alive lease KEY TTL      writes KEY under a lease
+ * and keeps it until killed v2get KEY store DIR          operations on a store, one a
+ * line of stdin: set K V, get K, add K N, wait K, check K, cas K OLD NEW, append K V,
+ * delete K, count; an answer a line
  * ("-" for "")
  *
  * The option timeout_ms of CONF bounds get and put. Errors go to stderr, exit code 1.
@@ -117,6 +117,12 @@ static void on_granted(void *ctx, int64_t id)
          ETCD3_EXPECT_TXN, on_put);
 }
 
+static void on_spare_granted(void *ctx, int64_t id)
+{
+    (void)ctx;
+    (void)id;
+}
+
 static void on_failed(void *ctx, const struct muster_error *err)
 {
     (void)ctx;
@@ -225,7 +231,10 @@ static void run(const char *command, struct muster_error *err)
         next_line();
     } else if (strcmp(command, "watch") == 0) {
         if (etcd_watch_start(client, span_str(key), (struct span){ NULL, 0 }, false, 0,
-                             on_change, NULL, &watch, err) < 0)
+                             on_change, NULL, &watch, err) < 0 ||
+            (*value &&
+             etcd_lease_start(client, (uint64_t)atoi(value), 1, on_spare_granted,
+                              on_failed, NULL, &lease, err) < 0))
             exit(2);
         call(etcd3_encode_range(&m, &op), &m, ETCD3_EXPECT_RANGE, on_put);
     } else if (etcd_lease_start(client, (uint64_t)atoi(value), 1, on_granted, on_failed,

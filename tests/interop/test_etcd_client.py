@@ -71,6 +71,22 @@ def test_watch_and_lease(etcd):
         assert watch.next() == "DELETE"
 
 
+def test_watch_leaves_a_member_that_falls_silent(tmp_path):
+    """Its stream shows nothing for 20 s; the renewals of a lease at the same member fail long before."""
+    with Cluster(tmp_path) as cluster:
+        silent, *others = cluster.members
+        with Lines(cluster.endpoints, "", "watch", "/w", "6") as watch:
+            assert watch.next() == "READY"
+            tool(others[0].endpoint, "", "put", "/w", "one")
+            assert watch.next() == "PUT one"
+            silent.proc.send_signal(signal.SIGSTOP)
+            try:
+                tool(others[0].endpoint, "timeout_ms=20000", "put", "/w", "two")
+                assert watch.next(15) == "PUT two"
+            finally:
+                silent.proc.send_signal(signal.SIGCONT)
+
+
 def test_watch_survives_a_restart_and_a_compaction(tmp_path):
     with Etcd(tmp_path) as server:
         with Lines(server.endpoint, "", "watch", "/w") as watch:

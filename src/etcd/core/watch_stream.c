@@ -6,6 +6,10 @@
 #include "base/err.h"
 #include "base/mem.h"
 
+/* A member that was cut off does not know at once what the others have told us. If so
+ * many streams in a row, each at the next member, are behind, the cluster is. */
+#define BEHIND_MOST 4u
+
 int etcd_stream_init(struct etcd_stream *s, struct span key, struct span end,
                      bool only_ends, int64_t start_revision)
 {
@@ -39,8 +43,13 @@ static enum etcd_stream_next on_created(struct etcd_stream *s,
     const int64_t revision = out->reply.revision;
 
     assert(out->reply.created);
+    if (s->next > revision + 1 && s->behind++ < BEHIND_MOST) {
+        out->behind = true;
+        err_set(&out->err, MUSTER_EHANGUP, "this member has yet to catch up");
+        return ETCD_STREAM_FAILED;
+    }
     s->created = true;
-    s->tries = 0;
+    s->tries = s->behind = 0;
     if (s->next > revision + 1) {
         /* The cluster was restored from a backup, and does not know what we saw. */
         out->went_back = s->next - 1;

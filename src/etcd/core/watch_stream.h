@@ -16,7 +16,8 @@ struct etcd_stream {
     bool only_ends;       /* only deletions and expiries */
     int64_t next;         /* the first revision that we have not seen; 0: from now on */
     bool created;
-    unsigned tries; /* in a row that led to no stream */
+    unsigned tries;  /* in a row that led to no stream */
+    unsigned behind; /* in a row at a member that does not know what we have seen */
 };
 
 int etcd_stream_init(struct etcd_stream *s, struct span key, struct span end,
@@ -38,6 +39,7 @@ struct etcd_stream_news {
     bool missed;       /* events may have been missed: read what is watched again */
     int64_t went_back; /* the newest revision that we had seen, if the cluster was
                           restored to an older one; else 0 */
+    bool behind;       /* FAILED: the member is behind, which is not worth a warning */
     bool token;        /* our token is not accepted any more */
     struct muster_error err; /* FAILED: why */
     struct etcd3_reply reply;

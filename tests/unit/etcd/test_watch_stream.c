@@ -53,6 +53,7 @@ static const struct row {
     int64_t went_back;
     int code;
     const char *text;
+    unsigned behind; /* streams before this one */
 } rows[] = {
     /* It begins. */
     { "created, from now on: the next change counts", 0, true, CREATED("7"), .next = 8,
@@ -60,10 +61,16 @@ static const struct row {
     { "created where we were", 8, true, CREATED("7"), .next = 8, .created = true },
     { "created, with events to come that we have not seen", 5, true, CREATED("7"),
       .next = 5, .created = true },
+    { "a member that does not know yet what we saw", 42, true, CREATED("7"),
+      ETCD_STREAM_FAILED, 42, .code = MUSTER_EHANGUP,
+      .text = "this member has yet to catch up" },
+    { "behind by one revision only", 9, true, CREATED("7"), ETCD_STREAM_FAILED, 9,
+      .code = MUSTER_EHANGUP, .text = "this member has yet to catch up", .behind = 3 },
     { "restored from a backup: what we saw has not happened", 42, true, CREATED("7"),
-      ETCD_STREAM_REOPEN, 8, .created = true, .missed = true, .went_back = 41 },
+      ETCD_STREAM_REOPEN, 8, .created = true, .missed = true, .went_back = 41,
+      .behind = 4 },
     { "by one revision only", 9, true, CREATED("7"), ETCD_STREAM_REOPEN, 8,
-      .created = true, .missed = true, .went_back = 8 },
+      .created = true, .missed = true, .went_back = 8, .behind = 4 },
     /* Events. */
     { "an event", 8, false, EVENTS("12", EVENT("12")), .next = 13, .created = true,
       .events = true },
@@ -139,6 +146,7 @@ static void lines(void **state)
 
         s.created = !row->fresh;
         s.tries = 3;
+        s.behind = row->behind;
         next_is(row->says, etcd_stream_line(&s, span_str(row->line), &news), row->want);
         number_is(row->says, "next", s.next, row->next);
         number_is(row->says, "created", s.created, row->created);
@@ -276,6 +284,14 @@ static void taken_up_again(void **state)
         { "begun", CREATED("40"), NULL },
         { "the rest of it", EVENTS("40", EVENT("30") "," EVENT("35")), NULL, 2 },
         { "broken: the cluster is restored", NULL,
+          WATCH ",\"start_revision\":\"36\"}}" },
+        { "to what this member says is long ago", CREATED("5"),
+          WATCH ",\"start_revision\":\"36\"}}" },
+        { "which other members say, too", CREATED("5"),
+          WATCH ",\"start_revision\":\"36\"}}" },
+        { "which other members say, too", CREATED("5"),
+          WATCH ",\"start_revision\":\"36\"}}" },
+        { "which other members say, too", CREATED("5"),
           WATCH ",\"start_revision\":\"36\"}}" },
         { "to a revision that is long ago", CREATED("5"),
           WATCH ",\"start_revision\":\"6\"}}", .missed = true },
