@@ -90,7 +90,7 @@ struct channel {
     struct buf codes;               /* the bytes of reported */
     uint64_t next_ask;
     struct pending_ask asks[ASKS];
-    uint64_t sync_seq;
+    struct job_msg sync; /* the last SYNC or LAST */
     void (*sync_cb)(void *ctx);
     void *sync_ctx;
     struct {
@@ -202,7 +202,7 @@ static void repeat_all(struct channel *c)
     if (c->reported.kind == JOB_REPORTED)
         send_msg(c, &c->reported);
     if (c->sync_cb)
-        send_msg(c, &(struct job_msg){ .kind = JOB_SYNC, .seq = c->sync_seq });
+        send_msg(c, &c->sync);
 }
 
 /* ---- what the coordinator says ---- */
@@ -408,7 +408,7 @@ static void hear(struct channel *c, const struct job_msg *m)
                                        .wall_us = now.wall_us });
         return;
     case JOB_SYNCED:
-        if (m->seq == c->sync_seq)
+        if (m->seq == c->sync.seq)
             sync_done(c);
         return;
     case JOB_HOST:
@@ -980,10 +980,10 @@ static void begin_sync(struct channel *c, enum job_kind kind, uint64_t timeout_m
 {
     c->sync_cb = cb;
     c->sync_ctx = ctx;
-    c->sync_seq++;
+    c->sync = (struct job_msg){ .kind = kind, .seq = c->sync.seq + 1 };
     deadline_set(&c->sync_due, clock_mono_ms() + timeout_ms);
     if (is_up(c))
-        send_msg(c, &(struct job_msg){ .kind = kind, .seq = c->sync_seq });
+        send_msg(c, &c->sync);
 }
 
 void channel_sync(struct channel *c, uint64_t timeout_ms, void (*cb)(void *ctx),

@@ -160,15 +160,20 @@ static bool remove_idle(struct hubs *hubs)
     return idle != NULL;
 }
 
-static struct job_hub *hub_of_run(struct hubs *hubs, struct store_server *s,
-                                  struct span run_id)
+static struct job_hub *find_hub(const struct hubs *hubs, struct span run_id)
 {
-    struct job_hub *j;
+    struct job_hub *j = hubs->first;
 
-    for (j = hubs->first; j; j = j->next)
-        if (span_eq(span_str(j->run_id), run_id))
-            return j;
-    j = mem_calloc(1, sizeof *j);
+    while (j && !span_eq(span_str(j->run_id), run_id))
+        j = j->next;
+    return j;
+}
+
+static struct job_hub *add_hub(struct hubs *hubs, struct store_server *s,
+                               struct span run_id)
+{
+    struct job_hub *j = mem_calloc(1, sizeof *j);
+
     if (!j)
         return NULL;
     j->run_id = mem_strndup((const char *)run_id.p, run_id.n);
@@ -193,12 +198,15 @@ static int hub_on_attach(struct hubs *hubs, struct store_server *s, struct conn 
                     m->run_id.n);
         return 0;
     }
+    c->job = find_hub(hubs, m->run_id);
+    if (c->job)
+        return 0;
     if (hubs->count >= HUBS_MAX && !remove_idle(hubs)) {
         conn_refuse(s, c, "the store coordinates %u jobs already, which is the limit",
                     HUBS_MAX);
         return 0;
     }
-    c->job = hub_of_run(hubs, s, m->run_id);
+    c->job = add_hub(hubs, s, m->run_id);
     return c->job ? 0 : MUSTER_ENOMEM;
 }
 

@@ -276,6 +276,47 @@ def message(kind: int) -> bytes:
     return request(PUSH, "/\x01muster/host", bytes([1, kind]))
 
 
+def attach(run: str) -> bytes:
+    """A node's first message to the coordinator of its job: docs/PROTOCOL.md."""
+    def text(t: str) -> bytes:
+        return len(t).to_bytes(4, "little") + t.encode()
+
+    def numbers(size: int, *values: int) -> bytes:
+        return b"".join(v.to_bytes(size, "little") for v in values)
+
+    return request(PUSH, "/\x01muster/job", bytes([2, 1]) + text(run) + text("n") + text("") +
+                   numbers(8, 1, 1, 7, 0) + numbers(4, 0, 0) + numbers(8, 0))
+
+
+def test_more_jobs_than_a_store_can_coordinate():
+    """A job that has come already may grow, whatever the number of others."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1200:
+        pytest.skip(f"this process may open {hard} files only")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    live = []
+    try:
+        with ours() as server:
+            def node(run: str, source: str = "127.0.0.1") -> Wire:
+                w = Wire(server, source=source)
+                w.raw(attach(run))
+                return w
+
+            for i in range(1024):
+                live.append(node(f"job{i}", f"127.0.0.{10 + i // 256}"))
+                assert live[-1].blob()[1] == 12  # ATTACHED
+            with node("another") as w:
+                assert w.closed()
+            server.wait_for_log("the store coordinates 1024 jobs already")
+            with node("job7") as w:
+                assert w.blob()[1] == 12
+            assert server.stop() == 0
+    finally:
+        for w in live:
+            w.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_more_runs_than_a_host_can_have():
     """It lets go of those that are over, and not of what is known of them."""
     def node(run: str, closes: bool = False, source: str | None = None, **more) -> Wire:

@@ -252,9 +252,26 @@ static void test_moves(void **state)
     spin(both_have_note, &a, &b);
     assert_true(channel_record(b.c)->last > last);
 
-    channel_close(a.c, on_gone, &a);
-    channel_close(b.c, on_gone, &b);
+    /* Whoever waits to be the last goes on waiting for that at a third one. */
+    channel_wait_last(a.c, PATIENCE_MS, on_synced, &a);
     store_server_close(second, NULL, NULL);
+    struct store_server *third = serve();
+    channel_attach(b.c, "127.0.0.1", store_server_port(third), false);
+    a.text[0] = b.text[0] = '\0';
+    publish(&b, "three");
+    spin(has_note, &b, &a);
+    channel_attach(a.c, "127.0.0.1", store_server_port(third), false);
+    spin(both_have_note, &a, &b);
+    a.text[0] = '\0';
+    publish(&a,
+            "four"); /* Its answer comes after the one to the wait, if there is one. */
+    spin(has_note, &a, &b);
+    assert_false(a.synced);
+    channel_close(b.c, on_gone, &b);
+    spin(synced, &a, &b);
+
+    channel_close(a.c, on_gone, &a);
+    store_server_close(third, NULL, NULL);
     uv_run(&loop, UV_RUN_DEFAULT);
     assert_true(a.gone && b.gone);
     assert_int_equal(uv_loop_close(&loop), 0);
