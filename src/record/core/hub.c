@@ -591,6 +591,8 @@ static void record_round(struct hub *h, struct hub_fx *fx)
     mem_free(nodes);
 }
 
+static void judge(struct hub *h, struct hub_fx *fx);
+
 static void on_ranks(struct hub *h, struct hub_fx *fx, struct hub_node *n,
                      const struct job_msg *m)
 {
@@ -598,6 +600,10 @@ static void on_ranks(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 
     if (m->count < 0 || m->rank < 0 || m->round < 0)
         return;
+    /* Judge while we still know that this node left that round because nodes came or
+     * went. */
+    if (h->end.active && n->moved && n->round == h->end.round && m->round != n->round)
+        judge(h, fx);
     save_node(h, n);
     n->round = m->round;
     n->first = m->rank;
@@ -747,7 +753,8 @@ static bool follows_a_move(const struct hub *h, const struct record_entry *f)
     return false;
 }
 
-/* Called when all nodes have reported, or their time is up. */
+/* Called when all nodes have reported, their time is up, or one of them is in the next
+ * round. */
 static void judge(struct hub *h, struct hub_fx *fx)
 {
     struct record_entry e = { .kind = RECORD_VERDICT, .cause = CAUSE_EXIT };

@@ -898,6 +898,30 @@ static void test_moved(void **state)
     }
 }
 
+/* The others are in the next round before the node whose worker failed has ended its
+ * workers. That they left because nodes came or went is not forgotten. */
+static void test_moved_to_the_next_round(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 3, 0);
+    for (uint32_t peer = 1; peer <= 3; peer += 2)
+        say(&p, peer,
+            (struct job_msg){ .kind = JOB_MOVED,
+                              .mono_us = (int64_t)p.now.mono_us + peer * 7777,
+                              .wall_us = wall_of(&p, peer) });
+    publish(&p, 2, failure(&p, 2, 0, 2, 0, "exited with code 1"));
+    assert_int_equal(p.last.kind, RECORD_ENDING);
+    ranks(&p, 1, 1, 2, 0);
+    ranks(&p, 3, 1, 2, 0);
+    reported(&p, 2, 0, 1, 1, "2 1 1\n3 1 -15\n");
+    wait_us(&p, HUB_JUDGE_US + 1);
+    assert_int_equal(count_of(&p, RECORD_VERDICT), 0);
+    assert_int_equal(count_of(&p, RECORD_RESTART), 1);
+    end(&p);
+}
+
 /* With a budget of its own: the failure is judged after two seconds, since another
  * worker takes longer to end, and is published again after that. That is one restart,
  * not two. */
@@ -1048,6 +1072,7 @@ int main(void)
         cmocka_unit_test(test_own_budget_published_again),
         cmocka_unit_test(test_own_budget_after_a_reset),
         cmocka_unit_test(test_moved),
+        cmocka_unit_test(test_moved_to_the_next_round),
         cmocka_unit_test(test_published_twice),
         cmocka_unit_test(test_observer),
         cmocka_unit_test(test_messages),
