@@ -211,6 +211,67 @@ static struct c10d_list words(const char *text, bool pairs, struct buf *to)
     return (struct c10d_list){ buf_span(to), pairs ? n / 2 : n };
 }
 
+static uint64_t print_number(uint64_t print, uint64_t n)
+{
+    return print_bytes(print, &n, sizeof n);
+}
+
+/* Who waits for a key, oldest first, and what still holds them up. */
+static uint64_t print_links(uint64_t print, const struct links *l)
+{
+    print = print_number(print, l->count);
+    for (const struct link *k = l->first; k; k = k->next) {
+        print = print_number(print, k->wait->peer);
+        print = print_number(print, k->wait->op);
+        print = print_number(print, k->wait->pending);
+        print = print_number(print, k->hash);
+    }
+    return print;
+}
+
+static uint64_t print_key(struct key *k)
+{
+    static const struct more none; /* An empty one is made in advance: no difference. */
+    const struct span name = key_name(k), value = key_value(k);
+    const struct more *m = k->more ? k->more : &none;
+    uint64_t print = print_bytes(1, name.p, name.n);
+
+    print = print_number(print, k->present);
+    print = print_bytes(print, value.p, value.n);
+    print = print_links(print, &m->ready);
+    print = print_links(print, &m->watch);
+    print = print_links(print, &m->unclaimed);
+    print = print_number(print, m->items);
+    for (const struct item *i = m->first; i; i = i->next)
+        print = print_bytes(print_number(print, i->n), i->bytes, i->n);
+    return print;
+}
+
+/* Of all that the store keeps, except for room that it has reserved: the map and the
+ * list of peers may have grown. The keys come in any order. */
+static uint64_t print_of(const struct store *s)
+{
+    const struct map_link *link;
+    uint64_t keys = 0, print = 0;
+
+    for (size_t i = 0; (link = map_next(&s->map, &i));)
+        keys += print_key(key_of_link(link));
+    print = print_number(print, keys);
+    print = print_number(print, s->map.count);
+    print = print_number(print, s->present);
+    print = print_number(print, s->name_bytes);
+    print = print_number(print, s->waits);
+    for (size_t i = 0; i < s->peers_size; i++) {
+        const struct peer *p = &s->peers[i];
+
+        if (p->wait)
+            print = print_number(print_number(print, i), p->wait->pending);
+        if (p->unclaimed)
+            print = print_number(print_number(print, ~i), p->unclaimed->count);
+    }
+    return print;
+}
+
 static int play_line(struct scene *sc, const struct line *l)
 {
     struct c10d_request r = { .op = l->op, .number = l->number };
@@ -239,7 +300,7 @@ static int play_line(struct scene *sc, const struct line *l)
     if (r.list.count == SIZE_MAX)
         rc = MUSTER_ENOMEM; /* The failing memory was that of the request. */
     else
-        TAKE_STEP(rc, store_step(sc->s, &ev, &sc->fx), 0);
+        TAKE_STEP(rc, store_step(sc->s, &ev, &sc->fx), print_of(sc->s));
     buf_fini(&list);
     return rc;
 }
@@ -388,6 +449,8 @@ static void ten_thousand_wake_without_memory(void **state)
     unsigned long before;
 
     (void)state;
+    if (step_starves)
+        return; /* It counts allocations, and its steps are those of the other tests. */
     scene_begin(&sc);
     for (uint32_t p = 0; p < 12000; p++) {
         struct line l = wait;
