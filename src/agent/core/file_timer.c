@@ -107,11 +107,10 @@ int timers_feed(struct timers *t, struct span bytes, struct muster_error *err)
             buf_clear(&t->line);
             rc = err_set(err, MUSTER_EPROTO, "a line without end");
         }
-        if (rc == 0 && end) {
-            if (buf_len(&t->line) > 0)
-                rc = apply(t, buf_span(&t->line), first ? NULL : err);
+        if (rc == 0 && end && buf_len(&t->line) > 0)
+            rc = apply(t, buf_span(&t->line), first ? NULL : err);
+        if (end) /* Also if there was no memory for it: the next line is another one. */
             buf_clear(&t->line);
-        }
         first = first ? first : rc;
         bytes = span_of(bytes.p + n + (end ? 1 : 0), bytes.n - n - (end ? 1 : 0));
     }

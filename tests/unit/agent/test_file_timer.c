@@ -75,6 +75,43 @@ static void nonsense(void **state)
     timers_fini(&t);
 }
 
+#define REQUEST(pid, when)                                                             \
+    "{\"pid\":" pid ",\"scope_id\":\"a\",\"expiration_time\":" when ",\"signal\":9}\n"
+
+/* A request that there is no memory for is lost. The table stays as it was, and the
+ * requests after it count. */
+static void out_of_memory(void **state)
+{
+    char request[5000]; /* more than the first piece of it has reserved */
+
+    (void)state;
+    (void)snprintf(request, sizeof request,
+                   "{\"pid\":2,\"scope_id\":\"%04000d\",\"expiration_time\":5,"
+                   "\"signal\":9}\n",
+                   0);
+    for (struct failing f = failing_first(); failing_next(&f);) {
+        struct timers t;
+        int rc;
+
+        mem_fail_from(0);
+        timers_init(&t);
+        assert_int_equal(timers_feed(&t, span_str(REQUEST("1", "9")), NULL), 0);
+        assert_int_equal(timers_feed(&t, span_of(request, 1), NULL), 0);
+        f.before = mem_count();
+        mem_fail_from(f.nth);
+        rc = timers_feed(&t, span_str(request + 1), NULL);
+        mem_fail_from(0);
+        const unsigned long asked = mem_count() - f.before;
+        assert_true(rc == 0 || rc == MUSTER_ENOMEM);
+        assert_int_equal(t.count, rc == 0 ? 2 : 1);
+        assert_true(timers_next(&t) == (rc == 0 ? 5 : 9));
+        assert_int_equal(timers_feed(&t, span_str(REQUEST("3", "2")), NULL), 0);
+        assert_true(timers_next(&t) == 2);
+        timers_fini(&t);
+        f.before = mem_count() - asked; /* failing_next looks at this. */
+    }
+}
+
 /* Printed by torchrun 2.13. */
 static void events(void **state)
 {
@@ -139,6 +176,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(table),
         cmocka_unit_test(nonsense),
+        cmocka_unit_test(out_of_memory),
         cmocka_unit_test(events),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
