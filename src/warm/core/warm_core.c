@@ -59,9 +59,14 @@ static bool is_usual(struct span name)
     return false;
 }
 
+/* These lists grow for as long as the agent runs, so a name that there was no memory
+ * for does not keep later ones out. */
 static int add(struct text_list *l, struct span name)
 {
-    return has(l, name) ? 0 : text_list_add(l, (const char *)name.p, name.n);
+    const int rc = has(l, name) ? 0 : text_list_add(l, (const char *)name.p, name.n);
+
+    l->err = 0;
+    return rc;
 }
 
 static int add_named(struct warm_core *w, const char *value, struct muster_error *err)
@@ -240,7 +245,7 @@ static int on_module(struct warm_core *w, struct span name)
         has(&w->never, name) || has(&w->had, name) ||
         w->modules.count + w->had.count >= LEARNED_MAX)
         return 0;
-    if (text_list_add(&w->had, (const char *)name.p, name.n))
+    if (add(&w->had, name))
         return MUSTER_ENOMEM;
     w->changed = true;
     return 0;

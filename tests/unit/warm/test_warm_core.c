@@ -275,6 +275,53 @@ static void texts(void **state)
     warm_core_fini(&w);
 }
 
+static uint64_t print_list(uint64_t print, const struct text_list *l)
+{
+    for (size_t i = 0; i < l->count; i++)
+        print = print_bytes(print, l->items[i], strlen(l->items[i]) + 1);
+    return print_bytes(print, &l->count, sizeof l->count);
+}
+
+/* Of all that the interpreter's lines can change. */
+static uint64_t print_of(const struct warm_core *w)
+{
+    uint64_t print = print_list(0, &w->modules);
+
+    print = print_list(print, &w->had);
+    print = print_list(print, &w->never);
+    print = print_bytes(print, &w->changed, sizeof w->changed);
+    print = print_bytes(print, &w->phase, sizeof w->phase);
+    print = print_bytes(print, w->importing, sizeof w->importing);
+    print = print_bytes(print, w->reason, sizeof w->reason);
+    return print_bytes(print, &w->deaths, sizeof w->deaths);
+}
+
+/* A line that there is no memory for changes nothing, and may be told again. */
+static void out_of_memory(void **state)
+{
+    static const char *const lines[] = {
+        "importing torch", "fails mine.broken No module named x",
+        "module mine.new", "left-out mine.thread a thread",
+        "ready 1 2 3",     "stale /mine.py",
+    };
+    struct warm_core w;
+    struct warm_text text;
+    int rc;
+
+    (void)state;
+    assert_int_equal(warm_core_init(&w, "auto", NULL), 0);
+    assert_int_equal(warm_core_learned(&w, span_str("mine.broken\nmine.thread\n")), 0);
+    step_starves = true;
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+        TAKE_STEP(rc, warm_core_line(&w, span_str(lines[i]), &text), print_of(&w));
+        assert_int_equal(rc, 0);
+    }
+    step_starves = false;
+    assert_int_equal(w.never.count, 2);
+    assert_int_equal(w.had.count, 1);
+    warm_core_fini(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -286,6 +333,7 @@ int main(void)
         cmocka_unit_test(learns),
         cmocka_unit_test(forgets),
         cmocka_unit_test(texts),
+        cmocka_unit_test(out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
