@@ -91,9 +91,12 @@ static void on_news(void *ctx, enum rdzv_news news, const struct muster_error *e
     n->news[news] = true;
 }
 
+static size_t errors_logged;
+
 static void print(void *ctx, enum trace_level level, const char *text)
 {
     (void)ctx;
+    errors_logged += level == TRACE_ERROR;
     if (getenv("TEST_TRACE"))
         fprintf(stderr, "%.3f [%d] %s\n", (double)uv_hrtime() / 1e9, (int)level, text);
 }
@@ -738,6 +741,60 @@ static void end_server(struct store_server *server)
     until(&n.gone);
 }
 
+/* A stranger names the key of the state a thousand times in one request. What it wrote
+ * there is parsed once, which shows in one error; the group does not notice. */
+static void the_state_is_parsed_once_a_request(void **state)
+{
+    static const char *const addrs[] = { "node-a", "node-b" };
+    struct c10d_request set = { .op = C10D_MULTI_SET };
+    const struct c10d_request num_keys = { .op = C10D_GETNUMKEYS };
+    struct store_client_opts opts = { .host = "127.0.0.1",
+                                      .timeout_ms = PATIENCE_MS,
+                                      .raw_keys = true };
+    struct node n[2], stranger = { 0 };
+    struct async_store *store;
+    struct muster_error err;
+    struct buf list;
+    char at[64];
+
+    (void)state;
+    local_endpoint(at);
+    opts.port = (uint16_t)atoi(strchr(at, ':') + 1);
+    for (size_t i = 0; i < 2; i++) {
+        make(&n[i], "c10d", at, 2, 2, addrs[i], "");
+        begin(&n[i]);
+    }
+    for (size_t i = 0; i < 2; i++)
+        join(&n[i]);
+    buf_init(&list, SIZE_MAX);
+    for (size_t i = 0; i < 1000; i++) {
+        assert_int_equal(c10d_list_add(&list, span_str("/torch.rendezvous.job")), 0);
+        assert_int_equal(c10d_list_add(&list, span_str("no state")), 0);
+    }
+    set.list = (struct c10d_list){ buf_span(&list), 1000 };
+    assert_int_equal(store_client_open(&loop, &opts, NULL, NULL, &store, &err), 0);
+    errors_logged = 0;
+    for (size_t i = 0; i < 2; i++) {
+        stranger.done = false;
+        assert_int_equal(async_store_call(store, i ? &num_keys : &set, 0, PATIENCE_MS,
+                                          on_number, &stranger, &err),
+                         0);
+        until(&stranger.done);
+        assert_true(stranger.done_status >= 0);
+    }
+    assert_int_equal(errors_logged, 1);
+    buf_fini(&list);
+    async_store_close(store, on_gone, &stranger);
+    until(&stranger.gone);
+    for (size_t i = 0; i < 2; i++)
+        begin(&n[i]);
+    for (size_t i = 0; i < 2; i++)
+        join(&n[i]);
+    stop(&n[1], true);
+    for (size_t i = 2; i-- > 0;)
+        destroy(&n[i]);
+}
+
 /* Cancels after each possible number of loop turns, and tries again on the same server
  * or on a new one: the node is counted once, and leaves nothing behind. */
 static void static_counts_once(void **state)
@@ -811,6 +868,7 @@ int main(void)
 
         WITH_LOOP(static_alone_waits_and_gives_up),
         WITH_LOOP(static_counts_once),
+        WITH_LOOP(the_state_is_parsed_once_a_request),
     };
 
     const struct CMUnitTest again[] = {
