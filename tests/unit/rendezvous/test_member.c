@@ -232,6 +232,55 @@ static void a_node_hung_up_on_asks_less_and_less_often(void **state)
     member_free(p.member);
 }
 
+/* The network carries messages in one direction only: what we send may arrive, and
+ * nothing comes back. The kernel would notice after 15 s and more. The connection is
+ * given up while the host still waits for us, and the agent is told after
+ * keep_alive_interval * keep_alive_max_attempt. */
+static void a_host_that_falls_silent_is_known_in_time(void **state)
+{
+    static const int64_t intervals_s[] = { 1, 5, 60 };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(intervals_s); i++) {
+        struct member_config cfg = {
+            .run_id = "job", .self = { span_str("a"), 1, 0 }, .nonce = 7, .echoes = true
+        };
+        struct play p = { .now = { 1000, 0 } };
+        uint64_t heard_ms, dead_ms, hung_up_ms = 0, told_ms = 0;
+
+        rdzv_settings_init(&cfg.settings, 2, 2);
+        cfg.settings.keep_alive_interval_s = intervals_s[i];
+        cfg.settings.keep_alive_max_attempt = 3;
+        dead_ms = rdzv_dead_after_ms(&cfg.settings);
+        assert_int_equal(dead_ms, intervals_s[i] * 3000);
+        assert_int_equal(member_new(&cfg, &p.member, NULL), 0);
+        request(&p, RDZV_EV_JOIN);
+        is_welcome(&p);
+        hear(&p, joined);
+        heard_ms = p.now.mono_ms;
+        for (int turn = 0; turn < 1000 && !told_ms; turn++) {
+            p.now.mono_ms = MAX_OF(p.now.mono_ms, member_deadline(p.member));
+            feed(&p, (struct member_event){ .kind = MEMBER_TIMER });
+            bool dials = false;
+            for (size_t k = 0; k < p.fx.count; k++) {
+                const struct member_effect *e = &p.fx.at[k];
+
+                if (e->kind == MEMBER_HANG_UP && !hung_up_ms)
+                    hung_up_ms = p.now.mono_ms;
+                dials |= e->kind == MEMBER_DIAL;
+                if (e->kind == MEMBER_NOTIFY && e->notice.kind == RDZV_FX_NEWS &&
+                    e->notice.news == RDZV_NEWS_BACKEND)
+                    told_ms = p.now.mono_ms;
+            }
+            if (dials)
+                feed(&p, (struct member_event){ .kind = MEMBER_DOWN });
+        }
+        assert_true(hung_up_ms > heard_ms && hung_up_ms < heard_ms + dead_ms);
+        assert_true(told_ms > 0 && told_ms <= heard_ms + dead_ms);
+        member_free(p.member);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -241,6 +290,7 @@ int main(void)
         cmocka_unit_test(messages_that_crossed_a_leave_are_ignored),
         cmocka_unit_test(an_unheard_leave_is_sent_again),
         cmocka_unit_test(a_node_hung_up_on_asks_less_and_less_often),
+        cmocka_unit_test(a_host_that_falls_silent_is_known_in_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
