@@ -47,6 +47,8 @@ struct async_store {
     const struct async_store_ops *ops;
     uv_loop_t *loop;
     bool ordered; /* calls take effect in the order in which they are made */
+    bool silent;  /* a talk has found that its connection does not answer any more */
+    struct async_store *inner; /* what this is a view of; NULL: it is not a view */
 };
 
 /* Copies the request: its spans need not outlive the call. timeout_ms may be UINT64_MAX

@@ -20,7 +20,6 @@ struct view_call {
 
 struct view {
     struct async_store base; /* first */
-    struct async_store *inner;
     bool own;
     char *prefix;           /* owned; ends in "/" */
     char *name;             /* owned */
@@ -98,7 +97,7 @@ static int view_call(struct async_store *s, const struct c10d_request *req,
     };
     rc = c10d_prefix_keys(&full, req, span_str(v->prefix), err);
     if (rc == 0)
-        rc = async_store_call(v->inner, &full.req, flags, timeout_ms,
+        rc = async_store_call(v->base.inner, &full.req, flags, timeout_ms,
                               prefix_store_on_done, call, err);
     c10d_prefixed_fini(&full);
     if (rc < 0) {
@@ -150,7 +149,7 @@ static void view_close(struct async_store *s, async_store_closed_cb cb, void *ct
     v->closing = v->own ? 2 : 1;
     uv_close((uv_handle_t *)&v->idle, on_handle_closed);
     if (v->own)
-        async_store_close(v->inner, on_inner_closed, v);
+        async_store_close(v->base.inner, on_inner_closed, v);
 }
 
 static int view_clone(struct async_store *s, struct async_store **out,
@@ -159,7 +158,8 @@ static int view_clone(struct async_store *s, struct async_store **out,
     struct view *v = (struct view *)s;
     struct async_store *inner;
     char *prefix = mem_strndup(v->prefix, strlen(v->prefix) - 1);
-    int rc = prefix ? v->inner->ops->clone(v->inner, &inner, err) : err_nomem(err);
+    int rc =
+        prefix ? v->base.inner->ops->clone(v->base.inner, &inner, err) : err_nomem(err);
 
     if (rc == 0) {
         rc = async_store_prefix(inner, prefix, true, out, err);
@@ -197,7 +197,7 @@ int async_store_prefix(struct async_store *inner, const char *prefix, bool own,
         return err_nomem(err);
     }
     v->base = (struct async_store){ &view_ops, inner->loop, inner->ordered };
-    v->inner = inner;
+    v->base.inner = inner;
     v->own = own;
     v->prefix = with_slash;
     v->name = name;

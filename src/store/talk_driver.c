@@ -56,9 +56,20 @@ static struct talk_driver *take_call(void *ctx)
     return d;
 }
 
+/* Whether the store's connection has fallen silent, for all views of it. The store is
+ * not ours to replace; but no later talk needs to find it out again. */
+static bool *silent(struct async_store *s)
+{
+    while (s->inner)
+        s = s->inner;
+    return &s->silent;
+}
+
 static void answer_broken(struct talk_driver *d, int status, const char *text)
 {
     d->broken = true;
+    if (!d->fresh)
+        *silent(d->store) = true;
     talk_feed(
         d, (struct talk_event){ .kind = TALK_ANSWER, .status = status, .text = text });
 }
@@ -285,6 +296,7 @@ int talk_driver_open(struct async_store *store, struct talk *machine, talk_step 
     if (!d)
         return err_nomem(err);
     d->store = store;
+    d->broken = *silent(store);
     d->machine = machine;
     d->step = step;
     d->cb = cb;

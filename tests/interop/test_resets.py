@@ -144,6 +144,17 @@ def test_a_silent_cut_is_found(tmp_path, at, kind, node):
     assert took < 30, f"{took:.1f} s: somebody waited for a timeout"
 
 
+@pytest.mark.parametrize("at", [9, 10, 11])
+def test_a_silent_cut_is_waited_out_once(tmp_path, at):
+    """While the address is found, ranks are agreed on, or all are done: whichever finds it, the others know."""
+    group = Group(tmp_path, "start", 0, "silent", at)
+    try:
+        group.check()
+        assert group.text()["agent0"].count("waiting 5 s") <= 1, group.text()
+    finally:
+        group.close()
+
+
 @pytest.mark.parametrize("after_ms", [0, 20, 40, 60, 80, 120, 200])
 def test_a_store_that_is_killed_and_started_again(tmp_path, after_ms):
     """At any moment: what it knew is gone, and the job goes on, perhaps in a new round."""
