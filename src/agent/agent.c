@@ -132,7 +132,7 @@ void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *er
         break;
     case RDZV_NEWS_BACKEND:
         if (waits_for_majority(a)) {
-            note(a->opts.log, NOTE_WARN, "muster/agent",
+            note(a->opts.log, NOTE_WARN, AT_AGENT,
                  "%s\nThis node is cut off from etcd's majority, and the others may go "
                  "on without it: its workers are stopped, and it waits to be taken "
                  "back.",
@@ -159,7 +159,7 @@ static void on_left(void *ctx, int status, const struct muster_error *err)
     /* As since torch 2.14, this never hides the result. Most often
      * another node has left before us, which is fine. */
     if (status < 0)
-        note(a->opts.log, NOTE_INFO, "muster/agent",
+        note(a->opts.log, NOTE_INFO, AT_AGENT,
              "Error shutting down rendezvous handler: %s",
              err ? err->text : muster_code_text(status));
     agent_post(a, AGENT_EV_LEFT, 0, 0);
@@ -419,7 +419,7 @@ static void on_trace(void *ctx, enum trace_level level, const char *text)
     };
     const struct agent *a = ctx;
 
-    note(a->opts.log, levels[level], "muster/rendezvous", "%s", text);
+    note(a->opts.log, levels[level], AT_RENDEZVOUS, "%s", text);
 }
 
 static int open_all(struct agent *a, struct muster_error *err)
@@ -506,8 +506,7 @@ static void close_all(struct agent *a)
     uv_run(&a->loop, UV_RUN_DEFAULT);
     const int rc = uv_loop_close(&a->loop);
     if (rc != 0)
-        note(a->opts.log, NOTE_DEBUG, "muster/agent",
-             "the loop ended with open handles");
+        note(a->opts.log, NOTE_DEBUG, AT_AGENT, "the loop ended with open handles");
     agent_status_free(a);
     agent_forget_failures(a);
     mem_free(a->timer_file);

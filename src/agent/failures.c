@@ -13,7 +13,6 @@
 #include "agent/core/exit_cause.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "logs/torch_locations.h"
 #include "process/cgroup.h"
 
 /* --- error files ------------------------------------------------------------------ */
@@ -170,7 +169,7 @@ static int64_t log_oom(struct agent *a)
     const int64_t killed = a->oom_kills >= 0 && now >= 0 ? now - a->oom_kills : -1;
 
     if (killed > 0)
-        note(a->opts.log, NOTE_ERROR, "muster/agent",
+        note(a->opts.log, NOTE_ERROR, AT_AGENT,
              "out of memory: the kernel's OOM killer has killed %" PRId64
              " of the processes in this job's cgroup while the workers ran (oom_kill "
              "rose from %" PRId64 " to %" PRId64
@@ -202,9 +201,8 @@ static void log_cause(struct agent *a, const struct failure *f, int64_t oom_kill
         return; /* We ended it ourselves because of --hang. */
     buf_init(&b, 1024);
     if (exit_cause_print(&b, f->code, f->signal_name, oom_kills) && buf_u8(&b, 0) == 0)
-        note(a->opts.log, NOTE_ERROR, "muster/agent",
-             "rank %" PRId64 " on %s (pid %d) %s", f->rank, a->host, f->pid,
-             (const char *)buf_data(&b));
+        note(a->opts.log, NOTE_ERROR, AT_AGENT, "rank %" PRId64 " on %s (pid %d) %s",
+             f->rank, a->host, f->pid, (const char *)buf_data(&b));
     buf_fini(&b);
 }
 
@@ -218,7 +216,7 @@ static void log_script(struct agent *a, const struct failure *f)
     if (c->entry != ENTRY_SCRIPT || f->code != 2 || strchr(c->script, '$') ||
         access(c->script, R_OK) == 0)
         return;
-    note(a->opts.log, NOTE_ERROR, "muster/agent",
+    note(a->opts.log, NOTE_ERROR, AT_AGENT,
          "the script '%s' cannot be read: %s\nThe workers look for it from %s; it must "
          "be there on every node, and readable.",
          c->script, strerror(errno), getcwd(here, sizeof here) ? here : "here");
@@ -270,7 +268,7 @@ void agent_failed(struct agent *a)
     log_cause(a, f, log_oom(a));
     if (logs_full(a->logs))
         note(
-            a->opts.log, NOTE_ERROR, "muster/agent",
+            a->opts.log, NOTE_ERROR, AT_AGENT,
             "the file system of the log directory is full: %s\nWorkers may have failed "
             "because of it. Make room, or give another --log-dir.",
             logs_base(a->logs));
@@ -317,8 +315,8 @@ static void write_error_file(struct agent *a, const char *path, const struct buf
     const ssize_t n = fd >= 0 ? write(fd, buf_data(b), buf_len(b)) : -1;
 
     if (n != (ssize_t)buf_len(b))
-        note(a->opts.log, NOTE_WARN, "muster/agent",
-             "Unable to write error to file. %s: %s", path, strerror(errno));
+        note(a->opts.log, NOTE_WARN, AT_AGENT, "Unable to write error to file. %s: %s",
+             path, strerror(errno));
     if (fd >= 0)
         close(fd);
 }

@@ -10,8 +10,6 @@
 #include "hang/hang.h"
 #include "logs/directories.h"
 
-#define PLACE "muster/hang"
-
 static const char *text_of(struct buf *b)
 {
     return buf_u8(b, 0) == 0 && buf_error(b) == 0 ? (const char *)buf_data(b)
@@ -127,7 +125,7 @@ void agent_hang_entry(struct agent *a, const struct record_entry *e)
 {
     if (e->cause != CAUSE_HANG || e->node == channel_node(a->job.channel))
         return; /* Our own words are in the log already. */
-    note(a->opts.log, NOTE_WARN, PLACE, "%.*s%.*s", (int)e->body.n,
+    note(a->opts.log, NOTE_WARN, AT_HANG, "%.*s%.*s", (int)e->body.n,
          (const char *)e->body.p, (int)e->text.n, (const char *)e->text.p);
 }
 
@@ -170,7 +168,7 @@ static void on_hang(void *ctx, const struct hang_report *r)
         path[0] = '\0';
     }
     put_action(a, &line);
-    note(a->opts.log, NOTE_WARN, PLACE, "%s", text_of(&line));
+    note(a->opts.log, NOTE_WARN, AT_HANG, "%s", text_of(&line));
     publish(a, RECORD_NOTE, verdict, all, path, suspect);
     struct buf failed;
     buf_init(&failed, RECORD_TEXT_MAX);
@@ -186,7 +184,7 @@ static void on_over(void *ctx)
 {
     const struct agent *a = ctx;
 
-    note(a->opts.log, NOTE_WARN, PLACE, "the job makes progress again");
+    note(a->opts.log, NOTE_WARN, AT_HANG, "the job makes progress again");
 }
 
 /* --- when ------------------------------------------------------------------------- */
@@ -231,7 +229,7 @@ void agent_hang_open(struct agent *a)
         return;
     struct muster_error why = { .text = "stacks cannot be read" };
     if (!a->stacks || hang_open(&opts, &a->hang, &why) != 0)
-        note(a->opts.log, NOTE_WARN, PLACE, "--hang has no effect: %s", why.text);
+        note(a->opts.log, NOTE_WARN, AT_HANG, "--hang has no effect: %s", why.text);
     else
         (void)hang_channel(a->hang, a->job.channel);
 }

@@ -74,7 +74,7 @@ static void on_host(void *ctx, bool there, int64_t round, int64_t rank)
     if (there) {
         agent_post(a, AGENT_EV_UNJUDGED, 0, 1);
     } else if (round >= 0 && is_member(a) && node_gone(a, (uint64_t)round, rank)) {
-        note(a->opts.log, NOTE_WARN, "muster/agent",
+        note(a->opts.log, NOTE_WARN, AT_AGENT,
              "the node that served the workers' store of round %" PRIu64
              " (%s) is gone: nobody listens there any more",
              a->round.round, a->round.master_addr);
@@ -110,10 +110,10 @@ static void log_back_at_work(struct agent *a, const struct record_entry *e)
 
     (void)snprintf(after, sizeof after, ms < 1000 ? "%.0f ms" : "%.1f s",
                    ms < 1000 ? ms : ms / 1e3);
-    note_plain(a->opts.log, NOTE_WARN, "muster/agent",
-               "%" PRId64 " rank%s on %" PRId64 " node%s at work again after %s%s",
-               round.total, round.total == 1 ? "" : "s", round.count,
-               round.count == 1 ? "" : "s", after, all_warm(a) ? " (warm)" : "");
+    note(a->opts.log, NOTE_WARN, AT_JOB,
+         "%" PRId64 " rank%s on %" PRId64 " node%s at work again after %s%s",
+         round.total, round.total == 1 ? "" : "s", round.count,
+         round.count == 1 ? "" : "s", after, all_warm(a) ? " (warm)" : "");
     a->job.failed_us = 0;
 }
 
@@ -136,12 +136,11 @@ static void on_node_gone(struct agent *a, const struct record_entry *e)
     const bool lost = e->kind == RECORD_LOST;
 
     if (lost && e->node != a->job.gone_node)
-        note_plain(a->opts.log, NOTE_WARN, "muster/agent", "%.*s", (int)e->text.n,
-                   (const char *)e->text.p);
+        note(a->opts.log, NOTE_WARN, AT_JOB, "%.*s", (int)e->text.n,
+             (const char *)e->text.p);
     else if (!lost && g->count == 0 && a->core.signal == 0 && e->text.n)
-        note_plain(a->opts.log, NOTE_WARN, "muster/agent", "%.*s left the job (%.*s)",
-                   (int)e->host.n, (const char *)e->host.p, (int)e->text.n,
-                   (const char *)e->text.p);
+        note(a->opts.log, NOTE_WARN, AT_JOB, "%.*s left the job (%.*s)", (int)e->host.n,
+             (const char *)e->host.p, (int)e->text.n, (const char *)e->text.p);
     a->job.gone_node = e->node;
     if (e->round != agent_job_round(a))
         return;
@@ -328,8 +327,7 @@ static void agent_log_restart(struct agent *a, const struct record_entry *e)
     (void)restart_print(&b, e);
     (void)buf_u8(&b, 0);
     if (buf_error(&b) == 0)
-        note_plain(a->opts.log, NOTE_WARN, "muster/agent", "%s",
-                   (const char *)buf_data(&b));
+        note(a->opts.log, NOTE_WARN, AT_JOB, "%s", (const char *)buf_data(&b));
     buf_fini(&b);
 }
 
@@ -521,8 +519,8 @@ void agent_write_report(struct agent *a)
     if (fd >= 0 && close(fd) < 0)
         good = false;
     if (!good || (!special && rename(part, path) < 0)) {
-        note(a->opts.log, NOTE_WARN, "muster/agent",
-             "the report %s cannot be written: %s", path, strerror(errno));
+        note(a->opts.log, NOTE_WARN, AT_AGENT, "the report %s cannot be written: %s",
+             path, strerror(errno));
         if (!special)
             (void)unlink(part);
     }

@@ -1,6 +1,5 @@
 /* messages.c - what LOGLEVEL=INFO shows: the launch configuration and each round. */
 #include "agent/agent_int.h"
-#include "logs/torch_locations.h"
 #include <inttypes.h>
 #include <signal.h>
 

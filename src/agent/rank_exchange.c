@@ -55,7 +55,7 @@ static void on_exchange(void *ctx, const struct talk_fx *fx)
         agent_job_assigned(a);
         break;
     case TALK_REJOIN:
-        note(a->opts.log, NOTE_WARN, "muster/rendezvous",
+        note(a->opts.log, NOTE_WARN, AT_RENDEZVOUS,
              "run '%s': the connection to the store broke while ranks were agreed on, "
              "and the other nodes have gone on; joining again",
              a->config->rdzv.run_id);

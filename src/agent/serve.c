@@ -33,7 +33,7 @@ static int load_secret(struct agent *a, struct auth **out, struct muster_error *
     if (rc == 0 && !*out)
         rc = conf_bool(p, CONF_MUNGE, &munge, err);
     if (munge)
-        note(a->opts.log, NOTE_WARN, "muster/agent",
+        note(a->opts.log, NOTE_WARN, AT_AGENT,
              "etcd of this job: without TLS, since munge gives the job its secret only "
              "later; with --token-file on every node its members and clients talk TLS");
     return rc;

@@ -14,7 +14,6 @@
 #include "base/err.h"
 #include "base/escape.h"
 #include "base/mem.h"
-#include "logs/torch_locations.h"
 
 static const struct {
     const char *name;
@@ -112,7 +111,7 @@ static void on_signal(uv_signal_t *handle, int sig)
     struct agent *a = handle->data;
 
     describe_sender(a, sig);
-    note(a->opts.log, NOTE_WARN, "muster/agent", "%s", a->stopped_by);
+    note(a->opts.log, NOTE_WARN, AT_AGENT, "%s", a->stopped_by);
     agent_post(a, AGENT_EV_SIGNAL, 0, sig);
     agent_pump(a);
 }

@@ -43,7 +43,7 @@ void agent_stacks_open(struct agent *a)
     if (rc == 0)
         rc = stacks_service_channel(a->stacks, a->job.channel);
     if (rc != 0)
-        note(a->opts.log, NOTE_DEBUG, "muster/agent", "no stacks: %s", why.text);
+        note(a->opts.log, NOTE_DEBUG, AT_AGENT, "no stacks: %s", why.text);
 }
 
 /* --- before a kill ---------------------------------------------------------------- */
@@ -85,7 +85,7 @@ static bool abort_unread(struct agent *a, const struct stack_sample *sample)
         any = true;
     }
     if (any)
-        note(a->opts.log, NOTE_WARN, "muster/stacks",
+        note(a->opts.log, NOTE_WARN, AT_STACKS,
              "workers whose stacks cannot be read get SIGABRT: PYTHONFAULTHANDLER has "
              "them print to their stderr where they are");
     return any;
@@ -102,7 +102,7 @@ static void before_on_stacks(void *ctx, struct stack_sample *sample)
     if (sample->count > 0 && stack_findings_make(&f, sample) == 0) {
         (void)stack_findings_print(&out, &f, sample);
         if (buf_error(&out) == 0 && buf_len(&out) > 0) /* without the last newline */
-            note(a->opts.log, NOTE_WARN, "muster/stacks",
+            note(a->opts.log, NOTE_WARN, AT_STACKS,
                  "where the workers that %s are:\n%.*s", b->what,
                  (int)buf_len(&out) - 1, (const char *)buf_data(&out));
         stack_findings_fini(&f);

@@ -285,10 +285,10 @@ static void open_page(struct agent *a)
     if (http_address_parse(a->config->status_http, &at, &why) == 0 &&
         status_http_open(&a->loop, a->status->status, &at, key, &a->status->http,
                          &why) == 0)
-        note(a->opts.log, NOTE_INFO, "muster/agent", "the job's page: %s",
+        note(a->opts.log, NOTE_INFO, AT_AGENT, "the job's page: %s",
              status_http_url(a->status->http));
     else
-        note(a->opts.log, NOTE_WARN, "muster/agent",
+        note(a->opts.log, NOTE_WARN, AT_AGENT,
              "--status-http=%s: %s\nThe job runs without its page.",
              a->config->status_http, why.text);
 }
@@ -398,7 +398,7 @@ void agent_status_open(struct agent *a)
     if (st->status)
         open_page(a);
     if (rc != 0)
-        note(a->opts.log, NOTE_DEBUG, "muster/agent", "no status: %s", why.text);
+        note(a->opts.log, NOTE_DEBUG, AT_AGENT, "no status: %s", why.text);
 }
 
 void agent_status_close(struct agent *a)

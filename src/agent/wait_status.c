@@ -37,7 +37,7 @@ static void print(struct agent *a, const struct waiting *w)
         if (on_screen(a))
             status_line(a->opts.log, text);
         else
-            note(a->opts.log, NOTE_WARN, "muster/rendezvous", "run '%s': %s",
+            note(a->opts.log, NOTE_WARN, AT_RENDEZVOUS, "run '%s': %s",
                  a->config->rdzv.run_id, text);
     }
     buf_fini(&b);
@@ -182,7 +182,7 @@ void agent_on_run_closed(struct agent *a)
         return;
     }
     if (phase == AGENT_STARTING || phase == AGENT_RUNNING)
-        note(a->opts.log, NOTE_WARN, "muster/rendezvous",
+        note(a->opts.log, NOTE_WARN, AT_RENDEZVOUS,
              "run '%s': another node has closed the run: it failed, or was ended. The "
              "workers here go on to their own end; the other nodes' logs tell why",
              a->config->rdzv.run_id);
@@ -215,18 +215,18 @@ static void log_wait_done(const struct agent *a)
 
     switch (a->wait.what) {
     case WAITING_FOR_ROUND:
-        note(a->opts.log, NOTE_WARN, "muster/rendezvous",
+        note(a->opts.log, NOTE_WARN, AT_RENDEZVOUS,
              "run '%s': the group is complete after %.1f s: %lld nodes, this is number "
              "%lld",
              run, s, world, rank);
         break;
     case WAITING_FOR_NODES:
     case WAITING_FOR_RANKS:
-        note(a->opts.log, NOTE_WARN, "muster/rendezvous",
+        note(a->opts.log, NOTE_WARN, AT_RENDEZVOUS,
              "run '%s': all %lld nodes have their ranks after %.1f s", run, world, s);
         break;
     case WAITING_FOR_END:
-        note(a->opts.log, NOTE_WARN, "muster/rendezvous",
+        note(a->opts.log, NOTE_WARN, AT_RENDEZVOUS,
              "run '%s': all %lld nodes are done after %.1f s", run, world, s);
         break;
     }

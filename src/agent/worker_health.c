@@ -16,7 +16,6 @@
 #include "launch/core/derive.h"
 #include "launch/core/options.h"
 #include "logs/directories.h"
-#include "logs/torch_locations.h"
 
 /* --- uninterruptible sleep -------------------------------------------------------- */
 
@@ -90,7 +89,7 @@ static void kill_expired(void *ctx)
     if (!is_dead((pid_t)e->pid) && proc_descends((pid_t)e->pid, guard_root(a->guard)))
         kill((pid_t)e->pid, e->sig);
     agent_watchdog_event(a, "kill worker process", e);
-    note(a->opts.log, NOTE_WARN, "muster/agent",
+    note(a->opts.log, NOTE_WARN, AT_AGENT,
          "the timer '%s' of process %d expired: it and this agent get signal %d",
          x->scope, (int)e->pid, e->sig);
     const int sig = e->sig;
@@ -113,7 +112,7 @@ static void on_expired(void *ctx, const struct timer_entry *e)
     /* The pid is whatever somebody wrote into the FIFO, so only our own workers and
      * their descendants are killed. */
     if (!proc_descends(pid, guard_root(a->guard))) {
-        note(a->opts.log, NOTE_WARN, "muster/agent",
+        note(a->opts.log, NOTE_WARN, AT_AGENT,
              "a timer names process %d, which is not a worker of ours: not killed",
              pid);
         return;

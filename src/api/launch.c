@@ -94,7 +94,7 @@ int muster_launch_config_log(struct muster_launch_config *c, const char *level,
 static void warn(void *ctx, enum derive_warning what, const char *text)
 {
     (void)what;
-    note(ctx, NOTE_WARN, "muster/launch", "%s", text);
+    note(ctx, NOTE_WARN, AT_LAUNCH, "%s", text);
 }
 
 /* The whole command line: options, --no-python, the command. */

@@ -12,7 +12,6 @@
 #include "launch/core/slurm.h"
 #include "launch/machine.h"
 #include "logs/log.h"
-#include "logs/torch_locations.h"
 #include "process/find_python.h"
 #include <errno.h>
 #include <signal.h>
@@ -26,12 +25,12 @@
 
 static void warn(void *ctx, enum derive_warning what, const char *text)
 {
-    static const char *const places[] = {
+    static const enum log_place places[] = {
         [DERIVE_WARN_OMP] = AT_OMP,
         [DERIVE_WARN_MASTER_ADDR] = AT_MASTER_ADDR,
         [DERIVE_WARN_NODE_RANK] = AT_NODE_RANK,
         [DERIVE_WARN_RUN_ID] = AT_RUN_ID,
-        [DERIVE_WARN_CONF] = "muster/run",
+        [DERIVE_WARN_CONF] = AT_RUN,
     };
 
     note(ctx, NOTE_WARN, places[what], "%s", text);

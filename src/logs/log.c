@@ -110,7 +110,7 @@ int log_init(struct log *n, char *const *envp, struct muster_error *err)
     if (level == 0)
         level = open_copy(n, env_get(envp, "TORCH_LOGS_OUT"), err);
     if (rc != 0 && level == 0)
-        note(n, NOTE_WARN, "muster/log",
+        note(n, NOTE_WARN, AT_LOG,
              "TORCH_LOGS_FORMAT: %s\nMessages come in the usual form.", bad.text);
     return level;
 }
@@ -146,13 +146,14 @@ static void write_all(int fd, struct buf *b)
     }
 }
 
-/* These parts of torchrun do not listen to LOGLEVEL but to TORCH_LOGS. */
-static bool torch_logging(const char *where)
-{
-    return strstr(where, "elastic/multiprocessing/api.py") ||
-           strstr(where, "tail_log.py") || strstr(where, "error_handler.py") ||
-           strstr(where, "elastic/rendezvous/") || strstr(where, "muster/rendezvous");
-}
+static const struct {
+    const char *text;
+    unsigned flags;
+} places[] = {
+#define PLACE_ROW(place, text, flags) [place] = { text, flags },
+    LOG_PLACES(PLACE_ROW)
+#undef PLACE_ROW
+};
 
 /* The usual form: every line has the prefix. */
 static int put_usual(struct buf *b, enum note_level level, const char *where,
@@ -203,8 +204,9 @@ static int put_plain(struct buf *b, const char *text)
 /* Run ids, addresses and a server's own words come from strangers: the text is escaped.
  */
 static int put_message(struct buf *b, const struct log *n, enum note_level level,
-                       const char *where, bool plain, const char *text)
+                       enum log_place place, const char *text)
 {
+    const char *where = places[place].text;
     struct buf clean;
 
     buf_init(&clean, SIZE_MAX);
@@ -213,26 +215,32 @@ static int put_message(struct buf *b, const struct log *n, enum note_level level
     int rc = buf_error(&clean);
     if (rc == 0) {
         text = (const char *)buf_data(&clean);
-        rc = n->format ? put_formatted(b, n, level, where, text)
-             : plain   ? put_plain(b, text)
-                       : put_usual(b, level, where, text);
+        rc = n->format                         ? put_formatted(b, n, level, where, text)
+             : places[place].flags & LOG_PLAIN ? put_plain(b, text)
+                                               : put_usual(b, level, where, text);
     }
     buf_fini(&clean);
     return rc;
 }
 
-static void log_message(const struct log *n, enum note_level level, const char *where,
-                        bool plain, const char *fmt, va_list ap)
+void note(const struct log *n, enum note_level level, enum log_place place,
+          const char *fmt, ...)
 {
+    const enum note_level least =
+        places[place].flags & LOG_TORCH ? n->torch_least : n->least;
     char *text = NULL;
     struct buf b;
+    va_list ap;
 
-    if (n->fd < 0 || level < (torch_logging(where) ? n->torch_least : n->least))
+    if (n->fd < 0 || level < least)
         return;
-    if (vasprintf(&text, fmt, ap) < 0)
+    va_start(ap, fmt);
+    int rc = vasprintf(&text, fmt, ap);
+    va_end(ap);
+    if (rc < 0)
         return;
     buf_init(&b, SIZE_MAX);
-    int rc = put_message(&b, n, level, where, plain, text);
+    rc = put_message(&b, n, level, place, text);
     /* One write a message. A full disk only costs the copy. */
     if (rc == 0 && n->copy_fd >= 0 && write(n->copy_fd, buf_data(&b), buf_len(&b)) < 0)
         rc = 0;
@@ -240,24 +248,4 @@ static void log_message(const struct log *n, enum note_level level, const char *
     write_all(n->fd, &b);
     buf_fini(&b);
     free(text);
-}
-
-void note(const struct log *n, enum note_level level, const char *where,
-          const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    log_message(n, level, where, false, fmt, ap);
-    va_end(ap);
-}
-
-void note_plain(const struct log *n, enum note_level level, const char *where,
-                const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    log_message(n, level, where, true, fmt, ap);
-    va_end(ap);
 }

@@ -1,5 +1,5 @@
 /* log.h - the agent's own messages on stderr, in torchrun's shape: every line begins
- * with `W1115 18:46:41.485000 27233 <where>] ` (see torch_locations.h). One write a
+ * with `W1115 18:46:41.485000 27233 <where>] ` (see log_places.h). One write a
  * message, so that lines of several processes do not mix. */
 #ifndef LOGS_LOG_H
 #define LOGS_LOG_H
@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "logs/log_places.h"
 #include "muster/error.h"
 
 enum note_level { NOTE_DEBUG, NOTE_INFO, NOTE_WARN, NOTE_ERROR, NOTE_CRITICAL };
@@ -35,15 +36,9 @@ struct log {
  * open until the process ends. */
 int log_init(struct log *n, char *const *envp, struct muster_error *err);
 
-/* A message, perhaps of several lines; where says which part speaks. */
-void note(const struct log *n, enum note_level level, const char *where,
+/* A message, perhaps of several lines; the place says which part speaks. */
+void note(const struct log *n, enum note_level level, enum log_place place,
           const char *fmt, ...) __attribute__((format(printf, 4, 5)));
-
-/* Likewise, for the few lines that tell how the job fares: "muster: ..." in place of
- * the time and the place. With TORCH_LOGS_FORMAT, they have that form like all others.
- */
-void note_plain(const struct log *n, enum note_level level, const char *where,
-                const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
 /* Finds out whether the log goes to a terminal; *screen must live as long as it does.
  */

@@ -7,7 +7,6 @@
 #include "logs/capture.h"
 #include "logs/directories.h"
 #include "logs/remove_dirs.h"
-#include "logs/torch_locations.h"
 #include "record/core/last_words.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -127,7 +126,7 @@ static int make_run_dir_again(struct logs *l, struct muster_error *err)
 
     if (stat(l->run, &st) == 0 || errno != ENOENT)
         return 0; /* Whatever is wrong with it, what comes next will tell. */
-    note(l->log, NOTE_WARN, "muster/logs",
+    note(l->log, NOTE_WARN, AT_LOGS,
          "the log directory %s has been removed while the job runs; it is made again",
          l->run);
     if (!l->own_base)
@@ -153,8 +152,8 @@ static int next_attempt(struct logs *l, int64_t attempt, struct muster_error *er
         return err_nomem(err);
     const int rc = log_dirs_renew(l->run, name, &moved, err);
     if (moved)
-        note(l->log, NOTE_INFO, "muster/logs",
-             "the logs of the round that is over are in %s", moved);
+        note(l->log, NOTE_INFO, AT_LOGS, "the logs of the round that is over are in %s",
+             moved);
     mem_free(moved);
     return rc;
 }
@@ -415,7 +414,7 @@ static void on_blind(void *ctx, unsigned every_ms, int errnum)
 {
     const struct logs *l = ctx;
 
-    note(l->log, NOTE_WARN, "muster/logs",
+    note(l->log, NOTE_WARN, AT_LOGS,
          "inotify cannot be used (%s): log files are looked at every %u ms instead. "
          "All processes of a user share its limits, fs.inotify.max_user_instances and "
          "fs.inotify.max_user_watches: see sysctl.",

@@ -113,42 +113,24 @@ void logs_close(struct logs *l, bool tidy)
         uv_close((uv_handle_t *)&l->drained.idle, logs_on_closed);
 }
 
-static void log_message(enum note_level level, const char *fmt, va_list ap)
+void note(const struct log *n, enum note_level level, enum log_place place,
+          const char *fmt, ...)
 {
     static const char letters[] = "DIWEC";
     char text[1500];
+    va_list ap;
 
+    (void)n;
+    (void)place;
     if (level > NOTE_DEBUG)
         job_moment();
     if (!os.loud)
         return;
+    va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
     text[strcspn(text, "\n")] = '\0';
     os_log(os.current ? os.current->name : "", "%c %s", letters[level], text);
-}
-
-void note(const struct log *n, enum note_level level, const char *where,
-          const char *fmt, ...)
-{
-    va_list ap;
-
-    (void)n;
-    (void)where;
-    va_start(ap, fmt);
-    log_message(level, fmt, ap);
-    va_end(ap);
-}
-
-void note_plain(const struct log *n, enum note_level level, const char *where,
-                const char *fmt, ...)
-{
-    va_list ap;
-
-    (void)n;
-    (void)where;
-    va_start(ap, fmt);
-    log_message(level, fmt, ap);
-    va_end(ap);
 }
 
 void status_line(const struct log *n, const char *text)

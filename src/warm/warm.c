@@ -44,8 +44,8 @@ static void start_server(struct warm *w);
 static void warm_log(const struct warm *w, const struct warm_text *t)
 {
     if (t->level != WARM_QUIET)
-        note(w->opts.log, t->level == WARM_WARN ? NOTE_WARN : NOTE_INFO, "muster/warm",
-             "%s", t->text);
+        note(w->opts.log, t->level == WARM_WARN ? NOTE_WARN : NOTE_INFO, AT_WARM, "%s",
+             t->text);
 }
 
 /* --- what --warm=auto has learned ------------------------------------------------- */
@@ -91,7 +91,7 @@ static void warm_on_timer(uv_timer_t *timer)
     if (w->asked == 0 || !w->service || w->core.phase != WARM_READY)
         return;
     note(
-        w->opts.log, NOTE_WARN, "muster/warm",
+        w->opts.log, NOTE_WARN, AT_WARM,
         "--warm: the interpreter has not answered for %d s; workers start the ordinary "
         "way",
         ANSWER_MS / 1000);
@@ -397,7 +397,7 @@ static void start_server(struct warm *w)
     text_list_fini(&env);
     if (rc != 0 && !w->service) {
         w->core.phase = WARM_GIVEN_UP;
-        note(w->opts.log, NOTE_WARN, "muster/warm",
+        note(w->opts.log, NOTE_WARN, AT_WARM,
              "--warm: the interpreter could not be started (%s); workers start the "
              "ordinary way",
              strerror(errno));

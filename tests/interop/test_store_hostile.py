@@ -288,36 +288,40 @@ def attach(run: str) -> bytes:
                    numbers(8, 1, 1, 7, 0) + numbers(4, 0, 0) + numbers(8, 0))
 
 
-def test_more_jobs_than_a_store_can_coordinate():
-    """A job that has come already may grow, whatever the number of others."""
+@pytest.fixture
+def live():
+    """A list for more connections than a process may have by default; closes them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 1200:
         pytest.skip(f"this process may open {hard} files only")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
-    live = []
-    try:
-        with ours() as server:
-            def node(run: str, source: str = "127.0.0.1") -> Wire:
-                w = Wire(server, source=source)
-                w.raw(attach(run))
-                return w
-
-            for i in range(1024):
-                live.append(node(f"job{i}", f"127.0.0.{10 + i // 256}"))
-                assert live[-1].blob()[1] == 12  # ATTACHED
-            with node("another") as w:
-                assert w.closed()
-            server.wait_for_log("the store coordinates 1024 jobs already")
-            with node("job7") as w:
-                assert w.blob()[1] == 12
-            assert server.stop() == 0
-    finally:
-        for w in live:
-            w.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    wires: list[Wire] = []
+    yield wires
+    for w in wires:
+        w.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_more_runs_than_a_host_can_have():
+def test_more_jobs_than_a_store_can_coordinate(live):
+    """A job that has come already may grow, whatever the number of others."""
+    with ours() as server:
+        def node(run: str, source: str = "127.0.0.1") -> Wire:
+            w = Wire(server, source=source)
+            w.raw(attach(run))
+            return w
+
+        for i in range(1024):
+            live.append(node(f"job{i}", f"127.0.0.{10 + i // 256}"))
+            assert live[-1].blob()[1] == 12  # ATTACHED
+        with node("another") as w:
+            assert w.closed()
+        server.wait_for_log("the store coordinates 1024 jobs already")
+        with node("job7") as w:
+            assert w.blob()[1] == 12
+        assert server.stop() == 0
+
+
+def test_more_runs_than_a_host_can_have(live):
     """It lets go of those that are over, and not of what is known of them."""
     def node(run: str, closes: bool = False, source: str | None = None, **more) -> Wire:
         w = Wire(server, source=source)
@@ -330,43 +334,33 @@ def test_more_runs_than_a_host_can_have():
              f"--rdzv-id={run}", "--local-addr=127.0.0.1", "--no-python", "true"],
             capture_output=True, text=True, timeout=120)
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < 1200:
-        pytest.skip(f"this process may open {hard} files only")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
-    live = []
-    try:
-        with ours() as server:
-            for i in range(1100):
-                with node(f"over{i}", closes=True) as w:
-                    assert w.blob()[1] == 5 and w.blob()[1] == 10  # WELCOME, CLOSED
-                with node(f"wrong{i}", settings="") as w:
-                    assert w.blob()[1] == 8  # REFUSED
-            for i in range(1024):
-                live.append(node(f"live{i}", source=f"127.0.0.{10 + i // 256}"))
-                assert live[-1].blob()[1] == 5
-            with node("another") as w:
-                refused = w.blob()
-                assert refused[1] == 8 and refused[2:6] == (-16 & 0xFFFFFFFF).to_bytes(4, "little")
-                assert b"already has 1024 runs under way" in refused
-            with node("live7", addr="second") as w:
-                assert w.blob()[1] == 5
-            r = job("another")
-            assert r.returncode and "already has 1024 runs under way" in r.stderr, r.stderr
-            assert server.stderr().count("turned a node of run \"another\" away") < 5
+    with ours() as server:
+        for i in range(1100):
+            with node(f"over{i}", closes=True) as w:
+                assert w.blob()[1] == 5 and w.blob()[1] == 10  # WELCOME, CLOSED
+            with node(f"wrong{i}", settings="") as w:
+                assert w.blob()[1] == 8  # REFUSED
+        for i in range(1024):
+            live.append(node(f"live{i}", source=f"127.0.0.{10 + i // 256}"))
+            assert live[-1].blob()[1] == 5
+        with node("another") as w:
+            refused = w.blob()
+            assert refused[1] == 8 and refused[2:6] == (-16 & 0xFFFFFFFF).to_bytes(4, "little")
+            assert b"already has 1024 runs under way" in refused
+        with node("live7", addr="second") as w:
+            assert w.blob()[1] == 5
+        r = job("another")
+        assert r.returncode and "already has 1024 runs under way" in r.stderr, r.stderr
+        assert server.stderr().count("turned a node of run \"another\" away") < 5
 
-            live[0].raw(message(3))
-            assert live[0].blob()[1] == 10
-            live[0].close()
-            r = job("another")
-            assert r.returncode == 0, r.stderr
-            with node("over3") as w:  # in the place of "another", which is over
-                assert w.blob()[1] == 5 and w.blob()[1] == 10
-            assert server.stop() == 0
-    finally:
-        for w in live:
-            w.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        live[0].raw(message(3))
+        assert live[0].blob()[1] == 10
+        live[0].close()
+        r = job("another")
+        assert r.returncode == 0, r.stderr
+        with node("over3") as w:  # in the place of "another", which is over
+            assert w.blob()[1] == 5 and w.blob()[1] == 10
+        assert server.stop() == 0
 
 
 def test_one_address_cannot_take_all_runs():
