@@ -34,7 +34,9 @@ def prometheus(tmp_path):
                 if "Listening on" in line and "address=" in line:
                     return line.partition("address=")[2].split()[0]
             return None
-        return "http://" + until(listening, "Prometheus")
+        base = "http://" + until(listening, "Prometheus")
+        until(lambda: get(base + "/-/ready")[0] == 200, "Prometheus to answer")  # It listens before it does.
+        return base
     yield run
     for p in opened:
         p.terminate()
