@@ -34,6 +34,19 @@ static inline bool span_eq(struct span a, struct span b)
     return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
 }
 
+static inline bool span_starts(struct span s, const char *with)
+{
+    const size_t n = strlen(with);
+
+    return s.n >= n && memcmp(s.p, with, n) == 0;
+}
+
+/* Without its first n bytes, of which there are as many at least. */
+static inline struct span span_skip(struct span s, size_t n)
+{
+    return (struct span){ s.p + n, s.n - n };
+}
+
 /* Byte order, then length: the order of strcmp for text. */
 static inline int span_cmp(struct span a, struct span b)
 {

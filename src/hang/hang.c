@@ -383,7 +383,7 @@ static void hang_on_question(void *ctx, struct channel_question *q, struct span 
 
 /* --- the node that decides -------------------------------------------------------- */
 
-static void ask(struct hang *h);
+static void ask_if_due(struct hang *h);
 
 /* They are reported if nothing has moved by the time that the job has to have stood
  * still for. */
@@ -397,8 +397,7 @@ static void hang_on_full(void *ctx, struct stack_sample *sample)
         stack_sample_fini(&h->sample);
         h->sample = *sample;
         *sample = (struct stack_sample){ 0 };
-        if (clock_mono_ms() >= h->judge.due_ms && h->opts.decides(h->opts.ctx))
-            ask(h);
+        ask_if_due(h);
     }
     release(h);
 }
@@ -498,14 +497,20 @@ static void ask(struct hang *h)
     buf_fini(&b);
 }
 
+static void ask_if_due(struct hang *h)
+{
+    if (!h->asking && clock_mono_ms() >= h->judge.due_ms &&
+        h->opts.decides(h->opts.ctx))
+        ask(h);
+}
+
 static void hang_on_timer(uv_timer_t *timer)
 {
     struct hang *h = timer->data;
     const uint64_t now = clock_mono_ms();
 
     look(h);
-    if (!h->asking && now >= h->judge.due_ms && h->opts.decides(h->opts.ctx))
-        ask(h);
+    ask_if_due(h);
     /* Often enough to ask in time if a rank may hang. */
     if ((h->judge.stage == HANG_LOOK || h->judge.stage == HANG_SUSPECT) &&
         h->judge.due_ms > now)

@@ -294,15 +294,10 @@ static bool next_word(struct span *list, struct span *word)
     return true;
 }
 
-static bool begins(struct span s, const char *with)
-{
-    return s.n >= strlen(with) && memcmp(s.p, with, strlen(with)) == 0;
-}
-
 bool etcd2_machines_next(struct span *list, struct span *url)
 {
     while (next_word(list, url))
-        if (begins(*url, "http://") || begins(*url, "https://"))
+        if (span_starts(*url, "http://") || span_starts(*url, "https://"))
             return true;
     return false;
 }

@@ -13,18 +13,6 @@
 #define FILE_MAX   255u /* bytes of a file's name */
 #define DIGITS_MAX 10u
 
-static struct span skip(struct span s, size_t n)
-{
-    return span_of(s.p + n, s.n - n);
-}
-
-static bool starts(struct span s, const char *with)
-{
-    const size_t n = strlen(with);
-
-    return s.n >= n && memcmp(s.p, with, n) == 0;
-}
-
 static bool is_digit(uint8_t c)
 {
     return c >= '0' && c <= '9';
@@ -54,21 +42,22 @@ static size_t take_digits(struct span s, int64_t *number)
 static bool take_level(struct span *line)
 {
     int64_t level;
-    const size_t n = starts(*line, "<") ? take_digits(skip(*line, 1), &level) : 0;
+    const size_t n =
+        span_starts(*line, "<") ? take_digits(span_skip(*line, 1), &level) : 0;
 
     if (n == 0 || n + 1 >= line->n || line->p[n + 1] != '>')
         return false;
-    *line = skip(*line, n + 2);
+    *line = span_skip(*line, n + 2);
     return true;
 }
 
 /* Takes a group in brackets from the front. */
 static void take_brackets(struct span *line)
 {
-    const uint8_t *end = starts(*line, "[") ? memchr(line->p, ']', line->n) : NULL;
+    const uint8_t *end = span_starts(*line, "[") ? memchr(line->p, ']', line->n) : NULL;
 
     if (end)
-        *line = skip(*line, (size_t)(end - line->p) + 1);
+        *line = span_skip(*line, (size_t)(end - line->p) + 1);
 }
 
 /* Takes "[  838.522557] " from the front; -1 if there is none (printk.time=0). Some
@@ -78,18 +67,18 @@ static double take_time(struct span *line)
     int64_t whole, micros;
     size_t i = 1;
 
-    if (!starts(*line, "["))
+    if (!span_starts(*line, "["))
         return -1;
     while (i < line->n && line->p[i] == ' ')
         i++;
-    i += take_digits(skip(*line, i), &whole);
+    i += take_digits(span_skip(*line, i), &whole);
     if (i + 1 >= line->n || !is_digit(line->p[i - 1]) || line->p[i] != '.' ||
-        take_digits(skip(*line, i + 1), &micros) != 6)
+        take_digits(span_skip(*line, i + 1), &micros) != 6)
         return -1;
     take_brackets(line);
     take_brackets(line);
-    if (starts(*line, " "))
-        *line = skip(*line, 1);
+    if (span_starts(*line, " "))
+        *line = span_skip(*line, 1);
     return (double)whole + (double)micros / 1e6;
 }
 
@@ -103,14 +92,14 @@ static int64_t take_pid(struct span *line)
     for (size_t i = 0; i <= COMM_MAX && i < line->n; i++) {
         int64_t number;
         const size_t n =
-            line->p[i] == '[' ? take_digits(skip(*line, i + 1), &number) : 0;
+            line->p[i] == '[' ? take_digits(span_skip(*line, i + 1), &number) : 0;
         const size_t end = i + 1 + n;
 
         if (n == 0 || end + 1 >= line->n || line->p[end] != ']' ||
             (line->p[end + 1] != ':' && line->p[end + 1] != ' '))
             continue;
         pid = number;
-        rest = skip(*line, end + 1);
+        rest = span_skip(*line, end + 1);
     }
     *line = rest;
     return pid;
@@ -140,7 +129,7 @@ static bool find_file(struct span s, struct span *where)
 
     if (!in)
         return false;
-    s = skip(s, (size_t)(in - s.p) + 4);
+    s = span_skip(s, (size_t)(in - s.p) + 4);
     for (; s.n; s.n--)
         if (ends_with_mapping(s, &n)) {
             *where = span_of(s.p, n);
@@ -159,8 +148,8 @@ static bool read_line(struct span line, int64_t pid, double since_s, struct span
 
     if (at >= 0 && at < since_s)
         return false;
-    if (starts(line, traps))
-        line = skip(line, sizeof traps - 1);
+    if (span_starts(line, traps))
+        line = span_skip(line, sizeof traps - 1);
     return take_pid(&line) == pid && find_file(line, where);
 }
 
@@ -170,7 +159,7 @@ bool crash_log_find(struct span log, int64_t pid, double since_s, struct span *w
         const uint8_t *nl = memrchr(log.p, '\n', log.n);
         const size_t from = nl ? (size_t)(nl - log.p) + 1 : 0;
 
-        if (read_line(skip(log, from), pid, since_s, where))
+        if (read_line(span_skip(log, from), pid, since_s, where))
             return true;
         log.n = nl ? (size_t)(nl - log.p) : 0;
     }

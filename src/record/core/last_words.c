@@ -7,18 +7,6 @@
 #define TRACEBACK "Traceback (most recent call last):"
 #define LINES_MAX 2048u
 
-static bool starts(struct span s, const char *with)
-{
-    const size_t n = strlen(with);
-
-    return s.n >= n && memcmp(s.p, with, n) == 0;
-}
-
-static struct span skip(struct span s, size_t n)
-{
-    return span_of(s.p + n, s.n - n);
-}
-
 static struct span find(struct span in, const char *what)
 {
     const void *at = in.n ? memmem(in.p, in.n, what, strlen(what)) : NULL;
@@ -41,7 +29,7 @@ static struct span as_seen(struct span line)
         line.n--;
     for (size_t i = line.n; i-- > 0;)
         if (line.p[i] == '\r')
-            return skip(line, i + 1);
+            return span_skip(line, i + 1);
     return line;
 }
 
@@ -53,7 +41,7 @@ static struct span without_mark(struct span line, int64_t *rank)
     int64_t n = 0;
 
     *rank = -1;
-    if (!starts(line, "[rank"))
+    if (!span_starts(line, "[rank"))
         return line;
     for (; i < line.n && i < 16 && line.p[i] >= '0' && line.p[i] <= '9'; i++)
         n = n * 10 + (line.p[i] - '0');
@@ -61,7 +49,7 @@ static struct span without_mark(struct span line, int64_t *rank)
         return line;
     *rank = n;
     i += 2;
-    return skip(line, i < line.n && line.p[i] == ' ' ? i + 1 : i);
+    return span_skip(line, i < line.n && line.p[i] == ' ' ? i + 1 : i);
 }
 
 /* Whether -t has copied the line from a worker's file: it begins with "[default3]:". */
@@ -69,11 +57,11 @@ static bool is_teed(struct span line)
 {
     size_t i = 8;
 
-    if (!starts(line, "[default"))
+    if (!span_starts(line, "[default"))
         return false;
     while (i < line.n && line.p[i] >= '0' && line.p[i] <= '9')
         i++;
-    return i > 8 && starts(skip(line, i), "]:");
+    return i > 8 && span_starts(span_skip(line, i), "]:");
 }
 
 static bool is_digits(struct span s, size_t from, size_t count)
@@ -100,9 +88,11 @@ static bool is_log_line(struct span line)
  */
 static bool is_job_line(struct span line)
 {
-    return starts(line, "muster: ") && !starts(line, "muster: the job failed") &&
+    return span_starts(line, "muster: ") &&
+           !span_starts(line, "muster: the job failed") &&
            (find(line, ". Restart ").n || find(line, " at work again after ").n ||
-            find(line, " left the job").n || find(line, " was lost (").n);
+            find(line, " as a restart.").n || find(line, " left the job").n ||
+            find(line, " was lost (").n);
 }
 
 struct lines {
@@ -172,14 +162,14 @@ static bool read_frame(struct span line, struct frame *f)
     struct span rest;
     size_t i;
 
-    if (!starts(line, "  File \""))
+    if (!span_starts(line, "  File \""))
         return false;
-    line = skip(line, 8);
+    line = span_skip(line, 8);
     rest = find(line, "\", line ");
     if (rest.n == 0)
         return false;
     *f = (struct frame){ .file = span_of(line.p, line.n - rest.n),
-                         .rest = skip(rest, 1) };
+                         .rest = span_skip(rest, 1) };
     for (i = 8; i < rest.n && i < 20 && rest.p[i] >= '0' && rest.p[i] <= '9'; i++)
         f->line = f->line * 10 + (rest.p[i] - '0');
     return i > 8;
@@ -188,7 +178,7 @@ static bool read_frame(struct span line, struct frame *f)
 /* Whether it is not the user's: an installed package, the standard library, no file. */
 static bool is_library(struct span file)
 {
-    return starts(file, "<") || find(file, "/site-packages/").n ||
+    return span_starts(file, "<") || find(file, "/site-packages/").n ||
            find(file, "/dist-packages/").n || find(file, "/lib/python3").n ||
            find(file, "/lib64/python3").n;
 }
@@ -196,7 +186,7 @@ static bool is_library(struct span file)
 static struct span stripped(struct span s)
 {
     while (s.n && (s.p[0] == ' ' || s.p[0] == '\t'))
-        s = skip(s, 1);
+        s = span_skip(s, 1);
     return s;
 }
 
@@ -209,7 +199,7 @@ static size_t read_traceback(const struct lines *l, size_t i, struct frame *best
 
     for (i++; i < l->count; i++) {
         if (read_frame(l->at[i], &f)) {
-            if (i + 1 < l->count && starts(l->at[i + 1], "    "))
+            if (i + 1 < l->count && span_starts(l->at[i + 1], "    "))
                 f.source = stripped(l->at[i + 1]);
             if (!is_library(f.file) || !own) {
                 own = !is_library(f.file) || own;
@@ -261,7 +251,7 @@ static bool understand_python(struct last_words *w, const struct lines *l)
     for (size_t i = l->count; i-- > 0;) {
         struct frame f = { 0 };
 
-        if (!starts(l->at[i], TRACEBACK))
+        if (!span_starts(l->at[i], TRACEBACK))
             continue;
         const size_t at = read_traceback(l, i, &f);
         if (at == l->count)
@@ -287,9 +277,9 @@ static bool understand_syntax(struct last_words *w, const struct lines *l)
             if (i + 1 < l->count)
                 f.source = stripped(l->at[i + 1]);
         } else if (f.file.n && i <= frame_at + 4 && is_exception(l->at[i]) &&
-                   (starts(l->at[i], "SyntaxError") ||
-                    starts(l->at[i], "IndentationError") ||
-                    starts(l->at[i], "TabError"))) {
+                   (span_starts(l->at[i], "SyntaxError") ||
+                    span_starts(l->at[i], "IndentationError") ||
+                    span_starts(l->at[i], "TabError"))) {
             w->python = true;
             put_text(w, l->at[i]);
             put_frame(w, &f);
@@ -311,16 +301,16 @@ static bool understand_cxx(struct last_words *w, const struct lines *l)
     for (size_t i = l->count; i-- > 0;) {
         struct span name;
 
-        if (!starts(l->at[i], head))
+        if (!span_starts(l->at[i], head))
             continue;
-        name = skip(l->at[i], sizeof head - 1);
+        name = span_skip(l->at[i], sizeof head - 1);
         while (name.n && name.p[name.n - 1] == '\'')
             name.n--;
         w->aborts = true;
         put_text(w, name);
-        if (i + 1 < l->count && starts(stripped(l->at[i + 1]), "what():")) {
+        if (i + 1 < l->count && span_starts(stripped(l->at[i + 1]), "what():")) {
             (void)buf_append_str(&w->text, ": ");
-            put_text(w, stripped(skip(stripped(l->at[i + 1]), 7)));
+            put_text(w, stripped(span_skip(stripped(l->at[i + 1]), 7)));
         }
         return true;
     }
@@ -349,7 +339,7 @@ static bool understand_line(struct last_words *w, const struct lines *l)
 
         for (size_t k = 0; k < ARRAY_LEN(known); k++)
             if (find(line, known[k]).n) {
-                w->aborts = starts(span_str(known[k]), "Assertion");
+                w->aborts = span_starts(span_str(known[k]), "Assertion");
                 put_text(w, line);
                 return true;
             }
@@ -383,7 +373,7 @@ void last_words_read(struct last_words *w, struct span tail, int64_t rank)
     buf_init(&w->file, 1000);
     buf_init(&w->lines, 10000);
     if (tail.n > LAST_WORDS_BYTES)
-        tail = skip(tail, tail.n - LAST_WORDS_BYTES);
+        tail = span_skip(tail, tail.n - LAST_WORDS_BYTES);
     l = tail.n ? mem_alloc(sizeof *l) : NULL; /* too large for a small stack */
     if (!l)
         return;

@@ -226,6 +226,8 @@ static void test_shared_file(void **state)
         "[rank2]: of another\n"
         "W1116 15:32:36.750000 4711 muster/agent] rank 3 on node2 failed\n"
         "muster: rank 3 on node2 failed: exited with code 7. Restart 1 of 3.\n"
+        "muster: rank 3 on node2 failed: x. Other workers had been stopped already; "
+        "this is not counted as a restart.\n"
         "muster: 4 ranks on 2 nodes at work again after 21 ms\n"
         "muster: node2 left the job (stopped by SIGTERM from pid 712)\n"
         "muster: node2 was lost (its connection broke); rank 3 was there\n"
