@@ -5,7 +5,9 @@
 for each rule that is broken:
   - core is exactly src/base and src/**/core;
   - core includes nothing but core;
-  - includes between folders of src/ form no cycle, and each path is written from src/;
+  - includes between the rooms of src/ (its folders, each with its core) form no cycle, and
+    each path is written from src/;
+  - no room includes the `_int.h` of another;
   - no folder has more than 50 files, and at most 22 headers are called `_int.h`;
   - the keys of --rdzv-conf are read by way of their table, rendezvous/core/conf_table.c;
   - unit tests lie in a folder that is named after a room;
@@ -35,8 +37,12 @@ def folder(path: Path) -> str:
     return str(path.relative_to(SRC).parent)
 
 
+def room(path: Path) -> str:
+    return path.relative_to(SRC).parts[0]
+
+
 def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
-    """The groups of folders that reach each other (Tarjan's strongly connected parts)."""
+    """The groups of rooms that reach each other (Tarjan's strongly connected parts)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -90,7 +96,7 @@ def broken(core_sources: set[Path]) -> list[str]:
     edges: dict[str, set[str]] = {}
     why: dict[tuple[str, str], str] = {}
     for path in sources:
-        here = folder(path)
+        here = room(path)
         for name in includes(path):
             target = SRC / name
             if not target.exists():
@@ -101,11 +107,13 @@ def broken(core_sources: set[Path]) -> list[str]:
                 continue
             if is_core(path) and not is_core(target):
                 out.append(f"{path.relative_to(ROOT)}: core includes {name}, which is not core")
-            if folder(target) != here:
-                edges.setdefault(here, set()).add(folder(target))
-                why.setdefault((here, folder(target)), f"{path.relative_to(SRC)} includes {name}")
+            if room(target) != here:
+                edges.setdefault(here, set()).add(room(target))
+                why.setdefault((here, room(target)), f"{path.relative_to(SRC)} includes {name}")
+                if name.endswith("_int.h"):
+                    out.append(f"{path.relative_to(ROOT)}: includes {name}, which belongs to another room")
     for part in cycles(edges):
-        out.append("folders include each other: " + ", ".join(part))
+        out.append("rooms include each other: " + ", ".join(part))
         out += [f"    {why[a, b]}" for a in part for b in part if (a, b) in why]
 
     count: dict[str, int] = {}

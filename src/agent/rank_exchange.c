@@ -1,6 +1,7 @@
 /* rank_exchange.c - what agents tell each other through the round's store: ranks before
- * the workers start, and the barrier after they are done. agent/core/rank_exchange.c
- * decides; store/talk_driver.c asks. One of the two is under way at a time. */
+ * the workers start, and the barrier after they are done.
+ * rendezvous/core/rank_exchange.c decides; store/talk_driver.c asks. One of the two is
+ * under way at a time. */
 #include <stdlib.h>
 
 #include "agent/agent_int.h"

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "agent/core/rank_exchange.h"
 #include "base/mem.h"
+#include "rendezvous/core/rank_exchange.h"
 
 #define SLOTS   32u   /* questions under way at once */
 #define LOOK_MS 5000u /* for each */

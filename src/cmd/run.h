@@ -2,10 +2,10 @@
 #ifndef CMD_RUN_H
 #define CMD_RUN_H
 
-#include "agent/core/worker_env.h"
 #include "cmd/cmd.h"
 #include "launch/core/derive.h"
 #include "launch/core/options.h"
+#include "launch/core/worker_env.h"
 #include "logs/log.h"
 
 /* Prints options and configuration as JSON. */

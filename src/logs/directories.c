@@ -12,7 +12,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "launch/core/options.h"
+#include "base/text_list.h"
 
 /* --- directories ------------------------------------------------------------------ */
 

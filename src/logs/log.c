@@ -16,7 +16,7 @@
 #include "base/err.h"
 #include "base/escape.h"
 #include "base/py/repr.h"
-#include "launch/core/options.h"
+#include "base/text_list.h"
 #include "logs/core/log_format.h"
 
 #define PATIENCE_MS 100

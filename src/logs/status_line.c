@@ -5,7 +5,7 @@
 
 #include "base/buf.h"
 #include "base/escape.h"
-#include "launch/core/options.h"
+#include "base/text_list.h"
 #include "logs/log.h"
 
 #define BACK  "\033[A\r\033[K" /* to the line above, and empty it */

@@ -1,9 +1,8 @@
 /* worker_logs.c - see worker_logs.h. */
 #include "logs/worker_logs.h"
-#include "agent/core/worker_env.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "launch/core/options.h"
+#include "launch/core/worker_env.h"
 #include "logs/capture.h"
 #include "logs/directories.h"
 #include "logs/remove_dirs.h"

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
-#include "launch/core/options.h"
+#include "base/text_list.h"
 #include "process/cgroup.h"
 
 #define NVML   "libnvidia-ml.so.1"

@@ -15,7 +15,7 @@
 #include "base/base.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "launch/core/options.h"
+#include "base/text_list.h"
 #include "process/proc.h"
 
 static const char *const names[] = { "python3", "python" };

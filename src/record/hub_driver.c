@@ -38,9 +38,9 @@ struct hub_now hub_clock(void)
 static void send_bytes(struct hubs *hubs, struct store_server *s, uint32_t peer,
                        struct span bytes)
 {
-    struct conn *c = peer < s->conns_size ? s->conns[peer] : NULL;
+    struct conn *c = server_conn(s, peer);
 
-    if (!c || c->dead)
+    if (!c)
         return;
     if (bytes.n)
         server_send(s, c, bytes);
@@ -98,7 +98,7 @@ static void hub_perform(struct hubs *hubs, struct store_server *s, struct job_hu
 {
     for (size_t i = 0; i < hubs->fx.count; i++) {
         const struct hub_effect *e = &hubs->fx.items[i];
-        struct conn *c = e->peer < s->conns_size ? s->conns[e->peer] : NULL;
+        struct conn *c = server_conn(s, e->peer);
 
         switch (e->kind) {
         case HUB_SEND:
@@ -111,9 +111,9 @@ static void hub_perform(struct hubs *hubs, struct store_server *s, struct job_hu
             catch_up(hubs, s, j, e->peer, e->number);
             break;
         case HUB_DROP:
-            if (!c || c->dead)
+            if (!c)
                 break;
-            c->job = NULL; /* The hub knows that the peer is gone. */
+            conn_tenant(c)->job = NULL; /* The hub knows that the peer is gone. */
             conn_refuse(s, c, "%.*s", (int)e->msg.bytes.n,
                         (const char *)e->msg.bytes.p);
             break;
@@ -177,7 +177,7 @@ static struct job_hub *add_hub(struct hubs *hubs, struct store_server *s,
     if (!j)
         return NULL;
     j->run_id = mem_strndup((const char *)run_id.p, run_id.n);
-    j->hub = hub_new(run_id, s->opts.trace);
+    j->hub = hub_new(run_id, server_tenant_host(s).trace);
     if (!j->run_id || !j->hub) {
         hub_free(j->hub);
         mem_free(j->run_id);
@@ -198,16 +198,18 @@ static int hub_on_attach(struct hubs *hubs, struct store_server *s, struct conn 
                     m->run_id.n);
         return 0;
     }
-    c->job = find_hub(hubs, m->run_id);
-    if (c->job)
+    struct job_hub **job = &conn_tenant(c)->job;
+
+    *job = find_hub(hubs, m->run_id);
+    if (*job)
         return 0;
     if (hubs->count >= HUBS_MAX && !remove_idle(hubs)) {
         conn_refuse(s, c, "the store coordinates %u jobs already, which is the limit",
                     HUBS_MAX);
         return 0;
     }
-    c->job = add_hub(hubs, s, m->run_id);
-    return c->job ? 0 : MUSTER_ENOMEM;
+    *job = add_hub(hubs, s, m->run_id);
+    return *job ? 0 : MUSTER_ENOMEM;
 }
 
 /* Where the connection comes from: the address of a node that was given none with
@@ -235,7 +237,7 @@ void hubs_print_runs(const struct hubs *hubs, struct buf *out)
 bool hubs_take(struct hubs **at, struct store_server *s, struct conn *c,
                const struct c10d_request *req, int *rc)
 {
-    struct hub_event ev = { .kind = HUB_MSG, .peer = c->peer };
+    struct hub_event ev = { .kind = HUB_MSG, .peer = conn_peer(c) };
     char addr[INET6_ADDRSTRLEN];
     struct muster_error err;
     struct job_msg m;
@@ -257,23 +259,25 @@ bool hubs_take(struct hubs **at, struct store_server *s, struct conn *c,
     }
     if (m.kind == JOB_ATTACH && !m.addr.n && !(m.flags & JOB_SERVES))
         m.addr = peer_address(c, addr);
-    if (!c->job && m.kind == JOB_ATTACH)
+    struct job_hub *const *job = &conn_tenant(c)->job;
+
+    if (!*job && m.kind == JOB_ATTACH)
         *rc = hub_on_attach(*at, s, c, &m);
-    else if (!c->job)
+    else if (!*job)
         conn_refuse(s, c, "%s message before ATTACH", job_kind_name(m.kind));
-    if (!c->job || c->dead)
+    if (!*job || conn_closed(c))
         return true;
     ev.msg = &m;
-    *rc = hub_feed(*at, s, c->job, &ev);
+    *rc = hub_feed(*at, s, *job, &ev);
     return true;
 }
 
 void hubs_left(struct hubs *hubs, struct store_server *s, struct conn *c)
 {
-    struct hub_event ev = { .kind = HUB_GONE, .peer = c->peer };
-    struct job_hub *j = c->job;
+    struct hub_event ev = { .kind = HUB_GONE, .peer = conn_peer(c) };
+    struct job_hub *j = conn_tenant(c)->job;
 
-    c->job = NULL;
+    conn_tenant(c)->job = NULL;
     if (hubs && j)
         (void)hub_feed(hubs, s, j, &ev);
 }

@@ -5,7 +5,7 @@
 #define RECORD_HUB_DRIVER_H
 
 #include "record/core/hub.h"
-#include "store/server_int.h"
+#include "store/tenant.h"
 
 struct hubs;
 

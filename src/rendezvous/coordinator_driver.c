@@ -2,17 +2,17 @@
  * feed and perform, the key that torchrun's nodes use, the runs, and the keys of rounds
  * that are over. */
 #include "rendezvous/coordinator_driver.h"
-#include "agent/core/rank_exchange.h"
 #include "base/err.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "loop/clock.h"
 #include "record/hub_driver.h"
 #include "rendezvous/core/coordinator.h"
+#include "rendezvous/core/rank_exchange.h"
 #include "store/core/quote.h"
 #include "store/core/reserved.h"
 #include "store/core/store.h"
-#include "store/server_int.h"
+#include "store/tenant.h"
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -38,8 +38,9 @@ struct coordinated_run {
     struct coordinated_run *next;
 };
 
-struct coordinators {
+struct tenant_state {
     struct map runs;
+    size_t unjoined;   /* nodes that have said HELLO and not yet JOIN */
     uint64_t requests; /* of all clients so far */
     struct coordinated_run *first;
     uv_timer_t timer;
@@ -48,6 +49,11 @@ struct coordinators {
     struct store_fx store_fx;
     struct buf out; /* the message being sent */
 };
+
+static struct tenant_state *tenant_of(const struct store_server *s)
+{
+    return *server_tenant((struct store_server *)s);
+}
 
 static void coordinators_feed(struct store_server *s, struct coordinated_run *run,
                               struct coordinator_event *ev);
@@ -77,17 +83,18 @@ static void store_forget_round(struct store *s, struct store_fx *fx,
 
 #define FORGET_MOST 8 /* rounds whose keys are deleted at once */
 
-static struct coordinators *coordinators_new(struct store_server *s)
+static struct tenant_state *coordinators_new(struct store_server *s)
 {
-    struct coordinators *all = mem_calloc(1, sizeof *all);
+    const struct tenant_host host = server_tenant_host(s);
+    struct tenant_state *all = mem_calloc(1, sizeof *all);
 
     if (!all)
         return NULL;
-    map_init(&all->runs, s->opts.seed);
+    map_init(&all->runs, host.seed);
     coordinator_fx_init(&all->fx);
     store_fx_init(&all->store_fx);
     buf_init(&all->out, COORD_MAX + 64);
-    (void)uv_timer_init(s->loop, &all->timer);
+    (void)uv_timer_init(host.loop, &all->timer);
     all->timer.data = s;
     return all;
 }
@@ -96,7 +103,7 @@ static struct coordinators *coordinators_new(struct store_server *s)
 
 static void send_msg(struct store_server *s, struct conn *c, const struct coord_msg *m)
 {
-    struct buf *out = &s->coordinators->out;
+    struct buf *out = &tenant_of(s)->out;
     uint8_t length[8];
 
     buf_clear(out);
@@ -127,10 +134,11 @@ static void turn_away(struct store_server *s, struct conn *c, struct span run_id
 {
     char text[320], name[QUOTE_MAX];
 
-    (void)snprintf(text, sizeof text, "the store %s %s", s->address, why);
+    (void)snprintf(text, sizeof text, "the store %s %s", server_tenant_host(s).address,
+                   why);
     if (server_may_log(s))
-        trace(s->opts.trace, TRACE_WARN, "turned a node of run %s away: %s",
-              quote(run_id, name), text);
+        trace(server_tenant_host(s).trace, TRACE_WARN,
+              "turned a node of run %s away: %s", quote(run_id, name), text);
     send_msg(s, c,
              &(struct coord_msg){
                  .kind = COORD_REFUSED, .code = MUSTER_EFULL, .text = span_str(text) });
@@ -152,7 +160,7 @@ static void no_room(struct store_server *s, struct conn *c, struct span run_id)
 static int on_hello(struct store_server *s, struct conn *c, const struct coord_msg *m)
 {
     struct coordinator_event ev = { .kind = COORDINATOR_MSG,
-                                    .peer = c->peer,
+                                    .peer = conn_peer(c),
                                     .msg = m };
     struct coordinated_run *run;
     bool begun;
@@ -162,7 +170,7 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
         conn_refuse(s, c, "HELLO without a run id");
         return 0;
     }
-    if (s->unjoined >= COORD_UNJOINED) {
+    if (tenant_of(s)->unjoined >= COORD_UNJOINED) {
         turn_away(s, c, m->run_id,
                   "has 16384 nodes that have not sent JOIN, and cannot take more");
         return 0;
@@ -175,7 +183,7 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
     if (rc < 0)
         return rc;
     run_hold(s, run, c);
-    watch_socket(c->fd);
+    watch_socket(conn_socket(c));
     if (begun) /* torchrun's nodes may have begun the run already. */
         coordinators_look(s, run);
     coordinators_feed(s, run, &ev);
@@ -189,8 +197,7 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
 /* For nodes that wait for others in vain: those may be waiting under another id. */
 static void print_gathered(struct store_server *s, struct buf *out)
 {
-    for (const struct coordinated_run *run = s->coordinators ? s->coordinators->first
-                                                             : NULL;
+    for (const struct coordinated_run *run = tenant_of(s) ? tenant_of(s)->first : NULL;
          run; run = run->next) {
         const struct span key = run->link.key;
         const size_t fixed = sizeof RUN_KEY - 1;
@@ -218,7 +225,7 @@ static bool runs_take(struct store_server *s, struct conn *c,
     if (gathered)
         print_gathered(s, &text);
     else
-        hubs_print_runs(s->coordinators ? s->coordinators->hubs : NULL, &text);
+        hubs_print_runs(tenant_of(s) ? tenant_of(s)->hubs : NULL, &text);
     r.value = buf_span(&text);
     if (c10d_encode_reply(&out, &r) < 0)
         conn_refuse(s, c, "out of memory");
@@ -232,7 +239,7 @@ static bool runs_take(struct store_server *s, struct conn *c,
 static bool coordinators_take(struct store_server *s, struct conn *c,
                               const struct c10d_request *req, int *rc)
 {
-    struct coordinator_event ev = { .kind = COORDINATOR_MSG, .peer = c->peer };
+    struct coordinator_event ev = { .kind = COORDINATOR_MSG, .peer = conn_peer(c) };
     struct muster_error err;
     struct coord_msg msg;
 
@@ -243,13 +250,13 @@ static bool coordinators_take(struct store_server *s, struct conn *c,
                                        !span_eq(req->key, span_str(JOB_KEY))))
         return false;
     *rc = 0;
-    if (!s->coordinators)
-        s->coordinators = coordinators_new(s);
-    if (!s->coordinators) {
+    if (!tenant_of(s))
+        *server_tenant(s) = coordinators_new(s);
+    if (!tenant_of(s)) {
         *rc = MUSTER_ENOMEM;
         return true;
     }
-    if (hubs_take(&s->coordinators->hubs, s, c, req, rc)) {
+    if (hubs_take(&tenant_of(s)->hubs, s, c, req, rc)) {
         coordinators_arm(s);
         return true;
     }
@@ -257,17 +264,17 @@ static bool coordinators_take(struct store_server *s, struct conn *c,
         conn_refuse(s, c, "%s", err.text);
         return true;
     }
-    if (!c->run && msg.kind == COORD_HELLO) {
+    if (!conn_tenant(c)->run && msg.kind == COORD_HELLO) {
         *rc = on_hello(s, c, &msg);
-    } else if (!c->run) {
+    } else if (!conn_tenant(c)->run) {
         conn_refuse(s, c, "%s message before HELLO", coord_kind_name(msg.kind));
     } else {
-        if (msg.kind == COORD_JOIN && !c->joined) {
-            c->joined = true;
-            s->unjoined--;
+        if (msg.kind == COORD_JOIN && !conn_tenant(c)->joined) {
+            conn_tenant(c)->joined = true;
+            tenant_of(s)->unjoined--;
         }
         ev.msg = &msg;
-        coordinators_feed(s, c->run, &ev);
+        coordinators_feed(s, conn_tenant(c)->run, &ev);
     }
     coordinators_arm(s);
     return true;
@@ -276,13 +283,13 @@ static bool coordinators_take(struct store_server *s, struct conn *c,
 static void coordinators_left(struct store_server *s, struct conn *c)
 {
     struct coordinator_event ev = { .kind = COORDINATOR_GONE,
-                                    .peer = c->peer,
-                                    .hung_up = c->ended };
+                                    .peer = conn_peer(c),
+                                    .hung_up = conn_hung_up(c) };
 
-    if (c->job)
-        hubs_left(s->coordinators->hubs, s, c);
-    if (c->run) {
-        coordinators_feed(s, c->run, &ev);
+    if (conn_tenant(c)->job)
+        hubs_left(tenant_of(s)->hubs, s, c);
+    if (conn_tenant(c)->run) {
+        coordinators_feed(s, conn_tenant(c)->run, &ev);
         run_let_go(s, c);
     }
     coordinators_arm(s);
@@ -292,7 +299,7 @@ static bool coordinators_await(const struct store_server *s)
 {
     const uint64_t now_ms = clock_mono_ms();
 
-    for (const struct coordinated_run *r = s->coordinators->first; r; r = r->next)
+    for (const struct coordinated_run *r = tenant_of(s)->first; r; r = r->next)
         if (now_ms < coordinator_awaits_until_ms(r->coordinator))
             return true;
     return false;
@@ -305,13 +312,13 @@ static void coordinators_on_timer(uv_timer_t *timer)
     struct store_server *s = timer->data;
     const struct now now = clock_now();
 
-    for (struct coordinated_run *run = s->coordinators->first; run; run = run->next) {
+    for (struct coordinated_run *run = tenant_of(s)->first; run; run = run->next) {
         struct coordinator_event ev = { .kind = COORDINATOR_TIMER };
 
         if (coordinator_deadline(run->coordinator) <= now.mono_ms)
             coordinators_feed(s, run, &ev);
     }
-    hubs_timer(s->coordinators->hubs, s);
+    hubs_timer(tenant_of(s)->hubs, s);
     coordinators_arm(s);
     server_end_turn(s);
 }
@@ -320,24 +327,23 @@ static void coordinators_arm(struct store_server *s)
 {
     uint64_t due = MONO_NEVER;
 
-    for (const struct coordinated_run *run = s->coordinators->first; run;
-         run = run->next)
+    for (const struct coordinated_run *run = tenant_of(s)->first; run; run = run->next)
         due = MIN_OF(due, coordinator_deadline(run->coordinator));
-    due = MIN_OF(due, hubs_deadline_ms(s->coordinators->hubs));
-    clock_arm(&s->coordinators->timer, coordinators_on_timer, due);
+    due = MIN_OF(due, hubs_deadline_ms(tenant_of(s)->hubs));
+    clock_arm(&tenant_of(s)->timer, coordinators_on_timer, due);
 }
 
 /* ---- feed and perform ---- */
 
 static void coordinators_perform(struct store_server *s)
 {
-    const struct coordinator_fx *fx = &s->coordinators->fx;
+    const struct coordinator_fx *fx = &tenant_of(s)->fx;
 
     for (size_t i = 0; i < fx->count; i++) {
         const struct coordinator_effect *e = &fx->items[i];
-        struct conn *c = e->peer < s->conns_size ? s->conns[e->peer] : NULL;
+        struct conn *c = server_conn(s, e->peer);
 
-        if (!c || c->dead)
+        if (!c)
             continue;
         switch (e->kind) {
         case COORDINATOR_SEND:
@@ -361,8 +367,8 @@ static void forget_rounds(struct store_server *s, struct coordinated_run *run)
     if (round > 1 && round - 1 - run->first_kept_round > FORGET_MOST)
         run->first_kept_round = round - 1 - FORGET_MOST;
     for (; run->first_kept_round + 1 < round; run->first_kept_round++)
-        store_forget_round(s->store, &s->coordinators->store_fx, run->link.key,
-                           run->first_kept_round);
+        store_forget_round(server_tenant_host(s).store, &tenant_of(s)->store_fx,
+                           run->link.key, run->first_kept_round);
 }
 
 static void coordinators_feed(struct store_server *s, struct coordinated_run *run,
@@ -372,10 +378,11 @@ static void coordinators_feed(struct store_server *s, struct coordinated_run *ru
     int rc;
 
     ev->now = clock_now();
-    rc = coordinator_step(run->coordinator, ev, &s->coordinators->fx, &err);
+    rc = coordinator_step(run->coordinator, ev, &tenant_of(s)->fx, &err);
     if (rc < 0) {
-        trace(s->opts.trace, TRACE_ERROR, "store %s, key %.*s: %s", s->address,
-              (int)run->link.key.n, (const char *)run->link.key.p, err.text);
+        trace(server_tenant_host(s).trace, TRACE_ERROR, "store %s, key %.*s: %s",
+              server_tenant_host(s).address, (int)run->link.key.n,
+              (const char *)run->link.key.p, err.text);
         return;
     }
     coordinators_perform(s);
@@ -388,22 +395,22 @@ static void coordinators_feed(struct store_server *s, struct coordinated_run *ru
 
 static void coordinators_close(struct store_server *s, uv_close_cb cb)
 {
-    uv_close((uv_handle_t *)&s->coordinators->timer, cb);
+    uv_close((uv_handle_t *)&tenant_of(s)->timer, cb);
 }
 
 static void coordinators_free(struct store_server *s)
 {
-    if (!s->coordinators)
+    if (!tenant_of(s))
         return;
-    while (s->coordinators->first)
-        run_free(s, s->coordinators->first);
-    hubs_free(s->coordinators->hubs);
-    map_fini(&s->coordinators->runs);
-    coordinator_fx_fini(&s->coordinators->fx);
-    store_fx_fini(&s->coordinators->store_fx);
-    buf_fini(&s->coordinators->out);
-    mem_free(s->coordinators);
-    s->coordinators = NULL;
+    while (tenant_of(s)->first)
+        run_free(s, tenant_of(s)->first);
+    hubs_free(tenant_of(s)->hubs);
+    map_fini(&tenant_of(s)->runs);
+    coordinator_fx_fini(&tenant_of(s)->fx);
+    store_fx_fini(&tenant_of(s)->store_fx);
+    buf_fini(&tenant_of(s)->out);
+    mem_free(tenant_of(s));
+    *server_tenant(s) = NULL;
 }
 
 /* ---- the key by which torchrun's nodes read and change the state. It is brought up to
@@ -421,7 +428,7 @@ static struct coordinated_run *run_of_key(struct store_server *s, struct span ke
         key = r.key;
     if (key.n < sizeof RUN_KEY || memcmp(key.p, RUN_KEY, sizeof RUN_KEY - 1) != 0)
         return NULL;
-    link = map_get(&s->coordinators->runs, key);
+    link = map_get(&tenant_of(s)->runs, key);
     return link ? CONTAINER_OF(link, struct coordinated_run, link) : NULL;
 }
 
@@ -431,11 +438,11 @@ static bool key_value(struct store_server *s, struct coordinated_run *run,
     const struct c10d_request get = { .op = C10D_GET, .key = run->link.key };
     const struct store_event ev = { STORE_REQUEST, .peer = NOBODY, .request = &get };
 
-    if (store_step(s->store, &ev, &s->coordinators->store_fx) < 0 ||
-        s->coordinators->store_fx.count != 1 ||
-        s->coordinators->store_fx.items[0].kind != STORE_REPLY)
+    if (store_step(server_tenant_host(s).store, &ev, &tenant_of(s)->store_fx) < 0 ||
+        tenant_of(s)->store_fx.count != 1 ||
+        tenant_of(s)->store_fx.items[0].kind != STORE_REPLY)
         return false;
-    *value = s->coordinators->store_fx.items[0].reply.value;
+    *value = tenant_of(s)->store_fx.items[0].reply.value;
     return true;
 }
 
@@ -500,9 +507,9 @@ static void after(struct store_server *s, struct coordinated_run *run,
                   const struct c10d_request *req, struct span key)
 {
     (void)key;
-    if (run->looked_after == s->coordinators->requests)
+    if (run->looked_after == tenant_of(s)->requests)
         return; /* A request may name the key a thousand times. */
-    run->looked_after = s->coordinators->requests;
+    run->looked_after = tenant_of(s)->requests;
     switch (req->op) {
     case C10D_SET:
     case C10D_COMPARE_SET:
@@ -524,7 +531,7 @@ static void coordinators_before(struct store_server *s, const struct c10d_reques
 
 static void coordinators_after(struct store_server *s, const struct c10d_request *req)
 {
-    s->coordinators->requests++;
+    tenant_of(s)->requests++;
     each_run(s, req, after);
     coordinators_arm(s);
 }
@@ -537,33 +544,33 @@ static struct coordinated_run *run_new(struct store_server *s, struct span key)
     const size_t fixed = sizeof RUN_KEY - 1;
     struct coordinated_run *run;
 
-    if (map_reserve(&s->coordinators->runs, 1) < 0)
+    if (map_reserve(&tenant_of(s)->runs, 1) < 0)
         return NULL;
     run = mem_calloc(1, sizeof *run + key.n);
     if (!run)
         return NULL;
-    run->coordinator =
-        coordinator_new(span_of(key.p + fixed, key.n - fixed), s->opts.trace);
+    run->coordinator = coordinator_new(span_of(key.p + fixed, key.n - fixed),
+                                       server_tenant_host(s).trace);
     if (!run->coordinator) {
         mem_free(run);
         return NULL;
     }
     memcpy(run + 1, key.p, key.n);
     run->link.key = span_of((uint8_t *)(run + 1), key.n);
-    map_add(&s->coordinators->runs, &run->link);
-    run->next = s->coordinators->first;
-    s->coordinators->first = run;
+    map_add(&tenant_of(s)->runs, &run->link);
+    run->next = tenant_of(s)->first;
+    tenant_of(s)->first = run;
     return run;
 }
 
 static void run_free(struct store_server *s, struct coordinated_run *run)
 {
-    struct coordinated_run **at = &s->coordinators->first;
+    struct coordinated_run **at = &tenant_of(s)->first;
 
     while (*at != run)
         at = &(*at)->next;
     *at = run->next;
-    map_remove(&s->coordinators->runs, &run->link);
+    map_remove(&tenant_of(s)->runs, &run->link);
     coordinator_free(run->coordinator);
     mem_free(run);
 }
@@ -575,7 +582,7 @@ static bool make_room(struct store_server *s)
 {
     struct coordinated_run *oldest = NULL;
 
-    for (struct coordinated_run *run = s->coordinators->first; run; run = run->next)
+    for (struct coordinated_run *run = tenant_of(s)->first; run; run = run->next)
         if (run->conns == 0 && coordinator_over(run->coordinator) &&
             (!oldest || run->idle_ms < oldest->idle_ms))
             oldest = run;
@@ -593,7 +600,7 @@ static size_t runs_from(const struct store_server *s, const uint8_t ip[16])
 {
     size_t n = 0;
 
-    for (const struct coordinated_run *r = s->coordinators->first; r; r = r->next)
+    for (const struct coordinated_run *r = tenant_of(s)->first; r; r = r->next)
         n += r->conns && memcmp(r->from, ip, 16) == 0;
     return n;
 }
@@ -608,7 +615,7 @@ static int run_of_hello(struct store_server *s, struct conn *c, struct span run_
 
     memcpy(key, RUN_KEY, fixed);
     memcpy(key + fixed, run_id.p, run_id.n);
-    link = map_get(&s->coordinators->runs, name);
+    link = map_get(&tenant_of(s)->runs, name);
     *begun = !link;
     if (link) {
         *out = CONTAINER_OF(link, struct coordinated_run, link);
@@ -618,7 +625,7 @@ static int run_of_hello(struct store_server *s, struct conn *c, struct span run_
 
     conn_address(c, ip);
     if (runs_from(s, ip) >= COORD_RUNS_EACH ||
-        (s->coordinators->runs.count >= COORD_RUNS && !make_room(s)))
+        (tenant_of(s)->runs.count >= COORD_RUNS && !make_room(s)))
         return MUSTER_EFULL;
     *out = run_new(s, name);
     if (!*out)
@@ -630,21 +637,21 @@ static int run_of_hello(struct store_server *s, struct conn *c, struct span run_
 static void run_hold(struct store_server *s, struct coordinated_run *run,
                      struct conn *c)
 {
-    c->run = run;
+    conn_tenant(c)->run = run;
     run->conns++;
-    s->unjoined++;
+    tenant_of(s)->unjoined++;
 }
 
 static void run_let_go(struct store_server *s, struct conn *c)
 {
-    if (!c->run)
+    if (!conn_tenant(c)->run)
         return;
-    if (--c->run->conns == 0)
-        c->run->idle_ms = clock_now().mono_ms;
-    if (!c->joined)
-        s->unjoined--;
-    c->joined = false;
-    c->run = NULL;
+    if (--conn_tenant(c)->run->conns == 0)
+        conn_tenant(c)->run->idle_ms = clock_now().mono_ms;
+    if (!conn_tenant(c)->joined)
+        tenant_of(s)->unjoined--;
+    conn_tenant(c)->joined = false;
+    conn_tenant(c)->run = NULL;
 }
 
 /* ---- the keys of rounds that are over ---- */

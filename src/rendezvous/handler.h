@@ -48,8 +48,8 @@ struct rdzv_handler_ops {
     /* What next() is waiting for; false if it is not waiting. May be NULL. */
     bool (*progress)(const struct rdzv_handler *h, struct rdzv_progress *out);
     /* For rank 0 while its next() waits for other nodes: the store in which nodes that
-     * have come leave their ranks (agent/core/rank_exchange.h). NULL if there is none,
-     * or not now. May be NULL. */
+     * have come leave their ranks (rendezvous/core/rank_exchange.h). NULL if there is
+     * none, or not now. May be NULL. */
     struct async_store *(*gathers_at)(const struct rdzv_handler *h);
     /* Where a store of ours serves the round that was joined last: the job's
      * coordinator is there (record/channel.h). local: in this process. False: nowhere,

@@ -111,7 +111,7 @@ static void server_notify_left(struct store_server *s)
 
     while ((c = conns_take(&s->leaving))) {
         s->conns[c->peer] = NULL;
-        if (c->run || c->job)
+        if (c->tenant.run || c->tenant.job)
             s->opts.tenant->left(s, c);
         server_feed(s, &(struct store_event){ .kind = STORE_LEFT, .peer = c->peer });
         s->numbers[s->free_numbers++] = c->peer;
@@ -205,7 +205,7 @@ int server_request(struct store_server *s, struct conn *c,
         return rc;
     if (stats_take(s, c, req))
         return 0;
-    if (!s->coordinators)
+    if (!s->tenant)
         return try_feed(s, &ev);
     s->opts.tenant->before(s, req);
     rc = try_feed(s, &ev);
@@ -233,6 +233,24 @@ void server_end_turn(struct store_server *s)
 {
     server_notify_left(s);
     conns_free(&s->gone);
+}
+
+struct tenant_host server_tenant_host(const struct store_server *s)
+{
+    return (struct tenant_host){ s->loop, s->opts.trace, s->address, s->store,
+                                 s->opts.seed };
+}
+
+struct tenant_state **server_tenant(struct store_server *s)
+{
+    return &s->tenant;
+}
+
+struct conn *server_conn(struct store_server *s, uint32_t peer)
+{
+    struct conn *c = peer < s->conns_size ? s->conns[peer] : NULL;
+
+    return c && !c->dead ? c : NULL;
 }
 
 bool server_may_log(struct store_server *s)
@@ -506,7 +524,7 @@ static void server_release(struct store_server *s)
         (void)close(s->listener);
     if (s->listener6 >= 0)
         (void)close(s->listener6);
-    if (s->coordinators)
+    if (s->tenant)
         s->opts.tenant->free(s);
     server_auth_free(s);
     store_free(s->store);
@@ -630,7 +648,7 @@ size_t store_server_connections(const struct store_server *s)
 
 bool store_server_awaits(const struct store_server *s)
 {
-    return s->coordinators && s->opts.tenant->awaits(s);
+    return s->tenant && s->opts.tenant->awaits(s);
 }
 
 static void server_on_closed(uv_handle_t *handle)
@@ -664,7 +682,7 @@ void store_server_close(struct store_server *s, void (*cb)(void *ctx), void *ctx
     s->poll.data = s->timer.data = s;
     uv_close((uv_handle_t *)&s->poll, server_on_closed);
     uv_close((uv_handle_t *)&s->timer, server_on_closed);
-    if (s->coordinators) {
+    if (s->tenant) {
         s->closing++;
         s->opts.tenant->close(s, server_on_closed);
     }

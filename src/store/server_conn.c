@@ -88,6 +88,26 @@ static bool holds_too_much(struct store_server *s, struct conn *c)
     return true;
 }
 
+struct tenant_conn *conn_tenant(struct conn *c)
+{
+    return &c->tenant;
+}
+
+uint32_t conn_peer(const struct conn *c)
+{
+    return c->peer;
+}
+
+bool conn_closed(const struct conn *c)
+{
+    return c->dead;
+}
+
+bool conn_hung_up(const struct conn *c)
+{
+    return c->ended;
+}
+
 int conn_socket(const struct conn *c)
 {
     return c->carrier ? c->carrier->fd : c->fd;

@@ -1,6 +1,6 @@
 /* server_int.h - what the files of the store server share: server.c (the driver),
  * server_conn.c (bytes in and out of one connection), server_auth.c and server_lanes.c.
- * Its tenant in rendezvous/coordinator_driver.c uses it, too. */
+ * Its tenant uses store/tenant.h instead. */
 #ifndef STORE_SERVER_INT_H
 #define STORE_SERVER_INT_H
 
@@ -9,30 +9,7 @@
 #include "store/core/store.h"
 #include "store/core/wire.h"
 #include "store/server.h"
-
-struct conn;
-struct coordinated_run;
-struct coordinators;
-struct job_hub;
-
-/* What lives in a store beside its keys, and learns of requests and lost connections:
- * the coordinators of rendezvous/coordinator_driver.c. The store calls them through
- * this table, so that it does not depend on rendezvous, which depends on the store. */
-struct store_tenant {
-    /* True if the request is a message to the tenant. It has been handled then, and *rc
-     * is 0 or MUSTER_ENOMEM. */
-    bool (*take)(struct store_server *s, struct conn *c, const struct c10d_request *req,
-                 int *rc);
-    /* Around any other request, once the tenant exists (store_server.coordinators). */
-    void (*before)(struct store_server *s, const struct c10d_request *req);
-    void (*after)(struct store_server *s, const struct c10d_request *req);
-    void (*left)(struct store_server *s,
-                 struct conn *c);                 /* a node's connection is gone */
-    bool (*awaits)(const struct store_server *s); /* such a node may come back */
-    /* Closes the timer; free() releases the rest once libuv has closed that. */
-    void (*close)(struct store_server *s, uv_close_cb cb);
-    void (*free)(struct store_server *s);
-};
+#include "store/tenant.h"
 
 /* One client. There may be many, mostly idle, so buffers exist only while something is
  * in them. */
@@ -45,23 +22,21 @@ struct conn {
     bool worker_only; /* admitted without a proof: may do what a worker may, no more */
     bool notified;    /* a torchrun that has been told that it cannot join */
     bool encrypts;    /* encryption begins as soon as the answers are sent */
-    bool joined;      /* a node that has sent JOIN; see coordinator_driver.c */
     bool dead;        /* closed; freed at the end of the turn */
     bool ended;       /* the peer will send no more: close when all is written */
     bool wants_write; /* epoll reports when there is room again */
     struct c10d_decoder decoder;
-    struct buf *in;              /* owned; the beginning of a request, or NULL */
-    struct buf *out;             /* owned; what the peer has not yet taken, or NULL */
-    struct coordinated_run *run; /* borrowed; a node of this rendezvous, or NULL */
-    struct job_hub *job;         /* borrowed; an agent of this job, or NULL */
-    struct conn *prev, *next;    /* in `timed`, `leaving` or `gone` */
-    struct conn_proof *proof;    /* owned; with a secret: see server_auth.c */
-    struct tls *tls;             /* owned; with encryption, once it is proven */
-    uint64_t due_ms;             /* in `timed`: closed then */
-    size_t held;                 /* bytes of its buffers, as counted in the server's */
-    struct lanes *lanes;         /* owned; if it carries others: see server_lanes.c */
-    struct conn *carrier;        /* borrowed; the connection that carries it, or NULL */
-    uint32_t lane, room;         /* its number there; bytes that may be sent to it */
+    struct buf *in;            /* owned; the beginning of a request, or NULL */
+    struct buf *out;           /* owned; what the peer has not yet taken, or NULL */
+    struct tenant_conn tenant; /* what the tenant knows of it */
+    struct conn *prev, *next;  /* in `timed`, `leaving` or `gone` */
+    struct conn_proof *proof;  /* owned; with a secret: see server_auth.c */
+    struct tls *tls;           /* owned; with encryption, once it is proven */
+    uint64_t due_ms;           /* in `timed`: closed then */
+    size_t held;               /* bytes of its buffers, as counted in the server's */
+    struct lanes *lanes;       /* owned; if it carries others: see server_lanes.c */
+    struct conn *carrier;      /* borrowed; the connection that carries it, or NULL */
+    uint32_t lane, room;       /* its number there; bytes that may be sent to it */
 };
 
 struct conns {
@@ -99,8 +74,8 @@ struct store_server {
     uint16_t port;
     char own_host[64]; /* where this process reaches it */
 
-    struct store *store;               /* owned */
-    struct coordinators *coordinators; /* owned; NULL until a node of ours says HELLO */
+    struct store *store;         /* owned */
+    struct tenant_state *tenant; /* owned; NULL until its first message */
     struct store_fx fx;
     struct conn **conns; /* owned, as is each; by peer number */
     size_t conns_size, count;
@@ -116,8 +91,7 @@ struct store_server {
     bool in_turn; /* events are being handled; `to_send` is sent after them */
     struct trace_rate refused; /* limits log lines about refused connections */
     struct server_stats stats;
-    size_t held;     /* bytes of unfinished requests and unread answers, of all */
-    size_t unjoined; /* nodes that have said HELLO and not yet JOIN */
+    size_t held; /* bytes of unfinished requests and unread answers, of all */
 
     struct conn *serving; /* its requests run now, and its replies gather in `out` */
     uint64_t at;          /* where in its stream the current request begins */
@@ -138,13 +112,6 @@ int server_request(struct store_server *s, struct conn *c,
 void server_known(struct store_server *s, struct conn *c); /* its first request came */
 void server_time(struct store_server *s, struct conn *c);  /* it gets a deadline */
 void server_untime(struct store_server *s, struct conn *c);
-
-/* Performs a request of the server itself. */
-void server_set(struct store_server *s, const struct c10d_request *set);
-void server_send(struct store_server *s, struct conn *c, struct span bytes);
-void server_end_turn(struct store_server *s); /* frees connections closed meanwhile */
-/* Whether one more refused connection may be logged: nobody may fill the log. */
-bool server_may_log(struct store_server *s);
 
 /* server_auth.c: which connection may ask for what, if the job has a secret. */
 int server_auth_open(struct store_server *s, struct muster_error *err);
@@ -205,15 +172,8 @@ void conn_end(struct store_server *s, struct conn *c);
 /* Closes c at once. It is freed later, and so are the bytes of the request that is
  * being served. */
 void conn_close(struct store_server *s, struct conn *c);
-/* Closes c and logs why. */
-void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
 void conn_too_much(struct store_server *s,
                    struct conn *c); /* refuses it: unread answers */
-
-int conn_socket(const struct conn *c); /* its own, or its carrier's */
-/* The peer's address; an IPv4 one as ::ffff:a.b.c.d. All zero if it is gone. */
-void conn_address(const struct conn *c, uint8_t ip[16]);
 
 void conns_append(struct conns *list, struct conn *c);
 void conns_remove(struct conns *list, struct conn *c); /* for lists with prev */

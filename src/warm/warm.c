@@ -10,11 +10,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "agent/core/worker_env.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "launch/core/options.h"
+#include "launch/core/worker_env.h"
 #include "loop/blocking_call.h"
 #include "process/cgroup.h"
 #include "warm/core/warm_core.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "launch/core/options.h"
+#include "base/text_list.h"
 
 #define CACHE_MAX (1u << 20)
 

@@ -4,10 +4,10 @@
 #include <assert.h>
 #include <string.h>
 
-#include "agent/core/worker_env.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "launch/core/derive.h"
+#include "launch/core/worker_env.h"
 
 #define MOST 64
 

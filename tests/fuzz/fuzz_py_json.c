@@ -4,7 +4,7 @@
 #include <stdint.h>
 
 #include "agent/core/failure_report.h"
-#include "agent/core/rank_exchange.h"
+#include "rendezvous/core/rank_exchange.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -13,7 +13,7 @@
 
 #include "base/base.h"
 #include "base/mem.h"
-#include "launch/core/options.h"
+#include "base/text_list.h"
 
 #define TRIES 4
 

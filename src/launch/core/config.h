@@ -7,23 +7,11 @@
 #define LAUNCH_CORE_CONFIG_H
 
 #include "base/base.h"
+#include "base/text_list.h"
 #include "hang/core/option.h"
 #include "muster/error.h"
+#include "process/core/numa.h"
 #include "rendezvous/core/params.h"
-
-/* X(name, torch's word) */
-#define NUMA_MODES(X)                                                                  \
-    X(NUMA_NONE, "none")                                                               \
-    X(NUMA_NODE, "node")                                                               \
-    X(NUMA_SOCKET, "socket")                                                           \
-    X(NUMA_EXCLUSIVE, "exclusive")                                                     \
-    X(NUMA_CORE_COMPLEX, "core-complex")
-
-enum numa_mode {
-#define NUMA_MODE_ENUM(name, word) name,
-    NUMA_MODES(NUMA_MODE_ENUM)
-#undef NUMA_MODE_ENUM
-};
 
 enum launch_entry {
     ENTRY_SCRIPT,   /* <python> -u <script> <args> */
@@ -41,12 +29,6 @@ struct stream_map {
     bool each;
     uint8_t all;
     uint8_t by_rank[10];
-};
-
-struct text_list {
-    char **items; /* owned, and so is each item; a NULL follows the last */
-    size_t count;
-    int err; /* of the first addition that failed, or 0; later ones do nothing */
 };
 
 /* --local-ranks-filter: which local ranks the console shows. */
@@ -109,16 +91,5 @@ void launch_config_fini(struct launch_config *c); /* NULL and zeroed are fine */
 /* The streams of one local rank: redirects, or tee (which implies a redirect). */
 uint8_t stream_map_get(const struct stream_map *m, int64_t local_rank);
 bool rank_filter_shows(const struct rank_filter *f, int64_t local_rank);
-
-/* Replaces the text by a copy of another (NULL stays NULL). 0 or MUSTER_ENOMEM. */
-int text_set(char **field, const char *text);
-int text_list_add(struct text_list *l, const char *text, size_t n);
-
-/* Replaces the entry of NAME with NAME=value, or adds it at the end. Returns l->err, as
- * text_list_add does. */
-int env_put(struct text_list *l, const char *name, const char *value);
-void text_list_fini(struct text_list *l);
-
-const char *numa_mode_word(enum numa_mode mode);
 
 #endif

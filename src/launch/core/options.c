@@ -275,16 +275,6 @@ bool option_takes_value(const struct option_spec *s)
 
 /* ---- The environment, and defaults ---- */
 
-const char *env_get(char *const *envp, const char *name)
-{
-    const size_t n = strlen(name);
-
-    for (; envp && *envp; envp++)
-        if (strncmp(*envp, name, n) == 0 && (*envp)[n] == '=')
-            return *envp + n + 1;
-    return NULL;
-}
-
 /* The variable that gives its default: "PET_NNODES", "MUSTER_RANK_ORDER". */
 static void option_variable(const struct option_spec *s, char name[OPTION_NAME_SIZE])
 {

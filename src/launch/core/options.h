@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "base/buf.h"
+#include "base/text_list.h"
 #include "muster/error.h"
 
 enum option_kind {
@@ -123,8 +124,5 @@ static inline bool option_applies(const struct option_spec *s, bool launch)
 /* Writes the name with underscores ("nproc_per_node"). True if that differs from the
  * name. */
 bool option_underscored(const struct option_spec *s, char *to, size_t size);
-
-/* The value of a variable in a list of NAME=value, or NULL. */
-const char *env_get(char *const *envp, const char *name);
 
 #endif

@@ -7,6 +7,17 @@
 #include "base/err.h"
 #include "base/mem.h"
 
+const char *numa_mode_word(enum numa_mode mode)
+{
+    static const char *const words[] = {
+#define NUMA_MODE_WORD(name, word) [name] = word,
+        NUMA_MODES(NUMA_MODE_WORD)
+#undef NUMA_MODE_WORD
+    };
+
+    return words[mode];
+}
+
 void numa_table_fini(struct numa_table *t)
 {
     mem_free(t->cpus);

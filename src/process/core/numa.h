@@ -5,7 +5,24 @@
 #ifndef PROCESS_CORE_NUMA_H
 #define PROCESS_CORE_NUMA_H
 
-#include "launch/core/config.h"
+#include "base/base.h"
+#include "muster/error.h"
+
+/* X(name, torch's word) */
+#define NUMA_MODES(X)                                                                  \
+    X(NUMA_NONE, "none")                                                               \
+    X(NUMA_NODE, "node")                                                               \
+    X(NUMA_SOCKET, "socket")                                                           \
+    X(NUMA_EXCLUSIVE, "exclusive")                                                     \
+    X(NUMA_CORE_COMPLEX, "core-complex")
+
+enum numa_mode {
+#define NUMA_MODE_ENUM(name, word) name,
+    NUMA_MODES(NUMA_MODE_ENUM)
+#undef NUMA_MODE_ENUM
+};
+
+const char *numa_mode_word(enum numa_mode mode);
 
 /* One CPU (hardware thread) by its number in the system. */
 struct numa_cpu {

@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "agent/core/rank_exchange.h"
 #include "rendezvous/core/count_in.h"
 #include "rendezvous/core/master_addr.h"
+#include "rendezvous/core/rank_exchange.h"
 #include "store/core/reserved.h"
 
 #define NODES   3

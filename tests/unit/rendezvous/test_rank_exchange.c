@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "agent/core/rank_exchange.h"
+#include "rendezvous/core/rank_exchange.h"
 
 static void texts(void **state)
 {

@@ -1,7 +1,7 @@
 /* worker_env.h - what one worker is started with: environment, arguments, the prefix of
  * its teed lines, and the name that reports give it. Pure; torch's tables. */
-#ifndef AGENT_CORE_WORKER_ENV_H
-#define AGENT_CORE_WORKER_ENV_H
+#ifndef LAUNCH_CORE_WORKER_ENV_H
+#define LAUNCH_CORE_WORKER_ENV_H
 
 #include "base/buf.h"
 #include "launch/core/config.h"

@@ -1,10 +1,10 @@
 /* test_worker_env.c - macros, environment, arguments and names of a worker. */
 #include <stdio.h>
 
-#include "agent/core/worker_env.h"
 #include "base/buf.h"
 #include "base/py/template.h"
 #include "launch/core/options.h"
+#include "launch/core/worker_env.h"
 #include "testing.h"
 
 static void test_macros(void **state)

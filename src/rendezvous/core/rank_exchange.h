@@ -1,8 +1,8 @@
 /* rank_exchange.h - how the agents of a round agree on the ranks of their workers, and
  * how they wait for each other at the end: torch's keys and JSON, so that torchrun's
  * agents and ours can do it together. Pure; store/talk_driver.c runs both machines. */
-#ifndef AGENT_CORE_RANK_EXCHANGE_H
-#define AGENT_CORE_RANK_EXCHANGE_H
+#ifndef RENDEZVOUS_CORE_RANK_EXCHANGE_H
+#define RENDEZVOUS_CORE_RANK_EXCHANGE_H
 
 #include "base/buf.h"
 #include "muster/error.h"

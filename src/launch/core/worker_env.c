@@ -1,5 +1,5 @@
 /* worker_env.c - see worker_env.h. */
-#include "agent/core/worker_env.h"
+#include "launch/core/worker_env.h"
 
 #include <assert.h>
 #include <stdio.h>

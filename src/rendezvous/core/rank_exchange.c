@@ -1,6 +1,6 @@
 /* rank_exchange.c - see rank_exchange.h: the texts, the assignment, the exchange, and
  * the exit barrier. */
-#include "agent/core/rank_exchange.h"
+#include "rendezvous/core/rank_exchange.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -1,0 +1,75 @@
+/* tenant.h - what a store server offers to the part of us that lives in it beside the
+ * keys, and what it asks of it. One server has at most one tenant
+ * (store_server_opts.tenant). */
+#ifndef STORE_TENANT_H
+#define STORE_TENANT_H
+
+#include "store/core/store.h"
+#include "store/core/wire.h"
+#include "store/server.h"
+
+struct conn; /* a client of the server */
+struct coordinated_run;
+struct job_hub;
+struct tenant_state; /* defined by the tenant */
+
+/* What lives in a store beside its keys, and learns of requests and lost connections:
+ * the runs of our jobs. The store calls it through this table, so that it does not
+ * depend on the rooms above it. */
+struct store_tenant {
+    /* True if the request is a message to the tenant. It has been handled then, and *rc
+     * is 0 or MUSTER_ENOMEM. */
+    bool (*take)(struct store_server *s, struct conn *c, const struct c10d_request *req,
+                 int *rc);
+    /* Around any other request, once the tenant has a state. */
+    void (*before)(struct store_server *s, const struct c10d_request *req);
+    void (*after)(struct store_server *s, const struct c10d_request *req);
+    void (*left)(struct store_server *s,
+                 struct conn *c);                 /* a node's connection is gone */
+    bool (*awaits)(const struct store_server *s); /* such a node may come back */
+    /* Closes the timer; free() releases the rest once libuv has closed that. */
+    void (*close)(struct store_server *s, uv_close_cb cb);
+    void (*free)(struct store_server *s);
+};
+
+/* What the tenant knows of a connection. It is told when one is gone that has a run or
+ * a job. */
+struct tenant_conn {
+    struct coordinated_run *run; /* borrowed; a node of this rendezvous, or NULL */
+    struct job_hub *job;         /* borrowed; an agent of this job, or NULL */
+    bool joined;                 /* the node has sent JOIN */
+};
+
+/* What the tenant may use of the server. */
+struct tenant_host {
+    uv_loop_t *loop;           /* borrowed, as all of these */
+    const struct trace *trace; /* may be NULL */
+    const char *address;       /* the server's, for messages */
+    struct store *store;
+    uint64_t seed; /* of hash maps */
+};
+struct tenant_host server_tenant_host(const struct store_server *s);
+
+struct tenant_state **
+server_tenant(struct store_server *s); /* NULL until it makes it */
+
+struct conn *server_conn(struct store_server *s, uint32_t peer); /* open, or NULL */
+struct tenant_conn *conn_tenant(struct conn *c);
+uint32_t conn_peer(const struct conn *c);
+bool conn_closed(const struct conn *c);
+bool conn_hung_up(const struct conn *c); /* the peer closed it in good order */
+int conn_socket(const struct conn *c);   /* its own, or its carrier's */
+/* The peer's address; an IPv4 one as ::ffff:a.b.c.d. All zero if it is gone. */
+void conn_address(const struct conn *c, uint8_t ip[16]);
+/* Closes c and logs why. */
+void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Performs a request of the server itself. */
+void server_set(struct store_server *s, const struct c10d_request *set);
+void server_send(struct store_server *s, struct conn *c, struct span bytes);
+void server_end_turn(struct store_server *s); /* frees connections closed meanwhile */
+/* Whether one more refused connection may be logged: nobody may fill the log. */
+bool server_may_log(struct store_server *s);
+
+#endif
