@@ -3,11 +3,13 @@ import fcntl
 import os
 import pty
 import select
+import shutil
 import signal
 import struct
 import sys
 import termios
 
+import pytest
 from patience import clock
 from run_job import MUSTER, environment
 
@@ -15,7 +17,7 @@ from run_job import MUSTER, environment
 class Screen:
     """muster run on a terminal of its own, of 33 lines and 99 columns."""
 
-    def __init__(self, tmp_path, script, *words):
+    def __init__(self, tmp_path, script, *words, python=sys.executable):
         path = tmp_path / "t.py"
         path.write_text(script)
         read, write = os.pipe()
@@ -23,7 +25,7 @@ class Screen:
         if self.pid == 0:
             os.read(read, 1)  # until the window has its size
             os.execve(str(MUSTER), ["muster", "run", "--standalone", *words, str(path)],
-                      {**environment(), "TERM": "xterm", "PYTHON_EXEC": sys.executable})
+                      {**environment(), "TERM": "xterm", "PYTHON_EXEC": python})
         self.resize(33, 99)
         os.write(write, b"x")
         os.close(read)
@@ -100,3 +102,25 @@ def test_window_size(tmp_path):
     s.resize(50, 120)
     s.wait_for(b"SEEN 120 50")
     assert s.end() == 0
+
+
+# As Python 3.13 and 3.14 write it, at a terminal or with FORCE_COLOR.
+COLOURED = ("Traceback (most recent call last):\n"
+            "  File \033[35m\"train.py\"\033[0m, line \033[35m4\033[0m, in \033[35mload\033[0m\n"
+            "    raise ValueError(\"bad data shard 17\")\n"
+            "\033[1;35mValueError\033[0m: \033[35mbad data shard 17\033[0m\n")
+
+
+@pytest.mark.parametrize("python", ["recorded", sys.executable, "python3.13", "python3.14"])
+def test_coloured_traceback(tmp_path, python):
+    """The verdict has the exception and its place, whatever colours the traceback had; the screen has the colours."""
+    if not shutil.which(python) and python != "recorded":
+        pytest.skip(f"{python} is not on PATH")
+    script = (f"import sys\nsys.stderr.write({COLOURED!r})\nsys.exit(1)\n" if python == "recorded" else
+              "import sys\n\ndef load():\n    raise ValueError('bad data shard 17')\n\nload()\n")
+    s = Screen(tmp_path, script, python=sys.executable if python == "recorded" else shutil.which(python))
+    assert s.end() == 1
+    said = s.out.decode().replace("\r\n", "\n").split("muster: the job failed: ")[-1]
+    assert "): ValueError: bad data shard 17" in said and ', line 4, in load' in said, said
+    assert "\\x1b" not in said and "its last words" not in said, said
+    assert python == sys.executable or "\033[1;35mValueError\033[0m" in s.out.decode(), s.out

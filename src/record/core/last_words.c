@@ -22,6 +22,36 @@ bool last_words_has_traceback(struct span bytes)
 
 /* ---- lines ---- */
 
+/* The number of bytes that a colour sequence takes at the start of text, or 0: "ESC [
+ * 1;35 m", and "ESC [ K", with which gcc and grep end theirs. */
+static size_t color_len(struct span text)
+{
+    size_t i = 2;
+
+    if (text.n < 3 || text.p[0] != 0x1b || text.p[1] != '[')
+        return 0;
+    while (i < text.n && i < 32 &&
+           ((text.p[i] >= '0' && text.p[i] <= '9') || text.p[i] == ';'))
+        i++;
+    return i < text.n && (text.p[i] == 'm' || text.p[i] == 'K') ? i + 1 : 0;
+}
+
+/* Copies text without its colours to a buffer of the same size: Python 3.13 and newer
+ * color tracebacks, in the middle of what is read below. */
+static struct span without_colors(uint8_t *to, struct span text)
+{
+    size_t n = 0;
+
+    while (text.n) {
+        const size_t skip = color_len(text);
+
+        if (!skip)
+            to[n++] = text.p[0];
+        text = span_skip(text, skip ? skip : 1);
+    }
+    return span_of(to, n);
+}
+
 /* What a person saw last of a line that was overwritten with carriage returns. */
 static struct span as_seen(struct span line)
 {
@@ -96,9 +126,10 @@ static bool is_job_line(struct span line)
 }
 
 struct lines {
-    struct span at[LINES_MAX];
+    struct span at[LINES_MAX]; /* point into text */
     size_t count;
     bool shared; /* others may write between the worker's lines */
+    uint8_t text[LAST_WORDS_BYTES];
 };
 
 /* Finds the last LINES_MAX lines of this rank, and strips their "[rank3]: ". */
@@ -377,7 +408,7 @@ void last_words_read(struct last_words *w, struct span tail, int64_t rank)
     l = tail.n ? mem_alloc(sizeof *l) : NULL; /* too large for a small stack */
     if (!l)
         return;
-    split(l, tail, rank);
+    split(l, without_colors(l->text, tail), rank);
     put_lines(w, l);
     if (!understand_python(w, l) && !understand_syntax(w, l) && !understand_cxx(w, l))
         (void)understand_line(w, l);

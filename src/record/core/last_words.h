@@ -27,8 +27,9 @@ struct last_words {
 
 /* Reads the end of a stderr. rank: several workers share the file, so lines of other
  * ranks (which torch marks with "[rank3]: "), of a launcher's own log and of streams
- * that it copies there are skipped; -1: all lines are the worker's. The results are
- * escaped (base/escape.h). It cannot fail: what is not understood stays empty. */
+ * that it copies there are skipped; -1: all lines are the worker's. Colours are taken
+ * out, and the results are escaped (base/escape.h). It cannot fail: what is not
+ * understood stays empty. */
 void last_words_read(struct last_words *w, struct span tail, int64_t rank);
 void last_words_fini(struct last_words *w); /* zeroed is fine */
 

@@ -42,6 +42,26 @@ static const struct row rows[] = {
     { "a syntax error",
       "  File \"t.py\", line 2\n    x ==\n        ^\nSyntaxError: invalid syntax\n", -1,
       true, "SyntaxError: invalid syntax", "File \"t.py\", line 2" },
+    { "colours of Python 3.13 and 3.14",
+      "Traceback (most recent call last):\n"
+      "  File \x1b[35m\"/t.py\"\x1b[0m, line \x1b[35m5\x1b[0m, in "
+      "\x1b[35mmain\x1b[0m\n    \x1b[31mload\x1b[0m\x1b[1;31m(17)\x1b[0m\n"
+      "    \x1b[31m~~~~\x1b[0m\x1b[1;31m^^^^\x1b[0m\n"
+      "\x1b[1;35mValueError\x1b[0m: \x1b[35mbad data shard 17\x1b[0m\n",
+      -1, true, "ValueError: bad data shard 17", "File \"/t.py\", line 5, in main" },
+    { "a syntax error in colours",
+      "  File \x1b[35m\"/s.py\"\x1b[0m, line \x1b[35m1\x1b[0m\n    x ==\x1b[1;31m"
+      "\x1b[0m\n        \x1b[1;31m^\x1b[0m\n"
+      "\x1b[1;35mSyntaxError\x1b[0m: \x1b[35minvalid syntax\x1b[0m\n",
+      -1, true, "SyntaxError: invalid syntax", "File \"/s.py\", line 1" },
+    { "a marked traceback in colours",
+      "[rank1]: Traceback (most recent call last):\n"
+      "[rank1]:   File \x1b[35m\"a.py\"\x1b[0m, line \x1b[35m1\x1b[0m, in m\n"
+      "[rank1]: \x1b[1;35mKeyError\x1b[0m: \x1b[35m'a'\x1b[0m\n",
+      1, true, "KeyError: 'a'", "File \"a.py\", line 1, in m" },
+    { "a compiler's colours",
+      "\x1b[01m\x1b[Kld:\x1b[m\x1b[K x: No such file or directory\n", -1, false,
+      "ld: x: No such file or directory", "" },
     { "C++",
       "terminate called after throwing an instance of 'std::runtime_error'\n  what():  "
       "no luck\n",
@@ -64,8 +84,9 @@ static const struct row rows[] = {
     { "nothing", "", -1, false, "", "" },
     { "control sequences in an exception",
       "Traceback (most recent call last):\n  File \"a\x1b]0;x\x07.py\", line 1, in "
-      "m\nE: \x1b[2Jhi\xff\n",
-      -1, true, "E: \\x1b[2Jhi\\xff", "File \"a\\x1b]0;x\\x07.py\", line 1, in m" },
+      "m\nE: \x1b[2Jhi\xff\x1b[\n",
+      -1, true, "E: \\x1b[2Jhi\\xff\\x1b[",
+      "File \"a\\x1b]0;x\\x07.py\", line 1, in m" },
 };
 
 static void is(const struct row *row, const struct buf *b, const char *want)
