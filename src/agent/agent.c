@@ -588,6 +588,7 @@ __attribute__((noinline)) static int run_guarded(const struct agent_core_opts *o
         rc = script_check(a.config, err);
     if (rc == 0) {
         agent_reap_orphans(&a);
+        agent_signals_open(&a);
         a.began_ms = uv_now(&a.loop);
         a.began_us = clock_now().wall_us;
         agent_status_open(&a);

@@ -186,7 +186,8 @@ void agent_answer_read(struct agent *a, int64_t local_rank); /* what is there by
 void agent_answer_close(struct agent_worker *w);
 void agent_take_answers(struct agent *a); /* into the result */
 
-/* signals.c */
+/* signals.c. From open on what is only passed on, from on on what ends us, too. */
+void agent_signals_open(struct agent *a);
 int agent_signals_on(struct agent *a, struct muster_error *err);
 void agent_signals_off(struct agent *a);
 void agent_reap_orphans(struct agent *a); /* if asked to, from now on */

@@ -1,9 +1,12 @@
 /* signals.c - the signals of --signals-to-handle, from the first start of workers on.
- * Before it they keep their default action, as with torchrun. What the program had
- * asked for is as it was when the launch is over. */
+ * Before it they keep their default action, as with torchrun. SIGUSR1 and SIGUSR2, if
+ * they are not among them, are passed on to the workers and end nothing: batch systems
+ * send them to say that the time is nearly up. What the program had asked for is as it
+ * was when the launch is over. */
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -76,18 +79,17 @@ static void watch_sender(int sig)
     (void)sigaction(sig, &act, NULL);
 }
 
-/* "stopped by SIGTERM from pid 712 (slurmstepd, root)" */
-static void describe_sender(struct agent *a, int sig)
+/* "SIGTERM from pid 712 (slurmstepd, root)" */
+static void describe_sender(char *to, size_t room, int sig)
 {
     char path[32], comm[64] = "", clean[80];
     const int pid = (int)sender.pid, uid = (int)sender.uid;
-    const int n = snprintf(a->stopped_by, sizeof a->stopped_by, "stopped by %s",
-                           agent_signal_name(sig));
-    char *to = a->stopped_by + n;
-    const size_t room = sizeof a->stopped_by - (size_t)n;
+    const int n = snprintf(to, room, "%s", agent_signal_name(sig));
     ssize_t got = -1;
     int fd;
 
+    to += n;
+    room -= (size_t)n;
     if (sender.code == SI_KERNEL || pid == 0) {
         (void)snprintf(to, room,
                        sig == SIGINT ? " from the terminal" : " from the kernel");
@@ -108,12 +110,44 @@ static void describe_sender(struct agent *a, int sig)
 
 static void on_signal(uv_signal_t *handle, int sig)
 {
+    static const char stopped[] = "stopped by ";
     struct agent *a = handle->data;
 
-    describe_sender(a, sig);
+    memcpy(a->stopped_by, stopped, sizeof stopped);
+    describe_sender(a->stopped_by + sizeof stopped - 1,
+                    sizeof a->stopped_by - sizeof stopped, sig);
     note(a->opts.log, NOTE_WARN, AT_AGENT, "%s", a->stopped_by);
     agent_post(a, AGENT_EV_SIGNAL, 0, sig);
     agent_pump(a);
+}
+
+/* The guard looks again, as only it knows that the pid is still the worker's. */
+static void on_passed(uv_signal_t *handle, int sig)
+{
+    struct agent *a = handle->data;
+    char from[256];
+    struct buf ranks;
+    size_t count = 0;
+
+    describe_sender(from, sizeof from, sig);
+    buf_init(&ranks, 512);
+    for (int64_t i = 0; i < a->config->nproc; i++) {
+        const struct agent_worker *w = &a->workers[i];
+
+        if (w->pid == 0 || w->exited || !proc_catches(w->pid, sig))
+            continue;
+        guard_pass_on(a->guard, (uint32_t)i, sig);
+        (void)buf_printf(&ranks, "%s%" PRId64, count++ ? ", " : "",
+                         a->range.base_rank + i);
+    }
+    if (count > 0)
+        note(a->opts.log, NOTE_WARN, AT_AGENT, "%s: passed on to rank%s %.*s", from,
+             count > 1 ? "s" : "", (int)buf_len(&ranks),
+             (const char *)buf_data(&ranks));
+    else
+        note(a->opts.log, NOTE_WARN, AT_AGENT,
+             "%s: not passed on, as no worker of this node has a handler for it", from);
+    buf_fini(&ranks);
 }
 
 struct handled_signal {
@@ -122,12 +156,14 @@ struct handled_signal {
     struct handled_signal *next;
 };
 
-static void handle_one(struct agent *a, int sig)
+static void handle_one(struct agent *a, int sig, uv_signal_cb cb)
 {
     struct sigaction old = { 0 };
 
-    /* It was ignored when we were started (nohup), so it stays ignored. */
-    if (sigaction(sig, NULL, &old) == 0 && old.sa_handler == SIG_IGN)
+    /* It was ignored when we were started (nohup), so it stays ignored. What is passed
+     * on may also have a handler of the program that we are part of. */
+    if (sigaction(sig, NULL, &old) == 0 &&
+        (old.sa_handler == SIG_IGN || (cb == on_passed && old.sa_handler != SIG_DFL)))
         return;
     for (const struct handled_signal *s = a->signals; s; s = s->next)
         if (s->handle.signum == sig)
@@ -141,9 +177,41 @@ static void handle_one(struct agent *a, int sig)
     s->before = old;
     s->next = a->signals;
     a->signals = s;
-    uv_signal_start(&s->handle, on_signal, sig);
+    uv_signal_start(&s->handle, cb, sig);
     watch_sender(sig);
     uv_unref((uv_handle_t *)&s->handle);
+}
+
+/* The next name of --signals-to-handle; *p is NULL behind the last. */
+static struct span next_name(const char **p)
+{
+    const size_t n = strcspn(*p, ",");
+    struct span name = span_of(*p, n);
+
+    while (name.n && isspace(name.p[0]))
+        name = span_of(name.p + 1, name.n - 1);
+    while (name.n && isspace(name.p[name.n - 1]))
+        name.n--;
+    *p = (*p)[n] ? *p + n + 1 : NULL;
+    return name;
+}
+
+static bool is_listed(const struct agent *a, int sig)
+{
+    bool listed = false;
+
+    for (const char *p = a->config->signals; p && !listed;)
+        listed = number_of(next_name(&p)) == sig;
+    return listed;
+}
+
+void agent_signals_open(struct agent *a)
+{
+    static const int passed[] = { SIGUSR1, SIGUSR2 };
+
+    for (size_t i = 0; a->opts.handle_signals && i < ARRAY_LEN(passed); i++)
+        if (!is_listed(a, passed[i]))
+            handle_one(a, passed[i], on_passed);
 }
 
 int agent_signals_on(struct agent *a, struct muster_error *err)
@@ -151,31 +219,23 @@ int agent_signals_on(struct agent *a, struct muster_error *err)
     if (a->signals_on || !a->opts.handle_signals)
         return 0;
     a->signals_on = true;
-    const char *p = a->config->signals;
-    for (;;) {
-        size_t n = strcspn(p, ",");
-        struct span name = span_of(p, n);
-        while (name.n && isspace(name.p[0]))
-            name = span_of(name.p + 1, name.n - 1);
-        while (name.n && isspace(name.p[name.n - 1]))
-            name.n--;
+    for (const char *p = a->config->signals; p;) {
+        const struct span name = next_name(&p);
         const int sig = number_of(name);
+
         if (sig == SIGKILL || sig == SIGSTOP)
             return err_set(err, MUSTER_EINVAL,
                            "[Errno 22] Invalid argument\n--signals-to-handle names "
                            "%s, which nobody can handle.",
                            agent_signal_name(sig));
-        if (sig == 0) {
+        if (sig == 0)
             note(a->opts.log, NOTE_WARN, AT_SIGNAL_UNKNOWN,
                  "Failed to register signal handler for %.*s", (int)name.n,
                  (const char *)name.p);
-        } else {
-            handle_one(a, sig);
-        }
-        if (!p[n])
-            return 0;
-        p += n + 1;
+        else
+            handle_one(a, sig, on_signal);
     }
+    return 0;
 }
 
 /* As the init of a container we are the parent of every orphan, and reap it when it

@@ -378,6 +378,11 @@ void guard_signal(struct guard *g, uint32_t id, int sig)
     ask(g, GUARD_SIGNAL, id, sig);
 }
 
+void guard_pass_on(struct guard *g, uint32_t id, int sig)
+{
+    ask(g, GUARD_PASS_ON, id, sig);
+}
+
 void guard_service_signal(struct guard_service *s, int sig)
 {
     ask(s->guard, GUARD_SIGNAL_SERVICE, s->id, sig);

@@ -95,6 +95,10 @@ int guard_spawn(struct guard *g, const struct guard_service *from, uint32_t id,
 /* To the process group that worker id leads, unless it has exited. */
 void guard_signal(struct guard *g, uint32_t id, int sig);
 
+/* To the process of worker id alone, and only if it has a handler for it: the default
+ * action would end it, or what it has started. */
+void guard_pass_on(struct guard *g, uint32_t id, int sig);
+
 /* To what exited workers have left behind. */
 void guard_signal_leftovers(struct guard *g, int sig);
 

@@ -142,6 +142,9 @@ static void guard_child_on_request(struct guard_child *k)
     case GUARD_SIGNAL:
         guard_child_signal(k, p.req.id, p.req.sig);
         break;
+    case GUARD_PASS_ON:
+        guard_child_pass_on(k, p.req.id, p.req.sig);
+        break;
     case GUARD_LEFTOVERS:
         guard_child_signal_leftovers(k, p.req.sig);
         break;

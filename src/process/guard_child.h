@@ -94,6 +94,7 @@ int guard_child_spawn(struct guard_child *k, const struct spawn_request *p, pid_
 
 /* guard_child_kill.c */
 void guard_child_signal(struct guard_child *k, uint32_t id, int sig);
+void guard_child_pass_on(const struct guard_child *k, uint32_t id, int sig);
 void guard_child_signal_leftovers(const struct guard_child *k, int sig);
 /* SIGKILL to all below us, except services and what they have started. */
 void guard_child_kill_below(const struct guard_child *k);

@@ -59,6 +59,16 @@ void guard_child_signal(struct guard_child *k, uint32_t id, int sig)
     }
 }
 
+void guard_child_pass_on(const struct guard_child *k, uint32_t id, int sig)
+{
+    for (size_t i = 0; i < k->count; i++) {
+        const struct guarded_worker *w = &k->held[i];
+
+        if (w->id == id && w->pid != 0 && proc_catches(w->pid, sig))
+            kill(w->pid, sig);
+    }
+}
+
 /* To those children of ours that are neither workers nor services, and to all below
  * them; workers too, if asked for. */
 static void signal_below(const struct guard_child *k, bool workers, int sig)

@@ -8,6 +8,7 @@
 enum guard_op {
     GUARD_SPAWN = 1,
     GUARD_SIGNAL,
+    GUARD_PASS_ON,
     GUARD_LEFTOVERS,
     GUARD_KILL_ALL,
     GUARD_SERVICE,

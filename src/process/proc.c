@@ -269,6 +269,22 @@ char proc_state(pid_t pid, pid_t *ppid)
     return state;
 }
 
+bool proc_catches(pid_t pid, int sig)
+{
+    static const char caught[] = "\nSigCgt:"; /* In a name a newline is escaped. */
+    char path[64], text[4096];
+
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    const ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    const char *mask = strstr(text, caught);
+    return mask && strtoull(mask + sizeof caught - 1, NULL, 16) >> (sig - 1) & 1;
+}
+
 bool proc_descends(pid_t pid, pid_t root)
 {
     for (int depth = 0; pid > 1 && depth < 4096; depth++) {

@@ -59,4 +59,7 @@ bool proc_descends(pid_t pid, pid_t root);
  * NULL. */
 char proc_state(pid_t pid, pid_t *ppid);
 
+/* Whether the process has a handler of its own for this signal. */
+bool proc_catches(pid_t pid, int sig);
+
 #endif

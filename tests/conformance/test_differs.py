@@ -14,9 +14,15 @@ ROWS = [
     ("49 orphans of SIGKILL", "bg --no-python sh trap.sh; kill -9 $A; wait $P; sleep 1; "
      "N=0; for p in $(pgrep -fx 'sh trap.sh'); do [ \"$(readlink /proc/$p/cwd)\" = \"$PWD\" ] && { N=1; kill -9 $p; }; done; echo left $N",
      "left 1", "left 0", "orphan|outlives|left running"),
-    ("85 orphans of another signal", "bg --no-python sh trap.sh; kill -USR1 $A; wait $P; echo $?; sleep 0.5; "
+    ("85 orphans of another signal", "bg --no-python sh trap.sh; kill -ALRM $A; wait $P; echo $?; sleep 0.5; "
      "N=0; for p in $(pgrep -fx 'sh trap.sh'); do [ \"$(readlink /proc/$p/cwd)\" = \"$PWD\" ] && { N=1; kill -9 $p; }; done; echo left $N",
-     "138\nleft 1", "138\nleft 0", "orphan|outlives|left running"),
+     "142\nleft 1", "142\nleft 0", "orphan|outlives|left running"),
+    ("85 SIGUSR1", "bg --no-python sh trap.sh; kill -USR1 $A; wait $P; echo $? $(tail -1 bg.out); grep -o 'SIGUSR1 from pid.*' bg.err | sed 's/from.*:/from:/'; "
+     "for p in $(pgrep -fx 'sh trap.sh'); do [ \"$(readlink /proc/$p/cwd)\" = \"$PWD\" ] && kill -9 $p; done",
+     "138 up", "0 USR1\nSIGUSR1 from: passed on to rank 0", "SIGUSR1"),
+    ("85 SIGUSR2 that no worker catches", "bg --no-python sh -c 'echo up; sleep 1; echo end'; kill -USR2 $A; wait $P; echo $? $(tail -1 bg.out); sleep 1; "
+     "grep -o 'SIGUSR2 from pid.*' bg.err | sed 's/from.*:/from:/'",
+     "140 (up|end)", "0 end\nSIGUSR2 from: not passed on, as no worker of this node has a handler for it", "SIGUSR2"),
     ("a daemon of a failed worker", "torchrun --no-python sh -c 'setsid sleep 64.5 & exit 3' 2>/dev/null; sleep 0.3; "
      "N=0; for p in $(pgrep -fx 'sleep 64.5'); do [ \"$(readlink /proc/$p/cwd)\" = \"$PWD\" ] && { N=1; kill -9 $p; }; done; echo left $N",
      "left 1", "left 0", "descend|tree|outlives|orphan|left running"),

@@ -21,7 +21,7 @@ ROWS = [
     ("84 second signal", "STAY=1 bg --shutdown-timeout 3 --no-python sh trap.sh; kill -HUP $P; until grep -q HUP bg.out; do sleep 0.05; done; sleep 0.2; kill -HUP $P; wait $P; echo $?; tail -n +2 bg.out", "1\nHUP\nTERM"),
     ("84b another signal second", "STAY=1 bg --shutdown-timeout 3 --no-python sh trap.sh; kill -INT $P; until grep -q INT bg.out; do sleep 0.05; done; sleep 0.2; kill -TERM $P; wait $P; echo $?; tail -n +2 bg.out", "1\nINT\nTERM"),
     ("84c SIGTERM again", "STAY=1 bg --shutdown-timeout 3 --no-python sh trap.sh; kill -TERM $P; until grep -q TERM bg.out; do sleep 0.05; done; sleep 0.2; kill -TERM $P; wait $P; echo $?; tail -n +2 bg.out", "1\nTERM\nTERM"),
-    ("85 unlisted signal", "bg --no-python sh trap.sh; kill -USR1 $P; wait $P; echo $?", "138"),
+    ("85 unlisted signal", "bg --no-python sh trap.sh; kill -ALRM $P; wait $P; echo $?", "142"),
     ("86 other list", "bg --signals-to-handle SIGUSR1 --no-python sh trap.sh; kill -USR1 $P; wait $P; echo $? $(tail -1 bg.out)", "1 USR1"),
     ("86b list with blanks", "bg --signals-to-handle ' SIGUSR1 , SIGTERM' --no-python sh trap.sh; kill -TERM $P; wait $P; echo $? $(tail -1 bg.out)", "1 TERM"),
     ("86c not in the list", "bg --signals-to-handle SIGUSR1 --no-python sh trap.sh; kill -TERM $P; wait $P; echo $?", "143"),

@@ -212,6 +212,41 @@ static void signals_and_leftovers(void **state)
     close_rig(&r);
 }
 
+static void wait_for_handler(pid_t pid, int sig)
+{
+    while (!proc_catches(pid, sig))
+        nanosleep(&(struct timespec){ 0, 1000000L }, NULL);
+}
+
+/* What is passed on reaches the worker's own process, if that has a handler for it, and
+ * nobody in its group, which the default action would end. */
+static void passed_on(void **state)
+{
+    struct rig r;
+    (void)state;
+    open_rig(&r);
+    spawn(&r, 0, "exec sleep 100");
+    while (r.seen.started < 1)
+        uv_run(&r.loop, UV_RUN_ONCE);
+    guard_pass_on(r.guard, 0, SIGUSR1);
+    guard_pass_on(r.guard, 7, SIGUSR1); /* there is none */
+    guard_signal(r.guard, 0, SIGTERM);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(WTERMSIG(r.seen.last_status), SIGTERM);
+
+    spawn(&r, 0,
+          "sleep 100 & trap 'kill -0 $! && exit 9; exit 1' USR1;"
+          "while :; do wait; done");
+    while (r.seen.started < 2)
+        uv_run(&r.loop, UV_RUN_ONCE);
+    wait_for_handler(r.seen.pid, SIGUSR1);
+    guard_pass_on(r.guard, 0, SIGUSR2);
+    guard_pass_on(r.guard, 0, SIGUSR1);
+    uv_run(&r.loop, UV_RUN_DEFAULT);
+    assert_int_equal(WEXITSTATUS(r.seen.last_status), 9);
+    close_rig(&r);
+}
+
 /* One that SIGKILL does not end (here: its debugger keeps the corpse) is given up by
  * whoever starts the next: that one is neither killed nor taken for the old one. */
 static void one_that_will_not_die(void **state)
@@ -740,6 +775,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(refused),
         cmocka_unit_test(attributes),
         cmocka_unit_test(signals_and_leftovers),
+        cmocka_unit_test(passed_on),
         cmocka_unit_test(functions),
         cmocka_unit_test(guard_is_killed),
         cmocka_unit_test(keeper_is_killed),
