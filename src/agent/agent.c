@@ -264,6 +264,7 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
         agent_end(a, fx);
         break;
     case AGENT_FX_LOG_SIGNAL:
+    case AGENT_FX_LOG_WAITING:
     case AGENT_FX_LOG_KILL:
     case AGENT_FX_LOG_ABANDONED:
     case AGENT_FX_LOG_FAILED:
@@ -429,6 +430,7 @@ static int open_all(struct agent *a, struct muster_error *err)
         .nproc = c->nproc,
         .max_restarts = c->max_restarts,
         .shutdown_ms = ms_of_seconds(c->shutdown_timeout_s),
+        .restart_ms = c->restart_grace_ms,
     };
     int rc = agent_core_init(&a->core, &set, err);
 

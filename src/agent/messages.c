@@ -117,6 +117,32 @@ static const struct agent_worker *worker_of(const struct agent *a,
     return &a->workers[fx->worker];
 }
 
+/* A handler of Python's for SIGTERM runs when the interpreter is back from native code:
+ * a collective that waits for a rank that is gone keeps it from ending. */
+static void log_waiting(struct agent *a)
+{
+    const bool stopped = a->core.why == WHY_SIGNAL;
+    const uint64_t now = uv_now(&a->loop), by = a->core.due_ms;
+    struct buf who;
+    size_t count = 0;
+
+    buf_init(&who, 512);
+    for (int64_t i = 0; i < a->config->nproc; i++)
+        if (!a->workers[i].exited)
+            buf_printf(&who, "%s%" PRId64 " (pid %d)", count++ ? ", " : "",
+                       a->range.base_rank + i, (int)a->workers[i].pid);
+    buf_printf(&who, " %s not ended %u s after %s, and ", count > 1 ? "have" : "has",
+               AGENT_TELL_MS / 1000, agent_signal_name(a->core.stop_sig));
+    if (by == MONO_NEVER)
+        buf_printf(&who, "%s time without end", count > 1 ? "have" : "has");
+    else
+        buf_printf(&who, "will be killed in %" PRIu64 " s", (by - now + 500) / 1000);
+    note(a->opts.log, NOTE_WARN, AT_AGENT, "rank%s %.*s: --%s sets that time",
+         count > 1 ? "s" : "", (int)buf_len(&who), text_of(&who),
+         stopped ? "shutdown-timeout" : "restart-grace");
+    buf_fini(&who);
+}
+
 void agent_log(struct agent *a, const struct agent_core_fx *fx)
 {
     const struct log *n = a->opts.log;
@@ -131,6 +157,9 @@ void agent_log(struct agent *a, const struct agent_core_fx *fx)
             break;
         note(n, NOTE_WARN, AT_CLOSING, "Sending process %d closing signal %s",
              (int)worker_of(a, fx)->pid, agent_signal_name(fx->sig));
+        break;
+    case AGENT_FX_LOG_WAITING:
+        log_waiting(a);
         break;
     case AGENT_FX_LOG_KILL:
         note(n, NOTE_WARN, AT_KILLING,

@@ -292,6 +292,7 @@ void agent_measure(struct agent *a, const struct agent_core_fx *fx)
         put_state(a, "unhealthy", a->core.remaining);
         call(a, CALL_STOP);
         break;
+    case AGENT_FX_LOG_WAITING:
     case AGENT_FX_CANCEL_JOIN:
     case AGENT_FX_JUDGE:
     case AGENT_FX_KILL_ALL:

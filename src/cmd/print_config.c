@@ -120,7 +120,7 @@ static json_t *config_json(const struct launch_config *c)
         "{s:o, s:I, s:o, s:I, s:f, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, "
         "s:o, "
         "s:o, "
-        "s:o, s:b, s:b, s:s, s:o, s:s, s:o, s:o, s:s, s:o, s:s, s:o}",
+        "s:o, s:b, s:b, s:s, s:o, s:s, s:o, s:o, s:s, s:o, s:s, s:o, s:f}",
         "rdzv", rdzv_json(&c->rdzv), "nproc", (json_int_t)c->nproc, "role",
         text_or_null(c->role), "max_restarts", (json_int_t)c->max_restarts,
         "monitor_interval", c->monitor_interval_s, "start_method",
@@ -140,7 +140,8 @@ static json_t *config_json(const struct launch_config *c)
         worker_report_name(c), "warm", text_or_null(c->warm), "hang",
         text_or_null(c->hang), "hang_action", hang_action_name(c->hang_action),
         "progress_file", text_or_null(c->progress_file), "on_failure",
-        c->on_failure_finish ? "finish" : "stop", "report", text_or_null(c->report));
+        c->on_failure_finish ? "finish" : "stop", "report", text_or_null(c->report),
+        "restart_grace", (double)c->restart_grace_ms / 1000);
 }
 
 /* The fewest digits that give this number back: 0.1, not 0.10000000000000001. */

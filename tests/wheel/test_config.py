@@ -54,6 +54,7 @@ assert {f"--log-dir={where}", "--redirects=1", "--tee=0:3,1:2", "--local-ranks-f
 assert theirs == options(logs_specs=muster.LogsSpecs(where, 1, {0: 3, 1: 2}, {0, 1}))
 assert theirs == options(logs_specs=muster.LogsSpecs(where, "1", "0:3,1:2", {0, 1}))
 assert "--numa-binding=node" in options(numa_options=NumaOptions(affinity_mode=AffinityMode.NODE))
+assert "--restart-grace=5s" in options(restart_grace="5s")
 assert "--numa-binding=socket" in options(numa_options="socket")
 print("all well")
 """

@@ -54,7 +54,8 @@ class LaunchConfig:
     of ``--numa-binding``). ``event_log_handler`` is ``null`` or ``console``, which prints the
     events when the job is over. ``metrics_cfg`` has no effect, as in torch. ``warm`` is
     ``muster run --warm``, for functions: True, ``"auto"``, or the modules to import once.
-    ``hang`` (``"10m"``, ``"10m:restart"``) and ``progress_file`` are its flags of these names.
+    ``hang`` (``"10m"``, ``"10m:restart"``), ``progress_file`` and ``restart_grace`` (``"5s"``)
+    are its flags of these names.
     """
 
     min_nodes: int
@@ -83,6 +84,7 @@ class LaunchConfig:
     warm: bool | str | Sequence[str] = False
     hang: str | None = None
     progress_file: str | None = None
+    restart_grace: str | None = None
 
     def __post_init__(self) -> None:
         """Checks and fills in what torch checks and fills in here."""
@@ -159,6 +161,8 @@ class LaunchConfig:
             options.append(f"--hang={self.hang}")
         if self.progress_file:
             options.append(f"--progress-file={self.progress_file}")
+        if self.restart_grace:
+            options.append(f"--restart-grace={self.restart_grace}")
         return options + self._warm()
 
     def _warm(self) -> list[str]:

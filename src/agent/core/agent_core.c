@@ -129,7 +129,7 @@ static void on_exit(struct agent_core *g, const struct agent_core_event *ev,
     w->code = ev->code;
     g->alive--;
     if (g->phase == AGENT_RUNNING && ev->code != 0)
-        agent_core_stop(g, WHY_FAILURE, SIGTERM, AGENT_FAILURE_GRACE_MS, ev->now, fx);
+        agent_core_stop(g, WHY_FAILURE, SIGTERM, g->set.restart_ms, ev->now, fx);
     /* While still starting, a failure waits for STARTED: the others' pids come first.
      */
 }
@@ -166,6 +166,7 @@ static void on_leftovers(struct agent_core *g, struct now now,
         g->why = WHY_SUCCESS; /* no failure, or we would be stopping */
         g->phase = AGENT_STOPPING;
         g->due_ms = now.mono_ms + AGENT_LEFTOVER_MS;
+        g->tell_ms = MONO_NEVER;
     }
     if (g->phase != AGENT_STOPPING)
         return;
@@ -181,12 +182,11 @@ static void on_started(struct agent_core *g, const struct agent_core_event *ev,
     g->phase = AGENT_RUNNING;
     if (g->peer_failed)
         agent_core_stop(g, any_failed(g) ? WHY_FAILURE : WHY_PEER, SIGTERM,
-                        AGENT_FAILURE_GRACE_MS, ev->now, fx);
+                        g->set.restart_ms, ev->now, fx);
     else if (g->changed)
-        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, AGENT_FAILURE_GRACE_MS, ev->now,
-                        fx);
+        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, g->set.restart_ms, ev->now, fx);
     else if (any_failed(g))
-        agent_core_stop(g, WHY_FAILURE, SIGTERM, AGENT_FAILURE_GRACE_MS, ev->now, fx);
+        agent_core_stop(g, WHY_FAILURE, SIGTERM, g->set.restart_ms, ev->now, fx);
     else if (g->empty)
         on_empty(g, fx);
     else if (g->alive == 0)
@@ -279,8 +279,7 @@ static void agent_core_on_change(struct agent_core *g,
 
     g->evicted |= evicted;
     if (g->phase == AGENT_RUNNING) {
-        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, AGENT_FAILURE_GRACE_MS, ev->now,
-                        fx);
+        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, g->set.restart_ms, ev->now, fx);
     } else if (g->phase == AGENT_ASSIGNING && lost) {
         join(g,
              fx); /* The exchange of ranks waits for a node that will not take part. */
@@ -326,7 +325,7 @@ static void on_cut_off(struct agent_core *g, struct now now,
         g->changed = true;
         return;
     case AGENT_RUNNING:
-        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, AGENT_FAILURE_GRACE_MS, now, fx);
+        agent_core_stop(g, WHY_MEMBERSHIP, SIGTERM, g->set.restart_ms, now, fx);
         return;
     case AGENT_STOPPING:
     case AGENT_KILLING:
@@ -352,7 +351,7 @@ static void on_ending(struct agent_core *g, struct now now,
                       struct agent_core_fx_list *fx)
 {
     if (g->phase == AGENT_RUNNING)
-        agent_core_stop(g, WHY_PEER, SIGTERM, AGENT_FAILURE_GRACE_MS, now, fx);
+        agent_core_stop(g, WHY_PEER, SIGTERM, g->set.restart_ms, now, fx);
     else if (g->phase == AGENT_STARTING)
         g->peer_failed = true;
     else if (g->why == WHY_MEMBERSHIP)
@@ -501,15 +500,14 @@ static void take_event(struct agent_core *g, const struct agent_core_event *ev,
     case AGENT_EV_STUCK:
         if (g->phase == AGENT_RUNNING) {
             g->remaining = 0;
-            agent_core_stop(g, WHY_STUCK, SIGTERM, AGENT_FAILURE_GRACE_MS, ev->now, fx);
+            agent_core_stop(g, WHY_STUCK, SIGTERM, g->set.restart_ms, ev->now, fx);
         }
         break;
     case AGENT_EV_HANG:
         if (g->phase == AGENT_RUNNING) {
             if (ev->code)
                 g->remaining = 0;
-            agent_core_stop(g, WHY_FAILURE, SIGTERM, AGENT_FAILURE_GRACE_MS, ev->now,
-                            fx);
+            agent_core_stop(g, WHY_FAILURE, SIGTERM, g->set.restart_ms, ev->now, fx);
         }
         break;
     case AGENT_EV_SIGNAL:
@@ -625,6 +623,7 @@ static void agent_core_stop(struct agent_core *g, enum agent_core_why why, int s
     g->stop_sig = sig;
     g->due_ms =
         grace_ms < MONO_NEVER - now.mono_ms ? now.mono_ms + grace_ms : MONO_NEVER;
+    g->tell_ms = grace_ms > AGENT_TELL_MS ? now.mono_ms + AGENT_TELL_MS : MONO_NEVER;
     if (g->empty) {
         agent_core_drain(g, fx);
         return;
@@ -651,7 +650,7 @@ static void agent_core_on_fatal(struct agent_core *g, struct now now,
     switch (g->phase) {
     case AGENT_STARTING:
     case AGENT_RUNNING:
-        agent_core_stop(g, WHY_FATAL, SIGTERM, AGENT_FAILURE_GRACE_MS, now, fx);
+        agent_core_stop(g, WHY_FATAL, SIGTERM, g->set.restart_ms, now, fx);
         return;
     case AGENT_STOPPING:
     case AGENT_KILLING:
@@ -718,6 +717,11 @@ static void agent_core_on_signal(struct agent_core *g,
 static void agent_core_on_timeout(struct agent_core *g, struct now now,
                                   struct agent_core_fx_list *fx)
 {
+    if (g->phase == AGENT_STOPPING && now.mono_ms >= g->tell_ms) {
+        g->tell_ms = MONO_NEVER;
+        if (g->alive > 0 && now.mono_ms < g->due_ms)
+            agent_core_put_kind(fx, AGENT_FX_LOG_WAITING);
+    }
     if (now.mono_ms < g->due_ms)
         return;
     g->due_ms = MONO_NEVER;

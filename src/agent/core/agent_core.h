@@ -10,9 +10,7 @@
 #include "base/base.h"
 #include "muster/error.h"
 
-#define AGENT_FAILURE_GRACE_MS                                                         \
-    30000u                       /* torchrun's, whatever --shutdown-timeout says       \
-                                  */
+#define AGENT_TELL_MS     2000u  /* workers that have not gone by then are named */
 #define AGENT_REAP_MS     30000u /* after SIGKILL; only a kernel wait outlasts it */
 #define AGENT_LEFTOVER_MS 5000u  /* what workers left behind gets so long to go */
 #define AGENT_BARRIER_LOST_MS                                                          \
@@ -111,6 +109,7 @@ enum agent_core_fx_kind {
     AGENT_FX_FINISH, /* why, code: the exit code */
     /* News for people: the driver words them. */
     AGENT_FX_LOG_SIGNAL,     /* sig: received */
+    AGENT_FX_LOG_WAITING,    /* for the workers that are still alive */
     AGENT_FX_LOG_KILL,       /* worker, sig: did not go by sig */
     AGENT_FX_LOG_ABANDONED,  /* worker: did not even go by SIGKILL */
     AGENT_FX_LOG_FAILED,     /* the attempt failed; final: for good */
@@ -136,7 +135,8 @@ struct agent_core_fx_list {
 
 struct agent_core_settings {
     int64_t nproc, max_restarts;
-    uint64_t shutdown_ms;
+    uint64_t shutdown_ms; /* that workers get to end after a signal to the agent, */
+    uint64_t restart_ms;  /* and when their attempt is over */
 };
 
 struct agent_core_worker {
@@ -166,6 +166,7 @@ struct agent_core {
     int signals;          /* how many came, */
     int interrupts;       /* and how many of them were SIGINT */
     uint64_t due_ms;      /* MONO_NEVER if nothing is awaited by time */
+    uint64_t tell_ms;     /* STOPPING: when to say who has not gone */
 };
 
 int agent_core_init(struct agent_core *g, const struct agent_core_settings *set,
@@ -182,7 +183,7 @@ int agent_core_fx_reserve(const struct agent_core *g, struct agent_core_fx_list 
 
 static inline uint64_t agent_core_deadline(const struct agent_core *g)
 {
-    return g->due_ms;
+    return g->phase == AGENT_STOPPING ? MIN_OF(g->due_ms, g->tell_ms) : g->due_ms;
 }
 
 /* TORCHELASTIC_RESTART_COUNT of the current attempt. */

@@ -54,19 +54,39 @@ static bool take_part(const char **at, uint64_t *ms)
     return *ms <= MOST_MS;
 }
 
+/* A time up to the end of the text, or to what `--hang` has behind it. */
+static const char *take_time(const char *text, uint64_t *ms)
+{
+    *ms = 0;
+    do {
+        if (!take_part(&text, ms))
+            return NULL;
+    } while (*text != '\0' && *text != ':');
+    return text;
+}
+
+bool hang_time_parse(const char *text, uint64_t *ms)
+{
+    uint64_t time;
+    const char *end = take_time(text, &time);
+
+    if (!end || *end)
+        return false;
+    *ms = time;
+    return true;
+}
+
 int hang_option_parse(const char *text, uint64_t *time_ms, enum hang_action *action,
                       struct muster_error *err)
 {
-    const char *at = text;
-    uint64_t ms = 0;
+    uint64_t ms;
+    const char *at = take_time(text, &ms);
 
-    do {
-        if (!take_part(&at, &ms))
-            return err_set(err, MUSTER_EINVAL,
-                           "--hang=%.100s: give a time, at most 30 days: 90s, 10m, "
-                           "1h30m; and what to do: 10m:report, 10m:restart, 10m:stop",
-                           text);
-    } while (*at != '\0' && *at != ':');
+    if (!at)
+        return err_set(err, MUSTER_EINVAL,
+                       "--hang=%.100s: give a time, at most 30 days: 90s, 10m, "
+                       "1h30m; and what to do: 10m:report, 10m:restart, 10m:stop",
+                       text);
     if (ms < LEAST_MS)
         return err_set(err, MUSTER_EINVAL,
                        "--hang=%.100s: the shortest time is one second", text);

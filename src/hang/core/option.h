@@ -14,6 +14,9 @@ const char *hang_action_name(enum hang_action action); /* "report" */
 int hang_option_parse(const char *text, uint64_t *time_ms, enum hang_action *action,
                       struct muster_error *err);
 
+/* A TIME as above and nothing else; false, and *ms as it was: it is none. */
+bool hang_time_parse(const char *text, uint64_t *ms);
+
 /* "10 min 2 s", "45 s", "1 h 30 min", for people. */
 int hang_time_print(struct buf *out, uint64_t ms);
 

@@ -10,6 +10,7 @@ int launch_config_init(struct launch_config *c, struct muster_error *err)
         .nproc = 1,
         .monitor_interval_s = 0.1,
         .shutdown_timeout_s = 30,
+        .restart_grace_ms = RESTART_GRACE_MOST_MS,
     };
     if (params_init(&c->rdzv, "static", "", "none", 1, 1, NULL, err) == 0 &&
         text_set(&c->role, "default") == 0 &&

@@ -38,6 +38,10 @@ struct rank_filter {
     size_t count;
 };
 
+/* torchrun's, whatever --shutdown-timeout says. A time for saving that is longer than
+ * this is not meant for workers that have lost one of them; --restart-grace may be. */
+#define RESTART_GRACE_MOST_MS 30000u
+
 struct launch_config {
     /* Backend, endpoint as the user wrote it (static: made from the master's), run id
      * (never empty), number of nodes, options of --rdzv-conf (static: also "rank"). */
@@ -61,6 +65,7 @@ struct launch_config {
     char *progress_file;        /* NULL: none */
     char *signals;              /* --signals-to-handle, unparsed */
     int64_t shutdown_timeout_s; /* flag, else variable, else 30; variable may be < 0 */
+    uint64_t restart_grace_ms;  /* for the workers of an attempt that is over */
 
     char *log_dir;         /* NULL: not given */
     char *prefix_template; /* of teed lines; NULL or empty: the default */

@@ -151,6 +151,20 @@ static int set_shutdown_timeout(struct deriving *d)
     return 0;
 }
 
+static int set_restart_grace(struct deriving *d)
+{
+    const char *text = d->o->restart_grace;
+
+    d->c->restart_grace_ms =
+        MIN_OF(ms_of_seconds(d->c->shutdown_timeout_s), RESTART_GRACE_MOST_MS);
+    if (!text || !*text || hang_time_parse(text, &d->c->restart_grace_ms))
+        return 0;
+    return err_set(d->err, MUSTER_EINVAL,
+                   "--restart-grace=%.100s: give a time, at most 30 days: 5s, 500ms, "
+                   "1m30s, or 0 to kill at once",
+                   text);
+}
+
 /* Splits at single commas; two of them stand for one. */
 static int split_list(struct text_list *l, const char *text)
 {
@@ -308,6 +322,7 @@ int derive_config(struct launch_config *c, const struct options *o, bool launch,
         parse_streams,
         check_log_dir,
         set_shutdown_timeout,
+        set_restart_grace,
         copy_plain_values,
         parse_hang,
         choose_entry,

@@ -103,8 +103,9 @@ const struct option_spec options_table[] = {
       "Signals that are passed on to the workers and end the job in good order." },
     { "shutdown-timeout", 0, OPTION_INT, OWNER_TORCH, true, NULL, NULL,
       FIELD(shutdown_timeout),
-      "Seconds that workers have to end after such a signal before they are killed; "
-      "else TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30." },
+      "Seconds that workers have to end after such a signal, or before a restart, "
+      "until "
+      "they are killed; else TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30." },
     { "virtual-local-rank", 0, OPTION_FLAG, OWNER_TORCH, true, NULL, NULL,
       FIELD(virtual_local_rank),
       "LOCAL_RANK is 0 for each worker and CUDA_VISIBLE_DEVICES (and "
@@ -146,6 +147,11 @@ const struct option_spec options_table[] = {
     { "progress-file", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL,
       FIELD(progress_file),
       "With --hang: a file whose modification also counts as progress." },
+    { "restart-grace", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL,
+      FIELD(restart_grace),
+      "TIME (5s, 500ms, 1m) that the other workers have to end when one has failed or "
+      "nodes come and go, before they are killed; else what --shutdown-timeout says, "
+      "at most 30 seconds." },
     { "token-file", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(token_file),
       "File with the job's secret, the same on all nodes, mode 0600: only nodes that "
       "hold it can join, and only their workers reach the store. MUSTER_TOKEN may hold "

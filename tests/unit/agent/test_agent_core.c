@@ -21,6 +21,7 @@ static const char *const fx_names[] = {
     [AGENT_FX_LEAVE] = "leave",
     [AGENT_FX_FINISH] = "finish",
     [AGENT_FX_LOG_SIGNAL] = "say-signal",
+    [AGENT_FX_LOG_WAITING] = "say-waiting",
     [AGENT_FX_LOG_KILL] = "say-kill",
     [AGENT_FX_LOG_ABANDONED] = "say-abandoned",
     [AGENT_FX_LOG_FAILED] = "say-failed",
@@ -160,6 +161,22 @@ static const struct play plays[] = {
     { "a worker will not go", UP "exit1=3 30s exit0-9 empty drained verdict left",
       UP_FX " signal0:15 leftovers say-kill0:15 kill-all drain judge say-failed+final "
             "leave+close finish1" },
+    { "a worker takes its time, and is named once",
+      UP "exit1=3 1s 1s 1s exit0-15 empty",
+      UP_FX " signal0:15 leftovers say-waiting drain" },
+    { "restarts have a time of their own", "grace=5 " UP "exit1=3 4s 1s exit0-9 empty",
+      UP_FX " signal0:15 leftovers say-waiting say-kill0:15 kill-all drain" },
+    { "one that is too short to tell of", "grace=2 " UP "changed 2s exit0-9 exit1-9",
+      UP_FX " signal0:15 signal1:15 say-kill0:15 say-kill1:15 kill-all" },
+    { "none at all", "grace=0 " UP "exit1=3 exit0-9 empty",
+      UP_FX " signal0:15 leftovers say-kill0:15 kill-all drain" },
+    { "what a worker left is not named",
+      UP "exit1=3 exit0-15 leftovers 2s empty drained",
+      UP_FX " signal0:15 leftovers leftovers drain judge" },
+    { "a signal has its own time, and tells, too",
+      "grace=0 " UP "sig15 2s 28s exit0-9 exit1-9",
+      UP_FX " say-signal signal0:15 signal1:15 say-waiting say-kill0:15 say-kill1:15 "
+            "kill-all" },
     { "nor by SIGKILL", UP "exit1=3 30s 30s drained verdict left",
       UP_FX " signal0:15 leftovers say-kill0:15 kill-all say-abandoned drain "
             "judge say-failed+final leave+close finish1" },
@@ -230,10 +247,10 @@ static const struct play plays[] = {
       "leave finish1" },
     { "a signal, and sys.maxsize seconds to go",
       "shutdown=9223372036854775807 " UP "sig15 99999s exit0=0 exit1=0 empty drained",
-      UP_FX " say-signal signal0:15 signal1:15 drain leave" },
+      UP_FX " say-signal signal0:15 signal1:15 say-waiting drain leave" },
     { "a signal, and all the time there is",
       "shutdown=never " UP "sig15 99999s exit0=0 exit1=0 empty drained",
-      UP_FX " say-signal signal0:15 signal1:15 drain leave" },
+      UP_FX " say-signal signal0:15 signal1:15 say-waiting drain leave" },
     { "a signal between attempts",
       UP "changed exit0-15 exit1-15 empty drained sig15 left",
       UP_FX " signal0:15 signal1:15 drain join say-signal cancel leave finish1" },
@@ -346,7 +363,9 @@ static void transcripts(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(plays); i++) {
         const struct play *p = &plays[i];
-        struct agent_core_settings set = { .nproc = 2, .shutdown_ms = 30000 };
+        struct agent_core_settings set = { .nproc = 2,
+                                           .shutdown_ms = 30000,
+                                           .restart_ms = 30000 };
         struct agent_core g;
         struct buf out;
         char script[512], *save = NULL;
@@ -360,6 +379,8 @@ static void transcripts(void **state)
         long long seconds;
         if (sscanf(script, "shutdown=%lld", &seconds) == 1)
             set.shutdown_ms = ms_of_seconds(seconds);
+        if (sscanf(script, "grace=%lld", &seconds) == 1)
+            set.restart_ms = ms_of_seconds(seconds);
         if (strncmp(script, "shutdown=never", 14) == 0)
             set.shutdown_ms = MONO_NEVER;
         assert_int_equal(agent_core_init(&g, &set, NULL), 0);
@@ -382,9 +403,9 @@ static void any_order(void **state)
     uint64_t seed = 12345;
     (void)state;
     for (int round = 0; round < 20000; round++) {
-        const struct agent_core_settings set = { .nproc = 3,
-                                                 .max_restarts = 2,
-                                                 .shutdown_ms = 2000 };
+        const struct agent_core_settings set = {
+            .nproc = 3, .max_restarts = 2, .shutdown_ms = 2000, .restart_ms = 3000
+        };
         struct agent_core g;
         struct agent_core_fx_list fx = { 0 };
         int finished = 0;
@@ -442,7 +463,9 @@ static void no_memory(void **state)
 /* What the agent reports of an attempt is written after the step that ends it. */
 static void who_was_stopped_is_known_until_the_next_start(void **state)
 {
-    const struct agent_core_settings set = { .nproc = 2, .max_restarts = 1 };
+    const struct agent_core_settings set = { .nproc = 2,
+                                             .max_restarts = 1,
+                                             .restart_ms = 3 };
     struct agent_core g;
     struct buf out;
     uint64_t ms = 0;

@@ -100,6 +100,12 @@ static const struct {
     { { { "--log-dir=afile", "x" } }, "log_dir: afile is a file" },
     { { { "--shutdown-timeout=-1", "x" } },
       "shutdown_timeout must be non-negative, got -1" },
+    { { { "--restart-grace=5x", "x" } },
+      "--restart-grace=5x: give a time, at most 30 days: 5s, 500ms, 1m30s, or 0 to "
+      "kill at once" },
+    { { { "--restart-grace=5s:stop", "x" } },
+      "--restart-grace=5s:stop: give a time, at most 30 days: 5s, 500ms, 1m30s, or 0 "
+      "to kill at once" },
     { { { "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=q", "x" } },
       "invalid literal for int() with base 10: 'q'" },
     { { { "--no-python", "-m", "x" } },
@@ -131,6 +137,39 @@ static void test_refused(void **state)
         err.text[strcspn(err.text, "\n")] = '\0';
         if (rc != MUSTER_EINVAL || strcmp(err.text, refused[i].error) != 0)
             fail_msg("want %s\n got %d %s", refused[i].error, rc, err.text);
+    }
+}
+
+static void test_restart_grace(void **state)
+{
+    static const struct {
+        struct said said;
+        uint64_t ms;
+    } rows[] = {
+        { { { "x" } }, 30000 },
+        { { { "--shutdown-timeout=3", "x" } }, 3000 },
+        { { { "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=4", "x" } }, 4000 },
+        { { { "--shutdown-timeout=0", "x" } }, 0 },
+        { { { "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=-4", "x" } }, 0 },
+        /* Whoever saves for minutes when told to stop does not save in a restart. */
+        { { { "--shutdown-timeout=600", "x" } }, 30000 },
+        { { { "--shutdown-timeout=3", "--restart-grace=1m30s", "x" } }, 90000 },
+        { { { "--restart-grace=500ms", "x" } }, 500 },
+        { { { "MUSTER_RESTART_GRACE=5", "x" } }, 5000 },
+        { { { "--restart-grace=0", "x" } }, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct launch_config c;
+        struct machine m;
+        struct muster_error err = { 0 };
+
+        assert_int_equal(derive(&c, &rows[i].said, false, &m, &err), 0);
+        if (c.restart_grace_ms != rows[i].ms)
+            fail_msg("%s: %lu ms", rows[i].said.words[0],
+                     (unsigned long)c.restart_grace_ms);
+        launch_config_fini(&c);
     }
 }
 
@@ -235,8 +274,11 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),       cmocka_unit_test(test_one_node_alone),
-        cmocka_unit_test(test_static),        cmocka_unit_test(test_warnings_and_lists),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_restart_grace),
+        cmocka_unit_test(test_one_node_alone),
+        cmocka_unit_test(test_static),
+        cmocka_unit_test(test_warnings_and_lists),
         cmocka_unit_test(test_out_of_memory),
     };
 
