@@ -13,15 +13,15 @@
 
 #include "base/mem.h"
 #include "bench.h"
+#include "job/channel.h"
+#include "job/core/job_wire.h"
+#include "job/hub_driver.h"
 #include "loop/clock.h"
-#include "record/channel.h"
-#include "record/core/job_wire.h"
-#include "record/hub_driver.h"
-#include "rendezvous/coordinator_driver.h"
 #include "status/http.h"
 #include "status/status.h"
 #include "store/push_session.h"
 #include "store/server.h"
+#include "store/tenant.h"
 
 #define RUN_ID  "bench"
 #define WORKERS 8u
@@ -292,7 +292,7 @@ int bench_watch(int argc, char **argv)
     uv_loop_init(&h.loop);
     h.began_us = clock_now().wall_us;
     store_server_opts_init(&server_opts);
-    server_opts.tenant = &coordinator_tenant;
+    server_opts.tenant = &run_tenant;
     server_opts.bind = "127.0.0.1";
     if (store_server_open(&h.loop, &server_opts, &server, &err) != 0)
         die(err.text);

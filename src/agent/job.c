@@ -1,5 +1,5 @@
 /* job.c - this node as a part of its job: what it tells the coordinator over the job
- * channel (record/channel.h), and what follows from what the coordinator says. */
+ * channel (job/channel.h), and what follows from what the coordinator says. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -11,10 +11,10 @@
 #include "agent/agent_int.h"
 #include "base/escape.h"
 #include "base/mem.h"
+#include "job/core/judge.h"
+#include "job/core/report.h"
+#include "job/core/verdict.h"
 #include "loop/clock.h"
-#include "record/core/judge.h"
-#include "record/core/report.h"
-#include "record/core/verdict.h"
 
 #define LAST_MS 3000u /* before AGENT_CLOSE_MS, when the run is closed for all */
 #define SYNC_MS 2000u /* a store that is there answers in milliseconds */

@@ -15,10 +15,10 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "loop/clock.h"
-#include "rendezvous/coordinator_driver.h"
 #include "store/client.h"
 #include "store/core/decimal.h"
 #include "store/core/reserved.h"
+#include "store/tenant.h"
 
 #define WORKERS_KEY "init/"
 
@@ -205,7 +205,7 @@ static void begin_serving(struct blocking_loop_job *job)
 
     store_server_opts_init(&server);
 
-    server.tenant = &coordinator_tenant;
+    server.tenant = &run_tenant;
     server.bind = o->options->bind;
     server.port = o->options->port;
     server.fd = o->listen_fd;

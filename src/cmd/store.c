@@ -12,10 +12,10 @@
 #include "base/escape.h"
 #include "cmd/cmd.h"
 #include "loop/clock.h"
-#include "rendezvous/coordinator_driver.h"
 #include "status/http.h"
 #include "status/local_socket.h"
 #include "store/server.h"
+#include "store/tenant.h"
 
 #define PROG "muster store"
 
@@ -125,7 +125,7 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
 
     store_server_opts_init(&a->server);
 
-    a->server.tenant = &coordinator_tenant;
+    a->server.tenant = &run_tenant;
     a->server.port = 29500;
     a->port_file = a->status_http = NULL;
     a->secret = (struct secret_opts){ 0 };

@@ -14,9 +14,9 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "job/core/last_words.h"
 #include "logs/console.h"
 #include "loop/defer.h"
-#include "record/core/last_words.h"
 
 #define CHUNK (64u << 10)
 #define FLOOD (48 << 10) /* bytes at once of which only the last are looked at */

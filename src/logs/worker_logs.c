@@ -2,11 +2,11 @@
 #include "logs/worker_logs.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "job/core/last_words.h"
 #include "launch/core/worker_env.h"
 #include "logs/capture.h"
 #include "logs/directories.h"
 #include "logs/remove_dirs.h"
-#include "record/core/last_words.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -8,12 +8,12 @@
 #include "base/mem.h"
 #include "base/py/text.h"
 #include "rendezvous/c10d_backend_int.h"
-#include "rendezvous/coordinator_driver.h"
 #include "rendezvous/core/conf_table.h"
 #include "rendezvous/secured.h"
 #include "store/core/reserved.h"
 #include "store/file_store.h"
 #include "store/memory_store.h"
+#include "store/tenant.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -299,7 +299,7 @@ static int serve(struct c10d *c, struct muster_error *err)
         return store_hash_open(c->base.loop, &c->memory, err);
     }
     store_server_opts_init(&opts);
-    opts.tenant = &coordinator_tenant;
+    opts.tenant = &run_tenant;
     opts.port = (uint16_t)c->at.port;
     opts.bind = bind_address_text(&c->listen_at);
     opts.auth = c->auth;

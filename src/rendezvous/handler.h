@@ -52,7 +52,7 @@ struct rdzv_handler_ops {
      * none, or not now. May be NULL. */
     struct async_store *(*gathers_at)(const struct rdzv_handler *h);
     /* Where a store of ours serves the round that was joined last: the job's
-     * coordinator is there (record/channel.h). local: in this process. False: nowhere,
+     * coordinator is there (job/channel.h). local: in this process. False: nowhere,
      * or the store is torchrun's. alone: no other node can come. host is borrowed. May
      * be NULL. */
     bool (*store_at)(const struct rdzv_handler *h, const char **host, uint16_t *port,

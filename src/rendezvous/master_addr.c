@@ -9,11 +9,11 @@
 #include "base/mem.h"
 #include "net/bind_address.h"
 #include "net/listen.h"
-#include "rendezvous/coordinator_driver.h"
 #include "rendezvous/core/master_addr.h"
 #include "store/client.h"
 #include "store/server.h"
 #include "store/talk_driver.h"
+#include "store/tenant.h"
 
 #define PROBE_MS  2000u /* how long to wait for a server of an earlier round */
 #define FORGET_MS 5000u /* how long deleting old keys may take */
@@ -98,7 +98,7 @@ static void serve(struct rdzv_master *m)
 
     if (!m->server) {
         store_server_opts_init(&opts);
-        opts.tenant = &coordinator_tenant;
+        opts.tenant = &run_tenant;
         opts.bind = bind_address_text(&m->listen_at);
         opts.auth = m->auth;
         opts.trace = m->trace;

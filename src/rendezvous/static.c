@@ -10,7 +10,6 @@
 #include "base/py/text.h"
 #include "loop/clock.h"
 #include "net/bind_address.h"
-#include "rendezvous/coordinator_driver.h"
 #include "rendezvous/core/conf_table.h"
 #include "rendezvous/core/count_in.h"
 #include "rendezvous/core/endpoint.h"
@@ -20,6 +19,7 @@
 #include "store/client.h"
 #include "store/server.h"
 #include "store/talk_driver.h"
+#include "store/tenant.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -217,7 +217,7 @@ static int serve(struct static_handler *self, struct muster_error *err)
     if (self->rank != 0 || self->server)
         return 0;
     store_server_opts_init(&opts);
-    opts.tenant = &coordinator_tenant;
+    opts.tenant = &run_tenant;
     opts.bind = bind_address_text(&self->listen_at);
     opts.auth = self->auth;
     opts.port = (uint16_t)self->at.port;

@@ -1,10 +1,10 @@
 /* server.c - the host: the store engine, the wire and the coordinator, put together as
- * in store/server.c and rendezvous/coordinator_driver.c, but on simulated connections;
+ * in store/server.c and job/run_driver.c, but on simulated connections;
  * see sim.h. */
 #include <assert.h>
 
 #include "base/mem.h"
-#include "rendezvous/core/coordinator.h"
+#include "job/core/coordinator.h"
 #include "rendezvous/core/coordinator_wire.h"
 #include "sim/sim.h"
 #include "store/core/reserved.h"

@@ -3,7 +3,7 @@
 #ifndef STACKS_SERVICE_H
 #define STACKS_SERVICE_H
 
-#include "record/channel.h"
+#include "job/channel.h"
 #include "stacks/core/sample.h"
 #include "stacks/reader.h"
 #include "status/local_socket.h"

@@ -10,7 +10,7 @@
 
 #include <uv.h>
 
-#include "record/channel.h"
+#include "job/channel.h"
 #include "status/core/job_status.h"
 #include "status/local_socket.h"
 

@@ -32,6 +32,11 @@ struct store_tenant {
     void (*free)(struct store_server *s);
 };
 
+/* The tenant of every store that may host a job. It is defined above us, in
+ * job/run_driver.c, and declared here, so that whoever opens such a store need not know
+ * that room. */
+extern const struct store_tenant run_tenant;
+
 /* What the tenant knows of a connection. It is told when one is gone that has a run or
  * a job. */
 struct tenant_conn {

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
-#include "rendezvous/core/coordinator.h"
+#include "job/core/coordinator.h"
 #include "rendezvous/core/settings.h"
 
 #define PEERS 16u

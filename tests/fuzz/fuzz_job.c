@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "record/core/hub.h"
+#include "job/core/hub.h"
 
 #define PEERS 8u
 

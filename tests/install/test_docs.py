@@ -190,7 +190,7 @@ def test_the_protocol_lists_the_messages_of_the_rendezvous() -> None:
 
 def test_the_protocol_lists_the_messages_of_the_job_channel() -> None:
     assert kinds_in_the_protocol("The job channel") == kinds_in_the_source(
-        "record/core/job_wire.h", "record/core/job_wire.c", "JOB_KINDS", "JOB_")
+        "job/core/job_wire.h", "job/core/job_wire.c", "JOB_KINDS", "JOB_")
 
 
 def test_make_help_names_every_target() -> None:

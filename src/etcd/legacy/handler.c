@@ -4,7 +4,7 @@
  * requests, keeps keys alive, and settles the workers' address in the version's store.
  *
  * Workers serve their store themselves here. If rank 0 is ours, its agent serves one
- * beside it where the job has its coordinator (record/channel.h), and leaves the port
+ * beside it where the job has its coordinator (job/channel.h), and leaves the port
  * in the version's store, ahead of the workers' address: whoever has read that knows
  * whether there is one.
  *
@@ -22,13 +22,13 @@
 #include "loop/clock.h"
 #include "net/bind_address.h"
 #include "net/listen.h"
-#include "rendezvous/coordinator_driver.h"
 #include "rendezvous/core/conf_table.h"
 #include "rendezvous/core/request_queue.h"
 #include "rendezvous/local_identity.h"
 #include "rendezvous/registry.h"
 #include "rendezvous/shell.h"
 #include "store/server.h"
+#include "store/tenant.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <netinet/in.h>
@@ -433,7 +433,7 @@ static void legacy_on_bind_address(void *ctx, const struct bind_address *at)
 
     o->binding = NULL;
     store_server_opts_init(&opts);
-    opts.tenant = &coordinator_tenant;
+    opts.tenant = &run_tenant;
     opts.bind = bind_address_text(at);
     opts.auth = o->auth;
     opts.trace = o->trace;

@@ -1,5 +1,5 @@
 /* member.h - one node's part in a rendezvous that its host owns
- * (rendezvous/core/coordinator.h): say what we want over one connection, and believe
+ * (job/core/coordinator.h): say what we want over one connection, and believe
  * what we are told.
  *
  * Pure. It takes the requests and gives the outcomes of cas_node.h (JOIN, LEAVE, CLOSE;

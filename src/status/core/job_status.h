@@ -1,12 +1,12 @@
 /* job_status.h - the whole job at one moment, made from the record of its life
- * (record/core/record.h) and from what the nodes last reported about themselves
+ * (job/core/record.h) and from what the nodes last reported about themselves
  * (node_status.h). Status, top, the page and the metrics are all printed from it.
  *
  * Pure. The result borrows from its input. */
 #ifndef STATUS_CORE_JOB_STATUS_H
 #define STATUS_CORE_JOB_STATUS_H
 
-#include "record/core/record.h"
+#include "job/core/record.h"
 #include "status/core/node_status.h"
 
 #define JOB_WORKERS_LISTED 4096u /* ranks; for larger jobs only counts are printed */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "record/core/record.h"
+#include "job/core/record.h"
 #include "status/core/job_status.h"
 #include "status/core/put.h"
 #include "status/core/status_text.h"

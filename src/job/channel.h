@@ -1,0 +1,183 @@
+/* channel.h - the job channel: what one agent tells all others of its job, and how it
+ * asks them.
+ *
+ * Entries of the record (job/core/record.h) that one agent publishes arrive,
+ * numbered, at every agent. A question goes to all agents, and their bounded answers
+ * come back together. Both pass through the coordinator, which is whoever serves the
+ * round's store: the host of c10d, node 0 of a static rendezvous, the agent of rank 0
+ * on etcd (on the backend "etcd" in a store of its own). Where a torchrun serves the
+ * store there is none: the channel then covers this node alone, and channel_state()
+ * says so.
+ *
+ * It runs on the agent's loop and never calls back from inside a call. In a job of one
+ * node the coordinator is in the same process, without a connection. */
+#ifndef JOB_CHANNEL_H
+#define JOB_CHANNEL_H
+
+#include <uv.h>
+
+#include "auth/core/auth.h"
+#include "base/trace.h"
+#include "job/core/record.h"
+
+struct channel;
+struct channel_question;
+
+enum channel_state {
+    CHANNEL_NONE,       /* not yet attached anywhere */
+    CHANNEL_ALONE,      /* this node is the whole job; the coordinator is in here */
+    CHANNEL_CONNECTING, /* to the coordinator, for the first time or again */
+    CHANNEL_UP,
+    CHANNEL_NO_COORDINATOR, /* the store is torchrun's or an older muster's: the record
+                               covers this node only, though there are others */
+};
+
+struct channel_opts {
+    uv_loop_t *loop;      /* borrowed */
+    const char *run_id;   /* copied, as are the next two */
+    const char *host;     /* this machine's name */
+    const char *addr;     /* its address; may be "" */
+    int64_t pid, nproc;   /* the agent's pid, and how many workers it has */
+    int64_t max_restarts; /* the job's, if this node has the coordinator */
+    bool observer;     /* not an agent: asks and listens, but is not listed as a node */
+    struct auth *auth; /* the job's secret, or NULL; referenced */
+    const struct trace *trace; /* borrowed, may be NULL */
+    /* A new entry of the record, borrowed for the call. May be NULL. */
+    void (*on_entry)(void *ctx, const struct record_entry *e);
+    /* channel_state() has changed. May be NULL. */
+    void (*on_state)(void *ctx, enum channel_state state);
+    /* The coordinator's agent is gone, or, if there is true, it turns out to be there
+     * after all: see core/host_watch.h. It was the rank-th node of that round of the
+     * rendezvous; round -1: it has not said which. May be NULL. */
+    void (*on_host)(void *ctx, bool there, int64_t round, int64_t rank);
+    void *ctx;
+};
+
+int channel_open(const struct channel_opts *opts, struct channel **out,
+                 struct muster_error *err);
+
+/* Sets the address of this machine, if channel_opts had none. Call it before the
+ * channel attaches, which is when the others learn the address. addr is copied. */
+void channel_set_addr(struct channel *c, const char *addr);
+
+/* Says where the coordinator is: in the store at host and port. Call it again when it
+ * moves. If that store cannot coordinate, the state becomes CHANNEL_NO_COORDINATOR.
+ * local: this very process serves the store, and its --max-restarts counts for the
+ * job. */
+void channel_attach(struct channel *c, const char *host, uint16_t port, bool local);
+
+/* Makes this process the coordinator of its own node: no other node can come, or
+ * (others) there are some that cannot be reached this way, since the store is
+ * torchrun's. */
+void channel_attach_alone(struct channel *c, bool others);
+
+enum channel_state channel_state(const struct channel *c);
+const struct record *channel_record(const struct channel *c);
+uint32_t channel_node(const struct channel *c); /* our number; 0: not known yet */
+bool channel_shared(const struct channel *c);   /* UP: other nodes hear us */
+
+/* Publishes an entry: it comes back by on_entry with its number, time and node. at_us
+ * is by our own wall clock (0: now) and is translated. The entry is kept, and sent
+ * again, while the coordinator is away; MUSTER_EFULL if too many are kept, or
+ * MUSTER_ENOMEM. The caller need not set number, node and unsure_us. */
+int channel_publish(struct channel *c, const struct record_entry *e);
+
+/* Says that we are the rank-th node of this round of the rendezvous. A coordinator that
+ * loses us repeats it in its LOST entry. */
+void channel_seat(struct channel *c, int64_t round, int64_t rank);
+
+/* These two are gathered by the coordinator from every node of a round, not passed on:
+ * our workers' ranks when they start, and, when they are gone, how many failed by
+ * themselves, how many we ended, and all exit codes as "first_rank count exit_code"
+ * lines. A round in which a worker failed ends with one RESTART or VERDICT in the
+ * record once all nodes have reported, or 2 s after the first failure. own_budget:
+ * restarts are counted on this node alone, because the rendezvous is static or some
+ * nodes are torchrun's. */
+void channel_ranks(struct channel *c, int64_t round, int64_t first, int64_t count,
+                   int64_t nodes, bool own_budget);
+void channel_reported(struct channel *c, int64_t round, int64_t failed, int64_t stopped,
+                      struct span codes);
+
+/* Says that nodes came or went, and that this node is about to stop its workers for the
+ * next round: workers of other nodes that fail because of it do not cost a restart.
+ * Only the first call of a round counts. */
+void channel_moved(struct channel *c, int64_t round);
+
+/* How long phases of the start of a round took here; the coordinator gathers them from
+ * all nodes into one entry. */
+struct channel_phase {
+    const char *name; /* small letters and underscores */
+    uint64_t us;
+};
+
+void channel_phases(struct channel *c, int64_t round,
+                    const struct channel_phase *phases, size_t count);
+
+/* What is known of a coordinator in another process that no longer answers. */
+struct channel_silence {
+    int64_t heard_us; /* when it was last heard, by our wall clock; 0: never */
+    double silent_s;  /* since then */
+    bool broke;       /* the connection to it broke */
+};
+
+struct channel_silence channel_silence(const struct channel *c);
+
+/* Adds an entry to the record of this node alone, at the end of a job whose coordinator
+ * cannot do so any more. */
+void channel_conclude(struct channel *c, const struct record_entry *e);
+
+/* Calls cb once everything that others had published before is here, or after
+ * timeout_ms, since the coordinator may be away. One at a time, channel_wait_last
+ * included. */
+void channel_sync(struct channel *c, uint64_t timeout_ms, void (*cb)(void *ctx),
+                  void *ctx);
+
+/* Likewise, but calls cb once no other agent is attached. For the agent whose process
+ * serves the store, before it takes the store away. */
+void channel_wait_last(struct channel *c, uint64_t timeout_ms, void (*cb)(void *ctx),
+                       void *ctx);
+bool channel_is_local(const struct channel *c); /* the coordinator is in this process */
+
+/* ---- questions ---- */
+
+#define CHANNEL_KIND_MAX   31u    /* bytes of a question's kind: "stacks" */
+#define CHANNEL_ASK_MAX    8192u  /* bytes of a question */
+#define CHANNEL_ANSWER_MAX 65536u /* bytes of an answer; longer ones are cut */
+
+struct channel_answer {
+    uint32_t node;
+    struct span host;
+    bool
+        missing; /* no answer in time, the node is lost, or it does not know the kind */
+    struct span bytes;
+};
+
+/* Gets one answer for each node, in order of node number, borrowed for the call.
+ * complete: none is missing. */
+typedef void (*channel_answers_cb)(void *ctx, const struct channel_answer *answers,
+                                   size_t count, bool complete);
+
+/* Asks every agent, this one too. cb comes once, after timeout_ms at the latest. */
+int channel_ask(struct channel *c, const char *kind, struct span payload,
+                uint64_t timeout_ms, channel_answers_cb cb, void *ctx,
+                struct muster_error *err);
+
+/* Lets fn answer the questions of a kind. It calls channel_answer exactly once for
+ * each, at once or later, but before channel_close. kind is borrowed. */
+typedef void (*channel_answerer)(void *ctx, struct channel_question *q,
+                                 struct span payload);
+int channel_on_question(struct channel *c, const char *kind, channel_answerer fn,
+                        void *ctx);
+void channel_answer(struct channel_question *q, struct span bytes);
+
+/* ---- the end ---- */
+
+/* Says goodbye to the coordinator, whose process may wait for us to leave before it
+ * ends. The record stays. */
+void channel_detach(struct channel *c);
+
+/* Says goodbye if that is possible at once. cb (may be NULL) comes when libuv has
+ * closed everything. */
+void channel_close(struct channel *c, void (*cb)(void *ctx), void *ctx);
+
+#endif

@@ -1,0 +1,284 @@
+/* verdict.c - see verdict.h. */
+#include "job/core/verdict.h"
+#include "job/core/last_words.h"
+
+#include <assert.h>
+#include <inttypes.h>
+
+#define RED       "\033[31m"
+#define DIM       "\033[2m"
+#define PLAIN     "\033[0m"
+#define INDENT    "          "
+#define WORDS_MAX 4 /* lines of stderr */
+
+static void put(struct buf *out, struct span s)
+{
+    (void)buf_append_span(out, s);
+}
+
+/* File "/home/u/train.py", line 41, in load -> train.py:41 */
+static void put_short_place(struct buf *out, struct span place)
+{
+    static const char head[] = "File \"", mid[] = "\", line ";
+    const uint8_t *at, *slash;
+    struct span file, rest;
+    size_t digits = 0;
+
+    if (place.n < sizeof head || memcmp(place.p, head, sizeof head - 1) != 0)
+        return;
+    file = span_of(place.p + sizeof head - 1, place.n - (sizeof head - 1));
+    at = memmem(file.p, file.n, mid, sizeof mid - 1);
+    if (!at)
+        return;
+    rest =
+        span_of(at + sizeof mid - 1, file.n - (size_t)(at - file.p) - (sizeof mid - 1));
+    file.n = (size_t)(at - file.p);
+    slash = memrchr(file.p, '/', file.n);
+    if (slash)
+        file = span_of(slash + 1, (size_t)(file.p + file.n - slash - 1));
+    while (digits < rest.n && rest.p[digits] >= '0' && rest.p[digits] <= '9')
+        digits++;
+    (void)buf_append_str(out, " (");
+    put(out, file);
+    (void)buf_append_str(out, ":");
+    put(out, span_of(rest.p, digits));
+    (void)buf_append_str(out, ")");
+}
+
+int restart_print(struct buf *out, const struct record_entry *e)
+{
+    if (e->cause == CAUSE_NODE_LOST) {
+        put(out, e->text);
+        return buf_append_str(out, ". Going on without it; this is not counted as a "
+                                   "restart.");
+    }
+    if (e->rank >= 0) {
+        (void)buf_printf(out, "rank %" PRId64 " on ", e->rank);
+        put(out, e->host);
+        (void)buf_append_str(out, " failed: ");
+    }
+    put(out, e->text);
+    put_short_place(out, e->place);
+    if (e->cause == CAUSE_MEMBERSHIP)
+        return buf_append_str(out, ". Other workers had been stopped already, because "
+                                   "nodes came or went; this is not counted as a "
+                                   "restart.");
+    return buf_printf(out, ". Restart %" PRId64 " of %" PRId64 ".", e->count, e->total);
+}
+
+/* Which worker or node failed, and how. */
+static void put_cause(struct buf *out, const struct record_entry *v)
+{
+    if (v->rank >= 0) {
+        (void)buf_printf(out, "rank %" PRId64 " on ", v->rank);
+        put(out, v->host);
+        (void)buf_printf(
+            out, " (local rank %" PRId64 ", pid %" PRId64 "): ", v->local_rank, v->pid);
+    } else if (v->cause == CAUSE_START && v->host.n) {
+        put(out, v->host);
+        (void)buf_append_str(out, ": ");
+    }
+    put(out, v->text);
+}
+
+/* When a lost node was last heard of. */
+static void put_time(struct buf *out, const struct record_entry *v, int64_t zone_s)
+{
+    const int64_t s = (v->at_us / 1000000 + zone_s) % 86400;
+
+    if (v->cause == CAUSE_NODE_LOST)
+        (void)buf_printf(out, INDENT "it was last heard of at %02d:%02d:%02d.%03d\n",
+                         (int)(s / 3600), (int)(s / 60 % 60), (int)(s % 60),
+                         (int)(v->at_us / 1000 % 1000));
+}
+
+/* Another failure that may have come first, as far as the clocks can tell. */
+static void put_simultaneous(struct buf *out, const struct record *r,
+                             const struct record_entry *v)
+{
+    for (size_t i = 0; i < r->count; i++) {
+        const struct record_entry f = record_at(r, i);
+        const int64_t apart =
+            f.at_us > v->at_us ? f.at_us - v->at_us : v->at_us - f.at_us;
+
+        if (f.kind != RECORD_FAILED || f.round != v->round || f.count == 0)
+            continue;
+        (void)buf_printf(out, "muster: rank %" PRId64 " on ", f.rank);
+        put(out, f.host);
+        (void)buf_printf(out,
+                         " failed within %.1f ms of it; the clocks do not tell which "
+                         "was first: ",
+                         (double)apart / 1000);
+        put(out, f.text);
+        (void)buf_append_str(out, "\n");
+        return; /* One is enough. */
+    }
+}
+
+/* Whether the last words are one line that the cause has already quoted. */
+static bool is_quoted(struct span body, struct span text)
+{
+    if (body.n && body.p[body.n - 1] == '\n')
+        body.n--;
+    return body.n <= text.n && memcmp(body.p, text.p, body.n) == 0;
+}
+
+/* The last lines, unless the cause has told what is in them. */
+static void put_words(struct buf *out, const struct record_entry *v,
+                      const struct verdict_style *style)
+{
+    static const char mark[] = LAST_WORDS_SHARED;
+    struct span body = v->body;
+    const bool shared =
+        body.n >= sizeof mark - 1 && memcmp(body.p, mark, sizeof mark - 1) == 0;
+    size_t lines = 0, at;
+
+    if (shared)
+        body = span_of(body.p + sizeof mark - 1, body.n - (sizeof mark - 1));
+    at = body.n;
+
+    if (v->cause == CAUSE_EXCEPTION || v->cause == CAUSE_NODE_LOST || body.n == 0 ||
+        is_quoted(body, v->text))
+        return;
+    while (at > 0) {
+        if (body.p[at - 1] == '\n' && at < body.n && ++lines == WORDS_MAX)
+            break;
+        at--;
+    }
+    assert(at <= body.n);
+    body = span_of(body.p + at, body.n - at);
+    (void)buf_append_str(out, shared ? "muster: the last lines of the file that it and "
+                                       "others wrote to:\n"
+                                     : "muster: its last words:\n");
+    while (body.n) {
+        const uint8_t *nl = memchr(body.p, '\n', body.n);
+        const size_t n = nl ? (size_t)(nl - body.p) : body.n;
+
+        (void)buf_printf(out, "%s%s", style->colours ? DIM : "", INDENT);
+        put(out, span_of(body.p, MIN_OF(n, 200)));
+        (void)buf_printf(out, "%s\n", style->colours ? PLAIN : "");
+        body = span_of(body.p + n + (nl != NULL), body.n - n - (nl != NULL));
+    }
+}
+
+/* How many ranks failed first: one, or all of a lost node. */
+static int64_t ranks_of(const struct record *r, const struct record_entry *v)
+{
+    struct record_entry round;
+    struct record_ranks place;
+    int64_t count = 0;
+
+    if (v->cause != CAUSE_NODE_LOST)
+        return v->rank >= 0;
+    if (record_find(r, RECORD_ROUND, v->round, &round))
+        while (record_ranks_next(&round.body, &place))
+            count += place.node == v->node ? place.count : 0;
+    return count;
+}
+
+static void put_others(struct buf *out, const struct record *r,
+                       const struct record_entry *v)
+{
+    const bool of_node = v->cause == CAUSE_NODE_LOST || v->cause == CAUSE_RENDEZVOUS;
+    struct record_entry ended;
+    const bool known = record_find(r, RECORD_ENDED, v->round, &ended);
+    const int64_t others = known ? ended.total - ranks_of(r, v) : 0;
+    const int64_t nodes = known ? ended.code - (v->cause == CAUSE_NODE_LOST) : 0;
+
+    if (of_node && others <= 0 && v->body.n == 0)
+        return;
+
+    (void)buf_append_str(out, "muster: ");
+    if (others > 0)
+        (void)buf_printf(out,
+                         "%" PRId64 " other rank%s on %" PRId64
+                         " node%s stopped because of it; ",
+                         others, others > 1 ? "s" : "", nodes,
+                         nodes > 1    ? "s were"
+                         : others > 1 ? " were"
+                                      : " was");
+    if (of_node) { /* No restart was counted, so say what the others waited for. */
+        put(out,
+            v->body.n ? v->body : span_str("the group could not go on without it"));
+        (void)buf_append_str(out, "\n");
+    } else if (v->cause == CAUSE_START) {
+        (void)buf_append_str(out, "a restart would not change that\n");
+    } else if (v->total <= 0) {
+        (void)buf_append_str(out, "no restarts were allowed (--max-restarts)\n");
+    } else if (v->total == 1) {
+        (void)buf_append_str(out, "the one restart was used\n");
+    } else {
+        (void)buf_printf(out, "all %" PRId64 " restarts were used\n", v->total);
+    }
+}
+
+static void put_where(struct buf *out, const struct record_entry *v,
+                      const struct verdict_style *style)
+{
+    if (v->path.n) {
+        (void)buf_append_str(out, "muster: its output: ");
+        put(out, v->path);
+        if (style->report_path)
+            (void)buf_printf(out, "   the whole story: %s", style->report_path);
+        else
+            (void)buf_append_str(out, "   (all: --report=FILE)");
+        (void)buf_append_str(out, "\n");
+    } else if (style->report_path) {
+        (void)buf_printf(out, "muster: the whole story: %s\n", style->report_path);
+    }
+}
+
+/* The source line, which a traceback has below the line that names the place. */
+static struct span source_line(const struct record_entry *v)
+{
+    if (v->body.n == 0)
+        return span_of(NULL, 0);
+    const uint8_t *end = v->body.p + v->body.n;
+    const uint8_t *p = memmem(v->body.p, v->body.n, v->place.p, v->place.n);
+    const uint8_t *nl = p ? memchr(p, '\n', (size_t)(end - p)) : NULL;
+
+    if (!nl || p + v->place.n != nl)
+        return span_of(NULL, 0);
+    p = nl + 1;
+    nl = memchr(p, '\n', (size_t)(end - p));
+    const struct span line = span_of(p, (size_t)((nl ? nl : end) - p));
+
+    return line.n > 4 && memcmp(line.p, "    ", 4) == 0 && line.p[4] != ' '
+               ? span_of(line.p + 4, line.n - 4)
+               : span_of(NULL, 0);
+}
+
+static void put_place(struct buf *out, const struct record_entry *v,
+                      const struct verdict_style *style)
+{
+    const struct span source = source_line(v);
+
+    (void)buf_append_str(out, INDENT);
+    put(out, v->place);
+    (void)buf_append_str(out, "\n");
+    if (source.n == 0)
+        return;
+    (void)buf_printf(out, "%s%s  ", style->colours ? DIM : "", INDENT);
+    put(out, span_of(source.p, MIN_OF(source.n, 200)));
+    (void)buf_printf(out, "%s\n", style->colours ? PLAIN : "");
+}
+
+bool verdict_print(struct buf *out, const struct record *r,
+                   const struct verdict_style *style)
+{
+    struct record_entry v;
+
+    if (!record_find(r, RECORD_VERDICT, -1, &v) || v.cause == CAUSE_SUCCEEDED)
+        return false;
+    (void)buf_printf(out, "muster: the job failed: %s", style->colours ? RED : "");
+    put_cause(out, &v);
+    (void)buf_printf(out, "%s\n", style->colours ? PLAIN : "");
+    if (v.place.n)
+        put_place(out, &v, style);
+    put_time(out, &v, style->zone_s);
+    put_simultaneous(out, r, &v);
+    put_words(out, &v, style);
+    put_others(out, r, &v);
+    put_where(out, &v, style);
+    return true;
+}

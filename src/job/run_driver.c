@@ -1,0 +1,712 @@
+/* run_driver.c - the runs that live in a store server, one for each run id; the store's
+ * tenant (store/tenant.h).
+ *
+ * This is the driver of job/core/coordinator.c. Nodes of ours talk to a coordinator
+ * over their store connections, and the key that torchrun's nodes read and
+ * compare-and-set shows its state. To the store that key is an ordinary one: we bring
+ * it up to date just before a request reads it, and look at it after a request that may
+ * have written it. From top to bottom: messages, time, feed and perform, the key that
+ * torchrun's nodes use, the runs, and the keys of rounds that are over. */
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+#include "base/err.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "job/core/coordinator.h"
+#include "job/hub_driver.h"
+#include "loop/clock.h"
+#include "rendezvous/core/rank_exchange.h"
+#include "store/core/quote.h"
+#include "store/core/reserved.h"
+#include "store/tenant.h"
+
+#define RUN_KEY         "/torch.rendezvous." /* the run id follows */
+#define COORD_RUNS      1024u                /* at once */
+#define COORD_RUNS_EACH 256u                 /* begun from one address */
+#define COORD_UNJOINED  16384u /* nodes that have sent HELLO but not JOIN */
+
+/* One run. A run that is over stays, and stays closed, until others need the room;
+ * after that its key still says so. */
+struct coordinated_run {
+    struct map_link link; /* by the key's name; its bytes lie after the struct */
+    struct coordinator *coordinator; /* owned */
+    bool watched;                    /* a client waits for changes of the key */
+    int64_t first_kept_round;        /* the first round whose keys were not deleted */
+    size_t conns;                    /* connections whose `run` this is */
+    uint64_t idle_ms;                /* since when there has been none */
+    uint64_t looked_after; /* the request after which we last looked at the key */
+    uint8_t from[16];      /* the address of the node that began it */
+    struct coordinated_run *next;
+};
+
+struct tenant_state {
+    struct map runs;
+    size_t unjoined;   /* nodes that have said HELLO and not yet JOIN */
+    uint64_t requests; /* of all clients so far */
+    struct coordinated_run *first;
+    uv_timer_t timer;
+    struct hubs *hubs; /* owned; NULL until an agent takes part in a job's record */
+    struct coordinator_fx fx;
+    struct store_fx store_fx;
+    struct buf out; /* the message being sent */
+};
+
+static struct tenant_state *tenant_of(const struct store_server *s)
+{
+    return *server_tenant((struct store_server *)s);
+}
+
+static void coordinators_feed(struct store_server *s, struct coordinated_run *run,
+                              struct coordinator_event *ev);
+static void coordinators_arm(struct store_server *s);
+
+/* Finds the run that a HELLO names, or makes it (*begun). Returns MUSTER_EFULL if there
+ * are too many under way, or MUSTER_ENOMEM. */
+static int run_of_hello(struct store_server *s, struct conn *c, struct span run_id,
+                        struct coordinated_run **out, bool *begun);
+static void run_free(struct store_server *s, struct coordinated_run *run);
+static void run_hold(struct store_server *s, struct coordinated_run *run,
+                     struct conn *c); /* c belongs to a node of the run */
+static void run_let_go(struct store_server *s, struct conn *c); /* undoes run_hold() */
+
+/* Writes the coordinator's state into the store, if it has changed; aged: also if only
+ * the heartbeats there are old. This wakes clients that wait for the key to change. */
+static void coordinators_show(struct store_server *s, struct coordinated_run *run,
+                              bool aged);
+/* Tells the coordinator if somebody else has changed the key. */
+static void coordinators_look(struct store_server *s, struct coordinated_run *run);
+
+/* Deletes the keys by which the nodes of a round told each other their ranks and the
+ * workers' address. torch never deletes them; a job that restarts for weeks would fill
+ * the store. run_key: as on the wire, "/torch.rendezvous.<run id>". */
+static void store_forget_round(struct store *s, struct store_fx *fx,
+                               struct span run_key, int64_t round);
+
+#define FORGET_MOST 8 /* rounds whose keys are deleted at once */
+
+static struct tenant_state *coordinators_new(struct store_server *s)
+{
+    const struct tenant_host host = server_tenant_host(s);
+    struct tenant_state *all = mem_calloc(1, sizeof *all);
+
+    if (!all)
+        return NULL;
+    map_init(&all->runs, host.seed);
+    coordinator_fx_init(&all->fx);
+    store_fx_init(&all->store_fx);
+    buf_init(&all->out, COORD_MAX + 64);
+    (void)uv_timer_init(host.loop, &all->timer);
+    all->timer.data = s;
+    return all;
+}
+
+/* ---- messages ---- */
+
+static void send_msg(struct store_server *s, struct conn *c, const struct coord_msg *m)
+{
+    struct buf *out = &tenant_of(s)->out;
+    uint8_t length[8];
+
+    buf_clear(out);
+    if (buf_append(out, length, sizeof length) < 0 || coord_encode(out, m) < 0) {
+        conn_refuse(s, c, "out of memory");
+        return;
+    }
+    put_u64(out->mem + out->head, buf_len(out) - sizeof length);
+    server_send(s, c, buf_span(out));
+}
+
+/* Detects the end of a member's connection as early as the network allows. */
+static void watch_socket(int fd)
+{
+    const int on = 1, idle_s = 5, every_s = 2, probes = 3;
+    const unsigned unacked_ms = 15000;
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacked_ms, sizeof unacked_ms);
+}
+
+/* Tells the node which limit it ran into. */
+static void turn_away(struct store_server *s, struct conn *c, struct span run_id,
+                      const char *why)
+{
+    char text[320], name[QUOTE_MAX];
+
+    (void)snprintf(text, sizeof text, "the store %s %s", server_tenant_host(s).address,
+                   why);
+    if (server_may_log(s))
+        trace(server_tenant_host(s).trace, TRACE_WARN,
+              "turned a node of run %s away: %s", quote(run_id, name), text);
+    send_msg(s, c,
+             &(struct coord_msg){
+                 .kind = COORD_REFUSED, .code = MUSTER_EFULL, .text = span_str(text) });
+}
+
+static void no_room(struct store_server *s, struct conn *c, struct span run_id)
+{
+    char why[256];
+
+    (void)snprintf(
+        why, sizeof why,
+        "already has %u runs under way, or %u that were begun from one address, "
+        "and cannot take more: end some of them, or use another store for this "
+        "one",
+        COORD_RUNS, COORD_RUNS_EACH);
+    turn_away(s, c, run_id, why);
+}
+
+static int on_hello(struct store_server *s, struct conn *c, const struct coord_msg *m)
+{
+    struct coordinator_event ev = { .kind = COORDINATOR_MSG,
+                                    .peer = conn_peer(c),
+                                    .msg = m };
+    struct coordinated_run *run;
+    bool begun;
+    int rc;
+
+    if (m->run_id.n == 0) {
+        conn_refuse(s, c, "HELLO without a run id");
+        return 0;
+    }
+    if (tenant_of(s)->unjoined >= COORD_UNJOINED) {
+        turn_away(s, c, m->run_id,
+                  "has 16384 nodes that have not sent JOIN, and cannot take more");
+        return 0;
+    }
+    rc = run_of_hello(s, c, m->run_id, &run, &begun);
+    if (rc == MUSTER_EFULL) {
+        no_room(s, c, m->run_id);
+        return 0;
+    }
+    if (rc < 0)
+        return rc;
+    run_hold(s, run, c);
+    watch_socket(conn_socket(c));
+    if (begun) /* torchrun's nodes may have begun the run already. */
+        coordinators_look(s, run);
+    coordinators_feed(s, run, &ev);
+    if (begun && coordinator_nodes(run->coordinator) == 0) { /* It was refused. */
+        run_let_go(s, c);
+        run_free(s, run);
+    }
+    return 0;
+}
+
+/* For nodes that wait for others in vain: those may be waiting under another id. */
+static void print_gathered(struct store_server *s, struct buf *out)
+{
+    for (const struct coordinated_run *run = tenant_of(s) ? tenant_of(s)->first : NULL;
+         run; run = run->next) {
+        const struct span key = run->link.key;
+        const size_t fixed = sizeof RUN_KEY - 1;
+
+        if (coordinator_nodes(run->coordinator) > 0 && !memchr(key.p, '\n', key.n))
+            (void)buf_printf(out, "%zu %.*s\n", coordinator_nodes(run->coordinator),
+                             (int)(key.n - fixed), (const char *)key.p + fixed);
+    }
+}
+
+/* Answers `muster status HOST:PORT`, and nodes that ask for other runs. */
+static bool runs_take(struct store_server *s, struct conn *c,
+                      const struct c10d_request *req)
+{
+    struct c10d_reply r = { .op = C10D_GET };
+    struct buf text, out;
+
+    const bool gathered = span_eq(req->key, span_str(RESERVED_GATHERED));
+
+    if (req->op != C10D_GET ||
+        (!gathered && !span_eq(req->key, span_str(RESERVED_RUNS))))
+        return false;
+    buf_init(&text, 65536);
+    buf_init(&out, 131072);
+    if (gathered)
+        print_gathered(s, &text);
+    else
+        hubs_print_runs(tenant_of(s) ? tenant_of(s)->hubs : NULL, &text);
+    r.value = buf_span(&text);
+    if (c10d_encode_reply(&out, &r) < 0)
+        conn_refuse(s, c, "out of memory");
+    else
+        server_send(s, c, buf_span(&out));
+    buf_fini(&text);
+    buf_fini(&out);
+    return true;
+}
+
+static bool coordinators_take(struct store_server *s, struct conn *c,
+                              const struct c10d_request *req, int *rc)
+{
+    struct coordinator_event ev = { .kind = COORDINATOR_MSG, .peer = conn_peer(c) };
+    struct muster_error err;
+    struct coord_msg msg;
+
+    *rc = 0;
+    if (runs_take(s, c, req))
+        return true;
+    if (req->op != C10D_QUEUE_PUSH || (!span_eq(req->key, span_str(COORD_KEY)) &&
+                                       !span_eq(req->key, span_str(JOB_KEY))))
+        return false;
+    *rc = 0;
+    if (!tenant_of(s))
+        *server_tenant(s) = coordinators_new(s);
+    if (!tenant_of(s)) {
+        *rc = MUSTER_ENOMEM;
+        return true;
+    }
+    if (hubs_take(&tenant_of(s)->hubs, s, c, req, rc)) {
+        coordinators_arm(s);
+        return true;
+    }
+    if (coord_decode(req->value, &msg, &err) < 0) {
+        conn_refuse(s, c, "%s", err.text);
+        return true;
+    }
+    if (!conn_tenant(c)->run && msg.kind == COORD_HELLO) {
+        *rc = on_hello(s, c, &msg);
+    } else if (!conn_tenant(c)->run) {
+        conn_refuse(s, c, "%s message before HELLO", coord_kind_name(msg.kind));
+    } else {
+        if (msg.kind == COORD_JOIN && !conn_tenant(c)->joined) {
+            conn_tenant(c)->joined = true;
+            tenant_of(s)->unjoined--;
+        }
+        ev.msg = &msg;
+        coordinators_feed(s, conn_tenant(c)->run, &ev);
+    }
+    coordinators_arm(s);
+    return true;
+}
+
+static void coordinators_left(struct store_server *s, struct conn *c)
+{
+    struct coordinator_event ev = { .kind = COORDINATOR_GONE,
+                                    .peer = conn_peer(c),
+                                    .hung_up = conn_hung_up(c) };
+
+    if (conn_tenant(c)->job)
+        hubs_left(tenant_of(s)->hubs, s, c);
+    if (conn_tenant(c)->run) {
+        coordinators_feed(s, conn_tenant(c)->run, &ev);
+        run_let_go(s, c);
+    }
+    coordinators_arm(s);
+}
+
+static bool coordinators_await(const struct store_server *s)
+{
+    const uint64_t now_ms = clock_mono_ms();
+
+    for (const struct coordinated_run *r = tenant_of(s)->first; r; r = r->next)
+        if (now_ms < coordinator_awaits_until_ms(r->coordinator))
+            return true;
+    return false;
+}
+
+/* ---- time ---- */
+
+static void coordinators_on_timer(uv_timer_t *timer)
+{
+    struct store_server *s = timer->data;
+    const struct now now = clock_now();
+
+    for (struct coordinated_run *run = tenant_of(s)->first; run; run = run->next) {
+        struct coordinator_event ev = { .kind = COORDINATOR_TIMER };
+
+        if (coordinator_deadline(run->coordinator) <= now.mono_ms)
+            coordinators_feed(s, run, &ev);
+    }
+    hubs_timer(tenant_of(s)->hubs, s);
+    coordinators_arm(s);
+    server_end_turn(s);
+}
+
+static void coordinators_arm(struct store_server *s)
+{
+    uint64_t due = MONO_NEVER;
+
+    for (const struct coordinated_run *run = tenant_of(s)->first; run; run = run->next)
+        due = MIN_OF(due, coordinator_deadline(run->coordinator));
+    due = MIN_OF(due, hubs_deadline_ms(tenant_of(s)->hubs));
+    clock_arm(&tenant_of(s)->timer, coordinators_on_timer, due);
+}
+
+/* ---- feed and perform ---- */
+
+static void coordinators_perform(struct store_server *s)
+{
+    const struct coordinator_fx *fx = &tenant_of(s)->fx;
+
+    for (size_t i = 0; i < fx->count; i++) {
+        const struct coordinator_effect *e = &fx->items[i];
+        struct conn *c = server_conn(s, e->peer);
+
+        if (!c)
+            continue;
+        switch (e->kind) {
+        case COORDINATOR_SEND:
+            send_msg(s, c, &e->msg);
+            break;
+        case COORDINATOR_DROP:
+            run_let_go(s, c); /* The coordinator knows that it is gone. */
+            conn_refuse(s, c, "%.*s", (int)e->msg.text.n, (const char *)e->msg.text.p);
+            break;
+        }
+    }
+}
+
+/* Deletes the keys of rounds before the last one, since slow nodes may still read keys
+ * of the round that has just ended. How many are deleted is bounded, since a round
+ * number may come from a stranger's state or from before our restart. */
+static void forget_rounds(struct store_server *s, struct coordinated_run *run)
+{
+    const int64_t round = coordinator_round(run->coordinator);
+
+    if (round > 1 && round - 1 - run->first_kept_round > FORGET_MOST)
+        run->first_kept_round = round - 1 - FORGET_MOST;
+    for (; run->first_kept_round + 1 < round; run->first_kept_round++)
+        store_forget_round(server_tenant_host(s).store, &tenant_of(s)->store_fx,
+                           run->link.key, run->first_kept_round);
+}
+
+static void coordinators_feed(struct store_server *s, struct coordinated_run *run,
+                              struct coordinator_event *ev)
+{
+    struct muster_error err;
+    int rc;
+
+    ev->now = clock_now();
+    rc = coordinator_step(run->coordinator, ev, &tenant_of(s)->fx, &err);
+    if (rc < 0) {
+        trace(server_tenant_host(s).trace, TRACE_ERROR, "store %s, key %.*s: %s",
+              server_tenant_host(s).address, (int)run->link.key.n,
+              (const char *)run->link.key.p, err.text);
+        return;
+    }
+    coordinators_perform(s);
+    forget_rounds(s, run);
+    if (run->watched && ev->kind != COORDINATOR_SEEN)
+        coordinators_show(s, run, false);
+}
+
+/* ---- the end ---- */
+
+static void coordinators_close(struct store_server *s, uv_close_cb cb)
+{
+    uv_close((uv_handle_t *)&tenant_of(s)->timer, cb);
+}
+
+static void coordinators_free(struct store_server *s)
+{
+    if (!tenant_of(s))
+        return;
+    while (tenant_of(s)->first)
+        run_free(s, tenant_of(s)->first);
+    hubs_free(tenant_of(s)->hubs);
+    map_fini(&tenant_of(s)->runs);
+    coordinator_fx_fini(&tenant_of(s)->fx);
+    store_fx_fini(&tenant_of(s)->store_fx);
+    buf_fini(&tenant_of(s)->out);
+    mem_free(tenant_of(s));
+    *server_tenant(s) = NULL;
+}
+
+/* ---- the key by which torchrun's nodes read and change the state. It is brought up to
+ * date before a request reads it, and looked at after a request that may have changed
+ * it. ---- */
+
+#define NOBODY UINT32_MAX /* the server itself, as a peer of the store */
+
+static struct coordinated_run *run_of_key(struct store_server *s, struct span key)
+{
+    const struct reserved r = reserved_parse(key);
+    struct map_link *link;
+
+    if (r.kind == RESERVED_IS_CHANGED)
+        key = r.key;
+    if (key.n < sizeof RUN_KEY || memcmp(key.p, RUN_KEY, sizeof RUN_KEY - 1) != 0)
+        return NULL;
+    link = map_get(&tenant_of(s)->runs, key);
+    return link ? CONTAINER_OF(link, struct coordinated_run, link) : NULL;
+}
+
+static bool key_value(struct store_server *s, struct coordinated_run *run,
+                      struct span *value)
+{
+    const struct c10d_request get = { .op = C10D_GET, .key = run->link.key };
+    const struct store_event ev = { STORE_REQUEST, .peer = NOBODY, .request = &get };
+
+    if (store_step(server_tenant_host(s).store, &ev, &tenant_of(s)->store_fx) < 0 ||
+        tenant_of(s)->store_fx.count != 1 ||
+        tenant_of(s)->store_fx.items[0].kind != STORE_REPLY)
+        return false;
+    *value = tenant_of(s)->store_fx.items[0].reply.value;
+    return true;
+}
+
+static void coordinators_show(struct store_server *s, struct coordinated_run *run,
+                              bool aged)
+{
+    const struct now now = clock_now();
+    struct c10d_request set = { .op = C10D_SET, .key = run->link.key };
+
+    if (!coordinator_stale(run->coordinator, now, aged) ||
+        coordinator_view(run->coordinator, now, &set.value) < 0)
+        return;
+    server_set(s, &set);
+}
+
+static void coordinators_look(struct store_server *s, struct coordinated_run *run)
+{
+    struct coordinator_event ev = { .kind = COORDINATOR_SEEN };
+
+    if (!key_value(s, run, &ev.value) || ev.value.n == 0 ||
+        span_eq(ev.value, coordinator_last_view(run->coordinator)))
+        return;
+    coordinators_feed(s, run, &ev);
+    if (run->watched)
+        coordinators_show(s, run, false);
+}
+
+/* Calls fn for each run that the request's keys name. */
+static void each_run(struct store_server *s, const struct c10d_request *req,
+                     void (*fn)(struct store_server *, struct coordinated_run *,
+                                const struct c10d_request *, struct span))
+{
+    struct c10d_list list = req->list;
+    struct span key = req->key;
+    struct coordinated_run *run;
+
+    if (list.count == 0) {
+        run = run_of_key(s, key);
+        if (run)
+            fn(s, run, req, key);
+        return;
+    }
+    /* The values in a MULTI_SET do not name a run. */
+    while (c10d_list_next(&list, &key)) {
+        run = run_of_key(s, key);
+        if (run)
+            fn(s, run, req, key);
+    }
+}
+
+static void before(struct store_server *s, struct coordinated_run *run,
+                   const struct c10d_request *req, struct span key)
+{
+    if (reserved_parse(key).kind == RESERVED_IS_CHANGED)
+        run->watched = true;
+    /* A node that compares has just read the key, and a fresher heartbeat in it would
+     * only make its write fail. */
+    coordinators_show(s, run, req->op != C10D_COMPARE_SET);
+}
+
+static void after(struct store_server *s, struct coordinated_run *run,
+                  const struct c10d_request *req, struct span key)
+{
+    (void)key;
+    if (run->looked_after == tenant_of(s)->requests)
+        return; /* A request may name the key a thousand times. */
+    run->looked_after = tenant_of(s)->requests;
+    switch (req->op) {
+    case C10D_SET:
+    case C10D_COMPARE_SET:
+    case C10D_ADD:
+    case C10D_APPEND:
+    case C10D_MULTI_SET:
+    case C10D_BARRIER:
+        coordinators_look(s, run);
+        return;
+    default:
+        return;
+    }
+}
+
+static void coordinators_before(struct store_server *s, const struct c10d_request *req)
+{
+    each_run(s, req, before);
+}
+
+static void coordinators_after(struct store_server *s, const struct c10d_request *req)
+{
+    tenant_of(s)->requests++;
+    each_run(s, req, after);
+    coordinators_arm(s);
+}
+
+/* ---- the runs: made by the first HELLO, dropped when another run needs the room
+ * ---- */
+
+static struct coordinated_run *run_new(struct store_server *s, struct span key)
+{
+    const size_t fixed = sizeof RUN_KEY - 1;
+    struct coordinated_run *run;
+
+    if (map_reserve(&tenant_of(s)->runs, 1) < 0)
+        return NULL;
+    run = mem_calloc(1, sizeof *run + key.n);
+    if (!run)
+        return NULL;
+    run->coordinator = coordinator_new(span_of(key.p + fixed, key.n - fixed),
+                                       server_tenant_host(s).trace);
+    if (!run->coordinator) {
+        mem_free(run);
+        return NULL;
+    }
+    memcpy(run + 1, key.p, key.n);
+    run->link.key = span_of((uint8_t *)(run + 1), key.n);
+    map_add(&tenant_of(s)->runs, &run->link);
+    run->next = tenant_of(s)->first;
+    tenant_of(s)->first = run;
+    return run;
+}
+
+static void run_free(struct store_server *s, struct coordinated_run *run)
+{
+    struct coordinated_run **at = &tenant_of(s)->first;
+
+    while (*at != run)
+        at = &(*at)->next;
+    *at = run->next;
+    map_remove(&tenant_of(s)->runs, &run->link);
+    coordinator_free(run->coordinator);
+    mem_free(run);
+}
+
+/* Drops the run that nobody has needed for the longest time; false if all are needed.
+ * Its key keeps what a node that comes late must know: that it is closed, and how many
+ * rounds it had. */
+static bool make_room(struct store_server *s)
+{
+    struct coordinated_run *oldest = NULL;
+
+    for (struct coordinated_run *run = tenant_of(s)->first; run; run = run->next)
+        if (run->conns == 0 && coordinator_over(run->coordinator) &&
+            (!oldest || run->idle_ms < oldest->idle_ms))
+            oldest = run;
+    if (!oldest)
+        return false;
+    if (coordinator_closed(oldest->coordinator) ||
+        coordinator_round(oldest->coordinator) > 0)
+        coordinators_show(s, oldest, false);
+    run_free(s, oldest);
+    return true;
+}
+
+/* How many runs under way were begun from the address. */
+static size_t runs_from(const struct store_server *s, const uint8_t ip[16])
+{
+    size_t n = 0;
+
+    for (const struct coordinated_run *r = tenant_of(s)->first; r; r = r->next)
+        n += r->conns && memcmp(r->from, ip, 16) == 0;
+    return n;
+}
+
+static int run_of_hello(struct store_server *s, struct conn *c, struct span run_id,
+                        struct coordinated_run **out, bool *begun)
+{
+    uint8_t key[sizeof RUN_KEY + COORD_MAX];
+    const size_t fixed = sizeof RUN_KEY - 1;
+    const struct span name = span_of(key, fixed + run_id.n);
+    struct map_link *link;
+
+    memcpy(key, RUN_KEY, fixed);
+    memcpy(key + fixed, run_id.p, run_id.n);
+    link = map_get(&tenant_of(s)->runs, name);
+    *begun = !link;
+    if (link) {
+        *out = CONTAINER_OF(link, struct coordinated_run, link);
+        return 0;
+    }
+    uint8_t ip[16];
+
+    conn_address(c, ip);
+    if (runs_from(s, ip) >= COORD_RUNS_EACH ||
+        (tenant_of(s)->runs.count >= COORD_RUNS && !make_room(s)))
+        return MUSTER_EFULL;
+    *out = run_new(s, name);
+    if (!*out)
+        return MUSTER_ENOMEM;
+    memcpy((*out)->from, ip, sizeof ip);
+    return 0;
+}
+
+static void run_hold(struct store_server *s, struct coordinated_run *run,
+                     struct conn *c)
+{
+    conn_tenant(c)->run = run;
+    run->conns++;
+    tenant_of(s)->unjoined++;
+}
+
+static void run_let_go(struct store_server *s, struct conn *c)
+{
+    if (!conn_tenant(c)->run)
+        return;
+    if (--conn_tenant(c)->run->conns == 0)
+        conn_tenant(c)->run->idle_ms = clock_now().mono_ms;
+    if (!conn_tenant(c)->joined)
+        tenant_of(s)->unjoined--;
+    conn_tenant(c)->joined = false;
+    conn_tenant(c)->run = NULL;
+}
+
+/* ---- the keys of rounds that are over ---- */
+
+/* We no longer know how many nodes there were, and some may never have written their
+ * keys. So we go on until this many ranks in a row have none. */
+#define GAP_MOST 64
+
+static bool forget(struct store *s, struct store_fx *fx, struct buf *key, size_t stem,
+                   const char *name, int64_t number)
+{
+    struct c10d_request del = { .op = C10D_DELETE_KEY };
+    const struct store_event ev = { STORE_REQUEST, .peer = UINT32_MAX,
+                                    .request = &del };
+
+    key->len = stem;
+    if (buf_append_str(key, name) < 0 ||
+        (number >= 0 && buf_printf(key, "%" PRId64, number) < 0))
+        return false;
+    del.key = buf_span(key);
+    return store_step(s, &ev, fx) == 0 && fx->count == 1 &&
+           fx->items[0].kind == STORE_REPLY && fx->items[0].reply.number == 1;
+}
+
+static void store_forget_round(struct store *s, struct store_fx *fx,
+                               struct span run_key, int64_t round)
+{
+    static const char *const lists[] = { RANKS_ROLE_KEY, RANKS_ASSIGNED_KEY };
+    struct buf key;
+
+    buf_init(&key, SIZE_MAX);
+    if (buf_append_span(&key, run_key) == 0 &&
+        buf_printf(&key, ".%" PRId64 "/", round) == 0) {
+        const size_t stem = buf_len(&key);
+
+        (void)forget(s, fx, &key, stem, "MASTER_ADDR", -1);
+        (void)forget(s, fx, &key, stem, "MASTER_PORT", -1);
+        for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+            for (int64_t rank = 0, gap = 0; gap < GAP_MOST; rank++)
+                gap = forget(s, fx, &key, stem, lists[i], rank) ? 0 : gap + 1;
+    }
+    buf_fini(&key);
+}
+
+const struct store_tenant run_tenant = {
+    .take = coordinators_take,
+    .before = coordinators_before,
+    .after = coordinators_after,
+    .left = coordinators_left,
+    .awaits = coordinators_await,
+    .close = coordinators_close,
+    .free = coordinators_free,
+};
