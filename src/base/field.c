@@ -2,6 +2,7 @@
 #include "base/field.h"
 
 #include <assert.h>
+#include <inttypes.h>
 
 #include "base/err.h"
 
@@ -37,6 +38,16 @@ static struct span take(struct span *rest, size_t n)
     return taken;
 }
 
+static int check_range(const struct field *f, int64_t n, const char *what,
+                       struct muster_error *err)
+{
+    if ((f->low == 0 && f->high == 0) || (n >= f->low && n <= f->high))
+        return 0;
+    return err_set(err, MUSTER_EPROTO,
+                   "%s: its %s is %" PRId64 ", expected %" PRId64 " to %" PRId64, what,
+                   f->name, n, f->low, f->high);
+}
+
 int field_get(struct span *rest, const struct field *f, void *to, const char *what,
               struct muster_error *err)
 {
@@ -47,13 +58,15 @@ int field_get(struct span *rest, const struct field *f, void *to, const char *wh
         return err_set(err, MUSTER_EPROTO, "%s ends before its %s", what, f->name);
     const uint8_t *number = take(rest, need).p;
     if (f->type == FIELD_64) {
-        memcpy(at, &(uint64_t){ get_u64(number) }, 8);
-        return 0;
+        const uint64_t n = get_u64(number);
+
+        memcpy(at, &n, sizeof n);
+        return check_range(f, (int64_t)n, what, err);
     }
     const uint32_t n = get_u32(number);
     if (f->type == FIELD_32) {
         memcpy(at, &n, sizeof n);
-        return 0;
+        return check_range(f, n, what, err);
     }
     if (n > rest->n || n > f->most)
         return err_set(err, MUSTER_EPROTO,

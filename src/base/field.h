@@ -19,17 +19,25 @@ struct field {
     const char *name;
     enum field_type type;
     size_t at;
-    size_t most; /* bytes that a text may have */
+    size_t most;       /* bytes that a text may have */
+    int64_t low, high; /* a number must be in this range; both 0: any will do */
 };
 
 #define FIELD_NUMBER(in, member)                                                       \
     {                                                                                  \
 #member, sizeof(((struct in *)0)->member) == 8 ? FIELD_64 : FIELD_32,          \
-            offsetof(struct in, member), 0                                             \
+            offsetof(struct in, member), 0, 0, 0                                       \
+    }
+/* A number that the reader will add to others: what is out of range is refused, so that
+ * no sum can overflow. */
+#define FIELD_RANGED(in, member, low, high)                                            \
+    {                                                                                  \
+#member, sizeof(((struct in *)0)->member) == 8 ? FIELD_64 : FIELD_32,          \
+            offsetof(struct in, member), 0, low, high                                  \
     }
 #define FIELD_TEXT(in, member, most)                                                   \
     {                                                                                  \
-#member, FIELD_SPAN, offsetof(struct in, member), most                         \
+#member, FIELD_SPAN, offsetof(struct in, member), most, 0, 0                   \
     }
 
 /* 0, MUSTER_ENOMEM or MUSTER_EFULL (past the buffer's cap, or a text that is too long).

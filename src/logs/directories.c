@@ -2,6 +2,7 @@
 #include "logs/directories.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/text_list.h"
+#include "loop/remove_tree.h"
 
 /* --- directories ------------------------------------------------------------------ */
 
@@ -86,20 +88,6 @@ const char *log_dirs_temp(char *const *envp)
     return ".";
 }
 
-static int remove_one(const char *path, const struct stat *st, int type,
-                      struct FTW *where)
-{
-    (void)st;
-    (void)type;
-    (void)where;
-    return remove(path);
-}
-
-static void remove_tree(const char *path)
-{
-    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 static int find_content(const char *path, const struct stat *st, int type,
                         struct FTW *where)
 {
@@ -132,17 +120,21 @@ static char *free_place(const char *run, const char *name)
     return NULL;
 }
 
-/* Moves it out of the way: it is kept if it holds anything and can be moved. */
+/* Moves it out of the way: it is kept if it holds anything, or is not ours to remove,
+ * and can be moved. */
 static char *set_aside(const char *run, const char *name, const char *path)
 {
-    char *to = NULL;
+    const bool empty = nftw(path, find_content, 16, FTW_PHYS) == 0;
+    char *to;
 
-    if (nftw(path, find_content, 16, FTW_PHYS) > 0)
-        to = free_place(run, name);
+    if (empty && remove_tree(AT_FDCWD, path))
+        return NULL;
+    to = free_place(run, name);
     if (to && rename(path, to) == 0)
         return to;
     mem_free(to);
-    remove_tree(path);
+    if (!empty)
+        (void)remove_tree(AT_FDCWD, path);
     return NULL;
 }
 

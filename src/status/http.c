@@ -134,9 +134,14 @@ static enum MHD_Result respond_text(struct request *r, unsigned code, const char
     return respond(r, code, "text/plain; charset=utf-8", &b);
 }
 
+static const char *header(struct request *r, const char *name)
+{
+    return MHD_lookup_connection_value(r->mhd, MHD_HEADER_KIND, name);
+}
+
 static bool accepts_openmetrics(struct request *r)
 {
-    const char *accept = MHD_lookup_connection_value(r->mhd, MHD_HEADER_KIND, "Accept");
+    const char *accept = header(r, "Accept");
 
     return accept && strstr(accept, "application/openmetrics-text");
 }
@@ -379,12 +384,23 @@ static void on_stacks(void *ctx, struct span json, const char *why)
 }
 
 /* Only the job's user on this machine may ask for them: the key only gives the right to
- * look at the page. */
+ * look at the page. A page of another site may not ask in his name: it could not read
+ * the answer, but reading stacks stops the workers for a moment each time. */
 static enum MHD_Result answer_stacks(struct request *r)
 {
+    const struct http_origin from = { .host = header(r, "Host"),
+                                      .site = header(r, "Sec-Fetch-Site"),
+                                      .origin = header(r, "Origin"),
+                                      .agent = header(r, "User-Agent"),
+                                      .from_our_page = header(r, "X-Muster") };
+
     if (!r->connection || !r->connection->same_user)
         return respond_text(r, MHD_HTTP_FORBIDDEN,
                             "stacks are for the job's user on this machine\n");
+    if (http_is_cross_site(&from))
+        return respond_text(r, MHD_HTTP_FORBIDDEN,
+                            "stacks are not for other sites' pages: open the job's own "
+                            "page, or run muster stacks\n");
     if (!r->asked) {
         r->asked = r->lines_asked = true;
         if (status_stacks(r->http->status, on_stacks, r) != 0) {
@@ -547,11 +563,6 @@ static enum MHD_Result answer_viewer(struct request *r)
 }
 
 /* ---- requests ---- */
-
-static const char *header(struct request *r, const char *name)
-{
-    return MHD_lookup_connection_value(r->mhd, MHD_HEADER_KIND, name);
-}
 
 static bool may_see(struct request *r)
 {

@@ -753,10 +753,13 @@ bool server_auth_worker_gate(struct store_server *s, struct conn *c,
 {
     struct c10d_list list = req->list;
     bool agents = req->key.n && is_agents_key(req->key);
-    struct span key;
+    struct span key, value;
 
-    while (!agents && list.count && c10d_list_next(&list, &key))
+    while (!agents && list.count && c10d_list_next(&list, &key)) {
         agents = is_agents_key(key);
+        if (req->op == C10D_MULTI_SET) /* Its list alternates keys and values. */
+            (void)c10d_list_next(&list, &value);
+    }
     if (!agents)
         return false;
     if (req->op == C10D_GET && span_eq(req->key, span_str(RESERVED_CAPS)))

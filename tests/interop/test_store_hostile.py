@@ -568,6 +568,81 @@ def test_a_state_named_many_times_is_read_once(server):
     assert took < 5, f"the store was busy for {took:.1f} s"
 
 
+# ---- on the job's channel ----
+
+ATTACH, RANKS, PUBLISH, BYE, ATTACHED, OBSERVER = 1, 4, 2, 11, 12, 1
+
+
+def job(kind: int, *fields: int | str | tuple[int]) -> bytes:
+    """A message to the coordinator: a number has 64 bits, one in a tuple 32."""
+    out = bytes([2, kind])
+    for f in fields:
+        if isinstance(f, tuple):
+            out += struct.pack("<I", f[0])
+        else:
+            out += struct.pack("<q", f) if isinstance(f, int) else struct.pack("<I", len(f)) + f.encode()
+    return request(PUSH, "/\1muster/job", out)
+
+
+def attach_as(nonce: int, node: int = 0, flags: int = 0) -> bytes:
+    return job(ATTACH, "run", "host", "", 1, 1, nonce, 0, (node,), (flags,), 0)
+
+
+def attached(w: Wire) -> int:
+    """The number that the next ATTACH got."""
+    while (message := w.blob())[1] != ATTACHED:
+        pass
+    return struct.unpack("<I", message[2:6])[0]
+
+
+def test_looking_at_a_job_takes_no_place_in_it(server, client):
+    """More often than a job can have nodes: each look must leave its place to the next."""
+    with Wire(server) as node, Wire(server) as w:
+        node.raw(attach_as(1))
+        assert attached(node) == 1
+        for first in range(0, 70000, 1000):
+            w.raw(b"".join(attach_as(2 + first + i, 0, OBSERVER) + job(BYE) for i in range(1000)))
+            for _ in range(1000):
+                assert attached(w) == 0
+        with Wire(server) as late:
+            late.raw(attach_as(1 << 40))
+            assert attached(late) == 2
+
+
+def test_a_connection_is_one_node(server, client):
+    with Wire(server) as w:
+        w.raw(attach_as(7) + attach_as(8))
+        assert closes(w)
+    server.wait_for_log("another node has attached over this connection")
+
+
+@pytest.mark.parametrize("message, says", [
+    (attach_as(9, node=2 ** 32 - 2), "its node is 4294967294"),
+    (attach_as(9, node=2 ** 31), "its node is 2147483648"),
+    (job(RANKS, 2 ** 63 - 1, 0, 1, 1, (0,)), "its round is"),
+    (job(RANKS, 0, 2 ** 63 - 1, 1, 1, (0,)), "its rank is"),
+    (job(RANKS, 0, 1, 2 ** 63 - 1, 1, (0,)), "its count is"),
+    (job(RANKS, 0, -2, 1, 1, (0,)), "its rank is -2"),
+    (job(PUBLISH, 1, -2 ** 63, 0, ""), "its mono_us is"),
+    (job(PUBLISH, 1, 0, 2 ** 63 - 1, ""), "its wall_us is"),
+], ids=lambda x: x if isinstance(x, str) else "")
+def test_numbers_that_would_overflow_are_refused(server, client, message, says):
+    with Wire(server) as w:
+        w.raw(attach_as(1))
+        assert attached(w) == 1
+        w.raw(message)
+        assert closes(w)
+    server.wait_for_log(says)
+
+
+def test_the_highest_node_number_leaves_numbers_for_others(server, client):
+    with Wire(server) as a, Wire(server) as b, Wire(server) as c:
+        for w, nonce, node in ((a, 1, 2 ** 31 - 1), (b, 2, 2 ** 30 - 1), (c, 3, 0)):
+            w.raw(attach_as(nonce, node=node))
+        numbers = {attached(w) for w in (a, b, c)}
+        assert len(numbers) == 3 and min(numbers) > 0 and max(numbers) < 2 ** 31
+
+
 # ---- with a secret ----
 
 TOKEN = "a-token-that-nobody-else-has-0123456789"
@@ -685,6 +760,16 @@ def test_an_own_workers_first_request_may_be_large():
     with ours(env=dict(os.environ, MUSTER_TOKEN=TOKEN)) as server, Wire(server) as w:
         w.raw(request(SET, "/k", b"x" * (3 << 20)) + request(GET, "/k"))
         assert len(w.blob()) == 3 << 20
+
+
+@pytest.mark.parametrize("value", ["/tmp/torchelastic/x", "/torch.rendezvous.job", "/\1muster/caps"])
+def test_a_workers_value_may_look_like_a_key_of_the_agents(value):
+    with ours(env=dict(os.environ, MUSTER_TOKEN=TOKEN)) as server, Wire(server) as w:
+        w.raw(request(MSET, ["/log", value, "/next", "v"]) + request(GET, "/log"))
+        assert w.blob() == value.encode()
+        w.raw(request(MSET, ["/log", "x", "/torch.rendezvous.job", "v"]))  # but not a key, wherever it stands
+        assert closes(w)
+        server.wait_for_log("its MULTI_SET was for a key of the agents")
 
 
 def test_an_own_worker_may_say_a_word_and_go():

@@ -62,6 +62,8 @@ def test_every_page_is_there(job, at):
     assert "error" in json.loads(get(base + "/lines.json?rank=77")[2])
     stacks = json.loads(get(base + "/stacks.json")[2])
     assert stacks["schema"] == "muster-stacks/1" and stacks["verdict"] and "(0" in stacks["text"], stacks
+    assert get(base + "/stacks.json", {"Sec-Fetch-Site": "cross-site"})[0] == 403
+    assert get(base + "/stacks.json", {"Origin": "https://evil.example"})[0] == 403
     assert get(base + "/nothing")[0] == 404
     assert get(base + "/lines.json")[0] == 400
 

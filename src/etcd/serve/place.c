@@ -1,8 +1,8 @@
 /* place.c - see place.h. */
 #include "etcd/serve/place.h"
 
+#include <dirent.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,10 @@
 #include "base/base.h"
 #include "base/mem.h"
 #include "base/text_list.h"
+#include "loop/remove_tree.h"
 
-#define TRIES 4
+#define TRIES  4
+#define PREFIX "muster_etcd_"
 
 /* ---- the program ---- */
 
@@ -79,50 +81,47 @@ char *place_find_etcd(char *const *envp)
 
 /* ---- the directory ---- */
 
-static int remove_one(const char *path, const struct stat *st, int kind,
-                      struct FTW *ftw)
-{
-    (void)st;
-    (void)kind;
-    (void)ftw;
-    (void)remove(path);
-    return 0;
-}
-
 void place_remove(const char *dir)
 {
-    (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    (void)remove_tree(AT_FDCWD, dir);
 }
 
-/* Removes the directories that killed agents have left. A living agent holds the lock
- * of its directory. */
-static void sweep(const char *place)
+/* Whether an agent that was killed has left the directory: it is ours, and nobody holds
+ * its lock. Takes the lock: *lock is a descriptor to be closed once it is removed. */
+static bool is_left_over(int place, const char *name, int *lock)
 {
-    char *pattern = mem_printf("%s/muster_etcd_*", place);
-    glob_t g = { 0 };
+    const int dir = open_own_dir(place, name);
+    struct stat st;
 
-    if (pattern && glob(pattern, GLOB_NOSORT, NULL, &g) == 0)
-        for (size_t i = 0; i < g.gl_pathc; i++) {
-            struct stat st;
-            char *path = mem_printf("%s/lock", g.gl_pathv[i]);
-            const int fd = path ? open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW) : -1;
+    *lock = dir >= 0 ? openat(dir, "lock", O_RDWR | O_CLOEXEC | O_NOFOLLOW) : -1;
+    if (dir >= 0)
+        (void)close(dir);
+    return *lock >= 0 && fstat(*lock, &st) == 0 && st.st_uid == geteuid() &&
+           flock(*lock, LOCK_EX | LOCK_NB) == 0;
+}
 
-            if (fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() &&
-                flock(fd, LOCK_EX | LOCK_NB) == 0)
-                place_remove(g.gl_pathv[i]);
-            if (fd >= 0)
-                (void)close(fd);
-            mem_free(path);
-        }
-    globfree(&g);
-    mem_free(pattern);
+void place_sweep(const char *place)
+{
+    DIR *dir = opendir(place);
+
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        int lock = -1;
+
+        if (strncmp(e->d_name, PREFIX, sizeof PREFIX - 1) == 0 &&
+            is_left_over(dirfd(dir), e->d_name, &lock))
+            (void)remove_tree(dirfd(dir), e->d_name);
+        if (lock >= 0)
+            (void)close(lock);
+    }
+    if (dir)
+        (void)closedir(dir);
 }
 
 /* Makes a directory and takes its lock. NULL if that is not possible; *swept says that
  * another agent swept just then and has removed it as one that a killed agent left. */
 static char *make_locked(const char *place, int *lock, bool *swept)
 {
-    char *dir = mem_printf("%s/muster_etcd_XXXXXX", place), *path = NULL;
+    char *dir = mem_printf("%s/" PREFIX "XXXXXX", place), *path = NULL;
     struct stat st;
 
     *swept = false;
@@ -153,7 +152,7 @@ char *place_make(char *const *envp, int *lock)
         char *dir = NULL;
         bool swept = true;
 
-        sweep(places[i]);
+        place_sweep(places[i]);
         for (int k = 0; k < TRIES && swept; k++)
             dir = make_locked(places[i], lock, &swept);
         if (dir)

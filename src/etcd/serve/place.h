@@ -14,4 +14,8 @@ char *place_make(char *const *envp, int *lock);
 
 void place_remove(const char *dir); /* with everything in it */
 
+/* Removes the directories below `place` that killed agents of this user have left. A
+ * living agent holds the lock of its directory. For place_make, and for tests. */
+void place_sweep(const char *place);
+
 #endif

@@ -23,6 +23,10 @@
  * numbers, which continue above it, cannot overflow. */
 #define KNOWN_NUMBER_MAX (UINT64_MAX / 2)
 
+/* Likewise for the number that a node says it has; half of what the wire allows, so
+ * that the numbers that we give out above it can be sent. */
+#define KNOWN_NODE_MAX (JOB_NODE_MAX / 2)
+
 struct hub_node {
     uint32_t number; /* 0: an observer */
     uint32_t peer;
@@ -239,12 +243,22 @@ static void save_node(struct hub *h, struct hub_node *n)
     h->changed = n;
 }
 
+/* Frees what n owns and other does not. */
+static void release_node(const struct hub_node *n, const struct hub_node *other)
+{
+    if (n->codes != other->codes)
+        mem_free(n->codes);
+    if (n->host != other->host)
+        mem_free(n->host);
+    if (n->addr != other->addr)
+        mem_free(n->addr);
+}
+
 static void step_commit(struct hub *h)
 {
     for (struct hub_node *n = h->changed; n; n = n->next_changed) {
         n->changed = false;
-        if (n->was->codes != n->codes)
-            mem_free(n->was->codes);
+        release_node(n->was, n);
     }
     h->changed = NULL;
     for (size_t k = 0; k < HUB_ASKS; k++)
@@ -261,8 +275,7 @@ static void step_undo(struct hub *h)
 
     for (struct hub_node *n = h->changed, *next; n; n = next) {
         next = n->next_changed;
-        if (n->codes != n->was->codes)
-            mem_free(n->codes);
+        release_node(n, n->was);
         *n = *n->was;
     }
     for (size_t i = was->count; i < h->count; i++)
@@ -332,10 +345,17 @@ static struct hub_node *node_of_peer(struct hub *h, uint32_t peer)
     return NULL;
 }
 
+/* Whether it was an observer that has gone. Nothing remembers those, so the next node
+ * takes its place: people may look at a job as often as they like. */
+static bool is_free(const struct hub_node *n)
+{
+    return n->number == 0 && n->gone && !n->here && !n->detached;
+}
+
 static struct hub_node *node_of_nonce(const struct hub *h, uint64_t nonce)
 {
     for (size_t i = 0; i < h->count; i++)
-        if (h->nodes[i]->nonce == nonce)
+        if (h->nodes[i]->nonce == nonce && !is_free(h->nodes[i]))
             return h->nodes[i];
     return NULL;
 }
@@ -353,31 +373,51 @@ static bool in_round(const struct hub_node *n, int64_t round)
     return n->number != 0 && n->round == round;
 }
 
-static int add_node(struct hub *h, const struct job_msg *m, struct hub_node **out)
+static struct hub_node *new_slot(struct hub *h)
 {
     struct hub_node **nodes = mem_grow_to(h->nodes, &h->size, h->count, sizeof *nodes);
-    struct hub_node *n;
+    struct hub_node *n = nodes ? mem_calloc(2, sizeof *n) : NULL;
 
-    if (!nodes)
-        return MUSTER_ENOMEM;
-    h->nodes = nodes;
-    n = mem_calloc(2, sizeof *n);
+    if (nodes)
+        h->nodes = nodes;
     if (!n)
-        return MUSTER_ENOMEM;
-    n->was = n + 1;
-    n->host = mem_strndup((const char *)m->host.p, MIN_OF(m->host.n, 255));
-    n->addr = mem_strndup((const char *)m->addr.p, MIN_OF(m->addr.n, 255));
-    if (!n->host || !n->addr) {
-        node_free(n);
-        return MUSTER_ENOMEM;
-    }
+        return NULL;
     assert(h->count < h->size && h->count < HUB_NODES);
-    n->nonce = m->nonce;
-    n->pid = m->pid;
-    n->nproc = m->nproc;
-    n->round = -1;
-    n->lost_by_us = MONO_NEVER;
+    n->was = n + 1;
     h->nodes[h->count++] = n;
+    return n;
+}
+
+static struct hub_node *free_slot(struct hub *h)
+{
+    for (size_t i = 0; i < h->count; i++)
+        if (is_free(h->nodes[i])) {
+            save_node(h, h->nodes[i]);
+            return h->nodes[i];
+        }
+    return h->count < HUB_NODES ? new_slot(h) : NULL;
+}
+
+static int add_node(struct hub *h, const struct job_msg *m, struct hub_node **out)
+{
+    struct hub_node *n = free_slot(h);
+
+    if (!n)
+        return h->count < HUB_NODES ? MUSTER_ENOMEM : MUSTER_EFULL;
+    *n = (struct hub_node){
+        .host = mem_strndup((const char *)m->host.p, MIN_OF(m->host.n, 255)),
+        .addr = mem_strndup((const char *)m->addr.p, MIN_OF(m->addr.n, 255)),
+        .nonce = m->nonce,
+        .pid = m->pid,
+        .nproc = m->nproc,
+        .round = -1,
+        .lost_by_us = MONO_NEVER,
+        .changed = n->changed,
+        .was = n->was,
+        .next_changed = n->next_changed,
+    };
+    if (!n->host || !n->addr)
+        return MUSTER_ENOMEM; /* step_undo() frees it. */
     *out = n;
     return 0;
 }
@@ -787,7 +827,8 @@ static void judge(struct hub *h, struct hub_fx *fx)
     const int64_t used = h->end.own_budget ? h->end.used : h->record.restarts;
     e.kind = (counts && used >= total) || h->end.stop ? RECORD_VERDICT : RECORD_RESTART;
     e.total = total;
-    e.count = e.kind == RECORD_RESTART ? used + counts : used;
+    e.count =
+        e.kind == RECORD_RESTART ? MIN_OF(used + counts, RECORD_NUMBER_MAX) : used;
     emit(h, fx, &e);
     for (size_t i = 0; i < h->count; i++)
         if (h->nodes[i]->number == h->end.node) {
@@ -944,7 +985,7 @@ static void translate(const struct hub *h, const struct hub_node *n,
     int64_t at = (int64_t)h->now.mono_us;
     int64_t unsure = UNKNOWN_US;
 
-    age = MAX_OF(age, 0);
+    age = MIN_OF(MAX_OF(age, 0), JOB_CLOCK_MAX);
     if (n->serves_store) {
         unsure = 0;
     } else if (n->measured) {
@@ -1112,13 +1153,21 @@ static void on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
                       const struct job_msg *m)
 {
     struct hub_node *n = node_of_nonce(h, m->nonce);
+    const struct hub_node *before = node_of_peer(h, peer);
     const bool observer = m->flags & JOB_OBSERVER;
 
-    if (!n && h->count >= HUB_NODES) {
+    if (before && before != n) {
+        /* Both would have this peer's number, and one would keep it when the connection
+         * is gone and the number is a stranger's. */
+        drop(h, fx, peer, "another node has attached over this connection");
+        return;
+    }
+    const int rc = n ? 0 : add_node(h, m, &n);
+    if (rc == MUSTER_EFULL) {
         drop(h, fx, peer, "the job has too many nodes");
         return;
     }
-    if (!n && add_node(h, m, &n) < 0) {
+    if (rc < 0) {
         h->no_memory = true;
         return;
     }
@@ -1131,7 +1180,8 @@ static void on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
         h->here--;
     }
     if (!n->number && !observer) {
-        const bool keeps = m->node && !number_taken(h, m->node);
+        const bool keeps =
+            m->node && m->node <= KNOWN_NODE_MAX && !number_taken(h, m->node);
 
         n->number = keeps ? m->node : h->next_number;
         h->next_number = MAX_OF(h->next_number, n->number + 1);

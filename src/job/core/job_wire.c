@@ -28,14 +28,28 @@ enum {
 };
 
 static const struct field fields[] = {
-#define NUMBER(id, member)  [id] = FIELD_NUMBER(job_msg, member)
-#define TEXT_OF(id, member) [id] = FIELD_TEXT(job_msg, member, JOB_MAX)
-    NUMBER(SEQ, seq),      NUMBER(NONCE, nonce),    NUMBER(VALUE, value),
-    NUMBER(NODE, node),    NUMBER(FLAGS, flags),    NUMBER(MONO, mono_us),
-    NUMBER(WALL, wall_us), NUMBER(PID, pid),        NUMBER(NPROC, nproc),
-    NUMBER(ROUND, round),  NUMBER(RANK, rank),      NUMBER(COUNT, count),
-    NUMBER(TOTAL, total),  TEXT_OF(RUN_ID, run_id), TEXT_OF(HOST, host),
-    TEXT_OF(ADDR, addr),   TEXT_OF(NAME, name),     TEXT_OF(BYTES, bytes),
+#define NUMBER(id, member)            [id] = FIELD_NUMBER(job_msg, member)
+#define TEXT_OF(id, member)           [id] = FIELD_TEXT(job_msg, member, JOB_MAX)
+#define RANGED(id, member, low, high) [id] = FIELD_RANGED(job_msg, member, low, high)
+    NUMBER(SEQ, seq),
+    NUMBER(NONCE, nonce),
+    NUMBER(VALUE, value),
+    RANGED(NODE, node, 0, JOB_NODE_MAX),
+    NUMBER(FLAGS, flags),
+    RANGED(MONO, mono_us, -JOB_CLOCK_MAX, JOB_CLOCK_MAX),
+    RANGED(WALL, wall_us, -JOB_CLOCK_MAX, JOB_CLOCK_MAX),
+    NUMBER(PID, pid),
+    RANGED(NPROC, nproc, -1, JOB_RANKS_MAX),
+    RANGED(ROUND, round, -1, JOB_ROUND_MAX),
+    RANGED(RANK, rank, -1, JOB_RANKS_MAX),
+    RANGED(COUNT, count, -1, JOB_RANKS_MAX),
+    NUMBER(TOTAL, total),
+    TEXT_OF(RUN_ID, run_id),
+    TEXT_OF(HOST, host),
+    TEXT_OF(ADDR, addr),
+    TEXT_OF(NAME, name),
+    TEXT_OF(BYTES, bytes),
+#undef RANGED
 #undef NUMBER
 #undef TEXT_OF
 };

@@ -19,6 +19,13 @@
 #define JOB_VERSION 2u
 #define JOB_MAX     73728u /* bytes of one message */
 
+/* Numbers beyond these are refused when a message is decoded, so that whoever adds some
+ * of them up need not fear an overflow. */
+#define JOB_ROUND_MAX ((int64_t)1 << 53)
+#define JOB_CLOCK_MAX ((int64_t)1 << 53) /* microseconds: 285 years, either way */
+#define JOB_RANKS_MAX INT32_MAX          /* of ranks, and of anything counted in them */
+#define JOB_NODE_MAX  INT32_MAX
+
 /* X(name): agent to coordinator first, then coordinator to agent. The numbers are on
  * the wire; new kinds go to the end of the list. */
 #define JOB_KINDS(X)                                                                   \

@@ -36,14 +36,28 @@ const char *record_cause_name(enum record_cause cause)
 /* In the order of the wire. A reader of an older version skips what follows the fields
  * that it knows, so new fields go to the end. */
 static const struct field fields[] = {
-#define NUMBER(member) FIELD_NUMBER(record_entry, member)
-#define TEXT(member)   FIELD_TEXT(record_entry, member, RECORD_TEXT_MAX)
-    NUMBER(number), NUMBER(kind),      NUMBER(cause),
-    NUMBER(at_us),  NUMBER(unsure_us), NUMBER(node),
-    NUMBER(round),  NUMBER(rank),      NUMBER(local_rank),
-    NUMBER(pid),    NUMBER(code),      NUMBER(count),
-    NUMBER(total),  TEXT(host),        TEXT(text),
-    TEXT(place),    TEXT(path),        FIELD_TEXT(record_entry, body, RECORD_BODY_MAX),
+#define NUMBER(member)            FIELD_NUMBER(record_entry, member)
+#define TEXT(member)              FIELD_TEXT(record_entry, member, RECORD_TEXT_MAX)
+#define RANGED(member, low, high) FIELD_RANGED(record_entry, member, low, high)
+    NUMBER(number),
+    NUMBER(kind),
+    NUMBER(cause),
+    RANGED(at_us, -RECORD_CLOCK_MAX, RECORD_CLOCK_MAX),
+    RANGED(unsure_us, 0, RECORD_CLOCK_MAX),
+    NUMBER(node),
+    RANGED(round, -1, RECORD_NUMBER_MAX),
+    RANGED(rank, -1, INT32_MAX),
+    RANGED(local_rank, -1, INT32_MAX),
+    NUMBER(pid),
+    NUMBER(code),
+    RANGED(count, -1, RECORD_NUMBER_MAX),
+    RANGED(total, -1, INT64_MAX),
+    TEXT(host),
+    TEXT(text),
+    TEXT(place),
+    TEXT(path),
+    FIELD_TEXT(record_entry, body, RECORD_BODY_MAX),
+#undef RANGED
 #undef NUMBER
 #undef TEXT
 };
@@ -323,7 +337,7 @@ static struct span take_until(struct span *rest, uint8_t stop)
     return head;
 }
 
-/* The number that the text begins with, or 0. */
+/* The number that the text begins with, or 0; within RECORD_NUMBER_MAX. */
 static int64_t number_of(struct span text)
 {
     char digits[24];
@@ -332,7 +346,9 @@ static int64_t number_of(struct span text)
         return 0;
     memcpy(digits, text.p, text.n);
     digits[text.n] = '\0';
-    return strtoll(digits, NULL, 10);
+    const int64_t n = strtoll(digits, NULL, 10);
+
+    return MAX_OF(MIN_OF(n, RECORD_NUMBER_MAX), -RECORD_NUMBER_MAX);
 }
 
 bool record_nodes_next(struct span *body, struct record_node *out)
@@ -390,7 +406,8 @@ bool record_codes_next(struct span *body, struct record_codes *out)
     out->first = number_of(take_until(&line, ' '));
     out->count = number_of(take_until(&line, ' '));
     out->code = number_of(take_until(&line, ' '));
-    return out->first >= 0 && out->count > 0 && out->count <= INT64_MAX - out->first;
+    return out->first >= 0 && out->count > 0 &&
+           out->count <= RECORD_NUMBER_MAX - out->first;
 }
 
 void record_codes_end(struct buf *out, struct record_codes *run)

@@ -21,6 +21,11 @@
 #define RECORD_TEXT_MAX 1024u  /* bytes of a short text */
 #define RECORD_BODY_MAX 12288u /* bytes of a long one */
 
+/* Decoding refuses entries with larger numbers, so that sums of them cannot overflow.
+ */
+#define RECORD_NUMBER_MAX ((int64_t)1 << 53) /* of a round, of anything counted */
+#define RECORD_CLOCK_MAX  ((int64_t)1 << 60) /* microseconds */
+
 /* X(name): in order of importance, the least important first. The numbers are on the
  * wire: new kinds go to the end, and readers skip those that they do not know. */
 #define RECORD_KINDS(X)                                                                \

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/field.h"
+#include "rendezvous/core/state.h"
 
 enum {
     END,
@@ -29,14 +30,24 @@ enum {
 static const struct field fields[] = {
 #define NUMBER(id, member)  [id] = FIELD_NUMBER(coord_msg, member)
 #define TEXT_OF(id, member) [id] = FIELD_TEXT(coord_msg, member, COORD_MAX)
-    TEXT_OF(RUN_ID, run_id), TEXT_OF(ADDR, addr),
-    NUMBER(PID, pid),        NUMBER(LOCAL_ID, local_id),
-    NUMBER(NONCE, nonce),    TEXT_OF(SETTINGS, settings),
-    NUMBER(ORDER, order),    NUMBER(ORDER_KEY, rank_order_key),
-    NUMBER(GRACE, grace_ms), NUMBER(ROUND, round),
-    NUMBER(RANK, rank),      NUMBER(WORLD, world),
-    NUMBER(COUNT, count),    NUMBER(CODE, code),
+/* -1 stands for "none yet", and in a count for COORD_ALL_READ. */
+#define RANGED(id, member, high) [id] = FIELD_RANGED(coord_msg, member, -1, high)
+    TEXT_OF(RUN_ID, run_id),
+    TEXT_OF(ADDR, addr),
+    NUMBER(PID, pid),
+    NUMBER(LOCAL_ID, local_id),
+    NUMBER(NONCE, nonce),
+    TEXT_OF(SETTINGS, settings),
+    NUMBER(ORDER, order),
+    NUMBER(ORDER_KEY, rank_order_key),
+    NUMBER(GRACE, grace_ms),
+    RANGED(ROUND, round, RDZV_MAX_ROUND),
+    RANGED(RANK, rank, INT32_MAX),
+    RANGED(WORLD, world, INT32_MAX),
+    RANGED(COUNT, count, COORD_MEMBER_WAITS),
+    NUMBER(CODE, code),
     TEXT_OF(TEXT, text),
+#undef RANGED
 #undef NUMBER
 #undef TEXT_OF
 };

@@ -106,3 +106,18 @@ bool http_may_see(const struct http_visit *v, const char *key)
     return v->bearer && strncasecmp(v->bearer, bearer, sizeof bearer - 1) == 0 &&
            equal(v->bearer + sizeof bearer - 1, key);
 }
+
+bool http_is_cross_site(const struct http_origin *o)
+{
+    if (o->site)
+        return strcmp(o->site, "same-origin") != 0 && strcmp(o->site, "none") != 0;
+    if (o->from_our_page)
+        return false;
+    if (o->origin) {
+        const char *const host = strstr(o->origin, "://");
+
+        return !host || !o->host || strcmp(host + 3, o->host) != 0;
+    }
+    /* Browsers leave Sec-Fetch-Site out if we are neither on localhost nor on https. */
+    return o->agent && strncmp(o->agent, "Mozilla/", 8) == 0;
+}

@@ -33,4 +33,16 @@ struct http_visit {
  * time. */
 bool http_may_see(const struct http_visit *v, const char *key);
 
+/* What a browser says of the page that a request comes from. */
+struct http_origin {
+    const char *host; /* header Host; NULL: none; so are the others */
+    const char *site; /* Sec-Fetch-Site, which browsers send and pages cannot change */
+    const char *origin; /* Origin */
+    const char *agent;  /* User-Agent */
+    bool from_our_page; /* X-Muster, which other sites' pages may not send to us */
+};
+
+/* Whether another site's page may have made the browser of the job's user send this. */
+bool http_is_cross_site(const struct http_origin *o);
+
 #endif

@@ -182,7 +182,8 @@ static bool has(char *const *env, const char *line)
 
 static void environment(void **state)
 {
-    char *inherited[] = { "PATH=/bin", "ETCD_NAME=the-users-own", NULL };
+    char *inherited[] = { "PATH=/bin", "ETCD_NAME=the-users-own", "MUSTER_TOKEN=secret",
+                          NULL };
     const struct serve_host host = { "h1", 2379, 2380 };
     struct serve_env_spec s = {
         .inherited = inherited,
@@ -203,6 +204,7 @@ static void environment(void **state)
     assert_true(has(env, "PATH=/bin"));
     assert_true(has(env, "ETCD_NAME=t-0"));
     assert_false(has(env, "ETCD_NAME=the-users-own"));
+    assert_false(has(env, "MUSTER_TOKEN=secret"));
     assert_true(has(env, "ETCD_LISTEN_CLIENT_URLS=http://[::1]:2379"));
     assert_true(has(env, "ETCD_INITIAL_CLUSTER_STATE=new"));
     assert_false(has(env, "ETCD_CLIENT_CERT_AUTH=true"));

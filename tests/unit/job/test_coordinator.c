@@ -975,6 +975,36 @@ static void messages_round_trip(void **state)
     buf_fini(&b);
 }
 
+/* Each number at the end of its range, and one beyond it. */
+static void numbers_have_a_range(void **state)
+{
+    const struct {
+        struct coord_msg m;
+        bool good;
+    } rows[] = {
+        { { COORD_JOINED, .round = RDZV_MAX_ROUND }, true },
+        { { COORD_JOINED, .round = RDZV_MAX_ROUND + INT64_C(1) }, false },
+        { { COORD_HELLO, .round = -1 }, true },
+        { { COORD_HELLO, .round = INT64_MIN }, false },
+        { { COORD_JOINED, .rank = INT64_MAX }, false },
+        { { COORD_HELLO, .world = INT64_MAX }, false },
+        { { COORD_WAITING, .count = COORD_MEMBER_WAITS }, true },
+        { { COORD_JOINED, .count = COORD_ALL_READ }, true },
+        { { COORD_JOIN, .count = INT64_MIN }, false },
+    };
+    struct coord_msg got;
+    struct buf b;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        buf_init(&b, SIZE_MAX);
+        assert_int_equal(coord_encode(&b, &rows[i].m), 0);
+        if ((coord_decode(buf_span(&b), &got, NULL) == 0) != rows[i].good)
+            fail_msg("row %zu: want %s", i, rows[i].good ? "taken" : "refused");
+        buf_fini(&b);
+    }
+}
+
 /* ---- messages of a peer are checked as they come in ---- */
 
 static struct coord_msg hello_in(struct world *w, uint32_t peer, int64_t round,
@@ -1147,6 +1177,7 @@ int main(void)
         cmocka_unit_test(random_events),
         cmocka_unit_test(failing_memory_changes_nothing),
         cmocka_unit_test(messages_round_trip),
+        cmocka_unit_test(numbers_have_a_range),
     };
 
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -1018,6 +1018,77 @@ static void test_observer(void **state)
     end(&p);
 }
 
+/* A place that an observer has left is taken by the next one, and by a node. */
+static void test_observers_leave_their_place(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 1, 0);
+    for (uint32_t i = 0; i < HUB_NODES + 10; i++) {
+        say(&p, 5,
+            (struct job_msg){ .kind = JOB_ATTACH,
+                              .nonce = 1000 + i,
+                              .host = span_str("me"),
+                              .flags = JOB_OBSERVER });
+        assert_int_equal(sent(&p, JOB_ATTACHED), 1);
+        say(&p, 5, (struct job_msg){ .kind = JOB_BYE });
+    }
+    attach(&p, 2, 0);
+    assert_int_equal(hub_peers(p.h), 2);
+    end(&p);
+}
+
+static void test_a_connection_attaches_once(void **state)
+{
+    struct play p;
+
+    (void)state;
+    begin(&p, 1, 0);
+    say(&p, 1, (struct job_msg){ .kind = JOB_ATTACH, .nonce = 77 });
+    assert_int_equal(p.fx.items[0].kind, HUB_DROP);
+    assert_int_equal(p.fx.items[0].peer, 1);
+    feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 1 });
+    assert_int_equal(hub_peers(p.h), 0); /* Nobody is left who has that number. */
+    end(&p);
+}
+
+/* Each number at the end of its range, and one beyond it. */
+static void test_ranges(void **state)
+{
+    const struct {
+        const char *says;
+        struct job_msg m;
+        bool good;
+    } rows[] = {
+        { "a round", { JOB_RANKS, .round = JOB_ROUND_MAX }, true },
+        { "a round", { JOB_RANKS, .round = JOB_ROUND_MAX + 1 }, false },
+        { "no round yet", { JOB_RANKS, .round = -1 }, true },
+        { "a round", { JOB_RANKS, .round = -2 }, false },
+        { "a rank", { JOB_RANKS, .rank = JOB_RANKS_MAX }, true },
+        { "a rank", { JOB_RANKS, .rank = INT64_MIN }, false },
+        { "a count", { JOB_REPORTED, .count = JOB_RANKS_MAX + INT64_C(1) }, false },
+        { "a clock", { JOB_PONG, .mono_us = JOB_CLOCK_MAX }, true },
+        { "a clock", { JOB_PONG, .mono_us = INT64_MAX }, false },
+        { "a wall clock", { JOB_MOVED, .wall_us = INT64_MIN }, false },
+        { "a node", { JOB_ATTACH, .node = JOB_NODE_MAX }, true },
+        { "a node", { JOB_ATTACH, .node = UINT32_MAX - 1 }, false },
+        { "workers", { JOB_ATTACH, .nproc = INT64_MAX }, false },
+    };
+    struct job_msg got;
+    struct buf b;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        buf_init(&b, SIZE_MAX);
+        assert_int_equal(job_encode(&b, &rows[i].m), 0);
+        if ((job_decode(buf_span(&b), &got, NULL) == 0) != rows[i].good)
+            fail_msg("row %zu, %s: want %s", i, rows[i].says,
+                     rows[i].good ? "taken" : "refused");
+        buf_fini(&b);
+    }
+}
+
 static void test_messages(void **state)
 {
     struct job_msg m = { .kind = JOB_RANKS, .round = 3, .rank = 8, .count = 2 }, got;
@@ -1075,6 +1146,9 @@ int main(void)
         cmocka_unit_test(test_moved_to_the_next_round),
         cmocka_unit_test(test_published_twice),
         cmocka_unit_test(test_observer),
+        cmocka_unit_test(test_observers_leave_their_place),
+        cmocka_unit_test(test_a_connection_attaches_once),
+        cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_messages),
     };
 

@@ -96,11 +96,46 @@ static void lets_in_whom_it_should(void **state)
             fail_msg("%s: want %d", rows[i].says, rows[i].want);
 }
 
+static void knows_other_sites(void **state)
+{
+    static const char host[] = "127.0.0.1:80", firefox[] = "Mozilla/5.0 (X11; ...)";
+    static const struct {
+        const char *says;
+        struct http_origin o;
+        bool want;
+    } rows[] = {
+        { "curl", { host, NULL, NULL, "curl/7.88", false }, false },
+        { "a program without a name", { host, NULL, NULL, NULL, false }, false },
+        { "our page", { host, "same-origin", NULL, firefox, true }, false },
+        { "the address bar", { host, "none", NULL, firefox, false }, false },
+        { "another page", { host, "cross-site", NULL, firefox, false }, true },
+        { "another port of this machine",
+          { host, "same-site", NULL, firefox, false },
+          true },
+        { "our page in an old browser", { host, NULL, NULL, firefox, true }, false },
+        { "anything else in an old browser",
+          { host, NULL, NULL, firefox, false },
+          true },
+        { "another origin", { host, NULL, "http://evil.example", "x", false }, true },
+        { "an origin without a name", { host, NULL, "null", "x", false }, true },
+        { "our origin", { host, NULL, "http://127.0.0.1:80", "x", false }, false },
+        { "a header that only claims to be of our page",
+          { host, "cross-site", NULL, firefox, true },
+          true },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        if (http_is_cross_site(&rows[i].o) != rows[i].want)
+            fail_msg("%s: want %d", rows[i].says, rows[i].want);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_addresses),
         cmocka_unit_test(lets_in_whom_it_should),
+        cmocka_unit_test(knows_other_sites),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

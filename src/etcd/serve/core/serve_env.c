@@ -51,7 +51,8 @@ static size_t add_all(char **env, const struct serve_env_spec *s)
     size_t n = 0;
 
     for (char *const *e = s->inherited; e && *e; e++)
-        if (strncmp(*e, "ETCD_", 5) != 0)
+        /* etcd has no use for the job's secret, and its environment can be read. */
+        if (strncmp(*e, "ETCD_", 5) != 0 && strncmp(*e, "MUSTER_TOKEN=", 13) != 0)
             env[n++] = mem_strdup(*e);
     const size_t inherited = n;
 
